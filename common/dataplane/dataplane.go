@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// ErrNoNetNS is returned by AddEndpoint when the pod's network namespace (or
+// HCN namespace) does not exist.
+var ErrNoNetNS = errors.New("network namespace not found")
+
+// ErrInterfaceExists is returned by AddEndpoint when the pod already has an
+// interface of that name which Isthmus did not make.
+var ErrInterfaceExists = errors.New("interface exists")
+
+// Backend enforces States and attaches pods on one node. All methods may be
+// called again with the same arguments, also after a crash in the middle of an
+// earlier call, and then complete what is missing. The agent calls them from
+// one goroutine, except for Counters.
+type Backend interface {
+	// Features tells what the data path can do. It does not change.
+	Features() model.Features
+
+	// AddEndpoint attaches a pod, or adopts the attachment if it is there
+	// already, and puts every missing part right. Before the pod can send or
+	// receive its first packet, default deny in both directions is in force;
+	// it stays until an Apply names the endpoint. On an error nothing of a new
+	// attachment is left.
+	AddEndpoint(ctx context.Context, spec EndpointSpec) (Attachment, error)
+
+	// DeleteEndpoint removes every trace of an attachment. What is gone
+	// already is no error.
+	DeleteEndpoint(ctx context.Context, id model.EndpointID) error
+
+	// Endpoints lists what is attached, including half-made and broken
+	// attachments, by reading it from the system.
+	Endpoints(ctx context.Context) ([]Installed, error)
+
+	// Apply brings the whole node from what is in force to the State, by the
+	// steps of Plan, and returns when it is in force. Endpoints that the State
+	// does not name keep or get default deny. What the OS cannot state exactly
+	// is over-blocked and returned. After an error the old decisions are still
+	// in force for whatever could not be changed, and Apply can be repeated.
+	Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error)
+
+	// InForce reads back the State that is in force, without causes and terms,
+	// or nil if there is none or the data path does not keep classes.
+	InForce(ctx context.Context) (*model.State, error)
+
+	// Counters reads the totals since the data path was first loaded.
+	Counters(ctx context.Context) (Counters, error)
+
+	// Close lets go of the data path and leaves it working.
+	Close() error
+}
+
+// EndpointSpec asks for an attachment.
+type EndpointSpec struct {
+	ID          model.EndpointID
+	ContainerID string
+	// IfName is the name of the interface inside the pod.
+	IfName string
+	Pod    model.PodID
+	// NetNS is the path of a network namespace on Linux, the GUID of an HCN
+	// namespace on Windows.
+	NetNS string
+	// IPs are the addresses, at most one per family, without prefix length.
+	IPs []netip.Addr
+}
+
+// Attachment describes what AddEndpoint made.
+type Attachment struct {
+	// HostIfName is the interface on the host's side; empty on Windows.
+	HostIfName string
+	HostMAC    net.HardwareAddr
+	MAC        net.HardwareAddr
+	// Addresses are the pod's addresses with the prefix length that its
+	// interface has.
+	Addresses []netip.Prefix
+	// Gateways are the next hops of the default routes.
+	Gateways []netip.Addr
+	MTU      int
+}
+
+// Installed is an attachment as it was found on the system.
+type Installed struct {
+	ID model.EndpointID
+	// Problems say what is missing or wrong, one thing each; empty if the
+	// attachment is complete.
+	Problems []string
+}
+
+// Counters are totals of decisions on new flows.
+type Counters struct {
+	// Verdicts is indexed by Direction and Verdict.
+	Verdicts [2][2]uint64
+	// Drops counts packets dropped for other reasons than a policy, by reason.
+	Drops map[string]uint64
+}

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Plan returns the States through which a data path is taken from old to new so
+// that every packet meets the old decision or the new one, never a mixture, and
+// every cell (endpoint, direction, address, port) changes at most once. The
+// last State decides as new does. old is what is in force, or nil.
+//
+// A backend goes from one State to the next by writes that are atomic one by
+// one, in this order:
+//
+//  1. Tables and rows that were not there, and cells of port classes that no
+//     port had;
+//  2. Addresses added or changed, then prefixes added or changed (longest
+//     first), then prefixes removed (shortest first), then addresses removed;
+//     ports;
+//  3. the Table of each endpoint;
+//  4. whatever nothing refers to any more is removed.
+//
+// This is refine, flip, collect: where addresses or ports change class together
+// with tables, they are first moved to intermediate classes for which every
+// table in force says what it said before, then endpoints flip to their new
+// tables, then the moves are completed.
+func Plan(old, new *model.State) []*model.State {
+	if old == nil {
+		return []*model.State{new}
+	}
+	p := &planner{old: old, new: separate(old, new)}
+	p.findMoves()
+	if len(p.ports.moves) == 0 && (len(p.peers.moves) == 0 || !p.tablesChange()) {
+		return []*model.State{p.new}
+	}
+	p.chooseVia()
+	p.replaceShared()
+	return p.states()
+}
+
+// separate gives a new identity to every table of new that has the identity of
+// a table of old but contradicts it. This happens when the numbers of classes
+// were not carried over, after a restart for example.
+func separate(old, new *model.State) *model.State {
+	renamed := make(map[model.TableID]model.TableID)
+	for id, t := range new.Tables {
+		if was, ok := old.Tables[id]; ok && contradict(old, was, new, t) {
+			renamed[id] = successor(id, old, new)
+		}
+	}
+	if len(renamed) == 0 {
+		return new
+	}
+	s := *new
+	s.Tables = maps.Clone(new.Tables)
+	s.Endpoints = maps.Clone(new.Endpoints)
+	for from, to := range renamed {
+		t := *s.Tables[from]
+		t.ID = to
+		delete(s.Tables, from)
+		s.Tables[to] = &t
+	}
+	for id, e := range s.Endpoints {
+		if to, ok := renamed[e.Table]; ok {
+			e.Table = to
+			s.Endpoints[id] = e
+		}
+	}
+	return &s
+}
+
+// successor returns an identity that neither State uses.
+func successor(id model.TableID, states ...*model.State) model.TableID {
+	for {
+		id[len(id)-1]++
+		if !slices.ContainsFunc(states, func(s *model.State) bool { return s.Tables[id] != nil }) {
+			return id
+		}
+	}
+}
+
+// contradict reports whether the tables differ in a cell of a class and a port
+// class that both States use.
+func contradict(old *model.State, was *model.Table, new *model.State, is *model.Table) bool {
+	classes, ports := sharedClasses(old, new), sharedPorts(old, new)
+	for _, d := range model.Directions {
+		for _, c := range classes {
+			a, b := was.Sides[d].Row(c), is.Sides[d].Row(c)
+			if a == b {
+				continue
+			}
+			for _, n := range ports {
+				if a.Cell(n).Verdict != b.Cell(n).Verdict {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func sharedClasses(old, new *model.State) []model.PeerClass {
+	return shared(old.PeerClasses, new.PeerClasses, func(i model.PeerClassInfo) model.PeerClass { return i.Class })
+}
+
+func sharedPorts(old, new *model.State) []model.PortClass {
+	return shared(old.PortClasses, new.PortClasses, func(i model.PortClassInfo) model.PortClass { return i.Class })
+}
+
+// shared returns the numbers in both lists, which are sorted by number.
+func shared[I any, N cmp.Ordered](old, new []I, number func(I) N) []N {
+	var both []N
+	for i, j := 0, 0; i < len(old) && j < len(new); {
+		switch a, b := number(old[i]), number(new[j]); {
+		case a < b:
+			i++
+		case a > b:
+			j++
+		default:
+			both = append(both, a)
+			i++
+			j++
+		}
+	}
+	return both
+}
+
+// move is a change of class; numbers of both kinds of classes fit.
+type move struct{ old, new uint32 }
+
+// moves are the changes of one kind of class, and the number that stands in for
+// each while it is under way: the new number itself where nothing else comes
+// to it and it was not in use, otherwise one that nothing else uses.
+type moves struct {
+	moves map[move]uint32
+	// via is the inverse.
+	via map[uint32]move
+	// targets are new numbers that are reached over another number.
+	targets map[uint32]bool
+}
+
+func (m *moves) add(old, new uint32) {
+	if old != new {
+		m.moves[move{old, new}] = new
+	}
+}
+
+// during returns the number that stands in for a change.
+func (m *moves) during(old, new uint32) uint32 {
+	if old == new {
+		return old
+	}
+	return m.moves[move{old, new}]
+}
+
+// route sets the number that stands in for a change.
+func (m *moves) route(mv move, via uint32) {
+	m.moves[mv] = via
+	m.via[via] = mv
+	if via != mv.new {
+		m.targets[mv.new] = true
+	}
+}
+
+type planner struct {
+	old, new     *model.State
+	peers, ports moves
+	pieces       []portPiece
+	// flips maps a table of new that an endpoint comes to, while others keep
+	// it, to the identity that it has for the newcomers during the change.
+	flips map[model.TableID]model.TableID
+}
+
+// portPiece is a range of ports that neither State cuts.
+type portPiece struct {
+	protocol    model.Protocol
+	first, last int
+	move
+}
+
+func newMoves() moves {
+	return moves{moves: make(map[move]uint32), via: make(map[uint32]move), targets: make(map[uint32]bool)}
+}
+
+// findMoves lists which classes become which.
+func (p *planner) findMoves() {
+	p.peers, p.ports = newMoves(), newMoves()
+	for a := range p.new.Addresses.Changes(p.old.Addresses) {
+		p.peers.add(uint32(p.old.Class(a)), uint32(p.new.Class(a)))
+	}
+	for _, list := range [][]model.PrefixClass{p.old.Prefixes, p.new.Prefixes} {
+		for _, e := range list {
+			p.peers.add(uint32(p.old.PrefixClass(e.Prefix)), uint32(p.new.PrefixClass(e.Prefix)))
+		}
+	}
+	p.pieces = portPieces(p.old, p.new)
+	for _, piece := range p.pieces {
+		p.ports.add(piece.old, piece.new)
+	}
+}
+
+// portPieces cuts the ports at the bounds of the ranges of both States.
+func portPieces(old, new *model.State) []portPiece {
+	var pieces []portPiece
+	for _, proto := range model.PortProtocols {
+		starts := map[int]bool{0: true, 65536: true}
+		for _, list := range [][]model.PortRange{old.Ports, new.Ports} {
+			for _, r := range list {
+				if r.Protocol == proto {
+					starts[int(r.First)] = true
+					starts[int(r.Last)+1] = true
+				}
+			}
+		}
+		bounds := slices.Sorted(maps.Keys(starts))
+		for i := 0; i+1 < len(bounds); i++ {
+			port := uint16(bounds[i])
+			pieces = append(pieces, portPiece{proto, bounds[i], bounds[i+1] - 1,
+				move{uint32(old.PortClass(proto, port)), uint32(new.PortClass(proto, port))}})
+		}
+	}
+	return pieces
+}
+
+// tablesChange reports whether an endpoint that stays gets another table.
+func (p *planner) tablesChange() bool {
+	for id, e := range p.new.Endpoints {
+		if was, ok := p.old.Endpoints[id]; ok && was.Table != e.Table {
+			return true
+		}
+	}
+	return false
+}
+
+// chooseVia finds the number that stands in for each change.
+func (p *planner) chooseVia() {
+	next := max(p.old.NextPeerClass, p.new.NextPeerClass)
+	before := make(map[uint32]bool)
+	for _, c := range p.old.PeerClasses {
+		before[uint32(c.Class)] = true
+	}
+	sources := countSources(p.peers.moves)
+	for _, m := range sortedMoves(p.peers.moves) {
+		if !before[m.new] && sources[m.new] == 1 {
+			p.peers.route(m, m.new)
+			continue
+		}
+		p.peers.route(m, uint32(next))
+		next++
+	}
+	final := *p.new
+	final.NextPeerClass = next
+	p.new = &final
+
+	used := map[uint32]bool{uint32(model.OtherPorts): true}
+	before = make(map[uint32]bool)
+	for _, c := range p.old.PortClasses {
+		before[uint32(c.Class)] = true
+		used[uint32(c.Class)] = true
+	}
+	for _, c := range p.new.PortClasses {
+		used[uint32(c.Class)] = true
+	}
+	sources = countSources(p.ports.moves)
+	free := uint32(1)
+	for _, m := range sortedMoves(p.ports.moves) {
+		if !before[m.new] && sources[m.new] == 1 {
+			p.ports.route(m, m.new)
+			continue
+		}
+		for used[free] && free < model.MaxPortClasses-1 {
+			free++
+		}
+		// When none is left the last class stands in, which every row denies:
+		// those ports are closed for the moment of the change.
+		used[free] = true
+		p.ports.route(m, free)
+	}
+}
+
+func countSources(moves map[move]uint32) map[uint32]int {
+	n := make(map[uint32]int)
+	for m := range moves {
+		n[m.new]++
+	}
+	return n
+}
+
+func sortedMoves(moves map[move]uint32) []move {
+	return slices.SortedFunc(maps.Keys(moves), func(a, b move) int {
+		return cmp.Or(cmp.Compare(a.old, b.old), cmp.Compare(a.new, b.new))
+	})
+}
+
+// replaceShared finds the tables that some endpoint comes to while they stay in
+// force for others. During the change the newcomers use a copy that already
+// says everything new.
+func (p *planner) replaceShared() {
+	p.flips = make(map[model.TableID]model.TableID)
+	for id, e := range p.new.Endpoints {
+		was, ok := p.old.Endpoints[id]
+		if ok && was.Table != e.Table && p.old.Tables[e.Table] != nil && p.flips[e.Table] == (model.TableID{}) {
+			p.flips[e.Table] = successor(e.Table, p.old, p.new)
+		}
+	}
+}

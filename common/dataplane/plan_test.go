@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/test/world"
+)
+
+// store is a data path reduced to what it looks up: every field is written one
+// entry at a time, and decide reads it as the kernel program does.
+type store struct {
+	slots     map[model.EndpointID]model.TableID
+	rows      map[rowID]*model.Row
+	defaults  map[tableSide]*model.Row
+	addresses map[netip.Addr]model.PeerClass
+	prefixes  map[netip.Prefix]model.PeerClass
+	ports     map[world.Port]model.PortClass
+}
+
+type tableSide struct {
+	table model.TableID
+	d     model.Direction
+}
+
+type rowID struct {
+	tableSide
+	class model.PeerClass
+}
+
+func newStore(s *model.State, probes []world.Port) *store {
+	st := &store{
+		slots: map[model.EndpointID]model.TableID{}, rows: map[rowID]*model.Row{}, defaults: map[tableSide]*model.Row{},
+		addresses: map[netip.Addr]model.PeerClass{}, prefixes: map[netip.Prefix]model.PeerClass{}, ports: map[world.Port]model.PortClass{},
+	}
+	for _, group := range st.writes(&model.State{}, s, probes) {
+		for _, w := range group {
+			w()
+		}
+	}
+	return st
+}
+
+func (st *store) decide(id model.EndpointID, d model.Direction, remote netip.Addr, at world.Port) model.Verdict {
+	class, ok := st.addresses[remote]
+	if !ok {
+		best := -1
+		for p, c := range st.prefixes {
+			if p.Contains(remote) && p.Bits() > best {
+				best, class = p.Bits(), c
+			}
+		}
+	}
+	side := tableSide{st.slots[id], d}
+	row, ok := st.rows[rowID{side, class}]
+	if !ok {
+		row = st.defaults[side]
+	}
+	if row == nil {
+		return model.Deny
+	}
+	return row.Cell(st.ports[at]).Verdict
+}
+
+// writes lists the single writes that take the store from one State to the
+// next, in groups whose order is fixed by the contract of Plan. Inside a group
+// any order must do, except for prefixes.
+func (st *store) writes(from, to *model.State, probes []world.Port) [][]func() {
+	var adds, dels, ports, slots, collect []func()
+	for a := range to.Addresses.Changes(from.Addresses) {
+		if c, ok := to.Addresses.Get(a); ok {
+			adds = append(adds, func() { st.addresses[a] = c })
+		} else {
+			dels = append(dels, func() { delete(st.addresses, a) })
+		}
+	}
+	for _, at := range probes {
+		if c := to.PortClass(at.Protocol, at.Port); c != from.PortClass(at.Protocol, at.Port) {
+			ports = append(ports, func() { st.ports[at] = c })
+		}
+	}
+	for id, e := range to.Endpoints {
+		if from.Endpoints[id].Table != e.Table {
+			slots = append(slots, func() { st.slots[id] = e.Table })
+		}
+	}
+	for id := range from.Endpoints {
+		if _, ok := to.Endpoints[id]; !ok {
+			collect = append(collect, func() { delete(st.slots, id) })
+		}
+	}
+	for key := range st.rows {
+		if to.Tables[key.table] == nil {
+			collect = append(collect, func() { delete(st.rows, key) })
+		}
+	}
+	prefixAdds, prefixDels := st.prefixWrites(from, to)
+	groups := [][]func(){st.tableWrites(to), adds}
+	for _, w := range append(prefixAdds, prefixDels...) {
+		groups = append(groups, []func(){w})
+	}
+	return append(groups, dels, ports, slots, collect)
+}
+
+// tableWrites writes one row at a time. What a table says of classes without a
+// row is decided when it is first written and stays.
+func (st *store) tableWrites(to *model.State) (writes []func()) {
+	for id, t := range to.Tables {
+		for _, d := range model.Directions {
+			side := tableSide{id, d}
+			def := st.defaults[side]
+			if def == nil {
+				def = t.Sides[d].Default
+				st.defaults[side] = def
+			}
+			for _, info := range to.PeerClasses {
+				key := rowID{side, info.Class}
+				if r := t.Sides[d].Row(info.Class); r != def || st.rows[key] != nil {
+					writes = append(writes, func() { st.rows[key] = r })
+				}
+			}
+		}
+	}
+	return writes
+}
+
+// prefixWrites adds the longest prefix first and removes the shortest first.
+func (st *store) prefixWrites(from, to *model.State) (adds, dels []func()) {
+	longest := func(a, b model.PrefixClass) int { return b.Prefix.Bits() - a.Prefix.Bits() }
+	has := func(s *model.State, e model.PrefixClass, class bool) bool {
+		return slices.ContainsFunc(s.Prefixes, func(o model.PrefixClass) bool {
+			return o.Prefix == e.Prefix && (!class || o.Class == e.Class)
+		})
+	}
+	for _, e := range slices.SortedFunc(slices.Values(to.Prefixes), longest) {
+		if !has(from, e, true) {
+			adds = append(adds, func() { st.prefixes[e.Prefix] = e.Class })
+		}
+	}
+	for _, e := range slices.SortedFunc(slices.Values(from.Prefixes), longest) {
+		if !has(to, e, false) {
+			dels = append(dels, func() { delete(st.prefixes, e.Prefix) })
+		}
+	}
+	slices.Reverse(dels)
+	return adds, dels
+}
+
+func TestPlanNeverShowsAMixture(t *testing.T) {
+	worlds, cells, writes := 8, 0, 0
+	if testing.Short() {
+		worlds = 2
+	}
+	for i, shape := range []world.Shape{{Pods: 5, Policies: 3}, {Pods: 6, Policies: 5, Tiers: true}, {Pods: 5, Policies: 4, Tiers: true, IPv6: true}, {Pods: 9, Policies: 3, Nodes: 1}} {
+		for seed := range uint64(worlds) {
+			t.Run(fmt.Sprintf("shape%d/%d", i, seed), func(t *testing.T) {
+				a := world.Random(seed, shape)
+				b := world.Mutate(seed, a, shape, 1+int(seed)%4)
+				old, _ := policy.Compile(policy.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
+				in := policy.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1"), Previous: old}
+				if seed%5 == 4 {
+					in.Previous = nil // as after a restart: no number is carried over
+				}
+				next, _ := policy.Compile(in)
+				c, w := walk(t, seed, a, b, old, next)
+				cells += c
+				writes += w
+			})
+		}
+	}
+	t.Logf("cells=%d writes=%d", cells, writes)
+}
+
+// walk executes the plan write by write, in a random order where the contract
+// leaves the order open, and checks after each that every cell of an endpoint
+// that stays has its old or its new verdict and does not go back.
+func walk(t *testing.T, seed uint64, a, b *model.Snapshot, old, next *model.State) (cells, writes int) {
+	addrs, ports := world.Probes(a)
+	more, morePorts := world.Probes(b)
+	addrs = append(addrs, more...)
+	ports = append(ports, morePorts...)
+	type cell struct {
+		id     model.EndpointID
+		d      model.Direction
+		remote netip.Addr
+		at     world.Port
+	}
+	type fate struct {
+		old, new model.Verdict
+		changed  bool
+	}
+	fates := map[cell]*fate{}
+	for id, e := range next.Endpoints {
+		if _, ok := old.Endpoints[id]; !ok {
+			continue
+		}
+		for _, d := range model.Directions {
+			for _, remote := range addrs {
+				if slices.Contains(e.IPs, remote) || slices.Contains(old.Endpoints[id].IPs, remote) {
+					continue
+				}
+				for _, at := range ports {
+					fates[cell{id, d, remote, at}] = &fate{
+						old: old.Decide(id, d, remote, at.Protocol, at.Port).Verdict,
+						new: next.Decide(id, d, remote, at.Protocol, at.Port).Verdict,
+					}
+				}
+			}
+		}
+	}
+	r := rand.New(rand.NewPCG(seed, 3))
+	st := newStore(old, ports)
+	was := old
+	for step, to := range dataplane.Plan(old, next) {
+		for g, group := range st.writes(was, to, ports) {
+			r.Shuffle(len(group), func(i, j int) { group[i], group[j] = group[j], group[i] })
+			for _, w := range group {
+				w()
+				writes++
+				if writes%3 != 0 && len(fates) > 4000 { // most writes are checked, all states in between are reached
+					continue
+				}
+				for c, f := range fates {
+					v := st.decide(c.id, c.d, c.remote, c.at)
+					cells++
+					if v == f.new && f.new != f.old {
+						f.changed = true
+					}
+					if v != f.new && (v != f.old || f.changed) {
+						t.Fatalf("step %d group %d: %s %s %s %s/%d is %s: before the change %s, after it %s, changed already: %t",
+							step, g, c.id, c.d, c.remote, c.at.Protocol, c.at.Port, v, f.old, f.new, f.changed)
+					}
+				}
+			}
+		}
+		was = to
+	}
+	for c, f := range fates {
+		if v := st.decide(c.id, c.d, c.remote, c.at); v != f.new {
+			t.Fatalf("at the end %s %s %s %s/%d is %s, want %s", c.id, c.d, c.remote, c.at.Protocol, c.at.Port, v, f.new)
+		}
+	}
+	return cells, writes
+}

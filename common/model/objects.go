@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// PodID names a pod.
+type PodID struct{ Namespace, Name string }
+
+// String returns "namespace/name".
+func (id PodID) String() string { return id.Namespace + "/" + id.Name }
+
+// Compare orders by namespace, then name.
+func (id PodID) Compare(other PodID) int {
+	if c := strings.Compare(id.Namespace, other.Namespace); c != 0 {
+		return c
+	}
+	return strings.Compare(id.Name, other.Name)
+}
+
+// Namespace is what policies see of a namespace.
+type Namespace struct {
+	Name string
+	// Labels always contains kubernetes.io/metadata.name.
+	Labels Labels
+}
+
+// NamedPort is a container port with a name. A pod may use one name for
+// several protocols.
+type NamedPort struct {
+	Name     string
+	Protocol Protocol
+	Port     uint16
+}
+
+// Pod is what policies and the fabric see of a pod.
+type Pod struct {
+	PodID
+	// UID tells a pod from its successor of the same name; may be empty offline.
+	UID    string
+	Labels Labels
+	// Node is the name of the node it is bound to; empty until it is scheduled.
+	Node string
+	// IPs are the pod's addresses, at most one per family, empty until known.
+	IPs []netip.Addr
+	// HostNetwork pods share their node's addresses: policies neither select
+	// them nor count them as peers.
+	HostNetwork bool
+	// Finished pods (phase Succeeded or Failed) no longer own their addresses.
+	Finished bool
+	// Created is seconds since 1970; of two pods that claim one address the
+	// younger owns it.
+	Created int64
+	// Ports are the named ports of its containers and restartable init containers.
+	Ports []NamedPort
+}
+
+// Policed reports whether policies apply to the pod and count it as a peer.
+func (p *Pod) Policed() bool { return !p.HostNetwork && !p.Finished }
+
+// Resolve returns the numbers that a port name stands for on this pod. With
+// AnyProtocol every protocol of that name is meant (ClusterNetworkPolicy
+// destinationNamedPort).
+func (p *Pod) Resolve(name string, protocol Protocol) []NamedPort {
+	var found []NamedPort
+	for _, port := range p.Ports {
+		if port.Name == name && (protocol == AnyProtocol || port.Protocol == protocol) {
+			found = append(found, port)
+		}
+	}
+	return found
+}
+
+// OS names an operating system as the node label kubernetes.io/os does.
+type OS string
+
+// The systems that Isthmus enforces on.
+const (
+	Linux   OS = "linux"
+	Windows OS = "windows"
+)
+
+// Node is what policies and the fabric see of a node.
+type Node struct {
+	Name   string
+	OS     OS
+	Labels Labels
+	// Addresses are the IP addresses of Node.status.addresses; the first of a
+	// family is the one that other nodes route to.
+	Addresses []netip.Addr
+	// PodCIDRs are the ranges that the node's pods take their addresses from.
+	PodCIDRs []netip.Prefix
+}
+
+// Address returns the node's first address of the family of like.
+func (n *Node) Address(v6 bool) (netip.Addr, bool) {
+	for _, a := range n.Addresses {
+		if a.Is6() == v6 {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}

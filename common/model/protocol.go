@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Protocol is an IP protocol number (IANA "Assigned Internet Protocol Numbers").
+type Protocol uint8
+
+// The protocols that policies name. AnyProtocol is used only where a rule may
+// leave the protocol open; it never occurs in a Flow.
+const (
+	AnyProtocol Protocol = 0
+	ICMP        Protocol = 1
+	TCP         Protocol = 6
+	UDP         Protocol = 17
+	ICMPv6      Protocol = 58
+	SCTP        Protocol = 132
+)
+
+// PortProtocols lists the protocols that have ports, in the order in which
+// port tables are laid out.
+var PortProtocols = [...]Protocol{TCP, UDP, SCTP}
+
+// HasPorts reports whether the protocol carries 16-bit port numbers that
+// policies can name.
+func (p Protocol) HasPorts() bool { return p == TCP || p == UDP || p == SCTP }
+
+// String returns the name used in Kubernetes objects, or the number.
+func (p Protocol) String() string {
+	switch p {
+	case AnyProtocol:
+		return "any"
+	case ICMP:
+		return "ICMP"
+	case TCP:
+		return "TCP"
+	case UDP:
+		return "UDP"
+	case ICMPv6:
+		return "ICMPv6"
+	case SCTP:
+		return "SCTP"
+	}
+	return strconv.Itoa(int(p))
+}
+
+// ParseProtocol reads a protocol name in any case ("TCP", "icmpv6") or a
+// number from 1 to 255.
+func ParseProtocol(s string) (Protocol, error) {
+	for _, p := range []Protocol{ICMP, TCP, UDP, ICMPv6, SCTP} {
+		if strings.EqualFold(s, p.String()) {
+			return p, nil
+		}
+	}
+	n, err := strconv.ParseUint(s, 10, 8)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("protocol %q: want TCP, UDP, SCTP, ICMP, ICMPv6 or a number from 1 to 255", s)
+	}
+	return Protocol(n), nil
+}
+
+// Direction is the direction of a connection as seen from the pod that a
+// policy selects: Ingress towards the pod, Egress away from it.
+type Direction uint8
+
+// The two directions. They index arrays of length 2.
+const (
+	Ingress Direction = 0
+	Egress  Direction = 1
+)
+
+// Directions lists both, for loops.
+var Directions = [...]Direction{Ingress, Egress}
+
+// String returns "ingress" or "egress".
+func (d Direction) String() string {
+	if d == Egress {
+		return "egress"
+	}
+	return "ingress"
+}
+
+// Verdict says what happens to a new connection.
+type Verdict uint8
+
+// The verdicts. The zero value is Deny: what is not decided does not pass.
+const (
+	Deny  Verdict = 0
+	Allow Verdict = 1
+)
+
+// String returns "deny" or "allow".
+func (v Verdict) String() string {
+	if v == Allow {
+		return "allow"
+	}
+	return "deny"
+}
+
+// Action is what a rule says.
+type Action uint8
+
+// The actions of ClusterNetworkPolicy; NetworkPolicy rules only accept.
+const (
+	ActionDeny Action = iota
+	ActionAccept
+	// ActionPass skips the rest of the tier.
+	ActionPass
+)
+
+// String returns the spelling of the ClusterNetworkPolicy API.
+func (a Action) String() string {
+	switch a {
+	case ActionAccept:
+		return "Accept"
+	case ActionPass:
+		return "Pass"
+	}
+	return "Deny"
+}
+
+// Tier orders policies: Admin before NetworkPolicy before Baseline.
+type Tier uint8
+
+// The tiers, in order of evaluation.
+const (
+	TierAdmin Tier = iota
+	TierNetworkPolicy
+	TierBaseline
+)
+
+// String returns "Admin", "NetworkPolicy" or "Baseline".
+func (t Tier) String() string {
+	switch t {
+	case TierAdmin:
+		return "Admin"
+	case TierBaseline:
+		return "Baseline"
+	}
+	return "NetworkPolicy"
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// Snapshot is the cluster at one moment, immutable. Successive snapshots share
+// what has not changed; objects are replaced, never edited, so that a pointer
+// comparison finds the changes.
+type Snapshot struct {
+	Namespaces Map[string, *Namespace]
+	Nodes      Map[string, *Node]
+	Pods       Map[PodID, *Pod]
+	Policies   Map[Origin, *Policy]
+}
+
+// MakeSnapshot builds a snapshot from lists. Of two objects with one name the
+// later one counts. Namespaces that pods or policies name but nobody lists are
+// added without labels of their own.
+func MakeSnapshot(namespaces []*Namespace, nodes []*Node, pods []*Pod, policies []*Policy) *Snapshot {
+	n := make(map[string]*Namespace)
+	for _, p := range pods {
+		n[p.Namespace] = nil
+	}
+	for _, p := range policies {
+		if p.Origin.Namespace != "" {
+			n[p.Origin.Namespace] = nil
+		}
+	}
+	for _, ns := range namespaces {
+		n[ns.Name] = ns
+	}
+	for name, ns := range n {
+		if ns == nil {
+			n[name] = NewNamespace(name, nil)
+		}
+	}
+	s := &Snapshot{Namespaces: MakeMap(n)}
+	no := make(map[string]*Node, len(nodes))
+	for _, node := range nodes {
+		no[node.Name] = node
+	}
+	s.Nodes = MakeMap(no)
+	po := make(map[PodID]*Pod, len(pods))
+	for _, p := range pods {
+		po[p.PodID] = p
+	}
+	s.Pods = MakeMap(po)
+	pol := make(map[Origin]*Policy, len(policies))
+	for _, p := range policies {
+		pol[p.Origin.key()] = p
+	}
+	s.Policies = MakeMap(pol)
+	return s
+}
+
+// key leaves out the UID: a recreated object takes its predecessor's place.
+func (o Origin) key() Origin {
+	o.UID = ""
+	return o
+}
+
+// Key is the origin without its UID, as Snapshot.Policies is keyed.
+func (o Origin) Key() Origin { return o.key() }
+
+// MetadataName is the label that every namespace carries with its own name.
+const MetadataName = "kubernetes.io/metadata.name"
+
+// NewNamespace returns a namespace with the label that the API server adds.
+func NewNamespace(name string, labels map[string]string) *Namespace {
+	all := map[string]string{}
+	for k, v := range labels {
+		all[k] = v
+	}
+	all[MetadataName] = name
+	return &Namespace{Name: name, Labels: MakeLabels(all)}
+}
+
+// Namespace returns the namespace, or one with only the default label when
+// the snapshot has not seen it (yet).
+func (s *Snapshot) Namespace(name string) *Namespace {
+	if ns, ok := s.Namespaces.Get(name); ok {
+		return ns
+	}
+	return NewNamespace(name, nil)
+}
+
+// SortedPolicies returns the policies in the order in which they are
+// evaluated: by tier, priority, then origin.
+func (s *Snapshot) SortedPolicies() []*Policy {
+	all := make([]*Policy, 0, s.Policies.Len())
+	for _, p := range s.Policies.All() {
+		all = append(all, p)
+	}
+	slices.SortFunc(all, ComparePolicies)
+	return all
+}
+
+// ComparePolicies orders by tier, priority, then origin. The API leaves the
+// order of equal priorities open; names make it the same on every node.
+func ComparePolicies(a, b *Policy) int {
+	return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Priority, b.Priority), a.Origin.Compare(b.Origin))
+}
+
+// Owners tells who has which address.
+type Owners struct {
+	// Pods are the policed pods by address.
+	Pods map[netip.Addr]*Pod
+	// Nodes are the nodes by address.
+	Nodes map[netip.Addr]*Node
+}
+
+// Owners resolves addresses. Of two policed pods that claim one address the
+// younger owns it (then the one whose name sorts last); a pod's claim goes
+// before a node's.
+func (s *Snapshot) Owners() Owners {
+	o := Owners{Pods: make(map[netip.Addr]*Pod, s.Pods.Len()), Nodes: make(map[netip.Addr]*Node)}
+	for _, p := range s.Pods.All() {
+		if !p.Policed() {
+			continue
+		}
+		for _, a := range p.IPs {
+			if was, ok := o.Pods[a]; !ok || younger(p, was) {
+				o.Pods[a] = p
+			}
+		}
+	}
+	for _, n := range s.Nodes.All() {
+		for _, a := range n.Addresses {
+			if was, ok := o.Nodes[a]; !ok || n.Name > was.Name {
+				o.Nodes[a] = n
+			}
+		}
+	}
+	return o
+}
+
+func younger(p, q *Pod) bool {
+	return cmp.Or(cmp.Compare(p.Created, q.Created), p.PodID.Compare(q.PodID)) > 0
+}
+
+// PodRange reports whether the address is in some node's range of pod
+// addresses.
+func (s *Snapshot) PodRange(a netip.Addr) bool {
+	for _, n := range s.Nodes.All() {
+		for _, c := range n.PodCIDRs {
+			if c.Contains(a) {
+				return true
+			}
+		}
+	}
+	return false
+}

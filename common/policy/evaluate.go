@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Evaluator is the reference semantics over one snapshot.
+type Evaluator struct {
+	snapshot *model.Snapshot
+	policies []*model.Policy
+	owners   model.Owners
+}
+
+// NewEvaluator prepares a snapshot: it resolves who owns which address and
+// sorts the policies. It decides nothing yet.
+func NewEvaluator(s *model.Snapshot) *Evaluator {
+	return &Evaluator{snapshot: s, policies: s.SortedPolicies(), owners: s.Owners()}
+}
+
+// Flow decides a new connection at both ends. A side that no policed pod owns
+// allows. The connection is allowed when both sides allow it.
+func (e *Evaluator) Flow(f model.Flow) (egress, ingress model.Decision) {
+	egress = model.Decision{Verdict: model.Allow, Cause: &model.Cause{Direction: model.Egress}}
+	ingress = model.Decision{Verdict: model.Allow, Cause: &model.Cause{Direction: model.Ingress}}
+	if src, ok := e.owners.Pods[f.Src]; ok {
+		egress = e.Endpoint(src, model.Egress, f.Dst, f.Protocol, f.Port)
+	}
+	if dst, ok := e.owners.Pods[f.Dst]; ok {
+		ingress = e.Endpoint(dst, model.Ingress, f.Src, f.Protocol, f.Port)
+	}
+	return egress, ingress
+}
+
+// Endpoint decides one direction of one pod for a new connection from or to a
+// remote address. port is the destination port: the pod's own for ingress, the
+// remote side's for egress.
+func (e *Evaluator) Endpoint(pod *model.Pod, d model.Direction, remote netip.Addr, p model.Protocol, port uint16) model.Decision {
+	// "Note that a pod cannot block access to itself" (NetworkPolicy).
+	if slices.Contains(pod.IPs, remote) {
+		return model.Decision{Verdict: model.Allow, Cause: &model.Cause{Reason: model.ReasonSelf, Direction: d}}
+	}
+	r := e.remote(remote)
+	// "Traffic is allowed to a pod if ... the traffic source is the pod's local
+	// node" (NetworkPolicySpec.ingress).
+	if d == model.Ingress && r.pod == nil && r.node != nil && r.node.Name == pod.Node {
+		return model.Decision{Verdict: model.Allow, Cause: &model.Cause{Reason: model.ReasonNode, Direction: d}}
+	}
+	if !pod.Policed() {
+		return model.Decision{Verdict: model.Allow, Cause: &model.Cause{Direction: d}}
+	}
+	q := question{pod: pod, direction: d, remote: r, protocol: p, port: port}
+	if decision, ok := e.ordered(model.TierAdmin, q); ok {
+		return decision
+	}
+	if decision, ok := e.additive(q); ok {
+		return decision
+	}
+	if decision, ok := e.ordered(model.TierBaseline, q); ok {
+		return decision
+	}
+	return model.Decision{Verdict: model.Allow, Cause: &model.Cause{Reason: model.ReasonDefault, Direction: d}}
+}
+
+// question is what rules are asked.
+type question struct {
+	pod       *model.Pod
+	direction model.Direction
+	remote    remote
+	protocol  model.Protocol
+	port      uint16
+}
+
+// remote is who owns the remote address, if anybody.
+type remote struct {
+	addr netip.Addr
+	pod  *model.Pod
+	node *model.Node
+	// unknown: the address belongs to some pod, but not to a known one.
+	unknown bool
+}
+
+func (e *Evaluator) remote(a netip.Addr) remote {
+	r := remote{addr: a, pod: e.owners.Pods[a], node: e.owners.Nodes[a]}
+	if r.pod == nil && r.node == nil {
+		r.unknown = e.snapshot.PodRange(a)
+	}
+	return r
+}
+
+// ordered evaluates the Admin or Baseline tier: the first rule that matches
+// counts, by priority of the policies and then by order of the rules. It
+// answers false when no rule matches or a Pass rule ends the tier.
+func (e *Evaluator) ordered(tier model.Tier, q question) (model.Decision, bool) {
+	for _, p := range e.policies {
+		if p.Tier != tier || !e.selects(p.Subject, q.pod) {
+			continue
+		}
+		for _, r := range p.Rules[q.direction] {
+			m := e.matches(r, q)
+			switch {
+			case m == no, m == maybe && r.Action == model.ActionAccept:
+				continue
+			case m == yes && r.Action == model.ActionPass:
+				return model.Decision{}, false
+			case m == yes && r.Action == model.ActionAccept:
+				return model.Decision{Verdict: model.Allow, Cause: ruleCause(p, r, q.direction)}, true
+			}
+			// A Deny rule; or, what cannot be told fails closed, a Pass rule
+			// that might match.
+			return model.Decision{Verdict: model.Deny, Cause: ruleCause(p, r, q.direction)}, true
+		}
+	}
+	return model.Decision{}, false
+}
+
+// additive evaluates the NetworkPolicy tier: no order, no denial, but
+// isolation of the pods that some policy selects for the direction.
+func (e *Evaluator) additive(q question) (model.Decision, bool) {
+	var isolating *model.Policy
+	for _, p := range e.policies {
+		if p.Tier != model.TierNetworkPolicy || !p.Isolates[q.direction] || !e.selects(p.Subject, q.pod) {
+			continue
+		}
+		if isolating == nil {
+			isolating = p
+		}
+		for _, r := range p.Rules[q.direction] {
+			if e.matches(r, q) == yes {
+				return model.Decision{Verdict: model.Allow, Cause: ruleCause(p, r, q.direction)}, true
+			}
+		}
+	}
+	if isolating == nil {
+		return model.Decision{}, false
+	}
+	return model.Decision{Verdict: model.Deny, Cause: &model.Cause{Reason: model.ReasonIsolated,
+		Origin: isolating.Origin, Tier: model.TierNetworkPolicy, Direction: q.direction}}, true
+}
+
+func ruleCause(p *model.Policy, r model.Rule, d model.Direction) *model.Cause {
+	return &model.Cause{Reason: model.ReasonRule, Origin: p.Origin, Tier: p.Tier, Direction: d, Rule: r.Index, RuleName: r.Name}
+}
+
+func (e *Evaluator) selects(s model.PodSelector, pod *model.Pod) bool {
+	return s.MatchesNamespace(e.snapshot.Namespace(pod.Namespace)) && s.Pods.Matches(pod.Labels)
+}
+
+// match is the three-valued answer of a rule or one of its terms.
+type match uint8
+
+const (
+	no match = iota
+	// maybe: it depends on what is not known (a pod whose labels have not been
+	// seen, a peer of a newer API).
+	maybe
+	yes
+)
+
+// matches combines the peers (one of them must match) and the ports (one of
+// them must match).
+func (e *Evaluator) matches(r model.Rule, q question) match {
+	peer, port := no, no
+	if r.AnyPeer {
+		peer = yes
+	}
+	for _, p := range r.Peers {
+		peer = max(peer, e.matchesPeer(p, q))
+	}
+	if r.AnyPort {
+		port = yes
+	}
+	for _, p := range r.Ports {
+		port = max(port, e.matchesPort(p, q))
+	}
+	return min(peer, port)
+}
+
+func (e *Evaluator) matchesPeer(p model.Peer, q question) match {
+	switch p.Kind {
+	case model.PeerPods:
+		if q.remote.unknown {
+			return maybe
+		}
+		return is(q.remote.pod != nil && e.selects(p.Pods, q.remote.pod))
+	case model.PeerBlock:
+		return is(p.Block.Contains(q.remote.addr))
+	case model.PeerNodes:
+		return is(q.remote.pod == nil && q.remote.node != nil && p.Nodes.Matches(q.remote.node.Labels))
+	}
+	return maybe
+}
+
+func (e *Evaluator) matchesPort(m model.PortMatch, q question) match {
+	if m.Name == "" {
+		return is(q.protocol == m.Protocol && m.First <= q.port && q.port <= m.Last)
+	}
+	// A name means what the destination pod says it means.
+	destination := q.pod
+	if q.direction == model.Egress {
+		destination = q.remote.pod
+		if q.remote.unknown && (m.Protocol == q.protocol || m.Protocol == model.AnyProtocol && q.protocol.HasPorts()) {
+			return maybe
+		}
+	}
+	if destination == nil {
+		return no
+	}
+	for _, port := range destination.Resolve(m.Name, m.Protocol) {
+		if port.Protocol == q.protocol && port.Port == q.port {
+			return yes
+		}
+	}
+	return no
+}
+
+func is(b bool) match {
+	if b {
+		return yes
+	}
+	return no
+}

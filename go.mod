@@ -1,0 +1,3 @@
+module github.com/isthmus-net/isthmus
+
+go 1.26.0
