@@ -165,7 +165,9 @@ func (k AddressKind) String() string {
 // State is what one node should enforce, complete. Equal inputs give equal
 // States. It is immutable.
 type State struct {
-	Node      string
+	Node string
+	// PodCIDRs are the ranges that this node's pods have their addresses from.
+	PodCIDRs  []netip.Prefix
 	Endpoints map[EndpointID]EndpointState
 	Tables    map[TableID]*Table
 	// Addresses are the classes of single addresses: pods and nodes.

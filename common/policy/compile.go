@@ -52,8 +52,13 @@ func Compile(in Input) (*model.State, []model.Unsupported) {
 	c.classifyPorts()
 	c.classifyAddresses()
 	c.buildTables()
+	var podCIDRs []netip.Prefix
+	if n, ok := snapshot.Nodes.Get(in.Node); ok {
+		podCIDRs = n.PodCIDRs
+	}
 	return &model.State{
 		Node:          in.Node,
+		PodCIDRs:      podCIDRs,
 		Endpoints:     endpoints,
 		Tables:        c.tables,
 		Addresses:     c.addresses,

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "types.h"
+
+/* All maps are pinned by name. Unless said otherwise only the agent writes.
+ * max_entries of the tables below are defaults that the loader may change. */
+
+/* Attachment of each interface. A miss drops the packet. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct ifindex);
+	__type(value, struct endpoint);
+} endpoints SEC(".maps");
+
+/* Table of each endpoint, by endpoint.slot. Zero is table 0, which denies. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+/* Class of single addresses: pods and nodes. On a miss the prefixes decide. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 131072);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct addr4);
+	__type(value, struct peer_class);
+} peers4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 131072);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct addr6);
+	__type(value, struct peer_class);
+} peers6 SEC(".maps");
+
+/* Class of the addresses in a prefix that rules name or pods are in. A miss is
+ * class 0, the rest of the world. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct prefix4);
+	__type(value, struct peer_class);
+} prefixes4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct prefix6);
+	__type(value, struct peer_class);
+} prefixes6 SEC(".maps");
+
+/* Class of each port: 65536 entries for TCP, then UDP, then SCTP. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 3 * 65536);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct port_class);
+} ports SEC(".maps");
+
+/* Row of each (table, class of peers, direction). On a miss the table number
+ * itself holds the verdict. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 262144);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct verdict_key);
+	__type(value, struct verdict_row);
+} verdicts SEC(".maps");
+
+/* Rows that tell ports apart; shared by all tables. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 8192);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct row);
+} rows SEC(".maps");
+
+/* Identity of each table in use. Programs do not read it: it lets a restarted
+ * agent, and people, know what a table number means. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct table_number);
+	__type(value, struct table_id);
+} tables SEC(".maps");
+
+/* Flows that policy has decided on. Written by the programs; the least
+ * recently used entry makes room. A miss is a new flow. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 131072);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct conn_key4);
+	__type(value, struct conn);
+} conns4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct conn_key6);
+	__type(value, struct conn);
+} conns6 SEC(".maps");
+
+/* Ports of fragmented datagrams. Written by the programs. A miss drops the
+ * fragment. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct fragment_key);
+	__type(value, struct fragment);
+} fragments SEC(".maps");
+
+/* Totals by enum counter_id. Written by the programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct counter);
+} counters SEC(".maps");
+
+static __always_inline void count(struct __sk_buff *skb, __u32 id)
+{
+	struct counter *c = bpf_map_lookup_elem(&counters, &id);
+
+	if (c) {
+		c->packets++;
+		c->bytes += skb->len;
+	}
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "maps.h"
+
+/* Headers are read in place. What lies beyond is pulled in up to this many
+ * bytes; packets whose headers are longer still are dropped as malformed. */
+#define MAX_HEADERS 256
+
+/* Extension headers of IPv6 that are walked before a packet is given up. */
+#define MAX_EXTENSIONS 8
+
+/* Changes no length of IPv4 options, but bounds it for the verifier. */
+#define OPTIONS_MASK 0x3c
+
+#define IP_MORE_FRAGMENTS 0x2000
+#define IP_OFFSET 0x1fff
+#define IP6_MORE_FRAGMENTS 0x0001
+#define IP6_OFFSET 0xfff8
+
+#ifndef IPPROTO_SCTP
+#define IPPROTO_SCTP 132
+#endif
+#define IPPROTO_HOPOPTS 0
+#define IPPROTO_ROUTING 43
+#define IPPROTO_FRAGMENT 44
+#define IPPROTO_ICMPV6 58
+#define IPPROTO_DSTOPTS 60
+
+#define ICMP4_ECHO_REPLY 0
+#define ICMP4_UNREACHABLE 3
+#define ICMP4_ECHO_REQUEST 8
+#define ICMP4_TIME_EXCEEDED 11
+#define ICMP4_PARAMETER_PROBLEM 12
+#define ICMP6_UNREACHABLE 1
+#define ICMP6_PARAMETER_PROBLEM 4
+#define ICMP6_ECHO_REQUEST 128
+#define ICMP6_ECHO_REPLY 129
+#define ND_ROUTER_SOLICIT 133
+#define ND_ROUTER_ADVERT 134
+#define ND_NEIGHBOUR_SOLICIT 135
+#define ND_NEIGHBOUR_ADVERT 136
+#define ND_REDIRECT 137
+#define MLD_QUERY 130
+#define MLD_DONE 132
+#define MLD2_REPORT 143
+
+enum packet_kind {
+	PACKET_FLOW,      /* belongs to the flow that its addresses and ports name */
+	PACKET_OPENS,     /* asks to open that flow: TCP SYN, ICMP echo request */
+	PACKET_ERROR,     /* ICMP error about the flow in inner */
+	PACKET_NEIGHBOUR, /* neighbour discovery, multicast listener */
+	PACKET_ROUTER,    /* what only routers send: advertisement, redirect */
+};
+
+/* An address as words in network byte order; IPv4 is in the last. */
+struct ip {
+	__be32 word[4];
+};
+
+/* The two ends of a flow. Ports are in host byte order. */
+struct flow {
+	struct ip src;
+	struct ip dst;
+	__u16 src_port;
+	__u16 dst_port;
+	__u8 protocol;
+};
+
+struct packet {
+	struct flow flow;
+	struct flow inner; /* of PACKET_ERROR; protocol 0 if it cannot be told */
+	__u8 kind;
+	__u8 closes; /* TCP FIN or RST */
+};
+
+/* The start that all messages of ICMP and ICMPv6 have. */
+struct icmp_header {
+	__u8 type;
+	__u8 code;
+	__be16 checksum;
+	__be16 id; /* of echo messages */
+	__be16 sequence;
+};
+
+/* What parsing moves through. */
+struct cursor {
+	void *pos;
+	void *end;
+};
+
+/* The next size bytes, or NULL. */
+static __always_inline void *take(struct cursor *c, __u32 size)
+{
+	void *p = c->pos;
+
+	if (p + size > c->end)
+		return NULL;
+	c->pos = p + size;
+	return p;
+}
+
+/* Ports of TCP, UDP and SCTP: the first four bytes of each. */
+static __always_inline int parse_ports(struct cursor *c, struct flow *f)
+{
+	__be16 *ports = take(c, 4);
+
+	if (!ports)
+		return -DROP_MALFORMED;
+	f->src_port = bpf_ntohs(ports[0]);
+	f->dst_port = bpf_ntohs(ports[1]);
+	return 0;
+}
+
+static __always_inline int parse_tcp(struct cursor *c, struct packet *p)
+{
+	struct tcphdr *tcp = take(c, sizeof(*tcp));
+
+	if (!tcp || tcp->doff < 5)
+		return -DROP_MALFORMED;
+	p->flow.src_port = bpf_ntohs(tcp->source);
+	p->flow.dst_port = bpf_ntohs(tcp->dest);
+	p->closes = tcp->fin || tcp->rst;
+	if (tcp->syn && !tcp->ack)
+		p->kind = PACKET_OPENS;
+	return 0;
+}
+
+/* Ports of the packet that an ICMP error quotes: eight bytes of it are enough.
+ * Whatever does not fit leaves the protocol 0. */
+static __always_inline void parse_quoted_ports(struct cursor *c, struct flow *f, __u8 protocol)
+{
+	struct icmp_header *icmp;
+
+	switch (protocol) {
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+	case IPPROTO_SCTP:
+		if (parse_ports(c, f))
+			return;
+		break;
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		icmp = take(c, sizeof(*icmp));
+		if (!icmp)
+			return;
+		f->src_port = f->dst_port = bpf_ntohs(icmp->id);
+		break;
+	}
+	f->protocol = protocol;
+}
+
+static __always_inline int parse_icmp4(struct cursor *c, struct packet *p)
+{
+	struct icmp_header *icmp = take(c, sizeof(*icmp));
+	struct iphdr *ip;
+	__u32 length;
+
+	if (!icmp)
+		return -DROP_MALFORMED;
+	switch (icmp->type) {
+	case ICMP4_ECHO_REQUEST:
+		p->kind = PACKET_OPENS;
+		/* fall through */
+	case ICMP4_ECHO_REPLY:
+		p->flow.src_port = p->flow.dst_port = bpf_ntohs(icmp->id);
+		return 0;
+	case ICMP4_UNREACHABLE:
+	case ICMP4_TIME_EXCEEDED:
+	case ICMP4_PARAMETER_PROBLEM:
+		break;
+	default:
+		return 0;
+	}
+	p->kind = PACKET_ERROR;
+	ip = take(c, sizeof(*ip));
+	if (!ip || ip->version != 4 || ip->ihl < 5)
+		return -DROP_MALFORMED;
+	p->inner.src.word[3] = ip->saddr;
+	p->inner.dst.word[3] = ip->daddr;
+	length = (ip->ihl - 5) * 4 & OPTIONS_MASK;
+	if (!take(c, length) || ip->frag_off & bpf_htons(IP_OFFSET))
+		return 0;
+	parse_quoted_ports(c, &p->inner, ip->protocol);
+	return 0;
+}
+
+static __always_inline int parse_icmp6(struct cursor *c, struct packet *p)
+{
+	struct icmp_header *icmp = take(c, sizeof(*icmp));
+	struct ipv6hdr *ip;
+
+	if (!icmp)
+		return -DROP_MALFORMED;
+	switch (icmp->type) {
+	case ICMP6_ECHO_REQUEST:
+		p->kind = PACKET_OPENS;
+		/* fall through */
+	case ICMP6_ECHO_REPLY:
+		p->flow.src_port = p->flow.dst_port = bpf_ntohs(icmp->id);
+		return 0;
+	case ND_ROUTER_SOLICIT:
+	case ND_NEIGHBOUR_SOLICIT:
+	case ND_NEIGHBOUR_ADVERT:
+	case MLD_QUERY ... MLD_DONE:
+	case MLD2_REPORT:
+		p->kind = PACKET_NEIGHBOUR;
+		return 0;
+	case ND_ROUTER_ADVERT:
+	case ND_REDIRECT:
+		p->kind = PACKET_ROUTER;
+		return 0;
+	case ICMP6_UNREACHABLE ... ICMP6_PARAMETER_PROBLEM:
+		break;
+	default:
+		return 0;
+	}
+	p->kind = PACKET_ERROR;
+	ip = take(c, sizeof(*ip));
+	if (!ip || ip->version != 6)
+		return -DROP_MALFORMED;
+	__builtin_memcpy(&p->inner.src, &ip->saddr, 16);
+	__builtin_memcpy(&p->inner.dst, &ip->daddr, 16);
+	parse_quoted_ports(c, &p->inner, ip->nexthdr);
+	return 0;
+}
+
+/* The part above IP, of a whole packet or of a first fragment. */
+static __always_inline int parse_transport(struct cursor *c, struct packet *p)
+{
+	switch (p->flow.protocol) {
+	case IPPROTO_TCP:
+		return parse_tcp(c, p);
+	case IPPROTO_UDP:
+	case IPPROTO_SCTP:
+		return parse_ports(c, &p->flow);
+	case IPPROTO_ICMP:
+		return parse_icmp4(c, p);
+	case IPPROTO_ICMPV6:
+		return parse_icmp6(c, p);
+	}
+	return 0;
+}
+
+/* Fragments: the first one decides and leaves its ports, later ones follow. */
+static __always_inline int parse_fragment(struct cursor *c, struct packet *p, __u32 id, bool first)
+{
+	struct fragment_key key = { .id = id, .protocol = p->flow.protocol };
+	struct fragment *known, ports = {};
+	int err;
+
+	__builtin_memcpy(key.src, &p->flow.src, 16);
+	__builtin_memcpy(key.dst, &p->flow.dst, 16);
+	if (!first) {
+		known = bpf_map_lookup_elem(&fragments, &key);
+		if (!known)
+			return -DROP_FRAGMENT;
+		p->flow.src_port = known->src_port;
+		p->flow.dst_port = known->dst_port;
+		return 0;
+	}
+	err = parse_transport(c, p);
+	if (err)
+		return err;
+	ports.src_port = p->flow.src_port;
+	ports.dst_port = p->flow.dst_port;
+	bpf_map_update_elem(&fragments, &key, &ports, BPF_ANY);
+	return 0;
+}
+
+/* Whether the headers that were read lie in the length that IP gives; behind it
+ * there may be padding. 0 is a packet above 64 KiB that the stack will segment. */
+static __always_inline int within(const struct cursor *c, const void *start, __u32 length)
+{
+	return length && c->pos - start > length ? -DROP_MALFORMED : 0;
+}
+
+static __always_inline int parse_ip4(struct cursor *c, struct packet *p)
+{
+	void *start = c->pos;
+	struct iphdr *ip = take(c, sizeof(*ip));
+	__u32 options, total;
+	__u16 fragment;
+	int err;
+
+	if (!ip || ip->version != 4 || ip->ihl < 5)
+		return -DROP_MALFORMED;
+	total = bpf_ntohs(ip->tot_len);
+	options = (ip->ihl - 5) * 4 & OPTIONS_MASK;
+	if (!take(c, options))
+		return -DROP_MALFORMED;
+	p->flow.src.word[3] = ip->saddr;
+	p->flow.dst.word[3] = ip->daddr;
+	p->flow.protocol = ip->protocol;
+	fragment = bpf_ntohs(ip->frag_off);
+	if (fragment & (IP_OFFSET | IP_MORE_FRAGMENTS))
+		err = parse_fragment(c, p, ip->id, !(fragment & IP_OFFSET));
+	else
+		err = parse_transport(c, p);
+	return err ? err : within(c, start, total);
+}
+
+struct extension {
+	__u8 next;
+	__u8 length; /* in units of 8 bytes, the first not counted */
+};
+
+struct fragment_header {
+	__u8 next;
+	__u8 reserved;
+	__be16 offset;
+	__be32 id;
+};
+
+static __always_inline int parse_ip6(struct cursor *c, struct packet *p)
+{
+	struct ipv6hdr *ip = take(c, sizeof(*ip));
+	struct fragment_header *fragment = NULL;
+	struct extension *ext;
+	__u16 offset;
+	__u32 id = 0;
+	bool fragmented = false, first = true;
+	void *start = c->pos;
+	__u32 length;
+	__u8 next;
+	int err;
+
+	if (!ip || ip->version != 6)
+		return -DROP_MALFORMED;
+	length = bpf_ntohs(ip->payload_len);
+	__builtin_memcpy(&p->flow.src, &ip->saddr, 16);
+	__builtin_memcpy(&p->flow.dst, &ip->daddr, 16);
+	next = ip->nexthdr;
+	for (int i = 0; i < MAX_EXTENSIONS; i++) {
+		switch (next) {
+		case IPPROTO_HOPOPTS:
+		case IPPROTO_ROUTING:
+		case IPPROTO_DSTOPTS:
+			ext = take(c, sizeof(*ext));
+			if (!ext)
+				return -DROP_MALFORMED;
+			next = ext->next;
+			if (!take(c, ext->length * 8 + 6))
+				return -DROP_MALFORMED;
+			break;
+		case IPPROTO_FRAGMENT:
+			fragment = take(c, sizeof(*fragment));
+			if (!fragment || fragmented)
+				return -DROP_MALFORMED;
+			next = fragment->next;
+			id = fragment->id;
+			offset = bpf_ntohs(fragment->offset);
+			/* Offset 0 and no more to come is a whole packet. */
+			fragmented = offset & (IP6_OFFSET | IP6_MORE_FRAGMENTS);
+			first = !(offset & IP6_OFFSET);
+			if (!first)
+				goto done; /* what follows is payload */
+			break;
+		default:
+			goto done;
+		}
+	}
+	return -DROP_MALFORMED;
+done:
+	p->flow.protocol = next;
+	err = fragmented ? parse_fragment(c, p, id, first) : parse_transport(c, p);
+	return err ? err : within(c, start, length);
+}

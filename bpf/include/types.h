@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include <linux/types.h>
+
+/* Directions and verdicts have the numbers of model.Direction and
+ * model.Verdict. */
+enum direction { INGRESS = 0, EGRESS = 1 };
+enum verdict { DENY = 0, ALLOW = 1 };
+
+/* What a packet was counted as. The first four are verdicts on new flows:
+ * direction * 2 + verdict. The rest are drops for other reasons. */
+enum counter_id {
+	COUNT_INGRESS_DENY = 0,
+	COUNT_INGRESS_ALLOW = 1,
+	COUNT_EGRESS_DENY = 2,
+	COUNT_EGRESS_ALLOW = 3,
+	DROP_NO_ENDPOINT = 4,   /* interface without an entry in endpoints */
+	DROP_NOT_IP = 5,        /* neither IPv4, IPv6 nor ARP */
+	DROP_MALFORMED = 6,     /* headers that do not fit the packet */
+	DROP_SPOOFED = 7,       /* source MAC or address is not the pod's */
+	DROP_FRAGMENT = 8,      /* later fragment before the first */
+	DROP_REVOKED = 9,       /* packet of a flow that policy no longer allows */
+	DROP_NEIGHBOUR = 10,    /* router advertisement or redirect from a pod */
+	COUNTERS = 11,
+};
+
+struct counter {
+	__u64 packets;
+	__u64 bytes;
+};
+
+/* The table that an endpoint is under. Written as one 64-bit word, so that a
+ * packet sees either the old pair or the new one. The epoch is never used
+ * twice, for any endpoint. */
+struct slot {
+	__u32 table; /* bits 0 and 1: verdict of unlisted classes by direction */
+	__u32 epoch;
+};
+_Static_assert(sizeof(struct slot) == 8, "written as one word");
+
+/* Addresses in keys and values are bytes in network order, so that a dump of a
+ * map reads as one writes them; aligned, so that programs move them as words. */
+#define ALIGNED __attribute__((aligned(4)))
+
+/* A pod's attachment. An address that it does not have is zero. */
+struct endpoint {
+	__u8 ip4[4] ALIGNED;
+	__u8 ip6[16] ALIGNED;
+	__u8 mac[6] ALIGNED;
+	__u8 pad[2];
+	__u32 slot; /* index into slots */
+};
+_Static_assert(sizeof(struct endpoint) == 32, "layout");
+
+struct ifindex {
+	__u32 ifindex;
+};
+
+struct addr4 {
+	__u8 addr[4] ALIGNED;
+};
+
+struct addr6 {
+	__u8 addr[16] ALIGNED;
+};
+
+/* Keys of LPM tries start with the number of bits that count. */
+struct prefix4 {
+	__u32 bits;
+	__u8 addr[4] ALIGNED;
+};
+
+struct prefix6 {
+	__u32 bits;
+	__u8 addr[16] ALIGNED;
+};
+
+struct peer_class {
+	__u32 class;
+};
+
+struct port_class {
+	__u16 class;
+};
+
+/* One row of a table: what it says of one class of peers. */
+struct verdict_key {
+	__u32 table;
+	__u32 peer; /* class * 2 + direction */
+};
+
+struct verdict_row {
+	__u32 row; /* ROW_DENY, ROW_ALLOW, or an index into rows */
+};
+
+enum { ROW_DENY = 0, ROW_ALLOW = 1 };
+
+/* A row that does not say the same of all ports: bit n is the verdict for
+ * class n of ports. */
+#define PORT_CLASSES 1024
+
+struct row {
+	__u64 allow[PORT_CLASSES / 64];
+};
+
+/* Where a table number comes from: the identity of model.Table. */
+struct table_id {
+	__u8 id[16];
+};
+
+struct table_number {
+	__u32 table;
+};
+
+/* A flow, the same for both directions of its packets: the two ends in order
+ * of address, then port. Ports in host byte order; for ICMP echo both are the
+ * identifier; 0 for protocols without ports. */
+struct conn_key4 {
+	__u8 addr[2][4] ALIGNED;
+	__u16 port[2];
+	__u8 protocol;
+	__u8 pad[3];
+};
+_Static_assert(sizeof(struct conn_key4) == 16, "layout");
+
+struct conn_key6 {
+	__u8 addr[2][16] ALIGNED;
+	__u16 port[2];
+	__u8 protocol;
+	__u8 pad[3];
+};
+_Static_assert(sizeof(struct conn_key6) == 40, "layout");
+
+/* How far a flow has come; decides how long it may be idle. */
+enum conn_state {
+	CONN_OPENING = 0,     /* packets in one direction only */
+	CONN_ESTABLISHED = 1, /* packets in both */
+	CONN_CLOSING = 2,     /* FIN or RST seen */
+};
+
+/* What policy has said of one end of a flow, if that end is a local pod. A
+ * packet passes when an end has a role under the current epoch of its slot. */
+enum side_flag {
+	SIDE_OPENED = 1,   /* the pod opened it: its egress policy allowed */
+	SIDE_ACCEPTED = 2, /* the pod was reached: its ingress policy allowed */
+	SIDE_REVOKED = 4,  /* a later policy took the roles back */
+};
+
+struct conn {
+	__u32 seen; /* low bits of jiffies at the last packet */
+	__u8 state;
+	__u8 side[2]; /* enum side_flag per end, in order of the key */
+	__u8 pad;
+	__u32 epoch[2]; /* of the slot when the roles were last confirmed */
+	__u64 packets[2]; /* sent by each end */
+	__u64 bytes[2];
+};
+_Static_assert(sizeof(struct conn) == 48, "layout");
+
+/* Ports of a datagram whose first fragment was seen. */
+struct fragment_key {
+	__u8 src[16] ALIGNED; /* IPv4 in the last four */
+	__u8 dst[16] ALIGNED;
+	__u32 id; /* as on the wire; 16 bits for IPv4 */
+	__u8 protocol;
+	__u8 pad[3];
+};
+_Static_assert(sizeof(struct fragment_key) == 40, "layout");
+
+struct fragment {
+	__u16 src_port;
+	__u16 dst_port;
+};

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include "maps.h"
+#include "parse.h"
+
+/* Class of a remote address: its own entry, else that of the longest prefix,
+ * else 0. */
+static __always_inline __u32 class_of(const struct ip *addr, bool v6)
+{
+	struct peer_class *found;
+
+	if (v6) {
+		struct prefix6 prefix = { .bits = 128 };
+
+		found = bpf_map_lookup_elem(&peers6, addr);
+		if (found)
+			return found->class;
+		__builtin_memcpy(prefix.addr, addr, 16);
+		found = bpf_map_lookup_elem(&prefixes6, &prefix);
+	} else {
+		struct prefix4 prefix = { .bits = 32 };
+
+		found = bpf_map_lookup_elem(&peers4, &addr->word[3]);
+		if (found)
+			return found->class;
+		__builtin_memcpy(prefix.addr, &addr->word[3], 4);
+		found = bpf_map_lookup_elem(&prefixes4, &prefix);
+	}
+	return found ? found->class : 0;
+}
+
+/* Class of a destination port; protocols without ports are class 0. */
+static __always_inline __u32 class_of_port(__u8 protocol, __u16 port)
+{
+	struct port_class *found;
+	__u32 index = port;
+
+	switch (protocol) {
+	case IPPROTO_TCP:
+		break;
+	case IPPROTO_UDP:
+		index += 65536;
+		break;
+	case IPPROTO_SCTP:
+		index += 2 * 65536;
+		break;
+	default:
+		return 0;
+	}
+	found = bpf_map_lookup_elem(&ports, &index);
+	return found ? found->class : 0;
+}
+
+/* What a table says of a new flow between its pod and a remote address. */
+static __always_inline __u8 table_says(__u32 table, enum direction dir, const struct ip *remote,
+				       __u8 protocol, __u16 port, bool v6)
+{
+	struct verdict_key key = { .table = table, .peer = class_of(remote, v6) * 2 + dir };
+	struct verdict_row *found = bpf_map_lookup_elem(&verdicts, &key);
+	__u32 class, index;
+	struct row *row;
+
+	if (!found)
+		return (table >> dir) & 1;
+	index = found->row;
+	if (index <= ROW_ALLOW)
+		return index;
+	row = bpf_map_lookup_elem(&rows, &index);
+	if (!row)
+		return DENY;
+	class = class_of_port(protocol, port) % PORT_CLASSES;
+	return (row->allow[class / 64] >> (class % 64)) & 1;
+}

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+)
+
+// Backend implements dataplane.Backend.
+type Backend struct {
+	cfg      Config
+	log      *slog.Logger
+	features model.Features
+	uplink   link.Uplink
+	path     *loader.DataPath
+	// layout is what the maps hold; nil after writes that were cut short.
+	layout *policymap.Layout
+	// specs are the endpoints that AddEndpoint was asked for.
+	specs map[model.EndpointID]link.PairSpec
+}
+
+var _ dataplane.Backend = (*Backend)(nil)
+
+// New takes over the data path that is pinned in the configured directory, or
+// makes one. Attachments that were cut short before they had an identity are
+// removed. What is in force stays in force.
+func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec)}
+	var err error
+	if b.uplink, err = link.FindUplink(cfg.Uplink); err != nil {
+		return nil, err
+	}
+	if b.path, err = loader.Open(cfg.BPFFS, cfg.Timeouts); err != nil {
+		return nil, err
+	}
+	err = b.sweep()
+	if err == nil {
+		err = b.readBack()
+	}
+	if err != nil {
+		b.path.Close()
+		return nil, err
+	}
+	log.Info("data path ready", "uplink", b.uplink.Name, "bpffs", cfg.BPFFS, "endpoints", len(b.layout.State().Endpoints))
+	return b, nil
+}
+
+// sweep removes pairs without identity, and what the maps know of interfaces
+// that are gone.
+func (b *Backend) sweep() error {
+	found, err := link.List()
+	if err != nil {
+		return err
+	}
+	alive := make(map[int]bool)
+	for _, f := range found {
+		if f.ID != "" {
+			alive[f.Index] = true
+			continue
+		}
+		b.log.Warn("removing an attachment that was cut short", "interface", f.Name)
+		if err := link.DeleteByName(f.Name); err != nil {
+			return err
+		}
+	}
+	known, err := b.path.Endpoints()
+	if err != nil {
+		return err
+	}
+	for index := range known {
+		if !alive[index] {
+			if err := b.path.DropEndpoint(index); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// readBack finds out what the maps hold and whose slots are whose.
+func (b *Backend) readBack() error {
+	entries, err := b.path.Read()
+	if err != nil {
+		return err
+	}
+	known, err := b.path.Endpoints()
+	if err != nil {
+		return err
+	}
+	found, err := link.List()
+	if err != nil {
+		return err
+	}
+	slots := make(map[model.EndpointID]uint32)
+	for _, f := range found {
+		if e, ok := known[f.Index]; ok && f.ID != "" {
+			slots[f.ID] = e.Slot
+		}
+	}
+	layout, problems := policymap.Decode(entries, slots, b.path.Capacity())
+	for _, p := range problems {
+		b.log.Warn("found in the maps, to be repaired", "problem", p)
+	}
+	b.layout = layout
+	return nil
+}
+
+// Features implements dataplane.Backend.
+func (b *Backend) Features() model.Features { return b.features }
+
+// AddEndpoint implements dataplane.Backend. The programs are on the host's end
+// of the pair before either end is up.
+func (b *Backend) AddEndpoint(_ context.Context, spec dataplane.EndpointSpec) (dataplane.Attachment, error) {
+	if b.layout == nil {
+		if err := b.readBack(); err != nil {
+			return dataplane.Attachment{}, err
+		}
+	}
+	s := link.PairSpec{ID: spec.ID, NetNS: spec.NetNS, IfName: spec.IfName, IPs: spec.IPs, MTU: b.mtu(), Sources: b.uplink.Addresses}
+	b.step("create pair")
+	pair, made, err := link.CreatePair(s)
+	if err == nil {
+		err = b.attach(s, pair)
+	}
+	if err != nil {
+		if made {
+			err = errors.Join(err, b.remove(spec.ID))
+		}
+		return dataplane.Attachment{}, err
+	}
+	b.specs[spec.ID] = s
+	a := dataplane.Attachment{HostIfName: pair.Name, HostMAC: pair.HostMAC, MAC: pair.PodMAC, MTU: s.MTU}
+	for _, ip := range s.IPs {
+		a.Addresses = append(a.Addresses, netip.PrefixFrom(ip, ip.BitLen()))
+		a.Gateways = append(a.Gateways, link.GatewayFor(ip))
+	}
+	return a, nil
+}
+
+func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
+	slot, err := b.layout.AddSlot(s.ID)
+	if err != nil {
+		return err
+	}
+	b.step("write slot")
+	if err := b.path.WriteSlot(slot); err != nil {
+		return err
+	}
+	e := bpfobj.PodEndpoint{Slot: slot.Index}
+	copy(e.Mac[:], pair.PodMAC)
+	for _, ip := range s.IPs {
+		if ip.Is6() {
+			e.Ip6 = ip.As16()
+		} else {
+			e.Ip4 = ip.As4()
+		}
+	}
+	b.step("register endpoint")
+	if err := b.path.PutEndpoint(pair.Index, e); err != nil {
+		return err
+	}
+	b.step("attach programs")
+	if err := b.path.Attach(pair.Name, pair.Index); err != nil {
+		return err
+	}
+	b.step("configure pair")
+	return link.Configure(s, pair)
+}
+
+// DeleteEndpoint implements dataplane.Backend.
+func (b *Backend) DeleteEndpoint(_ context.Context, id model.EndpointID) error {
+	if b.layout == nil {
+		if err := b.readBack(); err != nil {
+			return err
+		}
+	}
+	return b.remove(id)
+}
+
+// remove takes the pair away first: without programs no pair may carry a
+// packet.
+func (b *Backend) remove(id model.EndpointID) error {
+	name := link.HostName(id)
+	b.step("delete pair")
+	if err := link.DeletePair(id); err != nil {
+		return err
+	}
+	b.step("unpin links")
+	if err := b.path.Detach(name); err != nil {
+		return err
+	}
+	delete(b.specs, id)
+	slot, ok := b.layout.DropSlot(id)
+	if !ok {
+		return nil
+	}
+	b.step("forget endpoint")
+	known, err := b.path.Endpoints()
+	if err != nil {
+		return err
+	}
+	for index, e := range known {
+		if e.Slot == slot.Index {
+			if err := b.path.DropEndpoint(index); err != nil {
+				return err
+			}
+		}
+	}
+	return b.path.WriteSlot(slot)
+}
+
+// Endpoints implements dataplane.Backend.
+func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
+	found, err := link.List()
+	if err != nil {
+		return nil, err
+	}
+	attached, err := b.path.Attached()
+	if err != nil {
+		return nil, err
+	}
+	known, err := b.path.Endpoints()
+	if err != nil {
+		return nil, err
+	}
+	var all []dataplane.Installed
+	seen := make(map[model.EndpointID]bool)
+	for _, f := range found {
+		if f.ID == "" {
+			continue // made by nobody who is still there; removed by the next New
+		}
+		seen[f.ID] = true
+		i := dataplane.Installed{ID: f.ID}
+		if !attached[f.Name] {
+			i.Problems = append(i.Problems, "programs are not attached")
+		}
+		if _, ok := known[f.Index]; !ok {
+			i.Problems = append(i.Problems, "the map endpoints does not know interface "+f.Name)
+		}
+		if s, ok := b.specs[f.ID]; ok {
+			i.Problems = append(i.Problems, link.Check(s, link.Pair{Name: f.Name, Index: f.Index})...)
+		}
+		all = append(all, i)
+	}
+	for id := range b.specs {
+		if !seen[id] {
+			all = append(all, dataplane.Installed{ID: id, Problems: []string{"interface " + link.HostName(id) + " is missing"}})
+		}
+	}
+	return all, nil
+}
+
+// Apply implements dataplane.Backend.
+func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported, error) {
+	if b.layout == nil {
+		if err := b.readBack(); err != nil {
+			return nil, err
+		}
+	}
+	for _, step := range dataplane.Plan(b.layout.State(), s) {
+		w, err := b.layout.Advance(step, time.Now())
+		if err != nil {
+			return nil, fmt.Errorf("lay out policy: %w", err)
+		}
+		b.step("write maps")
+		if err := b.path.Execute(w); err != nil {
+			b.layout = nil
+			return nil, fmt.Errorf("write policy: %w", err)
+		}
+	}
+	return nil, b.applyRoutes(s)
+}
+
+// applyRoutes makes the node forward, and reach the pods of other nodes by
+// their addresses.
+func (b *Backend) applyRoutes(s *model.State) error {
+	var hops []link.NextHop
+	v6 := false
+	for _, r := range s.Routes {
+		for _, cidr := range r.PodCIDRs {
+			for _, a := range r.Addresses {
+				if a.Is6() == cidr.Addr().Is6() {
+					hops = append(hops, link.NextHop{Prefix: cidr, Via: a})
+				}
+			}
+		}
+	}
+	for _, cidr := range s.PodCIDRs {
+		v6 = v6 || cidr.Addr().Is6()
+	}
+	if err := link.Forwarding(b.uplink.Name, v6); err != nil {
+		return err
+	}
+	return link.SetRoutes(b.uplink, hops, s.PodCIDRs)
+}
+
+// InForce implements dataplane.Backend.
+func (b *Backend) InForce(context.Context) (*model.State, error) {
+	if b.layout == nil {
+		if err := b.readBack(); err != nil {
+			return nil, err
+		}
+	}
+	s := b.layout.State()
+	if len(s.Tables) == 0 {
+		return nil, nil
+	}
+	return s, nil
+}
+
+// Counters implements dataplane.Backend.
+func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
+	totals, err := b.path.Counters()
+	if err != nil {
+		return dataplane.Counters{}, err
+	}
+	c := dataplane.Counters{Drops: make(map[string]uint64, len(bpfobj.DropReasons))}
+	for _, d := range model.Directions {
+		c.Verdicts[d] = [2]uint64{totals[2*int(d)], totals[2*int(d)+1]}
+	}
+	for id, reason := range bpfobj.DropReasons {
+		c.Drops[reason] = totals[id]
+	}
+	return c, nil
+}
+
+// Close implements dataplane.Backend.
+func (b *Backend) Close() error { return b.path.Close() }
+
+func (b *Backend) mtu() int {
+	if b.cfg.MTU != 0 {
+		return b.cfg.MTU
+	}
+	return b.uplink.MTU
+}
+
+func (b *Backend) step(name string) {
+	if b.cfg.Step != nil {
+		b.cfg.Step(name)
+	}
+}

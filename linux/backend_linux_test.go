@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+func TestPolicyBetweenPods(t *testing.T) {
+	l := newLab(t)
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	for _, ns := range l.pods {
+		l.echo(ns, 80)
+		l.echo(ns, 81)
+	}
+	// Default deny until the first State.
+	l.denied(a, "tcp", "10.1.0.12", 80)
+	l.denied(l.node, "tcp", "10.1.0.12", 80)
+
+	l.apply()
+	for _, network := range []string{"tcp", "udp"} {
+		l.allowed(a, network, "10.1.0.12", 80)
+		l.allowed(a, network, "fd01::c", 80)
+		l.allowed(l.outside, network, "10.1.0.12", 80)
+		l.allowed(l.outside, network, "fd01::c", 80)
+	}
+
+	l.apply(isolate("b", model.Ingress, accept(pods("a"), tcp(80))))
+	for _, to := range []string{"10.1.0.12", "fd01::c"} {
+		l.allowed(a, "tcp", to, 80)
+		l.denied(a, "tcp", to, 81)
+		l.denied(a, "udp", to, 80)
+		l.denied(l.outside, "tcp", to, 80)
+		l.allowed(l.node, "tcp", to, 81)
+		l.allowed(b, "tcp", to, 81) // itself
+	}
+	l.allowed(b, "tcp", "10.1.0.11", 81)
+
+	l.apply(isolate("a", model.Egress, accept(model.Peer{Kind: model.PeerBlock, Block: model.IPBlock{
+		CIDR: netip.MustParsePrefix("192.168.9.0/24"), Except: []netip.Prefix{netip.MustParsePrefix("192.168.9.1/32")}}})))
+	l.echo(l.outside, 80)
+	l.echo(l.node, 80)
+	l.allowed(a, "tcp", outsideAddr4, 80)
+	l.denied(a, "tcp", outsideAddr6, 80)
+	l.denied(a, "tcp", nodeAddr4, 80)
+	l.denied(a, "tcp", "10.1.0.12", 80)
+	l.allowed(b, "tcp", outsideAddr6, 80)
+}
+
+// A tightened policy meets the next packet of an established connection, and
+// replies of connections that stay allowed keep passing.
+func TestPolicyReachesLiveConnections(t *testing.T) {
+	l := newLab(t)
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.echo(b, 80)
+	l.apply(isolate("b", model.Ingress, accept(pods("a"), tcp(80))))
+	for _, to := range []string{"10.1.0.12:80", "[fd01::c]:80"} {
+		var c net.Conn
+		l.must(a.Do(func() (err error) { c, err = net.Dial("tcp", to); return err }))
+		defer c.Close()
+		l.must(exchange(c))
+		l.apply(isolate("b", model.Ingress, accept(pods("a"), tcp(80), tcp(81))))
+		l.must(exchange(c))
+		l.apply(isolate("b", model.Ingress))
+		if err := exchange(c); err == nil {
+			t.Errorf("%s: the connection goes on under a policy that denies it", to)
+		}
+		l.apply(isolate("b", model.Ingress, accept(pods("a"), tcp(80))))
+		if err := exchange(c); err != nil {
+			t.Logf("%s: after the policy was given back: %v", to, err)
+		}
+	}
+}
+
+// A new backend finds what the old one left and changes nothing.
+func TestRestart(t *testing.T) {
+	l := newLab(t)
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.echo(b, 80)
+	p := isolate("b", model.Ingress, accept(pods("a"), tcp(80)))
+	l.apply(p)
+	var c net.Conn
+	l.must(a.Do(func() (err error) { c, err = net.Dial("tcp", "10.1.0.12:80"); return err }))
+	defer c.Close()
+	l.must(exchange(c))
+	for range 3 {
+		l.must(l.backend.Close())
+		l.must(exchange(c))
+		l.denied(l.outside, "tcp", "10.1.0.12", 80)
+		l.start()
+		l.state = nil
+		l.must(exchange(c))
+		l.must(l.add("a", 11))
+		l.must(l.add("b", 12))
+		l.must(exchange(c))
+		l.apply(p)
+		l.must(exchange(c))
+		l.allowed(a, "tcp", "10.1.0.12", 80)
+		l.denied(l.outside, "tcp", "10.1.0.12", 80)
+	}
+	l.delete("a")
+	l.delete("b")
+	l.delete("b")
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/loader"
+)
+
+// Config is what a node's administrator decides.
+type Config struct {
+	// BPFFS is the directory for pins, on a mounted bpffs. Only one agent may
+	// use it.
+	BPFFS string
+	// Uplink is the interface to other nodes; empty means the one that has the
+	// default route.
+	Uplink string
+	// MTU is that of pods' interfaces; 0 means the uplink's.
+	MTU int
+	// Timeouts of idle flows.
+	Timeouts loader.Timeouts
+	// Step, if set, is called before every change of the system, with its name.
+	Step func(name string)
+}
+
+// Defaults returns the configuration of an ordinary node.
+func Defaults() Config {
+	return Config{BPFFS: "/sys/fs/bpf/isthmus", Timeouts: loader.DefaultTimeouts()}
+}
+
+// Validate reports everything that is wrong with the configuration.
+func (c Config) Validate() error {
+	var errs []error
+	if !filepath.IsAbs(c.BPFFS) {
+		errs = append(errs, fmt.Errorf("bpffs directory %q: must be an absolute path", c.BPFFS))
+	}
+	// 1280 is the least that IPv6 allows (RFC 8200, section 5).
+	if c.MTU != 0 && (c.MTU < 1280 || c.MTU > 65535) {
+		errs = append(errs, fmt.Errorf("MTU %d: must be from 1280 to 65535, or 0 for the uplink's", c.MTU))
+	}
+	if len(c.Uplink) >= unix.IFNAMSIZ {
+		errs = append(errs, fmt.Errorf("uplink %q: interface names have at most %d characters", c.Uplink, unix.IFNAMSIZ-1))
+	}
+	if c.Timeouts.Opening <= 0 || c.Timeouts.TCP <= 0 || c.Timeouts.Other <= 0 || c.Timeouts.Closing <= 0 {
+		errs = append(errs, fmt.Errorf("timeouts %+v: must be positive", c.Timeouts))
+	}
+	return errors.Join(errs...)
+}
+
+// probe reports what this kernel offers.
+func probe() model.Features {
+	f := model.Features{OS: model.Linux, Platform: "unknown kernel"}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		f.Platform = "kernel " + unix.ByteSliceToString(u.Release[:])
+	}
+	_, err := os.Stat("/proc/net/if_inet6")
+	f.IPv6 = err == nil
+	return f
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// lab is one node in a namespace of its own, with an uplink to a second
+// namespace that stands for the rest of the network.
+type lab struct {
+	t       *testing.T
+	dir     string
+	node    *netns.NS
+	outside *netns.NS
+	pods    map[string]*netns.NS
+	bpffs   string
+	backend *linux.Backend
+	cluster *model.Snapshot
+	state   *model.State
+	local   map[model.EndpointID]policy.Endpoint
+}
+
+const (
+	nodeAddr4    = "192.168.9.1"
+	nodeAddr6    = "fd99::1"
+	outsideAddr4 = "192.168.9.2"
+	outsideAddr6 = "fd99::2"
+)
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: make test runs it")
+	}
+	l := &lab{t: t, dir: t.TempDir(), pods: map[string]*netns.NS{}, local: map[model.EndpointID]policy.Endpoint{}}
+	l.bpffs = filepath.Join(l.dir, "bpf")
+	l.must(os.Mkdir(l.bpffs, 0o700))
+	l.must(unix.Mount("bpf", l.bpffs, "bpf", 0, ""))
+	t.Cleanup(func() { unix.Unmount(l.bpffs, unix.MNT_DETACH) })
+	l.node = l.namespace("node")
+	l.outside = l.namespace("outside")
+	l.must(l.node.Do(func() error {
+		out, err := os.Open(l.outside.Path())
+		if err != nil {
+			return err
+		}
+		defer out.Close()
+		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(out.Fd())}
+		if err := netlink.LinkAdd(veth); err != nil {
+			return err
+		}
+		return addresses("eth0", nodeAddr4+"/24", nodeAddr6+"/64")
+	}))
+	l.must(l.outside.Do(func() error {
+		if err := addresses("eth0", outsideAddr4+"/24", outsideAddr6+"/64"); err != nil {
+			return err
+		}
+		return errors.Join(route("10.1.0.0/16", nodeAddr4), route("fd01::/64", nodeAddr6))
+	}))
+	l.start()
+	t.Cleanup(func() { l.backend.Close() })
+	return l
+}
+
+func (l *lab) must(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *lab) namespace(name string) *netns.NS {
+	l.t.Helper()
+	ns, err := netns.New(filepath.Join(l.dir, name))
+	l.must(err)
+	l.t.Cleanup(func() { ns.Close() })
+	l.must(ns.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(lo)
+	}))
+	return ns
+}
+
+func addresses(name string, cidrs ...string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	for _, c := range cidrs {
+		a, err := netlink.ParseAddr(c)
+		if err != nil {
+			return err
+		}
+		a.Flags = unix.IFA_F_NODAD
+		if err := netlink.AddrReplace(l, a); err != nil {
+			return err
+		}
+	}
+	return netlink.LinkSetUp(l)
+}
+
+func route(to, via string) error {
+	_, dst, err := net.ParseCIDR(to)
+	if err != nil {
+		return err
+	}
+	return netlink.RouteReplace(&netlink.Route{Dst: dst, Gw: net.ParseIP(via)})
+}
+
+// start makes a backend, as a starting agent does.
+func (l *lab) start() {
+	l.t.Helper()
+	l.must(l.node.Do(func() error {
+		cfg := linux.Defaults()
+		cfg.BPFFS = l.bpffs
+		cfg.Uplink = "eth0"
+		var err error
+		l.backend, err = linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		return err
+	}))
+}
+
+// pod attaches a pod with the addresses 10.1.0.n and fd01::n.
+func (l *lab) pod(name string, n byte) *netns.NS {
+	l.t.Helper()
+	ns := l.namespace(name)
+	l.pods[name] = ns
+	l.must(l.add(name, n))
+	return ns
+}
+
+func podIPs(n byte) []netip.Addr {
+	return []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, n}), netip.MustParseAddr(fmt.Sprintf("fd01::%x", n))}
+}
+
+func (l *lab) add(name string, n byte) error {
+	spec := dataplane.EndpointSpec{ID: model.MakeEndpointID(name, "eth0"), ContainerID: name, IfName: "eth0",
+		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: l.pods[name].Path(), IPs: podIPs(n)}
+	err := l.node.Do(func() error {
+		_, err := l.backend.AddEndpoint(context.Background(), spec)
+		return err
+	})
+	if err == nil {
+		l.local[spec.ID] = policy.Endpoint{Pod: spec.Pod, IPs: spec.IPs}
+	}
+	return err
+}
+
+func (l *lab) delete(name string) {
+	l.t.Helper()
+	id := model.MakeEndpointID(name, "eth0")
+	l.must(l.node.Do(func() error { return l.backend.DeleteEndpoint(context.Background(), id) }))
+	delete(l.local, id)
+}
+
+// apply enforces policies on the pods, which all carry the label name=NAME.
+func (l *lab) apply(policies ...*model.Policy) {
+	l.t.Helper()
+	node := &model.Node{Name: "node", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr(nodeAddr4), netip.MustParseAddr(nodeAddr6)},
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd01::/64")}}
+	var pods []*model.Pod
+	for _, e := range l.local {
+		pods = append(pods, &model.Pod{PodID: e.Pod, Node: "node", IPs: e.IPs, Labels: model.MakeLabels(map[string]string{"name": e.Pod.Name})})
+	}
+	l.cluster = model.MakeSnapshot(nil, []*model.Node{node}, pods, policies)
+	l.must(l.node.Do(func() error {
+		previous, err := l.backend.InForce(context.Background())
+		if err != nil {
+			return err
+		}
+		if l.state != nil {
+			previous = l.state
+		}
+		l.state, _ = policy.Compile(policy.Input{Snapshot: l.cluster, Node: "node", Endpoints: l.local, Previous: previous})
+		_, err = l.backend.Apply(context.Background(), l.state)
+		return err
+	}))
+}
+
+func named(name string) model.PodSelector {
+	return model.PodSelector{Namespace: "default", Pods: model.MakeSelector(model.Requirement{Key: "name", Operator: model.In, Values: []string{name}})}
+}
+
+// isolate selects a pod for a direction and accepts the given peers at the
+// given ports.
+func isolate(pod string, d model.Direction, rules ...model.Rule) *model.Policy {
+	p := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "default", Name: pod + "-" + d.String()},
+		Tier: model.TierNetworkPolicy, Subject: named(pod)}
+	p.Isolates[d] = true
+	p.Rules[d] = rules
+	return p
+}
+
+func accept(peer model.Peer, ports ...model.PortMatch) model.Rule {
+	return model.Rule{Action: model.ActionAccept, Peers: []model.Peer{peer}, Ports: ports, AnyPort: len(ports) == 0}
+}
+
+func pods(name string) model.Peer { return model.Peer{Kind: model.PeerPods, Pods: named(name)} }
+
+func tcp(port uint16) model.PortMatch {
+	return model.PortMatch{Protocol: model.TCP, First: port, Last: port}
+}
+
+// echo serves TCP and UDP echo on all addresses of a namespace.
+func (l *lab) echo(ns *netns.NS, port uint16) {
+	l.t.Helper()
+	l.must(ns.Do(func() error {
+		ln, err := net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
+		if err != nil {
+			return err
+		}
+		pc, err := net.ListenPacket("udp", fmt.Sprintf("[::]:%d", port))
+		if err != nil {
+			return err
+		}
+		l.t.Cleanup(func() { ln.Close(); pc.Close() })
+		go func() {
+			for {
+				c, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				go func() { defer c.Close(); io.Copy(c, c) }()
+			}
+		}()
+		go func() {
+			buf := make([]byte, 2048)
+			for {
+				n, from, err := pc.ReadFrom(buf)
+				if err != nil {
+					return
+				}
+				pc.WriteTo(buf[:n], from)
+			}
+		}()
+		return nil
+	}))
+}
+
+// reach tries a connection and an echo over it.
+func reach(from *netns.NS, network, to string, port uint16) error {
+	return from.Do(func() error {
+		c, err := (&net.Dialer{Timeout: 400 * time.Millisecond}).Dial(network, net.JoinHostPort(to, fmt.Sprint(port)))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return exchange(c)
+	})
+}
+
+func exchange(c net.Conn) error {
+	c.SetDeadline(time.Now().Add(400 * time.Millisecond))
+	if _, err := c.Write([]byte("hello")); err != nil {
+		return err
+	}
+	buf := make([]byte, 5)
+	_, err := io.ReadFull(c, buf)
+	return err
+}
+
+func (l *lab) allowed(from *netns.NS, network, to string, port uint16) {
+	l.t.Helper()
+	if err := reach(from, network, to, port); err != nil {
+		l.t.Errorf("%s to %s port %d: want allowed, got %v", network, to, port, err)
+	}
+}
+
+func (l *lab) denied(from *netns.NS, network, to string, port uint16) {
+	l.t.Helper()
+	var timeout net.Error
+	switch err := reach(from, network, to, port); {
+	case err == nil:
+		l.t.Errorf("%s to %s port %d: want denied, got through", network, to, port)
+	case !errors.As(err, &timeout) || !timeout.Timeout():
+		if !errors.Is(err, syscall.ETIMEDOUT) {
+			l.t.Errorf("%s to %s port %d: want silence, got %v", network, to, port, err)
+		}
+	}
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Configure gives both ends of a pair their addresses, routes and neighbours
+// and sets them up, the pod's end last.
+func Configure(s PairSpec, p Pair) error {
+	if err := configureHost(s, p); err != nil {
+		return err
+	}
+	return configurePod(s, p)
+}
+
+func configureHost(s PairSpec, p Pair) error {
+	if err := hostSysctls(p.Name); err != nil {
+		return err
+	}
+	l, err := netlink.LinkByIndex(p.Index)
+	if err != nil {
+		return fmt.Errorf("look for interface %s: %w", p.Name, err)
+	}
+	if l.Attrs().MTU != s.MTU {
+		if err := netlink.LinkSetMTU(l, s.MTU); err != nil {
+			return fmt.Errorf("set MTU %d of %s: %w", s.MTU, p.Name, err)
+		}
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set %s up: %w", p.Name, err)
+	}
+	for _, ip := range s.IPs {
+		if err := netlink.NeighSet(permanent(p.Index, ip, p.PodMAC)); err != nil {
+			return fmt.Errorf("set neighbour %s of %s: %w", ip, p.Name, err)
+		}
+		r := &netlink.Route{LinkIndex: p.Index, Scope: netlink.SCOPE_LINK, Protocol: RouteProtocol, Dst: single(ip)}
+		for _, src := range s.Sources {
+			if src.Is6() == ip.Is6() {
+				r.Src = src.AsSlice()
+			}
+		}
+		if err := netlink.RouteReplace(r); err != nil {
+			return fmt.Errorf("set route to %s by %s: %w", ip, p.Name, err)
+		}
+	}
+	return nil
+}
+
+func configurePod(s PairSpec, p Pair) error {
+	ns, err := openNetNS(s.NetNS)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if err := podSysctls(ns, s.IfName, s.IPs); err != nil {
+		return err
+	}
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("enter network namespace %s: %w", s.NetNS, err)
+	}
+	defer h.Close()
+	l, err := h.LinkByName(s.IfName)
+	if err != nil {
+		return fmt.Errorf("look for interface %s in %s: %w", s.IfName, s.NetNS, err)
+	}
+	for _, ip := range s.IPs {
+		// No duplicate address detection: nobody else can be on this link.
+		addr := &netlink.Addr{IPNet: single(ip), Flags: unix.IFA_F_NODAD}
+		if err := h.AddrReplace(l, addr); err != nil {
+			return fmt.Errorf("set address %s of %s in %s: %w", ip, s.IfName, s.NetNS, err)
+		}
+	}
+	if lo, err := h.LinkByName("lo"); err == nil {
+		if err := h.LinkSetUp(lo); err != nil {
+			return fmt.Errorf("set lo up in %s: %w", s.NetNS, err)
+		}
+	}
+	if err := h.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set %s up in %s: %w", s.IfName, s.NetNS, err)
+	}
+	for _, ip := range s.IPs {
+		if err := podRoutes(h, l.Attrs().Index, ip, p.HostMAC); err != nil {
+			return fmt.Errorf("set routes of %s in %s: %w", ip, s.NetNS, err)
+		}
+	}
+	return nil
+}
+
+// podRoutes sends everything of one family to the host's end of the pair.
+func podRoutes(h *netlink.Handle, index int, ip netip.Addr, hostMAC net.HardwareAddr) error {
+	gateway := GatewayFor(ip)
+	if err := h.NeighSet(permanent(index, gateway, hostMAC)); err != nil {
+		return fmt.Errorf("neighbour %s: %w", gateway, err)
+	}
+	anywhere := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	if ip.Is6() {
+		anywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	} else {
+		direct := &netlink.Route{LinkIndex: index, Scope: netlink.SCOPE_LINK, Dst: single(gateway)}
+		if err := h.RouteReplace(direct); err != nil {
+			return fmt.Errorf("route to %s: %w", gateway, err)
+		}
+	}
+	def := &netlink.Route{LinkIndex: index, Gw: gateway.AsSlice(), Dst: ipNet(anywhere)}
+	if err := h.RouteReplace(def); err != nil {
+		return fmt.Errorf("default route: %w", err)
+	}
+	return nil
+}
+
+// GatewayFor returns the next hop of a pod with an address of that family.
+func GatewayFor(ip netip.Addr) netip.Addr {
+	if ip.Is6() {
+		return Gateway6
+	}
+	return Gateway4
+}
+
+func permanent(index int, ip netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
+	family := netlink.FAMILY_V4
+	if ip.Is6() {
+		family = netlink.FAMILY_V6
+	}
+	return &netlink.Neigh{LinkIndex: index, Family: family, State: netlink.NUD_PERMANENT, IP: ip.AsSlice(), HardwareAddr: mac}
+}
+
+func single(ip netip.Addr) *net.IPNet { return ipNet(netip.PrefixFrom(ip, ip.BitLen())) }
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// Check compares a pair with what it should be and says what differs.
+func Check(s PairSpec, p Pair) (problems []string) {
+	host, err := netlink.LinkByName(p.Name)
+	if err != nil {
+		return []string{fmt.Sprintf("interface %s is missing", p.Name)}
+	}
+	if host.Attrs().Flags&net.FlagUp == 0 {
+		problems = append(problems, fmt.Sprintf("interface %s is down", p.Name))
+	}
+	for _, ip := range s.IPs {
+		routes, err := netlink.RouteGetWithOptions(ip.AsSlice(), &netlink.RouteGetOptions{})
+		if err != nil || len(routes) != 1 || routes[0].LinkIndex != host.Attrs().Index {
+			problems = append(problems, fmt.Sprintf("route to %s by %s is missing", ip, p.Name))
+		}
+	}
+	return append(problems, checkPod(s)...)
+}
+
+func checkPod(s PairSpec) (problems []string) {
+	ns, err := openNetNS(s.NetNS)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	defer ns.Close()
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return []string{fmt.Sprintf("enter network namespace %s: %v", s.NetNS, err)}
+	}
+	defer h.Close()
+	l, err := h.LinkByName(s.IfName)
+	if err != nil {
+		return []string{fmt.Sprintf("interface %s in %s is missing", s.IfName, s.NetNS)}
+	}
+	if l.Attrs().Flags&net.FlagUp == 0 {
+		problems = append(problems, fmt.Sprintf("interface %s in %s is down", s.IfName, s.NetNS))
+	}
+	addrs, err := h.AddrList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		return append(problems, fmt.Sprintf("list addresses of %s in %s: %v", s.IfName, s.NetNS, err))
+	}
+	for _, ip := range s.IPs {
+		found := false
+		for _, a := range addrs {
+			found = found || a.IP.Equal(ip.AsSlice())
+		}
+		if !found {
+			problems = append(problems, fmt.Sprintf("address %s of %s in %s is missing", ip, s.IfName, s.NetNS))
+		}
+	}
+	return problems
+}

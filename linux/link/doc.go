@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package link makes what the fabric of a Linux node consists of: veth pairs
+// between pods and the host, their addresses, routes and neighbours, the routes
+// to other nodes' pods, and the sysctls of those interfaces. Every call may be
+// repeated and puts right what differs.
+//
+// A pod has its address alone (/32, /128) and one next hop that exists on no
+// interface, 169.254.1.1 or fe80::1, resolved by a permanent neighbour entry to
+// the host's end of the pair; the host has a route and a permanent neighbour
+// for each pod. So no ARP or neighbour discovery is needed between them.
+//
+// It is the only importer of netlink. It knows nothing of policy.
+package link

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+const (
+	namePrefix  = "ist"
+	aliasPrefix = "isthmus:"
+)
+
+// Gateways are the next hops that pods use.
+var (
+	Gateway4 = netip.MustParseAddr("169.254.1.1")
+	Gateway6 = netip.MustParseAddr("fe80::1")
+)
+
+// HostName is the name of the host's end of an endpoint's pair.
+func HostName(id model.EndpointID) string {
+	sum := sha256.Sum256([]byte(id))
+	return namePrefix + hex.EncodeToString(sum[:6])
+}
+
+// mac derives a locally administered address from the endpoint's identity, so
+// that a pair that is made again looks the same to its neighbours.
+func mac(id model.EndpointID, end byte) net.HardwareAddr {
+	sum := sha256.Sum256(append([]byte(id), end))
+	return net.HardwareAddr{sum[0]&0xfc | 0x02, sum[1], sum[2], sum[3], sum[4], sum[5]}
+}
+
+// Pair is an endpoint's veth pair.
+type Pair struct {
+	Name    string // of the host's end
+	Index   int    // of the host's end
+	HostMAC net.HardwareAddr
+	PodMAC  net.HardwareAddr
+}
+
+// PairSpec says what a pair should be.
+type PairSpec struct {
+	ID     model.EndpointID
+	NetNS  string // path
+	IfName string // of the pod's end
+	IPs    []netip.Addr
+	MTU    int
+	// Sources are the node's own addresses, which it uses towards the pod.
+	Sources []netip.Addr
+}
+
+// CreatePair makes the pair, both ends down and without addresses, or returns
+// the one that is there. made tells which. A pair that is not whole is made
+// again.
+func CreatePair(s PairSpec) (p Pair, made bool, err error) {
+	ns, err := openNetNS(s.NetNS)
+	if err != nil {
+		return Pair{}, false, err
+	}
+	defer ns.Close()
+	p = Pair{Name: HostName(s.ID), HostMAC: mac(s.ID, 'h'), PodMAC: mac(s.ID, 'p')}
+	if whole, err := findPair(s, ns, &p); err != nil {
+		return Pair{}, false, err
+	} else if whole {
+		return p, false, nil
+	}
+	if err := DeletePair(s.ID); err != nil {
+		return Pair{}, false, err
+	}
+	if err := refuseForeign(s, ns); err != nil {
+		return Pair{}, false, err
+	}
+	veth := &netlink.Veth{
+		LinkAttrs:        netlink.LinkAttrs{Name: p.Name, MTU: s.MTU, HardwareAddr: p.HostMAC},
+		PeerName:         s.IfName,
+		PeerHardwareAddr: p.PodMAC,
+		PeerNamespace:    netlink.NsFd(ns),
+		PeerMTU:          uint32(s.MTU),
+	}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return Pair{}, false, fmt.Errorf("create veth pair %s for %s: %w", p.Name, s.ID, err)
+	}
+	l, err := netlink.LinkByName(p.Name)
+	if err == nil {
+		p.Index = l.Attrs().Index
+		err = netlink.LinkSetAlias(l, aliasPrefix+string(s.ID))
+	}
+	if err != nil {
+		return Pair{}, true, errors.Join(fmt.Errorf("name veth pair %s: %w", p.Name, err), DeletePair(s.ID))
+	}
+	return p, true, nil
+}
+
+// openNetNS opens a pod's network namespace.
+func openNetNS(path string) (netns.NsHandle, error) {
+	ns, err := netns.GetFromPath(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return ns, fmt.Errorf("open network namespace %s: %w", path, dataplane.ErrNoNetNS)
+	}
+	if err != nil {
+		return ns, fmt.Errorf("open network namespace %s: %w", path, err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(ns), &fs); err != nil || fs.Type != unix.NSFS_MAGIC {
+		ns.Close()
+		return ns, fmt.Errorf("open network namespace %s: not a namespace: %w", path, dataplane.ErrNoNetNS)
+	}
+	return ns, nil
+}
+
+// findPair reports whether the host's end is there and its peer is the pod's
+// end in the namespace, and fills in the index.
+func findPair(s PairSpec, ns netns.NsHandle, p *Pair) (bool, error) {
+	host, err := netlink.LinkByName(p.Name)
+	if isGone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for interface %s: %w", p.Name, err)
+	}
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return false, fmt.Errorf("enter network namespace %s: %w", s.NetNS, err)
+	}
+	defer h.Close()
+	peer, err := h.LinkByName(s.IfName)
+	if isGone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for interface %s in %s: %w", s.IfName, s.NetNS, err)
+	}
+	p.Index = host.Attrs().Index
+	return host.Attrs().Alias == aliasPrefix+string(s.ID) &&
+		peer.Attrs().ParentIndex == host.Attrs().Index && host.Attrs().ParentIndex == peer.Attrs().Index &&
+		peer.Attrs().HardwareAddr.String() == p.PodMAC.String(), nil
+}
+
+// refuseForeign makes sure that the pod has no interface of that name already.
+func refuseForeign(s PairSpec, ns netns.NsHandle) error {
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("enter network namespace %s: %w", s.NetNS, err)
+	}
+	defer h.Close()
+	if _, err := h.LinkByName(s.IfName); err == nil {
+		return fmt.Errorf("interface %s in %s: %w: remove it or ask for another name", s.IfName, s.NetNS, dataplane.ErrInterfaceExists)
+	} else if !isGone(err) {
+		return fmt.Errorf("look for interface %s in %s: %w", s.IfName, s.NetNS, err)
+	}
+	return nil
+}
+
+func isGone(err error) bool {
+	var notFound netlink.LinkNotFoundError
+	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
+}
+
+// DeletePair removes an endpoint's pair. One that is gone is no error.
+func DeletePair(id model.EndpointID) error { return DeleteByName(HostName(id)) }
+
+// DeleteByName removes a pair by the name of the host's end.
+func DeleteByName(name string) error {
+	l, err := netlink.LinkByName(name)
+	if isGone(err) {
+		return nil
+	}
+	if err == nil {
+		err = netlink.LinkDel(l)
+	}
+	if err != nil && !isGone(err) {
+		return fmt.Errorf("delete interface %s: %w", name, err)
+	}
+	return nil
+}
+
+// Found is an interface that has the form of an endpoint's.
+type Found struct {
+	Name  string
+	Index int
+	// ID is empty if the making of the pair was cut short.
+	ID model.EndpointID
+	Up bool
+}
+
+// List finds the host's ends of all pairs.
+func List() ([]Found, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	var all []Found
+	for _, l := range links {
+		a := l.Attrs()
+		id, ours := strings.CutPrefix(a.Alias, aliasPrefix)
+		named := l.Type() == "veth" && strings.HasPrefix(a.Name, namePrefix) && len(a.Name) == len(namePrefix)+12
+		if named && (ours || a.Alias == "") {
+			all = append(all, Found{Name: a.Name, Index: a.Index, ID: model.EndpointID(id), Up: a.Flags&net.FlagUp != 0})
+		}
+	}
+	return all, nil
+}

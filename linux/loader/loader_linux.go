@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+)
+
+// LayoutVersion names the shape and meaning of the maps. It changes whenever
+// an older program or agent would read them wrongly.
+const LayoutVersion = "v1"
+
+// Timeouts are how long flows may be idle before they count as new.
+type Timeouts struct {
+	// Opening: packets in one direction only.
+	Opening time.Duration
+	// TCP: established connections.
+	TCP time.Duration
+	// Other: established flows of other protocols.
+	Other time.Duration
+	// Closing: a FIN or RST was seen.
+	Closing time.Duration
+}
+
+// DefaultTimeouts follow RFC 5382 (TCP, 2 h 4 min) and RFC 4787 (UDP, at least
+// 2 min) where they ask for more than common middleboxes give.
+func DefaultTimeouts() Timeouts {
+	return Timeouts{Opening: time.Minute, TCP: 124 * time.Minute, Other: 3 * time.Minute, Closing: time.Minute}
+}
+
+// DataPath is the loaded programs and their maps. It is not safe for
+// concurrent use, except for Counters.
+type DataPath struct {
+	dir     string
+	objects bpfobj.PodObjects
+	slots   *ebpf.Memory
+	ports   *ebpf.Memory
+}
+
+// Open loads the programs, reusing the maps that are pinned under dir (a
+// directory on a bpffs) and creating those that are not, and replaces the
+// programs of every link that is pinned there.
+func Open(dir string, t Timeouts) (*DataPath, error) {
+	d := &DataPath{dir: filepath.Join(dir, LayoutVersion)}
+	if err := prepareDirectory(d.dir); err != nil {
+		return nil, err
+	}
+	spec, err := bpfobj.LoadPod()
+	if err != nil {
+		return nil, fmt.Errorf("read the embedded programs: %w", err)
+	}
+	if err := setTimeouts(spec, t); err != nil {
+		return nil, err
+	}
+	err = spec.LoadAndAssign(&d.objects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: d.dir}})
+	if err != nil {
+		return nil, explain(d.dir, err)
+	}
+	if d.slots, err = d.objects.Slots.Memory(); err == nil {
+		d.ports, err = d.objects.PodMaps.Ports.Memory()
+	}
+	if err != nil {
+		d.Close()
+		return nil, fmt.Errorf("map the memory of slots and ports: %w", err)
+	}
+	if err := d.adoptLinks(); err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// prepareDirectory makes the directory, readable by root only, and checks that
+// it is on a bpffs.
+func prepareDirectory(dir string) error {
+	if err := os.MkdirAll(filepath.Join(dir, "links"), 0o700); err != nil {
+		return fmt.Errorf("create bpffs directory %s: %w (is the bpffs mounted, and are you root?)", dir, err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return fmt.Errorf("inspect bpffs directory %s: %w", dir, err)
+	}
+	if fs.Type != unix.BPF_FS_MAGIC {
+		return fmt.Errorf("bpffs directory %s is not on a bpffs: run 'mount -t bpf bpf /sys/fs/bpf' or give --bpffs another directory", dir)
+	}
+	return nil
+}
+
+func setTimeouts(spec *ebpf.CollectionSpec, t Timeouts) error {
+	hz, err := measureHZ()
+	if err != nil {
+		return fmt.Errorf("measure the kernel's clock rate: %w", err)
+	}
+	for name, d := range map[string]time.Duration{
+		"timeout_opening": t.Opening, "timeout_tcp": t.TCP, "timeout_other": t.Other, "timeout_closing": t.Closing,
+	} {
+		if err := spec.Variables[name].Set(uint32(d.Seconds() * float64(hz))); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// explain turns what the kernel says into what to do.
+func explain(dir string, err error) error {
+	var verifier *ebpf.VerifierError
+	switch {
+	case errors.Is(err, ebpf.ErrMapIncompatible):
+		return fmt.Errorf("load programs: %w: the maps pinned under %s were made by an incompatible build; "+
+			"drain the node and remove that directory", err, dir)
+	case errors.As(err, &verifier):
+		return fmt.Errorf("load programs: the kernel's verifier refused them: %w", err)
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("load programs: %w: needs root, or CAP_BPF and CAP_NET_ADMIN", err)
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return fmt.Errorf("load programs: %w: this kernel is too old, 5.15 is the oldest that works", err)
+	}
+	return fmt.Errorf("load programs: %w", err)
+}
+
+// Close lets go of everything and leaves it working.
+func (d *DataPath) Close() error { return d.objects.Close() }
+
+// Capacity tells how many entries the maps hold.
+func (d *DataPath) Capacity() policymap.Capacity {
+	o := &d.objects
+	return policymap.Capacity{
+		Slots:  int(min(o.Slots.MaxEntries(), o.Endpoints.MaxEntries())),
+		Peers4: int(o.Peers4.MaxEntries()), Peers6: int(o.Peers6.MaxEntries()),
+		Prefixes4: int(o.Prefixes4.MaxEntries()), Prefixes6: int(o.Prefixes6.MaxEntries()),
+		Verdicts: int(o.Verdicts.MaxEntries()), Rows: int(o.Rows.MaxEntries()), Tables: int(o.Tables.MaxEntries()),
+	}
+}
+
+// Remove detaches every program and removes every pin under dir. What is not
+// there is no error.
+func Remove(dir string) error {
+	return os.RemoveAll(filepath.Join(dir, LayoutVersion))
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policymap
+
+import (
+	"maps"
+	"net/netip"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+)
+
+// Rows that need no entry in the map rows (bpf/include/types.h).
+const (
+	RowDeny  = 0
+	RowAllow = 1
+)
+
+// DenyAll is the number of the table that a slot has before any is written.
+const DenyAll = 0
+
+// Ports is the number of entries of the map ports.
+const Ports = 3 * 65536
+
+// Entries is the content of the policy maps.
+type Entries struct {
+	// Slots: table and epoch by slot number.
+	Slots map[uint32]bpfobj.PodSlot
+	// Peers and Prefixes: class of addresses; both families.
+	Peers    map[netip.Addr]uint32
+	Prefixes map[netip.Prefix]uint32
+	// Ports: class by protocol index * 65536 + port.
+	Ports []uint16
+	// Verdicts: row number by table number and peer (class * 2 + direction).
+	Verdicts map[uint32]map[uint32]uint32
+	Rows     map[uint32]bpfobj.PodRow
+	// Tables: identity by table number.
+	Tables map[uint32]model.TableID
+}
+
+// NewEntries returns the content of maps that were just made.
+func NewEntries() *Entries {
+	return &Entries{
+		Slots: make(map[uint32]bpfobj.PodSlot), Peers: make(map[netip.Addr]uint32), Prefixes: make(map[netip.Prefix]uint32),
+		Ports: make([]uint16, Ports), Verdicts: make(map[uint32]map[uint32]uint32), Rows: make(map[uint32]bpfobj.PodRow),
+		Tables: make(map[uint32]model.TableID),
+	}
+}
+
+// PeerKey is the second half of a key of the map verdicts.
+func PeerKey(c model.PeerClass, d model.Direction) uint32 { return uint32(c)*2 + uint32(d) }
+
+// PortIndex is the key of the map ports; false for protocols without ports.
+func PortIndex(p model.Protocol, port uint16) (uint32, bool) {
+	for i, proto := range model.PortProtocols {
+		if proto == p {
+			return uint32(i)*65536 + uint32(port), true
+		}
+	}
+	return 0, false
+}
+
+// Lookup gives the verdict on a new flow as the programs find it.
+func (e *Entries) Lookup(slot uint32, d model.Direction, remote netip.Addr, p model.Protocol, port uint16) model.Verdict {
+	table := e.Slots[slot].Table
+	row, ok := e.Verdicts[table][PeerKey(e.class(remote), d)]
+	if !ok {
+		return model.Verdict(table >> d & 1)
+	}
+	if row <= RowAllow {
+		return model.Verdict(row)
+	}
+	var class uint16
+	if i, ok := PortIndex(p, port); ok {
+		class = e.Ports[i]
+	}
+	bits, ok := e.Rows[row]
+	if !ok {
+		return model.Deny
+	}
+	return model.Verdict(bits.Allow[class/64] >> (class % 64) & 1)
+}
+
+func (e *Entries) class(a netip.Addr) model.PeerClass {
+	if c, ok := e.Peers[a]; ok {
+		return model.PeerClass(c)
+	}
+	for bits := a.BitLen(); bits >= 0; bits-- {
+		p, _ := a.Prefix(bits)
+		if c, ok := e.Prefixes[p]; ok {
+			return model.PeerClass(c)
+		}
+	}
+	return model.World
+}
+
+// Writes are the changes of map entries that take a data path from one State
+// to the next. They are to be made in the order of the fields, which is the
+// order that dataplane.Plan relies on.
+type Writes struct {
+	Rows     []RowWrite
+	Tables   []TableWrite
+	Verdicts []VerdictWrite
+	// Unlist removes rows whose verdict the table number already holds.
+	Unlist       []VerdictKey
+	Peers        []PeerWrite
+	Prefixes     []PrefixWrite  // longest first
+	DropPrefixes []netip.Prefix // shortest first
+	DropPeers    []netip.Addr
+	Ports        []PortWrite
+	Slots        []SlotWrite
+	DropVerdicts []VerdictKey
+	DropTables   []uint32
+}
+
+// RowWrite sets an entry of rows that nothing refers to yet.
+type RowWrite struct {
+	Index uint32
+	Row   bpfobj.PodRow
+}
+
+// TableWrite sets an entry of tables.
+type TableWrite struct {
+	Number uint32
+	ID     model.TableID
+}
+
+// VerdictKey is a key of verdicts.
+type VerdictKey struct{ Table, Peer uint32 }
+
+// VerdictWrite sets an entry of verdicts.
+type VerdictWrite struct {
+	VerdictKey
+	Row uint32
+}
+
+// PeerWrite sets an entry of peers4 or peers6.
+type PeerWrite struct {
+	Addr  netip.Addr
+	Class uint32
+}
+
+// PrefixWrite sets an entry of prefixes4 or prefixes6.
+type PrefixWrite struct {
+	Prefix netip.Prefix
+	Class  uint32
+}
+
+// PortWrite sets Count entries of ports from Index on.
+type PortWrite struct {
+	Index, Count uint32
+	Class        uint16
+}
+
+// SlotWrite sets an entry of slots, as one 64-bit word.
+type SlotWrite struct {
+	Index uint32
+	Slot  bpfobj.PodSlot
+}
+
+// Count returns how many entries are written.
+func (w *Writes) Count() int {
+	n := len(w.Rows) + len(w.Tables) + len(w.Verdicts) + len(w.Unlist) + len(w.Peers) + len(w.Prefixes) + len(w.DropPrefixes) +
+		len(w.DropPeers) + len(w.Slots) + len(w.DropVerdicts) + len(w.DropTables)
+	for _, p := range w.Ports {
+		n += int(p.Count)
+	}
+	return n
+}
+
+// Execute makes the writes on entries in memory.
+func (e *Entries) Execute(w *Writes) {
+	for _, r := range w.Rows {
+		e.Rows[r.Index] = r.Row
+	}
+	for _, t := range w.Tables {
+		e.Tables[t.Number] = t.ID
+	}
+	for _, v := range w.Verdicts {
+		if e.Verdicts[v.Table] == nil {
+			e.Verdicts[v.Table] = make(map[uint32]uint32)
+		}
+		e.Verdicts[v.Table][v.Peer] = v.Row
+	}
+	e.dropVerdicts(w.Unlist)
+	for _, p := range w.Peers {
+		e.Peers[p.Addr] = p.Class
+	}
+	for _, p := range w.Prefixes {
+		e.Prefixes[p.Prefix] = p.Class
+	}
+	for _, p := range w.DropPrefixes {
+		delete(e.Prefixes, p)
+	}
+	for _, a := range w.DropPeers {
+		delete(e.Peers, a)
+	}
+	for _, p := range w.Ports {
+		for i := range p.Count {
+			e.Ports[p.Index+i] = p.Class
+		}
+	}
+	for _, s := range w.Slots {
+		e.Slots[s.Index] = s.Slot
+	}
+	e.dropVerdicts(w.DropVerdicts)
+	for _, t := range w.DropTables {
+		delete(e.Tables, t)
+	}
+}
+
+func (e *Entries) dropVerdicts(keys []VerdictKey) {
+	for _, k := range keys {
+		delete(e.Verdicts[k.Table], k.Peer)
+		if len(e.Verdicts[k.Table]) == 0 {
+			delete(e.Verdicts, k.Table)
+		}
+	}
+}
+
+// Clone returns a copy that shares nothing that is written to.
+func (e *Entries) Clone() *Entries {
+	c := *e
+	c.Slots, c.Peers, c.Prefixes = maps.Clone(e.Slots), maps.Clone(e.Peers), maps.Clone(e.Prefixes)
+	c.Rows, c.Tables = maps.Clone(e.Rows), maps.Clone(e.Tables)
+	c.Ports = append([]uint16(nil), e.Ports...)
+	c.Verdicts = make(map[uint32]map[uint32]uint32, len(e.Verdicts))
+	for t, rows := range e.Verdicts {
+		c.Verdicts[t] = maps.Clone(rows)
+	}
+	return &c
+}
+
+// Row is the value of the map rows: bit n is the verdict for port class n.
+type Row = bpfobj.PodRow

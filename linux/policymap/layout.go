@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policymap
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+)
+
+// Grace is how long the number of a table or row is not used again after the
+// last entry that referred to it is gone: longer than any packet can be on its
+// way through a program.
+const Grace = 2 * time.Second
+
+// Capacity is how many entries the maps hold.
+type Capacity struct {
+	Slots, Peers4, Peers6, Prefixes4, Prefixes6, Verdicts, Rows, Tables int
+}
+
+// FullError says that a State does not fit. Nothing was changed.
+type FullError struct {
+	Map       string
+	Need, Max int
+}
+
+// Error names the map and both numbers.
+func (e *FullError) Error() string {
+	return fmt.Sprintf("map %s is full: the policies on this node need %d entries, it holds %d", e.Map, e.Need, e.Max)
+}
+
+// Layout knows what the maps contain and which numbers are in use. It is
+// changed by the methods below and not safe for concurrent use. After a failed
+// write it is to be thrown away and decoded anew.
+type Layout struct {
+	*Entries
+	capacity Capacity
+	state    *model.State // what Entries mean
+	slots    map[model.EndpointID]uint32
+	tables   map[model.TableID]uint32
+	rows     map[bpfobj.PodRow]uint32
+	uses     map[uint32]int // of each row, by entries of verdicts
+	pending  []uint32       // rows that lost an entry in this step
+	garbage  []VerdictKey   // entries that were found and mean nothing
+	freed    []freedRow     // oldest first
+	nextRow  uint32
+	next     uint32 // table number, without the bits for defaults
+	epoch    uint32
+	verdicts int // entries
+}
+
+type freedRow struct {
+	index uint32
+	at    time.Time
+}
+
+// NewLayout starts with empty maps.
+func NewLayout(c Capacity) *Layout {
+	return &Layout{
+		Entries: NewEntries(), capacity: c, state: &model.State{},
+		slots: make(map[model.EndpointID]uint32), tables: make(map[model.TableID]uint32),
+		rows: make(map[bpfobj.PodRow]uint32), uses: make(map[uint32]int),
+		nextRow: RowAllow + 1, next: 1, epoch: 1,
+	}
+}
+
+// State returns the State that the maps hold.
+func (l *Layout) State() *model.State { return l.state }
+
+// Slot returns the slot of an endpoint.
+func (l *Layout) Slot(id model.EndpointID) (uint32, bool) {
+	s, ok := l.slots[id]
+	return s, ok
+}
+
+// AddSlot gives an endpoint a slot, under DenyAll and a new epoch if it had
+// none.
+func (l *Layout) AddSlot(id model.EndpointID) (SlotWrite, error) {
+	if s, ok := l.slots[id]; ok {
+		return SlotWrite{s, l.Slots[s]}, nil
+	}
+	used := make(map[uint32]bool, len(l.slots))
+	for _, s := range l.slots {
+		used[s] = true
+	}
+	free := uint32(0)
+	for used[free] {
+		free++
+	}
+	if int(free) >= l.capacity.Slots {
+		return SlotWrite{}, &FullError{Map: "slots", Need: len(used) + 1, Max: l.capacity.Slots}
+	}
+	l.slots[id] = free
+	w := SlotWrite{free, bpfobj.PodSlot{Table: DenyAll, Epoch: l.newEpoch()}}
+	l.Slots[free] = w.Slot
+	return w, nil
+}
+
+// DropSlot takes the slot of an endpoint away and puts it under DenyAll.
+func (l *Layout) DropSlot(id model.EndpointID) (SlotWrite, bool) {
+	s, ok := l.slots[id]
+	if !ok {
+		return SlotWrite{}, false
+	}
+	delete(l.slots, id)
+	if _, ok := l.state.Endpoints[id]; ok {
+		l.state = withoutEndpoint(l.state, id)
+	}
+	w := SlotWrite{s, bpfobj.PodSlot{Table: DenyAll, Epoch: l.newEpoch()}}
+	l.Slots[s] = w.Slot
+	return w, true
+}
+
+func withoutEndpoint(s *model.State, id model.EndpointID) *model.State {
+	c := *s
+	c.Endpoints = make(map[model.EndpointID]model.EndpointState, len(s.Endpoints))
+	for other, e := range s.Endpoints {
+		if other != id {
+			c.Endpoints[other] = e
+		}
+	}
+	return &c
+}
+
+func (l *Layout) newEpoch() uint32 {
+	l.epoch++
+	return l.epoch
+}
+
+// Advance works out the writes that take the maps from what they hold to the
+// State, which must be the next step of dataplane.Plan, and notes them as made.
+// When the State does not fit, a *FullError is returned and nothing is noted.
+func (l *Layout) Advance(to *model.State, now time.Time) (*Writes, error) {
+	if err := l.fits(to, now); err != nil {
+		return nil, err
+	}
+	w := &Writes{}
+	changed := l.advanceTables(to, w, now)
+	l.advancePeers(to, w)
+	l.advancePrefixes(to, w)
+	l.advancePorts(to, w)
+	l.advanceSlots(to, w, changed)
+	l.collect(to, w)
+	l.Entries.Execute(w)
+	l.release(now)
+	l.state = to
+	return w, nil
+}
+
+// fits counts the entries that the State needs.
+func (l *Layout) fits(to *model.State, now time.Time) error {
+	var peers, prefixes [2]int
+	for a := range to.Addresses.All() {
+		peers[family(a)]++
+	}
+	for _, p := range to.Prefixes {
+		prefixes[family(p.Prefix.Addr())]++
+	}
+	for _, c := range []struct {
+		name      string
+		need, max int
+	}{
+		{"peers4", peers[0], l.capacity.Peers4},
+		{"peers6", peers[1], l.capacity.Peers6},
+		{"prefixes4", prefixes[0], l.capacity.Prefixes4},
+		{"prefixes6", prefixes[1], l.capacity.Prefixes6},
+	} {
+		if c.need > c.max {
+			return &FullError{Map: c.name, Need: c.need, Max: c.max}
+		}
+	}
+	return l.fitTables(to, now)
+}
+
+func family(a netip.Addr) int {
+	if a.Is6() {
+		return 1
+	}
+	return 0
+}
+
+func (l *Layout) advancePeers(to *model.State, w *Writes) {
+	for a := range to.Addresses.Changes(l.state.Addresses) {
+		if c, ok := to.Addresses.Get(a); ok {
+			w.Peers = append(w.Peers, PeerWrite{a, uint32(c)})
+		} else {
+			w.DropPeers = append(w.DropPeers, a)
+		}
+	}
+	slices.SortFunc(w.Peers, func(a, b PeerWrite) int { return a.Addr.Compare(b.Addr) })
+	slices.SortFunc(w.DropPeers, netip.Addr.Compare)
+}
+
+func (l *Layout) advancePrefixes(to *model.State, w *Writes) {
+	want := make(map[netip.Prefix]bool, len(to.Prefixes))
+	for _, p := range to.Prefixes {
+		want[p.Prefix] = true
+		if was, ok := l.Prefixes[p.Prefix]; !ok || was != uint32(p.Class) {
+			w.Prefixes = append(w.Prefixes, PrefixWrite{p.Prefix, uint32(p.Class)})
+		}
+	}
+	for p := range l.Prefixes {
+		if !want[p] {
+			w.DropPrefixes = append(w.DropPrefixes, p)
+		}
+	}
+	slices.SortFunc(w.Prefixes, func(a, b PrefixWrite) int { return shorter(b.Prefix, a.Prefix) })
+	slices.SortFunc(w.DropPrefixes, shorter)
+}
+
+// shorter orders prefixes by length, the shortest first.
+func shorter(a, b netip.Prefix) int {
+	if a.Bits() != b.Bits() {
+		return a.Bits() - b.Bits()
+	}
+	return model.ComparePrefixes(a, b)
+}
+
+func (l *Layout) advancePorts(to *model.State, w *Writes) {
+	if slices.Equal(l.state.Ports, to.Ports) {
+		return
+	}
+	want := make([]uint16, Ports)
+	for _, r := range to.Ports {
+		first, _ := PortIndex(r.Protocol, r.First)
+		for i := range uint32(r.Last) - uint32(r.First) + 1 {
+			want[first+i] = uint16(r.Class)
+		}
+	}
+	for i := 0; i < Ports; {
+		if want[i] == l.Ports[i] {
+			i++
+			continue
+		}
+		n := 1
+		for i+n < Ports && want[i+n] == want[i] && want[i+n] != l.Ports[i+n] {
+			n++
+		}
+		w.Ports = append(w.Ports, PortWrite{uint32(i), uint32(n), want[i]})
+		i += n
+	}
+}
+
+// advanceSlots flips endpoints to their tables, and gives a new epoch to those
+// whose table now says something else of a class or an address, so that flows
+// in progress are decided again.
+func (l *Layout) advanceSlots(to *model.State, w *Writes, changed map[model.TableID]bool) {
+	all := len(w.Prefixes) > 0 || len(w.DropPrefixes) > 0 || len(w.Ports) > 0
+	moved := l.movedClasses(to, w)
+	for id, s := range l.slots {
+		table := uint32(DenyAll)
+		e, ok := to.Endpoints[id]
+		if ok {
+			table = l.tables[e.Table]
+		}
+		was := l.Slots[s]
+		if was.Table != table || ok && (all || changed[e.Table] || l.saysOtherwise(to, e.Table, moved)) {
+			w.Slots = append(w.Slots, SlotWrite{s, bpfobj.PodSlot{Table: table, Epoch: l.newEpoch()}})
+		}
+	}
+	slices.SortFunc(w.Slots, func(a, b SlotWrite) int { return int(a.Index) - int(b.Index) })
+}
+
+type classMove struct{ from, to model.PeerClass }
+
+func (l *Layout) movedClasses(to *model.State, w *Writes) map[classMove]bool {
+	moved := make(map[classMove]bool)
+	add := func(a netip.Addr) {
+		if m := (classMove{l.state.Class(a), to.Class(a)}); m.from != m.to {
+			moved[m] = true
+		}
+	}
+	for _, p := range w.Peers {
+		add(p.Addr)
+	}
+	for _, a := range w.DropPeers {
+		add(a)
+	}
+	return moved
+}
+
+func (l *Layout) saysOtherwise(to *model.State, id model.TableID, moved map[classMove]bool) bool {
+	was, is := l.state.Tables[id], to.Tables[id]
+	if was == nil || is == nil {
+		return true
+	}
+	for m := range moved {
+		for _, d := range model.Directions {
+			if encodeRow(was.Sides[d].Row(m.from)) != encodeRow(is.Sides[d].Row(m.to)) {
+				return true
+			}
+		}
+	}
+	return false
+}
