@@ -45,6 +45,7 @@ type DataPath struct {
 	objects bpfobj.PodObjects
 	slots   *ebpf.Memory
 	ports   *ebpf.Memory
+	running bpfobj.PodEndpoint // the endpoint of the last Run
 }
 
 // Open loads the programs, reusing the maps that are pinned under dir (a

@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader_test
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+)
+
+var (
+	podMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	hostMAC = net.HardwareAddr{2, 0, 0, 0, 0, 2}
+	pod4    = netip.MustParseAddr("10.1.0.11")
+	peer4   = netip.MustParseAddr("10.1.0.12")
+	pod6    = netip.MustParseAddr("fd01::b")
+	peer6   = netip.MustParseAddr("fd01::c")
+)
+
+// bench is a pod under one table: ingress denies everything, egress allows TCP
+// and UDP port 80 of everybody and ICMP of nobody.
+type bench struct {
+	t    *testing.T
+	path *loader.DataPath
+	pod  bpfobj.PodEndpoint
+	slot policymap.SlotWrite
+}
+
+// Table numbers: the lowest bits are the verdicts of classes without a row.
+const (
+	tableWeb  = 1 << 2      // egress by row 2, ingress denied
+	tableOpen = 2<<2 | 0b11 // both directions allowed
+)
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: make test runs it")
+	}
+	path, err := loader.OpenSandbox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { path.Close() })
+	b := &bench{t: t, path: path, pod: bpfobj.PodEndpoint{Ip4: pod4.As4(), Ip6: pod6.As16()}}
+	copy(b.pod.Mac[:], podMAC)
+	index80tcp, _ := policymap.PortIndex(model.TCP, 80)
+	index80udp, _ := policymap.PortIndex(model.UDP, 80)
+	err = path.Execute(&policymap.Writes{
+		Rows:     []policymap.RowWrite{{Index: 2, Row: policymap.Row{Allow: [16]uint64{1 << 1}}}},
+		Tables:   []policymap.TableWrite{{Number: tableWeb}, {Number: tableOpen}},
+		Verdicts: []policymap.VerdictWrite{{VerdictKey: policymap.VerdictKey{Table: tableWeb, Peer: policymap.PeerKey(model.World, model.Egress)}, Row: 2}},
+		Ports:    []policymap.PortWrite{{Index: index80tcp, Count: 1, Class: 1}, {Index: index80udp, Count: 1, Class: 1}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.under(tableWeb)
+	return b
+}
+
+// under puts the pod under a table, as of the next epoch.
+func (b *bench) under(table uint32) {
+	b.t.Helper()
+	b.slot.Slot.Table = table
+	b.slot.Slot.Epoch++
+	if err := b.path.WriteSlot(b.slot); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+type way = model.Direction
+
+const (
+	out = model.Egress
+	in  = model.Ingress
+)
+
+// expect runs a frame and checks its fate and what it was counted as; -1 means
+// that nothing is counted.
+func (b *bench) expect(d way, frame []byte, pass bool, counter int) {
+	b.t.Helper()
+	before, err := b.path.Counters()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	got, err := b.path.Run(b.pod, d, frame)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if got != pass {
+		b.t.Errorf("frame passes: %t, want %t", got, pass)
+	}
+	after, _ := b.path.Counters()
+	for id := range after {
+		want := before[id]
+		if id == counter {
+			want++
+		}
+		if after[id] != want {
+			b.t.Errorf("counter %d went from %d to %d, want %d", id, before[id], after[id], want)
+		}
+	}
+}
+
+const nothing = -1
+
+// frame builds a frame that the pod sends to its peer, or the other way round.
+func frame(d way, ls ...gopacket.SerializableLayer) []byte {
+	eth := &layers.Ethernet{SrcMAC: podMAC, DstMAC: hostMAC, EthernetType: layers.EthernetTypeIPv4}
+	if d == in {
+		eth.SrcMAC, eth.DstMAC = hostMAC, podMAC
+	}
+	if _, ok := ls[0].(*layers.IPv6); ok {
+		eth.EthernetType = layers.EthernetTypeIPv6
+	}
+	buf := gopacket.NewSerializeBuffer()
+	opts := gopacket.SerializeOptions{FixLengths: true}
+	if err := gopacket.SerializeLayers(buf, opts, append([]gopacket.SerializableLayer{eth}, ls...)...); err != nil {
+		panic(err)
+	}
+	return buf.Bytes()
+}
+
+func ip4(d way, proto layers.IPProtocol) *layers.IPv4 {
+	ip := &layers.IPv4{Version: 4, IHL: 5, TTL: 64, Protocol: proto, SrcIP: pod4.AsSlice(), DstIP: peer4.AsSlice(), Id: 7}
+	if d == in {
+		ip.SrcIP, ip.DstIP = ip.DstIP, ip.SrcIP
+	}
+	return ip
+}
+
+func ip6(d way, proto layers.IPProtocol) *layers.IPv6 {
+	ip := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: proto, SrcIP: pod6.AsSlice(), DstIP: peer6.AsSlice()}
+	if d == in {
+		ip.SrcIP, ip.DstIP = ip.DstIP, ip.SrcIP
+	}
+	return ip
+}
+
+func ip(v6 bool, d way, proto layers.IPProtocol) gopacket.SerializableLayer {
+	if v6 {
+		return ip6(d, proto)
+	}
+	return ip4(d, proto)
+}
+
+func tcp(src, dst uint16, flags string) *layers.TCP {
+	t := &layers.TCP{SrcPort: layers.TCPPort(src), DstPort: layers.TCPPort(dst), Window: 1000}
+	for _, f := range flags {
+		switch f {
+		case 'S':
+			t.SYN = true
+		case 'A':
+			t.ACK = true
+		case 'F':
+			t.FIN = true
+		case 'R':
+			t.RST = true
+		}
+	}
+	return t
+}
+
+func udp(src, dst uint16) *layers.UDP {
+	return &layers.UDP{SrcPort: layers.UDPPort(src), DstPort: layers.UDPPort(dst)}
+}
+
+var payload = gopacket.Payload("0123456789abcdef0123456789abcdef")
+
+func bothFamilies(t *testing.T, f func(t *testing.T, v6 bool)) {
+	t.Run("IPv4", func(t *testing.T) { f(t, false) })
+	t.Run("IPv6", func(t *testing.T) { f(t, true) })
+}
+
+func TestTCP(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, v6 bool) {
+		b := newBench(t)
+		l4 := func(d way, src, dst uint16, flags string) []byte {
+			return frame(d, ip(v6, d, layers.IPProtocolTCP), tcp(src, dst, flags))
+		}
+		b.expect(out, l4(out, 1000, 81, "S"), false, bpfobj.CountEgressDeny)
+		b.expect(in, l4(in, 81, 1000, "SA"), false, bpfobj.CountIngressDeny)
+		b.expect(out, l4(out, 1000, 80, "S"), true, bpfobj.CountEgressAllow)
+		b.expect(out, l4(out, 1000, 80, "S"), true, nothing) // sent again
+		b.expect(in, l4(in, 80, 1000, "SA"), true, nothing)
+		b.expect(out, l4(out, 1000, 80, "A"), true, nothing)
+		// Having been reached gives no right to open the reverse.
+		b.expect(in, l4(in, 80, 1000, "S"), false, bpfobj.CountIngressDeny)
+		b.expect(in, l4(in, 80, 1000, "A"), true, nothing)
+		b.expect(out, l4(out, 1000, 80, "FA"), true, nothing)
+		b.expect(in, l4(in, 80, 1000, "FA"), true, nothing)
+		b.expect(out, l4(out, 1000, 80, "S"), true, nothing) // the ports are used again
+	})
+}
+
+func TestPolicyChangeReachesTheFlow(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, v6 bool) {
+		b := newBench(t)
+		packet := func(d way, src, dst uint16) []byte {
+			return frame(d, ip(v6, d, layers.IPProtocolUDP), udp(src, dst), payload)
+		}
+		b.expect(out, packet(out, 1000, 80), true, bpfobj.CountEgressAllow)
+		b.expect(in, packet(in, 80, 1000), true, nothing)
+		b.under(tableWeb) // nothing new
+		b.expect(in, packet(in, 80, 1000), true, nothing)
+		b.under(policymap.DenyAll)
+		b.expect(in, packet(in, 80, 1000), false, bpfobj.DropRevoked)
+		b.expect(out, packet(out, 1000, 80), false, bpfobj.DropRevoked)
+		b.under(tableOpen)
+		b.expect(in, packet(in, 80, 1000), true, nothing)
+		b.expect(out, packet(out, 1000, 80), true, nothing)
+
+		// What was accepted and then taken back does not pass as the pod's own.
+		b.expect(in, packet(in, 5000, 53), true, bpfobj.CountIngressAllow)
+		b.expect(out, packet(out, 53, 5000), true, nothing)
+		b.under(2<<2 | 0b10) // egress only
+		b.expect(out, packet(out, 53, 5000), false, bpfobj.DropRevoked)
+		b.expect(in, packet(in, 5000, 53), false, bpfobj.DropRevoked)
+		b.expect(out, packet(out, 53, 5001), true, bpfobj.CountEgressAllow)
+	})
+}
+
+func TestSpoofing(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, v6 bool) {
+		b := newBench(t)
+		b.under(tableOpen)
+		forged := func(change func(*layers.IPv4, *layers.IPv6)) []byte {
+			v4, six := ip4(out, layers.IPProtocolUDP), ip6(out, layers.IPProtocolUDP)
+			change(v4, six)
+			if v6 {
+				return frame(out, six, udp(1, 2), payload)
+			}
+			return frame(out, v4, udp(1, 2), payload)
+		}
+		b.expect(out, forged(func(v4 *layers.IPv4, six *layers.IPv6) {
+			v4.SrcIP, six.SrcIP = net.IP{10, 1, 0, 99}, net.ParseIP("fd01::99")
+		}), false, bpfobj.DropSpoofed)
+		f := forged(func(*layers.IPv4, *layers.IPv6) {})
+		b.expect(out, f, true, bpfobj.CountEgressAllow)
+		f[6] ^= 4 // source MAC
+		b.expect(out, f, false, bpfobj.DropSpoofed)
+		b.pod.Ip4, b.pod.Ip6 = [4]byte{}, [16]byte{}
+		f[6] ^= 4
+		b.expect(out, f, false, bpfobj.DropSpoofed) // the pod has no address of the family
+	})
+}
+
+func TestFragments(t *testing.T) {
+	t.Run("IPv4", func(t *testing.T) {
+		b := newBench(t)
+		fragment := func(id, offset uint16, more bool, l4 ...gopacket.SerializableLayer) []byte {
+			h := ip4(out, layers.IPProtocolUDP)
+			h.Id, h.FragOffset = id, offset
+			if more {
+				h.Flags = layers.IPv4MoreFragments
+			}
+			return frame(out, append([]gopacket.SerializableLayer{h}, l4...)...)
+		}
+		b.expect(out, fragment(1, 5, false, payload), false, bpfobj.DropFragment)
+		b.expect(out, fragment(1, 0, true, udp(1000, 80), payload), true, bpfobj.CountEgressAllow)
+		b.expect(out, fragment(1, 5, true, payload), true, nothing)
+		b.expect(out, fragment(1, 10, false, payload), true, nothing)
+		b.expect(out, fragment(2, 5, false, payload), false, bpfobj.DropFragment)
+		// Denied by its ports, so its later fragments are too.
+		b.expect(out, fragment(3, 0, true, udp(1000, 81), payload), false, bpfobj.CountEgressDeny)
+		b.expect(out, fragment(3, 5, false, payload), false, bpfobj.CountEgressDeny)
+		// Ports cut off by a tiny first fragment.
+		b.expect(out, fragment(4, 0, true, gopacket.Payload{1, 2}), false, bpfobj.DropMalformed)
+	})
+	t.Run("IPv6", func(t *testing.T) {
+		b := newBench(t)
+		fragment := func(id uint32, offset uint16, more bool, l4 ...gopacket.SerializableLayer) []byte {
+			// Serialised by hand: next header, reserved, offset and flag, id.
+			h := make([]byte, 8)
+			h[0] = byte(layers.IPProtocolUDP)
+			binary.BigEndian.PutUint16(h[2:], offset<<3)
+			if more {
+				h[3] |= 1
+			}
+			binary.BigEndian.PutUint32(h[4:], id)
+			ls := []gopacket.SerializableLayer{ip6(out, layers.IPProtocolIPv6Fragment), gopacket.Payload(h)}
+			return frame(out, append(ls, l4...)...)
+		}
+		b.expect(out, fragment(1, 5, false, payload), false, bpfobj.DropFragment)
+		b.expect(out, fragment(1, 0, true, udp(1000, 80), payload), true, bpfobj.CountEgressAllow)
+		b.expect(out, fragment(1, 5, false, payload), true, nothing)
+		b.expect(out, fragment(9, 0, false, udp(1001, 80), payload), true, bpfobj.CountEgressAllow) // atomic
+	})
+}
+
+func TestHeadersInBetween(t *testing.T) {
+	b := newBench(t)
+	h := ip4(out, layers.IPProtocolTCP)
+	h.Options = []layers.IPv4Option{{OptionType: 7, OptionLength: 11, OptionData: make([]byte, 9)}, {OptionType: 1}}
+	b.expect(out, frame(out, h, tcp(1000, 80, "S")), true, bpfobj.CountEgressAllow)
+
+	six := func(next layers.IPProtocol, headers ...[]byte) []byte {
+		ls := []gopacket.SerializableLayer{ip6(out, next)}
+		for _, h := range headers {
+			ls = append(ls, gopacket.Payload(h))
+		}
+		return frame(out, append(ls, tcp(1000, 80, "S"))...)
+	}
+	const hopByHop, routing, destination, tcpNext = 0, 43, 60, 6
+	b.expect(out, six(hopByHop, []byte{tcpNext, 0, 0, 0, 0, 0, 0, 0}), true, bpfobj.CountEgressAllow)
+	b.expect(out, six(hopByHop, []byte{destination, 0, 0, 0, 0, 0, 0, 0}, []byte{tcpNext, 1, 15: 0}), true, nothing)
+	b.expect(out, six(hopByHop, []byte{destination, 200, 0, 0, 0, 0, 0, 0}), false, bpfobj.DropMalformed)
+	var chain [][]byte
+	for range 9 {
+		chain = append(chain, []byte{destination, 0, 0, 0, 0, 0, 0, 0})
+	}
+	b.expect(out, six(destination, chain...), false, bpfobj.DropMalformed)
+}
+
+func TestICMPErrors(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, v6 bool) {
+		b := newBench(t)
+		// An error from a router on the way about what the pod sent.
+		quoted := func(src, dst uint16) []byte {
+			inner := frame(out, ip(v6, out, layers.IPProtocolUDP), udp(src, dst), payload)[14:]
+			router4, router6 := ip4(in, layers.IPProtocolICMPv4), ip6(in, layers.IPProtocolICMPv6)
+			router4.SrcIP, router6.SrcIP = net.IP{10, 9, 9, 9}, net.ParseIP("fd09::9")
+			if v6 {
+				icmp := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(2, 0)}
+				return frame(in, router6, icmp, gopacket.Payload(append([]byte{0, 0, 5, 0}, inner...)))
+			}
+			icmp := &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(3, 4)}
+			return frame(in, router4, icmp, gopacket.Payload(inner))
+		}
+		b.expect(in, quoted(1000, 80), false, bpfobj.CountIngressDeny)
+		b.expect(out, frame(out, ip(v6, out, layers.IPProtocolUDP), udp(1000, 80), payload), true, bpfobj.CountEgressAllow)
+		b.expect(in, quoted(1000, 80), true, nothing)
+		b.expect(in, quoted(1001, 80), false, bpfobj.CountIngressDeny)
+		short := quoted(1000, 80)
+		b.expect(in, short[:len(short)-len(payload)-8], false, bpfobj.CountIngressDeny) // quotes no ports
+	})
+}
+
+func TestEcho(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, v6 bool) {
+		b := newBench(t)
+		echo := func(d way, reply bool, id uint16) []byte {
+			if v6 {
+				typ := uint8(128)
+				if reply {
+					typ = 129
+				}
+				return frame(d, ip6(d, layers.IPProtocolICMPv6), &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(typ, 0)},
+					&layers.ICMPv6Echo{Identifier: id, SeqNumber: 1})
+			}
+			typ := uint8(8)
+			if reply {
+				typ = 0
+			}
+			return frame(d, ip4(d, layers.IPProtocolICMPv4), &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(typ, 0), Id: id, Seq: 1})
+		}
+		b.expect(out, echo(out, false, 5), false, bpfobj.CountEgressDeny)
+		b.under(2<<2 | 0b10) // egress only
+		b.expect(out, echo(out, false, 5), true, bpfobj.CountEgressAllow)
+		b.expect(in, echo(in, true, 5), true, nothing)
+		b.expect(in, echo(in, false, 5), false, bpfobj.CountIngressDeny)
+		b.expect(in, echo(in, true, 6), false, bpfobj.CountIngressDeny)
+	})
+}
+
+func TestNeighbourDiscovery(t *testing.T) {
+	b := newBench(t)
+	nd := func(d way, typ uint8, src string) []byte {
+		h := ip6(d, layers.IPProtocolICMPv6)
+		if src != "" {
+			h.SrcIP = net.ParseIP(src)
+		}
+		return frame(d, h, &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(typ, 0)}, gopacket.Payload(make([]byte, 20)))
+	}
+	b.expect(out, nd(out, 135, ""), true, nothing)
+	b.expect(out, nd(out, 136, "fe80::1234"), true, nothing)
+	b.expect(out, nd(out, 135, "::"), true, nothing)
+	b.expect(in, nd(in, 135, "fe80::1"), true, nothing)
+	b.expect(out, nd(out, 135, "fd01::99"), false, bpfobj.DropSpoofed)
+	b.expect(out, nd(out, 134, ""), false, bpfobj.DropNeighbour)
+	b.expect(out, nd(out, 137, ""), false, bpfobj.DropNeighbour)
+}
+
+func TestMalformed(t *testing.T) {
+	b := newBench(t)
+	b.under(tableOpen)
+	good := frame(out, ip4(out, layers.IPProtocolTCP), tcp(1000, 80, "S"))
+	change := func(f func([]byte)) []byte {
+		c := append([]byte(nil), good...)
+		f(c)
+		return c
+	}
+	const l3 = 14
+	b.expect(out, good[:l3+24], false, bpfobj.DropMalformed)
+	b.expect(out, change(func(p []byte) { p[l3] = 0x44 }), false, bpfobj.DropMalformed)             // header length
+	b.expect(out, change(func(p []byte) { p[l3] = 0x65 }), false, bpfobj.DropMalformed)             // version
+	b.expect(out, change(func(p []byte) { p[l3+2], p[l3+3] = 0, 30 }), false, bpfobj.DropMalformed) // ends in the TCP header
+	b.expect(out, change(func(p []byte) { p[l3+20+12] = 4 << 4 }), false, bpfobj.DropMalformed)     // TCP header length
+	b.expect(out, change(func(p []byte) { p[12], p[13] = 0x88, 0xb5 }), false, bpfobj.DropNotIP)
+	arp := frame(out, ip4(out, layers.IPProtocolTCP))
+	arp[12], arp[13] = 0x08, 0x06
+	b.expect(out, arp, true, nothing)
+}
+
+// An idle flow is a new one after its timeout.
+func TestFlowIsForgotten(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root: make test runs it")
+	}
+	b := newBench(t)
+	b.path.Close()
+	path, err := loader.OpenSandboxWith(loader.Timeouts{Opening: 100 * time.Millisecond, TCP: time.Hour, Other: time.Hour, Closing: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.path = path
+	t.Cleanup(func() { path.Close() })
+	b.under(2<<2 | 0b10)
+	b.expect(out, frame(out, ip4(out, layers.IPProtocolUDP), udp(1, 2), payload), true, bpfobj.CountEgressAllow)
+	b.expect(in, frame(in, ip4(in, layers.IPProtocolUDP), udp(2, 1), payload), true, nothing)
+	b.expect(out, frame(out, ip4(out, layers.IPProtocolUDP), udp(3, 4), payload), true, bpfobj.CountEgressAllow)
+	time.Sleep(200 * time.Millisecond)
+	b.expect(in, frame(in, ip4(in, layers.IPProtocolUDP), udp(4, 3), payload), false, bpfobj.CountIngressDeny)
+	b.expect(in, frame(in, ip4(in, layers.IPProtocolUDP), udp(2, 1), payload), true, nothing) // was answered: lasts longer
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+)
+
+// sandboxInterface is the interface that test runs seem to come from.
+const sandboxInterface = 1
+
+// OpenSandbox is OpenSandboxWith the default timeouts.
+func OpenSandbox() (*DataPath, error) { return OpenSandboxWith(DefaultTimeouts()) }
+
+// OpenSandboxWith loads the programs with maps of their own that nobody else sees
+// and that go with Close. Nothing is pinned or attached; packets come from Run.
+func OpenSandboxWith(t Timeouts) (*DataPath, error) {
+	spec, err := bpfobj.LoadPod()
+	if err != nil {
+		return nil, fmt.Errorf("read the embedded programs: %w", err)
+	}
+	for _, m := range spec.Maps {
+		m.Pinning = ebpf.PinNone
+	}
+	if err := setTimeouts(spec, t); err != nil {
+		return nil, err
+	}
+	d := &DataPath{}
+	if err := spec.LoadAndAssign(&d.objects, nil); err != nil {
+		return nil, explain("", err)
+	}
+	if d.slots, err = d.objects.Slots.Memory(); err == nil {
+		d.ports, err = d.objects.PodMaps.Ports.Memory()
+	}
+	if err != nil {
+		d.Close()
+		return nil, fmt.Errorf("map the memory of slots and ports: %w", err)
+	}
+	return d, nil
+}
+
+// Run sends an Ethernet frame through the real program by BPF_PROG_TEST_RUN: for
+// Egress as if e's pod had sent it, for Ingress as if it was on its way to the
+// pod. It returns whether the frame passes.
+func (d *DataPath) Run(e bpfobj.PodEndpoint, dir model.Direction, frame []byte) (bool, error) {
+	if e != d.running {
+		if err := d.PutEndpoint(sandboxInterface, e); err != nil {
+			return false, err
+		}
+		d.running = e
+	}
+	prog := d.objects.ToPod
+	if dir == model.Egress {
+		prog = d.objects.FromPod
+	}
+	code, err := prog.Run(&ebpf.RunOptions{Data: frame})
+	if err != nil {
+		return false, fmt.Errorf("run program: %w", err)
+	}
+	const unspec, shot = 0xffffffff, 2 // TC_ACT_UNSPEC, TC_ACT_SHOT
+	switch code {
+	case unspec:
+		return true, nil
+	case shot:
+		return false, nil
+	}
+	return false, fmt.Errorf("program returned %d, neither pass nor drop", code)
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+)
+
+var (
+	podMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	hostMAC = net.HardwareAddr{2, 0, 0, 0, 0, 2}
+)
+
+// Programs are the real programs over a State.
+type Programs struct {
+	path   *loader.DataPath
+	layout *policymap.Layout
+	state  *model.State
+	source uint16
+}
+
+// Load puts the programs into the kernel. Needs root.
+func Load() (*Programs, error) {
+	path, err := loader.OpenSandbox()
+	if err != nil {
+		return nil, err
+	}
+	return &Programs{path: path, layout: policymap.NewLayout(path.Capacity()), source: 1024}, nil
+}
+
+// Close unloads them.
+func (p *Programs) Close() error { return p.path.Close() }
+
+// Apply lays out a State, by the same steps as on a node. Endpoints that it
+// does not name lose their slots.
+func (p *Programs) Apply(s *model.State) error {
+	for id := range p.layout.State().Endpoints {
+		if _, stays := s.Endpoints[id]; !stays {
+			if w, ok := p.layout.DropSlot(id); ok {
+				if err := p.path.WriteSlot(w); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for id := range s.Endpoints {
+		w, err := p.layout.AddSlot(id)
+		if err != nil {
+			return err
+		}
+		if err := p.path.WriteSlot(w); err != nil {
+			return err
+		}
+	}
+	for _, step := range dataplane.Plan(p.layout.State(), s) {
+		w, err := p.layout.Advance(step, time.Now())
+		if err != nil {
+			return err
+		}
+		if err := p.path.Execute(w); err != nil {
+			return err
+		}
+	}
+	p.state = s
+	return nil
+}
+
+// Entries reads the maps back.
+func (p *Programs) Entries() (*policymap.Entries, error) { return p.path.Read() }
+
+// Slot returns the slot of an endpoint.
+func (p *Programs) Slot(id model.EndpointID) (uint32, bool) { return p.layout.Slot(id) }
+
+// Decide runs the first packet of a flow through the endpoint's program. A flow
+// that cannot exist, between families for example, is an error.
+func (p *Programs) Decide(id model.EndpointID, d model.Direction, remote netip.Addr, proto model.Protocol, port uint16) (model.Verdict, error) {
+	slot, ok := p.layout.Slot(id)
+	if !ok {
+		return model.Deny, fmt.Errorf("endpoint %s has no slot", id)
+	}
+	e := bpfobj.PodEndpoint{Slot: slot}
+	copy(e.Mac[:], podMAC)
+	var own netip.Addr
+	for _, ip := range p.state.Endpoints[id].IPs {
+		if ip.Is6() {
+			e.Ip6 = ip.As16()
+		} else {
+			e.Ip4 = ip.As4()
+		}
+		if ip.Is6() == remote.Is6() {
+			own = ip
+		}
+	}
+	f := model.Flow{Src: own, Dst: remote, Protocol: proto, Port: port}
+	src, dst := podMAC, hostMAC
+	if d == model.Ingress {
+		f.Src, f.Dst, src, dst = remote, own, hostMAC, podMAC
+	}
+	if !own.IsValid() || !family(f, remote) {
+		return model.Deny, fmt.Errorf("no flow %s %s of endpoint %s can exist", d, f, id)
+	}
+	p.source++
+	if p.source < 1024 {
+		p.source = 1024
+	}
+	passed, err := p.path.Run(e, d, First(f, p.source, src, dst))
+	if err != nil || !passed {
+		return model.Deny, err
+	}
+	return model.Allow, nil
+}

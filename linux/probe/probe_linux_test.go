@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/linux/probe"
+	"github.com/isthmus-net/isthmus/test/world"
+)
+
+// The real program says of every cell what the State says, through changes.
+func TestProgramEqualsState(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root: make test runs it")
+	}
+	p, err := probe.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	shapes := []world.Shape{{Pods: 5, Policies: 4}, {Pods: 6, Policies: 6, Tiers: true, IPv6: true}}
+	cells := 0
+	var previous *model.State
+	for i, shape := range shapes {
+		for seed := range uint64(12) {
+			t.Run(fmt.Sprintf("shape%d/%d", i, seed), func(t *testing.T) {
+				s := world.Random(seed, shape)
+				state, _ := policy.Compile(policy.Input{Snapshot: s, Node: "node1", Endpoints: world.Endpoints(s, "node1"), Previous: previous})
+				if err := p.Apply(state); err != nil {
+					t.Fatal(err)
+				}
+				previous = state
+				cells += compare(t, p, s, state)
+			})
+		}
+	}
+	t.Logf("cells=%d", cells)
+}
+
+func compare(t *testing.T, p *probe.Programs, s *model.Snapshot, state *model.State) (cells int) {
+	addrs, ports := world.Probes(s)
+	for id, e := range state.Endpoints {
+		for _, d := range model.Directions {
+			for _, a := range addrs {
+				if slices.Contains(e.IPs, a) || !slices.ContainsFunc(e.IPs, func(own netip.Addr) bool { return own.Is6() == a.Is6() }) {
+					continue
+				}
+				for _, at := range ports {
+					if at.Protocol == model.ICMP && a.Is6() {
+						at.Protocol = model.ICMPv6
+					}
+					got, err := p.Decide(id, d, a, at.Protocol, at.Port)
+					if err != nil {
+						t.Fatal(err)
+					}
+					cells++
+					if want := state.Decide(id, d, a, at.Protocol, at.Port); got != want.Verdict {
+						t.Fatalf("%s %s %s %s/%d: program says %s, state %s", id, d, a, at.Protocol, at.Port, got, want)
+					}
+				}
+			}
+		}
+	}
+	return cells
+}
