@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// APIConfig configures an APIServer.
+type APIConfig struct {
+	// Kubeconfig is the path of a kubeconfig file; empty inside a cluster.
+	Kubeconfig string
+	// UserAgent names this program to the API server.
+	UserAgent string
+	// PageSize bounds the objects of one answer, where the API server does not
+	// stream them.
+	PageSize int64
+	// Interval is the least time between two snapshots.
+	Interval time.Duration
+	// Discovery is how often the API server is asked which kinds of
+	// cluster-wide policies it serves.
+	Discovery time.Duration
+	// Timeout bounds one request that is not a watch.
+	Timeout time.Duration
+	// Backoff bounds the pause between two attempts to reach the API server.
+	Backoff time.Duration
+}
+
+// DefaultAPIConfig returns the defaults for a kubeconfig file, or for a pod if
+// the name is empty.
+func DefaultAPIConfig(kubeconfig string) APIConfig {
+	return APIConfig{Kubeconfig: kubeconfig, UserAgent: "isthmus-agent", PageSize: 500, Interval: 5 * time.Millisecond,
+		Discovery: time.Minute, Timeout: 60 * time.Second, Backoff: 10 * time.Second}
+}
+
+// Validate reports everything that is wrong.
+func (c APIConfig) Validate() error {
+	var errs []error
+	if c.PageSize <= 0 {
+		errs = append(errs, fmt.Errorf("API server: PageSize: %d: must be greater than 0", c.PageSize))
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"Interval", c.Interval}, {"Discovery", c.Discovery}, {"Timeout", c.Timeout}, {"Backoff", c.Backoff}} {
+		if d.value <= 0 {
+			errs = append(errs, fmt.Errorf("API server: %s: %s: must be greater than 0", d.name, d.value))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// APIServer is a Source that watches an API server.
+type APIServer struct {
+	cfg     APIConfig
+	log     *slog.Logger
+	core    rest.Interface
+	network rest.Interface
+	custom  dynamic.Interface
+
+	wake chan struct{} // capacity 1
+
+	mu sync.Mutex
+	// feeds are the kinds that are watched, by kind.
+	feeds map[string]*feed
+	// discovered: it is known which kinds of cluster-wide policies are served.
+	discovered bool
+	// refusals are the kinds of trouble that discovery found.
+	refusals []string
+	// faults are the remarks on objects, by object.
+	faults map[string][]string
+	// published: the first complete state has been handed out.
+	published bool
+}
+
+// NewAPIServer reads the credentials and prepares an APIServer; it connects to
+// nothing yet.
+func NewAPIServer(cfg APIConfig, log *slog.Logger) (*APIServer, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	config, err := restConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return newAPIServer(cfg, config, log)
+}
+
+func restConfig(cfg APIConfig) (*rest.Config, error) {
+	if cfg.Kubeconfig == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("find the API server from inside a pod (outside of a cluster name a kubeconfig file): %w", err)
+		}
+		return config, nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %s: %w", cfg.Kubeconfig, err)
+	}
+	return config, nil
+}
+
+func newAPIServer(cfg APIConfig, config *rest.Config, log *slog.Logger) (*APIServer, error) {
+	a := &APIServer{cfg: cfg, log: log, wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string)}
+	config = rest.CopyConfig(config)
+	config.UserAgent = cfg.UserAgent
+	// A handful of watches need no throttle of their own; the API server has one.
+	config.QPS = -1
+	var err error
+	if a.custom, err = dynamic.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("prepare client: %w", err)
+	}
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, networkingv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("prepare client: %w", err)
+		}
+	}
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client := func(gv schema.GroupVersion, path string) (rest.Interface, error) {
+		c := rest.CopyConfig(config)
+		c.GroupVersion, c.APIPath = &gv, path
+		return rest.RESTClientFor(c)
+	}
+	if a.core, err = client(corev1.SchemeGroupVersion, "/api"); err != nil {
+		return nil, fmt.Errorf("prepare client: %w", err)
+	}
+	if a.network, err = client(networkingv1.SchemeGroupVersion, "/apis"); err != nil {
+		return nil, fmt.Errorf("prepare client: %w", err)
+	}
+	return a, nil
+}
+
+// Run implements Source.
+func (a *APIServer) Run(ctx context.Context, publish func(*model.Snapshot)) error {
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(a.log.Handler()))
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, f := range []*feed{
+		a.coreFeed("Namespace", "namespaces", a.core, &corev1.Namespace{}, recordNamespace),
+		a.coreFeed("Node", "nodes", a.core, &corev1.Node{}, recordNode),
+		a.coreFeed("Pod", "pods", a.core, &corev1.Pod{}, recordPod),
+		a.coreFeed(kindNetworkPolicy, "networkpolicies", a.network, &networkingv1.NetworkPolicy{}, recordNetworkPolicy),
+	} {
+		a.addFeed(f)
+		running.Go(func() { f.run(ctx) })
+	}
+	running.Go(func() { a.discover(ctx, &running) })
+
+	c := collector{snapshot: &model.Snapshot{}}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.wake:
+		}
+		if s, ok := a.collect(&c); ok {
+			publish(s)
+		}
+		select { // let more arrive: one snapshot for all of it
+		case <-ctx.Done():
+			return nil
+		case <-time.After(a.cfg.Interval):
+		}
+	}
+}
+
+// Problems implements Source.
+func (a *APIServer) Problems() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := slices.Clone(a.refusals)
+	if !a.discovered {
+		out = append(out, "API server: not known yet which kinds of policies it serves")
+	}
+	for _, f := range a.feeds {
+		out = append(out, f.problems()...)
+	}
+	for object, notes := range a.faults {
+		for _, n := range notes {
+			out = append(out, oneLine(object+": "+n))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func (a *APIServer) notify() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (a *APIServer) addFeed(f *feed) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.feeds[f.kind] = f
+}
+
+// coreFeed watches a resource of a built-in group. The client must not repeat
+// what fails, as it would for many seconds before it says so: the reflector
+// repeats it.
+func (a *APIServer) coreFeed(kind, resource string, client rest.Interface, object runtime.Object, convert func(runtime.Object) *record) *feed {
+	get := func(opts metav1.ListOptions) *rest.Request {
+		return client.Get().MaxRetries(0).Resource(resource).VersionedParams(&opts, metav1.ParameterCodec)
+	}
+	return &feed{
+		kind: kind, object: object, convert: convert, notify: a.notify, cfg: a.cfg, log: a.log,
+		list: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			return get(opts).Do(ctx).Get()
+		},
+		watch: func(ctx context.Context, opts metav1.ListOptions) (watcher, error) {
+			opts.Watch = true
+			return get(opts).Watch(ctx)
+		},
+	}
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// DirectoryConfig configures a Directory.
+type DirectoryConfig struct {
+	Path   string
+	Limits Limits
+	// Debounce is how long nothing must happen in the directory before it is
+	// read: writers of several files need a moment.
+	Debounce time.Duration
+	// MaxDelay bounds how long a busy writer can put off reading.
+	MaxDelay time.Duration
+	// Rescan is how often the directory is read without being told: some file
+	// systems and the targets of links send no events.
+	Rescan time.Duration
+}
+
+// DefaultDirectoryConfig returns the defaults for a path.
+func DefaultDirectoryConfig(path string) DirectoryConfig {
+	return DirectoryConfig{Path: path, Limits: DefaultLimits(), Debounce: 100 * time.Millisecond, MaxDelay: 2 * time.Second,
+		Rescan: 30 * time.Second}
+}
+
+// Validate reports everything that is wrong.
+func (c DirectoryConfig) Validate() error {
+	errs := []error{c.Limits.Validate()}
+	if c.Path == "" {
+		errs = append(errs, errors.New("directory of manifests: name a path"))
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"Debounce", c.Debounce}, {"MaxDelay", c.MaxDelay}, {"Rescan", c.Rescan}} {
+		if d.value <= 0 {
+			errs = append(errs, fmt.Errorf("directory of manifests: %s: %s: must be greater than 0", d.name, d.value))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Directory is a Source that watches a directory of manifests. While any
+// document is bad nothing is published: half a set of policies may allow what
+// the whole set denies.
+type Directory struct {
+	cfg DirectoryConfig
+	log *slog.Logger
+
+	mu       sync.Mutex
+	problems []string
+
+	// The rest belongs to Run.
+	watcher   *fsnotify.Watcher // nil if the system gives none
+	watched   map[string]bool
+	found     bool     // the directory could be read last time
+	last      [32]byte // digest of the tree that was taken last
+	published *model.Snapshot
+}
+
+// NewDirectory prepares a Directory; it reads nothing yet.
+func NewDirectory(cfg DirectoryConfig, log *slog.Logger) (*Directory, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Directory{cfg: cfg, log: log, watched: make(map[string]bool), problems: []string{"manifests: not read yet"}}, nil
+}
+
+// Problems implements Source.
+func (d *Directory) Problems() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.problems)
+}
+
+func (d *Directory) setProblems(problems []string) {
+	slices.Sort(problems)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.problems = slices.Compact(problems)
+}
+
+// Run implements Source.
+func (d *Directory) Run(ctx context.Context, publish func(*model.Snapshot)) error {
+	var err error
+	if d.watcher, err = fsnotify.NewWatcher(); err != nil {
+		d.log.Warn("no notice of changed manifests, reading them from time to time", "every", d.cfg.Rescan, "err", err)
+		d.watcher = nil
+	} else {
+		defer d.watcher.Close()
+	}
+	for {
+		d.readSettled(ctx, publish)
+		rescan := d.cfg.Rescan
+		if !d.found {
+			rescan = min(rescan, missingRescan)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(rescan):
+		case <-d.events():
+			d.settle(ctx)
+		case err := <-d.errors():
+			d.log.Warn("notice of changed manifests may have been lost, reading them again", "err", err)
+		}
+	}
+}
+
+// missingRescan is how often a directory that is not there is looked for.
+const missingRescan = time.Second
+
+// readSettled reads the directory until two readings in a row, with notice of
+// all changes since before the second, found the same: then what was read was
+// there at one moment, even if a writer exchanges all files at once.
+func (d *Directory) readSettled(ctx context.Context, publish func(*model.Snapshot)) {
+	var before *tree
+	for attempt := 1; ctx.Err() == nil; attempt++ {
+		t := readTree(ctx, d.cfg.Path, d.cfg.Limits)
+		if ctx.Err() != nil {
+			return
+		}
+		d.found = len(t.dirs) > 0
+		added := d.watch(t.dirs)
+		switch {
+		case added:
+		case t.digest == d.last:
+			return
+		case before != nil && before.digest == t.digest:
+			d.take(t, publish)
+			return
+		case before != nil:
+			if attempt == hurried {
+				d.log.Warn("manifests change faster than they can be read, the last good state stays in force")
+				d.setProblems(append(d.Problems(), "manifests: they change faster than they can be read; the last good state stays in force"))
+			}
+			d.settle(ctx)
+		}
+		before = t
+	}
+}
+
+// hurried is after how many readings that differ it is time to complain.
+const hurried = 20
+
+func (d *Directory) events() <-chan fsnotify.Event {
+	if d.watcher == nil {
+		return nil
+	}
+	return d.watcher.Events
+}
+
+func (d *Directory) errors() <-chan error {
+	if d.watcher == nil {
+		return nil
+	}
+	return d.watcher.Errors
+}
+
+// settle waits until the directory has been quiet for a while.
+func (d *Directory) settle(ctx context.Context) {
+	deadline := time.NewTimer(d.cfg.MaxDelay)
+	defer deadline.Stop()
+	for {
+		select {
+		case <-d.events():
+		case <-d.errors():
+		case <-time.After(d.cfg.Debounce):
+			return
+		case <-deadline.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// take publishes a tree if it is good and has changed.
+func (d *Directory) take(t *tree, publish func(*model.Snapshot)) {
+	if t.digest == d.last {
+		return
+	}
+	d.last = t.digest
+	l := t.load(d.cfg.Limits)
+	objects, warnings, errs := l.finish()
+	errs = append(t.errors, errs...)
+	for _, kind := range slices.Sorted(maps.Keys(l.ignored)) {
+		d.log.Debug("objects of other kinds", "kind", kind, "count", l.ignored[kind])
+	}
+	var problems []string
+	for _, w := range warnings {
+		d.log.Warn("manifest", "warning", w.String())
+		problems = append(problems, "warning: "+w.String())
+	}
+	for _, e := range errs {
+		d.log.Error("bad manifest, the last good state stays in force", "err", e)
+		problems = append(problems, e.Error())
+	}
+	d.setProblems(problems)
+	if len(errs) > 0 {
+		return
+	}
+	next := objects.Snapshot()
+	if d.published != nil {
+		changed := false
+		if next, changed = replaceSnapshot(d.published, next); !changed {
+			return
+		}
+	}
+	d.published = next
+	d.log.Info("manifests read", "files", len(t.files), "pods", next.Pods.Len(), "nodes", next.Nodes.Len(), "policies", next.Policies.Len())
+	publish(next)
+}
+
+// watch follows exactly the given directories. It reports whether any of them
+// was not watched before: a change in it between reading and watching would
+// have gone unnoticed.
+func (d *Directory) watch(dirs []string) (added bool) {
+	if d.watcher == nil {
+		return false
+	}
+	current := make(map[string]bool)
+	for _, name := range d.watcher.WatchList() {
+		current[name] = true // the system drops what is deleted
+	}
+	for _, dir := range dirs {
+		if current[dir] {
+			continue
+		}
+		if err := d.watcher.Add(dir); err != nil {
+			if !d.watched[dir] {
+				d.log.Warn("no notice of changes in a directory, reading it from time to time", "dir", dir, "every", d.cfg.Rescan, "err", err)
+			}
+			d.watched[dir] = true
+			continue
+		}
+		d.watched[dir] = true
+		added = true
+	}
+	for dir := range d.watched {
+		if !slices.Contains(dirs, dir) {
+			_ = d.watcher.Remove(dir) // it may be gone already
+			delete(d.watched, dir)
+		}
+	}
+	return added
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// customKind is a kind of cluster-wide policy.
+type customKind struct {
+	name, resource string
+	// versions are those that are understood, the best first.
+	versions []string
+	convert  func(runtime.Object) *record
+}
+
+func customKinds() []customKind {
+	return []customKind{
+		{kindClusterNetworkPolicy, "clusternetworkpolicies", []string{"v1beta1", "v1alpha2"}, recordClusterPolicy(convertClusterNetworkPolicy)},
+		{kindAdminNetworkPolicy, "adminnetworkpolicies", []string{"v1alpha1"}, recordClusterPolicy(convertAdminNetworkPolicy)},
+		{kindBaselineAdminNetworkPolicy, "baselineadminnetworkpolicies", []string{"v1alpha1"},
+			recordClusterPolicy(convertBaselineAdminNetworkPolicy)},
+	}
+}
+
+// discover follows which kinds of cluster-wide policies the API server serves,
+// and watches exactly those.
+func (a *APIServer) discover(ctx context.Context, running *sync.WaitGroup) {
+	retry := min(200*time.Millisecond, a.cfg.Backoff)
+	for ctx.Err() == nil {
+		served, unknown, err := a.served(ctx)
+		wait := a.cfg.Discovery + rand.N(a.cfg.Discovery/4+1) // not all nodes at once
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			a.setRefusals(fmt.Sprintf("API server: discovery: %v; the last known state stays in force", err))
+			wait, retry = retry, min(2*retry, a.cfg.Backoff)
+		default:
+			retry = min(200*time.Millisecond, a.cfg.Backoff)
+			a.setRefusals(unknown...)
+			a.follow(ctx, served, running)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (a *APIServer) setRefusals(refusals ...string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range refusals {
+		refusals[i] = oneLine(refusals[i])
+		if !slices.Contains(a.refusals, refusals[i]) {
+			a.log.Warn("discovery", "problem", refusals[i])
+		}
+	}
+	a.refusals = refusals
+}
+
+// served asks which kinds are served, and in which version of those that are
+// understood. unknown says what is served but not understood.
+func (a *APIServer) served(ctx context.Context) (versions map[string]string, unknown []string, err error) {
+	var group metav1.APIGroup
+	if found, err := a.getJSON(ctx, "/apis/"+clusterPolicyGroup, &group); err != nil || !found {
+		return nil, nil, err
+	}
+	offered := make(map[string][]string) // by resource
+	for _, v := range group.Versions {
+		var list metav1.APIResourceList
+		found, err := a.getJSON(ctx, "/apis/"+v.GroupVersion, &list)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, r := range list.APIResources {
+			if found && !strings.Contains(r.Name, "/") {
+				offered[r.Name] = append(offered[r.Name], v.Version)
+			}
+		}
+	}
+	versions = make(map[string]string)
+	for _, k := range customKinds() {
+		if len(offered[k.resource]) == 0 {
+			continue
+		}
+		i := slices.IndexFunc(k.versions, func(v string) bool { return slices.Contains(offered[k.resource], v) })
+		if i < 0 {
+			unknown = append(unknown, fmt.Sprintf("API server: %s is served as %s only and is not enforced; this version knows %s",
+				k.name, strings.Join(offered[k.resource], ", "), strings.Join(k.versions, ", ")))
+			continue
+		}
+		versions[k.name] = k.versions[i]
+	}
+	return versions, unknown, nil
+}
+
+// getJSON reads a document of the API server. It reports whether there is one.
+func (a *APIServer) getJSON(ctx context.Context, path string, into any) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
+	defer cancel()
+	raw, err := a.core.Get().MaxRetries(0).AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw()
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("get %s: %w", path, err)
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		return false, fmt.Errorf("read %s: %w", path, err)
+	}
+	return true, nil
+}
+
+// confirmations is how many times in a row a kind must be found not to be
+// served before its policies are dropped: an API server that has just started
+// does not serve all kinds at once.
+const confirmations = 3
+
+// follow starts and ends feeds, so that exactly the served kinds are watched.
+func (a *APIServer) follow(ctx context.Context, served map[string]string, running *sync.WaitGroup) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, k := range customKinds() {
+		f := a.feeds[k.name]
+		watched := f != nil && f.stop != nil
+		version, ok := served[k.name]
+		switch {
+		case !ok && watched:
+			if f.absent++; f.absent >= confirmations {
+				a.log.Info("kind is served no longer, its policies are dropped", "kind", k.name, "version", f.version)
+				f.retire()
+			}
+			continue
+		case !ok:
+			continue
+		case watched && f.version == version:
+			f.absent = 0
+			continue
+		case watched:
+			// Another version: what is known stays until that is read, as the new
+			// feed takes the place of the old one before anything is collected.
+			f.retire()
+		}
+		a.log.Info("kind is served", "kind", k.name, "version", version)
+		f = a.customFeed(k, version)
+		var feedCtx context.Context
+		feedCtx, f.stop = context.WithCancel(ctx)
+		a.feeds[k.name] = f
+		running.Go(func() { f.run(feedCtx) })
+	}
+	a.discovered = true
+	a.notify()
+}
+
+func (a *APIServer) customFeed(k customKind, version string) *feed {
+	gvr := schema.GroupVersionResource{Group: clusterPolicyGroup, Version: version, Resource: k.resource}
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(gvr.GroupVersion().WithKind(k.name))
+	return &feed{
+		kind: k.name, version: version, object: object, convert: k.convert, notify: a.notify, cfg: a.cfg, log: a.log,
+		list: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			return a.custom.Resource(gvr).List(ctx, opts)
+		},
+		watch: func(ctx context.Context, opts metav1.ListOptions) (watcher, error) {
+			return a.custom.Resource(gvr).Watch(ctx, opts)
+		},
+	}
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kube turns Kubernetes objects into model.Snapshots. They come from
+// an API server (APIServer) or from a watched directory of manifests
+// (Directory); both are a Source. It applies the API's defaults, checks what
+// the API server checks, and names object, field and remedy where it refuses.
+//
+// It is the only package that knows Kubernetes types, and none of them leaves
+// it.
+//
+// It does not decide what a policy means, does not write to the cluster, and
+// does not resolve services or domain names.
+package kube

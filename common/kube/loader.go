@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Objects is what a set of manifests holds, each list sorted by name.
+type Objects struct {
+	Namespaces []*model.Namespace
+	Nodes      []*model.Node
+	// Pods are the Pod objects and the pods of the workloads.
+	Pods     []*model.Pod
+	Policies []*model.Policy
+	// NodeSelectors says what nodes the pods of workloads ask for; only pods
+	// that ask for something are listed.
+	NodeSelectors map[model.PodID]model.Selector
+}
+
+// Snapshot puts the objects together.
+func (o Objects) Snapshot() *model.Snapshot {
+	return model.MakeSnapshot(o.Namespaces, o.Nodes, o.Pods, o.Policies)
+}
+
+// Parse reads the text of one file of manifests; name is what errors call it,
+// and a name that ends in .json makes it JSON. The objects are those without
+// errors.
+func Parse(name string, data []byte, limits Limits) (Objects, []Warning, []DocumentError) {
+	l := newLoader(limits)
+	l.file(name, data)
+	return l.finish()
+}
+
+// workloadID names a workload; pods of two kinds of workloads may collide, the
+// workloads do not.
+type workloadID struct{ kind, namespace, name string }
+
+// loader collects the objects of several files. Of two objects with one name
+// the later one counts.
+type loader struct {
+	limits   Limits
+	kinds    []kind
+	at       DocumentError // where reading is now
+	warnings []Warning
+	errors   []DocumentError
+	objects  int
+	// ignored counts objects of other kinds.
+	ignored map[string]int
+	// places tells where an object of a name was read last.
+	places map[string]DocumentError
+
+	namespaces map[string]*model.Namespace
+	nodes      map[string]*model.Node
+	pods       map[model.PodID]*model.Pod
+	policies   map[model.Origin]*model.Policy
+	workloads  map[workloadID]placedWorkload
+	// selectors are the nodeSelectors of explicit pods.
+	selectors map[model.PodID]model.Selector
+}
+
+type placedWorkload struct {
+	workload
+	at DocumentError
+}
+
+func newLoader(limits Limits) *loader {
+	return &loader{
+		limits:     limits,
+		kinds:      kinds(),
+		ignored:    make(map[string]int),
+		places:     make(map[string]DocumentError),
+		namespaces: make(map[string]*model.Namespace),
+		nodes:      make(map[string]*model.Node),
+		pods:       make(map[model.PodID]*model.Pod),
+		policies:   make(map[model.Origin]*model.Policy),
+		workloads:  make(map[workloadID]placedWorkload),
+		selectors:  make(map[model.PodID]model.Selector),
+	}
+}
+
+// file reads all documents of one file.
+func (l *loader) file(name string, data []byte) {
+	var docs []document
+	isJSON := strings.HasSuffix(name, ".json")
+	if isJSON {
+		var err error
+		if docs, err = splitJSON(data); err != nil {
+			l.at = DocumentError{File: name, Document: len(docs) + 1}
+			l.reject(remark{"", err.Error()})
+		}
+	} else {
+		docs = splitYAML(data)
+	}
+	for _, d := range docs {
+		l.at = DocumentError{File: name, Document: d.number, Line: d.line}
+		raw, err := d.text, error(nil)
+		if isJSON {
+			err = checkDepth(raw, l.limits.Depth)
+		} else {
+			raw, err = d.toJSON(l.limits)
+		}
+		if err != nil {
+			l.reject(remark{"", err.Error()})
+			continue
+		}
+		l.take(raw)
+	}
+}
+
+// maxRemarks bounds the errors, and the warnings, that are kept: who has more
+// begins with these.
+const maxRemarks = 1000
+
+func (l *loader) reject(problems ...remark) {
+	for _, p := range problems {
+		if len(l.errors) == maxRemarks {
+			p = remark{"", "this and more is wrong: mend the first errors and try again"}
+		}
+		if e, ok := l.place(p, len(l.errors)); ok {
+			l.errors = append(l.errors, e)
+		}
+	}
+}
+
+func (l *loader) warn(notes ...remark) {
+	for _, n := range notes {
+		if len(l.warnings) == maxRemarks {
+			n = remark{"", "there are more warnings"}
+		}
+		if w, ok := l.place(n, len(l.warnings)); ok {
+			l.warnings = append(l.warnings, Warning(w))
+		}
+	}
+}
+
+// place says where a remark belongs; it reports false if there are too many.
+func (l *loader) place(r remark, have int) (DocumentError, bool) {
+	e := l.at
+	e.Field, e.Detail = bounded(r.field, 2*maxValue), bounded(r.detail, 5*maxValue)
+	return e, have <= maxRemarks
+}
+
+// accept reports errors, if any, and otherwise whether an object of that name
+// was there before.
+func (l *loader) accept(errs field.ErrorList) bool {
+	if len(errs) > 0 {
+		l.reject(remarks(errs)...)
+		return false
+	}
+	if was, ok := l.places[l.at.Object]; ok {
+		l.warn(remark{"metadata.name", fmt.Sprintf("also in %s, document %d: the last one counts", was.File, was.Document)})
+	}
+	l.places[l.at.Object] = l.at
+	return true
+}
+
+func takeNamespace(l *loader, h header, raw []byte) {
+	o, ok := decode[corev1.Namespace](l, raw)
+	if !ok {
+		return
+	}
+	l.clusterWide(&o.ObjectMeta, h.Kind)
+	ns, errs := convertNamespace(o, written)
+	if l.accept(errs) {
+		l.namespaces[ns.Name] = ns
+	}
+}
+
+func takeNode(l *loader, h header, raw []byte) {
+	o, ok := decode[corev1.Node](l, raw)
+	if !ok {
+		return
+	}
+	l.clusterWide(&o.ObjectMeta, h.Kind)
+	n, errs := convertNode(o, written)
+	if l.accept(errs) {
+		l.nodes[n.Name] = n
+	}
+}
+
+// inNamespace sets the namespace that kubectl would set.
+func (l *loader) inNamespace(m *metav1.ObjectMeta, kind string) {
+	if m.Namespace == "" {
+		m.Namespace = metav1.NamespaceDefault
+	}
+	l.at.Object = objectName(kind, m.Namespace, m.Name)
+}
+
+// clusterWide drops the namespace of an object that has none, as kubectl does.
+func (l *loader) clusterWide(m *metav1.ObjectMeta, kind string) {
+	m.Namespace = ""
+	l.at.Object = objectName(kind, "", m.Name)
+}
+
+func takePod(l *loader, h header, raw []byte) {
+	o, ok := decode[corev1.Pod](l, raw)
+	if !ok {
+		return
+	}
+	l.inNamespace(&o.ObjectMeta, h.Kind)
+	pod, errs := convertPod(o, written)
+	wants, more := nodeSelector(o.Spec.NodeSelector, field.NewPath("spec", "nodeSelector"))
+	if !l.accept(append(errs, more...)) {
+		return
+	}
+	l.pods[pod.PodID] = pod
+	delete(l.selectors, pod.PodID)
+	if !wants.Everything() {
+		l.selectors[pod.PodID] = wants
+	}
+}
+
+func takeNetworkPolicy(l *loader, h header, raw []byte) {
+	o, ok := decode[networkingv1.NetworkPolicy](l, raw)
+	if !ok {
+		return
+	}
+	l.inNamespace(&o.ObjectMeta, h.Kind)
+	defaultNetworkPolicy(o)
+	p, errs := convertNetworkPolicy(o, written)
+	l.takePolicy(p, nil, errs)
+}
+
+func (l *loader) takePolicy(p *model.Policy, notes []remark, errs field.ErrorList) {
+	if l.accept(errs) {
+		l.warn(notes...)
+		l.policies[p.Origin.Key()] = p
+	}
+}
+
+func takeClusterPolicy[T any](convert func(*T, strictness) (*model.Policy, []remark, field.ErrorList), meta func(*T) *metav1.ObjectMeta) func(*loader, header, []byte) {
+	return func(l *loader, h header, raw []byte) {
+		o, ok := decode[T](l, raw)
+		if !ok {
+			return
+		}
+		l.clusterWide(meta(o), h.Kind)
+		p, notes, errs := convert(o, written)
+		required, usual := missing(raw, h.Kind)
+		l.takePolicy(p, append(notes, remarks(usual)...), append(required, errs...))
+	}
+}
+
+func takeWorkload[T any](parts func(*T) workloadParts, meta func(*T) *metav1.ObjectMeta) func(*loader, header, []byte) {
+	return func(l *loader, h header, raw []byte) {
+		o, ok := decode[T](l, raw)
+		if !ok {
+			return
+		}
+		m := meta(o)
+		l.inNamespace(m, h.Kind)
+		w, errs := convertWorkload(parts(o))
+		w.namespace, w.name, w.created = intern(m.Namespace), m.Name, created(m)
+		if l.accept(append(validateMeta(m, true, written), errs...)) {
+			l.workloads[workloadID{h.Kind, w.namespace, w.name}] = placedWorkload{w, l.at}
+		}
+	}
+}
+
+// finish expands the workloads and returns everything.
+func (l *loader) finish() (Objects, []Warning, []DocumentError) {
+	o := Objects{Namespaces: sorted(l.namespaces, strings.Compare), Nodes: sorted(l.nodes, strings.Compare),
+		Policies: sorted(l.policies, model.Origin.Compare), NodeSelectors: l.selectors}
+	expanded := make(map[model.PodID]*model.Pod)
+	for _, id := range slices.SortedFunc(maps.Keys(l.workloads), compareWorkloads) {
+		w := l.workloads[id]
+		l.at = w.at
+		pods, err := w.expand(o.Nodes, l.limits.Pods-len(l.pods)-len(expanded))
+		if err != nil {
+			l.reject(remark{"", err.Error()})
+			continue
+		}
+		for _, p := range pods {
+			if l.pods[p.PodID] != nil {
+				continue // an explicit Pod object stands for itself
+			}
+			if expanded[p.PodID] != nil {
+				l.warn(remark{"metadata.name", fmt.Sprintf("pod %s is also one of another workload's: the last one counts", p.PodID)})
+			}
+			expanded[p.PodID] = p
+			delete(o.NodeSelectors, p.PodID)
+			if !w.nodeSelector.Everything() {
+				o.NodeSelectors[p.PodID] = w.nodeSelector
+			}
+		}
+	}
+	if len(l.pods) > l.limits.Pods {
+		l.at = DocumentError{File: l.at.File}
+		l.reject(remark{"", fmt.Sprintf("%d pods are more than the limit of %d: remove some or raise the limit", len(l.pods), l.limits.Pods)})
+	}
+	maps.Copy(expanded, l.pods)
+	o.Pods = sorted(expanded, model.PodID.Compare)
+	return o, l.warnings, l.errors
+}
+
+func compareWorkloads(a, b workloadID) int {
+	return slices.Compare([]string{a.namespace, a.name, a.kind}, []string{b.namespace, b.name, b.kind})
+}
+
+func sorted[K comparable, V any](m map[K]V, compare func(a, b K) int) []V {
+	var out []V
+	for _, k := range slices.SortedFunc(maps.Keys(m), compare) {
+		out = append(out, m[k])
+	}
+	return out
+}

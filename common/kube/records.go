@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"encoding/json"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// recordOf makes the record of an object that was converted.
+func recordOf[V any](m metav1.Object, value *V, errs field.ErrorList) *record {
+	r := &record{namespace: intern(m.GetNamespace()), name: m.GetName(), bad: len(errs) > 0}
+	if value != nil { // a nil pointer in an interface would not be nil
+		r.value = value
+	}
+	for _, e := range remarks(errs) {
+		r.notes = append(r.notes, e.String())
+	}
+	return r
+}
+
+func recordNamespace(o runtime.Object) *record {
+	ns, ok := o.(*corev1.Namespace)
+	if !ok {
+		return nil
+	}
+	value, errs := convertNamespace(ns, stored)
+	return recordOf(ns, value, errs)
+}
+
+func recordNode(o runtime.Object) *record {
+	n, ok := o.(*corev1.Node)
+	if !ok {
+		return nil
+	}
+	value, errs := convertNode(n, stored)
+	r := recordOf(n, value, errs)
+	r.bad = false // what can be read counts
+	return r
+}
+
+func recordPod(o runtime.Object) *record {
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	value, errs := convertPod(p, stored)
+	r := recordOf(p, value, errs)
+	r.bad = false // what can be read counts
+	return r
+}
+
+func recordNetworkPolicy(o runtime.Object) *record {
+	np, ok := o.(*networkingv1.NetworkPolicy)
+	if !ok {
+		return nil
+	}
+	defaultNetworkPolicy(np)
+	value, errs := convertNetworkPolicy(np, stored)
+	return recordOf(np, value, errs).explain()
+}
+
+// explain says what happens to a policy that is not valid.
+func (r *record) explain() *record {
+	if r.bad {
+		r.notes = append(r.notes, "the policy is not valid: its last valid version stays in force; without one, only its valid rules are")
+	}
+	return r
+}
+
+// recordClusterPolicy makes records of a kind of cluster-wide policy. The
+// objects arrive untyped, so that one that does not fit the type hides no
+// other.
+func recordClusterPolicy[T any](convert func(*T, strictness) (*model.Policy, []remark, field.ErrorList)) func(runtime.Object) *record {
+	return func(o runtime.Object) *record {
+		u, ok := o.(*unstructured.Unstructured)
+		if !ok {
+			return nil
+		}
+		var typed T
+		raw, err := json.Marshal(u.Object)
+		if err == nil {
+			err = kjson.UnmarshalCaseSensitivePreserveInts(raw, &typed)
+		}
+		if err != nil {
+			r := recordOf[model.Policy](u, nil, nil)
+			r.bad = true
+			for _, e := range misfitRemarks(raw, reflect.TypeFor[T](), err) {
+				r.notes = append(r.notes, e.String())
+			}
+			return r.explain()
+		}
+		value, warnings, errs := convert(&typed, stored)
+		r := recordOf(u, value, errs)
+		for _, w := range warnings {
+			r.notes = append(r.notes, w.String())
+		}
+		return r.explain()
+	}
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	netutils "k8s.io/utils/net"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// strictness tells objects that somebody writes now from objects that an API
+// server has accepted, perhaps years ago under laxer rules.
+type strictness bool
+
+const (
+	// written: the rules that API server 1.36 applies on create.
+	written strictness = true
+	// stored: the rules that it applies to what was there before.
+	stored strictness = false
+)
+
+// selector converts a label selector; nil is the empty one. An invalid
+// selector gives errors and must not be used.
+func selector(ls *metav1.LabelSelector, s strictness, path *field.Path) (model.Selector, field.ErrorList) {
+	if ls == nil {
+		return model.Selector{}, nil
+	}
+	errs := metavalidation.ValidateLabelSelector(ls, metavalidation.LabelSelectorValidationOptions{
+		AllowInvalidLabelValueInSelector: s == stored,
+	}, path)
+	if len(errs) > 0 {
+		return model.Selector{}, errs
+	}
+	var rs []model.Requirement
+	for k, v := range ls.MatchLabels {
+		rs = append(rs, model.Requirement{Key: k, Operator: model.In, Values: []string{v}})
+	}
+	for _, e := range ls.MatchExpressions {
+		r := model.Requirement{Key: e.Key, Values: slices.Clone(e.Values)}
+		switch e.Operator {
+		case metav1.LabelSelectorOpIn:
+			r.Operator = model.In
+		case metav1.LabelSelectorOpNotIn:
+			r.Operator = model.NotIn
+		case metav1.LabelSelectorOpExists:
+			r.Operator = model.Exists
+		case metav1.LabelSelectorOpDoesNotExist:
+			r.Operator = model.DoesNotExist
+		}
+		rs = append(rs, r)
+	}
+	return model.MakeSelector(rs...), nil
+}
+
+// cidr reads a range of addresses as NetworkPolicy does. Stored objects may
+// have leading zeros, bits beyond the prefix length and IPv4-mapped addresses,
+// which mean what they always meant.
+func cidr(text string, s strictness, path *field.Path) (netip.Prefix, field.ErrorList) {
+	if errs := validation.IsValidCIDRForLegacyField(path, text, s == written, nil); len(errs) > 0 {
+		return netip.Prefix{}, errs
+	}
+	_, ipNet, err := netutils.ParseCIDRSloppy(text)
+	if err != nil {
+		return netip.Prefix{}, field.ErrorList{field.Invalid(path, text, err.Error())}
+	}
+	addr, _ := netip.AddrFromSlice(ipNet.IP)
+	bits, size := ipNet.Mask.Size()
+	if addr.Is4In6() && size == 128 && bits >= 96 {
+		addr, bits = addr.Unmap(), bits-96
+	}
+	return netip.PrefixFrom(addr, bits).Masked(), nil
+}
+
+// strictCIDR reads a range of addresses as the isCIDR function of the API's
+// validation rules does: bits beyond the prefix length are ignored.
+func strictCIDR(text string, path *field.Path) (netip.Prefix, field.ErrorList) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil || p.Addr().Is4In6() || p.Addr().Zone() != "" {
+		return netip.Prefix{}, field.ErrorList{field.Invalid(path, text, "must be a CIDR such as 10.9.8.0/24 or 2001:db8::/64")}
+	}
+	return p.Masked(), nil
+}
+
+// parseAddr reads an IP address of a status or of the command line of a node.
+func parseAddr(text string, path *field.Path) (netip.Addr, field.ErrorList) {
+	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+		return a.Unmap(), nil
+	}
+	// Leading zeros were accepted once and are read as decimal.
+	if ip := netutils.ParseIPSloppy(text); ip != nil {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			return a.Unmap(), nil
+		}
+	}
+	return netip.Addr{}, field.ErrorList{field.Invalid(path, text, "must be an IP address such as 10.9.8.7 or 2001:db8::7")}
+}
+
+// portNumber checks a port number.
+func portNumber(n int32, path *field.Path) (uint16, field.ErrorList) {
+	if n < 1 || n > 65535 {
+		return 0, field.ErrorList{field.Invalid(path, n, "must be between 1 and 65535, inclusive")}
+	}
+	return uint16(n), nil
+}
+
+// portName checks the name of a container port.
+func portName(name string, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, msg := range validation.IsValidPortName(name) {
+		errs = append(errs, field.Invalid(path, name, msg))
+	}
+	return errs
+}
+
+// objectName renders "Kind namespace/name", with question marks for what is
+// missing. No valid name is cut.
+func objectName(kind, namespace, name string) string {
+	if name == "" {
+		name = "?"
+	}
+	if name = bounded(name, 2*maxValue); namespace != "" {
+		name = bounded(namespace, maxValue) + "/" + name
+	}
+	return bounded(kind, maxValue) + " " + name
+}
+
+// quoted bounds and quotes a bad value.
+func quoted(s string) string { return strconv.Quote(bounded(s, maxValue)) }
