@@ -1,1 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
+#
+# 'make help' lists the targets. Logic that Go can do is in Go.
+
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+# A Go that is new enough; found, or fetched, by .ci/deps.
+GO = $(shell .ci/deps 2>/dev/null | tail -n 1)
+go = $(or $(GO),$(error no usable Go: run 'sudo make deps'))
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+ldflags = -s -w -X main.version=$(VERSION)
+binaries = isthmus-agent isthmus-cni isthmusctl
+
+source = bpf cmd cni common linux windows test
+generated = linux/bpfobj common/cniapi
+
+# The directory that make demo takes manifests from; KEEP=1 leaves it running.
+MANIFESTS ?= deploy/examples
+KEEP ?=
+
+.PHONY: help
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+.PHONY: deps
+deps: ## Install what is missing on Debian 12 (needs root)
+	@.ci/deps
+
+.PHONY: gen
+gen: ## Regenerate the BPF objects and the gRPC code (needs clang-19 and protoc)
+	BPF2GO_CFLAGS="-I/usr/include/$$(gcc -print-multiarch)" $(go) generate ./linux/bpfobj
+	cd common/cniapi && protoc --plugin=protoc-gen-go="$$($(go) tool -n protoc-gen-go)" \
+		--plugin=protoc-gen-go-grpc="$$($(go) tool -n protoc-gen-go-grpc)" \
+		--go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative isthmus.proto
+
+.PHONY: build
+build: ## Build the commands for Linux and Windows into bin/
+	@set -e; for b in $(binaries); do \
+		CGO_ENABLED=0 GOOS=linux $(go) build -trimpath -ldflags "$(ldflags)" -o bin/linux/$$b ./cmd/$$b; \
+		CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(go) build -trimpath -ldflags "$(ldflags)" -o bin/windows/$$b.exe ./cmd/$$b; \
+	done
+
+.PHONY: check
+check: ## Format, vet for three systems, lint, tests that need no root (under a minute)
+	@unformatted="$$($(dir $(go))gofmt -l $(source))"; test -z "$$unformatted" || { echo "run gofmt -w on:" $$unformatted; exit 1; }
+	GOOS=linux $(go) vet ./...
+	GOOS=windows $(go) vet ./...
+	GOOS=darwin $(go) vet ./...
+	$(go) tool staticcheck ./...
+	GOOS=windows $(go) test -exec /bin/true ./... >/dev/null
+	$(go) test -short ./...
+
+.PHONY: gen-check
+gen-check:
+	@rm -rf build/generated && mkdir -p build/generated && cp -r --parents $(generated) build/generated
+	@$(MAKE) --no-print-directory gen
+	@for d in $(generated); do diff -r build/generated/$$d $$d || { echo "generated code is not up to date: run make gen and commit it"; exit 1; }; done
+
+.PHONY: test
+test: deps ## Everything: generated code is up to date, check, all tests (needs root)
+	@$(MAKE) --no-print-directory gen-check
+	@$(MAKE) --no-print-directory check
+	@$(go) test -json -count=1 ./... | $(go) run ./test/summary
+
+.PHONY: demo
+demo: deps ## A cluster of two Linux nodes and a Windows node on this machine (needs root; MANIFESTS=dir KEEP=1)
+	@$(go) run ./test/cluster/demo -manifests $(MANIFESTS) $(if $(KEEP),-keep)
+
+.PHONY: bench
+bench: ## Benchmarks of the compiler and the data path, one JSON line each
+	$(go) test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf bin build

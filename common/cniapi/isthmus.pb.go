@@ -80,10 +80,12 @@ type AddRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Attachment *Attachment            `protobuf:"bytes,1,opt,name=attachment,proto3" json:"attachment,omitempty"`
 	// Path of a network namespace, or GUID of an HCN namespace.
-	Netns         string `protobuf:"bytes,2,opt,name=netns,proto3" json:"netns,omitempty"`
-	PodNamespace  string `protobuf:"bytes,3,opt,name=pod_namespace,json=podNamespace,proto3" json:"pod_namespace,omitempty"`
-	PodName       string `protobuf:"bytes,4,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
-	PodUid        string `protobuf:"bytes,5,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
+	Netns        string `protobuf:"bytes,2,opt,name=netns,proto3" json:"netns,omitempty"`
+	PodNamespace string `protobuf:"bytes,3,opt,name=pod_namespace,json=podNamespace,proto3" json:"pod_namespace,omitempty"`
+	PodName      string `protobuf:"bytes,4,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
+	PodUid       string `protobuf:"bytes,5,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
+	// Name of the CNI network, by which GC is scoped; may be empty.
+	Network       string `protobuf:"bytes,6,opt,name=network,proto3" json:"network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -149,6 +151,13 @@ func (x *AddRequest) GetPodName() string {
 func (x *AddRequest) GetPodUid() string {
 	if x != nil {
 		return x.PodUid
+	}
+	return ""
+}
+
+func (x *AddRequest) GetNetwork() string {
+	if x != nil {
+		return x.Network
 	}
 	return ""
 }
@@ -417,8 +426,11 @@ func (*CheckResponse) Descriptor() ([]byte, []int) {
 }
 
 type GCRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Valid         []*Attachment          `protobuf:"bytes,1,rep,name=valid,proto3" json:"valid,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Valid []*Attachment          `protobuf:"bytes,1,rep,name=valid,proto3" json:"valid,omitempty"`
+	// Name of the CNI network that the list is complete for; attachments of
+	// other networks stay. Empty means all networks.
+	Network       string `protobuf:"bytes,2,opt,name=network,proto3" json:"network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -458,6 +470,13 @@ func (x *GCRequest) GetValid() []*Attachment {
 		return x.Valid
 	}
 	return nil
+}
+
+func (x *GCRequest) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
 }
 
 type GCResponse struct {
@@ -1058,7 +1077,7 @@ const file_isthmus_proto_rawDesc = "" +
 	"\n" +
 	"Attachment\x12!\n" +
 	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x17\n" +
-	"\aif_name\x18\x02 \x01(\tR\x06ifName\"\xb3\x01\n" +
+	"\aif_name\x18\x02 \x01(\tR\x06ifName\"\xcd\x01\n" +
 	"\n" +
 	"AddRequest\x126\n" +
 	"\n" +
@@ -1067,7 +1086,8 @@ const file_isthmus_proto_rawDesc = "" +
 	"\x05netns\x18\x02 \x01(\tR\x05netns\x12#\n" +
 	"\rpod_namespace\x18\x03 \x01(\tR\fpodNamespace\x12\x19\n" +
 	"\bpod_name\x18\x04 \x01(\tR\apodName\x12\x17\n" +
-	"\apod_uid\x18\x05 \x01(\tR\x06podUid\"\xa8\x01\n" +
+	"\apod_uid\x18\x05 \x01(\tR\x06podUid\x12\x18\n" +
+	"\anetwork\x18\x06 \x01(\tR\anetwork\"\xa8\x01\n" +
 	"\vAddResponse\x12 \n" +
 	"\fhost_if_name\x18\x01 \x01(\tR\n" +
 	"hostIfName\x12\x19\n" +
@@ -1088,9 +1108,10 @@ const file_isthmus_proto_rawDesc = "" +
 	"attachment\x12\x14\n" +
 	"\x05netns\x18\x02 \x01(\tR\x05netns\x12\x1c\n" +
 	"\taddresses\x18\x03 \x03(\tR\taddresses\"\x0f\n" +
-	"\rCheckResponse\"9\n" +
+	"\rCheckResponse\"S\n" +
 	"\tGCRequest\x12,\n" +
-	"\x05valid\x18\x01 \x03(\v2\x16.isthmus.v1.AttachmentR\x05valid\">\n" +
+	"\x05valid\x18\x01 \x03(\v2\x16.isthmus.v1.AttachmentR\x05valid\x12\x18\n" +
+	"\anetwork\x18\x02 \x01(\tR\anetwork\">\n" +
 	"\n" +
 	"GCResponse\x120\n" +
 	"\aremoved\x18\x01 \x03(\v2\x16.isthmus.v1.AttachmentR\aremoved\"\x0f\n" +

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// TestKillAtEveryStep kills the process at every step of attaching three pods
+// and detaching one, starts it again and expects no trace of what it did not
+// answer for, and every trace of what it did.
+func TestKillAtEveryStep(t *testing.T) {
+	stride := 1
+	if testing.Short() {
+		stride = 6
+	}
+	kills := 0
+	for at := 1; ; at += stride {
+		m := newMachine(t, 3)
+		answered, killed := m.killed(at)
+		m.recovers(at, answered)
+		var want []string
+		for _, n := range slices.Sorted(maps.Keys(answered)) {
+			want = append(want, fmt.Sprintf("c%d:eth0[]", n))
+		}
+		if attached, recorded := m.traces(); !slices.Equal(attached, want) || !slices.Equal(recorded, want) {
+			t.Fatalf("kill at step %d: attached %v, recorded %v, want %v\n%s", at, attached, recorded, want, m.log.String())
+		}
+		if !killed {
+			break // it has fewer steps
+		}
+		kills++
+	}
+	t.Logf("kills=%d", kills)
+	if kills < 25/stride {
+		t.Errorf("only %d kills", kills)
+	}
+}
+
+func TestStopAndSecondAgent(t *testing.T) {
+	m := newMachine(t, 2)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	listener.Close()
+	m.extraArgs = []string{"--http-address", address, "--log-format", "json", "--log-level", "debug"}
+	m.start(0)
+	if _, err := m.add(0); err != nil {
+		t.Fatalf("%v\n%s", err, m.log.String())
+	}
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 200, "/": 404} {
+		resp, err := http.Get("http://" + address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != want || path == "/metrics" && !strings.Contains(string(body), "isthmus_endpoints 1") {
+			t.Errorf("%s: status %d\n%s", path, resp.StatusCode, body)
+		}
+	}
+	second := &machine{t: t, dir: m.dir, datapath: m.datapath, extraArgs: []string{"--http-address", ""}}
+	second.start(0)
+	if err := <-second.ended; err == nil || !strings.Contains(second.log.String(), "another agent answers there") {
+		t.Errorf("a second agent: %v\n%s", err, second.log.String())
+	}
+	second.conn.Close()
+	if err := m.stop(); err != nil {
+		t.Errorf("agent ended with %v\n%s", err, m.log.String())
+	}
+	if _, err := os.Stat(m.socket()); err == nil {
+		t.Error("the socket is left")
+	}
+	if b, err := os.ReadFile(filepath.Join(m.dir, "datapath", "inforce")); err != nil || string(b) != "c0:eth0" {
+		t.Errorf("in force after the end: %q, %v", b, err)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	other := "--hns-network=x"
+	if runtime.GOOS == "windows" {
+		other = "--uplink=x"
+	}
+	for name, c := range map[string]struct {
+		args []string
+		text string
+	}{
+		"unknown flag":    {[]string{"--frobnicate"}, "unknown flag: --frobnicate: see isthmus-agent --help"},
+		"argument":        {[]string{"now"}, `unexpected argument "now"`},
+		"argument of sub": {[]string{"version", "now"}, `unexpected argument "now"`},
+		"two sources":     {[]string{"--manifests", "/a", "--kubeconfig", "/b"}, "--manifests and --kubeconfig exclude each other: give one of them"},
+		"no name":         {[]string{"--node-name", ""}, "--node-name is empty"},
+		"relative":        {[]string{"--state-dir", "x"}, `--state-dir "x": give an absolute path`},
+		"pod range":       {[]string{"--pod-cidr", "10.0.0.0"}, `--pod-cidr "10.0.0.0": give ADDRESS/BITS without host bits`},
+		"host bits":       {[]string{"--pod-cidr", "10.0.0.1/24"}, `--pod-cidr "10.0.0.1/24": give ADDRESS/BITS without host bits`},
+		"overlap":         {[]string{"--pod-cidr", "10.0.0.0/24", "--pod-cidr", "10.0.0.0/16", "--manifests", "/nowhere"}, "pod ranges 10.0.0.0/24 and 10.0.0.0/16 overlap"},
+		"service range":   {[]string{"--service-cidr", "x"}, `--service-cidr "x": give ADDRESS/BITS`},
+		"quarantine":      {[]string{"--quarantine", "-1s"}, "--quarantine -1s: give 0 or more"},
+		"quarantine text": {[]string{"--quarantine", "long"}, "invalid argument"},
+		"mtu":             {[]string{"--mtu", "100"}, "--mtu 100: give a number from 1280 to 65535"},
+		"level":           {[]string{"--log-level", "loud"}, `--log-level "loud": give debug, info, warn or error`},
+		"format":          {[]string{"--log-format", "xml"}, `--log-format "xml": give text or json`},
+		"mode":            {[]string{"--hns-mode", "nat"}, `--hns-mode "nat": give l2bridge or overlay`},
+		"other system":    {[]string{other}, "has no meaning on " + runtime.GOOS},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out, errs bytes.Buffer
+			e := env{stdout: &out, stderr: &errs, backend: newBackend}
+			args := append([]string{"--state-dir=" + filepath.Join(t.TempDir(), "s"), "--node-name=n"}, c.args...)
+			if c.args[0] == "version" || c.args[0] == "now" {
+				args = c.args
+			}
+			if status := e.run(t.Context(), args); status != 2 || !strings.Contains(errs.String(), c.text) || strings.Count(errs.String(), "\n") != 1 || out.Len() > 0 {
+				t.Errorf("exit status %d, %q, %q, want 2 with %q", status, out.String(), errs.String(), c.text)
+			}
+		})
+	}
+}
+
+func TestVersion(t *testing.T) {
+	var out, errs bytes.Buffer
+	if status := (env{stdout: &out, stderr: &errs}).run(t.Context(), []string{"version"}); status != 0 || !strings.HasPrefix(out.String(), "isthmus-agent devel ") {
+		t.Errorf("exit status %d, %q, %q", status, out.String(), errs.String())
+	}
+}
+
+// TestRuntimeErrors expects status 1 and one line for what goes wrong before
+// the agent runs.
+func TestRuntimeErrors(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the agent's pipe is for administrators only")
+	}
+	dir := t.TempDir()
+	open := filepath.Join(dir, "open")
+	if err := os.Mkdir(open, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	failing := func(*options, func(string), *slog.Logger) opener {
+		return opener{open: func(context.Context, model.Node) (dataplane.Backend, error) {
+			return nil, errors.New("kernel is too old")
+		}}
+	}
+	for name, c := range map[string]struct {
+		args []string
+		text string
+	}{
+		"data path":        {nil, "loop: open data path: kernel is too old"},
+		"state dir":        {[]string{"--state-dir", open}, "can be written by others"},
+		"socket":           {[]string{"--socket", filepath.Join(open, "a.sock")}, "chmod 0700"},
+		"http":             {[]string{"--http-address", "127.0.0.1:99999"}, "listen on --http-address"},
+		"kubeconfig":       {[]string{"--kubeconfig", filepath.Join(dir, "none"), "--manifests", ""}, "none"},
+		"not in a cluster": {[]string{"--manifests", ""}, "kubeconfig"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			own, err := os.MkdirTemp("", "isthmus")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(own)
+			var out, errs bytes.Buffer
+			args := append([]string{"--node-name=n", "--manifests", dir, "--state-dir=" + filepath.Join(own, "s"), "--socket=" + filepath.Join(own, "r", "a.sock"),
+				"--http-address=", "--log-level=error"}, c.args...)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if status := (env{stdout: &out, stderr: &errs, backend: failing}).run(ctx, args); status != 1 || !strings.Contains(errs.String(), c.text) {
+				t.Errorf("exit status %d, %q, want 1 with %q", status, errs.String(), c.text)
+			}
+		})
+	}
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux"
+)
+
+// newBackend chooses the eBPF data path.
+func newBackend(o *options, step func(string), log *slog.Logger) opener {
+	cfg := linux.Defaults()
+	cfg.BPFFS, cfg.Uplink, cfg.MTU, cfg.Step = o.bpffs, o.uplink, o.mtu, step
+	return opener{open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
+		return linux.New(ctx, cfg, log)
+	}}
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// newBackend chooses the HNS data path, whose network needs the node's ranges.
+// HNS may take a minute for a call on a busy host.
+func newBackend(o *options, step func(string), log *slog.Logger) opener {
+	return opener{needsNode: true, timeout: 2 * time.Minute, open: func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
+		client, err := hns.Open()
+		if err != nil {
+			return nil, err
+		}
+		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses, Step: step}
+		if c.Mode == windows.Overlay { // has no IPv6
+			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
+		}
+		c.ServiceCIDRs, c.OutboundNATExceptions = o.services, slices.Concat(o.cluster, o.services)
+		// Without exceptions pods would hide behind their node from each other.
+		c.NoOutboundNAT = len(o.cluster) == 0
+		return windows.New(ctx, c, client, log)
+	}}
+}

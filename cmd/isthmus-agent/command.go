@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// opener opens the data path.
+type opener struct {
+	open func(context.Context, model.Node) (dataplane.Backend, error)
+	// needsNode tells that the node must be known before.
+	needsNode bool
+	// timeout bounds one operation, if the default is not enough.
+	timeout time.Duration
+}
+
+// env is what the program gets from outside; tests bring their own.
+type env struct {
+	stdout, stderr io.Writer
+	// backend makes the opener of the operating system.
+	backend func(o *options, step func(string), log *slog.Logger) opener
+	// step, if set, is called before every step instead of the debug log.
+	step func(string)
+}
+
+// usageError means that the command line is not right.
+type usageError struct{ error }
+
+// run executes the command line and returns the exit status.
+func (e env) run(ctx context.Context, args []string) int {
+	root := e.command()
+	root.SetArgs(args)
+	root.SetOut(e.stdout)
+	root.SetErr(e.stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(e.stderr, "isthmus-agent: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+	var usage usageError
+	if errors.As(err, &usage) {
+		return 2
+	}
+	return 1
+}
+
+func (e env) command() *cobra.Command {
+	o := &options{}
+	root := &cobra.Command{
+		Use:           "isthmus-agent",
+		Short:         "Pod networking and network policy of this node",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := o.check(c.Flags(), runtime.GOOS); err != nil {
+				return usageError{err}
+			}
+			return e.serve(c.Context(), o)
+		},
+	}
+	o.register(root.Flags())
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w: see isthmus-agent --help", err)}
+	})
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(&cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(e.stdout, "isthmus-agent %s %s/%s %s\n", version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+			return err
+		},
+	})
+	return root
+}
+
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q: see %s --help", args[0], c.CommandPath())}
+	}
+	return nil
+}

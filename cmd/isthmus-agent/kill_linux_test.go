@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// hold starts a process that lives in namespaces of its own until the test
+// ends, and returns its directory in /proc.
+func hold(t *testing.T, flags uintptr) string {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = []string{"ISTHMUS_TEST_DATAPATH=wait"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		cmd.Wait()
+	})
+	return fmt.Sprintf("/proc/%d", cmd.Process.Pid)
+}
+
+// TestKillWithTheRealDataPath does what TestKillAtEveryStep does with the eBPF
+// data path in a network namespace: real interfaces and maps, of which nothing
+// may leak.
+func TestKillWithTheRealDataPath(t *testing.T) {
+	if os.Geteuid() != 0 || testing.Short() {
+		t.Skip("needs root and takes half a minute")
+	}
+	node := hold(t, syscall.CLONE_NEWNET|syscall.CLONE_NEWNS)
+	enter := []string{"nsenter", "--net=" + node + "/ns/net", "--mount=" + node + "/ns/mnt"}
+	inNode := func(line string) string {
+		t.Helper()
+		words := append(slices.Clone(enter), strings.Fields(line)...)
+		out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", line, err, out)
+		}
+		return string(out)
+	}
+	dir := t.TempDir()
+	inNode("mount --make-rprivate /")
+	inNode("mount -t bpf bpf " + dir)
+	for _, line := range []string{"link set lo up", "link add up0 type veth peer name up1", "link set up1 up", "address add 192.0.2.1/24 dev up0", "link set up0 up"} {
+		inNode("ip " + line)
+	}
+	const stride = 5
+	kills := 0
+	for round := 0; ; round++ {
+		at := 1 + round*stride
+		m := newMachine(t, 3)
+		var pods []string
+		for range 3 {
+			pods = append(pods, hold(t, syscall.CLONE_NEWNET))
+		}
+		m.datapath, m.prefix = "real", enter
+		m.netns = func(n int) string { return pods[n] + "/ns/net" }
+		m.extraArgs = []string{"--bpffs", filepath.Join(dir, "isthmus"), "--uplink", "up0"}
+		answered, killed := m.killed(at)
+		m.recovers(at, answered)
+		if n := strings.Count(inNode("ip -o link show type veth"), ": ist"); n != len(answered) {
+			t.Fatalf("kill at step %d: %d interfaces for %d pods\n%s", at, n, len(answered), inNode("ip -o link"))
+		}
+		m.start(0) // leaves nothing for the next round
+		if err := m.gc(nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.stop(); err != nil {
+			t.Fatal(err)
+		}
+		if out := inNode("ip -o link show type veth"); strings.Contains(out, ": ist") {
+			t.Fatalf("interfaces are left after GC of everything:\n%s", out)
+		}
+		if !killed {
+			break
+		}
+		kills++
+	}
+	t.Logf("kills=%d", kills)
+	if kills < 30/stride {
+		t.Errorf("only %d kills", kills)
+	}
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/agent/socket"
+)
+
+// options are the flags.
+type options struct {
+	nodeName    string
+	manifests   string
+	kubeconfig  string
+	stateDir    string
+	socket      string
+	httpAddress string
+	podCIDRs    []string
+	quarantine  time.Duration
+	logLevel    string
+	logFormat   string
+
+	bpffs  string // Linux
+	uplink string // Linux
+	mtu    int    // Linux
+
+	hnsNetwork   string   // Windows
+	hnsMode      string   // Windows
+	clusterCIDRs []string // Windows
+	serviceCIDRs []string // Windows
+
+	// The lists of ranges, parsed by check.
+	prefixes, cluster, services []netip.Prefix
+}
+
+// linuxOnly and windowsOnly are the flags that mean something there only.
+var (
+	linuxOnly   = []string{"bpffs", "uplink", "mtu"}
+	windowsOnly = []string{"hns-network", "hns-mode", "cluster-cidr", "service-cidr"}
+)
+
+func (o *options) register(f *pflag.FlagSet) {
+	// The kubelet names its Node object so too (as of 2026-11). Without a host
+	// name --node-name is needed.
+	host, _ := os.Hostname()
+	host = strings.ToLower(strings.TrimSpace(host))
+	defaults := agent.Defaults()
+	f.StringVar(&o.nodeName, "node-name", host, "name of this node's Node object")
+	f.StringVar(&o.manifests, "manifests", "", "watch this directory of manifests and no API server")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "reach the API server with this file; without it and --manifests as a pod of the cluster")
+	f.StringVar(&o.stateDir, "state-dir", defaultStateDir(), "directory of the endpoint records")
+	f.StringVar(&o.socket, "socket", socket.Default, "socket for isthmus-cni and isthmusctl")
+	f.StringVar(&o.httpAddress, "http-address", "127.0.0.1:9470", "address of /metrics, /healthz and /readyz; empty for none")
+	f.StringArrayVar(&o.podCIDRs, "pod-cidr", nil, "pod range of this node, instead of those of its Node object (repeatable)")
+	f.DurationVar(&o.quarantine, "quarantine", defaults.Quarantine, "how long the address of a deleted pod is not used again")
+	f.IntVar(&o.mtu, "mtu", 0, "Linux: MTU of the pods' interfaces; 0 for the uplink's")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	f.StringVar(&o.bpffs, "bpffs", "/sys/fs/bpf/isthmus", "Linux: directory for pinned maps and programs")
+	f.StringVar(&o.uplink, "uplink", "", "Linux: interface to the other nodes; empty for that of the default route")
+	f.StringVar(&o.hnsNetwork, "hns-network", "isthmus", "Windows: name of the HNS network")
+	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
+	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; beyond it pods go by their node's address (repeatable; without it nowhere)")
+	f.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "Windows: range of the services (repeatable)")
+}
+
+// check reports everything that is wrong with the flags on an OS.
+func (o *options) check(f *pflag.FlagSet, goos string) error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if o.nodeName == "" {
+		wrong("--node-name is empty: give the name of this node's Node object")
+	}
+	if o.manifests != "" && o.kubeconfig != "" {
+		wrong("--manifests and --kubeconfig exclude each other: give one of them")
+	}
+	if !filepath.IsAbs(o.stateDir) {
+		wrong("--state-dir %q: give an absolute path", o.stateDir)
+	}
+	if o.mtu != 0 && (o.mtu < 1280 || o.mtu > 65535) {
+		wrong("--mtu %d: give a number from 1280 to 65535, or 0 for the uplink's", o.mtu)
+	}
+	if o.quarantine < 0 {
+		wrong("--quarantine %s: give 0 or more", o.quarantine)
+	}
+	if o.hnsMode != "l2bridge" && o.hnsMode != "overlay" {
+		wrong("--hns-mode %q: give l2bridge or overlay", o.hnsMode)
+	}
+	for _, list := range []struct {
+		flag   string
+		texts  []string
+		parsed *[]netip.Prefix
+	}{{"pod-cidr", o.podCIDRs, &o.prefixes}, {"cluster-cidr", o.clusterCIDRs, &o.cluster}, {"service-cidr", o.serviceCIDRs, &o.services}} {
+		for _, s := range list.texts {
+			p, err := netip.ParsePrefix(s)
+			if err != nil || p != p.Masked() {
+				wrong("--%s %q: give ADDRESS/BITS without host bits", list.flag, s)
+				continue
+			}
+			*list.parsed = append(*list.parsed, p)
+		}
+	}
+	if err := new(slog.LevelVar).UnmarshalText([]byte(o.logLevel)); err != nil || !slices.Contains([]string{"debug", "info", "warn", "error"}, o.logLevel) {
+		wrong("--log-level %q: give debug, info, warn or error", o.logLevel)
+	}
+	if o.logFormat != "text" && o.logFormat != "json" {
+		wrong("--log-format %q: give text or json", o.logFormat)
+	}
+	for flags, only := range map[*[]string]string{&linuxOnly: "linux", &windowsOnly: "windows"} {
+		for _, name := range *flags {
+			if f.Changed(name) && goos != only {
+				wrong("--%s has no meaning on %s: remove it", name, goos)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// logger writes what the level lets pass.
+func (o *options) logger(w io.Writer) *slog.Logger {
+	var level slog.LevelVar
+	_ = level.UnmarshalText([]byte(o.logLevel)) // checked before
+	h := &slog.HandlerOptions{Level: &level}
+	if o.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, h))
+	}
+	return slog.New(slog.NewTextHandler(w, h))
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/agent/socket"
+	"github.com/isthmus-net/isthmus/common/kube"
+)
+
+// serve runs the agent until the context is done.
+func (e env) serve(ctx context.Context, o *options) error {
+	log := o.logger(e.stderr)
+	step := e.step
+	if step == nil {
+		step = func(name string) { log.Debug("step", "name", name) }
+	}
+	source, err := newSource(o, log)
+	if err != nil {
+		return err
+	}
+	if err := prepareStateDir(o.stateDir); err != nil {
+		return err
+	}
+	backend := e.backend(o, step, log)
+	cfg := agent.Defaults()
+	cfg.NodeName, cfg.Version = o.nodeName, version
+	cfg.RecordDir = filepath.Join(o.stateDir, "endpoints")
+	cfg.PodCIDRs, cfg.Quarantine = o.prefixes, o.quarantine
+	cfg.Open, cfg.OpenNeedsNode = backend.open, backend.needsNode
+	if backend.timeout > 0 {
+		cfg.OpTimeout, cfg.Stall = backend.timeout, 2*backend.timeout
+	}
+	cfg.SourceProblems, cfg.Step = source.Problems, step
+	node, err := agent.New(cfg, log)
+	if err != nil {
+		return usageError{err}
+	}
+	// The socket is opened before anything is changed: whoever has it is the
+	// node's agent.
+	requests, err := socket.Listen(o.socket)
+	if err != nil {
+		return err
+	}
+	services := []service{ // in the order in which they are stopped
+		{"requests", func(ctx context.Context) error { return node.Serve(ctx, requests) }},
+		{"loop", node.Run},
+		{"cluster", func(ctx context.Context) error { return source.Run(ctx, node.Publish) }},
+	}
+	if o.httpAddress != "" {
+		listener, err := net.Listen("tcp", o.httpAddress)
+		if err != nil {
+			return errors.Join(fmt.Errorf("listen on --http-address: %w", err), requests.Close())
+		}
+		services = append(services, service{"http", func(ctx context.Context) error { return serveHTTP(ctx, listener, node.Handler()) }})
+	}
+	log.Info("agent starts", "version", version, "node", o.nodeName, "socket", o.socket)
+	err = runAll(ctx, services)
+	log.Info("agent has stopped; what is in force stays", "error", err)
+	return err
+}
+
+func newSource(o *options, log *slog.Logger) (kube.Source, error) {
+	if o.manifests != "" {
+		return kube.NewDirectory(kube.DefaultDirectoryConfig(o.manifests), log)
+	}
+	return kube.NewAPIServer(kube.DefaultAPIConfig(o.kubeconfig), log)
+}
+
+// service runs until its context is done; it returns earlier only if it cannot
+// go on.
+type service struct {
+	name string
+	run  func(context.Context) error
+}
+
+// runAll runs services until the context is done or one of them ends, then
+// stops them one after the other.
+func runAll(ctx context.Context, services []service) error {
+	type end struct {
+		index int
+		err   error
+	}
+	ends := make(chan end, len(services))
+	cancels := make([]context.CancelFunc, len(services))
+	for i, s := range services {
+		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		cancels[i] = cancel
+		go func() { ends <- end{i, s.run(own)} }()
+	}
+	ended := make([]bool, len(services))
+	var errs []error
+	note := func(e end) {
+		ended[e.index] = true
+		if e.err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", services[e.index].name, e.err))
+		}
+	}
+	select {
+	case <-ctx.Done():
+	case e := <-ends:
+		note(e)
+	}
+	for i := range services {
+		cancels[i]()
+		for !ended[i] {
+			note(<-ends)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func serveHTTP(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		<-ctx.Done()
+		server.Close()
+	}()
+	err := server.Serve(listener)
+	if errors.Is(err, http.ErrServerClosed) {
+		<-stopped
+		return nil
+	}
+	return fmt.Errorf("serve HTTP: %w", err)
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"syscall"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+)
+
+// ask connects to the agent and calls f; errors come with a remedy.
+func (e env) ask(ctx context.Context, s *shared, f func(context.Context, cniapi.InspectClient) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	conn, err := e.dial(ctx, s.socket)
+	if err != nil {
+		return fmt.Errorf("connect to the agent: %w: %s", err, remedy(err))
+	}
+	dialed := make(chan net.Conn, 1)
+	dialed <- conn
+	client, err := grpc.NewClient("passthrough:///agent", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			select {
+			case c := <-dialed:
+				return c, nil
+			default:
+				return nil, errors.New("connection was lost")
+			}
+		}))
+	if err != nil {
+		return fmt.Errorf("connect to the agent: %w", errors.Join(err, conn.Close()))
+	}
+	defer client.Close()
+	switch err := f(ctx, cniapi.NewInspectClient(client)); status.Code(err) {
+	case codes.OK:
+		return err
+	case codes.DeadlineExceeded:
+		return fmt.Errorf("ask the agent: no answer within %s: it is busy; give more --timeout, or look at its log", s.timeout)
+	case codes.Unavailable:
+		return fmt.Errorf("ask the agent: connection was lost: run isthmusctl as root, or look whether the agent restarts: %s", status.Convert(err).Message())
+	case codes.Unimplemented:
+		return errors.New("ask the agent: it does not know this request: use isthmusctl of the agent's version")
+	default:
+		return fmt.Errorf("ask the agent: %s", status.Convert(err).Message())
+	}
+}
+
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return "run isthmusctl as root, on Windows as an administrator"
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return "start isthmus-agent, or name its socket with --socket"
+	}
+	return "look whether isthmus-agent runs"
+}

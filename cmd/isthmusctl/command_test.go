@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/agent/socket"
+	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// node is an agent on a data path in memory, behind a real socket.
+type node struct {
+	t      *testing.T
+	socket string
+	fake   *dataplane.Fake
+	agent  *agent.Agent
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("the agent's pipe is for administrators only")
+	}
+	dir, err := os.MkdirTemp("", "isthmus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	n := &node{t: t, socket: filepath.Join(dir, "a.sock"), fake: dataplane.NewFake(model.Features{OS: model.Linux, Platform: "kernel 6.1"})}
+	c := agent.Defaults()
+	c.NodeName, c.Version, c.RecordDir = "node1", "v1.2.3", filepath.Join(dir, "endpoints")
+	c.Open = func(context.Context, model.Node) (dataplane.Backend, error) { return n.fake, nil }
+	if n.agent, err = agent.New(c, slog.New(slog.NewTextHandler(io.Discard, nil))); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := socket.Listen(n.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served, ran := make(chan error, 1), make(chan error, 1)
+	go func() { served <- n.agent.Serve(ctx, listener) }()
+	go func() { ran <- n.agent.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		for _, c := range []chan error{served, ran} {
+			if err := <-c; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return n
+}
+
+// fill attaches two pods, one of which is broken afterwards.
+func (n *node) fill() {
+	n.t.Helper()
+	self := &model.Node{Name: "node1", OS: model.Linux, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}
+	var pods []*model.Pod
+	for _, name := range []string{"api", "web"} {
+		pods = append(pods, &model.Pod{PodID: model.PodID{Namespace: "shop", Name: name}, Node: "node1", Labels: model.MakeLabels(map[string]string{"app": name})})
+	}
+	web := model.MakeSelector(model.Requirement{Key: "app", Operator: model.In, Values: []string{"web"}})
+	policy := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "shut"}, Tier: model.TierNetworkPolicy,
+		Isolates: [2]bool{true, true}, Subject: model.PodSelector{Namespace: "shop", Pods: web}}
+	n.agent.Publish(model.MakeSnapshot(nil, []*model.Node{self}, pods, []*model.Policy{policy}))
+	for i, p := range pods {
+		_, err := n.agent.Add(context.Background(), &cniapi.AddRequest{Attachment: &cniapi.Attachment{ContainerId: fmt.Sprintf("c%d", i), IfName: "eth0"},
+			Netns: fmt.Sprintf("/run/netns/c%d", i), PodNamespace: p.Namespace, PodName: p.Name})
+		if err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	n.fake.Break("c1:eth0", "routes")
+	var c dataplane.Counters
+	c.Verdicts = [2][2]uint64{{1, 2}, {3, 4}}
+	n.fake.SetCounters(c)
+	time.Sleep(50 * time.Millisecond) // for the view to be published
+}
+
+// ctl runs the real command line.
+func ctl(args ...string) (status int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	status = env{stdout: &out, stderr: &errs, dial: socket.Dial}.run(context.Background(), args)
+	return status, out.String(), errs.String()
+}
+
+// What differs from run to run, or with the compiler's own business.
+var (
+	stamp = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:]+Z|"[0-9]{18,}"`)
+	table = regexp.MustCompile(`[0-9a-f]{32}`)
+)
+
+func TestGolden(t *testing.T) {
+	n := newNode(t)
+	n.fill()
+	for name, args := range map[string][]string{
+		"status.txt":          {"status"},
+		"status-wide.txt":     {"status", "-o", "wide"},
+		"status.json":         {"status", "-o", "json"},
+		"endpoints.txt":       {"endpoints"},
+		"endpoints-wide.txt":  {"endpoints", "--output=wide"},
+		"endpoints-json.json": {"endpoints", "-o", "json"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, out, errs := ctl(append(args, "--socket", n.socket)...)
+			if status != 0 || errs != "" {
+				t.Errorf("exit status %d, %q", status, errs)
+			}
+			if strings.HasSuffix(name, ".json") && !json.Valid([]byte(out)) {
+				t.Errorf("is no JSON: %s", out)
+			}
+			out = table.ReplaceAllString(stamp.ReplaceAllString(out, "TIME"), strings.Repeat("f", 32))
+			path := filepath.Join("testdata", name)
+			if *update {
+				if err := os.WriteFile(path, []byte(out), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out != string(want) {
+				t.Errorf("got\n%s\nwant\n%s", out, want)
+			}
+		})
+	}
+}
+
+func TestNotReady(t *testing.T) {
+	n := newNode(t)
+	time.Sleep(50 * time.Millisecond)
+	status, out, errs := ctl("status", "--socket", n.socket)
+	if status != 3 || !strings.Contains(errs, "not ready") || !strings.Contains(out, "the state of the cluster is not known yet") {
+		t.Errorf("exit status %d, %q, %q", status, out, errs)
+	}
+	if status, out, _ := ctl("endpoints", "--socket", n.socket); status != 0 || strings.Count(out, "\n") != 1 {
+		t.Errorf("exit status %d, %q", status, out)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	dir := t.TempDir()
+	silent := filepath.Join(dir, "s")
+	listener, err := net.Listen("unix", silent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for name, c := range map[string]struct {
+		args   []string
+		status int
+		text   string
+	}{
+		"no agent":           {[]string{"status", "--socket", filepath.Join(dir, "none")}, 1, "start isthmus-agent, or name its socket with --socket"},
+		"silent agent":       {[]string{"endpoints", "--socket", silent, "--timeout", "200ms"}, 1, "no answer within 200ms"},
+		"unknown flag":       {[]string{"status", "--colour"}, 2, "unknown flag: --colour: see isthmusctl status --help"},
+		"unknown subcommand": {[]string{"frobnicate"}, 2, `unexpected argument "frobnicate"`},
+		"argument":           {[]string{"endpoints", "x"}, 2, `unexpected argument "x": see isthmusctl endpoints --help`},
+		"output":             {[]string{"endpoints", "-o", "yaml"}, 2, `--output "yaml": give text, wide or json`},
+		"timeout":            {[]string{"endpoints", "--timeout", "-1s"}, 2, "give a duration above 0"},
+		"timeout text":       {[]string{"endpoints", "--timeout", "soon"}, 2, "invalid argument"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, out, errs := ctl(c.args...)
+			if status != c.status || !strings.Contains(errs, c.text) || strings.Count(errs, "\n") != 1 || out != "" {
+				t.Errorf("exit status %d, %q, %q, want %d with %q", status, out, errs, c.status, c.text)
+			}
+		})
+	}
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	if status, out, errs := ctl("version"); status != 0 || !strings.HasPrefix(out, "isthmusctl devel ") || errs != "" {
+		t.Errorf("version: %d, %q, %q", status, out, errs)
+	}
+	for _, args := range [][]string{{}, {"--help"}, {"status", "--help"}} {
+		if status, out, errs := ctl(args...); status != 0 || !strings.Contains(out, "Usage:") || errs != "" {
+			t.Errorf("%q: %d, %q, %q", args, status, out, errs)
+		}
+	}
+}

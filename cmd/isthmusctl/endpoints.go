@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+)
+
+func (e env) endpointsCommand() *cobra.Command {
+	s := &shared{}
+	c := &cobra.Command{
+		Use:   "endpoints",
+		Short: "List the pods that are attached to this node",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := s.check(); err != nil {
+				return err
+			}
+			var list *cniapi.ListEndpointsResponse
+			err := e.ask(c.Context(), s, func(ctx context.Context, agent cniapi.InspectClient) (err error) {
+				list, err = agent.ListEndpoints(ctx, &cniapi.ListEndpointsRequest{})
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if s.output == "json" {
+				return writeJSON(e.stdout, list)
+			}
+			return writeEndpoints(e.stdout, list.GetEndpoints(), s.output == "wide")
+		},
+	}
+	s.register(c)
+	return c
+}
+
+func writeEndpoints(out io.Writer, list []*cniapi.Endpoint, wide bool) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	head := "POD\tADDRESSES\tPOLICY\tPROBLEMS"
+	if wide {
+		head = "POD\tADDRESSES\tPOLICY\tCONTAINER\tINTERFACE\tHOST INTERFACE\tTABLE\tPOLICIES\tPROBLEMS"
+	}
+	fmt.Fprintln(w, head)
+	for _, p := range list {
+		pod := p.GetPodNamespace() + "/" + p.GetPodName()
+		if p.GetPodName() == "" {
+			pod = "unknown"
+		}
+		policy := "in force"
+		if p.GetTable() == "" {
+			policy = "default deny"
+		}
+		cells := []string{pod, orNone(strings.Join(p.GetAddresses(), ",")), policy}
+		if wide {
+			a := p.GetAttachment()
+			cells = append(cells, a.GetContainerId(), a.GetIfName(), orNone(p.GetHostIfName()), orNone(p.GetTable()), orNone(strings.Join(p.GetPolicies(), ", ")))
+		}
+		cells = append(cells, orNone(strings.Join(p.GetProblems(), "; ")))
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	return w.Flush()
+}
+
+// writeJSON writes every field, under the names of the protocol, so that
+// scripts find zeros too.
+func writeJSON(out io.Writer, m proto.Message) error {
+	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	var text bytes.Buffer // protojson varies its spaces from build to build
+	if err := json.Indent(&text, b, "", "  "); err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	text.WriteByte('\n')
+	_, err = text.WriteTo(out)
+	return err
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+)
+
+// ErrImpossible is returned for flows that no packet can be made for: between
+// address families, or to protocols of the other family.
+var ErrImpossible = errors.New("no such packet can exist")
+
+// Question is one cell: what is decided at one end of a flow.
+type Question struct {
+	Node      string
+	Endpoint  model.EndpointID
+	Pod       *model.Pod
+	Direction model.Direction
+	Remote    netip.Addr
+	Protocol  model.Protocol
+	Port      uint16
+}
+
+// String names the cell in one line.
+func (q Question) String() string {
+	return fmt.Sprintf("%s %s %s %s/%d", q.Pod.PodID, q.Direction, q.Remote, q.Protocol, q.Port)
+}
+
+// Engine decides cells of the cluster that it was last given.
+type Engine interface {
+	// Name is what users call it.
+	Name() string
+	// Load takes a cluster in, replacing the one before as a running node
+	// would.
+	Load(c *Cluster) error
+	// Decide answers for one cell. An engine that has several ways to decide
+	// and finds that they differ returns an error that says how.
+	Decide(q Question) (model.Verdict, error)
+	// Close releases what the engine holds.
+	Close() error
+}
+
+// Cluster is a snapshot with what every node should enforce for it.
+type Cluster struct {
+	Snapshot *model.Snapshot
+	// States are by node. A node is listed if it runs a policed pod.
+	States      map[string]*model.State
+	Unsupported []model.Unsupported
+	owners      model.Owners
+}
+
+// homeless is the node of pods that are bound to none (yet).
+const homeless = "(no node)"
+
+// nodeOf is the node that enforces for a pod.
+func nodeOf(p *model.Pod) string {
+	if p.Node == "" {
+		return homeless
+	}
+	return p.Node
+}
+
+// EndpointOf is the endpoint that stands for a pod.
+func EndpointOf(p *model.Pod) model.EndpointID {
+	return model.MakeEndpointID(p.Namespace+"_"+p.Name, "eth0")
+}
+
+// Compile compiles a snapshot for every node. previous, if given, is what the
+// nodes enforced before.
+func Compile(s *model.Snapshot, previous *Cluster) *Cluster {
+	c := &Cluster{Snapshot: s, States: make(map[string]*model.State), owners: s.Owners()}
+	endpoints := make(map[string]map[model.EndpointID]policy.Endpoint)
+	for _, p := range s.Pods.All() {
+		if !p.Policed() || len(p.IPs) == 0 {
+			continue
+		}
+		node := nodeOf(p)
+		if endpoints[node] == nil {
+			endpoints[node] = make(map[model.EndpointID]policy.Endpoint)
+		}
+		endpoints[node][EndpointOf(p)] = policy.Endpoint{Pod: p.PodID, IPs: p.IPs}
+	}
+	for node, local := range endpoints {
+		in := policy.Input{Snapshot: s, Node: node, Endpoints: local}
+		if previous != nil {
+			in.Previous = previous.States[node]
+		}
+		state, unsupported := policy.Compile(in)
+		c.States[node] = state
+		c.Unsupported = append(c.Unsupported, unsupported...)
+	}
+	return c
+}
+
+// Questions returns the cells that decide a flow: at the source if that is a
+// policed pod, and at the destination if that is one.
+func (c *Cluster) Questions(f model.Flow) []Question {
+	var qs []Question
+	add := func(p *model.Pod, d model.Direction, remote netip.Addr) {
+		qs = append(qs, Question{Node: nodeOf(p), Endpoint: EndpointOf(p), Pod: p, Direction: d, Remote: remote, Protocol: f.Protocol, Port: f.Port})
+	}
+	if p, ok := c.owners.Pods[f.Src]; ok {
+		add(p, model.Egress, f.Dst)
+	}
+	if p, ok := c.owners.Pods[f.Dst]; ok {
+		add(p, model.Ingress, f.Src)
+	}
+	return qs
+}
+
+// Decide asks an engine about both ends of a flow. It is allowed if every end
+// allows it.
+func (c *Cluster) Decide(e Engine, f model.Flow) (model.Verdict, error) {
+	verdict := model.Allow
+	for _, q := range c.Questions(f) {
+		v, err := e.Decide(q)
+		if err != nil {
+			return model.Deny, fmt.Errorf("%s: %s: %w", e.Name(), q, err)
+		}
+		verdict = min(verdict, v)
+	}
+	return verdict, nil
+}
+
+// possible reports whether a packet of the cell can exist.
+func (q Question) possible() bool {
+	switch {
+	case q.Protocol == model.ICMP && q.Remote.Is6(), q.Protocol == model.ICMPv6 && q.Remote.Is4():
+		return false
+	}
+	for _, ip := range q.Pod.IPs {
+		if ip.Is6() == q.Remote.Is6() {
+			return true
+		}
+	}
+	return false
+}
+
+// self reports whether the remote address is the pod's own.
+func (q Question) self() bool {
+	for _, ip := range q.Pod.IPs {
+		if ip == q.Remote {
+			return true
+		}
+	}
+	return false
+}

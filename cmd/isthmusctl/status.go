@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+)
+
+func (e env) statusCommand() *cobra.Command {
+	s := &shared{}
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show the state of this node; exit status 3 if it is not ready",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := s.check(); err != nil {
+				return err
+			}
+			var node *cniapi.GetNodeResponse
+			err := e.ask(c.Context(), s, func(ctx context.Context, agent cniapi.InspectClient) (err error) {
+				node, err = agent.GetNode(ctx, &cniapi.GetNodeRequest{})
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if s.output == "json" {
+				err = writeJSON(e.stdout, node)
+			} else {
+				err = writeStatus(e.stdout, node, s.output == "wide")
+			}
+			if err == nil && !node.GetReady() {
+				return errNotReady
+			}
+			return err
+		},
+	}
+	s.register(c)
+	return c
+}
+
+func writeStatus(out io.Writer, n *cniapi.GetNodeResponse, wide bool) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%s:\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+	ready := "yes"
+	if !n.GetReady() {
+		ready = "no"
+	}
+	row("Node", "%s", n.GetNode())
+	row("Ready", "%s", ready)
+	row("Agent", "%s on %s (%s)", n.GetVersion(), orNone(n.GetOs()), orNone(n.GetPlatform()))
+	row("Pod ranges", "%s", orNone(strings.Join(n.GetPodCidrs(), ", ")))
+	row("Endpoints", "%d", n.GetEndpoints())
+	row("Known", "%d pods, %d policies", n.GetPodsKnown(), n.GetPolicies())
+	row("Applied", "%s", when(n.GetAppliedUnixNano()))
+	if wide {
+		row("Compiled", "%d tables, %d peer classes, %d port classes", n.GetTables(), n.GetPeerClasses(), n.GetPortClasses())
+		row("Ingress", "%d flows allowed, %d denied", n.GetIngressAllowed(), n.GetIngressDenied())
+		row("Egress", "%d flows allowed, %d denied", n.GetEgressAllowed(), n.GetEgressDenied())
+	}
+	for _, p := range n.GetProblems() {
+		row("Problem", "%s", p)
+	}
+	for _, u := range n.GetUnsupported() {
+		row("Unsupported", "%s", u)
+	}
+	return w.Flush()
+}
+
+func when(unixNano int64) string {
+	if unixNano == 0 {
+		return "never by this agent"
+	}
+	return time.Unix(0, unixNano).UTC().Format(time.RFC3339)
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}

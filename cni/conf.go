@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/isthmus-net/isthmus/common/agent/socket"
+)
+
+// DefaultTimeout bounds a request if the configuration does not.
+const DefaultTimeout = 60 * time.Second
+
+// maxTimeout is the longest that a configuration may ask for.
+const maxTimeout = 10 * time.Minute
+
+// Conf is the network configuration as far as the plugin uses it. Keys that it
+// does not know are for others and are let pass.
+type Conf struct {
+	CNIVersion string
+	Name       string
+	// Socket is the agent's address.
+	Socket string
+	// Timeout bounds a request to the agent.
+	Timeout time.Duration
+	// DNS is passed on in the result.
+	DNS types.DNS
+	// PrevResult is the result of the plugin before this one, or of ADD.
+	PrevResult types.Result
+	// Valid are the attachments that GC keeps; nil if the key is missing.
+	Valid []types.GCAttachment
+	// refused says what keys ask for what is not possible, for ADD.
+	refused []string
+}
+
+// unsupported are the capabilities that a runtime may pass in runtimeConfig and
+// what to do instead.
+var unsupported = map[string]string{
+	"portMappings":   "host ports are not supported: use a Service of type NodePort, or remove the portMappings capability",
+	"bandwidth":      "bandwidth limits are not supported: remove the bandwidth annotations of the pod or the capability",
+	"ipRanges":       "addresses come from the node's pod ranges: remove the ipRanges capability",
+	"ips":            "addresses come from the node's pod ranges: remove the request for fixed addresses",
+	"mac":            "the hardware address is chosen by the agent: remove the request for a fixed one",
+	"infinibandGUID": "InfiniBand is not supported: remove the infinibandGUID capability",
+	"deviceID":       "devices cannot be passed to pods: remove the deviceID capability",
+	"aliases":        "aliases are not supported: remove the aliases capability",
+}
+
+// ParseConf reads a network configuration. The error is a *types.Error: code 6
+// if it is not a JSON object, code 7 with key and value if a value is not right.
+func ParseConf(stdin []byte) (*Conf, error) {
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(stdin, &keys); err != nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "network configuration is not a JSON object", err.Error())
+	}
+	if keys == nil {
+		return nil, types.NewError(types.ErrDecodingFailure, "network configuration is not a JSON object", "it is null")
+	}
+	c := &Conf{Socket: socket.Default, Timeout: DefaultTimeout}
+	for _, read := range []func(map[string]json.RawMessage) error{
+		c.readStandard, c.readOwn, c.readRuntimeConfig, c.readAttachments, c.readPrevResult,
+	} {
+		if err := read(keys); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// wrong is the error about one key.
+func wrong(key string, value []byte, remedy string) error {
+	text := string(bytes.TrimSpace(value))
+	if len(text) > 100 {
+		text = text[:97] + "..."
+	}
+	return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("network configuration: %q: %s is not valid", key, text), remedy)
+}
+
+// read decodes a key if it is there.
+func read(keys map[string]json.RawMessage, key string, into any, remedy string) error {
+	if raw, ok := keys[key]; ok {
+		if err := json.Unmarshal(raw, into); err != nil {
+			return wrong(key, raw, remedy)
+		}
+	}
+	return nil
+}
+
+func (c *Conf) readStandard(keys map[string]json.RawMessage) error {
+	if err := read(keys, "cniVersion", &c.CNIVersion, "use a version as a string"); err != nil {
+		return err
+	}
+	if err := read(keys, "name", &c.Name, "use a name as a string"); err != nil {
+		return err
+	}
+	if err := read(keys, "dns", &c.DNS, "use an object with nameservers, domain, search and options"); err != nil {
+		return err
+	}
+	var ipam struct{ Type string }
+	if err := read(keys, "ipam", &ipam, "remove it: the agent gives out the addresses"); err != nil {
+		return err
+	}
+	if ipam.Type != "" {
+		c.refused = append(c.refused, fmt.Sprintf("ipam.type %q: the agent gives out the addresses of the node's pod ranges: remove ipam", ipam.Type))
+	}
+	return nil
+}
+
+func (c *Conf) readOwn(keys map[string]json.RawMessage) error {
+	const remedy = "use the absolute path of the agent's socket, on Windows the name of its pipe"
+	if err := read(keys, "socket", &c.Socket, remedy); err != nil {
+		return err
+	}
+	if !filepath.IsAbs(c.Socket) && !strings.HasPrefix(c.Socket, `\\.\pipe\`) {
+		return wrong("socket", keys["socket"], remedy)
+	}
+	if raw, ok := keys["timeoutSeconds"]; ok {
+		var seconds float64
+		if err := json.Unmarshal(raw, &seconds); err != nil || seconds <= 0 || seconds > maxTimeout.Seconds() {
+			return wrong("timeoutSeconds", raw, fmt.Sprintf("use a number above 0, at most %g", maxTimeout.Seconds()))
+		}
+		c.Timeout = time.Duration(seconds * float64(time.Second))
+	}
+	if raw, ok := keys["mtu"]; ok {
+		c.refused = append(c.refused, fmt.Sprintf("mtu %s: the MTU is the agent's: remove it and start the agent with --mtu", raw))
+	}
+	return nil
+}
+
+func (c *Conf) readRuntimeConfig(keys map[string]json.RawMessage) error {
+	var capabilities map[string]json.RawMessage
+	if err := read(keys, "runtimeConfig", &capabilities, "use an object"); err != nil {
+		return err
+	}
+	for name, raw := range capabilities {
+		if why, ok := unsupported[name]; ok && !empty(raw) {
+			c.refused = append(c.refused, fmt.Sprintf("runtimeConfig.%s: %s", name, why))
+		}
+	}
+	slices.Sort(c.refused)
+	// Passed for Windows containers; it replaces what the file says.
+	var dns struct {
+		Servers  []string `json:"servers"`
+		Searches []string `json:"searches"`
+		Options  []string `json:"options"`
+	}
+	if err := read(capabilities, "dns", &dns, "use an object with servers, searches and options"); err != nil {
+		return err
+	}
+	if len(dns.Servers)+len(dns.Searches)+len(dns.Options) > 0 {
+		c.DNS = types.DNS{Nameservers: dns.Servers, Search: dns.Searches, Options: dns.Options}
+	}
+	return nil
+}
+
+// empty reports whether a value asks for nothing.
+func empty(raw json.RawMessage) bool {
+	var value any
+	if err := json.Unmarshal(raw, &value); err != nil {
+		return false
+	}
+	switch v := value.(type) {
+	case nil:
+		return true
+	case []any:
+		return len(v) == 0
+	case string:
+		return v == ""
+	case map[string]any:
+		// A bandwidth object with zeros limits nothing.
+		for _, member := range v {
+			if n, ok := member.(float64); !ok || n != 0 {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+func (c *Conf) readAttachments(keys map[string]json.RawMessage) error {
+	// libcni passes the list under two names (containernetworking/cni #1101).
+	for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
+		if _, ok := keys[key]; !ok || c.Valid != nil {
+			continue
+		}
+		c.Valid = []types.GCAttachment{}
+		if err := read(keys, key, &c.Valid, "use a list of objects with containerID and ifname"); err != nil {
+			return err
+		}
+		if c.Valid == nil { // null
+			c.Valid = []types.GCAttachment{}
+		}
+	}
+	return nil
+}
+
+func (c *Conf) readPrevResult(keys map[string]json.RawMessage) error {
+	raw, ok := keys["prevResult"]
+	if !ok || string(bytes.TrimSpace(raw)) == "null" {
+		return nil
+	}
+	p := types.PluginConf{CNIVersion: c.CNIVersion}
+	const remedy = "pass the result of ADD as it was printed"
+	if err := json.Unmarshal(raw, &p.RawPrevResult); err != nil {
+		return wrong("prevResult", raw, remedy)
+	}
+	if err := version.ParsePrevResult(&p); err != nil {
+		return wrong("prevResult", raw, remedy+": "+err.Error())
+	}
+	c.PrevResult = p.PrevResult
+	return nil
+}
+
+// checkAdd refuses what ADD cannot do. DEL must work with any configuration.
+func (c *Conf) checkAdd() error {
+	refused := c.refused
+	if c.PrevResult != nil {
+		refused = append(slices.Clip(refused), "prevResult: isthmus makes the pod's interface and must be the first plugin of the list")
+	}
+	if len(refused) == 0 {
+		return nil
+	}
+	return types.NewError(types.ErrInvalidNetworkConfig, "network configuration asks for what isthmus does not do: "+refused[0], strings.Join(refused[1:], "; "))
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+)
+
+// makeResult turns the agent's answer into a result of the wanted version.
+func makeResult(r *cniapi.AddResponse, ifName, netns string, dns types.DNS, want string) (types.Result, error) {
+	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, DNS: dns}
+	if r.GetHostIfName() != "" {
+		result.Interfaces = append(result.Interfaces, &types100.Interface{Name: r.GetHostIfName(), Mac: r.GetHostMac(), Mtu: int(r.GetMtu())})
+	}
+	result.Interfaces = append(result.Interfaces, &types100.Interface{Name: ifName, Mac: r.GetMac(), Mtu: int(r.GetMtu()), Sandbox: netns})
+	inside := len(result.Interfaces) - 1
+	gateways, err := gatewaysByFamily(r.GetGateways())
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range r.GetAddresses() {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, fmt.Errorf("read answer of the agent: address: %w", err)
+		}
+		ip := &types100.IPConfig{Interface: types100.Int(inside), Address: ipNet(p)}
+		if gateway, ok := gateways[p.Addr().Is6()]; ok {
+			ip.Gateway = gateway.AsSlice()
+			result.Routes = append(result.Routes, &types.Route{Dst: ipNet(defaultRoute(p.Addr().Is6())), GW: gateway.AsSlice()})
+		}
+		result.IPs = append(result.IPs, ip)
+	}
+	if with11, err := version.GreaterThanOrEqualTo(want, "1.1.0"); err != nil || !with11 {
+		for _, i := range result.Interfaces {
+			i.Mtu = 0 // came with 1.1.0
+		}
+	}
+	return result.GetAsVersion(want)
+}
+
+func gatewaysByFamily(gateways []string) (map[bool]netip.Addr, error) {
+	byFamily := make(map[bool]netip.Addr)
+	for _, s := range gateways {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, fmt.Errorf("read answer of the agent: gateway: %w", err)
+		}
+		byFamily[a.Is6()] = a
+	}
+	return byFamily, nil
+}
+
+func defaultRoute(v6 bool) netip.Prefix {
+	if v6 {
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+}
+
+// ipNet is what the CNI library wants; only here.
+func ipNet(p netip.Prefix) net.IPNet {
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// ownAddresses returns the addresses, with their prefix length, that a result
+// says the pod's interface has. Plugins that come later may have added others.
+func ownAddresses(result types.Result, ifName, netns string) ([]string, error) {
+	r, err := types100.GetResult(result)
+	if err != nil {
+		return nil, fmt.Errorf("read prevResult: %w", err)
+	}
+	own := -1
+	for i, inf := range r.Interfaces {
+		if inf.Name == ifName && inf.Sandbox == netns {
+			own = i
+		}
+	}
+	if own < 0 {
+		return nil, fmt.Errorf("read prevResult: it has no interface %s in %s", ifName, netns)
+	}
+	var all []string
+	for _, ip := range r.IPs {
+		if ip.Interface == nil || *ip.Interface == own {
+			all = append(all, ip.Address.String())
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/endpoint"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// addition is an Add that is not answered yet.
+type addition struct {
+	ctx context.Context
+	id  model.EndpointID
+	req *cniapi.AddRequest
+	// deadline is until when its pod may become known.
+	deadline time.Time
+	reply    chan addReply // of capacity 1
+}
+
+type addReply struct {
+	response *cniapi.AddResponse
+	err      error
+}
+
+func (a *addition) fail(err error) { a.reply <- addReply{err: err} }
+
+func (a *addition) pod() model.PodID {
+	return model.PodID{Namespace: a.req.GetPodNamespace(), Name: a.req.GetPodName()}
+}
+
+// Add attaches a pod and returns when its policy is in force. The error is an
+// *Error or a context's.
+func (a *Agent) Add(ctx context.Context, req *cniapi.AddRequest) (*cniapi.AddResponse, error) {
+	id, err := checkAdd(req)
+	if err != nil {
+		return nil, err
+	}
+	add := &addition{ctx: ctx, id: id, req: req, deadline: time.Now().Add(a.cfg.AddWait), reply: make(chan addReply, 1)}
+	if d, ok := ctx.Deadline(); ok {
+		// Leave time to say why before the caller gives up.
+		if d = d.Add(-time.Until(d) / 10); d.Before(add.deadline) {
+			add.deadline = d
+		}
+	}
+	err = a.do(ctx, func(l *loop) {
+		if l.stopping {
+			add.fail(errStopped)
+			return
+		}
+		l.pending = append(l.pending, add)
+	})
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case r := <-add.reply:
+		return r.response, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-a.done:
+		return nil, errStopped
+	}
+}
+
+// joining is an endpoint that is attached and waits for its policy, with the
+// Adds that wait for it.
+type joining struct {
+	*entry
+	waiters []*addition
+}
+
+// admit attaches the pods that are known by now and puts their policy in force.
+func (l *loop) admit() {
+	if len(l.pending) == 0 {
+		return
+	}
+	var batch []*joining
+	var waiting []*addition
+	for _, a := range l.pending {
+		if a.ctx.Err() != nil {
+			continue // nobody waits for the answer
+		}
+		known, err := l.checkPod(a)
+		if err == nil && !known {
+			waiting = append(waiting, a)
+			continue
+		}
+		if err == nil {
+			batch, err = l.join(batch, a)
+		}
+		if err != nil {
+			a.fail(err)
+		}
+	}
+	l.pending = waiting
+	l.commit(batch)
+}
+
+// checkPod reports whether the pod of an Add is known, and refuses pods that
+// can never be attached.
+func (l *loop) checkPod(a *addition) (known bool, err error) {
+	if l.snapshot == nil {
+		return false, nil
+	}
+	pod, ok := l.snapshot.Pods.Get(a.pod())
+	switch {
+	case !ok, !samePod(a.req.GetPodUid(), pod.UID), pod.Node != "" && pod.Node != l.cfg.NodeName, pod.Finished:
+		return false, nil // the snapshot may be behind
+	case pod.HostNetwork:
+		return false, refuse(CodeRefused, "it has its node's addresses and no interface of its own", "pod %s uses the host network", a.pod())
+	}
+	return true, nil
+}
+
+// expire answers the Adds that waited long enough.
+func (l *loop) expire() {
+	now := time.Now()
+	l.pending = slices.DeleteFunc(l.pending, func(a *addition) bool {
+		if now.Before(a.deadline) && a.ctx.Err() == nil {
+			return false
+		}
+		a.fail(l.whyUnknown(a))
+		return true
+	})
+}
+
+// whyUnknown says what an Add waited for in vain.
+func (l *loop) whyUnknown(a *addition) error {
+	const remedy = "the runtime will try again"
+	if l.snapshot == nil {
+		return refuse(CodeTryAgain, remedy, "pod %s is not attached: the state of the cluster is not known yet", a.pod())
+	}
+	if l.backend == nil {
+		return refuse(CodeTryAgain, "wait until its Node object has addresses and podCIDRs", "pod %s is not attached: the addresses and pod ranges of node %s are not known yet", a.pod(), l.cfg.NodeName)
+	}
+	pod, ok := l.snapshot.Pods.Get(a.pod())
+	switch {
+	case !ok:
+		return refuse(CodeTryAgain, remedy, "pod %s is not known to the agent", a.pod())
+	case !samePod(a.req.GetPodUid(), pod.UID):
+		return refuse(CodeTryAgain, remedy, "pod %s is known with UID %s, not %s", a.pod(), pod.UID, a.req.GetPodUid())
+	case pod.Node != "" && pod.Node != l.cfg.NodeName:
+		return refuse(CodeTryAgain, remedy, "pod %s is bound to node %s, not to %s", a.pod(), pod.Node, l.cfg.NodeName)
+	}
+	return refuse(CodeTryAgain, remedy, "pod %s has finished", a.pod())
+}
+
+// join adds the endpoint of an Add to the batch, attaching it if need be.
+func (l *loop) join(batch []*joining, a *addition) ([]*joining, error) {
+	e := l.entries[a.id]
+	if e != nil && e.State != endpoint.Released && !e.leaving {
+		if err := conflict(e, a); err != nil {
+			return batch, err
+		}
+		for _, j := range batch {
+			if j.entry == e {
+				j.waiters = append(j.waiters, a)
+				return batch, nil
+			}
+		}
+		if !e.attached || e.problem != nil {
+			l.adopt(e)
+		}
+		if e.problem != nil {
+			return batch, dataPathError(e.problem, "attach pod %s again", a.pod())
+		}
+		return append(batch, &joining{entry: e, waiters: []*addition{a}}), nil
+	}
+	if e != nil && e.leaving {
+		// What could not be removed before goes first.
+		if err := l.drop(e); err != nil {
+			return batch, err
+		}
+	}
+	e, err := l.attach(a)
+	if err != nil {
+		return batch, err
+	}
+	return append(batch, &joining{entry: e, waiters: []*addition{a}}), nil
+}
+
+// conflict reports whether an Add asks for something else than what is there.
+func conflict(e *entry, a *addition) error {
+	const remedy = "call DEL for it first"
+	switch {
+	case e.Pod() != a.pod():
+		return refuse(CodeConflict, remedy, "attachment %s is that of pod %s, not of %s", a.id, e.Pod(), a.pod())
+	case e.UID != a.req.GetPodUid():
+		return refuse(CodeConflict, remedy, "attachment %s is that of pod %s with UID %q, not %q", a.id, e.Pod(), e.UID, a.req.GetPodUid())
+	case e.NetNS != a.req.GetNetns():
+		return refuse(CodeConflict, remedy, "attachment %s of pod %s is in %s, not in %s", a.id, e.Pod(), e.NetNS, a.req.GetNetns())
+	}
+	return nil
+}
+
+// attach makes a new attachment, which is denied everything: addresses, the
+// record of the intent, the data path. On an error nothing is left.
+func (l *loop) attach(a *addition) (*entry, error) {
+	for _, other := range l.entries {
+		if other.ContainerID == a.req.GetAttachment().GetContainerId() && other.State != endpoint.Released {
+			return nil, refuse(CodeRefused, "attach one interface per pod", "pod %s has the interface %s of container %s already", other.Pod(), other.IfName, other.ContainerID)
+		}
+	}
+	ips, err := l.allocate(a.id)
+	if err != nil {
+		return nil, err
+	}
+	e := &entry{Record: endpoint.Record{State: endpoint.Adding, ContainerID: a.req.GetAttachment().GetContainerId(),
+		IfName: a.req.GetAttachment().GetIfName(), NetNS: a.req.GetNetns(), Network: a.req.GetNetwork(), Namespace: a.req.GetPodNamespace(),
+		Name: a.req.GetPodName(), UID: a.req.GetPodUid(), IPs: ips, Created: timeNow()}}
+	l.step("add.intent")
+	if err := l.store.Put(e.Record); err != nil {
+		l.giveBack(e, timeNow())
+		return nil, blame(CodeIO, err, "record pod %s", a.pod())
+	}
+	l.entries[a.id] = e
+	ctx, cancel := l.opContext()
+	if d, ok := a.ctx.Deadline(); ok {
+		ctx, cancel = context.WithDeadline(ctx, d)
+	}
+	defer cancel()
+	l.step("add.attach")
+	e.attachment, err = l.backend.AddEndpoint(ctx, e.spec())
+	if err != nil {
+		l.rollBack(e)
+		return nil, dataPathError(err, "attach pod %s", a.pod())
+	}
+	e.attached = true
+	return e, nil
+}
+
+// dataPathError gives an error of the Backend its code.
+func dataPathError(err error, format string, args ...any) error {
+	switch {
+	case errors.Is(err, dataplane.ErrNoNetNS):
+		return blame(CodeEnv, fmt.Errorf("CNI_NETNS: %w", err), format, args...)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return blame(CodeTryAgain, err, format, args...)
+	}
+	return blame(CodeDataPath, err, format, args...)
+}

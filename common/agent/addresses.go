@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/endpoint"
+	"github.com/isthmus-net/isthmus/common/ipam"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// windowsHost is the offset of the address that the host's own endpoint has in
+// each pod range on Windows.
+const windowsHost = 2
+
+// addresses are the node's pod ranges and what is given out of them.
+type addresses struct {
+	allocator *ipam.Allocator // nil until a range is known
+	ranges    []netip.Prefix  // that the allocator has
+	// problems keep Add from giving out addresses.
+	problems []string
+	// warnings do not.
+	warnings []string
+}
+
+// updateRanges looks at the node's pod ranges after a change of the nodes. The
+// allocator is rebuilt from the records when they changed.
+func (l *loop) updateRanges() {
+	if l.backend == nil {
+		return
+	}
+	a := &l.addresses
+	a.problems, a.warnings = nil, nil
+	node := l.node()
+	want := node.PodCIDRs
+	if len(want) == 0 {
+		// A Node object that is gone for a moment takes no range away.
+		want = a.ranges
+	}
+	if len(want) == 0 {
+		if l.snapshot != nil {
+			a.problems = append(a.problems, fmt.Sprintf("node %s has no pod range: set podCIDRs in its Node object or start the agent with --pod-cidr", l.cfg.NodeName))
+		}
+		return
+	}
+	var usable []netip.Prefix
+	for _, p := range want {
+		if p.Addr().Is6() && !l.features.IPv6 {
+			a.warnings = append(a.warnings, fmt.Sprintf("pod range %s is not used: pods cannot have IPv6 addresses on %s (%s)", p, l.features.OS, l.features.Platform))
+			continue
+		}
+		usable = append(usable, p)
+	}
+	a.problems = append(a.problems, overlaps(l.snapshot, l.cfg.NodeName, usable)...)
+	if l.cfg.OpenNeedsNode && !slices.Equal(want, l.openedAs.PodCIDRs) {
+		a.problems = append(a.problems, fmt.Sprintf("the pod ranges of node %s are now %s, the network was made for %s: drain the node and restart the agent",
+			l.cfg.NodeName, join(want), join(l.openedAs.PodCIDRs)))
+	}
+	if l.cfg.OpenNeedsNode && len(node.Addresses) > 0 && !slices.Equal(node.Addresses, l.openedAs.Addresses) {
+		a.warnings = append(a.warnings, fmt.Sprintf("the addresses of node %s are now %s, the network was made for %s: restart the agent",
+			l.cfg.NodeName, join(node.Addresses), join(l.openedAs.Addresses)))
+	}
+	if a.allocator != nil && slices.Equal(usable, a.ranges) {
+		return
+	}
+	l.rebuild(usable)
+}
+
+// rebuild makes an allocator for the ranges and replays the records.
+func (l *loop) rebuild(ranges []netip.Prefix) {
+	a := &l.addresses
+	config := ipam.Config{Prefixes: ranges, Quarantine: l.cfg.Quarantine}
+	if l.features.OS == model.Windows {
+		config.Reserved = []uint64{windowsHost}
+	}
+	allocator, err := ipam.New(config)
+	if err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			a.problems = append(a.problems, fmt.Sprintf("node %s: %s", l.cfg.NodeName, line))
+		}
+		return
+	}
+	for _, e := range l.sorted() {
+		for _, ip := range e.IPs {
+			if e.State == endpoint.Released {
+				allocator.Release(ip, e.ReleasedAt)
+			} else if err := allocator.Restore(ip, string(e.ID())); err != nil {
+				a.warnings = append(a.warnings, err.Error())
+			}
+		}
+	}
+	a.allocator, a.ranges = allocator, ranges
+	l.log.Info("pod ranges", "ranges", join(ranges))
+}
+
+// overlaps lists the clashes of our ranges with those of other nodes.
+func overlaps(s *model.Snapshot, self string, ranges []netip.Prefix) []string {
+	if s == nil {
+		return nil
+	}
+	var all []string
+	for _, n := range s.Nodes.All() {
+		if n.Name == self {
+			continue
+		}
+		for _, theirs := range n.PodCIDRs {
+			for _, ours := range ranges {
+				if ours.Overlaps(theirs) {
+					all = append(all, fmt.Sprintf("pod range %s of node %s overlaps %s of node %s: give the nodes disjoint ranges", ours, self, theirs, n.Name))
+				}
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// allocate gives an endpoint its addresses.
+func (l *loop) allocate(id model.EndpointID) ([]netip.Addr, error) {
+	a := &l.addresses
+	switch {
+	case len(a.problems) > 0:
+		return nil, refuse(CodeAddresses, strings.Join(a.problems, "; "), "addresses cannot be given out on node %s", l.cfg.NodeName)
+	case a.allocator == nil:
+		return nil, refuse(CodeTryAgain, "wait until its Node object has podCIDRs", "the pod ranges of node %s are not known yet", l.cfg.NodeName)
+	}
+	ips, err := a.allocator.Allocate(string(id), time.Now())
+	var full *ipam.ExhaustedError
+	switch {
+	case errors.As(err, &full):
+		return nil, blame(CodeAddresses, err, "no address for %s", id)
+	case err != nil:
+		return nil, blame(CodeInternal, err, "allocate address for %s", id)
+	}
+	return ips, nil
+}
+
+// giveBack returns the addresses of an endpoint that is gone: to quarantine if
+// they may have been seen, else for use at once.
+func (l *loop) giveBack(e *entry, at time.Time) {
+	if l.addresses.allocator == nil {
+		return
+	}
+	for _, ip := range e.IPs {
+		if owner, ok := l.addresses.allocator.Owner(ip); ok && owner != string(e.ID()) {
+			continue
+		}
+		if e.exposed {
+			l.addresses.allocator.Release(ip, at)
+		} else {
+			l.addresses.allocator.Cancel(ip)
+		}
+	}
+}
+
+func join[T fmt.Stringer](all []T) string {
+	var words []string
+	for _, x := range all {
+		words = append(words, x.String())
+	}
+	return strings.Join(words, ", ")
+}

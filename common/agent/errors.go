@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+)
+
+// Codes of CNI errors. Those below 100 are the specification's (version 1.1,
+// section 5), the others are ours.
+const (
+	// CodeEnv: CNI_CONTAINERID, CNI_IFNAME, CNI_NETNS or CNI_ARGS is not right.
+	CodeEnv = 4
+	// CodeIO: an endpoint record could not be written.
+	CodeIO = 5
+	// CodeTryAgain: it may work later.
+	CodeTryAgain = 11
+	// CodeNotAvailable: Add cannot work now.
+	CodeNotAvailable = 50
+	// CodeLimited: Add cannot work now, and the policy of existing pods may not
+	// be up to date.
+	CodeLimited = 51
+	// CodeConflict: the attachment exists for another pod or namespace.
+	CodeConflict = 100
+	// CodeRefused: the pod cannot be attached, now or later.
+	CodeRefused = 101
+	// CodeAddresses: there is no address to give out.
+	CodeAddresses = 102
+	// CodeDataPath: the data path reported an error.
+	CodeDataPath = 103
+	// CodeBroken: Check found an attachment that is not as Add left it.
+	CodeBroken = 104
+	// CodeInternal: none of the above.
+	CodeInternal = 999
+)
+
+// Error is an error with the code that the CNI plugin prints.
+type Error struct {
+	Code uint32
+	// Msg says in one line what is wrong and with what.
+	Msg string
+	// Details are the cause or the remedy.
+	Details string
+	cause   error
+}
+
+// Error returns "msg: details".
+func (e *Error) Error() string {
+	if e.Details == "" {
+		return e.Msg
+	}
+	return e.Msg + ": " + e.Details
+}
+
+// Unwrap returns the cause, if there is one.
+func (e *Error) Unwrap() error { return e.cause }
+
+// refuse makes an Error with a remedy.
+func refuse(code uint32, remedy, format string, args ...any) *Error {
+	return &Error{Code: code, Msg: fmt.Sprintf(format, args...), Details: remedy}
+}
+
+// blame makes an Error with a cause.
+func blame(code uint32, cause error, format string, args ...any) *Error {
+	return &Error{Code: code, Msg: fmt.Sprintf(format, args...), Details: cause.Error(), cause: cause}
+}
+
+// asError gives every error a code.
+func asError(err error) *Error {
+	var e *Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return blame(CodeTryAgain, err, "request was not answered in time")
+	}
+	return blame(CodeInternal, err, "agent error")
+}
+
+// toStatus turns an error into what is sent over gRPC.
+func toStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	e := asError(err)
+	code := codes.Internal
+	switch e.Code {
+	case CodeEnv:
+		code = codes.InvalidArgument
+	case CodeTryAgain:
+		code = codes.Unavailable
+	case CodeNotAvailable, CodeLimited, CodeRefused, CodeBroken:
+		code = codes.FailedPrecondition
+	case CodeConflict:
+		code = codes.AlreadyExists
+	case CodeAddresses:
+		code = codes.ResourceExhausted
+	}
+	detail := &cniapi.CNIError{Code: e.Code, Msg: e.Msg, Details: e.Details}
+	s, detailErr := status.New(code, e.Error()).WithDetails(protoadapt.MessageV1Of(detail))
+	if detailErr != nil {
+		return status.Error(code, e.Error())
+	}
+	return s.Err()
+}

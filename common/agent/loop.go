@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/endpoint"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// tick is how often an idle loop gives a sign of life.
+const tick = time.Second
+
+// loop owns everything that changes. Only its goroutine touches it.
+type loop struct {
+	agent *Agent
+	cfg   Config
+	log   *slog.Logger
+
+	store *endpoint.Store
+	// entries are the records, with what is known about them in this life.
+	entries map[model.EndpointID]*entry
+	// brokenRecords are the problems of the records at the start.
+	brokenRecords []string
+
+	backend  dataplane.Backend // nil until it is opened
+	features model.Features
+	openedAs model.Node // what Open was told
+
+	snapshot *model.Snapshot // nil until the first one
+	pending  []*addition     // Adds that wait for their pod
+	stopping bool
+
+	addresses addresses
+	enforced  enforcement
+	repairs   repairs
+}
+
+// entry is an endpoint's record and what is known about it in this life.
+type entry struct {
+	endpoint.Record
+	// attached tells that the data path has the attachment, so that a State may
+	// name it.
+	attached   bool
+	attachment dataplane.Attachment
+	// exposed tells that somebody may have seen its addresses in use.
+	exposed bool
+	// leaving tells that it could not be removed yet.
+	leaving bool
+	// problem is why the last attempt to put it right did not work.
+	problem error
+}
+
+// newLoop reads the records; it changes nothing that can be seen from outside
+// except for records that are broken.
+func newLoop(a *Agent) (*loop, error) {
+	l := &loop{agent: a, cfg: a.cfg, log: a.log, entries: make(map[model.EndpointID]*entry)}
+	store, err := endpoint.Open(a.cfg.RecordDir)
+	if err != nil {
+		return nil, err
+	}
+	records, problems, err := store.Load()
+	if err != nil {
+		return nil, err
+	}
+	l.store = store
+	for _, p := range problems {
+		l.log.Error("endpoint record is broken", "error", p)
+		l.brokenRecords = append(l.brokenRecords, p.Error())
+	}
+	now := timeNow()
+	l.repairs.purgeAt(now)
+	for _, r := range records {
+		if r.ReleasedAt.After(now) { // the clock was set back
+			r.ReleasedAt = now
+		}
+		l.entries[r.ID()] = &entry{Record: r, exposed: true}
+	}
+	return l, nil
+}
+
+// run is the loop.
+func (l *loop) run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		if err := l.turn(ctx); err != nil {
+			return errors.Join(err, l.close())
+		}
+		timer.Reset(max(0, time.Until(l.next())))
+		select {
+		case <-ctx.Done():
+			return l.close()
+		case <-l.agent.wake:
+		case f := <-l.agent.requests:
+			f(l)
+			l.drain()
+		case <-timer.C:
+		}
+	}
+}
+
+// drain executes the requests that wait already, so that one Apply serves all.
+func (l *loop) drain() {
+	for {
+		select {
+		case f := <-l.agent.requests:
+			f(l)
+		default:
+			return
+		}
+	}
+}
+
+// turn does whatever is due.
+func (l *loop) turn(ctx context.Context) error {
+	l.agent.heartbeat()
+	l.takeSnapshot()
+	if l.backend == nil && l.canOpen() {
+		if err := l.open(ctx); err != nil {
+			return err
+		}
+	}
+	if l.backend != nil {
+		l.admit()
+		if l.enforced.due(time.Now()) {
+			l.enforce(nil)
+		}
+		l.repair()
+		l.purge()
+	}
+	l.expire()
+	l.publish()
+	return nil
+}
+
+// next is when something is due if nothing comes in.
+func (l *loop) next() time.Time {
+	at := time.Now().Add(tick)
+	sooner := func(t time.Time) {
+		if !t.IsZero() && t.Before(at) {
+			at = t
+		}
+	}
+	if l.backend != nil {
+		sooner(l.enforced.at)
+		sooner(l.repairs.at)
+		sooner(l.repairs.purge)
+	}
+	for _, a := range l.pending {
+		sooner(a.deadline)
+	}
+	return at
+}
+
+// close answers who waits and lets go of the data path.
+func (l *loop) close() error {
+	l.stop()
+	l.publish()
+	if l.backend == nil {
+		return nil
+	}
+	if err := l.backend.Close(); err != nil {
+		return fmt.Errorf("close data path: %w", err)
+	}
+	return nil
+}
+
+// stop answers every Add that waits; those that come later are not let in.
+func (l *loop) stop() {
+	l.stopping = true
+	for _, a := range l.pending {
+		a.fail(errStopped)
+	}
+	l.pending = nil
+}
+
+// step announces a step that can be seen from outside.
+func (l *loop) step(name string) {
+	l.agent.heartbeat()
+	if l.cfg.Step != nil {
+		l.cfg.Step(name)
+	}
+}
+
+// opContext bounds one call of the Backend. It does not end with the agent: a
+// call that has begun is finished.
+func (l *loop) opContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), l.cfg.OpTimeout)
+}
+
+// takeSnapshot takes the latest snapshot.
+func (l *loop) takeSnapshot() {
+	s := l.agent.latest.Load()
+	if s == nil || s == l.snapshot {
+		return
+	}
+	old := l.snapshot
+	l.snapshot = s
+	l.enforced.changed(time.Now(), l.cfg)
+	if old == nil || nodesChanged(old, s) {
+		l.updateRanges()
+	}
+}
+
+func nodesChanged(old, s *model.Snapshot) bool {
+	for range s.Nodes.Changes(old.Nodes) {
+		return true
+	}
+	return false
+}
+
+// node is this node, as far as it is known.
+func (l *loop) node() model.Node {
+	n := model.Node{Name: l.cfg.NodeName}
+	if l.snapshot != nil {
+		if known, ok := l.snapshot.Nodes.Get(l.cfg.NodeName); ok {
+			n = *known
+		}
+	}
+	if len(l.cfg.PodCIDRs) > 0 {
+		n.PodCIDRs = l.cfg.PodCIDRs
+	}
+	return n
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// countersTimeout bounds the reading of the data path's counters by a scrape.
+const countersTimeout = 2 * time.Second
+
+// metrics has the same names and labels on every OS.
+type metrics struct {
+	registry       *prometheus.Registry
+	applySeconds   prometheus.Histogram
+	applyErrors    prometheus.Counter
+	compileSeconds prometheus.Histogram
+	requests       *prometheus.CounterVec
+	requestSeconds *prometheus.HistogramVec
+}
+
+func newMetrics(a *Agent) *metrics {
+	fast := prometheus.ExponentialBuckets(50e-6, 4, 10) // 50 us to 13 s
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		applySeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_apply_duration_seconds",
+			Help: "Time that the data path took to put a State in force.", Buckets: fast}),
+		applyErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_apply_errors_total",
+			Help: "Attempts to put a State in force that ended with an error."}),
+		compileSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_compile_duration_seconds",
+			Help: "Time that policies took to compile.", Buckets: fast}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_cni_requests_total",
+			Help: "CNI requests by command and CNI error code; code 0 is success."}, []string{"command", "code"}),
+		requestSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "isthmus_cni_request_duration_seconds",
+			Help: "Time that CNI requests took.", Buckets: prometheus.ExponentialBuckets(1e-3, 2, 15)}, []string{"command"}),
+	}
+	m.registry.MustRegister(m.applySeconds, m.applyErrors, m.compileSeconds, m.requests, m.requestSeconds,
+		newViewCollector(a), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// served counts a CNI request.
+func (m *metrics) served(command string, began time.Time, err error) {
+	code := uint32(0)
+	if err != nil {
+		code = asError(err).Code
+	}
+	m.requests.WithLabelValues(command, strconv.Itoa(int(code))).Inc()
+	m.requestSeconds.WithLabelValues(command).Observe(time.Since(began).Seconds())
+}
+
+// viewCollector makes metrics of the view and of the data path's counters at
+// the moment of a scrape.
+type viewCollector struct {
+	agent *Agent
+	build, ready, endpoints, problems, applied, addresses,
+	unsupported, objects, verdicts, drops *prometheus.Desc
+}
+
+func newViewCollector(a *Agent) *viewCollector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("isthmus_"+name, help, labels, nil)
+	}
+	return &viewCollector{
+		agent:       a,
+		build:       desc("build_info", "Always 1; the labels say what runs where.", "version", "os", "platform"),
+		ready:       desc("ready", "1 when a State is in force."),
+		endpoints:   desc("endpoints", "Attached pods."),
+		problems:    desc("problems", "Things that are wrong; isthmusctl status lists them."),
+		applied:     desc("last_apply_timestamp_seconds", "Unix time of the last State that was put in force, 0 if none was."),
+		addresses:   desc("ipam_addresses", "Addresses of the node's pod ranges by state.", "pool", "state"),
+		unsupported: desc("unsupported", "Constructs of policies that are not enforced exactly as asked, by what is done instead.", "effect"),
+		objects:     desc("snapshot_objects", "Objects of the cluster that are known.", "kind"),
+		verdicts:    desc("verdicts_total", "Decisions on new flows since the data path was loaded.", "direction", "verdict"),
+		drops:       desc("drops_total", "Packets dropped for other reasons than a policy.", "reason"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *viewCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.applied, c.addresses, c.unsupported, c.objects, c.verdicts, c.drops} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *viewCollector) Collect(ch chan<- prometheus.Metric) {
+	v := c.agent.view.Load()
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	ready, applied := 0.0, 0.0
+	if v.ready {
+		ready = 1
+		applied = float64(v.appliedAt.UnixNano()) / 1e9
+	}
+	gauge(c.build, 1, c.agent.cfg.Version, string(v.features.OS), v.features.Platform)
+	gauge(c.ready, ready)
+	gauge(c.endpoints, float64(v.endpoints))
+	gauge(c.problems, float64(len(c.agent.allProblems(v))))
+	gauge(c.applied, applied)
+	for _, u := range v.usage {
+		gauge(c.addresses, float64(u.Used), u.Pool.String(), "used")
+		gauge(c.addresses, float64(u.Quarantined), u.Pool.String(), "quarantined")
+		gauge(c.addresses, u.Free, u.Pool.String(), "free")
+	}
+	effects := map[model.Effect]int{model.OverBlocks: 0, model.Refused: 0}
+	for _, u := range v.unsupported {
+		effects[u.Effect]++
+	}
+	for e, n := range effects {
+		gauge(c.unsupported, float64(n), e.String())
+	}
+	gauge(c.objects, float64(v.namespaces), "namespace")
+	gauge(c.objects, float64(v.nodes), "node")
+	gauge(c.objects, float64(v.pods), "pod")
+	gauge(c.objects, float64(v.policies), "policy")
+	c.collectCounters(v, ch)
+}
+
+func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
+	if v.backend == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), countersTimeout)
+	defer cancel()
+	n, err := v.backend.Counters(ctx)
+	if err != nil {
+		c.agent.log.Warn("read counters of the data path", "error", err)
+		return
+	}
+	for _, d := range model.Directions {
+		for _, verdict := range []model.Verdict{model.Deny, model.Allow} {
+			ch <- prometheus.MustNewConstMetric(c.verdicts, prometheus.CounterValue, float64(n.Verdicts[d][verdict]), d.String(), verdict.String())
+		}
+	}
+	for reason, count := range n.Drops {
+		ch <- prometheus.MustNewConstMetric(c.drops, prometheus.CounterValue, float64(count), reason)
+	}
+}
+
+// allProblems adds those of the source of snapshots.
+func (a *Agent) allProblems(v *view) []string {
+	var all []string
+	if a.stalled() {
+		all = append(all, "the loop has given no sign of life for "+a.cfg.Stall.String())
+	}
+	all = append(all, v.problems...)
+	if a.cfg.SourceProblems != nil {
+		all = append(all, a.cfg.SourceProblems()...)
+	}
+	return all
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// get asks the agent's HTTP handler.
+func (r *rig) get(path string) (status int, body string) {
+	w := httptest.NewRecorder()
+	r.agent.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w.Code, w.Body.String()
+}
+
+// metric returns the value of a series, "" if it is missing.
+func (r *rig) metric(series string) string {
+	_, body := r.get("/metrics")
+	for _, line := range strings.Split(body, "\n") {
+		if value, ok := strings.CutPrefix(line, series+" "); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+func TestHTTP(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.settle()
+		if status, body := r.get("/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "not known yet") {
+			t.Errorf("readyz before the first snapshot: %d %s", status, body)
+		}
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.mustAdd(0)
+		r.mustAdd(1)
+		r.mustDel(1)
+		r.add(77)
+		var n dataplane.Counters
+		n.Verdicts[model.Ingress][model.Deny] = 12
+		n.Drops = map[string]uint64{"malformed": 3}
+		r.fake.SetCounters(n)
+		r.settle()
+		if status, _ := r.get("/readyz"); status != http.StatusOK {
+			t.Errorf("readyz: %d", status)
+		}
+		for series, want := range map[string]string{
+			`isthmus_build_info{os="linux",platform="test",version="v0.0.0-test"}`: "1",
+			`isthmus_ready`:     "1",
+			`isthmus_endpoints`: "1",
+			`isthmus_problems`:  "0",
+			`isthmus_ipam_addresses{pool="10.0.1.0/24",state="used"}`:        "1",
+			`isthmus_ipam_addresses{pool="10.0.1.0/24",state="quarantined"}`: "1",
+			`isthmus_ipam_addresses{pool="10.0.1.0/24",state="free"}`:        "251",
+			`isthmus_cni_requests_total{code="0",command="ADD"}`:             "", // only requests of the socket are counted
+			`isthmus_snapshot_objects{kind="pod"}`:                           "4",
+			`isthmus_snapshot_objects{kind="policy"}`:                        "1",
+			`isthmus_unsupported{effect="over-blocks"}`:                      "0",
+			`isthmus_unsupported{effect="refused"}`:                          "0",
+			`isthmus_verdicts_total{direction="ingress",verdict="deny"}`:     "12",
+			`isthmus_verdicts_total{direction="egress",verdict="allow"}`:     "0",
+			`isthmus_drops_total{reason="malformed"}`:                        "3",
+			`isthmus_apply_errors_total`:                                     "0",
+		} {
+			if got := r.metric(series); got != want {
+				t.Errorf("%s is %q, want %q", series, got, want)
+			}
+		}
+		for _, series := range []string{"isthmus_apply_duration_seconds_count", "isthmus_compile_duration_seconds_count"} {
+			if got := r.metric(series); got == "" || got == "0" {
+				t.Errorf("%s is %q", series, got)
+			}
+		}
+		if status, _ := r.get("/healthz"); status != http.StatusOK {
+			t.Errorf("healthz: %d", status)
+		}
+		r.end()
+		time.Sleep(31 * time.Second)
+		if status, body := r.get("/healthz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "no sign of life") {
+			t.Errorf("healthz without a loop: %d %s", status, body)
+		}
+	})
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/endpoint"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// canOpen reports whether everything that Open needs is known.
+func (l *loop) canOpen() bool {
+	if !l.cfg.OpenNeedsNode {
+		return true
+	}
+	n := l.node()
+	return len(n.PodCIDRs) > 0 && len(n.Addresses) > 0
+}
+
+// open opens the data path and puts in order what an earlier agent left. The
+// decisions in force are not touched before the first snapshot.
+func (l *loop) open(ctx context.Context) error {
+	node := l.node()
+	l.step("open")
+	backend, err := l.cfg.Open(ctx, node)
+	if err != nil {
+		return fmt.Errorf("open data path: %w", err)
+	}
+	l.backend = backend
+	l.features = backend.Features()
+	l.openedAs = node
+	l.log.Info("data path is open", "os", l.features.OS, "platform", l.features.Platform)
+	l.updateRanges()
+	l.readInForce()
+	for _, e := range l.sorted() {
+		if e.State == endpoint.Adding {
+			l.log.Info("undo an attachment that was not finished", "endpoint", e.ID(), "pod", e.Pod())
+			l.rollBack(e)
+		}
+	}
+	l.removeUnknown()
+	for _, e := range l.sorted() {
+		if e.State == endpoint.Ready {
+			l.adopt(e)
+		}
+	}
+	return nil
+}
+
+// readInForce finds what to number classes by.
+func (l *loop) readInForce() {
+	ctx, cancel := l.opContext()
+	defer cancel()
+	state, err := l.backend.InForce(ctx)
+	if err != nil {
+		// Without it classes get new numbers; Plan keeps that from being seen.
+		l.log.Warn("read what is in force", "error", err)
+		return
+	}
+	l.enforced.compiled = state
+}
+
+// adopt makes an attachment of an earlier agent complete, or of this one again.
+func (l *loop) adopt(e *entry) {
+	ctx, cancel := l.opContext()
+	defer cancel()
+	l.step("adopt")
+	attachment, err := l.backend.AddEndpoint(ctx, e.spec())
+	if err == nil {
+		if e.problem != nil || !e.attached {
+			l.enforced.now()
+		}
+		e.attached, e.attachment, e.problem = true, attachment, nil
+		return
+	}
+	if e.problem == nil || e.problem.Error() != err.Error() {
+		l.log.Error("adopt endpoint", "endpoint", e.ID(), "pod", e.Pod(), "error", err)
+	}
+	e.problem = err
+	// What is attached, though not complete, keeps its decisions: to drop it
+	// from the State would cut its flows.
+	found, _, lookErr := l.inspect(e.ID())
+	e.attached = found || lookErr != nil
+	l.repairs.later(l.cfg)
+}
+
+// removeUnknown removes attachments that no record knows. It returns what was
+// removed and the errors of what could not be.
+func (l *loop) removeUnknown() (removed []model.EndpointID, err error) {
+	ctx, cancel := l.opContext()
+	defer cancel()
+	l.repairs.unknown = nil
+	installed, err := l.backend.Endpoints(ctx)
+	if err != nil {
+		err = fmt.Errorf("list attachments: %w", err)
+		l.repairs.unknown = append(l.repairs.unknown, err)
+	}
+	var errs []error
+	for _, i := range installed {
+		if e := l.entries[i.ID]; e != nil && e.State != endpoint.Released {
+			continue
+		}
+		l.log.Warn("remove attachment without a record", "endpoint", i.ID)
+		l.step("unknown.detach")
+		if err := l.detach(i.ID); err != nil {
+			errs = append(errs, fmt.Errorf("remove unknown attachment %s: %w", i.ID, err))
+			continue
+		}
+		removed = append(removed, i.ID)
+	}
+	l.repairs.unknown = append(l.repairs.unknown, errs...)
+	if len(l.repairs.unknown) > 0 {
+		l.log.Error("remove attachments without a record", "error", errors.Join(l.repairs.unknown...))
+		l.repairs.later(l.cfg)
+	}
+	return removed, errors.Join(l.repairs.unknown...)
+}
+
+// detach removes an attachment from the data path.
+func (l *loop) detach(id model.EndpointID) error {
+	ctx, cancel := l.opContext()
+	defer cancel()
+	return l.backend.DeleteEndpoint(ctx, id)
+}
+
+// sorted lists the entries by time of creation.
+func (l *loop) sorted() []*entry {
+	all := make([]*entry, 0, len(l.entries))
+	for _, e := range l.entries {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b *entry) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID(), b.ID()))
+	})
+	return all
+}
+
+// spec is what the data path is asked for.
+func (e *entry) spec() dataplane.EndpointSpec {
+	return dataplane.EndpointSpec{ID: e.ID(), ContainerID: e.ContainerID, IfName: e.IfName, Pod: e.Pod(), NetNS: e.NetNS, IPs: e.IPs}
+}

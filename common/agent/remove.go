@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/endpoint"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// errNotOpen is the answer while the data path is not open.
+var errNotOpen = refuse(CodeTryAgain, "wait until the addresses and pod ranges of the node are known", "the data path is not open yet")
+
+// Del removes an attachment. One that is not there is no error. The error is
+// an *Error or a context's.
+func (a *Agent) Del(ctx context.Context, req *cniapi.DelRequest) (*cniapi.DelResponse, error) {
+	id, err := attachmentID(req.GetAttachment())
+	if err != nil {
+		return nil, err
+	}
+	var failed error
+	if err := a.do(ctx, func(l *loop) { failed = l.del(id) }); err != nil {
+		return nil, err
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	return &cniapi.DelResponse{}, nil
+}
+
+func (l *loop) del(id model.EndpointID) error {
+	l.pending = slices.DeleteFunc(l.pending, func(a *addition) bool {
+		if a.id != id {
+			return false
+		}
+		a.fail(refuse(CodeTryAgain, "call ADD again if the pod still exists", "DEL of %s came before pod %s was attached", id, a.pod()))
+		return true
+	})
+	if l.backend == nil {
+		return errNotOpen
+	}
+	if e := l.entries[id]; e != nil && e.State != endpoint.Released {
+		if err := l.drop(e); err != nil {
+			return err
+		}
+		l.log.Info("pod is detached", "pod", e.Pod(), "endpoint", id)
+		return nil
+	}
+	// Nothing is known of it; the data path may know more.
+	l.step("drop.detach")
+	if err := l.detach(id); err != nil {
+		return dataPathError(err, "detach %s", id)
+	}
+	return nil
+}
+
+// GC removes every attachment of the network that is not in the list, and what
+// the data path has without a record. It goes on after errors. The error is an
+// *Error or a context's.
+func (a *Agent) GC(ctx context.Context, req *cniapi.GCRequest) (*cniapi.GCResponse, error) {
+	valid := make(map[model.EndpointID]bool)
+	for _, v := range req.GetValid() {
+		id, err := attachmentID(v)
+		if err != nil {
+			return nil, err
+		}
+		valid[id] = true
+	}
+	var removed []model.EndpointID
+	var failed error
+	if err := a.do(ctx, func(l *loop) { removed, failed = l.gc(valid, req.GetNetwork()) }); err != nil {
+		return nil, err
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	r := &cniapi.GCResponse{}
+	for _, id := range removed {
+		r.Removed = append(r.Removed, attachmentOf(id))
+	}
+	return r, nil
+}
+
+func (l *loop) gc(valid map[model.EndpointID]bool, network string) ([]model.EndpointID, error) {
+	if l.backend == nil {
+		return nil, errNotOpen
+	}
+	var removed []model.EndpointID
+	var errs []error
+	for _, e := range l.sorted() {
+		other := network != "" && e.Network != "" && e.Network != network
+		if e.State == endpoint.Released || valid[e.ID()] || other {
+			continue
+		}
+		l.log.Warn("remove attachment that the runtime does not know", "endpoint", e.ID(), "pod", e.Pod())
+		if err := l.drop(e); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		removed = append(removed, e.ID())
+	}
+	more, err := l.removeUnknown()
+	if err != nil {
+		errs = append(errs, dataPathError(err, "remove attachments without a record"))
+	}
+	removed = append(removed, more...)
+	slices.Sort(removed)
+	if len(errs) > 0 {
+		return removed, blame(asError(errs[0]).Code, errors.Join(errs...), "%d of the attachments could not be removed", len(errs))
+	}
+	return removed, nil
+}
+
+// attachmentOf splits an identity; neither part may contain a colon.
+func attachmentOf(id model.EndpointID) *cniapi.Attachment {
+	container, name, _ := strings.Cut(string(id), ":")
+	return &cniapi.Attachment{ContainerId: container, IfName: name}
+}
+
+// Check fails if the attachment is missing or not as Add left it. The error is
+// an *Error or a context's.
+func (a *Agent) Check(ctx context.Context, req *cniapi.CheckRequest) (*cniapi.CheckResponse, error) {
+	id, err := attachmentID(req.GetAttachment())
+	if err != nil {
+		return nil, err
+	}
+	var failed error
+	if err := a.do(ctx, func(l *loop) { failed = l.check(id, req) }); err != nil {
+		return nil, err
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	return &cniapi.CheckResponse{}, nil
+}
+
+func (l *loop) check(id model.EndpointID, req *cniapi.CheckRequest) error {
+	if l.backend == nil {
+		return errNotOpen
+	}
+	const remedy = "restart the pod"
+	e := l.entries[id]
+	if e == nil || e.State != endpoint.Ready || e.leaving {
+		return refuse(CodeBroken, remedy, "attachment %s is not there", id)
+	}
+	if n := req.GetNetns(); n != "" && n != e.NetNS {
+		return refuse(CodeBroken, remedy, "attachment %s of pod %s is in %s, not in %s", id, e.Pod(), e.NetNS, n)
+	}
+	if err := checkAddresses(e, req.GetAddresses()); err != nil {
+		return err
+	}
+	found, problems, err := l.inspect(id)
+	switch {
+	case err != nil:
+		return dataPathError(err, "look at pod %s", e.Pod())
+	case !found:
+		return refuse(CodeBroken, remedy, "pod %s is not attached", e.Pod())
+	case len(problems) > 0:
+		return refuse(CodeBroken, strings.Join(problems, "; "), "the attachment of pod %s is broken", e.Pod())
+	case !l.enforced.covered[id]:
+		return refuse(CodeBroken, "its policy is not known, or not in force yet", "everything to and from pod %s is denied", e.Pod())
+	}
+	return nil
+}
+
+// checkAddresses compares with what Add answered.
+func checkAddresses(e *entry, want []string) error {
+	if len(want) == 0 {
+		return nil
+	}
+	var addrs []netip.Addr
+	for _, s := range want {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return refuse(CodeEnv, "pass the addresses of prevResult with their prefix length", "address %q is not valid", shorten(s))
+		}
+		addrs = append(addrs, p.Addr())
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	if !slices.Equal(addrs, e.IPs) {
+		return refuse(CodeBroken, "restart the pod", "pod %s has the addresses %s, not %s", e.Pod(), join(e.IPs), join(addrs))
+	}
+	return nil
+}
+
+// inspect looks for one attachment in the data path.
+func (l *loop) inspect(id model.EndpointID) (found bool, problems []string, err error) {
+	ctx, cancel := l.opContext()
+	defer cancel()
+	installed, err := l.backend.Endpoints(ctx)
+	if err != nil {
+		return false, nil, fmt.Errorf("list attachments: %w", err)
+	}
+	i := slices.IndexFunc(installed, func(i dataplane.Installed) bool { return i.ID == id })
+	if i < 0 {
+		return false, nil, nil
+	}
+	return true, installed[i].Problems, nil
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+)
+
+func TestDelIsTolerant(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.mustDel(5) // before the first snapshot, and of nothing
+		r.agent.Publish(cluster{pods: 2}.snapshot())
+		r.mustAdd(0)
+		r.fake.RemoveNetNS(addRequest(0).Netns)
+		for range 3 {
+			r.mustDel(0)
+		}
+		r.wantOnly()
+		_, err := r.agent.Del(context.Background(), &cniapi.DelRequest{Attachment: &cniapi.Attachment{ContainerId: "/", IfName: "eth0"}})
+		wantCode(t, err, 4, "CNI_CONTAINERID")
+		r.end()
+	})
+}
+
+func TestDelIsFinishedLater(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 2}.snapshot())
+		ips := r.mustAdd(0)
+		busy := true
+		r.fake.SetFault(func(_ context.Context, step string) error {
+			if busy && strings.HasPrefix(step, "delete") {
+				return errors.New("busy")
+			}
+			return nil
+		})
+		wantCode(t, r.del(0), 103, "busy")
+		r.settle()
+		if r.reachable(0) {
+			t.Error("a pod whose DEL came is reachable")
+		}
+		if next := r.mustAdd(1); next[0] == ips[0] {
+			t.Error("the address of an attachment that is still there was given out")
+		}
+		_, err := r.add(0)
+		wantCode(t, err, 103, "busy")
+		r.fake.SetFault(nil)
+		time.Sleep(time.Minute)
+		r.wantOnly(1) // although nobody asked again
+		r.end()
+	})
+}
+
+func TestGC(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 5}.snapshot())
+		for n := range 4 {
+			r.mustAdd(n)
+		}
+		other := addRequest(4)
+		other.Network = "another"
+		if _, err := r.agent.Add(context.Background(), other); err != nil {
+			t.Fatal(err)
+		}
+		removed, err := r.gc(1, 3, 99)
+		if err != nil || fmt.Sprint(removed) != "[c0:eth0 c2:eth0]" {
+			t.Errorf("removed %v, %v", removed, err)
+		}
+		r.settle()
+		r.wantOnly(1, 3, 4)
+		failing := 0
+		r.fake.SetFault(func(_ context.Context, step string) error {
+			if step == "delete.deny" {
+				if failing++; failing == 1 {
+					return errors.New("busy")
+				}
+			}
+			return nil
+		})
+		_, err = r.gc()
+		wantCode(t, err, 103, "1 of the attachments could not be removed")
+		if got := r.attached(); len(got) != 2 {
+			t.Errorf("GC did not go on after an error: %v is attached", got)
+		}
+		time.Sleep(time.Minute)
+		r.wantOnly(4)
+		resp, err := r.agent.GC(context.Background(), &cniapi.GCRequest{}) // of all networks
+		if err != nil || len(resp.GetRemoved()) != 1 {
+			t.Errorf("removed %v, %v", resp, err)
+		}
+		_, err = r.agent.GC(context.Background(), &cniapi.GCRequest{Valid: []*cniapi.Attachment{{ContainerId: "ok", IfName: "a b"}}})
+		wantCode(t, err, 4, "CNI_IFNAME")
+		r.end()
+	})
+}
+
+func TestCheck(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 2}.snapshot())
+		wantCode(t, r.check(0), 104, "attachment c0:eth0 is not there")
+		ip := r.mustAdd(0)[0].String()
+		wantCode(t, r.check(0), 0, "")
+		wantCode(t, r.check(0, ip+"/32"), 0, "")
+		wantCode(t, r.check(0, "10.0.1.9/32"), 104, "has the addresses "+ip)
+		wantCode(t, r.check(0, ip+"/32", "fd00::1/64"), 104, "has the addresses "+ip)
+		wantCode(t, r.check(0, "nonsense"), 4, "is not valid")
+		_, err := r.agent.Check(context.Background(), &cniapi.CheckRequest{Attachment: addRequest(0).Attachment, Netns: "/run/netns/x"})
+		wantCode(t, err, 104, "is in /run/netns/c0, not in /run/netns/x")
+		r.fake.Break(id(0), "addresses")
+		wantCode(t, r.check(0), 104, "addresses is missing")
+		r.mustDel(0)
+		wantCode(t, r.check(0), 104, "is not there")
+		r.end()
+	})
+}
+
+func TestStopAnswersWhoWaits(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 1}.snapshot())
+		r.mustAdd(0)
+		result := make(chan error, 1)
+		go func() { _, err := r.add(1); result <- err }()
+		r.settle()
+		r.end()
+		wantCode(t, <-result, 11, "is stopping")
+		if !r.reachable(0) {
+			t.Error("the data path does not work any more")
+		}
+		_, err := r.add(1)
+		wantCode(t, err, 11, "is stopping")
+	})
+}

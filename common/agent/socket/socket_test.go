@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package socket_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/agent/socket"
+)
+
+func listen(t *testing.T, path string) net.Listener {
+	t.Helper()
+	l, err := socket.Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func TestOnlyTheOwner(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "a.sock")
+	listen(t, path)
+	for p, want := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): 0o700} {
+		if info, err := os.Stat(p); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: mode %o, %v, want %o", p, info.Mode().Perm(), err, want)
+		}
+	}
+}
+
+func TestEcho(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.sock")
+	l := listen(t, path)
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			io.Copy(c, c)
+			c.Close()
+		}
+	}()
+	c, err := socket.Dial(context.Background(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 5)
+	if _, err := io.ReadFull(c, b); err != nil || string(b) != "hello" {
+		t.Errorf("got %q, %v", b, err)
+	}
+}
+
+func TestStaleSocketIsReplacedAndALiveOneIsNot(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.sock")
+	dead, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.(*net.UnixListener).SetUnlinkOnClose(false) // as after a kill
+	dead.Close()
+	listen(t, path)
+	if _, err := socket.Listen(path); err == nil || !strings.Contains(err.Error(), "another agent answers there") {
+		t.Errorf("a second listener: %v", err)
+	}
+	if c, err := socket.Dial(context.Background(), path); err != nil {
+		t.Errorf("the first listener lost its socket: %v", err)
+	} else {
+		c.Close()
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	open := filepath.Join(dir, "open")
+	if err := os.Mkdir(open, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"relative.sock":                        "absolute path",
+		"/" + strings.Repeat("a", 120):         "at most 103 bytes",
+		file:                                   "no socket",
+		filepath.Join(open, "a.sock"):          "chmod 0700",
+		filepath.Join(file, "under", "a.sock"): "create socket directory",
+	} {
+		if l, err := socket.Listen(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", path, err, want)
+			if l != nil {
+				l.Close()
+			}
+		}
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Errorf("a file was removed: %v", err)
+	}
+}
+
+// TestOtherUsersAreCutOff runs this test again as another user.
+func TestOtherUsersAreCutOff(t *testing.T) {
+	if path := os.Getenv("ISTHMUS_TEST_SOCKET"); path != "" {
+		c, err := socket.Dial(context.Background(), path)
+		if err != nil {
+			t.Fatalf("dial: %v", err)
+		}
+		c.SetDeadline(time.Now().Add(5 * time.Second))
+		n, err := c.Read(make([]byte, 1))
+		t.Logf("read %d bytes, %v", n, err)
+		if err == nil {
+			t.Fatal("was let in")
+		}
+		return
+	}
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		t.Skip("needs root on Linux, to become another user")
+	}
+	dir, err := os.MkdirTemp("/tmp", "isthmus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "a.sock")
+	l := listen(t, path)
+	// The modes are opened, so that only the check of the peer is left.
+	for p, mode := range map[string]os.FileMode{dir: 0o755, path: 0o666} {
+		if err := os.Chmod(p, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Write([]byte("secret"))
+			c.Close()
+		}
+	}()
+	exe := filepath.Join(dir, "other.test")
+	b, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(exe, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "-test.run", "^TestOtherUsersAreCutOff$", "-test.v")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "ISTHMUS_TEST_SOCKET="+path)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "read 0 bytes") {
+		t.Errorf("another user: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package socket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// Default is the address of the agent's socket.
+const Default = "/run/isthmus/agent.sock"
+
+// maxPath is the longest path that every Unix takes.
+const maxPath = 103
+
+// Listen opens the socket at a path. It makes the directory, for the owner
+// only, and replaces a socket that nobody listens on. On Linux connections of
+// other users than root and the agent's own are closed at once.
+func Listen(path string) (net.Listener, error) {
+	if !filepath.IsAbs(path) || len(path) > maxPath {
+		return nil, fmt.Errorf("listen on %q: use an absolute path of at most %d bytes", path, maxPath)
+	}
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create socket directory: %w", err)
+	}
+	if err := checkDir(dir); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("unix", path)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		if err := removeStale(path); err != nil {
+			return nil, err
+		}
+		l, err = net.Listen("unix", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("close socket to others: %w", err), l.Close())
+	}
+	return &listener{l.(*net.UnixListener)}, nil
+}
+
+// checkDir refuses a directory in which others could put a socket of theirs in
+// place of ours.
+func checkDir(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("check socket directory: %w", err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("check socket directory: %s is not a directory", dir)
+	}
+	if info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("socket directory %s can be written by others (mode %04o): use a directory of its own, or chmod 0700 it", dir, info.Mode().Perm())
+	}
+	return nil
+}
+
+// removeStale removes a socket that a dead process left.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("check old socket: %w", err)
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("listen on %s: the path is taken by something that is no socket: remove it or use another path", path)
+	}
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		c.Close()
+		return fmt.Errorf("listen on %s: another agent answers there: stop it first", path)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("listen on %s: check whether another agent is there: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove old socket: %w", err)
+	}
+	return nil
+}
+
+// listener accepts connections of the allowed users only.
+type listener struct{ *net.UnixListener }
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		if allowed(c) {
+			return c, nil
+		}
+		c.Close()
+	}
+}
+
+// Dial connects to the agent.
+func Dial(ctx context.Context, path string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", path)
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/endpoint"
+)
+
+// block keeps the record of pod n from being written; the returned function
+// ends that.
+func (r *rig) block(n int) (unblock func()) {
+	h := sha256.Sum256([]byte(id(n)))
+	path := filepath.Join(r.dir, hex.EncodeToString(h[:16])+".json.tmp")
+	if err := os.MkdirAll(filepath.Join(path, "x"), 0o700); err != nil {
+		r.t.Fatal(err)
+	}
+	return func() { os.RemoveAll(path) }
+}
+
+func TestRecordCannotBeWritten(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 2}.snapshot())
+		r.settle()
+		unblock := r.block(0)
+		_, err := r.add(0)
+		wantCode(t, err, 5, "record pod shop/web-0")
+		if got := r.fake.Log(); slices.Contains(got, "add "+string(id(0))) {
+			t.Errorf("the data path was changed before the intent was on record: %q", got)
+		}
+		unblock()
+		// The record of readiness cannot be written.
+		r.onStep(func(name string) {
+			if name == "add.ready" {
+				unblock = r.block(0)
+			}
+		})
+		_, err = r.add(0)
+		wantCode(t, err, 5, "record pod shop/web-0")
+		if r.reachable(0) {
+			t.Error("a pod that was refused is reachable")
+		}
+		r.step.Store(nil)
+		unblock()
+		time.Sleep(time.Minute)
+		r.wantOnly()
+		r.mustAdd(0)
+		unblock = r.block(0)
+		wantCode(t, r.del(0), 5, "record that pod shop/web-0 is gone")
+		if r.reachable(0) || len(r.attached()) > 0 {
+			t.Error("the pod is still attached")
+		}
+		unblock()
+		r.mustDel(0)
+		r.wantOnly()
+		r.end()
+	})
+}
+
+func TestBrokenRecordAtStart(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 2}.snapshot())
+		r.mustAdd(0)
+		r.mustAdd(1)
+		r.end()
+		h := sha256.Sum256([]byte(id(0)))
+		path := filepath.Join(r.dir, hex.EncodeToString(h[:16])+".json")
+		if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r.start()
+		r.agent.Publish(cluster{pods: 2}.snapshot())
+		r.settle()
+		r.wantOnly(1)
+		if got := r.metric("isthmus_problems"); got != "1" {
+			t.Errorf("%s problems", got)
+		}
+		if _, err := os.Stat(path + ".broken"); err != nil {
+			t.Errorf("the broken record is not there any more: %v", err)
+		}
+		r.end()
+	})
+}
+
+func TestNewerRecordKeepsTheAgentFromStarting(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 2}.snapshot())
+		r.mustAdd(0)
+		r.end()
+		h := sha256.Sum256([]byte(id(0)))
+		path := filepath.Join(r.dir, hex.EncodeToString(h[:16])+".json")
+		if err := os.WriteFile(path, []byte(`{"version": 9}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r.start()
+		err := <-r.ended
+		if err == nil || !strings.Contains(err.Error(), "newer version") {
+			t.Errorf("ended with %v", err)
+		}
+		r.stop()
+		if !r.reachable(0) {
+			t.Error("the data path was touched")
+		}
+	})
+}
+
+// TestRebootedNode starts an agent on records whose namespaces are all gone.
+func TestRebootedNode(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		first := r.mustAdd(0)
+		r.mustAdd(1)
+		r.end()
+		for n := range 2 {
+			r.fake.RemoveNetNS(addRequest(n).Netns)
+		}
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.settle()
+		again := addRequest(0) // the new sandbox of the pod comes before the DEL of the old one
+		again.Attachment.ContainerId, again.Netns = "c8", "/run/netns/c8"
+		ips, err := r.addContext(context.Background(), again)
+		if err != nil || slices.Equal(ips, first) {
+			t.Errorf("the new sandbox has %v, %v", ips, err)
+		}
+		if got := r.metric("isthmus_problems"); got == "0" {
+			t.Error("lost namespaces are no problem")
+		}
+		wantCode(t, r.check(1), 104, "broken")
+		removed, err := r.gc(8)
+		if err != nil || fmt.Sprint(removed) != "[c0:eth0 c1:eth0]" {
+			t.Errorf("GC removed %v, %v", removed, err)
+		}
+		r.settle()
+		r.wantOnly(8)
+		if got := r.metric("isthmus_problems"); got != "0" {
+			t.Errorf("%s problems after GC", got)
+		}
+		r.end()
+	})
+}
+
+func TestUnknownAttachmentsGo(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.mustAdd(0)
+		r.mustAdd(1)
+		r.end()
+		if err := os.RemoveAll(r.dir); err != nil {
+			t.Fatal(err)
+		}
+		tries := 0
+		r.fake.SetFault(func(_ context.Context, step string) error {
+			if step == "delete.deny" {
+				if tries++; tries < 4 {
+					return errors.New("busy")
+				}
+			}
+			return nil
+		})
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.settle()
+		if got := r.metric("isthmus_problems"); got == "0" {
+			t.Error("what could not be removed is no problem")
+		}
+		time.Sleep(time.Minute)
+		r.wantOnly()
+		if got := r.metric("isthmus_problems"); got != "0" {
+			t.Errorf("%s problems are left", got)
+		}
+		r.end()
+	})
+}
+
+func TestTombstoneOfTheFuture(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		s, err := endpoint.Open(r.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone := endpoint.Record{State: endpoint.Released, ContainerID: "c5", IfName: "eth0", Namespace: "shop", Name: "web-5",
+			IPs: []netip.Addr{netip.MustParseAddr("10.0.1.2")}, Created: time.Now(), ReleasedAt: time.Now().Add(1000 * time.Hour)}
+		if err := s.Put(gone); err != nil {
+			t.Fatal(err)
+		}
+		r.start()
+		r.agent.Publish(cluster{pods: 1}.snapshot())
+		if ips := r.mustAdd(0); ips[0] != netip.MustParseAddr("10.0.1.3") {
+			t.Errorf("got %v, want the address after the one in quarantine", ips)
+		}
+		time.Sleep(31 * time.Second)
+		if got := r.records(); len(got[endpoint.Released]) > 0 {
+			t.Errorf("tombstone of the future is still there: %v", got)
+		}
+		r.end()
+	})
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/endpoint"
+	"github.com/isthmus-net/isthmus/common/ipam"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// view is what others may know of the loop; it is not changed once published.
+type view struct {
+	// ready tells that a State of this agent is in force.
+	ready bool
+	// unable says why Add cannot work now; empty if it can.
+	unable string
+	// limited tells that the policy of existing pods may be out of date.
+	limited  bool
+	problems []string
+
+	backend  dataplane.Backend
+	features model.Features
+	ranges   []netip.Prefix
+	usage    []ipam.Usage
+
+	endpoints                         int
+	namespaces, nodes, pods, policies int
+	tables, peerClasses, portClasses  int
+	appliedAt                         time.Time
+	unsupported                       []model.Unsupported
+}
+
+// publish lets others see how things are.
+func (l *loop) publish() {
+	v := &view{ready: l.enforced.inForce != nil, backend: l.backend, features: l.features, ranges: l.addresses.ranges,
+		appliedAt: l.enforced.appliedAt, unsupported: l.enforced.unsupported, problems: l.problems()}
+	v.unable, v.limited = l.unable()
+	for _, e := range l.entries {
+		if e.State != endpoint.Released {
+			v.endpoints++
+		}
+	}
+	if l.addresses.allocator != nil {
+		v.usage = l.addresses.allocator.Usage(time.Now())
+	}
+	if s := l.snapshot; s != nil {
+		v.namespaces, v.nodes, v.pods, v.policies = s.Namespaces.Len(), s.Nodes.Len(), s.Pods.Len(), s.Policies.Len()
+	}
+	if s := l.enforced.inForce; s != nil {
+		v.tables, v.peerClasses, v.portClasses = len(s.Tables), len(s.PeerClasses), len(s.PortClasses)
+	}
+	l.agent.view.Store(v)
+}
+
+// problems lists what is wrong, one thing each.
+func (l *loop) problems() []string {
+	all := slices.Clone(l.brokenRecords)
+	switch {
+	case l.snapshot == nil:
+		all = append(all, "the state of the cluster is not known yet")
+	case l.backend == nil:
+		all = append(all, fmt.Sprintf("the data path is not open: the addresses and pod ranges of node %s are not known", l.cfg.NodeName))
+	}
+	if l.enforced.failed != nil {
+		all = append(all, "policy is not in force: "+oneLine(l.enforced.failed))
+	}
+	all = append(all, l.addresses.problems...)
+	all = append(all, l.addresses.warnings...)
+	for _, err := range l.repairs.unknown {
+		all = append(all, oneLine(err))
+	}
+	for _, e := range l.sorted() {
+		if e.problem != nil {
+			all = append(all, fmt.Sprintf("endpoint %s of pod %s: %s", e.ID(), e.Pod(), oneLine(e.problem)))
+		}
+	}
+	return all
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// unable says why Add cannot work now, and whether existing pods are affected.
+func (l *loop) unable() (why string, limited bool) {
+	f := &l.enforced
+	switch {
+	case l.stopping:
+		return "the agent is stopping", false
+	case l.snapshot == nil:
+		return "the state of the cluster is not known yet", false
+	case l.backend == nil:
+		return fmt.Sprintf("the addresses and pod ranges of node %s are not known", l.cfg.NodeName), false
+	case f.failed != nil && dataplane.Concerns(f.failed, ""):
+		return "policy is not in force: " + oneLine(f.failed), len(f.covered) > 0
+	case f.inForce == nil:
+		return "policy is not in force yet", false
+	case len(l.addresses.problems) > 0:
+		return strings.Join(l.addresses.problems, "; "), false
+	}
+	if a := l.addresses.allocator; a != nil {
+		free := make(map[bool]float64) // by whether IPv6
+		for _, u := range a.Usage(time.Now()) {
+			free[u.Pool.Addr().Is6()] += u.Free
+		}
+		for _, v6 := range []bool{false, true} {
+			if n, ok := free[v6]; ok && n == 0 {
+				return fmt.Sprintf("no free address in %s", join(l.addresses.ranges)), false
+			}
+		}
+	}
+	return "", false
+}
+
+// Status fails if Add cannot work now: with CodeNotAvailable or, if the policy
+// of existing pods may be out of date too, CodeLimited.
+func (a *Agent) Status(context.Context, *cniapi.StatusRequest) (*cniapi.StatusResponse, error) {
+	v := a.view.Load()
+	const remedy = "see isthmusctl status"
+	switch {
+	case a.stalled():
+		return nil, refuse(CodeLimited, remedy, "the agent's loop has given no sign of life for %s", a.cfg.Stall)
+	case v.unable == "" && !v.ready:
+		return nil, refuse(CodeNotAvailable, remedy, "the agent is starting")
+	case v.unable == "":
+		return &cniapi.StatusResponse{}, nil
+	case v.limited:
+		return nil, refuse(CodeLimited, remedy, "%s", v.unable)
+	}
+	return nil, refuse(CodeNotAvailable, remedy, "%s", v.unable)
+}

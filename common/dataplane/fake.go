@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// errClosed is returned by a Fake after Close.
+var errClosed = errors.New("data path is closed")
+
+// errConcurrent is returned by a Fake that is used by two goroutines at once.
+var errConcurrent = errors.New("data path is called from two goroutines at once")
+
+// Fault is asked before every step of a Fake. An error makes the operation fail
+// there; waiting for the context makes it hang; leaving the goroutine makes it
+// crash there, and what was done so far stays.
+type Fault func(ctx context.Context, step string) error
+
+// Fake is a Backend in memory. It refuses what a real one refuses, executes
+// Plan step by step, and survives the agent that uses it, as a kernel does.
+type Fake struct {
+	features model.Features
+	busy     atomic.Bool // a contract is checked, nothing is locked
+
+	mu       sync.Mutex
+	closed   bool
+	fault    Fault
+	poison   func(*model.State) error
+	gone     map[string]bool    // network namespaces that do not exist
+	foreign  map[[2]string]bool // (namespace, interface) that somebody else made
+	attached map[model.EndpointID]*fakeEndpoint
+	inForce  *model.State
+	counters Counters
+	log      []string
+	applied  int
+}
+
+var _ Backend = (*Fake)(nil)
+
+// NewFake returns a data path that nothing is attached to.
+func NewFake(features model.Features) *Fake {
+	return &Fake{features: features, gone: make(map[string]bool), foreign: make(map[[2]string]bool),
+		attached: make(map[model.EndpointID]*fakeEndpoint)}
+}
+
+// SetFault sets what is asked before every step; nil lets everything work.
+func (f *Fake) SetFault(fault Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fault = fault
+}
+
+// SetPoison sets what Apply asks before it begins: an error refuses the State
+// as a whole, as one that has no room in the kernel. nil accepts every State.
+func (f *Fake) SetPoison(poison func(*model.State) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.poison = poison
+}
+
+// RemoveNetNS makes a network namespace cease to exist, with the interfaces in
+// it, as the end of a sandbox or a reboot does.
+func (f *Fake) RemoveNetNS(path string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.gone[path] = true
+	for _, e := range f.attached {
+		if e.spec.NetNS == path {
+			clear(e.parts)
+		}
+	}
+}
+
+// OccupyInterface puts an interface that is not ours into a network namespace.
+func (f *Fake) OccupyInterface(netns, name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.foreign[[2]string{netns, name}] = true
+}
+
+// Break takes a part away from an attachment, as another program might.
+func (f *Fake) Break(id model.EndpointID, part string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.attached[id]; e != nil {
+		delete(e.parts, part)
+	}
+}
+
+// SetCounters sets what Counters returns.
+func (f *Fake) SetCounters(c Counters) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.counters = c
+}
+
+// Reopen undoes Close, for the next agent.
+func (f *Fake) Reopen() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = false
+}
+
+// Log lists the operations that were completed, oldest first: "add ID",
+// "delete ID", "apply ID ID ..." with the endpoints that the State names.
+func (f *Fake) Log() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.log)
+}
+
+// Applied counts the Applies that were completed.
+func (f *Fake) Applied() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.applied
+}
+
+// Decide gives the verdict that a new flow meets now. An endpoint that no
+// State names is denied.
+func (f *Fake) Decide(id model.EndpointID, d model.Direction, remote netip.Addr, p model.Protocol, port uint16) model.Verdict {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.attached[id] == nil || f.inForce == nil {
+		return model.Deny
+	}
+	return f.inForce.Decide(id, d, remote, p, port).Verdict
+}
+
+// enter begins an operation; leave ends it.
+func (f *Fake) enter() error {
+	if !f.busy.CompareAndSwap(false, true) {
+		return errConcurrent
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		f.busy.Store(false)
+		return errClosed
+	}
+	return nil
+}
+
+func (f *Fake) leave() { f.busy.Store(false) }
+
+// step asks for a fault, without holding the lock.
+func (f *Fake) step(ctx context.Context, name string) error {
+	f.mu.Lock()
+	fault := f.fault
+	f.mu.Unlock()
+	if fault != nil {
+		if err := fault(ctx, name); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// done logs an operation.
+func (f *Fake) done(words ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.log = append(f.log, strings.Join(words, " "))
+}
+
+// Features implements Backend.
+func (f *Fake) Features() model.Features { return f.features }
+
+// Counters implements Backend.
+func (f *Fake) Counters(context.Context) (Counters, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return Counters{}, errClosed
+	}
+	return f.counters, nil
+}
+
+// Close implements Backend.
+func (f *Fake) Close() error {
+	if err := f.enter(); err != nil {
+		return err
+	}
+	defer f.leave()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	return nil
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// fakeParts are what an attachment consists of, in the order in which they are
+// made: default deny before anything can send.
+var fakeParts = [...]string{"slot", "deny", "interface", "addresses", "routes"}
+
+// fakeEndpoint is an attachment, perhaps a half-made one.
+type fakeEndpoint struct {
+	spec  EndpointSpec
+	parts map[string]bool
+}
+
+func (e *fakeEndpoint) missing() []string {
+	var parts []string
+	for _, p := range fakeParts {
+		if !e.parts[p] {
+			parts = append(parts, p)
+		}
+	}
+	return parts
+}
+
+// AddEndpoint implements Backend.
+func (f *Fake) AddEndpoint(ctx context.Context, spec EndpointSpec) (Attachment, error) {
+	if err := f.enter(); err != nil {
+		return Attachment{}, err
+	}
+	defer f.leave()
+	e, isNew, err := f.begin(spec)
+	if err != nil {
+		return Attachment{}, fmt.Errorf("add endpoint %s: %w", spec.ID, err)
+	}
+	for _, part := range fakeParts {
+		if err := f.step(ctx, "add."+part); err != nil {
+			if isNew {
+				f.mu.Lock()
+				delete(f.attached, spec.ID)
+				f.mu.Unlock()
+			}
+			return Attachment{}, fmt.Errorf("add endpoint %s: %w", spec.ID, err)
+		}
+		f.mu.Lock()
+		f.attached[spec.ID] = e
+		e.parts[part] = true
+		f.mu.Unlock()
+	}
+	f.done("add", string(spec.ID))
+	return fakeAttachment(spec), nil
+}
+
+// begin checks a spec against what is there.
+func (f *Fake) begin(spec EndpointSpec) (e *fakeEndpoint, isNew bool, err error) {
+	if err := f.checkSpec(spec); err != nil {
+		return nil, false, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.gone[spec.NetNS] {
+		return nil, false, fmt.Errorf("%s: %w", spec.NetNS, ErrNoNetNS)
+	}
+	for id, other := range f.attached {
+		if id == spec.ID {
+			continue
+		}
+		if other.spec.NetNS == spec.NetNS && other.spec.IfName == spec.IfName {
+			return nil, false, fmt.Errorf("%s of %s: %w", spec.IfName, id, ErrInterfaceExists)
+		}
+		for _, a := range spec.IPs {
+			if slices.Contains(other.spec.IPs, a) {
+				return nil, false, fmt.Errorf("address %s is that of endpoint %s", a, id)
+			}
+		}
+	}
+	if e := f.attached[spec.ID]; e != nil {
+		if e.spec.NetNS != spec.NetNS || !slices.Equal(e.spec.IPs, spec.IPs) || e.spec.Pod != spec.Pod {
+			return nil, false, fmt.Errorf("is attached as %+v, not as %+v", e.spec, spec)
+		}
+		return e, false, nil
+	}
+	if f.foreign[[2]string{spec.NetNS, spec.IfName}] {
+		return nil, false, fmt.Errorf("%s: %w", spec.IfName, ErrInterfaceExists)
+	}
+	spec.IPs = slices.Clone(spec.IPs)
+	return &fakeEndpoint{spec: spec, parts: make(map[string]bool)}, true, nil
+}
+
+func (f *Fake) checkSpec(spec EndpointSpec) error {
+	switch {
+	case spec.ContainerID == "" || spec.IfName == "" || spec.NetNS == "":
+		return errors.New("container id, interface name and network namespace are needed")
+	case spec.ID != model.MakeEndpointID(spec.ContainerID, spec.IfName):
+		return fmt.Errorf("identity does not fit container %s and interface %s", spec.ContainerID, spec.IfName)
+	case spec.Pod.Namespace == "" || spec.Pod.Name == "":
+		return errors.New("pod has no name")
+	case len(spec.IPs) == 0 || len(spec.IPs) > 2 || len(spec.IPs) == 2 && spec.IPs[0].Is4() == spec.IPs[1].Is4():
+		return fmt.Errorf("addresses %v: want one or two, of different families", spec.IPs)
+	}
+	for _, a := range spec.IPs {
+		if !a.IsValid() || a.Is4In6() || a.Is6() && !f.features.IPv6 {
+			return fmt.Errorf("address %s cannot be used on %s", a, f.features.OS)
+		}
+	}
+	return nil
+}
+
+// fakeAttachment derives an answer from the spec alone, so that it is the same
+// every time.
+func fakeAttachment(spec EndpointSpec) Attachment {
+	h := fnv.New32a()
+	h.Write([]byte(spec.ID))
+	sum := h.Sum32()
+	a := Attachment{
+		HostIfName: fmt.Sprintf("ith%08x", sum),
+		HostMAC:    net.HardwareAddr{0x02, 0x00, byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)},
+		MAC:        net.HardwareAddr{0x06, 0x00, byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)},
+		MTU:        1450,
+	}
+	for _, ip := range spec.IPs {
+		gateway := netip.MustParseAddr("169.254.1.1")
+		if ip.Is6() {
+			gateway = netip.MustParseAddr("fe80::1")
+		}
+		a.Addresses = append(a.Addresses, netip.PrefixFrom(ip, ip.BitLen()))
+		a.Gateways = append(a.Gateways, gateway)
+	}
+	return a
+}
+
+// DeleteEndpoint implements Backend.
+func (f *Fake) DeleteEndpoint(ctx context.Context, id model.EndpointID) error {
+	if err := f.enter(); err != nil {
+		return err
+	}
+	defer f.leave()
+	for _, part := range slices.Backward(fakeParts[:]) {
+		if err := f.step(ctx, "delete."+part); err != nil {
+			return fmt.Errorf("delete endpoint %s: %w", id, err)
+		}
+		f.mu.Lock()
+		if e := f.attached[id]; e != nil {
+			delete(e.parts, part)
+		}
+		f.mu.Unlock()
+	}
+	f.mu.Lock()
+	delete(f.attached, id)
+	if f.inForce != nil {
+		s := *f.inForce
+		s.Endpoints = maps.Clone(s.Endpoints)
+		delete(s.Endpoints, id)
+		f.inForce = &s
+	}
+	f.mu.Unlock()
+	f.done("delete", string(id))
+	return nil
+}
+
+// Endpoints implements Backend.
+func (f *Fake) Endpoints(ctx context.Context) ([]Installed, error) {
+	if err := f.enter(); err != nil {
+		return nil, err
+	}
+	defer f.leave()
+	if err := f.step(ctx, "endpoints"); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []Installed
+	for id, e := range f.attached {
+		i := Installed{ID: id}
+		for _, part := range e.missing() {
+			i.Problems = append(i.Problems, part+" is missing")
+		}
+		all = append(all, i)
+	}
+	slices.SortFunc(all, func(a, b Installed) int { return cmp.Compare(a.ID, b.ID) })
+	return all, nil
+}

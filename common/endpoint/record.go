@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package endpoint
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// SchemaVersion is the version of the records that this package writes.
+const SchemaVersion = 1
+
+// State says how far an endpoint has come.
+type State string
+
+// The states.
+const (
+	// Adding is written before anything is created. After a crash whatever was
+	// created is removed.
+	Adding State = "adding"
+	// Ready is written when the endpoint's policy is in force.
+	Ready State = "ready"
+	// Released is written when the endpoint is gone; the record stays while its
+	// addresses are in quarantine.
+	Released State = "released"
+)
+
+// Record is what has to survive a restart of the agent.
+type Record struct {
+	Version     int    `json:"version"`
+	State       State  `json:"state"`
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifName"`
+	// NetNS is the path of a network namespace, or the GUID of an HCN namespace.
+	NetNS string `json:"netns"`
+	// Network is the name of the CNI network, by which GC is scoped.
+	Network   string `json:"network,omitempty"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// UID is the pod's, as the runtime gave it; may be empty.
+	UID string       `json:"uid,omitempty"`
+	IPs []netip.Addr `json:"ips"`
+	// Created orders the records by the time of allocation.
+	Created time.Time `json:"created"`
+	// ReleasedAt is when the quarantine of the addresses began.
+	ReleasedAt time.Time `json:"releasedAt,omitzero"`
+}
+
+// ID returns the endpoint's identity.
+func (r Record) ID() model.EndpointID { return model.MakeEndpointID(r.ContainerID, r.IfName) }
+
+// Pod returns the pod's name.
+func (r Record) Pod() model.PodID { return model.PodID{Namespace: r.Namespace, Name: r.Name} }
+
+// Validate reports everything that is wrong with the record.
+func (r Record) Validate() error {
+	var errs []error
+	need := func(ok bool, text string) {
+		if !ok {
+			errs = append(errs, errors.New(text))
+		}
+	}
+	need(r.Version == SchemaVersion, fmt.Sprintf("version is %d, want %d", r.Version, SchemaVersion))
+	need(r.State == Adding || r.State == Ready || r.State == Released, fmt.Sprintf("state %q is none of adding, ready, released", r.State))
+	need(r.ContainerID != "", "containerID is empty")
+	need(r.IfName != "", "ifName is empty")
+	need(r.Namespace != "" && r.Name != "", "namespace or name is empty")
+	need(r.State == Released || r.NetNS != "", "netns is empty")
+	need(len(r.IPs) > 0, "ips is empty")
+	need(!r.Created.IsZero(), "created is missing")
+	need(r.State != Released || !r.ReleasedAt.IsZero(), "releasedAt is missing")
+	for i, a := range r.IPs {
+		need(a.IsValid() && !a.Is4In6() && a.Zone() == "", fmt.Sprintf("ips[%d] is %q, which is no plain address", i, a))
+		for _, other := range r.IPs[:i] {
+			need(other.Is6() != a.Is6(), fmt.Sprintf("ips has two addresses of one family, %s and %s", other, a))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// errNewer means that a newer agent wrote the record.
+var errNewer = errors.New("written by a newer version")
+
+// encode returns the bytes of the record's file.
+func encode(r Record) ([]byte, error) {
+	r.Version = SchemaVersion
+	if err := r.Validate(); err != nil {
+		return nil, fmt.Errorf("check record of %s: %w", r.ID(), err)
+	}
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode record of %s: %w", r.ID(), err)
+	}
+	return append(b, '\n'), nil
+}
+
+// decode reads the bytes of a record's file. Unknown fields are an error: what
+// is not understood must not be lost at the next write.
+func decode(b []byte) (Record, error) {
+	var r Record
+	var version struct{ Version int }
+	if err := json.Unmarshal(b, &version); err != nil {
+		return r, fmt.Errorf("decode: %w", err)
+	}
+	if version.Version > SchemaVersion {
+		return r, fmt.Errorf("schema version %d: %w", version.Version, errNewer)
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		return r, fmt.Errorf("decode: %w", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return r, errors.New("decode: more than one JSON value")
+	}
+	return r, r.Validate()
+}

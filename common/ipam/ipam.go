@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config says what an Allocator gives out.
+type Config struct {
+	// Prefixes are the node's pod ranges, in order of preference.
+	Prefixes []netip.Prefix
+	// Reserved are further addresses of each range, counted from its first,
+	// that are not for pods. The first two and the IPv4 broadcast address are
+	// always reserved. On Windows the host has an endpoint at 2.
+	Reserved []uint64
+	// Quarantine is how long a released address is not given out.
+	Quarantine time.Duration
+}
+
+// Defaults returns a Config without ranges and with a quarantine of 30 s.
+func Defaults() Config { return Config{Quarantine: 30 * time.Second} }
+
+// Validate reports everything that is wrong with the Config.
+func (c Config) Validate() error {
+	_, err := newPools(c)
+	return err
+}
+
+func newPools(c Config) ([]*pool, error) {
+	var errs []error
+	if c.Quarantine < 0 {
+		errs = append(errs, fmt.Errorf("quarantine %s is negative: use 0 or more", c.Quarantine))
+	}
+	if len(c.Prefixes) == 0 {
+		errs = append(errs, errors.New("no pod range: give the node at least one"))
+	}
+	var pools []*pool
+	for i, p := range c.Prefixes {
+		r, err := newPool(p, c.Reserved)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, other := range c.Prefixes[:i] {
+			switch {
+			case other == p:
+				errs = append(errs, fmt.Errorf("pod range %s is listed twice: remove one", p))
+			case other.Overlaps(p):
+				errs = append(errs, fmt.Errorf("pod ranges %s and %s overlap: use disjoint ranges", other, p))
+			}
+		}
+		pools = append(pools, r)
+	}
+	return pools, errors.Join(errs...)
+}
+
+// Allocator gives out addresses.
+type Allocator struct {
+	pools      []*pool
+	quarantine time.Duration
+	// used tells who has an address. It may list addresses that were restored
+	// from outside of the pools.
+	used map[netip.Addr]string
+	// owned lists an owner's addresses in the order of families, IPv4 first.
+	owned map[string][]netip.Addr
+	// free tells when a released address may be given out again.
+	free map[netip.Addr]time.Time
+}
+
+// New returns an Allocator of which every address is free. The error is that
+// of Config.Validate.
+func New(c Config) (*Allocator, error) {
+	pools, err := newPools(c)
+	if err != nil {
+		return nil, err
+	}
+	return &Allocator{
+		pools:      pools,
+		quarantine: c.Quarantine,
+		used:       make(map[netip.Addr]string),
+		owned:      make(map[string][]netip.Addr),
+		free:       make(map[netip.Addr]time.Time),
+	}, nil
+}
+
+// ExhaustedError says that a family has no free address.
+type ExhaustedError struct {
+	// Pools are the ranges of the family.
+	Pools []netip.Prefix
+	// Used and Quarantined count their addresses.
+	Used, Quarantined int
+}
+
+// Error names the pools and what has become of their addresses.
+func (e *ExhaustedError) Error() string {
+	var names []string
+	for _, p := range e.Pools {
+		names = append(names, p.String())
+	}
+	return fmt.Sprintf("no free address in %s: %d used, %d in quarantine: delete pods, wait for the quarantine to end, or give the node a larger range",
+		strings.Join(names, ", "), e.Used, e.Quarantined)
+}
+
+// Allocate gives an owner one address of every family that has a pool, IPv4
+// first. An owner that has addresses gets the same again. The search goes on
+// from the address that was given out last, so that an address rests as long as
+// possible. It returns an *ExhaustedError, and gives out nothing, when a family
+// has no free address.
+func (a *Allocator) Allocate(owner string, now time.Time) ([]netip.Addr, error) {
+	if have := a.owned[owner]; len(have) > 0 {
+		return slices.Clone(have), nil
+	}
+	a.expire(now)
+	var found []netip.Addr
+	for _, v6 := range []bool{false, true} {
+		addr, err := a.search(v6)
+		if err != nil {
+			return nil, err
+		}
+		if addr.IsValid() {
+			found = append(found, addr)
+		}
+	}
+	for _, addr := range found {
+		a.hold(addr, owner)
+	}
+	return slices.Clone(found), nil
+}
+
+// search returns the next free address of a family; the zero Addr if the family
+// has no pool.
+func (a *Allocator) search(v6 bool) (netip.Addr, error) {
+	var full ExhaustedError
+	for _, p := range a.pools {
+		if p.prefix.Addr().Is6() != v6 {
+			continue
+		}
+		full.Pools = append(full.Pools, p.prefix)
+		full.Used += p.used
+		full.Quarantined += p.quarantined
+		// Each address that is not free is passed once at most.
+		for addr, n := p.next, p.used+p.quarantined+len(p.reserved); n >= 0; addr, n = p.after(addr), n-1 {
+			if a.isFree(p, addr) {
+				return addr, nil
+			}
+		}
+	}
+	if len(full.Pools) == 0 {
+		return netip.Addr{}, nil
+	}
+	return netip.Addr{}, &full
+}
+
+func (a *Allocator) isFree(p *pool, addr netip.Addr) bool {
+	if _, reserved := slices.BinarySearchFunc(p.reserved, addr, netip.Addr.Compare); reserved {
+		return false
+	}
+	_, used := a.used[addr]
+	_, resting := a.free[addr]
+	return !used && !resting
+}
+
+// Restore records that an owner has an address, as an endpoint record says.
+// Addresses outside of every pool are held too: the node's ranges may have
+// changed. It fails if another owner has the address. To get the order of
+// allocation back, restore in the order in which addresses were given out.
+func (a *Allocator) Restore(addr netip.Addr, owner string) error {
+	addr = addr.Unmap()
+	if !addr.IsValid() || owner == "" {
+		return fmt.Errorf("restore address %q of %q: both an address and an owner are needed", addr, owner)
+	}
+	if other, ok := a.used[addr]; ok {
+		if other == owner {
+			return nil
+		}
+		return fmt.Errorf("address %s belongs to %s and to %s: delete one of the pods", addr, other, owner)
+	}
+	a.endQuarantine(addr)
+	a.hold(addr, owner)
+	return nil
+}
+
+// Release takes an address from whoever has it and puts it in quarantine from
+// the given moment on. An address that nobody has is put in quarantine as well,
+// which is how the record of a released endpoint is replayed.
+func (a *Allocator) Release(addr netip.Addr, at time.Time) {
+	addr = addr.Unmap()
+	a.drop(addr)
+	p := a.pool(addr)
+	if p == nil || a.quarantine == 0 {
+		return
+	}
+	until := at.Add(a.quarantine)
+	if was, ok := a.free[addr]; !ok {
+		p.quarantined++
+	} else if was.After(until) {
+		until = was
+	}
+	a.free[addr] = until
+}
+
+// Cancel takes back an address that nobody could have used; it is free at once.
+func (a *Allocator) Cancel(addr netip.Addr) { a.drop(addr.Unmap()) }
+
+// Owner tells who has an address.
+func (a *Allocator) Owner(addr netip.Addr) (string, bool) {
+	owner, ok := a.used[addr.Unmap()]
+	return owner, ok
+}
+
+// hold gives an address that is not in quarantine to an owner.
+func (a *Allocator) hold(addr netip.Addr, owner string) {
+	a.used[addr] = owner
+	a.owned[owner] = append(a.owned[owner], addr)
+	slices.SortFunc(a.owned[owner], netip.Addr.Compare)
+	if p := a.pool(addr); p != nil {
+		p.used++
+		p.next = p.after(addr)
+	}
+}
+
+// drop takes an address from its owner.
+func (a *Allocator) drop(addr netip.Addr) {
+	owner, ok := a.used[addr]
+	if !ok {
+		return
+	}
+	delete(a.used, addr)
+	a.owned[owner] = slices.DeleteFunc(a.owned[owner], func(x netip.Addr) bool { return x == addr })
+	if len(a.owned[owner]) == 0 {
+		delete(a.owned, owner)
+	}
+	if p := a.pool(addr); p != nil {
+		p.used--
+	}
+}
+
+// expire ends the quarantines that are over.
+func (a *Allocator) expire(now time.Time) {
+	for addr, until := range a.free {
+		if !now.Before(until) {
+			a.endQuarantine(addr)
+		}
+	}
+}
+
+func (a *Allocator) endQuarantine(addr netip.Addr) {
+	if _, ok := a.free[addr]; ok {
+		delete(a.free, addr)
+		a.pool(addr).quarantined--
+	}
+}
+
+// pool returns the pool that an address is in, or nil.
+func (a *Allocator) pool(addr netip.Addr) *pool {
+	for _, p := range a.pools {
+		if p.prefix.Contains(addr) {
+			return p
+		}
+	}
+	return nil
+}
+
+// Usage tells what has become of the addresses of one pool.
+type Usage struct {
+	Pool netip.Prefix
+	// Used and Quarantined count addresses. Free counts those that can be given
+	// out now, as a float because an IPv6 range has more than fit an integer.
+	Used, Quarantined int
+	Free              float64
+}
+
+// Usage lists the pools in the order of the Config.
+func (a *Allocator) Usage(now time.Time) []Usage {
+	a.expire(now)
+	all := make([]Usage, len(a.pools))
+	for i, p := range a.pools {
+		free := float64(p.capacity) - float64(p.used) - float64(p.quarantined)
+		all[i] = Usage{Pool: p.prefix, Used: p.used, Quarantined: p.quarantined, Free: max(0, free)}
+	}
+	return all
+}
+
+// Owners lists everyone who has an address, sorted.
+func (a *Allocator) Owners() []string { return slices.Sorted(maps.Keys(a.owned)) }

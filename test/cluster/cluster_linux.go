@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// Config says what cluster to make.
+type Config struct {
+	// Dir is an empty directory for everything: namespaces, sockets, state,
+	// logs, a bpffs. Short, because of sockets.
+	Dir string
+	// Bin is a directory with isthmus-agent, isthmus-cni and winnode.
+	Bin string
+	// Linux and Windows are the numbers of nodes.
+	Linux, Windows int
+}
+
+// Cluster is a running cluster.
+type Cluster struct {
+	cfg       Config
+	fabric    *fabric
+	Nodes     []*Node
+	Manifests *Manifests
+	pods      []*Pod
+	servers   listeners
+}
+
+// New makes the fabric and the nodes' namespaces, and starts nothing yet.
+func New(cfg Config) (*Cluster, error) {
+	c := &Cluster{cfg: cfg}
+	if err := c.prepare(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Cluster) prepare() error {
+	for _, d := range []string{"ns", "bpf", "manifests", "cni"} {
+		if err := os.MkdirAll(filepath.Join(c.cfg.Dir, d), 0o700); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount("bpf", c.BPFFS(), "bpf", 0, ""); err != nil {
+		return fmt.Errorf("mount a bpffs at %s: %w (are you root?)", c.BPFFS(), err)
+	}
+	c.Manifests = &Manifests{dir: filepath.Join(c.cfg.Dir, "manifests")}
+	var err error
+	if c.fabric, err = newFabric(filepath.Join(c.cfg.Dir, "ns")); err != nil {
+		return err
+	}
+	for n := 1; n <= c.cfg.Linux+c.cfg.Windows; n++ {
+		system := model.Linux
+		name := fmt.Sprintf("linux%d", n)
+		if n > c.cfg.Linux {
+			system, name = model.Windows, fmt.Sprintf("win%d", n-c.cfg.Linux)
+		}
+		node := &Node{cluster: c, Number: n, Name: name, OS: system, Dir: filepath.Join(c.cfg.Dir, name), PodCIDRs: podCIDRs(n, system)}
+		c.Nodes = append(c.Nodes, node)
+		if err := node.prepare(); err != nil {
+			return fmt.Errorf("node %s: %w", name, err)
+		}
+	}
+	return c.connectPeers()
+}
+
+// podCIDRs are the ranges of node n. Windows pods have IPv4 only.
+func podCIDRs(n int, system model.OS) []netip.Prefix {
+	ranges := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(n), 0}), 24)}
+	if system == model.Linux {
+		ranges = append(ranges, netip.MustParsePrefix(fmt.Sprintf("fd44:0:0:%x::/64", n)))
+	}
+	return ranges
+}
+
+// connectPeers gives the fabric, and the nodes whose data path has no routes of
+// its own, the routes to all pods.
+func (c *Cluster) connectPeers() error {
+	for _, n := range c.Nodes {
+		if err := c.fabric.reach(n.Number, n.PodCIDRs); err != nil {
+			return err
+		}
+		if n.OS != model.Windows {
+			continue
+		}
+		for _, other := range c.Nodes {
+			if other == n {
+				continue
+			}
+			if err := n.NS.Do(func() error { return routesTo(other.Number, other.PodCIDRs) }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// BPFFS is where the nodes' pins are, a directory for each.
+func (c *Cluster) BPFFS() string { return filepath.Join(c.cfg.Dir, "bpf") }
+
+// Outside is the namespace of the rest of the world, and its addresses.
+func (c *Cluster) Outside() (*netns.NS, []netip.Addr) {
+	return c.fabric.ns, []netip.Addr{fabricAddresses[0].Addr(), fabricAddresses[1].Addr()}
+}
+
+// Start writes the Node objects and starts every agent; it returns when all are
+// ready.
+func (c *Cluster) Start(ctx context.Context) error {
+	if err := c.Manifests.writeNodes(c.Nodes); err != nil {
+		return err
+	}
+	for _, n := range c.Nodes {
+		if err := n.Start(); err != nil {
+			return fmt.Errorf("node %s: %w", n.Name, err)
+		}
+	}
+	for _, n := range c.Nodes {
+		if err := n.waitReady(ctx); err != nil {
+			return fmt.Errorf("node %s: %w", n.Name, err)
+		}
+	}
+	return nil
+}
+
+// Release stops what this process does for the cluster and leaves the rest
+// running.
+func (c *Cluster) Release() error { return c.servers.Close() }
+
+// Close stops the agents and removes everything, as far as it was made.
+func (c *Cluster) Close() error {
+	errs := []error{c.servers.Close()}
+	for _, n := range c.Nodes {
+		errs = append(errs, n.stop())
+	}
+	return errors.Join(append(errs, Remove(c.cfg.Dir))...)
+}
+
+// Remove removes the traces of a cluster in a directory, also of one whose
+// process is gone: agents by their pid files, namespaces, the bpffs, the files.
+func Remove(dir string) error {
+	var errs []error
+	pids, _ := filepath.Glob(filepath.Join(dir, "*", "agent.pid"))
+	for _, path := range pids {
+		errs = append(errs, killByFile(path))
+	}
+	mounts, _ := filepath.Glob(filepath.Join(dir, "ns", "*"))
+	for _, path := range append(mounts, filepath.Join(dir, "bpf")) {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", path, err))
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Build compiles the commands that a cluster needs into a directory.
+func Build(ctx context.Context, bin string, out io.Writer) error {
+	goCommand := os.Getenv("GO")
+	if goCommand == "" {
+		goCommand = "go"
+	}
+	cmd := exec.CommandContext(ctx, goCommand, "build", "-o", bin+"/",
+		"./cmd/isthmus-agent", "./cmd/isthmus-cni", "./cmd/isthmusctl", "./test/cluster/winnode")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("build commands: %w", err)
+	}
+	return nil
+}
+
+// patience is how long a node may take to become ready on a busy machine.
+const patience = 30 * time.Second

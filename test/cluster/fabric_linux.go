@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// fabric is the network between the nodes: a namespace with a bridge, which is
+// also the rest of the world.
+type fabric struct {
+	ns    *netns.NS
+	nodes int
+}
+
+// The underlay of node n is .n+10, the fabric itself .1.
+func underlay(n int) []netip.Prefix {
+	return []netip.Prefix{
+		netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 30, 0, byte(n + 10)}), 24),
+		netip.MustParsePrefix(fmt.Sprintf("fd30::%x/64", n+16)),
+	}
+}
+
+var fabricAddresses = []netip.Prefix{netip.MustParsePrefix("172.30.0.1/24"), netip.MustParsePrefix("fd30::1/64")}
+
+func newFabric(dir string) (*fabric, error) {
+	ns, err := netns.New(filepath.Join(dir, "fabric"))
+	if err != nil {
+		return nil, err
+	}
+	f := &fabric{ns: ns}
+	err = ns.Do(func() error {
+		if err := up("lo"); err != nil {
+			return err
+		}
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "fabric"}}); err != nil {
+			return fmt.Errorf("create bridge: %w", err)
+		}
+		return addresses("fabric", fabricAddresses)
+	})
+	if err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	return f, nil
+}
+
+// connect gives a node's namespace an interface eth0 on the fabric.
+func (f *fabric) connect(node *netns.NS, n int) error {
+	port := fmt.Sprintf("node%d", n)
+	err := f.ns.Do(func() error {
+		target, err := openNS(node)
+		if err != nil {
+			return err
+		}
+		defer target.Close()
+		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: port}, PeerName: "eth0", PeerNamespace: netlink.NsFd(target.Fd())}
+		if err := netlink.LinkAdd(veth); err != nil {
+			return fmt.Errorf("connect node %d: %w", n, err)
+		}
+		bridge, err := netlink.LinkByName("fabric")
+		if err != nil {
+			return err
+		}
+		l, err := netlink.LinkByName(port)
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetMaster(l, bridge); err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(l)
+	})
+	if err != nil {
+		return err
+	}
+	return node.Do(func() error {
+		if err := up("lo"); err != nil {
+			return err
+		}
+		if err := addresses("eth0", underlay(n)); err != nil {
+			return err
+		}
+		for _, gw := range fabricAddresses {
+			if err := route(anywhere(gw.Addr()), gw.Addr()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// reach routes a node's pods by the node's address.
+func (f *fabric) reach(node int, cidrs []netip.Prefix) error {
+	return f.ns.Do(func() error { return routesTo(node, cidrs) })
+}
+
+func routesTo(node int, cidrs []netip.Prefix) error {
+	for _, c := range cidrs {
+		for _, u := range underlay(node) {
+			if u.Addr().Is6() == c.Addr().Is6() {
+				if err := route(c, u.Addr()); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func anywhere(like netip.Addr) netip.Prefix {
+	if like.Is6() {
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+}
+
+func up(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("look for interface %s: %w", name, err)
+	}
+	return netlink.LinkSetUp(l)
+}
+
+func addresses(name string, prefixes []netip.Prefix) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("look for interface %s: %w", name, err)
+	}
+	for _, p := range prefixes {
+		if err := netlink.AddrReplace(l, &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD}); err != nil {
+			return fmt.Errorf("set address %s of %s: %w", p, name, err)
+		}
+	}
+	return netlink.LinkSetUp(l)
+}
+
+func route(to netip.Prefix, via netip.Addr) error {
+	if err := netlink.RouteReplace(&netlink.Route{Dst: ipNet(to), Gw: via.AsSlice()}); err != nil {
+		return fmt.Errorf("set route to %s via %s: %w", to, via, err)
+	}
+	return nil
+}
+
+// local makes the namespace answer to every address of a range.
+func local(p netip.Prefix) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	r := &netlink.Route{Dst: ipNet(p), LinkIndex: lo.Attrs().Index, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Table: unix.RT_TABLE_LOCAL}
+	if err := netlink.RouteReplace(r); err != nil {
+		return fmt.Errorf("set local route %s: %w", p, err)
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

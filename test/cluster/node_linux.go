@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// Node is one node.
+type Node struct {
+	cluster  *Cluster
+	Number   int
+	Name     string
+	OS       model.OS
+	NS       *netns.NS
+	Dir      string
+	PodCIDRs []netip.Prefix
+	agent    *exec.Cmd
+	exited   chan error
+}
+
+// Addresses are the node's own.
+func (n *Node) Addresses() []netip.Addr {
+	var all []netip.Addr
+	for _, p := range underlay(n.Number) {
+		all = append(all, p.Addr())
+	}
+	return all
+}
+
+// Socket is where the agent answers.
+func (n *Node) Socket() string { return filepath.Join(n.Dir, "agent.sock") }
+
+// Log is what the agent writes.
+func (n *Node) Log() string { return filepath.Join(n.Dir, "agent.log") }
+
+// HTTP is the address of the agent's metrics, in the node's namespace.
+const HTTP = "127.0.0.1:9470"
+
+func (n *Node) prepare() error {
+	if err := os.MkdirAll(n.Dir, 0o700); err != nil {
+		return err
+	}
+	var err error
+	if n.NS, err = netns.New(filepath.Join(n.cluster.cfg.Dir, "ns", n.Name)); err != nil {
+		return err
+	}
+	if err := n.cluster.fabric.connect(n.NS, n.Number); err != nil {
+		return err
+	}
+	if n.OS != model.Windows {
+		return nil
+	}
+	return n.NS.Do(func() error {
+		for _, c := range n.PodCIDRs {
+			if err := local(c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Start starts the agent, with what an earlier one left.
+func (n *Node) Start() error {
+	args := []string{"--node-name", n.Name, "--manifests", n.cluster.Manifests.dir, "--state-dir", filepath.Join(n.Dir, "state"),
+		"--socket", n.Socket(), "--http-address", HTTP, "--log-level", "debug"}
+	command := "isthmus-agent"
+	if n.OS == model.Windows {
+		command = "winnode"
+		args = append(args, "--control", n.control())
+	} else {
+		args = append(args, "--bpffs", filepath.Join(n.cluster.BPFFS(), n.Name), "--uplink", "eth0")
+	}
+	log, err := os.OpenFile(n.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	n.agent = exec.Command(filepath.Join(n.cluster.cfg.Bin, command), args...)
+	n.agent.Stdout, n.agent.Stderr = log, log
+	n.agent.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C is for the demo, which then stops them in order
+	if err := n.NS.Do(n.agent.Start); err != nil {
+		return fmt.Errorf("start %s: %w", command, err)
+	}
+	n.exited = make(chan error, 1)
+	go func(cmd *exec.Cmd, exited chan error) { exited <- cmd.Wait() }(n.agent, n.exited)
+	return os.WriteFile(filepath.Join(n.Dir, "agent.pid"), []byte(strconv.Itoa(n.agent.Process.Pid)), 0o600)
+}
+
+// Kill ends the agent without a chance to do anything.
+func (n *Node) Kill() error {
+	if err := n.agent.Process.Kill(); err != nil {
+		return err
+	}
+	<-n.exited
+	n.agent = nil
+	return nil
+}
+
+// stop asks the agent to end, and makes it end when it does not.
+func (n *Node) stop() error {
+	if n.agent == nil {
+		return nil
+	}
+	defer func() { n.agent = nil }()
+	if err := n.agent.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-n.exited:
+		return nil
+	case <-time.After(10 * time.Second):
+		return errors.Join(fmt.Errorf("agent of %s did not stop on SIGTERM", n.Name), n.agent.Process.Kill())
+	}
+}
+
+// killByFile ends the process that a pid file names, if that is an agent.
+func killByFile(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil || !strings.HasPrefix(string(name), "isthmus") && !strings.HasPrefix(string(name), "winnode") {
+		return nil // gone, and the number is somebody else's
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("stop agent %d: %w", pid, err)
+	}
+	return nil
+}
+
+// waitReady polls the agent's readiness.
+func (n *Node) waitReady(ctx context.Context) error {
+	deadline := time.Now().Add(patience)
+	for {
+		select {
+		case err := <-n.exited:
+			n.agent = nil
+			return fmt.Errorf("agent ended: %v\n%s", err, n.logTail())
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+		body, status, err := n.Get("/readyz")
+		if err == nil && status == http.StatusOK {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("agent is not ready after %s: %v %s\n%s", patience, err, body, n.logTail())
+		}
+	}
+}
+
+// Get reads a page of the agent's HTTP server.
+func (n *Node) Get(path string) (body string, status int, err error) {
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
+			err = n.NS.Do(func() (err error) {
+				c, err = (&net.Dialer{}).DialContext(ctx, network, address)
+				return err
+			})
+			return c, err
+		}}}
+	r, err := client.Get("http://" + HTTP + path)
+	if err != nil {
+		return "", 0, err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	return string(b), r.StatusCode, err
+}
+
+func (n *Node) logTail() string {
+	b, _ := os.ReadFile(n.Log())
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(lines[max(0, len(lines)-8):], "\n")
+}
+
+// Status asks the agent what it does.
+func (n *Node) Status(ctx context.Context) (*cniapi.GetNodeResponse, error) {
+	conn, err := grpc.NewClient("unix:"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	return cniapi.NewInspectClient(conn).GetNode(ctx, &cniapi.GetNodeRequest{})
+}

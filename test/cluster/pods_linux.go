@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+
+	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// Pod is an attached pod.
+type Pod struct {
+	*model.Pod
+	Node *Node
+	// NS is the pod's namespace; nil on Windows, where the node's stands in.
+	NS          *netns.NS
+	containerID string
+	netnsPath   string
+}
+
+// namespace is where the pod's packets come from.
+func (p *Pod) namespace() *netns.NS {
+	if p.NS == nil {
+		return p.Node.NS
+	}
+	return p.NS
+}
+
+// Schedule gives every policed pod a node that its node selector allows, in
+// turn, and writes it to the manifests. At most limit pods are placed; the
+// others stay known without an address.
+func (c *Cluster) Schedule(o kube.Objects, limit int) ([]*model.Pod, error) {
+	next := 0
+	var placed []*model.Pod
+	for _, p := range o.Pods {
+		if !p.Policed() || len(placed) == limit {
+			continue
+		}
+		pod := *p
+		pod.IPs = nil
+		selector := o.NodeSelectors[p.PodID]
+		for range c.Nodes {
+			n := c.Nodes[next%len(c.Nodes)]
+			next++
+			labels := model.MakeLabels(map[string]string{"kubernetes.io/os": string(n.OS), "kubernetes.io/hostname": n.Name})
+			// Pods that ask for nothing go to Linux, as the taints of mixed
+			// clusters make them.
+			if pinned := strings.Contains(selector.String(), "kubernetes.io/os"); selector.Matches(labels) && (pinned || n.OS == model.Linux) {
+				pod.Node = n.Name
+				break
+			}
+		}
+		if pod.Node == "" {
+			continue // asks for a node that there is none of
+		}
+		if err := c.Manifests.WritePod(&pod); err != nil {
+			return nil, err
+		}
+		placed = append(placed, &pod)
+	}
+	return placed, nil
+}
+
+// Attach makes a pod's namespace, wires it by CNI ADD, and publishes its
+// addresses.
+func (c *Cluster) Attach(ctx context.Context, pod *model.Pod) (*Pod, time.Duration, error) {
+	i := slices.IndexFunc(c.Nodes, func(n *Node) bool { return n.Name == pod.Node })
+	p := &Pod{Pod: pod, Node: c.Nodes[i], containerID: strings.NewReplacer("/", "-").Replace(pod.PodID.String())}
+	if err := p.makeNamespace(ctx, c); err != nil {
+		return nil, 0, err
+	}
+	c.pods = append(c.pods, p)
+	start := time.Now()
+	added, err := c.cni().AddNetworkList(ctx, p.Node.network(), p.runtime())
+	if err != nil {
+		return nil, 0, fmt.Errorf("CNI ADD of %s on %s: %w", pod.PodID, pod.Node, err)
+	}
+	took := time.Since(start)
+	result, err := types100.GetResult(added)
+	if err != nil {
+		return nil, 0, err
+	}
+	pod.IPs = nil
+	for _, ip := range result.IPs {
+		a, ok := netip.AddrFromSlice(ip.Address.IP)
+		if !ok {
+			return nil, 0, fmt.Errorf("CNI ADD of %s gave address %s", pod.PodID, ip.Address.IP)
+		}
+		pod.IPs = append(pod.IPs, a.Unmap())
+	}
+	return p, took, c.Manifests.WritePod(pod)
+}
+
+// Detach takes a pod away by CNI DEL.
+func (c *Cluster) Detach(ctx context.Context, p *Pod) error {
+	if err := c.cni().DelNetworkList(ctx, p.Node.network(), p.runtime()); err != nil {
+		return fmt.Errorf("CNI DEL of %s on %s: %w", p.PodID, p.Node.Name, err)
+	}
+	c.pods = slices.DeleteFunc(c.pods, func(o *Pod) bool { return o == p })
+	if p.NS != nil {
+		return p.NS.Close()
+	}
+	return nil
+}
+
+func (p *Pod) makeNamespace(ctx context.Context, c *Cluster) (err error) {
+	if p.Node.OS == model.Windows {
+		p.netnsPath, err = p.Node.makeHCNNamespace(ctx)
+		return err
+	}
+	if p.NS, err = netns.New(filepath.Join(c.cfg.Dir, "ns", "pod-"+p.containerID)); err != nil {
+		return err
+	}
+	p.netnsPath = p.NS.Path()
+	return p.NS.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(lo)
+	})
+}
+
+func (c *Cluster) cni() *libcni.CNIConfig {
+	return libcni.NewCNIConfigWithCacheDir([]string{c.cfg.Bin}, filepath.Join(c.cfg.Dir, "cni"), nil)
+}
+
+// network is the CNI configuration of a node.
+func (n *Node) network() *libcni.NetworkConfigList {
+	conf, _ := json.Marshal(map[string]any{
+		"cniVersion": "1.1.0", "name": "isthmus",
+		"plugins": []any{map[string]any{"type": "isthmus-cni", "socket": n.Socket()}},
+	})
+	list, err := libcni.NetworkConfFromBytes(conf)
+	if err != nil {
+		panic(err) // a constant
+	}
+	return list
+}
+
+func (p *Pod) runtime() *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: p.containerID, NetNS: p.netnsPath, IfName: "eth0", Args: [][2]string{
+		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_INFRA_CONTAINER_ID", p.containerID},
+	}}
+}
+
+// DetachAll takes all pods away.
+func (c *Cluster) DetachAll(ctx context.Context) error {
+	var errs []error
+	for _, p := range slices.Clone(c.pods) {
+		errs = append(errs, c.Detach(ctx, p))
+	}
+	return errors.Join(errs...)
+}
+
+// Port is what a pod is asked at.
+type Port struct {
+	Protocol model.Protocol
+	Number   uint16
+}
+
+// Ports are the ports that a pod declares, and one that it does not, so that
+// there is something to be denied.
+func (p *Pod) Ports() []Port {
+	var all []Port
+	for _, n := range p.Pod.Ports {
+		if at := (Port{n.Protocol, n.Port}); !slices.Contains(all, at) {
+			all = append(all, at)
+		}
+	}
+	if other := (Port{model.TCP, 9999}); !slices.Contains(all, other) {
+		all = append(all, other)
+	}
+	return all
+}
+
+// Serve starts echo servers at all ports of all pods.
+func (c *Cluster) Serve() error {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	for _, p := range c.pods {
+		for _, at := range p.Ports() {
+			for _, a := range p.IPs {
+				wg.Go(func() {
+					if err := c.servers.serve(p.namespace(), netip.AddrPortFrom(a, at.Number), at.Protocol); err != nil {
+						mu.Lock()
+						defer mu.Unlock()
+						errs = append(errs, fmt.Errorf("serve %s at %s %s: %w", p.PodID, a, portName(at.Protocol, at.Number), err))
+					}
+				})
+			}
+		}
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// Settle waits until every agent has put in force what the manifests say now.
+func (c *Cluster) Settle(ctx context.Context) error {
+	written := time.Now()
+	deadline := written.Add(patience)
+	for _, n := range c.Nodes {
+		for {
+			s, err := n.Status(ctx)
+			if err == nil && s.AppliedUnixNano > written.UnixNano() && len(s.Problems) == 0 {
+				break
+			}
+			// Nothing to apply is in force too; agents rescan at once.
+			if err == nil && time.Since(written) > time.Second && len(s.Problems) == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("node %s has not taken the manifests in: %v %v", n.Name, err, s.GetProblems())
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	return nil
+}

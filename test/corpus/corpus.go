@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package corpus
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/tools/txtar"
+	"sigs.k8s.io/yaml"
+
+	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Case is one file.
+type Case struct {
+	Name    string
+	Comment string
+	Steps   []Step
+	Archive *txtar.Archive
+}
+
+// Step is a cluster and the verdicts in it.
+type Step struct {
+	Snapshot *model.Snapshot
+	Flows    []Flow
+	// Documents are the objects of the step, one YAML document each.
+	Documents []string
+}
+
+// Flow is a question and its right answer.
+type Flow struct {
+	Text string // the line of the file
+	model.Flow
+	Want model.Verdict
+}
+
+// Load reads every case of a directory, in order of their names.
+func Load(dir string) ([]Case, error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "*.txtar"))
+	if err != nil {
+		return nil, err
+	}
+	fallback, err := os.ReadFile(filepath.Join(dir, "default.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	var all []Case
+	for _, path := range paths {
+		a, err := txtar.ParseFile(path)
+		if err != nil {
+			return nil, err
+		}
+		c, err := parse(strings.TrimSuffix(filepath.Base(path), ".txtar"), a, fallback)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// parse builds the steps of a case, each on top of the one before.
+func parse(name string, a *txtar.Archive, fallback []byte) (Case, error) {
+	c := Case{Name: name, Comment: strings.TrimSpace(string(a.Comment)), Archive: a}
+	if c.Comment == "" {
+		return c, fmt.Errorf("has no comment that says what it shows")
+	}
+	files := make(map[string][]byte)
+	for _, f := range a.Files {
+		if _, twice := files[f.Name]; twice {
+			return c, fmt.Errorf("has two files %s", f.Name)
+		}
+		files[f.Name] = f.Data
+	}
+	cluster, ok := files["cluster.yaml"]
+	if !ok {
+		cluster = fallback
+	}
+	docs := newDocuments()
+	if err := docs.apply(cluster); err != nil {
+		return c, err
+	}
+	for n := 1; ; n++ {
+		prefix, objects := "", files["policies.yaml"]
+		if n > 1 {
+			prefix = strconv.Itoa(n) + "/"
+			objects = files[prefix+"apply.yaml"]
+		}
+		flows, ok := files[prefix+"flows"]
+		if !ok && n > 1 {
+			return c, nil
+		}
+		if err := docs.apply(objects); err != nil {
+			return c, err
+		}
+		if err := docs.delete(string(files[prefix+"delete"])); err != nil {
+			return c, err
+		}
+		step, err := docs.step(flows)
+		if err != nil {
+			return c, fmt.Errorf("step %d: %w", n, err)
+		}
+		c.Steps = append(c.Steps, step)
+	}
+}
+
+// documents are the objects of a cluster in the order of their creation.
+type documents struct {
+	keys []string
+	text map[string]string
+}
+
+func newDocuments() *documents { return &documents{text: make(map[string]string)} }
+
+// apply creates or replaces objects.
+func (d *documents) apply(text []byte) error {
+	for _, doc := range strings.Split("\n"+string(text), "\n---") {
+		if strings.TrimSpace(doc) == "" {
+			continue
+		}
+		var meta struct {
+			Kind     string
+			Metadata struct{ Namespace, Name string }
+		}
+		if err := yaml.Unmarshal([]byte(doc), &meta); err != nil {
+			return err
+		}
+		if meta.Kind == "" || meta.Metadata.Name == "" {
+			return fmt.Errorf("object without kind or name:\n%s", doc)
+		}
+		key := meta.Kind + " " + strings.TrimPrefix(meta.Metadata.Namespace+"/"+meta.Metadata.Name, "/")
+		if _, ok := d.text[key]; !ok {
+			d.keys = append(d.keys, key)
+		}
+		d.text[key] = doc
+	}
+	return nil
+}
+
+func (d *documents) delete(lines string) error {
+	for line := range strings.Lines(lines) {
+		key := strings.TrimSpace(line)
+		if _, ok := d.text[key]; !ok {
+			return fmt.Errorf("delete %q: no such object", key)
+		}
+		delete(d.text, key)
+		d.keys = slices.DeleteFunc(d.keys, func(k string) bool { return k == key })
+	}
+	return nil
+}
+
+func (d *documents) step(flows []byte) (Step, error) {
+	var s Step
+	for _, k := range d.keys {
+		s.Documents = append(s.Documents, d.text[k])
+	}
+	snapshot, err := Snapshot(s.Documents)
+	if err != nil {
+		return s, err
+	}
+	s.Snapshot = snapshot
+	for line := range bytes.Lines(flows) {
+		text, _, _ := strings.Cut(string(line), "#")
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		f, err := parseFlow(s.Snapshot, text)
+		if err != nil {
+			return s, fmt.Errorf("flow %q: %w", text, err)
+		}
+		s.Flows = append(s.Flows, f)
+	}
+	if len(s.Flows) == 0 {
+		return s, fmt.Errorf("has no flows")
+	}
+	return s, nil
+}
+
+// Snapshot reads YAML documents as the sources do.
+func Snapshot(docs []string) (*model.Snapshot, error) {
+	objects, warnings, errs := kube.Parse("case.yaml", []byte(strings.Join(docs, "\n---\n")), kube.DefaultLimits())
+	if len(errs) > 0 {
+		return nil, errs[0]
+	}
+	if len(warnings) > 0 {
+		return nil, fmt.Errorf("warning: %s", warnings[0])
+	}
+	return objects.Snapshot(), nil
+}
+
+// parseFlow reads "SRC -> DST PROTO/PORT allow|deny".
+func parseFlow(s *model.Snapshot, text string) (Flow, error) {
+	f := Flow{Text: text}
+	words := strings.Fields(text)
+	if len(words) != 5 || words[1] != "->" {
+		return f, fmt.Errorf("want SRC -> DST PROTO/PORT allow|deny")
+	}
+	var err error
+	if f.Src, err = address(s, words[0], netip.Addr{}); err != nil {
+		return f, err
+	}
+	if f.Dst, err = address(s, words[2], f.Src); err != nil {
+		return f, err
+	}
+	proto, port, _ := strings.Cut(words[3], "/")
+	if f.Protocol, err = model.ParseProtocol(proto); err != nil {
+		return f, err
+	}
+	if port != "" {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil {
+			return f, fmt.Errorf("port %q: want a number up to 65535", port)
+		}
+		f.Port = uint16(n)
+	}
+	switch words[4] {
+	case "allow":
+		f.Want = model.Allow
+	case "deny":
+		f.Want = model.Deny
+	default:
+		return f, fmt.Errorf("verdict %q: want allow or deny", words[4])
+	}
+	return f, nil
+}
+
+// address resolves one end of a flow: of a pod or node the first address, or
+// the one of the family of like.
+func address(s *model.Snapshot, text string, like netip.Addr) (netip.Addr, error) {
+	if a, err := netip.ParseAddr(text); err == nil {
+		return a, nil
+	}
+	var addrs []netip.Addr
+	if name, ok := strings.CutPrefix(text, "node:"); ok {
+		n, ok := s.Nodes.Get(name)
+		if !ok {
+			return netip.Addr{}, fmt.Errorf("no node %s", name)
+		}
+		addrs = n.Addresses
+	} else {
+		pod, at, exact := strings.Cut(text, "@")
+		ns, name, _ := strings.Cut(pod, "/")
+		p, ok := s.Pods.Get(model.PodID{Namespace: ns, Name: name})
+		if !ok {
+			return netip.Addr{}, fmt.Errorf("no pod %s", pod)
+		}
+		if exact {
+			return netip.ParseAddr(at)
+		}
+		addrs = p.IPs
+	}
+	for _, a := range addrs {
+		if !like.IsValid() || a.Is6() == like.Is6() {
+			return a, nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("%s has no address that fits", text)
+}

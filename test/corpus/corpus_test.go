@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package corpus_test
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/corpus"
+)
+
+// engines returns every way to decide that can run here.
+func engines(t *testing.T) []engine.Engine {
+	all := []engine.Engine{&engine.Evaluate{}, &engine.Tables{}, &engine.Maps{}}
+	if os.Getuid() == 0 {
+		all = append(all, &engine.Program{})
+	}
+	t.Cleanup(func() {
+		for _, e := range all {
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return all
+}
+
+func load(t *testing.T) []corpus.Case {
+	t.Helper()
+	cases, err := corpus.Load(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cases
+}
+
+// Every case, on every engine, step by step.
+func TestCorpus(t *testing.T) {
+	all := engines(t)
+	flows := 0
+	cases := load(t)
+	for _, c := range cases {
+		t.Run(c.Name, func(t *testing.T) {
+			var cluster *engine.Cluster
+			for _, step := range c.Steps {
+				cluster = engine.Compile(step.Snapshot, cluster)
+				flows += judge(t, all, cluster, step.Flows)
+			}
+		})
+	}
+	t.Logf("cases=%d flows=%d engines=%d", len(cases), flows, len(all))
+}
+
+// judge loads a cluster into every engine and compares their verdicts with the
+// case's.
+func judge(t *testing.T, all []engine.Engine, cluster *engine.Cluster, flows []corpus.Flow) int {
+	t.Helper()
+	for _, e := range all {
+		if err := e.Load(cluster); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range flows {
+			got, err := cluster.Decide(e, f.Flow)
+			if errors.Is(err, engine.ErrImpossible) {
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != f.Want {
+				t.Errorf("%s: %s says %s", f.Text, e.Name(), got)
+			}
+		}
+	}
+	return len(flows)
+}
+
+// Every case again with its objects in reverse order, each twice, and as the
+// first thing that the engines see (as after a restart with nothing left).
+func TestCorpusReordered(t *testing.T) {
+	for _, c := range load(t) {
+		t.Run(c.Name, func(t *testing.T) {
+			for _, step := range c.Steps {
+				docs := slices.Clone(step.Documents)
+				slices.Reverse(docs)
+				snapshot, err := corpus.Snapshot(docs)
+				if err != nil {
+					t.Fatal(err)
+				}
+				fresh := []engine.Engine{&engine.Evaluate{}, &engine.Tables{}, &engine.Maps{}}
+				judge(t, fresh, engine.Compile(snapshot, nil), step.Flows)
+				var again *engine.Cluster
+				again = engine.Compile(snapshot, engine.Compile(step.Snapshot, again))
+				judge(t, fresh, again, step.Flows)
+			}
+		})
+	}
+}
+
+// Every case with its last step first and back again: where it ends must not
+// depend on how it got there.
+func TestCorpusBackwards(t *testing.T) {
+	all := []engine.Engine{&engine.Evaluate{}, &engine.Tables{}, &engine.Maps{}}
+	for _, c := range load(t) {
+		if len(c.Steps) < 2 {
+			continue
+		}
+		t.Run(c.Name, func(t *testing.T) {
+			var cluster *engine.Cluster
+			for _, step := range slices.Backward(c.Steps) {
+				cluster = engine.Compile(step.Snapshot, cluster)
+				judge(t, all, cluster, step.Flows)
+			}
+		})
+	}
+}
+
+// The corpus is a promise: it does not shrink unnoticed.
+func TestCorpusSize(t *testing.T) {
+	cases := load(t)
+	if len(cases) < 60 {
+		t.Errorf("the corpus has %d cases, at least 60 are promised", len(cases))
+	}
+	allowed, denied := 0, 0
+	for _, c := range cases {
+		for _, s := range c.Steps {
+			for _, f := range s.Flows {
+				if f.Want == model.Allow {
+					allowed++
+				} else {
+					denied++
+				}
+			}
+		}
+	}
+	if allowed == 0 || denied == 0 {
+		t.Errorf("flows allowed: %d, denied: %d", allowed, denied)
+	}
+}

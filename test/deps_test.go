@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/isthmus-net/isthmus/"
+
+// listed is what go list says of a package.
+type listed struct {
+	ImportPath string
+	Standard   bool
+	Imports    []string
+	Deps       []string
+}
+
+// list runs go list for one system.
+func list(t *testing.T, goos string, args ...string) []listed {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Standard,Imports,Deps"}, args...)...)
+	cmd.Env = append(os.Environ(), "GOOS="+goos, "CGO_ENABLED=0")
+	cmd.Dir = ".."
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list for %s: %v\n%s", goos, err, stderr.String())
+	}
+	var all []listed
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listed
+		if err := d.Decode(&p); err == io.EOF {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+// rule says that the packages under from import nothing under banned, directly,
+// except the packages named.
+type rule struct {
+	from   []string
+	banned []string
+	except []string
+	reason string
+}
+
+var (
+	kubernetes = []string{"k8s.io/", "sigs.k8s.io/"}
+	systems    = []string{module + "linux", module + "windows", "github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/Microsoft/hcsshim"}
+)
+
+var rules = []rule{
+	{from: []string{"common/policy", "common/endpoint"}, banned: []string{module}, except: []string{"common/model"},
+		reason: "semantics and records depend on the nouns alone"},
+	{from: []string{"common/dataplane"}, banned: []string{module}, except: []string{"common/model"},
+		reason: "the boundary to the systems knows the nouns alone"},
+	{from: []string{"common", "cni", "linux", "windows", "cmd"}, banned: kubernetes, except: []string{"common/kube"},
+		reason: "only common/kube knows Kubernetes' types"},
+	{from: []string{"common", "cni"}, banned: systems, reason: "what is common knows no operating system"},
+	{from: []string{"linux"}, banned: []string{module + "windows", module + "common/policy", module + "common/kube", module + "common/agent", module + "common/cniapi", module + "cni", module + "cmd"},
+		reason: "a backend sees the boundary and the nouns, not who calls it"},
+	{from: []string{"windows"}, banned: []string{module + "linux", module + "common/policy", module + "common/kube", module + "common/agent", module + "common/cniapi", module + "cni", module + "cmd"},
+		reason: "a backend sees the boundary and the nouns, not who calls it"},
+	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/Microsoft/hcsshim"}, except: []string{"windows/hns"},
+		reason: "windows/hns is the only door to HNS"},
+	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/vishvananda/netlink"}, except: []string{"linux/link"},
+		reason: "linux/link is the only door to netlink"},
+	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/cilium/ebpf"},
+		except: []string{"linux/bpfobj", "linux/loader"}, reason: "the kernel's BPF is reached through the loader"},
+	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{module + "test"}, reason: "the product does not import tests"},
+}
+
+func TestImports(t *testing.T) {
+	for _, goos := range []string{"linux", "windows", "darwin"} {
+		for _, p := range list(t, goos, "./...") {
+			name, ok := strings.CutPrefix(p.ImportPath, module)
+			if !ok {
+				continue
+			}
+			for _, r := range rules {
+				if !under(name, r.from) || under(name, r.except) {
+					continue
+				}
+				for _, i := range p.Imports {
+					banned := slices.ContainsFunc(r.banned, func(b string) bool {
+						return i == strings.TrimSuffix(b, "/") || strings.HasPrefix(i, strings.TrimSuffix(b, "/")+"/")
+					})
+					if allowed, ours := strings.CutPrefix(i, module); banned && !(ours && under(allowed, append(r.except, r.from[0]))) {
+						t.Errorf("GOOS=%s: %s imports %s: %s", goos, name, i, r.reason)
+					}
+				}
+			}
+		}
+	}
+}
+
+// under reports whether a package is one of the directories or below one.
+func under(name string, dirs []string) bool {
+	return slices.ContainsFunc(dirs, func(d string) bool { return name == d || strings.HasPrefix(name, d+"/") })
+}
+
+// Packages that may import nothing but the standard library.
+func TestStandardLibraryOnly(t *testing.T) {
+	for _, p := range list(t, "linux", "-deps", "./common/model", "./common/ipam") {
+		if !p.Standard && p.ImportPath != module+"common/model" && p.ImportPath != module+"common/ipam" {
+			t.Errorf("common/model or common/ipam depends on %s", p.ImportPath)
+		}
+	}
+}
+
+// What a command must not contain, also by way of others.
+func TestBinaries(t *testing.T) {
+	for _, c := range []struct {
+		goos, cmd string
+		banned    []string
+	}{
+		{"linux", "isthmus-agent", []string{module + "windows", "github.com/Microsoft/hcsshim"}},
+		{"windows", "isthmus-agent", []string{module + "linux", "github.com/cilium/ebpf", "github.com/vishvananda/netlink"}},
+		{"linux", "isthmus-cni", append(systems, "k8s.io/client-go")},
+		{"windows", "isthmus-cni", append(systems, "k8s.io/client-go")},
+	} {
+		for _, p := range list(t, c.goos, "-deps", "./cmd/"+c.cmd) {
+			for _, b := range c.banned {
+				if p.ImportPath == b || strings.HasPrefix(p.ImportPath, b+"/") {
+					t.Errorf("%s for %s contains %s", c.cmd, c.goos, p.ImportPath)
+				}
+			}
+		}
+	}
+}
+
+// No package registers itself.
+func TestNoInit(t *testing.T) {
+	for _, f := range sources(t, ".go") {
+		if strings.HasSuffix(f.name, "_test.go") || f.generated {
+			continue
+		}
+		if strings.Contains(f.text, "\nfunc init()") {
+			t.Errorf("%s has an init function", f.name)
+		}
+	}
+}
