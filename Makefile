@@ -66,7 +66,11 @@ test: deps ## Everything: generated code is up to date, check, all tests (needs 
 
 .PHONY: demo
 demo: deps ## A cluster of two Linux nodes and a Windows node on this machine (needs root; MANIFESTS=dir KEEP=1)
-	@$(go) run ./test/cluster/demo -manifests $(MANIFESTS) $(if $(KEEP),-keep)
+	@GO="$(go)" $(go) run ./test/cluster/demo -manifests "$(MANIFESTS)" $(if $(KEEP),-keep)
+
+.PHONY: demo-stop
+demo-stop: ## Remove a demo that was left running with KEEP=1
+	@GO="$(go)" $(go) run ./test/cluster/demo -stop
 
 .PHONY: bench
 bench: ## Benchmarks of the compiler and the data path, one JSON line each

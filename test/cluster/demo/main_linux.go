@@ -250,17 +250,29 @@ func either(b bool, yes, no string) string {
 	return no
 }
 
-// account prints what the data paths say they decided.
+// account compares what the data paths counted with what was sent.
 func (d *demo) account(ctx context.Context) error {
+	accounts, err := d.cluster.Accounts(ctx, d.flows)
+	if err != nil {
+		return err
+	}
+	d.say("the data paths account for every flow:")
 	for _, n := range d.cluster.Nodes {
 		s, err := n.Status(ctx)
 		if err != nil {
 			return err
 		}
-		d.say("%-7s accounts for ingress %d allowed %d denied, egress %d allowed %d denied; %d endpoints share %d tables; problems: %d",
-			n.Name, s.IngressAllowed, s.IngressDenied, s.EgressAllowed, s.EgressDenied, s.Endpoints, s.Tables, len(s.Problems))
+		decided := "HNS counts no verdicts"
+		if a, ok := accounts[n.Name]; ok {
+			in, out := a[model.Ingress], a[model.Egress]
+			decided = fmt.Sprintf("ingress %d allowed %d denied, egress %d allowed %d denied", in[model.Allow], in[model.Deny], out[model.Allow], out[model.Deny])
+		}
+		d.say("  %-7s %s; %d endpoints share %d tables", n.Name, decided, s.Endpoints, s.Tables)
 		for _, u := range s.Unsupported {
-			d.say("  not exact: %s", u)
+			d.say("    not exact: %s", u)
+		}
+		for _, p := range s.Problems {
+			d.say("    problem: %s", p)
 		}
 	}
 	return nil
