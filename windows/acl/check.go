@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package acl
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Check proves that a list gives the verdicts of the State for an endpoint: for
+// every address, protocol and port, under the given readings. The error names
+// the first packet that is decided otherwise, or what HNS would refuse.
+//
+// Not asked is what no packet on a port has: the endpoint's own addresses and
+// loopback addresses that stand for nobody in sets.
+//
+// It is exhaustive: the space is cut wherever the State or the list can change
+// its mind, and one packet is tried in each part.
+func Check(s *model.State, id model.EndpointID, o Options, p *Programme, readings ...hns.Reading) error {
+	rules, err := p.Rules(id)
+	if err != nil {
+		return err
+	}
+	c := newChecker(newIndex(s, o))
+	return c.check(id, s.Endpoints[id].IPs, p.Lists[id], p.Sets, rules, readings)
+}
+
+// checker holds what checks of several endpoints of a State share.
+type checker struct {
+	*index
+	classes map[netip.Addr]model.PeerClass // of addresses that were asked for
+}
+
+func newChecker(x *index) *checker {
+	return &checker{index: x, classes: make(map[netip.Addr]model.PeerClass)}
+}
+
+// check leaves out the addresses own, which the endpoint has itself, and those
+// that no packet has.
+func (c *checker) check(id model.EndpointID, own []netip.Addr, list []hns.ACL, sets map[string][]netip.Addr, rules *hns.Rules, readings []hns.Reading) error {
+	e, known := c.state.Endpoints[id]
+	table := c.state.Tables[e.Table]
+	ports := c.portCuts(list)
+	remotes, err := c.addressCuts(list, sets)
+	if err != nil {
+		return err
+	}
+	for _, reading := range readings {
+		for _, d := range model.Directions {
+			done := make(map[string]bool)
+			for _, remote := range remotes {
+				if slices.Contains(own, remote) || slices.Contains(nobody[:], remote) {
+					continue
+				}
+				part := rules.Between(PacketDirection(d), netip.Addr{}, remote, reading)
+				row := &model.Row{} // denies
+				switch {
+				case !known || table == nil:
+				case c.letIn(d, remote):
+					row = nil
+				default:
+					if r := table.Sides[d].Row(c.class(remote)); r != nil {
+						row = r
+					}
+				}
+				key := fmt.Sprintf("%p %s", row, part.Key())
+				if done[key] {
+					continue
+				}
+				done[key] = true
+				if err := c.comparePart(part, row, ports); err != nil {
+					return fmt.Errorf("endpoint %s %s %s: %w (%s)", id, d, remote, err, reading)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// letIn reports whether the address is one that Options give to the node.
+func (c *checker) letIn(d model.Direction, a netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(c.families[version(a)].node, a, netip.Addr.Compare)
+	return d == model.Ingress && found
+}
+
+func (c *checker) class(a netip.Addr) model.PeerClass {
+	class, ok := c.classes[a]
+	if !ok {
+		class = c.state.Class(a)
+		c.classes[a] = class
+	}
+	return class
+}
+
+// portCut is a protocol and a port that stand for a part of all of them.
+type portCut struct {
+	protocol model.Protocol
+	port     uint16
+}
+
+// comparePart compares all ports. A nil row allows everything.
+func (c *checker) comparePart(part hns.Part, row *model.Row, ports []portCut) error {
+	for _, at := range ports {
+		want := model.Allow
+		if row != nil {
+			want = row.Cell(c.state.PortClass(at.protocol, at.port)).Verdict
+		}
+		if got := part.Decide(uint8(at.protocol), at.port, 0); got.Allow != (want == model.Allow) {
+			return fmt.Errorf("%s/%d: decided by %q, which is not %s", at.protocol, at.port, got.ID, want)
+		}
+	}
+	return nil
+}
+
+// portCuts lists one port for every part of the ports that neither the State
+// nor the list divides, and protocols without ports: those that the list names
+// and one that it does not.
+func (c *checker) portCuts(list []hns.ACL) []portCut {
+	starts := map[uint16]bool{0: true}
+	protocols := map[model.Protocol]bool{model.ICMP: true, model.ICMPv6: true, 253: true}
+	for _, cell := range c.cells[1:] {
+		starts[cell.first] = true
+	}
+	for _, a := range list {
+		named, _ := hns.ParseProtocols(a.Protocols)
+		for _, p := range named {
+			protocols[model.Protocol(p)] = true
+		}
+		for _, text := range []string{a.LocalPorts, a.RemotePorts} {
+			ranges, _ := hns.ParsePorts(text)
+			for _, r := range ranges {
+				starts[r.First] = true
+				starts[r.Last+1] = true // 65535+1 is 0, which is there already
+			}
+		}
+	}
+	var cuts []portCut
+	for _, p := range model.PortProtocols {
+		for port := range starts {
+			cuts = append(cuts, portCut{p, port})
+		}
+	}
+	for p := range protocols {
+		if !p.HasPorts() {
+			cuts = append(cuts, portCut{p, 0})
+		}
+	}
+	return cuts
+}
+
+// addressCuts lists at least one address for every part of the addresses that
+// neither the State nor the list divides.
+func (c *checker) addressCuts(list []hns.ACL, sets map[string][]netip.Addr) ([]netip.Addr, error) {
+	cuts := make(map[netip.Addr]bool)
+	add := func(p netip.Prefix) {
+		cuts[p.Addr()] = true
+		if next := hns.LastAddr(p).Next(); next.IsValid() {
+			cuts[next] = true
+		}
+	}
+	for v := range c.families {
+		f := &c.families[v]
+		for _, n := range f.prefixes {
+			add(n.prefix)
+		}
+		for _, co := range f.cohorts {
+			for _, a := range co.addrs {
+				add(single(a))
+			}
+		}
+		for _, a := range f.node {
+			add(single(a))
+		}
+	}
+	for _, a := range list {
+		for _, text := range []string{a.LocalAddresses, a.RemoteAddresses} {
+			addresses, err := hns.ParseAddresses(text)
+			if err != nil {
+				return nil, fmt.Errorf("acl %q: %w", a.ID, err)
+			}
+			for _, p := range addresses.Prefixes {
+				add(p)
+			}
+			for _, id := range addresses.Sets {
+				for _, m := range sets[id] {
+					add(single(m))
+				}
+			}
+		}
+	}
+	all := make([]netip.Addr, 0, len(cuts))
+	for a := range cuts {
+		all = append(all, a)
+	}
+	return all, nil
+}

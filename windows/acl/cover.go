@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package acl
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// maxCandidates bounds the sets of ports that are considered for one cover,
+// besides those of the groups themselves, which are enough.
+const maxCandidates = 256
+
+// demand is what one group needs of one verdict on one protocol.
+type demand struct {
+	who members
+	// need must be covered; can may be: the cells with that verdict.
+	need, can cellSet
+}
+
+// cover returns rules of one protocol and verdict that match every cell where a
+// group wants the verdict and the rest does not give it, and no cell where it
+// wants the other verdict. So they may stand in any order.
+//
+// Each rule is a rectangle, members times ports. Finding the fewest rectangles
+// is hard in general. Two ways are tried: what single groups want, without what
+// others make up together; and the rectangle that covers most, until nothing is
+// left. The better is as good as one rule per rule of the policies, or better,
+// on all that was tried (TestNotWorseThanNaive).
+func (x *index) cover(list []group, rests []cellSet, free cellSet, p model.Protocol, v model.Verdict) []rule {
+	var demands []demand
+	for i, g := range list {
+		ports := x.ports[p]
+		can := g.want.intersect(ports)
+		if v == model.Deny {
+			can = ports.minus(g.want)
+		}
+		need := g.want.differ(rests[i]).intersect(can).minus(free)
+		demands = append(demands, demand{g.who, need, can.union(free.intersect(ports))})
+	}
+	chosen := x.choose(demands)
+	var rules []rule
+	taken := x.assign(demands, chosen)
+	for c, q := range chosen {
+		r := rule{verdict: v, protocols: []model.Protocol{p}}
+		var fill, used cellSet
+		for i, d := range demands {
+			if !taken[i][c] {
+				continue
+			}
+			r.who.family = d.who.family
+			r.who.anyone = d.who.anyone
+			r.who = r.who.union(d.who)
+			if fill == nil {
+				fill, used = d.can, d.need.intersect(q)
+				continue
+			}
+			fill, used = fill.intersect(d.can), used.union(d.need.intersect(q))
+		}
+		if fill == nil {
+			continue
+		}
+		if x.options.Sets {
+			used, fill = q, q // what a rule says must not depend on who is there
+		}
+		r.ports, r.cells = x.portsOf(p, used, fill)
+		rules = append(rules, r)
+	}
+	return rules
+}
+
+// choose finds sets of cells such that every need is within the union of those
+// of them that the group can take.
+func (x *index) choose(demands []demand) []cellSet {
+	own, all := candidates(demands)
+	best := withoutSuperfluous(demands, own)
+	if other := withoutSuperfluous(demands, greedy(demands, all)); len(other) < len(best) ||
+		len(other) == len(best) && x.size(demands, other) < x.size(demands, best) {
+		best = other
+	}
+	slices.SortFunc(best, func(a, b cellSet) int { return strings.Compare(a.key(), b.key()) })
+	return best
+}
+
+// size counts the addresses and prefixes that rules for the sets would name.
+func (x *index) size(demands []demand, chosen []cellSet) int {
+	n := 0
+	for i, taken := range x.assign(demands, chosen) {
+		for _, t := range taken {
+			if t {
+				n += x.memberCount(demands[i].who)
+			}
+		}
+	}
+	return n
+}
+
+func (x *index) memberCount(m members) int {
+	n := len(m.prefixes)
+	for _, c := range m.cohorts {
+		n += len(x.families[m.family].cohorts[c].addrs)
+	}
+	return n
+}
+
+// greedy takes the set that covers most of what is needed, again and again.
+func greedy(demands []demand, all []cellSet) []cellSet {
+	left := make([]cellSet, len(demands))
+	for i, d := range demands {
+		left[i] = d.need
+	}
+	var chosen []cellSet
+	for {
+		best, gain := -1, 0
+		for c, q := range all {
+			n := 0
+			for i, d := range demands {
+				if q.within(d.can) {
+					n += left[i].common(q)
+				}
+			}
+			if n > gain {
+				best, gain = c, n
+			}
+		}
+		if best < 0 {
+			return chosen
+		}
+		chosen = append(chosen, all[best])
+		for i, d := range demands {
+			if all[best].within(d.can) {
+				left[i] = left[i].minus(all[best])
+			}
+		}
+	}
+}
+
+// candidates are the sets that some groups can take and that cannot be made
+// larger for the same groups: what single groups can (own), and the
+// intersections of those (all, which includes own). The largest comes first.
+func candidates(demands []demand) (own, all []cellSet) {
+	seen := make(map[string]cellSet)
+	var needed cellSet
+	for _, d := range demands {
+		if needed == nil {
+			needed = d.need
+		}
+		needed = needed.union(d.need)
+	}
+	var queue []cellSet
+	push := func(q cellSet) {
+		if k := q.key(); seen[k] == nil && !q.empty() {
+			seen[k] = q
+			queue = append(queue, q)
+		}
+	}
+	for _, d := range demands {
+		if !d.need.empty() {
+			push(d.can.intersect(needed))
+		}
+	}
+	base := slices.Clone(queue)
+	for i := 0; i < len(queue); i++ {
+		for _, b := range base {
+			if len(queue) < maxCandidates {
+				push(queue[i].intersect(b))
+			}
+		}
+	}
+	sortBySize(base)
+	sortBySize(queue)
+	return base, queue
+}
+
+func sortBySize(list []cellSet) {
+	slices.SortFunc(list, func(a, b cellSet) int {
+		if c := b.count() - a.count(); c != 0 {
+			return c
+		}
+		return strings.Compare(a.key(), b.key())
+	})
+}
+
+// withoutSuperfluous drops sets that the others make unnecessary, from the
+// first on.
+func withoutSuperfluous(demands []demand, chosen []cellSet) []cellSet {
+	for c := 0; c < len(chosen); {
+		without := slices.Delete(slices.Clone(chosen), c, c+1)
+		if covered(demands, without) {
+			chosen = without
+		} else {
+			c++
+		}
+	}
+	return chosen
+}
+
+func covered(demands []demand, chosen []cellSet) bool {
+	for _, d := range demands {
+		left := d.need
+		for _, q := range chosen {
+			if q.within(d.can) {
+				left = left.minus(q)
+			}
+		}
+		if !left.empty() {
+			return false
+		}
+	}
+	return true
+}
+
+// assign decides which groups become members of which chosen set. In lists
+// every group takes as few as it needs. In sets it takes all that it can use:
+// who is in a set then depends on the set and on its own verdicts only, and not
+// on what other groups there are.
+func (x *index) assign(demands []demand, chosen []cellSet) [][]bool {
+	taken := make([][]bool, len(demands))
+	for i, d := range demands {
+		taken[i] = make([]bool, len(chosen))
+		left := d.need
+		for !left.empty() {
+			best, gain := -1, 0
+			for c, q := range chosen {
+				if n := left.common(q); !taken[i][c] && q.within(d.can) && n > gain {
+					best, gain = c, n
+				}
+			}
+			if best < 0 {
+				break
+			}
+			taken[i][best] = true
+			left = left.minus(chosen[best])
+		}
+		if x.options.Sets && len(d.who.cohorts) > 0 {
+			for c, q := range chosen {
+				taken[i][c] = q.within(d.can) && q.meets(d.need)
+			}
+		}
+	}
+	return taken
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package acl
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Keep returns the Programme to bring into force, given the one that is:
+// writing an endpoint's list may cut its connections, so a list that is right
+// stays although Lower would write it otherwise. That is so when the last pod
+// that a rule was for is gone, or when the same verdicts now come from other
+// policies. Whether a list is right is proved (Check), with the members that
+// its sets will have.
+//
+// Every endpoint of the State has a list in the answer, and no other.
+func (l *Lowering) Keep(inForce *Programme) *Programme {
+	k := &keeper{Lowering: l, checker: newChecker(l.index), orphans: make(map[string][]netip.Addr), done: make(map[string]bool)}
+	target := &Programme{Lists: make(map[model.EndpointID][]hns.ACL, len(l.Lists)), Sets: make(map[string][]netip.Addr)}
+	for _, id := range slices.Sorted(maps.Keys(l.Lists)) {
+		list := l.Lists[id]
+		if have := inForce.Lists[id]; Equal(have, list) || k.right(id, have) {
+			list = have
+		}
+		target.Lists[id] = list
+		for _, set := range setsOf(list) {
+			target.Sets[set] = k.members(set)
+		}
+	}
+	return target
+}
+
+// keeper judges lists that are in force.
+type keeper struct {
+	*Lowering
+	checker *checker
+	// orphans are the members of sets that Lower does not use any more.
+	orphans map[string][]netip.Addr
+	done    map[string]bool // verdicts by table and list
+}
+
+// members returns what a set will hold.
+func (k *keeper) members(set string) []netip.Addr {
+	if m, ok := k.Sets[set]; ok {
+		return m
+	}
+	return k.orphans[set]
+}
+
+// right reports whether a list in force may stay.
+func (k *keeper) right(id model.EndpointID, list []hns.ACL) bool {
+	if len(list) > 2*len(k.Lists[id])+8 || len(list) > k.index.options.MaxRules || !WellFormed(list) {
+		return false
+	}
+	e := k.index.state.Endpoints[id]
+	// Endpoints under one table share the answer, so it must not depend on
+	// their own addresses.
+	key := e.Table.String() + hns.FormatACLs("", list)
+	right, ok := k.done[key]
+	if !ok {
+		right = k.prove(id, e, list)
+		k.done[key] = right
+	}
+	return right
+}
+
+func (k *keeper) prove(id model.EndpointID, e model.EndpointState, list []hns.ACL) bool {
+	adopted := make(map[string][]netip.Addr)
+	sets := make(map[string][]netip.Addr)
+	for _, a := range list {
+		set := setOf(a)
+		if set == "" {
+			continue
+		}
+		_, fresh := k.Sets[set]
+		_, known := k.orphans[set]
+		switch {
+		case fresh, known:
+			sets[set] = k.members(set)
+		default:
+			members, ok := k.adopt(e.Table, set, a)
+			if !ok {
+				return false
+			}
+			adopted[set], sets[set] = members, members
+		}
+	}
+	p := &Programme{Lists: map[model.EndpointID][]hns.ACL{id: list}, Sets: sets}
+	rules, err := p.Rules(id)
+	if err != nil || k.checker.check(id, nil, list, sets, rules, []hns.Reading{{}}) != nil {
+		return false
+	}
+	maps.Copy(k.orphans, adopted)
+	return true
+}
+
+// adopt works out who belongs in a set that only a list in force knows, from
+// what the ACL says: those who would be members if Lower had written the rule.
+// An empty answer is a good one.
+func (k *keeper) adopt(table model.TableID, set string, a hns.ACL) ([]netip.Addr, bool) {
+	v, part, ok := parseSetID(set)
+	t := k.index.state.Tables[table]
+	if !ok || t == nil {
+		return nil, false
+	}
+	a = a.Normal()
+	d, ports := model.Ingress, a.LocalPorts
+	if a.Direction == hns.Out {
+		d, ports = model.Egress, a.RemotePorts
+	}
+	cells, rank, ok := k.index.cellsOf(a.Protocols, ports)
+	if !ok {
+		return nil, false
+	}
+	s := &side{index: k.index, table: &t.Sides[d], d: d, rows: make(map[*model.Row]cellSet)}
+	s.findNode()
+	f := &k.index.families[v]
+	members := []netip.Addr{}
+	for i, c := range f.cohorts {
+		want, rest := s.verdicts(c.class), s.verdicts(f.prefixes[c.cover].class)
+		says := want
+		if a.Action == hns.Block {
+			says = k.index.all.minus(want)
+		}
+		behind := k.index.rank(want, rest, newCellSet(len(k.index.cells))).behind[rank]
+		if !cells.within(says) || !cells.meets(want.differ(behind)) || slices.Contains(s.nodeIn[v], i) {
+			continue
+		}
+		for _, m := range c.addrs {
+			if part.has(m) {
+				members = append(members, m)
+			}
+		}
+	}
+	slices.SortFunc(members, netip.Addr.Compare)
+	return members, len(members) <= k.index.options.MaxMembers
+}
+
+// cellsOf returns the rank of a rule and the cells by which it is decided who
+// is in it: those of its ports, or those that stand for whole protocols or for
+// everything. ok tells that the ports cut no cell.
+func (x *index) cellsOf(protocols, ports string) (cells cellSet, rank int, ok bool) {
+	named, err := hns.ParseProtocols(protocols)
+	ranges, err2 := hns.ParsePorts(ports)
+	if err != nil || err2 != nil {
+		return nil, 0, false
+	}
+	cells = newCellSet(len(x.cells))
+	if len(named) == 0 {
+		cells.add(0)
+		return cells, rankEverything, true
+	}
+	for i, c := range x.cells {
+		if i == 0 || !slices.Contains(named, uint8(c.protocol)) {
+			continue
+		}
+		if len(ranges) == 0 && c.first == 0 {
+			cells.add(i)
+		}
+		for _, r := range ranges {
+			switch {
+			case r.First <= c.first && c.last <= r.Last:
+				cells.add(i)
+			case r.First <= c.last && c.first <= r.Last:
+				return nil, 0, false
+			}
+		}
+	}
+	if len(ranges) == 0 {
+		return cells, rankProtocols, true
+	}
+	return cells, rankPorts, true
+}
+
+// WellFormed reports whether a list depends on no Reading: every Switch rule
+// has its own priority, each direction ends in a rule that matches everything,
+// and the firewall of the pod is open.
+func WellFormed(list []hns.ACL) bool {
+	seen := make(map[uint16]bool)
+	terminal, host := make(map[hns.Direction]bool), make(map[hns.Direction]bool)
+	for _, a := range list {
+		a = a.Normal()
+		everything := a.Protocols == strconv.Itoa(hns.AnyProtocol) && a.LocalAddresses == "" && a.RemoteAddresses == "" && a.LocalPorts == "" && a.RemotePorts == ""
+		switch {
+		case a.RuleType == hns.Host:
+			host[a.Direction] = everything && a.Action == hns.Allow
+		case seen[a.Priority]:
+			return false
+		default:
+			seen[a.Priority] = true
+			terminal[a.Direction] = terminal[a.Direction] || everything
+		}
+	}
+	return terminal[hns.In] && terminal[hns.Out] && host[hns.In] && host[hns.Out]
+}

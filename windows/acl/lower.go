@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package acl
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Lowering is what a State asks HNS to hold.
+type Lowering struct {
+	Programme
+	// Unsupported is what is denied although the State allows it.
+	Unsupported []model.Unsupported
+
+	index  *index
+	tables map[model.TableID]*[2]layout
+}
+
+// Lower works out the ACLs of every endpoint of a State. Endpoints whose table
+// the State does not have are denied everything. platform names the HNS for
+// Unsupported.
+func Lower(s *model.State, o Options, platform string) *Lowering {
+	l := &Lowering{index: newIndex(s, o), tables: make(map[model.TableID]*[2]layout)}
+	l.Lists = make(map[model.EndpointID][]hns.ACL, len(s.Endpoints))
+	l.Sets = make(map[string][]netip.Addr)
+	for _, e := range s.Endpoints {
+		if t := s.Tables[e.Table]; t != nil && l.tables[e.Table] == nil {
+			l.tables[e.Table] = &[2]layout{l.index.lowerSide(t, model.Ingress), l.index.lowerSide(t, model.Egress)}
+		}
+	}
+	w := &writer{Lowering: l, hashes: make(map[slot]string)}
+	w.nameSets()
+	lists := make(map[model.TableID][]hns.ACL, len(l.tables))
+	dropped := make(map[model.TableID][]*model.Cause)
+	for id := range l.tables {
+		lists[id], dropped[id] = w.list(id)
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.Endpoints)) {
+		e := s.Endpoints[id]
+		l.Lists[id] = lists[e.Table]
+		if l.Lists[id] == nil {
+			l.Lists[id] = DenyAll()
+		}
+		l.report(e, dropped[e.Table], platform)
+	}
+	return l
+}
+
+// report says what an endpoint is denied for lack of room or of IPv6.
+func (l *Lowering) report(e model.EndpointState, dropped []*model.Cause, platform string) {
+	add := func(u model.Unsupported) {
+		u.OS, u.Platform, u.Effect = model.Windows, platform, model.OverBlocks
+		if !slices.Contains(l.Unsupported, u) {
+			l.Unsupported = append(l.Unsupported, u)
+		}
+	}
+	pod := model.Origin{Kind: "Pod", Namespace: e.Pod.Namespace, Name: e.Pod.Name}
+	for _, c := range dropped {
+		u := model.Unsupported{Policy: pod, Rule: -1, Construct: "rules per endpoint",
+			Reason: fmt.Sprintf("more than %d ACLs for one endpoint; what did not fit is denied", l.index.options.MaxRules)}
+		if c != nil {
+			u.Direction = c.Direction
+			if c.Reason == model.ReasonRule {
+				u.Policy, u.Rule = c.Origin, c.Rule
+			}
+		}
+		add(u)
+	}
+	if l.index.options.NoIPv6 && slices.ContainsFunc(e.IPs, netip.Addr.Is6) {
+		add(model.Unsupported{Policy: pod, Rule: -1, Construct: "IPv6", Reason: "this HNS knows no IPv6 ACLs; IPv6 may be denied where policies allow it"})
+	}
+}
+
+// slot is the place of a set: a rule of a table.
+type slot struct {
+	table model.TableID
+	d     model.Direction
+	rule  int
+}
+
+// writer writes rules out as ACLs and sets.
+type writer struct {
+	*Lowering
+	hashes map[slot]string
+}
+
+// nameSets gives every rule with single addresses the name of its set.
+//
+// A name is made from what the rule says and from the rules of policies that
+// gave it, not from who is in it: pods may come and go, and policies be edited,
+// while lists keep referring to it. Tables that come to the same name and
+// members share the set; where the members differ each table has its own.
+func (w *writer) nameSets() {
+	if !w.index.options.Sets {
+		return
+	}
+	shared := make(map[string][]slot)
+	for id, t := range w.tables {
+		for d := range t {
+			for i, r := range t[d].rules {
+				if len(r.who.cohorts) > 0 && !r.node {
+					s := slot{id, model.Direction(d), i}
+					key := w.key(s)
+					w.hashes[s] = hash(key)
+					shared[w.hashes[s]] = append(shared[w.hashes[s]], s)
+				}
+			}
+		}
+	}
+	for name, slots := range shared {
+		if w.sameMembers(slots) {
+			continue
+		}
+		for _, s := range slots {
+			w.hashes[s] = hash(name + s.table.String())
+		}
+	}
+}
+
+func (w *writer) rule(s slot) *rule { return &w.tables[s.table][s.d].rules[s.rule] }
+
+func (w *writer) sameMembers(slots []slot) bool {
+	first := w.rule(slots[0]).who.cohorts
+	return !slices.ContainsFunc(slots[1:], func(s slot) bool { return !slices.Equal(w.rule(s).who.cohorts, first) })
+}
+
+// key is the text that a set's name is made from.
+func (w *writer) key(s slot) string {
+	r := w.rule(s)
+	parts := []string{s.d.String(), r.verdict.String(), protocolText(r.protocols), portText(r.ports), fmt.Sprint(r.who.family)}
+	for _, c := range w.causes(s) {
+		parts = append(parts, fmt.Sprintf("%s %s %d", c.Origin, c.Direction, c.Rule))
+	}
+	slices.Sort(parts[5:])
+	return strings.Join(slices.Compact(parts), "\n")
+}
+
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:8])
+}
+
+// causes returns the rules of policies that gave a rule, or with none the
+// causes of other kinds.
+func (w *writer) causes(s slot) []*model.Cause {
+	r := w.rule(s)
+	side := &w.index.state.Tables[s.table].Sides[s.d]
+	seen := make(map[*model.Cause]bool)
+	rows := make(map[*model.Row]bool)
+	for _, class := range w.classes(r) {
+		row := side.Row(class)
+		if row == nil || rows[row] {
+			continue
+		}
+		rows[row] = true
+		for i, cell := range w.index.cells {
+			if r.cells.has(i) {
+				if c := row.Cell(cell.class); c.Verdict == r.verdict && c.Cause != nil {
+					seen[c.Cause] = true
+				}
+			}
+		}
+	}
+	var rules, others []*model.Cause
+	for c := range seen {
+		if c.Reason == model.ReasonRule {
+			rules = append(rules, c)
+		} else {
+			others = append(others, c)
+		}
+	}
+	if len(rules) == 0 {
+		rules = others
+	}
+	slices.SortFunc(rules, func(a, b *model.Cause) int { return strings.Compare(a.String(), b.String()) })
+	return rules
+}
+
+// classes lists the classes of a rule's members.
+func (w *writer) classes(r *rule) []model.PeerClass {
+	f := &w.index.families[r.who.family]
+	if r.who.anyone {
+		return []model.PeerClass{w.index.families[0].prefixes[0].class, w.index.families[1].prefixes[0].class}
+	}
+	var classes []model.PeerClass
+	for _, c := range r.who.cohorts {
+		classes = append(classes, f.cohorts[c].class)
+	}
+	for _, p := range r.who.prefixes {
+		classes = append(classes, f.prefixes[p].class)
+	}
+	return classes
+}

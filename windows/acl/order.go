@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package acl
+
+import "slices"
+
+// order sorts the steps so that each comes after those it depends on. If that
+// cannot be, the answer is a set that is part of the reason.
+func (p *planner) order() (stuck string) {
+	p.steps = nil
+	place := make(map[int]int) // in steps
+	for len(place) < len(p.writes) {
+		best := -1
+		for i := range p.writes {
+			if _, done := place[i]; !done && p.ready(i, place) && (best < 0 || p.writes[i].Action < p.writes[best].Action) {
+				best = i
+			}
+		}
+		if best < 0 {
+			return p.stuck(place)
+		}
+		s := p.writes[best]
+		s.Needs, s.Waits = renumber(s.Needs, place), renumber(s.Waits, place)
+		place[best] = len(p.steps)
+		p.steps = append(p.steps, s)
+	}
+	return ""
+}
+
+func (p *planner) ready(i int, place map[int]int) bool {
+	for j := range p.before[i] {
+		if _, done := place[j]; !done {
+			return false
+		}
+	}
+	return true
+}
+
+func renumber(list []int, place map[int]int) []int {
+	var out []int
+	for _, i := range list {
+		out = append(out, place[i])
+	}
+	slices.Sort(out)
+	return out
+}
+
+// stuck names the first set with an edit that is in a circle: of the steps left
+// over, follow what must come before until one comes again.
+func (p *planner) stuck(place map[int]int) string {
+	first := func(of map[int]bool) int {
+		best := -1
+		for j := range of {
+			if _, done := place[j]; !done && (best < 0 || j < best) {
+				best = j
+			}
+		}
+		return best
+	}
+	at := 0
+	for _, done := place[at]; done; _, done = place[at] {
+		at++
+	}
+	for range p.writes {
+		at = first(p.before[at]) // now certainly inside a circle
+	}
+	for p.writes[at].Action == WriteList {
+		at = first(p.before[at])
+	}
+	return p.writes[at].Set
+}

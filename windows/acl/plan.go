@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package acl
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Action is what a Step does.
+type Action uint8
+
+// The actions. Each is one call to HNS.
+const (
+	// AddMembers writes a set with new members besides those it has, or makes
+	// the set.
+	AddMembers Action = iota
+	// WriteList replaces the ACLs of an endpoint.
+	WriteList
+	// RemoveMembers writes a set without those that do not belong in it.
+	RemoveMembers
+	// RemoveSet removes a set that no list refers to any more.
+	RemoveSet
+)
+
+// String returns a word for logs.
+func (a Action) String() string {
+	return [...]string{"add members", "write list", "remove members", "remove set"}[a]
+}
+
+// Step is one write of a Plan.
+type Step struct {
+	Action Action
+	// Set and Members are the set and all its members afterwards.
+	Set     string
+	Members []netip.Addr
+	// Make tells that the set does not exist yet.
+	Make bool
+	// Endpoint and List are for WriteList.
+	Endpoint model.EndpointID
+	List     []hns.ACL
+	// Needs are earlier steps without which this one must not be done.
+	Needs []int
+	// Waits are earlier steps without which this one may be done only if it
+	// denies something and allows nothing.
+	Waits []int
+	// Tightens tells that the step only denies.
+	Tightens bool
+}
+
+// Plan brings HNS from one Programme to another so that every packet meets the
+// old verdict or the new one.
+//
+// A member is added to its new set before it leaves its old one. A list is
+// written when the sets that it newly refers to hold what they should, and
+// before anything is done to the sets that it leaves which would show. Where no
+// order does all that, a set is made anew under another name.
+type Plan struct {
+	Steps []Step
+	// Target is what is in force at the end.
+	Target *Programme
+}
+
+// NewPlan orders the writes. Endpoints that only from has are left alone, and
+// so are the sets that they refer to.
+func NewPlan(from, to *Programme) *Plan {
+	p := &planner{from: from, to: to}
+	for {
+		p.collect()
+		if stuck := p.order(); stuck == "" {
+			break
+		} else {
+			p.rename(stuck)
+		}
+	}
+	return &Plan{Steps: p.steps, Target: p.to}
+}
+
+type planner struct {
+	from, to *Programme
+	// writes are the steps and, by index, the steps that must come before.
+	writes []Step
+	before []map[int]bool
+	add    map[string]int // index of the step by set
+	trim   map[string]int
+	steps  []Step
+}
+
+// collect finds all steps and what must come before what.
+func (p *planner) collect() {
+	p.writes, p.before = nil, nil
+	p.add, p.trim = make(map[string]int), make(map[string]int)
+	allows := p.verdicts()
+	for _, set := range slices.Sorted(maps.Keys(p.to.Sets)) {
+		have, exists := p.from.Sets[set]
+		want := p.to.Sets[set]
+		all := union(have, want)
+		if !exists || len(all) > len(have) {
+			p.add[set] = p.write(Step{Action: AddMembers, Set: set, Members: all, Make: !exists, Tightens: !allows[set]})
+		}
+		if len(all) > len(want) {
+			p.trim[set] = p.write(Step{Action: RemoveMembers, Set: set, Members: want, Tightens: allows[set]})
+		}
+	}
+	flips := make(map[model.EndpointID]int)
+	for _, id := range slices.Sorted(maps.Keys(p.to.Lists)) {
+		if !Equal(p.from.Lists[id], p.to.Lists[id]) {
+			flips[id] = p.write(Step{Action: WriteList, Endpoint: id, List: p.to.Lists[id]})
+		}
+	}
+	for id := range p.to.Lists {
+		p.relate(id, flips)
+	}
+	p.removeSets(flips)
+}
+
+// removeSets adds the removal of sets of ours that nobody will refer to.
+func (p *planner) removeSets(flips map[model.EndpointID]int) {
+	used := make(map[string]bool)
+	for id, list := range p.from.Lists {
+		if _, ok := p.to.Lists[id]; !ok {
+			for _, set := range setsOf(list) {
+				used[set] = true
+			}
+		}
+	}
+	for _, set := range slices.Sorted(maps.Keys(p.from.Sets)) {
+		if _, ok := p.to.Sets[set]; ok || used[set] {
+			continue
+		}
+		i := p.write(Step{Action: RemoveSet, Set: set, Members: p.from.Sets[set]})
+		for id, flip := range flips {
+			if slices.Contains(setsOf(p.from.Lists[id]), set) {
+				p.need(i, flip)
+			}
+		}
+	}
+}
+
+func (p *planner) write(s Step) int {
+	p.writes = append(p.writes, s)
+	p.before = append(p.before, make(map[int]bool))
+	return len(p.writes) - 1
+}
+
+// need makes one step depend on another; wait does so less strictly.
+func (p *planner) need(later, earlier int) {
+	if !p.before[later][earlier] {
+		p.before[later][earlier] = true
+		p.writes[later].Needs = append(p.writes[later].Needs, earlier)
+	}
+}
+
+func (p *planner) wait(later, earlier int) {
+	if !p.before[later][earlier] {
+		p.before[later][earlier] = true
+		p.writes[later].Waits = append(p.writes[later].Waits, earlier)
+	}
+}
+
+func (p *planner) needs(later map[string]int, l string, earlier map[string]int, e string) {
+	i, ok := later[l]
+	j, ok2 := earlier[e]
+	if ok && ok2 && i != j {
+		p.need(i, j)
+	}
+}
+
+// verdicts tells which sets stand in rules that allow.
+func (p *planner) verdicts() map[string]bool {
+	allows := make(map[string]bool)
+	for _, programme := range []*Programme{p.from, p.to} {
+		for _, list := range programme.Lists {
+			for _, a := range list {
+				if set := setOf(a); set != "" {
+					allows[set] = a.Normal().Action == hns.Allow
+				}
+			}
+		}
+	}
+	return allows
+}
+
+// rename makes a set anew under a name that nobody uses, for the lists that are
+// written anyway, or for all if there are none, so that the old one need not be
+// edited where it is in the way.
+func (p *planner) rename(set string) {
+	name := set
+	for {
+		name = successor(name)
+		_, inForce := p.from.Sets[name]
+		_, wanted := p.to.Sets[name]
+		if !inForce && !wanted {
+			break
+		}
+	}
+	written := func(id model.EndpointID) bool { return !Equal(p.from.Lists[id], p.to.Lists[id]) }
+	all := true
+	for id, list := range p.to.Lists {
+		if written(id) && slices.Contains(setsOf(list), set) {
+			all = false
+		}
+	}
+	to := &Programme{Lists: make(map[model.EndpointID][]hns.ACL, len(p.to.Lists)), Sets: maps.Clone(p.to.Sets)}
+	to.Sets[name] = to.Sets[set]
+	left := false
+	for id, list := range p.to.Lists {
+		refers := slices.Contains(setsOf(list), set)
+		if refers && (all || written(id)) {
+			list = withSet(list, set, name)
+		} else if refers {
+			left = true
+		}
+		to.Lists[id] = list
+	}
+	if !left {
+		delete(to.Sets, set)
+	}
+	p.to = to
+}
+
+// withSet returns the list with a set in place of another.
+func withSet(list []hns.ACL, set, name string) []hns.ACL {
+	list = slices.Clone(list)
+	for i := range list {
+		if list[i].LocalAddresses == set {
+			list[i].LocalAddresses = name
+		}
+		if list[i].RemoteAddresses == set {
+			list[i].RemoteAddresses = name
+		}
+	}
+	return list
+}
+
+// successor returns another name for what a set stands for.
+func successor(set string) string {
+	rest := set[len(setPrefix):]
+	n := slices.Index([]byte(rest), '-')
+	return setPrefix + rest[:n] + "x" + rest[n:]
+}
+
+// union joins two ascending lists.
+func union(a, b []netip.Addr) []netip.Addr {
+	all := make([]netip.Addr, 0, max(len(a), len(b)))
+	for len(a) > 0 || len(b) > 0 {
+		switch {
+		case len(b) == 0 || len(a) > 0 && a[0].Compare(b[0]) < 0:
+			all, a = append(all, a[0]), a[1:]
+		case len(a) == 0 || a[0].Compare(b[0]) > 0:
+			all, b = append(all, b[0]), b[1:]
+		default:
+			all, a, b = append(all, a[0]), a[1:], b[1:]
+		}
+	}
+	return all
+}

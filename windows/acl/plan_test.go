@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package acl_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/world"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+var longer = flag.Uint64("seeds", 15, "random clusters per shape and profile in TestPlanNeverShowsAMixture")
+
+// clone copies the maps of a Programme, so that steps can be applied to it.
+func clone(p *acl.Programme) *acl.Programme {
+	return &acl.Programme{Lists: maps.Clone(p.Lists), Sets: maps.Clone(p.Sets)}
+}
+
+// apply does one step as HNS would. It reports what HNS would refuse.
+func apply(p *acl.Programme, s acl.Step) error {
+	_, exists := p.Sets[s.Set]
+	switch s.Action {
+	case acl.WriteList:
+		p.Lists[s.Endpoint] = s.List
+		_, err := p.Rules(s.Endpoint)
+		return err
+	case acl.RemoveSet:
+		delete(p.Sets, s.Set)
+		for id := range p.Lists {
+			if _, err := p.Rules(id); err != nil {
+				return fmt.Errorf("set in use: %w", err)
+			}
+		}
+		return nil
+	}
+	if exists == s.Make {
+		return fmt.Errorf("%s %s: make is %t, but exists is %t", s.Action, s.Set, s.Make, exists)
+	}
+	p.Sets[s.Set] = s.Members
+	return nil
+}
+
+// fates are the verdicts of an endpoint before and after a change, by direction,
+// address and port.
+type fates struct {
+	id      model.EndpointID
+	local   netip.Addr
+	remotes []netip.Addr
+	ports   []world.Port
+	was, is [2][]bool
+}
+
+func newFates(id model.EndpointID, old, new *model.State, addrs []netip.Addr, ports []world.Port) *fates {
+	f := &fates{id: id, local: new.Endpoints[id].IPs[0], ports: ports}
+	for _, a := range addrs {
+		// Loopback addresses stand in empty sets; no packet has them.
+		if !a.IsLoopback() && !slices.Contains(new.Endpoints[id].IPs, a) && !slices.Contains(old.Endpoints[id].IPs, a) {
+			f.remotes = append(f.remotes, a)
+		}
+	}
+	for _, d := range model.Directions {
+		for _, a := range f.remotes {
+			for _, at := range ports {
+				f.was[d] = append(f.was[d], old.Decide(id, d, a, at.Protocol, at.Port).Verdict == model.Allow)
+				f.is[d] = append(f.is[d], new.Decide(id, d, a, at.Protocol, at.Port).Verdict == model.Allow)
+			}
+		}
+	}
+	return f
+}
+
+// check compares what the rules say with both; last tells that only the new
+// verdicts count.
+func (f *fates) check(rules *hns.Rules, last bool) (cells int, err error) {
+	for _, d := range model.Directions {
+		for _, remote := range f.remotes {
+			part := rules.Between(acl.PacketDirection(d), f.local, remote, hns.Reading{})
+			for _, at := range f.ports {
+				n := cells - len(f.was[0])*int(d)
+				was, is := f.was[d][n], f.is[d][n]
+				got := part.Decide(uint8(at.Protocol), at.Port, 0)
+				cells++
+				if got.Allow != is && (last || got.Allow != was) {
+					return cells, fmt.Errorf("%s %s %s %s/%d is %t by %q, before the change %t, after it %t", f.id, d, remote, at.Protocol, at.Port, got.Allow, got.ID, was, is)
+				}
+			}
+		}
+	}
+	return cells, nil
+}
+
+// errMixture is a flow that is decided neither as before nor as after.
+var errMixture = errors.New("a mixture")
+
+// walk executes a plan and checks after every step that every endpoint that it
+// touches decides every flow as before or as after.
+func walk(from *acl.Programme, plan *acl.Plan, old, new *model.State, addrs []netip.Addr, ports []world.Port) (cells int, err error) {
+	var all []*fates
+	for id := range new.Endpoints {
+		all = append(all, newFates(id, old, new, addrs, ports))
+	}
+	now := clone(from)
+	for n, step := range plan.Steps {
+		for _, i := range append(slices.Clone(step.Needs), step.Waits...) {
+			if i >= n {
+				return cells, fmt.Errorf("step %d depends on step %d", n, i)
+			}
+		}
+		if err := apply(now, step); err != nil {
+			return cells, fmt.Errorf("step %d: %w", n, err)
+		}
+		for _, f := range all {
+			if step.Endpoint != f.id && !strings.Contains(hns.FormatACLs("", now.Lists[f.id]), step.Set) {
+				continue
+			}
+			rules, err := now.Rules(f.id)
+			if err != nil {
+				return cells, err
+			}
+			c, err := f.check(rules, false)
+			cells += c
+			if err != nil {
+				return cells, fmt.Errorf("%w after step %d of %d (%s %s%s): %w", errMixture, n, len(plan.Steps), step.Action, step.Set, step.Endpoint, err)
+			}
+		}
+	}
+	for _, f := range all {
+		rules, err := now.Rules(f.id)
+		if err != nil {
+			return cells, err
+		}
+		if _, err := f.check(rules, true); err != nil {
+			return cells, fmt.Errorf("at the end: %w", err)
+		}
+	}
+	return cells, nil
+}
+
+// inForce is what HNS holds after a Programme: endpoints that are new to it
+// have default deny.
+func inForce(p *acl.Programme, s *model.State) *acl.Programme {
+	c := clone(p)
+	for id := range s.Endpoints {
+		if c.Lists[id] == nil {
+			c.Lists[id] = acl.DenyAll()
+		}
+	}
+	for id := range c.Lists {
+		if _, ok := s.Endpoints[id]; !ok {
+			delete(c.Lists, id)
+		}
+	}
+	return c
+}
+
+// TestPlanNeverShowsAMixture goes through random changes of clusters step by
+// step.
+func TestPlanNeverShowsAMixture(t *testing.T) {
+	seeds := *longer
+	if testing.Short() {
+		seeds = 4
+	}
+	cells, steps, renamed := 0, 0, 0
+	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
+		for i, shape := range []world.Shape{{Pods: 6, Policies: 4}, {Pods: 6, Policies: 5, Tiers: true}, {Pods: 5, Policies: 4, Tiers: true, IPv6: true}, {Pods: 9, Policies: 3, Nodes: 1}} {
+			for seed := range seeds {
+				t.Run(fmt.Sprintf("hns%s/shape%d/%d", profile, i, seed), func(t *testing.T) {
+					o := options(profile)
+					a := world.Random(seed, shape)
+					old := compile(a, "node1", nil)
+					now := clone(&acl.Lower(old, o, "").Programme)
+					addrs, ports := world.Probes(a)
+					for round := range uint64(3) {
+						b := world.Mutate(seed*7+round, a, shape, 1+int(seed+round)%5)
+						previous := old
+						if seed%5 == 4 {
+							previous = nil // as after a restart
+						}
+						next := compile(b, "node1", previous)
+						more, morePorts := world.Probes(b)
+						from := inForce(now, next)
+						to := acl.Lower(next, o, "").Keep(from)
+						plan := acl.NewPlan(from, to)
+						c, err := walk(from, plan, old, next, append(addrs, more...), append(ports, morePorts...))
+						if err != nil {
+							t.Fatal(err)
+						}
+						cells += c
+						steps += len(plan.Steps)
+						if len(plan.Target.Sets) > 0 && !maps.EqualFunc(plan.Target.Sets, to.Sets, slices.Equal[[]netip.Addr]) {
+							renamed++
+						}
+						for id := range next.Endpoints {
+							if err := acl.Check(next, id, o, plan.Target, hns.Reading{}, hns.Reading{Default: hns.PerDirection, Tie: hns.AllowFirst, Host: hns.HostClosed, Set: hns.EmptyMatchesAll}); err != nil {
+								t.Fatal(err)
+							}
+						}
+						a, old, now, addrs, ports = b, next, plan.Target, more, morePorts
+					}
+				})
+			}
+		}
+	}
+	t.Logf("cells=%d steps=%d plans with a set made anew=%d", cells, steps, renamed)
+}
+
+// TestWalkNoticesDisorder makes sure that TestPlanNeverShowsAMixture can fail:
+// the same steps in another order do show mixtures.
+func TestWalkNoticesDisorder(t *testing.T) {
+	shape := world.Shape{Pods: 9, Policies: 6, Tiers: true}
+	mixtures := 0
+	for seed := range uint64(120) {
+		a := world.Random(seed, shape)
+		old := compile(a, "node1", nil)
+		b := world.Mutate(seed, a, shape, 4)
+		next := compile(b, "node1", old)
+		o := options(hns.Server2022)
+		from := inForce(&acl.Lower(old, o, "").Programme, next)
+		plan := acl.NewPlan(from, acl.Lower(next, o, "").Keep(from))
+		turn := map[acl.Action]int{acl.RemoveMembers: 0, acl.AddMembers: 1, acl.WriteList: 2}
+		slices.SortStableFunc(plan.Steps, func(x, y acl.Step) int { return turn[x.Action] - turn[y.Action] })
+		for i := range plan.Steps {
+			plan.Steps[i].Needs, plan.Steps[i].Waits = nil, nil
+		}
+		plan.Steps = slices.DeleteFunc(plan.Steps, func(s acl.Step) bool { return s.Action == acl.RemoveSet })
+		addrs, ports := world.Probes(a)
+		more, morePorts := world.Probes(b)
+		if _, err := walk(from, plan, old, next, append(addrs, more...), append(ports, morePorts...)); errors.Is(err, errMixture) {
+			mixtures++
+		}
+	}
+	t.Logf("%d of 120 disordered plans show a mixture", mixtures)
+	if mixtures == 0 {
+		t.Error("no disorder was noticed")
+	}
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Apply brings the endpoints that HNS has from what is in force to the State:
+// it reads what is in force, keeps every list that is right, and writes the
+// rest in the order of acl.Plan. The lists of endpoints that cannot be written
+// stay as they are and give a dataplane.EndpointError each; the others go on.
+// At the end everything that was written is read again and compared.
+//
+// It does not go by dataplane.Plan: a plan of ACLs is made from what HNS really
+// holds, which after a restart nobody else remembers.
+func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
+	n, list, err := b.ensureNetwork(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("apply: %w", err)
+	}
+	have := b.read(n, list)
+	lowering := acl.Lower(have.only(s), b.options, b.Features().Platform)
+	for id := range have.endpoints {
+		if _, named := s.Endpoints[id]; !named {
+			lowering.Lists[id] = acl.DenyAll()
+		}
+	}
+	x := &execution{Backend: b, have: have, failed: make(map[int]error), errs: make(map[model.EndpointID][]error)}
+	x.plan = acl.NewPlan(&have.Programme, lowering.Keep(&have.Programme))
+	x.repairSets()
+	if err := x.run(ctx); err != nil {
+		return lowering.Unsupported, fmt.Errorf("apply: %w", err)
+	}
+	if x.wrote {
+		if err := x.compare(ctx); err != nil {
+			return lowering.Unsupported, fmt.Errorf("apply: %w", err)
+		}
+	}
+	return lowering.Unsupported, x.err()
+}
+
+// inventory is what HNS holds.
+type inventory struct {
+	acl.Programme
+	network   *hns.Network
+	endpoints map[model.EndpointID]*hns.Endpoint
+	// sets are our sets as HNS stores them; broken are those that hold what
+	// this package never writes.
+	sets   map[string]hns.Policy
+	broken map[string]bool
+}
+
+// read finds the endpoints that are ours with their ACLs, and our sets.
+func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
+	inv := &inventory{network: n, endpoints: make(map[model.EndpointID]*hns.Endpoint), sets: make(map[string]hns.Policy), broken: make(map[string]bool)}
+	inv.Lists, inv.Sets = make(map[model.EndpointID][]hns.ACL), make(map[string][]netip.Addr)
+	for i := range list {
+		e := &list[i]
+		id, ours := b.config.parseEndpointName(e.Name)
+		if !ours || e.Remote() || inv.endpoints[id] != nil {
+			continue
+		}
+		acls, err := e.ACLs()
+		if err != nil {
+			b.log.Warn("an endpoint has ACLs that cannot be read; they are replaced", "endpoint", e.Name, "err", err)
+		}
+		inv.endpoints[id] = e
+		inv.Lists[id] = acls
+	}
+	for _, p := range n.Policies {
+		var set hns.SetPolicy
+		if !p.Is(hns.TypeSet) || p.Decode(&set) != nil || !acl.OwnSet(set.ID) {
+			continue
+		}
+		members, err := acl.DecodeSet(set)
+		if err != nil {
+			b.log.Warn("a set holds what Isthmus does not write; it is replaced", "set", set.ID, "err", err)
+			inv.broken[set.ID] = true
+		}
+		inv.Sets[set.ID] = members
+		inv.sets[set.ID] = p
+	}
+	return inv
+}
+
+// only returns the State with only the endpoints that HNS has.
+func (inv *inventory) only(s *model.State) *model.State {
+	c := *s
+	c.Endpoints = make(map[model.EndpointID]model.EndpointState, len(s.Endpoints))
+	for id, e := range s.Endpoints {
+		if inv.endpoints[id] != nil {
+			c.Endpoints[id] = e
+		}
+	}
+	return &c
+}
+
+// execution is one run of a plan.
+type execution struct {
+	*Backend
+	have   *inventory
+	plan   *acl.Plan
+	failed map[int]error // by step
+	errs   map[model.EndpointID][]error
+	wrote  bool
+}
+
+// repairSets adds a write of every set that holds what it should not and that
+// the plan would leave alone.
+func (x *execution) repairSets() {
+	for _, s := range x.plan.Steps {
+		if s.Action != acl.WriteList {
+			delete(x.have.broken, s.Set)
+		}
+	}
+	for set := range x.have.broken {
+		if members, ok := x.plan.Target.Sets[set]; ok {
+			x.plan.Steps = append(x.plan.Steps, acl.Step{Action: acl.RemoveMembers, Set: set, Members: members})
+		}
+	}
+}
+
+// run does the steps. A step that cannot be done takes those with it that need
+// it; what only waited for it is done if it denies and nothing else.
+func (x *execution) run(ctx context.Context) error {
+	for i, s := range x.plan.Steps {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := x.blocked(s)
+		if err == nil {
+			x.config.Step(s.Action.String())
+			err = x.do(ctx, s)
+			x.wrote = true
+		}
+		if err == nil {
+			continue
+		}
+		x.failed[i] = err
+		x.blame(s, err)
+	}
+	return ctx.Err()
+}
+
+// blocked returns the error of a step without which this one must not be done.
+func (x *execution) blocked(s acl.Step) error {
+	for _, i := range s.Needs {
+		if err := x.failed[i]; err != nil {
+			return fmt.Errorf("not done because of an earlier error: %w", err)
+		}
+	}
+	for _, i := range s.Waits {
+		if err := x.failed[i]; err != nil && !s.Tightens {
+			return fmt.Errorf("not done because of an earlier error: %w", err)
+		}
+	}
+	return nil
+}
+
+// blame notes an error at every endpoint that it concerns.
+func (x *execution) blame(s acl.Step, err error) {
+	if s.Action == acl.WriteList {
+		x.errs[s.Endpoint] = append(x.errs[s.Endpoint], err)
+		return
+	}
+	if s.Action == acl.RemoveSet {
+		x.log.Warn("cannot remove a set; it is tried again", "set", s.Set, "err", err)
+		return
+	}
+	for id, list := range x.plan.Target.Lists {
+		if acl.RefersTo(list, s.Set) {
+			x.errs[id] = append(x.errs[id], fmt.Errorf("set %s: %w", s.Set, err))
+		}
+	}
+}
+
+// do makes one write and looks at the answer, which is read after the write.
+func (x *execution) do(ctx context.Context, s acl.Step) error {
+	switch s.Action {
+	case acl.WriteList:
+		return x.writeList(ctx, s)
+	case acl.RemoveSet:
+		_, err := x.hns.ModifyNetwork(ctx, x.have.network.ID, hns.Remove, x.have.sets[s.Set])
+		if errors.Is(err, hns.ErrGone) {
+			return nil
+		}
+		return err
+	}
+	request := hns.Update
+	if s.Make {
+		request = hns.Add
+	}
+	set := acl.EncodeSet(s.Set, s.Members)
+	n, err := x.hns.ModifyNetwork(ctx, x.have.network.ID, request, set.Policy())
+	if s.Make && errors.Is(err, hns.ErrConflict) {
+		// A call that did not answer in time has made it after all.
+		n, err = x.hns.ModifyNetwork(ctx, x.have.network.ID, hns.Update, set.Policy())
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.Action, err)
+	}
+	sets, err := n.Sets()
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.Action, err)
+	}
+	if !slices.Contains(sets, set) {
+		return fmt.Errorf("%s: hns accepted set %s but does not hold it", s.Action, s.Set)
+	}
+	return nil
+}
+
+// writeList replaces the ACLs of an endpoint in one call. All other policies
+// are sent again: whether HNS would keep them is not documented.
+func (x *execution) writeList(ctx context.Context, s acl.Step) error {
+	e := x.have.endpoints[s.Endpoint]
+	var policies []hns.Policy
+	for _, p := range e.Policies {
+		if !p.Is(hns.TypeACL) {
+			policies = append(policies, p)
+		}
+	}
+	for _, a := range s.List {
+		policies = append(policies, a.Policy())
+	}
+	answer, err := x.hns.ModifyEndpoint(ctx, e.ID, hns.Update, policies...)
+	if errors.Is(err, hns.ErrGone) {
+		x.log.Info("an endpoint is gone before its ACLs were written", "endpoint", s.Endpoint)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("write %d acls: %w", len(s.List), err)
+	}
+	if acls, err := answer.ACLs(); err != nil || !acl.Equal(acls, s.List) {
+		return errors.Join(fmt.Errorf("hns accepted %d acls but holds %d, not the same", len(s.List), len(acls)), err)
+	}
+	return nil
+}
+
+// compare reads everything again. What differs although its writing seemed to
+// succeed is an error.
+func (x *execution) compare(ctx context.Context) error {
+	n, err := x.findNetwork(ctx)
+	if err != nil {
+		return err
+	}
+	if n == nil {
+		return fmt.Errorf("hns network %q vanished while it was written", x.config.Network)
+	}
+	list, err := x.listEndpoints(ctx, n.ID)
+	if err != nil {
+		return err
+	}
+	now := x.read(n, list)
+	for id, list := range x.plan.Target.Lists {
+		if now.endpoints[id] != nil && len(x.errs[id]) == 0 && !acl.Equal(now.Lists[id], list) {
+			x.errs[id] = append(x.errs[id], errors.New("hns does not hold the acls that were written"))
+		}
+	}
+	for set, members := range x.plan.Target.Sets {
+		if got, ok := now.Sets[set]; ok && slices.Equal(got, members) {
+			continue
+		}
+		for id, list := range x.plan.Target.Lists {
+			if acl.RefersTo(list, set) && len(x.errs[id]) == 0 && now.endpoints[id] != nil {
+				x.errs[id] = append(x.errs[id], fmt.Errorf("set %s does not hold the members that were written", set))
+			}
+		}
+	}
+	return nil
+}
+
+// err joins the errors of the endpoints.
+func (x *execution) err() error {
+	var errs []error
+	for _, id := range sortedIDs(x.errs) {
+		errs = append(errs, &dataplane.EndpointError{ID: id, Err: errors.Join(x.errs[id]...)})
+	}
+	return errors.Join(errs...)
+}
+
+func sortedIDs[V any](m map[model.EndpointID]V) []model.EndpointID {
+	ids := make([]model.EndpointID, 0, len(m))
+	for id := range m {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}

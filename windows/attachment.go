@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// attachment describes an endpoint to the runtime. list are the endpoints of
+// the network, the host's among them.
+func (b *Backend) attachment(n *hns.Network, list []hns.Endpoint, e *hns.Endpoint, spec dataplane.EndpointSpec) dataplane.Attachment {
+	a := dataplane.Attachment{MAC: parseMAC(e.MACAddress), MTU: b.config.mtu()}
+	if b.config.Mode == Overlay {
+		a.HostMAC = parseMAC(tunnelMAC(n))
+	} else if host := findNamed(list, b.config.hostEndpointName()); host != nil {
+		a.HostMAC = parseMAC(host.MACAddress)
+	}
+	for _, ip := range spec.IPs {
+		p, _ := b.config.rangeOf(ip)
+		a.Addresses = append(a.Addresses, netip.PrefixFrom(ip, p.Bits()))
+		a.Gateways = append(a.Gateways, b.config.nextHop(p))
+	}
+	return a
+}
+
+// DeleteEndpoint removes an attachment, whatever is left of it.
+func (b *Backend) DeleteEndpoint(ctx context.Context, id model.EndpointID) error {
+	name, err := b.config.endpointName(id)
+	if err != nil {
+		return fmt.Errorf("delete endpoint: %w", err)
+	}
+	n, err := b.findNetwork(ctx)
+	if err != nil {
+		return fmt.Errorf("delete endpoint %s: %w", id, err)
+	}
+	if n == nil {
+		return nil
+	}
+	if err := b.removeNamed(ctx, n.ID, name); err != nil {
+		return fmt.Errorf("delete endpoint %s: %w", id, err)
+	}
+	return nil
+}
+
+// removeNamed removes every endpoint of a name.
+func (b *Backend) removeNamed(ctx context.Context, network, name string) error {
+	list, err := b.listEndpoints(ctx, network)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i := range list {
+		if list[i].Name == name {
+			errs = append(errs, b.remove(ctx, &list[i]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// remove detaches and deletes an endpoint. What is gone already is no error,
+// and an endpoint that cannot be detached may still be deleted.
+func (b *Backend) remove(ctx context.Context, e *hns.Endpoint) error {
+	if e.HostComputeNamespace != "" {
+		b.config.Step("detach endpoint")
+		err := b.hns.DetachEndpoint(ctx, e.HostComputeNamespace, e.ID)
+		if err != nil && !errors.Is(err, hns.ErrGone) {
+			b.log.Warn("cannot detach an endpoint before its removal", "endpoint", e.Name, "err", err)
+		}
+	}
+	b.config.Step("delete endpoint")
+	err := b.hns.DeleteEndpoint(ctx, e.ID)
+	if err != nil && !errors.Is(err, hns.ErrGone) {
+		return fmt.Errorf("delete hns endpoint %q: %w", e.Name, err)
+	}
+	return nil
+}
+
+// Endpoints lists the endpoints on the network whose names are ours.
+func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) {
+	n, err := b.findNetwork(ctx)
+	if err != nil || n == nil {
+		return nil, err
+	}
+	list, err := b.listEndpoints(ctx, n.ID)
+	if err != nil {
+		return nil, err
+	}
+	var found []dataplane.Installed
+	namespaces := make(map[string]error)
+	for i := range list {
+		e := &list[i]
+		id, ours := b.config.parseEndpointName(e.Name)
+		if !ours {
+			continue
+		}
+		installed := dataplane.Installed{ID: id, Problems: b.problems(e)}
+		if ns := e.HostComputeNamespace; ns == "" {
+			installed.Problems = append(installed.Problems, "attached to no namespace")
+		} else {
+			if _, asked := namespaces[ns]; !asked {
+				_, namespaces[ns] = b.hns.Namespace(ctx, ns)
+			}
+			if err := namespaces[ns]; errors.Is(err, hns.ErrGone) {
+				installed.Problems = append(installed.Problems, fmt.Sprintf("its namespace %s is gone", ns))
+			} else if err != nil {
+				return nil, fmt.Errorf("look up namespace %q: %w", ns, err)
+			}
+		}
+		if slices.ContainsFunc(found, func(o dataplane.Installed) bool { return o.ID == id }) {
+			installed.Problems = append(installed.Problems, "a second endpoint of the same name")
+		}
+		found = append(found, installed)
+	}
+	return found, nil
+}
+
+// problems lists what is wrong with an endpoint by itself.
+func (b *Backend) problems(e *hns.Endpoint) []string {
+	var list []string
+	var ips []netip.Addr
+	for _, c := range e.IPConfigurations {
+		a, err := netip.ParseAddr(c.IPAddress)
+		if _, ok := b.config.rangeOf(a); err != nil || !ok {
+			list = append(list, fmt.Sprintf("address %s is not in the node's pod ranges", c.IPAddress))
+			continue
+		}
+		ips = append(ips, a)
+		if a.Is4() && !strings.EqualFold(e.MACAddress, macOf(a)) {
+			list = append(list, fmt.Sprintf("mac address %s, want %s", e.MACAddress, macOf(a)))
+		}
+	}
+	if !slices.ContainsFunc(ips, netip.Addr.Is4) {
+		list = append(list, "no IPv4 address")
+	}
+	if e.Remote() {
+		list = append(list, "is a remote endpoint")
+	}
+	for _, p := range b.wantedPolicies(ips) {
+		if !slices.ContainsFunc(e.Policies, func(o hns.Policy) bool { return includes(o, p) }) {
+			list = append(list, fmt.Sprintf("policy %s %s is missing", p.Type, p.Settings))
+		}
+	}
+	if acls, err := e.ACLs(); err != nil {
+		list = append(list, err.Error())
+	} else if !acl.WellFormed(acls) {
+		list = append(list, "its ACLs do not decide everything")
+	}
+	return list
+}
+
+// includes reports whether a policy of HNS says what was asked for; HNS may
+// have added members.
+func includes(have, want hns.Policy) bool {
+	if !have.Is(want.Type) {
+		return false
+	}
+	var h, w map[string]any
+	if len(want.Settings) == 0 || json.Unmarshal(want.Settings, &w) != nil {
+		return len(want.Settings) == 0
+	}
+	if json.Unmarshal(have.Settings, &h) != nil {
+		return false
+	}
+	for member, value := range w {
+		if !reflect.DeepEqual(h[member], value) {
+			return false
+		}
+	}
+	return sameFamily(have, want)
+}
+
+// sameFamily compares the family of OutBoundNAT policies; others have none.
+func sameFamily(a, b hns.Policy) bool {
+	if !a.Is(hns.TypeOutBoundNAT) {
+		return true
+	}
+	var x, y hns.OutBoundNAT
+	return a.Decode(&x) == nil && b.Decode(&y) == nil && x.Flags&hns.NATIPv6 == y.Flags&hns.NATIPv6
+}

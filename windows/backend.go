@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Backend keeps one HNS network.
+type Backend struct {
+	config  Config
+	options acl.Options
+	hns     hns.Client
+	log     *slog.Logger
+	version hns.Version
+	host    string // id of the host's endpoint once it is attached
+
+	mu      sync.Mutex // guards what Counters shares with the other methods
+	network string     // id
+	meter   meter
+}
+
+var _ dataplane.Backend = (*Backend)(nil)
+
+// New opens the data path: it checks that HNS can do what is asked, and makes
+// or adopts the network. It may be called again with the same Config.
+func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*Backend, error) {
+	c = c.Defaults()
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("configure windows backend: %w", err)
+	}
+	b := &Backend{
+		config: c,
+		hns:    hns.Guard(client, hns.GuardConfig{Deadline: c.CallDeadline, Observe: c.Observe}),
+		log:    log,
+		meter:  newMeter(),
+	}
+	v, err := b.hns.Version(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask hns for its version: %w", err)
+	}
+	b.version = v
+	if !v.Supports(hns.Schema2API) {
+		return nil, fmt.Errorf("hns %s is too old: install the updates of this Windows release (9.2 is needed)", v)
+	}
+	for _, p := range c.PodCIDRs {
+		if p.Addr().Is6() && !v.Supports(hns.DualStack) {
+			return nil, fmt.Errorf("pod cidr %s: hns %s has no IPv6 (11.10 is needed); leave it out", p, v)
+		}
+	}
+	if !v.Supports(hns.DirectServerReturn) {
+		log.Warn("this HNS has no direct server return: policies see the node instead of the pod behind a service", "hns", v.String())
+	}
+	b.options = acl.Options{Sets: v.Supports(hns.Sets) && !c.NoSets, NoIPv6: !v.Supports(hns.DualStack), MaxRules: c.MaxRules, Node: c.NodeAddresses}.Defaults()
+	if c.Mode == L2Bridge {
+		for _, p := range c.PodCIDRs {
+			b.options.Node = append(b.options.Node[:len(b.options.Node):len(b.options.Node)], hostAddress(p))
+		}
+	}
+	if err := b.options.Validate(); err != nil {
+		return nil, fmt.Errorf("configure windows backend: %w", err)
+	}
+	n, _, err := b.ensureNetwork(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return b, b.waitForTunnel(ctx, n)
+}
+
+// Features tells what HNS can do.
+func (b *Backend) Features() model.Features {
+	f := model.Features{OS: model.Windows, Platform: "HNS " + b.version.String()}
+	for _, p := range b.config.PodCIDRs {
+		f.IPv6 = f.IPv6 || p.Addr().Is6()
+	}
+	return f
+}
+
+// InForce returns nil: HNS keeps addresses and ports, no classes.
+func (b *Backend) InForce(context.Context) (*model.State, error) { return nil, nil }
+
+// Close has nothing to let go of; HNS goes on.
+func (b *Backend) Close() error { return nil }
+
+// meter adds up the counts of endpoints, those that are gone included, since
+// the process started.
+type meter struct {
+	last map[string]hns.Stats
+	sum  hns.Stats
+}
+
+func newMeter() meter { return meter{last: make(map[string]hns.Stats)} }
+
+func (m *meter) add(id string, now hns.Stats) {
+	was := m.last[id]
+	if now.DroppedIn < was.DroppedIn || now.DroppedOut < was.DroppedOut {
+		was = hns.Stats{} // HNS started to count anew
+	}
+	m.sum.DroppedIn += now.DroppedIn - was.DroppedIn
+	m.sum.DroppedOut += now.DroppedOut - was.DroppedOut
+	m.last[id] = now
+}
+
+// Counters reads the packets that HNS dropped at the pods' ports. It counts
+// packets and not decisions, and does not say whether a policy was the reason:
+// Verdicts stay zero.
+func (b *Backend) Counters(ctx context.Context) (dataplane.Counters, error) {
+	source, ok := b.hns.(hns.Meter)
+	if !ok {
+		return dataplane.Counters{}, errors.New("count packets: the hns client cannot")
+	}
+	b.mu.Lock()
+	network := b.network
+	b.mu.Unlock()
+	list, err := b.listEndpoints(ctx, network)
+	if err != nil {
+		return dataplane.Counters{}, fmt.Errorf("count packets: %w", err)
+	}
+	var errs []error
+	for _, e := range list {
+		if _, ours := b.config.parseEndpointName(e.Name); !ours {
+			continue
+		}
+		s, err := source.EndpointStats(ctx, e.ID)
+		if errors.Is(err, hns.ErrGone) {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("count packets of endpoint %s: %w", e.Name, err))
+			continue
+		}
+		b.mu.Lock()
+		b.meter.add(e.ID, s)
+		b.mu.Unlock()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return dataplane.Counters{Drops: map[string]uint64{
+		"hns ingress": b.meter.sum.DroppedIn,
+		"hns egress":  b.meter.sum.DroppedOut,
+	}}, errors.Join(errs...)
+}
+
+// cleanupTime bounds what is done after the caller's context has ended.
+const cleanupTime = 30 * time.Second
+
+// cleanup returns a context for undoing things, which must not stop when the
+// caller gives up.
+func cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+}

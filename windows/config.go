@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Mode is how pods are connected to other nodes.
+type Mode string
+
+// The modes.
+const (
+	// L2Bridge puts pods on the node's own segment; other nodes route to it.
+	L2Bridge Mode = "l2bridge"
+	// Overlay carries pods' packets in VXLAN, UDP port 4789. HNS knows no IPv6
+	// on it.
+	Overlay Mode = "overlay"
+)
+
+// The VXLAN network identifiers that Windows takes: below 4096 are VLANs, and
+// the routes to other nodes have 16 bits for it.
+const (
+	minVNI = 4096
+	maxVNI = 65535
+)
+
+// Config says what the node's network is.
+type Config struct {
+	// Network is the name of the HNS network. It ends the names of all
+	// endpoints that belong to Isthmus.
+	Network string
+	Mode    Mode
+	// PodCIDRs are the ranges of the node's pods, at most one per family; the
+	// first two addresses of each (and in L2Bridge the third) are not pods'.
+	PodCIDRs []netip.Prefix
+	// NodeAddresses are the node's underlay addresses. They reach all pods, and
+	// the IPv4 one ends the tunnels of Overlay.
+	NodeAddresses []netip.Addr
+	// Adapter is the name of the physical adapter; empty lets HNS choose.
+	Adapter string
+	// VNI is the VXLAN network identifier of Overlay.
+	VNI uint32
+	// NoOutboundNAT leaves pods' addresses as they are outside the cluster.
+	NoOutboundNAT bool
+	// OutboundNATExceptions are destinations that see the pod's own address:
+	// the cluster's pods, services and nodes.
+	OutboundNATExceptions []netip.Prefix
+	// ServiceCIDRs are reached through the node (L2Bridge).
+	ServiceCIDRs []netip.Prefix
+	// CallDeadline bounds one call to HNS.
+	CallDeadline time.Duration
+	// NetworkWait bounds how long a new overlay network may take to find its
+	// adapter's address.
+	NetworkWait time.Duration
+	// NoSets keeps addresses in the ACLs even where HNS has sets.
+	NoSets bool
+	// MaxRules bounds the ACLs of an endpoint; 0 is the default of package acl.
+	MaxRules int
+	// Observe, if set, is told of every attempt of a call to HNS.
+	Observe func(hns.Call)
+	// Step, if set, is called before everything that can be seen from outside.
+	Step func(string)
+}
+
+// Defaults fills in what is zero.
+func (c Config) Defaults() Config {
+	if c.Network == "" {
+		c.Network = "isthmus"
+	}
+	if c.Mode == "" {
+		c.Mode = L2Bridge
+	}
+	if c.VNI == 0 && c.Mode == Overlay {
+		c.VNI = minVNI
+	}
+	if c.CallDeadline == 0 {
+		c.CallDeadline = 2 * time.Minute
+	}
+	if c.NetworkWait == 0 {
+		c.NetworkWait = 45 * time.Second
+	}
+	if c.Observe == nil {
+		c.Observe = func(hns.Call) {}
+	}
+	if c.Step == nil {
+		c.Step = func(string) {}
+	}
+	return c
+}
+
+// Validate reports every value that makes no sense.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Network == "" || strings.ContainsAny(c.Network, `\/:*?<>|" `) {
+		bad("network name %q: want a name without blanks and any of \\ / : * ? < > | \"", c.Network)
+	}
+	if c.Mode != L2Bridge && c.Mode != Overlay {
+		bad("mode %q: want l2bridge or overlay", c.Mode)
+	}
+	if c.Mode == Overlay && (c.VNI < minVNI || c.VNI > maxVNI) {
+		bad("vni %d: Windows wants %d to %d", c.VNI, minVNI, maxVNI)
+	}
+	errs = append(errs, c.validatePodCIDRs()...)
+	for _, a := range c.NodeAddresses {
+		if !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() {
+			bad("node address %s: want an address that other nodes reach", a)
+		}
+	}
+	if c.Mode == Overlay && !slices.ContainsFunc(c.NodeAddresses, netip.Addr.Is4) {
+		bad("node addresses: overlay needs the node's IPv4 address")
+	}
+	for _, list := range []struct {
+		name     string
+		prefixes []netip.Prefix
+	}{{"outbound nat exception", c.OutboundNATExceptions}, {"service cidr", c.ServiceCIDRs}} {
+		for _, p := range list.prefixes {
+			if !p.IsValid() || p != p.Masked() {
+				bad("%s %s: has host bits; want %s", list.name, p, p.Masked())
+			}
+		}
+	}
+	if c.CallDeadline <= 0 {
+		bad("call deadline %s: must be positive", c.CallDeadline)
+	}
+	if c.NetworkWait <= 0 {
+		bad("network wait %s: must be positive", c.NetworkWait)
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) validatePodCIDRs() []error {
+	var errs []error
+	var seen [2]bool
+	for _, p := range c.PodCIDRs {
+		v := 0
+		limit := 29
+		if p.Addr().Is6() {
+			v, limit = 1, 125
+		}
+		switch {
+		case !p.IsValid() || p != p.Masked() || p.Addr().Is4In6():
+			errs = append(errs, fmt.Errorf("pod cidr %s: has host bits or is malformed; want %s", p, p.Masked()))
+		case p.Bits() > limit:
+			errs = append(errs, fmt.Errorf("pod cidr %s: too small; want /%d or larger", p, limit))
+		case seen[v]:
+			errs = append(errs, fmt.Errorf("pod cidr %s: a second one of its family; HNS endpoints get at most one address of each", p))
+		case v == 1 && c.Mode == Overlay:
+			errs = append(errs, fmt.Errorf("pod cidr %s: overlay networks of HNS have no IPv6; use l2bridge or leave it out", p))
+		}
+		seen[v] = true
+	}
+	if !seen[0] {
+		errs = append(errs, errors.New("pod cidrs: an IPv4 range is needed"))
+	}
+	return errs
+}
+
+// gateway is the address that HNS keeps for itself in a range: the first.
+func gateway(p netip.Prefix) netip.Addr { return p.Addr().Next() }
+
+// hostAddress is the address of the host's own endpoint in L2Bridge.
+func hostAddress(p netip.Prefix) netip.Addr { return gateway(p).Next() }
+
+// nextHop is where pods send what leaves their range. An l2bridge network does
+// not route for its gateway address, the host does for its own.
+func (c Config) nextHop(p netip.Prefix) netip.Addr {
+	if c.Mode == Overlay {
+		return gateway(p)
+	}
+	return hostAddress(p)
+}
+
+// rangeOf returns the pod range of an address.
+func (c Config) rangeOf(a netip.Addr) (netip.Prefix, bool) {
+	for _, p := range c.PodCIDRs {
+		if p.Contains(a) {
+			return p, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// mtu is what fits into the packets of the underlay, which HNS takes to have
+// 1500 bytes; VXLAN takes 50 of them.
+func (c Config) mtu() int {
+	if c.Mode == Overlay {
+		return 1450
+	}
+	return 1500
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// TestDriftIsRepaired: what others change in HNS is put right by the next
+// Apply.
+func TestDriftIsRepaired(t *testing.T) {
+	n, first, second := two(t, hns.Server2022, bridgeConfig())
+	state := both(first, second, "10.0.3.3")
+	n.apply(state)
+	good := n.fake.Dump()
+	networks, _ := n.fake.Networks(ctx)
+	sets, _ := networks[0].Sets()
+	if len(sets) != 1 {
+		t.Fatalf("%d sets", len(sets))
+	}
+	set := sets[0]
+	for name, damage := range map[string]func() error{
+		"ACLs": func() error {
+			_, err := n.fake.ModifyEndpoint(ctx, n.hnsID(first.ID), hns.Update, openACLs()[0].Policy())
+			return err
+		},
+		"one ACL more": func() error {
+			_, err := n.fake.ModifyEndpoint(ctx, n.hnsID(first.ID), hns.Add, hns.ACL{Action: hns.Allow, Direction: hns.In, RuleType: hns.Switch, Priority: 200}.Policy())
+			return err
+		},
+		"a member more": func() error {
+			set.Values = "10.0.3.3,10.0.3.9"
+			_, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Update, set.Policy())
+			return err
+		},
+		"no members": func() error {
+			set.Values = ""
+			_, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Update, set.Policy())
+			return err
+		},
+		"an empty set": func() error { // while it should be empty
+			n.apply(both(first, second))
+			set.Values = ""
+			if _, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Update, set.Policy()); err != nil {
+				return err
+			}
+			n.apply(both(first, second))
+			if n.passes(first.ID, "10.0.3.9") || strings.Contains(n.fake.Dump(), `"Values":""`) {
+				t.Errorf("an empty set was left:\n%s", n.fake.Dump())
+			}
+			return nil
+		},
+		"a prefix in the set": func() error {
+			set.Values = "10.0.3.3,10.0.0.0/8"
+			_, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Update, set.Policy())
+			return err
+		},
+		"a set of ours that nobody uses": func() error {
+			stale := set
+			stale.ID = "isthmus-0123456789abcdef-v4"
+			_, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Add, stale.Policy())
+			return err
+		},
+	} {
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		n.apply(state)
+		if n.fake.Dump() != good {
+			t.Errorf("%s: not put right:\n%s\nwant\n%s", name, n.fake.Dump(), good)
+		}
+	}
+	foreign := set
+	foreign.ID = "azure-npm-1"
+	if _, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Add, foreign.Policy()); err != nil {
+		t.Fatal(err)
+	}
+	n.apply(state)
+	if !strings.Contains(n.fake.Dump(), "azure-npm-1") {
+		t.Error("a set of somebody else was removed")
+	}
+}

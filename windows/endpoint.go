@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// AddEndpoint attaches a pod. The endpoint carries default deny from its
+// creation on, so that nothing passes before the first Apply.
+//
+// dataplane.ErrNoNetNS: the HCN namespace does not exist. ErrInterfaceExists is
+// not returned: HNS does not know interfaces by name.
+func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) (dataplane.Attachment, error) {
+	a, err := b.addEndpoint(ctx, spec)
+	if err != nil {
+		return dataplane.Attachment{}, fmt.Errorf("add endpoint %s: %w", spec.ID, err)
+	}
+	return a, nil
+}
+
+func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) (dataplane.Attachment, error) {
+	want, err := b.wantedEndpoint(spec)
+	if err != nil {
+		return dataplane.Attachment{}, err
+	}
+	if err := b.checkNamespace(ctx, spec.NetNS); err != nil {
+		return dataplane.Attachment{}, err
+	}
+	n, list, err := b.ensureNetwork(ctx)
+	if err != nil {
+		return dataplane.Attachment{}, err
+	}
+	want.HostComputeNetwork = n.ID
+	found, err := b.adopt(ctx, want, list)
+	if err != nil {
+		return dataplane.Attachment{}, err
+	}
+	// What an earlier call began counts as new until it is attached.
+	unfinished := found == nil || found.HostComputeNamespace == ""
+	if found == nil {
+		found, err = b.create(ctx, n, want)
+	}
+	if err == nil {
+		err = b.attach(ctx, found, spec.NetNS)
+	}
+	if err != nil {
+		if unfinished {
+			err = errors.Join(err, b.undo(ctx, n.ID, want.Name))
+		}
+		return dataplane.Attachment{}, err
+	}
+	return b.attachment(n, list, found, spec), nil
+}
+
+// wantedEndpoint checks a request and says what HNS should have for it.
+func (b *Backend) wantedEndpoint(spec dataplane.EndpointSpec) (hns.Endpoint, error) {
+	name, err := b.config.endpointName(spec.ID)
+	if err != nil {
+		return hns.Endpoint{}, err
+	}
+	if spec.NetNS == "" {
+		return hns.Endpoint{}, errors.New("network namespace: want the GUID of an HCN namespace")
+	}
+	e := hns.Endpoint{Name: name, SchemaVersion: hns.Schema2}
+	for _, a := range spec.IPs {
+		p, ok := b.config.rangeOf(a)
+		if !ok {
+			return hns.Endpoint{}, fmt.Errorf("address %s: not in the node's pod ranges %v", a, b.config.PodCIDRs)
+		}
+		reserved := a == p.Addr() || a == gateway(p) || a == b.config.nextHop(p) || a.Is4() && a == hns.LastAddr(p)
+		if reserved {
+			return hns.Endpoint{}, fmt.Errorf("address %s: reserved on Windows in %s; the allocator must leave out the first addresses and the last", a, p)
+		}
+		if slices.ContainsFunc(e.IPConfigurations, func(c hns.IPConfig) bool { return strings.Contains(c.IPAddress, ":") == a.Is6() }) {
+			return hns.Endpoint{}, fmt.Errorf("address %s: a second one of its family", a)
+		}
+		e.IPConfigurations = append(e.IPConfigurations, hns.IPConfig{IPAddress: a.String(), PrefixLength: uint8(p.Bits())})
+		e.Routes = append(e.Routes, hns.Route{NextHop: b.config.nextHop(p).String(), DestinationPrefix: defaultRoute(p)})
+		if a.Is4() {
+			e.MACAddress = macOf(a)
+		}
+	}
+	if e.MACAddress == "" {
+		return hns.Endpoint{}, errors.New("addresses: HNS endpoints need an IPv4 address")
+	}
+	e.Policies = b.wantedPolicies(spec.IPs)
+	for _, a := range acl.DenyAll() {
+		e.Policies = append(e.Policies, a.Policy())
+	}
+	return e, nil
+}
+
+// wantedPolicies are the policies besides the ACLs.
+func (b *Backend) wantedPolicies(ips []netip.Addr) []hns.Policy {
+	var list []hns.Policy
+	for _, v6 := range []bool{false, true} {
+		if b.config.NoOutboundNAT || !slices.ContainsFunc(ips, func(a netip.Addr) bool { return a.Is6() == v6 }) {
+			continue
+		}
+		nat := hns.OutBoundNAT{}
+		if v6 {
+			nat.Flags = hns.NATIPv6
+		}
+		for _, p := range b.config.OutboundNATExceptions {
+			if p.Addr().Is6() == v6 {
+				nat.Exceptions = append(nat.Exceptions, p.String())
+			}
+		}
+		list = append(list, hns.MakePolicy(hns.TypeOutBoundNAT, nat))
+	}
+	if b.config.Mode == Overlay {
+		for _, a := range b.config.NodeAddresses {
+			if a.Is4() {
+				return append(list, hns.MakePolicy(hns.TypeProviderAddress, hns.ProviderAddress{ProviderAddress: a.String()}))
+			}
+		}
+	}
+	// Services and the node are reached through the host.
+	routes := slices.Clone(b.config.ServiceCIDRs)
+	for _, a := range b.config.NodeAddresses {
+		routes = append(routes, netip.PrefixFrom(a, a.BitLen()))
+	}
+	for _, p := range routes {
+		if slices.ContainsFunc(ips, func(a netip.Addr) bool { return a.Is6() == p.Addr().Is6() }) {
+			list = append(list, hns.MakePolicy(hns.TypeSDNRoute, hns.SDNRoute{DestinationPrefix: p.String(), NeedEncap: true}))
+		}
+	}
+	return list
+}
+
+func (b *Backend) checkNamespace(ctx context.Context, id string) error {
+	_, err := b.hns.Namespace(ctx, id)
+	if errors.Is(err, hns.ErrGone) {
+		return fmt.Errorf("namespace %q: %w", id, dataplane.ErrNoNetNS)
+	}
+	if err != nil {
+		return fmt.Errorf("look up namespace %q: %w", id, err)
+	}
+	return nil
+}
+
+// adopt finds the attachment of an earlier call and puts its policies right. If
+// it has other addresses than wanted it is removed, as are others of its name.
+func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpoint) (*hns.Endpoint, error) {
+	var found *hns.Endpoint
+	for i := range list {
+		e := &list[i]
+		if e.Name != want.Name {
+			continue
+		}
+		if found == nil && !e.Remote() && sameAddresses(e, &want) {
+			found = e
+			continue
+		}
+		b.log.Info("removing an endpoint of the same name", "endpoint", e.Name, "addresses", addressTexts(e))
+		b.config.Step("remove stale endpoint")
+		if err := b.remove(ctx, e); err != nil {
+			return nil, fmt.Errorf("remove a stale endpoint of the same name: %w", err)
+		}
+	}
+	if found == nil {
+		return nil, nil
+	}
+	repaired, changed := repairPolicies(found.Policies, want.Policies)
+	if !changed {
+		return found, nil
+	}
+	b.config.Step("repair policies")
+	if _, err := b.hns.ModifyEndpoint(ctx, found.ID, hns.Update, repaired...); err != nil {
+		return nil, fmt.Errorf("repair policies: %w", err)
+	}
+	return found, nil
+}
+
+// repairPolicies adds what is missing of the wanted policies. ACLs stay if they
+// decide everything; otherwise they become the wanted ones, default deny.
+func repairPolicies(have, want []hns.Policy) (all []hns.Policy, changed bool) {
+	e := hns.Endpoint{Policies: have}
+	list, err := e.ACLs()
+	keepACLs := err == nil && acl.WellFormed(list)
+	for _, p := range have {
+		if !p.Is(hns.TypeACL) {
+			all = append(all, p)
+		}
+	}
+	for _, p := range want {
+		if p.Is(hns.TypeACL) || slices.ContainsFunc(have, func(o hns.Policy) bool { return includes(o, p) }) {
+			continue
+		}
+		// HNS takes one OutBoundNAT of a family: ours goes in its place.
+		all = slices.DeleteFunc(all, func(o hns.Policy) bool { return o.Is(p.Type) && !p.Is(hns.TypeSDNRoute) && sameFamily(o, p) })
+		all = append(all, p)
+		changed = true
+	}
+	from := have
+	if !keepACLs {
+		from, changed = want, true
+	}
+	for _, p := range from {
+		if p.Is(hns.TypeACL) {
+			all = append(all, p)
+		}
+	}
+	return all, changed
+}
+
+// create makes the endpoint. If its address is taken by an endpoint that is
+// certainly stale, that is removed first: one of ours, since the allocator has
+// given the address to this pod; or a remote one, since the address is in this
+// node's range.
+func (b *Backend) create(ctx context.Context, n *hns.Network, want hns.Endpoint) (*hns.Endpoint, error) {
+	for attempt := 0; ; attempt++ {
+		b.config.Step("create endpoint")
+		made, err := b.hns.CreateEndpoint(ctx, want)
+		if err == nil {
+			return &made, nil
+		}
+		if !errors.Is(err, hns.ErrConflict) || attempt > 0 {
+			return nil, fmt.Errorf("create hns endpoint: %w", err)
+		}
+		if err := b.removeStale(ctx, n, want, err); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// removeStale removes endpoints that hold an address of the wanted one.
+func (b *Backend) removeStale(ctx context.Context, n *hns.Network, want hns.Endpoint, cause error) error {
+	list, err := b.listEndpoints(ctx, n.ID)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		e := &list[i]
+		if !sharesAddress(e, &want) {
+			continue
+		}
+		if _, ours := b.config.parseEndpointName(e.Name); !ours && !e.Remote() {
+			return fmt.Errorf("create hns endpoint: address %s belongs to endpoint %q, which is not ours; remove it: %w", addressTexts(&want), e.Name, cause)
+		}
+		b.log.Warn("removing a stale endpoint", "endpoint", e.Name, "addresses", addressTexts(e), "remote", e.Remote())
+		b.config.Step("remove stale endpoint")
+		if err := b.remove(ctx, e); err != nil {
+			return fmt.Errorf("remove stale endpoint %q: %w", e.Name, err)
+		}
+	}
+	return nil
+}
+
+// attach puts the endpoint into the namespace, taking it out of another.
+func (b *Backend) attach(ctx context.Context, e *hns.Endpoint, namespace string) error {
+	if hns.SameID(e.HostComputeNamespace, namespace) {
+		return nil
+	}
+	if e.HostComputeNamespace != "" {
+		b.config.Step("detach endpoint")
+		if err := b.hns.DetachEndpoint(ctx, e.HostComputeNamespace, e.ID); err != nil && !errors.Is(err, hns.ErrGone) {
+			return fmt.Errorf("detach from namespace %q: %w", e.HostComputeNamespace, err)
+		}
+	}
+	b.config.Step("attach endpoint")
+	err := b.hns.AttachEndpoint(ctx, namespace, e.ID)
+	if errors.Is(err, hns.ErrConflict) {
+		// Somebody was faster: it counts if it is in this namespace.
+		ns, nsErr := b.hns.Namespace(ctx, namespace)
+		if nsErr == nil && slices.ContainsFunc(ns.EndpointIDs(), func(id string) bool { return hns.SameID(id, e.ID) }) {
+			return nil
+		}
+	}
+	if errors.Is(err, hns.ErrGone) {
+		if err := b.checkNamespace(ctx, namespace); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("attach to namespace %q: %w", namespace, err)
+	}
+	return nil
+}
+
+// undo removes what a failed call has made, even after a call that did not
+// answer in time.
+func (b *Backend) undo(ctx context.Context, network, name string) error {
+	ctx, cancel := cleanup(ctx)
+	defer cancel()
+	return b.removeNamed(ctx, network, name)
+}
+
+func sameAddresses(a, b *hns.Endpoint) bool {
+	return slices.Equal(addressTexts(a), addressTexts(b))
+}
+
+func sharesAddress(a, b *hns.Endpoint) bool {
+	return slices.ContainsFunc(addressTexts(a), func(s string) bool { return slices.Contains(addressTexts(b), s) })
+}
+
+func addressTexts(e *hns.Endpoint) []string {
+	var texts []string
+	for _, c := range e.IPConfigurations {
+		if a, err := netip.ParseAddr(c.IPAddress); err == nil {
+			texts = append(texts, a.String())
+		}
+	}
+	slices.Sort(texts)
+	return texts
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import (
+	"errors"
+	"fmt"
+)
+
+// The classes of errors. An *Error is exactly one of them by errors.Is.
+var (
+	// ErrGone: the object does not exist (any more). Right after a removal that
+	// is success.
+	ErrGone = errors.New("not found in hns")
+	// ErrConflict: something like it exists. List, find it, adopt or delete it.
+	ErrConflict = errors.New("exists in hns")
+	// ErrRetry: HNS could not do it now, or did not answer in time. The same
+	// call may work later; a call that did not answer may still take effect.
+	ErrRetry = errors.New("hns not ready")
+	// ErrRefused: the request is wrong for this HNS; repeating it is useless.
+	ErrRefused = errors.New("refused by hns")
+)
+
+// The result codes (HRESULT) that have a meaning here or that Fake answers.
+const (
+	CodeNotFound            uint32 = 0x80070490 // ERROR_NOT_FOUND
+	CodeObjectExists        uint32 = 0x80071392 // ERROR_OBJECT_ALREADY_EXISTS: the address is taken
+	CodeAlreadyExists       uint32 = 0x800700B7 // ERROR_ALREADY_EXISTS
+	CodeTimeout             uint32 = 0x800705B4 // ERROR_TIMEOUT; Guard's own when a call does not return
+	CodeWaitTimeout         uint32 = 0x80070102 // WAIT_TIMEOUT
+	CodeServerUnavailable   uint32 = 0x800706BA // RPC_S_SERVER_UNAVAILABLE: the service is stopped
+	CodeAccessDenied        uint32 = 0x80070005 // E_ACCESSDENIED
+	CodeUnspecified         uint32 = 0x80004005 // E_FAIL: among others, networks created at the same time
+	CodeUnexpected          uint32 = 0x8000FFFF // E_UNEXPECTED
+	CodeNotImplemented      uint32 = 0x80004001 // E_NOTIMPL
+	CodeNetworkNotFound     uint32 = 0x803B0001
+	CodeEndpointNotFound    uint32 = 0x803B0002
+	CodePortNotFound        uint32 = 0x803B0007
+	CodePolicyNotFound      uint32 = 0x803B0008
+	CodeInvalidNetwork      uint32 = 0x803B000A
+	CodeInvalidEndpoint     uint32 = 0x803B000C
+	CodeInvalidPolicy       uint32 = 0x803B000D
+	CodeInvalidPolicyType   uint32 = 0x803B000E
+	CodeRemoteEndpoint      uint32 = 0x803B000F // not possible with a remote endpoint
+	CodeNetworkExists       uint32 = 0x803B0010
+	CodePolicyExists        uint32 = 0x803B0012
+	CodePortExists          uint32 = 0x803B0013
+	CodeAlreadyAttached     uint32 = 0x803B0014
+	CodeRequestUnsupported  uint32 = 0x803B0015
+	CodeInvalidJSON         uint32 = 0x803B001B
+	CodeManagerStopped      uint32 = 0x803B0020
+	CodeNamespaceHas        uint32 = 0x803B002B // the endpoint is in a namespace already
+	CodeHasReferences       uint32 = 0x803B002C
+	CodeAddressInvalid      uint32 = 0x803B002F // reserved or outside the subnets
+	CodeInvalidPrefix       uint32 = 0x803B0030
+	CodeEndpointNotAttached uint32 = 0x803B0034
+)
+
+// Error is a call that HNS did not do.
+type Error struct {
+	// Op is the Client method.
+	Op string
+	// Code is the HRESULT. Codes that came reduced to 16 bits are completed.
+	Code uint32
+	// Text is what HNS said, in the system's language; for people only.
+	Text string
+}
+
+// NewError returns an error with the full form of a code.
+func NewError(op string, code uint32, text string) *Error {
+	if code > 0 && code <= 0xFFFF {
+		code |= 0x80070000 // FACILITY_WIN32
+	}
+	return &Error{Op: op, Code: code, Text: text}
+}
+
+// Error returns "op: text (0x803b0002)".
+func (e *Error) Error() string {
+	if e.Text == "" {
+		return fmt.Sprintf("hns %s: %s (%#08x)", e.Op, e.class(), e.Code)
+	}
+	return fmt.Sprintf("hns %s: %s (%#08x)", e.Op, e.Text, e.Code)
+}
+
+// Is makes errors.Is work with the four classes.
+func (e *Error) Is(target error) bool { return target == e.class() }
+
+func (e *Error) class() error {
+	switch e.Code {
+	case CodeNotFound, CodeNetworkNotFound, CodeEndpointNotFound, CodePolicyNotFound, CodeEndpointNotAttached:
+		return ErrGone
+	case CodeObjectExists, CodeAlreadyExists, CodeNetworkExists, CodePolicyExists, CodePortExists, CodeAlreadyAttached, CodeNamespaceHas:
+		return ErrConflict
+	case CodeUnspecified, CodeManagerStopped, CodeTimeout, CodeWaitTimeout, CodeServerUnavailable:
+		return ErrRetry
+	}
+	return ErrRefused
+}
+
+// Code returns the HRESULT of the *Error in a chain, or 0.
+func Code(err error) uint32 {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return 0
+}

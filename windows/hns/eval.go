@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Packet is the first packet of a flow at an endpoint's port.
+type Packet struct {
+	Direction Direction
+	// Local is the endpoint's address, Remote the peer's.
+	Local, Remote netip.Addr
+	Protocol      uint8
+	// Port is the destination port, SourcePort the other; 0 without ports.
+	Port, SourcePort uint16
+}
+
+// Outcome is what the rules do with a packet.
+type Outcome struct {
+	Allow bool
+	// ID is the Id of the Switch rule that decided; Index its place in the
+	// list, or -1 when none matched and the default decided.
+	ID    string
+	Index int
+}
+
+// Rules are the ACLs of one endpoint, parsed. Immutable.
+type Rules struct {
+	list []rule // by priority, then place in the list
+	// counts of rules, by layer and direction
+	counts map[RuleType]map[Direction]int
+	total  int
+}
+
+type rule struct {
+	ACL
+	index         int
+	protocols     [256]bool
+	anyProtocol   bool
+	local, remote matcher
+	localPorts    []PortRange
+	remotePorts   []PortRange
+}
+
+// matcher is an address member: nothing (any), addresses, or sets.
+type matcher struct {
+	ranges *ranges
+	sets   []*ranges
+}
+
+// ParseRules reads ACLs, and the sets that they may refer to, as HNS does. The
+// error lists every ACL that HNS would refuse.
+func ParseRules(acls []ACL, sets []SetPolicy) (*Rules, error) {
+	known := make(map[string]*ranges, len(sets))
+	var errs []error
+	for _, s := range sets {
+		list, err := ParseAddresses(s.Values)
+		if err != nil || len(list.Sets) > 0 {
+			errs = append(errs, fmt.Errorf("set %q: values must be addresses: %w", s.ID, errors.Join(err, unknownSets(list))))
+			continue
+		}
+		known[s.ID] = newRanges(list.Prefixes)
+	}
+	r := &Rules{counts: map[RuleType]map[Direction]int{Switch: {}, Host: {}}}
+	for i, a := range acls {
+		parsed, err := parseRule(a.Normal(), known)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("acl %q: %w", a.ID, err))
+			continue
+		}
+		parsed.index = i
+		r.list = append(r.list, parsed)
+		r.counts[parsed.RuleType][parsed.Direction]++
+		r.total++
+	}
+	slices.SortStableFunc(r.list, func(a, b rule) int { return int(a.Priority) - int(b.Priority) })
+	return r, errors.Join(errs...)
+}
+
+func unknownSets(list AddressList) error {
+	if len(list.Sets) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%q is no address", list.Sets[0])
+}
+
+func parseRule(a ACL, known map[string]*ranges) (rule, error) {
+	r := rule{ACL: a}
+	var errs []error
+	if a.Action != Allow && a.Action != Block {
+		errs = append(errs, fmt.Errorf("action %q: want Allow or Block", a.Action))
+	}
+	if a.Direction != In && a.Direction != Out {
+		errs = append(errs, fmt.Errorf("direction %q: want In or Out", a.Direction))
+	}
+	if a.RuleType != Switch && a.RuleType != Host {
+		errs = append(errs, fmt.Errorf("rule type %q: want Switch or Host", a.RuleType))
+	}
+	if a.RuleType == Switch && (a.Priority < MinPriority || a.Priority > MaxPriority) {
+		errs = append(errs, fmt.Errorf("priority %d: want %d to %d", a.Priority, MinPriority, MaxPriority))
+	}
+	protocols, err := ParseProtocols(a.Protocols)
+	errs = append(errs, err)
+	r.anyProtocol = len(protocols) == 0
+	for _, p := range protocols {
+		r.protocols[p] = true
+	}
+	r.localPorts, err = ParsePorts(a.LocalPorts)
+	errs = append(errs, err)
+	r.remotePorts, err = ParsePorts(a.RemotePorts)
+	errs = append(errs, err)
+	if (a.LocalPorts != "" || a.RemotePorts != "") && !onlyPortProtocols(protocols) {
+		errs = append(errs, fmt.Errorf("protocols %q: ports need the protocols 6, 17 or 132", a.Protocols))
+	}
+	r.local, err = newMatcher(a.LocalAddresses, known)
+	errs = append(errs, err)
+	r.remote, err = newMatcher(a.RemoteAddresses, known)
+	errs = append(errs, err)
+	return r, errors.Join(errs...)
+}
+
+func onlyPortProtocols(list []uint8) bool {
+	for _, p := range list {
+		if p != 6 && p != 17 && p != 132 {
+			return false
+		}
+	}
+	return len(list) > 0
+}
+
+func newMatcher(text string, known map[string]*ranges) (matcher, error) {
+	list, err := ParseAddresses(text)
+	if err != nil {
+		return matcher{}, err
+	}
+	if len(list.Sets) > 0 && len(list.Prefixes) > 0 {
+		return matcher{}, fmt.Errorf("addresses %q: sets and addresses in one member", text)
+	}
+	var m matcher
+	if len(list.Prefixes) > 0 {
+		m.ranges = newRanges(list.Prefixes)
+	}
+	for _, id := range list.Sets {
+		set, ok := known[id]
+		if !ok {
+			return matcher{}, fmt.Errorf("addresses %q: %q is no address and no set of the network", text, id)
+		}
+		m.sets = append(m.sets, set)
+	}
+	return m, nil
+}
+
+// Decide gives the outcome of a packet. The Windows Firewall of the pod decides
+// too: a packet passes only if both layers let it.
+func (r *Rules) Decide(p Packet, reading Reading) Outcome {
+	return r.Between(p.Direction, p.Local, p.Remote, reading).Decide(p.Protocol, p.Port, p.SourcePort)
+}
+
+// Part are the rules that match two addresses in one direction, so that many
+// protocols and ports can be decided.
+type Part struct {
+	rules   *Rules
+	reading Reading
+	d       Direction
+	indices []int // into rules.list, ascending
+}
+
+// Between returns the rules that match the addresses.
+func (r *Rules) Between(d Direction, local, remote netip.Addr, reading Reading) Part {
+	part := Part{rules: r, reading: reading, d: d}
+	for i := range r.list {
+		if r.list[i].matchesAddresses(d, local, remote, reading.Set) {
+			part.indices = append(part.indices, i)
+		}
+	}
+	return part
+}
+
+// Key is equal for two parts of the same Rules and Reading that decide alike.
+func (p Part) Key() string {
+	key := []byte(p.d)
+	for _, i := range p.indices {
+		key = append(key, byte(i>>16), byte(i>>8), byte(i))
+	}
+	return string(key)
+}
+
+// Decide gives the outcome for a protocol and its ports, which are 0 where it
+// has none.
+func (p Part) Decide(protocol uint8, port, sourcePort uint16) Outcome {
+	r, best := p.rules, -1
+	for _, i := range p.indices {
+		rule := &r.list[i]
+		if best >= 0 && rule.Priority != r.list[best].Priority {
+			break
+		}
+		if rule.RuleType == Switch && rule.matchesPorts(protocol, port, sourcePort) && (best < 0 || p.reading.Tie.prefers(rule, &r.list[best])) {
+			best = i
+		}
+	}
+	out := Outcome{Index: -1}
+	if best >= 0 {
+		out = Outcome{Allow: r.list[best].Action == Allow, ID: r.list[best].ID, Index: r.list[best].index}
+	} else {
+		out.Allow = r.total == 0 || p.reading.Default == PerDirection && r.counts[Switch][p.d] == 0
+	}
+	out.Allow = out.Allow && p.firewall(protocol, port, sourcePort)
+	return out
+}
+
+// firewall is the layer of the Host rules. A Block goes before an Allow there,
+// as the Windows Firewall does.
+func (p Part) firewall(protocol uint8, port, sourcePort uint16) bool {
+	allowed := p.reading.Host == HostOpen || p.rules.total == 0
+	for _, i := range p.indices {
+		rule := &p.rules.list[i]
+		if rule.RuleType != Host || !rule.matchesPorts(protocol, port, sourcePort) {
+			continue
+		}
+		if rule.Action == Block {
+			return false
+		}
+		allowed = true
+	}
+	return allowed
+}
+
+// prefers reports whether a goes before b of the same priority; a comes later
+// in the list.
+func (t TieReading) prefers(a, b *rule) bool {
+	switch t {
+	case ReverseOrder:
+		return true
+	case BlockFirst:
+		return a.Action == Block && b.Action == Allow
+	case AllowFirst:
+		return a.Action == Allow && b.Action == Block
+	}
+	return false
+}
+
+func (r *rule) matchesAddresses(d Direction, local, remote netip.Addr, reading SetReading) bool {
+	if r.Direction != d {
+		return false
+	}
+	source, destination := remote, local
+	if d == Out {
+		source, destination = local, remote
+	}
+	return r.local.matches(local, source, reading) && r.remote.matches(remote, destination, reading)
+}
+
+func (r *rule) matchesPorts(protocol uint8, port, sourcePort uint16) bool {
+	localPort, remotePort := port, sourcePort
+	if r.Direction == Out {
+		localPort, remotePort = sourcePort, port
+	}
+	return (r.anyProtocol || r.protocols[protocol]) && inPorts(r.localPorts, localPort) && inPorts(r.remotePorts, remotePort)
+}
+
+func inPorts(ranges []PortRange, port uint16) bool {
+	return len(ranges) == 0 || slices.ContainsFunc(ranges, func(r PortRange) bool { return r.First <= port && port <= r.Last })
+}
+
+// matches compares the member with side if it holds addresses, or with end, the
+// source or the destination, if it holds sets.
+func (m *matcher) matches(side, end netip.Addr, reading SetReading) bool {
+	for _, s := range m.sets {
+		if s.empty() && reading == EmptyMatchesAll {
+			continue
+		}
+		if !s.contains(end) {
+			return false
+		}
+	}
+	return m.ranges == nil || m.ranges.contains(side)
+}

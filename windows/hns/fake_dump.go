@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// EndpointStats implements Meter.
+func (f *Fake) EndpointStats(_ context.Context, id string) (s Stats, err error) {
+	const op = "EndpointStats"
+	err = f.do(op, id, nil, func() error {
+		e := f.endpoint(id)
+		if e == nil {
+			return NewError(op, CodeEndpointNotFound, "The endpoint was not found.")
+		}
+		s = *f.stats[e.ID]
+		return nil
+	})
+	return s, err
+}
+
+// Send sends the first packet of a flow through the port of the endpoint with
+// a name and counts it. p.Local may be left out. The error is for packets that
+// cannot be: no such endpoint, or one that is attached nowhere.
+func (f *Fake) Send(name string, p Packet, reading Reading) (Outcome, error) {
+	rules, err := f.Rules(name)
+	if err != nil {
+		return Outcome{}, err
+	}
+	out := rules.Decide(p, reading)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.port(name); e != nil {
+		count(f.stats[e.ID], p.Direction, out.Allow)
+	}
+	return out, nil
+}
+
+// Rules returns what is in force at the port of the endpoint with a name, for
+// deciding many packets, which are then not counted. The error is as of Send.
+func (f *Fake) Rules(name string) (*Rules, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.port(name)
+	if e == nil {
+		return nil, fmt.Errorf("endpoint %q does not exist", name)
+	}
+	if e.HostComputeNamespace == "" && !slices.Contains(f.host, e.ID) {
+		return nil, fmt.Errorf("endpoint %q is attached nowhere", name)
+	}
+	acls, err := e.ACLs()
+	if err != nil {
+		return nil, err
+	}
+	sets, err := f.network(e.HostComputeNetwork).Sets()
+	if err != nil {
+		return nil, err
+	}
+	return ParseRules(acls, sets)
+}
+
+// port returns the endpoint with a name that packets can reach.
+func (f *Fake) port(name string) *Endpoint {
+	return find(f.endpoints, func(e *Endpoint) bool { return e.Name == name && !e.Remote() })
+}
+
+func count(s *Stats, d Direction, passed bool) {
+	switch {
+	case d == In && passed:
+		s.PacketsReceived++
+	case d == In:
+		s.DroppedIn++
+	case passed:
+		s.PacketsSent++
+	default:
+		s.DroppedOut++
+	}
+}
+
+// Dump returns everything that is stored, as text in a canonical order and
+// without generated identifiers.
+func (f *Fake) Dump() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var b strings.Builder
+	byName := func(a, b *Network) int { return strings.Compare(a.Name, b.Name) }
+	for _, n := range slices.SortedFunc(slices.Values(f.networks), byName) {
+		fmt.Fprintf(&b, "network %s %s flags=%d\n", n.Name, n.Type, n.Flags)
+		for _, s := range n.Subnets() {
+			fmt.Fprintf(&b, "  subnet %s routes=%v%s\n", s.IPAddressPrefix, s.Routes, dumpPolicies(s.Policies))
+		}
+		var lines []string
+		for _, p := range n.Policies {
+			lines = append(lines, fmt.Sprintf("  %s %s\n", p.Type, p.Settings))
+		}
+		slices.Sort(lines)
+		b.WriteString(strings.Join(lines, ""))
+		f.dumpEndpoints(&b, n)
+	}
+	for i, n := range f.namespaces {
+		var names []string
+		for _, id := range n.EndpointIDs() {
+			names = append(names, f.endpoint(id).Name)
+		}
+		slices.Sort(names)
+		fmt.Fprintf(&b, "namespace %d %v\n", i, names)
+	}
+	return b.String()
+}
+
+func (f *Fake) dumpEndpoints(b *strings.Builder, n *Network) {
+	byName := func(a, b *Endpoint) int { return strings.Compare(a.Name, b.Name) }
+	for _, e := range slices.SortedStableFunc(slices.Values(f.endpoints), byName) {
+		if !SameID(e.HostComputeNetwork, n.ID) {
+			continue
+		}
+		where := "detached"
+		if slices.Contains(f.host, e.ID) {
+			where = "on host"
+		} else if e.HostComputeNamespace != "" {
+			where = fmt.Sprintf("in namespace %d", slices.IndexFunc(f.namespaces, func(n *Namespace) bool { return SameID(n.ID, e.HostComputeNamespace) }))
+		}
+		fmt.Fprintf(b, "  endpoint %s %s %v flags=%d %s\n", e.Name, e.MACAddress, e.IPConfigurations, e.Flags, where)
+		var lines []string
+		for _, p := range e.Policies {
+			if !p.Is(TypeACL) {
+				lines = append(lines, fmt.Sprintf("    %s %s\n", p.Type, p.Settings))
+			}
+		}
+		slices.Sort(lines)
+		b.WriteString(strings.Join(lines, ""))
+		acls, _ := e.ACLs()
+		b.WriteString(FormatACLs("    ", acls))
+	}
+}
+
+func dumpPolicies(policies []Policy) string {
+	var text string
+	for _, p := range policies {
+		text += fmt.Sprintf(" %s %s", p.Type, p.Settings)
+	}
+	return text
+}
+
+// FormatACLs writes one line per ACL, in the given order.
+func FormatACLs(indent string, acls []ACL) string {
+	var b strings.Builder
+	for _, a := range acls {
+		a = a.Normal()
+		fmt.Fprintf(&b, "%s%5d %-3s %-6s %-5s proto=%s", indent, a.Priority, a.Direction, a.RuleType, a.Action, a.Protocols)
+		for _, m := range []struct{ name, value string }{
+			{"local", a.LocalAddresses}, {"remote", a.RemoteAddresses}, {"lports", a.LocalPorts}, {"rports", a.RemotePorts},
+		} {
+			if m.value != "" {
+				fmt.Fprintf(&b, " %s=%s", m.name, m.value)
+			}
+		}
+		fmt.Fprintf(&b, " id=%s\n", a.ID)
+	}
+	return b.String()
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Networks implements Client.
+func (f *Fake) Networks(context.Context) (list []Network, err error) {
+	err = f.do("Networks", "", nil, func() error {
+		for i, n := range f.networks {
+			if n.Type == Overlay {
+				f.ripen(n, i)
+			}
+			list = append(list, n.clone())
+		}
+		return nil
+	})
+	return list, err
+}
+
+// ripen adds what HNS finds out only after it has bound the adapter.
+func (f *Fake) ripen(n *Network, i int) {
+	if f.Late > 0 {
+		f.Late--
+		return
+	}
+	if !slices.ContainsFunc(n.Policies, func(p Policy) bool { return p.Is(TypeDrMacAddress) }) {
+		n.Policies = append(n.Policies,
+			MakePolicy(TypeProviderAddress, ProviderAddress{fmt.Sprintf("192.0.2.%d", 13+i)}),
+			MakePolicy(TypeDrMacAddress, DrMacAddress{fmt.Sprintf("00-15-5D-7A-11-%02X", 2+i)}))
+	}
+}
+
+// CreateNetwork implements Client.
+func (f *Fake) CreateNetwork(_ context.Context, n Network) (made Network, err error) {
+	const op = "CreateNetwork"
+	err = f.do(op, n.Name, n, func() error {
+		if err := f.checkNetwork(op, n); err != nil {
+			return err
+		}
+		stored := n.clone()
+		stored.ID = f.guid()
+		f.networks = append(f.networks, &stored)
+		made = stored.clone()
+		return nil
+	})
+	return made, err
+}
+
+func (f *Fake) checkNetwork(op string, n Network) error {
+	if !f.version.Supports(Schema2API) {
+		return NewError(op, CodeNotImplemented, "schema 2 needs hns 9.2")
+	}
+	if find(f.networks, func(o *Network) bool { return strings.EqualFold(o.Name, n.Name) }) != nil {
+		return NewError(op, CodeNetworkExists, "A network with this name already exists.")
+	}
+	if n.Type != L2Bridge && n.Type != Overlay {
+		return NewError(op, CodeInvalidNetwork, fmt.Sprintf("network type %q", n.Type))
+	}
+	for _, p := range n.Policies {
+		var adapter NetAdapterName
+		if p.Is(TypeNetAdapterName) && (p.Decode(&adapter) != nil || !slices.Contains(f.Adapters, adapter.NetworkAdapterName)) {
+			return NewError(op, 0x803B0006, "An adapter was not found.")
+		}
+		if p.Is(TypeSet) || p.Is(TypeRemoteSubnetRoute) {
+			return NewError(op, CodeInvalidPolicyType, p.Type+" at creation")
+		}
+	}
+	if len(n.Subnets()) == 0 {
+		return NewError(op, CodeInvalidNetwork, "no subnet")
+	}
+	for _, s := range n.Subnets() {
+		if err := f.checkSubnet(op, n.Type, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *Fake) checkSubnet(op string, kind NetworkType, s Subnet) error {
+	prefix, err := netip.ParsePrefix(s.IPAddressPrefix)
+	if err != nil || prefix != prefix.Masked() {
+		return NewError(op, CodeInvalidPrefix, fmt.Sprintf("subnet %q", s.IPAddressPrefix))
+	}
+	if prefix.Addr().Is6() && (kind == Overlay || !f.version.Supports(DualStack)) {
+		return NewError(op, CodeInvalidPrefix, "IPv6 is not supported here")
+	}
+	// hcsshim refuses subnets without a default route before HNS sees them.
+	def := slices.IndexFunc(s.Routes, func(r Route) bool { return r.DestinationPrefix == "0.0.0.0/0" || r.DestinationPrefix == "::/0" })
+	if def < 0 {
+		return NewError(op, CodeInvalidNetwork, "subnet without default route")
+	}
+	if gateway, err := netip.ParseAddr(s.Routes[def].NextHop); err != nil || !prefix.Contains(gateway) {
+		return NewError(op, CodeInvalidNetwork, fmt.Sprintf("gateway %q is not in the subnet", s.Routes[def].NextHop))
+	}
+	if kind != Overlay {
+		return nil
+	}
+	var id IsolationID
+	vsid := slices.IndexFunc(s.Policies, func(p Policy) bool { return p.Is(TypeVSID) })
+	if vsid < 0 || s.Policies[vsid].Decode(&id) != nil || id.IsolationID < 4096 || id.IsolationID > 1<<24-1 {
+		return NewError(op, CodeInvalidPolicy, "overlay subnets need a VSID policy of 4096 or more")
+	}
+	return nil
+}
+
+// DeleteNetwork implements Client.
+func (f *Fake) DeleteNetwork(_ context.Context, id string) error {
+	const op = "DeleteNetwork"
+	return f.do(op, id, nil, func() error {
+		n := f.network(id)
+		if n == nil {
+			return NewError(op, CodeNetworkNotFound, "The network was not found.")
+		}
+		for _, e := range slices.Clone(f.endpoints) {
+			if SameID(e.HostComputeNetwork, n.ID) {
+				f.drop(e)
+			}
+		}
+		f.networks = slices.DeleteFunc(f.networks, func(o *Network) bool { return o == n })
+		return nil
+	})
+}
+
+// ModifyNetwork implements Client.
+func (f *Fake) ModifyNetwork(_ context.Context, id string, r RequestType, policies ...Policy) (changed Network, err error) {
+	const op = "ModifyNetwork"
+	err = f.do(op, id, map[string]any{"RequestType": r, "Policies": policies}, func() error {
+		n := f.network(id)
+		if n == nil {
+			return NewError(op, CodeNetworkNotFound, "The network was not found.")
+		}
+		next := n.clone()
+		for _, p := range policies {
+			if err := f.changeNetwork(op, &next, r, p); err != nil {
+				return err
+			}
+		}
+		*n = next
+		changed = next.clone()
+		return nil
+	})
+	return changed, err
+}
+
+func (f *Fake) changeNetwork(op string, n *Network, r RequestType, p Policy) error {
+	switch {
+	case p.Is(TypeSet):
+		return f.changeSet(op, n, r, p)
+	case p.Is(TypeRemoteSubnetRoute) || p.Is(TypeHostRoute):
+	default:
+		return NewError(op, CodeInvalidPolicyType, fmt.Sprintf("policy type %q", p.Type))
+	}
+	switch r {
+	case Add:
+		n.Policies = append(n.Policies, p)
+	case Remove:
+		i := slices.IndexFunc(n.Policies, func(o Policy) bool { return o.Is(p.Type) && sameJSON(o.Settings, p.Settings) })
+		if i < 0 {
+			return NewError(op, CodePolicyNotFound, "The policy was not found.")
+		}
+		n.Policies = slices.Delete(n.Policies, i, i+1)
+	default:
+		return NewError(op, CodeRequestUnsupported, fmt.Sprintf("request type %q for %s", r, p.Type))
+	}
+	return nil
+}
+
+// changeSet adds, replaces or removes one set of addresses.
+func (f *Fake) changeSet(op string, n *Network, r RequestType, p Policy) error {
+	if !f.version.Supports(Sets) {
+		return NewError(op, CodeInvalidPolicyType, "sets need hns 13.0")
+	}
+	var set SetPolicy
+	if err := p.Decode(&set); err != nil {
+		return NewError(op, CodeInvalidJSON, err.Error())
+	}
+	list, err := ParseAddresses(set.Values)
+	if err != nil || set.ID == "" || len(list.Sets) > 0 || !list.Canonical || !strings.EqualFold(set.PolicyType, IPSet) {
+		return NewError(op, CodeInvalidPolicy, fmt.Sprintf("set %q is malformed", set.ID))
+	}
+	i := slices.IndexFunc(n.Policies, func(o Policy) bool {
+		var other SetPolicy
+		return o.Is(TypeSet) && o.Decode(&other) == nil && other.ID == set.ID
+	})
+	switch {
+	case r == Add && i >= 0:
+		return NewError(op, CodePolicyExists, fmt.Sprintf("set %q exists", set.ID))
+	case r == Add:
+		n.Policies = append(n.Policies, p)
+	case r == Update && i >= 0:
+		n.Policies[i] = p
+	case r == Update:
+		// An Update of an unknown set has no effect and no error.
+	case r == Remove && (i < 0 || !sameJSON(n.Policies[i].Settings, p.Settings)):
+		return NewError(op, CodePolicyNotFound, "The policy was not found.")
+	case r == Remove && f.used(n.ID, set.ID):
+		return NewError(op, CodeHasReferences, fmt.Sprintf("set %q is in use", set.ID))
+	case r == Remove:
+		n.Policies = slices.Delete(n.Policies, i, i+1)
+	default:
+		return NewError(op, CodeRequestUnsupported, fmt.Sprintf("request type %q", r))
+	}
+	return nil
+}
+
+// used reports whether an ACL on the network refers to a set.
+func (f *Fake) used(network, set string) bool {
+	for _, e := range f.endpoints {
+		if !SameID(e.HostComputeNetwork, network) {
+			continue
+		}
+		acls, _ := e.ACLs()
+		for _, a := range acls {
+			for _, text := range []string{a.LocalAddresses, a.RemoteAddresses} {
+				if list, err := ParseAddresses(text); err == nil && slices.Contains(list.Sets, set) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// Call tells an observer how one attempt of a Client method ended.
+type Call struct {
+	Op string
+	// Code is the HRESULT, 0 for success and for calls that the context ended.
+	Code     uint32
+	Duration time.Duration
+	// Attempt counts from 1.
+	Attempt int
+}
+
+// GuardConfig bounds calls to HNS.
+type GuardConfig struct {
+	// Deadline is how long one attempt may take. HNS has been seen to hang for
+	// ever, and one ACL update to take a minute.
+	Deadline time.Duration
+	// Attempts is how often a call of class ErrRetry is made in all.
+	Attempts int
+	// Backoff is the wait before the second attempt; it doubles each time.
+	Backoff time.Duration
+	// MaxHung is how many calls may be left behind running. Each holds a system
+	// thread; beyond it calls fail at once.
+	MaxHung int
+	// Observe, if set, is called after every attempt, from any goroutine.
+	Observe func(Call)
+}
+
+// Defaults fills in what is zero.
+func (c GuardConfig) Defaults() GuardConfig {
+	if c.Deadline == 0 {
+		c.Deadline = 2 * time.Minute
+	}
+	if c.Attempts == 0 {
+		c.Attempts = 4
+	}
+	if c.Backoff == 0 {
+		c.Backoff = 200 * time.Millisecond
+	}
+	if c.MaxHung == 0 {
+		c.MaxHung = 16
+	}
+	return c
+}
+
+// Validate reports every value that makes no sense.
+func (c GuardConfig) Validate() error {
+	var errs []error
+	if c.Deadline < 0 {
+		errs = append(errs, fmt.Errorf("call deadline %s: must be positive", c.Deadline))
+	}
+	if c.Attempts < 0 {
+		errs = append(errs, fmt.Errorf("call attempts %d: must be positive", c.Attempts))
+	}
+	if c.Backoff < 0 {
+		errs = append(errs, fmt.Errorf("call back-off %s: must be positive", c.Backoff))
+	}
+	if c.MaxHung < 0 {
+		errs = append(errs, fmt.Errorf("hung calls %d: must be positive", c.MaxHung))
+	}
+	return errors.Join(errs...)
+}
+
+// Guard wraps a client so that every call returns within its deadline, whatever
+// HNS does. Errors of class ErrRetry are tried again with back-off, except for
+// a call that did not return: it may still be at work, and a second one beside
+// it would race with it. The whole operation may be repeated instead.
+func Guard(c Client, config GuardConfig) Client {
+	return &guard{client: c, config: config.Defaults()}
+}
+
+type guard struct {
+	client Client
+	config GuardConfig
+	hung   atomic.Int64 // calls that were left behind and have not returned
+}
+
+var (
+	_ Client = (*guard)(nil)
+	_ Meter  = (*guard)(nil)
+)
+
+type answer[T any] struct {
+	value T
+	err   error
+}
+
+// call makes one guarded call. f must not touch what the caller goes on to use:
+// it may still run after call has returned.
+func call[T any](ctx context.Context, g *guard, op string, f func(context.Context) (T, error)) (T, error) {
+	wait := g.config.Backoff
+	for attempt := 1; ; attempt++ {
+		value, again, err := try(ctx, g, op, attempt, f)
+		if err == nil || !again || attempt >= g.config.Attempts {
+			return value, err
+		}
+		select {
+		case <-ctx.Done():
+			return value, errors.Join(err, ctx.Err())
+		case <-time.After(wait):
+		}
+		wait *= 2
+	}
+}
+
+// try makes one attempt and tells whether another may be made.
+func try[T any](ctx context.Context, g *guard, op string, attempt int, f func(context.Context) (T, error)) (value T, again bool, err error) {
+	if n := g.hung.Load(); n >= int64(g.config.MaxHung) {
+		return value, false, NewError(op, CodeTimeout, fmt.Sprintf("%d earlier calls have not returned; restart the hns service", n))
+	}
+	start := time.Now()
+	done := make(chan answer[T], 1)
+	attemptCtx, cancel := context.WithTimeout(ctx, g.config.Deadline)
+	defer cancel()
+	var abandoned atomic.Bool // by whichever of the two sides is first
+	go func() {
+		v, err := f(attemptCtx)
+		done <- answer[T]{v, err}
+		if !abandoned.CompareAndSwap(false, true) {
+			g.hung.Add(-1)
+		}
+	}()
+	select {
+	case a := <-done:
+		value, err = a.value, a.err
+		again = errors.Is(err, ErrRetry)
+	case <-attemptCtx.Done():
+		g.hung.Add(1)
+		if !abandoned.CompareAndSwap(false, true) {
+			g.hung.Add(-1) // it has just returned; too late
+		}
+		err = fmt.Errorf("hns %s: %w", op, ctx.Err())
+		if ctx.Err() == nil {
+			err = NewError(op, CodeTimeout, fmt.Sprintf("no answer within %s", g.config.Deadline))
+		}
+	}
+	if g.config.Observe != nil {
+		g.config.Observe(Call{Op: op, Code: Code(err), Duration: time.Since(start), Attempt: attempt})
+	}
+	return value, again, err
+}
+
+// nothing is the value of calls that return only an error.
+type nothing struct{}
+
+func (g *guard) Version(ctx context.Context) (Version, error) {
+	return call(ctx, g, "Version", g.client.Version)
+}
+
+func (g *guard) Networks(ctx context.Context) ([]Network, error) {
+	return call(ctx, g, "Networks", g.client.Networks)
+}
+
+func (g *guard) CreateNetwork(ctx context.Context, n Network) (Network, error) {
+	return call(ctx, g, "CreateNetwork", func(ctx context.Context) (Network, error) { return g.client.CreateNetwork(ctx, n) })
+}
+
+func (g *guard) ModifyNetwork(ctx context.Context, id string, r RequestType, policies ...Policy) (Network, error) {
+	return call(ctx, g, "ModifyNetwork", func(ctx context.Context) (Network, error) {
+		return g.client.ModifyNetwork(ctx, id, r, policies...)
+	})
+}
+
+func (g *guard) DeleteNetwork(ctx context.Context, id string) error {
+	_, err := call(ctx, g, "DeleteNetwork", func(ctx context.Context) (nothing, error) {
+		return nothing{}, g.client.DeleteNetwork(ctx, id)
+	})
+	return err
+}
+
+func (g *guard) Endpoints(ctx context.Context, network string) ([]Endpoint, error) {
+	return call(ctx, g, "Endpoints", func(ctx context.Context) ([]Endpoint, error) { return g.client.Endpoints(ctx, network) })
+}
+
+func (g *guard) CreateEndpoint(ctx context.Context, e Endpoint) (Endpoint, error) {
+	return call(ctx, g, "CreateEndpoint", func(ctx context.Context) (Endpoint, error) { return g.client.CreateEndpoint(ctx, e) })
+}
+
+func (g *guard) ModifyEndpoint(ctx context.Context, id string, r RequestType, policies ...Policy) (Endpoint, error) {
+	return call(ctx, g, "ModifyEndpoint", func(ctx context.Context) (Endpoint, error) {
+		return g.client.ModifyEndpoint(ctx, id, r, policies...)
+	})
+}
+
+func (g *guard) DeleteEndpoint(ctx context.Context, id string) error {
+	_, err := call(ctx, g, "DeleteEndpoint", func(ctx context.Context) (nothing, error) {
+		return nothing{}, g.client.DeleteEndpoint(ctx, id)
+	})
+	return err
+}
+
+func (g *guard) Namespace(ctx context.Context, id string) (Namespace, error) {
+	return call(ctx, g, "Namespace", func(ctx context.Context) (Namespace, error) { return g.client.Namespace(ctx, id) })
+}
+
+func (g *guard) AttachEndpoint(ctx context.Context, namespace, endpoint string) error {
+	_, err := call(ctx, g, "AttachEndpoint", func(ctx context.Context) (nothing, error) {
+		return nothing{}, g.client.AttachEndpoint(ctx, namespace, endpoint)
+	})
+	return err
+}
+
+func (g *guard) DetachEndpoint(ctx context.Context, namespace, endpoint string) error {
+	_, err := call(ctx, g, "DetachEndpoint", func(ctx context.Context) (nothing, error) {
+		return nothing{}, g.client.DetachEndpoint(ctx, namespace, endpoint)
+	})
+	return err
+}
+
+// EndpointStats asks the client if it is a Meter. ErrRefused: it is not.
+func (g *guard) EndpointStats(ctx context.Context, id string) (Stats, error) {
+	meter, ok := g.client.(Meter)
+	if !ok {
+		return Stats{}, NewError("EndpointStats", CodeNotImplemented, "this client counts nothing")
+	}
+	return call(ctx, g, "EndpointStats", func(ctx context.Context) (Stats, error) { return meter.EndpointStats(ctx, id) })
+}

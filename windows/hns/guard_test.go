@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// guarded returns a guarded Fake and what the observer saw.
+func guarded(t *testing.T, c hns.GuardConfig) (*hns.Fake, hns.Client, func() []hns.Call) {
+	t.Helper()
+	f := hns.NewFake(hns.Server2022)
+	var mu sync.Mutex
+	var calls []hns.Call
+	c.Observe = func(call hns.Call) {
+		mu.Lock()
+		defer mu.Unlock()
+		calls = append(calls, call)
+	}
+	return f, hns.Guard(f, c), func() []hns.Call {
+		mu.Lock()
+		defer mu.Unlock()
+		return calls
+	}
+}
+
+// TestGuardEndsHungCalls: a call that hangs fails at its deadline, is not made
+// a second time beside itself, and too many of them close the door.
+func TestGuardEndsHungCalls(t *testing.T) {
+	f, g, calls := guarded(t, hns.GuardConfig{Deadline: 20 * time.Millisecond, MaxHung: 2, Backoff: time.Millisecond})
+	release := make(chan struct{})
+	f.Before(func(string, string) error { <-release; return nil })
+	for range 2 {
+		start := time.Now()
+		_, err := g.Networks(context.Background())
+		if !errors.Is(err, hns.ErrRetry) || hns.Code(err) != hns.CodeTimeout || time.Since(start) > 5*time.Second {
+			t.Fatalf("after %s: %v", time.Since(start), err)
+		}
+	}
+	if n := len(calls()); n != 2 {
+		t.Errorf("%d attempts, want 2: a hung call is not repeated", n)
+	}
+	if _, err := g.Version(context.Background()); !errors.Is(err, hns.ErrRetry) || len(calls()) != 2 {
+		t.Errorf("with two calls hung: %v", err)
+	}
+	close(release)
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		if _, err := g.Version(context.Background()); err == nil {
+			break
+		} else if time.Since(start) > 5*time.Second {
+			t.Fatal("the door stays closed: ", err)
+		}
+	}
+}
+
+// TestGuardRepeats only what can work later.
+func TestGuardRepeats(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		err      error
+		failures int
+		attempts int
+		ok       bool
+	}{
+		{"not ready, then ready", hns.NewError("Networks", hns.CodeUnspecified, ""), 2, 3, true},
+		{"service stopped for good", hns.NewError("Networks", hns.CodeManagerStopped, ""), 100, 4, false},
+		{"refused", hns.NewError("Networks", hns.CodeInvalidPolicy, ""), 100, 1, false},
+		{"gone", hns.NewError("Networks", 0x490, ""), 100, 1, false},
+		{"exists", hns.NewError("Networks", 0x1392, ""), 100, 1, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, g, calls := guarded(t, hns.GuardConfig{Attempts: 4, Backoff: time.Millisecond})
+			left := c.failures
+			f.Before(func(string, string) error {
+				if left--; left >= 0 {
+					return c.err
+				}
+				return nil
+			})
+			_, err := g.Networks(context.Background())
+			if (err == nil) != c.ok || !c.ok && !errors.Is(err, c.err) {
+				t.Errorf("error %v", err)
+			}
+			seen := calls()
+			if len(seen) != c.attempts {
+				t.Errorf("%d attempts, want %d", len(seen), c.attempts)
+			}
+			for i, call := range seen {
+				if call.Op != "Networks" || call.Attempt != i+1 || (call.Code == 0) != (c.ok && i == len(seen)-1) {
+					t.Errorf("attempt %d was observed as %+v", i+1, call)
+				}
+			}
+		})
+	}
+}
+
+// TestGuardObeysItsCaller: a caller that gives up gets its own error at once.
+func TestGuardObeysItsCaller(t *testing.T) {
+	f, g, _ := guarded(t, hns.GuardConfig{Deadline: time.Minute})
+	release := make(chan struct{})
+	defer close(release)
+	f.Before(func(string, string) error { <-release; return nil })
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := g.Networks(ctx); !errors.Is(err, context.DeadlineExceeded) || hns.Code(err) != 0 {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestGuardConfig checks the values.
+func TestGuardConfig(t *testing.T) {
+	if err := (hns.GuardConfig{}).Defaults().Validate(); err != nil {
+		t.Error(err)
+	}
+	if err := (hns.GuardConfig{Deadline: -1, Attempts: -1, Backoff: -1, MaxHung: -1}).Validate(); err == nil {
+		t.Error("negative values were taken")
+	}
+}
+
+// TestVersions checks the gates against the versions that are known.
+func TestVersions(t *testing.T) {
+	for _, c := range []struct {
+		v    hns.Version
+		have []hns.Feature
+		lack []hns.Feature
+	}{
+		{hns.Version{Major: 9, Minor: 1}, nil, []hns.Feature{hns.Schema2API, hns.DirectServerReturn, hns.DualStack, hns.Sets, hns.CanonicalCIDRs}},
+		{hns.Server2019, []hns.Feature{hns.Schema2API, hns.DirectServerReturn}, []hns.Feature{hns.DualStack, hns.Sets, hns.CanonicalCIDRs}},
+		{hns.Version{Major: 10, Minor: 1}, []hns.Feature{hns.Schema2API}, []hns.Feature{hns.DirectServerReturn}},
+		{hns.Version{Major: 11, Minor: 10}, []hns.Feature{hns.DualStack, hns.DirectServerReturn}, []hns.Feature{hns.Sets}},
+		{hns.Server2022, []hns.Feature{hns.Sets, hns.CanonicalCIDRs, hns.DualStack}, nil},
+		{hns.Server2025, []hns.Feature{hns.Sets, hns.CanonicalCIDRs, hns.DualStack}, nil},
+	} {
+		for _, f := range c.have {
+			if !c.v.Supports(f) {
+				t.Errorf("%s lacks feature %d", c.v, f)
+			}
+		}
+		for _, f := range c.lack {
+			if c.v.Supports(f) {
+				t.Errorf("%s has feature %d", c.v, f)
+			}
+		}
+	}
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/Microsoft/hcsshim"
+	"github.com/Microsoft/hcsshim/hcn"
+)
+
+// Open returns a client of this machine's HNS. It fails if the service cannot
+// be asked for its version: no rights, no HNS, or one too old.
+func Open() (Client, error) {
+	var s service
+	v, err := s.Version(context.Background())
+	if err != nil {
+		return nil, fmt.Errorf("open hns: %w", err)
+	}
+	if !v.Supports(Schema2API) {
+		return nil, fmt.Errorf("open hns: version %s is too old: install the updates of this Windows release (9.2 is needed)", v)
+	}
+	return s, nil
+}
+
+// service calls the DLLs of this machine through hcsshim. Calls cannot be
+// interrupted: contexts are looked at only before a call; Guard does the rest.
+type service struct{}
+
+var (
+	_ Client = service{}
+	_ Meter  = service{}
+)
+
+// do calls f and gives its error our form. hcsshim panics where a DLL or a
+// procedure is missing.
+func do(ctx context.Context, op string, f func() error) (err error) {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("hns %s: %w", op, err)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = NewError(op, CodeUnexpected, fmt.Sprint(p))
+		}
+	}()
+	if err := f(); err != nil {
+		return NewError(op, resultCode(err), err.Error())
+	}
+	return nil
+}
+
+// resultCode finds the HRESULT in an error of hcsshim. Only if the call itself
+// reported success it is taken from the error document of the service.
+func resultCode(err error) uint32 {
+	if hcn.IsNotFoundError(err) {
+		return CodeNotFound
+	}
+	var wrapped *hcn.HcnError
+	if errors.As(err, &wrapped) && wrapped.HcsError != nil && wrapped.Err != nil {
+		err = errors.Join(err, wrapped.Err)
+	}
+	var errno syscall.Errno
+	if errors.As(err, &errno) && errno != 0 {
+		return uint32(errno)
+	}
+	text := err.Error()
+	if i := strings.IndexByte(text, '{'); i >= 0 {
+		var document struct{ ErrorCode uint32 }
+		if json.NewDecoder(strings.NewReader(text[i:])).Decode(&document) == nil && document.ErrorCode != 0 {
+			return document.ErrorCode
+		}
+	}
+	return CodeUnexpected
+}
+
+// convert goes between our structs and those of hcsshim, which have the same
+// JSON.
+func convert(from, to any) error {
+	text, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, to)
+}
+
+func (service) Version(ctx context.Context) (v Version, err error) {
+	err = do(ctx, "Version", func() error {
+		g, err := hcn.GetGlobals()
+		if err == nil {
+			v = Version{Major: g.Version.Major, Minor: g.Version.Minor}
+		}
+		return err
+	})
+	return v, err
+}
+
+func (service) Networks(ctx context.Context) (list []Network, err error) {
+	err = do(ctx, "Networks", func() error {
+		found, err := hcn.ListNetworks()
+		if err != nil {
+			return err
+		}
+		return convert(found, &list)
+	})
+	return list, err
+}
+
+func (service) CreateNetwork(ctx context.Context, n Network) (made Network, err error) {
+	err = do(ctx, "CreateNetwork", func() error {
+		var request hcn.HostComputeNetwork
+		if err := convert(n, &request); err != nil {
+			return err
+		}
+		answer, err := request.Create()
+		if err != nil {
+			return err
+		}
+		return convert(answer, &made)
+	})
+	return made, err
+}
+
+func (service) ModifyNetwork(ctx context.Context, id string, r RequestType, policies ...Policy) (changed Network, err error) {
+	err = do(ctx, "ModifyNetwork", func() error {
+		settings, err := json.Marshal(map[string][]Policy{"Policies": policies})
+		if err != nil {
+			return err
+		}
+		n, err := hcn.GetNetworkByID(id)
+		if err != nil {
+			return err
+		}
+		request := hcn.ModifyNetworkSettingRequest{ResourceType: hcn.NetworkResourceTypePolicy, RequestType: hcn.RequestType(r), Settings: settings}
+		if err := n.ModifyNetworkSettings(&request); err != nil {
+			return err
+		}
+		if n, err = hcn.GetNetworkByID(id); err != nil {
+			return err
+		}
+		return convert(n, &changed)
+	})
+	return changed, err
+}
+
+func (service) DeleteNetwork(ctx context.Context, id string) error {
+	return do(ctx, "DeleteNetwork", func() error { return (&hcn.HostComputeNetwork{Id: id}).Delete() })
+}
+
+func (service) Endpoints(ctx context.Context, network string) (list []Endpoint, err error) {
+	err = do(ctx, "Endpoints", func() error {
+		found, err := hcn.ListEndpointsOfNetwork(network)
+		if err != nil {
+			return err
+		}
+		return convert(found, &list)
+	})
+	return list, err
+}
+
+func (service) CreateEndpoint(ctx context.Context, e Endpoint) (made Endpoint, err error) {
+	err = do(ctx, "CreateEndpoint", func() error {
+		var request hcn.HostComputeEndpoint
+		if err := convert(e, &request); err != nil {
+			return err
+		}
+		answer, err := request.Create()
+		if err != nil {
+			return err
+		}
+		return convert(answer, &made)
+	})
+	return made, err
+}
+
+func (service) ModifyEndpoint(ctx context.Context, id string, r RequestType, policies ...Policy) (changed Endpoint, err error) {
+	err = do(ctx, "ModifyEndpoint", func() error {
+		settings, err := json.Marshal(map[string][]Policy{"Policies": policies})
+		if err != nil {
+			return err
+		}
+		request := hcn.ModifyEndpointSettingRequest{ResourceType: hcn.EndpointResourceTypePolicy, RequestType: hcn.RequestType(r), Settings: settings}
+		if err := hcn.ModifyEndpointSettings(id, &request); err != nil {
+			return err
+		}
+		answer, err := hcn.GetEndpointByID(id)
+		if err != nil {
+			return err
+		}
+		return convert(answer, &changed)
+	})
+	return changed, err
+}
+
+func (service) DeleteEndpoint(ctx context.Context, id string) error {
+	return do(ctx, "DeleteEndpoint", func() error { return (&hcn.HostComputeEndpoint{Id: id}).Delete() })
+}
+
+func (service) Namespace(ctx context.Context, id string) (n Namespace, err error) {
+	err = do(ctx, "Namespace", func() error {
+		answer, err := hcn.GetNamespaceByID(id)
+		if err != nil {
+			return err
+		}
+		return convert(answer, &n)
+	})
+	return n, err
+}
+
+func (service) AttachEndpoint(ctx context.Context, namespace, endpoint string) error {
+	return do(ctx, "AttachEndpoint", func() error {
+		if namespace != HostNamespace {
+			return hcn.AddNamespaceEndpoint(namespace, endpoint)
+		}
+		// The host's compartment can be reached only through the old schema. Its
+		// errors carry no code, so an attached endpoint is found by its state.
+		e, err := hcsshim.GetHNSEndpointByID(endpoint)
+		if err != nil {
+			return err
+		}
+		if e.State == stateAttached || e.State == stateAttachedSharing {
+			return syscall.Errno(CodeAlreadyAttached)
+		}
+		return e.HostAttach(hostCompartment)
+	})
+}
+
+const (
+	// hostCompartment is the number of the compartment that the host is in.
+	hostCompartment = 1
+	// The states in which an endpoint of the old schema is attached.
+	stateAttached        = 2
+	stateAttachedSharing = 3
+)
+
+func (service) DetachEndpoint(ctx context.Context, namespace, endpoint string) error {
+	return do(ctx, "DetachEndpoint", func() error { return hcn.RemoveNamespaceEndpoint(namespace, endpoint) })
+}
+
+func (service) EndpointStats(ctx context.Context, id string) (s Stats, err error) {
+	err = do(ctx, "EndpointStats", func() error {
+		answer, err := hcsshim.GetHNSEndpointStats(id)
+		if err == nil {
+			s = Stats{PacketsReceived: answer.PacketsReceived, PacketsSent: answer.PacketsSent,
+				DroppedIn: answer.DroppedPacketsIncoming, DroppedOut: answer.DroppedPacketsOutgoing}
+		}
+		return err
+	})
+	return s, err
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Policy is the envelope that every policy of networks, subnets and endpoints
+// comes in. Settings is one of the setting types below.
+type Policy struct {
+	Type     string
+	Settings json.RawMessage `json:",omitempty"`
+}
+
+// The policy types that Isthmus uses or has to keep. HNS compares them without
+// case.
+const (
+	TypeACL               = "ACL"
+	TypeSet               = "SetPolicy"
+	TypeOutBoundNAT       = "OutBoundNAT"
+	TypeSDNRoute          = "SDNRoute"
+	TypeProviderAddress   = "ProviderAddress"
+	TypeNetAdapterName    = "NetAdapterName"
+	TypeHostRoute         = "HostRoute"
+	TypeVSID              = "VSID"
+	TypeDrMacAddress      = "DrMacAddress"
+	TypeRemoteSubnetRoute = "RemoteSubnetRoute"
+	TypeL2Driver          = "L2Driver"
+	TypePortMapping       = "PortMapping"
+)
+
+// MakePolicy wraps settings.
+func MakePolicy(kind string, settings any) Policy {
+	raw, err := json.Marshal(settings)
+	if err != nil {
+		// The settings of this package are structs of strings and numbers.
+		raw = json.RawMessage(`{}`)
+	}
+	return Policy{Type: kind, Settings: raw}
+}
+
+// Is reports whether the policy is of a type.
+func (p Policy) Is(kind string) bool { return strings.EqualFold(p.Type, kind) }
+
+// Decode reads the settings into one of the setting types.
+func (p Policy) Decode(into any) error {
+	if err := json.Unmarshal(p.Settings, into); err != nil {
+		return fmt.Errorf("decode settings of policy %s: %w", p.Type, err)
+	}
+	return nil
+}
+
+// Action is what an ACL does.
+type Action string
+
+// Direction is the direction of a packet as its endpoint sees it.
+type Direction string
+
+// RuleType is the layer that an ACL works in: Switch is VFP, outside the pod;
+// Host is the Windows Firewall of the pod's compartment.
+type RuleType string
+
+// The values of ACL members.
+const (
+	Allow Action = "Allow"
+	Block Action = "Block"
+
+	In  Direction = "In"
+	Out Direction = "Out"
+
+	Switch RuleType = "Switch"
+	Host   RuleType = "Host"
+)
+
+// AnyProtocol is the number that means every protocol in ACL.Protocols.
+const AnyProtocol = 256
+
+// The priorities that Switch rules may have. Lower goes first.
+const (
+	MinPriority = 100
+	MaxPriority = 65500
+)
+
+// ACL is one rule of an endpoint. The lowest priority that matches decides.
+//
+// An empty member means any. Protocols is a comma separated list of numbers
+// ("6,17") or "256" for any. Addresses are a comma separated list of addresses
+// and canonical CIDRs; ports of numbers and ranges ("80,8000-8010"). With plain
+// addresses, Local is the endpoint's side and Remote the peer's. With the id of
+// a set in place of addresses, Local is the source and Remote the destination
+// of the packet, in both directions. Ports do not change sides: LocalPorts is
+// the endpoint's side.
+type ACL struct {
+	ID              string `json:"Id,omitempty"`
+	Protocols       string `json:",omitempty"`
+	Action          Action
+	Direction       Direction
+	LocalAddresses  string   `json:",omitempty"`
+	RemoteAddresses string   `json:",omitempty"`
+	LocalPorts      string   `json:",omitempty"`
+	RemotePorts     string   `json:",omitempty"`
+	RuleType        RuleType `json:",omitempty"`
+	Priority        uint16   `json:",omitempty"`
+}
+
+// Policy wraps the ACL.
+func (a ACL) Policy() Policy { return MakePolicy(TypeACL, a) }
+
+// Normal returns the ACL in the spelling that this package writes, so that what
+// HNS answers can be compared with what was asked for.
+func (a ACL) Normal() ACL {
+	for _, v := range []Action{Allow, Block} {
+		if strings.EqualFold(string(a.Action), string(v)) {
+			a.Action = v
+		}
+	}
+	for _, v := range []Direction{In, Out} {
+		if strings.EqualFold(string(a.Direction), string(v)) {
+			a.Direction = v
+		}
+	}
+	for _, v := range []RuleType{Switch, Host} {
+		if strings.EqualFold(string(a.RuleType), string(v)) {
+			a.RuleType = v
+		}
+	}
+	if a.Protocols == "" {
+		a.Protocols = "256"
+	}
+	return a
+}
+
+// SetPolicy is a named set of addresses on a network that ACLs of its endpoints
+// may refer to by ID. It needs HNS 13.0. Values is a comma separated list.
+type SetPolicy struct {
+	ID         string `json:"Id"`
+	Name       string
+	PolicyType string
+	Values     string
+}
+
+// IPSet is the PolicyType of a set of addresses.
+const IPSet = "IPSET"
+
+// Policy wraps the set.
+func (s SetPolicy) Policy() Policy { return MakePolicy(TypeSet, s) }
+
+// Sets returns the address sets of a network in the order of its policies.
+func (n *Network) Sets() ([]SetPolicy, error) {
+	var sets []SetPolicy
+	for _, p := range n.Policies {
+		if !p.Is(TypeSet) {
+			continue
+		}
+		var s SetPolicy
+		if err := p.Decode(&s); err != nil {
+			return nil, err
+		}
+		if strings.EqualFold(s.PolicyType, IPSet) {
+			sets = append(sets, s)
+		}
+	}
+	return sets, nil
+}
+
+// NATIPv6 is the OutBoundNAT flag of the IPv6 policy; an endpoint has at most
+// one policy per family.
+const NATIPv6 = 2
+
+// OutBoundNAT replaces the source address of TCP and UDP with the node's unless
+// the destination is in Exceptions (canonical CIDRs).
+type OutBoundNAT struct {
+	Exceptions []string `json:",omitempty"`
+	Flags      uint32   `json:",omitempty"`
+}
+
+// SDNRoute sends a destination of an l2bridge endpoint to the host.
+type SDNRoute struct {
+	DestinationPrefix string `json:",omitempty"`
+	NextHop           string `json:",omitempty"`
+	NeedEncap         bool   `json:",omitempty"`
+}
+
+// ProviderAddress is the underlay address of an overlay endpoint's node, or of
+// a network.
+type ProviderAddress struct {
+	ProviderAddress string `json:",omitempty"`
+}
+
+// NetAdapterName chooses the physical adapter of a network.
+type NetAdapterName struct {
+	NetworkAdapterName string `json:",omitempty"`
+}
+
+// IsolationID is the settings of a VSID policy: the VXLAN network identifier.
+type IsolationID struct {
+	IsolationID uint32 `json:"IsolationId"`
+}
+
+// DrMacAddress is the MAC address of an overlay network's tunnel end; HNS adds
+// it to a network some time after creation.
+type DrMacAddress struct {
+	Address string `json:",omitempty"`
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import "fmt"
+
+// DefaultReading says which packets are dropped when no Switch rule matches.
+type DefaultReading uint8
+
+// Reports exist for both.
+const (
+	// WholeEndpoint: once an endpoint has any ACL, both directions drop.
+	WholeEndpoint DefaultReading = iota
+	// PerDirection: only a direction that has ACLs drops.
+	PerDirection
+)
+
+// TieReading says which of several matching rules of equal priority decides.
+type TieReading uint8
+
+// HNS has a tie-break of its own that nobody has described.
+const (
+	ListOrder TieReading = iota
+	ReverseOrder
+	BlockFirst
+	AllowFirst
+)
+
+// HostReading says what the pod's Windows Firewall does with packets that no
+// Host rule matches.
+type HostReading uint8
+
+// The documented default lets most of it pass; the field adds Host rules
+// whenever Switch rules are used.
+const (
+	HostOpen HostReading = iota
+	// HostClosed: once an endpoint has any ACL, what no Host rule allows is
+	// dropped.
+	HostClosed
+)
+
+// SetReading says what a set without members matches.
+type SetReading uint8
+
+// An empty address member means any; whether an empty set does is not known.
+const (
+	EmptyMatchesNothing SetReading = iota
+	EmptyMatchesAll
+)
+
+// Reading is one way to read what HNS leaves undocumented. A list of ACLs is
+// right only if it gives the same verdicts under every Reading.
+//
+// Not a Reading because all evidence agrees: lower priority first, first match
+// decides, Local and Remote with plain addresses, source and destination with
+// sets, a rule without addresses matching both families.
+type Reading struct {
+	Default DefaultReading
+	Tie     TieReading
+	Host    HostReading
+	Set     SetReading
+}
+
+// String returns a short name for test output.
+func (r Reading) String() string {
+	return fmt.Sprintf("default=%s,tie=%s,host=%s,set=%s",
+		[...]string{"endpoint", "direction"}[r.Default],
+		[...]string{"list", "reverse", "block", "allow"}[r.Tie],
+		[...]string{"open", "closed"}[r.Host],
+		[...]string{"nothing", "all"}[r.Set])
+}
+
+// Readings lists every combination.
+func Readings() []Reading {
+	var all []Reading
+	for _, d := range []DefaultReading{WholeEndpoint, PerDirection} {
+		for _, t := range []TieReading{ListOrder, ReverseOrder, BlockFirst, AllowFirst} {
+			for _, h := range []HostReading{HostOpen, HostClosed} {
+				for _, s := range []SetReading{EmptyMatchesNothing, EmptyMatchesAll} {
+					all = append(all, Reading{d, t, h, s})
+				}
+			}
+		}
+	}
+	return all
+}

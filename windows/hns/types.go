@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// NetworkType is the kind of a network.
+type NetworkType string
+
+// The kinds that Isthmus makes.
+const (
+	L2Bridge NetworkType = "L2Bridge"
+	Overlay  NetworkType = "Overlay"
+)
+
+// NonPersistent is the network flag by which HNS forgets a network on reboot,
+// so that no stale vSwitch comes back with it.
+const NonPersistent = 8
+
+// RemoteEndpoint is the endpoint flag of an address on another node: it has no
+// port on the vSwitch and cannot be attached.
+const RemoteEndpoint = 1
+
+// SchemaVersion tells HNS which schema a document is in.
+type SchemaVersion struct {
+	Major int
+	Minor int
+}
+
+// Schema2 is the schema of every document in this package.
+var Schema2 = SchemaVersion{Major: 2, Minor: 0}
+
+// Route is a route of a subnet or an endpoint.
+type Route struct {
+	NextHop           string `json:",omitempty"`
+	DestinationPrefix string `json:",omitempty"`
+}
+
+// Subnet is one range of addresses of a network. HNS wants a default route in
+// Routes; its NextHop becomes the subnet's gateway and is reserved.
+type Subnet struct {
+	IPAddressPrefix string   `json:"IpAddressPrefix,omitempty"`
+	Policies        []Policy `json:",omitempty"`
+	Routes          []Route  `json:",omitempty"`
+}
+
+// Ipam holds the subnets of a network. Type is "Static" or "DHCP".
+type Ipam struct {
+	Type    string   `json:",omitempty"`
+	Subnets []Subnet `json:",omitempty"`
+}
+
+// Network is a network with its vSwitch. IDs are GUIDs, compared without case.
+type Network struct {
+	ID            string      `json:"ID,omitempty"`
+	Name          string      `json:",omitempty"`
+	Type          NetworkType `json:",omitempty"`
+	Policies      []Policy    `json:",omitempty"`
+	Ipams         []Ipam      `json:",omitempty"`
+	Flags         uint32      `json:",omitempty"`
+	SchemaVersion SchemaVersion
+}
+
+// Subnets returns the subnets of all Ipams.
+func (n *Network) Subnets() []Subnet {
+	var all []Subnet
+	for _, i := range n.Ipams {
+		all = append(all, i.Subnets...)
+	}
+	return all
+}
+
+// IPConfig is one address of an endpoint. PrefixLength comes from the subnet.
+type IPConfig struct {
+	IPAddress    string `json:"IpAddress,omitempty"`
+	PrefixLength uint8  `json:",omitempty"`
+}
+
+// Endpoint is a port on a network. HostComputeNamespace is set by attaching it
+// and cannot be given at creation. Names need not be unique.
+type Endpoint struct {
+	ID                   string     `json:"ID,omitempty"`
+	Name                 string     `json:",omitempty"`
+	HostComputeNetwork   string     `json:",omitempty"`
+	HostComputeNamespace string     `json:",omitempty"`
+	Policies             []Policy   `json:",omitempty"`
+	IPConfigurations     []IPConfig `json:"IpConfigurations,omitempty"`
+	Routes               []Route    `json:",omitempty"`
+	// MACAddress has the form 0E-2A-0A-28-03-07.
+	MACAddress    string `json:"MacAddress,omitempty"`
+	Flags         uint32 `json:",omitempty"`
+	SchemaVersion SchemaVersion
+}
+
+// Remote reports whether the endpoint stands for an address on another node.
+func (e *Endpoint) Remote() bool { return e.Flags&RemoteEndpoint != 0 }
+
+// ACLs returns the endpoint's ACLs in the order in which HNS lists them.
+func (e *Endpoint) ACLs() ([]ACL, error) {
+	var acls []ACL
+	for _, p := range e.Policies {
+		if !p.Is(TypeACL) {
+			continue
+		}
+		var a ACL
+		if err := p.Decode(&a); err != nil {
+			return nil, err
+		}
+		acls = append(acls, a)
+	}
+	return acls, nil
+}
+
+// Resource is something that is in a namespace. Data is {"ID": GUID} for an
+// endpoint.
+type Resource struct {
+	Type string
+	Data json.RawMessage
+}
+
+// Namespace is an HCN namespace: what a network namespace is on Linux.
+type Namespace struct {
+	ID            string     `json:"ID,omitempty"`
+	NamespaceID   uint32     `json:"NamespaceId,omitempty"`
+	Type          string     `json:",omitempty"`
+	Resources     []Resource `json:",omitempty"`
+	SchemaVersion SchemaVersion
+}
+
+// EndpointIDs lists the endpoints in the namespace.
+func (n *Namespace) EndpointIDs() []string {
+	var ids []string
+	for _, r := range n.Resources {
+		var data struct{ ID string }
+		if r.Type == "Endpoint" && json.Unmarshal(r.Data, &data) == nil {
+			ids = append(ids, data.ID)
+		}
+	}
+	return ids
+}
+
+// SameID compares two GUIDs; HNS answers in upper or in lower case.
+func SameID(a, b string) bool { return strings.EqualFold(a, b) }

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// findNetwork returns the network, or nil if HNS does not have it.
+func (b *Backend) findNetwork(ctx context.Context) (*hns.Network, error) {
+	list, err := b.hns.Networks(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list hns networks: %w", err)
+	}
+	for i, n := range list {
+		if strings.EqualFold(n.Name, b.config.Network) {
+			b.mu.Lock()
+			b.network = n.ID
+			b.mu.Unlock()
+			return &list[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// ensureNetwork makes or adopts the network, and in L2Bridge the host's
+// endpoint on it. It returns the endpoints on the network too.
+func (b *Backend) ensureNetwork(ctx context.Context) (*hns.Network, []hns.Endpoint, error) {
+	n, err := b.findNetwork(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if n == nil {
+		if n, err = b.makeNetwork(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := b.checkNetwork(n); err != nil {
+		return nil, nil, err
+	}
+	list, err := b.listEndpoints(ctx, n.ID)
+	if err == nil && b.config.Mode == L2Bridge {
+		list, err = b.ensureHostEndpoint(ctx, n, list)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return n, list, nil
+}
+
+func (b *Backend) makeNetwork(ctx context.Context) (*hns.Network, error) {
+	b.config.Step("create network")
+	_, err := b.hns.CreateNetwork(ctx, b.wantedNetwork())
+	if err != nil && !errors.Is(err, hns.ErrConflict) {
+		return nil, fmt.Errorf("create hns network %q on adapter %q: %w", b.config.Network, b.config.Adapter, err)
+	}
+	// After a conflict somebody else has made it; either way read it.
+	n, err := b.findNetwork(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if n == nil {
+		return nil, fmt.Errorf("create hns network %q: HNS says that it exists but does not list it; restart the hns service", b.config.Network)
+	}
+	return n, nil
+}
+
+func (b *Backend) wantedNetwork() hns.Network {
+	n := hns.Network{Name: b.config.Network, Type: hns.L2Bridge, Flags: hns.NonPersistent, SchemaVersion: hns.Schema2}
+	if b.config.Adapter != "" {
+		n.Policies = append(n.Policies, hns.MakePolicy(hns.TypeNetAdapterName, hns.NetAdapterName{NetworkAdapterName: b.config.Adapter}))
+	}
+	ipam := hns.Ipam{Type: "Static"}
+	for _, p := range b.config.PodCIDRs {
+		s := hns.Subnet{IPAddressPrefix: p.String(), Routes: []hns.Route{{NextHop: gateway(p).String(), DestinationPrefix: defaultRoute(p)}}}
+		if b.config.Mode == Overlay {
+			s.Policies = []hns.Policy{hns.MakePolicy(hns.TypeVSID, hns.IsolationID{IsolationID: b.config.VNI})}
+		}
+		ipam.Subnets = append(ipam.Subnets, s)
+	}
+	n.Ipams = []hns.Ipam{ipam}
+	if b.config.Mode == Overlay {
+		n.Type = hns.Overlay
+		// Lets the host reach its own pods.
+		n.Policies = append(n.Policies, hns.MakePolicy(hns.TypeHostRoute, struct{}{}))
+	}
+	return n
+}
+
+func defaultRoute(p netip.Prefix) string {
+	if p.Addr().Is6() {
+		return "::/0"
+	}
+	return "0.0.0.0/0"
+}
+
+// checkNetwork refuses a network of that name that is another. It is not
+// deleted: everything on it would be, and the host's own traffic disturbed.
+func (b *Backend) checkNetwork(n *hns.Network) error {
+	const remedy = "delete it (Remove-HnsNetwork) when no pod runs, or choose another name"
+	want := b.wantedNetwork()
+	if !strings.EqualFold(string(n.Type), string(want.Type)) {
+		return fmt.Errorf("hns network %q is of type %s, want %s: %s", n.Name, n.Type, want.Type, remedy)
+	}
+	have := make(map[string]hns.Subnet)
+	for _, s := range n.Subnets() {
+		have[s.IPAddressPrefix] = s
+	}
+	for _, p := range b.config.PodCIDRs {
+		s, ok := have[p.String()]
+		if !ok || len(have) != len(b.config.PodCIDRs) {
+			return fmt.Errorf("hns network %q has subnets %v, want %v: %s", n.Name, subnetTexts(n), b.config.PodCIDRs, remedy)
+		}
+		if b.config.Mode != Overlay {
+			continue
+		}
+		i := slices.IndexFunc(s.Policies, func(p hns.Policy) bool { return p.Is(hns.TypeVSID) })
+		var id hns.IsolationID
+		if i < 0 || s.Policies[i].Decode(&id) != nil || id.IsolationID != b.config.VNI {
+			return fmt.Errorf("hns network %q has vni %d, want %d: %s", n.Name, id.IsolationID, b.config.VNI, remedy)
+		}
+	}
+	return nil
+}
+
+func subnetTexts(n *hns.Network) []string {
+	var texts []string
+	for _, s := range n.Subnets() {
+		texts = append(texts, s.IPAddressPrefix)
+	}
+	return texts
+}
+
+// ensureHostEndpoint attaches the host to the network, as the next hop of pods.
+// It returns the list with the host's endpoint in it.
+func (b *Backend) ensureHostEndpoint(ctx context.Context, n *hns.Network, list []hns.Endpoint) ([]hns.Endpoint, error) {
+	host := findNamed(list, b.config.hostEndpointName())
+	if host == nil {
+		want := hns.Endpoint{Name: b.config.hostEndpointName(), HostComputeNetwork: n.ID, SchemaVersion: hns.Schema2}
+		for _, p := range b.config.PodCIDRs {
+			want.IPConfigurations = append(want.IPConfigurations, hns.IPConfig{IPAddress: hostAddress(p).String(), PrefixLength: uint8(p.Bits())})
+		}
+		b.config.Step("create host endpoint")
+		made, err := b.hns.CreateEndpoint(ctx, want)
+		if err != nil {
+			return nil, fmt.Errorf("create the host's endpoint %s on network %q: %w", hostAddress(b.config.PodCIDRs[0]), n.Name, err)
+		}
+		list = append(list, made)
+		host = &made
+	}
+	if b.host == host.ID {
+		return list, nil
+	}
+	b.config.Step("attach host endpoint")
+	err := b.hns.AttachEndpoint(ctx, hns.HostNamespace, host.ID)
+	if err != nil && !errors.Is(err, hns.ErrConflict) {
+		return nil, fmt.Errorf("attach the host to network %q: %w", n.Name, err)
+	}
+	b.host = host.ID
+	return list, nil
+}
+
+// waitForTunnel waits until a new overlay network has its tunnel address. HNS
+// finds it when the adapter has been bound to the new vSwitch. If it takes too
+// long pods can be attached all the same, but nobody reaches them yet.
+func (b *Backend) waitForTunnel(ctx context.Context, n *hns.Network) error {
+	if b.config.Mode != Overlay {
+		return nil
+	}
+	deadline := time.Now().Add(b.config.NetworkWait)
+	for tunnelMAC(n) == "" {
+		if time.Now().After(deadline) {
+			b.log.Warn("the overlay network has no tunnel address yet", "network", n.Name, "waited", b.config.NetworkWait)
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the tunnel address of network %q: %w", n.Name, ctx.Err())
+		case <-time.After(min(500*time.Millisecond, b.config.NetworkWait/4)):
+		}
+		again, err := b.findNetwork(ctx)
+		if err != nil {
+			return err
+		}
+		if again != nil {
+			n = again
+		}
+	}
+	return nil
+}
+
+// tunnelMAC returns the MAC address of an overlay network's tunnel end.
+func tunnelMAC(n *hns.Network) string {
+	for _, p := range n.Policies {
+		var dr hns.DrMacAddress
+		if p.Is(hns.TypeDrMacAddress) && p.Decode(&dr) == nil {
+			return dr.Address
+		}
+	}
+	return ""
+}
+
+// listAttempts is how often a listing is repeated that an endpoint's removal
+// came into the middle of.
+const listAttempts = 4
+
+// listEndpoints lists the endpoints of a network; none if it is gone.
+func (b *Backend) listEndpoints(ctx context.Context, network string) ([]hns.Endpoint, error) {
+	var list []hns.Endpoint
+	var err error
+	for range listAttempts {
+		list, err = b.hns.Endpoints(ctx, network)
+		if hns.Code(err) == hns.CodeNetworkNotFound {
+			return nil, nil
+		}
+		if !errors.Is(err, hns.ErrGone) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list endpoints of network %q: %w", b.config.Network, err)
+	}
+	return list, nil
+}
+
+func findNamed(list []hns.Endpoint, name string) *hns.Endpoint {
+	for i := range list {
+		if list[i].Name == name && !list[i].Remote() {
+			return &list[i]
+		}
+	}
+	return nil
+}
