@@ -19,8 +19,6 @@ type Labels struct {
 	set unique.Handle[string]
 }
 
-var noLabels = unique.Make("")
-
 // MakeLabels interns a set of labels.
 func MakeLabels(m map[string]string) Labels {
 	if len(m) == 0 {

@@ -104,7 +104,7 @@ func parse(name string, a *txtar.Archive, fallback []byte) (Case, error) {
 		if err := docs.delete(string(files[prefix+"delete"])); err != nil {
 			return c, err
 		}
-		step, err := docs.step(flows)
+		step, err := docs.step(flows, string(files[prefix+"warnings"]))
 		if err != nil {
 			return c, fmt.Errorf("step %d: %w", n, err)
 		}
@@ -157,13 +157,16 @@ func (d *documents) delete(lines string) error {
 	return nil
 }
 
-func (d *documents) step(flows []byte) (Step, error) {
+func (d *documents) step(flows []byte, expected string) (Step, error) {
 	var s Step
 	for _, k := range d.keys {
 		s.Documents = append(s.Documents, d.text[k])
 	}
-	snapshot, err := Snapshot(s.Documents)
+	snapshot, warnings, err := Snapshot(s.Documents)
 	if err != nil {
+		return s, err
+	}
+	if err := compareWarnings(warnings, strings.Split(strings.TrimSpace(expected), "\n")); err != nil {
 		return s, err
 	}
 	s.Snapshot = snapshot
@@ -184,16 +187,36 @@ func (d *documents) step(flows []byte) (Step, error) {
 	return s, nil
 }
 
-// Snapshot reads YAML documents as the sources do.
-func Snapshot(docs []string) (*model.Snapshot, error) {
+// Snapshot reads YAML documents as the sources do, and says what they warn of.
+func Snapshot(docs []string) (*model.Snapshot, []string, error) {
 	objects, warnings, errs := kube.Parse("case.yaml", []byte(strings.Join(docs, "\n---\n")), kube.DefaultLimits())
 	if len(errs) > 0 {
-		return nil, errs[0]
+		return nil, nil, errs[0]
 	}
-	if len(warnings) > 0 {
-		return nil, fmt.Errorf("warning: %s", warnings[0])
+	texts := make([]string, len(warnings))
+	for i, w := range warnings {
+		texts[i] = w.String()
 	}
-	return objects.Snapshot(), nil
+	return objects.Snapshot(), texts, nil
+}
+
+// compareWarnings wants one warning with each expected line in it, in any
+// order, and no other.
+func compareWarnings(got, expected []string) error {
+	for _, line := range expected {
+		if line == "" {
+			continue
+		}
+		i := slices.IndexFunc(got, func(w string) bool { return strings.Contains(w, line) })
+		if i < 0 {
+			return fmt.Errorf("no warning %q among %q", line, got)
+		}
+		got = slices.Delete(got, i, i+1)
+	}
+	if len(got) > 0 {
+		return fmt.Errorf("unexpected warnings %q", got)
+	}
+	return nil
 }
 
 // parseFlow reads "SRC -> DST PROTO/PORT allow|deny".

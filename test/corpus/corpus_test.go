@@ -15,7 +15,7 @@ import (
 
 // engines returns every way to decide that can run here.
 func engines(t *testing.T) []engine.Engine {
-	all := []engine.Engine{&engine.Evaluate{}, &engine.Tables{}, &engine.Maps{}}
+	all := []engine.Engine{&engine.Evaluate{}, &engine.Tables{}, &engine.Maps{}, engine.NewACL()}
 	if os.Getuid() == 0 {
 		all = append(all, &engine.Program{})
 	}
@@ -87,11 +87,11 @@ func TestCorpusReordered(t *testing.T) {
 			for _, step := range c.Steps {
 				docs := slices.Clone(step.Documents)
 				slices.Reverse(docs)
-				snapshot, err := corpus.Snapshot(docs)
+				snapshot, _, err := corpus.Snapshot(docs)
 				if err != nil {
 					t.Fatal(err)
 				}
-				fresh := []engine.Engine{&engine.Evaluate{}, &engine.Tables{}, &engine.Maps{}}
+				fresh := []engine.Engine{&engine.Evaluate{}, &engine.Tables{}, &engine.Maps{}, engine.NewACL()}
 				judge(t, fresh, engine.Compile(snapshot, nil), step.Flows)
 				var again *engine.Cluster
 				again = engine.Compile(snapshot, engine.Compile(step.Snapshot, again))
@@ -104,7 +104,7 @@ func TestCorpusReordered(t *testing.T) {
 // Every case with its last step first and back again: where it ends must not
 // depend on how it got there.
 func TestCorpusBackwards(t *testing.T) {
-	all := []engine.Engine{&engine.Evaluate{}, &engine.Tables{}, &engine.Maps{}}
+	all := []engine.Engine{&engine.Evaluate{}, &engine.Tables{}, &engine.Maps{}, engine.NewACL()}
 	for _, c := range load(t) {
 		if len(c.Steps) < 2 {
 			continue
