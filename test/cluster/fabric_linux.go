@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 
 	"github.com/vishvananda/netlink"
@@ -18,8 +19,7 @@ import (
 // fabric is the network between the nodes: a namespace with a bridge, which is
 // also the rest of the world.
 type fabric struct {
-	ns    *netns.NS
-	nodes int
+	ns *netns.NS
 }
 
 // The underlay of node n is .n+10, the fabric itself .1.
@@ -39,6 +39,9 @@ func newFabric(dir string) (*fabric, error) {
 	}
 	f := &fabric{ns: ns}
 	err = ns.Do(func() error {
+		if err := trustAddresses(); err != nil {
+			return err
+		}
 		if err := up("lo"); err != nil {
 			return err
 		}
@@ -53,9 +56,20 @@ func newFabric(dir string) (*fabric, error) {
 	return f, nil
 }
 
+// trustAddresses makes interfaces to come use their addresses at once. While
+// duplicate address detection tests a link-local address, one or two seconds
+// after a link came up, a router asks no neighbour for others; nodes that
+// joined a cluster are past that.
+func trustAddresses() error {
+	return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
+}
+
 // connect gives a node's namespace an interface eth0 on the fabric.
 func (f *fabric) connect(node *netns.NS, n int) error {
 	port := fmt.Sprintf("node%d", n)
+	if err := node.Do(trustAddresses); err != nil {
+		return err
+	}
 	err := f.ns.Do(func() error {
 		target, err := openNS(node)
 		if err != nil {

@@ -43,9 +43,12 @@ func (c *Cluster) EditPolicy(ctx context.Context, flows []*Flow) (*Edit, error) 
 		if !closes {
 			continue
 		}
-		name, text, err := c.Manifests.policyFile(origin)
+		name, text, ok, err := c.Manifests.policyFile(origin)
 		if err != nil {
 			return nil, err
+		}
+		if !ok {
+			continue
 		}
 		return c.watch(ctx, f, "delete "+origin.String(),
 			func() error { return c.Manifests.remove(name) },

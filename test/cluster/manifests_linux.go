@@ -158,25 +158,28 @@ func (m *Manifests) WritePod(p *model.Pod) error {
 // Pod of that name.
 func podFile(id model.PodID) string { return "zz-pod-" + id.Namespace + "-" + id.Name + ".yaml" }
 
-// policyFile finds the file of a policy.
-func (m *Manifests) policyFile(o model.Origin) (string, []byte, error) {
+// policyFile finds the file of a policy. ok is false if several files have it,
+// so that taking one away does not delete the policy.
+func (m *Manifests) policyFile(o model.Origin) (name string, content []byte, ok bool, err error) {
 	paths, err := filepath.Glob(filepath.Join(m.dir, "user-*"))
 	if err != nil {
-		return "", nil, err
+		return "", nil, false, err
 	}
+	found := 0
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return "", nil, err
+			return "", nil, false, err
 		}
 		objects, _, _ := kube.Parse(path, text, kube.DefaultLimits())
 		for _, p := range objects.Policies {
 			if p.Origin.Key() == o.Key() {
-				return filepath.Base(path), text, nil
+				name, content = filepath.Base(path), text
+				found++
 			}
 		}
 	}
-	return "", nil, fmt.Errorf("no file has %s", o)
+	return name, content, found == 1, nil
 }
 
 func (m *Manifests) remove(name string) error { return os.Remove(filepath.Join(m.dir, name)) }

@@ -41,32 +41,41 @@ func (p *Pod) namespace() *netns.NS {
 	return p.NS
 }
 
-// Schedule gives every policed pod a node that its node selector allows, in
-// turn, and writes it to the manifests. At most limit pods are placed; the
-// others stay known without an address.
+// Schedule gives every policed pod a node in turn, on the system that its node
+// selector asks for and Linux otherwise, as the taints of mixed clusters make
+// it, and writes it to the manifests. What else selectors ask of nodes cannot be
+// had here and is passed over. At most limit pods are placed; the others stay
+// known without an address.
 func (c *Cluster) Schedule(o kube.Objects, limit int) ([]*model.Pod, error) {
-	next := 0
+	var bySystem = map[model.OS][]*Node{}
+	for _, n := range c.Nodes {
+		bySystem[n.OS] = append(bySystem[n.OS], n)
+	}
+	next := map[model.OS]int{}
 	var placed []*model.Pod
 	for _, p := range o.Pods {
 		if !p.Policed() || len(placed) == limit {
 			continue
 		}
-		pod := *p
-		pod.IPs = nil
-		selector := o.NodeSelectors[p.PodID]
-		for range c.Nodes {
-			n := c.Nodes[next%len(c.Nodes)]
-			next++
-			labels := model.MakeLabels(map[string]string{"kubernetes.io/os": string(n.OS), "kubernetes.io/hostname": n.Name})
-			// Pods that ask for nothing go to Linux, as the taints of mixed
-			// clusters make them.
-			if pinned := strings.Contains(selector.String(), "kubernetes.io/os"); selector.Matches(labels) && (pinned || n.OS == model.Linux) {
-				pod.Node = n.Name
-				break
+		system := model.Linux
+		for _, r := range o.NodeSelectors[p.PodID].Requirements() {
+			if strings.HasSuffix(r.Key, "kubernetes.io/os") && r.Operator == model.In && slices.Contains(r.Values, string(model.Windows)) {
+				system = model.Windows
 			}
 		}
-		if pod.Node == "" {
-			continue // asks for a node that there is none of
+		nodes := bySystem[system]
+		if len(nodes) == 0 {
+			continue
+		}
+		pod := *p
+		pod.IPs = nil
+		pod.Node = nodes[next[system]%len(nodes)].Name
+		next[system]++
+		// A DaemonSet's pods carry the name of their node.
+		for _, n := range nodes {
+			if strings.HasSuffix(p.Name, "-"+n.Name) {
+				pod.Node = n.Name
+			}
 		}
 		if err := c.Manifests.WritePod(&pod); err != nil {
 			return nil, err
@@ -218,15 +227,16 @@ func (c *Cluster) Settle(ctx context.Context) error {
 	for _, n := range c.Nodes {
 		for {
 			s, err := n.Status(ctx)
-			if err == nil && s.AppliedUnixNano > written.UnixNano() && len(s.Problems) == 0 {
+			serious := slices.DeleteFunc(s.GetProblems(), func(p string) bool { return strings.HasPrefix(p, "warning: ") })
+			if err == nil && len(serious) == 0 && s.AppliedUnixNano > written.UnixNano() {
 				break
 			}
-			// Nothing to apply is in force too; agents rescan at once.
-			if err == nil && time.Since(written) > time.Second && len(s.Problems) == 0 {
+			// Nothing to apply is in force too; agents read changes at once.
+			if err == nil && len(serious) == 0 && time.Since(written) > time.Second {
 				break
 			}
 			if time.Now().After(deadline) {
-				return fmt.Errorf("node %s has not taken the manifests in: %v %v", n.Name, err, s.GetProblems())
+				return fmt.Errorf("node %s has not taken the manifests in: %v %v", n.Name, err, serious)
 			}
 			time.Sleep(20 * time.Millisecond)
 		}

@@ -271,9 +271,6 @@ func (d *demo) account(ctx context.Context) error {
 		for _, u := range s.Unsupported {
 			d.say("    not exact: %s", u)
 		}
-		for _, p := range s.Problems {
-			d.say("    problem: %s", p)
-		}
 	}
 	return nil
 }
