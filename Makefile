@@ -49,6 +49,7 @@ check: ## Format, vet for three systems, lint, tests that need no root (under a 
 	GOOS=windows $(go) vet ./...
 	GOOS=darwin $(go) vet ./...
 	$(go) tool staticcheck ./...
+	GOOS=windows $$($(go) tool -n staticcheck) ./...
 	GOOS=windows $(go) test -exec /bin/true ./... >/dev/null
 	$(go) test -short ./...
 
@@ -63,6 +64,10 @@ test: deps ## Everything: generated code is up to date, check, all tests (needs 
 	@$(MAKE) --no-print-directory gen-check
 	@$(MAKE) --no-print-directory check
 	@$(go) test -json -count=1 ./... | $(go) run ./test/summary
+
+.PHONY: corpora
+corpora: ## Compare with public test data, real clusters' manifests and verdicts (CORPORA=dir)
+	CORPORA="$(abspath $(CORPORA))" $(go) test -count=1 -v -run "Vectors|PublicManifests" ./common/kube | grep -v '^=== '
 
 .PHONY: demo
 demo: deps ## A cluster of two Linux nodes and a Windows node on this machine (needs root; MANIFESTS=dir KEEP=1)

@@ -50,8 +50,8 @@ const (
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: make test runs it")
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
 	}
 	l := &lab{t: t, dir: t.TempDir(), pods: map[string]*netns.NS{}, local: map[model.EndpointID]policy.Endpoint{}}
 	l.bpffs = filepath.Join(l.dir, "bpf")

@@ -7,5 +7,3 @@
 // The messages are generated from isthmus.proto by make gen. It implements
 // neither side: cni calls, common/agent answers.
 package cniapi
-
-//go:generate protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative isthmus.proto

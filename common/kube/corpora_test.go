@@ -24,26 +24,15 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// corpora finds the directory of public test data, which is kept beside the
-// checkout and not in it.
+// corpora is the directory of public test data, which is not part of the
+// repository: make corpora CORPORA=dir.
 func corpora(t *testing.T) string {
 	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
+	dir := os.Getenv("CORPORA")
+	if dir == "" {
+		t.Skip("needs public test data: make corpora CORPORA=dir runs it")
 	}
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if at := filepath.Join(dir, "shared", "corpora", "public"); exists(at) {
-			return at
-		}
-	}
-	t.Skip("no public corpora: put them in shared/corpora/public beside the checkout to run this test")
-	return ""
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
+	return dir
 }
 
 // eachLine calls f for every line of a compressed file.

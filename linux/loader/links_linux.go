@@ -5,6 +5,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,6 +32,16 @@ func (d *DataPath) pin(name string, h hook) string {
 	return filepath.Join(d.dir, "links", name+h.suffix)
 }
 
+// requireTCX asks the kernel to attach to an interface that cannot exist, to
+// see whether it knows the hook.
+func (d *DataPath) requireTCX() error {
+	_, err := link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: d.objects.FromPod, Attach: ebpf.AttachTCXIngress})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return fmt.Errorf("this kernel has no tcx hooks, Linux 6.6 is the oldest that has: %w", err)
+	}
+	return nil
+}
+
 // Attach puts both programs on an interface, if they are not there already. It
 // waits for an RCU grace period of the kernel, about 10 ms for each.
 func (d *DataPath) Attach(name string, ifindex int) error {
@@ -44,9 +55,6 @@ func (d *DataPath) Attach(name string, ifindex int) error {
 		}
 		l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: h.prog, Attach: h.attach})
 		if err != nil {
-			if errors.Is(err, ebpf.ErrNotSupported) {
-				return fmt.Errorf("attach %s to %s: %w: the kernel has no tcx hooks (6.6 or newer has)", h.suffix[1:], name, err)
-			}
 			return fmt.Errorf("attach %s to %s: %w", h.suffix[1:], name, err)
 		}
 		err = l.Pin(d.pin(name, h))

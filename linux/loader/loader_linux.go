@@ -74,25 +74,31 @@ func Open(dir string, t Timeouts) (*DataPath, error) {
 		d.Close()
 		return nil, fmt.Errorf("map the memory of slots and ports: %w", err)
 	}
-	if err := d.adoptLinks(); err != nil {
+	if err := errors.Join(d.requireTCX(), d.adoptLinks()); err != nil {
 		d.Close()
 		return nil, err
 	}
 	return d, nil
 }
 
-// prepareDirectory makes the directory, readable by root only, and checks that
-// it is on a bpffs.
+// prepareDirectory makes the directory, readable by root only, where that is on
+// a bpffs.
 func prepareDirectory(dir string) error {
-	if err := os.MkdirAll(filepath.Join(dir, "links"), 0o700); err != nil {
-		return fmt.Errorf("create bpffs directory %s: %w (is the bpffs mounted, and are you root?)", dir, err)
-	}
 	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return fmt.Errorf("inspect bpffs directory %s: %w", dir, err)
+	for at := dir; ; at = filepath.Dir(at) {
+		err := unix.Statfs(at, &fs)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, os.ErrNotExist) || at == filepath.Dir(at) {
+			return fmt.Errorf("inspect bpffs directory %s: %w", at, err)
+		}
 	}
 	if fs.Type != unix.BPF_FS_MAGIC {
 		return fmt.Errorf("bpffs directory %s is not on a bpffs: run 'mount -t bpf bpf /sys/fs/bpf' or give --bpffs another directory", dir)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "links"), 0o700); err != nil {
+		return fmt.Errorf("create bpffs directory %s: %w: are you root?", dir, err)
 	}
 	return nil
 }
@@ -124,7 +130,7 @@ func explain(dir string, err error) error {
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("load programs: %w: needs root, or CAP_BPF and CAP_NET_ADMIN", err)
 	case errors.Is(err, ebpf.ErrNotSupported):
-		return fmt.Errorf("load programs: %w: this kernel is too old, 5.15 is the oldest that works", err)
+		return fmt.Errorf("load programs: %w: this kernel is too old, 6.6 is the oldest that works", err)
 	}
 	return fmt.Errorf("load programs: %w", err)
 }

@@ -45,8 +45,8 @@ const (
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: make test runs it")
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
 	}
 	path, err := loader.OpenSandbox()
 	if err != nil {
@@ -416,8 +416,8 @@ func TestMalformed(t *testing.T) {
 
 // An idle flow is a new one after its timeout.
 func TestFlowIsForgotten(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: make test runs it")
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
 	}
 	b := newBench(t)
 	b.path.Close()

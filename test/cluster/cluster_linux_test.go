@@ -47,8 +47,8 @@ spec:
 // start makes a cluster of two Linux nodes with the two pods on them.
 func start(t *testing.T) (*cluster.Cluster, map[string]*cluster.Pod) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: make test runs it")
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
 	}
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("/run", "isthmus-test-")
@@ -281,8 +281,8 @@ func TestBPFToolShowsNames(t *testing.T) {
 
 // What a cluster made is gone when it is closed.
 func TestNothingIsLeft(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: make test runs it")
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
 	}
 	before := traces(t)
 	t.Run("cluster", func(t *testing.T) { start(t) })
