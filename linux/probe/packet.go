@@ -5,7 +5,6 @@ package probe
 import (
 	"encoding/binary"
 	"net"
-	"net/netip"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -75,11 +74,4 @@ func transport(f model.Flow, source uint16) []byte {
 		return h[:8]
 	}
 	return h
-}
-
-// family reports whether a flow can exist: both ends of one family, and ICMP of
-// the right version.
-func family(f model.Flow, a netip.Addr) bool {
-	return f.Src.Is6() == f.Dst.Is6() && f.Src.Is6() == a.Is6() &&
-		(f.Protocol != model.ICMP || f.Src.Is4()) && (f.Protocol != model.ICMPv6 || f.Src.Is6())
 }

@@ -118,3 +118,10 @@ func (p *Programs) Decide(id model.EndpointID, d model.Direction, remote netip.A
 	}
 	return model.Allow, nil
 }
+
+// family reports whether a flow can exist: both ends of one family, and ICMP of
+// the right version.
+func family(f model.Flow, a netip.Addr) bool {
+	return f.Src.Is6() == f.Dst.Is6() && f.Src.Is6() == a.Is6() &&
+		(f.Protocol != model.ICMP || f.Src.Is4()) && (f.Protocol != model.ICMPv6 || f.Src.Is6())
+}

@@ -127,20 +127,6 @@ func (c *Cluster) Decide(e Engine, f model.Flow) (model.Verdict, error) {
 	return verdict, nil
 }
 
-// possible reports whether a packet of the cell can exist.
-func (q Question) possible() bool {
-	switch {
-	case q.Protocol == model.ICMP && q.Remote.Is6(), q.Protocol == model.ICMPv6 && q.Remote.Is4():
-		return false
-	}
-	for _, ip := range q.Pod.IPs {
-		if ip.Is6() == q.Remote.Is6() {
-			return true
-		}
-	}
-	return false
-}
-
 // self reports whether the remote address is the pod's own.
 func (q Question) self() bool {
 	for _, ip := range q.Pod.IPs {

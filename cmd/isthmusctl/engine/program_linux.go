@@ -62,3 +62,17 @@ func (p *Program) Close() error {
 	p.nodes = nil
 	return errors.Join(errs...)
 }
+
+// possible reports whether a packet of the cell can exist.
+func (q Question) possible() bool {
+	switch {
+	case q.Protocol == model.ICMP && q.Remote.Is6(), q.Protocol == model.ICMPv6 && q.Remote.Is4():
+		return false
+	}
+	for _, ip := range q.Pod.IPs {
+		if ip.Is6() == q.Remote.Is6() {
+			return true
+		}
+	}
+	return false
+}
