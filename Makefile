@@ -58,6 +58,7 @@ gen-check:
 	@rm -rf build/generated && mkdir -p build/generated && cp -r --parents $(generated) build/generated
 	@$(MAKE) --no-print-directory gen
 	@for d in $(generated); do diff -r build/generated/$$d $$d || { echo "generated code is not up to date: run make gen and commit it"; exit 1; }; done
+	@rm -rf build/generated
 
 .PHONY: test
 test: deps ## Everything: generated code is up to date, check, all tests (needs root)
