@@ -171,11 +171,7 @@ func Remove(dir string) error {
 
 // Build compiles the commands that a cluster needs into a directory.
 func Build(ctx context.Context, bin string, out io.Writer) error {
-	goCommand := os.Getenv("GO")
-	if goCommand == "" {
-		goCommand = "go"
-	}
-	cmd := exec.CommandContext(ctx, goCommand, "build", "-o", bin+"/",
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", bin+"/",
 		"./cmd/isthmus-agent", "./cmd/isthmus-cni", "./cmd/isthmusctl", "./test/cluster/winnode")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	cmd.Stdout, cmd.Stderr = out, out
