@@ -80,6 +80,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return fmt.Errorf("remove what an earlier demo left: %w", err)
 	}
 	if d.stop {
+		fmt.Fprintln(d.out, "demo: nothing is left of it")
 		return nil
 	}
 	bin := filepath.Join(place, "bin")
