@@ -158,8 +158,9 @@ func (m *Manifests) WritePod(p *model.Pod) error {
 // Pod of that name.
 func podFile(id model.PodID) string { return "zz-pod-" + id.Namespace + "-" + id.Name + ".yaml" }
 
-// policyFile finds the file of a policy. ok is false if several files have it,
-// so that taking one away does not delete the policy.
+// policyFile finds the file of a policy. ok is false if taking the file away
+// does something else than to delete that policy: several files have it, or the
+// file has others too.
 func (m *Manifests) policyFile(o model.Origin) (name string, content []byte, ok bool, err error) {
 	paths, err := filepath.Glob(filepath.Join(m.dir, "user-*"))
 	if err != nil {
@@ -175,7 +176,7 @@ func (m *Manifests) policyFile(o model.Origin) (name string, content []byte, ok 
 		for _, p := range objects.Policies {
 			if p.Origin.Key() == o.Key() {
 				name, content = filepath.Base(path), text
-				found++
+				found += len(objects.Policies)
 			}
 		}
 	}
