@@ -36,7 +36,7 @@ func FindUplink(name string) (Uplink, error) {
 		}
 	}
 	if l, err = netlink.LinkByName(name); err != nil {
-		return Uplink{}, fmt.Errorf("look for uplink %s: %w", name, err)
+		return Uplink{}, fmt.Errorf("look for uplink %s: %w: name the interface to other nodes with --uplink", name, err)
 	}
 	u := Uplink{Name: name, Index: l.Attrs().Index, MTU: l.Attrs().MTU}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
@@ -52,7 +52,7 @@ func FindUplink(name string) (Uplink, error) {
 		}
 	}
 	if len(u.Addresses) == 0 {
-		return Uplink{}, fmt.Errorf("uplink %s has no global address", name)
+		return Uplink{}, fmt.Errorf("uplink %s has no global address: give it one, or name another interface with --uplink", name)
 	}
 	return u, nil
 }
