@@ -19,7 +19,7 @@ ldflags = -s -w -X main.version=$(VERSION)
 binaries = isthmus-agent isthmus-cni isthmusctl
 
 source = bpf cmd cni common linux windows test
-generated = linux/bpfobj common/cniapi
+generated = linux/bpfobj common/cniapi test/bench/floor
 
 # The directory that make demo takes manifests from; KEEP=1 leaves it running.
 MANIFESTS ?= deploy/examples
@@ -35,7 +35,7 @@ deps: ## Install what is missing on Debian 12 (needs root)
 
 .PHONY: gen
 gen: ## Regenerate the BPF objects and the gRPC code (needs clang-19 and protoc)
-	BPF2GO_CFLAGS="-I/usr/include/$$(gcc -print-multiarch)" $(go) generate ./linux/bpfobj
+	BPF2GO_CFLAGS="-I/usr/include/$$(gcc -print-multiarch)" $(go) generate ./linux/bpfobj ./test/bench/floor
 	cd common/cniapi && protoc --plugin=protoc-gen-go="$$($(go) tool -n protoc-gen-go)" \
 		--plugin=protoc-gen-go-grpc="$$($(go) tool -n protoc-gen-go-grpc)" \
 		--go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative isthmus.proto
@@ -86,6 +86,10 @@ demo-stop: ## Remove a demo that was left running with KEEP=1
 .PHONY: bench
 bench: ## Benchmarks of the compiler and the data path, one JSON line each
 	$(go) test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: bench-datapath
+bench-datapath: ## Cost per packet of the BPF programs beside the least possible, in one run (needs root)
+	@$(go) run ./test/bench/datapath
 
 .PHONY: clean
 clean: ## Remove what was built

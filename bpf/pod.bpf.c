@@ -60,14 +60,15 @@ static __always_inline int confirm(struct __sk_buff *skb, const struct local *l,
 	return kept ? 0 : DROP_REVOKED;
 }
 
-/* A new flow, or a new role in a known one: the pod opens it, or is reached. */
+/* A new flow, or a new role in a known one: the pod opens it, or is reached.
+ * Packets that open were asked about before the flow was looked for. */
 static __always_inline int decide(struct __sk_buff *skb, const struct local *l, const struct packet *p,
 				  struct conn_place *at, struct conn *c, bool v6)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
 	__u8 role = l->from_pod ? SIDE_OPENED : SIDE_ACCEPTED;
 	bool side = l->from_pod ? at->src : !at->src;
-	__u8 verdict = ask(l, p, dir, v6);
+	__u8 verdict = p->kind == PACKET_OPENS ? ALLOW : ask(l, p, dir, v6);
 	struct conn fresh = {};
 
 	count(skb, dir * 2 + verdict);
@@ -97,6 +98,7 @@ static __always_inline int decide(struct __sk_buff *skb, const struct local *l, 
  * been counted. */
 static __always_inline int track(struct __sk_buff *skb, const struct local *l, const struct packet *p, bool v6)
 {
+	enum direction dir = l->from_pod ? EGRESS : INGRESS;
 	__u8 wanted = l->from_pod ? SIDE_OPENED : SIDE_ACCEPTED;
 	struct conn_place at = {};
 	__u32 now = bpf_jiffies64();
@@ -105,6 +107,11 @@ static __always_inline int track(struct __sk_buff *skb, const struct local *l, c
 	__u8 flags;
 	int err = 0;
 
+	/* Whatever the flow was before: what is refused costs no more. */
+	if (p->kind == PACKET_OPENS && ask(l, p, dir, v6) == DENY) {
+		count(skb, dir * 2 + DENY);
+		return -1;
+	}
 	conn_place(&p->flow, &at, v6);
 	c = conn_find(&at, p->flow.protocol, now, v6);
 	if (!c)

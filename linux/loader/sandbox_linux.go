@@ -11,8 +11,9 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// sandboxInterface is the interface that test runs seem to come from.
-const sandboxInterface = 1
+// SandboxInterface is the index of the interface that test runs seem to come
+// from.
+const SandboxInterface = 1
 
 // OpenSandbox is OpenSandboxWith the default timeouts.
 func OpenSandbox() (*DataPath, error) { return OpenSandboxWith(DefaultTimeouts()) }
@@ -49,16 +50,12 @@ func OpenSandboxWith(t Timeouts) (*DataPath, error) {
 // pod. It returns whether the frame passes.
 func (d *DataPath) Run(e bpfobj.PodEndpoint, dir model.Direction, frame []byte) (bool, error) {
 	if e != d.running {
-		if err := d.PutEndpoint(sandboxInterface, e); err != nil {
+		if err := d.PutEndpoint(SandboxInterface, e); err != nil {
 			return false, err
 		}
 		d.running = e
 	}
-	prog := d.objects.ToPod
-	if dir == model.Egress {
-		prog = d.objects.FromPod
-	}
-	code, err := prog.Run(&ebpf.RunOptions{Data: frame})
+	code, err := d.Program(dir).Run(&ebpf.RunOptions{Data: frame})
 	if err != nil {
 		return false, fmt.Errorf("run program: %w", err)
 	}
@@ -70,4 +67,13 @@ func (d *DataPath) Run(e bpfobj.PodEndpoint, dir model.Direction, frame []byte) 
 		return false, nil
 	}
 	return false, fmt.Errorf("program returned %d, neither pass nor drop", code)
+}
+
+// Program is the one that decides a direction of a pod's traffic. It is the
+// DataPath's to close.
+func (d *DataPath) Program(dir model.Direction) *ebpf.Program {
+	if dir == model.Egress {
+		return d.objects.FromPod
+	}
+	return d.objects.ToPod
 }

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+	"github.com/isthmus-net/isthmus/linux/probe"
+	"github.com/isthmus-net/isthmus/test/bench/floor"
+)
+
+// The pod that sends, and the port that it sends to.
+var (
+	podMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	pod    = netip.MustParseAddr("10.0.0.2")
+)
+
+const port = 9
+
+// first is the address of flow 0 of bpf/bench.bpf.c.
+var first = [4]byte{10, 128, 0, 0}
+
+// Tables of the real program: one allows all that is sent, one asks for ports.
+const (
+	allowTable = 1<<2 | 1<<model.Egress
+	denyTable  = 2 << 2
+	mixedRow   = 2 // its bit of portClass is 0
+	portClass  = 5
+	classes    = 64
+	tables     = 128
+)
+
+// bench is the programs and their maps.
+type bench struct {
+	repeat int
+	floor  floor.FloorObjects
+	path   *loader.DataPath
+	// opening is a TCP SYN, flowing a later segment.
+	opening, flowing []byte
+}
+
+// benchCase is one way of packets.
+type benchCase struct {
+	name             string
+	flows, addresses uint32
+	table            uint32 // of the pod
+	opens            bool
+	passes           bool
+	floor, ours      *ebpf.Program
+	goal             float64
+}
+
+func newBench(repeat int) (*bench, error) {
+	b := &bench{repeat: repeat}
+	if err := floor.LoadFloorObjects(&b.floor, nil); err != nil {
+		return nil, fmt.Errorf("load floor programs: %w", err)
+	}
+	var err error
+	if b.path, err = loader.OpenSandboxWith(loader.Timeouts{Opening: time.Hour, TCP: time.Hour, Other: time.Hour, Closing: time.Hour}); err != nil {
+		b.floor.Close()
+		return nil, err
+	}
+	e := bpfobj.PodEndpoint{Ip4: pod.As4()}
+	copy(e.Mac[:], podMAC)
+	if err := b.path.PutEndpoint(loader.SandboxInterface, e); err != nil {
+		b.close()
+		return nil, err
+	}
+	f := model.Flow{Src: pod, Dst: netip.AddrFrom4(first), Protocol: model.TCP, Port: port}
+	b.opening = probe.First(f, 1024, podMAC, net.HardwareAddr{2, 0, 0, 0, 0, 2})
+	b.flowing = slices.Clone(b.opening)
+	b.flowing[14+20+13] = 0x10 // ACK
+	if err := b.fill(); err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *bench) close() {
+	b.floor.Close()
+	b.path.Close()
+}
+
+func (b *bench) cases() []benchCase {
+	var all []benchCase
+	for _, n := range []uint32{1, 1000, 64_000} {
+		all = append(all, benchCase{name: fmt.Sprintf("established, %d flows", n), flows: n, addresses: min(n, 1000),
+			table: allowTable, passes: true, floor: b.floor.Established, ours: b.path.Program(model.Egress), goal: 1.7})
+	}
+	for _, n := range []uint32{1, 1000, 64_000} {
+		all = append(all, benchCase{name: fmt.Sprintf("verdict of a new flow, %d addresses", n), flows: n, addresses: n,
+			table: denyTable, opens: true, floor: b.floor.Verdict, ours: b.path.Program(model.Egress), goal: 1.15})
+	}
+	return all
+}
+
+// fill writes 65,536 addresses and 16,384 verdicts into both sets of maps.
+func (b *bench) fill() error {
+	w := &policymap.Writes{Rows: []policymap.RowWrite{{Index: mixedRow}}, Ports: []policymap.PortWrite{{Index: port, Count: 1, Class: portClass}}}
+	for i := range uint32(65536) {
+		a := netip.AddrFrom4([4]byte{first[0], first[1], byte(i >> 8), byte(i)})
+		w.Peers = append(w.Peers, policymap.PeerWrite{Addr: a, Class: 1 + i%(classes-1)})
+		if err := b.floor.FloorPeers.Put(a.As4(), floor.FloorPeerClass{Class: 1 + i%(classes-1)}); err != nil {
+			return err
+		}
+	}
+	for t := range uint32(tables) {
+		for peer := range uint32(classes * 2) {
+			w.Verdicts = append(w.Verdicts, policymap.VerdictWrite{VerdictKey: policymap.VerdictKey{Table: denyTable + t<<2, Peer: peer}, Row: mixedRow})
+			key := floor.FloorFloorVerdictKey{Table: denyTable + t<<2, Peer: peer, Port: portClass}
+			if err := b.floor.FloorVerdicts.Put(key, floor.FloorVerdictRow{}); err != nil {
+				return err
+			}
+		}
+	}
+	if err := b.floor.FloorPorts.Put(uint32(port), floor.FloorPortClass{Class: portClass}); err != nil {
+		return err
+	}
+	if err := b.floor.FloorSlots.Put(uint32(0), floor.FloorSlot{Table: denyTable}); err != nil {
+		return err
+	}
+	return b.path.Execute(w)
+}
+
+// sample is one round, ns per packet.
+type sample struct{ empty, floor, ours float64 }
+
+// sample measures a case several times, each time all programs one after the
+// other, so that what disturbs the machine disturbs all of them.
+func (b *bench) sample(c benchCase, rounds int) ([]sample, error) {
+	if err := b.path.WriteSlot(policymap.SlotWrite{Slot: bpfobj.PodSlot{Table: c.table, Epoch: 1}}); err != nil {
+		return nil, err
+	}
+	if err := b.floor.Flows.Set(c.flows); err != nil {
+		return nil, err
+	}
+	if err := b.floor.Addresses.Set(c.addresses); err != nil {
+		return nil, err
+	}
+	for _, p := range []*ebpf.Program{c.floor, c.ours} {
+		if err := b.visit(p, c); err != nil {
+			return nil, err
+		}
+	}
+	frame := b.flowing
+	if c.opens {
+		frame = b.opening
+	}
+	samples := make([]sample, rounds)
+	for i := range samples {
+		empty, err := b.time(b.floor.Empty, frame, true)
+		if err != nil {
+			return nil, err
+		}
+		around, err := b.through(b.floor.Empty, frame, true)
+		if err != nil {
+			return nil, err
+		}
+		least, err := b.through(c.floor, frame, c.passes)
+		if err != nil {
+			return nil, err
+		}
+		ours, err := b.through(c.ours, frame, c.passes)
+		if err != nil {
+			return nil, err
+		}
+		samples[i] = sample{empty: empty, floor: least - around + empty, ours: ours - around + empty}
+	}
+	return samples, nil
+}
+
+// visit opens every flow, and sends a packet of each.
+func (b *bench) visit(p *ebpf.Program, c benchCase) error {
+	if err := b.floor.InOrder.Set(uint32(1)); err != nil {
+		return err
+	}
+	if err := b.floor.Target.Put(uint32(0), p); err != nil {
+		return err
+	}
+	for _, frame := range [][]byte{b.opening, b.flowing} {
+		if _, _, err := b.floor.Shuffle.Benchmark(frame, int(c.flows), nil); err != nil {
+			return err
+		}
+	}
+	return b.floor.InOrder.Set(uint32(0))
+}
+
+// through is the cost of shuffle and a program after it.
+func (b *bench) through(p *ebpf.Program, frame []byte, passes bool) (float64, error) {
+	if err := b.floor.Target.Put(uint32(0), p); err != nil {
+		return 0, fmt.Errorf("choose program: %w", err)
+	}
+	return b.time(b.floor.Shuffle, frame, passes)
+}
+
+// time runs a program and makes sure that the packet's fate is the one that is
+// to be measured.
+func (b *bench) time(p *ebpf.Program, frame []byte, passes bool) (float64, error) {
+	code, perRun, err := p.Benchmark(frame, b.repeat, nil)
+	if err != nil {
+		return 0, fmt.Errorf("run program: %w", err)
+	}
+	const unspec = 0xffffffff // TC_ACT_UNSPEC
+	if got := code == unspec; got != passes {
+		return 0, fmt.Errorf("the packet passes: %t, should: %t", got, passes)
+	}
+	return float64(perRun), nil
+}
