@@ -25,10 +25,13 @@ type Backend struct {
 	features model.Features
 	uplink   link.Uplink
 	path     *loader.DataPath
+	tcx      bool // the kernel has it
 	// layout is what the maps hold; nil after writes that were cut short.
 	layout *policymap.Layout
 	// specs are the endpoints that AddEndpoint was asked for.
 	specs map[model.EndpointID]link.PairSpec
+	// linked are those of them whose programs have moved to tcx links.
+	linked map[model.EndpointID]bool
 }
 
 var _ dataplane.Backend = (*Backend)(nil)
@@ -40,7 +43,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec)}
+	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec), linked: make(map[model.EndpointID]bool)}
 	var err error
 	if b.uplink, err = link.FindUplink(cfg.Uplink); err != nil {
 		return nil, err
@@ -48,9 +51,13 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	if b.path, err = loader.Open(cfg.BPFFS, cfg.Timeouts); err != nil {
 		return nil, err
 	}
+	b.tcx = b.path.HasTCX()
 	err = b.sweep()
 	if err == nil {
 		err = b.readBack()
+	}
+	if err == nil {
+		err = b.renewClassifiers()
 	}
 	if err != nil {
 		b.path.Close()
@@ -175,7 +182,7 @@ func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
 		return err
 	}
 	b.step("attach programs")
-	if err := b.path.Attach(pair.Name, pair.Index); err != nil {
+	if err := b.classify(pair.Name, pair.Index); err != nil {
 		return err
 	}
 	b.step("configure pair")
@@ -205,6 +212,7 @@ func (b *Backend) remove(id model.EndpointID) error {
 		return err
 	}
 	delete(b.specs, id)
+	delete(b.linked, id)
 	slot, ok := b.layout.DropSlot(id)
 	if !ok {
 		return nil
@@ -230,10 +238,6 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 	if err != nil {
 		return nil, err
 	}
-	attached, err := b.path.Attached()
-	if err != nil {
-		return nil, err
-	}
 	known, err := b.path.Endpoints()
 	if err != nil {
 		return nil, err
@@ -246,7 +250,9 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 		}
 		seen[f.ID] = true
 		i := dataplane.Installed{ID: f.ID}
-		if !attached[f.Name] {
+		if attached, err := b.policed(f.Name, f.Index); err != nil {
+			return nil, err
+		} else if !attached {
 			i.Problems = append(i.Problems, "programs are not attached")
 		}
 		if _, ok := known[f.Index]; !ok {

@@ -111,6 +111,9 @@ func (m *meter) add(id string, now hns.Stats) {
 	m.last[id] = now
 }
 
+// Idle implements dataplane.Backend. Nothing here can wait.
+func (b *Backend) Idle(context.Context) (bool, error) { return false, nil }
+
 // Counters reads the packets that HNS dropped at the pods' ports. It counts
 // packets and not decisions, and does not say whether a policy was the reason:
 // Verdicts stay zero.

@@ -103,6 +103,8 @@ func (b *dirBackend) Apply(_ context.Context, s *model.State) ([]model.Unsupport
 func (b *dirBackend) InForce(context.Context) (*model.State, error) { return nil, nil }
 
 // Counters implements dataplane.Backend.
+func (b *dirBackend) Idle(context.Context) (bool, error) { return false, nil }
+
 func (b *dirBackend) Counters(context.Context) (dataplane.Counters, error) {
 	return dataplane.Counters{}, nil
 }

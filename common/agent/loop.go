@@ -40,6 +40,7 @@ type loop struct {
 	addresses addresses
 	enforced  enforcement
 	repairs   repairs
+	idleness  idleness
 }
 
 // entry is an endpoint's record and what is known about it in this life.
@@ -101,7 +102,9 @@ func (l *loop) run(ctx context.Context) error {
 		case f := <-l.agent.requests:
 			f(l)
 			l.drain()
+			l.idleness.busy = time.Now()
 		case <-timer.C:
+			l.idle()
 		}
 	}
 }
@@ -153,10 +156,20 @@ func (l *loop) next() time.Time {
 		sooner(l.repairs.at)
 		sooner(l.repairs.purge)
 	}
+	if l.backend != nil && l.enforced.inForce != nil {
+		sooner(later(l.idleness.next, l.idleness.busy.Add(tick)))
+	}
 	for _, a := range l.pending {
 		sooner(a.deadline)
 	}
 	return at
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // close answers who waits and lets go of the data path.

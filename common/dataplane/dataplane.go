@@ -53,6 +53,11 @@ type Backend interface {
 	// or nil if there is none or the data path does not keep classes.
 	InForce(ctx context.Context) (*model.State, error)
 
+	// Idle does a short piece of work that can wait, such as turning what is
+	// quick to set up into what is better to keep, and reports whether there is
+	// more. The agent calls it when nothing else is to be done.
+	Idle(ctx context.Context) (more bool, err error)
+
 	// Counters reads the totals since the data path was first loaded.
 	Counters(ctx context.Context) (Counters, error)
 

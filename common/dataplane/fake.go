@@ -179,6 +179,9 @@ func (f *Fake) done(words ...string) {
 // Features implements Backend.
 func (f *Fake) Features() model.Features { return f.features }
 
+// Idle implements Backend.
+func (f *Fake) Idle(context.Context) (bool, error) { return false, nil }
+
 // Counters implements Backend.
 func (f *Fake) Counters(context.Context) (Counters, error) {
 	f.mu.Lock()

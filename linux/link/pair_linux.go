@@ -170,6 +170,15 @@ func isGone(err error) bool {
 	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
 }
 
+// Index looks for an interface by name.
+func Index(name string) (int, error) {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return 0, fmt.Errorf("look for interface %s: %w", name, err)
+	}
+	return l.Attrs().Index, nil
+}
+
 // DeletePair removes an endpoint's pair. One that is gone is no error.
 func DeletePair(id model.EndpointID) error { return DeleteByName(HostName(id)) }
 

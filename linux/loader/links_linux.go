@@ -32,14 +32,11 @@ func (d *DataPath) pin(name string, h hook) string {
 	return filepath.Join(d.dir, "links", name+h.suffix)
 }
 
-// requireTCX asks the kernel to attach to an interface that cannot exist, to
-// see whether it knows the hook.
-func (d *DataPath) requireTCX() error {
+// HasTCX reports whether the kernel has the hooks that Attach needs (Linux 6.6
+// has): it asks to attach to an interface that cannot exist.
+func (d *DataPath) HasTCX() bool {
 	_, err := link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: d.objects.FromPod, Attach: ebpf.AttachTCXIngress})
-	if errors.Is(err, ebpf.ErrNotSupported) {
-		return fmt.Errorf("this kernel has no tcx hooks, Linux 6.6 is the oldest that has: %w", err)
-	}
-	return nil
+	return !errors.Is(err, ebpf.ErrNotSupported)
 }
 
 // Attach puts both programs on an interface, if they are not there already. It
@@ -101,6 +98,16 @@ func linkInterface(l link.Link) (int, error) {
 		return 0, fmt.Errorf("is a link of type %d, not tcx", info.Type)
 	}
 	return int(tcx.Ifindex), nil
+}
+
+// Linked reports whether both programs are on an interface by pinned links.
+func (d *DataPath) Linked(name string, ifindex int) (bool, error) {
+	for _, h := range d.hooks() {
+		if attached, err := d.attached(name, ifindex, h); err != nil || !attached {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // Detach takes the programs off an interface. What is not there is no error.

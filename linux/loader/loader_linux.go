@@ -74,7 +74,7 @@ func Open(dir string, t Timeouts) (*DataPath, error) {
 		d.Close()
 		return nil, fmt.Errorf("map the memory of slots and ports: %w", err)
 	}
-	if err := errors.Join(d.requireTCX(), d.adoptLinks()); err != nil {
+	if err := d.adoptLinks(); err != nil {
 		d.Close()
 		return nil, err
 	}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
+)
+
+// The programs of an endpoint are on the clsact hooks of its interface at
+// first: that takes no time. Attaching a tcx link waits for grace periods of
+// the kernel, but it is pinned and no other tool removes it by accident; where
+// the kernel has it, Idle moves one endpoint after the other. While both are
+// there a packet is decided twice, the same way.
+
+func (b *Backend) classifiers() link.Classifiers {
+	return link.Classifiers{FromPod: b.path.Program(model.Egress).FD(), ToPod: b.path.Program(model.Ingress).FD()}
+}
+
+// classify puts the programs on an interface that has no tcx links.
+func (b *Backend) classify(name string, index int) error {
+	linked, err := b.path.Linked(name, index)
+	if err != nil || linked {
+		return err
+	}
+	return link.SetClassifiers(index, b.classifiers())
+}
+
+// renewClassifiers gives this build's programs to every interface without tcx
+// links, each by one atomic exchange.
+func (b *Backend) renewClassifiers() error {
+	found, err := link.List()
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		if err := b.classify(f.Name, f.Index); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// policed reports whether both programs are on an interface, on either kind of
+// hook.
+func (b *Backend) policed(name string, index int) (bool, error) {
+	if linked, err := b.path.Linked(name, index); err != nil || linked {
+		return linked, err
+	}
+	return link.HasClassifiers(index)
+}
+
+// Idle implements dataplane.Backend: it moves the programs of one endpoint to
+// tcx links. That keeps the kernel's network lock for some 30 ms.
+func (b *Backend) Idle(context.Context) (more bool, err error) {
+	if !b.tcx || len(b.specs) == len(b.linked) {
+		return false, nil
+	}
+	for id := range b.specs {
+		if b.linked[id] {
+			continue
+		}
+		name := link.HostName(id)
+		index, err := link.Index(name)
+		if err != nil {
+			return false, err
+		}
+		b.step("link programs")
+		if err := b.path.Attach(name, index); err != nil {
+			return false, err
+		}
+		b.step("drop classifiers")
+		if err := link.DropClassifiers(index); err != nil {
+			return false, err
+		}
+		b.linked[id] = true
+		return len(b.linked) < len(b.specs), nil
+	}
+	return false, nil
+}

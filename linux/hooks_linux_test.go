@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
+)
+
+// Programs start on classifiers and move to links, and are in force all the
+// time, also when a new agent finds them on either.
+func TestProgramsMoveToLinks(t *testing.T) {
+	l := newLab(t)
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.echo(b, 80)
+	p := isolate("b", model.Ingress, accept(pods("a"), tcp(80)))
+	l.apply(p)
+	var c net.Conn
+	l.must(a.Do(func() (err error) { c, err = net.Dial("tcp", "10.1.0.12:80"); return err }))
+	defer c.Close()
+	judge := func() {
+		t.Helper()
+		l.must(exchange(c))
+		l.allowed(a, "tcp", "fd01::c", 80)
+		l.denied(l.outside, "tcp", "10.1.0.12", 80)
+	}
+	judge()
+	if n := l.classified("a", "b"); n != 2 {
+		t.Fatalf("%d of 2 pods are on classifiers after they were added", n)
+	}
+	l.must(l.backend.Close())
+	l.start()
+	l.state = nil
+	judge()
+	l.must(l.add("a", 11))
+	l.must(l.add("b", 12))
+	l.apply(p)
+	for want, more := 1, true; more; want-- {
+		l.must(l.node.Do(func() (err error) {
+			more, err = l.backend.Idle(context.Background())
+			return err
+		}))
+		if n := l.classified("a", "b"); n != want {
+			t.Fatalf("%d pods are on classifiers, want %d", n, want)
+		}
+		judge()
+		l.sound()
+	}
+	l.must(l.backend.Close())
+	l.start()
+	l.state = nil
+	judge()
+	if n := l.classified("a", "b"); n != 0 {
+		t.Errorf("%d pods are on classifiers again after a restart", n)
+	}
+}
+
+// Hooks that somebody emptied are noticed, and mended by the next AddEndpoint.
+func TestLostClassifiersAreNoticed(t *testing.T) {
+	l := newLab(t)
+	l.pod("a", 11)
+	l.sound()
+	id := model.MakeEndpointID("a", "eth0")
+	l.must(l.node.Do(func() error {
+		index, err := link.Index(link.HostName(id))
+		if err != nil {
+			return err
+		}
+		return netlink.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}})
+	}))
+	if problems := l.problems(); len(problems) != 1 || problems[0] != "programs are not attached" {
+		t.Errorf("problems are %q", problems)
+	}
+	l.must(l.add("a", 11))
+	l.sound()
+}
+
+// classified counts the pods whose programs are on clsact hooks.
+func (l *lab) classified(names ...string) (n int) {
+	l.t.Helper()
+	l.must(l.node.Do(func() error {
+		for _, name := range names {
+			index, err := link.Index(link.HostName(model.MakeEndpointID(name, "eth0")))
+			if err != nil {
+				return err
+			}
+			has, err := link.HasClassifiers(index)
+			if err != nil {
+				return err
+			}
+			if has {
+				n++
+			}
+		}
+		return nil
+	}))
+	return n
+}
+
+// problems lists what the backend says is wrong with its endpoints.
+func (l *lab) problems() (all []string) {
+	l.t.Helper()
+	l.must(l.node.Do(func() error {
+		installed, err := l.backend.Endpoints(context.Background())
+		for _, i := range installed {
+			all = append(all, i.Problems...)
+		}
+		return err
+	}))
+	return all
+}
+
+func (l *lab) sound() {
+	l.t.Helper()
+	if problems := l.problems(); len(problems) > 0 {
+		l.t.Errorf("problems: %q", problems)
+	}
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Classifiers are the two programs of an endpoint, by file descriptor.
+type Classifiers struct{ FromPod, ToPod int }
+
+// The filters that hold them are ours by name, priority and handle.
+const (
+	classifierName   = "isthmus"
+	classifierHandle = 1
+	classifierPrio   = 1
+)
+
+func classifierHooks(c Classifiers) map[uint32]int {
+	return map[uint32]int{netlink.HANDLE_MIN_INGRESS: c.FromPod, netlink.HANDLE_MIN_EGRESS: c.ToPod}
+}
+
+func classifier(index int, parent uint32, program int) *netlink.BpfFilter {
+	return &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: parent, Handle: classifierHandle, Priority: classifierPrio, Protocol: unix.ETH_P_ALL},
+		Fd:          program, Name: classifierName, DirectAction: true,
+	}
+}
+
+// SetClassifiers puts programs on the clsact hooks of an interface, in place of
+// those that are there. Unlike a tcx link it waits for no grace period of the
+// kernel, and works before Linux 6.6.
+func SetClassifiers(index int, c Classifiers) error {
+	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add clsact to interface %d: %w", index, err)
+	}
+	for parent, program := range classifierHooks(c) {
+		if err := netlink.FilterReplace(classifier(index, parent, program)); err != nil {
+			return fmt.Errorf("set classifier of interface %d: %w", index, err)
+		}
+	}
+	return nil
+}
+
+// HasClassifiers reports whether both hooks have a program of ours.
+func HasClassifiers(index int) (bool, error) {
+	l := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
+	for parent := range classifierHooks(Classifiers{}) {
+		filters, err := netlink.FilterList(l, parent)
+		if err != nil {
+			return false, fmt.Errorf("list classifiers of interface %d: %w", index, err)
+		}
+		found := false
+		for _, f := range filters {
+			b, ok := f.(*netlink.BpfFilter)
+			found = found || ok && b.Name == classifierName && b.DirectAction
+		}
+		if !found {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// DropClassifiers takes the programs off. What is not there is no error.
+func DropClassifiers(index int) error {
+	for parent := range classifierHooks(Classifiers{}) {
+		err := netlink.FilterDel(classifier(index, parent, -1))
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("remove classifier of interface %d: %w", index, err)
+		}
+	}
+	return nil
+}
