@@ -25,6 +25,11 @@ generated = linux/bpfobj common/cniapi test/bench/floor
 MANIFESTS ?= deploy/examples
 KEEP ?=
 
+# How long make fuzz gives each fuzz test, and how many random clusters of each
+# form make oracle makes.
+FUZZTIME ?= 1m
+WORLDS ?= 2000
+
 .PHONY: help
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -32,6 +37,10 @@ help: ## Show this list
 .PHONY: deps
 deps: ## Install what is missing on Debian 12 (needs root)
 	@.ci/deps
+
+.PHONY: deps-windows
+deps-windows: ## Install Wine and a compiler for Windows on Debian 12 (needs root)
+	@.ci/deps-windows
 
 .PHONY: gen
 gen: ## Regenerate the BPF objects and the gRPC code (needs clang-19 and protoc)
@@ -66,14 +75,40 @@ gen-check:
 	@rm -rf build/generated
 
 .PHONY: test
-test: deps ## Everything: generated code is up to date, check, all tests (needs root)
+test: deps deps-windows ## Everything: generated code is up to date, check, all tests (needs root)
 	@$(MAKE) --no-print-directory gen-check
 	@$(MAKE) --no-print-directory check
-	@$(go) test -json -count=1 ./... | $(go) run ./test/summary
+	@mkdir -p build && rm -f build/windows
+	@$(path) ISTHMUS_WINDOWS_SUMMARY="$(abspath build/windows)" $(usable) test -json -count=1 ./... | $(go) run ./test/summary
+	@cat build/windows
+
+.PHONY: test-windows
+test-windows: deps deps-windows ## The commands for Windows, under Wine over an emulated HNS (needs root)
+	@mkdir -p build && rm -f build/windows
+	@$(path) ISTHMUS_WINDOWS_SUMMARY="$(abspath build/windows)" $(usable) test -json -count=1 ./windows/... ./test/hnsemu/... ./test/wine | $(go) run ./test/summary
+	@cat build/windows
+
+.PHONY: test-kernel
+test-kernel: ## Run the data path's tests on Debian's 6.1 and 6.12 kernels in QEMU, without KVM (some minutes)
+	@.ci/deps cpio qemu-system-x86 xz-utils >/dev/null
+	@$(go) run ./test/kernel
 
 .PHONY: corpora
 corpora: ## Compare with public test data, real clusters' manifests and verdicts (CORPORA=dir)
-	CORPORA="$(abspath $(CORPORA))" $(go) test -count=1 -v -run "Vectors|PublicManifests" ./common/kube
+	CORPORA="$(abspath $(CORPORA))" $(go) test -count=1 -v -run "Vectors|PublicManifests" ./common/kube ./cmd/isthmusctl
+
+.PHONY: oracle
+oracle: ## Compare with policy engines of others over random clusters, and over CORPORA=dir (two minutes)
+	@cd test/oracle && $(go) vet ./... && cd analyzer && $(go) vet ./...
+	@cd test/oracle && CORPORA="$(if $(CORPORA),$(abspath $(CORPORA)))" $(go) test -count=1 -timeout 60m -v . -worlds $(WORLDS)
+
+.PHONY: fuzz
+fuzz: ## Every fuzz test of the tree, FUZZTIME each (default 1m)
+	@set -e; for package in $$($(go) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
+		for name in $$($(go) test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+			echo "$$package $$name"; $(go) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$package; \
+		done; \
+	done
 
 .PHONY: demo
 demo: deps ## A cluster of two Linux nodes and a Windows node on this machine (needs root; MANIFESTS=dir KEEP=1)

@@ -96,6 +96,10 @@ func (l *lab) namespace(name string) *netns.NS {
 	l.must(err)
 	l.t.Cleanup(func() { ns.Close() })
 	l.must(ns.Do(func() error {
+		// No router asks for neighbours while it tests its own address.
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0); err != nil {
+			return err
+		}
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err

@@ -130,7 +130,7 @@ func explain(dir string, err error) error {
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("load programs: %w: needs root, or CAP_BPF and CAP_NET_ADMIN", err)
 	case errors.Is(err, ebpf.ErrNotSupported):
-		return fmt.Errorf("load programs: %w: this kernel is too old, 6.6 is the oldest that works", err)
+		return fmt.Errorf("load programs: %w: this kernel is too old, Linux 6.1 is the oldest that is known to work", err)
 	}
 	return fmt.Errorf("load programs: %w", err)
 }

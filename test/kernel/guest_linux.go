@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// suites are the packages whose tests run in the guest, with their arguments.
+var suites = []struct{ name, pkg, args string }{
+	{"loader", "./linux/loader", "-test.short=false"},
+	{"probe", "./linux/probe", "-test.short=false"},
+	{"linux", "./linux", "-test.short=false"},
+	{"corpus", "./test/corpus", "-test.run=^TestCorpus$"},
+}
+
+// modules are loaded in this order; those that the kernel has built in are
+// passed over.
+var modules = []string{"veth", "sch_ingress", "cls_bpf"}
+
+// build makes the initramfs of a guest.
+func build(ctx context.Context, k image, dir string) (string, error) {
+	root := filepath.Join(dir, "root")
+	if err := os.RemoveAll(root); err != nil {
+		return "", err
+	}
+	for _, d := range []string{"proc", "sys", "tmp", "run", "dev", "modules", "suites"} {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			return "", err
+		}
+	}
+	if err := compile(ctx, "build", "-o", filepath.Join(root, "init"), "./test/kernel/guest"); err != nil {
+		return "", err
+	}
+	var list strings.Builder
+	for _, s := range suites {
+		if err := compile(ctx, "test", "-c", "-o", filepath.Join(root, "suites", s.name), s.pkg); err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&list, "%s %s\n", s.name, s.args)
+	}
+	if err := os.WriteFile(filepath.Join(root, "suites", "list"), []byte(list.String()), 0o644); err != nil {
+		return "", err
+	}
+	if err := os.CopyFS(filepath.Join(root, "corpus"), os.DirFS("test/corpus")); err != nil {
+		return "", err
+	}
+	for n, m := range modules {
+		if err := copyModule(ctx, k, m, filepath.Join(root, "modules", fmt.Sprintf("%02d-%s.ko", n, m))); err != nil {
+			return "", err
+		}
+	}
+	return pack(ctx, root, filepath.Join(dir, "initramfs"))
+}
+
+func compile(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, text)
+	}
+	return nil
+}
+
+// copyModule finds a module of a kernel and writes it without compression. One
+// that is not there is built in, or the guest will say what is missing.
+func copyModule(ctx context.Context, k image, name, to string) error {
+	var found string
+	err := filepath.WalkDir(k.modules, func(path string, _ fs.DirEntry, err error) error {
+		if base := filepath.Base(path); err == nil && (base == name+".ko" || base == name+".ko.xz") {
+			found = path
+		}
+		return err
+	})
+	if err != nil || found == "" {
+		return err
+	}
+	if strings.HasSuffix(found, ".ko") {
+		text, err := os.ReadFile(found)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(to, text, 0o644)
+	}
+	text, err := exec.CommandContext(ctx, "xz", "-dc", "--", found).Output()
+	if err != nil {
+		return fmt.Errorf("unpack module %s: %w", found, err)
+	}
+	return os.WriteFile(to, text, 0o644)
+}
+
+// pack writes a directory as an initramfs.
+func pack(ctx context.Context, root, to string) (string, error) {
+	var names bytes.Buffer
+	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		names.WriteString(name + "\n")
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	out, err := os.Create(to)
+	if err != nil {
+		return "", err
+	}
+	defer out.Close()
+	cmd := exec.CommandContext(ctx, "cpio", "--create", "--format=newc", "--quiet", "--owner=0:0")
+	cmd.Dir, cmd.Stdin, cmd.Stdout = root, &names, out
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("pack initramfs: %w\n%s", err, stderr.String())
+	}
+	return to, out.Close()
+}
+
+// boot runs the guest and returns what it says last, which is its summary.
+func boot(ctx context.Context, k image, initramfs string, out io.Writer) (string, error) {
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-nodefaults", "-no-reboot", "-nographic", "-serial", "stdio",
+		"-machine", "q35,accel=tcg,hpet=off", "-cpu", "max", "-smp", "2", "-m", "2048",
+		"-kernel", k.vmlinuz, "-initrd", initramfs, "-append", "console=ttyS0 quiet panic=-1")
+	console, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	if err := cmd.Start(); err != nil {
+		return "", fmt.Errorf("start qemu: %w", err)
+	}
+	var last []string
+	summary := ""
+	for s := bufio.NewScanner(console); s.Scan(); {
+		line := strings.TrimRight(s.Text(), "\r")
+		if _, text, ok := strings.Cut(line, "guest: "); ok { // the firmware leaves escapes before the first
+			fmt.Fprintf(out, "%s: %s\n", k.release, text)
+			summary = text
+		}
+		last = append(last[max(0, len(last)-200):], line)
+	}
+	if err := cmd.Wait(); err != nil {
+		return "", fmt.Errorf("guest of %s: %w\n%s", k.release, err, strings.Join(last, "\n"))
+	}
+	if !strings.HasPrefix(summary, "passed") {
+		from := max(0, slices.IndexFunc(last, func(l string) bool { return strings.Contains(l, "--- FAIL") })-20)
+		return "", fmt.Errorf("guest of %s did not pass:\n%s", k.release, strings.Join(last[from:], "\n"))
+	}
+	return k.release + " " + summary, nil
+}
