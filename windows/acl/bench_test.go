@@ -111,3 +111,32 @@ func BenchmarkKeep(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkManyRules lowers one endpoint whose policy opens one port each to
+// many networks: what costs most, since no two rules can be joined. More than
+// 1023 sets of ports no node tells apart.
+func BenchmarkManyRules(b *testing.B) {
+	for _, n := range []int{100, 400, 1000} {
+		pod := largePod(0)
+		p := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "ns0", Name: "many"}, Tier: model.TierNetworkPolicy,
+			Subject: model.PodSelector{Namespace: "ns0"}, Isolates: [2]bool{false, true}}
+		for i := range n {
+			port := uint16(1000 + i)
+			block := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16 + byte(i>>8), byte(i), 0}), 24)
+			p.Rules[model.Egress] = append(p.Rules[model.Egress], model.Rule{Index: i, Action: model.ActionAccept,
+				Peers: []model.Peer{{Kind: model.PeerBlock, Block: model.IPBlock{CIDR: block}}},
+				Ports: []model.PortMatch{{Protocol: model.TCP, First: port, Last: port}}})
+		}
+		node := &model.Node{Name: "node0", OS: model.Windows, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}}
+		s := model.MakeSnapshot(nil, []*model.Node{node}, []*model.Pod{pod}, []*model.Policy{p})
+		state, _ := policy.Compile(policy.Input{Snapshot: s, Node: "node0", Endpoints: map[model.EndpointID]policy.Endpoint{"c0:eth0": {Pod: pod.PodID, IPs: pod.IPs}}})
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				l := acl.Lower(state, options(hns.Server2022), "")
+				if got := sizeOf(l, "c0:eth0").rules; got < n/2 {
+					b.Fatalf("%d rules became %d", n, got)
+				}
+			}
+		})
+	}
+}

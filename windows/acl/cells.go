@@ -5,6 +5,7 @@ package acl
 import (
 	"cmp"
 	"encoding/binary"
+	"iter"
 	"math/bits"
 	"slices"
 
@@ -135,6 +136,19 @@ func (s cellSet) common(t cellSet) int {
 		n += bits.OnesCount64(s[i] & t[i])
 	}
 	return n
+}
+
+// all yields the cells of the set, ascending.
+func (s cellSet) all() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for w, word := range s {
+			for ; word != 0; word &= word - 1 {
+				if !yield(w*64 + bits.TrailingZeros64(word)) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // key is a text that only equal sets share.

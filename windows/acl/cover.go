@@ -3,6 +3,7 @@
 package acl
 
 import (
+	"container/heap"
 	"slices"
 	"strings"
 
@@ -105,36 +106,71 @@ func (x *index) memberCount(m members) int {
 	return n
 }
 
-// greedy takes the set that covers most of what is needed, again and again.
+// greedy takes the set that covers most of what is needed, again and again; of
+// equals the first. What a set would cover only shrinks, so that it is counted
+// anew only when it comes first.
 func greedy(demands []demand, all []cellSet) []cellSet {
 	left := make([]cellSet, len(demands))
 	for i, d := range demands {
 		left[i] = d.need
 	}
+	takers := takersOf(demands, all)
+	gain := func(c int) (n int) {
+		for _, i := range takers[c] {
+			n += left[i].common(all[c])
+		}
+		return n
+	}
+	queue := make(gains, len(all))
+	for c := range all {
+		queue[c] = gainOf{c, gain(c)}
+	}
+	heap.Init(&queue)
 	var chosen []cellSet
-	for {
-		best, gain := -1, 0
-		for c, q := range all {
-			n := 0
-			for i, d := range demands {
-				if q.within(d.can) {
-					n += left[i].common(q)
-				}
-			}
-			if n > gain {
-				best, gain = c, n
-			}
+	for len(queue) > 0 && queue[0].gain > 0 {
+		c := queue[0].candidate
+		if now := gain(c); now < queue[0].gain {
+			queue[0].gain = now
+			heap.Fix(&queue, 0)
+			continue
 		}
-		if best < 0 {
-			return chosen
+		heap.Pop(&queue)
+		chosen = append(chosen, all[c])
+		for _, i := range takers[c] {
+			left[i] = left[i].minus(all[c])
 		}
-		chosen = append(chosen, all[best])
+	}
+	return chosen
+}
+
+// gains is a heap of candidates, the one that covers most first.
+type gains []gainOf
+
+type gainOf struct{ candidate, gain int }
+
+func (g gains) Len() int { return len(g) }
+func (g gains) Less(i, j int) bool {
+	return g[i].gain > g[j].gain || g[i].gain == g[j].gain && g[i].candidate < g[j].candidate
+}
+func (g gains) Swap(i, j int) { g[i], g[j] = g[j], g[i] }
+func (g *gains) Push(x any)   { *g = append(*g, x.(gainOf)) }
+func (g *gains) Pop() any {
+	last := (*g)[len(*g)-1]
+	*g = (*g)[:len(*g)-1]
+	return last
+}
+
+// takersOf lists, for each set, the demands that can take it.
+func takersOf(demands []demand, sets []cellSet) [][]int {
+	takers := make([][]int, len(sets))
+	for c, q := range sets {
 		for i, d := range demands {
-			if all[best].within(d.can) {
-				left[i] = left[i].minus(all[best])
+			if q.within(d.can) {
+				takers[c] = append(takers[c], i)
 			}
 		}
 	}
+	return takers
 }
 
 // candidates are the sets that some groups can take and that cannot be made
@@ -184,32 +220,44 @@ func sortBySize(list []cellSet) {
 }
 
 // withoutSuperfluous drops sets that the others make unnecessary, from the
-// first on.
+// first on: those whose every cell that somebody needs is covered by another.
 func withoutSuperfluous(demands []demand, chosen []cellSet) []cellSet {
-	for c := 0; c < len(chosen); {
-		without := slices.Delete(slices.Clone(chosen), c, c+1)
-		if covered(demands, without) {
-			chosen = without
-		} else {
-			c++
-		}
+	takers := takersOf(demands, chosen)
+	covers := make([]map[int]int, len(demands)) // sets that cover each cell
+	for i := range demands {
+		covers[i] = make(map[int]int)
 	}
-	return chosen
-}
-
-func covered(demands []demand, chosen []cellSet) bool {
-	for _, d := range demands {
-		left := d.need
-		for _, q := range chosen {
-			if q.within(d.can) {
-				left = left.minus(q)
+	for c, q := range chosen {
+		for _, i := range takers[c] {
+			for cell := range q.intersect(demands[i].need).all() {
+				covers[i][cell]++
 			}
 		}
-		if !left.empty() {
-			return false
+	}
+	var kept []cellSet
+	for c, q := range chosen {
+		if needed(demands, takers[c], covers, q) {
+			kept = append(kept, q)
+			continue
+		}
+		for _, i := range takers[c] {
+			for cell := range q.intersect(demands[i].need).all() {
+				covers[i][cell]--
+			}
 		}
 	}
-	return true
+	return kept
+}
+
+func needed(demands []demand, takers []int, covers []map[int]int, q cellSet) bool {
+	for _, i := range takers {
+		for cell := range q.intersect(demands[i].need).all() {
+			if covers[i][cell] == 1 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // assign decides which groups become members of which chosen set. In lists
