@@ -19,6 +19,14 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
+// The files of golden sections: what the last step is compiled to, as reviewed
+// text that does not depend on numbers.
+const (
+	GoldenTables = "golden/tables"
+	GoldenMaps   = "golden/maps"
+	GoldenACLs   = "golden/acls"
+)
+
 // Case is one file.
 type Case struct {
 	Name    string
@@ -78,6 +86,9 @@ func parse(name string, a *txtar.Archive, fallback []byte) (Case, error) {
 		if _, twice := files[f.Name]; twice {
 			return c, fmt.Errorf("has two files %s", f.Name)
 		}
+		if !known(f.Name) {
+			return c, fmt.Errorf("has a file %s that nobody reads: see doc.go for the names", f.Name)
+		}
 		files[f.Name] = f.Data
 	}
 	cluster, ok := files["cluster.yaml"]
@@ -96,7 +107,7 @@ func parse(name string, a *txtar.Archive, fallback []byte) (Case, error) {
 		}
 		flows, ok := files[prefix+"flows"]
 		if !ok && n > 1 {
-			return c, nil
+			return c, leftOver(files, n)
 		}
 		if err := docs.apply(objects); err != nil {
 			return c, err
@@ -110,6 +121,26 @@ func parse(name string, a *txtar.Archive, fallback []byte) (Case, error) {
 		}
 		c.Steps = append(c.Steps, step)
 	}
+}
+
+// known reports whether a file of a case means something.
+func known(name string) bool {
+	number, rest, numbered := strings.Cut(name, "/")
+	if n, err := strconv.Atoi(number); numbered && err == nil && n > 1 {
+		return slices.Contains([]string{"apply.yaml", "delete", "warnings", "flows"}, rest)
+	}
+	return slices.Contains([]string{"cluster.yaml", "policies.yaml", "warnings", "flows", GoldenTables, GoldenMaps, GoldenACLs}, name)
+}
+
+// leftOver refuses files of steps that are not reached, as step n is missing.
+func leftOver(files map[string][]byte, n int) error {
+	for name := range files {
+		number, _, numbered := strings.Cut(name, "/")
+		if m, err := strconv.Atoi(number); numbered && err == nil && m >= n {
+			return fmt.Errorf("has a file %s, but step %d has no flows", name, n)
+		}
+	}
+	return nil
 }
 
 // documents are the objects of a cluster in the order of their creation.
@@ -237,6 +268,9 @@ func parseFlow(s *model.Snapshot, text string) (Flow, error) {
 	if f.Protocol, err = model.ParseProtocol(proto); err != nil {
 		return f, err
 	}
+	if (port != "") != f.Protocol.HasPorts() {
+		return f, fmt.Errorf("%q: want a port for TCP, UDP and SCTP, and none for others", words[3])
+	}
 	if port != "" {
 		n, err := strconv.ParseUint(port, 10, 16)
 		if err != nil {
@@ -259,7 +293,7 @@ func parseFlow(s *model.Snapshot, text string) (Flow, error) {
 // the one of the family of like.
 func address(s *model.Snapshot, text string, like netip.Addr) (netip.Addr, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
-		return a, nil
+		return plain(a)
 	}
 	var addrs []netip.Addr
 	if name, ok := strings.CutPrefix(text, "node:"); ok {
@@ -276,7 +310,11 @@ func address(s *model.Snapshot, text string, like netip.Addr) (netip.Addr, error
 			return netip.Addr{}, fmt.Errorf("no pod %s", pod)
 		}
 		if exact {
-			return netip.ParseAddr(at)
+			a, err := netip.ParseAddr(at)
+			if err != nil {
+				return a, err
+			}
+			return plain(a)
 		}
 		addrs = p.IPs
 	}
@@ -286,4 +324,12 @@ func address(s *model.Snapshot, text string, like netip.Addr) (netip.Addr, error
 		}
 	}
 	return netip.Addr{}, fmt.Errorf("%s has no address that fits", text)
+}
+
+// plain refuses what no packet has.
+func plain(a netip.Addr) (netip.Addr, error) {
+	if a.Zone() != "" || a.Is4In6() {
+		return a, fmt.Errorf("address %s: want no zone, and IPv4 as IPv4", a)
+	}
+	return a, nil
 }
