@@ -27,7 +27,27 @@ type env struct {
 // Errors that have an exit status of their own.
 type usageError struct{ error }
 
-var errNotReady = errors.New("node is not ready")
+// troubleError is any other error of a command whose exit status 1 is an answer.
+type troubleError struct{ error }
+
+var (
+	errNotReady = errors.New("node is not ready")
+	// errNo is the answer no of such a command: denied, different, found. The
+	// command has printed it.
+	errNo = errors.New("no")
+)
+
+// answering makes a command whose exit status is 0 for yes, 1 for no, and 2 if
+// it cannot tell.
+func answering(f func(c *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, args []string) error {
+		err := f(c, args)
+		if err == nil || errors.Is(err, errNo) {
+			return err
+		}
+		return troubleError{err}
+	}
+}
 
 // run executes the command line and returns the exit status.
 func (e env) run(ctx context.Context, args []string) int {
@@ -36,13 +56,17 @@ func (e env) run(ctx context.Context, args []string) int {
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
 	err := root.ExecuteContext(ctx)
-	if err == nil {
+	switch {
+	case err == nil:
 		return 0
+	case errors.Is(err, errNo):
+		return 1
 	}
 	fmt.Fprintf(e.stderr, "isthmusctl: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 	var usage usageError
+	var trouble troubleError
 	switch {
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.As(err, &trouble):
 		return 2
 	case errors.Is(err, errNotReady):
 		return 3
@@ -77,7 +101,7 @@ func (s *shared) check() error {
 func (e env) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "isthmusctl",
-		Short:         "Show what the agent of this node does",
+		Short:         "Look at policies before they are applied, and at the agent of this node",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          noArgs,
@@ -87,7 +111,9 @@ func (e env) command() *cobra.Command {
 		return usageError{fmt.Errorf("%w: see %s --help", err, c.CommandPath())}
 	})
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(e.statusCommand(), e.endpointsCommand(), e.versionCommand())
+	root.AddCommand(e.testCommand(), e.verifyCommand())
+	root.AddCommand(e.statusCommand(), e.endpointsCommand(), e.versionCommand(),
+		e.compileCommand(), e.explainCommand(), e.matrixCommand(), e.diffCommand(), e.lintCommand())
 	return root
 }
 

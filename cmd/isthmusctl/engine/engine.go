@@ -49,8 +49,9 @@ type Engine interface {
 type Cluster struct {
 	Snapshot *model.Snapshot
 	// States are by node. A node is listed if it runs a policed pod.
-	States      map[string]*model.State
-	Unsupported []model.Unsupported
+	States map[string]*model.State
+	// Unsupported is what cannot be compiled exactly, by node.
+	Unsupported map[string][]model.Unsupported
 	owners      model.Owners
 }
 
@@ -73,7 +74,7 @@ func EndpointOf(p *model.Pod) model.EndpointID {
 // Compile compiles a snapshot for every node. previous, if given, is what the
 // nodes enforced before.
 func Compile(s *model.Snapshot, previous *Cluster) *Cluster {
-	c := &Cluster{Snapshot: s, States: make(map[string]*model.State), owners: s.Owners()}
+	c := &Cluster{Snapshot: s, States: make(map[string]*model.State), Unsupported: make(map[string][]model.Unsupported), owners: s.Owners()}
 	endpoints := make(map[string]map[model.EndpointID]policy.Endpoint)
 	for _, p := range s.Pods.All() {
 		if !p.Policed() || len(p.IPs) == 0 {
@@ -92,7 +93,9 @@ func Compile(s *model.Snapshot, previous *Cluster) *Cluster {
 		}
 		state, unsupported := policy.Compile(in)
 		c.States[node] = state
-		c.Unsupported = append(c.Unsupported, unsupported...)
+		if len(unsupported) > 0 {
+			c.Unsupported[node] = unsupported
+		}
 	}
 	return c
 }

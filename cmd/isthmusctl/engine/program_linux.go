@@ -11,25 +11,30 @@ import (
 
 // Program is the real BPF programs, run by the kernel's BPF_PROG_TEST_RUN.
 // Needs root.
-type Program struct{ nodes map[string]*probe.Programs }
+type Program struct {
+	nodes map[string]*probe.Programs
+	// idle are loaded and wait for a node: loading takes a tenth of a second.
+	idle []*probe.Programs
+}
 
 // Name implements Engine.
 func (*Program) Name() string { return "program" }
 
-// Load implements Engine.
+// Load implements Engine. Nodes that are gone leave their programs, and what is
+// in the maps, to nodes that come.
 func (p *Program) Load(c *Cluster) error {
 	if p.nodes == nil {
 		p.nodes = make(map[string]*probe.Programs)
 	}
 	for node, n := range p.nodes {
 		if c.States[node] == nil {
-			n.Close()
+			p.idle = append(p.idle, n)
 			delete(p.nodes, node)
 		}
 	}
 	for node, state := range c.States {
 		if p.nodes[node] == nil {
-			n, err := probe.Load()
+			n, err := p.take()
 			if err != nil {
 				return err
 			}
@@ -40,6 +45,15 @@ func (p *Program) Load(c *Cluster) error {
 		}
 	}
 	return nil
+}
+
+func (p *Program) take() (*probe.Programs, error) {
+	if last := len(p.idle) - 1; last >= 0 {
+		n := p.idle[last]
+		p.idle = p.idle[:last]
+		return n, nil
+	}
+	return probe.Load()
 }
 
 // Decide implements Engine.
@@ -59,20 +73,21 @@ func (p *Program) Close() error {
 	for _, n := range p.nodes {
 		errs = append(errs, n.Close())
 	}
-	p.nodes = nil
+	for _, n := range p.idle {
+		errs = append(errs, n.Close())
+	}
+	p.nodes, p.idle = nil, nil
 	return errors.Join(errs...)
 }
 
-// possible reports whether a packet of the cell can exist.
-func (q Question) possible() bool {
-	switch {
-	case q.Protocol == model.ICMP && q.Remote.Is6(), q.Protocol == model.ICMPv6 && q.Remote.Is4():
-		return false
+// Ready says why the engine cannot run here, if it cannot.
+func (p *Program) Ready() error {
+	if len(p.idle) > 0 || len(p.nodes) > 0 {
+		return nil
 	}
-	for _, ip := range q.Pod.IPs {
-		if ip.Is6() == q.Remote.Is6() {
-			return true
-		}
+	n, err := probe.Load()
+	if err == nil {
+		p.idle = append(p.idle, n)
 	}
-	return false
+	return err
 }

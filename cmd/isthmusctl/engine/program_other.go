@@ -26,3 +26,6 @@ func (*Program) Decide(Question) (model.Verdict, error) { return model.Deny, err
 
 // Close implements Engine.
 func (*Program) Close() error { return nil }
+
+// Ready says why the engine cannot run here.
+func (*Program) Ready() error { return errNotLinux }

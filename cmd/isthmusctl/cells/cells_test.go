@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cells_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/test/world"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+var shapes = []world.Shape{
+	{Pods: 6, Policies: 3}, {Pods: 10, Policies: 8, IPv6: true}, {Pods: 8, Policies: 8, Tiers: true}, {Pods: 8, Policies: 10, Tiers: true, IPv6: true},
+}
+
+// nodes encodes every node of a random cluster.
+func nodes(t *testing.T, seed uint64, shape world.Shape) []*cells.Node {
+	t.Helper()
+	s := world.Random(seed, shape)
+	cluster := engine.Compile(s, nil)
+	var all []*cells.Node
+	for _, name := range slices.Sorted(maps.Keys(cluster.States)) {
+		n, err := cells.Encode(s, cluster.States[name], cluster.Unsupported[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+func compare(t *testing.T, n *cells.Node) cells.Result {
+	t.Helper()
+	r, err := cells.Compare(context.Background(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// All sides agree about random clusters.
+func TestAgree(t *testing.T) {
+	count := 0
+	for i, shape := range shapes {
+		for seed := range uint64(12) {
+			for _, n := range nodes(t, seed, shape) {
+				r := compare(t, n)
+				if r.Differ > 0 || len(r.Problems) > 0 {
+					t.Fatalf("shape %d seed %d: differ=%d %v %v", i, seed, r.Differ, r.Differences[0], r.Problems)
+				}
+				count += r.Cells
+			}
+		}
+	}
+	if count == 0 {
+		t.Error("no cells")
+	}
+	t.Logf("cells=%d", count)
+}
+
+// plant makes something wrong on one side of a node, and says what; "" if there
+// is nothing to make wrong.
+type plant struct {
+	side string
+	make func(n *cells.Node, r *rand.Rand) string
+}
+
+var plants = []plant{
+	{"tables", wrongRow},
+	{"maps", wrongVerdict}, {"maps", wrongBits}, {"maps", wrongPeer}, {"maps", wrongPrefix}, {"maps", wrongPort}, {"maps", wrongSlot},
+	{"HNS", wrongAction}, {"HNS", missingRule}, {"HNS", wrongPorts}, {"HNS", wrongMember}, {"HNS", wrongSet},
+}
+
+// wrongRow turns one cell of one row of a table around.
+func wrongRow(n *cells.Node, r *rand.Rand) string {
+	state := *n.State
+	state.Tables = maps.Clone(state.Tables)
+	for id, t := range state.Tables {
+		d := model.Directions[r.IntN(2)]
+		class := state.PeerClasses[r.IntN(len(state.PeerClasses))].Class
+		row := t.Sides[d].Row(class)
+		wrong := &model.Row{Cells: make([]model.Decision, len(state.PortClasses)+1)}
+		for i := range wrong.Cells {
+			wrong.Cells[i] = row.Cell(model.PortClass(i))
+		}
+		port := state.PortClasses[r.IntN(len(state.PortClasses))].Class
+		wrong.Cells[port].Verdict ^= 1
+		changed := *t
+		changed.Sides[d].Rows = t.Sides[d].Rows.With(class, wrong)
+		state.Tables[id] = &changed
+		n.State = &state
+		return fmt.Sprintf("row of table %s, class %d, ports %d", id, class, port)
+	}
+	return ""
+}
+
+func wrongVerdict(n *cells.Node, r *rand.Rand) string {
+	for table, rows := range n.Entries.Verdicts {
+		for peer := range rows {
+			if r.IntN(3) == 0 {
+				delete(rows, peer)
+			} else {
+				rows[peer] ^= 1
+			}
+			return fmt.Sprintf("verdicts of table %d, peer %d", table, peer)
+		}
+	}
+	return ""
+}
+
+func wrongBits(n *cells.Node, r *rand.Rand) string {
+	for number, row := range n.Entries.Rows {
+		bit := r.IntN(len(n.State.PortClasses))
+		row.Allow[bit/64] ^= 1 << (bit % 64)
+		n.Entries.Rows[number] = row
+		return fmt.Sprintf("bit %d of row %d", bit, number)
+	}
+	return ""
+}
+
+func anotherClass(n *cells.Node, r *rand.Rand, was uint32) uint32 {
+	class := uint32(n.State.PeerClasses[r.IntN(len(n.State.PeerClasses))].Class)
+	if class == was {
+		return was + 1
+	}
+	return class
+}
+
+func wrongPeer(n *cells.Node, r *rand.Rand) string {
+	for a, class := range n.Entries.Peers {
+		n.Entries.Peers[a] = anotherClass(n, r, class)
+		return fmt.Sprintf("class of %s", a)
+	}
+	return ""
+}
+
+func wrongPrefix(n *cells.Node, r *rand.Rand) string {
+	for p, class := range n.Entries.Prefixes {
+		n.Entries.Prefixes[p] = anotherClass(n, r, class)
+		return fmt.Sprintf("class of %s", p)
+	}
+	return ""
+}
+
+func wrongPort(n *cells.Node, r *rand.Rand) string {
+	i := r.IntN(len(n.Entries.Ports))
+	n.Entries.Ports[i] = uint16((int(n.Entries.Ports[i]) + 1) % (len(n.State.PortClasses) + 1))
+	return fmt.Sprintf("class of port %d", i)
+}
+
+func wrongSlot(n *cells.Node, r *rand.Rand) string {
+	for i, s := range n.Entries.Slots {
+		for number := range n.Entries.Tables {
+			if number != s.Table {
+				s.Table = number
+				n.Entries.Slots[i] = s
+				return fmt.Sprintf("table of slot %d", i)
+			}
+		}
+	}
+	return ""
+}
+
+// edit changes a copy of the list of one endpoint.
+func edit(n *cells.Node, r *rand.Rand, change func([]hns.ACL) ([]hns.ACL, string)) string {
+	l := n.Lists[r.IntN(len(n.Lists))]
+	for id, list := range l.Programme.Lists {
+		changed, what := change(slices.Clone(list))
+		if what == "" {
+			continue
+		}
+		l.Programme.Lists[id] = changed
+		return fmt.Sprintf("%s, endpoint %s: %s", l.Name, id, what)
+	}
+	return ""
+}
+
+func wrongAction(n *cells.Node, r *rand.Rand) string {
+	return edit(n, r, func(list []hns.ACL) ([]hns.ACL, string) {
+		a := &list[r.IntN(len(list))]
+		if a.Action == hns.Allow {
+			a.Action = hns.Block
+		} else {
+			a.Action = hns.Allow
+		}
+		return list, "action of " + a.ID
+	})
+}
+
+func missingRule(n *cells.Node, r *rand.Rand) string {
+	return edit(n, r, func(list []hns.ACL) ([]hns.ACL, string) {
+		i := r.IntN(len(list))
+		return slices.Delete(list, i, i+1), "rule " + list[i].ID + " is gone"
+	})
+}
+
+func wrongPorts(n *cells.Node, r *rand.Rand) string {
+	return edit(n, r, func(list []hns.ACL) ([]hns.ACL, string) {
+		for i := range list {
+			if list[i].LocalPorts != "" {
+				list[i].LocalPorts = "79"
+				return list, "ports of " + list[i].ID
+			}
+			if list[i].RemotePorts != "" {
+				list[i].RemotePorts += ",5000-6000"
+				return list, "ports of " + list[i].ID
+			}
+		}
+		return list, ""
+	})
+}
+
+func wrongMember(n *cells.Node, r *rand.Rand) string {
+	return edit(n, r, func(list []hns.ACL) ([]hns.ACL, string) {
+		for i := range list {
+			if a := &list[i]; strings.Contains(a.RemoteAddresses, ",") {
+				_, a.RemoteAddresses, _ = strings.Cut(a.RemoteAddresses, ",")
+				return list, "addresses of " + a.ID
+			}
+		}
+		return list, ""
+	})
+}
+
+func wrongSet(n *cells.Node, r *rand.Rand) string {
+	for _, l := range n.Lists {
+		for id, members := range l.Programme.Sets {
+			if r.IntN(2) == 0 && len(members) > 0 {
+				l.Programme.Sets[id] = members[1:]
+				return "a member of " + id + " is gone"
+			}
+			l.Programme.Sets[id] = append(slices.Clone(members), netip.MustParseAddr("203.0.113.77"))
+			return "a member of " + id + " is too many"
+		}
+	}
+	return ""
+}
+
+// Whatever is made wrong on one side is found if it makes a difference for any
+// flow, and every difference that is found is one.
+func TestPlanted(t *testing.T) {
+	found := make(map[string]int)
+	for i, shape := range shapes {
+		for seed := range uint64(2) {
+			for k, p := range plants {
+				r := rand.New(rand.NewPCG(seed, uint64(k)))
+				for _, n := range nodes(t, seed, shape) {
+					what := p.make(n, r)
+					if what == "" {
+						continue
+					}
+					name := fmt.Sprintf("shape %d seed %d node %s: %s: %s", i, seed, n.State.Node, p.side, what)
+					wrong, certain := probe(t, n)
+					result, err := cells.Compare(context.Background(), n)
+					if err != nil {
+						if p.side == "HNS" {
+							continue // HNS would not take it
+						}
+						t.Fatalf("%s: %v", name, err)
+					}
+					if result.Differ == 0 && len(result.Problems) == 0 && wrong != "" {
+						t.Errorf("%s: not found: %s", name, wrong)
+					}
+					for _, d := range result.Differences {
+						if !certain(d) {
+							t.Errorf("%s: is no difference: %s", name, d)
+						}
+					}
+					if result.Differ > 0 {
+						found[fmt.Sprint(k)]++
+					}
+				}
+			}
+		}
+	}
+	for k := range plants {
+		if found[fmt.Sprint(k)] == 0 {
+			t.Errorf("plant %d (%s) never made a difference", k, plants[k].side)
+		}
+	}
+	t.Log(found)
+}
+
+// probe looks for a difference without package cells: it asks all sides about
+// single flows. It returns the first, and a function that judges one cell.
+func probe(t *testing.T, n *cells.Node) (wrong string, differs func(cells.Difference) bool) {
+	t.Helper()
+	reference := policy.NewEvaluator(n.Snapshot)
+	judge := func(id model.EndpointID, d model.Direction, a netip.Addr, p model.Protocol, port uint16) bool {
+		e := n.State.Endpoints[id]
+		pod, _ := n.Snapshot.Pods.Get(e.Pod)
+		want := n.State.Decide(id, d, a, p, port).Verdict
+		if reference.Endpoint(pod, d, a, p, port).Verdict != want || n.Entries.Lookup(n.Slots[id], d, a, p, port) != want {
+			return true
+		}
+		for _, l := range n.Lists {
+			rules, err := hns.ParseRules(l.Programme.Lists[id], l.Programme.EncodedSets())
+			if err != nil {
+				return true
+			}
+			for _, reading := range hns.Readings() {
+				allow := rules.Decide(hns.Packet{Direction: acl.PacketDirection(d), Remote: a, Protocol: uint8(p), Port: port}, reading).Allow
+				if allow != (want == model.Allow) && (allow || !l.Options.NoIPv6 || a.Is4()) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	addrs, ports := world.Probes(n.Snapshot)
+	r := rand.New(rand.NewPCG(1, 1))
+	for id, e := range n.State.Endpoints {
+		for range 60 { // a sample: the whole takes long, and plants are many
+			a, at := addrs[r.IntN(len(addrs))], ports[r.IntN(len(ports))]
+			d := model.Directions[r.IntN(2)]
+			if !slices.Contains(e.IPs, a) && !a.IsLoopback() && judge(id, d, a, at.Protocol, at.Port) {
+				return fmt.Sprintf("%s %s %s %s/%d", id, d, a, at.Protocol, at.Port), func(x cells.Difference) bool {
+					return judge(x.Endpoint, x.Direction, x.Remote, x.Protocol, x.Port)
+				}
+			}
+		}
+	}
+	return "", func(x cells.Difference) bool { return judge(x.Endpoint, x.Direction, x.Remote, x.Protocol, x.Port) }
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cells
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// portRange is a range of ports that some side tells from the others.
+type portRange struct {
+	protocol    model.Protocol
+	first, last uint16
+}
+
+// portRanges collects what the sides can tell ports apart by, and the protocols
+// without ports that lists name.
+type portRanges struct {
+	found map[portRange]bool
+	other map[model.Protocol]bool
+}
+
+// findPorts divides the ports of every protocol wherever a side may change its
+// mind, and joins the pieces that lie in the same ranges.
+func (c *comparison) findPorts() {
+	r := &portRanges{found: make(map[portRange]bool), other: map[model.Protocol]bool{model.ICMP: true, model.ICMPv6: true, 253: true}}
+	r.addPolicies(c.node.Snapshot)
+	for _, p := range c.node.State.Ports {
+		r.found[portRange{p.Protocol, p.First, p.Last}] = true
+	}
+	if c.node.Entries != nil {
+		r.addEntries(c.node.Entries)
+	}
+	for _, l := range c.lists() {
+		r.addList(l)
+	}
+	seen := make(map[string]bool)
+	for _, protocol := range model.PortProtocols {
+		var mine []portRange
+		starts := map[int]bool{0: true}
+		for f := range r.found {
+			if f.protocol == protocol {
+				mine = append(mine, f)
+				starts[int(f.first)] = true
+				starts[int(f.last)+1] = true
+			}
+		}
+		delete(starts, 65536)
+		slices.SortFunc(mine, func(a, b portRange) int { return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.last, b.last)) })
+		for _, start := range slices.Sorted(maps.Keys(starts)) {
+			p := portPoint{protocol, uint16(start)}
+			if key := c.portKey(p, mine); !seen[key] {
+				seen[key] = true
+				c.ports = append(c.ports, p)
+			}
+		}
+	}
+	for p := range r.other {
+		c.ports = append(c.ports, portPoint{protocol: p})
+	}
+	slices.SortFunc(c.ports, comparePorts)
+	c.result.Ports = len(c.ports)
+}
+
+// portKey is a text that two ports share if they lie in the same ranges. What
+// the State and the maps say of them is in it, too, in case it is not what their
+// ranges say.
+func (c *comparison) portKey(p portPoint, ranges []portRange) string {
+	class := c.node.State.PortClass(p.protocol, p.port)
+	key := []byte{byte(p.protocol), byte(class >> 8), byte(class)}
+	if c.node.Entries != nil {
+		if i, ok := policymap.PortIndex(p.protocol, p.port); ok {
+			key = append(key, byte(c.node.Entries.Ports[i]>>8), byte(c.node.Entries.Ports[i]))
+		}
+	}
+	for i, r := range ranges {
+		if r.first <= p.port && p.port <= r.last {
+			key = append(key, byte(i>>16), byte(i>>8), byte(i))
+		}
+	}
+	return string(key)
+}
+
+func (r *portRanges) addPolicies(s *model.Snapshot) {
+	names := make(map[string]bool)
+	for _, p := range s.Policies.All() {
+		for _, d := range model.Directions {
+			for _, rule := range p.Rules[d] {
+				for _, m := range rule.Ports {
+					if m.Name != "" {
+						names[m.Name] = true
+						continue
+					}
+					r.found[portRange{m.Protocol, m.First, m.Last}] = true
+				}
+			}
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	for _, p := range s.Pods.All() {
+		for _, n := range p.Ports {
+			if names[n.Name] {
+				r.found[portRange{n.Protocol, n.Port, n.Port}] = true
+			}
+		}
+	}
+}
+
+// addEntries finds where the map ports changes.
+func (r *portRanges) addEntries(e *policymap.Entries) {
+	for i, protocol := range model.PortProtocols {
+		part := e.Ports[i*65536 : (i+1)*65536]
+		for first := 0; first < len(part); {
+			last := first
+			for last+1 < len(part) && part[last+1] == part[first] {
+				last++
+			}
+			if part[first] != uint16(model.OtherPorts) {
+				r.found[portRange{protocol, uint16(first), uint16(last)}] = true
+			}
+			first = last + 1
+		}
+	}
+}
+
+// addList finds the ranges and the protocols that ACLs name. HNS refuses what
+// cannot be read; that is found elsewhere.
+func (r *portRanges) addList(list []hns.ACL) {
+	for _, a := range list {
+		protocols, _ := hns.ParseProtocols(a.Protocols)
+		for _, p := range protocols {
+			if protocol := model.Protocol(p); !protocol.HasPorts() {
+				r.other[protocol] = true
+			}
+		}
+		for _, text := range []string{a.LocalPorts, a.RemotePorts} {
+			ranges, _ := hns.ParsePorts(text)
+			for _, p := range ranges {
+				for _, protocol := range model.PortProtocols {
+					r.found[portRange{protocol, p.First, p.Last}] = true
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cells
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// subject is an endpoint that stands for all that no side can tell from it.
+type subject struct {
+	id    model.EndpointID
+	state model.EndpointState
+	pod   *model.Pod
+	table *model.Table // nil: denies everything
+	slot  uint32
+	rules []*hns.Rules // by variant
+	// readings, by variant: those for which the same rules match an address
+	// are together.
+	readings [][][]hns.Reading
+	// reported, by variant: the lowering said that it denies more than the State.
+	reported []bool
+}
+
+// subjectKey is all that the sides see of an endpoint, besides its own address.
+type subjectKey struct {
+	pod   podKey
+	known bool
+	table model.TableID
+	// number is the table of the endpoint's slot; lists are the first elements
+	// of its ACLs, which endpoints share.
+	number uint32
+	lists  [4]*hns.ACL
+}
+
+// podKey is all that policies see of a pod, besides its addresses.
+type podKey struct {
+	namespace string
+	labels    model.Labels
+	ports     string
+}
+
+func keyOf(p *model.Pod) podKey {
+	k := podKey{namespace: p.Namespace, labels: p.Labels}
+	for _, n := range p.Ports {
+		k.ports += fmt.Sprintf("%s %d %d\n", n.Name, n.Protocol, n.Port)
+	}
+	return k
+}
+
+// subjects groups the endpoints. Endpoints that a side does not know at all are
+// problems.
+func (c *comparison) findSubjects() {
+	seen := make(map[subjectKey]bool)
+	tables := make(map[model.TableID]bool)
+	for _, id := range slices.Sorted(maps.Keys(c.node.State.Endpoints)) {
+		e := c.node.State.Endpoints[id]
+		s := subject{id: id, state: e, table: c.node.State.Tables[e.Table]}
+		tables[e.Table] = true
+		key := subjectKey{table: e.Table}
+		if s.pod, key.known = c.node.Snapshot.Pods.Get(e.Pod); key.known {
+			key.pod = keyOf(s.pod)
+		}
+		if c.node.Entries != nil {
+			slot, ok := c.node.Slots[id]
+			if !ok {
+				c.problem("endpoint %s has no slot in the maps", id)
+				continue
+			}
+			s.slot = slot
+			key.number = c.node.Entries.Slots[slot].Table
+			if got, ok := c.node.Entries.Tables[key.number]; !ok || got != e.Table {
+				c.problem("endpoint %s: slot %d has table %d, which is %s in the map tables and should be %s", id, slot, key.number, got, e.Table)
+			}
+		}
+		for v := range c.node.Lists {
+			if list := c.node.Lists[v].Programme.Lists[id]; len(list) > 0 {
+				key.lists[v] = &list[0]
+			} else {
+				c.problem("endpoint %s has no ACLs for %s: everything would pass", id, c.node.Lists[v].Name)
+			}
+		}
+		c.result.Endpoints++
+		if !seen[key] {
+			seen[key] = true
+			c.subjects = append(c.subjects, s)
+		}
+	}
+	c.result.Tables, c.result.Subjects = len(tables), len(c.subjects)
+}
+
+// checkMaps reads the maps back as a starting agent does.
+func (c *comparison) checkMaps() {
+	if c.node.Entries == nil {
+		return
+	}
+	_, problems := policymap.Decode(c.node.Entries.Clone(), c.node.Slots, capacity)
+	slices.Sort(problems)
+	for _, p := range problems {
+		c.problem("maps: %s", p)
+	}
+}
+
+// portPoint is a protocol and a port that stand for all that no side can tell
+// from them.
+type portPoint struct {
+	protocol model.Protocol
+	port     uint16
+}
+
+func comparePorts(a, b portPoint) int {
+	return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.port, b.port))
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+)
+
+const testHelp = `Run unit tests of policies: each file holds clusters, questions about flows in
+them, and the verdicts that are wanted. Files are YAML (.yaml, .yml), or JSON
+Lines with one case a line; both may be compressed with gzip. The formats are
+described in docs/testing-policies.md.
+
+Every query is decided by each engine:
+  evaluate  the reference, which reads the policies from top to bottom
+  tables    the compiled tables
+  maps      the entries of the BPF maps that hold the tables
+  program   the BPF programs themselves, run by the kernel; needs root on Linux
+  acl       the ACLs for every version of HNS, under every reading of what HNS
+            leaves undocumented
+
+Each query that is not decided as wanted is printed with what each engine says
+and the rule that decided. The last line has the totals.
+
+Exit status: 0 if every query passes, 1 if one fails or an engine was not run,
+2 if the command line or a file is not right.`
+
+// checkOptions are the flags of the test command.
+type checkOptions struct {
+	engines string
+	jobs    int
+}
+
+func (e env) testCommand() *cobra.Command {
+	o := &checkOptions{}
+	c := &cobra.Command{
+		Use:   "test FILE...",
+		Short: "Run unit tests of policies",
+		Long:  testHelp,
+		RunE: answering(func(c *cobra.Command, files []string) error {
+			engines, err := engine.Parse(o.engines)
+			switch {
+			case err != nil:
+				return usageError{fmt.Errorf("--engine %q: %w", o.engines, err)}
+			case len(files) == 0:
+				return usageError{errors.New("no tests: name one or more files")}
+			case o.jobs < 1 || o.jobs > maxJobs:
+				return usageError{fmt.Errorf("--jobs %d: give 1 to %d", o.jobs, maxJobs)}
+			}
+			return e.check(c.Context(), files, engines, o.jobs)
+		}),
+	}
+	f := c.Flags()
+	f.StringVar(&o.engines, "engine", "evaluate,tables,maps,acl", "comma separated engines, or all")
+	f.IntVar(&o.jobs, "jobs", min(runtime.GOMAXPROCS(0), maxJobs), "cases that are judged at one time")
+	return c
+}
+
+const (
+	maxJobs = 64
+	// progressEvery is how often a long run says how far it is.
+	progressEvery = 5 * time.Second
+)
+
+var errBadTests = errors.New("not all tests could be run: mend the files that are named above")
+
+// totals is what the last line says. A query passes if every engine that ran
+// gives the wanted verdict.
+type totals struct {
+	cases, queries, pass, fail int
+	impossible, bad            int
+}
+
+// check runs the tests of the files.
+func (e env) check(ctx context.Context, files, engines []string, jobs int) error {
+	program, missing := e.prepareProgram(&engines)
+	if program != nil {
+		defer program.Close()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cases, judged := make(chan *testCase), make(chan *outcome)
+	go func() {
+		defer close(cases)
+		r := reader{ctx: ctx, out: cases}
+		for _, f := range files {
+			r.file(f)
+		}
+	}()
+	var workers sync.WaitGroup
+	for range jobs {
+		j := &judge{engines: engines, program: program}
+		program = nil // each worker has its own; the first takes this one
+		workers.Go(func() {
+			defer j.close()
+			for c := range cases {
+				judged <- j.judge(c)
+			}
+		})
+	}
+	go func() {
+		workers.Wait()
+		close(judged)
+	}()
+	sum, err := e.report(judged)
+	if sum.impossible > 0 {
+		fmt.Fprintf(e.stderr, "isthmusctl: %d queries are of packets that cannot exist: engines that need packets were not asked about them\n", sum.impossible)
+	}
+	fmt.Fprintf(e.stdout, "test: cases=%d queries=%d engines=%d pass=%d fail=%d\n", sum.cases, sum.queries, len(engines), sum.pass, sum.fail)
+	switch {
+	case err != nil:
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case sum.bad > 0:
+		return errBadTests
+	case sum.fail > 0 || missing:
+		return errNo
+	}
+	return nil
+}
+
+// prepareProgram takes the program engine off the list if it cannot run here,
+// says so, and reports that it is missing.
+func (e env) prepareProgram(engines *[]string) (program *engine.Program, missing bool) {
+	var rest []string
+	for _, name := range *engines {
+		if name != "program" {
+			rest = append(rest, name)
+			continue
+		}
+		program = &engine.Program{}
+		if err := program.Ready(); err != nil {
+			fmt.Fprintf(e.stdout, "program: not run: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+			program, missing = nil, true
+			continue
+		}
+		rest = append(rest, name)
+	}
+	*engines = rest
+	return program, missing
+}
+
+// report prints what was found, in the order of the files, and adds it up.
+func (e env) report(judged <-chan *outcome) (totals, error) {
+	var sum totals
+	var failed error
+	waiting := make(map[int]*outcome)
+	next := 0
+	tick := time.NewTicker(progressEvery)
+	defer tick.Stop()
+	started := time.Now()
+	for {
+		select {
+		case <-tick.C:
+			fmt.Fprintf(e.stderr, "test: %d cases, %d queries after %s\n", sum.cases, sum.queries, time.Since(started).Round(time.Second))
+		case o, ok := <-judged:
+			if !ok {
+				return sum, failed
+			}
+			waiting[o.number] = o
+			for waiting[next] != nil {
+				if err := sum.add(waiting[next], e.stdout, e.stderr); err != nil && failed == nil {
+					failed = err
+				}
+				delete(waiting, next)
+				next++
+			}
+		}
+	}
+}
+
+// add counts an outcome and prints what is to be said about it.
+func (t *totals) add(o *outcome, stdout, stderr io.Writer) error {
+	t.queries += o.queries
+	t.fail += o.failed
+	t.pass += o.queries - o.failed
+	t.impossible += o.impossible
+	if o.counts {
+		t.cases++
+	}
+	for _, w := range o.warnings {
+		fmt.Fprintf(stderr, "isthmusctl: %s\n", w)
+	}
+	if o.bad != nil {
+		t.bad++
+		fmt.Fprintf(stderr, "isthmusctl: %s\n", strings.ReplaceAll(o.bad.Error(), "\n", "; "))
+	}
+	_, err := io.WriteString(stdout, o.text.String())
+	return err
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// testCase is a cluster and what is asked about it, or an object and what the
+// API server says of it, or what is wrong with a file.
+type testCase struct {
+	number int // in the order of the files
+	// at is "file:line", title the name and the source of the case.
+	at, title string
+	// files are the manifests of the cluster.
+	files []kube.File
+	// complete gives nodes and addresses to pods that have none.
+	complete   bool
+	queries    []testQuery
+	validation *validation
+	warnings   []string
+	bad        error
+}
+
+// testQuery is one question.
+type testQuery struct {
+	at       string // "file:line"; the case's if empty
+	from, to string
+	protocol model.Protocol
+	port     uint16
+	want     model.Verdict
+}
+
+func (q testQuery) String() string {
+	if !q.protocol.HasPorts() {
+		return fmt.Sprintf("%s -> %s %s", q.from, q.to, q.protocol)
+	}
+	return fmt.Sprintf("%s -> %s %s/%d", q.from, q.to, q.protocol, q.port)
+}
+
+// flow finds out what the ends of the query are in a cluster. Of a pod or node
+// with several addresses it is the first; fit makes it the one of the family
+// that the other end has.
+func (q testQuery) flow(s *model.Snapshot, fit bool) (model.Flow, error) {
+	f := model.Flow{Protocol: q.protocol, Port: q.port}
+	src, err := queryAddresses(s, q.from)
+	if err != nil {
+		return f, fmt.Errorf("from: %w", err)
+	}
+	dst, err := queryAddresses(s, q.to)
+	if err != nil {
+		return f, fmt.Errorf("to: %w", err)
+	}
+	f.Src, f.Dst = src[0], dst[0]
+	if fit {
+		f.Src, f.Dst, err = sameFamily(src, dst, q.protocol)
+	}
+	return f, err
+}
+
+// queryAddresses resolves one end of a query: "node:NAME" or what commands take.
+// There is at least one address.
+func queryAddresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
+	name, ok := strings.CutPrefix(text, "node:")
+	if !ok {
+		return addresses(s, text)
+	}
+	n, ok := s.Nodes.Get(name)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%q: no such node among the objects: add it, or name another", text)
+	case len(n.Addresses) == 0:
+		return nil, fmt.Errorf("%q: the node has no address: give it status.addresses", text)
+	}
+	return n.Addresses, nil
+}
+
+// protocolAndPort reads the protocol and the port of a query. Protocols without
+// ports have none.
+func protocolAndPort(protocol string, port *int) (model.Protocol, uint16, error) {
+	p := model.TCP
+	if protocol != "" {
+		var err error
+		if p, err = model.ParseProtocol(protocol); err != nil {
+			return 0, 0, err
+		}
+	}
+	switch {
+	case port == nil && p.HasPorts():
+		return 0, 0, fmt.Errorf("port: missing: give the destination port, 0 to 65535")
+	case port == nil:
+		return p, 0, nil
+	case *port < 0 || *port > 65535:
+		return 0, 0, fmt.Errorf("port: %d: give the destination port, 0 to 65535", *port)
+	case *port != 0 && !p.HasPorts():
+		return 0, 0, fmt.Errorf("port: %d: %s has no ports: leave it out", *port, p)
+	}
+	return p, uint16(*port), nil
+}
+
+func verdict(text string) (model.Verdict, error) {
+	switch strings.ToLower(text) {
+	case "allow":
+		return model.Allow, nil
+	case "deny":
+		return model.Deny, nil
+	}
+	return model.Deny, fmt.Errorf("want: %q: give allow or deny", text)
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+)
+
+// outcome is what became of a case.
+type outcome struct {
+	number          int
+	counts          bool // it is a case, not a file that could not be read
+	queries, failed int
+	// impossible is how many queries are of packets that cannot exist.
+	impossible int
+	text       strings.Builder // about what failed
+	warnings   []string
+	bad        error // what is wrong with the file
+}
+
+// judge judges cases one after the other; it belongs to one goroutine.
+type judge struct {
+	engines []string
+	// program is kept from case to case: it takes long to load.
+	program *engine.Program
+}
+
+func (j *judge) close() {
+	if j.program != nil {
+		j.program.Close()
+	}
+}
+
+// fresh returns engines that have seen no cluster, save for the program engine:
+// its maps go from one case to the next by the writes that a node would make.
+func (j *judge) fresh() ([]engine.Engine, error) {
+	var all []engine.Engine
+	for _, name := range j.engines {
+		if name == "program" {
+			if j.program == nil {
+				j.program = &engine.Program{}
+			}
+			all = append(all, j.program)
+			continue
+		}
+		e, err := engine.New(name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+func (j *judge) judge(c *testCase) *outcome {
+	o := &outcome{number: c.number, warnings: c.warnings, bad: c.bad}
+	if c.bad != nil {
+		return o
+	}
+	o.counts = true
+	if c.validation != nil {
+		c.validation.judge(c, o)
+		return o
+	}
+	objects, warnings, errs := kube.ParseFiles(c.files, kube.DefaultLimits())
+	for _, w := range warnings {
+		if c.complete && !strings.HasPrefix(w.Detail, "also in ") { // a test may replace what all share
+			o.warnings = append(o.warnings, w.String())
+		}
+	}
+	if len(errs) > 0 {
+		o.queries, o.failed = len(c.queries), len(c.queries)
+		if c.complete { // a file that a person wrote, with lines
+			o.bad = errs[0]
+			return o
+		}
+		fmt.Fprintf(&o.text, "FAIL %s %s: all %d queries: the objects are not accepted: %s\n", c.at, c.title, len(c.queries), about(errs[0]))
+		return o
+	}
+	if c.complete {
+		place(&objects)
+	}
+	o.bad = j.ask(c, objects.Snapshot(), o)
+	return o
+}
+
+// about names the object and the field of an error in a case of JSON Lines,
+// whose objects have no lines of their own.
+func about(e kube.DocumentError) string {
+	e.File, e.Document, e.Line = "objects", 0, 0
+	return e.Error()
+}
+
+// where is the line of a query, or else that of its case.
+func where(query, testCase string) string {
+	if query != "" {
+		return query
+	}
+	return testCase
+}
+
+// question is a query in its cluster.
+type question struct {
+	*testQuery
+	flow  model.Flow
+	cells []engine.Question
+	says  []string // what engines say that is not what is wanted
+	// asked is how many engines could be asked.
+	asked int
+}
+
+// ask puts the queries of a case to all engines.
+func (j *judge) ask(c *testCase, s *model.Snapshot, o *outcome) error {
+	asked := make([]question, len(c.queries))
+	cluster := engine.Compile(s, nil)
+	for i := range c.queries {
+		q := question{testQuery: &c.queries[i]}
+		var err error
+		if q.flow, err = q.testQuery.flow(s, c.complete); err != nil {
+			return fmt.Errorf("%s: %s: %w", where(q.at, c.at), c.title, err)
+		}
+		q.cells = cluster.Questions(q.flow)
+		asked[i] = q
+	}
+	o.queries = len(asked)
+	engines, err := j.fresh()
+	if err != nil {
+		return err
+	}
+	for _, e := range engines {
+		if err := e.Load(cluster); err != nil {
+			return fmt.Errorf("%s: %s: engine %s: %w", c.at, c.title, e.Name(), err)
+		}
+		for i := range asked {
+			asked[i].put(e)
+		}
+	}
+	reference := policy.NewEvaluator(s)
+	for i := range asked {
+		if asked[i].asked < len(engines) {
+			o.impossible++
+		}
+		if asked[i].asked == 0 {
+			asked[i].says = append(asked[i].says, "no packet can be like this, and none of the engines decides without one")
+		}
+		if len(asked[i].says) > 0 {
+			o.failed++
+			asked[i].explain(c, &o.text, cluster, reference)
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(cluster.Unsupported)) {
+		for _, u := range cluster.Unsupported[node] {
+			o.warnings = append(o.warnings, fmt.Sprintf("%s: %s: node %q: %s", c.at, c.title, node, u))
+		}
+	}
+	return nil
+}
+
+// put asks one engine, and notes what it says if that is not what is wanted.
+// Engines that make packets cannot be asked about one that cannot exist.
+func (q *question) put(e engine.Engine) {
+	verdict := model.Allow
+	for _, cell := range q.cells {
+		v, err := e.Decide(cell)
+		if errors.Is(err, engine.ErrImpossible) {
+			return
+		}
+		if err != nil {
+			q.asked++
+			q.says = append(q.says, fmt.Sprintf("%s: %v", e.Name(), err))
+			return
+		}
+		verdict = min(verdict, v)
+	}
+	q.asked++
+	if verdict != q.want {
+		q.says = append(q.says, fmt.Sprintf("%s says %s", e.Name(), verdict))
+	}
+}
+
+// explain prints a query that failed and what decides it at both ends, by the
+// reference and by the tables.
+func (q *question) explain(c *testCase, out *strings.Builder, cluster *engine.Cluster, reference *policy.Evaluator) {
+	fmt.Fprintf(out, "FAIL %s %s: %s: want %s: %s\n", where(q.at, c.at), c.title, q.testQuery, q.want, strings.Join(q.says, "; "))
+	if len(q.cells) == 0 {
+		fmt.Fprintf(out, "  neither %s nor %s is a pod that policies apply to\n", q.flow.Src, q.flow.Dst)
+	}
+	for _, cell := range q.cells {
+		end := "to"
+		if cell.Direction == model.Ingress {
+			end = "from"
+		}
+		fmt.Fprintf(out, "  %s of %s, %s %s\n", cell.Direction, cell.Pod.PodID, end, cell.Remote)
+		fmt.Fprintf(out, "    evaluate: %s\n", reference.Endpoint(cell.Pod, cell.Direction, cell.Remote, cell.Protocol, cell.Port))
+		fmt.Fprintf(out, "    tables:   %s\n", cluster.States[cell.Node].Decide(cell.Endpoint, cell.Direction, cell.Remote, cell.Protocol, cell.Port))
+	}
+}

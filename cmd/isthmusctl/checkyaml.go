@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/isthmus-net/isthmus/common/kube"
+)
+
+// yamlFile is a file of tests that is being read.
+type yamlFile struct {
+	*reader
+	path  string
+	lines [][]byte
+	// shared are the manifests that all tests of the file have in common.
+	shared []kube.File
+}
+
+// yaml reads tests as docs/testing-policies.md describes them.
+func (r *reader) yaml(path string, text []byte) error {
+	f := &yamlFile{reader: r, path: path, lines: bytes.Split(text, []byte("\n"))}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	var doc, more yaml.Node
+	if err := d.Decode(&doc); err != nil {
+		if errors.Is(err, io.EOF) {
+			return errors.New("no tests in it: see docs/testing-policies.md")
+		}
+		return fmt.Errorf("%s: write valid YAML", strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "yaml: "))
+	}
+	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
+		return errors.New("more than one YAML document: write one, and manifests under objects or in files of their own")
+	}
+	fields, err := f.fields(doc.Content[0], "manifests", "objects", "tests")
+	if err != nil {
+		return err
+	}
+	if err := f.manifests(fields["manifests"]); err != nil {
+		return err
+	}
+	if f.shared, err = f.objects(f.shared, fields["objects"]); err != nil {
+		return err
+	}
+	tests, err := f.items(fields["tests"], "tests")
+	if err != nil {
+		return err
+	}
+	if len(tests) == 0 || len(tests) > maxCases {
+		return fmt.Errorf("tests: %d: give 1 to %d", len(tests), maxCases)
+	}
+	for _, t := range tests {
+		c, err := f.test(t)
+		if err != nil {
+			return err
+		}
+		if !r.send(c) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// wrong says what is wrong on the line of a node.
+func (f *yamlFile) wrong(n *yaml.Node, format string, args ...any) error {
+	return fmt.Errorf("line %d: %w", n.Line, fmt.Errorf(format, args...))
+}
+
+// real is what an alias stands for.
+func real(n *yaml.Node) *yaml.Node {
+	if n != nil && n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+// fields returns the members of a mapping by name; only the named ones may
+// occur, and each once.
+func (f *yamlFile) fields(n *yaml.Node, names ...string) (map[string]*yaml.Node, error) {
+	n = real(n)
+	if n.Kind != yaml.MappingNode {
+		return nil, f.wrong(n, "want a mapping with %s", strings.Join(names, ", "))
+	}
+	found := make(map[string]*yaml.Node)
+	for i := 0; i < len(n.Content); i += 2 {
+		key := n.Content[i]
+		if !slices.Contains(names, key.Value) {
+			return nil, f.wrong(key, "field %q is not known: want %s", key.Value, strings.Join(names, ", "))
+		}
+		if found[key.Value] != nil {
+			return nil, f.wrong(key, "field %q is there twice: write it once", key.Value)
+		}
+		found[key.Value] = real(n.Content[i+1])
+	}
+	return found, nil
+}
+
+// items returns the elements of a list; nothing at all is an empty list.
+func (f *yamlFile) items(n *yaml.Node, name string) ([]*yaml.Node, error) {
+	if n == nil || n.Tag == "!!null" {
+		return nil, nil
+	}
+	if n.Kind != yaml.SequenceNode {
+		return nil, f.wrong(n, "%s: want a list", name)
+	}
+	return n.Content, nil
+}
+
+// text reads a scalar.
+func (f *yamlFile) text(n *yaml.Node, name string) (string, error) {
+	if n == nil {
+		return "", nil
+	}
+	if n.Kind != yaml.ScalarNode {
+		return "", f.wrong(n, "%s: want a text, not a list or a mapping", name)
+	}
+	return n.Value, nil
+}
+
+// texts reads a scalar or a list of them.
+func (f *yamlFile) texts(n *yaml.Node, name string) ([]string, error) {
+	if n == nil || n.Kind != yaml.SequenceNode {
+		t, err := f.text(n, name)
+		return []string{t}, err
+	}
+	var all []string
+	for _, e := range n.Content {
+		t, err := f.text(real(e), name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// manifests reads the files and directories that are named, from where the file
+// of tests is.
+func (f *yamlFile) manifests(n *yaml.Node) error {
+	list, err := f.items(n, "manifests")
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		path, err := f.text(real(e), "manifests")
+		if err != nil {
+			return err
+		}
+		if path == "" {
+			return f.wrong(e, "manifests: empty: name a file or a directory")
+		}
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(filepath.Dir(f.path), filepath.FromSlash(path))
+		}
+		files, errs := kube.ReadFiles(f.ctx, path, kube.DefaultLimits())
+		switch {
+		case len(errs) > 0:
+			return f.wrong(e, "manifests: %w", errs[0])
+		case len(files) == 0:
+			return f.wrong(e, "manifests: %s: no manifests in it: want .yaml, .yml or .json files", path)
+		}
+		f.shared = append(f.shared, files...)
+	}
+	return nil
+}
+
+// objects adds objects that are written in the file of tests, each as a file
+// that is called by the line on which it begins.
+func (f *yamlFile) objects(to []kube.File, n *yaml.Node) ([]kube.File, error) {
+	list, err := f.items(n, "objects")
+	if err != nil {
+		return nil, err
+	}
+	to = slices.Clip(to)
+	for _, e := range list {
+		if e.Kind != yaml.MappingNode || n.Style&yaml.FlowStyle != 0 {
+			return nil, f.wrong(e, "objects: want a list with one object after each dash, no aliases")
+		}
+		to = append(to, kube.File{Name: fmt.Sprintf("%s:%d", f.path, e.Line), Data: f.source(e)})
+	}
+	return to, nil
+}
+
+// source returns the text of an element of a list, moved to the left, so that
+// it is read as the same text in a file of manifests is.
+func (f *yamlFile) source(n *yaml.Node) []byte {
+	indent := n.Column - 1
+	var out bytes.Buffer
+	for i := n.Line - 1; i < len(f.lines); i++ {
+		line := f.lines[i]
+		if i == n.Line-1 {
+			line = line[min(indent, len(line)):]
+		} else {
+			rest := bytes.TrimLeft(line, " ")
+			spaces := len(line) - len(rest)
+			if content := bytes.TrimSpace(rest); spaces < indent && len(content) > 0 && content[0] != '#' {
+				break
+			}
+			line = line[min(indent, spaces):]
+		}
+		out.Write(line)
+		out.WriteByte('\n')
+	}
+	return out.Bytes()
+}
+
+// test reads one test.
+func (f *yamlFile) test(n *yaml.Node) (*testCase, error) {
+	fields, err := f.fields(n, "name", "objects", "queries")
+	if err != nil {
+		return nil, err
+	}
+	c := &testCase{at: fmt.Sprintf("%s:%d", f.path, real(n).Line), complete: true}
+	if c.title, err = f.text(fields["name"], "name"); err != nil {
+		return nil, err
+	}
+	if c.title == "" {
+		return nil, f.wrong(real(n), "name: missing: say what the test shows")
+	}
+	if c.files, err = f.objects(f.shared, fields["objects"]); err != nil {
+		return nil, err
+	}
+	queries, err := f.items(fields["queries"], "queries")
+	if err != nil {
+		return nil, err
+	}
+	for _, q := range queries {
+		more, err := f.queries(q)
+		if err != nil {
+			return nil, err
+		}
+		c.queries = append(c.queries, more...)
+	}
+	if len(c.queries) == 0 || len(c.queries) > maxQueries {
+		return nil, f.wrong(real(n), "queries: %d: give 1 to %d", len(c.queries), maxQueries)
+	}
+	return c, nil
+}
+
+// queries reads one entry; lists in it stand for every combination.
+func (f *yamlFile) queries(n *yaml.Node) ([]testQuery, error) {
+	fields, err := f.fields(n, "from", "to", "port", "protocol", "want")
+	if err != nil {
+		return nil, err
+	}
+	n = real(n)
+	var lists [4][]string
+	for i, name := range []string{"from", "to", "port", "protocol"} {
+		if lists[i], err = f.texts(fields[name], name); err != nil {
+			return nil, err
+		}
+		if i < 2 && (len(lists[i]) == 0 || slices.Contains(lists[i], "")) {
+			return nil, f.wrong(n, "%s: missing: give namespace/pod, node:NAME or an address", name)
+		}
+	}
+	want, err := f.text(fields["want"], "want")
+	if err != nil {
+		return nil, err
+	}
+	if count := len(lists[0]) * len(lists[1]) * len(lists[2]) * len(lists[3]); count == 0 || count > maxQueries {
+		return nil, f.wrong(n, "queries: %d combinations: give 1 to %d", count, maxQueries)
+	}
+	var all []testQuery
+	for _, protocol := range lists[3] {
+		for _, port := range lists[2] {
+			q, err := yamlQuery(protocol, port, want)
+			if err != nil {
+				return nil, f.wrong(n, "%w", err)
+			}
+			q.at = fmt.Sprintf("%s:%d", f.path, n.Line)
+			for _, q.from = range lists[0] {
+				for _, q.to = range lists[1] {
+					all = append(all, q)
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+func yamlQuery(protocol, port, want string) (q testQuery, err error) {
+	var number *int
+	if port != "" {
+		n, err := strconv.Atoi(port)
+		if err != nil {
+			return q, fmt.Errorf("port: %q: give the destination port, 0 to 65535", port)
+		}
+		number = &n
+	}
+	if q.protocol, q.port, err = protocolAndPort(protocol, number); err != nil {
+		return q, err
+	}
+	q.want, err = verdict(want)
+	return q, err
+}

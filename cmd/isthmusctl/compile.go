@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// compileOptions are the flags of compile.
+type compileOptions struct {
+	source
+	nodes  []string
+	os     string
+	hns    []string
+	mode   string
+	output string
+}
+
+func (e env) compileCommand() *cobra.Command {
+	o := &compileOptions{}
+	c := &cobra.Command{
+		Use:   "compile",
+		Short: "Print what each node enforces: tables, map entries of Linux, or HNS requests of Windows",
+		Long: `Print what each node should enforce for all of its pods.
+
+Without --os that are the compiled tables, which are the same on every system. With --os linux it is the
+entries of the BPF maps. With --os windows it is the requests that the agent sends to HNS, in order, for endpoints
+that were just made and deny everything; it is always JSON. With --node the node need not run that system.
+
+Exit status: 0, or 2 after an error.`,
+		Args: noArgs,
+		RunE: answering(func(c *cobra.Command, _ []string) error { return e.compile(c.Context(), o) }),
+	}
+	o.register(c)
+	o.registerWitnesses(c)
+	f := c.Flags()
+	f.StringSliceVar(&o.nodes, "node", nil, "compile for these nodes only")
+	f.StringVar(&o.os, "os", "", "linux or windows: print what this system is given")
+	f.StringSliceVar(&o.hns, "hns", []string{"13.3"}, "versions of HNS to print requests for")
+	f.StringVar(&o.mode, "hns-mode", "l2bridge", "the network of Windows nodes: l2bridge or overlay")
+	registerOutput(c, &o.output, "text", "json")
+	return c
+}
+
+func (e env) compile(ctx context.Context, o *compileOptions) error {
+	if err := checkOutput(o.output, "text", "json"); err != nil {
+		return err
+	}
+	if !slices.Contains([]string{"", string(model.Linux), string(model.Windows)}, o.os) {
+		return usageError{fmt.Errorf("--os %q: give linux or windows", o.os)}
+	}
+	if o.mode != "l2bridge" && o.mode != "overlay" {
+		return usageError{fmt.Errorf("--hns-mode %q: give l2bridge or overlay", o.mode)}
+	}
+	versions, err := parseVersions(o.hns)
+	if err != nil {
+		return err
+	}
+	s, err := e.open(ctx, &o.source)
+	if err != nil {
+		return err
+	}
+	nodes, err := o.choose(s)
+	if err != nil {
+		return err
+	}
+	switch model.OS(o.os) {
+	case model.Linux:
+		return e.compileMaps(s, nodes, o.output)
+	case model.Windows:
+		return e.compileRequests(s, nodes, versions, o.mode == "overlay")
+	}
+	reports := []*nodeReport{}
+	for _, n := range nodes {
+		reports = append(reports, reportNode(s, n))
+	}
+	if o.output == "json" {
+		return encodeJSON(e.stdout, reports)
+	}
+	for i, r := range reports {
+		if i > 0 {
+			fmt.Fprintln(e.stdout)
+		}
+		if err := r.write(e.stdout); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// choose lists the nodes to compile for.
+func (o *compileOptions) choose(s *model.Snapshot) ([]*model.Node, error) {
+	var nodes []*model.Node
+	for _, name := range o.nodes {
+		n, ok := s.Nodes.Get(name)
+		if !ok {
+			return nil, usageError{fmt.Errorf("--node %s: no such node; there are: %s", name, orNone(some(nodeNames(s))))}
+		}
+		nodes = append(nodes, n)
+	}
+	if len(o.nodes) > 0 {
+		return nodes, nil
+	}
+	for _, name := range nodeNames(s) {
+		n, _ := s.Nodes.Get(name)
+		runs := n.OS
+		if runs == "" {
+			runs = model.Linux
+		}
+		if o.os == "" || model.OS(o.os) == runs {
+			nodes = append(nodes, n)
+		}
+	}
+	switch {
+	case len(nodes) == 0 && s.Nodes.Len() == 0:
+		return nil, errors.New("there are no nodes and no pods to compile for; --witnesses makes a pod for every policy")
+	case len(nodes) == 0:
+		return nil, fmt.Errorf("no node runs %s: name one with --node to compile it as if it did", o.os)
+	}
+	return nodes, nil
+}
+
+func nodeNames(s *model.Snapshot) []string {
+	var names []string
+	for name := range s.Nodes.All() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

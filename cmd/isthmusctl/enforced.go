@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// hnsVersion is a version of HNS to lower for.
+type hnsVersion = hns.Version
+
+// parseVersions reads versions such as 13.3; none means all that are tested.
+func parseVersions(texts []string) ([]hnsVersion, error) {
+	if len(texts) == 0 {
+		return hns.Profiles(), nil
+	}
+	var all []hnsVersion
+	for _, t := range texts {
+		major, minor, found := strings.Cut(t, ".")
+		m, err1 := strconv.ParseUint(major, 10, 16)
+		n, err2 := strconv.ParseUint(minor, 10, 16)
+		v := hns.Version{Major: int(m), Minor: int(n)}
+		if !found || err1 != nil || err2 != nil {
+			return nil, usageError{fmt.Errorf("--hns %q: give a version such as %s", t, versionsText(hns.Profiles()))}
+		}
+		if !v.Supports(hns.Schema2API) {
+			return nil, usageError{fmt.Errorf("--hns %q: older than 9.2, which Isthmus does not run on", t)}
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+func versionsText(versions []hnsVersion) string {
+	parts := make([]string, len(versions))
+	for i, v := range versions {
+		parts[i] = v.String()
+	}
+	return strings.Join(parts, ", ")
+}
+
+// aclOptions are those that the agent uses on a version of HNS.
+func aclOptions(v hnsVersion) acl.Options {
+	return acl.Options{Sets: v.Supports(hns.Sets), NoIPv6: !v.Supports(hns.DualStack)}.Defaults()
+}
+
+// platformName is how reports call a version of HNS.
+func platformName(v hnsVersion) string { return "HNS " + v.String() }
+
+// localEndpoints are the pods of a node that policies apply to.
+func localEndpoints(s *model.Snapshot, node string) map[model.EndpointID]policy.Endpoint {
+	local := make(map[model.EndpointID]policy.Endpoint)
+	for _, p := range s.Pods.All() {
+		if p.Node == node && p.Policed() && len(p.IPs) > 0 {
+			local[engine.EndpointOf(p)] = policy.Endpoint{Pod: p.PodID, IPs: p.IPs}
+		}
+	}
+	return local
+}
+
+// compileNode works out what a node should enforce for all of its pods.
+func compileNode(s *model.Snapshot, node string) (*model.State, []model.Unsupported) {
+	return policy.Compile(policy.Input{Snapshot: s, Node: node, Endpoints: localEndpoints(s, node)})
+}
+
+// enforcementCheck is what a data path makes of a flow.
+type enforcementCheck struct {
+	Platform string `json:"platform"`
+	Verdict  string `json:"verdict"`
+	// Exact: it is what the policies say.
+	Exact   bool     `json:"exact"`
+	Reasons []string `json:"reasons,omitempty"`
+}
+
+// checkEnforcement asks what the pod's node would really hold: the tables of
+// Linux, or the ACLs of Windows under every reading of HNS.
+func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remote netip.Addr, f model.Flow, versions []hnsVersion) []enforcementCheck {
+	state, unsupported := compileNode(s, pod.Node)
+	id := engine.EndpointOf(pod)
+	want := policy.NewEvaluator(s).Endpoint(pod, d, remote, f.Protocol, f.Port).Verdict
+	table := state.Decide(id, d, remote, f.Protocol, f.Port).Verdict
+	check := func(platform string, got model.Verdict, reported []model.Unsupported) enforcementCheck {
+		c := enforcementCheck{Platform: platform, Verdict: got.String(), Exact: got == want}
+		if !c.Exact {
+			c.Reasons = []string{}
+			for _, u := range reported {
+				if u.Rule >= 0 && u.Direction != d {
+					continue
+				}
+				c.Reasons = append(c.Reasons, u.Construct+": "+u.Reason)
+			}
+		}
+		return c
+	}
+	if osOf(s, pod) != model.Windows {
+		return []enforcementCheck{check("eBPF", table, unsupported)}
+	}
+	var all []enforcementCheck
+	for _, v := range versions {
+		lowering := acl.Lower(state, aclOptions(v), platformName(v))
+		got, reason := decideACLs(&lowering.Programme, id, pod, d, remote, f)
+		c := check(platformName(v), got, slices.Concat(unsupported, lowering.Unsupported))
+		if reason != "" {
+			c.Exact, c.Reasons = false, append(c.Reasons, reason)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// decideACLs asks the list of an endpoint. Where readings of HNS differ that is
+// a reason of its own, and the flow counts as denied.
+func decideACLs(p *acl.Programme, id model.EndpointID, pod *model.Pod, d model.Direction, remote netip.Addr, f model.Flow) (model.Verdict, string) {
+	if slices.Contains(pod.IPs, remote) {
+		return model.Allow, "" // never leaves the compartment
+	}
+	rules, err := p.Rules(id)
+	if err != nil {
+		return model.Deny, err.Error()
+	}
+	packet := hns.Packet{Direction: acl.PacketDirection(d), Local: f.Src, Remote: remote, Protocol: uint8(f.Protocol), Port: f.Port, SourcePort: 40000}
+	if d == model.Ingress {
+		packet.Local = f.Dst
+	}
+	allowed := 0
+	readings := hns.Readings()
+	for _, r := range readings {
+		if rules.Decide(packet, r).Allow {
+			allowed++
+		}
+	}
+	switch allowed {
+	case 0:
+		return model.Deny, ""
+	case len(readings):
+		return model.Allow, ""
+	}
+	return model.Deny, "it depends on what HNS leaves undocumented"
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/test/world"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// What other systems do not enforce on Windows is exact there: lint says so, and
+// the ACLs decide as the reference does, under every reading.
+func TestExactOnWindows(t *testing.T) {
+	_, out, _ := ctl("lint", "-m", "testdata/mixed", "-o", "json")
+	var answer struct{ Constructs []constructReport }
+	if err := json.Unmarshal([]byte(out), &answer); err != nil {
+		t.Fatal(err)
+	}
+	seen := make(map[string]bool)
+	for _, c := range answer.Constructs {
+		seen[c.Construct] = true
+		for _, on := range c.On {
+			if want := c.Construct != policy.ConstructBlock6 || on.Platform != "hns-9.5"; (on.Result == "exact") != want {
+				t.Errorf("%s rule %d %s on %s: %s", c.Policy, c.Rule, c.Construct, on.Platform, on.Result)
+			}
+		}
+	}
+	for _, c := range []string{policy.ConstructExcept, policy.ConstructNamedPort, policy.ConstructRange, policy.ConstructNegativeSelector,
+		policy.ConstructPass, policy.ConstructDeny, policy.ConstructBlock6} {
+		if !seen[c] {
+			t.Errorf("no rule of the example has %s", c)
+		}
+	}
+	s, _, err := (&source{manifests: "testdata/mixed"}).load(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cells := 0
+	for _, v := range hns.Profiles() {
+		cells += compareACLs(t, s, v)
+	}
+	t.Logf("cells=%d", cells)
+}
+
+// compareACLs decides every probe at every pod, by IPv4.
+func compareACLs(t *testing.T, s *model.Snapshot, v hns.Version) (cells int) {
+	t.Helper()
+	reference := policy.NewEvaluator(s)
+	addrs, ports := world.Probes(s)
+	for _, pod := range s.Pods.All() {
+		state, _ := compileNode(s, pod.Node)
+		lowering := acl.Lower(state, aclOptions(v), v.String())
+		for _, a := range addrs {
+			if a.Is6() {
+				continue
+			}
+			for _, p := range ports {
+				for _, d := range model.Directions {
+					f := model.Flow{Src: pod.IPs[0], Dst: pod.IPs[0], Protocol: p.Protocol, Port: p.Port}
+					want := reference.Endpoint(pod, d, a, p.Protocol, p.Port).Verdict
+					got, reason := decideACLs(&lowering.Programme, engine.EndpointOf(pod), pod, d, a, f)
+					cells++
+					if got != want || reason != "" {
+						t.Fatalf("HNS %s: %s %s %s %v: ACLs %s %s, reference %s", v, pod.PodID, d, a, p, got, reason, want)
+					}
+				}
+			}
+		}
+	}
+	return cells
+}
+
+// What is left out because there are more sets of ports than fit is found by
+// lint, and explain says what is enforced instead.
+func TestOverBlocked(t *testing.T) {
+	dir := t.TempDir()
+	rules := ""
+	for i := range 1200 {
+		rules += "    - from: [{ipBlock: {cidr: 172.16.0.0/24}}]\n      ports: [{port: " + text(1000+2*i) + "}]\n"
+	}
+	manifest := `apiVersion: v1
+kind: Pod
+metadata: {name: p, namespace: shop}
+spec: {nodeSelector: {kubernetes.io/os: windows}, containers: [{name: c}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: many, namespace: shop}
+spec:
+  podSelector: {}
+  ingress:
+` + rules
+	if err := os.WriteFile(filepath.Join(dir, "m.yaml"), []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status, out, _ := ctl("lint", "-m", dir, "-o", "json")
+	var r struct {
+		Findings []struct{ Severity, Check, Policy string }
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil || status != 1 {
+		t.Fatalf("exit status %d, %v", status, err)
+	}
+	if !slices.ContainsFunc(r.Findings, func(f struct{ Severity, Check, Policy string }) bool {
+		return f.Severity == "warning" && f.Check == "enforceability"
+	}) {
+		t.Errorf("no finding about it: %.300s", out)
+	}
+	inexact := 0
+	for _, i := range []int{0, 600, 1199} {
+		_, out, _ = ctl("explain", "-m", dir, "--from", "172.16.0.9", "--to", "shop/p", "-p", text(1000+2*i), "--hns", "13.3", "-o", "json")
+		var x flowReport
+		if err := json.Unmarshal([]byte(out), &x); err != nil || len(x.Sides) != 1 {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for _, c := range x.Sides[0].Enforced {
+			if !c.Exact {
+				inexact++
+				if c.Verdict != "deny" || len(c.Reasons) == 0 {
+					t.Errorf("enforced as %+v", c)
+				}
+			}
+		}
+	}
+	if inexact == 0 {
+		t.Error("no flow is over-blocked")
+	}
+}
+
+func text(n int) string {
+	b, _ := json.Marshal(n)
+	return string(b)
+}
+
+// A pod of two sets of objects has one address in both, whatever else is in
+// them, and every pod has a node of its system.
+func TestPlace(t *testing.T) {
+	pod := func(name string) *model.Pod { return &model.Pod{PodID: model.PodID{Namespace: "n", Name: name}} }
+	windows := map[model.PodID]model.Selector{{Namespace: "n", Name: "w"}: model.MakeSelector(model.Requirement{
+		Key: osLabel, Operator: model.In, Values: []string{"windows"}})}
+	a := kube.Objects{Pods: []*model.Pod{pod("b"), pod("w")}, NodeSelectors: windows}
+	b := kube.Objects{Pods: []*model.Pod{pod("a"), pod("b"), pod("w")}, NodeSelectors: windows}
+	fixed := pod("fixed")
+	fixed.Node, fixed.IPs = "there", []netip.Addr{netip.MustParseAddr("100.64.0.10")}
+	b.Pods = append(b.Pods, fixed)
+	if said := place(&a, &b); len(said) != 3 {
+		t.Errorf("assumed %q", said)
+	}
+	was, is := a.Snapshot(), b.Snapshot()
+	seen := make(map[netip.Addr]model.PodID)
+	for id, p := range is.Pods.All() {
+		if q, ok := was.Pods.Get(id); ok && (q.IPs[0] != p.IPs[0] || q.Node != p.Node) {
+			t.Errorf("%s is at %v on %s, and at %v on %s", id, q.IPs, q.Node, p.IPs, p.Node)
+		}
+		if other, taken := seen[p.IPs[0]]; taken {
+			t.Errorf("%s and %s have one address", id, other)
+		}
+		seen[p.IPs[0]] = id
+		want := model.Linux
+		if id.Name == "w" {
+			want = model.Windows
+		}
+		if got := osOf(is, p); got != want {
+			t.Errorf("%s is on %s", id, got)
+		}
+	}
+}

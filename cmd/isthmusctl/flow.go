@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// namedFlow is a flow whose ends are known.
+type namedFlow struct {
+	model.Flow
+	from, to flowEnd
+}
+
+// flowEnd is an address and who has it.
+type flowEnd struct {
+	addr netip.Addr
+	// pod is the policed pod that owns the address, if one does; node the node.
+	pod  *model.Pod
+	node *model.Node
+	// unknown: some pod's address, but of none that is known.
+	unknown bool
+}
+
+func (e flowEnd) report() endReport {
+	r := endReport{Address: e.addr.String(), Unknown: e.unknown}
+	if e.pod != nil {
+		r.Pod, r.Node = e.pod.PodID.String(), e.pod.Node
+	} else if e.node != nil {
+		r.Node = e.node.Name
+	}
+	return r
+}
+
+// flow reads the ends, the protocol and the port.
+func (o *explainOptions) flow(s *model.Snapshot) (namedFlow, error) {
+	var f namedFlow
+	protocol, err := model.ParseProtocol(o.protocol)
+	if err != nil {
+		return f, usageError{fmt.Errorf("--protocol: %w", err)}
+	}
+	from, err := addresses(s, o.from)
+	if err != nil {
+		return f, fmt.Errorf("--from: %w", err)
+	}
+	to, err := addresses(s, o.to)
+	if err != nil {
+		return f, fmt.Errorf("--to: %w", err)
+	}
+	f.Protocol = protocol
+	f.Src, f.Dst, err = sameFamily(from, to, protocol)
+	if err != nil {
+		return f, fmt.Errorf("%s -> %s: %w", o.from, o.to, err)
+	}
+	owners := s.Owners()
+	end := func(a netip.Addr) flowEnd {
+		e := flowEnd{addr: a, pod: owners.Pods[a], node: owners.Nodes[a]}
+		e.unknown = e.pod == nil && e.node == nil && s.PodRange(a)
+		return e
+	}
+	f.from, f.to = end(f.Src), end(f.Dst)
+	f.Port, err = readPort(o.port, protocol, f.to.pod)
+	return f, err
+}
+
+// addresses returns the addresses of an end.
+func addresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(strings.TrimPrefix(text, "ip:")); err == nil {
+		if a.Zone() != "" {
+			return nil, usageError{fmt.Errorf("address %s: leave out the zone", text)}
+		}
+		return []netip.Addr{a.Unmap()}, nil
+	}
+	name, only, one := strings.Cut(text, "@")
+	namespace, pod, ok := strings.Cut(name, "/")
+	if !ok || namespace == "" || pod == "" {
+		return nil, usageError{fmt.Errorf("%q: give namespace/pod, namespace/pod@IP or an IP address", text)}
+	}
+	p, ok := s.Pods.Get(model.PodID{Namespace: namespace, Name: pod})
+	if !ok {
+		return nil, fmt.Errorf("no pod %s%s", name, similarPods(s, namespace, pod))
+	}
+	ips := p.IPs
+	if n, ok := s.Nodes.Get(p.Node); ok && p.HostNetwork && len(ips) == 0 {
+		ips = n.Addresses
+	}
+	if one {
+		a, err := netip.ParseAddr(only)
+		if err != nil || !slices.Contains(ips, a) {
+			return nil, fmt.Errorf("pod %s does not have the address %q, it has %v", name, only, ips)
+		}
+		return []netip.Addr{a}, nil
+	}
+	if len(ips) == 0 {
+		return nil, fmt.Errorf("pod %s has no address yet", name)
+	}
+	return ips, nil
+}
+
+// similarPods suggests names: pods of a workload have names that it gives.
+func similarPods(s *model.Snapshot, namespace, pod string) string {
+	var same, all []string
+	for id := range s.Pods.All() {
+		if id.Namespace != namespace {
+			continue
+		}
+		all = append(all, id.Name)
+		if strings.HasPrefix(id.Name, pod) {
+			same = append(same, id.Name)
+		}
+	}
+	if len(same) == 0 {
+		same = all
+	}
+	slices.Sort(same)
+	if len(same) == 0 {
+		return fmt.Sprintf(": namespace %s has no pods", namespace)
+	}
+	return fmt.Sprintf(": namespace %s has %s", namespace, some(same))
+}
+
+// sameFamily picks the first addresses that a packet can go between.
+func sameFamily(from, to []netip.Addr, protocol model.Protocol) (src, dst netip.Addr, err error) {
+	for _, a := range from {
+		for _, b := range to {
+			wrong := protocol == model.ICMP && a.Is6() || protocol == model.ICMPv6 && a.Is4()
+			if a.Is4() == b.Is4() && !wrong {
+				return a, b, nil
+			}
+		}
+	}
+	return src, dst, fmt.Errorf("no addresses of one family that %s goes between: %v and %v", protocol, from, to)
+}
+
+// readPort reads a number, or a name of the destination.
+func readPort(text string, p model.Protocol, to *model.Pod) (uint16, error) {
+	if !p.HasPorts() {
+		if text != "" {
+			return 0, usageError{fmt.Errorf("--port %q: %s has no ports", text, p)}
+		}
+		return 0, nil
+	}
+	if text == "" {
+		return 0, usageError{errors.New("--port: give the destination port")}
+	}
+	if n, err := strconv.ParseUint(text, 10, 16); err == nil {
+		return uint16(n), nil
+	}
+	if to == nil {
+		return 0, usageError{fmt.Errorf("--port %q: give a number from 0 to 65535; the destination is no pod and has no names for ports", text)}
+	}
+	if found := to.Resolve(text, p); len(found) > 0 {
+		return found[0].Port, nil
+	}
+	return 0, usageError{fmt.Errorf("--port %q: pod %s has no %s port of that name: give a number from 0 to 65535", text, to.PodID, p)}
+}
+
+func registerOutput(c *cobra.Command, p *string, forms ...string) {
+	c.Flags().StringVarP(p, "output", "o", forms[0], strings.Join(forms, ", "))
+}
+
+func checkOutput(output string, forms ...string) error {
+	if !slices.Contains(forms, output) {
+		return usageError{fmt.Errorf("--output %q: give one of %s", output, strings.Join(forms, ", "))}
+	}
+	return nil
+}

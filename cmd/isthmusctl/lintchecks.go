@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+)
+
+// checks are the checks besides enforceability.
+func checks() []func(*linted) []finding {
+	return []func(*linted) []finding{checkSubjects, checkNamespaces, checkIgnoredRules, checkPortNames, checkPeers, checkEveryAddress,
+		checkBlocks, checkRepeated, checkPriorities}
+}
+
+// selected lists the pods that a selector matches, one for each kind.
+func (l *linted) selected(s model.PodSelector) []*model.Pod {
+	var found []*model.Pod
+	for _, p := range l.pods {
+		if s.MatchesNamespace(l.snapshot.Namespace(p.Namespace)) && s.Pods.Matches(p.Labels) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// eachRule calls f for every rule that can say something.
+func (l *linted) eachRule(f func(p *model.Policy, d model.Direction, r *model.Rule)) {
+	for _, p := range l.policies {
+		for _, d := range model.Directions {
+			if p.Tier == model.TierNetworkPolicy && !p.Isolates[d] {
+				continue
+			}
+			for i := range p.Rules[d] {
+				f(p, d, &p.Rules[d][i])
+			}
+		}
+	}
+}
+
+func atRule(s severity, check string, p *model.Policy, d model.Direction, r *model.Rule, format string, args ...any) finding {
+	return finding{Severity: s, Check: check, Policy: p.Origin.String(), Direction: d.String(), Rule: &r.Index, Message: fmt.Sprintf(format, args...)}
+}
+
+// checkSubjects finds policies that select no pod. A directory without any pods
+// is one of policies alone: there the question makes no sense.
+func checkSubjects(l *linted) []finding {
+	var all []finding
+	for _, p := range l.unselecting() {
+		f := finding{Severity: warning, Check: "selects-no-pod", Policy: p.Origin.String()}
+		if _, _, ok := policy.Witness(l.snapshot, p); !ok {
+			f.Message = fmt.Sprintf("its selector (%s) contradicts itself: no pod can match it", p.Subject)
+		} else if len(l.pods) > 0 {
+			f.Message = fmt.Sprintf("its selector (%s) matches no pod: it applies to nothing", p.Subject)
+		} else {
+			continue
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// checkNamespaces finds policies in namespaces that nothing describes.
+func checkNamespaces(l *linted) []finding {
+	if l.namespaces == nil {
+		return nil
+	}
+	used := make(map[string]bool)
+	for _, p := range l.pods {
+		used[p.Namespace] = true
+	}
+	var all []finding
+	for _, p := range l.policies {
+		if ns := p.Origin.Namespace; ns != "" && !l.namespaces[ns] && !used[ns] {
+			all = append(all, finding{Severity: warning, Check: "unknown-namespace", Policy: p.Origin.String(),
+				Message: fmt.Sprintf("no Namespace object is called %s, and no pod is in it", ns)})
+		}
+	}
+	return all
+}
+
+// checkIgnoredRules finds rules of a direction that policyTypes leaves out.
+func checkIgnoredRules(l *linted) []finding {
+	var all []finding
+	for _, p := range l.policies {
+		for _, d := range model.Directions {
+			if p.Tier == model.TierNetworkPolicy && !p.Isolates[d] && len(p.Rules[d]) > 0 {
+				all = append(all, finding{Severity: warning, Check: "ignored-rules", Policy: p.Origin.String(), Direction: d.String(),
+					Message: "policyTypes leaves this direction out: its rules say nothing"})
+			}
+		}
+	}
+	return all
+}
+
+// checkPortNames finds names that no destination of the rule gives to a port.
+func checkPortNames(l *linted) []finding {
+	var all []finding
+	l.eachRule(func(p *model.Policy, d model.Direction, r *model.Rule) {
+		for _, m := range r.Ports {
+			if m.Name == "" || len(l.pods) == 0 {
+				continue
+			}
+			destinations := l.selected(p.Subject)
+			if d == model.Egress {
+				destinations = l.peers(r)
+			}
+			if !slices.ContainsFunc(destinations, func(pod *model.Pod) bool { return len(pod.Resolve(m.Name, m.Protocol)) > 0 }) {
+				all = append(all, atRule(warning, "unresolved-port", p, d, r,
+					"no pod that it could be on has a port called %s: it matches nothing", m))
+			}
+		}
+	})
+	return all
+}
+
+// peers lists the pods that a rule matches.
+func (l *linted) peers(r *model.Rule) []*model.Pod {
+	if r.AnyPeer {
+		return l.pods
+	}
+	var found []*model.Pod
+	for _, pod := range l.pods {
+		if slices.ContainsFunc(r.Peers, func(p model.Peer) bool { return l.matches(p, pod) }) {
+			found = append(found, pod)
+		}
+	}
+	return found
+}
+
+func (l *linted) matches(p model.Peer, pod *model.Pod) bool {
+	switch p.Kind {
+	case model.PeerPods:
+		return p.Pods.MatchesNamespace(l.snapshot.Namespace(pod.Namespace)) && p.Pods.Pods.Matches(pod.Labels)
+	case model.PeerBlock:
+		return slices.ContainsFunc(pod.IPs, p.Block.Contains)
+	}
+	return p.Kind == model.PeerUnknown
+}
+
+// checkPeers finds selectors of peers that match no pod.
+func checkPeers(l *linted) []finding {
+	var all []finding
+	l.eachRule(func(p *model.Policy, d model.Direction, r *model.Rule) {
+		for _, peer := range r.Peers {
+			if peer.Kind == model.PeerPods && len(l.pods) > 0 && len(l.selected(peer.Pods)) == 0 {
+				all = append(all, atRule(note, "peer-matches-nothing", p, d, r, "no pod matches %s", peer))
+			}
+		}
+	})
+	return all
+}
+
+// checkEveryAddress finds NetworkPolicy rules that are open to every address,
+// by an empty or a missing list.
+func checkEveryAddress(l *linted) []finding {
+	var all []finding
+	l.eachRule(func(p *model.Policy, d model.Direction, r *model.Rule) {
+		if !r.AnyPeer || p.Tier != model.TierNetworkPolicy {
+			return
+		}
+		field := [...]string{"from", "to"}[d]
+		ports := "the ports that it names"
+		if r.AnyPort {
+			ports = "every protocol and port"
+		}
+		all = append(all, atRule(note, "every-address", p, d, r, "it has no %s, or an empty one: that is every address, outside of the cluster too, on %s",
+			field, ports))
+	})
+	return all
+}
+
+// checkBlocks finds blocks with addresses of pods, which are matched like any
+// other, though people often mean the outside.
+func checkBlocks(l *linted) []finding {
+	var ranges []netip.Prefix
+	for _, n := range l.declared.Nodes.All() {
+		ranges = append(ranges, n.PodCIDRs...)
+	}
+	var addresses []netip.Addr
+	for _, p := range l.declared.Pods.All() {
+		if p.Policed() {
+			addresses = append(addresses, p.IPs...)
+		}
+	}
+	var all []finding
+	l.eachRule(func(p *model.Policy, d model.Direction, r *model.Rule) {
+		for _, peer := range r.Peers {
+			if peer.Kind != model.PeerBlock {
+				continue
+			}
+			b := peer.Block
+			inRange := slices.ContainsFunc(ranges, func(r netip.Prefix) bool {
+				return b.CIDR.Overlaps(r) && !slices.ContainsFunc(b.Except, func(e netip.Prefix) bool { return e.Bits() <= r.Bits() && e.Contains(r.Addr()) })
+			})
+			switch {
+			case b.CIDR.Bits() == 0 && len(b.Except) == 0:
+				all = append(all, atRule(note, "block-of-pods", p, d, r, "%s has the addresses of pods, too", b))
+			case inRange || slices.ContainsFunc(addresses, b.Contains):
+				all = append(all, atRule(warning, "block-of-pods", p, d, r, "%s has addresses of pods: they match, whatever their labels are; "+
+					"leave the pod ranges out with except if that is not meant", b))
+			}
+		}
+	})
+	return all
+}
+
+// checkRepeated finds rules that say nothing new: what they match an earlier or
+// another rule of the policy matches already.
+func checkRepeated(l *linted) []finding {
+	var all []finding
+	for _, p := range l.policies {
+		for _, d := range model.Directions {
+			rules := p.Rules[d]
+			for i := range rules {
+				if j := covering(p, rules, i); j >= 0 {
+					all = append(all, atRule(warning, "repeated-rule", p, d, &rules[i], "all that it matches is matched by rule %d already: it changes nothing", rules[j].Index))
+				}
+			}
+		}
+	}
+	return all
+}
+
+// covering returns the index of a rule that makes rule i idle, or -1. Where
+// order counts that is an earlier one; where it does not, of two equal rules the
+// later one is idle.
+func covering(p *model.Policy, rules []model.Rule, i int) int {
+	for j := range rules {
+		switch {
+		case j == i || !covers(&rules[j], &rules[i]):
+		case j < i:
+			return j
+		case p.Tier == model.TierNetworkPolicy && !covers(&rules[i], &rules[j]):
+			return j
+		}
+	}
+	return -1
+}
+
+// covers reports whether a matches, for sure, all that b may match.
+func covers(a, b *model.Rule) bool {
+	unknown := func(p model.Peer) bool { return p.Kind == model.PeerUnknown }
+	if slices.ContainsFunc(a.Peers, unknown) || slices.ContainsFunc(b.Peers, unknown) {
+		return false
+	}
+	peers := a.AnyPeer || !b.AnyPeer && !slices.ContainsFunc(b.Peers, func(p model.Peer) bool {
+		return !slices.ContainsFunc(a.Peers, func(q model.Peer) bool { return q.String() == p.String() || coversBlock(q, p) })
+	})
+	ports := a.AnyPort || !b.AnyPort && !slices.ContainsFunc(b.Ports, func(m model.PortMatch) bool {
+		return !slices.ContainsFunc(a.Ports, func(n model.PortMatch) bool { return coversPort(n, m) })
+	})
+	return peers && ports
+}
+
+func coversBlock(a, b model.Peer) bool {
+	return a.Kind == model.PeerBlock && b.Kind == model.PeerBlock && len(a.Block.Except) == 0 &&
+		a.Block.CIDR.Bits() <= b.Block.CIDR.Bits() && a.Block.CIDR.Contains(b.Block.CIDR.Addr())
+}
+
+func coversPort(a, b model.PortMatch) bool {
+	if a.Name != "" || b.Name != "" {
+		all := a.Name == "" && a.First == 0 && a.Last == 65535
+		return a.Protocol == b.Protocol && (a.Name == b.Name || all)
+	}
+	return a.Protocol == b.Protocol && a.First <= b.First && b.Last <= a.Last
+}
+
+// checkPriorities finds policies whose order the API leaves open: "If two (or
+// more) policies in the same tier with the same priority could match a
+// connection, then the implementation can apply any of the matching policies to
+// the connection" (ClusterNetworkPolicySpec.priority). Rules with one action
+// give one verdict in either order, and are left alone.
+func checkPriorities(l *linted) []finding {
+	var all []finding
+	for i, p := range l.policies {
+		for _, q := range l.policies[i+1:] {
+			if p.Tier == model.TierNetworkPolicy || p.Tier != q.Tier || p.Priority != q.Priority || !l.shareSubject(p, q) {
+				continue
+			}
+			for _, d := range model.Directions {
+				if pairs := l.conflicts(p, q, d); len(pairs) > 0 {
+					all = append(all, finding{Severity: warning, Check: "equal-priority", Policy: p.Origin.String(), Direction: d.String(),
+						Message: fmt.Sprintf("%s has priority %d of tier %s, too, and selects the same pods: for connections that both match "+
+							"(rules %s) the API lets an implementation apply either; this one applies the first by name; give them unique priorities",
+							q.Origin, q.Priority, q.Tier, shorten(pairs, 3))})
+				}
+			}
+		}
+	}
+	return all
+}
+
+// shareSubject reports whether some pod is selected by both; without pods,
+// whether both select the same for sure.
+func (l *linted) shareSubject(p, q *model.Policy) bool {
+	if len(l.pods) == 0 {
+		return p.Subject.String() == q.Subject.String()
+	}
+	both := l.selected(p.Subject)
+	return slices.ContainsFunc(both, func(pod *model.Pod) bool {
+		return q.Subject.MatchesNamespace(l.snapshot.Namespace(pod.Namespace)) && q.Subject.Pods.Matches(pod.Labels)
+	})
+}
+
+// conflicts lists the pairs of rules with different actions that could match
+// one connection, as "0 and 2".
+func (l *linted) conflicts(p, q *model.Policy, d model.Direction) []string {
+	var pairs []string
+	for i := range p.Rules[d] {
+		for j := range q.Rules[d] {
+			a, b := &p.Rules[d][i], &q.Rules[d][j]
+			if a.Action != b.Action && l.peersMeet(a, b) && portsMeet(a, b) {
+				pairs = append(pairs, fmt.Sprintf("%d and %d", a.Index, b.Index))
+			}
+		}
+	}
+	return pairs
+}
+
+// peersMeet reports whether one remote address could match both rules.
+func (l *linted) peersMeet(a, b *model.Rule) bool {
+	if a.AnyPeer || b.AnyPeer {
+		return true
+	}
+	for _, p := range a.Peers {
+		for _, q := range b.Peers {
+			blocks := p.Kind == model.PeerBlock && q.Kind == model.PeerBlock && p.Block.CIDR.Overlaps(q.Block.CIDR)
+			unknown := p.Kind == model.PeerUnknown || q.Kind == model.PeerUnknown
+			nodes := p.Kind == model.PeerNodes && q.Kind == model.PeerNodes ||
+				p.Kind == model.PeerNodes && q.Kind == model.PeerBlock || p.Kind == model.PeerBlock && q.Kind == model.PeerNodes
+			equal := p.String() == q.String()
+			if equal || blocks || unknown || nodes || slices.ContainsFunc(l.pods, func(pod *model.Pod) bool { return l.matches(p, pod) && l.matches(q, pod) }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// portsMeet reports whether one port could match both rules. A name may be any
+// port.
+func portsMeet(a, b *model.Rule) bool {
+	if a.AnyPort || b.AnyPort {
+		return true
+	}
+	for _, m := range a.Ports {
+		for _, n := range b.Ports {
+			if m.Protocol != n.Protocol && m.Protocol != model.AnyProtocol && n.Protocol != model.AnyProtocol {
+				continue
+			}
+			if m.Name != "" || n.Name != "" || m.First <= n.Last && n.First <= m.Last {
+				return true
+			}
+		}
+	}
+	return false
+}

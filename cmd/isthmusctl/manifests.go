@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+)
+
+// source says where a cluster is read from.
+type source struct {
+	manifests  string
+	kubeconfig string
+	timeout    time.Duration
+	skipBad    bool
+	// witnesses adds a pod for every policy that selects none.
+	witnesses bool
+}
+
+func (s *source) register(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVarP(&s.manifests, "manifests", "m", "", "read the cluster from the manifests in this directory")
+	f.StringVar(&s.kubeconfig, "kubeconfig", "", "read the cluster from the API server that this file names")
+	f.DurationVar(&s.timeout, "timeout", 30*time.Second, "how long to wait for the API server")
+	s.registerSkipBad(c)
+}
+
+func (s *source) registerSkipBad(c *cobra.Command) {
+	c.Flags().BoolVar(&s.skipBad, "skip-bad", false, "go on without the documents that have errors; they are named on stderr")
+}
+
+func (s *source) registerWitnesses(c *cobra.Command) {
+	c.Flags().BoolVar(&s.witnesses, "witnesses", false, "add a pod for every policy that selects none, to see what it would do")
+}
+
+func (s *source) check() error {
+	switch {
+	case s.manifests == "" && s.kubeconfig == "":
+		return usageError{errors.New("no cluster to look at: give --manifests DIR or --kubeconfig FILE")}
+	case s.manifests != "" && s.kubeconfig != "":
+		return usageError{errors.New("--manifests and --kubeconfig: give one of them")}
+	case s.kubeconfig != "" && s.witnesses:
+		return usageError{errors.New("--witnesses: works with --manifests only")}
+	case s.timeout <= 0:
+		return usageError{fmt.Errorf("--timeout %s: give a duration above 0", s.timeout)}
+	}
+	return nil
+}
+
+// problems is what is to be said about a cluster that was read. None of it kept
+// the rest from being read.
+type problems struct {
+	// bad are documents with errors. They are left out; an agent would keep the
+	// last good state instead.
+	bad []string
+	// warnings are remarks on documents that were taken in, and what an API
+	// server has that is not right.
+	warnings []string
+	// assumed is what the manifests leave to a running cluster.
+	assumed []string
+}
+
+// load reads the cluster. Of a directory the pods that have no node or address
+// are given one, so that every pod takes part.
+func (s *source) load(ctx context.Context) (*model.Snapshot, problems, error) {
+	if s.kubeconfig != "" {
+		return s.loadAPI(ctx)
+	}
+	o, p, err := readDir(ctx, s.manifests)
+	if err != nil {
+		return nil, p, err
+	}
+	if s.witnesses {
+		addWitnesses(&o)
+	}
+	p.assumed = place(&o)
+	return o.Snapshot(), p, nil
+}
+
+// addWitnesses makes a pod for every policy that selects none.
+func addWitnesses(o *kube.Objects) {
+	snapshot := o.Snapshot()
+	l := newLinted(snapshot, snapshot, nil)
+	for _, p := range l.unselecting() {
+		if pod, ns, ok := policy.Witness(snapshot, p); ok {
+			o.Pods = append(o.Pods, pod)
+			o.Namespaces = append(o.Namespaces, ns)
+		}
+	}
+}
+
+// readDir reads a directory without adding anything. Only if nothing at all can
+// be read that is an error.
+func readDir(ctx context.Context, dir string) (kube.Objects, problems, error) {
+	o, warnings, errs := kube.LoadDir(ctx, dir, kube.DefaultLimits())
+	var p problems
+	for _, w := range warnings {
+		p.warnings = append(p.warnings, w.String())
+	}
+	for _, e := range errs {
+		if e.File == dir { // not one file: the directory, or a limit on all of them
+			return o, p, fmt.Errorf("read manifests: %w", e)
+		}
+		p.bad = append(p.bad, e.Error())
+	}
+	return o, p, ctx.Err()
+}
+
+// loadAPI waits for the first complete state of an API server.
+func (s *source) loadAPI(ctx context.Context) (*model.Snapshot, problems, error) {
+	cfg := kube.DefaultAPIConfig(s.kubeconfig)
+	cfg.UserAgent = "isthmusctl"
+	api, err := kube.NewAPIServer(cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if err != nil {
+		return nil, problems{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	var snapshot *model.Snapshot
+	var found []string
+	err = api.Run(ctx, func(first *model.Snapshot) {
+		if snapshot == nil {
+			snapshot, found = first, api.Problems()
+			cancel()
+		}
+	})
+	switch {
+	case err != nil:
+		return nil, problems{}, fmt.Errorf("read from the API server: %w", err)
+	case snapshot == nil:
+		return nil, problems{}, fmt.Errorf("read from the API server: no complete answer within %s: give more --timeout: %s",
+			s.timeout, shorten(api.Problems(), 2))
+	}
+	return snapshot, problems{warnings: found}, nil
+}
+
+// open loads the cluster for commands whose answer is wrong without all
+// documents: those with errors end it, unless they are to be skipped.
+func (e env) open(ctx context.Context, s *source) (*model.Snapshot, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	snapshot, p, err := s.load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return snapshot, e.tell(p, s.skipBad)
+}
+
+// tell writes what is to be said to stderr. Bad documents are an error unless
+// they are to be skipped.
+func (e env) tell(p problems, skipBad bool) error {
+	for _, w := range p.warnings {
+		fmt.Fprintf(e.stderr, "isthmusctl: %s\n", w)
+	}
+	for _, a := range p.assumed {
+		fmt.Fprintf(e.stderr, "isthmusctl: assumed: %s\n", a)
+	}
+	if len(p.bad) == 0 {
+		return nil
+	}
+	if skipBad {
+		for _, b := range p.bad {
+			fmt.Fprintf(e.stderr, "isthmusctl: left out: %s\n", b)
+		}
+		return nil
+	}
+	more := ""
+	if n := len(p.bad) - 1; n > 0 {
+		more = fmt.Sprintf(" (and %d more errors)", n)
+	}
+	return fmt.Errorf("%s%s: mend it, or leave it out with --skip-bad; isthmusctl lint lists all", p.bad[0], more)
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// What HNS is asked for, as it is printed.
+type (
+	requestsReport struct {
+		Node        string          `json:"node"`
+		HNS         string          `json:"hns"`
+		Unsupported []string        `json:"unsupported"`
+		Requests    []requestReport `json:"requests"`
+	}
+	requestReport struct {
+		// Of is what is modified: the network, or the endpoint of Pod. The other
+		// policies of an endpoint are sent along, as HNS is told all of them.
+		Of      string     `json:"of"`
+		Pod     string     `json:"pod,omitempty"`
+		Request hnsRequest `json:"request"`
+	}
+	// hnsRequest has the names that HNS gives to the members.
+	hnsRequest struct {
+		ResourceType string
+		RequestType  hns.RequestType
+		Settings     struct{ Policies []hns.Policy }
+	}
+)
+
+func (e env) compileRequests(s *model.Snapshot, nodes []*model.Node, versions []hnsVersion, overlay bool) error {
+	reports := []requestsReport{}
+	for _, n := range nodes {
+		state, unsupported := compileNode(s, n.Name)
+		for _, v := range versions {
+			options := aclOptions(v)
+			options.Node = hostAddresses(n, overlay)
+			reports = append(reports, requestsFor(state, unsupported, options, n.Name, v))
+		}
+	}
+	return encodeJSON(e.stdout, reports)
+}
+
+// hostAddresses are those of the node that reach its pods whatever the policies
+// are: its own, and on an l2bridge the one that the host has among the pods.
+func hostAddresses(n *model.Node, overlay bool) []netip.Addr {
+	addresses := slices.Clone(n.Addresses)
+	for _, p := range n.PodCIDRs {
+		if !overlay {
+			addresses = append(addresses, p.Addr().Next().Next())
+		}
+	}
+	return addresses
+}
+
+// requestsFor plans the writes as package windows does, from endpoints that deny
+// everything.
+func requestsFor(state *model.State, unsupported []model.Unsupported, options acl.Options, node string, v hnsVersion) requestsReport {
+	lowering := acl.Lower(state, options, platformName(v))
+	r := requestsReport{Node: node, HNS: v.String(), Unsupported: []string{}, Requests: []requestReport{}}
+	for _, u := range slices.Concat(unsupported, lowering.Unsupported) {
+		u.OS, u.Platform = model.Windows, platformName(v)
+		r.Unsupported = append(r.Unsupported, u.String())
+	}
+	from := &acl.Programme{Lists: make(map[model.EndpointID][]hns.ACL), Sets: make(map[string][]netip.Addr)}
+	for id := range lowering.Lists {
+		from.Lists[id] = acl.DenyAll()
+	}
+	for _, step := range acl.NewPlan(from, &lowering.Programme).Steps {
+		one := requestReport{Of: "network"}
+		one.Request.ResourceType, one.Request.RequestType = "Policy", hns.Update
+		switch step.Action {
+		case acl.WriteList:
+			one.Of, one.Pod = "endpoint", state.Endpoints[step.Endpoint].Pod.String()
+			for _, a := range step.List {
+				one.Request.Settings.Policies = append(one.Request.Settings.Policies, a.Policy())
+			}
+		default: // nothing is there yet, so that sets are only made
+			if step.Make {
+				one.Request.RequestType = hns.Add
+			}
+			one.Request.Settings.Policies = []hns.Policy{acl.EncodeSet(step.Set, step.Members).Policy()}
+		}
+		r.Requests = append(r.Requests, one)
+	}
+	return r
+}
+
+// What the maps of a Linux node hold, as it is printed.
+type (
+	mapsReport struct {
+		Node        string     `json:"node"`
+		Unsupported []string   `json:"unsupported"`
+		Entries     []mapEntry `json:"entries"`
+	}
+	mapEntry struct {
+		Map   string `json:"map"`
+		Key   string `json:"key"`
+		Value string `json:"value"`
+	}
+)
+
+// mapCapacity is generous: whether it fits into a node's maps is not asked.
+var mapCapacity = policymap.Capacity{Slots: 1 << 20, Peers4: 1 << 24, Peers6: 1 << 24, Prefixes4: 1 << 20, Prefixes6: 1 << 20,
+	Verdicts: 1 << 26, Rows: 1 << 20, Tables: 1 << 16}
+
+func (e env) compileMaps(s *model.Snapshot, nodes []*model.Node, output string) error {
+	reports := []*mapsReport{}
+	for _, n := range nodes {
+		state, unsupported := compileNode(s, n.Name)
+		r := &mapsReport{Node: n.Name, Unsupported: []string{}}
+		for _, u := range unsupported {
+			u.OS = model.Linux
+			r.Unsupported = append(r.Unsupported, u.String())
+		}
+		if err := r.fill(state); err != nil {
+			return fmt.Errorf("node %s: %w", n.Name, err)
+		}
+		reports = append(reports, r)
+	}
+	if output == "json" {
+		return encodeJSON(e.stdout, reports)
+	}
+	for _, r := range reports {
+		fmt.Fprintf(e.stdout, "node %s: %d map entries\n", r.Node, len(r.Entries))
+		for _, u := range r.Unsupported {
+			fmt.Fprintf(e.stdout, "not exact: %s\n", u)
+		}
+		for _, m := range r.Entries {
+			if _, err := fmt.Fprintf(e.stdout, "%-10s %-36s -> %s\n", m.Map, m.Key, m.Value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// fill makes the writes of a node whose maps are empty, and lists the entries.
+func (r *mapsReport) fill(state *model.State) error {
+	layout := policymap.NewLayout(mapCapacity)
+	pods := make(map[uint32]string)
+	for _, id := range slices.Sorted(maps.Keys(state.Endpoints)) {
+		w, err := layout.AddSlot(id)
+		if err != nil {
+			return err
+		}
+		pods[w.Index] = state.Endpoints[id].Pod.String()
+	}
+	for _, step := range dataplane.Plan(layout.State(), state) {
+		if _, err := layout.Advance(step, time.Time{}); err != nil {
+			return err
+		}
+	}
+	add := func(name, key, format string, args ...any) {
+		r.Entries = append(r.Entries, mapEntry{name, key, fmt.Sprintf(format, args...)})
+	}
+	// In the maps tables and classes have the numbers that were free. Here they
+	// have those of the compiled tables, so that both can be read side by side.
+	var report nodeReport
+	peers, ports := report.addPeers(state), report.addPorts(state)
+	ids, _ := tablesOf(state)
+	tables := make(map[uint32]int)
+	for number, id := range layout.Tables {
+		tables[number] = slices.Index(ids, id)
+	}
+	for _, n := range slices.Sorted(maps.Keys(layout.Slots)) {
+		add("slots", fmt.Sprintf("%d (%s)", n, pods[n]), "table %d", tables[layout.Slots[n].Table])
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(layout.Peers), netip.Addr.Compare) {
+		add("peers"+family(a), a.String(), "class %d", slices.Index(peers, model.PeerClass(layout.Peers[a])))
+	}
+	for _, p := range slices.SortedFunc(maps.Keys(layout.Prefixes), model.ComparePrefixes) {
+		add("prefixes"+family(p.Addr()), p.String(), "class %d", slices.Index(peers, model.PeerClass(layout.Prefixes[p])))
+	}
+	for _, p := range state.Ports {
+		add("ports", portsText([]portSet{{p.Protocol.String(), p.First, p.Last}}), "class %d", slices.Index(ports, p.Class))
+	}
+	r.addTables(layout.Entries, tables, peers, ports)
+	return nil
+}
+
+func (r *mapsReport) addTables(e *policymap.Entries, tables map[uint32]int, peers []model.PeerClass, ports []model.PortClass) {
+	order := slices.SortedFunc(maps.Keys(e.Tables), func(a, b uint32) int { return cmp.Compare(tables[a], tables[b]) })
+	for _, n := range order {
+		r.Entries = append(r.Entries, mapEntry{"tables", fmt.Sprint(tables[n]),
+			fmt.Sprintf("%s, else ingress %s, egress %s", e.Tables[n], model.Verdict(n>>model.Ingress&1), model.Verdict(n>>model.Egress&1))})
+	}
+	rows := map[uint32]string{policymap.RowDeny: "deny all", policymap.RowAllow: "allow all"}
+	for n, row := range e.Rows {
+		var classes []int
+		for i, c := range ports {
+			if row.Allow[c/64]>>(c%64)&1 == 1 {
+				classes = append(classes, i)
+			}
+		}
+		rows[n] = "allow port classes " + numbers(classes)
+	}
+	for _, n := range order {
+		for i, c := range peers {
+			for _, d := range model.Directions {
+				if row, ok := e.Verdicts[n][policymap.PeerKey(c, d)]; ok {
+					r.Entries = append(r.Entries, mapEntry{"verdicts", fmt.Sprintf("table %d class %d %s", tables[n], i, d), "row: " + rows[row]})
+				}
+			}
+		}
+	}
+}
+
+func family(a netip.Addr) string {
+	if a.Is6() {
+		return "6"
+	}
+	return "4"
+}

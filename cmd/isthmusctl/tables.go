@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// A compiled node, as it is printed in JSON. Tables and classes are numbered in
+// the order in which they are printed, which depends on nothing but the
+// objects.
+type (
+	nodeReport struct {
+		Node        string        `json:"node"`
+		OS          model.OS      `json:"os"`
+		Peers       []peersReport `json:"peer_classes"`
+		Ports       []portsReport `json:"port_classes"`
+		Tables      []tableReport `json:"tables"`
+		Unsupported []string      `json:"unsupported"`
+	}
+	peersReport struct {
+		Class     int      `json:"class"`
+		Kind      string   `json:"kind"`
+		Terms     []string `json:"terms"`
+		PortNames []string `json:"port_names"`
+		Addresses []string `json:"addresses"`
+		Prefixes  []string `json:"prefixes"`
+	}
+	portsReport struct {
+		Class int       `json:"class"`
+		Ports []portSet `json:"ports"`
+	}
+	tableReport struct {
+		Table   int         `json:"table"`
+		Pods    []string    `json:"pods"`
+		Ingress []rowReport `json:"ingress"`
+		Egress  []rowReport `json:"egress"`
+	}
+	// rowReport is what holds for some classes of peers.
+	rowReport struct {
+		Peers []int        `json:"peer_classes"`
+		Cells []cellReport `json:"cells"`
+	}
+	// cellReport is a decision for some classes of ports.
+	cellReport struct {
+		Ports   []int  `json:"port_classes"`
+		Verdict string `json:"verdict"`
+		Cause   string `json:"cause"`
+	}
+)
+
+func reportNode(s *model.Snapshot, n *model.Node) *nodeReport {
+	state, unsupported := compileNode(s, n.Name)
+	r := &nodeReport{Node: n.Name, OS: n.OS, Unsupported: []string{}}
+	for _, u := range unsupported {
+		u.OS = n.OS
+		r.Unsupported = append(r.Unsupported, u.String())
+	}
+	peers := r.addPeers(state)
+	ports := r.addPorts(state)
+	ids, members := tablesOf(state)
+	r.Tables = []tableReport{}
+	for i, id := range ids {
+		t := state.Tables[id]
+		r.Tables = append(r.Tables, tableReport{Table: i, Pods: members[id],
+			Ingress: reportSide(&t.Sides[model.Ingress], peers, ports), Egress: reportSide(&t.Sides[model.Egress], peers, ports)})
+	}
+	return r
+}
+
+// tablesOf returns the tables in the order of the first of their pods, and the
+// pods of each.
+func tablesOf(state *model.State) ([]model.TableID, map[model.TableID][]string) {
+	members := make(map[model.TableID][]string)
+	for _, e := range state.Endpoints {
+		members[e.Table] = append(members[e.Table], e.Pod.String())
+	}
+	var ids []model.TableID
+	for id := range members {
+		slices.Sort(members[id])
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b model.TableID) int { return cmp.Compare(members[a][0], members[b][0]) })
+	return ids, members
+}
+
+// addPeers lists the classes of addresses that have members. The order of what
+// it returns is the order of the report.
+func (r *nodeReport) addPeers(s *model.State) []model.PeerClass {
+	addresses := make(map[model.PeerClass][]netip.Addr)
+	for a, c := range s.Addresses.All() {
+		addresses[c] = append(addresses[c], a)
+	}
+	prefixes := make(map[model.PeerClass][]string)
+	for _, p := range s.Prefixes {
+		prefixes[p.Class] = append(prefixes[p.Class], p.Prefix.String())
+	}
+	infos := slices.Clone(s.PeerClasses)
+	slices.SortFunc(infos, func(a, b model.PeerClassInfo) int {
+		return cmp.Or(compareBool(b.Class == model.World, a.Class == model.World), cmp.Compare(a.Kind, b.Kind),
+			slices.Compare(a.Terms, b.Terms), slices.Compare(a.Names, b.Names))
+	})
+	r.Peers = []peersReport{}
+	var order []model.PeerClass
+	for _, info := range infos {
+		slices.SortFunc(addresses[info.Class], netip.Addr.Compare)
+		p := peersReport{Class: len(order), Kind: info.Kind.String(), Terms: append([]string{}, info.Terms...),
+			PortNames: append([]string{}, info.Names...), Addresses: []string{}, Prefixes: append([]string{}, prefixes[info.Class]...)}
+		for _, a := range addresses[info.Class] {
+			p.Addresses = append(p.Addresses, a.String())
+		}
+		if info.Class == model.World {
+			p.Kind = "everything else"
+		}
+		r.Peers = append(r.Peers, p)
+		order = append(order, info.Class)
+	}
+	return order
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// addPorts lists the classes of ports. The order of what it returns is the
+// order of the report.
+func (r *nodeReport) addPorts(s *model.State) []model.PortClass {
+	r.Ports = []portsReport{{Class: 0, Ports: []portSet{}}}
+	order := []model.PortClass{model.OtherPorts}
+	for _, p := range s.Ports {
+		i := slices.Index(order, p.Class)
+		if i < 0 {
+			i = len(order)
+			order = append(order, p.Class)
+			r.Ports = append(r.Ports, portsReport{Class: i})
+		}
+		r.Ports[i].Ports = append(r.Ports[i].Ports, portSet{p.Protocol.String(), p.First, p.Last})
+	}
+	return order
+}
+
+// reportSide joins the classes of peers that have the same decisions.
+func reportSide(s *model.Side, peers []model.PeerClass, ports []model.PortClass) []rowReport {
+	found := make(map[string]int)
+	list := []rowReport{}
+	for i, c := range peers {
+		cells := reportRow(s.Row(c), ports)
+		key := fmt.Sprint(cells)
+		n, ok := found[key]
+		if !ok {
+			n = len(list)
+			found[key] = n
+			list = append(list, rowReport{Cells: cells})
+		}
+		list[n].Peers = append(list[n].Peers, i)
+	}
+	return list
+}
+
+// reportRow joins the classes of ports that have the same decision.
+func reportRow(row *model.Row, ports []model.PortClass) []cellReport {
+	var cells []cellReport
+	for i, c := range ports {
+		d := row.Cell(c)
+		cause := "nothing is allowed"
+		if d.Cause != nil {
+			cause = d.Cause.String()
+		}
+		n := slices.IndexFunc(cells, func(r cellReport) bool { return r.Verdict == d.Verdict.String() && r.Cause == cause })
+		if n < 0 {
+			n = len(cells)
+			cells = append(cells, cellReport{Verdict: d.Verdict.String(), Cause: cause})
+		}
+		cells[n].Ports = append(cells[n].Ports, i)
+	}
+	return cells
+}
+
+func (r *nodeReport) write(out io.Writer) error {
+	var b strings.Builder
+	pods := 0
+	for _, t := range r.Tables {
+		pods += len(t.Pods)
+	}
+	fmt.Fprintf(&b, "node %s (%s): %d pods, %d tables, %d peer classes, %d port classes\n", r.Node, orNone(string(r.OS)), pods,
+		len(r.Tables), len(r.Peers), len(r.Ports))
+	for _, u := range r.Unsupported {
+		fmt.Fprintf(&b, "not exact: %s\n", u)
+	}
+	b.WriteString("\nports\n  0  other protocols, and ports that no rule names\n")
+	for _, p := range r.Ports[1:] {
+		fmt.Fprintf(&b, "  %d  %s\n", p.Class, portsText(p.Ports))
+	}
+	b.WriteString("\npeers\n")
+	for _, p := range r.Peers {
+		p.write(&b)
+	}
+	for _, t := range r.Tables {
+		fmt.Fprintf(&b, "\ntable %d: %s\n", t.Table, shorten(t.Pods, 10))
+		r.writeSide(&b, "ingress from", t.Ingress)
+		r.writeSide(&b, "egress to", t.Egress)
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+func (p *peersReport) write(b *strings.Builder) {
+	fmt.Fprintf(b, "  %d  %s: %s\n", p.Class, p.Kind, orNone(shorten(slices.Concat(p.Addresses, p.Prefixes), 5)))
+	for _, t := range p.Terms {
+		fmt.Fprintf(b, "       matches %s\n", t)
+	}
+	for _, n := range p.PortNames {
+		fmt.Fprintf(b, "       port %s\n", n)
+	}
+}
+
+func (r *nodeReport) writeSide(b *strings.Builder, head string, rows []rowReport) {
+	for _, row := range rows {
+		fmt.Fprintf(b, "  %s peers %s\n", head, numbers(row.Peers))
+		for _, c := range row.Cells {
+			ports := "all ports"
+			if len(row.Cells) > 1 {
+				ports = "ports " + numbers(c.Ports)
+			}
+			fmt.Fprintf(b, "    %s %s: %s\n", c.Verdict, ports, c.Cause)
+		}
+	}
+}
+
+// numbers writes ascending numbers with ranges: "0-3 7".
+func numbers(list []int) string {
+	var parts []string
+	for i := 0; i < len(list); {
+		j := i
+		for j+1 < len(list) && list[j+1] == list[j]+1 {
+			j++
+		}
+		if j > i {
+			parts = append(parts, fmt.Sprintf("%d-%d", list[i], list[j]))
+		} else {
+			parts = append(parts, fmt.Sprint(list[i]))
+		}
+		i = j + 1
+	}
+	return strings.Join(parts, " ")
+}

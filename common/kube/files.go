@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	kjson "sigs.k8s.io/json"
+)
+
+// File is the text of one file of manifests. Errors call it by its name; one
+// that ends in .json makes it JSON.
+type File struct {
+	Name string
+	Data []byte
+}
+
+// ReadFiles reads a file of manifests, or all below a directory as LoadDir
+// does. Names are the path that was given and what is below it.
+func ReadFiles(ctx context.Context, path string, limits Limits) ([]File, []DocumentError) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, []DocumentError{{File: path, Detail: plain("open file", err).Error()}}
+	}
+	var t *tree
+	name := func(string) string { return path }
+	if info.IsDir() {
+		t = readTree(ctx, path, limits)
+		name = func(below string) string {
+			if below == path { // the directory as a whole
+				return path
+			}
+			return filepath.Join(path, filepath.FromSlash(below))
+		}
+	} else {
+		r := &reader{ctx: ctx, limits: limits, tree: &tree{}, left: limits.TotalBytes}
+		if err := r.file(path, path, info); err != nil {
+			r.note(path, err.Error())
+		}
+		t = r.tree
+	}
+	var files []File
+	for _, f := range t.files {
+		files = append(files, File{name(f.name), f.data})
+	}
+	for i := range t.errors {
+		t.errors[i].File = name(t.errors[i].File)
+	}
+	return files, t.errors
+}
+
+// ParseFiles reads several files as one cluster; of two objects with one name
+// the later one counts. The objects are those without errors.
+func ParseFiles(files []File, limits Limits) (Objects, []Warning, []DocumentError) {
+	l := newLoader(limits)
+	for _, f := range files {
+		l.file(f.Name, f.Data)
+	}
+	return l.finish()
+}
+
+// DefaultSpec returns the spec of a NetworkPolicy, in JSON, with the defaults
+// that the API server sets.
+func DefaultSpec(networkPolicy []byte) ([]byte, error) {
+	var np networkingv1.NetworkPolicy
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(networkPolicy, &np); err != nil {
+		return nil, fmt.Errorf("decode NetworkPolicy: %w", err)
+	}
+	defaultNetworkPolicy(&np)
+	return json.Marshal(np.Spec)
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Role is what a rule does to one flow.
+type Role uint8
+
+// The roles.
+const (
+	// NoMatch: the rule does not match the flow.
+	NoMatch Role = iota
+	// Decides: the rule gives the verdict.
+	Decides
+	// Passes: a Pass rule that matches; the rest of its tier is not asked.
+	Passes
+	// NotAsked: the verdict is there already, or the tier was passed.
+	NotAsked
+)
+
+// String returns a few words.
+func (r Role) String() string {
+	return [...]string{"does not match", "decides", "passes to the next tier", "is not asked"}[r]
+}
+
+// RuleTrace is one rule of a policy that selects the pod.
+type RuleTrace struct {
+	Policy *model.Policy
+	Rule   *model.Rule
+	Role   Role
+	// PeerMisses and PortMisses say why the rule's peers, or its ports, do not
+	// match the flow, one line for each alternative. Empty means that they do.
+	PeerMisses, PortMisses []string
+}
+
+// Change is something that would turn the verdict around.
+type Change struct {
+	Policy model.Origin
+	// Rule is the index in the API object; -1 when the whole policy is meant.
+	Rule int
+	// What says the change in one line.
+	What string
+	// Then is the decision after it.
+	Then model.Decision
+}
+
+// Explanation is how one end of a flow is decided.
+type Explanation struct {
+	Pod       *model.Pod
+	Direction model.Direction
+	Remote    netip.Addr
+	Decision  model.Decision
+	// Isolating are the NetworkPolicies that isolate the pod in this direction.
+	Isolating []model.Origin
+	// Rules are those of all policies that select the pod and have rules for
+	// this direction, in the order in which they are asked.
+	Rules []RuleTrace
+	// Changes are single edits of one policy after which the verdict is another,
+	// at most maxChanges of them.
+	Changes []Change
+}
+
+// maxChanges bounds the changes that an Explanation lists.
+const maxChanges = 10
+
+// Explain decides as Endpoint does, and says how.
+func (e *Evaluator) Explain(pod *model.Pod, d model.Direction, remote netip.Addr, p model.Protocol, port uint16) Explanation {
+	x := Explanation{Pod: pod, Direction: d, Remote: remote}
+	q := question{pod: pod, direction: d, remote: e.remote(remote), protocol: p, port: port}
+	switch {
+	case slices.Contains(pod.IPs, remote):
+		x.Decision = model.Decision{Verdict: model.Allow, Cause: &model.Cause{Reason: model.ReasonSelf, Direction: d}}
+		return x
+	case d == model.Ingress && q.remote.pod == nil && q.remote.node != nil && q.remote.node.Name == pod.Node:
+		x.Decision = model.Decision{Verdict: model.Allow, Cause: &model.Cause{Reason: model.ReasonNode, Direction: d}}
+		return x
+	case !pod.Policed():
+		x.Decision = model.Decision{Verdict: model.Allow, Cause: &model.Cause{Direction: d}}
+		return x
+	}
+	e.trace(&x, q)
+	x.Changes = e.changes(&x, q)
+	return x
+}
+
+// trace goes through the rules from top to bottom.
+func (e *Evaluator) trace(x *Explanation, q question) {
+	passed := make(map[model.Tier]bool)
+	var isolating *model.Policy
+	for _, p := range e.policies {
+		if !e.selects(p.Subject, q.pod) {
+			continue
+		}
+		if p.Tier == model.TierNetworkPolicy {
+			if !p.Isolates[q.direction] {
+				continue
+			}
+			x.Isolating = append(x.Isolating, p.Origin)
+			if isolating == nil {
+				isolating = p
+			}
+		}
+		for i := range p.Rules[q.direction] {
+			r := &p.Rules[q.direction][i]
+			t := RuleTrace{Policy: p, Rule: r, PeerMisses: e.peerMisses(r, q), PortMisses: e.portMisses(r, q)}
+			m := e.matches(*r, q)
+			switch {
+			case x.Decision.Cause != nil || passed[p.Tier] || p.Tier == model.TierBaseline && isolating != nil:
+				t.Role = NotAsked
+			case m == no || m == maybe && r.Action == model.ActionAccept:
+				t.Role = NoMatch
+			case m == yes && r.Action == model.ActionPass:
+				t.Role = Passes
+				passed[p.Tier] = true
+			default:
+				t.Role = Decides
+				x.Decision.Cause = ruleCause(p, *r, q.direction)
+				if m == yes && r.Action == model.ActionAccept {
+					x.Decision.Verdict = model.Allow
+				}
+			}
+			x.Rules = append(x.Rules, t)
+		}
+	}
+	switch {
+	case x.Decision.Cause != nil:
+	case isolating != nil:
+		x.Decision.Cause = &model.Cause{Reason: model.ReasonIsolated, Origin: isolating.Origin, Tier: model.TierNetworkPolicy, Direction: q.direction}
+	default:
+		x.Decision = model.Decision{Verdict: model.Allow, Cause: &model.Cause{Reason: model.ReasonDefault, Direction: q.direction}}
+	}
+}
+
+// changes tries edits of one policy each and keeps those that turn the verdict.
+func (e *Evaluator) changes(x *Explanation, q question) []Change {
+	var found []Change
+	try := func(policy *model.Policy, rule int, what string, edit *model.Policy) {
+		if len(found) == maxChanges {
+			return
+		}
+		if then := e.edited(policy, edit).decide(q); then.Verdict != x.Decision.Verdict {
+			found = append(found, Change{Policy: policy.Origin, Rule: rule, What: what, Then: then})
+		}
+	}
+	for _, t := range x.Rules {
+		switch {
+		case t.Role == Decides || t.Role == Passes:
+			try(t.Policy, t.Rule.Index, "without this rule", withRule(t, q.direction, nil))
+		case len(t.PeerMisses) > 0 && len(t.PortMisses) == 0:
+			r := *t.Rule
+			r.AnyPeer, r.Peers = true, nil
+			try(t.Policy, t.Rule.Index, "if its peers matched: "+join(t.PeerMisses), withRule(t, q.direction, &r))
+		case len(t.PortMisses) > 0 && len(t.PeerMisses) == 0:
+			r := *t.Rule
+			r.AnyPort, r.Ports = true, nil
+			try(t.Policy, t.Rule.Index, "if its ports matched: "+join(t.PortMisses), withRule(t, q.direction, &r))
+		}
+	}
+	for _, p := range e.policies {
+		switch {
+		case p.Tier == model.TierNetworkPolicy && !p.Isolates[q.direction], p.Tier != model.TierNetworkPolicy && len(p.Rules[q.direction]) == 0:
+		case e.selects(p.Subject, q.pod):
+			if slices.ContainsFunc(x.Isolating, func(o model.Origin) bool { return o == p.Origin }) {
+				try(p, -1, "without this policy, which isolates the pod", nil)
+			}
+		case p.Subject.Namespace != "" && p.Subject.Namespace != q.pod.Namespace: // no edit makes it select the pod
+		default:
+			if misses := e.selectorMisses(p.Subject, q.pod); len(misses) == 1 {
+				all := *p
+				all.Subject = model.PodSelector{}
+				try(p, -1, "if it selected the pod: "+misses[0], &all)
+			}
+		}
+	}
+	return found
+}
+
+// decide is Endpoint for a question that is neither self nor node.
+func (e *Evaluator) decide(q question) model.Decision {
+	return e.Endpoint(q.pod, q.direction, q.remote.addr, q.protocol, q.port)
+}
+
+// edited returns an evaluator with another policy in place of one, or none.
+func (e *Evaluator) edited(policy, with *model.Policy) *Evaluator {
+	c := *e
+	c.policies = nil
+	for _, p := range e.policies {
+		switch {
+		case p != policy:
+			c.policies = append(c.policies, p)
+		case with != nil:
+			c.policies = append(c.policies, with)
+		}
+	}
+	return &c
+}
+
+// withRule returns the policy with another rule in place of one, or none.
+func withRule(t RuleTrace, d model.Direction, with *model.Rule) *model.Policy {
+	p := *t.Policy
+	p.Rules[d] = nil
+	for i := range t.Policy.Rules[d] {
+		switch r := &t.Policy.Rules[d][i]; {
+		case r != t.Rule:
+			p.Rules[d] = append(p.Rules[d], *r)
+		case with != nil:
+			p.Rules[d] = append(p.Rules[d], *with)
+		}
+	}
+	return &p
+}
