@@ -78,15 +78,15 @@ gen-check:
 test: deps deps-windows ## Everything: generated code is up to date, check, all tests (needs root)
 	@$(MAKE) --no-print-directory gen-check
 	@$(MAKE) --no-print-directory check
-	@mkdir -p build && rm -f build/windows
+	@rm -rf build/windows && mkdir -p build/windows
 	@$(path) ISTHMUS_WINDOWS_SUMMARY="$(abspath build/windows)" $(usable) test -json -count=1 ./... | $(go) run ./test/summary
-	@cat build/windows
+	@echo windows: $$(cat build/windows/*)
 
 .PHONY: test-windows
 test-windows: deps deps-windows ## The commands for Windows, under Wine over an emulated HNS (needs root)
-	@mkdir -p build && rm -f build/windows
+	@rm -rf build/windows && mkdir -p build/windows
 	@$(path) ISTHMUS_WINDOWS_SUMMARY="$(abspath build/windows)" $(usable) test -json -count=1 ./windows/... ./test/hnsemu/... ./test/wine | $(go) run ./test/summary
-	@cat build/windows
+	@echo windows: $$(cat build/windows/*)
 
 .PHONY: test-kernel
 test-kernel: ## Run the data path's tests on Debian's 6.1 and 6.12 kernels in QEMU, without KVM (some minutes)
@@ -95,7 +95,7 @@ test-kernel: ## Run the data path's tests on Debian's 6.1 and 6.12 kernels in QE
 
 .PHONY: corpora
 corpora: ## Compare with public test data, real clusters' manifests and verdicts (CORPORA=dir)
-	CORPORA="$(abspath $(CORPORA))" $(go) test -count=1 -v -run "Vectors|PublicManifests" ./common/kube ./cmd/isthmusctl
+	CORPORA="$(abspath $(CORPORA))" $(go) test -count=1 -v -run "Vectors|PublicManifests" ./common/kube ./cmd/isthmusctl ./windows/acl
 
 .PHONY: oracle
 oracle: ## Compare with policy engines of others over random clusters, and over CORPORA=dir (two minutes)
@@ -105,8 +105,10 @@ oracle: ## Compare with policy engines of others over random clusters, and over 
 .PHONY: fuzz
 fuzz: ## Every fuzz test of the tree, FUZZTIME each (default 1m)
 	@set -e; for package in $$($(go) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
-		for name in $$($(go) test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
-			echo "$$package $$name"; $(go) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$package; \
+		listed="$$($(go) test -list '^Fuzz' $$package)"; \
+		for name in $$(echo "$$listed" | grep '^Fuzz'); do \
+			echo "$$package $$name"; \
+			$(go) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$package; \
 		done; \
 	done
 
@@ -121,6 +123,10 @@ demo-stop: ## Remove a demo that was left running with KEEP=1
 .PHONY: bench
 bench: ## Benchmarks of the compiler and the data path, one JSON line each
 	$(go) test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: bench-policy
+bench-policy: ## The compiler over 100,000 pods and 2,000 policies, one JSON line per figure with its goal
+	@$(go) run ./test/bench
 
 .PHONY: bench-datapath
 bench-datapath: ## Cost per packet of the BPF programs beside the least possible, in one run (needs root)
