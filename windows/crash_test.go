@@ -122,7 +122,7 @@ func peerState(spec dataplane.EndpointSpec, peers ...string) *model.State {
 	deny := &model.Row{Cells: []model.Decision{{}, {}}}
 	allow := &model.Row{Cells: []model.Decision{{Verdict: model.Allow}, {Verdict: model.Allow}}}
 	web := &model.Row{Cells: []model.Decision{{}, {Verdict: model.Allow, Cause: cause}}}
-	table := &model.Table{ID: model.TableID{1}, Sides: [2]model.Side{{Default: deny, Rows: map[model.PeerClass]*model.Row{1: web}}, {Default: allow}}}
+	table := &model.Table{ID: model.TableID{1}, Sides: [2]model.Side{{Default: deny, Rows: model.MakeMap(map[model.PeerClass]*model.Row{1: web})}, {Default: allow}}}
 	s := &model.State{
 		Endpoints: map[model.EndpointID]model.EndpointState{spec.ID: {Pod: spec.Pod, IPs: spec.IPs, Table: table.ID}},
 		Tables:    map[model.TableID]*model.Table{table.ID: table},

@@ -69,7 +69,7 @@ func (e env) command() *cobra.Command {
 			if err := o.check(c.Flags(), runtime.GOOS); err != nil {
 				return usageError{err}
 			}
-			return e.serve(c.Context(), o)
+			return e.serveAs(c.Context(), o)
 		},
 	}
 	o.register(root.Flags())

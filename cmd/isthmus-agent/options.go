@@ -42,6 +42,8 @@ type options struct {
 	clusterCIDRs []string // Windows
 	serviceCIDRs []string // Windows
 
+	windowsService bool // Windows
+
 	// The lists of ranges, parsed by check.
 	prefixes, cluster, services []netip.Prefix
 }
@@ -49,7 +51,7 @@ type options struct {
 // linuxOnly and windowsOnly are the flags that mean something there only.
 var (
 	linuxOnly   = []string{"bpffs", "uplink", "mtu"}
-	windowsOnly = []string{"hns-network", "hns-mode", "cluster-cidr", "service-cidr"}
+	windowsOnly = []string{"hns-network", "hns-mode", "cluster-cidr", "service-cidr", "windows-service"}
 )
 
 func (o *options) register(f *pflag.FlagSet) {
@@ -74,6 +76,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.hnsNetwork, "hns-network", "isthmus", "Windows: name of the HNS network")
 	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
 	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; beyond it pods go by their node's address (repeatable; without it nowhere)")
+	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service, with the event log as log")
 	f.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "Windows: range of the services (repeatable)")
 }
 

@@ -41,6 +41,9 @@ func New(path string) (*NS, error) {
 	return &NS{path: path}, nil
 }
 
+// At returns the namespace that is bound to a file already.
+func At(path string) *NS { return &NS{path: path} }
+
 // Path is the file that the namespace is bound to.
 func (n *NS) Path() string { return n.path }
 

@@ -65,7 +65,8 @@ type Client interface {
 	Namespace(ctx context.Context, id string) (Namespace, error)
 	// AttachEndpoint puts an endpoint into a namespace, or into the host's
 	// compartment with HostNamespace. ErrGone: either does not exist.
-	// ErrConflict: the endpoint is attached already. ErrRefused: it is remote.
+	// ErrConflict: the endpoint is in another namespace, or on the host already.
+	// ErrRefused: it is remote.
 	AttachEndpoint(ctx context.Context, namespace, endpoint string) error
 	// DetachEndpoint takes an endpoint out of a namespace. ErrGone: either does
 	// not exist, or the endpoint is not in it.

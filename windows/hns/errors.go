@@ -33,11 +33,15 @@ const (
 	CodeUnspecified         uint32 = 0x80004005 // E_FAIL: among others, networks created at the same time
 	CodeUnexpected          uint32 = 0x8000FFFF // E_UNEXPECTED
 	CodeNotImplemented      uint32 = 0x80004001 // E_NOTIMPL
+	CodeInvalidArgument     uint32 = 0x80070057 // E_INVALIDARG
+	CodeInvalidHandle       uint32 = 0x80070006 // E_HANDLE
 	CodeNetworkNotFound     uint32 = 0x803B0001
 	CodeEndpointNotFound    uint32 = 0x803B0002
+	CodeAdapterNotFound     uint32 = 0x803B0006
 	CodePortNotFound        uint32 = 0x803B0007
 	CodePolicyNotFound      uint32 = 0x803B0008
 	CodeInvalidNetwork      uint32 = 0x803B000A
+	CodeInvalidNetworkType  uint32 = 0x803B000B
 	CodeInvalidEndpoint     uint32 = 0x803B000C
 	CodeInvalidPolicy       uint32 = 0x803B000D
 	CodeInvalidPolicyType   uint32 = 0x803B000E

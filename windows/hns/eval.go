@@ -180,6 +180,21 @@ func (r *Rules) Between(d Direction, local, remote netip.Addr, reading Reading) 
 	return part
 }
 
+// EmptySets reports whether some rule refers to a set without members: only then
+// does it matter how the readings take sets.
+func (r *Rules) EmptySets() bool {
+	empty := func(m *matcher) bool { return slices.ContainsFunc(m.sets, (*ranges).empty) }
+	return slices.ContainsFunc(r.list, func(rule rule) bool { return empty(&rule.local) || empty(&rule.remote) })
+}
+
+// Under returns the same rules under another reading of what they do together.
+// The readings must take sets alike, or no set may be empty: that says which
+// rules match.
+func (p Part) Under(reading Reading) Part {
+	p.reading = reading
+	return p
+}
+
 // Key is equal for two parts of the same Rules and Reading that decide alike.
 func (p Part) Key() string {
 	key := []byte(p.d)

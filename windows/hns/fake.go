@@ -7,18 +7,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 )
 
 // Fake is an HNS in memory. It refuses what HNS refuses, with the same codes,
 // answers full objects, and can decide packets by the ACLs that it was given.
-// Nothing outlives it. All methods may be called from several goroutines.
+// Nothing outlives it but what Save returns. All methods may be called from several goroutines.
 //
 // Like HNS it does not look at contexts: a call that hangs, hangs.
 type Fake struct {
 	mu         sync.Mutex
 	version    Version
 	sequence   uint32
+	macs       uint32 // how many hardware addresses were given
 	networks   []*Network
 	endpoints  []*Endpoint
 	namespaces []*Namespace
@@ -34,6 +36,10 @@ type Fake struct {
 	// and not only the types that the request carries; which of the two HNS
 	// does is not documented. Set before use.
 	UpdateReplacesAll bool
+	// ManagementIP is the node's address on the adapter, and ManagementMAC the
+	// adapter's, which overlay networks show as their tunnel end. Without them
+	// every network gets addresses of its own. Set before use.
+	ManagementIP, ManagementMAC string
 	// Late is how many times Networks is called before a new overlay network
 	// shows its DrMacAddress and ProviderAddress. Set before use.
 	Late int
@@ -120,108 +126,25 @@ func (f *Fake) guid() string {
 	return fmt.Sprintf("%08x-15d0-4e0f-8c0d-0123456789ab", f.sequence)
 }
 
+// newID returns the identifier that a new object was asked to have, or one that
+// no other has.
+func (f *Fake) newID(op, wanted string) (string, error) {
+	if wanted == "" || wanted == zeroGUID {
+		return f.guid(), nil
+	}
+	if f.network(wanted) != nil || f.endpoint(wanted) != nil || f.namespace(wanted) != nil {
+		return "", NewError(op, CodeAlreadyExists, "Cannot create a file when that file already exists.")
+	}
+	return strings.ToLower(wanted), nil
+}
+
+// zeroGUID stands for no identifier.
+const zeroGUID = "00000000-0000-0000-0000-000000000000"
+
 // Version implements Client.
 func (f *Fake) Version(context.Context) (v Version, err error) {
 	err = f.do("Version", "", nil, func() error { v = f.version; return nil })
 	return v, err
-}
-
-// Namespace implements Client.
-func (f *Fake) Namespace(_ context.Context, id string) (n Namespace, err error) {
-	err = f.do("Namespace", id, nil, func() error {
-		found := f.namespace(id)
-		if found == nil {
-			return NewError("Namespace", CodeNotFound, "Element not found.")
-		}
-		n = found.clone()
-		return nil
-	})
-	return n, err
-}
-
-// AddNamespace makes an empty namespace, as a container runtime does.
-func (f *Fake) AddNamespace() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	id := f.guid()
-	f.namespaces = append(f.namespaces, &Namespace{ID: id, Type: "HostDefault", SchemaVersion: Schema2})
-	return id
-}
-
-// RemoveNamespace removes a namespace. Its endpoints stay, attached to nothing.
-func (f *Fake) RemoveNamespace(id string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.namespaces = slices.DeleteFunc(f.namespaces, func(n *Namespace) bool { return SameID(n.ID, id) })
-	for _, e := range f.endpoints {
-		if SameID(e.HostComputeNamespace, id) {
-			e.HostComputeNamespace = ""
-		}
-	}
-}
-
-// AttachEndpoint implements Client.
-func (f *Fake) AttachEndpoint(_ context.Context, namespace, endpoint string) error {
-	const op = "AttachEndpoint"
-	return f.do(op, endpoint, namespace, func() error {
-		e := f.endpoint(endpoint)
-		if e == nil {
-			return NewError(op, CodeEndpointNotFound, "The endpoint was not found.")
-		}
-		if e.Remote() {
-			return NewError(op, CodeRemoteEndpoint, "The operation is not possible with a remote endpoint.")
-		}
-		if namespace == HostNamespace {
-			if slices.Contains(f.host, e.ID) {
-				return NewError(op, CodeAlreadyAttached, "The endpoint is already attached.")
-			}
-			f.host = append(f.host, e.ID)
-			return nil
-		}
-		n := f.namespace(namespace)
-		if n == nil {
-			return NewError(op, CodeNotFound, "Element not found.")
-		}
-		if e.HostComputeNamespace != "" {
-			return NewError(op, CodeNamespaceHas, "The endpoint is in a namespace already.")
-		}
-		e.HostComputeNamespace = n.ID
-		data, _ := json.Marshal(map[string]string{"ID": e.ID})
-		n.Resources = append(n.Resources, Resource{Type: "Endpoint", Data: data})
-		return nil
-	})
-}
-
-// DetachEndpoint implements Client.
-func (f *Fake) DetachEndpoint(_ context.Context, namespace, endpoint string) error {
-	const op = "DetachEndpoint"
-	return f.do(op, endpoint, namespace, func() error {
-		n := f.namespace(namespace)
-		if n == nil {
-			return NewError(op, CodeNotFound, "Element not found.")
-		}
-		e := f.endpoint(endpoint)
-		if e == nil {
-			return NewError(op, CodeEndpointNotFound, "The endpoint was not found.")
-		}
-		if !SameID(e.HostComputeNamespace, n.ID) {
-			return NewError(op, CodeNotFound, "Element not found.")
-		}
-		f.leave(e)
-		return nil
-	})
-}
-
-// leave takes an endpoint out of its namespace and of the host.
-func (f *Fake) leave(e *Endpoint) {
-	if n := f.namespace(e.HostComputeNamespace); n != nil {
-		n.Resources = slices.DeleteFunc(n.Resources, func(r Resource) bool {
-			var data struct{ ID string }
-			return json.Unmarshal(r.Data, &data) == nil && SameID(data.ID, e.ID)
-		})
-	}
-	e.HostComputeNamespace = ""
-	f.host = slices.DeleteFunc(f.host, func(id string) bool { return id == e.ID })
 }
 
 func (f *Fake) network(id string) *Network {

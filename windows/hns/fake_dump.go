@@ -52,6 +52,14 @@ func (f *Fake) Rules(name string) (*Rules, error) {
 	if e.HostComputeNamespace == "" && !slices.Contains(f.host, e.ID) {
 		return nil, fmt.Errorf("endpoint %q is attached nowhere", name)
 	}
+	return f.rules(e)
+}
+
+// rules parses what is in force at an endpoint's port.
+func (f *Fake) rules(e *Endpoint) (*Rules, error) {
+	if slices.ContainsFunc(e.Policies, func(p Policy) bool { return p.Is(TypeTierACL) }) {
+		return nil, fmt.Errorf("endpoint %q has tiers of ACLs, whose meaning is not known well enough to decide packets", e.Name)
+	}
 	acls, err := e.ACLs()
 	if err != nil {
 		return nil, err

@@ -7,9 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"reflect"
 	"slices"
-	"strings"
 )
 
 // Endpoints implements Client.
@@ -46,6 +44,14 @@ func (f *Fake) CreateEndpoint(_ context.Context, e Endpoint) (made Endpoint, err
 		if err := f.checkPolicies(op, n, stored.Policies); err != nil {
 			return err
 		}
+		if err := f.checkPorts(op, nil, stored.Policies); err != nil {
+			return err
+		}
+		id, err := f.newID(op, e.ID)
+		if err != nil {
+			return err
+		}
+		stored.ID = id
 		f.complete(n, &stored)
 		f.endpoints = append(f.endpoints, &stored)
 		f.stats[stored.ID] = &Stats{}
@@ -57,6 +63,9 @@ func (f *Fake) CreateEndpoint(_ context.Context, e Endpoint) (made Endpoint, err
 
 // address checks the addresses that were asked for, or takes a free one.
 func (f *Fake) address(op string, n *Network, e *Endpoint) error {
+	if len(n.Subnets()) == 0 {
+		return nil // a DHCP server gives addresses
+	}
 	if len(e.IPConfigurations) == 0 {
 		prefix := netip.MustParsePrefix(n.Subnets()[0].IPAddressPrefix)
 		for a := prefix.Addr().Next(); prefix.Contains(a); a = a.Next() {
@@ -64,6 +73,9 @@ func (f *Fake) address(op string, n *Network, e *Endpoint) error {
 				e.IPConfigurations = []IPConfig{{IPAddress: a.String()}}
 				break
 			}
+		}
+		if len(e.IPConfigurations) == 0 {
+			return NewError(op, CodeAddressInvalid, "no address is free")
 		}
 	}
 	for i, c := range e.IPConfigurations {
@@ -108,15 +120,18 @@ func (f *Fake) place(n *Network, a netip.Addr, remote bool) (bits uint8, code ui
 
 // complete adds what HNS adds to a new endpoint.
 func (f *Fake) complete(n *Network, e *Endpoint) {
-	e.ID = f.guid()
 	e.HostComputeNetwork = n.ID
 	if e.Name == "" {
 		e.Name = "Ethernet"
 	}
-	if e.MACAddress == "" {
-		e.MACAddress = fmt.Sprintf("00-15-5D-10-%02X-%02X", f.sequence>>8&0xFF, f.sequence&0xFF)
+	if len(e.Routes) == 0 && len(n.Subnets()) > 0 && !e.Remote() {
+		e.Routes = slices.Clone(n.Subnets()[0].Routes)
 	}
-	if n.Type == L2Bridge {
+	if e.MACAddress == "" {
+		f.macs++
+		e.MACAddress = fmt.Sprintf("00-15-5D-10-%02X-%02X", f.macs>>8&0xFF, f.macs&0xFF)
+	}
+	if n.Type.is(L2Bridge) {
 		e.Policies = append(e.Policies, MakePolicy(TypeL2Driver, struct{}{}))
 	}
 	normalise(e.Policies)
@@ -153,6 +168,9 @@ func (f *Fake) ModifyEndpoint(_ context.Context, id string, r RequestType, polic
 			return err
 		}
 		next, err := f.merge(op, slices.Clone(e.Policies), r, slices.Clone(policies))
+		if err == nil {
+			err = f.checkPorts(op, e, next)
+		}
 		if err != nil {
 			return err
 		}
@@ -204,90 +222,4 @@ func (f *Fake) drop(e *Endpoint) {
 	f.leave(e)
 	f.endpoints = slices.DeleteFunc(f.endpoints, func(o *Endpoint) bool { return o == e })
 	delete(f.stats, e.ID)
-}
-
-// checkPolicies refuses policies of an endpoint that HNS refuses.
-func (f *Fake) checkPolicies(op string, n *Network, policies []Policy) error {
-	sets, err := n.Sets()
-	if err != nil {
-		return NewError(op, CodeInvalidJSON, err.Error())
-	}
-	nat := map[uint32]int{}
-	var acls []ACL
-	for _, p := range policies {
-		var err error
-		switch {
-		case p.Is(TypeACL):
-			var a ACL
-			err = p.Decode(&a)
-			acls = append(acls, a)
-		case p.Is(TypeOutBoundNAT):
-			var o OutBoundNAT
-			if err = p.Decode(&o); err == nil {
-				err = f.checkPrefixes(o.Exceptions)
-			}
-			nat[o.Flags&NATIPv6]++
-		case p.Is(TypeSDNRoute):
-			var s SDNRoute
-			if err = p.Decode(&s); err == nil {
-				err = f.checkPrefixes([]string{s.DestinationPrefix})
-			}
-		case p.Is(TypeProviderAddress):
-			var a ProviderAddress
-			if err = p.Decode(&a); err == nil {
-				_, err = netip.ParseAddr(a.ProviderAddress)
-			}
-		case p.Is(TypeL2Driver), p.Is(TypePortMapping):
-		default:
-			return NewError(op, CodeInvalidPolicyType, fmt.Sprintf("policy type %q", p.Type))
-		}
-		if err != nil {
-			return NewError(op, CodeInvalidPolicy, err.Error())
-		}
-	}
-	if nat[0] > 1 || nat[NATIPv6] > 1 {
-		return NewError(op, CodeInvalidPolicy, "more than one OutBoundNAT of a family")
-	}
-	return f.checkACLs(op, acls, sets)
-}
-
-func (f *Fake) checkACLs(op string, acls []ACL, sets []SetPolicy) error {
-	if _, err := ParseRules(acls, sets); err != nil {
-		return NewError(op, CodeInvalidPolicy, err.Error())
-	}
-	for _, a := range acls {
-		for _, text := range []string{a.LocalAddresses, a.RemoteAddresses} {
-			list, _ := ParseAddresses(text)
-			if f.version.Supports(CanonicalCIDRs) && !list.Canonical {
-				return NewError(op, CodeInvalidPolicy, fmt.Sprintf("acl %q: prefix with host bits in %q", a.ID, text))
-			}
-			if len(list.Sets) > 0 && !f.version.Supports(Sets) {
-				return NewError(op, CodeInvalidPolicy, fmt.Sprintf("acl %q: sets need hns 13.0", a.ID))
-			}
-		}
-	}
-	return nil
-}
-
-func (f *Fake) checkPrefixes(list []string) error {
-	for _, s := range list {
-		p, err := netip.ParsePrefix(s)
-		if err != nil {
-			return err
-		}
-		if f.version.Supports(CanonicalCIDRs) && p != p.Masked() {
-			return fmt.Errorf("prefix %s has host bits", p)
-		}
-	}
-	return nil
-}
-
-// sameJSON compares two settings by their meaning. HNS ignores members that it
-// does not know and adds zero ones.
-func sameJSON(a, b json.RawMessage) bool {
-	var x, y map[string]any
-	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
-		return strings.TrimSpace(string(a)) == strings.TrimSpace(string(b))
-	}
-	return reflect.DeepEqual(x, y)
 }

@@ -5,6 +5,7 @@ package hns
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,7 +15,7 @@ import (
 func (f *Fake) Networks(context.Context) (list []Network, err error) {
 	err = f.do("Networks", "", nil, func() error {
 		for i, n := range f.networks {
-			if n.Type == Overlay {
+			if n.Type.is(Overlay) {
 				f.ripen(n, i)
 			}
 			list = append(list, n.clone())
@@ -30,22 +31,44 @@ func (f *Fake) ripen(n *Network, i int) {
 		f.Late--
 		return
 	}
-	if !slices.ContainsFunc(n.Policies, func(p Policy) bool { return p.Is(TypeDrMacAddress) }) {
-		n.Policies = append(n.Policies,
-			MakePolicy(TypeProviderAddress, ProviderAddress{fmt.Sprintf("192.0.2.%d", 13+i)}),
-			MakePolicy(TypeDrMacAddress, DrMacAddress{fmt.Sprintf("00-15-5D-7A-11-%02X", 2+i)}))
+	if slices.ContainsFunc(n.Policies, func(p Policy) bool { return p.Is(TypeDrMacAddress) }) {
+		return
 	}
+	address, mac := f.ManagementIP, f.ManagementMAC
+	if address == "" {
+		address = fmt.Sprintf("192.0.2.%d", 13+i)
+	}
+	if mac == "" {
+		mac = fmt.Sprintf("00-15-5D-7A-11-%02X", 2+i)
+	}
+	n.Policies = append(n.Policies, MakePolicy(TypeProviderAddress, ProviderAddress{address}), MakePolicy(TypeDrMacAddress, DrMacAddress{mac}))
 }
+
+// inventedIpam is the range of a NAT network that was given none.
+func inventedIpam() Ipam {
+	return Ipam{Type: "Static", Subnets: []Subnet{{IPAddressPrefix: "172.29.0.0/20",
+		Routes: []Route{{NextHop: "172.29.0.1", DestinationPrefix: "0.0.0.0/0"}}}}}
+}
+
+// is compares kinds; HNS does so without case.
+func (t NetworkType) is(other NetworkType) bool { return strings.EqualFold(string(t), string(other)) }
 
 // CreateNetwork implements Client.
 func (f *Fake) CreateNetwork(_ context.Context, n Network) (made Network, err error) {
 	const op = "CreateNetwork"
 	err = f.do(op, n.Name, n, func() error {
-		if err := f.checkNetwork(op, n); err != nil {
+		stored := n.clone()
+		if stored.Type.is(NAT) && len(stored.Subnets()) == 0 {
+			stored.Ipams = []Ipam{inventedIpam()}
+		}
+		if err := f.checkNetwork(op, stored); err != nil {
 			return err
 		}
-		stored := n.clone()
-		stored.ID = f.guid()
+		id, err := f.newID(op, n.ID)
+		if err != nil {
+			return err
+		}
+		stored.ID = id
 		f.networks = append(f.networks, &stored)
 		made = stored.clone()
 		return nil
@@ -60,19 +83,19 @@ func (f *Fake) checkNetwork(op string, n Network) error {
 	if find(f.networks, func(o *Network) bool { return strings.EqualFold(o.Name, n.Name) }) != nil {
 		return NewError(op, CodeNetworkExists, "A network with this name already exists.")
 	}
-	if n.Type != L2Bridge && n.Type != Overlay {
-		return NewError(op, CodeInvalidNetwork, fmt.Sprintf("network type %q", n.Type))
+	if !slices.ContainsFunc([]NetworkType{L2Bridge, Overlay, NAT, ICS, Transparent, L2Tunnel, Private, Internal}, n.Type.is) {
+		return NewError(op, CodeInvalidNetworkType, fmt.Sprintf("network type %q", n.Type))
 	}
 	for _, p := range n.Policies {
 		var adapter NetAdapterName
 		if p.Is(TypeNetAdapterName) && (p.Decode(&adapter) != nil || !slices.Contains(f.Adapters, adapter.NetworkAdapterName)) {
-			return NewError(op, 0x803B0006, "An adapter was not found.")
+			return NewError(op, CodeAdapterNotFound, "An adapter was not found.")
 		}
 		if p.Is(TypeSet) || p.Is(TypeRemoteSubnetRoute) {
 			return NewError(op, CodeInvalidPolicyType, p.Type+" at creation")
 		}
 	}
-	if len(n.Subnets()) == 0 {
+	if len(n.Subnets()) == 0 && (n.Type.is(L2Bridge) || n.Type.is(Overlay)) {
 		return NewError(op, CodeInvalidNetwork, "no subnet")
 	}
 	for _, s := range n.Subnets() {
@@ -88,7 +111,7 @@ func (f *Fake) checkSubnet(op string, kind NetworkType, s Subnet) error {
 	if err != nil || prefix != prefix.Masked() {
 		return NewError(op, CodeInvalidPrefix, fmt.Sprintf("subnet %q", s.IPAddressPrefix))
 	}
-	if prefix.Addr().Is6() && (kind == Overlay || !f.version.Supports(DualStack)) {
+	if prefix.Addr().Is6() && (kind.is(Overlay) || !f.version.Supports(DualStack)) {
 		return NewError(op, CodeInvalidPrefix, "IPv6 is not supported here")
 	}
 	// hcsshim refuses subnets without a default route before HNS sees them.
@@ -99,7 +122,7 @@ func (f *Fake) checkSubnet(op string, kind NetworkType, s Subnet) error {
 	if gateway, err := netip.ParseAddr(s.Routes[def].NextHop); err != nil || !prefix.Contains(gateway) {
 		return NewError(op, CodeInvalidNetwork, fmt.Sprintf("gateway %q is not in the subnet", s.Routes[def].NextHop))
 	}
-	if kind != Overlay {
+	if !kind.is(Overlay) {
 		return nil
 	}
 	var id IsolationID
@@ -118,14 +141,18 @@ func (f *Fake) DeleteNetwork(_ context.Context, id string) error {
 		if n == nil {
 			return NewError(op, CodeNetworkNotFound, "The network was not found.")
 		}
-		for _, e := range slices.Clone(f.endpoints) {
-			if SameID(e.HostComputeNetwork, n.ID) {
-				f.drop(e)
-			}
-		}
-		f.networks = slices.DeleteFunc(f.networks, func(o *Network) bool { return o == n })
+		f.dropNetwork(n)
 		return nil
 	})
+}
+
+func (f *Fake) dropNetwork(n *Network) {
+	for _, e := range slices.Clone(f.endpoints) {
+		if SameID(e.HostComputeNetwork, n.ID) {
+			f.drop(e)
+		}
+	}
+	f.networks = slices.DeleteFunc(f.networks, func(o *Network) bool { return o == n })
 }
 
 // ModifyNetwork implements Client.
@@ -153,7 +180,12 @@ func (f *Fake) changeNetwork(op string, n *Network, r RequestType, p Policy) err
 	switch {
 	case p.Is(TypeSet):
 		return f.changeSet(op, n, r, p)
-	case p.Is(TypeRemoteSubnetRoute) || p.Is(TypeHostRoute):
+	case p.Is(TypeNetworkACL) && f.version.Supports(NetworkACLs):
+	case p.Is(TypeRemoteSubnetRoute):
+		if err := checkRemoteRoute(p); err != nil {
+			return NewError(op, CodeInvalidPolicy, err.Error())
+		}
+	case p.Is(TypeHostRoute):
 	default:
 		return NewError(op, CodeInvalidPolicyType, fmt.Sprintf("policy type %q", p.Type))
 	}
@@ -168,6 +200,24 @@ func (f *Fake) changeNetwork(op string, n *Network, r RequestType, p Policy) err
 		n.Policies = slices.Delete(n.Policies, i, i+1)
 	default:
 		return NewError(op, CodeRequestUnsupported, fmt.Sprintf("request type %q for %s", r, p.Type))
+	}
+	return nil
+}
+
+// checkRemoteRoute refuses a route to another node that HNS cannot follow.
+func checkRemoteRoute(p Policy) error {
+	var r RemoteSubnetRoute
+	if err := p.Decode(&r); err != nil {
+		return err
+	}
+	if prefix, err := netip.ParsePrefix(r.DestinationPrefix); err != nil || prefix != prefix.Masked() {
+		return fmt.Errorf("destination prefix %q", r.DestinationPrefix)
+	}
+	if _, err := netip.ParseAddr(r.ProviderAddress); err != nil {
+		return fmt.Errorf("provider address %q", r.ProviderAddress)
+	}
+	if _, err := net.ParseMAC(r.DrMacAddress); err != nil {
+		return fmt.Errorf("distributed router mac address %q", r.DrMacAddress)
 	}
 	return nil
 }

@@ -30,6 +30,8 @@ const (
 	TypeRemoteSubnetRoute = "RemoteSubnetRoute"
 	TypeL2Driver          = "L2Driver"
 	TypePortMapping       = "PortMapping"
+	TypeTierACL           = "TierAcl"
+	TypeNetworkACL        = "NetworkACL"
 )
 
 // MakePolicy wraps settings.
@@ -174,7 +176,28 @@ const NATIPv6 = 2
 // the destination is in Exceptions (canonical CIDRs).
 type OutBoundNAT struct {
 	Exceptions []string `json:",omitempty"`
-	Flags      uint32   `json:",omitempty"`
+	// Destinations turns the policy round: only they see the node's address.
+	Destinations []string `json:",omitempty"`
+	Flags        uint32   `json:",omitempty"`
+}
+
+// PortMapping sends a port of the node to a port of the endpoint. Protocol is
+// an IP protocol number; an empty VIP is the node's own address.
+type PortMapping struct {
+	Protocol     uint32 `json:",omitempty"`
+	InternalPort uint16 `json:",omitempty"`
+	ExternalPort uint16 `json:",omitempty"`
+	VIP          string `json:",omitempty"`
+}
+
+// RemoteSubnetRoute tells an overlay network on which node a range of pods is:
+// its underlay address, the MAC address of its tunnel end, and the VXLAN
+// network identifier.
+type RemoteSubnetRoute struct {
+	DestinationPrefix string
+	IsolationID       uint16 `json:"IsolationId"`
+	ProviderAddress   string
+	DrMacAddress      string `json:"DistributedRouterMacAddress"`
 }
 
 // SDNRoute sends a destination of an l2bridge endpoint to the host.

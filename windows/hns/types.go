@@ -16,6 +16,16 @@ const (
 	Overlay  NetworkType = "Overlay"
 )
 
+// The kinds that others make on the same service.
+const (
+	NAT         NetworkType = "NAT"
+	ICS         NetworkType = "ICS"
+	Transparent NetworkType = "Transparent"
+	L2Tunnel    NetworkType = "L2Tunnel"
+	Private     NetworkType = "Private"
+	Internal    NetworkType = "Internal"
+)
+
 // NonPersistent is the network flag by which HNS forgets a network on reboot,
 // so that no stale vSwitch comes back with it.
 const NonPersistent = 8
@@ -37,6 +47,7 @@ var Schema2 = SchemaVersion{Major: 2, Minor: 0}
 type Route struct {
 	NextHop           string `json:",omitempty"`
 	DestinationPrefix string `json:",omitempty"`
+	Metric            uint16 `json:",omitempty"`
 }
 
 // Subnet is one range of addresses of a network. HNS wants a default route in
@@ -45,6 +56,7 @@ type Subnet struct {
 	IPAddressPrefix string   `json:"IpAddressPrefix,omitempty"`
 	Policies        []Policy `json:",omitempty"`
 	Routes          []Route  `json:",omitempty"`
+	Flags           uint32   `json:",omitempty"`
 }
 
 // Ipam holds the subnets of a network. Type is "Static" or "DHCP".
@@ -54,13 +66,16 @@ type Ipam struct {
 }
 
 // Network is a network with its vSwitch. IDs are GUIDs, compared without case.
+// MACPool and DNS are kept as they came; Isthmus leaves both to HNS.
 type Network struct {
-	ID            string      `json:"ID,omitempty"`
-	Name          string      `json:",omitempty"`
-	Type          NetworkType `json:",omitempty"`
-	Policies      []Policy    `json:",omitempty"`
-	Ipams         []Ipam      `json:",omitempty"`
-	Flags         uint32      `json:",omitempty"`
+	ID            string          `json:"ID,omitempty"`
+	Name          string          `json:",omitempty"`
+	Type          NetworkType     `json:",omitempty"`
+	Policies      []Policy        `json:",omitempty"`
+	MACPool       json.RawMessage `json:"MacPool,omitempty"`
+	DNS           json.RawMessage `json:"Dns,omitempty"`
+	Ipams         []Ipam          `json:",omitempty"`
+	Flags         uint32          `json:",omitempty"`
 	SchemaVersion SchemaVersion
 }
 
@@ -89,6 +104,8 @@ type Endpoint struct {
 	Policies             []Policy   `json:",omitempty"`
 	IPConfigurations     []IPConfig `json:"IpConfigurations,omitempty"`
 	Routes               []Route    `json:",omitempty"`
+	// DNS is kept as it came; the container runtime sets a pod's resolver.
+	DNS json.RawMessage `json:"Dns,omitempty"`
 	// MACAddress has the form 0E-2A-0A-28-03-07.
 	MACAddress    string `json:"MacAddress,omitempty"`
 	Flags         uint32 `json:",omitempty"`

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package main
+
+import (
+	"errors"
+
+	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
+)
+
+// open has no network namespaces to lead to.
+func (*node) open(vfp.Spec) (vfp.Device, error) {
+	return nil, errors.New("packets are moved on Linux only; make namespaces without netns")
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * bcryptprimitives.dll for Wine 8, which has none: ProcessPrng, where Go gets
+ * its random numbers. Go loads it before anything else in every process and
+ * finds all procedures by GetProcAddress, so this is also the place to mend what
+ * Wine lacks of what unmodified Go programs need, in the export tables of ntdll
+ * and ws2_32:
+ *
+ *   - NtSetInformationFile: the newer classes for deleting and renaming, by the
+ *     older ones;
+ *   - NtCreateNamedPipeFile: an instance opened without the right to read or
+ *     write takes no client on Windows; on Wine it does, and go-winio, which
+ *     holds the name of a pipe that way, then waits for ever;
+ *   - WSAIoctl: SIO_UDP_NETRESET succeeds.
+ */
+#include <winsock2.h>
+#include <windows.h>
+#include <winternl.h>
+#include <string.h>
+
+#ifndef SIO_UDP_NETRESET
+#define SIO_UDP_NETRESET _WSAIOW(IOC_VENDOR, 15)
+#endif
+
+/* Classes of NtSetInformationFile, and the flags of the newer ones. */
+enum { RENAME = 10, DISPOSITION = 13, DISPOSITION_EX = 64, RENAME_EX = 65 };
+enum { DELETE_IT = 1, REPLACE_IF_EXISTS = 1 };
+
+typedef NTSTATUS(NTAPI *set_information)(HANDLE, IO_STATUS_BLOCK *, void *, ULONG, int);
+typedef NTSTATUS(NTAPI *create_pipe)(HANDLE *, ULONG, OBJECT_ATTRIBUTES *, IO_STATUS_BLOCK *, ULONG, ULONG, ULONG,
+				     ULONG, ULONG, ULONG, ULONG, ULONG, ULONG, LARGE_INTEGER *);
+typedef NTSTATUS(NTAPI *open_file)(HANDLE *, ACCESS_MASK, OBJECT_ATTRIBUTES *, IO_STATUS_BLOCK *, ULONG, ULONG);
+typedef int(WSAAPI *ioctl)(SOCKET, DWORD, void *, DWORD, void *, DWORD, DWORD *, WSAOVERLAPPED *,
+			   LPWSAOVERLAPPED_COMPLETION_ROUTINE);
+
+static set_information wine_set_information;
+static create_pipe wine_create_pipe;
+static open_file wine_open_file;
+static ioctl wine_ioctl;
+
+BOOLEAN NTAPI SystemFunction036(void *, ULONG); /* RtlGenRandom */
+
+__declspec(dllexport) BOOL WINAPI ProcessPrng(BYTE *to, SIZE_T size)
+{
+	return SystemFunction036(to, (ULONG)size);
+}
+
+static NTSTATUS NTAPI set_information_mended(HANDLE file, IO_STATUS_BLOCK *io, void *info, ULONG size, int class)
+{
+	NTSTATUS status;
+	ULONG flags;
+	BYTE *older;
+
+	if ((class != DISPOSITION_EX && class != RENAME_EX) || size < sizeof flags)
+		return wine_set_information(file, io, info, size, class);
+	memcpy(&flags, info, sizeof flags);
+	if (class == DISPOSITION_EX) {
+		BOOLEAN delete = flags & DELETE_IT;
+
+		return wine_set_information(file, io, &delete, sizeof delete, DISPOSITION);
+	}
+	/* The same document, but a byte where the flags are. */
+	older = HeapAlloc(GetProcessHeap(), 0, size);
+	if (!older)
+		return STATUS_NO_MEMORY;
+	memcpy(older, info, size);
+	memset(older, 0, sizeof flags);
+	older[0] = flags & REPLACE_IF_EXISTS;
+	status = wine_set_information(file, io, older, size, RENAME);
+	HeapFree(GetProcessHeap(), 0, older);
+	return status;
+}
+
+static NTSTATUS NTAPI create_pipe_mended(HANDLE *pipe, ULONG access, OBJECT_ATTRIBUTES *name, IO_STATUS_BLOCK *io,
+					 ULONG share, ULONG disposition, ULONG options, ULONG type, ULONG read_mode,
+					 ULONG completion, ULONG instances, ULONG in, ULONG out, LARGE_INTEGER *timeout)
+{
+	const ULONG usable = GENERIC_READ | GENERIC_WRITE | GENERIC_ALL | FILE_READ_DATA | FILE_WRITE_DATA;
+	NTSTATUS status = wine_create_pipe(pipe, access, name, io, share, disposition, options, type, read_mode,
+					   completion, instances, in, out, timeout);
+	OBJECT_ATTRIBUTES again;
+	IO_STATUS_BLOCK unused;
+	HANDLE client;
+
+	if (status < 0 || access & usable)
+		return status;
+	/* Nobody else can connect to an instance that has a client. This one is
+	 * never closed: it must live as long as the instance. */
+	again = *name;
+	again.SecurityDescriptor = NULL;
+	wine_open_file(&client, SYNCHRONIZE | FILE_READ_ATTRIBUTES, &again, &unused,
+		       FILE_SHARE_READ | FILE_SHARE_WRITE, 0);
+	return status;
+}
+
+static int WSAAPI ioctl_mended(SOCKET s, DWORD code, void *in, DWORD in_size, void *out, DWORD out_size,
+			       DWORD *returned, WSAOVERLAPPED *overlapped, LPWSAOVERLAPPED_COMPLETION_ROUTINE done)
+{
+	if (code != SIO_UDP_NETRESET)
+		return wine_ioctl(s, code, in, in_size, out, out_size, returned, overlapped, done);
+	if (returned)
+		*returned = 0;
+	return 0;
+}
+
+/* The address in an export table has 32 bits, counted from the module: a jump
+ * to anywhere is put behind the module, as near as there is room. */
+#define STUB_SIZE 12
+#define GRANULE 0x10000
+#define MAX_TRIES 0x7000
+
+static BYTE *make_stub(BYTE *module, DWORD module_size, void *target)
+{
+	ULONG_PTR at = ((ULONG_PTR)module + module_size + GRANULE - 1) & ~(ULONG_PTR)(GRANULE - 1);
+	BYTE *stub = NULL;
+	int tries;
+
+	for (tries = 0; !stub && tries < MAX_TRIES; tries++, at += GRANULE)
+		stub = VirtualAlloc((void *)at, STUB_SIZE, MEM_COMMIT | MEM_RESERVE, PAGE_EXECUTE_READWRITE);
+	if (!stub || stub < module || (ULONG_PTR)(stub - module) > MAXDWORD)
+		return NULL;
+	stub[0] = 0x48, stub[1] = 0xB8; /* mov rax, target */
+	memcpy(stub + 2, &target, sizeof target);
+	stub[10] = 0xFF, stub[11] = 0xE0; /* jmp rax */
+	return stub;
+}
+
+/* Puts target in place of an export; returns what was there, or NULL. */
+static void *replace(HMODULE handle, const char *export, void *target)
+{
+	BYTE *module = (BYTE *)handle;
+	IMAGE_NT_HEADERS *headers = (void *)(module + ((IMAGE_DOS_HEADER *)module)->e_lfanew);
+	IMAGE_EXPORT_DIRECTORY *table = (void *)(module + headers->OptionalHeader.DataDirectory[0].VirtualAddress);
+	DWORD *names = (void *)(module + table->AddressOfNames);
+	DWORD *functions = (void *)(module + table->AddressOfFunctions);
+	WORD *ordinals = (void *)(module + table->AddressOfNameOrdinals);
+	DWORD i, old;
+
+	for (i = 0; i < table->NumberOfNames; i++) {
+		DWORD *slot = &functions[ordinals[i]];
+		void *was = module + *slot;
+		BYTE *stub;
+
+		if (strcmp((const char *)module + names[i], export))
+			continue;
+		stub = make_stub(module, headers->OptionalHeader.SizeOfImage, target);
+		if (!stub || !VirtualProtect(slot, sizeof *slot, PAGE_READWRITE, &old))
+			return NULL;
+		*slot = (DWORD)(stub - module);
+		VirtualProtect(slot, sizeof *slot, old, &old);
+		return was;
+	}
+	return NULL;
+}
+
+BOOL WINAPI DllMain(HINSTANCE self, DWORD reason, void *unused)
+{
+	HMODULE ntdll, sockets;
+
+	(void)unused;
+	if (reason != DLL_PROCESS_ATTACH)
+		return TRUE;
+	DisableThreadLibraryCalls(self);
+	ntdll = GetModuleHandleA("ntdll.dll");
+	if (!ntdll || !GetProcAddress(ntdll, "wine_get_version"))
+		return TRUE; /* Windows needs no mending */
+	wine_open_file = (open_file)(void *)GetProcAddress(ntdll, "NtOpenFile");
+	wine_set_information = (set_information)replace(ntdll, "NtSetInformationFile", set_information_mended);
+	wine_create_pipe = (create_pipe)replace(ntdll, "NtCreateNamedPipeFile", create_pipe_mended);
+	sockets = LoadLibraryA("ws2_32.dll");
+	if (sockets)
+		wine_ioctl = (ioctl)replace(sockets, "WSAIoctl", ioctl_mended);
+	return TRUE;
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Call is one call of a DLL.
+type Call struct {
+	// Op is "Create.network", "Open.endpoint" and so on, or "HNSCall".
+	Op     string
+	Handle uint64
+	// GUID is in text form, in lower case.
+	GUID string
+	// Args are the settings or the query; of HNSCall method, path and request.
+	Args [3]string
+}
+
+// Answer is what the DLL gives its caller.
+type Answer struct {
+	Result uint32 // HRESULT
+	Handle uint64
+	// Output and Error are nil where the DLL leaves its pointers alone.
+	Output, Error *string
+}
+
+// Config says which service this is.
+type Config struct {
+	// HNS is the store; nobody else should change it.
+	HNS     *hns.Fake
+	Version hns.Version
+	// Calls, if set, gets every call as a line of JSON.
+	Calls io.Writer
+	// Changed, if set, is called after every call that may have changed
+	// something, before it is answered.
+	Changed func() error
+	Log     *slog.Logger
+}
+
+// Service answers calls. Its methods may be called from several goroutines.
+type Service struct {
+	config  Config
+	mu      sync.Mutex // one call at a time, as HNS
+	handles handles
+	extra   extra
+	macs    []document // of the accelerated networking list
+	faults  faults
+	callsMu sync.Mutex
+	netnsMu sync.Mutex
+	netns   map[string]string // files of network namespaces, by HCN namespace
+}
+
+// New returns a service.
+func New(c Config) *Service {
+	return &Service{config: c, handles: newHandles(), extra: newExtra(), netns: make(map[string]string)}
+}
+
+// NetNS is the file of the network namespace that stands for an HCN namespace;
+// empty if there is none.
+func (s *Service) NetNS(namespace string) string {
+	s.netnsMu.Lock()
+	defer s.netnsMu.Unlock()
+	return s.netns[strings.ToLower(namespace)]
+}
+
+// SetNetNS says which network namespace stands for an HCN namespace.
+func (s *Service) SetNetNS(namespace, file string) {
+	s.netnsMu.Lock()
+	defer s.netnsMu.Unlock()
+	s.netns[strings.ToLower(namespace)] = file
+}
+
+// AllNetNS is what SetNetNS has said so far.
+func (s *Service) AllNetNS() map[string]string {
+	s.netnsMu.Lock()
+	defer s.netnsMu.Unlock()
+	return maps.Clone(s.netns)
+}
+
+// Do makes one call on behalf of a client, which owns the handles that it is
+// given.
+func (s *Service) Do(client string, c Call) Answer {
+	start := time.Now()
+	a := s.answer(client, c)
+	s.note(client, c, a, time.Since(start))
+	return a
+}
+
+func (s *Service) answer(client string, c Call) Answer {
+	fault := s.faults.take(c)
+	fault.wait()
+	if fault.Lie {
+		return Answer{}
+	}
+	if fault.Code != 0 && !fault.After {
+		return refuse(c, hns.NewError(c.Op, fault.Code, "injected"))
+	}
+	s.mu.Lock()
+	a, err := s.dispatch(client, c)
+	if err == nil && s.config.Changed != nil && changes(c) {
+		err = s.config.Changed()
+	}
+	s.config.HNS.ForgetCalls()
+	s.mu.Unlock()
+	if err == nil && fault.Code != 0 {
+		err = hns.NewError(c.Op, fault.Code, "injected")
+	}
+	if err != nil {
+		return refuse(c, err)
+	}
+	return a
+}
+
+// changes reports whether a call may change what is stored.
+func changes(c Call) bool {
+	verb, _, _ := strings.Cut(c.Op, ".")
+	return verb == "Create" || verb == "Modify" || verb == "Delete" || c.Op == "HNSCall" && c.Args[0] != "GET"
+}
+
+// refuse is the answer to a call that was not done.
+func refuse(c Call, err error) Answer {
+	code, text := hns.CodeUnexpected, err.Error()
+	var e *hns.Error
+	if errors.As(err, &e) {
+		code, text = e.Code, e.Text
+	}
+	// The text of the system's messages ends with a blank.
+	document, _ := json.Marshal(map[string]any{"Success": false, "Error": text + " ", "ErrorCode": code})
+	answer := string(document)
+	if c.Op == "HNSCall" { // the call itself has succeeded
+		return Answer{Output: &answer}
+	}
+	return Answer{Result: code, Error: &answer}
+}
+
+func (s *Service) dispatch(client string, c Call) (Answer, error) {
+	if c.Op == "HNSCall" {
+		return s.schema1(c)
+	}
+	verb, kind, _ := strings.Cut(c.Op, ".")
+	switch verb {
+	case "Enumerate":
+		return s.enumerate(kind, c.Args[0])
+	case "Open":
+		if _, err := s.get(kind, c.GUID); err != nil {
+			return Answer{}, err
+		}
+		return Answer{Handle: s.handles.open(client, kind, c.GUID)}, nil
+	case "Create":
+		id, err := s.create(c, kind)
+		if err != nil {
+			return Answer{}, err
+		}
+		return Answer{Handle: s.handles.open(client, kind, id)}, nil
+	case "Delete":
+		return Answer{}, s.delete(kind, c.GUID)
+	case "Close":
+		return Answer{}, s.handles.close(c.Handle)
+	}
+	h, err := s.handles.get(c.Handle, kind)
+	if err != nil {
+		return Answer{}, err
+	}
+	switch verb {
+	case "Modify":
+		return Answer{}, s.modify(kind, h.id, c.Args[0])
+	case "Query":
+		object, err := s.get(kind, h.id)
+		if err != nil {
+			return Answer{}, err
+		}
+		return output(object)
+	case "Stats":
+		stats, err := s.config.HNS.EndpointStats(context.Background(), h.id)
+		if err != nil {
+			return Answer{}, err
+		}
+		return output(statsDocument(h.id, stats))
+	}
+	return Answer{}, hns.NewError(c.Op, hns.CodeNotImplemented, "Not implemented")
+}
+
+func output(v any) (Answer, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return Answer{}, fmt.Errorf("render answer: %w", err)
+	}
+	out := string(text)
+	return Answer{Output: &out}, nil
+}
+
+// Disconnect frees the handles of a client that has ended.
+func (s *Service) Disconnect(client string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handles.forget(client)
+}
+
+// Handles is how many handles are open.
+func (s *Service) Handles() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.handles.objects)
+}
+
+// Restart does what a restart of the service does: all handles are void. With
+// reboot, what does not outlive a restart of the machine is gone too.
+func (s *Service) Restart(reboot bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handles = newHandles()
+	if reboot {
+		s.config.HNS.Reboot()
+		s.extra = newExtra()
+	}
+	if s.config.Changed != nil {
+		return s.config.Changed()
+	}
+	return nil
+}
+
+// note writes the line of a call. Handles are numbers of this process.
+func (s *Service) note(client string, c Call, a Answer, took time.Duration) {
+	if s.config.Calls == nil {
+		return
+	}
+	line := struct {
+		Client, Op, GUID string
+		Handle           uint64
+		Args             []string
+		Result           string
+		Answer           string
+		Microseconds     int64
+	}{Client: client, Op: c.Op, GUID: c.GUID, Handle: c.Handle, Result: fmt.Sprintf("%#08x", a.Result), Microseconds: took.Microseconds()}
+	for _, arg := range c.Args {
+		if arg != "" {
+			line.Args = append(line.Args, arg)
+		}
+	}
+	for _, text := range []*string{a.Output, a.Error} {
+		if text != nil {
+			line.Answer = *text
+		}
+	}
+	text, _ := json.Marshal(line)
+	s.callsMu.Lock()
+	defer s.callsMu.Unlock()
+	if _, err := s.config.Calls.Write(append(text, '\n')); err != nil {
+		s.config.Log.Warn("cannot write the log of calls", "err", err)
+	}
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vfp_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/corpus"
+	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+var ctx = context.Background()
+
+// node is a Windows node: what its HNS holds, and the ports that follow from it.
+type node struct {
+	store     *hns.Fake
+	network   string
+	programme *acl.Programme
+	endpoints map[model.EndpointID]string // ids in HNS
+	specs     []vfp.Spec
+}
+
+// newNode makes a network that takes any address, and the host's port.
+func newNode(t *testing.T, v hns.Version) *node {
+	t.Helper()
+	prefixes := [][2]string{{"0.0.0.0/1", "0.0.0.1"}, {"128.0.0.0/1", "128.0.0.1"}}
+	if v.Supports(hns.DualStack) {
+		prefixes = append(prefixes, [2]string{"::/1", "::1:1"}, [2]string{"8000::/1", "8000::1"})
+	}
+	var ipam hns.Ipam
+	for _, p := range prefixes {
+		def := "0.0.0.0/0"
+		if netip.MustParsePrefix(p[0]).Addr().Is6() {
+			def = "::/0"
+		}
+		ipam.Subnets = append(ipam.Subnets, hns.Subnet{IPAddressPrefix: p[0], Routes: []hns.Route{{NextHop: p[1], DestinationPrefix: def}}})
+	}
+	n := &node{store: hns.NewFake(v), programme: &acl.Programme{}, endpoints: make(map[model.EndpointID]string)}
+	made, err := n.store.CreateNetwork(ctx, hns.Network{Name: "net", Type: hns.L2Bridge, Ipams: []hns.Ipam{ipam}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.network = made.ID
+	host, err := n.store.CreateEndpoint(ctx, hns.Endpoint{Name: "host", HostComputeNetwork: n.network, IPConfigurations: []hns.IPConfig{{IPAddress: "0.0.0.2"}}})
+	if err == nil {
+		err = n.store.AttachEndpoint(ctx, hns.HostNamespace, host.ID)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// without leaves out addresses that belong to another pod, and endpoints that
+// have no other: HNS gives no address twice.
+func without(s *model.State, owners model.Owners) *model.State {
+	c := *s
+	c.Endpoints = make(map[model.EndpointID]model.EndpointState)
+	for id, e := range s.Endpoints {
+		e.IPs = slices.DeleteFunc(slices.Clone(e.IPs), func(a netip.Addr) bool { return owners.Pods[a] == nil || owners.Pods[a].PodID != e.Pod })
+		if len(e.IPs) > 0 {
+			c.Endpoints[id] = e
+		}
+	}
+	return &c
+}
+
+// apply writes what a State needs, sets first, through a store that refuses what
+// HNS refuses.
+func (n *node) apply(t *testing.T, v hns.Version, state *model.State) {
+	t.Helper()
+	options := acl.Options{Sets: v.Supports(hns.Sets), NoIPv6: !v.Supports(hns.DualStack)}.Defaults()
+	n.programme = acl.Lower(state, options, "HNS "+v.String()).Keep(n.programme)
+	have := make(map[string]bool)
+	network, err := n.store.Network(ctx, n.network)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sets, err := network.Sets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range sets {
+		have[s.ID] = true
+	}
+	for id, members := range n.programme.Sets {
+		request := hns.Add
+		if have[id] {
+			request = hns.Update
+		}
+		if _, err := n.store.ModifyNetwork(ctx, n.network, request, acl.EncodeSet(id, members).Policy()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id, endpoint := range n.endpoints { // another pod may have the address now
+		if err := n.store.DeleteEndpoint(ctx, endpoint); err != nil {
+			t.Fatal(err)
+		}
+		delete(n.endpoints, id)
+	}
+	for id, e := range state.Endpoints {
+		n.attach(t, v, id, e.IPs)
+		var policies []hns.Policy
+		for _, a := range n.programme.Lists[id] {
+			policies = append(policies, a.Policy())
+		}
+		if _, err := n.store.ModifyEndpoint(ctx, n.endpoints[id], hns.Update, policies...); err != nil {
+			t.Fatalf("%s: %v", id, err)
+		}
+	}
+	if n.specs, err = vfp.Specs(n.store, func(namespace string) string { return namespace }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) attach(t *testing.T, v hns.Version, id model.EndpointID, ips []netip.Addr) {
+	t.Helper()
+	e := hns.Endpoint{Name: string(id), HostComputeNetwork: n.network}
+	for _, a := range ips {
+		if a.Is4() || v.Supports(hns.DualStack) {
+			e.IPConfigurations = append(e.IPConfigurations, hns.IPConfig{IPAddress: a.String()})
+		}
+	}
+	made, err := n.store.CreateEndpoint(ctx, e)
+	if err == nil {
+		err = n.store.AttachEndpoint(ctx, n.store.AddNamespace(), made.ID)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", id, err)
+	}
+	n.endpoints[id] = made.ID
+}
+
+// mailbox is a device that remembers that a frame came.
+type mailbox struct {
+	id  string
+	got *string // the port that took the last frame
+}
+
+func (m mailbox) Write(frame []byte) (int, error) { *m.got = m.id; return len(frame), nil }
+func (mailbox) Close() error                      { return nil }
+
+// segment is the switches of all nodes, with everything between them.
+type segment struct {
+	switches map[string]*vfp.Switch
+	hosts    map[string]string // ids of the hosts' ports
+	got      string
+	packets  int
+}
+
+func newSegment(t *testing.T, nodes map[string]*node, o vfp.Options) *segment {
+	t.Helper()
+	s := &segment{switches: make(map[string]*vfp.Switch), hosts: make(map[string]string)}
+	for name, n := range nodes {
+		sw := vfp.New(vfp.Config{Options: o, Open: func(spec vfp.Spec) (vfp.Device, error) { return mailbox{spec.ID, &s.got}, nil }})
+		if err := sw.Set(n.specs); err != nil {
+			t.Fatal(err)
+		}
+		s.switches[name] = sw
+		for _, spec := range n.specs {
+			if spec.Host {
+				s.hosts[name] = spec.ID
+			}
+		}
+	}
+	return s
+}
+
+// place is the port of a pod; without a node it is outside.
+type place struct{ node, port string }
+
+// send carries a packet from one place to another and tells whether it arrived.
+func (s *segment) send(w wire, from, to place) bool {
+	s.packets++
+	if from.node != "" {
+		s.got = ""
+		s.switches[from.node].Frame(from.port, w.frame())
+		if from.node == to.node || to.node == "" || s.got == "" {
+			return s.got != "" && (to.node != "" && s.got == to.port || to.node == "" && s.got == s.hosts[from.node])
+		}
+	}
+	s.got = ""
+	s.switches[to.node].Frame(s.hosts[to.node], w.frame())
+	return s.got == to.port
+}
+
+// conformance counts what was compared.
+type conformance struct{ cases, packets, verdicts, differ int }
+
+// TestConformance sends the packets of every flow of every case, and the answers
+// to those that arrive, through switches that enforce what the case's policies
+// become, on every version of HNS and under every reading of its rules.
+func TestConformance(t *testing.T) {
+	cases, err := corpus.Load("../../corpus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readings := hns.Readings()
+	if testing.Short() {
+		readings = []hns.Reading{readings[0], readings[len(readings)-1]}
+	}
+	var c conformance
+	for i := range cases {
+		for _, v := range hns.Profiles() {
+			c.run(t, &cases[i], v, readings)
+		}
+		c.cases++
+	}
+	line := fmt.Sprintf("conformance cases=%d profiles=%d readings=%d verdicts=%d differ=%d packets=%d",
+		c.cases, len(hns.Profiles()), len(readings), c.verdicts, c.differ, c.packets)
+	t.Log(line)
+	if dir := os.Getenv("ISTHMUS_WINDOWS_SUMMARY"); dir != "" {
+		if err := os.WriteFile(filepath.Join(dir, "2-conformance"), []byte(line+"\n"), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	if c.cases == 0 || c.verdicts == 0 {
+		t.Error("nothing was compared")
+	}
+}
+
+func (c *conformance) run(t *testing.T, one *corpus.Case, v hns.Version, readings []hns.Reading) {
+	t.Helper()
+	nodes := make(map[string]*node)
+	var cluster *engine.Cluster
+	for number, step := range one.Steps {
+		cluster = engine.Compile(step.Snapshot, cluster)
+		places := make(map[netip.Addr]place)
+		owners := step.Snapshot.Owners()
+		for name, state := range cluster.States {
+			if nodes[name] == nil {
+				nodes[name] = newNode(t, v)
+			}
+			nodes[name].apply(t, v, without(state, owners))
+			for id, e := range state.Endpoints {
+				for _, a := range e.IPs {
+					if owners.Pods[a] != nil && owners.Pods[a].PodID == e.Pod {
+						places[a] = place{name, nodes[name].endpoints[id]}
+					}
+				}
+			}
+		}
+		for _, reading := range readings {
+			s := newSegment(t, nodes, vfp.Options{Rules: reading})
+			for _, f := range step.Flows {
+				c.flow(t, s, f, v, places, fmt.Sprintf("%s step %d, HNS %s, %s", one.Name, number+1, v, reading))
+			}
+			c.packets += s.packets
+		}
+	}
+}
+
+func (c *conformance) flow(t *testing.T, s *segment, f corpus.Flow, v hns.Version, places map[netip.Addr]place, where string) {
+	t.Helper()
+	from, to := places[f.Src], places[f.Dst]
+	switch {
+	case f.Src == f.Dst, from.node == "" && to.node == "": // passes no port
+		return
+	case f.Src.Is6() != f.Dst.Is6(), f.Protocol == model.ICMP && f.Src.Is6(), f.Protocol == model.ICMPv6 && f.Src.Is4():
+		return // no such packet can exist
+	case f.Src.Is6() && !v.Supports(hns.DualStack):
+		return
+	case from == to:
+		return // a pod's other address
+	}
+	w := wire{src: f.Src, dst: f.Dst, protocol: uint8(f.Protocol), srcPort: uint16(40000 + s.packets%20000), dstPort: f.Port}
+	if f.Protocol == model.ICMP || f.Protocol == model.ICMPv6 {
+		w.dstPort = w.srcPort
+	}
+	arrived := s.send(w, from, to)
+	c.verdicts++
+	if arrived != (f.Want == model.Allow) {
+		c.differ++
+		t.Errorf("%s: %s: arrived %t", where, f.Text, arrived)
+		return
+	}
+	if arrived && !s.send(w.back(), to, from) {
+		c.differ++
+		t.Errorf("%s: %s: the answer did not arrive", where, f.Text)
+	}
+}

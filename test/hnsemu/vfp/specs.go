@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vfp
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Specs says which ports there should be for what a service holds: one for
+// every endpoint that is attached to the host or to a namespace. netns tells
+// which file stands for a namespace; an endpoint in one without has no port.
+func Specs(store *hns.Fake, netns func(namespace string) string) ([]Spec, error) {
+	ctx := context.Background()
+	endpoints, err := store.AllEndpoints(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var specs []Spec
+	for _, e := range endpoints {
+		s := Spec{ID: e.ID, Name: e.Name, Host: store.OnHost(e.ID)}
+		if !s.Host {
+			if s.NetNS = netns(e.HostComputeNamespace); e.HostComputeNamespace == "" || s.NetNS == "" {
+				continue
+			}
+		}
+		n, err := store.Network(ctx, e.HostComputeNetwork)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.describe(&n, &e); err != nil {
+			return nil, fmt.Errorf("endpoint %s: %w", e.Name, err)
+		}
+		s.Rules, s.Broken = store.PortRules(e.ID)
+		specs = append(specs, s)
+	}
+	return specs, nil
+}
+
+// The sizes of packets that fit into 1500 bytes, bare and in VXLAN.
+const (
+	plainMTU  = 1500
+	tunnelMTU = 1450
+)
+
+func (s *Spec) describe(n *hns.Network, e *hns.Endpoint) error {
+	var err error
+	if s.MAC, err = net.ParseMAC(e.MACAddress); err != nil {
+		return err
+	}
+	if s.MTU = plainMTU; strings.EqualFold(string(n.Type), string(hns.Overlay)) {
+		s.MTU = tunnelMTU
+	}
+	for _, c := range e.IPConfigurations {
+		a, err := netip.ParseAddr(c.IPAddress)
+		if err != nil {
+			return err
+		}
+		s.Addresses = append(s.Addresses, netip.PrefixFrom(a, int(c.PrefixLength)))
+	}
+	for _, r := range e.Routes {
+		if a, err := netip.ParseAddr(r.NextHop); err == nil && !s.Host {
+			s.Gateways = append(s.Gateways, a)
+		}
+	}
+	s.Revision = revision(n, e)
+	return nil
+}
+
+// revision changes with what the ACLs of an endpoint say.
+func revision(n *hns.Network, e *hns.Endpoint) string {
+	var b strings.Builder
+	for _, p := range e.Policies {
+		if p.Is(hns.TypeACL) || p.Is(hns.TypeTierACL) {
+			b.Write(p.Settings)
+		}
+	}
+	for _, p := range n.Policies {
+		if p.Is(hns.TypeSet) {
+			b.Write(p.Settings)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vfp
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Trace tells what happened to one packet at one port.
+type Trace struct {
+	Time             time.Time
+	Port             string // name of the endpoint
+	Direction        hns.Direction
+	Src, Dst         netip.Addr
+	Protocol         uint8
+	SrcPort, DstPort uint16
+	Verdict
+}
+
+// String is one line.
+func (t Trace) String() string {
+	action := hns.Block
+	if t.Pass {
+		action = hns.Allow
+	}
+	return fmt.Sprintf("%s %s %s proto=%d %s -> %s %s by %q", t.Port, t.Direction, action, t.Protocol,
+		netip.AddrPortFrom(t.Src, t.SrcPort), netip.AddrPortFrom(t.Dst, t.DstPort), t.Time.Format("15:04:05.000"), t.By)
+}
+
+// Config says how a Switch works.
+type Config struct {
+	Options
+	// Open makes the device of a new port. Frames from it go to Switch.Frame.
+	Open func(Spec) (Device, error)
+	// Trace, if set, is called for every packet, from any goroutine.
+	Trace func(Trace)
+	// Count, if set, is called for every packet of an endpoint, like Trace.
+	Count func(id string, d hns.Direction, passed bool)
+}
+
+// Switch forwards between ports. Its methods may be called from several
+// goroutines. It learns nothing from packets: who has which address is said by
+// the Specs.
+type Switch struct {
+	config Config
+	set    sync.Mutex // one Set at a time
+
+	mu      sync.RWMutex // guards what follows
+	ports   map[string]*port
+	owners  map[netip.Addr]*port
+	host    *port
+	packets atomic.Uint64
+}
+
+// New returns a switch without ports.
+func New(c Config) *Switch {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Switch{config: c, ports: make(map[string]*port), owners: make(map[netip.Addr]*port)}
+}
+
+// Set makes the ports what they should be. What can be done is done; the errors
+// of the rest are joined, and Set may be called again.
+func (s *Switch) Set(specs []Spec) error {
+	s.set.Lock()
+	defer s.set.Unlock()
+	var errs []error
+	wanted := make(map[string]bool)
+	ports := make(map[string]*port)
+	for _, spec := range specs {
+		wanted[spec.ID] = true
+		p := s.port(spec.ID)
+		if p == nil {
+			device, err := s.config.Open(spec)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("open port %s: %w", spec.Name, err))
+				continue
+			}
+			p = &port{id: spec.ID, name: spec.Name, host: spec.Host, mac: spec.MAC, device: device, spec: spec, state: newState(), counters: make(map[string]uint64)}
+		}
+		p.program(spec, s.config.Change)
+		ports[spec.ID] = p
+	}
+	s.mu.Lock()
+	before := s.ports
+	s.ports, s.owners, s.host = ports, make(map[netip.Addr]*port), nil
+	for id, p := range ports {
+		for _, a := range p.spec.Addresses {
+			s.owners[a.Addr()] = p
+		}
+		if p.host {
+			s.host = ports[id]
+		}
+	}
+	s.mu.Unlock()
+	for id, p := range before {
+		if !wanted[id] {
+			errs = append(errs, p.device.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Switch) port(id string) *port {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.ports[id]
+}
+
+// Close removes all ports.
+func (s *Switch) Close() error { return s.Set(nil) }
+
+// Packets is how many IP packets came in.
+func (s *Switch) Packets() uint64 { return s.packets.Load() }
+
+// Counters are the packets of an endpoint by what decided, as text lines.
+func (s *Switch) Counters(id string) []string {
+	p := s.port(id)
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(p.counters)) {
+		lines = append(lines, fmt.Sprintf("%8d %s", p.counters[name], name))
+	}
+	return lines
+}
+
+// Frame takes a frame that comes from the device of a port. It may change the
+// frame's addresses and does not keep it.
+func (s *Switch) Frame(id string, frame []byte) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	from := s.ports[id]
+	if from == nil {
+		return // removed meanwhile
+	}
+	if answer := s.neighbour(from, frame); answer != nil {
+		s.write(from, answer)
+		return
+	}
+	in, err := parseFrame(frame)
+	if errors.Is(err, errNotIP) || err == nil && in.dst.IsMulticast() {
+		return // neither forwarded nor policed: nobody here needs it
+	}
+	s.packets.Add(1)
+	if err != nil {
+		s.note(from, hns.Out, &in, Verdict{false, err.Error()})
+		return
+	}
+	v := from.decide(hns.Out, &in, &s.config.Options)
+	s.note(from, hns.Out, &in, v)
+	if !v.Pass {
+		return
+	}
+	to := s.owners[in.dst]
+	if to == nil {
+		to = s.host
+	}
+	if to == nil || to == from {
+		s.note(from, hns.Out, &in, Verdict{false, "nobody has the destination"})
+		return
+	}
+	v = to.decide(hns.In, &in, &s.config.Options)
+	s.note(to, hns.In, &in, v)
+	if !v.Pass {
+		return
+	}
+	copy(frame, to.mac)
+	s.write(to, frame)
+}
+
+func (s *Switch) write(to *port, frame []byte) {
+	// A device that takes nothing loses packets, as a wire does.
+	_, _ = to.device.Write(frame)
+}
+
+func (s *Switch) note(at *port, d hns.Direction, in *packet, v Verdict) {
+	if at.host {
+		return
+	}
+	if s.config.Count != nil {
+		s.config.Count(at.id, d, v.Pass)
+	}
+	if s.config.Trace != nil {
+		s.config.Trace(Trace{Time: s.config.Now(), Port: at.name, Direction: d, Src: in.src, Dst: in.dst,
+			Protocol: in.protocol, SrcPort: in.srcPort, DstPort: in.dstPort, Verdict: v})
+	}
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+)
+
+// launcher lets libcni, which container runtimes use, run plugins under Wine.
+type launcher struct {
+	*version.PluginDecoder
+	m *Machine
+}
+
+// FindInPath returns the executable of a plugin.
+func (l launcher) FindInPath(plugin string, _ []string) (string, error) {
+	return filepath.Join(l.m.bin, plugin+".exe"), nil
+}
+
+// ExecPlugin runs a plugin.
+func (l launcher) ExecPlugin(ctx context.Context, exe string, stdin []byte, environ []string) ([]byte, error) {
+	cmd := l.m.Command(ctx, exe)
+	for _, e := range environ {
+		if strings.HasPrefix(e, "CNI_") {
+			cmd.Env = append(cmd.Env, e)
+		}
+	}
+	var out, errOut bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &errOut
+	err := l.m.NS.Do(cmd.Start)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		var said types.Error
+		if json.Unmarshal(out.Bytes(), &said) == nil && said.Msg != "" {
+			return nil, &said
+		}
+		return nil, fmt.Errorf("%s: %w: %s%s", filepath.Base(exe), err, out.Bytes(), errOut.Bytes())
+	}
+	return out.Bytes(), nil
+}
+
+// Pod is what a container runtime calls the plugin for.
+type Pod struct {
+	Namespace, Name, Container string
+	// NetNS is the GUID of an HCN namespace.
+	NetNS string
+}
+
+func (p Pod) runtime() *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: p.Container, NetNS: p.NetNS, IfName: "eth0", Args: [][2]string{
+		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name},
+		{"K8S_POD_INFRA_CONTAINER_ID", p.Container},
+	}}
+}
+
+func (m *Machine) cni() *libcni.CNIConfig {
+	return libcni.NewCNIConfigWithCacheDir([]string{m.bin}, m.File("cni"), launcher{&version.PluginDecoder{}, m})
+}
+
+func network() (*libcni.NetworkConfigList, error) {
+	return libcni.NetworkConfFromBytes([]byte(`{"cniVersion":"1.1.0","name":"isthmus","plugins":[{"type":"isthmus-cni"}]}`))
+}
+
+// Add is CNI ADD.
+func (m *Machine) Add(ctx context.Context, p Pod) (*types100.Result, error) {
+	list, err := network()
+	if err != nil {
+		return nil, err
+	}
+	added, err := m.cni().AddNetworkList(ctx, list, p.runtime())
+	if err != nil {
+		return nil, err
+	}
+	return types100.GetResult(added)
+}
+
+// Check is CNI CHECK, with the result of the ADD before it.
+func (m *Machine) Check(ctx context.Context, p Pod) error {
+	list, err := network()
+	if err != nil {
+		return err
+	}
+	return m.cni().CheckNetworkList(ctx, list, p.runtime())
+}
+
+// Delete is CNI DEL.
+func (m *Machine) Delete(ctx context.Context, p Pod) error {
+	list, err := network()
+	if err != nil {
+		return err
+	}
+	return m.cni().DelNetworkList(ctx, list, p.runtime())
+}
+
+// Status is CNI STATUS.
+func (m *Machine) Status(ctx context.Context) error {
+	list, err := network()
+	if err != nil {
+		return err
+	}
+	return m.cni().GetStatusNetworkList(ctx, list)
+}
+
+// GC is CNI GC: attachments other than those of the pods are removed.
+func (m *Machine) GC(ctx context.Context, keep ...Pod) error {
+	list, err := network()
+	if err != nil {
+		return err
+	}
+	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
+	for _, p := range keep {
+		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: p.Container, IfName: "eth0"})
+	}
+	return m.cni().GCNetworkList(ctx, list, args)
+}

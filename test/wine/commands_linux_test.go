@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wine
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+const (
+	tcp   = 6
+	allow = string(hns.Allow)
+	block = string(hns.Block)
+)
+
+// TestCommands takes a pod through its life on every version of HNS, with the
+// executables that users get.
+func TestCommands(t *testing.T) {
+	for _, v := range hns.Profiles() {
+		t.Run(v.String(), func(t *testing.T) {
+			m := machine(t)
+			logs(t, m)
+			if err := m.StartEmulator(v); err != nil {
+				t.Fatal(err)
+			}
+			dir := newManifests(t, "web", "db")
+			dir.write(t, "policy", policy("web", "10.1.0.0/16", 80))
+			if err := m.StartAgent("win1", string(dir)); err != nil {
+				t.Fatal(err)
+			}
+			life(t, m, dir)
+			status(t, m, v)
+			restarts(t, m, v, dir)
+			farewell(t, m)
+			shared.mu.Lock()
+			defer shared.mu.Unlock()
+			shared.executables["isthmus-agent"] = true
+			shared.profiles[v.String()] = true
+		})
+	}
+}
+
+// life attaches pods and changes their policy.
+func life(t *testing.T, m *Machine, dir manifests) {
+	t.Helper()
+	ctx := context.Background()
+	counted(t, "STATUS", m.Status(ctx))
+	web := pod(t, m, "web")
+	first, err := m.Add(ctx, web)
+	counted(t, "ADD", err)
+	if len(first.IPs) != 1 || !strings.HasPrefix(first.IPs[0].Address.String(), "10.244.3.") {
+		t.Fatalf("ADD gave addresses %v", first.IPs)
+	}
+	again, err := m.Add(ctx, web)
+	counted(t, "second ADD", err)
+	if again.IPs[0].Address.String() != first.IPs[0].Address.String() {
+		t.Fatalf("the second ADD gave %s, the first %s", again.IPs[0].Address.String(), first.IPs[0].Address.String())
+	}
+	counted(t, "CHECK", m.Check(ctx, web))
+	decided(t, m, web, flow{"In", "10.1.2.3", tcp, 80, allow}, flow{"In", "10.2.2.3", tcp, 80, block}, flow{"In", "10.1.2.3", tcp, 81, block},
+		flow{"In", "192.0.2.13", tcp, 81, allow}, flow{"Out", "203.0.113.1", tcp, 443, allow})
+	lost := Pod{Namespace: "shop", Name: "db", Container: "sandbox-lost", NetNS: "5f0b1190-63be-4e0c-b974-bd0f55675a42"}
+	_, err = m.Add(ctx, lost)
+	refused(t, "ADD into a namespace that is not there", err, "5f0b1190")
+	db := pod(t, m, "db")
+	_, err = m.Add(ctx, db)
+	counted(t, "ADD", err)
+	decided(t, m, db, flow{"In", "10.2.2.3", tcp, 5432, allow})
+	dir.write(t, "policy", policy("web", "10.2.0.0/16", 80)+"---\n"+policy("db", "10.3.0.0/16", 5432))
+	decided(t, m, web, flow{"In", "10.1.2.3", tcp, 80, block}, flow{"In", "10.2.2.3", tcp, 80, allow})
+	decided(t, m, db, flow{"In", "10.2.2.3", tcp, 5432, block}, flow{"In", "10.3.2.3", tcp, 5432, allow})
+}
+
+// status asks isthmusctl and the commands' versions.
+func status(t *testing.T, m *Machine, v hns.Version) {
+	t.Helper()
+	for args, want := range map[string]string{
+		"isthmusctl.exe status":     "HNS " + v.String(),
+		"isthmusctl.exe endpoints":  "shop/web",
+		"isthmusctl.exe version":    "windows/amd64",
+		"isthmus-agent.exe version": "windows/amd64",
+	} {
+		words := strings.Fields(args)
+		out, err := m.Output(m.Command(context.Background(), filepath.Join(m.bin, words[0]), words[1:]...))
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("%s: %v, want %q in\n%s", args, err, want, out)
+		}
+	}
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	shared.executables["isthmusctl"] = !t.Failed()
+}
+
+// writes counts the calls that have changed endpoints.
+func writes(t *testing.T, m *Machine) int {
+	t.Helper()
+	b, err := os.ReadFile(m.File("calls.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Count(b, []byte(`"Op":"Modify.endpoint"`)) + bytes.Count(b, []byte(`"Op":"Create.endpoint"`))
+}
+
+// restarts kills the agent and stops HNS; what is in force stays, is found
+// again, and is not written again.
+func restarts(t *testing.T, m *Machine, v hns.Version, dir manifests) {
+	t.Helper()
+	ctx := context.Background()
+	web := Pod{Namespace: "shop", Name: "web", Container: "sandbox-web"}
+	before := writes(t, m)
+	if err := m.KillAgent(); err != nil {
+		t.Fatal(err)
+	}
+	decided(t, m, web, flow{"In", "10.2.2.3", tcp, 80, allow}, flow{"In", "10.1.2.3", tcp, 80, block})
+	if err := m.StartAgent("win1", string(dir)); err != nil {
+		t.Fatal(err)
+	}
+	counted(t, "STATUS after a crash", m.Status(ctx))
+	decided(t, m, web, flow{"In", "10.2.2.3", tcp, 80, allow}, flow{"In", "10.1.2.3", tcp, 80, block})
+	if n := writes(t, m) - before; n != 0 {
+		t.Errorf("the agent that came back wrote endpoints %d times, although nothing had changed", n)
+	}
+	if err := m.StopEmulator(); err != nil {
+		t.Fatal(err)
+	}
+	dir.write(t, "policy", policy("web", "10.4.0.0/16", 80))
+	if err := m.StartEmulator(v); err != nil {
+		t.Fatal(err)
+	}
+	decided(t, m, web, flow{"In", "10.4.2.3", tcp, 80, allow}, flow{"In", "10.2.2.3", tcp, 80, block})
+}
+
+// farewell takes the pods away and stops the agent as Ctrl-C does.
+func farewell(t *testing.T, m *Machine) {
+	t.Helper()
+	ctx := context.Background()
+	web := Pod{Namespace: "shop", Name: "web", Container: "sandbox-web"}
+	counted(t, "DEL", m.Delete(ctx, web))
+	counted(t, "second DEL", m.Delete(ctx, web))
+	counted(t, "GC", m.GC(ctx))
+	dump, err := m.Control("/dump", nil)
+	if err != nil || strings.Contains(dump, "sandbox-") {
+		t.Errorf("after DEL and GC: %v\n%s", err, dump)
+	}
+	if open, err := m.Control("/handles", nil); err != nil || open != "0" {
+		t.Errorf("%s handles are open while nothing goes on: %v", open, err)
+	}
+	if err := m.StopAgent(); err != nil {
+		t.Errorf("the agent ended with %v on an interrupt", err)
+	}
+	b, err := os.ReadFile(m.File("agent.log"))
+	if err != nil || !bytes.Contains(b, []byte("agent has stopped")) {
+		t.Errorf("the agent did not say that it has stopped: %v", err)
+	}
+}
+
+// TestManyAtOnce attaches pods at the same time, as a node does after a reboot.
+func TestManyAtOnce(t *testing.T) {
+	const pods = 20
+	m := machine(t)
+	logs(t, m)
+	if err := m.StartEmulator(hns.Server2022); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for i := range pods {
+		names = append(names, fmt.Sprintf("web-%d", i))
+	}
+	if err := m.StartAgent("win1", string(newManifests(t, names...))); err != nil {
+		t.Fatal(err)
+	}
+	var all []Pod
+	for _, name := range names {
+		all = append(all, pod(t, m, name))
+	}
+	addresses := make([]string, pods)
+	errs := make([]error, pods)
+	each := func(f func(i int)) {
+		var wg sync.WaitGroup
+		for i := range all {
+			wg.Go(func() { f(i) })
+		}
+		wg.Wait()
+	}
+	each(func(i int) {
+		result, err := m.Add(context.Background(), all[i])
+		if errs[i] = err; err == nil {
+			addresses[i] = result.IPs[0].Address.String()
+		}
+	})
+	seen := make(map[string]bool)
+	for i := range all {
+		counted(t, "ADD of "+names[i], errs[i])
+		if seen[addresses[i]] {
+			t.Errorf("%s was given twice", addresses[i])
+		}
+		seen[addresses[i]] = true
+	}
+	each(func(i int) { errs[i] = m.Delete(context.Background(), all[i]) })
+	for i := range all {
+		counted(t, "DEL of "+names[i], errs[i])
+	}
+	if dump, err := m.Control("/dump", nil); err != nil || strings.Contains(dump, "sandbox-") {
+		t.Errorf("after DEL: %v\n%s", err, dump)
+	}
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package wine runs the commands as they are built for Windows on Linux: under
+// Wine, in a prefix and a network namespace of their own, with DLLs that forward
+// what they ask of HNS to an emulator (test/hnsemu).
+//
+// A Machine is one Windows node: it starts the emulator and isthmus-agent.exe,
+// calls isthmus-cni.exe as a container runtime does, and runs any other
+// executable. Its tests also run hcsshim's own against the emulator.
+//
+// It shows that the executables work together, on an HNS that does what is
+// publicly known of HNS. It shows nothing of Windows itself.
+package wine

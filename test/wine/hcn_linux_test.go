@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wine
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// hcnTests is how many tests hcsshim v0.15.0 has for the API of HNS.
+const hcnTests = 78
+
+// TestHCN runs hcsshim's own tests, which are written for a real HNS, against
+// the emulator: code that knows nothing of it.
+func TestHCN(t *testing.T) {
+	m := machine(t)
+	logs(t, m)
+	if err := m.StartEmulator(hns.Server2025); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	out, err := m.Output(m.Command(ctx, filepath.Join(m.bin, "hcn.test.exe"), "-test.v"))
+	passed := strings.Count(out, "\n--- PASS: ")
+	shared.mu.Lock()
+	shared.hcn, shared.hcnTotal = passed, hcnTests
+	shared.mu.Unlock()
+	if err != nil || passed != hcnTests {
+		t.Errorf("%d of %d tests pass: %v", passed, hcnTests, err)
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, "--- FAIL") || strings.Contains(line, "--- SKIP") || strings.Contains(line, "_test.go:") {
+				t.Log(strings.TrimSpace(line))
+			}
+		}
+	}
+	if open, err := m.Control("/handles", nil); err != nil || open != "0" {
+		t.Errorf("%s handles are open after their process has ended: %v", open, err)
+	}
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Machine is a Windows node under Wine.
+type Machine struct {
+	dir, bin string
+	NS       *netns.NS
+	prefix   *prefix
+	emulator *process
+	agent    *process
+}
+
+// process is a program that runs beside the test.
+type process struct {
+	cmd  *exec.Cmd
+	done chan error
+}
+
+func (p *process) stop(sig syscall.Signal) error {
+	if p == nil {
+		return nil
+	}
+	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case err := <-p.done:
+		return err
+	case <-time.After(20 * time.Second):
+		return errors.Join(fmt.Errorf("%s did not end within 20 s", p.cmd.Args[0]), p.cmd.Process.Kill())
+	}
+}
+
+// New makes a machine in an empty directory, with what Build has made in bin.
+// Nothing runs on it yet.
+func New(ctx context.Context, dir, bin string) (*Machine, error) {
+	m := &Machine{dir: dir, bin: bin}
+	var err error
+	if m.NS, err = netns.New(filepath.Join(dir, "ns")); err != nil {
+		return nil, err
+	}
+	if err := m.NS.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(lo)
+	}); err != nil {
+		return nil, errors.Join(err, m.NS.Close())
+	}
+	if m.prefix, err = newPrefix(ctx, filepath.Join(dir, "prefix"), bin, m.NS); err != nil {
+		return nil, errors.Join(err, m.NS.Close())
+	}
+	return m, nil
+}
+
+// Close ends everything on the machine and removes it.
+func (m *Machine) Close() error {
+	var errs []error
+	if m.agent != nil {
+		_ = m.KillAgent() // it may have ended
+	}
+	errs = append(errs, m.StopEmulator(), m.prefix.close(), m.NS.Close())
+	return errors.Join(errs...)
+}
+
+// File is the path of a file of the machine.
+func (m *Machine) File(name string) string { return filepath.Join(m.dir, name) }
+
+// start runs a command in the machine's namespace, with its output in a file.
+func (m *Machine) start(cmd *exec.Cmd, log string) (*process, error) {
+	f, err := os.OpenFile(m.File(log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	cmd.Stdout, cmd.Stderr = f, f
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := m.NS.Do(cmd.Start); err != nil {
+		return nil, err
+	}
+	p := &process{cmd: cmd, done: make(chan error, 1)}
+	go func() { p.done <- cmd.Wait() }()
+	return p, nil
+}
+
+// StartEmulator starts HNS of a version, with what an earlier one held.
+func (m *Machine) StartEmulator(v hns.Version) error {
+	_ = os.Remove(m.File("hns.sock"))
+	cmd := exec.Command(filepath.Join(m.bin, "hnsemu"), "--hns", v.String(), "--control", m.File("hns.sock"),
+		"--state", m.File("hns.json"), "--calls", m.File("calls.jsonl"))
+	p, err := m.start(cmd, "hns.log")
+	if err != nil {
+		return fmt.Errorf("start the hns emulator: %w", err)
+	}
+	m.emulator = p
+	return m.wait(m.File("hns.log"), p, func() bool { _, err := m.Control("/dump", nil); return err == nil })
+}
+
+// StopEmulator stops HNS; what it holds is kept.
+func (m *Machine) StopEmulator() error {
+	defer func() { m.emulator = nil }()
+	return m.emulator.stop(syscall.SIGTERM)
+}
+
+// Forget removes what HNS and the agent keep, while neither runs.
+func (m *Machine) Forget() error {
+	for _, name := range []string{"hns.json", "calls.jsonl", "hns.log", "agent.log", "cni", "prefix/drive_c/ProgramData/isthmus"} {
+		if err := os.RemoveAll(m.File(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Control asks the emulator behind the agent's back.
+func (m *Machine) Control(path string, query url.Values) (string, error) {
+	return m.Post(path+"?"+query.Encode(), "")
+}
+
+// Post is Control with a document.
+func (m *Machine) Post(path, body string) (string, error) {
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", m.File("hns.sock"))
+		}}}
+	r, err := client.Post("http://hns"+path, "application/json", strings.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("hns emulator: %s: %s", path, strings.TrimSpace(string(text)))
+	}
+	return string(text), err
+}
+
+// Command makes a command that runs an executable; Output runs it.
+func (m *Machine) Command(ctx context.Context, exe string, args ...string) *exec.Cmd {
+	return m.prefix.command(ctx, exe, args...)
+}
+
+// Output runs a command on the machine and returns what it wrote.
+func (m *Machine) Output(cmd *exec.Cmd) (string, error) { return m.prefix.output(cmd) }
+
+// agentHTTP is where the agent's metrics and health are.
+const agentHTTP = "127.0.0.1:9470"
+
+// StartAgent starts isthmus-agent.exe, with its state where it has it by
+// default, and waits until it is ready.
+func (m *Machine) StartAgent(node, manifests string, more ...string) error {
+	args := append([]string{"--node-name", node, "--manifests", Path(manifests), "--log-level", "debug", "--http-address", agentHTTP}, more...)
+	p, err := m.start(m.prefix.command(context.Background(), filepath.Join(m.bin, "isthmus-agent.exe"), args...), "agent.log")
+	if err != nil {
+		return fmt.Errorf("start isthmus-agent.exe: %w", err)
+	}
+	m.agent = p
+	return m.wait(m.File("agent.log"), p, func() bool { _, err := m.Get("/readyz"); return err == nil })
+}
+
+// StopAgent does what Ctrl-C does.
+func (m *Machine) StopAgent() error {
+	defer func() { m.agent = nil }()
+	return m.agent.stop(syscall.SIGINT)
+}
+
+// KillAgent ends the agent without a chance to do anything.
+func (m *Machine) KillAgent() error {
+	defer func() { m.agent = nil }()
+	if err := m.agent.cmd.Process.Kill(); err != nil {
+		return err
+	}
+	<-m.agent.done
+	return nil
+}
+
+// Get reads a page of the agent's HTTP server.
+func (m *Machine) Get(path string) (string, error) {
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
+			err = m.NS.Do(func() (err error) {
+				c, err = (&net.Dialer{}).DialContext(ctx, network, address)
+				return err
+			})
+			return c, err
+		}}}
+	r, err := client.Get("http://" + agentHTTP + path)
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", path, text)
+	}
+	return string(text), err
+}
+
+// wait polls until something is so, while a process runs.
+func (m *Machine) wait(log string, p *process, so func() bool) error {
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		if so() {
+			return nil
+		}
+		var err error
+		select {
+		case err = <-p.done:
+			p.done <- err
+			err = fmt.Errorf("%s ended: %w", p.cmd.Args[0], err)
+		default:
+			if time.Now().Before(deadline) {
+				continue
+			}
+			err = fmt.Errorf("%s is not ready after %s", p.cmd.Args[0], patience)
+		}
+		text, _ := os.ReadFile(log)
+		return fmt.Errorf("%w\n%s", err, text)
+	}
+}

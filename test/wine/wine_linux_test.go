@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wine
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The tests share one machine: to make one takes seconds. They count what they
+// have seen for the line at the end.
+var shared struct {
+	once    sync.Once
+	machine *Machine
+	dir     string
+	err     error
+
+	mu               sync.Mutex
+	executables      map[string]bool // that have done what they are for
+	profiles         map[string]bool
+	cni, cniTotal    int // calls of the plugin that ended as they should
+	hcn, hcnTotal    int // tests of hcsshim
+	decided, differs int // verdicts asked of the ACLs under every reading
+	faults           int // faults that were injected and got over
+	connections      int // that were tried through the switch
+	packets          int // that the switch has seen
+}
+
+func TestMain(m *testing.M) {
+	shared.executables, shared.profiles = make(map[string]bool), make(map[string]bool)
+	code := m.Run()
+	if shared.machine != nil {
+		if err := shared.machine.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, "close the machine:", err)
+			code = 1
+		}
+	}
+	if shared.dir != "" {
+		os.RemoveAll(shared.dir)
+	}
+	line := fmt.Sprintf("exe=%d hcn=%d/%d cni=%d/%d versions=%d decided=%d wrong=%d connections=%d sent=%d faults=%d",
+		len(shared.executables), shared.hcn, shared.hcnTotal, shared.cni, shared.cniTotal,
+		len(shared.profiles), shared.decided, shared.differs, shared.connections, shared.packets, shared.faults)
+	fmt.Println(line)
+	if dir := os.Getenv("ISTHMUS_WINDOWS_SUMMARY"); dir != "" {
+		if err := os.WriteFile(filepath.Join(dir, "1-wine"), []byte(line+"\n"), 0o600); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// machine returns the shared machine with nothing running and nothing kept.
+func machine(t *testing.T) *Machine {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes a minute")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make a network namespace")
+	}
+	if missing := Missing(); missing != "" {
+		t.Skip(missing)
+	}
+	shared.once.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+		defer cancel()
+		if shared.dir, shared.err = os.MkdirTemp("", "isthmus-wine"); shared.err != nil {
+			return
+		}
+		bin := filepath.Join(shared.dir, "bin")
+		if shared.err = Build(ctx, "../..", bin); shared.err != nil {
+			return
+		}
+		if shared.err = BuildHCN(ctx, "../..", bin); shared.err != nil {
+			return
+		}
+		node := filepath.Join(shared.dir, "node")
+		if shared.err = os.Mkdir(node, 0o700); shared.err == nil {
+			shared.machine, shared.err = New(ctx, node, bin)
+		}
+	})
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	m := shared.machine
+	t.Cleanup(func() {
+		if m.agent != nil {
+			if err := m.KillAgent(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := m.StopEmulator(); err != nil {
+			t.Error(err)
+		}
+		if err := m.Forget(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// logs shows what the programs wrote if the test has failed.
+func logs(t *testing.T, m *Machine) {
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		for _, name := range []string{"agent.log", "hns.log", "calls.jsonl"} {
+			b, _ := os.ReadFile(m.File(name))
+			t.Logf("%s ends with:\n%s", name, b[max(0, len(b)-4000):])
+		}
+	})
+}
+
+// counted notes a call of the plugin that must end without an error.
+func counted(t *testing.T, what string, err error) {
+	t.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	shared.cniTotal++
+	if err != nil {
+		t.Fatalf("CNI %s: %v", what, err)
+	}
+	shared.cni++
+	shared.executables["isthmus-cni"] = true
+}
+
+// refused notes a call of the plugin that must fail and say why.
+func refused(t *testing.T, what string, err error, why string) {
+	t.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	shared.cniTotal++
+	if err == nil || !strings.Contains(err.Error(), why) {
+		t.Fatalf("CNI %s: got %v, want an error with %q", what, err, why)
+	}
+	shared.cni++
+}
+
+// flow is asked of a pod's endpoint.
+type flow struct {
+	direction, remote string
+	protocol, port    int
+	want              string
+}
+
+// decided asks the ACLs of a pod about flows until all are as wanted; after a
+// change of policy that takes a moment.
+func decided(t *testing.T, m *Machine, p Pod, flows ...flow) {
+	t.Helper()
+	var wrong string
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		wrong = ""
+		for _, f := range flows {
+			got, err := m.Control("/decide", url.Values{"endpoint": {p.Container + "_eth0_isthmus"}, "direction": {f.direction},
+				"remote": {f.remote}, "protocol": {fmt.Sprint(f.protocol)}, "port": {fmt.Sprint(f.port)}})
+			if err != nil || got != f.want {
+				wrong = fmt.Sprintf("%+v: got %s, %v", f, got, err)
+			}
+		}
+		if wrong == "" {
+			break
+		}
+	}
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	shared.decided += len(flows)
+	if wrong != "" {
+		shared.differs++
+		dump, _ := m.Control("/dump", nil)
+		t.Fatalf("pod %s: %s\n%s", p.Name, wrong, dump)
+	}
+}
+
+// manifests is a directory that the agent watches.
+type manifests string
+
+func newManifests(t *testing.T, pods ...string) manifests {
+	t.Helper()
+	dir := manifests(t.TempDir())
+	dir.write(t, "node", "apiVersion: v1\nkind: Node\nmetadata: {name: win1}\nspec: {podCIDRs: [10.244.3.0/24]}\nstatus: {addresses: [{type: InternalIP, address: 192.0.2.13}]}\n")
+	var b strings.Builder
+	for _, name := range pods {
+		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: shop, labels: {app: %s}}\nspec: {nodeName: win1, containers: [{name: c, image: example.com/%s}]}\n", name, name, name)
+	}
+	dir.write(t, "pods", b.String())
+	return dir
+}
+
+// write replaces a file as the API's clients do: at once.
+func (dir manifests) write(t *testing.T, name, text string) {
+	t.Helper()
+	part := filepath.Join(t.TempDir(), "part")
+	if err := os.WriteFile(part, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(part, filepath.Join(string(dir), name+".yaml")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// policy lets a port of the pods called app be reached from a range.
+func policy(app, from string, port int) string {
+	return fmt.Sprintf("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: %s, namespace: shop}\nspec:\n  podSelector: {matchLabels: {app: %s}}\n  ingress:\n  - {from: [{ipBlock: {cidr: %s}}], ports: [{port: %d}]}\n", app, app, from, port)
+}
+
+// pod makes a namespace as a container runtime does.
+func pod(t *testing.T, m *Machine, name string) Pod {
+	t.Helper()
+	id, err := m.Control("/namespace", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Pod{Namespace: "shop", Name: name, Container: "sandbox-" + name, NetNS: id}
+}

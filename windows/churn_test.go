@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows_test
+
+import (
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/test/world"
+	"github.com/isthmus-net/isthmus/windows"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// churn is a node whose pods and policies come and go on an HNS with faults.
+type churn struct {
+	*node
+	faulty   *faulty
+	random   *rand.Rand
+	snapshot *model.Snapshot
+	state    *model.State // wanted last
+	attached map[model.EndpointID]dataplane.EndpointSpec
+	// may are the States that an endpoint's ACLs may be of: the one that was put
+	// in force last, and those that could not be since. None means deny.
+	may      map[model.EndpointID][]*model.State
+	checks   int
+	failures int
+	added    int
+}
+
+// TestChurnUnderFaults attaches and removes pods and changes policies while
+// every fault of HNS is injected. At no time is an endpoint more open than a
+// policy that it was given since the last that was surely in force; no call
+// takes longer than its deadlines; and when the faults end, what is installed is
+// what is intended, and nothing else.
+func TestChurnUnderFaults(t *testing.T) {
+	operations := 1200
+	if testing.Short() {
+		operations = 60
+	}
+	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
+		t.Run(profile.String(), func(t *testing.T) {
+			t.Parallel()
+			c := newChurn(t, profile)
+			for i := range operations {
+				c.operate(uint64(i))
+				c.look()
+				if t.Failed() {
+					t.Fatalf("after operation %d", i)
+				}
+			}
+			faults := c.faulty.calm()
+			c.settle()
+			t.Logf("operations=%d added=%d failed=%d faults=%v checks=%d", operations, c.added, c.failures, faults, c.checks)
+			if len(faults) < 6 || c.failures == 0 {
+				t.Error("not every fault was injected")
+			}
+		})
+	}
+}
+
+const churnDeadline = 100 * time.Millisecond
+
+var churnShape = world.Shape{Pods: 12, Policies: 5, Tiers: true}
+
+func newChurn(t *testing.T, v hns.Version) *churn {
+	config := bridgeConfig()
+	config.CallDeadline = churnDeadline
+	c := &churn{node: &node{t: t, fake: hns.NewFake(v), config: config}, random: rand.New(rand.NewPCG(uint64(v.Major), 1)),
+		attached: make(map[model.EndpointID]dataplane.EndpointSpec), may: make(map[model.EndpointID][]*model.State)}
+	c.faulty = &faulty{Fake: c.fake, deadline: churnDeadline, random: rand.New(rand.NewPCG(uint64(v.Major), 2)), counts: make(map[string]int)}
+	c.snapshot = snapshot(7, churnShape)
+	c.restart()
+	c.faulty.rate = 60
+	return c
+}
+
+// restart is a new agent process.
+func (c *churn) restart() {
+	c.t.Helper()
+	b, err := windows.New(ctx, c.config, c.faulty, slog.New(slog.DiscardHandler))
+	if err != nil {
+		c.failures++
+		return // the old one goes on
+	}
+	c.backend = b
+}
+
+// operate does one thing that happens on nodes.
+func (c *churn) operate(seed uint64) {
+	start := time.Now()
+	switch n := c.random.IntN(100); {
+	case n < 1: // much is new
+		c.snapshot = snapshot(seed, churnShape)
+		c.apply()
+	case n < 2: // HNS comes back without the network and everything on it
+		c.fake.Reboot()
+		clear(c.attached)
+		c.apply()
+	case n < 25:
+		c.snapshot = snapshotOf(world.Mutate(seed, c.snapshot, churnShape, 1))
+		c.apply()
+	case n < 60:
+		c.addOne()
+	case n < 80:
+		c.deleteOne()
+	case n < 97:
+		c.apply()
+	default:
+		c.restart()
+	}
+	// Retries and the calls of one operation are many; what must not be is that
+	// one without an answer holds it up for ever.
+	if took := time.Since(start); took > time.Minute {
+		c.t.Errorf("an operation took %s", took)
+	}
+}
+
+// snapshotOf keeps pods off the addresses that HNS keeps for itself.
+func snapshotOf(s *model.Snapshot) *model.Snapshot {
+	next := *s
+	for id, p := range s.Pods.All() {
+		for _, ip := range p.IPs {
+			if last := ip.AsSlice()[len(ip.AsSlice())-1]; !p.HostNetwork && last < 4 {
+				next.Pods = next.Pods.Without(id)
+			}
+		}
+	}
+	return &next
+}
+
+// candidates are the pods of this node that own their address.
+func (c *churn) candidates() map[model.EndpointID]policy.Endpoint {
+	all := world.Endpoints(c.snapshot, "node1")
+	owners := c.snapshot.Owners()
+	maps.DeleteFunc(all, func(_ model.EndpointID, e policy.Endpoint) bool { return owners.Pods[e.IPs[0]].PodID != e.Pod })
+	return all
+}
+
+func (c *churn) addOne() {
+	candidates := c.candidates()
+	for _, id := range slices.Sorted(maps.Keys(candidates)) {
+		e := candidates[id]
+		taken := slices.ContainsFunc(slices.Collect(maps.Values(c.attached)), func(s dataplane.EndpointSpec) bool { return s.IPs[0] == e.IPs[0] })
+		if _, ok := c.attached[id]; ok || taken || c.random.IntN(2) == 0 {
+			continue
+		}
+		container, ifName, _ := strings.Cut(string(id), ":")
+		spec := dataplane.EndpointSpec{ID: id, ContainerID: container, IfName: ifName, Pod: e.Pod, NetNS: c.fake.AddNamespace(), IPs: e.IPs[:1]}
+		if _, err := c.backend.AddEndpoint(ctx, spec); err != nil {
+			c.failures++
+			return
+		}
+		c.attached[id] = spec
+		c.added++
+		c.apply()
+		return
+	}
+}
+
+func (c *churn) deleteOne() {
+	for _, id := range slices.Sorted(maps.Keys(c.attached)) {
+		if c.random.IntN(3) > 0 {
+			continue
+		}
+		c.remove(id)
+		return
+	}
+}
+
+// remove is DEL; one that fails is not repeated here, as after a crash.
+func (c *churn) remove(id model.EndpointID) {
+	if err := c.backend.DeleteEndpoint(ctx, id); err != nil {
+		c.failures++
+	}
+	c.fake.RemoveNamespace(c.attached[id].NetNS)
+	delete(c.attached, id)
+}
+
+// apply puts the policies of the attached pods in force. Pods that are gone are
+// removed before, as the runtime does.
+func (c *churn) apply() {
+	candidates := c.candidates()
+	input := policy.Input{Snapshot: c.snapshot, Node: "node1", Endpoints: make(map[model.EndpointID]policy.Endpoint), Previous: c.state}
+	for _, id := range slices.Sorted(maps.Keys(c.attached)) {
+		e, ok := candidates[id]
+		if !ok || e.IPs[0] != c.attached[id].IPs[0] {
+			c.remove(id)
+			continue
+		}
+		input.Endpoints[id] = policy.Endpoint{Pod: e.Pod, IPs: e.IPs[:1]}
+	}
+	c.state, _ = policy.Compile(input)
+	for id := range c.may {
+		c.may[id] = append(c.may[id], c.state)
+	}
+	for id := range c.state.Endpoints {
+		if c.may[id] == nil {
+			c.may[id] = []*model.State{c.state}
+		}
+	}
+	if _, err := c.backend.Apply(ctx, c.state); err != nil {
+		c.failures++
+		return
+	}
+	for id := range c.may {
+		c.may[id] = []*model.State{c.state}
+	}
+}
+
+// look asks every endpoint about every probe: it must not allow what none of
+// the States that it may be under allows.
+func (c *churn) look() {
+	c.t.Helper()
+	addrs, ports := world.Probes(c.snapshot)
+	list, err := c.fake.AllEndpoints(ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	exists := make(map[model.EndpointID]bool)
+	for _, e := range list {
+		container, ok := strings.CutSuffix(e.Name, "_eth0_isthmus")
+		if !ok {
+			continue
+		}
+		id := model.MakeEndpointID(container, "eth0")
+		exists[id] = true
+		if e.HostComputeNamespace == "" {
+			continue
+		}
+		rules, err := c.fake.PortRules(e.ID)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, remote := range addrs {
+			own := e.IPConfigurations[0].IPAddress == remote.String() || remote.IsLoopback()
+			if own || remote == hostAddress || slices.Contains(c.config.NodeAddresses, remote) {
+				continue
+			}
+			for _, d := range model.Directions {
+				c.lookAt(id, rules, d, remote, ports)
+			}
+		}
+	}
+	for id := range c.may {
+		if !exists[id] {
+			delete(c.may, id)
+		}
+	}
+}
+
+func (c *churn) lookAt(id model.EndpointID, rules *hns.Rules, d model.Direction, remote netip.Addr, ports []world.Port) {
+	c.t.Helper()
+	part := rules.Between(acl.PacketDirection(d), netip.Addr{}, remote, hns.Reading{})
+	for _, at := range ports {
+		c.checks++
+		if !part.Decide(uint8(at.Protocol), at.Port, 0).Allow {
+			continue
+		}
+		allowed := func(s *model.State) bool { return s.Decide(id, d, remote, at.Protocol, at.Port).Verdict == model.Allow }
+		if !slices.ContainsFunc(c.may[id], allowed) {
+			c.t.Errorf("%s %s %s %s/%d passes, and none of %d policies allows it\n%s", id, d, remote, at.Protocol, at.Port, len(c.may[id]), c.fake.Dump())
+			return
+		}
+	}
+}
+
+// settle does what the agent does when it starts: it brings its records, what
+// HNS has, and the policies together. Then all is as on a node without faults.
+func (c *churn) settle() {
+	c.t.Helper()
+	time.Sleep(3 * churnDeadline) // calls that were given up end
+	c.config.CallDeadline = time.Minute
+	c.restart()
+	found, err := c.backend.Endpoints(ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, e := range found {
+		if _, wanted := c.attached[e.ID]; wanted {
+			continue
+		}
+		if err := c.backend.DeleteEndpoint(ctx, e.ID); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	for _, spec := range c.attached {
+		c.add(spec)
+	}
+	failed := c.failures
+	c.apply()
+	if c.failures != failed {
+		c.t.Fatal("the last state cannot be put in force")
+	}
+	addrs, ports := world.Probes(c.snapshot)
+	if len(c.state.Endpoints) > 0 && c.compare(c.state, addrs, ports) == 0 {
+		c.t.Error("nothing was compared")
+	}
+	fresh := &churn{node: newNode(c.t, mustVersion(c.fake), bridgeConfig())}
+	for _, id := range slices.Sorted(maps.Keys(c.attached)) {
+		spec := c.attached[id]
+		spec.NetNS = fresh.fake.AddNamespace()
+		fresh.add(spec)
+	}
+	fresh.node.apply(c.state)
+	if got, want := endpointLines(c.fake), endpointLines(fresh.fake); !slices.Equal(got, want) {
+		c.t.Errorf("installed\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func mustVersion(f *hns.Fake) hns.Version {
+	v, _ := f.Version(ctx) // a fake always knows
+	return v
+}
+
+// endpointLines are the endpoints that a dump lists, without where they are
+// attached and what HNS has dealt out.
+func endpointLines(f *hns.Fake) []string {
+	var lines []string
+	for line := range strings.Lines(withoutMACs(f.Dump())) {
+		if strings.HasPrefix(line, "  endpoint ") {
+			before, where, _ := strings.Cut(strings.TrimSpace(line), " flags=0 ")
+			attached := !strings.Contains(where, "detached")
+			if !attached {
+				before += " detached"
+			}
+			lines = append(lines, before)
+		}
+	}
+	return lines
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+)
+
+// Namespace implements Client.
+func (f *Fake) Namespace(_ context.Context, id string) (n Namespace, err error) {
+	err = f.do("Namespace", id, nil, func() error {
+		found := f.namespace(id)
+		if found == nil {
+			return NewError("Namespace", CodeNotFound, "Element not found.")
+		}
+		n = found.clone()
+		return nil
+	})
+	return n, err
+}
+
+// AddNamespace makes an empty namespace, as a container runtime does.
+func (f *Fake) AddNamespace() string {
+	n, err := f.CreateNamespace(context.Background(), Namespace{Type: "HostDefault"})
+	if err != nil {
+		return "" // there is no namespace that could be in its way
+	}
+	return n.ID
+}
+
+// RemoveNamespace removes a namespace with whatever is in it, as a crash of a
+// container runtime may. Its endpoints stay, attached to nothing.
+func (f *Fake) RemoveNamespace(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.forgetNamespace(id)
+}
+
+func (f *Fake) forgetNamespace(id string) {
+	f.namespaces = slices.DeleteFunc(f.namespaces, func(n *Namespace) bool { return SameID(n.ID, id) })
+	for _, e := range f.endpoints {
+		if SameID(e.HostComputeNamespace, id) {
+			e.HostComputeNamespace = ""
+		}
+	}
+}
+
+// Namespaces lists all namespaces.
+func (f *Fake) Namespaces(context.Context) (list []Namespace, err error) {
+	err = f.do("Namespaces", "", nil, func() error {
+		for _, n := range f.namespaces {
+			list = append(list, n.clone())
+		}
+		return nil
+	})
+	return list, err
+}
+
+// CreateNamespace makes an empty namespace. ErrRefused: its type is unknown.
+func (f *Fake) CreateNamespace(_ context.Context, n Namespace) (made Namespace, err error) {
+	const op = "CreateNamespace"
+	err = f.do(op, n.ID, n, func() error {
+		if n.Type != "" && !slices.Contains([]string{"Host", "HostDefault", "Guest", "GuestDefault"}, n.Type) {
+			return NewError(op, CodeInvalidArgument, "namespace type "+n.Type)
+		}
+		id, err := f.newID(op, n.ID)
+		if err != nil {
+			return err
+		}
+		stored := Namespace{ID: id, NamespaceID: n.NamespaceID, Type: n.Type, SchemaVersion: Schema2}
+		f.namespaces = append(f.namespaces, &stored)
+		made = stored.clone()
+		return nil
+	})
+	return made, err
+}
+
+// DeleteNamespace removes a namespace; its endpoints stay, attached to nothing.
+// ErrRefused: a container is in it. ErrGone: there is no such namespace.
+func (f *Fake) DeleteNamespace(_ context.Context, id string) error {
+	const op = "DeleteNamespace"
+	return f.do(op, id, nil, func() error {
+		n := f.namespace(id)
+		if n == nil {
+			return NewError(op, CodeNotFound, "Element not found.")
+		}
+		if slices.ContainsFunc(n.Resources, func(r Resource) bool { return r.Type == "Container" }) {
+			return NewError(op, CodeRequestUnsupported, "The specified request is unsupported.")
+		}
+		f.forgetNamespace(id)
+		return nil
+	})
+}
+
+// PutContainer notes that a container runs in a namespace; with gone it ends.
+func (f *Fake) PutContainer(namespace, container string, gone bool) error {
+	const op = "PutContainer"
+	return f.do(op, namespace, container, func() error {
+		n := f.namespace(namespace)
+		if n == nil {
+			return NewError(op, CodeNotFound, "Element not found.")
+		}
+		n.Resources = slices.DeleteFunc(n.Resources, func(r Resource) bool { return r.is("Container", container) })
+		if !gone {
+			data, _ := json.Marshal(map[string]string{"ID": container})
+			n.Resources = append(n.Resources, Resource{Type: "Container", Data: data})
+		}
+		return nil
+	})
+}
+
+// is reports whether a resource is the object of a kind with an id.
+func (r Resource) is(kind, id string) bool {
+	var data struct{ ID string }
+	return r.Type == kind && json.Unmarshal(r.Data, &data) == nil && SameID(data.ID, id)
+}
+
+// AttachEndpoint implements Client.
+func (f *Fake) AttachEndpoint(_ context.Context, namespace, endpoint string) error {
+	const op = "AttachEndpoint"
+	return f.do(op, endpoint, namespace, func() error {
+		e := f.endpoint(endpoint)
+		if e == nil {
+			return NewError(op, CodeEndpointNotFound, "The endpoint was not found.")
+		}
+		if e.Remote() {
+			return NewError(op, CodeRemoteEndpoint, "The operation is not possible with a remote endpoint.")
+		}
+		if namespace == HostNamespace {
+			if slices.Contains(f.host, e.ID) {
+				return NewError(op, CodeAlreadyAttached, "The endpoint is already attached.")
+			}
+			f.host = append(f.host, e.ID)
+			return nil
+		}
+		n := f.namespace(namespace)
+		if n == nil {
+			return NewError(op, CodeNotFound, "Element not found.")
+		}
+		if SameID(e.HostComputeNamespace, n.ID) {
+			return nil // win-bridge and win-overlay do so at every further ADD
+		}
+		if e.HostComputeNamespace != "" {
+			return NewError(op, CodeNamespaceHas, "The endpoint is in a namespace already.")
+		}
+		e.HostComputeNamespace = n.ID
+		data, _ := json.Marshal(map[string]string{"ID": e.ID})
+		n.Resources = append(n.Resources, Resource{Type: "Endpoint", Data: data})
+		return nil
+	})
+}
+
+// DetachEndpoint implements Client.
+func (f *Fake) DetachEndpoint(_ context.Context, namespace, endpoint string) error {
+	const op = "DetachEndpoint"
+	return f.do(op, endpoint, namespace, func() error {
+		n := f.namespace(namespace)
+		if n == nil && namespace != HostNamespace {
+			return NewError(op, CodeNotFound, "Element not found.")
+		}
+		e := f.endpoint(endpoint)
+		if e == nil {
+			return NewError(op, CodeEndpointNotFound, "The endpoint was not found.")
+		}
+		if namespace == HostNamespace {
+			if !slices.Contains(f.host, e.ID) {
+				return NewError(op, CodeEndpointNotAttached, "The endpoint is not attached.")
+			}
+			f.leave(e)
+			return nil
+		}
+		if !SameID(e.HostComputeNamespace, n.ID) {
+			return NewError(op, CodeNotFound, "Element not found.")
+		}
+		f.leave(e)
+		return nil
+	})
+}
+
+// leave takes an endpoint out of its namespace and of the host.
+func (f *Fake) leave(e *Endpoint) {
+	if n := f.namespace(e.HostComputeNamespace); n != nil {
+		n.Resources = slices.DeleteFunc(n.Resources, func(r Resource) bool { return r.is("Endpoint", e.ID) })
+	}
+	e.HostComputeNamespace = ""
+	f.host = slices.DeleteFunc(f.host, func(id string) bool { return id == e.ID })
+}

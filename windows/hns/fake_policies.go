@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// checkPolicies refuses policies of an endpoint that HNS refuses.
+func (f *Fake) checkPolicies(op string, n *Network, policies []Policy) error {
+	sets, err := n.Sets()
+	if err != nil {
+		return NewError(op, CodeInvalidJSON, err.Error())
+	}
+	nat := map[uint32]int{}
+	var acls []ACL
+	for _, p := range policies {
+		var err error
+		switch {
+		case p.Is(TypeACL):
+			var a ACL
+			err = p.Decode(&a)
+			acls = append(acls, a)
+		case p.Is(TypeOutBoundNAT):
+			var o OutBoundNAT
+			if err = p.Decode(&o); err == nil {
+				err = f.checkPrefixes(o.Exceptions)
+			}
+			if len(o.Destinations) == 0 {
+				nat[o.Flags&NATIPv6]++
+			}
+		case p.Is(TypeSDNRoute):
+			var s SDNRoute
+			if err = p.Decode(&s); err == nil {
+				err = f.checkPrefixes([]string{s.DestinationPrefix})
+			}
+		case p.Is(TypeProviderAddress):
+			var a ProviderAddress
+			if err = p.Decode(&a); err == nil {
+				_, err = netip.ParseAddr(a.ProviderAddress)
+			}
+		case f.takes(p.Type):
+			err = p.Decode(new(map[string]any))
+		default:
+			return NewError(op, CodeInvalidPolicyType, fmt.Sprintf("policy type %q", p.Type))
+		}
+		if err != nil {
+			return NewError(op, CodeInvalidPolicy, err.Error())
+		}
+	}
+	if nat[0] > 1 || nat[NATIPv6] > 1 {
+		return NewError(op, CodeInvalidPolicy, "more than one OutBoundNAT of a family")
+	}
+	return f.checkACLs(op, acls, sets)
+}
+
+// takes reports whether HNS knows a policy of endpoints that Isthmus does not
+// write. Nothing of them is checked but that they are objects.
+func (f *Fake) takes(kind string) bool {
+	since := map[string]Feature{"L4WFPPROXY": WFPProxies, "TIERACL": TierACLs}
+	kind = strings.ToUpper(kind)
+	if feature, gated := since[kind]; gated {
+		return f.version.Supports(feature)
+	}
+	return slices.Contains([]string{"L2DRIVER", "PORTMAPPING", "QOS", "L4PROXY", "PORTNAME", "ENCAPOVERHEAD", "IOV", "INTERFACECONSTRAINT", "VLAN"}, kind)
+}
+
+// checkPorts refuses a port of the node that another endpoint has, or that is
+// mapped twice.
+func (f *Fake) checkPorts(op string, self *Endpoint, policies []Policy) error {
+	taken := map[PortMapping]bool{}
+	collect := func(policies []Policy) error {
+		for _, p := range policies {
+			var m PortMapping
+			if !p.Is(TypePortMapping) {
+				continue
+			}
+			if err := p.Decode(&m); err != nil {
+				return NewError(op, CodeInvalidPolicy, err.Error())
+			}
+			m.InternalPort = 0
+			if taken[m] {
+				return NewError(op, CodePortExists, "The specified port already exists.")
+			}
+			taken[m] = true
+		}
+		return nil
+	}
+	for _, e := range f.endpoints {
+		if e != self {
+			if err := collect(e.Policies); err != nil {
+				return err
+			}
+		}
+	}
+	return collect(policies)
+}
+
+func (f *Fake) checkACLs(op string, acls []ACL, sets []SetPolicy) error {
+	if _, err := ParseRules(acls, sets); err != nil {
+		return NewError(op, CodeInvalidPolicy, err.Error())
+	}
+	for _, a := range acls {
+		for _, text := range []string{a.LocalAddresses, a.RemoteAddresses} {
+			list, _ := ParseAddresses(text)
+			if f.version.Supports(CanonicalCIDRs) && !list.Canonical {
+				return NewError(op, CodeInvalidPolicy, fmt.Sprintf("acl %q: prefix with host bits in %q", a.ID, text))
+			}
+			if len(list.Sets) > 0 && !f.version.Supports(Sets) {
+				return NewError(op, CodeInvalidPolicy, fmt.Sprintf("acl %q: sets need hns 13.0", a.ID))
+			}
+		}
+	}
+	return nil
+}
+
+func (f *Fake) checkPrefixes(list []string) error {
+	for _, s := range list {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return err
+		}
+		if f.version.Supports(CanonicalCIDRs) && p != p.Masked() {
+			return fmt.Errorf("prefix %s has host bits", p)
+		}
+	}
+	return nil
+}
+
+// sameJSON compares two settings by their meaning. HNS ignores members that it
+// does not know and adds zero ones.
+func sameJSON(a, b json.RawMessage) bool {
+	var x, y map[string]any
+	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
+		return strings.TrimSpace(string(a)) == strings.TrimSpace(string(b))
+	}
+	return reflect.DeepEqual(x, y)
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// store is what a Fake keeps over a restart.
+type store struct {
+	Sequence, MACs uint32
+	Networks       []*Network
+	Endpoints      []*Endpoint
+	Namespaces     []*Namespace
+	Host           []string
+}
+
+// Save returns everything that is stored, for Load.
+func (f *Fake) Save() ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	text, err := json.Marshal(store{f.sequence, f.macs, f.networks, f.endpoints, f.namespaces, f.host})
+	if err != nil {
+		return nil, fmt.Errorf("save hns objects: %w", err)
+	}
+	return text, nil
+}
+
+// Load replaces everything by what Save returned. Counts of packets start anew.
+func (f *Fake) Load(text []byte) error {
+	var s store
+	if err := json.Unmarshal(text, &s); err != nil {
+		return fmt.Errorf("load hns objects: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sequence, f.macs = s.Sequence, s.MACs
+	f.networks, f.endpoints, f.namespaces, f.host = s.Networks, s.Endpoints, s.Namespaces, s.Host
+	f.stats = make(map[string]*Stats, len(f.endpoints))
+	for _, e := range f.endpoints {
+		f.stats[e.ID] = &Stats{}
+	}
+	return nil
+}
+
+// Reboot does what a restart of the machine does: networks that are marked
+// NonPersistent are gone with everything on them, and so are all namespaces.
+func (f *Fake) Reboot() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.namespaces, f.host = nil, nil
+	for _, n := range slices.Clone(f.networks) {
+		if n.Flags&NonPersistent != 0 {
+			f.dropNetwork(n)
+		}
+	}
+	for _, e := range f.endpoints {
+		e.HostComputeNamespace = ""
+	}
+}
+
+// Network returns a network. ErrGone: there is none.
+func (f *Fake) Network(_ context.Context, id string) (n Network, err error) {
+	err = f.do("Network", id, nil, func() error {
+		found := f.network(id)
+		if found == nil {
+			return NewError("Network", CodeNotFound, "Element not found.")
+		}
+		n = found.clone()
+		return nil
+	})
+	return n, err
+}
+
+// Endpoint returns an endpoint. ErrGone: there is none.
+func (f *Fake) Endpoint(_ context.Context, id string) (e Endpoint, err error) {
+	err = f.do("Endpoint", id, nil, func() error {
+		found := f.endpoint(id)
+		if found == nil {
+			return NewError("Endpoint", CodeNotFound, "Element not found.")
+		}
+		e = found.clone()
+		return nil
+	})
+	return e, err
+}
+
+// AllEndpoints lists the endpoints of all networks.
+func (f *Fake) AllEndpoints(context.Context) (list []Endpoint, err error) {
+	err = f.do("AllEndpoints", "", nil, func() error {
+		for _, e := range f.endpoints {
+			list = append(list, e.clone())
+		}
+		return nil
+	})
+	return list, err
+}
+
+// OnHost reports whether an endpoint is attached to the host's compartment.
+func (f *Fake) OnHost(id string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(f.host, func(h string) bool { return SameID(h, id) })
+}
+
+// PortRules returns what is in force at the port of an attached endpoint.
+func (f *Fake) PortRules(id string) (*Rules, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.endpoint(id)
+	if e == nil {
+		return nil, fmt.Errorf("endpoint %q does not exist", id)
+	}
+	return f.rules(e)
+}
+
+// Count adds to the packet counts of an endpoint.
+func (f *Fake) Count(id string, d Direction, passed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s := f.stats[id]; s != nil {
+		count(s, d, passed)
+	}
+}
