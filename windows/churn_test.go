@@ -61,7 +61,7 @@ func TestChurnUnderFaults(t *testing.T) {
 			faults := c.faulty.calm()
 			c.settle()
 			t.Logf("operations=%d added=%d failed=%d faults=%v checks=%d", operations, c.added, c.failures, faults, c.checks)
-			if len(faults) < 6 || c.failures == 0 {
+			if !testing.Short() && (len(faults) < 6 || c.failures == 0) {
 				t.Error("not every fault was injected")
 			}
 		})

@@ -19,9 +19,11 @@ type enforcement struct {
 	at time.Time
 	// since is when the first change came that at waits for.
 	since time.Time
-	// compiled is the last State that was compiled, in force or not: its
+	// compiler remembers the last State that was compiled, in force or not: its
 	// numbers must not be used for anything else.
-	compiled *model.State
+	compiler *policy.Compiler
+	// found is what was in force when the agent started, or nil.
+	found *model.State
 	// inForce is the last State that Apply accepted, and covered the endpoints
 	// that are under its decisions or, where it failed, under earlier ones.
 	inForce   *model.State
@@ -75,9 +77,9 @@ func (l *loop) enforce(joining []*entry) error {
 	f.at, f.since = time.Time{}, time.Time{}
 	began := time.Now()
 	defer func() { f.cost = time.Since(began) }()
-	state, unsupported := policy.Compile(policy.Input{Snapshot: l.snapshot, Node: l.cfg.NodeName,
-		Endpoints: l.endpoints(joining), Previous: f.compiled})
-	f.compiled = state
+	state, unsupported := f.compiler.Compile(policy.Input{Snapshot: l.snapshot, Node: l.cfg.NodeName,
+		Endpoints: l.endpoints(joining), Previous: f.found})
+	f.found = nil // the compiler knows better now
 	l.agent.metrics.compileSeconds.Observe(time.Since(began).Seconds())
 
 	ctx, cancel := l.opContext()

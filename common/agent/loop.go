@@ -12,6 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
 )
 
 // tick is how often an idle loop gives a sign of life.
@@ -62,6 +63,7 @@ type entry struct {
 // except for records that are broken.
 func newLoop(a *Agent) (*loop, error) {
 	l := &loop{agent: a, cfg: a.cfg, log: a.log, entries: make(map[model.EndpointID]*entry)}
+	l.enforced.compiler = policy.NewCompiler()
 	store, err := endpoint.Open(a.cfg.RecordDir)
 	if err != nil {
 		return nil, err

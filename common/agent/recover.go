@@ -63,7 +63,7 @@ func (l *loop) readInForce() {
 		l.log.Warn("read what is in force", "error", err)
 		return
 	}
-	l.enforced.compiled = state
+	l.enforced.found = state
 }
 
 // adopt makes an attachment of an earlier agent complete, or of this one again.

@@ -138,9 +138,9 @@ func withoutCauses(t *model.Table) *model.Table {
 	}
 	n := &model.Table{ID: t.ID}
 	for d, side := range t.Sides {
-		n.Sides[d] = model.Side{Default: bare(side.Default), Rows: make(map[model.PeerClass]*model.Row, len(side.Rows))}
-		for class, r := range side.Rows {
-			n.Sides[d].Rows[class] = bare(r)
+		n.Sides[d] = model.Side{Default: bare(side.Default), Rows: side.Rows}
+		for class, r := range side.Rows.All() {
+			n.Sides[d].Rows = n.Sides[d].Rows.With(class, bare(r))
 		}
 	}
 	return n

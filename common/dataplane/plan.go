@@ -5,6 +5,7 @@ package dataplane
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -50,7 +51,7 @@ func Plan(old, new *model.State) []*model.State {
 func separate(old, new *model.State) *model.State {
 	renamed := make(map[model.TableID]model.TableID)
 	for id, t := range new.Tables {
-		if was, ok := old.Tables[id]; ok && contradict(old, was, new, t) {
+		if was, ok := old.Tables[id]; ok && was != t && contradict(old, was, new, t) {
 			renamed[id] = successor(id, old, new)
 		}
 	}
@@ -88,12 +89,15 @@ func successor(id model.TableID, states ...*model.State) model.TableID {
 // contradict reports whether the tables differ in a cell of a class and a port
 // class that both States use.
 func contradict(old *model.State, was *model.Table, new *model.State, is *model.Table) bool {
-	classes, ports := sharedClasses(old, new), sharedPorts(old, new)
+	var ports []model.PortClass
 	for _, d := range model.Directions {
-		for _, c := range classes {
+		for _, c := range differing(old, &was.Sides[d], new, &is.Sides[d]) {
 			a, b := was.Sides[d].Row(c), is.Sides[d].Row(c)
 			if a == b {
 				continue
+			}
+			if ports == nil {
+				ports = sharedPorts(old, new)
 			}
 			for _, n := range ports {
 				if a.Cell(n).Verdict != b.Cell(n).Verdict {
@@ -105,8 +109,23 @@ func contradict(old *model.State, was *model.Table, new *model.State, is *model.
 	return false
 }
 
-func sharedClasses(old, new *model.State) []model.PeerClass {
-	return shared(old.PeerClasses, new.PeerClasses, func(i model.PeerClassInfo) model.PeerClass { return i.Class })
+// differing lists the classes of both States for which the sides may have
+// different rows.
+func differing(old *model.State, was *model.Side, new *model.State, is *model.Side) []model.PeerClass {
+	if was.Default != is.Default {
+		return shared(old.PeerClasses, new.PeerClasses, func(i model.PeerClassInfo) model.PeerClass { return i.Class })
+	}
+	has := func(s *model.State, c model.PeerClass) bool {
+		_, ok := slices.BinarySearchFunc(s.PeerClasses, c, func(i model.PeerClassInfo, c model.PeerClass) int { return cmp.Compare(i.Class, c) })
+		return ok
+	}
+	var classes []model.PeerClass
+	for c := range is.Rows.Changes(was.Rows) {
+		if has(old, c) && has(new, c) {
+			classes = append(classes, c)
+		}
+	}
+	return classes
 }
 
 func sharedPorts(old, new *model.State) []model.PortClass {
@@ -171,7 +190,10 @@ func (m *moves) route(mv move, via uint32) {
 type planner struct {
 	old, new     *model.State
 	peers, ports moves
-	pieces       []portPiece
+	// prefixes are those of both States, pieces the ports that neither cuts;
+	// nil where nothing changed.
+	prefixes []prefixMove
+	pieces   []portPiece
 	// flips maps a table of new that an endpoint comes to, while others keep
 	// it, to the identity that it has for the newcomers during the change.
 	flips map[model.TableID]model.TableID
@@ -194,15 +216,55 @@ func (p *planner) findMoves() {
 	for a := range p.new.Addresses.Changes(p.old.Addresses) {
 		p.peers.add(uint32(p.old.Class(a)), uint32(p.new.Class(a)))
 	}
-	for _, list := range [][]model.PrefixClass{p.old.Prefixes, p.new.Prefixes} {
-		for _, e := range list {
-			p.peers.add(uint32(p.old.PrefixClass(e.Prefix)), uint32(p.new.PrefixClass(e.Prefix)))
-		}
+	p.prefixes = prefixMoves(p.old, p.new)
+	for _, m := range p.prefixes {
+		p.peers.add(m.old, m.new)
 	}
-	p.pieces = portPieces(p.old, p.new)
+	if !slices.Equal(p.old.Ports, p.new.Ports) {
+		p.pieces = portPieces(p.old, p.new)
+	}
 	for _, piece := range p.pieces {
 		p.ports.add(piece.old, piece.new)
 	}
+}
+
+// prefixMove is what becomes of the addresses in a prefix that have neither an
+// entry of their own nor a longer prefix in either State.
+type prefixMove struct {
+	netip.Prefix
+	move
+}
+
+// prefixMoves walks through the prefixes of both States, which are sorted.
+func prefixMoves(old, new *model.State) []prefixMove {
+	a, b := old.Prefixes, new.Prefixes
+	if slices.Equal(a, b) {
+		return nil
+	}
+	var all []prefixMove
+	for len(a)+len(b) > 0 {
+		order := 0
+		switch {
+		case len(a) == 0:
+			order = 1
+		case len(b) == 0:
+			order = -1
+		default:
+			order = model.ComparePrefixes(a[0].Prefix, b[0].Prefix)
+		}
+		switch {
+		case order < 0:
+			all = append(all, prefixMove{a[0].Prefix, move{uint32(a[0].Class), uint32(new.PrefixClass(a[0].Prefix))}})
+			a = a[1:]
+		case order > 0:
+			all = append(all, prefixMove{b[0].Prefix, move{uint32(old.PrefixClass(b[0].Prefix)), uint32(b[0].Class)}})
+			b = b[1:]
+		default:
+			all = append(all, prefixMove{a[0].Prefix, move{uint32(a[0].Class), uint32(b[0].Class)}})
+			a, b = a[1:], b[1:]
+		}
+	}
+	return all
 }
 
 // portPieces cuts the ports at the bounds of the ranges of both States.

@@ -54,22 +54,20 @@ func (p *planner) addresses() (model.Map[netip.Addr, model.PeerClass], []model.P
 	for a := range p.new.Addresses.Changes(p.old.Addresses) {
 		addresses = addresses.With(a, via(p.old.Class(a), p.new.Class(a)))
 	}
-	seen := make(map[netip.Prefix]bool)
-	var prefixes []model.PrefixClass
-	for _, list := range [][]model.PrefixClass{p.old.Prefixes, p.new.Prefixes} {
-		for _, e := range list {
-			if !seen[e.Prefix] {
-				seen[e.Prefix] = true
-				class := via(p.old.PrefixClass(e.Prefix), p.new.PrefixClass(e.Prefix))
-				prefixes = append(prefixes, model.PrefixClass{Prefix: e.Prefix, Class: class})
-			}
-		}
+	if p.prefixes == nil {
+		return addresses, p.new.Prefixes
 	}
-	slices.SortFunc(prefixes, func(a, b model.PrefixClass) int { return model.ComparePrefixes(a.Prefix, b.Prefix) })
+	prefixes := make([]model.PrefixClass, len(p.prefixes))
+	for i, m := range p.prefixes {
+		prefixes[i] = model.PrefixClass{Prefix: m.Prefix, Class: model.PeerClass(p.peers.during(m.old, m.new))}
+	}
 	return addresses, prefixes
 }
 
 func (p *planner) portRanges() []model.PortRange {
+	if p.pieces == nil {
+		return p.new.Ports
+	}
 	var ranges []model.PortRange
 	for _, piece := range p.pieces {
 		class := model.PortClass(p.ports.during(piece.old, piece.new))

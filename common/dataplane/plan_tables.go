@@ -3,6 +3,8 @@
 package dataplane
 
 import (
+	"slices"
+
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -38,6 +40,8 @@ type tableBuilder struct {
 	*planner
 	before, after known
 	peers         []model.PeerClassInfo
+	ports         []model.PortClassInfo
+	fresh         []uint32 // classes of the new State only
 	width         int
 	rows          map[rowKey]*model.Row
 }
@@ -66,33 +70,97 @@ type rowKey struct {
 func newTableBuilder(p *planner) *tableBuilder {
 	b := &tableBuilder{planner: p, before: numbers(p.old), after: numbers(p.new), rows: make(map[rowKey]*model.Row)}
 	peers, ports := p.classes()
-	b.peers = peers
+	b.peers, b.ports = peers, ports
 	for _, i := range ports {
 		b.width = max(b.width, int(i.Class)+1)
+	}
+	for class := range b.after.peers {
+		if !b.before.peers[class] {
+			b.fresh = append(b.fresh, class)
+		}
 	}
 	return b
 }
 
 // table joins the rows of a table in the old State, in the new one, or both.
 func (b *tableBuilder) table(id model.TableID, was, is *model.Table) *model.Table {
+	if was != nil && is != nil && was != is && len(b.planner.ports.moves) > 0 {
+		return b.joined(id, was, is)
+	}
+	base := was
+	if base == nil {
+		base = is
+	}
 	t := &model.Table{ID: id}
 	for _, d := range model.Directions {
-		base := was
-		if base == nil {
-			base = is
+		t.Sides[d] = b.side(was, is, d)
+	}
+	if t.ID == base.ID && t.Sides == base.Sides {
+		return base
+	}
+	return t
+}
+
+// side takes the rows of the table in one State and changes what an intermediate
+// State needs otherwise.
+func (b *tableBuilder) side(was, is *model.Table, d model.Direction) model.Side {
+	base := was
+	if base == nil {
+		base = is
+	}
+	key := func(r *model.Row) rowKey {
+		var k rowKey
+		if was != nil {
+			k.was = r
 		}
-		v, _ := base.Sides[d].Default.Uniform()
-		t.Sides[d] = model.Side{Default: uniform(v, b.width), Rows: make(map[model.PeerClass]*model.Row)}
+		if is != nil {
+			k.is = r
+		}
+		return k
+	}
+	side := base.Sides[d]
+	side.Default = b.adapted(key(side.Default))
+	if len(b.planner.ports.moves) > 0 {
+		for class, r := range base.Sides[d].Rows.All() {
+			side.Rows = side.Rows.With(class, b.adapted(key(r)))
+		}
+	}
+	set := func(class uint32) {
+		if r := b.adapted(b.sources(was, is, d, class)); r != nil && r != side.Row(model.PeerClass(class)) {
+			side.Rows = side.Rows.With(model.PeerClass(class), r)
+		}
+	}
+	for via := range b.planner.peers.via {
+		set(via)
+	}
+	for target := range b.planner.peers.targets {
+		set(target)
+	}
+	if was != is {
+		for _, class := range b.fresh {
+			set(class)
+		}
+	}
+	return side
+}
+
+// joined makes a table whose rows come from different ones in both States, while
+// ports move.
+func (b *tableBuilder) joined(id model.TableID, was, is *model.Table) *model.Table {
+	t := &model.Table{ID: id}
+	for _, d := range model.Directions {
+		v, _ := was.Sides[d].Default.Uniform()
+		rows := make(map[model.PeerClass]*model.Row)
 		for _, info := range b.peers {
 			key := b.sources(was, is, d, uint32(info.Class))
 			if b.isDefault(key, was, is, d, v) {
 				continue
 			}
-			if b.rows[key] == nil {
-				b.rows[key] = b.row(key)
+			if r := b.adapted(key); r != nil {
+				rows[info.Class] = r
 			}
-			t.Sides[d].Rows[info.Class] = b.rows[key]
 		}
+		t.Sides[d] = model.Side{Default: uniform(v, b.width), Rows: model.MakeMap(rows)}
 	}
 	return t
 }
@@ -133,33 +201,43 @@ func (b *tableBuilder) isDefault(key rowKey, was, is *model.Table, d model.Direc
 		if r != t.Sides[d].Default {
 			return false
 		}
-		u, _ := r.Uniform()
-		return u == v
+		u, ok := r.Uniform()
+		return ok && u == v
 	}
 	return plain(key.was, was) && plain(key.is, is)
 }
 
-// row builds the cells of an intermediate row.
-func (b *tableBuilder) row(key rowKey) *model.Row {
-	if len(b.planner.ports.moves) == 0 {
+// adapted returns the row of an intermediate State: one of those that it comes
+// from if that says the same of every port, or nil if there is none.
+func (b *tableBuilder) adapted(key rowKey) *model.Row {
+	r := key.was
+	if r == nil {
+		r = key.is
+	}
+	if len(b.planner.ports.moves) == 0 || r == nil {
 		// No cell is missing: where both States know the row they agree, or the
 		// class is on its way and still means the old one.
-		if key.was != nil {
-			return key.was
+		return r
+	}
+	if made, ok := b.rows[key]; ok {
+		return made
+	}
+	if slices.ContainsFunc(b.ports, func(i model.PortClassInfo) bool {
+		return b.cell(key, uint32(i.Class)).Verdict != r.Cell(i.Class).Verdict
+	}) {
+		r = &model.Row{Cells: make([]model.Decision, b.width)}
+		for n := range r.Cells {
+			r.Cells[n] = b.cell(key, uint32(n))
 		}
-		return key.is
 	}
-	r := &model.Row{Cells: make([]model.Decision, b.width)}
-	for n := range r.Cells {
-		r.Cells[n] = b.cell(key, uint32(n))
-	}
+	b.rows[key] = r
 	return r
 }
 
 // cell is the decision for one class of ports. What neither State knows is
 // never asked, and denied.
 func (b *tableBuilder) cell(key rowKey, port uint32) model.Decision {
-	if port == model.MaxPortClasses-1 {
+	if port == uint32(model.ClosedPorts) {
 		return model.Decision{}
 	}
 	from, to := port, port

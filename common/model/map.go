@@ -5,46 +5,90 @@ package model
 import (
 	"hash/maphash"
 	"iter"
-	"maps"
-	"reflect"
 )
 
 // Map is an immutable map with structural sharing: With and Without return a
-// new Map and cost about one shard, not the whole, and Changes compares two
+// new Map and copy a path of a few small nodes, and Changes compares two
 // versions in time that grows with their differences. The zero value is empty.
+//
+// It is a trie over the bits of a hash of the key. Entries that share their
+// bits so far are kept in one leaf until there are too many.
 type Map[K comparable, V comparable] struct {
-	shards []map[K]V // length 0 or a power of two
+	root   *mapNode[K, V]
 	length int
 }
 
-// shardSize is how many entries a shard holds on average before the table of
-// shards is doubled.
-const shardSize = 64
+// mapNode has either children or entries. Nodes are never changed once a Map
+// refers to them.
+type mapNode[K comparable, V comparable] struct {
+	children []*mapNode[K, V] // mapFan of them, nil where there is nothing
+	entries  []mapEntry[K, V]
+}
+
+type mapEntry[K comparable, V comparable] struct {
+	key   K
+	value V
+}
+
+const (
+	mapBits  = 5 // of the hash, per level
+	mapFan   = 1 << mapBits
+	mapLeaf  = 8  // entries, more make it a node with children
+	mapDepth = 60 // bits; below it leaves grow without bound
+)
 
 var mapSeed = maphash.MakeSeed()
+
+func mapHash[K comparable](k K) uint64 { return maphash.Comparable(mapSeed, k) }
 
 // MakeMap copies a Go map.
 func MakeMap[K comparable, V comparable](m map[K]V) Map[K, V] {
 	if len(m) == 0 {
 		return Map[K, V]{}
 	}
-	n := 1
-	for n*shardSize < len(m) {
-		n *= 2
-	}
-	r := Map[K, V]{shards: make([]map[K]V, n), length: len(m)}
+	b := make([]hashed[K, V], 0, len(m))
 	for k, v := range m {
-		s := r.shard(k)
-		if r.shards[s] == nil {
-			r.shards[s] = make(map[K]V, shardSize)
-		}
-		r.shards[s][k] = v
+		b = append(b, hashed[K, V]{mapHash(k), mapEntry[K, V]{k, v}})
 	}
-	return r
+	return Map[K, V]{root: buildNode(b, make([]hashed[K, V], len(b)), 0), length: len(m)}
 }
 
-func (m Map[K, V]) shard(k K) int {
-	return int(maphash.Comparable(mapSeed, k) & uint64(len(m.shards)-1))
+type hashed[K comparable, V comparable] struct {
+	hash uint64
+	mapEntry[K, V]
+}
+
+// buildNode distributes entries by the bits of their hashes from shift on.
+// spare is as long as all and is overwritten.
+func buildNode[K comparable, V comparable](all, spare []hashed[K, V], shift uint) *mapNode[K, V] {
+	if len(all) == 0 {
+		return nil
+	}
+	if len(all) <= mapLeaf || shift >= mapDepth {
+		n := &mapNode[K, V]{entries: make([]mapEntry[K, V], len(all))}
+		for i, e := range all {
+			n.entries[i] = e.mapEntry
+		}
+		return n
+	}
+	var end [mapFan]int
+	for _, e := range all {
+		end[e.hash>>shift%mapFan]++
+	}
+	for i := 1; i < mapFan; i++ {
+		end[i] += end[i-1]
+	}
+	bounds := end
+	for _, e := range all {
+		i := e.hash >> shift % mapFan
+		end[i]--
+		spare[end[i]] = e
+	}
+	n := &mapNode[K, V]{children: make([]*mapNode[K, V], mapFan)}
+	for i := range n.children {
+		n.children[i] = buildNode(spare[end[i]:bounds[i]], all[end[i]:bounds[i]], shift+mapBits)
+	}
+	return n
 }
 
 // Len returns the number of entries.
@@ -52,90 +96,183 @@ func (m Map[K, V]) Len() int { return m.length }
 
 // Get returns the value of a key, and whether it is there.
 func (m Map[K, V]) Get(k K) (V, bool) {
-	if m.length == 0 {
+	if m.root == nil {
 		var zero V
 		return zero, false
 	}
-	v, ok := m.shards[m.shard(k)][k]
-	return v, ok
+	return m.root.get(k, mapHash(k))
+}
+
+// get is given the hash without the bits that led to the node.
+func (n *mapNode[K, V]) get(k K, hash uint64) (V, bool) {
+	for n != nil {
+		if n.children == nil {
+			for i := range n.entries {
+				if n.entries[i].key == k {
+					return n.entries[i].value, true
+				}
+			}
+			break
+		}
+		n = n.children[hash%mapFan]
+		hash >>= mapBits
+	}
+	var zero V
+	return zero, false
 }
 
 // All yields the entries in no particular order.
 func (m Map[K, V]) All() iter.Seq2[K, V] {
-	return func(yield func(K, V) bool) {
-		for _, shard := range m.shards {
-			for k, v := range shard {
-				if !yield(k, v) {
-					return
-				}
-			}
+	return func(yield func(K, V) bool) { m.root.all(yield) }
+}
+
+func (n *mapNode[K, V]) all(yield func(K, V) bool) bool {
+	if n == nil {
+		return true
+	}
+	for _, e := range n.entries {
+		if !yield(e.key, e.value) {
+			return false
 		}
 	}
+	for _, c := range n.children {
+		if c != nil && !c.all(yield) {
+			return false
+		}
+	}
+	return true
 }
 
 // With returns the map with k set to v.
 func (m Map[K, V]) With(k K, v V) Map[K, V] {
-	if old, ok := m.Get(k); ok && old == v {
+	root, added, changed := m.root.with(k, v, mapHash(k), 0)
+	if !changed {
 		return m
 	}
-	if m.length >= len(m.shards)*shardSize {
-		all := maps.Collect(m.All())
-		all[k] = v
-		return MakeMap(all)
+	return Map[K, V]{root: root, length: m.length + added}
+}
+
+func (n *mapNode[K, V]) with(k K, v V, hash uint64, shift uint) (_ *mapNode[K, V], added int, changed bool) {
+	if n == nil {
+		return &mapNode[K, V]{entries: []mapEntry[K, V]{{k, v}}}, 1, true
 	}
-	return m.edit(k, func(shard map[K]V) { shard[k] = v })
+	if n.children != nil {
+		i := hash >> shift % mapFan
+		child, added, changed := n.children[i].with(k, v, hash, shift+mapBits)
+		if !changed {
+			return n, 0, false
+		}
+		return n.replace(int(i), child), added, true
+	}
+	for i, e := range n.entries {
+		if e.key == k {
+			if e.value == v {
+				return n, 0, false
+			}
+			c := &mapNode[K, V]{entries: append([]mapEntry[K, V](nil), n.entries...)}
+			c.entries[i].value = v
+			return c, 0, true
+		}
+	}
+	if len(n.entries) < mapLeaf || shift >= mapDepth {
+		entries := make([]mapEntry[K, V], len(n.entries)+1)
+		entries[copy(entries, n.entries)] = mapEntry[K, V]{k, v}
+		return &mapNode[K, V]{entries: entries}, 1, true
+	}
+	all := []hashed[K, V]{{hash, mapEntry[K, V]{k, v}}}
+	for _, e := range n.entries {
+		all = append(all, hashed[K, V]{mapHash(e.key), e})
+	}
+	return buildNode(all, make([]hashed[K, V], len(all)), shift), 1, true
+}
+
+func (n *mapNode[K, V]) replace(i int, child *mapNode[K, V]) *mapNode[K, V] {
+	c := &mapNode[K, V]{children: append([]*mapNode[K, V](nil), n.children...)}
+	c.children[i] = child
+	return c
 }
 
 // Without returns the map without k.
 func (m Map[K, V]) Without(k K) Map[K, V] {
-	if _, ok := m.Get(k); !ok {
+	root, removed := m.root.without(k, mapHash(k))
+	if !removed {
 		return m
 	}
-	return m.edit(k, func(shard map[K]V) { delete(shard, k) })
+	return Map[K, V]{root: root, length: m.length - 1}
 }
 
-func (m Map[K, V]) edit(k K, change func(map[K]V)) Map[K, V] {
-	s := m.shard(k)
-	r := Map[K, V]{shards: append([]map[K]V(nil), m.shards...)}
-	shard := maps.Clone(m.shards[s])
-	if shard == nil {
-		shard = make(map[K]V)
+func (n *mapNode[K, V]) without(k K, hash uint64) (_ *mapNode[K, V], removed bool) {
+	if n == nil {
+		return nil, false
 	}
-	change(shard)
-	r.shards[s] = shard
-	r.length = m.length - len(m.shards[s]) + len(shard)
-	return r
+	if n.children != nil {
+		i := int(hash % mapFan)
+		child, removed := n.children[i].without(k, hash>>mapBits)
+		if !removed {
+			return n, false
+		}
+		return n.replace(i, child).collapse(), true
+	}
+	for i, e := range n.entries {
+		if e.key == k {
+			if len(n.entries) == 1 {
+				return nil, true
+			}
+			entries := make([]mapEntry[K, V], 0, len(n.entries)-1)
+			entries = append(append(entries, n.entries[:i]...), n.entries[i+1:]...)
+			return &mapNode[K, V]{entries: entries}, true
+		}
+	}
+	return n, false
+}
+
+// collapse makes a leaf of a node whose entries fit half of one, so that a map
+// that shrinks gives its memory back.
+func (n *mapNode[K, V]) collapse() *mapNode[K, V] {
+	size := 0
+	for _, c := range n.children {
+		if c == nil {
+			continue
+		}
+		if size += len(c.entries); c.children != nil || size > mapLeaf/2 {
+			return n
+		}
+	}
+	if size == 0 {
+		return nil
+	}
+	leaf := &mapNode[K, V]{entries: make([]mapEntry[K, V], 0, size)}
+	for _, c := range n.children {
+		if c != nil {
+			leaf.entries = append(leaf.entries, c.entries...)
+		}
+	}
+	return leaf
 }
 
 // Changes yields every key whose value in m differs from that in old, or which
-// only one of them has.
+// only one of them has, once each and in no particular order.
 func (m Map[K, V]) Changes(old Map[K, V]) iter.Seq[K] {
-	return func(yield func(K) bool) {
-		same := len(m.shards) == len(old.shards)
-		for i, shard := range m.shards {
-			if same && sameMap(shard, old.shards[i]) {
-				continue
-			}
-			for k, v := range shard {
-				if was, ok := old.Get(k); (!ok || was != v) && !yield(k) {
-					return
-				}
-			}
-		}
-		for i, shard := range old.shards {
-			if same && sameMap(shard, m.shards[i]) {
-				continue
-			}
-			for k := range shard {
-				if _, ok := m.Get(k); !ok && !yield(k) {
-					return
-				}
-			}
-		}
-	}
+	return func(yield func(K) bool) { m.root.changes(old.root, 0, yield) }
 }
 
-// sameMap reports whether two Go maps are one map, not merely equal.
-func sameMap[K comparable, V comparable](a, b map[K]V) bool {
-	return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
+func (n *mapNode[K, V]) changes(old *mapNode[K, V], shift uint, yield func(K) bool) bool {
+	if n == old {
+		return true
+	}
+	if n != nil && old != nil && n.children != nil && old.children != nil {
+		for i, c := range n.children {
+			if !c.changes(old.children[i], shift+mapBits, yield) {
+				return false
+			}
+		}
+		return true
+	}
+	return n.all(func(k K, v V) bool {
+		was, ok := old.get(k, mapHash(k)>>shift)
+		return ok && was == v || yield(k)
+	}) && old.all(func(k K, _ V) bool {
+		_, ok := n.get(k, mapHash(k)>>shift)
+		return ok || yield(k)
+	})
 }

@@ -5,6 +5,7 @@ package model
 import (
 	"cmp"
 	"encoding/hex"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"sort"
@@ -37,6 +38,10 @@ const OtherPorts PortClass = 0
 // MaxPortClasses bounds the port classes of one node (the width of a row).
 const MaxPortClasses = 1024
 
+// ClosedPorts is the class of ports that every row denies. A compiled State does
+// not use it; it stands in where a data path runs out of classes.
+const ClosedPorts PortClass = MaxPortClasses - 1
+
 // TableID identifies a Table by the rules that it was compiled from, so that
 // endpoints under the same rules share one.
 type TableID [16]byte
@@ -47,20 +52,28 @@ func (id TableID) String() string { return hex.EncodeToString(id[:]) }
 // Row is the decision for every PortClass of one (Table, direction, PeerClass).
 // Rows are shared: compare pointers first.
 type Row struct {
-	// Cells is indexed by PortClass. Classes beyond its end are denied.
+	// Cells is indexed by PortClass. Classes beyond its end are decided like
+	// OtherPorts, so that ports which only other rules tell apart cost a row
+	// nothing. A row without cells denies.
 	Cells []Decision
 }
 
 // Cell returns the decision for a class of ports.
 func (r *Row) Cell(n PortClass) Decision {
-	if int(n) < len(r.Cells) {
+	switch {
+	case int(n) < len(r.Cells):
 		return r.Cells[n]
+	case n == ClosedPorts || len(r.Cells) == 0:
+		return Decision{}
 	}
-	return Decision{}
+	return r.Cells[OtherPorts]
 }
 
 // Uniform reports whether all cells have the same verdict, and which.
 func (r *Row) Uniform() (Verdict, bool) {
+	if len(r.Cells) == 0 {
+		return Deny, true
+	}
 	for _, c := range r.Cells[1:] {
 		if c.Verdict != r.Cells[0].Verdict {
 			return Deny, false
@@ -71,15 +84,14 @@ func (r *Row) Uniform() (Verdict, bool) {
 
 // Side is one direction of a Table.
 type Side struct {
-	// Default is the row of every PeerClass that Rows does not list; its
-	// verdicts are uniform.
+	// Default is the row of every PeerClass that Rows does not list.
 	Default *Row
-	Rows    map[PeerClass]*Row
+	Rows    Map[PeerClass, *Row]
 }
 
 // Row returns the row of a class.
 func (s *Side) Row(c PeerClass) *Row {
-	if r, ok := s.Rows[c]; ok {
+	if r, ok := s.Rows.Get(c); ok {
 		return r
 	}
 	return s.Default
@@ -202,13 +214,40 @@ func (s *State) Class(a netip.Addr) PeerClass {
 // PrefixClass returns the class of the longest listed prefix that contains p,
 // or World.
 func (s *State) PrefixClass(p netip.Prefix) PeerClass {
-	best, class := -1, World
-	for _, e := range s.Prefixes {
-		if e.Prefix.Bits() > best && e.Prefix.Bits() <= p.Bits() && e.Prefix.Contains(p.Addr()) {
-			best, class = e.Prefix.Bits(), e.Class
+	for most := p.Bits(); most >= 0; most-- {
+		outer, err := p.Addr().Prefix(most)
+		if err != nil {
+			break
 		}
+		i, ok := slices.BinarySearchFunc(s.Prefixes, outer, func(e PrefixClass, p netip.Prefix) int { return ComparePrefixes(e.Prefix, p) })
+		if ok {
+			return s.Prefixes[i].Class
+		}
+		// What contains p and is shorter sorts before outer; so does everything
+		// else up to i, and none of it is longer than what it shares with p.
+		if i == 0 {
+			break
+		}
+		most = min(most, commonBits(s.Prefixes[i-1].Prefix.Addr(), p.Addr())+1)
 	}
-	return class
+	return World
+}
+
+// commonBits counts the leading bits that two addresses of one family share.
+func commonBits(a, b netip.Addr) int {
+	if a.BitLen() != b.BitLen() {
+		return 0
+	}
+	n := 0
+	x, y := a.As16(), b.As16()
+	for i := range x {
+		if same := bits.LeadingZeros8(x[i] ^ y[i]); same < 8 {
+			n += same
+			break
+		}
+		n += 8
+	}
+	return n - (128 - a.BitLen())
 }
 
 // PortClass returns the class of a protocol and port.

@@ -3,286 +3,237 @@
 package policy
 
 import (
-	"net/netip"
+	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// peerClass is a set of addresses that no rule can tell apart.
-type peerClass struct {
-	number model.PeerClass
-	signature
-	// matches is indexed by term.
-	matches []match
-	ports   []model.NamedPort // what egress port names mean on these pods
+// bucket is groups that are in one class now.
+type bucket struct {
+	class   // what it means; number and groups are not set
+	members []*group
+	// from are the classes that the members were in, and how many addresses
+	// and prefixes came from each.
+	from map[*class]int
+	heir *class // that goes on as this bucket
 }
 
-// classifier finds the class of an address from two parts, what matches its
-// pod's labels (or its node's) and what matches the prefix it is in. Each part
-// is worked out once per distinct label set and once per prefix.
-type classifier struct {
-	*compiler
-	labels   map[labelKey]*partial
-	prefixes map[netip.Prefix]*partial
-	lengths  [2][]int // prefix lengths in use, longest first; index 1 is IPv6
-	classes  map[classKey]*peerClass
-	byText   map[string]*peerClass
-	outside  *partial
+// classChanges is what became of classes.
+type classChanges struct {
+	added, dropped []*class // by number
+	// renumbered are groups whose class has another number than the one that
+	// they were in before.
+	renumbered []*group
+	// described tells that classes came, went or are described otherwise.
+	described bool
+	reread    bool // see turnover
 }
 
-// labelKey is all that pod selectors and port names can see of a pod.
-type labelKey struct {
-	namespace string
-	labels    model.Labels
-	names     string
+// turnover is how the vocabulary changed.
+type turnover struct {
+	added, removed []*term
+	before, after  words
+	namesChanged   bool
+	// bits are those of terms that are in one vocabulary only, names the names
+	// that are in both.
+	bits  bitset
+	names map[string]bool
+	// reread: other words than before find no place; rows are to be built anew.
+	reread bool
 }
 
-// partial is what is known about an address from one side.
-type partial struct {
-	terms []int // sorted
-	kind  model.AddressKind
-	ports []model.NamedPort
+// same reports whether two classes, one of before and one of now, mean the same
+// as far as both vocabularies can tell.
+func (t turnover) same(was *class, is *bucket) bool {
+	if was.kind != is.kind || !was.bits.sameOutside(is.bits, t.bits) {
+		return false
+	}
+	if len(was.texts) == 0 && len(is.texts) == 0 {
+		return true
+	}
+	common := func(texts []string) []string {
+		return slices.DeleteFunc(slices.Clone(texts), func(s string) bool {
+			name, _, _ := strings.Cut(s, "=")
+			return !t.names[name]
+		})
+	}
+	return slices.Equal(common(was.texts), common(is.texts))
 }
 
-type classKey struct {
-	owner, prefix *partial
-}
-
-// classifyAddresses finds the classes of all pods, nodes and prefixes.
-func (c *compiler) classifyAddresses() {
-	k := &classifier{
-		compiler: c,
-		labels:   make(map[labelKey]*partial),
-		prefixes: make(map[netip.Prefix]*partial),
-		classes:  make(map[classKey]*peerClass),
-		byText:   make(map[string]*peerClass),
-		outside:  &partial{},
-	}
-	k.collectPrefixes()
-	addresses := make(map[netip.Addr]*peerClass)
-	owners := c.snapshot.Owners()
-	for a, n := range owners.Nodes {
-		addresses[a] = k.class(k.node(n), k.covering(a))
-	}
-	for a, p := range owners.Pods {
-		addresses[a] = k.class(k.pod(p), k.covering(a))
-	}
-	prefixes := make(map[netip.Prefix]*peerClass, len(k.prefixes))
-	for p, part := range k.prefixes {
-		prefixes[p] = k.class(k.outside, part)
-	}
-	k.class(k.outside, k.outside) // World is always there
-	k.numberPeers(addresses, prefixes)
-
-	numbers := make(map[netip.Addr]model.PeerClass, len(addresses))
-	for a, class := range addresses {
-		numbers[a] = class.number
-	}
-	c.addresses = model.MakeMap(numbers)
-	for p, class := range prefixes {
-		c.prefixes = append(c.prefixes, model.PrefixClass{Prefix: p, Class: class.number})
-	}
-	slices.SortFunc(c.prefixes, func(a, b model.PrefixClass) int { return model.ComparePrefixes(a.Prefix, b.Prefix) })
-}
-
-// collectPrefixes finds what matches each prefix that a rule names or that a
-// node's pods have their addresses from.
-func (k *classifier) collectPrefixes() {
-	inPodRange := make(map[netip.Prefix]bool)
-	for _, p := range k.terms.peers {
-		if p.Kind == model.PeerBlock {
-			k.prefixes[p.Block.CIDR] = nil
-			for _, e := range p.Block.Except {
-				k.prefixes[e] = nil
+// settleClasses finds the classes of marked groups. A class keeps its number as
+// long as it means the same to the rules that stay, so that rows which stay are
+// right under that number. Where a class is split its largest part keeps the
+// number; where classes are joined, the number of the largest is kept. inherit,
+// if given, finds numbers for classes that have no predecessor.
+func (p *peers) settleClasses(t turnover, inherit func([]*bucket) []uint32) classChanges {
+	affected := make(map[*class]bool)
+	buckets := make(map[string]*bucket)
+	for _, g := range p.marked {
+		g.marked = false
+		if p.weight(g) == 0 {
+			delete(g.owner.groups, g.cover)
+			delete(g.cover.groups, g.owner)
+			if g.class != nil {
+				delete(g.class.groups, g)
+				if len(g.class.groups) == 0 {
+					affected[g.class] = true
+				}
 			}
-		}
-	}
-	for _, n := range k.snapshot.Nodes.All() {
-		for _, cidr := range n.PodCIDRs {
-			k.prefixes[cidr] = nil
-			inPodRange[cidr] = true
-		}
-	}
-	for p := range k.prefixes {
-		part := &partial{}
-		for cidr := range inPodRange {
-			if cidr.Bits() <= p.Bits() && cidr.Contains(p.Addr()) {
-				part.kind = model.KindUnknown
-			}
-		}
-		for t, peer := range k.terms.peers {
-			if peer.Kind == model.PeerBlock && covers(peer.Block, p) {
-				part.terms = append(part.terms, t)
-			}
-		}
-		k.prefixes[p] = part
-		v6 := 0
-		if p.Addr().Is6() {
-			v6 = 1
-		}
-		if !slices.Contains(k.lengths[v6], p.Bits()) {
-			k.lengths[v6] = append(k.lengths[v6], p.Bits())
-		}
-	}
-	for _, l := range k.lengths {
-		slices.SortFunc(l, func(a, b int) int { return b - a })
-	}
-}
-
-// covers reports whether the block contains all of the prefix that is not in a
-// longer prefix of its own: the holes of a block have entries of their own.
-func covers(b model.IPBlock, p netip.Prefix) bool {
-	within := func(outer netip.Prefix) bool { return outer.Bits() <= p.Bits() && outer.Contains(p.Addr()) }
-	return within(b.CIDR) && !slices.ContainsFunc(b.Except, within)
-}
-
-// covering returns the part of the longest prefix that contains the address.
-func (k *classifier) covering(a netip.Addr) *partial {
-	v6 := 0
-	if a.Is6() {
-		v6 = 1
-	}
-	for _, bits := range k.lengths[v6] {
-		p, err := a.Prefix(bits)
-		if err != nil {
 			continue
 		}
-		if part, ok := k.prefixes[p]; ok {
-			return part
+		m := p.meaning(g)
+		if g.class != nil && g.class.key == m.key {
+			continue
+		}
+		if g.class != nil {
+			affected[g.class] = true
+			delete(g.class.groups, g)
+		}
+		put(buckets, m, g, p.weight(g))
+	}
+	p.marked = nil
+	for c := range affected {
+		p.stay(buckets, c)
+	}
+	for key := range maps.Clone(buckets) {
+		if c := p.classes[key]; c != nil && !affected[c] {
+			affected[c] = true
+			p.stay(buckets, c)
 		}
 	}
-	return k.outside
+	if len(affected)+len(buckets) == 0 {
+		return classChanges{reread: t.reread}
+	}
+	for c := range affected {
+		delete(p.classes, c.key)
+	}
+	sorted := slices.SortedFunc(maps.Values(buckets), func(a, b *bucket) int { return cmp.Compare(a.key, b.key) })
+	chooseHeirs(sorted, t)
+	ch := p.rename(sorted, affected, inherit)
+	ch.reread = t.reread
+	return ch
 }
 
-// pod returns what matches a pod by its labels.
-func (k *classifier) pod(p *model.Pod) *partial {
-	ports := k.terms.resolved(p)
-	key := labelKey{p.Namespace, p.Labels, strings.Join(nameTexts(ports), "\n")}
-	if part, ok := k.labels[key]; ok {
-		return part
+func put(buckets map[string]*bucket, m class, g *group, weight int) {
+	b := buckets[m.key]
+	if b == nil {
+		b = &bucket{class: m, from: make(map[*class]int)}
+		buckets[m.key] = b
 	}
-	part := &partial{ports: ports}
-	ns := k.snapshot.Namespace(p.Namespace)
-	for t, peer := range k.terms.peers {
-		if peer.Kind == model.PeerPods && peer.Pods.MatchesNamespace(ns) && peer.Pods.Pods.Matches(p.Labels) {
-			part.terms = append(part.terms, t)
-		}
+	b.members = append(b.members, g)
+	if g.class != nil {
+		b.from[g.class] += weight
 	}
-	k.labels[key] = part
-	return part
 }
 
-// node returns what matches a node by its labels.
-func (k *classifier) node(n *model.Node) *partial {
-	part := &partial{kind: model.KindKnown}
-	if n.Name == k.compiler.node {
-		part.kind = model.KindThisNode
+// stay puts the groups of a class that mean what they meant into their bucket.
+func (p *peers) stay(buckets map[string]*bucket, c *class) {
+	if len(c.groups) == 0 {
+		return
 	}
-	for t, peer := range k.terms.peers {
-		if peer.Kind == model.PeerNodes && peer.Nodes.Matches(n.Labels) {
-			part.terms = append(part.terms, t)
-		}
+	same := *c
+	for g := range c.groups {
+		put(buckets, same, g, p.weight(g))
 	}
-	return part
 }
 
-// class combines the two parts. An owner is known, whatever the prefix says.
-func (k *classifier) class(owner, prefix *partial) *peerClass {
-	key := classKey{owner, prefix}
-	if class, ok := k.classes[key]; ok {
-		return class
-	}
-	class := &peerClass{ports: owner.ports, matches: make([]match, len(k.terms.peers))}
-	class.kind = owner.kind
-	if owner == k.outside {
-		class.kind = prefix.kind
-	}
-	for t, peer := range k.terms.peers {
-		if peer.Kind == model.PeerUnknown || peer.Kind == model.PeerPods && class.kind == model.KindUnknown {
-			class.matches[t] = maybe
-		}
-	}
-	for _, part := range []*partial{owner, prefix} {
-		for _, t := range part.terms {
-			class.matches[t] = yes
-			class.terms = append(class.terms, k.terms.texts[t])
-		}
-	}
-	slices.Sort(class.terms)
-	class.names = nameTexts(owner.ports)
-	if same, ok := k.byText[class.key()]; ok {
-		class = same
-	} else {
-		k.byText[class.key()] = class
-		k.compiler.peerClasses = append(k.compiler.peerClasses, class)
-	}
-	k.classes[key] = class
-	return class
-}
-
-// numberPeers gives every class its number: that of the previous State where
-// it means the same, else one that was never used.
-func (k *classifier) numberPeers(addresses map[netip.Addr]*peerClass, prefixes map[netip.Prefix]*peerClass) {
-	c := k.compiler
-	slices.SortFunc(c.peerClasses, func(a, b *peerClass) int { return strings.Compare(a.key(), b.key()) })
-	c.vocabulary = k.words()
-	index := make(map[*peerClass]int)
-	var found []signature
-	for i, class := range c.peerClasses {
-		index[class] = i
-		found = append(found, class.signature)
-	}
-	var previous []numbered
-	for _, info := range c.previous.PeerClasses {
-		if info.Class != model.World {
-			previous = append(previous, numbered{uint32(info.Class), signature{info.Kind, info.Terms, info.Names}})
-		}
-	}
+// chooseHeirs finds for each bucket the class that it goes on as, if there is
+// one, by the number of members. World is always the same.
+func chooseHeirs(buckets []*bucket, t turnover) {
 	type pair struct {
-		class  int
-		number uint32
+		bucket *bucket
+		class  *class
+		weight int
 	}
-	var overlaps map[pair]int
-	overlap := func(i int, number uint32) int {
-		if overlaps == nil {
-			overlaps = make(map[pair]int)
-			for a, class := range addresses {
-				overlaps[pair{index[class], uint32(c.previous.Class(a))}]++
-			}
-			for p, class := range prefixes {
-				overlaps[pair{index[class], uint32(c.previous.PrefixClass(p))}]++
+	var pairs []pair
+	for _, b := range buckets {
+		for c, weight := range b.from {
+			if !b.world() && c.number != model.World && t.same(c, b) || b.world() && c.number == model.World {
+				pairs = append(pairs, pair{b, c, weight})
 			}
 		}
-		return overlaps[pair{i, number}]
 	}
-	before := vocabulary{c.previous.PeerTerms, c.previous.PeerNames}
-	numbers := inherit(found, c.vocabulary, previous, before, overlap)
-	c.nextPeer = max(c.previous.NextPeerClass, model.World+1)
-	for i, class := range c.peerClasses {
-		switch {
-		case class.key() == "":
-			class.number = model.World
-		case numbers[i] != none:
-			class.number = model.PeerClass(numbers[i])
-		default:
-			class.number = c.nextPeer
-			c.nextPeer++
+	slices.SortFunc(pairs, func(a, b pair) int {
+		return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.class.number, b.class.number), cmp.Compare(a.bucket.key, b.bucket.key))
+	})
+	used := make(map[*class]bool)
+	for _, p := range pairs {
+		if p.bucket.heir == nil && !used[p.class] {
+			p.bucket.heir = p.class
+			used[p.class] = true
 		}
-		c.peerInfo = append(c.peerInfo, model.PeerClassInfo{Class: class.number, Kind: class.kind, Terms: class.terms, Names: class.names})
 	}
-	slices.SortFunc(c.peerInfo, func(a, b model.PeerClassInfo) int { return int(a.Class) - int(b.Class) })
 }
 
-// words lists what the rules can tell peers apart by.
-func (k *classifier) words() vocabulary {
-	v := vocabulary{terms: slices.Clone(k.terms.texts)}
-	for n := range k.terms.egressNames {
-		v.names = append(v.names, n.name)
+// rename makes classes of the buckets.
+func (p *peers) rename(buckets []*bucket, affected map[*class]bool, inherit func([]*bucket) []uint32) classChanges {
+	ch := classChanges{described: true}
+	var inherited []uint32
+	if inherit != nil {
+		inherited = inherit(buckets)
 	}
-	slices.Sort(v.terms)
-	slices.Sort(v.names)
-	v.names = slices.Compact(v.names)
-	return v
+	for i, b := range buckets {
+		c := b.heir
+		if c == nil {
+			c = &class{number: model.World}
+			switch {
+			case b.world():
+			case inherited != nil && inherited[i] != none:
+				c.number = model.PeerClass(inherited[i])
+			default:
+				c.number = p.next
+				p.next++
+			}
+			ch.added = append(ch.added, c)
+		}
+		delete(affected, c)
+		c.key, c.kind, c.bits, c.names, c.texts = b.key, b.kind, b.bits, b.names, b.texts
+		c.groups = make(map[*group]bool, len(b.members))
+		for _, g := range b.members {
+			if g.class != nil && g.class.number != c.number {
+				ch.renumbered = append(ch.renumbered, g)
+			}
+			g.class = c
+			c.groups[g] = true
+		}
+		c.info = p.describe(c)
+		p.classes[c.key] = c
+	}
+	ch.dropped = slices.Collect(maps.Keys(affected))
+	byNumber := func(a, b *class) int { return cmp.Compare(a.number, b.number) }
+	slices.SortFunc(ch.added, byNumber)
+	slices.SortFunc(ch.dropped, byNumber)
+	p.order(ch)
+	return ch
+}
+
+// order keeps byNumber.
+func (p *peers) order(ch classChanges) {
+	gone := make(map[*class]bool, len(ch.dropped))
+	for _, c := range ch.dropped {
+		gone[c] = true
+	}
+	all := make([]*class, 0, len(p.classes))
+	added := ch.added
+	for _, c := range p.byNumber {
+		for len(added) > 0 && added[0].number < c.number {
+			all, added = append(all, added[0]), added[1:]
+		}
+		if !gone[c] {
+			all = append(all, c)
+		}
+	}
+	p.byNumber = append(all, added...)
+}
+
+func (p *peers) describe(c *class) model.PeerClassInfo {
+	info := model.PeerClassInfo{Class: c.number, Kind: c.kind, Names: c.texts}
+	for bit := range c.bits.all() {
+		info.Terms = append(info.Terms, p.words.slots[bit].text)
+	}
+	slices.Sort(info.Terms)
+	return info
 }

@@ -45,9 +45,12 @@ func compare(t *testing.T, s *model.Snapshot, node string, state *model.State) (
 }
 
 func TestCompileEqualsEvaluate(t *testing.T) {
-	cells := 0
+	cells, seeds := 0, uint64(60)
+	if testing.Short() {
+		seeds = 20
+	}
 	for i, shape := range shapes {
-		for seed := range uint64(60) {
+		for seed := range seeds {
 			s := world.Random(seed, shape)
 			for _, node := range []string{"node1", "node2"} {
 				t.Run(fmt.Sprintf("shape%d/%d/%s", i, seed, node), func(t *testing.T) {

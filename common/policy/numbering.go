@@ -54,9 +54,9 @@ type numbered struct {
 // none is no number.
 const none = math.MaxUint32
 
-// vocabulary is the words that rules use: a class can be told from another
+// words are what rules use: a class can be told from another
 // only by these.
-type vocabulary struct {
+type words struct {
 	terms []string
 	names []string
 }
@@ -65,9 +65,9 @@ type vocabulary struct {
 // same as far as both sets of rules can tell, so that rows which stay keep
 // being right under that number. Where a class was split the part with the
 // largest overlap keeps the number; where classes were joined, the number of
-// the largest is kept. overlap counts the members of found[i] that were in the
-// previous class.
-func inherit(found []signature, now vocabulary, previous []numbered, before vocabulary, overlap func(i int, number uint32) int) []uint32 {
+// the largest is kept. overlaps counts the members of found[i] by the previous
+// class that they were in.
+func inherit(found []signature, now words, previous []numbered, before words, overlaps func(i int) map[uint32]int) []uint32 {
 	terms := intersect(now.terms, before.terms)
 	names := intersect(now.names, before.names)
 	old := make(map[string][]uint32)
@@ -85,15 +85,19 @@ func inherit(found []signature, now vocabulary, previous []numbered, before voca
 		numbers[i] = none
 	}
 	for key, candidates := range heirs {
-		settle(numbers, candidates, old[key], overlap)
+		slices.Sort(old[key])
+		settle(numbers, candidates, old[key], overlaps)
 	}
 	return numbers
 }
 
 // settle matches classes of one meaning with the numbers of that meaning.
-func settle(numbers []uint32, candidates []int, old []uint32, overlap func(int, uint32) int) {
+func settle(numbers []uint32, candidates []int, old []uint32, overlaps func(int) map[uint32]int) {
 	if len(candidates) == 1 && len(old) == 1 {
 		numbers[candidates[0]] = old[0]
+		return
+	}
+	if len(old) == 0 {
 		return
 	}
 	type pair struct {
@@ -103,8 +107,10 @@ func settle(numbers []uint32, candidates []int, old []uint32, overlap func(int, 
 	}
 	var pairs []pair
 	for _, i := range candidates {
-		for _, n := range old {
-			pairs = append(pairs, pair{i, n, overlap(i, n)})
+		for n, weight := range overlaps(i) {
+			if _, ok := slices.BinarySearch(old, n); ok {
+				pairs = append(pairs, pair{i, n, weight})
+			}
 		}
 	}
 	slices.SortFunc(pairs, func(a, b pair) int {

@@ -3,7 +3,6 @@
 package policy
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -15,26 +14,26 @@ type portClass struct {
 	// protocol and port are one member, to ask rules about; OtherPorts has none.
 	protocol model.Protocol
 	port     uint16
-	terms    []string
+	used     bool
+	// before is the class that the member was in.
+	before model.PortClass
 }
 
-// overflowPorts is the class of the ports that find no place among
-// MaxPortClasses: denied in every row.
-const overflowPorts = model.PortClass(model.MaxPortClasses - 1)
+// portSpace is the classes of all ports.
+type portSpace struct {
+	classes []portClass // index: model.PortClass; the zero element is OtherPorts
+	ranges  []model.PortRange
+	info    []model.PortClassInfo
+	// closed are the ranges that find no place (Limits.PortClasses).
+	closed map[portRange]bool
+}
 
-// classifyPorts cuts the ports of each protocol at the bounds of all ranges
-// that rules name and joins the pieces that lie in the same ranges.
-func (c *compiler) classifyPorts() {
-	for _, p := range c.snapshot.Pods.All() {
-		if len(p.Ports) > 0 && p.Policed() {
-			for _, n := range c.terms.resolved(p) {
-				c.terms.ports[portRange{n.Protocol, n.Port, n.Port}] = true
-			}
-		}
-	}
+// classifyPorts cuts the ports of each protocol at the bounds of the ranges and
+// joins the pieces that lie in the same ranges.
+func classifyPorts(ranges map[portRange]int, previous *portSpace) *portSpace {
 	var pieces []piece
 	for _, proto := range model.PortProtocols {
-		pieces = append(pieces, cut(proto, c.terms.ports)...)
+		pieces = append(pieces, cut(proto, ranges)...)
 	}
 	members := make(map[string][]piece)
 	var found []signature
@@ -45,29 +44,64 @@ func (c *compiler) classifyPorts() {
 		}
 		members[key] = append(members[key], p)
 	}
-	numbers := c.numberPorts(found, members)
+	numbers := numberPorts(ranges, found, members, previous)
 	size := int(model.OtherPorts) + 1
 	for _, n := range numbers {
 		size = max(size, int(n)+1)
 	}
-	c.portClasses = make([]portClass, size)
-	c.portInfo = []model.PortClassInfo{{Class: model.OtherPorts}}
-	for i, s := range found {
+	s := &portSpace{classes: make([]portClass, size), info: []model.PortClassInfo{{Class: model.OtherPorts}}}
+	s.classes[model.OtherPorts].used = true
+	for i, f := range found {
 		n := numbers[i]
-		for _, p := range members[s.key()] {
-			c.ports = append(c.ports, model.PortRange{Protocol: p.protocol, First: p.first, Last: p.last, Class: n})
+		for _, p := range members[f.key()] {
+			s.ranges = append(s.ranges, model.PortRange{Protocol: p.protocol, First: p.first, Last: p.last, Class: n})
 		}
-		if n == overflowPorts {
-			c.portClasses[n] = portClass{}
-			continue
-		}
-		first := members[s.key()][0]
-		c.portClasses[n] = portClass{protocol: first.protocol, port: first.first, terms: s.terms}
-		c.portInfo = append(c.portInfo, model.PortClassInfo{Class: n, Terms: s.terms})
+		first := members[f.key()][0]
+		s.classes[n] = portClass{protocol: first.protocol, port: first.first, used: true, before: previous.class(first.protocol, first.first)}
+		s.info = append(s.info, model.PortClassInfo{Class: n, Terms: f.terms})
 	}
-	slices.SortFunc(c.portInfo, func(a, b model.PortClassInfo) int { return int(a.Class) - int(b.Class) })
-	slices.SortFunc(c.ports, comparePortRanges)
-	c.ports = slices.Clip(joinRanges(c.ports))
+	slices.SortFunc(s.info, func(a, b model.PortClassInfo) int { return int(a.Class) - int(b.Class) })
+	slices.SortFunc(s.ranges, comparePortRanges)
+	s.ranges = slices.Clip(joinRanges(s.ranges))
+	return s
+}
+
+// countPortClasses counts the classes that classifyPorts would make.
+func countPortClasses(ranges map[portRange]int) int {
+	distinct := map[string]bool{"": true}
+	for _, proto := range model.PortProtocols {
+		for _, p := range cut(proto, ranges) {
+			distinct[strings.Join(p.terms, "\n")] = true
+		}
+	}
+	return len(distinct)
+}
+
+func (s *portSpace) class(p model.Protocol, port uint16) model.PortClass {
+	return (&model.State{Ports: s.ranges}).PortClass(p, port)
+}
+
+// adapt returns a row of before with the cells of the classes of now. Rules
+// that stay cannot tell the members of a class apart, so one speaks for all.
+func (s *portSpace) adapt(r *model.Row) *model.Row {
+	cells := make([]model.Decision, len(s.classes))
+	for n, class := range s.classes {
+		cells[n] = r.Cell(class.before)
+	}
+	if cells = trim(cells); slices.Equal(cells, r.Cells) {
+		return r
+	}
+	return &model.Row{Cells: cells}
+}
+
+// trim takes off cells that say the same as that of OtherPorts, which is what a
+// row says of classes beyond its end.
+func trim(cells []model.Decision) []model.Decision {
+	n := len(cells)
+	for n > 1 && cells[n-1] == cells[model.OtherPorts] {
+		n--
+	}
+	return slices.Clip(cells[:n])
 }
 
 // piece is a maximal range of ports that lie in the same ranges of rules.
@@ -77,7 +111,7 @@ type piece struct {
 }
 
 // cut returns the pieces of one protocol that lie in at least one range.
-func cut(proto model.Protocol, ranges map[portRange]bool) []piece {
+func cut(proto model.Protocol, ranges map[portRange]int) []piece {
 	var mine []portRange
 	starts := make(map[int]bool) // a new piece begins here
 	for r := range ranges {
@@ -119,17 +153,17 @@ func cut(proto model.Protocol, ranges map[portRange]bool) []piece {
 }
 
 // numberPorts gives every class its number: that of the previous State where it
-// means the same, else the lowest free one. What finds no number shares
-// overflowPorts and is reported.
-func (c *compiler) numberPorts(found []signature, members map[string][]piece) []model.PortClass {
+// means the same, else the lowest free one. There are never more classes than
+// numbers.
+func numberPorts(ranges map[portRange]int, found []signature, members map[string][]piece, was *portSpace) []model.PortClass {
 	var previous []numbered
-	var before, now vocabulary
-	for r := range c.terms.ports {
+	var before, now words
+	for r := range ranges {
 		now.terms = append(now.terms, r.String())
 	}
 	slices.Sort(now.terms)
-	taken := map[uint32]bool{uint32(model.OtherPorts): true, uint32(overflowPorts): true}
-	for _, info := range c.previous.PortClasses {
+	taken := map[uint32]bool{uint32(model.OtherPorts): true}
+	for _, info := range was.info {
 		taken[uint32(info.Class)] = true
 		if info.Class != model.OtherPorts {
 			previous = append(previous, numbered{uint32(info.Class), signature{terms: info.Terms}})
@@ -137,39 +171,42 @@ func (c *compiler) numberPorts(found []signature, members map[string][]piece) []
 		}
 	}
 	slices.Sort(before.terms)
-	overlap := func(i int, old uint32) int {
-		n := 0
+	overlaps := func(i int) map[uint32]int {
+		n := make(map[uint32]int)
 		for _, p := range members[found[i].key()] {
-			for _, r := range c.previous.Ports {
-				if uint32(r.Class) == old && r.Protocol == p.protocol {
-					n += max(0, min(int(r.Last), int(p.last))-max(int(r.First), int(p.first))+1)
+			for _, r := range was.ranges {
+				if common := min(int(r.Last), int(p.last)) - max(int(r.First), int(p.first)) + 1; common > 0 && r.Protocol == p.protocol {
+					n[uint32(r.Class)] += common
 				}
 			}
 		}
 		return n
 	}
 	numbers := make([]model.PortClass, len(found))
-	free := uint32(0)
-	overflow := 0
-	for i, n := range inherit(found, now, previous, before, overlap) {
-		if n == none {
-			for taken[free] {
+	inherited := inherit(found, now, previous, before, overlaps)
+	// Numbers that were in use are taken again only when there are no others:
+	// until the change is complete they still mean what they meant.
+	kept := map[uint32]bool{uint32(model.OtherPorts): true}
+	for _, n := range inherited {
+		kept[n] = true
+	}
+	free, again := uint32(1), uint32(1)
+	for i, n := range inherited {
+		for n == none {
+			switch {
+			case free < uint32(model.ClosedPorts) && taken[free]:
 				free++
+			case free < uint32(model.ClosedPorts):
+				n = free
+				free++
+			case kept[again] || !taken[again]:
+				again++
+			default:
+				n = again
+				again++
 			}
-			if free >= uint32(overflowPorts) {
-				numbers[i] = overflowPorts
-				overflow++
-				continue
-			}
-			n = free
-			taken[n] = true
 		}
 		numbers[i] = model.PortClass(n)
-	}
-	if overflow > 0 {
-		c.unsupported = append(c.unsupported, model.Unsupported{Rule: -1, Construct: "ports",
-			Effect: model.OverBlocks, Reason: fmt.Sprintf("the policies on this node tell %d sets of ports apart, %d more than fit; "+
-				"ports of those sets are denied; use fewer distinct ports and ranges", len(found), overflow)})
 	}
 	return numbers
 }

@@ -8,140 +8,303 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// buildTables works out the rows of every profile.
-func (c *compiler) buildTables() {
-	for _, p := range sortedProfiles(c.profiles) {
-		t := &model.Table{ID: p.id}
-		for _, d := range model.Directions {
-			t.Sides[d] = c.buildSide(p, d)
-		}
-		c.tables[p.id] = t
-	}
-}
-
-// buildSide finds the row of every class. Classes that match the same rules
-// share a row.
-func (c *compiler) buildSide(p *profile, d model.Direction) model.Side {
-	b := sideBuilder{compiler: c, profile: p, direction: d, rows: make(map[string]*model.Row)}
-	if p.pending {
-		return model.Side{Default: c.uniformRow(model.Deny, &model.Cause{Reason: model.ReasonPending, Direction: d})}
-	}
-	rows := make(map[model.PeerClass]*model.Row, len(c.peerClasses))
-	uses := make(map[*model.Row]int)
-	for _, class := range c.peerClasses {
-		r := b.row(class)
-		rows[class.number] = r
-		uses[r]++
-	}
-	side := model.Side{Default: mostUsedUniform(uses)}
-	if side.Default == nil {
-		side.Default = c.uniformRow(model.Deny, &model.Cause{Reason: model.ReasonPending, Direction: d})
-	}
-	for class, r := range rows {
-		if r == side.Default {
-			delete(rows, class)
-		}
-	}
-	side.Rows = rows
-	return side
-}
-
-// mostUsedUniform returns the row with one verdict for all ports that most
-// classes have, or nil.
-func mostUsedUniform(uses map[*model.Row]int) *model.Row {
-	var best *model.Row
-	for r, n := range uses {
-		v, ok := r.Uniform()
-		if !ok {
-			continue
-		}
-		if best == nil || n > uses[best] || n == uses[best] && v < best.Cells[0].Verdict {
-			best = r
-		}
-	}
-	return best
-}
-
-func (c *compiler) uniformRow(v model.Verdict, cause *model.Cause) *model.Row {
-	return &model.Row{Cells: slices.Repeat([]model.Decision{{Verdict: v, Cause: cause}}, len(c.portClasses))}
-}
-
-// sideBuilder makes the rows of one direction of one profile.
+// sideBuilder keeps one direction of a profile's Table. Classes that match the
+// same rules share a row.
 type sideBuilder struct {
-	*compiler
 	profile   *profile
 	direction model.Direction
+	ports     *portSpace
+	peers     *peers
+	rules     []compiledRule
 	rows      map[string]*model.Row
+	uses      map[*model.Row]*rowUse
+	side      model.Side
+	// listed is what countListed found, and what was added since by classes with
+	// other rows than commonest: never too little.
+	listed    int
+	commonest *model.Row
 	key       []byte
 }
 
+// rowUse counts the classes that have a row.
+type rowUse struct {
+	key     string
+	classes int
+}
+
+// buildSide finds the row of every class. The row that most classes have is the
+// default. Classes that no rule of the side tells from World have its row.
+func buildSide(p *profile, d model.Direction, ports *portSpace, peers *peers, classes *classIndex) *sideBuilder {
+	b := &sideBuilder{profile: p, direction: d, ports: ports, peers: peers, rows: make(map[string]*model.Row), uses: make(map[*model.Row]*rowUse)}
+	for _, c := range p.policies {
+		b.rules = append(b.rules, c.rules[d]...)
+	}
+	rest := b.row(classes.world)
+	b.uses[rest].classes = len(classes.all)
+	told := classes.toldApart(b.rules)
+	rows := make([]*model.Row, len(told))
+	for i, class := range told {
+		rows[i] = b.row(class)
+		b.uses[rest].classes--
+		b.uses[rows[i]].classes++
+	}
+	b.side.Default = rest
+	for _, r := range rows {
+		if b.uses[r].classes > b.uses[b.side.Default].classes {
+			b.side.Default = r
+		}
+	}
+	listed := make(map[model.PeerClass]*model.Row)
+	list := func(class *class, r *model.Row) {
+		if r != b.side.Default {
+			listed[class.number] = r
+		}
+	}
+	if b.side.Default != rest {
+		for _, class := range classes.all {
+			list(class, rest)
+		}
+	}
+	for i, class := range told {
+		delete(listed, class.number)
+		list(class, rows[i])
+	}
+	if use := b.uses[rest]; use.classes == 0 {
+		delete(b.rows, use.key)
+		delete(b.uses, rest)
+	}
+	b.side.Rows = model.MakeMap(listed)
+	b.countListed()
+	return b
+}
+
+// classIndex finds the classes that a term matches.
+type classIndex struct {
+	all   []*class
+	world *class
+	byBit [][]int
+	// special are those that rules treat apart for what they are, named those
+	// that port names tell apart; numbers in all.
+	special, named []int
+	seen           []bool
+}
+
+func newClassIndex(all []*class, bits int) *classIndex {
+	x := &classIndex{all: all, byBit: make([][]int, bits), seen: make([]bool, len(all))}
+	for i, c := range all {
+		if c.world() {
+			x.world = c
+		}
+		if c.kind != model.KindKnown {
+			x.special = append(x.special, i)
+		}
+		if len(c.names) > 0 {
+			x.named = append(x.named, i)
+		}
+		for bit := range c.bits.all() {
+			x.byBit[bit] = append(x.byBit[bit], i)
+		}
+	}
+	return x
+}
+
+// toldApart lists the classes that rules may tell from World.
+func (x *classIndex) toldApart(rules []compiledRule) []*class {
+	var found []int
+	add := func(list []int) {
+		for _, i := range list {
+			if !x.seen[i] {
+				x.seen[i] = true
+				found = append(found, i)
+			}
+		}
+	}
+	add(x.special)
+	for i := range rules {
+		if rules[i].named {
+			add(x.named)
+		}
+		for _, t := range rules[i].terms {
+			add(x.byBit[t.bit])
+		}
+	}
+	slices.Sort(found) // what is found first must not depend on the rules' order
+	classes := make([]*class, len(found))
+	for n, i := range found {
+		x.seen[i] = false
+		classes[n] = x.all[i]
+	}
+	return classes
+}
+
+// change brings the rows up to date with classes that came and went, and
+// reports whether the side is another one.
+func (b *sideBuilder) change(ch classChanges) bool {
+	was := b.side
+	for _, class := range ch.dropped {
+		r := b.side.Row(class.number)
+		b.side.Rows = b.side.Rows.Without(class.number)
+		if r != b.commonest {
+			b.listed--
+		}
+		use := b.uses[r]
+		if use.classes--; use.classes == 0 && r != b.side.Default {
+			delete(b.rows, use.key)
+			delete(b.uses, r)
+		}
+	}
+	for _, class := range ch.added {
+		r := b.row(class)
+		b.uses[r].classes++
+		if r != b.commonest {
+			b.listed++
+		}
+		if r != b.side.Default {
+			b.side.Rows = b.side.Rows.With(class.number, r)
+		}
+	}
+	return b.side != was
+}
+
+// countListed counts the classes whose row is not the commonest of those with
+// one verdict for all ports.
+func (b *sideBuilder) countListed() int {
+	b.commonest, b.listed = nil, 0
+	most := 0
+	for r, use := range b.uses {
+		b.listed += use.classes
+		if _, uniform := r.Uniform(); uniform && use.classes > most {
+			b.commonest, most = r, use.classes
+		}
+	}
+	b.listed -= most
+	return b.listed
+}
+
+// lopsided reports whether another default would need far fewer rows.
+func (b *sideBuilder) lopsided(classes int) bool {
+	return b.side.Rows.Len() > 64 && b.side.Rows.Len() > classes*3/4 && len(b.rows) < b.side.Rows.Len()/4
+}
+
+// adapt brings the cells of all rows up to date with the port classes, and
+// reports whether the side is another one.
+func (b *sideBuilder) adapt(ports *portSpace) bool {
+	b.ports = ports
+	next := make(map[*model.Row]*model.Row)
+	for key, r := range b.rows {
+		if n := ports.adapt(r); n != r {
+			next[r] = n
+			b.rows[key] = n
+			b.uses[n] = b.uses[r]
+			delete(b.uses, r)
+		}
+	}
+	if len(next) == 0 {
+		return false
+	}
+	if n := next[b.side.Default]; n != nil {
+		b.side.Default = n
+	}
+	for class, r := range b.side.Rows.All() {
+		if n := next[r]; n != nil {
+			b.side.Rows = b.side.Rows.With(class, n)
+		}
+	}
+	b.countListed()
+	return true
+}
+
 // row returns the row of a class.
-func (b *sideBuilder) row(class *peerClass) *model.Row {
+func (b *sideBuilder) row(class *class) *model.Row {
 	b.key = b.key[:0]
 	named := false
-	if b.direction == model.Ingress && class.kind == model.KindThisNode {
+	switch {
+	case b.profile.pending:
+	case b.direction == model.Ingress && class.kind == model.KindThisNode:
 		// "Traffic is allowed to a pod if ... the traffic source is the pod's
 		// local node" (NetworkPolicySpec.ingress).
 		b.key = append(b.key, "node"...)
-	} else {
-		for _, r := range b.profile.rules[b.direction] {
-			m := class.matchesPeers(r)
+	default:
+		for i := range b.rules {
+			m := class.matchesPeers(&b.rules[i])
 			b.key = append(b.key, '0'+byte(m))
-			named = named || m != no && slices.ContainsFunc(r.Ports, func(m model.PortMatch) bool { return m.Name != "" })
+			named = named || m != no && b.direction == model.Egress && b.rules[i].named
 		}
 	}
-	if named && b.direction == model.Egress {
-		for _, n := range class.names {
-			b.key = append(b.key, n...)
-			b.key = append(b.key, '\n')
+	if named {
+		for _, n := range class.texts {
+			b.key = append(append(b.key, n...), '\n')
 		}
 		b.key = append(b.key, byte(class.kind))
 	}
 	if r, ok := b.rows[string(b.key)]; ok {
 		return r
 	}
-	r := b.build(class)
-	b.rows[string(b.key)] = r
+	r := &model.Row{Cells: trim(b.cells(class))}
+	key := string(b.key)
+	b.rows[key] = r
+	b.uses[r] = &rowUse{key: key}
 	return r
 }
 
-func (b *sideBuilder) build(class *peerClass) *model.Row {
+func (b *sideBuilder) cells(class *class) []model.Decision {
+	uniform := func(v model.Verdict, reason model.Reason) []model.Decision {
+		return []model.Decision{{Verdict: v, Cause: &model.Cause{Reason: reason, Direction: b.direction}}}
+	}
+	if b.profile.pending {
+		return uniform(model.Deny, model.ReasonPending)
+	}
 	if b.direction == model.Ingress && class.kind == model.KindThisNode {
-		return b.uniformRow(model.Allow, &model.Cause{Reason: model.ReasonNode, Direction: model.Ingress})
+		return uniform(model.Allow, model.ReasonNode)
 	}
-	r := &model.Row{Cells: make([]model.Decision, len(b.portClasses))}
-	isolated, fallback := b.fallbacks()
-	for n := range r.Cells {
-		r.Cells[n] = b.decide(class, model.PortClass(n), isolated, fallback)
+	d := decider{sideBuilder: b, class: class, fallback: &model.Cause{Reason: model.ReasonDefault, Direction: b.direction}}
+	if p := b.profile.isolating(b.direction); p != nil {
+		d.isolated = &model.Cause{Reason: model.ReasonIsolated, Origin: p.Origin, Tier: model.TierNetworkPolicy, Direction: b.direction}
 	}
-	return r
+	for i := range b.rules {
+		if m := class.matchesPeers(&b.rules[i]); m != no {
+			d.rules = append(d.rules, peerMatch{&b.rules[i], m})
+		}
+	}
+	cells := make([]model.Decision, len(b.ports.classes))
+	for n, ports := range b.ports.classes {
+		if ports.used {
+			cells[n] = d.decide(ports)
+		} else {
+			cells[n] = cells[model.OtherPorts]
+		}
+	}
+	return cells
 }
 
-// fallbacks returns the causes of the decisions that no rule gives: isolation,
-// nil if no policy isolates, and the default.
-func (b *sideBuilder) fallbacks() (isolated, fallback *model.Cause) {
-	fallback = &model.Cause{Reason: model.ReasonDefault, Direction: b.direction}
-	if p := b.profile.isolating(b.direction); p != nil {
-		isolated = &model.Cause{Reason: model.ReasonIsolated, Origin: p.Origin, Tier: model.TierNetworkPolicy, Direction: b.direction}
-	}
-	return isolated, fallback
+// decider finds the cells of one row.
+type decider struct {
+	*sideBuilder
+	class *class
+	// rules are those whose peers match, or might.
+	rules []peerMatch
+	// isolated is the cause where NetworkPolicies isolate and none accepts, nil
+	// if none isolates; fallback that of the default.
+	isolated, fallback *model.Cause
+}
+
+type peerMatch struct {
+	*compiledRule
+	peer match
 }
 
 // decide resolves tiers, priorities and actions for one cell. The rules are in
 // order of tier and priority, so one pass over them is enough.
-func (b *sideBuilder) decide(class *peerClass, n model.PortClass, isolated, fallback *model.Cause) model.Decision {
-	if n == overflowPorts {
-		return model.Decision{Verdict: model.Deny, Cause: &model.Cause{Reason: model.ReasonPending, Direction: b.direction}}
-	}
+func (d *decider) decide(ports portClass) model.Decision {
 	passed := [3]bool{} // by tier
-	for _, r := range b.profile.rules[b.direction] {
+	for _, r := range d.rules {
 		if passed[r.tier] {
 			continue
 		}
-		if r.tier == model.TierBaseline && isolated != nil {
+		if r.tier == model.TierBaseline && d.isolated != nil {
 			break // NetworkPolicies are final for the pods they isolate
 		}
-		m := min(class.matchesPeers(r), b.matchesPorts(r, class, n))
+		m := min(r.peer, d.matchesPorts(r.compiledRule, ports))
 		switch {
 		case m == no, m == maybe && r.Action == model.ActionAccept:
 		case m == yes && r.Action == model.ActionPass:
@@ -152,46 +315,65 @@ func (b *sideBuilder) decide(class *peerClass, n model.PortClass, isolated, fall
 			return model.Decision{Verdict: model.Deny, Cause: r.cause}
 		}
 	}
-	if isolated != nil {
-		return model.Decision{Verdict: model.Deny, Cause: isolated}
+	if d.isolated != nil {
+		return model.Decision{Verdict: model.Deny, Cause: d.isolated}
 	}
-	return model.Decision{Verdict: model.Allow, Cause: fallback}
+	return model.Decision{Verdict: model.Allow, Cause: d.fallback}
 }
 
-func (class *peerClass) matchesPeers(r compiledRule) match {
+func (c *class) matchesPeers(r *compiledRule) match {
 	if r.AnyPeer {
 		return yes
 	}
 	m := no
 	for _, t := range r.terms {
-		m = max(m, class.matches[t])
+		m = max(m, c.match(t))
 	}
 	return m
 }
 
-// matchesPorts reports whether the rule matches the ports of class n on the
-// destination: the endpoint for ingress, the class's pods for egress.
-func (b *sideBuilder) matchesPorts(r compiledRule, class *peerClass, n model.PortClass) match {
+// matchesPorts reports whether the rule matches the ports on the destination:
+// the endpoint for ingress, the class's pods for egress.
+func (d *decider) matchesPorts(r *compiledRule, ports portClass) match {
 	if r.AnyPort {
 		return yes
 	}
-	ports := b.portClasses[n]
 	m := no
 	for _, p := range r.Ports {
 		switch {
+		case d.mightMatch(p):
+			m = max(m, maybe)
 		case p.Name == "":
 			m = max(m, is(p.Protocol == ports.protocol && p.First <= ports.port && ports.port <= p.Last))
-		case b.direction == model.Ingress:
-			m = max(m, resolves(p, ports, b.profile.names))
-		case class.kind == model.KindUnknown:
+		case d.direction == model.Ingress:
+			m = max(m, resolves(p, ports, d.profile.names))
+		case d.class.kind == model.KindUnknown:
 			if ports.protocol.HasPorts() && (p.Protocol == ports.protocol || p.Protocol == model.AnyProtocol) {
 				m = max(m, maybe)
 			}
 		default:
-			m = max(m, resolves(p, ports, class.ports))
+			m = max(m, resolves(p, ports, d.class.names))
 		}
 	}
 	return m
+}
+
+// mightMatch reports whether there was no place for what the ports are.
+func (d *decider) mightMatch(p model.PortMatch) bool {
+	closed := d.ports.closed
+	if p.Name == "" {
+		return closed[portRange{p.Protocol, p.First, p.Last}]
+	}
+	names := d.profile.names
+	if d.direction == model.Egress {
+		names = d.class.names
+		if d.peers.nameClosed(p) || len(closed) > 0 && d.class.kind == model.KindUnknown {
+			return true
+		}
+	}
+	return len(closed) > 0 && slices.ContainsFunc(names, func(n model.NamedPort) bool {
+		return n.Name == p.Name && closed[portRange{n.Protocol, n.Port, n.Port}]
+	})
 }
 
 // resolves reports whether the name stands for the ports of the class.
@@ -203,4 +385,9 @@ func resolves(m model.PortMatch, ports portClass, names []model.NamedPort) match
 		}
 	}
 	return no
+}
+
+// hasNames reports whether a rule names ports by name.
+func hasNames(ports []model.PortMatch) bool {
+	return slices.ContainsFunc(ports, func(m model.PortMatch) bool { return m.Name != "" })
 }

@@ -33,8 +33,14 @@ func Decode(e *Entries, slots map[model.EndpointID]uint32, c Capacity) (l *Layou
 		Endpoints: make(map[model.EndpointID]model.EndpointState),
 		Tables:    make(map[model.TableID]*model.Table),
 	}
+	for a := range e.Peers {
+		l.peers[family(a)]++
+	}
 	for number, id := range e.Tables {
 		l.tables[id] = number
+		l.next = max(l.next, number>>2+1)
+	}
+	for number := range e.Verdicts { // of tables that are gone, too
 		l.next = max(l.next, number>>2+1)
 	}
 	for n, bits := range e.Rows {
@@ -110,7 +116,7 @@ func (d *decoder) tables() (problems []string) {
 	for number, id := range d.Tables {
 		t := &model.Table{ID: id}
 		for _, dir := range model.Directions {
-			t.Sides[dir] = model.Side{Default: d.uniform(model.Verdict(number >> dir & 1)), Rows: make(map[model.PeerClass]*model.Row)}
+			t.Sides[dir] = model.Side{Default: d.uniform(model.Verdict(number >> dir & 1))}
 		}
 		d.state.Tables[id] = t
 	}
@@ -123,16 +129,20 @@ func (d *decoder) tables() (problems []string) {
 			}
 			continue
 		}
+		rows := [2]map[model.PeerClass]*model.Row{{}, {}}
 		for peer, n := range entries {
 			r, err := d.row(n)
 			if err != nil {
 				problems = append(problems, fmt.Sprintf("table %d, class %d: %v", number, peer/2, err))
 			}
 			class := model.PeerClass(peer / 2)
-			d.state.Tables[id].Sides[peer%2].Rows[class] = r
+			rows[peer%2][class] = r
 			d.classes[class] = true
 			d.uses[n]++
 			d.verdicts++
+		}
+		for _, dir := range model.Directions {
+			d.state.Tables[id].Sides[dir].Rows = model.MakeMap(rows[dir])
 		}
 	}
 	return problems

@@ -62,11 +62,22 @@ func PortIndex(p model.Protocol, port uint16) (uint32, bool) {
 
 // Lookup gives the verdict on a new flow as the programs find it.
 func (e *Entries) Lookup(slot uint32, d model.Direction, remote netip.Addr, p model.Protocol, port uint16) model.Verdict {
+	return e.Verdict(e.Row(slot, d, e.Class(remote)), p, port)
+}
+
+// Row gives the number of the row that a slot's table has for a class:
+// RowDeny, RowAllow or a key of Rows.
+func (e *Entries) Row(slot uint32, d model.Direction, c model.PeerClass) uint32 {
 	table := e.Slots[slot].Table
-	row, ok := e.Verdicts[table][PeerKey(e.class(remote), d)]
+	row, ok := e.Verdicts[table][PeerKey(c, d)]
 	if !ok {
-		return model.Verdict(table >> d & 1)
+		return table >> d & 1
 	}
+	return row
+}
+
+// Verdict gives what a row says of a protocol and port.
+func (e *Entries) Verdict(row uint32, p model.Protocol, port uint16) model.Verdict {
 	if row <= RowAllow {
 		return model.Verdict(row)
 	}
@@ -81,7 +92,8 @@ func (e *Entries) Lookup(slot uint32, d model.Direction, remote netip.Addr, p mo
 	return model.Verdict(bits.Allow[class/64] >> (class % 64) & 1)
 }
 
-func (e *Entries) class(a netip.Addr) model.PeerClass {
+// Class gives the class of an address: its own, else that of the longest prefix.
+func (e *Entries) Class(a netip.Addr) model.PeerClass {
 	if c, ok := e.Peers[a]; ok {
 		return model.PeerClass(c)
 	}

@@ -50,7 +50,8 @@ type Layout struct {
 	nextRow  uint32
 	next     uint32 // table number, without the bits for defaults
 	epoch    uint32
-	verdicts int // entries
+	verdicts int    // entries
+	peers    [2]int // entries, by family
 }
 
 type freedRow struct {
@@ -153,10 +154,18 @@ func (l *Layout) Advance(to *model.State, now time.Time) (*Writes, error) {
 
 // fits counts the entries that the State needs.
 func (l *Layout) fits(to *model.State, now time.Time) error {
-	var peers, prefixes [2]int
-	for a := range to.Addresses.All() {
-		peers[family(a)]++
+	peers := l.peers
+	for a := range to.Addresses.Changes(l.state.Addresses) {
+		_, was := l.Peers[a]
+		_, is := to.Addresses.Get(a)
+		switch {
+		case is && !was:
+			peers[family(a)]++
+		case was && !is:
+			peers[family(a)]--
+		}
 	}
+	var prefixes [2]int
 	for _, p := range to.Prefixes {
 		prefixes[family(p.Prefix.Addr())]++
 	}
@@ -187,7 +196,11 @@ func (l *Layout) advancePeers(to *model.State, w *Writes) {
 	for a := range to.Addresses.Changes(l.state.Addresses) {
 		if c, ok := to.Addresses.Get(a); ok {
 			w.Peers = append(w.Peers, PeerWrite{a, uint32(c)})
+			if _, was := l.Peers[a]; !was {
+				l.peers[family(a)]++
+			}
 		} else {
+			l.peers[family(a)]--
 			w.DropPeers = append(w.DropPeers, a)
 		}
 	}
@@ -196,6 +209,9 @@ func (l *Layout) advancePeers(to *model.State, w *Writes) {
 }
 
 func (l *Layout) advancePrefixes(to *model.State, w *Writes) {
+	if slices.Equal(to.Prefixes, l.state.Prefixes) {
+		return
+	}
 	want := make(map[netip.Prefix]bool, len(to.Prefixes))
 	for _, p := range to.Prefixes {
 		want[p.Prefix] = true
@@ -251,6 +267,10 @@ func (l *Layout) advancePorts(to *model.State, w *Writes) {
 func (l *Layout) advanceSlots(to *model.State, w *Writes, changed map[model.TableID]bool) {
 	all := len(w.Prefixes) > 0 || len(w.DropPrefixes) > 0 || len(w.Ports) > 0
 	moved := l.movedClasses(to, w)
+	otherwise := make(map[model.TableID]bool)
+	for id := range to.Tables {
+		otherwise[id] = all || changed[id] || l.saysOtherwise(to, id, moved)
+	}
 	for id, s := range l.slots {
 		table := uint32(DenyAll)
 		e, ok := to.Endpoints[id]
@@ -258,7 +278,7 @@ func (l *Layout) advanceSlots(to *model.State, w *Writes, changed map[model.Tabl
 			table = l.tables[e.Table]
 		}
 		was := l.Slots[s]
-		if was.Table != table || ok && (all || changed[e.Table] || l.saysOtherwise(to, e.Table, moved)) {
+		if was.Table != table || ok && otherwise[e.Table] {
 			w.Slots = append(w.Slots, SlotWrite{s, bpfobj.PodSlot{Table: table, Epoch: l.newEpoch()}})
 		}
 	}
@@ -290,7 +310,7 @@ func (l *Layout) saysOtherwise(to *model.State, id model.TableID, moved map[clas
 	}
 	for m := range moved {
 		for _, d := range model.Directions {
-			if encodeRow(was.Sides[d].Row(m.from)) != encodeRow(is.Sides[d].Row(m.to)) {
+			if a, b := was.Sides[d].Row(m.from), is.Sides[d].Row(m.to); a != b && encodeRow(a) != encodeRow(b) {
 				return true
 			}
 		}

@@ -10,10 +10,18 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// encodeRow packs the verdicts of a row: bit n is that of port class n.
+// encodeRow packs the verdicts of a row: bit n is that of port class n, in use
+// or not.
 func encodeRow(r *model.Row) bpfobj.PodRow {
 	var bits bpfobj.PodRow
+	if r.Cell(model.OtherPorts).Verdict == model.Allow {
+		for i := range bits.Allow {
+			bits.Allow[i] = ^uint64(0)
+		}
+		bits.Allow[model.ClosedPorts/64] &^= 1 << (model.ClosedPorts % 64)
+	}
 	for n, c := range r.Cells {
+		bits.Allow[n/64] &^= 1 << (n % 64)
 		if c.Verdict == model.Allow {
 			bits.Allow[n/64] |= 1 << (n % 64)
 		}
@@ -26,24 +34,51 @@ func encodeRow(r *model.Row) bpfobj.PodRow {
 func (l *Layout) advanceTables(to *model.State, w *Writes, now time.Time) map[model.TableID]bool {
 	changed := make(map[model.TableID]bool)
 	e := encoder{Layout: l, writes: w, now: now, cache: make(map[*model.Row]uint32)}
+	fresh := missing(l.state.PeerClasses, to.PeerClasses)
+	all := make([]model.PeerClass, len(to.PeerClasses))
+	for i, info := range to.PeerClasses {
+		all[i] = info.Class
+	}
 	for _, id := range sortedTables(to.Tables) {
 		t := to.Tables[id]
 		number, known := l.tables[id]
-		if known && l.state.Tables[id] == t {
-			continue
-		}
 		if !known {
 			number = l.newTable(t)
 			l.tables[id] = number
 			w.Tables = append(w.Tables, TableWrite{number, id})
 		}
 		for _, d := range model.Directions {
-			if e.side(number, d, &t.Sides[d], to.PeerClasses) && known {
+			classes := fresh
+			if was := l.state.Tables[id]; was != t {
+				var side *model.Side
+				if known && was != nil {
+					side = &was.Sides[d]
+				}
+				classes = changedClasses(side, &t.Sides[d], all, fresh)
+			}
+			if e.side(number, d, &t.Sides[d], classes) && known {
 				changed[id] = true
 			}
 		}
 	}
 	return changed
+}
+
+// missing lists the classes that are in the second list only; both are sorted.
+func missing(from, in []model.PeerClassInfo) []model.PeerClass {
+	if len(from) == len(in) && len(in) > 0 && &from[0] == &in[0] {
+		return nil
+	}
+	var found []model.PeerClass
+	for _, info := range in {
+		for len(from) > 0 && from[0].Class < info.Class {
+			from = from[1:]
+		}
+		if len(from) == 0 || from[0].Class != info.Class {
+			found = append(found, info.Class)
+		}
+	}
+	return found
 }
 
 func sortedTables(m map[model.TableID]*model.Table) []model.TableID {
@@ -77,23 +112,15 @@ type encoder struct {
 	cache  map[*model.Row]uint32
 }
 
-// side writes what one direction of a table says of each class, and reports
+// side writes what one direction of a table says of some classes, and reports
 // whether it said something else of one before.
-func (e *encoder) side(number uint32, d model.Direction, s *model.Side, classes []model.PeerClassInfo) bool {
+func (e *encoder) side(number uint32, d model.Direction, s *model.Side, classes []model.PeerClass) bool {
 	unlisted := uint32(number >> d & 1)
-	def, _ := s.Default.Uniform()
 	changed := false
-	for _, info := range classes {
-		r, listed := s.Rows[info.Class]
-		if !listed {
-			r = s.Default
-		}
-		peer := PeerKey(info.Class, d)
+	for _, class := range classes {
+		peer := PeerKey(class, d)
 		was, has := e.Verdicts[number][peer]
-		if !listed && !has && uint32(def) == unlisted {
-			continue
-		}
-		row := e.row(r)
+		row := e.row(s.Row(class))
 		switch {
 		case row == unlisted && has:
 			e.writes.Unlist = append(e.writes.Unlist, VerdictKey{number, peer})
@@ -112,6 +139,22 @@ func (e *encoder) side(number uint32, d model.Direction, s *model.Side, classes 
 		}
 	}
 	return changed
+}
+
+// changedClasses lists, by number, the classes of which a side may say something
+// else than it did, beside those that are new.
+func changedClasses(was, is *model.Side, all, fresh []model.PeerClass) []model.PeerClass {
+	if was == nil || was.Default != is.Default {
+		return all
+	}
+	changed := slices.Clone(fresh)
+	for c := range is.Rows.Changes(was.Rows) {
+		if _, ok := slices.BinarySearch(all, c); ok {
+			changed = append(changed, c)
+		}
+	}
+	slices.Sort(changed)
+	return slices.Compact(changed)
 }
 
 // row returns the number of a row, after writing it if no table has it yet.
@@ -168,27 +211,37 @@ func (l *Layout) fitTables(to *model.State, now time.Time) error {
 	tables, entries := len(l.tables), l.verdicts
 	seen := make(map[*model.Row]bool)
 	fresh := make(map[bpfobj.PodRow]bool)
+	news := len(missing(l.state.PeerClasses, to.PeerClasses))
 	for id, t := range to.Tables {
-		if l.state.Tables[id] == t {
+		number, known := l.tables[id]
+		if known && l.state.Tables[id] == t {
+			for _, d := range model.Directions {
+				if def, uniform := t.Sides[d].Default.Uniform(); !uniform || uint32(def) != number>>d&1 {
+					entries += news
+				}
+			}
 			continue
 		}
-		number, known := l.tables[id]
 		if !known {
 			tables++
 		}
 		for _, d := range model.Directions {
 			side := &t.Sides[d]
-			entries += len(side.Rows)
-			if def, _ := side.Default.Uniform(); known && uint32(def) != number>>d&1 {
-				entries += len(to.PeerClasses)
-			}
-			for _, r := range side.Rows {
+			note := func(r *model.Row) {
 				if _, uniform := r.Uniform(); !uniform && !seen[r] {
 					if bits := encodeRow(r); l.rows[bits] == 0 {
 						fresh[bits] = true
 					}
 				}
 				seen[r] = true
+			}
+			entries += side.Rows.Len()
+			if def, uniform := side.Default.Uniform(); !uniform || known && uint32(def) != number>>d&1 {
+				entries += len(to.PeerClasses)
+			}
+			note(side.Default)
+			for _, r := range side.Rows.All() {
+				note(r)
 			}
 		}
 	}
@@ -211,28 +264,30 @@ func (l *Layout) fitTables(to *model.State, now time.Time) error {
 
 // collect removes what no endpoint and no class can reach any more.
 func (l *Layout) collect(to *model.State, w *Writes) {
-	live := make(map[uint32]bool, len(to.PeerClasses))
-	for _, info := range to.PeerClasses {
-		live[uint32(info.Class)] = true
+	dead := missing(to.PeerClasses, l.state.PeerClasses)
+	drop := func(number, peer uint32) {
+		row, ok := l.Verdicts[number][peer]
+		if !ok {
+			return
+		}
+		w.DropVerdicts = append(w.DropVerdicts, VerdictKey{number, peer})
+		l.pending = append(l.pending, row)
+		l.verdicts--
 	}
-	shrunk := len(to.PeerClasses) != len(l.state.PeerClasses) ||
-		!slices.EqualFunc(to.PeerClasses, l.state.PeerClasses, func(a, b model.PeerClassInfo) bool { return a.Class == b.Class })
 	for id, number := range l.tables {
-		t, stays := to.Tables[id]
-		if stays && !shrunk && l.state.Tables[id] == t {
+		if _, stays := to.Tables[id]; stays {
+			for _, c := range dead {
+				for _, d := range model.Directions {
+					drop(number, PeerKey(c, d))
+				}
+			}
 			continue
 		}
-		for peer, row := range l.Verdicts[number] {
-			if !stays || !live[peer/2] {
-				w.DropVerdicts = append(w.DropVerdicts, VerdictKey{number, peer})
-				l.pending = append(l.pending, row)
-				l.verdicts--
-			}
+		for peer := range l.Verdicts[number] {
+			drop(number, peer)
 		}
-		if !stays {
-			w.DropTables = append(w.DropTables, number)
-			delete(l.tables, id)
-		}
+		w.DropTables = append(w.DropTables, number)
+		delete(l.tables, id)
 	}
 	w.DropVerdicts = append(w.DropVerdicts, l.garbage...)
 	l.garbage = nil

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/test/world"
+)
+
+// cube walks through all that can be seen while a group of writes is made in any
+// order: writes of one group commute, so what is seen depends on which of them
+// were made and not on their order, and every order is a path along the edges of
+// a cube with a corner per subset.
+type cube struct {
+	*testing.T
+	store    *store
+	cells    []cellID
+	old, new []model.Verdict
+	corners  int
+	most     int // writes of a group that all subsets are tried of
+	random   *rand.Rand
+}
+
+type cellID struct {
+	id     model.EndpointID
+	d      model.Direction
+	remote netip.Addr
+	at     world.Port
+}
+
+func (c cellID) String() string {
+	return fmt.Sprintf("%s %s %s %s/%d", c.id, c.d, c.remote, c.at.Protocol, c.at.Port)
+}
+
+func (c *cube) see() []model.Verdict {
+	v := make([]model.Verdict, len(c.cells))
+	for i, cell := range c.cells {
+		v[i] = c.store.decide(cell.id, cell.d, cell.remote, cell.at)
+	}
+	return v
+}
+
+// judge checks what is seen after one more write: every cell is as before the
+// change or as after it, and does not go back.
+func (c *cube) judge(before, after []model.Verdict, what string) {
+	c.Helper()
+	for i, v := range after {
+		if v != c.old[i] && v != c.new[i] || before[i] == c.new[i] && v != c.new[i] {
+			c.Fatalf("%s: %v is %s, one write earlier %s: before the change %s, after it %s", what, c.cells[i], v, before[i], c.old[i], c.new[i])
+		}
+	}
+}
+
+// group tries every order of the writes if they are few, and some orders if they
+// are many, and leaves them all made.
+func (c *cube) group(writes []func(), what string) {
+	c.Helper()
+	if len(writes) > c.most {
+		c.random.Shuffle(len(writes), func(i, j int) { writes[i], writes[j] = writes[j], writes[i] })
+		before := c.see()
+		for _, w := range writes {
+			w()
+			after := c.see()
+			c.judge(before, after, what)
+			before = after
+			c.corners++
+		}
+		return
+	}
+	start := c.store.clone()
+	seen := make([][]model.Verdict, 1<<len(writes))
+	for subset := range seen {
+		*c.store = *start.clone()
+		for i, w := range writes {
+			if subset>>i&1 != 0 {
+				w()
+			}
+		}
+		seen[subset] = c.see()
+		c.corners++
+		for i := range writes {
+			if subset>>i&1 != 0 {
+				c.judge(seen[subset&^(1<<i)], seen[subset], fmt.Sprintf("%s, writes %b then %d", what, subset&^(1<<i), i))
+			}
+		}
+	}
+}
+
+// interleave executes the plan from one State to another in every order that the
+// contract of Plan leaves open.
+func interleave(t *testing.T, seed uint64, most int, a, b *model.Snapshot, old, next *model.State) (corners int) {
+	t.Helper()
+	addrs, ports := world.Probes(a)
+	more, morePorts := world.Probes(b)
+	addrs, ports = append(addrs, more...), append(ports, morePorts...)
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	addrs = slices.Compact(addrs)
+	c := &cube{T: t, store: newStore(old, ports), most: most, random: rand.New(rand.NewPCG(seed, 5))}
+	ports = boundaries(old, next, ports)
+	for id, e := range next.Endpoints {
+		if _, ok := old.Endpoints[id]; !ok {
+			continue
+		}
+		for _, d := range model.Directions {
+			for _, remote := range addrs {
+				if slices.Contains(e.IPs, remote) || slices.Contains(old.Endpoints[id].IPs, remote) {
+					continue
+				}
+				for _, at := range ports {
+					c.cells = append(c.cells, cellID{id, d, remote, at})
+					c.old = append(c.old, old.Decide(id, d, remote, at.Protocol, at.Port).Verdict)
+					c.new = append(c.new, next.Decide(id, d, remote, at.Protocol, at.Port).Verdict)
+				}
+			}
+		}
+	}
+	was := old
+	for step, to := range dataplane.Plan(old, next) {
+		for g, group := range c.store.writes(was, to, ports) {
+			c.group(group, fmt.Sprintf("step %d group %d", step, g))
+		}
+		was = to
+	}
+	if end := c.see(); !slices.Equal(end, c.new) {
+		t.Fatal("the end is not the new State")
+	}
+	return c.corners
+}
+
+// boundaries keeps one port of each kind that neither State tells apart.
+func boundaries(old, next *model.State, ports []world.Port) []world.Port {
+	var kept []world.Port
+	seen := make(map[[2]model.PortClass]bool)
+	for _, at := range ports {
+		key := [2]model.PortClass{old.PortClass(at.Protocol, at.Port), next.PortClass(at.Protocol, at.Port)}
+		if !seen[key] {
+			seen[key] = true
+			kept = append(kept, at)
+		}
+	}
+	return kept
+}
+
+// TestEveryInterleaving takes small clusters through small changes.
+func TestEveryInterleaving(t *testing.T) {
+	seeds, most := uint64(40), 8
+	if testing.Short() {
+		seeds, most = 3, 5
+	}
+	corners := 0
+	for i := range small {
+		for seed := range seeds {
+			t.Run(fmt.Sprintf("shape%d/%d", i, seed), func(t *testing.T) {
+				corners += change(t, seed, i, 1+int(seed)%3, most)
+			})
+		}
+	}
+	t.Logf("corners=%d", corners)
+}
+
+var small = []world.Shape{{Pods: 3, Policies: 2, Nodes: 1}, {Pods: 4, Policies: 3, Tiers: true, Nodes: 1}, {Pods: 4, Policies: 3, Nodes: 2}}
+
+// change takes a random small cluster through some changes at once.
+func change(t *testing.T, seed uint64, shape, changes, most int) (corners int) {
+	a := world.Random(seed, small[shape])
+	b := world.Mutate(seed, a, small[shape], changes)
+	compiler := policy.NewCompiler()
+	old, _ := compiler.Compile(policy.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
+	next, _ := compiler.Compile(policy.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
+	return interleave(t, seed, most, a, b, old, next)
+}
+
+// FuzzInterleaving does what TestEveryInterleaving does for as long as it is let.
+func FuzzInterleaving(f *testing.F) {
+	for seed := range uint64(3) {
+		f.Add(seed, byte(seed), byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, seed uint64, shape, changes byte) {
+		change(t, seed, int(shape)%len(small), 1+int(changes)%6, 8)
+	})
+}
+
+// TestNewcomerToATableInForce moves an endpoint to a table that stays in force
+// for another, while a peer leaves what the table allows: the table must not yet
+// deny the one what it must not allow the other for a moment.
+func TestNewcomerToATableInForce(t *testing.T) {
+	labelled := func(key, value string) model.Selector {
+		return model.MakeSelector(model.Requirement{Key: key, Values: []string{value}})
+	}
+	isolate := func(role string, peers ...model.Peer) *model.Policy {
+		p := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "x", Name: role}, Tier: model.TierNetworkPolicy,
+			Subject: model.PodSelector{Namespace: "x", Pods: labelled("role", role)}, Isolates: [2]bool{true, false}}
+		if len(peers) > 0 {
+			p.Rules[model.Ingress] = []model.Rule{{Action: model.ActionAccept, Peers: peers, AnyPort: true}}
+		}
+		return p
+	}
+	app := model.Peer{Kind: model.PeerPods, Pods: model.PodSelector{Namespace: "x", Pods: labelled("app", "a")}}
+	pod := func(i int, labels map[string]string) *model.Pod {
+		return &model.Pod{PodID: model.PodID{Namespace: "x", Name: fmt.Sprintf("p%d", i)}, Node: "node1", Labels: model.MakeLabels(labels),
+			IPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 1, byte(i)})}}
+	}
+	cluster := func(role, peer string) *model.Snapshot {
+		return model.MakeSnapshot(nil, []*model.Node{{Name: "node1"}}, []*model.Pod{
+			pod(2, map[string]string{"role": "web"}), pod(3, map[string]string{"role": role}),
+			pod(4, map[string]string{"app": peer}), pod(5, map[string]string{"app": "a"}), pod(6, map[string]string{"app": "b"}),
+		}, []*model.Policy{isolate("web", app), isolate("closed")})
+	}
+	a, b := cluster("closed", "a"), cluster("web", "b")
+	compiler := policy.NewCompiler()
+	old, _ := compiler.Compile(policy.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
+	next, _ := compiler.Compile(policy.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
+	interleave(t, 1, 10, a, b, old, next)
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+// TestPrefixClassIsLongest compares with looking at every prefix.
+func TestPrefixClassIsLongest(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 2))
+	random := func() netip.Prefix {
+		if r.IntN(3) == 0 {
+			a := netip.AddrFrom16([16]byte{0x20, byte(r.IntN(2)), byte(r.IntN(4) << 5), 15: byte(r.IntN(3))})
+			return netip.PrefixFrom(a, []int{0, 3, 16, 20, 64, 127, 128}[r.IntN(7)]).Masked()
+		}
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(r.IntN(2)), byte(r.IntN(256)), byte(r.IntN(4))}), r.IntN(33)).Masked()
+	}
+	for range 300 {
+		s := &State{}
+		seen := map[netip.Prefix]bool{}
+		for i := range r.IntN(30) {
+			if p := random(); !seen[p] {
+				seen[p] = true
+				s.Prefixes = append(s.Prefixes, PrefixClass{p, PeerClass(i + 1)})
+			}
+		}
+		slices.SortFunc(s.Prefixes, func(a, b PrefixClass) int { return ComparePrefixes(a.Prefix, b.Prefix) })
+		for range 100 {
+			p := random()
+			best, want := -1, World
+			for _, e := range s.Prefixes {
+				if e.Prefix.Bits() > best && e.Prefix.Bits() <= p.Bits() && e.Prefix.Contains(p.Addr()) {
+					best, want = e.Prefix.Bits(), e.Class
+				}
+			}
+			if got := s.PrefixClass(p); got != want {
+				t.Fatalf("%s is in class %d of %v, want %d", p, got, s.Prefixes, want)
+			}
+		}
+	}
+}

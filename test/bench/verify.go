@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// verify proves that the tables, the entries that the writes so far have led to,
+// fresh ACLs and the reference say the same of every cell of the node, and
+// measures how long that takes.
+func (b *bench) verify(name string) error {
+	s := b.snapshot
+	began := time.Now()
+	node, err := cells.Encode(&s, b.state, nil)
+	if err != nil {
+		return err
+	}
+	if err := b.put(name+", lay out maps and ACLs", time.Since(began).Seconds(), "s", 0); err != nil {
+		return err
+	}
+	node.Entries, node.Slots = b.layout.Entries, make(map[model.EndpointID]uint32)
+	for id := range b.endpoints {
+		node.Slots[id], _ = b.layout.Slot(id)
+	}
+	var result cells.Result
+	for _, c := range []struct {
+		name string
+		goal float64
+		all  bool
+	}{{name + ", tables = maps = ACLs", 15, false}, {name + ", evaluator = tables = maps = ACLs", 300, true}} {
+		node.NoReference = !c.all
+		began := time.Now()
+		if result, err = cells.Compare(context.Background(), node); err != nil {
+			return err
+		}
+		if result.Differ > 0 || len(result.Problems) > 0 {
+			return fmt.Errorf("%s: differ=%d: %v %v", c.name, result.Differ, result.Differences, result.Problems)
+		}
+		if err := b.put(c.name, time.Since(began).Seconds(), "s", c.goal); err != nil {
+			return err
+		}
+	}
+	for _, f := range []figure{
+		{Name: name + ", tables", Value: float64(result.Tables)}, {Name: name + ", peers", Value: float64(result.Peers)},
+		{Name: name + ", ports", Value: float64(result.Ports)}, {Name: name + ", cells", Value: float64(result.Cells)},
+		{Name: name + ", cells that differ", Value: float64(result.Differ)}, {Name: name + ", cells over-blocked as reported", Value: float64(result.OverBlocked)},
+	} {
+		if err := b.put(f.Name, f.Value, "", 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
