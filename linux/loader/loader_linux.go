@@ -45,6 +45,7 @@ type DataPath struct {
 	objects bpfobj.PodObjects
 	slots   *ebpf.Memory
 	ports   *ebpf.Memory
+	single  []*ebpf.Map        // that the kernel does not write in batches
 	running bpfobj.PodEndpoint // the endpoint of the last Run
 }
 
