@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -25,8 +26,30 @@ type FullError struct {
 
 // Error names the map, both numbers and the remedy.
 func (e *FullError) Error() string {
-	return fmt.Sprintf("map %s is full: the policies on this node need %d entries, it holds %d: make it larger with --map-entries %s=NUMBER",
-		e.Map, e.Need, e.Max, e.Map)
+	remedy := fmt.Sprintf("make it larger with --map-entries %s=%d", e.Map, e.Need)
+	if CheckSize(e.Map, e.Need) != nil {
+		remedy = "run fewer pods on this node"
+	}
+	return fmt.Sprintf("map %s is full: the pods and policies of this node need %d entries, it holds %d: %s", e.Map, e.Need, e.Max, remedy)
+}
+
+// MaxEntries bounds the size of a map.
+const MaxEntries = 1 << 24
+
+// Sizeable lists the maps whose size may be chosen.
+func Sizeable() []string {
+	return []string{"conns4", "conns6", "fragments", "peers4", "peers6", "prefixes4", "prefixes6", "rows", "tables", "verdicts"}
+}
+
+// CheckSize says what is wrong with a size for a map.
+func CheckSize(name string, entries int) error {
+	if !slices.Contains(Sizeable(), name) {
+		return fmt.Errorf("size of map %q: there is no such map, or its size is fixed: give one of %s", name, strings.Join(Sizeable(), ", "))
+	}
+	if least := RowAllow + 2; entries < least || entries > MaxEntries {
+		return fmt.Errorf("size of map %s: %d entries: give a number from %d to %d", name, entries, least, MaxEntries)
+	}
+	return nil
 }
 
 // Check reports whether the maps hold every State of a plan, which is to be
