@@ -176,6 +176,7 @@ func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
 	}
 	e := bpfobj.PodEndpoint{Slot: slot.Index}
 	copy(e.Mac[:], pair.PodMAC)
+	copy(e.HostMac[:], pair.HostMAC)
 	for _, ip := range s.IPs {
 		if ip.Is6() {
 			e.Ip6 = ip.As16()

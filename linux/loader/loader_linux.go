@@ -18,7 +18,7 @@ import (
 
 // LayoutVersion names the shape and meaning of the maps. It changes whenever
 // an older program or agent would read them wrongly.
-const LayoutVersion = "v1"
+const LayoutVersion = "v2"
 
 // Timeouts are how long flows may be idle before they count as new.
 type Timeouts struct {

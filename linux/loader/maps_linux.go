@@ -104,7 +104,11 @@ func executeFamily[A, P any](d *DataPath, w *policymap.Writes, v6 bool, peers, p
 	var classes, prefixClasses []bpfobj.PodPeerClass
 	for _, p := range w.Peers {
 		if p.Addr.Is6() == v6 {
-			addrs, classes = append(addrs, p.Addr), append(classes, bpfobj.PodPeerClass{Class: p.Class})
+			class := p.Class
+			if p.Pod {
+				class |= bpfobj.PeerPod
+			}
+			addrs, classes = append(addrs, p.Addr), append(classes, bpfobj.PodPeerClass{Class: class})
 		}
 	}
 	for _, p := range w.Prefixes {
@@ -220,8 +224,12 @@ func (d *DataPath) readSlots(e *policymap.Entries) error {
 
 func (d *DataPath) readAddresses(e *policymap.Entries) error {
 	o := &d.objects
-	err := each(o.Peers4, func(k bpfobj.PodAddr4, v bpfobj.PodPeerClass) { e.Peers[netip.AddrFrom4(k.Addr)] = v.Class })
-	err = errors.Join(err, each(o.Peers6, func(k bpfobj.PodAddr6, v bpfobj.PodPeerClass) { e.Peers[netip.AddrFrom16(k.Addr)] = v.Class }))
+	err := each(o.Peers4, func(k bpfobj.PodAddr4, v bpfobj.PodPeerClass) {
+		e.Peers[netip.AddrFrom4(k.Addr)] = v.Class &^ bpfobj.PeerPod
+	})
+	err = errors.Join(err, each(o.Peers6, func(k bpfobj.PodAddr6, v bpfobj.PodPeerClass) {
+		e.Peers[netip.AddrFrom16(k.Addr)] = v.Class &^ bpfobj.PeerPod
+	}))
 	err = errors.Join(err, each(o.Prefixes4, func(k bpfobj.PodPrefix4, v bpfobj.PodPeerClass) {
 		e.Prefixes[netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits))] = v.Class
 	}))
@@ -259,29 +267,6 @@ func each[K, V any](m *ebpf.Map, f func(K, V)) error {
 	}
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("read map %s: %w", m, err)
-	}
-	return nil
-}
-
-// Endpoints returns the map endpoints, by interface index.
-func (d *DataPath) Endpoints() (map[int]bpfobj.PodEndpoint, error) {
-	all := make(map[int]bpfobj.PodEndpoint)
-	err := each(d.objects.Endpoints, func(k bpfobj.PodIfindex, v bpfobj.PodEndpoint) { all[int(k.Ifindex)] = v })
-	return all, err
-}
-
-// PutEndpoint sets what the programs know of an interface.
-func (d *DataPath) PutEndpoint(ifindex int, e bpfobj.PodEndpoint) error {
-	if err := d.objects.Endpoints.Put(bpfobj.PodIfindex{Ifindex: uint32(ifindex)}, e); err != nil {
-		return fmt.Errorf("write endpoint of interface %d: %w", ifindex, err)
-	}
-	return nil
-}
-
-// DropEndpoint forgets an interface; one that is not known is no error.
-func (d *DataPath) DropEndpoint(ifindex int) error {
-	if err := drop(d.objects.Endpoints, bpfobj.PodIfindex{Ifindex: uint32(ifindex)}); err != nil {
-		return fmt.Errorf("remove endpoint of interface %d: %w", ifindex, err)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@
 package policymap
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -151,7 +152,7 @@ func family(a netip.Addr) int {
 func (l *Layout) advancePeers(to *model.State, w *Writes) {
 	for a := range to.Addresses.Changes(l.state.Addresses) {
 		if c, ok := to.Addresses.Get(a); ok {
-			w.Peers = append(w.Peers, PeerWrite{a, uint32(c)})
+			w.Peers = append(w.Peers, PeerWrite{a, uint32(c), isPod(to, c)})
 			if _, was := l.Peers[a]; !was {
 				l.peers[family(a)]++
 			}
@@ -162,6 +163,16 @@ func (l *Layout) advancePeers(to *model.State, w *Writes) {
 	}
 	slices.SortFunc(w.Peers, func(a, b PeerWrite) int { return a.Addr.Compare(b.Addr) })
 	slices.SortFunc(w.DropPeers, netip.Addr.Compare)
+}
+
+// isPod reports whether a single address of a class is a pod's: nodes' are in
+// classes of their own kinds, and World is never listed as a node's.
+func isPod(s *model.State, c model.PeerClass) bool {
+	if c == model.World {
+		return true
+	}
+	i, ok := slices.BinarySearchFunc(s.PeerClasses, c, func(i model.PeerClassInfo, c model.PeerClass) int { return cmp.Compare(i.Class, c) })
+	return ok && s.PeerClasses[i].Kind == model.KindKnown
 }
 
 func (l *Layout) advancePrefixes(to *model.State, w *Writes) {

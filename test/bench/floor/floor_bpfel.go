@@ -19,14 +19,18 @@ type FloorAddr4 struct {
 }
 
 type FloorConn struct {
-	_       structs.HostLayout
-	Seen    uint32
-	State   uint8
-	Side    [2]uint8
-	Pad     uint8
-	Epoch   [2]uint32
-	Packets [2]uint64
-	Bytes   [2]uint64
+	_           structs.HostLayout
+	Seen        uint32
+	State       uint8
+	Side        [2]uint8
+	Flags       uint8
+	Epoch       [2]uint32
+	Packets     [2]uint64
+	Bytes       [2]uint64
+	Slot        [2]uint16
+	BackendPort uint16
+	Pad         uint16
+	Backend     [16]uint8
 }
 
 type FloorConnKey4 struct {
