@@ -91,6 +91,10 @@ test-kernel: ## Run the data path's tests on Debian's 6.1 and 6.12 kernels in QE
 	@.ci/deps cpio qemu-system-x86 xz-utils >/dev/null
 	@$(go) run ./test/kernel
 
+.PHONY: test-continuity
+test-continuity: ## 100,000 packets/s and 200 connections over 20 agent restarts and 5 program replacements (needs root)
+	@CONTINUITY=full $(go) test -count=1 -v -run '^TestContinuity$$' ./test/cluster
+
 .PHONY: corpora
 corpora: ## Compare with public test data, real clusters' manifests and verdicts (CORPORA=dir)
 	CORPORA="$(abspath $(CORPORA))" $(go) test -count=1 -v -run "Vectors|PublicManifests" ./common/kube ./cmd/isthmusctl ./windows/acl
