@@ -131,8 +131,9 @@ bench-policy: ## The compiler over 100,000 pods and 2,000 policies, one JSON lin
 	@$(go) run ./test/bench
 
 .PHONY: bench-datapath
-bench-datapath: ## Cost per packet of the BPF programs beside the least possible, in one run (needs root)
-	@$(go) run ./test/bench/datapath
+bench-datapath: ## Programs, growth and paths between pods beside floors and nftables, in one run (needs root)
+	@mkdir -p build
+	@$(go) run ./test/bench/datapath -json build/bench-datapath.json -plot build/bench-datapath.svg
 
 .PHONY: clean
 clean: ## Remove what was built
