@@ -118,25 +118,32 @@ static __always_inline void place(const struct headers *h, struct conn_key4 *key
 	key->protocol = h->ip.protocol;
 }
 
-/* An established flow: one hit in a connection table, time and counts noted. */
-SEC("tc")
-int established(struct __sk_buff *skb)
+/* One hit in a connection table, time and counts noted. */
+static __always_inline void note(struct __sk_buff *skb, const struct headers *h)
 {
-	struct headers *h = headers(skb);
 	struct conn_key4 key = {};
 	struct conn *c, fresh = {};
 
-	if (!h)
-		return TC_ACT_SHOT;
 	place(h, &key);
 	c = bpf_map_lookup_elem(&floor_conns, &key);
 	if (!c) {
 		bpf_map_update_elem(&floor_conns, &key, &fresh, BPF_ANY);
-		return TC_ACT_UNSPEC;
+		return;
 	}
 	c->seen = bpf_jiffies64();
 	c->packets[0]++;
 	c->bytes[0] += skb->len;
+}
+
+/* The least for an established flow. */
+SEC("tc")
+int established(struct __sk_buff *skb)
+{
+	struct headers *h = headers(skb);
+
+	if (!h)
+		return TC_ACT_SHOT;
+	note(skb, h);
 	return TC_ACT_UNSPEC;
 }
 
@@ -221,6 +228,18 @@ const volatile __u32 bare_target;
 SEC("tc")
 int bare_peer(struct __sk_buff *skb)
 {
+	return bpf_redirect_peer(bare_target, 0);
+}
+
+/* The same with the least that knows flows; IPv4 only. */
+SEC("tc")
+int least_peer(struct __sk_buff *skb)
+{
+	struct headers *h = headers(skb);
+
+	if (!h || skb->protocol != bpf_htons(ETH_P_IP))
+		return TC_ACT_UNSPEC;
+	note(skb, h);
 	return bpf_redirect_peer(bare_target, 0);
 }
 

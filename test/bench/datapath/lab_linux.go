@@ -171,18 +171,19 @@ func pair(name string, ns *netns.NS, ips []netip.Addr) (link.Pair, error) {
 	return p, link.Configure(spec, p)
 }
 
-// bare sends packets into the other pod's interface, whatever they are.
-func (w *ways) bare() error {
-	of, err := w.routed("bare redirect_peer")
+// bare sends packets into the other pod's interface by a program of
+// bpf/bench.bpf.c.
+func (w *ways) bare(name, program string) error {
+	of, err := w.routed(name)
 	if err != nil {
 		return err
 	}
 	return of.node.Do(func() error {
-		return errors.Join(of.redirect(of.entry, of.exit), of.redirect(of.exit, of.entry))
+		return errors.Join(of.redirect(program, of.entry, of.exit), of.redirect(program, of.exit, of.entry))
 	})
 }
 
-func (of *way) redirect(from, to link.Pair) error {
+func (of *way) redirect(program string, from, to link.Pair) error {
 	spec, err := floor.LoadFloor()
 	if err != nil {
 		return err
@@ -190,14 +191,12 @@ func (of *way) redirect(from, to link.Pair) error {
 	if err := spec.Variables["bare_target"].Set(uint32(to.Index)); err != nil {
 		return err
 	}
-	var objects struct {
-		Program *ebpf.Program `ebpf:"bare_peer"`
-	}
-	if err := spec.LoadAndAssign(&objects, nil); err != nil {
+	loaded, err := ebpf.NewCollection(spec)
+	if err != nil {
 		return err
 	}
-	of.closers = append(of.closers, objects.Program.Close)
-	l, err := attach(objects.Program, from.Index)
+	of.closers = append(of.closers, func() error { loaded.Close(); return nil })
+	l, err := attach(loaded.Programs[program], from.Index)
 	if err == nil {
 		of.closers = append(of.closers, l.Close)
 	}

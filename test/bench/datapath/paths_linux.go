@@ -16,6 +16,7 @@ const (
 	rawWay    = "raw veth pair"
 	routedWay = "routed, no policy"
 	bareWay   = "bare redirect_peer"
+	leastWay  = "redirect_peer after one lookup"
 )
 
 // build makes all ways.
@@ -26,8 +27,11 @@ func (w *ways) build() error {
 	if _, err := w.routed(routedWay); err != nil {
 		return fmt.Errorf("%s: %w", routedWay, err)
 	}
-	if err := w.bare(); err != nil {
+	if err := w.bare(bareWay, "bare_peer"); err != nil {
 		return fmt.Errorf("%s: %w", bareWay, err)
+	}
+	if err := w.bare(leastWay, "least_peer"); err != nil {
+		return fmt.Errorf("%s: %w", leastWay, err)
 	}
 	for _, n := range []int{1, 10_000} {
 		of := world{policies: n, pods: 1000, direction: model.Ingress}
@@ -87,8 +91,8 @@ func (w *ways) each(ctx context.Context, rounds int, measure func(*way) (figure,
 // isOurs reports whether a way has goals.
 func isOurs(name string) bool { return strings.HasPrefix(name, "Isthmus") }
 
-// isNFTables reports whether a way has policies for IPv4 only.
-func isNFTables(name string) bool { return strings.HasPrefix(name, "nftables") }
+// isIPv4 reports whether a way does what it does for IPv4 only.
+func isIPv4(name string) bool { return name == leastWay || strings.HasPrefix(name, "nftables") }
 
 // forwarding is the cost of a packet from the client's interface on the node to
 // the server's in the pod.
@@ -99,7 +103,7 @@ func (o options) forwarding(ctx context.Context, w *ways) ([]row, error) {
 	}
 	var rows []row
 	for _, l := range []load{{"1 flow", false, 1}, {"1000 flows", false, 1000}, {"IPv6, 1 flow", true, 1}} {
-		takes := func(of *way) bool { return of.node != nil && !(l.v6 && isNFTables(of.name)) }
+		takes := func(of *way) bool { return of.node != nil && !(l.v6 && isIPv4(of.name)) }
 		_, err := w.each(ctx, 1, func(of *way) (figure, error) {
 			if !takes(of) {
 				return nil, nil

@@ -79,6 +79,7 @@ const (
 	FloorProgEmpty        = "empty"
 	FloorProgEstablished  = "established"
 	FloorProgInject       = "inject"
+	FloorProgLeastPeer    = "least_peer"
 	FloorProgShuffle      = "shuffle"
 	FloorProgSink         = "sink"
 	FloorProgVerdict      = "verdict"
@@ -143,6 +144,7 @@ type FloorProgramSpecs struct {
 	Empty       *ebpf.ProgramSpec `ebpf:"empty"`
 	Established *ebpf.ProgramSpec `ebpf:"established"`
 	Inject      *ebpf.ProgramSpec `ebpf:"inject"`
+	LeastPeer   *ebpf.ProgramSpec `ebpf:"least_peer"`
 	Shuffle     *ebpf.ProgramSpec `ebpf:"shuffle"`
 	Sink        *ebpf.ProgramSpec `ebpf:"sink"`
 	Verdict     *ebpf.ProgramSpec `ebpf:"verdict"`
@@ -245,6 +247,7 @@ type FloorPrograms struct {
 	Empty       *ebpf.Program `ebpf:"empty"`
 	Established *ebpf.Program `ebpf:"established"`
 	Inject      *ebpf.Program `ebpf:"inject"`
+	LeastPeer   *ebpf.Program `ebpf:"least_peer"`
 	Shuffle     *ebpf.Program `ebpf:"shuffle"`
 	Sink        *ebpf.Program `ebpf:"sink"`
 	Verdict     *ebpf.Program `ebpf:"verdict"`
@@ -256,6 +259,7 @@ func (p *FloorPrograms) Close() error {
 		p.Empty,
 		p.Established,
 		p.Inject,
+		p.LeastPeer,
 		p.Shuffle,
 		p.Sink,
 		p.Verdict,
