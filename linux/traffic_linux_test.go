@@ -229,8 +229,8 @@ func (l *lab) received(pod string) (n uint64) {
 	return n
 }
 
-// packet sends a packet of an IP protocol and reports whether it arrives.
-func (l *lab) packet(from, to *netns.NS, proto int, src, dst string, payload []byte) bool {
+// packet sends a packet of an IP protocol and reports whether it arrives in time.
+func (l *lab) packet(from, to *netns.NS, proto int, src, dst string, payload []byte, patience time.Duration) bool {
 	l.t.Helper()
 	network := fmt.Sprintf("ip4:%d", proto)
 	if strings.Contains(dst, ":") {
@@ -249,7 +249,7 @@ func (l *lab) packet(from, to *netns.NS, proto int, src, dst string, payload []b
 	defer out.Close()
 	_, err := out.Write(payload)
 	l.must(err)
-	in.SetDeadline(time.Now().Add(300 * time.Millisecond))
+	in.SetDeadline(time.Now().Add(patience))
 	n, _, err := in.ReadFromIP(make([]byte, 2048))
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		l.t.Fatal(err)
@@ -265,7 +265,11 @@ func TestProtocolsWithoutSockets(t *testing.T) {
 	const sctp, gre = 132, 47
 	expect := func(want bool, from *netns.NS, proto int, src, dst string, payload []byte) {
 		t.Helper()
-		if got := l.packet(from, b, proto, src, dst, payload); got != want {
+		patience := 250 * time.Millisecond
+		if want {
+			patience = 5 * time.Second
+		}
+		if got := l.packet(from, b, proto, src, dst, payload, patience); got != want {
 			t.Errorf("protocol %d from %s to %s arrives: %t, want %t", proto, src, dst, got, want)
 		}
 	}
@@ -294,19 +298,19 @@ func TestTaggedFramesArePoliced(t *testing.T) {
 		return err
 	}))
 	defer heard.Close()
-	arrives := func(tag []byte) bool {
+	arrives := func(tag []byte, patience time.Duration) bool {
 		l.must(a.Do(func() error { return sendFrame(tag) }))
-		heard.SetDeadline(time.Now().Add(300 * time.Millisecond))
+		heard.SetDeadline(time.Now().Add(patience))
 		_, _, err := heard.ReadFrom(make([]byte, 100))
 		return err == nil
 	}
 	l.apply()
-	if !arrives(nil) {
+	if !arrives(nil, 5*time.Second) {
 		t.Fatal("a plain frame does not arrive: the frame is not what it should be")
 	}
 	l.apply(isolate("b", model.Ingress))
 	for _, tag := range [][]byte{nil, {0x81, 0, 0, 5}, {0x81, 0, 0, 0}, {0x88, 0xa8, 0, 5}, {0x88, 0xa8, 0, 5, 0x81, 0, 0, 6}} {
-		if arrives(tag) {
+		if arrives(tag, 250*time.Millisecond) {
 			t.Errorf("a frame with tag %x arrives under a policy that denies it", tag)
 		}
 	}
