@@ -42,6 +42,7 @@ type loop struct {
 	enforced  enforcement
 	repairs   repairs
 	idleness  idleness
+	audited   time.Time // when what is installed was last compared
 }
 
 // entry is an endpoint's record and what is known about it in this life.
