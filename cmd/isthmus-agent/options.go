@@ -31,6 +31,7 @@ type options struct {
 	httpAddress string
 	podCIDRs    []string
 	quarantine  time.Duration
+	audit       time.Duration
 	logLevel    string
 	logFormat   string
 
@@ -46,7 +47,8 @@ type options struct {
 	clusterCIDRs []string // Windows
 	serviceCIDRs []string // Windows
 
-	windowsService bool // Windows
+	hnsTimeout     time.Duration // Windows
+	windowsService bool          // Windows
 
 	// The lists of ranges, parsed by check.
 	prefixes, cluster, services []netip.Prefix
@@ -55,7 +57,7 @@ type options struct {
 // linuxOnly and windowsOnly are the flags that mean something there only.
 var (
 	linuxOnly   = []string{"bpffs", "uplink", "mtu", "map-entries"}
-	windowsOnly = []string{"hns-network", "hns-mode", "cluster-cidr", "service-cidr", "windows-service"}
+	windowsOnly = []string{"hns-network", "hns-mode", "hns-timeout", "cluster-cidr", "service-cidr", "windows-service"}
 )
 
 func (o *options) register(f *pflag.FlagSet) {
@@ -72,6 +74,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.httpAddress, "http-address", "127.0.0.1:9470", "address of /metrics, /healthz and /readyz; empty for none")
 	f.StringArrayVar(&o.podCIDRs, "pod-cidr", nil, "pod range of this node, instead of those of its Node object (repeatable)")
 	f.DurationVar(&o.quarantine, "quarantine", defaults.Quarantine, "how long the address of a deleted pod is not used again")
+	f.DurationVar(&o.audit, "audit-interval", defaults.AuditEvery, "how often what is installed is compared with what is intended, and repaired; 0 never")
 	f.IntVar(&o.mtu, "mtu", 0, "Linux: MTU of the pods' interfaces; 0 for the uplink's")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
@@ -84,6 +87,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	}
 	f.StringVar(&o.hnsNetwork, "hns-network", "isthmus", "Windows: name of the HNS network")
 	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
+	f.DurationVar(&o.hnsTimeout, "hns-timeout", 2*time.Minute, "Windows: how long one call to HNS may take before it is given up")
 	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; beyond it pods go by their node's address (repeatable; without it nowhere)")
 	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service, with the event log as log")
 	f.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "Windows: range of the services (repeatable)")
@@ -134,8 +138,14 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	if o.quarantine < 0 {
 		wrong("--quarantine %s: give 0 or more", o.quarantine)
 	}
+	if o.audit < 0 {
+		wrong("--audit-interval %s: give 0 or more", o.audit)
+	}
 	if o.hnsMode != "l2bridge" && o.hnsMode != "overlay" {
 		wrong("--hns-mode %q: give l2bridge or overlay", o.hnsMode)
+	}
+	if o.hnsTimeout < time.Second {
+		wrong("--hns-timeout %s: give 1s or more", o.hnsTimeout)
 	}
 	for _, list := range []struct {
 		flag   string
