@@ -15,7 +15,6 @@ const (
 	pods     = 10_000
 	nodes    = 40
 	policies = 1_000
-	local    = pods / nodes // on node-0
 	touched  = 100          // by the edits that are measured
 )
 
