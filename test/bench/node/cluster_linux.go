@@ -15,7 +15,7 @@ const (
 	pods     = 10_000
 	nodes    = 40
 	policies = 1_000
-	touched  = 100          // by the edits that are measured
+	touched  = 100 // by the edits that are measured
 )
 
 // place says where pod i is: which namespace and which app. The first pods of
