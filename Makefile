@@ -139,6 +139,10 @@ bench-datapath: ## Programs, growth and paths between pods beside floors and nft
 	@mkdir -p build
 	@$(go) run ./test/bench/datapath -json build/bench-datapath.json -plot build/bench-datapath.svg
 
+.PHONY: bench-node
+bench-node: ## Map writes of an edit, memory of the maps, attachment of a pod, beside their goals (needs root)
+	@$(go) run ./test/bench/node
+
 .PHONY: clean
 clean: ## Remove what was built
 	rm -rf bin build

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +38,9 @@ type Backend struct {
 	usage atomic.Pointer[map[string]dataplane.MapUsage]
 	// swept is when the last walk through the flows ended.
 	swept time.Time
+	// routed is what the routes were last set for, and when.
+	routed   *model.State
+	routedAt time.Time
 }
 
 var _ dataplane.Backend = (*Backend)(nil)
@@ -304,9 +308,18 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 	return nil, b.applyRoutes(s)
 }
 
+// routesHold is how long routes are taken to be as they were set: a pod that
+// comes does not wait until those to all nodes were set again.
+const routesHold = 10 * time.Second
+
 // applyRoutes makes the node forward, and reach the pods of other nodes by
 // their addresses.
 func (b *Backend) applyRoutes(s *model.State) error {
+	if b.routed != nil && time.Since(b.routedAt) < routesHold && slices.Equal(s.PodCIDRs, b.routed.PodCIDRs) &&
+		slices.EqualFunc(s.Routes, b.routed.Routes, sameRoute) {
+		return nil
+	}
+	b.routed = nil
 	var hops []link.NextHop
 	v6 := false
 	for _, r := range s.Routes {
@@ -324,7 +337,15 @@ func (b *Backend) applyRoutes(s *model.State) error {
 	if err := link.Forwarding(b.uplink.Name, v6); err != nil {
 		return err
 	}
-	return link.SetRoutes(b.uplink, hops, s.PodCIDRs)
+	if err := link.SetRoutes(b.uplink, hops, s.PodCIDRs); err != nil {
+		return err
+	}
+	b.routed, b.routedAt = s, time.Now()
+	return nil
+}
+
+func sameRoute(a, b model.Route) bool {
+	return a.Node == b.Node && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.PodCIDRs, b.PodCIDRs)
 }
 
 // InForce implements dataplane.Backend.

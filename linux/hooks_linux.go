@@ -77,7 +77,7 @@ func (b *Backend) Idle(context.Context) (more bool, err error) {
 			return false, err
 		}
 		b.linked[id] = true
-		return true, nil
+		return len(b.linked) < len(b.specs), nil
 	}
 	return false, nil
 }

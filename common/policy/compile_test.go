@@ -4,6 +4,8 @@ package policy_test
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -18,21 +20,48 @@ var shapes = []world.Shape{
 	{Pods: 8, Policies: 10, Tiers: true, IPv6: true},
 }
 
+// answers gives the decisions of a State for a list of addresses, whose classes
+// are looked up once.
+type answers struct {
+	*model.State
+	addrs   []netip.Addr
+	classes []model.PeerClass
+}
+
+func newAnswers(s *model.State, addrs []netip.Addr) *answers {
+	a := &answers{State: s, addrs: addrs}
+	for _, addr := range addrs {
+		a.classes = append(a.classes, s.Class(addr))
+	}
+	return a
+}
+
+// decide says what State.Decide says of addrs[i].
+func (a *answers) decide(id model.EndpointID, d model.Direction, i int, p model.Protocol, port uint16) model.Decision {
+	e := a.Endpoints[id]
+	t := a.Tables[e.Table]
+	if t == nil || slices.Contains(e.IPs, a.addrs[i]) {
+		return a.State.Decide(id, d, a.addrs[i], p, port)
+	}
+	return t.Sides[d].Row(a.classes[i]).Cell(a.PortClass(p, port))
+}
+
 // compare asks the reference and the compiled State about every flow that
 // could tell them apart.
 func compare(t *testing.T, s *model.Snapshot, node string, state *model.State) (cells int) {
 	t.Helper()
 	reference := policy.NewEvaluator(s)
 	addrs, ports := world.Probes(s)
+	answers := newAnswers(state, addrs)
 	for _, p := range s.Pods.All() {
 		if p.Node != node || !p.Policed() {
 			continue
 		}
 		for _, d := range model.Directions {
-			for _, a := range addrs {
+			for i, a := range addrs {
 				for _, at := range ports {
 					want := reference.Endpoint(p, d, a, at.Protocol, at.Port)
-					got := state.Decide(world.EndpointID(p), d, a, at.Protocol, at.Port)
+					got := answers.decide(world.EndpointID(p), d, i, at.Protocol, at.Port)
 					cells++
 					if want.Verdict != got.Verdict || want.Cause.Reason != got.Cause.Reason {
 						t.Fatalf("%s %s %s %s/%d: reference %s, table %s", p.PodID, d, a, at.Protocol, at.Port, want, got)

@@ -162,6 +162,7 @@ func equalToReference(t *testing.T, in policy.Input, state *model.State) (cells 
 	s := effective(in)
 	reference := policy.NewEvaluator(s)
 	addrs, ports := world.Probes(s)
+	answers := newAnswers(state, addrs)
 	for id, e := range in.Endpoints {
 		pod, ok := s.Pods.Get(e.Pod)
 		if !ok {
@@ -170,10 +171,10 @@ func equalToReference(t *testing.T, in policy.Input, state *model.State) (cells 
 		own := *pod
 		own.IPs, own.Node = e.IPs, in.Node // where the attachment is, whatever the API shows
 		for _, d := range model.Directions {
-			for _, a := range addrs {
+			for i, a := range addrs {
 				for _, at := range ports {
 					want := reference.Endpoint(&own, d, a, at.Protocol, at.Port)
-					got := state.Decide(id, d, a, at.Protocol, at.Port)
+					got := answers.decide(id, d, i, at.Protocol, at.Port)
 					cells++
 					if want.Verdict != got.Verdict || want.Cause.Reason != got.Cause.Reason {
 						t.Fatalf("%s %s %s %s/%d: reference %s, table %s", e.Pod, d, a, at.Protocol, at.Port, want, got)

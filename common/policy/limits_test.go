@@ -18,6 +18,7 @@ func neverLooser(t *testing.T, in policy.Input, state *model.State) (over int) {
 	s := effective(in)
 	reference := policy.NewEvaluator(s)
 	addrs, ports := world.Probes(s)
+	answers := newAnswers(state, addrs)
 	for id, e := range in.Endpoints {
 		pod, ok := s.Pods.Get(e.Pod)
 		if !ok {
@@ -26,10 +27,10 @@ func neverLooser(t *testing.T, in policy.Input, state *model.State) (over int) {
 		own := *pod
 		own.IPs, own.Node = e.IPs, in.Node
 		for _, d := range model.Directions {
-			for _, a := range addrs {
+			for i, a := range addrs {
 				for _, at := range ports {
 					want := reference.Endpoint(&own, d, a, at.Protocol, at.Port)
-					got := state.Decide(id, d, a, at.Protocol, at.Port)
+					got := answers.decide(id, d, i, at.Protocol, at.Port)
 					switch {
 					case want.Verdict == model.Deny && got.Verdict == model.Allow:
 						t.Fatalf("%s %s %s %s/%d: reference %s, table %s", e.Pod, d, a, at.Protocol, at.Port, want, got)

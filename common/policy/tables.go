@@ -29,8 +29,9 @@ type sideBuilder struct {
 	uses  map[*model.Row]*rowUse
 	// rest is the row of World, which is always there, and of every class that no
 	// rule tells from it.
-	rest *model.Row
-	side model.Side
+	rest    *model.Row
+	restUse *rowUse
+	side    model.Side
 	// changed tells that the last settle made it another one.
 	changed bool
 	// listed is what countListed found, and what was added since by classes with
@@ -107,8 +108,8 @@ func (b *sideBuilder) settle(ch classChanges, ports portsChange, space *portSpac
 func (b *sideBuilder) build(classes *classIndex) {
 	b.rows, b.uses = make(map[string]*model.Row), make(map[*model.Row]*rowUse)
 	rest := b.row(classes.world)
-	b.rest = rest
-	b.uses[rest].classes = len(classes.all)
+	b.rest, b.restUse = rest, b.uses[rest]
+	b.restUse.classes = len(classes.all)
 	told := classes.toldApart(b.rules)
 	rows := make([]*model.Row, len(told))
 	for i, class := range told {
@@ -151,9 +152,10 @@ func (b *sideBuilder) tells(c *class) bool {
 func (b *sideBuilder) change(ch classChanges) bool {
 	was := b.side
 	for _, class := range ch.dropped {
-		r := b.rest
+		r, use := b.rest, b.restUse
 		if b.tells(class) {
 			r = b.side.Row(class.number)
+			use = b.uses[r]
 		}
 		if r != b.side.Default {
 			b.side.Rows = b.side.Rows.Without(class.number)
@@ -161,18 +163,18 @@ func (b *sideBuilder) change(ch classChanges) bool {
 		if r != b.commonest {
 			b.listed--
 		}
-		use := b.uses[r]
 		if use.classes--; use.classes == 0 && r != b.side.Default {
 			delete(b.rows, use.key)
 			delete(b.uses, r)
 		}
 	}
 	for _, class := range ch.added {
-		r := b.rest
+		r, use := b.rest, b.restUse
 		if b.tells(class) {
 			r = b.row(class)
+			use = b.uses[r]
 		}
-		b.uses[r].classes++
+		use.classes++
 		if r != b.commonest {
 			b.listed++
 		}

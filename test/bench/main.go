@@ -134,15 +134,17 @@ func (b *bench) advance(to *model.State) (writes int, err error) {
 
 // measure makes one kind of change again and again.
 func (b *bench) measure(c testCase) error {
-	var compile, plan []time.Duration
+	runtime.LockOSThread() // for processorTime
+	defer runtime.UnlockOSThread()
+	var compile, busy, plan []time.Duration
 	writes := 0
 	for i := range c.times {
 		c.change(b, i)
 		in := b.input()
 		runtime.Gosched()
-		began := time.Now()
+		used, began := processorTime(), time.Now()
 		state, unsupported := b.compiler.Compile(in)
-		compile = append(compile, time.Since(began))
+		compile, busy = append(compile, time.Since(began)), append(busy, processorTime()-used)
 		if len(unsupported) > 0 {
 			return fmt.Errorf("compile: %s", unsupported[0])
 		}
@@ -159,7 +161,7 @@ func (b *bench) measure(c testCase) error {
 		what string
 		took []time.Duration
 		goal float64
-	}{{"compile", compile, c.goal}, {"plan and writes", plan, 0}} {
+	}{{"compile", compile, c.goal}, {"compile, processor time", busy, c.goal}, {"plan and writes", plan, 0}} {
 		slices.Sort(f.took)
 		if err := b.put(c.name+", "+f.what, micro(f.took[len(f.took)/2]), "us", f.goal); err != nil {
 			return err

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// attached is how many pods are attached and measured.
+const attached = 60
+
+// measureAttachment attaches pods to a real backend while the policies of the
+// whole cluster are in force.
+func measureAttachment(out *json.Encoder) (err error) {
+	dir, err := os.MkdirTemp("", "isthmus-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	bpffs := filepath.Join(dir, "bpf")
+	if err := errors.Join(os.Mkdir(bpffs, 0o700), unix.Mount("bpf", bpffs, "bpf", 0, "")); err != nil {
+		return fmt.Errorf("mount a bpffs: %w", err)
+	}
+	defer func() { err = errors.Join(err, unix.Unmount(bpffs, unix.MNT_DETACH)) }()
+	host, err := netns.New(filepath.Join(dir, "node"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, host.Close()) }()
+	var all []*netns.NS
+	defer func() {
+		for _, ns := range all {
+			err = errors.Join(err, ns.Close())
+		}
+	}()
+	for i := range attached {
+		ns, err := netns.New(filepath.Join(dir, fmt.Sprintf("pod-%d", i)))
+		if err != nil {
+			return err
+		}
+		all = append(all, ns)
+	}
+	return host.Do(func() error { return attachAll(out, bpffs, all) })
+}
+
+// uplink makes an interface to nowhere, with the node's addresses.
+func uplink() error {
+	l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "far"}
+	if err := netlink.LinkAdd(l); err != nil {
+		return fmt.Errorf("make an uplink: %w", err)
+	}
+	for _, a := range []string{"192.168.9.1/24", "fd99::1/64"} {
+		addr, err := netlink.ParseAddr(a)
+		if err == nil {
+			addr.Flags = unix.IFA_F_NODAD
+			err = netlink.AddrAdd(l, addr)
+		}
+		if err != nil {
+			return fmt.Errorf("give the uplink address %s: %w", a, err)
+		}
+	}
+	for _, name := range []string{"eth0", "far"} {
+		l, err := netlink.LinkByName(name)
+		if err == nil {
+			err = netlink.LinkSetUp(l)
+		}
+		if err != nil {
+			return fmt.Errorf("set %s up: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func attachAll(out *json.Encoder, bpffs string, all []*netns.NS) (err error) {
+	if err := uplink(); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	cfg := linux.Defaults()
+	cfg.BPFFS, cfg.Uplink = bpffs, "eth0"
+	b, err := linux.New(ctx, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	// The Tables of the node's other pods are in force; those to be attached come
+	// one by one, half of them replicas, half under a Table that no other has.
+	snapshot, endpoints := cluster()
+	compiler := policy.NewCompiler()
+	late := func(i int) *model.Pod { return newPod((i + i%2*touched) * nodes) }
+	for i := range all {
+		id, _ := endpointOf(late(i))
+		delete(endpoints, id)
+	}
+	put := func() error {
+		state, _ := compiler.Compile(policy.Input{Snapshot: snapshot, Node: "node-0", Endpoints: endpoints})
+		_, err := b.Apply(ctx, state)
+		return err
+	}
+	if err := put(); err != nil {
+		return err
+	}
+	steps := map[string][]time.Duration{}
+	for i, ns := range all {
+		p := late(i)
+		id, e := endpointOf(p)
+		began := time.Now()
+		if _, err := b.AddEndpoint(ctx, dataplane.EndpointSpec{ID: id, ContainerID: p.Name, IfName: "eth0", Pod: p.PodID, NetNS: ns.Path(), IPs: p.IPs}); err != nil {
+			return err
+		}
+		made := time.Now()
+		endpoints[id] = e
+		if err := put(); err != nil {
+			return err
+		}
+		kind := [2]string{"a replica", "a pod with a Table of its own"}[i%2]
+		steps["AddEndpoint"] = append(steps["AddEndpoint"], made.Sub(began))
+		steps["compile and Apply, "+kind] = append(steps["compile and Apply, "+kind], time.Since(made))
+		steps["all"] = append(steps["all"], time.Since(began))
+	}
+	for _, f := range []struct {
+		name string
+		goal float64
+	}{{"AddEndpoint", 0}, {"compile and Apply, a replica", 0}, {"compile and Apply, a pod with a Table of its own", 0}, {"all", 3}} {
+		took := steps[f.name]
+		slices.Sort(took)
+		if err := errors.Join(out.Encode(figure{"attach a pod, " + f.name, millis(took[len(took)/2]), "ms", f.goal}),
+			out.Encode(figure{"attach a pod, " + f.name + ", least", millis(took[0]), "ms", 0})); err != nil {
+			return err
+		}
+	}
+	return nil
+}
