@@ -40,7 +40,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	if backend.timeout > 0 {
 		cfg.OpTimeout, cfg.Stall = backend.timeout, 2*backend.timeout
 	}
-	cfg.SourceProblems, cfg.Step = source.Problems, step
+	cfg.SourceProblems, cfg.SourceBehind, cfg.Step = source.Problems, source.Behind, step
 	node, err := agent.New(cfg, log)
 	if err != nil {
 		return usageError{err}

@@ -55,6 +55,9 @@ type Config struct {
 	// SourceProblems tells what is wrong with the source of the snapshots; it
 	// is called from any goroutine and may be nil.
 	SourceProblems func() []string
+	// SourceBehind tells why the snapshots may be out of date; empty if they are
+	// not. It is called from any goroutine and may be nil.
+	SourceBehind func() string
 	// Step, if set, is called before each step of the loop that can be seen
 	// from outside, by its name, on the loop's goroutine.
 	Step func(name string)

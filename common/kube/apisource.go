@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -44,13 +46,16 @@ type APIConfig struct {
 	Timeout time.Duration
 	// Backoff bounds the pause between two attempts to reach the API server.
 	Backoff time.Duration
+	// CatchUp bounds how long changes wait, after the API server was away, for
+	// all kinds to be up to date.
+	CatchUp time.Duration
 }
 
 // DefaultAPIConfig returns the defaults for a kubeconfig file, or for a pod if
 // the name is empty.
 func DefaultAPIConfig(kubeconfig string) APIConfig {
 	return APIConfig{Kubeconfig: kubeconfig, UserAgent: "isthmus-agent", PageSize: 500, Interval: 5 * time.Millisecond,
-		Discovery: time.Minute, Timeout: 60 * time.Second, Backoff: 10 * time.Second}
+		Discovery: time.Minute, Timeout: 60 * time.Second, Backoff: 10 * time.Second, CatchUp: 10 * time.Second}
 }
 
 // Validate reports everything that is wrong.
@@ -62,7 +67,7 @@ func (c APIConfig) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"Interval", c.Interval}, {"Discovery", c.Discovery}, {"Timeout", c.Timeout}, {"Backoff", c.Backoff}} {
+	}{{"Interval", c.Interval}, {"Discovery", c.Discovery}, {"Timeout", c.Timeout}, {"Backoff", c.Backoff}, {"CatchUp", c.CatchUp}} {
 		if d.value <= 0 {
 			errs = append(errs, fmt.Errorf("API server: %s: %s: must be greater than 0", d.name, d.value))
 		}
@@ -79,6 +84,8 @@ type APIServer struct {
 	custom  dynamic.Interface
 
 	wake chan struct{} // capacity 1
+	// away: some kind could not be read, and not all are up to date since.
+	away atomic.Bool
 
 	mu sync.Mutex
 	// feeds are the kinds that are watched, by kind.
@@ -91,6 +98,10 @@ type APIServer struct {
 	faults map[string][]string
 	// published: the first complete state has been handed out.
 	published bool
+	// heldSince is when changes began to wait for other kinds to be up to date;
+	// zero if none wait. waived: they have waited long enough.
+	heldSince time.Time
+	waived    bool
 }
 
 // NewAPIServer reads the credentials and prepares an APIServer; it connects to
@@ -177,16 +188,23 @@ func (a *APIServer) Run(ctx context.Context, publish func(*model.Snapshot)) erro
 			return nil
 		case <-a.wake:
 		}
-		if s, ok := a.collect(&c); ok {
+		pause := a.cfg.Interval // let more arrive: one snapshot for all of it
+		if a.hold(time.Now()) {
+			pause = max(pause, holdCheck)
+			a.notify()
+		} else if s, ok := a.collect(&c); ok {
 			publish(s)
 		}
-		select { // let more arrive: one snapshot for all of it
+		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(a.cfg.Interval):
+		case <-time.After(pause):
 		}
 	}
 }
+
+// holdCheck is how often changes that wait look whether they still have to.
+const holdCheck = 20 * time.Millisecond
 
 // Problems implements Source.
 func (a *APIServer) Problems() []string {
@@ -206,6 +224,24 @@ func (a *APIServer) Problems() []string {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// Behind implements Source.
+func (a *APIServer) Behind() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, kind := range slices.Sorted(maps.Keys(a.feeds)) {
+		if why := a.feeds[kind].behind(); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// lost notes that a kind cannot be read.
+func (a *APIServer) lost() {
+	a.away.Store(true)
+	a.notify()
 }
 
 func (a *APIServer) notify() {
@@ -229,7 +265,7 @@ func (a *APIServer) coreFeed(kind, resource string, client rest.Interface, objec
 		return client.Get().MaxRetries(0).Resource(resource).VersionedParams(&opts, metav1.ParameterCodec)
 	}
 	return &feed{
-		kind: kind, object: object, convert: convert, notify: a.notify, cfg: a.cfg, log: a.log,
+		kind: kind, object: object, convert: convert, notify: a.notify, lost: a.lost, cfg: a.cfg, log: a.log,
 		list: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			return get(opts).Do(ctx).Get()
 		},

@@ -5,6 +5,7 @@ package kube
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -39,6 +40,37 @@ func (a *APIServer) collect(c *collector) (*model.Snapshot, bool) {
 	a.published = true
 	c.snapshot = &next
 	return &next, true
+}
+
+// hold reports whether changes wait. After the API server was away the kinds
+// are up to date one after the other; taken one by one they could add up to a
+// cluster that never was, and that allows more than the old one and the new one.
+func (a *APIServer) hold(now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.published || !a.away.Load() {
+		return false
+	}
+	changed, behind := false, false
+	for _, f := range a.feeds {
+		changes, incomplete := f.waiting()
+		changed, behind = changed || changes, behind || incomplete
+	}
+	switch {
+	case !behind:
+		a.away.Store(false)
+		a.heldSince, a.waived = time.Time{}, false
+		return false
+	case !changed, a.waived:
+		return false
+	case a.heldSince.IsZero():
+		a.heldSince = now
+	case now.Sub(a.heldSince) > a.cfg.CatchUp:
+		a.waived = true
+		a.log.Warn("not all kinds can be read again, changes of the others are taken in", "after", a.cfg.CatchUp)
+		return false
+	}
+	return true
 }
 
 // ready reports whether the first complete state is known.

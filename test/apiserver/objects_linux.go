@@ -117,7 +117,8 @@ func (s *Server) ApplyFiles(ctx context.Context, paths ...string) error {
 	return nil
 }
 
-// Delete removes the objects that manifests name, at once.
+// Delete removes the objects that manifests name, at once. Of a namespace it
+// removes nothing that is in it.
 func (s *Server) Delete(ctx context.Context, manifests string) error {
 	o, err := s.objects()
 	if err != nil {
@@ -135,6 +136,15 @@ func (s *Server) Delete(ctx context.Context, manifests string) error {
 		}
 		if err := r.Delete(ctx, u.GetName(), metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete %s %s: %w", u.GetKind(), u.GetName(), err)
+		}
+		if u.GetKind() != "Namespace" {
+			continue
+		}
+		// There is no controller that would let it go.
+		u.Object["spec"] = map[string]any{"finalizers": []any{}}
+		path := versionPath(u.GroupVersionKind().GroupVersion()) + "/namespaces/" + u.GetName() + "/finalize"
+		if err := s.call(ctx, "PUT", path, u.Object, &struct{}{}); err != nil && !strings.Contains(err.Error(), "404") {
+			return fmt.Errorf("let go of namespace %s: %w", u.GetName(), err)
 		}
 	}
 	return nil
