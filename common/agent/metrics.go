@@ -43,6 +43,7 @@ func newMetrics(a *Agent) *metrics {
 	}
 	m.registry.MustRegister(m.applySeconds, m.applyErrors, m.compileSeconds, m.requests, m.requestSeconds,
 		newViewCollector(a), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(a.cfg.Collectors...)
 	return m
 }
 

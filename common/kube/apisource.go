@@ -26,6 +26,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/report"
 )
 
 // APIConfig configures an APIServer.
@@ -79,6 +80,7 @@ func (c APIConfig) Validate() error {
 type APIServer struct {
 	cfg     APIConfig
 	log     *slog.Logger
+	config  *rest.Config
 	core    rest.Interface
 	network rest.Interface
 	custom  dynamic.Interface
@@ -96,6 +98,12 @@ type APIServer struct {
 	refusals []string
 	// faults are the remarks on objects, by object.
 	faults map[string][]string
+	// statuses are what cluster-wide policies say of themselves and remarks what
+	// reading said of policies, by origin without UID; statusChanged is called
+	// when either has changed, and may be nil.
+	statuses      map[model.Origin]*writtenStatus
+	remarks       map[model.Origin]report.Remarks
+	statusChanged func()
 	// published: the first complete state has been handed out.
 	published bool
 	// heldSince is when changes began to wait for other kinds to be up to date;
@@ -133,11 +141,13 @@ func restConfig(cfg APIConfig) (*rest.Config, error) {
 }
 
 func newAPIServer(cfg APIConfig, config *rest.Config, log *slog.Logger) (*APIServer, error) {
-	a := &APIServer{cfg: cfg, log: log, wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string)}
+	a := &APIServer{cfg: cfg, log: log, wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string),
+		statuses: make(map[model.Origin]*writtenStatus), remarks: make(map[model.Origin]report.Remarks)}
 	config = rest.CopyConfig(config)
 	config.UserAgent = cfg.UserAgent
 	// A handful of watches need no throttle of their own; the API server has one.
 	config.QPS = -1
+	a.config = rest.CopyConfig(config)
 	var err error
 	if a.custom, err = dynamic.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("prepare client: %w", err)

@@ -104,6 +104,7 @@ func (a *APIServer) apply(s *model.Snapshot, kind string, changes map[string]*re
 			func(r *record) model.PodID { return model.PodID{Namespace: r.namespace, Name: r.name} },
 			func(model.PodID) bool { return true })
 	default:
+		a.keepStatus(kind, changes, complete)
 		s.Policies, changed = applyRecords(a, kind, s.Policies, changes, complete,
 			func(r *record) model.Origin {
 				return model.Origin{Kind: kind, Namespace: r.namespace, Name: r.name}
@@ -130,8 +131,10 @@ func applyRecords[K comparable, V any](a *APIServer, kind string, m model.Map[K,
 		if object := objectName(kind, r.namespace, r.name); len(r.notes) == 0 {
 			delete(a.faults, object)
 		} else {
+			if !slices.Equal(a.faults[object], r.notes) { // its status may have changed, by our own hand
+				a.log.Warn("object of the API server", "object", object, "notes", r.notes)
+			}
 			a.faults[object] = r.notes
-			a.log.Warn("object of the API server", "object", object, "notes", r.notes)
 		}
 		k := key(r)
 		value, _ := r.value.(*V)

@@ -36,6 +36,8 @@ type record struct {
 	// bad: the object is not valid, and value is only what can be enforced
 	// safely when nothing better is known.
 	bad bool
+	// written is what the object's status says, for kinds that have one.
+	written *writtenStatus
 }
 
 func (r *record) key() string { return r.namespace + "/" + r.name }

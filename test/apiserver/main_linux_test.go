@@ -18,6 +18,13 @@ var shared struct {
 	err    error
 }
 
+// built are the commands of Isthmus.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
 func TestMain(m *testing.M) {
 	// How soon a client notices that a server which closed nothing does not
 	// answer: 45 s by default.
@@ -29,6 +36,9 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, "close the API server:", err)
 			code = 1
 		}
+	}
+	if built.dir != "" {
+		os.RemoveAll(built.dir)
 	}
 	os.Exit(code)
 }
