@@ -248,6 +248,26 @@ func (a *APIServer) Behind() string {
 	return ""
 }
 
+// Refused says which right is missing to read the cluster, for those who do not
+// want to wait until it is given; nil if none is known to be missing.
+func (a *APIServer) Refused() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, kind := range slices.Sorted(maps.Keys(a.feeds)) {
+		f := a.feeds[kind]
+		f.mu.Lock()
+		err := f.trouble
+		if !f.refused {
+			err = nil
+		}
+		f.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("read %s: %w", kind, err)
+		}
+	}
+	return nil
+}
+
 // lost notes that a kind cannot be read.
 func (a *APIServer) lost() {
 	a.away.Store(true)

@@ -84,6 +84,7 @@ type feed struct {
 	retired bool
 	// trouble is why the API server cannot be read; nil while it can.
 	trouble error
+	refused bool // waiting does not help
 	// live: a watch is open, and what happened before has arrived. streams: it
 	// has not, and ends with a Replace.
 	live, streams bool
@@ -187,8 +188,9 @@ func (f *feed) report(ctx context.Context, verb string, err error) {
 	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return
 	}
+	refused := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
 	switch {
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+	case refused:
 		err = fmt.Errorf("%w: give this program's account the right to list and watch it", err)
 	case apierrors.IsInvalid(err), apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		err = nil // the reflector tries in another way at once
@@ -207,7 +209,7 @@ func (f *feed) report(ctx context.Context, verb string, err error) {
 	if err == nil && f.trouble != nil {
 		f.log.Info("API server can be read again", "kind", f.kind)
 	}
-	f.trouble = err
+	f.trouble, f.refused = err, refused
 }
 
 // problems says why the feed is not up to date.

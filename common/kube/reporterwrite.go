@@ -154,7 +154,7 @@ func (r *Reporter) writeNode(ctx context.Context, c report.NodeCondition) error 
 		return err
 	}
 	if len(list.Items) == 0 {
-		return fmt.Errorf("Node %s does not exist: check --node-name", r.cfg.Node)
+		return fmt.Errorf("find Node %s: it does not exist: check --node-name", r.cfg.Node)
 	}
 	status := "False"
 	if c.Enforced {
