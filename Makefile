@@ -143,6 +143,10 @@ bench-datapath: ## Programs, growth and paths between pods beside floors and nft
 	@mkdir -p build
 	@$(go) run ./test/bench/datapath -json build/bench-datapath.json -plot build/bench-datapath.svg
 
+.PHONY: bench-node
+bench-node: deps-kubernetes ## An agent that follows 10,000 pods, 1,000 nodes and 1,000 policies through a real API server (needs root)
+	@$(path) $(usable) run ./test/bench/node
+
 .PHONY: clean
 clean: ## Remove what was built
 	rm -rf bin build

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -33,6 +34,8 @@ import (
 type APIConfig struct {
 	// Kubeconfig is the path of a kubeconfig file; empty inside a cluster.
 	Kubeconfig string
+	// Dial, if set, is how the API server is connected to.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// UserAgent names this program to the API server.
 	UserAgent string
 	// PageSize bounds the objects of one answer, where the API server does not
@@ -145,6 +148,9 @@ func newAPIServer(cfg APIConfig, config *rest.Config, log *slog.Logger) (*APISer
 		statuses: make(map[model.Origin]*writtenStatus), remarks: make(map[model.Origin]report.Remarks)}
 	config = rest.CopyConfig(config)
 	config.UserAgent = cfg.UserAgent
+	if cfg.Dial != nil {
+		config.Dial = cfg.Dial
+	}
 	// A handful of watches need no throttle of their own; the API server has one.
 	config.QPS = -1
 	a.config = rest.CopyConfig(config)

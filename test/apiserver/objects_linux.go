@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,8 +73,8 @@ func versionPath(gv schema.GroupVersion) string {
 	return "/apis/" + gv.String()
 }
 
-// Apply brings the objects of manifests about, with their status, as an
-// administrator applies them.
+// Apply brings the objects of manifests about as an administrator applies them,
+// pods and nodes with their status.
 func (s *Server) Apply(ctx context.Context, manifests string) error {
 	o, err := s.objects()
 	if err != nil {
@@ -90,14 +91,25 @@ func (s *Server) Apply(ctx context.Context, manifests string) error {
 			return err
 		}
 		u.SetManagedFields(nil)
-		if _, err := r.Apply(ctx, u.GetName(), u, options); err != nil {
+		status, hasStatus := u.Object["status"].(map[string]any)
+		delete(u.Object, "status")
+		made, err := r.Apply(ctx, u.GetName(), u, options)
+		if err != nil {
 			return fmt.Errorf("apply %s %s: %w", u.GetKind(), u.GetName(), err)
 		}
-		if _, ok := u.Object["status"]; !ok {
-			continue
+		if !hasStatus || u.GetAPIVersion() != "v1" {
+			continue // of others it is their controller's
 		}
-		if _, err := r.ApplyStatus(ctx, u.GetName(), u, options); err != nil {
-			return fmt.Errorf("apply status of %s %s: %w", u.GetKind(), u.GetName(), err)
+		// Not applied: the addresses of a Node with two families have no unique keys.
+		merged, _ := made.Object["status"].(map[string]any)
+		if merged == nil {
+			merged = make(map[string]any)
+		}
+		maps.Copy(merged, status)
+		made.Object["status"] = merged
+		made.SetResourceVersion("") // whoever else writes it
+		if _, err := r.UpdateStatus(ctx, made, metav1.UpdateOptions{FieldManager: manager}); err != nil {
+			return fmt.Errorf("update status of %s %s: %w", u.GetKind(), u.GetName(), err)
 		}
 	}
 	return nil
