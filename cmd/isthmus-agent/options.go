@@ -26,6 +26,7 @@ type options struct {
 	nodeName    string
 	manifests   string
 	kubeconfig  string
+	report      []string
 	stateDir    string
 	socket      string
 	httpAddress string
@@ -54,6 +55,11 @@ type options struct {
 	prefixes, cluster, services []netip.Prefix
 }
 
+// reportNone is what --report takes alone, reports all that it takes.
+const reportNone = "none"
+
+var reports = []string{"conditions", "events", "node", reportNone}
+
 // linuxOnly and windowsOnly are the flags that mean something there only.
 var (
 	linuxOnly   = []string{"bpffs", "uplink", "mtu", "map-entries"}
@@ -69,6 +75,8 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.nodeName, "node-name", host, "name of this node's Node object")
 	f.StringVar(&o.manifests, "manifests", "", "watch this directory of manifests and no API server")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "reach the API server with this file; without it and --manifests as a pod of the cluster")
+	f.StringSliceVar(&o.report, "report", reports[:3], "what to write to the API server about policies that are not enforced exactly: "+
+		"conditions (of policies), events, node (a condition of the Node), or none")
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir(), "directory of the endpoint records")
 	f.StringVar(&o.socket, "socket", socket.Default, "socket for isthmus-cni and isthmusctl")
 	f.StringVar(&o.httpAddress, "http-address", "127.0.0.1:9470", "address of /metrics, /healthz and /readyz; empty for none")
@@ -120,6 +128,12 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	}
 	if o.manifests != "" && o.kubeconfig != "" {
 		wrong("--manifests and --kubeconfig exclude each other: give one of them")
+	}
+	for _, r := range o.report {
+		if !slices.Contains(reports, r) || r == reportNone && len(o.report) > 1 {
+			wrong("--report %q: give some of conditions, events and node, or none", strings.Join(o.report, ","))
+			break
+		}
 	}
 	if !filepath.IsAbs(o.stateDir) {
 		wrong("--state-dir %q: give an absolute path", o.stateDir)

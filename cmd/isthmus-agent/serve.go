@@ -10,7 +10,10 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
@@ -24,7 +27,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	if step == nil {
 		step = func(name string) { log.Debug("step", "name", name) }
 	}
-	source, err := newSource(o, log)
+	source, reporter, err := newSource(o, log)
 	if err != nil {
 		return err
 	}
@@ -40,7 +43,10 @@ func (e env) serve(ctx context.Context, o *options) error {
 	if backend.timeout > 0 {
 		cfg.OpTimeout, cfg.Stall = backend.timeout, 2*backend.timeout
 	}
-	cfg.SourceProblems, cfg.Step = source.Problems, step
+	cfg.SourceProblems, cfg.SourceBehind, cfg.Step = source.Problems, source.Behind, step
+	if reporter != nil {
+		cfg.Report, cfg.Collectors = reporter.Set, []prometheus.Collector{reporter}
+	}
 	node, err := agent.New(cfg, log)
 	if err != nil {
 		return usageError{err}
@@ -56,6 +62,9 @@ func (e env) serve(ctx context.Context, o *options) error {
 		{"loop", node.Run},
 		{"cluster", func(ctx context.Context) error { return source.Run(ctx, node.Publish) }},
 	}
+	if reporter != nil {
+		services = append(services, service{"reporter", reporter.Run})
+	}
 	if o.httpAddress != "" {
 		listener, err := net.Listen("tcp", o.httpAddress)
 		if err != nil {
@@ -69,11 +78,21 @@ func (e env) serve(ctx context.Context, o *options) error {
 	return err
 }
 
-func newSource(o *options, log *slog.Logger) (kube.Source, error) {
+// newSource makes the source of snapshots, and what reports back to it unless
+// that is not wanted.
+func newSource(o *options, log *slog.Logger) (kube.Source, *kube.Reporter, error) {
 	if o.manifests != "" {
-		return kube.NewDirectory(kube.DefaultDirectoryConfig(o.manifests), log)
+		source, err := kube.NewDirectory(kube.DefaultDirectoryConfig(o.manifests), log)
+		return source, nil, err
 	}
-	return kube.NewAPIServer(kube.DefaultAPIConfig(o.kubeconfig), log)
+	source, err := kube.NewAPIServer(kube.DefaultAPIConfig(o.kubeconfig), log)
+	if err != nil || slices.Contains(o.report, reportNone) {
+		return source, nil, err
+	}
+	cfg := kube.DefaultReporterConfig(o.nodeName)
+	cfg.Conditions, cfg.Events, cfg.NodeCondition = slices.Contains(o.report, "conditions"), slices.Contains(o.report, "events"), slices.Contains(o.report, "node")
+	reporter, err := kube.NewReporter(cfg, source, log)
+	return source, reporter, err
 }
 
 // service runs until its context is done; it returns earlier only if it cannot

@@ -128,12 +128,18 @@ func (s *source) loadAPI(ctx context.Context) (*model.Snapshot, problems, error)
 	defer cancel()
 	var snapshot *model.Snapshot
 	var found []string
+	refused := make(chan error, 1)
+	go func() { refused <- untilRefused(ctx, api, cancel) }()
 	err = api.Run(ctx, func(first *model.Snapshot) {
 		if snapshot == nil {
 			snapshot, found = first, api.Problems()
 			cancel()
 		}
 	})
+	cancel()
+	if why := <-refused; err == nil && snapshot == nil {
+		err = why
+	}
 	switch {
 	case err != nil:
 		return nil, problems{}, fmt.Errorf("read from the API server: %w", err)
@@ -142,6 +148,22 @@ func (s *source) loadAPI(ctx context.Context) (*model.Snapshot, problems, error)
 			s.timeout, shorten(api.Problems(), 2))
 	}
 	return snapshot, problems{warnings: found}, nil
+}
+
+// untilRefused waits until the context is done, and ends it when the API server
+// refuses to show something.
+func untilRefused(ctx context.Context, api *kube.APIServer, end context.CancelFunc) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(50 * time.Millisecond):
+		}
+		if err := api.Refused(); err != nil {
+			end()
+			return err
+		}
+	}
 }
 
 // open loads the cluster for commands whose answer is wrong without all

@@ -134,7 +134,10 @@ func (l *loop) expire() {
 
 // whyUnknown says what an Add waited for in vain.
 func (l *loop) whyUnknown(a *addition) error {
-	const remedy = "the runtime will try again"
+	remedy := "the runtime will try again"
+	if why := l.behind(); why != "" {
+		remedy += "; what is known of the cluster may be out of date: " + why
+	}
 	if l.snapshot == nil {
 		return refuse(CodeTryAgain, remedy, "pod %s is not attached: the state of the cluster is not known yet", a.pod())
 	}
@@ -151,6 +154,14 @@ func (l *loop) whyUnknown(a *addition) error {
 		return refuse(CodeTryAgain, remedy, "pod %s is bound to node %s, not to %s", a.pod(), pod.Node, l.cfg.NodeName)
 	}
 	return refuse(CodeTryAgain, remedy, "pod %s has finished", a.pod())
+}
+
+// behind says why the snapshot may be out of date.
+func (l *loop) behind() string {
+	if l.cfg.SourceBehind == nil {
+		return ""
+	}
+	return l.cfg.SourceBehind()
 }
 
 // join adds the endpoint of an Add to the batch, attaching it if need be.

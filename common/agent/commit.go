@@ -78,6 +78,9 @@ func (l *loop) settle(j *joining, applied error) error {
 	}
 	j.Record = ready
 	l.log.Info("pod is attached", "pod", j.Pod(), "endpoint", j.ID(), "addresses", join(j.IPs))
+	if why := l.behind(); why != "" {
+		l.log.Warn("the policy of the new pod is the last that is known; it may be out of date", "pod", j.Pod(), "why", why)
+	}
 	return nil
 }
 

@@ -9,10 +9,13 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/ipam"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/report"
 )
 
 // Config says what an Agent works with.
@@ -58,6 +61,14 @@ type Config struct {
 	// SourceProblems tells what is wrong with the source of the snapshots; it
 	// is called from any goroutine and may be nil.
 	SourceProblems func() []string
+	// SourceBehind tells why the snapshots may be out of date; empty if they are
+	// not. It is called from any goroutine and may be nil.
+	SourceBehind func() string
+	// Report, if set, is given what is to be said to the cluster, on the loop's
+	// goroutine and often; it must not block. Problems of the source are not in it.
+	Report func(report.Facts)
+	// Collectors are metrics of others that are served with the agent's own.
+	Collectors []prometheus.Collector
 	// Step, if set, is called before each step of the loop that can be seen
 	// from outside, by its name, on the loop's goroutine.
 	Step func(name string)

@@ -52,6 +52,7 @@ func newMetrics(a *Agent) *metrics {
 	}
 	m.registry.MustRegister(m.applySeconds, m.applyErrors, m.compileSeconds, m.requests, m.requestSeconds, m.audits, m.drifts, m.repaired,
 		newViewCollector(a), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(a.cfg.Collectors...)
 	return m
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/ipam"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/report"
 )
 
 // view is what others may know of the loop; it is not changed once published.
@@ -59,7 +60,13 @@ func (l *loop) publish() {
 		v.tables, v.peerClasses, v.portClasses = len(s.Tables), len(s.PeerClasses), len(s.PortClasses)
 	}
 	l.agent.view.Store(v)
+	if l.cfg.Report != nil {
+		l.cfg.Report(report.Facts{Node: l.cfg.NodeName, Platform: l.features, Snapshot: l.snapshot, Unsupported: v.unsupported,
+			Problems: slices.DeleteFunc(slices.Clone(v.problems), isWarning), Ready: v.ready})
+	}
 }
+
+func isWarning(problem string) bool { return strings.HasPrefix(problem, "warning: ") }
 
 // problems lists what is wrong, one thing each.
 func (l *loop) problems() []string {

@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -24,12 +27,15 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/report"
 )
 
 // APIConfig configures an APIServer.
 type APIConfig struct {
 	// Kubeconfig is the path of a kubeconfig file; empty inside a cluster.
 	Kubeconfig string
+	// Dial, if set, is how the API server is connected to.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// UserAgent names this program to the API server.
 	UserAgent string
 	// PageSize bounds the objects of one answer, where the API server does not
@@ -44,13 +50,16 @@ type APIConfig struct {
 	Timeout time.Duration
 	// Backoff bounds the pause between two attempts to reach the API server.
 	Backoff time.Duration
+	// CatchUp bounds how long changes wait, after the API server was away, for
+	// all kinds to be up to date.
+	CatchUp time.Duration
 }
 
 // DefaultAPIConfig returns the defaults for a kubeconfig file, or for a pod if
 // the name is empty.
 func DefaultAPIConfig(kubeconfig string) APIConfig {
 	return APIConfig{Kubeconfig: kubeconfig, UserAgent: "isthmus-agent", PageSize: 500, Interval: 5 * time.Millisecond,
-		Discovery: time.Minute, Timeout: 60 * time.Second, Backoff: 10 * time.Second}
+		Discovery: time.Minute, Timeout: 60 * time.Second, Backoff: 10 * time.Second, CatchUp: 10 * time.Second}
 }
 
 // Validate reports everything that is wrong.
@@ -62,7 +71,7 @@ func (c APIConfig) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"Interval", c.Interval}, {"Discovery", c.Discovery}, {"Timeout", c.Timeout}, {"Backoff", c.Backoff}} {
+	}{{"Interval", c.Interval}, {"Discovery", c.Discovery}, {"Timeout", c.Timeout}, {"Backoff", c.Backoff}, {"CatchUp", c.CatchUp}} {
 		if d.value <= 0 {
 			errs = append(errs, fmt.Errorf("API server: %s: %s: must be greater than 0", d.name, d.value))
 		}
@@ -74,11 +83,14 @@ func (c APIConfig) Validate() error {
 type APIServer struct {
 	cfg     APIConfig
 	log     *slog.Logger
+	config  *rest.Config
 	core    rest.Interface
 	network rest.Interface
 	custom  dynamic.Interface
 
 	wake chan struct{} // capacity 1
+	// away: some kind could not be read, and not all are up to date since.
+	away atomic.Bool
 
 	mu sync.Mutex
 	// feeds are the kinds that are watched, by kind.
@@ -89,8 +101,18 @@ type APIServer struct {
 	refusals []string
 	// faults are the remarks on objects, by object.
 	faults map[string][]string
+	// statuses are what cluster-wide policies say of themselves and remarks what
+	// reading said of policies, by origin without UID; statusChanged is called
+	// when either has changed, and may be nil.
+	statuses      map[model.Origin]*writtenStatus
+	remarks       map[model.Origin]report.Remarks
+	statusChanged func()
 	// published: the first complete state has been handed out.
 	published bool
+	// heldSince is when changes began to wait for other kinds to be up to date;
+	// zero if none wait. waived: they have waited long enough.
+	heldSince time.Time
+	waived    bool
 }
 
 // NewAPIServer reads the credentials and prepares an APIServer; it connects to
@@ -122,11 +144,16 @@ func restConfig(cfg APIConfig) (*rest.Config, error) {
 }
 
 func newAPIServer(cfg APIConfig, config *rest.Config, log *slog.Logger) (*APIServer, error) {
-	a := &APIServer{cfg: cfg, log: log, wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string)}
+	a := &APIServer{cfg: cfg, log: log, wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string),
+		statuses: make(map[model.Origin]*writtenStatus), remarks: make(map[model.Origin]report.Remarks)}
 	config = rest.CopyConfig(config)
 	config.UserAgent = cfg.UserAgent
+	if cfg.Dial != nil {
+		config.Dial = cfg.Dial
+	}
 	// A handful of watches need no throttle of their own; the API server has one.
 	config.QPS = -1
+	a.config = rest.CopyConfig(config)
 	var err error
 	if a.custom, err = dynamic.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("prepare client: %w", err)
@@ -177,16 +204,23 @@ func (a *APIServer) Run(ctx context.Context, publish func(*model.Snapshot)) erro
 			return nil
 		case <-a.wake:
 		}
-		if s, ok := a.collect(&c); ok {
+		pause := a.cfg.Interval // let more arrive: one snapshot for all of it
+		if a.hold(time.Now()) {
+			pause = max(pause, holdCheck)
+			a.notify()
+		} else if s, ok := a.collect(&c); ok {
 			publish(s)
 		}
-		select { // let more arrive: one snapshot for all of it
+		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(a.cfg.Interval):
+		case <-time.After(pause):
 		}
 	}
 }
+
+// holdCheck is how often changes that wait look whether they still have to.
+const holdCheck = 20 * time.Millisecond
 
 // Problems implements Source.
 func (a *APIServer) Problems() []string {
@@ -206,6 +240,44 @@ func (a *APIServer) Problems() []string {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// Behind implements Source.
+func (a *APIServer) Behind() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, kind := range slices.Sorted(maps.Keys(a.feeds)) {
+		if why := a.feeds[kind].behind(); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// Refused says which right is missing to read the cluster, for those who do not
+// want to wait until it is given; nil if none is known to be missing.
+func (a *APIServer) Refused() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, kind := range slices.Sorted(maps.Keys(a.feeds)) {
+		f := a.feeds[kind]
+		f.mu.Lock()
+		err := f.trouble
+		if !f.refused {
+			err = nil
+		}
+		f.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("read %s: %w", kind, err)
+		}
+	}
+	return nil
+}
+
+// lost notes that a kind cannot be read.
+func (a *APIServer) lost() {
+	a.away.Store(true)
+	a.notify()
 }
 
 func (a *APIServer) notify() {
@@ -229,7 +301,7 @@ func (a *APIServer) coreFeed(kind, resource string, client rest.Interface, objec
 		return client.Get().MaxRetries(0).Resource(resource).VersionedParams(&opts, metav1.ParameterCodec)
 	}
 	return &feed{
-		kind: kind, object: object, convert: convert, notify: a.notify, cfg: a.cfg, log: a.log,
+		kind: kind, object: object, convert: convert, notify: a.notify, lost: a.lost, cfg: a.cfg, log: a.log,
 		list: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			return get(opts).Do(ctx).Get()
 		},

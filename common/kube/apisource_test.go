@@ -321,6 +321,64 @@ func TestAPIAway(t *testing.T) {
 	w.noProblems()
 }
 
+// What happened while the API server was away is taken in as one change, also if
+// one kind can be read later than the others; but not if it cannot be read at all.
+func TestAPIAwayIsOneChange(t *testing.T) {
+	const relabelled = "{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: b}}}"
+	const opened = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny, namespace: shop, uid: u2}
+spec: {podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {team: a}}}]}]}
+`
+	for name, c := range map[string]struct {
+		catchUp time.Duration
+		comes   bool // the kind that is late comes at all
+	}{"late": {20 * time.Second, true}, "never": {100 * time.Millisecond, false}} {
+		t.Run(name, func(t *testing.T) {
+			f := newFakeAPI(t)
+			f.put(t, world1)
+			cfg := testAPIConfig(f.kubeconfig(t))
+			cfg.CatchUp = c.catchUp
+			a, err := NewAPIServer(cfg, quiet())
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := follow(t, a)
+			w.until("db", hasPod("db"))
+			w.noProblems()
+			f.set(func() { f.down = true })
+			f.server.CloseClientConnections()
+			w.problem("API server", "NetworkPolicy")
+			if a.Behind() == "" {
+				t.Error("does not say that the snapshot may be out of date")
+			}
+			f.put(t, relabelled+"\n---"+opened)
+			f.set(func() { f.down, f.forbidden = false, namespacesPath })
+			isOpen := func(s *model.Snapshot) bool {
+				p, _ := s.Policies.Get(model.Origin{Kind: kindNetworkPolicy, Namespace: "shop", Name: "deny"})
+				return len(p.Rules[model.Ingress]) > 0
+			}
+			isNew := func(s *model.Snapshot) bool {
+				team, _ := s.Namespace("shop").Labels.Get("team")
+				return team == "b"
+			}
+			if c.comes {
+				w.still(1500 * time.Millisecond) // the other kinds are up to date by then
+				f.set(func() { f.forbidden = "" })
+				w.until("the new cluster", func(s *model.Snapshot) bool { return isNew(s) && isOpen(s) })
+			} else {
+				w.until("the policy alone", isOpen)
+			}
+			for _, s := range w.all() {
+				if c.comes && isOpen(s) && !isNew(s) {
+					t.Error("a namespace of before was under a policy of after")
+				}
+			}
+		})
+	}
+}
+
 func TestAPIForbidden(t *testing.T) {
 	f := newFakeAPI(t)
 	f.forbidden = policiesPath
@@ -338,7 +396,7 @@ func TestAPIForbidden(t *testing.T) {
 
 func TestAPIConfigErrors(t *testing.T) {
 	err := APIConfig{}.Validate()
-	for _, want := range []string{"PageSize", "Interval", "Discovery", "Timeout", "Backoff"} {
+	for _, want := range []string{"PageSize", "Interval", "Discovery", "Timeout", "Backoff", "CatchUp"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no error on %s: %v", want, err)
 		}

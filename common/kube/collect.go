@@ -5,6 +5,7 @@ package kube
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -41,6 +42,37 @@ func (a *APIServer) collect(c *collector) (*model.Snapshot, bool) {
 	return &next, true
 }
 
+// hold reports whether changes wait. After the API server was away the kinds
+// are up to date one after the other; taken one by one they could add up to a
+// cluster that never was, and that allows more than the old one and the new one.
+func (a *APIServer) hold(now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.published || !a.away.Load() {
+		return false
+	}
+	changed, behind := false, false
+	for _, f := range a.feeds {
+		changes, incomplete := f.waiting()
+		changed, behind = changed || changes, behind || incomplete
+	}
+	switch {
+	case !behind:
+		a.away.Store(false)
+		a.heldSince, a.waived = time.Time{}, false
+		return false
+	case !changed, a.waived:
+		return false
+	case a.heldSince.IsZero():
+		a.heldSince = now
+	case now.Sub(a.heldSince) > a.cfg.CatchUp:
+		a.waived = true
+		a.log.Warn("not all kinds can be read again, changes of the others are taken in", "after", a.cfg.CatchUp)
+		return false
+	}
+	return true
+}
+
 // ready reports whether the first complete state is known.
 func (a *APIServer) ready() bool {
 	if !a.discovered {
@@ -72,6 +104,7 @@ func (a *APIServer) apply(s *model.Snapshot, kind string, changes map[string]*re
 			func(r *record) model.PodID { return model.PodID{Namespace: r.namespace, Name: r.name} },
 			func(model.PodID) bool { return true })
 	default:
+		a.keepStatus(kind, changes, complete)
 		s.Policies, changed = applyRecords(a, kind, s.Policies, changes, complete,
 			func(r *record) model.Origin {
 				return model.Origin{Kind: kind, Namespace: r.namespace, Name: r.name}
@@ -98,8 +131,10 @@ func applyRecords[K comparable, V any](a *APIServer, kind string, m model.Map[K,
 		if object := objectName(kind, r.namespace, r.name); len(r.notes) == 0 {
 			delete(a.faults, object)
 		} else {
+			if !slices.Equal(a.faults[object], r.notes) { // its status may have changed, by our own hand
+				a.log.Warn("object of the API server", "object", object, "notes", r.notes)
+			}
 			a.faults[object] = r.notes
-			a.log.Warn("object of the API server", "object", object, "notes", r.notes)
 		}
 		k := key(r)
 		value, _ := r.value.(*V)

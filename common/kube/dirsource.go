@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -85,6 +86,16 @@ func (d *Directory) Problems() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.problems)
+}
+
+// Behind implements Source.
+func (d *Directory) Behind() string {
+	for _, p := range d.Problems() {
+		if !strings.HasPrefix(p, "warning: ") {
+			return p
+		}
+	}
+	return ""
 }
 
 func (d *Directory) setProblems(problems []string) {

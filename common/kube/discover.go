@@ -172,7 +172,7 @@ func (a *APIServer) customFeed(k customKind, version string) *feed {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(gvr.GroupVersion().WithKind(k.name))
 	return &feed{
-		kind: k.name, version: version, object: object, convert: k.convert, notify: a.notify, cfg: a.cfg, log: a.log,
+		kind: k.name, version: version, object: object, convert: k.convert, notify: a.notify, lost: a.lost, cfg: a.cfg, log: a.log,
 		list: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			return a.custom.Resource(gvr).List(ctx, opts)
 		},

@@ -8,6 +8,9 @@
 // It is the only package that knows Kubernetes types, and none of them leaves
 // it.
 //
-// It does not decide what a policy means, does not write to the cluster, and
-// does not resolve services or domain names.
+// A Reporter writes back what nodes do not enforce exactly; nothing else is ever
+// written to the cluster.
+//
+// It does not decide what a policy means or what is reported, and does not
+// resolve services or domain names.
 package kube

@@ -36,6 +36,8 @@ type record struct {
 	// bad: the object is not valid, and value is only what can be enforced
 	// safely when nothing better is known.
 	bad bool
+	// written is what the object's status says, for kinds that have one.
+	written *writtenStatus
 }
 
 func (r *record) key() string { return r.namespace + "/" + r.name }
@@ -61,6 +63,7 @@ type feed struct {
 	list    func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch   func(context.Context, metav1.ListOptions) (watcher, error)
 	notify  func()
+	lost    func() // called when the kind cannot be read
 	cfg     APIConfig
 	log     *slog.Logger
 	// version, absent and stop belong to discovery: the version that is watched,
@@ -81,6 +84,13 @@ type feed struct {
 	retired bool
 	// trouble is why the API server cannot be read; nil while it can.
 	trouble error
+	refused bool // waiting does not help
+	// live: a watch is open, and what happened before has arrived. streams: it
+	// has not, and ends with a Replace.
+	live, streams bool
+	diedAt        time.Time // when it was live last
+	// watches numbers the watches.
+	watches int
 }
 
 var _ cache.TransformingStore = (*feed)(nil)
@@ -107,7 +117,7 @@ func (f *feed) run(ctx context.Context) {
 				f.report(ctx, "watch", err)
 				return nil, err
 			}
-			return openWatch{w, time.AfterFunc(settled, func() { f.report(ctx, "watch", nil) })}, nil
+			return f.opened(ctx, w, opts.SendInitialEvents != nil && *opts.SendInitialEvents), nil
 		},
 	}
 	logger := klog.FromContext(ctx)
@@ -118,19 +128,59 @@ func (f *feed) run(ctx context.Context) {
 }
 
 // settled is how long a watch must be open before it is believed: the client
-// takes a connection that is closed at once for a watch that has ended.
+// takes a connection that is closed at once, and one that cannot be made in
+// time, for a watch that has ended.
 const settled = time.Second
 
-// openWatch is a watch that is not believed yet.
+// openWatch is a watch that is not believed at first.
 type openWatch struct {
 	watcher
+	feed    *feed
+	ctx     context.Context
+	number  int
 	believe *time.Timer
+}
+
+// opened notes that a watch is open. streams tells that it begins with all
+// there is.
+func (f *feed) opened(ctx context.Context, w watcher, streams bool) watcher {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.streams = streams
+	f.watches++
+	number := f.watches
+	return openWatch{w, f, ctx, number, time.AfterFunc(settled, func() {
+		f.report(ctx, "watch", nil)
+		if !streams {
+			f.setLive(number, true)
+		}
+	})}
 }
 
 // Stop implements watch.Interface.
 func (w openWatch) Stop() {
-	w.believe.Stop()
+	if w.believe.Stop() {
+		w.feed.report(w.ctx, "watch", errors.New("the connection cannot be made, or ends at once"))
+	}
+	w.feed.setLive(w.number, false)
 	w.watcher.Stop()
+}
+
+// setLive notes that a watch is believed or has ended, unless a later one has
+// been opened.
+func (f *feed) setLive(number int, live bool) {
+	f.mu.Lock()
+	if number == f.watches {
+		if f.live && !live {
+			f.diedAt = time.Now()
+		}
+		f.live = live
+		if !live {
+			f.watches++ // believed no more
+		}
+	}
+	f.mu.Unlock()
+	f.notify()
 }
 
 // report notes whether the API server can be read.
@@ -138,11 +188,15 @@ func (f *feed) report(ctx context.Context, verb string, err error) {
 	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return
 	}
+	refused := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
 	switch {
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+	case refused:
 		err = fmt.Errorf("%w: give this program's account the right to list and watch it", err)
 	case apierrors.IsInvalid(err), apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		err = nil // the reflector tries in another way at once
+	}
+	if err != nil {
+		f.lost()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -155,7 +209,7 @@ func (f *feed) report(ctx context.Context, verb string, err error) {
 	if err == nil && f.trouble != nil {
 		f.log.Info("API server can be read again", "kind", f.kind)
 	}
-	f.trouble = err
+	f.trouble, f.refused = err, refused
 }
 
 // problems says why the feed is not up to date.
@@ -170,6 +224,21 @@ func (f *feed) problems() []string {
 		out = append(out, fmt.Sprintf("API server: %s: the first list has not arrived yet", f.kind))
 	}
 	return out
+}
+
+// behind says why what is known may be out of date; empty if it is not.
+func (f *feed) behind() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.trouble != nil:
+		return oneLine(fmt.Sprintf("API server: %s: %v", f.kind, f.trouble))
+	case !f.synced:
+		return fmt.Sprintf("API server: %s: the first list has not arrived yet", f.kind)
+	case !f.live && !f.diedAt.IsZero() && time.Since(f.diedAt) > 2*settled:
+		return fmt.Sprintf("API server: %s: changes do not arrive since %s", f.kind, f.diedAt.UTC().Format(time.RFC3339))
+	}
+	return ""
 }
 
 // trim converts a page of a list on arrival, so that no more than a page of
@@ -250,6 +319,9 @@ func (f *feed) Replace(list []any, _ string) error {
 		return nil
 	}
 	f.changes, f.complete, f.synced = changes, true, true
+	if f.streams {
+		f.live, f.streams = true, false
+	}
 	f.notify()
 	return nil
 }
@@ -262,6 +334,14 @@ func (f *feed) retire() {
 	defer f.mu.Unlock()
 	f.changes, f.complete, f.synced, f.retired, f.trouble = nil, true, true, true, nil
 	f.notify()
+}
+
+// waiting tells whether there are changes, and whether more may come of what
+// has happened already.
+func (f *feed) waiting() (changes, incomplete bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.changes) > 0 || f.complete, !f.live && !f.retired
 }
 
 // Resync implements cache.ReflectorStore.

@@ -94,7 +94,7 @@ func recordClusterPolicy[T any](convert func(*T, strictness) (*model.Policy, []r
 		}
 		if err != nil {
 			r := recordOf[model.Policy](u, nil, nil)
-			r.bad = true
+			r.bad, r.written = true, statusOf(u)
 			for _, e := range misfitRemarks(raw, reflect.TypeFor[T](), err) {
 				r.notes = append(r.notes, e.String())
 			}
@@ -102,6 +102,7 @@ func recordClusterPolicy[T any](convert func(*T, strictness) (*model.Policy, []r
 		}
 		value, warnings, errs := convert(&typed, stored)
 		r := recordOf(u, value, errs)
+		r.written = statusOf(u)
 		for _, w := range warnings {
 			r.notes = append(r.notes, w.String())
 		}

@@ -21,6 +21,10 @@ type Source interface {
 	// Problems lists what is wrong now, one line each, sorted. It may be called
 	// at any time, from any goroutine.
 	Problems() []string
+
+	// Behind says why the last snapshot may be out of date; empty if it is not.
+	// It may be called at any time, from any goroutine.
+	Behind() string
 }
 
 var (

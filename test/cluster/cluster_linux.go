@@ -36,8 +36,10 @@ type Cluster struct {
 	fabric    *fabric
 	Nodes     []*Node
 	Manifests *Manifests
-	pods      []*Pod
-	servers   listeners
+	// kubeconfig is empty for agents that watch the manifests.
+	kubeconfig string
+	pods       []*Pod
+	servers    listeners
 }
 
 // New makes the fabric and the nodes' namespaces, and starts nothing yet.
@@ -115,6 +117,13 @@ func (c *Cluster) BPFFS() string { return filepath.Join(c.cfg.Dir, "bpf") }
 // Outside is the namespace of the rest of the world, and its addresses.
 func (c *Cluster) Outside() (*netns.NS, []netip.Addr) {
 	return c.fabric.ns, []netip.Addr{fabricAddresses[0].Addr(), fabricAddresses[1].Addr()}
+}
+
+// UseAPI makes agents that start from now on follow an API server instead of
+// the directory of manifests, and gives apply what would be written there. What
+// reads manifests or edits the user's does not work then.
+func (c *Cluster) UseAPI(kubeconfig string, apply func(manifests string) error) {
+	c.kubeconfig, c.Manifests.apply = kubeconfig, apply
 }
 
 // Start writes the Node objects and starts every agent; it returns when all are

@@ -20,7 +20,11 @@ import (
 // Manifests is the directory that the agents watch: a file for each document of
 // the user's that an API server would take, one for the nodes and one for each
 // pod, all of which may be changed while the cluster runs.
-type Manifests struct{ dir string }
+type Manifests struct {
+	dir string
+	// apply, if set, is given each document instead.
+	apply func(text string) error
+}
 
 // Take copies the documents of a user's directory, without Node objects, which
 // are the cluster's own, and without those that have an error. It returns the
@@ -89,8 +93,12 @@ func skip(doc []byte) bool {
 	return yaml.Unmarshal(doc, &meta) == nil && meta.Kind == "Node"
 }
 
-// write replaces a file at once, so that no agent reads half of it.
+// write replaces a file at once, so that no agent reads half of it; or it
+// changes the API server.
 func (m *Manifests) write(name string, text []byte) error {
+	if m.apply != nil {
+		return m.apply(string(text))
+	}
 	part := filepath.Join(m.dir, "."+name+".part")
 	if err := os.WriteFile(part, text, 0o600); err != nil {
 		return err
@@ -137,7 +145,7 @@ func (m *Manifests) WritePod(p *model.Pod) error {
 	if labels == 0 {
 		b.WriteString(" {}")
 	}
-	fmt.Fprintf(&b, "\nspec:\n  nodeName: %q\n  containers:\n  - name: main\n    ports:", p.Node)
+	fmt.Fprintf(&b, "\nspec:\n  nodeName: %q\n  containers:\n  - name: main\n    image: none\n    ports:", p.Node)
 	for _, port := range p.Ports {
 		fmt.Fprintf(&b, "\n    - {containerPort: %d, protocol: %s, name: %q}", port.Port, port.Protocol, port.Name)
 	}

@@ -83,8 +83,12 @@ func (n *Node) prepare() error {
 
 // Start starts the agent, with what an earlier one left.
 func (n *Node) Start() error {
-	args := []string{"--node-name", n.Name, "--manifests", n.cluster.Manifests.dir, "--state-dir", filepath.Join(n.Dir, "state"),
-		"--socket", n.Socket(), "--http-address", HTTP, "--log-level", "debug"}
+	from := []string{"--manifests", n.cluster.Manifests.dir}
+	if n.cluster.kubeconfig != "" {
+		from = []string{"--kubeconfig", n.cluster.kubeconfig}
+	}
+	args := append(from, "--node-name", n.Name, "--state-dir", filepath.Join(n.Dir, "state"),
+		"--socket", n.Socket(), "--http-address", HTTP, "--log-level", "debug")
 	command := "isthmus-agent"
 	if n.OS == model.Windows {
 		command = "winnode"
@@ -107,6 +111,9 @@ func (n *Node) Start() error {
 	go func(cmd *exec.Cmd, exited chan error) { exited <- cmd.Wait() }(n.agent, n.exited)
 	return os.WriteFile(filepath.Join(n.Dir, "agent.pid"), []byte(strconv.Itoa(n.agent.Process.Pid)), 0o600)
 }
+
+// PID is that of the agent.
+func (n *Node) PID() int { return n.agent.Process.Pid }
 
 // Kill ends the agent without a chance to do anything.
 func (n *Node) Kill() error {

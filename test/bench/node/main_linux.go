@@ -3,26 +3,34 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
+	"os/signal"
+	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
-	"github.com/cilium/ebpf/rlimit"
+	"github.com/isthmus-net/isthmus/test/apiserver"
+	"github.com/isthmus-net/isthmus/test/cluster"
+)
 
-	"github.com/isthmus-net/isthmus/common/dataplane"
-	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
-	"github.com/isthmus-net/isthmus/linux/loader"
-	"github.com/isthmus-net/isthmus/linux/policymap"
+// The cluster, beside the node that is measured and its two pods.
+const (
+	nodes      = 1_000
+	pods       = 10_000
+	policies   = 1_000
+	namespaces = 100
 )
 
 func main() {
-	if err := run(os.Stdout); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "node:", err)
 		os.Exit(1)
 	}
@@ -36,126 +44,122 @@ type figure struct {
 	Goal  float64 `json:"goal,omitempty"`
 }
 
-func run(w io.Writer) error {
-	if os.Getuid() != 0 {
-		return errors.New("needs root to make maps and namespaces: sudo make bench-node")
-	}
-	if err := rlimit.RemoveMemlock(); err != nil {
-		return fmt.Errorf("remove the limit on locked memory: %w", err)
-	}
-	out := json.NewEncoder(w)
-	if err := measureMaps(out); err != nil {
-		return err
-	}
-	return measureAttachment(out)
+// bench is a large cluster with one node that is real.
+type bench struct {
+	out, log   io.Writer
+	cluster    *cluster.Cluster
+	server     *apiserver.Server
+	kubeconfig string
+	pods       map[string]*cluster.Pod
 }
 
-// node follows the cluster with maps of its own.
-type node struct {
-	*json.Encoder
-	snapshot  *model.Snapshot
-	endpoints map[model.EndpointID]policy.Endpoint
-	compiler  *policy.Compiler
-	path      *loader.DataPath
-	layout    *policymap.Layout
-	now       time.Time
-}
-
-func measureMaps(out *json.Encoder) error {
-	path, err := loader.OpenSandbox()
+func run(ctx context.Context, out, log io.Writer) (err error) {
+	dir, err := os.MkdirTemp("/run", "isthmus-node-")
 	if err != nil {
+		return fmt.Errorf("make a directory: %w (are you root?)", err)
+	}
+	bin := filepath.Join(dir, "bin")
+	if err := os.Mkdir(bin, 0o700); err != nil {
 		return err
 	}
-	defer path.Close()
-	n := &node{Encoder: out, compiler: policy.NewCompiler(), path: path, layout: policymap.NewLayout(path.Capacity()), now: time.Unix(0, 0)}
-	n.snapshot, n.endpoints = cluster()
-	for _, id := range slices.Sorted(maps.Keys(n.endpoints)) {
-		slot, err := n.layout.AddSlot(id)
-		if err == nil {
-			err = path.WriteSlot(slot)
+	if err := cluster.Build(ctx, bin, log); err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	b := &bench{out: out, log: log, pods: make(map[string]*cluster.Pod)}
+	if b.cluster, err = cluster.New(cluster.Config{Dir: dir, Bin: bin, Linux: 1}); err != nil {
+		return err
+	}
+	defer func() {
+		if b.server != nil {
+			err = errors.Join(err, b.server.Close())
 		}
-		if err != nil {
+		err = errors.Join(err, b.cluster.DetachAll(context.WithoutCancel(ctx)), b.cluster.Close())
+	}()
+	for _, step := range []func(context.Context) error{b.startServer, b.populate, b.startNode, b.measureProcess, b.measureDelivery, b.measureEnforcement} {
+		if err := step(ctx); err != nil {
 			return err
-		}
-	}
-	took, entries, err := n.apply()
-	if err != nil {
-		return err
-	}
-	taken, err := path.Memory()
-	if err != nil {
-		return err
-	}
-	sum := uint64(0)
-	for _, bytes := range taken {
-		sum += bytes
-	}
-	for _, f := range []figure{
-		{"maps, everything written", millis(took), "ms", 0}, {"maps, entries written", float64(entries), "", 0},
-		{"maps, memory for 10000 peers in both families, 1000 policies, 250 endpoints", float64(sum) / (1 << 20), "MiB", 64},
-		{"maps, memory of the flows in it", float64(taken["conns4"]+taken["conns6"]) / (1 << 20), "MiB", 0},
-	} {
-		if err := out.Encode(f); err != nil {
-			return err
-		}
-	}
-	for _, c := range []struct {
-		name string
-		edit func(int) *model.Policy
-	}{{"edit that touches 100 endpoints of one Table", oneTable}, {"edit that touches 100 endpoints with a Table each", manyTables}} {
-		if err := n.measureEdits(c.name, c.edit); err != nil {
-			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
 	return nil
 }
 
-func (n *node) measureEdits(name string, edit func(int) *model.Policy) error {
-	var took []time.Duration
-	total := 0
-	const edits = 41
-	for i := range edits {
-		p := edit(i + 1)
-		c := *n.snapshot
-		c.Policies = c.Policies.With(p.Origin.Key(), p)
-		n.snapshot = &c
-		t, entries, err := n.apply()
-		if err != nil {
-			return err
-		}
-		took, total = append(took, t), total+entries
-	}
+func (b *bench) put(name string, value float64, unit string, goal float64) error {
+	return json.NewEncoder(b.out).Encode(figure{name, value, unit, goal})
+}
+
+// putTimes prints the median and the 99th percentile, in milliseconds.
+func (b *bench) putTimes(name string, took []time.Duration, median, high float64) error {
 	slices.Sort(took)
-	for _, f := range []figure{
-		{name + ", map writes", millis(took[edits/2]), "ms", 5}, {name + ", map writes, least", millis(took[0]), "ms", 0},
-		{name + ", entries", float64(total) / edits, "", 0},
-	} {
-		if err := n.Encode(f); err != nil {
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	if err := b.put(name+", p50", ms(took[len(took)/2]), "ms", median); err != nil {
+		return err
+	}
+	return b.put(name+", p99", ms(took[(len(took)*99)/100]), "ms", high)
+}
+
+// startServer starts an API server outside of the node.
+func (b *bench) startServer(ctx context.Context) (err error) {
+	outside, addresses := b.cluster.Outside()
+	if b.server, err = apiserver.Start(ctx, apiserver.Config{NS: outside, Address: addresses[0]}, b.log); err != nil {
+		return err
+	}
+	if err := b.server.ApplyFiles(ctx, "deploy/rbac/agent.yaml"); err != nil {
+		return err
+	}
+	if b.kubeconfig, err = b.server.ServiceAccount(ctx, "isthmus-system", "isthmus-agent"); err != nil {
+		return err
+	}
+	for _, role := range []string{"isthmus-agent", "isthmus-agent-report"} {
+		err := b.server.Apply(ctx, fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: %[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s}
+subjects: [{kind: ServiceAccount, name: isthmus-agent, namespace: isthmus-system}]`, role))
+		if err != nil {
 			return err
 		}
 	}
+	b.cluster.UseAPI(b.kubeconfig, func(manifests string) error { return b.server.Apply(ctx, manifests) })
 	return nil
 }
 
-// apply compiles, plans and writes, and returns how long the writes took.
-func (n *node) apply() (took time.Duration, entries int, err error) {
-	state, unsupported := n.compiler.Compile(policy.Input{Snapshot: n.snapshot, Node: "node-0", Endpoints: maps.Clone(n.endpoints)})
-	if len(unsupported) > 0 {
-		return 0, 0, fmt.Errorf("compile: %s", unsupported[0])
+// startNode starts the agent, attaches two pods, and starts it once more over
+// what it left, as an upgrade does.
+func (b *bench) startNode(ctx context.Context) error {
+	if err := b.cluster.Start(ctx); err != nil {
+		return err
 	}
-	for _, step := range dataplane.Plan(n.layout.State(), state) {
-		n.now = n.now.Add(policymap.Grace)
-		w, err := n.layout.Advance(step, n.now)
-		if err != nil {
-			return 0, 0, err
+	if err := b.attach(ctx); err != nil {
+		return err
+	}
+	node := b.cluster.Nodes[0]
+	var took []time.Duration
+	for range 5 {
+		if err := node.Kill(); err != nil {
+			return err
 		}
 		began := time.Now()
-		if err := n.path.Execute(w); err != nil {
-			return 0, 0, err
+		if err := node.Start(); err != nil {
+			return err
 		}
-		took, entries = took+time.Since(began), entries+w.Count()
+		if err := untilReady(ctx, node); err != nil {
+			return err
+		}
+		took = append(took, time.Since(began))
 	}
-	return took, entries, nil
+	slices.Sort(took)
+	return b.put("start to in force, median of 5", took[len(took)/2].Seconds(), "s", 3)
 }
 
-func millis(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+func untilReady(ctx context.Context, n *cluster.Node) error {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		_, status, err := n.Get("/readyz")
+		if err == nil && status == 200 {
+			return nil
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return fmt.Errorf("the agent is not ready: status %d: %w", status, errors.Join(err, ctx.Err()))
+		}
+	}
+}

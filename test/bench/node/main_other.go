@@ -10,6 +10,6 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(os.Stderr, "node: BPF programs run on Linux only")
+	fmt.Fprintln(os.Stderr, "node: agents run in network namespaces, on Linux only")
 	os.Exit(1)
 }

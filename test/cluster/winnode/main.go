@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -29,7 +31,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
 
 // options are the flags; those of isthmus-agent that a Windows node needs.
 type options struct {
-	nodeName, manifests, stateDir, socket, httpAddress, logLevel, control string
+	nodeName, manifests, kubeconfig, stateDir, socket, httpAddress, logLevel, control string
 }
 
 func run(args []string, out io.Writer) int {
@@ -38,6 +40,7 @@ func run(args []string, out io.Writer) int {
 	f.SetOutput(out)
 	f.StringVar(&o.nodeName, "node-name", "", "name of this node's Node object")
 	f.StringVar(&o.manifests, "manifests", "", "directory of manifests to watch")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "reach an API server with this file instead")
 	f.StringVar(&o.stateDir, "state-dir", "", "directory of the endpoint records")
 	f.StringVar(&o.socket, "socket", "", "socket for isthmus-cni and isthmusctl")
 	f.StringVar(&o.httpAddress, "http-address", "", "address of /metrics, /healthz and /readyz")
@@ -62,14 +65,17 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	}
 	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: &level}))
 	system := hns.NewFake(hns.Server2022)
-	source, err := kube.NewDirectory(kube.DefaultDirectoryConfig(o.manifests), log)
+	source, reporter, err := newSource(o, log)
 	if err != nil {
 		return err
 	}
 	cfg := agent.Defaults()
 	cfg.NodeName, cfg.Version = o.nodeName, "winnode"
 	cfg.RecordDir = filepath.Join(o.stateDir, "endpoints")
-	cfg.SourceProblems = source.Problems
+	cfg.SourceProblems, cfg.SourceBehind = source.Problems, source.Behind
+	if reporter != nil {
+		cfg.Report, cfg.Collectors = reporter.Set, []prometheus.Collector{reporter}
+	}
 	cfg.OpenNeedsNode = true
 	cfg.Open = func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
 		return windows.New(ctx, windows.Config{PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses}, system, log)
@@ -83,7 +89,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	ended := make(chan error, 3)
+	ended := make(chan error, 4)
 	start := func(f func(context.Context) error) {
 		go func() {
 			err := f(ctx)
@@ -94,6 +100,11 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	start(func(ctx context.Context) error { return a.Serve(ctx, requests) })
 	start(a.Run)
 	start(func(ctx context.Context) error { return source.Run(ctx, a.Publish) })
+	if reporter == nil {
+		ended <- nil
+	} else {
+		start(reporter.Run)
+	}
 	web, err := serveHTTP("tcp", o.httpAddress, a.Handler())
 	if err == nil {
 		defer web.Close()
@@ -105,7 +116,22 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		cancel(err)
 	}
-	return errors.Join(err, <-ended, <-ended, <-ended)
+	return errors.Join(err, <-ended, <-ended, <-ended, <-ended)
+}
+
+// newSource makes the source of snapshots, and what reports back to an API
+// server.
+func newSource(o options, log *slog.Logger) (kube.Source, *kube.Reporter, error) {
+	if o.kubeconfig == "" {
+		source, err := kube.NewDirectory(kube.DefaultDirectoryConfig(o.manifests), log)
+		return source, nil, err
+	}
+	source, err := kube.NewAPIServer(kube.DefaultAPIConfig(o.kubeconfig), log)
+	if err != nil {
+		return nil, nil, err
+	}
+	reporter, err := kube.NewReporter(kube.DefaultReporterConfig(o.nodeName), source, log)
+	return source, reporter, err
 }
 
 func serveHTTP(network, address string, h http.Handler) (*http.Server, error) {

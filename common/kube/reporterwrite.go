@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/report"
+)
+
+// writer makes a client for writing with the credentials for reading.
+func (a *APIServer) writer(qps float32, burst int) (dynamic.Interface, error) {
+	config := rest.CopyConfig(a.config)
+	config.QPS, config.Burst = qps, burst
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("prepare client: %w", err)
+	}
+	return client, nil
+}
+
+// unreachable tells errors that have nothing to do with what was asked.
+func unreachable(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || apierrors.IsServiceUnavailable(err) ||
+		apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err)
+}
+
+// place is where a condition is: on which policy, served in which version.
+type place struct {
+	policy     model.Origin
+	version    string
+	generation int64
+	kind       string // the type of the condition
+}
+
+// manager owns the conditions of one type, whichever node writes them: applying
+// without them takes them away, and nobody else's.
+func (p place) manager() string {
+	return "isthmus-" + strings.TrimPrefix(p.kind, report.ConditionPrefix)
+}
+
+// writeCondition brings a condition about. is may be nil.
+func (r *Reporter) writeCondition(ctx context.Context, at place, c report.Condition, is *report.Written) error {
+	since := time.Now()
+	if is != nil && is.Status == "False" && !is.Since.IsZero() {
+		since = is.Since
+	}
+	return r.applyConditions(ctx, at, []any{map[string]any{
+		"type": at.kind, "status": "False", "reason": c.Reason, "message": c.Signed(r.cfg.Node), "observedGeneration": at.generation,
+		"lastTransitionTime": since.UTC().Format(time.RFC3339)}})
+}
+
+// clearCondition takes a condition back.
+func (r *Reporter) clearCondition(ctx context.Context, at place) error {
+	return r.applyConditions(ctx, at, []any{})
+}
+
+func (r *Reporter) applyConditions(ctx context.Context, at place, conditions []any) error {
+	i := slices.IndexFunc(customKinds(), func(k customKind) bool { return k.name == at.policy.Kind })
+	if i < 0 {
+		return fmt.Errorf("report on %s: has no status", at.policy)
+	}
+	gv := schema.GroupVersion{Group: clusterPolicyGroup, Version: at.version}
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": gv.String(), "kind": at.policy.Kind,
+		// With the UID a policy that was replaced meanwhile is not meant.
+		"metadata": map[string]any{"name": at.policy.Name, "uid": at.policy.UID},
+		"status":   map[string]any{"conditions": conditions},
+	}}
+	_, err := r.client.Resource(gv.WithResource(customKinds()[i].resource)).ApplyStatus(ctx, at.policy.Name, u,
+		metav1.ApplyOptions{FieldManager: at.manager(), Force: true})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone, or another by now: what is read next decides
+	}
+	return err
+}
+
+// sayOnce makes an event, unless somebody has.
+func (r *Reporter) sayOnce(ctx context.Context, e report.Event) error {
+	namespace := e.Object.Namespace
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault // where the API wants those of cluster-wide objects
+	}
+	events := r.client.Resource(schema.GroupVersionResource{Group: "events.k8s.io", Version: "v1", Resource: "events"}).Namespace(namespace)
+	_, err := events.Get(ctx, e.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = events.Create(ctx, r.event(e, namespace), metav1.CreateOptions{FieldManager: r.source.cfg.UserAgent})
+		if apierrors.IsAlreadyExists(err) {
+			err = nil
+		}
+		if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, "NamespaceTerminating") {
+			err = nil // the namespace is gone, and the object with it
+		}
+	}
+	if err != nil {
+		return err
+	}
+	r.said[e.Name] = time.Now()
+	return nil
+}
+
+func (r *Reporter) event(e report.Event, namespace string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "events.k8s.io/v1", "kind": "Event",
+		"metadata":  map[string]any{"name": e.Name, "namespace": namespace},
+		"eventTime": time.Now().UTC().Format(metav1.RFC3339Micro),
+		"type":      "Warning", "reason": e.Reason, "action": e.Action, "note": e.Note,
+		"reportingController": strings.TrimSuffix(report.ConditionPrefix, "/") + "/agent", "reportingInstance": r.cfg.Node,
+		"regarding": map[string]any{"apiVersion": apiVersionOf(e.Object.Kind), "kind": e.Object.Kind, "namespace": e.Object.Namespace,
+			"name": e.Object.Name, "uid": e.Object.UID},
+	}}
+}
+
+// apiVersionOf is what events call the version of an object.
+func apiVersionOf(kind string) string {
+	switch kind {
+	case "Pod", "Node":
+		return "v1"
+	case kindNetworkPolicy:
+		return "networking.k8s.io/v1"
+	}
+	for _, k := range customKinds() {
+		if k.name == kind {
+			return clusterPolicyGroup + "/" + k.versions[len(k.versions)-1]
+		}
+	}
+	return ""
+}
+
+// nodeConditionType is the type of the Node's condition.
+const nodeConditionType = report.ConditionPrefix + "PolicyEnforced"
+
+// writeNode brings the condition of this node's Node about, if it is another.
+func (r *Reporter) writeNode(ctx context.Context, c report.NodeCondition) error {
+	nodes := r.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
+	// A list of one: to get it would take one more right.
+	list, err := nodes.List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + r.cfg.Node})
+	if err != nil {
+		return err
+	}
+	if len(list.Items) == 0 {
+		return fmt.Errorf("find Node %s: it does not exist: check --node-name", r.cfg.Node)
+	}
+	status := "False"
+	if c.Enforced {
+		status = "True"
+	}
+	now := time.Now().UTC().Format(time.RFC3339)
+	since := now
+	existing, _, _ := unstructured.NestedSlice(list.Items[0].Object, "status", "conditions")
+	for _, item := range existing {
+		old, _ := item.(map[string]any)
+		if old["type"] != nodeConditionType || old["status"] != status {
+			continue
+		}
+		if old["reason"] == c.Reason && old["message"] == c.Message {
+			r.node, r.nodeAt = &c, time.Now()
+			return nil
+		}
+		if text, ok := old["lastTransitionTime"].(string); ok {
+			since = text
+		}
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": r.cfg.Node, "uid": string(list.Items[0].GetUID())},
+		"status": map[string]any{"conditions": []any{map[string]any{"type": nodeConditionType, "status": status, "reason": c.Reason,
+			"message": c.Message, "lastHeartbeatTime": now, "lastTransitionTime": since}}},
+	}}
+	if _, err := nodes.ApplyStatus(ctx, r.cfg.Node, u, metav1.ApplyOptions{FieldManager: r.source.cfg.UserAgent, Force: true}); err != nil {
+		return err
+	}
+	r.node, r.nodeAt = &c, time.Now()
+	return nil
+}

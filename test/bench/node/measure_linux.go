@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Rest before the agent is called idle, and how long that is measured.
+const (
+	settleTime = 5 * time.Second
+	idleTime   = 20 * time.Second
+)
+
+// measureProcess measures the agent's process when nothing happens.
+func (b *bench) measureProcess(ctx context.Context) error {
+	pid := b.cluster.Nodes[0].PID()
+	time.Sleep(settleTime)
+	before, err := cpuTime(pid)
+	if err != nil {
+		return err
+	}
+	time.Sleep(idleTime)
+	after, err := cpuTime(pid)
+	if err != nil {
+		return err
+	}
+	memory, err := memoryOf(pid)
+	if err != nil {
+		return err
+	}
+	if err := b.put("agent, resident memory", memory["VmRSS"], "MiB", 150); err != nil {
+		return err
+	}
+	if err := b.put("agent, resident memory, peak", memory["VmHWM"], "MiB", 0); err != nil {
+		return err
+	}
+	return b.put("agent, idle CPU", 100*(after-before).Seconds()/idleTime.Seconds(), "% of a core", 1)
+}
+
+// memoryOf reads a process's memory in MiB, by the names of /proc/PID/status.
+func memoryOf(pid int) (map[string]float64, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	found := make(map[string]float64)
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		name, rest, _ := strings.Cut(lines.Text(), ":")
+		var kib float64
+		if n, _ := fmt.Sscanf(rest, "%f kB", &kib); n == 1 {
+			found[name] = kib / 1024
+		}
+	}
+	return found, nil
+}
+
+// cpuTime is what a process has used, to the nanosecond: the sum over its
+// threads, none of which a Go program ends while it is idle.
+func cpuTime(pid int) (time.Duration, error) {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return 0, err
+	}
+	var total time.Duration
+	for _, t := range tasks {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/schedstat", pid, t.Name()))
+		if err != nil {
+			return 0, err
+		}
+		var ran time.Duration
+		if _, err := fmt.Sscan(string(text), &ran); err != nil {
+			return 0, fmt.Errorf("read schedstat: %w", err)
+		}
+		total += ran
+	}
+	return total, nil
+}
+
+// measureDelivery measures from writing a policy until a snapshot with it is
+// handed out, in this process.
+func (b *bench) measureDelivery(ctx context.Context) error {
+	config := kube.DefaultAPIConfig(b.kubeconfig)
+	config.Dial = b.server.RESTConfig().Dial
+	source, err := kube.NewAPIServer(config, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var mu sync.Mutex
+	var latest *model.Snapshot
+	arrived := make(chan struct{}, 1)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- source.Run(ctx, func(s *model.Snapshot) {
+			mu.Lock()
+			latest = s
+			mu.Unlock()
+			select {
+			case arrived <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	defer func() { cancel(); <-ended }()
+	wait := func(ok func(*model.Snapshot) bool) error {
+		for deadline := time.After(time.Minute); ; {
+			mu.Lock()
+			s := latest
+			mu.Unlock()
+			if s != nil && ok(s) {
+				return nil
+			}
+			select {
+			case <-arrived:
+			case <-deadline:
+				return fmt.Errorf("a policy was not delivered: %q", source.Problems())
+			}
+		}
+	}
+	if err := wait(func(s *model.Snapshot) bool { return s.Policies.Len() >= policies && s.Pods.Len() >= pods }); err != nil {
+		return err
+	}
+	var took []time.Duration
+	for i := range 100 {
+		port := 20_000 + i
+		began := time.Now()
+		if err := b.setPolicy(ctx, "delivered", object{"podSelector": object{}, "ingress": []any{object{"ports": []any{object{"port": int64(port)}}}}}); err != nil {
+			return err
+		}
+		err := wait(func(s *model.Snapshot) bool {
+			p, ok := s.Policies.Get(model.Origin{Kind: "NetworkPolicy", Namespace: namespaceName(0), Name: "delivered"})
+			return ok && int(p.Rules[model.Ingress][0].Ports[0].First) == port
+		})
+		if err != nil {
+			return err
+		}
+		took = append(took, time.Since(began))
+	}
+	return b.putTimes("policy written to snapshot delivered", took, 0, 0)
+}
