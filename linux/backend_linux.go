@@ -36,7 +36,8 @@ type Backend struct {
 	// usage is what was last noted of the maps, for Counters.
 	usage atomic.Pointer[map[string]dataplane.MapUsage]
 	// swept is when the last walk through the flows ended.
-	swept time.Time
+	swept   time.Time
+	uplinks *uplinks
 }
 
 var _ dataplane.Backend = (*Backend)(nil)
@@ -63,6 +64,9 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	}
 	if err == nil {
 		err = b.renewClassifiers()
+	}
+	if err == nil {
+		b.uplinks, err = newUplinks(b)
 	}
 	if err != nil {
 		b.path.Close()
@@ -301,7 +305,7 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 			return nil, fmt.Errorf("write policy: %w", err)
 		}
 	}
-	return nil, b.applyRoutes(s)
+	return b.uplinks.apply(s.Deny), b.applyRoutes(s)
 }
 
 // applyRoutes makes the node forward, and reach the pods of other nodes by
@@ -357,11 +361,11 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	if usage := b.usage.Load(); usage != nil {
 		c.Maps = *usage
 	}
-	return c, nil
+	return c, b.uplinks.count(&c)
 }
 
 // Close implements dataplane.Backend.
-func (b *Backend) Close() error { return b.path.Close() }
+func (b *Backend) Close() error { return errors.Join(b.uplinks.close(), b.path.Close()) }
 
 func (b *Backend) mtu() int {
 	if b.cfg.MTU != 0 {

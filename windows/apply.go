@@ -30,6 +30,7 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 	}
 	have := b.read(n, list)
 	lowering := acl.Lower(have.only(s), b.options, b.Features().Platform)
+	lowering.Unsupported = append(lowering.Unsupported, b.undenied(s.Deny)...)
 	for id := range have.endpoints {
 		if _, named := s.Endpoints[id]; !named {
 			lowering.Lists[id] = acl.DenyAll()

@@ -40,6 +40,8 @@ type options struct {
 	uplink     string         // Linux
 	mtu        int            // Linux
 	mapEntries map[string]int // Linux
+	xdp        string         // Linux
+	neverDeny  []string       // Linux
 
 	hnsNetwork   string   // Windows
 	hnsMode      string   // Windows
@@ -50,11 +52,12 @@ type options struct {
 
 	// The lists of ranges, parsed by check.
 	prefixes, cluster, services []netip.Prefix
+	spared                      []netip.Addr
 }
 
 // linuxOnly and windowsOnly are the flags that mean something there only.
 var (
-	linuxOnly   = []string{"bpffs", "uplink", "mtu", "map-entries"}
+	linuxOnly   = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny"}
 	windowsOnly = []string{"hns-network", "hns-mode", "cluster-cidr", "service-cidr", "windows-service"}
 )
 
@@ -82,6 +85,8 @@ func (o *options) register(f *pflag.FlagSet) {
 	for _, l := range o.limitFlags() {
 		f.IntVar(l.value, "limit-"+l.name, *l.value, "most "+l.help+"; what finds no place is denied and reported")
 	}
+	f.StringVar(&o.xdp, "xdp-devices", "auto", "Linux: devices that drop what deny lists name: their names, separated by commas; auto: those of the default routes, while there are lists; off")
+	f.StringArrayVar(&o.neverDeny, "never-deny", nil, "Linux: address that no deny list concerns, such as the API server's; those of nodes need not be named (repeatable)")
 	f.StringVar(&o.hnsNetwork, "hns-network", "isthmus", "Windows: name of the HNS network")
 	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
 	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; beyond it pods go by their node's address (repeatable; without it nowhere)")
@@ -133,6 +138,14 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	}
 	if o.quarantine < 0 {
 		wrong("--quarantine %s: give 0 or more", o.quarantine)
+	}
+	for _, s := range o.neverDeny {
+		a, err := netip.ParseAddr(s)
+		if err != nil || a.Zone() != "" || a.Is4In6() {
+			wrong("--never-deny %q: give an IPv4 or IPv6 address", s)
+			continue
+		}
+		o.spared = append(o.spared, a)
 	}
 	if o.hnsMode != "l2bridge" && o.hnsMode != "overlay" {
 		wrong("--hns-mode %q: give l2bridge or overlay", o.hnsMode)

@@ -24,7 +24,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	if step == nil {
 		step = func(name string) { log.Debug("step", "name", name) }
 	}
-	source, err := newSource(o, log)
+	source, err := newSource(ctx, o, log)
 	if err != nil {
 		return err
 	}
@@ -69,12 +69,30 @@ func (e env) serve(ctx context.Context, o *options) error {
 	return err
 }
 
-func newSource(o *options, log *slog.Logger) (kube.Source, error) {
+// newSource opens the source of snapshots. The addresses of an API server are
+// noted: no deny list may cut it off.
+func newSource(ctx context.Context, o *options, log *slog.Logger) (kube.Source, error) {
 	if o.manifests != "" {
 		return kube.NewDirectory(kube.DefaultDirectoryConfig(o.manifests), log)
 	}
-	return kube.NewAPIServer(kube.DefaultAPIConfig(o.kubeconfig), log)
+	api, err := kube.NewAPIServer(kube.DefaultAPIConfig(o.kubeconfig), log)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", api.Host())
+	if err != nil {
+		log.Warn("the API server's addresses are not known; if deny lists might name them, give --never-deny", "host", api.Host(), "error", err)
+	}
+	for _, a := range addresses {
+		o.spared = append(o.spared, a.Unmap().WithZone(""))
+	}
+	return api, nil
 }
+
+// lookupTimeout bounds the look-up of the API server's name at the start.
+const lookupTimeout = 2 * time.Second
 
 // service runs until its context is done; it returns earlier only if it cannot
 // go on.

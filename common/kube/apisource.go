@@ -74,6 +74,7 @@ func (c APIConfig) Validate() error {
 type APIServer struct {
 	cfg     APIConfig
 	log     *slog.Logger
+	host    string
 	core    rest.Interface
 	network rest.Interface
 	custom  dynamic.Interface
@@ -124,6 +125,9 @@ func restConfig(cfg APIConfig) (*rest.Config, error) {
 func newAPIServer(cfg APIConfig, config *rest.Config, log *slog.Logger) (*APIServer, error) {
 	a := &APIServer{cfg: cfg, log: log, wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string)}
 	config = rest.CopyConfig(config)
+	if u, _, err := rest.DefaultServerUrlFor(config); err == nil {
+		a.host = u.Hostname()
+	}
 	config.UserAgent = cfg.UserAgent
 	// A handful of watches need no throttle of their own; the API server has one.
 	config.QPS = -1
@@ -187,6 +191,10 @@ func (a *APIServer) Run(ctx context.Context, publish func(*model.Snapshot)) erro
 		}
 	}
 }
+
+// Host is the name or address under which the API server is reached; empty if it
+// is not known.
+func (a *APIServer) Host() string { return a.host }
 
 // Problems implements Source.
 func (a *APIServer) Problems() []string {
