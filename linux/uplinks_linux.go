@@ -169,7 +169,7 @@ func (u *uplinks) settle(own []netip.Addr) error {
 		return u.leave()
 	}
 	if u.filter == nil {
-		f, err := xdp.Open(u.pins)
+		f, err := xdp.Open(u.pins, u.backend.path.Shared())
 		if err != nil {
 			return err
 		}

@@ -297,7 +297,15 @@ func TestNamedDevices(t *testing.T) {
 	if l.mode("lo") != "none" || l.mode("eth0") != "native" {
 		t.Errorf("lo %s, eth0 %s", l.mode("lo"), l.mode("eth0"))
 	}
-	l.must(l.node.Do(func() error { // the device is made anew
+	// What policy denies is denied there already, and counted as ever.
+	l.apply(isolate("web", model.Ingress, accept(pods("web"))))
+	before := l.status().Verdicts[model.Ingress][model.Deny]
+	l.denied(l.outside, "tcp", podIPs(11)[0].String(), 80)
+	l.denied(l.outside, "tcp", podIPs(11)[1].String(), 80)
+	if after := l.status().Verdicts[model.Ingress][model.Deny]; after < before+2 {
+		t.Errorf("refused flows went from %d to %d", before, after)
+	}
+	l.must(l.node.Do(func() error { // the device goes
 		eth0, err := netlink.LinkByName("eth0")
 		if err == nil {
 			err = netlink.LinkDel(eth0)

@@ -23,6 +23,44 @@ type XdpAddr6 struct {
 	Addr [16]uint8
 }
 
+type XdpAttachment struct {
+	_       structs.HostLayout
+	Mac     [6]uint8
+	HostMac [6]uint8
+	Ifindex uint32
+}
+
+type XdpConn struct {
+	_           structs.HostLayout
+	Seen        uint32
+	State       uint8
+	Side        [2]uint8
+	Flags       uint8
+	Epoch       [2]uint32
+	Packets     [2]uint64
+	Bytes       [2]uint64
+	Slot        [2]uint16
+	BackendPort uint16
+	Pad         uint16
+	Backend     [16]uint8
+}
+
+type XdpConnKey4 struct {
+	_        structs.HostLayout
+	Addr     [2][4]uint8
+	Port     [2]uint16
+	Protocol uint8
+	Pad      [3]uint8
+}
+
+type XdpConnKey6 struct {
+	_        structs.HostLayout
+	Addr     [2][16]uint8
+	Port     [2]uint16
+	Protocol uint8
+	Pad      [3]uint8
+}
+
 type XdpCounter struct {
 	_       structs.HostLayout
 	Packets uint64
@@ -32,6 +70,45 @@ type XdpCounter struct {
 type XdpDenyEntry struct {
 	_      structs.HostLayout
 	Action uint32
+}
+
+type XdpEndpoint struct {
+	_       structs.HostLayout
+	Ip4     [4]uint8
+	Ip6     [16]uint8
+	Mac     [6]uint8
+	HostMac [6]uint8
+	Slot    uint32
+}
+
+type XdpFragment struct {
+	_       structs.HostLayout
+	SrcPort uint16
+	DstPort uint16
+}
+
+type XdpFragmentKey struct {
+	_        structs.HostLayout
+	Src      [16]uint8
+	Dst      [16]uint8
+	Id       uint32
+	Protocol uint8
+	Pad      [3]uint8
+}
+
+type XdpIfindex struct {
+	_       structs.HostLayout
+	Ifindex uint32
+}
+
+type XdpPeerClass struct {
+	_     structs.HostLayout
+	Class uint32
+}
+
+type XdpPortClass struct {
+	_     structs.HostLayout
+	Class uint16
 }
 
 type XdpPrefix4 struct {
@@ -46,22 +123,76 @@ type XdpPrefix6 struct {
 	Addr [16]uint8
 }
 
+type XdpRow struct {
+	_     structs.HostLayout
+	Allow [16]uint64
+}
+
 type XdpSieve struct {
 	_        structs.HostLayout
 	Singles  uint64
 	Prefixes uint64
 }
 
+type XdpSlot struct {
+	_     structs.HostLayout
+	Table uint32
+	Epoch uint32
+}
+
+type XdpSlotIndex struct {
+	_    structs.HostLayout
+	Slot uint32
+}
+
+type XdpTableId struct {
+	_  structs.HostLayout
+	Id [16]uint8
+}
+
+type XdpTableNumber struct {
+	_     structs.HostLayout
+	Table uint32
+}
+
+type XdpVerdictKey struct {
+	_     structs.HostLayout
+	Table uint32
+	Peer  uint32
+}
+
+type XdpVerdictRow struct {
+	_   structs.HostLayout
+	Row uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	XdpMapAttachments   = "attachments"
+	XdpMapConns4        = "conns4"
+	XdpMapConns6        = "conns6"
+	XdpMapCounters      = "counters"
 	XdpMapDeny4         = "deny4"
 	XdpMapDeny6         = "deny6"
 	XdpMapDenyPrefixes4 = "deny_prefixes4"
 	XdpMapDenyPrefixes6 = "deny_prefixes6"
 	XdpMapDenySieve4    = "deny_sieve4"
 	XdpMapDenySieve6    = "deny_sieve6"
+	XdpMapEndpoints     = "endpoints"
+	XdpMapFragments     = "fragments"
+	XdpMapLocals4       = "locals4"
+	XdpMapLocals6       = "locals6"
+	XdpMapPeers4        = "peers4"
+	XdpMapPeers6        = "peers6"
+	XdpMapPorts         = "ports"
+	XdpMapPrefixes4     = "prefixes4"
+	XdpMapPrefixes6     = "prefixes6"
+	XdpMapRows          = "rows"
+	XdpMapSlots         = "slots"
+	XdpMapTables        = "tables"
+	XdpMapVerdicts      = "verdicts"
 	XdpMapXdpCounters   = "xdp_counters"
 	XdpProgUplink       = "uplink"
 )
@@ -115,12 +246,29 @@ type XdpProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type XdpMapSpecs struct {
+	Attachments   *ebpf.MapSpec `ebpf:"attachments"`
+	Conns4        *ebpf.MapSpec `ebpf:"conns4"`
+	Conns6        *ebpf.MapSpec `ebpf:"conns6"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
 	Deny4         *ebpf.MapSpec `ebpf:"deny4"`
 	Deny6         *ebpf.MapSpec `ebpf:"deny6"`
 	DenyPrefixes4 *ebpf.MapSpec `ebpf:"deny_prefixes4"`
 	DenyPrefixes6 *ebpf.MapSpec `ebpf:"deny_prefixes6"`
 	DenySieve4    *ebpf.MapSpec `ebpf:"deny_sieve4"`
 	DenySieve6    *ebpf.MapSpec `ebpf:"deny_sieve6"`
+	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
+	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
+	Locals4       *ebpf.MapSpec `ebpf:"locals4"`
+	Locals6       *ebpf.MapSpec `ebpf:"locals6"`
+	Peers4        *ebpf.MapSpec `ebpf:"peers4"`
+	Peers6        *ebpf.MapSpec `ebpf:"peers6"`
+	Ports         *ebpf.MapSpec `ebpf:"ports"`
+	Prefixes4     *ebpf.MapSpec `ebpf:"prefixes4"`
+	Prefixes6     *ebpf.MapSpec `ebpf:"prefixes6"`
+	Rows          *ebpf.MapSpec `ebpf:"rows"`
+	Slots         *ebpf.MapSpec `ebpf:"slots"`
+	Tables        *ebpf.MapSpec `ebpf:"tables"`
+	Verdicts      *ebpf.MapSpec `ebpf:"verdicts"`
 	XdpCounters   *ebpf.MapSpec `ebpf:"xdp_counters"`
 }
 
@@ -150,23 +298,57 @@ func (o *XdpObjects) Close() error {
 //
 // It can be passed to LoadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XdpMaps struct {
+	Attachments   *ebpf.Map `ebpf:"attachments"`
+	Conns4        *ebpf.Map `ebpf:"conns4"`
+	Conns6        *ebpf.Map `ebpf:"conns6"`
+	Counters      *ebpf.Map `ebpf:"counters"`
 	Deny4         *ebpf.Map `ebpf:"deny4"`
 	Deny6         *ebpf.Map `ebpf:"deny6"`
 	DenyPrefixes4 *ebpf.Map `ebpf:"deny_prefixes4"`
 	DenyPrefixes6 *ebpf.Map `ebpf:"deny_prefixes6"`
 	DenySieve4    *ebpf.Map `ebpf:"deny_sieve4"`
 	DenySieve6    *ebpf.Map `ebpf:"deny_sieve6"`
+	Endpoints     *ebpf.Map `ebpf:"endpoints"`
+	Fragments     *ebpf.Map `ebpf:"fragments"`
+	Locals4       *ebpf.Map `ebpf:"locals4"`
+	Locals6       *ebpf.Map `ebpf:"locals6"`
+	Peers4        *ebpf.Map `ebpf:"peers4"`
+	Peers6        *ebpf.Map `ebpf:"peers6"`
+	Ports         *ebpf.Map `ebpf:"ports"`
+	Prefixes4     *ebpf.Map `ebpf:"prefixes4"`
+	Prefixes6     *ebpf.Map `ebpf:"prefixes6"`
+	Rows          *ebpf.Map `ebpf:"rows"`
+	Slots         *ebpf.Map `ebpf:"slots"`
+	Tables        *ebpf.Map `ebpf:"tables"`
+	Verdicts      *ebpf.Map `ebpf:"verdicts"`
 	XdpCounters   *ebpf.Map `ebpf:"xdp_counters"`
 }
 
 func (m *XdpMaps) Close() error {
 	return _XdpClose(
+		m.Attachments,
+		m.Conns4,
+		m.Conns6,
+		m.Counters,
 		m.Deny4,
 		m.Deny6,
 		m.DenyPrefixes4,
 		m.DenyPrefixes6,
 		m.DenySieve4,
 		m.DenySieve6,
+		m.Endpoints,
+		m.Fragments,
+		m.Locals4,
+		m.Locals6,
+		m.Peers4,
+		m.Peers6,
+		m.Ports,
+		m.Prefixes4,
+		m.Prefixes6,
+		m.Rows,
+		m.Slots,
+		m.Tables,
+		m.Verdicts,
 		m.XdpCounters,
 	)
 }

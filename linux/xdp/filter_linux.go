@@ -38,14 +38,15 @@ type Filter struct {
 }
 
 // Open loads the program with the maps that are pinned in the directory
-// pins, which exists, or with new ones. Links are in a directory beside it.
-// What is attached goes on as it is until Attach.
-func Open(pins string) (*Filter, error) {
+// pins, which exists, or with new ones; pods are the maps of the pods' programs,
+// by name. Links are in a directory beside it. What is attached goes on as it is
+// until Attach.
+func Open(pins string, pods map[string]*ebpf.Map) (*Filter, error) {
 	f := &Filter{links: Links(pins)}
 	if err := os.MkdirAll(f.links, 0o700); err != nil {
 		return nil, fmt.Errorf("create directory of links %s: %w", f.links, err)
 	}
-	if err := f.load(&ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}); err != nil {
+	if err := f.load(pins, pods); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -55,23 +56,28 @@ func Open(pins string) (*Filter, error) {
 // version of the layout as the maps do.
 func Links(pins string) string { return filepath.Join(filepath.Dir(pins), "xdp") }
 
-// OpenSandbox loads the program with maps of its own that go with Close.
-// Nothing is pinned.
-func OpenSandbox() (*Filter, error) {
+// OpenSandbox loads the program with a deny list of its own that goes with
+// Close, and the given maps of pods. Nothing is pinned.
+func OpenSandbox(pods map[string]*ebpf.Map) (*Filter, error) {
 	f := &Filter{}
-	if err := f.load(nil); err != nil {
+	if err := f.load("", pods); err != nil {
 		return nil, err
 	}
 	return f, nil
 }
 
-func (f *Filter) load(opts *ebpf.CollectionOptions) error {
+func (f *Filter) load(pins string, pods map[string]*ebpf.Map) error {
 	spec, err := bpfobj.LoadXdp()
 	if err != nil {
 		return fmt.Errorf("read the embedded program: %w", err)
 	}
-	if opts == nil {
-		for _, m := range spec.Maps {
+	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}, MapReplacements: make(map[string]*ebpf.Map)}
+	for name, m := range spec.Maps {
+		if shared, ok := pods[name]; ok {
+			m.MaxEntries = shared.MaxEntries() // the loader of pods decides
+			opts.MapReplacements[name] = shared
+		}
+		if pins == "" {
 			m.Pinning = ebpf.PinNone
 		}
 	}

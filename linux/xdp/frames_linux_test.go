@@ -19,6 +19,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/xdp"
 )
 
@@ -39,13 +40,24 @@ func needsRoot(t *testing.T) {
 
 func sandbox(t *testing.T) *xdp.Filter {
 	t.Helper()
+	f, _ := sandboxWithPods(t)
+	return f
+}
+
+func sandboxWithPods(t *testing.T) (*xdp.Filter, *loader.DataPath) {
+	t.Helper()
 	needsRoot(t)
-	f, err := xdp.OpenSandbox()
+	pods, err := loader.OpenSandbox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pods.Close() })
+	f, err := xdp.OpenSandbox(pods.Shared())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	return f
+	return f, pods
 }
 
 func denySet(t *testing.T, entries ...string) *model.DenySet {
