@@ -41,6 +41,7 @@ type Backend struct {
 	// routed is what the routes were last set for, and when.
 	routed   *model.State
 	routedAt time.Time
+	uplinks  *uplinks
 }
 
 var _ dataplane.Backend = (*Backend)(nil)
@@ -67,6 +68,9 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	}
 	if err == nil {
 		err = b.renewClassifiers()
+	}
+	if err == nil {
+		b.uplinks, err = newUplinks(b)
 	}
 	if err != nil {
 		b.path.Close()
@@ -305,7 +309,7 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 			return nil, fmt.Errorf("write policy: %w", err)
 		}
 	}
-	return nil, b.applyRoutes(s)
+	return b.uplinks.apply(s.Deny), b.applyRoutes(s)
 }
 
 // routesHold is how long routes are taken to be as they were set: a pod that
@@ -378,11 +382,11 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	if usage := b.usage.Load(); usage != nil {
 		c.Maps = *usage
 	}
-	return c, nil
+	return c, b.uplinks.count(&c)
 }
 
 // Close implements dataplane.Backend.
-func (b *Backend) Close() error { return b.path.Close() }
+func (b *Backend) Close() error { return errors.Join(b.uplinks.close(), b.path.Close()) }
 
 func (b *Backend) mtu() int {
 	if b.cfg.MTU != 0 {

@@ -5,6 +5,7 @@ package linux
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -24,6 +25,10 @@ type Config struct {
 	Uplink string
 	// MTU is that of pods' interfaces; 0 means the uplink's.
 	MTU int
+	// XDP says which devices drop what deny lists name.
+	XDP XDPDevices
+	// NeverDeny are addresses that no deny list concerns, beside those of nodes.
+	NeverDeny []netip.Addr
 	// Timeouts of idle flows.
 	Timeouts loader.Timeouts
 	// MapEntries are the sizes of maps that should not have their standard size.
@@ -34,7 +39,7 @@ type Config struct {
 
 // Defaults returns the configuration of an ordinary node.
 func Defaults() Config {
-	return Config{BPFFS: "/sys/fs/bpf/isthmus", Timeouts: loader.DefaultTimeouts()}
+	return Config{BPFFS: "/sys/fs/bpf/isthmus", XDP: XDPDevices{Auto: true}, Timeouts: loader.DefaultTimeouts()}
 }
 
 // Validate reports everything that is wrong with the configuration.

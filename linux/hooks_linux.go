@@ -54,8 +54,9 @@ func (b *Backend) policed(name string, index int) (bool, error) {
 
 // Idle implements dataplane.Backend: it moves the programs of one endpoint to
 // tcx links, which keeps the kernel's network lock for some 30 ms, or takes out
-// some flows that have expired.
+// some flows that have expired. In passing it looks after the uplinks.
 func (b *Backend) Idle(context.Context) (more bool, err error) {
+	b.uplinks.tend()
 	if !b.tcx || len(b.specs) == len(b.linked) {
 		return b.sweepFlows()
 	}

@@ -39,6 +39,11 @@ type lab struct {
 	cluster *model.Snapshot
 	state   *model.State
 	local   map[model.EndpointID]policy.Endpoint
+	// xdp are the devices of the XDP program, deny the lists that apply puts in
+	// force with the policies, refused what was not enforced as asked.
+	xdp     linux.XDPDevices
+	deny    []*model.DenyList
+	refused []model.Unsupported
 }
 
 const (
@@ -142,6 +147,7 @@ func (l *lab) start() {
 		cfg := linux.Defaults()
 		cfg.BPFFS = l.bpffs
 		cfg.Uplink = "eth0"
+		cfg.XDP = l.xdp
 		var err error
 		l.backend, err = linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
 		return err
@@ -195,6 +201,11 @@ func (l *lab) tryApply(policies ...*model.Policy) error {
 		pods = append(pods, &model.Pod{PodID: e.Pod, Node: "node", IPs: e.IPs, Labels: model.MakeLabels(map[string]string{"name": e.Pod.Name})})
 	}
 	l.cluster = model.MakeSnapshot(nil, []*model.Node{node}, pods, policies)
+	lists := make(map[string]*model.DenyList)
+	for _, list := range l.deny {
+		lists[list.Name] = list
+	}
+	l.cluster.DenyLists = model.MakeMap(lists)
 	return l.node.Do(func() error {
 		previous, err := l.backend.InForce(context.Background())
 		if err != nil {
@@ -204,7 +215,7 @@ func (l *lab) tryApply(policies ...*model.Policy) error {
 			previous = l.state
 		}
 		l.state, _ = policy.Compile(policy.Input{Snapshot: l.cluster, Node: "node", Endpoints: l.local, Previous: previous})
-		_, err = l.backend.Apply(context.Background(), l.state)
+		l.refused, err = l.backend.Apply(context.Background(), l.state)
 		return err
 	})
 }

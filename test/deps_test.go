@@ -80,7 +80,7 @@ var rules = []rule{
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/vishvananda/netlink"}, except: []string{"linux/link"},
 		reason: "linux/link is the only door to netlink"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/cilium/ebpf"},
-		except: []string{"linux/bpfobj", "linux/loader"}, reason: "the kernel's BPF is reached through the loader"},
+		except: []string{"linux/bpfobj", "linux/loader", "linux/xdp"}, reason: "the kernel's BPF is reached through the loaders"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{module + "test"}, reason: "the product does not import tests"},
 }
 

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -18,6 +19,11 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	cfg.BPFFS, cfg.Uplink, cfg.MTU, cfg.Step = o.bpffs, o.uplink, o.mtu, step
 	cfg.MapEntries = o.mapEntries
 	return opener{open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
+		var err error
+		if cfg.XDP, err = linux.ParseXDPDevices(o.xdp); err != nil {
+			return nil, fmt.Errorf("--xdp-devices %w", err)
+		}
+		cfg.NeverDeny = o.spared
 		return linux.New(ctx, cfg, log)
 	}}
 }

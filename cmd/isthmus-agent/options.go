@@ -42,6 +42,8 @@ type options struct {
 	uplink     string         // Linux
 	mtu        int            // Linux
 	mapEntries map[string]int // Linux
+	xdp        string         // Linux
+	neverDeny  []string       // Linux
 
 	hnsNetwork   string   // Windows
 	hnsMode      string   // Windows
@@ -53,6 +55,7 @@ type options struct {
 
 	// The lists of ranges, parsed by check.
 	prefixes, cluster, services []netip.Prefix
+	spared                      []netip.Addr
 }
 
 // reportNone is what --report takes alone, reports all that it takes.
@@ -62,7 +65,7 @@ var reports = []string{"conditions", "events", "node", reportNone}
 
 // linuxOnly and windowsOnly are the flags that mean something there only.
 var (
-	linuxOnly   = []string{"bpffs", "uplink", "mtu", "map-entries"}
+	linuxOnly   = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny"}
 	windowsOnly = []string{"hns-network", "hns-mode", "hns-timeout", "cluster-cidr", "service-cidr", "windows-service"}
 )
 
@@ -93,6 +96,8 @@ func (o *options) register(f *pflag.FlagSet) {
 	for _, l := range o.limitFlags() {
 		f.IntVar(l.value, "limit-"+l.name, *l.value, "most "+l.help+"; what finds no place is denied and reported")
 	}
+	f.StringVar(&o.xdp, "xdp-devices", "auto", "Linux: devices that drop what deny lists name: their names, separated by commas; auto: those of the default routes, while there are lists; off")
+	f.StringArrayVar(&o.neverDeny, "never-deny", nil, "Linux: address that no deny list concerns, such as the API server's; those of nodes need not be named (repeatable)")
 	f.StringVar(&o.hnsNetwork, "hns-network", "isthmus", "Windows: name of the HNS network")
 	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
 	f.DurationVar(&o.hnsTimeout, "hns-timeout", 2*time.Minute, "Windows: how long one call to HNS may take before it is given up")
@@ -154,6 +159,14 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	}
 	if o.audit < 0 {
 		wrong("--audit-interval %s: give 0 or more", o.audit)
+	}
+	for _, s := range o.neverDeny {
+		a, err := netip.ParseAddr(s)
+		if err != nil || a.Zone() != "" || a.Is4In6() {
+			wrong("--never-deny %q: give an IPv4 or IPv6 address", s)
+			continue
+		}
+		o.spared = append(o.spared, a)
 	}
 	if o.hnsMode != "l2bridge" && o.hnsMode != "overlay" {
 		wrong("--hns-mode %q: give l2bridge or overlay", o.hnsMode)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"time"
@@ -27,7 +28,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	if step == nil {
 		step = func(name string) { log.Debug("step", "name", name) }
 	}
-	source, reporter, err := newSource(o, log)
+	source, reporter, err := newSource(ctx, o, log)
 	if err != nil {
 		return err
 	}
@@ -79,21 +80,43 @@ func (e env) serve(ctx context.Context, o *options) error {
 }
 
 // newSource makes the source of snapshots, and what reports back to it unless
-// that is not wanted.
-func newSource(o *options, log *slog.Logger) (kube.Source, *kube.Reporter, error) {
+// that is not wanted. The addresses of an API server are noted: no deny list may
+// cut it off.
+func newSource(ctx context.Context, o *options, log *slog.Logger) (kube.Source, *kube.Reporter, error) {
 	if o.manifests != "" {
 		source, err := kube.NewDirectory(kube.DefaultDirectoryConfig(o.manifests), log)
 		return source, nil, err
 	}
 	source, err := kube.NewAPIServer(kube.DefaultAPIConfig(o.kubeconfig), log)
-	if err != nil || slices.Contains(o.report, reportNone) {
-		return source, nil, err
+	if err != nil {
+		return nil, nil, err
+	}
+	o.spared = append(o.spared, addressesOf(ctx, source.Host(), log)...)
+	if slices.Contains(o.report, reportNone) {
+		return source, nil, nil
 	}
 	cfg := kube.DefaultReporterConfig(o.nodeName)
 	cfg.Conditions, cfg.Events, cfg.NodeCondition = slices.Contains(o.report, "conditions"), slices.Contains(o.report, "events"), slices.Contains(o.report, "node")
 	reporter, err := kube.NewReporter(cfg, source, log)
 	return source, reporter, err
 }
+
+// addressesOf looks an API server's name up.
+func addressesOf(ctx context.Context, host string, log *slog.Logger) []netip.Addr {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		log.Warn("the API server's addresses are not known; if deny lists might name them, give --never-deny", "host", host, "error", err)
+	}
+	for i, a := range found {
+		found[i] = a.Unmap().WithZone("")
+	}
+	return found
+}
+
+// lookupTimeout bounds the look-up of the API server's name at the start.
+const lookupTimeout = 2 * time.Second
 
 // service runs until its context is done; it returns earlier only if it cannot
 // go on.

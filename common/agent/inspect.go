@@ -46,6 +46,11 @@ func (s *inspectServer) GetNode(ctx context.Context, _ *cniapi.GetNodeRequest) (
 		return r, nil
 	}
 	r.IngressAllowed, r.IngressDenied = n.Verdicts[model.Ingress][model.Allow], n.Verdicts[model.Ingress][model.Deny]
+	r.DeniedIpv4, r.DeniedIpv6 = uint32(n.Deny.Entries[0]), uint32(n.Deny.Entries[1])
+	for _, d := range n.Deny.Devices {
+		r.DenyDevices = append(r.DenyDevices, &cniapi.DenyDevice{Name: d.Name, Mode: d.Mode})
+	}
+	r.Problems = append(r.Problems, n.Deny.Problems...)
 	r.EgressAllowed, r.EgressDenied = n.Verdicts[model.Egress][model.Allow], n.Verdicts[model.Egress][model.Deny]
 	return r, nil
 }

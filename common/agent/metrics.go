@@ -71,7 +71,7 @@ func (m *metrics) served(command string, began time.Time, err error) {
 type viewCollector struct {
 	agent *Agent
 	build, ready, endpoints, problems, applied, addresses,
-	unsupported, objects, verdicts, drops, entries, capacity *prometheus.Desc
+	unsupported, objects, verdicts, drops, entries, capacity, denied, denyDevices *prometheus.Desc
 }
 
 func newViewCollector(a *Agent) *viewCollector {
@@ -92,12 +92,15 @@ func newViewCollector(a *Agent) *viewCollector {
 		drops:       desc("drops_total", "Packets dropped for other reasons than a policy.", "reason"),
 		entries:     desc("map_entries", "Entries of the data path's maps, as last counted.", "map"),
 		capacity:    desc("map_capacity", "Entries that the data path's maps hold.", "map"),
+		denied:      desc("deny_list_entries", "Entries of deny lists that are in force.", "family"),
+		denyDevices: desc("deny_list_device", "Always 1; an uplink that drops what deny lists name, in its driver (native) or in the kernel's stack (generic).", "device", "mode"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *viewCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.applied, c.addresses, c.unsupported, c.objects, c.verdicts, c.drops, c.entries, c.capacity} {
+	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.applied, c.addresses, c.unsupported,
+		c.objects, c.verdicts, c.drops, c.entries, c.capacity, c.denied, c.denyDevices} {
 		ch <- d
 	}
 }
@@ -134,6 +137,7 @@ func (c *viewCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.objects, float64(v.nodes), "node")
 	gauge(c.objects, float64(v.pods), "pod")
 	gauge(c.objects, float64(v.policies), "policy")
+	gauge(c.objects, float64(v.denyLists), "denylist")
 	c.collectCounters(v, ch)
 }
 
@@ -159,6 +163,12 @@ func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
 	for name, u := range n.Maps {
 		ch <- prometheus.MustNewConstMetric(c.entries, prometheus.GaugeValue, float64(u.Entries), name)
 		ch <- prometheus.MustNewConstMetric(c.capacity, prometheus.GaugeValue, float64(u.Capacity), name)
+	}
+	for i, family := range []string{"ipv4", "ipv6"} {
+		ch <- prometheus.MustNewConstMetric(c.denied, prometheus.GaugeValue, float64(n.Deny.Entries[i]), family)
+	}
+	for _, d := range n.Deny.Devices {
+		ch <- prometheus.MustNewConstMetric(c.denyDevices, prometheus.GaugeValue, 1, d.Name, d.Mode)
 	}
 }
 

@@ -35,6 +35,7 @@ type view struct {
 
 	endpoints                         int
 	namespaces, nodes, pods, policies int
+	denyLists                         int
 	tables, peerClasses, portClasses  int
 	appliedAt                         time.Time
 	unsupported                       []model.Unsupported
@@ -55,6 +56,7 @@ func (l *loop) publish() {
 	}
 	if s := l.snapshot; s != nil {
 		v.namespaces, v.nodes, v.pods, v.policies = s.Namespaces.Len(), s.Nodes.Len(), s.Pods.Len(), s.Policies.Len()
+		v.denyLists = s.DenyLists.Len()
 	}
 	if s := l.enforced.inForce; s != nil {
 		v.tables, v.peerClasses, v.portClasses = len(s.Tables), len(s.PeerClasses), len(s.PortClasses)

@@ -718,7 +718,11 @@ type GetNodeResponse struct {
 	EgressAllowed  uint64 `protobuf:"varint,17,opt,name=egress_allowed,json=egressAllowed,proto3" json:"egress_allowed,omitempty"`
 	EgressDenied   uint64 `protobuf:"varint,18,opt,name=egress_denied,json=egressDenied,proto3" json:"egress_denied,omitempty"`
 	// What is enforced more strictly than asked, or refused; one a line.
-	Unsupported   []string `protobuf:"bytes,19,rep,name=unsupported,proto3" json:"unsupported,omitempty"`
+	Unsupported []string `protobuf:"bytes,19,rep,name=unsupported,proto3" json:"unsupported,omitempty"`
+	// Entries of deny lists that are in force.
+	DeniedIpv4    uint32        `protobuf:"varint,20,opt,name=denied_ipv4,json=deniedIpv4,proto3" json:"denied_ipv4,omitempty"`
+	DeniedIpv6    uint32        `protobuf:"varint,21,opt,name=denied_ipv6,json=deniedIpv6,proto3" json:"denied_ipv6,omitempty"`
+	DenyDevices   []*DenyDevice `protobuf:"bytes,22,rep,name=deny_devices,json=denyDevices,proto3" json:"deny_devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -886,6 +890,81 @@ func (x *GetNodeResponse) GetUnsupported() []string {
 	return nil
 }
 
+func (x *GetNodeResponse) GetDeniedIpv4() uint32 {
+	if x != nil {
+		return x.DeniedIpv4
+	}
+	return 0
+}
+
+func (x *GetNodeResponse) GetDeniedIpv6() uint32 {
+	if x != nil {
+		return x.DeniedIpv6
+	}
+	return 0
+}
+
+func (x *GetNodeResponse) GetDenyDevices() []*DenyDevice {
+	if x != nil {
+		return x.DenyDevices
+	}
+	return nil
+}
+
+// DenyDevice is an uplink that drops what deny lists name.
+type DenyDevice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// native: in the driver; generic: in the kernel's stack.
+	Mode          string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DenyDevice) Reset() {
+	*x = DenyDevice{}
+	mi := &file_isthmus_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DenyDevice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DenyDevice) ProtoMessage() {}
+
+func (x *DenyDevice) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DenyDevice.ProtoReflect.Descriptor instead.
+func (*DenyDevice) Descriptor() ([]byte, []int) {
+	return file_isthmus_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DenyDevice) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DenyDevice) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
 type ListEndpointsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -894,7 +973,7 @@ type ListEndpointsRequest struct {
 
 func (x *ListEndpointsRequest) Reset() {
 	*x = ListEndpointsRequest{}
-	mi := &file_isthmus_proto_msgTypes[14]
+	mi := &file_isthmus_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -906,7 +985,7 @@ func (x *ListEndpointsRequest) String() string {
 func (*ListEndpointsRequest) ProtoMessage() {}
 
 func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[14]
+	mi := &file_isthmus_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -919,7 +998,7 @@ func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListEndpointsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{14}
+	return file_isthmus_proto_rawDescGZIP(), []int{15}
 }
 
 type ListEndpointsResponse struct {
@@ -931,7 +1010,7 @@ type ListEndpointsResponse struct {
 
 func (x *ListEndpointsResponse) Reset() {
 	*x = ListEndpointsResponse{}
-	mi := &file_isthmus_proto_msgTypes[15]
+	mi := &file_isthmus_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1022,7 @@ func (x *ListEndpointsResponse) String() string {
 func (*ListEndpointsResponse) ProtoMessage() {}
 
 func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[15]
+	mi := &file_isthmus_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1035,7 @@ func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListEndpointsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{15}
+	return file_isthmus_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListEndpointsResponse) GetEndpoints() []*Endpoint {
@@ -984,7 +1063,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_isthmus_proto_msgTypes[16]
+	mi := &file_isthmus_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +1075,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[16]
+	mi := &file_isthmus_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1088,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{16}
+	return file_isthmus_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Endpoint) GetAttachment() *Attachment {
@@ -1121,7 +1200,7 @@ const file_isthmus_proto_rawDesc = "" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x10\n" +
 	"\x03msg\x18\x02 \x01(\tR\x03msg\x12\x18\n" +
 	"\adetails\x18\x03 \x01(\tR\adetails\"\x10\n" +
-	"\x0eGetNodeRequest\"\xdb\x04\n" +
+	"\x0eGetNodeRequest\"\xd8\x05\n" +
 	"\x0fGetNodeResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02os\x18\x02 \x01(\tR\x02os\x12\x18\n" +
@@ -1143,7 +1222,16 @@ const file_isthmus_proto_rawDesc = "" +
 	"\x0eingress_denied\x18\x10 \x01(\x04R\ringressDenied\x12%\n" +
 	"\x0eegress_allowed\x18\x11 \x01(\x04R\regressAllowed\x12#\n" +
 	"\regress_denied\x18\x12 \x01(\x04R\fegressDenied\x12 \n" +
-	"\vunsupported\x18\x13 \x03(\tR\vunsupported\"\x16\n" +
+	"\vunsupported\x18\x13 \x03(\tR\vunsupported\x12\x1f\n" +
+	"\vdenied_ipv4\x18\x14 \x01(\rR\n" +
+	"deniedIpv4\x12\x1f\n" +
+	"\vdenied_ipv6\x18\x15 \x01(\rR\n" +
+	"deniedIpv6\x129\n" +
+	"\fdeny_devices\x18\x16 \x03(\v2\x16.isthmus.v1.DenyDeviceR\vdenyDevices\"4\n" +
+	"\n" +
+	"DenyDevice\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04mode\x18\x02 \x01(\tR\x04mode\"\x16\n" +
 	"\x14ListEndpointsRequest\"K\n" +
 	"\x15ListEndpointsResponse\x122\n" +
 	"\tendpoints\x18\x01 \x03(\v2\x14.isthmus.v1.EndpointR\tendpoints\"\x90\x02\n" +
@@ -1181,7 +1269,7 @@ func file_isthmus_proto_rawDescGZIP() []byte {
 	return file_isthmus_proto_rawDescData
 }
 
-var file_isthmus_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_isthmus_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_isthmus_proto_goTypes = []any{
 	(*Attachment)(nil),            // 0: isthmus.v1.Attachment
 	(*AddRequest)(nil),            // 1: isthmus.v1.AddRequest
@@ -1197,9 +1285,10 @@ var file_isthmus_proto_goTypes = []any{
 	(*CNIError)(nil),              // 11: isthmus.v1.CNIError
 	(*GetNodeRequest)(nil),        // 12: isthmus.v1.GetNodeRequest
 	(*GetNodeResponse)(nil),       // 13: isthmus.v1.GetNodeResponse
-	(*ListEndpointsRequest)(nil),  // 14: isthmus.v1.ListEndpointsRequest
-	(*ListEndpointsResponse)(nil), // 15: isthmus.v1.ListEndpointsResponse
-	(*Endpoint)(nil),              // 16: isthmus.v1.Endpoint
+	(*DenyDevice)(nil),            // 14: isthmus.v1.DenyDevice
+	(*ListEndpointsRequest)(nil),  // 15: isthmus.v1.ListEndpointsRequest
+	(*ListEndpointsResponse)(nil), // 16: isthmus.v1.ListEndpointsResponse
+	(*Endpoint)(nil),              // 17: isthmus.v1.Endpoint
 }
 var file_isthmus_proto_depIdxs = []int32{
 	0,  // 0: isthmus.v1.AddRequest.attachment:type_name -> isthmus.v1.Attachment
@@ -1207,27 +1296,28 @@ var file_isthmus_proto_depIdxs = []int32{
 	0,  // 2: isthmus.v1.CheckRequest.attachment:type_name -> isthmus.v1.Attachment
 	0,  // 3: isthmus.v1.GCRequest.valid:type_name -> isthmus.v1.Attachment
 	0,  // 4: isthmus.v1.GCResponse.removed:type_name -> isthmus.v1.Attachment
-	16, // 5: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
-	0,  // 6: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
-	1,  // 7: isthmus.v1.CNI.Add:input_type -> isthmus.v1.AddRequest
-	3,  // 8: isthmus.v1.CNI.Del:input_type -> isthmus.v1.DelRequest
-	5,  // 9: isthmus.v1.CNI.Check:input_type -> isthmus.v1.CheckRequest
-	7,  // 10: isthmus.v1.CNI.GC:input_type -> isthmus.v1.GCRequest
-	9,  // 11: isthmus.v1.CNI.Status:input_type -> isthmus.v1.StatusRequest
-	12, // 12: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
-	14, // 13: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
-	2,  // 14: isthmus.v1.CNI.Add:output_type -> isthmus.v1.AddResponse
-	4,  // 15: isthmus.v1.CNI.Del:output_type -> isthmus.v1.DelResponse
-	6,  // 16: isthmus.v1.CNI.Check:output_type -> isthmus.v1.CheckResponse
-	8,  // 17: isthmus.v1.CNI.GC:output_type -> isthmus.v1.GCResponse
-	10, // 18: isthmus.v1.CNI.Status:output_type -> isthmus.v1.StatusResponse
-	13, // 19: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
-	15, // 20: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
-	14, // [14:21] is the sub-list for method output_type
-	7,  // [7:14] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	14, // 5: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
+	17, // 6: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
+	0,  // 7: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
+	1,  // 8: isthmus.v1.CNI.Add:input_type -> isthmus.v1.AddRequest
+	3,  // 9: isthmus.v1.CNI.Del:input_type -> isthmus.v1.DelRequest
+	5,  // 10: isthmus.v1.CNI.Check:input_type -> isthmus.v1.CheckRequest
+	7,  // 11: isthmus.v1.CNI.GC:input_type -> isthmus.v1.GCRequest
+	9,  // 12: isthmus.v1.CNI.Status:input_type -> isthmus.v1.StatusRequest
+	12, // 13: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
+	15, // 14: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
+	2,  // 15: isthmus.v1.CNI.Add:output_type -> isthmus.v1.AddResponse
+	4,  // 16: isthmus.v1.CNI.Del:output_type -> isthmus.v1.DelResponse
+	6,  // 17: isthmus.v1.CNI.Check:output_type -> isthmus.v1.CheckResponse
+	8,  // 18: isthmus.v1.CNI.GC:output_type -> isthmus.v1.GCResponse
+	10, // 19: isthmus.v1.CNI.Status:output_type -> isthmus.v1.StatusResponse
+	13, // 20: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
+	16, // 21: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
+	15, // [15:22] is the sub-list for method output_type
+	8,  // [8:15] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_isthmus_proto_init() }
@@ -1241,7 +1331,7 @@ func file_isthmus_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_isthmus_proto_rawDesc), len(file_isthmus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

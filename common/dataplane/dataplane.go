@@ -110,8 +110,23 @@ type Counters struct {
 	// Maps tells how full the tables of the data path are, by name; nil where it
 	// has none of fixed size.
 	Maps map[string]MapUsage
+	Deny DenyStatus
 }
 
 // MapUsage is how many entries a table has, as far as was last counted, and
 // how many it can have.
 type MapUsage struct{ Entries, Capacity int }
+
+// DenyStatus is how the deny list is enforced.
+type DenyStatus struct {
+	// Entries are those in force, of IPv4 and of IPv6.
+	Entries [2]int
+	// Devices are the uplinks that drop what is listed, by name.
+	Devices []DenyDevice
+	// Problems say what is wrong, one thing each.
+	Problems []string
+}
+
+// DenyDevice is an uplink, and where its packets are dropped: "native" is in
+// its driver, "generic" in the kernel's stack.
+type DenyDevice struct{ Name, Mode string }

@@ -84,6 +84,7 @@ type APIServer struct {
 	cfg     APIConfig
 	log     *slog.Logger
 	config  *rest.Config
+	host    string
 	core    rest.Interface
 	network rest.Interface
 	custom  dynamic.Interface
@@ -147,6 +148,9 @@ func newAPIServer(cfg APIConfig, config *rest.Config, log *slog.Logger) (*APISer
 	a := &APIServer{cfg: cfg, log: log, wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string),
 		statuses: make(map[model.Origin]*writtenStatus), remarks: make(map[model.Origin]report.Remarks)}
 	config = rest.CopyConfig(config)
+	if u, _, err := rest.DefaultServerUrlFor(config); err == nil {
+		a.host = u.Hostname()
+	}
 	config.UserAgent = cfg.UserAgent
 	if cfg.Dial != nil {
 		config.Dial = cfg.Dial
@@ -221,6 +225,10 @@ func (a *APIServer) Run(ctx context.Context, publish func(*model.Snapshot)) erro
 
 // holdCheck is how often changes that wait look whether they still have to.
 const holdCheck = 20 * time.Millisecond
+
+// Host is the name or address under which the API server is reached; empty if it
+// is not known.
+func (a *APIServer) Host() string { return a.host }
 
 // Problems implements Source.
 func (a *APIServer) Problems() []string {

@@ -103,6 +103,8 @@ func (a *APIServer) apply(s *model.Snapshot, kind string, changes map[string]*re
 		s.Pods, changed = applyRecords(a, kind, s.Pods, changes, complete,
 			func(r *record) model.PodID { return model.PodID{Namespace: r.namespace, Name: r.name} },
 			func(model.PodID) bool { return true })
+	case model.KindDenyList:
+		s.DenyLists, changed = applyRecords(a, kind, s.DenyLists, changes, complete, name, all)
 	default:
 		a.keepStatus(kind, changes, complete)
 		s.Policies, changed = applyRecords(a, kind, s.Policies, changes, complete,

@@ -18,6 +18,8 @@ import (
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // header is what every object has.
@@ -78,6 +80,7 @@ func kinds() []kind {
 			takeClusterPolicy(convertAdminNetworkPolicy, func(o *v1alpha1.AdminNetworkPolicy) *metav1.ObjectMeta { return &o.ObjectMeta })},
 		{kindBaselineAdminNetworkPolicy, clusterPolicyGroup, []string{"v1alpha1"},
 			takeClusterPolicy(convertBaselineAdminNetworkPolicy, func(o *v1alpha1.BaselineAdminNetworkPolicy) *metav1.ObjectMeta { return &o.ObjectMeta })},
+		{model.KindDenyList, isthmusGroup, []string{"v1alpha1"}, takeDenyList},
 	}
 }
 
@@ -137,6 +140,9 @@ func (l *loader) find(h header) (*kind, *remark) {
 	}
 	if h.group() == clusterPolicyGroup {
 		return nil, &remark{"kind", fmt.Sprintf("%s %s is not known: use %s", quoted(h.APIVersion), quoted(h.Kind), kindClusterNetworkPolicy)}
+	}
+	if h.group() == isthmusGroup {
+		return nil, &remark{"kind", fmt.Sprintf("%s %s is not known: use %s", quoted(h.APIVersion), quoted(h.Kind), model.KindDenyList)}
 	}
 	if strings.HasSuffix(h.Kind, "NetworkPolicy") {
 		l.warn(remark{"kind", fmt.Sprintf("%s of %s is a policy of another product and is not enforced", h.Kind, bounded(h.APIVersion, maxValue))})

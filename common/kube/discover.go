@@ -17,11 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// customKind is a kind of cluster-wide policy.
+// customKind is a kind that an API server may serve or not.
 type customKind struct {
-	name, resource string
+	name, group, resource string
 	// versions are those that are understood, the best first.
 	versions []string
 	convert  func(runtime.Object) *record
@@ -29,14 +31,15 @@ type customKind struct {
 
 func customKinds() []customKind {
 	return []customKind{
-		{kindClusterNetworkPolicy, "clusternetworkpolicies", []string{"v1beta1", "v1alpha2"}, recordClusterPolicy(convertClusterNetworkPolicy)},
-		{kindAdminNetworkPolicy, "adminnetworkpolicies", []string{"v1alpha1"}, recordClusterPolicy(convertAdminNetworkPolicy)},
-		{kindBaselineAdminNetworkPolicy, "baselineadminnetworkpolicies", []string{"v1alpha1"},
+		{kindClusterNetworkPolicy, clusterPolicyGroup, "clusternetworkpolicies", []string{"v1beta1", "v1alpha2"}, recordClusterPolicy(convertClusterNetworkPolicy)},
+		{kindAdminNetworkPolicy, clusterPolicyGroup, "adminnetworkpolicies", []string{"v1alpha1"}, recordClusterPolicy(convertAdminNetworkPolicy)},
+		{kindBaselineAdminNetworkPolicy, clusterPolicyGroup, "baselineadminnetworkpolicies", []string{"v1alpha1"},
 			recordClusterPolicy(convertBaselineAdminNetworkPolicy)},
+		{model.KindDenyList, isthmusGroup, "denylists", []string{"v1alpha1"}, recordDenyList},
 	}
 }
 
-// discover follows which kinds of cluster-wide policies the API server serves,
+// discover follows which of the custom kinds the API server serves,
 // and watches exactly those.
 func (a *APIServer) discover(ctx context.Context, running *sync.WaitGroup) {
 	retry := min(200*time.Millisecond, a.cfg.Backoff)
@@ -76,21 +79,10 @@ func (a *APIServer) setRefusals(refusals ...string) {
 // served asks which kinds are served, and in which version of those that are
 // understood. unknown says what is served but not understood.
 func (a *APIServer) served(ctx context.Context) (versions map[string]string, unknown []string, err error) {
-	var group metav1.APIGroup
-	if found, err := a.getJSON(ctx, "/apis/"+clusterPolicyGroup, &group); err != nil || !found {
-		return nil, nil, err
-	}
 	offered := make(map[string][]string) // by resource
-	for _, v := range group.Versions {
-		var list metav1.APIResourceList
-		found, err := a.getJSON(ctx, "/apis/"+v.GroupVersion, &list)
-		if err != nil {
+	for _, group := range []string{clusterPolicyGroup, isthmusGroup} {
+		if err := a.offers(ctx, group, offered); err != nil {
 			return nil, nil, err
-		}
-		for _, r := range list.APIResources {
-			if found && !strings.Contains(r.Name, "/") {
-				offered[r.Name] = append(offered[r.Name], v.Version)
-			}
 		}
 	}
 	versions = make(map[string]string)
@@ -107,6 +99,27 @@ func (a *APIServer) served(ctx context.Context) (versions map[string]string, unk
 		versions[k.name] = k.versions[i]
 	}
 	return versions, unknown, nil
+}
+
+// offers notes the versions in which the resources of a group are served.
+func (a *APIServer) offers(ctx context.Context, name string, offered map[string][]string) error {
+	var group metav1.APIGroup
+	if found, err := a.getJSON(ctx, "/apis/"+name, &group); err != nil || !found {
+		return err
+	}
+	for _, v := range group.Versions {
+		var list metav1.APIResourceList
+		found, err := a.getJSON(ctx, "/apis/"+v.GroupVersion, &list)
+		if err != nil {
+			return err
+		}
+		for _, r := range list.APIResources {
+			if found && !strings.Contains(r.Name, "/") {
+				offered[r.Name] = append(offered[r.Name], v.Version)
+			}
+		}
+	}
+	return nil
 }
 
 // getJSON reads a document of the API server. It reports whether there is one.
@@ -142,7 +155,7 @@ func (a *APIServer) follow(ctx context.Context, served map[string]string, runnin
 		switch {
 		case !ok && watched:
 			if f.absent++; f.absent >= confirmations {
-				a.log.Info("kind is served no longer, its policies are dropped", "kind", k.name, "version", f.version)
+				a.log.Info("kind is served no longer, its objects are dropped", "kind", k.name, "version", f.version)
 				f.retire()
 			}
 			continue
@@ -168,7 +181,7 @@ func (a *APIServer) follow(ctx context.Context, served map[string]string, runnin
 }
 
 func (a *APIServer) customFeed(k customKind, version string) *feed {
-	gvr := schema.GroupVersionResource{Group: clusterPolicyGroup, Version: version, Resource: k.resource}
+	gvr := schema.GroupVersionResource{Group: k.group, Version: version, Resource: k.resource}
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(gvr.GroupVersion().WithKind(k.name))
 	return &feed{

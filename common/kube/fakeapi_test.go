@@ -36,7 +36,7 @@ type fakeAPI struct {
 	// objects are by resource path, then by namespace/name.
 	objects map[string]map[string]map[string]any
 	events  []fakeEvent
-	// served are the paths of resources of cluster-wide policies.
+	// served are the paths of custom resources.
 	served map[string]bool
 	// streams: initial events are sent on a watch when asked for.
 	streams bool
@@ -110,7 +110,7 @@ func (f *fakeAPI) set(change func()) {
 
 func pathOf(object map[string]any) string {
 	resource := map[string]string{"Pod": "pods", "Node": "nodes", "Namespace": "namespaces", "NetworkPolicy": "networkpolicies",
-		"ClusterNetworkPolicy": "clusternetworkpolicies", "AdminNetworkPolicy": "adminnetworkpolicies"}[object["kind"].(string)]
+		"ClusterNetworkPolicy": "clusternetworkpolicies", "AdminNetworkPolicy": "adminnetworkpolicies", "DenyList": "denylists"}[object["kind"].(string)]
 	version := object["apiVersion"].(string)
 	if version == "v1" {
 		return "/api/v1/" + resource
@@ -126,7 +126,7 @@ func (f *fakeAPI) put(t *testing.T, text string) {
 		if err := yaml.Unmarshal(d.text, &object); err != nil {
 			t.Fatal(err)
 		}
-		if f.protobuf && !strings.Contains(pathOf(object), "policy.") {
+		if f.protobuf && !strings.Contains(pathOf(object), "policy.") && !strings.Contains(pathOf(object), "isthmus.") {
 			binary(object) // panic here, where a test sees it, rather than in the server
 		}
 		f.set(func() { f.store(object, false) })
@@ -175,7 +175,7 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusForbidden, "Forbidden", "not for you")
 	case r.URL.Query().Get("watch") != "":
 		f.watch(w, r)
-	case strings.Count(r.URL.Path, "/") <= 3 && strings.HasPrefix(r.URL.Path, "/apis/policy."):
+	case strings.Count(r.URL.Path, "/") <= 3 && (strings.HasPrefix(r.URL.Path, "/apis/policy.") || strings.HasPrefix(r.URL.Path, "/apis/isthmus.")):
 		f.discover(w, r)
 	default:
 		f.list(w, r)
@@ -235,7 +235,7 @@ func (f *fakeAPI) list(w http.ResponseWriter, r *http.Request) {
 func listKind(path string) (kind, version string) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	kind = map[string]string{"pods": "PodList", "nodes": "NodeList", "namespaces": "NamespaceList", "networkpolicies": "NetworkPolicyList",
-		"clusternetworkpolicies": "ClusterNetworkPolicyList", "adminnetworkpolicies": "AdminNetworkPolicyList"}[parts[len(parts)-1]]
+		"clusternetworkpolicies": "ClusterNetworkPolicyList", "adminnetworkpolicies": "AdminNetworkPolicyList", "denylists": "DenyListList"}[parts[len(parts)-1]]
 	return kind, strings.Join(parts[1:len(parts)-1], "/")
 }
 
@@ -331,7 +331,7 @@ func binary(object map[string]any) []byte {
 	return out
 }
 
-// discover answers for the group of cluster-wide policies.
+// discover answers for the groups of served.
 func (f *fakeAPI) discover(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -340,16 +340,18 @@ func (f *fakeAPI) discover(w http.ResponseWriter, r *http.Request) {
 		parts := strings.Split(strings.Trim(path, "/"), "/")
 		versions[parts[1]+"/"+parts[2]] = append(versions[parts[1]+"/"+parts[2]], parts[3])
 	}
-	if r.URL.Path == "/apis/policy.networking.k8s.io" {
-		if len(versions) == 0 {
+	if group := strings.TrimPrefix(r.URL.Path, "/apis/"); !strings.Contains(group, "/") {
+		var list []any
+		for v := range versions {
+			if version, ok := strings.CutPrefix(v, group+"/"); ok {
+				list = append(list, map[string]any{"groupVersion": v, "version": version})
+			}
+		}
+		if len(list) == 0 {
 			fail(w, http.StatusNotFound, "NotFound", "no such group")
 			return
 		}
-		var list []any
-		for v := range versions {
-			list = append(list, map[string]any{"groupVersion": v, "version": v[strings.Index(v, "/")+1:]})
-		}
-		answer(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "APIGroup", "name": "policy.networking.k8s.io", "versions": list})
+		answer(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "APIGroup", "name": group, "versions": list})
 		return
 	}
 	var list []any

@@ -23,6 +23,8 @@ type Objects struct {
 	// Pods are the Pod objects and the pods of the workloads.
 	Pods     []*model.Pod
 	Policies []*model.Policy
+	// DenyLists are without their bad entries.
+	DenyLists []*model.DenyList
 	// NodeSelectors says what nodes the pods of workloads ask for; only pods
 	// that ask for something are listed.
 	NodeSelectors map[model.PodID]model.Selector
@@ -30,7 +32,13 @@ type Objects struct {
 
 // Snapshot puts the objects together.
 func (o Objects) Snapshot() *model.Snapshot {
-	return model.MakeSnapshot(o.Namespaces, o.Nodes, o.Pods, o.Policies)
+	s := model.MakeSnapshot(o.Namespaces, o.Nodes, o.Pods, o.Policies)
+	lists := make(map[string]*model.DenyList, len(o.DenyLists))
+	for _, l := range o.DenyLists {
+		lists[l.Name] = l
+	}
+	s.DenyLists = model.MakeMap(lists)
+	return s
 }
 
 // Parse reads the text of one file of manifests; name is what errors call it,
@@ -64,6 +72,7 @@ type loader struct {
 	nodes      map[string]*model.Node
 	pods       map[model.PodID]*model.Pod
 	policies   map[model.Origin]*model.Policy
+	denyLists  map[string]*model.DenyList
 	workloads  map[workloadID]placedWorkload
 	// selectors are the nodeSelectors of explicit pods.
 	selectors map[model.PodID]model.Selector
@@ -84,6 +93,7 @@ func newLoader(limits Limits) *loader {
 		nodes:      make(map[string]*model.Node),
 		pods:       make(map[model.PodID]*model.Pod),
 		policies:   make(map[model.Origin]*model.Policy),
+		denyLists:  make(map[string]*model.DenyList),
 		workloads:  make(map[workloadID]placedWorkload),
 		selectors:  make(map[model.PodID]model.Selector),
 	}
@@ -271,7 +281,7 @@ func takeWorkload[T any](parts func(*T) workloadParts, meta func(*T) *metav1.Obj
 // finish expands the workloads and returns everything.
 func (l *loader) finish() (Objects, []Warning, []DocumentError) {
 	o := Objects{Namespaces: sorted(l.namespaces, strings.Compare), Nodes: sorted(l.nodes, strings.Compare),
-		Policies: sorted(l.policies, model.Origin.Compare), NodeSelectors: l.selectors}
+		Policies: sorted(l.policies, model.Origin.Compare), DenyLists: sorted(l.denyLists, strings.Compare), NodeSelectors: l.selectors}
 	expanded := make(map[model.PodID]*model.Pod)
 	for _, id := range slices.SortedFunc(maps.Keys(l.workloads), compareWorkloads) {
 		w := l.workloads[id]

@@ -62,10 +62,11 @@ func replace[K comparable, V any](m, next model.Map[K, *V]) (model.Map[K, *V], b
 // whatever is the same. It reports whether anything changed.
 func replaceSnapshot(old, next *model.Snapshot) (*model.Snapshot, bool) {
 	var s model.Snapshot
-	var changed [4]bool
+	var changed [5]bool
 	s.Namespaces, changed[0] = replace(old.Namespaces, next.Namespaces)
 	s.Nodes, changed[1] = replace(old.Nodes, next.Nodes)
 	s.Pods, changed[2] = replace(old.Pods, next.Pods)
 	s.Policies, changed[3] = replace(old.Policies, next.Policies)
-	return &s, changed != [4]bool{}
+	s.DenyLists, changed[4] = replace(old.DenyLists, next.DenyLists)
+	return &s, changed != [5]bool{}
 }

@@ -16,6 +16,7 @@ type Snapshot struct {
 	Nodes      Map[string, *Node]
 	Pods       Map[PodID, *Pod]
 	Policies   Map[Origin, *Policy]
+	DenyLists  Map[string, *DenyList]
 }
 
 // MakeSnapshot builds a snapshot from lists. Of two objects with one name the

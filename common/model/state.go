@@ -197,6 +197,8 @@ type State struct {
 	Ports []PortRange
 	// Routes are the other nodes, sorted by name.
 	Routes []Route
+	// Deny is what uplinks do not take in; nil if there are no deny lists.
+	Deny *DenySet
 	// PeerClasses and PortClasses describe the classes in use, by number.
 	PeerClasses []PeerClassInfo
 	PortClasses []PortClassInfo

@@ -24,6 +24,9 @@ func (c *Compiler) assemble(in Input, d *difference, ch classChanges, tables, re
 		}
 		s.Routes = routes(in.Snapshot, in.Node)
 	}
+	if d.denyLists || len(d.nodes) > 0 {
+		s.Deny = denySet(s.Deny, in.Snapshot, d.denyLists)
+	}
 	if len(d.endpoints) > 0 || tables || refused || s.Tables == nil {
 		s.Endpoints, s.Tables = c.assign(d.endpoints, refused)
 	}
@@ -97,7 +100,7 @@ func sameState(a, b *model.State) bool {
 	same := func(x, y any) bool { return reflect.ValueOf(x).Pointer() == reflect.ValueOf(y).Pointer() }
 	return same(a.Endpoints, b.Endpoints) && same(a.Tables, b.Tables) && a.Addresses == b.Addresses && same(a.Prefixes, b.Prefixes) &&
 		same(a.Ports, b.Ports) && same(a.PortClasses, b.PortClasses) && same(a.PeerClasses, b.PeerClasses) && same(a.Routes, b.Routes) &&
-		same(a.PodCIDRs, b.PodCIDRs) && same(a.NodeAddresses, b.NodeAddresses) && same(a.PeerTerms, b.PeerTerms) && same(a.PeerNames, b.PeerNames) && a.NextPeerClass == b.NextPeerClass
+		same(a.PodCIDRs, b.PodCIDRs) && same(a.NodeAddresses, b.NodeAddresses) && same(a.PeerTerms, b.PeerTerms) && same(a.PeerNames, b.PeerNames) && a.NextPeerClass == b.NextPeerClass && a.Deny == b.Deny
 }
 
 // bulk is the share of addresses from which on it is cheaper to make the map of

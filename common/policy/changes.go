@@ -19,6 +19,7 @@ type difference struct {
 	pods       []podChange
 	// endpoints are those that may be under another Table.
 	endpoints map[model.EndpointID]bool
+	denyLists bool
 }
 
 // change is an object before and after; nil where there was or is none.
@@ -30,14 +31,14 @@ type podChange struct {
 }
 
 func (d *difference) none() bool {
-	return len(d.namespaces)+len(d.nodes)+len(d.policies)+len(d.pods)+len(d.endpoints) == 0
+	return len(d.namespaces)+len(d.nodes)+len(d.policies)+len(d.pods)+len(d.endpoints) == 0 && !d.denyLists
 }
 
 // changes compares an input with the one before. In passing it notes the
 // endpoints of the new one.
 func (c *Compiler) changes(in Input) *difference {
 	is, was := in.Snapshot, c.snapshot
-	d := &difference{endpoints: make(map[model.EndpointID]bool)}
+	d := &difference{endpoints: make(map[model.EndpointID]bool), denyLists: is.DenyLists != was.DenyLists}
 	d.namespaces = slices.Sorted(is.Namespaces.Changes(was.Namespaces))
 	d.nodes = objectChanges(is.Nodes, was.Nodes, strings.Compare)
 	d.policies = objectChanges(is.Policies, was.Policies, model.Origin.Compare)

@@ -102,7 +102,12 @@ func (o options) programs(ctx context.Context, part string) (rows []row, err err
 		}
 		defer b.close()
 		if part == "programs" {
-			rows, err = b.programs(ctx, o.rounds)
+			if rows, err = b.programs(ctx, o.rounds); err != nil {
+				return
+			}
+			var more []row
+			more, err = uplinks(ctx, o.rounds, o.repeat)
+			rows = append(rows, more...)
 		} else {
 			rows, err = b.growth(ctx, o.rounds)
 		}

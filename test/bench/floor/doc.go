@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package floor holds the compiled programs of bpf/bench.bpf.c: the least that
+// Package floor holds the compiled programs of bpf/bench*.bpf.c: the least that
 // a data path of the kind of ours has to do. Everything else here is generated
 // by make gen.
 //
@@ -8,3 +8,4 @@
 package floor
 
 //go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type floor_verdict_key -type verdict_row -type peer_class -type port_class -type slot Floor ../../../bpf/bench.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type least_verdict_key -type verdict_row -type peer_class -type port_class -type slot -type slot_index Least ../../../bpf/benchxdp.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include <stdbool.h>
+#include "types.h"
+
+/* The cluster's deny list: sources from which uplinks take nothing in. Most
+ * addresses are in no list, so a sieve in front says for whole regions that
+ * nothing in them is listed; it may say too much, never too little. */
+
+/* Bits of an address, or of a hash of it, that make its region. */
+#define SIEVE_BITS 20
+
+/* Bit n of a word stands for the region whose number ends in n. */
+struct sieve {
+	__u64 singles;  /* deny4 or deny6 may have addresses of the region */
+	__u64 prefixes; /* deny_prefixes4 or deny_prefixes6 may cover some of it */
+};
+_Static_assert(sizeof(struct sieve) == 16, "shared with user space");
+
+enum deny_action {
+	DENY_SOURCE = 0,
+	SPARE_SOURCE = 1, /* never denied, though a prefix covers it */
+};
+
+struct deny_entry {
+	__u32 action; /* enum deny_action */
+};
+
+/* By number of the region: the first 20 bits of an IPv4 address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << (SIEVE_BITS - 6));
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct sieve);
+} deny_sieve4 SEC(".maps");
+
+/* By number of the region: 20 bits of a hash of the first 32. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << (SIEVE_BITS - 6));
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct sieve);
+} deny_sieve6 SEC(".maps");
+
+/* Single addresses; what is here is not looked for among the prefixes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 131072);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct addr4);
+	__type(value, struct deny_entry);
+} deny4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 131072);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct addr6);
+	__type(value, struct deny_entry);
+} deny6 SEC(".maps");
+
+/* Denied prefixes; a miss is not denied. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 131072);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct prefix4);
+	__type(value, struct deny_entry);
+} deny_prefixes4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 131072);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct prefix6);
+	__type(value, struct deny_entry);
+} deny_prefixes6 SEC(".maps");
+
+/* The source address is in network byte order. */
+static __always_inline bool denied4(__be32 src)
+{
+	__u32 region = bpf_ntohl(src) >> (32 - SIEVE_BITS), word = region / 64;
+	struct sieve *s = bpf_map_lookup_elem(&deny_sieve4, &word);
+	struct prefix4 prefix = { .bits = 32 };
+	struct deny_entry *found;
+	__u64 bit = 1ULL << (region % 64);
+
+	if (!s)
+		return false;
+	if (s->singles & bit) {
+		found = bpf_map_lookup_elem(&deny4, &src);
+		if (found)
+			return found->action == DENY_SOURCE;
+	}
+	if (!(s->prefixes & bit))
+		return false;
+	__builtin_memcpy(prefix.addr, &src, 4);
+	return bpf_map_lookup_elem(&deny_prefixes4, &prefix);
+}
+
+static __always_inline bool denied6(const __be32 *src)
+{
+	/* 2^32 divided by the golden ratio spreads neighbours. */
+	__u32 region = bpf_ntohl(src[0]) * 0x9e3779b1U >> (32 - SIEVE_BITS), word = region / 64;
+	struct sieve *s = bpf_map_lookup_elem(&deny_sieve6, &word);
+	struct prefix6 prefix = { .bits = 128 };
+	struct deny_entry *found;
+	__u64 bit = 1ULL << (region % 64);
+
+	if (!s)
+		return false;
+	__builtin_memcpy(prefix.addr, src, 16);
+	if (s->singles & bit) {
+		found = bpf_map_lookup_elem(&deny6, prefix.addr);
+		if (found)
+			return found->action == DENY_SOURCE;
+	}
+	if (!(s->prefixes & bit))
+		return false;
+	return bpf_map_lookup_elem(&deny_prefixes6, &prefix);
+}

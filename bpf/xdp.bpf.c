@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+
+/* What an uplink need not take in, dropped before the kernel makes a packet of
+ * it: everything from sources on the cluster's deny list; frames whose IP header
+ * no stack would accept; and what asks a local pod to open a flow that its table
+ * denies, where that is certain. All else goes on as if the program was not
+ * there. */
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include <stdbool.h>
+#include "include/types.h"
+#include "include/maps.h"
+#include "include/parse.h"
+#include "include/verdict.h"
+#include "include/deny.h"
+
+/* Tags of VLANs that the device did not take off. */
+#define MAX_TAGS 2
+
+struct vlan {
+	__be16 tag;
+	__be16 protocol;
+};
+
+enum xdp_counter {
+	XDP_DENIED4 = 0,   /* the source is on the deny list */
+	XDP_DENIED6 = 1,
+	XDP_MALFORMED = 2, /* headers that do not fit the frame */
+	XDP_COUNTERS = 3,
+};
+
+/* Drops by enum xdp_counter. Written by the program. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, XDP_COUNTERS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct counter);
+} xdp_counters SEC(".maps");
+
+static __always_inline int drop(struct xdp_md *ctx, __u32 reason)
+{
+	struct counter *c = bpf_map_lookup_elem(&xdp_counters, &reason);
+
+	if (c) {
+		c->packets++;
+		c->bytes += ctx->data_end - ctx->data;
+	}
+	return XDP_DROP;
+}
+
+/* Headers that are not in the first piece of a frame of several, which few
+ * devices make, are copied to see their source, nothing else; or the frame ends
+ * before they do. */
+static __always_inline int scattered4(struct xdp_md *ctx, __u32 offset)
+{
+	struct iphdr ip;
+
+	if (bpf_xdp_load_bytes(ctx, offset, &ip, sizeof(ip)))
+		return drop(ctx, XDP_MALFORMED);
+	return denied4(ip.saddr) ? drop(ctx, XDP_DENIED4) : XDP_PASS;
+}
+
+static __always_inline int scattered6(struct xdp_md *ctx, __u32 offset)
+{
+	struct ipv6hdr ip;
+
+	if (bpf_xdp_load_bytes(ctx, offset, &ip, sizeof(ip)))
+		return drop(ctx, XDP_MALFORMED);
+	return denied6(ip.saddr.s6_addr32) ? drop(ctx, XDP_DENIED6) : XDP_PASS;
+}
+
+/* Whether a packet may ask for a new flow. Of protocols in which a packet does
+ * not say so nothing is certain here: it may belong to a flow that a pod opened
+ * to a service, whose address the stack is still to put back. */
+static __always_inline bool may_open(__u8 protocol, void *at, void *end)
+{
+	struct tcphdr *tcp = at;
+	struct icmp_header *icmp = at;
+
+	switch (protocol) {
+	case IPPROTO_TCP:
+		return at + sizeof(*tcp) > end || (tcp->syn && !tcp->ack);
+	case IPPROTO_ICMP:
+		return at + sizeof(*icmp) > end || icmp->type == ICMP4_ECHO_REQUEST;
+	case IPPROTO_ICMPV6:
+		return at + sizeof(*icmp) > end || icmp->type == ICMP6_ECHO_REQUEST;
+	case IPPROTO_HOPOPTS:
+	case IPPROTO_ROUTING:
+	case IPPROTO_FRAGMENT:
+	case IPPROTO_DSTOPTS:
+		return true; /* in IPv6; in IPv4 the parser finds no opening */
+	}
+	return false;
+}
+
+/* Counts a verdict as to_pod would have. */
+static __always_inline int refuse(struct xdp_md *ctx)
+{
+	__u32 id = COUNT_INGRESS_DENY;
+	struct counter *c = bpf_map_lookup_elem(&counters, &id);
+
+	if (c) {
+		c->packets++;
+		c->bytes += ctx->data_end - ctx->data;
+	}
+	return XDP_DROP;
+}
+
+/* A packet that may open a flow: if it is for a pod of this node, its table is
+ * asked as to_pod will ask it. */
+static __always_inline int ask_local(struct xdp_md *ctx, void *start, void *end, const void *dst, bool v6)
+{
+	struct cursor c = { .pos = start, .end = end };
+	struct slot_index *local = v6 ? bpf_map_lookup_elem(&locals6, dst) : bpf_map_lookup_elem(&locals4, dst);
+	struct packet p = {};
+	struct slot slot;
+	__u64 *word;
+	int err;
+
+	if (!local)
+		return XDP_PASS;
+	err = v6 ? parse_ip6(&c, &p) : parse_ip4(&c, &p);
+	if (err) /* in a frame of several pieces the rest may be in the next */
+		return err == -DROP_MALFORMED && bpf_xdp_get_buff_len(ctx) == ctx->data_end - ctx->data ?
+			       drop(ctx, XDP_MALFORMED) : XDP_PASS;
+	if (p.kind != PACKET_OPENS)
+		return XDP_PASS;
+	word = bpf_map_lookup_elem(&slots, &local->slot);
+	if (!word)
+		return XDP_PASS;
+	*(__u64 *)&slot = *(volatile __u64 *)word;
+	return table_says(slot.table, INGRESS, &p.flow.src, p.flow.protocol, p.flow.dst_port, v6) == DENY ? refuse(ctx) : XDP_PASS;
+}
+
+static __always_inline int filter4(struct xdp_md *ctx, void *at, void *end)
+{
+	struct iphdr *ip = at;
+
+	if (at + sizeof(*ip) > end)
+		return scattered4(ctx, at - (void *)(long)ctx->data);
+	if (denied4(ip->saddr))
+		return drop(ctx, XDP_DENIED4);
+	/* RFC 1122, 3.2.1.1, and what cannot hold the header itself. */
+	if (ip->version != 4 || ip->ihl < 5 || bpf_ntohs(ip->tot_len) < ip->ihl * 4)
+		return drop(ctx, XDP_MALFORMED);
+	if (ip->frag_off & bpf_htons(IP_OFFSET) || !may_open(ip->protocol, at + ip->ihl * 4, end))
+		return XDP_PASS;
+	return ask_local(ctx, at, end, &ip->daddr, false);
+}
+
+static __always_inline int filter6(struct xdp_md *ctx, void *at, void *end)
+{
+	struct ipv6hdr *ip = at;
+
+	if (at + sizeof(*ip) > end)
+		return scattered6(ctx, at - (void *)(long)ctx->data);
+	if (denied6(ip->saddr.s6_addr32))
+		return drop(ctx, XDP_DENIED6);
+	if (ip->version != 6)
+		return drop(ctx, XDP_MALFORMED);
+	if (!may_open(ip->nexthdr, at + sizeof(*ip), end))
+		return XDP_PASS;
+	return ask_local(ctx, at, end, &ip->daddr, true);
+}
+
+/* The protocol behind tags of VLANs, or 0; at goes behind them. */
+static __always_inline __be16 untag(__be16 protocol, void **at, void *end)
+{
+	struct vlan *vlan;
+
+	for (int i = 0; i < MAX_TAGS; i++) {
+		if (protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD))
+			break;
+		vlan = *at;
+		*at += sizeof(*vlan);
+		if (*at > end)
+			return 0;
+		protocol = vlan->protocol;
+	}
+	return protocol;
+}
+
+SEC("xdp.frags")
+int uplink(struct xdp_md *ctx)
+{
+	void *at = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = at;
+	__be16 protocol;
+
+	at += sizeof(*eth);
+	if (at > end)
+		return XDP_PASS; /* not ours to judge */
+	protocol = eth->h_proto;
+	if (protocol != bpf_htons(ETH_P_IP) && protocol != bpf_htons(ETH_P_IPV6))
+		protocol = untag(protocol, &at, end);
+	if (protocol == bpf_htons(ETH_P_IP))
+		return filter4(ctx, at, end);
+	if (protocol == bpf_htons(ETH_P_IPV6))
+		return filter6(ctx, at, end);
+	return XDP_PASS;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

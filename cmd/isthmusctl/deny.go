@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+)
+
+// denyOptions are the flags of the deny commands.
+type denyOptions struct {
+	source
+	bpffs  string
+	output string
+}
+
+func (e env) denyCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "deny",
+		Short: "Look at the cluster's deny lists, or at what this node denies by them",
+		Args:  noArgs,
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(e.denyListCommand(), e.denyCheckCommand())
+	return c
+}
+
+func (o *denyOptions) register(c *cobra.Command) {
+	o.source.register(c)
+	c.Flags().StringVar(&o.bpffs, "bpffs", "/sys/fs/bpf/isthmus", "without --manifests and --kubeconfig: the agent's directory of pinned maps (Linux, root)")
+	registerOutput(c, &o.output, "text", "json")
+}
+
+func (e env) denyListCommand() *cobra.Command {
+	o := &denyOptions{}
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "List the entries of all deny lists, or those in force on this node",
+		Args:  noArgs,
+		RunE: answering(func(c *cobra.Command, _ []string) error {
+			all, err := e.denied(c.Context(), o)
+			if err != nil {
+				return err
+			}
+			return e.writeDenied(all.entries(), o.output)
+		}),
+	}
+	o.register(c)
+	return c
+}
+
+func (e env) denyCheckCommand() *cobra.Command {
+	o := &denyOptions{}
+	c := &cobra.Command{
+		Use:   "check ADDRESS...",
+		Short: "Say whether packets from addresses are taken in; exit status 1 if any is denied",
+		RunE: answering(func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usageError{errors.New("no address to check: give one or more")}
+			}
+			var addresses []netip.Addr
+			for _, text := range args {
+				a, err := netip.ParseAddr(text)
+				if err != nil {
+					return usageError{fmt.Errorf("%q: give an IPv4 or IPv6 address", text)}
+				}
+				addresses = append(addresses, a.Unmap().WithZone(""))
+			}
+			all, err := e.denied(c.Context(), o)
+			if err != nil {
+				return err
+			}
+			var found []deniedEntry
+			for _, a := range addresses {
+				found = append(found, all.check(a))
+			}
+			err = e.writeDenied(found, o.output)
+			if err == nil && slices.ContainsFunc(found, func(d deniedEntry) bool { return d.Verdict == "denied" }) {
+				err = errNo
+			}
+			return err
+		}),
+	}
+	o.register(c)
+	return c
+}
+
+// deniedEntry is an entry, or an address and what is said of it.
+type deniedEntry struct {
+	Address string `json:"address"`
+	// Verdict is denied, spared, or allowed.
+	Verdict string `json:"verdict"`
+	// By are the entries that say so.
+	By []string `json:"by,omitempty"`
+}
+
+// denials are deny lists as objects say it, or as maps do.
+type denials interface {
+	entries() []deniedEntry
+	check(netip.Addr) deniedEntry
+}
+
+// denied reads the cluster that the flags name, or else this node's maps.
+func (e env) denied(ctx context.Context, o *denyOptions) (denials, error) {
+	if err := checkOutput(o.output, "text", "json"); err != nil {
+		return nil, err
+	}
+	if o.manifests == "" && o.kubeconfig == "" {
+		return pinnedDenials(o.bpffs)
+	}
+	snapshot, err := e.open(ctx, &o.source)
+	if err != nil {
+		return nil, err
+	}
+	return &clusterDenials{policy.DenySet(snapshot)}, nil
+}
+
+// clusterDenials are what objects say.
+type clusterDenials struct{ set *model.DenySet }
+
+func (c *clusterDenials) entries() []deniedEntry {
+	var all []deniedEntry
+	if c.set == nil {
+		return nil
+	}
+	for _, l := range c.set.Lists {
+		for _, p := range l.Entries {
+			all = append(all, deniedEntry{Address: entryText(p), Verdict: "denied", By: []string{l.Origin().String()}})
+		}
+	}
+	for _, a := range c.set.Spared {
+		all = append(all, deniedEntry{Address: a.String(), Verdict: "spared", By: []string{"address of a node"}})
+	}
+	return all
+}
+
+func (c *clusterDenials) check(a netip.Addr) deniedEntry {
+	d := deniedEntry{Address: a.String(), Verdict: "allowed"}
+	if c.set == nil {
+		return d
+	}
+	for _, l := range c.set.Lists {
+		for _, p := range l.Entries {
+			if p.Contains(a) {
+				d.By = append(d.By, entryText(p)+" of "+l.Origin().String())
+			}
+		}
+	}
+	switch {
+	case c.set.Denies(a):
+		d.Verdict = "denied"
+	case len(d.By) > 0:
+		d.Verdict = "spared"
+	}
+	return d
+}
+
+// entryText leaves out the length of single addresses.
+func entryText(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
+
+func (e env) writeDenied(all []deniedEntry, output string) error {
+	if output == "json" {
+		enc := json.NewEncoder(e.stdout)
+		enc.SetIndent("", "  ")
+		if all == nil {
+			all = []deniedEntry{}
+		}
+		return enc.Encode(all)
+	}
+	w := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ADDRESS\tVERDICT\tBY")
+	for _, d := range all {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", d.Address, d.Verdict, orNone(strings.Join(d.By, ", ")))
+	}
+	return w.Flush()
+}

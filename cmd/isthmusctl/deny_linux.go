@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/xdp"
+)
+
+// nodeDenials are what the maps of this node say.
+type nodeDenials struct {
+	found  *denylist.Entries
+	sieves [2]denylist.Sieve
+}
+
+// pinnedDenials reads the maps that the agent pinned below a directory.
+func pinnedDenials(bpffs string) (denials, error) {
+	found, err := xdp.ReadPinned(filepath.Join(bpffs, loader.LayoutVersion))
+	if err != nil {
+		return nil, fmt.Errorf("%w: run isthmusctl as root, or look at manifests with --manifests", err)
+	}
+	if found == nil { // no list is in force
+		found = denylist.NewEntries()
+	}
+	return &nodeDenials{found, found.Sieves()}, nil
+}
+
+func (n *nodeDenials) entries() []deniedEntry {
+	var all []deniedEntry
+	prefixes := slices.Collect(maps.Keys(n.found.Prefixes))
+	for a := range n.found.Singles {
+		prefixes = append(prefixes, netip.PrefixFrom(a, a.BitLen()))
+	}
+	slices.SortFunc(prefixes, model.ComparePrefixes)
+	for _, p := range prefixes {
+		d := deniedEntry{Address: entryText(p), Verdict: "denied"}
+		if action, ok := n.found.Singles[p.Addr()]; ok && p.IsSingleIP() && action == denylist.Spare {
+			d.Verdict = "spared"
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+func (n *nodeDenials) check(a netip.Addr) deniedEntry {
+	d := deniedEntry{Address: a.String(), Verdict: "allowed"}
+	if n.found.Lookup(n.sieves, a) {
+		d.Verdict = "denied"
+	} else if action, ok := n.found.Singles[a]; ok && action == denylist.Spare {
+		d.Verdict = "spared"
+	}
+	for p := range n.found.Prefixes {
+		if p.Contains(a) {
+			d.By = append(d.By, p.String())
+		}
+	}
+	return d
+}

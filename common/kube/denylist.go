@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+const isthmusGroup = "isthmus.dev"
+
+// denyList is isthmus.dev/v1alpha1 DenyList, a cluster-scoped kind; its
+// definition is deploy/crds/denylists.yaml.
+type denyList struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              denyListSpec `json:"spec"`
+}
+
+type denyListSpec struct {
+	// Entries are addresses, or prefixes as ADDRESS/BITS.
+	Entries []string `json:"entries"`
+}
+
+// linkLocal6 is what neighbour discovery uses; without it there is no IPv6.
+var linkLocal6 = netip.MustParsePrefix("fe80::/10")
+
+// convertDenyList keeps what can be used: a bad entry must not take the others
+// out of force. The remarks say which are left out.
+func convertDenyList(o *denyList, s strictness) (*model.DenyList, []remark, field.ErrorList) {
+	l := &model.DenyList{Name: o.Name, Entries: make([]netip.Prefix, 0, len(o.Spec.Entries))}
+	var notes []remark
+	path := field.NewPath("spec", "entries")
+	for i, text := range o.Spec.Entries {
+		p, problem := denyEntry(text)
+		if problem != "" && len(notes) < maxRemarks {
+			notes = append(notes, remark{path.Index(i).String(), quoted(text) + ": " + problem})
+		}
+		if p.IsValid() {
+			l.Entries = append(l.Entries, p)
+		}
+	}
+	slices.SortFunc(l.Entries, model.ComparePrefixes)
+	l.Entries = slices.Compact(l.Entries)
+	return l, notes, validateMeta(&o.ObjectMeta, false, s)
+}
+
+// denyEntry reads one entry. It returns an invalid prefix for one that is left
+// out; a problem may also be a remark on one that is not.
+func denyEntry(text string) (p netip.Prefix, problem string) {
+	const left = "; the entry is left out, the others count"
+	if a, err := netip.ParseAddr(text); err == nil {
+		if a.Zone() != "" || a.Is4In6() {
+			return p, "write the address without a zone, and IPv4 as such" + left
+		}
+		p = netip.PrefixFrom(a, a.BitLen())
+	} else if p, err = netip.ParsePrefix(text); err != nil || p.Addr().Is4In6() {
+		return netip.Prefix{}, "write an address, or ADDRESS/BITS" + left
+	}
+	masked := p.Masked()
+	switch {
+	case p.Bits() == 0:
+		return netip.Prefix{}, "would cut every node off: list what should be denied" + left
+	case masked.Overlaps(linkLocal6):
+		return netip.Prefix{}, "contains link-local addresses, without which IPv6 does not work: list the ranges around " + linkLocal6.String() + left
+	case masked != p:
+		return masked, fmt.Sprintf("is taken as %s: write it so", masked)
+	}
+	return p, ""
+}
+
+func takeDenyList(l *loader, h header, raw []byte) {
+	o, ok := decode[denyList](l, raw)
+	if !ok {
+		return
+	}
+	l.clusterWide(&o.ObjectMeta, h.Kind)
+	list, notes, errs := convertDenyList(o, written)
+	if l.accept(errs) {
+		l.warn(notes...)
+		l.denyLists[list.Name] = list
+	}
+}
+
+func recordDenyList(o runtime.Object) *record {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return nil
+	}
+	var typed denyList
+	raw, err := json.Marshal(u.Object)
+	if err == nil {
+		err = kjson.UnmarshalCaseSensitivePreserveInts(raw, &typed)
+	}
+	if err != nil {
+		r := recordOf[model.DenyList](u, nil, nil)
+		r.bad = true
+		for _, e := range misfitRemarks(raw, reflect.TypeFor[denyList](), err) {
+			r.notes = append(r.notes, e.String())
+		}
+		r.notes = append(r.notes, "the list cannot be read: what it last said stays in force")
+		return r
+	}
+	list, notes, errs := convertDenyList(&typed, stored)
+	r := recordOf(u, list, errs)
+	for _, n := range notes {
+		r.notes = append(r.notes, n.String())
+	}
+	return r
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package denylist
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+func set(entries ...netip.Prefix) *model.DenySet {
+	l := &model.DenyList{Name: "a", Entries: entries}
+	return model.MakeDenySet(model.MakeMap(map[string]*model.DenyList{"a": l}))
+}
+
+// random makes prefixes and addresses in a small part of the space, so that
+// they overlap.
+func random(r *rand.Rand) (*model.DenySet, []netip.Addr) {
+	address := func() netip.Addr {
+		if r.IntN(2) == 0 {
+			return netip.AddrFrom4([4]byte{10, byte(r.IntN(2)), byte(r.IntN(3)), byte(r.IntN(8))})
+		}
+		return netip.AddrFrom16([16]byte{0x20, byte(r.IntN(2)), byte(r.IntN(2)), 0, 0, byte(r.IntN(2)), 15: byte(r.IntN(8))})
+	}
+	var entries []netip.Prefix
+	for range r.IntN(12) {
+		a := address()
+		bits := a.BitLen() - r.IntN(4)
+		if r.IntN(3) == 0 {
+			bits = 5 + r.IntN(a.BitLen()-5)
+		}
+		entries = append(entries, netip.PrefixFrom(a, bits).Masked())
+	}
+	var spared []netip.Addr
+	for range r.IntN(4) {
+		spared = append(spared, address())
+	}
+	s := set(entries...)
+	return s.Sparing(spared), spared
+}
+
+func sample(r *rand.Rand) netip.Addr {
+	if r.IntN(2) == 0 {
+		return netip.AddrFrom4([4]byte{byte(8 + r.IntN(4)), byte(r.IntN(2)), byte(r.IntN(3)), byte(r.IntN(9))})
+	}
+	return netip.AddrFrom16([16]byte{0x20, byte(r.IntN(2)), byte(r.IntN(2)), 0, 0, byte(r.IntN(2)), 15: byte(r.IntN(9))})
+}
+
+// The maps say what the set says; and after every single write of a change an
+// address that both sets deny is denied, and one that neither denies is not.
+func TestEveryWriteOfAChange(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	from, was := NewEntries(), set()
+	denied := 0
+	for round := range 1500 {
+		is, _ := random(r)
+		to := Layout(is, nil)
+		w := Diff(from, to)
+		now, sieves := Union(from, NewEntries()), Union(from, to).Sieves()
+		addresses := make([]netip.Addr, 60)
+		for i := range addresses {
+			addresses[i] = sample(r)
+		}
+		check := func() {
+			t.Helper()
+			for _, a := range addresses {
+				if before, after := was.Denies(a), is.Denies(a); before == after && now.Lookup(sieves, a) != after {
+					t.Fatalf("round %d: %s: in between %t, before and after %t", round, a, !after, after)
+				}
+			}
+		}
+		for _, s := range w.Singles {
+			now.Singles[s.Addr] = s.Action
+			check()
+		}
+		for _, p := range w.Prefixes {
+			now.Prefixes[p] = true
+			check()
+		}
+		for _, p := range w.DropPrefixes {
+			delete(now.Prefixes, p)
+			check()
+		}
+		for _, a := range w.DropSingles {
+			delete(now.Singles, a)
+			check()
+		}
+		sieves = to.Sieves()
+		for _, a := range addresses {
+			if now.Lookup(sieves, a) != is.Denies(a) {
+				t.Fatalf("round %d: %s: the maps say %t", round, a, !is.Denies(a))
+			}
+			if is.Denies(a) {
+				denied++
+			}
+		}
+		if !Diff(now, to).None() {
+			t.Fatalf("round %d: the writes do not lead to what is wanted", round)
+		}
+		from, was = to, is
+	}
+	if denied < 1000 {
+		t.Errorf("only %d addresses were denied: the test sees nothing", denied)
+	}
+}
+
+// Every length of prefix gets through the sieve at its first and last address.
+func TestSieveOfEveryLength(t *testing.T) {
+	for _, text := range []string{"10.129.77.3", "2001:db8:aaaa:bbbb:cccc::7"} {
+		a := netip.MustParseAddr(text)
+		for bits := 1; bits <= a.BitLen(); bits++ {
+			p := netip.PrefixFrom(a, bits).Masked()
+			e := Layout(set(p), nil)
+			sieves := e.Sieves()
+			for _, in := range []netip.Addr{a, p.Addr()} {
+				if !e.Lookup(sieves, in) {
+					t.Errorf("%s does not deny %s", p, in)
+				}
+			}
+			if before := p.Addr().Prev(); before.IsValid() && before.BitLen() == a.BitLen() && e.Lookup(sieves, before) {
+				t.Errorf("%s denies %s", p, before)
+			}
+		}
+	}
+}
+
+func TestAlsoSpared(t *testing.T) {
+	own := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("192.0.2.1")}
+	e := Layout(set(netip.MustParsePrefix("10.0.0.0/8")), own)
+	if len(e.Singles) != 1 || e.Lookup(e.Sieves(), own[0]) || !e.Lookup(e.Sieves(), netip.MustParseAddr("10.0.0.2")) {
+		t.Errorf("%+v", e)
+	}
+	if n := e.Count(); n != [2]int{1, 0} {
+		t.Errorf("count %v", n)
+	}
+}
+
+func TestFits(t *testing.T) {
+	e := Layout(set(netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.0.0.3/32"), netip.MustParsePrefix("fd00::/64")), nil)
+	if err := e.Fits(Capacity{Singles: 2, Prefixes: 1}); err != nil {
+		t.Error(err)
+	}
+	if err := e.Fits(Capacity{Singles: 1, Prefixes: 1}); err == nil || !strings.Contains(err.Error(), "2 single IPv4 addresses, at most 1") {
+		t.Error(err)
+	}
+	if err := e.Fits(Capacity{Singles: 2}); err == nil || !strings.Contains(err.Error(), "1 IPv6 prefixes, at most 0") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package denylist
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// A sieve has a bit for each region of addresses, in words of 64.
+const (
+	regionBits = 20 // SIEVE_BITS of bpf/include/deny.h
+	Words      = 1 << (regionBits - 6)
+)
+
+// Word is 64 regions: struct sieve of bpf/include/deny.h.
+type Word struct {
+	// Singles are the regions that have listed or spared single addresses.
+	Singles uint64
+	// Prefixes are the regions that a listed prefix covers, or covers a part of.
+	Prefixes uint64
+}
+
+// Sieve is the words by number.
+type Sieve []Word
+
+// region is that of an address. Those of IPv4 are its first 20 bits, those of
+// IPv6 a hash of its first 32.
+func region(a netip.Addr) uint32 {
+	if a.Is4() {
+		b := a.As4()
+		return binary.BigEndian.Uint32(b[:]) >> (32 - regionBits)
+	}
+	b := a.As16()
+	return regionOf6(binary.BigEndian.Uint32(b[:]))
+}
+
+// regionOf6 multiplies by 2^32 divided by the golden ratio, which spreads
+// neighbours.
+func regionOf6(first uint32) uint32 { return first * 0x9e3779b1 >> (32 - regionBits) }
+
+func (s Sieve) addSingle(a netip.Addr) {
+	n := region(a)
+	s[n/64].Singles |= 1 << (n % 64)
+}
+
+func (s Sieve) addPrefix(p netip.Prefix) {
+	set := func(n uint32) { s[n/64].Prefixes |= 1 << (n % 64) }
+	if p.Addr().Is4() {
+		first, count := region(p.Addr()), uint32(1)
+		if p.Bits() < regionBits {
+			count = 1 << (regionBits - p.Bits())
+		}
+		for n := range count {
+			set(first + n)
+		}
+		return
+	}
+	const hashed = 32 // bits
+	switch bits := p.Bits(); {
+	case bits >= hashed:
+		set(region(p.Addr()))
+	case bits <= hashed-regionBits: // as many words as regions, or more
+		for i := range s {
+			s[i].Prefixes = ^uint64(0)
+		}
+	default:
+		b := p.Addr().As16()
+		first := binary.BigEndian.Uint32(b[:])
+		for n := range uint32(1) << (hashed - bits) {
+			set(regionOf6(first + n))
+		}
+	}
+}
+
+// may reports what the sieve lets through.
+func (s Sieve) may(a netip.Addr) (singles, prefixes bool) {
+	n := region(a)
+	return s[n/64].Singles>>(n%64)&1 != 0, s[n/64].Prefixes>>(n%64)&1 != 0
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/denylist"
+)
+
+// Drops are packets that the program dropped since it was first loaded.
+type Drops struct {
+	// Denied is by family: IPv4, IPv6.
+	Denied    [2]uint64
+	Malformed uint64
+}
+
+// objects is what is loaded of the compiled object.
+type objects struct {
+	Uplink   *ebpf.Program `ebpf:"uplink"`
+	Counters *ebpf.Map     `ebpf:"xdp_counters"`
+	denyMaps
+}
+
+// Filter is the loaded program and its maps. It is not safe for concurrent
+// use, except for Drops.
+type Filter struct {
+	links   string // directory; empty in a sandbox
+	objects objects
+	// entries are what the maps hold; nil after writes that were cut short.
+	entries *denylist.Entries
+}
+
+// Open loads the program with the maps that are pinned in the directory
+// pins, which exists, or with new ones; pods are the maps of the pods' programs,
+// by name. Links are in a directory beside it. What is attached goes on as it is
+// until Attach.
+func Open(pins string, pods map[string]*ebpf.Map) (*Filter, error) {
+	f := &Filter{links: Links(pins)}
+	if err := os.MkdirAll(f.links, 0o700); err != nil {
+		return nil, fmt.Errorf("create directory of links %s: %w", f.links, err)
+	}
+	if err := f.load(pins, pods); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Links is the directory of the pinned links, which do not depend on the
+// version of the layout as the maps do.
+func Links(pins string) string { return filepath.Join(filepath.Dir(pins), "xdp") }
+
+// OpenSandbox loads the program with a deny list of its own that goes with
+// Close, and the given maps of pods. Nothing is pinned.
+func OpenSandbox(pods map[string]*ebpf.Map) (*Filter, error) {
+	f := &Filter{}
+	if err := f.load("", pods); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *Filter) load(pins string, pods map[string]*ebpf.Map) error {
+	spec, err := bpfobj.LoadXdp()
+	if err != nil {
+		return fmt.Errorf("read the embedded program: %w", err)
+	}
+	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}, MapReplacements: make(map[string]*ebpf.Map)}
+	for name, m := range spec.Maps {
+		if shared, ok := pods[name]; ok {
+			m.MaxEntries = shared.MaxEntries() // the loader of pods decides
+			opts.MapReplacements[name] = shared
+		}
+		if pins == "" {
+			m.Pinning = ebpf.PinNone
+		}
+	}
+	if err := spec.LoadAndAssign(&f.objects, opts); err != nil {
+		return fmt.Errorf("load the XDP program: %w", err)
+	}
+	if f.entries, err = f.objects.read(); err != nil {
+		f.Close()
+		return err
+	}
+	return nil
+}
+
+// Close lets go of everything and leaves it working.
+func (f *Filter) Close() error {
+	errs := []error{f.objects.Uplink.Close(), f.objects.Counters.Close()}
+	for _, m := range f.objects.all() {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Capacity is how many entries find a place.
+func (f *Filter) Capacity() denylist.Capacity {
+	o := &f.objects
+	return denylist.Capacity{Singles: int(min(o.Singles4.MaxEntries(), o.Singles6.MaxEntries())),
+		Prefixes: int(min(o.Prefixes4.MaxEntries(), o.Prefixes6.MaxEntries()))}
+}
+
+// Apply makes the maps hold the entries. What both the old and the new entries
+// deny is denied throughout. If there are too many nothing is changed. After
+// another error it may be called again.
+func (f *Filter) Apply(want *denylist.Entries) error {
+	if err := want.Fits(f.Capacity()); err != nil {
+		return err
+	}
+	if f.entries == nil {
+		have, err := f.objects.read()
+		if err != nil {
+			return err
+		}
+		f.entries = have
+	}
+	w, have := denylist.Diff(f.entries, want), f.entries
+	f.entries = nil
+	err := f.objects.sift(denylist.Union(have, want).Sieves())
+	if err == nil {
+		err = f.objects.execute(w)
+	}
+	if err == nil {
+		err = f.objects.sift(want.Sieves())
+	}
+	if err != nil {
+		return fmt.Errorf("write deny list: %w", err)
+	}
+	f.entries = want
+	return nil
+}
+
+// Entries returns what is in force; nil if that is not known.
+func (f *Filter) Entries() *denylist.Entries { return f.entries }
+
+// Drops reads the counters.
+func (f *Filter) Drops() (Drops, error) {
+	var totals [3]uint64
+	for id := range totals {
+		var cpus []bpfobj.XdpCounter
+		if err := f.objects.Counters.Lookup(uint32(id), &cpus); err != nil {
+			return Drops{}, fmt.Errorf("read counter %d of the XDP program: %w", id, err)
+		}
+		for _, c := range cpus {
+			totals[id] += c.Packets
+		}
+	}
+	return Drops{Denied: [2]uint64{totals[0], totals[1]}, Malformed: totals[2]}, nil
+}
+
+// Program is the loaded program. It is the Filter's to close.
+func (f *Filter) Program() *ebpf.Program { return f.objects.Uplink }
+
+// Run sends an Ethernet frame through the program by BPF_PROG_TEST_RUN and
+// returns whether it passes.
+func (f *Filter) Run(frame []byte) (bool, error) {
+	code, err := f.objects.Uplink.Run(&ebpf.RunOptions{Data: frame})
+	if err != nil {
+		return false, fmt.Errorf("run the XDP program: %w", err)
+	}
+	const dropped, passed = 1, 2 // XDP_DROP, XDP_PASS
+	if code != dropped && code != passed {
+		return false, fmt.Errorf("the XDP program returned %d, neither pass nor drop", code)
+	}
+	return code == passed, nil
+}
+
+// ReadPinned returns the deny list that is in force by the maps pinned in a
+// directory, or nil if there are none.
+func ReadPinned(pins string) (*denylist.Entries, error) {
+	var m denyMaps
+	defer func() {
+		for _, open := range m.all() {
+			open.Close()
+		}
+	}()
+	for name, at := range map[string]**ebpf.Map{"deny4": &m.Singles4, "deny6": &m.Singles6,
+		"deny_prefixes4": &m.Prefixes4, "deny_prefixes6": &m.Prefixes6} {
+		var err error
+		*at, err = ebpf.LoadPinnedMap(filepath.Join(pins, name), &ebpf.LoadPinOptions{ReadOnly: true})
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("open map %s: %w", name, err)
+		}
+	}
+	return m.read()
+}

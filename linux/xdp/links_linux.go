@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// ErrForeign is returned by Attach when the device has an XDP program that
+// Isthmus did not attach.
+var ErrForeign = errors.New("the device has an XDP program of somebody else, which is not replaced: remove that program, or leave the device out")
+
+// Attach puts the program on a device, or exchanges an older one of ours for it
+// in place. It tries the driver first; native says why that did not work, nil if
+// it did or the device had the program already.
+func (f *Filter) Attach(name string, index int) (native, err error) {
+	path := filepath.Join(f.links, name)
+	l, err := link.LoadPinnedLink(path, nil)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return f.attach(path, index)
+	case err != nil:
+		return nil, fmt.Errorf("open pinned link %s: %w", path, err)
+	}
+	defer l.Close()
+	on, err := device(l)
+	if err != nil {
+		return nil, fmt.Errorf("inspect pinned link %s: %w", path, err)
+	}
+	if on != index { // the device is another one by now
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("remove stale pin %s: %w", path, err)
+		}
+		return f.attach(path, index)
+	}
+	if err := f.exchange(l); err != nil {
+		return nil, fmt.Errorf("replace the program of %s: %w", path, err)
+	}
+	return nil, nil
+}
+
+// exchange gives a link this Filter's program, if it has another.
+func (f *Filter) exchange(l link.Link) error {
+	info, err := l.Info()
+	if err != nil {
+		return err
+	}
+	own, err := f.objects.Uplink.Info()
+	if err != nil {
+		return err
+	}
+	if id, ok := own.ID(); ok && id == info.Program {
+		return nil
+	}
+	return l.Update(f.objects.Uplink)
+}
+
+func (f *Filter) attach(path string, index int) (native, err error) {
+	for _, flags := range []link.XDPAttachFlags{link.XDPDriverMode, link.XDPGenericMode} {
+		var l link.Link
+		l, err = link.AttachXDP(link.XDPOptions{Program: f.objects.Uplink, Interface: index, Flags: flags})
+		if err == nil {
+			err = l.Pin(path)
+			l.Close()
+			if err != nil {
+				return native, fmt.Errorf("pin link %s: %w", path, err)
+			}
+			return native, nil
+		}
+		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
+			return nil, ErrForeign
+		}
+		if flags == link.XDPDriverMode {
+			native = err
+		}
+	}
+	return native, fmt.Errorf("attach to device %s: %w", filepath.Base(path), err)
+}
+
+// device returns the index of the device that a link is on, 0 if that is gone.
+func device(l link.Link) (int, error) {
+	info, err := l.Info()
+	if err != nil {
+		return 0, err
+	}
+	x := info.XDP()
+	if x == nil {
+		return 0, fmt.Errorf("is a link of type %d, not XDP", info.Type)
+	}
+	return int(x.Ifindex), nil
+}
+
+// Attached lists the devices that have a pinned link in a directory.
+func Attached(links string) ([]string, error) {
+	entries, err := os.ReadDir(links)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("list pinned links: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, nil
+}
+
+// Detach takes the program off a device. What is not there is no error.
+func Detach(links, name string) error {
+	path := filepath.Join(links, name)
+	l, err := link.LoadPinnedLink(path, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open pinned link %s: %w", path, err)
+	}
+	defer l.Close()
+	// A link whose pin is removed stays for a moment.
+	if err := l.Detach(); err != nil {
+		return fmt.Errorf("detach from %s: %w", name, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("unpin the link of %s: %w", name, err)
+	}
+	return nil
+}
+
+// Remove takes the program off every device and removes its maps from the
+// directory pins. What is not there is no error.
+func Remove(pins string) error {
+	names, err := Attached(Links(pins))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, n := range names {
+		errs = append(errs, Detach(Links(pins), n))
+	}
+	for _, n := range []string{"deny_sieve4", "deny_sieve6", "deny4", "deny6", "deny_prefixes4", "deny_prefixes6"} {
+		if err := os.Remove(filepath.Join(pins, n)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("unpin map %s: %w", n, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/denylist"
+)
+
+// denyMaps are the maps of the deny list.
+type denyMaps struct {
+	Sieve4    *ebpf.Map `ebpf:"deny_sieve4"`
+	Sieve6    *ebpf.Map `ebpf:"deny_sieve6"`
+	Singles4  *ebpf.Map `ebpf:"deny4"`
+	Singles6  *ebpf.Map `ebpf:"deny6"`
+	Prefixes4 *ebpf.Map `ebpf:"deny_prefixes4"`
+	Prefixes6 *ebpf.Map `ebpf:"deny_prefixes6"`
+}
+
+func (m *denyMaps) all() []*ebpf.Map {
+	return []*ebpf.Map{m.Sieve4, m.Sieve6, m.Singles4, m.Singles6, m.Prefixes4, m.Prefixes6}
+}
+
+// read returns what the maps hold.
+func (m *denyMaps) read() (*denylist.Entries, error) {
+	e := denylist.NewEntries()
+	return e, errors.Join(
+		readAll(m.Singles4, func(k bpfobj.XdpAddr4, v bpfobj.XdpDenyEntry) {
+			e.Singles[netip.AddrFrom4(k.Addr)] = denylist.Action(v.Action)
+		}),
+		readAll(m.Singles6, func(k bpfobj.XdpAddr6, v bpfobj.XdpDenyEntry) {
+			e.Singles[netip.AddrFrom16(k.Addr)] = denylist.Action(v.Action)
+		}),
+		readAll(m.Prefixes4, func(k bpfobj.XdpPrefix4, _ bpfobj.XdpDenyEntry) {
+			e.Prefixes[netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits))] = true
+		}),
+		readAll(m.Prefixes6, func(k bpfobj.XdpPrefix6, _ bpfobj.XdpDenyEntry) {
+			e.Prefixes[netip.PrefixFrom(netip.AddrFrom16(k.Addr), int(k.Bits))] = true
+		}))
+}
+
+// execute makes the writes in their order.
+func (m *denyMaps) execute(w *denylist.Writes) error {
+	var add4 pairs[bpfobj.XdpAddr4]
+	var add6 pairs[bpfobj.XdpAddr6]
+	for _, s := range w.Singles {
+		if s.Addr.Is4() {
+			add4.add(bpfobj.XdpAddr4{Addr: s.Addr.As4()}, s.Action)
+		} else {
+			add6.add(bpfobj.XdpAddr6{Addr: s.Addr.As16()}, s.Action)
+		}
+	}
+	if err := errors.Join(add4.put(m.Singles4), add6.put(m.Singles6)); err != nil {
+		return err
+	}
+	wide4, wide6 := splitPrefixes(w.Prefixes)
+	if err := errors.Join(wide4.put(m.Prefixes4), wide6.put(m.Prefixes6)); err != nil {
+		return err
+	}
+	wide4, wide6 = splitPrefixes(w.DropPrefixes)
+	if err := errors.Join(wide4.drop(m.Prefixes4), wide6.drop(m.Prefixes6)); err != nil {
+		return err
+	}
+	var drop4 pairs[bpfobj.XdpAddr4]
+	var drop6 pairs[bpfobj.XdpAddr6]
+	for _, a := range w.DropSingles {
+		if a.Is4() {
+			drop4.add(bpfobj.XdpAddr4{Addr: a.As4()}, 0)
+		} else {
+			drop6.add(bpfobj.XdpAddr6{Addr: a.As16()}, 0)
+		}
+	}
+	return errors.Join(drop4.drop(m.Singles4), drop6.drop(m.Singles6))
+}
+
+func splitPrefixes(all []netip.Prefix) (v4 pairs[bpfobj.XdpPrefix4], v6 pairs[bpfobj.XdpPrefix6]) {
+	for _, p := range all {
+		if p.Addr().Is4() {
+			v4.add(bpfobj.XdpPrefix4{Bits: uint32(p.Bits()), Addr: p.Addr().As4()}, denylist.Deny)
+		} else {
+			v6.add(bpfobj.XdpPrefix6{Bits: uint32(p.Bits()), Addr: p.Addr().As16()}, denylist.Deny)
+		}
+	}
+	return v4, v6
+}
+
+// sift makes the sieves what they should be; only words that differ are
+// written, each by stores that programs see whole.
+func (m *denyMaps) sift(want [2]denylist.Sieve) error {
+	const size = 16 // struct sieve
+	for family, sieve := range []*ebpf.Map{m.Sieve4, m.Sieve6} {
+		memory, err := sieve.Memory()
+		if err != nil {
+			return fmt.Errorf("map the memory of the sieve: %w", err)
+		}
+		have := make([]byte, denylist.Words*size)
+		if _, err := memory.ReadAt(have, 0); err != nil {
+			return fmt.Errorf("read sieve: %w", err)
+		}
+		for i, word := range want[family] {
+			at := have[i*size : (i+1)*size]
+			if binary.NativeEndian.Uint64(at) == word.Singles && binary.NativeEndian.Uint64(at[8:]) == word.Prefixes {
+				continue
+			}
+			binary.NativeEndian.PutUint64(at, word.Singles)
+			binary.NativeEndian.PutUint64(at[8:], word.Prefixes)
+			if _, err := memory.WriteAt(at, int64(i*size)); err != nil {
+				return fmt.Errorf("write word %d of sieve: %w", i, err)
+			}
+		}
+	}
+	return nil
+}
+
+// pairs are keys and values of writes to one map.
+type pairs[K any] struct {
+	keys   []K
+	values []bpfobj.XdpDenyEntry
+}
+
+func (p *pairs[K]) add(k K, a denylist.Action) {
+	p.keys = append(p.keys, k)
+	p.values = append(p.values, bpfobj.XdpDenyEntry{Action: uint32(a)})
+}
+
+// chunk bounds the entries of one system call.
+const chunk = 4096
+
+func (p *pairs[K]) put(m *ebpf.Map) error {
+	for from := 0; from < len(p.keys); from += chunk {
+		to := min(from+chunk, len(p.keys))
+		_, err := m.BatchUpdate(p.keys[from:to], p.values[from:to], nil)
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			for i := from; i < to && (i == from || err == nil); i++ {
+				err = m.Put(p.keys[i], p.values[i])
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("write map %s: %w", m, err)
+		}
+	}
+	return nil
+}
+
+// drop deletes one by one: a batch ends at the first key that is not there.
+func (p *pairs[K]) drop(m *ebpf.Map) error {
+	for _, k := range p.keys {
+		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove from map %s: %w", m, err)
+		}
+	}
+	return nil
+}
+
+// readAll calls f for every entry of a map that nobody writes meanwhile.
+func readAll[K, V any](m *ebpf.Map, f func(K, V)) error {
+	keys, values := make([]K, chunk), make([]V, chunk)
+	var at ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&at, keys, values, nil)
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			return readEach(m, f)
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("read map %s: %w", m, err)
+		}
+		for i := range n {
+			f(keys[i], values[i])
+		}
+		if err != nil { // that was the last of it
+			return nil
+		}
+	}
+}
+
+func readEach[K, V any](m *ebpf.Map, f func(K, V)) error {
+	var k K
+	var v V
+	it := m.Iterate()
+	for it.Next(&k, &v) {
+		f(k, v)
+	}
+	if err := it.Err(); err != nil {
+		return fmt.Errorf("read map %s: %w", m, err)
+	}
+	return nil
+}
