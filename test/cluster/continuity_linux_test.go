@@ -67,7 +67,7 @@ type continuity struct {
 // and started again and programs are replaced. CONTINUITY=full asks for
 // 100,000 packets a second over 20 restarts and 5 replacements.
 func TestContinuity(t *testing.T) {
-	size := continuity{rate: 40_000, connections: 200, restarts: 6, replacements: 2, pause: 50 * time.Millisecond}
+	size := continuity{rate: 40_000, connections: 200, restarts: 4, replacements: 1, pause: 50 * time.Millisecond}
 	if os.Getenv("CONTINUITY") == "full" {
 		size = continuity{rate: 100_000, connections: 200, restarts: 20, replacements: 5, pause: 300 * time.Millisecond}
 	}

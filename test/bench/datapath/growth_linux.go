@@ -5,13 +5,17 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
-	"time"
+	"strconv"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
@@ -36,7 +40,9 @@ type path struct {
 	passes bool
 	// flows and addresses for shuffle; without them every packet is the same.
 	flows, addresses uint32
-	goal             goal
+	// anyPeer: as many of both as the world has pods.
+	anyPeer bool
+	goal    goal
 }
 
 // flow is one of the server's, to a pod that shuffle may choose, or to one with
@@ -84,10 +90,19 @@ func paths(addresses uint32, denied goal) []path {
 		{name: "SYN of a known flow", before: [][]byte{tcp4}, frame: tcp4, passes: true},
 		{name: "new flow, allowed and noted", frame: tcp4, passes: true, flows: min(60_000*addresses, 1<<31), addresses: addresses},
 		{name: "new flow, denied", frame: opening(flow(model.TCP, closed, false)), flows: addresses, addresses: addresses, goal: denied},
+		{name: "new flow, denied, to any peer", frame: opening(flow(model.TCP, closed, false)), anyPeer: true},
 		{name: "echo request, denied", frame: opening(flow(model.ICMP, 0, false))},
 		{name: "first fragment", before: [][]byte{udp4}, frame: fragment(udp4, true), passes: true},
 		{name: "later fragment", before: [][]byte{fragment(udp4, true)}, frame: fragment(udp4, false), passes: true},
 	}
+}
+
+// in is the path over a world.
+func (p path) in(w world) path {
+	if p.anyPeer {
+		p.flows, p.addresses = uint32(w.pods), uint32(w.pods)
+	}
+	return p
 }
 
 // scale is a world and the programs over it.
@@ -105,7 +120,7 @@ func (b *bench) growth(ctx context.Context, rounds int) ([]row, error) {
 	for _, n := range []int{1, 100, 1000, 10_000} {
 		policies = append(policies, scale{name: fmt.Sprintf("%d policies", n), world: world{policies: n, pods: many, direction: model.Egress, anyPod: true}})
 	}
-	for _, n := range []int{1000, 10_000, 64_000, 120_000} {
+	for _, n := range []int{1000, 10_000, 100_000, 1_000_000} {
 		peers = append(peers, scale{name: fmt.Sprintf("%d peers", n), world: world{policies: 1000, pods: n, direction: model.Egress, anyPod: true}})
 	}
 	rows, err := b.series(ctx, "growth: program runs, 64000 peers", policies, paths(many, goal{times: 1.1}), rounds)
@@ -118,11 +133,14 @@ func (b *bench) growth(ctx context.Context, rounds int) ([]row, error) {
 
 // series measures the worlds in turn in every round.
 func (b *bench) series(ctx context.Context, part string, scales []scale, paths []path, rounds int) ([]row, error) {
-	long := loader.Timeouts{Opening: time.Hour, TCP: time.Hour, Other: time.Hour, Closing: time.Hour}
+	pins, unmount, err := mountBPF()
+	if err != nil {
+		return nil, err
+	}
+	defer unmount()
 	for i := range scales {
 		s := &scales[i]
-		var err error
-		if s.path, err = s.sandbox(long); err != nil {
+		if s.path, err = s.load(filepath.Join(pins, strconv.Itoa(i))); err != nil {
 			return nil, err
 		}
 		defer s.path.Close()
@@ -135,7 +153,7 @@ func (b *bench) series(ctx context.Context, part string, scales []scale, paths [
 		figures := make([]figure, len(scales))
 		for range rounds {
 			for i, s := range scales {
-				ns, err := b.walk(p, s.path.Program(model.Egress))
+				ns, err := b.walk(p.in(s.world), s.path.Program(model.Egress))
 				if err != nil {
 					return nil, fmt.Errorf("%s, %s: %w", p.name, s.name, err)
 				}
@@ -151,6 +169,20 @@ func (b *bench) series(ctx context.Context, part string, scales []scale, paths [
 		}
 	}
 	return rows, nil
+}
+
+// mountBPF mounts a bpffs of its own, for maps that nobody else sees.
+func mountBPF() (dir string, unmount func(), err error) {
+	if dir, err = os.MkdirTemp("", "isthmus-bench-"); err != nil {
+		return "", nil, err
+	}
+	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("mount a bpffs: %w", err), os.Remove(dir))
+	}
+	return dir, func() {
+		_ = unix.Unmount(dir, unix.MNT_DETACH) // is in the way of nobody
+		_ = os.Remove(dir)
+	}, nil
 }
 
 // walk is the cost of one path in ns, that of an empty program included.

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -114,10 +115,18 @@ func (w world) state(endpoints map[model.EndpointID]policy.Endpoint) *model.Stat
 // serverID is the endpoint that sandboxes are about.
 var serverID = model.MakeEndpointID("server", "eth0")
 
-// sandbox loads the programs with the maps of a world, for the pod server at
-// loader.SandboxInterface.
-func (w world) sandbox(t loader.Timeouts) (*loader.DataPath, error) {
-	path, err := loader.OpenSandboxWith(t)
+// load loads the programs over maps of their own under a directory on a bpffs,
+// large enough for the world, for the pod server at loader.SandboxInterface.
+func (w world) load(dir string) (*loader.DataPath, error) {
+	// Making worlds takes memory, measuring does not want to be interrupted.
+	debug.SetGCPercent(100)
+	defer func() {
+		debug.FreeOSMemory()
+		debug.SetGCPercent(-1)
+	}()
+	const long = time.Hour
+	path, err := loader.Open(dir, loader.Timeouts{Opening: long, TCP: long, Other: long, Closing: long},
+		loader.Sizes{"peers4": max(131_072, w.pods+1000)})
 	if err != nil {
 		return nil, err
 	}
