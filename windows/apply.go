@@ -21,9 +21,15 @@ import (
 // stay as they are and give a dataplane.EndpointError each; the others go on.
 // At the end everything that was written is read again and compared.
 //
+// What a call that was left behind may still write is uncertain: endpoints that
+// it concerns give an error whatever is read of them, and nothing is built on
+// it, until it has returned. After a second call without an answer nothing more
+// is tried, so that the agent's other work does not wait for many deadlines.
+//
 // It does not go by dataplane.Plan: a plan of ACLs is made from what HNS really
 // holds, which after a restart nobody else remembers.
 func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
+	unfinished := b.hns.Unfinished() // before anything is read
 	n, list, err := b.ensureNetwork(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("apply: %w", err)
@@ -35,7 +41,7 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 			lowering.Lists[id] = acl.DenyAll()
 		}
 	}
-	x := &execution{Backend: b, have: have, failed: make(map[int]error), errs: make(map[model.EndpointID][]error)}
+	x := &execution{Backend: b, have: have, unfinished: unfinished, failed: make(map[int]error), errs: make(map[model.EndpointID][]error)}
 	x.plan = acl.NewPlan(&have.Programme, lowering.Keep(&have.Programme))
 	x.repairSets()
 	if err := x.run(ctx); err != nil {
@@ -46,6 +52,7 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 			return lowering.Unsupported, fmt.Errorf("apply: %w", err)
 		}
 	}
+	x.blameUnfinished()
 	return lowering.Unsupported, x.err()
 }
 
@@ -108,8 +115,12 @@ func (inv *inventory) only(s *model.State) *model.State {
 // execution is one run of a plan.
 type execution struct {
 	*Backend
-	have   *inventory
-	plan   *acl.Plan
+	have *inventory
+	plan *acl.Plan
+	// unfinished are the writes that were left behind by earlier calls.
+	unfinished map[hns.Object]bool
+	// silent are the errors of this run's calls without an answer.
+	silent []error
 	failed map[int]error // by step
 	errs   map[model.EndpointID][]error
 	wrote  bool
@@ -146,6 +157,9 @@ func (x *execution) run(ctx context.Context) error {
 		if err == nil {
 			continue
 		}
+		if hns.Code(err) == hns.CodeTimeout {
+			x.silent = append(x.silent, err)
+		}
 		x.failed[i] = err
 		x.blame(s, err)
 	}
@@ -154,6 +168,12 @@ func (x *execution) run(ctx context.Context) error {
 
 // blocked returns the error of a step without which this one must not be done.
 func (x *execution) blocked(s acl.Step) error {
+	if len(x.silent) > 1 {
+		return fmt.Errorf("not done because hns does not answer: %w", x.silent[0])
+	}
+	if o, ok := x.uncertain(s.List); ok {
+		return fmt.Errorf("not done while an earlier write of %s has not returned", o)
+	}
 	for _, i := range s.Needs {
 		if err := x.failed[i]; err != nil {
 			return fmt.Errorf("not done because of an earlier error: %w", err)
@@ -165,6 +185,30 @@ func (x *execution) blocked(s acl.Step) error {
 		}
 	}
 	return nil
+}
+
+// uncertain finds a set in a list whose members may still change by themselves.
+func (x *execution) uncertain(list []hns.ACL) (hns.Object, bool) {
+	for o := range x.unfinished {
+		if set, ok := o.Set(); ok && acl.RefersTo(list, set) {
+			return o, true
+		}
+	}
+	return "", false
+}
+
+// blameUnfinished notes an error at every endpoint whose ACLs may still change
+// by themselves.
+func (x *execution) blameUnfinished() {
+	for id, e := range x.have.endpoints {
+		o, ok := x.uncertain(append(slices.Clip(x.have.Lists[id]), x.plan.Target.Lists[id]...))
+		if own := hns.EndpointObject(e.ID); x.unfinished[own] {
+			o, ok = own, true
+		}
+		if ok && len(x.errs[id]) == 0 {
+			x.errs[id] = append(x.errs[id], fmt.Errorf("an earlier write of %s has not returned; what is in force is not certain", o))
+		}
+	}
 }
 
 // blame notes an error at every endpoint that it concerns.

@@ -170,7 +170,7 @@ func TestHangEndsAtTheDeadline(t *testing.T) {
 	}
 	n.fake.Before(nil)
 	close(release)
-	n.apply(both(first, second, "10.0.3.3"))
+	n.settles(both(first, second, "10.0.3.3"))
 	if !n.passes(first.ID, "10.0.3.3") {
 		t.Error("the next Apply did not complete")
 	}

@@ -48,6 +48,7 @@ func (b *Backend) DeleteEndpoint(ctx context.Context, id model.EndpointID) error
 	if n == nil {
 		return nil
 	}
+	b.disown(name)
 	if err := b.removeNamed(ctx, n.ID, name); err != nil {
 		return fmt.Errorf("delete endpoint %s: %w", id, err)
 	}

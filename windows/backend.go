@@ -20,10 +20,13 @@ import (
 type Backend struct {
 	config  Config
 	options acl.Options
-	hns     hns.Client
+	hns     *hns.Guarded
 	log     *slog.Logger
 	version hns.Version
 	host    string // id of the host's endpoint once it is attached
+	// orphans are the names of endpoints that are not wanted while the call
+	// that makes them has not returned.
+	orphans map[string]bool
 
 	mu      sync.Mutex // guards what Counters shares with the other methods
 	network string     // id
@@ -43,7 +46,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		config: c,
 		hns:    hns.Guard(client, hns.GuardConfig{Deadline: c.CallDeadline, Observe: c.Observe}),
 		log:    log,
-		meter:  newMeter(),
+		meter:  newMeter(), orphans: make(map[string]bool),
 	}
 	v, err := b.hns.Version(ctx)
 	if err != nil {
@@ -111,17 +114,14 @@ func (m *meter) add(id string, now hns.Stats) {
 	m.last[id] = now
 }
 
-// Idle implements dataplane.Backend. Nothing here can wait.
-func (b *Backend) Idle(context.Context) (bool, error) { return false, nil }
+// Idle implements dataplane.Backend. It removes what calls have made that were
+// given up.
+func (b *Backend) Idle(ctx context.Context) (bool, error) { return false, b.removeOrphans(ctx) }
 
 // Counters reads the packets that HNS dropped at the pods' ports. It counts
 // packets and not decisions, and does not say whether a policy was the reason:
 // Verdicts stay zero.
 func (b *Backend) Counters(ctx context.Context) (dataplane.Counters, error) {
-	source, ok := b.hns.(hns.Meter)
-	if !ok {
-		return dataplane.Counters{}, errors.New("count packets: the hns client cannot")
-	}
 	b.mu.Lock()
 	network := b.network
 	b.mu.Unlock()
@@ -134,7 +134,7 @@ func (b *Backend) Counters(ctx context.Context) (dataplane.Counters, error) {
 		if _, ours := b.config.parseEndpointName(e.Name); !ours {
 			continue
 		}
-		s, err := source.EndpointStats(ctx, e.ID)
+		s, err := b.hns.EndpointStats(ctx, e.ID)
 		if errors.Is(err, hns.ErrGone) {
 			continue
 		}

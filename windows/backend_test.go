@@ -196,6 +196,9 @@ func TestTunnelAppearsLate(t *testing.T) {
 		n := &node{t: t, fake: hns.NewFake(hns.Server2022), config: overlayConfig()}
 		n.fake.Late = late
 		n.config.NetworkWait = 200 * time.Millisecond
+		if !warned { // enough on a busy machine
+			n.config.NetworkWait = 4 * time.Second
+		}
 		n.start()
 		if got := strings.Contains(n.log.String(), "no tunnel address"); got != warned {
 			t.Errorf("late by %d: warned %t", late, got)

@@ -61,7 +61,7 @@ func TestChurnUnderFaults(t *testing.T) {
 			faults := c.faulty.calm()
 			c.settle()
 			t.Logf("operations=%d added=%d failed=%d faults=%v checks=%d", operations, c.added, c.failures, faults, c.checks)
-			if !testing.Short() && (len(faults) < 6 || c.failures == 0) {
+			if !testing.Short() && (len(faults) < 7 || c.failures == 0) {
 				t.Error("not every fault was injected")
 			}
 		})
@@ -87,6 +87,7 @@ func newChurn(t *testing.T, v hns.Version) *churn {
 // restart is a new agent process.
 func (c *churn) restart() {
 	c.t.Helper()
+	c.faulty.newLife()
 	b, err := windows.New(ctx, c.config, c.faulty, slog.New(slog.DiscardHandler))
 	if err != nil {
 		c.failures++
@@ -117,6 +118,9 @@ func (c *churn) operate(seed uint64) {
 		c.apply()
 	default:
 		c.restart()
+	}
+	if _, err := c.backend.Idle(ctx); err != nil {
+		c.failures++
 	}
 	// Retries and the calls of one operation are many; what must not be is that
 	// one without an answer holds it up for ever.
@@ -208,12 +212,14 @@ func (c *churn) apply() {
 			c.may[id] = []*model.State{c.state}
 		}
 	}
-	if _, err := c.backend.Apply(ctx, c.state); err != nil {
+	_, err := c.backend.Apply(ctx, c.state)
+	if err != nil {
 		c.failures++
-		return
 	}
 	for id := range c.may {
-		c.may[id] = []*model.State{c.state}
+		if !dataplane.Concerns(err, id) {
+			c.may[id] = []*model.State{c.state}
+		}
 	}
 }
 

@@ -59,6 +59,7 @@ func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 		}
 		return dataplane.Attachment{}, err
 	}
+	delete(b.orphans, want.Name)
 	return b.attachment(n, list, found, spec), nil
 }
 
@@ -293,7 +294,44 @@ func (b *Backend) attach(ctx context.Context, e *hns.Endpoint, namespace string)
 func (b *Backend) undo(ctx context.Context, network, name string) error {
 	ctx, cancel := cleanup(ctx)
 	defer cancel()
+	b.disown(name)
 	return b.removeNamed(ctx, network, name)
+}
+
+// disown notes that an endpoint is not wanted although the call that makes it
+// may still be at work.
+func (b *Backend) disown(name string) {
+	if b.hns.Unfinished()[hns.NewEndpointObject(name)] {
+		b.orphans[name] = true
+	}
+}
+
+// removeOrphans removes the endpoints that calls have made after they were
+// given up.
+func (b *Backend) removeOrphans(ctx context.Context) error {
+	if len(b.orphans) == 0 {
+		return nil
+	}
+	unfinished := b.hns.Unfinished()
+	n, err := b.findNetwork(ctx)
+	if err != nil {
+		return fmt.Errorf("remove orphans: %w", err)
+	}
+	var errs []error
+	for name := range b.orphans {
+		if unfinished[hns.NewEndpointObject(name)] {
+			continue
+		}
+		if n != nil {
+			err = b.removeNamed(ctx, n.ID, name)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("remove orphan %s: %w", name, err))
+			continue
+		}
+		delete(b.orphans, name)
+	}
+	return errors.Join(errs...)
 }
 
 func sameAddresses(a, b *hns.Endpoint) bool {

@@ -20,6 +20,7 @@ type faulty struct {
 
 	mu     sync.Mutex
 	random *rand.Rand
+	life   int            // of the callers' process
 	rate   int            // faults in 1000 calls
 	counts map[string]int // by kind
 }
@@ -36,9 +37,23 @@ func (f *faulty) pick() (kind string, code uint32) {
 	if f.random.IntN(1000) >= f.rate {
 		return "", 0
 	}
-	kind = []string{"error", "error after", "lie", "slow", "no answer", "no answer after"}[f.random.IntN(6)]
+	kind = []string{"error", "error after", "lie", "slow", "no answer", "no answer after", "late"}[f.random.IntN(7)]
 	f.counts[kind]++
 	return kind, codes[f.random.IntN(len(codes))]
+}
+
+// newLife begins a process: what its predecessor asked for and HNS has not
+// begun is not done any more.
+func (f *faulty) newLife() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.life++
+}
+
+func (f *faulty) lives(life int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.life == life
 }
 
 // calm ends all faults and returns what there was.
@@ -53,6 +68,9 @@ func (f *faulty) calm() map[string]int {
 // does nothing, nil if the call changes nothing.
 func through[T any](f *faulty, op string, call, lie func() (T, error)) (T, error) {
 	var none T
+	f.mu.Lock()
+	life := f.life
+	f.mu.Unlock()
 	kind, code := f.pick()
 	err := hns.NewError(op, code, "injected")
 	switch kind {
@@ -70,6 +88,11 @@ func through[T any](f *faulty, op string, call, lie func() (T, error)) (T, error
 	case "no answer":
 		time.Sleep(2 * f.deadline)
 		return none, err
+	case "late": // done long after it was given up
+		time.Sleep(2 * f.deadline)
+		if !f.lives(life) {
+			return none, err
+		}
 	case "no answer after":
 		value, err := call()
 		time.Sleep(2 * f.deadline)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -16,14 +15,15 @@ import (
 )
 
 // newBackend chooses the HNS data path, whose network needs the node's ranges.
-// HNS may take a minute for a call on a busy host.
+// HNS may take a minute for a call on a busy host; an operation has time to undo
+// what a call without an answer has begun.
 func newBackend(o *options, step func(string), log *slog.Logger) opener {
-	return opener{needsNode: true, timeout: 2 * time.Minute, open: func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
+	return opener{needsNode: true, timeout: 2 * o.hnsTimeout, open: func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
 		client, err := hns.Open()
 		if err != nil {
 			return nil, err
 		}
-		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses, Step: step}
+		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses, CallDeadline: o.hnsTimeout, Step: step}
 		if c.Mode == windows.Overlay { // has no IPv6
 			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
 		}

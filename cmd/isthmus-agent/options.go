@@ -46,7 +46,8 @@ type options struct {
 	clusterCIDRs []string // Windows
 	serviceCIDRs []string // Windows
 
-	windowsService bool // Windows
+	hnsTimeout     time.Duration // Windows
+	windowsService bool          // Windows
 
 	// The lists of ranges, parsed by check.
 	prefixes, cluster, services []netip.Prefix
@@ -55,7 +56,7 @@ type options struct {
 // linuxOnly and windowsOnly are the flags that mean something there only.
 var (
 	linuxOnly   = []string{"bpffs", "uplink", "mtu", "map-entries"}
-	windowsOnly = []string{"hns-network", "hns-mode", "cluster-cidr", "service-cidr", "windows-service"}
+	windowsOnly = []string{"hns-network", "hns-mode", "hns-timeout", "cluster-cidr", "service-cidr", "windows-service"}
 )
 
 func (o *options) register(f *pflag.FlagSet) {
@@ -84,6 +85,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	}
 	f.StringVar(&o.hnsNetwork, "hns-network", "isthmus", "Windows: name of the HNS network")
 	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
+	f.DurationVar(&o.hnsTimeout, "hns-timeout", 2*time.Minute, "Windows: how long one call to HNS may take before it is given up")
 	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; beyond it pods go by their node's address (repeatable; without it nowhere)")
 	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service, with the event log as log")
 	f.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "Windows: range of the services (repeatable)")
@@ -136,6 +138,9 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	}
 	if o.hnsMode != "l2bridge" && o.hnsMode != "overlay" {
 		wrong("--hns-mode %q: give l2bridge or overlay", o.hnsMode)
+	}
+	if o.hnsTimeout < time.Second {
+		wrong("--hns-timeout %s: give 1s or more", o.hnsTimeout)
 	}
 	for _, list := range []struct {
 		flag   string

@@ -52,6 +52,59 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestHungWrite lets a write of ACLs hang until newer policies came. Other pods
+// come meanwhile; when the write lands, what is in force is the newest policy.
+func TestHungWrite(t *testing.T) {
+	ctx := context.Background()
+	m := machine(t)
+	logs(t, m)
+	if err := m.StartEmulator(hns.Server2022); err != nil {
+		t.Fatal(err)
+	}
+	dir := newManifests(t, "web", "db")
+	dir.write(t, "policy", policy("web", "10.1.0.0/16", 80))
+	if err := m.StartAgent("win1", string(dir), "--hns-timeout", hungTimeout.String()); err != nil {
+		t.Fatal(err)
+	}
+	web, db := pod(t, m, "web"), pod(t, m, "db")
+	_, err := m.Add(ctx, web)
+	counted(t, "ADD", err)
+	decided(t, m, web, flow{"In", "10.1.2.3", tcp, 80, allow})
+	text, err := json.Marshal(service.Fault{Op: "Modify.endpoint", Times: 1, Hang: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Post("/fault", string(text)); err != nil {
+		t.Fatal(err)
+	}
+	dir.write(t, "policy", policy("web", "10.1.0.0/16", 81)) // its write hangs
+	time.Sleep(200 * time.Millisecond)
+	began := time.Now()
+	_, err = m.Add(ctx, db)
+	counted(t, "ADD while a write hangs", err)
+	if took := time.Since(began); took > hungTimeout+5*time.Second {
+		t.Errorf("another pod waited %s for a deadline of %s", took, hungTimeout)
+	}
+	decided(t, m, db, flow{"In", "10.1.2.3", tcp, 80, allow})
+	dir.write(t, "policy", policy("web", "10.1.0.0/16", 82))
+	time.Sleep(time.Second)
+	decided(t, m, web, flow{"In", "10.1.2.3", tcp, 80, allow}, flow{"In", "10.1.2.3", tcp, 82, block}) // nothing overtakes it
+	if _, err := m.Post("/fault/clear", ""); err != nil {
+		t.Fatal(err)
+	}
+	decided(t, m, web, flow{"In", "10.1.2.3", tcp, 82, allow}, flow{"In", "10.1.2.3", tcp, 81, block}, flow{"In", "10.1.2.3", tcp, 80, block})
+	for _, p := range []Pod{web, db} {
+		counted(t, "DEL", m.Delete(ctx, p))
+	}
+	left(t, m, "DEL")
+	shared.mu.Lock()
+	shared.faults++
+	shared.mu.Unlock()
+}
+
+// hungTimeout is how long the agent waits for a call.
+const hungTimeout = 2 * time.Second
+
 func attachUnder(t *testing.T, m *Machine, f service.Fault, fails string) {
 	ctx := context.Background()
 	text, err := json.Marshal(f)

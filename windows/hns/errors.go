@@ -27,6 +27,7 @@ const (
 	CodeObjectExists        uint32 = 0x80071392 // ERROR_OBJECT_ALREADY_EXISTS: the address is taken
 	CodeAlreadyExists       uint32 = 0x800700B7 // ERROR_ALREADY_EXISTS
 	CodeTimeout             uint32 = 0x800705B4 // ERROR_TIMEOUT; Guard's own when a call does not return
+	CodeBusy                uint32 = 0x800700AA // ERROR_BUSY; Guarded's own while an earlier write has not returned
 	CodeWaitTimeout         uint32 = 0x80070102 // WAIT_TIMEOUT
 	CodeServerUnavailable   uint32 = 0x800706BA // RPC_S_SERVER_UNAVAILABLE: the service is stopped
 	CodeAccessDenied        uint32 = 0x80070005 // E_ACCESSDENIED
@@ -95,7 +96,7 @@ func (e *Error) class() error {
 		return ErrGone
 	case CodeObjectExists, CodeAlreadyExists, CodeNetworkExists, CodePolicyExists, CodePortExists, CodeAlreadyAttached, CodeNamespaceHas:
 		return ErrConflict
-	case CodeUnspecified, CodeManagerStopped, CodeTimeout, CodeWaitTimeout, CodeServerUnavailable:
+	case CodeUnspecified, CodeManagerStopped, CodeTimeout, CodeBusy, CodeWaitTimeout, CodeServerUnavailable:
 		return ErrRetry
 	}
 	return ErrRefused

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -75,20 +77,88 @@ func (c GuardConfig) Validate() error {
 // HNS does. Errors of class ErrRetry are tried again with back-off, except for
 // a call that did not return: it may still be at work, and a second one beside
 // it would race with it. The whole operation may be repeated instead.
-func Guard(c Client, config GuardConfig) Client {
-	return &guard{client: c, config: config.Defaults()}
+//
+// Nor is a second write of the same object made beside one that was left
+// behind: it is refused at once, with CodeBusy, so that what lands late never
+// undoes something newer. Removals are not held back.
+func Guard(c Client, config GuardConfig) *Guarded {
+	return &Guarded{client: c, config: config.Defaults(), writing: make(map[Object]bool)}
 }
 
-type guard struct {
+// Guarded is a Client whose calls return. It does one write of an object at a
+// time: callers that write one object from two goroutines see CodeBusy too.
+type Guarded struct {
 	client Client
 	config GuardConfig
 	hung   atomic.Int64 // calls that were left behind and have not returned
+
+	mu      sync.Mutex
+	writing map[Object]bool // writes that have not returned
 }
 
 var (
-	_ Client = (*guard)(nil)
-	_ Meter  = (*guard)(nil)
+	_ Client = (*Guarded)(nil)
+	_ Meter  = (*Guarded)(nil)
 )
+
+// Object is what a call writes, as far as writes of it must not overtake each
+// other. The empty Object is of calls of which the order does not matter.
+type Object string
+
+// EndpointObject is an endpoint that is modified, by its GUID.
+func EndpointObject(id string) Object { return Object("endpoint " + strings.ToLower(id)) }
+
+// NewEndpointObject is an endpoint that is made, by its name.
+func NewEndpointObject(name string) Object { return Object("new endpoint " + name) }
+
+// SetObject is a set of addresses, by its id.
+func SetObject(id string) Object { return Object("set " + id) }
+
+// Set returns the id if the object is a set.
+func (o Object) Set() (id string, ok bool) { return strings.CutPrefix(string(o), "set ") }
+
+// networkObject is what a modification of a network writes: the one set that it
+// carries, or the network's other policies.
+func networkObject(id string, policies []Policy) Object {
+	var set SetPolicy
+	if len(policies) == 1 && policies[0].Is(TypeSet) && policies[0].Decode(&set) == nil {
+		return SetObject(set.ID)
+	}
+	return Object("network " + strings.ToLower(id))
+}
+
+// Unfinished lists the objects with a write that was left behind and has not
+// returned: what HNS holds of them may change at any time. What is read after
+// an object is no longer listed shows the write, if it was done at all.
+func (g *Guarded) Unfinished() map[Object]bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make(map[Object]bool, len(g.writing))
+	for o := range g.writing {
+		all[o] = true
+	}
+	return all
+}
+
+// begin notes a write; false if there is one already.
+func (g *Guarded) begin(o Object) bool {
+	if o == "" {
+		return true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.writing[o] {
+		return false
+	}
+	g.writing[o] = true
+	return true
+}
+
+func (g *Guarded) end(o Object) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.writing, o)
+}
 
 type answer[T any] struct {
 	value T
@@ -97,10 +167,10 @@ type answer[T any] struct {
 
 // call makes one guarded call. f must not touch what the caller goes on to use:
 // it may still run after call has returned.
-func call[T any](ctx context.Context, g *guard, op string, f func(context.Context) (T, error)) (T, error) {
+func call[T any](ctx context.Context, g *Guarded, op string, o Object, f func(context.Context) (T, error)) (T, error) {
 	wait := g.config.Backoff
 	for attempt := 1; ; attempt++ {
-		value, again, err := try(ctx, g, op, attempt, f)
+		value, again, err := try(ctx, g, op, o, attempt, f)
 		if err == nil || !again || attempt >= g.config.Attempts {
 			return value, err
 		}
@@ -114,9 +184,12 @@ func call[T any](ctx context.Context, g *guard, op string, f func(context.Contex
 }
 
 // try makes one attempt and tells whether another may be made.
-func try[T any](ctx context.Context, g *guard, op string, attempt int, f func(context.Context) (T, error)) (value T, again bool, err error) {
+func try[T any](ctx context.Context, g *Guarded, op string, o Object, attempt int, f func(context.Context) (T, error)) (value T, again bool, err error) {
 	if n := g.hung.Load(); n >= int64(g.config.MaxHung) {
 		return value, false, NewError(op, CodeTimeout, fmt.Sprintf("%d earlier calls have not returned; restart the hns service", n))
+	}
+	if !g.begin(o) {
+		return value, false, NewError(op, CodeBusy, fmt.Sprintf("an earlier write of %s has not returned", o))
 	}
 	start := time.Now()
 	done := make(chan answer[T], 1)
@@ -125,6 +198,7 @@ func try[T any](ctx context.Context, g *guard, op string, attempt int, f func(co
 	var abandoned atomic.Bool // by whichever of the two sides is first
 	go func() {
 		v, err := f(attemptCtx)
+		g.end(o)
 		done <- answer[T]{v, err}
 		if !abandoned.CompareAndSwap(false, true) {
 			g.hung.Add(-1)
@@ -153,75 +227,75 @@ func try[T any](ctx context.Context, g *guard, op string, attempt int, f func(co
 // nothing is the value of calls that return only an error.
 type nothing struct{}
 
-func (g *guard) Version(ctx context.Context) (Version, error) {
-	return call(ctx, g, "Version", g.client.Version)
+func (g *Guarded) Version(ctx context.Context) (Version, error) {
+	return call(ctx, g, "Version", "", g.client.Version)
 }
 
-func (g *guard) Networks(ctx context.Context) ([]Network, error) {
-	return call(ctx, g, "Networks", g.client.Networks)
+func (g *Guarded) Networks(ctx context.Context) ([]Network, error) {
+	return call(ctx, g, "Networks", "", g.client.Networks)
 }
 
-func (g *guard) CreateNetwork(ctx context.Context, n Network) (Network, error) {
-	return call(ctx, g, "CreateNetwork", func(ctx context.Context) (Network, error) { return g.client.CreateNetwork(ctx, n) })
+func (g *Guarded) CreateNetwork(ctx context.Context, n Network) (Network, error) {
+	return call(ctx, g, "CreateNetwork", Object("new network "+n.Name), func(ctx context.Context) (Network, error) { return g.client.CreateNetwork(ctx, n) })
 }
 
-func (g *guard) ModifyNetwork(ctx context.Context, id string, r RequestType, policies ...Policy) (Network, error) {
-	return call(ctx, g, "ModifyNetwork", func(ctx context.Context) (Network, error) {
+func (g *Guarded) ModifyNetwork(ctx context.Context, id string, r RequestType, policies ...Policy) (Network, error) {
+	return call(ctx, g, "ModifyNetwork", networkObject(id, policies), func(ctx context.Context) (Network, error) {
 		return g.client.ModifyNetwork(ctx, id, r, policies...)
 	})
 }
 
-func (g *guard) DeleteNetwork(ctx context.Context, id string) error {
-	_, err := call(ctx, g, "DeleteNetwork", func(ctx context.Context) (nothing, error) {
+func (g *Guarded) DeleteNetwork(ctx context.Context, id string) error {
+	_, err := call(ctx, g, "DeleteNetwork", "", func(ctx context.Context) (nothing, error) {
 		return nothing{}, g.client.DeleteNetwork(ctx, id)
 	})
 	return err
 }
 
-func (g *guard) Endpoints(ctx context.Context, network string) ([]Endpoint, error) {
-	return call(ctx, g, "Endpoints", func(ctx context.Context) ([]Endpoint, error) { return g.client.Endpoints(ctx, network) })
+func (g *Guarded) Endpoints(ctx context.Context, network string) ([]Endpoint, error) {
+	return call(ctx, g, "Endpoints", "", func(ctx context.Context) ([]Endpoint, error) { return g.client.Endpoints(ctx, network) })
 }
 
-func (g *guard) CreateEndpoint(ctx context.Context, e Endpoint) (Endpoint, error) {
-	return call(ctx, g, "CreateEndpoint", func(ctx context.Context) (Endpoint, error) { return g.client.CreateEndpoint(ctx, e) })
+func (g *Guarded) CreateEndpoint(ctx context.Context, e Endpoint) (Endpoint, error) {
+	return call(ctx, g, "CreateEndpoint", NewEndpointObject(e.Name), func(ctx context.Context) (Endpoint, error) { return g.client.CreateEndpoint(ctx, e) })
 }
 
-func (g *guard) ModifyEndpoint(ctx context.Context, id string, r RequestType, policies ...Policy) (Endpoint, error) {
-	return call(ctx, g, "ModifyEndpoint", func(ctx context.Context) (Endpoint, error) {
+func (g *Guarded) ModifyEndpoint(ctx context.Context, id string, r RequestType, policies ...Policy) (Endpoint, error) {
+	return call(ctx, g, "ModifyEndpoint", EndpointObject(id), func(ctx context.Context) (Endpoint, error) {
 		return g.client.ModifyEndpoint(ctx, id, r, policies...)
 	})
 }
 
-func (g *guard) DeleteEndpoint(ctx context.Context, id string) error {
-	_, err := call(ctx, g, "DeleteEndpoint", func(ctx context.Context) (nothing, error) {
+func (g *Guarded) DeleteEndpoint(ctx context.Context, id string) error {
+	_, err := call(ctx, g, "DeleteEndpoint", "", func(ctx context.Context) (nothing, error) {
 		return nothing{}, g.client.DeleteEndpoint(ctx, id)
 	})
 	return err
 }
 
-func (g *guard) Namespace(ctx context.Context, id string) (Namespace, error) {
-	return call(ctx, g, "Namespace", func(ctx context.Context) (Namespace, error) { return g.client.Namespace(ctx, id) })
+func (g *Guarded) Namespace(ctx context.Context, id string) (Namespace, error) {
+	return call(ctx, g, "Namespace", "", func(ctx context.Context) (Namespace, error) { return g.client.Namespace(ctx, id) })
 }
 
-func (g *guard) AttachEndpoint(ctx context.Context, namespace, endpoint string) error {
-	_, err := call(ctx, g, "AttachEndpoint", func(ctx context.Context) (nothing, error) {
+func (g *Guarded) AttachEndpoint(ctx context.Context, namespace, endpoint string) error {
+	_, err := call(ctx, g, "AttachEndpoint", "", func(ctx context.Context) (nothing, error) {
 		return nothing{}, g.client.AttachEndpoint(ctx, namespace, endpoint)
 	})
 	return err
 }
 
-func (g *guard) DetachEndpoint(ctx context.Context, namespace, endpoint string) error {
-	_, err := call(ctx, g, "DetachEndpoint", func(ctx context.Context) (nothing, error) {
+func (g *Guarded) DetachEndpoint(ctx context.Context, namespace, endpoint string) error {
+	_, err := call(ctx, g, "DetachEndpoint", "", func(ctx context.Context) (nothing, error) {
 		return nothing{}, g.client.DetachEndpoint(ctx, namespace, endpoint)
 	})
 	return err
 }
 
 // EndpointStats asks the client if it is a Meter. ErrRefused: it is not.
-func (g *guard) EndpointStats(ctx context.Context, id string) (Stats, error) {
+func (g *Guarded) EndpointStats(ctx context.Context, id string) (Stats, error) {
 	meter, ok := g.client.(Meter)
 	if !ok {
 		return Stats{}, NewError("EndpointStats", CodeNotImplemented, "this client counts nothing")
 	}
-	return call(ctx, g, "EndpointStats", func(ctx context.Context) (Stats, error) { return meter.EndpointStats(ctx, id) })
+	return call(ctx, g, "EndpointStats", "", func(ctx context.Context) (Stats, error) { return meter.EndpointStats(ctx, id) })
 }

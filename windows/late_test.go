@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows_test
+
+import (
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+const lateDeadline = 50 * time.Millisecond
+
+// twoLate is a node with two endpoints on which calls are soon given up.
+func twoLate(t *testing.T) (n *node, first, second dataplane.EndpointSpec) {
+	c := bridgeConfig()
+	c.CallDeadline = lateDeadline
+	return two(t, hns.Server2022, c)
+}
+
+// hold makes the next call of a name and an object hang; it is done when
+// release is called.
+func (n *node) hold(call string) (release func()) {
+	gate := make(chan struct{})
+	var held atomic.Bool
+	n.fake.Before(func(op, id string) error {
+		if strings.HasPrefix(op+" "+id, call) && held.CompareAndSwap(false, true) {
+			<-gate
+		}
+		return nil
+	})
+	return func() { close(gate) }
+}
+
+func (n *node) has(spec dataplane.EndpointSpec) bool {
+	return strings.Contains(n.fake.Dump(), n.name(spec.ID))
+}
+
+// eventually waits until something is so.
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !so(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal(what)
+		}
+	}
+}
+
+// tries applies and returns the error.
+func (n *node) tries(s *model.State) error {
+	_, err := n.backend.Apply(ctx, s)
+	return err
+}
+
+// settles applies until there is no error.
+func (n *node) settles(s *model.State) {
+	n.t.Helper()
+	eventually(n.t, "the state cannot be put in force", func() bool { return n.tries(s) == nil })
+}
+
+// TestLateListUndoesNothing: a write of ACLs that was given up and lands later
+// cannot undo a newer one, because none is made and reported beside it; other
+// pods go on.
+func TestLateListUndoesNothing(t *testing.T) {
+	n, first, second := twoLate(t)
+	n.apply(both(first, second))
+	release := n.hold("ModifyEndpoint " + n.hnsID(first.ID))
+	began := time.Now()
+	opened := both(first, second, "10.0.3.3")
+	if err := n.tries(opened); !dataplane.Concerns(err, first.ID) {
+		t.Fatalf("with a write that hangs: %v", err)
+	}
+	if took := time.Since(began); took > 20*lateDeadline {
+		t.Errorf("took %s", took)
+	}
+	// The old policy is wanted again, and is what HNS holds. It is not certain.
+	denied := both(first, second)
+	for range 3 {
+		err := n.tries(denied)
+		if !dataplane.Concerns(err, first.ID) || dataplane.Concerns(err, second.ID) {
+			t.Fatalf("while the write may land: %v", err)
+		}
+	}
+	third := n.spec("c3", "10.0.1.9")
+	began = time.Now()
+	n.add(third)
+	if took := time.Since(began); took > lateDeadline {
+		t.Errorf("another pod waited %s", took)
+	}
+	release()
+	n.settles(denied)
+	if n.passes(first.ID, "10.0.3.3") {
+		t.Errorf("the late write is in force:\n%s", n.fake.Dump())
+	}
+}
+
+// TestLateSetIsNotBuiltOn: while a write of a set may land, no list that refers
+// to it counts as in force, and none is written that newly refers to it.
+func TestLateSetIsNotBuiltOn(t *testing.T) {
+	n, first, second := twoLate(t)
+	n.apply(both(first, second, "10.0.3.3"))
+	release := n.hold("ModifyNetwork ")
+	if err := n.tries(both(first, second, "10.0.3.3", "10.0.3.4")); err == nil {
+		t.Fatal("a set that could not be written is in force")
+	}
+	denied := both(first, second, "10.0.3.3")
+	if err := n.tries(denied); !dataplane.Concerns(err, first.ID) || !dataplane.Concerns(err, second.ID) {
+		t.Fatalf("while the write may land: %v", err)
+	}
+	release()
+	n.settles(denied)
+	if n.passes(first.ID, "10.0.3.4") || !n.passes(first.ID, "10.0.3.3") {
+		t.Errorf("the late write is in force:\n%s", n.fake.Dump())
+	}
+}
+
+// TestLateEndpointIsRemoved: an endpoint whose creation was given up appears
+// when nobody wants it any more. It is taken away; wanted again, it is made
+// once.
+func TestLateEndpointIsRemoved(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		n, _, _ := twoLate(t)
+		before := n.fake.Dump()
+		spec := n.spec("c3", "10.0.1.9")
+		release := n.hold("CreateEndpoint " + n.name(spec.ID))
+		if _, err := n.backend.AddEndpoint(ctx, spec); err == nil {
+			t.Fatal("an ADD whose creation hangs has succeeded")
+		}
+		if again {
+			if _, err := n.backend.AddEndpoint(ctx, spec); hns.Code(err) != hns.CodeBusy {
+				t.Fatalf("a second creation beside the first: %v", err)
+			}
+		} else if err := n.backend.DeleteEndpoint(ctx, spec.ID); err != nil {
+			t.Fatal(err)
+		}
+		release()
+		eventually(t, "the creation never landed", func() bool { return n.has(spec) })
+		eventually(t, "the endpoint stays", func() bool {
+			_, err := n.backend.Idle(ctx)
+			return err == nil && !n.has(spec)
+		})
+		n.fake.RemoveNamespace(spec.NetNS)
+		if got := n.fake.Dump(); got != before {
+			t.Errorf("again %t: left:\n%s", again, got)
+		}
+		spec.NetNS = n.fake.AddNamespace()
+		n.add(spec)
+		n.apply(peerState(spec, "10.0.3.3"))
+		if !n.send(spec.ID, model.Ingress, netip.MustParseAddr("10.0.3.3"), model.TCP, 80, hns.Reading{}) {
+			t.Error("the pod that came again has no policy")
+		}
+	}
+}
