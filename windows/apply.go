@@ -35,14 +35,9 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 		return nil, fmt.Errorf("apply: %w", err)
 	}
 	have := b.read(n, list)
-	lowering := acl.Lower(have.only(s), b.options, b.Features().Platform)
-	for id := range have.endpoints {
-		if _, named := s.Endpoints[id]; !named {
-			lowering.Lists[id] = acl.DenyAll()
-		}
-	}
+	lowering, plan := b.plan(have, s)
 	x := &execution{Backend: b, have: have, unfinished: unfinished, failed: make(map[int]error), errs: make(map[model.EndpointID][]error)}
-	x.plan = acl.NewPlan(&have.Programme, lowering.Keep(&have.Programme))
+	x.plan = plan
 	x.repairSets()
 	if err := x.run(ctx); err != nil {
 		return lowering.Unsupported, fmt.Errorf("apply: %w", err)
@@ -54,6 +49,18 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 	}
 	x.blameUnfinished()
 	return lowering.Unsupported, x.err()
+}
+
+// plan works out what HNS should hold and what has to be written for it.
+// Endpoints that the State does not name are denied everything.
+func (b *Backend) plan(have *inventory, s *model.State) (*acl.Lowering, *acl.Plan) {
+	lowering := acl.Lower(have.only(s), b.options, b.Features().Platform)
+	for id := range have.endpoints {
+		if _, named := s.Endpoints[id]; !named {
+			lowering.Lists[id] = acl.DenyAll()
+		}
+	}
+	return lowering, acl.NewPlan(&have.Programme, lowering.Keep(&have.Programme))
 }
 
 // inventory is what HNS holds.

@@ -68,7 +68,13 @@ func TestDriftIsRepaired(t *testing.T) {
 		if err := damage(); err != nil {
 			t.Fatal(err)
 		}
+		if found, err := n.backend.Audit(ctx, state); err != nil || len(found) == 0 && name != "an empty set" {
+			t.Errorf("%s: audit finds %v, %v", name, found, err)
+		}
 		n.apply(state)
+		if found, err := n.backend.Audit(ctx, state); err != nil || len(found) > 0 {
+			t.Errorf("%s: after repair audit finds %v, %v", name, found, err)
+		}
 		if n.fake.Dump() != good {
 			t.Errorf("%s: not put right:\n%s\nwant\n%s", name, n.fake.Dump(), good)
 		}

@@ -31,6 +31,7 @@ type options struct {
 	httpAddress string
 	podCIDRs    []string
 	quarantine  time.Duration
+	audit       time.Duration
 	logLevel    string
 	logFormat   string
 
@@ -73,6 +74,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.httpAddress, "http-address", "127.0.0.1:9470", "address of /metrics, /healthz and /readyz; empty for none")
 	f.StringArrayVar(&o.podCIDRs, "pod-cidr", nil, "pod range of this node, instead of those of its Node object (repeatable)")
 	f.DurationVar(&o.quarantine, "quarantine", defaults.Quarantine, "how long the address of a deleted pod is not used again")
+	f.DurationVar(&o.audit, "audit-interval", defaults.AuditEvery, "how often what is installed is compared with what is intended, and repaired; 0 never")
 	f.IntVar(&o.mtu, "mtu", 0, "Linux: MTU of the pods' interfaces; 0 for the uplink's")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
@@ -135,6 +137,9 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	}
 	if o.quarantine < 0 {
 		wrong("--quarantine %s: give 0 or more", o.quarantine)
+	}
+	if o.audit < 0 {
+		wrong("--audit-interval %s: give 0 or more", o.audit)
 	}
 	if o.hnsMode != "l2bridge" && o.hnsMode != "overlay" {
 		wrong("--hns-mode %q: give l2bridge or overlay", o.hnsMode)

@@ -39,6 +39,9 @@ type Config struct {
 	OpTimeout time.Duration
 	// RetryMin and RetryMax bound the delay before failed work is tried again.
 	RetryMin, RetryMax time.Duration
+	// AuditEvery is how often what is installed is compared with what is
+	// intended; 0 never.
+	AuditEvery time.Duration
 	// Stall is how long the loop may be silent before it counts as stuck. It
 	// must be longer than OpTimeout.
 	Stall time.Duration
@@ -72,6 +75,7 @@ func Defaults() Config {
 		OpTimeout:   10 * time.Second,
 		RetryMin:    100 * time.Millisecond,
 		RetryMax:    30 * time.Second,
+		AuditEvery:  time.Minute,
 		Stall:       30 * time.Second,
 		StopTimeout: 10 * time.Second,
 	}
@@ -108,6 +112,9 @@ func (c Config) Validate() error {
 	}
 	if c.Stall <= c.OpTimeout {
 		errs = append(errs, fmt.Errorf("stall %s must be longer than the operation timeout %s", c.Stall, c.OpTimeout))
+	}
+	if c.AuditEvery < 0 {
+		errs = append(errs, fmt.Errorf("audit interval %s is negative: use 0 to switch it off", c.AuditEvery))
 	}
 	if c.Quarantine < 0 {
 		errs = append(errs, fmt.Errorf("quarantine %s is negative: use 0 or more", c.Quarantine))

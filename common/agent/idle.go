@@ -18,6 +18,7 @@ func (l *loop) idle() {
 		return
 	}
 	l.agent.heartbeat()
+	l.audit()
 	ctx, cancel := l.opContext()
 	defer cancel()
 	more, err := l.backend.Idle(ctx)

@@ -42,7 +42,8 @@ type loop struct {
 	enforced  enforcement
 	repairs   repairs
 	idleness  idleness
-	pressure  []string // maps that are nearly full
+	pressure  []string  // maps that are nearly full
+	audited   time.Time // when what is installed was last compared
 }
 
 // entry is an endpoint's record and what is known about it in this life.

@@ -24,6 +24,9 @@ type metrics struct {
 	compileSeconds prometheus.Histogram
 	requests       *prometheus.CounterVec
 	requestSeconds *prometheus.HistogramVec
+	audits         *prometheus.CounterVec
+	drifts         *prometheus.CounterVec
+	repaired       prometheus.Counter
 }
 
 func newMetrics(a *Agent) *metrics {
@@ -40,8 +43,14 @@ func newMetrics(a *Agent) *metrics {
 			Help: "CNI requests by command and CNI error code; code 0 is success."}, []string{"command", "code"}),
 		requestSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "isthmus_cni_request_duration_seconds",
 			Help: "Time that CNI requests took.", Buckets: prometheus.ExponentialBuckets(1e-3, 2, 15)}, []string{"command"}),
+		audits: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_audit_runs_total",
+			Help: "Comparisons of what is installed with what is intended, by result: clean, drift or error."}, []string{"result"}),
+		drifts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_audit_drifts_total",
+			Help: "Things that were not as intended, by kind."}, []string{"object"}),
+		repaired: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_audit_repaired_total",
+			Help: "Things of isthmus_audit_drifts_total that were put right at once."}),
 	}
-	m.registry.MustRegister(m.applySeconds, m.applyErrors, m.compileSeconds, m.requests, m.requestSeconds,
+	m.registry.MustRegister(m.applySeconds, m.applyErrors, m.compileSeconds, m.requests, m.requestSeconds, m.audits, m.drifts, m.repaired,
 		newViewCollector(a), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+var _ Auditor = (*Fake)(nil)
+
+// Tamper takes an endpoint out of what is in force, as another program might:
+// everything of it is denied.
+func (f *Fake) Tamper(id model.EndpointID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.inForce != nil {
+		s := *f.inForce
+		s.Endpoints = maps.Clone(s.Endpoints)
+		delete(s.Endpoints, id)
+		f.inForce = &s
+	}
+}
+
+// Audit implements Auditor: endpoints that are under another table than they
+// should be.
+func (f *Fake) Audit(ctx context.Context, s *model.State) ([]Drift, error) {
+	if err := f.enter(); err != nil {
+		return nil, err
+	}
+	defer f.leave()
+	if err := f.step(ctx, "audit"); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var found []Drift
+	for _, id := range slices.Sorted(maps.Keys(s.Endpoints)) {
+		if f.attached[id] != nil && (f.inForce == nil || f.inForce.Endpoints[id].Table != s.Endpoints[id].Table) {
+			found = append(found, Drift{Object: "table", Endpoint: id, Detail: "another table is in force"})
+		}
+	}
+	return found, nil
+}

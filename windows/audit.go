@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/acl"
+)
+
+var _ dataplane.Auditor = (*Backend)(nil)
+
+// Audit implements dataplane.Auditor. What differs is what an Apply of the State
+// would write.
+func (b *Backend) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift, error) {
+	n, err := b.findNetwork(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	if n == nil {
+		return []dataplane.Drift{{Object: "network", Detail: fmt.Sprintf("hns has no network %q", b.config.Network)}}, nil
+	}
+	if err := b.checkNetwork(n); err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	list, err := b.listEndpoints(ctx, n.ID)
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	var found []dataplane.Drift
+	if b.config.Mode == L2Bridge && findNamed(list, b.config.hostEndpointName()) == nil {
+		found = append(found, dataplane.Drift{Object: "host endpoint", Detail: "the host's endpoint is missing"})
+	}
+	have := b.read(n, list)
+	_, plan := b.plan(have, s)
+	for _, step := range plan.Steps {
+		d := dataplane.Drift{Object: "set", Detail: fmt.Sprintf("%s: %s", step.Set, step.Action)}
+		if step.Action == acl.WriteList {
+			d = dataplane.Drift{Object: "acl list", Endpoint: step.Endpoint,
+				Detail: fmt.Sprintf("holds %d ACLs that do not give the verdicts of the state", len(have.Lists[step.Endpoint]))}
+		}
+		found = append(found, d)
+	}
+	for _, set := range slices.Sorted(maps.Keys(have.broken)) {
+		found = append(found, dataplane.Drift{Object: "set", Detail: set + ": holds what Isthmus does not write"})
+	}
+	return found, nil
+}
