@@ -64,6 +64,8 @@ var (
 var rules = []rule{
 	{from: []string{"common/policy", "common/endpoint"}, banned: []string{module}, except: []string{"common/model"},
 		reason: "semantics and records depend on the nouns alone"},
+	{from: []string{"common/fabric"}, banned: []string{module}, except: []string{"common/model"},
+		reason: "a plan depends on the nouns alone"},
 	{from: []string{"common/dataplane"}, banned: []string{module}, except: []string{"common/model"},
 		reason: "the boundary to the systems knows the nouns alone"},
 	{from: []string{"common", "cni", "linux", "windows", "cmd"}, banned: kubernetes, except: []string{"common/kube"},

@@ -23,6 +23,7 @@ func convertNamespace(ns *corev1.Namespace, s strictness) (*model.Namespace, fie
 func convertNode(n *corev1.Node, s strictness) (*model.Node, field.ErrorList) {
 	errs := validateMeta(&n.ObjectMeta, false, s)
 	node := &model.Node{Name: intern(n.Name), Labels: model.MakeLabels(n.Labels), OS: nodeOS(n)}
+	errs = append(errs, readFabric(n, node)...)
 	path := field.NewPath("status", "addresses")
 	// Other nodes route to the first address of a family: internal ones go first.
 	for _, t := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {

@@ -3,6 +3,8 @@
 package model
 
 import (
+	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 )
@@ -93,7 +95,19 @@ type Node struct {
 	Addresses []netip.Addr
 	// PodCIDRs are the ranges that the node's pods take their addresses from.
 	PodCIDRs []netip.Prefix
+	// Fabric is how the node says it takes part in the fabric; empty if it does
+	// not say (isthmus.dev/fabric).
+	Fabric string
+	// VTEP is the hardware address of its tunnels' end; zero if it does not say
+	// (isthmus.dev/vtep-mac).
+	VTEP MAC
 }
+
+// MAC is a hardware address.
+type MAC [6]byte
+
+// String returns the usual notation, 02:00:5e:10:00:01.
+func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
 // Address returns the node's first address of the family of like.
 func (n *Node) Address(v6 bool) (netip.Addr, bool) {
@@ -103,4 +117,13 @@ func (n *Node) Address(v6 bool) (netip.Addr, bool) {
 		}
 	}
 	return netip.Addr{}, false
+}
+
+// ParseMAC reads a hardware address of six bytes that one interface can have.
+func ParseMAC(s string) (MAC, error) {
+	hw, err := net.ParseMAC(s)
+	if err != nil || len(hw) != 6 || hw[0]&1 != 0 || MAC(hw) == (MAC{}) {
+		return MAC{}, fmt.Errorf("%q is not the MAC of an interface: write six bytes like 02:00:5e:10:00:01", s)
+	}
+	return MAC(hw), nil
 }

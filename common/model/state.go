@@ -125,13 +125,16 @@ type PortRange struct {
 	Class       PortClass
 }
 
-// Route says how to reach another node's pods.
+// Route is another node, with what is needed to reach it and its pods.
 type Route struct {
 	Node string
 	OS   OS
 	// Addresses are the node's underlay addresses, at most one per family.
 	Addresses []netip.Addr
 	PodCIDRs  []netip.Prefix
+	// Fabric and VTEP are what the node says of itself, as in Node.
+	Fabric string
+	VTEP   MAC
 }
 
 // PeerClassInfo describes a class: which terms of the rules match it.
@@ -179,9 +182,11 @@ func (k AddressKind) String() string {
 type State struct {
 	Node string
 	// PodCIDRs are the ranges that this node's pods have their addresses from.
-	PodCIDRs  []netip.Prefix
-	Endpoints map[EndpointID]EndpointState
-	Tables    map[TableID]*Table
+	PodCIDRs []netip.Prefix
+	// NodeAddresses are the addresses of this node's Node object.
+	NodeAddresses []netip.Addr
+	Endpoints     map[EndpointID]EndpointState
+	Tables        map[TableID]*Table
 	// Addresses are the classes of single addresses: pods and nodes.
 	Addresses Map[netip.Addr, PeerClass]
 	// Prefixes are consulted for what Addresses does not list; sorted by

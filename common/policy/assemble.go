@@ -18,9 +18,9 @@ func (c *Compiler) assemble(in Input, d *difference, ch classChanges, tables, re
 	s := *c.state
 	p := c.peers
 	if len(d.nodes) > 0 {
-		s.PodCIDRs = nil
+		s.PodCIDRs, s.NodeAddresses = nil, nil
 		if n, ok := in.Snapshot.Nodes.Get(in.Node); ok {
-			s.PodCIDRs = n.PodCIDRs
+			s.PodCIDRs, s.NodeAddresses = n.PodCIDRs, n.Addresses
 		}
 		s.Routes = routes(in.Snapshot, in.Node)
 	}
@@ -97,7 +97,7 @@ func sameState(a, b *model.State) bool {
 	same := func(x, y any) bool { return reflect.ValueOf(x).Pointer() == reflect.ValueOf(y).Pointer() }
 	return same(a.Endpoints, b.Endpoints) && same(a.Tables, b.Tables) && a.Addresses == b.Addresses && same(a.Prefixes, b.Prefixes) &&
 		same(a.Ports, b.Ports) && same(a.PortClasses, b.PortClasses) && same(a.PeerClasses, b.PeerClasses) && same(a.Routes, b.Routes) &&
-		same(a.PodCIDRs, b.PodCIDRs) && same(a.PeerTerms, b.PeerTerms) && same(a.PeerNames, b.PeerNames) && a.NextPeerClass == b.NextPeerClass
+		same(a.PodCIDRs, b.PodCIDRs) && same(a.NodeAddresses, b.NodeAddresses) && same(a.PeerTerms, b.PeerTerms) && same(a.PeerNames, b.PeerNames) && a.NextPeerClass == b.NextPeerClass
 }
 
 // bulk is the share of addresses from which on it is cheaper to make the map of

@@ -82,22 +82,20 @@ func objectChanges[K comparable, V any](is, was model.Map[K, *V], compare func(a
 	return all
 }
 
-// routes lists the other nodes that have both an address and a pod range.
+// routes lists the other nodes.
 func routes(s *model.Snapshot, self string) []model.Route {
 	var all []model.Route
 	for _, n := range s.Nodes.All() {
-		if n.Name == self || len(n.PodCIDRs) == 0 {
+		if n.Name == self {
 			continue
 		}
-		r := model.Route{Node: n.Name, OS: n.OS, PodCIDRs: n.PodCIDRs}
+		r := model.Route{Node: n.Name, OS: n.OS, PodCIDRs: n.PodCIDRs, Fabric: n.Fabric, VTEP: n.VTEP}
 		for _, v6 := range []bool{false, true} {
 			if a, ok := n.Address(v6); ok {
 				r.Addresses = append(r.Addresses, a)
 			}
 		}
-		if len(r.Addresses) > 0 {
-			all = append(all, r)
-		}
+		all = append(all, r)
 	}
 	slices.SortFunc(all, func(a, b model.Route) int { return strings.Compare(a.Node, b.Node) })
 	return all

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fabric
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Self is the node that a plan is for.
+type Self struct {
+	Name     string
+	PodCIDRs []netip.Prefix
+	// Addresses are those of the Node object.
+	Addresses []netip.Addr
+	// Underlay are the addresses of the interface to other nodes, with the
+	// prefixes that are on its segment.
+	Underlay []netip.Prefix
+	// MTU is that of this interface.
+	MTU int
+}
+
+// Plan is what should be there. It is whole and sorted: equal inputs, in any
+// order, give equal plans.
+type Plan struct {
+	// Hops lead to the pods of other nodes, sorted by prefix; disjoint.
+	Hops []Hop
+	// Returns lead to Linux nodes that are reached by tunnel. They are for packets
+	// of pods only: what such a node sent from its own address through the tunnel
+	// is answered the same way.
+	Returns []Hop
+	// Tunnel is this node's end of the tunnels; nil if it has none.
+	Tunnel *Tunnel
+	// Own are this node's pod ranges. What in them no pod has is unreachable.
+	Own []netip.Prefix
+	// MTU is that of the pods.
+	MTU int
+	// NAT is nil if nothing is to be masqueraded.
+	NAT *NAT
+	// Problems say what cannot be reached, and the remedy; one thing each.
+	Problems []string
+}
+
+// Hop is the way to a range of addresses.
+type Hop struct {
+	Prefix netip.Prefix
+	Node   string
+	OS     model.OS
+	// Via is Routes or VXLAN.
+	Via Mode
+	// Underlay is the other node's address: the gateway of a route, or where
+	// tunneled packets are sent to.
+	Underlay netip.Addr
+	// VTEP is where the inner Ethernet header of tunneled packets points to.
+	VTEP model.MAC
+}
+
+// Gateway is the next hop of a tunneled range, as its neighbour entry names it.
+// It needs to exist on no interface.
+func (h Hop) Gateway() netip.Addr { return h.Prefix.Addr() }
+
+// Tunnel is this node's end of the tunnels.
+type Tunnel struct {
+	VNI   uint32
+	Port  uint16
+	Local netip.Addr
+	MAC   model.MAC
+	MTU   int
+	// Sources are the node's addresses, by which it speaks to pods of others.
+	Sources []netip.Addr
+}
+
+// NAT says what is hidden behind the node.
+type NAT struct {
+	// Sources are masqueraded unless they send to Keep. Both are disjoint and
+	// sorted.
+	Sources, Keep []netip.Prefix
+}
+
+// notForwarded are the ranges that no masquerading should touch: multicast, and
+// addresses of one link.
+var notForwarded = []netip.Prefix{
+	netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("255.255.255.255/32"),
+	netip.MustParsePrefix("ff00::/8"), netip.MustParsePrefix("fe80::/10"),
+}
+
+// Make makes the plan of a node. The Config is valid.
+func Make(c Config, self Self, peers []model.Route) *Plan {
+	p := planner{cfg: c, self: self, plan: &Plan{}, hidden: make(map[string]bool)}
+	p.peers = slices.SortedFunc(slices.Values(peers), func(a, b model.Route) int { return strings.Compare(a.Node, b.Node) })
+	p.underlay()
+	usable := p.ranges()
+	if c.Mode != None {
+		for _, peer := range p.peers {
+			p.reach(peer, usable[peer.Node])
+		}
+		p.plan.Own = usable[self.Name]
+		slices.SortFunc(p.plan.Own, model.ComparePrefixes)
+	}
+	p.masquerade()
+	byPrefix := func(a, b Hop) int { return model.ComparePrefixes(a.Prefix, b.Prefix) }
+	slices.SortFunc(p.plan.Hops, byPrefix)
+	slices.SortFunc(p.plan.Returns, byPrefix)
+	slices.Sort(p.plan.Problems)
+	p.plan.Problems = slices.Compact(p.plan.Problems)
+	return p.plan
+}
+
+type planner struct {
+	cfg   Config
+	self  Self
+	peers []model.Route
+	plan  *Plan
+	// sources are this node's underlay addresses, one per family.
+	sources []netip.Addr
+	outer6  bool
+	// hidden are the nodes to which pods speak by their node's address.
+	hidden map[string]bool
+}
+
+func (p *planner) problem(format string, args ...any) {
+	p.plan.Problems = append(p.plan.Problems, fmt.Sprintf(format, args...))
+}
+
+// underlay finds this node's own addresses and end of tunnels. The addresses
+// that the Node object lists go first: others reach the node by them.
+func (p *planner) underlay() {
+	for _, v6 := range []bool{false, true} {
+		if a, ok := p.source(v6); ok {
+			p.sources = append(p.sources, a)
+		}
+	}
+	if len(p.sources) > 0 {
+		p.outer6 = p.sources[0].Is6()
+	}
+	p.plan.MTU = p.cfg.PodMTU(p.self.MTU, p.outer6)
+	if !p.cfg.Mode.tunnels() {
+		return
+	}
+	if len(p.sources) == 0 {
+		p.problem("node %s has no underlay address: give its uplink one", p.self.Name)
+		return
+	}
+	p.plan.Tunnel = &Tunnel{VNI: p.cfg.VNI, Port: p.cfg.Port, Local: p.sources[0], MAC: VTEP(p.self.Name), MTU: p.plan.MTU, Sources: p.sources}
+	if over := overhead(p.outer6); p.self.MTU > 0 && p.plan.MTU+over > p.self.MTU {
+		p.problem("pods' MTU %d and %d bytes of VXLAN do not fit the uplink's MTU %d: raise the latter or set a lower MTU", p.plan.MTU, over, p.self.MTU)
+	}
+}
+
+func overhead(outer6 bool) int {
+	if outer6 {
+		return overhead6
+	}
+	return overhead4
+}
+
+func (p *planner) source(v6 bool) (netip.Addr, bool) {
+	var first netip.Addr
+	for _, u := range p.self.Underlay {
+		if u.Addr().Is6() != v6 {
+			continue
+		}
+		if slices.Contains(p.self.Addresses, u.Addr()) {
+			return u.Addr(), true
+		}
+		if !first.IsValid() {
+			first = u.Addr()
+		}
+	}
+	return first, first.IsValid()
+}
+
+// onLink reports whether an address is on this node's segment.
+func (p *planner) onLink(a netip.Addr) bool {
+	return slices.ContainsFunc(p.self.Underlay, func(u netip.Prefix) bool { return u.Masked().Contains(a) })
+}
+
+// reach plans the ways to one node.
+func (p *planner) reach(peer model.Route, ranges []netip.Prefix) {
+	theirs := Mode(peer.Fabric)
+	switch {
+	case theirs == "":
+		theirs = p.cfg.Mode
+	case !theirs.Valid():
+		p.problem("node %s: annotation isthmus.dev/fabric %q is none of auto, routes, vxlan, none: correct it", peer.Node, shorten(peer.Fabric))
+		return
+	}
+	if theirs == None || len(ranges) == 0 {
+		return
+	}
+	if p.cfg.Mode == VXLAN && theirs == Routes || p.cfg.Mode == Routes && theirs == VXLAN {
+		p.problem("pods of node %s cannot be reached: its fabric is %s and that of %s is %s: use one on both, or auto", peer.Node, theirs, p.self.Name, p.cfg.Mode)
+		return
+	}
+	tunneled := false
+	for _, cidr := range ranges {
+		h := Hop{Prefix: cidr, Node: peer.Node, OS: peer.OS}
+		direct, has := addressOf(peer, cidr.Addr().Is6())
+		near := has && p.onLink(direct)
+		switch mode := strictest(p.cfg.Mode, theirs); {
+		case mode == Auto && near, mode == Routes && near:
+			h.Via, h.Underlay = Routes, direct
+		case mode == Routes && has:
+			continue // the network's routers know the way
+		case mode == Routes:
+			p.problem("pod range %s of node %s cannot be reached: the node has no %s address: add one to its status.addresses", cidr, peer.Node, family(cidr.Addr().Is6()))
+			continue
+		default:
+			if !p.tunnel(&h, peer) {
+				continue
+			}
+			tunneled = true
+		}
+		p.plan.Hops = append(p.plan.Hops, h)
+	}
+	if tunneled {
+		p.returns(peer)
+	}
+}
+
+// strictest is the mode of a pair of which none contradicts the other.
+func strictest(a, b Mode) Mode {
+	if a == Auto {
+		return b
+	}
+	return a
+}
+
+// tunnel fills in the way through the tunnel.
+func (p *planner) tunnel(h *Hop, peer model.Route) bool {
+	if p.plan.Tunnel == nil {
+		return false // reported once
+	}
+	outer, ok := addressOf(peer, p.outer6)
+	if !ok {
+		p.problem("pod range %s of node %s cannot be reached: tunnels of node %s go over %s, of which it has no address: add one to its status.addresses",
+			h.Prefix, peer.Node, p.self.Name, family(p.outer6))
+		return false
+	}
+	mac := peer.VTEP
+	if mac == (model.MAC{}) {
+		if peer.OS == model.Windows {
+			p.problem("pod range %s of node %s cannot be reached: HNS chose the MAC of its tunnels and the node has no annotation isthmus.dev/vtep-mac: wait until its agent runs in overlay mode", h.Prefix, peer.Node)
+			return false
+		}
+		mac = VTEP(peer.Node)
+	}
+	h.Via, h.Underlay, h.VTEP = VXLAN, outer, mac
+	return true
+}
+
+// returns plans the ways of pods to the addresses of a node across a tunnel. The
+// host of a Windows node is not in its overlay: pods reach it masqueraded.
+func (p *planner) returns(peer model.Route) {
+	if peer.OS == model.Windows {
+		p.hidden[peer.Node] = true
+		return
+	}
+	for _, v6 := range []bool{false, true} {
+		a, ok := addressOf(peer, v6)
+		if !ok {
+			continue
+		}
+		h := Hop{Prefix: netip.PrefixFrom(a, a.BitLen()), Node: peer.Node, OS: peer.OS}
+		if p.tunnel(&h, peer) {
+			p.plan.Returns = append(p.plan.Returns, h)
+		}
+	}
+}
+
+// masquerade plans what is hidden behind the node.
+func (p *planner) masquerade() {
+	if !p.cfg.Masquerade || len(p.self.PodCIDRs) == 0 {
+		return
+	}
+	keep := slices.Concat(notForwarded, p.cfg.Exceptions, p.self.PodCIDRs)
+	for _, a := range p.self.Addresses {
+		keep = append(keep, netip.PrefixFrom(a, a.BitLen()))
+	}
+	for _, peer := range p.peers {
+		keep = append(keep, peer.PodCIDRs...)
+		if p.hidden[peer.Node] {
+			continue
+		}
+		for _, a := range peer.Addresses {
+			keep = append(keep, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	p.plan.NAT = &NAT{Sources: merge(p.self.PodCIDRs), Keep: merge(keep)}
+}
+
+func addressOf(r model.Route, v6 bool) (netip.Addr, bool) {
+	for _, a := range r.Addresses {
+		if a.Is6() == v6 {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+func family(v6 bool) string {
+	if v6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+func shorten(s string) string {
+	if len(s) > 40 {
+		return s[:37] + "..."
+	}
+	return s
+}
