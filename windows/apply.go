@@ -34,6 +34,11 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 	if err != nil {
 		return nil, fmt.Errorf("apply: %w", err)
 	}
+	b.routesDue = nil
+	if err := b.applyRoutes(ctx, n, s); err != nil {
+		b.log.Warn("routes to other nodes; they are tried again", "err", err)
+		b.routesDue = s
+	}
 	have := b.read(n, list)
 	lowering, plan := b.plan(have, s)
 	x := &execution{Backend: b, have: have, unfinished: unfinished, failed: make(map[int]error), errs: make(map[model.EndpointID][]error)}

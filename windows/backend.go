@@ -27,6 +27,10 @@ type Backend struct {
 	// orphans are the names of endpoints that are not wanted while the call
 	// that makes them has not returned.
 	orphans map[string]bool
+	// routesDue is the State whose routes could not all be written, and
+	// unreachable what was last said about nodes that cannot be reached.
+	routesDue   *model.State
+	unreachable []string
 
 	mu      sync.Mutex // guards what Counters shares with the other methods
 	network string     // id
@@ -115,8 +119,10 @@ func (m *meter) add(id string, now hns.Stats) {
 }
 
 // Idle implements dataplane.Backend. It removes what calls have made that were
-// given up.
-func (b *Backend) Idle(ctx context.Context) (bool, error) { return false, b.removeOrphans(ctx) }
+// given up, and writes routes that could not be written.
+func (b *Backend) Idle(ctx context.Context) (bool, error) {
+	return false, errors.Join(b.removeOrphans(ctx), b.retryRoutes(ctx))
+}
 
 // Counters reads the packets that HNS dropped at the pods' ports. It counts
 // packets and not decisions, and does not say whether a policy was the reason:

@@ -189,11 +189,14 @@ func (c Config) rangeOf(a netip.Addr) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// mtu is what fits into the packets of the underlay, which HNS takes to have
-// 1500 bytes; VXLAN takes 50 of them.
+// underlayMTU is what HNS takes the underlay to have, in bytes; VXLAN takes 50 of
+// them.
+const underlayMTU = 1500
+
+// mtu is what fits into the packets of the underlay.
 func (c Config) mtu() int {
 	if c.Mode == Overlay {
-		return 1450
+		return underlayMTU - 50
 	}
-	return 1500
+	return underlayMTU
 }

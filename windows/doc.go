@@ -8,7 +8,6 @@
 // repeated after a crash. The package runs on any system against hns.Fake; only
 // one file of package hns needs Windows.
 //
-// It does not program routes to other nodes (the State does not say where their
-// tunnels end) and no load balancers, and it cannot tell why HNS dropped a
-// packet.
+// It does not program the host's own routes (which L2Bridge needs to reach other
+// nodes) and no load balancers, and it cannot tell why HNS dropped a packet.
 package windows

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// vxlanPort is the only UDP port that HNS uses for VXLAN.
+const vxlanPort = 4789
+
+// wantedRoutes says, for an overlay network, on which nodes the pods of others
+// are, and what cannot be reached. It is a function of its arguments alone; the
+// routes are sorted by prefix. Ranges of IPv6 are left out: overlay networks
+// have none.
+func wantedRoutes(c Config, s *model.State) (routes []hns.RemoteSubnetRoute, problems []string) {
+	self := fabric.Self{Name: s.Node, PodCIDRs: c.PodCIDRs, Addresses: c.NodeAddresses, MTU: underlayMTU}
+	for _, a := range c.NodeAddresses {
+		if a.Is4() {
+			self.Underlay = append(self.Underlay, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	peers := make([]model.Route, 0, len(s.Routes))
+	for _, r := range s.Routes {
+		r.PodCIDRs = slices.DeleteFunc(slices.Clone(r.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
+		peers = append(peers, r)
+	}
+	plan := fabric.Make(fabric.Config{Mode: fabric.VXLAN, VNI: c.VNI, Port: vxlanPort}, self, peers)
+	for _, h := range plan.Hops {
+		routes = append(routes, hns.RemoteSubnetRoute{DestinationPrefix: h.Prefix.String(), IsolationID: uint16(c.VNI),
+			ProviderAddress: h.Underlay.String(), DrMacAddress: strings.ToUpper(strings.ReplaceAll(h.VTEP.String(), ":", "-"))})
+	}
+	return routes, plan.Problems
+}
+
+// sameRoute compares what was asked for with what HNS holds, which spells
+// addresses as it likes.
+func sameRoute(a, b hns.RemoteSubnetRoute) bool {
+	return a.DestinationPrefix == b.DestinationPrefix && a.IsolationID == b.IsolationID && a.ProviderAddress == b.ProviderAddress &&
+		strings.EqualFold(a.DrMacAddress, b.DrMacAddress)
+}
+
+// routeChanges compares the routes of a network with those that it should have.
+// Twins and what cannot be read are stale.
+func routeChanges(n *hns.Network, want []hns.RemoteSubnetRoute) (stale []hns.Policy, missing []hns.RemoteSubnetRoute) {
+	missing = slices.Clone(want)
+	for _, p := range n.Policies {
+		if !p.Is(hns.TypeRemoteSubnetRoute) {
+			continue
+		}
+		var have hns.RemoteSubnetRoute
+		i := -1
+		if p.Decode(&have) == nil {
+			i = slices.IndexFunc(missing, func(r hns.RemoteSubnetRoute) bool { return sameRoute(r, have) })
+		}
+		if i < 0 {
+			stale = append(stale, p)
+			continue
+		}
+		missing = slices.Delete(missing, i, i+1)
+	}
+	return stale, missing
+}
+
+// applyRoutes makes the routes of an overlay network those of the State. A
+// route that fails leaves the others, and policy, alone: it is tried again when
+// the agent is idle.
+func (b *Backend) applyRoutes(ctx context.Context, n *hns.Network, s *model.State) error {
+	if b.config.Mode != Overlay {
+		return nil
+	}
+	want, problems := wantedRoutes(b.config, s)
+	if !slices.Equal(problems, b.unreachable) {
+		for _, p := range problems {
+			b.log.Warn("pods of another node cannot be reached", "problem", p)
+		}
+		b.unreachable = problems
+	}
+	stale, missing := routeChanges(n, want)
+	var errs []error
+	for _, p := range stale {
+		b.config.Step("remove route")
+		if _, err := b.hns.ModifyNetwork(ctx, n.ID, hns.Remove, p); err != nil && !errors.Is(err, hns.ErrGone) {
+			errs = append(errs, fmt.Errorf("remove route %s: %w", p.Settings, err))
+		}
+	}
+	for _, r := range missing {
+		b.config.Step("add route")
+		answer, err := b.hns.ModifyNetwork(ctx, n.ID, hns.Add, hns.MakePolicy(hns.TypeRemoteSubnetRoute, r))
+		if err == nil && !holds(&answer, r) {
+			err = errors.New("hns accepted it but does not hold it")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("add route to %s by node %s: %w", r.DestinationPrefix, r.ProviderAddress, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func holds(n *hns.Network, want hns.RemoteSubnetRoute) bool {
+	return slices.ContainsFunc(n.Policies, func(p hns.Policy) bool {
+		var have hns.RemoteSubnetRoute
+		return p.Is(hns.TypeRemoteSubnetRoute) && json.Unmarshal(p.Settings, &have) == nil && sameRoute(have, want)
+	})
+}
+
+// retryRoutes tries again what the last Apply could not.
+func (b *Backend) retryRoutes(ctx context.Context) error {
+	if b.routesDue == nil {
+		return nil
+	}
+	n, err := b.findNetwork(ctx)
+	if err != nil || n == nil {
+		return err // without a network the audit asks for an Apply
+	}
+	if err := b.applyRoutes(ctx, n, b.routesDue); err != nil {
+		return err
+	}
+	b.routesDue = nil
+	return nil
+}
+
+// VTEP returns the hardware address of this node's end of tunnels, which HNS has
+// chosen and other nodes have to know; zero in L2Bridge, and until an overlay
+// network has found its adapter.
+func (b *Backend) VTEP(ctx context.Context) (model.MAC, error) {
+	n, err := b.findNetwork(ctx)
+	if err != nil || n == nil || b.config.Mode != Overlay || tunnelMAC(n) == "" {
+		return model.MAC{}, err
+	}
+	mac, err := model.ParseMAC(tunnelMAC(n))
+	if err != nil {
+		return model.MAC{}, fmt.Errorf("tunnel of hns network %q: %w", n.Name, err)
+	}
+	return mac, nil
+}

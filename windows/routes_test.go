@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// routes are those that the network holds.
+func (n *node) routes() []string {
+	n.t.Helper()
+	networks, err := n.fake.Networks(ctx)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var all []string
+	for _, p := range networks[0].Policies {
+		var r hns.RemoteSubnetRoute
+		if p.Is(hns.TypeRemoteSubnetRoute) && p.Decode(&r) == nil {
+			all = append(all, fmt.Sprintf("%s %d %s %s", r.DestinationPrefix, r.IsolationID, r.ProviderAddress, r.DrMacAddress))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (n *node) wantRoutes(want ...string) {
+	n.t.Helper()
+	if got := n.routes(); !slices.Equal(got, want) {
+		n.t.Errorf("routes\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func peer(i int, os model.OS, mac string, ranges ...string) model.Route {
+	r := model.Route{Node: fmt.Sprint("peer", i), OS: os, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 168, 0, byte(i)})}}
+	for _, p := range ranges {
+		r.PodCIDRs = append(r.PodCIDRs, netip.MustParsePrefix(p))
+	}
+	if mac != "" {
+		r.VTEP, _ = model.ParseMAC(mac)
+	}
+	return r
+}
+
+// TestRoutesFollowTheNodes: nodes join, move, change their ranges and leave;
+// what others write is put right, and nothing is written without need.
+func TestRoutesFollowTheNodes(t *testing.T) {
+	for _, profile := range hns.Profiles() {
+		n := newNode(t, profile, overlayConfig())
+		s := &model.State{Node: "node1", Routes: []model.Route{
+			peer(2, model.Linux, "4e:5b:11:20:aa:01", "10.0.2.0/24", "fd00:2::/64"),
+			peer(3, model.Windows, "00:15:5d:7a:11:03", "10.0.3.0/24"),
+			peer(4, model.Windows, "", "10.0.4.0/24"), // does not say where its tunnel ends
+		}}
+		n.apply(s)
+		two, three := "10.0.2.0/24 4096 192.168.0.2 4E-5B-11-20-AA-01", "10.0.3.0/24 4096 192.168.0.3 00-15-5D-7A-11-03"
+		n.wantRoutes(two, three)
+		if !strings.Contains(n.log.String(), "peer4") {
+			t.Errorf("the node that cannot be reached is not named:\n%s", n.log.String())
+		}
+		writes := n.count("ModifyNetwork")
+		n.start() // a new agent finds everything as it should be
+		n.apply(s)
+		if n.count("ModifyNetwork") != writes {
+			t.Error("routes that were right were written again")
+		}
+		s.Routes[2] = peer(4, model.Windows, "00:15:5d:7a:11:04", "10.0.4.0/24")
+		s.Routes[1] = peer(3, model.Windows, "00:15:5d:7a:11:33", "10.0.3.0/24", "10.0.33.0/24")
+		s.Routes = s.Routes[1:]
+		n.apply(s)
+		n.wantRoutes("10.0.3.0/24 4096 192.168.0.3 00-15-5D-7A-11-33", "10.0.33.0/24 4096 192.168.0.3 00-15-5D-7A-11-33", "10.0.4.0/24 4096 192.168.0.4 00-15-5D-7A-11-04")
+		good := n.routes()
+		n.damageRoutes()
+		if found, err := n.backend.Audit(ctx, s); err != nil || len(found) != 2 {
+			t.Errorf("audit finds %v, %v", found, err)
+		}
+		n.apply(s)
+		n.wantRoutes(good...)
+	}
+}
+
+// damageRoutes takes a route away and adds one that nobody wants.
+func (n *node) damageRoutes() {
+	n.t.Helper()
+	networks, err := n.fake.Networks(ctx)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, p := range networks[0].Policies {
+		if !p.Is(hns.TypeRemoteSubnetRoute) {
+			continue
+		}
+		if _, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Remove, p); err != nil {
+			n.t.Fatal(err)
+		}
+		break
+	}
+	stray := hns.RemoteSubnetRoute{DestinationPrefix: "10.9.0.0/16", IsolationID: 4096, ProviderAddress: "192.168.0.9", DrMacAddress: "02-00-00-00-00-09"}
+	if _, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Add, hns.MakePolicy(hns.TypeRemoteSubnetRoute, stray)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// TestRouteThatFails: it does not keep policy from being put in force, and is
+// tried again.
+func TestRouteThatFails(t *testing.T) {
+	n := newNode(t, hns.Server2022, overlayConfig())
+	spec := n.spec("c1", "10.0.1.7")
+	n.add(spec)
+	s := peerState(spec, "10.0.3.3")
+	s.Node, s.Routes = "node1", []model.Route{peer(3, model.Windows, "00:15:5d:7a:11:03", "10.0.3.0/24")}
+	fails := 1
+	n.fake.Before(func(op, _ string) error {
+		if op == "ModifyNetwork" && fails > 0 {
+			fails--
+			return hns.NewError(op, hns.CodeInvalidPolicy, "injected")
+		}
+		return nil
+	})
+	n.apply(s)
+	n.wantRoutes()
+	if !n.passes(spec.ID, "10.0.3.3") {
+		t.Error("policy waits for a route")
+	}
+	if _, err := n.backend.Idle(ctx); err != nil {
+		t.Fatal(err)
+	}
+	n.wantRoutes("10.0.3.0/24 4096 192.168.0.3 00-15-5D-7A-11-03")
+	mac, err := n.backend.VTEP(ctx)
+	if err != nil || mac == (model.MAC{}) {
+		t.Errorf("own tunnel ends at %s, %v", mac, err)
+	}
+}
