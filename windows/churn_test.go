@@ -3,6 +3,7 @@
 package windows_test
 
 import (
+	"errors"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -244,6 +245,9 @@ func (c *churn) look() {
 			continue
 		}
 		rules, err := c.fake.PortRules(e.ID)
+		if _, gone := c.fake.Endpoint(ctx, e.ID); err != nil && errors.Is(gone, hns.ErrGone) {
+			continue // a late removal
+		}
 		if err != nil {
 			c.t.Fatal(err)
 		}

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // control is where a Windows node answers what a container runtime and the
@@ -51,15 +53,15 @@ func (n *Node) makeHCNNamespace(ctx context.Context) (string, error) {
 // decide asks the ACLs that are programmed on a pod's HNS endpoint.
 func (n *Node) decide(ctx context.Context, p *Pod, d model.Direction, remote netip.Addr, proto model.Protocol, port uint16) (model.Verdict, error) {
 	answer, err := n.ask(ctx, "/decide", url.Values{
-		"container": {p.containerID}, "direction": {d.String()}, "remote": {remote.String()},
+		"endpoint": {p.containerID + "_eth0_isthmus"}, "direction": {string(acl.PacketDirection(d))}, "remote": {remote.String()},
 		"protocol": {strconv.Itoa(int(proto))}, "port": {strconv.Itoa(int(port))},
 	})
 	switch {
 	case err != nil:
 		return model.Deny, err
-	case answer == model.Allow.String():
+	case answer == string(hns.Allow):
 		return model.Allow, nil
-	case answer == model.Deny.String():
+	case answer == string(hns.Block):
 		return model.Deny, nil
 	}
 	return model.Deny, fmt.Errorf("decide on %s: answered %q", n.Name, answer)

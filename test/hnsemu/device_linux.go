@@ -13,6 +13,9 @@ const (
 	hostDevice = "vEthernet"
 )
 
+// underlay takes the VXLAN port of this process's namespace.
+func (n *node) underlay() (vfp.Underlay, error) { return vfp.OpenUnderlay(nil, n.sw) }
+
 // open makes the device of a port: the host's in this process's namespace.
 func (n *node) open(spec vfp.Spec) (vfp.Device, error) {
 	if spec.Host {

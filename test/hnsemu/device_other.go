@@ -10,6 +10,11 @@ import (
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 )
 
+// underlay has no nodes to lead to.
+func (*node) underlay() (vfp.Underlay, error) {
+	return nil, errors.New("packets are moved on Linux only")
+}
+
 // open has no network namespaces to lead to.
 func (*node) open(vfp.Spec) (vfp.Device, error) {
 	return nil, errors.New("packets are moved on Linux only; make namespaces without netns")

@@ -34,7 +34,7 @@ const maxTraces = 4096
 
 func newNode(store *hns.Fake, file string, o vfp.Options) *node {
 	n := &node{store: store, file: file}
-	n.sw = vfp.New(vfp.Config{Options: o, Open: n.open, Trace: n.trace, Count: store.Count})
+	n.sw = vfp.New(vfp.Config{Options: o, Open: n.open, Underlay: n.underlay, Trace: n.trace, Count: store.Count})
 	return n
 }
 
@@ -103,10 +103,14 @@ func (n *node) connect() error {
 	if err != nil {
 		return err
 	}
-	if !moves(specs) {
-		specs = nil
+	tunnel, err := vfp.TunnelOf(n.store)
+	if err != nil {
+		return err
 	}
-	return n.sw.Set(specs)
+	if !moves(specs) {
+		specs, tunnel = nil, nil
+	}
+	return errors.Join(n.sw.Set(specs), n.sw.SetTunnel(tunnel))
 }
 
 // moves reports whether there is anything to move packets for: a host alone

@@ -23,6 +23,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/hnsemu/service"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -109,7 +110,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	if err == nil {
 		defer web.Close()
 		var standIn *http.Server
-		if standIn, err = serveHTTP("unix", o.control, control(system)); err == nil {
+		if standIn, err = serveHTTP("unix", o.control, service.New(service.Config{HNS: system, Version: hns.Server2022, Log: log}).Control()); err == nil {
 			defer standIn.Close()
 		}
 	}

@@ -8,6 +8,9 @@
 // What is not documented is a setting of Options. Devices connect ports to
 // network namespaces (Linux), or to whatever a test wants to see.
 //
-// It does not translate addresses, balance load or build tunnels, and it is
-// what is written about VFP, not VFP.
+// A Tunnel takes what is for other nodes to them by VXLAN. The node itself has
+// no part in an overlay network.
+//
+// It does not translate addresses or balance load, and it is what is written
+// about VFP, not VFP.
 package vfp

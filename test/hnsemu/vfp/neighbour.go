@@ -64,6 +64,9 @@ func (s *Switch) whoHas(from *port, a netip.Addr) net.HardwareAddr {
 	if owner == nil {
 		owner = s.host
 	}
+	if owner == nil && s.tunnel != nil {
+		return s.tunnel.MAC // the gateway of an overlay network
+	}
 	if owner == nil || owner == from {
 		return nil
 	}

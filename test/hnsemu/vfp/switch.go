@@ -41,6 +41,8 @@ type Config struct {
 	Options
 	// Open makes the device of a new port. Frames from it go to Switch.Frame.
 	Open func(Spec) (Device, error)
+	// Underlay opens the way to other nodes when there is a Tunnel.
+	Underlay func() (Underlay, error)
 	// Trace, if set, is called for every packet, from any goroutine.
 	Trace func(Trace)
 	// Count, if set, is called for every packet of an endpoint, like Trace.
@@ -54,11 +56,13 @@ type Switch struct {
 	config Config
 	set    sync.Mutex // one Set at a time
 
-	mu      sync.RWMutex // guards what follows
-	ports   map[string]*port
-	owners  map[netip.Addr]*port
-	host    *port
-	packets atomic.Uint64
+	mu       sync.RWMutex // guards what follows
+	ports    map[string]*port
+	owners   map[netip.Addr]*port
+	host     *port
+	tunnel   *Tunnel  // nil if there is none
+	underlay Underlay // while there is a tunnel
+	packets  atomic.Uint64
 }
 
 // New returns a switch without ports.
@@ -117,8 +121,8 @@ func (s *Switch) port(id string) *port {
 	return s.ports[id]
 }
 
-// Close removes all ports.
-func (s *Switch) Close() error { return s.Set(nil) }
+// Close removes all ports, and the tunnel.
+func (s *Switch) Close() error { return errors.Join(s.SetTunnel(nil), s.Set(nil)) }
 
 // Packets is how many IP packets came in.
 func (s *Switch) Packets() uint64 { return s.packets.Load() }
@@ -166,6 +170,9 @@ func (s *Switch) Frame(id string, frame []byte) {
 		return
 	}
 	to := s.owners[in.dst]
+	if to == nil && s.leave(frame, &in) {
+		return
+	}
 	if to == nil {
 		to = s.host
 	}
@@ -173,8 +180,13 @@ func (s *Switch) Frame(id string, frame []byte) {
 		s.note(from, hns.Out, &in, Verdict{false, "nobody has the destination"})
 		return
 	}
-	v = to.decide(hns.In, &in, &s.config.Options)
-	s.note(to, hns.In, &in, v)
+	s.deliver(to, &in, frame)
+}
+
+// deliver hands a frame to a port if its rules let it in.
+func (s *Switch) deliver(to *port, in *packet, frame []byte) {
+	v := to.decide(hns.In, in, &s.config.Options)
+	s.note(to, hns.In, in, v)
 	if !v.Pass {
 		return
 	}

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vfp_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
+	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/windows"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// machine is a node on the underlay: its namespace, and that of its one pod,
+// which on Linux is the node's own.
+type machine struct {
+	name     string
+	os       model.OS
+	number   byte // of its addresses
+	ns, pod  *netns.NS
+	backend  *windows.Backend
+	store    *hns.Fake
+	sw       *vfp.Switch
+	endpoint dataplane.EndpointSpec
+}
+
+func (m *machine) underlay() netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, m.number}) }
+func (m *machine) cidr() netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, m.number, 0}), 24)
+}
+func (m *machine) podIP() netip.Addr { return netip.AddrFrom4([4]byte{10, 244, m.number, 7}) }
+
+// vtep is what the node says of its tunnels' end.
+func (m *machine) vtep() model.MAC {
+	if m.os == model.Windows {
+		return model.MAC{0x00, 0x15, 0x5d, 0x7a, 0x11, m.number}
+	}
+	return fabric.VTEP(m.name)
+}
+
+// newNS makes a namespace with loopback up.
+func newNS(t *testing.T) *netns.NS {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "isthmus-ns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := netns.New(filepath.Join(dir, "ns"))
+	if err != nil {
+		t.Fatal(errors.Join(err, os.RemoveAll(dir)))
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(ns.Close(), os.RemoveAll(dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	in(t, ns, func() error { return up("lo") })
+	return ns
+}
+
+func in(t *testing.T, ns *netns.NS, f func() error) {
+	t.Helper()
+	if err := ns.Do(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func up(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(link)
+}
+
+func address(name string, p netip.Prefix) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}})
+}
+
+// plug connects a node to the bridge of the segment.
+func (m *machine) plug(t *testing.T, segment *netns.NS) {
+	t.Helper()
+	m.ns = newNS(t)
+	file, err := os.Open(m.ns.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	in(t, segment, func() error {
+		name := fmt.Sprint("to", m.number)
+		bridge, err := netlink.LinkByName("br")
+		if err != nil {
+			return err
+		}
+		attrs := netlink.LinkAttrs{Name: name, MasterIndex: bridge.Attrs().Index}
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "up", PeerNamespace: netlink.NsFd(int(file.Fd()))}); err != nil {
+			return err
+		}
+		return up(name)
+	})
+	in(t, m.ns, func() error {
+		return errors.Join(up("up"), fillChecksums("up"), address("up", netip.PrefixFrom(m.underlay(), 24)))
+	})
+}
+
+// tunnel makes a Linux node reach the pods of others by a VXLAN device with
+// static entries, and gives it its pod's address.
+func (m *machine) tunnel(t *testing.T, peers []*machine) {
+	t.Helper()
+	m.pod = m.ns
+	in(t, m.ns, func() error {
+		vtep := m.vtep()
+		device := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vx", HardwareAddr: vtep[:], MTU: 1450}, VxlanId: 4096, Port: 4789, SrcAddr: m.underlay().AsSlice()}
+		if err := errors.Join(netlink.LinkAdd(device), up("vx"), address("lo", netip.PrefixFrom(m.podIP(), 32))); err != nil {
+			return err
+		}
+		for _, p := range peers {
+			mac, index := p.vtep(), device.Attrs().Index
+			via := p.cidr().Addr().AsSlice()
+			fdb := &netlink.Neigh{LinkIndex: index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT, IP: p.underlay().AsSlice(), HardwareAddr: mac[:]}
+			next := &netlink.Neigh{LinkIndex: index, Family: netlink.FAMILY_V4, State: netlink.NUD_PERMANENT, IP: via, HardwareAddr: mac[:]}
+			route := &netlink.Route{LinkIndex: index, Dst: &net.IPNet{IP: via, Mask: net.CIDRMask(24, 32)}, Gw: via, Src: m.podIP().AsSlice(), Flags: int(netlink.FLAG_ONLINK)}
+			if err := errors.Join(netlink.NeighAppend(fdb), netlink.NeighSet(next), netlink.RouteAdd(route)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// windows starts the backend of a Windows node over HNS with a switch that
+// moves packets, and attaches its pod.
+func (m *machine) windows(t *testing.T, v hns.Version) {
+	t.Helper()
+	m.pod = newNS(t)
+	m.store = hns.NewFake(v)
+	m.store.ManagementIP = m.underlay().String()
+	m.store.ManagementMAC = fmt.Sprintf("00-15-5D-7A-11-%02X", m.number)
+	m.sw = vfp.New(vfp.Config{
+		Open:     func(s vfp.Spec) (vfp.Device, error) { return vfp.OpenTap(netns.At(s.NetNS), "eth0", s, m.sw) },
+		Underlay: func() (vfp.Underlay, error) { return vfp.OpenUnderlay(m.ns, m.sw) },
+	})
+	t.Cleanup(func() {
+		if err := m.sw.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	c := windows.Config{Mode: windows.Overlay, PodCIDRs: []netip.Prefix{m.cidr()}, NodeAddresses: []netip.Addr{m.underlay()}, NoOutboundNAT: true}
+	var err error
+	if m.backend, err = windows.New(ctx, c, m.store, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	if mac, err := m.backend.VTEP(ctx); err != nil || mac != m.vtep() {
+		t.Fatalf("the tunnel ends at %s, %v, want %s", mac, err, m.vtep())
+	}
+	m.endpoint = dataplane.EndpointSpec{ID: model.MakeEndpointID(m.name, "eth0"), ContainerID: m.name, IfName: "eth0",
+		Pod: model.PodID{Namespace: "shop", Name: m.name}, NetNS: m.store.AddNamespace(), IPs: []netip.Addr{m.podIP()}}
+	if _, err := m.backend.AddEndpoint(ctx, m.endpoint); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// enforce puts the cluster's policies in force and moves packets by them.
+func (m *machine) enforce(t *testing.T, s *model.Snapshot) {
+	t.Helper()
+	state, _ := policy.Compile(policy.Input{Snapshot: s, Node: m.name,
+		Endpoints: map[model.EndpointID]policy.Endpoint{m.endpoint.ID: {Pod: m.endpoint.Pod, IPs: m.endpoint.IPs}}})
+	if _, err := m.backend.Apply(ctx, state); err != nil {
+		t.Fatal(err)
+	}
+	specs, err := vfp.Specs(m.store, func(string) string { return m.pod.Path() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	tunnel, err := vfp.TunnelOf(m.store)
+	if err != nil || tunnel == nil {
+		t.Fatalf("tunnel %v, %v", tunnel, err)
+	}
+	if err := errors.Join(m.sw.Set(specs), m.sw.SetTunnel(tunnel)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// snapshotOf is the cluster of the machines: the pod of each Windows node is
+// reached on port 80 by the machine before it in the ring, and by nobody else;
+// it reaches everybody.
+func snapshotOf(ring []*machine) *model.Snapshot {
+	var nodes []*model.Node
+	var pods []*model.Pod
+	var policies []*model.Policy
+	only := func(name string) model.Selector {
+		return model.MakeSelector(model.Requirement{Key: "on", Operator: model.In, Values: []string{name}})
+	}
+	for i, m := range ring {
+		nodes = append(nodes, &model.Node{Name: m.name, OS: m.os, Addresses: []netip.Addr{m.underlay()}, PodCIDRs: []netip.Prefix{m.cidr()}, VTEP: m.vtep()})
+		pods = append(pods, &model.Pod{PodID: model.PodID{Namespace: "shop", Name: m.name}, Node: m.name, IPs: []netip.Addr{m.podIP()},
+			Labels: model.MakeLabels(map[string]string{"on": m.name})})
+		if m.os != model.Windows {
+			continue
+		}
+		friend := ring[(i+len(ring)-1)%len(ring)]
+		p := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: m.name}, Tier: model.TierNetworkPolicy,
+			Subject: model.PodSelector{Namespace: "shop", Pods: only(m.name)}, Isolates: [2]bool{true, false}}
+		p.Rules[model.Ingress] = []model.Rule{{Action: model.ActionAccept,
+			Peers: []model.Peer{{Kind: model.PeerPods, Pods: model.PodSelector{Namespace: "shop", Pods: only(friend.name)}}},
+			Ports: []model.PortMatch{{Protocol: model.TCP, First: 80, Last: 80}, {Protocol: model.UDP, First: 80, Last: 80}}}}
+		policies = append(policies, p)
+	}
+	return model.MakeSnapshot([]*model.Namespace{model.NewNamespace("shop", nil)}, nodes, pods, policies)
+}
+
+// TestOverlayBetweenSystems connects a Linux node, with the kernel's VXLAN, and
+// two emulated Windows nodes. Every pod tries every other by TCP and UDP on two
+// ports; what passes is what the policies of the receiver say.
+func TestOverlayBetweenSystems(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make network namespaces")
+	}
+	segment := newNS(t)
+	in(t, segment, func() error {
+		return errors.Join(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br"}}), up("br"))
+	})
+	ring := []*machine{{name: "lin", os: model.Linux, number: 11}, {name: "win1", os: model.Windows, number: 12}, {name: "win2", os: model.Windows, number: 13}}
+	for _, m := range ring {
+		m.plug(t, segment)
+	}
+	s := snapshotOf(ring)
+	ring[0].tunnel(t, ring[1:])
+	for i, m := range ring[1:] {
+		m.windows(t, hns.Profiles()[i+1])
+		m.enforce(t, s)
+	}
+	for _, m := range ring {
+		for _, port := range []uint16{80, 81} {
+			echo(t, m.pod, netip.AddrPortFrom(m.podIP(), port))
+		}
+	}
+	var tried, passed atomic.Int32
+	var all sync.WaitGroup
+	try := func(i, j int, network string, port uint16) {
+		from, to := ring[i], ring[j]
+		want := to.os == model.Linux || port == 80 && i == (j+len(ring)-1)%len(ring)
+		err := reach(from.pod, network, from.podIP(), netip.AddrPortFrom(to.podIP(), port))
+		tried.Add(1)
+		if err == nil {
+			passed.Add(1)
+		}
+		if (err == nil) != want {
+			t.Errorf("%s to %s %s/%d: %v, want pass %t", from.name, to.name, network, port, err, want)
+		}
+	}
+	for i := range ring {
+		for j := range ring {
+			if i == j {
+				continue
+			}
+			for _, port := range []uint16{80, 81} {
+				for _, network := range []string{"tcp", "udp"} {
+					all.Go(func() { try(i, j, network, port) })
+				}
+			}
+		}
+	}
+	all.Wait()
+	if tried.Load() != 24 || passed.Load() != 12 {
+		t.Errorf("%d of %d flows passed", passed.Load(), tried.Load())
+	}
+	large(t, ring[2], ring[1])
+	large(t, ring[0], ring[1])
+}
+
+// large sends as much as fits into many full packets, both ways.
+func large(t *testing.T, server, client *machine) {
+	t.Helper()
+	c, err := dial(client.pod, "tcp", client.podIP(), netip.AddrPortFrom(server.podIP(), 80))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	text := make([]byte, 200_000)
+	go c.Write(text) // ends with the connection
+	if n, err := io.ReadFull(c, make([]byte, len(text))); err != nil {
+		t.Errorf("%s to %s: %d of %d bytes came back: %v", client.name, server.name, n, len(text), err)
+	}
+}
+
+// echo answers TCP and UDP at an address.
+func echo(t *testing.T, ns *netns.NS, at netip.AddrPort) {
+	t.Helper()
+	in(t, ns, func() error {
+		l, err := net.Listen("tcp", at.String())
+		if err != nil {
+			return err
+		}
+		u, err := net.ListenPacket("udp", at.String())
+		if err != nil {
+			return errors.Join(err, l.Close())
+		}
+		t.Cleanup(func() { l.Close(); u.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() { defer c.Close(); io.Copy(c, c) }()
+			}
+		}()
+		go func() {
+			b := make([]byte, 64)
+			for {
+				n, from, err := u.ReadFrom(b)
+				if err != nil {
+					return
+				}
+				u.WriteTo(b[:n], from)
+			}
+		}()
+		return nil
+	})
+}
+
+// patience is how long an answer may take; what is denied is never answered.
+const patience = time.Second
+
+func dial(ns *netns.NS, network string, from netip.Addr, to netip.AddrPort) (c net.Conn, err error) {
+	err = ns.Do(func() (err error) {
+		d := net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+		if network == "udp" {
+			d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		}
+		c, err = d.Dial(network, to.String())
+		return err
+	})
+	return c, err
+}
+
+// reach connects, says something and wants its own words back.
+func reach(ns *netns.NS, network string, from netip.Addr, to netip.AddrPort) error {
+	c, err := dial(ns, network, from, to)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	const words = "hello"
+	if _, err := c.Write([]byte(words)); err != nil {
+		return err
+	}
+	b := make([]byte, len(words))
+	if _, err := io.ReadFull(c, b); err != nil || string(b) != words {
+		return fmt.Errorf("got %q: %w", b, err)
+	}
+	return nil
+}

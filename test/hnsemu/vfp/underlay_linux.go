@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vfp
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// vxlanPort is the UDP port of HNS's tunnels.
+const vxlanPort = 4789
+
+// udp is an Underlay on the kernel's UDP.
+type udp struct {
+	conn *net.UDPConn
+	done chan struct{}
+}
+
+// OpenUnderlay takes the VXLAN port of a namespace, nil for the process's own,
+// and gives what comes in to the switch.
+func OpenUnderlay(ns *netns.NS, sw *Switch) (Underlay, error) {
+	u := &udp{done: make(chan struct{})}
+	listen := func() (err error) {
+		u.conn, err = net.ListenUDP("udp4", &net.UDPAddr{Port: vxlanPort})
+		return err
+	}
+	var err error
+	if ns == nil {
+		err = listen()
+	} else {
+		err = ns.Do(listen)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("take udp port %d: %w", vxlanPort, err)
+	}
+	go u.read(sw)
+	return u, nil
+}
+
+// read ends when the socket is closed.
+func (u *udp) read(sw *Switch) {
+	defer close(u.done)
+	datagram := make([]byte, maxFrame)
+	for {
+		n, err := u.conn.Read(datagram)
+		if err != nil {
+			return
+		}
+		sw.Tunneled(datagram[:n])
+	}
+}
+
+// Send implements Underlay.
+func (u *udp) Send(node netip.Addr, datagram []byte) error {
+	_, err := u.conn.WriteToUDPAddrPort(datagram, netip.AddrPortFrom(node, vxlanPort))
+	return err
+}
+
+// Close implements Underlay.
+func (u *udp) Close() error {
+	err := u.conn.Close()
+	<-u.done
+	return err
+}
