@@ -15,7 +15,8 @@ import (
 func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	cfg := linux.Defaults()
 	cfg.BPFFS, cfg.Uplink, cfg.MTU, cfg.Step = o.bpffs, o.uplink, o.mtu, step
-	return opener{open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
+	remove := func(ctx context.Context) error { return linux.Remove(ctx, cfg) }
+	return opener{remove: remove, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
 		return linux.New(ctx, cfg, log)
 	}}
 }

@@ -18,7 +18,14 @@ import (
 // newBackend chooses the HNS data path, whose network needs the node's ranges.
 // HNS may take a minute for a call on a busy host.
 func newBackend(o *options, step func(string), log *slog.Logger) opener {
-	return opener{needsNode: true, timeout: 2 * time.Minute, open: func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
+	remove := func(ctx context.Context) error {
+		client, err := hns.Open()
+		if err != nil {
+			return err
+		}
+		return windows.Remove(ctx, client, o.hnsNetwork)
+	}
+	return opener{remove: remove, needsNode: true, timeout: 2 * time.Minute, open: func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
 		client, err := hns.Open()
 		if err != nil {
 			return nil, err

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/kube"
@@ -41,6 +42,13 @@ func (e env) serve(ctx context.Context, o *options) error {
 		cfg.OpTimeout, cfg.Stall = backend.timeout, 2*backend.timeout
 	}
 	cfg.SourceProblems, cfg.Step = source.Problems, step
+	var keeper *install.Keeper
+	if files, wanted := o.installation(); wanted {
+		if keeper, err = install.NewKeeper(files, log); err != nil {
+			return usageError{err}
+		}
+		cfg.SourceProblems = func() []string { return append(source.Problems(), keeper.Problems()...) }
+	}
 	node, err := agent.New(cfg, log)
 	if err != nil {
 		return usageError{err}
@@ -62,6 +70,9 @@ func (e env) serve(ctx context.Context, o *options) error {
 			return errors.Join(fmt.Errorf("listen on --http-address: %w", err), requests.Close())
 		}
 		services = append(services, service{"http", func(ctx context.Context) error { return serveHTTP(ctx, listener, node.Handler()) }})
+	}
+	if keeper != nil {
+		services = append(services, service{"cni files", func(ctx context.Context) error { return keeper.Run(ctx, node.Ready) }})
 	}
 	log.Info("agent starts", "version", version, "node", o.nodeName, "socket", o.socket)
 	err = runAll(ctx, services)
