@@ -42,6 +42,10 @@ deps: ## Install what is missing on Debian 12 (needs root)
 deps-windows: ## Install Wine and a compiler for Windows on Debian 12 (needs root)
 	@.ci/deps-windows
 
+.PHONY: deps-kubernetes
+deps-kubernetes: ## Build kube-apiserver and etcd for test-api into a cache (once; some minutes)
+	@$(path) $(usable) run ./test/kubernetes/build kube-apiserver etcd
+
 .PHONY: gen
 gen: ## Regenerate the BPF objects and the gRPC code (needs clang-19 and protoc)
 	BPF2GO_CFLAGS="-I/usr/include/$$(gcc -print-multiarch)" $(go) generate ./linux/bpfobj ./test/bench/floor
@@ -75,10 +79,14 @@ gen-check:
 	@rm -rf build/generated
 
 .PHONY: test
-test: deps ## Everything but Wine: generated code is up to date, check, all tests (needs root)
+test: deps ## Everything but Wine and the API server: generated code is up to date, check, all tests (needs root)
 	@$(MAKE) --no-print-directory gen-check
 	@$(MAKE) --no-print-directory check
-	@$(go) test -json -count=1 $$($(go) list ./... | grep -v '/test/wine$$') | $(go) run ./test/summary
+	@$(go) test -json -count=1 $$($(go) list ./... | grep -v -e '/test/wine$$' -e '/test/apiserver$$') | $(go) run ./test/summary
+
+.PHONY: test-api
+test-api: deps-kubernetes ## Against a real kube-apiserver and etcd (needs root for its nodes; the first time it builds them)
+	@$(path) $(usable) test -json -count=1 ./test/apiserver | $(go) run ./test/summary
 
 .PHONY: test-windows
 test-windows: deps deps-windows ## The commands for Windows, under Wine over an emulated HNS (needs root)

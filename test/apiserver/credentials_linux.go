@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+)
+
+// credentials are the files that the server starts with.
+type credentials struct {
+	certificate, key, tokens string
+	// admin is the token of a member of system:masters.
+	admin string
+}
+
+// newCredentials makes one self-signed certificate, which is authority and
+// server certificate in one; its key signs the tokens of service accounts, too.
+func newCredentials(dir string, at netip.Addr) (credentials, error) {
+	c := credentials{certificate: filepath.Join(dir, "api.crt"), key: filepath.Join(dir, "api.key"), tokens: filepath.Join(dir, "tokens.csv")}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return c, err
+	}
+	secret := make([]byte, 16)
+	if _, err := rand.Read(secret); err != nil {
+		return c, err
+	}
+	c.admin = hex.EncodeToString(secret)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "isthmus test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{at.AsSlice()}, DNSNames: []string{"localhost"}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return c, err
+	}
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return c, err
+	}
+	for path, content := range map[string][]byte{
+		c.certificate: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		c.key:         pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}),
+		c.tokens:      []byte(c.admin + ",admin,admin,system:masters\n"),
+	} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// RESTConfig is that of the administrator. It works from outside of the
+// server's network namespace, too.
+func (s *Server) RESTConfig() *rest.Config {
+	if s.side != nil {
+		return s.config(s.keys.admin, s.side.port)
+	}
+	return s.config(s.keys.admin, s.api.port)
+}
+
+func (s *Server) config(token string, port int) *rest.Config {
+	c := &rest.Config{Host: "https://" + s.hostPort(port), BearerToken: token, QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: s.keys.certificate}}
+	if s.cfg.NS != nil {
+		c.Dial = func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+			err = s.inside(func() (err error) {
+				conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+				return err
+			})
+			return conn, err
+		}
+	}
+	return c
+}
+
+// Kubeconfig writes a kubeconfig file of the administrator.
+func (s *Server) Kubeconfig() (path string, err error) { return s.kubeconfig("admin", s.keys.admin) }
+
+// ServiceAccount writes a kubeconfig file of a service account, which it makes
+// if there is none. Rights come from what is bound to it.
+func (s *Server) ServiceAccount(ctx context.Context, namespace, name string) (kubeconfig string, err error) {
+	token, err := s.token(ctx, namespace, name)
+	if err != nil {
+		return "", err
+	}
+	return s.kubeconfig(namespace+"-"+name, token)
+}
+
+// ServiceAccountConfig is what ServiceAccount writes, for use in this process.
+func (s *Server) ServiceAccountConfig(ctx context.Context, namespace, name string) (*rest.Config, error) {
+	token, err := s.token(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	return s.config(token, s.api.port), nil
+}
+
+func (s *Server) token(ctx context.Context, namespace, name string) (string, error) {
+	manifest := fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}\n---\n"+
+		"{apiVersion: v1, kind: ServiceAccount, metadata: {name: %[2]s, namespace: %[1]s}}\n", namespace, name)
+	if err := s.Apply(ctx, manifest); err != nil {
+		return "", err
+	}
+	var answer struct {
+		Status struct{ Token string }
+	}
+	path := fmt.Sprintf("/api/v1/namespaces/%s/serviceaccounts/%s/token", namespace, name)
+	err := s.call(ctx, "POST", path, map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}, &answer)
+	if err != nil {
+		return "", fmt.Errorf("request token of service account %s/%s: %w", namespace, name, err)
+	}
+	return answer.Status.Token, nil
+}
+
+func (s *Server) kubeconfig(user, token string) (string, error) {
+	c := api.NewConfig()
+	c.Clusters["test"] = &api.Cluster{Server: "https://" + s.hostPort(s.api.port), CertificateAuthority: s.keys.certificate}
+	c.AuthInfos[user] = &api.AuthInfo{Token: token}
+	c.Contexts["test"] = &api.Context{Cluster: "test", AuthInfo: user}
+	c.CurrentContext = "test"
+	path := filepath.Join(s.dir, user+".kubeconfig")
+	if err := clientcmd.WriteToFile(*c, path); err != nil {
+		return "", fmt.Errorf("write kubeconfig: %w", err)
+	}
+	return path, nil
+}

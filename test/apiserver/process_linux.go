@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// process is one of the server's programs.
+type process struct {
+	cmd   *exec.Cmd
+	log   string
+	ended chan struct{} // closed
+}
+
+// launch starts a program with its output in a log.
+func (s *Server) launch(name string, args ...string) (*process, error) {
+	p := &process{log: filepath.Join(s.dir, name+".log"), ended: make(chan struct{})}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	p.cmd = exec.Command(filepath.Join(s.bin, name), args...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // not for Ctrl-C
+	if s.cfg.NS == nil {
+		// Gone with the test, however that ends. In a namespace it would be gone
+		// with the thread that entered it.
+		p.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	}
+	if err := s.inside(p.cmd.Start); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		p.cmd.Wait()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+// kill ends the process, also one that is halted.
+func (p *process) kill() error {
+	if p == nil {
+		return nil
+	}
+	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	<-p.ended
+	return nil
+}
+
+// tail is the end of the log.
+func (p *process) tail() string {
+	b, _ := os.ReadFile(p.log)
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(lines[max(0, len(lines)-10):], "\n")
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/isthmus-net/isthmus/test/kubernetes"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// Config says where an API server runs.
+type Config struct {
+	// Address is what it listens on; 127.0.0.1 if it is not valid.
+	Address netip.Addr
+	// NS is the network namespace of the processes; nil for that of the caller.
+	NS *netns.NS
+}
+
+// Server is a running API server with its etcd.
+type Server struct {
+	cfg  Config
+	dir  string
+	bin  string
+	keys credentials
+	// client speaks for the administrator.
+	client *http.Client
+	etcd   *process
+	api    *front
+	// side is another API server over the same etcd, or nil.
+	side *front
+	args []string
+}
+
+// front is a kube-apiserver; process is nil while it does not run.
+type front struct {
+	*process
+	port int
+}
+
+// Start makes sure that the programs are there, starts them, and returns when
+// the API server is ready and serves the cluster-wide policies. out is told what
+// takes long.
+func Start(ctx context.Context, cfg Config, out io.Writer) (*Server, error) {
+	bin, err := kubernetes.Build(ctx, out, "etcd", "kube-apiserver")
+	if err != nil {
+		return nil, err
+	}
+	if !cfg.Address.IsValid() {
+		cfg.Address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	memory := "/dev/shm"
+	if _, err := os.Stat(memory); err != nil {
+		memory = ""
+	}
+	dir, err := os.MkdirTemp(memory, "isthmus-apiserver-")
+	if err != nil {
+		return nil, fmt.Errorf("create data directory: %w", err)
+	}
+	s := &Server{cfg: cfg, dir: dir, bin: bin}
+	if err := s.start(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Server) start(ctx context.Context) (err error) {
+	if s.keys, err = newCredentials(s.dir, s.cfg.Address); err != nil {
+		return err
+	}
+	var ports []int
+	if err := s.inside(func() (err error) { ports, err = freePorts(s.cfg.Address, 3); return err }); err != nil {
+		return err
+	}
+	s.api = &front{port: ports[0]}
+	client, peer := "http://"+s.hostPort(ports[1]), "http://"+s.hostPort(ports[2])
+	// One member on data that nobody needs later: elect at once, wait for no disk.
+	s.etcd, err = s.launch("etcd", "--data-dir", filepath.Join(s.dir, "etcd"), "--unsafe-no-fsync", "--log-level", "error",
+		"--heartbeat-interval", "10", "--election-timeout", "100", "--listen-client-urls", client, "--advertise-client-urls", client,
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer, "--quota-backend-bytes", "4294967296")
+	if err != nil {
+		return err
+	}
+	s.args = []string{"--etcd-servers=" + client, "--bind-address=" + s.cfg.Address.String(), "--advertise-address=" + s.cfg.Address.String(),
+		"--tls-cert-file=" + s.keys.certificate, "--tls-private-key-file=" + s.keys.key,
+		"--cert-dir=" + s.dir, "--token-auth-file=" + s.keys.tokens, "--authorization-mode=RBAC", "--profiling=false",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + s.keys.key,
+		"--service-account-signing-key-file=" + s.keys.key, "--service-cluster-ip-range=10.96.0.0/16",
+		// No Endpoints with a loopback address; no service account that a controller would have to make.
+		"--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount"}
+	if s.client, err = rest.HTTPClientFor(s.RESTConfig()); err != nil {
+		return fmt.Errorf("prepare client: %w", err)
+	}
+	if err := s.StartAPI(ctx); err != nil {
+		return err
+	}
+	return s.installDefinitions(ctx)
+}
+
+func (s *Server) hostPort(port int) string {
+	return netip.AddrPortFrom(s.cfg.Address, uint16(port)).String()
+}
+
+// inside calls f in the server's network namespace.
+func (s *Server) inside(f func() error) error {
+	if s.cfg.NS == nil {
+		return f()
+	}
+	return s.cfg.NS.Do(f)
+}
+
+// patience is how long a program may take to start on a busy machine.
+const patience = 2 * time.Minute
+
+// StartAPI starts kube-apiserver and waits until it is ready. It is called
+// again after KillAPI, perhaps with more flags.
+func (s *Server) StartAPI(ctx context.Context, flags ...string) error {
+	return s.run(ctx, s.api, flags)
+}
+
+// OpenSide starts another API server over the same etcd and waits until it is
+// ready. While it runs the methods of Server speak to it, so that objects can
+// be changed when the first does not answer; kubeconfig files name the first.
+func (s *Server) OpenSide(ctx context.Context) error {
+	var ports []int
+	if err := s.inside(func() (err error) { ports, err = freePorts(s.cfg.Address, 1); return err }); err != nil {
+		return err
+	}
+	s.side = &front{port: ports[0]}
+	return s.run(ctx, s.side, nil)
+}
+
+// CloseSide ends what OpenSide started.
+func (s *Server) CloseSide() error {
+	side := s.side
+	s.side = nil
+	if side == nil {
+		return nil
+	}
+	return side.kill()
+}
+
+func (s *Server) run(ctx context.Context, f *front, flags []string) (err error) {
+	f.process, err = s.launch("kube-apiserver", slices.Concat(s.args, flags, []string{"--secure-port=" + strconv.Itoa(f.port)})...)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		err := s.ready(ctx, f.port)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("kube-apiserver is not ready after %s: %w: %s", patience, err, f.tail())
+		case <-f.ended:
+			return fmt.Errorf("kube-apiserver ended: %s", f.tail())
+		case <-s.etcd.ended:
+			return fmt.Errorf("etcd ended: %s", s.etcd.tail())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (s *Server) ready(ctx context.Context, port int) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+s.hostPort(port)+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	answer, err := s.client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("readyz: %s", answer.Status)
+	}
+	return nil
+}
+
+// KillAPI ends kube-apiserver without a chance to say goodbye. etcd and the
+// data stay.
+func (s *Server) KillAPI() error { return s.api.kill() }
+
+// Halt makes kube-apiserver stop answering without closing anything, until
+// Continue.
+func (s *Server) Halt() error { return s.api.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Continue ends Halt.
+func (s *Server) Continue() error { return s.api.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Close ends everything and removes the data.
+func (s *Server) Close() error {
+	errs := []error{s.CloseSide()}
+	if s.api != nil {
+		errs = append(errs, s.api.kill())
+	}
+	return errors.Join(append(errs, s.etcd.kill(), os.RemoveAll(s.dir))...)
+}
+
+// Dir is a directory for files beside the server's own; it goes with the server.
+func (s *Server) Dir() string { return s.dir }
+
+func freePorts(at netip.Addr, n int) (ports []int, err error) {
+	for range n {
+		l, err := net.Listen("tcp", netip.AddrPortFrom(at, 0).String())
+		if err != nil {
+			return nil, fmt.Errorf("find a free port: %w", err)
+		}
+		defer l.Close() // all are held until all are found
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Version is that of Kubernetes, as go.mod in binaries has it.
+const Version = "v1.36.3"
+
+// module is where the programs' go.mod is found from.
+const module = "github.com/isthmus-net/isthmus"
+
+// programs are the packages by the name of the program.
+func programs() map[string]string {
+	all := map[string]string{
+		"agnhost": "k8s.io/kubernetes/test/images/agnhost",
+		"etcd":    "go.etcd.io/etcd/server/v3",
+	}
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet"} {
+		all[name] = "k8s.io/kubernetes/cmd/" + name
+	}
+	return all
+}
+
+// Names are the programs that there are.
+func Names() []string { return slices.Sorted(maps.Keys(programs())) }
+
+// Build makes sure that programs are built, telling out what it builds and what
+// that took, and returns the directory that they are in. The first time takes
+// minutes. Several processes may call it at once.
+func Build(ctx context.Context, out io.Writer, names ...string) (dir string, err error) {
+	source, err := sourceDir(ctx)
+	if err != nil {
+		return "", err
+	}
+	if dir, err = cacheDir(source); err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("create cache for the programs of Kubernetes: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return "", fmt.Errorf("lock cache for the programs of Kubernetes: %w", err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	for _, name := range names {
+		at, ok := programs()[name]
+		if !ok {
+			return "", fmt.Errorf("no program %q: choose of %s", name, strings.Join(Names(), ", "))
+		}
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			continue
+		}
+		if err := build(ctx, out, source, at, filepath.Join(dir, name)); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// sourceDir is the directory of the programs' go.mod.
+func sourceDir(ctx context.Context) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	top, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("find the sources of Isthmus: %w: %s", err, stderr.String())
+	}
+	return filepath.Join(strings.TrimSpace(string(top)), "test", "kubernetes", "binaries"), nil
+}
+
+// cacheDir is for exactly these versions; for every user where root made it.
+func cacheDir(source string) (string, error) {
+	digest := sha256.New()
+	for _, name := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join(source, name))
+		if err != nil {
+			return "", fmt.Errorf("read versions of Kubernetes' modules: %w", err)
+		}
+		digest.Write(text)
+	}
+	name := fmt.Sprintf("%s-%x", Version, digest.Sum(nil)[:4])
+	const everybody = "/var/cache/isthmus/kubernetes"
+	shared := filepath.Join(everybody, name)
+	if _, err := os.Stat(shared); err == nil || os.Getuid() == 0 {
+		return shared, nil
+	}
+	own, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find a cache for the programs of Kubernetes: %w", err)
+	}
+	return filepath.Join(own, "isthmus", "kubernetes", name), nil
+}
+
+func build(ctx context.Context, out io.Writer, source, at, to string) error {
+	name := filepath.Base(to)
+	fmt.Fprintf(out, "kubernetes: building %s %s; the first time it takes minutes\n", name, Version)
+	began := time.Now()
+	part := to + ".part"
+	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", stamp(), "-o", part, at)
+	cmd.Dir = source
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	said := time.NewTicker(30 * time.Second)
+	defer said.Stop()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Run() }()
+	for {
+		select {
+		case <-said.C:
+			fmt.Fprintf(out, "kubernetes: building %s: %s\n", name, time.Since(began).Round(time.Second))
+		case err := <-ended:
+			if err != nil {
+				return errors.Join(fmt.Errorf("build %s: %w: %s", name, err, tail(stderr.String())), os.RemoveAll(part))
+			}
+			fmt.Fprintf(out, "kubernetes: built %s in %s, %s of user CPU\n", name, time.Since(began).Round(time.Second),
+				cmd.ProcessState.UserTime().Round(time.Second))
+			return os.Rename(part, to)
+		}
+	}
+}
+
+// stamp tells the programs their version; without it they say v0.0.0.
+func stamp() string {
+	flags := []string{"-s", "-w"}
+	number := strings.Split(strings.TrimPrefix(Version, "v"), ".")
+	for _, p := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		for key, value := range map[string]string{"gitVersion": Version, "gitMajor": number[0], "gitMinor": number[1], "gitTreeState": "clean"} {
+			flags = append(flags, fmt.Sprintf("-X %s.%s=%s", p, key, value))
+		}
+	}
+	slices.Sort(flags[2:]) // equal builds have equal flags
+	return strings.Join(flags, " ")
+}
+
+func tail(s string) string {
+	const limit = 2000
+	if len(s) > limit {
+		s = s[len(s)-limit:]
+	}
+	return strings.TrimSpace(s)
+}
