@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -111,8 +112,13 @@ func (u *uninstaller) unused() error {
 		return err
 	}
 	records, _, err := store.Load()
-	if err != nil || len(records) == 0 {
+	if err != nil {
 		return err
+	}
+	// What is released only keeps its address from being used again too soon.
+	records = slices.DeleteFunc(records, func(r endpoint.Record) bool { return r.State == endpoint.Released })
+	if len(records) == 0 {
+		return nil
 	}
 	return fmt.Errorf("%d pods are attached, the first is %s: start the agent, delete them or drain the node, and try again, or give --force and restart the node afterwards", len(records), records[0].Pod())
 }

@@ -52,7 +52,8 @@ func (m *machine) cniFiles() []string {
 // away again when nothing needs it any more.
 func TestInstallAndUninstall(t *testing.T) {
 	m := newMachine(t, 1)
-	m.extraArgs = m.cniFlags()
+	// A released address is still in quarantine when it is removed.
+	m.extraArgs = append(m.cniFlags(), "--quarantine", "1h")
 	m.start(0)
 	if _, err := m.add(0); err != nil {
 		t.Fatalf("%v\n%s", err, m.log.String())
