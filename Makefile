@@ -128,6 +128,10 @@ test-kernel: ## Run the data path's tests on Debian's 6.1 and 6.12 kernels in QE
 	@.ci/deps cpio qemu-system-x86 xz-utils >/dev/null
 	@$(go) run ./test/kernel
 
+.PHONY: test-continuity
+test-continuity: ## 100,000 packets/s and 200 connections over 20 agent restarts and 5 program replacements (needs root)
+	@CONTINUITY=full $(go) test -count=1 -v -run '^TestContinuity$$' ./test/cluster
+
 .PHONY: corpora
 corpora: ## Compare with public test data, real clusters' manifests and verdicts (CORPORA=dir)
 	CORPORA="$(abspath $(CORPORA))" $(go) test -count=1 -v -run "Vectors|PublicManifests" ./common/kube ./cmd/isthmusctl ./windows/acl
@@ -164,8 +168,9 @@ bench-policy: ## The compiler over 100,000 pods and 2,000 policies, one JSON lin
 	@$(go) run ./test/bench
 
 .PHONY: bench-datapath
-bench-datapath: ## Cost per packet of the BPF programs beside the least possible, in one run (needs root)
-	@$(go) run ./test/bench/datapath
+bench-datapath: ## Programs, growth and paths between pods beside floors and nftables, in one run (needs root)
+	@mkdir -p build
+	@$(go) run ./test/bench/datapath -json build/bench-datapath.json -plot build/bench-datapath.svg
 
 .PHONY: clean
 clean: ## Remove what was built

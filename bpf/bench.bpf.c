@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 
 /* What the programs of pod.bpf.c are measured against: the least that a data
- * path of their kind has to do. shuffle gives each packet of a test run another
+ * path of their kind has to do, and what measuring takes. shuffle gives each packet of a test run another
  * flow and goes on to the program under test, which is one of those below or a
  * real one; its own cost is that of shuffle before empty. Nothing here is used
  * to enforce anything. */
@@ -118,25 +118,32 @@ static __always_inline void place(const struct headers *h, struct conn_key4 *key
 	key->protocol = h->ip.protocol;
 }
 
-/* An established flow: one hit in a connection table, time and counts noted. */
-SEC("tc")
-int established(struct __sk_buff *skb)
+/* One hit in a connection table, time and counts noted. */
+static __always_inline void note(struct __sk_buff *skb, const struct headers *h)
 {
-	struct headers *h = headers(skb);
 	struct conn_key4 key = {};
 	struct conn *c, fresh = {};
 
-	if (!h)
-		return TC_ACT_SHOT;
 	place(h, &key);
 	c = bpf_map_lookup_elem(&floor_conns, &key);
 	if (!c) {
 		bpf_map_update_elem(&floor_conns, &key, &fresh, BPF_ANY);
-		return TC_ACT_UNSPEC;
+		return;
 	}
 	c->seen = bpf_jiffies64();
 	c->packets[0]++;
 	c->bytes[0] += skb->len;
+}
+
+/* The least for an established flow. */
+SEC("tc")
+int established(struct __sk_buff *skb)
+{
+	struct headers *h = headers(skb);
+
+	if (!h)
+		return TC_ACT_SHOT;
+	note(skb, h);
 	return TC_ACT_UNSPEC;
 }
 
@@ -168,6 +175,72 @@ int verdict(struct __sk_buff *skb)
 		key.port = port->class;
 	row = bpf_map_lookup_elem(&floor_verdicts, &key);
 	return row && row->row == ROW_ALLOW ? TC_ACT_UNSPEC : TC_ACT_SHOT;
+}
+
+/* The next three are for paths between real interfaces. */
+
+/* Frames of a test run with live frames: all headers are written each time,
+ * since the pages of frames are used again as the stack left them. */
+__u8 injected[64];
+__u32 inject_v6;
+__u32 inject_answers; /* the port of the flow is that of the destination */
+
+/* Frames on their way: how many have set out and come out, of how many, and
+ * when the first and the last did, in ns. A test run itself takes milliseconds
+ * before and after them. Counted on one CPU. */
+__u64 begun;
+__u64 sunk;
+__u64 expected;
+__u64 began_at;
+__u64 ended_at;
+
+SEC("xdp")
+int inject(struct xdp_md *ctx)
+{
+	__u8 *frame = (void *)(long)ctx->data;
+	__u32 n = in_order ? next_flow++ : bpf_get_prandom_u32();
+	__be16 port;
+
+	if (frame + sizeof(injected) > (__u8 *)(long)ctx->data_end || !flows)
+		return XDP_ABORTED;
+	if (!begun++)
+		began_at = bpf_ktime_get_ns();
+	__builtin_memcpy(frame, injected, sizeof(injected));
+	frame += sizeof(struct ethhdr) + (inject_v6 ? 40 : sizeof(struct iphdr)) + (inject_answers ? 2 : 0);
+	port = bpf_htons(1024 + n % flows);
+	__builtin_memcpy(frame, &port, 2);
+	return XDP_PASS;
+}
+
+/* The end of the way. Other packets are the network's own. */
+SEC("tc")
+int sink(struct __sk_buff *skb)
+{
+	if (skb->len == sizeof(injected) && ++sunk == expected)
+		ended_at = bpf_ktime_get_ns();
+	return TC_ACT_SHOT;
+}
+
+/* The shortest way to a pod: into the other end of the pair whose host's end is
+ * this one. Set before loading. */
+const volatile __u32 bare_target;
+
+SEC("tc")
+int bare_peer(struct __sk_buff *skb)
+{
+	return bpf_redirect_peer(bare_target, 0);
+}
+
+/* The same with the least that knows flows; IPv4 only. */
+SEC("tc")
+int least_peer(struct __sk_buff *skb)
+{
+	struct headers *h = headers(skb);
+
+	if (!h || skb->protocol != bpf_htons(ETH_P_IP))
+		return TC_ACT_UNSPEC;
+	note(skb, h);
+	return bpf_redirect_peer(bare_target, 0);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 
 /* Policy on the host's side of a pod's veth pair: from_pod at tcx ingress sees
- * what the pod sends, to_pod at tcx egress what it is about to receive. A
- * packet passes when the pod's end of its flow has a role under the policy in
- * force, or gets one now. */
+ * what the pod sends, to_pod at tcx egress what it is about to receive from the
+ * stack. A packet passes when the pod's end of its flow has a role under the
+ * policy in force, or gets one now. From pod to pod of this node from_pod
+ * decides for both ends and delivers. */
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -19,20 +20,39 @@
 /* Other programs on the hook come next, then the stack. */
 #define PASS TC_ACT_UNSPEC
 
+/* What becomes of a packet: 0 or less, or the reason to drop it. */
+enum fate {
+	FATE_PASS = 0,
+	FATE_DENIED = -1, /* dropped, and counted */
+	FATE_DIRECT = -2, /* into the interface of the pod at the other end */
+};
+
 static __always_inline int drop(struct __sk_buff *skb, __u32 reason)
 {
 	count(skb, reason);
 	return TC_ACT_SHOT;
 }
 
-/* The pod's end of a packet. */
+/* A pod at one end of a packet's flow. */
 struct local {
-	const struct endpoint *endpoint;
+	const struct endpoint *endpoint; /* of the program's own pod */
+	__u32 index;
 	struct slot slot;
-	bool from_pod;
+	bool from_pod; /* the packet is its own, or is for it */
+	bool asked;    /* its table allows what the packet opens */
 };
 
-/* Asks the endpoint's table about the flow of a packet, as if it were new. */
+static __always_inline bool read_slot(struct local *l)
+{
+	__u64 *slot = bpf_map_lookup_elem(&slots, &l->index);
+
+	if (!slot)
+		return false;
+	*(__u64 *)&l->slot = *(volatile __u64 *)slot;
+	return true;
+}
+
+/* Asks the pod's table about the flow of a packet, as if it were new. */
 static __always_inline __u8 ask(const struct local *l, const struct packet *p, enum direction dir, bool v6)
 {
 	const struct ip *remote = l->from_pod ? &p->flow.dst : &p->flow.src;
@@ -42,10 +62,25 @@ static __always_inline __u8 ask(const struct local *l, const struct packet *p, e
 	return table_says(l->slot.table, dir, remote, p->flow.protocol, dir == EGRESS ? remote_port : own_port, v6);
 }
 
+/* The role that a pod has in a flow which this packet opens. */
+static __always_inline __u8 role_of(const struct local *l)
+{
+	return l->from_pod ? SIDE_OPENED : SIDE_ACCEPTED;
+}
+
+/* May the pod have that role? Counted as a verdict on a new flow. */
+static __always_inline __u8 judge(struct __sk_buff *skb, const struct local *l, const struct packet *p, bool v6)
+{
+	enum direction dir = l->from_pod ? EGRESS : INGRESS;
+	__u8 verdict = l->asked ? ALLOW : ask(l, p, dir, v6);
+
+	count(skb, dir * 2 + verdict);
+	return verdict;
+}
+
 /* A flow that the pod had a role in under an older epoch: which roles does the
  * policy in force leave? Both ends of it are asked as they were at first. */
-static __always_inline int confirm(struct __sk_buff *skb, const struct local *l, const struct packet *p,
-				   struct conn *c, bool side, bool v6)
+static __always_inline int confirm(const struct local *l, const struct packet *p, struct conn *c, bool side, bool v6)
 {
 	__u8 had = OF_END(c->side, side) & (SIDE_OPENED | SIDE_ACCEPTED), kept = 0;
 
@@ -57,91 +92,172 @@ static __always_inline int confirm(struct __sk_buff *skb, const struct local *l,
 	 * their way are not taken for a new one. */
 	OF_END(c->side, side) = kept ? kept : had | SIDE_REVOKED;
 	OF_END(c->epoch, side) = l->slot.epoch;
-	return kept ? 0 : DROP_REVOKED;
+	return kept ? FATE_PASS : DROP_REVOKED;
 }
 
-/* A new flow, or a new role in a known one: the pod opens it, or is reached.
- * Packets that open were asked about before the flow was looked for. */
-static __always_inline int decide(struct __sk_buff *skb, const struct local *l, const struct packet *p,
-				  struct conn_place *at, struct conn *c, bool v6)
+/* A new role in a known flow: the pod opens it, or is reached. */
+static __always_inline int grant(struct __sk_buff *skb, const struct local *l, const struct packet *p,
+				 struct conn *c, bool side, bool v6)
 {
-	enum direction dir = l->from_pod ? EGRESS : INGRESS;
-	__u8 role = l->from_pod ? SIDE_OPENED : SIDE_ACCEPTED;
-	bool side = l->from_pod ? at->src : !at->src;
-	__u8 verdict = p->kind == PACKET_OPENS ? ALLOW : ask(l, p, dir, v6);
+	__u8 role = role_of(l);
+
+	if (judge(skb, l, p, v6) == DENY)
+		return FATE_DENIED;
+	if (OF_END(c->epoch, side) == l->slot.epoch && !(OF_END(c->side, side) & SIDE_REVOKED))
+		role |= OF_END(c->side, side);
+	OF_END(c->side, side) = role;
+	OF_END(c->epoch, side) = l->slot.epoch;
+	return FATE_PASS;
+}
+
+/* May the pod at one end of a known flow send this packet, or receive it? */
+static __always_inline int admit(struct __sk_buff *skb, const struct local *l, const struct packet *p,
+				 struct conn *c, bool side, bool v6)
+{
+	__u8 flags = OF_END(c->side, side);
+	bool stale = OF_END(c->epoch, side) != l->slot.epoch;
+
+	if (p->kind == PACKET_OPENS) {
+		/* Being reached by a flow gives no right to open its reverse. */
+		if (!(flags & role_of(l)) || (flags & SIDE_REVOKED) || stale)
+			return grant(skb, l, p, c, side, v6);
+		return FATE_PASS;
+	}
+	if (!flags)
+		return grant(skb, l, p, c, side, v6);
+	if (stale)
+		return confirm(l, p, c, side, v6);
+	return flags & SIDE_REVOKED ? DROP_REVOKED : FATE_PASS;
+}
+
+/* The pod that has an address, if it is on this node. */
+static __always_inline bool find_local(const struct ip *addr, struct local *l, bool v6)
+{
+	struct slot_index *found = v6 ? bpf_map_lookup_elem(&locals6, addr) : bpf_map_lookup_elem(&locals4, &addr->word[3]);
+
+	if (!found)
+		return false;
+	l->index = found->slot;
+	return read_slot(l);
+}
+
+/* Whether a packet of an unknown flow may start one that passes the stack by.
+ * The stack may know what looks like the middle of a TCP connection, and may
+ * have translated it. */
+static __always_inline bool starts_direct(const struct packet *p)
+{
+	return p->kind == PACKET_OPENS || (p->kind == PACKET_FLOW && p->flow.protocol == IPPROTO_UDP);
+}
+
+/* Decides an unknown flow, for both ends if both are pods of this node. */
+static __always_inline int open_flow(struct __sk_buff *skb, const struct local *l, const struct packet *p,
+				     struct conn_place *at, struct local *peer, bool v6)
+{
+	bool direct = l->from_pod && starts_direct(p) && find_local(&p->flow.dst, peer, v6);
+	bool end = l->from_pod ? at->src : !at->src;
+	__u8 role = role_of(l), peer_role = direct ? SIDE_ACCEPTED : 0;
+	__u32 epoch = direct ? peer->slot.epoch : 0;
 	struct conn fresh = {};
 
-	count(skb, dir * 2 + verdict);
-	if (verdict == DENY)
-		return -1; /* counted */
-	if (c) {
-		if (OF_END(c->epoch, side) == l->slot.epoch && !(OF_END(c->side, side) & SIDE_REVOKED))
-			role |= OF_END(c->side, side);
-		OF_END(c->side, side) = role;
-		OF_END(c->epoch, side) = l->slot.epoch;
-		return 0;
-	}
+	if (judge(skb, l, p, v6) == DENY || (direct && judge(skb, peer, p, v6) == DENY))
+		return FATE_DENIED;
 	/* Both ends are written: the verifier knows no variable stack offsets. */
-	fresh.side[0] = side ? 0 : role;
-	fresh.side[1] = side ? role : 0;
-	fresh.epoch[0] = fresh.epoch[1] = l->slot.epoch;
+	fresh.side[0] = end ? peer_role : role;
+	fresh.side[1] = end ? role : peer_role;
+	fresh.epoch[0] = end ? epoch : l->slot.epoch;
+	fresh.epoch[1] = end ? l->slot.epoch : epoch;
+	fresh.slot[0] = end ? peer->index : l->index;
+	fresh.slot[1] = end ? l->index : peer->index;
+	fresh.flags = direct ? CONN_DIRECT : 0;
 	fresh.packets[0] = !at->src;
 	fresh.packets[1] = at->src;
 	fresh.bytes[0] = at->src ? 0 : skb->len;
 	fresh.bytes[1] = at->src ? skb->len : 0;
 	fresh.seen = bpf_jiffies64();
 	conn_create(at, &fresh, v6);
-	return 0;
+	return direct ? FATE_DIRECT : FATE_PASS;
 }
 
-/* Returns 0 to let the packet pass, a reason to drop it, or -1 if the drop has
- * been counted. */
-static __always_inline int track(struct __sk_buff *skb, const struct local *l, const struct packet *p, bool v6)
+/* May the pod at the far end of a direct flow receive this packet? */
+static __always_inline int admit_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p,
+				      struct conn *c, bool side, bool v6)
+{
+	__u8 flags = OF_END(c->side, side);
+	int err;
+
+	peer->index = OF_END(c->slot, side);
+	if (read_slot(peer) && OF_END(c->epoch, side) == peer->slot.epoch && !(flags & SIDE_REVOKED) &&
+	    (p->kind != PACKET_OPENS || (flags & SIDE_ACCEPTED)))
+		return FATE_DIRECT;
+	/* The address may be another pod's by now, or nobody's. */
+	if (!find_local(&p->flow.dst, peer, v6)) {
+		c->flags &= ~CONN_DIRECT;
+		return FATE_PASS;
+	}
+	OF_END(c->slot, side) = peer->index;
+	err = admit(skb, peer, p, c, side, v6);
+	return err ? err : FATE_DIRECT;
+}
+
+/* Decides a packet of a flow, and where it goes: the pod at the other end is
+ * peer if that is FATE_DIRECT. */
+static __always_inline int track(struct __sk_buff *skb, struct local *l, const struct packet *p, struct local *peer, bool v6)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
-	__u8 wanted = l->from_pod ? SIDE_OPENED : SIDE_ACCEPTED;
 	struct conn_place at = {};
 	__u32 now = bpf_jiffies64();
 	struct conn *c;
 	bool side;
-	__u8 flags;
-	int err = 0;
+	int err;
 
 	/* Whatever the flow was before: what is refused costs no more. */
-	if (p->kind == PACKET_OPENS && ask(l, p, dir, v6) == DENY) {
-		count(skb, dir * 2 + DENY);
-		return -1;
+	if (p->kind == PACKET_OPENS) {
+		if (ask(l, p, dir, v6) == DENY) {
+			count(skb, dir * 2 + DENY);
+			return FATE_DENIED;
+		}
+		l->asked = true;
 	}
 	conn_place(&p->flow, &at, v6);
 	c = conn_find(&at, p->flow.protocol, now, v6);
 	if (!c)
-		return decide(skb, l, p, &at, NULL, v6);
+		return open_flow(skb, l, p, &at, peer, v6);
 	side = l->from_pod ? at.src : !at.src;
-	flags = OF_END(c->side, side);
-	if (p->kind == PACKET_OPENS) {
-		/* Being reached by a flow gives no right to open its reverse. */
-		if (!(flags & wanted) || (flags & SIDE_REVOKED) || OF_END(c->epoch, side) != l->slot.epoch)
-			err = decide(skb, l, p, &at, c, v6);
-	} else if (!flags) {
-		err = decide(skb, l, p, &at, c, v6);
-	} else if (OF_END(c->epoch, side) != l->slot.epoch) {
-		err = confirm(skb, l, p, c, side, v6);
-	} else if (flags & SIDE_REVOKED) {
-		err = DROP_REVOKED;
-	}
-	if (!err)
+	/* The ports of a flow that was direct are used again, by one that was
+	 * translated: answers have to go back the same way. */
+	if (!l->from_pod && p->kind == PACKET_OPENS && c->state == CONN_CLOSING)
+		c->flags &= ~CONN_DIRECT;
+	err = admit(skb, l, p, c, side, v6);
+	if (!err && l->from_pod && (c->flags & CONN_DIRECT))
+		err = admit_peer(skb, peer, p, c, !side, v6);
+	if (err == FATE_PASS || err == FATE_DIRECT)
 		conn_seen(c, p, skb->len, at.src, now);
 	return err;
 }
 
+static __always_inline bool same(const struct ip *a, const struct ip *b)
+{
+	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] && a->word[3] == b->word[3];
+}
+
+/* Whether an ICMP error from a pod goes to the other end of a direct flow, as
+ * the packets did that it is about: the stack does not know them. */
+static __always_inline bool error_is_direct(const struct packet *p, const struct conn *c, struct local *peer, bool side)
+{
+	__u8 flags = OF_END(c->side, side);
+
+	peer->index = OF_END(c->slot, side);
+	return (c->flags & CONN_DIRECT) && same(&p->flow.dst, &p->inner.src) && flags && !(flags & SIDE_REVOKED) &&
+	       read_slot(peer) && OF_END(c->epoch, side) == peer->slot.epoch;
+}
+
 /* An ICMP error passes if the flow that it quotes is one that the pod has a
  * role in; otherwise it is a flow of its own protocol. */
-static __always_inline int track_error(struct __sk_buff *skb, const struct local *l, const struct packet *p, bool v6)
+static __always_inline int track_error(struct __sk_buff *skb, const struct local *l, const struct packet *p, struct local *peer, bool v6)
 {
-	enum direction dir = l->from_pod ? EGRESS : INGRESS;
 	struct conn_place at = {};
 	struct conn *c = NULL;
-	__u8 flags, verdict;
+	__u8 flags;
 
 	if (p->inner.protocol) {
 		conn_place(&p->inner, &at, v6);
@@ -151,16 +267,20 @@ static __always_inline int track_error(struct __sk_buff *skb, const struct local
 		/* The pod quotes what it received, and is sent what it sent. */
 		flags = OF_END(c->side, l->from_pod ? !at.src : at.src);
 		if (flags && !(flags & SIDE_REVOKED))
-			return 0;
+			return l->from_pod && error_is_direct(p, c, peer, at.src) ? FATE_DIRECT : FATE_PASS;
 	}
-	verdict = ask(l, p, dir, v6);
-	count(skb, dir * 2 + verdict);
-	return verdict == ALLOW ? 0 : -1;
+	return judge(skb, l, p, v6) == ALLOW ? FATE_PASS : FATE_DENIED;
 }
 
-static __always_inline bool same(const struct ip *a, const struct ip *b)
+/* Puts a packet into the interface of a pod of this node, as if the host had
+ * sent it. Its hop limit stays: there is no router in between. */
+static __always_inline int deliver(struct __sk_buff *skb, const struct local *peer)
 {
-	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] && a->word[3] == b->word[3];
+	struct attachment *to = bpf_map_lookup_elem(&attachments, &peer->index);
+
+	if (!to || bpf_skb_store_bytes(skb, 0, to, 2 * ETH_ALEN, 0))
+		return drop(skb, DROP_NO_ENDPOINT);
+	return bpf_redirect_peer(to->ifindex, 0);
 }
 
 static __always_inline bool unspecified(const struct ip *a)
@@ -191,8 +311,8 @@ static __always_inline bool spoofed(const struct endpoint *e, const struct packe
 static __always_inline int police_ip(struct __sk_buff *skb, struct local *l, struct cursor *c, bool v6)
 {
 	struct packet p = {};
+	struct local peer = {};
 	int err = v6 ? parse_ip6(c, &p) : parse_ip4(c, &p);
-	__u64 *slot;
 
 	if (err)
 		return drop(skb, -err);
@@ -204,14 +324,19 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct local *l, str
 		return l->from_pod ? drop(skb, DROP_NEIGHBOUR) : PASS;
 	if (same(&p.flow.src, &p.flow.dst))
 		return PASS; /* a pod always reaches itself */
-	slot = bpf_map_lookup_elem(&slots, &l->endpoint->slot);
-	if (!slot)
+	l->index = l->endpoint->slot;
+	if (!read_slot(l))
 		return drop(skb, DROP_NO_ENDPOINT);
-	*(__u64 *)&l->slot = *(volatile __u64 *)slot;
-	err = p.kind == PACKET_ERROR ? track_error(skb, l, &p, v6) : track(skb, l, &p, v6);
-	if (err > 0)
-		return drop(skb, err);
-	return err ? TC_ACT_SHOT : PASS;
+	err = p.kind == PACKET_ERROR ? track_error(skb, l, &p, &peer, v6) : track(skb, l, &p, &peer, v6);
+	switch (err) {
+	case FATE_PASS:
+		return PASS;
+	case FATE_DIRECT:
+		return deliver(skb, &peer);
+	case FATE_DENIED:
+		return TC_ACT_SHOT;
+	}
+	return drop(skb, err);
 }
 
 static __always_inline bool same_mac(const __u8 *a, const __u8 *b)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -32,6 +33,10 @@ type Backend struct {
 	specs map[model.EndpointID]link.PairSpec
 	// linked are those of them whose programs have moved to tcx links.
 	linked map[model.EndpointID]bool
+	// usage is what was last noted of the maps, for Counters.
+	usage atomic.Pointer[map[string]dataplane.MapUsage]
+	// swept is when the last walk through the flows ended.
+	swept time.Time
 }
 
 var _ dataplane.Backend = (*Backend)(nil)
@@ -48,7 +53,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	if b.uplink, err = link.FindUplink(cfg.Uplink); err != nil {
 		return nil, err
 	}
-	if b.path, err = loader.Open(cfg.BPFFS, cfg.Timeouts); err != nil {
+	if b.path, err = loader.Open(cfg.BPFFS, cfg.Timeouts, cfg.MapEntries); err != nil {
 		return nil, err
 	}
 	b.tcx = b.path.HasTCX()
@@ -124,6 +129,7 @@ func (b *Backend) readBack() error {
 		b.log.Warn("found in the maps, to be repaired", "problem", p)
 	}
 	b.layout = layout
+	b.noteUsage()
 	return nil
 }
 
@@ -170,6 +176,7 @@ func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
 	}
 	e := bpfobj.PodEndpoint{Slot: slot.Index}
 	copy(e.Mac[:], pair.PodMAC)
+	copy(e.HostMac[:], pair.HostMAC)
 	for _, ip := range s.IPs {
 		if ip.Is6() {
 			e.Ip6 = ip.As16()
@@ -278,8 +285,13 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 			return nil, err
 		}
 	}
-	for _, step := range dataplane.Plan(b.layout.State(), s) {
-		w, err := b.layout.Advance(step, time.Now())
+	defer b.noteUsage()
+	plan, now := dataplane.Plan(b.layout.State(), s), time.Now()
+	if err := b.layout.Check(plan, now); err != nil {
+		return nil, fmt.Errorf("lay out policy: %w", err)
+	}
+	for _, step := range plan {
+		w, err := b.layout.Advance(step, now)
 		if err != nil {
 			return nil, fmt.Errorf("lay out policy: %w", err)
 		}
@@ -341,6 +353,9 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	}
 	for id, reason := range bpfobj.DropReasons {
 		c.Drops[reason] = totals[id]
+	}
+	if usage := b.usage.Load(); usage != nil {
+		c.Maps = *usage
 	}
 	return c, nil
 }

@@ -26,6 +26,8 @@ type Config struct {
 	MTU int
 	// Timeouts of idle flows.
 	Timeouts loader.Timeouts
+	// MapEntries are the sizes of maps that should not have their standard size.
+	MapEntries loader.Sizes
 	// Step, if set, is called before every change of the system, with its name.
 	Step func(name string)
 }
@@ -51,7 +53,7 @@ func (c Config) Validate() error {
 	if c.Timeouts.Opening <= 0 || c.Timeouts.TCP <= 0 || c.Timeouts.Other <= 0 || c.Timeouts.Closing <= 0 {
 		errs = append(errs, fmt.Errorf("timeouts %+v: must be positive", c.Timeouts))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.MapEntries.Validate())...)
 }
 
 // probe reports what this kernel offers.

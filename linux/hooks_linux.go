@@ -53,10 +53,11 @@ func (b *Backend) policed(name string, index int) (bool, error) {
 }
 
 // Idle implements dataplane.Backend: it moves the programs of one endpoint to
-// tcx links. That keeps the kernel's network lock for some 30 ms.
+// tcx links, which keeps the kernel's network lock for some 30 ms, or takes out
+// some flows that have expired.
 func (b *Backend) Idle(context.Context) (more bool, err error) {
 	if !b.tcx || len(b.specs) == len(b.linked) {
-		return false, nil
+		return b.sweepFlows()
 	}
 	for id := range b.specs {
 		if b.linked[id] {
@@ -76,7 +77,7 @@ func (b *Backend) Idle(context.Context) (more bool, err error) {
 			return false, err
 		}
 		b.linked[id] = true
-		return len(b.linked) < len(b.specs), nil
+		return true, nil
 	}
 	return false, nil
 }

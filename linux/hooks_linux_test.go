@@ -52,7 +52,7 @@ func TestProgramsMoveToLinks(t *testing.T) {
 		judge()
 		return
 	}
-	for want, more := 1, true; more; want-- {
+	for want, more := 1, true; more; want = max(want-1, 0) {
 		more = l.idle()
 		if n := l.classified("a", "b"); n != want {
 			t.Fatalf("%d pods are on classifiers, want %d", n, want)

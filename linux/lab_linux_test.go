@@ -184,6 +184,10 @@ func (l *lab) delete(name string) {
 // apply enforces policies on the pods, which all carry the label name=NAME.
 func (l *lab) apply(policies ...*model.Policy) {
 	l.t.Helper()
+	l.must(l.tryApply(policies...))
+}
+
+func (l *lab) tryApply(policies ...*model.Policy) error {
 	node := &model.Node{Name: "node", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr(nodeAddr4), netip.MustParseAddr(nodeAddr6)},
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd01::/64")}}
 	var pods []*model.Pod
@@ -191,7 +195,7 @@ func (l *lab) apply(policies ...*model.Policy) {
 		pods = append(pods, &model.Pod{PodID: e.Pod, Node: "node", IPs: e.IPs, Labels: model.MakeLabels(map[string]string{"name": e.Pod.Name})})
 	}
 	l.cluster = model.MakeSnapshot(nil, []*model.Node{node}, pods, policies)
-	l.must(l.node.Do(func() error {
+	return l.node.Do(func() error {
 		previous, err := l.backend.InForce(context.Background())
 		if err != nil {
 			return err
@@ -202,7 +206,7 @@ func (l *lab) apply(policies ...*model.Policy) {
 		l.state, _ = policy.Compile(policy.Input{Snapshot: l.cluster, Node: "node", Endpoints: l.local, Previous: previous})
 		_, err = l.backend.Apply(context.Background(), l.state)
 		return err
-	}))
+	})
 }
 
 func named(name string) model.PodSelector {

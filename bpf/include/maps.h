@@ -27,6 +27,34 @@ struct {
 	__type(value, struct slot);
 } slots SEC(".maps");
 
+/* Slot of each local pod, by address. On a miss the address is not local. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct addr4);
+	__type(value, struct slot_index);
+} locals4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct addr6);
+	__type(value, struct slot_index);
+} locals6 SEC(".maps");
+
+/* Interface of each slot's pod. Interface 0 drops the packet. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct attachment);
+} attachments SEC(".maps");
+
 /* Class of single addresses: pods and nodes. On a miss the prefixes decide. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

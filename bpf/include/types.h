@@ -22,7 +22,8 @@ enum counter_id {
 	DROP_FRAGMENT = 8,      /* later fragment before the first */
 	DROP_REVOKED = 9,       /* packet of a flow that policy no longer allows */
 	DROP_NEIGHBOUR = 10,    /* router advertisement or redirect from a pod */
-	COUNTERS = 11,
+	DROP_UNMARKED = 11,     /* somebody rewrote the mark of a pod's packet */
+	COUNTERS = 12,
 };
 
 struct counter {
@@ -48,10 +49,23 @@ struct endpoint {
 	__u8 ip4[4] ALIGNED;
 	__u8 ip6[16] ALIGNED;
 	__u8 mac[6] ALIGNED;
-	__u8 pad[2];
-	__u32 slot; /* index into slots */
+	__u8 host_mac[6]; /* of the host's end of the pair */
+	__u32 slot;       /* index into slots and attachments */
 };
-_Static_assert(sizeof(struct endpoint) == 32, "layout");
+_Static_assert(sizeof(struct endpoint) == 36, "layout");
+
+/* Where the pod of a slot is reached from other pods of this node. The first
+ * two are the Ethernet header that it should see. */
+struct attachment {
+	__u8 mac[6];
+	__u8 host_mac[6];
+	__u32 ifindex; /* of the host's end; 0 if the slot is free */
+};
+_Static_assert(sizeof(struct attachment) == 16, "layout");
+
+struct slot_index {
+	__u32 slot;
+};
 
 struct ifindex {
 	__u32 ifindex;
@@ -77,8 +91,11 @@ struct prefix6 {
 };
 
 struct peer_class {
-	__u32 class;
+	__u32 class; /* PEER_POD is no part of the number */
 };
+
+/* The address is a pod's: nobody translates what is sent to it. */
+#define PEER_POD (1u << 31)
 
 struct port_class {
 	__u16 class;
@@ -147,16 +164,31 @@ enum side_flag {
 	SIDE_REVOKED = 4,  /* a later policy took the roles back */
 };
 
+/* How the packets of a flow travel. */
+enum conn_flag {
+	/* From pod to pod of this node, past the stack. Both ends were decided
+	 * together. A flow that the stack has seen never gets it: the stack may
+	 * have translated it. */
+	CONN_DIRECT = 1,
+	/* The egress verdict was taken behind the stack's translation. */
+	CONN_TRANSLATED = 2,
+};
+
 struct conn {
 	__u32 seen; /* low bits of jiffies at the last packet */
 	__u8 state;
 	__u8 side[2]; /* enum side_flag per end, in order of the key */
-	__u8 pad;
+	__u8 flags;   /* enum conn_flag */
 	__u32 epoch[2]; /* of the slot when the roles were last confirmed */
 	__u64 packets[2]; /* sent by each end */
 	__u64 bytes[2];
+	__u16 slot[2]; /* of CONN_DIRECT: the slots of the ends */
+	__u16 backend_port;
+	__u16 pad;
+	/* Of CONN_TRANSLATED: where the packets really go; IPv4 in the last four. */
+	__u8 backend[16] ALIGNED;
 };
-_Static_assert(sizeof(struct conn) == 48, "layout");
+_Static_assert(sizeof(struct conn) == 72, "layout");
 
 /* Ports of a datagram whose first fragment was seen. */
 struct fragment_key {

@@ -15,7 +15,7 @@ static __always_inline __u32 class_of(const struct ip *addr, bool v6)
 
 		found = bpf_map_lookup_elem(&peers6, addr);
 		if (found)
-			return found->class;
+			return found->class & ~PEER_POD;
 		__builtin_memcpy(prefix.addr, addr, 16);
 		found = bpf_map_lookup_elem(&prefixes6, &prefix);
 	} else {
@@ -23,7 +23,7 @@ static __always_inline __u32 class_of(const struct ip *addr, bool v6)
 
 		found = bpf_map_lookup_elem(&peers4, &addr->word[3]);
 		if (found)
-			return found->class;
+			return found->class & ~PEER_POD;
 		__builtin_memcpy(prefix.addr, &addr->word[3], 4);
 		found = bpf_map_lookup_elem(&prefixes4, &prefix);
 	}

@@ -118,9 +118,13 @@ func TestUsage(t *testing.T) {
 		"quarantine":      {[]string{"--quarantine", "-1s"}, "--quarantine -1s: give 0 or more"},
 		"quarantine text": {[]string{"--quarantine", "long"}, "invalid argument"},
 		"mtu":             {[]string{"--mtu", "100"}, "--mtu 100: give a number from 1280 to 65535"},
+		"limit":           {[]string{"--limit-port-classes", "1024"}, "--limit-port-classes 1024: give a number from 1 to 1023"},
+		"no limit":        {[]string{"--limit-tables", "0"}, "--limit-tables 0: give a number from 1 to"},
 		"level":           {[]string{"--log-level", "loud"}, `--log-level "loud": give debug, info, warn or error`},
 		"format":          {[]string{"--log-format", "xml"}, `--log-format "xml": give text or json`},
 		"mode":            {[]string{"--hns-mode", "nat"}, `--hns-mode "nat": give l2bridge or overlay`},
+		"map":             {[]string{"--map-entries", "slots=9"}, `--map-entries: size of map "slots": there is no such map, or its size is fixed: give one of conns4,`},
+		"map size":        {[]string{"--map-entries", "rows=1"}, "--map-entries: size of map rows: 1 entries: give a number from 3 to"},
 		"other system":    {[]string{other}, "has no meaning on " + runtime.GOOS},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,14 +9,18 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
 // newBackend chooses the eBPF data path.
 func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	cfg := linux.Defaults()
 	cfg.BPFFS, cfg.Uplink, cfg.MTU, cfg.Step = o.bpffs, o.uplink, o.mtu, step
+	cfg.MapEntries = o.mapEntries
 	remove := func(ctx context.Context) error { return linux.Remove(ctx, cfg) }
 	return opener{remove: remove, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
 		return linux.New(ctx, cfg, log)
 	}}
 }
+
+func checkMapEntries(entries map[string]int) error { return loader.Sizes(entries).Validate() }

@@ -20,6 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
+	"github.com/isthmus-net/isthmus/common/policy"
 )
 
 // options are the flags.
@@ -37,9 +38,12 @@ type options struct {
 
 	cniPlugin, cniBinDir, cniConfDir string
 
-	bpffs  string // Linux
-	uplink string // Linux
-	mtu    int    // Linux
+	limits policy.Limits
+
+	bpffs      string         // Linux
+	uplink     string         // Linux
+	mtu        int            // Linux
+	mapEntries map[string]int // Linux
 
 	hnsNetwork   string   // Windows
 	hnsMode      string   // Windows
@@ -54,7 +58,7 @@ type options struct {
 
 // linuxOnly and windowsOnly are the flags that mean something there only.
 var (
-	linuxOnly   = []string{"bpffs", "uplink", "mtu"}
+	linuxOnly   = []string{"bpffs", "uplink", "mtu", "map-entries"}
 	windowsOnly = []string{"hns-network", "hns-mode", "cluster-cidr", "service-cidr", "windows-service"}
 )
 
@@ -74,6 +78,11 @@ func (o *options) register(f *pflag.FlagSet) {
 	o.registerNode(f)
 	o.registerCNI(f)
 	f.StringVar(&o.uplink, "uplink", "", "Linux: interface to the other nodes; empty for that of the default route")
+	f.StringToIntVar(&o.mapEntries, "map-entries", nil, "Linux: entries of a map, as NAME=NUMBER (repeatable; others keep their size, or get the standard one)")
+	o.limits = policy.DefaultLimits()
+	for _, l := range o.limitFlags() {
+		f.IntVar(l.value, "limit-"+l.name, *l.value, "most "+l.help+"; what finds no place is denied and reported")
+	}
 	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
 	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; beyond it pods go by their node's address (repeatable; without it nowhere)")
 	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service, with the event log as log")
@@ -116,6 +125,24 @@ func (o *options) installation() (install.Config, bool) {
 	return install.Config{Plugin: o.cniPlugin, BinDir: o.cniBinDir, ConfDir: o.cniConfDir, Socket: o.socket}, o.cniBinDir != "" || o.cniConfDir != ""
 }
 
+// limitFlag is one of the compiler's limits.
+type limitFlag struct {
+	name, help string
+	value      *int
+	most       int
+}
+
+func (o *options) limitFlags() []limitFlag {
+	const many = 1 << 26
+	return []limitFlag{
+		{"peer-classes", "sets of peers that the policies on this node tell apart", &o.limits.PeerClasses, many},
+		{"port-classes", "sets of ports that the policies on this node tell apart", &o.limits.PortClasses, policy.DefaultLimits().PortClasses},
+		{"rows", "rows in all tables of this node", &o.limits.Rows, many},
+		{"tables", "tables of this node", &o.limits.Tables, many},
+		{"addresses", "addresses of pods and nodes with a class of their own", &o.limits.Addresses, many},
+	}
+}
+
 // check reports everything that is wrong with the flags on an OS.
 func (o *options) check(f *pflag.FlagSet, goos string) error {
 	var errs []error
@@ -128,6 +155,14 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	}
 	if o.mtu != 0 && (o.mtu < 1280 || o.mtu > 65535) {
 		wrong("--mtu %d: give a number from 1280 to 65535, or 0 for the uplink's", o.mtu)
+	}
+	for _, l := range o.limitFlags() {
+		if *l.value < 1 || *l.value > l.most {
+			wrong("--limit-%s %d: give a number from 1 to %d", l.name, *l.value, l.most)
+		}
+	}
+	if err := checkMapEntries(o.mapEntries); err != nil {
+		wrong("--map-entries: %w", err)
 	}
 	if o.quarantine < 0 {
 		wrong("--quarantine %s: give 0 or more", o.quarantine)

@@ -36,7 +36,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	cfg := agent.Defaults()
 	cfg.NodeName, cfg.Version = o.nodeName, version
 	cfg.RecordDir = filepath.Join(o.stateDir, "endpoints")
-	cfg.PodCIDRs, cfg.Quarantine = o.prefixes, o.quarantine
+	cfg.PodCIDRs, cfg.Quarantine, cfg.Limits = o.prefixes, o.quarantine, o.limits
 	cfg.Open, cfg.OpenNeedsNode = backend.open, backend.needsNode
 	if backend.timeout > 0 {
 		cfg.OpTimeout, cfg.Stall = backend.timeout, 2*backend.timeout

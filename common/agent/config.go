@@ -12,6 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/ipam"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
 )
 
 // Config says what an Agent works with.
@@ -26,6 +27,8 @@ type Config struct {
 	PodCIDRs []netip.Prefix
 	// Quarantine is how long a released address is not used again.
 	Quarantine time.Duration
+	// Limits bounds what is compiled for the node.
+	Limits policy.Limits
 
 	// AddWait bounds how long Add waits for its pod to be known.
 	AddWait time.Duration
@@ -62,6 +65,7 @@ type Config struct {
 func Defaults() Config {
 	return Config{
 		Quarantine:  ipam.Defaults().Quarantine,
+		Limits:      policy.DefaultLimits(),
 		AddWait:     5 * time.Second,
 		Settle:      5 * time.Millisecond,
 		MaxSettle:   50 * time.Millisecond,

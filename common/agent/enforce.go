@@ -78,7 +78,7 @@ func (l *loop) enforce(joining []*entry) error {
 	began := time.Now()
 	defer func() { f.cost = time.Since(began) }()
 	state, unsupported := f.compiler.Compile(policy.Input{Snapshot: l.snapshot, Node: l.cfg.NodeName,
-		Endpoints: l.endpoints(joining), Previous: f.found})
+		Endpoints: l.endpoints(joining), Previous: f.found, Limits: l.cfg.Limits})
 	f.found = nil // the compiler knows better now
 	l.agent.metrics.compileSeconds.Observe(time.Since(began).Seconds())
 

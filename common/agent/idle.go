@@ -29,5 +29,6 @@ func (l *loop) idle() {
 		l.idleness.next = now
 	default:
 		l.idleness.next = now.Add(tick)
+		l.notePressure()
 	}
 }

@@ -42,6 +42,7 @@ type loop struct {
 	enforced  enforcement
 	repairs   repairs
 	idleness  idleness
+	pressure  []string // maps that are nearly full
 }
 
 // entry is an endpoint's record and what is known about it in this life.

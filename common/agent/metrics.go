@@ -61,7 +61,7 @@ func (m *metrics) served(command string, began time.Time, err error) {
 type viewCollector struct {
 	agent *Agent
 	build, ready, endpoints, problems, applied, addresses,
-	unsupported, objects, verdicts, drops *prometheus.Desc
+	unsupported, objects, verdicts, drops, entries, capacity *prometheus.Desc
 }
 
 func newViewCollector(a *Agent) *viewCollector {
@@ -80,12 +80,14 @@ func newViewCollector(a *Agent) *viewCollector {
 		objects:     desc("snapshot_objects", "Objects of the cluster that are known.", "kind"),
 		verdicts:    desc("verdicts_total", "Decisions on new flows since the data path was loaded.", "direction", "verdict"),
 		drops:       desc("drops_total", "Packets dropped for other reasons than a policy.", "reason"),
+		entries:     desc("map_entries", "Entries of the data path's maps, as last counted.", "map"),
+		capacity:    desc("map_capacity", "Entries that the data path's maps hold.", "map"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *viewCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.applied, c.addresses, c.unsupported, c.objects, c.verdicts, c.drops} {
+	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.applied, c.addresses, c.unsupported, c.objects, c.verdicts, c.drops, c.entries, c.capacity} {
 		ch <- d
 	}
 }
@@ -143,6 +145,10 @@ func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
 	}
 	for reason, count := range n.Drops {
 		ch <- prometheus.MustNewConstMetric(c.drops, prometheus.CounterValue, float64(count), reason)
+	}
+	for name, u := range n.Maps {
+		ch <- prometheus.MustNewConstMetric(c.entries, prometheus.GaugeValue, float64(u.Entries), name)
+		ch <- prometheus.MustNewConstMetric(c.capacity, prometheus.GaugeValue, float64(u.Capacity), name)
 	}
 }
 

@@ -107,4 +107,11 @@ type Counters struct {
 	Verdicts [2][2]uint64
 	// Drops counts packets dropped for other reasons than a policy, by reason.
 	Drops map[string]uint64
+	// Maps tells how full the tables of the data path are, by name; nil where it
+	// has none of fixed size.
+	Maps map[string]MapUsage
 }
+
+// MapUsage is how many entries a table has, as far as was last counted, and
+// how many it can have.
+type MapUsage struct{ Entries, Capacity int }

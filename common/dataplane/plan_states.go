@@ -89,7 +89,8 @@ func (p *planner) classes() ([]model.PeerClassInfo, []model.PortClassInfo) {
 	ports := union(p.old.PortClasses, p.new.PortClasses, func(i model.PortClassInfo) model.PortClass { return i.Class })
 	for via, m := range p.peers.via {
 		if via != m.new {
-			peers = append(peers, model.PeerClassInfo{Class: model.PeerClass(via)})
+			// Not KindKnown: what moves through it may be a node.
+			peers = append(peers, model.PeerClassInfo{Class: model.PeerClass(via), Kind: model.KindUnknown})
 		}
 	}
 	for via, m := range p.ports.via {

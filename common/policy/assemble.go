@@ -13,7 +13,8 @@ import (
 )
 
 // assemble makes the State, with everything of the one before that is the same.
-func (c *Compiler) assemble(in Input, d *difference, ch classChanges, tables bool) *model.State {
+// tables tells that Tables changed, refused that some find, or found, no place.
+func (c *Compiler) assemble(in Input, d *difference, ch classChanges, tables, refused bool) *model.State {
 	s := *c.state
 	p := c.peers
 	if len(d.nodes) > 0 {
@@ -23,8 +24,8 @@ func (c *Compiler) assemble(in Input, d *difference, ch classChanges, tables boo
 		}
 		s.Routes = routes(in.Snapshot, in.Node)
 	}
-	if len(d.endpoints) > 0 || tables || s.Tables == nil {
-		s.Endpoints, s.Tables = c.assign()
+	if len(d.endpoints) > 0 || tables || refused || s.Tables == nil {
+		s.Endpoints, s.Tables = c.assign(d.endpoints, refused)
 	}
 	s.Addresses = p.numberAddresses(s.Addresses, ch, c.limits.Addresses)
 	if p.prefixesChanged || slices.ContainsFunc(ch.renumbered, func(g *group) bool { return g.owner == p.outside }) {
@@ -32,7 +33,7 @@ func (c *Compiler) assemble(in Input, d *difference, ch classChanges, tables boo
 		p.prefixesChanged = false
 	}
 	if ch.described {
-		s.PeerClasses = p.descriptions()
+		s.PeerClasses = p.descriptions(s.PeerClasses, ch)
 	}
 	s.Ports, s.PortClasses = c.ports.ranges, c.ports.info
 	s.PeerTerms, s.PeerNames = c.spoken.terms, c.spoken.names
@@ -40,23 +41,38 @@ func (c *Compiler) assemble(in Input, d *difference, ch classChanges, tables boo
 	return &s
 }
 
-// assign lists the endpoints with their Tables. Those whose Table finds no place
-// are denied everything.
-func (c *Compiler) assign() (map[model.EndpointID]model.EndpointState, map[model.TableID]*model.Table) {
-	endpoints := make(map[model.EndpointID]model.EndpointState, len(c.selected.endpoints))
+// assign lists the endpoints with their Tables, those that are dirty or all of
+// them anew. Endpoints whose Table finds no place are denied everything.
+func (c *Compiler) assign(dirty map[model.EndpointID]bool, all bool) (map[model.EndpointID]model.EndpointState, map[model.TableID]*model.Table) {
 	tables := make(map[model.TableID]*model.Table, len(c.selected.profiles))
 	for id, p := range c.selected.profiles {
 		tables[id] = p.table
 	}
-	closed := closedTable()
+	var closed model.TableID
+	if len(c.refused) > 0 {
+		t := closedTable()
+		closed, tables[t.ID] = t.ID, t
+	}
 	for _, p := range c.refused {
 		delete(tables, p.id)
-		tables[closed.ID] = closed
 	}
-	for id, e := range c.selected.endpoints {
+	endpoints := maps.Clone(c.state.Endpoints)
+	if all || endpoints == nil {
+		endpoints = make(map[model.EndpointID]model.EndpointState, len(c.selected.endpoints))
+		dirty = make(map[model.EndpointID]bool, len(c.selected.endpoints))
+		for id := range c.selected.endpoints {
+			dirty[id] = true
+		}
+	}
+	for id := range dirty {
+		e, ok := c.selected.endpoints[id]
+		if !ok {
+			delete(endpoints, id)
+			continue
+		}
 		t := e.profile.id
 		if tables[t] == nil {
-			t = closed.ID
+			t = closed
 		}
 		endpoints[id] = model.EndpointState{Pod: e.Pod, IPs: e.IPs, Table: t}
 	}
@@ -68,7 +84,10 @@ func closedTable() *model.Table {
 	p := &profile{pending: true}
 	t := &model.Table{ID: p.identity()}
 	for _, d := range model.Directions {
-		t.Sides[d] = buildSide(p, d, &portSpace{}, nil, newClassIndex([]*class{{}}, 0)).side
+		b := newSide(p, d)
+		b.ports = &portSpace{}
+		b.build(newClassIndex([]*class{{}}))
+		t.Sides[d] = b.side
 	}
 	return t
 }
@@ -154,10 +173,25 @@ func (p *peers) numberPrefixes() []model.PrefixClass {
 	return all
 }
 
-func (p *peers) descriptions() []model.PeerClassInfo {
+// descriptions lists the classes by number: was, with what changed.
+func (p *peers) descriptions(was []model.PeerClassInfo, ch classChanges) []model.PeerClassInfo {
 	all := make([]model.PeerClassInfo, 0, len(p.classes))
-	for _, class := range p.byNumber {
-		all = append(all, class.info)
+	if len(ch.added)+len(ch.dropped)+len(ch.stayed) > len(p.classes)/bulk {
+		for _, class := range p.byNumber {
+			all = append(all, class.info)
+		}
+		return all
 	}
-	return all
+	changed := slices.SortedFunc(slices.Values(slices.Concat(ch.added, ch.dropped, ch.stayed)), compareClasses)
+	for _, c := range changed {
+		n, found := slices.BinarySearchFunc(was, c.number, func(i model.PeerClassInfo, n model.PeerClass) int { return cmp.Compare(i.Class, n) })
+		all = append(all, was[:n]...)
+		if was = was[n:]; found {
+			was = was[1:]
+		}
+		if !c.gone {
+			all = append(all, c.info)
+		}
+	}
+	return append(all, was...)
 }

@@ -64,6 +64,16 @@ func (b bitset) sameOutside(c, may bitset) bool {
 	return true
 }
 
+// meets reports whether a number is in both sets.
+func (b bitset) meets(c bitset) bool {
+	for i := range min(len(b), len(c)) {
+		if b[i]&c[i] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func (b bitset) empty() bool { return b.sameOutside(nil, nil) }
 
 // all yields the numbers in ascending order.

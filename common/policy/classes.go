@@ -24,6 +24,8 @@ type bucket struct {
 // classChanges is what became of classes.
 type classChanges struct {
 	added, dropped []*class // by number
+	// stayed are classes that may be described otherwise.
+	stayed []*class
 	// renumbered are groups whose class has another number than the one that
 	// they were in before.
 	renumbered []*group
@@ -188,8 +190,11 @@ func (p *peers) rename(buckets []*bucket, affected map[*class]bool, inherit func
 				p.next++
 			}
 			ch.added = append(ch.added, c)
+		} else {
+			ch.stayed = append(ch.stayed, c)
 		}
 		delete(affected, c)
+		was := *c
 		c.key, c.kind, c.bits, c.names, c.texts = b.key, b.kind, b.bits, b.names, b.texts
 		c.groups = make(map[*group]bool, len(b.members))
 		for _, g := range b.members {
@@ -200,29 +205,27 @@ func (p *peers) rename(buckets []*bucket, affected map[*class]bool, inherit func
 			c.groups[g] = true
 		}
 		c.info = p.describe(c)
+		p.note(c, &was)
 		p.classes[c.key] = c
 	}
-	ch.dropped = slices.Collect(maps.Keys(affected))
-	byNumber := func(a, b *class) int { return cmp.Compare(a.number, b.number) }
-	slices.SortFunc(ch.added, byNumber)
-	slices.SortFunc(ch.dropped, byNumber)
+	ch.dropped = slices.SortedFunc(maps.Keys(affected), compareClasses)
+	for _, c := range ch.dropped {
+		c.gone = true
+	}
+	slices.SortFunc(ch.added, compareClasses)
 	p.order(ch)
 	return ch
 }
 
 // order keeps byNumber.
 func (p *peers) order(ch classChanges) {
-	gone := make(map[*class]bool, len(ch.dropped))
-	for _, c := range ch.dropped {
-		gone[c] = true
-	}
 	all := make([]*class, 0, len(p.classes))
 	added := ch.added
 	for _, c := range p.byNumber {
 		for len(added) > 0 && added[0].number < c.number {
 			all, added = append(all, added[0]), added[1:]
 		}
-		if !gone[c] {
+		if !c.gone {
 			all = append(all, c)
 		}
 	}

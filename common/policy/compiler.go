@@ -61,7 +61,7 @@ func (c *Compiler) Compile(in Input) (*model.State, []model.Unsupported) {
 	if tables || len(d.endpoints) > 0 || len(classes.added)+len(classes.dropped) > 0 {
 		c.refused = c.refuse()
 	}
-	next := c.assemble(in, d, classes, tables || len(was)+len(c.refused) > 0)
+	next := c.assemble(in, d, classes, tables, len(was)+len(c.refused) > 0)
 	c.unsupported = c.overflow()
 	if sameState(next, c.state) {
 		next = c.state
@@ -103,7 +103,7 @@ func (c *Compiler) changeVocabulary() turnover {
 	c.words.namesChanged = false
 	t.added, t.removed = c.words.settle()
 	if len(t.added)+len(t.removed) > 0 || t.namesChanged {
-		t.after = c.words.peerWords()
+		t.after = c.words.peerWords(c.spoken, t)
 	}
 	for _, list := range [][]*term{t.added, t.removed} {
 		for _, term := range list {
@@ -243,28 +243,11 @@ func (c *Compiler) settleTables(ch classChanges, ports portsChange, endpoints bo
 	if ports == portsSame && len(ch.added)+len(ch.dropped) == 0 && !ch.reread && !endpoints {
 		return false
 	}
-	var classes *classIndex
-	reread := ports == portsReread || ch.reread
+	for _, b := range c.selected.sides {
+		b.settle(ch, ports, c.ports, c.peers)
+	}
 	for _, p := range c.selected.profiles {
-		fresh := p.table == nil || reread
-		for _, d := range model.Directions {
-			if !fresh {
-				if ports == portsDiffer && p.sides[d].adapt(c.ports) {
-					p.table = nil
-				}
-				if len(ch.added)+len(ch.dropped) > 0 && p.sides[d].change(ch) {
-					p.table = nil
-				}
-			}
-			if fresh || p.sides[d].lopsided(len(c.peers.classes)) {
-				if classes == nil {
-					classes = newClassIndex(c.peers.byNumber, len(c.words.slots))
-				}
-				p.sides[d] = buildSide(p, d, c.ports, c.peers, classes)
-				p.table = nil
-			}
-		}
-		if p.table == nil {
+		if p.table == nil || p.sides[0].changed || p.sides[1].changed {
 			p.table = &model.Table{ID: p.id, Sides: [2]model.Side{p.sides[0].side, p.sides[1].side}}
 			changed = true
 		}

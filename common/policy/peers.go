@@ -42,7 +42,9 @@ type peers struct {
 
 	classes  map[string]*class // by key
 	byNumber []*class          // the same in order
-	next     model.PeerClass   // the first number that was never used
+	// classIndex is brought up to date by note, and made when it is first needed.
+	classIndex *classIndex
+	next       model.PeerClass // the first number that was never used
 
 	// What changed since the last settle.
 	marked          []*group
@@ -72,6 +74,8 @@ type class struct {
 	texts  []string // of names
 	groups map[*group]bool
 	info   model.PeerClassInfo
+	gone   bool
+	turn   uint64 // see classIndex
 }
 
 func newPeers(node string, words *vocabulary) *peers {

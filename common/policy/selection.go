@@ -5,6 +5,7 @@ package policy
 import (
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
 	"slices"
@@ -19,6 +20,7 @@ type selection struct {
 	digests   map[*model.Policy]digest
 	compiled  map[digest]*compiledPolicy
 	profiles  map[model.TableID]*profile
+	sides     map[sideKey]*sideBuilder
 	endpoints map[model.EndpointID]*attachment
 	byPod     map[model.PodID][]model.EndpointID
 	// bySubject are all policies by the namespace that they select in; "" for
@@ -63,6 +65,7 @@ func newSelection() *selection {
 	return &selection{
 		subjects: make(map[subjectKey]*subject), digests: make(map[*model.Policy]digest),
 		compiled: make(map[digest]*compiledPolicy), profiles: make(map[model.TableID]*profile),
+		sides:     make(map[sideKey]*sideBuilder),
 		endpoints: make(map[model.EndpointID]*attachment), byPod: make(map[model.PodID][]model.EndpointID),
 		bySubject: make(map[string]map[*model.Policy]bool),
 	}
@@ -294,12 +297,27 @@ func (s *selection) enter(p *profile, v *vocabulary) *profile {
 		p.policies[i] = c
 	}
 	v.usePorts(p.names, 1)
+	for _, d := range model.Directions {
+		key := p.sideKey(d)
+		b := s.sides[key]
+		if b == nil {
+			b = newSide(p, d)
+			s.sides[key] = b
+		}
+		b.profiles++
+		p.sides[d] = b
+	}
 	return p
 }
 
 // remove drops a profile that no endpoint is under any more.
 func (s *selection) remove(p *profile, v *vocabulary) {
 	delete(s.profiles, p.id)
+	for _, d := range model.Directions {
+		if p.sides[d].profiles--; p.sides[d].profiles == 0 {
+			delete(s.sides, p.sideKey(d))
+		}
+	}
 	v.usePorts(p.names, -1)
 	for _, c := range p.policies {
 		if c.profiles--; c.profiles == 0 {
@@ -332,10 +350,14 @@ func (p *profile) identity() model.TableID {
 	for _, c := range p.policies {
 		h.Write(c.digest[:])
 	}
-	for _, n := range p.names {
-		fmt.Fprintf(h, "%q %d %d\n", n.Name, n.Protocol, n.Port)
-	}
+	writePorts(h, p.names)
 	return model.TableID(h.Sum(nil)[:len(model.TableID{})])
+}
+
+func writePorts(w io.Writer, ports []model.NamedPort) {
+	for _, n := range ports {
+		fmt.Fprintf(w, "%q %d %d\n", n.Name, n.Protocol, n.Port)
+	}
 }
 
 // isolating returns the first NetworkPolicy that isolates for the direction.

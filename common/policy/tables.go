@@ -3,22 +3,36 @@
 package policy
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// sideBuilder keeps one direction of a profile's Table. Classes that match the
-// same rules share a row.
+// sideBuilder keeps one direction of the Tables of all profiles that are under
+// the same rules in it. Classes that match the same rules share a row.
 type sideBuilder struct {
-	profile   *profile
+	profiles  int // that use it
 	direction model.Direction
-	ports     *portSpace
-	peers     *peers
+	pending   bool // of a pod that is not known: everything is denied
 	rules     []compiledRule
-	rows      map[string]*model.Row
-	uses      map[*model.Row]*rowUse
-	side      model.Side
+	terms     bitset // of the rules
+	named     bool   // some rule has ports by name
+	// isolated is the first NetworkPolicy that isolates, nil if none does.
+	isolated *compiledPolicy
+	// names are the named ports of the pods, for ingress.
+	names []model.NamedPort
+	ports *portSpace
+	peers *peers
+	rows  map[string]*model.Row
+	uses  map[*model.Row]*rowUse
+	// rest is the row of World, which is always there, and of every class that no
+	// rule tells from it.
+	rest *model.Row
+	side model.Side
+	// changed tells that the last settle made it another one.
+	changed bool
 	// listed is what countListed found, and what was added since by classes with
 	// other rows than commonest: never too little.
 	listed    int
@@ -32,14 +46,68 @@ type rowUse struct {
 	classes int
 }
 
-// buildSide finds the row of every class. The row that most classes have is the
-// default. Classes that no rule of the side tells from World have its row.
-func buildSide(p *profile, d model.Direction, ports *portSpace, peers *peers, classes *classIndex) *sideBuilder {
-	b := &sideBuilder{profile: p, direction: d, ports: ports, peers: peers, rows: make(map[string]*model.Row), uses: make(map[*model.Row]*rowUse)}
+// newSide makes one direction of a profile, without rows so far.
+func newSide(p *profile, d model.Direction) *sideBuilder {
+	b := &sideBuilder{direction: d, pending: p.pending, isolated: p.isolating(d)}
+	if d == model.Ingress {
+		b.names = p.names
+	}
 	for _, c := range p.policies {
 		b.rules = append(b.rules, c.rules[d]...)
 	}
+	for i := range b.rules {
+		b.named = b.named || b.rules[i].named
+		for _, t := range b.rules[i].terms {
+			b.terms.set(t.bit, true)
+		}
+	}
+	return b
+}
+
+// sideKey identifies one direction of profiles by the full text of what it
+// depends on.
+type sideKey [sha256.Size]byte
+
+func (p *profile) sideKey(d model.Direction) sideKey {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d %t\n", d, p.pending)
+	if first := p.isolating(d); first != nil {
+		h.Write(first.digest[:])
+	}
+	h.Write([]byte{'\n'})
+	for _, c := range p.policies {
+		if len(c.rules[d]) > 0 {
+			h.Write(c.digest[:])
+		}
+	}
+	h.Write([]byte{'\n'})
+	if d == model.Ingress {
+		writePorts(h, p.names)
+	}
+	return sideKey(h.Sum(nil))
+}
+
+// settle brings the side up to date.
+func (b *sideBuilder) settle(ch classChanges, ports portsChange, space *portSpace, peers *peers) {
+	b.changed = b.rows == nil || ports == portsReread || ch.reread
+	if !b.changed {
+		adapted := ports == portsDiffer && b.adapt(space)
+		moved := len(ch.added)+len(ch.dropped) > 0 && b.change(ch)
+		if b.changed = adapted || moved; !b.lopsided(len(peers.classes)) {
+			return
+		}
+	}
+	b.changed = true
+	b.ports, b.peers = space, peers
+	b.build(peers.index())
+}
+
+// build finds the row of every class. The row that most classes have is the
+// default. Classes that no rule of the side tells from World have its row.
+func (b *sideBuilder) build(classes *classIndex) {
+	b.rows, b.uses = make(map[string]*model.Row), make(map[*model.Row]*rowUse)
 	rest := b.row(classes.world)
+	b.rest = rest
 	b.uses[rest].classes = len(classes.all)
 	told := classes.toldApart(b.rules)
 	rows := make([]*model.Row, len(told))
@@ -69,72 +137,13 @@ func buildSide(p *profile, d model.Direction, ports *portSpace, peers *peers, cl
 		delete(listed, class.number)
 		list(class, rows[i])
 	}
-	if use := b.uses[rest]; use.classes == 0 {
-		delete(b.rows, use.key)
-		delete(b.uses, rest)
-	}
 	b.side.Rows = model.MakeMap(listed)
 	b.countListed()
-	return b
 }
 
-// classIndex finds the classes that a term matches.
-type classIndex struct {
-	all   []*class
-	world *class
-	byBit [][]int
-	// special are those that rules treat apart for what they are, named those
-	// that port names tell apart; numbers in all.
-	special, named []int
-	seen           []bool
-}
-
-func newClassIndex(all []*class, bits int) *classIndex {
-	x := &classIndex{all: all, byBit: make([][]int, bits), seen: make([]bool, len(all))}
-	for i, c := range all {
-		if c.world() {
-			x.world = c
-		}
-		if c.kind != model.KindKnown {
-			x.special = append(x.special, i)
-		}
-		if len(c.names) > 0 {
-			x.named = append(x.named, i)
-		}
-		for bit := range c.bits.all() {
-			x.byBit[bit] = append(x.byBit[bit], i)
-		}
-	}
-	return x
-}
-
-// toldApart lists the classes that rules may tell from World.
-func (x *classIndex) toldApart(rules []compiledRule) []*class {
-	var found []int
-	add := func(list []int) {
-		for _, i := range list {
-			if !x.seen[i] {
-				x.seen[i] = true
-				found = append(found, i)
-			}
-		}
-	}
-	add(x.special)
-	for i := range rules {
-		if rules[i].named {
-			add(x.named)
-		}
-		for _, t := range rules[i].terms {
-			add(x.byBit[t.bit])
-		}
-	}
-	slices.Sort(found) // what is found first must not depend on the rules' order
-	classes := make([]*class, len(found))
-	for n, i := range found {
-		x.seen[i] = false
-		classes[n] = x.all[i]
-	}
-	return classes
+// tells reports whether a rule of the side may tell the class from World.
+func (b *sideBuilder) tells(c *class) bool {
+	return c.kind != model.KindKnown || b.named && len(c.names) > 0 || b.terms.meets(c.bits)
 }
 
 // change brings the rows up to date with classes that came and went, and
@@ -142,8 +151,13 @@ func (x *classIndex) toldApart(rules []compiledRule) []*class {
 func (b *sideBuilder) change(ch classChanges) bool {
 	was := b.side
 	for _, class := range ch.dropped {
-		r := b.side.Row(class.number)
-		b.side.Rows = b.side.Rows.Without(class.number)
+		r := b.rest
+		if b.tells(class) {
+			r = b.side.Row(class.number)
+		}
+		if r != b.side.Default {
+			b.side.Rows = b.side.Rows.Without(class.number)
+		}
 		if r != b.commonest {
 			b.listed--
 		}
@@ -154,7 +168,10 @@ func (b *sideBuilder) change(ch classChanges) bool {
 		}
 	}
 	for _, class := range ch.added {
-		r := b.row(class)
+		r := b.rest
+		if b.tells(class) {
+			r = b.row(class)
+		}
 		b.uses[r].classes++
 		if r != b.commonest {
 			b.listed++
@@ -205,6 +222,9 @@ func (b *sideBuilder) adapt(ports *portSpace) bool {
 	if n := next[b.side.Default]; n != nil {
 		b.side.Default = n
 	}
+	if n := next[b.rest]; n != nil {
+		b.rest = n
+	}
 	for class, r := range b.side.Rows.All() {
 		if n := next[r]; n != nil {
 			b.side.Rows = b.side.Rows.With(class, n)
@@ -219,7 +239,7 @@ func (b *sideBuilder) row(class *class) *model.Row {
 	b.key = b.key[:0]
 	named := false
 	switch {
-	case b.profile.pending:
+	case b.pending:
 	case b.direction == model.Ingress && class.kind == model.KindThisNode:
 		// "Traffic is allowed to a pod if ... the traffic source is the pod's
 		// local node" (NetworkPolicySpec.ingress).
@@ -251,14 +271,14 @@ func (b *sideBuilder) cells(class *class) []model.Decision {
 	uniform := func(v model.Verdict, reason model.Reason) []model.Decision {
 		return []model.Decision{{Verdict: v, Cause: &model.Cause{Reason: reason, Direction: b.direction}}}
 	}
-	if b.profile.pending {
+	if b.pending {
 		return uniform(model.Deny, model.ReasonPending)
 	}
 	if b.direction == model.Ingress && class.kind == model.KindThisNode {
 		return uniform(model.Allow, model.ReasonNode)
 	}
 	d := decider{sideBuilder: b, class: class, fallback: &model.Cause{Reason: model.ReasonDefault, Direction: b.direction}}
-	if p := b.profile.isolating(b.direction); p != nil {
+	if p := b.isolated; p != nil {
 		d.isolated = &model.Cause{Reason: model.ReasonIsolated, Origin: p.Origin, Tier: model.TierNetworkPolicy, Direction: b.direction}
 	}
 	for i := range b.rules {
@@ -346,7 +366,7 @@ func (d *decider) matchesPorts(r *compiledRule, ports portClass) match {
 		case p.Name == "":
 			m = max(m, is(p.Protocol == ports.protocol && p.First <= ports.port && ports.port <= p.Last))
 		case d.direction == model.Ingress:
-			m = max(m, resolves(p, ports, d.profile.names))
+			m = max(m, resolves(p, ports, d.names))
 		case d.class.kind == model.KindUnknown:
 			if ports.protocol.HasPorts() && (p.Protocol == ports.protocol || p.Protocol == model.AnyProtocol) {
 				m = max(m, maybe)
@@ -364,7 +384,7 @@ func (d *decider) mightMatch(p model.PortMatch) bool {
 	if p.Name == "" {
 		return closed[portRange{p.Protocol, p.First, p.Last}]
 	}
-	names := d.profile.names
+	names := d.names
 	if d.direction == model.Egress {
 		names = d.class.names
 		if d.peers.nameClosed(p) || len(closed) > 0 && d.class.kind == model.KindUnknown {

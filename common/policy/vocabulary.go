@@ -5,7 +5,6 @@ package policy
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -144,15 +143,46 @@ func (v *vocabulary) resolved(ports []model.NamedPort) []model.NamedPort {
 	return names
 }
 
-// peerWords lists the texts of all terms and all port names, sorted.
-func (v *vocabulary) peerWords() words {
-	w := words{terms: slices.Sorted(maps.Keys(v.terms))}
-	for n := range v.names {
-		w.names = append(w.names, n.name)
+// peerWords lists the texts of all terms and all port names, sorted: was, with
+// what came and went.
+func (v *vocabulary) peerWords(was words, t turnover) words {
+	w := words{terms: was.terms, names: was.names}
+	if len(t.added)+len(t.removed) > 0 {
+		w.terms = merge(was.terms, t.added, t.removed)
 	}
-	slices.Sort(w.names)
-	w.names = slices.Compact(w.names)
+	if t.namesChanged {
+		w.names = nil
+		for n := range v.names {
+			w.names = append(w.names, n.name)
+		}
+		slices.Sort(w.names)
+		w.names = slices.Compact(w.names)
+	}
 	return w
+}
+
+// merge returns a sorted list of texts with what came and without what went. A
+// text may be in both: the term is another one then.
+func merge(was []string, added, removed []*term) []string {
+	come, gone := make([]string, len(added)), make(map[string]bool, len(removed))
+	for i, t := range added {
+		come[i] = t.text
+	}
+	slices.Sort(come)
+	for _, t := range removed {
+		gone[t.text] = true
+	}
+	all := make([]string, 0, max(0, len(was)+len(come)-len(gone)))
+	for _, text := range was {
+		if len(gone) > 0 && gone[text] {
+			continue
+		}
+		for len(come) > 0 && come[0] < text {
+			all, come = append(all, come[0]), come[1:]
+		}
+		all = append(all, text)
+	}
+	return append(all, come...)
 }
 
 func compareNamedPorts(a, b model.NamedPort) int {

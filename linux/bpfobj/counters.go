@@ -16,6 +16,7 @@ const (
 	DropFragment
 	DropRevoked
 	DropNeighbour
+	DropUnmarked
 	Counters
 )
 
@@ -29,4 +30,9 @@ var DropReasons = map[int]string{
 	DropFragment:   "fragment",
 	DropRevoked:    "revoked",
 	DropNeighbour:  "neighbour",
+	DropUnmarked:   "unmarked",
 }
+
+// PeerPod is PEER_POD: the bit of peer_class.class which says that an address is
+// a pod's.
+const PeerPod = 1 << 31

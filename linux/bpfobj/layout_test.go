@@ -14,14 +14,15 @@ import (
 func TestSizes(t *testing.T) {
 	for name, s := range map[string]struct{ got, want uintptr }{
 		"slot":         {unsafe.Sizeof(bpfobj.PodSlot{}), 8},
-		"endpoint":     {unsafe.Sizeof(bpfobj.PodEndpoint{}), 32},
+		"endpoint":     {unsafe.Sizeof(bpfobj.PodEndpoint{}), 36},
+		"attachment":   {unsafe.Sizeof(bpfobj.PodAttachment{}), 16},
 		"prefix4":      {unsafe.Sizeof(bpfobj.PodPrefix4{}), 8},
 		"prefix6":      {unsafe.Sizeof(bpfobj.PodPrefix6{}), 20},
 		"verdict_key":  {unsafe.Sizeof(bpfobj.PodVerdictKey{}), 8},
 		"row":          {unsafe.Sizeof(bpfobj.PodRow{}), 128},
 		"conn_key4":    {unsafe.Sizeof(bpfobj.PodConnKey4{}), 16},
 		"conn_key6":    {unsafe.Sizeof(bpfobj.PodConnKey6{}), 40},
-		"conn":         {unsafe.Sizeof(bpfobj.PodConn{}), 48},
+		"conn":         {unsafe.Sizeof(bpfobj.PodConn{}), 72},
 		"fragment_key": {unsafe.Sizeof(bpfobj.PodFragmentKey{}), 40},
 		"fragment":     {unsafe.Sizeof(bpfobj.PodFragment{}), 4},
 		"counter":      {unsafe.Sizeof(bpfobj.PodCounter{}), 16},

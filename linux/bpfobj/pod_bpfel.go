@@ -23,15 +23,26 @@ type PodAddr6 struct {
 	Addr [16]uint8
 }
 
-type PodConn struct {
+type PodAttachment struct {
 	_       structs.HostLayout
-	Seen    uint32
-	State   uint8
-	Side    [2]uint8
-	Pad     uint8
-	Epoch   [2]uint32
-	Packets [2]uint64
-	Bytes   [2]uint64
+	Mac     [6]uint8
+	HostMac [6]uint8
+	Ifindex uint32
+}
+
+type PodConn struct {
+	_           structs.HostLayout
+	Seen        uint32
+	State       uint8
+	Side        [2]uint8
+	Flags       uint8
+	Epoch       [2]uint32
+	Packets     [2]uint64
+	Bytes       [2]uint64
+	Slot        [2]uint16
+	BackendPort uint16
+	Pad         uint16
+	Backend     [16]uint8
 }
 
 type PodConnKey4 struct {
@@ -57,12 +68,12 @@ type PodCounter struct {
 }
 
 type PodEndpoint struct {
-	_    structs.HostLayout
-	Ip4  [4]uint8
-	Ip6  [16]uint8
-	Mac  [6]uint8
-	Pad  [2]uint8
-	Slot uint32
+	_       structs.HostLayout
+	Ip4     [4]uint8
+	Ip6     [16]uint8
+	Mac     [6]uint8
+	HostMac [6]uint8
+	Slot    uint32
 }
 
 type PodFragment struct {
@@ -118,6 +129,11 @@ type PodSlot struct {
 	Epoch uint32
 }
 
+type PodSlotIndex struct {
+	_    structs.HostLayout
+	Slot uint32
+}
+
 type PodTableId struct {
 	_  structs.HostLayout
 	Id [16]uint8
@@ -143,11 +159,14 @@ type PodVerdictRow struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	PodMapAttachments    = "attachments"
 	PodMapConns4         = "conns4"
 	PodMapConns6         = "conns6"
 	PodMapCounters       = "counters"
 	PodMapEndpoints      = "endpoints"
 	PodMapFragments      = "fragments"
+	PodMapLocals4        = "locals4"
+	PodMapLocals6        = "locals6"
 	PodMapPeers4         = "peers4"
 	PodMapPeers6         = "peers6"
 	PodMapPorts          = "ports"
@@ -215,20 +234,23 @@ type PodProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodMapSpecs struct {
-	Conns4    *ebpf.MapSpec `ebpf:"conns4"`
-	Conns6    *ebpf.MapSpec `ebpf:"conns6"`
-	Counters  *ebpf.MapSpec `ebpf:"counters"`
-	Endpoints *ebpf.MapSpec `ebpf:"endpoints"`
-	Fragments *ebpf.MapSpec `ebpf:"fragments"`
-	Peers4    *ebpf.MapSpec `ebpf:"peers4"`
-	Peers6    *ebpf.MapSpec `ebpf:"peers6"`
-	Ports     *ebpf.MapSpec `ebpf:"ports"`
-	Prefixes4 *ebpf.MapSpec `ebpf:"prefixes4"`
-	Prefixes6 *ebpf.MapSpec `ebpf:"prefixes6"`
-	Rows      *ebpf.MapSpec `ebpf:"rows"`
-	Slots     *ebpf.MapSpec `ebpf:"slots"`
-	Tables    *ebpf.MapSpec `ebpf:"tables"`
-	Verdicts  *ebpf.MapSpec `ebpf:"verdicts"`
+	Attachments *ebpf.MapSpec `ebpf:"attachments"`
+	Conns4      *ebpf.MapSpec `ebpf:"conns4"`
+	Conns6      *ebpf.MapSpec `ebpf:"conns6"`
+	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
+	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
+	Locals4     *ebpf.MapSpec `ebpf:"locals4"`
+	Locals6     *ebpf.MapSpec `ebpf:"locals6"`
+	Peers4      *ebpf.MapSpec `ebpf:"peers4"`
+	Peers6      *ebpf.MapSpec `ebpf:"peers6"`
+	Ports       *ebpf.MapSpec `ebpf:"ports"`
+	Prefixes4   *ebpf.MapSpec `ebpf:"prefixes4"`
+	Prefixes6   *ebpf.MapSpec `ebpf:"prefixes6"`
+	Rows        *ebpf.MapSpec `ebpf:"rows"`
+	Slots       *ebpf.MapSpec `ebpf:"slots"`
+	Tables      *ebpf.MapSpec `ebpf:"tables"`
+	Verdicts    *ebpf.MapSpec `ebpf:"verdicts"`
 }
 
 // PodVariableSpecs contains global variables before they are loaded into the kernel.
@@ -261,29 +283,35 @@ func (o *PodObjects) Close() error {
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodMaps struct {
-	Conns4    *ebpf.Map `ebpf:"conns4"`
-	Conns6    *ebpf.Map `ebpf:"conns6"`
-	Counters  *ebpf.Map `ebpf:"counters"`
-	Endpoints *ebpf.Map `ebpf:"endpoints"`
-	Fragments *ebpf.Map `ebpf:"fragments"`
-	Peers4    *ebpf.Map `ebpf:"peers4"`
-	Peers6    *ebpf.Map `ebpf:"peers6"`
-	Ports     *ebpf.Map `ebpf:"ports"`
-	Prefixes4 *ebpf.Map `ebpf:"prefixes4"`
-	Prefixes6 *ebpf.Map `ebpf:"prefixes6"`
-	Rows      *ebpf.Map `ebpf:"rows"`
-	Slots     *ebpf.Map `ebpf:"slots"`
-	Tables    *ebpf.Map `ebpf:"tables"`
-	Verdicts  *ebpf.Map `ebpf:"verdicts"`
+	Attachments *ebpf.Map `ebpf:"attachments"`
+	Conns4      *ebpf.Map `ebpf:"conns4"`
+	Conns6      *ebpf.Map `ebpf:"conns6"`
+	Counters    *ebpf.Map `ebpf:"counters"`
+	Endpoints   *ebpf.Map `ebpf:"endpoints"`
+	Fragments   *ebpf.Map `ebpf:"fragments"`
+	Locals4     *ebpf.Map `ebpf:"locals4"`
+	Locals6     *ebpf.Map `ebpf:"locals6"`
+	Peers4      *ebpf.Map `ebpf:"peers4"`
+	Peers6      *ebpf.Map `ebpf:"peers6"`
+	Ports       *ebpf.Map `ebpf:"ports"`
+	Prefixes4   *ebpf.Map `ebpf:"prefixes4"`
+	Prefixes6   *ebpf.Map `ebpf:"prefixes6"`
+	Rows        *ebpf.Map `ebpf:"rows"`
+	Slots       *ebpf.Map `ebpf:"slots"`
+	Tables      *ebpf.Map `ebpf:"tables"`
+	Verdicts    *ebpf.Map `ebpf:"verdicts"`
 }
 
 func (m *PodMaps) Close() error {
 	return _PodClose(
+		m.Attachments,
 		m.Conns4,
 		m.Conns6,
 		m.Counters,
 		m.Endpoints,
 		m.Fragments,
+		m.Locals4,
+		m.Locals6,
 		m.Peers4,
 		m.Peers6,
 		m.Ports,

@@ -3,9 +3,12 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -89,6 +92,24 @@ func configurePod(s PairSpec, p Pair) error {
 	for _, ip := range s.IPs {
 		if err := podRoutes(h, l.Attrs().Index, ip, p.HostMAC); err != nil {
 			return fmt.Errorf("set routes of %s in %s: %w", ip, s.NetNS, err)
+		}
+	}
+	return awaitLocal(h, s)
+}
+
+// awaitLocal waits until the pod takes packets to its addresses: the kernel does
+// the last step for IPv6 in a worker of its own, which others may keep waiting.
+func awaitLocal(h *netlink.Handle, s PairSpec) error {
+	const patience, pause = 2 * time.Second, time.Millisecond
+	for _, ip := range s.IPs {
+		for began := time.Now(); ; time.Sleep(pause) {
+			routes, err := h.RouteGet(ip.AsSlice())
+			if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
+				break
+			}
+			if time.Since(began) > patience {
+				return fmt.Errorf("address %s of %s in %s is not in use after %v: %w", ip, s.IfName, s.NetNS, patience, errors.Join(err, os.ErrDeadlineExceeded))
+			}
 		}
 	}
 	return nil

@@ -13,25 +13,19 @@ import (
 // measureHZ finds out how many jiffies a second has. Kernels do not tell, but
 // only a few values exist, so that a short look at the clock is enough.
 func measureHZ() (int, error) {
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name:         "jiffies",
-		Type:         ebpf.SchedCLS,
-		License:      "Dual BSD/GPL",
-		Instructions: asm.Instructions{asm.FnJiffies64.Call(), asm.Return()},
-	})
+	prog, err := newClock()
 	if err != nil {
 		return 0, err
 	}
 	defer prog.Close()
-	in := make([]byte, 14)
 	start := time.Now()
-	first, err := prog.Run(&ebpf.RunOptions{Data: in})
+	first, err := jiffies(prog)
 	if err != nil {
 		return 0, err
 	}
 	for {
 		time.Sleep(30 * time.Millisecond)
-		now, err := prog.Run(&ebpf.RunOptions{Data: in})
+		now, err := jiffies(prog)
 		if err != nil {
 			return 0, err
 		}
@@ -46,4 +40,20 @@ func measureHZ() (int, error) {
 			return int(math.Round(rate)), nil
 		}
 	}
+}
+
+// newClock loads a program that reads the clock by which the programs note when
+// a flow was last seen.
+func newClock() (*ebpf.Program, error) {
+	return ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name:         "jiffies",
+		Type:         ebpf.SchedCLS,
+		License:      "Dual BSD/GPL",
+		Instructions: asm.Instructions{asm.FnJiffies64.Call(), asm.Return()},
+	})
+}
+
+// jiffies returns the low bits of the kernel's jiffies.
+func jiffies(clock *ebpf.Program) (uint32, error) {
+	return clock.Run(&ebpf.RunOptions{Data: make([]byte, 14)})
 }

@@ -18,7 +18,7 @@ import (
 
 // LayoutVersion names the shape and meaning of the maps. It changes whenever
 // an older program or agent would read them wrongly.
-const LayoutVersion = "v1"
+const LayoutVersion = "v2"
 
 // Timeouts are how long flows may be idle before they count as new.
 type Timeouts struct {
@@ -45,13 +45,16 @@ type DataPath struct {
 	objects bpfobj.PodObjects
 	slots   *ebpf.Memory
 	ports   *ebpf.Memory
+	single  []*ebpf.Map        // that the kernel does not write in batches
 	running bpfobj.PodEndpoint // the endpoint of the last Run
+	sweep   sweep
 }
 
 // Open loads the programs, reusing the maps that are pinned under dir (a
 // directory on a bpffs) and creating those that are not, and replaces the
-// programs of every link that is pinned there.
-func Open(dir string, t Timeouts) (*DataPath, error) {
+// programs of every link that is pinned there. Maps that should have another
+// size than they have are exchanged for copies.
+func Open(dir string, t Timeouts, sizes Sizes) (*DataPath, error) {
 	d := &DataPath{dir: filepath.Join(dir, LayoutVersion)}
 	if err := prepareDirectory(d.dir); err != nil {
 		return nil, err
@@ -63,9 +66,23 @@ func Open(dir string, t Timeouts) (*DataPath, error) {
 	if err := setTimeouts(spec, t); err != nil {
 		return nil, err
 	}
-	err = spec.LoadAndAssign(&d.objects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: d.dir}})
+	copies, err := sizes.size(spec, d.dir)
 	if err != nil {
+		return nil, err
+	}
+	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: d.dir}, MapReplacements: make(map[string]*ebpf.Map)}
+	for _, c := range copies {
+		defer c.Close() // the programs have references of their own
+		options.MapReplacements[c.name] = c.Map
+	}
+	if err := spec.LoadAndAssign(&d.objects, options); err != nil {
 		return nil, explain(d.dir, err)
+	}
+	for _, c := range copies {
+		if err := c.replace(d.dir); err != nil {
+			d.Close()
+			return nil, err
+		}
 	}
 	if d.slots, err = d.objects.Slots.Memory(); err == nil {
 		d.ports, err = d.objects.PodMaps.Ports.Memory()
@@ -136,7 +153,7 @@ func explain(dir string, err error) error {
 }
 
 // Close lets go of everything and leaves it working.
-func (d *DataPath) Close() error { return d.objects.Close() }
+func (d *DataPath) Close() error { return errors.Join(d.sweep.close(), d.objects.Close()) }
 
 // Capacity tells how many entries the maps hold.
 func (d *DataPath) Capacity() policymap.Capacity {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -19,21 +20,8 @@ import (
 // maps are then to be read anew.
 func (d *DataPath) Execute(w *policymap.Writes) error {
 	o := &d.objects
-	for _, r := range w.Rows {
-		if err := o.Rows.Put(r.Index, r.Row); err != nil {
-			return fmt.Errorf("write row %d: %w", r.Index, err)
-		}
-	}
-	for _, t := range w.Tables {
-		if err := o.Tables.Put(bpfobj.PodTableNumber{Table: t.Number}, bpfobj.PodTableId{Id: t.ID}); err != nil {
-			return fmt.Errorf("write table %d: %w", t.Number, err)
-		}
-	}
-	for _, v := range w.Verdicts {
-		key := bpfobj.PodVerdictKey{Table: v.Table, Peer: v.Peer}
-		if err := o.Verdicts.Put(key, bpfobj.PodVerdictRow{Row: v.Row}); err != nil {
-			return fmt.Errorf("write verdicts of table %d: %w", v.Table, err)
-		}
+	if err := d.executeTables(w); err != nil {
+		return err
 	}
 	if err := d.dropVerdicts(w.Unlist); err != nil {
 		return err
@@ -52,38 +40,105 @@ func (d *DataPath) Execute(w *policymap.Writes) error {
 	if err := d.dropVerdicts(w.DropVerdicts); err != nil {
 		return err
 	}
-	for _, t := range w.DropTables {
-		if err := drop(o.Tables, bpfobj.PodTableNumber{Table: t}); err != nil {
-			return fmt.Errorf("remove table %d: %w", t, err)
-		}
+	keys := make([]bpfobj.PodTableNumber, len(w.DropTables))
+	for i, t := range w.DropTables {
+		keys[i].Table = t
+	}
+	if e := dropAll(d, o.Tables, keys); e != nil {
+		return fmt.Errorf("remove table %d: %w", w.DropTables[e.at], e.err)
 	}
 	return nil
 }
 
+// executeTables writes rows, tables, and what tables say, in this order.
+func (d *DataPath) executeTables(w *policymap.Writes) error {
+	o := &d.objects
+	indices, rows := make([]uint32, len(w.Rows)), make([]bpfobj.PodRow, len(w.Rows))
+	for i, r := range w.Rows {
+		indices[i], rows[i] = r.Index, r.Row
+	}
+	if e := putAll(d, o.Rows, indices, rows); e != nil {
+		return fmt.Errorf("write row %d: %w", indices[e.at], e.err)
+	}
+	numbers, ids := make([]bpfobj.PodTableNumber, len(w.Tables)), make([]bpfobj.PodTableId, len(w.Tables))
+	for i, t := range w.Tables {
+		numbers[i].Table, ids[i].Id = t.Number, t.ID
+	}
+	if e := putAll(d, o.Tables, numbers, ids); e != nil {
+		return fmt.Errorf("write table %d: %w", numbers[e.at].Table, e.err)
+	}
+	keys, verdicts := make([]bpfobj.PodVerdictKey, len(w.Verdicts)), make([]bpfobj.PodVerdictRow, len(w.Verdicts))
+	for i, v := range w.Verdicts {
+		keys[i].Table, keys[i].Peer, verdicts[i].Row = v.Table, v.Peer, v.Row
+	}
+	if e := putAll(d, o.Verdicts, keys, verdicts); e != nil {
+		return fmt.Errorf("write verdicts of table %d: %w", keys[e.at].Table, e.err)
+	}
+	return nil
+}
+
+// executeAddresses writes what classes addresses are in. The families have
+// nothing to do with each other, so that each keeps the order for itself.
 func (d *DataPath) executeAddresses(w *policymap.Writes) error {
+	o := &d.objects
+	err := executeFamily(d, w, false, o.Peers4, o.Prefixes4,
+		func(a netip.Addr) bpfobj.PodAddr4 { return bpfobj.PodAddr4{Addr: a.As4()} },
+		func(p netip.Prefix) bpfobj.PodPrefix4 {
+			return bpfobj.PodPrefix4{Bits: uint32(p.Bits()), Addr: p.Addr().As4()}
+		})
+	if err != nil {
+		return err
+	}
+	return executeFamily(d, w, true, o.Peers6, o.Prefixes6,
+		func(a netip.Addr) bpfobj.PodAddr6 { return bpfobj.PodAddr6{Addr: a.As16()} },
+		func(p netip.Prefix) bpfobj.PodPrefix6 {
+			return bpfobj.PodPrefix6{Bits: uint32(p.Bits()), Addr: p.Addr().As16()}
+		})
+}
+
+func executeFamily[A, P any](d *DataPath, w *policymap.Writes, v6 bool, peers, prefixes *ebpf.Map,
+	address func(netip.Addr) A, prefix func(netip.Prefix) P) error {
+	fail := func(verb string, of any, err error) error { return fmt.Errorf("%s class of %s: %w", verb, of, err) }
+	var addrs []netip.Addr
+	var set []netip.Prefix
+	var classes, prefixClasses []bpfobj.PodPeerClass
 	for _, p := range w.Peers {
-		m, key := d.peerKey(p.Addr)
-		if err := m.Put(key, bpfobj.PodPeerClass{Class: p.Class}); err != nil {
-			return fmt.Errorf("write class of %s: %w", p.Addr, err)
+		if p.Addr.Is6() == v6 {
+			class := p.Class
+			if p.Pod {
+				class |= bpfobj.PeerPod
+			}
+			addrs, classes = append(addrs, p.Addr), append(classes, bpfobj.PodPeerClass{Class: class})
 		}
 	}
 	for _, p := range w.Prefixes {
-		m, key := d.prefixKey(p.Prefix)
-		if err := m.Put(key, bpfobj.PodPeerClass{Class: p.Class}); err != nil {
-			return fmt.Errorf("write class of %s: %w", p.Prefix, err)
+		if p.Prefix.Addr().Is6() == v6 {
+			set, prefixClasses = append(set, p.Prefix), append(prefixClasses, bpfobj.PodPeerClass{Class: p.Class})
 		}
 	}
-	for _, p := range w.DropPrefixes {
-		if err := drop(d.prefixKey(p)); err != nil {
-			return fmt.Errorf("remove class of %s: %w", p, err)
-		}
+	dropped := slices.DeleteFunc(slices.Clone(w.DropPrefixes), func(p netip.Prefix) bool { return p.Addr().Is6() != v6 })
+	gone := slices.DeleteFunc(slices.Clone(w.DropPeers), func(a netip.Addr) bool { return a.Is6() != v6 })
+	if e := putAll(d, peers, keysOf(addrs, address), classes); e != nil {
+		return fail("write", addrs[e.at], e.err)
 	}
-	for _, a := range w.DropPeers {
-		if err := drop(d.peerKey(a)); err != nil {
-			return fmt.Errorf("remove class of %s: %w", a, err)
-		}
+	if e := putAll(d, prefixes, keysOf(set, prefix), prefixClasses); e != nil {
+		return fail("write", set[e.at], e.err)
+	}
+	if e := dropAll(d, prefixes, keysOf(dropped, prefix)); e != nil {
+		return fail("remove", dropped[e.at], e.err)
+	}
+	if e := dropAll(d, peers, keysOf(gone, address)); e != nil {
+		return fail("remove", gone[e.at], e.err)
 	}
 	return nil
+}
+
+func keysOf[T, K any](list []T, key func(T) K) []K {
+	keys := make([]K, len(list))
+	for i, t := range list {
+		keys[i] = key(t)
+	}
+	return keys
 }
 
 // drop deletes an entry; one that is not there is no error.
@@ -95,26 +150,13 @@ func drop(m *ebpf.Map, key any) error {
 }
 
 func (d *DataPath) dropVerdicts(keys []policymap.VerdictKey) error {
-	for _, k := range keys {
-		if err := drop(d.objects.Verdicts, bpfobj.PodVerdictKey{Table: k.Table, Peer: k.Peer}); err != nil {
-			return fmt.Errorf("remove verdicts of table %d: %w", k.Table, err)
-		}
+	dropped := keysOf(keys, func(k policymap.VerdictKey) bpfobj.PodVerdictKey {
+		return bpfobj.PodVerdictKey{Table: k.Table, Peer: k.Peer}
+	})
+	if e := dropAll(d, d.objects.Verdicts, dropped); e != nil {
+		return fmt.Errorf("remove verdicts of table %d: %w", keys[e.at].Table, e.err)
 	}
 	return nil
-}
-
-func (d *DataPath) peerKey(a netip.Addr) (*ebpf.Map, any) {
-	if a.Is6() {
-		return d.objects.Peers6, bpfobj.PodAddr6{Addr: a.As16()}
-	}
-	return d.objects.Peers4, bpfobj.PodAddr4{Addr: a.As4()}
-}
-
-func (d *DataPath) prefixKey(p netip.Prefix) (*ebpf.Map, any) {
-	if p.Addr().Is6() {
-		return d.objects.Prefixes6, bpfobj.PodPrefix6{Bits: uint32(p.Bits()), Addr: p.Addr().As16()}
-	}
-	return d.objects.Prefixes4, bpfobj.PodPrefix4{Bits: uint32(p.Bits()), Addr: p.Addr().As4()}
 }
 
 // executePorts writes through shared memory: ranges of thousands of ports are
@@ -182,8 +224,12 @@ func (d *DataPath) readSlots(e *policymap.Entries) error {
 
 func (d *DataPath) readAddresses(e *policymap.Entries) error {
 	o := &d.objects
-	err := each(o.Peers4, func(k bpfobj.PodAddr4, v bpfobj.PodPeerClass) { e.Peers[netip.AddrFrom4(k.Addr)] = v.Class })
-	err = errors.Join(err, each(o.Peers6, func(k bpfobj.PodAddr6, v bpfobj.PodPeerClass) { e.Peers[netip.AddrFrom16(k.Addr)] = v.Class }))
+	err := each(o.Peers4, func(k bpfobj.PodAddr4, v bpfobj.PodPeerClass) {
+		e.Peers[netip.AddrFrom4(k.Addr)] = v.Class &^ bpfobj.PeerPod
+	})
+	err = errors.Join(err, each(o.Peers6, func(k bpfobj.PodAddr6, v bpfobj.PodPeerClass) {
+		e.Peers[netip.AddrFrom16(k.Addr)] = v.Class &^ bpfobj.PeerPod
+	}))
 	err = errors.Join(err, each(o.Prefixes4, func(k bpfobj.PodPrefix4, v bpfobj.PodPeerClass) {
 		e.Prefixes[netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits))] = v.Class
 	}))
@@ -221,29 +267,6 @@ func each[K, V any](m *ebpf.Map, f func(K, V)) error {
 	}
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("read map %s: %w", m, err)
-	}
-	return nil
-}
-
-// Endpoints returns the map endpoints, by interface index.
-func (d *DataPath) Endpoints() (map[int]bpfobj.PodEndpoint, error) {
-	all := make(map[int]bpfobj.PodEndpoint)
-	err := each(d.objects.Endpoints, func(k bpfobj.PodIfindex, v bpfobj.PodEndpoint) { all[int(k.Ifindex)] = v })
-	return all, err
-}
-
-// PutEndpoint sets what the programs know of an interface.
-func (d *DataPath) PutEndpoint(ifindex int, e bpfobj.PodEndpoint) error {
-	if err := d.objects.Endpoints.Put(bpfobj.PodIfindex{Ifindex: uint32(ifindex)}, e); err != nil {
-		return fmt.Errorf("write endpoint of interface %d: %w", ifindex, err)
-	}
-	return nil
-}
-
-// DropEndpoint forgets an interface; one that is not known is no error.
-func (d *DataPath) DropEndpoint(ifindex int) error {
-	if err := drop(d.objects.Endpoints, bpfobj.PodIfindex{Ifindex: uint32(ifindex)}); err != nil {
-		return fmt.Errorf("remove endpoint of interface %d: %w", ifindex, err)
 	}
 	return nil
 }

@@ -59,9 +59,9 @@ func (d *DataPath) Run(e bpfobj.PodEndpoint, dir model.Direction, frame []byte) 
 	if err != nil {
 		return false, fmt.Errorf("run program: %w", err)
 	}
-	const unspec, shot = 0xffffffff, 2 // TC_ACT_UNSPEC, TC_ACT_SHOT
+	const unspec, shot, redirect = 0xffffffff, 2, 7 // TC_ACT_UNSPEC, TC_ACT_SHOT, TC_ACT_REDIRECT
 	switch code {
-	case unspec:
+	case unspec, redirect:
 		return true, nil
 	case shot:
 		return false, nil

@@ -150,6 +150,9 @@ type VerdictWrite struct {
 type PeerWrite struct {
 	Addr  netip.Addr
 	Class uint32
+	// Pod says that the address is a pod's, so that nothing on the way
+	// translates packets to it.
+	Pod bool
 }
 
 // PrefixWrite sets an entry of prefixes4 or prefixes6.

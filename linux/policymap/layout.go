@@ -3,7 +3,8 @@
 package policymap
 
 import (
-	"fmt"
+	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -16,22 +17,6 @@ import (
 // last entry that referred to it is gone: longer than any packet can be on its
 // way through a program.
 const Grace = 2 * time.Second
-
-// Capacity is how many entries the maps hold.
-type Capacity struct {
-	Slots, Peers4, Peers6, Prefixes4, Prefixes6, Verdicts, Rows, Tables int
-}
-
-// FullError says that a State does not fit. Nothing was changed.
-type FullError struct {
-	Map       string
-	Need, Max int
-}
-
-// Error names the map and both numbers.
-func (e *FullError) Error() string {
-	return fmt.Sprintf("map %s is full: the policies on this node need %d entries, it holds %d", e.Map, e.Need, e.Max)
-}
 
 // Layout knows what the maps contain and which numbers are in use. It is
 // changed by the methods below and not safe for concurrent use. After a failed
@@ -136,9 +121,16 @@ func (l *Layout) newEpoch() uint32 {
 // State, which must be the next step of dataplane.Plan, and notes them as made.
 // When the State does not fit, a *FullError is returned and nothing is noted.
 func (l *Layout) Advance(to *model.State, now time.Time) (*Writes, error) {
-	if err := l.fits(to, now); err != nil {
+	if err := l.Check([]*model.State{to}, now); err != nil {
 		return nil, err
 	}
+	w := l.advance(to, now)
+	l.Entries.Execute(w)
+	l.release(now)
+	return w, nil
+}
+
+func (l *Layout) advance(to *model.State, now time.Time) *Writes {
 	w := &Writes{}
 	changed := l.advanceTables(to, w, now)
 	l.advancePeers(to, w)
@@ -146,43 +138,8 @@ func (l *Layout) Advance(to *model.State, now time.Time) (*Writes, error) {
 	l.advancePorts(to, w)
 	l.advanceSlots(to, w, changed)
 	l.collect(to, w)
-	l.Entries.Execute(w)
-	l.release(now)
 	l.state = to
-	return w, nil
-}
-
-// fits counts the entries that the State needs.
-func (l *Layout) fits(to *model.State, now time.Time) error {
-	peers := l.peers
-	for a := range to.Addresses.Changes(l.state.Addresses) {
-		_, was := l.Peers[a]
-		_, is := to.Addresses.Get(a)
-		switch {
-		case is && !was:
-			peers[family(a)]++
-		case was && !is:
-			peers[family(a)]--
-		}
-	}
-	var prefixes [2]int
-	for _, p := range to.Prefixes {
-		prefixes[family(p.Prefix.Addr())]++
-	}
-	for _, c := range []struct {
-		name      string
-		need, max int
-	}{
-		{"peers4", peers[0], l.capacity.Peers4},
-		{"peers6", peers[1], l.capacity.Peers6},
-		{"prefixes4", prefixes[0], l.capacity.Prefixes4},
-		{"prefixes6", prefixes[1], l.capacity.Prefixes6},
-	} {
-		if c.need > c.max {
-			return &FullError{Map: c.name, Need: c.need, Max: c.max}
-		}
-	}
-	return l.fitTables(to, now)
+	return w
 }
 
 func family(a netip.Addr) int {
@@ -195,7 +152,7 @@ func family(a netip.Addr) int {
 func (l *Layout) advancePeers(to *model.State, w *Writes) {
 	for a := range to.Addresses.Changes(l.state.Addresses) {
 		if c, ok := to.Addresses.Get(a); ok {
-			w.Peers = append(w.Peers, PeerWrite{a, uint32(c)})
+			w.Peers = append(w.Peers, PeerWrite{a, uint32(c), isPod(to, c)})
 			if _, was := l.Peers[a]; !was {
 				l.peers[family(a)]++
 			}
@@ -206,6 +163,16 @@ func (l *Layout) advancePeers(to *model.State, w *Writes) {
 	}
 	slices.SortFunc(w.Peers, func(a, b PeerWrite) int { return a.Addr.Compare(b.Addr) })
 	slices.SortFunc(w.DropPeers, netip.Addr.Compare)
+}
+
+// isPod reports whether a single address of a class is a pod's: nodes' are in
+// classes of their own kinds, and World is never listed as a node's.
+func isPod(s *model.State, c model.PeerClass) bool {
+	if c == model.World {
+		return true
+	}
+	i, ok := slices.BinarySearchFunc(s.PeerClasses, c, func(i model.PeerClassInfo, c model.PeerClass) int { return cmp.Compare(i.Class, c) })
+	return ok && s.PeerClasses[i].Kind == model.KindKnown
 }
 
 func (l *Layout) advancePrefixes(to *model.State, w *Writes) {
@@ -271,8 +238,9 @@ func (l *Layout) advanceSlots(to *model.State, w *Writes, changed map[model.Tabl
 	for id := range to.Tables {
 		otherwise[id] = all || changed[id] || l.saysOtherwise(to, id, moved)
 	}
-	for id, s := range l.slots {
-		table := uint32(DenyAll)
+	inOrder := slices.SortedFunc(maps.Keys(l.slots), func(a, b model.EndpointID) int { return int(l.slots[a]) - int(l.slots[b]) })
+	for _, id := range inOrder { // epochs should not depend on chance
+		s, table := l.slots[id], uint32(DenyAll)
 		e, ok := to.Endpoints[id]
 		if ok {
 			table = l.tables[e.Table]
@@ -282,7 +250,6 @@ func (l *Layout) advanceSlots(to *model.State, w *Writes, changed map[model.Tabl
 			w.Slots = append(w.Slots, SlotWrite{s, bpfobj.PodSlot{Table: table, Epoch: l.newEpoch()}})
 		}
 	}
-	slices.SortFunc(w.Slots, func(a, b SlotWrite) int { return int(a.Index) - int(b.Index) })
 }
 
 type classMove struct{ from, to model.PeerClass }

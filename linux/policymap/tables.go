@@ -190,6 +190,7 @@ func (e *encoder) rowNumber(r *model.Row) uint32 {
 // release notes that entries which referred to rows are gone. A row that
 // nothing refers to any more is free after the grace period.
 func (l *Layout) release(now time.Time) {
+	slices.Sort(l.pending) // the order of reuse should not depend on chance
 	for _, row := range l.pending {
 		if row <= RowAllow {
 			continue
@@ -203,63 +204,6 @@ func (l *Layout) release(now time.Time) {
 		l.freed = append(l.freed, freedRow{row, now})
 	}
 	l.pending = nil
-}
-
-// fitTables counts the entries that tables need beside those in the maps:
-// tables that go and tables that come are there together for a while.
-func (l *Layout) fitTables(to *model.State, now time.Time) error {
-	tables, entries := len(l.tables), l.verdicts
-	seen := make(map[*model.Row]bool)
-	fresh := make(map[bpfobj.PodRow]bool)
-	news := len(missing(l.state.PeerClasses, to.PeerClasses))
-	for id, t := range to.Tables {
-		number, known := l.tables[id]
-		if known && l.state.Tables[id] == t {
-			for _, d := range model.Directions {
-				if def, uniform := t.Sides[d].Default.Uniform(); !uniform || uint32(def) != number>>d&1 {
-					entries += news
-				}
-			}
-			continue
-		}
-		if !known {
-			tables++
-		}
-		for _, d := range model.Directions {
-			side := &t.Sides[d]
-			note := func(r *model.Row) {
-				if _, uniform := r.Uniform(); !uniform && !seen[r] {
-					if bits := encodeRow(r); l.rows[bits] == 0 {
-						fresh[bits] = true
-					}
-				}
-				seen[r] = true
-			}
-			entries += side.Rows.Len()
-			if def, uniform := side.Default.Uniform(); !uniform || known && uint32(def) != number>>d&1 {
-				entries += len(to.PeerClasses)
-			}
-			note(side.Default)
-			for _, r := range side.Rows.All() {
-				note(r)
-			}
-		}
-	}
-	free := l.capacity.Rows - int(l.nextRow)
-	for _, f := range l.freed {
-		if now.Sub(f.at) >= Grace {
-			free++
-		}
-	}
-	switch {
-	case tables > l.capacity.Tables:
-		return &FullError{Map: "tables", Need: tables, Max: l.capacity.Tables}
-	case entries > l.capacity.Verdicts:
-		return &FullError{Map: "verdicts", Need: entries, Max: l.capacity.Verdicts}
-	case len(fresh) > free:
-		return &FullError{Map: "rows", Need: l.capacity.Rows + len(fresh) - free, Max: l.capacity.Rows}
-	}
-	return nil
 }
 
 // collect removes what no endpoint and no class can reach any more.

@@ -47,6 +47,12 @@ spec:
 // start makes a cluster of two Linux nodes with the two pods on them.
 func start(t *testing.T) (*cluster.Cluster, map[string]*cluster.Pod) {
 	t.Helper()
+	return startWith(t, manifests)
+}
+
+// startWith makes a cluster of two Linux nodes with the pods of some manifests.
+func startWith(t *testing.T, manifests string) (*cluster.Cluster, map[string]*cluster.Pod) {
+	t.Helper()
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
 	}

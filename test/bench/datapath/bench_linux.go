@@ -3,6 +3,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -26,6 +28,9 @@ var (
 )
 
 const port = 9
+
+// shot is TC_ACT_SHOT: what programs return of a packet that is dropped.
+const shot = 2
 
 // first is the address of flow 0 of bpf/bench.bpf.c.
 var first = [4]byte{10, 128, 0, 0}
@@ -57,7 +62,7 @@ type benchCase struct {
 	opens            bool
 	passes           bool
 	floor, ours      *ebpf.Program
-	goal             float64
+	goal             goal
 }
 
 func newBench(repeat int) (*bench, error) {
@@ -77,7 +82,7 @@ func newBench(repeat int) (*bench, error) {
 		return nil, err
 	}
 	f := model.Flow{Src: pod, Dst: netip.AddrFrom4(first), Protocol: model.TCP, Port: port}
-	b.opening = probe.First(f, 1024, podMAC, net.HardwareAddr{2, 0, 0, 0, 0, 2})
+	b.opening = probe.First(f, 1024, podMAC, hostMAC)
 	b.flowing = slices.Clone(b.opening)
 	b.flowing[14+20+13] = 0x10 // ACK
 	if err := b.fill(); err != nil {
@@ -96,11 +101,11 @@ func (b *bench) cases() []benchCase {
 	var all []benchCase
 	for _, n := range []uint32{1, 1000, 64_000} {
 		all = append(all, benchCase{name: fmt.Sprintf("established, %d flows", n), flows: n, addresses: min(n, 1000),
-			table: allowTable, passes: true, floor: b.floor.Established, ours: b.path.Program(model.Egress), goal: 1.7})
+			table: allowTable, passes: true, floor: b.floor.Established, ours: b.path.Program(model.Egress), goal: goal{times: 1.7}})
 	}
 	for _, n := range []uint32{1, 1000, 64_000} {
 		all = append(all, benchCase{name: fmt.Sprintf("verdict of a new flow, %d addresses", n), flows: n, addresses: n,
-			table: denyTable, opens: true, floor: b.floor.Verdict, ours: b.path.Program(model.Egress), goal: 1.15})
+			table: denyTable, opens: true, floor: b.floor.Verdict, ours: b.path.Program(model.Egress), goal: goal{times: 1.15}})
 	}
 	return all
 }
@@ -133,51 +138,62 @@ func (b *bench) fill() error {
 	return b.path.Execute(w)
 }
 
-// sample is one round, ns per packet.
-type sample struct{ empty, floor, ours float64 }
-
-// sample measures a case several times, each time all programs one after the
-// other, so that what disturbs the machine disturbs all of them.
-func (b *bench) sample(c benchCase, rounds int) ([]sample, error) {
-	if err := b.path.WriteSlot(policymap.SlotWrite{Slot: bpfobj.PodSlot{Table: c.table, Epoch: 1}}); err != nil {
-		return nil, err
-	}
-	if err := b.floor.Flows.Set(c.flows); err != nil {
-		return nil, err
-	}
-	if err := b.floor.Addresses.Set(c.addresses); err != nil {
-		return nil, err
-	}
-	for _, p := range []*ebpf.Program{c.floor, c.ours} {
-		if err := b.visit(p, c); err != nil {
+// programs measures all cases beside their floors.
+func (b *bench) programs(ctx context.Context, rounds int) ([]row, error) {
+	var rows []row
+	for _, c := range b.cases() {
+		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		empty, floor, ours, err := b.sample(c, rounds)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.name, err)
+		}
+		if len(rows) == 0 {
+			rows = append(rows, newRow("program runs", "empty program", "ns", empty))
+		}
+		rows = append(rows, newRow("program runs", c.name, "ns", ours).beside("least program", floor, c.goal))
+	}
+	return rows, nil
+}
+
+// sample measures a case several times, each time all programs one after the
+// other, so that what disturbs the machine disturbs all of them. Floor and ours
+// include empty.
+func (b *bench) sample(c benchCase, rounds int) (empty, floor, ours figure, err error) {
+	if err = b.path.WriteSlot(policymap.SlotWrite{Slot: bpfobj.PodSlot{Table: c.table, Epoch: 1}}); err != nil {
+		return
+	}
+	if err = errors.Join(b.floor.Flows.Set(c.flows), b.floor.Addresses.Set(c.addresses)); err != nil {
+		return
+	}
+	if err = errors.Join(b.visit(c.floor, c), b.visit(c.ours, c)); err != nil {
+		return
 	}
 	frame := b.flowing
 	if c.opens {
 		frame = b.opening
 	}
-	samples := make([]sample, rounds)
-	for i := range samples {
-		empty, err := b.time(b.floor.Empty, frame, true)
+	for range rounds {
+		nothing, err := b.time(b.floor.Empty, frame, true)
 		if err != nil {
-			return nil, err
+			return nil, nil, nil, err
 		}
 		around, err := b.through(b.floor.Empty, frame, true)
 		if err != nil {
-			return nil, err
+			return nil, nil, nil, err
 		}
 		least, err := b.through(c.floor, frame, c.passes)
 		if err != nil {
-			return nil, err
+			return nil, nil, nil, err
 		}
-		ours, err := b.through(c.ours, frame, c.passes)
+		real, err := b.through(c.ours, frame, c.passes)
 		if err != nil {
-			return nil, err
+			return nil, nil, nil, err
 		}
-		samples[i] = sample{empty: empty, floor: least - around + empty, ours: ours - around + empty}
+		empty, floor, ours = append(empty, nothing), append(floor, least-around+nothing), append(ours, real-around+nothing)
 	}
-	return samples, nil
+	return empty, floor, ours, nil
 }
 
 // visit opens every flow, and sends a packet of each.
@@ -211,9 +227,9 @@ func (b *bench) time(p *ebpf.Program, frame []byte, passes bool) (float64, error
 	if err != nil {
 		return 0, fmt.Errorf("run program: %w", err)
 	}
-	const unspec = 0xffffffff // TC_ACT_UNSPEC
-	if got := code == unspec; got != passes {
+	if got := code != shot; got != passes {
 		return 0, fmt.Errorf("the packet passes: %t, should: %t", got, passes)
 	}
+	rest(perRun * time.Duration(b.repeat))
 	return float64(perRun), nil
 }

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command datapath measures the programs of the Linux data path by
-// BPF_PROG_TEST_RUN against the least that such programs have to do, in the
-// same run, and prints a table and one JSON object a line. It needs root and
-// attaches nothing.
+// Command datapath measures the Linux data path beside other things in the same
+// run: its programs by BPF_PROG_TEST_RUN beside the least that such programs
+// have to do, and with growing numbers of policies and peers; the path between
+// two pods of a node beside a plain veth pair, routing without policy, a bare
+// bpf_redirect_peer and nftables with the same policies. It prints a table or
+// JSON lines and draws an SVG.
+//
+// It needs root, makes namespaces of its own and removes them. It says nothing
+// of traffic between nodes.
 package main

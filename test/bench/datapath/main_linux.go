@@ -3,25 +3,42 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"runtime"
-	"slices"
+	"runtime/debug"
+	"strings"
+	"syscall"
 
 	"github.com/cilium/ebpf/rlimit"
-	"golang.org/x/sys/unix"
 )
+
+// benchCPU is where everything runs that is to run on one CPU.
+const benchCPU = 1
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
+// options are the flags.
+type options struct {
+	rounds, repeat   int
+	parts            string
+	jsonFile, plotTo string
+}
+
 func run(args []string, out, errOut io.Writer) int {
+	var o options
 	flags := flag.NewFlagSet("datapath", flag.ContinueOnError)
 	flags.SetOutput(errOut)
-	rounds := flags.Int("rounds", 9, "how often everything is measured; the median counts")
-	repeat := flags.Int("repeat", 200_000, "packets of each measurement")
+	flags.IntVar(&o.rounds, "rounds", 9, "how often everything is measured; the median counts")
+	flags.IntVar(&o.repeat, "repeat", 200_000, "packets of each measurement")
+	flags.StringVar(&o.parts, "parts", "programs,growth,paths", "what is measured")
+	flags.StringVar(&o.jsonFile, "json", "", "write one JSON object a line to this file; - is standard output, in place of the table")
+	flags.StringVar(&o.plotTo, "plot", "", "draw the paths into this SVG file")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -29,81 +46,91 @@ func run(args []string, out, errOut io.Writer) int {
 		fmt.Fprintln(errOut, "datapath: needs root to load BPF programs: sudo make bench-datapath")
 		return 1
 	}
-	if err := measure(*rounds, *repeat, out); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	rows, err := o.measure(ctx)
+	if err == nil {
+		err = o.report(rows, out)
+	}
+	if err != nil {
 		fmt.Fprintln(errOut, "datapath:", err)
 		return 1
 	}
 	return 0
 }
 
-func measure(rounds, repeat int, out io.Writer) error {
+func (o options) measure(ctx context.Context) (rows []row, err error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return err
+		return nil, err
 	}
-	runtime.LockOSThread()
-	// Other processes would be measured otherwise.
-	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 10}, 0); err != nil {
-		return fmt.Errorf("take real-time priority: %w", err)
-	}
-	b, err := newBench(repeat)
-	if err != nil {
-		return err
-	}
-	defer b.close()
-	cases := b.cases()
-	results := make([]result, len(cases))
-	for i, c := range cases {
-		samples, err := b.sample(c, rounds)
+	// Threads that wait in system calls keep their places, and nothing stops
+	// them.
+	runtime.GOMAXPROCS(8)
+	debug.SetGCPercent(-1)
+	for part := range strings.SplitSeq(o.parts, ",") {
+		var more []row
+		switch part {
+		case "programs", "growth":
+			more, err = o.programs(ctx, part)
+		case "paths":
+			more, err = o.paths(ctx)
+		default:
+			err = fmt.Errorf("unknown part %q: -parts takes programs, growth and paths", part)
+		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", c.name, err)
+			return nil, err
 		}
-		results[i] = summarise(c, samples)
+		rows = append(rows, more...)
+		debug.FreeOSMemory()
 	}
-	return report(results, out)
+	return rows, nil
 }
 
-// result is the cost of one packet in one case, in ns of this run.
-type result struct {
-	Name string `json:"name"`
-	// Empty is a program that does nothing, Floor the least that has to be
-	// done, Ours the real program; Floor and Ours include Empty.
-	Empty float64 `json:"empty_ns"`
-	Floor float64 `json:"floor_ns"`
-	Ours  float64 `json:"ours_ns"`
-	// Ratio is Ours to Floor, Goal what it should be at most.
-	Ratio float64 `json:"ratio"`
-	Goal  float64 `json:"goal"`
-}
-
-// summarise takes the medians over the rounds.
-func summarise(c benchCase, samples []sample) result {
-	median := func(f func(sample) float64) float64 {
-		all := make([]float64, len(samples))
-		for i, s := range samples {
-			all[i] = f(s)
+// programs runs the measurements that need no interfaces, on a thread that is
+// given up afterwards.
+func (o options) programs(ctx context.Context, part string) (rows []row, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if err = prefer(benchCPU); err != nil {
+			return
 		}
-		slices.Sort(all)
-		return all[len(all)/2]
-	}
-	r := result{Name: c.name, Goal: c.goal,
-		Empty: median(func(s sample) float64 { return s.empty }),
-		Floor: median(func(s sample) float64 { return s.floor }),
-		Ours:  median(func(s sample) float64 { return s.ours }),
-	}
-	r.Ratio = r.Ours / r.Floor
-	return r
+		var b *bench
+		if b, err = newBench(o.repeat); err != nil {
+			return
+		}
+		defer b.close()
+		if part == "programs" {
+			rows, err = b.programs(ctx, o.rounds)
+		} else {
+			rows, err = b.growth(ctx, o.rounds)
+		}
+	}()
+	<-done
+	return rows, err
 }
 
-func report(results []result, out io.Writer) error {
-	fmt.Fprintf(out, "%-44s %8s %8s %8s %7s %6s\n", "ns per packet, median", "empty", "floor", "ours", "ratio", "goal")
-	for _, r := range results {
-		fmt.Fprintf(out, "%-44s %8.1f %8.1f %8.1f %7.2f %6.2f\n", r.Name, r.Empty, r.Floor, r.Ours, r.Ratio, r.Goal)
+func (o options) report(rows []row, out io.Writer) error {
+	if o.jsonFile == "-" {
+		return jsonLines(rows, out)
 	}
-	enc := json.NewEncoder(out)
-	for _, r := range results {
-		if err := enc.Encode(r); err != nil {
+	table(rows, out)
+	if o.jsonFile != "" {
+		if err := toFile(o.jsonFile, func(w io.Writer) error { return jsonLines(rows, w) }); err != nil {
 			return err
 		}
 	}
+	if o.plotTo != "" {
+		return toFile(o.plotTo, func(w io.Writer) error { return plot(rows, w) })
+	}
 	return nil
+}
+
+func toFile(name string, write func(io.Writer) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
 }

@@ -19,14 +19,18 @@ type FloorAddr4 struct {
 }
 
 type FloorConn struct {
-	_       structs.HostLayout
-	Seen    uint32
-	State   uint8
-	Side    [2]uint8
-	Pad     uint8
-	Epoch   [2]uint32
-	Packets [2]uint64
-	Bytes   [2]uint64
+	_           structs.HostLayout
+	Seen        uint32
+	State       uint8
+	Side        [2]uint8
+	Flags       uint8
+	Epoch       [2]uint32
+	Packets     [2]uint64
+	Bytes       [2]uint64
+	Slot        [2]uint16
+	BackendPort uint16
+	Pad         uint16
+	Backend     [16]uint8
 }
 
 type FloorConnKey4 struct {
@@ -75,14 +79,27 @@ const (
 	FloorMapFloorSlots    = "floor_slots"
 	FloorMapFloorVerdicts = "floor_verdicts"
 	FloorMapTarget        = "target"
+	FloorProgBarePeer     = "bare_peer"
 	FloorProgEmpty        = "empty"
 	FloorProgEstablished  = "established"
+	FloorProgInject       = "inject"
+	FloorProgLeastPeer    = "least_peer"
 	FloorProgShuffle      = "shuffle"
+	FloorProgSink         = "sink"
 	FloorProgVerdict      = "verdict"
 	FloorVarAddresses     = "addresses"
+	FloorVarBareTarget    = "bare_target"
+	FloorVarBeganAt       = "began_at"
+	FloorVarBegun         = "begun"
+	FloorVarEndedAt       = "ended_at"
+	FloorVarExpected      = "expected"
 	FloorVarFlows         = "flows"
 	FloorVarInOrder       = "in_order"
+	FloorVarInjectAnswers = "inject_answers"
+	FloorVarInjectV6      = "inject_v6"
+	FloorVarInjected      = "injected"
 	FloorVarNextFlow      = "next_flow"
+	FloorVarSunk          = "sunk"
 )
 
 // LoadFloor returns the embedded CollectionSpec for Floor.
@@ -127,9 +144,13 @@ type FloorSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type FloorProgramSpecs struct {
+	BarePeer    *ebpf.ProgramSpec `ebpf:"bare_peer"`
 	Empty       *ebpf.ProgramSpec `ebpf:"empty"`
 	Established *ebpf.ProgramSpec `ebpf:"established"`
+	Inject      *ebpf.ProgramSpec `ebpf:"inject"`
+	LeastPeer   *ebpf.ProgramSpec `ebpf:"least_peer"`
 	Shuffle     *ebpf.ProgramSpec `ebpf:"shuffle"`
+	Sink        *ebpf.ProgramSpec `ebpf:"sink"`
 	Verdict     *ebpf.ProgramSpec `ebpf:"verdict"`
 }
 
@@ -149,10 +170,19 @@ type FloorMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type FloorVariableSpecs struct {
-	Addresses *ebpf.VariableSpec `ebpf:"addresses"`
-	Flows     *ebpf.VariableSpec `ebpf:"flows"`
-	InOrder   *ebpf.VariableSpec `ebpf:"in_order"`
-	NextFlow  *ebpf.VariableSpec `ebpf:"next_flow"`
+	Addresses     *ebpf.VariableSpec `ebpf:"addresses"`
+	BareTarget    *ebpf.VariableSpec `ebpf:"bare_target"`
+	BeganAt       *ebpf.VariableSpec `ebpf:"began_at"`
+	Begun         *ebpf.VariableSpec `ebpf:"begun"`
+	EndedAt       *ebpf.VariableSpec `ebpf:"ended_at"`
+	Expected      *ebpf.VariableSpec `ebpf:"expected"`
+	Flows         *ebpf.VariableSpec `ebpf:"flows"`
+	InOrder       *ebpf.VariableSpec `ebpf:"in_order"`
+	InjectAnswers *ebpf.VariableSpec `ebpf:"inject_answers"`
+	InjectV6      *ebpf.VariableSpec `ebpf:"inject_v6"`
+	Injected      *ebpf.VariableSpec `ebpf:"injected"`
+	NextFlow      *ebpf.VariableSpec `ebpf:"next_flow"`
+	Sunk          *ebpf.VariableSpec `ebpf:"sunk"`
 }
 
 // FloorObjects contains all objects after they have been loaded into the kernel.
@@ -198,27 +228,44 @@ func (m *FloorMaps) Close() error {
 //
 // It can be passed to LoadFloorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FloorVariables struct {
-	Addresses *ebpf.Variable `ebpf:"addresses"`
-	Flows     *ebpf.Variable `ebpf:"flows"`
-	InOrder   *ebpf.Variable `ebpf:"in_order"`
-	NextFlow  *ebpf.Variable `ebpf:"next_flow"`
+	Addresses     *ebpf.Variable `ebpf:"addresses"`
+	BareTarget    *ebpf.Variable `ebpf:"bare_target"`
+	BeganAt       *ebpf.Variable `ebpf:"began_at"`
+	Begun         *ebpf.Variable `ebpf:"begun"`
+	EndedAt       *ebpf.Variable `ebpf:"ended_at"`
+	Expected      *ebpf.Variable `ebpf:"expected"`
+	Flows         *ebpf.Variable `ebpf:"flows"`
+	InOrder       *ebpf.Variable `ebpf:"in_order"`
+	InjectAnswers *ebpf.Variable `ebpf:"inject_answers"`
+	InjectV6      *ebpf.Variable `ebpf:"inject_v6"`
+	Injected      *ebpf.Variable `ebpf:"injected"`
+	NextFlow      *ebpf.Variable `ebpf:"next_flow"`
+	Sunk          *ebpf.Variable `ebpf:"sunk"`
 }
 
 // FloorPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadFloorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FloorPrograms struct {
+	BarePeer    *ebpf.Program `ebpf:"bare_peer"`
 	Empty       *ebpf.Program `ebpf:"empty"`
 	Established *ebpf.Program `ebpf:"established"`
+	Inject      *ebpf.Program `ebpf:"inject"`
+	LeastPeer   *ebpf.Program `ebpf:"least_peer"`
 	Shuffle     *ebpf.Program `ebpf:"shuffle"`
+	Sink        *ebpf.Program `ebpf:"sink"`
 	Verdict     *ebpf.Program `ebpf:"verdict"`
 }
 
 func (p *FloorPrograms) Close() error {
 	return _FloorClose(
+		p.BarePeer,
 		p.Empty,
 		p.Established,
+		p.Inject,
+		p.LeastPeer,
 		p.Shuffle,
+		p.Sink,
 		p.Verdict,
 	)
 }

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+)
+
+// pressed is the share of a map, in percent, from which on it is reported.
+const pressed = 90
+
+// notePressure reports maps of the data path that are nearly full, before a
+// change does not fit.
+func (l *loop) notePressure() {
+	ctx, cancel := l.opContext()
+	defer cancel()
+	n, err := l.backend.Counters(ctx)
+	if err != nil {
+		l.log.Warn("read how full the maps are", "error", err)
+		return
+	}
+	found := pressure(n.Maps)
+	for _, p := range found {
+		if !slices.Contains(l.pressure, p) {
+			l.log.Warn("a map of the data path is nearly full", "problem", p)
+		}
+	}
+	l.pressure = found
+}
+
+func pressure(all map[string]dataplane.MapUsage) []string {
+	var found []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if u := all[name]; u.Capacity > 0 && u.Entries*100 >= u.Capacity*pressed {
+			// Without the numbers, so that it is the same as long as it lasts.
+			found = append(found, fmt.Sprintf("map %s has reached %d %% of its %d entries: make it larger with --map-entries before it is full",
+				name, pressed, u.Capacity))
+		}
+	}
+	return found
+}

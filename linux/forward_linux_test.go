@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// sent counts the packets that went to a pod by its host's interface: all but
+// those that another pod's program put into its own.
+func (l *lab) sent(pod string) (n int) {
+	l.t.Helper()
+	name := link.HostName(model.MakeEndpointID(pod, "eth0"))
+	l.must(l.node.Do(func() error {
+		// The mount of sysfs shows another namespace; proc shows this one.
+		text, err := os.ReadFile("/proc/thread-self/net/dev")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if fields := strings.Fields(line); len(fields) > 10 && fields[0] == name+":" {
+				n, err = strconv.Atoi(fields[10])
+				return err
+			}
+		}
+		return fmt.Errorf("no interface %s", name)
+	}))
+	return n
+}
+
+// straight runs f and makes sure that nothing went to the pods by the stack.
+func (l *lab) straight(f func(), pods ...string) {
+	l.t.Helper()
+	before := make(map[string]int)
+	for _, p := range pods {
+		before[p] = l.sent(p)
+	}
+	f()
+	for _, p := range pods {
+		if n := l.sent(p) - before[p]; n != 0 {
+			l.t.Errorf("%d packets to %s went through the stack", n, p)
+		}
+	}
+}
+
+// quiet waits until IPv6 has no more to say on a new interface.
+func (l *lab) quiet(pods ...string) {
+	l.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+		before := 0
+		for _, p := range pods {
+			before += l.sent(p)
+		}
+		time.Sleep(600 * time.Millisecond)
+		after := 0
+		for _, p := range pods {
+			after += l.sent(p)
+		}
+		if before == after {
+			return
+		}
+	}
+	l.t.Fatal("interfaces do not get quiet")
+}
+
+// From pod to pod of one node packets pass the stack by: connections, large
+// ones too, datagrams, fragments, echoes and errors about them.
+func TestPodToPodPassesTheStackBy(t *testing.T) {
+	l := newLab(t)
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.echo(b, 80)
+	l.apply(isolate("b", model.Ingress, accept(pods("a"))), isolate("a", model.Egress, accept(pods("b"))))
+	l.quiet("a", "b")
+	for _, to := range []string{"10.1.0.12", "fd01::c"} {
+		l.straight(func() {
+			l.allowed(a, "tcp", to, 80)
+			l.allowed(a, "udp", to, 80)
+			l.transfer(a, to)
+			l.must(a.Do(func() error { return datagram(to, 80, 1900) }))
+			if err := a.Do(func() error { return datagram(to, 81, 100) }); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("%s: a closed port says %v, want that it is refused", to, err)
+			}
+			l.must(a.Do(func() error { return ping(to) }))
+			l.allowed(b, "tcp", to, 80) // itself
+		}, "a", "b")
+	}
+}
+
+// transfer sends some megabytes both ways, which the kernel moves in segments
+// that are larger than the MTU.
+func (l *lab) transfer(from *netns.NS, to string) {
+	l.t.Helper()
+	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
+	l.must(from.Do(func() error {
+		c, err := net.Dial("tcp", net.JoinHostPort(to, "80"))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(20 * time.Second))
+		go c.Write(data)
+		got := make([]byte, len(data))
+		if _, err := io.ReadFull(c, got); err != nil {
+			return err
+		}
+		if !bytes.Equal(got, data) {
+			return errors.New("data came back changed")
+		}
+		return nil
+	}))
+}
+
+// datagram sends one that is longer than the MTU allows if size does, and waits
+// for the answer.
+func datagram(to string, port, size int) error {
+	c, err := net.Dial("udp", net.JoinHostPort(to, strconv.Itoa(port)))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(2 * time.Second))
+	if _, err := c.Write(make([]byte, size)); err != nil {
+		return err
+	}
+	n, err := c.Read(make([]byte, 2*size))
+	if err == nil && n != size {
+		err = fmt.Errorf("sent %d bytes, got %d back", size, n)
+	}
+	return err
+}
+
+// ping sends an echo request and waits for the reply.
+func ping(to string) error {
+	network, request, reply := "ip4:icmp", byte(8), byte(0)
+	if strings.Contains(to, ":") {
+		network, request, reply = "ip6:ipv6-icmp", 128, 129
+	}
+	c, err := net.Dial(network, to)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(2 * time.Second))
+	message := []byte{request, 0, 0, 0, 0, 7, 0, 1}
+	if request == 8 {
+		message[2], message[3] = 0xf7, 0xf7 // checksum; the kernel computes that of ICMPv6
+	}
+	if _, err := c.Write(message); err != nil {
+		return err
+	}
+	for buf := make([]byte, 100); ; {
+		n, err := c.Read(buf)
+		if err != nil {
+			return fmt.Errorf("wait for an echo reply: %w", err)
+		}
+		at := 0
+		if buf[0]>>4 == 4 { // the header is there with IPv4 only
+			at = 20
+		}
+		if n > at && buf[at] == reply {
+			return nil
+		}
+	}
+}
+
+// Whatever has another pod's address now is decided anew, also in the middle
+// of a flow, and never gets what was for the other.
+func TestAddressOfAnotherPod(t *testing.T) {
+	l := newLab(t)
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.echo(b, 80)
+	l.apply()
+	var flows []net.Conn
+	for _, to := range []string{"10.1.0.12", "fd01::c"} {
+		var c net.Conn
+		l.must(a.Do(func() (err error) { c, err = net.Dial("udp", net.JoinHostPort(to, "80")); return err }))
+		defer c.Close()
+		l.must(exchange(c))
+		flows = append(flows, c)
+	}
+	l.delete("b")
+	for _, c := range flows {
+		if err := exchange(c); err == nil {
+			t.Errorf("%s: somebody answers for a pod that is gone", c.RemoteAddr())
+		}
+	}
+	l.pods["c"] = l.namespace("c")
+	l.must(l.add("c", 12))
+	l.echo(l.pods["c"], 80)
+	for _, c := range flows {
+		if err := exchange(c); err == nil {
+			t.Errorf("%s: a new pod is reached before it has a policy", c.RemoteAddr())
+		}
+	}
+	l.apply(isolate("c", model.Ingress, accept(pods("nobody"))))
+	for _, c := range flows {
+		if err := exchange(c); err == nil {
+			t.Errorf("%s: a flow to the old pod reaches the new one, whose policy denies it", c.RemoteAddr())
+		}
+	}
+	l.apply()
+	for _, c := range flows {
+		l.must(exchange(c))
+	}
+}
+
+// A pod that is reached by a frame sees the addresses of its own link.
+func TestDirectFramesLookLikeTheHosts(t *testing.T) {
+	l := newLab(t)
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.echo(b, 80)
+	l.apply()
+	var fd int
+	l.must(b.Do(func() (err error) {
+		fd, err = syscall.Socket(syscall.AF_PACKET, syscall.SOCK_RAW, 0x0008) // ETH_P_IP, network order
+		return err
+	}))
+	defer syscall.Close(fd)
+	l.must(syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &syscall.Timeval{Sec: 2}))
+	l.allowed(a, "udp", "10.1.0.12", 80)
+	frame := make([]byte, 200)
+	n, _, err := syscall.Recvfrom(fd, frame, 0)
+	l.must(err)
+	var host, pod net.HardwareAddr
+	l.must(l.node.Do(func() error { return macOf(link.HostName(model.MakeEndpointID("b", "eth0")), &host) }))
+	l.must(b.Do(func() error { return macOf("eth0", &pod) }))
+	if n < 34 || !bytes.Equal(frame[:6], pod) || !bytes.Equal(frame[6:12], host) {
+		t.Errorf("the frame is % x, want it to %s from %s", frame[:min(n, 34)], pod, host)
+	}
+}
+
+func macOf(name string, mac *net.HardwareAddr) error {
+	i, err := net.InterfaceByName(name)
+	if err == nil {
+		*mac = i.HardwareAddr
+	}
+	return err
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+)
+
+// Endpoints returns the map endpoints, by interface index.
+func (d *DataPath) Endpoints() (map[int]bpfobj.PodEndpoint, error) {
+	all := make(map[int]bpfobj.PodEndpoint)
+	err := each(d.objects.Endpoints, func(k bpfobj.PodIfindex, v bpfobj.PodEndpoint) { all[int(k.Ifindex)] = v })
+	return all, err
+}
+
+// PutEndpoint sets what the programs know of an interface and its pod, and lets
+// other pods of this node reach it.
+func (d *DataPath) PutEndpoint(ifindex int, e bpfobj.PodEndpoint) error {
+	key := bpfobj.PodIfindex{Ifindex: uint32(ifindex)}
+	if err := d.forgetAddresses(key, e); err != nil {
+		return fmt.Errorf("replace endpoint of interface %d: %w", ifindex, err)
+	}
+	if err := d.objects.Endpoints.Put(key, e); err != nil {
+		return fmt.Errorf("write endpoint of interface %d: %w", ifindex, err)
+	}
+	a := bpfobj.PodAttachment{Mac: e.Mac, HostMac: e.HostMac, Ifindex: uint32(ifindex)}
+	if err := d.objects.Attachments.Put(e.Slot, a); err != nil {
+		return fmt.Errorf("write attachment of interface %d: %w", ifindex, err)
+	}
+	for _, ip := range addresses(e) {
+		m, key := d.localKey(ip)
+		if err := m.Put(key, bpfobj.PodSlotIndex{Slot: e.Slot}); err != nil {
+			return fmt.Errorf("write slot of %s: %w", ip, err)
+		}
+	}
+	return nil
+}
+
+// DropEndpoint forgets an interface; one that is not known is no error.
+func (d *DataPath) DropEndpoint(ifindex int) error {
+	key := bpfobj.PodIfindex{Ifindex: uint32(ifindex)}
+	if err := d.forgetAddresses(key, bpfobj.PodEndpoint{}); err != nil {
+		return fmt.Errorf("remove endpoint of interface %d: %w", ifindex, err)
+	}
+	if err := drop(d.objects.Endpoints, key); err != nil {
+		return fmt.Errorf("remove endpoint of interface %d: %w", ifindex, err)
+	}
+	return nil
+}
+
+// forgetAddresses takes away what other pods know of an interface's endpoint
+// and is not so for the next one. What another interface has taken over stays.
+func (d *DataPath) forgetAddresses(key bpfobj.PodIfindex, next bpfobj.PodEndpoint) error {
+	var was bpfobj.PodEndpoint
+	if err := d.objects.Endpoints.Lookup(key, &was); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	stays := make(map[netip.Addr]bool)
+	for _, ip := range addresses(next) {
+		stays[ip] = true
+	}
+	for _, ip := range addresses(was) {
+		var slot bpfobj.PodSlotIndex
+		m, local := d.localKey(ip)
+		err := m.Lookup(local, &slot)
+		if err == nil && slot.Slot == was.Slot && !stays[ip] {
+			err = drop(m, local)
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+	}
+	var a bpfobj.PodAttachment
+	if err := d.objects.Attachments.Lookup(was.Slot, &a); err != nil {
+		return err
+	}
+	if a.Ifindex == key.Ifindex && (next.Slot != was.Slot || next == bpfobj.PodEndpoint{}) {
+		return d.objects.Attachments.Put(was.Slot, bpfobj.PodAttachment{})
+	}
+	return nil
+}
+
+// addresses lists those that an endpoint has.
+func addresses(e bpfobj.PodEndpoint) (all []netip.Addr) {
+	if e.Ip4 != [4]byte{} {
+		all = append(all, netip.AddrFrom4(e.Ip4))
+	}
+	if e.Ip6 != [16]byte{} {
+		all = append(all, netip.AddrFrom16(e.Ip6))
+	}
+	return all
+}
+
+func (d *DataPath) localKey(a netip.Addr) (*ebpf.Map, any) {
+	if a.Is6() {
+		return d.objects.Locals6, bpfobj.PodAddr6{Addr: a.As16()}
+	}
+	return d.objects.Locals4, bpfobj.PodAddr4{Addr: a.As4()}
+}

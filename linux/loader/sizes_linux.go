@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/linux/policymap"
+)
+
+// Sizes is how many entries maps should hold, by name. Maps that it does not
+// name keep the size that they have, or get the standard one: that of the
+// programs, and for flows one that suits the memory of the node.
+type Sizes map[string]int
+
+// Validate reports everything that is wrong with the sizes.
+func (s Sizes) Validate() error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		errs = append(errs, policymap.CheckSize(name, s[name]))
+	}
+	return errors.Join(errs...)
+}
+
+// flowMemory is the share of the node's memory that flows get: 1/1024.
+const flowMemory = 1024
+
+// flowSizes finds the sizes of conns4 and conns6 for a memory in bytes. An
+// entry takes 128 and 152 bytes; two thirds are for IPv4.
+func flowSizes(memory uint64) Sizes {
+	budget := memory / flowMemory
+	bounded := func(n uint64) int { return int(min(max(n, 8192), 1<<20)) }
+	return Sizes{"conns4": bounded(budget * 2 / 3 / 128), "conns6": bounded(budget / 3 / 152)}
+}
+
+func nodeMemory() (uint64, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0, fmt.Errorf("ask for the memory of the node: %w", err)
+	}
+	return uint64(info.Totalram) * uint64(info.Unit), nil
+}
+
+// resized is a map that takes the place of one that is pinned.
+type resized struct {
+	name string
+	*ebpf.Map
+}
+
+// size gives the maps of spec their sizes. Maps that are pinned with another
+// size than the one asked for are copied; the copies are to be given to the
+// programs, then pinned with replace.
+func (s Sizes) size(spec *ebpf.CollectionSpec, dir string) (copies []resized, err error) {
+	memory, err := nodeMemory()
+	if err != nil {
+		return nil, err
+	}
+	standard := flowSizes(memory)
+	defer func() {
+		if err != nil {
+			for _, c := range copies {
+				c.Close()
+			}
+		}
+	}()
+	for _, name := range policymap.Sizeable() {
+		m := spec.Maps[name]
+		if n, ok := standard[name]; ok {
+			m.MaxEntries = uint32(n)
+		}
+		asked, explicit := s[name]
+		if explicit {
+			m.MaxEntries = uint32(asked)
+		}
+		old, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), nil)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return copies, fmt.Errorf("open pinned map %s: %w", name, err)
+		}
+		if !explicit || int(old.MaxEntries()) == asked {
+			m.MaxEntries = old.MaxEntries()
+			old.Close()
+			continue
+		}
+		c, err := copyMap(old, m)
+		old.Close()
+		if err != nil {
+			return copies, fmt.Errorf("give map %s %d entries: %w", name, asked, err)
+		}
+		copies = append(copies, resized{name, c})
+	}
+	return copies, nil
+}
+
+// copyMap makes a map with the content of another one. Nothing is left out: if
+// it does not fit there is an error.
+func copyMap(old *ebpf.Map, spec *ebpf.MapSpec) (*ebpf.Map, error) {
+	wanted := spec.Copy()
+	wanted.Pinning = ebpf.PinNone
+	m, err := ebpf.NewMap(wanted)
+	if err != nil {
+		return nil, err
+	}
+	var key, value []byte
+	all := old.Iterate()
+	for all.Next(&key, &value) {
+		if m.Type() == ebpf.Array && !slices.ContainsFunc(value, func(b byte) bool { return b != 0 }) {
+			continue // what it is already
+		}
+		if err := m.Put(key, value); err != nil {
+			m.Close()
+			return nil, fmt.Errorf("copy what is in force: %w: give it more entries, or drain the node first", err)
+		}
+	}
+	if err := all.Err(); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("read what is in force: %w", err)
+	}
+	return m, nil
+}
+
+// replace pins a copy in the place of the map that it was copied from, by one
+// atomic exchange. Until their programs are exchanged, pods use the old one,
+// which says the same.
+func (c resized) replace(dir string) error {
+	path := filepath.Join(dir, c.name)
+	fresh := path + "_new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove %s: %w", fresh, err)
+	}
+	if err := c.Pin(fresh); err != nil {
+		return fmt.Errorf("pin %s: %w", fresh, err)
+	}
+	if err := os.Rename(fresh, path); err != nil {
+		return fmt.Errorf("exchange the pinned map %s: %w", c.name, err)
+	}
+	return nil
+}
+
+// Memory is how many bytes of the kernel's memory the maps take, by name, as
+// far as the kernel accounts for them.
+func (d *DataPath) Memory() (map[string]uint64, error) {
+	taken := make(map[string]uint64)
+	for name, m := range d.all() {
+		info, err := m.Info()
+		if err != nil {
+			return nil, fmt.Errorf("inspect map %s: %w", name, err)
+		}
+		bytes, known := info.Memlock()
+		if !known {
+			return nil, fmt.Errorf("inspect map %s: the kernel does not say how much memory it takes", name)
+		}
+		taken[name] = bytes
+	}
+	return taken, nil
+}
+
+// all returns every map by name.
+func (d *DataPath) all() map[string]*ebpf.Map {
+	o := &d.objects
+	return map[string]*ebpf.Map{
+		"endpoints": o.Endpoints, "slots": o.Slots, "peers4": o.Peers4, "peers6": o.Peers6, "prefixes4": o.Prefixes4, "prefixes6": o.Prefixes6,
+		"ports": o.PodMaps.Ports, "verdicts": o.Verdicts, "rows": o.Rows, "tables": o.Tables, "conns4": o.Conns4, "conns6": o.Conns6,
+		"fragments": o.Fragments, "locals4": o.Locals4, "locals6": o.Locals6, "attachments": o.Attachments, "counters": o.PodMaps.Counters,
+	}
+}

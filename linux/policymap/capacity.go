@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policymap
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+)
+
+// Capacity is how many entries the maps hold.
+type Capacity struct {
+	Slots, Peers4, Peers6, Prefixes4, Prefixes6, Verdicts, Rows, Tables int
+}
+
+// FullError says that a State does not fit. Nothing was changed.
+type FullError struct {
+	Map       string
+	Need, Max int
+}
+
+// Error names the map, both numbers and the remedy.
+func (e *FullError) Error() string {
+	remedy := fmt.Sprintf("make it larger with --map-entries %s=%d", e.Map, e.Need)
+	if CheckSize(e.Map, e.Need) != nil {
+		remedy = "run fewer pods on this node"
+	}
+	return fmt.Sprintf("map %s is full: the pods and policies of this node need %d entries, it holds %d: %s", e.Map, e.Need, e.Max, remedy)
+}
+
+// MaxEntries bounds the size of a map.
+const MaxEntries = 1 << 24
+
+// Sizeable lists the maps whose size may be chosen.
+func Sizeable() []string {
+	return []string{"conns4", "conns6", "fragments", "peers4", "peers6", "prefixes4", "prefixes6", "rows", "tables", "verdicts"}
+}
+
+// CheckSize says what is wrong with a size for a map.
+func CheckSize(name string, entries int) error {
+	if !slices.Contains(Sizeable(), name) {
+		return fmt.Errorf("size of map %q: there is no such map, or its size is fixed: give one of %s", name, strings.Join(Sizeable(), ", "))
+	}
+	if least := RowAllow + 2; entries < least || entries > MaxEntries {
+		return fmt.Errorf("size of map %s: %d entries: give a number from %d to %d", name, entries, least, MaxEntries)
+	}
+	return nil
+}
+
+// Check reports whether the maps hold every State of a plan, which is to be
+// executed in order from what they hold now, and whatever is there at the same
+// time on the way. If they do not, a *FullError is returned.
+func (l *Layout) Check(steps []*model.State, now time.Time) error {
+	if l.bound(steps).fits(l.capacity, l.freeRows(now)) == nil {
+		return nil
+	}
+	return l.rehearse(steps, now)
+}
+
+// need is how many entries of each map there are at the same time.
+type need struct {
+	peers, prefixes        [2]int // by family
+	tables, verdicts, rows int    // rows: that were not there
+}
+
+func (n need) fits(c Capacity, freeRows int) error {
+	for _, m := range []struct {
+		name      string
+		need, max int
+	}{
+		{"peers4", n.peers[0], c.Peers4}, {"peers6", n.peers[1], c.Peers6},
+		{"prefixes4", n.prefixes[0], c.Prefixes4}, {"prefixes6", n.prefixes[1], c.Prefixes6},
+		{"tables", n.tables, c.Tables}, {"verdicts", n.verdicts, c.Verdicts},
+		{"rows", c.Rows + n.rows - freeRows, c.Rows},
+	} {
+		if m.need > m.max {
+			return &FullError{Map: m.name, Need: m.need, Max: m.max}
+		}
+	}
+	return nil
+}
+
+// freeRows counts the numbers of rows that may be used.
+func (l *Layout) freeRows(now time.Time) int {
+	free := l.capacity.Rows - int(l.nextRow)
+	for _, f := range l.freed {
+		if now.Sub(f.at) >= Grace {
+			free++
+		}
+	}
+	return free
+}
+
+// bound counts what there would be if every step added what it has and nothing
+// were removed. It is quick, and too much.
+func (l *Layout) bound(steps []*model.State) need {
+	n := need{peers: l.peers, tables: len(l.tables), verdicts: l.verdicts + len(l.garbage)}
+	for p := range l.Prefixes {
+		n.prefixes[family(p.Addr())]++
+	}
+	rows := make(map[bpfobj.PodRow]bool)
+	for _, to := range steps {
+		for a := range to.Addresses.Changes(l.state.Addresses) {
+			if _, is := to.Addresses.Get(a); !is {
+				continue
+			}
+			if _, was := l.Peers[a]; !was {
+				n.peers[family(a)]++
+			}
+		}
+		for _, p := range to.Prefixes {
+			if _, was := l.Prefixes[p.Prefix]; !was {
+				n.prefixes[family(p.Prefix.Addr())]++
+			}
+		}
+		l.boundTables(to, &n, rows)
+	}
+	n.rows = len(rows)
+	return n
+}
+
+func (l *Layout) boundTables(to *model.State, n *need, rows map[bpfobj.PodRow]bool) {
+	seen := make(map[*model.Row]bool)
+	note := func(r *model.Row) {
+		if _, uniform := r.Uniform(); !uniform && !seen[r] {
+			if bits := encodeRow(r); l.rows[bits] == 0 {
+				rows[bits] = true
+			}
+		}
+		seen[r] = true
+	}
+	fresh := len(missing(l.state.PeerClasses, to.PeerClasses))
+	for id, t := range to.Tables {
+		number, known := l.tables[id]
+		was := l.state.Tables[id]
+		if !known {
+			n.tables++
+		}
+		for _, d := range model.Directions {
+			side := &t.Sides[d]
+			def, uniform := side.Default.Uniform()
+			listed := !uniform || known && uint32(def) != number>>d&1 // the default, too
+			switch {
+			case known && was != nil && was.Sides[d].Default == side.Default:
+				if listed {
+					n.verdicts += fresh
+				}
+				for c := range side.Rows.Changes(was.Sides[d].Rows) {
+					note(side.Row(c))
+					n.verdicts++
+				}
+				continue
+			case listed:
+				n.verdicts += len(to.PeerClasses)
+			default:
+				n.verdicts += side.Rows.Len()
+			}
+			note(side.Default)
+			for _, r := range side.Rows.All() {
+				note(r)
+			}
+		}
+	}
+}
+
+// rehearse goes the way on a copy and counts.
+func (l *Layout) rehearse(steps []*model.State, now time.Time) error {
+	c := l.clone()
+	for _, to := range steps {
+		free, before, known := c.freeRows(now), c.verdicts+len(c.garbage), len(c.tables)
+		w := c.advance(to, now)
+		n := need{tables: known + len(w.Tables), verdicts: before, rows: len(w.Rows)}
+		for _, v := range w.Verdicts {
+			if _, was := c.Verdicts[v.Table][v.Peer]; !was {
+				n.verdicts++
+			}
+		}
+		for a := range c.Peers {
+			n.peers[family(a)]++
+		}
+		for p := range c.Prefixes {
+			n.prefixes[family(p.Addr())]++
+		}
+		for _, p := range w.Peers {
+			if _, was := c.Peers[p.Addr]; !was {
+				n.peers[family(p.Addr)]++
+			}
+		}
+		for _, p := range w.Prefixes {
+			if _, was := c.Prefixes[p.Prefix]; !was {
+				n.prefixes[family(p.Prefix.Addr())]++
+			}
+		}
+		if err := n.fits(c.capacity, free); err != nil {
+			return err
+		}
+		c.Entries.Execute(w)
+		c.release(now)
+	}
+	return nil
+}
+
+// clone returns a copy that shares nothing that Advance changes.
+func (l *Layout) clone() *Layout {
+	c := *l
+	c.Entries = l.Entries.Clone()
+	c.slots, c.tables, c.rows, c.uses = maps.Clone(l.slots), maps.Clone(l.tables), maps.Clone(l.rows), maps.Clone(l.uses)
+	c.pending, c.garbage, c.freed = slices.Clone(l.pending), slices.Clone(l.garbage), slices.Clone(l.freed)
+	return &c
+}
+
+// Usage tells how many entries of a map are in use and how many it holds.
+type Usage struct{ Entries, Capacity int }
+
+// Usage counts the entries of the policy maps, by map.
+func (l *Layout) Usage() map[string]Usage {
+	var prefixes [2]int
+	for p := range l.Prefixes {
+		prefixes[family(p.Addr())]++
+	}
+	c := l.capacity
+	return map[string]Usage{
+		"slots": {len(l.slots), c.Slots}, "tables": {len(l.tables), c.Tables}, "verdicts": {l.verdicts, c.Verdicts},
+		"rows": {len(l.rows), c.Rows - RowAllow - 1}, "peers4": {l.peers[0], c.Peers4}, "peers6": {l.peers[1], c.Peers6},
+		"prefixes4": {prefixes[0], c.Prefixes4}, "prefixes6": {prefixes[1], c.Prefixes6},
+	}
+}

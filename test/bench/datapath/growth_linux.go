@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/probe"
+)
+
+var hostMAC = net.HardwareAddr{2, 0, 0, 0, 0, 2}
+
+func endpoint(slot uint32) bpfobj.PodEndpoint {
+	e := bpfobj.PodEndpoint{Slot: slot, Ip4: serverIPs[0].As4(), Ip6: serverIPs[1].As16()}
+	copy(e.Mac[:], podMAC)
+	return e
+}
+
+// path is one way of a packet through a program, from the pod server.
+type path struct {
+	name string
+	// before are the frames that are sent once, before the measured one.
+	before [][]byte
+	frame  []byte
+	passes bool
+	// flows and addresses for shuffle; without them every packet is the same.
+	flows, addresses uint32
+	goal             goal
+}
+
+// flow is one of the server's, to a pod that shuffle may choose, or to one with
+// an IPv6 address.
+func flow(proto model.Protocol, port uint16, v6 bool) model.Flow {
+	if v6 {
+		return model.Flow{Src: serverIPs[1], Dst: clientIPs[1], Protocol: proto, Port: port}
+	}
+	return model.Flow{Src: serverIPs[0], Dst: netip.AddrFrom4(first), Protocol: proto, Port: port}
+}
+
+func opening(f model.Flow) []byte { return probe.First(f, 1024, podMAC, hostMAC) }
+
+// later turns a TCP SYN into a segment of the same flow.
+func later(frame []byte) []byte {
+	f := slices.Clone(frame)
+	const flags, ack = 13, 0x10
+	header := 14 + 20
+	if f[12] == 0x86 {
+		header = 14 + 40
+	}
+	f[header+flags] = ack
+	return f
+}
+
+// fragment turns a datagram into the first fragment of one, or a later one.
+func fragment(frame []byte, isFirst bool) []byte {
+	f := slices.Clone(frame)
+	const more, offset = 1 << 13, 100
+	where := uint16(more)
+	if !isFirst {
+		where = offset
+	}
+	binary.BigEndian.PutUint16(f[14+6:], where)
+	return f
+}
+
+// paths are measured over every world; all other pods may be reached at open.
+func paths(addresses uint32, denied goal) []path {
+	tcp4, tcp6 := opening(flow(model.TCP, open, false)), opening(flow(model.TCP, open, true))
+	udp4 := opening(flow(model.UDP, open, false))
+	return []path{
+		{name: "established, IPv4", before: [][]byte{tcp4}, frame: later(tcp4), passes: true},
+		{name: "established, IPv6", before: [][]byte{tcp6}, frame: later(tcp6), passes: true},
+		{name: "SYN of a known flow", before: [][]byte{tcp4}, frame: tcp4, passes: true},
+		{name: "new flow, allowed and noted", frame: tcp4, passes: true, flows: min(60_000*addresses, 1<<31), addresses: addresses},
+		{name: "new flow, denied", frame: opening(flow(model.TCP, closed, false)), flows: addresses, addresses: addresses, goal: denied},
+		{name: "echo request, denied", frame: opening(flow(model.ICMP, 0, false))},
+		{name: "first fragment", before: [][]byte{udp4}, frame: fragment(udp4, true), passes: true},
+		{name: "later fragment", before: [][]byte{fragment(udp4, true)}, frame: fragment(udp4, false), passes: true},
+	}
+}
+
+// scale is a world and the programs over it.
+type scale struct {
+	name string
+	world
+	path *loader.DataPath
+}
+
+// growth measures every path over growing worlds; a world is compared with the
+// first of its series. Packets are of flows with all peers in turn.
+func (b *bench) growth(ctx context.Context, rounds int) ([]row, error) {
+	var policies, peers []scale
+	const many = 64_000
+	for _, n := range []int{1, 100, 1000, 10_000} {
+		policies = append(policies, scale{name: fmt.Sprintf("%d policies", n), world: world{policies: n, pods: many, direction: model.Egress, anyPod: true}})
+	}
+	for _, n := range []int{1000, 10_000, 64_000, 120_000} {
+		peers = append(peers, scale{name: fmt.Sprintf("%d peers", n), world: world{policies: 1000, pods: n, direction: model.Egress, anyPod: true}})
+	}
+	rows, err := b.series(ctx, "growth: program runs, 64000 peers", policies, paths(many, goal{times: 1.1}), rounds)
+	if err != nil {
+		return nil, err
+	}
+	more, err := b.series(ctx, "growth: program runs, 1000 policies", peers, paths(1000, goal{}), rounds)
+	return append(rows, more...), err
+}
+
+// series measures the worlds in turn in every round.
+func (b *bench) series(ctx context.Context, part string, scales []scale, paths []path, rounds int) ([]row, error) {
+	long := loader.Timeouts{Opening: time.Hour, TCP: time.Hour, Other: time.Hour, Closing: time.Hour}
+	for i := range scales {
+		s := &scales[i]
+		var err error
+		if s.path, err = s.sandbox(long); err != nil {
+			return nil, err
+		}
+		defer s.path.Close()
+	}
+	var rows []row
+	for _, p := range paths {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		figures := make([]figure, len(scales))
+		for range rounds {
+			for i, s := range scales {
+				ns, err := b.walk(p, s.path.Program(model.Egress))
+				if err != nil {
+					return nil, fmt.Errorf("%s, %s: %w", p.name, s.name, err)
+				}
+				figures[i] = append(figures[i], ns)
+			}
+		}
+		for i, s := range scales {
+			r := newRow(part, p.name+", "+s.name, "ns", figures[i])
+			if i > 0 {
+				r = r.beside(scales[0].name, figures[0], p.goal)
+			}
+			rows = append(rows, r)
+		}
+	}
+	return rows, nil
+}
+
+// walk is the cost of one path in ns, that of an empty program included.
+func (b *bench) walk(p path, program *ebpf.Program) (float64, error) {
+	for _, frame := range p.before {
+		if code, err := program.Run(&ebpf.RunOptions{Data: frame}); err != nil || code == shot {
+			return 0, fmt.Errorf("run program over a packet before: %d %w", code, err)
+		}
+	}
+	if p.flows == 0 {
+		return b.time(program, p.frame, p.passes)
+	}
+	if err := b.floor.Flows.Set(p.flows); err != nil {
+		return 0, err
+	}
+	if err := b.floor.Addresses.Set(p.addresses); err != nil {
+		return 0, err
+	}
+	empty, err := b.time(b.floor.Empty, p.frame, true)
+	if err != nil {
+		return 0, err
+	}
+	around, err := b.through(b.floor.Empty, p.frame, true)
+	if err != nil {
+		return 0, err
+	}
+	ours, err := b.through(program, p.frame, p.passes)
+	return ours - around + empty, err
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	ebpflink "github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/test/bench/floor"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+const nodeAddress = "192.168.9.1"
+
+// way is how packets get from the pod client to the pod server of a node, and
+// what they meet on the way: a node of its own, with both pods.
+type way struct {
+	name                 string
+	node, client, server *netns.NS // no node: the pods are connected directly
+	// entry and exit are the host's ends of the pods' pairs.
+	entry, exit link.Pair
+	closers     []func() error
+}
+
+// ways are all of them, below one directory.
+type ways struct {
+	dir  string
+	list []*way
+}
+
+func newWays() (w *ways, err error) {
+	w = &ways{}
+	if w.dir, err = os.MkdirTemp("/run", "isthmus-bench-"); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// close removes everything that was made.
+func (w *ways) close() error {
+	var errs []error
+	for _, way := range w.list {
+		for i := len(way.closers) - 1; i >= 0; i-- {
+			errs = append(errs, way.closers[i]())
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(w.dir))...)
+}
+
+// namespace makes one that goes with the way.
+func (w *ways) namespace(of *way, name string) (*netns.NS, error) {
+	ns, err := netns.New(filepath.Join(w.dir, fmt.Sprintf("%d-%s", len(w.list), name)))
+	if err != nil {
+		return nil, err
+	}
+	of.closers = append(of.closers, ns.Close)
+	return ns, ns.Do(func() error {
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0); err != nil {
+			return err
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(lo)
+	})
+}
+
+// pods begins a way with two pods, and with a node if they are not to be
+// connected directly.
+func (w *ways) pods(name string, node bool) (*way, error) {
+	of := &way{name: name}
+	w.list = append(w.list, of)
+	var err error
+	if of.client, err = w.namespace(of, "client"); err != nil {
+		return nil, err
+	}
+	if of.server, err = w.namespace(of, "server"); err != nil {
+		return nil, err
+	}
+	if node {
+		of.node, err = w.namespace(of, "node")
+	}
+	return of, err
+}
+
+// direct connects the pods by a veth pair.
+func (w *ways) direct() error {
+	of, err := w.pods("raw veth pair", false)
+	if err != nil {
+		return err
+	}
+	return of.client.Do(func() error {
+		server, err := os.Open(of.server.Path())
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(server.Fd())}
+		if err := netlink.LinkAdd(pair); err != nil {
+			return err
+		}
+		if err := address("eth0", clientIPs); err != nil {
+			return err
+		}
+		return of.server.Do(func() error { return address("eth0", serverIPs) })
+	})
+}
+
+func address(name string, ips []netip.Addr) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	for _, ip := range ips {
+		mask := net.CIDRMask(24, 32)
+		if ip.Is6() {
+			mask = net.CIDRMask(64, 128)
+		}
+		if err := netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: mask}, Flags: unix.IFA_F_NODAD}); err != nil {
+			return err
+		}
+	}
+	return netlink.LinkSetUp(l)
+}
+
+// routed connects the pods by a node that forwards, with the links and routes
+// that Isthmus gives pods, and nothing else.
+func (w *ways) routed(name string) (*way, error) {
+	of, err := w.pods(name, true)
+	if err != nil {
+		return nil, err
+	}
+	return of, of.node.Do(func() error {
+		for _, path := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+			if err := os.WriteFile("/proc/sys/net/"+path, []byte("1"), 0); err != nil {
+				return err
+			}
+		}
+		if of.entry, err = pair("client", of.client, clientIPs); err != nil {
+			return err
+		}
+		of.exit, err = pair("server", of.server, serverIPs)
+		return err
+	})
+}
+
+func pair(name string, ns *netns.NS, ips []netip.Addr) (link.Pair, error) {
+	spec := link.PairSpec{ID: model.MakeEndpointID(name, "eth0"), NetNS: ns.Path(), IfName: "eth0", IPs: ips, MTU: 1500}
+	p, _, err := link.CreatePair(spec)
+	if err != nil {
+		return p, err
+	}
+	return p, link.Configure(spec, p)
+}
+
+// bare sends packets into the other pod's interface by a program of
+// bpf/bench.bpf.c.
+func (w *ways) bare(name, program string) error {
+	of, err := w.routed(name)
+	if err != nil {
+		return err
+	}
+	return of.node.Do(func() error {
+		return errors.Join(of.redirect(program, of.entry, of.exit), of.redirect(program, of.exit, of.entry))
+	})
+}
+
+func (of *way) redirect(program string, from, to link.Pair) error {
+	spec, err := floor.LoadFloor()
+	if err != nil {
+		return err
+	}
+	if err := spec.Variables["bare_target"].Set(uint32(to.Index)); err != nil {
+		return err
+	}
+	loaded, err := ebpf.NewCollection(spec)
+	if err != nil {
+		return err
+	}
+	of.closers = append(of.closers, func() error { loaded.Close(); return nil })
+	l, err := attach(loaded.Programs[program], from.Index)
+	if err == nil {
+		of.closers = append(of.closers, l.Close)
+	}
+	return err
+}
+
+// attach puts a program on an interface of the namespace that the caller is in.
+func attach(p *ebpf.Program, index int) (ebpflink.Link, error) {
+	return ebpflink.AttachTCX(ebpflink.TCXOptions{Interface: index, Program: p, Attach: ebpf.AttachTCXIngress})
+}
+
+// isthmus is the real backend, under the policies of a world.
+func (w *ways) isthmus(name string, of world) error {
+	way, err := w.pods(name, true)
+	if err != nil {
+		return err
+	}
+	outside, err := w.namespace(way, "outside")
+	if err != nil {
+		return err
+	}
+	pins := filepath.Join(w.dir, fmt.Sprintf("%d-bpf", len(w.list)))
+	if err := os.Mkdir(pins, 0o700); err != nil {
+		return err
+	}
+	if err := unix.Mount("bpf", pins, "bpf", 0, ""); err != nil {
+		return fmt.Errorf("mount a bpffs: %w", err)
+	}
+	way.closers = append(way.closers, func() error { return unix.Unmount(pins, unix.MNT_DETACH) })
+	return way.node.Do(func() error {
+		if err := uplink(outside); err != nil {
+			return err
+		}
+		cfg := linux.Defaults()
+		cfg.BPFFS, cfg.Uplink, cfg.MTU = pins, "eth0", 1500
+		b, err := linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		if err != nil {
+			return err
+		}
+		way.closers = append(way.closers, b.Close)
+		return way.enforce(b, of)
+	})
+}
+
+// uplink makes the interface to other nodes.
+func uplink(outside *netns.NS) error {
+	f, err := os.Open(outside.Path())
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(f.Fd())}
+	if err := netlink.LinkAdd(pair); err != nil {
+		return err
+	}
+	return address("eth0", []netip.Addr{netip.MustParseAddr(nodeAddress)})
+}
+
+// enforce attaches both pods and applies the world's policies.
+func (of *way) enforce(b *linux.Backend, w world) error {
+	ctx := context.Background()
+	endpoints := make(map[model.EndpointID]policy.Endpoint)
+	for _, p := range []struct {
+		name string
+		ns   *netns.NS
+		ips  []netip.Addr
+		pair *link.Pair
+	}{{"client", of.client, clientIPs, &of.entry}, {"server", of.server, serverIPs, &of.exit}} {
+		id := model.MakeEndpointID(p.name, "eth0")
+		a, err := b.AddEndpoint(ctx, dataplane.EndpointSpec{ID: id, ContainerID: p.name, IfName: "eth0",
+			Pod: model.PodID{Namespace: "default", Name: p.name}, NetNS: p.ns.Path(), IPs: p.ips})
+		if err != nil {
+			return err
+		}
+		endpoints[id] = policy.Endpoint{Pod: model.PodID{Namespace: "default", Name: p.name}, IPs: p.ips}
+		*p.pair = link.Pair{Name: a.HostIfName, HostMAC: a.HostMAC, PodMAC: a.MAC}
+		if p.pair.Index, err = link.Index(a.HostIfName); err != nil {
+			return err
+		}
+	}
+	unsupported, err := b.Apply(ctx, w.state(endpoints))
+	if err != nil || len(unsupported) > 0 {
+		return fmt.Errorf("apply %d policies: %v %w", w.policies, unsupported, err)
+	}
+	for more := true; more; {
+		if more, err = b.Idle(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

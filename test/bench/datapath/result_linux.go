@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+)
+
+// figure is what one quantity was in every round.
+type figure []float64
+
+func (f figure) median() float64 {
+	sorted := slices.Sorted(slices.Values(f))
+	return sorted[len(sorted)/2]
+}
+
+func (f figure) least() float64 { return slices.Min(f) }
+
+// goal is what a figure should be at most: so many times its floor, or so much
+// more than it. The zero goal asks for nothing.
+type goal struct{ times, more float64 }
+
+func (g goal) String() string {
+	switch {
+	case g.times > 0:
+		return fmt.Sprintf("<=%.2fx", g.times)
+	case g.more > 0:
+		return fmt.Sprintf("<=+%g", g.more)
+	}
+	return ""
+}
+
+func (g goal) met(value, floor float64) bool {
+	if g.times > 0 {
+		return value <= g.times*floor
+	}
+	return g.more == 0 || value <= floor+g.more
+}
+
+// row is a figure beside another one of the same run.
+type row struct {
+	Part string `json:"part"`
+	Path string `json:"path"`
+	Unit string `json:"unit"`
+	// Value is the median over the rounds, Least the least.
+	Value float64 `json:"value"`
+	Least float64 `json:"least"`
+	// Floor names what Value is compared with, FloorValue is its median.
+	Floor      string  `json:"floor,omitempty"`
+	FloorValue float64 `json:"floor_value,omitempty"`
+	Ratio      float64 `json:"ratio,omitempty"`
+	Goal       string  `json:"goal,omitempty"`
+	// OK is absent without a goal.
+	OK *bool `json:"ok,omitempty"`
+}
+
+func newRow(part, path, unit string, f figure) row {
+	return row{Part: part, Path: path, Unit: unit, Value: f.median(), Least: f.least()}
+}
+
+// beside compares a row with a floor, if that is another one.
+func (r row) beside(name string, f figure, g goal) row {
+	if name == r.Path {
+		return r
+	}
+	r.Floor, r.FloorValue, r.Goal = name, f.median(), g.String()
+	r.Ratio = r.Value / r.FloorValue
+	if r.Goal != "" {
+		ok := g.met(r.Value, r.FloorValue)
+		r.OK = &ok
+	}
+	return r
+}
+
+// table prints rows for people.
+func table(rows []row, out io.Writer) {
+	part := ""
+	for _, r := range rows {
+		if r.Part != part {
+			part = r.Part
+			fmt.Fprintf(out, "\n%s\n%-50s %10s %10s %-10s  %-30s %10s %7s %8s %s\n", part, "path", "value", "least", "unit", "floor", "", "ratio", "goal", "ok")
+		}
+		fmt.Fprintf(out, "%-50s %10.*f %10.*f %-10s  ", r.Path, digits(r.Value), r.Value, digits(r.Least), r.Least, r.Unit)
+		if r.Floor == "" {
+			fmt.Fprintln(out)
+			continue
+		}
+		ok := ""
+		if r.OK != nil {
+			ok = map[bool]string{true: "yes", false: "NO"}[*r.OK]
+		}
+		fmt.Fprintf(out, "%-30s %10.*f %7.2f %8s %s\n", r.Floor, digits(r.FloorValue), r.FloorValue, r.Ratio, r.Goal, ok)
+	}
+}
+
+// digits is how many of them behind the point say something.
+func digits(v float64) int {
+	if v >= 1000 {
+		return 0
+	}
+	return 1
+}
+
+// jsonLines writes one object a line.
+func jsonLines(rows []row, out io.Writer) error {
+	enc := json.NewEncoder(out)
+	for _, r := range rows {
+		if err := enc.Encode(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+)
+
+// open is the port that the last policy of a world allows, for the client or
+// for every pod; closed is one that none does.
+const (
+	open   = 8080
+	closed = 9
+)
+
+// world is a cluster whose policies all select the pod server: each allows it
+// one more peer at one port, by label or by address in turn.
+type world struct {
+	policies  int
+	pods      int // beside client and server
+	direction model.Direction
+	// anyPod: the last policy allows all pods, not the client alone.
+	anyPod bool
+}
+
+// grant is what one policy of a world allows.
+type grant struct {
+	peer netip.Addr
+	port uint16
+}
+
+// grants are those of all policies but the last. Those by address name some
+// outside the cluster.
+func (w world) grants() []grant {
+	all := make([]grant, 0, w.policies)
+	for i := range w.policies - 1 {
+		g := grant{port: uint16(1000 + i%400), peer: podAddress(i % max(w.pods, 1))}
+		if i%2 == 0 || w.pods == 0 {
+			g.peer = netip.AddrFrom4([4]byte{172, 20, byte(i >> 8), byte(i)})
+		}
+		all = append(all, g)
+	}
+	return all
+}
+
+// podAddress is where the shuffled packets of bpf/bench.bpf.c go.
+func podAddress(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{first[0], first[1] + byte(i>>16), byte(i >> 8), byte(i)})
+}
+
+func named(key, value string) model.PodSelector {
+	return model.PodSelector{Namespace: "default", Pods: model.MakeSelector(model.Requirement{Key: key, Operator: model.In, Values: []string{value}})}
+}
+
+// list makes the policies.
+func (w world) list() []*model.Policy {
+	var all []*model.Policy
+	add := func(peer model.Peer, ports ...model.PortMatch) {
+		p := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "default", Name: fmt.Sprintf("policy-%d", len(all))},
+			Tier: model.TierNetworkPolicy, Subject: named("name", "server")}
+		p.Isolates[w.direction] = true
+		p.Rules[w.direction] = []model.Rule{{Action: model.ActionAccept, Peers: []model.Peer{peer}, Ports: ports}}
+		all = append(all, p)
+	}
+	for i, g := range w.grants() {
+		peer := model.Peer{Kind: model.PeerBlock, Block: model.IPBlock{CIDR: netip.PrefixFrom(g.peer, 32)}}
+		if i%2 == 1 && w.pods > 0 {
+			peer = model.Peer{Kind: model.PeerPods, Pods: named("app", strconv.Itoa(i%w.pods))}
+		}
+		add(peer, model.PortMatch{Protocol: model.TCP, First: g.port, Last: g.port})
+	}
+	last := model.Peer{Kind: model.PeerPods, Pods: named("name", "client")}
+	if w.anyPod {
+		last.Pods = model.PodSelector{Namespace: "default"}
+	}
+	add(last, model.PortMatch{Protocol: model.TCP, First: open, Last: open}, model.PortMatch{Protocol: model.UDP, First: open, Last: open})
+	return all
+}
+
+// The two pods of every world.
+var (
+	clientIPs = []netip.Addr{netip.MustParseAddr("10.1.0.11"), netip.MustParseAddr("fd01::b")}
+	serverIPs = []netip.Addr{netip.MustParseAddr("10.1.0.12"), netip.MustParseAddr("fd01::c")}
+)
+
+// state compiles what the node with the given endpoints enforces.
+func (w world) state(endpoints map[model.EndpointID]policy.Endpoint) *model.State {
+	node := &model.Node{Name: "node", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr(nodeAddress)},
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd01::/64")}}
+	pod := func(name, app, node string, ips ...netip.Addr) *model.Pod {
+		return &model.Pod{PodID: model.PodID{Namespace: "default", Name: name}, Node: node, IPs: ips,
+			Labels: model.MakeLabels(map[string]string{"name": name, "app": app})}
+	}
+	pods := []*model.Pod{pod("client", "client", "node", clientIPs...), pod("server", "server", "node", serverIPs...)}
+	for i := range w.pods {
+		// Replicas beyond those that policies tell apart carry labels that none names.
+		pods = append(pods, pod("other", strconv.Itoa(i), "elsewhere", podAddress(i)))
+		pods[len(pods)-1].Name = fmt.Sprintf("pod-%d", i)
+	}
+	snapshot := model.MakeSnapshot(nil, []*model.Node{node}, pods, w.list())
+	s, _ := policy.Compile(policy.Input{Snapshot: snapshot, Node: "node", Endpoints: endpoints})
+	return s
+}
+
+// serverID is the endpoint that sandboxes are about.
+var serverID = model.MakeEndpointID("server", "eth0")
+
+// sandbox loads the programs with the maps of a world, for the pod server at
+// loader.SandboxInterface.
+func (w world) sandbox(t loader.Timeouts) (*loader.DataPath, error) {
+	path, err := loader.OpenSandboxWith(t)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.fill(path); err != nil {
+		path.Close()
+		return nil, fmt.Errorf("world of %d policies and %d pods: %w", w.policies, w.pods, err)
+	}
+	return path, nil
+}
+
+// fill makes the writes that an agent would make.
+func (w world) fill(path *loader.DataPath) error {
+	layout := policymap.NewLayout(path.Capacity())
+	slot, err := layout.AddSlot(serverID)
+	if err != nil {
+		return err
+	}
+	if err := path.WriteSlot(slot); err != nil {
+		return err
+	}
+	s := w.state(map[model.EndpointID]policy.Endpoint{
+		serverID: {Pod: model.PodID{Namespace: "default", Name: "server"}, IPs: serverIPs},
+	})
+	for _, step := range dataplane.Plan(layout.State(), s) {
+		writes, err := layout.Advance(step, time.Now())
+		if err != nil {
+			return err
+		}
+		if err := path.Execute(writes); err != nil {
+			return err
+		}
+	}
+	return path.PutEndpoint(loader.SandboxInterface, endpoint(slot.Index))
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// target is where traffic goes: a server's namespace, the client's address and
+// the server's.
+type target struct {
+	ns   *netns.NS
+	from netip.Addr
+	to   netip.AddrPort
+}
+
+// batch is how many packets go by one system call, messageSize how long they are
+// in bytes.
+const (
+	batch       = 25
+	messageSize = 64
+)
+
+// mmsghdr is struct mmsghdr of sendmmsg(2).
+type mmsghdr struct {
+	hdr    unix.Msghdr
+	length uint32
+	_      [4]byte
+}
+
+// packets is a batch of buffers for sendmmsg and recvmmsg.
+type packets struct {
+	headers [batch]mmsghdr
+	vectors [batch]unix.Iovec
+	buffers [batch][messageSize]byte
+}
+
+func newPackets() *packets {
+	p := &packets{}
+	for i := range p.headers {
+		p.vectors[i] = unix.Iovec{Base: &p.buffers[i][0], Len: messageSize}
+		p.headers[i].hdr.Iov = &p.vectors[i]
+		p.headers[i].hdr.Iovlen = 1
+	}
+	return p
+}
+
+// call is sendmmsg or recvmmsg over the first n packets.
+func (p *packets) call(trap uintptr, fd, n, flags int) (int, error) {
+	done, _, errno := unix.Syscall6(trap, uintptr(fd), uintptr(unsafe.Pointer(&p.headers[0])), uintptr(n), uintptr(flags), 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(done), nil
+}
+
+// receiver counts the packets of one target by their numbers.
+type receiver struct {
+	fd    int
+	count atomic.Uint64 // different numbers
+	seen  []uint64      // a bit each
+	twice int
+	err   error
+	stop  atomic.Bool
+	done  chan struct{}
+}
+
+func (r *receiver) run() {
+	defer close(r.done)
+	p := newPackets()
+	for !r.stop.Load() {
+		n, err := p.call(unix.SYS_RECVMMSG, r.fd, batch, unix.MSG_WAITFORONE)
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			r.err = err
+			return
+		}
+		for i := range n {
+			number := binary.LittleEndian.Uint64(p.buffers[i][:])
+			for uint64(len(r.seen)) <= number/64 {
+				r.seen = append(r.seen, make([]uint64, 1024)...)
+			}
+			if bit := uint64(1) << (number % 64); r.seen[number/64]&bit == 0 {
+				r.seen[number/64] |= bit
+				r.count.Add(1)
+			} else {
+				r.twice++
+			}
+		}
+	}
+}
+
+// overflowed is how many packets did not fit into the socket's buffer.
+func (r *receiver) overflowed() (uint64, error) {
+	const drops = 8 // SK_MEMINFO_DROPS
+	var info [drops + 1]uint32
+	length := uint32(unsafe.Sizeof(info))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(r.fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
+		uintptr(unsafe.Pointer(&info[0])), uintptr(unsafe.Pointer(&length)), 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return uint64(info[drops]), nil
+}
+
+// burst is a stream of datagrams to some targets in turn.
+type burst struct {
+	t         *testing.T
+	senders   []int
+	receivers []*receiver
+	sent      []uint64 // by target
+	stop      atomic.Bool
+	done      chan error
+}
+
+// newBurst sends so many packets a second until finish.
+func newBurst(t *testing.T, from *netns.NS, targets []target, rate int) *burst {
+	t.Helper()
+	b := &burst{t: t, sent: make([]uint64, len(targets)), done: make(chan error, 1)}
+	for _, to := range targets {
+		r := &receiver{done: make(chan struct{})}
+		var err error
+		if err = to.ns.Do(func() error { r.fd, err = listenUDP(to.to); return err }); err != nil {
+			t.Fatalf("listen at %s: %v", to.to, err)
+		}
+		t.Cleanup(func() { unix.Close(r.fd) })
+		b.receivers = append(b.receivers, r)
+		go r.run()
+		fd := -1
+		if err = from.Do(func() error { fd, err = dialUDP(to); return err }); err != nil {
+			t.Fatalf("connect to %s: %v", to.to, err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		b.senders = append(b.senders, fd)
+	}
+	go func() { b.done <- b.send(rate) }()
+	return b
+}
+
+// send keeps the rate on average: after a delay it sends faster, in batches that
+// no queue on the way is too short for.
+func (b *burst) send(rate int) error {
+	runtime.LockOSThread()
+	// Where it is permitted, agents that start do not hold the stream up.
+	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}, 0)
+	p := newPackets()
+	began := time.Now()
+	total := uint64(0)
+	for !b.stop.Load() {
+		due := uint64(time.Since(began).Seconds() * float64(rate))
+		if total+uint64(batch*len(b.senders)) > due {
+			time.Sleep(200 * time.Microsecond)
+			continue
+		}
+		for i, fd := range b.senders {
+			for k := range batch {
+				binary.LittleEndian.PutUint64(p.buffers[k][:], b.sent[i]+uint64(k))
+			}
+			n, err := p.call(unix.SYS_SENDMMSG, fd, batch, 0)
+			if err != nil && !errors.Is(err, unix.EINTR) {
+				return err
+			}
+			b.sent[i] += uint64(n)
+			total += uint64(n)
+		}
+	}
+	return nil
+}
+
+// outcome is what became of a stream.
+type outcome struct {
+	sent, received, overflowed uint64
+	twice                      int
+}
+
+func (o outcome) lost() uint64 { return o.sent - o.received }
+
+// finish stops sending, waits for what is on its way, and counts.
+func (b *burst) finish() outcome {
+	b.t.Helper()
+	b.stop.Store(true)
+	if err := <-b.done; err != nil {
+		b.t.Errorf("send: %v", err)
+	}
+	var o outcome
+	for _, n := range b.sent {
+		o.sent += n
+	}
+	for range 200 {
+		if o.received = b.received(); o.received == o.sent {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, r := range b.receivers {
+		r.stop.Store(true)
+		<-r.done
+		if r.err != nil {
+			b.t.Errorf("receive: %v", r.err)
+		}
+		n, err := r.overflowed()
+		if err != nil {
+			b.t.Errorf("ask for the drops of a socket: %v", err)
+		}
+		o.overflowed += n
+		o.twice += r.twice
+	}
+	o.received = b.received()
+	return o
+}
+
+func (b *burst) received() (n uint64) {
+	for _, r := range b.receivers {
+		n += r.count.Load()
+	}
+	return n
+}
+
+func sockaddr(a netip.AddrPort) (int, unix.Sockaddr) {
+	if a.Addr().Is6() {
+		return unix.AF_INET6, &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+	}
+	return unix.AF_INET, &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+}
+
+// listenUDP makes a socket with a buffer for a second of the stream, whose reads
+// return after a while.
+func listenUDP(at netip.AddrPort) (int, error) {
+	family, sa := sockaddr(at)
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 128<<20),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}),
+		unix.Bind(fd, sa))
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func dialUDP(to target) (int, error) {
+	family, local := sockaddr(netip.AddrPortFrom(to.from, 0))
+	_, remote := sockaddr(to.to)
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := errors.Join(unix.Bind(fd, local), unix.Connect(fd, remote)); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}

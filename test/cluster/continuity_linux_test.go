@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf/link"
+
+	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/test/cluster"
+)
+
+// continuityManifests: both ends of the traffic are isolated. The names place
+// the pods: one server is on the client's node, one on the other.
+const continuityManifests = `
+apiVersion: v1
+kind: Pod
+metadata: {name: client-linux1, namespace: test, labels: {app: client}}
+spec: {containers: [{name: main}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: near-linux1, namespace: test, labels: {app: server}}
+spec: {containers: [{name: main}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: far-linux2, namespace: test, labels: {app: server}}
+spec: {containers: [{name: main}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: server, namespace: test}
+spec:
+  podSelector: {matchLabels: {app: server}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: client}}}]
+    ports: [{port: 7001, protocol: UDP}, {port: 7001, protocol: TCP}]
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: client, namespace: test}
+spec:
+  podSelector: {matchLabels: {app: client}}
+  policyTypes: [Egress]
+  egress:
+  - to: [{podSelector: {matchLabels: {app: server}}}]
+    ports: [{port: 7001, protocol: UDP}, {port: 7001, protocol: TCP}]
+`
+
+// continuity is how much traffic goes over how many changes.
+type continuity struct {
+	rate, connections      int // packets per second
+	restarts, replacements int
+	pause                  time.Duration // before every change
+}
+
+// A stream of packets and open connections lose nothing while agents are ended
+// and started again and programs are replaced. CONTINUITY=full asks for
+// 100,000 packets a second over 20 restarts and 5 replacements.
+func TestContinuity(t *testing.T) {
+	size := continuity{rate: 40_000, connections: 200, restarts: 6, replacements: 2, pause: 50 * time.Millisecond}
+	if os.Getenv("CONTINUITY") == "full" {
+		size = continuity{rate: 100_000, connections: 200, restarts: 20, replacements: 5, pause: 300 * time.Millisecond}
+	}
+	c, pods := startWith(t, continuityManifests)
+	awaitLinks(t, c, map[string]int{"linux1": 4, "linux2": 2})
+	client := pods["client-linux1"]
+	var targets []target
+	for _, p := range []*cluster.Pod{pods["near-linux1"], pods["far-linux2"]} {
+		for _, v6 := range []bool{false, true} {
+			targets = append(targets, target{ns: p.NS, from: address(client, v6), to: netip.AddrPortFrom(address(p, v6), 7001)})
+		}
+	}
+	open := connect(t, client.NS, targets, size.connections)
+	flow := newBurst(t, client.NS, targets, size.rate)
+	began := time.Now()
+	size.disturb(t, c)
+	time.Sleep(size.pause)
+	took := time.Since(began)
+	got := flow.finish()
+	resets, exchanges, retransmits := open.finish()
+
+	fmt.Printf("continuity: packets=%d restarts=%d replacements=%d connections=%d lost=%d reset=%d\n",
+		got.sent, size.restarts, size.replacements, size.connections, got.lost(), len(resets))
+	t.Logf("%.0f packets/s; lost in receive buffers %d, twice %d; exchanges on connections %d, retransmitted segments %d",
+		float64(got.sent)/took.Seconds(), got.overflowed, got.twice, exchanges, retransmits)
+	if got.lost() != 0 || got.twice != 0 {
+		t.Errorf("of %d packets %d were lost, %d of them in the receivers' buffers, and %d came twice", got.sent, got.lost(), got.overflowed, got.twice)
+	}
+	if len(resets) != 0 {
+		t.Errorf("%d of %d connections broke, the first: %v", len(resets), size.connections, resets[0])
+	}
+	if exchanges < size.connections*size.restarts {
+		t.Errorf("%d connections exchanged only %d messages", size.connections, exchanges)
+	}
+	// A busy machine sends less, but a stream it must be.
+	if want := float64(size.rate) * took.Seconds() / 2; float64(got.sent) < want {
+		t.Errorf("sent %d packets in %s, want %.0f at least", got.sent, took, want)
+	}
+}
+
+// disturb restarts the nodes' agents in turn, by SIGKILL and by SIGTERM, and in
+// between replaces the programs as another version of the agent would.
+func (s continuity) disturb(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	every := s.restarts / s.replacements
+	for i, replaced := 0, 0; i < s.restarts; i++ {
+		time.Sleep(s.pause)
+		node := c.Nodes[i%len(c.Nodes)]
+		how := []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}[i/len(c.Nodes)%2]
+		changes(t, c, node, func() error { return node.Restart(context.Background(), how) })
+		if (i+1)%every != 0 || replaced == s.replacements {
+			continue
+		}
+		replaced++
+		time.Sleep(s.pause)
+		for _, n := range c.Nodes {
+			changes(t, c, n, func() error {
+				timeouts := loader.DefaultTimeouts() // are constants of the programs
+				timeouts.Opening += time.Duration(replaced) * time.Second
+				path, err := loader.Open(filepath.Join(c.BPFFS(), n.Name), timeouts, nil)
+				if err != nil {
+					return err
+				}
+				return path.Close()
+			})
+		}
+	}
+}
+
+// changes makes sure that an action gives every hook of a node another program.
+func changes(t *testing.T, c *cluster.Cluster, n *cluster.Node, act func() error) {
+	t.Helper()
+	before := programs(t, c, n)
+	if err := act(); err != nil {
+		t.Fatal(err)
+	}
+	after := programs(t, c, n)
+	if len(after) != len(before) || len(after) == 0 {
+		t.Fatalf("%s had %d links and has %d", n.Name, len(before), len(after))
+	}
+	for pin, id := range after {
+		if before[pin] == id {
+			t.Errorf("%s still runs program %d", pin, id)
+		}
+	}
+}
+
+// programs are the ids of the programs on a node's pinned links, by pin.
+func programs(t *testing.T, c *cluster.Cluster, n *cluster.Node) map[string]uint32 {
+	t.Helper()
+	pins, err := filepath.Glob(filepath.Join(c.BPFFS(), n.Name, "*", "links", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := make(map[string]uint32)
+	for _, pin := range pins {
+		l, err := link.LoadPinnedLink(pin, nil)
+		if err != nil {
+			t.Fatalf("open %s: %v", pin, err)
+		}
+		info, err := l.Info()
+		l.Close()
+		if err != nil {
+			t.Fatalf("inspect %s: %v", pin, err)
+		}
+		ids[pin] = uint32(info.Program)
+	}
+	return ids
+}
+
+// awaitLinks waits until the programs of all pods are on pinned links.
+func awaitLinks(t *testing.T, c *cluster.Cluster, want map[string]int) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for _, n := range c.Nodes {
+		for len(programs(t, c, n)) < want[n.Name] {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s has %d pinned links, want %d", n.Name, len(programs(t, c, n)), want[n.Name])
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
