@@ -81,8 +81,9 @@ manifests: ## Render deploy/isthmus.yaml and deploy/isthmus-uninstall.yaml from 
 	@cd test/helm && $(go) test -count=1 -run Rendered . -update
 
 .PHONY: helm-test
-helm-test: deps-kubernetes ## Lint the chart, compare what it renders, and have a real API server check it (the first time it builds them)
+helm-test: deps-kubernetes ## Images; lint the chart, compare what it renders, and have a real API server check it (the first time it builds them)
 	@cd test/helm && $(go) vet . && $(go) test -count=1 -v .
+	@cd deploy/images && $(go) vet . && $(go) test -count=1 -v .
 	@$(path) $(usable) test -count=1 -v -run TestDeploy ./test/apiserver
 
 .PHONY: check
