@@ -25,6 +25,9 @@ generated = linux/bpfobj common/cniapi test/bench/floor
 MANIFESTS ?= deploy/examples
 KEEP ?=
 
+# More flags of make e2e, see build/e2e-lab -h.
+E2E ?=
+
 # How long make fuzz gives each fuzz test, and how many random clusters of each
 # form make oracle makes.
 FUZZTIME ?= 1m
@@ -37,6 +40,10 @@ help: ## Show this list
 .PHONY: deps
 deps: ## Install what is missing on Debian 12 (needs root)
 	@.ci/deps
+
+.PHONY: deps-e2e
+deps-e2e: ## Install what the nodes of make e2e need on Debian 12 (needs root)
+	@.ci/deps bind9-dnsutils bind9-host busybox-static conntrack containerd containernetworking-plugins curl netcat-openbsd nftables runc >/dev/null
 
 .PHONY: deps-windows
 deps-windows: ## Install Wine and a compiler for Windows on Debian 12 (needs root)
@@ -59,6 +66,25 @@ build: ## Build the commands for Linux and Windows into bin/
 		CGO_ENABLED=0 GOOS=linux $(go) build -trimpath -ldflags "$(ldflags)" -o bin/linux/$$b ./cmd/$$b; \
 		CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(go) build -trimpath -ldflags "$(ldflags)" -o bin/windows/$$b.exe ./cmd/$$b; \
 	done
+
+.PHONY: images
+images: ## Write container images for Linux and Windows into build/images, without a daemon
+	@rm -rf build/images
+	@set -e; for p in linux-amd64 linux-arm64 windows-amd64; do for b in $(binaries); do \
+		CGO_ENABLED=0 GOOS=$${p%-*} GOARCH=$${p#*-} $(go) build -trimpath -ldflags "$(ldflags)" \
+			-o build/images/$$p/$$b$$(test $${p%-*} = windows && echo .exe || true) ./cmd/$$b; \
+	done; done
+	@cd deploy/images && $(go) run . -version "$(VERSION)" -bin ../../build/images -o ../../build/images
+
+.PHONY: manifests
+manifests: ## Render deploy/isthmus.yaml and deploy/isthmus-uninstall.yaml from the chart
+	@cd test/helm && $(go) test -count=1 -run Rendered . -update
+
+.PHONY: helm-test
+helm-test: deps-kubernetes ## Images; lint the chart, compare what it renders, and have a real API server check it (the first time it builds them)
+	@cd test/helm && $(go) vet . && $(go) test -count=1 -v .
+	@cd deploy/images && $(go) vet . && $(go) test -count=1 -v .
+	@$(path) $(usable) test -count=1 -v -run TestDeploy ./test/apiserver
 
 .PHONY: check
 check: ## Format, vet for three systems, lint, tests that need no root (under a minute)
@@ -87,6 +113,10 @@ test: deps ## Everything but Wine and the API server: generated code is up to da
 .PHONY: test-api
 test-api: deps-kubernetes ## Against a real kube-apiserver and etcd (needs root for its nodes; the first time it builds them)
 	@$(path) $(usable) test -json -count=1 ./test/apiserver | $(go) run ./test/summary
+
+.PHONY: e2e
+e2e: deps deps-e2e images ## Kubernetes' own tests on a real cluster on this machine (needs root, 4 GB; the first time it builds Kubernetes)
+	@$(go) build -o build/e2e-lab ./test/e2e && $(path) build/e2e-lab $(E2E)
 
 .PHONY: test-windows
 test-windows: deps deps-windows ## The commands for Windows, under Wine over an emulated HNS (needs root)

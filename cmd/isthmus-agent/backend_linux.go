@@ -18,7 +18,8 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	cfg := linux.Defaults()
 	cfg.BPFFS, cfg.Uplink, cfg.MTU, cfg.Step = o.bpffs, o.uplink, o.mtu, step
 	cfg.MapEntries = o.mapEntries
-	return opener{open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
+	remove := func(ctx context.Context) error { return linux.Remove(ctx, cfg) }
+	return opener{remove: remove, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
 		var err error
 		if cfg.XDP, err = linux.ParseXDPDevices(o.xdp); err != nil {
 			return nil, fmt.Errorf("--xdp-devices %w", err)

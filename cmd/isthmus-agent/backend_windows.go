@@ -18,7 +18,14 @@ import (
 // HNS may take a minute for a call on a busy host; an operation has time to undo
 // what a call without an answer has begun.
 func newBackend(o *options, step func(string), log *slog.Logger) opener {
-	return opener{needsNode: true, timeout: 2 * o.hnsTimeout, open: func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
+	remove := func(ctx context.Context) error {
+		client, err := hns.Open()
+		if err != nil {
+			return err
+		}
+		return windows.Remove(ctx, client, o.hnsNetwork)
+	}
+	return opener{remove: remove, needsNode: true, timeout: 2 * o.hnsTimeout, open: func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
 		client, err := hns.Open()
 		if err != nil {
 			return nil, err

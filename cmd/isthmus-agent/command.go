@@ -18,13 +18,15 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// opener opens the data path.
+// opener opens the data path, and removes it.
 type opener struct {
 	open func(context.Context, model.Node) (dataplane.Backend, error)
 	// needsNode tells that the node must be known before.
 	needsNode bool
 	// timeout bounds one operation, if the default is not enough.
 	timeout time.Duration
+	// remove takes the data path away; nil if that is not needed.
+	remove func(context.Context) error
 }
 
 // env is what the program gets from outside; tests bring their own.
@@ -77,7 +79,7 @@ func (e env) command() *cobra.Command {
 		return usageError{fmt.Errorf("%w: see isthmus-agent --help", err)}
 	})
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(&cobra.Command{
+	root.AddCommand(e.uninstallCommand(), &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  noArgs,

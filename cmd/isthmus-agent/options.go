@@ -10,12 +10,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/policy"
@@ -35,6 +37,8 @@ type options struct {
 	audit       time.Duration
 	logLevel    string
 	logFormat   string
+
+	cniPlugin, cniBinDir, cniConfDir string
 
 	limits policy.Limits
 
@@ -80,16 +84,13 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "reach the API server with this file; without it and --manifests as a pod of the cluster")
 	f.StringSliceVar(&o.report, "report", reports[:3], "what to write to the API server about policies that are not enforced exactly: "+
 		"conditions (of policies), events, node (a condition of the Node), or none")
-	f.StringVar(&o.stateDir, "state-dir", defaultStateDir(), "directory of the endpoint records")
-	f.StringVar(&o.socket, "socket", socket.Default, "socket for isthmus-cni and isthmusctl")
 	f.StringVar(&o.httpAddress, "http-address", "127.0.0.1:9470", "address of /metrics, /healthz and /readyz; empty for none")
 	f.StringArrayVar(&o.podCIDRs, "pod-cidr", nil, "pod range of this node, instead of those of its Node object (repeatable)")
 	f.DurationVar(&o.quarantine, "quarantine", defaults.Quarantine, "how long the address of a deleted pod is not used again")
 	f.DurationVar(&o.audit, "audit-interval", defaults.AuditEvery, "how often what is installed is compared with what is intended, and repaired; 0 never")
 	f.IntVar(&o.mtu, "mtu", 0, "Linux: MTU of the pods' interfaces; 0 for the uplink's")
-	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
-	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	f.StringVar(&o.bpffs, "bpffs", "/sys/fs/bpf/isthmus", "Linux: directory for pinned maps and programs")
+	o.registerNode(f)
+	o.registerCNI(f)
 	f.StringVar(&o.uplink, "uplink", "", "Linux: interface to the other nodes; empty for that of the default route")
 	f.StringToIntVar(&o.mapEntries, "map-entries", nil, "Linux: entries of a map, as NAME=NUMBER (repeatable; others keep their size, or get the standard one)")
 	o.limits = policy.DefaultLimits()
@@ -98,12 +99,47 @@ func (o *options) register(f *pflag.FlagSet) {
 	}
 	f.StringVar(&o.xdp, "xdp-devices", "auto", "Linux: devices that drop what deny lists name: their names, separated by commas; auto: those of the default routes, while there are lists; off")
 	f.StringArrayVar(&o.neverDeny, "never-deny", nil, "Linux: address that no deny list concerns, such as the API server's; those of nodes need not be named (repeatable)")
-	f.StringVar(&o.hnsNetwork, "hns-network", "isthmus", "Windows: name of the HNS network")
 	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
 	f.DurationVar(&o.hnsTimeout, "hns-timeout", 2*time.Minute, "Windows: how long one call to HNS may take before it is given up")
 	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; beyond it pods go by their node's address (repeatable; without it nowhere)")
 	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service, with the event log as log")
 	f.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "Windows: range of the services (repeatable)")
+}
+
+// registerNode declares the flags that say where on the node things are, and
+// how to tell about them.
+func (o *options) registerNode(f *pflag.FlagSet) {
+	f.StringVar(&o.stateDir, "state-dir", defaultStateDir(), "directory of the endpoint records")
+	f.StringVar(&o.socket, "socket", socket.Default, "socket for isthmus-cni and isthmusctl")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	f.StringVar(&o.bpffs, "bpffs", "/sys/fs/bpf/isthmus", "Linux: directory for pinned maps and programs")
+	f.StringVar(&o.hnsNetwork, "hns-network", "isthmus", "Windows: name of the HNS network")
+}
+
+// registerCNI declares the flags about the files of the container runtime.
+func (o *options) registerCNI(f *pflag.FlagSet) {
+	f.StringVar(&o.cniBinDir, "cni-bin-dir", "", "install isthmus-cni in this directory of the container runtime; empty if it is there already")
+	f.StringVar(&o.cniConfDir, "cni-conf-dir", "", "install the CNI configuration in this directory as soon as the agent is ready; goes with --cni-bin-dir")
+	f.StringVar(&o.cniPlugin, "cni-plugin", defaultPlugin(), "isthmus-cni to be installed")
+}
+
+// defaultPlugin is isthmus-cni beside the agent.
+func defaultPlugin() string {
+	name := "isthmus-cni"
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return name // refused by check, if it is needed
+	}
+	return filepath.Join(filepath.Dir(self), name)
+}
+
+// installation says what to install, if the flags ask for it.
+func (o *options) installation() (install.Config, bool) {
+	return install.Config{Plugin: o.cniPlugin, BinDir: o.cniBinDir, ConfDir: o.cniConfDir, Socket: o.socket}, o.cniBinDir != "" || o.cniConfDir != ""
 }
 
 // limitFlag is one of the compiler's limits.
@@ -139,9 +175,6 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 			wrong("--report %q: give some of conditions, events and node, or none", strings.Join(o.report, ","))
 			break
 		}
-	}
-	if !filepath.IsAbs(o.stateDir) {
-		wrong("--state-dir %q: give an absolute path", o.stateDir)
 	}
 	if o.mtu != 0 && (o.mtu < 1280 || o.mtu > 65535) {
 		wrong("--mtu %d: give a number from 1280 to 65535, or 0 for the uplink's", o.mtu)
@@ -186,6 +219,22 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 				continue
 			}
 			*list.parsed = append(*list.parsed, p)
+		}
+	}
+	return errors.Join(append(errs, o.checkNode(f, goos))...)
+}
+
+// checkNode reports everything that is wrong with the flags of registerNode and
+// registerCNI, and with flags that mean nothing on an OS.
+func (o *options) checkNode(f *pflag.FlagSet, goos string) error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if !filepath.IsAbs(o.stateDir) {
+		wrong("--state-dir %q: give an absolute path", o.stateDir)
+	}
+	if cfg, wanted := o.installation(); wanted {
+		if err := cfg.Validate(); err != nil {
+			wrong("%w: give --cni-bin-dir and --cni-conf-dir, or neither", err)
 		}
 	}
 	if err := new(slog.LevelVar).UnmarshalText([]byte(o.logLevel)); err != nil || !slices.Contains([]string{"debug", "info", "warn", "error"}, o.logLevel) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/kube"
@@ -48,6 +49,13 @@ func (e env) serve(ctx context.Context, o *options) error {
 	if reporter != nil {
 		cfg.Report, cfg.Collectors = reporter.Set, []prometheus.Collector{reporter}
 	}
+	var keeper *install.Keeper
+	if files, wanted := o.installation(); wanted {
+		if keeper, err = install.NewKeeper(files, log); err != nil {
+			return usageError{err}
+		}
+		cfg.SourceProblems = func() []string { return append(source.Problems(), keeper.Problems()...) }
+	}
 	node, err := agent.New(cfg, log)
 	if err != nil {
 		return usageError{err}
@@ -72,6 +80,9 @@ func (e env) serve(ctx context.Context, o *options) error {
 			return errors.Join(fmt.Errorf("listen on --http-address: %w", err), requests.Close())
 		}
 		services = append(services, service{"http", func(ctx context.Context) error { return serveHTTP(ctx, listener, node.Handler()) }})
+	}
+	if keeper != nil {
+		services = append(services, service{"cni files", func(ctx context.Context) error { return keeper.Run(ctx, node.Ready) }})
 	}
 	log.Info("agent starts", "version", version, "node", o.nodeName, "socket", o.socket)
 	err = runAll(ctx, services)

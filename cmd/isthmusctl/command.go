@@ -113,7 +113,7 @@ func (e env) command() *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(e.testCommand(), e.verifyCommand())
 	root.AddCommand(e.statusCommand(), e.endpointsCommand(), e.versionCommand(),
-		e.compileCommand(), e.explainCommand(), e.matrixCommand(), e.diffCommand(), e.lintCommand(), e.denyCommand())
+		e.compileCommand(), e.explainCommand(), e.matrixCommand(), e.diffCommand(), e.lintCommand(), e.denyCommand(), e.doctorCommand())
 	return root
 }
 

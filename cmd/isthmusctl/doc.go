@@ -9,5 +9,7 @@
 // well, 1 after an error, 2 if the command line is not right, and 3 if the agent
 // answers but the node is not ready.
 //
+// doctor needs neither: it looks at the node itself.
+//
 // It changes nothing.
 package main

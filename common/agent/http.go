@@ -9,6 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
+// Ready reports whether a State of this agent is in force.
+func (a *Agent) Ready() bool { return a.view.Load().ready }
+
 // Handler serves /metrics, /healthz (200 while the loop lives) and /readyz (200
 // when a State of this agent is in force). It needs no authentication and says
 // nothing secret.

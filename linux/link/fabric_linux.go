@@ -128,6 +128,24 @@ func SetRoutes(u Uplink, hops []NextHop, own []netip.Prefix) error {
 	return errors.Join(errs...)
 }
 
+// RemoveRoutes removes all routes of ours from the main table.
+func RemoveRoutes() error {
+	var errs []error
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		filter := &netlink.Route{Protocol: RouteProtocol, Table: unix.RT_TABLE_MAIN}
+		have, err := netlink.RouteListFiltered(family, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list routes: %w", err))
+		}
+		for _, r := range have {
+			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, fmt.Errorf("remove route to %s: %w", r.Dst, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func prefix(n *net.IPNet) netip.Prefix {
 	a, _ := netip.AddrFromSlice(n.IP)
 	ones, _ := n.Mask.Size()

@@ -12,6 +12,15 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Where sysctls under net are: in a container that is not privileged the first
+// is read-only, and the second is the same directory of the host, mounted by
+// whoever installs. Both show the network namespace of the thread that looks.
+const (
+	sysctls     = "/proc/sys/net"
+	hostMounted = "/host/proc/sys/net"
 )
 
 // setting is one sysctl under net, and its value.
@@ -21,13 +30,19 @@ type setting struct{ path, value string }
 // the kernel does not have is passed over.
 func write(settings []setting) error {
 	for _, s := range settings {
-		path := filepath.Join("/proc/sys/net", s.path)
+		path := filepath.Join(sysctls, s.path)
 		if now, err := os.ReadFile(path); err == nil && string(now) == s.value+"\n" {
 			continue
 		} else if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
-		if err := os.WriteFile(path, []byte(s.value), 0o644); err != nil {
+		err := os.WriteFile(path, []byte(s.value), 0o644)
+		if errors.Is(err, unix.EROFS) {
+			if mounted := os.WriteFile(filepath.Join(hostMounted, s.path), []byte(s.value), 0o644); !errors.Is(mounted, os.ErrNotExist) {
+				err = mounted
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("set sysctl %s to %s: %w", path, s.value, err)
 		}
 	}
@@ -86,7 +101,7 @@ func inNetNS(ns netns.NsHandle, f func() error) error {
 func Forwarding(uplink string, v6 bool) error {
 	settings := []setting{{"ipv4/conf/" + uplink + "/forwarding", "1"}}
 	if v6 {
-		ra := filepath.Join("/proc/sys/net/ipv6/conf", uplink, "accept_ra")
+		ra := filepath.Join(sysctls, "ipv6/conf", uplink, "accept_ra")
 		if now, err := os.ReadFile(ra); err == nil && string(now) == "1\n" {
 			settings = append(settings, setting{"ipv6/conf/" + uplink + "/accept_ra", "2"})
 		}

@@ -100,6 +100,8 @@ func (s *Server) start(ctx context.Context) (err error) {
 		"--cert-dir=" + s.dir, "--token-auth-file=" + s.keys.tokens, "--authorization-mode=RBAC", "--profiling=false",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + s.keys.key,
 		"--service-account-signing-key-file=" + s.keys.key, "--service-cluster-ip-range=10.96.0.0/16",
+		// As every installer of clusters sets it; HostProcess containers need it, too.
+		"--allow-privileged=true",
 		// No Endpoints with a loopback address; no service account that a controller would have to make.
 		"--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount"}
 	if s.client, err = rest.HTTPClientFor(s.RESTConfig()); err != nil {

@@ -25,11 +25,17 @@ const Version = "v1.36.3"
 // module is where the programs' go.mod is found from.
 const module = "github.com/isthmus-net/isthmus"
 
+// suite is the program that is built from the tests of a package: those of
+// Kubernetes on a running cluster.
+const suite = "e2e.test"
+
 // programs are the packages by the name of the program.
 func programs() map[string]string {
 	all := map[string]string{
 		"agnhost": "k8s.io/kubernetes/test/images/agnhost",
+		"coredns": "github.com/isthmus-net/isthmus/test/kubernetes/coredns",
 		"etcd":    "go.etcd.io/etcd/server/v3",
+		suite:     "k8s.io/kubernetes/test/e2e",
 	}
 	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet"} {
 		all[name] = "k8s.io/kubernetes/cmd/" + name
@@ -89,10 +95,27 @@ func sourceDir(ctx context.Context) (string, error) {
 	return filepath.Join(strings.TrimSpace(string(top)), "test", "kubernetes", "binaries"), nil
 }
 
+// Source is the directory of a module that the programs are built from.
+func Source(ctx context.Context, module string) (string, error) {
+	binaries, err := sourceDir(ctx)
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module)
+	cmd.Dir = binaries
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	dir, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("find the sources of %s: %w: %s", module, err, stderr.String())
+	}
+	return strings.TrimSpace(string(dir)), nil
+}
+
 // cacheDir is for exactly these versions; for every user where root made it.
 func cacheDir(source string) (string, error) {
 	digest := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum"} {
+	for _, name := range []string{"go.mod", "go.sum", "../coredns/go.mod", "../coredns/go.sum"} {
 		text, err := os.ReadFile(filepath.Join(source, name))
 		if err != nil {
 			return "", fmt.Errorf("read versions of Kubernetes' modules: %w", err)
@@ -117,8 +140,15 @@ func build(ctx context.Context, out io.Writer, source, at, to string) error {
 	fmt.Fprintf(out, "kubernetes: building %s %s; the first time it takes minutes\n", name, Version)
 	began := time.Now()
 	part := to + ".part"
-	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", stamp(), "-o", part, at)
+	verb := []string{"build"}
+	if name == suite {
+		verb = []string{"test", "-c", "-vet=off"} // vet takes minutes for all it depends on
+	}
+	cmd := exec.CommandContext(ctx, "go", append(verb, "-ldflags", stamp(), "-o", part, at)...)
 	cmd.Dir = source
+	if name == "coredns" { // has a module of its own
+		cmd.Dir = filepath.Join(filepath.Dir(source), name)
+	}
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

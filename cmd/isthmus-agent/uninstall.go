@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-net/isthmus/cni/install"
+	"github.com/isthmus-net/isthmus/common/agent/socket"
+	"github.com/isthmus-net/isthmus/common/endpoint"
+)
+
+// uninstaller is what uninstall is asked for.
+type uninstaller struct {
+	options
+	force, wait bool
+}
+
+func (e env) uninstallCommand() *cobra.Command {
+	u := &uninstaller{}
+	c := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Remove what Isthmus has put on this node; the agent must not run",
+		Long: `Remove what Isthmus has put on this node: CNI configuration and plugin, the data
+path with its programs, maps, interfaces and routes, and the records. It refuses
+while the agent runs, or while pods are attached: they would lose their network,
+and the runtime could no longer remove them. Delete or drain them first. Whatever
+was left by an earlier attempt is removed, too; nothing left is no error.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := u.checkNode(c.Flags(), runtime.GOOS); err != nil {
+				return usageError{err}
+			}
+			if err := e.uninstall(c.Context(), u); err != nil {
+				return err
+			}
+			if u.wait {
+				<-c.Context().Done()
+			}
+			return nil
+		},
+	}
+	f := c.Flags()
+	u.registerNode(f)
+	u.registerCNI(f)
+	f.BoolVar(&u.force, "force", false, "remove it although pods are attached; to be rid of them the node must be restarted")
+	f.BoolVar(&u.wait, "wait", false, "do not exit after success but at SIGTERM, as the pods of a DaemonSet must")
+	return c
+}
+
+// uninstall holds the agent's socket meanwhile, so that none starts.
+func (e env) uninstall(ctx context.Context, u *uninstaller) error {
+	log := u.logger(e.stderr)
+	held, err := socket.Listen(u.socket)
+	if err != nil {
+		return fmt.Errorf("uninstall while no agent runs: %w", err)
+	}
+	defer held.Close()
+	if err := u.unused(); err != nil && !u.force {
+		return err
+	}
+	// The configuration goes first: from then on the runtime starts no pods.
+	if files, wanted := u.installation(); wanted {
+		if err := files.Remove(); err != nil {
+			return err
+		}
+		log.Info("CNI files are removed", "bin", files.BinDir, "conf", files.ConfDir)
+		others, err := install.Confs(files.ConfDir)
+		if err != nil {
+			return err
+		}
+		log.Info("CNI configurations of others are left", "names", strings.Join(others, " "))
+	}
+	if remove := e.backend(&u.options, func(string) {}, log).remove; remove != nil {
+		if err := remove(ctx); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(u.stateDir); err != nil {
+		return fmt.Errorf("remove records: %w", err)
+	}
+	if err := held.Close(); err != nil {
+		return fmt.Errorf("remove socket: %w", err)
+	}
+	if dir := filepath.Dir(u.socket); runtime.GOOS != "windows" {
+		// A directory with files of others in it stays.
+		if err := os.Remove(dir); err != nil {
+			log.Info("directory of the socket is left", "error", err)
+		}
+	}
+	log.Info("Isthmus is removed from this node")
+	return nil
+}
+
+// unused returns an error if pods are attached.
+func (u *uninstaller) unused() error {
+	dir := filepath.Join(u.stateDir, "endpoints")
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	store, err := endpoint.Open(dir)
+	if err != nil {
+		return err
+	}
+	records, _, err := store.Load()
+	if err != nil {
+		return err
+	}
+	// What is released only keeps its address from being used again too soon.
+	records = slices.DeleteFunc(records, func(r endpoint.Record) bool { return r.State == endpoint.Released })
+	if len(records) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d pods are attached, the first is %s: start the agent, delete them or drain the node, and try again, or give --force and restart the node afterwards", len(records), records[0].Pod())
+}

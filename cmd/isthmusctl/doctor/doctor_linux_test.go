@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// have reports whether there is a finding of a check and severity with a text.
+func have(all []Finding, check string, severity Severity, text string) bool {
+	for _, f := range all {
+		if f.Check == check && f.Severity == severity && strings.Contains(f.What, text) && (severity == Good || f.Why != "" && f.Do != "") {
+			return true
+		}
+	}
+	return false
+}
+
+func put(t *testing.T, path, content string, mode os.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestNode breaks a network namespace bit by bit.
+func TestNode(t *testing.T) {
+	if os.Geteuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
+	}
+	ns, err := netns.New(filepath.Join(t.TempDir(), "node"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	c := Config{Root: t.TempDir(), CNIBinDir: "/opt/cni/bin", CNIConfDir: "/etc/cni/net.d", VXLANPort: 4789, MetricsPort: 9470}
+	examine := func() (all []Finding) {
+		t.Helper()
+		if err := ns.Do(func() error { all = c.Examine(t.Context()); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	expect := func(check string, severity Severity, text string) {
+		t.Helper()
+		if all := examine(); !have(all, check, severity, text) {
+			t.Errorf("no %s of %s with %q among %+v", severity, check, text, all)
+		}
+	}
+	inside := func(f func() error) {
+		t.Helper()
+		if err := ns.Do(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, check := range []string{"bpffs", "BTF", "loopback plugin"} { // the root is empty
+		expect(check, Bad, "")
+	}
+	expect("uplink", Bad, "there is no default route")
+	expect("interfaces", Good, "")
+	expect("packet filter", Good, "")
+	expect("kernel", Good, "release")
+	expect("kube-proxy", Unknown, "no processes")
+
+	put(t, filepath.Join(c.Root, c.CNIBinDir, "loopback"), "", 0o755)
+	expect("loopback plugin", Good, "")
+	put(t, filepath.Join(c.Root, c.CNIConfDir, "05-isthmus.conflist"), "{}", 0o644)
+	expect("cni configuration", Good, "")
+	put(t, filepath.Join(c.Root, c.CNIConfDir, "00-multus.conf"), "{}", 0o644)
+	put(t, filepath.Join(c.Root, c.CNIConfDir, "10-flannel.conflist"), "{}", 0o644)
+	expect("cni configuration", Bad, "00-multus.conf")
+	expect("cni configuration", Warning, "10-flannel.conflist")
+
+	inside(func() error {
+		for _, name := range []string{"cni0", "cali0123456789a"} {
+			if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}); err != nil {
+				return err
+			}
+		}
+		uplink := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", MTU: 1300}, PeerName: "peer"}
+		if err := netlink.LinkAdd(uplink); err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(uplink); err != nil {
+			return err
+		}
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: uplink.Index, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Scope: netlink.SCOPE_LINK})
+	})
+	expect("interfaces", Warning, "Calico: cali0123456789a")
+	expect("interfaces", Warning, "cni0")
+	expect("uplink", Warning, "eth0 has MTU 1300")
+
+	expect("port udp 4789", Good, "")
+	expect("port tcp 9470", Good, "")
+	var tcp net.Listener
+	var udp net.PacketConn
+	inside(func() (err error) {
+		if udp, err = net.ListenPacket("udp", "0.0.0.0:4789"); err != nil {
+			return err
+		}
+		tcp, err = net.Listen("tcp", "0.0.0.0:9470")
+		return err
+	})
+	defer tcp.Close()
+	defer udp.Close()
+	expect("port tcp 9470", Warning, "is taken")
+	expect("port udp 4789", Warning, "is taken")
+
+	inside(func() error {
+		for _, rule := range []string{"add table ip nat", "add chain ip nat FLANNEL-POSTRTG", "add table inet fw", "add chain inet fw guard { type filter hook forward priority 0 ; policy drop ; }"} {
+			if err := exec.Command("nft", rule).Run(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	expect("packet filter", Warning, "Flannel: FLANNEL-POSTRTG")
+	expect("packet filter", Warning, "dropped by default in inet fw guard")
+	if Worst(examine()) != Bad {
+		t.Error("the worst is not an error")
+	}
+}
+
+func TestProxy(t *testing.T) {
+	for args, want := range map[string]struct {
+		severity Severity
+		text     string
+	}{
+		"kube-proxy --proxy-mode=nftables":             {Good, "mode nftables"},
+		"/usr/bin/kube-proxy --proxy-mode ipvs":        {Warning, "mode is ipvs"},
+		"kube-proxy --masquerade-all":                  {Bad, "masqueradeAll is on"},
+		"kube-proxy --masquerade-all=false":            {Good, "mode iptables, the default"},
+		"kube-proxy --config=/good.conf --v=2":         {Good, "mode nftables"},
+		"kube-proxy --config /bad.conf":                {Bad, "masqueradeAll is on"},
+		"kube-proxy --config=/missing.conf":            {Unknown, "read configuration"},
+		"sleep --proxy-mode=ipvs":                      {Warning, "no kube-proxy runs"},
+		"kube-proxy --proxy-mode=ipvs --config=/g.yml": {Unknown, "read configuration"},
+	} {
+		c := Config{Root: t.TempDir()}
+		process := filepath.Join(c.Root, "proc", "17")
+		put(t, filepath.Join(process, "cmdline"), strings.ReplaceAll(args, " ", "\x00")+"\x00", 0o644)
+		put(t, filepath.Join(process, "root", "good.conf"), "kind: KubeProxyConfiguration\nmode: nftables\niptables: {masqueradeAll: false}\n", 0o644)
+		put(t, filepath.Join(process, "root", "bad.conf"), "mode: nftables\nnftables: {masqueradeAll: true}\n", 0o644)
+		put(t, filepath.Join(process, "root", "g.yml"), "mode: [\n", 0o644)
+		if all := c.checkProxy(); !have(all, "kube-proxy", want.severity, want.text) {
+			t.Errorf("%s: no %s with %q among %+v", args, want.severity, want.text, all)
+		}
+	}
+}
+
+func TestKernelReleases(t *testing.T) {
+	for release, want := range map[string]Severity{"5.15.0-105-generic": Bad, "6.0.12": Bad, "6.1.0-35-amd64": Good, "6.18.44": Good, "7.0": Good, "strange": Unknown} {
+		if all := kernelFinding(release); !have(all, "kernel", want, release) {
+			t.Errorf("%s: %+v, want %s", release, all, want)
+		}
+	}
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Examine looks at this node, in the network namespace of the caller.
+func (c Config) Examine(ctx context.Context) []Finding {
+	return slices.Concat(c.checkKernel(), c.checkKernelConfig(), c.checkBTF(), c.checkBPFFS(), c.checkCgroups(), c.checkUplink(), c.checkPorts(),
+		c.checkCNIConfigurations(), c.checkLoopback(), c.checkInterfaces(), c.checkFilter(ctx), c.checkProxy())
+}
+
+// threadNet shows the network namespace of the caller's thread.
+const threadNet = "/proc/thread-self/net/"
+
+// The least kernel (docs/running.md).
+const leastMajor, leastMinor = 6, 1
+
+func (c Config) checkKernel() []Finding {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return []Finding{{"kernel", Unknown, err.Error(), "an old one cannot run the programs", "look at uname -r"}}
+	}
+	return kernelFinding(unix.ByteSliceToString(u.Release[:]))
+}
+
+func kernelFinding(release string) []Finding {
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return []Finding{{"kernel", Unknown, "release " + release, "an old one cannot run the programs", "look whether it is at least " + leastKernel()}}
+	}
+	if major < leastMajor || major == leastMajor && minor < leastMinor {
+		return []Finding{{"kernel", Bad, "release " + release, "its verifier and hooks are not those that the programs are tested with: the agent may not start",
+			"boot a kernel of at least " + leastKernel()}}
+	}
+	return []Finding{{Check: "kernel", Severity: Good, What: "release " + release}}
+}
+
+func leastKernel() string { return fmt.Sprintf("%d.%d", leastMajor, leastMinor) }
+
+// wanted are the options of the kernel that are needed, and for what.
+var wanted = []struct{ option, why string }{
+	{"CONFIG_BPF_SYSCALL", "there are no BPF programs without it"},
+	{"CONFIG_NET_CLS_BPF", "programs are attached to clsact hooks first"},
+	{"CONFIG_NET_SCH_INGRESS", "programs are attached to clsact hooks first"},
+	{"CONFIG_VETH", "pods are attached by veth pairs"},
+	{"CONFIG_DEBUG_INFO_BTF", "maps and programs are loaded with BTF"},
+}
+
+func (c Config) checkKernelConfig() []Finding {
+	const check = "kernel configuration"
+	options, err := c.kernelOptions()
+	if err != nil {
+		return []Finding{{check, Unknown, err.Error(), "an option may be missing", "look for the options in the kernel's documentation; the agent's log says what it cannot do"}}
+	}
+	var found []Finding
+	for _, w := range wanted {
+		if v := options[w.option]; v != "y" && v != "m" {
+			found = append(found, Finding{check, Bad, w.option + " is not set", w.why, "boot a kernel that has it"})
+		}
+	}
+	if len(found) == 0 {
+		found = []Finding{{Check: check, Severity: Good, What: fmt.Sprintf("%d options that are needed are set", len(wanted))}}
+	}
+	return found
+}
+
+func (c Config) kernelOptions() (map[string]string, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(filepath.Join(c.Root, "boot", "config-"+unix.ByteSliceToString(u.Release[:])))
+	var r io.Reader = f
+	if err != nil {
+		if f, err = os.Open(filepath.Join(c.Root, "proc", "config.gz")); err != nil {
+			return nil, fmt.Errorf("neither in /boot nor in /proc/config.gz")
+		}
+		z, err := gzip.NewReader(f)
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("read /proc/config.gz: %w", err)
+		}
+		r = z
+	}
+	defer f.Close()
+	options := make(map[string]string)
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		if name, value, ok := strings.Cut(lines.Text(), "="); ok {
+			options[name] = value
+		}
+	}
+	return options, lines.Err()
+}
+
+func (c Config) checkBTF() []Finding {
+	const path = "/sys/kernel/btf/vmlinux"
+	if _, err := os.Stat(filepath.Join(c.Root, path)); err != nil {
+		return []Finding{{"BTF", Bad, path + " is missing", "the agent cannot load its programs", "boot a kernel with CONFIG_DEBUG_INFO_BTF"}}
+	}
+	return []Finding{{Check: "BTF", Severity: Good, What: path}}
+}
+
+// mounted returns the type of what is mounted at a path.
+func (c Config) mounted(path string) (int64, error) {
+	var s unix.Statfs_t
+	err := unix.Statfs(filepath.Join(c.Root, path), &s)
+	return s.Type, err
+}
+
+func (c Config) checkBPFFS() []Finding {
+	const path = "/sys/fs/bpf"
+	if kind, err := c.mounted(path); err != nil || kind != unix.BPF_FS_MAGIC {
+		return []Finding{{"bpffs", Bad, "none is mounted at " + path, "what is in force would be gone with the agent, which therefore does not start",
+			"mount -t bpf bpf " + path + ", at every boot (systemd does)"}}
+	}
+	return []Finding{{Check: "bpffs", Severity: Good, What: path}}
+}
+
+func (c Config) checkCgroups() []Finding {
+	const path = "/sys/fs/cgroup"
+	if kind, err := c.mounted(path); err != nil || kind != unix.CGROUP2_SUPER_MAGIC {
+		return []Finding{{"cgroups", Warning, "version 2 is not mounted at " + path, "Isthmus does not need it, but the kubelet, as of 1.35, refuses version 1 unless failCgroupV1 is false",
+			"boot with systemd.unified_cgroup_hierarchy=1"}}
+	}
+	return []Finding{{Check: "cgroups", Severity: Good, What: "version 2"}}
+}
+
+// checkUplink looks at the interface of the default route.
+func (c Config) checkUplink() []Finding {
+	const check = "uplink"
+	name, err := defaultInterface(threadNet + "route")
+	if err != nil {
+		return []Finding{{check, Bad, err.Error(), "the agent takes the interface of the default route for that to the other nodes", "give it a default route, or start it with --uplink"}}
+	}
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return []Finding{{check, Unknown, err.Error(), "its MTU is that of pods", "look at ip link"}}
+	}
+	switch {
+	case i.MTU < 1280:
+		return []Finding{{check, Bad, fmt.Sprintf("%s has MTU %d", name, i.MTU), "IPv6 needs 1280, and pods get the same", "give it an MTU of at least 1280"}}
+	case i.MTU < 1330:
+		return []Finding{{check, Warning, fmt.Sprintf("%s has MTU %d", name, i.MTU), "an overlay takes 50 bytes of it, and IPv6 needs 1280 of the rest", "give it an MTU of at least 1330"}}
+	}
+	return []Finding{{Check: check, Severity: Good, What: fmt.Sprintf("%s, MTU %d", name, i.MTU)}}
+}
+
+// defaultInterface reads the kernel's table of IPv4 routes (fib_trie.c).
+func defaultInterface(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) >= 8 && f[1] == "00000000" && f[7] == "00000000" {
+			return f[0], nil
+		}
+	}
+	return "", fmt.Errorf("there is no default route")
+}
+
+// checkPorts looks whether others have the ports.
+func (c Config) checkPorts() []Finding {
+	var found []Finding
+	look := func(protocol string, port int, why, remedy string) {
+		check := fmt.Sprintf("port %s %d", protocol, port)
+		taken, err := portTaken(protocol, port)
+		switch {
+		case err != nil:
+			found = append(found, Finding{check, Unknown, err.Error(), why, remedy})
+		case taken:
+			found = append(found, Finding{check, Warning, "is taken", why, remedy})
+		default:
+			found = append(found, Finding{Check: check, Severity: Good, What: "is free"})
+		}
+	}
+	look("udp", c.VXLANPort, "an overlay with the same port gets the packets of Isthmus' (or loses its own); Windows nodes can use 4789 only",
+		"uninstall the other overlay, or give it another port")
+	if !c.AgentRuns {
+		look("tcp", c.MetricsPort, "the agent serves health and metrics there and does not start without it", "stop what listens there, or give the agent another --http-address")
+	}
+	return found
+}
+
+// portTaken reads the sockets of this network namespace.
+func portTaken(protocol string, port int) (bool, error) {
+	for _, file := range []string{threadNet + protocol, threadNet + protocol + "6"} {
+		text, err := os.ReadFile(file)
+		if os.IsNotExist(err) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		for line := range strings.Lines(string(text)) {
+			f := strings.Fields(line)
+			if len(f) < 4 {
+				continue
+			}
+			_, hex, _ := strings.Cut(f[1], ":")
+			n, err := strconv.ParseUint(hex, 16, 16)
+			if err == nil && int(n) == port && (protocol == "udp" || f[3] == "0A") { // 0A: listening
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+func (c Config) checkInterfaces() []Finding {
+	const check = "interfaces"
+	all, err := net.Interfaces()
+	if err != nil {
+		return []Finding{{check, Unknown, err.Error(), "other networks' may be there", "look at ip link"}}
+	}
+	var names []string
+	for _, i := range all {
+		names = append(names, i.Name)
+	}
+	found := leftovers(check, "interfaces", names, func(i int) []string { return others[i].interfaces },
+		"pods may still be on that network, past every policy, and its routes may lead astray those of Isthmus",
+		"uninstall the other network and restart the node, or delete pods and interfaces by hand (ip link delete)")
+	if len(found) == 0 {
+		found = []Finding{{Check: check, Severity: Good, What: "none of other networks"}}
+	}
+	return found
+}
+
+// checkFilter looks at tables and chains of the packet filter.
+func (c Config) checkFilter(ctx context.Context) []Finding {
+	const check = "packet filter"
+	out, err := exec.CommandContext(ctx, "nft", "list", "chains").Output()
+	if err != nil {
+		return []Finding{{check, Unknown, fmt.Sprintf("nft list chains: %v", err), "rules of other networks or a firewall may drop what pods send", "run this as root with nftables installed, or look at nft list ruleset and iptables-legacy-save"}}
+	}
+	names, dropping := chains(string(out))
+	found := leftovers(check, "tables or chains", names, func(i int) []string { return others[i].chains },
+		"rules that nobody maintains any more drop or translate what pods send", "uninstall the other network and restart the node, or delete the rules by hand (nft delete table)")
+	if len(dropping) > 0 {
+		found = append(found, Finding{check, Warning, "forwarding is dropped by default in " + strings.Join(dropping, ", "),
+			"what pods send and receive is forwarded by the node, and a firewall that does not know them drops it",
+			"let the firewall accept the pods' ranges when forwarding"})
+	}
+	if legacy, err := os.ReadFile(threadNet + "ip_tables_names"); err == nil && len(strings.TrimSpace(string(legacy))) > 0 {
+		found = append(found, Finding{check, Warning, "iptables-legacy has tables: " + strings.Join(strings.Fields(string(legacy)), ", "),
+			"its rules count besides those of nftables, and few tools show both", "look at iptables-legacy-save; move to iptables-nft"})
+	}
+	if len(found) == 0 {
+		found = []Finding{{Check: check, Severity: Good, What: "nothing of other networks"}}
+	}
+	return found
+}
+
+// chains reads the names of tables and chains, and the forward hooks that drop
+// what no rule accepts.
+func chains(listing string) (names, dropping []string) {
+	var table, chain string
+	for line := range strings.Lines(listing) {
+		f := strings.Fields(line)
+		switch {
+		case len(f) >= 3 && f[0] == "table":
+			table = f[1] + " " + f[2]
+			names = append(names, f[2])
+		case len(f) >= 2 && f[0] == "chain":
+			chain = f[1]
+			names = append(names, chain)
+		case strings.Contains(line, "hook forward") && strings.Contains(line, "policy drop"):
+			dropping = append(dropping, table+" "+chain)
+		}
+	}
+	return names, dropping
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/windows"
+	"golang.org/x/sys/windows/registry"
+	"golang.org/x/sys/windows/svc"
+	"golang.org/x/sys/windows/svc/mgr"
+)
+
+// Examine looks at this node.
+func (c Config) Examine(context.Context) []Finding {
+	return slices.Concat(checkBuild(), checkService(), c.checkCNIConfigurations())
+}
+
+func checkBuild() []Finding {
+	v := windows.RtlGetVersion()
+	revision, err := updateRevision()
+	if err != nil {
+		return append(buildFindings(v.BuildNumber, 0)[:1], Finding{"update", Unknown, err.Error(), "some updates break the network", "look at winver"})
+	}
+	return buildFindings(v.BuildNumber, revision)
+}
+
+// updateRevision is the last number of the build, which every update raises.
+func updateRevision() (uint32, error) {
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, `SOFTWARE\Microsoft\Windows NT\CurrentVersion`, registry.QUERY_VALUE)
+	if err != nil {
+		return 0, fmt.Errorf("read the revision of the build: %w", err)
+	}
+	defer key.Close()
+	n, _, err := key.GetIntegerValue("UBR")
+	if err != nil {
+		return 0, fmt.Errorf("read the revision of the build: %w", err)
+	}
+	return uint32(n), nil
+}
+
+// checkService looks whether the Host Network Service runs.
+func checkService() []Finding {
+	const check = "HNS"
+	const why = "interfaces and policies of pods are its"
+	m, err := mgr.Connect()
+	if err != nil {
+		return []Finding{{check, Unknown, err.Error(), why, "run this as an administrator"}}
+	}
+	defer m.Disconnect()
+	s, err := m.OpenService("hns")
+	if err != nil {
+		return []Finding{{check, Bad, "the service hns is not installed", why, "Install-WindowsFeature Containers, and restart"}}
+	}
+	defer s.Close()
+	status, err := s.Query()
+	if err != nil {
+		return []Finding{{check, Unknown, err.Error(), why, "run this as an administrator"}}
+	}
+	if status.State != svc.Running {
+		return []Finding{{check, Warning, "the service hns does not run", why, "Start-Service hns; Windows starts it when it is first used"}}
+	}
+	return []Finding{{Check: check, Severity: Good, What: "the service runs"}}
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+const usage = `usage:
+  images [-version V] [-name NAME] -bin DIR -o DIR
+      images of the commands in DIR/linux-amd64, DIR/linux-arm64 and DIR/windows-amd64
+  images -root DIR -name NAME[,NAME...] -entrypoint A[,B...] [-cmd A[,B...]] [-arch amd64] -o FILE
+      an image of one directory
+`
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "images:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	f := flag.NewFlagSet("images", flag.ContinueOnError)
+	f.Usage = func() { fmt.Fprint(f.Output(), usage); f.PrintDefaults() }
+	version := f.String("version", "unknown", "version of Isthmus, also the tag of its images")
+	names := f.String("name", "ghcr.io/isthmus-net/isthmus", "repository of the images, or with -root all names with tags")
+	bin := f.String("bin", "", "directory of the built commands, by system and architecture")
+	root := f.String("root", "", "directory that becomes an image")
+	entrypoint := f.String("entrypoint", "", "with -root: what is run")
+	command := f.String("cmd", "", "with -root: its default arguments")
+	arch := f.String("arch", "amd64", "with -root: the architecture")
+	out := f.String("o", "", "where to write to")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	switch {
+	case *out == "" || f.NArg() > 0 || (*bin == "") == (*root == ""):
+		return errors.New("give -o and either -bin or -root: see images -h")
+	case *bin != "":
+		return product(*bin, *names, *version, *out)
+	}
+	files, err := readTree(*root)
+	if err != nil {
+		return err
+	}
+	image, err := newImage(files, v1.Platform{OS: "linux", Architecture: *arch},
+		v1.Config{Entrypoint: words(*entrypoint), Cmd: words(*command), Env: []string{path}})
+	if err != nil {
+		return err
+	}
+	return archive(*out, image, words(*names)...)
+}
+
+// path is what programs in a container find commands by.
+const path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+func words(list string) []string {
+	if list == "" {
+		return nil
+	}
+	return strings.Split(list, ",")
+}
+
+// product writes the images of Isthmus into a directory.
+func product(bin, name, version, out string) error {
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return fmt.Errorf("create directory of images: %w", err)
+	}
+	labels := map[string]string{
+		"org.opencontainers.image.title":    "Isthmus",
+		"org.opencontainers.image.version":  version,
+		"org.opencontainers.image.source":   "https://github.com/isthmus-net/isthmus",
+		"org.opencontainers.image.licenses": "Apache-2.0",
+	}
+	for _, p := range []v1.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"}, {OS: "windows", Architecture: "amd64"}} {
+		suffix, entrypoint := "", "/isthmus-agent"
+		if p.OS == "windows" {
+			// Paths of HostProcess containers are relative to their mount point.
+			suffix, entrypoint = ".exe", "isthmus-agent.exe"
+		}
+		var files []file
+		for _, command := range []string{"isthmus-agent", "isthmus-cni", "isthmusctl"} {
+			content, err := os.ReadFile(filepath.Join(bin, p.OS+"-"+p.Architecture, command+suffix))
+			if err != nil {
+				return fmt.Errorf("read command: %w: build it first", err)
+			}
+			files = append(files, file{name: command + suffix, mode: 0o755, content: content})
+		}
+		image, err := newImage(files, p, v1.Config{Entrypoint: []string{entrypoint}, Labels: labels})
+		if err != nil {
+			return err
+		}
+		tag := version
+		if p.OS == "windows" {
+			tag += "-windows" // has its own, as no index that names all can be imported by one runtime
+		}
+		to := filepath.Join(out, "isthmus-"+p.OS+"-"+p.Architecture+".tar")
+		if err := archive(to, image, name+":"+tag); err != nil {
+			return err
+		}
+		digest, err := image.Digest()
+		if err != nil {
+			return err
+		}
+		fmt.Println(to, name+":"+tag, digest)
+	}
+	return nil
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestDeploy has the API server check every object that is shipped.
+func TestDeploy(t *testing.T) {
+	for _, name := range []string{"isthmus.yaml", "isthmus-uninstall.yaml"} {
+		t.Run(name, func(t *testing.T) {
+			text, err := os.ReadFile("../../deploy/" + name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := running(t)
+			// A namespace of its own, as without controllers none comes to its end.
+			manifest := strings.ReplaceAll(string(text), "isthmus-system", "deploy-test")
+			if err := s.Apply(t.Context(), manifest); err != nil {
+				t.Fatal(err)
+			}
+			// It checks indeed: a field of another name is refused.
+			wrong := strings.Replace(manifest, "hostNetwork:", "hostNetwerk:", 1)
+			if err := s.Apply(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "hostNetwerk") {
+				t.Errorf("an unknown field is accepted: %v", err)
+			}
+		})
+	}
+}

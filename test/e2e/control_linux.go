@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// control is the control plane.
+type control struct {
+	dir string
+	// certificate is authority and server certificate in one; its key signs the
+	// tokens of service accounts, too.
+	certificate, key string
+	tokens           strings.Builder
+	admin            string // kubeconfig
+}
+
+// startControl starts etcd, API server, controllers and scheduler.
+func (l *lab) startControl(ctx context.Context) (*control, error) {
+	c := &control{dir: filepath.Join(l.dir, "control")}
+	l.control = c
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := c.makeCertificate(); err != nil {
+		return nil, fmt.Errorf("make certificate: %w", err)
+	}
+	if err := c.makeUsers(l.nodes); err != nil {
+		return nil, fmt.Errorf("make kubeconfig files: %w", err)
+	}
+	at := func(name string) string { return filepath.Join(c.dir, name) }
+	const etcd = "http://127.0.0.1:2379"
+	for _, p := range [][]string{
+		{"etcd", "--data-dir=" + at("etcd"), "--unsafe-no-fsync", "--log-level=error", "--listen-client-urls=" + etcd, "--advertise-client-urls=" + etcd},
+		{"kube-apiserver", "--etcd-servers=" + etcd, "--bind-address=" + fabricAddress, "--advertise-address=" + fabricAddress, "--secure-port=6443",
+			"--tls-cert-file=" + c.certificate, "--tls-private-key-file=" + c.key, "--cert-dir=" + c.dir, "--token-auth-file=" + at("tokens.csv"),
+			"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + c.key, "--service-account-signing-key-file=" + c.key,
+			"--service-cluster-ip-range=" + serviceRange, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+			"--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP", "--profiling=false"},
+	} {
+		if _, err := l.launch(l.fabric, p[0], 0, append([]string{filepath.Join(l.bin, p[0])}, p[1:]...)...); err != nil {
+			return nil, err
+		}
+	}
+	err := until(ctx, 2*time.Minute, "the API server", func() error {
+		_, err := l.kubectl("get", "--raw", "/readyz")
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range [][]string{
+		{"kube-controller-manager", "--kubeconfig=" + at("controllers.kubeconfig"), "--service-account-private-key-file=" + c.key,
+			"--root-ca-file=" + c.certificate, "--cluster-signing-cert-file=" + c.certificate, "--cluster-signing-key-file=" + c.key,
+			"--use-service-account-credentials=true", "--allocate-node-cidrs=true", "--cluster-cidr=" + podRange,
+			"--service-cluster-ip-range=" + serviceRange, "--leader-elect=false", "--bind-address=127.0.0.1"},
+		{"kube-scheduler", "--kubeconfig=" + at("scheduler.kubeconfig"), "--authentication-kubeconfig=" + at("scheduler.kubeconfig"),
+			"--authorization-kubeconfig=" + at("scheduler.kubeconfig"), "--leader-elect=false", "--bind-address=127.0.0.1"},
+	} {
+		if _, err := l.launch(l.fabric, p[0], 0, append([]string{filepath.Join(l.bin, p[0])}, p[1:]...)...); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func (c *control) makeCertificate() error {
+	c.certificate, c.key = filepath.Join(c.dir, "server.crt"), filepath.Join(c.dir, "server.key")
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "isthmus e2e"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IPAddresses: []net.IP{net.ParseIP(fabricAddress), net.ParseIP("10.96.0.1")},
+		DNSNames:    []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return err
+	}
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(c.certificate, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(c.key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}), 0o600)
+}
+
+// makeUsers writes a kubeconfig file per user, with a token.
+func (c *control) makeUsers(nodes []*node) error {
+	users := []struct{ file, user, group string }{
+		{"admin", "admin", "system:masters"}, {"controllers", "system:kube-controller-manager", ""},
+		{"scheduler", "system:kube-scheduler", ""}, {"proxy", "system:kube-proxy", ""},
+	}
+	for _, n := range nodes {
+		users = append(users, struct{ file, user, group string }{n.name, "system:node:" + n.name, "system:nodes"})
+	}
+	for _, u := range users {
+		secret := make([]byte, 16)
+		if _, err := rand.Read(secret); err != nil {
+			return err
+		}
+		token := hex.EncodeToString(secret)
+		fmt.Fprintf(&c.tokens, "%s,%s,%s,%s\n", token, u.user, u.file, u.group)
+		text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c,
+clusters: [{name: c, cluster: {server: "https://%s:6443", certificate-authority: %q}}],
+users: [{name: u, user: {token: %q}}], contexts: [{name: c, context: {cluster: c, user: u}}]}
+`, fabricAddress, c.certificate, token)
+		if err := os.WriteFile(c.kubeconfig(u.file), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	c.admin = c.kubeconfig("admin")
+	return os.WriteFile(filepath.Join(c.dir, "tokens.csv"), []byte(c.tokens.String()), 0o600)
+}
+
+func (c *control) kubeconfig(user string) string { return filepath.Join(c.dir, user+".kubeconfig") }
+
+// startDNS starts CoreDNS beside the control plane, as the Service kube-dns.
+func (l *lab) startDNS(context.Context) error {
+	corefile := filepath.Join(l.control.dir, "Corefile")
+	text := ".:53 {\n errors\n ready " + fabricAddress + ":8181\n kubernetes cluster.local in-addr.arpa ip6.arpa {\n  kubeconfig " + l.control.admin +
+		"\n  pods insecure\n  ttl 5\n }\n cache 5\n}\n"
+	if err := os.WriteFile(corefile, []byte(text), 0o600); err != nil {
+		return err
+	}
+	if _, err := l.launch(l.fabric, "coredns", 0, filepath.Join(l.bin, "coredns"), "-conf", corefile); err != nil {
+		return err
+	}
+	return l.apply(`
+apiVersion: v1
+kind: Service
+metadata: {name: kube-dns, namespace: kube-system, labels: {k8s-app: kube-dns}}
+spec: {clusterIP: ` + dnsAddress + `, ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: kube-dns-1, namespace: kube-system, labels: {kubernetes.io/service-name: kube-dns}}
+addressType: IPv4
+ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]
+endpoints: [{addresses: [` + fabricAddress + `], conditions: {ready: true}}]
+`)
+}

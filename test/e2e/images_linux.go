@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/test/kubernetes"
+)
+
+// pauseImage holds the namespaces of a pod.
+const pauseImage = "registry.k8s.io/pause:3.10.2"
+
+// testImages are the names by which the cases ask for an image, which are one
+// here: agnhost, with the tools that scripts in the cases call.
+var testImages = []string{
+	"registry.k8s.io/e2e-test-images/agnhost:2.63.0", "registry.k8s.io/e2e-test-images/agnhost:2.55",
+	"registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0",
+}
+
+// tools are the commands of this machine that go into it, with their libraries.
+var tools = []string{"bash", "curl", "dig", "nslookup", "host", "nc", "ip", "ss", "getent"}
+
+// buildImages makes the archives that nodes import.
+func (l *lab) buildImages(ctx context.Context) error {
+	if err := os.MkdirAll(l.images, 0o755); err != nil {
+		return err
+	}
+	top, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("find the sources of Isthmus: %w", err)
+	}
+	source := strings.TrimSpace(string(top))
+	writer := filepath.Join(l.dir, "write-image")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", writer, ".")
+	cmd.Dir = filepath.Join(source, "deploy", "images")
+	if _, err := output(cmd); err != nil {
+		return err
+	}
+	pause, agnhost := filepath.Join(l.dir, "pause"), filepath.Join(l.dir, "agnhost")
+	cmd = exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", filepath.Join(pause, "pause"), "./test/e2e/pause")
+	cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0")
+	if _, err := output(cmd); err != nil {
+		return err
+	}
+	if err := l.agnhostRoot(ctx, agnhost); err != nil {
+		return fmt.Errorf("prepare agnhost image: %w", err)
+	}
+	for _, image := range [][]string{
+		{"-root", pause, "-name", pauseImage, "-entrypoint", "/pause", "-o", filepath.Join(l.images, "pause.tar")},
+		{"-root", agnhost, "-name", strings.Join(testImages, ","), "-entrypoint", "/agnhost", "-cmd", "pause", "-o", filepath.Join(l.images, "agnhost.tar")},
+	} {
+		if _, err := output(exec.CommandContext(ctx, writer, image...)); err != nil {
+			return err
+		}
+	}
+	// The image of Isthmus is taken as it is released.
+	if l.reference, err = referenceOf(l.image); err != nil {
+		return fmt.Errorf("find image of Isthmus: %w: run make images", err)
+	}
+	path, err := filepath.Abs(l.image)
+	if err != nil {
+		return err
+	}
+	return os.Symlink(path, filepath.Join(l.images, "isthmus.tar"))
+}
+
+// referenceOf is the name under which containerd imports an archive.
+func referenceOf(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if err != nil {
+			return "", fmt.Errorf("read %s: no index.json: %w", path, err)
+		}
+		if h.Name != "index.json" {
+			continue
+		}
+		var index struct {
+			Manifests []struct{ Annotations map[string]string }
+		}
+		if err := json.NewDecoder(r).Decode(&index); err != nil {
+			return "", fmt.Errorf("read %s: %w", path, err)
+		}
+		for _, m := range index.Manifests {
+			if name := m.Annotations["io.containerd.image.name"]; name != "" {
+				return name, nil
+			}
+		}
+		return "", fmt.Errorf("read %s: its image has no name", path)
+	}
+}
+
+// agnhostRoot fills a directory with what upstream's image has and the cases
+// need: agnhost, its certificate for localhost, a shell and tools.
+func (l *lab) agnhostRoot(ctx context.Context, root string) error {
+	for _, d := range []string{"bin", "usr/bin", "etc", "proc", "sys", "dev", "root", "var/run"} {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(filepath.Join(root, "tmp"), 0o777); err != nil {
+		return err
+	}
+	if err := os.Chmod(filepath.Join(root, "tmp"), 0o777|os.ModeSticky); err != nil {
+		return err
+	}
+	porter, err := kubernetes.Source(ctx, "k8s.io/kubernetes")
+	if err != nil {
+		return err
+	}
+	porter = filepath.Join(porter, "test", "images", "agnhost", "porter")
+	copies := map[string]string{
+		filepath.Join(l.bin, "agnhost"): "agnhost", "/bin/busybox": "bin/busybox",
+		filepath.Join(porter, "localhost.crt"): "localhost.crt", filepath.Join(porter, "localhost.key"): "localhost.key",
+	}
+	for _, tool := range tools {
+		path, err := exec.LookPath(tool)
+		if err != nil {
+			return fmt.Errorf("%w: run make deps-e2e", err)
+		}
+		copies[path] = "usr/bin/" + tool
+		libraries, err := librariesOf(path)
+		if err != nil {
+			return err
+		}
+		for _, lib := range libraries {
+			copies[lib] = strings.TrimPrefix(lib, "/")
+		}
+	}
+	for from, to := range copies {
+		if err := copyFile(from, filepath.Join(root, to)); err != nil {
+			return err
+		}
+	}
+	return linkTools(root)
+}
+
+// linkTools makes the shell and the small tools callable by their names.
+func linkTools(root string) error {
+	list, err := exec.Command("/bin/busybox", "--list").Output()
+	if err != nil {
+		return fmt.Errorf("list busybox's tools: %w", err)
+	}
+	for _, name := range strings.Fields(string(list)) {
+		if _, err := os.Lstat(filepath.Join(root, "usr/bin", name)); err == nil || name == "sh" || name == "busybox" {
+			continue
+		}
+		if err := os.Symlink("busybox", filepath.Join(root, "bin", name)); err != nil {
+			return err
+		}
+	}
+	// Busybox's own shell would prefer its own tools to the full ones.
+	for _, name := range []string{"bin/sh", "bin/bash"} {
+		if err := os.Symlink("/usr/bin/bash", filepath.Join(root, name)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(os.WriteFile(filepath.Join(root, "etc/passwd"), []byte("root:x:0:0:root:/root:/bin/sh\n"), 0o644),
+		os.WriteFile(filepath.Join(root, "etc/group"), []byte("root:x:0:\n"), 0o644))
+}
+
+// librariesOf names what a program loads; nothing for a static one.
+func librariesOf(path string) ([]string, error) {
+	out, err := exec.Command("ldd", path).Output()
+	var ended *exec.ExitError
+	if errors.As(err, &ended) { // not dynamic
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for libraries of %s: %w", path, err)
+	}
+	var all []string
+	for _, word := range strings.Fields(string(out)) {
+		if strings.HasPrefix(word, "/") {
+			all = append(all, word)
+		}
+	}
+	return all, nil
+}
+
+func copyFile(from, to string) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	content, err := os.ReadFile(from) // what symbolic links lead to
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, content, info.Mode().Perm())
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/isthmus-net/isthmus/test/kubernetes"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+const (
+	// labDir holds everything of the cluster; there is one per machine.
+	labDir = "/var/tmp/isthmus-e2e"
+	// fabricAddress is that of the control plane; node i has nodePrefix + i.
+	fabricAddress = "172.30.0.1"
+	nodePrefix    = "172.30.0.1"
+	serviceRange  = "10.96.0.0/16"
+	dnsAddress    = "10.96.0.10"
+	podRange      = "10.244.0.0/16"
+)
+
+// hostSettings are the sysctls that a kubelet changes for the whole machine.
+var hostSettings = []string{"vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops"}
+
+// lab is the cluster.
+type lab struct {
+	config
+	dir, bin, images string
+	// reference is the name of Isthmus' image on the nodes.
+	reference string
+	lock      *os.File
+	fabric    *netns.NS
+	control   *control
+	nodes     []*node
+	saved     map[string][]byte // sysctls
+	processes []*exec.Cmd
+}
+
+// newLab takes the machine's lab, removes what an earlier one has left, and
+// builds what is missing.
+func newLab(ctx context.Context, c config) (*lab, error) {
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return nil, errors.New("this machine has cgroup v2 only, for which the nodes are not prepared: boot with systemd.unified_cgroup_hierarchy=0")
+	}
+	if err := os.MkdirAll(labDir, 0o755); err != nil {
+		return nil, err
+	}
+	l := &lab{config: c, dir: labDir, images: filepath.Join(labDir, "images"), fabric: netns.At(filepath.Join(labDir, "fabric.ns")), saved: make(map[string][]byte)}
+	var err error
+	if l.lock, err = os.OpenFile(filepath.Join(labDir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(l.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, fmt.Errorf("another e2e runs on this machine: %w", err)
+	}
+	for i := range c.nodes {
+		l.nodes = append(l.nodes, l.newNode(i+1))
+	}
+	if err := l.clear(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(c.report, 0o755); err != nil {
+		return nil, err
+	}
+	for _, s := range hostSettings {
+		if l.saved[s], err = os.ReadFile("/proc/sys/" + s); err != nil {
+			return nil, fmt.Errorf("read sysctl: %w", err)
+		}
+	}
+	if l.bin, err = kubernetes.Build(ctx, os.Stderr, kubernetes.Names()...); err != nil {
+		return nil, err
+	}
+	return l, l.buildImages(ctx)
+}
+
+// start brings the cluster up to where its nodes wait for a network.
+func (l *lab) start(ctx context.Context) error {
+	if err := l.makeFabric(); err != nil {
+		return err
+	}
+	var err error
+	if l.control, err = l.startControl(ctx); err != nil {
+		return err
+	}
+	for _, n := range l.nodes {
+		if err := l.startNode(n); err != nil {
+			return err
+		}
+	}
+	for _, n := range l.nodes {
+		if err := l.waitForNode(ctx, n); err != nil {
+			return err
+		}
+	}
+	if err := l.restoreSettings(); err != nil {
+		return err
+	}
+	return l.startDNS(ctx)
+}
+
+// makeFabric makes the bridge between control plane and nodes.
+func (l *lab) makeFabric() error {
+	var err error
+	if l.fabric, err = netns.New(l.fabric.Path()); err != nil {
+		return err
+	}
+	for _, line := range []string{
+		"ip link set lo up", "ip link add fabric type bridge", "ip address add " + fabricAddress + "/24 dev fabric", "ip link set fabric up",
+		"sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.fabric.send_redirects=0",
+	} {
+		if _, err := l.in(l.fabric, strings.Fields(line)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// in runs a command in a network namespace and returns what it prints.
+func (l *lab) in(ns *netns.NS, args ...string) (string, error) {
+	return output(exec.Command("nsenter", append([]string{"--net=" + ns.Path(), "--"}, args...)...))
+}
+
+func output(cmd *exec.Cmd) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+// launch starts a program that runs until the lab is closed, in a network
+// namespace, with its output in a log of that name.
+func (l *lab) launch(ns *netns.NS, name string, flags uintptr, args ...string) (*exec.Cmd, error) {
+	log, err := os.Create(filepath.Join(l.report, name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command("nsenter", append([]string{"--net=" + ns.Path(), "--"}, args...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	// A session of its own: Ctrl-C is for the lab, which stops things in order.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Cloneflags: flags}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	l.processes = append(l.processes, cmd)
+	return cmd, nil
+}
+
+// kubectl runs kubectl as administrator.
+func (l *lab) kubectl(args ...string) (string, error) {
+	return l.in(l.fabric, append([]string{filepath.Join(l.bin, "kubectl"), "--kubeconfig=" + l.control.admin}, args...)...)
+}
+
+// apply applies manifests.
+func (l *lab) apply(manifests string) error {
+	cmd := exec.Command("nsenter", "--net="+l.fabric.Path(), "--", filepath.Join(l.bin, "kubectl"), "--kubeconfig="+l.control.admin, "apply", "--server-side", "-f", "-")
+	cmd.Stdin = strings.NewReader(manifests)
+	_, err := output(cmd)
+	return err
+}
+
+// until tries f until it returns no error.
+func until(ctx context.Context, limit time.Duration, what string, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait %s for %s: %w", limit, what, err)
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}
+
+// close ends everything and puts the machine back.
+func (l *lab) close() error {
+	for i := len(l.processes) - 1; i >= 0; i-- {
+		l.processes[i].Process.Kill()
+		l.processes[i].Wait()
+	}
+	return errors.Join(l.restoreSettings(), l.clear(), l.lock.Close())
+}
+
+// clear removes the traces of a lab whose processes are gone.
+func (l *lab) clear() error {
+	errs := []error{l.fabric.Close()}
+	for i := range 9 {
+		n := l.newNode(i + 1)
+		errs = append(errs, n.ns.Close(), n.clearCgroups())
+	}
+	entries, err := os.ReadDir(l.dir)
+	errs = append(errs, err)
+	for _, e := range entries {
+		if e.Name() != "lock" {
+			errs = append(errs, os.RemoveAll(filepath.Join(l.dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (l *lab) restoreSettings() error {
+	var errs []error
+	for name, value := range l.saved {
+		errs = append(errs, os.WriteFile("/proc/sys/"+name, value, 0))
+	}
+	return errors.Join(errs...)
+}
+
+func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

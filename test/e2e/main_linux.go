@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// config is the command line.
+type config struct {
+	nodes    int
+	suites   []string
+	focus    string
+	image    string
+	manifest string
+	remover  string
+	report   string
+	keep     bool
+}
+
+func main() {
+	if len(os.Args) == 3 && os.Args[1] == nodeCommand {
+		fmt.Fprintln(os.Stderr, "node:", runNode(os.Args[2]))
+		os.Exit(1)
+	}
+	// Everything is started from this thread, and killed by the kernel when it
+	// ends, however that happens.
+	runtime.LockOSThread()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	failed, err := run(ctx, os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+	}
+	if err != nil || failed {
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (config, error) {
+	c := config{}
+	f := flag.NewFlagSet("e2e", flag.ContinueOnError)
+	f.IntVar(&c.nodes, "nodes", 2, "how many nodes, 2 to 9")
+	suites := f.String("suites", "netpol,conformance,own", "what to run, of netpol, conformance and own")
+	f.StringVar(&c.focus, "focus", "", "run only the cases of netpol and conformance that this expression matches, too")
+	f.StringVar(&c.image, "image", "build/images/isthmus-linux-amd64.tar", "image of Isthmus, as make images writes it")
+	f.StringVar(&c.manifest, "manifest", "deploy/isthmus.yaml", "what installs it")
+	f.StringVar(&c.remover, "uninstall-manifest", "deploy/isthmus-uninstall.yaml", "what removes it")
+	f.StringVar(&c.report, "report", "build/e2e", "directory of reports and logs")
+	f.BoolVar(&c.keep, "keep", false, "leave the cluster running until Ctrl-C")
+	if err := f.Parse(args); err != nil {
+		return c, err
+	}
+	c.suites = strings.Split(*suites, ",")
+	for _, s := range c.suites {
+		if !slices.Contains([]string{"", "netpol", "conformance", "own"}, s) {
+			return c, fmt.Errorf("-suites: %q: choose of netpol, conformance and own", s)
+		}
+	}
+	if c.nodes < 2 || c.nodes > 9 || f.NArg() > 0 {
+		return c, errors.New("give 2 to 9 -nodes and no arguments: see -h")
+	}
+	if os.Geteuid() != 0 {
+		return c, errors.New("needs root: namespaces, mounts and containerd")
+	}
+	return c, nil
+}
+
+// run reports whether a case has failed; an error means that there are no
+// results.
+func run(ctx context.Context, args []string) (failed bool, err error) {
+	c, err := parse(args)
+	if err != nil {
+		return false, err
+	}
+	if c.report, err = filepath.Abs(c.report); err != nil {
+		return false, err
+	}
+	began := time.Now()
+	l, err := newLab(ctx, c)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, l.close()) }()
+	if err := l.start(ctx); err != nil {
+		return false, err
+	}
+	say("cluster of %d nodes runs after %s", c.nodes, since(began))
+	// How the nodes are without Isthmus is what its removal is measured by.
+	before, err := l.imprints()
+	if err != nil {
+		return false, err
+	}
+	if err := l.install(ctx); err != nil {
+		return false, err
+	}
+	say("Isthmus is ready on all nodes after %s", since(began))
+	results, err := l.runSuites(ctx, before)
+	if err != nil {
+		return false, err
+	}
+	if c.keep {
+		say("kubectl --kubeconfig %s runs in the namespace %s; end with Ctrl-C", l.control.admin, l.fabric.Path())
+		<-ctx.Done()
+	}
+	return results.print(os.Stdout, c.suites), results.write(filepath.Join(c.report, "junit.xml"))
+}
+
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().UTC().Format("15:04:05 ")+format+"\n", args...)
+}
+
+func since(t time.Time) time.Duration { return time.Since(t).Round(100 * time.Millisecond) }

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// cgroups are the hierarchies in which a node has a directory of its own.
+const cgroups = "/sys/fs/cgroup"
+
+// node is a machine of the cluster.
+type node struct {
+	name, address, dir string
+	ns                 *netns.NS
+	init               *exec.Cmd
+}
+
+func (l *lab) newNode(i int) *node {
+	name := "e2e" + strconv.Itoa(i)
+	return &node{name: name, address: nodePrefix + strconv.Itoa(i), dir: filepath.Join(l.dir, name), ns: netns.At(filepath.Join(l.dir, name+".ns"))}
+}
+
+// startNode wires the node to the fabric and starts its first process.
+func (l *lab) startNode(n *node) error {
+	var err error
+	if n.ns, err = netns.New(n.ns.Path()); err != nil {
+		return err
+	}
+	if err := n.makeCgroups(); err != nil {
+		return err
+	}
+	for _, line := range []string{
+		"ip link add eth0 type veth peer name " + n.name,
+		"ip link set " + n.name + " netns " + l.fabric.Path(),
+		"ip link set lo up", "ip address add " + n.address + "/24 dev eth0", "ip link set eth0 up", "ip route add default via " + fabricAddress,
+	} {
+		if _, err := l.in(n.ns, strings.Fields(line)...); err != nil {
+			return err
+		}
+	}
+	if _, err := l.in(l.fabric, "ip", "link", "set", n.name, "master", "fabric", "up"); err != nil {
+		return err
+	}
+	spec := nodeSpec{Name: n.name, Address: n.address, Dir: n.dir, Bin: l.bin, Logs: l.report,
+		Kubeconfig: l.control.kubeconfig(n.name), ProxyKubeconfig: l.control.kubeconfig("proxy")}
+	if spec.Images, err = filepath.Glob(filepath.Join(l.images, "*.tar")); err != nil {
+		return err
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	n.init, err = l.launch(n.ns, n.name, syscall.CLONE_NEWNS|syscall.CLONE_NEWPID|syscall.CLONE_NEWUTS, self, nodeCommand, string(text))
+	return err
+}
+
+// waitForNode waits until the API server knows the node and its pod range, and
+// routes that in the fabric.
+func (l *lab) waitForNode(ctx context.Context, n *node) error {
+	var cidr string
+	err := until(ctx, 3*time.Minute, "node "+n.name+" (see its logs in "+l.report+")", func() (err error) {
+		cidr, err = l.kubectl("get", "node", n.name, "-o", "jsonpath={.spec.podCIDR}")
+		if err == nil && cidr == "" {
+			err = errors.New("it has no pod range")
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	_, err = l.in(l.fabric, "ip", "route", "replace", cidr, "via", n.address)
+	return err
+}
+
+// inside runs a command in all namespaces of the node.
+func (n *node) inside(args ...string) (string, error) {
+	flags := []string{"--target=" + strconv.Itoa(n.init.Process.Pid), "--mount", "--net", "--uts", "--pid", "--"}
+	return output(exec.Command("nsenter", append(flags, args...)...))
+}
+
+// makeCgroups makes the node's cgroup, which is the root of its kubelet's.
+func (n *node) makeCgroups() error {
+	hierarchies, err := os.ReadDir(cgroups)
+	if err != nil {
+		return err
+	}
+	for _, h := range hierarchies {
+		dir := filepath.Join(cgroups, h.Name(), n.name)
+		if h.Type() == fs.ModeSymlink || h.Name() == "unified" {
+			continue
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make cgroup: %w", err)
+		}
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+			value, err := os.ReadFile(filepath.Join(cgroups, h.Name(), file))
+			if missing(err) {
+				continue
+			}
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, file), value, 0o644)
+			}
+			if err != nil {
+				return fmt.Errorf("make cgroup: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// clearCgroups removes the node's cgroups, whose processes are gone or going.
+func (n *node) clearCgroups() error {
+	dirs, err := filepath.Glob(filepath.Join(cgroups, "*", n.name))
+	if err != nil {
+		return err
+	}
+	for _, top := range dirs {
+		var all []string
+		err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				all = append(all, path)
+			}
+			if missing(err) {
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, dir := range slices.Backward(all) { // the deepest first
+			err := until(context.Background(), 10*time.Second, "the end of processes", func() error {
+				if err := syscall.Rmdir(dir); err != nil && !missing(err) {
+					return fmt.Errorf("remove cgroup %s: %w", dir, err)
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// upstream are the suites that are parts of Kubernetes' own, by expressions of
+// names that must and must not match.
+var upstream = map[string]struct{ focus, skip string }{
+	// Packets of SCTP need a module of the kernel that few have.
+	"netpol":      {`\[Feature:NetworkPolicy\]`, `Feature:SCTPConnectivity`},
+	"conformance": {`\[sig-network\].*\[Conformance\]`, ``},
+}
+
+// titles are the names of the suites in the last line.
+var titles = map[string]string{"netpol": "netpol", "conformance": "sig-network conformance", "own": "own"}
+
+// testCase is a case in the form of JUnit.
+type testCase struct {
+	Name    string  `xml:"name,attr"`
+	Class   string  `xml:"classname,attr"`
+	Seconds float64 `xml:"time,attr"`
+	Failure *detail `xml:"failure"`
+	Error   *detail `xml:"error"`
+	Skipped *detail `xml:"skipped"`
+}
+
+type detail struct {
+	Message string `xml:"message,attr"`
+	Text    string `xml:",chardata"`
+}
+
+func (c testCase) failed() bool { return c.Failure != nil || c.Error != nil }
+
+// results are the cases that ran, by suite.
+type results map[string][]testCase
+
+// runSuites runs what was asked for, one suite after the other. The removal of
+// Isthmus is the last of the own cases.
+func (l *lab) runSuites(ctx context.Context, before map[string]string) (results, error) {
+	all := make(results)
+	for _, name := range []string{"netpol", "conformance"} {
+		if !slices.Contains(l.suites, name) {
+			continue
+		}
+		cases, err := l.runUpstream(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		all[name] = cases
+	}
+	if slices.Contains(l.suites, "own") {
+		all["own"] = l.runOwn(ctx, before)
+	}
+	return all, nil
+}
+
+// runUpstream runs cases of Kubernetes' own suite and reads its report.
+func (l *lab) runUpstream(ctx context.Context, name string) ([]testCase, error) {
+	report := filepath.Join(l.report, name+".xml")
+	if err := os.Remove(report); err != nil && !missing(err) {
+		return nil, err
+	}
+	u := upstream[name]
+	args := []string{"--net=" + l.fabric.Path(), "--", filepath.Join(l.bin, "e2e.test"), "--kubeconfig=" + l.control.admin,
+		"--provider=skeleton", fmt.Sprintf("--num-nodes=%d", len(l.nodes)), "--kubectl-path=" + filepath.Join(l.bin, "kubectl"), "--disable-log-dump",
+		"--ginkgo.no-color", "--ginkgo.timeout=90m", "--ginkgo.junit-report=" + report}
+	if u.skip != "" {
+		args = append(args, "--ginkgo.skip="+u.skip)
+	}
+	focus := u.focus
+	if l.focus != "" {
+		// Labels come after names.
+		focus = l.focus + ".*" + strings.TrimPrefix(u.focus, `\[sig-network\].*`)
+	}
+	args = append(args, "--ginkgo.focus="+focus)
+	log, err := os.Create(filepath.Join(l.report, name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	say("running %s; its log is %s", titles[name], log.Name())
+	cmd := exec.CommandContext(ctx, "nsenter", args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	var ended *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &ended) {
+		return nil, fmt.Errorf("run e2e.test: %w", err)
+	}
+	return readReport(report)
+}
+
+// readReport reads the cases that ran from a report of Ginkgo.
+func readReport(path string) ([]testCase, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read report: %w: look at the log beside it", err)
+	}
+	var report struct {
+		Suites []struct {
+			Cases []testCase `xml:"testcase"`
+		} `xml:"testsuite"`
+	}
+	if err := xml.Unmarshal(text, &report); err != nil {
+		return nil, fmt.Errorf("read report %s: %w", path, err)
+	}
+	var ran []testCase
+	for _, s := range report.Suites {
+		for _, c := range s.Cases {
+			// What the expressions left out is reported as skipped without a reason;
+			// setup and end of the suite are no cases.
+			left := c.Skipped != nil && (c.Skipped.Message == "" || c.Skipped.Message == "skipped")
+			if node := strings.HasPrefix(c.Name, "[It] "); !left && (node || c.failed()) {
+				c.Name = strings.TrimPrefix(c.Name, "[It] ")
+				ran = append(ran, c)
+			}
+		}
+	}
+	if len(ran) == 0 {
+		return nil, fmt.Errorf("report %s has no case that ran", path)
+	}
+	return ran, nil
+}
+
+// print tells what failed and was skipped, and the totals in one line. It
+// reports whether something failed.
+func (r results) print(out io.Writer, suites []string) bool {
+	any := false
+	var totals []string
+	for _, name := range []string{"netpol", "conformance", "own"} {
+		if !slices.Contains(suites, name) {
+			continue
+		}
+		passed, failed := 0, 0
+		for _, c := range r[name] {
+			switch {
+			case c.failed():
+				failed++
+				fmt.Fprintf(out, "failed: %s: %s\n", titles[name], c.Name)
+			case c.Skipped != nil:
+				fmt.Fprintf(out, "skipped: %s: %s: %s\n", titles[name], c.Name, c.Skipped.Message)
+			default:
+				passed++
+			}
+		}
+		any = any || failed > 0 || passed == 0
+		totals = append(totals, fmt.Sprintf("%s passed=%d failed=%d", titles[name], passed, failed))
+	}
+	fmt.Fprintln(out, "e2e: "+strings.Join(totals, "; "))
+	return any
+}
+
+// write writes all cases as one report.
+func (r results) write(path string) error {
+	type suite struct {
+		Name  string     `xml:"name,attr"`
+		Tests int        `xml:"tests,attr"`
+		Fails int        `xml:"failures,attr"`
+		Cases []testCase `xml:"testcase"`
+	}
+	var all struct {
+		XMLName xml.Name `xml:"testsuites"`
+		Suites  []suite  `xml:"testsuite"`
+	}
+	for _, name := range []string{"netpol", "conformance", "own"} {
+		s := suite{Name: titles[name], Tests: len(r[name]), Cases: r[name]}
+		for _, c := range s.Cases {
+			if c.failed() {
+				s.Fails++
+			}
+		}
+		if s.Tests > 0 {
+			all.Suites = append(all.Suites, s)
+		}
+	}
+	text, err := xml.MarshalIndent(all, "", " ")
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	if err := os.WriteFile(path, append([]byte(xml.Header), text...), 0o644); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}
+
+// timed runs a case of our own.
+func timed(name string, f func() error) testCase {
+	say("own: %s", name)
+	began := time.Now()
+	c := testCase{Name: name, Class: "isthmus"}
+	if err := f(); err != nil {
+		say("own: failed: %v", err)
+		c.Failure = &detail{Message: name, Text: err.Error()}
+	}
+	c.Seconds = time.Since(began).Seconds()
+	return c
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package helm
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write deploy/*.yaml anew")
+
+const (
+	deploy = "../../deploy/"
+	chart  = deploy + "helm/isthmus"
+)
+
+// binary is Helm, built once from its module.
+var binary string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	dir, err := os.MkdirTemp("", "isthmus-helm")
+	if err == nil {
+		binary = filepath.Join(dir, "helm")
+		cmd := exec.Command("go", "build", "-o", binary, "helm.sh/helm/v4/cmd/helm")
+		cmd.Stderr = os.Stderr
+		err = cmd.Run()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "build helm:", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// run calls Helm and returns what it prints.
+func run(args ...string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := exec.Command(binary, args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	// The user's own settings and repositories do not count.
+	cmd.Env = append(os.Environ(), "HELM_CONFIG_HOME=/nonexistent", "HELM_DATA_HOME=/nonexistent", "HELM_CACHE_HOME=/nonexistent")
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("helm %s: %w: %s", strings.Join(args, " "), err, stderr.String())
+	}
+	return stdout.String(), nil
+}
+
+func render(t *testing.T, flags ...string) string {
+	t.Helper()
+	out, err := run(append([]string{"template", "isthmus", chart, "--namespace", "isthmus-system"}, flags...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// preface makes a rendered chart a manifest that is whole in itself.
+const preface = `# SPDX-License-Identifier: Apache-2.0
+#
+# Rendered from deploy/helm/isthmus by "make manifests". Do not edit.
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: isthmus-system
+  labels:
+    # Agents need the host's network, and paths of it.
+    pod-security.kubernetes.io/enforce: privileged
+`
+
+// manifests are what is committed, by the flags that give it.
+var manifests = map[string][]string{
+	"isthmus.yaml":           nil,
+	"isthmus-uninstall.yaml": {"--set", "uninstall=true"},
+}
+
+func TestRendered(t *testing.T) {
+	for name, flags := range manifests {
+		want := preface + render(t, flags...)
+		// The rendered manifest is no release of Helm's.
+		want = strings.ReplaceAll(want, "app.kubernetes.io/managed-by: Helm", "app.kubernetes.io/managed-by: kubectl")
+		if *update {
+			if err := os.WriteFile(deploy+name, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := os.ReadFile(deploy + name)
+		if err != nil || string(got) != want {
+			t.Errorf("deploy/%s is not what the chart renders (%v): run make manifests and read the difference", name, err)
+		}
+	}
+}
+
+func TestLint(t *testing.T) {
+	for _, flags := range [][]string{nil, {"--set", "uninstall=true"}, {"--set", "prometheus.podMonitor.enabled=true"}} {
+		out, err := run(append([]string{"lint", "--strict", chart}, flags...)...)
+		if err != nil || !strings.Contains(out, "1 chart(s) linted, 0 chart(s) failed") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+}
+
+// TestValues sets values and expects texts in the result, or their refusal.
+func TestValues(t *testing.T) {
+	for flags, want := range map[string]string{
+		"image.tag=v9":                       "image: ghcr.io/isthmus-net/isthmus:v9-windows\n",
+		"apiServer.host=192.0.2.1":           `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
+		"agent.mtu=1400":                     "- --mtu=1400\n",
+		"agent.uplink=eth1":                  "- --uplink=eth1\n",
+		"agent.httpAddress=0.0.0.0:9999":     `httpGet: {host: "127.0.0.1", path: /readyz, port: 9999}`,
+		"agent.httpAddress=192.0.2.1:80":     `httpGet: {host: "192.0.2.1", path: /readyz, port: 80}`,
+		"windows.mode=overlay":               "- --hns-mode=overlay\n",
+		"windows.clusterCIDRs={10.0.0.0/8}":  "- --cluster-cidr=10.0.0.0/8\n",
+		"linux.bpffs=/run/bpf":               "hostPath: {path: /run/bpf, type: Directory}",
+		"prometheus.podMonitor.enabled=true": "kind: PodMonitor\n",
+		"linux.nodeSelector.pool=a":          "pool: a\n",
+		"image.pullSecrets[0].name=registry": `imagePullSecrets: [{"name":"registry"}]`,
+		"agent.extraArgs={--log-level=info}": `- "--log-level=info"`,
+	} {
+		if out := render(t, "--set", flags); !strings.Contains(out, want) {
+			t.Errorf("--set %s: no %q in\n%s", flags, want, out)
+		}
+	}
+	for _, flags := range []string{
+		"agent.mtu=100", "agent.logLevel=loud", "agent.unknown=1", "windows.mode=nat", "linux.cniBinDir=relative",
+		"agent.quarantine=long", "linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
+	} {
+		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), "don't meet the specifications of the schema") {
+			t.Errorf("--set %s: %v\n%s", flags, err, out)
+		}
+	}
+	if out := render(t, "--set", "windows.enabled=false"); strings.Contains(out, "hostProcess") {
+		t.Errorf("there is something for Windows in\n%s", out)
+	}
+	if out := render(t, "--set", "prometheus.annotations=false"); strings.Contains(out, "prometheus.io") {
+		t.Errorf("there are annotations in\n%s", out)
+	}
+}
+
+// TestPrivileges holds the Linux container to what the documents promise.
+func TestPrivileges(t *testing.T) {
+	out := render(t, "--set", "windows.enabled=false")
+	for _, want := range []string{"privileged: false", "allowPrivilegeEscalation: false", "readOnlyRootFilesystem: true", "drop: [ALL]", "seccompProfile: {type: RuntimeDefault}"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	_, after, _ := strings.Cut(out, "              add:\n")
+	list, _, _ := strings.Cut(after, "          volumeMounts:")
+	var capabilities []string
+	for line := range strings.Lines(list) {
+		name, reason, explained := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "- "), " # ")
+		if !explained || reason == "" {
+			t.Errorf("capability without a reason: %q", line)
+		}
+		capabilities = append(capabilities, name)
+	}
+	if got := strings.Join(capabilities, " "); got != "NET_ADMIN SYS_ADMIN BPF PERFMON" {
+		t.Errorf("capabilities %s", got)
+	}
+}
