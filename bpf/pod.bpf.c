@@ -16,6 +16,7 @@
 #include "include/parse.h"
 #include "include/conntrack.h"
 #include "include/verdict.h"
+#include "include/translate.h"
 
 /* Other programs on the hook come next, then the stack. */
 #define PASS TC_ACT_UNSPEC
@@ -25,6 +26,7 @@ enum fate {
 	FATE_PASS = 0,
 	FATE_DENIED = -1, /* dropped, and counted */
 	FATE_DIRECT = -2, /* into the interface of the pod at the other end */
+	FATE_PENDING = -3, /* decided behind the stack's translation */
 };
 
 static __always_inline int drop(struct __sk_buff *skb, __u32 reason)
@@ -52,6 +54,23 @@ static __always_inline bool read_slot(struct local *l)
 	return true;
 }
 
+/* The two questions of policy as functions that the verifier looks at once,
+ * for all but the packets that are most of the work. */
+__noinline int class_of_address(const struct ip *addr, int v6)
+{
+	struct ip a;
+
+	if (!addr)
+		return 0;
+	a = *addr; /* keys are on the stack, Linux 6.1 wants */
+	return v6 ? class_of(&a, true) : class_of(&a, false);
+}
+
+__noinline int table_allows(__u32 table, __u32 dir, __u32 peer, __u32 protocol, __u32 port)
+{
+	return table_says(table, dir & 1, peer, protocol, port);
+}
+
 /* Asks the pod's table about the flow of a packet, as if it were new. */
 static __always_inline __u8 ask(const struct local *l, const struct packet *p, enum direction dir, bool v6)
 {
@@ -59,7 +78,22 @@ static __always_inline __u8 ask(const struct local *l, const struct packet *p, e
 	__u16 remote_port = l->from_pod ? p->flow.dst_port : p->flow.src_port;
 	__u16 own_port = l->from_pod ? p->flow.src_port : p->flow.dst_port;
 
-	return table_says(l->slot.table, dir, remote, p->flow.protocol, dir == EGRESS ? remote_port : own_port, v6);
+	return table_allows(l->slot.table, dir, class_of_address(remote, v6), p->flow.protocol,
+			    dir == EGRESS ? remote_port : own_port);
+}
+
+/* Asks about a flow that the pod opened, where its packets really go. */
+static __always_inline __u8 ask_opened(const struct local *l, const struct packet *p, const struct conn *c, bool v6)
+{
+	const struct ip *own = l->from_pod ? &p->flow.src : &p->flow.dst;
+	struct ip backend;
+
+	if (!(c->flags & CONN_TRANSLATED))
+		return ask(l, p, EGRESS, v6);
+	__builtin_memcpy(&backend, c->backend, sizeof(backend));
+	if (same(own, &backend))
+		return ALLOW;
+	return table_allows(l->slot.table, EGRESS, class_of_address(&backend, v6), p->flow.protocol, c->backend_port);
 }
 
 /* The role that a pod has in a flow which this packet opens. */
@@ -84,7 +118,7 @@ static __always_inline int confirm(const struct local *l, const struct packet *p
 {
 	__u8 had = OF_END(c->side, side) & (SIDE_OPENED | SIDE_ACCEPTED), kept = 0;
 
-	if ((had & SIDE_OPENED) && ask(l, p, EGRESS, v6))
+	if ((had & SIDE_OPENED) && ask_opened(l, p, c, v6))
 		kept |= SIDE_OPENED;
 	if ((had & SIDE_ACCEPTED) && ask(l, p, INGRESS, v6))
 		kept |= SIDE_ACCEPTED;
@@ -199,45 +233,73 @@ static __always_inline int admit_peer(struct __sk_buff *skb, struct local *peer,
 	return err ? err : FATE_DIRECT;
 }
 
+/* Whether a packet of a pod's known flow is decided behind the translation. A
+ * TCP connection keeps its backend, so that one verdict per epoch will do; of
+ * other flows every packet may get another. */
+static __always_inline bool pends(const struct local *l, const struct packet *p, const struct conn *c, bool side, bool v6)
+{
+	__u8 flags = OF_END(c->side, side);
+	bool stale = OF_END(c->epoch, side) != l->slot.epoch;
+
+	if (!l->from_pod || (flags & SIDE_ACCEPTED) || !translatable(p))
+		return false;
+	if (c->flags & CONN_TRANSLATED)
+		return stale || p->flow.protocol != IPPROTO_TCP;
+	return (stale || !flags) && !(class_of_address(&p->flow.dst, v6) & PEER_POD);
+}
+
+/* Asks about a packet that opens a flow before that is looked for: whatever it
+ * was before, what is refused costs no more. */
+static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, const struct packet *p, bool v6)
+{
+	enum direction dir = l->from_pod ? EGRESS : INGRESS;
+	__u32 peer = class_of(l->from_pod ? &p->flow.dst : &p->flow.src, v6);
+
+	if (l->from_pod && !(peer & PEER_POD) && translatable(p))
+		return FATE_PENDING;
+	if (table_says(l->slot.table, dir, peer, p->flow.protocol, p->flow.dst_port) == DENY) {
+		count(skb, dir * 2 + DENY);
+		return FATE_DENIED;
+	}
+	l->asked = true;
+	return FATE_PASS;
+}
+
 /* Decides a packet of a flow, and where it goes: the pod at the other end is
  * peer if that is FATE_DIRECT. */
 static __always_inline int track(struct __sk_buff *skb, struct local *l, const struct packet *p, struct local *peer, bool v6)
 {
-	enum direction dir = l->from_pod ? EGRESS : INGRESS;
 	struct conn_place at = {};
 	__u32 now = bpf_jiffies64();
 	struct conn *c;
 	bool side;
 	int err;
 
-	/* Whatever the flow was before: what is refused costs no more. */
 	if (p->kind == PACKET_OPENS) {
-		if (ask(l, p, dir, v6) == DENY) {
-			count(skb, dir * 2 + DENY);
-			return FATE_DENIED;
-		}
-		l->asked = true;
+		err = ask_first(skb, l, p, v6);
+		if (err)
+			return err;
 	}
 	conn_place(&p->flow, &at, v6);
 	c = conn_find(&at, p->flow.protocol, now, v6);
-	if (!c)
+	if (!c) {
+		if (l->from_pod && !l->asked && translatable(p) && !(class_of_address(&p->flow.dst, v6) & PEER_POD))
+			return FATE_PENDING;
 		return open_flow(skb, l, p, &at, peer, v6);
+	}
 	side = l->from_pod ? at.src : !at.src;
 	/* The ports of a flow that was direct are used again, by one that was
 	 * translated: answers have to go back the same way. */
 	if (!l->from_pod && p->kind == PACKET_OPENS && c->state == CONN_CLOSING)
 		c->flags &= ~CONN_DIRECT;
+	if (pends(l, p, c, side, v6))
+		return FATE_PENDING;
 	err = admit(skb, l, p, c, side, v6);
 	if (!err && l->from_pod && (c->flags & CONN_DIRECT))
 		err = admit_peer(skb, peer, p, c, !side, v6);
 	if (err == FATE_PASS || err == FATE_DIRECT)
 		conn_seen(c, p, skb->len, at.src, now);
 	return err;
-}
-
-static __always_inline bool same(const struct ip *a, const struct ip *b)
-{
-	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] && a->word[3] == b->word[3];
 }
 
 /* Whether an ICMP error from a pod goes to the other end of a direct flow, as
@@ -278,6 +340,7 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct local *pe
 {
 	struct attachment *to = bpf_map_lookup_elem(&attachments, &peer->index);
 
+	skb->mark = 0;
 	if (!to || bpf_skb_store_bytes(skb, 0, to, 2 * ETH_ALEN, 0))
 		return drop(skb, DROP_NO_ENDPOINT);
 	return bpf_redirect_peer(to->ifindex, 0);
@@ -333,6 +396,9 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct local *l, str
 		return PASS;
 	case FATE_DIRECT:
 		return deliver(skb, &peer);
+	case FATE_PENDING:
+		skb->mark = leave_record(&p, l->index);
+		return PASS;
 	case FATE_DENIED:
 		return TC_ACT_SHOT;
 	}
@@ -378,6 +444,7 @@ static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
 {
+	skb->mark = MARK_APPROVED; /* unless it is said otherwise */
 	return police(skb, true);
 }
 

@@ -135,7 +135,7 @@ static __always_inline int ask_local(struct xdp_md *ctx, void *start, void *end,
 	if (!word)
 		return XDP_PASS;
 	*(__u64 *)&slot = *(volatile __u64 *)word;
-	return table_says(slot.table, INGRESS, &p.flow.src, p.flow.protocol, p.flow.dst_port, v6) == DENY ? refuse(ctx) : XDP_PASS;
+	return table_says(slot.table, INGRESS, class_of(&p.flow.src, v6), p.flow.protocol, p.flow.dst_port) == DENY ? refuse(ctx) : XDP_PASS;
 }
 
 static __always_inline int filter4(struct xdp_md *ctx, void *at, void *end)

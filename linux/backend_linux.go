@@ -28,6 +28,8 @@ type Backend struct {
 	uplink   link.Uplink
 	path     *loader.DataPath
 	tcx      bool // the kernel has it
+	// egress says by what it is decided behind the translation.
+	egress string
 	// layout is what the maps hold; nil after writes that were cut short.
 	layout *policymap.Layout
 	// specs are the endpoints that AddEndpoint was asked for.
@@ -62,7 +64,13 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 		return nil, err
 	}
 	b.tcx = b.path.HasTCX()
-	err = b.sweep()
+	err = b.hookEgress()
+	if err == nil {
+		err = b.path.AdoptLinks()
+	}
+	if err == nil {
+		err = b.sweep()
+	}
 	if err == nil {
 		err = b.readBack()
 	}
@@ -76,7 +84,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 		b.path.Close()
 		return nil, err
 	}
-	log.Info("data path ready", "uplink", b.uplink.Name, "bpffs", cfg.BPFFS, "endpoints", len(b.layout.State().Endpoints))
+	log.Info("data path ready", "uplink", b.uplink.Name, "bpffs", cfg.BPFFS, "egress", b.egress, "endpoints", len(b.layout.State().Endpoints))
 	return b, nil
 }
 
@@ -257,6 +265,10 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 	if err != nil {
 		return nil, err
 	}
+	lost, err := b.lostEgress()
+	if err != nil {
+		return nil, err
+	}
 	var all []dataplane.Installed
 	seen := make(map[model.EndpointID]bool)
 	for _, f := range found {
@@ -269,6 +281,9 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 			return nil, err
 		} else if !attached {
 			i.Problems = append(i.Problems, "programs are not attached")
+		}
+		if lost {
+			i.Problems = append(i.Problems, "the rule of nftables for egress to Services is missing")
 		}
 		if _, ok := known[f.Index]; !ok {
 			i.Problems = append(i.Problems, "the map endpoints does not know interface "+f.Name)

@@ -3,11 +3,18 @@
 package linux_test
 
 import (
+	"context"
+	"io"
+	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux"
 )
 
 func TestPolicyBetweenPods(t *testing.T) {
@@ -105,4 +112,30 @@ func TestRestart(t *testing.T) {
 	l.delete("a")
 	l.delete("b")
 	l.delete("b")
+}
+
+// What an agent with another layout left in force is not joined by a second set
+// of programs; the error says what to do.
+func TestOtherLayoutIsRefused(t *testing.T) {
+	l := newLab(t)
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.echo(b, 80)
+	l.apply()
+	l.must(l.backend.Close())
+	for name, word := range map[string]string{"v1": "older", "v99": "newer"} {
+		path := filepath.Join(l.bpffs, name)
+		l.must(os.Mkdir(path, 0o700))
+		l.must(l.node.Do(func() error {
+			cfg := linux.Defaults()
+			cfg.BPFFS, cfg.Uplink = l.bpffs, "eth0"
+			_, err := linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+			if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), word) || !strings.Contains(err.Error(), "drain") {
+				t.Errorf("beside %s: %v", path, err)
+			}
+			return nil
+		}))
+		l.must(os.Remove(path))
+		l.allowed(a, "tcp", "10.1.0.12", 80)
+	}
+	l.start()
 }

@@ -33,6 +33,9 @@ type Config struct {
 	Timeouts loader.Timeouts
 	// MapEntries are the sizes of maps that should not have their standard size.
 	MapEntries loader.Sizes
+	// EgressByRule has egress to Services decided by a rule of nftables, as on
+	// kernels before Linux 6.4, also where the hooks take programs.
+	EgressByRule bool
 	// Step, if set, is called before every change of the system, with its name.
 	Step func(name string)
 }

@@ -4,6 +4,7 @@ package linux
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/link"
@@ -19,8 +20,57 @@ func (b *Backend) classifiers() link.Classifiers {
 	return link.Classifiers{FromPod: b.path.Program(model.Egress).FD(), ToPod: b.path.Program(model.Ingress).FD()}
 }
 
+// By what egress is decided behind the translation.
+const (
+	byHooks = "netfilter"
+	byRule  = "nftables"
+)
+
+// hookEgress makes sure that egress is decided behind the translation before
+// any program leaves a decision to be made there: at the hooks of netfilter
+// where they take programs, else by a rule of nftables.
+func (b *Backend) hookEgress() error {
+	hooked := false
+	var err error
+	if !b.cfg.EgressByRule {
+		hooked, err = b.path.HookEgress()
+	}
+	if err != nil {
+		return err
+	}
+	if hooked {
+		b.egress = byHooks
+		return link.DropEgressFilter()
+	}
+	b.egress = byRule
+	pin, err := b.path.PinEgressFilter()
+	if err != nil {
+		return err
+	}
+	if err := link.SetEgressFilter(pin); err != nil {
+		return fmt.Errorf("egress to Services cannot be policed, which takes Linux 6.4 or a rule of nftables: %w", err)
+	}
+	return b.path.UnhookEgress()
+}
+
+// lostEgress reports whether somebody flushed the rule that decides egress.
+func (b *Backend) lostEgress() (bool, error) {
+	if b.egress != byRule {
+		return false, nil
+	}
+	has, err := link.HasEgressFilter()
+	return !has, err
+}
+
 // classify puts the programs on an interface that has no tcx links.
 func (b *Backend) classify(name string, index int) error {
+	if lost, err := b.lostEgress(); err != nil {
+		return err
+	} else if lost {
+		if err := b.hookEgress(); err != nil {
+			return err
+		}
+	}
 	linked, err := b.path.Linked(name, index)
 	if err != nil || linked {
 		return err

@@ -37,6 +37,7 @@ type lab struct {
 	bpffs   string
 	backend *linux.Backend
 	cluster *model.Snapshot
+	byRule  bool // as linux.Config.EgressByRule
 	state   *model.State
 	local   map[model.EndpointID]policy.Endpoint
 	// xdp are the devices of the XDP program, deny the lists that apply puts in
@@ -148,6 +149,7 @@ func (l *lab) start() {
 		cfg.BPFFS = l.bpffs
 		cfg.Uplink = "eth0"
 		cfg.XDP = l.xdp
+		cfg.EgressByRule = l.byRule
 		var err error
 		l.backend, err = linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
 		return err

@@ -172,12 +172,17 @@ struct {
 	__type(value, struct counter);
 } counters SEC(".maps");
 
-static __always_inline void count(struct __sk_buff *skb, __u32 id)
+static __always_inline void count_bytes(__u32 bytes, __u32 id)
 {
 	struct counter *c = bpf_map_lookup_elem(&counters, &id);
 
 	if (c) {
 		c->packets++;
-		c->bytes += skb->len;
+		c->bytes += bytes;
 	}
+}
+
+static __always_inline void count(struct __sk_buff *skb, __u32 id)
+{
+	count_bytes(skb->len, id);
 }

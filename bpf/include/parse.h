@@ -276,6 +276,11 @@ static __always_inline int parse_fragment(struct cursor *c, struct packet *p, __
 	return 0;
 }
 
+static __always_inline bool same(const struct ip *a, const struct ip *b)
+{
+	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] && a->word[3] == b->word[3];
+}
+
 /* Whether the headers that were read lie in the length that IP gives; behind it
  * there may be padding. 0 is a packet above 64 KiB that the stack will segment. */
 static __always_inline int within(const struct cursor *c, const void *start, __u32 length)

@@ -4,8 +4,8 @@
 #include "maps.h"
 #include "parse.h"
 
-/* Class of a remote address: its own entry, else that of the longest prefix,
- * else 0. */
+/* Class of a remote address, with PEER_POD: its own entry, else that of the
+ * longest prefix, else 0. */
 static __always_inline __u32 class_of(const struct ip *addr, bool v6)
 {
 	struct peer_class *found;
@@ -15,7 +15,7 @@ static __always_inline __u32 class_of(const struct ip *addr, bool v6)
 
 		found = bpf_map_lookup_elem(&peers6, addr);
 		if (found)
-			return found->class & ~PEER_POD;
+			return found->class;
 		__builtin_memcpy(prefix.addr, addr, 16);
 		found = bpf_map_lookup_elem(&prefixes6, &prefix);
 	} else {
@@ -23,7 +23,7 @@ static __always_inline __u32 class_of(const struct ip *addr, bool v6)
 
 		found = bpf_map_lookup_elem(&peers4, &addr->word[3]);
 		if (found)
-			return found->class & ~PEER_POD;
+			return found->class;
 		__builtin_memcpy(prefix.addr, &addr->word[3], 4);
 		found = bpf_map_lookup_elem(&prefixes4, &prefix);
 	}
@@ -52,11 +52,10 @@ static __always_inline __u32 class_of_port(__u8 protocol, __u16 port)
 	return found ? found->class : 0;
 }
 
-/* What a table says of a new flow between its pod and a remote address. */
-static __always_inline __u8 table_says(__u32 table, enum direction dir, const struct ip *remote,
-				       __u8 protocol, __u16 port, bool v6)
+/* What a table says of a new flow between its pod and a class of addresses. */
+static __always_inline __u8 table_says(__u32 table, enum direction dir, __u32 peer, __u8 protocol, __u16 port)
 {
-	struct verdict_key key = { .table = table, .peer = class_of(remote, v6) * 2 + dir };
+	struct verdict_key key = { .table = table, .peer = (peer & ~PEER_POD) * 2 + dir };
 	struct verdict_row *found = bpf_map_lookup_elem(&verdicts, &key);
 	__u32 class, index;
 	struct row *row;

@@ -101,6 +101,30 @@ type PodPeerClass struct {
 	Class uint32
 }
 
+type PodPending struct {
+	_    structs.HostLayout
+	Mark uint32
+	Slot uint32
+	Flow struct {
+		_   structs.HostLayout
+		Src struct {
+			_    structs.HostLayout
+			Word [4]uint32
+		}
+		Dst struct {
+			_    structs.HostLayout
+			Word [4]uint32
+		}
+		SrcPort  uint16
+		DstPort  uint16
+		Protocol uint8
+		_        [3]byte
+	}
+	Kind   uint8
+	Closes uint8
+	Pad    [2]uint8
+}
+
 type PodPortClass struct {
 	_     structs.HostLayout
 	Class uint16
@@ -169,6 +193,8 @@ const (
 	PodMapLocals6        = "locals6"
 	PodMapPeers4         = "peers4"
 	PodMapPeers6         = "peers6"
+	PodMapPending        = "pending"
+	PodMapPendingCount   = "pending_count"
 	PodMapPorts          = "ports"
 	PodMapPrefixes4      = "prefixes4"
 	PodMapPrefixes6      = "prefixes6"
@@ -234,23 +260,25 @@ type PodProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodMapSpecs struct {
-	Attachments *ebpf.MapSpec `ebpf:"attachments"`
-	Conns4      *ebpf.MapSpec `ebpf:"conns4"`
-	Conns6      *ebpf.MapSpec `ebpf:"conns6"`
-	Counters    *ebpf.MapSpec `ebpf:"counters"`
-	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
-	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
-	Locals4     *ebpf.MapSpec `ebpf:"locals4"`
-	Locals6     *ebpf.MapSpec `ebpf:"locals6"`
-	Peers4      *ebpf.MapSpec `ebpf:"peers4"`
-	Peers6      *ebpf.MapSpec `ebpf:"peers6"`
-	Ports       *ebpf.MapSpec `ebpf:"ports"`
-	Prefixes4   *ebpf.MapSpec `ebpf:"prefixes4"`
-	Prefixes6   *ebpf.MapSpec `ebpf:"prefixes6"`
-	Rows        *ebpf.MapSpec `ebpf:"rows"`
-	Slots       *ebpf.MapSpec `ebpf:"slots"`
-	Tables      *ebpf.MapSpec `ebpf:"tables"`
-	Verdicts    *ebpf.MapSpec `ebpf:"verdicts"`
+	Attachments  *ebpf.MapSpec `ebpf:"attachments"`
+	Conns4       *ebpf.MapSpec `ebpf:"conns4"`
+	Conns6       *ebpf.MapSpec `ebpf:"conns6"`
+	Counters     *ebpf.MapSpec `ebpf:"counters"`
+	Endpoints    *ebpf.MapSpec `ebpf:"endpoints"`
+	Fragments    *ebpf.MapSpec `ebpf:"fragments"`
+	Locals4      *ebpf.MapSpec `ebpf:"locals4"`
+	Locals6      *ebpf.MapSpec `ebpf:"locals6"`
+	Peers4       *ebpf.MapSpec `ebpf:"peers4"`
+	Peers6       *ebpf.MapSpec `ebpf:"peers6"`
+	Pending      *ebpf.MapSpec `ebpf:"pending"`
+	PendingCount *ebpf.MapSpec `ebpf:"pending_count"`
+	Ports        *ebpf.MapSpec `ebpf:"ports"`
+	Prefixes4    *ebpf.MapSpec `ebpf:"prefixes4"`
+	Prefixes6    *ebpf.MapSpec `ebpf:"prefixes6"`
+	Rows         *ebpf.MapSpec `ebpf:"rows"`
+	Slots        *ebpf.MapSpec `ebpf:"slots"`
+	Tables       *ebpf.MapSpec `ebpf:"tables"`
+	Verdicts     *ebpf.MapSpec `ebpf:"verdicts"`
 }
 
 // PodVariableSpecs contains global variables before they are loaded into the kernel.
@@ -283,23 +311,25 @@ func (o *PodObjects) Close() error {
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodMaps struct {
-	Attachments *ebpf.Map `ebpf:"attachments"`
-	Conns4      *ebpf.Map `ebpf:"conns4"`
-	Conns6      *ebpf.Map `ebpf:"conns6"`
-	Counters    *ebpf.Map `ebpf:"counters"`
-	Endpoints   *ebpf.Map `ebpf:"endpoints"`
-	Fragments   *ebpf.Map `ebpf:"fragments"`
-	Locals4     *ebpf.Map `ebpf:"locals4"`
-	Locals6     *ebpf.Map `ebpf:"locals6"`
-	Peers4      *ebpf.Map `ebpf:"peers4"`
-	Peers6      *ebpf.Map `ebpf:"peers6"`
-	Ports       *ebpf.Map `ebpf:"ports"`
-	Prefixes4   *ebpf.Map `ebpf:"prefixes4"`
-	Prefixes6   *ebpf.Map `ebpf:"prefixes6"`
-	Rows        *ebpf.Map `ebpf:"rows"`
-	Slots       *ebpf.Map `ebpf:"slots"`
-	Tables      *ebpf.Map `ebpf:"tables"`
-	Verdicts    *ebpf.Map `ebpf:"verdicts"`
+	Attachments  *ebpf.Map `ebpf:"attachments"`
+	Conns4       *ebpf.Map `ebpf:"conns4"`
+	Conns6       *ebpf.Map `ebpf:"conns6"`
+	Counters     *ebpf.Map `ebpf:"counters"`
+	Endpoints    *ebpf.Map `ebpf:"endpoints"`
+	Fragments    *ebpf.Map `ebpf:"fragments"`
+	Locals4      *ebpf.Map `ebpf:"locals4"`
+	Locals6      *ebpf.Map `ebpf:"locals6"`
+	Peers4       *ebpf.Map `ebpf:"peers4"`
+	Peers6       *ebpf.Map `ebpf:"peers6"`
+	Pending      *ebpf.Map `ebpf:"pending"`
+	PendingCount *ebpf.Map `ebpf:"pending_count"`
+	Ports        *ebpf.Map `ebpf:"ports"`
+	Prefixes4    *ebpf.Map `ebpf:"prefixes4"`
+	Prefixes6    *ebpf.Map `ebpf:"prefixes6"`
+	Rows         *ebpf.Map `ebpf:"rows"`
+	Slots        *ebpf.Map `ebpf:"slots"`
+	Tables       *ebpf.Map `ebpf:"tables"`
+	Verdicts     *ebpf.Map `ebpf:"verdicts"`
 }
 
 func (m *PodMaps) Close() error {
@@ -314,6 +344,8 @@ func (m *PodMaps) Close() error {
 		m.Locals6,
 		m.Peers4,
 		m.Peers6,
+		m.Pending,
+		m.PendingCount,
 		m.Ports,
 		m.Prefixes4,
 		m.Prefixes6,

@@ -142,9 +142,9 @@ func (d *DataPath) Attached() (map[string]bool, error) {
 	return complete, nil
 }
 
-// adoptLinks gives every pinned link the programs of this build, each by one
+// AdoptLinks gives every pinned link the programs of this build, each by one
 // atomic exchange, and removes pins whose interface is gone.
-func (d *DataPath) adoptLinks() error {
+func (d *DataPath) AdoptLinks() error {
 	names, err := d.Attached()
 	if err != nil {
 		return err

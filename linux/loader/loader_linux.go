@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -43,6 +45,7 @@ func DefaultTimeouts() Timeouts {
 type DataPath struct {
 	dir     string
 	objects bpfobj.PodObjects
+	egress  egress
 	slots   *ebpf.Memory
 	ports   *ebpf.Memory
 	single  []*ebpf.Map        // that the kernel does not write in batches
@@ -51,11 +54,14 @@ type DataPath struct {
 }
 
 // Open loads the programs, reusing the maps that are pinned under dir (a
-// directory on a bpffs) and creating those that are not, and replaces the
-// programs of every link that is pinned there. Maps that should have another
-// size than they have are exchanged for copies.
+// directory on a bpffs) and creating those that are not. What is attached stays
+// until HookEgress and AdoptLinks replace it, in this order. Maps that should have
+// another size than they have are exchanged for copies.
 func Open(dir string, t Timeouts, sizes Sizes) (*DataPath, error) {
 	d := &DataPath{dir: filepath.Join(dir, LayoutVersion)}
+	if err := refuseOtherLayouts(dir); err != nil {
+		return nil, err
+	}
 	if err := prepareDirectory(d.dir); err != nil {
 		return nil, err
 	}
@@ -91,7 +97,7 @@ func Open(dir string, t Timeouts, sizes Sizes) (*DataPath, error) {
 		d.Close()
 		return nil, fmt.Errorf("map the memory of slots and ports: %w", err)
 	}
-	if err := d.adoptLinks(); err != nil {
+	if err := d.loadEgress(t); err != nil {
 		d.Close()
 		return nil, err
 	}
@@ -118,6 +124,44 @@ func prepareDirectory(dir string) error {
 		return fmt.Errorf("create bpffs directory %s: %w: are you root?", dir, err)
 	}
 	return nil
+}
+
+// refuseOtherLayouts looks for what a newer or older agent left in force. Two
+// sets of programs would both decide, one by policy that nobody changes any more.
+func refuseOtherLayouts(dir string) error {
+	own, err := layoutNumber(LayoutVersion)
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list bpffs directory %s: %w", dir, err)
+	}
+	for _, e := range entries {
+		n, err := layoutNumber(e.Name())
+		if err != nil || n == own {
+			continue
+		}
+		which := "an older"
+		if n > own {
+			which = "a newer"
+		}
+		return fmt.Errorf("%s holds the maps and programs of %s agent, which are in force, and this one has layout %s: "+
+			"run that agent, or drain the node and remove the directory", filepath.Join(dir, e.Name()), which, LayoutVersion)
+	}
+	return nil
+}
+
+// layoutNumber reads the name of a directory of pins.
+func layoutNumber(name string) (int, error) {
+	digits, ok := strings.CutPrefix(name, "v")
+	if !ok {
+		return 0, fmt.Errorf("%q is no version of a layout", name)
+	}
+	return strconv.Atoi(digits)
 }
 
 func setTimeouts(spec *ebpf.CollectionSpec, t Timeouts) error {
@@ -153,7 +197,9 @@ func explain(dir string, err error) error {
 }
 
 // Close lets go of everything and leaves it working.
-func (d *DataPath) Close() error { return errors.Join(d.sweep.close(), d.objects.Close()) }
+func (d *DataPath) Close() error {
+	return errors.Join(d.sweep.close(), d.objects.Close(), d.egress.close())
+}
 
 // Capacity tells how many entries the maps hold.
 func (d *DataPath) Capacity() policymap.Capacity {

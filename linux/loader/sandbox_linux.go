@@ -42,12 +42,17 @@ func OpenSandboxWith(t Timeouts) (*DataPath, error) {
 		d.Close()
 		return nil, fmt.Errorf("map the memory of slots and ports: %w", err)
 	}
+	if err := d.loadEgress(t); err != nil {
+		d.Close()
+		return nil, err
+	}
 	return d, nil
 }
 
 // Run sends an Ethernet frame through the real program by BPF_PROG_TEST_RUN: for
 // Egress as if e's pod had sent it, for Ingress as if it was on its way to the
-// pod. It returns whether the frame passes.
+// pod. What is decided behind the translation is decided at once, as nothing
+// translates. It returns whether the frame passes.
 func (d *DataPath) Run(e bpfobj.PodEndpoint, dir model.Direction, frame []byte) (bool, error) {
 	if e != d.running {
 		if err := d.PutEndpoint(SandboxInterface, e); err != nil {
@@ -55,18 +60,39 @@ func (d *DataPath) Run(e bpfobj.PodEndpoint, dir model.Direction, frame []byte) 
 		}
 		d.running = e
 	}
-	code, err := d.Program(dir).Run(&ebpf.RunOptions{Data: frame})
+	var after skb
+	code, err := d.Program(dir).Run(&ebpf.RunOptions{Data: frame, Context: skb{}, ContextOut: &after})
 	if err != nil {
 		return false, fmt.Errorf("run program: %w", err)
 	}
 	const unspec, shot, redirect = 0xffffffff, 2, 7 // TC_ACT_UNSPEC, TC_ACT_SHOT, TC_ACT_REDIRECT
 	switch code {
-	case unspec, redirect:
+	case unspec:
+		if dir == model.Ingress {
+			return true, nil
+		}
+		return d.behind(after.Mark, frame)
+	case redirect:
 		return true, nil
 	case shot:
 		return false, nil
 	}
 	return false, fmt.Errorf("program returned %d, neither pass nor drop", code)
+}
+
+// skb is struct __sk_buff, as test runs take and return it.
+type skb struct {
+	Len, PktType, Mark uint32
+	_                  [192 - 12]byte
+}
+
+// behind runs the filter that stands for the hooks of netfilter.
+func (d *DataPath) behind(mark uint32, frame []byte) (bool, error) {
+	drop, err := d.egress.filter.Run(&ebpf.RunOptions{Data: frame, Context: skb{Mark: mark}})
+	if err != nil {
+		return false, fmt.Errorf("run filter: %w", err)
+	}
+	return drop == 0, nil
 }
 
 // Program is the one that decides a direction of a pod's traffic. It is the

@@ -152,7 +152,7 @@ func family(a netip.Addr) int {
 func (l *Layout) advancePeers(to *model.State, w *Writes) {
 	for a := range to.Addresses.Changes(l.state.Addresses) {
 		if c, ok := to.Addresses.Get(a); ok {
-			w.Peers = append(w.Peers, PeerWrite{a, uint32(c), isPod(to, c)})
+			w.Peers = append(w.Peers, PeerWrite{a, uint32(c), classOfPods(to, c)})
 			if _, was := l.Peers[a]; !was {
 				l.peers[family(a)]++
 			}
@@ -165,9 +165,15 @@ func (l *Layout) advancePeers(to *model.State, w *Writes) {
 	slices.SortFunc(w.DropPeers, netip.Addr.Compare)
 }
 
-// isPod reports whether a single address of a class is a pod's: nodes' are in
-// classes of their own kinds, and World is never listed as a node's.
-func isPod(s *model.State, c model.PeerClass) bool {
+// IsPod reports whether a State knows an address as a pod's.
+func IsPod(s *model.State, a netip.Addr) bool {
+	c, ok := s.Addresses.Get(a)
+	return ok && classOfPods(s, c)
+}
+
+// classOfPods reports whether the single addresses of a class are pods': nodes'
+// are in classes of their own kinds, and World is never listed as a node's.
+func classOfPods(s *model.State, c model.PeerClass) bool {
 	if c == model.World {
 		return true
 	}

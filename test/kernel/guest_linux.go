@@ -26,7 +26,7 @@ var suites = []struct{ name, pkg, args string }{
 
 // modules are loaded in this order; those that the kernel has built in are
 // passed over.
-var modules = []string{"veth", "sch_ingress", "cls_bpf"}
+var modules = []string{"veth", "sch_ingress", "cls_bpf", "libcrc32c", "nfnetlink", "nf_tables", "x_tables", "nft_compat", "xt_bpf"}
 
 // build makes the initramfs of a guest.
 func build(ctx context.Context, k image, dir string) (string, error) {

@@ -115,7 +115,7 @@ func (b *bench) fill() error {
 	w := &policymap.Writes{Rows: []policymap.RowWrite{{Index: mixedRow}}, Ports: []policymap.PortWrite{{Index: port, Count: 1, Class: portClass}}}
 	for i := range uint32(65536) {
 		a := netip.AddrFrom4([4]byte{first[0], first[1], byte(i >> 8), byte(i)})
-		w.Peers = append(w.Peers, policymap.PeerWrite{Addr: a, Class: 1 + i%(classes-1)})
+		w.Peers = append(w.Peers, policymap.PeerWrite{Addr: a, Class: 1 + i%(classes-1), Pod: true})
 		if err := b.floor.FloorPeers.Put(a.As4(), floor.FloorPeerClass{Class: 1 + i%(classes-1)}); err != nil {
 			return err
 		}

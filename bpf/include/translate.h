@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include "maps.h"
+#include "parse.h"
+
+/* What a pod sends to an address that is no pod's may be for a Service: the
+ * stack then translates the destination, and egress policy is about the result.
+ * from_pod leaves a record of such a packet and its number in the mark; behind
+ * the translation bpf/egress.bpf.c decides. What needs no decision there is
+ * marked as approved, and what has neither mark is dropped.
+ *
+ * A mark's upper half is the place of the record. Below are four bits for its
+ * kind and ten for how often the place has been used. Bits 14 and 15 are left to
+ * kube-proxy. */
+#define MARK_KIND 0x00003c00
+#define MARK_OURS 0xffff3fff
+#define MARK_APPROVED 0x00001400
+#define MARK_PENDING 0x00002800
+#define MARK_ROUND 0x000003ff
+
+#define PENDING 65536
+
+/* A packet on its way to the translation. */
+struct pending {
+	__u32 mark;
+	__u32 slot;
+	struct flow flow; /* before the translation */
+	__u8 kind;
+	__u8 closes;
+	__u8 pad[2];
+};
+_Static_assert(sizeof(struct pending) == 52, "layout");
+
+/* Written by the programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PENDING);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct pending);
+} pending SEC(".maps");
+
+/* How many records were ever written. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, __u64);
+} pending_count SEC(".maps");
+
+/* kube-proxy translates these. */
+static __always_inline bool translatable(const struct packet *p)
+{
+	__u8 protocol = p->flow.protocol;
+
+	return p->kind != PACKET_ERROR && (protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP);
+}
+
+/* Leaves a record and returns the mark that names it. */
+static __always_inline __u32 leave_record(const struct packet *p, __u32 slot)
+{
+	__u32 zero = 0, place;
+	__u64 *count = bpf_map_lookup_elem(&pending_count, &zero), n;
+	struct pending *r;
+
+	if (!count)
+		return 0;
+	n = __sync_fetch_and_add(count, 1);
+	place = n % PENDING;
+	r = bpf_map_lookup_elem(&pending, &place);
+	if (!r)
+		return 0;
+	r->mark = place << 16 | MARK_PENDING | (n / PENDING & MARK_ROUND);
+	r->slot = slot;
+	r->flow = p->flow;
+	r->kind = p->kind;
+	r->closes = p->closes;
+	return r->mark;
+}

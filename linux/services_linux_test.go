@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// rules stand for kube-proxy's in nftables mode: Services are translated as soon
+// as a packet is received, marked ones are masqueraded when they leave, and what
+// comes back to the pod that sent it is marked.
+const rules = `
+table %[1]s kube-test {
+	chain pre { type nat hook prerouting priority -100; jump services; }
+	chain out { type nat hook output priority -100; jump services; }
+	chain services {
+		%[1]s daddr %[2]s meta l4proto { tcp, udp } th dport 80 goto local
+		%[1]s daddr %[2]s meta l4proto { tcp, udp } th dport 81 dnat to %[4]s
+		%[1]s daddr %[2]s meta l4proto { tcp, udp } th dport 82 dnat to %[5]s
+		%[1]s daddr %[6]s meta l4proto { tcp, udp } th dport 30080 jump mark-for-masquerade
+		%[1]s daddr %[6]s meta l4proto { tcp, udp } th dport 30080 goto local
+	}
+	chain local {
+		%[1]s saddr %[7]s meta mark set meta mark or 0x4000
+		meta l4proto { tcp, udp } dnat to %[3]s
+	}
+	chain mark-for-masquerade { meta mark set meta mark or 0x4000; }
+	chain forward { type filter hook forward priority 0; ct state invalid drop; }
+	chain post { type nat hook postrouting priority 100; meta mark and 0x4000 != 0 masquerade; }
+}`
+
+// The addresses of the Service; port 80 goes to pod b port 8080, 81 outside
+// port 8080, 82 to the node's own port 8080; NodePort 30080 to pod b.
+const (
+	service4 = "10.96.0.10"
+	service6 = "fd96::10"
+)
+
+func (l *lab) services() {
+	l.t.Helper()
+	l.load(fmt.Sprintf(rules, "ip", service4, "10.1.0.12:8080", outsideAddr4+":8080", nodeAddr4+":8080", nodeAddr4, "10.1.0.12"))
+	l.load(fmt.Sprintf(rules, "ip6", service6, "[fd01::c]:8080", "["+outsideAddr6+"]:8080", "["+nodeAddr6+"]:8080", nodeAddr6, "fd01::c"))
+}
+
+func (l *lab) load(ruleset string) {
+	l.t.Helper()
+	l.must(l.node.Do(func() error {
+		cmd := exec.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(ruleset)
+		if text, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("nft: %w: %s", err, text)
+		}
+		return nil
+	}))
+}
+
+// newServiceLab has pods a and b, and something that answers at every backend.
+func newServiceLab(t *testing.T) *lab {
+	l := newLab(t)
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("needs nft, which make deps installs")
+	}
+	l.pod("a", 11)
+	l.pod("b", 12)
+	l.services()
+	l.echo(l.pods["b"], 8080)
+	l.echo(l.outside, 8080)
+	l.echo(l.node, 8080)
+	// The kernel takes its time until a new IPv6 address is in use.
+	for began := time.Now(); reach(l.node, "tcp", outsideAddr6, 8080) != nil; {
+		if time.Since(began) > 10*time.Second {
+			t.Fatal("the network outside does not come up")
+		}
+	}
+	return l
+}
+
+type family struct{ service, node, anywhere, outside, own, alone string }
+
+var families = []family{
+	{service4, nodeAddr4, "0.0.0.0/0", outsideAddr4 + "/32", nodeAddr4 + "/32", service4 + "/32"},
+	{service6, nodeAddr6, "::/0", outsideAddr6 + "/128", nodeAddr6 + "/128", service6 + "/128"},
+}
+
+// try is one attempt to reach something from pod a or b.
+type try struct {
+	from, network, to string
+	port              uint16
+	want              bool
+}
+
+// attempt makes them all at once.
+func (l *lab) attempt(tries []try) {
+	l.t.Helper()
+	results := make([]error, len(tries))
+	var wait sync.WaitGroup
+	for i, t := range tries {
+		wait.Go(func() { results[i] = reach(l.pods[t.from], t.network, t.to, t.port) })
+	}
+	wait.Wait()
+	for i, t := range tries {
+		if got := results[i] == nil; got != t.want {
+			l.t.Errorf("%s from %s to %s port %d: allowed %t, want %t (%v)", t.network, t.from, t.to, t.port, got, t.want, results[i])
+		}
+	}
+}
+
+// judge tries the Service's ports in turn, and its NodePort, by every protocol
+// and family.
+func (l *lab) judge(from string, wants [4]bool) {
+	l.t.Helper()
+	var tries []try
+	for _, f := range families {
+		for _, network := range []string{"tcp", "udp"} {
+			for i, port := range []uint16{80, 81, 82} {
+				tries = append(tries, try{from, network, f.service, port, wants[i]})
+			}
+			tries = append(tries, try{from, network, f.node, 30080, wants[3]})
+		}
+	}
+	l.attempt(tries)
+}
+
+// blocks are peers of both families.
+func blocks(of func(f family) string, ports ...model.PortMatch) (rules []model.Rule) {
+	for _, f := range families {
+		rules = append(rules, accept(block(of(f)), ports...))
+	}
+	return rules
+}
+
+// Egress to a Service is decided on what it stands for, at the hooks and by a
+// rule.
+func TestEgressToServices(t *testing.T) {
+	t.Run("hooks", func(t *testing.T) { egressToServices(newServiceLab(t)) })
+	t.Run("rule", func(t *testing.T) {
+		l := newServiceLab(t)
+		l.byRule = true
+		l.renew()
+		l.load("flush ruleset")
+		if len(l.problems()) != 2 {
+			t.Errorf("problems after somebody flushed the rules: %q", l.problems())
+		}
+		l.services()
+		l.must(l.add("a", 11)) // mends
+		l.sound()
+		egressToServices(l)
+	})
+}
+
+func egressToServices(l *lab) {
+	l.apply()
+	l.judge("a", [4]bool{true, true, true, true})
+	// The backend is allowed; the address of the Service is in no rule.
+	l.apply(isolate("a", model.Egress, accept(pods("b"))))
+	l.judge("a", [4]bool{true, false, false, true})
+	l.apply(isolate("a", model.Egress, blocks(func(f family) string { return f.outside })...))
+	l.judge("a", [4]bool{false, true, false, false})
+	l.apply(isolate("a", model.Egress, blocks(func(f family) string { return f.own })...))
+	l.judge("a", [4]bool{false, false, true, false})
+	// Neither the address of the Service opens anything, nor its port.
+	l.apply(isolate("a", model.Egress, blocks(func(f family) string { return f.alone })...))
+	l.judge("a", [4]bool{})
+	l.apply(isolate("a", model.Egress, blocks(func(f family) string { return f.anywhere }, tcp(80), tcp(30080))...))
+	l.judge("a", [4]bool{})
+	l.apply(isolate("a", model.Egress))
+	l.judge("a", [4]bool{})
+	// A pod reaches itself, also by a Service.
+	l.apply(isolate("b", model.Egress), isolate("b", model.Ingress))
+	l.judge("b", [4]bool{true, false, false, true})
+	// Ingress is decided on the pod that sent, not on the Service.
+	l.apply(isolate("b", model.Ingress, accept(pods("a"), tcp(8080))))
+	for _, f := range families {
+		l.attempt([]try{{"a", "tcp", f.service, 80, true}, {"a", "udp", f.service, 80, false}})
+	}
+	l.apply(isolate("b", model.Ingress, accept(pods("b"))))
+	for _, f := range families {
+		l.attempt([]try{{"a", "tcp", f.service, 80, false}, {"b", "tcp", f.service, 80, true}, {"b", "udp", f.service, 80, true}})
+	}
+}
+
+// A change of policy reaches connections to Services, also while only the other
+// end has something to say; a restart of the agent does not.
+func TestConnectionsToServices(t *testing.T) {
+	l := newServiceLab(t)
+	outside := blocks(func(f family) string { return f.outside })
+	allow := isolate("a", model.Egress, append(outside, accept(pods("b")))...)
+	other := isolate("a", model.Egress, append(outside, accept(pods("b")), accept(block("10.7.0.0/16")))...)
+	l.apply(allow)
+	var flows []net.Conn
+	for _, f := range families {
+		for _, port := range []string{"80", "81"} {
+			for _, network := range []string{"tcp", "udp"} {
+				l.must(l.pods["a"].Do(func() error {
+					c, err := net.Dial(network, net.JoinHostPort(f.service, port))
+					flows = append(flows, c)
+					return err
+				}))
+			}
+		}
+	}
+	goesOn := func() {
+		t.Helper()
+		for _, c := range flows {
+			if err := exchange(c); err != nil {
+				t.Fatalf("%s %s: %v", c.RemoteAddr().Network(), c.RemoteAddr(), err)
+			}
+		}
+	}
+	goesOn()
+	l.apply(other)
+	goesOn()
+	l.renew()
+	goesOn()
+	l.apply(allow)
+	goesOn()
+	l.apply(isolate("a", model.Egress))
+	for _, c := range flows {
+		defer c.Close()
+		if err := exchange(c); err == nil {
+			t.Errorf("%s %s: the connection goes on under a policy that denies it", c.RemoteAddr().Network(), c.RemoteAddr())
+		}
+	}
+}
+
+// What a pod waits for on a connection to a Service arrives after a change of
+// policy that leaves it allowed, though the pod itself is silent.
+func TestAnswerOfServiceAfterChange(t *testing.T) {
+	l := newServiceLab(t)
+	var ln net.Listener
+	l.must(l.pods["b"].Do(func() (err error) { ln, err = net.Listen("tcp", "[::]:8081"); return err }))
+	defer ln.Close()
+	l.load("flush ruleset")
+	l.load(fmt.Sprintf(rules, "ip", service4, "10.1.0.12:8081", outsideAddr4+":8080", nodeAddr4+":8080", nodeAddr4, "10.1.0.12"))
+	l.load(fmt.Sprintf(rules, "ip6", service6, "[fd01::c]:8081", "["+outsideAddr6+"]:8080", "["+nodeAddr6+"]:8080", nodeAddr6, "fd01::c"))
+	for _, f := range families {
+		l.apply(isolate("a", model.Egress, accept(pods("b"))))
+		var c net.Conn
+		l.must(l.pods["a"].Do(func() (err error) { c, err = net.Dial("tcp", net.JoinHostPort(f.service, "80")); return err }))
+		defer c.Close()
+		peer, err := ln.Accept()
+		l.must(err)
+		defer peer.Close()
+		l.apply(isolate("a", model.Egress, accept(pods("b")), accept(block("10.7.0.0/16"))))
+		_, err = peer.Write([]byte("hello"))
+		l.must(err)
+		c.SetReadDeadline(time.Now().Add(2 * time.Second))
+		_, err = io.ReadFull(c, make([]byte, 5))
+		l.must(err)
+	}
+}
+
+// renew makes a new backend over what the old one left.
+func (l *lab) renew() {
+	l.t.Helper()
+	l.must(l.backend.Close())
+	l.start()
+	l.state = nil
+	for name, ips := range map[string]byte{"a": 11, "b": 12} {
+		l.must(l.add(name, ips))
+	}
+}
+
+// A flow whose backend changes is decided again.
+func TestAnotherBackend(t *testing.T) {
+	l := newServiceLab(t)
+	a := l.pods["a"]
+	l.apply(isolate("a", model.Egress, accept(pods("b"))))
+	for _, f := range families {
+		var c net.Conn
+		l.must(a.Do(func() (err error) { c, err = net.Dial("udp", net.JoinHostPort(f.service, "80")); return err }))
+		defer c.Close()
+		l.must(exchange(c))
+		l.load("flush ruleset")
+		l.load(fmt.Sprintf(rules, "ip", service4, outsideAddr4+":8080", outsideAddr4+":8080", nodeAddr4+":8080", nodeAddr4, "10.1.0.12"))
+		l.load(fmt.Sprintf(rules, "ip6", service6, "["+outsideAddr6+"]:8080", "["+outsideAddr6+"]:8080", "["+nodeAddr6+"]:8080", nodeAddr6, "fd01::c"))
+		l.forget()
+		if err := exchange(c); err == nil {
+			t.Errorf("%s: a flow goes to a backend that policy denies", f.service)
+		}
+		l.load("flush ruleset")
+		l.services()
+		l.forget()
+		l.must(exchange(c))
+	}
+}
+
+// forget empties the connection tracking of the node.
+func (l *lab) forget() {
+	l.t.Helper()
+	l.must(l.node.Do(func() error { return forgetConnections() }))
+}
+
+// Nobody reaches a pod by pretending to be a Service that it asked for and was
+// denied, and what somebody marks for other ends is dropped and counted.
+func TestNothingOpensBeforeTheVerdict(t *testing.T) {
+	l := newServiceLab(t)
+	a := l.pods["a"]
+	l.apply(isolate("a", model.Egress, accept(pods("b"))), isolate("a", model.Ingress))
+	l.denied(a, "udp", service4, 81)
+	l.must(l.outside.Do(func() error { return addresses("eth0", service4+"/32") }))
+	l.load("flush ruleset")
+	var pc net.PacketConn
+	l.must(a.Do(func() (err error) { pc, err = net.ListenPacket("udp4", "10.1.0.11:4000"); return err }))
+	defer pc.Close()
+	to := &net.UDPAddr{IP: net.ParseIP(service4), Port: 81}
+	if _, err := pc.WriteTo([]byte("ask"), to); err != nil {
+		t.Fatal(err)
+	}
+	l.must(l.outside.Do(func() error {
+		c, err := net.DialUDP("udp4", to, &net.UDPAddr{IP: net.IP{10, 1, 0, 11}, Port: 4000})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, err = c.Write([]byte("answer"))
+		return err
+	}))
+	if hears(pc) {
+		t.Error("an answer passes to a question that was denied")
+	}
+	l.services()
+	l.apply()
+	l.allowed(a, "tcp", service4, 80)
+	l.load("table ip spoil {\nchain pre { type filter hook prerouting priority -180; meta mark set 7; }\n}")
+	before := l.drops("unmarked")
+	l.denied(a, "udp", service4, 80)
+	if l.drops("unmarked") == before {
+		t.Error("a packet whose mark was rewritten is not counted")
+	}
+}
+
+func (l *lab) drops(reason string) (n uint64) {
+	l.t.Helper()
+	l.must(l.node.Do(func() error {
+		c, err := l.backend.Counters(context.Background())
+		n = c.Drops[reason]
+		return err
+	}))
+	return n
+}
+
+func hears(pc net.PacketConn) bool {
+	pc.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+	_, _, err := pc.ReadFrom(make([]byte, 100))
+	return err == nil
+}
+
+// forgetConnections deletes all entries of the connection tracking of the
+// thread's namespace.
+func forgetConnections() error {
+	return netlink.ConntrackTableFlush(netlink.ConntrackTable)
+}
