@@ -30,6 +30,7 @@ type Backend struct {
 	// sources are the node's own addresses, by which it speaks to its pods.
 	sources []netip.Addr
 	mtu     int
+	ports   hostPorts
 	path    *loader.DataPath
 	tcx     bool // the kernel has it
 	// egress says by what it is decided behind the translation.
@@ -59,7 +60,8 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec), linked: make(map[model.EndpointID]bool)}
+	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec), linked: make(map[model.EndpointID]bool),
+		ports: hostPorts{forwards: make(map[model.EndpointID][]fabric.Forward)}}
 	uplink, err := fabric.FindUplink(cfg.Uplink)
 	if err != nil {
 		return nil, err
@@ -179,6 +181,7 @@ func (b *Backend) AddEndpoint(_ context.Context, spec dataplane.EndpointSpec) (d
 		return dataplane.Attachment{}, err
 	}
 	b.specs[spec.ID] = s
+	b.ports.note(spec)
 	a := dataplane.Attachment{HostIfName: pair.Name, HostMAC: pair.HostMAC, MAC: pair.PodMAC, MTU: s.MTU}
 	for _, ip := range s.IPs {
 		a.Addresses = append(a.Addresses, netip.PrefixFrom(ip, ip.BitLen()))
@@ -232,6 +235,9 @@ func (b *Backend) DeleteEndpoint(_ context.Context, id model.EndpointID) error {
 // packet.
 func (b *Backend) remove(id model.EndpointID) error {
 	name := link.HostName(id)
+	if err := b.ports.forget(id); err != nil {
+		return err
+	}
 	b.step("delete pair")
 	if err := link.DeletePair(id); err != nil {
 		return err
@@ -331,7 +337,7 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 		}
 	}
 	b.fabric.Apply(s, time.Now())
-	return b.uplinks.apply(s.Deny), b.followUplink()
+	return b.uplinks.apply(s.Deny), errors.Join(b.followUplink(), b.ports.apply(time.Now()))
 }
 
 // followUplink gives the routes to pods the node's address of today. The kernel

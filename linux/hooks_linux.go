@@ -4,6 +4,7 @@ package linux
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -110,7 +111,7 @@ func (b *Backend) policed(name string, index int) (bool, error) {
 func (b *Backend) Idle(context.Context) (more bool, err error) {
 	b.uplinks.tend()
 	b.fabric.Tend(time.Now())
-	if err := b.followUplink(); err != nil {
+	if err := errors.Join(b.followUplink(), b.ports.tend(time.Now())); err != nil {
 		return false, err
 	}
 	if !b.tcx || len(b.specs) == len(b.linked) {

@@ -85,6 +85,9 @@ type EndpointSpec struct {
 	NetNS string
 	// IPs are the addresses, at most one per family, without prefix length.
 	IPs []netip.Addr
+	// HostPorts lead to the pod, from the next Apply on; none unless Features
+	// has them.
+	HostPorts []model.HostPort
 }
 
 // Attachment describes what AddEndpoint made.

@@ -6,8 +6,8 @@
 // It owns: the device isthmus-vxlan with its addresses, neighbours and
 // forwarding entries; routes with Isthmus's protocol number that have a gateway
 // or are unreachable, and all of routing table 7300; rules with that protocol
-// number; the nftables table inet isthmus; and the sysctls of the device and the
-// uplink. net.ipv4.ip_forward and net.ipv6.conf.all.forwarding are turned on.
+// number; the nftables tables inet isthmus and isthmus-hostports; and the sysctls
+// of the device and the uplink. net.ipv4.ip_forward and net.ipv6.conf.all.forwarding are turned on.
 //
 // Whatever else is in the way is reported and left alone. It decides nothing,
 // and does not know policy.

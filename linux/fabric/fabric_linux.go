@@ -218,5 +218,8 @@ func Cleanup() error {
 	c.routes(nil)
 	c.rules(nil)
 	c.tunnel(nil)
+	if _, err := SetHostPorts(nil); err != nil {
+		c.fail(err)
+	}
 	return errors.Join(c.errs...)
 }

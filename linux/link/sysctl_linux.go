@@ -13,6 +13,8 @@ import (
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // Where sysctls under net are: in a container that is not privileged the first
@@ -62,6 +64,12 @@ func hostSysctls(name string) error {
 		{"ipv6/conf/" + name + "/accept_ra", "0"},
 		{"ipv6/conf/" + name + "/accept_dad", "0"},
 	})
+}
+
+// AcceptLoopback lets the host's end of a pair take part in connections from the
+// node's loopback addresses to host ports of the pod.
+func AcceptLoopback(id model.EndpointID) error {
+	return WriteSysctls([]Sysctl{{"ipv4/conf/" + HostName(id) + "/route_localnet", "1"}})
 }
 
 // podSysctls prepares the pod's end: no address is made up for it, none is

@@ -33,6 +33,8 @@ type Config struct {
 	Segments int
 	// AgentFlags are passed to the agents of Linux nodes.
 	AgentFlags []string
+	// HostPorts are asked for by pods, by name.
+	HostPorts map[string][]HostPort
 }
 
 // Cluster is a running cluster.

@@ -55,7 +55,10 @@ spec:
 // Pods on three nodes, two of them on one segment, reach each other over the
 // fabric of the agents alone, with their own addresses.
 func TestFabric(t *testing.T) {
-	c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 3, Segments: 2})
+	c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 3, Segments: 2, HostPorts: map[string][]cluster.HostPort{
+		"third":  {{HostPort: 8100, ContainerPort: 7100, Protocol: "tcp"}, {HostPort: 8100, ContainerPort: 7100, Protocol: "udp"}},
+		"server": {{HostPort: 8100, ContainerPort: 7100, Protocol: "TCP"}},
+	}})
 	nodes := map[string]*cluster.Node{}
 	for _, n := range c.Nodes {
 		nodes[n.Name] = n
@@ -101,6 +104,48 @@ func TestFabric(t *testing.T) {
 			sees(t, pods["client"].NS, world[i], nodes["linux1"].Addresses()[i], false)
 			sees(t, pods["server"].NS, world[i], nodes["linux2"].Addresses()[i], false)
 		}
+	})
+	t.Run("host ports", func(t *testing.T) {
+		check := func(from *netns.NS, network string, to, want netip.Addr) {
+			t.Helper()
+			if got, err := askAt(from, network, netip.AddrPortFrom(to, 8100), patience); err != nil || got != want {
+				t.Errorf("%s from %s to host port of %s: seen as %s, %v", network, want, to, got, err)
+			}
+		}
+		judge := func() {
+			t.Helper()
+			for i, v6 := range []bool{false, true} {
+				at := nodes["linux3"].Addresses()[i]
+				for _, network := range []string{"tcp", "udp"} {
+					check(outside, network, at, world[i])
+					check(pods["client"].NS, network, at, address(pods["client"], v6))
+					check(nodes["linux1"].NS, network, at, nodes["linux1"].Addresses()[i])
+					check(nodes["linux3"].NS, network, at, at)
+				}
+				check(pods["third"].NS, "tcp", at, at)
+				// The policy of the server holds for the real source.
+				at = nodes["linux2"].Addresses()[i]
+				check(pods["client"].NS, "tcp", at, address(pods["client"], v6))
+				if got, err := askAt(outside, "tcp", netip.AddrPortFrom(at, 8100), impatience); err == nil {
+					t.Errorf("a host port gets around policy, seen as %s", got)
+				}
+			}
+			check(nodes["linux3"].NS, "tcp", netip.MustParseAddr("127.0.0.1"), nodes["linux3"].Addresses()[0])
+		}
+		judge()
+		inNode(t, nodes["linux3"], func() error { return run("nft", "flush", "ruleset") })
+		eventually(t, func() error {
+			_, err := askAt(outside, "tcp", netip.AddrPortFrom(nodes["linux3"].Addresses()[0], 8100), patience)
+			return err
+		})
+		if err := nodes["linux3"].Kill(); err != nil {
+			t.Fatal(err)
+		}
+		check(outside, "tcp", nodes["linux3"].Addresses()[0], world[0])
+		if err := nodes["linux3"].Start(); err != nil {
+			t.Fatal(err)
+		}
+		judge()
 	})
 	t.Run("size", func(t *testing.T) {
 		// 1450 bytes go through the tunnel whole; the pods' interfaces have no
@@ -298,13 +343,24 @@ func (p *packet) Write(b []byte) (int, error) { return p.conn.WriteTo(b, p.to) }
 
 // ask connects and returns the address that the other side saw.
 func ask(from *netns.NS, network string, to netip.Addr) (seen netip.Addr, err error) {
+	return askAt(from, network, netip.AddrPortFrom(to, 7100), patience)
+}
+
+// patience is how long to wait for an answer that should come, and impatience
+// for one that should not.
+const (
+	patience   = 2 * time.Second
+	impatience = 250 * time.Millisecond
+)
+
+func askAt(from *netns.NS, network string, to netip.AddrPort, wait time.Duration) (seen netip.Addr, err error) {
 	err = from.Do(func() error {
-		conn, err := (&net.Dialer{Timeout: time.Second}).Dial(network, netip.AddrPortFrom(to, 7100).String())
+		conn, err := (&net.Dialer{Timeout: wait}).Dial(network, to.String())
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(time.Second))
+		conn.SetDeadline(time.Now().Add(wait))
 		if network == "udp" {
 			if _, err := conn.Write([]byte("who am I")); err != nil {
 				return err
@@ -323,8 +379,12 @@ func ask(from *netns.NS, network string, to netip.Addr) (seen netip.Addr, err er
 
 func sees(t *testing.T, from *netns.NS, to, want netip.Addr, denied bool) {
 	t.Helper()
+	wait := patience
+	if denied {
+		wait = impatience
+	}
 	for _, network := range []string{"tcp", "udp"} {
-		got, err := ask(from, network, to)
+		got, err := askAt(from, network, netip.AddrPortFrom(to, 7100), wait)
 		switch {
 		case denied && err == nil:
 			t.Errorf("%s from %s to %s gets through, seen as %s", network, want, to, got)
