@@ -53,6 +53,12 @@ func start(t *testing.T) (*cluster.Cluster, map[string]*cluster.Pod) {
 // startWith makes a cluster of two Linux nodes with the pods of some manifests.
 func startWith(t *testing.T, manifests string) (*cluster.Cluster, map[string]*cluster.Pod) {
 	t.Helper()
+	return startCluster(t, manifests, cluster.Config{Linux: 2})
+}
+
+// startCluster makes a cluster with the pods of some manifests.
+func startCluster(t *testing.T, manifests string, cfg cluster.Config) (*cluster.Cluster, map[string]*cluster.Pod) {
+	t.Helper()
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
 	}
@@ -69,7 +75,8 @@ func startWith(t *testing.T, manifests string) (*cluster.Cluster, map[string]*cl
 	if err := cluster.Build(ctx, bin, os.Stderr); err != nil {
 		t.Fatal(err)
 	}
-	c, err := cluster.New(cluster.Config{Dir: dir, Bin: bin, Linux: 2})
+	cfg.Dir, cfg.Bin = dir, bin
+	c, err := cluster.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
