@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -254,7 +255,7 @@ func TestBPFToolShowsNames(t *testing.T) {
 			t.Errorf("%s to %s %s: cluster %s, reference %s", f.From.Name, f.To.PodID, f.Flow, f.Got, f.Want)
 		}
 	}
-	maps, err := filepath.Glob(filepath.Join(c.BPFFS(), c.Nodes[1].Name, "v1", "*"))
+	maps, err := filepath.Glob(filepath.Join(c.BPFFS(), c.Nodes[1].Name, loader.LayoutVersion, "*"))
 	if err != nil || len(maps) < 10 {
 		t.Fatalf("pinned maps: %v %v", maps, err)
 	}
