@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// labDir holds everything of the cluster; there is one per machine.
-	labDir = "/var/tmp/isthmus-e2e"
+	// labDir and its name are the directory of a lab.
+	labDir = "/var/tmp/isthmus-"
 	// fabricAddress is that of the control plane; node i has nodePrefix + i.
 	fabricAddress = "172.30.0.1"
 	nodePrefix    = "172.30.0.1"
@@ -47,22 +47,23 @@ type lab struct {
 	processes []*exec.Cmd
 }
 
-// newLab takes the machine's lab, removes what an earlier one has left, and
+// newLab takes the lab of a name, removes what an earlier one has left, and
 // builds what is missing.
 func newLab(ctx context.Context, c config) (*lab, error) {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return nil, errors.New("this machine has cgroup v2 only, for which the nodes are not prepared: boot with systemd.unified_cgroup_hierarchy=0")
 	}
-	if err := os.MkdirAll(labDir, 0o755); err != nil {
+	dir := labDir + c.name
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	l := &lab{config: c, dir: labDir, images: filepath.Join(labDir, "images"), fabric: netns.At(filepath.Join(labDir, "fabric.ns")), saved: make(map[string][]byte)}
+	l := &lab{config: c, dir: dir, images: filepath.Join(dir, "images"), fabric: netns.At(filepath.Join(dir, "fabric.ns")), saved: make(map[string][]byte)}
 	var err error
-	if l.lock, err = os.OpenFile(filepath.Join(labDir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+	if l.lock, err = os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, err
 	}
 	if err := syscall.Flock(int(l.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, fmt.Errorf("another e2e runs on this machine: %w", err)
+		return nil, fmt.Errorf("another lab %q runs on this machine: %w: give this one another -name", c.name, err)
 	}
 	for i := range c.nodes {
 		l.nodes = append(l.nodes, l.newNode(i+1))
@@ -109,7 +110,8 @@ func (l *lab) start(ctx context.Context) error {
 	return l.startDNS(ctx)
 }
 
-// makeFabric makes the bridge between control plane and nodes.
+// makeFabric makes the bridge between control plane and nodes. It does not
+// forward: what gets from node to node, Isthmus has sent there.
 func (l *lab) makeFabric() error {
 	var err error
 	if l.fabric, err = netns.New(l.fabric.Path()); err != nil {
@@ -117,7 +119,7 @@ func (l *lab) makeFabric() error {
 	}
 	for _, line := range []string{
 		"ip link set lo up", "ip link add fabric type bridge", "ip address add " + fabricAddress + "/24 dev fabric", "ip link set fabric up",
-		"sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.fabric.send_redirects=0",
+		"sysctl -qw net.ipv4.ip_forward=0",
 	} {
 		if _, err := l.in(l.fabric, strings.Fields(line)...); err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 
 // config is the command line.
 type config struct {
+	name     string
 	nodes    int
 	suites   []string
 	focus    string
@@ -51,6 +53,7 @@ func main() {
 func parse(args []string) (config, error) {
 	c := config{}
 	f := flag.NewFlagSet("e2e", flag.ContinueOnError)
+	f.StringVar(&c.name, "name", "e2e", "name of the cluster, of which there may be several on a machine, and start of its nodes' names")
 	f.IntVar(&c.nodes, "nodes", 2, "how many nodes, 2 to 9")
 	suites := f.String("suites", "netpol,conformance,own", "what to run, of netpol, conformance and own")
 	f.StringVar(&c.focus, "focus", "", "run only the cases of netpol and conformance that this expression matches, too")
@@ -67,6 +70,9 @@ func parse(args []string) (config, error) {
 		if !slices.Contains([]string{"", "netpol", "conformance", "own"}, s) {
 			return c, fmt.Errorf("-suites: %q: choose of netpol, conformance and own", s)
 		}
+	}
+	if !regexp.MustCompile(`^[a-z][a-z0-9]{0,7}$`).MatchString(c.name) {
+		return c, fmt.Errorf("-name %q: give 1 to 8 small letters and digits, a letter first", c.name)
 	}
 	if c.nodes < 2 || c.nodes > 9 || f.NArg() > 0 {
 		return c, errors.New("give 2 to 9 -nodes and no arguments: see -h")
