@@ -39,12 +39,14 @@ type lab struct {
 	dir, bin, images string
 	// reference is the name of Isthmus' image on the nodes.
 	reference string
-	lock      *os.File
-	fabric    *netns.NS
-	control   *control
-	nodes     []*node
-	saved     map[string][]byte // sysctls
-	processes []*exec.Cmd
+	// fabricMode is what Isthmus is installed with instead of auto, if anything.
+	fabricMode string
+	lock       *os.File
+	fabric     *netns.NS
+	control    *control
+	nodes      []*node
+	saved      map[string][]byte // sysctls
+	processes  []*exec.Cmd
 }
 
 // newLab takes the lab of a name, removes what an earlier one has left, and
@@ -71,7 +73,7 @@ func newLab(ctx context.Context, c config) (*lab, error) {
 	if err := l.clear(); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(c.report, 0o755); err != nil {
+	if err := clearReport(c.report); err != nil {
 		return nil, err
 	}
 	for _, s := range hostSettings {
@@ -83,6 +85,18 @@ func newLab(ctx context.Context, c config) (*lab, error) {
 		return nil, err
 	}
 	return l, l.buildImages(ctx)
+}
+
+// clearReport makes the directory of reports and removes logs of earlier runs.
+func clearReport(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	logs, err := filepath.Glob(filepath.Join(dir, "*.log"))
+	for _, l := range logs {
+		err = errors.Join(err, os.Remove(l))
+	}
+	return err
 }
 
 // start brings the cluster up to where its nodes wait for a network.
@@ -145,7 +159,8 @@ func output(cmd *exec.Cmd) (string, error) {
 // launch starts a program that runs until the lab is closed, in a network
 // namespace, with its output in a log of that name.
 func (l *lab) launch(ns *netns.NS, name string, flags uintptr, args ...string) (*exec.Cmd, error) {
-	log, err := os.Create(filepath.Join(l.report, name+".log"))
+	// What is started again goes on with its log.
+	log, err := os.OpenFile(filepath.Join(l.report, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +183,7 @@ func (l *lab) kubectl(args ...string) (string, error) {
 
 // apply applies manifests.
 func (l *lab) apply(manifests string) error {
-	cmd := exec.Command("nsenter", "--net="+l.fabric.Path(), "--", filepath.Join(l.bin, "kubectl"), "--kubeconfig="+l.control.admin, "apply", "--server-side", "-f", "-")
+	cmd := exec.Command("nsenter", "--net="+l.fabric.Path(), "--", filepath.Join(l.bin, "kubectl"), "--kubeconfig="+l.control.admin, "apply", "--server-side", "--force-conflicts", "-f", "-")
 	cmd.Stdin = strings.NewReader(manifests)
 	_, err := output(cmd)
 	return err
