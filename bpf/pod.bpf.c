@@ -43,14 +43,15 @@ struct local {
 	bool asked;    /* its table allows what the packet opens */
 };
 
-static __always_inline bool read_slot(struct local *l)
+/* The word of the slot, or NULL if there is none. */
+static __always_inline volatile __u64 *read_slot(struct local *l)
 {
-	__u64 *slot = bpf_map_lookup_elem(&slots, &l->index);
+	__u32 index = l->index; /* on the stack, as Linux 6.1 wants keys */
+	volatile __u64 *slot = bpf_map_lookup_elem(&slots, &index);
 
-	if (!slot)
-		return false;
-	*(__u64 *)&l->slot = *(volatile __u64 *)slot;
-	return true;
+	if (slot)
+		*(__u64 *)&l->slot = *slot;
+	return slot;
 }
 
 /* What is done for few packets is in functions that the verifier looks at once, by
@@ -60,12 +61,25 @@ static __always_inline bool read_slot(struct local *l)
 /* The two questions of policy, for all but the packets that are most of the work. */
 __noinline int class_of_address(const struct ip *addr, int v6)
 {
-	struct ip a;
+	struct prefix6 key = {}; /* on the stack, as in read_slot */
+	const struct ip *a = (const struct ip *)key.addr;
+	struct peer_class *found;
 
 	if (!addr)
 		return 0;
-	a = *addr; /* keys are on the stack, Linux 6.1 wants */
-	return v6 ? class_of(&a, true) : class_of(&a, false);
+	__builtin_memcpy(key.addr, addr, sizeof(key.addr));
+	found = v6 ? bpf_map_lookup_elem(&peers6, a) : bpf_map_lookup_elem(&peers4, &a->word[3]);
+	if (found)
+		return found->class;
+	if (v6) {
+		key.bits = 128;
+		found = bpf_map_lookup_elem(&prefixes6, &key);
+	} else {
+		key.bits = 32;
+		__builtin_memcpy(key.addr, &addr->word[3], 4);
+		found = bpf_map_lookup_elem(&prefixes4, &key);
+	}
+	return found ? found->class : 0;
 }
 
 __noinline int table_allows(__u32 table, __u32 dir, __u32 peer, __u32 protocol, __u32 port)
@@ -73,15 +87,38 @@ __noinline int table_allows(__u32 table, __u32 dir, __u32 peer, __u32 protocol, 
 	return table_says(table, dir & 1, peer, protocol, port);
 }
 
-/* Asks the pod's table about the flow of a packet, as if it were new. */
-static __always_inline __u8 ask(const struct local *l, const struct packet *p, enum direction dir)
+/* Whether the slot is still what was read of it before a table was asked. If it is
+ * not, the table may have been taken apart meanwhile, and said anything: the kernel
+ * may have been held up for long between any two instructions. */
+static __always_inline bool slot_stands(const struct local *l, volatile __u64 *slot)
 {
-	const struct ip *remote = l->from_pod ? &p->flow.dst : &p->flow.src;
-	__u16 remote_port = l->from_pod ? p->flow.dst_port : p->flow.src_port;
-	__u16 own_port = l->from_pod ? p->flow.src_port : p->flow.dst_port;
+	return *slot == *(__u64 *)&l->slot;
+}
 
-	return table_allows(l->slot.table, dir, class_of_address(remote, p->v6), p->flow.protocol,
-			    dir == EGRESS ? remote_port : own_port);
+/* Asks the pod's table about the flow of a packet, as if it were new. Who notes
+ * the answer under an older epoch than it is of will only ask again. */
+__noinline int ask(const struct local *l, const struct packet *p, int dir)
+{
+	const struct ip *remote;
+	struct local now = {};
+	volatile __u64 *slot;
+	__u16 port;
+	int verdict;
+
+	if (!l || !p)
+		return DENY;
+	now.index = l->index;
+	remote = l->from_pod ? &p->flow.dst : &p->flow.src;
+	port = l->from_pod == (dir == EGRESS) ? p->flow.dst_port : p->flow.src_port;
+	for (int i = 0; i < 3; i++) {
+		slot = read_slot(&now);
+		if (!slot)
+			return DENY;
+		verdict = table_allows(now.slot.table, dir, class_of_address(remote, p->v6), p->flow.protocol, port);
+		if (slot_stands(&now, slot))
+			return verdict;
+	}
+	return DENY;
 }
 
 /* Asks about a flow that the pod opened, where its packets really go. */
@@ -172,7 +209,7 @@ static __always_inline int admit(struct __sk_buff *skb, const struct local *l, c
 /* The pod that has an address, if it is on this node. */
 static __always_inline bool find_local(const struct ip *addr, struct local *l, bool v6)
 {
-	struct ip a = *addr; /* as in class_of_address */
+	struct ip a = *addr; /* as in read_slot */
 	struct slot_index *found = v6 ? bpf_map_lookup_elem(&locals6, &a) : bpf_map_lookup_elem(&locals4, &a.word[3]);
 
 	if (!found)
@@ -272,14 +309,19 @@ static __always_inline bool pends(const struct local *l, const struct packet *p,
 
 /* Asks about a packet that opens a flow before that is looked for: whatever it
  * was before, what is refused costs no more. */
-static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, const struct packet *p, bool v6)
+static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, const struct packet *p,
+				     volatile __u64 *slot, bool v6)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
 	__u32 peer = class_of(l->from_pod ? &p->flow.dst : &p->flow.src, v6);
+	int verdict;
 
 	if (l->from_pod && !(peer & PEER_POD) && translatable(p))
 		return FATE_PENDING;
-	if (table_says(l->slot.table, dir, peer, p->flow.protocol, p->flow.dst_port) == DENY) {
+	verdict = table_says(l->slot.table, dir, peer, p->flow.protocol, p->flow.dst_port);
+	if (!slot_stands(l, slot))
+		verdict = ask(l, p, dir);
+	if (verdict == DENY) {
 		count(skb, dir * 2 + DENY);
 		return FATE_DENIED;
 	}
@@ -294,11 +336,14 @@ static __always_inline int track(struct __sk_buff *skb, struct local *l, const s
 	struct conn_place at = {};
 	__u32 now = bpf_jiffies64();
 	struct conn *c;
+	volatile __u64 *slot = read_slot(l);
 	bool side;
 	int err;
 
+	if (!slot)
+		return DROP_NO_ENDPOINT;
 	if (p->kind == PACKET_OPENS) {
-		err = ask_first(skb, l, p, v6);
+		err = ask_first(skb, l, p, slot, v6);
 		if (err)
 			return err;
 	}
@@ -431,8 +476,6 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct local *l, con
 	if (same(&p.flow.src, &p.flow.dst))
 		return PASS; /* a pod always reaches itself */
 	l->index = e->slot;
-	if (!read_slot(l))
-		return drop(skb, DROP_NO_ENDPOINT);
 	err = p.kind == PACKET_ERROR ? track_error(skb, l, &p, &peer) : track(skb, l, &p, &peer, v6);
 	switch (err) {
 	case FATE_PASS:

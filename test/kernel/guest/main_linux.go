@@ -91,8 +91,8 @@ func report(name string, p *ebpf.Program) error {
 	}
 	fmt.Printf("guest: program %s: %d instructions verified\n", name, n)
 	// The kernel gives up at a million.
-	if n > 250_000 {
-		return fmt.Errorf("program %s takes %d instructions to verify, more than 250000", name, n)
+	if n > 100_000 {
+		return fmt.Errorf("program %s takes %d instructions to verify, more than 100000", name, n)
 	}
 	return nil
 }
