@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/isthmus-net/isthmus/common/agent/socket"
+	"github.com/isthmus-net/isthmus/common/cniapi"
 )
 
 // DefaultTimeout bounds a request if the configuration does not.
@@ -38,6 +39,8 @@ type Conf struct {
 	PrevResult types.Result
 	// Valid are the attachments that GC keeps; nil if the key is missing.
 	Valid []types.GCAttachment
+	// hostPorts are the host ports that a runtime asks for.
+	hostPorts []*cniapi.HostPort
 	// refused says what keys ask for what is not possible, for ADD.
 	refused []string
 }
@@ -45,7 +48,6 @@ type Conf struct {
 // unsupported are the capabilities that a runtime may pass in runtimeConfig and
 // what to do instead.
 var unsupported = map[string]string{
-	"portMappings":   "host ports are not supported: use a Service of type NodePort, or remove the portMappings capability",
 	"bandwidth":      "bandwidth limits are not supported: remove the bandwidth annotations of the pod or the capability",
 	"ipRanges":       "addresses come from the node's pod ranges: remove the ipRanges capability",
 	"ips":            "addresses come from the node's pod ranges: remove the request for fixed addresses",
@@ -146,6 +148,7 @@ func (c *Conf) readRuntimeConfig(keys map[string]json.RawMessage) error {
 			c.refused = append(c.refused, fmt.Sprintf("runtimeConfig.%s: %s", name, why))
 		}
 	}
+	c.readPorts(capabilities["portMappings"])
 	slices.Sort(c.refused)
 	// Passed for Windows containers; it replaces what the file says.
 	var dns struct {

@@ -62,7 +62,7 @@ func (p *Plugin) Add(args *skel.CmdArgs) error {
 	var answer *cniapi.AddResponse
 	err = p.call(conf, types.ErrTryAgainLater, func(ctx context.Context, agent cniapi.CNIClient) (err error) {
 		answer, err = agent.Add(ctx, &cniapi.AddRequest{Attachment: attachment(args), Netns: args.Netns, Network: conf.Name,
-			PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME), PodUid: string(pod.K8S_POD_UID)})
+			PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME), PodUid: string(pod.K8S_POD_UID), HostPorts: conf.hostPorts})
 		return err
 	})
 	if err != nil {

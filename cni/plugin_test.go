@@ -248,20 +248,21 @@ func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		name, members string
 		capabilities  map[string]any
+		code          uint
 		text          string
 	}{
-		{"host ports", `, "capabilities": {"portMappings": true}`, map[string]any{"portMappings": []map[string]any{{"hostPort": 80, "containerPort": 80}}}, "portMappings: host ports are not supported"},
-		{"bandwidth", `, "capabilities": {"bandwidth": true}`, map[string]any{"bandwidth": map[string]any{"ingressRate": 1000}}, "bandwidth limits are not supported"},
-		{"fixed address", `, "capabilities": {"ips": true}`, map[string]any{"ips": []string{"10.0.1.9"}}, "runtimeConfig.ips"},
-		{"fixed mac", `, "capabilities": {"mac": true}`, map[string]any{"mac": "02:00:00:00:00:01"}, "runtimeConfig.mac"},
-		{"ipam", `, "ipam": {"type": "host-local"}`, nil, `ipam.type "host-local"`},
-		{"mtu", `, "mtu": 9000`, nil, "mtu 9000"},
+		{"host ports", `, "capabilities": {"portMappings": true}`, map[string]any{"portMappings": []map[string]any{{"hostPort": 80, "containerPort": 80}}}, 101, "host ports are not supported on linux"},
+		{"bandwidth", `, "capabilities": {"bandwidth": true}`, map[string]any{"bandwidth": map[string]any{"ingressRate": 1000}}, 7, "bandwidth limits are not supported"},
+		{"fixed address", `, "capabilities": {"ips": true}`, map[string]any{"ips": []string{"10.0.1.9"}}, 7, "runtimeConfig.ips"},
+		{"fixed mac", `, "capabilities": {"mac": true}`, map[string]any{"mac": "02:00:00:00:00:01"}, 7, "runtimeConfig.mac"},
+		{"ipam", `, "ipam": {"type": "host-local"}`, nil, 7, `ipam.type "host-local"`},
+		{"mtu", `, "mtu": 9000`, nil, 7, "mtu 9000"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			list, rt := r.list("1.1.0", c.members), runtimeConf(0)
 			rt.CapabilityArgs = c.capabilities
 			_, err := r.libcni.AddNetworkList(ctx, list, rt)
-			wantError(t, err, 7, c.text)
+			wantError(t, err, c.code, c.text)
 			if strings.Contains(r.fake.Dump(), "endpoint") {
 				t.Errorf("something is attached:\n%s", r.fake.Dump())
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/fabric"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/policymap"
@@ -25,9 +26,13 @@ type Backend struct {
 	cfg      Config
 	log      *slog.Logger
 	features model.Features
-	uplink   link.Uplink
-	path     *loader.DataPath
-	tcx      bool // the kernel has it
+	fabric   *fabric.Fabric
+	// sources are the node's own addresses, by which it speaks to its pods.
+	sources []netip.Addr
+	mtu     int
+	ports   hostPorts
+	path    *loader.DataPath
+	tcx     bool // the kernel has it
 	// egress says by what it is decided behind the translation.
 	egress string
 	// layout is what the maps hold; nil after writes that were cut short.
@@ -39,14 +44,14 @@ type Backend struct {
 	// usage is what was last noted of the maps, for Counters.
 	usage atomic.Pointer[map[string]dataplane.MapUsage]
 	// swept is when the last walk through the flows ended.
-	swept time.Time
-	// routed is what the routes were last set for, and when.
-	routed   *model.State
-	routedAt time.Time
-	uplinks  *uplinks
+	swept   time.Time
+	uplinks *uplinks
 }
 
-var _ dataplane.Backend = (*Backend)(nil)
+var (
+	_ dataplane.Backend = (*Backend)(nil)
+	_ dataplane.Faulty  = (*Backend)(nil)
+)
 
 // New takes over the data path that is pinned in the configured directory, or
 // makes one. Attachments that were cut short before they had an identity are
@@ -55,11 +60,14 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec), linked: make(map[model.EndpointID]bool)}
-	var err error
-	if b.uplink, err = link.FindUplink(cfg.Uplink); err != nil {
+	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec), linked: make(map[model.EndpointID]bool),
+		ports: hostPorts{forwards: make(map[model.EndpointID][]fabric.Forward)}}
+	uplink, err := fabric.FindUplink(cfg.Uplink)
+	if err != nil {
 		return nil, err
 	}
+	b.fabric = fabric.New(cfg.Fabric, cfg.Uplink, log)
+	b.sources, b.mtu = uplink.Addresses(), b.fabric.MTU(uplink)
 	if b.path, err = loader.Open(cfg.BPFFS, cfg.Timeouts, cfg.MapEntries); err != nil {
 		return nil, err
 	}
@@ -84,7 +92,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 		b.path.Close()
 		return nil, err
 	}
-	log.Info("data path ready", "uplink", b.uplink.Name, "bpffs", cfg.BPFFS, "egress", b.egress, "endpoints", len(b.layout.State().Endpoints))
+	log.Info("data path ready", "uplink", uplink.Name, "mtu", b.mtu, "bpffs", cfg.BPFFS, "egress", b.egress, "endpoints", len(b.layout.State().Endpoints))
 	return b, nil
 }
 
@@ -160,7 +168,7 @@ func (b *Backend) AddEndpoint(_ context.Context, spec dataplane.EndpointSpec) (d
 			return dataplane.Attachment{}, err
 		}
 	}
-	s := link.PairSpec{ID: spec.ID, NetNS: spec.NetNS, IfName: spec.IfName, IPs: spec.IPs, MTU: b.mtu(), Sources: b.uplink.Addresses}
+	s := link.PairSpec{ID: spec.ID, NetNS: spec.NetNS, IfName: spec.IfName, IPs: spec.IPs, MTU: b.mtu, Sources: b.sources}
 	b.step("create pair")
 	pair, made, err := link.CreatePair(s)
 	if err == nil {
@@ -173,6 +181,7 @@ func (b *Backend) AddEndpoint(_ context.Context, spec dataplane.EndpointSpec) (d
 		return dataplane.Attachment{}, err
 	}
 	b.specs[spec.ID] = s
+	b.ports.note(spec)
 	a := dataplane.Attachment{HostIfName: pair.Name, HostMAC: pair.HostMAC, MAC: pair.PodMAC, MTU: s.MTU}
 	for _, ip := range s.IPs {
 		a.Addresses = append(a.Addresses, netip.PrefixFrom(ip, ip.BitLen()))
@@ -226,6 +235,9 @@ func (b *Backend) DeleteEndpoint(_ context.Context, id model.EndpointID) error {
 // packet.
 func (b *Backend) remove(id model.EndpointID) error {
 	name := link.HostName(id)
+	if err := b.ports.forget(id); err != nil {
+		return err
+	}
 	b.step("delete pair")
 	if err := link.DeletePair(id); err != nil {
 		return err
@@ -324,48 +336,35 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 			return nil, fmt.Errorf("write policy: %w", err)
 		}
 	}
-	return b.uplinks.apply(s.Deny), b.applyRoutes(s)
+	b.fabric.Apply(s, time.Now())
+	return b.uplinks.apply(s.Deny), errors.Join(b.followUplink(), b.ports.apply(time.Now()))
 }
 
-// routesHold is how long routes are taken to be as they were set: a pod that
-// comes does not wait until those to all nodes were set again.
-const routesHold = 10 * time.Second
-
-// applyRoutes makes the node forward, and reach the pods of other nodes by
-// their addresses.
-func (b *Backend) applyRoutes(s *model.State) error {
-	if b.routed != nil && time.Since(b.routedAt) < routesHold && slices.Equal(s.PodCIDRs, b.routed.PodCIDRs) &&
-		slices.EqualFunc(s.Routes, b.routed.Routes, sameRoute) {
+// followUplink gives the routes to pods the node's address of today. The kernel
+// removes those with an address that is gone.
+func (b *Backend) followUplink() error {
+	now := b.fabric.Sources()
+	if len(now) == 0 || slices.Equal(now, b.sources) {
 		return nil
 	}
-	b.routed = nil
-	var hops []link.NextHop
-	v6 := false
-	for _, r := range s.Routes {
-		for _, cidr := range r.PodCIDRs {
-			for _, a := range r.Addresses {
-				if a.Is6() == cidr.Addr().Is6() {
-					hops = append(hops, link.NextHop{Prefix: cidr, Via: a})
-				}
-			}
+	b.log.Info("the node has other addresses", "were", b.sources, "are", now)
+	for id, s := range b.specs {
+		s.Sources = now
+		pair, err := link.FindPair(id)
+		if err == nil {
+			err = link.ConfigureHost(s, pair)
 		}
+		if err != nil {
+			return err
+		}
+		b.specs[id] = s
 	}
-	for _, cidr := range s.PodCIDRs {
-		v6 = v6 || cidr.Addr().Is6()
-	}
-	if err := link.Forwarding(b.uplink.Name, v6); err != nil {
-		return err
-	}
-	if err := link.SetRoutes(b.uplink, hops, s.PodCIDRs); err != nil {
-		return err
-	}
-	b.routed, b.routedAt = s, time.Now()
+	b.sources = now
 	return nil
 }
 
-func sameRoute(a, b model.Route) bool {
-	return a.Node == b.Node && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.PodCIDRs, b.PodCIDRs)
-}
+// Faults implements dataplane.Faulty: what is wrong with the fabric.
+func (b *Backend) Faults() []string { return b.fabric.Problems() }
 
 // InForce implements dataplane.Backend.
 func (b *Backend) InForce(context.Context) (*model.State, error) {
@@ -387,7 +386,7 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	if err != nil {
 		return dataplane.Counters{}, err
 	}
-	c := dataplane.Counters{Drops: make(map[string]uint64, len(bpfobj.DropReasons))}
+	c := dataplane.Counters{Repairs: b.fabric.Repairs(), Drops: make(map[string]uint64, len(bpfobj.DropReasons))}
 	for _, d := range model.Directions {
 		c.Verdicts[d] = [2]uint64{totals[2*int(d)], totals[2*int(d)+1]}
 	}
@@ -402,13 +401,6 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 
 // Close implements dataplane.Backend.
 func (b *Backend) Close() error { return errors.Join(b.uplinks.close(), b.path.Close()) }
-
-func (b *Backend) mtu() int {
-	if b.cfg.MTU != 0 {
-		return b.cfg.MTU
-	}
-	return b.uplink.MTU
-}
 
 func (b *Backend) step(name string) {
 	if b.cfg.Step != nil {

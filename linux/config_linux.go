@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
@@ -23,8 +24,8 @@ type Config struct {
 	// Uplink is the interface to other nodes; empty means the one that has the
 	// default route.
 	Uplink string
-	// MTU is that of pods' interfaces; 0 means the uplink's.
-	MTU int
+	// Fabric is how pods of other nodes are reached, and the MTU.
+	Fabric fabric.Config
 	// XDP says which devices drop what deny lists name.
 	XDP XDPDevices
 	// NeverDeny are addresses that no deny list concerns, beside those of nodes.
@@ -42,7 +43,7 @@ type Config struct {
 
 // Defaults returns the configuration of an ordinary node.
 func Defaults() Config {
-	return Config{BPFFS: "/sys/fs/bpf/isthmus", XDP: XDPDevices{Auto: true}, Timeouts: loader.DefaultTimeouts()}
+	return Config{BPFFS: "/sys/fs/bpf/isthmus", Fabric: fabric.Defaults(), XDP: XDPDevices{Auto: true}, Timeouts: loader.DefaultTimeouts()}
 }
 
 // Validate reports everything that is wrong with the configuration.
@@ -51,10 +52,7 @@ func (c Config) Validate() error {
 	if !filepath.IsAbs(c.BPFFS) {
 		errs = append(errs, fmt.Errorf("bpffs directory %q: must be an absolute path", c.BPFFS))
 	}
-	// 1280 is the least that IPv6 allows (RFC 8200, section 5).
-	if c.MTU != 0 && (c.MTU < 1280 || c.MTU > 65535) {
-		errs = append(errs, fmt.Errorf("MTU %d: must be from 1280 to 65535, or 0 for the uplink's", c.MTU))
-	}
+	errs = append(errs, c.Fabric.Validate())
 	if len(c.Uplink) >= unix.IFNAMSIZ {
 		errs = append(errs, fmt.Errorf("uplink %q: interface names have at most %d characters", c.Uplink, unix.IFNAMSIZ-1))
 	}
@@ -66,7 +64,7 @@ func (c Config) Validate() error {
 
 // probe reports what this kernel offers.
 func probe() model.Features {
-	f := model.Features{OS: model.Linux, Platform: "unknown kernel"}
+	f := model.Features{OS: model.Linux, Platform: "unknown kernel", HostPorts: true}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		f.Platform = "kernel " + unix.ByteSliceToString(u.Release[:])

@@ -4,7 +4,9 @@ package linux
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/link"
@@ -102,11 +104,16 @@ func (b *Backend) policed(name string, index int) (bool, error) {
 	return link.HasClassifiers(index)
 }
 
-// Idle implements dataplane.Backend: it moves the programs of one endpoint to
-// tcx links, which keeps the kernel's network lock for some 30 ms, or takes out
-// some flows that have expired. In passing it looks after the uplinks.
+// Idle implements dataplane.Backend: it looks after the fabric; then it moves the
+// programs of one endpoint to tcx links, which keeps the kernel's network lock
+// for some 30 ms, or takes out some flows that have expired. In passing it looks
+// after the uplinks.
 func (b *Backend) Idle(context.Context) (more bool, err error) {
 	b.uplinks.tend()
+	b.fabric.Tend(time.Now())
+	if err := errors.Join(b.followUplink(), b.ports.tend(time.Now())); err != nil {
+		return false, err
+	}
 	if !b.tcx || len(b.specs) == len(b.linked) {
 		return b.sweepFlows()
 	}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/linux"
@@ -150,6 +151,7 @@ func (l *lab) start() {
 		cfg.Uplink = "eth0"
 		cfg.XDP = l.xdp
 		cfg.EgressByRule = l.byRule
+		cfg.Fabric.Mode = fabric.Routes // pods have the uplink's MTU
 		var err error
 		l.backend, err = linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
 		return err

@@ -11,12 +11,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/isthmus-net/isthmus/linux/fabric"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// Remove takes everything away that a Backend makes: pairs, routes, programs
-// and maps. No Backend may be open. What is gone already is no error. Sysctls
+// Remove takes everything away that a Backend makes: pairs, the fabric,
+// programs and maps. No Backend may be open. What is gone already is no error. Sysctls
 // stay: others may have come to rely on them.
 func Remove(_ context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
@@ -30,7 +31,7 @@ func Remove(_ context.Context, cfg Config) error {
 	for _, f := range found {
 		errs = append(errs, link.DeleteByName(f.Name))
 	}
-	errs = append(errs, link.RemoveRoutes())
+	errs = append(errs, fabric.Cleanup())
 	if err := errors.Join(errs...); err != nil {
 		return err // programs stay as long as there may be pods behind them
 	}

@@ -58,7 +58,7 @@ type rule struct {
 
 var (
 	kubernetes = []string{"k8s.io/", "sigs.k8s.io/"}
-	systems    = []string{module + "linux", module + "windows", "github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/Microsoft/hcsshim"}
+	systems    = []string{module + "linux", module + "windows", "github.com/cilium/ebpf", "github.com/vishvananda/netlink", "github.com/google/nftables", "github.com/Microsoft/hcsshim"}
 )
 
 var rules = []rule{
@@ -77,8 +77,8 @@ var rules = []rule{
 		reason: "a backend sees the boundary and the nouns, not who calls it"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/Microsoft/hcsshim"}, except: []string{"windows/hns"},
 		reason: "windows/hns is the only door to HNS"},
-	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/vishvananda/netlink"}, except: []string{"linux/link"},
-		reason: "linux/link is the only door to netlink"},
+	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/vishvananda/netlink", "github.com/google/nftables"}, except: []string{"linux/link", "linux/fabric"},
+		reason: "linux/link and linux/fabric are the only doors to netlink"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/cilium/ebpf"},
 		except: []string{"linux/bpfobj", "linux/loader", "linux/xdp"}, reason: "the kernel's BPF is reached through the loaders"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{module + "test"}, reason: "the product does not import tests"},

@@ -42,12 +42,16 @@ struct {
 } pending SEC(".maps");
 
 /* How many records were ever written. */
+struct record_count {
+	__u64 written;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct record_count);
 } pending_count SEC(".maps");
 
 /* kube-proxy translates these. */
@@ -62,12 +66,13 @@ static __always_inline bool translatable(const struct packet *p)
 static __always_inline __u32 leave_record(const struct packet *p, __u32 slot)
 {
 	__u32 zero = 0, place;
-	__u64 *count = bpf_map_lookup_elem(&pending_count, &zero), n;
+	struct record_count *count = bpf_map_lookup_elem(&pending_count, &zero);
 	struct pending *r;
+	__u64 n;
 
 	if (!count)
 		return 0;
-	n = __sync_fetch_and_add(count, 1);
+	n = __sync_fetch_and_add(&count->written, 1);
 	place = n % PENDING;
 	r = bpf_map_lookup_elem(&pending, &place);
 	if (!r)

@@ -117,7 +117,7 @@ func TestUsage(t *testing.T) {
 		"service range":   {[]string{"--service-cidr", "x"}, `--service-cidr "x": give ADDRESS/BITS`},
 		"quarantine":      {[]string{"--quarantine", "-1s"}, "--quarantine -1s: give 0 or more"},
 		"quarantine text": {[]string{"--quarantine", "long"}, "invalid argument"},
-		"mtu":             {[]string{"--mtu", "100"}, "--mtu 100: give a number from 1280 to 65535"},
+		"mtu":             {[]string{"--mtu", "100"}, "MTU 100: use a number from 1280 to 65535"},
 		"limit":           {[]string{"--limit-port-classes", "1024"}, "--limit-port-classes 1024: give a number from 1 to 1023"},
 		"no limit":        {[]string{"--limit-tables", "0"}, "--limit-tables 0: give a number from 1 to"},
 		"level":           {[]string{"--log-level", "loud"}, `--log-level "loud": give debug, info, warn or error`},

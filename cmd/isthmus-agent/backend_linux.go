@@ -16,7 +16,7 @@ import (
 // newBackend chooses the eBPF data path.
 func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	cfg := linux.Defaults()
-	cfg.BPFFS, cfg.Uplink, cfg.MTU, cfg.Step = o.bpffs, o.uplink, o.mtu, step
+	cfg.BPFFS, cfg.Uplink, cfg.Fabric, cfg.Step = o.bpffs, o.uplink, o.fabric, step
 	cfg.MapEntries = o.mapEntries
 	remove := func(ctx context.Context) error { return linux.Remove(ctx, cfg) }
 	return opener{remove: remove, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {

@@ -20,6 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
+	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
@@ -44,7 +45,9 @@ type options struct {
 
 	bpffs      string         // Linux
 	uplink     string         // Linux
-	mtu        int            // Linux
+	fabric     fabric.Config  // Linux
+	fabricMode string         // Linux
+	exceptions []string       // Linux
 	mapEntries map[string]int // Linux
 	xdp        string         // Linux
 	neverDeny  []string       // Linux
@@ -69,7 +72,8 @@ var reports = []string{"conditions", "events", "node", reportNone}
 
 // linuxOnly and windowsOnly are the flags that mean something there only.
 var (
-	linuxOnly   = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny"}
+	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
+		"fabric", "vni", "vxlan-port", "masquerade", "masquerade-exception"}
 	windowsOnly = []string{"hns-network", "hns-mode", "hns-timeout", "cluster-cidr", "service-cidr", "windows-service"}
 )
 
@@ -88,9 +92,14 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.podCIDRs, "pod-cidr", nil, "pod range of this node, instead of those of its Node object (repeatable)")
 	f.DurationVar(&o.quarantine, "quarantine", defaults.Quarantine, "how long the address of a deleted pod is not used again")
 	f.DurationVar(&o.audit, "audit-interval", defaults.AuditEvery, "how often what is installed is compared with what is intended, and repaired; 0 never")
-	f.IntVar(&o.mtu, "mtu", 0, "Linux: MTU of the pods' interfaces; 0 for the uplink's")
 	o.registerNode(f)
 	o.registerCNI(f)
+	f.StringVar(&o.fabricMode, "fabric", string(o.fabric.Mode), "Linux: how pods of other nodes are reached: auto (routes on the segment, VXLAN beyond), routes, vxlan, or none")
+	f.Uint32Var(&o.fabric.VNI, "vni", o.fabric.VNI, "Linux: VXLAN network identifier, the same on all nodes")
+	f.Uint16Var(&o.fabric.Port, "vxlan-port", o.fabric.Port, "Linux: UDP port of VXLAN, the same on all nodes; Windows knows 4789 only")
+	f.BoolVar(&o.fabric.Masquerade, "masquerade", o.fabric.Masquerade, "Linux: hide pods behind their node when they leave the cluster")
+	f.StringArrayVar(&o.exceptions, "masquerade-exception", nil, "Linux: range outside of the cluster that sees the pods' own addresses (repeatable)")
+	f.IntVar(&o.fabric.MTU, "mtu", 0, "Linux: MTU of the pods' interfaces; 0 for what the uplink and tunnels leave")
 	f.StringVar(&o.uplink, "uplink", "", "Linux: interface to the other nodes; empty for that of the default route")
 	f.StringToIntVar(&o.mapEntries, "map-entries", nil, "Linux: entries of a map, as NAME=NUMBER (repeatable; others keep their size, or get the standard one)")
 	o.limits = policy.DefaultLimits()
@@ -109,6 +118,7 @@ func (o *options) register(f *pflag.FlagSet) {
 // registerNode declares the flags that say where on the node things are, and
 // how to tell about them.
 func (o *options) registerNode(f *pflag.FlagSet) {
+	o.fabric = fabric.Defaults()
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir(), "directory of the endpoint records")
 	f.StringVar(&o.socket, "socket", socket.Default, "socket for isthmus-cni and isthmusctl")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -176,9 +186,7 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 			break
 		}
 	}
-	if o.mtu != 0 && (o.mtu < 1280 || o.mtu > 65535) {
-		wrong("--mtu %d: give a number from 1280 to 65535, or 0 for the uplink's", o.mtu)
-	}
+	o.fabric.Mode = fabric.Mode(o.fabricMode)
 	for _, l := range o.limitFlags() {
 		if *l.value < 1 || *l.value > l.most {
 			wrong("--limit-%s %d: give a number from 1 to %d", l.name, *l.value, l.most)
@@ -211,7 +219,8 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 		flag   string
 		texts  []string
 		parsed *[]netip.Prefix
-	}{{"pod-cidr", o.podCIDRs, &o.prefixes}, {"cluster-cidr", o.clusterCIDRs, &o.cluster}, {"service-cidr", o.serviceCIDRs, &o.services}} {
+	}{{"pod-cidr", o.podCIDRs, &o.prefixes}, {"cluster-cidr", o.clusterCIDRs, &o.cluster}, {"service-cidr", o.serviceCIDRs, &o.services},
+		{"masquerade-exception", o.exceptions, &o.fabric.Exceptions}} {
 		for _, s := range list.texts {
 			p, err := netip.ParsePrefix(s)
 			if err != nil || p != p.Masked() {
@@ -220,6 +229,9 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 			}
 			*list.parsed = append(*list.parsed, p)
 		}
+	}
+	if err := o.fabric.Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, o.checkNode(f, goos))...)
 }

@@ -63,8 +63,8 @@ func (c Config) WritePlugin() (bool, error) {
 // WriteConf writes the configuration, if the one there is another. It reports
 // whether it had to.
 func (c Config) WriteConf() (bool, error) {
-	// The plugin refuses host ports and bandwidth with a reason as long as they
-	// are not supported; a capability that is not listed would be dropped by
+	// The plugin takes host ports and refuses bandwidth with a reason as long as it
+	// is not supported; a capability that is not listed would be dropped by
 	// the runtime in silence.
 	type plugin struct {
 		Type         string          `json:"type"`

@@ -71,7 +71,7 @@ func (m *metrics) served(command string, began time.Time, err error) {
 type viewCollector struct {
 	agent *Agent
 	build, ready, endpoints, problems, applied, addresses,
-	unsupported, objects, verdicts, drops, entries, capacity, denied, denyDevices *prometheus.Desc
+	unsupported, objects, verdicts, drops, repairs, entries, capacity, denied, denyDevices *prometheus.Desc
 }
 
 func newViewCollector(a *Agent) *viewCollector {
@@ -94,13 +94,14 @@ func newViewCollector(a *Agent) *viewCollector {
 		capacity:    desc("map_capacity", "Entries that the data path's maps hold.", "map"),
 		denied:      desc("deny_list_entries", "Entries of deny lists that are in force.", "family"),
 		denyDevices: desc("deny_list_device", "Always 1; an uplink that drops what deny lists name, in its driver (native) or in the kernel's stack (generic).", "device", "mode"),
+		repairs:     desc("repairs_total", "Things of the data path and the fabric that others changed and that were put right."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *viewCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.applied, c.addresses, c.unsupported,
-		c.objects, c.verdicts, c.drops, c.entries, c.capacity, c.denied, c.denyDevices} {
+		c.objects, c.verdicts, c.drops, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices} {
 		ch <- d
 	}
 }
@@ -157,6 +158,7 @@ func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(c.verdicts, prometheus.CounterValue, float64(n.Verdicts[d][verdict]), d.String(), verdict.String())
 		}
 	}
+	ch <- prometheus.MustNewConstMetric(c.repairs, prometheus.CounterValue, float64(n.Repairs))
 	for reason, count := range n.Drops {
 		ch <- prometheus.MustNewConstMetric(c.drops, prometheus.CounterValue, float64(count), reason)
 	}

@@ -82,6 +82,9 @@ func (l *loop) problems() []string {
 	if l.enforced.failed != nil {
 		all = append(all, "policy is not in force: "+oneLine(l.enforced.failed))
 	}
+	if f, ok := l.backend.(dataplane.Faulty); ok {
+		all = append(all, f.Faults()...)
+	}
 	all = append(all, l.addresses.problems...)
 	all = append(all, l.addresses.warnings...)
 	all = append(all, l.pressure...)

@@ -85,7 +85,9 @@ type AddRequest struct {
 	PodName      string `protobuf:"bytes,4,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
 	PodUid       string `protobuf:"bytes,5,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
 	// Name of the CNI network, by which GC is scoped; may be empty.
-	Network       string `protobuf:"bytes,6,opt,name=network,proto3" json:"network,omitempty"`
+	Network string `protobuf:"bytes,6,opt,name=network,proto3" json:"network,omitempty"`
+	// Ports of the node that lead to the pod.
+	HostPorts     []*HostPort `protobuf:"bytes,7,rep,name=host_ports,json=hostPorts,proto3" json:"host_ports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -162,6 +164,83 @@ func (x *AddRequest) GetNetwork() string {
 	return ""
 }
 
+func (x *AddRequest) GetHostPorts() []*HostPort {
+	if x != nil {
+		return x.HostPorts
+	}
+	return nil
+}
+
+type HostPort struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Address of the node; empty for all. 0.0.0.0 and :: stand for all of a family.
+	HostIp   string `protobuf:"bytes,1,opt,name=host_ip,json=hostIp,proto3" json:"host_ip,omitempty"`
+	HostPort uint32 `protobuf:"varint,2,opt,name=host_port,json=hostPort,proto3" json:"host_port,omitempty"`
+	Port     uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	// Number of the IP protocol.
+	Protocol      uint32 `protobuf:"varint,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HostPort) Reset() {
+	*x = HostPort{}
+	mi := &file_isthmus_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HostPort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HostPort) ProtoMessage() {}
+
+func (x *HostPort) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HostPort.ProtoReflect.Descriptor instead.
+func (*HostPort) Descriptor() ([]byte, []int) {
+	return file_isthmus_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *HostPort) GetHostIp() string {
+	if x != nil {
+		return x.HostIp
+	}
+	return ""
+}
+
+func (x *HostPort) GetHostPort() uint32 {
+	if x != nil {
+		return x.HostPort
+	}
+	return 0
+}
+
+func (x *HostPort) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *HostPort) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
 type AddResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	HostIfName string                 `protobuf:"bytes,1,opt,name=host_if_name,json=hostIfName,proto3" json:"host_if_name,omitempty"`
@@ -178,7 +257,7 @@ type AddResponse struct {
 
 func (x *AddResponse) Reset() {
 	*x = AddResponse{}
-	mi := &file_isthmus_proto_msgTypes[2]
+	mi := &file_isthmus_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -190,7 +269,7 @@ func (x *AddResponse) String() string {
 func (*AddResponse) ProtoMessage() {}
 
 func (x *AddResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[2]
+	mi := &file_isthmus_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -203,7 +282,7 @@ func (x *AddResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddResponse.ProtoReflect.Descriptor instead.
 func (*AddResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{2}
+	return file_isthmus_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *AddResponse) GetHostIfName() string {
@@ -257,7 +336,7 @@ type DelRequest struct {
 
 func (x *DelRequest) Reset() {
 	*x = DelRequest{}
-	mi := &file_isthmus_proto_msgTypes[3]
+	mi := &file_isthmus_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -269,7 +348,7 @@ func (x *DelRequest) String() string {
 func (*DelRequest) ProtoMessage() {}
 
 func (x *DelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[3]
+	mi := &file_isthmus_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -282,7 +361,7 @@ func (x *DelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DelRequest.ProtoReflect.Descriptor instead.
 func (*DelRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{3}
+	return file_isthmus_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DelRequest) GetAttachment() *Attachment {
@@ -300,7 +379,7 @@ type DelResponse struct {
 
 func (x *DelResponse) Reset() {
 	*x = DelResponse{}
-	mi := &file_isthmus_proto_msgTypes[4]
+	mi := &file_isthmus_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -312,7 +391,7 @@ func (x *DelResponse) String() string {
 func (*DelResponse) ProtoMessage() {}
 
 func (x *DelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[4]
+	mi := &file_isthmus_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -325,7 +404,7 @@ func (x *DelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DelResponse.ProtoReflect.Descriptor instead.
 func (*DelResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{4}
+	return file_isthmus_proto_rawDescGZIP(), []int{5}
 }
 
 type CheckRequest struct {
@@ -340,7 +419,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_isthmus_proto_msgTypes[5]
+	mi := &file_isthmus_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -352,7 +431,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[5]
+	mi := &file_isthmus_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -365,7 +444,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{5}
+	return file_isthmus_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CheckRequest) GetAttachment() *Attachment {
@@ -397,7 +476,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_isthmus_proto_msgTypes[6]
+	mi := &file_isthmus_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -409,7 +488,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[6]
+	mi := &file_isthmus_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -422,7 +501,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{6}
+	return file_isthmus_proto_rawDescGZIP(), []int{7}
 }
 
 type GCRequest struct {
@@ -437,7 +516,7 @@ type GCRequest struct {
 
 func (x *GCRequest) Reset() {
 	*x = GCRequest{}
-	mi := &file_isthmus_proto_msgTypes[7]
+	mi := &file_isthmus_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -449,7 +528,7 @@ func (x *GCRequest) String() string {
 func (*GCRequest) ProtoMessage() {}
 
 func (x *GCRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[7]
+	mi := &file_isthmus_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -462,7 +541,7 @@ func (x *GCRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCRequest.ProtoReflect.Descriptor instead.
 func (*GCRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{7}
+	return file_isthmus_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GCRequest) GetValid() []*Attachment {
@@ -489,7 +568,7 @@ type GCResponse struct {
 
 func (x *GCResponse) Reset() {
 	*x = GCResponse{}
-	mi := &file_isthmus_proto_msgTypes[8]
+	mi := &file_isthmus_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -501,7 +580,7 @@ func (x *GCResponse) String() string {
 func (*GCResponse) ProtoMessage() {}
 
 func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[8]
+	mi := &file_isthmus_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -514,7 +593,7 @@ func (x *GCResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
 func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{8}
+	return file_isthmus_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GCResponse) GetRemoved() []*Attachment {
@@ -532,7 +611,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_isthmus_proto_msgTypes[9]
+	mi := &file_isthmus_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -544,7 +623,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[9]
+	mi := &file_isthmus_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -557,7 +636,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{9}
+	return file_isthmus_proto_rawDescGZIP(), []int{10}
 }
 
 type StatusResponse struct {
@@ -568,7 +647,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_isthmus_proto_msgTypes[10]
+	mi := &file_isthmus_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -580,7 +659,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[10]
+	mi := &file_isthmus_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -593,7 +672,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{10}
+	return file_isthmus_proto_rawDescGZIP(), []int{11}
 }
 
 // CNIError is the error object of the CNI specification, section 4.
@@ -608,7 +687,7 @@ type CNIError struct {
 
 func (x *CNIError) Reset() {
 	*x = CNIError{}
-	mi := &file_isthmus_proto_msgTypes[11]
+	mi := &file_isthmus_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +699,7 @@ func (x *CNIError) String() string {
 func (*CNIError) ProtoMessage() {}
 
 func (x *CNIError) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[11]
+	mi := &file_isthmus_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +712,7 @@ func (x *CNIError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CNIError.ProtoReflect.Descriptor instead.
 func (*CNIError) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{11}
+	return file_isthmus_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CNIError) GetCode() uint32 {
@@ -665,7 +744,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_isthmus_proto_msgTypes[12]
+	mi := &file_isthmus_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -677,7 +756,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[12]
+	mi := &file_isthmus_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -690,7 +769,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{12}
+	return file_isthmus_proto_rawDescGZIP(), []int{13}
 }
 
 type GetNodeResponse struct {
@@ -729,7 +808,7 @@ type GetNodeResponse struct {
 
 func (x *GetNodeResponse) Reset() {
 	*x = GetNodeResponse{}
-	mi := &file_isthmus_proto_msgTypes[13]
+	mi := &file_isthmus_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +820,7 @@ func (x *GetNodeResponse) String() string {
 func (*GetNodeResponse) ProtoMessage() {}
 
 func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[13]
+	mi := &file_isthmus_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +833,7 @@ func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
 func (*GetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{13}
+	return file_isthmus_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetNodeResponse) GetNode() string {
@@ -923,7 +1002,7 @@ type DenyDevice struct {
 
 func (x *DenyDevice) Reset() {
 	*x = DenyDevice{}
-	mi := &file_isthmus_proto_msgTypes[14]
+	mi := &file_isthmus_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1014,7 @@ func (x *DenyDevice) String() string {
 func (*DenyDevice) ProtoMessage() {}
 
 func (x *DenyDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[14]
+	mi := &file_isthmus_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1027,7 @@ func (x *DenyDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyDevice.ProtoReflect.Descriptor instead.
 func (*DenyDevice) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{14}
+	return file_isthmus_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DenyDevice) GetName() string {
@@ -973,7 +1052,7 @@ type ListEndpointsRequest struct {
 
 func (x *ListEndpointsRequest) Reset() {
 	*x = ListEndpointsRequest{}
-	mi := &file_isthmus_proto_msgTypes[15]
+	mi := &file_isthmus_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -985,7 +1064,7 @@ func (x *ListEndpointsRequest) String() string {
 func (*ListEndpointsRequest) ProtoMessage() {}
 
 func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[15]
+	mi := &file_isthmus_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -998,7 +1077,7 @@ func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListEndpointsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{15}
+	return file_isthmus_proto_rawDescGZIP(), []int{16}
 }
 
 type ListEndpointsResponse struct {
@@ -1010,7 +1089,7 @@ type ListEndpointsResponse struct {
 
 func (x *ListEndpointsResponse) Reset() {
 	*x = ListEndpointsResponse{}
-	mi := &file_isthmus_proto_msgTypes[16]
+	mi := &file_isthmus_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1022,7 +1101,7 @@ func (x *ListEndpointsResponse) String() string {
 func (*ListEndpointsResponse) ProtoMessage() {}
 
 func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[16]
+	mi := &file_isthmus_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1035,7 +1114,7 @@ func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListEndpointsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{16}
+	return file_isthmus_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListEndpointsResponse) GetEndpoints() []*Endpoint {
@@ -1063,7 +1142,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_isthmus_proto_msgTypes[17]
+	mi := &file_isthmus_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1154,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[17]
+	mi := &file_isthmus_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1167,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{17}
+	return file_isthmus_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Endpoint) GetAttachment() *Attachment {
@@ -1156,7 +1235,7 @@ const file_isthmus_proto_rawDesc = "" +
 	"\n" +
 	"Attachment\x12!\n" +
 	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x17\n" +
-	"\aif_name\x18\x02 \x01(\tR\x06ifName\"\xcd\x01\n" +
+	"\aif_name\x18\x02 \x01(\tR\x06ifName\"\x82\x02\n" +
 	"\n" +
 	"AddRequest\x126\n" +
 	"\n" +
@@ -1166,7 +1245,14 @@ const file_isthmus_proto_rawDesc = "" +
 	"\rpod_namespace\x18\x03 \x01(\tR\fpodNamespace\x12\x19\n" +
 	"\bpod_name\x18\x04 \x01(\tR\apodName\x12\x17\n" +
 	"\apod_uid\x18\x05 \x01(\tR\x06podUid\x12\x18\n" +
-	"\anetwork\x18\x06 \x01(\tR\anetwork\"\xa8\x01\n" +
+	"\anetwork\x18\x06 \x01(\tR\anetwork\x123\n" +
+	"\n" +
+	"host_ports\x18\a \x03(\v2\x14.isthmus.v1.HostPortR\thostPorts\"p\n" +
+	"\bHostPort\x12\x17\n" +
+	"\ahost_ip\x18\x01 \x01(\tR\x06hostIp\x12\x1b\n" +
+	"\thost_port\x18\x02 \x01(\rR\bhostPort\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1a\n" +
+	"\bprotocol\x18\x04 \x01(\rR\bprotocol\"\xa8\x01\n" +
 	"\vAddResponse\x12 \n" +
 	"\fhost_if_name\x18\x01 \x01(\tR\n" +
 	"hostIfName\x12\x19\n" +
@@ -1269,55 +1355,57 @@ func file_isthmus_proto_rawDescGZIP() []byte {
 	return file_isthmus_proto_rawDescData
 }
 
-var file_isthmus_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_isthmus_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_isthmus_proto_goTypes = []any{
 	(*Attachment)(nil),            // 0: isthmus.v1.Attachment
 	(*AddRequest)(nil),            // 1: isthmus.v1.AddRequest
-	(*AddResponse)(nil),           // 2: isthmus.v1.AddResponse
-	(*DelRequest)(nil),            // 3: isthmus.v1.DelRequest
-	(*DelResponse)(nil),           // 4: isthmus.v1.DelResponse
-	(*CheckRequest)(nil),          // 5: isthmus.v1.CheckRequest
-	(*CheckResponse)(nil),         // 6: isthmus.v1.CheckResponse
-	(*GCRequest)(nil),             // 7: isthmus.v1.GCRequest
-	(*GCResponse)(nil),            // 8: isthmus.v1.GCResponse
-	(*StatusRequest)(nil),         // 9: isthmus.v1.StatusRequest
-	(*StatusResponse)(nil),        // 10: isthmus.v1.StatusResponse
-	(*CNIError)(nil),              // 11: isthmus.v1.CNIError
-	(*GetNodeRequest)(nil),        // 12: isthmus.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),       // 13: isthmus.v1.GetNodeResponse
-	(*DenyDevice)(nil),            // 14: isthmus.v1.DenyDevice
-	(*ListEndpointsRequest)(nil),  // 15: isthmus.v1.ListEndpointsRequest
-	(*ListEndpointsResponse)(nil), // 16: isthmus.v1.ListEndpointsResponse
-	(*Endpoint)(nil),              // 17: isthmus.v1.Endpoint
+	(*HostPort)(nil),              // 2: isthmus.v1.HostPort
+	(*AddResponse)(nil),           // 3: isthmus.v1.AddResponse
+	(*DelRequest)(nil),            // 4: isthmus.v1.DelRequest
+	(*DelResponse)(nil),           // 5: isthmus.v1.DelResponse
+	(*CheckRequest)(nil),          // 6: isthmus.v1.CheckRequest
+	(*CheckResponse)(nil),         // 7: isthmus.v1.CheckResponse
+	(*GCRequest)(nil),             // 8: isthmus.v1.GCRequest
+	(*GCResponse)(nil),            // 9: isthmus.v1.GCResponse
+	(*StatusRequest)(nil),         // 10: isthmus.v1.StatusRequest
+	(*StatusResponse)(nil),        // 11: isthmus.v1.StatusResponse
+	(*CNIError)(nil),              // 12: isthmus.v1.CNIError
+	(*GetNodeRequest)(nil),        // 13: isthmus.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),       // 14: isthmus.v1.GetNodeResponse
+	(*DenyDevice)(nil),            // 15: isthmus.v1.DenyDevice
+	(*ListEndpointsRequest)(nil),  // 16: isthmus.v1.ListEndpointsRequest
+	(*ListEndpointsResponse)(nil), // 17: isthmus.v1.ListEndpointsResponse
+	(*Endpoint)(nil),              // 18: isthmus.v1.Endpoint
 }
 var file_isthmus_proto_depIdxs = []int32{
 	0,  // 0: isthmus.v1.AddRequest.attachment:type_name -> isthmus.v1.Attachment
-	0,  // 1: isthmus.v1.DelRequest.attachment:type_name -> isthmus.v1.Attachment
-	0,  // 2: isthmus.v1.CheckRequest.attachment:type_name -> isthmus.v1.Attachment
-	0,  // 3: isthmus.v1.GCRequest.valid:type_name -> isthmus.v1.Attachment
-	0,  // 4: isthmus.v1.GCResponse.removed:type_name -> isthmus.v1.Attachment
-	14, // 5: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
-	17, // 6: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
-	0,  // 7: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
-	1,  // 8: isthmus.v1.CNI.Add:input_type -> isthmus.v1.AddRequest
-	3,  // 9: isthmus.v1.CNI.Del:input_type -> isthmus.v1.DelRequest
-	5,  // 10: isthmus.v1.CNI.Check:input_type -> isthmus.v1.CheckRequest
-	7,  // 11: isthmus.v1.CNI.GC:input_type -> isthmus.v1.GCRequest
-	9,  // 12: isthmus.v1.CNI.Status:input_type -> isthmus.v1.StatusRequest
-	12, // 13: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
-	15, // 14: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
-	2,  // 15: isthmus.v1.CNI.Add:output_type -> isthmus.v1.AddResponse
-	4,  // 16: isthmus.v1.CNI.Del:output_type -> isthmus.v1.DelResponse
-	6,  // 17: isthmus.v1.CNI.Check:output_type -> isthmus.v1.CheckResponse
-	8,  // 18: isthmus.v1.CNI.GC:output_type -> isthmus.v1.GCResponse
-	10, // 19: isthmus.v1.CNI.Status:output_type -> isthmus.v1.StatusResponse
-	13, // 20: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
-	16, // 21: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
-	15, // [15:22] is the sub-list for method output_type
-	8,  // [8:15] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	2,  // 1: isthmus.v1.AddRequest.host_ports:type_name -> isthmus.v1.HostPort
+	0,  // 2: isthmus.v1.DelRequest.attachment:type_name -> isthmus.v1.Attachment
+	0,  // 3: isthmus.v1.CheckRequest.attachment:type_name -> isthmus.v1.Attachment
+	0,  // 4: isthmus.v1.GCRequest.valid:type_name -> isthmus.v1.Attachment
+	0,  // 5: isthmus.v1.GCResponse.removed:type_name -> isthmus.v1.Attachment
+	15, // 6: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
+	18, // 7: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
+	0,  // 8: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
+	1,  // 9: isthmus.v1.CNI.Add:input_type -> isthmus.v1.AddRequest
+	4,  // 10: isthmus.v1.CNI.Del:input_type -> isthmus.v1.DelRequest
+	6,  // 11: isthmus.v1.CNI.Check:input_type -> isthmus.v1.CheckRequest
+	8,  // 12: isthmus.v1.CNI.GC:input_type -> isthmus.v1.GCRequest
+	10, // 13: isthmus.v1.CNI.Status:input_type -> isthmus.v1.StatusRequest
+	13, // 14: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
+	16, // 15: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
+	3,  // 16: isthmus.v1.CNI.Add:output_type -> isthmus.v1.AddResponse
+	5,  // 17: isthmus.v1.CNI.Del:output_type -> isthmus.v1.DelResponse
+	7,  // 18: isthmus.v1.CNI.Check:output_type -> isthmus.v1.CheckResponse
+	9,  // 19: isthmus.v1.CNI.GC:output_type -> isthmus.v1.GCResponse
+	11, // 20: isthmus.v1.CNI.Status:output_type -> isthmus.v1.StatusResponse
+	14, // 21: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
+	17, // 22: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
+	16, // [16:23] is the sub-list for method output_type
+	9,  // [9:16] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_isthmus_proto_init() }
@@ -1331,7 +1419,7 @@ func file_isthmus_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_isthmus_proto_rawDesc), len(file_isthmus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

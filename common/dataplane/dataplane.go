@@ -65,6 +65,14 @@ type Backend interface {
 	Close() error
 }
 
+// Faulty is implemented by a Backend that looks after more than States: the
+// fabric between nodes.
+type Faulty interface {
+	// Faults say what is wrong beside the State in force, and the remedy, one
+	// thing each. It is called from the goroutine of the other methods.
+	Faults() []string
+}
+
 // EndpointSpec asks for an attachment.
 type EndpointSpec struct {
 	ID          model.EndpointID
@@ -77,6 +85,9 @@ type EndpointSpec struct {
 	NetNS string
 	// IPs are the addresses, at most one per family, without prefix length.
 	IPs []netip.Addr
+	// HostPorts lead to the pod, from the next Apply on; none unless Features
+	// has them.
+	HostPorts []model.HostPort
 }
 
 // Attachment describes what AddEndpoint made.
@@ -111,6 +122,8 @@ type Counters struct {
 	// has none of fixed size.
 	Maps map[string]MapUsage
 	Deny DenyStatus
+	// Repairs counts what others changed in the system and was put right.
+	Repairs uint64
 }
 
 // MapUsage is how many entries a table has, as far as was last counted, and

@@ -47,6 +47,8 @@ type Record struct {
 	// UID is the pod's, as the runtime gave it; may be empty.
 	UID string       `json:"uid,omitempty"`
 	IPs []netip.Addr `json:"ips"`
+	// HostPorts are the ports of the node that lead to the pod.
+	HostPorts []model.HostPort `json:"hostPorts,omitempty"`
 	// Created orders the records by the time of allocation.
 	Created time.Time `json:"created"`
 	// ReleasedAt is when the quarantine of the addresses began.
@@ -76,6 +78,9 @@ func (r Record) Validate() error {
 	need(len(r.IPs) > 0, "ips is empty")
 	need(!r.Created.IsZero(), "created is missing")
 	need(r.State != Released || !r.ReleasedAt.IsZero(), "releasedAt is missing")
+	for i, h := range r.HostPorts {
+		need(h.Number > 0 && h.Port > 0 && h.Protocol.HasPorts(), fmt.Sprintf("hostPorts[%d] is %s to port %d, which is no port", i, h, h.Port))
+	}
 	for i, a := range r.IPs {
 		need(a.IsValid() && !a.Is4In6() && a.Zone() == "", fmt.Sprintf("ips[%d] is %q, which is no plain address", i, a))
 		for _, other := range r.IPs[:i] {

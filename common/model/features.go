@@ -11,6 +11,8 @@ type Features struct {
 	Platform string
 	// IPv6 tells whether pods can have IPv6 addresses.
 	IPv6 bool
+	// HostPorts tells whether ports of the node can lead to pods.
+	HostPorts bool
 }
 
 // Effect says what happens instead of what a policy asked for.

@@ -142,6 +142,11 @@ type EgressPrefix6 struct {
 	Addr [16]uint8
 }
 
+type EgressRecordCount struct {
+	_       structs.HostLayout
+	Written uint64
+}
+
 type EgressRow struct {
 	_     structs.HostLayout
 	Allow [16]uint64

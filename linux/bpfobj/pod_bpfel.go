@@ -142,6 +142,11 @@ type PodPrefix6 struct {
 	Addr [16]uint8
 }
 
+type PodRecordCount struct {
+	_       structs.HostLayout
+	Written uint64
+}
+
 type PodRow struct {
 	_     structs.HostLayout
 	Allow [16]uint64

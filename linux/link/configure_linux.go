@@ -14,16 +14,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// RouteProtocol marks the routes that Isthmus makes (rtm_protocol; not
+// assigned in linux/rtnetlink.h).
+const RouteProtocol netlink.RouteProtocol = 73
+
 // Configure gives both ends of a pair their addresses, routes and neighbours
 // and sets them up, the pod's end last.
 func Configure(s PairSpec, p Pair) error {
-	if err := configureHost(s, p); err != nil {
+	if err := ConfigureHost(s, p); err != nil {
 		return err
 	}
 	return configurePod(s, p)
 }
 
-func configureHost(s PairSpec, p Pair) error {
+// ConfigureHost does so for the host's end.
+func ConfigureHost(s PairSpec, p Pair) error {
 	if err := hostSysctls(p.Name); err != nil {
 		return err
 	}
@@ -73,6 +78,11 @@ func configurePod(s PairSpec, p Pair) error {
 	l, err := h.LinkByName(s.IfName)
 	if err != nil {
 		return fmt.Errorf("look for interface %s in %s: %w", s.IfName, s.NetNS, err)
+	}
+	if l.Attrs().MTU != s.MTU {
+		if err := h.LinkSetMTU(l, s.MTU); err != nil {
+			return fmt.Errorf("set MTU %d of %s in %s: %w", s.MTU, s.IfName, s.NetNS, err)
+		}
 	}
 	for _, ip := range s.IPs {
 		// No duplicate address detection: nobody else can be on this link.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package link makes what the fabric of a Linux node consists of: veth pairs
-// between pods and the host, their addresses, routes and neighbours, the routes
-// to other nodes' pods, and the sysctls of those interfaces. Every call may be
+// Package link makes veth pairs between pods and the host, their addresses,
+// routes and neighbours, and the sysctls of those interfaces. Every call may be
 // repeated and puts right what differs.
 //
 // A pod has its address alone (/32, /128) and one next hop that exists on no
@@ -10,5 +9,5 @@
 // the host's end of the pair; the host has a route and a permanent neighbour
 // for each pod. So no ARP or neighbour discovery is needed between them.
 //
-// It is the only importer of netlink. It knows nothing of policy.
+// It knows nothing of policy, nor of other nodes.
 package link

@@ -72,7 +72,7 @@ func CreatePair(s PairSpec) (p Pair, made bool, err error) {
 		return Pair{}, false, err
 	}
 	defer ns.Close()
-	p = Pair{Name: HostName(s.ID), HostMAC: mac(s.ID, 'h'), PodMAC: mac(s.ID, 'p')}
+	p = pairOf(s.ID)
 	if whole, err := findPair(s, ns, &p); err != nil {
 		return Pair{}, false, err
 	} else if whole {
@@ -103,6 +103,18 @@ func CreatePair(s PairSpec) (p Pair, made bool, err error) {
 		return Pair{}, true, errors.Join(fmt.Errorf("name veth pair %s: %w", p.Name, err), DeletePair(s.ID))
 	}
 	return p, true, nil
+}
+
+func pairOf(id model.EndpointID) Pair {
+	return Pair{Name: HostName(id), HostMAC: mac(id, 'h'), PodMAC: mac(id, 'p')}
+}
+
+// FindPair looks for the host's end of an endpoint's pair.
+func FindPair(id model.EndpointID) (Pair, error) {
+	p := pairOf(id)
+	var err error
+	p.Index, err = Index(p.Name)
+	return p, err
 }
 
 // openNetNS opens a pod's network namespace.

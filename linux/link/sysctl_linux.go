@@ -13,6 +13,8 @@ import (
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // Where sysctls under net are: in a container that is not privileged the first
@@ -23,27 +25,27 @@ const (
 	hostMounted = "/host/proc/sys/net"
 )
 
-// setting is one sysctl under net, and its value.
-type setting struct{ path, value string }
+// Sysctl is a setting under /proc/sys/net, and its value.
+type Sysctl struct{ Path, Value string }
 
-// write sets sysctls of the current thread's network namespace. A family that
+// WriteSysctls sets sysctls of the current thread's network namespace. A family that
 // the kernel does not have is passed over.
-func write(settings []setting) error {
+func WriteSysctls(settings []Sysctl) error {
 	for _, s := range settings {
-		path := filepath.Join(sysctls, s.path)
-		if now, err := os.ReadFile(path); err == nil && string(now) == s.value+"\n" {
+		path := filepath.Join(sysctls, s.Path)
+		if now, err := os.ReadFile(path); err == nil && string(now) == s.Value+"\n" {
 			continue
 		} else if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
-		err := os.WriteFile(path, []byte(s.value), 0o644)
+		err := os.WriteFile(path, []byte(s.Value), 0o644)
 		if errors.Is(err, unix.EROFS) {
-			if mounted := os.WriteFile(filepath.Join(hostMounted, s.path), []byte(s.value), 0o644); !errors.Is(mounted, os.ErrNotExist) {
+			if mounted := os.WriteFile(filepath.Join(hostMounted, s.Path), []byte(s.Value), 0o644); !errors.Is(mounted, os.ErrNotExist) {
 				err = mounted
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("set sysctl %s to %s: %w", path, s.value, err)
+			return fmt.Errorf("set sysctl %s to %s: %w", path, s.Value, err)
 		}
 	}
 	return nil
@@ -52,7 +54,7 @@ func write(settings []setting) error {
 // hostSysctls prepares the host's end of a pair: it forwards, and takes no
 // configuration from the pod. Source addresses are checked by the programs.
 func hostSysctls(name string) error {
-	return write([]setting{
+	return WriteSysctls([]Sysctl{
 		{"ipv4/conf/" + name + "/forwarding", "1"},
 		{"ipv4/conf/" + name + "/rp_filter", "0"},
 		{"ipv4/conf/" + name + "/accept_redirects", "0"},
@@ -64,6 +66,12 @@ func hostSysctls(name string) error {
 	})
 }
 
+// AcceptLoopback lets the host's end of a pair take part in connections from the
+// node's loopback addresses to host ports of the pod.
+func AcceptLoopback(id model.EndpointID) error {
+	return WriteSysctls([]Sysctl{{"ipv4/conf/" + HostName(id) + "/route_localnet", "1"}})
+}
+
 // podSysctls prepares the pod's end: no address is made up for it, none is
 // taken from advertisements.
 func podSysctls(ns netns.NsHandle, name string, ips []netip.Addr) error {
@@ -71,7 +79,7 @@ func podSysctls(ns netns.NsHandle, name string, ips []netip.Addr) error {
 		return nil
 	}
 	return inNetNS(ns, func() error {
-		return write([]setting{
+		return WriteSysctls([]Sysctl{
 			{"ipv6/conf/" + name + "/disable_ipv6", "0"},
 			{"ipv6/conf/" + name + "/accept_ra", "0"},
 			{"ipv6/conf/" + name + "/accept_dad", "0"},
@@ -93,19 +101,4 @@ func inNetNS(ns netns.NsHandle, f func() error) error {
 		done <- f()
 	}()
 	return <-done
-}
-
-// Forwarding makes the node forward between its uplink and pods. Without IPv6
-// addresses nothing is changed for IPv6; with them, router advertisements that
-// the uplink listened to so far are still listened to.
-func Forwarding(uplink string, v6 bool) error {
-	settings := []setting{{"ipv4/conf/" + uplink + "/forwarding", "1"}}
-	if v6 {
-		ra := filepath.Join(sysctls, "ipv6/conf", uplink, "accept_ra")
-		if now, err := os.ReadFile(ra); err == nil && string(now) == "1\n" {
-			settings = append(settings, setting{"ipv6/conf/" + uplink + "/accept_ra", "2"})
-		}
-		settings = append(settings, setting{"ipv6/conf/all/forwarding", "1"})
-	}
-	return write(settings)
 }

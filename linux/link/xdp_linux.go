@@ -4,6 +4,7 @@ package link
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -82,4 +83,9 @@ func OwnAddresses() ([]netip.Addr, error) {
 		}
 	}
 	return own, nil
+}
+
+func isAnywhere(n *net.IPNet) bool {
+	ones, _ := n.Mask.Size()
+	return ones == 0
 }

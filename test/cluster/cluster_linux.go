@@ -28,6 +28,13 @@ type Config struct {
 	Bin string
 	// Linux and Windows are the numbers of nodes.
 	Linux, Windows int
+	// Segments is how many segments the Linux nodes are on in turn; Windows
+	// nodes are on the first. 0 means one.
+	Segments int
+	// AgentFlags are passed to the agents of Linux nodes.
+	AgentFlags []string
+	// HostPorts are asked for by pods, by name.
+	HostPorts map[string][]HostPort
 }
 
 // Cluster is a running cluster.
@@ -62,7 +69,7 @@ func (c *Cluster) prepare() error {
 	}
 	c.Manifests = &Manifests{dir: filepath.Join(c.cfg.Dir, "manifests")}
 	var err error
-	if c.fabric, err = newFabric(filepath.Join(c.cfg.Dir, "ns")); err != nil {
+	if c.fabric, err = newFabric(filepath.Join(c.cfg.Dir, "ns"), max(1, c.cfg.Segments)); err != nil {
 		return err
 	}
 	for n := 1; n <= c.cfg.Linux+c.cfg.Windows; n++ {
@@ -71,7 +78,11 @@ func (c *Cluster) prepare() error {
 		if n > c.cfg.Linux {
 			system, name = model.Windows, fmt.Sprintf("win%d", n-c.cfg.Linux)
 		}
-		node := &Node{cluster: c, Number: n, Name: name, OS: system, Dir: filepath.Join(c.cfg.Dir, name), PodCIDRs: podCIDRs(n, system)}
+		segment := 0
+		if system == model.Linux {
+			segment = (n - 1) % c.fabric.segments
+		}
+		node := &Node{segment: segment, cluster: c, Number: n, Name: name, OS: system, Dir: filepath.Join(c.cfg.Dir, name), PodCIDRs: podCIDRs(n, system)}
 		c.Nodes = append(c.Nodes, node)
 		if err := node.prepare(); err != nil {
 			return fmt.Errorf("node %s: %w", name, err)
@@ -89,21 +100,21 @@ func podCIDRs(n int, system model.OS) []netip.Prefix {
 	return ranges
 }
 
-// connectPeers gives the fabric, and the nodes whose data path has no routes of
-// its own, the routes to all pods.
+// connectPeers gives the rest of the world, and the nodes whose data path has no
+// routes of its own, the routes to pods. Agents on Linux make theirs.
 func (c *Cluster) connectPeers() error {
 	for _, n := range c.Nodes {
-		if err := c.fabric.reach(n.Number, n.PodCIDRs); err != nil {
+		if err := c.fabric.reach(n); err != nil {
 			return err
 		}
 		if n.OS != model.Windows {
 			continue
 		}
 		for _, other := range c.Nodes {
-			if other == n {
-				continue
+			if other == n || other.segment != n.segment {
+				continue // the router knows the others
 			}
-			if err := n.NS.Do(func() error { return routesTo(other.Number, other.PodCIDRs) }); err != nil {
+			if err := n.NS.Do(func() error { return routesTo(other.Addresses(), other.PodCIDRs) }); err != nil {
 				return err
 			}
 		}
@@ -116,7 +127,7 @@ func (c *Cluster) BPFFS() string { return filepath.Join(c.cfg.Dir, "bpf") }
 
 // Outside is the namespace of the rest of the world, and its addresses.
 func (c *Cluster) Outside() (*netns.NS, []netip.Addr) {
-	return c.fabric.ns, []netip.Addr{fabricAddresses[0].Addr(), fabricAddresses[1].Addr()}
+	return c.fabric.ns, addressesOf(fabricAddresses(0))
 }
 
 // UseAPI makes agents that start from now on follow an API server instead of
@@ -129,7 +140,7 @@ func (c *Cluster) UseAPI(kubeconfig string, apply func(manifests string) error) 
 // Start writes the Node objects and starts every agent; it returns when all are
 // ready.
 func (c *Cluster) Start(ctx context.Context) error {
-	if err := c.Manifests.writeNodes(c.Nodes); err != nil {
+	if err := c.Manifests.WriteNodes(c.Nodes); err != nil {
 		return err
 	}
 	for _, n := range c.Nodes {

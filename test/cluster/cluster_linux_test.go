@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -53,6 +54,12 @@ func start(t *testing.T) (*cluster.Cluster, map[string]*cluster.Pod) {
 // startWith makes a cluster of two Linux nodes with the pods of some manifests.
 func startWith(t *testing.T, manifests string) (*cluster.Cluster, map[string]*cluster.Pod) {
 	t.Helper()
+	return startCluster(t, manifests, cluster.Config{Linux: 2})
+}
+
+// startCluster makes a cluster with the pods of some manifests.
+func startCluster(t *testing.T, manifests string, cfg cluster.Config) (*cluster.Cluster, map[string]*cluster.Pod) {
+	t.Helper()
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
 	}
@@ -69,7 +76,8 @@ func startWith(t *testing.T, manifests string) (*cluster.Cluster, map[string]*cl
 	if err := cluster.Build(ctx, bin, os.Stderr); err != nil {
 		t.Fatal(err)
 	}
-	c, err := cluster.New(cluster.Config{Dir: dir, Bin: bin, Linux: 2})
+	cfg.Dir, cfg.Bin = dir, bin
+	c, err := cluster.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +255,7 @@ func TestBPFToolShowsNames(t *testing.T) {
 			t.Errorf("%s to %s %s: cluster %s, reference %s", f.From.Name, f.To.PodID, f.Flow, f.Got, f.Want)
 		}
 	}
-	maps, err := filepath.Glob(filepath.Join(c.BPFFS(), c.Nodes[1].Name, "v1", "*"))
+	maps, err := filepath.Glob(filepath.Join(c.BPFFS(), c.Nodes[1].Name, loader.LayoutVersion, "*"))
 	if err != nil || len(maps) < 10 {
 		t.Fatalf("pinned maps: %v %v", maps, err)
 	}

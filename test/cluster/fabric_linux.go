@@ -16,44 +16,60 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// fabric is the network between the nodes: a namespace with a bridge, which is
-// also the rest of the world.
+// fabric is the network between the nodes: a namespace with a bridge for each
+// segment. It is the router between them, and also the rest of the world.
 type fabric struct {
-	ns *netns.NS
+	ns       *netns.NS
+	segments int
 }
 
-// The underlay of node n is .n+10, the fabric itself .1.
-func underlay(n int) []netip.Prefix {
+// The underlay of node n is .n+10 on its segment, the fabric itself .1.
+func underlay(n, segment int) []netip.Prefix { return onSegment(segment, n+10) }
+
+func fabricAddresses(segment int) []netip.Prefix { return onSegment(segment, 1) }
+
+func onSegment(segment, host int) []netip.Prefix {
 	return []netip.Prefix{
-		netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 30, 0, byte(n + 10)}), 24),
-		netip.MustParsePrefix(fmt.Sprintf("fd30::%x/64", n+16)),
+		netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(30 + segment), 0, byte(host)}), 24),
+		netip.MustParsePrefix(fmt.Sprintf("fd%d::%x/64", 30+segment, host)),
 	}
 }
 
-var fabricAddresses = []netip.Prefix{netip.MustParsePrefix("172.30.0.1/24"), netip.MustParsePrefix("fd30::1/64")}
+func bridge(segment int) string { return fmt.Sprintf("segment%d", segment) }
 
-func newFabric(dir string) (*fabric, error) {
+func newFabric(dir string, segments int) (*fabric, error) {
 	ns, err := netns.New(filepath.Join(dir, "fabric"))
 	if err != nil {
 		return nil, err
 	}
-	f := &fabric{ns: ns}
-	err = ns.Do(func() error {
-		if err := trustAddresses(); err != nil {
-			return err
-		}
-		if err := up("lo"); err != nil {
-			return err
-		}
-		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "fabric"}}); err != nil {
-			return fmt.Errorf("create bridge: %w", err)
-		}
-		return addresses("fabric", fabricAddresses)
-	})
-	if err != nil {
+	f := &fabric{ns: ns, segments: segments}
+	if err := ns.Do(f.build); err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
 	return f, nil
+}
+
+func (f *fabric) build() error {
+	if err := trustAddresses(); err != nil {
+		return err
+	}
+	if err := up("lo"); err != nil {
+		return err
+	}
+	for segment := range f.segments {
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge(segment)}}); err != nil {
+			return fmt.Errorf("create bridge: %w", err)
+		}
+		if err := addresses(bridge(segment), fabricAddresses(segment)); err != nil {
+			return err
+		}
+	}
+	for _, path := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		if err := os.WriteFile("/proc/sys/net/"+path, []byte("1"), 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // trustAddresses makes interfaces to come use their addresses at once. While
@@ -65,7 +81,7 @@ func trustAddresses() error {
 }
 
 // connect gives a node's namespace an interface eth0 on the fabric.
-func (f *fabric) connect(node *netns.NS, n int) error {
+func (f *fabric) connect(node *netns.NS, n, segment int) error {
 	port := fmt.Sprintf("node%d", n)
 	if err := node.Do(trustAddresses); err != nil {
 		return err
@@ -80,7 +96,7 @@ func (f *fabric) connect(node *netns.NS, n int) error {
 		if err := netlink.LinkAdd(veth); err != nil {
 			return fmt.Errorf("connect node %d: %w", n, err)
 		}
-		bridge, err := netlink.LinkByName("fabric")
+		master, err := netlink.LinkByName(bridge(segment))
 		if err != nil {
 			return err
 		}
@@ -88,7 +104,7 @@ func (f *fabric) connect(node *netns.NS, n int) error {
 		if err != nil {
 			return err
 		}
-		if err := netlink.LinkSetMaster(l, bridge); err != nil {
+		if err := netlink.LinkSetMaster(l, master); err != nil {
 			return err
 		}
 		return netlink.LinkSetUp(l)
@@ -100,28 +116,33 @@ func (f *fabric) connect(node *netns.NS, n int) error {
 		if err := up("lo"); err != nil {
 			return err
 		}
-		if err := addresses("eth0", underlay(n)); err != nil {
+		if err := addresses("eth0", underlay(n, segment)); err != nil {
 			return err
 		}
-		for _, gw := range fabricAddresses {
-			if err := route(anywhere(gw.Addr()), gw.Addr()); err != nil {
-				return err
-			}
-		}
-		return nil
+		return f.defaults(segment)
 	})
 }
 
-// reach routes a node's pods by the node's address.
-func (f *fabric) reach(node int, cidrs []netip.Prefix) error {
-	return f.ns.Do(func() error { return routesTo(node, cidrs) })
+// defaults sets the default routes of the present namespace.
+func (f *fabric) defaults(segment int) error {
+	for _, gw := range fabricAddresses(segment) {
+		if err := route(anywhere(gw.Addr()), gw.Addr()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func routesTo(node int, cidrs []netip.Prefix) error {
+// reach routes a node's pods by the node's address.
+func (f *fabric) reach(n *Node) error {
+	return f.ns.Do(func() error { return routesTo(n.Addresses(), n.PodCIDRs) })
+}
+
+func routesTo(via []netip.Addr, cidrs []netip.Prefix) error {
 	for _, c := range cidrs {
-		for _, u := range underlay(node) {
-			if u.Addr().Is6() == c.Addr().Is6() {
-				if err := route(c, u.Addr()); err != nil {
+		for _, a := range via {
+			if a.Is6() == c.Addr().Is6() {
+				if err := route(c, a); err != nil {
 					return err
 				}
 			}
@@ -156,6 +177,19 @@ func addresses(name string, prefixes []netip.Prefix) error {
 		}
 	}
 	return netlink.LinkSetUp(l)
+}
+
+func removeAddresses(name string, prefixes []netip.Prefix) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("look for interface %s: %w", name, err)
+	}
+	for _, p := range prefixes {
+		if err := netlink.AddrDel(l, &netlink.Addr{IPNet: ipNet(p)}); err != nil {
+			return fmt.Errorf("remove address %s of %s: %w", p, name, err)
+		}
+	}
+	return nil
 }
 
 func route(to netip.Prefix, via netip.Addr) error {

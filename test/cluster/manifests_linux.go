@@ -115,10 +115,15 @@ func (m *Manifests) Objects(ctx context.Context) (kube.Objects, error) {
 	return objects, nil
 }
 
-func (m *Manifests) writeNodes(nodes []*Node) error {
+// WriteNodes writes the Node objects of the nodes that the cluster has now.
+func (m *Manifests) WriteNodes(nodes []*Node) error {
 	var b bytes.Buffer
 	for _, n := range nodes {
-		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Node\nmetadata:\n  name: %s\n  labels: {kubernetes.io/os: %s, kubernetes.io/hostname: %s}\nspec:\n  podCIDRs: [", n.Name, n.OS, n.Name)
+		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Node\nmetadata:\n  name: %s\n  labels: {kubernetes.io/os: %s, kubernetes.io/hostname: %s}\n", n.Name, n.OS, n.Name)
+		if n.OS == model.Windows { // stands on hand-made routes
+			b.WriteString("  annotations: {isthmus.dev/fabric: routes}\n")
+		}
+		b.WriteString("spec:\n  podCIDRs: [")
 		for i, c := range n.PodCIDRs {
 			if i > 0 {
 				b.WriteString(", ")

@@ -35,17 +35,29 @@ type Node struct {
 	NS       *netns.NS
 	Dir      string
 	PodCIDRs []netip.Prefix
-	agent    *exec.Cmd
-	exited   chan error
+	segment  int
+	// moved are the node's addresses after a Readdress.
+	moved  []netip.Prefix
+	agent  *exec.Cmd
+	exited chan error
 }
 
 // Addresses are the node's own.
-func (n *Node) Addresses() []netip.Addr {
-	var all []netip.Addr
-	for _, p := range underlay(n.Number) {
-		all = append(all, p.Addr())
+func (n *Node) Addresses() []netip.Addr { return addressesOf(n.underlay()) }
+
+func (n *Node) underlay() []netip.Prefix {
+	if n.moved != nil {
+		return n.moved
 	}
-	return all
+	return underlay(n.Number, n.segment)
+}
+
+func addressesOf(all []netip.Prefix) []netip.Addr {
+	var out []netip.Addr
+	for _, p := range all {
+		out = append(out, p.Addr())
+	}
+	return out
 }
 
 // Socket is where the agent answers.
@@ -65,7 +77,7 @@ func (n *Node) prepare() error {
 	if n.NS, err = netns.New(filepath.Join(n.cluster.cfg.Dir, "ns", n.Name)); err != nil {
 		return err
 	}
-	if err := n.cluster.fabric.connect(n.NS, n.Number); err != nil {
+	if err := n.cluster.fabric.connect(n.NS, n.Number, n.segment); err != nil {
 		return err
 	}
 	if n.OS != model.Windows {
@@ -95,6 +107,7 @@ func (n *Node) Start() error {
 		args = append(args, "--control", n.control())
 	} else {
 		args = append(args, "--bpffs", filepath.Join(n.cluster.BPFFS(), n.Name), "--uplink", "eth0")
+		args = append(args, n.cluster.cfg.AgentFlags...)
 	}
 	log, err := os.OpenFile(n.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -114,6 +127,32 @@ func (n *Node) Start() error {
 
 // PID is that of the agent.
 func (n *Node) PID() int { return n.agent.Process.Pid }
+
+// Readdress gives the node other addresses on its segment; they are published
+// by WriteNodes.
+func (n *Node) Readdress(host int) error {
+	was := n.underlay()
+	n.moved = onSegment(n.segment, host)
+	err := n.NS.Do(func() error {
+		if err := removeAddresses("eth0", was); err != nil {
+			return err
+		}
+		if err := addresses("eth0", n.moved); err != nil {
+			return err
+		}
+		return n.cluster.fabric.defaults(n.segment)
+	})
+	return errors.Join(err, n.cluster.fabric.reach(n))
+}
+
+// Uninstall runs the agent's command that removes everything from a node.
+func (n *Node) Uninstall() (output string, err error) {
+	cmd := exec.Command(filepath.Join(n.cluster.cfg.Bin, "isthmus-agent"), "uninstall", "--state-dir", filepath.Join(n.Dir, "state"),
+		"--socket", n.Socket(), "--bpffs", filepath.Join(n.cluster.BPFFS(), n.Name))
+	var out []byte
+	err = n.NS.Do(func() (err error) { out, err = cmd.CombinedOutput(); return err })
+	return string(out), err
+}
 
 // Kill ends the agent without a chance to do anything.
 func (n *Node) Kill() error {

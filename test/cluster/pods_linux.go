@@ -153,7 +153,7 @@ func (c *Cluster) cni() *libcni.CNIConfig {
 func (n *Node) network() *libcni.NetworkConfigList {
 	conf, _ := json.Marshal(map[string]any{
 		"cniVersion": "1.1.0", "name": "isthmus",
-		"plugins": []any{map[string]any{"type": "isthmus-cni", "socket": n.Socket()}},
+		"plugins": []any{map[string]any{"type": "isthmus-cni", "socket": n.Socket(), "capabilities": map[string]bool{"portMappings": true}}},
 	})
 	list, err := libcni.NetworkConfFromBytes(conf)
 	if err != nil {
@@ -162,8 +162,20 @@ func (n *Node) network() *libcni.NetworkConfigList {
 	return list
 }
 
+// HostPort is what a runtime passes of a container's port with a hostPort.
+type HostPort struct {
+	HostPort      int    `json:"hostPort"`
+	ContainerPort int    `json:"containerPort"`
+	Protocol      string `json:"protocol"`
+	HostIP        string `json:"hostIP"`
+}
+
 func (p *Pod) runtime() *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: p.containerID, NetNS: p.netnsPath, IfName: "eth0", Args: [][2]string{
+	capabilities := map[string]any{}
+	if ports := p.Node.cluster.cfg.HostPorts[p.Name]; len(ports) > 0 {
+		capabilities["portMappings"] = ports
+	}
+	return &libcni.RuntimeConf{CapabilityArgs: capabilities, ContainerID: p.containerID, NetNS: p.netnsPath, IfName: "eth0", Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_INFRA_CONTAINER_ID", p.containerID},
 	}}
 }

@@ -231,7 +231,7 @@ func (w *ways) isthmus(name string, of world) error {
 			return err
 		}
 		cfg := linux.Defaults()
-		cfg.BPFFS, cfg.Uplink, cfg.MTU = pins, "eth0", 1500
+		cfg.BPFFS, cfg.Uplink, cfg.Fabric.MTU = pins, "eth0", 1500
 		b, err := linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
 		if err != nil {
 			return err

@@ -124,7 +124,7 @@ func (d *demo) build(ctx context.Context, bin string) (err error) {
 	if err := cluster.Build(ctx, bin, d.out); err != nil {
 		return err
 	}
-	d.cluster, err = cluster.New(cluster.Config{Dir: place, Bin: bin, Linux: 2, Windows: 1})
+	d.cluster, err = cluster.New(cluster.Config{Dir: place, Bin: bin, Linux: 2, Windows: 1, Segments: 2})
 	return err
 }
 

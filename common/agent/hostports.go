@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net/netip"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/endpoint"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// maxHostPorts bounds the host ports of one pod.
+const maxHostPorts = 1000
+
+// hostPorts checks the host ports of a request.
+func hostPorts(r *cniapi.AddRequest) ([]model.HostPort, error) {
+	const remedy = "correct the ports of the pod"
+	if len(r.GetHostPorts()) > maxHostPorts {
+		return nil, refuse(CodeRefused, remedy, "pod %s/%s asks for %d host ports, at most %d are possible", r.GetPodNamespace(), r.GetPodName(), len(r.GetHostPorts()), maxHostPorts)
+	}
+	var all []model.HostPort
+	for _, p := range r.GetHostPorts() {
+		h := model.HostPort{Number: uint16(p.GetHostPort()), Port: uint16(p.GetPort()), Protocol: model.Protocol(p.GetProtocol())}
+		if p.GetHostPort()-1 > 65534 || p.GetPort()-1 > 65534 || p.GetProtocol() > 255 || !h.Protocol.HasPorts() {
+			return nil, refuse(CodeRefused, remedy, "host port %d to port %d of protocol %d is not valid", p.GetHostPort(), p.GetPort(), p.GetProtocol())
+		}
+		if ip := p.GetHostIp(); ip != "" {
+			a, err := netip.ParseAddr(ip)
+			if err != nil || a.Zone() != "" {
+				return nil, refuse(CodeRefused, remedy, "host address %q of host port %d is not valid", shorten(ip), h.Number)
+			}
+			h.Address = a.Unmap()
+		}
+		for _, other := range all {
+			if h.Overlaps(other) {
+				return nil, refuse(CodeRefused, remedy, "the pod asks for host port %s twice", h)
+			}
+		}
+		all = append(all, h)
+	}
+	return all, nil
+}
+
+// checkHostPorts refuses host ports that cannot be had here, and those that
+// another pod has.
+func (l *loop) checkHostPorts(a *addition) error {
+	if len(a.hostPorts) == 0 {
+		return nil
+	}
+	if !l.features.HostPorts {
+		return refuse(CodeRefused, "use a Service of type NodePort, or remove the pod's hostPort", "host ports are not supported on %s (%s)", l.features.OS, l.features.Platform)
+	}
+	for _, e := range l.entries {
+		if e.State == endpoint.Released {
+			continue
+		}
+		for _, theirs := range e.HostPorts {
+			for _, ours := range a.hostPorts {
+				if ours.Overlaps(theirs) {
+					return refuse(CodeTryAgain, "delete one of the pods", "host port %s of pod %s is that of pod %s", ours, a.pod(), e.Pod())
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
+)
+
+// auditPeriod is how often what is there is compared with the plan when nothing
+// changed, and retryPeriod how soon after something did not work.
+const (
+	auditPeriod = 5 * time.Second
+	retryPeriod = time.Second
+)
+
+// Fabric keeps a node's fabric as planned. It is used from one goroutine,
+// except for Repairs.
+type Fabric struct {
+	cfg    fabric.Config
+	uplink string
+	log    *slog.Logger
+
+	// self and peers are what the next plan is made of; wanted tells that they
+	// are known.
+	self   fabric.Self
+	peers  []model.Route
+	wanted bool
+
+	plan *fabric.Plan
+	// found is the uplink as the plan took it, and due when to look again.
+	found    Uplink
+	due      time.Time
+	failed   bool // the last attempt, in part
+	problems []string
+	repairs  atomic.Uint64
+}
+
+// New prepares a Fabric over the named uplink; without a name it is that of the
+// default route. It changes nothing. The Config is valid.
+func New(cfg fabric.Config, uplink string, log *slog.Logger) *Fabric {
+	return &Fabric{cfg: cfg, uplink: uplink, log: log}
+}
+
+// MTU is that of pods now.
+func (f *Fabric) MTU(u Uplink) int {
+	outer6 := true
+	for _, a := range u.Addresses() {
+		outer6 = outer6 && a.Is6()
+	}
+	return f.cfg.PodMTU(u.MTU, outer6)
+}
+
+// Apply makes the fabric what the State says, unless the last call was with the
+// same. What does not work is a problem, never an error: pods of this node reach
+// each other without it.
+func (f *Fabric) Apply(s *model.State, now time.Time) {
+	self := fabric.Self{Name: s.Node, PodCIDRs: s.PodCIDRs, Addresses: s.NodeAddresses}
+	if f.wanted && sameSlice(f.peers, s.Routes) && sameSlice(f.self.PodCIDRs, self.PodCIDRs) && sameSlice(f.self.Addresses, self.Addresses) {
+		return
+	}
+	f.self, f.peers, f.wanted = self, s.Routes, true
+	f.sync(now, false)
+}
+
+// sameSlice reports whether two slices of States are one; States share what did
+// not change.
+func sameSlice[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// Tend looks whether the uplink has changed, and from time to time whether
+// everything is still there, and puts it right.
+func (f *Fabric) Tend(now time.Time) {
+	if !f.wanted {
+		return
+	}
+	u, err := FindUplink(f.uplink)
+	if moved := err == nil && !u.same(f.found); moved || !now.Before(f.due) {
+		f.sync(now, true)
+	}
+}
+
+// Sources are the node's own addresses on the uplink, one per family.
+func (f *Fabric) Sources() []netip.Addr { return f.found.Addresses() }
+
+// Problems say what is not as it should be, and the remedy, one thing each.
+func (f *Fabric) Problems() []string { return f.problems }
+
+// Repairs counts what was found changed by others and put right.
+func (f *Fabric) Repairs() uint64 { return f.repairs.Load() }
+
+// sync makes a plan and carries it out. In an audit whatever has to be done
+// although the plan is the same was undone by somebody else.
+func (f *Fabric) sync(now time.Time, audit bool) {
+	uplink, err := FindUplink(f.uplink)
+	if err != nil {
+		f.failed = true
+		f.report(now, []string{oneLine(err)})
+		return // what is there stays
+	}
+	f.found = uplink
+	self := f.self
+	self.Underlay, self.MTU = uplink.Prefixes, uplink.MTU
+	plan := fabric.Make(f.cfg, self, f.peers)
+	c := &changes{}
+	c.carryOut(plan, uplink, f.cfg.Mode)
+	if audit && !f.failed && reflect.DeepEqual(f.plan, plan) {
+		for _, done := range c.done {
+			f.repairs.Add(1)
+			f.log.Warn("repaired what somebody else changed", "change", done)
+		}
+	} else if len(c.done) > 0 {
+		f.log.Info("fabric", "mode", f.cfg.Mode, "hops", len(plan.Hops), "changes", len(c.done))
+	}
+	f.plan, f.failed = plan, len(c.errs) > 0
+	problems := slices.Clone(plan.Problems)
+	for _, err := range c.errs {
+		problems = append(problems, oneLine(err))
+	}
+	f.report(now, problems)
+}
+
+func (f *Fabric) report(now time.Time, problems []string) {
+	f.due = now.Add(auditPeriod)
+	if len(problems) > 0 {
+		f.due = now.Add(retryPeriod)
+	}
+	slices.Sort(problems)
+	problems = slices.Compact(problems)
+	for i, p := range problems {
+		problems[i] = "fabric: " + p
+		if !slices.Contains(f.problems, problems[i]) {
+			f.log.Error("fabric", "problem", p)
+		}
+	}
+	f.problems = problems
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// changes collects what was done and what did not work.
+type changes struct {
+	done []string
+	errs []error
+}
+
+// do notes the outcome of a change that was made.
+func (c *changes) do(what string, err error) {
+	if err != nil {
+		c.errs = append(c.errs, fmt.Errorf("%s: %w", what, err))
+		return
+	}
+	c.done = append(c.done, what)
+}
+
+func (c *changes) fail(err error) { c.errs = append(c.errs, err) }
+
+// carryOut makes everything what the plan says. What packets need on their way
+// comes before the routes that send them there.
+func (c *changes) carryOut(p *fabric.Plan, uplink Uplink, mode fabric.Mode) {
+	if mode != fabric.None {
+		c.forwarding(uplink.Name, slices.ContainsFunc(p.Own, isIPv6))
+	}
+	c.nat(p.NAT)
+	tunnel := c.tunnel(p.Tunnel)
+	if tunnel != 0 {
+		c.neighbours(tunnel, hopsByTunnel(p))
+	}
+	c.routes(wantedRoutes(p, uplink, tunnel))
+	if tunnel != 0 && len(p.Returns) > 0 {
+		c.rules(p.Own)
+	} else {
+		c.rules(nil)
+	}
+}
+
+// forwarding makes the node forward. Router advertisements that the uplink
+// listened to so far are still listened to.
+func (c *changes) forwarding(uplink string, v6 bool) {
+	turnOn := func(path string) {
+		if now, err := os.ReadFile("/proc/sys/net/" + path); err != nil || string(now) == "1\n" {
+			return
+		}
+		c.do("turn on net/"+path, link.WriteSysctls([]link.Sysctl{{Path: path, Value: "1"}}))
+	}
+	turnOn("ipv4/ip_forward")
+	turnOn("ipv4/conf/" + uplink + "/forwarding")
+	if !v6 {
+		return
+	}
+	ra := "ipv6/conf/" + uplink + "/accept_ra"
+	if now, err := os.ReadFile("/proc/sys/net/" + ra); err == nil && string(now) == "1\n" {
+		if err := link.WriteSysctls([]link.Sysctl{{Path: ra, Value: "2"}}); err != nil {
+			c.fail(err)
+		}
+	}
+	turnOn("ipv6/conf/all/forwarding")
+}
+
+// Cleanup removes everything of the fabric from this node. Forwarding stays on:
+// others may rely on it by now.
+func Cleanup() error {
+	c := &changes{}
+	c.nat(nil)
+	c.routes(nil)
+	c.rules(nil)
+	c.tunnel(nil)
+	if _, err := SetHostPorts(nil); err != nil {
+		c.fail(err)
+	}
+	return errors.Join(c.errs...)
+}

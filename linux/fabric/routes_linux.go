@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
+)
+
+// returnTable is the routing table of pods' ways to nodes across tunnels, and
+// returnPriority that of the rules that lead there.
+const (
+	returnTable    = 7300
+	returnPriority = 7300
+)
+
+// route is what a route of ours consists of.
+type route struct {
+	table  int
+	prefix netip.Prefix
+	// index is the interface; 0 for what is unreachable.
+	index  int
+	via    netip.Addr
+	source netip.Addr
+}
+
+// wantedRoutes lists the routes of a plan. tunnel is the index of the tunnels'
+// device, 0 without one.
+func wantedRoutes(p *fabric.Plan, uplink Uplink, tunnel int) []route {
+	var all []route
+	for _, h := range p.Hops {
+		r := route{table: unix.RT_TABLE_MAIN, prefix: h.Prefix, index: uplink.Index, via: h.Underlay}
+		if h.Via == fabric.VXLAN {
+			if tunnel == 0 {
+				continue
+			}
+			r.index, r.via = tunnel, h.Gateway()
+			// Nodes speak by their underlay address on every way, as policies of
+			// nodes and of address blocks mean it.
+			for _, s := range p.Tunnel.Sources {
+				if s.Is6() == h.Prefix.Addr().Is6() {
+					r.source = s
+				}
+			}
+		}
+		all = append(all, r)
+	}
+	for _, c := range p.Own {
+		all = append(all, route{table: unix.RT_TABLE_MAIN, prefix: c})
+	}
+	if tunnel != 0 {
+		for _, h := range p.Returns {
+			all = append(all, route{table: returnTable, prefix: h.Prefix, index: tunnel})
+		}
+	}
+	return all
+}
+
+func (r route) netlink() *netlink.Route {
+	n := &netlink.Route{Dst: ipNet(r.prefix), Table: r.table, Protocol: link.RouteProtocol, LinkIndex: r.index}
+	switch {
+	case r.index == 0:
+		n.Type = unix.RTN_UNREACHABLE
+	case r.via.IsValid():
+		n.Gw, n.Flags = r.via.AsSlice(), int(netlink.FLAG_ONLINK)
+	default:
+		n.Scope = netlink.SCOPE_LINK
+	}
+	if r.source.IsValid() {
+		n.Src = r.source.AsSlice()
+	}
+	return n
+}
+
+// is reports whether a route of the system is this one.
+func (r route) is(n netlink.Route) bool {
+	via, _ := netip.AddrFromSlice(n.Gw)
+	source, _ := netip.AddrFromSlice(n.Src)
+	if r.index == 0 {
+		return n.Type == unix.RTN_UNREACHABLE
+	}
+	return n.Type == unix.RTN_UNICAST && n.LinkIndex == r.index && via.Unmap() == r.via && source.Unmap() == r.source
+}
+
+// isOurs reports whether a route is one of the fabric's. Those to pods have
+// neither a gateway nor a table of their own.
+func isOurs(n netlink.Route) bool {
+	return n.Protocol == link.RouteProtocol && (n.Table == returnTable || len(n.Gw) > 0 || n.Type == unix.RTN_UNREACHABLE)
+}
+
+// routes makes the fabric's routes those that are wanted. Where somebody else
+// has a route to the same range, theirs stays and ours is not made.
+func (c *changes) routes(want []route) {
+	type key struct {
+		table  int
+		prefix netip.Prefix
+	}
+	have, foreign := make(map[key][]netlink.Route), make(map[key]netlink.Route)
+	for _, family := range families {
+		for _, table := range []int{unix.RT_TABLE_MAIN, returnTable} {
+			found, err := netlink.RouteListFiltered(family, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
+			if err != nil {
+				c.fail(fmt.Errorf("list routes: %w", err))
+				return // what cannot be read must not be judged
+			}
+			for _, r := range found {
+				p, ok := prefixOf(r.Dst)
+				k := key{table, p}
+				switch {
+				case ok && isOurs(r):
+					have[k] = append(have[k], r)
+				case ok:
+					foreign[k] = r
+				}
+			}
+		}
+	}
+	for _, r := range want {
+		k := key{r.table, r.prefix}
+		if f, ok := foreign[k]; ok && f.Protocol != link.RouteProtocol {
+			c.fail(fmt.Errorf("route to %s by interface %d, protocol %s, is not ours and stays: pods there may be unreachable; remove it or give the node another range", r.prefix, f.LinkIndex, f.Protocol))
+			continue
+		}
+		ours := have[k]
+		delete(have, k)
+		if i := slices.IndexFunc(ours, r.is); i >= 0 {
+			ours = slices.Delete(ours, i, i+1)
+		} else {
+			c.do(fmt.Sprintf("set route to %s", r.prefix), netlink.RouteReplace(r.netlink()))
+			// The kernel replaces one route of that range.
+			ours = ours[min(1, len(ours)):]
+		}
+		c.dropRoutes(ours)
+	}
+	for _, ours := range have {
+		c.dropRoutes(ours)
+	}
+}
+
+func (c *changes) dropRoutes(all []netlink.Route) {
+	for _, r := range all {
+		err := netlink.RouteDel(&r)
+		if errors.Is(err, unix.ESRCH) {
+			err = nil // it went with its interface
+		}
+		c.do(fmt.Sprintf("remove route to %s", r.Dst), err)
+	}
+}
+
+// rules makes packets of the node's pods look for nodes in the table of returns
+// first.
+func (c *changes) rules(sources []netip.Prefix) {
+	for _, family := range families {
+		have, err := netlink.RuleList(family)
+		if err != nil {
+			c.fail(fmt.Errorf("list routing rules: %w", err))
+			continue
+		}
+		missing := make(map[netip.Prefix]bool)
+		for _, s := range sources {
+			if s.Addr().Is6() == (family == netlink.FAMILY_V6) {
+				missing[s] = true
+			}
+		}
+		for _, r := range have {
+			if r.Protocol != uint8(link.RouteProtocol) {
+				continue
+			}
+			src, _ := prefixOf(r.Src)
+			if missing[src] && r.Table == returnTable && r.Priority == returnPriority {
+				delete(missing, src)
+				continue
+			}
+			c.do(fmt.Sprintf("remove routing rule for %s", src), netlink.RuleDel(&r))
+		}
+		for s := range missing {
+			r := netlink.NewRule()
+			r.Family, r.Src, r.Table, r.Priority, r.Protocol = family, ipNet(s), returnTable, returnPriority, uint8(link.RouteProtocol)
+			c.do(fmt.Sprintf("set routing rule for %s", s), netlink.RuleAdd(r))
+		}
+	}
+}
+
+// hopsByTunnel are the ways, to pods and to nodes, that need neighbours.
+func hopsByTunnel(p *fabric.Plan) []fabric.Hop {
+	hops := slices.Clone(p.Returns)
+	for _, h := range p.Hops {
+		if h.Via == fabric.VXLAN {
+			hops = append(hops, h)
+		}
+	}
+	return hops
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	a, ok := netip.AddrFromSlice(n.IP)
+	ones, _ := n.Mask.Size()
+	return netip.PrefixFrom(a.Unmap(), ones), ok
+}
+
+func macOf(hw net.HardwareAddr) model.MAC {
+	if len(hw) != 6 {
+		return model.MAC{}
+	}
+	return model.MAC(hw)
+}

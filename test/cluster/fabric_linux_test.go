@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// fabricManifests are three pods, one per node; the server takes nobody but the client
+// and the node linux1.
+const fabricManifests = `
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: test, labels: {app: client}}
+spec: {containers: [{name: main}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: server, namespace: test, labels: {app: server}}
+spec: {containers: [{name: main, ports: [{name: echo, containerPort: 7000, protocol: UDP}]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: third, namespace: test, labels: {app: third}}
+spec: {containers: [{name: main}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: server, namespace: test}
+spec:
+  podSelector: {matchLabels: {app: server}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: client}}}, {ipBlock: {cidr: 172.30.0.11/32}}, {ipBlock: {cidr: "fd30::b/128"}}]
+`
+
+// Pods on three nodes, two of them on one segment, reach each other over the
+// fabric of the agents alone, with their own addresses.
+func TestFabric(t *testing.T) {
+	c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 3, Segments: 2, HostPorts: map[string][]cluster.HostPort{
+		"third":  {{HostPort: 8100, ContainerPort: 7100, Protocol: "tcp"}, {HostPort: 8100, ContainerPort: 7100, Protocol: "udp"}},
+		"server": {{HostPort: 8100, ContainerPort: 7100, Protocol: "TCP"}},
+	}})
+	nodes := map[string]*cluster.Node{}
+	for _, n := range c.Nodes {
+		nodes[n.Name] = n
+	}
+	for _, p := range pods {
+		whoami(t, p.NS, "::")
+	}
+	for _, n := range c.Nodes {
+		whoami(t, n.NS, "::")
+	}
+	outside, world := c.Outside()
+	for _, a := range world { // has several addresses, and answers by the one asked
+		whoami(t, outside, a.String())
+	}
+
+	t.Run("pods", func(t *testing.T) {
+		for _, v6 := range []bool{false, true} {
+			for _, from := range pods {
+				for _, to := range pods {
+					denied := to.Name == "server" && from.Name == "third"
+					sees(t, from.NS, address(to, v6), address(from, v6), denied)
+				}
+			}
+		}
+	})
+	t.Run("nodes", func(t *testing.T) {
+		for i, v6 := range []bool{false, true} {
+			// The server's policy names the address of linux1, not that of linux3.
+			sees(t, nodes["linux1"].NS, address(pods["server"], v6), nodes["linux1"].Addresses()[i], false)
+			sees(t, nodes["linux3"].NS, address(pods["server"], v6), nodes["linux3"].Addresses()[i], true)
+			for _, p := range pods {
+				for _, n := range c.Nodes {
+					sees(t, p.NS, n.Addresses()[i], address(p, v6), false)
+					if p.Name != "server" {
+						sees(t, n.NS, address(p, v6), n.Addresses()[i], false)
+					}
+				}
+			}
+		}
+	})
+	t.Run("masquerade", func(t *testing.T) {
+		for i := range world {
+			sees(t, pods["client"].NS, world[i], nodes["linux1"].Addresses()[i], false)
+			sees(t, pods["server"].NS, world[i], nodes["linux2"].Addresses()[i], false)
+		}
+	})
+	t.Run("host ports", func(t *testing.T) {
+		check := func(from *netns.NS, network string, to, want netip.Addr) {
+			t.Helper()
+			if got, err := askAt(from, network, netip.AddrPortFrom(to, 8100), patience); err != nil || got != want {
+				t.Errorf("%s from %s to host port of %s: seen as %s, %v", network, want, to, got, err)
+			}
+		}
+		judge := func() {
+			t.Helper()
+			for i, v6 := range []bool{false, true} {
+				at := nodes["linux3"].Addresses()[i]
+				for _, network := range []string{"tcp", "udp"} {
+					check(outside, network, at, world[i])
+					check(pods["client"].NS, network, at, address(pods["client"], v6))
+					check(nodes["linux1"].NS, network, at, nodes["linux1"].Addresses()[i])
+					check(nodes["linux3"].NS, network, at, at)
+				}
+				check(pods["third"].NS, "tcp", at, at)
+				// The policy of the server holds for the real source.
+				at = nodes["linux2"].Addresses()[i]
+				check(pods["client"].NS, "tcp", at, address(pods["client"], v6))
+				if got, err := askAt(outside, "tcp", netip.AddrPortFrom(at, 8100), impatience); err == nil {
+					t.Errorf("a host port gets around policy, seen as %s", got)
+				}
+			}
+			check(nodes["linux3"].NS, "tcp", netip.MustParseAddr("127.0.0.1"), nodes["linux3"].Addresses()[0])
+		}
+		judge()
+		inNode(t, nodes["linux3"], func() error { return run("nft", "flush", "ruleset") })
+		eventually(t, func() error {
+			_, err := askAt(outside, "tcp", netip.AddrPortFrom(nodes["linux3"].Addresses()[0], 8100), patience)
+			return err
+		})
+		if err := nodes["linux3"].Kill(); err != nil {
+			t.Fatal(err)
+		}
+		check(outside, "tcp", nodes["linux3"].Addresses()[0], world[0])
+		if err := nodes["linux3"].Start(); err != nil {
+			t.Fatal(err)
+		}
+		judge()
+	})
+	t.Run("size", func(t *testing.T) {
+		// 1450 bytes go through the tunnel whole; the pods' interfaces have no
+		// room for more.
+		for _, v6 := range []bool{false, true} {
+			headers := 28
+			if v6 {
+				headers = 48
+			}
+			fits(t, pods["client"].NS, address(pods["server"], v6), 1450-headers, nil)
+			fits(t, pods["client"].NS, address(pods["server"], v6), 1451-headers, syscall.EMSGSIZE)
+		}
+	})
+	t.Run("drift", func(t *testing.T) {
+		was := repairs(t, nodes["linux1"])
+		inNode(t, nodes["linux1"], func() error {
+			return errors.Join(ip("route", "del", "10.244.2.0/24"), ip("-6", "route", "del", "fd44:0:0:3::/64"),
+				ip("neigh", "flush", "dev", "isthmus-vxlan", "nud", "permanent"), ip("rule", "del", "priority", "7300"),
+				ip("addr", "flush", "dev", "isthmus-vxlan"), run("nft", "delete", "table", "inet", "isthmus"))
+		})
+		eventually(t, func() error {
+			for _, v6 := range []bool{false, true} {
+				if _, err := ask(pods["client"].NS, "tcp", address(pods["server"], v6)); err != nil {
+					return err
+				}
+			}
+			if got, err := ask(pods["client"].NS, "tcp", world[0]); err != nil || got != nodes["linux1"].Addresses()[0] {
+				return fmt.Errorf("the world sees %s: %v", got, err)
+			}
+			return nil
+		})
+		if now := repairs(t, nodes["linux1"]); now < was+6 {
+			t.Errorf("%d repairs were counted, want at least 6", now-was)
+		}
+	})
+	t.Run("foreign", func(t *testing.T) {
+		n := nodes["linux1"]
+		inNode(t, n, func() error { return ip("route", "replace", "192.0.2.0/24", "via", "172.30.0.1", "proto", "static") })
+		inNode(t, n, func() error {
+			return errors.Join(ip("route", "del", "10.244.3.0/24"), ip("route", "add", "10.244.3.0/24", "via", "172.30.0.1", "proto", "static"))
+		})
+		eventually(t, func() error { return saying(n, "route to 10.244.3.0/24") })
+		inNode(t, n, func() error {
+			have, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+			for _, r := range have {
+				if r.Dst != nil && r.Dst.String() == "10.244.3.0/24" && r.Protocol != unix.RTPROT_STATIC {
+					err = errors.Join(err, fmt.Errorf("a foreign route was replaced by %s", r))
+				}
+			}
+			return errors.Join(err, ip("route", "del", "10.244.3.0/24"))
+		})
+		eventually(t, func() error {
+			_, err := ask(pods["client"].NS, "tcp", address(pods["third"], false))
+			return err
+		})
+		inNode(t, n, func() error { return ip("route", "get", "192.0.2.1") })
+	})
+	t.Run("restart", func(t *testing.T) {
+		for _, v6 := range []bool{false, true} {
+			s := newStream(t, pods["client"].NS, address(pods["client"], v6), netip.AddrPortFrom(address(pods["server"], v6), 7000))
+			for _, n := range c.Nodes {
+				if err := n.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := c.Start(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			sent, lost := s.finish()
+			t.Logf("IPv6=%t sent=%d lost=%d over restarts of all agents", v6, sent, len(lost))
+			if sent < 100 || len(lost) != 0 {
+				t.Errorf("IPv6=%t: of %d packets %d were lost", v6, sent, len(lost))
+			}
+		}
+	})
+	t.Run("leave and join", func(t *testing.T) {
+		if err := c.Manifests.WriteNodes(c.Nodes[:2]); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() error {
+			return nodes["linux2"].NS.Do(func() error {
+				if out, _ := exec.Command("ip", "route", "show", "10.244.3.0/24").Output(); len(out) > 0 {
+					return fmt.Errorf("route to a node that left: %s", out)
+				}
+				if out, _ := exec.Command("bridge", "fdb", "show", "dev", "isthmus-vxlan").Output(); strings.Contains(string(out), "172.30.0.13") {
+					return fmt.Errorf("entry of a node that left: %s", out)
+				}
+				return nil
+			})
+		})
+		if err := c.Manifests.WriteNodes(c.Nodes); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() error { _, err := ask(pods["server"].NS, "tcp", address(pods["third"], true)); return err })
+	})
+	t.Run("readdress", func(t *testing.T) {
+		if err := nodes["linux2"].Readdress(99); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Manifests.WriteNodes(c.Nodes); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() error {
+			for i, v6 := range []bool{false, true} {
+				if _, err := ask(pods["client"].NS, "tcp", address(pods["server"], v6)); err != nil {
+					return err
+				}
+				if got, err := ask(nodes["linux2"].NS, "tcp", address(pods["client"], v6)); err != nil || got != nodes["linux2"].Addresses()[i] {
+					return fmt.Errorf("linux2 is seen as %s: %v", got, err)
+				}
+			}
+			return nil
+		})
+	})
+	t.Run("uninstall", func(t *testing.T) {
+		n := nodes["linux3"]
+		if err := c.DetachAll(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := n.Uninstall(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if out, err := n.Uninstall(); err != nil {
+			t.Fatalf("again: %v: %s", err, out)
+		}
+		inNode(t, n, func() error {
+			for _, command := range [][]string{{"ip", "link"}, {"ip", "route"}, {"ip", "-6", "route"}, {"ip", "rule"}, {"nft", "list", "tables"}} {
+				out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+				if err != nil {
+					return err
+				}
+				for _, trace := range []string{"isthmus", "10.244.", "fd44:", "7300", "ist"} {
+					if strings.Contains(string(out), trace) {
+						return fmt.Errorf("%v shows %q after it:\n%s", command, trace, out)
+					}
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// whoami serves TCP and UDP 7100 in a namespace: the answer is the address that
+// the request came from.
+func whoami(t *testing.T, ns *netns.NS, at string) {
+	t.Helper()
+	err := ns.Do(func() error {
+		ln, err := net.Listen("tcp", net.JoinHostPort(at, "7100"))
+		if err != nil {
+			return err
+		}
+		pc, err := net.ListenPacket("udp", net.JoinHostPort(at, "7100"))
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { ln.Close(); pc.Close() })
+		go func() {
+			for {
+				conn, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer conn.Close()
+					fmt.Fprintln(conn, netip.MustParseAddrPort(conn.RemoteAddr().String()).Addr().Unmap())
+				}()
+			}
+		}()
+		go func() {
+			buffer := make([]byte, 2048)
+			for {
+				_, from, err := pc.ReadFrom(buffer)
+				if err != nil {
+					return
+				}
+				fmt.Fprintf(&packet{pc, from}, "%s\n", netip.MustParseAddrPort(from.String()).Addr().Unmap())
+			}
+		}()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+type packet struct {
+	conn net.PacketConn
+	to   net.Addr
+}
+
+func (p *packet) Write(b []byte) (int, error) { return p.conn.WriteTo(b, p.to) }
+
+// ask connects and returns the address that the other side saw.
+func ask(from *netns.NS, network string, to netip.Addr) (seen netip.Addr, err error) {
+	return askAt(from, network, netip.AddrPortFrom(to, 7100), patience)
+}
+
+// patience is how long to wait for an answer that should come, and impatience
+// for one that should not.
+const (
+	patience   = 2 * time.Second
+	impatience = 250 * time.Millisecond
+)
+
+func askAt(from *netns.NS, network string, to netip.AddrPort, wait time.Duration) (seen netip.Addr, err error) {
+	err = from.Do(func() error {
+		conn, err := (&net.Dialer{Timeout: wait}).Dial(network, to.String())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(wait))
+		if network == "udp" {
+			if _, err := conn.Write([]byte("who am I")); err != nil {
+				return err
+			}
+		}
+		buffer := make([]byte, 100)
+		n, err := conn.Read(buffer)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		seen, err = netip.ParseAddr(string(bytes.TrimSpace(buffer[:n])))
+		return err
+	})
+	return seen, err
+}
+
+func sees(t *testing.T, from *netns.NS, to, want netip.Addr, denied bool) {
+	t.Helper()
+	wait := patience
+	if denied {
+		wait = impatience
+	}
+	for _, network := range []string{"tcp", "udp"} {
+		got, err := askAt(from, network, netip.AddrPortFrom(to, 7100), wait)
+		switch {
+		case denied && err == nil:
+			t.Errorf("%s from %s to %s gets through, seen as %s", network, want, to, got)
+		case !denied && err != nil:
+			t.Errorf("%s from %s to %s: %v", network, want, to, err)
+		case !denied && got != want:
+			t.Errorf("%s from %s to %s is seen as %s", network, want, to, got)
+		}
+	}
+}
+
+// fits sends a datagram that must not be fragmented and waits for its echo.
+func fits(t *testing.T, from *netns.NS, to netip.Addr, size int, want error) {
+	t.Helper()
+	err := from.Do(func() error {
+		conn, err := net.Dial("udp", netip.AddrPortFrom(to, 7000).String())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		raw, err := conn.(*net.UDPConn).SyscallConn()
+		if err != nil {
+			return err
+		}
+		raw.Control(func(fd uintptr) {
+			if to.Is6() {
+				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO)
+			} else {
+				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
+			}
+		})
+		if err != nil {
+			return err
+		}
+		conn.SetDeadline(time.Now().Add(2 * time.Second))
+		if _, err := conn.Write(make([]byte, size)); err != nil {
+			return err
+		}
+		n, err := conn.Read(make([]byte, 2048))
+		if err == nil && n != size {
+			err = fmt.Errorf("%d bytes came back", n)
+		}
+		return err
+	})
+	if !errors.Is(err, want) {
+		t.Errorf("%d bytes to %s: %v, want %v", size, to, err, want)
+	}
+}
+
+func inNode(t *testing.T, n *cluster.Node, f func() error) {
+	t.Helper()
+	if err := n.NS.Do(f); err != nil {
+		t.Error(err)
+	}
+}
+
+func ip(args ...string) error { return run("ip", args...) }
+
+func run(name string, args ...string) error {
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		if err = check(); err == nil {
+			return
+		}
+	}
+	t.Error(err)
+}
+
+// repairs reads how much an agent repaired.
+func repairs(t *testing.T, n *cluster.Node) int {
+	t.Helper()
+	text, _, err := n.Get("/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		if after, ok := strings.CutPrefix(line, "isthmus_repairs_total "); ok {
+			count := 0
+			fmt.Sscan(after, &count)
+			return count
+		}
+	}
+	t.Error("no metric isthmus_repairs_total")
+	return 0
+}
+
+// saying fails unless the agent's log has a problem with the words.
+func saying(n *cluster.Node, words string) error {
+	text, err := os.ReadFile(filepath.Join(n.Dir, "agent.log"))
+	if err == nil && !strings.Contains(string(text), words) {
+		err = fmt.Errorf("the log of %s does not say %q", n.Name, words)
+	}
+	return err
+}
