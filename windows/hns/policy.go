@@ -207,7 +207,11 @@ type PortMapping struct {
 	InternalPort uint16 `json:",omitempty"`
 	ExternalPort uint16 `json:",omitempty"`
 	VIP          string `json:",omitempty"`
+	Flags        uint32 `json:",omitempty"`
 }
+
+// PortMappingIPv6 is the flag of a PortMapping that is for IPv6.
+const PortMappingIPv6 = 2
 
 // RemoteSubnetRoute tells an overlay network on which node a range of pods is:
 // its underlay address, the MAC address of its tunnel end, and the VXLAN
