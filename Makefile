@@ -115,8 +115,10 @@ test: deps ## Everything but Wine and the API server: generated code is up to da
 	@$(go) test -json -count=1 $$($(go) list ./... | grep -v -e '/test/wine$$' -e '/test/apiserver$$') | $(go) run ./test/summary
 
 .PHONY: test-api
-test-api: deps-kubernetes ## Against a real kube-apiserver and etcd (needs root for its nodes; the first time it builds them)
-	@$(path) $(usable) test -json -count=1 ./test/apiserver | $(go) run ./test/summary
+test-api: deps-kubernetes ## Against a real kube-apiserver, etcd and kube-proxy (needs root for its nodes; the first time it builds them)
+	@.ci/deps iptables nftables >/dev/null
+	@$(path) $(usable) run ./test/kubernetes/build kube-proxy
+	@$(path) $(usable) test -json -count=1 -timeout 20m ./test/apiserver | $(go) run ./test/summary
 
 .PHONY: e2e
 e2e: deps deps-e2e images ## Kubernetes' own tests on a real cluster on this machine (needs root, 4 GB; the first time it builds Kubernetes)

@@ -37,8 +37,7 @@ static __always_inline int drop(struct __sk_buff *skb, __u32 reason)
 
 /* A pod at one end of a packet's flow. */
 struct local {
-	const struct endpoint *endpoint; /* of the program's own pod */
-	__u32 index;
+	__u32 index; /* of its slot */
 	struct slot slot;
 	bool from_pod; /* the packet is its own, or is for it */
 	bool asked;    /* its table allows what the packet opens */
@@ -54,8 +53,11 @@ static __always_inline bool read_slot(struct local *l)
 	return true;
 }
 
-/* The two questions of policy as functions that the verifier looks at once,
- * for all but the packets that are most of the work. */
+/* What is done for few packets is in functions that the verifier looks at once, by
+ * themselves, and not wherever they are called. It takes their pointers to be
+ * NULL if they are not compared. */
+
+/* The two questions of policy, for all but the packets that are most of the work. */
 __noinline int class_of_address(const struct ip *addr, int v6)
 {
 	struct ip a;
@@ -72,28 +74,28 @@ __noinline int table_allows(__u32 table, __u32 dir, __u32 peer, __u32 protocol, 
 }
 
 /* Asks the pod's table about the flow of a packet, as if it were new. */
-static __always_inline __u8 ask(const struct local *l, const struct packet *p, enum direction dir, bool v6)
+static __always_inline __u8 ask(const struct local *l, const struct packet *p, enum direction dir)
 {
 	const struct ip *remote = l->from_pod ? &p->flow.dst : &p->flow.src;
 	__u16 remote_port = l->from_pod ? p->flow.dst_port : p->flow.src_port;
 	__u16 own_port = l->from_pod ? p->flow.src_port : p->flow.dst_port;
 
-	return table_allows(l->slot.table, dir, class_of_address(remote, v6), p->flow.protocol,
+	return table_allows(l->slot.table, dir, class_of_address(remote, p->v6), p->flow.protocol,
 			    dir == EGRESS ? remote_port : own_port);
 }
 
 /* Asks about a flow that the pod opened, where its packets really go. */
-static __always_inline __u8 ask_opened(const struct local *l, const struct packet *p, const struct conn *c, bool v6)
+static __always_inline __u8 ask_opened(const struct local *l, const struct packet *p, const struct conn *c)
 {
 	const struct ip *own = l->from_pod ? &p->flow.src : &p->flow.dst;
 	struct ip backend;
 
 	if (!(c->flags & CONN_TRANSLATED))
-		return ask(l, p, EGRESS, v6);
+		return ask(l, p, EGRESS);
 	__builtin_memcpy(&backend, c->backend, sizeof(backend));
 	if (same(own, &backend))
 		return ALLOW;
-	return table_allows(l->slot.table, EGRESS, class_of_address(&backend, v6), p->flow.protocol, c->backend_port);
+	return table_allows(l->slot.table, EGRESS, class_of_address(&backend, p->v6), p->flow.protocol, c->backend_port);
 }
 
 /* The role that a pod has in a flow which this packet opens. */
@@ -103,10 +105,10 @@ static __always_inline __u8 role_of(const struct local *l)
 }
 
 /* May the pod have that role? Counted as a verdict on a new flow. */
-static __always_inline __u8 judge(struct __sk_buff *skb, const struct local *l, const struct packet *p, bool v6)
+static __always_inline __u8 judge(struct __sk_buff *skb, const struct local *l, const struct packet *p)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
-	__u8 verdict = l->asked ? ALLOW : ask(l, p, dir, v6);
+	__u8 verdict = l->asked ? ALLOW : ask(l, p, dir);
 
 	count(skb, dir * 2 + verdict);
 	return verdict;
@@ -114,13 +116,16 @@ static __always_inline __u8 judge(struct __sk_buff *skb, const struct local *l, 
 
 /* A flow that the pod had a role in under an older epoch: which roles does the
  * policy in force leave? Both ends of it are asked as they were at first. */
-static __always_inline int confirm(const struct local *l, const struct packet *p, struct conn *c, bool side, bool v6)
+__noinline int confirm(const struct local *l, const struct packet *p, struct conn *c, int side)
 {
-	__u8 had = OF_END(c->side, side) & (SIDE_OPENED | SIDE_ACCEPTED), kept = 0;
+	__u8 had, kept = 0;
 
-	if ((had & SIDE_OPENED) && ask_opened(l, p, c, v6))
+	if (!l || !p || !c)
+		return DROP_REVOKED;
+	had = OF_END(c->side, side) & (SIDE_OPENED | SIDE_ACCEPTED);
+	if ((had & SIDE_OPENED) && ask_opened(l, p, c))
 		kept |= SIDE_OPENED;
-	if ((had & SIDE_ACCEPTED) && ask(l, p, INGRESS, v6))
+	if ((had & SIDE_ACCEPTED) && ask(l, p, INGRESS))
 		kept |= SIDE_ACCEPTED;
 	/* Without a role left the flow stays known, so that packets still on
 	 * their way are not taken for a new one. */
@@ -130,13 +135,13 @@ static __always_inline int confirm(const struct local *l, const struct packet *p
 }
 
 /* A new role in a known flow: the pod opens it, or is reached. */
-static __always_inline int grant(struct __sk_buff *skb, const struct local *l, const struct packet *p,
-				 struct conn *c, bool side, bool v6)
+__noinline int grant(struct __sk_buff *skb, const struct local *l, const struct packet *p, struct conn *c, int side)
 {
-	__u8 role = role_of(l);
+	__u8 role;
 
-	if (judge(skb, l, p, v6) == DENY)
+	if (!l || !p || !c || judge(skb, l, p) == DENY)
 		return FATE_DENIED;
+	role = role_of(l);
 	if (OF_END(c->epoch, side) == l->slot.epoch && !(OF_END(c->side, side) & SIDE_REVOKED))
 		role |= OF_END(c->side, side);
 	OF_END(c->side, side) = role;
@@ -146,7 +151,7 @@ static __always_inline int grant(struct __sk_buff *skb, const struct local *l, c
 
 /* May the pod at one end of a known flow send this packet, or receive it? */
 static __always_inline int admit(struct __sk_buff *skb, const struct local *l, const struct packet *p,
-				 struct conn *c, bool side, bool v6)
+				 struct conn *c, bool side)
 {
 	__u8 flags = OF_END(c->side, side);
 	bool stale = OF_END(c->epoch, side) != l->slot.epoch;
@@ -154,20 +159,21 @@ static __always_inline int admit(struct __sk_buff *skb, const struct local *l, c
 	if (p->kind == PACKET_OPENS) {
 		/* Being reached by a flow gives no right to open its reverse. */
 		if (!(flags & role_of(l)) || (flags & SIDE_REVOKED) || stale)
-			return grant(skb, l, p, c, side, v6);
+			return grant(skb, l, p, c, side);
 		return FATE_PASS;
 	}
 	if (!flags)
-		return grant(skb, l, p, c, side, v6);
+		return grant(skb, l, p, c, side);
 	if (stale)
-		return confirm(l, p, c, side, v6);
+		return confirm(l, p, c, side);
 	return flags & SIDE_REVOKED ? DROP_REVOKED : FATE_PASS;
 }
 
 /* The pod that has an address, if it is on this node. */
 static __always_inline bool find_local(const struct ip *addr, struct local *l, bool v6)
 {
-	struct slot_index *found = v6 ? bpf_map_lookup_elem(&locals6, addr) : bpf_map_lookup_elem(&locals4, &addr->word[3]);
+	struct ip a = *addr; /* as in class_of_address */
+	struct slot_index *found = v6 ? bpf_map_lookup_elem(&locals6, &a) : bpf_map_lookup_elem(&locals4, &a.word[3]);
 
 	if (!found)
 		return false;
@@ -184,17 +190,24 @@ static __always_inline bool starts_direct(const struct packet *p)
 }
 
 /* Decides an unknown flow, for both ends if both are pods of this node. */
-static __always_inline int open_flow(struct __sk_buff *skb, const struct local *l, const struct packet *p,
-				     struct conn_place *at, struct local *peer, bool v6)
+__noinline int open_flow(struct __sk_buff *skb, const struct local *l, const struct packet *p, struct local *peer)
 {
-	bool direct = l->from_pod && starts_direct(p) && find_local(&p->flow.dst, peer, v6);
-	bool end = l->from_pod ? at->src : !at->src;
-	__u8 role = role_of(l), peer_role = direct ? SIDE_ACCEPTED : 0;
-	__u32 epoch = direct ? peer->slot.epoch : 0;
+	struct conn_place at = {};
 	struct conn fresh = {};
+	bool direct, end;
+	__u8 role, peer_role;
+	__u32 epoch;
 
-	if (judge(skb, l, p, v6) == DENY || (direct && judge(skb, peer, p, v6) == DENY))
+	if (!l || !p || !peer || judge(skb, l, p) == DENY)
 		return FATE_DENIED;
+	direct = l->from_pod && starts_direct(p) && find_local(&p->flow.dst, peer, p->v6);
+	if (direct && judge(skb, peer, p) == DENY)
+		return FATE_DENIED;
+	conn_place(&p->flow, &at, p->v6);
+	end = l->from_pod ? at.src : !at.src;
+	role = role_of(l);
+	peer_role = direct ? SIDE_ACCEPTED : 0;
+	epoch = direct ? peer->slot.epoch : 0;
 	/* Both ends are written: the verifier knows no variable stack offsets. */
 	fresh.side[0] = end ? peer_role : role;
 	fresh.side[1] = end ? role : peer_role;
@@ -203,40 +216,49 @@ static __always_inline int open_flow(struct __sk_buff *skb, const struct local *
 	fresh.slot[0] = end ? peer->index : l->index;
 	fresh.slot[1] = end ? l->index : peer->index;
 	fresh.flags = direct ? CONN_DIRECT : 0;
-	fresh.packets[0] = !at->src;
-	fresh.packets[1] = at->src;
-	fresh.bytes[0] = at->src ? 0 : skb->len;
-	fresh.bytes[1] = at->src ? skb->len : 0;
+	fresh.packets[0] = !at.src;
+	fresh.packets[1] = at.src;
+	fresh.bytes[0] = at.src ? 0 : skb->len;
+	fresh.bytes[1] = at.src ? skb->len : 0;
 	fresh.seen = bpf_jiffies64();
-	conn_create(at, &fresh, v6);
+	conn_create(&at, &fresh, p->v6);
 	return direct ? FATE_DIRECT : FATE_PASS;
+}
+
+/* The far end of a direct flow is under another policy by now, or has no role
+ * yet, or the address is another pod's, or nobody's. */
+__noinline int renew_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p, struct conn *c, int side)
+{
+	int err;
+
+	if (!peer || !p || !c)
+		return FATE_DENIED;
+	if (!find_local(&p->flow.dst, peer, p->v6)) {
+		c->flags &= ~CONN_DIRECT;
+		return FATE_PASS;
+	}
+	OF_END(c->slot, side) = peer->index;
+	err = admit(skb, peer, p, c, side);
+	return err ? err : FATE_DIRECT;
 }
 
 /* May the pod at the far end of a direct flow receive this packet? */
 static __always_inline int admit_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p,
-				      struct conn *c, bool side, bool v6)
+				      struct conn *c, bool side)
 {
 	__u8 flags = OF_END(c->side, side);
-	int err;
 
 	peer->index = OF_END(c->slot, side);
 	if (read_slot(peer) && OF_END(c->epoch, side) == peer->slot.epoch && !(flags & SIDE_REVOKED) &&
 	    (p->kind != PACKET_OPENS || (flags & SIDE_ACCEPTED)))
 		return FATE_DIRECT;
-	/* The address may be another pod's by now, or nobody's. */
-	if (!find_local(&p->flow.dst, peer, v6)) {
-		c->flags &= ~CONN_DIRECT;
-		return FATE_PASS;
-	}
-	OF_END(c->slot, side) = peer->index;
-	err = admit(skb, peer, p, c, side, v6);
-	return err ? err : FATE_DIRECT;
+	return renew_peer(skb, peer, p, c, side);
 }
 
 /* Whether a packet of a pod's known flow is decided behind the translation. A
  * TCP connection keeps its backend, so that one verdict per epoch will do; of
  * other flows every packet may get another. */
-static __always_inline bool pends(const struct local *l, const struct packet *p, const struct conn *c, bool side, bool v6)
+static __always_inline bool pends(const struct local *l, const struct packet *p, const struct conn *c, bool side)
 {
 	__u8 flags = OF_END(c->side, side);
 	bool stale = OF_END(c->epoch, side) != l->slot.epoch;
@@ -245,7 +267,7 @@ static __always_inline bool pends(const struct local *l, const struct packet *p,
 		return false;
 	if (c->flags & CONN_TRANSLATED)
 		return stale || p->flow.protocol != IPPROTO_TCP;
-	return (stale || !flags) && !(class_of_address(&p->flow.dst, v6) & PEER_POD);
+	return (stale || !flags) && !(class_of_address(&p->flow.dst, p->v6) & PEER_POD);
 }
 
 /* Asks about a packet that opens a flow before that is looked for: whatever it
@@ -285,18 +307,18 @@ static __always_inline int track(struct __sk_buff *skb, struct local *l, const s
 	if (!c) {
 		if (l->from_pod && !l->asked && translatable(p) && !(class_of_address(&p->flow.dst, v6) & PEER_POD))
 			return FATE_PENDING;
-		return open_flow(skb, l, p, &at, peer, v6);
+		return open_flow(skb, l, p, peer);
 	}
 	side = l->from_pod ? at.src : !at.src;
 	/* The ports of a flow that was direct are used again, by one that was
 	 * translated: answers have to go back the same way. */
 	if (!l->from_pod && p->kind == PACKET_OPENS && c->state == CONN_CLOSING)
 		c->flags &= ~CONN_DIRECT;
-	if (pends(l, p, c, side, v6))
+	if (pends(l, p, c, side))
 		return FATE_PENDING;
-	err = admit(skb, l, p, c, side, v6);
+	err = admit(skb, l, p, c, side);
 	if (!err && l->from_pod && (c->flags & CONN_DIRECT))
-		err = admit_peer(skb, peer, p, c, !side, v6);
+		err = admit_peer(skb, peer, p, c, !side);
 	if (err == FATE_PASS || err == FATE_DIRECT)
 		conn_seen(c, p, skb->len, at.src, now);
 	return err;
@@ -315,15 +337,17 @@ static __always_inline bool error_is_direct(const struct packet *p, const struct
 
 /* An ICMP error passes if the flow that it quotes is one that the pod has a
  * role in; otherwise it is a flow of its own protocol. */
-static __always_inline int track_error(struct __sk_buff *skb, const struct local *l, const struct packet *p, struct local *peer, bool v6)
+__noinline int track_error(struct __sk_buff *skb, const struct local *l, const struct packet *p, struct local *peer)
 {
 	struct conn_place at = {};
 	struct conn *c = NULL;
 	__u8 flags;
 
+	if (!l || !p || !peer)
+		return FATE_DENIED;
 	if (p->inner.protocol) {
-		conn_place(&p->inner, &at, v6);
-		c = conn_find(&at, p->inner.protocol, bpf_jiffies64(), v6);
+		conn_place(&p->inner, &at, p->v6);
+		c = conn_find(&at, p->inner.protocol, bpf_jiffies64(), p->v6);
 	}
 	if (c) {
 		/* The pod quotes what it received, and is sent what it sent. */
@@ -331,7 +355,7 @@ static __always_inline int track_error(struct __sk_buff *skb, const struct local
 		if (flags && !(flags & SIDE_REVOKED))
 			return l->from_pod && error_is_direct(p, c, peer, at.src) ? FATE_DIRECT : FATE_PASS;
 	}
-	return judge(skb, l, p, v6) == ALLOW ? FATE_PASS : FATE_DENIED;
+	return judge(skb, l, p) == ALLOW ? FATE_PASS : FATE_DENIED;
 }
 
 /* Puts a packet into the interface of a pod of this node, as if the host had
@@ -371,15 +395,34 @@ static __always_inline bool spoofed(const struct endpoint *e, const struct packe
 	return unspecified(&own) || !same(&p->flow.src, &own);
 }
 
-static __always_inline int police_ip(struct __sk_buff *skb, struct local *l, struct cursor *c, bool v6)
+/* Reads any packet. A function of its own, which the verifier looks at once; what
+ * parse_plain left is overwritten. Pointers into the packet are void after it. */
+__noinline int parse_any(struct __sk_buff *skb, struct packet *p, int v6)
 {
-	struct packet p = {};
+	__u32 headers = skb->len < MAX_HEADERS ? skb->len : MAX_HEADERS;
+	struct cursor c;
+
+	if (!p)
+		return -DROP_MALFORMED;
+	if (skb->data + headers > skb->data_end)
+		bpf_skb_pull_data(skb, headers);
+	c.pos = (void *)(long)skb->data + sizeof(struct ethhdr);
+	c.end = (void *)(long)skb->data_end;
+	__builtin_memset(p, 0, sizeof(*p));
+	p->v6 = v6;
+	return v6 ? parse_ip6(&c, p) : parse_ip4(&c, p);
+}
+
+static __always_inline int police_ip(struct __sk_buff *skb, struct local *l, const struct endpoint *e, bool v6)
+{
+	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
+	struct packet p = { .v6 = v6 };
 	struct local peer = {};
-	int err = v6 ? parse_ip6(c, &p) : parse_ip4(c, &p);
+	int err = parse_plain(at, end, &p, v6) ? 0 : parse_any(skb, &p, v6);
 
 	if (err)
 		return drop(skb, -err);
-	if (l->from_pod && spoofed(l->endpoint, &p, v6))
+	if (l->from_pod && spoofed(e, &p, v6))
 		return drop(skb, DROP_SPOOFED);
 	if (p.kind == PACKET_NEIGHBOUR)
 		return PASS;
@@ -387,10 +430,10 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct local *l, str
 		return l->from_pod ? drop(skb, DROP_NEIGHBOUR) : PASS;
 	if (same(&p.flow.src, &p.flow.dst))
 		return PASS; /* a pod always reaches itself */
-	l->index = l->endpoint->slot;
+	l->index = e->slot;
 	if (!read_slot(l))
 		return drop(skb, DROP_NO_ENDPOINT);
-	err = p.kind == PACKET_ERROR ? track_error(skb, l, &p, &peer, v6) : track(skb, l, &p, &peer, v6);
+	err = p.kind == PACKET_ERROR ? track_error(skb, l, &p, &peer) : track(skb, l, &p, &peer, v6);
 	switch (err) {
 	case FATE_PASS:
 		return PASS;
@@ -414,27 +457,20 @@ static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 {
 	struct ifindex key = { .ifindex = skb->ifindex };
 	struct local l = { .from_pod = from_pod };
-	__u32 headers = skb->len < MAX_HEADERS ? skb->len : MAX_HEADERS;
-	struct cursor c;
-	struct ethhdr *eth;
+	struct ethhdr *eth = (void *)(long)skb->data; /* linear, or the kernel could not have read it */
+	const struct endpoint *e = bpf_map_lookup_elem(&endpoints, &key);
 
-	l.endpoint = bpf_map_lookup_elem(&endpoints, &key);
-	if (!l.endpoint)
+	if (!e)
 		return drop(skb, DROP_NO_ENDPOINT);
-	if (skb->data + headers > skb->data_end)
-		bpf_skb_pull_data(skb, headers);
-	c.pos = (void *)(long)skb->data;
-	c.end = (void *)(long)skb->data_end;
-	eth = take(&c, sizeof(*eth));
-	if (!eth)
+	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
 		return drop(skb, DROP_MALFORMED);
-	if (from_pod && !same_mac(eth->h_source, l.endpoint->mac))
+	if (from_pod && !same_mac(eth->h_source, e->mac))
 		return drop(skb, DROP_SPOOFED);
 	switch (eth->h_proto) {
 	case bpf_htons(ETH_P_IP):
-		return police_ip(skb, &l, &c, false);
+		return police_ip(skb, &l, e, false);
 	case bpf_htons(ETH_P_IPV6):
-		return police_ip(skb, &l, &c, true);
+		return police_ip(skb, &l, e, true);
 	case bpf_htons(ETH_P_ARP):
 		return PASS;
 	}

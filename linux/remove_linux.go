@@ -8,17 +8,20 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/fabric"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/xdp"
 )
 
-// Remove takes everything away that a Backend makes: pairs, the fabric,
-// programs and maps. No Backend may be open. What is gone already is no error. Sysctls
-// stay: others may have come to rely on them.
+// Remove takes everything away that a Backend makes: pairs, the fabric, rules
+// of nftables, programs and maps, those of XDP on uplinks among them. No Backend
+// may be open. What is gone already is no error. Sysctls stay: others may have
+// come to rely on them.
 func Remove(_ context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -34,6 +37,12 @@ func Remove(_ context.Context, cfg Config) error {
 	errs = append(errs, fabric.Cleanup())
 	if err := errors.Join(errs...); err != nil {
 		return err // programs stay as long as there may be pods behind them
+	}
+	if err := link.DropEgressFilter(); err != nil {
+		return err
+	}
+	if err := xdp.Remove(filepath.Join(cfg.BPFFS, loader.LayoutVersion)); err != nil {
+		return fmt.Errorf("remove the programs of uplinks: %w", err)
 	}
 	if err := loader.Remove(cfg.BPFFS); err != nil {
 		return fmt.Errorf("remove programs and maps: %w", err)

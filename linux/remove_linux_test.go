@@ -6,27 +6,31 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
-	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// TestRemove expects the node's interfaces and routes to be those from before,
-// and nothing to be pinned.
+// TestRemove expects the node's interfaces, routes, tables of nftables and XDP
+// programs to be those from before, and nothing to be pinned.
 func TestRemove(t *testing.T) {
 	l := newLab(t)
 	before := l.traces()
+	l.xdp, l.byRule = linux.XDPDevices{Names: []string{"eth0"}}, true
+	l.again()
 	a := l.pod("a", 11)
 	l.pod("b", 12)
 	l.apply(isolate("b", model.Ingress, accept(pods("a"), tcp(80))))
-	if slices.Equal(l.traces(), before) {
-		t.Fatal("the pods have left no traces to be removed")
+	for _, trace := range []string{"xdp on eth0", "table isthmus of family 1", "table isthmus-egress of family 2", "table isthmus-egress of family 10"} {
+		if !slices.Contains(l.traces(), trace) {
+			t.Errorf("there is no %s to be removed in %q", trace, l.traces())
+		}
 	}
 	l.must(l.backend.Close())
 	cfg := linux.Defaults()
@@ -36,8 +40,12 @@ func TestRemove(t *testing.T) {
 		if got := l.traces(); !slices.Equal(got, before) {
 			t.Errorf("left after removal: %v, want %v", got, before)
 		}
-		if _, err := os.Stat(filepath.Join(l.bpffs, loader.LayoutVersion)); !os.IsNotExist(err) {
-			t.Errorf("something is still pinned: %v", err)
+		pins, err := os.ReadDir(l.bpffs)
+		l.must(err)
+		for _, p := range pins {
+			if !strings.HasSuffix(p.Name(), ".debug") { // every bpffs has them
+				t.Errorf("something is still pinned: %s", p)
+			}
 		}
 	}
 	l.must(a.Do(func() error {
@@ -49,7 +57,7 @@ func TestRemove(t *testing.T) {
 	l.start() // a node can be taken into service again
 }
 
-// traces names the node's interfaces and routes.
+// traces names the node's interfaces, routes, tables and XDP programs.
 func (l *lab) traces() []string {
 	l.t.Helper()
 	var all []string
@@ -60,6 +68,16 @@ func (l *lab) traces() []string {
 		}
 		for _, k := range links {
 			all = append(all, k.Attrs().Name)
+			if x := k.Attrs().Xdp; x != nil && x.Attached {
+				all = append(all, "xdp on "+k.Attrs().Name)
+			}
+		}
+		tables, err := (&nftables.Conn{}).ListTables()
+		if err != nil {
+			return err
+		}
+		for _, table := range tables {
+			all = append(all, fmt.Sprintf("table %s of family %d", table.Name, table.Family))
 		}
 		routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
 		for _, r := range routes {

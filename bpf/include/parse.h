@@ -11,8 +11,9 @@
 #include <bpf/bpf_helpers.h>
 #include "maps.h"
 
-/* Headers are read in place. What lies beyond is pulled in up to this many
- * bytes; packets whose headers are longer still are dropped as malformed. */
+/* Headers are read in place. Where those of a packet are not plain (below), up to
+ * this many bytes are made linear before; packets whose headers are longer still
+ * are dropped as malformed. */
 #define MAX_HEADERS 256
 
 /* Extension headers of IPv6 that are walked before a packet is given up. */
@@ -80,6 +81,7 @@ struct packet {
 	struct flow inner; /* of PACKET_ERROR; protocol 0 if it cannot be told */
 	__u8 kind;
 	__u8 closes; /* TCP FIN or RST */
+	__u8 v6;
 };
 
 /* The start that all messages of ICMP and ICMPv6 have. */
@@ -378,4 +380,51 @@ done:
 	p->flow.protocol = next;
 	err = fragmented ? parse_fragment(c, p, id, first) : parse_transport(c, p);
 	return err ? err : within(c, start, length);
+}
+
+/* Whether a packet is what most are, and was read: IP without options, extensions
+ * and fragments, and TCP, UDP or SCTP that lies before end. Data need not, and to
+ * make it linear would mean a copy of nearly every packet that a socket sends. */
+static __always_inline bool parse_plain(void *at, void *end, struct packet *p, bool v6)
+{
+	__u32 size = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr), length;
+	struct tcphdr *tcp = at + size;
+	struct ipv6hdr *ip6 = at;
+	struct iphdr *ip4 = at;
+	__u8 protocol;
+
+	if (at + size + 4 > end)
+		return false;
+	if (v6) {
+		if (ip6->version != 6)
+			return false;
+		protocol = ip6->nexthdr;
+		length = bpf_ntohs(ip6->payload_len);
+		__builtin_memcpy(&p->flow.src, &ip6->saddr, 16);
+		__builtin_memcpy(&p->flow.dst, &ip6->daddr, 16);
+		size = 0; /* of length */
+	} else {
+		if (*(__u8 *)at != 0x45 || ip4->frag_off & bpf_htons(IP_OFFSET | IP_MORE_FRAGMENTS))
+			return false;
+		protocol = ip4->protocol;
+		length = bpf_ntohs(ip4->tot_len);
+		p->flow.src.word[3] = ip4->saddr;
+		p->flow.dst.word[3] = ip4->daddr;
+	}
+	p->flow.protocol = protocol;
+	p->flow.src_port = bpf_ntohs(tcp->source);
+	p->flow.dst_port = bpf_ntohs(tcp->dest);
+	if (protocol == IPPROTO_TCP) {
+		if ((void *)(tcp + 1) > end || tcp->doff < 5)
+			return false;
+		p->closes = tcp->fin || tcp->rst;
+		if (tcp->syn && !tcp->ack)
+			p->kind = PACKET_OPENS;
+		size += sizeof(*tcp);
+	} else if (protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP) {
+		size += 4;
+	} else {
+		return false;
+	}
+	return !length || size <= length;
 }

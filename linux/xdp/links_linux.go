@@ -130,8 +130,8 @@ func Detach(links, name string) error {
 	return nil
 }
 
-// Remove takes the program off every device and removes its maps from the
-// directory pins. What is not there is no error.
+// Remove takes the program off every device, and removes its maps from the
+// directory pins and the directory of links. What is not there is no error.
 func Remove(pins string) error {
 	names, err := Attached(Links(pins))
 	if err != nil {
@@ -145,6 +145,9 @@ func Remove(pins string) error {
 		if err := os.Remove(filepath.Join(pins, n)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("unpin map %s: %w", n, err))
 		}
+	}
+	if err := os.Remove(Links(pins)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, fmt.Errorf("remove directory of pinned links: %w", err))
 	}
 	return errors.Join(errs...)
 }

@@ -7,7 +7,8 @@
 // controllers would make, pods with their addresses among them.
 //
 // Its own tests are those of whatever talks to the API server: reading, writing
-// status back, the commands, and what happens while it is away.
+// status back, the commands, what happens while it is away, and Services, which
+// the real kube-proxy translates on two nodes.
 //
 // It is no cluster: nothing runs pods.
 package apiserver

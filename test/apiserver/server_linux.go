@@ -99,7 +99,7 @@ func (s *Server) start(ctx context.Context) (err error) {
 		"--tls-cert-file=" + s.keys.certificate, "--tls-private-key-file=" + s.keys.key,
 		"--cert-dir=" + s.dir, "--token-auth-file=" + s.keys.tokens, "--authorization-mode=RBAC", "--profiling=false",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + s.keys.key,
-		"--service-account-signing-key-file=" + s.keys.key, "--service-cluster-ip-range=10.96.0.0/16",
+		"--service-account-signing-key-file=" + s.keys.key, "--service-cluster-ip-range=10.96.0.0/16,fd96::/108",
 		// As every installer of clusters sets it; HostProcess containers need it, too.
 		"--allow-privileged=true",
 		// No Endpoints with a loopback address; no service account that a controller would have to make.

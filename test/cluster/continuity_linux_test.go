@@ -4,6 +4,7 @@ package cluster_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // continuityManifests: both ends of the traffic are isolated. The names place
@@ -74,27 +76,36 @@ func TestContinuity(t *testing.T) {
 	c, pods := startWith(t, continuityManifests)
 	awaitLinks(t, c, map[string]int{"linux1": 4, "linux2": 2})
 	client := pods["client-linux1"]
-	var targets []target
+	var targets []traffic.Target
 	for _, p := range []*cluster.Pod{pods["near-linux1"], pods["far-linux2"]} {
 		for _, v6 := range []bool{false, true} {
-			targets = append(targets, target{ns: p.NS, from: address(client, v6), to: netip.AddrPortFrom(address(p, v6), 7001)})
+			targets = append(targets, traffic.Target{NS: p.NS, From: address(client, v6), To: netip.AddrPortFrom(address(p, v6), 7001)})
 		}
 	}
-	open := connect(t, client.NS, targets, size.connections)
-	flow := newBurst(t, client.NS, targets, size.rate)
+	open, err := traffic.Connect(client.NS, targets, size.connections)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flow, err := traffic.NewStream(client.NS, targets, size.rate)
+	if err != nil {
+		t.Fatal(err)
+	}
 	began := time.Now()
 	size.disturb(t, c)
 	time.Sleep(size.pause)
 	took := time.Since(began)
-	got := flow.finish()
-	resets, exchanges, retransmits := open.finish()
+	got, err := flow.Finish()
+	if err != nil {
+		t.Error(err)
+	}
+	resets, exchanges, retransmits := open.Finish()
 
 	fmt.Printf("continuity: packets=%d restarts=%d replacements=%d connections=%d lost=%d reset=%d\n",
-		got.sent, size.restarts, size.replacements, size.connections, got.lost(), len(resets))
+		got.Sent, size.restarts, size.replacements, size.connections, got.Lost(), len(resets))
 	t.Logf("%.0f packets/s; lost in receive buffers %d, twice %d; exchanges on connections %d, retransmitted segments %d",
-		float64(got.sent)/took.Seconds(), got.overflowed, got.twice, exchanges, retransmits)
-	if got.lost() != 0 || got.twice != 0 {
-		t.Errorf("of %d packets %d were lost, %d of them in the receivers' buffers, and %d came twice", got.sent, got.lost(), got.overflowed, got.twice)
+		float64(got.Sent)/took.Seconds(), got.Overflowed, got.Twice, exchanges, retransmits)
+	if got.Lost() != 0 || got.Twice != 0 {
+		t.Errorf("of %d packets %d were lost, %d of them in the receivers' buffers, and %d came twice", got.Sent, got.Lost(), got.Overflowed, got.Twice)
 	}
 	if len(resets) != 0 {
 		t.Errorf("%d of %d connections broke, the first: %v", len(resets), size.connections, resets[0])
@@ -103,8 +114,8 @@ func TestContinuity(t *testing.T) {
 		t.Errorf("%d connections exchanged only %d messages", size.connections, exchanges)
 	}
 	// A busy machine sends less, but a stream it must be.
-	if want := float64(size.rate) * took.Seconds() / 2; float64(got.sent) < want {
-		t.Errorf("sent %d packets in %s, want %.0f at least", got.sent, took, want)
+	if want := float64(size.rate) * took.Seconds() / 2; float64(got.Sent) < want {
+		t.Errorf("sent %d packets in %s, want %.0f at least", got.Sent, took, want)
 	}
 }
 
@@ -131,7 +142,12 @@ func (s continuity) disturb(t *testing.T, c *cluster.Cluster) {
 				if err != nil {
 					return err
 				}
-				return path.Close()
+				return errors.Join(n.NS.Do(func() error {
+					if _, err := path.HookEgress(); err != nil {
+						return err
+					}
+					return path.AdoptLinks()
+				}), path.Close())
 			})
 		}
 	}
@@ -155,10 +171,11 @@ func changes(t *testing.T, c *cluster.Cluster, n *cluster.Node, act func() error
 	}
 }
 
-// programs are the ids of the programs on a node's pinned links, by pin.
+// programs are the ids of the programs on the pinned links of a node's pods, by
+// pin.
 func programs(t *testing.T, c *cluster.Cluster, n *cluster.Node) map[string]uint32 {
 	t.Helper()
-	pins, err := filepath.Glob(filepath.Join(c.BPFFS(), n.Name, "*", "links", "*"))
+	pins, err := filepath.Glob(filepath.Join(c.BPFFS(), n.Name, "*", "links", "*_pod")) // beside those of netfilter
 	if err != nil {
 		t.Fatal(err)
 	}

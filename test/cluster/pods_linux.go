@@ -86,7 +86,8 @@ func (c *Cluster) Schedule(o kube.Objects, limit int) ([]*model.Pod, error) {
 }
 
 // Attach makes a pod's namespace, wires it by CNI ADD, and publishes its
-// addresses.
+// addresses. After an ADD that was refused it takes the pod away, as a runtime
+// does.
 func (c *Cluster) Attach(ctx context.Context, pod *model.Pod) (*Pod, time.Duration, error) {
 	i := slices.IndexFunc(c.Nodes, func(n *Node) bool { return n.Name == pod.Node })
 	p := &Pod{Pod: pod, Node: c.Nodes[i], containerID: strings.NewReplacer("/", "-").Replace(pod.PodID.String())}
@@ -97,7 +98,7 @@ func (c *Cluster) Attach(ctx context.Context, pod *model.Pod) (*Pod, time.Durati
 	start := time.Now()
 	added, err := c.cni().AddNetworkList(ctx, p.Node.network(), p.runtime())
 	if err != nil {
-		return nil, 0, fmt.Errorf("CNI ADD of %s on %s: %w", pod.PodID, pod.Node, err)
+		return nil, 0, errors.Join(fmt.Errorf("CNI ADD of %s on %s: %w", pod.PodID, pod.Node, err), c.Detach(ctx, p))
 	}
 	took := time.Since(start)
 	result, err := types100.GetResult(added)

@@ -15,10 +15,14 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 )
+
+// etcd is where the API server finds its store, in the fabric.
+const etcd = "http://127.0.0.1:2379"
 
 // control is the control plane.
 type control struct {
@@ -28,6 +32,7 @@ type control struct {
 	certificate, key string
 	tokens           strings.Builder
 	admin            string // kubeconfig
+	apiServer        *exec.Cmd
 }
 
 // startControl starts etcd, API server, controllers and scheduler.
@@ -44,31 +49,19 @@ func (l *lab) startControl(ctx context.Context) (*control, error) {
 		return nil, fmt.Errorf("make kubeconfig files: %w", err)
 	}
 	at := func(name string) string { return filepath.Join(c.dir, name) }
-	const etcd = "http://127.0.0.1:2379"
-	for _, p := range [][]string{
-		{"etcd", "--data-dir=" + at("etcd"), "--unsafe-no-fsync", "--log-level=error", "--listen-client-urls=" + etcd, "--advertise-client-urls=" + etcd},
-		{"kube-apiserver", "--etcd-servers=" + etcd, "--bind-address=" + fabricAddress, "--advertise-address=" + fabricAddress, "--secure-port=6443",
-			"--tls-cert-file=" + c.certificate, "--tls-private-key-file=" + c.key, "--cert-dir=" + c.dir, "--token-auth-file=" + at("tokens.csv"),
-			"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + c.key, "--service-account-signing-key-file=" + c.key,
-			"--service-cluster-ip-range=" + serviceRange, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
-			"--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP", "--profiling=false"},
-	} {
-		if _, err := l.launch(l.fabric, p[0], 0, append([]string{filepath.Join(l.bin, p[0])}, p[1:]...)...); err != nil {
-			return nil, err
-		}
-	}
-	err := until(ctx, 2*time.Minute, "the API server", func() error {
-		_, err := l.kubectl("get", "--raw", "/readyz")
-		return err
-	})
+	_, err := l.launch(l.fabric, "etcd", 0, filepath.Join(l.bin, "etcd"), "--data-dir="+at("etcd"), "--unsafe-no-fsync", "--log-level=error",
+		"--listen-client-urls="+etcd, "--advertise-client-urls="+etcd)
 	if err != nil {
+		return nil, err
+	}
+	if err := l.startAPIServer(ctx); err != nil {
 		return nil, err
 	}
 	for _, p := range [][]string{
 		{"kube-controller-manager", "--kubeconfig=" + at("controllers.kubeconfig"), "--service-account-private-key-file=" + c.key,
 			"--root-ca-file=" + c.certificate, "--cluster-signing-cert-file=" + c.certificate, "--cluster-signing-key-file=" + c.key,
 			"--use-service-account-credentials=true", "--allocate-node-cidrs=true", "--cluster-cidr=" + podRange,
-			"--service-cluster-ip-range=" + serviceRange, "--leader-elect=false", "--bind-address=127.0.0.1"},
+			"--service-cluster-ip-range=" + serviceRange, "--node-monitor-grace-period=20s", "--leader-elect=false", "--bind-address=127.0.0.1"},
 		{"kube-scheduler", "--kubeconfig=" + at("scheduler.kubeconfig"), "--authentication-kubeconfig=" + at("scheduler.kubeconfig"),
 			"--authorization-kubeconfig=" + at("scheduler.kubeconfig"), "--leader-elect=false", "--bind-address=127.0.0.1"},
 	} {
@@ -77,6 +70,30 @@ func (l *lab) startControl(ctx context.Context) (*control, error) {
 		}
 	}
 	return c, nil
+}
+
+// startAPIServer starts the API server and waits until it is ready.
+func (l *lab) startAPIServer(ctx context.Context) (err error) {
+	c := l.control
+	c.apiServer, err = l.launch(l.fabric, "kube-apiserver", 0, filepath.Join(l.bin, "kube-apiserver"),
+		"--etcd-servers="+etcd, "--bind-address="+fabricAddress, "--advertise-address="+fabricAddress, "--secure-port=6443",
+		"--tls-cert-file="+c.certificate, "--tls-private-key-file="+c.key, "--cert-dir="+c.dir, "--token-auth-file="+filepath.Join(c.dir, "tokens.csv"),
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.key, "--service-account-signing-key-file="+c.key,
+		"--service-cluster-ip-range="+serviceRange, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP", "--profiling=false")
+	if err != nil {
+		return err
+	}
+	return until(ctx, 2*time.Minute, "the API server", func() error {
+		_, err := l.kubectl("get", "--raw", "/readyz")
+		return err
+	})
+}
+
+// stopAPIServer ends it without notice.
+func (c *control) stopAPIServer() {
+	c.apiServer.Process.Kill()
+	c.apiServer.Wait() // it was killed
 }
 
 func (c *control) makeCertificate() error {

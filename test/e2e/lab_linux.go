@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// labDir holds everything of the cluster; there is one per machine.
-	labDir = "/var/tmp/isthmus-e2e"
+	// labDir and its name are the directory of a lab.
+	labDir = "/var/tmp/isthmus-"
 	// fabricAddress is that of the control plane; node i has nodePrefix + i.
 	fabricAddress = "172.30.0.1"
 	nodePrefix    = "172.30.0.1"
@@ -39,30 +39,33 @@ type lab struct {
 	dir, bin, images string
 	// reference is the name of Isthmus' image on the nodes.
 	reference string
-	lock      *os.File
-	fabric    *netns.NS
-	control   *control
-	nodes     []*node
-	saved     map[string][]byte // sysctls
-	processes []*exec.Cmd
+	// fabricMode is what Isthmus is installed with instead of auto, if anything.
+	fabricMode string
+	lock       *os.File
+	fabric     *netns.NS
+	control    *control
+	nodes      []*node
+	saved      map[string][]byte // sysctls
+	processes  []*exec.Cmd
 }
 
-// newLab takes the machine's lab, removes what an earlier one has left, and
+// newLab takes the lab of a name, removes what an earlier one has left, and
 // builds what is missing.
 func newLab(ctx context.Context, c config) (*lab, error) {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return nil, errors.New("this machine has cgroup v2 only, for which the nodes are not prepared: boot with systemd.unified_cgroup_hierarchy=0")
 	}
-	if err := os.MkdirAll(labDir, 0o755); err != nil {
+	dir := labDir + c.name
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	l := &lab{config: c, dir: labDir, images: filepath.Join(labDir, "images"), fabric: netns.At(filepath.Join(labDir, "fabric.ns")), saved: make(map[string][]byte)}
+	l := &lab{config: c, dir: dir, images: filepath.Join(dir, "images"), fabric: netns.At(filepath.Join(dir, "fabric.ns")), saved: make(map[string][]byte)}
 	var err error
-	if l.lock, err = os.OpenFile(filepath.Join(labDir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+	if l.lock, err = os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, err
 	}
 	if err := syscall.Flock(int(l.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, fmt.Errorf("another e2e runs on this machine: %w", err)
+		return nil, fmt.Errorf("another lab %q runs on this machine: %w: give this one another -name", c.name, err)
 	}
 	for i := range c.nodes {
 		l.nodes = append(l.nodes, l.newNode(i+1))
@@ -70,7 +73,7 @@ func newLab(ctx context.Context, c config) (*lab, error) {
 	if err := l.clear(); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(c.report, 0o755); err != nil {
+	if err := clearReport(c.report); err != nil {
 		return nil, err
 	}
 	for _, s := range hostSettings {
@@ -82,6 +85,18 @@ func newLab(ctx context.Context, c config) (*lab, error) {
 		return nil, err
 	}
 	return l, l.buildImages(ctx)
+}
+
+// clearReport makes the directory of reports and removes logs of earlier runs.
+func clearReport(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	logs, err := filepath.Glob(filepath.Join(dir, "*.log"))
+	for _, l := range logs {
+		err = errors.Join(err, os.Remove(l))
+	}
+	return err
 }
 
 // start brings the cluster up to where its nodes wait for a network.
@@ -109,7 +124,8 @@ func (l *lab) start(ctx context.Context) error {
 	return l.startDNS(ctx)
 }
 
-// makeFabric makes the bridge between control plane and nodes.
+// makeFabric makes the bridge between control plane and nodes. It does not
+// forward: what gets from node to node, Isthmus has sent there.
 func (l *lab) makeFabric() error {
 	var err error
 	if l.fabric, err = netns.New(l.fabric.Path()); err != nil {
@@ -117,7 +133,7 @@ func (l *lab) makeFabric() error {
 	}
 	for _, line := range []string{
 		"ip link set lo up", "ip link add fabric type bridge", "ip address add " + fabricAddress + "/24 dev fabric", "ip link set fabric up",
-		"sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.fabric.send_redirects=0",
+		"sysctl -qw net.ipv4.ip_forward=0",
 	} {
 		if _, err := l.in(l.fabric, strings.Fields(line)...); err != nil {
 			return err
@@ -143,7 +159,8 @@ func output(cmd *exec.Cmd) (string, error) {
 // launch starts a program that runs until the lab is closed, in a network
 // namespace, with its output in a log of that name.
 func (l *lab) launch(ns *netns.NS, name string, flags uintptr, args ...string) (*exec.Cmd, error) {
-	log, err := os.Create(filepath.Join(l.report, name+".log"))
+	// What is started again goes on with its log.
+	log, err := os.OpenFile(filepath.Join(l.report, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +183,7 @@ func (l *lab) kubectl(args ...string) (string, error) {
 
 // apply applies manifests.
 func (l *lab) apply(manifests string) error {
-	cmd := exec.Command("nsenter", "--net="+l.fabric.Path(), "--", filepath.Join(l.bin, "kubectl"), "--kubeconfig="+l.control.admin, "apply", "--server-side", "-f", "-")
+	cmd := exec.Command("nsenter", "--net="+l.fabric.Path(), "--", filepath.Join(l.bin, "kubectl"), "--kubeconfig="+l.control.admin, "apply", "--server-side", "--force-conflicts", "-f", "-")
 	cmd.Stdin = strings.NewReader(manifests)
 	_, err := output(cmd)
 	return err

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -19,9 +20,11 @@ import (
 
 // config is the command line.
 type config struct {
+	name     string
 	nodes    int
 	suites   []string
 	focus    string
+	focusOwn *regexp.Regexp // the same
 	image    string
 	manifest string
 	remover  string
@@ -51,9 +54,10 @@ func main() {
 func parse(args []string) (config, error) {
 	c := config{}
 	f := flag.NewFlagSet("e2e", flag.ContinueOnError)
+	f.StringVar(&c.name, "name", "e2e", "name of the cluster, of which there may be several on a machine, and start of its nodes' names")
 	f.IntVar(&c.nodes, "nodes", 2, "how many nodes, 2 to 9")
 	suites := f.String("suites", "netpol,conformance,own", "what to run, of netpol, conformance and own")
-	f.StringVar(&c.focus, "focus", "", "run only the cases of netpol and conformance that this expression matches, too")
+	f.StringVar(&c.focus, "focus", "", "run only the cases that this expression matches, too")
 	f.StringVar(&c.image, "image", "build/images/isthmus-linux-amd64.tar", "image of Isthmus, as make images writes it")
 	f.StringVar(&c.manifest, "manifest", "deploy/isthmus.yaml", "what installs it")
 	f.StringVar(&c.remover, "uninstall-manifest", "deploy/isthmus-uninstall.yaml", "what removes it")
@@ -62,11 +66,18 @@ func parse(args []string) (config, error) {
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
+	var err error
+	if c.focusOwn, err = regexp.Compile(c.focus); err != nil {
+		return c, fmt.Errorf("-focus: %w", err)
+	}
 	c.suites = strings.Split(*suites, ",")
 	for _, s := range c.suites {
 		if !slices.Contains([]string{"", "netpol", "conformance", "own"}, s) {
 			return c, fmt.Errorf("-suites: %q: choose of netpol, conformance and own", s)
 		}
+	}
+	if !regexp.MustCompile(`^[a-z][a-z0-9]{0,7}$`).MatchString(c.name) {
+		return c, fmt.Errorf("-name %q: give 1 to 8 small letters and digits, a letter first", c.name)
 	}
 	if c.nodes < 2 || c.nodes > 9 || f.NArg() > 0 {
 		return c, errors.New("give 2 to 9 -nodes and no arguments: see -h")
@@ -114,7 +125,8 @@ func run(ctx context.Context, args []string) (failed bool, err error) {
 		say("kubectl --kubeconfig %s runs in the namespace %s; end with Ctrl-C", l.control.admin, l.fabric.Path())
 		<-ctx.Done()
 	}
-	return results.print(os.Stdout, c.suites), results.write(filepath.Join(c.report, "junit.xml"))
+	err = errors.Join(results.write(filepath.Join(c.report, "junit.xml")), results.table(filepath.Join(c.report, "summary.md")))
+	return results.print(os.Stdout, c.suites), err
 }
 
 func say(format string, args ...any) {

@@ -31,7 +31,7 @@ type node struct {
 }
 
 func (l *lab) newNode(i int) *node {
-	name := "e2e" + strconv.Itoa(i)
+	name := l.name + strconv.Itoa(i)
 	return &node{name: name, address: nodePrefix + strconv.Itoa(i), dir: filepath.Join(l.dir, name), ns: netns.At(filepath.Join(l.dir, name+".ns"))}
 }
 
@@ -74,7 +74,7 @@ func (l *lab) startNode(n *node) error {
 }
 
 // waitForNode waits until the API server knows the node and its pod range, and
-// routes that in the fabric.
+// tells the control plane where it is.
 func (l *lab) waitForNode(ctx context.Context, n *node) error {
 	var cidr string
 	err := until(ctx, 3*time.Minute, "node "+n.name+" (see its logs in "+l.report+")", func() (err error) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"regexp"
 	"slices"
@@ -17,6 +18,8 @@ const (
 	// namespace is that of the manifests.
 	namespace = "isthmus-system"
 	selector  = "app.kubernetes.io/name=isthmus"
+	// hostPort leads to the server on each node.
+	hostPort = 18080
 )
 
 // images are the references to Isthmus' image in a manifest.
@@ -32,7 +35,11 @@ func (l *lab) manifestOf(path string) (string, error) {
 	if !images.Match(text) {
 		return "", fmt.Errorf("manifest %s names no image of Isthmus", path)
 	}
-	return string(images.ReplaceAll(text, []byte("${1}"+l.reference))), nil
+	manifest := string(images.ReplaceAll(text, []byte("${1}"+l.reference)))
+	if l.fabricMode != "" {
+		manifest = strings.ReplaceAll(manifest, "--fabric=auto", "--fabric="+l.fabricMode)
+	}
+	return manifest, nil
 }
 
 // install installs Isthmus and waits until every node is ready.
@@ -71,22 +78,37 @@ func (l *lab) expect(want string, args ...string) error {
 
 // runOwn runs the cases that are not of Kubernetes.
 func (l *lab) runOwn(ctx context.Context, before map[string]string) []testCase {
-	return []testCase{
-		timed("pods of all nodes reach each other by address and by service name", func() error { return l.reach(ctx) }),
-		timed("pods keep their connections while all agents are replaced", func() error { return l.replaceAgents(ctx) }),
-		timed("uninstall refuses while pods are attached, then leaves every node as it was", func() error { return l.remove(ctx, before) }),
-		timed("it can be installed again", func() error { return errors.Join(l.install(ctx), l.reach(ctx)) }),
+	var cases []testCase
+	for _, c := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"pods of all nodes reach each other by address, service name and host port", l.reach},
+		{"a rolling upgrade and rollback of the agents loses no packet and no connection", l.upgrade},
+		{"pods go on without the API server, and pods that it knew are attached", l.loseAPIServer},
+		{"pods go on when another node is lost, which comes back", l.loseNode},
+		{"200 pods come and go under their policies, and leave nothing", l.churn},
+		{"what a DenyList names does not get in by the uplinks", l.deny},
+		{"pods of all nodes reach each other through VXLAN", l.tunnel},
+		{"uninstall refuses while pods are attached, then leaves every node as it was", func(ctx context.Context) error { return l.remove(ctx, before) }},
+		{"it can be installed again", func(ctx context.Context) error { return errors.Join(l.install(ctx), l.reach(ctx)) }},
+	} {
+		if !l.focusOwn.MatchString(c.name) {
+			continue
+		}
+		cases = append(cases, timed(c.name, func() error { return c.run(ctx) }))
 	}
+	return cases
 }
 
-// servers are a pod on every node, with a service.
+// servers are a pod on every node, with a service and a port of the node.
 func (l *lab) servers(ctx context.Context) error {
 	var b strings.Builder
 	b.WriteString("apiVersion: v1\nkind: Namespace\nmetadata: {name: own}\n")
 	for _, n := range l.nodes {
 		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: %[1]s, namespace: own, labels: {app: %[1]s}}\n"+
-			"spec: {nodeName: %[1]s, terminationGracePeriodSeconds: 1, automountServiceAccountToken: false, containers: [{name: c, image: %[2]q, imagePullPolicy: Never, args: [netexec]}]}\n"+
-			"---\napiVersion: v1\nkind: Service\nmetadata: {name: %[1]s, namespace: own}\nspec: {selector: {app: %[1]s}, ports: [{port: 80, targetPort: 8080}]}\n", n.name, testImages[0])
+			"spec: {nodeName: %[1]s, terminationGracePeriodSeconds: 1, automountServiceAccountToken: false, containers: [{name: c, image: %[2]q, imagePullPolicy: Never, args: [netexec], ports: [{containerPort: 8080, hostPort: %[3]d}]}]}\n"+
+			"---\napiVersion: v1\nkind: Service\nmetadata: {name: %[1]s, namespace: own}\nspec: {selector: {app: %[1]s}, ports: [{port: 80, targetPort: 8080}]}\n", n.name, testImages[0], hostPort)
 	}
 	err := until(ctx, time.Minute, "the service account", func() error { return l.apply(b.String()) })
 	if err != nil {
@@ -106,6 +128,9 @@ func (l *lab) reach(ctx context.Context) error {
 		return err
 	}
 	var errs []error
+	for _, n := range l.nodes {
+		errs = append(errs, until(ctx, 20*time.Second, "the host port", func() error { return l.answers(n) }))
+	}
 	for _, from := range l.nodes {
 		for _, to := range l.nodes {
 			ip, err := l.kubectl("-n", "own", "get", "pod", to.name, "-o", "jsonpath={.status.podIP}")
@@ -123,62 +148,94 @@ func (l *lab) reach(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// replaceAgents restarts the DaemonSet, twice, while a pod downloads from one
-// of another node over one connection that lasts longer.
-func (l *lab) replaceAgents(ctx context.Context) error {
+// answers returns an error unless the node's host port accepts connections from
+// outside of the cluster.
+func (l *lab) answers(n *node) error {
+	a, err := netip.ParseAddr(n.address)
+	if err != nil {
+		return err
+	}
+	if ok, err := passes(l.fabric, netip.AddrPortFrom(a, hostPort)); err != nil || !ok {
+		return fmt.Errorf("host port %s:%d does not answer: %w", n.address, hostPort, err)
+	}
+	return nil
+}
+
+// deny lists the control plane's second address, of which the nodes then take
+// nothing in, and withdraws that.
+func (l *lab) deny(ctx context.Context) error {
 	if err := l.servers(ctx); err != nil {
 		return err
 	}
-	ip, err := l.kubectl("-n", "own", "get", "pod", l.nodes[1].name, "-o", "jsonpath={.status.podIP}")
+	const guest = "172.30.0.99"
+	if _, err := l.in(l.fabric, "ip", "address", "replace", guest+"/24", "dev", "fabric"); err != nil {
+		return err
+	}
+	list := "apiVersion: isthmus.dev/v1alpha1\nkind: DenyList\nmetadata: {name: guests}\nspec: {entries: [" + guest + ", \"2001:db8::/32\"]}\n"
+	reached := func(want bool) error {
+		for _, n := range l.nodes {
+			_, err := l.in(l.fabric, "curl", "-s", "-o", "/dev/null", "--interface", guest, "--max-time", "1", fmt.Sprintf("http://%s:%d/", n.address, hostPort))
+			if got := err == nil; got != want {
+				return fmt.Errorf("%s reaches node %s: %t, want %t", guest, n.name, got, want)
+			}
+			if err := l.answers(n); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := until(ctx, 10*time.Second, "the guest to be let in", func() error { return reached(true) }); err != nil {
+		return err
+	}
+	if err := l.apply(list); err != nil {
+		return err
+	}
+	if err := until(ctx, 20*time.Second, "the deny list", func() error { return reached(false) }); err != nil {
+		return err
+	}
+	if err := l.traces("prog/xdp"); err != nil {
+		return err
+	}
+	if _, err := l.kubectl("delete", "denylist", "guests"); err != nil {
+		return err
+	}
+	return until(ctx, 20*time.Second, "the guest to be let in again", func() error { return reached(true) })
+}
+
+// tunnel has all nodes reach each other by VXLAN, and leaves it so for removal.
+func (l *lab) tunnel(ctx context.Context) error {
+	l.fabricMode = "vxlan"
+	if err := l.install(ctx); err != nil {
+		return err
+	}
+	if err := l.rolledOut(); err != nil {
+		return err
+	}
+	if err := l.reach(ctx); err != nil {
+		return err
+	}
+	return l.traces("isthmus-vxlan", "table inet isthmus\n", "table inet isthmus-hostports\n")
+}
+
+// traces returns an error unless Isthmus has left these texts in the imprint of
+// every node.
+func (l *lab) traces(want ...string) error {
+	now, err := l.imprints()
 	if err != nil {
 		return err
 	}
-	type end struct {
-		out string
-		err error
-	}
-	ended := make(chan end, 1)
-	// One number every 10 ms, answered on the same connection; what is lost for
-	// longer than 2 s ends it.
-	const numbers = 3000
-	script := fmt.Sprintf(`exec 3<>/dev/tcp/%s/9999; for i in $(seq %d); do echo $i >&3 || exit 1; read -t 2 -u 3 n || exit 2; [ "$n" = $i ] || exit 3; sleep 0.01; done; echo done`, ip, numbers)
-	server := `nc -l -p 9999 -c cat 2>/dev/null || mkfifo /tmp/f && nc -l 9999 < /tmp/f | cat > /tmp/f`
-	listening := make(chan error, 1)
-	go func() {
-		_, err := l.kubectl("-n", "own", "exec", l.nodes[1].name, "--", "bash", "-c", server)
-		listening <- err
-	}()
-	err = until(ctx, 20*time.Second, "the echo server", func() error {
-		_, err := l.kubectl("-n", "own", "exec", l.nodes[1].name, "--", "bash", "-c", "ss -ltn | grep -q :9999")
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	go func() {
-		out, err := l.kubectl("-n", "own", "exec", l.nodes[0].name, "--", "bash", "-c", script)
-		ended <- end{out, err}
-	}()
-	for range 2 {
-		if _, err := l.kubectl("-n", namespace, "rollout", "restart", "daemonset/isthmus-agent"); err != nil {
-			return err
+	for _, n := range l.nodes {
+		var all strings.Builder
+		for what, text := range now {
+			if strings.HasPrefix(what, n.name+": ") {
+				all.WriteString(text)
+			}
 		}
-		if _, err := l.kubectl("-n", namespace, "rollout", "status", "daemonset/isthmus-agent", "--timeout=120s"); err != nil {
-			return err
+		for _, w := range want {
+			if !strings.Contains(all.String(), w) {
+				return fmt.Errorf("node %s has no %q", n.name, w)
+			}
 		}
-	}
-	select {
-	case e := <-ended:
-		return fmt.Errorf("the connection ended before the agents were replaced: %q, %w", e.out, e.err)
-	default:
-	}
-	select {
-	case e := <-ended:
-		if e.err != nil || strings.TrimSpace(e.out) != "done" {
-			return fmt.Errorf("the connection was cut: %q, %w", e.out, e.err)
-		}
-	case <-time.After(3 * time.Minute):
-		return errors.New("the connection does not come to its end")
 	}
 	return nil
 }
@@ -219,7 +276,18 @@ func (l *lab) remove(ctx context.Context, before map[string]string) error {
 	if err := l.install(ctx); err != nil {
 		return err
 	}
+	// The agents end with everything that they make still there.
+	if err := l.apply("apiVersion: isthmus.dev/v1alpha1\nkind: DenyList\nmetadata: {name: guests}\nspec: {entries: [192.0.2.0/24]}\n"); err != nil {
+		return err
+	}
+	err = until(ctx, 30*time.Second, "something to remove", func() error { return l.traces("isthmus-vxlan", "prog/xdp", "table inet isthmus\n") })
+	if err != nil {
+		return err
+	}
 	if _, err := l.kubectl("delete", "namespace", "own", "--timeout=90s"); err != nil {
+		return err
+	}
+	if err := l.deleteAgents(); err != nil {
 		return err
 	}
 	if err := l.delete(manifest); err != nil {
@@ -242,7 +310,17 @@ func (l *lab) remove(ctx context.Context, before map[string]string) error {
 	if err := l.delete(remover); err != nil {
 		return err
 	}
+	l.fabricMode = ""
 	return l.compare(before)
+}
+
+// deleteAgents deletes the DaemonSet alone, so that agents see nothing else go.
+func (l *lab) deleteAgents() error {
+	if _, err := l.kubectl("-n", namespace, "delete", "daemonset", "isthmus-agent"); err != nil {
+		return err
+	}
+	_, err := l.kubectl("-n", namespace, "wait", "--for=delete", "pod", "-l", selector, "--timeout=60s")
+	return err
 }
 
 // delete deletes what is in a manifest and waits until it is gone.
@@ -261,7 +339,8 @@ func (l *lab) imprints() (map[string]string, error) {
 	for _, n := range l.nodes {
 		for _, command := range []string{
 			"ip -o link | cut -d' ' -f2 | sort", "ip route show table all | grep -v ^broadcast | sort", "ip -6 route show table all proto 73",
-			"nft list tables | grep -v kube-proxy | sort", "ip rule", "find /etc/cni/net.d /opt/cni/bin /sys/fs/bpf -mindepth 1 ! -name '*.debug' | sort",
+			"nft list tables | grep -v kube-proxy | sort", "ip rule", "ip -6 rule", "ip -o address | tr -s ' ' | cut -d' ' -f2-4 | sort",
+			"ip -d link | grep -o 'prog/xdp\\|vxlan' || true", "find /etc/cni/net.d /opt/cni/bin /sys/fs/bpf -mindepth 1 ! -name '*.debug' | sort",
 			"ls -d /run/isthmus /var/lib/isthmus 2>&1 | sort", "tc qdisc show | grep -c clsact || true",
 		} {
 			out, err := n.inside("bash", "-c", command)

@@ -194,6 +194,27 @@ func (r results) write(path string) error {
 	return nil
 }
 
+// table writes all cases as a table of Markdown.
+func (r results) table(path string) error {
+	var b strings.Builder
+	b.WriteString("| suite | case | result | seconds |\n|---|---|---|---|\n")
+	for _, name := range []string{"netpol", "conformance", "own"} {
+		for _, c := range r[name] {
+			result := "passed"
+			if c.failed() {
+				result = "failed"
+			} else if c.Skipped != nil {
+				result = "skipped: " + c.Skipped.Message
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | %.1f |\n", titles[name], strings.ReplaceAll(c.Name, "|", "\\|"), result, c.Seconds)
+		}
+	}
+	if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+		return fmt.Errorf("write table: %w", err)
+	}
+	return nil
+}
+
 // timed runs a case of our own.
 func timed(name string, f func() error) testCase {
 	say("own: %s", name)

@@ -78,7 +78,7 @@ metadata:
 
 // manifests are what is committed, by the flags that give it.
 var manifests = map[string][]string{
-	"isthmus.yaml":           nil,
+	"isthmus.yaml":           {"--include-crds"},
 	"isthmus-uninstall.yaml": {"--set", "uninstall=true"},
 }
 
@@ -111,19 +111,25 @@ func TestLint(t *testing.T) {
 // TestValues sets values and expects texts in the result, or their refusal.
 func TestValues(t *testing.T) {
 	for flags, want := range map[string]string{
-		"image.tag=v9":                       "image: ghcr.io/isthmus-net/isthmus:v9-windows\n",
-		"apiServer.host=192.0.2.1":           `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
-		"agent.mtu=1400":                     "- --mtu=1400\n",
-		"agent.uplink=eth1":                  "- --uplink=eth1\n",
-		"agent.httpAddress=0.0.0.0:9999":     `httpGet: {host: "127.0.0.1", path: /readyz, port: 9999}`,
-		"agent.httpAddress=192.0.2.1:80":     `httpGet: {host: "192.0.2.1", path: /readyz, port: 80}`,
-		"windows.mode=overlay":               "- --hns-mode=overlay\n",
-		"windows.clusterCIDRs={10.0.0.0/8}":  "- --cluster-cidr=10.0.0.0/8\n",
-		"linux.bpffs=/run/bpf":               "hostPath: {path: /run/bpf, type: Directory}",
-		"prometheus.podMonitor.enabled=true": "kind: PodMonitor\n",
-		"linux.nodeSelector.pool=a":          "pool: a\n",
-		"image.pullSecrets[0].name=registry": `imagePullSecrets: [{"name":"registry"}]`,
-		"agent.extraArgs={--log-level=info}": `- "--log-level=info"`,
+		"image.tag=v9":             "image: ghcr.io/isthmus-net/isthmus:v9-windows\n",
+		"apiServer.host=192.0.2.1": `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
+		"agent.mtu=1400":           "- --mtu=1400\n",
+		"agent.uplink=eth1":        "- --uplink=eth1\n",
+		"fabric.mode=vxlan":        "- --fabric=vxlan\n",
+		"fabric.vni=1000000":       "- --vni=1000000\n",
+		"fabric.masquerade=false":  "- --masquerade=false\n",
+		"fabric.masqueradeExceptions={10.0.0.0/8,fd00::/8}": "- --masquerade-exception=10.0.0.0/8\n    - --masquerade-exception=fd00::/8\n",
+		"linux.xdpDevices=off":                              "- --xdp-devices=off\n",
+		"linux.neverDeny={192.0.2.1}":                       "- --never-deny=192.0.2.1\n",
+		"agent.httpAddress=0.0.0.0:9999":                    `httpGet: {host: "127.0.0.1", path: /readyz, port: 9999}`,
+		"agent.httpAddress=192.0.2.1:80":                    `httpGet: {host: "192.0.2.1", path: /readyz, port: 80}`,
+		"windows.mode=overlay":                              "- --hns-mode=overlay\n",
+		"windows.clusterCIDRs={10.0.0.0/8}":                 "- --cluster-cidr=10.0.0.0/8\n",
+		"linux.bpffs=/run/bpf":                              "hostPath: {path: /run/bpf, type: Directory}",
+		"prometheus.podMonitor.enabled=true":                "kind: PodMonitor\n",
+		"linux.nodeSelector.pool=a":                         "pool: a\n",
+		"image.pullSecrets[0].name=registry":                `imagePullSecrets: [{"name":"registry"}]`,
+		"agent.extraArgs={--log-level=info}":                `- "--log-level=info"`,
 	} {
 		if out := render(t, "--set", flags); !strings.Contains(out, want) {
 			t.Errorf("--set %s: no %q in\n%s", flags, want, out)
@@ -131,7 +137,7 @@ func TestValues(t *testing.T) {
 	}
 	for _, flags := range []string{
 		"agent.mtu=100", "agent.logLevel=loud", "agent.unknown=1", "windows.mode=nat", "linux.cniBinDir=relative",
-		"agent.quarantine=long", "linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
+		"agent.quarantine=long", "fabric.mode=bgp", "fabric.vni=4095", "linux.neverDeny={a b}", "linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
 	} {
 		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), "don't meet the specifications of the schema") {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)

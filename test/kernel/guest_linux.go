@@ -21,6 +21,8 @@ var suites = []struct{ name, pkg, args string }{
 	{"loader", "./linux/loader", "-test.short=false"},
 	{"probe", "./linux/probe", "-test.short=false"},
 	{"linux", "./linux", "-test.short=false"},
+	{"denylist", "./linux/denylist", "-test.short=false"},
+	{"xdp", "./linux/xdp", "-test.short=false"},
 	{"corpus", "./test/corpus", "-test.run=^TestCorpus$"},
 }
 

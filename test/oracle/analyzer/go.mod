@@ -5,7 +5,6 @@ go 1.26.8
 require (
 	github.com/np-guard/netpol-analyzer v1.4.4
 	k8s.io/api v0.32.1
-	k8s.io/apimachinery v0.32.1
 	sigs.k8s.io/network-policy-api v0.1.5
 )
 
@@ -51,6 +50,7 @@ require (
 	gopkg.in/evanphx/json-patch.v4 v4.12.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
+	k8s.io/apimachinery v0.32.1 // indirect
 	k8s.io/cli-runtime v0.32.1 // indirect
 	k8s.io/client-go v0.32.1 // indirect
 	k8s.io/klog/v2 v2.130.1 // indirect

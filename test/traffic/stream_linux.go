@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cluster_test
+package traffic
 
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 	"runtime"
 	"sync/atomic"
-	"testing"
 	"time"
 	"unsafe"
 
@@ -17,12 +17,12 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// target is where traffic goes: a server's namespace, the client's address and
+// Target is where traffic goes: a server's namespace, the client's address and
 // the server's.
-type target struct {
-	ns   *netns.NS
-	from netip.Addr
-	to   netip.AddrPort
+type Target struct {
+	NS   *netns.NS
+	From netip.Addr
+	To   netip.AddrPort
 }
 
 // batch is how many packets go by one system call, messageSize how long they are
@@ -116,9 +116,8 @@ func (r *receiver) overflowed() (uint64, error) {
 	return uint64(info[drops]), nil
 }
 
-// burst is a stream of datagrams to some targets in turn.
-type burst struct {
-	t         *testing.T
+// Stream is a stream of datagrams to some targets in turn.
+type Stream struct {
 	senders   []int
 	receivers []*receiver
 	sent      []uint64 // by target
@@ -126,104 +125,119 @@ type burst struct {
 	done      chan error
 }
 
-// newBurst sends so many packets a second until finish.
-func newBurst(t *testing.T, from *netns.NS, targets []target, rate int) *burst {
-	t.Helper()
-	b := &burst{t: t, sent: make([]uint64, len(targets)), done: make(chan error, 1)}
+// NewStream sends so many packets a second until Finish.
+func NewStream(from *netns.NS, targets []Target, rate int) (*Stream, error) {
+	s := &Stream{sent: make([]uint64, len(targets)), done: make(chan error, 1)}
 	for _, to := range targets {
-		r := &receiver{done: make(chan struct{})}
-		var err error
-		if err = to.ns.Do(func() error { r.fd, err = listenUDP(to.to); return err }); err != nil {
-			t.Fatalf("listen at %s: %v", to.to, err)
+		if err := s.open(from, to); err != nil {
+			return nil, errors.Join(err, s.close())
 		}
-		t.Cleanup(func() { unix.Close(r.fd) })
-		b.receivers = append(b.receivers, r)
-		go r.run()
-		fd := -1
-		if err = from.Do(func() error { fd, err = dialUDP(to); return err }); err != nil {
-			t.Fatalf("connect to %s: %v", to.to, err)
-		}
-		t.Cleanup(func() { unix.Close(fd) })
-		b.senders = append(b.senders, fd)
 	}
-	go func() { b.done <- b.send(rate) }()
-	return b
+	for _, r := range s.receivers {
+		go r.run()
+	}
+	go func() { s.done <- s.send(rate) }()
+	return s, nil
+}
+
+// open makes the two sockets for a target.
+func (s *Stream) open(from *netns.NS, to Target) error {
+	r := &receiver{fd: -1, done: make(chan struct{})}
+	s.receivers = append(s.receivers, r)
+	s.senders = append(s.senders, -1)
+	var err error
+	if err = to.NS.Do(func() error { r.fd, err = listenUDP(to.To); return err }); err != nil {
+		return fmt.Errorf("listen at %s: %w", to.To, err)
+	}
+	fd := -1
+	if err = from.Do(func() error { fd, err = dialUDP(to); return err }); err != nil {
+		return fmt.Errorf("connect to %s: %w", to.To, err)
+	}
+	s.senders[len(s.senders)-1] = fd
+	return nil
+}
+
+// close closes all sockets.
+func (s *Stream) close() error {
+	var errs []error
+	for i, r := range s.receivers {
+		for _, fd := range []int{r.fd, s.senders[i]} {
+			if fd >= 0 {
+				errs = append(errs, unix.Close(fd))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // send keeps the rate on average: after a delay it sends faster, in batches that
 // no queue on the way is too short for.
-func (b *burst) send(rate int) error {
+func (s *Stream) send(rate int) error {
 	runtime.LockOSThread()
 	// Where it is permitted, agents that start do not hold the stream up.
 	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}, 0)
 	p := newPackets()
 	began := time.Now()
 	total := uint64(0)
-	for !b.stop.Load() {
+	for !s.stop.Load() {
 		due := uint64(time.Since(began).Seconds() * float64(rate))
-		if total+uint64(batch*len(b.senders)) > due {
+		if total+uint64(batch*len(s.senders)) > due {
 			time.Sleep(200 * time.Microsecond)
 			continue
 		}
-		for i, fd := range b.senders {
+		for i, fd := range s.senders {
 			for k := range batch {
-				binary.LittleEndian.PutUint64(p.buffers[k][:], b.sent[i]+uint64(k))
+				binary.LittleEndian.PutUint64(p.buffers[k][:], s.sent[i]+uint64(k))
 			}
 			n, err := p.call(unix.SYS_SENDMMSG, fd, batch, 0)
 			if err != nil && !errors.Is(err, unix.EINTR) {
 				return err
 			}
-			b.sent[i] += uint64(n)
+			s.sent[i] += uint64(n)
 			total += uint64(n)
 		}
 	}
 	return nil
 }
 
-// outcome is what became of a stream.
-type outcome struct {
-	sent, received, overflowed uint64
-	twice                      int
+// Outcome is what became of a stream. Overflowed packets are lost ones that
+// the receivers' buffers had no room for.
+type Outcome struct {
+	Sent, Received, Overflowed uint64
+	Twice                      int
 }
 
-func (o outcome) lost() uint64 { return o.sent - o.received }
+// Lost is how many packets did not arrive.
+func (o Outcome) Lost() uint64 { return o.Sent - o.Received }
 
-// finish stops sending, waits for what is on its way, and counts.
-func (b *burst) finish() outcome {
-	b.t.Helper()
-	b.stop.Store(true)
-	if err := <-b.done; err != nil {
-		b.t.Errorf("send: %v", err)
-	}
-	var o outcome
-	for _, n := range b.sent {
-		o.sent += n
+// Finish stops sending, waits for what is on its way, and counts.
+func (s *Stream) Finish() (Outcome, error) {
+	s.stop.Store(true)
+	errs := []error{<-s.done}
+	var o Outcome
+	for _, n := range s.sent {
+		o.Sent += n
 	}
 	for range 200 {
-		if o.received = b.received(); o.received == o.sent {
+		if o.Received = s.received(); o.Received == o.Sent {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	for _, r := range b.receivers {
+	for _, r := range s.receivers {
 		r.stop.Store(true)
 		<-r.done
-		if r.err != nil {
-			b.t.Errorf("receive: %v", r.err)
-		}
 		n, err := r.overflowed()
-		if err != nil {
-			b.t.Errorf("ask for the drops of a socket: %v", err)
-		}
-		o.overflowed += n
-		o.twice += r.twice
+		errs = append(errs, r.err, err)
+		o.Overflowed += n
+		o.Twice += r.twice
 	}
-	o.received = b.received()
-	return o
+	o.Received = s.received()
+	return o, errors.Join(append(errs, s.close())...)
 }
 
-func (b *burst) received() (n uint64) {
-	for _, r := range b.receivers {
+func (s *Stream) received() (n uint64) {
+	for _, r := range s.receivers {
 		n += r.count.Load()
 	}
 	return n
@@ -254,9 +268,9 @@ func listenUDP(at netip.AddrPort) (int, error) {
 	return fd, nil
 }
 
-func dialUDP(to target) (int, error) {
-	family, local := sockaddr(netip.AddrPortFrom(to.from, 0))
-	_, remote := sockaddr(to.to)
+func dialUDP(to Target) (int, error) {
+	family, local := sockaddr(netip.AddrPortFrom(to.From, 0))
+	_, remote := sockaddr(to.To)
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, err

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cluster_test
+package traffic
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,8 +19,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// connections exchange numbered messages with echo servers until finish.
-type connections struct {
+// Connections exchange numbered messages with echo servers until Finish.
+type Connections struct {
+	listeners []net.Listener
 	stop      atomic.Bool
 	running   sync.WaitGroup
 	exchanges atomic.Int64
@@ -29,37 +30,35 @@ type connections struct {
 	resent    int // TCP segments
 }
 
-// connect opens so many connections, to the targets in turn.
-func connect(t *testing.T, from *netns.NS, targets []target, count int) *connections {
-	t.Helper()
+// Connect serves at the targets and opens so many connections to them in turn.
+func Connect(from *netns.NS, targets []Target, count int) (*Connections, error) {
+	c := &Connections{}
 	for _, to := range targets {
-		err := to.ns.Do(func() error {
-			ln, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(to.to))
-			if err != nil {
-				return err
+		err := to.NS.Do(func() error {
+			ln, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(to.To))
+			if err == nil {
+				c.listeners = append(c.listeners, ln)
+				go echoConnections(ln)
 			}
-			t.Cleanup(func() { ln.Close() })
-			go echoConnections(ln)
-			return nil
+			return err
 		})
 		if err != nil {
-			t.Fatalf("listen at %s: %v", to.to, err)
+			return nil, errors.Join(fmt.Errorf("listen at %s: %w", to.To, err), c.end())
 		}
 	}
-	c := &connections{}
 	for i := range count {
 		to := targets[i%len(targets)]
 		var conn *net.TCPConn
 		err := from.Do(func() (err error) {
-			conn, err = net.DialTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(to.from, 0)), net.TCPAddrFromAddrPort(to.to))
+			conn, err = net.DialTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(to.From, 0)), net.TCPAddrFromAddrPort(to.To))
 			return err
 		})
 		if err != nil {
-			t.Fatalf("connect to %s: %v", to.to, err)
+			return nil, errors.Join(fmt.Errorf("connect to %s: %w", to.To, err), c.end())
 		}
 		c.running.Go(func() { c.run(conn) })
 	}
-	return c
+	return c, nil
 }
 
 func echoConnections(ln *net.TCPListener) {
@@ -77,7 +76,7 @@ func echoConnections(ln *net.TCPListener) {
 
 // run exchanges messages on one connection until all are to stop, or until it
 // breaks.
-func (c *connections) run(conn *net.TCPConn) {
+func (c *Connections) run(conn *net.TCPConn) {
 	defer conn.Close()
 	var err error
 	for n := uint64(0); !c.stop.Load() && err == nil; n++ {
@@ -132,9 +131,22 @@ func retransmits(conn *net.TCPConn) (n int, err error) {
 	return int(info.Total_retrans), nil
 }
 
-// finish ends all connections.
-func (c *connections) finish() (broken []error, exchanges, retransmits int) {
+// end ends all connections and servers.
+func (c *Connections) end() error {
 	c.stop.Store(true)
 	c.running.Wait()
-	return c.broken, int(c.exchanges.Load()), c.resent
+	var errs []error
+	for _, ln := range c.listeners {
+		errs = append(errs, ln.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Finish ends all connections, and returns the errors of those that broke, how
+// many messages were exchanged, and how many segments were sent again.
+func (c *Connections) Finish() (broken []error, exchanges, retransmits int) {
+	if err := c.end(); err != nil {
+		broken = append(broken, err)
+	}
+	return append(broken, c.broken...), int(c.exchanges.Load()), c.resent
 }

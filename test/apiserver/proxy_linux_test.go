@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/kubernetes"
+)
+
+// proxies are kube-proxy on every node.
+type proxies struct {
+	nodes  *nodes
+	mode   string
+	config string // its kubeconfig
+	bin    string
+	all    []*kubeProxy
+}
+
+// kubeProxy is the real one, on one node.
+type kubeProxy struct {
+	node  *cluster.Node
+	cmd   *exec.Cmd
+	ended chan struct{} // closed
+}
+
+// podRanges are those of all nodes, as kube-proxy is told them.
+const podRanges = "10.244.0.0/16,fd44::/48"
+
+// proxyConfig has no limits of connection tracking, which are the machine's, and
+// writes what has changed at once.
+const proxyConfig = `
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: %[1]s
+clientConnection: {kubeconfig: %[2]q}
+hostnameOverride: %[3]s
+clusterCIDR: %[4]q
+detectLocalMode: ClusterCIDR
+conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+iptables: {minSyncPeriod: 50ms, localhostNodePorts: false}
+nftables: {minSyncPeriod: 50ms}
+`
+
+// startProxies starts kube-proxy in a mode on every node; it ends with the test.
+// What it did in another mode is its own to clean up.
+func (n *nodes) startProxies(t *testing.T, mode string) *proxies {
+	t.Helper()
+	for _, program := range []string{"nft", "iptables", "ip6tables"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Fatalf("needs %s: make test-api installs it", program)
+		}
+	}
+	bin, err := kubernetes.Build(context.Background(), os.Stderr, "kube-proxy")
+	must(t, err)
+	p := &proxies{nodes: n, mode: mode, bin: bin, config: n.member("kube-proxy", "system:node-proxier")}
+	t.Cleanup(func() { p.stop() })
+	p.start()
+	return p
+}
+
+func (p *proxies) start() {
+	t := p.nodes.t
+	t.Helper()
+	for i, node := range p.nodes.cluster.Nodes {
+		path := filepath.Join(node.Dir, "kube-proxy.yaml")
+		must(t, os.WriteFile(path, []byte(fmt.Sprintf(proxyConfig, p.mode, p.config, node.Name, podRanges)), 0o600))
+		log, err := os.OpenFile(p.nodes.logOf(i, "kube-proxy"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		must(t, err)
+		defer log.Close()
+		k := &kubeProxy{node: node, cmd: exec.Command(filepath.Join(p.bin, "kube-proxy"), "--config="+path), ended: make(chan struct{})}
+		k.cmd.Stdout, k.cmd.Stderr = log, log
+		k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		must(t, node.NS.Do(k.cmd.Start))
+		go func() {
+			k.cmd.Wait()
+			close(k.ended)
+		}()
+		p.all = append(p.all, k)
+	}
+}
+
+// stop ends them; their rules stay.
+func (p *proxies) stop() {
+	for _, k := range p.all {
+		k.cmd.Process.Kill() // an error means that it has ended
+		<-k.ended
+	}
+	p.all = nil
+}
+
+// restart ends them without a chance to do anything, and starts them again.
+func (p *proxies) restart() {
+	p.nodes.t.Helper()
+	p.stop()
+	p.start()
+	time.Sleep(time.Second) // the first thing it does is to write everything
+	p.alive()
+}
+
+// alive fails the test if one of them has given up.
+func (p *proxies) alive() {
+	p.nodes.t.Helper()
+	for i, k := range p.all {
+		select {
+		case <-k.ended:
+			text, _ := os.ReadFile(p.nodes.logOf(i, "kube-proxy"))
+			lines := strings.Split(string(text), "\n")
+			p.nodes.t.Fatalf("kube-proxy of %s has ended:\n%s", k.node.Name, strings.Join(lines[max(0, len(lines)-15):], "\n"))
+		default:
+		}
+	}
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// shopfront is two nodes with Services of every kind, and all that calls them.
+type shopfront struct {
+	*nodes
+	proxies  *proxies
+	backends map[string]*backend
+	services []*service
+	clients  []client
+	calls    []*call
+
+	// Of all judgements so far.
+	flows, allowed, denied, differ int
+}
+
+const (
+	podPort  = 8080
+	hostPort = 9090
+)
+
+// TestServices compares what becomes of flows to Services, which the real
+// kube-proxy translates, with what the reference says of client and backend.
+func TestServices(t *testing.T) {
+	s := openShop(t)
+	modes := []string{"nftables", "iptables"}
+	for _, mode := range modes {
+		t.Run(mode, func(t *testing.T) {
+			s.t = t
+			s.proxies = s.startProxies(t, mode)
+			s.serving()
+			for _, c := range policiesOnServices {
+				must(t, s.apply(c.manifests))
+				s.judge(c.name)
+				must(t, s.remove(c.manifests))
+				s.settle()
+			}
+			s.connectionsUnderChange()
+			s.anotherBackend()
+			s.proxies.alive()
+		})
+	}
+	s.t = t
+	t.Logf("services: proxies=%d flows=%d allowed=%d denied=%d differ=%d", len(modes), s.flows, s.allowed, s.denied, s.differ)
+	if s.allowed < 200 || s.denied < 200 {
+		t.Error("too few flows to show anything")
+	}
+}
+
+// openShop attaches the pods and writes the Services.
+func openShop(t *testing.T) *shopfront {
+	t.Helper()
+	s := &shopfront{nodes: newNodes(t), backends: make(map[string]*backend)}
+	must(t, s.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}"))
+	servers := &responders{}
+	t.Cleanup(servers.close)
+	for _, p := range []struct {
+		name, app string
+		node      int
+	}{{"client1", "client", 0}, {"client2", "client", 1}, {"other1", "other", 0}, {"near", "backend", 0}, {"far", "backend", 1}} {
+		pod := s.attach(s.place(p.node, "shop", p.name, map[string]string{"app": p.app, "name": p.name}))
+		for _, a := range pod.IPs {
+			must(t, servers.respond(pod.NS, p.name, netip.AddrPortFrom(a, podPort)))
+			s.clients = append(s.clients, client{p.name, p.node, true, asker{pod.NS, a}})
+		}
+		if p.app == "backend" {
+			s.backends[p.name] = &backend{p.name, p.node, pod.IPs, podPort}
+		}
+	}
+	for i, node := range s.cluster.Nodes {
+		name := fmt.Sprintf("host%d", i+1)
+		s.backends[name] = &backend{name, i, node.Addresses(), hostPort}
+		for _, a := range node.Addresses() {
+			must(t, servers.respond(node.NS, name, netip.AddrPortFrom(a, hostPort)))
+			s.clients = append(s.clients, client{name, i, false, asker{node.NS, a}})
+		}
+	}
+	ns, addresses := s.cluster.Outside()
+	for _, a := range addresses {
+		s.clients = append(s.clients, client{"outside", outside, false, asker{ns, a}})
+	}
+	s.writeServices()
+	return s
+}
+
+var everyProtocol = []model.Protocol{model.TCP, model.UDP, model.SCTP}
+
+func (s *shopfront) writeServices() {
+	s.t.Helper()
+	var manifests string
+	add := func(name string, nodePort uint16, local bool, names ...string) {
+		n := len(s.services) + 16
+		svc := &service{name: name, port: 80, nodePort: nodePort, local: local, protocols: everyProtocol,
+			addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(n)}), netip.MustParseAddr(fmt.Sprintf("fd96::%x", n))}}
+		for _, b := range names {
+			svc.backends = append(svc.backends, s.backends[b])
+		}
+		s.services = append(s.services, svc)
+		manifests += svc.manifest() + svc.slices(s.names(), svc.backends...)
+	}
+	add("near", 0, false, "near")
+	add("far", 0, false, "far")
+	add("both", 0, false, "near", "far")
+	add("host1", 0, false, "host1")
+	add("host2", 0, false, "host2")
+	add("port-both", 30080, false, "near", "far")
+	add("port-near", 30081, true, "near")
+	// The API server is behind a Service that it makes itself, without backends here.
+	api := s.server.api.port
+	_, addresses := s.cluster.Outside()
+	manifests += fmt.Sprintf("{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: kubernetes, namespace: default, labels: {kubernetes.io/service-name: kubernetes}}, "+
+		"addressType: IPv4, ports: [{name: https, port: %d, protocol: TCP}], endpoints: [{addresses: [%q], conditions: {ready: true}}]}", api, addresses[0])
+	s.services = append(s.services, &service{name: "kubernetes", addresses: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, port: 443,
+		protocols: []model.Protocol{model.TCP}, backends: []*backend{{"api", outside, addresses[:1], uint16(api)}}})
+	must(s.t, s.apply(manifests))
+	for _, c := range s.clients {
+		for _, svc := range s.services {
+			s.addCalls(c, svc)
+		}
+	}
+}
+
+// names are those of the nodes.
+func (s *shopfront) names() (all []string) {
+	for _, n := range s.cluster.Nodes {
+		all = append(all, n.Name)
+	}
+	return all
+}
+
+// addCalls adds the calls of a client in its family. A Service that keeps
+// sources is not called by the port of another node from within the cluster:
+// its answers would go past that node.
+func (s *shopfront) addCalls(c client, svc *service) {
+	v6 := c.from.Is6()
+	for _, p := range svc.protocols {
+		k := call{from: c, to: svc, protocol: p, via: outside}
+		if c.node != outside {
+			k.own = familyOf(s.cluster.Nodes[c.node].Addresses(), v6)
+			if a := familyOf(svc.addresses, v6); a.IsValid() {
+				k.at = netip.AddrPortFrom(a, svc.port)
+				s.calls = append(s.calls, &k)
+			}
+		}
+		for i, n := range s.cluster.Nodes {
+			if svc.nodePort == 0 || svc.local && c.node != outside && c.node != i {
+				continue
+			}
+			byNode := k
+			byNode.via, byNode.viaAddress = i, familyOf(n.Addresses(), v6)
+			byNode.at = netip.AddrPortFrom(byNode.viaAddress, svc.nodePort)
+			s.calls = append(s.calls, &byNode)
+		}
+	}
+}
+
+// serving waits until kube-proxy has written everything: without a policy
+// every call is answered, but for those that it answers on one node only.
+func (s *shopfront) serving() {
+	s.t.Helper()
+	s.settle()
+	e := s.reference()
+	for deadline := time.Now().Add(waiting); ; time.Sleep(100 * time.Millisecond) {
+		s.proxies.alive()
+		missing := ""
+		var mu sync.Mutex
+		each(s.calls, func(c *call) {
+			w := c.expect(e)
+			if len(w.allowed) == 0 {
+				return
+			}
+			if _, err := c.ask(time.Second); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				missing = fmt.Sprintf("%s: %v", c, err)
+			}
+		})
+		if missing == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("never served: %s", missing)
+		}
+	}
+}
+
+func (c *call) ask(patience time.Duration) (answer, error) {
+	if c.to.name == "kubernetes" {
+		return answer{name: "api"}, c.from.askAPI(c.at, patience)
+	}
+	return c.from.ask(c.protocol, c.at, patience)
+}
+
+// each calls f for many at once.
+func each(calls []*call, f func(*call)) {
+	var running sync.WaitGroup
+	slots := make(chan struct{}, 64)
+	for _, c := range calls {
+		slots <- struct{}{}
+		running.Go(func() {
+			defer func() { <-slots }()
+			f(c)
+		})
+	}
+	running.Wait()
+}
+
+// judge makes every call under what was written last.
+func (s *shopfront) judge(name string) {
+	s.t.Helper()
+	s.settle()
+	e := s.reference()
+	var mu sync.Mutex
+	each(s.calls, func(c *call) {
+		w := c.expect(e)
+		err := c.try(w)
+		mu.Lock()
+		defer mu.Unlock()
+		s.count(err == nil, len(w.allowed) > 0)
+		if err != nil {
+			s.t.Errorf("%s: %s: %v", name, c, err)
+		}
+	})
+}
+
+// count notes a judgement, and whether it was about something allowed.
+func (s *shopfront) count(ok, allowed bool) {
+	s.flows++
+	if allowed {
+		s.allowed++
+	} else {
+		s.denied++
+	}
+	if !ok {
+		s.differ++
+	}
+}
+
+// Tries of one call: enough that kube-proxy chooses each backend.
+const tries = 40
+
+// try calls until every backend that may answer has, and as often as there are
+// backends that may not, silence. The machine may be busy: silence that was not
+// expected is listened to for longer.
+func (c *call) try(w want) error {
+	heard := make(map[string]bool)
+	silent := 0
+	for n := range tries {
+		patience := 250 * time.Millisecond
+		if w.denied == 0 && len(w.allowed) > 0 {
+			patience = 2 * time.Second
+		}
+		got, err := c.ask(patience)
+		seen, expected := w.allowed[got.name]
+		switch {
+		case errors.Is(err, errSilence):
+			silent++
+		case err != nil && len(w.allowed) == 0:
+			return fmt.Errorf("denied, but not in silence: %w", err)
+		case err != nil:
+			return err
+		case !expected:
+			return fmt.Errorf("%s answered, which is denied", got.name)
+		case got.seen.IsValid() && got.seen != seen:
+			return fmt.Errorf("%s saw %s, want %s", got.name, got.seen, seen)
+		default:
+			heard[got.name] = true
+		}
+		if w.denied == 0 && silent > 1 && len(w.allowed) > 0 {
+			return fmt.Errorf("silence, want an answer of %v", w.allowed)
+		}
+		if len(heard) == len(w.allowed) && (w.denied == 0 || silent > 0) && (len(w.allowed) > 0 || n+1 >= min(w.denied, 2)) {
+			return nil
+		}
+	}
+	return fmt.Errorf("heard %v and %d times silence in %d calls, want answers of %v", heard, silent, tries, w.allowed)
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+)
+
+// outside is the node of what is on no node.
+const outside = -1
+
+// backend is what a Service stands for.
+type backend struct {
+	name      string
+	node      int
+	addresses []netip.Addr
+	port      uint16
+}
+
+// service is a Service that the test writes, with its EndpointSlices, as there
+// are no controllers.
+type service struct {
+	name      string
+	addresses []netip.Addr
+	port      uint16
+	nodePort  uint16 // 0 if it has none
+	// local: externalTrafficPolicy is Local.
+	local     bool
+	protocols []model.Protocol
+	backends  []*backend
+}
+
+// manifest is the Service in both families.
+func (s *service) manifest() string {
+	var b strings.Builder
+	kind, extra := "ClusterIP", ""
+	if s.nodePort != 0 {
+		kind = "NodePort"
+		if s.local {
+			extra = ", externalTrafficPolicy: Local"
+		}
+	}
+	fmt.Fprintf(&b, "{apiVersion: v1, kind: Service, metadata: {name: %s, namespace: shop}, spec: {type: %s, clusterIP: %q, clusterIPs: [%q, %q], "+
+		"ipFamilies: [IPv4, IPv6], ipFamilyPolicy: RequireDualStack%s, ports: [", s.name, kind, s.addresses[0], s.addresses[0], s.addresses[1], extra)
+	for _, p := range s.protocols {
+		fmt.Fprintf(&b, "{name: p%d, protocol: %s, port: %d, targetPort: %d", p, p, s.port, s.backends[0].port)
+		if s.nodePort != 0 {
+			fmt.Fprintf(&b, ", nodePort: %d", s.nodePort)
+		}
+		b.WriteString("},")
+	}
+	b.WriteString("]}}\n---\n")
+	return b.String()
+}
+
+// slices are the EndpointSlices of the Service for some backends.
+func (s *service) slices(nodes []string, backends ...*backend) string {
+	var b strings.Builder
+	for i, family := range []string{"IPv4", "IPv6"} {
+		fmt.Fprintf(&b, "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: %[1]s-%[2]d, namespace: shop, labels: {kubernetes.io/service-name: %[1]s}}, "+
+			"addressType: %[3]s, ports: [", s.name, i, family)
+		for _, p := range s.protocols {
+			fmt.Fprintf(&b, "{name: p%d, protocol: %s, port: %d},", p, p, s.backends[0].port)
+		}
+		b.WriteString("], endpoints: [")
+		for _, e := range backends {
+			fmt.Fprintf(&b, "{addresses: [%q], nodeName: %s, conditions: {ready: true, serving: true, terminating: false}},", familyOf(e.addresses, i == 1), nodes[e.node])
+		}
+		b.WriteString("]}\n---\n")
+	}
+	return b.String()
+}
+
+// client is who opens flows: a pod, a node or what is outside.
+type client struct {
+	name string
+	node int
+	pod  bool
+	asker
+}
+
+// call is a flow to a Service, by its own address or by a port of a node.
+type call struct {
+	from     client
+	to       *service
+	protocol model.Protocol
+	// via is the node whose port is called, or outside for the Service's address.
+	via int
+	// at is what is called, viaAddress the node's, own that of the client's node.
+	at              netip.AddrPort
+	viaAddress, own netip.Addr
+}
+
+func (c *call) String() string {
+	return fmt.Sprintf("%s from %s to %s at %s", c.protocol, c.from.name, c.to.name, c.at)
+}
+
+// want is what has to come of a call.
+type want struct {
+	// allowed are the backends that may answer, with the address that each has to
+	// see; denied counts the others that kube-proxy may choose.
+	allowed map[string]netip.Addr
+	denied  int
+}
+
+// expect says what has to come of a call: kube-proxy's part as its
+// documentation has it, and for each backend the reference's verdicts on what is
+// left of the flow at either end.
+func (c *call) expect(e *policy.Evaluator) want {
+	w := want{allowed: make(map[string]netip.Addr)}
+	v6 := c.at.Addr().Is6()
+	for _, b := range c.to.backends {
+		if c.to.local && c.from.node == outside && b.node != c.via {
+			continue // not for those from outside
+		}
+		dst := familyOf(b.addresses, v6)
+		toward := netip.AddrPortFrom(dst, b.port)
+		if c.via != outside && c.from.node != c.via {
+			toward = c.at // it is translated on another node
+		}
+		seen := c.seen(dst)
+		egress, _ := e.Flow(model.Flow{Src: c.from.from, Dst: toward.Addr(), Protocol: c.protocol, Port: toward.Port()})
+		_, ingress := e.Flow(model.Flow{Src: seen, Dst: dst, Protocol: c.protocol, Port: b.port})
+		if min(egress.Verdict, ingress.Verdict) == model.Allow {
+			w.allowed[b.name] = seen
+		} else {
+			w.denied++
+		}
+	}
+	return w
+}
+
+// seen is the address that a backend sees. What comes by the port of a node has
+// the node's, unless the Service is told to keep it; a pod that reaches itself
+// has its node's.
+func (c *call) seen(backend netip.Addr) netip.Addr {
+	switch {
+	case c.via != outside && !c.to.local:
+		return c.viaAddress
+	case c.from.from == backend && c.from.pod:
+		return c.own
+	}
+	return c.from.from
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/cluster"
+)
+
+// watchPort is where pods answer and are watched.
+const watchPort = 7000
+
+// watchmen send from one pod to others all the time and count what arrives.
+type watchmen struct {
+	sent    atomic.Int64
+	arrived []*atomic.Int64 // by address
+	stop    chan struct{}
+	once    sync.Once
+	running sync.WaitGroup
+}
+
+// watch sends to all addresses of pods about every millisecond, each time from
+// a source port of a few dozen. The pods answer others.
+func watch(t *testing.T, from *cluster.Pod, to ...*cluster.Pod) *watchmen {
+	t.Helper()
+	w := &watchmen{stop: make(chan struct{})}
+	t.Cleanup(func() { w.finish() })
+	for _, p := range to {
+		for _, a := range p.IPs {
+			n := &atomic.Int64{}
+			w.arrived = append(w.arrived, n)
+			listenAt(t, p, a, familyOf(from.IPs, a.Is6()), n)
+		}
+	}
+	for _, v6 := range []bool{false, true} {
+		var sockets []*net.UDPConn
+		must(t, from.NS.Do(func() error {
+			for range 32 {
+				c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(familyOf(from.IPs, v6), 0)))
+				if err != nil {
+					return err
+				}
+				sockets = append(sockets, c)
+			}
+			return nil
+		}))
+		w.running.Go(func() { w.send(sockets, to, v6) })
+	}
+	return w
+}
+
+// listenAt answers at an address as respondUDP does, and counts what comes from
+// an address that is watched.
+func listenAt(t *testing.T, p *cluster.Pod, at, watched netip.Addr, n *atomic.Int64) {
+	t.Helper()
+	var pc *net.UDPConn
+	must(t, p.NS.Do(func() (err error) {
+		pc, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, watchPort)))
+		return err
+	}))
+	t.Cleanup(func() { pc.Close() })
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			size, from, err := pc.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			if from.Addr().Unmap() == watched {
+				n.Add(1)
+			}
+			pc.WriteToUDPAddrPort(reply(p.Name, net.UDPAddrFromAddrPort(from), string(buf[:size])), from)
+		}
+	}()
+}
+
+// serveAt makes a pod answer that nobody watches.
+func serveAt(t *testing.T, p *cluster.Pod) {
+	t.Helper()
+	for _, a := range p.IPs {
+		listenAt(t, p, a, netip.Addr{}, &atomic.Int64{})
+	}
+}
+
+func (w *watchmen) send(sockets []*net.UDPConn, to []*cluster.Pod, v6 bool) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	defer func() {
+		for _, c := range sockets {
+			c.Close()
+		}
+	}()
+	for i := 0; ; i++ {
+		select {
+		case <-w.stop:
+			return
+		case <-tick.C:
+		}
+		for _, p := range to {
+			at := netip.AddrPortFrom(familyOf(p.IPs, v6), watchPort)
+			if _, err := sockets[i%len(sockets)].WriteToUDPAddrPort([]byte("open?\n"), at); err == nil {
+				w.sent.Add(1)
+			}
+		}
+	}
+}
+
+// count is how many packets were sent and how many arrived so far.
+func (w *watchmen) count() (sent, arrived int64) {
+	for _, n := range w.arrived {
+		arrived += n.Load()
+	}
+	return w.sent.Load(), arrived
+}
+
+// finish stops sending and returns how many addresses were ever reached.
+func (w *watchmen) finish() (reached int) {
+	w.once.Do(func() { close(w.stop) })
+	w.running.Wait()
+	for _, n := range w.arrived {
+		if n.Load() > 0 {
+			reached++
+		}
+	}
+	return reached
+}
+
+// steady are exchanges, one after the other, that policy allows all the time.
+type steady struct {
+	stop            chan struct{}
+	once            sync.Once
+	running         sync.WaitGroup
+	exchanges, lost atomic.Int64
+}
+
+// beSteady exchanges datagrams in both families, each on one flow and on a new
+// one in turn.
+func beSteady(t *testing.T, from, to *cluster.Pod) *steady {
+	t.Helper()
+	s := &steady{stop: make(chan struct{})}
+	t.Cleanup(func() { s.finish() })
+	for _, v6 := range []bool{false, true} {
+		a := asker{from.NS, familyOf(from.IPs, v6)}
+		at := netip.AddrPortFrom(familyOf(to.IPs, v6), watchPort)
+		var c net.Conn
+		must(t, a.ns.Do(func() (err error) { c, err = a.open(model.UDP, at, time.Second); return err }))
+		s.running.Go(func() {
+			defer c.Close()
+			s.run(c, a, at)
+		})
+	}
+	return s
+}
+
+func (s *steady) run(c net.Conn, a asker, at netip.AddrPort) {
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+		_, err := exchange(c, 3*time.Second)
+		if err == nil {
+			_, err = a.ask(model.UDP, at, 3*time.Second)
+		}
+		s.exchanges.Add(1)
+		if err != nil {
+			s.lost.Add(1)
+		}
+	}
+}
+
+// finish stops, and returns how many exchanges there were and how many of them
+// had no answer.
+func (s *steady) finish() (exchanges, lost int64) {
+	s.once.Do(func() { close(s.stop) })
+	s.running.Wait()
+	return s.exchanges.Load(), s.lost.Load()
+}
