@@ -67,6 +67,10 @@ build: ## Build the commands for Linux and Windows into bin/
 		CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(go) build -trimpath -ldflags "$(ldflags)" -o bin/windows/$$b.exe ./cmd/$$b; \
 	done
 
+.PHONY: conformance
+conformance: ## Build the program that asks a Windows node what Isthmus assumes of it, into bin/windows/
+	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(go) build -trimpath -ldflags "$(ldflags)" -o bin/windows/isthmus-conformance.exe ./test/conformance
+
 .PHONY: images
 images: ## Write container images for Linux and Windows into build/images, without a daemon
 	@rm -rf build/images

@@ -266,11 +266,11 @@ func (x *execution) do(ctx context.Context, s acl.Step) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.Action, err)
 	}
-	sets, err := n.Sets()
+	held, err := n.HoldsSet(set)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.Action, err)
 	}
-	if !slices.Contains(sets, set) {
+	if !held {
 		return fmt.Errorf("%s: hns accepted set %s but does not hold it", s.Action, s.Set)
 	}
 	return nil

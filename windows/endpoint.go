@@ -94,7 +94,11 @@ func (b *Backend) wantedEndpoint(spec dataplane.EndpointSpec) (hns.Endpoint, err
 	if e.MACAddress == "" {
 		return hns.Endpoint{}, errors.New("addresses: HNS endpoints need an IPv4 address")
 	}
-	e.Policies = b.wantedPolicies(spec.IPs)
+	mappings, err := b.portMappings(spec)
+	if err != nil {
+		return hns.Endpoint{}, err
+	}
+	e.Policies = append(b.wantedPolicies(spec.IPs), mappings...)
 	for _, a := range acl.DenyAll() {
 		e.Policies = append(e.Policies, a.Policy())
 	}
@@ -199,7 +203,9 @@ func repairPolicies(have, want []hns.Policy) (all []hns.Policy, changed bool) {
 			continue
 		}
 		// HNS takes one OutBoundNAT of a family: ours goes in its place.
-		all = slices.DeleteFunc(all, func(o hns.Policy) bool { return o.Is(p.Type) && !p.Is(hns.TypeSDNRoute) && sameFamily(o, p) })
+		all = slices.DeleteFunc(all, func(o hns.Policy) bool {
+			return o.Is(p.Type) && !p.Is(hns.TypeSDNRoute) && !p.Is(hns.TypePortMapping) && sameFamily(o, p)
+		})
 		all = append(all, p)
 		changed = true
 	}
@@ -225,6 +231,9 @@ func (b *Backend) create(ctx context.Context, n *hns.Network, want hns.Endpoint)
 		made, err := b.hns.CreateEndpoint(ctx, want)
 		if err == nil {
 			return &made, nil
+		}
+		if hns.Code(err) == hns.CodePortExists {
+			return nil, fmt.Errorf("create hns endpoint: a host port of the pod is taken on this node: free it or give the pod another: %w", err)
 		}
 		if !errors.Is(err, hns.ErrConflict) || attempt > 0 {
 			return nil, fmt.Errorf("create hns endpoint: %w", err)

@@ -4,10 +4,11 @@ package corpus
 
 import (
 	"bytes"
+	"embed"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,25 +51,36 @@ type Flow struct {
 	Want model.Verdict
 }
 
+// files are the cases, for programs that run where the repository is not.
+//
+//go:embed *.txtar default.yaml
+var files embed.FS
+
+// Embedded reads the cases of this directory, as they were when the program was
+// built.
+func Embedded() ([]Case, error) { return load(files) }
+
 // Load reads every case of a directory, in order of their names.
-func Load(dir string) ([]Case, error) {
-	paths, err := filepath.Glob(filepath.Join(dir, "*.txtar"))
+func Load(dir string) ([]Case, error) { return load(os.DirFS(dir)) }
+
+func load(dir fs.FS) ([]Case, error) {
+	names, err := fs.Glob(dir, "*.txtar")
 	if err != nil {
 		return nil, err
 	}
-	fallback, err := os.ReadFile(filepath.Join(dir, "default.yaml"))
+	fallback, err := fs.ReadFile(dir, "default.yaml")
 	if err != nil {
 		return nil, err
 	}
 	var all []Case
-	for _, path := range paths {
-		a, err := txtar.ParseFile(path)
+	for _, name := range names {
+		text, err := fs.ReadFile(dir, name)
 		if err != nil {
 			return nil, err
 		}
-		c, err := parse(strings.TrimSuffix(filepath.Base(path), ".txtar"), a, fallback)
+		c, err := parse(strings.TrimSuffix(name, ".txtar"), txtar.Parse(text), fallback)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		all = append(all, c)
 	}

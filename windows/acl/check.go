@@ -51,12 +51,16 @@ func (c *checker) check(id model.EndpointID, own []netip.Addr, list []hns.ACL, s
 	}
 	for _, reading := range readings {
 		for _, d := range model.Directions {
-			done := make(map[string]bool)
+			type part struct {
+				row *model.Row
+				key string
+			}
+			done := make(map[part]bool)
 			for _, remote := range remotes {
 				if slices.Contains(own, remote) || slices.Contains(nobody[:], remote) {
 					continue
 				}
-				part := rules.Between(PacketDirection(d), netip.Addr{}, remote, reading)
+				between := rules.Between(PacketDirection(d), netip.Addr{}, remote, reading)
 				row := &model.Row{} // denies
 				switch {
 				case !known || table == nil:
@@ -67,12 +71,12 @@ func (c *checker) check(id model.EndpointID, own []netip.Addr, list []hns.ACL, s
 						row = r
 					}
 				}
-				key := fmt.Sprintf("%p %s", row, part.Key())
+				key := part{row, between.Key()}
 				if done[key] {
 					continue
 				}
 				done[key] = true
-				if err := c.comparePart(part, row, ports); err != nil {
+				if err := c.comparePart(between, row, ports); err != nil {
 					return fmt.Errorf("endpoint %s %s %s: %w (%s)", id, d, remote, err, reading)
 				}
 			}

@@ -118,8 +118,7 @@ func (k *keeper) adopt(table model.TableID, set string, a hns.ACL) ([]netip.Addr
 	if !ok {
 		return nil, false
 	}
-	s := &side{index: k.index, table: &t.Sides[d], d: d, rows: make(map[*model.Row]cellSet)}
-	s.findNode()
+	s := newSide(k.index, t, d)
 	f := &k.index.families[v]
 	members := []netip.Addr{}
 	for i, c := range f.cohorts {

@@ -15,6 +15,8 @@ type side struct {
 	table *model.Side
 	d     model.Direction
 	rows  map[*model.Row]cellSet
+	// classes remembers verdicts by class, which is asked for many times.
+	classes map[model.PeerClass]cellSet
 	// nodeIn tells, per family, which cohorts the node rule lets in.
 	nodeIn [2][]int
 }
@@ -53,8 +55,7 @@ func (x *index) cost(l layout) int {
 // without addresses, which count for both families. If the families differ,
 // both are tried.
 func (x *index) lowerSide(t *model.Table, d model.Direction) layout {
-	s := &side{index: x, table: &t.Sides[d], d: d, rows: make(map[*model.Row]cellSet)}
-	s.findNode()
+	s := newSide(x, t, d)
 	var best layout
 	for i, ground := range s.grounds() {
 		l := s.build(ground)
@@ -64,6 +65,12 @@ func (x *index) lowerSide(t *model.Table, d model.Direction) layout {
 	}
 	best.rules = append(s.nodeRules(), best.rules...)
 	return best
+}
+
+func newSide(x *index, t *model.Table, d model.Direction) *side {
+	s := &side{index: x, table: &t.Sides[d], d: d, rows: make(map[*model.Row]cellSet), classes: make(map[model.PeerClass]cellSet)}
+	s.findNode()
+	return s
 }
 
 // grounds are the verdicts that rules without addresses may give: those of
@@ -82,7 +89,15 @@ func (s *side) grounds() []cellSet {
 
 // verdicts returns the allowed cells of a class.
 func (s *side) verdicts(c model.PeerClass) cellSet {
-	row := s.table.Row(c)
+	v, ok := s.classes[c]
+	if !ok {
+		v = s.verdictsOf(s.table.Row(c))
+		s.classes[c] = v
+	}
+	return v
+}
+
+func (s *side) verdictsOf(row *model.Row) cellSet {
 	if v, ok := s.rows[row]; ok {
 		return v
 	}
@@ -171,8 +186,12 @@ func (s *side) whollyTold(cells cellSet) cellSet {
 
 // agreed returns the cells of which every class says what the ground says.
 func (s *side) agreed(ground cellSet) cellSet {
-	cells := s.all
-	agree := func(c model.PeerClass) { cells = cells.minus(s.verdicts(c).differ(ground)) }
+	cells := slices.Clone(s.all)
+	agree := func(c model.PeerClass) {
+		for i, word := range s.verdicts(c) {
+			cells[i] &^= word ^ ground[i]
+		}
+	}
 	for v := range s.families {
 		for _, p := range s.families[v].prefixes {
 			agree(p.class)

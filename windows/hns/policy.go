@@ -3,6 +3,7 @@
 package hns
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -168,6 +169,24 @@ func (n *Network) Sets() ([]SetPolicy, error) {
 	return sets, nil
 }
 
+// HoldsSet reports whether the network has a set that says exactly this. Other
+// sets, which may be many and large, are not decoded.
+func (n *Network) HoldsSet(want SetPolicy) (bool, error) {
+	for _, p := range n.Policies {
+		if !p.Is(TypeSet) || !bytes.Contains(p.Settings, []byte(want.ID)) {
+			continue
+		}
+		var s SetPolicy
+		if err := p.Decode(&s); err != nil {
+			return false, err
+		}
+		if s == want {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // NATIPv6 is the OutBoundNAT flag of the IPv6 policy; an endpoint has at most
 // one policy per family.
 const NATIPv6 = 2
@@ -188,7 +207,11 @@ type PortMapping struct {
 	InternalPort uint16 `json:",omitempty"`
 	ExternalPort uint16 `json:",omitempty"`
 	VIP          string `json:",omitempty"`
+	Flags        uint32 `json:",omitempty"`
 }
+
+// PortMappingIPv6 is the flag of a PortMapping that is for IPv6.
+const PortMappingIPv6 = 2
 
 // RemoteSubnetRoute tells an overlay network on which node a range of pods is:
 // its underlay address, the MAC address of its tunnel end, and the VXLAN

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// endpointName is that of the endpoint that lists are written to.
+const endpointName = "isthmus-conformance"
+
+// bench is the endpoint that is written to, and the sets on its network.
+type bench struct {
+	hns      hns.Client
+	version  hns.Version
+	network  hns.Network
+	endpoint hns.Endpoint
+	// sets are those that the bench has made and not removed.
+	sets map[string]hns.SetPolicy
+}
+
+// newBench makes the endpoint, in the place of one that an earlier run has left.
+func newBench(ctx context.Context, client hns.Client, o options) (*bench, error) {
+	b := &bench{hns: client, sets: make(map[string]hns.SetPolicy)}
+	var err error
+	if b.version, err = client.Version(ctx); err != nil {
+		return nil, fmt.Errorf("ask hns for its version: %w", err)
+	}
+	if err := b.findNetwork(ctx, o.network); err != nil {
+		return nil, err
+	}
+	list, err := client.Endpoints(ctx, b.network.ID)
+	if err != nil {
+		return nil, fmt.Errorf("list endpoints: %w", err)
+	}
+	for _, e := range list {
+		if e.Name != endpointName {
+			continue
+		}
+		if err := client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrGone) {
+			return nil, fmt.Errorf("remove the endpoint of an earlier run: %w", err)
+		}
+	}
+	want := hns.Endpoint{Name: endpointName, HostComputeNetwork: b.network.ID, SchemaVersion: hns.Schema2,
+		IPConfigurations: []hns.IPConfig{{IPAddress: o.address.String()}}, Policies: wrap(acl.DenyAll())}
+	if b.endpoint, err = client.CreateEndpoint(ctx, want); err != nil {
+		return nil, fmt.Errorf("make an endpoint with --address %s: %w: give a free address of network %s", o.address, err, o.network)
+	}
+	return b, nil
+}
+
+func (b *bench) findNetwork(ctx context.Context, name string) error {
+	list, err := b.hns.Networks(ctx)
+	if err != nil {
+		return fmt.Errorf("list networks: %w", err)
+	}
+	var names []string
+	for _, n := range list {
+		if strings.EqualFold(n.Name, name) {
+			b.network = n
+			return nil
+		}
+		names = append(names, n.Name)
+	}
+	return fmt.Errorf("--network %q: hns has no such network, it has %q", name, names)
+}
+
+// close removes what the bench has made, also after the context has ended.
+func (b *bench) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	err := b.hns.DeleteEndpoint(ctx, b.endpoint.ID)
+	if errors.Is(err, hns.ErrGone) {
+		err = nil
+	}
+	return errors.Join(err, b.removeSets(ctx))
+}
+
+// wrap puts ACLs into the envelope of policies.
+func wrap(list []hns.ACL) []hns.Policy {
+	all := make([]hns.Policy, len(list))
+	for i, a := range list {
+		all[i] = a.Policy()
+	}
+	return all
+}
+
+// list replaces the ACLs of the bench's endpoint and returns what HNS says that
+// it holds then.
+func (b *bench) list(ctx context.Context, list ...hns.ACL) ([]hns.ACL, error) {
+	e, err := b.hns.ModifyEndpoint(ctx, b.endpoint.ID, hns.Update, wrap(list)...)
+	if err != nil {
+		return nil, err
+	}
+	return e.ACLs()
+}
+
+// set makes or replaces a set and reports whether the network holds it then.
+func (b *bench) set(ctx context.Context, set hns.SetPolicy) (bool, error) {
+	request := hns.Add
+	if _, ok := b.sets[set.ID]; ok {
+		request = hns.Update
+	}
+	n, err := b.hns.ModifyNetwork(ctx, b.network.ID, request, set.Policy())
+	if err != nil {
+		return false, err
+	}
+	b.sets[set.ID] = set
+	return n.HoldsSet(set)
+}
+
+// removeSets removes all sets that the bench has made. No list may refer to one.
+func (b *bench) removeSets(ctx context.Context) error {
+	var errs []error
+	for id, set := range b.sets {
+		_, err := b.hns.ModifyNetwork(ctx, b.network.ID, hns.Remove, set.Policy())
+		if err != nil && !errors.Is(err, hns.ErrGone) {
+			errs = append(errs, fmt.Errorf("remove set %s: %w", id, err))
+			continue
+		}
+		delete(b.sets, id)
+	}
+	return errors.Join(errs...)
+}
+
+// clean leaves an endpoint that is denied everything, and no sets.
+func (b *bench) clean(ctx context.Context) error {
+	if _, err := b.list(ctx, acl.DenyAll()...); err != nil {
+		return fmt.Errorf("deny everything: %w", err)
+	}
+	return b.removeSets(ctx)
+}
+
+// held are the sets that the bench has made, by id.
+func (b *bench) held() []hns.SetPolicy {
+	all := make([]hns.SetPolicy, 0, len(b.sets))
+	for _, s := range b.sets {
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b hns.SetPolicy) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}

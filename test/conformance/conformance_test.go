@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// simulated is a network of HNS with two pods, read in one way.
+type simulated struct {
+	fake    *hns.Fake
+	reading hns.Reading
+	pods    []string // namespaces
+}
+
+// Reach sends the first packet of a connection through both ports.
+func (s simulated) Reach(_ context.Context, from, to pod, port uint16) (bool, error) {
+	out, err := s.fake.Send(from.Name, hns.Packet{Direction: hns.Out, Local: from.ip, Remote: to.ip, Protocol: 6, Port: port, SourcePort: 40000}, s.reading)
+	if err != nil || !out.Allow {
+		return false, err
+	}
+	in, err := s.fake.Send(to.Name, hns.Packet{Direction: hns.In, Local: to.ip, Remote: from.ip, Protocol: 6, Port: port, SourcePort: 40000}, s.reading)
+	return in.Allow, err
+}
+
+func simulate(t *testing.T, v hns.Version, reading hns.Reading) simulated {
+	t.Helper()
+	ctx, s := t.Context(), simulated{fake: hns.NewFake(v), reading: reading}
+	n, err := s.fake.CreateNetwork(ctx, hns.Network{Name: "isthmus", Type: hns.L2Bridge, Ipams: []hns.Ipam{{Subnets: []hns.Subnet{
+		{IPAddressPrefix: "10.1.0.0/24", Routes: []hns.Route{{NextHop: "10.1.0.1", DestinationPrefix: "0.0.0.0/0"}}}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ip := range []string{"10.1.0.10", "10.1.0.11"} {
+		nat := hns.MakePolicy(hns.TypeOutBoundNAT, hns.OutBoundNAT{Exceptions: []string{"10.0.0.0/8"}})
+		e, err := s.fake.CreateEndpoint(ctx, hns.Endpoint{Name: "pod-" + ip, HostComputeNetwork: n.ID, Policies: []hns.Policy{nat, rule(hns.In, hns.Block, 1000).Policy()},
+			IPConfigurations: []hns.IPConfig{{IPAddress: ip}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := s.fake.AddNamespace()
+		if err := s.fake.AttachEndpoint(ctx, id, e.ID); err != nil {
+			t.Fatal(err)
+		}
+		s.pods = append(s.pods, id)
+	}
+	return s
+}
+
+// TestQuestionsFindTheReading gives the questions an HNS that is read in one of
+// all ways: the answers must tell which.
+func TestQuestionsFindTheReading(t *testing.T) {
+	for _, reading := range hns.Readings() {
+		s := simulate(t, hns.Server2022, reading)
+		before := s.fake.Dump()
+		o, err := parse([]string{"--address", "10.1.0.20"}, os.Stderr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := newBench(t.Context(), s.fake, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers, err := b.probePackets(t.Context(), s.pods, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{
+			"a": []string{"yes", "no"}[reading.Default], "b": []string{"the first", "the last", "Block", "Allow"}[reading.Tie],
+			"f": "yes", "l": "yes", "n": []string{"nothing", "everything"}[reading.Set], "o": "yes", "p": []string{"yes", "no"}[reading.Host],
+		}
+		for _, a := range answers {
+			if a.Answer != want[a.ID] || a.Wrong {
+				t.Errorf("%s: %s %s: %q, want %q (%s)", reading, a.ID, a.Question, a.Answer, want[a.ID], a.Detail)
+			}
+		}
+		if len(answers) != len(want) {
+			t.Errorf("%d answers, want %d", len(answers), len(want))
+		}
+		if after := s.fake.Dump(); after != before {
+			t.Errorf("%s: left behind:\n%s\nwas\n%s", reading, after, before)
+		}
+	}
+}
+
+// report runs the program and reads what it has written.
+func runProgram(t *testing.T, s simulated, args ...string) (int, string, Report) {
+	t.Helper()
+	var out bytes.Buffer
+	dir := t.TempDir()
+	code := run(t.Context(), append([]string{"--address", "10.1.0.20", "--out", dir}, args...), &out,
+		func() (hns.Client, wire, error) { return s.fake, s, nil })
+	var r Report
+	if text, err := os.ReadFile(filepath.Join(dir, "report.json")); err == nil {
+		if err := json.Unmarshal(text, &r); err != nil {
+			t.Error(err)
+		}
+	}
+	return code, out.String(), r
+}
+
+func TestEverythingAsAssumed(t *testing.T) {
+	for _, v := range hns.Profiles() {
+		s := simulate(t, v, hns.Reading{})
+		before := s.fake.Dump()
+		code, out, r := runProgram(t, s, "--pods", strings.Join(s.pods, ","))
+		if code != exitAsAssumed || r.Corpus.Verdicts == 0 || r.HNS != v.String() || !strings.Contains(out, " differ=0 refused=0 ") {
+			t.Errorf("hns %s: exit %d\n%s", v, code, out)
+		}
+		if after := s.fake.Dump(); after != before {
+			t.Errorf("hns %s: left behind:\n%s", v, after)
+		}
+	}
+}
+
+// TestOtherwise breaks HNS; the report must tell.
+func TestOtherwise(t *testing.T) {
+	s := simulate(t, hns.Server2022, hns.Reading{})
+	n := 0
+	s.fake.Before(func(op, _ string) error {
+		if n++; op == "ModifyEndpoint" && n%7 == 0 {
+			return hns.NewError(op, hns.CodeInvalidPolicy, "planted")
+		}
+		return nil
+	})
+	if code, out, _ := runProgram(t, s); code == exitAsAssumed || code == exitUsage || !strings.Contains(out, "planted") {
+		t.Errorf("writes are refused: exit %d\n%s", code, out)
+	}
+	s = simulate(t, hns.Server2022, hns.Reading{})
+	code, out, _ := func() (int, string, Report) {
+		var w bytes.Buffer
+		code := run(t.Context(), []string{"--address", "10.1.0.20", "--out", t.TempDir()}, &w, func() (hns.Client, wire, error) { return forgetful{s.fake}, nil, nil })
+		return code, w.String(), Report{}
+	}()
+	if code != exitOtherwise || !strings.Contains(out, "hns holds other ACLs") {
+		t.Errorf("an HNS that forgets rules: exit %d\n%s", code, out)
+	}
+}
+
+// forgetful drops the first ACL of every list that is written.
+type forgetful struct{ *hns.Fake }
+
+func (f forgetful) ModifyEndpoint(ctx context.Context, id string, r hns.RequestType, policies ...hns.Policy) (hns.Endpoint, error) {
+	if len(policies) > 4 {
+		policies = policies[1:]
+	}
+	return f.Fake.ModifyEndpoint(ctx, id, r, policies...)
+}
+
+func TestUsage(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		text string
+	}{
+		{[]string{"--help"}, 0, "sent back"},
+		{nil, exitUsage, "--address"},
+		{[]string{"--address", "::1"}, exitUsage, "free IPv4"},
+		{[]string{"--address", "10.1.0.20", "--pods", "x"}, exitUsage, "two namespaces"},
+		{[]string{"--address", "10.1.0.20", "more"}, exitUsage, "no arguments"},
+		{[]string{"--address", "10.1.0.20", "--timeout", "0s"}, exitUsage, "above 0"},
+		{[]string{"--address", "10.1.0.20"}, exitFailed, "planted"},
+	} {
+		var out bytes.Buffer
+		code := run(t.Context(), c.args, &out, func() (hns.Client, wire, error) { return nil, nil, errors.New("planted") })
+		if code != c.code || !strings.Contains(out.String(), c.text) {
+			t.Errorf("%q: exit %d, want %d with %q\n%s", c.args, code, c.code, c.text, out.String())
+		}
+	}
+	s := simulate(t, hns.Server2022, hns.Reading{})
+	if code, out, _ := runProgram(t, s, "--network", "none"); code != exitFailed || !strings.Contains(out, `"isthmus"`) {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+}

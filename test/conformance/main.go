@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/isthmus-net/isthmus/test/corpus"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// version is set by the linker.
+var version = "devel"
+
+// The exit codes.
+const (
+	exitAsAssumed = iota
+	exitOtherwise // something is not as assumed; the report says what
+	exitUsage
+	exitFailed // the questions could not be asked
+)
+
+const usage = `isthmus-conformance asks the HNS of this node what Isthmus assumes of it and
+writes report.txt and report.json, to be sent back. Stop isthmus-agent first.
+
+  isthmus-conformance --network isthmus --address 10.1.2.200 [--pods GUID,GUID] [--out DIR]
+
+Exit codes: 0 everything as assumed, 1 something is not, 2 wrong usage,
+3 the questions could not be asked.
+
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, openHNS))
+}
+
+// options are the flags.
+type options struct {
+	network string
+	address netip.Addr
+	pods    []string
+	out     string
+	timeout time.Duration
+}
+
+func parse(args []string, w io.Writer) (options, error) {
+	var o options
+	var address, pods string
+	f := flag.NewFlagSet("isthmus-conformance", flag.ContinueOnError)
+	f.SetOutput(w)
+	f.Usage = func() {
+		fmt.Fprint(w, usage)
+		f.PrintDefaults()
+	}
+	f.StringVar(&o.network, "network", "isthmus", "name of an l2bridge or overlay network of HNS")
+	f.StringVar(&address, "address", "", "an IPv4 address of the network that nobody uses, for the endpoint that is written to")
+	f.StringVar(&pods, "pods", "", "GUIDs of the HCN namespaces of two running pods on the network, for questions that need packets; their policies are changed meanwhile")
+	f.StringVar(&o.out, "out", ".", "directory for report.txt and report.json")
+	f.DurationVar(&o.timeout, "timeout", time.Hour, "give up after this long")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	var err error
+	if o.address, err = netip.ParseAddr(address); err != nil || !o.address.Is4() {
+		return o, fmt.Errorf("--address %q: give a free IPv4 address of network %s", address, o.network)
+	}
+	if pods != "" {
+		o.pods = strings.Split(pods, ",")
+		if len(o.pods) != 2 || o.pods[0] == "" || o.pods[1] == "" || hns.SameID(o.pods[0], o.pods[1]) {
+			return o, fmt.Errorf("--pods %q: give the GUIDs of two namespaces, separated by a comma", pods)
+		}
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("%q: there are no arguments besides flags", f.Arg(0))
+	}
+	if o.timeout <= 0 {
+		return o, fmt.Errorf("--timeout %s: give a time above 0", o.timeout)
+	}
+	return o, nil
+}
+
+func run(ctx context.Context, args []string, w io.Writer, open func() (hns.Client, wire, error)) int {
+	o, err := parse(args, w)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintln(w, "isthmus-conformance:", err)
+		return exitUsage
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	report, err := ask(ctx, o, open)
+	if report != nil {
+		err = errors.Join(err, report.write(o.out))
+		fmt.Fprint(w, report.text())
+	}
+	if err != nil {
+		fmt.Fprintln(w, "isthmus-conformance:", err)
+		return exitFailed
+	}
+	fmt.Fprintf(w, "send back %s and report.json\n", filepath.Join(o.out, "report.txt"))
+	if !report.asAssumed() {
+		return exitOtherwise
+	}
+	return exitAsAssumed
+}
+
+// ask does everything. The report tells what was found until an error.
+func ask(ctx context.Context, o options, open func() (hns.Client, wire, error)) (r *Report, err error) {
+	client, packets, err := open()
+	if err != nil {
+		return nil, err
+	}
+	cases, err := corpus.Embedded()
+	if err != nil {
+		return nil, err
+	}
+	guarded := hns.Guard(client, hns.GuardConfig{Deadline: 5 * time.Minute, Observe: func(hns.Call) {}})
+	b, err := newBench(ctx, guarded, o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.close(ctx)) }()
+	r = &Report{Program: version, HNS: b.version.String(), Network: string(b.network.Type), Time: time.Now().UTC()}
+	if r.Answers, err = b.probe(ctx); err != nil {
+		return r, err
+	}
+	more, err := b.probePackets(ctx, o.pods, packets)
+	r.Answers = append(r.Answers, more...)
+	if err != nil {
+		return r, err
+	}
+	r.Corpus, err = b.corpus(ctx, cases)
+	return r, err
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Answer is what one question of docs/windows.md came to.
+type Answer struct {
+	ID       string // letter in the table of docs/windows.md
+	Question string
+	Answer   string // empty if it was not asked, or not to the end
+	// Detail says how the answer came about, or why there is none.
+	Detail string
+	// Wrong tells that Isthmus assumes otherwise.
+	Wrong bool
+}
+
+// Comparison is the corpus against what HNS holds.
+type Comparison struct {
+	Cases, Steps   int
+	Lists, Sets    int // that were written
+	Verdicts       int // of flows, under every reading together
+	Differ         int // verdicts, lists and sets that are not what they should be
+	Refused        int // writes that HNS did not take
+	Seconds        float64
+	SlowestSeconds float64 // one write of a list
+	// First are the first things that were not as they should be.
+	First []string
+}
+
+// maxFirst bounds Comparison.First.
+const maxFirst = 50
+
+func (c *Comparison) note(format string, args ...any) {
+	if len(c.First) < maxFirst {
+		c.First = append(c.First, fmt.Sprintf(format, args...))
+	}
+}
+
+// Report is everything that was found.
+type Report struct {
+	Program string
+	HNS     string
+	Network string // type
+	Time    time.Time
+	Answers []Answer
+	Corpus  Comparison
+}
+
+func (r *Report) asAssumed() bool {
+	for _, a := range r.Answers {
+		if a.Wrong {
+			return false
+		}
+	}
+	return r.Corpus.Differ == 0 && r.Corpus.Refused == 0 && r.Corpus.Verdicts > 0
+}
+
+// text is the report for people. The last line counts.
+func (r *Report) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "isthmus-conformance %s, HNS %s, network %s, %s\n\n", r.Program, r.HNS, r.Network, r.Time.Format(time.RFC3339))
+	answered, wrong := 0, 0
+	for _, a := range r.Answers {
+		mark, answer := " ", a.Answer
+		switch {
+		case a.Wrong:
+			mark = "!"
+			wrong++
+		case a.Answer == "":
+			answer = "not answered"
+		}
+		if a.Answer != "" {
+			answered++
+		}
+		fmt.Fprintf(&b, "%s %s  %s: %s\n       %s\n", mark, a.ID, a.Question, answer, a.Detail)
+	}
+	b.WriteByte('\n')
+	for _, line := range r.Corpus.First {
+		fmt.Fprintln(&b, "!", line)
+	}
+	c := r.Corpus
+	fmt.Fprintf(&b, "conformance: hns=%s cases=%d steps=%d lists=%d sets=%d verdicts=%d differ=%d refused=%d questions=%d answered=%d otherwise=%d seconds=%.1f slowest=%.2f\n",
+		r.HNS, c.Cases, c.Steps, c.Lists, c.Sets, c.Verdicts, c.Differ, c.Refused, len(r.Answers), answered, wrong, c.Seconds, c.SlowestSeconds)
+	return b.String()
+}
+
+// write puts the report into two files of a directory.
+func (r *Report) write(dir string) error {
+	js, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "report.txt"), []byte(r.text()), 0o644),
+		os.WriteFile(filepath.Join(dir, "report.json"), append(js, '\n'), 0o644))
+}
