@@ -37,8 +37,9 @@ type nodes struct {
 	markers int
 }
 
-// newNodes starts nodes that are removed when the test ends.
-func newNodes(t *testing.T) *nodes {
+// newNodes starts nodes that are removed when the test ends. They are on one
+// segment, or each on its own, where only tunnels reach.
+func newNodes(t *testing.T, segments int) *nodes {
 	t.Helper()
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root, kube-apiserver and no -short: make test-api runs it")
@@ -47,7 +48,7 @@ func newNodes(t *testing.T) *nodes {
 	dir, err := os.MkdirTemp("/run", "isthmus-api-") // short, for the sockets
 	must(t, err)
 	n := &nodes{t: t, pods: make(map[string]*cluster.Pod), written: make(map[string]string)}
-	n.cluster, err = cluster.New(cluster.Config{Dir: dir, Bin: commands(t), Linux: 2})
+	n.cluster, err = cluster.New(cluster.Config{Dir: dir, Bin: commands(t), Linux: 2, Segments: segments})
 	must(t, err)
 	t.Cleanup(func() {
 		if err := n.cluster.DetachAll(ctx); err != nil {

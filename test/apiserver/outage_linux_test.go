@@ -63,7 +63,7 @@ spec:
 // TestOutageOfNodes takes the API server away from agents with pods that talk,
 // changes the cluster meanwhile, and gives it back.
 func TestOutageOfNodes(t *testing.T) {
-	n := newNodes(t)
+	n := newNodes(t, 1)
 	for _, way := range []struct {
 		name        string
 		leave, come func() error

@@ -16,14 +16,13 @@ import (
 // shopfront is two nodes with Services of every kind, and all that calls them.
 type shopfront struct {
 	*nodes
-	proxies  *proxies
+	kube     *proxies
 	backends map[string]*backend
 	services []*service
 	clients  []client
 	calls    []*call
 
-	// Of all judgements so far.
-	flows, allowed, denied, differ int
+	tally // of all judgements so far
 }
 
 const (
@@ -33,36 +32,66 @@ const (
 
 // TestServices compares what becomes of flows to Services, which the real
 // kube-proxy translates, with what the reference says of client and backend.
+// Nodes reach each other by the routes of their agents.
 func TestServices(t *testing.T) {
-	s := openShop(t)
-	modes := []string{"nftables", "iptables"}
-	for _, mode := range modes {
-		t.Run(mode, func(t *testing.T) {
-			s.t = t
-			s.proxies = s.startProxies(t, mode)
-			s.serving()
-			for _, c := range policiesOnServices {
-				must(t, s.apply(c.manifests))
-				s.judge(c.name)
-				must(t, s.remove(c.manifests))
-				s.settle()
+	var all tally
+	for _, c := range []struct {
+		fabric   string
+		segments int
+		modes    []string
+	}{{"routes", 1, []string{"nftables", "iptables"}}} {
+		t.Run(c.fabric, func(t *testing.T) {
+			s := openShop(t, c.segments)
+			for _, mode := range c.modes {
+				t.Run(mode, func(t *testing.T) {
+					s.t = t
+					s.trade(mode)
+				})
 			}
-			s.connectionsUnderChange()
-			s.anotherBackend()
-			s.proxies.alive()
+			s.t = t
+			all.add(s.tally)
 		})
 	}
-	s.t = t
-	t.Logf("services: proxies=%d flows=%d allowed=%d denied=%d differ=%d", len(modes), s.flows, s.allowed, s.denied, s.differ)
-	if s.allowed < 200 || s.denied < 200 {
+	t.Logf("services: proxies=%d flows=%d allowed=%d denied=%d differ=%d", all.proxies, all.flows, all.allowed, all.denied, all.differ)
+	if all.proxies != 2 || all.allowed < 1000 || all.denied < 1000 {
 		t.Error("too few flows to show anything")
 	}
 }
 
-// openShop attaches the pods and writes the Services.
-func openShop(t *testing.T) *shopfront {
+// tally counts what was compared.
+type tally struct{ proxies, flows, allowed, denied, differ int }
+
+func (t *tally) add(o tally) {
+	t.proxies += o.proxies
+	t.flows += o.flows
+	t.allowed += o.allowed
+	t.denied += o.denied
+	t.differ += o.differ
+}
+
+// trade judges everything with kube-proxy in a mode.
+func (s *shopfront) trade(mode string) {
+	t := s.t
 	t.Helper()
-	s := &shopfront{nodes: newNodes(t), backends: make(map[string]*backend)}
+	s.proxies++
+	s.kube = s.startProxies(t, mode)
+	s.serving()
+	_, outside := s.cluster.Outside()
+	for _, c := range policiesOnServices(s.cluster.Nodes[0].Addresses(), s.cluster.Nodes[1].Addresses(), outside) {
+		must(t, s.apply(c.manifests))
+		s.judge(c.name)
+		must(t, s.remove(c.manifests))
+		s.settle()
+	}
+	s.connectionsUnderChange()
+	s.anotherBackend()
+	s.kube.alive()
+}
+
+// openShop attaches the pods and writes the Services.
+func openShop(t *testing.T, segments int) *shopfront {
+	t.Helper()
+	s := &shopfront{nodes: newNodes(t, segments), backends: make(map[string]*backend)}
 	must(t, s.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}"))
 	servers := &responders{}
 	t.Cleanup(servers.close)
@@ -173,7 +202,7 @@ func (s *shopfront) serving() {
 	s.settle()
 	e := s.reference()
 	for deadline := time.Now().Add(waiting); ; time.Sleep(100 * time.Millisecond) {
-		s.proxies.alive()
+		s.kube.alive()
 		missing := ""
 		var mu sync.Mutex
 		each(s.calls, func(c *call) {

@@ -95,7 +95,7 @@ func (s *shopfront) connectionsUnderChange() {
 	s.t.Helper()
 	open := s.openAll(s.t, "client1", "near", "far", "host2")
 	s.holds("no policy", open)
-	host := `{to: [{ipBlock: {cidr: 172.30.0.12/32}}, {ipBlock: {cidr: "fd30::12/128"}}]}`
+	host := "{to: [" + blocks(single(s.cluster.Nodes[1].Addresses())...) + "]}"
 	wide := egressOf("client", host+`, {to: [{podSelector: {matchLabels: {app: backend}}}]}`)
 	far := egressOf("client", `{to: [{podSelector: {matchLabels: {name: far}}}]}`)
 	for _, step := range []struct{ name, manifest string }{
@@ -104,7 +104,7 @@ func (s *shopfront) connectionsUnderChange() {
 		must(s.t, s.apply(step.manifest))
 		s.holds(step.name, open)
 	}
-	s.proxies.restart()
+	s.kube.restart()
 	s.holds("kube-proxy restarted", open)
 	s.restartAgents()
 	s.holds("agents restarted", open)

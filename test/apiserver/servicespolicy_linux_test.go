@@ -2,21 +2,49 @@
 
 package apiserver
 
-// policiesOnServices are what flows to Services are judged under.
-var policiesOnServices = []struct{ name, manifests string }{
-	{"no policy", ""},
-	{"egress to the backends' port", egressOf("client", `{to: [{podSelector: {matchLabels: {app: backend}}}], ports: [{port: 8080}]}`)},
-	{"egress to the Service's port", egressOf("client", `{to: [{podSelector: {matchLabels: {app: backend}}}], ports: [{port: 80}, {port: 80, protocol: UDP}]}`)},
-	{"egress to the range of Services", egressOf("client", `{to: [{ipBlock: {cidr: 10.96.0.0/16}}, {ipBlock: {cidr: "fd96::/108"}}]}`)},
-	{"egress to one of two backends", egressOf("client", `{to: [{podSelector: {matchLabels: {name: far}}}]}`)},
-	{"egress to the first node and the API server", egressOf("client",
-		`{to: [{ipBlock: {cidr: 172.30.0.11/32}}, {ipBlock: {cidr: "fd30::11/128"}}, {ipBlock: {cidr: 172.30.0.1/32}}]}`)},
-	{"ingress from clients", ingressOf("backend", `{from: [{podSelector: {matchLabels: {app: client}}}], ports: [{port: 8080}, {port: 8080, protocol: SCTP}]}`)},
-	{"ingress from one node", ingressOf("backend", `{from: [{ipBlock: {cidr: 172.30.0.12/32}}, {ipBlock: {cidr: "fd30::12/128"}}]}`)},
-	{"ingress from outside", ingressOf("backend", `{from: [{ipBlock: {cidr: 172.30.0.1/32}}, {ipBlock: {cidr: "fd30::1/128"}}]}`)},
-	{"a backend's own isolation", egressOf("backend", "") + ingressOf("backend", "")},
-	{"cluster-wide deny", clusterEgress("Deny", "backend")},
-	{"cluster-wide accept", egressOf("client", "") + clusterEgress("Accept", "backend")},
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// judged are policies that flows to Services are judged under.
+type judged struct{ name, manifests string }
+
+// policiesOnServices name the addresses of two nodes and of what is outside.
+func policiesOnServices(first, second, outside []netip.Addr) []judged {
+	services := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd96::/108")}
+	return []judged{
+		{"no policy", ""},
+		{"egress to the backends' port", egressOf("client", `{to: [{podSelector: {matchLabels: {app: backend}}}], ports: [{port: 8080}]}`)},
+		{"egress to the Service's port", egressOf("client", `{to: [{podSelector: {matchLabels: {app: backend}}}], ports: [{port: 80}, {port: 80, protocol: UDP}]}`)},
+		{"egress to the range of Services", egressOf("client", "{to: ["+blocks(services...)+"]}")},
+		{"egress to one of two backends", egressOf("client", `{to: [{podSelector: {matchLabels: {name: far}}}]}`)},
+		{"egress to the first node and the API server", egressOf("client", "{to: ["+blocks(single(append(slices.Clone(first), outside...))...)+"]}")},
+		{"ingress from clients", ingressOf("backend", `{from: [{podSelector: {matchLabels: {app: client}}}], ports: [{port: 8080}, {port: 8080, protocol: SCTP}]}`)},
+		{"ingress from one node", ingressOf("backend", "{from: ["+blocks(single(second)...)+"]}")},
+		{"ingress from outside", ingressOf("backend", "{from: ["+blocks(single(outside)...)+"]}")},
+		{"a backend's own isolation", egressOf("backend", "") + ingressOf("backend", "")},
+		{"cluster-wide deny", clusterEgress("Deny", "backend")},
+		{"cluster-wide accept", egressOf("client", "") + clusterEgress("Accept", "backend")},
+	}
+}
+
+func single(addresses []netip.Addr) (all []netip.Prefix) {
+	for _, a := range addresses {
+		all = append(all, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return all
+}
+
+// blocks are peers.
+func blocks(prefixes ...netip.Prefix) string {
+	var b strings.Builder
+	for _, p := range prefixes {
+		fmt.Fprintf(&b, "{ipBlock: {cidr: %q}},", p)
+	}
+	return b.String()
 }
 
 func egressOf(app, rule string) string {
