@@ -118,7 +118,7 @@ func TestValues(t *testing.T) {
 		"fabric.mode=vxlan":        "- --fabric=vxlan\n",
 		"fabric.vni=1000000":       "- --vni=1000000\n",
 		"fabric.masquerade=false":  "- --masquerade=false\n",
-		"fabric.masqueradeExceptions={10.0.0.0/8,fd00::/8}": "- --masquerade-exception=10.0.0.0/8\n    - --masquerade-exception=fd00::/8\n",
+		"fabric.masqueradeExceptions={10.0.0.0/8,fd00::/8}": "- --masquerade-exception=10.0.0.0/8\n            - --masquerade-exception=fd00::/8\n",
 		"linux.xdpDevices=off":                              "- --xdp-devices=off\n",
 		"linux.neverDeny={192.0.2.1}":                       "- --never-deny=192.0.2.1\n",
 		"agent.httpAddress=0.0.0.0:9999":                    `httpGet: {host: "127.0.0.1", path: /readyz, port: 9999}`,
@@ -137,7 +137,8 @@ func TestValues(t *testing.T) {
 	}
 	for _, flags := range []string{
 		"agent.mtu=100", "agent.logLevel=loud", "agent.unknown=1", "windows.mode=nat", "linux.cniBinDir=relative",
-		"agent.quarantine=long", "fabric.mode=bgp", "fabric.vni=4095", "linux.neverDeny={a b}", "linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
+		"agent.quarantine=long", "fabric.mode=bgp", "fabric.vni=4095", "linux.neverDeny={a b}",
+		"linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
 	} {
 		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), "don't meet the specifications of the schema") {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)
