@@ -108,7 +108,9 @@ func (w world) state(endpoints map[model.EndpointID]policy.Endpoint) *model.Stat
 		pods[len(pods)-1].Name = fmt.Sprintf("pod-%d", i)
 	}
 	snapshot := model.MakeSnapshot(nil, []*model.Node{node}, pods, w.list())
-	s, _ := policy.Compile(policy.Input{Snapshot: snapshot, Node: "node", Endpoints: endpoints})
+	limits := policy.DefaultLimits()
+	limits.Addresses = max(limits.Addresses, w.pods+1000)
+	s, _ := policy.Compile(policy.Input{Snapshot: snapshot, Node: "node", Endpoints: endpoints, Limits: limits})
 	return s
 }
 
