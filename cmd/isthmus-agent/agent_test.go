@@ -68,16 +68,27 @@ func TestStopAndSecondAgent(t *testing.T) {
 	if _, err := m.add(0); err != nil {
 		t.Fatalf("%v\n%s", err, m.log.String())
 	}
-	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 200, "/": 404} {
+	get := func(path string) (status int, body string) {
 		resp, err := http.Get("http://" + address + path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		body, _ := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if resp.StatusCode != want || path == "/metrics" && !strings.Contains(string(body), "isthmus_endpoints 1") {
-			t.Errorf("%s: status %d\n%s", path, resp.StatusCode, body)
+		defer resp.Body.Close()
+		all, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(all)
+	}
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 200, "/": 404} {
+		if status, body := get(path); status != want {
+			t.Errorf("%s: status %d\n%s", path, status, body)
 		}
+	}
+	// What is shown follows an answer a little later.
+	deadline := time.Now().Add(10 * time.Second)
+	for _, body := get("/metrics"); !strings.Contains(body, "isthmus_endpoints 1"); _, body = get("/metrics") {
+		if time.Now().After(deadline) {
+			t.Fatalf("no endpoint is shown\n%s", body)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	second := &machine{t: t, dir: m.dir, datapath: m.datapath, extraArgs: []string{"--http-address", ""}}
 	second.start(0)

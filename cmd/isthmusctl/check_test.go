@@ -91,12 +91,15 @@ func TestFailing(t *testing.T) {
     tables:   deny: isolated for ingress by NetworkPolicy shop/web, no rule accepts
 test: cases=2 queries=8 engines=1 pass=7 fail=1
 `, path, e)
-			if status != 1 || out != want || errs != "" {
+			if status != 1 || out != want || progress.ReplaceAllString(errs, "") != "" {
 				t.Errorf("exit status %d, %q\n%s\nwant\n%s", status, errs, out, want)
 			}
 		})
 	}
 }
+
+// progress is what long runs tell on the way; a busy machine makes any run long.
+var progress = regexp.MustCompile(`(?m)^test: \d+ cases, \d+ queries after .*\n`)
 
 // Cases that are judged at one time are printed in their order.
 func TestOrder(t *testing.T) {

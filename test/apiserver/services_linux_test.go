@@ -34,6 +34,9 @@ const (
 // kube-proxy translates, with what the reference says of client and backend.
 // Nodes reach each other by the routes of their agents.
 func TestServices(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs kube-apiserver and no -short: make test-api builds it and runs this")
+	}
 	var all tally
 	for _, c := range []struct {
 		fabric   string
