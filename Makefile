@@ -112,7 +112,8 @@ gen-check:
 test: deps ## Everything but Wine and the API server: generated code is up to date, check, all tests (needs root)
 	@$(MAKE) --no-print-directory gen-check
 	@$(MAKE) --no-print-directory check
-	@$(go) test -json -count=1 $$($(go) list ./... | grep -v -e '/test/wine$$' -e '/test/apiserver$$') | $(go) run ./test/summary
+	@{ $(go) test -json -count=1 $$($(go) list ./... | grep -v -e '/test/wine$$' -e '/test/apiserver$$' -e '/test/cluster$$'); \
+		$(go) test -json -count=1 ./test/cluster; } | $(go) run ./test/summary # a cluster that is gone leaves nothing: nobody else runs
 
 .PHONY: test-api
 test-api: deps-kubernetes ## Against a real kube-apiserver, etcd and kube-proxy (needs root for its nodes; the first time it builds them)
