@@ -237,7 +237,7 @@ func (l *loop) attach(a *addition) (*entry, error) {
 	if err := l.checkBandwidth(a); err != nil {
 		return nil, err
 	}
-	ips, err := l.allocate(a.id)
+	ips, err := l.allocate(a)
 	if err != nil {
 		return nil, err
 	}
