@@ -172,7 +172,7 @@ func TestAddressesRunOut(t *testing.T) {
 		r.agent.Publish(cluster{pods: 3}.snapshot())
 		r.mustAdd(0)
 		_, err := r.add(1)
-		wantCode(t, err, 102, "no free address in 10.0.1.0/30: 1 used, 0 in quarantine")
+		wantCode(t, err, 102, "node node1 has no address for pod shop/web-1: no free address in 10.0.1.0/30: 1 used, 0 in quarantine: delete pods")
 		_, err = r.agent.Status(context.Background(), nil)
 		wantCode(t, err, 50, "no free address")
 		r.mustDel(0)

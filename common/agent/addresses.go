@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -121,8 +120,8 @@ func overlaps(s *model.Snapshot, self string, ranges []netip.Prefix) []string {
 	return all
 }
 
-// allocate gives an endpoint its addresses.
-func (l *loop) allocate(id model.EndpointID) ([]netip.Addr, error) {
+// allocate gives the endpoint of an Add its addresses.
+func (l *loop) allocate(add *addition) ([]netip.Addr, error) {
 	a := &l.addresses
 	switch {
 	case len(a.problems) > 0:
@@ -130,13 +129,15 @@ func (l *loop) allocate(id model.EndpointID) ([]netip.Addr, error) {
 	case a.allocator == nil:
 		return nil, refuse(CodeTryAgain, "wait until its Node object has podCIDRs", "the pod ranges of node %s are not known yet", l.cfg.NodeName)
 	}
-	ips, err := a.allocator.Allocate(string(id), time.Now())
-	var full *ipam.ExhaustedError
-	switch {
-	case errors.As(err, &full):
-		return nil, blame(CodeAddresses, err, "no address for %s", id)
-	case err != nil:
-		return nil, blame(CodeInternal, err, "allocate address for %s", id)
+	fixed, err := l.fixedIPs(add)
+	if err != nil {
+		return nil, err
+	}
+	l.recall(add, fixed)
+	ips, err := a.allocator.AllocateFixed(string(add.id), fixed, time.Now())
+	if err != nil {
+		l.restAgain(fixed)
+		return nil, l.whyNoAddress(add, err)
 	}
 	return ips, nil
 }
@@ -156,6 +157,9 @@ func (l *loop) giveBack(e *entry, at time.Time) {
 		} else {
 			l.addresses.allocator.Cancel(ip)
 		}
+	}
+	if !e.exposed {
+		l.restAgain(e.IPs)
 	}
 }
 

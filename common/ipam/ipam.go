@@ -100,12 +100,24 @@ type ExhaustedError struct {
 
 // Error names the pools and what has become of their addresses.
 func (e *ExhaustedError) Error() string {
+	return fmt.Sprintf("no free address in %s: %d used, %d in quarantine: delete pods, wait for the quarantine to end, or give the node a larger range",
+		join(e.Pools), e.Used, e.Quarantined)
+}
+
+func prefixes(pools []*pool) string {
+	var all []netip.Prefix
+	for _, p := range pools {
+		all = append(all, p.prefix)
+	}
+	return join(all)
+}
+
+func join(all []netip.Prefix) string {
 	var names []string
-	for _, p := range e.Pools {
+	for _, p := range all {
 		names = append(names, p.String())
 	}
-	return fmt.Sprintf("no free address in %s: %d used, %d in quarantine: delete pods, wait for the quarantine to end, or give the node a larger range",
-		strings.Join(names, ", "), e.Used, e.Quarantined)
+	return strings.Join(names, ", ")
 }
 
 // Allocate gives an owner one address of every family that has a pool, IPv4
@@ -114,12 +126,18 @@ func (e *ExhaustedError) Error() string {
 // possible. It returns an *ExhaustedError, and gives out nothing, when a family
 // has no free address.
 func (a *Allocator) Allocate(owner string, now time.Time) ([]netip.Addr, error) {
-	if have := a.owned[owner]; len(have) > 0 {
-		return slices.Clone(have), nil
-	}
-	a.expire(now)
+	return a.AllocateFixed(owner, nil, now)
+}
+
+// allocate gives an owner what is fixed and free, and of other families the next
+// free address.
+func (a *Allocator) allocate(owner string, fixed []netip.Addr) ([]netip.Addr, error) {
 	var found []netip.Addr
 	for _, v6 := range []bool{false, true} {
+		if i := slices.IndexFunc(fixed, func(f netip.Addr) bool { return f.Is6() == v6 }); i >= 0 {
+			found = append(found, fixed[i])
+			continue
+		}
 		addr, err := a.search(v6)
 		if err != nil {
 			return nil, err

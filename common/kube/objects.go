@@ -70,6 +70,7 @@ func convertPod(p *corev1.Pod, s strictness) (*model.Pod, field.ErrorList) {
 		HostNetwork: p.Spec.HostNetwork,
 		Finished:    p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
 		Created:     created(&p.ObjectMeta),
+		FixedIPs:    p.Annotations[model.AnnotationAddresses],
 	}
 	var more field.ErrorList
 	pod.IPs, more = podIPs(&p.Status, field.NewPath("status"))

@@ -19,11 +19,12 @@ import (
 // manifests it stands for those pods.
 type workload struct {
 	kind, namespace, name string
-	// labels, ports, hostNetwork and node are those of the pod template.
+	// labels, ports, hostNetwork, node and fixedIPs are those of the pod template.
 	labels      map[string]string
 	ports       []model.NamedPort
 	hostNetwork bool
 	node        string
+	fixedIPs    string
 	// nodeSelector is what the template asks of a node; for a DaemonSet
 	// affinity, too, where it is required.
 	nodeSelector model.Selector
@@ -116,7 +117,8 @@ func convertWorkload(parts workloadParts) (workload, field.ErrorList) {
 	t := parts.template
 	var errs field.ErrorList
 	w := workload{kind: parts.kind, labels: t.Labels, hostNetwork: t.Spec.HostNetwork, node: intern(t.Spec.NodeName),
-		first: int(parts.first), replicas: int(deref(parts.replicas, 1))}
+		fixedIPs: t.Annotations[model.AnnotationAddresses],
+		first:    int(parts.first), replicas: int(deref(parts.replicas, 1))}
 	if w.replicas < 0 {
 		errs = append(errs, field.Invalid(parts.replicasPath, w.replicas, "must be greater than or equal to 0"))
 	}
@@ -188,5 +190,5 @@ func (w *workload) pod(suffix, node string) *model.Pod {
 		labels["job-name"] = w.name
 	}
 	return &model.Pod{PodID: model.PodID{Namespace: w.namespace, Name: name}, Labels: model.MakeLabels(labels),
-		Node: node, HostNetwork: w.hostNetwork, Created: w.created, Ports: w.ports}
+		Node: node, HostNetwork: w.hostNetwork, Created: w.created, Ports: w.ports, FixedIPs: w.fixedIPs}
 }

@@ -23,6 +23,9 @@ func (id PodID) Compare(other PodID) int {
 	return strings.Compare(id.Name, other.Name)
 }
 
+// AnnotationAddresses is by which a pod asks for its addresses.
+const AnnotationAddresses = "isthmus.dev/addresses"
+
 // Namespace is what policies see of a namespace.
 type Namespace struct {
 	Name string
@@ -48,6 +51,9 @@ type Pod struct {
 	Node string
 	// IPs are the pod's addresses, at most one per family, empty until known.
 	IPs []netip.Addr
+	// FixedIPs is what the pod asks to have as addresses when it is attached, as
+	// written: one per family, separated by commas.
+	FixedIPs string
 	// HostNetwork pods share their node's addresses: policies neither select
 	// them nor count them as peers.
 	HostNetwork bool

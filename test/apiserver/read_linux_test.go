@@ -24,7 +24,7 @@ status: {addresses: [{type: InternalIP, address: 192.168.0.1}, {type: Hostname, 
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: web, namespace: shop, labels: {app: web}}
+metadata: {name: web, namespace: shop, labels: {app: web}, annotations: {isthmus.dev/addresses: 10.244.1.2, other: x}}
 spec: {nodeName: n1, containers: [{name: c, image: none, ports: [{name: http, containerPort: 80}]}]}
 status: {phase: Running, podIP: 10.244.1.2, podIPs: [{ip: 10.244.1.2}, {ip: "fd00:1::2"}]}
 ---

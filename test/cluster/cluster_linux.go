@@ -35,6 +35,8 @@ type Config struct {
 	AgentFlags []string
 	// HostPorts are asked for by pods, by name.
 	HostPorts map[string][]HostPort
+	// Bandwidth is what a runtime passes of pods' annotations, by name.
+	Bandwidth map[string]Bandwidth
 }
 
 // Cluster is a running cluster.

@@ -150,6 +150,9 @@ func (m *Manifests) WritePod(p *model.Pod) error {
 	if labels == 0 {
 		b.WriteString(" {}")
 	}
+	if p.FixedIPs != "" {
+		fmt.Fprintf(&b, "\n  annotations: {%s: %q}", model.AnnotationAddresses, p.FixedIPs)
+	}
 	fmt.Fprintf(&b, "\nspec:\n  nodeName: %q\n  containers:\n  - name: main\n    image: none\n    ports:", p.Node)
 	for _, port := range p.Ports {
 		fmt.Fprintf(&b, "\n    - {containerPort: %d, protocol: %s, name: %q}", port.Port, port.Protocol, port.Name)

@@ -154,7 +154,7 @@ func (c *Cluster) cni() *libcni.CNIConfig {
 func (n *Node) network() *libcni.NetworkConfigList {
 	conf, _ := json.Marshal(map[string]any{
 		"cniVersion": "1.1.0", "name": "isthmus",
-		"plugins": []any{map[string]any{"type": "isthmus-cni", "socket": n.Socket(), "capabilities": map[string]bool{"portMappings": true}}},
+		"plugins": []any{map[string]any{"type": "isthmus-cni", "socket": n.Socket(), "capabilities": map[string]bool{"portMappings": true, "bandwidth": true}}},
 	})
 	list, err := libcni.NetworkConfFromBytes(conf)
 	if err != nil {
@@ -171,10 +171,22 @@ type HostPort struct {
 	HostIP        string `json:"hostIP"`
 }
 
+// Bandwidth is what a runtime passes of the bandwidth annotations of a pod: bits
+// per second, and bits.
+type Bandwidth struct {
+	IngressRate  uint64 `json:"ingressRate,omitempty"`
+	IngressBurst uint64 `json:"ingressBurst,omitempty"`
+	EgressRate   uint64 `json:"egressRate,omitempty"`
+	EgressBurst  uint64 `json:"egressBurst,omitempty"`
+}
+
 func (p *Pod) runtime() *libcni.RuntimeConf {
 	capabilities := map[string]any{}
 	if ports := p.Node.cluster.cfg.HostPorts[p.Name]; len(ports) > 0 {
 		capabilities["portMappings"] = ports
+	}
+	if limits, ok := p.Node.cluster.cfg.Bandwidth[p.Name]; ok {
+		capabilities["bandwidth"] = limits
 	}
 	return &libcni.RuntimeConf{CapabilityArgs: capabilities, ContainerID: p.containerID, NetNS: p.netnsPath, IfName: "eth0", Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_INFRA_CONTAINER_ID", p.containerID},

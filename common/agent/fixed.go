@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/endpoint"
+	"github.com/isthmus-net/isthmus/common/ipam"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// fixedIPs reads the addresses that the pod of an Add asks for.
+func (l *loop) fixedIPs(a *addition) ([]netip.Addr, error) {
+	pod, ok := l.snapshot.Pods.Get(a.pod())
+	if !ok || pod.FixedIPs == "" {
+		return nil, nil
+	}
+	var all []netip.Addr
+	for text := range strings.SplitSeq(pod.FixedIPs, ",") {
+		ip, err := netip.ParseAddr(strings.TrimSpace(text))
+		if err != nil || ip.Zone() != "" || ip.Is4In6() {
+			return nil, refuse(CodeRefused, `use one address per family, separated by a comma, like "10.0.1.9,fd00::9"`,
+				"annotation %s of pod %s: %q is not an address", model.AnnotationAddresses, a.pod(), shorten(strings.TrimSpace(text)))
+		}
+		if ip.Is6() && !l.features.IPv6 {
+			return nil, refuse(CodeRefused, "leave it out", "annotation %s of pod %s: pods cannot have the IPv6 address %s on %s (%s)",
+				model.AnnotationAddresses, a.pod(), ip, l.features.OS, l.features.Platform)
+		}
+		all = append(all, ip)
+	}
+	return all, nil
+}
+
+// recall ends the quarantine of addresses that the same pod had in an earlier
+// sandbox: nobody takes it for another.
+func (l *loop) recall(a *addition, ips []netip.Addr) {
+	l.resting(ips, func(e *entry, ip netip.Addr) {
+		if e.Pod() == a.pod() && e.UID != "" && e.UID == a.req.GetPodUid() {
+			l.addresses.allocator.Recall(ip)
+		}
+	})
+}
+
+// restAgain puts addresses that nobody has back in the quarantine that tombstones
+// tell of.
+func (l *loop) restAgain(ips []netip.Addr) {
+	l.resting(ips, func(e *entry, ip netip.Addr) {
+		if _, used := l.addresses.allocator.Owner(ip); !used {
+			l.addresses.allocator.Release(ip, e.ReleasedAt)
+		}
+	})
+}
+
+// resting finds the tombstones of addresses.
+func (l *loop) resting(ips []netip.Addr, f func(*entry, netip.Addr)) {
+	if len(ips) == 0 {
+		return
+	}
+	for _, e := range l.entries {
+		if e.State != endpoint.Released {
+			continue
+		}
+		for _, ip := range e.IPs {
+			if slices.Contains(ips, ip) {
+				f(e, ip)
+			}
+		}
+	}
+}
+
+// whyNoAddress says why the pod of an Add has no address, and what to do.
+func (l *loop) whyNoAddress(a *addition, err error) error {
+	var full *ipam.ExhaustedError
+	var taken *ipam.TakenError
+	var unusable *ipam.UnusableError
+	asked := fmt.Sprintf("annotation %s of pod %s on node %s", model.AnnotationAddresses, a.pod(), l.cfg.NodeName)
+	switch {
+	case errors.As(err, &full):
+		return blame(CodeAddresses, err, "node %s has no address for pod %s", l.cfg.NodeName, a.pod())
+	case errors.As(err, &unusable):
+		return refuse(CodeRefused, "correct the annotation, or let the pod run on the node that has the range", "%s: %s", asked, err)
+	case errors.As(err, &taken) && taken.Owner == "":
+		return refuse(CodeTryAgain, "wait, the runtime will try again", "%s: %s", asked, err)
+	case errors.As(err, &taken):
+		whose := taken.Owner
+		if e := l.entries[model.EndpointID(taken.Owner)]; e != nil {
+			whose = fmt.Sprintf("pod %s (container %s)", e.Pod(), e.ContainerID)
+		}
+		return refuse(CodeTryAgain, "delete that pod, or ask for another address", "%s: address %s is that of %s", asked, taken.Addr, whose)
+	}
+	return blame(CodeInternal, err, "allocate address for %s", a.id)
+}
