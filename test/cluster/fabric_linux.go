@@ -80,8 +80,9 @@ func trustAddresses() error {
 	return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
 }
 
-// connect gives a node's namespace an interface eth0 on the fabric.
-func (f *fabric) connect(node *netns.NS, n, segment int) error {
+// connect gives a node's namespace an interface eth0 on the fabric. Emulated
+// nodes read the others' packets in user space and need whole ones.
+func (f *fabric) connect(node *netns.NS, n, segment int, whole bool) error {
 	port := fmt.Sprintf("node%d", n)
 	if err := node.Do(trustAddresses); err != nil {
 		return err
@@ -118,6 +119,11 @@ func (f *fabric) connect(node *netns.NS, n, segment int) error {
 		}
 		if err := addresses("eth0", underlay(n, segment)); err != nil {
 			return err
+		}
+		if whole {
+			if err := netns.FillChecksums("eth0"); err != nil {
+				return err
+			}
 		}
 		return f.defaults(segment)
 	})
@@ -195,19 +201,6 @@ func removeAddresses(name string, prefixes []netip.Prefix) error {
 func route(to netip.Prefix, via netip.Addr) error {
 	if err := netlink.RouteReplace(&netlink.Route{Dst: ipNet(to), Gw: via.AsSlice()}); err != nil {
 		return fmt.Errorf("set route to %s via %s: %w", to, via, err)
-	}
-	return nil
-}
-
-// local makes the namespace answer to every address of a range.
-func local(p netip.Prefix) error {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
-	}
-	r := &netlink.Route{Dst: ipNet(p), LinkIndex: lo.Attrs().Index, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Table: unix.RT_TABLE_LOCAL}
-	if err := netlink.RouteReplace(r); err != nil {
-		return fmt.Errorf("set local route %s: %w", p, err)
 	}
 	return nil
 }
