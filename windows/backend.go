@@ -31,6 +31,12 @@ type Backend struct {
 	// unreachable what was last said about nodes that cannot be reached.
 	routesDue   *model.State
 	unreachable []string
+	// tunnel is what is wrong with the end of the overlay network's tunnels,
+	// created since when endpoints are attached and not connected, by GUID, and
+	// idle what is to be said of them.
+	tunnel  string
+	created map[string]time.Time
+	idle    []string
 
 	mu      sync.Mutex // guards what Counters shares with the other methods
 	network string     // id
@@ -54,7 +60,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	}
 	v, err := b.hns.Version(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask hns for its version: %w", err)
+		return nil, fmt.Errorf("ask hns for its version: %w", remedied(err))
 	}
 	b.version = v
 	if !v.Supports(hns.Schema2API) {

@@ -60,6 +60,9 @@ type Config struct {
 	// NetworkWait bounds how long a new overlay network may take to find its
 	// adapter's address.
 	NetworkWait time.Duration
+	// ConnectWait is how long an attached endpoint may stay unconnected before
+	// it is reported.
+	ConnectWait time.Duration
 	// NoSets keeps addresses in the ACLs even where HNS has sets.
 	NoSets bool
 	// MaxRules bounds the ACLs of an endpoint; 0 is the default of package acl.
@@ -86,6 +89,9 @@ func (c Config) Defaults() Config {
 	}
 	if c.NetworkWait == 0 {
 		c.NetworkWait = 45 * time.Second
+	}
+	if c.ConnectWait == 0 {
+		c.ConnectWait = 5 * time.Minute
 	}
 	if c.Observe == nil {
 		c.Observe = func(hns.Call) {}
@@ -133,6 +139,9 @@ func (c Config) Validate() error {
 	}
 	if c.NetworkWait <= 0 {
 		bad("network wait %s: must be positive", c.NetworkWait)
+	}
+	if c.ConnectWait <= 0 {
+		bad("connect wait %s: must be positive", c.ConnectWait)
 	}
 	return errors.Join(errs...)
 }

@@ -79,6 +79,7 @@ func (b *Backend) applyRoutes(ctx context.Context, n *hns.Network, s *model.Stat
 	if b.config.Mode != Overlay {
 		return nil
 	}
+	b.lookAtTunnel(n)
 	want, problems := wantedRoutes(b.config, s)
 	if !slices.Equal(problems, b.unreachable) {
 		for _, p := range problems {
@@ -137,6 +138,9 @@ func (b *Backend) VTEP(ctx context.Context) (model.MAC, error) {
 	n, err := b.findNetwork(ctx)
 	if err != nil || n == nil || b.config.Mode != Overlay || tunnelMAC(n) == "" {
 		return model.MAC{}, err
+	}
+	if _, ok := tunnelAddress(n); !ok {
+		return model.MAC{}, nil
 	}
 	mac, err := model.ParseMAC(tunnelMAC(n))
 	if err != nil {

@@ -14,8 +14,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
@@ -46,8 +44,9 @@ func (e env) serve(ctx context.Context, o *options) error {
 		cfg.OpTimeout, cfg.Stall = backend.timeout, 2*backend.timeout
 	}
 	cfg.SourceProblems, cfg.SourceBehind, cfg.Step = source.Problems, source.Behind, step
+	cfg.Collectors = backend.metrics
 	if reporter != nil {
-		cfg.Report, cfg.Collectors = reporter.Set, []prometheus.Collector{reporter}
+		cfg.Report, cfg.Collectors = reporter.Set, append(cfg.Collectors, reporter)
 	}
 	var keeper *install.Keeper
 	if files, wanted := o.installation(); wanted {

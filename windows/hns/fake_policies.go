@@ -23,6 +23,9 @@ func (f *Fake) checkPolicies(op string, n *Network, policies []Policy) error {
 		var err error
 		switch {
 		case p.Is(TypeACL):
+			if f.quirks.NoVFP {
+				return NewError(op, CodeInvalidPolicy, "A policy is invalid.")
+			}
 			var a ACL
 			err = p.Decode(&a)
 			acls = append(acls, a)
