@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
 // Mode is how pods are connected to other nodes.
@@ -63,6 +64,8 @@ type Config struct {
 	// ConnectWait is how long an attached endpoint may stay unconnected before
 	// it is reported.
 	ConnectWait time.Duration
+	// HostRoutes, if set, keeps routes of the host when the network is made.
+	HostRoutes *hostroute.Keeper
 	// NoSets keeps addresses in the ACLs even where HNS has sets.
 	NoSets bool
 	// MaxRules bounds the ACLs of an endpoint; 0 is the default of package acl.

@@ -88,7 +88,7 @@ func service() []Row {
 				{Name: "the tunnel has moved", Mode: "overlay", Do: func(t Target) error { t.HNS.MoveTunnels("198.51.100.99"); return nil }}}},
 		{Fault: "the machine restarts: networks and namespaces are gone, switches have new GUIDs, records of addresses stay", Answer: "the network is made anew; records whose namespace is gone wait for DEL or GC, their addresses stay taken until then",
 			Ways: []Way{{Name: "restart of the machine", Do: func(t Target) error { t.HNS.Reboot(); return nil }}}},
-		{Fault: "the first network: no traffic for seconds, the tunnel's address is empty or 169.254.x.y at first; the metadata route is lost", Answer: "waits 45 s for an address; until it is there the node announces no tunnel and says so in status. Routes of the host are not written: the metadata route is the cloud's image to restore",
+		{Fault: "the first network: no traffic for seconds, the tunnel's address is empty or 169.254.x.y at first; the metadata route is lost", Answer: "waits 45 s for an address; until it is there the node announces no tunnel and says so in status; the routes of `--keep-route` are put back",
 			Ways: []Way{{Name: "no tunnel address at first", Mode: "overlay", Do: func(t Target) error { t.HNS.Lose(); t.HNS.Blackout(30, ""); return nil }},
 				{Name: "a link-local tunnel address at first", Mode: "overlay", Do: func(t Target) error { t.HNS.Lose(); t.HNS.Blackout(30, "169.254.7.7"); return nil }}}},
 		{Fault: "two networks are made at once (0x80004005)", Answer: "tried again, four times in all",
