@@ -147,6 +147,16 @@ static __always_inline __u8 judge(struct __sk_buff *skb, const struct local *l, 
 	return verdict;
 }
 
+/* Whether a pod's packets may pass the stack by, and the queues of interfaces
+ * with it, which limit the bandwidth of some pods. */
+static __always_inline bool may_be_direct(const struct local *l)
+{
+	__u32 index = l->index; /* as in read_slot */
+	struct attachment *own = bpf_map_lookup_elem(&attachments, &index);
+
+	return own && own->ifindex;
+}
+
 /* A flow that the pod had a role in under an older epoch: which roles does the
  * policy in force leave? Both ends of it are asked as they were at first. */
 __noinline int confirm(const struct local *l, const struct packet *p, struct conn *c, int side)
@@ -163,6 +173,8 @@ __noinline int confirm(const struct local *l, const struct packet *p, struct con
 	/* Without a role left the flow stays known, so that packets still on
 	 * their way are not taken for a new one. */
 	OF_END(c->side, side) = kept ? kept : had | SIDE_REVOKED;
+	if (!may_be_direct(l)) /* as the pod was that had the address before */
+		c->flags &= ~CONN_DIRECT;
 	OF_END(c->epoch, side) = l->slot.epoch;
 	return kept ? FATE_PASS : DROP_REVOKED;
 }
@@ -178,6 +190,8 @@ __noinline int grant(struct __sk_buff *skb, const struct local *l, const struct 
 	if (OF_END(c->epoch, side) == l->slot.epoch && !(OF_END(c->side, side) & SIDE_REVOKED))
 		role |= OF_END(c->side, side);
 	OF_END(c->side, side) = role;
+	if (!may_be_direct(l))
+		c->flags &= ~CONN_DIRECT;
 	OF_END(c->epoch, side) = l->slot.epoch;
 	return FATE_PASS;
 }
@@ -262,7 +276,7 @@ __noinline int open_flow(struct __sk_buff *skb, const struct local *l, const str
 
 	if (!l || !p || !peer || judge(skb, l, p) == DENY)
 		return FATE_DENIED;
-	direct = l->from_pod && starts_direct(p) && find_local(&p->flow.dst, peer, p->v6);
+	direct = l->from_pod && starts_direct(p) && may_be_direct(l) && find_local(&p->flow.dst, peer, p->v6);
 	if (direct && judge(skb, peer, p) == DENY)
 		return FATE_DENIED;
 	note_flow(skb, l, p, peer, direct);

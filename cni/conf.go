@@ -41,6 +41,8 @@ type Conf struct {
 	Valid []types.GCAttachment
 	// hostPorts are the host ports that a runtime asks for.
 	hostPorts []*cniapi.HostPort
+	// bandwidth are the limits that a runtime asks for, nil for none.
+	bandwidth *cniapi.Bandwidth
 	// refused says what keys ask for what is not possible, for ADD.
 	refused []string
 }
@@ -48,7 +50,6 @@ type Conf struct {
 // unsupported are the capabilities that a runtime may pass in runtimeConfig and
 // what to do instead.
 var unsupported = map[string]string{
-	"bandwidth":      "bandwidth limits are not supported: remove the bandwidth annotations of the pod or the capability",
 	"ipRanges":       "addresses come from the node's pod ranges: remove the ipRanges capability",
 	"ips":            "addresses come from the node's pod ranges: remove the request for fixed addresses",
 	"mac":            "the hardware address is chosen by the agent: remove the request for a fixed one",
@@ -149,6 +150,7 @@ func (c *Conf) readRuntimeConfig(keys map[string]json.RawMessage) error {
 		}
 	}
 	c.readPorts(capabilities["portMappings"])
+	c.readBandwidth(capabilities["bandwidth"])
 	slices.Sort(c.refused)
 	// Passed for Windows containers; it replaces what the file says.
 	var dns struct {
@@ -179,13 +181,7 @@ func empty(raw json.RawMessage) bool {
 	case string:
 		return v == ""
 	case map[string]any:
-		// A bandwidth object with zeros limits nothing.
-		for _, member := range v {
-			if n, ok := member.(float64); !ok || n != 0 {
-				return false
-			}
-		}
-		return true
+		return len(v) == 0
 	}
 	return false
 }

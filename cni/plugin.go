@@ -62,7 +62,8 @@ func (p *Plugin) Add(args *skel.CmdArgs) error {
 	var answer *cniapi.AddResponse
 	err = p.call(conf, types.ErrTryAgainLater, func(ctx context.Context, agent cniapi.CNIClient) (err error) {
 		answer, err = agent.Add(ctx, &cniapi.AddRequest{Attachment: attachment(args), Netns: args.Netns, Network: conf.Name,
-			PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME), PodUid: string(pod.K8S_POD_UID), HostPorts: conf.hostPorts})
+			PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME), PodUid: string(pod.K8S_POD_UID), HostPorts: conf.hostPorts,
+			Bandwidth: conf.bandwidth})
 		return err
 	})
 	if err != nil {
@@ -108,7 +109,7 @@ func (p *Plugin) Check(args *skel.CmdArgs) error {
 		return types.NewError(types.ErrInvalidNetworkConfig, "prevResult is not that of this attachment", err.Error())
 	}
 	return p.call(conf, types.ErrTryAgainLater, func(ctx context.Context, agent cniapi.CNIClient) error {
-		_, err := agent.Check(ctx, &cniapi.CheckRequest{Attachment: attachment(args), Netns: args.Netns, Addresses: addresses})
+		_, err := agent.Check(ctx, &cniapi.CheckRequest{Attachment: attachment(args), Netns: args.Netns, Addresses: addresses, Bandwidth: conf.bandwidth})
 		return err
 	})
 }

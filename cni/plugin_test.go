@@ -252,7 +252,7 @@ func TestRefused(t *testing.T) {
 		text          string
 	}{
 		{"host ports", `, "capabilities": {"portMappings": true}`, map[string]any{"portMappings": []map[string]any{{"hostPort": 80, "containerPort": 80}}}, 101, "host ports are not supported on linux"},
-		{"bandwidth", `, "capabilities": {"bandwidth": true}`, map[string]any{"bandwidth": map[string]any{"ingressRate": 1000}}, 7, "bandwidth limits are not supported"},
+		{"bandwidth", `, "capabilities": {"bandwidth": true}`, map[string]any{"bandwidth": map[string]any{"ingressRate": 1000}}, 101, "bandwidth of pod shop/web-0 cannot be limited on linux"},
 		{"fixed address", `, "capabilities": {"ips": true}`, map[string]any{"ips": []string{"10.0.1.9"}}, 7, "runtimeConfig.ips"},
 		{"fixed mac", `, "capabilities": {"mac": true}`, map[string]any{"mac": "02:00:00:00:00:01"}, 7, "runtimeConfig.mac"},
 		{"ipam", `, "ipam": {"type": "host-local"}`, nil, 7, `ipam.type "host-local"`},

@@ -114,6 +114,9 @@ func (b *Backend) sweep() error {
 			return err
 		}
 	}
+	if err := link.SweepLimits(); err != nil {
+		return err
+	}
 	known, err := b.path.Endpoints()
 	if err != nil {
 		return err
@@ -168,7 +171,7 @@ func (b *Backend) AddEndpoint(_ context.Context, spec dataplane.EndpointSpec) (d
 			return dataplane.Attachment{}, err
 		}
 	}
-	s := link.PairSpec{ID: spec.ID, NetNS: spec.NetNS, IfName: spec.IfName, IPs: spec.IPs, MTU: b.mtu, Sources: b.sources}
+	s := link.PairSpec{ID: spec.ID, NetNS: spec.NetNS, IfName: spec.IfName, IPs: spec.IPs, MTU: b.mtu, Bandwidth: spec.Bandwidth, Sources: b.sources}
 	b.step("create pair")
 	pair, made, err := link.CreatePair(s)
 	if err == nil {
@@ -210,11 +213,19 @@ func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
 		}
 	}
 	b.step("register endpoint")
-	if err := b.path.PutEndpoint(pair.Index, e); err != nil {
+	put := b.path.PutEndpoint
+	if s.Bandwidth != (model.Bandwidth{}) {
+		put = b.path.PutQueuedEndpoint
+	}
+	if err := put(pair.Index, e); err != nil {
 		return err
 	}
 	b.step("attach programs")
 	if err := b.classify(pair.Name, pair.Index); err != nil {
+		return err
+	}
+	b.step("limit bandwidth")
+	if err := link.SetLimits(s, pair); err != nil {
 		return err
 	}
 	b.step("configure pair")
@@ -239,7 +250,7 @@ func (b *Backend) remove(id model.EndpointID) error {
 		return err
 	}
 	b.step("delete pair")
-	if err := link.DeletePair(id); err != nil {
+	if err := errors.Join(link.DeletePair(id), link.DropLimits(id)); err != nil {
 		return err
 	}
 	b.step("unpin links")

@@ -64,7 +64,7 @@ func (c Config) Validate() error {
 
 // probe reports what this kernel offers.
 func probe() model.Features {
-	f := model.Features{OS: model.Linux, Platform: "unknown kernel", HostPorts: true}
+	f := model.Features{OS: model.Linux, Platform: "unknown kernel", HostPorts: true, Bandwidth: true}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		f.Platform = "kernel " + unix.ByteSliceToString(u.Release[:])

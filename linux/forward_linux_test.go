@@ -22,9 +22,14 @@ import (
 
 // sent counts the packets that went to a pod by its host's interface: all but
 // those that another pod's program put into its own.
-func (l *lab) sent(pod string) (n int) {
+func (l *lab) sent(pod string) int {
 	l.t.Helper()
-	name := link.HostName(model.MakeEndpointID(pod, "eth0"))
+	return l.transmitted(link.HostName(model.MakeEndpointID(pod, "eth0")))
+}
+
+// transmitted counts the packets that an interface of the node sent.
+func (l *lab) transmitted(name string) (n int) {
+	l.t.Helper()
 	l.must(l.node.Do(func() error {
 		// The mount of sysfs shows another namespace; proc shows this one.
 		text, err := os.ReadFile("/proc/thread-self/net/dev")

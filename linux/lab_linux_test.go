@@ -45,6 +45,7 @@ type lab struct {
 	// force with the policies, refused what was not enforced as asked.
 	xdp     linux.XDPDevices
 	deny    []*model.DenyList
+	limits  map[string]model.Bandwidth // of pods, by name
 	refused []model.Unsupported
 }
 
@@ -173,7 +174,7 @@ func podIPs(n byte) []netip.Addr {
 
 func (l *lab) add(name string, n byte) error {
 	spec := dataplane.EndpointSpec{ID: model.MakeEndpointID(name, "eth0"), ContainerID: name, IfName: "eth0",
-		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: l.pods[name].Path(), IPs: podIPs(n)}
+		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: l.pods[name].Path(), IPs: podIPs(n), Bandwidth: l.limits[name]}
 	err := l.node.Do(func() error {
 		_, err := l.backend.AddEndpoint(context.Background(), spec)
 		return err

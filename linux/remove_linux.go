@@ -18,7 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/xdp"
 )
 
-// Remove takes everything away that a Backend makes: pairs, the fabric, rules
+// Remove takes everything away that a Backend makes: pairs and their queues, the fabric, rules
 // of nftables, programs and maps, those of XDP on uplinks among them. No Backend
 // may be open. What is gone already is no error. Sysctls stay: others may have
 // come to rely on them.
@@ -34,7 +34,7 @@ func Remove(_ context.Context, cfg Config) error {
 	for _, f := range found {
 		errs = append(errs, link.DeleteByName(f.Name))
 	}
-	errs = append(errs, fabric.Cleanup())
+	errs = append(errs, link.SweepLimits(), fabric.Cleanup())
 	if err := errors.Join(errs...); err != nil {
 		return err // programs stay as long as there may be pods behind them
 	}

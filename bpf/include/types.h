@@ -64,7 +64,7 @@ _Static_assert(sizeof(struct endpoint) == 36, "layout");
 struct attachment {
 	__u8 mac[6];
 	__u8 host_mac[6];
-	__u32 ifindex; /* of the host's end; 0 if the slot is free */
+	__u32 ifindex; /* of the host's end; 0 if the slot is free, or the pod's bandwidth limited */
 };
 _Static_assert(sizeof(struct attachment) == 16, "layout");
 

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 func (e env) endpointsCommand() *cobra.Command {
@@ -50,7 +51,7 @@ func writeEndpoints(out io.Writer, list []*cniapi.Endpoint, wide bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	head := "POD\tADDRESSES\tPOLICY\tPROBLEMS"
 	if wide {
-		head = "POD\tADDRESSES\tPOLICY\tCONTAINER\tINTERFACE\tHOST INTERFACE\tTABLE\tPOLICIES\tPROBLEMS"
+		head = "POD\tADDRESSES\tPOLICY\tCONTAINER\tINTERFACE\tHOST INTERFACE\tTABLE\tPOLICIES\tLIMITS\tPROBLEMS"
 	}
 	fmt.Fprintln(w, head)
 	for _, p := range list {
@@ -65,12 +66,20 @@ func writeEndpoints(out io.Writer, list []*cniapi.Endpoint, wide bool) error {
 		cells := []string{pod, orNone(strings.Join(p.GetAddresses(), ",")), policy}
 		if wide {
 			a := p.GetAttachment()
-			cells = append(cells, a.GetContainerId(), a.GetIfName(), orNone(p.GetHostIfName()), orNone(p.GetTable()), orNone(strings.Join(p.GetPolicies(), ", ")))
+			cells = append(cells, a.GetContainerId(), a.GetIfName(), orNone(p.GetHostIfName()), orNone(p.GetTable()), orNone(strings.Join(p.GetPolicies(), ", ")), limits(p.GetBandwidth()))
 		}
 		cells = append(cells, orNone(strings.Join(p.GetProblems(), "; ")))
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 	return w.Flush()
+}
+
+// limits are those of a pod's interface.
+func limits(b *cniapi.Bandwidth) string {
+	if b == nil {
+		return "none"
+	}
+	return model.Bandwidth{Ingress: model.Limit{Rate: b.GetIngressRate()}, Egress: model.Limit{Rate: b.GetEgressRate()}}.String()
 }
 
 // writeJSON writes every field, under the names of the protocol, so that

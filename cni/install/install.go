@@ -63,9 +63,8 @@ func (c Config) WritePlugin() (bool, error) {
 // WriteConf writes the configuration, if the one there is another. It reports
 // whether it had to.
 func (c Config) WriteConf() (bool, error) {
-	// The plugin takes host ports and refuses bandwidth with a reason as long as it
-	// is not supported; a capability that is not listed would be dropped by
-	// the runtime in silence.
+	// What a node cannot do is refused with a reason; a capability that is not
+	// listed would be dropped by the runtime in silence.
 	type plugin struct {
 		Type         string          `json:"type"`
 		Socket       string          `json:"socket"`

@@ -20,8 +20,9 @@ type addition struct {
 	ctx context.Context
 	id  model.EndpointID
 	req *cniapi.AddRequest
-	// hostPorts are those of req, checked.
+	// hostPorts and bandwidth are those of req, checked.
 	hostPorts []model.HostPort
+	bandwidth model.Bandwidth
 	// deadline is until when its pod may become known.
 	deadline time.Time
 	reply    chan addReply // of capacity 1
@@ -49,7 +50,11 @@ func (a *Agent) Add(ctx context.Context, req *cniapi.AddRequest) (*cniapi.AddRes
 	if err != nil {
 		return nil, err
 	}
-	add := &addition{ctx: ctx, id: id, req: req, hostPorts: ports, deadline: time.Now().Add(a.cfg.AddWait), reply: make(chan addReply, 1)}
+	limits, err := bandwidth(req.GetBandwidth())
+	if err != nil {
+		return nil, err
+	}
+	add := &addition{ctx: ctx, id: id, req: req, hostPorts: ports, bandwidth: limits, deadline: time.Now().Add(a.cfg.AddWait), reply: make(chan addReply, 1)}
 	if d, ok := ctx.Deadline(); ok {
 		// Leave time to say why before the caller gives up.
 		if d = d.Add(-time.Until(d) / 10); d.Before(add.deadline) {
@@ -229,13 +234,16 @@ func (l *loop) attach(a *addition) (*entry, error) {
 	if err := l.checkHostPorts(a); err != nil {
 		return nil, err
 	}
+	if err := l.checkBandwidth(a); err != nil {
+		return nil, err
+	}
 	ips, err := l.allocate(a.id)
 	if err != nil {
 		return nil, err
 	}
 	e := &entry{Record: endpoint.Record{State: endpoint.Adding, ContainerID: a.req.GetAttachment().GetContainerId(),
 		IfName: a.req.GetAttachment().GetIfName(), NetNS: a.req.GetNetns(), Network: a.req.GetNetwork(), Namespace: a.req.GetPodNamespace(),
-		Name: a.req.GetPodName(), UID: a.req.GetPodUid(), IPs: ips, HostPorts: a.hostPorts, Created: timeNow()}}
+		Name: a.req.GetPodName(), UID: a.req.GetPodUid(), IPs: ips, HostPorts: a.hostPorts, Bandwidth: a.bandwidth, Created: timeNow()}}
 	l.step("add.intent")
 	if err := l.store.Put(e.Record); err != nil {
 		l.giveBack(e, timeNow())

@@ -99,6 +99,10 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 	for _, ip := range e.IPs {
 		d.Addresses = append(d.Addresses, ip.String())
 	}
+	if e.Bandwidth != (model.Bandwidth{}) {
+		d.Bandwidth = &cniapi.Bandwidth{IngressRate: e.Bandwidth.Ingress.Rate, IngressBurst: e.Bandwidth.Ingress.Burst,
+			EgressRate: e.Bandwidth.Egress.Rate, EgressBurst: e.Bandwidth.Egress.Burst}
+	}
 	id := e.ID()
 	if l.enforced.covered[id] {
 		d.Table = l.enforced.inForce.Endpoints[id].Table.String()

@@ -145,5 +145,5 @@ func (l *loop) sorted() []*entry {
 
 // spec is what the data path is asked for.
 func (e *entry) spec() dataplane.EndpointSpec {
-	return dataplane.EndpointSpec{ID: e.ID(), ContainerID: e.ContainerID, IfName: e.IfName, Pod: e.Pod(), NetNS: e.NetNS, IPs: e.IPs, HostPorts: e.HostPorts}
+	return dataplane.EndpointSpec{ID: e.ID(), ContainerID: e.ContainerID, IfName: e.IfName, Pod: e.Pod(), NetNS: e.NetNS, IPs: e.IPs, HostPorts: e.HostPorts, Bandwidth: e.Bandwidth}
 }

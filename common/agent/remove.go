@@ -157,6 +157,9 @@ func (l *loop) check(id model.EndpointID, req *cniapi.CheckRequest) error {
 	if err := checkAddresses(e, req.GetAddresses()); err != nil {
 		return err
 	}
+	if err := compareBandwidth(e, req.GetBandwidth()); err != nil {
+		return err
+	}
 	found, problems, err := l.inspect(id)
 	switch {
 	case err != nil:

@@ -87,7 +87,9 @@ type AddRequest struct {
 	// Name of the CNI network, by which GC is scoped; may be empty.
 	Network string `protobuf:"bytes,6,opt,name=network,proto3" json:"network,omitempty"`
 	// Ports of the node that lead to the pod.
-	HostPorts     []*HostPort `protobuf:"bytes,7,rep,name=host_ports,json=hostPorts,proto3" json:"host_ports,omitempty"`
+	HostPorts []*HostPort `protobuf:"bytes,7,rep,name=host_ports,json=hostPorts,proto3" json:"host_ports,omitempty"`
+	// Limits of the pod's interface.
+	Bandwidth     *Bandwidth `protobuf:"bytes,8,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -171,6 +173,83 @@ func (x *AddRequest) GetHostPorts() []*HostPort {
 	return nil
 }
 
+func (x *AddRequest) GetBandwidth() *Bandwidth {
+	if x != nil {
+		return x.Bandwidth
+	}
+	return nil
+}
+
+// Bandwidth limits what a pod receives (ingress) and sends (egress): rates in
+// bits per second, bursts in bits. 0 is no limit, and no wish.
+type Bandwidth struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	IngressRate   uint64                 `protobuf:"varint,1,opt,name=ingress_rate,json=ingressRate,proto3" json:"ingress_rate,omitempty"`
+	IngressBurst  uint64                 `protobuf:"varint,2,opt,name=ingress_burst,json=ingressBurst,proto3" json:"ingress_burst,omitempty"`
+	EgressRate    uint64                 `protobuf:"varint,3,opt,name=egress_rate,json=egressRate,proto3" json:"egress_rate,omitempty"`
+	EgressBurst   uint64                 `protobuf:"varint,4,opt,name=egress_burst,json=egressBurst,proto3" json:"egress_burst,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Bandwidth) Reset() {
+	*x = Bandwidth{}
+	mi := &file_isthmus_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Bandwidth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Bandwidth) ProtoMessage() {}
+
+func (x *Bandwidth) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Bandwidth.ProtoReflect.Descriptor instead.
+func (*Bandwidth) Descriptor() ([]byte, []int) {
+	return file_isthmus_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Bandwidth) GetIngressRate() uint64 {
+	if x != nil {
+		return x.IngressRate
+	}
+	return 0
+}
+
+func (x *Bandwidth) GetIngressBurst() uint64 {
+	if x != nil {
+		return x.IngressBurst
+	}
+	return 0
+}
+
+func (x *Bandwidth) GetEgressRate() uint64 {
+	if x != nil {
+		return x.EgressRate
+	}
+	return 0
+}
+
+func (x *Bandwidth) GetEgressBurst() uint64 {
+	if x != nil {
+		return x.EgressBurst
+	}
+	return 0
+}
+
 type HostPort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Address of the node; empty for all. 0.0.0.0 and :: stand for all of a family.
@@ -185,7 +264,7 @@ type HostPort struct {
 
 func (x *HostPort) Reset() {
 	*x = HostPort{}
-	mi := &file_isthmus_proto_msgTypes[2]
+	mi := &file_isthmus_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -197,7 +276,7 @@ func (x *HostPort) String() string {
 func (*HostPort) ProtoMessage() {}
 
 func (x *HostPort) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[2]
+	mi := &file_isthmus_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -210,7 +289,7 @@ func (x *HostPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostPort.ProtoReflect.Descriptor instead.
 func (*HostPort) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{2}
+	return file_isthmus_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *HostPort) GetHostIp() string {
@@ -257,7 +336,7 @@ type AddResponse struct {
 
 func (x *AddResponse) Reset() {
 	*x = AddResponse{}
-	mi := &file_isthmus_proto_msgTypes[3]
+	mi := &file_isthmus_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -269,7 +348,7 @@ func (x *AddResponse) String() string {
 func (*AddResponse) ProtoMessage() {}
 
 func (x *AddResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[3]
+	mi := &file_isthmus_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -282,7 +361,7 @@ func (x *AddResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddResponse.ProtoReflect.Descriptor instead.
 func (*AddResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{3}
+	return file_isthmus_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AddResponse) GetHostIfName() string {
@@ -336,7 +415,7 @@ type DelRequest struct {
 
 func (x *DelRequest) Reset() {
 	*x = DelRequest{}
-	mi := &file_isthmus_proto_msgTypes[4]
+	mi := &file_isthmus_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -348,7 +427,7 @@ func (x *DelRequest) String() string {
 func (*DelRequest) ProtoMessage() {}
 
 func (x *DelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[4]
+	mi := &file_isthmus_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -361,7 +440,7 @@ func (x *DelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DelRequest.ProtoReflect.Descriptor instead.
 func (*DelRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{4}
+	return file_isthmus_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DelRequest) GetAttachment() *Attachment {
@@ -379,7 +458,7 @@ type DelResponse struct {
 
 func (x *DelResponse) Reset() {
 	*x = DelResponse{}
-	mi := &file_isthmus_proto_msgTypes[5]
+	mi := &file_isthmus_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -391,7 +470,7 @@ func (x *DelResponse) String() string {
 func (*DelResponse) ProtoMessage() {}
 
 func (x *DelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[5]
+	mi := &file_isthmus_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -404,7 +483,7 @@ func (x *DelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DelResponse.ProtoReflect.Descriptor instead.
 func (*DelResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{5}
+	return file_isthmus_proto_rawDescGZIP(), []int{6}
 }
 
 type CheckRequest struct {
@@ -412,14 +491,16 @@ type CheckRequest struct {
 	Attachment *Attachment            `protobuf:"bytes,1,opt,name=attachment,proto3" json:"attachment,omitempty"`
 	Netns      string                 `protobuf:"bytes,2,opt,name=netns,proto3" json:"netns,omitempty"`
 	// Addresses that Add returned, from prevResult.
-	Addresses     []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	Addresses []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// Limits that the runtime asked for; none says nothing about them.
+	Bandwidth     *Bandwidth `protobuf:"bytes,4,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_isthmus_proto_msgTypes[6]
+	mi := &file_isthmus_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +512,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[6]
+	mi := &file_isthmus_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +525,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{6}
+	return file_isthmus_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CheckRequest) GetAttachment() *Attachment {
@@ -468,6 +549,13 @@ func (x *CheckRequest) GetAddresses() []string {
 	return nil
 }
 
+func (x *CheckRequest) GetBandwidth() *Bandwidth {
+	if x != nil {
+		return x.Bandwidth
+	}
+	return nil
+}
+
 type CheckResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -476,7 +564,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_isthmus_proto_msgTypes[7]
+	mi := &file_isthmus_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -488,7 +576,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[7]
+	mi := &file_isthmus_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -501,7 +589,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{7}
+	return file_isthmus_proto_rawDescGZIP(), []int{8}
 }
 
 type GCRequest struct {
@@ -516,7 +604,7 @@ type GCRequest struct {
 
 func (x *GCRequest) Reset() {
 	*x = GCRequest{}
-	mi := &file_isthmus_proto_msgTypes[8]
+	mi := &file_isthmus_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +616,7 @@ func (x *GCRequest) String() string {
 func (*GCRequest) ProtoMessage() {}
 
 func (x *GCRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[8]
+	mi := &file_isthmus_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +629,7 @@ func (x *GCRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCRequest.ProtoReflect.Descriptor instead.
 func (*GCRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{8}
+	return file_isthmus_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GCRequest) GetValid() []*Attachment {
@@ -568,7 +656,7 @@ type GCResponse struct {
 
 func (x *GCResponse) Reset() {
 	*x = GCResponse{}
-	mi := &file_isthmus_proto_msgTypes[9]
+	mi := &file_isthmus_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -580,7 +668,7 @@ func (x *GCResponse) String() string {
 func (*GCResponse) ProtoMessage() {}
 
 func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[9]
+	mi := &file_isthmus_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -593,7 +681,7 @@ func (x *GCResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
 func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{9}
+	return file_isthmus_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GCResponse) GetRemoved() []*Attachment {
@@ -611,7 +699,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_isthmus_proto_msgTypes[10]
+	mi := &file_isthmus_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +711,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[10]
+	mi := &file_isthmus_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +724,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{10}
+	return file_isthmus_proto_rawDescGZIP(), []int{11}
 }
 
 type StatusResponse struct {
@@ -647,7 +735,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_isthmus_proto_msgTypes[11]
+	mi := &file_isthmus_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -659,7 +747,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[11]
+	mi := &file_isthmus_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -672,7 +760,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{11}
+	return file_isthmus_proto_rawDescGZIP(), []int{12}
 }
 
 // CNIError is the error object of the CNI specification, section 4.
@@ -687,7 +775,7 @@ type CNIError struct {
 
 func (x *CNIError) Reset() {
 	*x = CNIError{}
-	mi := &file_isthmus_proto_msgTypes[12]
+	mi := &file_isthmus_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +787,7 @@ func (x *CNIError) String() string {
 func (*CNIError) ProtoMessage() {}
 
 func (x *CNIError) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[12]
+	mi := &file_isthmus_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +800,7 @@ func (x *CNIError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CNIError.ProtoReflect.Descriptor instead.
 func (*CNIError) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{12}
+	return file_isthmus_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CNIError) GetCode() uint32 {
@@ -744,7 +832,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_isthmus_proto_msgTypes[13]
+	mi := &file_isthmus_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +844,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[13]
+	mi := &file_isthmus_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +857,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{13}
+	return file_isthmus_proto_rawDescGZIP(), []int{14}
 }
 
 type GetNodeResponse struct {
@@ -808,7 +896,7 @@ type GetNodeResponse struct {
 
 func (x *GetNodeResponse) Reset() {
 	*x = GetNodeResponse{}
-	mi := &file_isthmus_proto_msgTypes[14]
+	mi := &file_isthmus_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -820,7 +908,7 @@ func (x *GetNodeResponse) String() string {
 func (*GetNodeResponse) ProtoMessage() {}
 
 func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[14]
+	mi := &file_isthmus_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -833,7 +921,7 @@ func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
 func (*GetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{14}
+	return file_isthmus_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetNodeResponse) GetNode() string {
@@ -1002,7 +1090,7 @@ type DenyDevice struct {
 
 func (x *DenyDevice) Reset() {
 	*x = DenyDevice{}
-	mi := &file_isthmus_proto_msgTypes[15]
+	mi := &file_isthmus_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1014,7 +1102,7 @@ func (x *DenyDevice) String() string {
 func (*DenyDevice) ProtoMessage() {}
 
 func (x *DenyDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[15]
+	mi := &file_isthmus_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1027,7 +1115,7 @@ func (x *DenyDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyDevice.ProtoReflect.Descriptor instead.
 func (*DenyDevice) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{15}
+	return file_isthmus_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DenyDevice) GetName() string {
@@ -1052,7 +1140,7 @@ type ListEndpointsRequest struct {
 
 func (x *ListEndpointsRequest) Reset() {
 	*x = ListEndpointsRequest{}
-	mi := &file_isthmus_proto_msgTypes[16]
+	mi := &file_isthmus_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1064,7 +1152,7 @@ func (x *ListEndpointsRequest) String() string {
 func (*ListEndpointsRequest) ProtoMessage() {}
 
 func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[16]
+	mi := &file_isthmus_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1077,7 +1165,7 @@ func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListEndpointsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{16}
+	return file_isthmus_proto_rawDescGZIP(), []int{17}
 }
 
 type ListEndpointsResponse struct {
@@ -1089,7 +1177,7 @@ type ListEndpointsResponse struct {
 
 func (x *ListEndpointsResponse) Reset() {
 	*x = ListEndpointsResponse{}
-	mi := &file_isthmus_proto_msgTypes[17]
+	mi := &file_isthmus_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1189,7 @@ func (x *ListEndpointsResponse) String() string {
 func (*ListEndpointsResponse) ProtoMessage() {}
 
 func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[17]
+	mi := &file_isthmus_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1202,7 @@ func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListEndpointsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{17}
+	return file_isthmus_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListEndpointsResponse) GetEndpoints() []*Endpoint {
@@ -1134,15 +1222,17 @@ type Endpoint struct {
 	// Identity of the table in force, empty while default deny is.
 	Table string `protobuf:"bytes,6,opt,name=table,proto3" json:"table,omitempty"`
 	// Policies that select the pod, in order of evaluation.
-	Policies      []string `protobuf:"bytes,7,rep,name=policies,proto3" json:"policies,omitempty"`
-	Problems      []string `protobuf:"bytes,8,rep,name=problems,proto3" json:"problems,omitempty"`
+	Policies []string `protobuf:"bytes,7,rep,name=policies,proto3" json:"policies,omitempty"`
+	Problems []string `protobuf:"bytes,8,rep,name=problems,proto3" json:"problems,omitempty"`
+	// Limits of its interface; missing if there are none.
+	Bandwidth     *Bandwidth `protobuf:"bytes,9,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_isthmus_proto_msgTypes[18]
+	mi := &file_isthmus_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1154,7 +1244,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[18]
+	mi := &file_isthmus_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1167,7 +1257,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{18}
+	return file_isthmus_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Endpoint) GetAttachment() *Attachment {
@@ -1226,6 +1316,13 @@ func (x *Endpoint) GetProblems() []string {
 	return nil
 }
 
+func (x *Endpoint) GetBandwidth() *Bandwidth {
+	if x != nil {
+		return x.Bandwidth
+	}
+	return nil
+}
+
 var File_isthmus_proto protoreflect.FileDescriptor
 
 const file_isthmus_proto_rawDesc = "" +
@@ -1235,7 +1332,7 @@ const file_isthmus_proto_rawDesc = "" +
 	"\n" +
 	"Attachment\x12!\n" +
 	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x17\n" +
-	"\aif_name\x18\x02 \x01(\tR\x06ifName\"\x82\x02\n" +
+	"\aif_name\x18\x02 \x01(\tR\x06ifName\"\xb7\x02\n" +
 	"\n" +
 	"AddRequest\x126\n" +
 	"\n" +
@@ -1247,7 +1344,14 @@ const file_isthmus_proto_rawDesc = "" +
 	"\apod_uid\x18\x05 \x01(\tR\x06podUid\x12\x18\n" +
 	"\anetwork\x18\x06 \x01(\tR\anetwork\x123\n" +
 	"\n" +
-	"host_ports\x18\a \x03(\v2\x14.isthmus.v1.HostPortR\thostPorts\"p\n" +
+	"host_ports\x18\a \x03(\v2\x14.isthmus.v1.HostPortR\thostPorts\x123\n" +
+	"\tbandwidth\x18\b \x01(\v2\x15.isthmus.v1.BandwidthR\tbandwidth\"\x97\x01\n" +
+	"\tBandwidth\x12!\n" +
+	"\fingress_rate\x18\x01 \x01(\x04R\vingressRate\x12#\n" +
+	"\ringress_burst\x18\x02 \x01(\x04R\fingressBurst\x12\x1f\n" +
+	"\vegress_rate\x18\x03 \x01(\x04R\n" +
+	"egressRate\x12!\n" +
+	"\fegress_burst\x18\x04 \x01(\x04R\vegressBurst\"p\n" +
 	"\bHostPort\x12\x17\n" +
 	"\ahost_ip\x18\x01 \x01(\tR\x06hostIp\x12\x1b\n" +
 	"\thost_port\x18\x02 \x01(\rR\bhostPort\x12\x12\n" +
@@ -1266,13 +1370,14 @@ const file_isthmus_proto_rawDesc = "" +
 	"\n" +
 	"attachment\x18\x01 \x01(\v2\x16.isthmus.v1.AttachmentR\n" +
 	"attachment\"\r\n" +
-	"\vDelResponse\"z\n" +
+	"\vDelResponse\"\xaf\x01\n" +
 	"\fCheckRequest\x126\n" +
 	"\n" +
 	"attachment\x18\x01 \x01(\v2\x16.isthmus.v1.AttachmentR\n" +
 	"attachment\x12\x14\n" +
 	"\x05netns\x18\x02 \x01(\tR\x05netns\x12\x1c\n" +
-	"\taddresses\x18\x03 \x03(\tR\taddresses\"\x0f\n" +
+	"\taddresses\x18\x03 \x03(\tR\taddresses\x123\n" +
+	"\tbandwidth\x18\x04 \x01(\v2\x15.isthmus.v1.BandwidthR\tbandwidth\"\x0f\n" +
 	"\rCheckResponse\"S\n" +
 	"\tGCRequest\x12,\n" +
 	"\x05valid\x18\x01 \x03(\v2\x16.isthmus.v1.AttachmentR\x05valid\x12\x18\n" +
@@ -1320,7 +1425,7 @@ const file_isthmus_proto_rawDesc = "" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\"\x16\n" +
 	"\x14ListEndpointsRequest\"K\n" +
 	"\x15ListEndpointsResponse\x122\n" +
-	"\tendpoints\x18\x01 \x03(\v2\x14.isthmus.v1.EndpointR\tendpoints\"\x90\x02\n" +
+	"\tendpoints\x18\x01 \x03(\v2\x14.isthmus.v1.EndpointR\tendpoints\"\xc5\x02\n" +
 	"\bEndpoint\x126\n" +
 	"\n" +
 	"attachment\x18\x01 \x01(\v2\x16.isthmus.v1.AttachmentR\n" +
@@ -1332,7 +1437,8 @@ const file_isthmus_proto_rawDesc = "" +
 	"hostIfName\x12\x14\n" +
 	"\x05table\x18\x06 \x01(\tR\x05table\x12\x1a\n" +
 	"\bpolicies\x18\a \x03(\tR\bpolicies\x12\x1a\n" +
-	"\bproblems\x18\b \x03(\tR\bproblems2\xa9\x02\n" +
+	"\bproblems\x18\b \x03(\tR\bproblems\x123\n" +
+	"\tbandwidth\x18\t \x01(\v2\x15.isthmus.v1.BandwidthR\tbandwidth2\xa9\x02\n" +
 	"\x03CNI\x126\n" +
 	"\x03Add\x12\x16.isthmus.v1.AddRequest\x1a\x17.isthmus.v1.AddResponse\x126\n" +
 	"\x03Del\x12\x16.isthmus.v1.DelRequest\x1a\x17.isthmus.v1.DelResponse\x12<\n" +
@@ -1355,57 +1461,61 @@ func file_isthmus_proto_rawDescGZIP() []byte {
 	return file_isthmus_proto_rawDescData
 }
 
-var file_isthmus_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_isthmus_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_isthmus_proto_goTypes = []any{
 	(*Attachment)(nil),            // 0: isthmus.v1.Attachment
 	(*AddRequest)(nil),            // 1: isthmus.v1.AddRequest
-	(*HostPort)(nil),              // 2: isthmus.v1.HostPort
-	(*AddResponse)(nil),           // 3: isthmus.v1.AddResponse
-	(*DelRequest)(nil),            // 4: isthmus.v1.DelRequest
-	(*DelResponse)(nil),           // 5: isthmus.v1.DelResponse
-	(*CheckRequest)(nil),          // 6: isthmus.v1.CheckRequest
-	(*CheckResponse)(nil),         // 7: isthmus.v1.CheckResponse
-	(*GCRequest)(nil),             // 8: isthmus.v1.GCRequest
-	(*GCResponse)(nil),            // 9: isthmus.v1.GCResponse
-	(*StatusRequest)(nil),         // 10: isthmus.v1.StatusRequest
-	(*StatusResponse)(nil),        // 11: isthmus.v1.StatusResponse
-	(*CNIError)(nil),              // 12: isthmus.v1.CNIError
-	(*GetNodeRequest)(nil),        // 13: isthmus.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),       // 14: isthmus.v1.GetNodeResponse
-	(*DenyDevice)(nil),            // 15: isthmus.v1.DenyDevice
-	(*ListEndpointsRequest)(nil),  // 16: isthmus.v1.ListEndpointsRequest
-	(*ListEndpointsResponse)(nil), // 17: isthmus.v1.ListEndpointsResponse
-	(*Endpoint)(nil),              // 18: isthmus.v1.Endpoint
+	(*Bandwidth)(nil),             // 2: isthmus.v1.Bandwidth
+	(*HostPort)(nil),              // 3: isthmus.v1.HostPort
+	(*AddResponse)(nil),           // 4: isthmus.v1.AddResponse
+	(*DelRequest)(nil),            // 5: isthmus.v1.DelRequest
+	(*DelResponse)(nil),           // 6: isthmus.v1.DelResponse
+	(*CheckRequest)(nil),          // 7: isthmus.v1.CheckRequest
+	(*CheckResponse)(nil),         // 8: isthmus.v1.CheckResponse
+	(*GCRequest)(nil),             // 9: isthmus.v1.GCRequest
+	(*GCResponse)(nil),            // 10: isthmus.v1.GCResponse
+	(*StatusRequest)(nil),         // 11: isthmus.v1.StatusRequest
+	(*StatusResponse)(nil),        // 12: isthmus.v1.StatusResponse
+	(*CNIError)(nil),              // 13: isthmus.v1.CNIError
+	(*GetNodeRequest)(nil),        // 14: isthmus.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),       // 15: isthmus.v1.GetNodeResponse
+	(*DenyDevice)(nil),            // 16: isthmus.v1.DenyDevice
+	(*ListEndpointsRequest)(nil),  // 17: isthmus.v1.ListEndpointsRequest
+	(*ListEndpointsResponse)(nil), // 18: isthmus.v1.ListEndpointsResponse
+	(*Endpoint)(nil),              // 19: isthmus.v1.Endpoint
 }
 var file_isthmus_proto_depIdxs = []int32{
 	0,  // 0: isthmus.v1.AddRequest.attachment:type_name -> isthmus.v1.Attachment
-	2,  // 1: isthmus.v1.AddRequest.host_ports:type_name -> isthmus.v1.HostPort
-	0,  // 2: isthmus.v1.DelRequest.attachment:type_name -> isthmus.v1.Attachment
-	0,  // 3: isthmus.v1.CheckRequest.attachment:type_name -> isthmus.v1.Attachment
-	0,  // 4: isthmus.v1.GCRequest.valid:type_name -> isthmus.v1.Attachment
-	0,  // 5: isthmus.v1.GCResponse.removed:type_name -> isthmus.v1.Attachment
-	15, // 6: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
-	18, // 7: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
-	0,  // 8: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
-	1,  // 9: isthmus.v1.CNI.Add:input_type -> isthmus.v1.AddRequest
-	4,  // 10: isthmus.v1.CNI.Del:input_type -> isthmus.v1.DelRequest
-	6,  // 11: isthmus.v1.CNI.Check:input_type -> isthmus.v1.CheckRequest
-	8,  // 12: isthmus.v1.CNI.GC:input_type -> isthmus.v1.GCRequest
-	10, // 13: isthmus.v1.CNI.Status:input_type -> isthmus.v1.StatusRequest
-	13, // 14: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
-	16, // 15: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
-	3,  // 16: isthmus.v1.CNI.Add:output_type -> isthmus.v1.AddResponse
-	5,  // 17: isthmus.v1.CNI.Del:output_type -> isthmus.v1.DelResponse
-	7,  // 18: isthmus.v1.CNI.Check:output_type -> isthmus.v1.CheckResponse
-	9,  // 19: isthmus.v1.CNI.GC:output_type -> isthmus.v1.GCResponse
-	11, // 20: isthmus.v1.CNI.Status:output_type -> isthmus.v1.StatusResponse
-	14, // 21: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
-	17, // 22: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
-	16, // [16:23] is the sub-list for method output_type
-	9,  // [9:16] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	3,  // 1: isthmus.v1.AddRequest.host_ports:type_name -> isthmus.v1.HostPort
+	2,  // 2: isthmus.v1.AddRequest.bandwidth:type_name -> isthmus.v1.Bandwidth
+	0,  // 3: isthmus.v1.DelRequest.attachment:type_name -> isthmus.v1.Attachment
+	0,  // 4: isthmus.v1.CheckRequest.attachment:type_name -> isthmus.v1.Attachment
+	2,  // 5: isthmus.v1.CheckRequest.bandwidth:type_name -> isthmus.v1.Bandwidth
+	0,  // 6: isthmus.v1.GCRequest.valid:type_name -> isthmus.v1.Attachment
+	0,  // 7: isthmus.v1.GCResponse.removed:type_name -> isthmus.v1.Attachment
+	16, // 8: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
+	19, // 9: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
+	0,  // 10: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
+	2,  // 11: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
+	1,  // 12: isthmus.v1.CNI.Add:input_type -> isthmus.v1.AddRequest
+	5,  // 13: isthmus.v1.CNI.Del:input_type -> isthmus.v1.DelRequest
+	7,  // 14: isthmus.v1.CNI.Check:input_type -> isthmus.v1.CheckRequest
+	9,  // 15: isthmus.v1.CNI.GC:input_type -> isthmus.v1.GCRequest
+	11, // 16: isthmus.v1.CNI.Status:input_type -> isthmus.v1.StatusRequest
+	14, // 17: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
+	17, // 18: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
+	4,  // 19: isthmus.v1.CNI.Add:output_type -> isthmus.v1.AddResponse
+	6,  // 20: isthmus.v1.CNI.Del:output_type -> isthmus.v1.DelResponse
+	8,  // 21: isthmus.v1.CNI.Check:output_type -> isthmus.v1.CheckResponse
+	10, // 22: isthmus.v1.CNI.GC:output_type -> isthmus.v1.GCResponse
+	12, // 23: isthmus.v1.CNI.Status:output_type -> isthmus.v1.StatusResponse
+	15, // 24: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
+	18, // 25: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
+	19, // [19:26] is the sub-list for method output_type
+	12, // [12:19] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_isthmus_proto_init() }
@@ -1419,7 +1529,7 @@ func file_isthmus_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_isthmus_proto_rawDesc), len(file_isthmus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -88,6 +88,9 @@ type EndpointSpec struct {
 	// HostPorts lead to the pod, from the next Apply on; none unless Features
 	// has them.
 	HostPorts []model.HostPort
+	// Bandwidth limits the interface, before its first packet; nothing unless
+	// Features has it.
+	Bandwidth model.Bandwidth
 }
 
 // Attachment describes what AddEndpoint made.

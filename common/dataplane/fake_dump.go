@@ -91,6 +91,9 @@ func (d *dumper) endpoint(id model.EndpointID, e *fakeEndpoint) {
 		table = fmt.Sprintf("table %d", d.tables[s.Table])
 	}
 	d.line("endpoint %s pod %s netns %s addresses %v: %s", id, e.spec.Pod, e.spec.NetNS, e.spec.IPs, table)
+	if e.spec.Bandwidth != (model.Bandwidth{}) {
+		d.line("  limited: %s", e.spec.Bandwidth)
+	}
 	if missing := e.missing(); len(missing) > 0 {
 		d.line("  missing %s", strings.Join(missing, ", "))
 	}

@@ -88,7 +88,7 @@ func (f *Fake) begin(spec EndpointSpec) (e *fakeEndpoint, isNew bool, err error)
 		}
 	}
 	if e := f.attached[spec.ID]; e != nil {
-		if e.spec.NetNS != spec.NetNS || !slices.Equal(e.spec.IPs, spec.IPs) || e.spec.Pod != spec.Pod {
+		if e.spec.NetNS != spec.NetNS || !slices.Equal(e.spec.IPs, spec.IPs) || e.spec.Pod != spec.Pod || e.spec.Bandwidth != spec.Bandwidth {
 			return nil, false, fmt.Errorf("is attached as %+v, not as %+v", e.spec, spec)
 		}
 		return e, false, nil
@@ -110,6 +110,8 @@ func (f *Fake) checkSpec(spec EndpointSpec) error {
 		return errors.New("pod has no name")
 	case len(spec.IPs) == 0 || len(spec.IPs) > 2 || len(spec.IPs) == 2 && spec.IPs[0].Is4() == spec.IPs[1].Is4():
 		return fmt.Errorf("addresses %v: want one or two, of different families", spec.IPs)
+	case spec.Bandwidth != (model.Bandwidth{}) && !f.features.Bandwidth:
+		return fmt.Errorf("bandwidth cannot be limited on %s", f.features.OS)
 	}
 	for _, a := range spec.IPs {
 		if !a.IsValid() || a.Is4In6() || a.Is6() && !f.features.IPv6 {

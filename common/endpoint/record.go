@@ -49,6 +49,8 @@ type Record struct {
 	IPs []netip.Addr `json:"ips"`
 	// HostPorts are the ports of the node that lead to the pod.
 	HostPorts []model.HostPort `json:"hostPorts,omitempty"`
+	// Bandwidth is what the runtime asked to limit the interface to.
+	Bandwidth model.Bandwidth `json:"bandwidth,omitzero"`
 	// Created orders the records by the time of allocation.
 	Created time.Time `json:"created"`
 	// ReleasedAt is when the quarantine of the addresses began.
@@ -80,6 +82,9 @@ func (r Record) Validate() error {
 	need(r.State != Released || !r.ReleasedAt.IsZero(), "releasedAt is missing")
 	for i, h := range r.HostPorts {
 		need(h.Number > 0 && h.Port > 0 && h.Protocol.HasPorts(), fmt.Sprintf("hostPorts[%d] is %s to port %d, which is no port", i, h, h.Port))
+	}
+	if err := r.Bandwidth.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("bandwidth: %w", err))
 	}
 	for i, a := range r.IPs {
 		need(a.IsValid() && !a.Is4In6() && a.Zone() == "", fmt.Sprintf("ips[%d] is %q, which is no plain address", i, a))

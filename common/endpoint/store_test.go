@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/endpoint"
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 var t0 = time.Unix(1_700_000_000, 12345).UTC()
@@ -70,6 +71,7 @@ func TestRoundTrip(t *testing.T) {
 	for i, state := range []endpoint.State{endpoint.Ready, endpoint.Adding, endpoint.Released} {
 		r := record(i + 1)
 		r.State = state
+		r.Bandwidth.Ingress = model.Limit{Rate: 1e6 * uint64(i), Burst: uint64(i) << 32}
 		if state == endpoint.Released {
 			r.ReleasedAt = t0.Add(time.Hour)
 		}
@@ -112,6 +114,7 @@ func TestPutRefusesWhatLoadWould(t *testing.T) {
 		"no address":   func(r *endpoint.Record) { r.IPs = []netip.Addr{{}} },
 		"mapped":       func(r *endpoint.Record) { r.IPs = []netip.Addr{netip.MustParseAddr("::ffff:10.0.0.9")} },
 		"created":      func(r *endpoint.Record) { r.Created = time.Time{} },
+		"bandwidth":    func(r *endpoint.Record) { r.Bandwidth.Egress.Rate = 1 },
 		"release time": func(r *endpoint.Record) { r.State = endpoint.Released },
 	} {
 		r := record(1)

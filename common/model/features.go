@@ -13,6 +13,8 @@ type Features struct {
 	IPv6 bool
 	// HostPorts tells whether ports of the node can lead to pods.
 	HostPorts bool
+	// Bandwidth tells whether what pods receive and send can be limited.
+	Bandwidth bool
 }
 
 // Effect says what happens instead of what a policy asked for.

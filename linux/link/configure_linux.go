@@ -184,7 +184,7 @@ func Check(s PairSpec, p Pair) (problems []string) {
 			problems = append(problems, fmt.Sprintf("route to %s by %s is missing", ip, p.Name))
 		}
 	}
-	return append(problems, checkPod(s)...)
+	return append(append(problems, checkLimits(s, p)...), checkPod(s)...)
 }
 
 func checkPod(s PairSpec) (problems []string) {

@@ -59,6 +59,8 @@ type PairSpec struct {
 	IfName string // of the pod's end
 	IPs    []netip.Addr
 	MTU    int
+	// Bandwidth limits what the pod receives and sends.
+	Bandwidth model.Bandwidth
 	// Sources are the node's own addresses, which it uses towards the pod.
 	Sources []netip.Addr
 }

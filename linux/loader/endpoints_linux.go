@@ -22,6 +22,19 @@ func (d *DataPath) Endpoints() (map[int]bpfobj.PodEndpoint, error) {
 // PutEndpoint sets what the programs know of an interface and its pod, and lets
 // other pods of this node reach it.
 func (d *DataPath) PutEndpoint(ifindex int, e bpfobj.PodEndpoint) error {
+	return d.putEndpoint(ifindex, e, true)
+}
+
+// PutQueuedEndpoint does so for a pod that other pods reach by the queues of its
+// interface only, and that reaches others by them only.
+func (d *DataPath) PutQueuedEndpoint(ifindex int, e bpfobj.PodEndpoint) error {
+	if err := d.forgetAddresses(bpfobj.PodIfindex{Ifindex: uint32(ifindex)}, bpfobj.PodEndpoint{}); err != nil {
+		return fmt.Errorf("replace endpoint of interface %d: %w", ifindex, err)
+	}
+	return d.putEndpoint(ifindex, e, false)
+}
+
+func (d *DataPath) putEndpoint(ifindex int, e bpfobj.PodEndpoint, direct bool) error {
 	key := bpfobj.PodIfindex{Ifindex: uint32(ifindex)}
 	if err := d.forgetAddresses(key, e); err != nil {
 		return fmt.Errorf("replace endpoint of interface %d: %w", ifindex, err)
@@ -30,8 +43,14 @@ func (d *DataPath) PutEndpoint(ifindex int, e bpfobj.PodEndpoint) error {
 		return fmt.Errorf("write endpoint of interface %d: %w", ifindex, err)
 	}
 	a := bpfobj.PodAttachment{Mac: e.Mac, HostMac: e.HostMac, Ifindex: uint32(ifindex)}
+	if !direct {
+		a = bpfobj.PodAttachment{}
+	}
 	if err := d.objects.Attachments.Put(e.Slot, a); err != nil {
 		return fmt.Errorf("write attachment of interface %d: %w", ifindex, err)
+	}
+	if !direct {
+		return nil
 	}
 	for _, ip := range addresses(e) {
 		m, key := d.localKey(ip)

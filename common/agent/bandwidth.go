@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// bandwidth checks the limits of a request.
+func bandwidth(b *cniapi.Bandwidth) (model.Bandwidth, error) {
+	all := model.Bandwidth{
+		Ingress: model.Limit{Rate: b.GetIngressRate(), Burst: b.GetIngressBurst()},
+		Egress:  model.Limit{Rate: b.GetEgressRate(), Burst: b.GetEgressBurst()},
+	}
+	if err := all.Validate(); err != nil {
+		return model.Bandwidth{}, refuse(CodeRefused, "correct the bandwidth annotations of the pod", "bandwidth: %s", oneLine(err))
+	}
+	return all, nil
+}
+
+// checkBandwidth refuses limits that cannot be had here.
+func (l *loop) checkBandwidth(a *addition) error {
+	if a.bandwidth == (model.Bandwidth{}) || l.features.Bandwidth {
+		return nil
+	}
+	return refuse(CodeRefused, "remove the bandwidth annotations of the pod, or let it run on another node", "bandwidth of pod %s cannot be limited on %s (%s)", a.pod(), l.features.OS, l.features.Platform)
+}
+
+// compareBandwidth compares what a runtime asks for with what Add was asked. A
+// CHECK that names no limit says nothing about them.
+func compareBandwidth(e *entry, asked *cniapi.Bandwidth) error {
+	want, err := bandwidth(asked)
+	if err != nil || want == (model.Bandwidth{}) || want == e.Bandwidth {
+		return err
+	}
+	return refuse(CodeBroken, "restart the pod", "the bandwidth of pod %s is limited to %+v, not to %+v", e.Pod(), e.Bandwidth, want)
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/dataplane"
+)
+
+// TestBandwidth follows limits from ADD through a restart to DEL.
+func TestBandwidth(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		able := linux
+		able.Bandwidth = true
+		r.fake = dataplane.NewFake(able)
+		r.start()
+		r.agent.Publish(cluster{pods: 2}.snapshot())
+		req := addRequest(0)
+		req.Bandwidth = &cniapi.Bandwidth{IngressRate: 10e6, IngressBurst: 1<<32 - 1}
+		if _, err := r.addContext(context.Background(), req); err != nil {
+			t.Fatal(err)
+		}
+		r.mustAdd(1)
+		limited := func(when string) {
+			t.Helper()
+			if dump := r.fake.Dump(); strings.Count(dump, "  limited: ") != 1 || !strings.Contains(dump, "  limited: ingress 10000000 bit/s\n") {
+				t.Errorf("%s:\n%s", when, dump)
+			}
+		}
+		check := func(b *cniapi.Bandwidth) error {
+			_, err := r.agent.Check(context.Background(), &cniapi.CheckRequest{Attachment: req.Attachment, Bandwidth: b})
+			return err
+		}
+		limited("after ADD")
+		r.end()
+		r.start()
+		r.agent.Publish(cluster{pods: 2}.snapshot())
+		r.settle()
+		limited("after a restart")
+		wantCode(t, check(req.Bandwidth), 0, "")
+		wantCode(t, check(nil), 0, "")
+		wantCode(t, check(&cniapi.Bandwidth{IngressRate: 20e6}), 104, "restart the pod")
+		wantCode(t, check(&cniapi.Bandwidth{EgressBurst: 1}), 101, "egressBurst is 1 bits without a rate")
+		r.mustDel(0)
+		if strings.Contains(r.fake.Dump(), "limited") {
+			t.Errorf("after DEL:\n%s", r.fake.Dump())
+		}
+		r.end()
+	})
+}
+
+func TestBandwidthIsRefused(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 1}.snapshot())
+		for _, c := range []struct {
+			b    *cniapi.Bandwidth
+			text string
+		}{
+			{&cniapi.Bandwidth{EgressRate: 1e6}, "cannot be limited on linux (test)"},
+			{&cniapi.Bandwidth{EgressRate: 7}, "egressRate is 7"},
+		} {
+			req := addRequest(0)
+			req.Bandwidth = c.b
+			_, err := r.addContext(context.Background(), req)
+			wantCode(t, err, 101, c.text)
+		}
+		if strings.Contains(r.fake.Dump(), "endpoint") {
+			t.Errorf("something is attached:\n%s", r.fake.Dump())
+		}
+		r.end()
+	})
+}

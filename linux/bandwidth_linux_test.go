@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// runtimeBurst is what runtimes ask for with the annotations of a pod.
+const runtimeBurst = 1<<32 - 1
+
+// senderOf is the interface where what a pod sends is queued.
+func senderOf(pod string) string {
+	return strings.Replace(link.HostName(model.MakeEndpointID(pod, "eth0")), "ist", "isq", 1)
+}
+
+// listen returns the bytes that arrive at an address, of one TCP connection or
+// of all datagrams.
+func (l *lab) listen(ns *netns.NS, network, at string) (arriving io.ReadCloser) {
+	l.t.Helper()
+	l.must(ns.Do(func() error {
+		if network == "udp" {
+			c, err := net.ListenPacket(network, at)
+			if err == nil {
+				arriving = c.(*net.UDPConn)
+			}
+			return err
+		}
+		ln, err := net.Listen(network, at)
+		if err != nil {
+			return err
+		}
+		r, w := io.Pipe()
+		arriving = r
+		go func() {
+			defer ln.Close()
+			c, err := ln.Accept()
+			if err == nil {
+				_, err = io.Copy(w, c)
+				c.Close()
+			}
+			w.CloseWithError(err)
+		}()
+		return nil
+	}))
+	return arriving
+}
+
+// flood sends as much as goes through, and returns how many bits per second
+// arrived after the first burst.
+func (l *lab) flood(from, to *netns.NS, network, address string) float64 {
+	l.t.Helper()
+	const datagrams = 50e6 // bits per second
+	const first, length = 400 * time.Millisecond, 2 * time.Second
+	at := net.JoinHostPort(address, "7")
+	arriving := l.listen(to, network, at)
+	defer arriving.Close()
+	var c net.Conn
+	l.must(from.Do(func() (err error) {
+		c, err = (&net.Dialer{Timeout: 5 * time.Second}).Dial(network, at)
+		return err
+	}))
+	defer c.Close()
+	began := time.Now()
+	c.SetWriteDeadline(began.Add(first + length + time.Second))
+	go func() {
+		data := make([]byte, 1200)
+		if network == "tcp" {
+			data = make([]byte, 1<<16)
+		}
+		for sent := 0.0; ; sent += 8 * float64(len(data)) {
+			if _, err := c.Write(data); errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			for network == "udp" && sent > datagrams*time.Since(began).Seconds() {
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}()
+	buf := make([]byte, 1<<16)
+	bytes, start := 0, time.Time{}
+	for {
+		n, err := arriving.Read(buf)
+		l.must(err)
+		switch now := time.Now(); {
+		case start.IsZero() && now.Sub(began) > first:
+			start = now
+		case !start.IsZero():
+			bytes += n
+			if took := now.Sub(start); took > length {
+				return float64(8*bytes) / took.Seconds()
+			}
+		}
+	}
+}
+
+// rated expects a rate of what arrives. Headers are not counted, which are some
+// percent; a busy machine may do less, and is asked again.
+func (l *lab) rated(want float64, from, to *netns.NS, network, address string) {
+	l.t.Helper()
+	var got float64
+	for range 3 {
+		got = l.flood(from, to, network, address)
+		if got > 1.1*want {
+			break
+		}
+		if got > 0.85*want {
+			l.t.Logf("%s to %s: %.2f of the limit", network, address, got/want)
+			return
+		}
+	}
+	l.t.Errorf("%s to %s: %.2f Mbit/s arrive, want %.2f", network, address, got/1e6, want/1e6)
+}
+
+// TestBandwidth floods a limited pod and lets it flood, from and to another pod
+// of the node, the node, and a host beyond. The agent restarts in between.
+func TestBandwidth(t *testing.T) {
+	const down, up = 20e6, 10e6
+	l := newLab(t)
+	l.limits = map[string]model.Bandwidth{"b": {Ingress: model.Limit{Rate: down, Burst: runtimeBurst}, Egress: model.Limit{Rate: up, Burst: runtimeBurst}}}
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.apply()
+	all := func() {
+		for _, peer := range []struct {
+			ns     *netns.NS
+			v4, v6 string
+		}{{a, "10.1.0.11", "fd01::b"}, {l.node, nodeAddr4, nodeAddr6}, {l.outside, outsideAddr4, outsideAddr6}} {
+			l.rated(down, peer.ns, b, "tcp", "10.1.0.12")
+			l.rated(down, peer.ns, b, "udp", "fd01::c")
+			l.rated(up, b, peer.ns, "tcp", peer.v6)
+			l.rated(up, b, peer.ns, "udp", peer.v4)
+		}
+	}
+	all()
+	// A new agent, after somebody took everything away.
+	l.must(l.backend.Close())
+	l.must(l.node.Do(func() error {
+		sender, err := netlink.LinkByName(senderOf("b"))
+		if err != nil {
+			return err
+		}
+		host, err := netlink.LinkByName(link.HostName("b:eth0"))
+		if err != nil {
+			return err
+		}
+		root := &netlink.Tbf{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: host.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}}
+		return errors.Join(netlink.LinkDel(sender), netlink.QdiscDel(root))
+	}))
+	l.start()
+	l.must(l.add("a", 11))
+	l.must(l.add("b", 12))
+	l.whole("b")
+	l.apply()
+	l.rated(down, a, b, "tcp", "10.1.0.12")
+	l.rated(up, b, a, "tcp", "10.1.0.11")
+	// Programs on tcx links instead of clsact.
+	for more := true; more; {
+		l.must(l.node.Do(func() (err error) { more, err = l.backend.Idle(context.Background()); return err }))
+	}
+	l.whole("b")
+	l.rated(down, a, b, "tcp", "fd01::c")
+	l.rated(up, b, a, "tcp", "fd01::b")
+	l.delete("b")
+	l.must(l.node.Do(func() error {
+		if _, err := netlink.LinkByName(senderOf("b")); err == nil {
+			t.Error("DEL left the interface of what the pod sends")
+		}
+		return nil
+	}))
+}
+
+// whole expects that nothing is wrong with a pod's attachment.
+func (l *lab) whole(pod string) {
+	l.t.Helper()
+	if problems := l.problemsOf(pod); len(problems) > 0 {
+		l.t.Errorf("pod %s: %v", pod, problems)
+	}
+}
+
+func (l *lab) problemsOf(pod string) (problems []string) {
+	l.t.Helper()
+	l.must(l.node.Do(func() error {
+		all, err := l.backend.Endpoints(context.Background())
+		for _, i := range all {
+			if i.ID == model.MakeEndpointID(pod, "eth0") {
+				problems = i.Problems
+			}
+		}
+		return err
+	}))
+	return problems
+}
+
+// TestBandwidthIsLookedAfter takes one part after the other away, each of which
+// the audit finds and AddEndpoint puts right.
+func TestBandwidthIsLookedAfter(t *testing.T) {
+	l := newLab(t)
+	l.limits = map[string]model.Bandwidth{"b": {Ingress: model.Limit{Rate: 30e6}, Egress: model.Limit{Rate: 5e9}}}
+	l.pod("b", 12)
+	l.whole("b")
+	device := func(name string) netlink.Link {
+		d, err := netlink.LinkByName(name)
+		l.must(err)
+		return d
+	}
+	host, sender := link.HostName("b:eth0"), senderOf("b")
+	bucket := func(name string) error {
+		return netlink.QdiscDel(&netlink.Tbf{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: device(name).Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}})
+	}
+	for want, spoil := range map[string]func() error{
+		host + " is not limited to 30000000 bit/s":     func() error { return bucket(host) },
+		sender + " is not limited to 5000000000 bit/s": func() error { return bucket(sender) },
+		"is missing or down":                           func() error { return netlink.LinkSetDown(device(sender)) },
+		sender + ", which limits what the pod sends":   func() error { return netlink.LinkDel(device(sender)) },
+		"is not led to " + sender: func() error {
+			return netlink.FilterDel(&netlink.U32{FilterAttrs: netlink.FilterAttrs{LinkIndex: device(host).Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Priority: 2, Protocol: 3}})
+		},
+	} {
+		l.must(l.node.Do(spoil))
+		if got := strings.Join(l.problemsOf("b"), "; "); !strings.Contains(got, want) {
+			t.Errorf("the audit says %q, want %q", got, want)
+		}
+		l.must(l.add("b", 12))
+		l.whole("b")
+	}
+	// What is left when the pair goes without DEL is found at the next start.
+	l.must(l.backend.Close())
+	l.must(l.node.Do(func() error { return netlink.LinkDel(device(host)) }))
+	l.start()
+	l.must(l.node.Do(func() error {
+		if _, err := netlink.LinkByName(sender); err == nil {
+			t.Error("the interface of a pair that is gone stays")
+		}
+		return nil
+	}))
+}
+
+// TestBandwidthOfAnAddressThatWasAnothers gives the address of a pod to a limited
+// one, while the flows of the old one are known as direct.
+func TestBandwidthOfAnAddressThatWasAnothers(t *testing.T) {
+	l := newLab(t)
+	l.limits = map[string]model.Bandwidth{"c": {Ingress: model.Limit{Rate: 1e9}, Egress: model.Limit{Rate: 1e9}}}
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.apply()
+	l.quiet("a", "b")
+	fixed := func(ns *netns.NS, from, to string) (c *net.UDPConn) {
+		l.must(ns.Do(func() (err error) {
+			c, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(from)), net.UDPAddrFromAddrPort(netip.MustParseAddrPort(to)))
+			return err
+		}))
+		c.SetDeadline(time.Now().Add(10 * time.Second))
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	near, far := fixed(a, "10.1.0.11:70", "10.1.0.12:71"), fixed(b, "10.1.0.12:71", "10.1.0.11:70")
+	echo := func(pod *net.UDPConn) {
+		t.Helper()
+		buf := make([]byte, 8)
+		_, err := near.Write([]byte("there"))
+		l.must(err)
+		_, err = pod.Read(buf)
+		l.must(err)
+		_, err = pod.Write([]byte("back"))
+		l.must(err)
+		_, err = near.Read(buf)
+		l.must(err)
+	}
+	l.straight(func() { echo(far) }, "a", "b")
+	l.delete("b")
+	c := l.pod("c", 12)
+	l.apply()
+	there, back := l.sent("c"), l.transmitted(senderOf("c"))
+	far = fixed(c, "10.1.0.12:71", "10.1.0.11:70")
+	echo(far)
+	echo(far)
+	if got := l.sent("c") - there; got < 2 {
+		t.Errorf("%d packets to the pod were queued, want 2", got)
+	}
+	if got := l.transmitted(senderOf("c")) - back; got < 2 {
+		t.Errorf("%d packets of the pod were queued, want 2", got)
+	}
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package link
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// A pod's bandwidth is limited by token buckets (tbf): what it receives where
+// the host's end of its pair sends, what it sends in an interface of type ifb,
+// to which a filter leads it when the programs have let it pass.
+const (
+	senderPrefix = "isq"
+	redirectPrio = classifierPrio + 1
+)
+
+// senderName is the interface where what an endpoint's pod sends is queued.
+func senderName(id model.EndpointID) string {
+	return senderPrefix + strings.TrimPrefix(HostName(id), namePrefix)
+}
+
+var bucketHandle = netlink.MakeHandle(1, 0)
+
+// bucket is the queue that keeps a limit on an interface.
+func bucket(index int, l model.Limit, mtu int) (*netlink.Tbf, error) {
+	size := sizeBucket(l, mtu)
+	ticks := float64(size.burst) / float64(size.rate) * netlink.TIME_UNITS_PER_SEC * netlink.TickInUsec()
+	if ticks > math.MaxUint32 {
+		return nil, fmt.Errorf("a rate of %d bit/s is too low for packets of %d bytes", l.Rate, mtu)
+	}
+	return &netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: bucketHandle, Parent: netlink.HANDLE_ROOT},
+		Rate:       size.rate, Buffer: uint32(ticks), Limit: size.limit,
+	}, nil
+}
+
+// SetLimits limits an endpoint's bandwidth as asked. It is called before the
+// pair is up, and again to put right what is missing.
+func SetLimits(s PairSpec, p Pair) error {
+	if s.Bandwidth.Ingress.Rate > 0 {
+		if err := setBucket(p.Index, p.Name, s.Bandwidth.Ingress, s.MTU); err != nil {
+			return err
+		}
+	}
+	if s.Bandwidth.Egress.Rate == 0 {
+		return nil
+	}
+	index, err := ensureSender(s)
+	if err != nil {
+		return err
+	}
+	if err := setBucket(index, senderName(s.ID), s.Bandwidth.Egress, s.MTU); err != nil {
+		return err
+	}
+	return redirect(p, index)
+}
+
+func setBucket(index int, name string, l model.Limit, mtu int) error {
+	if limited, err := hasBucket(index, l, mtu); err != nil || limited {
+		return err
+	}
+	b, err := bucket(index, l, mtu)
+	if err == nil {
+		err = netlink.QdiscReplace(b)
+	}
+	if errors.Is(err, unix.ENOENT) {
+		err = fmt.Errorf("%w: the kernel has no tbf, load the module sch_tbf", err)
+	}
+	if err != nil {
+		return fmt.Errorf("limit %s to %d bit/s: %w", name, l.Rate, err)
+	}
+	return nil
+}
+
+// hasBucket reports whether the queue of an interface keeps a limit.
+func hasBucket(index int, l model.Limit, mtu int) (bool, error) {
+	want, err := bucket(index, l, mtu)
+	if err != nil {
+		return false, err
+	}
+	found, err := netlink.QdiscList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}})
+	if err != nil {
+		return false, fmt.Errorf("list queues of interface %d: %w", index, err)
+	}
+	for _, q := range found {
+		if b, ok := q.(*netlink.Tbf); ok && b.Parent == netlink.HANDLE_ROOT {
+			return b.Rate == want.Rate && b.Buffer == want.Buffer && b.Limit == want.Limit && b.Peakrate == 0, nil
+		}
+	}
+	return false, nil
+}
+
+// ensureSender makes the interface where what the pod sends is queued.
+func ensureSender(s PairSpec) (index int, err error) {
+	name := senderName(s.ID)
+	l, err := netlink.LinkByName(name)
+	if err == nil && l.Type() != "ifb" {
+		return 0, fmt.Errorf("interface %s is in the way: remove it", name)
+	}
+	if isGone(err) {
+		err = netlink.LinkAdd(&netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: name}})
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			err = fmt.Errorf("%w: the kernel has no ifb, load the module", err)
+		}
+		if err == nil {
+			l, err = netlink.LinkByName(name)
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("make interface %s for what the pod sends: %w", name, err)
+	}
+	// It has no addresses, and nothing to say by itself.
+	if err := WriteSysctls([]Sysctl{{"ipv6/conf/" + name + "/disable_ipv6", "1"}}); err != nil {
+		return 0, err
+	}
+	if l.Attrs().Flags&net.FlagUp == 0 {
+		if err := netlink.LinkSetUp(l); err != nil {
+			return 0, fmt.Errorf("set %s up: %w", name, err)
+		}
+	}
+	return l.Attrs().Index, nil
+}
+
+// redirect leads what the pod sends to an interface, behind the programs: what
+// comes back from there is not looked at again.
+func redirect(p Pair, to int) error {
+	if right, err := redirects(p.Index, to); err != nil || right {
+		return err
+	}
+	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: p.Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add clsact to %s: %w", p.Name, err)
+	}
+	attrs := netlink.FilterAttrs{LinkIndex: p.Index, Parent: netlink.HANDLE_MIN_INGRESS, Priority: redirectPrio, Protocol: unix.ETH_P_ALL}
+	err := netlink.FilterDel(&netlink.U32{FilterAttrs: attrs}) // one that leads elsewhere
+	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+		err = netlink.FilterAdd(&netlink.U32{FilterAttrs: attrs, RedirIndex: to, Actions: []netlink.Action{netlink.NewMirredAction(to)}})
+	}
+	if errors.Is(err, unix.ENOENT) {
+		err = fmt.Errorf("%w: the kernel has no u32 or no mirred, load the modules cls_u32 and act_mirred", err)
+	}
+	if err != nil {
+		return fmt.Errorf("lead what comes from %s to interface %d: %w", p.Name, to, err)
+	}
+	return nil
+}
+
+// redirects reports whether an interface leads what it receives to another.
+func redirects(from, to int) (bool, error) {
+	filters, err := netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: from}}, netlink.HANDLE_MIN_INGRESS)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+		return false, nil // without clsact
+	}
+	if err != nil {
+		return false, fmt.Errorf("list filters of interface %d: %w", from, err)
+	}
+	for _, f := range filters {
+		if u, ok := f.(*netlink.U32); ok && u.Priority == redirectPrio && u.RedirIndex == to {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// checkLimits says what keeps an endpoint's bandwidth from being limited as asked.
+func checkLimits(s PairSpec, p Pair) (problems []string) {
+	check := func(index int, name string, l model.Limit) {
+		if limited, err := hasBucket(index, l, s.MTU); err != nil {
+			problems = append(problems, err.Error())
+		} else if !limited {
+			problems = append(problems, fmt.Sprintf("%s is not limited to %d bit/s", name, l.Rate))
+		}
+	}
+	if s.Bandwidth.Ingress.Rate > 0 {
+		check(p.Index, p.Name, s.Bandwidth.Ingress)
+	}
+	if s.Bandwidth.Egress.Rate == 0 {
+		return problems
+	}
+	name := senderName(s.ID)
+	l, err := netlink.LinkByName(name)
+	if err != nil || l.Type() != "ifb" || l.Attrs().Flags&net.FlagUp == 0 {
+		return append(problems, fmt.Sprintf("interface %s, which limits what the pod sends, is missing or down", name))
+	}
+	check(l.Attrs().Index, name, s.Bandwidth.Egress)
+	if leads, err := redirects(p.Index, l.Attrs().Index); err != nil {
+		problems = append(problems, err.Error())
+	} else if !leads {
+		problems = append(problems, fmt.Sprintf("what comes from %s is not led to %s, which limits it", p.Name, name))
+	}
+	return problems
+}
+
+// DropLimits removes what is beside an endpoint's pair to limit it.
+func DropLimits(id model.EndpointID) error { return DeleteByName(senderName(id)) }
+
+// SweepLimits removes what limited endpoints whose pair is gone.
+func SweepLimits() error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	pairs := make(map[string]bool)
+	for _, l := range links {
+		if name, ok := strings.CutPrefix(l.Attrs().Name, namePrefix); ok && l.Type() == "veth" {
+			pairs[name] = true
+		}
+	}
+	for _, l := range links {
+		name, ok := strings.CutPrefix(l.Attrs().Name, senderPrefix)
+		if !ok || l.Type() != "ifb" || len(name) != 12 || pairs[name] {
+			continue
+		}
+		if err := DeleteByName(l.Attrs().Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
