@@ -98,7 +98,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 
 // Features tells what HNS can do.
 func (b *Backend) Features() model.Features {
-	f := model.Features{OS: model.Windows, Platform: "HNS " + b.version.String(), HostPorts: true}
+	f := model.Features{OS: model.Windows, Platform: "HNS " + b.version.String(), HostPorts: true, EgressBandwidth: true}
 	for _, p := range b.config.PodCIDRs {
 		f.IPv6 = f.IPv6 || p.Addr().Is6()
 	}

@@ -101,7 +101,11 @@ func (b *Backend) wantedEndpoint(spec dataplane.EndpointSpec) (hns.Endpoint, err
 	if err != nil {
 		return hns.Endpoint{}, err
 	}
-	e.Policies = append(b.wantedPolicies(spec.IPs), mappings...)
+	limits, err := limits(spec.Bandwidth)
+	if err != nil {
+		return hns.Endpoint{}, err
+	}
+	e.Policies = slices.Concat(b.wantedPolicies(spec.IPs), mappings, limits)
 	for _, a := range acl.DenyAll() {
 		e.Policies = append(e.Policies, a.Policy())
 	}
@@ -176,7 +180,8 @@ func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpo
 			continue
 		}
 		elsewhere := e.HostComputeNamespace != "" && !hns.SameID(e.HostComputeNamespace, namespace)
-		if found == nil && !e.Remote() && sameAddresses(e, &want) && !elsewhere && !states[strings.ToLower(e.ID)].Broken() {
+		limited := hasLimit(e.Policies) && !hasLimit(want.Policies) // writing the others may not end it
+		if found == nil && !e.Remote() && sameAddresses(e, &want) && !elsewhere && !limited && !states[strings.ToLower(e.ID)].Broken() {
 			found = e
 			continue
 		}

@@ -4,6 +4,7 @@ package hns
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -47,6 +48,11 @@ func (f *Fake) checkPolicies(op string, n *Network, policies []Policy) error {
 			if err = p.Decode(&a); err == nil {
 				_, err = netip.ParseAddr(a.ProviderAddress)
 			}
+		case p.Is(TypeQOS):
+			var q QOS
+			if err = p.Decode(&q); err == nil && q.MaximumOutgoingBandwidthInBytes == 0 {
+				err = errors.New("no bandwidth at all")
+			}
 		case f.takes(p.Type):
 			err = p.Decode(new(map[string]any))
 		default:
@@ -70,7 +76,7 @@ func (f *Fake) takes(kind string) bool {
 	if feature, gated := since[kind]; gated {
 		return f.version.Supports(feature)
 	}
-	return slices.Contains([]string{"L2DRIVER", "PORTMAPPING", "QOS", "L4PROXY", "PORTNAME", "ENCAPOVERHEAD", "IOV", "INTERFACECONSTRAINT", "VLAN"}, kind)
+	return slices.Contains([]string{"L2DRIVER", "PORTMAPPING", "L4PROXY", "PORTNAME", "ENCAPOVERHEAD", "IOV", "INTERFACECONSTRAINT", "VLAN"}, kind)
 }
 
 // checkPorts refuses a port of the node that another endpoint has, or that is
