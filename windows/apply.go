@@ -276,29 +276,44 @@ func (x *execution) do(ctx context.Context, s acl.Step) error {
 	return nil
 }
 
-// writeList replaces the ACLs of an endpoint in one call. All other policies
-// are sent again: whether HNS would keep them is not documented.
+// writeList replaces the ACLs of an endpoint. One that HNS does not find is
+// looked for again by its name: HNS may have restarted and given it another id.
 func (x *execution) writeList(ctx context.Context, s acl.Step) error {
 	e := x.have.endpoints[s.Endpoint]
+	err := x.replaceACLs(ctx, e, s.List)
+	if !errors.Is(err, hns.ErrGone) {
+		return err
+	}
+	list, listErr := x.listEndpoints(ctx, x.have.network.ID)
+	if listErr != nil {
+		return errors.Join(err, listErr)
+	}
+	if e = findNamed(list, e.Name); e == nil {
+		x.log.Info("an endpoint is gone before its ACLs were written", "endpoint", s.Endpoint)
+		return nil
+	}
+	x.have.endpoints[s.Endpoint] = e
+	return x.replaceACLs(ctx, e, s.List)
+}
+
+// replaceACLs writes the list in one call. All other policies are sent again:
+// whether HNS would keep them is not documented.
+func (x *execution) replaceACLs(ctx context.Context, e *hns.Endpoint, list []hns.ACL) error {
 	var policies []hns.Policy
 	for _, p := range e.Policies {
 		if !p.Is(hns.TypeACL) {
 			policies = append(policies, p)
 		}
 	}
-	for _, a := range s.List {
+	for _, a := range list {
 		policies = append(policies, a.Policy())
 	}
 	answer, err := x.hns.ModifyEndpoint(ctx, e.ID, hns.Update, policies...)
-	if errors.Is(err, hns.ErrGone) {
-		x.log.Info("an endpoint is gone before its ACLs were written", "endpoint", s.Endpoint)
-		return nil
-	}
 	if err != nil {
-		return fmt.Errorf("write %d acls: %w", len(s.List), err)
+		return fmt.Errorf("write %d acls: %w", len(list), remedied(err))
 	}
-	if acls, err := answer.ACLs(); err != nil || !acl.Equal(acls, s.List) {
-		return errors.Join(fmt.Errorf("hns accepted %d acls but holds %d, not the same", len(s.List), len(acls)), err)
+	if acls, err := answer.ACLs(); err != nil || !acl.Equal(acls, list) {
+		return errors.Join(fmt.Errorf("hns accepted %d acls but holds %d, not the same", len(list), len(acls)), err)
 	}
 	return nil
 }

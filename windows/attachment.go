@@ -55,24 +55,54 @@ func (b *Backend) DeleteEndpoint(ctx context.Context, id model.EndpointID) error
 	return nil
 }
 
-// removeNamed removes every endpoint of a name.
+// removeNamed removes every endpoint of a name, and looks whether they are gone:
+// HNS has been seen to agree and keep them. It tries that twice. One that is
+// listed and, each time it is to be deleted, not found is a ghost: it is nobody's
+// fault that it is there, and DEL does not fail for it.
 func (b *Backend) removeNamed(ctx context.Context, network, name string) error {
-	list, err := b.listEndpoints(ctx, network)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for i := range list {
-		if list[i].Name == name {
-			errs = append(errs, b.remove(ctx, &list[i]))
+	var failed error
+	ghosts := false
+	for range 2 {
+		list, err := b.listEndpoints(ctx, network)
+		if err != nil {
+			return err
+		}
+		list = slices.DeleteFunc(list, func(e hns.Endpoint) bool { return e.Name != name })
+		if len(list) == 0 {
+			return nil
+		}
+		failed, ghosts = nil, true
+		for i := range list {
+			found, err := b.delete(ctx, &list[i])
+			failed, ghosts = errors.Join(failed, err), ghosts && !found
+		}
+		if hns.Code(failed) == hns.CodeTimeout {
+			return failed // each further call could take as long
 		}
 	}
-	return errors.Join(errs...)
+	list, err := b.listEndpoints(ctx, network)
+	if err != nil || findNamed(list, name) == nil {
+		return err
+	}
+	if ghosts {
+		b.log.Warn("hns lists an endpoint that it does not find: it is left to the next audit", "endpoint", name)
+		return nil
+	}
+	if failed == nil {
+		failed = fmt.Errorf("hns says that endpoint %q is deleted and still lists it: restart the hns service if that lasts", name)
+	}
+	return failed
 }
 
-// remove detaches and deletes an endpoint. What is gone already is no error,
-// and an endpoint that cannot be detached may still be deleted.
+// remove detaches and deletes an endpoint. What is gone already is no error.
 func (b *Backend) remove(ctx context.Context, e *hns.Endpoint) error {
+	_, err := b.delete(ctx, e)
+	return err
+}
+
+// delete is remove that tells whether HNS has found the endpoint. One that cannot
+// be detached may still be deleted.
+func (b *Backend) delete(ctx context.Context, e *hns.Endpoint) (found bool, err error) {
 	if e.HostComputeNamespace != "" {
 		b.config.Step("detach endpoint")
 		err := b.hns.DetachEndpoint(ctx, e.HostComputeNamespace, e.ID)
@@ -81,11 +111,14 @@ func (b *Backend) remove(ctx context.Context, e *hns.Endpoint) error {
 		}
 	}
 	b.config.Step("delete endpoint")
-	err := b.hns.DeleteEndpoint(ctx, e.ID)
-	if err != nil && !errors.Is(err, hns.ErrGone) {
-		return fmt.Errorf("delete hns endpoint %q: %w", e.Name, err)
+	err = b.hns.DeleteEndpoint(ctx, e.ID)
+	if errors.Is(err, hns.ErrGone) {
+		return false, nil
 	}
-	return nil
+	if err != nil {
+		return true, fmt.Errorf("delete hns endpoint %q: %w", e.Name, err)
+	}
+	return true, nil
 }
 
 // Endpoints lists the endpoints on the network whose names are ours.
@@ -98,6 +131,11 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 	if err != nil {
 		return nil, err
 	}
+	states, err := b.hns.EndpointStates(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the states of endpoints: %w", err)
+	}
+	broken := b.lookAtStates(list, states)
 	var found []dataplane.Installed
 	namespaces := make(map[string]error)
 	for i := range list {
@@ -107,6 +145,9 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 			continue
 		}
 		installed := dataplane.Installed{ID: id, Problems: b.problems(e)}
+		if s, ok := broken[strings.ToLower(e.ID)]; ok {
+			installed.Problems = append(installed.Problems, fmt.Sprintf("hns has given it up: its state is %s", s))
+		}
 		if ns := e.HostComputeNamespace; ns == "" {
 			installed.Problems = append(installed.Problems, "attached to no namespace")
 		} else {

@@ -33,6 +33,12 @@ type Backend struct {
 	unreachable []string
 	// announcement is what the network was last seen to be.
 	announcement model.Announcement
+	// tunnel is what is wrong with the end of the overlay network's tunnels,
+	// created since when endpoints are attached and not connected, by GUID, and
+	// idle what is to be said of them.
+	tunnel  string
+	created map[string]time.Time
+	idle    []string
 
 	mu      sync.Mutex // guards what Counters shares with the other methods
 	network string     // id
@@ -60,7 +66,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	}
 	v, err := b.hns.Version(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask hns for its version: %w", err)
+		return nil, fmt.Errorf("ask hns for its version: %w", remedied(err))
 	}
 	b.version = v
 	if !v.Supports(hns.Schema2API) {
@@ -98,7 +104,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 
 // Features tells what HNS can do.
 func (b *Backend) Features() model.Features {
-	f := model.Features{OS: model.Windows, Platform: "HNS " + b.version.String(), HostPorts: true}
+	f := model.Features{OS: model.Windows, Platform: "HNS " + b.version.String(), HostPorts: true, EgressBandwidth: true}
 	for _, p := range b.config.PodCIDRs {
 		f.IPv6 = f.IPv6 || p.Addr().Is6()
 	}

@@ -5,7 +5,6 @@ package windows_test
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -139,7 +138,7 @@ func TestConfig(t *testing.T) {
 			c := bridgeConfig()
 			c.PodCIDRs, c.NodeAddresses, c.OutboundNATExceptions = slices.Clone(c.PodCIDRs), slices.Clone(c.NodeAddresses), slices.Clone(c.OutboundNATExceptions)
 			change(&c)
-			if _, err := windows.New(ctx, c, hns.NewFake(hns.Server2022), slog.New(slog.DiscardHandler)); err == nil {
+			if _, err := windows.New(ctx, c, hns.NewFake(hns.Server2022), discard); err == nil {
 				t.Error("was taken")
 			}
 		})
@@ -147,7 +146,7 @@ func TestConfig(t *testing.T) {
 	for _, v := range []hns.Version{{Major: 9, Minor: 1}, hns.Server2019} {
 		c := bridgeConfig()
 		c.PodCIDRs = append(slices.Clone(c.PodCIDRs), netip.MustParsePrefix("fd00:1::/64"))
-		if _, err := windows.New(ctx, c, hns.NewFake(v), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "hns") {
+		if _, err := windows.New(ctx, c, hns.NewFake(v), discard); err == nil || !strings.Contains(err.Error(), "hns") {
 			t.Errorf("hns %s with IPv6: %v", v, err)
 		}
 	}
@@ -166,26 +165,26 @@ func TestNetwork(t *testing.T) {
 		t.Log("\n" + first)
 		other := c
 		other.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.9.0/24")}
-		if _, err := windows.New(ctx, other, n.fake, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "subnets") {
+		if _, err := windows.New(ctx, other, n.fake, discard); err == nil || !strings.Contains(err.Error(), "subnets") {
 			t.Errorf("another range: %v", err)
 		}
 		other = bridgeConfig()
 		if c.Mode == windows.L2Bridge {
 			other = overlayConfig()
 		}
-		if _, err := windows.New(ctx, other, n.fake, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "type") {
+		if _, err := windows.New(ctx, other, n.fake, discard); err == nil || !strings.Contains(err.Error(), "type") {
 			t.Errorf("another mode: %v", err)
 		}
 	}
 	vni := overlayConfig()
 	n := newNode(t, hns.Server2022, vni)
 	vni.VNI = 5000
-	if _, err := windows.New(ctx, vni, n.fake, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "vni") {
+	if _, err := windows.New(ctx, vni, n.fake, discard); err == nil || !strings.Contains(err.Error(), "vni") {
 		t.Errorf("another vni: %v", err)
 	}
 	adapter := bridgeConfig()
 	adapter.Adapter = "eth9"
-	if _, err := windows.New(ctx, adapter, hns.NewFake(hns.Server2022), slog.New(slog.DiscardHandler)); !errors.Is(err, hns.ErrRefused) || !strings.Contains(err.Error(), "eth9") {
+	if _, err := windows.New(ctx, adapter, hns.NewFake(hns.Server2022), discard); !errors.Is(err, hns.ErrRefused) || !strings.Contains(err.Error(), "eth9") {
 		t.Errorf("an adapter that is not there: %v", err)
 	}
 }

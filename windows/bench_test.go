@@ -4,7 +4,6 @@ package windows_test
 
 import (
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"testing"
 
@@ -68,7 +67,7 @@ func BenchmarkApply(b *testing.B) {
 		for name, states := range map[string][]*model.State{"unchanged": {state}, "pod": {state, next}} {
 			b.Run(fmt.Sprintf("hns%s/%s", profile, name), func(b *testing.B) {
 				fake := hns.NewFake(profile)
-				backend, err := windows.New(ctx, bridgeConfig(), fake, slog.New(slog.DiscardHandler))
+				backend, err := windows.New(ctx, bridgeConfig(), fake, discard)
 				if err != nil {
 					b.Fatal(err)
 				}

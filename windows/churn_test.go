@@ -4,7 +4,6 @@ package windows_test
 
 import (
 	"errors"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -16,6 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 	"github.com/isthmus-net/isthmus/test/world"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/acl"
@@ -25,7 +25,8 @@ import (
 // churn is a node whose pods and policies come and go on an HNS with faults.
 type churn struct {
 	*node
-	faulty   *faulty
+	faults   *fault.Faults
+	target   fault.Target
 	random   *rand.Rand
 	snapshot *model.Snapshot
 	state    *model.State // wanted last
@@ -36,34 +37,48 @@ type churn struct {
 	checks   int
 	failures int
 	added    int
+
+	ways              []fault.Way // that this node can meet
+	outcomes          map[string]*outcome
+	disturbed, struck int
+	turn, misses      int // which way is next, and how often it was not met
 }
 
-// TestChurnUnderFaults attaches and removes pods and changes policies while
-// every fault of HNS is injected. At no time is an endpoint more open than a
-// policy that it was given since the last that was surely in force; no call
-// takes longer than its deadlines; and when the faults end, what is installed is
-// what is intended, and nothing else.
+// TestChurnUnderFaults attaches and removes pods and changes policies while all
+// that is in fault.Catalogue is brought about, in turn and with faults of single
+// calls at random. At no time is an endpoint more open than a policy that it was
+// given since the last that was surely in force; no call takes longer than its
+// deadlines; and when the faults end, what is installed is what is intended, and
+// nothing else.
 func TestChurnUnderFaults(t *testing.T) {
-	operations := 1200
+	operations := 800
 	if testing.Short() {
-		operations = 60
+		operations = 40
 	}
-	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
-		t.Run(profile.String(), func(t *testing.T) {
+	for _, of := range []struct {
+		profile hns.Version
+		config  windows.Config
+	}{{hns.Server2019, bridgeConfig()}, {hns.Server2022, bridgeConfig()}, {hns.Server2025, overlayConfig()}} {
+		t.Run(of.profile.String(), func(t *testing.T) {
 			t.Parallel()
-			c := newChurn(t, profile)
+			c := newChurn(t, of.profile, of.config)
 			for i := range operations {
-				c.operate(uint64(i))
+				if i%5 == 4 {
+					c.strike()
+				} else {
+					c.disturb()
+					c.operate(uint64(i))
+				}
 				c.look()
 				if t.Failed() {
 					t.Fatalf("after operation %d", i)
 				}
 			}
-			faults := c.faulty.calm()
+			c.target.Calm()
 			c.settle()
-			t.Logf("operations=%d added=%d failed=%d faults=%v checks=%d", operations, c.added, c.failures, faults, c.checks)
-			if !testing.Short() && (len(faults) < 7 || c.failures == 0) {
-				t.Error("not every fault was injected")
+			t.Logf("operations=%d added=%d failed=%d disturbed=%d struck=%d checks=%d", operations, c.added, c.failures, c.disturbed, c.struck, c.checks)
+			if !testing.Short() {
+				c.report()
 			}
 		})
 	}
@@ -73,28 +88,38 @@ const churnDeadline = 100 * time.Millisecond
 
 var churnShape = world.Shape{Pods: 12, Policies: 5, Tiers: true}
 
-func newChurn(t *testing.T, v hns.Version) *churn {
-	config := bridgeConfig()
-	config.CallDeadline = churnDeadline
+func newChurn(t *testing.T, v hns.Version, config windows.Config) *churn {
+	config.CallDeadline, config.NetworkWait, config.ConnectWait = churnDeadline, churnDeadline, time.Nanosecond
 	c := &churn{node: &node{t: t, fake: hns.NewFake(v), config: config}, random: rand.New(rand.NewPCG(uint64(v.Major), 1)),
-		attached: make(map[model.EndpointID]dataplane.EndpointSpec), may: make(map[model.EndpointID][]*model.State)}
-	c.faulty = &faulty{Fake: c.fake, deadline: churnDeadline, random: rand.New(rand.NewPCG(uint64(v.Major), 2)), counts: make(map[string]int)}
+		attached: make(map[model.EndpointID]dataplane.EndpointSpec), may: make(map[model.EndpointID][]*model.State), outcomes: make(map[string]*outcome)}
+	c.fake.ManagementIP = config.NodeAddresses[0].String()
+	c.faults = new(fault.Faults)
+	c.target = fault.Target{HNS: c.fake, Faults: c.faults, Version: v}
+	for _, r := range fault.Catalogue() {
+		for _, w := range r.Ways {
+			written := v.Supports(hns.Sets) || config.Mode == windows.Overlay // anything of networks
+			if (w.Mode == "" || w.Mode == string(config.Mode)) && (written || len(w.Faults) == 0 || w.Faults[0].Op != "Modify.network") {
+				c.ways = append(c.ways, w)
+			}
+		}
+	}
 	c.snapshot = snapshot(7, churnShape)
-	c.restart()
-	c.faulty.rate = 60
+	if err := c.restart(); err != nil {
+		t.Fatal(err)
+	}
 	return c
 }
 
-// restart is a new agent process.
-func (c *churn) restart() {
-	c.t.Helper()
-	c.faulty.newLife()
-	b, err := windows.New(ctx, c.config, c.faulty, slog.New(slog.DiscardHandler))
+// restart is a new agent process. If it cannot start the old one goes on.
+func (c *churn) restart() error {
+	c.faults.Abandon()
+	b, err := windows.New(ctx, c.config, &fault.Client{Fake: c.fake, Faults: c.faults}, discard)
 	if err != nil {
 		c.failures++
-		return // the old one goes on
+		return err
 	}
 	c.backend = b
+	return nil
 }
 
 // operate does one thing that happens on nodes.
@@ -104,21 +129,22 @@ func (c *churn) operate(seed uint64) {
 	case n < 1: // much is new
 		c.snapshot = snapshot(seed, churnShape)
 		c.apply()
-	case n < 2: // HNS comes back without the network and everything on it
-		c.fake.Reboot()
-		clear(c.attached)
-		c.apply()
-	case n < 25:
-		c.snapshot = snapshotOf(world.Mutate(seed, c.snapshot, churnShape, 1))
-		c.apply()
-	case n < 60:
-		c.addOne()
-	case n < 80:
+	case n < 20:
+		c.change(seed)
+	case n < 55:
+		if spec, ok := c.next(); ok {
+			c.addOne(spec)
+		}
+	case n < 75:
 		c.deleteOne()
+	case n < 85:
+		c.audit()
+	case n < 88:
+		c.move()
 	case n < 97:
 		c.apply()
 	default:
-		c.restart()
+		_ = c.restart() // it counts
 	}
 	if _, err := c.backend.Idle(ctx); err != nil {
 		c.failures++
@@ -128,6 +154,12 @@ func (c *churn) operate(seed uint64) {
 	if took := time.Since(start); took > time.Minute {
 		c.t.Errorf("an operation took %s", took)
 	}
+}
+
+// change edits the cluster a little.
+func (c *churn) change(seed uint64) {
+	c.snapshot = snapshotOf(world.Mutate(seed, c.snapshot, churnShape, 1))
+	c.apply()
 }
 
 // snapshotOf keeps pods off the addresses that HNS keeps for itself.
@@ -151,7 +183,8 @@ func (c *churn) candidates() map[model.EndpointID]policy.Endpoint {
 	return all
 }
 
-func (c *churn) addOne() {
+// next chooses a pod that is to be attached.
+func (c *churn) next() (dataplane.EndpointSpec, bool) {
 	candidates := c.candidates()
 	for _, id := range slices.Sorted(maps.Keys(candidates)) {
 		e := candidates[id]
@@ -160,16 +193,65 @@ func (c *churn) addOne() {
 			continue
 		}
 		container, ifName, _ := strings.Cut(string(id), ":")
-		spec := dataplane.EndpointSpec{ID: id, ContainerID: container, IfName: ifName, Pod: e.Pod, NetNS: c.fake.AddNamespace(), IPs: e.IPs[:1]}
-		if _, err := c.backend.AddEndpoint(ctx, spec); err != nil {
-			c.failures++
-			return
-		}
-		c.attached[id] = spec
-		c.added++
-		c.apply()
+		return dataplane.EndpointSpec{ID: id, ContainerID: container, IfName: ifName, Pod: e.Pod, IPs: e.IPs[:1]}, true
+	}
+	return dataplane.EndpointSpec{}, false
+}
+
+// addOne attaches a pod in a new namespace, in which its container starts.
+func (c *churn) addOne(spec dataplane.EndpointSpec) error {
+	spec.NetNS = c.fake.AddNamespace()
+	if _, err := c.backend.AddEndpoint(ctx, spec); err != nil {
+		c.failures++
+		return err
+	}
+	if err := c.fake.PutContainer(spec.NetNS, spec.ContainerID, false); err != nil {
+		c.t.Fatal(err)
+	}
+	c.attached[spec.ID] = spec
+	c.added++
+	return c.apply()
+}
+
+// move gives a pod a new namespace, as when its sandbox is made anew.
+func (c *churn) move() {
+	for _, id := range slices.Sorted(maps.Keys(c.attached)) {
+		spec := c.attached[id]
+		c.fake.RemoveNamespace(spec.NetNS)
+		delete(c.attached, id)
+		_ = c.addOne(spec) // it counts
 		return
 	}
+}
+
+// audit does what the agent does once a minute with attachments: what is broken
+// is attached again, what it does not know is removed.
+func (c *churn) audit() {
+	found, err := c.backend.Endpoints(ctx)
+	if err != nil {
+		c.failures++
+		return
+	}
+	there := make(map[model.EndpointID]bool)
+	for _, e := range found {
+		spec, known := c.attached[e.ID]
+		there[e.ID] = known
+		switch {
+		case !known:
+			err = c.backend.DeleteEndpoint(ctx, e.ID)
+		case len(e.Problems) > 0:
+			_, err = c.backend.AddEndpoint(ctx, spec)
+		}
+		if err != nil {
+			c.failures++
+		}
+	}
+	for id, spec := range c.attached {
+		if _, err := c.backend.AddEndpoint(ctx, spec); !there[id] && err != nil {
+			c.failures++
+		}
+	}
+	c.apply()
 }
 
 func (c *churn) deleteOne() {
@@ -177,29 +259,31 @@ func (c *churn) deleteOne() {
 		if c.random.IntN(3) > 0 {
 			continue
 		}
-		c.remove(id)
+		_ = c.remove(id) // it counts
 		return
 	}
 }
 
 // remove is DEL; one that fails is not repeated here, as after a crash.
-func (c *churn) remove(id model.EndpointID) {
-	if err := c.backend.DeleteEndpoint(ctx, id); err != nil {
+func (c *churn) remove(id model.EndpointID) error {
+	err := c.backend.DeleteEndpoint(ctx, id)
+	if err != nil {
 		c.failures++
 	}
 	c.fake.RemoveNamespace(c.attached[id].NetNS)
 	delete(c.attached, id)
+	return err
 }
 
 // apply puts the policies of the attached pods in force. Pods that are gone are
 // removed before, as the runtime does.
-func (c *churn) apply() {
+func (c *churn) apply() error {
 	candidates := c.candidates()
 	input := policy.Input{Snapshot: c.snapshot, Node: "node1", Endpoints: make(map[model.EndpointID]policy.Endpoint), Previous: c.state}
 	for _, id := range slices.Sorted(maps.Keys(c.attached)) {
 		e, ok := candidates[id]
 		if !ok || e.IPs[0] != c.attached[id].IPs[0] {
-			c.remove(id)
+			_ = c.remove(id) // it counts
 			continue
 		}
 		input.Endpoints[id] = policy.Endpoint{Pod: e.Pod, IPs: e.IPs[:1]}
@@ -222,6 +306,7 @@ func (c *churn) apply() {
 			c.may[id] = []*model.State{c.state}
 		}
 	}
+	return err
 }
 
 // look asks every endpoint about every probe: it must not allow what none of
@@ -290,7 +375,9 @@ func (c *churn) settle() {
 	c.t.Helper()
 	time.Sleep(3 * churnDeadline) // calls that were given up end
 	c.config.CallDeadline = time.Minute
-	c.restart()
+	if err := c.restart(); err != nil {
+		c.t.Fatal(err)
+	}
 	found, err := c.backend.Endpoints(ctx)
 	if err != nil {
 		c.t.Fatal(err)
@@ -315,7 +402,13 @@ func (c *churn) settle() {
 	if len(c.state.Endpoints) > 0 && c.compare(c.state, addrs, ports) == 0 {
 		c.t.Error("nothing was compared")
 	}
-	fresh := &churn{node: newNode(c.t, mustVersion(c.fake), bridgeConfig())}
+	c.fake.ForgetCalls()
+	c.apply()
+	if n := c.count("ModifyEndpoint") + c.count("ModifyNetwork") + c.count("CreateEndpoint") + c.count("DeleteEndpoint"); n > 0 {
+		c.t.Errorf("to apply the same again writes %d times", n)
+	}
+	c.dropRemotes()
+	fresh := &churn{node: newNode(c.t, mustVersion(c.fake), c.config)}
 	for _, id := range slices.Sorted(maps.Keys(c.attached)) {
 		spec := c.attached[id]
 		spec.NetNS = fresh.fake.AddNamespace()
@@ -324,6 +417,25 @@ func (c *churn) settle() {
 	fresh.node.apply(c.state)
 	if got, want := endpointLines(c.fake), endpointLines(fresh.fake); !slices.Equal(got, want) {
 		c.t.Errorf("installed\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// dropRemotes removes what others have made and no pod was in the way of.
+func (c *churn) dropRemotes() {
+	list, err := c.fake.AllEndpoints(ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, e := range list {
+		if s := c.fake.State(e.ID); s.Broken() {
+			c.t.Errorf("endpoint %s is still %s", e.Name, s)
+		}
+		if !e.Remote() {
+			continue
+		}
+		if err := c.fake.DeleteEndpoint(ctx, e.ID); err != nil {
+			c.t.Fatal(err)
+		}
 	}
 }
 

@@ -59,6 +59,9 @@ type Config struct {
 	// NetworkWait bounds how long a new overlay network may take to find its
 	// adapter's address.
 	NetworkWait time.Duration
+	// ConnectWait is how long an attached endpoint may stay unconnected before
+	// it is reported.
+	ConnectWait time.Duration
 	// HostRoutes, if set, keeps routes of the host when the network is made.
 	HostRoutes *hostroute.Keeper
 	// NoSets keeps addresses in the ACLs even where HNS has sets.
@@ -87,6 +90,9 @@ func (c Config) Defaults() Config {
 	}
 	if c.NetworkWait == 0 {
 		c.NetworkWait = 45 * time.Second
+	}
+	if c.ConnectWait == 0 {
+		c.ConnectWait = 5 * time.Minute
 	}
 	if c.Observe == nil {
 		c.Observe = func(hns.Call) {}
@@ -134,6 +140,9 @@ func (c Config) Validate() error {
 	}
 	if c.NetworkWait <= 0 {
 		bad("network wait %s: must be positive", c.NetworkWait)
+	}
+	if c.ConnectWait <= 0 {
+		bad("connect wait %s: must be positive", c.ConnectWait)
 	}
 	return errors.Join(errs...)
 }

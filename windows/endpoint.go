@@ -41,8 +41,11 @@ func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 		return dataplane.Attachment{}, err
 	}
 	want.HostComputeNetwork = n.ID
-	found, err := b.adopt(ctx, want, list)
+	found, err := b.adopt(ctx, want, list, spec.NetNS)
 	if err != nil {
+		return dataplane.Attachment{}, err
+	}
+	if err := b.removeRemotes(ctx, want, list); err != nil {
 		return dataplane.Attachment{}, err
 	}
 	// What an earlier call began counts as new until it is attached.
@@ -98,7 +101,11 @@ func (b *Backend) wantedEndpoint(spec dataplane.EndpointSpec) (hns.Endpoint, err
 	if err != nil {
 		return hns.Endpoint{}, err
 	}
-	e.Policies = append(b.wantedPolicies(spec.IPs), mappings...)
+	limits, err := limits(spec.Bandwidth)
+	if err != nil {
+		return hns.Endpoint{}, err
+	}
+	e.Policies = slices.Concat(b.wantedPolicies(spec.IPs), mappings, limits)
 	for _, a := range acl.DenyAll() {
 		e.Policies = append(e.Policies, a.Policy())
 	}
@@ -155,15 +162,26 @@ func (b *Backend) checkNamespace(ctx context.Context, id string) error {
 }
 
 // adopt finds the attachment of an earlier call and puts its policies right. If
-// it has other addresses than wanted it is removed, as are others of its name.
-func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpoint) (*hns.Endpoint, error) {
+// it has other addresses than wanted, is in another namespace, which not every
+// HNS lets it change, or was given up by HNS, it is removed, as are others of its
+// name.
+func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpoint, namespace string) (*hns.Endpoint, error) {
+	if !slices.ContainsFunc(list, func(e hns.Endpoint) bool { return e.Name == want.Name }) {
+		return nil, nil
+	}
+	states, err := b.hns.EndpointStates(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the states of endpoints: %w", err)
+	}
 	var found *hns.Endpoint
 	for i := range list {
 		e := &list[i]
 		if e.Name != want.Name {
 			continue
 		}
-		if found == nil && !e.Remote() && sameAddresses(e, &want) {
+		elsewhere := e.HostComputeNamespace != "" && !hns.SameID(e.HostComputeNamespace, namespace)
+		limited := hasLimit(e.Policies) && !hasLimit(want.Policies) // writing the others may not end it
+		if found == nil && !e.Remote() && sameAddresses(e, &want) && !elsewhere && !limited && !states[strings.ToLower(e.ID)].Broken() {
 			found = e
 			continue
 		}
@@ -181,7 +199,11 @@ func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpo
 		return found, nil
 	}
 	b.config.Step("repair policies")
-	if _, err := b.hns.ModifyEndpoint(ctx, found.ID, hns.Update, repaired...); err != nil {
+	_, err = b.hns.ModifyEndpoint(ctx, found.ID, hns.Update, repaired...)
+	if errors.Is(err, hns.ErrGone) {
+		return nil, nil // it is made anew
+	}
+	if err != nil {
 		return nil, fmt.Errorf("repair policies: %w", err)
 	}
 	return found, nil
@@ -233,10 +255,14 @@ func (b *Backend) create(ctx context.Context, n *hns.Network, want hns.Endpoint)
 			return &made, nil
 		}
 		if hns.Code(err) == hns.CodePortExists {
-			return nil, fmt.Errorf("create hns endpoint: a host port of the pod is taken on this node: free it or give the pod another: %w", err)
+			err = b.portTaken(ctx, n, want, err)
+			if err != nil || attempt > 0 {
+				return nil, err
+			}
+			continue
 		}
 		if !errors.Is(err, hns.ErrConflict) || attempt > 0 {
-			return nil, fmt.Errorf("create hns endpoint: %w", err)
+			return nil, fmt.Errorf("create hns endpoint: %w", remedied(err))
 		}
 		if err := b.removeStale(ctx, n, want, err); err != nil {
 			return nil, err
@@ -267,16 +293,28 @@ func (b *Backend) removeStale(ctx context.Context, n *hns.Network, want hns.Endp
 	return nil
 }
 
-// attach puts the endpoint into the namespace, taking it out of another.
+// removeRemotes removes remote endpoints that have an address of the wanted one:
+// the address is of this node's range, so that they are stale. Some HNS let both
+// exist, and packets then go to the wrong one.
+func (b *Backend) removeRemotes(ctx context.Context, want hns.Endpoint, list []hns.Endpoint) error {
+	for i := range list {
+		e := &list[i]
+		if !e.Remote() || !sharesAddress(e, &want) {
+			continue
+		}
+		b.log.Warn("removing a stale remote endpoint", "endpoint", e.Name, "addresses", addressTexts(e))
+		b.config.Step("remove stale endpoint")
+		if err := b.remove(ctx, e); err != nil {
+			return fmt.Errorf("remove the remote endpoint that has the pod's address: %w", err)
+		}
+	}
+	return nil
+}
+
+// attach puts the endpoint, which is in none, into the namespace.
 func (b *Backend) attach(ctx context.Context, e *hns.Endpoint, namespace string) error {
 	if hns.SameID(e.HostComputeNamespace, namespace) {
 		return nil
-	}
-	if e.HostComputeNamespace != "" {
-		b.config.Step("detach endpoint")
-		if err := b.hns.DetachEndpoint(ctx, e.HostComputeNamespace, e.ID); err != nil && !errors.Is(err, hns.ErrGone) {
-			return fmt.Errorf("detach from namespace %q: %w", e.HostComputeNamespace, err)
-		}
 	}
 	b.config.Step("attach endpoint")
 	err := b.hns.AttachEndpoint(ctx, namespace, e.ID)

@@ -3,9 +3,12 @@
 package windows
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -36,4 +39,49 @@ func (b *Backend) portMappings(spec dataplane.EndpointSpec) ([]hns.Policy, error
 		}
 	}
 	return list, nil
+}
+
+// portTaken is called when HNS says that a port of a new endpoint is taken. An
+// endpoint of ours that has it and is in no namespace is removed, and the answer
+// is nil: try again. Otherwise it says who has the port, or where to look.
+func (b *Backend) portTaken(ctx context.Context, n *hns.Network, want hns.Endpoint, cause error) error {
+	ports := mappedPorts(want.Policies)
+	if len(ports) == 0 {
+		return fmt.Errorf("create hns endpoint: no range of ports is left for outbound NAT, or Windows keeps them: "+
+			"look at netsh int ipv4 show excludedportrange and at vfpctrl /list-nat-range, and restart the hns service: %w", cause)
+	}
+	list, err := b.listEndpoints(ctx, n.ID)
+	if err != nil {
+		return errors.Join(cause, err)
+	}
+	for i := range list {
+		e := &list[i]
+		if !slices.ContainsFunc(mappedPorts(e.Policies), func(p string) bool { return slices.Contains(ports, p) }) {
+			continue
+		}
+		if _, ours := b.config.parseEndpointName(e.Name); !ours || e.HostComputeNamespace != "" {
+			return fmt.Errorf("create hns endpoint: a host port of the pod (%s) is taken on this node by endpoint %q: free it or give the pod another: %w", strings.Join(ports, ", "), e.Name, cause)
+		}
+		b.log.Warn("removing a stale endpoint that has a host port", "endpoint", e.Name)
+		b.config.Step("remove stale endpoint")
+		if err := b.remove(ctx, e); err != nil {
+			return fmt.Errorf("remove stale endpoint %q: %w", e.Name, err)
+		}
+		return nil
+	}
+	return fmt.Errorf("create hns endpoint: a host port of the pod (%s) is taken on this node, by no endpoint that HNS lists: a program has it, Windows keeps it "+
+		"(netsh int ipv4 show excludedportrange), or HNS forgot to free it and must be restarted; or give the pod another: %w", strings.Join(ports, ", "), cause)
+}
+
+// mappedPorts lists the ports of the node that policies lead to the pod, as
+// "6/8080".
+func mappedPorts(policies []hns.Policy) []string {
+	var ports []string
+	for _, p := range policies {
+		var m hns.PortMapping
+		if p.Is(hns.TypePortMapping) && p.Decode(&m) == nil {
+			ports = append(ports, fmt.Sprintf("%d/%d", m.Protocol, m.ExternalPort))
+		}
+	}
+	return ports
 }

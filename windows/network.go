@@ -16,9 +16,9 @@ import (
 
 // findNetwork returns the network, or nil if HNS does not have it.
 func (b *Backend) findNetwork(ctx context.Context) (*hns.Network, error) {
-	list, err := b.hns.Networks(ctx)
+	list, err := listed(func() ([]hns.Network, error) { return b.hns.Networks(ctx) })
 	if err != nil {
-		return nil, fmt.Errorf("list hns networks: %w", err)
+		return nil, fmt.Errorf("list hns networks: %w", remedied(err))
 	}
 	for i, n := range list {
 		if strings.EqualFold(n.Name, b.config.Network) {
@@ -64,7 +64,7 @@ func (b *Backend) makeNetwork(ctx context.Context) (*hns.Network, error) {
 	b.config.Step("create network")
 	_, err := b.hns.CreateNetwork(ctx, b.wantedNetwork())
 	if err != nil && !errors.Is(err, hns.ErrConflict) {
-		return nil, fmt.Errorf("create hns network %q on adapter %q: %w", b.config.Network, b.config.Adapter, err)
+		return nil, fmt.Errorf("create hns network %q on adapter %q: %w", b.config.Network, b.config.Adapter, withoutAdapter(err))
 	}
 	// After a conflict somebody else has made it; either way read it.
 	n, err := b.findNetwork(ctx)
@@ -180,7 +180,11 @@ func (b *Backend) waitForTunnel(ctx context.Context, n *hns.Network) error {
 		return nil
 	}
 	deadline := time.Now().Add(b.config.NetworkWait)
-	for tunnelMAC(n) == "" {
+	defer func() { b.lookAtTunnel(n) }()
+	for {
+		if _, ok := tunnelAddress(n); ok && tunnelMAC(n) != "" {
+			return nil
+		}
 		if time.Now().After(deadline) {
 			b.log.Warn("the overlay network has no tunnel address yet", "network", n.Name, "waited", b.config.NetworkWait)
 			return nil
@@ -198,7 +202,6 @@ func (b *Backend) waitForTunnel(ctx context.Context, n *hns.Network) error {
 			n = again
 		}
 	}
-	return nil
 }
 
 // restoreRoutes puts back the routes that the host lost when its adapter was bound
@@ -222,22 +225,26 @@ func tunnelMAC(n *hns.Network) string {
 	return ""
 }
 
-// listAttempts is how often a listing is repeated that an endpoint's removal
+// listAttempts is how often a listing is repeated that the removal of an object
 // came into the middle of.
 const listAttempts = 4
 
-// listEndpoints lists the endpoints of a network; none if it is gone.
-func (b *Backend) listEndpoints(ctx context.Context, network string) ([]hns.Endpoint, error) {
-	var list []hns.Endpoint
-	var err error
+// listed repeats a listing whose objects vanish before they are opened.
+func listed[T any](list func() ([]T, error)) (found []T, err error) {
 	for range listAttempts {
-		list, err = b.hns.Endpoints(ctx, network)
-		if hns.Code(err) == hns.CodeNetworkNotFound {
-			return nil, nil
-		}
-		if !errors.Is(err, hns.ErrGone) {
+		found, err = list()
+		if !errors.Is(err, hns.ErrGone) || hns.Code(err) == hns.CodeNetworkNotFound {
 			break
 		}
+	}
+	return found, err
+}
+
+// listEndpoints lists the endpoints of a network; none if it is gone.
+func (b *Backend) listEndpoints(ctx context.Context, network string) ([]hns.Endpoint, error) {
+	list, err := listed(func() ([]hns.Endpoint, error) { return b.hns.Endpoints(ctx, network) })
+	if hns.Code(err) == hns.CodeNetworkNotFound {
+		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list endpoints of network %q: %w", b.config.Network, err)

@@ -23,6 +23,7 @@ import (
 
 var (
 	ctx          = context.Background()
+	discard      = slog.New(slog.DiscardHandler)
 	hostAddress  = netip.MustParseAddr("10.0.1.2")
 	hostAddress6 = netip.MustParseAddr("fd00:1::2")
 )

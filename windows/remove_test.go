@@ -18,7 +18,7 @@ func TestRemove(t *testing.T) {
 		}
 		n.add(n.spec("a", "10.0.1.5"))
 		for range 2 {
-			if err := windows.Remove(ctx, n.fake, "isthmus"); err != nil {
+			if err := windows.Remove(ctx, n.fake, "isthmus", 0); err != nil {
 				t.Fatal(err)
 			}
 		}

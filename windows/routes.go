@@ -78,6 +78,7 @@ func (b *Backend) applyRoutes(ctx context.Context, n *hns.Network, s *model.Stat
 	if b.config.Mode != Overlay {
 		return nil
 	}
+	b.lookAtTunnel(n)
 	want, problems := wantedRoutes(b.config, s)
 	for i, p := range problems {
 		problems[i] = "overlay: " + p
@@ -130,9 +131,6 @@ func (b *Backend) retryRoutes(ctx context.Context) error {
 	return nil
 }
 
-// Faults implements dataplane.Faulty: which nodes' pods cannot be reached.
-func (b *Backend) Faults() []string { return b.unreachable }
-
 // Announcement implements dataplane.Announcer. HNS chooses both ends of an overlay
 // network's tunnels, and says so when the network has found its adapter.
 func (b *Backend) Announcement() model.Announcement { return b.announcement }
@@ -144,15 +142,10 @@ func (b *Backend) announce(n *hns.Network) {
 		return
 	}
 	said := model.Announcement{Fabric: string(fabric.VXLAN)}
-	if mac, err := model.ParseMAC(tunnelMAC(n)); err == nil {
-		said.VTEP = mac
-	}
-	for _, p := range n.Policies {
-		var provider hns.ProviderAddress
-		if p.Is(hns.TypeProviderAddress) && p.Decode(&provider) == nil {
-			if a, err := netip.ParseAddr(provider.ProviderAddress); err == nil && a.IsGlobalUnicast() {
-				said.Tunnel = a
-			}
+	if address, ok := tunnelAddress(n); ok {
+		said.Tunnel = address
+		if mac, err := model.ParseMAC(tunnelMAC(n)); err == nil {
+			said.VTEP = mac
 		}
 	}
 	b.announcement = said

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows"
@@ -25,14 +27,15 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		if err != nil {
 			return err
 		}
-		return windows.Remove(ctx, client, o.hnsNetwork)
+		return windows.Remove(ctx, client, o.hnsNetwork, o.hnsTimeout)
 	}
-	return opener{remove: remove, needsNode: true, timeout: 2 * o.hnsTimeout, open: func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
+	calls := windows.NewCallMetrics()
+	return opener{remove: remove, metrics: []prometheus.Collector{calls}, needsNode: true, timeout: 2 * o.hnsTimeout, open: func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
 		client, err := hns.Open()
 		if err != nil {
 			return nil, err
 		}
-		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses, VNI: o.fabric.VNI, CallDeadline: o.hnsTimeout, Step: step}
+		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses, VNI: o.fabric.VNI, CallDeadline: o.hnsTimeout, Step: step, Observe: calls.Observe}
 		if c.Mode == windows.Overlay { // has no IPv6
 			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
 		}

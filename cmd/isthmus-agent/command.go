@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -25,6 +26,8 @@ type opener struct {
 	needsNode bool
 	// timeout bounds one operation, if the default is not enough.
 	timeout time.Duration
+	// metrics are the data path's own.
+	metrics []prometheus.Collector
 	// remove takes the data path away; nil if that is not needed.
 	remove func(context.Context) error
 }

@@ -41,6 +41,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	}
 	cfg.SourceProblems, cfg.SourceBehind, cfg.Step = source.Problems, source.Behind, step
 	writers.configure(&cfg)
+	cfg.Collectors = append(cfg.Collectors, backend.metrics...)
 	var keeper *install.Keeper
 	if files, wanted := o.installation(); wanted {
 		if keeper, err = install.NewKeeper(files, log); err != nil {

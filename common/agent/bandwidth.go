@@ -21,8 +21,14 @@ func bandwidth(b *cniapi.Bandwidth) (model.Bandwidth, error) {
 
 // checkBandwidth refuses limits that cannot be had here.
 func (l *loop) checkBandwidth(a *addition) error {
-	if a.bandwidth == (model.Bandwidth{}) || l.features.Bandwidth {
+	switch f := l.features; {
+	case a.bandwidth == (model.Bandwidth{}) || f.Bandwidth:
 		return nil
+	case f.EgressBandwidth && a.bandwidth.Ingress == (model.Limit{}):
+		return nil
+	case f.EgressBandwidth:
+		return refuse(CodeRefused, "remove the annotation kubernetes.io/ingress-bandwidth of the pod, or let it run on a node of another system",
+			"what pod %s receives cannot be limited on %s (%s), only what it sends", a.pod(), f.OS, f.Platform)
 	}
 	return refuse(CodeRefused, "remove the bandwidth annotations of the pod, or let it run on another node", "bandwidth of pod %s cannot be limited on %s (%s)", a.pod(), l.features.OS, l.features.Platform)
 }

@@ -75,3 +75,27 @@ func TestBandwidthIsRefused(t *testing.T) {
 		r.end()
 	})
 }
+
+// TestOnlyEgressIsLimited: where the data path limits only what pods send, a pod
+// that is to receive less does not start, and says why.
+func TestOnlyEgressIsLimited(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		able := linux
+		able.EgressBandwidth = true
+		r.fake = dataplane.NewFake(able)
+		r.start()
+		r.agent.Publish(cluster{pods: 2}.snapshot())
+		req := addRequest(0)
+		req.Bandwidth = &cniapi.Bandwidth{EgressRate: 5e6, IngressRate: 1e6}
+		_, err := r.addContext(context.Background(), req)
+		wantCode(t, err, 101, "only what it sends")
+		req.Bandwidth.IngressRate = 0
+		if _, err := r.addContext(context.Background(), req); err != nil {
+			t.Fatal(err)
+		}
+		if dump := r.fake.Dump(); !strings.Contains(dump, "  limited: egress 5000000 bit/s\n") {
+			t.Errorf("limits:\n%s", dump)
+		}
+		r.end()
+	})
+}

@@ -110,7 +110,7 @@ func (f *Fake) checkSpec(spec EndpointSpec) error {
 		return errors.New("pod has no name")
 	case len(spec.IPs) == 0 || len(spec.IPs) > 2 || len(spec.IPs) == 2 && spec.IPs[0].Is4() == spec.IPs[1].Is4():
 		return fmt.Errorf("addresses %v: want one or two, of different families", spec.IPs)
-	case spec.Bandwidth != (model.Bandwidth{}) && !f.features.Bandwidth:
+	case spec.Bandwidth != (model.Bandwidth{}) && !f.features.Bandwidth && (!f.features.EgressBandwidth || spec.Bandwidth.Ingress != (model.Limit{})):
 		return fmt.Errorf("bandwidth cannot be limited on %s", f.features.OS)
 	}
 	for _, a := range spec.IPs {

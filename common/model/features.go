@@ -15,6 +15,9 @@ type Features struct {
 	HostPorts bool
 	// Bandwidth tells whether what pods receive and send can be limited.
 	Bandwidth bool
+	// EgressBandwidth tells, where Bandwidth is false, that at least what pods
+	// send can be.
+	EgressBandwidth bool
 }
 
 // Effect says what happens instead of what a policy asked for.

@@ -107,7 +107,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	s := h.Service
 	if o.latency > 0 {
 		for _, f := range service.Latency(o.latency) {
-			s.SetFault(f)
+			s.Target().Faults.Set(f)
 		}
 	}
 	l, err := net.Listen("tcp", o.listen)
@@ -124,7 +124,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 		defer web.Close()
 	}
 	log.Info("hns emulator starts", "hns", v.String(), "listen", l.Addr().String())
-	defer s.ClearFaults() // calls that hang would keep Serve waiting
-	context.AfterFunc(ctx, s.ClearFaults)
+	defer s.Target().Calm() // calls that hang would keep Serve waiting
+	context.AfterFunc(ctx, s.Target().Calm)
 	return s.Serve(ctx, l)
 }

@@ -3,53 +3,74 @@
 package wine
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/isthmus-net/isthmus/test/hnsemu/service"
+	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
+	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestFaults attaches a pod and takes it away while HNS does what it has been
-// seen to do. The pod may fail to start, but never with another policy than its
-// own, and nothing of it may stay.
+// TestFaults attaches a pod and takes it away while HNS does all that is in
+// fault.Catalogue. The pod may fail to start, as the catalogue says, but never
+// with another policy than its own, and nothing of it may stay.
 func TestFaults(t *testing.T) {
 	m := machine(t)
 	logs(t, m)
 	if err := m.StartEmulator(hns.Server2022); err != nil {
 		t.Fatal(err)
 	}
-	dir := newManifests(t, "web")
+	dir := newManifests(t, "web", "next")
 	dir.write(t, "policy", policy("web", "10.1.0.0/16", 80))
 	if err := m.StartAgent("win1", string(dir)); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct {
-		name  string
-		fault service.Fault
-		fails string // part of the error that ADD must give; empty if it must succeed
-	}{
-		{"an endpoint is gone between list and open", service.Fault{Op: "Open.endpoint", Times: 1, Code: hns.CodeNotFound}, ""},
-		{"unspecified error", service.Fault{Op: "Create.endpoint", Times: 1, Code: hns.CodeUnspecified}, ""},
-		{"the service stops and starts", service.Fault{Op: "Enumerate.network", Times: 2, Code: hns.CodeManagerStopped}, ""},
-		{"the acls are late", service.Fault{Op: "Modify.endpoint", Times: 2, Delay: time.Second}, ""},
-		{"acls are accepted and not applied", service.Fault{Op: "Modify.endpoint", Times: 1, Lie: true}, "not the same"},
-		{"acls are applied and an error is given", service.Fault{Op: "Modify.endpoint", Times: 1, Code: hns.CodeUnspecified, After: true}, ""},
-		{"no rights", service.Fault{Op: "Create.endpoint", Times: 1, Code: hns.CodeAccessDenied}, "0x80070005"},
-		{"an address is taken by nobody", service.Fault{Op: "Create.endpoint", Times: 1, Code: hns.CodeObjectExists}, ""},
-		{"an address is taken by nobody for long", service.Fault{Op: "Create.endpoint", Times: 2, Code: hns.CodeObjectExists}, "0x80071392"},
-		{"made and no answer in time", service.Fault{Op: "Create.endpoint", Times: 1, Code: hns.CodeTimeout, After: true}, ""},
-		{"the namespace cannot be attached", service.Fault{Op: "Modify.namespace", Times: 1, Code: 0x803B002E}, "0x803b002e"},
-		{"attached and an error is given", service.Fault{Op: "Modify.namespace", Times: 1, Code: 0x803B002E, After: true}, "0x803b002e"},
-		{"an endpoint cannot be deleted at once", service.Fault{Op: "Delete.endpoint", Times: 1, Code: hns.CodeUnspecified}, ""},
-		{"an endpoint is deleted and an error is given", service.Fault{Op: "Delete.endpoint", Times: 1, Code: hns.CodeUnspecified, After: true}, ""},
-		{"an endpoint is not in its namespace", service.Fault{Op: "Modify.namespace", Skip: 1, Times: 1, Code: hns.CodeNotFound}, ""},
-	} {
-		t.Run(c.name, func(t *testing.T) { attachUnder(t, m, c.fault, c.fails) })
+	for _, row := range fault.Catalogue() {
+		for _, way := range row.Ways {
+			if way.Mode == string(windows.Overlay) || way.When == fault.BeforeStart || way.When == fault.WhileItRuns {
+				continue // TestOverlay, TestRefusesToStart, and below and over the Fake
+			}
+			t.Run(way.Name, func(t *testing.T) { attachUnder(t, m, way) })
+		}
 	}
+	calls, err := os.ReadFile(m.File("calls.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{`.loadbalancer"`, `.sdnroute"`, `/policylists`} {
+		if bytes.Contains(bytes.ToLower(calls), []byte(kind)) {
+			t.Errorf("Isthmus has made a call about a %s", kind)
+		}
+	}
+}
+
+// TestRefusesToStart gives the agent an HNS that it cannot work with: it says
+// what is missing and touches nothing.
+func TestRefusesToStart(t *testing.T) {
+	m := machine(t)
+	if err := m.StartEmulator(hns.Version{Major: 9, Minor: 1}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	out, err := m.Output(m.Command(ctx, filepath.Join(m.bin, "isthmus-agent.exe"), "--node-name", "win1", "--manifests", Path(string(newManifests(t)))))
+	if err == nil || !strings.Contains(out+err.Error(), "version 9.1 is too old") {
+		t.Errorf("with HNS 9.1: %v\n%s", err, out)
+	}
+	if dump, err := m.Control("/dump", nil); err != nil || dump != "" {
+		t.Errorf("it has made %s, %v", dump, err)
+	}
+	shared.mu.Lock()
+	shared.faults++
+	shared.mu.Unlock()
 }
 
 // TestHungWrite lets a write of ACLs hang until newer policies came. Other pods
@@ -70,7 +91,7 @@ func TestHungWrite(t *testing.T) {
 	_, err := m.Add(ctx, web)
 	counted(t, "ADD", err)
 	decided(t, m, web, flow{"In", "10.1.2.3", tcp, 80, allow})
-	text, err := json.Marshal(service.Fault{Op: "Modify.endpoint", Times: 1, Hang: true})
+	text, err := json.Marshal(fault.Fault{Op: "Modify.endpoint", Times: 1, Hang: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,34 +126,80 @@ func TestHungWrite(t *testing.T) {
 // hungTimeout is how long the agent waits for a call.
 const hungTimeout = 2 * time.Second
 
-func attachUnder(t *testing.T, m *Machine, f service.Fault, fails string) {
+func attachUnder(t *testing.T, m *Machine, way fault.Way) {
 	ctx := context.Background()
-	text, err := json.Marshal(f)
-	if err != nil {
-		t.Fatal(err)
+	var web Pod
+	var err error
+	for range 5 {
+		address := nextAddress(t, m)
+		if way.When == fault.BeforeAdd {
+			strike(t, m, way, url.Values{"address": {address}})
+		}
+		web = pod(t, m, "web")
+		if _, err = m.Add(ctx, web); way.When != fault.BeforeAdd || way.Says == "" || err != nil {
+			break
+		}
+		calm(t, m) // other work of the agent has met it
+		counted(t, "DEL", m.Delete(ctx, web))
 	}
-	web := pod(t, m, "web")
-	if _, err := m.Post("/fault", string(text)); err != nil {
-		t.Fatal(err)
-	}
-	_, err = m.Add(ctx, web)
-	if fails == "" {
+	if way.Says == "" || way.When != fault.BeforeAdd {
 		counted(t, "ADD", err)
 	} else {
-		refused(t, "ADD", err, fails)
+		refused(t, "ADD", err, way.Says)
 		left(t, m, "a refused ADD")
+		calm(t, m)
 		_, err = m.Add(ctx, web)
 		counted(t, "ADD again", err)
 	}
+	calm(t, m)
 	decided(t, m, web, flow{"In", "10.1.2.3", tcp, 80, allow}, flow{"In", "10.2.2.3", tcp, 80, block}, flow{"Out", "10.2.2.3", tcp, 80, allow})
+	if way.When == fault.BeforeDel {
+		strike(t, m, way, url.Values{"endpoint": {web.Container + "_eth0_isthmus"}, "namespace": {web.NetNS}})
+	}
 	counted(t, "DEL", m.Delete(ctx, web))
 	left(t, m, "DEL")
-	if _, err := m.Post("/fault/clear", ""); err != nil {
+	calm(t, m)
+	if _, err := m.Control("/namespace/remove", url.Values{"id": {web.NetNS}}); err != nil {
 		t.Fatal(err)
 	}
 	shared.mu.Lock()
 	shared.faults++
 	shared.mu.Unlock()
+}
+
+// nextAddress asks for the address that the next pod is given: those that were
+// used last are kept back for a while.
+func nextAddress(t *testing.T, m *Machine) string {
+	t.Helper()
+	ctx := context.Background()
+	p := pod(t, m, "next")
+	r, err := m.Add(ctx, p)
+	counted(t, "ADD", err)
+	counted(t, "DEL", m.Delete(ctx, p))
+	left(t, m, "DEL")
+	if _, err := m.Control("/namespace/remove", url.Values{"id": {p.NetNS}}); err != nil {
+		t.Fatal(err)
+	}
+	a, ok := netip.AddrFromSlice(r.IPs[0].Address.IP)
+	if !ok {
+		t.Fatalf("ADD gave %s", r.IPs[0])
+	}
+	return a.Unmap().Next().String()
+}
+
+func strike(t *testing.T, m *Machine, way fault.Way, query url.Values) {
+	t.Helper()
+	query.Set("way", way.Name)
+	if _, err := m.Control("/strike", query); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func calm(t *testing.T, m *Machine) {
+	t.Helper()
+	if _, err := m.Post("/fault/clear", ""); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // left waits until nothing of a pod is left.

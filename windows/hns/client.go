@@ -2,7 +2,10 @@
 
 package hns
 
-import "context"
+import (
+	"context"
+	"fmt"
+)
 
 // RequestType says what a modification does with the policies that it carries.
 type RequestType string
@@ -78,6 +81,40 @@ type Client interface {
 type Stats struct {
 	PacketsReceived, PacketsSent uint64
 	DroppedIn, DroppedOut        uint64
+}
+
+// State is how far an endpoint has got.
+type State int
+
+// The states as schema 1 numbers them; schema 2 does not show them.
+const (
+	StateNone State = iota
+	StateCreated
+	StateAttached
+	StateAttachedSharing
+	StateDetached
+	StateDegraded
+	StateDestroyed
+)
+
+// Broken reports whether an endpoint in this state moves no packets and never
+// will by itself.
+func (s State) Broken() bool { return s == StateDegraded || s == StateDestroyed }
+
+// String returns "degraded (5)".
+func (s State) String() string {
+	names := [...]string{"none", "created", "attached", "attached and shared", "detached", "degraded", "destroyed"}
+	if s < 0 || int(s) >= len(names) {
+		return fmt.Sprintf("unknown (%d)", int(s))
+	}
+	return fmt.Sprintf("%s (%d)", names[s], int(s))
+}
+
+// Stater is implemented by clients that can tell the states of endpoints.
+type Stater interface {
+	// EndpointStates returns the state of every endpoint by its GUID in lower
+	// case, those of other networks included.
+	EndpointStates(ctx context.Context) (map[string]State, error)
 }
 
 // Meter is implemented by clients that can count packets.

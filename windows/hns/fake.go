@@ -27,6 +27,10 @@ type Fake struct {
 	host       []string // endpoints attached to the host's compartment
 	stats      map[string]*Stats
 	calls      []FakeCall
+	states     map[string]State // that SetState has given
+	left       map[string]bool  // endpoints that were taken out of a namespace
+	quirks     Quirks
+	early      string // see Blackout
 	before     func(op, id string) error
 	after      func(op, id string) error
 
@@ -48,6 +52,7 @@ type Fake struct {
 var (
 	_ Client = (*Fake)(nil)
 	_ Meter  = (*Fake)(nil)
+	_ Stater = (*Fake)(nil)
 )
 
 // FakeCall is one line of the call log.
@@ -63,7 +68,7 @@ type FakeCall struct {
 
 // NewFake returns a service with one adapter, "Ethernet", and no network.
 func NewFake(v Version) *Fake {
-	return &Fake{version: v, Adapters: []string{"Ethernet"}, stats: make(map[string]*Stats)}
+	return &Fake{version: v, Adapters: []string{"Ethernet"}, stats: make(map[string]*Stats), states: make(map[string]State), left: make(map[string]bool)}
 }
 
 // Before sets a function that is called at the start of every call, outside all

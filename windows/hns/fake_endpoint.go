@@ -97,6 +97,9 @@ func (f *Fake) address(op string, n *Network, e *Endpoint) error {
 // ones do.
 func (f *Fake) place(n *Network, a netip.Addr, remote bool) (bits uint8, code uint32) {
 	for _, e := range f.endpoints {
+		if f.quirks.RemotesApart && e.Remote() != remote {
+			continue
+		}
 		if SameID(e.HostComputeNetwork, n.ID) && slices.ContainsFunc(e.IPConfigurations, func(c IPConfig) bool { return c.IPAddress == a.String() }) {
 			return 0, CodeObjectExists
 		}
@@ -222,4 +225,6 @@ func (f *Fake) drop(e *Endpoint) {
 	f.leave(e)
 	f.endpoints = slices.DeleteFunc(f.endpoints, func(o *Endpoint) bool { return o == e })
 	delete(f.stats, e.ID)
+	delete(f.states, e.ID)
+	delete(f.left, e.ID)
 }

@@ -145,9 +145,11 @@ func (f *Fake) AttachEndpoint(_ context.Context, namespace, endpoint string) err
 		if e.HostComputeNamespace != "" {
 			return NewError(op, CodeNamespaceHas, "The endpoint is in a namespace already.")
 		}
+		if f.quirks.AttachOnce && f.left[e.ID] {
+			return NewError(op, CodeRequestUnsupported, "The specified request is unsupported.")
+		}
 		e.HostComputeNamespace = n.ID
-		data, _ := json.Marshal(map[string]string{"ID": e.ID})
-		n.Resources = append(n.Resources, Resource{Type: "Endpoint", Data: data})
+		n.Resources = append(n.Resources, endpointResource(e.ID))
 		return nil
 	})
 }
@@ -175,8 +177,51 @@ func (f *Fake) DetachEndpoint(_ context.Context, namespace, endpoint string) err
 			return NewError(op, CodeNotFound, "Element not found.")
 		}
 		f.leave(e)
+		f.left[e.ID] = true
 		return nil
 	})
+}
+
+func endpointResource(id string) Resource {
+	data, _ := json.Marshal(map[string]string{"ID": id})
+	return Resource{Type: "Endpoint", Data: data}
+}
+
+// EndpointStates implements Stater. An endpoint in a namespace has state 1 until
+// a container runs there.
+func (f *Fake) EndpointStates(context.Context) (states map[string]State, err error) {
+	err = f.do("EndpointStates", "", nil, func() error {
+		states = make(map[string]State, len(f.endpoints))
+		for _, e := range f.endpoints {
+			states[e.ID] = f.state(e)
+		}
+		return nil
+	})
+	return states, err
+}
+
+func (f *Fake) state(e *Endpoint) State {
+	if s, ok := f.states[e.ID]; ok {
+		return s
+	}
+	if slices.Contains(f.host, e.ID) {
+		return StateAttached
+	}
+	n := f.namespace(e.HostComputeNamespace)
+	if n != nil && slices.ContainsFunc(n.Resources, func(r Resource) bool { return r.Type == "Container" }) {
+		return StateAttachedSharing
+	}
+	return StateCreated
+}
+
+// State is the state of one endpoint; StateNone if there is none.
+func (f *Fake) State(id string) State {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.endpoint(id); e != nil {
+		return f.state(e)
+	}
+	return StateNone
 }
 
 // leave takes an endpoint out of its namespace and of the host.

@@ -27,11 +27,13 @@ func (f *Fake) Networks(context.Context) (list []Network, err error) {
 
 // ripen adds what HNS finds out only after it has bound the adapter.
 func (f *Fake) ripen(n *Network, i int) {
-	if f.Late > 0 {
-		f.Late--
+	if slices.ContainsFunc(n.Policies, func(p Policy) bool { return p.Is(TypeDrMacAddress) }) {
 		return
 	}
-	if slices.ContainsFunc(n.Policies, func(p Policy) bool { return p.Is(TypeDrMacAddress) }) {
+	n.Policies = slices.DeleteFunc(n.Policies, func(p Policy) bool { return p.Is(TypeProviderAddress) })
+	if f.Late > 0 {
+		f.Late--
+		n.Policies = append(n.Policies, MakePolicy(TypeProviderAddress, ProviderAddress{f.early}))
 		return
 	}
 	address, mac := f.ManagementIP, f.ManagementMAC
@@ -82,6 +84,9 @@ func (f *Fake) checkNetwork(op string, n Network) error {
 	}
 	if find(f.networks, func(o *Network) bool { return strings.EqualFold(o.Name, n.Name) }) != nil {
 		return NewError(op, CodeNetworkExists, "A network with this name already exists.")
+	}
+	if f.quirks.NoVFP && n.Type.is(Overlay) {
+		return NewError(op, CodeInvalidPolicy, "A policy is invalid.")
 	}
 	if !slices.ContainsFunc([]NetworkType{L2Bridge, Overlay, NAT, ICS, Transparent, L2Tunnel, Private, Internal}, n.Type.is) {
 		return NewError(op, CodeInvalidNetworkType, fmt.Sprintf("network type %q", n.Type))

@@ -4,6 +4,7 @@ package hns
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -23,6 +24,9 @@ func (f *Fake) checkPolicies(op string, n *Network, policies []Policy) error {
 		var err error
 		switch {
 		case p.Is(TypeACL):
+			if f.quirks.NoVFP {
+				return NewError(op, CodeInvalidPolicy, "A policy is invalid.")
+			}
 			var a ACL
 			err = p.Decode(&a)
 			acls = append(acls, a)
@@ -43,6 +47,11 @@ func (f *Fake) checkPolicies(op string, n *Network, policies []Policy) error {
 			var a ProviderAddress
 			if err = p.Decode(&a); err == nil {
 				_, err = netip.ParseAddr(a.ProviderAddress)
+			}
+		case p.Is(TypeQOS):
+			var q QOS
+			if err = p.Decode(&q); err == nil && q.MaximumOutgoingBandwidthInBytes == 0 {
+				err = errors.New("no bandwidth at all")
 			}
 		case f.takes(p.Type):
 			err = p.Decode(new(map[string]any))
@@ -67,7 +76,7 @@ func (f *Fake) takes(kind string) bool {
 	if feature, gated := since[kind]; gated {
 		return f.version.Supports(feature)
 	}
-	return slices.Contains([]string{"L2DRIVER", "PORTMAPPING", "QOS", "L4PROXY", "PORTNAME", "ENCAPOVERHEAD", "IOV", "INTERFACECONSTRAINT", "VLAN"}, kind)
+	return slices.Contains([]string{"L2DRIVER", "PORTMAPPING", "L4PROXY", "PORTNAME", "ENCAPOVERHEAD", "IOV", "INTERFACECONSTRAINT", "VLAN"}, kind)
 }
 
 // checkPorts refuses a port of the node that another endpoint has, or that is

@@ -40,6 +40,8 @@ func (f *Fake) Load(text []byte) error {
 	f.sequence, f.macs = s.Sequence, s.MACs
 	f.networks, f.endpoints, f.namespaces, f.host = s.Networks, s.Endpoints, s.Namespaces, s.Host
 	f.stats = make(map[string]*Stats, len(f.endpoints))
+	clear(f.states)
+	clear(f.left)
 	for _, e := range f.endpoints {
 		f.stats[e.ID] = &Stats{}
 	}

@@ -16,7 +16,9 @@ import (
 type Call struct {
 	Op string
 	// Code is the HRESULT, 0 for success and for calls that the context ended.
-	Code     uint32
+	Code uint32
+	// Ended tells that the context ended the call.
+	Ended    bool
 	Duration time.Duration
 	// Attempt counts from 1.
 	Attempt int
@@ -99,6 +101,7 @@ type Guarded struct {
 var (
 	_ Client = (*Guarded)(nil)
 	_ Meter  = (*Guarded)(nil)
+	_ Stater = (*Guarded)(nil)
 )
 
 // Object is what a call writes, as far as writes of it must not overtake each
@@ -219,7 +222,7 @@ func try[T any](ctx context.Context, g *Guarded, op string, o Object, attempt in
 		}
 	}
 	if g.config.Observe != nil {
-		g.config.Observe(Call{Op: op, Code: Code(err), Duration: time.Since(start), Attempt: attempt})
+		g.config.Observe(Call{Op: op, Code: Code(err), Ended: err != nil && ctx.Err() != nil, Duration: time.Since(start), Attempt: attempt})
 	}
 	return value, again, err
 }
@@ -298,4 +301,13 @@ func (g *Guarded) EndpointStats(ctx context.Context, id string) (Stats, error) {
 		return Stats{}, NewError("EndpointStats", CodeNotImplemented, "this client counts nothing")
 	}
 	return call(ctx, g, "EndpointStats", "", func(ctx context.Context) (Stats, error) { return meter.EndpointStats(ctx, id) })
+}
+
+// EndpointStates asks the client if it is a Stater; otherwise there are none.
+func (g *Guarded) EndpointStates(ctx context.Context) (map[string]State, error) {
+	stater, ok := g.client.(Stater)
+	if !ok {
+		return nil, nil
+	}
+	return call(ctx, g, "EndpointStates", "", stater.EndpointStates)
 }

@@ -35,6 +35,7 @@ type service struct{}
 var (
 	_ Client = service{}
 	_ Meter  = service{}
+	_ Stater = service{}
 )
 
 // do calls f and gives its error our form. hcsshim panics where a DLL or a
@@ -222,20 +223,15 @@ func (service) AttachEndpoint(ctx context.Context, namespace, endpoint string) e
 		if err != nil {
 			return err
 		}
-		if e.State == stateAttached || e.State == stateAttachedSharing {
+		if s := State(e.State); s == StateAttached || s == StateAttachedSharing {
 			return syscall.Errno(CodeAlreadyAttached)
 		}
 		return e.HostAttach(hostCompartment)
 	})
 }
 
-const (
-	// hostCompartment is the number of the compartment that the host is in.
-	hostCompartment = 1
-	// The states in which an endpoint of the old schema is attached.
-	stateAttached        = 2
-	stateAttachedSharing = 3
-)
+// hostCompartment is the number of the compartment that the host is in.
+const hostCompartment = 1
 
 func (service) DetachEndpoint(ctx context.Context, namespace, endpoint string) error {
 	return do(ctx, "DetachEndpoint", func() error { return hcn.RemoveNamespaceEndpoint(namespace, endpoint) })
@@ -251,4 +247,16 @@ func (service) EndpointStats(ctx context.Context, id string) (s Stats, err error
 		return err
 	})
 	return s, err
+}
+
+func (service) EndpointStates(ctx context.Context) (states map[string]State, err error) {
+	err = do(ctx, "EndpointStates", func() error {
+		list, err := hcsshim.HNSListEndpointRequest()
+		states = make(map[string]State, len(list))
+		for _, e := range list {
+			states[strings.ToLower(e.Id)] = State(e.State)
+		}
+		return err
+	})
+	return states, err
 }

@@ -31,6 +31,7 @@ const (
 	TypeRemoteSubnetRoute = "RemoteSubnetRoute"
 	TypeL2Driver          = "L2Driver"
 	TypePortMapping       = "PortMapping"
+	TypeQOS               = "QOS"
 	TypeTierACL           = "TierAcl"
 	TypeNetworkACL        = "NetworkACL"
 )
@@ -208,6 +209,12 @@ type PortMapping struct {
 	ExternalPort uint16 `json:",omitempty"`
 	VIP          string `json:",omitempty"`
 	Flags        uint32 `json:",omitempty"`
+}
+
+// QOS limits what an endpoint sends. HNS has nothing for what it receives, and
+// chooses bursts itself.
+type QOS struct {
+	MaximumOutgoingBandwidthInBytes uint64 // per second
 }
 
 // PortMappingIPv6 is the flag of a PortMapping that is for IPv6.

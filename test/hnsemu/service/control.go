@@ -8,7 +8,8 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"time"
+
+	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 )
 
 // Control answers what a test asks of the service behind its clients' backs:
@@ -16,8 +17,11 @@ import (
 //	POST /namespace?netns=       makes a namespace as a container runtime does; answers its id;
 //	                             netns is the file of the network namespace for its ports
 //	POST /namespace/remove?id=   takes it away, whatever is in it
-//	POST /fault                  a Fault as JSON, Delay in nanoseconds
-//	POST /fault/clear
+//	POST /fault                  a fault.Fault as JSON, Delay in nanoseconds
+//	POST /strike?way=&address=&endpoint=&namespace=
+//	                             a way of fault.Catalogue, with what fault.Target takes
+//	POST /fault/clear            ends all faults, also of what kind of HNS it is
+//	POST /fault/hits             how many calls were hit so far
 //	POST /restart, /reboot
 //	POST /dump                   everything stored, as text
 //	POST /handles                how many handles are open
@@ -48,16 +52,18 @@ func (s *Service) Control() *http.ServeMux {
 		return "", s.changed()
 	})
 	handle("/fault", func(r *http.Request) (string, error) {
-		var f Fault
+		var f fault.Fault
 		d := json.NewDecoder(r.Body)
 		d.DisallowUnknownFields()
 		if err := d.Decode(&f); err != nil {
 			return "", fmt.Errorf("read fault: %w", err)
 		}
-		s.SetFault(f)
+		s.faults.Set(f)
 		return "", nil
 	})
-	handle("/fault/clear", func(*http.Request) (string, error) { s.ClearFaults(); return "", nil })
+	handle("/strike", func(r *http.Request) (string, error) { return s.strike(r.URL.Query()) })
+	handle("/fault/clear", func(*http.Request) (string, error) { s.Target().Calm(); return "", nil })
+	handle("/fault/hits", func(*http.Request) (string, error) { return strconv.Itoa(s.faults.Hits()), nil })
 	handle("/restart", func(*http.Request) (string, error) { return "", s.Restart(false) })
 	handle("/reboot", func(*http.Request) (string, error) { return "", s.Restart(true) })
 	handle("/dump", func(*http.Request) (string, error) { return s.config.HNS.Dump(), nil })
@@ -74,18 +80,4 @@ func (s *Service) changed() error {
 		return nil
 	}
 	return s.config.Changed()
-}
-
-// Latency is a set of faults that makes calls as slow as HNS has been seen to
-// be, in proportion; 1 is the full time. The figures are guesses.
-func Latency(scale float64) []Fault {
-	var all []Fault
-	for op, full := range map[string]time.Duration{
-		"Create.network": 10 * time.Second, "Create.endpoint": 300 * time.Millisecond, "Modify.namespace": 200 * time.Millisecond,
-		"Modify.endpoint": 100 * time.Millisecond, "Modify.network": 50 * time.Millisecond, "Enumerate.endpoint": 5 * time.Millisecond,
-		"Open.endpoint": 2 * time.Millisecond,
-	} {
-		all = append(all, Fault{Op: op, Delay: time.Duration(float64(full) * scale)})
-	}
-	return all
 }

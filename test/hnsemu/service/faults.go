@@ -3,95 +3,50 @@
 package service
 
 import (
-	"slices"
-	"strings"
-	"sync"
+	"fmt"
+	"net/netip"
+	"net/url"
 	"time"
+
+	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 )
 
-// Fault makes calls go wrong.
-type Fault struct {
-	// Op is the call, "Modify.endpoint" for example; empty for every one.
-	Op string
-	// Contains, if set, is a text that the arguments or the GUID must contain.
-	Contains string
-	// Skip calls that match are let pass first.
-	Skip int
-	// Times is how many calls are hit; 0 means all from then on.
-	Times int
-	// Delay comes before anything else.
-	Delay time.Duration
-	// Hang holds the call until the fault is cleared; only then the call is done.
-	Hang bool
-	// Code, if not 0, is the HRESULT. With After the call is done all the same.
-	Code  uint32
-	After bool
-	// Lie answers success and does nothing.
-	Lie bool
+// Target is this service, for faults.
+func (s *Service) Target() fault.Target {
+	return fault.Target{HNS: s.config.HNS, Faults: &s.faults, Version: s.config.Version}
 }
 
-// armed is a Fault at work.
-type armed struct {
-	Fault
-	released chan struct{}
-}
-
-// faults are looked at in the order in which they were set; the first that
-// matches is taken.
-type faults struct {
-	mu   sync.Mutex
-	list []*armed
-}
-
-func (f *faults) set(fault Fault) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.list = append(f.list, &armed{Fault: fault, released: make(chan struct{})})
-}
-
-func (f *faults) clear() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, a := range f.list {
-		close(a.released)
+// strike brings a fault of the catalogue about, by the name of the way.
+func (s *Service) strike(q url.Values) (string, error) {
+	way, ok := fault.FindWay(q.Get("way"))
+	if !ok {
+		return "", fmt.Errorf("way %q: there is none of that name", q.Get("way"))
 	}
-	f.list = nil
-}
-
-// take returns the fault of a call; one without effect if there is none.
-func (f *faults) take(c Call) *armed {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for i, a := range f.list {
-		if a.Op != "" && a.Op != c.Op || a.Contains != "" && !strings.Contains(c.GUID+"\n"+strings.Join(c.Args[:], "\n"), a.Contains) {
-			continue
+	t := s.Target()
+	t.Endpoint, t.Namespace = q.Get("endpoint"), q.Get("namespace")
+	if text := q.Get("address"); text != "" {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return "", err
 		}
-		if a.Skip > 0 {
-			a.Skip--
-			continue
-		}
-		hit := &armed{Fault: a.Fault, released: a.released}
-		if a.Times == 1 && !a.Hang { // one that hangs is kept until it is cleared
-			f.list = slices.Delete(f.list, i, i+1)
-		} else if a.Times == 1 {
-			a.Skip = 1 << 30
-		} else if a.Times > 1 {
-			a.Times--
-		}
-		return hit
+		t.Address = a
 	}
-	return &armed{}
-}
-
-func (a *armed) wait() {
-	time.Sleep(a.Delay)
-	if a.Hang {
-		<-a.released
+	if err := t.Strike(way); err != nil {
+		return "", err
 	}
+	return "", s.changed()
 }
 
-// SetFault makes calls go wrong from now on.
-func (s *Service) SetFault(f Fault) { s.faults.set(f) }
-
-// ClearFaults ends all faults; calls that hang go on.
-func (s *Service) ClearFaults() { s.faults.clear() }
+// Latency is a set of faults that makes calls as slow as HNS has been seen to
+// be, in proportion; 1 is the full time. The figures are guesses.
+func Latency(scale float64) []fault.Fault {
+	var all []fault.Fault
+	for op, full := range map[string]time.Duration{
+		"Create.network": 10 * time.Second, "Create.endpoint": 300 * time.Millisecond, "Modify.namespace": 200 * time.Millisecond,
+		"Modify.endpoint": 100 * time.Millisecond, "Modify.network": 50 * time.Millisecond, "Enumerate.endpoint": 5 * time.Millisecond,
+		"Open.endpoint": 2 * time.Millisecond,
+	} {
+		all = append(all, fault.Fault{Op: op, Delay: time.Duration(float64(full) * scale)})
+	}
+	return all
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -81,7 +82,7 @@ func (s *Service) all(kind string) ([]listed, error) {
 	case endpoints:
 		found, err := s.config.HNS.AllEndpoints(ctx)
 		for _, e := range found {
-			all = append(all, listed{"ID": e.ID, "Name": e.Name, "VirtualNetwork": e.HostComputeNetwork, "State": fmt.Sprint(s.state(e))})
+			all = append(all, listed{"ID": e.ID, "Name": e.Name, "VirtualNetwork": e.HostComputeNetwork, "State": strconv.Itoa(int(s.config.HNS.State(e.ID)))})
 		}
 		return all, err
 	case namespaces:
@@ -119,30 +120,6 @@ func parseQuery(query string) (map[string]string, error) {
 		filter[name] = fmt.Sprint(value)
 	}
 	return filter, nil
-}
-
-// The states of an endpoint that schema 1 shows.
-const (
-	stateCreated         = 1
-	stateAttached        = 2
-	stateAttachedSharing = 3
-)
-
-// state is 3 in a namespace once a container runs there.
-func (s *Service) state(e hns.Endpoint) int {
-	if s.config.HNS.OnHost(e.ID) {
-		return stateAttached
-	}
-	n, err := s.config.HNS.Namespace(context.Background(), e.HostComputeNamespace)
-	if err != nil {
-		return stateCreated
-	}
-	for _, r := range n.Resources {
-		if r.Type == "Container" {
-			return stateAttachedSharing
-		}
-	}
-	return stateCreated
 }
 
 // create makes an object. The id comes with the call or in the document.

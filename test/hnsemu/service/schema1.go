@@ -26,7 +26,8 @@ func (s *Service) route1(method string, path []string, body string) (any, error)
 	}
 	switch path[0] {
 	case "globals":
-		return map[string]int{"Major": s.config.Version.Major, "Minor": s.config.Version.Minor}, nil
+		v, err := s.config.HNS.Version(context.Background())
+		return map[string]int{"Major": v.Major, "Minor": v.Minor}, err
 	case "networks":
 		return s.networks1(method, id, body)
 	case "endpoints":

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -56,7 +57,7 @@ type Service struct {
 	handles handles
 	extra   extra
 	macs    []document // of the accelerated networking list
-	faults  faults
+	faults  fault.Faults
 	callsMu sync.Mutex
 	netnsMu sync.Mutex
 	netns   map[string]string // files of network namespaces, by HCN namespace
@@ -99,13 +100,13 @@ func (s *Service) Do(client string, c Call) Answer {
 }
 
 func (s *Service) answer(client string, c Call) Answer {
-	fault := s.faults.take(c)
-	fault.wait()
-	if fault.Lie {
+	hit := s.faults.Take(c.Op, append([]string{c.GUID}, c.Args[:]...)...)
+	hit.Wait()
+	if hit.Lie {
 		return Answer{}
 	}
-	if fault.Code != 0 && !fault.After {
-		return refuse(c, hns.NewError(c.Op, fault.Code, "injected"))
+	if hit.Code != 0 && !hit.After {
+		return refuse(c, hns.NewError(c.Op, hit.Code, hit.Says()))
 	}
 	s.mu.Lock()
 	a, err := s.dispatch(client, c)
@@ -114,8 +115,9 @@ func (s *Service) answer(client string, c Call) Answer {
 	}
 	s.config.HNS.ForgetCalls()
 	s.mu.Unlock()
-	if err == nil && fault.Code != 0 {
-		err = hns.NewError(c.Op, fault.Code, "injected")
+	time.Sleep(hit.Linger)
+	if err == nil && hit.Code != 0 {
+		err = hns.NewError(c.Op, hit.Code, hit.Says())
 	}
 	if err != nil {
 		return refuse(c, err)

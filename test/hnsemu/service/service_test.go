@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode/utf16"
 
+	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -248,22 +249,22 @@ func TestFaults(t *testing.T) {
 	create := settings("Create.network", overlayNetwork)
 	for _, f := range []struct {
 		name   string
-		fault  Fault
+		fault  fault.Fault
 		first  uint32
 		exists bool // after the first call
 	}{
-		{"error", Fault{Op: "Create.network", Times: 1, Code: hns.CodeUnspecified}, hns.CodeUnspecified, false},
-		{"error after the deed", Fault{Op: "Create.network", Times: 1, Code: hns.CodeTimeout, After: true}, hns.CodeTimeout, true},
-		{"lie", Fault{Op: "Create.network", Times: 1, Lie: true}, 0, false},
-		{"of another call", Fault{Op: "Create.endpoint", Times: 1, Code: hns.CodeUnspecified}, 0, true},
-		{"of another object", Fault{Contains: "other", Code: hns.CodeUnspecified}, 0, true},
-		{"later", Fault{Op: "Create.network", Skip: 1, Code: hns.CodeUnspecified}, 0, true},
-		{"slow", Fault{Delay: time.Millisecond}, 0, true},
+		{"error", fault.Fault{Op: "Create.network", Times: 1, Code: hns.CodeUnspecified}, hns.CodeUnspecified, false},
+		{"error after the deed", fault.Fault{Op: "Create.network", Times: 1, Code: hns.CodeTimeout, After: true}, hns.CodeTimeout, true},
+		{"lie", fault.Fault{Op: "Create.network", Times: 1, Lie: true}, 0, false},
+		{"of another call", fault.Fault{Op: "Create.endpoint", Times: 1, Code: hns.CodeUnspecified}, 0, true},
+		{"of another object", fault.Fault{Contains: "other", Code: hns.CodeUnspecified}, 0, true},
+		{"later", fault.Fault{Op: "Create.network", Skip: 1, Code: hns.CodeUnspecified}, 0, true},
+		{"slow", fault.Fault{Delay: time.Millisecond}, 0, true},
 	} {
 		c := newClient(t, hns.Server2022)
-		c.s.SetFault(f.fault)
+		c.s.faults.Set(f.fault)
 		c.do(f.first, create)
-		c.s.ClearFaults()
+		c.s.faults.Clear()
 		if exists := c.s.config.HNS.Dump() != ""; exists != f.exists {
 			t.Errorf("%s: made %t, want %t", f.name, exists, f.exists)
 		}
@@ -272,7 +273,7 @@ func TestFaults(t *testing.T) {
 
 func TestHang(t *testing.T) {
 	c := newClient(t, hns.Server2022)
-	c.s.SetFault(Fault{Op: "Create.network", Times: 1, Hang: true})
+	c.s.faults.Set(fault.Fault{Op: "Create.network", Times: 1, Hang: true})
 	done := make(chan Answer, 1)
 	go func() { done <- c.s.Do(c.name, settings("Create.network", overlayNetwork)) }()
 	select {
@@ -281,7 +282,7 @@ func TestHang(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	c.do(0, settings("Create.namespace", `{}`)) // others go on
-	c.s.ClearFaults()
+	c.s.faults.Clear()
 	if a := <-done; a.Result != 0 {
 		t.Errorf("the call that hung answered %#x", a.Result)
 	}

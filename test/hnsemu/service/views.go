@@ -208,7 +208,7 @@ func splitList(text string) []string {
 
 func (s *Service) endpointView(e hns.Endpoint) view {
 	v := view{"ID": strings.ToUpper(e.ID), "Name": e.Name, "VirtualNetwork": strings.ToUpper(e.HostComputeNetwork), "MacAddress": e.MACAddress,
-		"Policies": flattenAll(e.Policies), "State": s.state(e), "IsRemoteEndpoint": e.Remote()}
+		"Policies": flattenAll(e.Policies), "State": s.config.HNS.State(e.ID), "IsRemoteEndpoint": e.Remote()}
 	if n, err := s.get(networks, e.HostComputeNetwork); err == nil {
 		v["VirtualNetworkName"] = n.(hns.Network).Name
 	}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// CallMetrics counts calls to HNS, for Prometheus. Its Observe is for
+// Config.Observe.
+type CallMetrics struct {
+	calls, errors *prometheus.CounterVec
+	seconds       *prometheus.HistogramVec
+}
+
+var _ prometheus.Collector = (*CallMetrics)(nil)
+
+// NewCallMetrics returns metrics of no calls.
+func NewCallMetrics() *CallMetrics {
+	return &CallMetrics{
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_hns_calls_total",
+			Help: "Attempts of calls to HNS."}, []string{"op"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_hns_call_errors_total",
+			Help: "Attempts that failed, by result code: 0x800705b4 got no answer in time, 0x800700aa were not made beside one without an answer, ended were given up by the agent."}, []string{"op", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "isthmus_hns_call_duration_seconds",
+			Help: "Time that attempts took.", Buckets: prometheus.ExponentialBuckets(1e-3, 2, 18)}, []string{"op"}), // 1 ms to 131 s
+	}
+}
+
+// Observe counts one attempt. It may be called from any goroutine.
+func (m *CallMetrics) Observe(c hns.Call) {
+	m.calls.WithLabelValues(c.Op).Inc()
+	m.seconds.WithLabelValues(c.Op).Observe(c.Duration.Seconds())
+	switch {
+	case c.Code != 0:
+		m.errors.WithLabelValues(c.Op, fmt.Sprintf("%#08x", c.Code)).Inc()
+	case c.Ended:
+		m.errors.WithLabelValues(c.Op, "ended").Inc()
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *CallMetrics) Describe(ch chan<- *prometheus.Desc) {
+	m.calls.Describe(ch)
+	m.errors.Describe(ch)
+	m.seconds.Describe(ch)
+}
+
+// Collect implements prometheus.Collector.
+func (m *CallMetrics) Collect(ch chan<- prometheus.Metric) {
+	m.calls.Collect(ch)
+	m.errors.Collect(ch)
+	m.seconds.Collect(ch)
+}
