@@ -42,7 +42,8 @@ type Backend struct {
 	// linked are those of them whose programs have moved to tcx links.
 	linked map[model.EndpointID]bool
 	// usage is what was last noted of the maps, for Counters.
-	usage atomic.Pointer[map[string]dataplane.MapUsage]
+	usage   atomic.Pointer[map[string]dataplane.MapUsage]
+	upgrade upgrade
 	// swept is when the last walk through the flows ended.
 	swept   time.Time
 	uplinks *uplinks
@@ -72,6 +73,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 		return nil, err
 	}
 	b.tcx = b.path.HasTCX()
+	b.upgrade.waiting = b.path.OlderEndpoints()
 	err = b.hookEgress()
 	if err == nil {
 		err = b.path.AdoptLinks()
@@ -146,6 +148,8 @@ func (b *Backend) readBack() error {
 	for _, f := range found {
 		if e, ok := known[f.Index]; ok && f.ID != "" {
 			slots[f.ID] = e.Slot
+		} else if n, ok := b.keptSlot(f, entries); ok {
+			slots[f.ID] = n
 		}
 	}
 	layout, problems := policymap.Decode(entries, slots, b.path.Capacity())
@@ -154,7 +158,7 @@ func (b *Backend) readBack() error {
 	}
 	b.layout = layout
 	b.noteUsage()
-	return nil
+	return b.keepSlots(found)
 }
 
 // Features implements dataplane.Backend.
@@ -210,7 +214,9 @@ func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
 		}
 	}
 	b.step("register endpoint")
-	if err := b.path.PutEndpoint(pair.Index, e); err != nil {
+	if b.underOlder(pair.Index) {
+		b.upgrade.waiting[pair.Index] = e
+	} else if err := b.path.PutEndpoint(pair.Index, e); err != nil {
 		return err
 	}
 	b.step("attach programs")
@@ -297,7 +303,7 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 		if lost {
 			i.Problems = append(i.Problems, "the rule of nftables for egress to Services is missing")
 		}
-		if _, ok := known[f.Index]; !ok {
+		if _, ok := known[f.Index]; !ok && !b.underOlder(f.Index) {
 			i.Problems = append(i.Problems, "the map endpoints does not know interface "+f.Name)
 		}
 		if s, ok := b.specs[f.ID]; ok {
@@ -336,8 +342,9 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 			return nil, fmt.Errorf("write policy: %w", err)
 		}
 	}
+	b.upgrade.failed = b.takeOver()
 	b.fabric.Apply(s, time.Now())
-	return b.uplinks.apply(s.Deny), errors.Join(b.followUplink(), b.ports.apply(time.Now()))
+	return b.uplinks.apply(s.Deny), errors.Join(b.upgrade.failed, b.followUplink(), b.ports.apply(time.Now()))
 }
 
 // followUplink gives the routes to pods the node's address of today. The kernel
@@ -363,8 +370,9 @@ func (b *Backend) followUplink() error {
 	return nil
 }
 
-// Faults implements dataplane.Faulty: what is wrong with the fabric.
-func (b *Backend) Faults() []string { return b.fabric.Problems() }
+// Faults implements dataplane.Faulty: what is wrong with the fabric, and an
+// upgrade that has not come to its end.
+func (b *Backend) Faults() []string { return slices.Concat(b.fabric.Problems(), b.upgradeProblems()) }
 
 // InForce implements dataplane.Backend.
 func (b *Backend) InForce(context.Context) (*model.State, error) {

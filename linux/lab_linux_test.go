@@ -39,6 +39,7 @@ type lab struct {
 	backend *linux.Backend
 	cluster *model.Snapshot
 	byRule  bool // as linux.Config.EgressByRule
+	step    func(string)
 	state   *model.State
 	local   map[model.EndpointID]policy.Endpoint
 	// xdp are the devices of the XDP program, deny the lists that apply puts in
@@ -150,7 +151,7 @@ func (l *lab) start() {
 		cfg.BPFFS = l.bpffs
 		cfg.Uplink = "eth0"
 		cfg.XDP = l.xdp
-		cfg.EgressByRule = l.byRule
+		cfg.EgressByRule, cfg.Step = l.byRule, l.step
 		cfg.Fabric.Mode = fabric.Routes // pods have the uplink's MTU
 		var err error
 		l.backend, err = linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
@@ -172,12 +173,14 @@ func podIPs(n byte) []netip.Addr {
 }
 
 func (l *lab) add(name string, n byte) error {
+	return l.node.Do(func() error { return l.addHere(name, n) })
+}
+
+// addHere is for callers that are in the node's namespace.
+func (l *lab) addHere(name string, n byte) error {
 	spec := dataplane.EndpointSpec{ID: model.MakeEndpointID(name, "eth0"), ContainerID: name, IfName: "eth0",
 		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: l.pods[name].Path(), IPs: podIPs(n)}
-	err := l.node.Do(func() error {
-		_, err := l.backend.AddEndpoint(context.Background(), spec)
-		return err
-	})
+	_, err := l.backend.AddEndpoint(context.Background(), spec)
 	if err == nil {
 		l.local[spec.ID] = policy.Endpoint{Pod: spec.Pod, IPs: spec.IPs}
 	}

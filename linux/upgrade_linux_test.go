@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	tcx "github.com/cilium/ebpf/link"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/test/traffic"
+)
+
+// upgradeTraffic goes from pod a to pod b and outside, in both families, over
+// programs that are exchanged. All pods are isolated in both directions, so that
+// a flow which is taken for another is cut.
+type upgradeTraffic struct {
+	*lab
+	pod      map[string]byte
+	policies []*model.Policy
+	open     *traffic.Connections
+	stream   *traffic.Stream
+	services []net.Conn
+}
+
+func newUpgradeTraffic(l *lab) *upgradeTraffic {
+	l.t.Helper()
+	u := &upgradeTraffic{lab: l, pod: map[string]byte{"a": 11, "b": 12}}
+	l.pod("a", 11)
+	l.echo(l.pod("b", 12), 8080)
+	l.echo(l.outside, 8080)
+	both := []model.PortMatch{tcp(7001), tcp(8080), {Protocol: model.UDP, First: 7001, Last: 7001}}
+	// Layout v1 asked about the address of a Service, later ones about the pod's.
+	u.policies = []*model.Policy{
+		isolate("a", model.Ingress), isolate("b", model.Egress),
+		isolate("a", model.Egress, accept(pods("b"), both...), accept(block(outsideAddr4+"/32"), both...), accept(block(outsideAddr6+"/128"), both...),
+			accept(block(service4+"/32")), accept(block(service6+"/128"))),
+		isolate("b", model.Ingress, accept(pods("a"), both...)),
+	}
+	l.apply(u.policies...)
+	l.services()
+	return u
+}
+
+// begin sends packets and opens connections.
+func (u *upgradeTraffic) begin() {
+	u.t.Helper()
+	var targets []traffic.Target
+	for _, to := range []struct {
+		pod  string
+		from byte
+		ip   string
+	}{{"b", 0, "10.1.0.12"}, {"b", 1, "fd01::c"}, {"", 0, outsideAddr4}, {"", 1, outsideAddr6}} {
+		ns := u.outside
+		if to.pod != "" {
+			ns = u.pods[to.pod]
+		}
+		targets = append(targets, traffic.Target{NS: ns, From: podIPs(11)[to.from], To: netip.AddrPortFrom(netip.MustParseAddr(to.ip), 7001)})
+	}
+	var err error
+	u.open, err = traffic.Connect(u.pods["a"], targets, 40)
+	u.must(err)
+	u.stream, err = traffic.NewStream(u.pods["a"], targets, 8000)
+	u.must(err)
+	for _, to := range []string{service4 + ":80", service4 + ":81", "[" + service6 + "]:80", "[" + service6 + "]:81"} {
+		u.must(u.pods["a"].Do(func() error {
+			c, err := net.Dial("tcp", to)
+			if err == nil {
+				u.services = append(u.services, c)
+				u.t.Cleanup(func() { c.Close() })
+				err = exchange(c)
+			}
+			return err
+		}))
+	}
+}
+
+// judge wants what policy says, of flows that are open and of new ones.
+func (u *upgradeTraffic) judge() {
+	u.t.Helper()
+	for _, c := range u.services {
+		c.SetDeadline(time.Now().Add(3 * time.Second))
+		if _, err := c.Write([]byte("hello")); err != nil {
+			u.t.Errorf("connection to Service %s: %v", c.RemoteAddr(), err)
+		} else if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
+			u.t.Errorf("connection to Service %s: %v", c.RemoteAddr(), err)
+		}
+	}
+	u.allowed(u.pods["a"], "tcp", "10.1.0.12", 8080)
+	u.allowed(u.pods["a"], "tcp", outsideAddr6, 8080)
+	u.denied(u.outside, "tcp", "10.1.0.12", 8080)
+	u.denied(u.pods["b"], "tcp", outsideAddr4, 8080)
+}
+
+// end wants that nothing was lost.
+func (u *upgradeTraffic) end() {
+	u.t.Helper()
+	got, err := u.stream.Finish()
+	u.must(err)
+	resets, exchanges, resent := u.open.Finish()
+	u.t.Logf("upgrade: packets=%d connections=40 exchanges=%d lost=%d reset=%d (segments sent again: %d)", got.Sent, exchanges, got.Lost(), len(resets), resent)
+	if got.Lost() != 0 || got.Twice != 0 || len(resets) != 0 {
+		u.t.Errorf("of %d packets %d were lost (%d in the receivers' buffers), %d came twice; connections that broke: %v", got.Sent, got.Lost(), got.Overflowed, got.Twice, resets)
+	}
+	if got.Sent == 0 || exchanges == 0 {
+		u.t.Error("there was no traffic")
+	}
+}
+
+// adopt does what a starting agent does.
+func (u *upgradeTraffic) adopt() {
+	u.t.Helper()
+	u.state = nil
+	for name, n := range u.pod {
+		u.must(u.add(name, n))
+	}
+	u.apply(u.policies...)
+}
+
+// settled wants the maps and programs of this layout in force and nothing else.
+func (u *upgradeTraffic) settled() {
+	u.t.Helper()
+	layouts, err := os.ReadDir(u.bpffs)
+	u.must(err)
+	for _, d := range layouts {
+		if strings.HasPrefix(d.Name(), "v") && d.Name() != loader.LayoutVersion {
+			u.t.Errorf("%s is left", d.Name())
+		}
+	}
+	u.sound()
+	if faults := u.backend.Faults(); len(faults) > 0 {
+		u.t.Errorf("faults: %q", faults)
+	}
+}
+
+// age makes the present layout an older one.
+func (u *upgradeTraffic) age() {
+	u.t.Helper()
+	u.must(u.backend.Close())
+	u.must(os.Rename(filepath.Join(u.bpffs, loader.LayoutVersion), filepath.Join(u.bpffs, "v1")))
+}
+
+// Programs and maps of an older layout, on links or classifiers, which leave
+// decisions behind the translation to hooks or to a rule, are replaced under
+// traffic, by an agent that uses either.
+func TestUpgradeUnderTraffic(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		linked           bool
+		rule, ruleBefore bool
+	}{{"links", true, false, false}, {"classifiers", false, false, false}, {"rule", true, true, true}, {"from rule to hooks", false, false, true}, {"from hooks to rule", true, true, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			l := newLab(t)
+			l.byRule = c.ruleBefore
+			l.again()
+			u := newUpgradeTraffic(l)
+			for c.linked && l.idle() && l.classified("a", "b") > 0 {
+			}
+			u.begin()
+			u.judge()
+			u.age()
+			l.byRule = c.rule
+			l.start()
+			u.judge() // by the old programs
+			if faults := u.backend.Faults(); len(faults) != 1 || !strings.Contains(faults[0], "v1") {
+				t.Errorf("faults before the first State: %q", faults)
+			}
+			u.sound()
+			u.adopt()
+			u.judge()
+			u.settled()
+			for l.idle() && l.classified("a", "b") > 0 {
+			}
+			u.judge()
+			l.again() // as any restart
+			u.adopt()
+			u.judge()
+			u.settled()
+			u.end()
+		})
+	}
+}
+
+// A pod that comes before the older programs are replaced is under the policy at
+// once; the next restart of the agent finds nothing special.
+func TestPodsComeAndGoInAnUpgrade(t *testing.T) {
+	l := newLab(t)
+	u := newUpgradeTraffic(l)
+	u.begin()
+	u.age()
+	l.start()
+	for name, n := range u.pod {
+		l.must(l.add(name, n))
+	}
+	c := l.pod("c", 13)
+	l.denied(c, "tcp", outsideAddr4, 8080)
+	l.denied(c, "udp", outsideAddr4, 8080)
+	u.judge()
+	l.delete("c")
+	l.must(l.add("c", 13))
+	l.state, u.pod["c"] = nil, 13
+	u.adopt()
+	l.allowed(c, "tcp", outsideAddr4, 8080)
+	l.denied(c, "tcp", "10.1.0.12", 8080)
+	u.judge()
+	u.settled()
+	u.end()
+}
+
+// errCrash is what ends an agent in the middle of something.
+var errCrash = errors.New("crash")
+
+// crashAt makes the backend end at the nth step from now, as by SIGKILL, in what
+// a starting agent does. It returns the name of the step, "" if there are fewer.
+func (u *upgradeTraffic) crashAt(n int) (at string) {
+	u.t.Helper()
+	u.step = func(name string) {
+		if n--; n == 0 {
+			at = name
+			panic(errCrash)
+		}
+	}
+	defer func() { u.step = nil }()
+	dies := func(f func() error) bool {
+		u.must(u.node.Do(func() error {
+			defer func() {
+				if r := recover(); r != nil && r != any(errCrash) {
+					panic(r)
+				}
+			}()
+			return f()
+		}))
+		return at != ""
+	}
+	cfg := linux.Defaults()
+	cfg.BPFFS, cfg.Uplink, cfg.EgressByRule, cfg.Step = u.bpffs, "eth0", u.byRule, u.step
+	cfg.Fabric.Mode = "routes"
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	if dies(func() (err error) { u.backend, err = linux.New(context.Background(), cfg, quiet); return err }) {
+		return at
+	}
+	for name, n := range u.pod {
+		if dies(func() error { return u.addHere(name, n) }) {
+			return at
+		}
+	}
+	state := u.lab.state
+	dies(func() error { _, err := u.backend.Apply(context.Background(), state); return err })
+	return at
+}
+
+// An agent that is killed at any step of an upgrade loses nothing, and the next
+// one finishes it.
+func TestUpgradeIsKilledAtEveryStep(t *testing.T) {
+	l := newLab(t)
+	u := newUpgradeTraffic(l)
+	for l.idle() && l.classified("a", "b") > 0 {
+	}
+	u.begin()
+	var steps []string
+	for n := 1; ; n++ {
+		u.age()
+		at := u.crashAt(n)
+		if at != "" {
+			steps = append(steps, at)
+			l.must(l.backend.Close())
+			u.judgeQuickly()
+			l.start()
+			u.adopt()
+		}
+		u.judgeQuickly()
+		u.settled()
+		if t.Failed() {
+			t.Fatalf("after a crash at step %d, %q", n, at)
+		}
+		if at == "" {
+			break
+		}
+	}
+	t.Logf("killed at %d steps: %q", len(steps), steps)
+	for _, want := range []string{"divert", "divert classifiers", "carry flows", "register endpoint again", "carry flows again", "exchange programs",
+		"carry late flows", "take links", "load strict programs", "decide egress alone", "remove older layout"} {
+		if !strings.Contains(strings.Join(steps, ","), want) {
+			t.Errorf("there was no step %q", want)
+		}
+	}
+	u.judge()
+	u.end()
+}
+
+// judgeQuickly asks what does not have to wait for silence.
+func (u *upgradeTraffic) judgeQuickly() {
+	u.t.Helper()
+	for _, c := range u.services {
+		u.must(exchange(c))
+	}
+	u.allowed(u.pods["a"], "tcp", "10.1.0.12", 8080)
+	u.allowed(u.pods["a"], "tcp", outsideAddr6, 8080)
+}
+
+// plantV1 puts the programs of layout v1 in force with what is in the maps now.
+// They are the ones of the last version that had it (bpf/pod.bpf.c before egress
+// was decided behind the translation), compiled, without their line numbers.
+func (u *upgradeTraffic) plantV1() {
+	u.t.Helper()
+	t, dir, now := u.t, filepath.Join(u.bpffs, "v1"), filepath.Join(u.bpffs, loader.LayoutVersion)
+	packed, err := os.Open("testdata/layout-v1.o.gz")
+	u.must(err)
+	defer packed.Close()
+	z, err := gzip.NewReader(packed)
+	u.must(err)
+	object, err := io.ReadAll(z)
+	u.must(err)
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	u.must(err)
+	for _, name := range []string{"timeout_opening", "timeout_tcp", "timeout_other", "timeout_closing"} {
+		u.must(spec.Variables[name].Set(uint32(math.MaxInt32)))
+	}
+	u.must(os.MkdirAll(filepath.Join(dir, "links"), 0o700))
+	v1, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
+	u.must(err)
+	defer v1.Close()
+	for _, name := range []string{"slots", "peers4", "peers6", "prefixes4", "prefixes6", "ports", "verdicts", "rows", "tables", "endpoints"} {
+		from, err := ebpf.LoadPinnedMap(filepath.Join(now, name), nil)
+		u.must(err)
+		var k, v []byte
+		for all := from.Iterate(); all.Next(&k, &v); {
+			switch name {
+			case "peers4", "peers6":
+				v = binary.NativeEndian.AppendUint32(nil, binary.NativeEndian.Uint32(v)&^bpfobj.PeerPod)
+			case "endpoints": // addresses, the pod's MAC, padding, slot
+				v = append(append(bytes.Clone(v[:26]), 0, 0), v[len(v)-4:]...)
+			}
+			u.must(v1.Maps[name].Put(k, v))
+		}
+		from.Close()
+	}
+	u.must(u.node.Do(func() error {
+		for name := range u.pod {
+			host := link.HostName(model.MakeEndpointID(name, "eth0"))
+			index, err := link.Index(host)
+			if err != nil {
+				return err
+			}
+			if !hasTCX(t) {
+				err = link.SetClassifiers(index, link.Classifiers{FromPod: v1.Programs["from_pod"].FD(), ToPod: v1.Programs["to_pod"].FD()})
+			} else {
+				err = errors.Join(pinTCX(v1.Programs["from_pod"], ebpf.AttachTCXIngress, index, filepath.Join(dir, "links", host+"-from_pod")),
+					pinTCX(v1.Programs["to_pod"], ebpf.AttachTCXEgress, index, filepath.Join(dir, "links", host+"-to_pod")), link.DropClassifiers(index))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return link.DropEgressFilter()
+	}))
+	u.must(u.backend.Close())
+	u.must(os.RemoveAll(now))
+}
+
+func pinTCX(p *ebpf.Program, at ebpf.AttachType, index int, path string) error {
+	l, err := tcx.AttachTCX(tcx.TCXOptions{Interface: index, Program: p, Attach: at})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return l.Pin(path)
+}
+
+// The layout before this one, with other structs and without programs behind the
+// translation, is replaced under traffic.
+func TestUpgradeFromV1(t *testing.T) {
+	for _, byRule := range []bool{false, true} {
+		t.Run(fmt.Sprintf("rule=%t", byRule), func(t *testing.T) {
+			l := newLab(t)
+			l.byRule = byRule
+			u := newUpgradeTraffic(l)
+			u.plantV1()
+			u.begin()
+			u.judge()
+			l.start()
+			u.judge()
+			u.adopt()
+			u.judge()
+			u.settled()
+			u.end()
+		})
+	}
+}
+
+// What cannot be taken over is refused, stays in force, and is found as it was by
+// the agent that made it.
+func TestUpgradeIsRefused(t *testing.T) {
+	l := newLab(t)
+	u := newUpgradeTraffic(l)
+	u.begin()
+	u.age()
+	old := filepath.Join(l.bpffs, "v1")
+	refused := func(words ...string) {
+		t.Helper()
+		l.must(l.node.Do(func() error {
+			cfg := linux.Defaults()
+			cfg.BPFFS, cfg.Uplink = l.bpffs, "eth0"
+			_, err := linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+			for _, w := range append(words, "drain the node") {
+				if err == nil || !strings.Contains(err.Error(), w) {
+					t.Errorf("want a refusal with %q, got %v", w, err)
+				}
+			}
+			return nil
+		}))
+		if _, err := os.Stat(filepath.Join(l.bpffs, loader.LayoutVersion)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a refused agent left its directory: %v", err)
+		}
+		u.judgeQuickly()
+	}
+	replace := func(name string, spec *ebpf.MapSpec) {
+		t.Helper()
+		l.must(os.Rename(filepath.Join(old, name), filepath.Join(l.bpffs, "kept")))
+		if spec != nil {
+			m, err := ebpf.NewMap(spec)
+			l.must(err)
+			l.must(m.Pin(filepath.Join(old, name)))
+			m.Close()
+		}
+		refused(old, "v1", loader.LayoutVersion, name)
+		if spec != nil {
+			l.must(os.Remove(filepath.Join(old, name)))
+		}
+		l.must(os.Rename(filepath.Join(l.bpffs, "kept"), filepath.Join(old, name)))
+	}
+	replace("conns6", nil)
+	replace("conns4", &ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: 16, ValueSize: 72, MaxEntries: 10}) // no BTF
+	replace("pending", &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 52, MaxEntries: 65536})
+	l.must(os.Mkdir(filepath.Join(l.bpffs, "v99"), 0o700))
+	refused("v99", "newer", loader.LayoutVersion)
+	l.must(os.Remove(filepath.Join(l.bpffs, "v99")))
+	l.must(os.Mkdir(filepath.Join(l.bpffs, "v0"), 0o700))
+	refused("v0, v1", "not finished")
+	l.must(os.Remove(filepath.Join(l.bpffs, "v0")))
+	l.start()
+	u.adopt()
+	u.judge()
+	u.settled()
+	u.end()
+}
