@@ -40,6 +40,7 @@ type lab struct {
 	cluster *model.Snapshot
 	byRule  bool // as linux.Config.EgressByRule
 	step    func(string)
+	log     io.Writer // nil: nowhere
 	state   *model.State
 	local   map[model.EndpointID]policy.Endpoint
 	// xdp are the devices of the XDP program, deny the lists that apply puts in
@@ -153,8 +154,12 @@ func (l *lab) start() {
 		cfg.XDP = l.xdp
 		cfg.EgressByRule, cfg.Step = l.byRule, l.step
 		cfg.Fabric.Mode = fabric.Routes // pods have the uplink's MTU
+		log := l.log
+		if log == nil {
+			log = io.Discard
+		}
 		var err error
-		l.backend, err = linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		l.backend, err = linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(log, nil)))
 		return err
 	}))
 }

@@ -16,11 +16,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	tcx "github.com/cilium/ebpf/link"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -408,6 +410,76 @@ func TestUpgradeFromV1(t *testing.T) {
 	}
 }
 
+// reshaped makes a map of flows with the fields of struct conn in another order,
+// one that is new and without some, and copies the flows to it.
+func reshaped(t *testing.T, from *ebpf.Map, without ...string) *ebpf.Map {
+	t.Helper()
+	spec, err := bpfobj.LoadPod()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := spec.Maps["conns4"]
+	now := m.Value.(*btf.Struct)
+	old := &btf.Struct{Name: now.Name, Members: []btf.Member{{Name: "mood", Type: &btf.Int{Name: "unsigned int", Size: 4}}}, Size: 8}
+	var moves [][3]uint32
+	for _, f := range slices.Backward(now.Members) {
+		if slices.Contains(without, f.Name) {
+			continue
+		}
+		size, err := btf.Sizeof(f.Type)
+		if err != nil {
+			t.Fatal(err)
+		}
+		moves = append(moves, [3]uint32{f.Offset.Bytes(), old.Size, uint32(size)})
+		old.Members = append(old.Members, btf.Member{Name: f.Name, Type: f.Type, Offset: btf.Bits(old.Size * 8)})
+		old.Size = (old.Size + uint32(size) + 7) &^ 7
+	}
+	made, err := ebpf.NewMap(&ebpf.MapSpec{Name: "conns4", Type: ebpf.LRUHash, KeySize: m.KeySize, ValueSize: old.Size, MaxEntries: from.MaxEntries(), Key: m.Key, Value: old})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k, v []byte
+	for all := from.Iterate(); all.Next(&k, &v); {
+		as := bytes.Repeat([]byte{0xee}, int(old.Size))
+		for _, c := range moves {
+			copy(as[c[1]:c[1]+c[2]], v[c[0]:c[0]+c[2]])
+		}
+		if err := made.Put(k, as); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return made
+}
+
+// Flows survive though the older layout has their fields elsewhere; what has a
+// value that means nothing is left behind and counted.
+func TestFlowsAreCarriedByTheNamesOfTheirFields(t *testing.T) {
+	l := newLab(t)
+	u := newUpgradeTraffic(l)
+	u.begin()
+	u.age()
+	path := filepath.Join(l.bpffs, "v1", "conns4")
+	from, err := ebpf.LoadPinnedMap(path, nil)
+	l.must(err)
+	defer from.Close()
+	odd := bpfobj.PodConnKey4{Protocol: 99}
+	l.must(from.Put(odd, bpfobj.PodConn{State: 9}))
+	old := reshaped(t, from, "packets", "bytes")
+	defer old.Close()
+	l.must(os.Remove(path))
+	l.must(old.Pin(path))
+	var log bytes.Buffer
+	l.log = &log
+	l.start()
+	u.adopt()
+	u.judge()
+	u.settled()
+	u.end()
+	if !strings.Contains(log.String(), "unknown=1") || !strings.Contains(log.String(), "could not be carried over") {
+		t.Errorf("the flow of an unknown state is not mentioned: %s", log.String())
+	}
+}
+
 // What cannot be taken over is refused, stays in force, and is found as it was by
 // the agent that made it.
 func TestUpgradeIsRefused(t *testing.T) {
@@ -451,6 +523,18 @@ func TestUpgradeIsRefused(t *testing.T) {
 	}
 	replace("conns6", nil)
 	replace("conns4", &ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: 16, ValueSize: 72, MaxEntries: 10}) // no BTF
+	from, err := ebpf.LoadPinnedMap(filepath.Join(old, "conns4"), nil)
+	l.must(err)
+	defer from.Close()
+	for _, field := range []string{"seen", "state", "side"} {
+		l.must(os.Rename(filepath.Join(old, "conns4"), filepath.Join(l.bpffs, "kept")))
+		m := reshaped(t, from, field)
+		l.must(m.Pin(filepath.Join(old, "conns4")))
+		refused("conns4", "conn", field)
+		l.must(m.Unpin())
+		m.Close()
+		l.must(os.Rename(filepath.Join(l.bpffs, "kept"), filepath.Join(old, "conns4")))
+	}
 	replace("pending", &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 52, MaxEntries: 65536})
 	l.must(os.Mkdir(filepath.Join(l.bpffs, "v99"), 0o700))
 	refused("v99", "newer", loader.LayoutVersion)

@@ -31,6 +31,7 @@ type older struct {
 	marks     bool
 	endpoints map[int]bpfobj.PodEndpoint
 	flows     []carrier
+	carried   Carried
 	// alone says that our programs are everywhere.
 	alone bool
 }

@@ -22,10 +22,13 @@ type carrier struct {
 	from         *ebpf.Map
 	key, conn    *policymap.Conversion
 	knowsBackend bool
+	// since is when the last walk began, 0 before the first: what had no packet
+	// after that is as it was.
+	since uint32
 }
 
-// Carried counts what CarryFlows did: flows that are as they were, flows that
-// had expired, and those that have values which mean nothing here.
+// Carried counts flows: those that were carried over, those that had expired,
+// and those that have values which mean nothing here.
 type Carried struct{ Alive, Expired, Unknown int }
 
 // openFlows finds out how flows are carried over. What a key or the roles of a
@@ -49,36 +52,36 @@ func (o *older) openFlows(name string, spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// CarryFlows copies the flows of the older layout, and may be called again for
-// those that came meanwhile. Flows that programs of ours have decided on stay
-// as these left them, see policymap.MergeFlow.
+// CarryFlows copies the flows of the older layout. Called again it copies those
+// that had packets meanwhile. Flows that programs of ours have decided on stay as
+// these left them, see policymap.MergeFlow. It returns the counts of all calls.
 func (d *DataPath) CarryFlows() (Carried, error) {
-	var sum Carried
 	if d.older == nil {
-		return sum, nil
+		return Carried{}, nil
 	}
 	if d.sweep.clock == nil {
 		if err := d.prepareSweep(); err != nil {
-			return sum, err
+			return d.older.carried, err
 		}
 	}
-	for _, c := range d.older.flows {
-		to := d.maps()[c.name]
+	for i := range d.older.flows {
+		c := &d.older.flows[i]
 		now, err := jiffies(d.sweep.clock)
 		if err != nil {
-			return sum, fmt.Errorf("read the clock of flows: %w", err)
+			return d.older.carried, fmt.Errorf("read the clock of flows: %w", err)
 		}
-		err = c.each(func(key, value []byte) error { return d.carry(c, to, key, value, now, &sum) })
-		if err != nil {
-			return sum, fmt.Errorf("carry flows of map %s over: %w", c.name, err)
+		to := d.maps()[c.name]
+		if err := c.each(func(key, value []byte) error { return d.carry(c, to, key, value, now) }); err != nil {
+			return d.older.carried, fmt.Errorf("carry flows of map %s over: %w", c.name, err)
 		}
+		c.since = max(now, 1)
 	}
-	return sum, nil
+	return d.older.carried, nil
 }
 
 // each calls f for every flow. Programs go on writing: one that comes or goes
 // meanwhile may be left out.
-func (c carrier) each(f func(key, value []byte) error) error {
+func (c *carrier) each(f func(key, value []byte) error) error {
 	list := func(size uint32, n int) reflect.Value {
 		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), n, n)
 	}
@@ -104,12 +107,16 @@ func (c carrier) each(f func(key, value []byte) error) error {
 	return nil
 }
 
-// carry writes one flow, if it is alive.
-func (d *DataPath) carry(c carrier, to *ebpf.Map, key, value []byte, now uint32, sum *Carried) error {
+// carry writes one flow, if it is alive and not known as it is.
+func (d *DataPath) carry(c *carrier, to *ebpf.Map, key, value []byte, now uint32) error {
 	var conn bpfobj.PodConn
 	if err := decode(c.conn.Convert(value), &conn); err != nil {
 		return err
 	}
+	if c.since != 0 && int32(conn.Seen-c.since) < 0 {
+		return nil
+	}
+	sum := &d.older.carried
 	flow, known := policymap.CarryFlow(conn, c.knowsBackend)
 	if !known {
 		sum.Unknown++
@@ -124,8 +131,10 @@ func (d *DataPath) carry(c carrier, to *ebpf.Map, key, value []byte, now uint32,
 		sum.Expired++
 		return nil
 	}
-	sum.Alive++
 	err = to.Update(place, &flow, ebpf.UpdateNoExist)
+	if err == nil {
+		sum.Alive++
+	}
 	if !errors.Is(err, ebpf.ErrKeyExist) {
 		return err
 	}
