@@ -30,6 +30,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
@@ -43,6 +44,9 @@ type upgradeTraffic struct {
 	open     *traffic.Connections
 	stream   *traffic.Stream
 	services []net.Conn
+	// quiet are both ends of connections on which only the server speaks: no
+	// packet of the client opens them anew.
+	quiet [][2]net.Conn
 }
 
 func newUpgradeTraffic(l *lab) *upgradeTraffic {
@@ -51,7 +55,7 @@ func newUpgradeTraffic(l *lab) *upgradeTraffic {
 	l.pod("a", 11)
 	l.echo(l.pod("b", 12), 8080)
 	l.echo(l.outside, 8080)
-	both := []model.PortMatch{tcp(7001), tcp(8080), {Protocol: model.UDP, First: 7001, Last: 7001}}
+	both := []model.PortMatch{tcp(7001), tcp(7002), tcp(8080), {Protocol: model.UDP, First: 7001, Last: 7001}}
 	// Layout v1 asked about the address of a Service, later ones about the pod's.
 	u.policies = []*model.Policy{
 		isolate("a", model.Ingress), isolate("b", model.Egress),
@@ -95,11 +99,62 @@ func (u *upgradeTraffic) begin() {
 			return err
 		}))
 	}
+	b := u.pods["b"]
+	u.connectQuietly(b, "10.1.0.12:7002", "10.1.0.12:7002")
+	u.connectQuietly(b, "[fd01::c]:7002", "[fd01::c]:7002")
+	u.connectQuietly(u.outside, outsideAddr4+":7002", outsideAddr4+":7002")
+	u.connectQuietly(u.outside, "["+outsideAddr6+"]:7002", "["+outsideAddr6+"]:7002")
+}
+
+// connectQuietly opens a connection from pod a that the server's end is kept of.
+func (u *upgradeTraffic) connectQuietly(server *netns.NS, listen, dial string) {
+	u.t.Helper()
+	var ln net.Listener
+	u.must(server.Do(func() (err error) { ln, err = net.Listen("tcp", listen); return err }))
+	defer ln.Close()
+	var ends [2]net.Conn
+	u.must(u.pods["a"].Do(func() (err error) { ends[0], err = net.DialTimeout("tcp", dial, 3*time.Second); return err }))
+	u.t.Cleanup(func() { ends[0].Close() })
+	var err error
+	ends[1], err = ln.Accept()
+	u.must(err)
+	u.t.Cleanup(func() { ends[1].Close() })
+	u.quiet = append(u.quiet, ends)
+}
+
+// serversSpeak has the servers say something on all quiet connections.
+func (u *upgradeTraffic) serversSpeak() {
+	u.t.Helper()
+	for _, c := range u.quiet {
+		c[0].SetReadDeadline(time.Now().Add(3 * time.Second))
+		if _, err := c[1].Write([]byte("hello")); err != nil {
+			u.t.Errorf("server %s speaks: %v", c[0].RemoteAddr(), err)
+		} else if _, err := io.ReadFull(c[0], make([]byte, 5)); err != nil {
+			u.t.Errorf("what server %s said does not arrive: %v", c[0].RemoteAddr(), err)
+		}
+	}
+}
+
+// watchSteps tries connections at every step of an upgrade, while packets flow.
+func (u *upgradeTraffic) watchSteps() {
+	u.step = func(name string) {
+		if u.backend == nil || name == "write maps" {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+		for _, to := range []string{"10.1.0.12", outsideAddr6} {
+			if err := reach(u.pods["a"], "tcp", to, 8080); err != nil {
+				u.t.Errorf("before step %q: connection to %s: %v", name, to, err)
+			}
+		}
+		u.serversSpeak()
+	}
 }
 
 // judge wants what policy says, of flows that are open and of new ones.
 func (u *upgradeTraffic) judge() {
 	u.t.Helper()
+	u.serversSpeak()
 	for _, c := range u.services {
 		c.SetDeadline(time.Now().Add(3 * time.Second))
 		if _, err := c.Write([]byte("hello")); err != nil {
@@ -182,6 +237,7 @@ func TestUpgradeUnderTraffic(t *testing.T) {
 			u.judge()
 			u.age()
 			l.byRule = c.rule
+			u.watchSteps()
 			l.start()
 			u.judge() // by the old programs
 			if faults := u.backend.Faults(); len(faults) != 1 || !strings.Contains(faults[0], "v1") {
@@ -313,6 +369,7 @@ func TestUpgradeIsKilledAtEveryStep(t *testing.T) {
 // judgeQuickly asks what does not have to wait for silence.
 func (u *upgradeTraffic) judgeQuickly() {
 	u.t.Helper()
+	u.serversSpeak()
 	for _, c := range u.services {
 		u.must(exchange(c))
 	}
@@ -400,6 +457,7 @@ func TestUpgradeFromV1(t *testing.T) {
 			u.plantV1()
 			u.begin()
 			u.judge()
+			u.watchSteps()
 			l.start()
 			u.judge()
 			u.adopt()
