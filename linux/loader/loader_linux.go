@@ -3,6 +3,7 @@
 package loader
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -47,6 +48,8 @@ type DataPath struct {
 	egress  egress
 	slots   *ebpf.Memory
 	ports   *ebpf.Memory
+	stages  *ebpf.Memory
+	stage   uint32             // the last one that began
 	single  []*ebpf.Map        // that the kernel does not write in batches
 	running bpfobj.PodEndpoint // the endpoint of the last Run
 	sweep   sweep
@@ -96,11 +99,8 @@ func Open(dir string, t Timeouts, sizes Sizes) (_ *DataPath, err error) {
 			return nil, err
 		}
 	}
-	if d.slots, err = d.objects.Slots.Memory(); err == nil {
-		d.ports, err = d.objects.PodMaps.Ports.Memory()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("map the memory of slots and ports: %w", err)
+	if err := d.shareMemory(); err != nil {
+		return nil, err
 	}
 	if err := d.loadEgress(); err != nil {
 		return nil, err
@@ -131,6 +131,26 @@ func (d *DataPath) prepare(dir string, spec *ebpf.CollectionSpec) error {
 		}
 	}
 	return removeRetired(dir)
+}
+
+// shareMemory maps what is written by single words.
+func (d *DataPath) shareMemory() error {
+	for _, m := range []struct {
+		of *ebpf.Map
+		to **ebpf.Memory
+	}{{d.objects.Slots, &d.slots}, {d.objects.PodMaps.Ports, &d.ports}, {d.objects.Stages, &d.stages}} {
+		memory, err := m.of.Memory()
+		if err != nil {
+			return fmt.Errorf("map the memory of %s: %w", m.of, err)
+		}
+		*m.to = memory
+	}
+	var buf [4]byte
+	if _, err := d.stages.ReadAt(buf[:], 0); err != nil {
+		return fmt.Errorf("read the stage of writing: %w", err)
+	}
+	d.stage = binary.NativeEndian.Uint32(buf[:])
+	return nil
 }
 
 // prepareDirectory makes the directory, readable by root only, where that is on
