@@ -115,7 +115,7 @@ func Open(dir string, t Timeouts, sizes Sizes) (_ *DataPath, err error) {
 // one. Where that is refused nothing is made: the other version must find the
 // directory as it was.
 func (d *DataPath) prepare(dir string, spec *ebpf.CollectionSpec) error {
-	name, err := findLayouts(dir)
+	name, err := FindLayouts(dir)
 	if err == nil && name != "" {
 		d.older, err = openOlder(dir, name, spec)
 	}

@@ -47,10 +47,11 @@ func (o *older) close() error {
 	return errors.Join(errs...)
 }
 
-// findLayouts looks for what other versions left in force beside this one: it
-// returns the name of an older layout, "" if there is none. What a newer one
-// left cannot be understood, and two older ones are one upgrade too many.
-func findLayouts(dir string) (string, error) {
+// FindLayouts looks for what other versions left in force beside this one: it
+// returns the name of an older layout, "" if there is none. What a newer one left
+// cannot be understood, and two older ones are one upgrade too many: errors that
+// say what to do.
+func FindLayouts(dir string) (string, error) {
 	own, err := layoutNumber(LayoutVersion)
 	if err != nil {
 		return "", err
