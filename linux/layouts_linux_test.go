@@ -190,6 +190,48 @@ func TestFlowsAreCarriedByTheNamesOfTheirFields(t *testing.T) {
 	}
 }
 
+// A pod whose older programs somebody took off is policed again, be it the only
+// one or not.
+func TestUpgradeWithoutOlderPrograms(t *testing.T) {
+	for _, bare := range [][]string{{"b"}, {"a", "b"}} {
+		t.Run(strings.Join(bare, ","), func(t *testing.T) {
+			l := newLab(t)
+			u := newUpgradeTraffic(l)
+			u.age()
+			for _, name := range bare {
+				l.must(l.node.Do(func() error {
+					index, err := link.Index(link.HostName(model.MakeEndpointID(name, "eth0")))
+					return errors.Join(err, link.DropClassifiers(index))
+				}))
+			}
+			l.start()
+			if problems := l.problems(); len(problems) != len(bare) || problems[0] != "programs are not attached" {
+				t.Errorf("problems: %q", problems)
+			}
+			u.adopt()
+			u.settled()
+			u.judge()
+		})
+	}
+}
+
+// Removal takes an older layout along that nobody has taken over.
+func TestRemoveOfOlderLayout(t *testing.T) {
+	l := newLab(t)
+	u := newUpgradeTraffic(l)
+	u.age()
+	l.start()
+	l.must(l.backend.Close())
+	cfg := linux.Defaults()
+	cfg.BPFFS = l.bpffs
+	l.must(os.MkdirAll(filepath.Join(l.bpffs, "v0-retired", "links"), 0o700))
+	l.must(l.node.Do(func() error { return linux.Remove(context.Background(), cfg) }))
+	if left, err := filepath.Glob(filepath.Join(l.bpffs, "v*")); err != nil || len(left) > 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+	l.start()
+}
+
 // What cannot be taken over is refused, stays in force, and is found as it was by
 // the agent that made it.
 func TestUpgradeIsRefused(t *testing.T) {

@@ -146,9 +146,14 @@ func (b *Backend) exchange(found []link.Found) error {
 			return err
 		}
 	}
-	for _, f := range found {
-		if err := b.divert(f); err != nil {
-			return err
+	// If somebody took them all off there is nothing to call.
+	if known, err := b.path.KnowsOlder(); err != nil {
+		return err
+	} else if known {
+		for _, f := range found {
+			if err := b.divert(f); err != nil {
+				return err
+			}
 		}
 	}
 	b.step("carry flows")

@@ -18,8 +18,8 @@ import (
 // dispatch lets all interfaces change from the programs of an older layout to
 // ours in one moment: a flow that one pod opens under ours and another answers
 // under the older ones would be unknown there. For a while interfaces have a
-// program that calls either, by a word of a map. Maps and word are pinned, so that
-// the next agent goes on where one was killed.
+// program that calls either, by a word of a map. Both maps are pinned, so that the
+// next agent goes on where one was killed.
 type dispatch struct {
 	// word is 0 while the older programs decide, then 1.
 	word *ebpf.Map
@@ -97,11 +97,11 @@ func (d *dispatch) program(dir model.Direction) *ebpf.ProgramSpec {
 	}}
 }
 
-// knowsOlder reports whether the older programs to call are known.
-func (d *dispatch) knowsOlder() (bool, error) {
+// KnowsOlder reports whether there are older programs to call.
+func (d *DataPath) KnowsOlder() (bool, error) {
 	for _, dir := range model.Directions {
 		var id uint32
-		if err := d.targets.Lookup(uint32(dir), &id); errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := d.dispatch.targets.Lookup(uint32(dir), &id); errors.Is(err, ebpf.ErrKeyNotExist) {
 			return false, nil
 		} else if err != nil {
 			return false, fmt.Errorf("look for the older programs: %w", err)
@@ -136,7 +136,7 @@ func (d *DataPath) Dispatcher(dir model.Direction) *ebpf.Program { return d.disp
 // are known: those of its links, or else the given ones, by direction and number
 // in the kernel, 0 if there is none. It has to be called before any Divert.
 func (d *DataPath) NameOlder(name string, classifiers [2]uint32) error {
-	known, err := d.dispatch.knowsOlder()
+	known, err := d.KnowsOlder()
 	if err != nil || known {
 		return err
 	}
@@ -175,9 +175,6 @@ func (d *DataPath) NameOlder(name string, classifiers [2]uint32) error {
 // Divert gives the links of the older layout on an interface the programs that
 // call those in force. It reports whether there are links for both directions.
 func (d *DataPath) Divert(name string) (bool, error) {
-	if known, err := d.dispatch.knowsOlder(); err != nil || !known {
-		return false, errors.Join(err, fmt.Errorf("no interface has both programs of layout %s", d.older.name))
-	}
 	n := 0
 	for _, h := range d.hooks() {
 		path := filepath.Join(d.older.dir, "links", name+h.suffix)

@@ -3,6 +3,7 @@
 package loader
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -25,6 +26,7 @@ type carrier struct {
 	// since is when the last walk began, 0 before the first: what had no packet
 	// after that is as it was.
 	since uint32
+	seen  int // where flows of the older layout say when that was
 }
 
 // Carried counts flows: those that were carried over, those that had expired,
@@ -47,6 +49,7 @@ func (o *older) openFlows(name string, spec *ebpf.CollectionSpec) error {
 		m.Close()
 		return fmt.Errorf("flows of map %s cannot be read: %w", name, err)
 	}
+	c.seen = c.conn.From("seen")
 	c.knowsBackend = c.conn.Copies("flags", "backend", "backend_port")
 	o.flows = append(o.flows, c)
 	return nil
@@ -109,12 +112,12 @@ func (c *carrier) each(f func(key, value []byte) error) error {
 
 // carry writes one flow, if it is alive and not known as it is.
 func (d *DataPath) carry(c *carrier, to *ebpf.Map, key, value []byte, now uint32) error {
+	if c.since != 0 && int32(binary.NativeEndian.Uint32(value[c.seen:])-c.since) < 0 {
+		return nil
+	}
 	var conn bpfobj.PodConn
 	if err := decode(c.conn.Convert(value), &conn); err != nil {
 		return err
-	}
-	if c.since != 0 && int32(conn.Seen-c.since) < 0 {
-		return nil
 	}
 	sum := &d.older.carried
 	flow, known := policymap.CarryFlow(conn, c.knowsBackend)

@@ -48,7 +48,7 @@ func (s Shape) Equal(o Shape) bool {
 type Conversion struct {
 	from, to int
 	moves    []move
-	copied   map[string]bool
+	copied   map[string]int // where they come from
 }
 
 type move struct{ from, to, size int }
@@ -62,16 +62,16 @@ func NewConversion(from, to Shape, required ...string) (*Conversion, error) {
 	if err := to.valid(); err != nil {
 		return nil, err
 	}
-	c := &Conversion{from: from.Size, to: to.Size, copied: make(map[string]bool)}
+	c := &Conversion{from: from.Size, to: to.Size, copied: make(map[string]int)}
 	for _, t := range to.Fields {
 		i := slices.IndexFunc(from.Fields, func(f Field) bool { return f.Name == t.Name && f.Size == t.Size })
 		if i >= 0 {
 			c.moves = append(c.moves, move{from.Fields[i].Offset, t.Offset, t.Size})
-			c.copied[t.Name] = true
+			c.copied[t.Name] = from.Fields[i].Offset
 		}
 	}
 	for _, name := range required {
-		if !c.copied[name] {
+		if !c.Copies(name) {
 			return nil, fmt.Errorf("there is no field %s of the size that it has now", name)
 		}
 	}
@@ -80,8 +80,11 @@ func NewConversion(from, to Shape, required ...string) (*Conversion, error) {
 
 // Copies reports whether all of these fields are copied.
 func (c *Conversion) Copies(names ...string) bool {
-	return !slices.ContainsFunc(names, func(n string) bool { return !c.copied[n] })
+	return !slices.ContainsFunc(names, func(n string) bool { _, ok := c.copied[n]; return !ok })
 }
+
+// From is where a field that is copied is in the struct that it comes from.
+func (c *Conversion) From(name string) (offset int) { return c.copied[name] }
 
 // Convert returns the struct in the other layout, nil if this is none of the
 // size that was said.

@@ -28,6 +28,9 @@ func TestConversionGoesByNameAndSize(t *testing.T) {
 	if !c.Copies("flags", "side") || c.Copies("flags", "wide") || c.Copies("fresh") {
 		t.Error("flags and side are copied; wide has another size, and fresh is new")
 	}
+	if at := c.From("side"); at != 10 {
+		t.Errorf("side comes from %d", at)
+	}
 	if got := c.Convert(make([]byte, 13)); got != nil {
 		t.Errorf("a struct of another size became %v", got)
 	}
