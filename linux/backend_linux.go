@@ -42,7 +42,8 @@ type Backend struct {
 	// linked are those of them whose programs have moved to tcx links.
 	linked map[model.EndpointID]bool
 	// usage is what was last noted of the maps, for Counters.
-	usage atomic.Pointer[map[string]dataplane.MapUsage]
+	usage   atomic.Pointer[map[string]dataplane.MapUsage]
+	upgrade upgrade
 	// swept is when the last walk through the flows ended.
 	swept   time.Time
 	uplinks *uplinks
@@ -73,6 +74,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 		return nil, err
 	}
 	b.tcx = b.path.HasTCX()
+	b.upgrade.waiting, b.upgrade.queued = b.path.OlderEndpoints(), make(map[int]bool)
 	err = b.hookEgress()
 	if err == nil {
 		err = b.path.AdoptLinks()
@@ -150,6 +152,8 @@ func (b *Backend) readBack() error {
 	for _, f := range found {
 		if e, ok := known[f.Index]; ok && f.ID != "" {
 			slots[f.ID] = e.Slot
+		} else if n, ok := b.keptSlot(f, entries); ok {
+			slots[f.ID] = n
 		}
 	}
 	layout, problems := policymap.Decode(entries, slots, b.path.Capacity())
@@ -158,7 +162,7 @@ func (b *Backend) readBack() error {
 	}
 	b.layout = layout
 	b.noteUsage()
-	return nil
+	return b.keepSlots(found)
 }
 
 // Features implements dataplane.Backend.
@@ -214,11 +218,10 @@ func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
 		}
 	}
 	b.step("register endpoint")
-	put := b.path.PutEndpoint
-	if s.Bandwidth != (model.Bandwidth{}) {
-		put = b.path.PutQueuedEndpoint
-	}
-	if err := put(pair.Index, e); err != nil {
+	queued := s.Bandwidth != (model.Bandwidth{})
+	if b.underOlder(pair.Index) {
+		b.upgrade.waiting[pair.Index], b.upgrade.queued[pair.Index] = e, queued
+	} else if err := b.register(pair.Index, e, queued); err != nil {
 		return err
 	}
 	b.step("attach programs")
@@ -231,6 +234,15 @@ func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
 	}
 	b.step("configure pair")
 	return link.Configure(s, pair)
+}
+
+// register tells the programs of an interface. Packets of a pod with a limit go
+// through queues.
+func (b *Backend) register(index int, e bpfobj.PodEndpoint, queued bool) error {
+	if queued {
+		return b.path.PutQueuedEndpoint(index, e)
+	}
+	return b.path.PutEndpoint(index, e)
 }
 
 // DeleteEndpoint implements dataplane.Backend.
@@ -309,7 +321,7 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 		if lost {
 			i.Problems = append(i.Problems, "the rule of nftables for egress to Services is missing")
 		}
-		if _, ok := known[f.Index]; !ok {
+		if _, ok := known[f.Index]; !ok && !b.underOlder(f.Index) {
 			i.Problems = append(i.Problems, "the map endpoints does not know interface "+f.Name)
 		}
 		if s, ok := b.specs[f.ID]; ok {
@@ -348,8 +360,9 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 			return nil, fmt.Errorf("write policy: %w", err)
 		}
 	}
+	b.upgrade.failed = b.takeOver()
 	b.fabric.Apply(s, time.Now())
-	return b.uplinks.apply(s.Deny), errors.Join(b.followUplink(), b.ports.apply(time.Now()))
+	return b.uplinks.apply(s.Deny), errors.Join(b.upgrade.failed, b.followUplink(), b.ports.apply(time.Now()))
 }
 
 // followUplink gives the routes to pods the node's address of today. The kernel
@@ -375,8 +388,9 @@ func (b *Backend) followUplink() error {
 	return nil
 }
 
-// Faults implements dataplane.Faulty: what is wrong with the fabric.
-func (b *Backend) Faults() []string { return b.fabric.Problems() }
+// Faults implements dataplane.Faulty: what is wrong with the fabric, and an
+// upgrade that has not come to its end.
+func (b *Backend) Faults() []string { return slices.Concat(b.fabric.Problems(), b.upgradeProblems()) }
 
 // Announcement implements dataplane.Announcer.
 func (b *Backend) Announcement() model.Announcement { return b.fabric.Announcement() }

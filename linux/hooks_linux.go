@@ -40,8 +40,12 @@ func (b *Backend) hookEgress() error {
 	if err != nil {
 		return err
 	}
+	olderPin, olderByRule := b.path.OlderFilter()
 	if hooked {
 		b.egress = byHooks
+		if olderByRule {
+			return nil // its programs leave decisions to the rule
+		}
 		return link.DropEgressFilter()
 	}
 	b.egress = byRule
@@ -49,7 +53,11 @@ func (b *Backend) hookEgress() error {
 	if err != nil {
 		return err
 	}
-	if err := link.SetEgressFilter(pin); err != nil {
+	pins := []string{pin}
+	if olderByRule {
+		pins = append(pins, olderPin)
+	}
+	if err := link.SetEgressFilter(pins...); err != nil {
 		return fmt.Errorf("egress to Services cannot be policed, which takes Linux 6.4 or a rule of nftables: %w", err)
 	}
 	return b.path.UnhookEgress()
@@ -72,6 +80,9 @@ func (b *Backend) classify(name string, index int) error {
 		if err := b.hookEgress(); err != nil {
 			return err
 		}
+	}
+	if b.underOlder(index) {
+		return nil
 	}
 	linked, err := b.path.Linked(name, index)
 	if err != nil || linked {
@@ -101,6 +112,11 @@ func (b *Backend) policed(name string, index int) (bool, error) {
 	if linked, err := b.path.Linked(name, index); err != nil || linked {
 		return linked, err
 	}
+	if b.underOlder(index) {
+		if linked, err := b.path.OlderLinked(name); err != nil || linked {
+			return linked, err
+		}
+	}
 	return link.HasClassifiers(index)
 }
 
@@ -114,7 +130,7 @@ func (b *Backend) Idle(context.Context) (more bool, err error) {
 	if err := errors.Join(b.followUplink(), b.ports.tend(time.Now())); err != nil {
 		return false, err
 	}
-	if !b.tcx || len(b.specs) == len(b.linked) {
+	if !b.tcx || len(b.specs) == len(b.linked) || b.path.Older() != "" {
 		return b.sweepFlows()
 	}
 	for id := range b.specs {

@@ -39,6 +39,8 @@ type lab struct {
 	backend *linux.Backend
 	cluster *model.Snapshot
 	byRule  bool // as linux.Config.EgressByRule
+	step    func(string)
+	log     io.Writer // nil: nowhere
 	state   *model.State
 	local   map[model.EndpointID]policy.Endpoint
 	// xdp are the devices of the XDP program, deny the lists that apply puts in
@@ -151,10 +153,14 @@ func (l *lab) start() {
 		cfg.BPFFS = l.bpffs
 		cfg.Uplink = "eth0"
 		cfg.XDP = l.xdp
-		cfg.EgressByRule = l.byRule
+		cfg.EgressByRule, cfg.Step = l.byRule, l.step
 		cfg.Fabric.Mode = fabric.Routes // pods have the uplink's MTU
+		log := l.log
+		if log == nil {
+			log = io.Discard
+		}
 		var err error
-		l.backend, err = linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		l.backend, err = linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(log, nil)))
 		return err
 	}))
 }
@@ -173,12 +179,14 @@ func podIPs(n byte) []netip.Addr {
 }
 
 func (l *lab) add(name string, n byte) error {
+	return l.node.Do(func() error { return l.addHere(name, n) })
+}
+
+// addHere is for callers that are in the node's namespace.
+func (l *lab) addHere(name string, n byte) error {
 	spec := dataplane.EndpointSpec{ID: model.MakeEndpointID(name, "eth0"), ContainerID: name, IfName: "eth0",
 		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: l.pods[name].Path(), IPs: podIPs(n), Bandwidth: l.limits[name]}
-	err := l.node.Do(func() error {
-		_, err := l.backend.AddEndpoint(context.Background(), spec)
-		return err
-	})
+	_, err := l.backend.AddEndpoint(context.Background(), spec)
 	if err == nil {
 		l.local[spec.ID] = policy.Endpoint{Pod: spec.Pod, IPs: spec.IPs}
 	}

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +23,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
 	isthmuslink "github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
 // Addresses of the namespace outside that are never listed.
@@ -183,6 +186,52 @@ func TestOwnAddressesAreSpared(t *testing.T) {
 		t.Errorf("reported: %q", reported)
 	}
 	l.denied(l.outside, "tcp", podIPs(11)[0].String(), 80)
+}
+
+// The list holds while an agent of another layout takes over, and the program is
+// then one of its own.
+func TestDenyListOverUpgrade(t *testing.T) {
+	l := newUplinkLab(t)
+	l.denyAll(denyList(outsideAddr4 + "/32"))
+	judge := func() {
+		t.Helper()
+		l.denied(l.outside, "tcp", podIPs(11)[0].String(), 80)
+		l.allowed(l.outside, "tcp", podIPs(11)[1].String(), 80)
+	}
+	judge()
+	before := l.uplinkProgram()
+	l.must(l.backend.Close())
+	l.must(os.Rename(filepath.Join(l.bpffs, loader.LayoutVersion), filepath.Join(l.bpffs, "v1")))
+	l.start()
+	judge()
+	l.state = nil
+	for name := range l.pods {
+		l.must(l.add(name, 11))
+	}
+	l.denyAll(l.deny)
+	judge()
+	l.must(l.backend.Close())
+	l.start()
+	judge()
+	if after := l.uplinkProgram(); after == before {
+		t.Errorf("program %d of the older layout is still on the uplink", after)
+	}
+	if _, err := os.Stat(filepath.Join(l.bpffs, "v1")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the older layout is still there: %v", err)
+	}
+}
+
+// uplinkProgram is the number of the XDP program on the uplink.
+func (l *lab) uplinkProgram() (id uint32) {
+	l.t.Helper()
+	l.must(l.node.Do(func() error {
+		uplink, err := netlink.LinkByName("eth0")
+		if err == nil {
+			id = uplink.Attrs().Xdp.ProgId
+		}
+		return err
+	}))
+	return id
 }
 
 // The list holds while agents stop, start and exchange the program: nothing that

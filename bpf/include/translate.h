@@ -12,7 +12,10 @@
  *
  * A mark's upper half is the place of the record. Below are four bits for its
  * kind and ten for how often the place has been used. Bits 14 and 15 are left to
- * kube-proxy. */
+ * kube-proxy.
+ *
+ * In an upgrade programs of two layouts share the records and see each other's
+ * marks: who changes a mark's meaning changes struct pending too, which says so. */
 #define MARK_KIND 0x00003c00
 #define MARK_OURS 0xffff3fff
 #define MARK_APPROVED 0x00001400

@@ -215,6 +215,7 @@ const (
 	EgressMapVerdicts       = "verdicts"
 	EgressProgEgress        = "egress"
 	EgressProgEgressFilter  = "egress_filter"
+	EgressVarHandover       = "handover"
 	EgressVarTimeoutClosing = "timeout_closing"
 	EgressVarTimeoutOpening = "timeout_opening"
 	EgressVarTimeoutOther   = "timeout_other"
@@ -297,6 +298,7 @@ type EgressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressVariableSpecs struct {
+	Handover       *ebpf.VariableSpec `ebpf:"handover"`
 	TimeoutClosing *ebpf.VariableSpec `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.VariableSpec `ebpf:"timeout_opening"`
 	TimeoutOther   *ebpf.VariableSpec `ebpf:"timeout_other"`
@@ -374,6 +376,7 @@ func (m *EgressMaps) Close() error {
 //
 // It can be passed to LoadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressVariables struct {
+	Handover       *ebpf.Variable `ebpf:"handover"`
 	TimeoutClosing *ebpf.Variable `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.Variable `ebpf:"timeout_opening"`
 	TimeoutOther   *ebpf.Variable `ebpf:"timeout_other"`

@@ -49,22 +49,26 @@ func SetClassifiers(index int, c Classifiers) error {
 
 // HasClassifiers reports whether both hooks have a program of ours.
 func HasClassifiers(index int) (bool, error) {
+	fromPod, toPod, err := FindClassifiers(index)
+	return fromPod != 0 && toPod != 0, err
+}
+
+// FindClassifiers tells which programs of ours are on an interface, by their
+// numbers in the kernel; 0 means none.
+func FindClassifiers(index int) (fromPod, toPod uint32, err error) {
 	l := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
-	for parent := range classifierHooks(Classifiers{}) {
+	for parent, id := range map[uint32]*uint32{netlink.HANDLE_MIN_INGRESS: &fromPod, netlink.HANDLE_MIN_EGRESS: &toPod} {
 		filters, err := netlink.FilterList(l, parent)
 		if err != nil {
-			return false, fmt.Errorf("list classifiers of interface %d: %w", index, err)
+			return 0, 0, fmt.Errorf("list classifiers of interface %d: %w", index, err)
 		}
-		found := false
 		for _, f := range filters {
-			b, ok := f.(*netlink.BpfFilter)
-			found = found || ok && b.Name == classifierName && b.DirectAction
-		}
-		if !found {
-			return false, nil
+			if b, ok := f.(*netlink.BpfFilter); ok && b.Name == classifierName && b.DirectAction {
+				*id = uint32(b.Id)
+			}
 		}
 	}
-	return true, nil
+	return fromPod, toPod, nil
 }
 
 // DropClassifiers takes the programs off. What is not there is no error.

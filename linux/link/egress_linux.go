@@ -19,13 +19,16 @@ const egressTable = "isthmus-egress"
 // egressPriority puts its chains before the filters of others.
 const egressPriority = -160
 
-// SetEgressFilter makes nftables drop what a pinned program matches on its way
-// through the node or to it, in place of the program that did so before; each
-// family changes at once. It needs the kernel's modules nft_compat and xt_bpf.
-func SetEgressFilter(pin string) error {
-	info, err := matchPinned(pin)
-	if err != nil {
-		return err
+// SetEgressFilter makes nftables drop what one of the pinned programs matches on
+// its way through the node or to it, in place of the programs that did so before;
+// each family changes at once. It needs the kernel's modules nft_compat and xt_bpf.
+func SetEgressFilter(pins ...string) error {
+	infos := make([]xt.Unknown, len(pins))
+	for i, pin := range pins {
+		var err error
+		if infos[i], err = matchPinned(pin); err != nil {
+			return err
+		}
 	}
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		c := &nftables.Conn{}
@@ -36,8 +39,10 @@ func SetEgressFilter(pin string) error {
 		for name, hook := range map[string]*nftables.ChainHook{"forward": nftables.ChainHookForward, "input": nftables.ChainHookInput} {
 			chain := c.AddChain(&nftables.Chain{Name: name, Table: t, Type: nftables.ChainTypeFilter, Hooknum: hook,
 				Priority: nftables.ChainPriorityRef(egressPriority)})
-			c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: []expr.Any{
-				&expr.Match{Name: "bpf", Rev: 1, Info: &info}, &expr.Verdict{Kind: expr.VerdictDrop}}})
+			for i := range infos {
+				c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: []expr.Any{
+					&expr.Match{Name: "bpf", Rev: 1, Info: &infos[i]}, &expr.Verdict{Kind: expr.VerdictDrop}}})
+			}
 		}
 		if err := c.Flush(); err != nil {
 			return fmt.Errorf("set table %s of nftables: %w: are the kernel's modules nft_compat and xt_bpf there?", egressTable, err)
@@ -56,7 +61,7 @@ func HasEgressFilter() (bool, error) {
 			if err != nil && !errors.Is(err, unix.ENOENT) {
 				return false, fmt.Errorf("list rules of table %s of nftables: %w", egressTable, err)
 			}
-			if len(rules) != 1 {
+			if len(rules) == 0 {
 				return false, nil
 			}
 		}

@@ -33,14 +33,22 @@ func (e *egress) close() error {
 	return errors.Join(errs...)
 }
 
-// loadEgress loads it over the maps of the other programs.
-func (d *DataPath) loadEgress(t Timeouts) error {
+// egressFilter is the name of the filter's pin.
+const egressFilter = "egress_filter"
+
+// loadEgress loads it over the maps of the other programs. While an older layout
+// is in force whose programs leave no marks, it takes packets without marks for
+// theirs.
+func (d *DataPath) loadEgress() error {
 	spec, err := bpfobj.LoadEgress()
 	if err != nil {
 		return fmt.Errorf("read the embedded programs: %w", err)
 	}
-	if err := setTimeouts(spec, t); err != nil {
+	if err := setTimeouts(spec, d.timeouts); err != nil {
 		return err
+	}
+	if err := spec.Variables["handover"].Set(d.older != nil && !d.older.marks && !d.older.alone); err != nil {
+		return fmt.Errorf("set handover: %w", err)
 	}
 	opts := &ebpf.CollectionOptions{MapReplacements: d.maps()}
 	for name, m := range opts.MapReplacements {
@@ -83,7 +91,7 @@ func (d *DataPath) maps() map[string]*ebpf.Map {
 // PinEgressFilter pins the program that matches what is to be dropped behind
 // the translation, and returns where: rules name it by that.
 func (d *DataPath) PinEgressFilter() (string, error) {
-	path := filepath.Join(d.dir, "egress_filter")
+	path := filepath.Join(d.dir, egressFilter)
 	if d.egress.filter.IsPinned() {
 		return path, nil
 	}

@@ -12,19 +12,22 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // hook is one of the two places on the host's side of a pod's veth pair.
 type hook struct {
 	suffix string // of the pin
 	attach ebpf.AttachType
+	dir    model.Direction
 	prog   *ebpf.Program
 }
 
 func (d *DataPath) hooks() []hook {
 	return []hook{
-		{"-from_pod", ebpf.AttachTCXIngress, d.objects.FromPod},
-		{"-to_pod", ebpf.AttachTCXEgress, d.objects.ToPod},
+		{"-from_pod", ebpf.AttachTCXIngress, model.Egress, d.objects.FromPod},
+		{"-to_pod", ebpf.AttachTCXEgress, model.Ingress, d.objects.ToPod},
 	}
 }
 

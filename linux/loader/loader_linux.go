@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -54,28 +53,36 @@ type DataPath struct {
 	single  []*ebpf.Map        // that the kernel does not write in batches
 	running bpfobj.PodEndpoint // the endpoint of the last Run
 	sweep   sweep
+	// older is nil unless an upgrade is going on; timeouts are for programs that
+	// are loaded when it ends.
+	older    *older
+	dispatch *dispatch
+	timeouts Timeouts
 }
 
 // Open loads the programs, reusing the maps that are pinned under dir (a
 // directory on a bpffs) and creating those that are not. What is attached stays
 // until HookEgress and AdoptLinks replace it, in this order. Maps that should have
-// another size than they have are exchanged for copies.
-func Open(dir string, t Timeouts, sizes Sizes) (*DataPath, error) {
-	d := &DataPath{dir: filepath.Join(dir, LayoutVersion)}
-	if err := refuseOtherLayouts(dir); err != nil {
-		return nil, err
-	}
-	if err := prepareDirectory(d.dir); err != nil {
-		return nil, err
-	}
+// another size than they have are exchanged for copies. An older layout that is
+// there stays in force, see Older.
+func Open(dir string, t Timeouts, sizes Sizes) (_ *DataPath, err error) {
+	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), timeouts: t}
+	defer func() {
+		if err != nil {
+			d.Close()
+		}
+	}()
 	spec, err := bpfobj.LoadPod()
 	if err != nil {
 		return nil, fmt.Errorf("read the embedded programs: %w", err)
 	}
+	if err := d.prepare(dir, spec); err != nil {
+		return nil, err
+	}
 	if err := setTimeouts(spec, t); err != nil {
 		return nil, err
 	}
-	copies, err := sizes.size(spec, d.dir)
+	copies, err := sizes.size(spec, d.dir, d.older)
 	if err != nil {
 		return nil, err
 	}
@@ -89,19 +96,41 @@ func Open(dir string, t Timeouts, sizes Sizes) (*DataPath, error) {
 	}
 	for _, c := range copies {
 		if err := c.replace(d.dir); err != nil {
-			d.Close()
 			return nil, err
 		}
 	}
 	if err := d.shareMemory(); err != nil {
-		d.Close()
 		return nil, err
 	}
-	if err := d.loadEgress(t); err != nil {
-		d.Close()
+	if err := d.loadEgress(); err != nil {
 		return nil, err
 	}
-	return d, nil
+	if d.older == nil {
+		return d, d.dropDispatch()
+	}
+	return d, d.openDispatch()
+}
+
+// prepare looks at what other versions left and makes the directory of this
+// one. Where that is refused nothing is made: the other version must find the
+// directory as it was.
+func (d *DataPath) prepare(dir string, spec *ebpf.CollectionSpec) error {
+	name, err := FindLayouts(dir)
+	if err == nil && name != "" {
+		d.older, err = openOlder(dir, name, spec)
+	}
+	if err != nil {
+		return err
+	}
+	if err := prepareDirectory(d.dir); err != nil {
+		return err
+	}
+	if d.older != nil {
+		if err := d.older.share(d.dir, spec); err != nil {
+			return err
+		}
+	}
+	return removeRetired(dir)
 }
 
 // shareMemory maps what is written by single words.
@@ -146,44 +175,6 @@ func prepareDirectory(dir string) error {
 	return nil
 }
 
-// refuseOtherLayouts looks for what a newer or older agent left in force. Two
-// sets of programs would both decide, one by policy that nobody changes any more.
-func refuseOtherLayouts(dir string) error {
-	own, err := layoutNumber(LayoutVersion)
-	if err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("list bpffs directory %s: %w", dir, err)
-	}
-	for _, e := range entries {
-		n, err := layoutNumber(e.Name())
-		if err != nil || n == own {
-			continue
-		}
-		which := "an older"
-		if n > own {
-			which = "a newer"
-		}
-		return fmt.Errorf("%s holds the maps and programs of %s agent, which are in force, and this one has layout %s: "+
-			"run that agent, or drain the node and remove the directory", filepath.Join(dir, e.Name()), which, LayoutVersion)
-	}
-	return nil
-}
-
-// layoutNumber reads the name of a directory of pins.
-func layoutNumber(name string) (int, error) {
-	digits, ok := strings.CutPrefix(name, "v")
-	if !ok {
-		return 0, fmt.Errorf("%q is no version of a layout", name)
-	}
-	return strconv.Atoi(digits)
-}
-
 func setTimeouts(spec *ebpf.CollectionSpec, t Timeouts) error {
 	hz, err := measureHZ()
 	if err != nil {
@@ -218,7 +209,7 @@ func explain(dir string, err error) error {
 
 // Close lets go of everything and leaves it working.
 func (d *DataPath) Close() error {
-	return errors.Join(d.sweep.close(), d.objects.Close(), d.egress.close())
+	return errors.Join(d.sweep.close(), d.objects.Close(), d.egress.close(), d.older.close(), d.dispatch.close())
 }
 
 // Capacity tells how many entries the maps hold.
@@ -232,8 +223,21 @@ func (d *DataPath) Capacity() policymap.Capacity {
 	}
 }
 
-// Remove detaches every program and removes every pin under dir. What is not
-// there is no error.
+// Remove detaches every program and removes every pin under dir, those of older
+// layouts too. What is not there is no error.
 func Remove(dir string) error {
-	return os.RemoveAll(filepath.Join(dir, LayoutVersion))
+	own, err := layoutNumber(LayoutVersion)
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if n, unknown := layoutNumber(strings.TrimSuffix(e.Name(), retiredSuffix)); unknown == nil && n <= own {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	return err
 }

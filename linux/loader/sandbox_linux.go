@@ -31,7 +31,7 @@ func OpenSandboxWith(t Timeouts) (*DataPath, error) {
 	if err := setTimeouts(spec, t); err != nil {
 		return nil, err
 	}
-	d := &DataPath{}
+	d := &DataPath{timeouts: t}
 	if err := spec.LoadAndAssign(&d.objects, nil); err != nil {
 		return nil, explain("", err)
 	}
@@ -39,7 +39,7 @@ func OpenSandboxWith(t Timeouts) (*DataPath, error) {
 		d.Close()
 		return nil, err
 	}
-	if err := d.loadEgress(t); err != nil {
+	if err := d.loadEgress(); err != nil {
 		d.Close()
 		return nil, err
 	}

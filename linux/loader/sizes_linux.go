@@ -57,8 +57,9 @@ type resized struct {
 
 // size gives the maps of spec their sizes. Maps that are pinned with another
 // size than the one asked for are copied; the copies are to be given to the
-// programs, then pinned with replace.
-func (s Sizes) size(spec *ebpf.CollectionSpec, dir string) (copies []resized, err error) {
+// programs, then pinned with replace. Maps that are not there yet get the size
+// that they have in an older layout, if there is one.
+func (s Sizes) size(spec *ebpf.CollectionSpec, dir string, o *older) (copies []resized, err error) {
 	memory, err := nodeMemory()
 	if err != nil {
 		return nil, err
@@ -75,6 +76,9 @@ func (s Sizes) size(spec *ebpf.CollectionSpec, dir string) (copies []resized, er
 		m := spec.Maps[name]
 		if n, ok := standard[name]; ok {
 			m.MaxEntries = uint32(n)
+		}
+		if n, ok := o.size(name); ok {
+			m.MaxEntries = n
 		}
 		asked, explicit := s[name]
 		if explicit {
@@ -100,6 +104,19 @@ func (s Sizes) size(spec *ebpf.CollectionSpec, dir string) (copies []resized, er
 		copies = append(copies, resized{name, c})
 	}
 	return copies, nil
+}
+
+// size is how many entries a map of the older layout holds.
+func (o *older) size(name string) (entries uint32, known bool) {
+	if o == nil {
+		return 0, false
+	}
+	m, err := ebpf.LoadPinnedMap(filepath.Join(o.dir, name), nil)
+	if err != nil {
+		return 0, false // it may have had no such map
+	}
+	defer m.Close()
+	return m.MaxEntries(), true
 }
 
 // copyMap makes a map with the content of another one. Nothing is left out: if

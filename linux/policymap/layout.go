@@ -4,6 +4,7 @@ package policymap
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -83,6 +84,23 @@ func (l *Layout) AddSlot(id model.EndpointID) (SlotWrite, error) {
 	l.slots[id] = free
 	w := SlotWrite{free, bpfobj.PodSlot{Table: DenyAll, Epoch: l.newEpoch()}}
 	l.Slots[free] = w.Slot
+	return w, nil
+}
+
+// KeepSlot gives an endpoint the slot that it has in another layout, under
+// DenyAll and a new epoch.
+func (l *Layout) KeepSlot(id model.EndpointID, n uint32) (SlotWrite, error) {
+	if int(n) >= l.capacity.Slots {
+		return SlotWrite{}, &FullError{Map: "slots", Need: int(n) + 1, Max: l.capacity.Slots}
+	}
+	for other, s := range l.slots {
+		if s == n {
+			return SlotWrite{}, fmt.Errorf("keep slot %d of endpoint %s: endpoint %s has it", n, id, other)
+		}
+	}
+	l.slots[id] = n
+	w := SlotWrite{n, bpfobj.PodSlot{Table: DenyAll, Epoch: l.newEpoch()}}
+	l.Slots[n] = w.Slot
 	return w, nil
 }
 

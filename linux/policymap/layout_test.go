@@ -3,6 +3,7 @@
 package policymap_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -206,5 +207,29 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	if n := len(k.Verdicts) + len(k.Tables) + len(k.Peers) + len(k.Prefixes) + len(k.layout.Rows); n != 0 {
 		t.Errorf("%d entries are left: verdicts %v tables %v peers %v prefixes %v rows %v", n, k.Verdicts, k.Tables, k.Peers, k.Prefixes, k.layout.Rows)
+	}
+}
+
+// Slots of another layout are kept, under DenyAll, and given to nobody else.
+func TestKeepSlot(t *testing.T) {
+	l := policymap.NewLayout(policymap.Capacity{Slots: 4})
+	kept, err := l.KeepSlot("a", 1)
+	if err != nil || kept.Index != 1 || kept.Slot.Table != policymap.DenyAll || kept.Slot.Epoch <= policymap.CarriedEpoch {
+		t.Fatalf("kept %+v, %v", kept, err)
+	}
+	if w, err := l.AddSlot("a"); err != nil || w != kept {
+		t.Errorf("asked again: %+v, %v, want %+v", w, err, kept)
+	}
+	if w, err := l.KeepSlot("b", 1); err == nil {
+		t.Errorf("a second endpoint got %+v", w)
+	}
+	var full *policymap.FullError
+	if w, err := l.KeepSlot("b", 4); !errors.As(err, &full) {
+		t.Errorf("beyond the map: %+v, %v", w, err)
+	}
+	for _, id := range []model.EndpointID{"b", "c"} {
+		if w, err := l.AddSlot(id); err != nil || w.Index == 1 || w.Slot.Epoch <= kept.Slot.Epoch {
+			t.Errorf("%s got %+v, %v", id, w, err)
+		}
 	}
 }

@@ -73,6 +73,19 @@ func TestContinuity(t *testing.T) {
 	if os.Getenv("CONTINUITY") == "full" {
 		size = continuity{rate: 100_000, connections: 200, restarts: 20, replacements: 5, pause: 300 * time.Millisecond}
 	}
+	size.run(t, size.disturb)
+}
+
+// An agent whose maps have another layout takes over from the one before, on both
+// nodes, and its next start is as any; it may be killed while it does.
+func TestContinuityOverUpgrades(t *testing.T) {
+	size := continuity{rate: 20_000, connections: 100, restarts: 2, pause: 50 * time.Millisecond}
+	size.run(t, size.upgrade)
+}
+
+// run sends traffic while something happens to the agents.
+func (size continuity) run(t *testing.T, happens func(*testing.T, *cluster.Cluster)) {
+	t.Helper()
 	c, pods := startWith(t, continuityManifests)
 	awaitLinks(t, c, map[string]int{"linux1": 4, "linux2": 2})
 	client := pods["client-linux1"]
@@ -91,7 +104,7 @@ func TestContinuity(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	size.disturb(t, c)
+	happens(t, c)
 	time.Sleep(size.pause)
 	took := time.Since(began)
 	got, err := flow.Finish()
@@ -149,6 +162,34 @@ func (s continuity) disturb(t *testing.T, c *cluster.Cluster) {
 					return path.AdoptLinks()
 				}), path.Close())
 			})
+		}
+	}
+}
+
+// upgrade gives what is in force the name of an older layout while no agent runs,
+// and starts agents twice: the first is killed somewhere on the way.
+func (s continuity) upgrade(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	for i := range s.restarts {
+		for _, n := range c.Nodes {
+			time.Sleep(s.pause)
+			if err := n.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			older := filepath.Join(c.BPFFS(), n.Name, "v1")
+			if err := os.Rename(filepath.Join(c.BPFFS(), n.Name, loader.LayoutVersion), older); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.Start(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Duration(i) * 150 * time.Millisecond) // may be anywhere in it
+			if err := n.Restart(context.Background(), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(older); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s is ready, and %s is still there: %v", n.Name, older, err)
+			}
 		}
 	}
 }

@@ -68,6 +68,14 @@ func TestNode(t *testing.T) {
 	for _, check := range []string{"bpffs", "BTF", "loopback plugin"} { // the root is empty
 		expect(check, Bad, "")
 	}
+	expect("layout of maps", Good, "v2")
+	pins := filepath.Join(c.Root, "/sys/fs/bpf/isthmus")
+	put(t, filepath.Join(pins, "v2", "slots"), "", 0o600)
+	expect("layout of maps", Good, "v2")
+	put(t, filepath.Join(pins, "v1", "slots"), "", 0o600)
+	expect("layout of maps", Warning, "isthmus/v1 is of an older version")
+	put(t, filepath.Join(pins, "v3", "slots"), "", 0o600)
+	expect("layout of maps", Bad, "v3, which are in force, and this one has layout v2: run that agent")
 	expect("uplink", Bad, "there is no default route")
 	expect("interfaces", Good, "")
 	expect("packet filter", Good, "")

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/isthmus-net/isthmus/linux/loader"
+)
+
+// checkLayouts looks for maps and programs of other versions.
+func (c Config) checkLayouts() []Finding {
+	const check, dir = "layout of maps", "/sys/fs/bpf/isthmus"
+	older, err := loader.FindLayouts(filepath.Join(c.Root, dir))
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return []Finding{{check, Unknown, err.Error(), "beside that of a newer version the agent does not start", "run this as root"}}
+	case err != nil:
+		return []Finding{{check, Bad, err.Error(), "the agent of this version does not start", "run the version that the text names, or drain the node and remove " + dir}}
+	case older != "":
+		return []Finding{{check, Warning, fmt.Sprintf("%s/%s is of an older version, whose programs are in force", dir, older),
+			"policy that changes reaches no pod before they are replaced", "start the agent of this version: it takes them over while traffic goes on"}}
+	}
+	return []Finding{{Check: check, Severity: Good, What: "no other than " + loader.LayoutVersion}}
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	tcx "github.com/cilium/ebpf/link"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/linux/loader"
+)
+
+// plantV1 puts the programs of layout v1 in force with what is in the maps now.
+// They are the ones of the last version that had it (bpf/pod.bpf.c before egress
+// was decided behind the translation), compiled, without their line numbers.
+func (u *upgradeTraffic) plantV1() {
+	u.t.Helper()
+	t, dir, now := u.t, filepath.Join(u.bpffs, "v1"), filepath.Join(u.bpffs, loader.LayoutVersion)
+	packed, err := os.Open("testdata/layout-v1.o.gz")
+	u.must(err)
+	defer packed.Close()
+	z, err := gzip.NewReader(packed)
+	u.must(err)
+	object, err := io.ReadAll(z)
+	u.must(err)
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	u.must(err)
+	for _, name := range []string{"timeout_opening", "timeout_tcp", "timeout_other", "timeout_closing"} {
+		u.must(spec.Variables[name].Set(uint32(math.MaxInt32)))
+	}
+	u.must(os.MkdirAll(filepath.Join(dir, "links"), 0o700))
+	v1, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
+	u.must(err)
+	defer v1.Close()
+	for _, name := range []string{"slots", "peers4", "peers6", "prefixes4", "prefixes6", "ports", "verdicts", "rows", "tables", "endpoints"} {
+		from, err := ebpf.LoadPinnedMap(filepath.Join(now, name), nil)
+		u.must(err)
+		var k, v []byte
+		for all := from.Iterate(); all.Next(&k, &v); {
+			switch name {
+			case "peers4", "peers6":
+				v = binary.NativeEndian.AppendUint32(nil, binary.NativeEndian.Uint32(v)&^bpfobj.PeerPod)
+			case "endpoints": // addresses, the pod's MAC, padding, slot
+				v = append(append(bytes.Clone(v[:26]), 0, 0), v[len(v)-4:]...)
+			}
+			u.must(v1.Maps[name].Put(k, v))
+		}
+		from.Close()
+	}
+	u.must(u.node.Do(func() error {
+		for name := range u.pod {
+			host := link.HostName(model.MakeEndpointID(name, "eth0"))
+			index, err := link.Index(host)
+			if err != nil {
+				return err
+			}
+			if !hasTCX(t) {
+				err = link.SetClassifiers(index, link.Classifiers{FromPod: v1.Programs["from_pod"].FD(), ToPod: v1.Programs["to_pod"].FD()})
+			} else {
+				err = errors.Join(pinTCX(v1.Programs["from_pod"], ebpf.AttachTCXIngress, index, filepath.Join(dir, "links", host+"-from_pod")),
+					pinTCX(v1.Programs["to_pod"], ebpf.AttachTCXEgress, index, filepath.Join(dir, "links", host+"-to_pod")), link.DropClassifiers(index))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return link.DropEgressFilter()
+	}))
+	u.must(u.backend.Close())
+	u.must(os.RemoveAll(now))
+}
+
+func pinTCX(p *ebpf.Program, at ebpf.AttachType, index int, path string) error {
+	l, err := tcx.AttachTCX(tcx.TCXOptions{Interface: index, Program: p, Attach: at})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return l.Pin(path)
+}
+
+// The layout before this one, with other structs and without programs behind the
+// translation, is replaced under traffic.
+func TestUpgradeFromV1(t *testing.T) {
+	for _, byRule := range []bool{false, true} {
+		t.Run(fmt.Sprintf("rule=%t", byRule), func(t *testing.T) {
+			l := newLab(t)
+			l.byRule = byRule
+			u := newUpgradeTraffic(l)
+			u.plantV1()
+			u.begin()
+			u.judge()
+			u.watchSteps()
+			l.start()
+			u.judge()
+			u.adopt()
+			u.judge()
+			u.settled()
+			u.end()
+		})
+	}
+}
+
+// reshaped makes a map of flows with the fields of struct conn in another order,
+// one that is new and without some, and copies the flows to it.
+func reshaped(t *testing.T, from *ebpf.Map, without ...string) *ebpf.Map {
+	t.Helper()
+	spec, err := bpfobj.LoadPod()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := spec.Maps["conns4"]
+	now := m.Value.(*btf.Struct)
+	old := &btf.Struct{Name: now.Name, Members: []btf.Member{{Name: "mood", Type: &btf.Int{Name: "unsigned int", Size: 4}}}, Size: 8}
+	var moves [][3]uint32
+	for _, f := range slices.Backward(now.Members) {
+		if slices.Contains(without, f.Name) {
+			continue
+		}
+		size, err := btf.Sizeof(f.Type)
+		if err != nil {
+			t.Fatal(err)
+		}
+		moves = append(moves, [3]uint32{f.Offset.Bytes(), old.Size, uint32(size)})
+		old.Members = append(old.Members, btf.Member{Name: f.Name, Type: f.Type, Offset: btf.Bits(old.Size * 8)})
+		old.Size = (old.Size + uint32(size) + 7) &^ 7
+	}
+	made, err := ebpf.NewMap(&ebpf.MapSpec{Name: "conns4", Type: ebpf.LRUHash, KeySize: m.KeySize, ValueSize: old.Size, MaxEntries: from.MaxEntries(), Key: m.Key, Value: old})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k, v []byte
+	for all := from.Iterate(); all.Next(&k, &v); {
+		as := bytes.Repeat([]byte{0xee}, int(old.Size))
+		for _, c := range moves {
+			copy(as[c[1]:c[1]+c[2]], v[c[0]:c[0]+c[2]])
+		}
+		if err := made.Put(k, as); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return made
+}
+
+// Flows survive though the older layout has their fields elsewhere; what has a
+// value that means nothing is left behind and counted.
+func TestFlowsAreCarriedByTheNamesOfTheirFields(t *testing.T) {
+	l := newLab(t)
+	u := newUpgradeTraffic(l)
+	u.begin()
+	u.age()
+	path := filepath.Join(l.bpffs, "v1", "conns4")
+	from, err := ebpf.LoadPinnedMap(path, nil)
+	l.must(err)
+	defer from.Close()
+	odd := bpfobj.PodConnKey4{Protocol: 99}
+	l.must(from.Put(odd, bpfobj.PodConn{State: 9}))
+	old := reshaped(t, from, "packets", "bytes")
+	defer old.Close()
+	l.must(os.Remove(path))
+	l.must(old.Pin(path))
+	var log bytes.Buffer
+	l.log = &log
+	l.start()
+	u.adopt()
+	u.judge()
+	u.settled()
+	u.end()
+	if !strings.Contains(log.String(), "unknown=1") || !strings.Contains(log.String(), "could not be carried over") {
+		t.Errorf("the flow of an unknown state is not mentioned: %s", log.String())
+	}
+}
+
+// A pod whose older programs somebody took off is policed again, be it the only
+// one or not.
+func TestUpgradeWithoutOlderPrograms(t *testing.T) {
+	for _, bare := range [][]string{{"b"}, {"a", "b"}} {
+		t.Run(strings.Join(bare, ","), func(t *testing.T) {
+			l := newLab(t)
+			u := newUpgradeTraffic(l)
+			u.age()
+			for _, name := range bare {
+				l.must(l.node.Do(func() error {
+					index, err := link.Index(link.HostName(model.MakeEndpointID(name, "eth0")))
+					return errors.Join(err, link.DropClassifiers(index))
+				}))
+			}
+			l.start()
+			if problems := l.problems(); len(problems) != len(bare) || problems[0] != "programs are not attached" {
+				t.Errorf("problems: %q", problems)
+			}
+			u.adopt()
+			u.settled()
+			u.judge()
+		})
+	}
+}
+
+// Removal takes an older layout along that nobody has taken over.
+func TestRemoveOfOlderLayout(t *testing.T) {
+	l := newLab(t)
+	u := newUpgradeTraffic(l)
+	u.age()
+	l.start()
+	l.must(l.backend.Close())
+	cfg := linux.Defaults()
+	cfg.BPFFS = l.bpffs
+	l.must(os.MkdirAll(filepath.Join(l.bpffs, "v0-retired", "links"), 0o700))
+	l.must(l.node.Do(func() error { return linux.Remove(context.Background(), cfg) }))
+	if left, err := filepath.Glob(filepath.Join(l.bpffs, "v*")); err != nil || len(left) > 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+	l.start()
+}
+
+// What cannot be taken over is refused, stays in force, and is found as it was by
+// the agent that made it.
+func TestUpgradeIsRefused(t *testing.T) {
+	l := newLab(t)
+	u := newUpgradeTraffic(l)
+	u.begin()
+	u.age()
+	old := filepath.Join(l.bpffs, "v1")
+	refused := func(words ...string) {
+		t.Helper()
+		l.must(l.node.Do(func() error {
+			cfg := linux.Defaults()
+			cfg.BPFFS, cfg.Uplink = l.bpffs, "eth0"
+			_, err := linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+			for _, w := range append(words, "drain the node") {
+				if err == nil || !strings.Contains(err.Error(), w) {
+					t.Errorf("want a refusal with %q, got %v", w, err)
+				}
+			}
+			return nil
+		}))
+		if _, err := os.Stat(filepath.Join(l.bpffs, loader.LayoutVersion)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a refused agent left its directory: %v", err)
+		}
+		u.judgeQuickly()
+	}
+	replace := func(name string, spec *ebpf.MapSpec) {
+		t.Helper()
+		l.must(os.Rename(filepath.Join(old, name), filepath.Join(l.bpffs, "kept")))
+		if spec != nil {
+			m, err := ebpf.NewMap(spec)
+			l.must(err)
+			l.must(m.Pin(filepath.Join(old, name)))
+			m.Close()
+		}
+		refused(old, "v1", loader.LayoutVersion, name)
+		if spec != nil {
+			l.must(os.Remove(filepath.Join(old, name)))
+		}
+		l.must(os.Rename(filepath.Join(l.bpffs, "kept"), filepath.Join(old, name)))
+	}
+	replace("conns6", nil)
+	replace("conns4", &ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: 16, ValueSize: 72, MaxEntries: 10}) // no BTF
+	from, err := ebpf.LoadPinnedMap(filepath.Join(old, "conns4"), nil)
+	l.must(err)
+	defer from.Close()
+	for _, field := range []string{"seen", "state", "side"} {
+		l.must(os.Rename(filepath.Join(old, "conns4"), filepath.Join(l.bpffs, "kept")))
+		m := reshaped(t, from, field)
+		l.must(m.Pin(filepath.Join(old, "conns4")))
+		refused("conns4", "conn", field)
+		l.must(m.Unpin())
+		m.Close()
+		l.must(os.Rename(filepath.Join(l.bpffs, "kept"), filepath.Join(old, "conns4")))
+	}
+	replace("pending", &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 52, MaxEntries: 65536})
+	l.must(os.Mkdir(filepath.Join(l.bpffs, "v99"), 0o700))
+	refused("v99", "newer", loader.LayoutVersion)
+	l.must(os.Remove(filepath.Join(l.bpffs, "v99")))
+	l.must(os.Mkdir(filepath.Join(l.bpffs, "v0"), 0o700))
+	refused("v0, v1", "not finished")
+	l.must(os.Remove(filepath.Join(l.bpffs, "v0")))
+	l.start()
+	u.adopt()
+	u.judge()
+	u.settled()
+	u.end()
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policymap_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+)
+
+func TestConversionGoesByNameAndSize(t *testing.T) {
+	from := policymap.Shape{Size: 14, Fields: []policymap.Field{{"flags", 0, 1}, {"seen", 2, 4}, {"gone", 6, 2}, {"wide", 8, 2}, {"side", 10, 2}}}
+	to := policymap.Shape{Size: 16, Fields: []policymap.Field{{"seen", 0, 4}, {"side", 4, 2}, {"fresh", 6, 2}, {"wide", 8, 4}, {"flags", 12, 1}}}
+	c, err := policymap.NewConversion(from, to, "seen", "side")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := c.Convert([]byte{1, 99, 2, 3, 4, 5, 98, 98, 97, 97, 6, 7, 96, 96})
+	if want := []byte{2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0}; !bytes.Equal(got, want) {
+		t.Errorf("converted %v, want %v", got, want)
+	}
+	if !c.Copies("flags", "side") || c.Copies("flags", "wide") || c.Copies("fresh") {
+		t.Error("flags and side are copied; wide has another size, and fresh is new")
+	}
+	if at := c.From("side"); at != 10 {
+		t.Errorf("side comes from %d", at)
+	}
+	if got := c.Convert(make([]byte, 13)); got != nil {
+		t.Errorf("a struct of another size became %v", got)
+	}
+	for _, name := range []string{"wide", "fresh", "nowhere"} {
+		if _, err := policymap.NewConversion(from, to, name); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s is required: %v", name, err)
+		}
+	}
+	for _, bad := range []policymap.Field{{"a", 13, 2}, {"a", -1, 1}, {"a", 0, 0}, {"seen", 0, 1}, {"a", 0, 1 << 62}, {"a", 1 << 62, 1}} {
+		broken := policymap.Shape{Size: 14, Fields: append(slices.Clone(from.Fields), bad)}
+		if _, err := policymap.NewConversion(broken, to); err == nil {
+			t.Errorf("a struct with %+v is taken", bad)
+		}
+	}
+}
+
+func TestShapesAreEqual(t *testing.T) {
+	a := policymap.Shape{Size: 6, Fields: []policymap.Field{{"x", 0, 4}, {"y", 4, 2}}}
+	if !a.Equal(policymap.Shape{Size: 6, Fields: []policymap.Field{{"y", 4, 2}, {"x", 0, 4}}}) {
+		t.Error("the order in which fields are listed matters")
+	}
+	for _, b := range []policymap.Shape{
+		{Size: 8, Fields: a.Fields}, {Size: 6, Fields: a.Fields[:1]},
+		{Size: 6, Fields: []policymap.Field{{"x", 0, 4}, {"z", 4, 2}}}, {Size: 6, Fields: []policymap.Field{{"y", 0, 2}, {"x", 2, 4}}},
+	} {
+		if a.Equal(b) {
+			t.Errorf("%v is equal to %v", a, b)
+		}
+	}
+}
+
+// Roles stay, under an epoch that nothing has; what means nothing here does not.
+func TestCarryFlow(t *testing.T) {
+	old := bpfobj.PodConn{Seen: 7, State: 1, Side: [2]uint8{1, 6}, Flags: 3, Epoch: [2]uint32{40, 41}, Packets: [2]uint64{3, 4},
+		Slot: [2]uint16{8, 9}, BackendPort: 80, Backend: [16]byte{15: 2}}
+	got, ok := policymap.CarryFlow(old, true)
+	want := old
+	want.Epoch, want.Slot = [2]uint32{policymap.CarriedEpoch, policymap.CarriedEpoch}, [2]uint16{}
+	if !ok || got != want {
+		t.Errorf("carried %+v, %t, want %+v", got, ok, want)
+	}
+	got, _ = policymap.CarryFlow(old, false)
+	if want.Flags, want.BackendPort, want.Backend = 1, 0, [16]byte{}; got != want {
+		t.Errorf("without a backend carried %+v, want %+v", got, want)
+	}
+	old.Flags = 0xfd
+	if got, _ := policymap.CarryFlow(old, true); got.Flags != 1 {
+		t.Errorf("flags 0xfd were carried as %#x", got.Flags)
+	}
+	for _, change := range []func(*bpfobj.PodConn){
+		func(c *bpfobj.PodConn) { c.State = 3 }, func(c *bpfobj.PodConn) { c.Side[0] = 8 }, func(c *bpfobj.PodConn) { c.Side[1] = 0x81 },
+	} {
+		odd := old
+		change(&odd)
+		if _, ok := policymap.CarryFlow(odd, true); ok {
+			t.Errorf("%+v was carried", odd)
+		}
+	}
+	// The first epoch that a layout gives is a later one.
+	slot, err := policymap.NewLayout(policymap.Capacity{Slots: 1}).AddSlot("a")
+	if err != nil || slot.Slot.Epoch <= policymap.CarriedEpoch {
+		t.Errorf("the first slot is %+v, %v", slot, err)
+	}
+}
+
+func TestMergeFlow(t *testing.T) {
+	const live = 12
+	carried := func(seen uint32, a, b uint8) bpfobj.PodConn {
+		return bpfobj.PodConn{Seen: seen, Side: [2]uint8{a, b}, Epoch: [2]uint32{policymap.CarriedEpoch, policymap.CarriedEpoch}}
+	}
+	used := func(seen uint32, a, b uint8) bpfobj.PodConn {
+		return bpfobj.PodConn{Seen: seen, Side: [2]uint8{a, b}, Epoch: [2]uint32{live, live}}
+	}
+	for _, c := range []struct {
+		name           string
+		carried, there bpfobj.PodConn
+		want           bpfobj.PodConn
+		write          bool
+	}{
+		{"the same", carried(5, 1, 0), carried(5, 1, 0), carried(5, 1, 0), false},
+		{"went on under the old programs", carried(9, 1, 2), carried(5, 1, 0), carried(9, 1, 2), true},
+		{"went on while the clock came round", carried(3, 1, 2), carried(1<<32-4, 1, 0), carried(3, 1, 2), true},
+		{"used, nothing to add", carried(5, 1, 2), used(9, 1, 2), used(9, 1, 2), false},
+		{"used, a role to add", carried(5, 1, 2), used(9, 1, 0), carried(9, 1, 2), true},
+		{"decided the wrong way round", carried(5, 1, 2), used(9, 0, 1), carried(9, 1, 3), true},
+		{"refused by the policy in force", carried(5, 1, 2), used(9, 1, 2|4), used(9, 1, 2|4), false},
+		{"revoked before, allowed now", carried(5, 1, 2|4), used(9, 1, 2), used(9, 1, 2), false},
+	} {
+		got, write := policymap.MergeFlow(c.carried, c.there)
+		if write != c.write || write && got != c.want {
+			t.Errorf("%s: %+v, %t, want %+v, %t", c.name, got, write, c.want, c.write)
+		}
+	}
+}
+
+// FuzzConversion reads shapes from what fuzzing makes up, converts, and compares
+// with copying field by field.
+func FuzzConversion(f *testing.F) {
+	f.Add([]byte{8, 0, 0, 4, 1, 4, 2}, []byte{8, 1, 0, 2, 0, 4, 4}, []byte{1, 2, 3, 4, 5, 6, 7, 8})
+	f.Add([]byte{4, 0, 1, 200}, []byte{4, 0, 0, 4}, []byte{1, 2, 3, 4})
+	f.Fuzz(func(t *testing.T, from, to, data []byte) {
+		old, now := shapeOf(from), shapeOf(to)
+		c, err := policymap.NewConversion(old, now)
+		if err != nil {
+			return
+		}
+		got := c.Convert(data)
+		if len(data) != old.Size {
+			if got != nil {
+				t.Fatalf("%d bytes of a struct of %d became %v", len(data), old.Size, got)
+			}
+			return
+		}
+		want := make([]byte, now.Size)
+		for _, n := range now.Fields {
+			for _, o := range old.Fields {
+				if o.Name == n.Name && o.Size == n.Size {
+					copy(want[n.Offset:], data[o.Offset:o.Offset+o.Size])
+				}
+			}
+		}
+		if !bytes.Equal(got, want) {
+			t.Fatalf("converted %v, want %v", got, want)
+		}
+		if len(got) != binary.Size(bpfobj.PodConn{}) {
+			return
+		}
+		var conn bpfobj.PodConn
+		if _, err := binary.Decode(got, binary.NativeEndian, &conn); err != nil {
+			t.Fatal(err)
+		}
+		if carried, ok := policymap.CarryFlow(conn, data[0]%2 == 0); ok {
+			wantAskedAgain(t, carried)
+			if merged, _ := policymap.MergeFlow(carried, conn); merged.Side != conn.Side {
+				wantAskedAgain(t, merged)
+			}
+		}
+	})
+}
+
+// wantAskedAgain wants no role that a slot could confirm.
+func wantAskedAgain(t *testing.T, c bpfobj.PodConn) {
+	t.Helper()
+	if c.Epoch != [2]uint32{policymap.CarriedEpoch, policymap.CarriedEpoch} {
+		t.Fatalf("roles of %+v have other epochs", c)
+	}
+}
+
+// shapeOf reads the size, then number, offset and size of fields.
+func shapeOf(b []byte) (s policymap.Shape) {
+	if len(b) == 0 {
+		return s
+	}
+	s.Size = int(b[0])
+	for b = b[1:]; len(b) >= 3; b = b[3:] {
+		s.Fields = append(s.Fields, policymap.Field{Name: fmt.Sprint("f", b[0]), Offset: int(b[1]), Size: int(b[2])})
+	}
+	return s
+}
