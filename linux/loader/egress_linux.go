@@ -34,12 +34,12 @@ func (e *egress) close() error {
 }
 
 // loadEgress loads it over the maps of the other programs.
-func (d *DataPath) loadEgress(t Timeouts) error {
+func (d *DataPath) loadEgress() error {
 	spec, err := bpfobj.LoadEgress()
 	if err != nil {
 		return fmt.Errorf("read the embedded programs: %w", err)
 	}
-	if err := setTimeouts(spec, t); err != nil {
+	if err := setConstants(spec, d.constants); err != nil {
 		return err
 	}
 	opts := &ebpf.CollectionOptions{MapReplacements: d.maps()}
@@ -77,6 +77,7 @@ func (d *DataPath) maps() map[string]*ebpf.Map {
 		"peers4": m.Peers4, "peers6": m.Peers6, "prefixes4": m.Prefixes4, "prefixes6": m.Prefixes6, "ports": m.Ports,
 		"verdicts": m.Verdicts, "rows": m.Rows, "tables": m.Tables, "conns4": m.Conns4, "conns6": m.Conns6,
 		"fragments": m.Fragments, "counters": m.Counters, "pending": m.Pending, "pending_count": m.PendingCount,
+		"events": m.Events, "event_budgets": m.EventBudgets, "event_losses": m.EventLosses,
 	}
 }
 

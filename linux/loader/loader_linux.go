@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -22,24 +21,6 @@ import (
 // an older program or agent would read them wrongly.
 const LayoutVersion = "v2"
 
-// Timeouts are how long flows may be idle before they count as new.
-type Timeouts struct {
-	// Opening: packets in one direction only.
-	Opening time.Duration
-	// TCP: established connections.
-	TCP time.Duration
-	// Other: established flows of other protocols.
-	Other time.Duration
-	// Closing: a FIN or RST was seen.
-	Closing time.Duration
-}
-
-// DefaultTimeouts follow RFC 5382 (TCP, 2 h 4 min) and RFC 4787 (UDP, at least
-// 2 min) where they ask for more than common middleboxes give.
-func DefaultTimeouts() Timeouts {
-	return Timeouts{Opening: time.Minute, TCP: 124 * time.Minute, Other: 3 * time.Minute, Closing: time.Minute}
-}
-
 // DataPath is the loaded programs and their maps. It is not safe for
 // concurrent use, except for Counters.
 type DataPath struct {
@@ -51,13 +32,15 @@ type DataPath struct {
 	single  []*ebpf.Map        // that the kernel does not write in batches
 	running bpfobj.PodEndpoint // the endpoint of the last Run
 	sweep   sweep
+	// constants are what the programs were loaded with.
+	constants map[string]uint32
 }
 
 // Open loads the programs, reusing the maps that are pinned under dir (a
 // directory on a bpffs) and creating those that are not. What is attached stays
 // until HookEgress and AdoptLinks replace it, in this order. Maps that should have
 // another size than they have are exchanged for copies.
-func Open(dir string, t Timeouts, sizes Sizes) (*DataPath, error) {
+func Open(dir string, s Settings, sizes Sizes) (*DataPath, error) {
 	d := &DataPath{dir: filepath.Join(dir, LayoutVersion)}
 	if err := refuseOtherLayouts(dir); err != nil {
 		return nil, err
@@ -69,7 +52,10 @@ func Open(dir string, t Timeouts, sizes Sizes) (*DataPath, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the embedded programs: %w", err)
 	}
-	if err := setTimeouts(spec, t); err != nil {
+	if d.constants, err = s.constants(); err != nil {
+		return nil, err
+	}
+	if err := setConstants(spec, d.constants); err != nil {
 		return nil, err
 	}
 	copies, err := sizes.size(spec, d.dir)
@@ -97,7 +83,7 @@ func Open(dir string, t Timeouts, sizes Sizes) (*DataPath, error) {
 		d.Close()
 		return nil, fmt.Errorf("map the memory of slots and ports: %w", err)
 	}
-	if err := d.loadEgress(t); err != nil {
+	if err := d.loadEgress(); err != nil {
 		d.Close()
 		return nil, err
 	}
@@ -162,21 +148,6 @@ func layoutNumber(name string) (int, error) {
 		return 0, fmt.Errorf("%q is no version of a layout", name)
 	}
 	return strconv.Atoi(digits)
-}
-
-func setTimeouts(spec *ebpf.CollectionSpec, t Timeouts) error {
-	hz, err := measureHZ()
-	if err != nil {
-		return fmt.Errorf("measure the kernel's clock rate: %w", err)
-	}
-	for name, d := range map[string]time.Duration{
-		"timeout_opening": t.Opening, "timeout_tcp": t.TCP, "timeout_other": t.Other, "timeout_closing": t.Closing,
-	} {
-		if err := spec.Variables[name].Set(uint32(d.Seconds() * float64(hz))); err != nil {
-			return fmt.Errorf("set %s: %w", name, err)
-		}
-	}
-	return nil
 }
 
 // explain turns what the kernel says into what to do.
