@@ -122,6 +122,7 @@ static __always_inline int ask_local(struct xdp_md *ctx, void *start, void *end,
 	struct slot_index *local = v6 ? bpf_map_lookup_elem(&locals6, dst) : bpf_map_lookup_elem(&locals4, dst);
 	struct packet p = { .v6 = v6 };
 	struct slot slot;
+	__u32 stage;
 	__u64 *word;
 	int err;
 
@@ -133,13 +134,14 @@ static __always_inline int ask_local(struct xdp_md *ctx, void *start, void *end,
 			       drop(ctx, XDP_MALFORMED) : XDP_PASS;
 	if (p.kind != PACKET_OPENS)
 		return XDP_PASS;
+	stage = stage_now();
 	word = bpf_map_lookup_elem(&slots, &local->slot);
 	if (!word)
 		return XDP_PASS;
 	*(__u64 *)&slot = *(volatile __u64 *)word;
 	if (table_says(slot.table, INGRESS, class_of(&p.flow.src, v6), p.flow.protocol, p.flow.dst_port) == ALLOW)
 		return XDP_PASS;
-	return refuse(ctx, &p, local->slot, &slot);
+	return stage_now() == stage ? refuse(ctx, &p, local->slot, &slot) : XDP_PASS; /* to_pod will ask */
 }
 
 static __always_inline int filter4(struct xdp_md *ctx, void *at, void *end)

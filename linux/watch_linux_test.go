@@ -5,8 +5,8 @@ package linux_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"

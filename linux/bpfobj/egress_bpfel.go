@@ -173,6 +173,11 @@ type EgressSlotIndex struct {
 	Slot uint32
 }
 
+type EgressStage struct {
+	_      structs.HostLayout
+	Number uint32
+}
+
 type EgressTableId struct {
 	_  structs.HostLayout
 	Id [16]uint8
@@ -218,6 +223,7 @@ const (
 	EgressMapPrefixes6      = "prefixes6"
 	EgressMapRows           = "rows"
 	EgressMapSlots          = "slots"
+	EgressMapStages         = "stages"
 	EgressMapTables         = "tables"
 	EgressMapVerdicts       = "verdicts"
 	EgressProgEgress        = "egress"
@@ -303,6 +309,7 @@ type EgressMapSpecs struct {
 	Prefixes6    *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows         *ebpf.MapSpec `ebpf:"rows"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
+	Stages       *ebpf.MapSpec `ebpf:"stages"`
 	Tables       *ebpf.MapSpec `ebpf:"tables"`
 	Verdicts     *ebpf.MapSpec `ebpf:"verdicts"`
 }
@@ -362,6 +369,7 @@ type EgressMaps struct {
 	Prefixes6    *ebpf.Map `ebpf:"prefixes6"`
 	Rows         *ebpf.Map `ebpf:"rows"`
 	Slots        *ebpf.Map `ebpf:"slots"`
+	Stages       *ebpf.Map `ebpf:"stages"`
 	Tables       *ebpf.Map `ebpf:"tables"`
 	Verdicts     *ebpf.Map `ebpf:"verdicts"`
 }
@@ -388,6 +396,7 @@ func (m *EgressMaps) Close() error {
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
+		m.Stages,
 		m.Tables,
 		m.Verdicts,
 	)

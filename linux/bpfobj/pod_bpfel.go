@@ -206,6 +206,11 @@ type PodSlotIndex struct {
 	Slot uint32
 }
 
+type PodStage struct {
+	_      structs.HostLayout
+	Number uint32
+}
+
 type PodTableId struct {
 	_  structs.HostLayout
 	Id [16]uint8
@@ -251,6 +256,7 @@ const (
 	PodMapPrefixes6      = "prefixes6"
 	PodMapRows           = "rows"
 	PodMapSlots          = "slots"
+	PodMapStages         = "stages"
 	PodMapTables         = "tables"
 	PodMapVerdicts       = "verdicts"
 	PodProgFromPod       = "from_pod"
@@ -336,6 +342,7 @@ type PodMapSpecs struct {
 	Prefixes6    *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows         *ebpf.MapSpec `ebpf:"rows"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
+	Stages       *ebpf.MapSpec `ebpf:"stages"`
 	Tables       *ebpf.MapSpec `ebpf:"tables"`
 	Verdicts     *ebpf.MapSpec `ebpf:"verdicts"`
 }
@@ -395,6 +402,7 @@ type PodMaps struct {
 	Prefixes6    *ebpf.Map `ebpf:"prefixes6"`
 	Rows         *ebpf.Map `ebpf:"rows"`
 	Slots        *ebpf.Map `ebpf:"slots"`
+	Stages       *ebpf.Map `ebpf:"stages"`
 	Tables       *ebpf.Map `ebpf:"tables"`
 	Verdicts     *ebpf.Map `ebpf:"verdicts"`
 }
@@ -421,6 +429,7 @@ func (m *PodMaps) Close() error {
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
+		m.Stages,
 		m.Tables,
 		m.Verdicts,
 	)
