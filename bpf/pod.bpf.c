@@ -349,7 +349,10 @@ static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, con
 	if (stage_now() != stage)
 		verdict = ask(l, p, dir);
 	if (verdict == DENY) {
-		drop(skb, l, p, dir * 2 + DENY);
+		if (event_limited(&l->index, dir * 2 + DENY))
+			count(skb, dir * 2 + DENY);
+		else
+			drop(skb, l, p, dir * 2 + DENY);
 		return FATE_DENIED;
 	}
 	l->asked = true;

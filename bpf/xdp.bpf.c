@@ -110,7 +110,8 @@ static __always_inline int refuse(struct xdp_md *ctx, const struct packet *p, __
 		c->packets++;
 		c->bytes += ctx->data_end - ctx->data;
 	}
-	report(&p->flow, index, slot, EVENT(id, p->v6 ? EVENT_V6 : 0, p->icmp), NULL);
+	if (!event_limited(&index, id))
+		report(&p->flow, index, slot, EVENT(id, p->v6 ? EVENT_V6 : 0, p->icmp), NULL);
 	return XDP_DROP;
 }
 

@@ -101,20 +101,40 @@ static __always_inline int event_missed(__u32 loss)
 	return 0;
 }
 
+/* Whether a budget is used up. */
+static __always_inline bool event_spent(const struct event_budget *b, __u32 kind, __u64 now)
+{
+	__u64 ahead = b->paid[kind & 3] - now;
+
+	/* More than the window is quiet for long, or paid at the rate of an earlier agent. */
+	return ahead <= event_window && ahead + event_cost > event_window;
+}
+
 /* Takes an event out of a budget, if there is one in it. */
 static __always_inline bool event_due(__u32 slot, __u32 kind)
 {
 	struct event_budget *b = bpf_map_lookup_elem(&event_budgets, &slot);
 	__u64 now = bpf_jiffies64() * event_rate, paid;
 
-	if (!b)
+	if (!b || event_spent(b, kind, now))
 		return false;
 	paid = b->paid[kind & 3];
-	if (paid < now || paid > now + event_window)
-		paid = now; /* quiet for long; or paid at the rate of an earlier agent */
-	if (paid + event_cost > now + event_window)
+	b->paid[kind & 3] = (paid - now <= event_window ? paid : now) + event_cost;
+	return true;
+}
+
+/* Whether report would do nothing but count. For what may come in floods: it costs
+ * less than the call. slot is on the stack. */
+static __always_inline bool event_limited(const __u32 *slot, __u32 kind)
+{
+	const struct event_budget *b;
+
+	if (!event_rate)
+		return true;
+	b = bpf_map_lookup_elem(&event_budgets, slot);
+	if (!b || !event_spent(b, kind, bpf_jiffies64() * event_rate))
 		return false;
-	b->paid[kind & 3] = paid + event_cost;
+	event_missed(EVENTS_LIMITED);
 	return true;
 }
 

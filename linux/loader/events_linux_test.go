@@ -218,6 +218,21 @@ func TestEventsAreLimited(t *testing.T) {
 	b.tells(in, syn(in, 3000), of(bpfobj.CountIngressDeny, false, in, model.TCP, 3000, 80))
 	b.under(tableOpen)
 	b.tells(out, syn(out, 3001), of(bpfobj.CountEgressAllow, false, out, model.TCP, 3001, 80))
+	// A flood of what is denied is counted, told of in part, and nothing is lost.
+	b.under(policymap.DenyAll)
+	verdicts, err := b.path.Counters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _ := b.missed()
+	b.flood(in, 5000, 100)
+	got := len(told(t, b.path))
+	after, _ := b.missed()
+	if counted, err := b.path.Counters(); err != nil || counted[bpfobj.CountIngressDeny]-verdicts[bpfobj.CountIngressDeny] != 100 ||
+		got == 0 || got+int(after-before) != 100 {
+		t.Errorf("of 100 denied flows %d are told of and %d limited (%v)", got, after-before, err)
+	}
+	b.under(tableOpen)
 	// And it comes back.
 	time.Sleep(600 * time.Millisecond)
 	b.flood(in, 4000, 10)
