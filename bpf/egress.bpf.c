@@ -19,6 +19,7 @@
 #include "include/conntrack.h"
 #include "include/verdict.h"
 #include "include/translate.h"
+#include "include/events.h"
 
 /* What is read of the kernel's own structs. */
 struct net_device {
@@ -170,6 +171,14 @@ static __always_inline int note(const struct pending *r, const struct flow *to, 
 	return known ? -1 : COUNT_EGRESS_ALLOW;
 }
 
+/* Counts a drop for a mark that is not ours, and tells of it. */
+static __always_inline bool unmarked(const struct view *v, __u32 slot, const struct flow *flow, bool v6)
+{
+	count_bytes(v->len, DROP_UNMARKED);
+	report(flow, slot, NULL, EVENT(DROP_UNMARKED, EVENT_EGRESS | (v6 ? EVENT_V6 : 0), 0), NULL);
+	return false;
+}
+
 /* What the table of a slot says of where a packet really goes. */
 static __always_inline __u8 ask(volatile __u64 *word, struct slot *slot, const struct flow *to, bool v6)
 {
@@ -195,18 +204,20 @@ static __always_inline bool settle(const struct pending *r, const struct view *v
 	struct flow to = {};
 	struct slot slot = {};
 	volatile __u64 *word = bpf_map_lookup_elem(&slots, &r->slot);
+	bool translated;
 	__u8 verdict;
 	int id;
 
 	if (!word || (v6 ? load_flow6(v, &to, &r->flow) : load_flow4(v, &to, &r->flow)) || !same(&to.src, &r->flow.src) ||
-	    to.src_port != r->flow.src_port || to.protocol != r->flow.protocol) {
-		count_bytes(v->len, DROP_UNMARKED);
-		return false;
-	}
+	    to.src_port != r->flow.src_port || to.protocol != r->flow.protocol)
+		return unmarked(v, r->slot, &r->flow, v6);
 	verdict = ask(word, &slot, &to, v6);
 	id = note(r, &to, &slot, verdict, v, v6);
-	if (id >= 0)
+	if (id >= 0) {
 		count_bytes(v->len, id);
+		translated = !same(&to.dst, &r->flow.dst) || to.dst_port != r->flow.dst_port;
+		report(&to, r->slot, &slot, EVENT(id, EVENT_EGRESS | (v6 ? EVENT_V6 : 0), 0), translated ? &r->flow : NULL);
+	}
 	return verdict == ALLOW;
 }
 
@@ -227,10 +238,8 @@ static __always_inline bool passes(const struct view *v)
 		return true;
 	r = bpf_map_lookup_elem(&pending, &place);
 	if ((v->mark & MARK_KIND) != MARK_PENDING || !r || r->mark != (v->mark & MARK_OURS) || r->slot != e->slot ||
-	    load(v, 0, &version, 1)) {
-		count_bytes(v->len, DROP_UNMARKED);
-		return false;
-	}
+	    load(v, 0, &version, 1))
+		return unmarked(v, e->slot, NULL, false);
 	return version >> 4 == 6 ? settle(r, v, true) : settle(r, v, false);
 }
 

@@ -17,6 +17,7 @@
 #include "include/conntrack.h"
 #include "include/verdict.h"
 #include "include/translate.h"
+#include "include/events.h"
 
 /* Other programs on the hook come next, then the stack. */
 #define PASS TC_ACT_UNSPEC
@@ -29,12 +30,6 @@ enum fate {
 	FATE_PENDING = -3, /* decided behind the stack's translation */
 };
 
-static __always_inline int drop(struct __sk_buff *skb, __u32 reason)
-{
-	count(skb, reason);
-	return TC_ACT_SHOT;
-}
-
 /* A pod at one end of a packet's flow. */
 struct local {
 	__u32 index; /* of its slot */
@@ -42,6 +37,28 @@ struct local {
 	bool from_pod; /* the packet is its own, or is for it */
 	bool asked;    /* its table allows what the packet opens */
 };
+
+/* Counts a verdict or a drop, and tells of it. */
+static __always_inline void tell(struct __sk_buff *skb, const struct local *l, const struct packet *p, __u32 id)
+{
+	count(skb, id);
+	report(&p->flow, l->index, &l->slot, EVENT(id, (l->from_pod ? EVENT_EGRESS : 0) | (p->v6 ? EVENT_V6 : 0), p->icmp), NULL);
+}
+
+/* Drops and tells why. Of a frame that was not read as a packet, p is NULL, no more
+ * is told than its kind. */
+__noinline int drop(struct __sk_buff *skb, const struct local *l, const struct packet *p, __u32 reason)
+{
+	if (!l)
+		return TC_ACT_SHOT;
+	if (p) {
+		tell(skb, l, p, reason);
+	} else {
+		count(skb, reason);
+		report(NULL, l->index, NULL, EVENT(reason, l->from_pod ? EVENT_EGRESS : 0, bpf_ntohs(skb->protocol)), NULL);
+	}
+	return TC_ACT_SHOT;
+}
 
 /* Whether there is such a slot. */
 static __always_inline bool read_slot(struct local *l)
@@ -143,7 +160,7 @@ static __always_inline __u8 judge(struct __sk_buff *skb, const struct local *l, 
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
 	__u8 verdict = l->asked ? ALLOW : ask(l, p, dir);
 
-	count(skb, dir * 2 + verdict);
+	tell(skb, l, p, dir * 2 + verdict);
 	return verdict;
 }
 
@@ -297,6 +314,10 @@ __noinline int renew_peer(struct __sk_buff *skb, struct local *peer, const struc
 	}
 	OF_END(c->slot, side) = peer->index;
 	err = admit(skb, peer, p, c, side);
+	if (err > 0) { /* it is the peer's policy that says so */
+		drop(skb, peer, p, err);
+		return FATE_DENIED;
+	}
 	return err ? err : FATE_DIRECT;
 }
 
@@ -342,7 +363,10 @@ static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, con
 	if (stage_now() != stage)
 		verdict = ask(l, p, dir);
 	if (verdict == DENY) {
-		count(skb, dir * 2 + DENY);
+		if (event_limited(&l->index, dir * 2 + DENY))
+			count(skb, dir * 2 + DENY);
+		else
+			drop(skb, l, p, dir * 2 + DENY);
 		return FATE_DENIED;
 	}
 	l->asked = true;
@@ -425,13 +449,13 @@ __noinline int track_error(struct __sk_buff *skb, const struct local *l, const s
 
 /* Puts a packet into the interface of a pod of this node, as if the host had
  * sent it. Its hop limit stays: there is no router in between. */
-static __always_inline int deliver(struct __sk_buff *skb, const struct local *peer)
+static __always_inline int deliver(struct __sk_buff *skb, const struct local *peer, const struct packet *p)
 {
 	struct attachment *to = bpf_map_lookup_elem(&attachments, &peer->index);
 
 	skb->mark = 0;
 	if (!to || bpf_skb_store_bytes(skb, 0, to, 2 * ETH_ALEN, 0))
-		return drop(skb, DROP_NO_ENDPOINT);
+		return drop(skb, peer, p, DROP_NO_ENDPOINT);
 	return bpf_redirect_peer(to->ifindex, 0);
 }
 
@@ -486,29 +510,28 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct local *l, con
 	int err = parse_plain(at, end, &p, v6) ? 0 : parse_any(skb, &p, v6);
 
 	if (err)
-		return drop(skb, -err);
+		return drop(skb, l, &p, -err);
 	if (l->from_pod && spoofed(e, &p, v6))
-		return drop(skb, DROP_SPOOFED);
+		return drop(skb, l, &p, DROP_SPOOFED);
 	if (p.kind == PACKET_NEIGHBOUR)
 		return PASS;
 	if (p.kind == PACKET_ROUTER)
-		return l->from_pod ? drop(skb, DROP_NEIGHBOUR) : PASS;
+		return l->from_pod ? drop(skb, l, &p, DROP_NEIGHBOUR) : PASS;
 	if (same(&p.flow.src, &p.flow.dst))
 		return PASS; /* a pod always reaches itself */
-	l->index = e->slot;
 	err = p.kind == PACKET_ERROR ? track_error(skb, l, &p, &peer) : track(skb, l, &p, &peer, v6);
 	switch (err) {
 	case FATE_PASS:
 		return PASS;
 	case FATE_DIRECT:
-		return deliver(skb, &peer);
+		return deliver(skb, &peer, &p);
 	case FATE_PENDING:
 		skb->mark = leave_record(&p, l->index);
 		return PASS;
 	case FATE_DENIED:
 		return TC_ACT_SHOT;
 	}
-	return drop(skb, err);
+	return drop(skb, l, &p, err);
 }
 
 static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
@@ -519,16 +542,17 @@ static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
 static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 {
 	struct ifindex key = { .ifindex = skb->ifindex };
-	struct local l = { .from_pod = from_pod };
+	struct local l = { .index = NO_SLOT, .from_pod = from_pod };
 	struct ethhdr *eth = (void *)(long)skb->data; /* linear, or the kernel could not have read it */
 	const struct endpoint *e = bpf_map_lookup_elem(&endpoints, &key);
 
 	if (!e)
-		return drop(skb, DROP_NO_ENDPOINT);
+		return drop(skb, &l, NULL, DROP_NO_ENDPOINT);
+	l.index = e->slot;
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
-		return drop(skb, DROP_MALFORMED);
+		return drop(skb, &l, NULL, DROP_MALFORMED);
 	if (from_pod && !same_mac(eth->h_source, e->mac))
-		return drop(skb, DROP_SPOOFED);
+		return drop(skb, &l, NULL, DROP_SPOOFED);
 	switch (eth->h_proto) {
 	case bpf_htons(ETH_P_IP):
 		return police_ip(skb, &l, e, false);
@@ -537,7 +561,7 @@ static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 	case bpf_htons(ETH_P_ARP):
 		return PASS;
 	}
-	return drop(skb, DROP_NOT_IP);
+	return drop(skb, &l, NULL, DROP_NOT_IP);
 }
 
 SEC("tc")

@@ -18,6 +18,7 @@
 #include "include/parse.h"
 #include "include/verdict.h"
 #include "include/deny.h"
+#include "include/events.h"
 
 /* Tags of VLANs that the device did not take off. */
 #define MAX_TAGS 2
@@ -99,8 +100,8 @@ static __always_inline bool may_open(__u8 protocol, void *at, void *end)
 	return false;
 }
 
-/* Counts a verdict as to_pod would have. */
-static __always_inline int refuse(struct xdp_md *ctx)
+/* Counts a verdict and tells of it as to_pod would have. */
+static __always_inline int refuse(struct xdp_md *ctx, const struct packet *p, __u32 index, const struct slot *slot)
 {
 	__u32 id = COUNT_INGRESS_DENY;
 	struct counter *c = bpf_map_lookup_elem(&counters, &id);
@@ -109,6 +110,8 @@ static __always_inline int refuse(struct xdp_md *ctx)
 		c->packets++;
 		c->bytes += ctx->data_end - ctx->data;
 	}
+	if (!event_limited(&index, id))
+		report(&p->flow, index, slot, EVENT(id, p->v6 ? EVENT_V6 : 0, p->icmp), NULL);
 	return XDP_DROP;
 }
 
@@ -118,7 +121,7 @@ static __always_inline int ask_local(struct xdp_md *ctx, void *start, void *end,
 {
 	struct cursor c = { .pos = start, .end = end };
 	struct slot_index *local = v6 ? bpf_map_lookup_elem(&locals6, dst) : bpf_map_lookup_elem(&locals4, dst);
-	struct packet p = {};
+	struct packet p = { .v6 = v6 };
 	struct slot slot;
 	__u32 stage;
 	__u64 *word;
@@ -139,7 +142,7 @@ static __always_inline int ask_local(struct xdp_md *ctx, void *start, void *end,
 	*(__u64 *)&slot = *(volatile __u64 *)word;
 	if (table_says(slot.table, INGRESS, class_of(&p.flow.src, v6), p.flow.protocol, p.flow.dst_port) == ALLOW)
 		return XDP_PASS;
-	return stage_now() == stage ? refuse(ctx) : XDP_PASS; /* to_pod will ask */
+	return stage_now() == stage ? refuse(ctx, &p, local->slot, &slot) : XDP_PASS; /* to_pod will ask */
 }
 
 static __always_inline int filter4(struct xdp_md *ctx, void *at, void *end)

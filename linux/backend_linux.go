@@ -15,6 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/events"
 	"github.com/isthmus-net/isthmus/linux/fabric"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
@@ -47,12 +48,16 @@ type Backend struct {
 	// swept is when the last walk through the flows ended.
 	swept   time.Time
 	uplinks *uplinks
+	// pods are those of the endpoints, and book what was when in force, for Watch.
+	pods map[model.EndpointID]model.PodID
+	book events.Book
 }
 
 var (
 	_ dataplane.Backend   = (*Backend)(nil)
 	_ dataplane.Faulty    = (*Backend)(nil)
 	_ dataplane.Announcer = (*Backend)(nil)
+	_ dataplane.Watcher   = (*Backend)(nil)
 )
 
 // New takes over the data path that is pinned in the configured directory, or
@@ -62,7 +67,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec), linked: make(map[model.EndpointID]bool),
+	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec), pods: make(map[model.EndpointID]model.PodID), linked: make(map[model.EndpointID]bool),
 		ports: hostPorts{forwards: make(map[model.EndpointID][]fabric.Forward)}}
 	uplink, err := fabric.FindUplink(cfg.Uplink)
 	if err != nil {
@@ -70,7 +75,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	}
 	b.fabric = fabric.New(cfg.Fabric, cfg.Uplink, log)
 	b.sources, b.mtu = uplink.Addresses(), b.fabric.MTU(uplink)
-	if b.path, err = loader.Open(cfg.BPFFS, cfg.Timeouts, cfg.MapEntries); err != nil {
+	if b.path, err = loader.Open(cfg.BPFFS, loader.Settings{Timeouts: cfg.Timeouts, Events: cfg.Events}, cfg.MapEntries); err != nil {
 		return nil, err
 	}
 	b.tcx = b.path.HasTCX()
@@ -161,6 +166,7 @@ func (b *Backend) readBack() error {
 		b.log.Warn("found in the maps, to be repaired", "problem", p)
 	}
 	b.layout = layout
+	b.turnPage()
 	b.noteUsage()
 	return b.keepSlots(found)
 }
@@ -176,6 +182,7 @@ func (b *Backend) AddEndpoint(_ context.Context, spec dataplane.EndpointSpec) (d
 			return dataplane.Attachment{}, err
 		}
 	}
+	b.pods[spec.ID] = spec.Pod
 	s := link.PairSpec{ID: spec.ID, NetNS: spec.NetNS, IfName: spec.IfName, IPs: spec.IPs, MTU: b.mtu, Bandwidth: spec.Bandwidth, Sources: b.sources}
 	b.step("create pair")
 	pair, made, err := link.CreatePair(s)
@@ -185,6 +192,9 @@ func (b *Backend) AddEndpoint(_ context.Context, spec dataplane.EndpointSpec) (d
 	if err != nil {
 		if made {
 			err = errors.Join(err, b.remove(spec.ID))
+		}
+		if _, known := b.specs[spec.ID]; !known {
+			delete(b.pods, spec.ID)
 		}
 		return dataplane.Attachment{}, err
 	}
@@ -203,6 +213,7 @@ func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
 	if err != nil {
 		return err
 	}
+	b.turnPage()
 	b.step("write slot")
 	if err := b.path.WriteSlot(slot); err != nil {
 		return err
@@ -272,6 +283,7 @@ func (b *Backend) remove(id model.EndpointID) error {
 	}
 	delete(b.specs, id)
 	delete(b.linked, id)
+	delete(b.pods, id)
 	slot, ok := b.layout.DropSlot(id)
 	if !ok {
 		return nil
@@ -354,6 +366,7 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 		if err != nil {
 			return nil, fmt.Errorf("lay out policy: %w", err)
 		}
+		b.turnPage()
 		b.step("write maps")
 		if err := b.path.Execute(w); err != nil {
 			b.layout = nil
@@ -421,6 +434,9 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	}
 	for id, reason := range bpfobj.DropReasons {
 		c.Drops[reason] = totals[id]
+	}
+	if c.Events.Limited, c.Events.Lost, err = b.path.LostEvents(); err != nil {
+		return c, err
 	}
 	if usage := b.usage.Load(); usage != nil {
 		c.Maps = *usage

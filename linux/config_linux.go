@@ -32,6 +32,8 @@ type Config struct {
 	NeverDeny []netip.Addr
 	// Timeouts of idle flows.
 	Timeouts loader.Timeouts
+	// Events says how much becomes known of new flows and of drops.
+	Events loader.Events
 	// MapEntries are the sizes of maps that should not have their standard size.
 	MapEntries loader.Sizes
 	// EgressByRule has egress to Services decided by a rule of nftables, as on
@@ -43,7 +45,8 @@ type Config struct {
 
 // Defaults returns the configuration of an ordinary node.
 func Defaults() Config {
-	return Config{BPFFS: "/sys/fs/bpf/isthmus", Fabric: fabric.Defaults(), XDP: XDPDevices{Auto: true}, Timeouts: loader.DefaultTimeouts()}
+	return Config{BPFFS: "/sys/fs/bpf/isthmus", Fabric: fabric.Defaults(), XDP: XDPDevices{Auto: true}, Timeouts: loader.DefaultTimeouts(),
+		Events: loader.DefaultEvents()}
 }
 
 // Validate reports everything that is wrong with the configuration.
@@ -59,7 +62,7 @@ func (c Config) Validate() error {
 	if c.Timeouts.Opening <= 0 || c.Timeouts.TCP <= 0 || c.Timeouts.Other <= 0 || c.Timeouts.Closing <= 0 {
 		errs = append(errs, fmt.Errorf("timeouts %+v: must be positive", c.Timeouts))
 	}
-	return errors.Join(append(errs, c.MapEntries.Validate())...)
+	return errors.Join(append(errs, c.Events.Validate(), c.MapEntries.Validate())...)
 }
 
 // probe reports what this kernel offers.

@@ -169,7 +169,7 @@ func (u *uplinks) settle(own []netip.Addr) error {
 		return u.leave()
 	}
 	if u.filter == nil {
-		f, err := xdp.Open(u.pins, u.backend.path.Shared())
+		f, err := xdp.Open(u.pins, u.backend.path.Shared(), u.backend.path.Constants())
 		if err != nil {
 			return err
 		}

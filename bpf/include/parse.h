@@ -74,6 +74,7 @@ struct flow {
 	__u16 src_port;
 	__u16 dst_port;
 	__u8 protocol;
+	__u8 pad[3];
 };
 
 struct packet {
@@ -82,6 +83,7 @@ struct packet {
 	__u8 kind;
 	__u8 closes; /* TCP FIN or RST */
 	__u8 v6;
+	__u8 icmp; /* type of an ICMP message */
 };
 
 /* The start that all messages of ICMP and ICMPv6 have. */
@@ -168,6 +170,7 @@ static __always_inline int parse_icmp4(struct cursor *c, struct packet *p)
 
 	if (!icmp)
 		return -DROP_MALFORMED;
+	p->icmp = icmp->type;
 	switch (icmp->type) {
 	case ICMP4_ECHO_REQUEST:
 		p->kind = PACKET_OPENS;
@@ -202,6 +205,7 @@ static __always_inline int parse_icmp6(struct cursor *c, struct packet *p)
 
 	if (!icmp)
 		return -DROP_MALFORMED;
+	p->icmp = icmp->type;
 	switch (icmp->type) {
 	case ICMP6_ECHO_REQUEST:
 		p->kind = PACKET_OPENS;

@@ -136,6 +136,11 @@ func TestUsage(t *testing.T) {
 		"port":            {[]string{"--vxlan-port", "0"}, "VXLAN port 0: use a number from 1 to 65535"},
 		"mode":            {[]string{"--hns-mode", "nat"}, `--hns-mode "nat": give l2bridge or overlay`},
 		"map":             {[]string{"--map-entries", "slots=9"}, `--map-entries: size of map "slots": there is no such map, or its size is fixed: give one of conns4,`},
+		"flow events":     {[]string{"--flow-events", "some"}, `--flow-events "some": give all, denied, off`},
+		"flow rate":       {[]string{"--flow-event-rate", "0"}, "--flow-event-rate 0: give 1 or more, or --flow-events=off"},
+		"flow rate limit": {[]string{"--flow-event-rate", "20000"}, "rate of flow events 20000: give a number from 0 to 10000 a second"},
+		"flow burst":      {[]string{"--flow-event-burst", "0"}, "--flow-event-burst 0: give 1 or more"},
+		"flow log":        {[]string{"--flow-events=off", "--log-denied-flows"}, "there is nothing to be logged with --flow-events=off"},
 		"map size":        {[]string{"--map-entries", "rows=1"}, "--map-entries: size of map rows: 1 entries: give a number from 3 to"},
 		"other system":    {[]string{other}, "has no meaning on " + runtime.GOOS},
 	} {

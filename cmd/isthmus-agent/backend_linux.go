@@ -18,6 +18,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	cfg := linux.Defaults()
 	cfg.BPFFS, cfg.Uplink, cfg.Fabric, cfg.Step = o.bpffs, o.uplink, o.fabric, step
 	cfg.MapEntries = o.mapEntries
+	cfg.Events = flowEvents(&o.flows)
 	remove := func(ctx context.Context) error { return linux.Remove(ctx, cfg) }
 	return opener{remove: remove, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
 		var err error
@@ -28,5 +29,15 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		return linux.New(ctx, cfg, log)
 	}}
 }
+
+// flowEvents is what the programs are told to tell of.
+func flowEvents(o *flowOptions) loader.Events {
+	if o.events == flowsOff {
+		return loader.Events{}
+	}
+	return loader.Events{Rate: o.rate, Burst: o.burst, Allowed: o.events == flowsAll}
+}
+
+func checkFlowEvents(o *flowOptions) error { return flowEvents(o).Validate() }
 
 func checkMapEntries(entries map[string]int) error { return loader.Sizes(entries).Validate() }

@@ -23,3 +23,6 @@ func newBackend(*options, func(string), *slog.Logger) opener {
 
 // checkMapEntries has nothing to check: the flag is refused here.
 func checkMapEntries(map[string]int) error { return nil }
+
+// checkFlowEvents has nothing to check: the flags are refused here.
+func checkFlowEvents(*flowOptions) error { return nil }

@@ -49,3 +49,6 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 
 // checkMapEntries has nothing to check: the flag is refused here.
 func checkMapEntries(map[string]int) error { return nil }
+
+// checkFlowEvents has nothing to check: the flags are refused here.
+func checkFlowEvents(*flowOptions) error { return nil }

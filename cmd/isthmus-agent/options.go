@@ -51,6 +51,7 @@ type options struct {
 	mapEntries map[string]int // Linux
 	xdp        string         // Linux
 	neverDeny  []string       // Linux
+	flows      flowOptions    // Linux
 
 	hnsNetwork   string   // Windows
 	hnsMode      string   // Windows
@@ -78,6 +79,7 @@ var reports = []string{"conditions", "events", "node", reportNone}
 // linuxOnly and windowsOnly are the flags that mean something there only.
 var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
+		"flow-events", "flow-event-rate", "flow-event-burst", "log-denied-flows",
 		"fabric", "masquerade", "masquerade-exception"}
 	windowsOnly = []string{"hns-network", "hns-mode", "hns-timeout", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
 )
@@ -99,6 +101,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.DurationVar(&o.audit, "audit-interval", defaults.AuditEvery, "how often what is installed is compared with what is intended, and repaired; 0 never")
 	o.registerNode(f)
 	o.registerCNI(f)
+	o.flows.register(f)
 	f.StringVar(&o.fabricMode, "fabric", string(o.fabric.Mode), "Linux: how pods of other nodes are reached: auto (routes on the segment, VXLAN beyond), routes, vxlan, or none")
 	f.Uint32Var(&o.fabric.VNI, "vni", o.fabric.VNI, "VXLAN network identifier, the same on all nodes; Windows takes 4096 to 65535")
 	f.Uint16Var(&o.fabric.Port, "vxlan-port", o.fabric.Port, "UDP port of VXLAN, the same on all nodes; Windows knows 4789 only")
@@ -200,6 +203,9 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	}
 	if err := checkMapEntries(o.mapEntries); err != nil {
 		wrong("--map-entries: %w", err)
+	}
+	if err := o.flows.check(); err != nil {
+		errs = append(errs, err)
 	}
 	if o.quarantine < 0 {
 		wrong("--quarantine %s: give 0 or more", o.quarantine)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"strings"
 	"syscall"
 
 	"google.golang.org/grpc"
@@ -20,9 +21,9 @@ import (
 
 // ask connects to the agent and calls f; errors come with a remedy.
 func (e env) ask(ctx context.Context, s *shared, f func(context.Context, cniapi.InspectClient) error) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	bound, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	conn, err := e.dial(ctx, s.socket)
+	conn, err := e.dial(bound, s.socket)
 	if err != nil {
 		return fmt.Errorf("connect to the agent: %w: %s", err, remedy(err))
 	}
@@ -41,7 +42,10 @@ func (e env) ask(ctx context.Context, s *shared, f func(context.Context, cniapi.
 		return fmt.Errorf("connect to the agent: %w", errors.Join(err, conn.Close()))
 	}
 	defer client.Close()
-	switch err := f(ctx, cniapi.NewInspectClient(client)); status.Code(err) {
+	if s.forever {
+		bound = ctx
+	}
+	switch err := f(bound, cniapi.NewInspectClient(client)); status.Code(err) {
 	case codes.OK:
 		return err
 	case codes.DeadlineExceeded:
@@ -49,6 +53,9 @@ func (e env) ask(ctx context.Context, s *shared, f func(context.Context, cniapi.
 	case codes.Unavailable:
 		return fmt.Errorf("ask the agent: connection was lost: run isthmusctl as root, or look whether the agent restarts: %s", status.Convert(err).Message())
 	case codes.Unimplemented:
+		if message := status.Convert(err).Message(); !strings.HasPrefix(message, "unknown ") { // gRPC's own
+			return fmt.Errorf("ask the agent: %s", message)
+		}
 		return errors.New("ask the agent: it does not know this request: use isthmusctl of the agent's version")
 	default:
 		return fmt.Errorf("ask the agent: %s", status.Convert(err).Message())

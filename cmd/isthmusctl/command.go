@@ -79,6 +79,7 @@ type shared struct {
 	socket  string
 	timeout time.Duration
 	output  string
+	forever bool // the answer may take as long as it likes
 }
 
 func (s *shared) register(c *cobra.Command) {
@@ -112,7 +113,7 @@ func (e env) command() *cobra.Command {
 	})
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(e.testCommand(), e.verifyCommand())
-	root.AddCommand(e.statusCommand(), e.endpointsCommand(), e.versionCommand(),
+	root.AddCommand(e.statusCommand(), e.endpointsCommand(), e.eventsCommand(), e.versionCommand(),
 		e.compileCommand(), e.explainCommand(), e.matrixCommand(), e.diffCommand(), e.lintCommand(), e.denyCommand(), e.doctorCommand())
 	return root
 }

@@ -16,6 +16,7 @@ type Agent struct {
 	cfg     Config
 	log     *slog.Logger
 	metrics *metrics
+	flows   *flows
 
 	// latest is the newest snapshot; wake tells the loop to look.
 	latest atomic.Pointer[model.Snapshot]
@@ -43,6 +44,7 @@ func New(cfg Config, log *slog.Logger) (*Agent, error) {
 		requests: make(chan func(*loop)),
 		done:     make(chan struct{}),
 	}
+	a.flows = newFlows(cfg.Flows, log, a.latest.Load)
 	a.metrics = newMetrics(a)
 	a.view.Store(&view{problems: []string{"agent is starting"}})
 	a.heartbeat()

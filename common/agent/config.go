@@ -45,6 +45,8 @@ type Config struct {
 	// AuditEvery is how often what is installed is compared with what is
 	// intended; 0 never.
 	AuditEvery time.Duration
+	// Flows says what is done with what the data path tells of single flows.
+	Flows FlowsConfig
 	// Stall is how long the loop may be silent before it counts as stuck. It
 	// must be longer than OpTimeout.
 	Stall time.Duration
@@ -91,6 +93,7 @@ func Defaults() Config {
 		RetryMin:    100 * time.Millisecond,
 		RetryMax:    30 * time.Second,
 		AuditEvery:  time.Minute,
+		Flows:       FlowsConfig{Keep: 2048},
 		Stall:       30 * time.Second,
 		StopTimeout: 10 * time.Second,
 	}
@@ -130,6 +133,9 @@ func (c Config) Validate() error {
 	}
 	if c.AuditEvery < 0 {
 		errs = append(errs, fmt.Errorf("audit interval %s is negative: use 0 to switch it off", c.AuditEvery))
+	}
+	if c.Flows.Keep < 0 {
+		errs = append(errs, fmt.Errorf("flow events to keep %d is negative: use 0 or more", c.Flows.Keep))
 	}
 	if c.Quarantine < 0 {
 		errs = append(errs, fmt.Errorf("quarantine %s is negative: use 0 or more", c.Quarantine))

@@ -44,6 +44,7 @@ type loop struct {
 	idleness  idleness
 	pressure  []string  // maps that are nearly full
 	audited   time.Time // when what is installed was last compared
+	watching  watching
 }
 
 // entry is an endpoint's record and what is known about it in this life.
@@ -141,6 +142,7 @@ func (l *loop) turn(ctx context.Context) error {
 		}
 		l.repair()
 		l.purge()
+		l.watch()
 	}
 	l.expire()
 	l.publish()
@@ -183,6 +185,7 @@ func (l *loop) close() error {
 	if l.backend == nil {
 		return nil
 	}
+	l.unwatch()
 	if err := l.backend.Close(); err != nil {
 		return fmt.Errorf("close data path: %w", err)
 	}

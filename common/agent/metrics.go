@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -71,7 +72,7 @@ func (m *metrics) served(command string, began time.Time, err error) {
 type viewCollector struct {
 	agent *Agent
 	build, ready, endpoints, problems, applied, addresses,
-	unsupported, objects, verdicts, drops, repairs, entries, capacity, denied, denyDevices *prometheus.Desc
+	unsupported, objects, verdicts, drops, repairs, entries, capacity, denied, denyDevices, flows, missedFlows *prometheus.Desc
 }
 
 func newViewCollector(a *Agent) *viewCollector {
@@ -94,6 +95,8 @@ func newViewCollector(a *Agent) *viewCollector {
 		capacity:    desc("map_capacity", "Entries that the data path's maps hold.", "map"),
 		denied:      desc("deny_list_entries", "Entries of deny lists that are in force.", "family"),
 		denyDevices: desc("deny_list_device", "Always 1; an uplink that drops what deny lists name, in its driver (native) or in the kernel's stack (generic).", "device", "mode"),
+		flows:       desc("flow_events_total", "Events of single flows that the agent has seen, by what became of the packet: allow, deny or drop.", "verdict"),
+		missedFlows: desc("flow_events_missed_total", "Events that nobody was told of: beyond what a pod may cause (limited), not read in time (lost), or left out for a reader that was too slow (slow_reader).", "reason"),
 		repairs:     desc("repairs_total", "Things of the data path and the fabric that others changed and that were put right."),
 	}
 }
@@ -101,7 +104,7 @@ func newViewCollector(a *Agent) *viewCollector {
 // Describe implements prometheus.Collector.
 func (c *viewCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.applied, c.addresses, c.unsupported,
-		c.objects, c.verdicts, c.drops, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices} {
+		c.objects, c.verdicts, c.drops, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices, c.flows, c.missedFlows} {
 		ch <- d
 	}
 }
@@ -140,6 +143,7 @@ func (c *viewCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.objects, float64(v.policies), "policy")
 	gauge(c.objects, float64(v.denyLists), "denylist")
 	c.collectCounters(v, ch)
+	c.collectFlows(v, ch)
 }
 
 func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
@@ -166,12 +170,28 @@ func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.entries, prometheus.GaugeValue, float64(u.Entries), name)
 		ch <- prometheus.MustNewConstMetric(c.capacity, prometheus.GaugeValue, float64(u.Capacity), name)
 	}
+	if _, ok := v.backend.(dataplane.Watcher); ok {
+		ch <- prometheus.MustNewConstMetric(c.missedFlows, prometheus.CounterValue, float64(n.Events.Limited), "limited")
+		ch <- prometheus.MustNewConstMetric(c.missedFlows, prometheus.CounterValue, float64(n.Events.Lost), "lost")
+	}
 	for i, family := range []string{"ipv4", "ipv6"} {
 		ch <- prometheus.MustNewConstMetric(c.denied, prometheus.GaugeValue, float64(n.Deny.Entries[i]), family)
 	}
 	for _, d := range n.Deny.Devices {
 		ch <- prometheus.MustNewConstMetric(c.denyDevices, prometheus.GaugeValue, 1, d.Name, d.Mode)
 	}
+}
+
+// collectFlows is about events where there can be some.
+func (c *viewCollector) collectFlows(v *view, ch chan<- prometheus.Metric) {
+	if _, ok := v.backend.(dataplane.Watcher); !ok {
+		return
+	}
+	seen, missed := c.agent.flows.totals()
+	for verdict, n := range seen {
+		ch <- prometheus.MustNewConstMetric(c.flows, prometheus.CounterValue, float64(n), verdict)
+	}
+	ch <- prometheus.MustNewConstMetric(c.missedFlows, prometheus.CounterValue, float64(missed), "slow_reader")
 }
 
 // allProblems adds those of the source of snapshots.

@@ -36,6 +36,7 @@ func (l *loop) open(ctx context.Context) error {
 	l.backend = backend
 	l.features = backend.Features()
 	l.openedAs = node
+	l.watching.opened = time.Now()
 	l.audited = time.Now() // what follows looks at everything
 	l.log.Info("data path is open", "os", l.features.OS, "platform", l.features.Platform)
 	l.updateRanges()

@@ -35,6 +35,7 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 		// An error means that the loop has ended or is busy: the requests that
 		// wait are then cut off below.
 		_ = a.do(bound, (*loop).stop)
+		a.flows.stop()
 		server.GracefulStop()
 	}()
 	select {

@@ -1323,6 +1323,384 @@ func (x *Endpoint) GetBandwidth() *Bandwidth {
 	return nil
 }
 
+type WatchFlowsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many events to tell of that are past, at most.
+	Last   uint32 `protobuf:"varint,1,opt,name=last,proto3" json:"last,omitempty"`
+	Follow bool   `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"`
+	// Events about pods of this namespace, or this pod of it, at either end; empty
+	// for all.
+	PodNamespace string `protobuf:"bytes,3,opt,name=pod_namespace,json=podNamespace,proto3" json:"pod_namespace,omitempty"`
+	PodName      string `protobuf:"bytes,4,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
+	// allow, deny or drop; empty for all.
+	Verdicts      []string `protobuf:"bytes,5,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchFlowsRequest) Reset() {
+	*x = WatchFlowsRequest{}
+	mi := &file_isthmus_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchFlowsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchFlowsRequest) ProtoMessage() {}
+
+func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchFlowsRequest.ProtoReflect.Descriptor instead.
+func (*WatchFlowsRequest) Descriptor() ([]byte, []int) {
+	return file_isthmus_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *WatchFlowsRequest) GetLast() uint32 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *WatchFlowsRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+func (x *WatchFlowsRequest) GetPodNamespace() string {
+	if x != nil {
+		return x.PodNamespace
+	}
+	return ""
+}
+
+func (x *WatchFlowsRequest) GetPodName() string {
+	if x != nil {
+		return x.PodName
+	}
+	return ""
+}
+
+func (x *WatchFlowsRequest) GetVerdicts() []string {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
+type WatchFlowsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Event *FlowEvent             `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
+	// Events before this one that were left out as the reader was too slow.
+	Missed        uint64 `protobuf:"varint,2,opt,name=missed,proto3" json:"missed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchFlowsResponse) Reset() {
+	*x = WatchFlowsResponse{}
+	mi := &file_isthmus_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchFlowsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchFlowsResponse) ProtoMessage() {}
+
+func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchFlowsResponse.ProtoReflect.Descriptor instead.
+func (*WatchFlowsResponse) Descriptor() ([]byte, []int) {
+	return file_isthmus_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *WatchFlowsResponse) GetEvent() *FlowEvent {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *WatchFlowsResponse) GetMissed() uint64 {
+	if x != nil {
+		return x.Missed
+	}
+	return 0
+}
+
+// FlowEvent is a packet that opened a flow, which a pod's policy decided, or that
+// was dropped for another reason.
+type FlowEvent struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	UnixNano int64                  `protobuf:"varint,1,opt,name=unix_nano,json=unixNano,proto3" json:"unix_nano,omitempty"`
+	// The pod whose policy was asked, or whose packet it was; empty if it is not known.
+	PodNamespace string `protobuf:"bytes,2,opt,name=pod_namespace,json=podNamespace,proto3" json:"pod_namespace,omitempty"`
+	PodName      string `protobuf:"bytes,3,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
+	// Seen from the pod: ingress or egress.
+	Direction string `protobuf:"bytes,4,opt,name=direction,proto3" json:"direction,omitempty"`
+	// allow, deny (by policy) or drop (for another reason).
+	Verdict string `protobuf:"bytes,5,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	// Of drop: the reason, as the label of isthmus_drops_total.
+	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Why policy says so, in one line; empty if the rules of that time are not known.
+	Cause string `protobuf:"bytes,7,opt,name=cause,proto3" json:"cause,omitempty"`
+	// The policy behind it, "Kind namespace/name", and the index or name of its rule;
+	// empty if it was no policy, or no rule.
+	Policy string `protobuf:"bytes,8,opt,name=policy,proto3" json:"policy,omitempty"`
+	Rule   string `protobuf:"bytes,9,opt,name=rule,proto3" json:"rule,omitempty"`
+	Tier   string `protobuf:"bytes,10,opt,name=tier,proto3" json:"tier,omitempty"`
+	// Empty if the frame has no addresses or was not read so far.
+	Src string `protobuf:"bytes,11,opt,name=src,proto3" json:"src,omitempty"`
+	Dst string `protobuf:"bytes,12,opt,name=dst,proto3" json:"dst,omitempty"`
+	// Of TCP, UDP and SCTP; of ICMP echo both are the identifier.
+	SrcPort uint32 `protobuf:"varint,13,opt,name=src_port,json=srcPort,proto3" json:"src_port,omitempty"`
+	DstPort uint32 `protobuf:"varint,14,opt,name=dst_port,json=dstPort,proto3" json:"dst_port,omitempty"`
+	// TCP, UDP, SCTP, ICMP, ICMPv6 or a number.
+	Protocol string `protobuf:"bytes,15,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Of ICMP and ICMPv6.
+	IcmpType uint32 `protobuf:"varint,16,opt,name=icmp_type,json=icmpType,proto3" json:"icmp_type,omitempty"`
+	// Of frames without addresses.
+	EtherType uint32 `protobuf:"varint,17,opt,name=ether_type,json=etherType,proto3" json:"ether_type,omitempty"`
+	// Address and port of the Service that the pod sent to, if dst is its backend.
+	Service string `protobuf:"bytes,18,opt,name=service,proto3" json:"service,omitempty"`
+	// Who has the address at the other end: a pod, or a node.
+	PeerNamespace string `protobuf:"bytes,19,opt,name=peer_namespace,json=peerNamespace,proto3" json:"peer_namespace,omitempty"`
+	PeerName      string `protobuf:"bytes,20,opt,name=peer_name,json=peerName,proto3" json:"peer_name,omitempty"`
+	PeerNode      string `protobuf:"bytes,21,opt,name=peer_node,json=peerNode,proto3" json:"peer_node,omitempty"`
+	// By which the data path decided.
+	Table         uint32 `protobuf:"varint,22,opt,name=table,proto3" json:"table,omitempty"`
+	Epoch         uint32 `protobuf:"varint,23,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	PeerClass     uint32 `protobuf:"varint,24,opt,name=peer_class,json=peerClass,proto3" json:"peer_class,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlowEvent) Reset() {
+	*x = FlowEvent{}
+	mi := &file_isthmus_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlowEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlowEvent) ProtoMessage() {}
+
+func (x *FlowEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlowEvent.ProtoReflect.Descriptor instead.
+func (*FlowEvent) Descriptor() ([]byte, []int) {
+	return file_isthmus_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *FlowEvent) GetUnixNano() int64 {
+	if x != nil {
+		return x.UnixNano
+	}
+	return 0
+}
+
+func (x *FlowEvent) GetPodNamespace() string {
+	if x != nil {
+		return x.PodNamespace
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetPodName() string {
+	if x != nil {
+		return x.PodName
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetDirection() string {
+	if x != nil {
+		return x.Direction
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetTier() string {
+	if x != nil {
+		return x.Tier
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetSrc() string {
+	if x != nil {
+		return x.Src
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetDst() string {
+	if x != nil {
+		return x.Dst
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetSrcPort() uint32 {
+	if x != nil {
+		return x.SrcPort
+	}
+	return 0
+}
+
+func (x *FlowEvent) GetDstPort() uint32 {
+	if x != nil {
+		return x.DstPort
+	}
+	return 0
+}
+
+func (x *FlowEvent) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetIcmpType() uint32 {
+	if x != nil {
+		return x.IcmpType
+	}
+	return 0
+}
+
+func (x *FlowEvent) GetEtherType() uint32 {
+	if x != nil {
+		return x.EtherType
+	}
+	return 0
+}
+
+func (x *FlowEvent) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetPeerNamespace() string {
+	if x != nil {
+		return x.PeerNamespace
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetPeerName() string {
+	if x != nil {
+		return x.PeerName
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetPeerNode() string {
+	if x != nil {
+		return x.PeerNode
+	}
+	return ""
+}
+
+func (x *FlowEvent) GetTable() uint32 {
+	if x != nil {
+		return x.Table
+	}
+	return 0
+}
+
+func (x *FlowEvent) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *FlowEvent) GetPeerClass() uint32 {
+	if x != nil {
+		return x.PeerClass
+	}
+	return 0
+}
+
 var File_isthmus_proto protoreflect.FileDescriptor
 
 const file_isthmus_proto_rawDesc = "" +
@@ -1438,16 +1816,55 @@ const file_isthmus_proto_rawDesc = "" +
 	"\x05table\x18\x06 \x01(\tR\x05table\x12\x1a\n" +
 	"\bpolicies\x18\a \x03(\tR\bpolicies\x12\x1a\n" +
 	"\bproblems\x18\b \x03(\tR\bproblems\x123\n" +
-	"\tbandwidth\x18\t \x01(\v2\x15.isthmus.v1.BandwidthR\tbandwidth2\xa9\x02\n" +
+	"\tbandwidth\x18\t \x01(\v2\x15.isthmus.v1.BandwidthR\tbandwidth\"\x9b\x01\n" +
+	"\x11WatchFlowsRequest\x12\x12\n" +
+	"\x04last\x18\x01 \x01(\rR\x04last\x12\x16\n" +
+	"\x06follow\x18\x02 \x01(\bR\x06follow\x12#\n" +
+	"\rpod_namespace\x18\x03 \x01(\tR\fpodNamespace\x12\x19\n" +
+	"\bpod_name\x18\x04 \x01(\tR\apodName\x12\x1a\n" +
+	"\bverdicts\x18\x05 \x03(\tR\bverdicts\"Y\n" +
+	"\x12WatchFlowsResponse\x12+\n" +
+	"\x05event\x18\x01 \x01(\v2\x15.isthmus.v1.FlowEventR\x05event\x12\x16\n" +
+	"\x06missed\x18\x02 \x01(\x04R\x06missed\"\x86\x05\n" +
+	"\tFlowEvent\x12\x1b\n" +
+	"\tunix_nano\x18\x01 \x01(\x03R\bunixNano\x12#\n" +
+	"\rpod_namespace\x18\x02 \x01(\tR\fpodNamespace\x12\x19\n" +
+	"\bpod_name\x18\x03 \x01(\tR\apodName\x12\x1c\n" +
+	"\tdirection\x18\x04 \x01(\tR\tdirection\x12\x18\n" +
+	"\averdict\x18\x05 \x01(\tR\averdict\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05cause\x18\a \x01(\tR\x05cause\x12\x16\n" +
+	"\x06policy\x18\b \x01(\tR\x06policy\x12\x12\n" +
+	"\x04rule\x18\t \x01(\tR\x04rule\x12\x12\n" +
+	"\x04tier\x18\n" +
+	" \x01(\tR\x04tier\x12\x10\n" +
+	"\x03src\x18\v \x01(\tR\x03src\x12\x10\n" +
+	"\x03dst\x18\f \x01(\tR\x03dst\x12\x19\n" +
+	"\bsrc_port\x18\r \x01(\rR\asrcPort\x12\x19\n" +
+	"\bdst_port\x18\x0e \x01(\rR\adstPort\x12\x1a\n" +
+	"\bprotocol\x18\x0f \x01(\tR\bprotocol\x12\x1b\n" +
+	"\ticmp_type\x18\x10 \x01(\rR\bicmpType\x12\x1d\n" +
+	"\n" +
+	"ether_type\x18\x11 \x01(\rR\tetherType\x12\x18\n" +
+	"\aservice\x18\x12 \x01(\tR\aservice\x12%\n" +
+	"\x0epeer_namespace\x18\x13 \x01(\tR\rpeerNamespace\x12\x1b\n" +
+	"\tpeer_name\x18\x14 \x01(\tR\bpeerName\x12\x1b\n" +
+	"\tpeer_node\x18\x15 \x01(\tR\bpeerNode\x12\x14\n" +
+	"\x05table\x18\x16 \x01(\rR\x05table\x12\x14\n" +
+	"\x05epoch\x18\x17 \x01(\rR\x05epoch\x12\x1d\n" +
+	"\n" +
+	"peer_class\x18\x18 \x01(\rR\tpeerClass2\xa9\x02\n" +
 	"\x03CNI\x126\n" +
 	"\x03Add\x12\x16.isthmus.v1.AddRequest\x1a\x17.isthmus.v1.AddResponse\x126\n" +
 	"\x03Del\x12\x16.isthmus.v1.DelRequest\x1a\x17.isthmus.v1.DelResponse\x12<\n" +
 	"\x05Check\x12\x18.isthmus.v1.CheckRequest\x1a\x19.isthmus.v1.CheckResponse\x123\n" +
 	"\x02GC\x12\x15.isthmus.v1.GCRequest\x1a\x16.isthmus.v1.GCResponse\x12?\n" +
-	"\x06Status\x12\x19.isthmus.v1.StatusRequest\x1a\x1a.isthmus.v1.StatusResponse2\xa3\x01\n" +
+	"\x06Status\x12\x19.isthmus.v1.StatusRequest\x1a\x1a.isthmus.v1.StatusResponse2\xf2\x01\n" +
 	"\aInspect\x12B\n" +
 	"\aGetNode\x12\x1a.isthmus.v1.GetNodeRequest\x1a\x1b.isthmus.v1.GetNodeResponse\x12T\n" +
-	"\rListEndpoints\x12 .isthmus.v1.ListEndpointsRequest\x1a!.isthmus.v1.ListEndpointsResponseB.Z,github.com/isthmus-net/isthmus/common/cniapib\x06proto3"
+	"\rListEndpoints\x12 .isthmus.v1.ListEndpointsRequest\x1a!.isthmus.v1.ListEndpointsResponse\x12M\n" +
+	"\n" +
+	"WatchFlows\x12\x1d.isthmus.v1.WatchFlowsRequest\x1a\x1e.isthmus.v1.WatchFlowsResponse0\x01B.Z,github.com/isthmus-net/isthmus/common/cniapib\x06proto3"
 
 var (
 	file_isthmus_proto_rawDescOnce sync.Once
@@ -1461,7 +1878,7 @@ func file_isthmus_proto_rawDescGZIP() []byte {
 	return file_isthmus_proto_rawDescData
 }
 
-var file_isthmus_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_isthmus_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_isthmus_proto_goTypes = []any{
 	(*Attachment)(nil),            // 0: isthmus.v1.Attachment
 	(*AddRequest)(nil),            // 1: isthmus.v1.AddRequest
@@ -1483,6 +1900,9 @@ var file_isthmus_proto_goTypes = []any{
 	(*ListEndpointsRequest)(nil),  // 17: isthmus.v1.ListEndpointsRequest
 	(*ListEndpointsResponse)(nil), // 18: isthmus.v1.ListEndpointsResponse
 	(*Endpoint)(nil),              // 19: isthmus.v1.Endpoint
+	(*WatchFlowsRequest)(nil),     // 20: isthmus.v1.WatchFlowsRequest
+	(*WatchFlowsResponse)(nil),    // 21: isthmus.v1.WatchFlowsResponse
+	(*FlowEvent)(nil),             // 22: isthmus.v1.FlowEvent
 }
 var file_isthmus_proto_depIdxs = []int32{
 	0,  // 0: isthmus.v1.AddRequest.attachment:type_name -> isthmus.v1.Attachment
@@ -1497,25 +1917,28 @@ var file_isthmus_proto_depIdxs = []int32{
 	19, // 9: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
 	0,  // 10: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
 	2,  // 11: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
-	1,  // 12: isthmus.v1.CNI.Add:input_type -> isthmus.v1.AddRequest
-	5,  // 13: isthmus.v1.CNI.Del:input_type -> isthmus.v1.DelRequest
-	7,  // 14: isthmus.v1.CNI.Check:input_type -> isthmus.v1.CheckRequest
-	9,  // 15: isthmus.v1.CNI.GC:input_type -> isthmus.v1.GCRequest
-	11, // 16: isthmus.v1.CNI.Status:input_type -> isthmus.v1.StatusRequest
-	14, // 17: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
-	17, // 18: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
-	4,  // 19: isthmus.v1.CNI.Add:output_type -> isthmus.v1.AddResponse
-	6,  // 20: isthmus.v1.CNI.Del:output_type -> isthmus.v1.DelResponse
-	8,  // 21: isthmus.v1.CNI.Check:output_type -> isthmus.v1.CheckResponse
-	10, // 22: isthmus.v1.CNI.GC:output_type -> isthmus.v1.GCResponse
-	12, // 23: isthmus.v1.CNI.Status:output_type -> isthmus.v1.StatusResponse
-	15, // 24: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
-	18, // 25: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
-	19, // [19:26] is the sub-list for method output_type
-	12, // [12:19] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	22, // 12: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
+	1,  // 13: isthmus.v1.CNI.Add:input_type -> isthmus.v1.AddRequest
+	5,  // 14: isthmus.v1.CNI.Del:input_type -> isthmus.v1.DelRequest
+	7,  // 15: isthmus.v1.CNI.Check:input_type -> isthmus.v1.CheckRequest
+	9,  // 16: isthmus.v1.CNI.GC:input_type -> isthmus.v1.GCRequest
+	11, // 17: isthmus.v1.CNI.Status:input_type -> isthmus.v1.StatusRequest
+	14, // 18: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
+	17, // 19: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
+	20, // 20: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
+	4,  // 21: isthmus.v1.CNI.Add:output_type -> isthmus.v1.AddResponse
+	6,  // 22: isthmus.v1.CNI.Del:output_type -> isthmus.v1.DelResponse
+	8,  // 23: isthmus.v1.CNI.Check:output_type -> isthmus.v1.CheckResponse
+	10, // 24: isthmus.v1.CNI.GC:output_type -> isthmus.v1.GCResponse
+	12, // 25: isthmus.v1.CNI.Status:output_type -> isthmus.v1.StatusResponse
+	15, // 26: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
+	18, // 27: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
+	21, // 28: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
+	21, // [21:29] is the sub-list for method output_type
+	13, // [13:21] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_isthmus_proto_init() }
@@ -1529,7 +1952,7 @@ func file_isthmus_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_isthmus_proto_rawDesc), len(file_isthmus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -295,6 +295,7 @@ var CNI_ServiceDesc = grpc.ServiceDesc{
 const (
 	Inspect_GetNode_FullMethodName       = "/isthmus.v1.Inspect/GetNode"
 	Inspect_ListEndpoints_FullMethodName = "/isthmus.v1.Inspect/ListEndpoints"
+	Inspect_WatchFlows_FullMethodName    = "/isthmus.v1.Inspect/WatchFlows"
 )
 
 // InspectClient is the client API for Inspect service.
@@ -305,6 +306,10 @@ const (
 type InspectClient interface {
 	GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*GetNodeResponse, error)
 	ListEndpoints(ctx context.Context, in *ListEndpointsRequest, opts ...grpc.CallOption) (*ListEndpointsResponse, error)
+	// WatchFlows tells of new flows that were decided, and of drops: first of those
+	// that the agent remembers, then, to who follows, of those that come. It is
+	// Unimplemented where the data path does not tell of single flows.
+	WatchFlows(ctx context.Context, in *WatchFlowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFlowsResponse], error)
 }
 
 type inspectClient struct {
@@ -335,6 +340,25 @@ func (c *inspectClient) ListEndpoints(ctx context.Context, in *ListEndpointsRequ
 	return out, nil
 }
 
+func (c *inspectClient) WatchFlows(ctx context.Context, in *WatchFlowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFlowsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Inspect_ServiceDesc.Streams[0], Inspect_WatchFlows_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchFlowsRequest, WatchFlowsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Inspect_WatchFlowsClient = grpc.ServerStreamingClient[WatchFlowsResponse]
+
 // InspectServer is the server API for Inspect service.
 // All implementations must embed UnimplementedInspectServer
 // for forward compatibility.
@@ -343,6 +367,10 @@ func (c *inspectClient) ListEndpoints(ctx context.Context, in *ListEndpointsRequ
 type InspectServer interface {
 	GetNode(context.Context, *GetNodeRequest) (*GetNodeResponse, error)
 	ListEndpoints(context.Context, *ListEndpointsRequest) (*ListEndpointsResponse, error)
+	// WatchFlows tells of new flows that were decided, and of drops: first of those
+	// that the agent remembers, then, to who follows, of those that come. It is
+	// Unimplemented where the data path does not tell of single flows.
+	WatchFlows(*WatchFlowsRequest, grpc.ServerStreamingServer[WatchFlowsResponse]) error
 	mustEmbedUnimplementedInspectServer()
 }
 
@@ -358,6 +386,9 @@ func (UnimplementedInspectServer) GetNode(context.Context, *GetNodeRequest) (*Ge
 }
 func (UnimplementedInspectServer) ListEndpoints(context.Context, *ListEndpointsRequest) (*ListEndpointsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListEndpoints not implemented")
+}
+func (UnimplementedInspectServer) WatchFlows(*WatchFlowsRequest, grpc.ServerStreamingServer[WatchFlowsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchFlows not implemented")
 }
 func (UnimplementedInspectServer) mustEmbedUnimplementedInspectServer() {}
 func (UnimplementedInspectServer) testEmbeddedByValue()                 {}
@@ -416,6 +447,17 @@ func _Inspect_ListEndpoints_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Inspect_WatchFlows_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchFlowsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(InspectServer).WatchFlows(m, &grpc.GenericServerStream[WatchFlowsRequest, WatchFlowsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Inspect_WatchFlowsServer = grpc.ServerStreamingServer[WatchFlowsResponse]
+
 // Inspect_ServiceDesc is the grpc.ServiceDesc for Inspect service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -432,6 +474,12 @@ var Inspect_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Inspect_ListEndpoints_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchFlows",
+			Handler:       _Inspect_WatchFlows_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "isthmus.proto",
 }

@@ -81,6 +81,16 @@ type Announcer interface {
 	Announcement() model.Announcement
 }
 
+// Watcher is implemented by a Backend that can tell of single packets.
+type Watcher interface {
+	// Watch calls f with what becomes known of new flows and of drops, in order,
+	// until the context is done; first with what became known while nobody watched,
+	// as far as that was kept. It may run beside the other methods except Close,
+	// and once at a time. The data path does not wait for f: what is not taken in
+	// time is counted as lost.
+	Watch(ctx context.Context, f func([]model.FlowEvent)) error
+}
+
 // EndpointSpec asks for an attachment.
 type EndpointSpec struct {
 	ID          model.EndpointID
@@ -135,6 +145,17 @@ type Counters struct {
 	Deny DenyStatus
 	// Repairs counts what others changed in the system and was put right.
 	Repairs uint64
+	// Events counts flow events that nobody was told of.
+	Events EventCounts
+}
+
+// EventCounts are flow events that were left out since the data path was first
+// loaded.
+type EventCounts struct {
+	// Limited were more than their pod may cause.
+	Limited uint64
+	// Lost were not read in time.
+	Lost uint64
 }
 
 // MapUsage is how many entries a table has, as far as was last counted, and

@@ -33,6 +33,22 @@ var DropReasons = map[int]string{
 	DropUnmarked:   "unmarked",
 }
 
+// The twins of enum event_flag in bpf/include/events.h.
+const (
+	EventEgress     = 1
+	EventV6         = 2
+	EventTranslated = 4
+)
+
+// The twins of enum event_loss: why an event was not written.
+const (
+	EventsLimited = iota
+	EventsLost
+)
+
+// NoSlot is NO_SLOT: the slot of what belongs to no pod.
+const NoSlot = 4096
+
 // PeerPod is PEER_POD: the bit of peer_class.class which says that an address is
 // a pod's.
 const PeerPod = 1 << 31

@@ -7,6 +7,6 @@
 // It does not load anything: linux/loader does.
 package bpfobj
 
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type counter -type slot -type endpoint -type attachment -type slot_index -type ifindex -type addr4 -type addr6 -type prefix4 -type prefix6 -type peer_class -type port_class -type verdict_key -type verdict_row -type row -type table_id -type table_number -type conn_key4 -type conn_key6 -type conn -type fragment_key -type fragment Pod ../../bpf/pod.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type counter -type slot -type endpoint -type attachment -type slot_index -type ifindex -type addr4 -type addr6 -type prefix4 -type prefix6 -type peer_class -type port_class -type verdict_key -type verdict_row -type row -type table_id -type table_number -type conn_key4 -type conn_key6 -type conn -type fragment_key -type fragment -type event -type event_budget -type event_count Pod ../../bpf/pod.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
 //go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type sieve -type deny_entry -type counter -type addr4 -type addr6 -type prefix4 -type prefix6 Xdp ../../bpf/xdp.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
 //go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel Egress ../../bpf/egress.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter

@@ -76,6 +76,16 @@ type EgressEndpoint struct {
 	Slot    uint32
 }
 
+type EgressEventBudget struct {
+	_    structs.HostLayout
+	Paid [4]uint64
+}
+
+type EgressEventCount struct {
+	_      structs.HostLayout
+	Events uint64
+}
+
 type EgressFragment struct {
 	_       structs.HostLayout
 	SrcPort uint16
@@ -118,7 +128,7 @@ type EgressPending struct {
 		SrcPort  uint16
 		DstPort  uint16
 		Protocol uint8
-		_        [3]byte
+		Pad      [3]uint8
 	}
 	Kind   uint8
 	Closes uint8
@@ -198,6 +208,9 @@ const (
 	EgressMapConns6         = "conns6"
 	EgressMapCounters       = "counters"
 	EgressMapEndpoints      = "endpoints"
+	EgressMapEventBudgets   = "event_budgets"
+	EgressMapEventLosses    = "event_losses"
+	EgressMapEvents         = "events"
 	EgressMapFragments      = "fragments"
 	EgressMapLocals4        = "locals4"
 	EgressMapLocals6        = "locals6"
@@ -215,6 +228,11 @@ const (
 	EgressMapVerdicts       = "verdicts"
 	EgressProgEgress        = "egress"
 	EgressProgEgressFilter  = "egress_filter"
+	EgressVarEventAllowed   = "event_allowed"
+	EgressVarEventCost      = "event_cost"
+	EgressVarEventLayout    = "event_layout"
+	EgressVarEventRate      = "event_rate"
+	EgressVarEventWindow    = "event_window"
 	EgressVarHandover       = "handover"
 	EgressVarTimeoutClosing = "timeout_closing"
 	EgressVarTimeoutOpening = "timeout_opening"
@@ -277,6 +295,9 @@ type EgressMapSpecs struct {
 	Conns6       *ebpf.MapSpec `ebpf:"conns6"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Endpoints    *ebpf.MapSpec `ebpf:"endpoints"`
+	EventBudgets *ebpf.MapSpec `ebpf:"event_budgets"`
+	EventLosses  *ebpf.MapSpec `ebpf:"event_losses"`
+	Events       *ebpf.MapSpec `ebpf:"events"`
 	Fragments    *ebpf.MapSpec `ebpf:"fragments"`
 	Locals4      *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6      *ebpf.MapSpec `ebpf:"locals6"`
@@ -298,6 +319,11 @@ type EgressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressVariableSpecs struct {
+	EventAllowed   *ebpf.VariableSpec `ebpf:"event_allowed"`
+	EventCost      *ebpf.VariableSpec `ebpf:"event_cost"`
+	EventLayout    *ebpf.VariableSpec `ebpf:"event_layout"`
+	EventRate      *ebpf.VariableSpec `ebpf:"event_rate"`
+	EventWindow    *ebpf.VariableSpec `ebpf:"event_window"`
 	Handover       *ebpf.VariableSpec `ebpf:"handover"`
 	TimeoutClosing *ebpf.VariableSpec `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.VariableSpec `ebpf:"timeout_opening"`
@@ -330,6 +356,9 @@ type EgressMaps struct {
 	Conns6       *ebpf.Map `ebpf:"conns6"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Endpoints    *ebpf.Map `ebpf:"endpoints"`
+	EventBudgets *ebpf.Map `ebpf:"event_budgets"`
+	EventLosses  *ebpf.Map `ebpf:"event_losses"`
+	Events       *ebpf.Map `ebpf:"events"`
 	Fragments    *ebpf.Map `ebpf:"fragments"`
 	Locals4      *ebpf.Map `ebpf:"locals4"`
 	Locals6      *ebpf.Map `ebpf:"locals6"`
@@ -354,6 +383,9 @@ func (m *EgressMaps) Close() error {
 		m.Conns6,
 		m.Counters,
 		m.Endpoints,
+		m.EventBudgets,
+		m.EventLosses,
+		m.Events,
 		m.Fragments,
 		m.Locals4,
 		m.Locals6,
@@ -376,6 +408,11 @@ func (m *EgressMaps) Close() error {
 //
 // It can be passed to LoadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressVariables struct {
+	EventAllowed   *ebpf.Variable `ebpf:"event_allowed"`
+	EventCost      *ebpf.Variable `ebpf:"event_cost"`
+	EventLayout    *ebpf.Variable `ebpf:"event_layout"`
+	EventRate      *ebpf.Variable `ebpf:"event_rate"`
+	EventWindow    *ebpf.Variable `ebpf:"event_window"`
 	Handover       *ebpf.Variable `ebpf:"handover"`
 	TimeoutClosing *ebpf.Variable `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.Variable `ebpf:"timeout_opening"`

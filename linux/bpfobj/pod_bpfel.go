@@ -76,6 +76,49 @@ type PodEndpoint struct {
 	Slot    uint32
 }
 
+type PodEvent struct {
+	_    structs.HostLayout
+	Time uint64
+	Flow struct {
+		_   structs.HostLayout
+		Src struct {
+			_    structs.HostLayout
+			Word [4]uint32
+		}
+		Dst struct {
+			_    structs.HostLayout
+			Word [4]uint32
+		}
+		SrcPort  uint16
+		DstPort  uint16
+		Protocol uint8
+		Pad      [3]uint8
+	}
+	Service struct {
+		_    structs.HostLayout
+		Word [4]uint32
+	}
+	Slot        uint32
+	Table       uint32
+	Epoch       uint32
+	Class       uint32
+	ServicePort uint16
+	Detail      uint16
+	Id          uint8
+	Flags       uint8
+	Pad         [2]uint8
+}
+
+type PodEventBudget struct {
+	_    structs.HostLayout
+	Paid [4]uint64
+}
+
+type PodEventCount struct {
+	_      structs.HostLayout
+	Events uint64
+}
+
 type PodFragment struct {
 	_       structs.HostLayout
 	SrcPort uint16
@@ -118,7 +161,7 @@ type PodPending struct {
 		SrcPort  uint16
 		DstPort  uint16
 		Protocol uint8
-		_        [3]byte
+		Pad      [3]uint8
 	}
 	Kind   uint8
 	Closes uint8
@@ -198,6 +241,9 @@ const (
 	PodMapConns6         = "conns6"
 	PodMapCounters       = "counters"
 	PodMapEndpoints      = "endpoints"
+	PodMapEventBudgets   = "event_budgets"
+	PodMapEventLosses    = "event_losses"
+	PodMapEvents         = "events"
 	PodMapFragments      = "fragments"
 	PodMapLocals4        = "locals4"
 	PodMapLocals6        = "locals6"
@@ -215,6 +261,11 @@ const (
 	PodMapVerdicts       = "verdicts"
 	PodProgFromPod       = "from_pod"
 	PodProgToPod         = "to_pod"
+	PodVarEventAllowed   = "event_allowed"
+	PodVarEventCost      = "event_cost"
+	PodVarEventLayout    = "event_layout"
+	PodVarEventRate      = "event_rate"
+	PodVarEventWindow    = "event_window"
 	PodVarTimeoutClosing = "timeout_closing"
 	PodVarTimeoutOpening = "timeout_opening"
 	PodVarTimeoutOther   = "timeout_other"
@@ -276,6 +327,9 @@ type PodMapSpecs struct {
 	Conns6       *ebpf.MapSpec `ebpf:"conns6"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Endpoints    *ebpf.MapSpec `ebpf:"endpoints"`
+	EventBudgets *ebpf.MapSpec `ebpf:"event_budgets"`
+	EventLosses  *ebpf.MapSpec `ebpf:"event_losses"`
+	Events       *ebpf.MapSpec `ebpf:"events"`
 	Fragments    *ebpf.MapSpec `ebpf:"fragments"`
 	Locals4      *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6      *ebpf.MapSpec `ebpf:"locals6"`
@@ -297,6 +351,11 @@ type PodMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodVariableSpecs struct {
+	EventAllowed   *ebpf.VariableSpec `ebpf:"event_allowed"`
+	EventCost      *ebpf.VariableSpec `ebpf:"event_cost"`
+	EventLayout    *ebpf.VariableSpec `ebpf:"event_layout"`
+	EventRate      *ebpf.VariableSpec `ebpf:"event_rate"`
+	EventWindow    *ebpf.VariableSpec `ebpf:"event_window"`
 	TimeoutClosing *ebpf.VariableSpec `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.VariableSpec `ebpf:"timeout_opening"`
 	TimeoutOther   *ebpf.VariableSpec `ebpf:"timeout_other"`
@@ -328,6 +387,9 @@ type PodMaps struct {
 	Conns6       *ebpf.Map `ebpf:"conns6"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Endpoints    *ebpf.Map `ebpf:"endpoints"`
+	EventBudgets *ebpf.Map `ebpf:"event_budgets"`
+	EventLosses  *ebpf.Map `ebpf:"event_losses"`
+	Events       *ebpf.Map `ebpf:"events"`
 	Fragments    *ebpf.Map `ebpf:"fragments"`
 	Locals4      *ebpf.Map `ebpf:"locals4"`
 	Locals6      *ebpf.Map `ebpf:"locals6"`
@@ -352,6 +414,9 @@ func (m *PodMaps) Close() error {
 		m.Conns6,
 		m.Counters,
 		m.Endpoints,
+		m.EventBudgets,
+		m.EventLosses,
+		m.Events,
 		m.Fragments,
 		m.Locals4,
 		m.Locals6,
@@ -374,6 +439,11 @@ func (m *PodMaps) Close() error {
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodVariables struct {
+	EventAllowed   *ebpf.Variable `ebpf:"event_allowed"`
+	EventCost      *ebpf.Variable `ebpf:"event_cost"`
+	EventLayout    *ebpf.Variable `ebpf:"event_layout"`
+	EventRate      *ebpf.Variable `ebpf:"event_rate"`
+	EventWindow    *ebpf.Variable `ebpf:"event_window"`
 	TimeoutClosing *ebpf.Variable `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.Variable `ebpf:"timeout_opening"`
 	TimeoutOther   *ebpf.Variable `ebpf:"timeout_other"`

@@ -81,6 +81,16 @@ type XdpEndpoint struct {
 	Slot    uint32
 }
 
+type XdpEventBudget struct {
+	_    structs.HostLayout
+	Paid [4]uint64
+}
+
+type XdpEventCount struct {
+	_      structs.HostLayout
+	Events uint64
+}
+
 type XdpFragment struct {
 	_       structs.HostLayout
 	SrcPort uint16
@@ -186,6 +196,9 @@ const (
 	XdpMapDenySieve4    = "deny_sieve4"
 	XdpMapDenySieve6    = "deny_sieve6"
 	XdpMapEndpoints     = "endpoints"
+	XdpMapEventBudgets  = "event_budgets"
+	XdpMapEventLosses   = "event_losses"
+	XdpMapEvents        = "events"
 	XdpMapFragments     = "fragments"
 	XdpMapLocals4       = "locals4"
 	XdpMapLocals6       = "locals6"
@@ -201,6 +214,11 @@ const (
 	XdpMapVerdicts      = "verdicts"
 	XdpMapXdpCounters   = "xdp_counters"
 	XdpProgUplink       = "uplink"
+	XdpVarEventAllowed  = "event_allowed"
+	XdpVarEventCost     = "event_cost"
+	XdpVarEventLayout   = "event_layout"
+	XdpVarEventRate     = "event_rate"
+	XdpVarEventWindow   = "event_window"
 )
 
 // LoadXdp returns the embedded CollectionSpec for Xdp.
@@ -263,6 +281,9 @@ type XdpMapSpecs struct {
 	DenySieve4    *ebpf.MapSpec `ebpf:"deny_sieve4"`
 	DenySieve6    *ebpf.MapSpec `ebpf:"deny_sieve6"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
+	EventBudgets  *ebpf.MapSpec `ebpf:"event_budgets"`
+	EventLosses   *ebpf.MapSpec `ebpf:"event_losses"`
+	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
 	Locals4       *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6       *ebpf.MapSpec `ebpf:"locals6"`
@@ -283,6 +304,11 @@ type XdpMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type XdpVariableSpecs struct {
+	EventAllowed *ebpf.VariableSpec `ebpf:"event_allowed"`
+	EventCost    *ebpf.VariableSpec `ebpf:"event_cost"`
+	EventLayout  *ebpf.VariableSpec `ebpf:"event_layout"`
+	EventRate    *ebpf.VariableSpec `ebpf:"event_rate"`
+	EventWindow  *ebpf.VariableSpec `ebpf:"event_window"`
 }
 
 // XdpObjects contains all objects after they have been loaded into the kernel.
@@ -316,6 +342,9 @@ type XdpMaps struct {
 	DenySieve4    *ebpf.Map `ebpf:"deny_sieve4"`
 	DenySieve6    *ebpf.Map `ebpf:"deny_sieve6"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
+	EventBudgets  *ebpf.Map `ebpf:"event_budgets"`
+	EventLosses   *ebpf.Map `ebpf:"event_losses"`
+	Events        *ebpf.Map `ebpf:"events"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
 	Locals4       *ebpf.Map `ebpf:"locals4"`
 	Locals6       *ebpf.Map `ebpf:"locals6"`
@@ -345,6 +374,9 @@ func (m *XdpMaps) Close() error {
 		m.DenySieve4,
 		m.DenySieve6,
 		m.Endpoints,
+		m.EventBudgets,
+		m.EventLosses,
+		m.Events,
 		m.Fragments,
 		m.Locals4,
 		m.Locals6,
@@ -366,6 +398,11 @@ func (m *XdpMaps) Close() error {
 //
 // It can be passed to LoadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type XdpVariables struct {
+	EventAllowed *ebpf.Variable `ebpf:"event_allowed"`
+	EventCost    *ebpf.Variable `ebpf:"event_cost"`
+	EventLayout  *ebpf.Variable `ebpf:"event_layout"`
+	EventRate    *ebpf.Variable `ebpf:"event_rate"`
+	EventWindow  *ebpf.Variable `ebpf:"event_window"`
 }
 
 // XdpPrograms contains all programs after they have been loaded into the kernel.

@@ -27,7 +27,7 @@ func TestSweepLeavesLiveFlows(t *testing.T) {
 		b := newBench(t)
 		b.path.Close()
 		const opening = 300 * time.Millisecond
-		path, err := loader.OpenSandboxWith(loader.Timeouts{Opening: opening, TCP: time.Hour, Other: time.Hour, Closing: opening})
+		path, err := loader.OpenSandboxWith(loader.Settings{Timeouts: loader.Timeouts{Opening: opening, TCP: time.Hour, Other: time.Hour, Closing: opening}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -21,24 +20,6 @@ import (
 // LayoutVersion names the shape and meaning of the maps. It changes whenever
 // an older program or agent would read them wrongly.
 const LayoutVersion = "v2"
-
-// Timeouts are how long flows may be idle before they count as new.
-type Timeouts struct {
-	// Opening: packets in one direction only.
-	Opening time.Duration
-	// TCP: established connections.
-	TCP time.Duration
-	// Other: established flows of other protocols.
-	Other time.Duration
-	// Closing: a FIN or RST was seen.
-	Closing time.Duration
-}
-
-// DefaultTimeouts follow RFC 5382 (TCP, 2 h 4 min) and RFC 4787 (UDP, at least
-// 2 min) where they ask for more than common middleboxes give.
-func DefaultTimeouts() Timeouts {
-	return Timeouts{Opening: time.Minute, TCP: 124 * time.Minute, Other: 3 * time.Minute, Closing: time.Minute}
-}
 
 // DataPath is the loaded programs and their maps. It is not safe for
 // concurrent use, except for Counters.
@@ -53,11 +34,11 @@ type DataPath struct {
 	single  []*ebpf.Map        // that the kernel does not write in batches
 	running bpfobj.PodEndpoint // the endpoint of the last Run
 	sweep   sweep
-	// older is nil unless an upgrade is going on; timeouts are for programs that
-	// are loaded when it ends.
+	// older is nil unless an upgrade is going on.
 	older    *older
 	dispatch *dispatch
-	timeouts Timeouts
+	// constants are what programs are loaded with.
+	constants map[string]uint32
 }
 
 // Open loads the programs, reusing the maps that are pinned under dir (a
@@ -65,8 +46,8 @@ type DataPath struct {
 // until HookEgress and AdoptLinks replace it, in this order. Maps that should have
 // another size than they have are exchanged for copies. An older layout that is
 // there stays in force, see Older.
-func Open(dir string, t Timeouts, sizes Sizes) (_ *DataPath, err error) {
-	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), timeouts: t}
+func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
+	d := &DataPath{dir: filepath.Join(dir, LayoutVersion)}
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -79,7 +60,10 @@ func Open(dir string, t Timeouts, sizes Sizes) (_ *DataPath, err error) {
 	if err := d.prepare(dir, spec); err != nil {
 		return nil, err
 	}
-	if err := setTimeouts(spec, t); err != nil {
+	if d.constants, err = s.constants(); err != nil {
+		return nil, err
+	}
+	if err := setConstants(spec, d.constants); err != nil {
 		return nil, err
 	}
 	copies, err := sizes.size(spec, d.dir, d.older)
@@ -171,21 +155,6 @@ func prepareDirectory(dir string) error {
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "links"), 0o700); err != nil {
 		return fmt.Errorf("create bpffs directory %s: %w: are you root?", dir, err)
-	}
-	return nil
-}
-
-func setTimeouts(spec *ebpf.CollectionSpec, t Timeouts) error {
-	hz, err := measureHZ()
-	if err != nil {
-		return fmt.Errorf("measure the kernel's clock rate: %w", err)
-	}
-	for name, d := range map[string]time.Duration{
-		"timeout_opening": t.Opening, "timeout_tcp": t.TCP, "timeout_other": t.Other, "timeout_closing": t.Closing,
-	} {
-		if err := spec.Variables[name].Set(uint32(d.Seconds() * float64(hz))); err != nil {
-			return fmt.Errorf("set %s: %w", name, err)
-		}
 	}
 	return nil
 }

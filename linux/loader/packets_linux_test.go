@@ -421,7 +421,7 @@ func TestFlowIsForgotten(t *testing.T) {
 	}
 	b := newBench(t)
 	b.path.Close()
-	path, err := loader.OpenSandboxWith(loader.Timeouts{Opening: 100 * time.Millisecond, TCP: time.Hour, Other: time.Hour, Closing: time.Hour})
+	path, err := loader.OpenSandboxWith(loader.Settings{Timeouts: loader.Timeouts{Opening: 100 * time.Millisecond, TCP: time.Hour, Other: time.Hour, Closing: time.Hour}})
 	if err != nil {
 		t.Fatal(err)
 	}

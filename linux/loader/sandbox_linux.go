@@ -15,12 +15,12 @@ import (
 // from.
 const SandboxInterface = 1
 
-// OpenSandbox is OpenSandboxWith the default timeouts.
-func OpenSandbox() (*DataPath, error) { return OpenSandboxWith(DefaultTimeouts()) }
+// OpenSandbox is OpenSandboxWith the default settings.
+func OpenSandbox() (*DataPath, error) { return OpenSandboxWith(DefaultSettings()) }
 
 // OpenSandboxWith loads the programs with maps of their own that nobody else sees
 // and that go with Close. Nothing is pinned or attached; packets come from Run.
-func OpenSandboxWith(t Timeouts) (*DataPath, error) {
+func OpenSandboxWith(s Settings) (*DataPath, error) {
 	spec, err := bpfobj.LoadPod()
 	if err != nil {
 		return nil, fmt.Errorf("read the embedded programs: %w", err)
@@ -28,10 +28,13 @@ func OpenSandboxWith(t Timeouts) (*DataPath, error) {
 	for _, m := range spec.Maps {
 		m.Pinning = ebpf.PinNone
 	}
-	if err := setTimeouts(spec, t); err != nil {
+	d := &DataPath{}
+	if d.constants, err = s.constants(); err != nil {
 		return nil, err
 	}
-	d := &DataPath{timeouts: t}
+	if err := setConstants(spec, d.constants); err != nil {
+		return nil, err
+	}
 	if err := spec.LoadAndAssign(&d.objects, nil); err != nil {
 		return nil, explain("", err)
 	}

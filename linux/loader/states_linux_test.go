@@ -88,7 +88,7 @@ func TestTimeoutsByState(t *testing.T) {
 			limits[i] = short
 			b := newBench(t)
 			b.path.Close()
-			path, err := loader.OpenSandboxWith(loader.Timeouts{Opening: limits[0], TCP: limits[1], Closing: limits[2], Other: limits[3]})
+			path, err := loader.OpenSandboxWith(loader.Settings{Timeouts: loader.Timeouts{Opening: limits[0], TCP: limits[1], Closing: limits[2], Other: limits[3]}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -64,6 +64,15 @@ func (l *Layout) Slot(id model.EndpointID) (uint32, bool) {
 	return s, ok
 }
 
+// Holders returns whose each slot is.
+func (l *Layout) Holders() map[uint32]model.EndpointID {
+	held := make(map[uint32]model.EndpointID, len(l.slots))
+	for id, slot := range l.slots {
+		held[slot] = id
+	}
+	return held
+}
+
 // AddSlot gives an endpoint a slot, under DenyAll and a new epoch if it had
 // none.
 func (l *Layout) AddSlot(id model.EndpointID) (SlotWrite, error) {

@@ -38,15 +38,15 @@ type Filter struct {
 }
 
 // Open loads the program with the maps that are pinned in the directory
-// pins, which exists, or with new ones; pods are the maps of the pods' programs,
-// by name. Links are in a directory beside it. What is attached goes on as it is
+// pins, which exists, or with new ones; pods are the maps of the pods' programs and
+// constants what they were loaded with, by name. Links are in a directory beside it. What is attached goes on as it is
 // until Attach.
-func Open(pins string, pods map[string]*ebpf.Map) (*Filter, error) {
+func Open(pins string, pods map[string]*ebpf.Map, constants map[string]uint32) (*Filter, error) {
 	f := &Filter{links: Links(pins)}
 	if err := os.MkdirAll(f.links, 0o700); err != nil {
 		return nil, fmt.Errorf("create directory of links %s: %w", f.links, err)
 	}
-	if err := f.load(pins, pods); err != nil {
+	if err := f.load(pins, pods, constants); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -57,19 +57,27 @@ func Open(pins string, pods map[string]*ebpf.Map) (*Filter, error) {
 func Links(pins string) string { return filepath.Join(filepath.Dir(pins), "xdp") }
 
 // OpenSandbox loads the program with a deny list of its own that goes with
-// Close, and the given maps of pods. Nothing is pinned.
-func OpenSandbox(pods map[string]*ebpf.Map) (*Filter, error) {
+// Close, and the given maps and
+// constants of pods. Nothing is pinned.
+func OpenSandbox(pods map[string]*ebpf.Map, constants map[string]uint32) (*Filter, error) {
 	f := &Filter{}
-	if err := f.load("", pods); err != nil {
+	if err := f.load("", pods, constants); err != nil {
 		return nil, err
 	}
 	return f, nil
 }
 
-func (f *Filter) load(pins string, pods map[string]*ebpf.Map) error {
+func (f *Filter) load(pins string, pods map[string]*ebpf.Map, constants map[string]uint32) error {
 	spec, err := bpfobj.LoadXdp()
 	if err != nil {
 		return fmt.Errorf("read the embedded program: %w", err)
+	}
+	for name, variable := range spec.Variables {
+		if value, ok := constants[name]; ok {
+			if err := variable.Set(value); err != nil {
+				return fmt.Errorf("set %s: %w", name, err)
+			}
+		}
 	}
 	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}, MapReplacements: make(map[string]*ebpf.Map)}
 	for name, m := range spec.Maps {

@@ -52,7 +52,7 @@ func sandboxWithPods(t *testing.T) (*xdp.Filter, *loader.DataPath) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { pods.Close() })
-	f, err := xdp.OpenSandbox(pods.Shared())
+	f, err := xdp.OpenSandbox(pods.Shared(), pods.Constants())
 	if err != nil {
 		t.Fatal(err)
 	}

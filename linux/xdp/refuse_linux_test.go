@@ -4,16 +4,19 @@ package xdp_test
 
 import (
 	"bytes"
+	"context"
 	"net"
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/events"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 	"github.com/isthmus-net/isthmus/linux/xdp"
@@ -105,6 +108,42 @@ func (r *refusal) expect(what string, frame []byte, pass bool) {
 		}
 		if after[id] != want {
 			r.t.Errorf("%s: counter %d went from %d to %d, want %d", what, id, before[id], after[id], want)
+		}
+	}
+}
+
+// told returns what became known since the last call.
+func (r *refusal) told() (all []events.Record) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	err := r.pods.ReadEvents(ctx, func(records [][]byte) {
+		for _, raw := range records {
+			e, err := events.Decode(raw)
+			if err != nil {
+				r.t.Error(err)
+			}
+			all = append(all, e)
+		}
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return all
+}
+
+// What is refused on an uplink is told of as if the pod's program had done it.
+func TestRefusedFlowsAreToldOf(t *testing.T) {
+	r := newRefusal(t)
+	for _, dst := range []netip.Addr{pod4, pod6} {
+		r.expect("allowed port", tcpTo(dst, 80, nil), true)
+		if all := r.told(); len(all) != 0 {
+			t.Errorf("told of what to_pod will tell: %+v", all)
+		}
+		r.expect("denied port", tcpTo(dst, 81, nil), false)
+		all := r.told()
+		if len(all) != 1 || all[0].ID != bpfobj.CountIngressDeny || all[0].Dst != dst || all[0].DstPort != 81 || all[0].Table == 0 || all[0].Direction != model.Ingress {
+			t.Errorf("told of a refused flow to %s: %+v", dst, all)
 		}
 	}
 }

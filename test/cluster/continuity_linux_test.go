@@ -149,9 +149,9 @@ func (s continuity) disturb(t *testing.T, c *cluster.Cluster) {
 		time.Sleep(s.pause)
 		for _, n := range c.Nodes {
 			changes(t, c, n, func() error {
-				timeouts := loader.DefaultTimeouts() // are constants of the programs
-				timeouts.Opening += time.Duration(replaced) * time.Second
-				path, err := loader.Open(filepath.Join(c.BPFFS(), n.Name), timeouts, nil)
+				settings := loader.DefaultSettings() // are constants of the programs
+				settings.Timeouts.Opening += time.Duration(replaced) * time.Second
+				path, err := loader.Open(filepath.Join(c.BPFFS(), n.Name), settings, nil)
 				if err != nil {
 					return err
 				}

@@ -64,6 +64,11 @@ func addressesOf(all []netip.Prefix) []netip.Addr {
 // Socket is where the agent answers.
 func (n *Node) Socket() string { return filepath.Join(n.Dir, "agent.sock") }
 
+// Ctl is isthmusctl, asking the node's agent.
+func (n *Node) Ctl(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, filepath.Join(n.cluster.cfg.Bin, "isthmusctl"), append(args, "--socket", n.Socket())...)
+}
+
 // Log is what the agent writes.
 func (n *Node) Log() string { return filepath.Join(n.Dir, "agent.log") }
 

@@ -65,13 +65,18 @@ type benchCase struct {
 	goal             goal
 }
 
+// longLived are the settings of a node, but for flows that do not end while they
+// are measured.
+var longLived = loader.Settings{Timeouts: loader.Timeouts{Opening: time.Hour, TCP: time.Hour, Other: time.Hour, Closing: time.Hour},
+	Events: loader.DefaultEvents()}
+
 func newBench(repeat int) (*bench, error) {
 	b := &bench{repeat: repeat}
 	if err := floor.LoadFloorObjects(&b.floor, nil); err != nil {
 		return nil, fmt.Errorf("load floor programs: %w", err)
 	}
 	var err error
-	if b.path, err = loader.OpenSandboxWith(loader.Timeouts{Opening: time.Hour, TCP: time.Hour, Other: time.Hour, Closing: time.Hour}); err != nil {
+	if b.path, err = loader.OpenSandboxWith(longLived); err != nil {
 		b.floor.Close()
 		return nil, err
 	}

@@ -126,9 +126,7 @@ func (w world) load(dir string) (*loader.DataPath, error) {
 		debug.FreeOSMemory()
 		debug.SetGCPercent(-1)
 	}()
-	const long = time.Hour
-	path, err := loader.Open(dir, loader.Timeouts{Opening: long, TCP: long, Other: long, Closing: long},
-		loader.Sizes{"peers4": max(131_072, w.pods+1000)})
+	path, err := loader.Open(dir, longLived, loader.Sizes{"peers4": max(131_072, w.pods+1000)})
 	if err != nil {
 		return nil, err
 	}

@@ -46,7 +46,7 @@ func newUplinkBench(repeat int) (*uplinkBench, error) {
 	}
 	var err error
 	if u.pods, err = loader.OpenSandbox(); err == nil {
-		if u.filter, err = xdp.OpenSandbox(u.pods.Shared()); err == nil {
+		if u.filter, err = xdp.OpenSandbox(u.pods.Shared(), u.pods.Constants()); err == nil {
 			err = u.fill()
 		}
 	}

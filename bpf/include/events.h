@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <stdbool.h>
+#include "types.h"
+#include "maps.h"
+#include "parse.h"
+#include "verdict.h"
+
+/* What people want to know of single packets: new flows that were decided, and
+ * drops. Of packets of known flows nothing is said. Nobody needs to read: a ring
+ * that is full loses what comes, and so does a pod that has used up its budget. */
+
+/* Events per second and pod, set by the loader; 0 is none at all. For each
+ * direction what passes and what does not have budgets of their own, so that a
+ * flood of one hides nothing of the other. */
+const volatile __u32 event_rate;
+/* Units: an event costs as many as a second has jiffies, and each jiffy brings
+ * event_rate of them. A pod that was quiet has event_window. */
+const volatile __u32 event_cost;
+const volatile __u32 event_window;
+/* Whether new flows that pass are told of too. */
+const volatile __u32 event_allowed;
+
+enum event_flag {
+	EVENT_EGRESS = 1,     /* sent by the pod of the slot; otherwise on its way to it */
+	EVENT_V6 = 2,
+	EVENT_TRANSLATED = 4, /* the pod sent it to service, the stack to flow.dst */
+};
+
+struct event {
+	__u64 time; /* nanoseconds of CLOCK_MONOTONIC */
+	struct flow flow;
+	struct ip service; /* of EVENT_TRANSLATED */
+	__u32 slot;
+	__u32 table; /* the word of the slot, as it was read; 0 of drops that ask no table */
+	__u32 epoch;
+	__u32 class; /* of the remote address, for verdicts; else 0 */
+	__u16 service_port;
+	__u16 detail; /* type of ICMP, or of Ethernet for what is not IP */
+	__u8 id;      /* enum counter_id */
+	__u8 flags;   /* enum event_flag */
+	__u8 pad[2];
+};
+_Static_assert(sizeof(struct event) == 88, "layout");
+
+/* Puts the struct where user space finds it: a ring has no type. */
+const struct event *event_layout __attribute__((unused));
+
+/* The agent reads; it looks a few times a second, and is not woken up. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 512 * 1024);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} events SEC(".maps");
+
+/* Stands for the slot of what belongs to no pod. */
+#define NO_SLOT 4096
+
+/* Until when a pod has paid for its events, in units: by direction * 2 + verdict.
+ * Written by the programs; processors that write at once lose a payment. */
+struct event_budget {
+	__u64 paid[4];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, NO_SLOT + 1);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct event_budget);
+} event_budgets SEC(".maps");
+
+enum event_loss {
+	EVENTS_LIMITED = 0, /* beyond the budget of the pod */
+	EVENTS_LOST = 1,    /* the ring was full */
+	EVENT_LOSSES = 2,
+};
+
+struct event_count {
+	__u64 events;
+};
+
+/* Events that were not written, by enum event_loss. Written by the programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, EVENT_LOSSES);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct event_count);
+} event_losses SEC(".maps");
+
+static __always_inline int event_missed(__u32 loss)
+{
+	struct event_count *c = bpf_map_lookup_elem(&event_losses, &loss);
+
+	if (c)
+		c->events++;
+	return 0;
+}
+
+/* Whether a budget is used up. */
+static __always_inline bool event_spent(const struct event_budget *b, __u32 kind, __u64 now)
+{
+	__u64 ahead = b->paid[kind & 3] - now;
+
+	/* More than the window is quiet for long, or paid at the rate of an earlier agent. */
+	return ahead <= event_window && ahead + event_cost > event_window;
+}
+
+/* Takes an event out of a budget, if there is one in it. */
+static __always_inline bool event_due(__u32 slot, __u32 kind)
+{
+	struct event_budget *b = bpf_map_lookup_elem(&event_budgets, &slot);
+	__u64 now = bpf_jiffies64() * event_rate, paid;
+
+	if (!b || event_spent(b, kind, now))
+		return false;
+	paid = b->paid[kind & 3];
+	b->paid[kind & 3] = (paid - now <= event_window ? paid : now) + event_cost;
+	return true;
+}
+
+/* Whether report would do nothing but count. For what may come in floods: it costs
+ * less than the call. slot is on the stack. */
+static __always_inline bool event_limited(const __u32 *slot, __u32 kind)
+{
+	const struct event_budget *b;
+
+	if (!event_rate)
+		return true;
+	b = bpf_map_lookup_elem(&event_budgets, slot);
+	if (!b || !event_spent(b, kind, bpf_jiffies64() * event_rate))
+		return false;
+	event_missed(EVENTS_LIMITED);
+	return true;
+}
+
+/* Class of the remote end, asked again as few packets get here. One key for all
+ * maps: callers leave little of the stack, and Linux 6.1 wants keys there. */
+static __always_inline __u32 event_class(const struct flow *f, bool egress, bool v6)
+{
+	const struct ip *remote = egress ? &f->dst : &f->src;
+	struct peer_class *found;
+	struct prefix6 key;
+
+	if (v6) {
+		key.bits = 128;
+		__builtin_memcpy(key.addr, remote, 16);
+		found = bpf_map_lookup_elem(&peers6, key.addr);
+		if (!found)
+			found = bpf_map_lookup_elem(&prefixes6, &key);
+	} else {
+		key.bits = 32;
+		__builtin_memcpy(key.addr, &remote->word[3], 4);
+		found = bpf_map_lookup_elem(&peers4, key.addr);
+		if (!found)
+			found = bpf_map_lookup_elem(&prefixes4, &key);
+	}
+	return found ? found->class & ~PEER_POD : 0;
+}
+
+/* What report is told beside the flow. */
+#define EVENT(id, flags, detail) ((__u32)(id) | (__u32)(flags) << 8 | (__u32)(detail) << 16)
+
+/* Tells of a packet. flow and decided, the word of the slot, are NULL where they
+ * are not known; asked is what the pod sent if that was translated, or NULL. A
+ * function of its own, which the verifier looks at once. */
+__noinline int report(const struct flow *flow, __u32 slot, const struct slot *decided, __u32 what, const struct flow *asked)
+{
+	__u8 id = what, flags = what >> 8 & (EVENT_EGRESS | EVENT_V6);
+	bool egress = flags & EVENT_EGRESS, verdict = id < DROP_NO_ENDPOINT, passes = verdict && id & ALLOW;
+	struct event *e;
+
+	if (!event_rate || (passes && !event_allowed))
+		return 0;
+	if (!event_due(slot, egress * 2 + passes))
+		return event_missed(EVENTS_LIMITED);
+	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e)
+		return event_missed(EVENTS_LOST);
+	__builtin_memset(e, 0, sizeof(*e));
+	e->time = bpf_ktime_get_ns();
+	e->slot = slot;
+	e->id = id;
+	e->detail = what >> 16;
+	if (decided) {
+		e->table = decided->table;
+		e->epoch = decided->epoch;
+	}
+	if (flow) {
+		e->flow = *flow;
+		if (verdict)
+			e->class = event_class(flow, egress, flags & EVENT_V6);
+	}
+	if (asked) {
+		flags |= EVENT_TRANSLATED;
+		e->service = asked->dst;
+		e->service_port = asked->dst_port;
+	}
+	e->flags = flags;
+	bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+	return 0;
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+)
+
+// eventFlags are the flags of the command events.
+type eventFlags struct {
+	shared
+	follow         bool
+	last           uint32
+	pod, namespace string
+	verdicts       []string
+}
+
+func (e env) eventsCommand() *cobra.Command {
+	s := &eventFlags{}
+	c := &cobra.Command{
+		Use:   "events",
+		Short: "Show the last new flows that policies decided on this node, and what was dropped",
+		Long: `Show the last new flows that the policies of this node's pods decided, and packets that were dropped for other
+reasons: each with the pod, the other end, and the policy and rule that decided. Packets of known flows are not shown.
+
+The agent remembers the last 2048; --follow goes on with those that come. A pod may cause so many events a second and no
+more (--flow-event-rate of isthmus-agent); isthmus_flow_events_missed_total counts the others. "rules not known" says
+that the policies under which the flow was decided are no longer, or not yet, known to the agent.
+
+On Windows there are no events: HNS does not tell of single flows.`,
+		Example: `  isthmusctl events --follow --verdict deny,drop
+  isthmusctl events --pod shop/web --last 20 -o json`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			request, err := s.request()
+			if err != nil {
+				return err
+			}
+			return e.watchFlows(c.Context(), s, request)
+		},
+	}
+	f := c.Flags()
+	s.register(c)
+	f.Lookup("output").Usage = "text or json (one object a line)"
+	f.BoolVarP(&s.follow, "follow", "f", false, "go on until interrupted")
+	f.Uint32Var(&s.last, "last", 100, "how many past events to show at most; 0 for none")
+	f.StringVar(&s.pod, "pod", "", "only of this pod, as NAMESPACE/NAME, at either end")
+	f.StringVarP(&s.namespace, "namespace", "n", "", "only of pods of this namespace, at either end")
+	f.StringSliceVar(&s.verdicts, "verdict", nil, "only these: allow, deny (by policy), drop (for another reason)")
+	return c
+}
+
+// request checks the flags and makes a request of them.
+func (s *eventFlags) request() (*cniapi.WatchFlowsRequest, error) {
+	if s.output == "wide" {
+		return nil, usageError{errors.New(`--output "wide": give text or json`)}
+	}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	for _, v := range s.verdicts {
+		if all := []string{"allow", "deny", "drop"}; !slices.Contains(all, v) {
+			return nil, usageError{fmt.Errorf("--verdict %q: give %s", v, strings.Join(all, ", "))}
+		}
+	}
+	r := &cniapi.WatchFlowsRequest{Last: s.last, Follow: s.follow, PodNamespace: s.namespace, Verdicts: s.verdicts}
+	if s.pod == "" {
+		return r, nil
+	}
+	namespace, name, ok := strings.Cut(s.pod, "/")
+	if !ok || namespace == "" || name == "" {
+		return nil, usageError{fmt.Errorf("--pod %q: give NAMESPACE/NAME", s.pod)}
+	}
+	if s.namespace != "" {
+		return nil, usageError{errors.New("--pod and --namespace: give one of them")}
+	}
+	r.PodNamespace, r.PodName = namespace, name
+	return r, nil
+}
+
+// watchFlows writes events until they end, or who follows is interrupted.
+func (e env) watchFlows(ctx context.Context, s *eventFlags, request *cniapi.WatchFlowsRequest) error {
+	write := writeFlowText
+	if s.output == "json" {
+		write = writeFlowJSON
+	}
+	stopped := ctx
+	s.forever = s.follow
+	return e.ask(ctx, &s.shared, func(ctx context.Context, agent cniapi.InspectClient) error {
+		stream, err := agent.WatchFlows(ctx, request)
+		for err == nil {
+			var m *cniapi.WatchFlowsResponse
+			if m, err = stream.Recv(); err == nil {
+				err = write(e.stdout, e.stderr, m)
+			}
+		}
+		if errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled && stopped.Err() != nil {
+			return nil
+		}
+		return err
+	})
+}
+
+func writeFlowText(out, notes io.Writer, m *cniapi.WatchFlowsResponse) error {
+	if n := m.GetMissed(); n > 0 {
+		fmt.Fprintf(notes, "isthmusctl: %d events are missing here: they came faster than they were read\n", n)
+	}
+	_, err := fmt.Fprintln(out, flowLine(m.GetEvent()))
+	return err
+}
+
+// flowLine says an event in a line:
+// time verdict pod direction: source -> destination protocol: why.
+func flowLine(f *cniapi.FlowEvent) string {
+	var b strings.Builder
+	pod := "no known pod"
+	if f.GetPodName() != "" {
+		pod = f.GetPodNamespace() + "/" + f.GetPodName()
+	}
+	fmt.Fprintf(&b, "%s %-5s %s %s", time.Unix(0, f.GetUnixNano()).UTC().Format("2006-01-02T15:04:05.000Z"), f.GetVerdict(), pod, f.GetDirection())
+	if f.GetSrc() == "" {
+		fmt.Fprintf(&b, ": frame of type 0x%04x", f.GetEtherType())
+	} else {
+		fmt.Fprintf(&b, ": %s", flowEnds(f))
+	}
+	switch why := f.GetCause(); {
+	case f.GetVerdict() == "drop":
+		fmt.Fprintf(&b, ": %s", f.GetReason())
+	case why == "":
+		b.WriteString(": rules not known")
+	default:
+		fmt.Fprintf(&b, ": %s", why)
+	}
+	return b.String()
+}
+
+// flowEnds says who sent what to whom; the end that is not the pod's with its name.
+func flowEnds(f *cniapi.FlowEvent) string {
+	peer := ""
+	switch {
+	case f.GetPeerName() != "":
+		peer = " (" + f.GetPeerNamespace() + "/" + f.GetPeerName() + ")"
+	case f.GetPeerNode() != "":
+		peer = " (node " + f.GetPeerNode() + ")"
+	}
+	src, dst, what := f.GetSrc(), f.GetDst(), f.GetProtocol()
+	switch f.GetProtocol() {
+	case "TCP", "UDP", "SCTP":
+		what += fmt.Sprintf("/%d", f.GetDstPort())
+	case "ICMP", "ICMPv6":
+		what += fmt.Sprintf(" type %d", f.GetIcmpType())
+	}
+	if f.GetDirection() == "egress" {
+		dst += peer
+	} else {
+		src += peer
+	}
+	if f.GetService() != "" {
+		what += " by service " + f.GetService()
+	}
+	return src + " -> " + dst + " " + what
+}
+
+// writeFlowJSON writes an object a line, with every field, and what is missing
+// before it.
+func writeFlowJSON(out, _ io.Writer, m *cniapi.WatchFlowsResponse) error {
+	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encode event: %w", err)
+	}
+	var line bytes.Buffer // protojson varies its spaces from build to build
+	if err := json.Compact(&line, b); err != nil {
+		return fmt.Errorf("encode event: %w", err)
+	}
+	line.WriteByte('\n')
+	_, err = line.WriteTo(out)
+	return err
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+)
+
+func TestEventsErrors(t *testing.T) {
+	n := newNode(t)
+	n.fill()
+	for name, c := range map[string]struct {
+		args   []string
+		status int
+		text   string
+	}{
+		"verdict":   {[]string{"--verdict", "maybe"}, 2, `--verdict "maybe": give allow, deny, drop`},
+		"pod":       {[]string{"--pod", "web"}, 2, `--pod "web": give NAMESPACE/NAME`},
+		"both":      {[]string{"--pod", "shop/web", "-n", "shop"}, 2, "give one of them"},
+		"output":    {[]string{"-o", "wide"}, 2, `--output "wide": give text or json`},
+		"data path": {nil, 1, "the data path of this node (linux, kernel 6.1) does not tell of single flows"},
+	} {
+		status, out, errs := ctl(append([]string{"events", "--socket", n.socket}, c.args...)...)
+		if status != c.status || !strings.Contains(errs, c.text) || out != "" {
+			t.Errorf("%s: exit status %d, %q, %q, want %d with %q", name, status, out, errs, c.status, c.text)
+		}
+	}
+}
+
+func TestFlowLines(t *testing.T) {
+	for want, f := range map[string]*cniapi.FlowEvent{
+		"1970-01-01T00:00:01.500Z deny  shop/web egress: 10.0.0.1 -> 10.0.0.2 (data/db) TCP/5432 by service 10.96.0.1:5432: isolated": {UnixNano: 1.5e9,
+			Verdict: "deny", PodNamespace: "shop", PodName: "web", Direction: "egress", Src: "10.0.0.1", Dst: "10.0.0.2", Protocol: "TCP", DstPort: 5432,
+			PeerNamespace: "data", PeerName: "db", Service: "10.96.0.1:5432", Cause: "isolated"},
+		"1970-01-01T00:00:00.000Z allow shop/web ingress: 10.0.0.2 (node n1) -> 10.0.0.1 ICMP type 8: rules not known": {Verdict: "allow",
+			PodNamespace: "shop", PodName: "web", Direction: "ingress", Src: "10.0.0.2", Dst: "10.0.0.1", Protocol: "ICMP", IcmpType: 8, PeerNode: "n1"},
+		"1970-01-01T00:00:00.000Z drop  no known pod egress: frame of type 0x88cc: not_ip": {Verdict: "drop", Direction: "egress", Reason: "not_ip", EtherType: 0x88cc},
+	} {
+		if got := flowLine(f); got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	}
+	var out, notes bytes.Buffer
+	m := &cniapi.WatchFlowsResponse{Missed: 3, Event: &cniapi.FlowEvent{Verdict: "allow"}}
+	if err := writeFlowText(&out, &notes, m); err != nil || !strings.Contains(notes.String(), "3 events are missing here") {
+		t.Errorf("missed events are noted as %q (%v)", notes.String(), err)
+	}
+	out.Reset()
+	if err := writeFlowJSON(&out, &notes, m); err != nil || strings.Count(out.String(), "\n") != 1 || !json.Valid(out.Bytes()) {
+		t.Errorf("%q is no line of JSON (%v)", out.String(), err)
+	}
+}

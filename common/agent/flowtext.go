@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// What becomes of a packet, as requests and metrics name it.
+const (
+	verdictAllow = "allow"
+	verdictDeny  = "deny"
+	verdictDrop  = "drop"
+)
+
+var flowVerdicts = []string{verdictAllow, verdictDeny, verdictDrop}
+
+// describeFlow says in words what is known of an event, but for who has its
+// addresses.
+func describeFlow(e *model.FlowEvent) *cniapi.FlowEvent {
+	d := &cniapi.FlowEvent{UnixNano: e.Time.UnixNano(), PodNamespace: e.Pod.Namespace, PodName: e.Pod.Name, Direction: e.Direction.String(),
+		Verdict: verdictAllow, Reason: e.Drop, SrcPort: uint32(e.SrcPort), DstPort: uint32(e.DstPort),
+		Table: e.Table, Epoch: e.Epoch, PeerClass: uint32(e.Class)}
+	switch {
+	case e.Drop != "":
+		d.Verdict = verdictDrop
+	case e.Verdict == model.Deny:
+		d.Verdict = verdictDeny
+	}
+	if !e.Src.IsValid() {
+		d.EtherType = uint32(e.Detail)
+	} else {
+		d.Src, d.Dst, d.Protocol = e.Src.String(), e.Dst.String(), e.Protocol.String()
+		if e.Protocol == model.ICMP || e.Protocol == model.ICMPv6 {
+			d.IcmpType = uint32(e.Detail)
+		}
+	}
+	if e.Service != (netip.AddrPort{}) {
+		d.Service = e.Service.String()
+	}
+	if c := e.Cause; c != nil {
+		d.Cause = c.String()
+		if c.Reason == model.ReasonRule || c.Reason == model.ReasonIsolated {
+			d.Policy = c.Origin.String()
+		}
+		if c.Reason == model.ReasonRule {
+			d.Rule, d.Tier = strconv.Itoa(c.Rule), c.Tier.String()
+			if c.RuleName != "" {
+				d.Rule = c.RuleName
+			}
+		}
+	}
+	return d
+}
+
+// logFlow writes what was denied or dropped to the log.
+func logFlow(log *slog.Logger, e *cniapi.FlowEvent) {
+	var attrs []any
+	add := func(name, value string) {
+		if value != "" && value != "/" {
+			attrs = append(attrs, name, value)
+		}
+	}
+	add("pod", e.PodNamespace+"/"+e.PodName)
+	add("direction", e.Direction)
+	add("reason", e.Reason)
+	add("because", e.Cause)
+	add("src", e.Src)
+	add("dst", e.Dst)
+	add("protocol", e.Protocol)
+	if e.DstPort != 0 {
+		attrs = append(attrs, "src port", e.SrcPort, "dst port", e.DstPort)
+	}
+	add("service", e.Service)
+	add("peer", e.PeerNamespace+"/"+e.PeerName)
+	add("peer node", e.PeerNode)
+	log.Info("flow "+map[string]string{verdictDeny: "denied", verdictDrop: "dropped"}[e.Verdict], attrs...)
+}
+
+// wantedFlows makes a filter of a request.
+func wantedFlows(r *cniapi.WatchFlowsRequest) (func(*cniapi.FlowEvent) bool, error) {
+	if r.GetPodName() != "" && r.GetPodNamespace() == "" {
+		return nil, fmt.Errorf("pod %q: name its namespace too", shorten(r.GetPodName()))
+	}
+	for _, v := range r.GetVerdicts() {
+		if !slices.Contains(flowVerdicts, v) {
+			return nil, fmt.Errorf("verdict %q: give %s", shorten(v), strings.Join(flowVerdicts, ", "))
+		}
+	}
+	is := func(namespace, name string) bool {
+		return namespace == r.GetPodNamespace() && (r.GetPodName() == "" || name == r.GetPodName())
+	}
+	return func(e *cniapi.FlowEvent) bool {
+		if len(r.GetVerdicts()) > 0 && !slices.Contains(r.GetVerdicts(), e.Verdict) {
+			return false
+		}
+		return r.GetPodNamespace() == "" || is(e.PodNamespace, e.PodName) || is(e.PeerNamespace, e.PeerName)
+	}, nil
+}
+
+// WatchFlows implements cniapi.InspectServer.
+func (s *inspectServer) WatchFlows(r *cniapi.WatchFlowsRequest, stream grpc.ServerStreamingServer[cniapi.WatchFlowsResponse]) error {
+	wants, err := wantedFlows(r)
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if err := s.agent.tellsOfFlows(); err != nil {
+		return err
+	}
+	past, reader, err := s.agent.flows.follow(int(r.GetLast()), wants, r.GetFollow())
+	if err != nil {
+		return status.Error(codes.ResourceExhausted, err.Error())
+	}
+	if reader != nil {
+		defer s.agent.flows.end(reader)
+	}
+	for _, e := range past {
+		if err := stream.Send(&cniapi.WatchFlowsResponse{Event: e}); err != nil {
+			return err
+		}
+	}
+	for reader != nil {
+		select {
+		case <-stream.Context().Done():
+			return nil
+		case m, ok := <-reader.events:
+			if !ok {
+				return status.Error(codes.Unavailable, "isthmus-agent is stopping")
+			}
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// tellsOfFlows says why there is nothing to be told.
+func (a *Agent) tellsOfFlows() error {
+	v := a.view.Load()
+	if v.backend == nil {
+		return status.Error(codes.FailedPrecondition, "the data path is not open yet")
+	}
+	if _, ok := v.backend.(dataplane.Watcher); !ok {
+		what := "the data path"
+		if v.features.OS == model.Windows {
+			what = "HNS"
+		}
+		return status.Errorf(codes.Unimplemented, "%s of this node (%s, %s) does not tell of single flows", what, v.features.OS, v.features.Platform)
+	}
+	if a.cfg.Flows.Off {
+		return status.Error(codes.FailedPrecondition, "the agent was told not to watch flows: start it without --flow-events=off")
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package events
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+)
+
+// Slot is what a slot meant for a while.
+type Slot struct {
+	Endpoint model.EndpointID
+	Pod      model.PodID
+	// Table and Epoch are the word of the slot.
+	Table, Epoch uint32
+}
+
+// Page is what the maps hold from a moment on.
+type Page struct {
+	// From is by the clock of Record.Time.
+	From  time.Duration
+	Slots map[uint32]Slot
+	State *model.State
+}
+
+// pages is how far back a Book knows: steps of a few changes of policy. Records
+// are read a fraction of a second late.
+const pages = 16
+
+// Book is the latest pages. It may be used from any goroutine.
+type Book struct {
+	mutex sync.Mutex
+	pages []Page // oldest first
+}
+
+// Add notes what holds from now on. It is to be called before the maps are
+// written, so that no record is of a page that is still to come.
+func (b *Book) Add(p Page) {
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	if len(b.pages) == pages {
+		b.pages = slices.Delete(b.pages, 0, 1)
+	}
+	b.pages = append(b.pages, p)
+}
+
+// Tell says what a record is of, at the wall clock's time when.
+func (b *Book) Tell(r Record, when time.Time) model.FlowEvent {
+	e := model.FlowEvent{Time: when, Direction: r.Direction, Src: r.Src, Dst: r.Dst, SrcPort: r.SrcPort, DstPort: r.DstPort,
+		Protocol: r.Protocol, Service: r.Service, Table: r.Table, Epoch: r.Epoch, Class: r.Class, Detail: r.Detail}
+	verdict, decided := r.Verdict()
+	if decided {
+		e.Verdict = verdict
+	} else {
+		e.Drop = bpfobj.DropReasons[r.ID]
+	}
+	b.mutex.Lock()
+	defer b.mutex.Unlock()
+	for _, p := range b.decidedBy(r) {
+		s := p.Slots[r.Slot]
+		e.Endpoint, e.Pod = s.Endpoint, s.Pod
+		if decided && e.Cause == nil {
+			e.Cause = cause(p.State, s, r, verdict)
+		}
+	}
+	if e.Endpoint != "" {
+		return e
+	}
+	if p := b.at(r.Time); p != nil {
+		if s, ok := p.Slots[r.Slot]; ok && (!decided || owns(p.State, s.Endpoint, r)) {
+			e.Endpoint, e.Pod = s.Endpoint, s.Pod
+		}
+	}
+	return e
+}
+
+// decidedBy returns pages that can explain a record, the best first: that of its
+// time, on which the slot had its epoch; the newest with that epoch, as what was
+// read back after a start does not know why; and the newest under the same table,
+// which stands for the same rules, although a start gives new epochs.
+func (b *Book) decidedBy(r Record) []*Page {
+	if r.Epoch == 0 {
+		return nil // no slot was read
+	}
+	var then, newest, table *Page
+	for i := range b.pages {
+		p := &b.pages[i]
+		s, ok := p.Slots[r.Slot]
+		if !ok || s.Table != r.Table {
+			continue
+		}
+		if s.Table != policymap.DenyAll {
+			table = p
+		}
+		if s.Epoch != r.Epoch {
+			continue
+		}
+		newest = p
+		if then == nil || p.From <= r.Time {
+			then = p
+		}
+	}
+	return slices.DeleteFunc([]*Page{then, newest, table}, func(p *Page) bool { return p == nil })
+}
+
+// at returns the page of a time, or the oldest.
+func (b *Book) at(t time.Duration) *Page {
+	for i := len(b.pages) - 1; i >= 0; i-- {
+		if b.pages[i].From <= t || i == 0 {
+			return &b.pages[i]
+		}
+	}
+	return nil
+}
+
+// owns reports whether the pod's end of the flow has an address of the endpoint:
+// a slot may have been another's when a record was written.
+func owns(s *model.State, id model.EndpointID, r Record) bool {
+	return slices.Contains(s.Endpoints[id].IPs, r.own())
+}
+
+// cause finds why a State says what was decided; nil if it does not know, as
+// after a restart, or says something else, as while a table is being changed.
+func cause(s *model.State, slot Slot, r Record, verdict model.Verdict) *model.Cause {
+	endpoint, ok := s.Endpoints[slot.Endpoint]
+	table := s.Tables[endpoint.Table]
+	if !ok || table == nil {
+		if verdict == model.Deny {
+			return &model.Cause{Reason: model.ReasonPending, Direction: r.Direction}
+		}
+		return nil
+	}
+	port := r.DstPort
+	if !r.Protocol.HasPorts() {
+		port = 0 // of ICMP it is the identifier
+	}
+	d := table.Sides[r.Direction].Row(r.Class).Cell(s.PortClass(r.Protocol, port))
+	if d.Verdict != verdict {
+		return nil
+	}
+	return d.Cause
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package events_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/events"
+)
+
+// raw lays an event out as the generated twin of the struct has it.
+func raw(t testing.TB, e bpfobj.PodEvent) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := binary.Write(&b, binary.NativeEndian, e); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func word(a string) (w [4]uint32) {
+	addr := netip.MustParseAddr(a)
+	var b [16]byte
+	if addr.Is4() {
+		four := addr.As4()
+		copy(b[12:], four[:])
+	} else {
+		b = addr.As16()
+	}
+	for i := range w {
+		w[i] = binary.NativeEndian.Uint32(b[i*4:])
+	}
+	return w
+}
+
+// sample is the event of a flow to a Service.
+func sample() (e bpfobj.PodEvent) {
+	e.Time, e.Slot, e.Table, e.Epoch, e.Class, e.Id = 5e9, 3, 9, 17, 4, bpfobj.CountEgressDeny
+	e.Flags = bpfobj.EventEgress | bpfobj.EventTranslated
+	e.Flow.Src.Word, e.Flow.Dst.Word, e.Flow.SrcPort, e.Flow.DstPort, e.Flow.Protocol = word("10.1.0.1"), word("10.1.0.2"), 1000, 8080, 6
+	e.Service.Word, e.ServicePort = word("10.96.0.1"), 80
+	return e
+}
+
+func TestDecode(t *testing.T) {
+	if s := unsafe.Sizeof(bpfobj.PodEvent{}); s != events.Size {
+		t.Fatalf("struct event has %d bytes, not %d", s, events.Size)
+	}
+	want := events.Record{Time: 5 * time.Second, ID: bpfobj.CountEgressDeny, Direction: model.Egress, Src: netip.MustParseAddr("10.1.0.1"),
+		Dst: netip.MustParseAddr("10.1.0.2"), SrcPort: 1000, DstPort: 8080, Protocol: model.TCP,
+		Service: netip.MustParseAddrPort("10.96.0.1:80"), Slot: 3, Table: 9, Epoch: 17, Class: 4}
+	if got, err := events.Decode(raw(t, sample())); err != nil || got != want {
+		t.Errorf("decoded %+v, %v", got, err)
+	}
+	e := sample()
+	e.Flags = bpfobj.EventV6
+	e.Flow.Src.Word, e.Flow.Dst.Word, e.Flow.Protocol, e.Id, e.Detail = word("fd00::1"), word("fd00::2"), 58, bpfobj.DropSpoofed, 128
+	want = events.Record{Time: want.Time, ID: bpfobj.DropSpoofed, Src: netip.MustParseAddr("fd00::1"), Dst: netip.MustParseAddr("fd00::2"),
+		SrcPort: 1000, DstPort: 8080, Protocol: model.ICMPv6, Detail: 128, Slot: 3, Table: 9, Epoch: 17, Class: 4}
+	if got, err := events.Decode(raw(t, e)); err != nil || got != want {
+		t.Errorf("decoded %+v, %v", got, err)
+	}
+	e.Id = bpfobj.Counters
+	for what, b := range map[string][]byte{"unknown kind": raw(t, e), "short": raw(t, sample())[1:], "long": append(raw(t, sample()), 0), "nothing": nil} {
+		if _, err := events.Decode(b); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+}
+
+// Whatever is in the ring, decoding and telling of it neither fails badly nor
+// makes up a pod or a policy.
+func FuzzDecode(f *testing.F) {
+	f.Add(raw(f, sample()))
+	f.Add(make([]byte, events.Size))
+	f.Add([]byte{1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := events.Decode(b)
+		if err != nil {
+			return
+		}
+		if len(b) != events.Size || r.ID >= bpfobj.Counters || r.Src.IsValid() != r.Dst.IsValid() || r.Time < 0 {
+			t.Errorf("decoded %x as %+v", b, r)
+		}
+		e := book().Tell(r, time.Unix(0, 0))
+		if _, decided := r.Verdict(); decided == (e.Drop != "") {
+			t.Errorf("told %+v of %+v", e, r)
+		}
+		if e.Cause != nil && (r.Slot != 3 || r.Epoch == 0 || r.Table != 9 && r.Table != 13) {
+			t.Errorf("made up the cause %v of %+v", e.Cause, r)
+		}
+	})
+}
+
+var web = model.PodID{Namespace: "shop", Name: "web"}
+
+// state has one endpoint under a table that denies egress for the cause and has
+// its causes or not.
+func state(cause *model.Cause) *model.State {
+	row := func(v model.Verdict) *model.Row {
+		return &model.Row{Cells: []model.Decision{{Verdict: v, Cause: cause}}}
+	}
+	id := model.TableID{1}
+	return &model.State{
+		Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Pod: web, IPs: []netip.Addr{netip.MustParseAddr("10.1.0.1")}, Table: id}},
+		Tables:    map[model.TableID]*model.Table{id: {ID: id, Sides: [2]model.Side{{Default: row(model.Allow)}, {Default: row(model.Deny)}}}},
+	}
+}
+
+var (
+	old   = &model.Cause{Reason: model.ReasonIsolated, Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "old"}, Direction: model.Egress}
+	fresh = &model.Cause{Reason: model.ReasonIsolated, Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "fresh"}, Direction: model.Egress}
+)
+
+func page(from time.Duration, table, epoch uint32, s *model.State) events.Page {
+	return events.Page{From: from, State: s, Slots: map[uint32]events.Slot{3: {Endpoint: "a:eth0", Pod: web, Table: table, Epoch: epoch}}}
+}
+
+// book starts as after a restart, with a State that knows no causes; then the
+// policies are known, then changed.
+func book() *events.Book {
+	b := &events.Book{}
+	b.Add(page(time.Second, 9, 17, state(nil)))
+	b.Add(page(6*time.Second, 9, 17, state(old)))
+	b.Add(page(8*time.Second, 13, 18, state(fresh)))
+	return b
+}
+
+func TestTell(t *testing.T) {
+	record := func(at time.Duration, table, epoch uint32, id int) events.Record {
+		r, err := events.Decode(raw(t, sample()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Time, r.Table, r.Epoch, r.ID = at, table, epoch, id
+		return r
+	}
+	for name, c := range map[string]struct {
+		record events.Record
+		pod    model.PodID
+		cause  *model.Cause
+	}{
+		"before the policies were known, under the same epoch": {record(5*time.Second, 9, 17, bpfobj.CountEgressDeny), web, old},
+		"by the rules of that time":                            {record(7*time.Second, 9, 17, bpfobj.CountEgressDeny), web, old},
+		"by the new rules":                                     {record(9*time.Second, 13, 18, bpfobj.CountEgressDeny), web, fresh},
+		"under the same table, of an epoch before the start":   {record(time.Millisecond, 9, 4, bpfobj.CountEgressDeny), web, old},
+		"by rules nobody knows":                                {record(9*time.Second, 8, 16, bpfobj.CountEgressDeny), web, nil},
+		"another verdict than the rules give":                  {record(9*time.Second, 13, 18, bpfobj.CountEgressAllow), web, nil},
+		"a drop":                                               {record(9*time.Second, 0, 0, bpfobj.DropSpoofed), web, nil},
+	} {
+		e := book().Tell(c.record, time.Unix(7, 0))
+		if e.Pod != c.pod || e.Cause != c.cause || !e.Time.Equal(time.Unix(7, 0)) {
+			t.Errorf("%s: pod %s, cause %v, want %s, %v", name, e.Pod, e.Cause, c.pod, c.cause)
+		}
+	}
+	// Neither a slot nor its epoch is known: the address has to be the pod's.
+	r := record(9*time.Second, 8, 16, bpfobj.CountEgressDeny)
+	r.Src = netip.MustParseAddr("10.1.0.77")
+	if e := book().Tell(r, time.Time{}); e.Pod != (model.PodID{}) {
+		t.Errorf("flow of 10.1.0.77 is said to be of pod %s", e.Pod)
+	}
+	if e := book().Tell(record(0, 0, 0, bpfobj.DropRevoked), time.Time{}); e.Drop != "revoked" || !e.Denied() {
+		t.Errorf("told %+v of a packet of a revoked flow", e)
+	}
+	// Before an endpoint is named by a State, it is under deny everything.
+	b := &events.Book{}
+	b.Add(page(0, 9, 5, &model.State{}))
+	if e := b.Tell(record(1, 9, 5, bpfobj.CountEgressDeny), time.Time{}); e.Cause == nil || e.Cause.Reason != model.ReasonPending {
+		t.Errorf("denied by %v, want that policy is not known yet", e.Cause)
+	}
+}

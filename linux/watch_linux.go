@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/events"
+)
+
+// Watch implements dataplane.Watcher.
+func (b *Backend) Watch(ctx context.Context, f func([]model.FlowEvent)) error {
+	return b.path.ReadEvents(ctx, func(records [][]byte) {
+		now, clock := time.Now(), monotonic()
+		list := make([]model.FlowEvent, 0, len(records))
+		for _, raw := range records {
+			r, err := events.Decode(raw)
+			if err != nil {
+				b.log.Warn("read flow event", "error", err)
+				continue
+			}
+			list = append(list, b.book.Tell(r, now.Add(r.Time-clock)))
+		}
+		f(list)
+	})
+}
+
+// turnPage notes for Watch what the maps are about to hold.
+func (b *Backend) turnPage() {
+	slots := make(map[uint32]events.Slot)
+	for n, id := range b.layout.Holders() {
+		word := b.layout.Slots[n]
+		slots[n] = events.Slot{Endpoint: id, Pod: b.pods[id], Table: word.Table, Epoch: word.Epoch}
+	}
+	b.book.Add(events.Page{From: monotonic(), Slots: slots, State: b.layout.State()})
+}
+
+// monotonic is the clock of the programs.
+func monotonic() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
+		return 0 // the kernel has no such error
+	}
+	return time.Duration(t.Nano())
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// told returns what became known since the last call, as text without source
+// ports; what was told more than once, as of a TCP SYN that was sent again, once.
+func (l *lab) told() []string {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	all := make(map[string]bool)
+	l.must(l.backend.Watch(ctx, func(list []model.FlowEvent) {
+		for _, e := range list {
+			what := e.Verdict.String()
+			if e.Drop != "" {
+				what = e.Drop
+			}
+			to := fmt.Sprintf("%s %s/%d", e.Dst, e.Protocol, e.DstPort)
+			if e.Service.IsValid() {
+				to += " as " + e.Service.String()
+			}
+			why := "not known"
+			if e.Cause != nil {
+				why = e.Cause.String()
+			}
+			if ago := time.Since(e.Time); ago < 0 || ago > time.Minute {
+				l.t.Errorf("an event %s ago", ago)
+			}
+			all[fmt.Sprintf("%s: %s of %s from %s to %s: %s", e.Pod.Name, what, e.Direction, e.Src, to, why)] = true
+		}
+	}))
+	return slices.Sorted(maps.Keys(all))
+}
+
+// tells checks that exactly this became known.
+func (l *lab) tells(want ...string) {
+	l.t.Helper()
+	got := l.told()
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		l.t.Errorf("told\n%q, want\n%q", got, want)
+	}
+}
+
+const open = "no policy isolates the pod for "
+
+func TestFlowEvents(t *testing.T) {
+	l := newLab(t)
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.echo(b, 80)
+	l.denied(a, "tcp", "10.1.0.12", 80)
+	l.tells("a: deny of egress from 10.1.0.11 to 10.1.0.12 TCP/80: policy not known yet")
+	l.apply()
+	l.told()
+	// From pod to pod both ends are told of, though one program decides for both.
+	l.allowed(a, "tcp", "10.1.0.12", 80)
+	l.allowed(a, "udp", "fd01::c", 80)
+	l.tells("a: allow of egress from 10.1.0.11 to 10.1.0.12 TCP/80: "+open+"egress",
+		"b: allow of ingress from 10.1.0.11 to 10.1.0.12 TCP/80: "+open+"ingress",
+		"a: allow of egress from fd01::b to fd01::c UDP/80: "+open+"egress",
+		"b: allow of ingress from fd01::b to fd01::c UDP/80: "+open+"ingress")
+
+	l.apply(isolate("b", model.Ingress, accept(pods("a"), tcp(80))))
+	l.told()
+	const rule = "ingress rule 0 of NetworkPolicy default/b-ingress, tier NetworkPolicy"
+	const isolated = "isolated for ingress by NetworkPolicy default/b-ingress, no rule accepts"
+	l.allowed(a, "tcp", "10.1.0.12", 80)
+	l.denied(a, "tcp", "fd01::c", 81)
+	l.denied(l.outside, "tcp", "10.1.0.12", 80)
+	l.tells("a: allow of egress from 10.1.0.11 to 10.1.0.12 TCP/80: "+open+"egress",
+		"b: allow of ingress from 10.1.0.11 to 10.1.0.12 TCP/80: "+rule,
+		"a: allow of egress from fd01::b to fd01::c TCP/81: "+open+"egress",
+		"b: deny of ingress from fd01::b to fd01::c TCP/81: "+isolated,
+		"b: deny of ingress from "+outsideAddr4+" to 10.1.0.12 TCP/80: "+isolated)
+
+	// Flows whose policy goes are told of when their packets are dropped.
+	var c net.Conn
+	l.must(a.Do(func() (err error) { c, err = net.Dial("tcp", "10.1.0.12:80"); return err }))
+	defer c.Close()
+	l.must(exchange(c))
+	l.told()
+	l.apply(isolate("b", model.Ingress))
+	if exchange(c) == nil {
+		t.Error("the connection goes on under a policy that denies it")
+	}
+	l.must(c.(*net.TCPConn).SetLinger(0))
+	l.must(c.Close()) // it sends nothing again
+	l.tells("b: revoked of ingress from 10.1.0.11 to 10.1.0.12 TCP/80: not known")
+
+	// An agent that was away finds what happened meanwhile, and explains it as soon
+	// as it knows the policies again.
+	l.must(l.backend.Close())
+	l.denied(l.outside, "tcp", "10.1.0.12", 80)
+	l.start()
+	l.state = nil
+	l.must(l.add("a", 11))
+	l.must(l.add("b", 12))
+	l.apply(isolate("b", model.Ingress))
+	l.tells("b: deny of ingress from " + outsideAddr4 + " to 10.1.0.12 TCP/80: " + isolated)
+
+	// A policy that changed before anybody read: the rules of that time are named.
+	l.denied(a, "tcp", "10.1.0.12", 80)
+	l.apply()
+	l.tells("a: allow of egress from 10.1.0.11 to 10.1.0.12 TCP/80: "+open+"egress",
+		"b: deny of ingress from 10.1.0.11 to 10.1.0.12 TCP/80: "+isolated)
+	if n := l.status().Events; n.Limited != 0 || n.Lost != 0 {
+		t.Errorf("events were left out: %+v", n)
+	}
+}
+
+// What is for a Service is told of once it is decided, with both addresses.
+func TestFlowEventsOfServices(t *testing.T) {
+	l := newServiceLab(t)
+	l.apply(isolate("a", model.Egress, accept(pods("b"), tcp(8080))))
+	l.told()
+	l.allowed(l.pods["a"], "tcp", service4, 80)
+	l.denied(l.pods["a"], "tcp", service6, 81)
+	const isolated = "isolated for egress by NetworkPolicy default/a-egress, no rule accepts"
+	l.tells("a: allow of egress from 10.1.0.11 to 10.1.0.12 TCP/8080 as "+service4+":80: egress rule 0 of NetworkPolicy default/a-egress, tier NetworkPolicy",
+		"b: allow of ingress from 10.1.0.11 to 10.1.0.12 TCP/8080: "+open+"ingress",
+		"a: deny of egress from fd01::b to "+outsideAddr6+" TCP/8080 as ["+service6+"]:81: "+isolated)
+}
+
+// An agent that knows of events takes over from one that did not: the maps of
+// events are missing, all others stay.
+func TestFlowEventsAfterUpgrade(t *testing.T) {
+	l := newLab(t)
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.echo(b, 80)
+	l.apply()
+	l.must(l.backend.Close())
+	for _, name := range []string{"events", "event_budgets", "event_losses"} {
+		l.must(os.Remove(filepath.Join(l.bpffs, "v2", name)))
+	}
+	l.start()
+	l.state = nil
+	l.must(l.add("a", 11))
+	l.must(l.add("b", 12))
+	l.allowed(a, "tcp", "10.1.0.12", 80) // as before, under what was in force
+	l.apply()
+	l.told()
+	l.allowed(b, "udp", "10.1.0.12", 80) // itself
+	l.allowed(a, "udp", "10.1.0.12", 80)
+	l.tells("a: allow of egress from 10.1.0.11 to 10.1.0.12 UDP/80: "+open+"egress",
+		"b: allow of ingress from 10.1.0.11 to 10.1.0.12 UDP/80: "+open+"ingress")
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/cluster"
+)
+
+// told is what isthmusctl events prints as JSON, as far as it matters here.
+type told struct {
+	Event struct {
+		Pod       string `json:"pod_name"`
+		Direction string `json:"direction"`
+		Verdict   string `json:"verdict"`
+		Policy    string `json:"policy"`
+		Rule      string `json:"rule"`
+		Cause     string `json:"cause"`
+		Peer      string `json:"peer_name"`
+		Protocol  string `json:"protocol"`
+		Port      int    `json:"dst_port"`
+	}
+}
+
+// next reads events until one is as wanted.
+func next(t *testing.T, lines *bufio.Scanner, wanted func(told) bool) told {
+	t.Helper()
+	var seen []told
+	for lines.Scan() {
+		var e told
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			t.Fatalf("line %q: %v", lines.Text(), err)
+		}
+		if wanted(e) {
+			return e
+		}
+		seen = append(seen, e)
+	}
+	t.Fatalf("no such event among %+v", seen)
+	return told{}
+}
+
+// knock sends a datagram to a port of another pod and, by TCP, asks for a
+// connection, which may be refused.
+func knock(t *testing.T, from, to *cluster.Pod, network string) {
+	t.Helper()
+	err := from.NS.Do(func() error {
+		c, err := net.DialTimeout(network, net.JoinHostPort(address(to, false).String(), "7000"), 300*time.Millisecond)
+		if err != nil {
+			return nil // denied
+		}
+		defer c.Close()
+		_, err = c.Write([]byte("12345678"))
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Who follows the events of a node learns which policy decided; what happens
+// while the agent is away is told later; a Windows node says that it cannot.
+func TestFlowEvents(t *testing.T) {
+	c, pods := startCluster(t, manifests, cluster.Config{Linux: 2, Windows: 1})
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	node, client, server := pods["server"].Node, pods["client"], pods["server"]
+	follow := node.Ctl(ctx, "events", "--follow", "--last", "0", "--pod", "test/server", "-o", "json")
+	var stderr bytes.Buffer
+	follow.Stderr = &stderr
+	out, err := follow.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := follow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer follow.Wait()
+	defer cancel()
+	lines := bufio.NewScanner(out)
+	about := func(verdict, protocol string) func(told) bool {
+		return func(e told) bool {
+			return e.Event.Pod == "server" && e.Event.Direction == "ingress" && e.Event.Verdict == verdict && e.Event.Protocol == protocol
+		}
+	}
+	stop := make(chan struct{})
+	knocked := make(chan struct{})
+	go func() { // until who follows is there
+		defer close(knocked)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(100 * time.Millisecond):
+				knock(t, client, server, "udp")
+				knock(t, client, server, "tcp")
+			}
+		}
+	}()
+	allowed := next(t, lines, about("allow", "UDP")).Event
+	denied := next(t, lines, about("deny", "TCP")).Event
+	close(stop)
+	<-knocked
+	if allowed.Policy != "NetworkPolicy test/server" || allowed.Rule != "0" || allowed.Peer != "client" || allowed.Port != 7000 {
+		t.Errorf("told of an allowed flow: %+v", allowed)
+	}
+	if denied.Policy != "NetworkPolicy test/server" || !strings.HasPrefix(denied.Cause, "isolated for ingress") || denied.Peer != "client" {
+		t.Errorf("told of a denied flow: %+v", denied)
+	}
+	metrics, _, err := node.Get("/metrics")
+	if err != nil || !strings.Contains(metrics, `isthmus_flow_events_total{verdict="deny"}`) || !strings.Contains(metrics, `isthmus_flow_events_missed_total{reason="lost"} 0`) {
+		t.Errorf("metrics say nothing of events (%v)", err)
+	}
+
+	if err := node.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for lines.Scan() {
+	}
+	if err := follow.Wait(); err == nil || !strings.Contains(stderr.String(), "connection was lost") {
+		t.Errorf("who follows an agent that is killed is told %q (%v)", stderr.String(), err)
+	}
+	knock(t, client, server, "tcp")
+	if err := node.Start(); err != nil {
+		t.Fatal(err)
+	}
+	text := ctl(t, node.Ctl(ctx, "events", "--verdict", "deny"), "because the agent was away", func(out string) bool {
+		return strings.Contains(out, "TCP/7000: isolated for ingress by NetworkPolicy test/server")
+	})
+	if strings.Contains(text, "UDP") {
+		t.Errorf("asked for what was denied, and told\n%s", text)
+	}
+
+	for _, n := range c.Nodes {
+		if n.OS != model.Windows {
+			continue
+		}
+		out, err := n.Ctl(ctx, "events").CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "HNS of this node") || !strings.Contains(string(out), "does not tell of single flows") {
+			t.Errorf("a Windows node says %q (%v)", out, err)
+		}
+	}
+}
+
+// ctl repeats a command until what it prints is as wanted.
+func ctl(t *testing.T, command *exec.Cmd, why string, wanted func(string) bool) string {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		var out bytes.Buffer
+		again := exec.Command(command.Path, command.Args[1:]...)
+		again.Stdout, again.Stderr = &out, &out
+		err := again.Run()
+		if err == nil && wanted(out.String()) {
+			return out.String()
+		}
+		if time.Since(began) > 20*time.Second {
+			t.Fatalf("%s: %v prints %q (%v)", why, command.Args, out.String(), err)
+		}
+	}
+}
