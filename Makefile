@@ -16,7 +16,7 @@ go = $(path) $(usable)
 export GOFLAGS += -buildvcs=false
 VERSION ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo unknown)
 ldflags = -s -w -X main.version=$(VERSION)
-binaries = isthmus-agent isthmus-cni isthmusctl
+binaries = isthmus-agent isthmus-cni isthmusctl isthmus-controller
 
 source = bpf cmd cni common linux windows test
 generated = linux/bpfobj common/cniapi test/bench/floor
@@ -81,7 +81,7 @@ images: ## Write container images for Linux and Windows into build/images, witho
 	@cd deploy/images && $(go) run . -version "$(VERSION)" -bin ../../build/images -o ../../build/images
 
 .PHONY: manifests
-manifests: ## Render deploy/isthmus.yaml and deploy/isthmus-uninstall.yaml from the chart
+manifests: ## Render deploy/isthmus*.yaml from the chart
 	@cd test/helm && $(go) test -count=1 -run Rendered . -update
 
 .PHONY: helm-test

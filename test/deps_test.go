@@ -115,9 +115,9 @@ func under(name string, dirs []string) bool {
 
 // Packages that may import nothing but the standard library.
 func TestStandardLibraryOnly(t *testing.T) {
-	for _, p := range list(t, "linux", "-deps", "./common/model", "./common/ipam") {
-		if !p.Standard && p.ImportPath != module+"common/model" && p.ImportPath != module+"common/ipam" {
-			t.Errorf("common/model or common/ipam depends on %s", p.ImportPath)
+	for _, p := range list(t, "linux", "-deps", "./common/model", "./common/ipam", "./common/nodeipam") {
+		if !p.Standard && p.ImportPath != module+"common/model" && p.ImportPath != module+"common/ipam" && p.ImportPath != module+"common/nodeipam" {
+			t.Errorf("common/model, common/ipam or common/nodeipam depends on %s", p.ImportPath)
 		}
 	}
 }
@@ -128,8 +128,9 @@ func TestBinaries(t *testing.T) {
 		goos, cmd string
 		banned    []string
 	}{
-		{"linux", "isthmus-agent", []string{module + "windows", "github.com/Microsoft/hcsshim"}},
+		{"linux", "isthmus-agent", []string{module + "windows", "github.com/Microsoft/hcsshim", "k8s.io/client-go/kubernetes"}},
 		{"windows", "isthmus-agent", []string{module + "linux", "github.com/cilium/ebpf", "github.com/vishvananda/netlink"}},
+		{"linux", "isthmus-controller", append(systems, module+"common/agent", module+"cni")},
 		{"linux", "isthmus-cni", append(systems, "k8s.io/client-go")},
 		{"windows", "isthmus-cni", append(systems, "k8s.io/client-go")},
 	} {

@@ -5,11 +5,11 @@
 // (Directory); both are a Source. It applies the API's defaults, checks what
 // the API server checks, and names object, field and remedy where it refuses.
 //
-// It is the only package that knows Kubernetes types, and none of them leaves
-// it.
+// With nodecidr below it, it is the only package that knows Kubernetes types, and
+// none of them leaves it.
 //
-// A Reporter writes back what nodes do not enforce exactly; nothing else is ever
-// written to the cluster.
+// A Reporter writes back what nodes do not enforce exactly; nothing else is
+// written from here.
 //
 // It does not decide what a policy means or what is reported, and does not
 // resolve services or domain names.

@@ -16,7 +16,7 @@ func TestProduct(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(bin, p), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		for _, command := range []string{"isthmus-agent", "isthmus-cni", "isthmusctl"} {
+		for _, command := range []string{"isthmus-agent", "isthmus-cni", "isthmusctl", "isthmus-controller"} {
 			if p == "windows-amd64" {
 				command += ".exe"
 			}

@@ -87,7 +87,11 @@ func product(bin, name, version, out string) error {
 			suffix, entrypoint = ".exe", "isthmus-agent.exe"
 		}
 		var files []file
-		for _, command := range []string{"isthmus-agent", "isthmus-cni", "isthmusctl"} {
+		commands := []string{"isthmus-agent", "isthmus-cni", "isthmusctl"}
+		if p.OS == "linux" {
+			commands = append(commands, "isthmus-controller") // Windows nodes need none of their own
+		}
+		for _, command := range commands {
 			content, err := os.ReadFile(filepath.Join(bin, p.OS+"-"+p.Architecture, command+suffix))
 			if err != nil {
 				return fmt.Errorf("read command: %w: build it first", err)

@@ -10,7 +10,7 @@ import (
 
 // TestDeploy has the API server check every object that is shipped.
 func TestDeploy(t *testing.T) {
-	for _, name := range []string{"isthmus.yaml", "isthmus-uninstall.yaml"} {
+	for _, name := range []string{"isthmus.yaml", "isthmus-uninstall.yaml", "isthmus-controller.yaml"} {
 		t.Run(name, func(t *testing.T) {
 			text, err := os.ReadFile("../../deploy/" + name)
 			if err != nil {

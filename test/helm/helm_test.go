@@ -80,7 +80,12 @@ metadata:
 var manifests = map[string][]string{
 	"isthmus.yaml":           {"--include-crds"},
 	"isthmus-uninstall.yaml": {"--set", "uninstall=true"},
+	"isthmus-controller.yaml": {"--set", "controller.enabled=true,controller.clusterCIDRs={10.244.0.0/16}",
+		"--show-only", "templates/controller.yaml"},
 }
+
+// controlled are the values of a cluster that the controller divides.
+const controlled = "controller.enabled=true,controller.clusterCIDRs={10.0.0.0/8,fd00::/48}"
 
 func TestRendered(t *testing.T) {
 	for name, flags := range manifests {
@@ -100,7 +105,8 @@ func TestRendered(t *testing.T) {
 }
 
 func TestLint(t *testing.T) {
-	for _, flags := range [][]string{nil, {"--set", "uninstall=true"}, {"--set", "prometheus.podMonitor.enabled=true"}} {
+	for _, flags := range [][]string{nil, {"--set", "uninstall=true"}, {"--set", "prometheus.podMonitor.enabled=true"},
+		{"--set", controlled}} {
 		out, err := run(append([]string{"lint", "--strict", chart}, flags...)...)
 		if err != nil || !strings.Contains(out, "1 chart(s) linted, 0 chart(s) failed") {
 			t.Errorf("%v\n%s", err, out)
@@ -118,18 +124,23 @@ func TestValues(t *testing.T) {
 		"fabric.mode=vxlan":        "- --fabric=vxlan\n",
 		"fabric.vni=1000000":       "- --vni=1000000\n",
 		"fabric.masquerade=false":  "- --masquerade=false\n",
-		"fabric.masqueradeExceptions={10.0.0.0/8,fd00::/8}": "- --masquerade-exception=10.0.0.0/8\n            - --masquerade-exception=fd00::/8\n",
-		"linux.xdpDevices=off":                              "- --xdp-devices=off\n",
-		"linux.neverDeny={192.0.2.1}":                       "- --never-deny=192.0.2.1\n",
-		"agent.httpAddress=0.0.0.0:9999":                    `httpGet: {host: "127.0.0.1", path: /readyz, port: 9999}`,
-		"agent.httpAddress=192.0.2.1:80":                    `httpGet: {host: "192.0.2.1", path: /readyz, port: 80}`,
-		"windows.mode=overlay,fabric.vni=5000":              "- --hns-mode=overlay\n            - --vni=5000\n            - --vxlan-port=4789\n",
-		"windows.clusterCIDRs={10.0.0.0/8}":                 "- --cluster-cidr=10.0.0.0/8\n",
-		"linux.bpffs=/run/bpf":                              "hostPath: {path: /run/bpf, type: Directory}",
-		"prometheus.podMonitor.enabled=true":                "kind: PodMonitor\n",
-		"linux.nodeSelector.pool=a":                         "pool: a\n",
-		"image.pullSecrets[0].name=registry":                `imagePullSecrets: [{"name":"registry"}]`,
-		"agent.extraArgs={--log-level=info}":                `- "--log-level=info"`,
+		"fabric.masqueradeExceptions={10.0.0.0/8,fd00::/8}":  "- --masquerade-exception=10.0.0.0/8\n            - --masquerade-exception=fd00::/8\n",
+		"linux.xdpDevices=off":                               "- --xdp-devices=off\n",
+		"linux.neverDeny={192.0.2.1}":                        "- --never-deny=192.0.2.1\n",
+		"agent.httpAddress=0.0.0.0:9999":                     `httpGet: {host: "127.0.0.1", path: /readyz, port: 9999}`,
+		"agent.httpAddress=192.0.2.1:80":                     `httpGet: {host: "192.0.2.1", path: /readyz, port: 80}`,
+		"windows.mode=overlay,fabric.vni=5000":               "- --hns-mode=overlay\n            - --vni=5000\n            - --vxlan-port=4789\n",
+		"windows.clusterCIDRs={10.0.0.0/8}":                  "- --cluster-cidr=10.0.0.0/8\n",
+		"linux.bpffs=/run/bpf":                               "hostPath: {path: /run/bpf, type: Directory}",
+		"prometheus.podMonitor.enabled=true":                 "kind: PodMonitor\n",
+		"linux.nodeSelector.pool=a":                          "pool: a\n",
+		"image.pullSecrets[0].name=registry":                 `imagePullSecrets: [{"name":"registry"}]`,
+		"agent.extraArgs={--log-level=info}":                 `- "--log-level=info"`,
+		controlled:                                           "- --cluster-cidr=10.0.0.0/8\n            - --cluster-cidr=fd00::/48\n",
+		controlled + ",controller.nodeMaskIPv6=80":           "- --node-mask-ipv6=80\n",
+		controlled + ",controller.reservedCIDRs={fd01::/64}": "- --reserved-cidr=fd01::/64\n",
+		controlled + ",controller.httpAddress=[::]:9000":     `httpGet: {host: "127.0.0.1", path: /healthz, port: 9000}`,
+		controlled + ",apiServer.host=192.0.2.1":             `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
 	} {
 		if out := render(t, "--set", flags); !strings.Contains(out, want) {
 			t.Errorf("--set %s: no %q in\n%s", flags, want, out)
@@ -139,6 +150,7 @@ func TestValues(t *testing.T) {
 		"agent.mtu=100", "agent.logLevel=loud", "agent.unknown=1", "windows.mode=nat", "linux.cniBinDir=relative",
 		"agent.quarantine=long", "fabric.mode=bgp", "fabric.vni=4095", "linux.neverDeny={a b}",
 		"linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
+		"controller.enabled=true", "controller.nodeMaskIPv4=31", controlled + ",controller.clusterCIDRs={x}",
 	} {
 		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), "don't meet the specifications of the schema") {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)
@@ -151,6 +163,9 @@ func TestValues(t *testing.T) {
 	}
 	if out := render(t, "--set", "windows.enabled=false"); strings.Contains(out, "hostProcess") {
 		t.Errorf("there is something for Windows in\n%s", out)
+	}
+	if out := render(t); strings.Contains(out, "isthmus-controller") {
+		t.Errorf("there is a controller in\n%s", out)
 	}
 	if out := render(t, "--set", "prometheus.annotations=false"); strings.Contains(out, "prometheus.io") {
 		t.Errorf("there are annotations in\n%s", out)

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/isthmus-net/isthmus/common/kube/nodecidr"
+)
+
+// options are the flags.
+type options struct {
+	cfg                 nodecidr.Config
+	ranges, reserved    []string
+	httpAddress         string
+	logLevel, logFormat string
+	leaseDuration       time.Duration
+}
+
+// usageError means that the command line is not right.
+type usageError struct{ error }
+
+// run executes the command line and returns the exit status.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := command(stdout, stderr)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(stderr, "isthmus-controller: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+	var usage usageError
+	if errors.As(err, &usage) {
+		return 2
+	}
+	return 1
+}
+
+func command(stdout, stderr io.Writer) *cobra.Command {
+	o := &options{cfg: nodecidr.Defaults()}
+	root := &cobra.Command{
+		Use:           "isthmus-controller",
+		Short:         "Pod ranges for nodes that have none",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return usageError{err}
+			}
+			return o.serve(c.Context(), stderr)
+		},
+	}
+	o.register(root.Flags())
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w: see isthmus-controller --help", err)}
+	})
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(&cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintf(stdout, "isthmus-controller %s %s/%s %s\n", version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+			return err
+		},
+	})
+	return root
+}
+
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q: see %s --help", args[0], c.CommandPath())}
+	}
+	return nil
+}
+
+func (o *options) register(f *pflag.FlagSet) {
+	f.StringVar(&o.cfg.Kubeconfig, "kubeconfig", "", "reach the API server with this file; without it as a pod of the cluster")
+	f.StringArrayVar(&o.ranges, "cluster-cidr", nil, "range of all nodes' pods, of which nodes get blocks; the first of a family that has one free is used (repeatable)")
+	f.StringArrayVar(&o.reserved, "reserved-cidr", nil, "range of which no block is given out, such as that of the services (repeatable)")
+	f.IntVar(&o.cfg.Ranges.Mask4, "node-mask-ipv4", o.cfg.Ranges.Mask4, "prefix length of a node's IPv4 block")
+	f.IntVar(&o.cfg.Ranges.Mask6, "node-mask-ipv6", o.cfg.Ranges.Mask6, "prefix length of a node's IPv6 block")
+	f.StringVar(&o.cfg.Namespace, "namespace", o.cfg.Namespace, "namespace of the Lease")
+	f.StringVar(&o.cfg.Lease, "lease", o.cfg.Lease, "name of the Lease by which one of several controllers works")
+	f.StringVar(&o.cfg.Identity, "identity", "", "name of this controller among the others; empty for the host name and something random")
+	f.DurationVar(&o.leaseDuration, "lease-duration", o.cfg.Duration, "after how long without a sign another controller takes over; at least 3s")
+	f.StringVar(&o.httpAddress, "http-address", "127.0.0.1:9471", "address of /metrics, /healthz and /readyz; empty for none")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+}
+
+// check reports everything that is wrong with the flags.
+func (o *options) check() error {
+	var errs []error
+	parse := func(flag string, texts []string) (all []netip.Prefix) {
+		for _, text := range texts {
+			p, err := netip.ParsePrefix(text)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("--%s %q: use an address and a prefix length, like 10.244.0.0/16", flag, text))
+				continue
+			}
+			all = append(all, p)
+		}
+		return all
+	}
+	o.cfg.Ranges.Ranges, o.cfg.Ranges.Reserved = parse("cluster-cidr", o.ranges), parse("reserved-cidr", o.reserved)
+	if len(o.ranges) == 0 {
+		errs = append(errs, errors.New("--cluster-cidr: give at least one range"))
+	}
+	if err := new(slog.LevelVar).UnmarshalText([]byte(o.logLevel)); err != nil {
+		errs = append(errs, fmt.Errorf("--log-level %q: use debug, info, warn or error", o.logLevel))
+	}
+	if o.logFormat != "text" && o.logFormat != "json" {
+		errs = append(errs, fmt.Errorf("--log-format %q: use text or json", o.logFormat))
+	}
+	if o.leaseDuration < 3*time.Second {
+		errs = append(errs, fmt.Errorf("--lease-duration %s: use 3s or more", o.leaseDuration))
+	}
+	if o.cfg.Identity == "" {
+		host, _ := os.Hostname()
+		o.cfg.Identity = host + "_" + rand.Text()
+	}
+	o.cfg.Duration, o.cfg.RenewDeadline, o.cfg.RetryPeriod = o.leaseDuration, o.leaseDuration*2/3, o.leaseDuration*2/15
+	if len(errs) == 0 {
+		errs = append(errs, o.cfg.Validate())
+	}
+	return errors.Join(errs...)
+}
+
+func (o *options) logger(w io.Writer) *slog.Logger {
+	level := new(slog.LevelVar)
+	level.UnmarshalText([]byte(o.logLevel)) // was checked
+	h := &slog.HandlerOptions{Level: level}
+	if o.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, h))
+	}
+	return slog.New(slog.NewTextHandler(w, h))
+}
+
+// serve runs the controller until the context is done.
+func (o *options) serve(ctx context.Context, stderr io.Writer) error {
+	log := o.logger(stderr)
+	controller, err := nodecidr.New(o.cfg, log)
+	if err != nil {
+		return err
+	}
+	log.Info("controller starts", "version", version, "ranges", o.ranges)
+	if o.httpAddress != "" {
+		listener, err := net.Listen("tcp", o.httpAddress)
+		if err != nil {
+			return fmt.Errorf("listen on --http-address: %w", err)
+		}
+		server := &http.Server{Handler: controller.Handler(), ReadHeaderTimeout: 5 * time.Second}
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+				log.Error("serve HTTP", "error", err)
+			}
+		}()
+		defer func() { server.Close(); <-served }()
+	}
+	err = controller.Run(ctx)
+	log.Info("controller has stopped; what nodes have stays", "error", err)
+	return err
+}

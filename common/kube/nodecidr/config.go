@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodecidr
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/isthmus-net/isthmus/common/nodeipam"
+)
+
+// Config says what a Controller does, and where.
+type Config struct {
+	// Kubeconfig names the file to reach the API server with; empty for the
+	// service account of the pod.
+	Kubeconfig string
+	UserAgent  string
+	// Namespace and Lease name the Lease by which one of several controllers works.
+	Namespace, Lease string
+	// Identity tells this controller from the others.
+	Identity string
+	// Others take over when the Lease was not renewed for Duration; who cannot
+	// renew it for RenewDeadline stops. It is tried every RetryPeriod.
+	Duration, RenewDeadline, RetryPeriod time.Duration
+	// Settle is how long the controller waits for more nodes to come.
+	Settle time.Duration
+	// Resync is how often everything is looked at without a reason.
+	Resync time.Duration
+	// RetryMin and RetryMax bound the pause after a request that failed.
+	RetryMin, RetryMax time.Duration
+	Ranges             nodeipam.Config
+}
+
+// Defaults returns a Config without ranges and identity.
+func Defaults() Config {
+	return Config{UserAgent: "isthmus-controller", Namespace: "isthmus-system", Lease: "isthmus-controller",
+		Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+		Settle: 100 * time.Millisecond, Resync: 5 * time.Minute, RetryMin: time.Second, RetryMax: time.Minute, Ranges: nodeipam.Defaults()}
+}
+
+// Validate reports everything that is wrong with the Config.
+func (c Config) Validate() error {
+	var errs []error
+	need := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	need(c.Namespace != "" && c.Lease != "", "lease %q in namespace %q: name both", c.Lease, c.Namespace)
+	need(c.Identity != "", "identity is empty: give one that no other controller has")
+	need(c.Duration > c.RenewDeadline && c.RenewDeadline > 2*c.RetryPeriod && c.RetryPeriod > 0,
+		"lease of %s, renewed for %s every %s: each must be longer than the next, the second more than twice", c.Duration, c.RenewDeadline, c.RetryPeriod)
+	need(c.Settle >= 0 && c.Resync > 0 && c.RetryMin > 0 && c.RetryMax >= c.RetryMin, "settle %s, resync %s, retry %s to %s: must be positive", c.Settle, c.Resync, c.RetryMin, c.RetryMax)
+	return errors.Join(append(errs, c.Ranges.Validate())...)
+}
+
+// client reads the credentials.
+func (c Config) client() (*rest.Config, error) {
+	var config *rest.Config
+	var err error
+	if c.Kubeconfig == "" {
+		if config, err = rest.InClusterConfig(); err != nil {
+			return nil, fmt.Errorf("find the API server from inside a pod (outside of a cluster name a kubeconfig file): %w", err)
+		}
+	} else if config, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig); err != nil {
+		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, err)
+	}
+	config.UserAgent = c.UserAgent
+	// A cluster that starts has all its nodes at once; the API server has a
+	// throttle of its own.
+	config.QPS = -1
+	return config, nil
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodecidr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	core "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+)
+
+// Controller gives pod ranges to nodes.
+type Controller struct {
+	cfg      Config
+	log      *slog.Logger
+	nodes    core.NodeInterface
+	events   core.EventsGetter
+	leases   coordination.LeasesGetter
+	metrics  *metrics
+	watchdog *leaderelection.HealthzAdaptor
+	// leading tells that this controller is elected, elected that some one is.
+	leading, elected atomic.Bool
+
+	// The rest belongs to the worker.
+	recorder record.EventRecorder
+	wake     chan struct{} // capacity 1
+	// waiting tells that some node got nothing at the last look.
+	waiting atomic.Bool
+	// said is what was last said of each node.
+	said map[string]string
+}
+
+// New prepares a Controller; it connects to nothing yet.
+func New(cfg Config, log *slog.Logger) (*Controller, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	config, err := cfg.client()
+	if err != nil {
+		return nil, err
+	}
+	client, err := core.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("prepare client: %w", err)
+	}
+	c := &Controller{cfg: cfg, log: log, nodes: client.Nodes(), events: client, metrics: newMetrics(), wake: make(chan struct{}, 1), said: make(map[string]string),
+		watchdog: leaderelection.NewLeaderHealthzAdaptor(cfg.Duration)}
+	if c.leases, err = coordination.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("prepare client: %w", err)
+	}
+	return c, nil
+}
+
+// Run takes part in the election and works while this controller is elected. It
+// returns when the context is done, and with an error when another was elected:
+// what this one knows is worth nothing then.
+func (c *Controller) Run(ctx context.Context) error {
+	logs := klog.NewContext(context.WithoutCancel(ctx), logr.FromSlogHandler(c.log.Handler()))
+	elect, resign := context.WithCancel(logs)
+	defer resign()
+	started, ended := make(chan struct{}), make(chan struct{})
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: c.cfg.Namespace, Name: c.cfg.Lease}, Client: c.leases,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: c.cfg.Identity}},
+		LeaseDuration: c.cfg.Duration, RenewDeadline: c.cfg.RenewDeadline, RetryPeriod: c.cfg.RetryPeriod,
+		ReleaseOnCancel: true, WatchDog: c.watchdog, Name: c.cfg.Lease,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(lead context.Context) {
+				close(started)
+				defer close(ended)
+				work, stop := context.WithCancel(klog.NewContext(ctx, klog.FromContext(logs)))
+				defer stop()
+				defer context.AfterFunc(lead, stop)()
+				c.work(work)
+			},
+			OnStoppedLeading: func() {},
+			OnNewLeader: func(who string) {
+				c.elected.Store(true)
+				c.log.Info("a controller is elected", "identity", who)
+			},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("prepare the election: %w", err)
+	}
+	// Work ends before the Lease is given up.
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-started:
+			<-ended
+		default:
+		}
+		resign()
+	})()
+	c.log.Info("taking part in the election", "lease", c.cfg.Namespace+"/"+c.cfg.Lease, "identity", c.cfg.Identity)
+	elector.Run(elect)
+	select {
+	case <-started:
+		<-ended
+	default:
+	}
+	if ctx.Err() == nil {
+		return errors.New("the lease was lost: another controller works, or the API server cannot be reached")
+	}
+	return nil
+}
+
+// work gives ranges to nodes until the context is done.
+func (c *Controller) work(ctx context.Context) {
+	c.leading.Store(true)
+	c.metrics.leader.Set(1)
+	defer c.metrics.leader.Set(0)
+	defer c.leading.Store(false)
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(&core.EventSinkImpl{Interface: c.events.Events("")})
+	c.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "isthmus-controller"})
+	following := make(chan struct{})
+	go func() { defer close(following); c.follow(ctx) }()
+	defer func() { <-following }()
+	var delay time.Duration
+	for wait := time.Duration(0); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+			wait = c.cfg.Settle
+		case <-time.After(wait):
+			err := c.assign(ctx)
+			if ctx.Err() != nil {
+				return
+			}
+			if err == nil {
+				delay, wait = 0, c.cfg.Resync
+			} else {
+				delay = min(max(2*delay, c.cfg.RetryMin), c.cfg.RetryMax)
+				wait = delay
+				c.log.Error("give pod ranges to nodes", "error", err, "again in", wait)
+			}
+		}
+	}
+}
+
+// Handler serves /metrics, /healthz (200 unless this controller leads and cannot
+// renew its Lease) and /readyz (200 when somebody leads).
+func (c *Controller) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", c.metrics.handler())
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		if err := c.watchdog.Check(r); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !c.leading.Load() && !c.elected.Load() {
+			http.Error(w, "no controller is elected yet", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodecidr
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/isthmus-net/isthmus/common/nodeipam"
+)
+
+type metrics struct {
+	registry *prometheus.Registry
+	leader   prometheus.Gauge
+	blocks   *prometheus.GaugeVec
+	nodes    *prometheus.GaugeVec
+	writes   *prometheus.CounterVec
+}
+
+func newMetrics() *metrics {
+	m := &metrics{registry: prometheus.NewRegistry(),
+		leader: prometheus.NewGauge(prometheus.GaugeOpts{Name: "isthmus_controller_leader", Help: "1 on the controller that is elected."}),
+		blocks: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "isthmus_controller_blocks",
+			Help: "Blocks of a cluster range: free, or taken by nodes, reserved ranges and addresses of nodes."}, []string{"range", "state"}),
+		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "isthmus_controller_nodes",
+			Help: "Nodes that wait for a pod range as none is free, and those with something wrong about theirs."}, []string{"state"}),
+		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_controller_assignments_total",
+			Help: "Pod ranges written to nodes, by result."}, []string{"result"}),
+	}
+	m.registry.MustRegister(m.leader, m.blocks, m.nodes, m.writes)
+	return m
+}
+
+// note takes over a plan.
+func (m *metrics) note(p nodeipam.Plan) {
+	for _, u := range p.Usage {
+		m.blocks.WithLabelValues(u.Range.String(), "free").Set(float64(u.Free))
+		m.blocks.WithLabelValues(u.Range.String(), "taken").Set(float64(u.Blocks - u.Free))
+	}
+	waiting := 0
+	for _, q := range p.Problems {
+		if q.Exhausted {
+			waiting++
+		}
+	}
+	m.nodes.WithLabelValues("waiting").Set(float64(waiting))
+	m.nodes.WithLabelValues("wrong").Set(float64(len(p.Problems) - waiting))
+}
+
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeipam
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Node is a node of the cluster.
+type Node struct {
+	Name string
+	// PodCIDRs are what it has.
+	PodCIDRs []netip.Prefix
+	// Unread tells that it has podCIDRs that are none. It is given nothing.
+	Unread bool
+	// Addresses are its own; no block contains one.
+	Addresses []netip.Addr
+}
+
+// Assignment gives a node without pod ranges its blocks, IPv4 first.
+type Assignment struct {
+	Node     string
+	PodCIDRs []netip.Prefix
+}
+
+// Problem is what keeps a node from having all that it should.
+type Problem struct {
+	Node string
+	// Exhausted tells that it gets no ranges because none is free.
+	Exhausted bool
+	Text      string
+}
+
+// Usage is what has become of a range.
+type Usage struct {
+	Range netip.Prefix
+	// Blocks counts all, Free those that touch nothing that is taken.
+	Blocks, Free uint64
+}
+
+// Plan is what is to be done.
+type Plan struct {
+	Assignments []Assignment
+	Problems    []Problem
+	// Usage is that after the assignments.
+	Usage []Usage
+}
+
+// MakePlan looks at all nodes. Config must be valid. Nodes get blocks of all
+// families or none, in the order of their names.
+func MakePlan(c Config, nodes []Node) Plan {
+	pools := makePools(c, nodes)
+	nodes = slices.Clone(nodes)
+	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	var p Plan
+	for _, n := range nodes {
+		if n.Unread || len(n.PodCIDRs) > 0 {
+			p.Problems = append(p.Problems, judge(c, n)...)
+			continue
+		}
+		blocks, full := take(c, pools)
+		if full != "" {
+			p.Problems = append(p.Problems, Problem{Node: n.Name, Exhausted: true, Text: full})
+			continue
+		}
+		p.Assignments = append(p.Assignments, Assignment{Node: n.Name, PodCIDRs: blocks})
+	}
+	p.Problems = append(p.Problems, clashes(nodes)...)
+	for _, pool := range pools {
+		p.Usage = append(p.Usage, Usage{Range: pool.prefix, Blocks: pool.count(), Free: pool.free()})
+	}
+	return p
+}
+
+// take takes the next block of each family, or none and says which are full.
+func take(c Config, pools []*pool) (blocks []netip.Prefix, full string) {
+	type found struct {
+		pool  *pool
+		index uint64
+	}
+	var all []found
+	for _, v6 := range c.families() {
+		at := found{}
+		var tried []string
+		for _, p := range pools {
+			if p.prefix.Addr().Is6() != v6 || at.pool != nil {
+				continue
+			}
+			tried = append(tried, p.prefix.String())
+			if index, ok := p.next(); ok {
+				at = found{p, index}
+			}
+		}
+		if at.pool == nil {
+			return nil, fmt.Sprintf("no block of /%d is free in %s: give the controller another --cluster-cidr, or remove nodes that are gone", c.mask(v6), strings.Join(tried, ", "))
+		}
+		all = append(all, at)
+	}
+	for _, f := range all {
+		f.pool.occupy(span{f.index, f.index})
+		blocks = append(blocks, f.pool.block(f.index))
+	}
+	return blocks, ""
+}
+
+// judge says what is odd about the ranges that a node has. They are never
+// changed: the API server does not let them be.
+func judge(c Config, n Node) (all []Problem) {
+	if n.Unread {
+		return []Problem{{Node: n.Name, Text: "its podCIDRs cannot be read: delete the Node object, its kubelet makes it again"}}
+	}
+	for _, v6 := range c.families() {
+		if !slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is6() == v6 }) {
+			family := "IPv4"
+			if v6 {
+				family = "IPv6"
+			}
+			all = append(all, Problem{Node: n.Name, Text: fmt.Sprintf("it has pod ranges, but none of %s, and they cannot be changed: drain it and delete its Node object, its kubelet makes it again", family)})
+		}
+	}
+	return all
+}
+
+// clashes finds nodes whose ranges overlap, which somebody else gave them.
+func clashes(nodes []Node) (all []Problem) {
+	type owned struct {
+		prefix netip.Prefix
+		node   string
+	}
+	var ranges []owned
+	for _, n := range nodes {
+		for _, p := range n.PodCIDRs {
+			ranges = append(ranges, owned{p, n.Name})
+		}
+	}
+	// A range begins after those that contain it.
+	slices.SortFunc(ranges, func(a, b owned) int {
+		return cmp.Or(a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()), cmp.Compare(a.node, b.node))
+	})
+	for i := 1; i < len(ranges); i++ {
+		if a, b := ranges[i-1], ranges[i]; a.prefix.Overlaps(b.prefix) {
+			if a.node != b.node {
+				all = append(all, Problem{Node: b.node, Text: fmt.Sprintf("its pod range %s overlaps %s of node %s: drain one of them and delete its Node object", b.prefix, a.prefix, a.node)})
+			}
+			ranges[i] = widest(a, b, a.prefix.Bits() <= b.prefix.Bits())
+		}
+	}
+	return all
+}
+
+func widest[T any](a, b T, first bool) T {
+	if first {
+		return a
+	}
+	return b
+}
