@@ -84,4 +84,4 @@ static __always_inline __u32 stage_now(void)
 }
 
 /* How often a verdict is made anew before the answer is DENY. */
-#define VERDICT_TRIES 4
+#define VERDICT_TRIES 8

@@ -19,19 +19,25 @@ import (
 // Execute makes the writes in order. After an error some of them are made; the
 // maps are then to be read anew.
 func (d *DataPath) Execute(w *policymap.Writes) error {
-	for _, stage := range []func(*policymap.Writes) error{
-		d.executeTables,
-		func(w *policymap.Writes) error { return d.dropVerdicts(w.Unlist) },
-		d.executeAddresses,
-		func(w *policymap.Writes) error { return d.executePorts(w.Ports) },
-		d.executeSlots,
-		func(w *policymap.Writes) error { return d.dropVerdicts(w.DropVerdicts) },
-		d.dropTables,
+	for _, stage := range []struct {
+		writes int
+		make   func(*policymap.Writes) error
+	}{
+		{len(w.Rows) + len(w.Tables) + len(w.Verdicts), d.executeTables},
+		{len(w.Unlist), func(w *policymap.Writes) error { return d.dropVerdicts(w.Unlist) }},
+		{len(w.Peers) + len(w.Prefixes) + len(w.DropPrefixes) + len(w.DropPeers), d.executeAddresses},
+		{len(w.Ports), func(w *policymap.Writes) error { return d.executePorts(w.Ports) }},
+		{len(w.Slots), d.executeSlots},
+		{len(w.DropVerdicts), func(w *policymap.Writes) error { return d.dropVerdicts(w.DropVerdicts) }},
+		{len(w.DropTables), d.dropTables},
 	} {
+		if stage.writes == 0 {
+			continue // programs that find nothing but new stages in a row give up
+		}
 		if err := d.beginStage(); err != nil {
 			return err
 		}
-		if err := stage(w); err != nil {
+		if err := stage.make(w); err != nil {
 			return err
 		}
 	}
@@ -141,14 +147,20 @@ func executeFamily[A, P any](d *DataPath, w *policymap.Writes, v6 bool, peers, p
 	if e := putAll(d, peers, keysOf(addrs, address), classes); e != nil {
 		return fail("write", addrs[e.at], e.err)
 	}
-	if err := d.beginStage(); err != nil { // an address is looked for in both maps
-		return err
+	// An address is looked for in both maps.
+	if len(set)+len(dropped) > 0 {
+		if err := d.beginStage(); err != nil {
+			return err
+		}
 	}
 	if e := putAll(d, prefixes, keysOf(set, prefix), prefixClasses); e != nil {
 		return fail("write", set[e.at], e.err)
 	}
 	if e := dropAll(d, prefixes, keysOf(dropped, prefix)); e != nil {
 		return fail("remove", dropped[e.at], e.err)
+	}
+	if len(gone) == 0 {
+		return nil
 	}
 	if err := d.beginStage(); err != nil {
 		return err
