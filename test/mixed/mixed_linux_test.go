@@ -56,7 +56,7 @@ func TestMixed(t *testing.T) {
 	}
 	if os.Getenv("ISTHMUS_MIXED") == "" {
 		var some []corpus.Case
-		for i := 0; i < len(chosen); i += 12 {
+		for i := 0; i < len(chosen); i += 16 {
 			some = append(some, chosen[i])
 		}
 		chosen = some
