@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -61,19 +60,7 @@ func TestMixed(t *testing.T) {
 		}
 		chosen = some
 	}
-	bin := filepath.Join(t.TempDir(), "bin")
-	if err := os.Mkdir(bin, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	home, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Chdir("../..") // where the commands are built
-	if err := cluster.Build(ctx, bin, os.Stderr); err != nil {
-		t.Fatal(err)
-	}
-	t.Chdir(home)
+	bin := build(t)
 	y := &tally{pairs: make(map[string]int)}
 	for _, mode := range []struct {
 		name string

@@ -12,8 +12,10 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -55,11 +57,13 @@ type Service struct {
 	mu      sync.Mutex // one call at a time, as HNS
 	handles handles
 	extra   extra
-	macs    []document // of the accelerated networking list
-	faults  faults
-	callsMu sync.Mutex
-	netnsMu sync.Mutex
-	netns   map[string]string // files of network namespaces, by HCN namespace
+	// balancers are those of extra, for the switch.
+	balancers atomic.Pointer[[]vfp.Balancer]
+	macs      []document // of the accelerated networking list
+	faults    faults
+	callsMu   sync.Mutex
+	netnsMu   sync.Mutex
+	netns     map[string]string // files of network namespaces, by HCN namespace
 }
 
 // New returns a service.
@@ -110,6 +114,7 @@ func (s *Service) answer(client string, c Call) Answer {
 	s.mu.Lock()
 	a, err := s.dispatch(client, c)
 	if err == nil && s.config.Changed != nil && changes(c) {
+		s.noteBalancers()
 		err = s.config.Changed()
 	}
 	s.config.HNS.ForgetCalls()
@@ -225,6 +230,7 @@ func (s *Service) Restart(reboot bool) error {
 		s.config.HNS.Reboot()
 		s.extra = newExtra()
 	}
+	s.noteBalancers()
 	if s.config.Changed != nil {
 		return s.config.Changed()
 	}

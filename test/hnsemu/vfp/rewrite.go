@@ -23,10 +23,11 @@ func rewrite(frame []byte, in *packet, to tuple) {
 		addresses, header = ip[8:40], ipv6Header+extensions(ip)
 	}
 	transport := ip[header:]
-	field := transport[tcpChecksum:]
+	at := tcpChecksum
 	if in.protocol == protoUDP {
-		field = transport[udpChecksum:]
+		at = udpChecksum
 	}
+	field := transport[at:]
 	old := append([]byte(nil), addresses...)
 	copy(addresses, to.src.Addr().AsSlice())
 	copy(addresses[len(addresses)/2:], to.dst.Addr().AsSlice())

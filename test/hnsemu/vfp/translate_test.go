@@ -227,6 +227,23 @@ func TestNodePorts(t *testing.T) {
 	b.carry("a service that is gone", "host", connection(17, far, 5, nodeAddr, 30000), "", "")
 }
 
+// TestShortPackets: a datagram of UDP may be shorter than the header of TCP, and
+// what is shorter than its own header is not translated.
+func TestShortPackets(t *testing.T) {
+	b := newBench(t, vfp.Options{})
+	b.change(1, func(s *vfp.Spec) { s.NAT = []vfp.NAT{{}} })
+	frame := connection(17, aAddr, 5000, far, 80).frame()
+	for size := 14 + 20; size <= len(frame); size++ {
+		at, translated := b.send("a", slices.Clone(frame[:size])), false
+		if at != "" {
+			translated = netip.AddrFrom4([4]byte(b.devices[at].frames[0][26:30])) == nodeAddr
+		}
+		if want := size >= 14+20+8; translated != want {
+			t.Errorf("of %d bytes: translated %t, want %t", size, translated, want)
+		}
+	}
+}
+
 // TestFragmentsAreNotTranslated: they go on as they are.
 func TestFragmentsAreNotTranslated(t *testing.T) {
 	b := newBench(t, vfp.Options{})
