@@ -36,8 +36,9 @@ type Config struct {
 	Segments int
 	// Tries is how many flows are tried at a time; 0 means 48.
 	Tries int
-	// AgentFlags are passed to the agents of Linux nodes.
-	AgentFlags []string
+	// AgentFlags are passed to the agents of Linux nodes, WindowsFlags to those of
+	// Windows nodes.
+	AgentFlags, WindowsFlags []string
 	// HostPorts are asked for by pods, by name.
 	HostPorts map[string][]HostPort
 	// Bandwidth is what a runtime passes of pods' annotations, by name.

@@ -125,7 +125,7 @@ func (n *Node) windowsFlags() []string {
 		mode = windows.Overlay
 	}
 	mac := strings.ToUpper(strings.ReplaceAll(n.hardware().String(), ":", "-"))
-	return []string{"--control", n.control(), "--hns-mode", string(mode), "--management-ip", n.Addresses()[0].String(), "--management-mac", mac}
+	return append([]string{"--control", n.control(), "--hns-mode", string(mode), "--management-ip", n.Addresses()[0].String(), "--management-mac", mac}, n.cluster.cfg.WindowsFlags...)
 }
 
 // Start starts the agent, with what an earlier one left.

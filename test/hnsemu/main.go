@@ -33,7 +33,7 @@ type options struct {
 	listen, control, version, state, calls string
 	managementIP, managementMAC, adapter   string
 	reading, flows                         string
-	dropICMPErrors                         bool
+	dropICMPErrors, translate              bool
 	latency                                float64
 }
 
@@ -52,6 +52,7 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 	f.StringVar(&o.reading, "reading", hns.Reading{}.String(), "how ACLs are read where HNS is not documented")
 	f.StringVar(&o.flows, "flows", "again", "what a change of ACLs does to flows: stay, again or forgotten")
 	f.BoolVar(&o.dropICMPErrors, "drop-icmp-errors", false, "ICMP errors need a rule")
+	f.BoolVar(&o.translate, "translate", false, "move packets through NAT, port mappings and load balancers: changes the routing of this network namespace, which must be the node's own")
 	f.Float64Var(&o.latency, "latency", 0, "slow down calls: 1 for what has been seen on Windows")
 	if f.Parse(args) != nil {
 		return 2
@@ -90,7 +91,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	config := host.Config{Version: v, Adapter: o.adapter, ManagementIP: o.managementIP, ManagementMAC: o.managementMAC, File: o.state, Options: settings, Log: log}
+	config := host.Config{Version: v, Adapter: o.adapter, ManagementIP: o.managementIP, ManagementMAC: o.managementMAC, File: o.state, Translate: o.translate, Options: settings, Log: log}
 	if o.calls != "" {
 		calls, err := os.OpenFile(o.calls, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -56,24 +55,12 @@ func TestMixed(t *testing.T) {
 	}
 	if os.Getenv("ISTHMUS_MIXED") == "" {
 		var some []corpus.Case
-		for i := 0; i < len(chosen); i += 12 {
+		for i := 0; i < len(chosen); i += 16 {
 			some = append(some, chosen[i])
 		}
 		chosen = some
 	}
-	bin := filepath.Join(t.TempDir(), "bin")
-	if err := os.Mkdir(bin, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	home, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Chdir("../..") // where the commands are built
-	if err := cluster.Build(ctx, bin, os.Stderr); err != nil {
-		t.Fatal(err)
-	}
-	t.Chdir(home)
+	bin := build(t)
 	y := &tally{pairs: make(map[string]int)}
 	for _, mode := range []struct {
 		name string

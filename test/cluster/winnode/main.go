@@ -142,7 +142,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 
 // newHost makes what stands for Windows.
 func newHost(o options, log *slog.Logger) (*host.Host, error) {
-	c := host.Config{ManagementIP: o.managementIP, ManagementMAC: o.managementMAC, Log: log}
+	c := host.Config{ManagementIP: o.managementIP, ManagementMAC: o.managementMAC, Translate: true, Log: log}
 	if _, err := fmt.Sscanf(o.version, "%d.%d", &c.Version.Major, &c.Version.Minor); err != nil {
 		return nil, fmt.Errorf("--hns %q: give MAJOR.MINOR", o.version)
 	}

@@ -15,6 +15,9 @@ func (*Host) underlay() (vfp.Underlay, error) {
 	return nil, errors.New("packets are moved on Linux only")
 }
 
+// divert has no routing to change.
+func (*Host) divert([]nodePorts) error { return nil }
+
 // open has no network namespaces to lead to.
 func (*Host) open(vfp.Spec) (vfp.Device, error) {
 	return nil, errors.New("packets are moved on Linux only; make namespaces without netns")

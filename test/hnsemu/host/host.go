@@ -10,7 +10,9 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,6 +28,10 @@ type Config struct {
 	// Adapter is the name of the physical adapter, ManagementIP the node's address
 	// on it and ManagementMAC its hardware address, as 00-15-5D-00-00-01.
 	Adapter, ManagementIP, ManagementMAC string
+	// Translate moves packets through OutBoundNAT, port mappings and load balancers,
+	// too. It changes the routing of the process's namespace, which must be the
+	// node's own.
+	Translate bool
 	// File keeps the objects; empty keeps them in memory.
 	File string
 	// Calls, if set, gets every call of the service as a line of JSON.
@@ -40,6 +46,7 @@ type Host struct {
 	store   *hns.Fake
 	file    string
 	sw      *vfp.Switch
+	node    []netip.Addr // its own
 
 	moving sync.Mutex // one change of the ports at a time
 
@@ -58,7 +65,10 @@ func New(c Config) (*Host, error) {
 	}
 	store.ManagementIP, store.ManagementMAC = c.ManagementIP, c.ManagementMAC
 	h := &Host{store: store, file: c.File}
-	h.sw = vfp.New(vfp.Config{Options: c.Options, Open: h.open, Underlay: h.underlay, Trace: h.trace, Count: store.Count})
+	if a, err := netip.ParseAddr(c.ManagementIP); err == nil && c.Translate {
+		h.node = append(h.node, a)
+	}
+	h.sw = vfp.New(vfp.Config{Options: c.Options, Node: h.node, Open: h.open, Underlay: h.underlay, Trace: h.trace, Count: store.Count})
 	h.Service = service.New(service.Config{HNS: store, Version: c.Version, Calls: c.Calls, Log: c.Log, Changed: h.changed})
 	return h, h.load()
 }
@@ -155,8 +165,54 @@ func (h *Host) connect() error {
 	if !moves(specs) {
 		specs, tunnel = nil, nil
 	}
-	return errors.Join(h.sw.Set(specs), h.sw.SetTunnel(tunnel))
+	if len(h.node) == 0 {
+		for i := range specs {
+			specs[i].NAT, specs[i].Mappings = nil, nil
+		}
+		return errors.Join(h.sw.Set(specs), h.sw.SetTunnel(tunnel))
+	}
+	h.sw.SetBalancers(h.Service.Balancers())
+	if err := errors.Join(h.sw.Set(specs), h.sw.SetTunnel(tunnel)); err != nil {
+		return err
+	}
+	return h.divert(h.diverted(specs))
 }
+
+// diverted are the node's ports that packets are translated at, none if no port
+// of the switch leads to the host.
+func (h *Host) diverted(specs []vfp.Spec) (all []nodePorts) {
+	if !slices.ContainsFunc(specs, func(s vfp.Spec) bool { return s.Host }) {
+		return nil
+	}
+	natted := false
+	for _, s := range specs {
+		natted = natted || len(s.NAT) > 0
+		for _, m := range s.Mappings {
+			all = append(all, nodePorts{m.Protocol, m.External, m.External})
+		}
+	}
+	for _, b := range h.Service.Balancers() {
+		natted = true
+		if !b.VIP.IsValid() || slices.Contains(h.node, b.VIP) {
+			all = append(all, nodePorts{b.Protocol, b.External, b.External})
+		}
+	}
+	if natted {
+		all = append(all, nodePorts{protocolTCP, vfp.FirstNATPort, vfp.LastNATPort}, nodePorts{protocolUDP, vfp.FirstNATPort, vfp.LastNATPort})
+	}
+	return all
+}
+
+// nodePorts are ports of the node, first to last.
+type nodePorts struct {
+	protocol    uint8
+	first, last uint16
+}
+
+const (
+	protocolTCP = 6
+	protocolUDP = 17
+)
 
 // moves reports whether there is anything to move packets for: a host alone
 // needs no device.

@@ -12,9 +12,11 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
+	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -56,11 +58,13 @@ type Service struct {
 	mu      sync.Mutex // one call at a time, as HNS
 	handles handles
 	extra   extra
-	macs    []document // of the accelerated networking list
-	faults  fault.Faults
-	callsMu sync.Mutex
-	netnsMu sync.Mutex
-	netns   map[string]string // files of network namespaces, by HCN namespace
+	// balancers are those of extra, for the switch.
+	balancers atomic.Pointer[[]vfp.Balancer]
+	macs      []document // of the accelerated networking list
+	faults    fault.Faults
+	callsMu   sync.Mutex
+	netnsMu   sync.Mutex
+	netns     map[string]string // files of network namespaces, by HCN namespace
 }
 
 // New returns a service.
@@ -111,6 +115,7 @@ func (s *Service) answer(client string, c Call) Answer {
 	s.mu.Lock()
 	a, err := s.dispatch(client, c)
 	if err == nil && s.config.Changed != nil && changes(c) {
+		s.noteBalancers()
 		err = s.config.Changed()
 	}
 	s.config.HNS.ForgetCalls()
@@ -227,6 +232,7 @@ func (s *Service) Restart(reboot bool) error {
 		s.config.HNS.Reboot()
 		s.extra = newExtra()
 	}
+	s.noteBalancers()
 	if s.config.Changed != nil {
 		return s.config.Changed()
 	}

@@ -6,11 +6,9 @@
 // that lets replies pass. hns.Rules decides; a Trace tells which rule did.
 //
 // What is not documented is a setting of Options. Devices connect ports to
-// network namespaces (Linux), or to whatever a test wants to see.
+// network namespaces (Linux), or to whatever a test wants to see. A Tunnel takes
+// what is for other nodes to them by VXLAN; the node itself has no part in it.
 //
-// A Tunnel takes what is for other nodes to them by VXLAN. The node itself has
-// no part in an overlay network.
-//
-// It does not translate addresses or balance load, and it is what is written
-// about VFP, not VFP.
+// TCP and UDP are translated as OutBoundNAT, port mappings and load balancers say;
+// fragments and ICMP errors are not. It is what is written about VFP, not VFP.
 package vfp

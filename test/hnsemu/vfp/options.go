@@ -32,6 +32,11 @@ type Options struct {
 	Change ChangeReading
 	// DropICMPErrors makes ICMP errors about flows that pass need a rule.
 	DropICMPErrors bool
+	// ACLSeesVIP puts the ACLs before the load balancers of DSR: they see the
+	// service's address instead of the pod's.
+	ACLSeesVIP bool
+	// NATAnswers makes OutBoundNAT translate answers to flows that came in, too.
+	NATAnswers bool
 	// Now is the clock; nil for the system's.
 	Now func() time.Time
 }

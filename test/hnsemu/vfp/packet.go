@@ -36,6 +36,8 @@ type packet struct {
 	fragment uint32
 	first    bool // the first of several fragments
 	later    bool
+	// cut tells that the header of TCP or UDP is not complete.
+	cut bool
 	// quoted is the packet that an ICMP error is about.
 	quoted *packet
 }

@@ -25,6 +25,9 @@ type Spec struct {
 	// NetNS is the file of the namespace that the port leads to.
 	NetNS string
 	MTU   int
+	// NAT and Mappings are what of its packets is translated.
+	NAT      []NAT
+	Mappings []Mapping
 	// Rules are in force; Revision is equal for equal rules. With Broken nothing
 	// passes, and it says why.
 	Rules    *hns.Rules

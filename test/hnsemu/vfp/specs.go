@@ -69,7 +69,53 @@ func (s *Spec) describe(n *hns.Network, e *hns.Endpoint) error {
 		}
 	}
 	s.Revision = revision(n, e)
+	return s.translations(e)
+}
+
+// translations reads what of the endpoint's packets is translated.
+func (s *Spec) translations(e *hns.Endpoint) error {
+	for _, p := range e.Policies {
+		switch {
+		case p.Is(hns.TypeOutBoundNAT):
+			var policy hns.OutBoundNAT
+			if err := p.Decode(&policy); err != nil {
+				return err
+			}
+			n := NAT{V6: policy.Flags&hns.NATIPv6 != 0}
+			var err error
+			if n.Exceptions, err = prefixes(policy.Exceptions); err == nil {
+				n.Destinations, err = prefixes(policy.Destinations)
+			}
+			if err != nil {
+				return err
+			}
+			s.NAT = append(s.NAT, n)
+		case p.Is(hns.TypePortMapping):
+			var m hns.PortMapping
+			if err := p.Decode(&m); err != nil {
+				return err
+			}
+			s.Mappings = append(s.Mappings, Mapping{Protocol: uint8(m.Protocol), VIP: addressOf(m.VIP), V6: m.Flags&hns.PortMappingIPv6 != 0,
+				External: m.ExternalPort, Internal: m.InternalPort})
+		}
+	}
 	return nil
+}
+
+// prefixes reads ranges and single addresses.
+func prefixes(texts []string) ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	for _, t := range texts {
+		p, err := netip.ParsePrefix(t)
+		if a := addressOf(t); err != nil && a.IsValid() {
+			p, err = a.Prefix(a.BitLen())
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
 }
 
 // revision changes with what the ACLs of an endpoint say.

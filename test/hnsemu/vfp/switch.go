@@ -39,6 +39,9 @@ func (t Trace) String() string {
 // Config says how a Switch works.
 type Config struct {
 	Options
+	// Node are the node's addresses, at most one per family, that translated
+	// packets get.
+	Node []netip.Addr
 	// Open makes the device of a new port. Frames from it go to Switch.Frame.
 	Open func(Spec) (Device, error)
 	// Underlay opens the way to other nodes when there is a Tunnel.
@@ -62,7 +65,10 @@ type Switch struct {
 	host     *port
 	tunnel   *Tunnel  // nil if there is none
 	underlay Underlay // while there is a tunnel
-	packets  atomic.Uint64
+	// balancers in their order; the first that fits counts.
+	balancers  []Balancer
+	translator translator
+	packets    atomic.Uint64
 }
 
 // New returns a switch without ports.
@@ -70,7 +76,7 @@ func New(c Config) *Switch {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Switch{config: c, ports: make(map[string]*port), owners: make(map[netip.Addr]*port)}
+	return &Switch{config: c, ports: make(map[string]*port), owners: make(map[netip.Addr]*port), translator: newTranslator()}
 }
 
 // Set makes the ports what they should be. What can be done is done; the errors
@@ -164,9 +170,8 @@ func (s *Switch) Frame(id string, frame []byte) {
 		s.note(from, hns.Out, &in, Verdict{false, err.Error()})
 		return
 	}
-	v := from.decide(hns.Out, &in, &s.config.Options)
-	s.note(from, hns.Out, &in, v)
-	if !v.Pass {
+	in.cut = (in.protocol == protoTCP || in.protocol == protoUDP) && !in.later && !whole(frame, &in)
+	if !s.outward(from, &in, frame) {
 		return
 	}
 	to := s.owners[in.dst]
@@ -183,12 +188,44 @@ func (s *Switch) Frame(id string, frame []byte) {
 	s.deliver(to, &in, frame)
 }
 
+// outward takes a packet through the layers of the port that it comes from.
+func (s *Switch) outward(from *port, in *packet, frame []byte) bool {
+	if !s.config.ACLSeesVIP {
+		s.balance(from, in, frame)
+	}
+	v := from.decide(hns.Out, in, &s.config.Options)
+	s.note(from, hns.Out, in, v)
+	if !v.Pass {
+		return false
+	}
+	if s.config.ACLSeesVIP {
+		s.balance(from, in, frame)
+	}
+	if v = s.translate(from, in, frame); !v.Pass {
+		s.note(from, hns.Out, in, v)
+	}
+	return v.Pass
+}
+
+// SetBalancers makes the load balancers what they should be. Flows go on.
+func (s *Switch) SetBalancers(all []Balancer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.balancers = slices.Clone(all)
+}
+
 // deliver hands a frame to a port if its rules let it in.
 func (s *Switch) deliver(to *port, in *packet, frame []byte) {
+	if s.config.ACLSeesVIP {
+		s.answer(to, in, frame)
+	}
 	v := to.decide(hns.In, in, &s.config.Options)
 	s.note(to, hns.In, in, v)
 	if !v.Pass {
 		return
+	}
+	if !s.config.ACLSeesVIP {
+		s.answer(to, in, frame)
 	}
 	copy(frame, to.mac)
 	s.write(to, frame)

@@ -48,7 +48,7 @@ func newBench(t *testing.T, o vfp.Options, acls ...hns.ACL) *bench {
 	t.Helper()
 	b := &bench{t: t, devices: make(map[string]*collector), now: time.Unix(1e9, 0)}
 	o.Now = func() time.Time { return b.now }
-	b.sw = vfp.New(vfp.Config{Options: o, Trace: func(t vfp.Trace) { b.traces = append(b.traces, t) },
+	b.sw = vfp.New(vfp.Config{Options: o, Node: []netip.Addr{nodeAddr, nodeAddr6}, Trace: func(t vfp.Trace) { b.traces = append(b.traces, t) },
 		Open: func(s vfp.Spec) (vfp.Device, error) {
 			b.devices[s.ID] = &collector{}
 			return b.devices[s.ID], nil
@@ -253,8 +253,10 @@ func FuzzFrame(f *testing.F) {
 	f.Add(w.frame())
 	f.Add(icmpError(far, w.back()))
 	f.Add(wire{src: netip.MustParseAddr("fd00::1"), dst: netip.MustParseAddr("fd00::2"), protocol: 44}.frame())
+	f.Add(sealed(wire{src: netip.MustParseAddr("fd00::1"), dst: netip.MustParseAddr("2001:db8:1::1"), protocol: 17}))
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		b := newBench(t, vfp.Options{}, allowIn80, blockIn)
+		b.change(1, func(s *vfp.Spec) { s.NAT = []vfp.NAT{{}, {V6: true}} })
 		b.sw.Frame("a", slices.Clone(frame))
 		b.sw.Frame("host", frame)
 	})

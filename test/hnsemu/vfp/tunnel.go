@@ -182,6 +182,7 @@ func (s *Switch) Tunneled(datagram []byte) {
 		return // nobody here to note it at
 	}
 	s.packets.Add(1)
+	in.cut = (in.protocol == protoTCP || in.protocol == protoUDP) && !in.later && !whole(frame, &in)
 	s.deliver(to, &in, frame)
 }
 

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// On Windows the switch sees packets before the host's own stack. Here the kernel
+// is first: what is for ports of the node that the switch translates is routed to
+// the host's device, by rules before that of local addresses.
+const (
+	divertTable   = 7400
+	divertFirst   = 900
+	localPriority = 1000
+)
+
+// divert makes the kernel of this process's namespace give packets for ports of
+// the node to the switch. There are no rules while no port is translated.
+func (h *Host) divert(ports []nodePorts) error {
+	if !h.node[0].Is4() {
+		return nil
+	}
+	rules, err := netlink.RuleList(netlink.FAMILY_V4)
+	if err != nil {
+		return fmt.Errorf("list routing rules: %w", err)
+	}
+	want := make(map[nodePorts]bool)
+	for _, p := range ports {
+		want[p] = true
+	}
+	moved := false
+	for _, r := range rules {
+		moved = moved || r.Table == unix.RT_TABLE_LOCAL && r.Priority == localPriority
+		if r.Table != divertTable || r.Dport == nil {
+			continue
+		}
+		p := nodePorts{uint8(r.IPProto), r.Dport.Start, r.Dport.End}
+		if want[p] {
+			delete(want, p)
+			continue
+		}
+		if err := netlink.RuleDel(&r); err != nil {
+			return fmt.Errorf("remove a routing rule: %w", err)
+		}
+	}
+	if len(ports) == 0 {
+		return nil
+	}
+	if err := h.receive(); err != nil {
+		return err
+	}
+	if !moved {
+		if err := moveLocal(); err != nil {
+			return fmt.Errorf("move the rule of local addresses: %w", err)
+		}
+	}
+	for p := range want {
+		r := netlink.NewRule()
+		r.Family, r.Table, r.Priority, r.IPProto = netlink.FAMILY_V4, divertTable, divertFirst, int(p.protocol)
+		r.Dst, r.Dport = hostNet(h.node[0].AsSlice()), netlink.NewRulePortRange(p.first, p.last)
+		if err := netlink.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("divert port %d: %w", p.first, err)
+		}
+	}
+	return nil
+}
+
+// moveLocal puts the rule of local addresses behind others.
+func moveLocal() error {
+	r := netlink.NewRule()
+	r.Family, r.Table, r.Priority = netlink.FAMILY_V4, unix.RT_TABLE_LOCAL, localPriority
+	if err := netlink.RuleAdd(r); err != nil {
+		return err
+	}
+	first := netlink.NewRule()
+	first.Family, first.Table, first.Priority = netlink.FAMILY_V4, unix.RT_TABLE_LOCAL, 0
+	return netlink.RuleDel(first)
+}
+
+// receive leads the diverted to the host's device, and lets what the switch sends
+// with the node's own address in.
+func (h *Host) receive() error {
+	device, err := netlink.LinkByName(hostDevice)
+	if err != nil {
+		return fmt.Errorf("look for %s: %w", hostDevice, err)
+	}
+	for _, name := range []string{"accept_local=1", "rp_filter=2", "forwarding=1"} {
+		name, value, _ := strings.Cut(name, "=")
+		if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+hostDevice+"/"+name, []byte(value), 0); err != nil {
+			return err
+		}
+	}
+	// The switch takes every frame, whoever it is for.
+	next := &netlink.Neigh{LinkIndex: device.Attrs().Index, Family: netlink.FAMILY_V4, State: netlink.NUD_PERMANENT,
+		IP: h.node[0].AsSlice(), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
+	route := &netlink.Route{LinkIndex: device.Attrs().Index, Table: divertTable, Dst: hostNet(h.node[0].AsSlice()), Scope: netlink.SCOPE_LINK}
+	return errors.Join(netlink.NeighSet(next), netlink.RouteReplace(route))
+}
+
+func hostNet(ip net.IP) *net.IPNet { return &net.IPNet{IP: ip, Mask: net.CIDRMask(32, 32)} }

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
+)
+
+// dsr is the flag of a load balancer with direct server return.
+const dsr = 1
+
+// Balancers are the load balancers, as of the last call that has changed something.
+func (s *Service) Balancers() []vfp.Balancer {
+	if all := s.balancers.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// noteBalancers reads the load balancers for the switch. What refers to an endpoint
+// that is gone has one backend less.
+func (s *Service) noteBalancers() {
+	var all []vfp.Balancer
+	for _, id := range s.extra.order[balancers] {
+		d := s.extra.objects[balancers][id]
+		flags, _ := d["Flags"].(float64)
+		b := vfp.Balancer{DSR: uint32(flags)&dsr != 0}
+		for _, endpoint := range d.texts("HostComputeEndpoints") {
+			e, err := s.config.HNS.Endpoint(context.Background(), endpoint)
+			if err != nil {
+				continue
+			}
+			for _, c := range e.IPConfigurations {
+				if a, err := netip.ParseAddr(c.IPAddress); err == nil {
+					b.Backends = append(b.Backends, a)
+				}
+			}
+		}
+		vips := d.texts("FrontendVIPs")
+		if len(vips) == 0 {
+			vips = []string{""}
+		}
+		for _, m := range d.documents("PortMappings") {
+			number := func(member string) uint16 { n, _ := m[member].(float64); return uint16(n) }
+			b.Protocol, b.External, b.Internal = uint8(number("Protocol")), number("ExternalPort"), number("InternalPort")
+			for _, vip := range vips {
+				b.VIP, _ = netip.ParseAddr(vip)
+				all = append(all, b)
+			}
+		}
+	}
+	s.balancers.Store(&all)
+}

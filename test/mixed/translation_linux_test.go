@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mixed_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// TestTranslation: what pods of a Windows node send beyond the cluster has the
+// node's address, and its host ports lead to pods, which see who called and whose
+// policies hold for the caller. Everything else keeps its addresses.
+func TestTranslation(t *testing.T) {
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
+	}
+	bin := build(t)
+	dir, err := os.MkdirTemp("/run", "isthmus-mixed-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cluster.New(cluster.Config{Dir: dir, Bin: bin, Linux: 1, Windows: 1, AgentFlags: []string{"--fabric=routes"},
+		WindowsFlags: []string{"--cluster-cidr=10.244.0.0/16"},
+		HostPorts:    map[string][]cluster.HostPort{"win": {{HostPort: 8100, ContainerPort: 7100, Protocol: "tcp"}, {HostPort: 8100, ContainerPort: 7100, Protocol: "udp"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.DetachAll(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := c.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Manifests.WriteNamespaces([]*model.Namespace{model.NewNamespace("test", nil)}); err != nil {
+		t.Fatal(err)
+	}
+	pods := make(map[string]*cluster.Pod)
+	for i, name := range []string{"lin", "win"} {
+		p := &model.Pod{PodID: model.PodID{Namespace: "test", Name: name}, Node: c.Nodes[i].Name, Labels: model.MakeLabels(map[string]string{"app": name})}
+		if err := c.Manifests.WritePod(p); err != nil {
+			t.Fatal(err)
+		}
+		if pods[name], _, err = c.Attach(ctx, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	outside, world := c.Outside()
+	lin, win, linux, windows := pods["lin"], pods["win"], c.Nodes[0], c.Nodes[1]
+	tellWho(t, outside, netip.AddrPortFrom(world[0], 7100))
+	tellWho(t, lin.NS, netip.AddrPortFrom(lin.IPs[0], 7100))
+	tellWho(t, win.NS, netip.AddrPortFrom(win.IPs[0], 7100))
+	check := func(what string, from *netns.NS, to netip.Addr, port uint16, want netip.Addr) {
+		t.Helper()
+		for _, network := range []string{"tcp", "udp"} {
+			var got netip.Addr
+			for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+				if got = whoAmI(from, network, netip.AddrPortFrom(to, port)); got == want {
+					break
+				}
+			}
+			if got != want {
+				t.Errorf("%s by %s: seen as %s, want %s", what, network, got, want)
+			}
+		}
+	}
+	none, node := netip.Addr{}, windows.Addresses()[0]
+	check("Windows pod to the outside", win.NS, world[0], 7100, node)
+	check("Windows pod to a Linux pod", win.NS, lin.IPs[0], 7100, win.IPs[0])
+	check("Linux pod to a Windows pod", lin.NS, win.IPs[0], 7100, lin.IPs[0])
+	check("Linux node to a Windows pod", linux.NS, win.IPs[0], 7100, linux.Addresses()[0])
+	check("outside to a Windows pod", outside, win.IPs[0], 7100, world[0])
+	check("outside to a host port", outside, node, 8100, world[0])
+	check("Linux pod to a host port", lin.NS, node, 8100, lin.IPs[0])
+	check("Linux node to a host port", linux.NS, node, 8100, linux.Addresses()[0])
+	if err := c.Manifests.Put("only", fmt.Sprintf(`
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: only, namespace: test}
+spec: {podSelector: {matchLabels: {app: win}}, ingress: [{from: [{ipBlock: {cidr: %s/32}}]}]}
+`, world[0])); err != nil {
+		t.Fatal(err)
+	}
+	check("denied Linux pod to a host port", lin.NS, node, 8100, none)
+	check("allowed outside to a host port", outside, node, 8100, world[0])
+	check("the denied pod's own connections", win.NS, lin.IPs[0], 7100, win.IPs[0])
+}
+
+// tellWho answers TCP and UDP with the address that the caller has.
+func tellWho(t *testing.T, ns *netns.NS, at netip.AddrPort) {
+	t.Helper()
+	err := ns.Do(func() error {
+		l, err := net.Listen("tcp", at.String())
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { l.Close() })
+		u, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { u.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				fmt.Fprint(c, c.RemoteAddr())
+				c.Close()
+			}
+		}()
+		go func() {
+			for b := make([]byte, 64); ; {
+				_, from, err := u.ReadFromUDPAddrPort(b)
+				if err != nil {
+					return
+				}
+				u.WriteToUDPAddrPort([]byte(from.String()), from)
+			}
+		}()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// whoAmI asks; not valid without an answer.
+func whoAmI(ns *netns.NS, network string, to netip.AddrPort) netip.Addr {
+	var c net.Conn
+	if ns.Do(func() (err error) {
+		c, err = net.DialTimeout(network, to.String(), time.Second)
+		return err
+	}) != nil {
+		return netip.Addr{}
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(time.Second))
+	if network == "udp" {
+		c.Write([]byte("?"))
+	}
+	b := make([]byte, 64)
+	n, err := c.Read(b)
+	if err != nil {
+		return netip.Addr{}
+	}
+	at, _ := netip.ParseAddrPort(string(b[:n]))
+	return at.Addr().Unmap()
+}
+
+// build compiles the commands.
+func build(t *testing.T) string {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "bin")
+	home, err := os.Getwd()
+	if err == nil {
+		err = os.Mkdir(bin, 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir("../..") // where the commands are
+	if err := cluster.Build(ctx, bin, os.Stderr); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(home)
+	return bin
+}
