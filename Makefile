@@ -108,12 +108,18 @@ gen-check:
 	@for d in $(generated); do diff -r build/generated/$$d $$d || { echo "generated code is not up to date: run make gen and commit it"; exit 1; }; done
 	@rm -rf build/generated
 
+# Where tests leave the words of the line about Windows.
+windows_words = ISTHMUS_WINDOWS_SUMMARY="$(abspath build/windows)"
+
 .PHONY: test
-test: deps ## Everything but Wine and the API server: generated code is up to date, check, all tests (needs root)
+test: deps deps-windows ## Everything but the API server: generated code is up to date, check, all tests, the commands for Windows under Wine (needs root)
 	@$(MAKE) --no-print-directory gen-check
 	@$(MAKE) --no-print-directory check
-	@{ $(go) test -json -count=1 $$($(go) list ./... | grep -v -e '/test/wine$$' -e '/test/apiserver$$' -e '/test/cluster$$'); \
-		$(go) test -json -count=1 ./test/cluster; } | $(go) run ./test/summary # a cluster that is gone leaves nothing: nobody else runs
+	@rm -rf build/windows && mkdir -p build/windows
+	@{ $(windows_words) $(go) test -json -count=1 -timeout 20m $$($(go) list ./... | grep -v -e '/test/wine$$' -e '/test/apiserver$$' -e '/test/cluster$$'); \
+		$(go) test -json -count=1 ./test/cluster; \
+		$(windows_words) $(go) test -json -count=1 -timeout 20m ./test/wine; } | $(go) run ./test/summary # a cluster that is gone leaves nothing, and Wine is slow beside others: nobody else runs
+	@echo windows: $$(cat build/windows/*)
 
 .PHONY: mixed
 mixed: ## Two eBPF nodes and two emulated Windows nodes under the corpus, overlay and bridged, by real packets (some minutes; needs root)
@@ -133,7 +139,8 @@ e2e: deps deps-e2e images ## Kubernetes' own tests on a real cluster on this mac
 .PHONY: test-windows
 test-windows: deps deps-windows ## The commands for Windows, under Wine over an emulated HNS (needs root)
 	@rm -rf build/windows && mkdir -p build/windows
-	@$(path) ISTHMUS_WINDOWS_SUMMARY="$(abspath build/windows)" $(usable) test -json -count=1 ./windows/... ./test/hnsemu/... ./test/wine | $(go) run ./test/summary
+	@{ $(path) $(windows_words) $(usable) test -json -count=1 -timeout 20m ./windows/... ./test/hnsemu/...; \
+		$(path) $(windows_words) $(usable) test -json -count=1 -timeout 20m ./test/wine; } | $(go) run ./test/summary
 	@echo windows: $$(cat build/windows/*)
 
 .PHONY: test-kernel

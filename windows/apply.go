@@ -59,7 +59,7 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 // plan works out what HNS should hold and what has to be written for it.
 // Endpoints that the State does not name are denied everything.
 func (b *Backend) plan(have *inventory, s *model.State) (*acl.Lowering, *acl.Plan) {
-	lowering := acl.Lower(have.only(s), b.options, b.Features().Platform)
+	lowering := b.lowerer.Lower(have.only(s), b.options, b.Features().Platform)
 	lowering.Unsupported = append(lowering.Unsupported, b.undenied(s.Deny)...)
 	for id := range have.endpoints {
 		if _, named := s.Endpoints[id]; !named {

@@ -20,6 +20,7 @@ import (
 type Backend struct {
 	config  Config
 	options acl.Options
+	lowerer acl.Lowerer
 	hns     *hns.Guarded
 	log     *slog.Logger
 	version hns.Version

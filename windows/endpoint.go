@@ -270,47 +270,6 @@ func (b *Backend) create(ctx context.Context, n *hns.Network, want hns.Endpoint)
 	}
 }
 
-// removeStale removes endpoints that hold an address of the wanted one.
-func (b *Backend) removeStale(ctx context.Context, n *hns.Network, want hns.Endpoint, cause error) error {
-	list, err := b.listEndpoints(ctx, n.ID)
-	if err != nil {
-		return err
-	}
-	for i := range list {
-		e := &list[i]
-		if !sharesAddress(e, &want) {
-			continue
-		}
-		if _, ours := b.config.parseEndpointName(e.Name); !ours && !e.Remote() {
-			return fmt.Errorf("create hns endpoint: address %s belongs to endpoint %q, which is not ours; remove it: %w", addressTexts(&want), e.Name, cause)
-		}
-		b.log.Warn("removing a stale endpoint", "endpoint", e.Name, "addresses", addressTexts(e), "remote", e.Remote())
-		b.config.Step("remove stale endpoint")
-		if err := b.remove(ctx, e); err != nil {
-			return fmt.Errorf("remove stale endpoint %q: %w", e.Name, err)
-		}
-	}
-	return nil
-}
-
-// removeRemotes removes remote endpoints that have an address of the wanted one:
-// the address is of this node's range, so that they are stale. Some HNS let both
-// exist, and packets then go to the wrong one.
-func (b *Backend) removeRemotes(ctx context.Context, want hns.Endpoint, list []hns.Endpoint) error {
-	for i := range list {
-		e := &list[i]
-		if !e.Remote() || !sharesAddress(e, &want) {
-			continue
-		}
-		b.log.Warn("removing a stale remote endpoint", "endpoint", e.Name, "addresses", addressTexts(e))
-		b.config.Step("remove stale endpoint")
-		if err := b.remove(ctx, e); err != nil {
-			return fmt.Errorf("remove the remote endpoint that has the pod's address: %w", err)
-		}
-	}
-	return nil
-}
-
 // attach puts the endpoint, which is in none, into the namespace.
 func (b *Backend) attach(ctx context.Context, e *hns.Endpoint, namespace string) error {
 	if hns.SameID(e.HostComputeNamespace, namespace) {
@@ -334,51 +293,6 @@ func (b *Backend) attach(ctx context.Context, e *hns.Endpoint, namespace string)
 		return fmt.Errorf("attach to namespace %q: %w", namespace, err)
 	}
 	return nil
-}
-
-// undo removes what a failed call has made, even after a call that did not
-// answer in time.
-func (b *Backend) undo(ctx context.Context, network, name string) error {
-	ctx, cancel := cleanup(ctx)
-	defer cancel()
-	b.disown(name)
-	return b.removeNamed(ctx, network, name)
-}
-
-// disown notes that an endpoint is not wanted although the call that makes it
-// may still be at work.
-func (b *Backend) disown(name string) {
-	if b.hns.Unfinished()[hns.NewEndpointObject(name)] {
-		b.orphans[name] = true
-	}
-}
-
-// removeOrphans removes the endpoints that calls have made after they were
-// given up.
-func (b *Backend) removeOrphans(ctx context.Context) error {
-	if len(b.orphans) == 0 {
-		return nil
-	}
-	unfinished := b.hns.Unfinished()
-	n, err := b.findNetwork(ctx)
-	if err != nil {
-		return fmt.Errorf("remove orphans: %w", err)
-	}
-	var errs []error
-	for name := range b.orphans {
-		if unfinished[hns.NewEndpointObject(name)] {
-			continue
-		}
-		if n != nil {
-			err = b.removeNamed(ctx, n.ID, name)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("remove orphan %s: %w", name, err))
-			continue
-		}
-		delete(b.orphans, name)
-	}
-	return errors.Join(errs...)
 }
 
 func sameAddresses(a, b *hns.Endpoint) bool {

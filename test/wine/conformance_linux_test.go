@@ -61,7 +61,7 @@ func TestConformanceProgram(t *testing.T) {
 	}
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
-	shared.executables["isthmus-conformance"] = true
+	shared.probes++
 }
 
 // exitCode runs an executable on the machine.

@@ -98,12 +98,18 @@ func TestHungWrite(t *testing.T) {
 	if _, err := m.Post("/fault", string(text)); err != nil {
 		t.Fatal(err)
 	}
-	dir.write(t, "policy", policy("web", "10.1.0.0/16", 81)) // its write hangs
-	time.Sleep(200 * time.Millisecond)
+	dir.write(t, "policy", policy("web", "10.1.0.0/16", 81))
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		if hits, err := m.Post("/fault/hits", ""); err == nil && hits != "0" {
+			break // its write hangs
+		} else if err != nil || time.Now().After(deadline) {
+			t.Fatalf("no write hangs: %s, %v", hits, err)
+		}
+	}
 	began := time.Now()
 	_, err = m.Add(ctx, db)
 	counted(t, "ADD while a write hangs", err)
-	if took := time.Since(began); took > hungTimeout+5*time.Second {
+	if took := time.Since(began); took > hungTimeout+20*time.Second {
 		t.Errorf("another pod waited %s for a deadline of %s", took, hungTimeout)
 	}
 	decided(t, m, db, flow{"In", "10.1.2.3", tcp, 80, allow})
@@ -206,7 +212,7 @@ func calm(t *testing.T, m *Machine) {
 func left(t *testing.T, m *Machine, after string) {
 	t.Helper()
 	var dump string
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		var err error
 		if dump, err = m.Control("/dump", nil); err != nil {
 			t.Fatal(err)

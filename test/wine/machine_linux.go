@@ -48,8 +48,8 @@ func (p *process) stop(sig syscall.Signal) error {
 	select {
 	case err := <-p.done:
 		return err
-	case <-time.After(20 * time.Second):
-		return errors.Join(fmt.Errorf("%s did not end within 20 s", p.cmd.Args[0]), p.cmd.Process.Kill())
+	case <-time.After(patience):
+		return errors.Join(fmt.Errorf("%s did not end within %s", p.cmd.Args[0], patience), p.cmd.Process.Kill())
 	}
 }
 
@@ -142,7 +142,7 @@ func (m *Machine) Control(path string, query url.Values) (string, error) {
 
 // Post is Control with a document.
 func (m *Machine) Post(path, body string) (string, error) {
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+	client := http.Client{Timeout: patience / 3, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", m.File("hns.sock"))
 		}}}
@@ -199,7 +199,7 @@ func (m *Machine) KillAgent() error {
 
 // Get reads a page of the agent's HTTP server.
 func (m *Machine) Get(path string) (string, error) {
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+	client := http.Client{Timeout: patience / 3, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
 			err = m.NS.Do(func() (err error) {
 				c, err = (&net.Dialer{}).DialContext(ctx, network, address)

@@ -297,7 +297,7 @@ func TestPackets(t *testing.T) {
 func passes(t *testing.T, m *Machine, ns *netns.NS, network string, from netip.Addr, to netip.AddrPort, want bool) net.Conn {
 	t.Helper()
 	c, err := reach(ns, network, from, to)
-	for deadline := time.Now().Add(10 * time.Second); want && err != nil && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience / 3); want && err != nil && time.Now().Before(deadline); {
 		c, err = reach(ns, network, from, to) // the machine may be busy
 	}
 	shared.mu.Lock()

@@ -23,7 +23,8 @@ var shared struct {
 	err     error
 
 	mu               sync.Mutex
-	executables      map[string]bool // that have done what they are for
+	executables      map[string]bool // of the product, that have done what they are for
+	probes           int             // programs that ask a node, likewise
 	profiles         map[string]bool
 	cni, cniTotal    int // calls of the plugin that ended as they should
 	hcn, hcnTotal    int // tests of hcsshim
@@ -45,8 +46,8 @@ func TestMain(m *testing.M) {
 	if shared.dir != "" {
 		os.RemoveAll(shared.dir)
 	}
-	line := fmt.Sprintf("exe=%d hcn=%d/%d cni=%d/%d versions=%d decided=%d wrong=%d connections=%d sent=%d faults=%d",
-		len(shared.executables), shared.hcn, shared.hcnTotal, shared.cni, shared.cniTotal,
+	line := fmt.Sprintf("exe=%d probes=%d hcn=%d/%d cni=%d/%d versions=%d decided=%d wrong=%d connections=%d sent=%d faults=%d",
+		len(shared.executables), shared.probes, shared.hcn, shared.hcnTotal, shared.cni, shared.cniTotal,
 		len(shared.profiles), shared.decided, shared.differs, shared.connections, shared.packets, shared.faults)
 	fmt.Println(line)
 	if dir := os.Getenv("ISTHMUS_WINDOWS_SUMMARY"); dir != "" {
@@ -158,7 +159,7 @@ type flow struct {
 func decided(t *testing.T, m *Machine, p Pod, flows ...flow) {
 	t.Helper()
 	var wrong string
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(patience / 2); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		wrong = ""
 		for _, f := range flows {
 			got, err := m.Control("/decide", url.Values{"endpoint": {p.Container + "_eth0_isthmus"}, "direction": {f.direction},

@@ -8,7 +8,7 @@
 // under every hns.Reading; Check proves that for one list. Lists that are in
 // force and still right are kept (Lowering.Keep), and NewPlan orders the writes
 // from one Programme to the next so that every packet meets the old verdict or
-// the new one.
+// the new one. A Lowerer remembers what stays from one State to the next.
 //
 // It is pure: it talks to nobody, and package windows executes its plans. It
 // decides no policy, and it keeps no causes: explaining is done on the State.

@@ -29,12 +29,17 @@ type Lowering struct {
 // the State does not have are denied everything. platform names the HNS for
 // Unsupported.
 func Lower(s *model.State, o Options, platform string) *Lowering {
+	return lower(s, o, platform, nil)
+}
+
+// lower takes what it can from a memory, if there is one.
+func lower(s *model.State, o Options, platform string, m *memory) *Lowering {
 	l := &Lowering{index: newIndex(s, o), tables: make(map[model.TableID]*[2]layout)}
 	l.Lists = make(map[model.EndpointID][]hns.ACL, len(s.Endpoints))
 	l.Sets = make(map[string][]netip.Addr)
 	for _, e := range s.Endpoints {
 		if t := s.Tables[e.Table]; t != nil && l.tables[e.Table] == nil {
-			l.tables[e.Table] = &[2]layout{l.index.lowerSide(t, model.Ingress), l.index.lowerSide(t, model.Egress)}
+			l.tables[e.Table] = &[2]layout{l.index.lowerSide(t, model.Ingress, m), l.index.lowerSide(t, model.Egress, m)}
 		}
 	}
 	w := &writer{Lowering: l, hashes: make(map[slot]string)}

@@ -50,16 +50,24 @@ func (x *index) cost(l layout) int {
 }
 
 // lowerSide returns the rules of one direction of a table.
+func (x *index) lowerSide(t *model.Table, d model.Direction, m *memory) layout {
+	s := newSide(x, t, d)
+	if m == nil {
+		return s.layout()
+	}
+	return m.layout(s)
+}
+
+// layout works the rules out.
 //
 // What holds for addresses that nothing else is said about is told by rules
 // without addresses, which count for both families. If the families differ,
 // both are tried.
-func (x *index) lowerSide(t *model.Table, d model.Direction) layout {
-	s := newSide(x, t, d)
+func (s *side) layout() layout {
 	var best layout
 	for i, ground := range s.grounds() {
 		l := s.build(ground)
-		if i == 0 || x.cost(l) < x.cost(best) {
+		if i == 0 || s.cost(l) < s.cost(best) {
 			best = l
 		}
 	}

@@ -30,6 +30,7 @@ type Fake struct {
 	states     map[string]State // that SetState has given
 	left       map[string]bool  // endpoints that were taken out of a namespace
 	quirks     Quirks
+	bug        Bug
 	early      string // see Blackout
 	before     func(op, id string) error
 	after      func(op, id string) error

@@ -68,7 +68,7 @@ func (f *Fake) rules(e *Endpoint) (*Rules, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ParseRules(acls, sets)
+	return ParseRules(f.misread(acls), sets)
 }
 
 // port returns the endpoint with a name that packets can reach.

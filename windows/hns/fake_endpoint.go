@@ -63,7 +63,7 @@ func (f *Fake) CreateEndpoint(_ context.Context, e Endpoint) (made Endpoint, err
 
 // address checks the addresses that were asked for, or takes a free one.
 func (f *Fake) address(op string, n *Network, e *Endpoint) error {
-	if len(n.Subnets()) == 0 {
+	if len(n.Subnets()) == 0 || f.bug == BugNoAddress {
 		return nil // a DHCP server gives addresses
 	}
 	if len(e.IPConfigurations) == 0 {
@@ -97,7 +97,7 @@ func (f *Fake) address(op string, n *Network, e *Endpoint) error {
 // ones do.
 func (f *Fake) place(n *Network, a netip.Addr, remote bool) (bits uint8, code uint32) {
 	for _, e := range f.endpoints {
-		if f.quirks.RemotesApart && e.Remote() != remote {
+		if f.bug == BugAddressTwice || f.quirks.RemotesApart && e.Remote() != remote {
 			continue
 		}
 		if SameID(e.HostComputeNetwork, n.ID) && slices.ContainsFunc(e.IPConfigurations, func(c IPConfig) bool { return c.IPAddress == a.String() }) {
@@ -133,6 +133,9 @@ func (f *Fake) complete(n *Network, e *Endpoint) {
 	if e.MACAddress == "" {
 		f.macs++
 		e.MACAddress = fmt.Sprintf("00-15-5D-10-%02X-%02X", f.macs>>8&0xFF, f.macs&0xFF)
+		if f.bug == BugMAC {
+			e.MACAddress = "zz"
+		}
 	}
 	if n.Type.is(L2Bridge) {
 		e.Policies = append(e.Policies, MakePolicy(TypeL2Driver, struct{}{}))
@@ -189,8 +192,14 @@ func (f *Fake) merge(op string, have []Policy, r RequestType, request []Policy) 
 	normalise(request)
 	switch r {
 	case Add:
+		if f.bug == BugAddLost {
+			return have, nil
+		}
 		return append(have, request...), nil
 	case Remove:
+		if f.bug == BugRemoveIgnored {
+			return have, nil
+		}
 		for _, p := range request {
 			i := slices.IndexFunc(have, func(o Policy) bool { return o.Is(p.Type) && sameJSON(o.Settings, p.Settings) })
 			if i < 0 {
@@ -201,7 +210,7 @@ func (f *Fake) merge(op string, have []Policy, r RequestType, request []Policy) 
 		return have, nil
 	case Update:
 		have = slices.DeleteFunc(have, func(o Policy) bool {
-			return f.UpdateReplacesAll || slices.ContainsFunc(request, func(p Policy) bool { return o.Is(p.Type) })
+			return f.bug != BugUpdateAppends && f.UpdateReplacesAll || f.bug != BugUpdateAppends && slices.ContainsFunc(request, func(p Policy) bool { return o.Is(p.Type) })
 		})
 		return append(have, request...), nil
 	}
@@ -216,7 +225,9 @@ func (f *Fake) DeleteEndpoint(_ context.Context, id string) error {
 		if e == nil {
 			return NewError(op, CodeEndpointNotFound, "The endpoint was not found.")
 		}
-		f.drop(e)
+		if f.bug != BugDeleteKeeps {
+			f.drop(e)
+		}
 		return nil
 	})
 }

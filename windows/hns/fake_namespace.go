@@ -149,7 +149,9 @@ func (f *Fake) AttachEndpoint(_ context.Context, namespace, endpoint string) err
 			return NewError(op, CodeRequestUnsupported, "The specified request is unsupported.")
 		}
 		e.HostComputeNamespace = n.ID
-		n.Resources = append(n.Resources, endpointResource(e.ID))
+		if f.bug != BugResourceMissing {
+			n.Resources = append(n.Resources, endpointResource(e.ID))
+		}
 		return nil
 	})
 }
@@ -176,7 +178,9 @@ func (f *Fake) DetachEndpoint(_ context.Context, namespace, endpoint string) err
 		if !SameID(e.HostComputeNamespace, n.ID) {
 			return NewError(op, CodeNotFound, "Element not found.")
 		}
-		f.leave(e)
+		if f.bug != BugDetachKeeps {
+			f.leave(e)
+		}
 		f.left[e.ID] = true
 		return nil
 	})

@@ -194,6 +194,10 @@ func (f *Fake) changeNetwork(op string, n *Network, r RequestType, p Policy) err
 	default:
 		return NewError(op, CodeInvalidPolicyType, fmt.Sprintf("policy type %q", p.Type))
 	}
+	switch {
+	case f.bug == BugAddLost && r == Add, f.bug == BugRemoveIgnored && r == Remove:
+		return nil
+	}
 	switch r {
 	case Add:
 		n.Policies = append(n.Policies, p)
@@ -249,6 +253,7 @@ func (f *Fake) changeSet(op string, n *Network, r RequestType, p Policy) error {
 		return NewError(op, CodePolicyExists, fmt.Sprintf("set %q exists", set.ID))
 	case r == Add:
 		n.Policies = append(n.Policies, p)
+	case r == Update && f.bug == BugSetKept:
 	case r == Update && i >= 0:
 		n.Policies[i] = p
 	case r == Update:

@@ -82,6 +82,9 @@ func (f *Fake) takes(kind string) bool {
 // checkPorts refuses a port of the node that another endpoint has, or that is
 // mapped twice.
 func (f *Fake) checkPorts(op string, self *Endpoint, policies []Policy) error {
+	if f.bug == BugPortTwice {
+		return nil
+	}
 	taken := map[PortMapping]bool{}
 	collect := func(policies []Policy) error {
 		for _, p := range policies {

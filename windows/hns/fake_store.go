@@ -55,7 +55,7 @@ func (f *Fake) Reboot() {
 	defer f.mu.Unlock()
 	f.namespaces, f.host = nil, nil
 	for _, n := range slices.Clone(f.networks) {
-		if n.Flags&NonPersistent != 0 {
+		if n.Flags&NonPersistent != 0 && f.bug != BugRebootKeeps {
 			f.dropNetwork(n)
 		}
 	}
@@ -82,6 +82,9 @@ func (f *Fake) Endpoint(_ context.Context, id string) (e Endpoint, err error) {
 	err = f.do("Endpoint", id, nil, func() error {
 		found := f.endpoint(id)
 		if found == nil {
+			if f.bug == BugWrongCode {
+				return NewError("Endpoint", CodeUnexpected, "Catastrophic failure")
+			}
 			return NewError("Endpoint", CodeNotFound, "Element not found.")
 		}
 		e = found.clone()

@@ -126,8 +126,9 @@ func follow(apply func(*model.State) error) (*model.State, error) {
 func fullLists() (int, error) {
 	var last map[model.EndpointID][]hns.ACL
 	count := 0
+	var lowerer acl.Lowerer
 	_, err := follow(func(s *model.State) error {
-		lists := acl.Lower(s, lowering(hns.Server2019), "").Lists
+		lists := lowerer.Lower(s, lowering(hns.Server2019), "").Lists
 		for id, list := range lists {
 			if last != nil && !acl.Equal(last[id], list) {
 				count++

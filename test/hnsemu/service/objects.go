@@ -48,7 +48,7 @@ func (s *Service) enumerate(kind, query string) (Answer, error) {
 	}
 	ids := []string{}
 	for _, o := range all {
-		if o.matches(filter) {
+		if o.matches(filter) || s.config.HNS.Has(hns.BugFilterIgnored) {
 			ids = append(ids, o["ID"])
 		}
 	}

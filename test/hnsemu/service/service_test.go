@@ -30,14 +30,18 @@ const (
 
 // client is a program that uses the DLLs.
 type client struct {
-	t    *testing.T
+	t    testing.TB
 	s    *Service
 	name string
 }
 
-func newClient(t *testing.T, v hns.Version) *client {
+func newClient(t testing.TB, v hns.Version) *client {
 	t.Helper()
-	return &client{t, New(Config{HNS: hns.NewFake(v), Version: v, Log: slog.New(slog.DiscardHandler)}), "client"}
+	fake := hns.NewFake(v)
+	if r, ok := t.(*recorder); ok {
+		fake.Plant(r.bug)
+	}
+	return &client{t, New(Config{HNS: fake, Version: v, Log: slog.New(slog.DiscardHandler)}), "client"}
 }
 
 // do makes a call that must end with a result code.
@@ -74,7 +78,9 @@ func (c *client) query(kind string, handle uint64) map[string]any {
 	return object
 }
 
-func TestLifeThroughHandles(t *testing.T) {
+func TestLifeThroughHandles(t *testing.T) { lifeThroughHandles(t) }
+
+func lifeThroughHandles(t testing.TB) {
 	c := newClient(t, hns.Server2022)
 	network, networkID := c.make(settings("Create.network", overlayNetwork))
 	pod, podID := c.make(Call{Op: "Create.endpoint", Handle: network, Args: [3]string{podEndpoint}})
@@ -116,7 +122,9 @@ func TestLifeThroughHandles(t *testing.T) {
 	}
 }
 
-func TestErrorsAreDocuments(t *testing.T) {
+func TestErrorsAreDocuments(t *testing.T) { errorsAreDocuments(t) }
+
+func errorsAreDocuments(t testing.TB) {
 	c := newClient(t, hns.Server2022)
 	c.make(settings("Create.network", overlayNetwork))
 	a := c.do(hns.CodeNetworkExists, settings("Create.network", overlayNetwork))
@@ -130,7 +138,9 @@ func TestErrorsAreDocuments(t *testing.T) {
 	}
 }
 
-func TestBothSchemasSeeTheSameObjects(t *testing.T) {
+func TestBothSchemasSeeTheSameObjects(t *testing.T) { bothSchemas(t) }
+
+func bothSchemas(t testing.TB) {
 	c := newClient(t, hns.Server2022)
 	network, _ := c.make(settings("Create.network", overlayNetwork))
 	_, id := c.make(Call{Op: "Create.endpoint", Handle: network, Args: [3]string{`{"Name":"pod","SchemaVersion":{"Major":2},"Policies":[
@@ -166,7 +176,9 @@ func TestBothSchemasSeeTheSameObjects(t *testing.T) {
 	}
 }
 
-func TestVersionsGate(t *testing.T) {
+func TestVersionsGate(t *testing.T) { versionsGate(t) }
+
+func versionsGate(t testing.TB) {
 	for _, c := range []struct {
 		op, policy string
 		since      hns.Version
@@ -193,7 +205,9 @@ func TestVersionsGate(t *testing.T) {
 	}
 }
 
-func TestLoadBalancers(t *testing.T) {
+func TestLoadBalancers(t *testing.T) { loadBalancers(t) }
+
+func loadBalancers(t testing.TB) {
 	c := newClient(t, hns.Server2025)
 	network, _ := c.make(settings("Create.network", overlayNetwork))
 	_, id := c.make(Call{Op: "Create.endpoint", Handle: network, Args: [3]string{podEndpoint}})
@@ -212,7 +226,9 @@ func TestLoadBalancers(t *testing.T) {
 	c.do(hns.CodeNotImplemented, modify)
 }
 
-func TestRestarts(t *testing.T) {
+func TestRestarts(t *testing.T) { restarts(t) }
+
+func restarts(t testing.TB) {
 	c := newClient(t, hns.Server2022)
 	network, _ := c.make(settings("Create.network", overlayNetwork))
 	c.make(Call{Op: "Create.endpoint", Handle: network, Args: [3]string{podEndpoint}})

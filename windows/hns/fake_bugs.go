@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hns
+
+import "slices"
+
+// Bug is a mistake that can be planted in a Fake, to see that tests notice.
+type Bug string
+
+// The bugs. The first three go unnoticed by hcsshim's own tests.
+const (
+	BugFilterIgnored   Bug = "filters of listings are ignored"
+	BugNoAddress       Bug = "no address is allotted"
+	BugMAC             Bug = "hardware addresses are none"
+	BugPortTwice       Bug = "a port of the node is mapped twice"
+	BugAddressTwice    Bug = "an address is given twice"
+	BugWrongCode       Bug = "what does not exist has a wrong code"
+	BugResourceMissing Bug = "an attached endpoint is not in its namespace"
+	BugAddLost         Bug = "policies that are added are lost"
+	BugRemoveIgnored   Bug = "policies are not removed"
+	BugUpdateAppends   Bug = "an update adds to what is there"
+	BugSetKept         Bug = "an update leaves a set as it was"
+	BugLastWins        Bug = "the last rule that matches decides"
+	BugDirections      Bug = "rules of one direction decide the other"
+	BugPortsIgnored    Bug = "rules match every port"
+	BugDeleteKeeps     Bug = "what is deleted stays"
+	BugDetachKeeps     Bug = "what is detached stays attached"
+	BugRebootKeeps     Bug = "networks outlive a restart of the machine"
+)
+
+// Bugs lists them.
+func Bugs() []Bug {
+	return []Bug{BugFilterIgnored, BugNoAddress, BugMAC, BugPortTwice, BugAddressTwice, BugWrongCode, BugResourceMissing, BugAddLost, BugRemoveIgnored,
+		BugUpdateAppends, BugSetKept, BugLastWins, BugDirections, BugPortsIgnored, BugDeleteKeeps, BugDetachKeeps, BugRebootKeeps}
+}
+
+// Plant puts a bug into the Fake; the empty one takes it away. Set before use.
+func (f *Fake) Plant(b Bug) { f.bug = b }
+
+// Has reports whether the bug is in the Fake.
+func (f *Fake) Has(b Bug) bool { return f.bug == b }
+
+// misread returns ACLs as a Fake with a bug understands them.
+func (f *Fake) misread(acls []ACL) []ACL {
+	acls = slices.Clone(acls)
+	for i := range acls {
+		a := &acls[i]
+		switch f.bug {
+		case BugLastWins:
+			if a.Priority > 0 {
+				a.Priority = MaxPriority - a.Priority + MinPriority
+			}
+		case BugDirections:
+			if a.Direction == In {
+				a.Direction = Out
+			} else {
+				a.Direction = In
+			}
+		case BugPortsIgnored:
+			a.LocalPorts, a.RemotePorts = "", ""
+		}
+	}
+	return acls
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows_test
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/world"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// look asks every endpoint about every probe: it must not allow what none of
+// the States that it may be under allows.
+func (c *churn) look() {
+	c.t.Helper()
+	addrs, ports := world.Probes(c.snapshot)
+	list, err := c.fake.AllEndpoints(ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	exists := make(map[model.EndpointID]bool)
+	for _, e := range list {
+		container, ok := strings.CutSuffix(e.Name, "_eth0_isthmus")
+		if !ok {
+			continue
+		}
+		id := model.MakeEndpointID(container, "eth0")
+		exists[id] = true
+		if e.HostComputeNamespace == "" {
+			continue
+		}
+		rules, err := c.fake.PortRules(e.ID)
+		if _, gone := c.fake.Endpoint(ctx, e.ID); err != nil && errors.Is(gone, hns.ErrGone) {
+			continue // a late removal
+		}
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, remote := range addrs {
+			own := e.IPConfigurations[0].IPAddress == remote.String() || remote.IsLoopback()
+			if own || remote == hostAddress || slices.Contains(c.config.NodeAddresses, remote) {
+				continue
+			}
+			for _, d := range model.Directions {
+				c.lookAt(id, rules, d, remote, ports)
+			}
+		}
+	}
+	for id := range c.may {
+		if !exists[id] {
+			delete(c.may, id)
+		}
+	}
+}
+
+func (c *churn) lookAt(id model.EndpointID, rules *hns.Rules, d model.Direction, remote netip.Addr, ports []world.Port) {
+	c.t.Helper()
+	part := rules.Between(acl.PacketDirection(d), netip.Addr{}, remote, hns.Reading{})
+	for _, at := range ports {
+		c.checks++
+		if !part.Decide(uint8(at.Protocol), at.Port, 0).Allow {
+			continue
+		}
+		allowed := func(s *model.State) bool { return s.Decide(id, d, remote, at.Protocol, at.Port).Verdict == model.Allow }
+		if !slices.ContainsFunc(c.may[id], allowed) {
+			c.t.Errorf("%s %s %s %s/%d passes, and none of %d policies allows it\n%s", id, d, remote, at.Protocol, at.Port, len(c.may[id]), c.fake.Dump())
+			return
+		}
+	}
+}
+
+// settle does what the agent does when it starts: it brings its records, what
+// HNS has, and the policies together. Then all is as on a node without faults.
+func (c *churn) settle() {
+	c.t.Helper()
+	time.Sleep(3 * churnDeadline) // calls that were given up end
+	c.config.CallDeadline = time.Minute
+	if err := c.restart(); err != nil {
+		c.t.Fatal(err)
+	}
+	found, err := c.backend.Endpoints(ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, e := range found {
+		if _, wanted := c.attached[e.ID]; wanted {
+			continue
+		}
+		if err := c.backend.DeleteEndpoint(ctx, e.ID); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	for _, spec := range c.attached {
+		c.add(spec)
+	}
+	failed := c.failures
+	c.apply()
+	if c.failures != failed {
+		c.t.Fatal("the last state cannot be put in force")
+	}
+	addrs, ports := world.Probes(c.snapshot)
+	if len(c.state.Endpoints) > 0 && c.compare(c.state, addrs, ports) == 0 {
+		c.t.Error("nothing was compared")
+	}
+	c.fake.ForgetCalls()
+	c.apply()
+	if n := c.count("ModifyEndpoint") + c.count("ModifyNetwork") + c.count("CreateEndpoint") + c.count("DeleteEndpoint"); n > 0 {
+		c.t.Errorf("to apply the same again writes %d times", n)
+	}
+	c.dropRemotes()
+	fresh := &churn{node: newNode(c.t, mustVersion(c.fake), c.config)}
+	for _, id := range slices.Sorted(maps.Keys(c.attached)) {
+		spec := c.attached[id]
+		spec.NetNS = fresh.fake.AddNamespace()
+		fresh.add(spec)
+	}
+	fresh.node.apply(c.state)
+	if got, want := endpointLines(c.fake), endpointLines(fresh.fake); !slices.Equal(got, want) {
+		c.t.Errorf("installed\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// dropRemotes removes what others have made and no pod was in the way of.
+func (c *churn) dropRemotes() {
+	list, err := c.fake.AllEndpoints(ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, e := range list {
+		if s := c.fake.State(e.ID); s.Broken() {
+			c.t.Errorf("endpoint %s is still %s", e.Name, s)
+		}
+		if !e.Remote() {
+			continue
+		}
+		if err := c.fake.DeleteEndpoint(ctx, e.ID); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+func mustVersion(f *hns.Fake) hns.Version {
+	v, _ := f.Version(ctx) // a fake always knows
+	return v
+}
+
+// endpointLines are the endpoints that a dump lists, without where they are
+// attached and what HNS has dealt out.
+func endpointLines(f *hns.Fake) []string {
+	var lines []string
+	for line := range strings.Lines(withoutMACs(f.Dump())) {
+		if strings.HasPrefix(line, "  endpoint ") {
+			before, where, _ := strings.Cut(strings.TrimSpace(line), " flags=0 ")
+			attached := !strings.Contains(where, "detached")
+			if !attached {
+				before += " detached"
+			}
+			lines = append(lines, before)
+		}
+	}
+	return lines
+}
