@@ -189,7 +189,8 @@ bench-maps: ## Map writes of an edit, memory of the maps, attachment of a pod, b
 	@$(go) run ./test/bench/maps
 
 .PHONY: bench-node
-bench-node: deps-kubernetes ## An agent that follows 10,000 pods, 1,000 nodes and 1,000 policies through a real API server (needs root)
+bench-node: deps-kubernetes ## An agent that follows 10,000 pods, 1,000 nodes and 1,000 policies through a real API server; pods attached beside bridge and host-local (needs root)
+	@.ci/deps containernetworking-plugins >/dev/null
 	@$(path) $(usable) run ./test/bench/node
 
 .PHONY: clean
