@@ -15,11 +15,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/cniapi/rpc"
 )
 
 // ask connects to the agent and calls f; errors come with a remedy.
-func (e env) ask(ctx context.Context, s *shared, f func(context.Context, cniapi.InspectClient) error) error {
+func (e env) ask(ctx context.Context, s *shared, f func(context.Context, rpc.InspectClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	conn, err := e.dial(ctx, s.socket)
@@ -41,7 +41,7 @@ func (e env) ask(ctx context.Context, s *shared, f func(context.Context, cniapi.
 		return fmt.Errorf("connect to the agent: %w", errors.Join(err, conn.Close()))
 	}
 	defer client.Close()
-	switch err := f(ctx, cniapi.NewInspectClient(client)); status.Code(err) {
+	switch err := f(ctx, rpc.NewInspectClient(client)); status.Code(err) {
 	case codes.OK:
 		return err
 	case codes.DeadlineExceeded:

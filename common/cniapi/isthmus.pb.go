@@ -1332,16 +1332,7 @@ const file_isthmus_proto_rawDesc = "" +
 	"hostIfName\x12\x14\n" +
 	"\x05table\x18\x06 \x01(\tR\x05table\x12\x1a\n" +
 	"\bpolicies\x18\a \x03(\tR\bpolicies\x12\x1a\n" +
-	"\bproblems\x18\b \x03(\tR\bproblems2\xa9\x02\n" +
-	"\x03CNI\x126\n" +
-	"\x03Add\x12\x16.isthmus.v1.AddRequest\x1a\x17.isthmus.v1.AddResponse\x126\n" +
-	"\x03Del\x12\x16.isthmus.v1.DelRequest\x1a\x17.isthmus.v1.DelResponse\x12<\n" +
-	"\x05Check\x12\x18.isthmus.v1.CheckRequest\x1a\x19.isthmus.v1.CheckResponse\x123\n" +
-	"\x02GC\x12\x15.isthmus.v1.GCRequest\x1a\x16.isthmus.v1.GCResponse\x12?\n" +
-	"\x06Status\x12\x19.isthmus.v1.StatusRequest\x1a\x1a.isthmus.v1.StatusResponse2\xa3\x01\n" +
-	"\aInspect\x12B\n" +
-	"\aGetNode\x12\x1a.isthmus.v1.GetNodeRequest\x1a\x1b.isthmus.v1.GetNodeResponse\x12T\n" +
-	"\rListEndpoints\x12 .isthmus.v1.ListEndpointsRequest\x1a!.isthmus.v1.ListEndpointsResponseB.Z,github.com/isthmus-net/isthmus/common/cniapib\x06proto3"
+	"\bproblems\x18\b \x03(\tR\bproblemsB.Z,github.com/isthmus-net/isthmus/common/cniapib\x06proto3"
 
 var (
 	file_isthmus_proto_rawDescOnce sync.Once
@@ -1387,22 +1378,8 @@ var file_isthmus_proto_depIdxs = []int32{
 	15, // 6: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
 	18, // 7: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
 	0,  // 8: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
-	1,  // 9: isthmus.v1.CNI.Add:input_type -> isthmus.v1.AddRequest
-	4,  // 10: isthmus.v1.CNI.Del:input_type -> isthmus.v1.DelRequest
-	6,  // 11: isthmus.v1.CNI.Check:input_type -> isthmus.v1.CheckRequest
-	8,  // 12: isthmus.v1.CNI.GC:input_type -> isthmus.v1.GCRequest
-	10, // 13: isthmus.v1.CNI.Status:input_type -> isthmus.v1.StatusRequest
-	13, // 14: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
-	16, // 15: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
-	3,  // 16: isthmus.v1.CNI.Add:output_type -> isthmus.v1.AddResponse
-	5,  // 17: isthmus.v1.CNI.Del:output_type -> isthmus.v1.DelResponse
-	7,  // 18: isthmus.v1.CNI.Check:output_type -> isthmus.v1.CheckResponse
-	9,  // 19: isthmus.v1.CNI.GC:output_type -> isthmus.v1.GCResponse
-	11, // 20: isthmus.v1.CNI.Status:output_type -> isthmus.v1.StatusResponse
-	14, // 21: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
-	17, // 22: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
-	16, // [16:23] is the sub-list for method output_type
-	9,  // [9:16] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
 	9,  // [9:9] is the sub-list for extension type_name
 	9,  // [9:9] is the sub-list for extension extendee
 	0,  // [0:9] is the sub-list for field type_name
@@ -1421,7 +1398,7 @@ func file_isthmus_proto_init() {
 			NumEnums:      0,
 			NumMessages:   19,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   0,
 		},
 		GoTypes:           file_isthmus_proto_goTypes,
 		DependencyIndexes: file_isthmus_proto_depIdxs,

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/cniapi/rpc"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -255,5 +256,5 @@ func (n *Node) Status(ctx context.Context) (*cniapi.GetNodeResponse, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	return cniapi.NewInspectClient(conn).GetNode(ctx, &cniapi.GetNodeRequest{})
+	return rpc.NewInspectClient(conn).GetNode(ctx, &cniapi.GetNodeRequest{})
 }
