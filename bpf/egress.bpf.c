@@ -166,12 +166,31 @@ static __always_inline int note(const struct pending *r, const struct flow *to, 
 	return known ? -1 : COUNT_EGRESS_ALLOW;
 }
 
+/* What the table of a slot says of where a packet really goes. */
+static __always_inline __u8 ask(volatile __u64 *word, struct slot *slot, const struct flow *to, bool v6)
+{
+	__u32 stage;
+	__u8 verdict;
+
+	*(__u64 *)slot = *word;
+	if (same(&to->src, &to->dst))
+		return ALLOW; /* a pod always reaches itself */
+	for (int i = 0; i < VERDICT_TRIES; i++) {
+		stage = stage_now();
+		*(__u64 *)slot = *word;
+		verdict = table_says(slot->table, EGRESS, class_of(&to->dst, v6), to->protocol, to->dst_port);
+		if (stage_now() == stage)
+			return verdict;
+	}
+	return DENY;
+}
+
 /* Decides by the record of a packet. Returns whether it may go on. */
 static __always_inline bool settle(const struct pending *r, const struct view *v, bool v6)
 {
 	struct flow to = {};
-	struct slot slot;
-	__u64 *word = bpf_map_lookup_elem(&slots, &r->slot);
+	struct slot slot = {};
+	volatile __u64 *word = bpf_map_lookup_elem(&slots, &r->slot);
 	__u8 verdict;
 	int id;
 
@@ -180,10 +199,7 @@ static __always_inline bool settle(const struct pending *r, const struct view *v
 		count_bytes(v->len, DROP_UNMARKED);
 		return false;
 	}
-	*(__u64 *)&slot = *(volatile __u64 *)word;
-	/* A pod always reaches itself. */
-	verdict = same(&to.src, &to.dst) ? ALLOW :
-		  table_says(slot.table, EGRESS, class_of(&to.dst, v6), to.protocol, to.dst_port);
+	verdict = ask(word, &slot, &to, v6);
 	id = note(r, &to, &slot, verdict, v, v6);
 	if (id >= 0)
 		count_bytes(v->len, id);

@@ -43,8 +43,8 @@ struct local {
 	bool asked;    /* its table allows what the packet opens */
 };
 
-/* The word of the slot, or NULL if there is none. */
-static __always_inline volatile __u64 *read_slot(struct local *l)
+/* Whether there is such a slot. */
+static __always_inline bool read_slot(struct local *l)
 {
 	__u32 index = l->index; /* on the stack, as Linux 6.1 wants keys */
 	volatile __u64 *slot = bpf_map_lookup_elem(&slots, &index);
@@ -87,38 +87,34 @@ __noinline int table_allows(__u32 table, __u32 dir, __u32 peer, __u32 protocol, 
 	return table_says(table, dir & 1, peer, protocol, port);
 }
 
-/* Whether the slot is still what was read of it before a table was asked. If it is
- * not, the table may have been taken apart meanwhile, and said anything: the kernel
- * may have been held up for long between any two instructions. */
-static __always_inline bool slot_stands(const struct local *l, volatile __u64 *slot)
+/* Asks the pod's table about an address and a port. Who notes the answer under an
+ * older epoch than it is of will only ask again. */
+__noinline int ask_about(const struct local *l, const struct ip *remote, const struct packet *p, int port, int dir)
 {
-	return *slot == *(__u64 *)&l->slot;
-}
-
-/* Asks the pod's table about the flow of a packet, as if it were new. Who notes
- * the answer under an older epoch than it is of will only ask again. */
-__noinline int ask(const struct local *l, const struct packet *p, int dir)
-{
-	const struct ip *remote;
-	struct local now = {};
-	volatile __u64 *slot;
-	__u16 port;
+	volatile struct slot *slot;
+	__u32 index, stage;
 	int verdict;
 
-	if (!l || !p)
+	if (!l || !remote || !p)
 		return DENY;
-	now.index = l->index;
-	remote = l->from_pod ? &p->flow.dst : &p->flow.src;
-	port = l->from_pod == (dir == EGRESS) ? p->flow.dst_port : p->flow.src_port;
-	for (int i = 0; i < 3; i++) {
-		slot = read_slot(&now);
-		if (!slot)
-			return DENY;
-		verdict = table_allows(now.slot.table, dir, class_of_address(remote, p->v6), p->flow.protocol, port);
-		if (slot_stands(&now, slot))
+	index = l->index; /* on the stack, as in read_slot */
+	slot = bpf_map_lookup_elem(&slots, &index);
+	if (!slot)
+		return DENY;
+	for (int i = 0; i < VERDICT_TRIES; i++) {
+		stage = stage_now();
+		verdict = table_allows(slot->table, dir, class_of_address(remote, p->v6), p->flow.protocol, port);
+		if (stage_now() == stage)
 			return verdict;
 	}
 	return DENY;
+}
+
+/* Asks about the flow of a packet, as if it were new. */
+static __always_inline int ask(const struct local *l, const struct packet *p, enum direction dir)
+{
+	return ask_about(l, l->from_pod ? &p->flow.dst : &p->flow.src, p,
+			 l->from_pod == (dir == EGRESS) ? p->flow.dst_port : p->flow.src_port, dir);
 }
 
 /* Asks about a flow that the pod opened, where its packets really go. */
@@ -132,7 +128,7 @@ static __always_inline __u8 ask_opened(const struct local *l, const struct packe
 	__builtin_memcpy(&backend, c->backend, sizeof(backend));
 	if (same(own, &backend))
 		return ALLOW;
-	return table_allows(l->slot.table, EGRESS, class_of_address(&backend, p->v6), p->flow.protocol, c->backend_port);
+	return ask_about(l, &backend, p, c->backend_port, EGRESS);
 }
 
 /* The role that a pod has in a flow which this packet opens. */
@@ -226,20 +222,17 @@ static __always_inline bool starts_direct(const struct packet *p)
 	return p->kind == PACKET_OPENS || (p->kind == PACKET_FLOW && p->flow.protocol == IPPROTO_UDP);
 }
 
-/* Decides an unknown flow, for both ends if both are pods of this node. */
-__noinline int open_flow(struct __sk_buff *skb, const struct local *l, const struct packet *p, struct local *peer)
+/* Makes the entry of a flow that was decided: for both ends if it is direct. */
+__noinline int note_flow(struct __sk_buff *skb, const struct local *l, const struct packet *p, const struct local *peer, int direct)
 {
 	struct conn_place at = {};
 	struct conn fresh = {};
-	bool direct, end;
 	__u8 role, peer_role;
 	__u32 epoch;
+	bool end;
 
-	if (!l || !p || !peer || judge(skb, l, p) == DENY)
-		return FATE_DENIED;
-	direct = l->from_pod && starts_direct(p) && find_local(&p->flow.dst, peer, p->v6);
-	if (direct && judge(skb, peer, p) == DENY)
-		return FATE_DENIED;
+	if (!l || !p || !peer)
+		return -1;
 	conn_place(&p->flow, &at, p->v6);
 	end = l->from_pod ? at.src : !at.src;
 	role = role_of(l);
@@ -259,6 +252,20 @@ __noinline int open_flow(struct __sk_buff *skb, const struct local *l, const str
 	fresh.bytes[1] = at.src ? skb->len : 0;
 	fresh.seen = bpf_jiffies64();
 	conn_create(&at, &fresh, p->v6);
+	return 0;
+}
+
+/* Decides an unknown flow, for both ends if both are pods of this node. */
+__noinline int open_flow(struct __sk_buff *skb, const struct local *l, const struct packet *p, struct local *peer)
+{
+	bool direct;
+
+	if (!l || !p || !peer || judge(skb, l, p) == DENY)
+		return FATE_DENIED;
+	direct = l->from_pod && starts_direct(p) && find_local(&p->flow.dst, peer, p->v6);
+	if (direct && judge(skb, peer, p) == DENY)
+		return FATE_DENIED;
+	note_flow(skb, l, p, peer, direct);
 	return direct ? FATE_DIRECT : FATE_PASS;
 }
 
@@ -309,8 +316,7 @@ static __always_inline bool pends(const struct local *l, const struct packet *p,
 
 /* Asks about a packet that opens a flow before that is looked for: whatever it
  * was before, what is refused costs no more. */
-static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, const struct packet *p,
-				     volatile __u64 *slot, bool v6)
+static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, const struct packet *p, __u32 stage, bool v6)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
 	__u32 peer = class_of(l->from_pod ? &p->flow.dst : &p->flow.src, v6);
@@ -319,7 +325,7 @@ static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, con
 	if (l->from_pod && !(peer & PEER_POD) && translatable(p))
 		return FATE_PENDING;
 	verdict = table_says(l->slot.table, dir, peer, p->flow.protocol, p->flow.dst_port);
-	if (!slot_stands(l, slot))
+	if (stage_now() != stage)
 		verdict = ask(l, p, dir);
 	if (verdict == DENY) {
 		count(skb, dir * 2 + DENY);
@@ -336,14 +342,14 @@ static __always_inline int track(struct __sk_buff *skb, struct local *l, const s
 	struct conn_place at = {};
 	__u32 now = bpf_jiffies64();
 	struct conn *c;
-	volatile __u64 *slot = read_slot(l);
+	__u32 stage = p->kind == PACKET_OPENS ? stage_now() : 0; /* before anything is looked up */
 	bool side;
 	int err;
 
-	if (!slot)
+	if (!read_slot(l))
 		return DROP_NO_ENDPOINT;
 	if (p->kind == PACKET_OPENS) {
-		err = ask_first(skb, l, p, slot, v6);
+		err = ask_first(skb, l, p, stage, v6);
 		if (err)
 			return err;
 	}

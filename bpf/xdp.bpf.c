@@ -120,6 +120,7 @@ static __always_inline int ask_local(struct xdp_md *ctx, void *start, void *end,
 	struct slot_index *local = v6 ? bpf_map_lookup_elem(&locals6, dst) : bpf_map_lookup_elem(&locals4, dst);
 	struct packet p = {};
 	struct slot slot;
+	__u32 stage;
 	__u64 *word;
 	int err;
 
@@ -131,11 +132,14 @@ static __always_inline int ask_local(struct xdp_md *ctx, void *start, void *end,
 			       drop(ctx, XDP_MALFORMED) : XDP_PASS;
 	if (p.kind != PACKET_OPENS)
 		return XDP_PASS;
+	stage = stage_now();
 	word = bpf_map_lookup_elem(&slots, &local->slot);
 	if (!word)
 		return XDP_PASS;
 	*(__u64 *)&slot = *(volatile __u64 *)word;
-	return table_says(slot.table, INGRESS, class_of(&p.flow.src, v6), p.flow.protocol, p.flow.dst_port) == DENY ? refuse(ctx) : XDP_PASS;
+	if (table_says(slot.table, INGRESS, class_of(&p.flow.src, v6), p.flow.protocol, p.flow.dst_port) == ALLOW)
+		return XDP_PASS;
+	return stage_now() == stage ? refuse(ctx) : XDP_PASS; /* to_pod will ask */
 }
 
 static __always_inline int filter4(struct xdp_md *ctx, void *at, void *end)

@@ -81,7 +81,13 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	if err != nil {
 		return nil, err
 	}
-	return b, b.waitForTunnel(ctx, n)
+	if err := b.waitForTunnel(ctx, n); err != nil {
+		return nil, err
+	}
+	if err := b.restoreRoutes(); err != nil {
+		log.Info("routes of the host are not back yet", "error", err) // Idle goes on
+	}
+	return b, nil
 }
 
 // Features tells what HNS can do.
@@ -119,9 +125,9 @@ func (m *meter) add(id string, now hns.Stats) {
 }
 
 // Idle implements dataplane.Backend. It removes what calls have made that were
-// given up, and writes routes that could not be written.
+// given up, and writes routes that could not be written, the host's own too.
 func (b *Backend) Idle(ctx context.Context) (bool, error) {
-	return false, errors.Join(b.removeOrphans(ctx), b.retryRoutes(ctx))
+	return false, errors.Join(b.removeOrphans(ctx), b.retryRoutes(ctx), b.restoreRoutes())
 }
 
 // Counters reads the packets that HNS dropped at the pods' ports. It counts

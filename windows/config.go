@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
 // Mode is how pods are connected to other nodes.
@@ -60,6 +61,8 @@ type Config struct {
 	// NetworkWait bounds how long a new overlay network may take to find its
 	// adapter's address.
 	NetworkWait time.Duration
+	// HostRoutes, if set, keeps routes of the host when the network is made.
+	HostRoutes *hostroute.Keeper
 	// NoSets keeps addresses in the ACLs even where HNS has sets.
 	NoSets bool
 	// MaxRules bounds the ACLs of an endpoint; 0 is the default of package acl.

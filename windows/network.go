@@ -57,6 +57,9 @@ func (b *Backend) ensureNetwork(ctx context.Context) (*hns.Network, []hns.Endpoi
 }
 
 func (b *Backend) makeNetwork(ctx context.Context) (*hns.Network, error) {
+	if err := b.config.HostRoutes.Remember(); err != nil {
+		b.log.Warn("routes of the host may be lost while the network is made", "error", err)
+	}
 	b.config.Step("create network")
 	_, err := b.hns.CreateNetwork(ctx, b.wantedNetwork())
 	if err != nil && !errors.Is(err, hns.ErrConflict) {
@@ -195,6 +198,16 @@ func (b *Backend) waitForTunnel(ctx context.Context, n *hns.Network) error {
 		}
 	}
 	return nil
+}
+
+// restoreRoutes puts back the routes that the host lost when its adapter was bound
+// to the vSwitch. The adapter has its address again only after a while.
+func (b *Backend) restoreRoutes() error {
+	added, err := b.config.HostRoutes.Restore()
+	for _, r := range added {
+		b.log.Info("a route of the host is back", "destination", r.Destination, "next hop", r.NextHop, "interface", r.Interface)
+	}
+	return err
 }
 
 // tunnelMAC returns the MAC address of an overlay network's tunnel end.

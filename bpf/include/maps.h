@@ -27,6 +27,18 @@ struct {
 	__type(value, struct slot);
 } slots SEC(".maps");
 
+/* Changes with every stage of writing to the maps that verdicts are made of. A
+ * verdict that was not made within one stage is void: what it was made of may
+ * have been taken apart meanwhile. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct stage);
+} stages SEC(".maps");
+
 /* Slot of each local pod, by address. On a miss the address is not local. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -40,6 +40,11 @@ struct slot {
 };
 _Static_assert(sizeof(struct slot) == 8, "written as one word");
 
+/* Which stage of a change of the maps it is. Counts up before every stage. */
+struct stage {
+	__u32 number;
+};
+
 /* Addresses in keys and values are bytes in network order, so that a dump of a
  * map reads as one writes them; aligned, so that programs move them as words. */
 #define ALIGNED __attribute__((aligned(4)))

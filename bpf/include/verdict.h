@@ -71,3 +71,17 @@ static __always_inline __u8 table_says(__u32 table, enum direction dir, __u32 pe
 	class = class_of_port(protocol, port) % PORT_CLASSES;
 	return (row->allow[class / 64] >> (class % 64)) & 1;
 }
+
+/* Number of the present stage of writing. The kernel may hold a program up for
+ * long between any two instructions; if the number is the same behind a verdict
+ * as it was before its first lookup, the verdict stands. */
+static __always_inline __u32 stage_now(void)
+{
+	__u32 zero = 0;
+	volatile struct stage *s = bpf_map_lookup_elem(&stages, &zero);
+
+	return s ? s->number : 0;
+}
+
+/* How often a verdict is made anew before the answer is DENY. */
+#define VERDICT_TRIES 4

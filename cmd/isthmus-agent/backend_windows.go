@@ -6,12 +6,14 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
 // newBackend chooses the HNS data path, whose network needs the node's ranges.
@@ -35,6 +37,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
 		}
 		c.ServiceCIDRs, c.OutboundNATExceptions = o.services, slices.Concat(o.cluster, o.services)
+		c.HostRoutes = hostroute.Keep(hostroute.System{}, filepath.Join(o.stateDir, "host-routes.json"), o.hostRoutes)
 		// Without exceptions pods would hide behind their node from each other.
 		c.NoOutboundNAT = len(o.cluster) == 0
 		return windows.New(ctx, c, client, log)

@@ -56,17 +56,22 @@ type options struct {
 	hnsMode      string   // Windows
 	clusterCIDRs []string // Windows
 	serviceCIDRs []string // Windows
+	keepRoutes   []string // Windows
 
 	hnsTimeout     time.Duration // Windows
 	windowsService bool          // Windows
 
 	// The lists of ranges, parsed by check.
-	prefixes, cluster, services []netip.Prefix
-	spared                      []netip.Addr
+	prefixes, cluster, services, hostRoutes []netip.Prefix
+	spared                                  []netip.Addr
 }
 
 // reportNone is what --report takes alone, reports all that it takes.
 const reportNone = "none"
+
+// metadataServices are the addresses of clouds' metadata services: those of most,
+// of Azure, and of AWS by IPv6.
+var metadataServices = []string{"169.254.169.254/32", "168.63.129.16/32", "fd00:ec2::254/128"}
 
 var reports = []string{"conditions", "events", "node", reportNone}
 
@@ -74,7 +79,7 @@ var reports = []string{"conditions", "events", "node", reportNone}
 var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
 		"fabric", "vni", "vxlan-port", "masquerade", "masquerade-exception"}
-	windowsOnly = []string{"hns-network", "hns-mode", "hns-timeout", "cluster-cidr", "service-cidr", "windows-service"}
+	windowsOnly = []string{"hns-network", "hns-mode", "hns-timeout", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
 )
 
 func (o *options) register(f *pflag.FlagSet) {
@@ -113,6 +118,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; beyond it pods go by their node's address (repeatable; without it nowhere)")
 	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service, with the event log as log")
 	f.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "Windows: range of the services (repeatable)")
+	f.StringArrayVar(&o.keepRoutes, "keep-route", metadataServices, "Windows: destination whose route is put back if the host loses it when the network is made (repeatable)")
 }
 
 // registerNode declares the flags that say where on the node things are, and
@@ -219,7 +225,7 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 		flag   string
 		texts  []string
 		parsed *[]netip.Prefix
-	}{{"pod-cidr", o.podCIDRs, &o.prefixes}, {"cluster-cidr", o.clusterCIDRs, &o.cluster}, {"service-cidr", o.serviceCIDRs, &o.services},
+	}{{"pod-cidr", o.podCIDRs, &o.prefixes}, {"cluster-cidr", o.clusterCIDRs, &o.cluster}, {"service-cidr", o.serviceCIDRs, &o.services}, {"keep-route", o.keepRoutes, &o.hostRoutes},
 		{"masquerade-exception", o.exceptions, &o.fabric.Exceptions}} {
 		for _, s := range list.texts {
 			p, err := netip.ParsePrefix(s)

@@ -163,6 +163,11 @@ type EgressSlotIndex struct {
 	Slot uint32
 }
 
+type EgressStage struct {
+	_      structs.HostLayout
+	Number uint32
+}
+
 type EgressTableId struct {
 	_  structs.HostLayout
 	Id [16]uint8
@@ -205,6 +210,7 @@ const (
 	EgressMapPrefixes6      = "prefixes6"
 	EgressMapRows           = "rows"
 	EgressMapSlots          = "slots"
+	EgressMapStages         = "stages"
 	EgressMapTables         = "tables"
 	EgressMapVerdicts       = "verdicts"
 	EgressProgEgress        = "egress"
@@ -282,6 +288,7 @@ type EgressMapSpecs struct {
 	Prefixes6    *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows         *ebpf.MapSpec `ebpf:"rows"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
+	Stages       *ebpf.MapSpec `ebpf:"stages"`
 	Tables       *ebpf.MapSpec `ebpf:"tables"`
 	Verdicts     *ebpf.MapSpec `ebpf:"verdicts"`
 }
@@ -333,6 +340,7 @@ type EgressMaps struct {
 	Prefixes6    *ebpf.Map `ebpf:"prefixes6"`
 	Rows         *ebpf.Map `ebpf:"rows"`
 	Slots        *ebpf.Map `ebpf:"slots"`
+	Stages       *ebpf.Map `ebpf:"stages"`
 	Tables       *ebpf.Map `ebpf:"tables"`
 	Verdicts     *ebpf.Map `ebpf:"verdicts"`
 }
@@ -356,6 +364,7 @@ func (m *EgressMaps) Close() error {
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
+		m.Stages,
 		m.Tables,
 		m.Verdicts,
 	)

@@ -163,6 +163,11 @@ type PodSlotIndex struct {
 	Slot uint32
 }
 
+type PodStage struct {
+	_      structs.HostLayout
+	Number uint32
+}
+
 type PodTableId struct {
 	_  structs.HostLayout
 	Id [16]uint8
@@ -205,6 +210,7 @@ const (
 	PodMapPrefixes6      = "prefixes6"
 	PodMapRows           = "rows"
 	PodMapSlots          = "slots"
+	PodMapStages         = "stages"
 	PodMapTables         = "tables"
 	PodMapVerdicts       = "verdicts"
 	PodProgFromPod       = "from_pod"
@@ -282,6 +288,7 @@ type PodMapSpecs struct {
 	Prefixes6    *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows         *ebpf.MapSpec `ebpf:"rows"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
+	Stages       *ebpf.MapSpec `ebpf:"stages"`
 	Tables       *ebpf.MapSpec `ebpf:"tables"`
 	Verdicts     *ebpf.MapSpec `ebpf:"verdicts"`
 }
@@ -333,6 +340,7 @@ type PodMaps struct {
 	Prefixes6    *ebpf.Map `ebpf:"prefixes6"`
 	Rows         *ebpf.Map `ebpf:"rows"`
 	Slots        *ebpf.Map `ebpf:"slots"`
+	Stages       *ebpf.Map `ebpf:"stages"`
 	Tables       *ebpf.Map `ebpf:"tables"`
 	Verdicts     *ebpf.Map `ebpf:"verdicts"`
 }
@@ -356,6 +364,7 @@ func (m *PodMaps) Close() error {
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
+		m.Stages,
 		m.Tables,
 		m.Verdicts,
 	)

@@ -145,6 +145,11 @@ type XdpSlotIndex struct {
 	Slot uint32
 }
 
+type XdpStage struct {
+	_      structs.HostLayout
+	Number uint32
+}
+
 type XdpTableId struct {
 	_  structs.HostLayout
 	Id [16]uint8
@@ -191,6 +196,7 @@ const (
 	XdpMapPrefixes6     = "prefixes6"
 	XdpMapRows          = "rows"
 	XdpMapSlots         = "slots"
+	XdpMapStages        = "stages"
 	XdpMapTables        = "tables"
 	XdpMapVerdicts      = "verdicts"
 	XdpMapXdpCounters   = "xdp_counters"
@@ -267,6 +273,7 @@ type XdpMapSpecs struct {
 	Prefixes6     *ebpf.MapSpec `ebpf:"prefixes6"`
 	Rows          *ebpf.MapSpec `ebpf:"rows"`
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
+	Stages        *ebpf.MapSpec `ebpf:"stages"`
 	Tables        *ebpf.MapSpec `ebpf:"tables"`
 	Verdicts      *ebpf.MapSpec `ebpf:"verdicts"`
 	XdpCounters   *ebpf.MapSpec `ebpf:"xdp_counters"`
@@ -319,6 +326,7 @@ type XdpMaps struct {
 	Prefixes6     *ebpf.Map `ebpf:"prefixes6"`
 	Rows          *ebpf.Map `ebpf:"rows"`
 	Slots         *ebpf.Map `ebpf:"slots"`
+	Stages        *ebpf.Map `ebpf:"stages"`
 	Tables        *ebpf.Map `ebpf:"tables"`
 	Verdicts      *ebpf.Map `ebpf:"verdicts"`
 	XdpCounters   *ebpf.Map `ebpf:"xdp_counters"`
@@ -347,6 +355,7 @@ func (m *XdpMaps) Close() error {
 		m.Prefixes6,
 		m.Rows,
 		m.Slots,
+		m.Stages,
 		m.Tables,
 		m.Verdicts,
 		m.XdpCounters,

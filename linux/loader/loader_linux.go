@@ -3,6 +3,7 @@
 package loader
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -48,6 +49,8 @@ type DataPath struct {
 	egress  egress
 	slots   *ebpf.Memory
 	ports   *ebpf.Memory
+	stages  *ebpf.Memory
+	stage   uint32             // the last one that began
 	single  []*ebpf.Map        // that the kernel does not write in batches
 	running bpfobj.PodEndpoint // the endpoint of the last Run
 	sweep   sweep
@@ -90,18 +93,35 @@ func Open(dir string, t Timeouts, sizes Sizes) (*DataPath, error) {
 			return nil, err
 		}
 	}
-	if d.slots, err = d.objects.Slots.Memory(); err == nil {
-		d.ports, err = d.objects.PodMaps.Ports.Memory()
-	}
-	if err != nil {
+	if err := d.shareMemory(); err != nil {
 		d.Close()
-		return nil, fmt.Errorf("map the memory of slots and ports: %w", err)
+		return nil, err
 	}
 	if err := d.loadEgress(t); err != nil {
 		d.Close()
 		return nil, err
 	}
 	return d, nil
+}
+
+// shareMemory maps what is written by single words.
+func (d *DataPath) shareMemory() error {
+	for _, m := range []struct {
+		of *ebpf.Map
+		to **ebpf.Memory
+	}{{d.objects.Slots, &d.slots}, {d.objects.PodMaps.Ports, &d.ports}, {d.objects.Stages, &d.stages}} {
+		memory, err := m.of.Memory()
+		if err != nil {
+			return fmt.Errorf("map the memory of %s: %w", m.of, err)
+		}
+		*m.to = memory
+	}
+	var buf [4]byte
+	if _, err := d.stages.ReadAt(buf[:], 0); err != nil {
+		return fmt.Errorf("read the stage of writing: %w", err)
+	}
+	d.stage = binary.NativeEndian.Uint32(buf[:])
+	return nil
 }
 
 // prepareDirectory makes the directory, readable by root only, where that is on

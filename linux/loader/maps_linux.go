@@ -19,32 +19,52 @@ import (
 // Execute makes the writes in order. After an error some of them are made; the
 // maps are then to be read anew.
 func (d *DataPath) Execute(w *policymap.Writes) error {
-	o := &d.objects
-	if err := d.executeTables(w); err != nil {
-		return err
+	for _, stage := range []func(*policymap.Writes) error{
+		d.executeTables,
+		func(w *policymap.Writes) error { return d.dropVerdicts(w.Unlist) },
+		d.executeAddresses,
+		func(w *policymap.Writes) error { return d.executePorts(w.Ports) },
+		d.executeSlots,
+		func(w *policymap.Writes) error { return d.dropVerdicts(w.DropVerdicts) },
+		d.dropTables,
+	} {
+		if err := d.beginStage(); err != nil {
+			return err
+		}
+		if err := stage(w); err != nil {
+			return err
+		}
 	}
-	if err := d.dropVerdicts(w.Unlist); err != nil {
-		return err
+	return nil
+}
+
+// beginStage makes void what programs that are at it have found out so far, so
+// that no verdict is made of entries from before one stage and after the next.
+func (d *DataPath) beginStage() error {
+	d.stage++
+	var buf [4]byte
+	binary.NativeEndian.PutUint32(buf[:], d.stage)
+	if _, err := d.stages.WriteAt(buf[:], 0); err != nil {
+		return fmt.Errorf("begin a stage of writing: %w", err)
 	}
-	if err := d.executeAddresses(w); err != nil {
-		return err
-	}
-	if err := d.executePorts(w.Ports); err != nil {
-		return err
-	}
+	return nil
+}
+
+func (d *DataPath) executeSlots(w *policymap.Writes) error {
 	for _, s := range w.Slots {
 		if err := d.WriteSlot(s); err != nil {
 			return err
 		}
 	}
-	if err := d.dropVerdicts(w.DropVerdicts); err != nil {
-		return err
-	}
+	return nil
+}
+
+func (d *DataPath) dropTables(w *policymap.Writes) error {
 	keys := make([]bpfobj.PodTableNumber, len(w.DropTables))
 	for i, t := range w.DropTables {
 		keys[i].Table = t
 	}
-	if e := dropAll(d, o.Tables, keys); e != nil {
+	if e := dropAll(d, d.objects.Tables, keys); e != nil {
 		return fmt.Errorf("remove table %d: %w", w.DropTables[e.at], e.err)
 	}
 	return nil
@@ -121,11 +141,17 @@ func executeFamily[A, P any](d *DataPath, w *policymap.Writes, v6 bool, peers, p
 	if e := putAll(d, peers, keysOf(addrs, address), classes); e != nil {
 		return fail("write", addrs[e.at], e.err)
 	}
+	if err := d.beginStage(); err != nil { // an address is looked for in both maps
+		return err
+	}
 	if e := putAll(d, prefixes, keysOf(set, prefix), prefixClasses); e != nil {
 		return fail("write", set[e.at], e.err)
 	}
 	if e := dropAll(d, prefixes, keysOf(dropped, prefix)); e != nil {
 		return fail("remove", dropped[e.at], e.err)
+	}
+	if err := d.beginStage(); err != nil {
+		return err
 	}
 	if e := dropAll(d, peers, keysOf(gone, address)); e != nil {
 		return fail("remove", gone[e.at], e.err)

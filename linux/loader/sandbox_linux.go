@@ -35,12 +35,9 @@ func OpenSandboxWith(t Timeouts) (*DataPath, error) {
 	if err := spec.LoadAndAssign(&d.objects, nil); err != nil {
 		return nil, explain("", err)
 	}
-	if d.slots, err = d.objects.Slots.Memory(); err == nil {
-		d.ports, err = d.objects.PodMaps.Ports.Memory()
-	}
-	if err != nil {
+	if err := d.shareMemory(); err != nil {
 		d.Close()
-		return nil, fmt.Errorf("map the memory of slots and ports: %w", err)
+		return nil, err
 	}
 	if err := d.loadEgress(t); err != nil {
 		d.Close()

@@ -32,7 +32,8 @@ const (
 
 // TestServices compares what becomes of flows to Services, which the real
 // kube-proxy translates, with what the reference says of client and backend.
-// Nodes reach each other by the routes of their agents.
+// Nodes reach each other by the routes of their agents, or on segments of their
+// own by VXLAN.
 func TestServices(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs kube-apiserver and no -short: make test-api builds it and runs this")
@@ -42,7 +43,7 @@ func TestServices(t *testing.T) {
 		fabric   string
 		segments int
 		modes    []string
-	}{{"routes", 1, []string{"nftables", "iptables"}}} {
+	}{{"routes", 1, []string{"nftables", "iptables"}}, {"vxlan", 2, []string{"nftables"}}} {
 		t.Run(c.fabric, func(t *testing.T) {
 			s := openShop(t, c.segments)
 			for _, mode := range c.modes {
@@ -56,7 +57,7 @@ func TestServices(t *testing.T) {
 		})
 	}
 	t.Logf("services: proxies=%d flows=%d allowed=%d denied=%d differ=%d", all.proxies, all.flows, all.allowed, all.denied, all.differ)
-	if all.proxies != 2 || all.allowed < 1000 || all.denied < 1000 {
+	if all.proxies != 3 || all.allowed < 1000 || all.denied < 1000 {
 		t.Error("too few flows to show anything")
 	}
 }
