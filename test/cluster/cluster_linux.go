@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,8 @@ type Config struct {
 	// Segments is how many segments the Linux nodes are on in turn; Windows
 	// nodes are on the first. 0 means one.
 	Segments int
+	// IPv6Only leaves IPv4 to the rest of the world; without Windows nodes.
+	IPv6Only bool
 	// AgentFlags are passed to the agents of Linux nodes.
 	AgentFlags []string
 	// HostPorts are asked for by pods, by name.
@@ -82,7 +85,7 @@ func (c *Cluster) prepare() error {
 		if system == model.Linux {
 			segment = (n - 1) % c.fabric.segments
 		}
-		node := &Node{segment: segment, cluster: c, Number: n, Name: name, OS: system, Dir: filepath.Join(c.cfg.Dir, name), PodCIDRs: podCIDRs(n, system)}
+		node := &Node{segment: segment, cluster: c, Number: n, Name: name, OS: system, Dir: filepath.Join(c.cfg.Dir, name), PodCIDRs: c.podCIDRs(n, system)}
 		c.Nodes = append(c.Nodes, node)
 		if err := node.prepare(); err != nil {
 			return fmt.Errorf("node %s: %w", name, err)
@@ -92,12 +95,17 @@ func (c *Cluster) prepare() error {
 }
 
 // podCIDRs are the ranges of node n. Windows pods have IPv4 only.
-func podCIDRs(n int, system model.OS) []netip.Prefix {
+func (c *Cluster) podCIDRs(n int, system model.OS) []netip.Prefix {
 	ranges := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(n), 0}), 24)}
 	if system == model.Linux {
 		ranges = append(ranges, netip.MustParsePrefix(fmt.Sprintf("fd44:0:0:%x::/64", n)))
 	}
-	return ranges
+	return c.families(ranges)
+}
+
+// families are those of the prefixes that the nodes have.
+func (c *Cluster) families(all []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(all, func(p netip.Prefix) bool { return c.cfg.IPv6Only && p.Addr().Is4() })
 }
 
 // connectPeers gives the rest of the world, and the nodes whose data path has no
