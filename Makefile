@@ -115,6 +115,11 @@ test: deps ## Everything but Wine and the API server: generated code is up to da
 	@{ $(go) test -json -count=1 $$($(go) list ./... | grep -v -e '/test/wine$$' -e '/test/apiserver$$' -e '/test/cluster$$'); \
 		$(go) test -json -count=1 ./test/cluster; } | $(go) run ./test/summary # a cluster that is gone leaves nothing: nobody else runs
 
+.PHONY: mixed
+mixed: ## Two eBPF nodes and two emulated Windows nodes under the corpus, overlay and bridged, by real packets (some minutes; needs root)
+	$(go) test -count=1 -timeout 30m -v ./test/mixed
+mixed: export ISTHMUS_MIXED = 1
+
 .PHONY: test-api
 test-api: deps-kubernetes ## Against a real kube-apiserver, etcd and kube-proxy (needs root for its nodes; the first time it builds them)
 	@.ci/deps iptables nftables >/dev/null

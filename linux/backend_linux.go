@@ -49,8 +49,9 @@ type Backend struct {
 }
 
 var (
-	_ dataplane.Backend = (*Backend)(nil)
-	_ dataplane.Faulty  = (*Backend)(nil)
+	_ dataplane.Backend   = (*Backend)(nil)
+	_ dataplane.Faulty    = (*Backend)(nil)
+	_ dataplane.Announcer = (*Backend)(nil)
 )
 
 // New takes over the data path that is pinned in the configured directory, or
@@ -365,6 +366,9 @@ func (b *Backend) followUplink() error {
 
 // Faults implements dataplane.Faulty: what is wrong with the fabric.
 func (b *Backend) Faults() []string { return b.fabric.Problems() }
+
+// Announcement implements dataplane.Announcer.
+func (b *Backend) Announcement() model.Announcement { return b.fabric.Announcement() }
 
 // InForce implements dataplane.Backend.
 func (b *Backend) InForce(context.Context) (*model.State, error) {

@@ -31,13 +31,19 @@ type Backend struct {
 	// unreachable what was last said about nodes that cannot be reached.
 	routesDue   *model.State
 	unreachable []string
+	// announcement is what the network was last seen to be.
+	announcement model.Announcement
 
 	mu      sync.Mutex // guards what Counters shares with the other methods
 	network string     // id
 	meter   meter
 }
 
-var _ dataplane.Backend = (*Backend)(nil)
+var (
+	_ dataplane.Backend   = (*Backend)(nil)
+	_ dataplane.Announcer = (*Backend)(nil)
+	_ dataplane.Faulty    = (*Backend)(nil)
+)
 
 // New opens the data path: it checks that HNS can do what is asked, and makes
 // or adopts the network. It may be called again with the same Config.
@@ -125,9 +131,10 @@ func (m *meter) add(id string, now hns.Stats) {
 }
 
 // Idle implements dataplane.Backend. It removes what calls have made that were
-// given up, and writes routes that could not be written, the host's own too.
+// given up, writes routes that could not be written, the host's own too, and
+// looks for the tunnel's end that a new network had not yet.
 func (b *Backend) Idle(ctx context.Context) (bool, error) {
-	return false, errors.Join(b.removeOrphans(ctx), b.retryRoutes(ctx), b.restoreRoutes())
+	return false, errors.Join(b.removeOrphans(ctx), b.retryRoutes(ctx), b.restoreRoutes(), b.awaitTunnel(ctx))
 }
 
 // Counters reads the packets that HNS dropped at the pods' ports. It counts

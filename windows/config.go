@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
@@ -26,12 +27,9 @@ const (
 	Overlay Mode = "overlay"
 )
 
-// The VXLAN network identifiers that Windows takes: below 4096 are VLANs, and
-// the routes to other nodes have 16 bits for it.
-const (
-	minVNI = 4096
-	maxVNI = 65535
-)
+// minVNI is the least VXLAN network identifier that Windows takes: those below
+// are VLANs.
+const minVNI = 4096
 
 // Config says what the node's network is.
 type Config struct {
@@ -109,8 +107,8 @@ func (c Config) Validate() error {
 	if c.Mode != L2Bridge && c.Mode != Overlay {
 		bad("mode %q: want l2bridge or overlay", c.Mode)
 	}
-	if c.Mode == Overlay && (c.VNI < minVNI || c.VNI > maxVNI) {
-		bad("vni %d: Windows wants %d to %d", c.VNI, minVNI, maxVNI)
+	if c.Mode == Overlay && (c.VNI < minVNI || c.VNI > fabric.MaxWindowsVNI) {
+		bad("vni %d: Windows wants %d to %d", c.VNI, minVNI, fabric.MaxWindowsVNI)
 	}
 	errs = append(errs, c.validatePodCIDRs()...)
 	for _, a := range c.NodeAddresses {

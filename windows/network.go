@@ -25,6 +25,7 @@ func (b *Backend) findNetwork(ctx context.Context) (*hns.Network, error) {
 			b.mu.Lock()
 			b.network = n.ID
 			b.mu.Unlock()
+			b.announce(&list[i])
 			return &list[i], nil
 		}
 	}

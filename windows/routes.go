@@ -16,13 +16,11 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// vxlanPort is the only UDP port that HNS uses for VXLAN.
-const vxlanPort = 4789
-
 // wantedRoutes says, for an overlay network, on which nodes the pods of others
-// are, and what cannot be reached. It is a function of its arguments alone; the
-// routes are sorted by prefix. Ranges of IPv6 are left out: overlay networks
-// have none.
+// are, and what cannot be reached. Linux nodes speak to pods by their own
+// addresses through the tunnel, and are answered through it. It is a function of
+// its arguments alone, and sorted by prefix, first pods, then nodes. IPv6 is left
+// out: overlay networks have none.
 func wantedRoutes(c Config, s *model.State) (routes []hns.RemoteSubnetRoute, problems []string) {
 	self := fabric.Self{Name: s.Node, PodCIDRs: c.PodCIDRs, Addresses: c.NodeAddresses, MTU: underlayMTU}
 	for _, a := range c.NodeAddresses {
@@ -33,10 +31,11 @@ func wantedRoutes(c Config, s *model.State) (routes []hns.RemoteSubnetRoute, pro
 	peers := make([]model.Route, 0, len(s.Routes))
 	for _, r := range s.Routes {
 		r.PodCIDRs = slices.DeleteFunc(slices.Clone(r.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
+		r.Addresses = slices.DeleteFunc(slices.Clone(r.Addresses), netip.Addr.Is6)
 		peers = append(peers, r)
 	}
-	plan := fabric.Make(fabric.Config{Mode: fabric.VXLAN, VNI: c.VNI, Port: vxlanPort}, self, peers)
-	for _, h := range plan.Hops {
+	plan := fabric.Make(fabric.Config{Mode: fabric.VXLAN, VNI: c.VNI, Port: fabric.WindowsPort}, self, peers)
+	for _, h := range slices.Concat(plan.Hops, plan.Returns) {
 		routes = append(routes, hns.RemoteSubnetRoute{DestinationPrefix: h.Prefix.String(), IsolationID: uint16(c.VNI),
 			ProviderAddress: h.Underlay.String(), DrMacAddress: strings.ToUpper(strings.ReplaceAll(h.VTEP.String(), ":", "-"))})
 	}
@@ -80,12 +79,13 @@ func (b *Backend) applyRoutes(ctx context.Context, n *hns.Network, s *model.Stat
 		return nil
 	}
 	want, problems := wantedRoutes(b.config, s)
-	if !slices.Equal(problems, b.unreachable) {
-		for _, p := range problems {
+	for i, p := range problems {
+		problems[i] = "overlay: " + p
+		if !slices.Contains(b.unreachable, problems[i]) {
 			b.log.Warn("pods of another node cannot be reached", "problem", p)
 		}
-		b.unreachable = problems
 	}
+	b.unreachable = problems
 	stale, missing := routeChanges(n, want)
 	var errs []error
 	for _, p := range stale {
@@ -130,17 +130,40 @@ func (b *Backend) retryRoutes(ctx context.Context) error {
 	return nil
 }
 
-// VTEP returns the hardware address of this node's end of tunnels, which HNS has
-// chosen and other nodes have to know; zero in L2Bridge, and until an overlay
-// network has found its adapter.
-func (b *Backend) VTEP(ctx context.Context) (model.MAC, error) {
-	n, err := b.findNetwork(ctx)
-	if err != nil || n == nil || b.config.Mode != Overlay || tunnelMAC(n) == "" {
-		return model.MAC{}, err
+// Faults implements dataplane.Faulty: which nodes' pods cannot be reached.
+func (b *Backend) Faults() []string { return b.unreachable }
+
+// Announcement implements dataplane.Announcer. HNS chooses both ends of an overlay
+// network's tunnels, and says so when the network has found its adapter.
+func (b *Backend) Announcement() model.Announcement { return b.announcement }
+
+// announce notes what others have to know of the network.
+func (b *Backend) announce(n *hns.Network) {
+	if b.config.Mode != Overlay {
+		b.announcement = model.Announcement{Fabric: string(fabric.Routes)}
+		return
 	}
-	mac, err := model.ParseMAC(tunnelMAC(n))
-	if err != nil {
-		return model.MAC{}, fmt.Errorf("tunnel of hns network %q: %w", n.Name, err)
+	said := model.Announcement{Fabric: string(fabric.VXLAN)}
+	if mac, err := model.ParseMAC(tunnelMAC(n)); err == nil {
+		said.VTEP = mac
 	}
-	return mac, nil
+	for _, p := range n.Policies {
+		var provider hns.ProviderAddress
+		if p.Is(hns.TypeProviderAddress) && p.Decode(&provider) == nil {
+			if a, err := netip.ParseAddr(provider.ProviderAddress); err == nil && a.IsGlobalUnicast() {
+				said.Tunnel = a
+			}
+		}
+	}
+	b.announcement = said
+}
+
+// awaitTunnel looks again for the tunnel's end of an overlay network that had
+// none when it was last looked at.
+func (b *Backend) awaitTunnel(ctx context.Context) error {
+	if b.config.Mode != Overlay || b.announcement.VTEP != (model.MAC{}) {
+		return nil
+	}
+	_, err := b.findNetwork(ctx)
+	return err
 }

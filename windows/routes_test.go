@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -61,7 +62,8 @@ func TestRoutesFollowTheNodes(t *testing.T) {
 		}}
 		n.apply(s)
 		two, three := "10.0.2.0/24 4096 192.168.0.2 4E-5B-11-20-AA-01", "10.0.3.0/24 4096 192.168.0.3 00-15-5D-7A-11-03"
-		n.wantRoutes(two, three)
+		// A Linux node speaks to pods by its own address through the tunnel.
+		n.wantRoutes(two, three, "192.168.0.2/32 4096 192.168.0.2 4E-5B-11-20-AA-01")
 		if !strings.Contains(n.log.String(), "peer4") {
 			t.Errorf("the node that cannot be reached is not named:\n%s", n.log.String())
 		}
@@ -133,8 +135,28 @@ func TestRouteThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.wantRoutes("10.0.3.0/24 4096 192.168.0.3 00-15-5D-7A-11-03")
-	mac, err := n.backend.VTEP(ctx)
-	if err != nil || mac == (model.MAC{}) {
-		t.Errorf("own tunnel ends at %s, %v", mac, err)
+}
+
+// TestAnnouncement: what other nodes have to know is said as soon as HNS knows it.
+func TestAnnouncement(t *testing.T) {
+	c := overlayConfig()
+	c.NetworkWait = time.Nanosecond
+	n := &node{t: t, fake: hns.NewFake(hns.Server2022), config: c}
+	n.fake.Late, n.fake.ManagementIP, n.fake.ManagementMAC = 4, "192.168.0.77", "00-15-5D-7A-11-77"
+	n.start()
+	if said := n.backend.Announcement(); said != (model.Announcement{Fabric: "vxlan"}) {
+		t.Errorf("announces %+v before the network has found its adapter", said)
+	}
+	for range 5 {
+		if _, err := n.backend.Idle(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := model.Announcement{Fabric: "vxlan", VTEP: model.MAC{0x00, 0x15, 0x5d, 0x7a, 0x11, 0x77}, Tunnel: netip.MustParseAddr("192.168.0.77")}
+	if said := n.backend.Announcement(); said != want {
+		t.Errorf("announces %+v, want %+v", said, want)
+	}
+	if said := newNode(t, hns.Server2022, bridgeConfig()).backend.Announcement(); said != (model.Announcement{Fabric: "routes"}) {
+		t.Errorf("l2bridge announces %+v", said)
 	}
 }

@@ -133,6 +133,7 @@ func TestUsage(t *testing.T) {
 		"no limit":        {[]string{"--limit-tables", "0"}, "--limit-tables 0: give a number from 1 to"},
 		"level":           {[]string{"--log-level", "loud"}, `--log-level "loud": give debug, info, warn or error`},
 		"format":          {[]string{"--log-format", "xml"}, `--log-format "xml": give text or json`},
+		"port":            {[]string{"--vxlan-port", "0"}, "VXLAN port 0: use a number from 1 to 65535"},
 		"mode":            {[]string{"--hns-mode", "nat"}, `--hns-mode "nat": give l2bridge or overlay`},
 		"map":             {[]string{"--map-entries", "slots=9"}, `--map-entries: size of map "slots": there is no such map, or its size is fixed: give one of conns4,`},
 		"map size":        {[]string{"--map-entries", "rows=1"}, "--map-entries: size of map rows: 1 entries: give a number from 3 to"},

@@ -45,7 +45,7 @@ type options struct {
 
 	bpffs      string         // Linux
 	uplink     string         // Linux
-	fabric     fabric.Config  // Linux
+	fabric     fabric.Config  // Linux; of Windows the VNI and the port
 	fabricMode string         // Linux
 	exceptions []string       // Linux
 	mapEntries map[string]int // Linux
@@ -78,7 +78,7 @@ var reports = []string{"conditions", "events", "node", reportNone}
 // linuxOnly and windowsOnly are the flags that mean something there only.
 var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
-		"fabric", "vni", "vxlan-port", "masquerade", "masquerade-exception"}
+		"fabric", "masquerade", "masquerade-exception"}
 	windowsOnly = []string{"hns-network", "hns-mode", "hns-timeout", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
 )
 
@@ -100,8 +100,8 @@ func (o *options) register(f *pflag.FlagSet) {
 	o.registerNode(f)
 	o.registerCNI(f)
 	f.StringVar(&o.fabricMode, "fabric", string(o.fabric.Mode), "Linux: how pods of other nodes are reached: auto (routes on the segment, VXLAN beyond), routes, vxlan, or none")
-	f.Uint32Var(&o.fabric.VNI, "vni", o.fabric.VNI, "Linux: VXLAN network identifier, the same on all nodes")
-	f.Uint16Var(&o.fabric.Port, "vxlan-port", o.fabric.Port, "Linux: UDP port of VXLAN, the same on all nodes; Windows knows 4789 only")
+	f.Uint32Var(&o.fabric.VNI, "vni", o.fabric.VNI, "VXLAN network identifier, the same on all nodes; Windows takes 4096 to 65535")
+	f.Uint16Var(&o.fabric.Port, "vxlan-port", o.fabric.Port, "UDP port of VXLAN, the same on all nodes; Windows knows 4789 only")
 	f.BoolVar(&o.fabric.Masquerade, "masquerade", o.fabric.Masquerade, "Linux: hide pods behind their node when they leave the cluster")
 	f.StringArrayVar(&o.exceptions, "masquerade-exception", nil, "Linux: range outside of the cluster that sees the pods' own addresses (repeatable)")
 	f.IntVar(&o.fabric.MTU, "mtu", 0, "Linux: MTU of the pods' interfaces; 0 for what the uplink and tunnels leave")
@@ -238,6 +238,9 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	}
 	if err := o.fabric.Validate(); err != nil {
 		errs = append(errs, err)
+	}
+	if goos == "windows" && o.hnsMode == "overlay" {
+		errs = append(errs, o.fabric.ValidateForWindows())
 	}
 	return errors.Join(append(errs, o.checkNode(f, goos))...)
 }

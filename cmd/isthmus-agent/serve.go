@@ -6,20 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"path/filepath"
-	"slices"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
-	"github.com/isthmus-net/isthmus/common/kube"
 )
 
 // serve runs the agent until the context is done.
@@ -29,7 +23,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	if step == nil {
 		step = func(name string) { log.Debug("step", "name", name) }
 	}
-	source, reporter, err := newSource(ctx, o, log)
+	source, writers, err := newSource(ctx, o, log)
 	if err != nil {
 		return err
 	}
@@ -46,9 +40,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 		cfg.OpTimeout, cfg.Stall = backend.timeout, 2*backend.timeout
 	}
 	cfg.SourceProblems, cfg.SourceBehind, cfg.Step = source.Problems, source.Behind, step
-	if reporter != nil {
-		cfg.Report, cfg.Collectors = reporter.Set, []prometheus.Collector{reporter}
-	}
+	writers.configure(&cfg)
 	var keeper *install.Keeper
 	if files, wanted := o.installation(); wanted {
 		if keeper, err = install.NewKeeper(files, log); err != nil {
@@ -71,9 +63,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 		{"loop", node.Run},
 		{"cluster", func(ctx context.Context) error { return source.Run(ctx, node.Publish) }},
 	}
-	if reporter != nil {
-		services = append(services, service{"reporter", reporter.Run})
-	}
+	services = append(services, writers.services()...)
 	if o.httpAddress != "" {
 		listener, err := net.Listen("tcp", o.httpAddress)
 		if err != nil {
@@ -89,45 +79,6 @@ func (e env) serve(ctx context.Context, o *options) error {
 	log.Info("agent has stopped; what is in force stays", "error", err)
 	return err
 }
-
-// newSource makes the source of snapshots, and what reports back to it unless
-// that is not wanted. The addresses of an API server are noted: no deny list may
-// cut it off.
-func newSource(ctx context.Context, o *options, log *slog.Logger) (kube.Source, *kube.Reporter, error) {
-	if o.manifests != "" {
-		source, err := kube.NewDirectory(kube.DefaultDirectoryConfig(o.manifests), log)
-		return source, nil, err
-	}
-	source, err := kube.NewAPIServer(kube.DefaultAPIConfig(o.kubeconfig), log)
-	if err != nil {
-		return nil, nil, err
-	}
-	o.spared = append(o.spared, addressesOf(ctx, source.Host(), log)...)
-	if slices.Contains(o.report, reportNone) {
-		return source, nil, nil
-	}
-	cfg := kube.DefaultReporterConfig(o.nodeName)
-	cfg.Conditions, cfg.Events, cfg.NodeCondition = slices.Contains(o.report, "conditions"), slices.Contains(o.report, "events"), slices.Contains(o.report, "node")
-	reporter, err := kube.NewReporter(cfg, source, log)
-	return source, reporter, err
-}
-
-// addressesOf looks an API server's name up.
-func addressesOf(ctx context.Context, host string, log *slog.Logger) []netip.Addr {
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		log.Warn("the API server's addresses are not known; if deny lists might name them, give --never-deny", "host", host, "error", err)
-	}
-	for i, a := range found {
-		found[i] = a.Unmap().WithZone("")
-	}
-	return found
-}
-
-// lookupTimeout bounds the look-up of the API server's name at the start.
-const lookupTimeout = 2 * time.Second
 
 // service runs until its context is done; it returns earlier only if it cannot
 // go on.

@@ -67,6 +67,10 @@ type Config struct {
 	// Report, if set, is given what is to be said to the cluster, on the loop's
 	// goroutine and often; it must not block. Problems of the source are not in it.
 	Report func(report.Facts)
+	// Announce, if set, writes what other nodes have to know of this one to its
+	// Node object. It is called on the loop's goroutine and often, while that does
+	// not say it; it must not block.
+	Announce func(model.Announcement)
 	// Collectors are metrics of others that are served with the agent's own.
 	Collectors []prometheus.Collector
 	// Step, if set, is called before each step of the loop that can be seen

@@ -46,6 +46,7 @@ func (l *loop) publish() {
 	v := &view{ready: l.enforced.inForce != nil, backend: l.backend, features: l.features, ranges: l.addresses.ranges,
 		appliedAt: l.enforced.appliedAt, unsupported: l.enforced.unsupported, problems: l.problems()}
 	v.unable, v.limited = l.unable()
+	v.problems = append(v.problems, l.announce()...)
 	for _, e := range l.entries {
 		if e.State != endpoint.Released {
 			v.endpoints++

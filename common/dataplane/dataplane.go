@@ -73,6 +73,14 @@ type Faulty interface {
 	Faults() []string
 }
 
+// Announcer is implemented by a Backend of which other nodes have to know
+// something to reach its pods.
+type Announcer interface {
+	// Announcement is what is to be said now; it may be more later. It is called
+	// from the goroutine of the other methods, often.
+	Announcement() model.Announcement
+}
+
 // EndpointSpec asks for an attachment.
 type EndpointSpec struct {
 	ID          model.EndpointID

@@ -56,9 +56,27 @@ func Defaults() Config { return Config{Mode: Auto, VNI: 4096, Port: 4789, Masque
 const (
 	minVNI = 4096
 	maxVNI = 1<<24 - 1
+	// MaxWindowsVNI is the greatest that HNS has room for in the routes to other
+	// nodes, and WindowsPort the only UDP port that it uses.
+	MaxWindowsVNI = 1<<16 - 1
+	WindowsPort   = 4789
+
 	minMTU = 1280
 	maxMTU = 65535
 )
+
+// ValidateForWindows reports what Windows nodes cannot do with tunnels of the
+// Config.
+func (c Config) ValidateForWindows() error {
+	var errs []error
+	if c.VNI < minVNI || c.VNI > MaxWindowsVNI {
+		errs = append(errs, fmt.Errorf("VNI %d: Windows takes %d to %d: give one of these to the agents of all nodes", c.VNI, minVNI, MaxWindowsVNI))
+	}
+	if c.Port != WindowsPort {
+		errs = append(errs, fmt.Errorf("VXLAN port %d: Windows knows %d only: give it to the agents of all nodes", c.Port, WindowsPort))
+	}
+	return errors.Join(errs...)
+}
 
 // Validate reports everything that is wrong with the Config.
 func (c Config) Validate() error {

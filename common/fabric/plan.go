@@ -236,9 +236,17 @@ func (p *planner) tunnel(h *Hop, peer model.Route) bool {
 		return false // reported once
 	}
 	outer, ok := addressOf(peer, p.outer6)
+	if peer.Tunnel.IsValid() && peer.Tunnel.Is6() == p.outer6 {
+		outer, ok = peer.Tunnel, true
+	}
 	if !ok {
 		p.problem("pod range %s of node %s cannot be reached: tunnels of node %s go over %s, of which it has no address: add one to its status.addresses",
 			h.Prefix, peer.Node, p.self.Name, family(p.outer6))
+		return false
+	}
+	if t := p.plan.Tunnel; peer.OS == model.Windows && (t.VNI > MaxWindowsVNI || t.Port != WindowsPort) {
+		p.problem("pod range %s of node %s cannot be reached: Windows takes VNI %d to %d and UDP port %d, not VNI %d and port %d: start the agents of all nodes with --vni and --vxlan-port that it takes",
+			h.Prefix, peer.Node, minVNI, MaxWindowsVNI, WindowsPort, t.VNI, t.Port)
 		return false
 	}
 	mac := peer.VTEP

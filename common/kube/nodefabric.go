@@ -3,6 +3,8 @@
 package kube
 
 import (
+	"net/netip"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -14,21 +16,44 @@ import (
 const (
 	annotationFabric = "isthmus.dev/fabric"
 	annotationVTEP   = "isthmus.dev/vtep-mac"
+	annotationTunnel = "isthmus.dev/vtep-address"
 )
 
 // readFabric reads the annotations into a node.
-func readFabric(m metav1.Object, node *model.Node) field.ErrorList {
+func readFabric(m metav1.Object, node *model.Node) (errs field.ErrorList) {
 	path := field.NewPath("metadata", "annotations")
 	annotations := m.GetAnnotations()
 	node.Fabric = intern(annotations[annotationFabric])
-	text, ok := annotations[annotationVTEP]
-	if !ok {
-		return nil
+	if text, ok := annotations[annotationVTEP]; ok {
+		mac, err := model.ParseMAC(text)
+		if err != nil {
+			errs = append(errs, field.Invalid(path.Key(annotationVTEP), text, "must be the MAC of an interface, like 02:00:5e:10:00:01"))
+		} else {
+			node.VTEP = mac
+		}
 	}
-	mac, err := model.ParseMAC(text)
-	if err != nil {
-		return field.ErrorList{field.Invalid(path.Key(annotationVTEP), text, "must be the MAC of an interface, like 02:00:5e:10:00:01")}
+	if text, ok := annotations[annotationTunnel]; ok {
+		a, err := netip.ParseAddr(text)
+		if err != nil || a.Zone() != "" || a.Is4In6() || !a.IsGlobalUnicast() {
+			errs = append(errs, field.Invalid(path.Key(annotationTunnel), text, "must be an address at which other nodes reach this one, like 192.0.2.7"))
+		} else {
+			node.Tunnel = a
+		}
 	}
-	node.VTEP = mac
-	return nil
+	return errs
+}
+
+// annotations are what a node says, as Node objects have it.
+func annotationsOf(a model.Announcement) map[string]any {
+	all := make(map[string]any)
+	if a.Fabric != "" {
+		all[annotationFabric] = a.Fabric
+	}
+	if a.VTEP != (model.MAC{}) {
+		all[annotationVTEP] = a.VTEP.String()
+	}
+	if a.Tunnel.IsValid() {
+		all[annotationTunnel] = a.Tunnel.String()
+	}
+	return all
 }

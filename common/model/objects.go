@@ -95,12 +95,54 @@ type Node struct {
 	Addresses []netip.Addr
 	// PodCIDRs are the ranges that the node's pods take their addresses from.
 	PodCIDRs []netip.Prefix
-	// Fabric is how the node says it takes part in the fabric; empty if it does
-	// not say (isthmus.dev/fabric).
+	// Announcement is what it says of itself in annotations.
+	Announcement
+}
+
+// Announcement is what a node says of itself so that others reach its pods. What
+// is zero is not said.
+type Announcement struct {
+	// Fabric is how the node takes part in the fabric (isthmus.dev/fabric).
 	Fabric string
-	// VTEP is the hardware address of its tunnels' end; zero if it does not say
-	// (isthmus.dev/vtep-mac).
+	// VTEP is the hardware address of its tunnels' end (isthmus.dev/vtep-mac).
 	VTEP MAC
+	// Tunnel is the address to which others send tunneled packets, if it is not
+	// the first of its family in the node's addresses (isthmus.dev/vtep-address).
+	Tunnel netip.Addr
+}
+
+// Text lists what is said, as annotations.
+func (a Announcement) Text() string {
+	var words []string
+	if a.Fabric != "" {
+		words = append(words, "isthmus.dev/fabric="+a.Fabric)
+	}
+	if a.VTEP != (MAC{}) {
+		words = append(words, "isthmus.dev/vtep-mac="+a.VTEP.String())
+	}
+	if a.Tunnel.IsValid() {
+		words = append(words, "isthmus.dev/vtep-address="+a.Tunnel.String())
+	}
+	return strings.Join(words, " ")
+}
+
+// Unsaid returns what of the announcement a node's object does not say, nor let
+// others find out.
+func (a Announcement) Unsaid(n *Node) Announcement {
+	if a.Fabric == n.Fabric {
+		a.Fabric = ""
+	}
+	if a.VTEP == n.VTEP {
+		a.VTEP = MAC{}
+	}
+	said := n.Tunnel
+	if !said.IsValid() && a.Tunnel.IsValid() {
+		said, _ = n.Address(a.Tunnel.Is6())
+	}
+	if a.Tunnel == said {
+		a.Tunnel = netip.Addr{}
+	}
+	return a
 }
 
 // MAC is a hardware address.

@@ -132,9 +132,8 @@ type Route struct {
 	// Addresses are the node's underlay addresses, at most one per family.
 	Addresses []netip.Addr
 	PodCIDRs  []netip.Prefix
-	// Fabric and VTEP are what the node says of itself, as in Node.
-	Fabric string
-	VTEP   MAC
+	// Announcement is what the node says of itself.
+	Announcement
 }
 
 // PeerClassInfo describes a class: which terms of the rules match it.

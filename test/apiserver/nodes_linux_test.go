@@ -67,7 +67,7 @@ func newNodes(t *testing.T, segments int) *nodes {
 		}
 	})
 	must(t, n.server.ApplyFiles(ctx, "../../deploy/rbac/agent.yaml"))
-	n.kubeconfig = n.member("isthmus-agent", "isthmus-agent", "isthmus-agent-report")
+	n.kubeconfig = n.member("isthmus-agent", "isthmus-agent", "isthmus-agent-announce", "isthmus-agent-report")
 	n.cluster.UseAPI(n.kubeconfig, n.apply)
 	must(t, n.cluster.Start(ctx))
 	return n

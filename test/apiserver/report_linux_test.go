@@ -256,7 +256,7 @@ type windowsNode struct {
 	done bool
 }
 
-func startWindows(t *testing.T, bin, kubeconfig string) *windowsNode {
+func startWindows(t *testing.T, bin, kubeconfig string, more ...string) *windowsNode {
 	t.Helper()
 	dir := t.TempDir()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -270,8 +270,8 @@ func startWindows(t *testing.T, bin, kubeconfig string) *windowsNode {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	n.cmd = exec.Command(filepath.Join(bin, "winnode"), "--node-name", "win1", "--kubeconfig", kubeconfig, "--state-dir", filepath.Join(dir, "state"),
-		"--socket", filepath.Join(dir, "agent.sock"), "--control", filepath.Join(dir, "control.sock"), "--http-address", n.http)
+	n.cmd = exec.Command(filepath.Join(bin, "winnode"), append(more, "--node-name", "win1", "--kubeconfig", kubeconfig, "--state-dir", filepath.Join(dir, "state"),
+		"--socket", filepath.Join(dir, "agent.sock"), "--control", filepath.Join(dir, "control.sock"), "--http-address", n.http)...)
 	n.cmd.Stdout, n.cmd.Stderr = log, log
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := n.cmd.Start(); err != nil {

@@ -21,11 +21,11 @@ func (c *Cluster) Accounts(ctx context.Context, flows []*Flow) (map[string]Accou
 		expected[n.Name] = &Account{}
 	}
 	for _, f := range flows {
-		left := f.From.Pod == nil || onWindows(f.From.Pod) || f.Egress.Verdict == model.Allow
+		left := f.From.Pod == nil || f.Egress.Verdict == model.Allow
 		if p := f.From.Pod; p != nil && !onWindows(p) {
 			expected[p.Node.Name][model.Egress][f.Egress.Verdict]++
 		}
-		if left && !onWindows(f.To) && !f.bothOnWindows() {
+		if left && !onWindows(f.To) {
 			expected[f.To.Node.Name][model.Ingress][f.Ingress.Verdict]++
 		}
 	}

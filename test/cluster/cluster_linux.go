@@ -27,13 +27,18 @@ type Config struct {
 	Dir string
 	// Bin is a directory with isthmus-agent, isthmus-cni and winnode.
 	Bin string
-	// Linux and Windows are the numbers of nodes.
+	// Linux and Windows are the numbers of nodes. Those of Windows are emulated.
 	Linux, Windows int
+	// Overlay makes the networks of Windows nodes overlay networks, else they are
+	// bridged.
+	Overlay bool
 	// Segments is how many segments the Linux nodes are on in turn; Windows
 	// nodes are on the first. 0 means one.
 	Segments int
 	// IPv6Only leaves IPv4 to the rest of the world; without Windows nodes.
 	IPv6Only bool
+	// Tries is how many flows are tried at a time; 0 means 48.
+	Tries int
 	// AgentFlags are passed to the agents of Linux nodes.
 	AgentFlags []string
 	// HostPorts are asked for by pods, by name.
@@ -85,7 +90,7 @@ func (c *Cluster) prepare() error {
 		if system == model.Linux {
 			segment = (n - 1) % c.fabric.segments
 		}
-		node := &Node{segment: segment, cluster: c, Number: n, Name: name, OS: system, Dir: filepath.Join(c.cfg.Dir, name), PodCIDRs: c.podCIDRs(n, system)}
+		node := &Node{segment: segment, cluster: c, Number: n, Name: name, OS: system, Dir: filepath.Join(c.cfg.Dir, name), PodCIDRs: c.podCIDRs(n, system == model.Windows && c.cfg.Overlay)}
 		c.Nodes = append(c.Nodes, node)
 		if err := node.prepare(); err != nil {
 			return fmt.Errorf("node %s: %w", name, err)
@@ -94,10 +99,10 @@ func (c *Cluster) prepare() error {
 	return c.connectPeers()
 }
 
-// podCIDRs are the ranges of node n. Windows pods have IPv4 only.
-func (c *Cluster) podCIDRs(n int, system model.OS) []netip.Prefix {
+// podCIDRs are the ranges of node n. Overlay networks of Windows have IPv4 only.
+func (c *Cluster) podCIDRs(n int, only4 bool) []netip.Prefix {
 	ranges := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(n), 0}), 24)}
-	if system == model.Linux {
+	if !only4 {
 		ranges = append(ranges, netip.MustParsePrefix(fmt.Sprintf("fd44:0:0:%x::/64", n)))
 	}
 	return c.families(ranges)
@@ -108,10 +113,13 @@ func (c *Cluster) families(all []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(all, func(p netip.Prefix) bool { return c.cfg.IPv6Only && p.Addr().Is4() })
 }
 
-// connectPeers gives the rest of the world, and the nodes whose data path has no
-// routes of its own, the routes to pods. Agents on Linux make theirs.
+// connectPeers gives the rest of the world, and hosts of Windows nodes, whose
+// agents make none for them, the routes to pods. Agents on Linux make theirs.
 func (c *Cluster) connectPeers() error {
 	for _, n := range c.Nodes {
+		if n.OS == model.Windows && c.cfg.Overlay {
+			continue // reached by tunnels only
+		}
 		if err := c.fabric.reach(n); err != nil {
 			return err
 		}

@@ -5,9 +5,8 @@
 // namespace wired by the real CNI plugin through libcni. It plays the kubelet
 // and the scheduler, and sends real connections between pods.
 //
-// The Windows node has a real agent over an HNS that keeps state and decides
-// packets but moves none; its namespace answers and sends in the name of its
-// pods, so that the Linux half of every flow is a real connection.
+// Windows nodes have the real agent over an emulated HNS that moves packets
+// (test/cluster/winnode), on a bridged or on an overlay network.
 //
 // It is for demonstrations and tests; it is not how Isthmus is installed.
 package cluster

@@ -80,7 +80,8 @@ func trustAddresses() error {
 	return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
 }
 
-// connect gives a node's namespace an interface eth0 on the fabric.
+// connect gives a node's namespace an interface eth0 on the fabric. Emulated
+// nodes read the others' packets in user space and need whole ones.
 func (f *fabric) connect(n *Node) error {
 	port := fmt.Sprintf("node%d", n.Number)
 	if err := n.NS.Do(trustAddresses); err != nil {
@@ -118,6 +119,11 @@ func (f *fabric) connect(n *Node) error {
 		}
 		if err := addresses("eth0", n.underlay()); err != nil {
 			return err
+		}
+		if n.cluster.cfg.Windows > 0 {
+			if err := netns.FillChecksums("eth0"); err != nil {
+				return err
+			}
 		}
 		return n.defaults()
 	})
@@ -195,19 +201,6 @@ func removeAddresses(name string, prefixes []netip.Prefix) error {
 func route(to netip.Prefix, via netip.Addr) error {
 	if err := netlink.RouteReplace(&netlink.Route{Dst: ipNet(to), Gw: via.AsSlice()}); err != nil {
 		return fmt.Errorf("set route to %s via %s: %w", to, via, err)
-	}
-	return nil
-}
-
-// local makes the namespace answer to every address of a range.
-func local(p netip.Prefix) error {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
-	}
-	r := &netlink.Route{Dst: ipNet(p), LinkIndex: lo.Attrs().Index, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Table: unix.RT_TABLE_LOCAL}
-	if err := netlink.RouteReplace(r); err != nil {
-		return fmt.Errorf("set local route %s: %w", p, err)
 	}
 	return nil
 }

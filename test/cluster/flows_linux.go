@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +19,10 @@ import (
 
 // Source is where flows come from: a pod, or something that is none.
 type Source struct {
-	Name  string
+	Name string
+	// Pod is set if it is one, Node if it is one or on one.
 	Pod   *Pod
+	Node  *Node
 	ns    *netns.NS
 	addrs []netip.Addr
 }
@@ -28,12 +31,12 @@ type Source struct {
 func (c *Cluster) Sources() []Source {
 	var all []Source
 	for _, p := range c.pods {
-		all = append(all, Source{Name: p.PodID.String(), Pod: p, ns: p.namespace(), addrs: p.IPs})
+		all = append(all, Source{Name: p.PodID.String(), Pod: p, Node: p.Node, ns: p.NS, addrs: p.IPs})
 	}
 	ns, addrs := c.Outside()
 	all = append(all, Source{Name: "(outside)", ns: ns, addrs: addrs})
 	for _, n := range c.Nodes {
-		all = append(all, Source{Name: "(node " + n.Name + ")", ns: n.NS, addrs: n.Addresses()})
+		all = append(all, Source{Name: "(node " + n.Name + ")", Node: n, ns: n.NS, addrs: n.Addresses()})
 	}
 	return all
 }
@@ -60,7 +63,7 @@ func (c *Cluster) Flows(ctx context.Context) ([]*Flow, error) {
 	var all []*Flow
 	for _, from := range c.Sources() {
 		for _, to := range c.pods {
-			if from.Pod == to {
+			if from.Pod == to || !c.connected(from, to) {
 				continue
 			}
 			for _, at := range to.Ports() {
@@ -81,6 +84,16 @@ func (c *Cluster) Flows(ctx context.Context) ([]*Flow, error) {
 	return all, nil
 }
 
+// connected reports whether there is a way at all: hosts of Windows nodes have no
+// part in their overlay networks, nor has who is outside.
+func (c *Cluster) connected(from Source, to *Pod) bool {
+	if !c.cfg.Overlay || from.Pod != nil {
+		return true
+	}
+	host := from.Node != nil
+	return host && from.Node.OS == model.Linux || !host && to.Node.OS == model.Linux
+}
+
 // Try sends every flow and fills in the verdicts. progress is called now and
 // then with how many are done.
 func (c *Cluster) Try(ctx context.Context, flows []*Flow, progress func(done int)) error {
@@ -89,7 +102,7 @@ func (c *Cluster) Try(ctx context.Context, flows []*Flow, progress func(done int
 	var errs []error
 	work := make(chan *Flow)
 	var wg sync.WaitGroup
-	for range 48 {
+	for range cmp.Or(c.cfg.Tries, 48) {
 		wg.Go(func() {
 			for f := range work {
 				if err := c.try(ctx, f); err != nil {
@@ -114,58 +127,14 @@ func (c *Cluster) Try(ctx context.Context, flows []*Flow, progress func(done int
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// try decides a flow: the ends on Linux by a real connection, the ends on
-// Windows by the ACLs that are programmed. Silence that was not expected is
-// listened to for longer, because the machine may be busy.
-func (c *Cluster) try(ctx context.Context, f *Flow) error {
-	windows, err := f.windows(ctx)
-	if err != nil {
-		return err
-	}
-	if f.bothOnWindows() {
-		f.Got = windows
-		return nil
-	}
+// try opens a real flow. Silence that was not expected is listened to for longer,
+// because the machine may be busy.
+func (c *Cluster) try(ctx context.Context, f *Flow) (err error) {
 	f.Got, err = connect(ctx, f.From.ns, f.Src, f.Dst, f.Protocol, f.Port, 250*time.Millisecond)
-	for attempt := 0; err == nil && f.Got == model.Deny && min(f.realWant(), windows) == model.Allow && attempt < 2; attempt++ {
+	for attempt := 0; err == nil && f.Got == model.Deny && f.Want == model.Allow && attempt < 2; attempt++ {
 		f.Got, err = connect(ctx, f.From.ns, f.Src, f.Dst, f.Protocol, f.Port, 2*time.Second)
 	}
-	f.Got = min(f.Got, windows)
 	return err
 }
 
 func onWindows(p *Pod) bool { return p != nil && p.Node.OS == model.Windows }
-
-func (f *Flow) bothOnWindows() bool { return onWindows(f.From.Pod) && onWindows(f.To) }
-
-// realWant is what the reference says of the ends on Linux.
-func (f *Flow) realWant() model.Verdict {
-	v := model.Allow
-	if !onWindows(f.From.Pod) {
-		v = min(v, f.Egress.Verdict)
-	}
-	if !onWindows(f.To) {
-		v = min(v, f.Ingress.Verdict)
-	}
-	return v
-}
-
-// windows asks the ACLs of the ends on Windows.
-func (f *Flow) windows(ctx context.Context) (model.Verdict, error) {
-	v := model.Allow
-	if p := f.From.Pod; onWindows(p) {
-		got, err := p.Node.decide(ctx, p, model.Egress, f.Dst, f.Protocol, f.Port)
-		if err != nil {
-			return v, err
-		}
-		v = min(v, got)
-	}
-	if p := f.To; onWindows(p) {
-		got, err := p.Node.decide(ctx, p, model.Ingress, f.Src, f.Protocol, f.Port)
-		if err != nil {
-			return v, err
-		}
-		v = min(v, got)
-	}
-	return v, nil
-}

@@ -120,8 +120,12 @@ func (m *Manifests) WriteNodes(nodes []*Node) error {
 	var b bytes.Buffer
 	for _, n := range nodes {
 		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Node\nmetadata:\n  name: %s\n  labels: {kubernetes.io/os: %s, kubernetes.io/hostname: %s}\n", n.Name, n.OS, n.Name)
-		if n.OS == model.Windows { // stands on hand-made routes
-			b.WriteString("  annotations: {isthmus.dev/fabric: routes}\n")
+		if said := n.announcement(); m.apply == nil && said != (model.Announcement{}) {
+			b.WriteString("  annotations:\n")
+			for _, word := range strings.Fields(said.Text()) {
+				name, value, _ := strings.Cut(word, "=")
+				fmt.Fprintf(&b, "    %s: %q\n", name, value)
+			}
 		}
 		b.WriteString("spec:\n  podCIDRs: [")
 		for i, c := range n.PodCIDRs {
@@ -167,6 +171,9 @@ func (m *Manifests) WritePod(p *model.Pod) error {
 	return m.write(podFile(p.PodID), b.Bytes())
 }
 
+// RemovePod takes away what WritePod has written.
+func (m *Manifests) RemovePod(id model.PodID) error { return m.remove(podFile(id)) }
+
 // podFile sorts behind the user's files, so that it counts where both have a
 // Pod of that name.
 func podFile(id model.PodID) string { return "zz-pod-" + id.Namespace + "-" + id.Name + ".yaml" }
@@ -195,6 +202,13 @@ func (m *Manifests) policyFile(o model.Origin) (name string, content []byte, ok 
 	}
 	return name, content, found == 1, nil
 }
+
+// Put writes a document of the user's under a name of the caller's, and Drop takes
+// it away.
+func (m *Manifests) Put(name, text string) error { return m.write("user-"+name+".yaml", []byte(text)) }
+
+// Drop is described with Put.
+func (m *Manifests) Drop(name string) error { return m.remove("user-" + name + ".yaml") }
 
 func (m *Manifests) remove(name string) error { return os.Remove(filepath.Join(m.dir, name)) }
 

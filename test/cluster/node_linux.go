@@ -25,6 +25,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/cniapi/rpc"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/windows"
 )
 
 // Node is one node.
@@ -81,17 +82,46 @@ func (n *Node) prepare() error {
 	if err := n.cluster.fabric.connect(n); err != nil {
 		return err
 	}
-	if n.OS != model.Windows {
-		return nil
+	if n.OS == model.Windows {
+		return n.NS.Do(forward)
 	}
-	return n.NS.Do(func() error {
-		for _, c := range n.PodCIDRs {
-			if err := local(c); err != nil {
-				return err
-			}
+	return nil
+}
+
+// forward makes the namespace of a Windows node route for its pods, as the host
+// does on a bridged network.
+func forward() error {
+	for _, path := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+		if err := os.WriteFile("/proc/sys/net/"+path, []byte("1"), 0); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
+}
+
+// hardware is the MAC address of a Windows node's adapter.
+func (n *Node) hardware() model.MAC { return model.MAC{0x00, 0x15, 0x5d, 0x00, 0x00, byte(n.Number)} }
+
+// announcement is what the Node object of a Windows node says, which an agent
+// that watches a directory cannot write.
+func (n *Node) announcement() model.Announcement {
+	switch {
+	case n.OS != model.Windows:
+		return model.Announcement{}
+	case n.cluster.cfg.Overlay:
+		return model.Announcement{Fabric: "vxlan", VTEP: n.hardware()}
+	}
+	return model.Announcement{Fabric: "routes"}
+}
+
+// windowsFlags are those of an emulated Windows node.
+func (n *Node) windowsFlags() []string {
+	mode := windows.L2Bridge
+	if n.cluster.cfg.Overlay {
+		mode = windows.Overlay
+	}
+	mac := strings.ToUpper(strings.ReplaceAll(n.hardware().String(), ":", "-"))
+	return []string{"--control", n.control(), "--hns-mode", string(mode), "--management-ip", n.Addresses()[0].String(), "--management-mac", mac}
 }
 
 // Start starts the agent, with what an earlier one left.
@@ -105,7 +135,7 @@ func (n *Node) Start() error {
 	command := "isthmus-agent"
 	if n.OS == model.Windows {
 		command = "winnode"
-		args = append(args, "--control", n.control())
+		args = append(args, n.windowsFlags()...)
 	} else {
 		args = append(args, "--bpffs", filepath.Join(n.cluster.BPFFS(), n.Name), "--uplink", "eth0")
 		args = append(args, n.cluster.cfg.AgentFlags...)

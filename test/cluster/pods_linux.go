@@ -26,19 +26,10 @@ import (
 // Pod is an attached pod.
 type Pod struct {
 	*model.Pod
-	Node *Node
-	// NS is the pod's namespace; nil on Windows, where the node's stands in.
+	Node        *Node
 	NS          *netns.NS
 	containerID string
 	netnsPath   string
-}
-
-// namespace is where the pod's packets come from.
-func (p *Pod) namespace() *netns.NS {
-	if p.NS == nil {
-		return p.Node.NS
-	}
-	return p.NS
 }
 
 // Schedule gives every policed pod a node in turn, on the system that its node
@@ -122,21 +113,19 @@ func (c *Cluster) Detach(ctx context.Context, p *Pod) error {
 		return fmt.Errorf("CNI DEL of %s on %s: %w", p.PodID, p.Node.Name, err)
 	}
 	c.pods = slices.DeleteFunc(c.pods, func(o *Pod) bool { return o == p })
-	if p.NS != nil {
-		return p.NS.Close()
-	}
-	return nil
+	return p.NS.Close()
 }
 
 func (p *Pod) makeNamespace(ctx context.Context, c *Cluster) (err error) {
-	if p.Node.OS == model.Windows {
-		p.netnsPath, err = p.Node.makeHCNNamespace(ctx)
-		return err
-	}
 	if p.NS, err = netns.New(filepath.Join(c.cfg.Dir, "ns", "pod-"+p.containerID)); err != nil {
 		return err
 	}
 	p.netnsPath = p.NS.Path()
+	if p.Node.OS == model.Windows {
+		if p.netnsPath, err = p.Node.makeHCNNamespace(ctx, p.NS.Path()); err != nil {
+			return err
+		}
+	}
 	return p.NS.Do(func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
@@ -218,19 +207,27 @@ func (c *Cluster) Serve() error {
 	var errs []error
 	for _, p := range c.pods {
 		for _, at := range p.Ports() {
-			for _, a := range p.IPs {
-				wg.Go(func() {
-					if err := c.servers.serve(p.namespace(), netip.AddrPortFrom(a, at.Number), at.Protocol); err != nil {
-						mu.Lock()
-						defer mu.Unlock()
-						errs = append(errs, fmt.Errorf("serve %s at %s %s: %w", p.PodID, a, portName(at.Protocol, at.Number), err))
-					}
-				})
-			}
+			wg.Go(func() {
+				if err := c.ServeAt(p, at); err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					errs = append(errs, err)
+				}
+			})
 		}
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// ServeAt starts echo servers at one port of a pod.
+func (c *Cluster) ServeAt(p *Pod, at Port) error {
+	for _, a := range p.IPs {
+		if err := c.servers.serve(p.NS, netip.AddrPortFrom(a, at.Number), at.Protocol); err != nil {
+			return fmt.Errorf("serve %s at %s %s: %w", p.PodID, a, portName(at.Protocol, at.Number), err)
+		}
+	}
+	return nil
 }
 
 // Settle waits until every agent has put in force what the manifests say now.

@@ -8,15 +8,9 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"path/filepath"
-	"strconv"
 	"strings"
-
-	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/windows/acl"
-	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // control is where a Windows node answers what a container runtime and the
@@ -45,27 +39,17 @@ func (n *Node) ask(ctx context.Context, path string, query url.Values) (string, 
 	return strings.TrimSpace(string(body)), err
 }
 
-// makeHCNNamespace does what containerd does before CNI ADD.
-func (n *Node) makeHCNNamespace(ctx context.Context) (string, error) {
-	return n.ask(ctx, "/namespace", nil)
+// makeHCNNamespace does what containerd does before CNI ADD; a network namespace
+// stands for it.
+func (n *Node) makeHCNNamespace(ctx context.Context, netns string) (string, error) {
+	return n.ask(ctx, "/namespace", url.Values{"netns": {netns}})
 }
 
-// decide asks the ACLs that are programmed on a pod's HNS endpoint.
-func (n *Node) decide(ctx context.Context, p *Pod, d model.Direction, remote netip.Addr, proto model.Protocol, port uint16) (model.Verdict, error) {
-	answer, err := n.ask(ctx, "/decide", url.Values{
-		"endpoint": {p.containerID + "_eth0_isthmus"}, "direction": {string(acl.PacketDirection(d))}, "remote": {remote.String()},
-		"protocol": {strconv.Itoa(int(proto))}, "port": {strconv.Itoa(int(port))},
-	})
-	switch {
-	case err != nil:
-		return model.Deny, err
-	case answer == string(hns.Allow):
-		return model.Allow, nil
-	case answer == string(hns.Block):
-		return model.Deny, nil
+// HNS returns what the node's HNS holds, and the packets that it decided last, as
+// text.
+func (n *Node) HNS(ctx context.Context) (objects, packets string, err error) {
+	if objects, err = n.ask(ctx, "/dump", nil); err == nil {
+		packets, err = n.ask(ctx, "/trace", nil)
 	}
-	return model.Deny, fmt.Errorf("decide on %s: answered %q", n.Name, answer)
+	return objects, packets, err
 }
-
-// HNS returns what the node's HNS holds, as text.
-func (n *Node) HNS(ctx context.Context) (string, error) { return n.ask(ctx, "/dump", nil) }

@@ -123,7 +123,7 @@ func TestValues(t *testing.T) {
 		"linux.neverDeny={192.0.2.1}":                       "- --never-deny=192.0.2.1\n",
 		"agent.httpAddress=0.0.0.0:9999":                    `httpGet: {host: "127.0.0.1", path: /readyz, port: 9999}`,
 		"agent.httpAddress=192.0.2.1:80":                    `httpGet: {host: "192.0.2.1", path: /readyz, port: 80}`,
-		"windows.mode=overlay":                              "- --hns-mode=overlay\n",
+		"windows.mode=overlay,fabric.vni=5000":              "- --hns-mode=overlay\n            - --vni=5000\n            - --vxlan-port=4789\n",
 		"windows.clusterCIDRs={10.0.0.0/8}":                 "- --cluster-cidr=10.0.0.0/8\n",
 		"linux.bpffs=/run/bpf":                              "hostPath: {path: /run/bpf, type: Directory}",
 		"prometheus.podMonitor.enabled=true":                "kind: PodMonitor\n",
@@ -141,6 +141,11 @@ func TestValues(t *testing.T) {
 		"linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
 	} {
 		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), "don't meet the specifications of the schema") {
+			t.Errorf("--set %s: %v\n%s", flags, err, out)
+		}
+	}
+	for flags, want := range map[string]string{"fabric.vni=65536": "take 4096 to 65535", "fabric.vxlanPort=8472": "know 4789 only"} {
+		if out, err := run("template", "isthmus", chart, "--set", "windows.mode=overlay,"+flags); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/isthmus-net/isthmus/test/hnsemu/host"
 	"github.com/isthmus-net/isthmus/test/hnsemu/service"
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -85,15 +86,11 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	if _, err := fmt.Sscanf(o.version, "%d.%d", &v.Major, &v.Minor); err != nil {
 		return fmt.Errorf("--hns %q: give MAJOR.MINOR", o.version)
 	}
-	store := hns.NewFake(v)
-	store.Adapters = []string{o.adapter}
-	store.ManagementIP, store.ManagementMAC = o.managementIP, o.managementMAC
 	settings, err := o.vfp()
 	if err != nil {
 		return err
 	}
-	n := newNode(store, o.state, settings)
-	config := service.Config{HNS: store, Version: v, Log: log, Changed: n.changed}
+	config := host.Config{Version: v, Adapter: o.adapter, ManagementIP: o.managementIP, ManagementMAC: o.managementMAC, File: o.state, Options: settings, Log: log}
 	if o.calls != "" {
 		calls, err := os.OpenFile(o.calls, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
@@ -102,12 +99,12 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 		defer calls.Close()
 		config.Calls = calls
 	}
-	s := service.New(config)
-	n.service = s
-	if err := n.load(); err != nil {
+	h, err := host.New(config)
+	if err != nil {
 		return err
 	}
-	defer n.sw.Close()
+	defer h.Close()
+	s := h.Service
 	if o.latency > 0 {
 		for _, f := range service.Latency(o.latency) {
 			s.SetFault(f)
@@ -122,9 +119,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 		if err != nil {
 			return errors.Join(fmt.Errorf("listen on --control: %w", err), l.Close())
 		}
-		mux := s.Control()
-		n.control(mux)
-		web := &http.Server{Handler: mux}
+		web := &http.Server{Handler: h.Control()}
 		go web.Serve(c) // ends with Close
 		defer web.Close()
 	}

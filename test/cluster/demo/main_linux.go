@@ -120,7 +120,7 @@ func (d *demo) remove() error {
 }
 
 func (d *demo) build(ctx context.Context, bin string) (err error) {
-	d.say("building isthmus-agent, isthmus-cni and the stand-in for a Windows node")
+	d.say("building isthmus-agent, isthmus-cni and the emulated Windows node")
 	if err := cluster.Build(ctx, bin, d.out); err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (d *demo) tryFlows(ctx context.Context) (err error) {
 	if d.flows, err = d.cluster.Flows(ctx); err != nil {
 		return err
 	}
-	d.say("trying %d flows: real connections between namespaces, the programmed ACLs on Windows", len(d.flows))
+	d.say("trying %d flows: real connections between namespaces", len(d.flows))
 	err = d.cluster.Try(ctx, d.flows, func(done int) {
 		if done%500 == 0 {
 			d.say("  %d of %d", done, len(d.flows))
@@ -311,7 +311,7 @@ The cluster is left running in %[1]s.
   enter a node:         nsenter --net=%[1]s/ns/linux1
   enter a pod:          nsenter --net=%[1]s/ns/pod-NAMESPACE-NAME
   what a node enforces: %[1]s/bin/isthmusctl --socket %[1]s/linux1/agent.sock endpoints
-  look into a map:      bpftool map dump pinned %[1]s/bpf/linux1/v1/conns4
+  look into a map:      bpftool map dump pinned %[1]s/bpf/linux1/v2/conns4
   change a policy:      edit the files in %[1]s/manifests
   what an agent says:   tail -f %[1]s/linux1/agent.log
   stop it:              make demo-stop

@@ -11,9 +11,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,7 +26,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/test/hnsemu/service"
+	"github.com/isthmus-net/isthmus/test/hnsemu/host"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -33,6 +36,11 @@ func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
 // options are the flags; those of isthmus-agent that a Windows node needs.
 type options struct {
 	nodeName, manifests, kubeconfig, stateDir, socket, httpAddress, logLevel, control string
+
+	version, mode, managementIP, managementMAC string
+
+	vni          uint
+	clusterCIDRs string
 }
 
 func run(args []string, out io.Writer) int {
@@ -47,6 +55,12 @@ func run(args []string, out io.Writer) int {
 	f.StringVar(&o.httpAddress, "http-address", "", "address of /metrics, /healthz and /readyz")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.control, "control", "", "socket that stands for Windows")
+	f.StringVar(&o.version, "hns", hns.Server2022.String(), "version of HNS: 9.5, 13.3, 15.5 or another")
+	f.StringVar(&o.mode, "hns-mode", string(windows.L2Bridge), "l2bridge or overlay")
+	f.StringVar(&o.managementIP, "management-ip", "", "the node's address")
+	f.StringVar(&o.managementMAC, "management-mac", "", "the node's hardware address, as 00-15-5D-00-00-01")
+	f.UintVar(&o.vni, "vni", 4096, "VXLAN network identifier")
+	f.StringVar(&o.clusterCIDRs, "cluster-cidr", "", "ranges of all nodes' pods, separated by commas; beyond them pods go by their node's address, without it nowhere")
 	if f.Parse(args) != nil {
 		return 2
 	}
@@ -65,8 +79,12 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: &level}))
-	system := hns.NewFake(hns.Server2022)
-	source, reporter, err := newSource(o, log)
+	h, err := newHost(o, log)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	source, writers, err := newSource(o, log)
 	if err != nil {
 		return err
 	}
@@ -74,12 +92,12 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	cfg.NodeName, cfg.Version = o.nodeName, "winnode"
 	cfg.RecordDir = filepath.Join(o.stateDir, "endpoints")
 	cfg.SourceProblems, cfg.SourceBehind = source.Problems, source.Behind
-	if reporter != nil {
-		cfg.Report, cfg.Collectors = reporter.Set, []prometheus.Collector{reporter}
+	if writers != nil {
+		cfg.Report, cfg.Announce, cfg.Collectors = writers.reporter.Set, writers.announcer.Set, []prometheus.Collector{writers.reporter, writers.announcer}
 	}
 	cfg.OpenNeedsNode = true
-	cfg.Open = func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
-		return windows.New(ctx, windows.Config{PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses}, system, log)
+	if cfg.Open, err = opener(o, h.Client(), log); err != nil {
+		return err
 	}
 	a, err := agent.New(cfg, log)
 	if err != nil {
@@ -90,7 +108,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	ended := make(chan error, 4)
+	ended := make(chan error, 5)
 	start := func(f func(context.Context) error) {
 		go func() {
 			err := f(ctx)
@@ -101,28 +119,68 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	start(func(ctx context.Context) error { return a.Serve(ctx, requests) })
 	start(a.Run)
 	start(func(ctx context.Context) error { return source.Run(ctx, a.Publish) })
-	if reporter == nil {
+	if writers == nil {
+		ended <- nil
 		ended <- nil
 	} else {
-		start(reporter.Run)
+		start(writers.reporter.Run)
+		start(writers.announcer.Run)
 	}
 	web, err := serveHTTP("tcp", o.httpAddress, a.Handler())
 	if err == nil {
 		defer web.Close()
 		var standIn *http.Server
-		if standIn, err = serveHTTP("unix", o.control, service.New(service.Config{HNS: system, Version: hns.Server2022, Log: log}).Control()); err == nil {
+		if standIn, err = serveHTTP("unix", o.control, h.Control()); err == nil {
 			defer standIn.Close()
 		}
 	}
 	if err != nil {
 		cancel(err)
 	}
-	return errors.Join(err, <-ended, <-ended, <-ended, <-ended)
+	return errors.Join(err, <-ended, <-ended, <-ended, <-ended, <-ended)
 }
 
-// newSource makes the source of snapshots, and what reports back to an API
+// newHost makes what stands for Windows.
+func newHost(o options, log *slog.Logger) (*host.Host, error) {
+	c := host.Config{ManagementIP: o.managementIP, ManagementMAC: o.managementMAC, Log: log}
+	if _, err := fmt.Sscanf(o.version, "%d.%d", &c.Version.Major, &c.Version.Minor); err != nil {
+		return nil, fmt.Errorf("--hns %q: give MAJOR.MINOR", o.version)
+	}
+	return host.New(c)
+}
+
+// opener opens the data path as isthmus-agent does on Windows.
+func opener(o options, system hns.Client, log *slog.Logger) (func(context.Context, model.Node) (dataplane.Backend, error), error) {
+	c := windows.Config{Mode: windows.Mode(o.mode), VNI: uint32(o.vni), NoOutboundNAT: o.clusterCIDRs == ""}
+	for text := range strings.SplitSeq(o.clusterCIDRs, ",") {
+		if text == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("--cluster-cidr: %w", err)
+		}
+		c.OutboundNATExceptions = append(c.OutboundNATExceptions, p)
+	}
+	return func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
+		c := c
+		c.PodCIDRs, c.NodeAddresses = node.PodCIDRs, node.Addresses
+		if c.Mode == windows.Overlay { // has no IPv6
+			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
+		}
+		return windows.New(ctx, c, system, log)
+	}, nil
+}
+
+// writers are what writes to an API server.
+type writers struct {
+	reporter  *kube.Reporter
+	announcer *kube.Announcer
+}
+
+// newSource makes the source of snapshots, and what writes back to an API
 // server.
-func newSource(o options, log *slog.Logger) (kube.Source, *kube.Reporter, error) {
+func newSource(o options, log *slog.Logger) (kube.Source, *writers, error) {
 	if o.kubeconfig == "" {
 		source, err := kube.NewDirectory(kube.DefaultDirectoryConfig(o.manifests), log)
 		return source, nil, err
@@ -131,8 +189,12 @@ func newSource(o options, log *slog.Logger) (kube.Source, *kube.Reporter, error)
 	if err != nil {
 		return nil, nil, err
 	}
-	reporter, err := kube.NewReporter(kube.DefaultReporterConfig(o.nodeName), source, log)
-	return source, reporter, err
+	w := &writers{}
+	w.reporter, err = kube.NewReporter(kube.DefaultReporterConfig(o.nodeName), source, log)
+	if err == nil {
+		w.announcer, err = kube.NewAnnouncer(o.nodeName, source, log)
+	}
+	return source, w, err
 }
 
 func serveHTTP(network, address string, h http.Handler) (*http.Server, error) {

@@ -121,7 +121,7 @@ func (m *machine) plug(t *testing.T, segment *netns.NS) {
 		return up(name)
 	})
 	in(t, m.ns, func() error {
-		return errors.Join(up("up"), fillChecksums("up"), address("up", netip.PrefixFrom(m.underlay(), 24)))
+		return errors.Join(up("up"), netns.FillChecksums("up"), address("up", netip.PrefixFrom(m.underlay(), 24)))
 	})
 }
 
@@ -172,8 +172,8 @@ func (m *machine) windows(t *testing.T, v hns.Version) {
 	if m.backend, err = windows.New(ctx, c, m.store, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	if mac, err := m.backend.VTEP(ctx); err != nil || mac != m.vtep() {
-		t.Fatalf("the tunnel ends at %s, %v, want %s", mac, err, m.vtep())
+	if said := m.backend.Announcement(); said.VTEP != m.vtep() || said.Tunnel != m.underlay() || said.Fabric != "vxlan" {
+		t.Fatalf("the node announces %+v, want the tunnel's end %s %s", said, m.vtep(), m.underlay())
 	}
 	m.endpoint = dataplane.EndpointSpec{ID: model.MakeEndpointID(m.name, "eth0"), ContainerID: m.name, IfName: "eth0",
 		Pod: model.PodID{Namespace: "shop", Name: m.name}, NetNS: m.store.AddNamespace(), IPs: []netip.Addr{m.podIP()}}
@@ -214,7 +214,7 @@ func snapshotOf(ring []*machine) *model.Snapshot {
 		return model.MakeSelector(model.Requirement{Key: "on", Operator: model.In, Values: []string{name}})
 	}
 	for i, m := range ring {
-		nodes = append(nodes, &model.Node{Name: m.name, OS: m.os, Addresses: []netip.Addr{m.underlay()}, PodCIDRs: []netip.Prefix{m.cidr()}, VTEP: m.vtep()})
+		nodes = append(nodes, &model.Node{Name: m.name, OS: m.os, Addresses: []netip.Addr{m.underlay()}, PodCIDRs: []netip.Prefix{m.cidr()}, Announcement: model.Announcement{VTEP: m.vtep()}})
 		pods = append(pods, &model.Pod{PodID: model.PodID{Namespace: "shop", Name: m.name}, Node: m.name, IPs: []netip.Addr{m.podIP()},
 			Labels: model.MakeLabels(map[string]string{"on": m.name})})
 		if m.os != model.Windows {

@@ -2,7 +2,7 @@
 
 //go:build !linux
 
-package main
+package host
 
 import (
 	"errors"
@@ -11,11 +11,11 @@ import (
 )
 
 // underlay has no nodes to lead to.
-func (*node) underlay() (vfp.Underlay, error) {
+func (*Host) underlay() (vfp.Underlay, error) {
 	return nil, errors.New("packets are moved on Linux only")
 }
 
 // open has no network namespaces to lead to.
-func (*node) open(vfp.Spec) (vfp.Device, error) {
+func (*Host) open(vfp.Spec) (vfp.Device, error) {
 	return nil, errors.New("packets are moved on Linux only; make namespaces without netns")
 }

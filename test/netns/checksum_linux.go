@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package vfp_test
+package netns
 
 import (
 	"fmt"
@@ -13,11 +13,11 @@ import (
 // off (ETHTOOL_STXCSUM).
 const ethtoolSetTxChecksum = 0x17
 
-// fillChecksums makes the kernel fill in checksums before a packet leaves by a
-// veth pair. Such a pair takes packets without them, inner ones of tunnels
+// FillChecksums makes the kernel fill in checksums before a packet leaves by a
+// veth pair of the present namespace. Such a pair takes packets without them, inner ones of tunnels
 // included, as no wire does; a program that reads the tunnel's datagrams would
 // see them unfinished.
-func fillChecksums(name string) error {
+func FillChecksums(name string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package host
 
 import (
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
@@ -14,12 +14,12 @@ const (
 )
 
 // underlay takes the VXLAN port of this process's namespace.
-func (n *node) underlay() (vfp.Underlay, error) { return vfp.OpenUnderlay(nil, n.sw) }
+func (h *Host) underlay() (vfp.Underlay, error) { return vfp.OpenUnderlay(nil, h.sw) }
 
 // open makes the device of a port: the host's in this process's namespace.
-func (n *node) open(spec vfp.Spec) (vfp.Device, error) {
+func (h *Host) open(spec vfp.Spec) (vfp.Device, error) {
 	if spec.Host {
-		return vfp.OpenTap(nil, hostDevice, spec, n.sw)
+		return vfp.OpenTap(nil, hostDevice, spec, h.sw)
 	}
-	return vfp.OpenTap(netns.At(spec.NetNS), podDevice, spec, n.sw)
+	return vfp.OpenTap(netns.At(spec.NetNS), podDevice, spec, h.sw)
 }

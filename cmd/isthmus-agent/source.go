@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/kube"
+)
+
+// writers are what writes to the API server; nil for what does not.
+type writers struct {
+	reporter  *kube.Reporter
+	announcer *kube.Announcer
+}
+
+func (w writers) configure(cfg *agent.Config) {
+	if w.reporter != nil {
+		cfg.Report = w.reporter.Set
+		cfg.Collectors = append(cfg.Collectors, prometheus.Collector(w.reporter))
+	}
+	if w.announcer != nil {
+		cfg.Announce = w.announcer.Set
+		cfg.Collectors = append(cfg.Collectors, prometheus.Collector(w.announcer))
+	}
+}
+
+func (w writers) services() (all []service) {
+	if w.reporter != nil {
+		all = append(all, service{"reporter", w.reporter.Run})
+	}
+	if w.announcer != nil {
+		all = append(all, service{"announcer", w.announcer.Run})
+	}
+	return all
+}
+
+// newSource makes the source of snapshots, and what writes back to it. The addresses of an API server are noted: no deny list may
+// cut it off.
+func newSource(ctx context.Context, o *options, log *slog.Logger) (kube.Source, writers, error) {
+	if o.manifests != "" {
+		source, err := kube.NewDirectory(kube.DefaultDirectoryConfig(o.manifests), log)
+		return source, writers{}, err
+	}
+	source, err := kube.NewAPIServer(kube.DefaultAPIConfig(o.kubeconfig), log)
+	if err != nil {
+		return nil, writers{}, err
+	}
+	var w writers
+	if w.announcer, err = kube.NewAnnouncer(o.nodeName, source, log); err != nil {
+		return nil, writers{}, err
+	}
+	o.spared = append(o.spared, addressesOf(ctx, source.Host(), log)...)
+	if slices.Contains(o.report, reportNone) {
+		return source, w, nil
+	}
+	cfg := kube.DefaultReporterConfig(o.nodeName)
+	cfg.Conditions, cfg.Events, cfg.NodeCondition = slices.Contains(o.report, "conditions"), slices.Contains(o.report, "events"), slices.Contains(o.report, "node")
+	w.reporter, err = kube.NewReporter(cfg, source, log)
+	return source, w, err
+}
+
+// addressesOf looks an API server's name up.
+func addressesOf(ctx context.Context, host string, log *slog.Logger) []netip.Addr {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		log.Warn("the API server's addresses are not known; if deny lists might name them, give --never-deny", "host", host, "error", err)
+	}
+	for i, a := range found {
+		found[i] = a.Unmap().WithZone("")
+	}
+	return found
+}
+
+// lookupTimeout bounds the look-up of the API server's name at the start.
+const lookupTimeout = 2 * time.Second

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Announcer writes what a node says of itself into annotations of its Node, by
+// way of the Node's status: so it needs the right that the kubelet has for its
+// own Node, and none to change labels and taints.
+type Announcer struct {
+	node   string
+	client dynamic.Interface
+	log    *slog.Logger
+	writes *prometheus.CounterVec
+
+	wake chan struct{} // capacity 1
+
+	mu   sync.Mutex
+	want *model.Announcement // nil until something is to be said
+}
+
+// announcer is who owns the annotations, among the managers of a Node's fields.
+const announcer = "isthmus-fabric"
+
+// Times between writes: what was written takes a moment to be read again.
+const (
+	announceRest  = 10 * time.Second
+	announceRetry = time.Second
+	announceMost  = time.Minute
+)
+
+// NewAnnouncer makes an Announcer with the credentials of a source.
+func NewAnnouncer(node string, source *APIServer, log *slog.Logger) (*Announcer, error) {
+	client, err := source.writer(1, 5)
+	if err != nil {
+		return nil, err
+	}
+	return &Announcer{node: node, client: client, log: log, wake: make(chan struct{}, 1),
+		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_announce_requests_total",
+			Help: "Requests that write into this node's Node object how its pods are reached, by result."}, []string{"result"})}, nil
+}
+
+// Describe implements prometheus.Collector.
+func (a *Announcer) Describe(ch chan<- *prometheus.Desc) { a.writes.Describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (a *Announcer) Collect(ch chan<- prometheus.Metric) { a.writes.Collect(ch) }
+
+// Set asks for something to be said that the Node does not say. It does not block.
+func (a *Announcer) Set(want model.Announcement) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.want = &want
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what is to be said, once.
+func (a *Announcer) take() *model.Announcement {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	want := a.want
+	a.want = nil
+	return want
+}
+
+// Run announces until ctx is done; then it returns nil. Who is not heard asks
+// again.
+func (a *Announcer) Run(ctx context.Context) error {
+	var said model.Announcement
+	var at time.Time
+	pause := announceRetry
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.wake:
+		}
+		want := a.take()
+		if want == nil || *want == said && time.Since(at) < announceRest {
+			continue
+		}
+		err := a.write(ctx, *want)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err == nil {
+			a.writes.WithLabelValues("ok").Inc()
+			a.log.Info("announced how this node's pods are reached", "node", a.node, "annotations", want.Text())
+			said, at, pause = *want, time.Now(), announceRetry
+			continue
+		}
+		a.writes.WithLabelValues("error").Inc()
+		a.log.Warn("announce how this node's pods are reached", "node", a.node, "annotations", want.Text(), "err", err, "again", pause)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, announceMost)
+	}
+}
+
+// write brings the annotations about; those that were written before and are not
+// wanted any more go.
+func (a *Announcer) write(ctx context.Context, want model.Announcement) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Node",
+		"metadata": map[string]any{"name": a.node, "annotations": annotationsOf(want)}}}
+	_, err := a.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"}).ApplyStatus(ctx, a.node, u,
+		metav1.ApplyOptions{FieldManager: announcer, Force: true})
+	return err
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/isthmus-net/isthmus/test/hnsemu/service"
+	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// Config says which host it is.
+type Config struct {
+	Version hns.Version
+	// Adapter is the name of the physical adapter, ManagementIP the node's address
+	// on it and ManagementMAC its hardware address, as 00-15-5D-00-00-01.
+	Adapter, ManagementIP, ManagementMAC string
+	// File keeps the objects; empty keeps them in memory.
+	File string
+	// Calls, if set, gets every call of the service as a line of JSON.
+	Calls   io.Writer
+	Options vfp.Options
+	Log     *slog.Logger
+}
+
+// Host is HNS of a node, and the switch that does what it says.
+type Host struct {
+	Service *service.Service
+	store   *hns.Fake
+	file    string
+	sw      *vfp.Switch
+
+	moving sync.Mutex // one change of the ports at a time
+
+	mu     sync.Mutex // guards the traces
+	traces []vfp.Trace
+}
+
+// maxTraces is how many packets are remembered.
+const maxTraces = 4096
+
+// New returns a host with what an earlier one has left in the file.
+func New(c Config) (*Host, error) {
+	store := hns.NewFake(c.Version)
+	if c.Adapter != "" {
+		store.Adapters = []string{c.Adapter}
+	}
+	store.ManagementIP, store.ManagementMAC = c.ManagementIP, c.ManagementMAC
+	h := &Host{store: store, file: c.File}
+	h.sw = vfp.New(vfp.Config{Options: c.Options, Open: h.open, Underlay: h.underlay, Trace: h.trace, Count: store.Count})
+	h.Service = service.New(service.Config{HNS: store, Version: c.Version, Calls: c.Calls, Log: c.Log, Changed: h.changed})
+	return h, h.load()
+}
+
+// Client is HNS for a program in this process. The ports have followed when a
+// call returns.
+func (h *Host) Client() *hns.Fake {
+	h.store.After(func(op, _ string) error {
+		switch {
+		case strings.HasPrefix(op, "Create"), strings.HasPrefix(op, "Modify"), strings.HasPrefix(op, "Delete"),
+			strings.HasPrefix(op, "Attach"), strings.HasPrefix(op, "Detach"):
+			h.store.ForgetCalls()
+			return h.changed()
+		}
+		return nil
+	})
+	return h.store
+}
+
+// Close stops moving packets.
+func (h *Host) Close() error { return h.sw.Close() }
+
+// kept is what the file holds.
+type kept struct {
+	HNS   json.RawMessage
+	NetNS map[string]string
+}
+
+// load takes in what an earlier process has left.
+func (h *Host) load() error {
+	if h.file == "" {
+		return nil
+	}
+	text, err := os.ReadFile(h.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the state file: %w", err)
+	}
+	var k kept
+	if err := json.Unmarshal(text, &k); err != nil {
+		return fmt.Errorf("state file %s: %w: remove it to begin with nothing", h.file, err)
+	}
+	if err := h.store.Load(k.HNS); err != nil {
+		return fmt.Errorf("state file %s: %w: remove it to begin with nothing", h.file, err)
+	}
+	for namespace, file := range k.NetNS {
+		h.Service.SetNetNS(namespace, file)
+	}
+	return h.connect()
+}
+
+// changed keeps what the service holds and puts it in force.
+func (h *Host) changed() error {
+	if err := h.save(); err != nil {
+		return err
+	}
+	return h.connect()
+}
+
+// save replaces the file, so that a crash leaves the one before or the new one.
+func (h *Host) save() error {
+	if h.file == "" {
+		return nil
+	}
+	objects, err := h.store.Save()
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(kept{HNS: objects, NetNS: h.Service.AllNetNS()})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(h.file+".part", text, 0o600); err != nil {
+		return fmt.Errorf("write the state file: %w", err)
+	}
+	return os.Rename(h.file+".part", h.file)
+}
+
+// connect makes the ports what the store says. Without a namespace behind it an
+// endpoint has none.
+func (h *Host) connect() error {
+	h.moving.Lock()
+	defer h.moving.Unlock()
+	specs, err := vfp.Specs(h.store, h.Service.NetNS)
+	if err != nil {
+		return err
+	}
+	tunnel, err := vfp.TunnelOf(h.store)
+	if err != nil {
+		return err
+	}
+	if !moves(specs) {
+		specs, tunnel = nil, nil
+	}
+	return errors.Join(h.sw.Set(specs), h.sw.SetTunnel(tunnel))
+}
+
+// moves reports whether there is anything to move packets for: a host alone
+// needs no device.
+func moves(specs []vfp.Spec) bool {
+	for _, s := range specs {
+		if !s.Host {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *Host) trace(t vfp.Trace) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.traces) == maxTraces {
+		h.traces = append(h.traces[:0], h.traces[maxTraces/2:]...)
+	}
+	h.traces = append(h.traces, t)
+}
+
+// Control adds to what tests can ask of the service:
+//
+//	POST /trace            the last packets at every port, one a line
+//	POST /counters?id=     the packets of an endpoint by what decided
+//	POST /packets          how many packets came in
+func (h *Host) Control() *http.ServeMux {
+	mux := h.Service.Control()
+	mux.HandleFunc("POST /trace", func(w http.ResponseWriter, _ *http.Request) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for _, t := range h.traces {
+			fmt.Fprintln(w, t)
+		}
+	})
+	mux.HandleFunc("POST /counters", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, strings.Join(h.sw.Counters(r.URL.Query().Get("id")), "\n"))
+	})
+	mux.HandleFunc("POST /packets", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, strconv.FormatUint(h.sw.Packets(), 10))
+	})
+	return mux
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mixed_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/fabric"
+	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/corpus"
+)
+
+// tally counts flows by the systems of both ends; of what is outside the cluster
+// it is none.
+type tally struct {
+	steps, flows, allowed, differ int
+	pairs                         map[string]int
+}
+
+func (y *tally) add(flows []*cluster.Flow) {
+	letter := map[model.OS]string{model.Linux: "L", model.Windows: "W"}
+	y.steps++
+	for _, f := range flows {
+		y.flows++
+		if f.Got == model.Allow {
+			y.allowed++
+		}
+		if f.Got != f.Want {
+			y.differ++
+		}
+		if f.From.Node != nil {
+			y.pairs[letter[f.From.Node.OS]+letter[f.To.Node.OS]]++
+		}
+	}
+}
+
+// TestMixed runs both kinds of cluster.
+func TestMixed(t *testing.T) {
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
+	}
+	chosen := cases(t)
+	if len(chosen) < 70 {
+		t.Fatalf("%d cases: has the corpus other names now?", len(chosen))
+	}
+	if os.Getenv("ISTHMUS_MIXED") == "" {
+		var some []corpus.Case
+		for i := 0; i < len(chosen); i += 12 {
+			some = append(some, chosen[i])
+		}
+		chosen = some
+	}
+	bin := filepath.Join(t.TempDir(), "bin")
+	if err := os.Mkdir(bin, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	home, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir("../..") // where the commands are built
+	if err := cluster.Build(ctx, bin, os.Stderr); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(home)
+	y := &tally{pairs: make(map[string]int)}
+	for _, mode := range []struct {
+		name string
+		cfg  cluster.Config
+	}{
+		{"overlay", cluster.Config{Overlay: true, AgentFlags: []string{"--fabric=vxlan"}}},
+		{"routes", cluster.Config{AgentFlags: []string{"--fabric=routes"}}},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			l := newLab(t, bin, mode.cfg)
+			l.meet(y)
+			for _, c := range chosen {
+				for i := range c.Steps {
+					if err := l.become(&c.Steps[i]); err != nil {
+						t.Fatalf("%s, step %d: %v", c.Name, i+1, err)
+					}
+					l.judge(fmt.Sprintf("%s, step %d", c.Name, i+1), y)
+				}
+			}
+			l.tunneled(mode.cfg.Overlay)
+		})
+	}
+	fmt.Printf("mixed: nodes=4 modes=2 cases=%d steps=%d flows=%d allowed=%d LL=%d LW=%d WL=%d WW=%d differ=%d\n", len(chosen), y.steps, y.flows, y.allowed,
+		y.pairs["LL"], y.pairs["LW"], y.pairs["WL"], y.pairs["WW"], y.differ)
+	for _, pair := range []string{"LL", "LW", "WL", "WW"} {
+		if y.pairs[pair] < 100 {
+			t.Errorf("only %d flows %s", y.pairs[pair], pair)
+		}
+	}
+	if y.allowed == 0 || y.allowed == y.flows {
+		t.Errorf("of %d flows %d were allowed: nothing is shown", y.flows, y.allowed)
+	}
+}
+
+// meet places the pods of the corpus; without policies everybody reaches
+// everybody, by TCP and UDP, also with more than fits a packet.
+func (l *lab) meet(y *tally) {
+	l.t.Helper()
+	all := cases(l.t)
+	first := all[0].Steps[0]
+	var objects []string
+	for _, d := range first.Documents {
+		if !bytes.Contains([]byte(d), []byte("kind: NetworkPolicy")) && !bytes.Contains([]byte(d), []byte("kind: ClusterNetworkPolicy")) {
+			objects = append(objects, d)
+		}
+	}
+	first.Documents = objects
+	if err := l.become(&first); err != nil {
+		l.t.Fatal(err)
+	}
+	l.judge("no policies", y)
+	for _, n := range l.cluster.Nodes {
+		if s, err := n.Status(ctx); err != nil || len(s.Problems) > 0 {
+			l.t.Errorf("node %s: %v, problems %q", n.Name, err, s.GetProblems())
+		}
+	}
+	for _, from := range l.pods {
+		for _, to := range l.pods {
+			if from.Node != to.Node {
+				if err := transfer(from, to); err != nil {
+					l.t.Errorf("200 kB from %s on %s to %s on %s: %v", from.PodID, from.Node.Name, to.PodID, to.Node.Name, err)
+				}
+			}
+		}
+	}
+}
+
+// transfer sends many full packets and wants them back.
+func transfer(from, to *cluster.Pod) error {
+	var c net.Conn
+	err := from.NS.Do(func() (err error) {
+		c, err = net.DialTimeout("tcp", netip.AddrPortFrom(to.IPs[0], 81).String(), 5*time.Second)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	text := make([]byte, 200_000)
+	go c.Write(text) // ends with the connection
+	n, err := io.ReadFull(c, make([]byte, len(text)))
+	if err != nil {
+		return fmt.Errorf("%d bytes came back: %w", n, err)
+	}
+	return nil
+}
+
+// patience is how long agents on a busy machine may take to enforce a change.
+const patience = 20 * time.Second
+
+// judge tries every flow. What differs is tried again, as agents may still be
+// taking in the last change.
+func (l *lab) judge(name string, y *tally) {
+	l.t.Helper()
+	flows, err := l.cluster.Flows(ctx)
+	if err != nil {
+		l.t.Fatalf("%s: %v", name, err)
+	}
+	wrong := flows
+	for deadline := time.Now().Add(patience); len(wrong) > 0; time.Sleep(100 * time.Millisecond) {
+		if err := l.cluster.Try(ctx, wrong, func(int) {}); err != nil {
+			l.t.Fatalf("%s: %v", name, err)
+		}
+		var still []*cluster.Flow
+		for _, f := range wrong {
+			if f.Got != f.Want {
+				still = append(still, f)
+			}
+		}
+		wrong = still
+		if time.Now().After(deadline) {
+			break
+		}
+	}
+	y.add(flows)
+	for i, f := range wrong {
+		if i < 5 {
+			l.t.Errorf("%s: %s to %s on %s, %s: cluster %s, reference egress %s, ingress %s", name, f.From.Name, f.To.PodID, f.To.Node.Name, f.Flow, f.Got, f.Egress, f.Ingress)
+		}
+	}
+	if len(wrong) > 0 {
+		l.t.Errorf("%s: %d of %d flows differ", name, len(wrong), len(flows))
+	}
+}
+
+// tunneled looks at the tunnels of the Linux nodes: with an overlay they have
+// carried packets, else there are none.
+func (l *lab) tunneled(overlay bool) {
+	l.t.Helper()
+	for _, n := range l.cluster.Nodes {
+		if n.OS == model.Windows {
+			continue
+		}
+		err := n.NS.Do(func() error {
+			device, err := netlink.LinkByName(fabric.Device)
+			if !overlay {
+				if err == nil {
+					return fmt.Errorf("there is a device %s", fabric.Device)
+				}
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if s := device.Attrs().Statistics; s.RxPackets < 100 || s.TxPackets < 100 {
+				return fmt.Errorf("%d packets came by tunnel and %d left", s.RxPackets, s.TxPackets)
+			}
+			return nil
+		})
+		if err != nil {
+			l.t.Errorf("node %s: %v", n.Name, err)
+		}
+	}
+}
