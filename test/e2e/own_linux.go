@@ -88,6 +88,7 @@ func (l *lab) runOwn(ctx context.Context, before map[string]string) []testCase {
 		{"pods go on without the API server, and pods that it knew are attached", l.loseAPIServer},
 		{"pods go on when another node is lost, which comes back", l.loseNode},
 		{"200 pods come and go under their policies, and leave nothing", l.churn},
+		{"pods of Linux and of an emulated Windows node reach each other as policies of both say", l.mixed},
 		{"what a DenyList names does not get in by the uplinks", l.deny},
 		{"pods of all nodes reach each other through VXLAN", l.tunnel},
 		{"uninstall refuses while pods are attached, then leaves every node as it was", func(ctx context.Context) error { return l.remove(ctx, before) }},
