@@ -66,9 +66,6 @@ spec: {podSelector: {matchLabels: {app: %s}}, policyTypes: [%s], %s: [{%s: [{pod
 // mixed adds an emulated Windows node to the cluster and asks every pair of pods
 // of both systems, under policies that name either.
 func (l *lab) mixed(ctx context.Context) (err error) {
-	if err := l.definePolicies(ctx); err != nil {
-		return err
-	}
 	w, err := l.startWindows(ctx)
 	if err != nil {
 		return err
@@ -100,7 +97,8 @@ func (l *lab) mixed(ctx context.Context) (err error) {
 	return errors.Join(append(errs, until(ctx, 30*time.Second, "no policy any more", func() error { return matrix(pods, nil) }))...)
 }
 
-// definePolicies installs the definition of ClusterNetworkPolicy.
+// definePolicies installs the definition of ClusterNetworkPolicy. Agents look for
+// new kinds now and then only: it has to be there before them.
 func (l *lab) definePolicies(ctx context.Context) error {
 	dir, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/network-policy-api").Output()
 	if err != nil {
