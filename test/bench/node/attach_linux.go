@@ -63,6 +63,11 @@ func (b *bench) measureAttach(ctx context.Context) (err error) {
 	for _, p := range both {
 		serial[p.name], parallel[p.name] = &attachTimes{}, &attachTimes{}
 	}
+	agent := b.cluster.Nodes[0].PID()
+	before, err := cpuTime(agent)
+	if err != nil {
+		return err
+	}
 	for i := range oneByOne {
 		for _, p := range both {
 			if err := p.cycle(sandboxes[i%atOnce:i%atOnce+1], i, serial[p.name]); err != nil {
@@ -70,12 +75,21 @@ func (b *bench) measureAttach(ctx context.Context) (err error) {
 			}
 		}
 	}
+	after, err := cpuTime(agent)
+	if err != nil {
+		return err
+	}
 	for i := range rounds {
 		for _, p := range both {
 			if err := p.cycle(sandboxes, oneByOne+i, parallel[p.name]); err != nil {
 				return err
 			}
 		}
+	}
+	// What the agent did for others meanwhile is counted, too.
+	value, reference := perPod(serial[ours.name].cpu+after-before), perPod(serial[theirs.name].cpu)
+	if err := b.write(figure{Name: "CNI ADD and DEL, CPU of plugin and agent", Value: value, Unit: "ms", Reference: reference, Ratio: round(value / reference)}); err != nil {
+		return err
 	}
 	for _, f := range []struct {
 		name       string
@@ -138,27 +152,31 @@ func (b *bench) sandboxes(ctx context.Context) (all []sandbox, err error) {
 
 // cycle attaches pods at the same time, and then detaches them so.
 func (p plugin) cycle(pods []sandbox, round int, t *attachTimes) error {
-	added, err := p.callAll("ADD", pods, round)
+	added, err := p.callAll("ADD", pods, round, t)
 	if err != nil {
 		return err
 	}
-	removed, err := p.callAll("DEL", pods, round)
+	removed, err := p.callAll("DEL", pods, round, t)
 	t.added, t.removed = append(t.added, added...), append(t.removed, removed...)
 	return err
 }
 
-func (p plugin) callAll(command string, pods []sandbox, round int) ([]time.Duration, error) {
-	took, errs := make([]time.Duration, len(pods)), make([]error, len(pods))
+func (p plugin) callAll(command string, pods []sandbox, round int, t *attachTimes) ([]time.Duration, error) {
+	took, cpu, errs := make([]time.Duration, len(pods)), make([]time.Duration, len(pods)), make([]error, len(pods))
 	var running sync.WaitGroup
 	for i, pod := range pods {
-		running.Go(func() { took[i], errs[i] = p.call(command, pod, round) })
+		running.Go(func() { took[i], cpu[i], errs[i] = p.call(command, pod, round) })
 	}
 	running.Wait()
+	for _, used := range cpu {
+		t.cpu += used
+	}
 	return took, errors.Join(errs...)
 }
 
-// call executes the plugin once and returns the time from its start to its end.
-func (p plugin) call(command string, pod sandbox, round int) (took time.Duration, err error) {
+// call executes the plugin once and returns the time from its start to its end,
+// and what it and the plugins that it called have used.
+func (p plugin) call(command string, pod sandbox, round int) (took, cpu time.Duration, err error) {
 	cmd := exec.Command(p.path)
 	id := fmt.Sprintf("%s-%d", pod.pod, round)
 	cmd.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + id, "CNI_NETNS=" + pod.ns.Path(), "CNI_IFNAME=eth0", "CNI_PATH=" + filepath.Dir(p.path),
@@ -172,19 +190,25 @@ func (p plugin) call(command string, pod sandbox, round int) (took time.Duration
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("%s of %s: %w: %s%s", p.path, pod.pod, err, out.String(), stderr.String())
+		return 0, 0, fmt.Errorf("%s of %s: %w: %s%s", p.path, pod.pod, err, out.String(), stderr.String())
 	}
 	if command == "ADD" {
 		var result struct{ IPs []json.RawMessage }
 		if err := json.Unmarshal(out.Bytes(), &result); err != nil || len(result.IPs) == 0 {
-			return 0, fmt.Errorf("%s of %s gave no address: %q: %w", p.path, pod.pod, out.String(), err)
+			return 0, 0, fmt.Errorf("%s of %s gave no address: %q: %w", p.path, pod.pod, out.String(), err)
 		}
 	}
-	return took, nil
+	return took, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
 }
 
-// attachTimes are the times of one plugin.
-type attachTimes struct{ added, removed []time.Duration }
+// attachTimes are the times of one plugin, and the CPU that it has used.
+type attachTimes struct {
+	added, removed []time.Duration
+	cpu            time.Duration
+}
+
+// perPod is a mean in milliseconds.
+func perPod(sum time.Duration) float64 { return milliseconds(sum / oneByOne) }
 
 // ms is a percentile in milliseconds.
 func (t *attachTimes) ms(percentile int, removal bool) float64 {
