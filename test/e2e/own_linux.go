@@ -339,7 +339,7 @@ func (l *lab) imprints() (map[string]string, error) {
 	all := make(map[string]string)
 	for _, n := range l.nodes {
 		for _, command := range []string{
-			"ip -o link | cut -d' ' -f2 | sort", "ip route show table all | grep -v ^broadcast | sort", "ip -6 route show table all proto 73",
+			"ip -o link | cut -d' ' -f2 | cut -d@ -f1 | sort", "ip route show table all | grep -v ^broadcast | sort", "ip -6 route show table all proto 73",
 			"nft list tables | grep -v kube-proxy | sort", "ip rule", "ip -6 rule", "ip -o address | tr -s ' ' | cut -d' ' -f2-4 | sort",
 			"ip -d link | grep -o 'prog/xdp\\|vxlan' || true", "find /etc/cni/net.d /opt/cni/bin /sys/fs/bpf -mindepth 1 ! -name '*.debug' | sort",
 			"ls -d /run/isthmus /var/lib/isthmus 2>&1 | sort", "tc qdisc show | grep -c clsact || true",
