@@ -58,7 +58,7 @@ gen: ## Regenerate the BPF objects and the gRPC code (needs clang-19 and protoc)
 	BPF2GO_CFLAGS="-I/usr/include/$$(gcc -print-multiarch)" $(go) generate ./linux/bpfobj ./test/bench/floor
 	cd common/cniapi && protoc --plugin=protoc-gen-go="$$($(go) tool -n protoc-gen-go)" \
 		--plugin=protoc-gen-go-grpc="$$($(go) tool -n protoc-gen-go-grpc)" \
-		--go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative isthmus.proto
+		--go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative isthmus.proto rpc/services.proto
 
 .PHONY: build
 build: ## Build the commands for Linux and Windows into bin/
@@ -201,7 +201,8 @@ bench-maps: ## Map writes of an edit, memory of the maps, attachment of a pod, b
 	@$(go) run ./test/bench/maps
 
 .PHONY: bench-node
-bench-node: deps-kubernetes ## An agent that follows 10,000 pods, 1,000 nodes and 1,000 policies through a real API server (needs root)
+bench-node: deps-kubernetes ## An agent that follows 10,000 pods, 1,000 nodes and 1,000 policies through a real API server; pods attached beside bridge and host-local (needs root)
+	@.ci/deps containernetworking-plugins >/dev/null
 	@$(path) $(usable) run ./test/bench/node
 
 .PHONY: clean

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/cniapi/rpc"
 )
 
 // Serve answers the CNI plugin and isthmusctl on a listener until the context
@@ -18,8 +19,8 @@ import (
 // most, and closes the listener. Run must go on until Serve returns.
 func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer()
-	cniapi.RegisterCNIServer(server, &cniServer{agent: a})
-	cniapi.RegisterInspectServer(server, &inspectServer{agent: a})
+	rpc.RegisterCNIServer(server, &cniServer{agent: a})
+	rpc.RegisterInspectServer(server, &inspectServer{agent: a})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	select {
@@ -50,7 +51,7 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 
 // cniServer is the Agent behind gRPC, counted.
 type cniServer struct {
-	cniapi.UnimplementedCNIServer
+	rpc.UnimplementedCNIServer
 	agent *Agent
 }
 
@@ -65,27 +66,27 @@ func serve[Q, R any](ctx context.Context, s *cniServer, command string, q Q, f f
 	return r, toStatus(err)
 }
 
-// Add implements cniapi.CNIServer.
+// Add implements rpc.CNIServer.
 func (s *cniServer) Add(ctx context.Context, r *cniapi.AddRequest) (*cniapi.AddResponse, error) {
 	return serve(ctx, s, "ADD", r, s.agent.Add)
 }
 
-// Del implements cniapi.CNIServer.
+// Del implements rpc.CNIServer.
 func (s *cniServer) Del(ctx context.Context, r *cniapi.DelRequest) (*cniapi.DelResponse, error) {
 	return serve(ctx, s, "DEL", r, s.agent.Del)
 }
 
-// Check implements cniapi.CNIServer.
+// Check implements rpc.CNIServer.
 func (s *cniServer) Check(ctx context.Context, r *cniapi.CheckRequest) (*cniapi.CheckResponse, error) {
 	return serve(ctx, s, "CHECK", r, s.agent.Check)
 }
 
-// GC implements cniapi.CNIServer.
+// GC implements rpc.CNIServer.
 func (s *cniServer) GC(ctx context.Context, r *cniapi.GCRequest) (*cniapi.GCResponse, error) {
 	return serve(ctx, s, "GC", r, s.agent.GC)
 }
 
-// Status implements cniapi.CNIServer.
+// Status implements rpc.CNIServer.
 func (s *cniServer) Status(ctx context.Context, r *cniapi.StatusRequest) (*cniapi.StatusResponse, error) {
 	return serve(ctx, s, "STATUS", r, s.agent.Status)
 }

@@ -121,7 +121,9 @@ func openShop(t *testing.T, segments int) *shopfront {
 		}
 	}
 	ns, addresses := s.cluster.Outside()
+	s.backends["world"] = &backend{"world", outside, addresses, hostPort}
 	for _, a := range addresses {
+		must(t, servers.respond(ns, "world", netip.AddrPortFrom(a, hostPort)))
 		s.clients = append(s.clients, client{"outside", outside, false, asker{ns, a}})
 	}
 	s.writeServices()
@@ -148,6 +150,7 @@ func (s *shopfront) writeServices() {
 	add("both", 0, false, "near", "far")
 	add("host1", 0, false, "host1")
 	add("host2", 0, false, "host2")
+	add("world", 0, false, "world")
 	add("port-both", 30080, false, "near", "far")
 	add("port-near", 30081, true, "near")
 	// The API server is behind a Service that it makes itself, without backends here.

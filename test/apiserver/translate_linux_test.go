@@ -69,7 +69,11 @@ func (s *service) slices(nodes []string, backends ...*backend) string {
 		}
 		b.WriteString("], endpoints: [")
 		for _, e := range backends {
-			fmt.Fprintf(&b, "{addresses: [%q], nodeName: %s, conditions: {ready: true, serving: true, terminating: false}},", familyOf(e.addresses, i == 1), nodes[e.node])
+			on := ""
+			if e.node != outside {
+				on = "nodeName: " + nodes[e.node] + ", "
+			}
+			fmt.Fprintf(&b, "{addresses: [%q], %sconditions: {ready: true, serving: true, terminating: false}},", familyOf(e.addresses, i == 1), on)
 		}
 		b.WriteString("]}\n---\n")
 	}
@@ -123,7 +127,7 @@ func (c *call) expect(e *policy.Evaluator) want {
 		if c.via != outside && c.from.node != c.via {
 			toward = c.at // it is translated on another node
 		}
-		seen := c.seen(dst)
+		seen := c.seen(b, dst)
 		egress, _ := e.Flow(model.Flow{Src: c.from.from, Dst: toward.Addr(), Protocol: c.protocol, Port: toward.Port()})
 		_, ingress := e.Flow(model.Flow{Src: seen, Dst: dst, Protocol: c.protocol, Port: b.port})
 		if min(egress.Verdict, ingress.Verdict) == model.Allow {
@@ -136,13 +140,13 @@ func (c *call) expect(e *policy.Evaluator) want {
 }
 
 // seen is the address that a backend sees. What comes by the port of a node has
-// the node's, unless the Service is told to keep it; a pod that reaches itself
-// has its node's.
-func (c *call) seen(backend netip.Addr) netip.Addr {
+// the node's, unless the Service is told to keep it; a pod that reaches itself,
+// or what is beyond the cluster, has its node's.
+func (c *call) seen(b *backend, at netip.Addr) netip.Addr {
 	switch {
 	case c.via != outside && !c.to.local:
 		return c.viaAddress
-	case c.from.from == backend && c.from.pod:
+	case c.from.pod && (c.from.from == at || b.node == outside):
 		return c.own
 	}
 	return c.from.from

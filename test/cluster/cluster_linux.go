@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,6 +35,8 @@ type Config struct {
 	// Segments is how many segments the Linux nodes are on in turn; Windows
 	// nodes are on the first. 0 means one.
 	Segments int
+	// IPv6Only leaves IPv4 to the rest of the world; without Windows nodes.
+	IPv6Only bool
 	// Tries is how many flows are tried at a time; 0 means 48.
 	Tries int
 	// AgentFlags are passed to the agents of Linux nodes, WindowsFlags to those of
@@ -90,7 +93,7 @@ func (c *Cluster) prepare() error {
 		if system == model.Linux {
 			segment = (n - 1) % c.fabric.segments
 		}
-		node := &Node{segment: segment, cluster: c, Number: n, Name: name, OS: system, Dir: filepath.Join(c.cfg.Dir, name), PodCIDRs: podCIDRs(n, system == model.Windows && c.cfg.Overlay)}
+		node := &Node{segment: segment, cluster: c, Number: n, Name: name, OS: system, Dir: filepath.Join(c.cfg.Dir, name), PodCIDRs: c.podCIDRs(n, system == model.Windows && c.cfg.Overlay)}
 		c.Nodes = append(c.Nodes, node)
 		if err := node.prepare(); err != nil {
 			return fmt.Errorf("node %s: %w", name, err)
@@ -100,12 +103,17 @@ func (c *Cluster) prepare() error {
 }
 
 // podCIDRs are the ranges of node n. Overlay networks of Windows have IPv4 only.
-func podCIDRs(n int, only4 bool) []netip.Prefix {
+func (c *Cluster) podCIDRs(n int, only4 bool) []netip.Prefix {
 	ranges := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(n), 0}), 24)}
 	if !only4 {
 		ranges = append(ranges, netip.MustParsePrefix(fmt.Sprintf("fd44:0:0:%x::/64", n)))
 	}
-	return ranges
+	return c.families(ranges)
+}
+
+// families are those of the prefixes that the nodes have.
+func (c *Cluster) families(all []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(all, func(p netip.Prefix) bool { return c.cfg.IPv6Only && p.Addr().Is4() })
 }
 
 // connectPeers gives the rest of the world, and hosts of Windows nodes, whose

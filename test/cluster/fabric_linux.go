@@ -82,22 +82,22 @@ func trustAddresses() error {
 
 // connect gives a node's namespace an interface eth0 on the fabric. Emulated
 // nodes read the others' packets in user space and need whole ones.
-func (f *fabric) connect(node *netns.NS, n, segment int, whole bool) error {
-	port := fmt.Sprintf("node%d", n)
-	if err := node.Do(trustAddresses); err != nil {
+func (f *fabric) connect(n *Node) error {
+	port := fmt.Sprintf("node%d", n.Number)
+	if err := n.NS.Do(trustAddresses); err != nil {
 		return err
 	}
 	err := f.ns.Do(func() error {
-		target, err := openNS(node)
+		target, err := openNS(n.NS)
 		if err != nil {
 			return err
 		}
 		defer target.Close()
 		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: port}, PeerName: "eth0", PeerNamespace: netlink.NsFd(target.Fd())}
 		if err := netlink.LinkAdd(veth); err != nil {
-			return fmt.Errorf("connect node %d: %w", n, err)
+			return fmt.Errorf("connect node %d: %w", n.Number, err)
 		}
-		master, err := netlink.LinkByName(bridge(segment))
+		master, err := netlink.LinkByName(bridge(n.segment))
 		if err != nil {
 			return err
 		}
@@ -113,25 +113,25 @@ func (f *fabric) connect(node *netns.NS, n, segment int, whole bool) error {
 	if err != nil {
 		return err
 	}
-	return node.Do(func() error {
+	return n.NS.Do(func() error {
 		if err := up("lo"); err != nil {
 			return err
 		}
-		if err := addresses("eth0", underlay(n, segment)); err != nil {
+		if err := addresses("eth0", n.underlay()); err != nil {
 			return err
 		}
-		if whole {
+		if n.cluster.cfg.Windows > 0 {
 			if err := netns.FillChecksums("eth0"); err != nil {
 				return err
 			}
 		}
-		return f.defaults(segment)
+		return n.defaults()
 	})
 }
 
-// defaults sets the default routes of the present namespace.
-func (f *fabric) defaults(segment int) error {
-	for _, gw := range fabricAddresses(segment) {
+// defaults sets the node's default routes, from within its namespace.
+func (n *Node) defaults() error {
+	for _, gw := range n.cluster.families(fabricAddresses(n.segment)) {
 		if err := route(anywhere(gw.Addr()), gw.Addr()); err != nil {
 			return err
 		}

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/cniapi/rpc"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/windows"
@@ -50,7 +51,7 @@ func (n *Node) underlay() []netip.Prefix {
 	if n.moved != nil {
 		return n.moved
 	}
-	return underlay(n.Number, n.segment)
+	return n.cluster.families(underlay(n.Number, n.segment))
 }
 
 func addressesOf(all []netip.Prefix) []netip.Addr {
@@ -83,7 +84,7 @@ func (n *Node) prepare() error {
 	if n.NS, err = netns.New(filepath.Join(n.cluster.cfg.Dir, "ns", n.Name)); err != nil {
 		return err
 	}
-	if err := n.cluster.fabric.connect(n.NS, n.Number, n.segment, n.cluster.cfg.Windows > 0); err != nil {
+	if err := n.cluster.fabric.connect(n); err != nil {
 		return err
 	}
 	if n.OS == model.Windows {
@@ -167,7 +168,7 @@ func (n *Node) PID() int { return n.agent.Process.Pid }
 // by WriteNodes.
 func (n *Node) Readdress(host int) error {
 	was := n.underlay()
-	n.moved = onSegment(n.segment, host)
+	n.moved = n.cluster.families(onSegment(n.segment, host))
 	err := n.NS.Do(func() error {
 		if err := removeAddresses("eth0", was); err != nil {
 			return err
@@ -175,7 +176,7 @@ func (n *Node) Readdress(host int) error {
 		if err := addresses("eth0", n.moved); err != nil {
 			return err
 		}
-		return n.cluster.fabric.defaults(n.segment)
+		return n.defaults()
 	})
 	return errors.Join(err, n.cluster.fabric.reach(n))
 }
@@ -290,5 +291,5 @@ func (n *Node) Status(ctx context.Context) (*cniapi.GetNodeResponse, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	return cniapi.NewInspectClient(conn).GetNode(ctx, &cniapi.GetNodeRequest{})
+	return rpc.NewInspectClient(conn).GetNode(ctx, &cniapi.GetNodeRequest{})
 }

@@ -121,6 +121,9 @@ func (l *lab) start(ctx context.Context) error {
 	if err := l.restoreSettings(); err != nil {
 		return err
 	}
+	if err := l.definePolicies(ctx); err != nil {
+		return err
+	}
 	return l.startDNS(ctx)
 }
 

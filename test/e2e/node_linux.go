@@ -4,10 +4,12 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,7 +47,8 @@ func (l *lab) startNode(n *node) error {
 		return err
 	}
 	for _, line := range []string{
-		"ip link add eth0 type veth peer name " + n.name,
+		// A node that comes back has the same address of hardware.
+		"ip link add eth0 address 02:00:00:00:00:" + hex.EncodeToString(netip.MustParseAddr(n.address).AsSlice()[3:]) + " type veth peer name " + n.name,
 		"ip link set " + n.name + " netns " + l.fabric.Path(),
 		"ip link set lo up", "ip address add " + n.address + "/24 dev eth0", "ip link set eth0 up", "ip route add default via " + fabricAddress,
 	} {

@@ -88,6 +88,7 @@ func (l *lab) runOwn(ctx context.Context, before map[string]string) []testCase {
 		{"pods go on without the API server, and pods that it knew are attached", l.loseAPIServer},
 		{"pods go on when another node is lost, which comes back", l.loseNode},
 		{"200 pods come and go under their policies, and leave nothing", l.churn},
+		{"pods of Linux and of an emulated Windows node reach each other as policies of both say", l.mixed},
 		{"what a DenyList names does not get in by the uplinks", l.deny},
 		{"pods of all nodes reach each other through VXLAN", l.tunnel},
 		{"uninstall refuses while pods are attached, then leaves every node as it was", func(ctx context.Context) error { return l.remove(ctx, before) }},
@@ -338,7 +339,7 @@ func (l *lab) imprints() (map[string]string, error) {
 	all := make(map[string]string)
 	for _, n := range l.nodes {
 		for _, command := range []string{
-			"ip -o link | cut -d' ' -f2 | sort", "ip route show table all | grep -v ^broadcast | sort", "ip -6 route show table all proto 73",
+			"ip -o link | cut -d' ' -f2 | cut -d@ -f1 | sort", "ip route show table all | grep -v ^broadcast | sort", "ip -6 route show table all proto 73",
 			"nft list tables | grep -v kube-proxy | sort", "ip rule", "ip -6 rule", "ip -o address | tr -s ' ' | cut -d' ' -f2-4 | sort",
 			"ip -d link | grep -o 'prog/xdp\\|vxlan' || true", "find /etc/cni/net.d /opt/cni/bin /sys/fs/bpf -mindepth 1 ! -name '*.debug' | sort",
 			"ls -d /run/isthmus /var/lib/isthmus 2>&1 | sort", "tc qdisc show | grep -c clsact || true",

@@ -77,8 +77,10 @@ func (l *lab) startTalkers(ctx context.Context) (map[string]*talker, error) {
 }
 
 // talker finds a pod of the namespace own on this machine.
-func (l *lab) talker(name string) (*talker, error) {
-	out, err := l.kubectl("-n", "own", "get", "pod", name, "-o", "jsonpath={.metadata.uid} {.status.podIP}")
+func (l *lab) talker(name string) (*talker, error) { return l.talkerIn("own", name) }
+
+func (l *lab) talkerIn(namespace, name string) (*talker, error) {
+	out, err := l.kubectl("-n", namespace, "get", "pod", name, "-o", "jsonpath={.metadata.uid} {.status.podIP}")
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -66,26 +68,14 @@ func memoryOf(pid int) (map[string]float64, error) {
 	return found, nil
 }
 
-// cpuTime is what a process has used, to the nanosecond: the sum over its
-// threads, none of which a Go program ends while it is idle.
+// cpuTime is what a process has used, with threads that have ended.
 func cpuTime(pid int) (time.Duration, error) {
-	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	if err != nil {
-		return 0, err
+	var used unix.Timespec
+	// The clock of another process, as clock_getcpuclockid(3) makes it.
+	if err := unix.ClockGettime(int32(^pid<<3|2), &used); err != nil {
+		return 0, fmt.Errorf("read CPU time of process %d: %w", pid, err)
 	}
-	var total time.Duration
-	for _, t := range tasks {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/schedstat", pid, t.Name()))
-		if err != nil {
-			return 0, err
-		}
-		var ran time.Duration
-		if _, err := fmt.Sscan(string(text), &ran); err != nil {
-			return 0, fmt.Errorf("read schedstat: %w", err)
-		}
-		total += ran
-	}
-	return total, nil
+	return time.Duration(used.Nano()), nil
 }
 
 // measureDelivery measures from writing a policy until a snapshot with it is

@@ -4,12 +4,13 @@
 // versions:
 // - protoc-gen-go-grpc v1.6.2
 // - protoc             v3.21.12
-// source: isthmus.proto
+// source: rpc/services.proto
 
-package cniapi
+package rpc
 
 import (
 	context "context"
+	cniapi "github.com/isthmus-net/isthmus/common/cniapi"
 	grpc "google.golang.org/grpc"
 	codes "google.golang.org/grpc/codes"
 	status "google.golang.org/grpc/status"
@@ -37,15 +38,15 @@ const (
 type CNIClient interface {
 	// Add attaches a pod and returns when its policy is in force. Repeated for
 	// an attachment that exists it returns the same answer.
-	Add(ctx context.Context, in *AddRequest, opts ...grpc.CallOption) (*AddResponse, error)
+	Add(ctx context.Context, in *cniapi.AddRequest, opts ...grpc.CallOption) (*cniapi.AddResponse, error)
 	// Del removes an attachment. One that is not there is no error.
-	Del(ctx context.Context, in *DelRequest, opts ...grpc.CallOption) (*DelResponse, error)
+	Del(ctx context.Context, in *cniapi.DelRequest, opts ...grpc.CallOption) (*cniapi.DelResponse, error)
 	// Check fails if the attachment is missing or not as Add left it.
-	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error)
+	Check(ctx context.Context, in *cniapi.CheckRequest, opts ...grpc.CallOption) (*cniapi.CheckResponse, error)
 	// GC removes every attachment that is not in the list.
-	GC(ctx context.Context, in *GCRequest, opts ...grpc.CallOption) (*GCResponse, error)
+	GC(ctx context.Context, in *cniapi.GCRequest, opts ...grpc.CallOption) (*cniapi.GCResponse, error)
 	// Status fails if Add cannot work now.
-	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
+	Status(ctx context.Context, in *cniapi.StatusRequest, opts ...grpc.CallOption) (*cniapi.StatusResponse, error)
 }
 
 type cNIClient struct {
@@ -56,9 +57,9 @@ func NewCNIClient(cc grpc.ClientConnInterface) CNIClient {
 	return &cNIClient{cc}
 }
 
-func (c *cNIClient) Add(ctx context.Context, in *AddRequest, opts ...grpc.CallOption) (*AddResponse, error) {
+func (c *cNIClient) Add(ctx context.Context, in *cniapi.AddRequest, opts ...grpc.CallOption) (*cniapi.AddResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(AddResponse)
+	out := new(cniapi.AddResponse)
 	err := c.cc.Invoke(ctx, CNI_Add_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -66,9 +67,9 @@ func (c *cNIClient) Add(ctx context.Context, in *AddRequest, opts ...grpc.CallOp
 	return out, nil
 }
 
-func (c *cNIClient) Del(ctx context.Context, in *DelRequest, opts ...grpc.CallOption) (*DelResponse, error) {
+func (c *cNIClient) Del(ctx context.Context, in *cniapi.DelRequest, opts ...grpc.CallOption) (*cniapi.DelResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(DelResponse)
+	out := new(cniapi.DelResponse)
 	err := c.cc.Invoke(ctx, CNI_Del_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -76,9 +77,9 @@ func (c *cNIClient) Del(ctx context.Context, in *DelRequest, opts ...grpc.CallOp
 	return out, nil
 }
 
-func (c *cNIClient) Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error) {
+func (c *cNIClient) Check(ctx context.Context, in *cniapi.CheckRequest, opts ...grpc.CallOption) (*cniapi.CheckResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(CheckResponse)
+	out := new(cniapi.CheckResponse)
 	err := c.cc.Invoke(ctx, CNI_Check_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -86,9 +87,9 @@ func (c *cNIClient) Check(ctx context.Context, in *CheckRequest, opts ...grpc.Ca
 	return out, nil
 }
 
-func (c *cNIClient) GC(ctx context.Context, in *GCRequest, opts ...grpc.CallOption) (*GCResponse, error) {
+func (c *cNIClient) GC(ctx context.Context, in *cniapi.GCRequest, opts ...grpc.CallOption) (*cniapi.GCResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GCResponse)
+	out := new(cniapi.GCResponse)
 	err := c.cc.Invoke(ctx, CNI_GC_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -96,9 +97,9 @@ func (c *cNIClient) GC(ctx context.Context, in *GCRequest, opts ...grpc.CallOpti
 	return out, nil
 }
 
-func (c *cNIClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
+func (c *cNIClient) Status(ctx context.Context, in *cniapi.StatusRequest, opts ...grpc.CallOption) (*cniapi.StatusResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(StatusResponse)
+	out := new(cniapi.StatusResponse)
 	err := c.cc.Invoke(ctx, CNI_Status_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -115,15 +116,15 @@ func (c *cNIClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.
 type CNIServer interface {
 	// Add attaches a pod and returns when its policy is in force. Repeated for
 	// an attachment that exists it returns the same answer.
-	Add(context.Context, *AddRequest) (*AddResponse, error)
+	Add(context.Context, *cniapi.AddRequest) (*cniapi.AddResponse, error)
 	// Del removes an attachment. One that is not there is no error.
-	Del(context.Context, *DelRequest) (*DelResponse, error)
+	Del(context.Context, *cniapi.DelRequest) (*cniapi.DelResponse, error)
 	// Check fails if the attachment is missing or not as Add left it.
-	Check(context.Context, *CheckRequest) (*CheckResponse, error)
+	Check(context.Context, *cniapi.CheckRequest) (*cniapi.CheckResponse, error)
 	// GC removes every attachment that is not in the list.
-	GC(context.Context, *GCRequest) (*GCResponse, error)
+	GC(context.Context, *cniapi.GCRequest) (*cniapi.GCResponse, error)
 	// Status fails if Add cannot work now.
-	Status(context.Context, *StatusRequest) (*StatusResponse, error)
+	Status(context.Context, *cniapi.StatusRequest) (*cniapi.StatusResponse, error)
 	mustEmbedUnimplementedCNIServer()
 }
 
@@ -134,19 +135,19 @@ type CNIServer interface {
 // pointer dereference when methods are called.
 type UnimplementedCNIServer struct{}
 
-func (UnimplementedCNIServer) Add(context.Context, *AddRequest) (*AddResponse, error) {
+func (UnimplementedCNIServer) Add(context.Context, *cniapi.AddRequest) (*cniapi.AddResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Add not implemented")
 }
-func (UnimplementedCNIServer) Del(context.Context, *DelRequest) (*DelResponse, error) {
+func (UnimplementedCNIServer) Del(context.Context, *cniapi.DelRequest) (*cniapi.DelResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Del not implemented")
 }
-func (UnimplementedCNIServer) Check(context.Context, *CheckRequest) (*CheckResponse, error) {
+func (UnimplementedCNIServer) Check(context.Context, *cniapi.CheckRequest) (*cniapi.CheckResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Check not implemented")
 }
-func (UnimplementedCNIServer) GC(context.Context, *GCRequest) (*GCResponse, error) {
+func (UnimplementedCNIServer) GC(context.Context, *cniapi.GCRequest) (*cniapi.GCResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GC not implemented")
 }
-func (UnimplementedCNIServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
+func (UnimplementedCNIServer) Status(context.Context, *cniapi.StatusRequest) (*cniapi.StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
 }
 func (UnimplementedCNIServer) mustEmbedUnimplementedCNIServer() {}
@@ -171,7 +172,7 @@ func RegisterCNIServer(s grpc.ServiceRegistrar, srv CNIServer) {
 }
 
 func _CNI_Add_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(AddRequest)
+	in := new(cniapi.AddRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -183,13 +184,13 @@ func _CNI_Add_Handler(srv interface{}, ctx context.Context, dec func(interface{}
 		FullMethod: CNI_Add_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(CNIServer).Add(ctx, req.(*AddRequest))
+		return srv.(CNIServer).Add(ctx, req.(*cniapi.AddRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _CNI_Del_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(DelRequest)
+	in := new(cniapi.DelRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -201,13 +202,13 @@ func _CNI_Del_Handler(srv interface{}, ctx context.Context, dec func(interface{}
 		FullMethod: CNI_Del_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(CNIServer).Del(ctx, req.(*DelRequest))
+		return srv.(CNIServer).Del(ctx, req.(*cniapi.DelRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _CNI_Check_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(CheckRequest)
+	in := new(cniapi.CheckRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -219,13 +220,13 @@ func _CNI_Check_Handler(srv interface{}, ctx context.Context, dec func(interface
 		FullMethod: CNI_Check_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(CNIServer).Check(ctx, req.(*CheckRequest))
+		return srv.(CNIServer).Check(ctx, req.(*cniapi.CheckRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _CNI_GC_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GCRequest)
+	in := new(cniapi.GCRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -237,13 +238,13 @@ func _CNI_GC_Handler(srv interface{}, ctx context.Context, dec func(interface{})
 		FullMethod: CNI_GC_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(CNIServer).GC(ctx, req.(*GCRequest))
+		return srv.(CNIServer).GC(ctx, req.(*cniapi.GCRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _CNI_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(StatusRequest)
+	in := new(cniapi.StatusRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -255,7 +256,7 @@ func _CNI_Status_Handler(srv interface{}, ctx context.Context, dec func(interfac
 		FullMethod: CNI_Status_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(CNIServer).Status(ctx, req.(*StatusRequest))
+		return srv.(CNIServer).Status(ctx, req.(*cniapi.StatusRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -289,7 +290,7 @@ var CNI_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
-	Metadata: "isthmus.proto",
+	Metadata: "rpc/services.proto",
 }
 
 const (
@@ -304,12 +305,12 @@ const (
 //
 // Inspect answers isthmusctl. It changes nothing.
 type InspectClient interface {
-	GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*GetNodeResponse, error)
-	ListEndpoints(ctx context.Context, in *ListEndpointsRequest, opts ...grpc.CallOption) (*ListEndpointsResponse, error)
+	GetNode(ctx context.Context, in *cniapi.GetNodeRequest, opts ...grpc.CallOption) (*cniapi.GetNodeResponse, error)
+	ListEndpoints(ctx context.Context, in *cniapi.ListEndpointsRequest, opts ...grpc.CallOption) (*cniapi.ListEndpointsResponse, error)
 	// WatchFlows tells of new flows that were decided, and of drops: first of those
 	// that the agent remembers, then, to who follows, of those that come. It is
 	// Unimplemented where the data path does not tell of single flows.
-	WatchFlows(ctx context.Context, in *WatchFlowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFlowsResponse], error)
+	WatchFlows(ctx context.Context, in *cniapi.WatchFlowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[cniapi.WatchFlowsResponse], error)
 }
 
 type inspectClient struct {
@@ -320,9 +321,9 @@ func NewInspectClient(cc grpc.ClientConnInterface) InspectClient {
 	return &inspectClient{cc}
 }
 
-func (c *inspectClient) GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*GetNodeResponse, error) {
+func (c *inspectClient) GetNode(ctx context.Context, in *cniapi.GetNodeRequest, opts ...grpc.CallOption) (*cniapi.GetNodeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(GetNodeResponse)
+	out := new(cniapi.GetNodeResponse)
 	err := c.cc.Invoke(ctx, Inspect_GetNode_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -330,9 +331,9 @@ func (c *inspectClient) GetNode(ctx context.Context, in *GetNodeRequest, opts ..
 	return out, nil
 }
 
-func (c *inspectClient) ListEndpoints(ctx context.Context, in *ListEndpointsRequest, opts ...grpc.CallOption) (*ListEndpointsResponse, error) {
+func (c *inspectClient) ListEndpoints(ctx context.Context, in *cniapi.ListEndpointsRequest, opts ...grpc.CallOption) (*cniapi.ListEndpointsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ListEndpointsResponse)
+	out := new(cniapi.ListEndpointsResponse)
 	err := c.cc.Invoke(ctx, Inspect_ListEndpoints_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -340,13 +341,13 @@ func (c *inspectClient) ListEndpoints(ctx context.Context, in *ListEndpointsRequ
 	return out, nil
 }
 
-func (c *inspectClient) WatchFlows(ctx context.Context, in *WatchFlowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFlowsResponse], error) {
+func (c *inspectClient) WatchFlows(ctx context.Context, in *cniapi.WatchFlowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[cniapi.WatchFlowsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Inspect_ServiceDesc.Streams[0], Inspect_WatchFlows_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[WatchFlowsRequest, WatchFlowsResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[cniapi.WatchFlowsRequest, cniapi.WatchFlowsResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -357,7 +358,7 @@ func (c *inspectClient) WatchFlows(ctx context.Context, in *WatchFlowsRequest, o
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Inspect_WatchFlowsClient = grpc.ServerStreamingClient[WatchFlowsResponse]
+type Inspect_WatchFlowsClient = grpc.ServerStreamingClient[cniapi.WatchFlowsResponse]
 
 // InspectServer is the server API for Inspect service.
 // All implementations must embed UnimplementedInspectServer
@@ -365,12 +366,12 @@ type Inspect_WatchFlowsClient = grpc.ServerStreamingClient[WatchFlowsResponse]
 //
 // Inspect answers isthmusctl. It changes nothing.
 type InspectServer interface {
-	GetNode(context.Context, *GetNodeRequest) (*GetNodeResponse, error)
-	ListEndpoints(context.Context, *ListEndpointsRequest) (*ListEndpointsResponse, error)
+	GetNode(context.Context, *cniapi.GetNodeRequest) (*cniapi.GetNodeResponse, error)
+	ListEndpoints(context.Context, *cniapi.ListEndpointsRequest) (*cniapi.ListEndpointsResponse, error)
 	// WatchFlows tells of new flows that were decided, and of drops: first of those
 	// that the agent remembers, then, to who follows, of those that come. It is
 	// Unimplemented where the data path does not tell of single flows.
-	WatchFlows(*WatchFlowsRequest, grpc.ServerStreamingServer[WatchFlowsResponse]) error
+	WatchFlows(*cniapi.WatchFlowsRequest, grpc.ServerStreamingServer[cniapi.WatchFlowsResponse]) error
 	mustEmbedUnimplementedInspectServer()
 }
 
@@ -381,13 +382,13 @@ type InspectServer interface {
 // pointer dereference when methods are called.
 type UnimplementedInspectServer struct{}
 
-func (UnimplementedInspectServer) GetNode(context.Context, *GetNodeRequest) (*GetNodeResponse, error) {
+func (UnimplementedInspectServer) GetNode(context.Context, *cniapi.GetNodeRequest) (*cniapi.GetNodeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetNode not implemented")
 }
-func (UnimplementedInspectServer) ListEndpoints(context.Context, *ListEndpointsRequest) (*ListEndpointsResponse, error) {
+func (UnimplementedInspectServer) ListEndpoints(context.Context, *cniapi.ListEndpointsRequest) (*cniapi.ListEndpointsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListEndpoints not implemented")
 }
-func (UnimplementedInspectServer) WatchFlows(*WatchFlowsRequest, grpc.ServerStreamingServer[WatchFlowsResponse]) error {
+func (UnimplementedInspectServer) WatchFlows(*cniapi.WatchFlowsRequest, grpc.ServerStreamingServer[cniapi.WatchFlowsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchFlows not implemented")
 }
 func (UnimplementedInspectServer) mustEmbedUnimplementedInspectServer() {}
@@ -412,7 +413,7 @@ func RegisterInspectServer(s grpc.ServiceRegistrar, srv InspectServer) {
 }
 
 func _Inspect_GetNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(GetNodeRequest)
+	in := new(cniapi.GetNodeRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -424,13 +425,13 @@ func _Inspect_GetNode_Handler(srv interface{}, ctx context.Context, dec func(int
 		FullMethod: Inspect_GetNode_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(InspectServer).GetNode(ctx, req.(*GetNodeRequest))
+		return srv.(InspectServer).GetNode(ctx, req.(*cniapi.GetNodeRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _Inspect_ListEndpoints_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ListEndpointsRequest)
+	in := new(cniapi.ListEndpointsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -442,21 +443,21 @@ func _Inspect_ListEndpoints_Handler(srv interface{}, ctx context.Context, dec fu
 		FullMethod: Inspect_ListEndpoints_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(InspectServer).ListEndpoints(ctx, req.(*ListEndpointsRequest))
+		return srv.(InspectServer).ListEndpoints(ctx, req.(*cniapi.ListEndpointsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _Inspect_WatchFlows_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(WatchFlowsRequest)
+	m := new(cniapi.WatchFlowsRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(InspectServer).WatchFlows(m, &grpc.GenericServerStream[WatchFlowsRequest, WatchFlowsResponse]{ServerStream: stream})
+	return srv.(InspectServer).WatchFlows(m, &grpc.GenericServerStream[cniapi.WatchFlowsRequest, cniapi.WatchFlowsResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Inspect_WatchFlowsServer = grpc.ServerStreamingServer[WatchFlowsResponse]
+type Inspect_WatchFlowsServer = grpc.ServerStreamingServer[cniapi.WatchFlowsResponse]
 
 // Inspect_ServiceDesc is the grpc.ServiceDesc for Inspect service.
 // It's only intended for direct use with grpc.RegisterService,
@@ -481,5 +482,5 @@ var Inspect_ServiceDesc = grpc.ServiceDesc{
 			ServerStreams: true,
 		},
 	},
-	Metadata: "isthmus.proto",
+	Metadata: "rpc/services.proto",
 }
