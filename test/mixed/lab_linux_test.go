@@ -190,11 +190,14 @@ func translate(text string, moved map[netip.Addr]netip.Addr) string {
 			b[1] = 244
 		case b[0] == 192 && b[1] == 168 && b[2] == 0:
 			b[0], b[1] = 172, 30
-			if b[3] > 0 && b[3] < 5 {
+			switch {
+			case len(bits) == 3 && bits > "/24" && bits != "/32":
+				b[3], bits = 0, "/24" // a part of ours would not hold the same nodes
+			case b[3] > 0 && b[3] < 5:
 				b[3] += 10
 			}
 		}
-		if p, err := netip.ParsePrefix(netip.AddrFrom4(b).String() + bits); err == nil && netip.MustParsePrefix(s).Masked().Addr() == addr {
+		if p, err := netip.ParsePrefix(netip.AddrFrom4(b).String() + bits); err == nil && bits != "" {
 			return p.Masked().String() // 10.0.0.0/8 holds ours too
 		}
 		return netip.AddrFrom4(b).String() + bits
