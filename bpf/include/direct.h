@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include "open.h"
+
+/* Flows between two pods of this node, whose packets go from one interface into
+ * the other. */
+
+/* The far end of a direct flow is under another policy by now, or has no role
+ * yet, or the address is another pod's, or nobody's. */
+__noinline int renew_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p, struct conn *c, int side)
+{
+	int err;
+
+	if (!peer || !p || !c)
+		return FATE_DENIED;
+	if (!find_local(&p->flow.dst, peer, p->v6)) {
+		c->flags &= ~CONN_DIRECT;
+		return FATE_PASS;
+	}
+	OF_END(c->slot, side) = peer->index;
+	err = admit(skb, peer, p, c, side);
+	if (err > 0) { /* it is the peer's policy that says so */
+		drop(skb, peer, p, err);
+		return FATE_DENIED;
+	}
+	return err ? err : FATE_DIRECT;
+}
+
+/* May the pod at the far end of a direct flow receive this packet? */
+static __always_inline int admit_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p,
+				      struct conn *c, bool side)
+{
+	__u8 flags = OF_END(c->side, side);
+
+	peer->index = OF_END(c->slot, side);
+	if (read_slot(peer) && OF_END(c->epoch, side) == peer->slot.epoch && !(flags & SIDE_REVOKED) &&
+	    (p->kind != PACKET_OPENS || (flags & SIDE_ACCEPTED)))
+		return FATE_DIRECT;
+	return renew_peer(skb, peer, p, c, side);
+}
+
+/* Whether an ICMP error from a pod goes to the other end of a direct flow, as
+ * the packets did that it is about: the stack does not know them. */
+static __always_inline bool error_is_direct(const struct packet *p, const struct conn *c, struct local *peer, bool side)
+{
+	__u8 flags = OF_END(c->side, side);
+
+	peer->index = OF_END(c->slot, side);
+	return (c->flags & CONN_DIRECT) && same(&p->flow.dst, &p->inner.src) && flags && !(flags & SIDE_REVOKED) &&
+	       read_slot(peer) && OF_END(c->epoch, side) == peer->slot.epoch;
+}
+
+/* Puts a packet into the interface of a pod of this node, as if the host had
+ * sent it. Its hop limit stays: there is no router in between. */
+static __always_inline int deliver(struct __sk_buff *skb, const struct local *peer, const struct packet *p)
+{
+	struct attachment *to = bpf_map_lookup_elem(&attachments, &peer->index);
+
+	skb->mark = 0;
+	if (!to || bpf_skb_store_bytes(skb, 0, to, 2 * ETH_ALEN, 0))
+		return drop(skb, peer, p, DROP_NO_ENDPOINT);
+	return bpf_redirect_peer(to->ifindex, 0);
+}
