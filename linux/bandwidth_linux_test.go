@@ -47,8 +47,8 @@ func (l *lab) listen(ns *netns.NS, network, at string) (arriving io.ReadCloser) 
 		r, w := io.Pipe()
 		arriving = r
 		go func() {
-			defer ln.Close()
 			c, err := ln.Accept()
+			ln.Close() // the next one may be here before this one's sender has ended
 			if err == nil {
 				_, err = io.Copy(w, c)
 				c.Close()

@@ -197,6 +197,7 @@ func TestUpgradeWithoutOlderPrograms(t *testing.T) {
 		t.Run(strings.Join(bare, ","), func(t *testing.T) {
 			l := newLab(t)
 			u := newUpgradeTraffic(l)
+			u.ready()
 			u.age()
 			for _, name := range bare {
 				l.must(l.node.Do(func() error {

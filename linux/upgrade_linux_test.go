@@ -139,6 +139,19 @@ func (u *upgradeTraffic) watchSteps() {
 	}
 }
 
+// ready waits until the node has found the host beyond, which takes IPv6 a second
+// on interfaces that are new.
+func (u *upgradeTraffic) ready() {
+	u.t.Helper()
+	var err error
+	for range 20 {
+		if err = reach(u.pods["a"], "tcp", outsideAddr6, 8080); err == nil {
+			return
+		}
+	}
+	u.t.Fatal(err)
+}
+
 // judge wants what policy says, of flows that are open and of new ones.
 func (u *upgradeTraffic) judge() {
 	u.t.Helper()

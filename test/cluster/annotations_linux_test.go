@@ -32,7 +32,7 @@ spec: {containers: [{name: main}]}
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: w, namespace: test, annotations: {isthmus.dev/addresses: 10.244.2.88}}
+metadata: {name: w, namespace: test, annotations: {isthmus.dev/addresses: "10.244.2.88, fd44:0:0:2::88"}}
 spec: {nodeSelector: {kubernetes.io/os: windows}, containers: [{name: main}]}
 `
 
@@ -41,7 +41,7 @@ spec: {nodeSelector: {kubernetes.io/os: windows}, containers: [{name: main}]}
 func TestAddressesByAnnotation(t *testing.T) {
 	ctx := context.Background()
 	c, pods := startCluster(t, annotated, cluster.Config{Linux: 1, Windows: 1})
-	for name, want := range map[string][]string{"a": {"10.244.1.77", "fd44:0:0:1::77"}, "w": {"10.244.2.88"}} {
+	for name, want := range map[string][]string{"a": {"10.244.1.77", "fd44:0:0:1::77"}, "w": {"10.244.2.88", "fd44:0:0:2::88"}} {
 		var got []string
 		for _, ip := range pods[name].IPs {
 			got = append(got, ip.String())

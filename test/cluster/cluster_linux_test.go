@@ -261,8 +261,8 @@ func TestBPFToolShowsNames(t *testing.T) {
 	}
 	for _, path := range maps {
 		name := filepath.Base(path)
-		if name == "links" {
-			continue
+		if name == "links" || name == "events" {
+			continue // directories and rings have no entries
 		}
 		out, err := exec.Command("bpftool", "-j", "map", "dump", "pinned", path).Output()
 		if err != nil {
