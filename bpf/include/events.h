@@ -101,10 +101,18 @@ static __always_inline int event_missed(__u32 loss)
 	return 0;
 }
 
-/* Whether a budget is used up. */
-static __always_inline bool event_spent(const struct event_budget *b, __u32 kind, __u64 now)
+/* The budget for a kind of events. The compiler may know that the index is in
+ * bounds; the verifier of Linux 6.1 has to see it. */
+static __always_inline __u64 *event_paid(struct event_budget *b, __u32 kind)
 {
-	__u64 ahead = b->paid[kind & 3] - now;
+	asm volatile("" : "+r"(kind));
+	return &b->paid[kind & 3];
+}
+
+/* Whether a budget is used up. */
+static __always_inline bool event_spent(__u64 paid, __u64 now)
+{
+	__u64 ahead = paid - now;
 
 	/* More than the window is quiet for long, or paid at the rate of an earlier agent. */
 	return ahead <= event_window && ahead + event_cost > event_window;
@@ -114,12 +122,14 @@ static __always_inline bool event_spent(const struct event_budget *b, __u32 kind
 static __always_inline bool event_due(__u32 slot, __u32 kind)
 {
 	struct event_budget *b = bpf_map_lookup_elem(&event_budgets, &slot);
-	__u64 now = bpf_jiffies64() * event_rate, paid;
+	__u64 now = bpf_jiffies64() * event_rate, *paid;
 
-	if (!b || event_spent(b, kind, now))
+	if (!b)
 		return false;
-	paid = b->paid[kind & 3];
-	b->paid[kind & 3] = (paid - now <= event_window ? paid : now) + event_cost;
+	paid = event_paid(b, kind);
+	if (event_spent(*paid, now))
+		return false;
+	*paid = (*paid - now <= event_window ? *paid : now) + event_cost;
 	return true;
 }
 
@@ -127,12 +137,12 @@ static __always_inline bool event_due(__u32 slot, __u32 kind)
  * less than the call. slot is on the stack. */
 static __always_inline bool event_limited(const __u32 *slot, __u32 kind)
 {
-	const struct event_budget *b;
+	struct event_budget *b;
 
 	if (!event_rate)
 		return true;
 	b = bpf_map_lookup_elem(&event_budgets, slot);
-	if (!b || !event_spent(b, kind, bpf_jiffies64() * event_rate))
+	if (!b || !event_spent(*event_paid(b, kind), bpf_jiffies64() * event_rate))
 		return false;
 	event_missed(EVENTS_LIMITED);
 	return true;
