@@ -58,7 +58,7 @@ gen: ## Regenerate the BPF objects and the gRPC code (needs clang-19 and protoc)
 	BPF2GO_CFLAGS="-I/usr/include/$$(gcc -print-multiarch)" $(go) generate ./linux/bpfobj ./test/bench/floor
 	cd common/cniapi && protoc --plugin=protoc-gen-go="$$($(go) tool -n protoc-gen-go)" \
 		--plugin=protoc-gen-go-grpc="$$($(go) tool -n protoc-gen-go-grpc)" \
-		--go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative isthmus.proto rpc/services.proto
+		--go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative isthmus.proto
 
 .PHONY: build
 build: ## Build the commands for Linux and Windows into bin/

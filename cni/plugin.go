@@ -15,11 +15,11 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
-	"github.com/isthmus-net/isthmus/cni/unary"
 	"github.com/isthmus-net/isthmus/common/cniapi"
 )
 
@@ -59,9 +59,12 @@ func (p *Plugin) Add(args *skel.CmdArgs) error {
 	} else if same && !overridden(args.NetnsOverride) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the network namespace of the plugin", "pass the pod's")
 	}
-	answer := &cniapi.AddResponse{}
-	err = p.call(conf, types.ErrTryAgainLater, "Add", &cniapi.AddRequest{Attachment: attachment(args), Netns: args.Netns, Network: conf.Name,
-		PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME), PodUid: string(pod.K8S_POD_UID), HostPorts: conf.hostPorts, Bandwidth: conf.bandwidth}, answer)
+	var answer *cniapi.AddResponse
+	err = p.call(conf, types.ErrTryAgainLater, func(ctx context.Context, agent cniapi.CNIClient) (err error) {
+		answer, err = agent.Add(ctx, &cniapi.AddRequest{Attachment: attachment(args), Netns: args.Netns, Network: conf.Name,
+			PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME), PodUid: string(pod.K8S_POD_UID), HostPorts: conf.hostPorts, Bandwidth: conf.bandwidth})
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -83,7 +86,10 @@ func (p *Plugin) Del(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return p.call(conf, types.ErrTryAgainLater, "Del", &cniapi.DelRequest{Attachment: attachment(args)}, &cniapi.DelResponse{})
+	return p.call(conf, types.ErrTryAgainLater, func(ctx context.Context, agent cniapi.CNIClient) error {
+		_, err := agent.Del(ctx, &cniapi.DelRequest{Attachment: attachment(args)})
+		return err
+	})
 }
 
 // Check fails if the attachment is not as Add left it.
@@ -101,7 +107,10 @@ func (p *Plugin) Check(args *skel.CmdArgs) error {
 	if err != nil {
 		return types.NewError(types.ErrInvalidNetworkConfig, "prevResult is not that of this attachment", err.Error())
 	}
-	return p.call(conf, types.ErrTryAgainLater, "Check", &cniapi.CheckRequest{Attachment: attachment(args), Netns: args.Netns, Addresses: addresses, Bandwidth: conf.bandwidth}, &cniapi.CheckResponse{})
+	return p.call(conf, types.ErrTryAgainLater, func(ctx context.Context, agent cniapi.CNIClient) error {
+		_, err := agent.Check(ctx, &cniapi.CheckRequest{Attachment: attachment(args), Netns: args.Netns, Addresses: addresses, Bandwidth: conf.bandwidth})
+		return err
+	})
 }
 
 // GC removes the attachments of the network that are not in the list.
@@ -118,7 +127,10 @@ func (p *Plugin) GC(args *skel.CmdArgs) error {
 	for _, v := range conf.Valid {
 		req.Valid = append(req.Valid, &cniapi.Attachment{ContainerId: v.ContainerID, IfName: v.IfName})
 	}
-	return p.call(conf, types.ErrTryAgainLater, "GC", req, &cniapi.GCResponse{})
+	return p.call(conf, types.ErrTryAgainLater, func(ctx context.Context, agent cniapi.CNIClient) error {
+		_, err := agent.GC(ctx, req)
+		return err
+	})
 }
 
 // Status fails if ADD cannot work now.
@@ -127,24 +139,41 @@ func (p *Plugin) Status(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return p.call(conf, types.ErrPluginNotAvailable, "Status", &cniapi.StatusRequest{}, &cniapi.StatusResponse{})
+	return p.call(conf, types.ErrPluginNotAvailable, func(ctx context.Context, agent cniapi.CNIClient) error {
+		_, err := agent.Status(ctx, &cniapi.StatusRequest{})
+		return err
+	})
 }
 
 func attachment(args *skel.CmdArgs) *cniapi.Attachment {
 	return &cniapi.Attachment{ContainerId: args.ContainerID, IfName: args.IfName}
 }
 
-// call connects to the agent and calls a method of its service. away is the code
-// of the error if the agent does not answer.
-func (p *Plugin) call(conf *Conf, away uint, method string, request, answer proto.Message) error {
+// call connects to the agent and sends one request. away is the code of the
+// error if the agent does not answer.
+func (p *Plugin) call(conf *Conf, away uint, send func(context.Context, cniapi.CNIClient) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), conf.Timeout)
 	defer cancel()
 	conn, err := p.Dial(ctx, conf.Socket)
 	if err != nil {
 		return types.NewError(away, "isthmus-agent is not reachable at "+conf.Socket, err.Error()+"; "+remedy(err))
 	}
-	defer conn.Close()
-	return fromStatus(unary.Call(ctx, conn, "/isthmus.v1.CNI/"+method, request, answer), conf, away)
+	dialed := make(chan net.Conn, 1)
+	dialed <- conn
+	client, err := grpc.NewClient("passthrough:///agent", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			select {
+			case c := <-dialed:
+				return c, nil
+			default:
+				return nil, errors.New("connection was lost")
+			}
+		}))
+	if err != nil {
+		return types.NewError(types.ErrInternal, "call isthmus-agent", errors.Join(err, conn.Close()).Error())
+	}
+	defer client.Close()
+	return fromStatus(send(ctx, cniapi.NewCNIClient(client)), conf, away)
 }
 
 func remedy(err error) string {

@@ -29,7 +29,6 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/cniapi"
-	"github.com/isthmus-net/isthmus/common/cniapi/rpc"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -182,21 +181,21 @@ func attachment(n int) *cniapi.Attachment {
 func (m *machine) add(n int) ([]string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	r, err := rpc.NewCNIClient(m.conn).Add(ctx, &cniapi.AddRequest{Attachment: attachment(n), Netns: m.netns(n), PodNamespace: "shop", PodName: fmt.Sprintf("web-%d", n)})
+	r, err := cniapi.NewCNIClient(m.conn).Add(ctx, &cniapi.AddRequest{Attachment: attachment(n), Netns: m.netns(n), PodNamespace: "shop", PodName: fmt.Sprintf("web-%d", n)})
 	return r.GetAddresses(), err
 }
 
 func (m *machine) del(n int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	_, err := rpc.NewCNIClient(m.conn).Del(ctx, &cniapi.DelRequest{Attachment: attachment(n)})
+	_, err := cniapi.NewCNIClient(m.conn).Del(ctx, &cniapi.DelRequest{Attachment: attachment(n)})
 	return err
 }
 
 func (m *machine) check(n int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	_, err := rpc.NewCNIClient(m.conn).Check(ctx, &cniapi.CheckRequest{Attachment: attachment(n)})
+	_, err := cniapi.NewCNIClient(m.conn).Check(ctx, &cniapi.CheckRequest{Attachment: attachment(n)})
 	return err
 }
 
@@ -207,7 +206,7 @@ func (m *machine) gc(valid []int) error {
 	for _, n := range valid {
 		q.Valid = append(q.Valid, attachment(n))
 	}
-	_, err := rpc.NewCNIClient(m.conn).GC(ctx, q)
+	_, err := cniapi.NewCNIClient(m.conn).GC(ctx, q)
 	return err
 }
 

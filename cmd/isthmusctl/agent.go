@@ -16,11 +16,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/isthmus-net/isthmus/common/cniapi/rpc"
+	"github.com/isthmus-net/isthmus/common/cniapi"
 )
 
 // ask connects to the agent and calls f; errors come with a remedy.
-func (e env) ask(ctx context.Context, s *shared, f func(context.Context, rpc.InspectClient) error) error {
+func (e env) ask(ctx context.Context, s *shared, f func(context.Context, cniapi.InspectClient) error) error {
 	bound, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	conn, err := e.dial(bound, s.socket)
@@ -45,7 +45,7 @@ func (e env) ask(ctx context.Context, s *shared, f func(context.Context, rpc.Ins
 	if s.forever {
 		bound = ctx
 	}
-	switch err := f(bound, rpc.NewInspectClient(client)); status.Code(err) {
+	switch err := f(bound, cniapi.NewInspectClient(client)); status.Code(err) {
 	case codes.OK:
 		return err
 	case codes.DeadlineExceeded:

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
-	"github.com/isthmus-net/isthmus/common/cniapi/rpc"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -31,7 +30,7 @@ func (e env) endpointsCommand() *cobra.Command {
 				return err
 			}
 			var list *cniapi.ListEndpointsResponse
-			err := e.ask(c.Context(), s, func(ctx context.Context, agent rpc.InspectClient) (err error) {
+			err := e.ask(c.Context(), s, func(ctx context.Context, agent cniapi.InspectClient) (err error) {
 				list, err = agent.ListEndpoints(ctx, &cniapi.ListEndpointsRequest{})
 				return err
 			})

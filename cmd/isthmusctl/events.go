@@ -19,7 +19,6 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
-	"github.com/isthmus-net/isthmus/common/cniapi/rpc"
 )
 
 // eventFlags are the flags of the command events.
@@ -102,7 +101,7 @@ func (e env) watchFlows(ctx context.Context, s *eventFlags, request *cniapi.Watc
 	}
 	stopped := ctx
 	s.forever = s.follow
-	return e.ask(ctx, &s.shared, func(ctx context.Context, agent rpc.InspectClient) error {
+	return e.ask(ctx, &s.shared, func(ctx context.Context, agent cniapi.InspectClient) error {
 		stream, err := agent.WatchFlows(ctx, request)
 		for err == nil {
 			var m *cniapi.WatchFlowsResponse

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
-	"github.com/isthmus-net/isthmus/common/cniapi/rpc"
 )
 
 func (e env) statusCommand() *cobra.Command {
@@ -27,7 +26,7 @@ func (e env) statusCommand() *cobra.Command {
 				return err
 			}
 			var node *cniapi.GetNodeResponse
-			err := e.ask(c.Context(), s, func(ctx context.Context, agent rpc.InspectClient) (err error) {
+			err := e.ask(c.Context(), s, func(ctx context.Context, agent cniapi.InspectClient) (err error) {
 				node, err = agent.GetNode(ctx, &cniapi.GetNodeRequest{})
 				return err
 			})

@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
-	"github.com/isthmus-net/isthmus/common/cniapi/rpc"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -15,11 +14,11 @@ import (
 
 // inspectServer answers isthmusctl.
 type inspectServer struct {
-	rpc.UnimplementedInspectServer
+	cniapi.UnimplementedInspectServer
 	agent *Agent
 }
 
-// GetNode implements rpc.InspectServer. It does not need the loop, so that
+// GetNode implements cniapi.InspectServer. It does not need the loop, so that
 // it answers when the loop hangs.
 func (s *inspectServer) GetNode(ctx context.Context, _ *cniapi.GetNodeRequest) (*cniapi.GetNodeResponse, error) {
 	a := s.agent
@@ -56,7 +55,7 @@ func (s *inspectServer) GetNode(ctx context.Context, _ *cniapi.GetNodeRequest) (
 	return r, nil
 }
 
-// ListEndpoints implements rpc.InspectServer. What is wrong with the
+// ListEndpoints implements cniapi.InspectServer. What is wrong with the
 // attachments is read from the data path.
 func (s *inspectServer) ListEndpoints(ctx context.Context, _ *cniapi.ListEndpointsRequest) (*cniapi.ListEndpointsResponse, error) {
 	r := &cniapi.ListEndpointsResponse{}

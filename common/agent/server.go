@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
-	"github.com/isthmus-net/isthmus/common/cniapi/rpc"
 )
 
 // Serve answers the CNI plugin and isthmusctl on a listener until the context
@@ -19,8 +18,8 @@ import (
 // most, and closes the listener. Run must go on until Serve returns.
 func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer()
-	rpc.RegisterCNIServer(server, &cniServer{agent: a})
-	rpc.RegisterInspectServer(server, &inspectServer{agent: a})
+	cniapi.RegisterCNIServer(server, &cniServer{agent: a})
+	cniapi.RegisterInspectServer(server, &inspectServer{agent: a})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	select {
@@ -51,7 +50,7 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 
 // cniServer is the Agent behind gRPC, counted.
 type cniServer struct {
-	rpc.UnimplementedCNIServer
+	cniapi.UnimplementedCNIServer
 	agent *Agent
 }
 
@@ -66,27 +65,27 @@ func serve[Q, R any](ctx context.Context, s *cniServer, command string, q Q, f f
 	return r, toStatus(err)
 }
 
-// Add implements rpc.CNIServer.
+// Add implements cniapi.CNIServer.
 func (s *cniServer) Add(ctx context.Context, r *cniapi.AddRequest) (*cniapi.AddResponse, error) {
 	return serve(ctx, s, "ADD", r, s.agent.Add)
 }
 
-// Del implements rpc.CNIServer.
+// Del implements cniapi.CNIServer.
 func (s *cniServer) Del(ctx context.Context, r *cniapi.DelRequest) (*cniapi.DelResponse, error) {
 	return serve(ctx, s, "DEL", r, s.agent.Del)
 }
 
-// Check implements rpc.CNIServer.
+// Check implements cniapi.CNIServer.
 func (s *cniServer) Check(ctx context.Context, r *cniapi.CheckRequest) (*cniapi.CheckResponse, error) {
 	return serve(ctx, s, "CHECK", r, s.agent.Check)
 }
 
-// GC implements rpc.CNIServer.
+// GC implements cniapi.CNIServer.
 func (s *cniServer) GC(ctx context.Context, r *cniapi.GCRequest) (*cniapi.GCResponse, error) {
 	return serve(ctx, s, "GC", r, s.agent.GC)
 }
 
-// Status implements rpc.CNIServer.
+// Status implements cniapi.CNIServer.
 func (s *cniServer) Status(ctx context.Context, r *cniapi.StatusRequest) (*cniapi.StatusResponse, error) {
 	return serve(ctx, s, "STATUS", r, s.agent.Status)
 }

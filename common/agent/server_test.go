@@ -21,7 +21,6 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/cniapi"
-	"github.com/isthmus-net/isthmus/common/cniapi/rpc"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -71,7 +70,7 @@ func detail(t *testing.T, err error) *cniapi.CNIError {
 func TestServe(t *testing.T) {
 	r, conn, stopServing := serve(t)
 	ctx := context.Background()
-	cni, inspect := rpc.NewCNIClient(conn), rpc.NewInspectClient(conn)
+	cni, inspect := cniapi.NewCNIClient(conn), cniapi.NewInspectClient(conn)
 	_, err := cni.Status(ctx, &cniapi.StatusRequest{})
 	if e := detail(t, err); e.GetCode() != 50 || status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("STATUS: %v", err)
@@ -135,7 +134,7 @@ func TestServe(t *testing.T) {
 // is at work in the data path.
 func TestServeStopsInOrder(t *testing.T) {
 	r, conn, stopServing := serve(t)
-	cni := rpc.NewCNIClient(conn)
+	cni := cniapi.NewCNIClient(conn)
 	r.agent.Publish(cluster{pods: 1}.snapshot())
 	inside, release := make(chan struct{}), make(chan struct{})
 	r.fake.SetFault(func(_ context.Context, step string) error {
@@ -176,7 +175,7 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 	before := runtime.NumGoroutine()
 	r, conn, stopServing := serve(t)
 	r.agent.Publish(cluster{pods: 2}.snapshot())
-	if _, err := rpc.NewCNIClient(conn).Add(context.Background(), addRequest(0)); err != nil {
+	if _, err := cniapi.NewCNIClient(conn).Add(context.Background(), addRequest(0)); err != nil {
 		t.Fatal(err)
 	}
 	conn.Close()

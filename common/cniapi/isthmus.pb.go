@@ -1853,7 +1853,18 @@ const file_isthmus_proto_rawDesc = "" +
 	"\x05table\x18\x16 \x01(\rR\x05table\x12\x14\n" +
 	"\x05epoch\x18\x17 \x01(\rR\x05epoch\x12\x1d\n" +
 	"\n" +
-	"peer_class\x18\x18 \x01(\rR\tpeerClassB.Z,github.com/isthmus-net/isthmus/common/cniapib\x06proto3"
+	"peer_class\x18\x18 \x01(\rR\tpeerClass2\xa9\x02\n" +
+	"\x03CNI\x126\n" +
+	"\x03Add\x12\x16.isthmus.v1.AddRequest\x1a\x17.isthmus.v1.AddResponse\x126\n" +
+	"\x03Del\x12\x16.isthmus.v1.DelRequest\x1a\x17.isthmus.v1.DelResponse\x12<\n" +
+	"\x05Check\x12\x18.isthmus.v1.CheckRequest\x1a\x19.isthmus.v1.CheckResponse\x123\n" +
+	"\x02GC\x12\x15.isthmus.v1.GCRequest\x1a\x16.isthmus.v1.GCResponse\x12?\n" +
+	"\x06Status\x12\x19.isthmus.v1.StatusRequest\x1a\x1a.isthmus.v1.StatusResponse2\xf2\x01\n" +
+	"\aInspect\x12B\n" +
+	"\aGetNode\x12\x1a.isthmus.v1.GetNodeRequest\x1a\x1b.isthmus.v1.GetNodeResponse\x12T\n" +
+	"\rListEndpoints\x12 .isthmus.v1.ListEndpointsRequest\x1a!.isthmus.v1.ListEndpointsResponse\x12M\n" +
+	"\n" +
+	"WatchFlows\x12\x1d.isthmus.v1.WatchFlowsRequest\x1a\x1e.isthmus.v1.WatchFlowsResponse0\x01B.Z,github.com/isthmus-net/isthmus/common/cniapib\x06proto3"
 
 var (
 	file_isthmus_proto_rawDescOnce sync.Once
@@ -1907,8 +1918,24 @@ var file_isthmus_proto_depIdxs = []int32{
 	0,  // 10: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
 	2,  // 11: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
 	22, // 12: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
+	1,  // 13: isthmus.v1.CNI.Add:input_type -> isthmus.v1.AddRequest
+	5,  // 14: isthmus.v1.CNI.Del:input_type -> isthmus.v1.DelRequest
+	7,  // 15: isthmus.v1.CNI.Check:input_type -> isthmus.v1.CheckRequest
+	9,  // 16: isthmus.v1.CNI.GC:input_type -> isthmus.v1.GCRequest
+	11, // 17: isthmus.v1.CNI.Status:input_type -> isthmus.v1.StatusRequest
+	14, // 18: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
+	17, // 19: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
+	20, // 20: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
+	4,  // 21: isthmus.v1.CNI.Add:output_type -> isthmus.v1.AddResponse
+	6,  // 22: isthmus.v1.CNI.Del:output_type -> isthmus.v1.DelResponse
+	8,  // 23: isthmus.v1.CNI.Check:output_type -> isthmus.v1.CheckResponse
+	10, // 24: isthmus.v1.CNI.GC:output_type -> isthmus.v1.GCResponse
+	12, // 25: isthmus.v1.CNI.Status:output_type -> isthmus.v1.StatusResponse
+	15, // 26: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
+	18, // 27: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
+	21, // 28: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
+	21, // [21:29] is the sub-list for method output_type
+	13, // [13:21] is the sub-list for method input_type
 	13, // [13:13] is the sub-list for extension type_name
 	13, // [13:13] is the sub-list for extension extendee
 	0,  // [0:13] is the sub-list for field type_name
@@ -1927,7 +1954,7 @@ func file_isthmus_proto_init() {
 			NumEnums:      0,
 			NumMessages:   23,
 			NumExtensions: 0,
-			NumServices:   0,
+			NumServices:   2,
 		},
 		GoTypes:           file_isthmus_proto_goTypes,
 		DependencyIndexes: file_isthmus_proto_depIdxs,

@@ -22,7 +22,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
-	"github.com/isthmus-net/isthmus/common/cniapi/rpc"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/windows"
@@ -291,5 +290,5 @@ func (n *Node) Status(ctx context.Context) (*cniapi.GetNodeResponse, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	return rpc.NewInspectClient(conn).GetNode(ctx, &cniapi.GetNodeRequest{})
+	return cniapi.NewInspectClient(conn).GetNode(ctx, &cniapi.GetNodeRequest{})
 }

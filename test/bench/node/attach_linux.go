@@ -24,9 +24,9 @@ const (
 	// referenceDir is where Debian has the CNI project's plugins.
 	referenceDir = "/usr/lib/cni"
 	// atOnce is how many pods are attached at the same time, in rounds.
-	atOnce, rounds = 20, 15
+	atOnce, rounds = 20, 25
 	// oneByOne is how many are attached alone.
-	oneByOne = 100
+	oneByOne = 200
 )
 
 // plugin is a CNI plugin as a runtime calls it, for pods of the measured node.

@@ -4,13 +4,12 @@
 // versions:
 // - protoc-gen-go-grpc v1.6.2
 // - protoc             v3.21.12
-// source: rpc/services.proto
+// source: isthmus.proto
 
-package rpc
+package cniapi
 
 import (
 	context "context"
-	cniapi "github.com/isthmus-net/isthmus/common/cniapi"
 	grpc "google.golang.org/grpc"
 	codes "google.golang.org/grpc/codes"
 	status "google.golang.org/grpc/status"
@@ -38,15 +37,15 @@ const (
 type CNIClient interface {
 	// Add attaches a pod and returns when its policy is in force. Repeated for
 	// an attachment that exists it returns the same answer.
-	Add(ctx context.Context, in *cniapi.AddRequest, opts ...grpc.CallOption) (*cniapi.AddResponse, error)
+	Add(ctx context.Context, in *AddRequest, opts ...grpc.CallOption) (*AddResponse, error)
 	// Del removes an attachment. One that is not there is no error.
-	Del(ctx context.Context, in *cniapi.DelRequest, opts ...grpc.CallOption) (*cniapi.DelResponse, error)
+	Del(ctx context.Context, in *DelRequest, opts ...grpc.CallOption) (*DelResponse, error)
 	// Check fails if the attachment is missing or not as Add left it.
-	Check(ctx context.Context, in *cniapi.CheckRequest, opts ...grpc.CallOption) (*cniapi.CheckResponse, error)
+	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error)
 	// GC removes every attachment that is not in the list.
-	GC(ctx context.Context, in *cniapi.GCRequest, opts ...grpc.CallOption) (*cniapi.GCResponse, error)
+	GC(ctx context.Context, in *GCRequest, opts ...grpc.CallOption) (*GCResponse, error)
 	// Status fails if Add cannot work now.
-	Status(ctx context.Context, in *cniapi.StatusRequest, opts ...grpc.CallOption) (*cniapi.StatusResponse, error)
+	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 }
 
 type cNIClient struct {
@@ -57,9 +56,9 @@ func NewCNIClient(cc grpc.ClientConnInterface) CNIClient {
 	return &cNIClient{cc}
 }
 
-func (c *cNIClient) Add(ctx context.Context, in *cniapi.AddRequest, opts ...grpc.CallOption) (*cniapi.AddResponse, error) {
+func (c *cNIClient) Add(ctx context.Context, in *AddRequest, opts ...grpc.CallOption) (*AddResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(cniapi.AddResponse)
+	out := new(AddResponse)
 	err := c.cc.Invoke(ctx, CNI_Add_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -67,9 +66,9 @@ func (c *cNIClient) Add(ctx context.Context, in *cniapi.AddRequest, opts ...grpc
 	return out, nil
 }
 
-func (c *cNIClient) Del(ctx context.Context, in *cniapi.DelRequest, opts ...grpc.CallOption) (*cniapi.DelResponse, error) {
+func (c *cNIClient) Del(ctx context.Context, in *DelRequest, opts ...grpc.CallOption) (*DelResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(cniapi.DelResponse)
+	out := new(DelResponse)
 	err := c.cc.Invoke(ctx, CNI_Del_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -77,9 +76,9 @@ func (c *cNIClient) Del(ctx context.Context, in *cniapi.DelRequest, opts ...grpc
 	return out, nil
 }
 
-func (c *cNIClient) Check(ctx context.Context, in *cniapi.CheckRequest, opts ...grpc.CallOption) (*cniapi.CheckResponse, error) {
+func (c *cNIClient) Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(cniapi.CheckResponse)
+	out := new(CheckResponse)
 	err := c.cc.Invoke(ctx, CNI_Check_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -87,9 +86,9 @@ func (c *cNIClient) Check(ctx context.Context, in *cniapi.CheckRequest, opts ...
 	return out, nil
 }
 
-func (c *cNIClient) GC(ctx context.Context, in *cniapi.GCRequest, opts ...grpc.CallOption) (*cniapi.GCResponse, error) {
+func (c *cNIClient) GC(ctx context.Context, in *GCRequest, opts ...grpc.CallOption) (*GCResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(cniapi.GCResponse)
+	out := new(GCResponse)
 	err := c.cc.Invoke(ctx, CNI_GC_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -97,9 +96,9 @@ func (c *cNIClient) GC(ctx context.Context, in *cniapi.GCRequest, opts ...grpc.C
 	return out, nil
 }
 
-func (c *cNIClient) Status(ctx context.Context, in *cniapi.StatusRequest, opts ...grpc.CallOption) (*cniapi.StatusResponse, error) {
+func (c *cNIClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(cniapi.StatusResponse)
+	out := new(StatusResponse)
 	err := c.cc.Invoke(ctx, CNI_Status_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -116,15 +115,15 @@ func (c *cNIClient) Status(ctx context.Context, in *cniapi.StatusRequest, opts .
 type CNIServer interface {
 	// Add attaches a pod and returns when its policy is in force. Repeated for
 	// an attachment that exists it returns the same answer.
-	Add(context.Context, *cniapi.AddRequest) (*cniapi.AddResponse, error)
+	Add(context.Context, *AddRequest) (*AddResponse, error)
 	// Del removes an attachment. One that is not there is no error.
-	Del(context.Context, *cniapi.DelRequest) (*cniapi.DelResponse, error)
+	Del(context.Context, *DelRequest) (*DelResponse, error)
 	// Check fails if the attachment is missing or not as Add left it.
-	Check(context.Context, *cniapi.CheckRequest) (*cniapi.CheckResponse, error)
+	Check(context.Context, *CheckRequest) (*CheckResponse, error)
 	// GC removes every attachment that is not in the list.
-	GC(context.Context, *cniapi.GCRequest) (*cniapi.GCResponse, error)
+	GC(context.Context, *GCRequest) (*GCResponse, error)
 	// Status fails if Add cannot work now.
-	Status(context.Context, *cniapi.StatusRequest) (*cniapi.StatusResponse, error)
+	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	mustEmbedUnimplementedCNIServer()
 }
 
@@ -135,19 +134,19 @@ type CNIServer interface {
 // pointer dereference when methods are called.
 type UnimplementedCNIServer struct{}
 
-func (UnimplementedCNIServer) Add(context.Context, *cniapi.AddRequest) (*cniapi.AddResponse, error) {
+func (UnimplementedCNIServer) Add(context.Context, *AddRequest) (*AddResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Add not implemented")
 }
-func (UnimplementedCNIServer) Del(context.Context, *cniapi.DelRequest) (*cniapi.DelResponse, error) {
+func (UnimplementedCNIServer) Del(context.Context, *DelRequest) (*DelResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Del not implemented")
 }
-func (UnimplementedCNIServer) Check(context.Context, *cniapi.CheckRequest) (*cniapi.CheckResponse, error) {
+func (UnimplementedCNIServer) Check(context.Context, *CheckRequest) (*CheckResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Check not implemented")
 }
-func (UnimplementedCNIServer) GC(context.Context, *cniapi.GCRequest) (*cniapi.GCResponse, error) {
+func (UnimplementedCNIServer) GC(context.Context, *GCRequest) (*GCResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GC not implemented")
 }
-func (UnimplementedCNIServer) Status(context.Context, *cniapi.StatusRequest) (*cniapi.StatusResponse, error) {
+func (UnimplementedCNIServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
 }
 func (UnimplementedCNIServer) mustEmbedUnimplementedCNIServer() {}
@@ -172,7 +171,7 @@ func RegisterCNIServer(s grpc.ServiceRegistrar, srv CNIServer) {
 }
 
 func _CNI_Add_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(cniapi.AddRequest)
+	in := new(AddRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -184,13 +183,13 @@ func _CNI_Add_Handler(srv interface{}, ctx context.Context, dec func(interface{}
 		FullMethod: CNI_Add_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(CNIServer).Add(ctx, req.(*cniapi.AddRequest))
+		return srv.(CNIServer).Add(ctx, req.(*AddRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _CNI_Del_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(cniapi.DelRequest)
+	in := new(DelRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -202,13 +201,13 @@ func _CNI_Del_Handler(srv interface{}, ctx context.Context, dec func(interface{}
 		FullMethod: CNI_Del_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(CNIServer).Del(ctx, req.(*cniapi.DelRequest))
+		return srv.(CNIServer).Del(ctx, req.(*DelRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _CNI_Check_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(cniapi.CheckRequest)
+	in := new(CheckRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -220,13 +219,13 @@ func _CNI_Check_Handler(srv interface{}, ctx context.Context, dec func(interface
 		FullMethod: CNI_Check_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(CNIServer).Check(ctx, req.(*cniapi.CheckRequest))
+		return srv.(CNIServer).Check(ctx, req.(*CheckRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _CNI_GC_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(cniapi.GCRequest)
+	in := new(GCRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -238,13 +237,13 @@ func _CNI_GC_Handler(srv interface{}, ctx context.Context, dec func(interface{})
 		FullMethod: CNI_GC_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(CNIServer).GC(ctx, req.(*cniapi.GCRequest))
+		return srv.(CNIServer).GC(ctx, req.(*GCRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _CNI_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(cniapi.StatusRequest)
+	in := new(StatusRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -256,7 +255,7 @@ func _CNI_Status_Handler(srv interface{}, ctx context.Context, dec func(interfac
 		FullMethod: CNI_Status_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(CNIServer).Status(ctx, req.(*cniapi.StatusRequest))
+		return srv.(CNIServer).Status(ctx, req.(*StatusRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -290,7 +289,7 @@ var CNI_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
-	Metadata: "rpc/services.proto",
+	Metadata: "isthmus.proto",
 }
 
 const (
@@ -305,12 +304,12 @@ const (
 //
 // Inspect answers isthmusctl. It changes nothing.
 type InspectClient interface {
-	GetNode(ctx context.Context, in *cniapi.GetNodeRequest, opts ...grpc.CallOption) (*cniapi.GetNodeResponse, error)
-	ListEndpoints(ctx context.Context, in *cniapi.ListEndpointsRequest, opts ...grpc.CallOption) (*cniapi.ListEndpointsResponse, error)
+	GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*GetNodeResponse, error)
+	ListEndpoints(ctx context.Context, in *ListEndpointsRequest, opts ...grpc.CallOption) (*ListEndpointsResponse, error)
 	// WatchFlows tells of new flows that were decided, and of drops: first of those
 	// that the agent remembers, then, to who follows, of those that come. It is
 	// Unimplemented where the data path does not tell of single flows.
-	WatchFlows(ctx context.Context, in *cniapi.WatchFlowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[cniapi.WatchFlowsResponse], error)
+	WatchFlows(ctx context.Context, in *WatchFlowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFlowsResponse], error)
 }
 
 type inspectClient struct {
@@ -321,9 +320,9 @@ func NewInspectClient(cc grpc.ClientConnInterface) InspectClient {
 	return &inspectClient{cc}
 }
 
-func (c *inspectClient) GetNode(ctx context.Context, in *cniapi.GetNodeRequest, opts ...grpc.CallOption) (*cniapi.GetNodeResponse, error) {
+func (c *inspectClient) GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*GetNodeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(cniapi.GetNodeResponse)
+	out := new(GetNodeResponse)
 	err := c.cc.Invoke(ctx, Inspect_GetNode_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -331,9 +330,9 @@ func (c *inspectClient) GetNode(ctx context.Context, in *cniapi.GetNodeRequest, 
 	return out, nil
 }
 
-func (c *inspectClient) ListEndpoints(ctx context.Context, in *cniapi.ListEndpointsRequest, opts ...grpc.CallOption) (*cniapi.ListEndpointsResponse, error) {
+func (c *inspectClient) ListEndpoints(ctx context.Context, in *ListEndpointsRequest, opts ...grpc.CallOption) (*ListEndpointsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(cniapi.ListEndpointsResponse)
+	out := new(ListEndpointsResponse)
 	err := c.cc.Invoke(ctx, Inspect_ListEndpoints_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -341,13 +340,13 @@ func (c *inspectClient) ListEndpoints(ctx context.Context, in *cniapi.ListEndpoi
 	return out, nil
 }
 
-func (c *inspectClient) WatchFlows(ctx context.Context, in *cniapi.WatchFlowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[cniapi.WatchFlowsResponse], error) {
+func (c *inspectClient) WatchFlows(ctx context.Context, in *WatchFlowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFlowsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Inspect_ServiceDesc.Streams[0], Inspect_WatchFlows_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[cniapi.WatchFlowsRequest, cniapi.WatchFlowsResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[WatchFlowsRequest, WatchFlowsResponse]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -358,7 +357,7 @@ func (c *inspectClient) WatchFlows(ctx context.Context, in *cniapi.WatchFlowsReq
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Inspect_WatchFlowsClient = grpc.ServerStreamingClient[cniapi.WatchFlowsResponse]
+type Inspect_WatchFlowsClient = grpc.ServerStreamingClient[WatchFlowsResponse]
 
 // InspectServer is the server API for Inspect service.
 // All implementations must embed UnimplementedInspectServer
@@ -366,12 +365,12 @@ type Inspect_WatchFlowsClient = grpc.ServerStreamingClient[cniapi.WatchFlowsResp
 //
 // Inspect answers isthmusctl. It changes nothing.
 type InspectServer interface {
-	GetNode(context.Context, *cniapi.GetNodeRequest) (*cniapi.GetNodeResponse, error)
-	ListEndpoints(context.Context, *cniapi.ListEndpointsRequest) (*cniapi.ListEndpointsResponse, error)
+	GetNode(context.Context, *GetNodeRequest) (*GetNodeResponse, error)
+	ListEndpoints(context.Context, *ListEndpointsRequest) (*ListEndpointsResponse, error)
 	// WatchFlows tells of new flows that were decided, and of drops: first of those
 	// that the agent remembers, then, to who follows, of those that come. It is
 	// Unimplemented where the data path does not tell of single flows.
-	WatchFlows(*cniapi.WatchFlowsRequest, grpc.ServerStreamingServer[cniapi.WatchFlowsResponse]) error
+	WatchFlows(*WatchFlowsRequest, grpc.ServerStreamingServer[WatchFlowsResponse]) error
 	mustEmbedUnimplementedInspectServer()
 }
 
@@ -382,13 +381,13 @@ type InspectServer interface {
 // pointer dereference when methods are called.
 type UnimplementedInspectServer struct{}
 
-func (UnimplementedInspectServer) GetNode(context.Context, *cniapi.GetNodeRequest) (*cniapi.GetNodeResponse, error) {
+func (UnimplementedInspectServer) GetNode(context.Context, *GetNodeRequest) (*GetNodeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetNode not implemented")
 }
-func (UnimplementedInspectServer) ListEndpoints(context.Context, *cniapi.ListEndpointsRequest) (*cniapi.ListEndpointsResponse, error) {
+func (UnimplementedInspectServer) ListEndpoints(context.Context, *ListEndpointsRequest) (*ListEndpointsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListEndpoints not implemented")
 }
-func (UnimplementedInspectServer) WatchFlows(*cniapi.WatchFlowsRequest, grpc.ServerStreamingServer[cniapi.WatchFlowsResponse]) error {
+func (UnimplementedInspectServer) WatchFlows(*WatchFlowsRequest, grpc.ServerStreamingServer[WatchFlowsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchFlows not implemented")
 }
 func (UnimplementedInspectServer) mustEmbedUnimplementedInspectServer() {}
@@ -413,7 +412,7 @@ func RegisterInspectServer(s grpc.ServiceRegistrar, srv InspectServer) {
 }
 
 func _Inspect_GetNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(cniapi.GetNodeRequest)
+	in := new(GetNodeRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -425,13 +424,13 @@ func _Inspect_GetNode_Handler(srv interface{}, ctx context.Context, dec func(int
 		FullMethod: Inspect_GetNode_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(InspectServer).GetNode(ctx, req.(*cniapi.GetNodeRequest))
+		return srv.(InspectServer).GetNode(ctx, req.(*GetNodeRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _Inspect_ListEndpoints_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(cniapi.ListEndpointsRequest)
+	in := new(ListEndpointsRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
@@ -443,21 +442,21 @@ func _Inspect_ListEndpoints_Handler(srv interface{}, ctx context.Context, dec fu
 		FullMethod: Inspect_ListEndpoints_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(InspectServer).ListEndpoints(ctx, req.(*cniapi.ListEndpointsRequest))
+		return srv.(InspectServer).ListEndpoints(ctx, req.(*ListEndpointsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
 func _Inspect_WatchFlows_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(cniapi.WatchFlowsRequest)
+	m := new(WatchFlowsRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(InspectServer).WatchFlows(m, &grpc.GenericServerStream[cniapi.WatchFlowsRequest, cniapi.WatchFlowsResponse]{ServerStream: stream})
+	return srv.(InspectServer).WatchFlows(m, &grpc.GenericServerStream[WatchFlowsRequest, WatchFlowsResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Inspect_WatchFlowsServer = grpc.ServerStreamingServer[cniapi.WatchFlowsResponse]
+type Inspect_WatchFlowsServer = grpc.ServerStreamingServer[WatchFlowsResponse]
 
 // Inspect_ServiceDesc is the grpc.ServiceDesc for Inspect service.
 // It's only intended for direct use with grpc.RegisterService,
@@ -482,5 +481,5 @@ var Inspect_ServiceDesc = grpc.ServiceDesc{
 			ServerStreams: true,
 		},
 	},
-	Metadata: "rpc/services.proto",
+	Metadata: "isthmus.proto",
 }
