@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -74,6 +75,15 @@ func resultCode(err error) uint32 {
 		var document struct{ ErrorCode uint32 }
 		if json.NewDecoder(strings.NewReader(text[i:])).Decode(&document) == nil && document.ErrorCode != 0 {
 			return document.ErrorCode
+		}
+	}
+	// Calls of schema 1 say their code in hcsshim's words only.
+	if _, rest, ok := strings.Cut(text, "failed in Win32: "); ok {
+		if i := strings.LastIndex(rest, "(0x"); i >= 0 {
+			digits, _, _ := strings.Cut(rest[i+3:], ")")
+			if code, err := strconv.ParseUint(digits, 16, 32); err == nil && code != 0 {
+				return uint32(code)
+			}
 		}
 	}
 	return CodeUnexpected
