@@ -91,7 +91,7 @@ helm-test: deps-kubernetes ## Images; lint the chart, compare what it renders, a
 	@$(path) $(usable) test -count=1 -v -run TestDeploy ./test/apiserver
 
 .PHONY: check
-check: ## Format, vet for three systems, lint, tests that need no root (under a minute)
+check: ## Format, vet for three systems, lint, tests that need no root (two minutes; more the first time)
 	@unformatted="$$($(dir $(usable))gofmt -l $(source))"; test -z "$$unformatted" || { echo "run gofmt -w on:" $$unformatted; exit 1; }
 	GOOS=linux $(go) vet ./...
 	GOOS=windows $(go) vet ./...
