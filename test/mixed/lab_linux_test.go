@@ -38,11 +38,18 @@ type served struct {
 
 func newLab(t *testing.T, bin string, cfg cluster.Config) *lab {
 	t.Helper()
+	cfg.Bin, cfg.Linux, cfg.Windows, cfg.Tries = bin, 2, 2, 160
+	return &lab{t: t, cluster: begin(t, cfg), pods: make(map[model.PodID]*cluster.Pod), served: make(map[served]bool)}
+}
+
+// begin starts a cluster that ends with the test.
+func begin(t *testing.T, cfg cluster.Config) *cluster.Cluster {
+	t.Helper()
 	dir, err := os.MkdirTemp("/run", "isthmus-mixed-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Dir, cfg.Bin, cfg.Linux, cfg.Windows, cfg.Tries = dir, bin, 2, 2, 160
+	cfg.Dir = dir
 	c, err := cluster.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +65,7 @@ func newLab(t *testing.T, bin string, cfg cluster.Config) *lab {
 	if err := c.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	return &lab{t: t, cluster: c, pods: make(map[model.PodID]*cluster.Pod), served: make(map[served]bool)}
+	return c
 }
 
 // nodeOf deals pods out to the nodes of both systems in turn.

@@ -23,28 +23,9 @@ func TestTranslation(t *testing.T) {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
 	}
-	bin := build(t)
-	dir, err := os.MkdirTemp("/run", "isthmus-mixed-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := cluster.New(cluster.Config{Dir: dir, Bin: bin, Linux: 1, Windows: 1, AgentFlags: []string{"--fabric=routes"},
+	c := begin(t, cluster.Config{Bin: build(t), Linux: 1, Windows: 1, AgentFlags: []string{"--fabric=routes"},
 		WindowsFlags: []string{"--cluster-cidr=10.244.0.0/16"},
 		HostPorts:    map[string][]cluster.HostPort{"win": {{HostPort: 8100, ContainerPort: 7100, Protocol: "tcp"}, {HostPort: 8100, ContainerPort: 7100, Protocol: "udp"}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.DetachAll(ctx); err != nil {
-			t.Error(err)
-		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
 	if err := c.Manifests.WriteNamespaces([]*model.Namespace{model.NewNamespace("test", nil)}); err != nil {
 		t.Fatal(err)
 	}
@@ -54,9 +35,11 @@ func TestTranslation(t *testing.T) {
 		if err := c.Manifests.WritePod(p); err != nil {
 			t.Fatal(err)
 		}
-		if pods[name], _, err = c.Attach(ctx, p); err != nil {
+		pod, _, err := c.Attach(ctx, p)
+		if err != nil {
 			t.Fatal(err)
 		}
+		pods[name] = pod
 	}
 	outside, world := c.Outside()
 	lin, win, linux, windows := pods["lin"], pods["win"], c.Nodes[0], c.Nodes[1]
