@@ -164,7 +164,7 @@ func (l *lab) put(documents []string, wanted func(kind string) bool, first int, 
 		if !wanted(meta.Kind) {
 			continue
 		}
-		if err := l.cluster.Manifests.Put(fmt.Sprintf("%04d", n), translate(d, moved)); err != nil {
+		if err := l.cluster.Manifests.Put(fmt.Sprintf("%04d", n), widen(translate(d, moved))); err != nil {
 			return err
 		}
 		n++
@@ -175,6 +175,27 @@ func (l *lab) put(documents []string, wanted func(kind string) bool, first int, 
 }
 
 var address = regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+(/\d+)?\b`)
+
+// excepting is a block with exceptions, as cases write it.
+var excepting = regexp.MustCompile(`cidr: (\S+), except: \[([^\]]*)\]`)
+
+// widen makes blocks hold what they except: the pods of a range in a case may be
+// on several nodes here. Such a block becomes the range of all pods.
+func widen(text string) string {
+	return excepting.ReplaceAllStringFunc(text, func(s string) string {
+		m := excepting.FindStringSubmatch(s)
+		block, err := netip.ParsePrefix(m[1])
+		if err != nil {
+			return s
+		}
+		for _, e := range strings.Split(m[2], ",") {
+			if p, err := netip.ParsePrefix(strings.Trim(e, ` "`)); err == nil && !block.Contains(p.Addr()) {
+				return strings.Replace(s, m[1], "10.244.0.0/16", 1)
+			}
+		}
+		return s
+	})
+}
 
 // translate makes the addresses of a case's cluster those of ours: of pods by
 // where they are now, of ranges and nodes by their numbers. Others stay.
