@@ -65,6 +65,12 @@ func BuildHCN(ctx context.Context, top, to string) error {
 	return goTool(ctx, top, "windows", "test", "-c", "-tags", "integration", "-o", filepath.Join(to, "hcn.test.exe"), "github.com/Microsoft/hcsshim/hcn")
 }
 
+// BuildPlugins makes the reference plugins of the CNI project, of a module of
+// their own.
+func BuildPlugins(ctx context.Context, top, to string) error {
+	return goTool(ctx, filepath.Join(top, "test", "wine", "plugins"), "windows", "build", "-o", to+"/", "tool")
+}
+
 func goTool(ctx context.Context, top, goos string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = top

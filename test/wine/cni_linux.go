@@ -37,6 +37,7 @@ func (l launcher) ExecPlugin(ctx context.Context, exe string, stdin []byte, envi
 			cmd.Env = append(cmd.Env, e)
 		}
 	}
+	cmd.Env = append(cmd.Env, "CNI_PATH="+Path(l.m.bin)) // where plugins look for those that they call
 	var out, errOut bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &errOut
 	err := l.m.NS.Do(cmd.Start)

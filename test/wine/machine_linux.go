@@ -106,11 +106,12 @@ func (m *Machine) start(cmd *exec.Cmd, log string) (*process, error) {
 	return p, nil
 }
 
-// StartEmulator starts HNS of a version, with what an earlier one held.
-func (m *Machine) StartEmulator(v hns.Version) error {
+// StartEmulator starts HNS of a version, with what an earlier one held and more
+// flags of hnsemu.
+func (m *Machine) StartEmulator(v hns.Version, more ...string) error {
 	_ = os.Remove(m.File("hns.sock"))
-	cmd := exec.Command(filepath.Join(m.bin, "hnsemu"), "--hns", v.String(), "--control", m.File("hns.sock"),
-		"--state", m.File("hns.json"), "--calls", m.File("calls.jsonl"))
+	cmd := exec.Command(filepath.Join(m.bin, "hnsemu"), append([]string{"--hns", v.String(), "--control", m.File("hns.sock"),
+		"--state", m.File("hns.json"), "--calls", m.File("calls.jsonl")}, more...)...)
 	p, err := m.start(cmd, "hns.log")
 	if err != nil {
 		return fmt.Errorf("start the hns emulator: %w", err)
@@ -127,7 +128,7 @@ func (m *Machine) StopEmulator() error {
 
 // Forget removes what HNS and the agent keep, while neither runs.
 func (m *Machine) Forget() error {
-	for _, name := range []string{"hns.json", "calls.jsonl", "hns.log", "agent.log", "cni", "prefix/drive_c/ProgramData/isthmus"} {
+	for _, name := range []string{"hns.json", "calls.jsonl", "hns.log", "agent.log", "cni", "ipam", "prefix/drive_c/ProgramData/isthmus"} {
 		if err := os.RemoveAll(m.File(name)); err != nil {
 			return err
 		}
