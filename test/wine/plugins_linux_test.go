@@ -154,14 +154,14 @@ func beside(t *testing.T, m *Machine, r reference, dir manifests, web *inside) {
 	t.Helper()
 	ctx := context.Background()
 	list, p := r.conf(t, m, nil), newTheirs(t, m, r, "theirs")
-	reported(t, r, "STATUS", m.cni().GetStatusNetworkList(ctx, list))
+	reported(t, r, "STATUS", m.CNI().GetStatusNetworkList(ctx, list))
 	for i, c := range append(slices.Clone(p.runtime), p.runtime...) {
-		result, err := m.cni().AddNetworkList(ctx, list, c)
+		result, err := m.CNI().AddNetworkList(ctx, list, c)
 		reported(t, r, fmt.Sprintf("ADD %d", i+1), err)
 		reported(t, r, "result", r.check(t, m, result))
 	}
 	for _, c := range p.runtime {
-		reported(t, r, "CHECK", m.cni().CheckNetworkList(ctx, list, c))
+		reported(t, r, "CHECK", m.CNI().CheckNetworkList(ctx, list, c))
 	}
 	reported(t, r, "objects", r.installed(t, m))
 	p.address = netip.MustParseAddr(firstOfTheirs)
@@ -178,7 +178,7 @@ func beside(t *testing.T, m *Machine, r reference, dir manifests, web *inside) {
 	passes(t, m, web.ns, "tcp", netip.Addr{}, at(p.inside, 81), true)
 	slices.Reverse(p.runtime) // the sandbox goes last
 	for _, c := range append(slices.Clone(p.runtime), p.runtime...) {
-		reported(t, r, "DEL", m.cni().DelNetworkList(ctx, list, c))
+		reported(t, r, "DEL", m.CNI().DelNetworkList(ctx, list, c))
 	}
 	passes(t, m, web.ns, "tcp", netip.Addr{}, at(p.inside, 80), false)
 	if count, err := m.Control("/packets", nil); err != nil || count == "0" {
@@ -257,7 +257,7 @@ func refusals(t *testing.T, m *Machine, r reference) {
 	t.Helper()
 	ctx := context.Background()
 	add := func(change map[string]any, c *libcni.RuntimeConf) error {
-		_, err := m.cni().AddNetworkList(ctx, r.conf(t, m, change), c)
+		_, err := m.CNI().AddNetworkList(ctx, r.conf(t, m, change), c)
 		return err
 	}
 	p := newTheirs(t, m, r, "refused")
@@ -271,7 +271,7 @@ func refusals(t *testing.T, m *Machine, r reference) {
 		lost.NetNS = "none" // and no such container
 	}
 	complains(t, r, "ADD to nowhere", add(nil, &lost), "sandbox-lost")
-	reported(t, r, "DEL of what was refused", m.cni().DelNetworkList(ctx, r.conf(t, m, nil), &lost))
+	reported(t, r, "DEL of what was refused", m.CNI().DelNetworkList(ctx, r.conf(t, m, nil), &lost))
 	if _, err := m.Post("/fault", `{"Op":"`+map[int]string{1: "HNSCall", 2: "Create.endpoint"}[r.schema]+`","Contains":"sandbox-refused","Code":2151350285}`); err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func refusals(t *testing.T, m *Machine, r reference) {
 	if _, err := m.Control("/fault/clear", nil); err != nil {
 		t.Fatal(err)
 	}
-	reported(t, r, "DEL of what HNS refused", m.cni().DelNetworkList(ctx, r.conf(t, m, nil), sandbox))
+	reported(t, r, "DEL of what HNS refused", m.CNI().DelNetworkList(ctx, r.conf(t, m, nil), sandbox))
 }
 
 func dumped(t *testing.T, m *Machine) []string {

@@ -80,14 +80,10 @@ func machine(t *testing.T) *Machine {
 			return
 		}
 		bin := filepath.Join(shared.dir, "bin")
-		if shared.err = Build(ctx, "../..", bin); shared.err != nil {
-			return
-		}
-		if shared.err = BuildHCN(ctx, "../..", bin); shared.err != nil {
-			return
-		}
-		if shared.err = BuildPlugins(ctx, "../..", bin); shared.err != nil {
-			return
+		for _, build := range []func(ctx context.Context, top, to string) error{Build, BuildConformance, BuildHCN, BuildPlugins} {
+			if shared.err = build(ctx, "../..", bin); shared.err != nil {
+				return
+			}
 		}
 		node := filepath.Join(shared.dir, "node")
 		if shared.err = os.Mkdir(node, 0o700); shared.err == nil {
