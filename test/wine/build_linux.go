@@ -53,7 +53,7 @@ func Build(ctx context.Context, top, to string) error {
 	if err := goTool(ctx, top, "linux", "build", "-o", to+"/", "./test/hnsemu"); err != nil {
 		return err
 	}
-	return goTool(ctx, top, "windows", "build", "-trimpath", "-o", to+"/", "./cmd/isthmus-agent", "./cmd/isthmus-cni", "./cmd/isthmusctl")
+	return goTool(ctx, top, "windows", "build", "-trimpath", "-ldflags", "-s -w", "-o", to+"/", "./cmd/isthmus-agent", "./cmd/isthmus-cni", "./cmd/isthmusctl")
 }
 
 // BuildConformance makes isthmus-conformance.exe.
