@@ -25,6 +25,10 @@ generated = linux/bpfobj common/cniapi test/bench/floor
 MANIFESTS ?= deploy/examples
 KEEP ?=
 
+# Where Wine is, make demo runs the executables for Windows on its Windows node,
+# unless WINE=0; make mixed does so with WINE=1.
+WINE ?=
+
 # More flags of make e2e, see build/e2e-lab -h.
 E2E ?=
 
@@ -122,9 +126,10 @@ test: deps deps-windows ## Everything but the API server: generated code is up t
 	@echo windows: $$(cat build/windows/*)
 
 .PHONY: mixed
-mixed: ## Two eBPF nodes and two emulated Windows nodes under the corpus, overlay and bridged, by real packets (some minutes; needs root)
+mixed: ## Two eBPF nodes and two emulated Windows nodes under the corpus, overlay and bridged, by real packets (some minutes; needs root; WINE=1)
 	$(go) test -count=1 -timeout 30m -v ./test/mixed
 mixed: export ISTHMUS_MIXED = 1
+mixed: export ISTHMUS_WINE = $(filter-out 0,$(WINE))
 
 .PHONY: test-api
 test-api: deps-kubernetes ## Against a real kube-apiserver, etcd and kube-proxy (needs root for its nodes; the first time it builds them)
@@ -172,8 +177,8 @@ fuzz: ## Every fuzz test of the tree, FUZZTIME each (default 1m)
 	done
 
 .PHONY: demo
-demo: deps ## A cluster of two Linux nodes and a Windows node on this machine (needs root; MANIFESTS=dir KEEP=1)
-	@$(go) run ./test/cluster/demo -manifests "$(MANIFESTS)" $(if $(KEEP),-keep)
+demo: deps ## A cluster of two Linux nodes and a Windows node on this machine (needs root; MANIFESTS=dir KEEP=1 WINE=0)
+	@$(go) run ./test/cluster/demo -manifests "$(MANIFESTS)" $(if $(KEEP),-keep) $(if $(filter 0,$(WINE)),-no-wine)
 
 .PHONY: demo-stop
 demo-stop: ## Remove a demo that was left running with KEEP=1

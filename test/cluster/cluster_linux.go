@@ -18,6 +18,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/wine"
 )
 
 // Config says what cluster to make.
@@ -25,10 +26,13 @@ type Config struct {
 	// Dir is an empty directory for everything: namespaces, sockets, state,
 	// logs, a bpffs. Short, because of sockets.
 	Dir string
-	// Bin is a directory with isthmus-agent, isthmus-cni and winnode.
+	// Bin is a directory with what Build has made, and with Wine what wine.Build has.
 	Bin string
 	// Linux and Windows are the numbers of nodes. Those of Windows are emulated.
 	Linux, Windows int
+	// Wine lets Windows nodes run the executables for Windows under Wine, with HNS in
+	// a process of its own; else they run what those are made of (winnode).
+	Wine bool
 	// Overlay makes the networks of Windows nodes overlay networks, else they are
 	// bridged.
 	Overlay bool
@@ -162,6 +166,9 @@ func (c *Cluster) Start(ctx context.Context) error {
 	if err := c.Manifests.WriteNodes(c.Nodes); err != nil {
 		return err
 	}
+	if err := c.bootWindows(ctx); err != nil {
+		return err
+	}
 	for _, n := range c.Nodes {
 		if err := n.Start(); err != nil {
 			return fmt.Errorf("node %s: %w", n.Name, err)
@@ -183,7 +190,7 @@ func (c *Cluster) Release() error { return c.servers.Close() }
 func (c *Cluster) Close() error {
 	errs := []error{c.servers.Close()}
 	for _, n := range c.Nodes {
-		errs = append(errs, n.stop())
+		errs = append(errs, n.stop(), n.shutDown())
 	}
 	return errors.Join(append(errs, Remove(c.cfg.Dir))...)
 }
@@ -195,6 +202,10 @@ func Remove(dir string) error {
 	pids, _ := filepath.Glob(filepath.Join(dir, "*", "agent.pid"))
 	for _, path := range pids {
 		errs = append(errs, killByFile(path))
+	}
+	nodes, _ := filepath.Glob(filepath.Join(dir, "win*"))
+	for _, path := range nodes {
+		errs = append(errs, wine.Remove(path))
 	}
 	mounts, _ := filepath.Glob(filepath.Join(dir, "ns", "*"))
 	for _, path := range append(mounts, filepath.Join(dir, "bpf")) {

@@ -6,7 +6,8 @@
 // and the scheduler, and sends real connections between pods.
 //
 // Windows nodes have the real agent over an emulated HNS that moves packets
-// (test/cluster/winnode), on a bridged or on an overlay network.
+// (test/cluster/winnode), on a bridged or on an overlay network; under Wine the
+// executables for Windows (test/wine).
 //
 // It is for demonstrations and tests; it is not how Isthmus is installed.
 package cluster

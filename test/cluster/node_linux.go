@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,7 +25,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/cniapi"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
-	"github.com/isthmus-net/isthmus/windows"
+	"github.com/isthmus-net/isthmus/test/wine"
 )
 
 // Node is one node.
@@ -41,6 +42,8 @@ type Node struct {
 	moved  []netip.Prefix
 	agent  *exec.Cmd
 	exited chan error
+	// machine is that of a node under Wine.
+	machine *wine.Machine
 }
 
 // Addresses are the node's own.
@@ -118,42 +121,32 @@ func (n *Node) announcement() model.Announcement {
 	return model.Announcement{Fabric: "routes"}
 }
 
-// windowsFlags are those of an emulated Windows node.
-func (n *Node) windowsFlags() []string {
-	mode := windows.L2Bridge
-	if n.cluster.cfg.Overlay {
-		mode = windows.Overlay
-	}
-	mac := strings.ToUpper(strings.ReplaceAll(n.hardware().String(), ":", "-"))
-	return append([]string{"--control", n.control(), "--hns-mode", string(mode), "--management-ip", n.Addresses()[0].String(), "--management-mac", mac}, n.cluster.cfg.WindowsFlags...)
-}
-
 // Start starts the agent, with what an earlier one left.
 func (n *Node) Start() error {
 	from := []string{"--manifests", n.cluster.Manifests.dir}
 	if n.cluster.kubeconfig != "" {
 		from = []string{"--kubeconfig", n.cluster.kubeconfig}
 	}
-	args := append(from, "--node-name", n.Name, "--state-dir", filepath.Join(n.Dir, "state"),
-		"--socket", n.Socket(), "--http-address", HTTP, "--log-level", "debug")
-	command := "isthmus-agent"
-	if n.OS == model.Windows {
-		command = "winnode"
-		args = append(args, n.windowsFlags()...)
-	} else {
-		args = append(args, "--bpffs", filepath.Join(n.cluster.BPFFS(), n.Name), "--uplink", "eth0")
-		args = append(args, n.cluster.cfg.AgentFlags...)
+	args := append(from, "--node-name", n.Name, "--http-address", HTTP, "--log-level", "debug")
+	own := []string{"--state-dir", filepath.Join(n.Dir, "state"), "--socket", n.Socket()}
+	switch {
+	case n.machine != nil:
+		n.agent = n.executable(args)
+	case n.OS == model.Windows:
+		n.agent = exec.Command(filepath.Join(n.cluster.cfg.Bin, "winnode"), slices.Concat(args, own, n.windowsFlags())...)
+	default:
+		args = slices.Concat(args, own, []string{"--bpffs", filepath.Join(n.cluster.BPFFS(), n.Name), "--uplink", "eth0"}, n.cluster.cfg.AgentFlags)
+		n.agent = exec.Command(filepath.Join(n.cluster.cfg.Bin, "isthmus-agent"), args...)
 	}
 	log, err := os.OpenFile(n.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	n.agent = exec.Command(filepath.Join(n.cluster.cfg.Bin, command), args...)
 	n.agent.Stdout, n.agent.Stderr = log, log
 	n.agent.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C is for the demo, which then stops them in order
 	if err := n.NS.Do(n.agent.Start); err != nil {
-		return fmt.Errorf("start %s: %w", command, err)
+		return fmt.Errorf("start %s: %w", n.agent.Path, err)
 	}
 	n.exited = make(chan error, 1)
 	go func(cmd *exec.Cmd, exited chan error) { exited <- cmd.Wait() }(n.agent, n.exited)
@@ -205,14 +198,18 @@ func (n *Node) stop() error {
 		return nil
 	}
 	defer func() { n.agent = nil }()
-	if err := n.agent.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	sig := syscall.SIGTERM
+	if n.machine != nil {
+		sig = syscall.SIGINT // Wine makes Ctrl-C of it, and nothing of the other
+	}
+	if err := n.agent.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	select {
 	case <-n.exited:
 		return nil
 	case <-time.After(10 * time.Second):
-		return errors.Join(fmt.Errorf("agent of %s did not stop on SIGTERM", n.Name), n.agent.Process.Kill())
+		return errors.Join(fmt.Errorf("agent of %s did not stop on %s", n.Name, sig), n.agent.Process.Kill())
 	}
 }
 
@@ -285,6 +282,9 @@ func (n *Node) logTail() string {
 
 // Status asks the agent what it does.
 func (n *Node) Status(ctx context.Context) (*cniapi.GetNodeResponse, error) {
+	if n.machine != nil {
+		return n.statusUnderWine(ctx)
+	}
 	conn, err := grpc.NewClient("unix:"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, err

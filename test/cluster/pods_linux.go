@@ -87,7 +87,7 @@ func (c *Cluster) Attach(ctx context.Context, pod *model.Pod) (*Pod, time.Durati
 	}
 	c.pods = append(c.pods, p)
 	start := time.Now()
-	added, err := c.cni().AddNetworkList(ctx, p.Node.network(), p.runtime())
+	added, err := p.Node.cni().AddNetworkList(ctx, p.Node.network(), p.runtime())
 	if err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("CNI ADD of %s on %s: %w", pod.PodID, pod.Node, err), c.Detach(ctx, p))
 	}
@@ -109,7 +109,7 @@ func (c *Cluster) Attach(ctx context.Context, pod *model.Pod) (*Pod, time.Durati
 
 // Detach takes a pod away by CNI DEL.
 func (c *Cluster) Detach(ctx context.Context, p *Pod) error {
-	if err := c.cni().DelNetworkList(ctx, p.Node.network(), p.runtime()); err != nil {
+	if err := p.Node.cni().DelNetworkList(ctx, p.Node.network(), p.runtime()); err != nil {
 		return fmt.Errorf("CNI DEL of %s on %s: %w", p.PodID, p.Node.Name, err)
 	}
 	c.pods = slices.DeleteFunc(c.pods, func(o *Pod) bool { return o == p })
@@ -135,16 +135,20 @@ func (p *Pod) makeNamespace(ctx context.Context, c *Cluster) (err error) {
 	})
 }
 
-func (c *Cluster) cni() *libcni.CNIConfig {
-	return libcni.NewCNIConfigWithCacheDir([]string{c.cfg.Bin}, filepath.Join(c.cfg.Dir, "cni"), nil)
+func (n *Node) cni() *libcni.CNIConfig {
+	if n.machine != nil {
+		return n.machine.CNI()
+	}
+	return libcni.NewCNIConfigWithCacheDir([]string{n.cluster.cfg.Bin}, filepath.Join(n.cluster.cfg.Dir, "cni"), nil)
 }
 
 // network is the CNI configuration of a node.
 func (n *Node) network() *libcni.NetworkConfigList {
-	conf, _ := json.Marshal(map[string]any{
-		"cniVersion": "1.1.0", "name": "isthmus",
-		"plugins": []any{map[string]any{"type": "isthmus-cni", "socket": n.Socket(), "capabilities": map[string]bool{"portMappings": true, "bandwidth": true}}},
-	})
+	plugin := map[string]any{"type": "isthmus-cni", "capabilities": map[string]bool{"portMappings": true, "bandwidth": true}}
+	if n.machine == nil {
+		plugin["socket"] = n.Socket()
+	}
+	conf, _ := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "isthmus", "plugins": []any{plugin}})
 	list, err := libcni.NetworkConfFromBytes(conf)
 	if err != nil {
 		panic(err) // a constant

@@ -10,12 +10,40 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/isthmus-net/isthmus/windows"
 )
 
 // control is where a Windows node answers what a container runtime and the
-// network would ask of Windows itself (test/cluster/winnode).
-func (n *Node) control() string { return filepath.Join(n.Dir, "control.sock") }
+// network would ask of Windows itself (test/cluster/winnode, test/hnsemu).
+func (n *Node) control() string {
+	if n.machine != nil {
+		return n.machine.ControlSocket()
+	}
+	return filepath.Join(n.Dir, "control.sock")
+}
+
+// hostFlags tell the emulated HNS who it is.
+func (n *Node) hostFlags() []string {
+	mac := strings.ToUpper(strings.ReplaceAll(n.hardware().String(), ":", "-"))
+	return []string{"--management-ip", n.Addresses()[0].String(), "--management-mac", mac}
+}
+
+// networkFlags are those of every agent on Windows.
+func (n *Node) networkFlags() []string {
+	mode := windows.L2Bridge
+	if n.cluster.cfg.Overlay {
+		mode = windows.Overlay
+	}
+	return append([]string{"--hns-mode", string(mode)}, n.cluster.cfg.WindowsFlags...)
+}
+
+// windowsFlags are those of winnode.
+func (n *Node) windowsFlags() []string {
+	return slices.Concat([]string{"--control", n.control()}, n.hostFlags(), n.networkFlags())
+}
 
 // ask calls the control service of a Windows node.
 func (n *Node) ask(ctx context.Context, path string, query url.Values) (string, error) {

@@ -6,5 +6,6 @@
 // pod by TCP and UDP, and each verdict is compared with the reference.
 //
 // Without -short it tries a part of the cases; ISTHMUS_MIXED=1 (make mixed) tries
-// all that fit. It shows nothing of Windows itself.
+// all that fit. With ISTHMUS_WINE=1 Windows nodes run the executables for Windows
+// under Wine. It shows nothing of Windows itself.
 package mixed

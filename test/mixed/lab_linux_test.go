@@ -49,7 +49,7 @@ func begin(t *testing.T, cfg cluster.Config) *cluster.Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Dir = dir
+	cfg.Dir, cfg.Wine = dir, underWine(t)
 	c, err := cluster.New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -83,7 +83,7 @@ func TestMixed(t *testing.T) {
 			l.tunneled(mode.cfg.Overlay)
 		})
 	}
-	fmt.Printf("mixed: nodes=4 modes=2 cases=%d steps=%d flows=%d allowed=%d LL=%d LW=%d WL=%d WW=%d differ=%d\n", len(chosen), y.steps, y.flows, y.allowed,
+	fmt.Printf("mixed: nodes=4 wine=%t modes=2 cases=%d steps=%d flows=%d allowed=%d LL=%d LW=%d WL=%d WW=%d differ=%d\n", underWine(t), len(chosen), y.steps, y.flows, y.allowed,
 		y.pairs["LL"], y.pairs["LW"], y.pairs["WL"], y.pairs["WW"], y.differ)
 	for _, pair := range []string{"LL", "LW", "WL", "WW"} {
 		if y.pairs[pair] < 100 {

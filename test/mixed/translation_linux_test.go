@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/wine"
 )
 
 // TestTranslation: what pods of a Windows node send beyond the cluster has the
@@ -160,6 +161,22 @@ func build(t *testing.T) string {
 	if err := cluster.Build(ctx, bin, os.Stderr); err != nil {
 		t.Fatal(err)
 	}
+	if underWine(t) {
+		if err := wine.Build(ctx, ".", bin); err != nil {
+			t.Fatal(err)
+		}
+	}
 	t.Chdir(home)
 	return bin
+}
+
+// underWine tells whether Windows nodes run the executables for Windows.
+func underWine(t *testing.T) bool {
+	if os.Getenv("ISTHMUS_WINE") == "" {
+		return false
+	}
+	if missing := wine.Missing(); missing != "" {
+		t.Fatal(missing)
+	}
+	return true
 }

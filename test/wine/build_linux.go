@@ -53,16 +53,24 @@ func Build(ctx context.Context, top, to string) error {
 	if err := goTool(ctx, top, "linux", "build", "-o", to+"/", "./test/hnsemu"); err != nil {
 		return err
 	}
-	if err := goTool(ctx, top, "windows", "build", "-trimpath", "-o", filepath.Join(to, "isthmus-conformance.exe"), "./test/conformance"); err != nil {
-		return err
-	}
-	return goTool(ctx, top, "windows", "build", "-trimpath", "-o", to+"/", "./cmd/isthmus-agent", "./cmd/isthmus-cni", "./cmd/isthmusctl")
+	return goTool(ctx, top, "windows", "build", "-trimpath", "-ldflags", "-s -w", "-o", to+"/", "./cmd/isthmus-agent", "./cmd/isthmus-cni", "./cmd/isthmusctl")
+}
+
+// BuildConformance makes isthmus-conformance.exe.
+func BuildConformance(ctx context.Context, top, to string) error {
+	return goTool(ctx, top, "windows", "build", "-trimpath", "-o", filepath.Join(to, "isthmus-conformance.exe"), "./test/conformance")
 }
 
 // BuildHCN makes hcsshim's own tests of HNS, which need a service to run
 // against, into hcn.test.exe.
 func BuildHCN(ctx context.Context, top, to string) error {
 	return goTool(ctx, top, "windows", "test", "-c", "-tags", "integration", "-o", filepath.Join(to, "hcn.test.exe"), "github.com/Microsoft/hcsshim/hcn")
+}
+
+// BuildPlugins makes the reference plugins of the CNI project, of a module of
+// their own.
+func BuildPlugins(ctx context.Context, top, to string) error {
+	return goTool(ctx, filepath.Join(top, "test", "wine", "plugins"), "windows", "build", "-o", to+"/", "tool")
 }
 
 func goTool(ctx context.Context, top, goos string, args ...string) error {

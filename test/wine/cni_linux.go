@@ -37,6 +37,7 @@ func (l launcher) ExecPlugin(ctx context.Context, exe string, stdin []byte, envi
 			cmd.Env = append(cmd.Env, e)
 		}
 	}
+	cmd.Env = append(cmd.Env, "CNI_PATH="+Path(l.m.bin)) // where plugins look for those that they call
 	var out, errOut bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &errOut
 	err := l.m.NS.Do(cmd.Start)
@@ -67,7 +68,9 @@ func (p Pod) runtime() *libcni.RuntimeConf {
 	}}
 }
 
-func (m *Machine) cni() *libcni.CNIConfig {
+// CNI runs plugins of the machine as a container runtime does; it keeps what the
+// plugins answered beside the machine's files.
+func (m *Machine) CNI() *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir([]string{m.bin}, m.File("cni"), launcher{&version.PluginDecoder{}, m})
 }
 
@@ -81,7 +84,7 @@ func (m *Machine) Add(ctx context.Context, p Pod) (*types100.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	added, err := m.cni().AddNetworkList(ctx, list, p.runtime())
+	added, err := m.CNI().AddNetworkList(ctx, list, p.runtime())
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +97,7 @@ func (m *Machine) Check(ctx context.Context, p Pod) error {
 	if err != nil {
 		return err
 	}
-	return m.cni().CheckNetworkList(ctx, list, p.runtime())
+	return m.CNI().CheckNetworkList(ctx, list, p.runtime())
 }
 
 // Delete is CNI DEL.
@@ -103,7 +106,7 @@ func (m *Machine) Delete(ctx context.Context, p Pod) error {
 	if err != nil {
 		return err
 	}
-	return m.cni().DelNetworkList(ctx, list, p.runtime())
+	return m.CNI().DelNetworkList(ctx, list, p.runtime())
 }
 
 // Status is CNI STATUS.
@@ -112,7 +115,7 @@ func (m *Machine) Status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return m.cni().GetStatusNetworkList(ctx, list)
+	return m.CNI().GetStatusNetworkList(ctx, list)
 }
 
 // GC is CNI GC: attachments other than those of the pods are removed.
@@ -125,5 +128,5 @@ func (m *Machine) GC(ctx context.Context, keep ...Pod) error {
 	for _, p := range keep {
 		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: p.Container, IfName: "eth0"})
 	}
-	return m.cni().GCNetworkList(ctx, list, args)
+	return m.CNI().GCNetworkList(ctx, list, args)
 }

@@ -6,7 +6,8 @@
 //
 // A Machine is one Windows node: it starts the emulator and isthmus-agent.exe,
 // calls isthmus-cni.exe as a container runtime does, and runs any other
-// executable. Its tests also run hcsshim's own against the emulator.
+// executable. Its tests also run hcsshim's own against the emulator, and the CNI
+// project's plugins for Windows (plugins/go.mod) on the agent's networks.
 //
 // It shows that the executables work together, on an HNS that does what is
 // publicly known of HNS. It shows nothing of Windows itself.

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -27,6 +28,7 @@ import (
 type Machine struct {
 	dir, bin string
 	NS       *netns.NS
+	ownNS    bool
 	prefix   *prefix
 	emulator *process
 	agent    *process
@@ -53,27 +55,73 @@ func (p *process) stop(sig syscall.Signal) error {
 	}
 }
 
-// New makes a machine in an empty directory, with what Build has made in bin.
-// Nothing runs on it yet.
+// New makes a machine in an empty directory, with what Build has made in bin, and
+// a network namespace for it. Nothing runs on it yet.
 func New(ctx context.Context, dir, bin string) (*Machine, error) {
-	m := &Machine{dir: dir, bin: bin}
-	var err error
-	if m.NS, err = netns.New(filepath.Join(dir, "ns")); err != nil {
+	ns, err := netns.New(filepath.Join(dir, "ns"))
+	if err != nil {
 		return nil, err
 	}
-	if err := m.NS.Do(func() error {
+	if err := ns.Do(func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err
 		}
 		return netlink.LinkSetUp(lo)
 	}); err != nil {
-		return nil, errors.Join(err, m.NS.Close())
+		return nil, errors.Join(err, ns.Close())
 	}
-	if m.prefix, err = newPrefix(ctx, filepath.Join(dir, "prefix"), bin, m.NS); err != nil {
-		return nil, errors.Join(err, m.NS.Close())
+	m, err := Enter(ctx, ns, dir, bin)
+	if err != nil {
+		return nil, errors.Join(err, ns.Close())
 	}
+	m.ownNS = true
 	return m, nil
+}
+
+// Enter makes a machine in a namespace of the caller's.
+func Enter(ctx context.Context, ns *netns.NS, dir, bin string) (*Machine, error) {
+	m := &Machine{dir: dir, bin: bin, NS: ns}
+	var err error
+	m.prefix, err = newPrefix(ctx, m.File(prefixDir), bin, ns)
+	return m, err
+}
+
+// Names of a machine's files.
+const (
+	prefixDir   = "prefix"
+	hnsPID      = "hns.pid"
+	controlFile = "hns.sock"
+)
+
+// Remove ends what is left of a machine whose process is gone, by its files; they
+// stay.
+func Remove(dir string) error {
+	var errs []error
+	if path := filepath.Join(dir, prefixDir); exists(path) {
+		p := &prefix{dir: path}
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		for _, args := range [][]string{{"-k"}, {"-w"}} {
+			_ = p.server(ctx, args...).Run() // -k of a server that has ended is an error, and fine
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, hnsPID)); err == nil {
+		errs = append(errs, endEmulator(strings.TrimSpace(string(text))))
+	}
+	return errors.Join(errs...)
+}
+
+// endEmulator ends the emulator with a number; it may be somebody else's by now.
+func endEmulator(number string) error {
+	pid, err := strconv.Atoi(number)
+	if err != nil {
+		return err
+	}
+	if name, err := os.ReadFile("/proc/" + number + "/comm"); err != nil || strings.TrimSpace(string(name)) != "hnsemu" {
+		return nil
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
 }
 
 // Close ends everything on the machine and removes it.
@@ -82,7 +130,10 @@ func (m *Machine) Close() error {
 	if m.agent != nil {
 		_ = m.KillAgent() // it may have ended
 	}
-	errs = append(errs, m.StopEmulator(), m.prefix.close(), m.NS.Close())
+	errs = append(errs, m.StopEmulator(), m.prefix.close())
+	if m.ownNS {
+		errs = append(errs, m.NS.Close())
+	}
 	return errors.Join(errs...)
 }
 
@@ -106,16 +157,20 @@ func (m *Machine) start(cmd *exec.Cmd, log string) (*process, error) {
 	return p, nil
 }
 
-// StartEmulator starts HNS of a version, with what an earlier one held.
-func (m *Machine) StartEmulator(v hns.Version) error {
-	_ = os.Remove(m.File("hns.sock"))
-	cmd := exec.Command(filepath.Join(m.bin, "hnsemu"), "--hns", v.String(), "--control", m.File("hns.sock"),
-		"--state", m.File("hns.json"), "--calls", m.File("calls.jsonl"))
+// StartEmulator starts HNS of a version, with what an earlier one held and more
+// flags of hnsemu.
+func (m *Machine) StartEmulator(v hns.Version, more ...string) error {
+	_ = os.Remove(m.ControlSocket())
+	cmd := exec.Command(filepath.Join(m.bin, "hnsemu"), append([]string{"--hns", v.String(), "--control", m.ControlSocket(),
+		"--state", m.File("hns.json"), "--calls", m.File("calls.jsonl")}, more...)...)
 	p, err := m.start(cmd, "hns.log")
 	if err != nil {
 		return fmt.Errorf("start the hns emulator: %w", err)
 	}
 	m.emulator = p
+	if err := os.WriteFile(m.File(hnsPID), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600); err != nil {
+		return err
+	}
 	return m.wait(m.File("hns.log"), p, func() bool { _, err := m.Control("/dump", nil); return err == nil })
 }
 
@@ -127,13 +182,16 @@ func (m *Machine) StopEmulator() error {
 
 // Forget removes what HNS and the agent keep, while neither runs.
 func (m *Machine) Forget() error {
-	for _, name := range []string{"hns.json", "calls.jsonl", "hns.log", "agent.log", "cni", "prefix/drive_c/ProgramData/isthmus"} {
+	for _, name := range []string{"hns.json", "calls.jsonl", "hns.log", "agent.log", "cni", "ipam", "prefix/drive_c/ProgramData/isthmus"} {
 		if err := os.RemoveAll(m.File(name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// ControlSocket is where Control asks.
+func (m *Machine) ControlSocket() string { return m.File(controlFile) }
 
 // Control asks the emulator behind the agent's back.
 func (m *Machine) Control(path string, query url.Values) (string, error) {
@@ -144,7 +202,7 @@ func (m *Machine) Control(path string, query url.Values) (string, error) {
 func (m *Machine) Post(path, body string) (string, error) {
 	client := http.Client{Timeout: patience / 3, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", m.File("hns.sock"))
+			return (&net.Dialer{}).DialContext(ctx, "unix", m.ControlSocket())
 		}}}
 	r, err := client.Post("http://hns"+path, "application/json", strings.NewReader(body))
 	if err != nil {

@@ -28,6 +28,8 @@ var shared struct {
 	profiles         map[string]bool
 	cni, cniTotal    int // calls of the plugin that ended as they should
 	hcn, hcnTotal    int // tests of hcsshim
+	plugins          int // calls of the reference plugins, that ended as they should
+	pluginsTotal     int
 	decided, differs int // verdicts asked of the ACLs under every reading
 	faults           int // faults that were injected and got over
 	connections      int // that were tried through the switch
@@ -46,8 +48,8 @@ func TestMain(m *testing.M) {
 	if shared.dir != "" {
 		os.RemoveAll(shared.dir)
 	}
-	line := fmt.Sprintf("exe=%d probes=%d hcn=%d/%d cni=%d/%d versions=%d decided=%d wrong=%d connections=%d sent=%d faults=%d",
-		len(shared.executables), shared.probes, shared.hcn, shared.hcnTotal, shared.cni, shared.cniTotal,
+	line := fmt.Sprintf("exe=%d probes=%d hcn=%d/%d cni=%d/%d plugins=%d/%d versions=%d decided=%d wrong=%d connections=%d sent=%d faults=%d",
+		len(shared.executables), shared.probes, shared.hcn, shared.hcnTotal, shared.cni, shared.cniTotal, shared.plugins, shared.pluginsTotal,
 		len(shared.profiles), shared.decided, shared.differs, shared.connections, shared.packets, shared.faults)
 	fmt.Println(line)
 	if dir := os.Getenv("ISTHMUS_WINDOWS_SUMMARY"); dir != "" {
@@ -78,11 +80,10 @@ func machine(t *testing.T) *Machine {
 			return
 		}
 		bin := filepath.Join(shared.dir, "bin")
-		if shared.err = Build(ctx, "../..", bin); shared.err != nil {
-			return
-		}
-		if shared.err = BuildHCN(ctx, "../..", bin); shared.err != nil {
-			return
+		for _, build := range []func(ctx context.Context, top, to string) error{Build, BuildConformance, BuildHCN, BuildPlugins} {
+			if shared.err = build(ctx, "../..", bin); shared.err != nil {
+				return
+			}
 		}
 		node := filepath.Join(shared.dir, "node")
 		if shared.err = os.Mkdir(node, 0o700); shared.err == nil {

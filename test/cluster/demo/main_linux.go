@@ -18,6 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/wine"
 )
 
 // place is where the demo keeps everything; one demo runs at a time.
@@ -32,6 +33,7 @@ type options struct {
 	manifests string
 	keep      bool
 	stop      bool
+	noWine    bool
 }
 
 func run(args []string, out, errOut io.Writer) int {
@@ -41,6 +43,7 @@ func run(args []string, out, errOut io.Writer) int {
 	f.StringVar(&o.manifests, "manifests", "deploy/examples", "directory of Kubernetes manifests")
 	f.BoolVar(&o.keep, "keep", false, "leave the cluster running at the end")
 	f.BoolVar(&o.stop, "stop", false, "remove a cluster that was left running")
+	f.BoolVar(&o.noWine, "no-wine", false, "do not run the executables for Windows, even where Wine is")
 	if f.Parse(args) != nil || f.NArg() > 0 {
 		return 2
 	}
@@ -124,7 +127,19 @@ func (d *demo) build(ctx context.Context, bin string) (err error) {
 	if err := cluster.Build(ctx, bin, d.out); err != nil {
 		return err
 	}
-	d.cluster, err = cluster.New(cluster.Config{Dir: place, Bin: bin, Linux: 2, Windows: 1, Segments: 2})
+	missing := wine.Missing()
+	if d.noWine {
+		missing = "left out"
+	}
+	if missing == "" {
+		d.say("building the same for Windows: Wine is here to run isthmus-agent.exe and isthmus-cni.exe on the Windows node")
+		if err := wine.Build(ctx, ".", bin); err != nil {
+			return err
+		}
+	} else {
+		d.say("the Windows node runs what isthmus-agent.exe is made of, as a program for Linux; Wine: %s", missing)
+	}
+	d.cluster, err = cluster.New(cluster.Config{Dir: place, Bin: bin, Linux: 2, Windows: 1, Segments: 2, Wine: missing == ""})
 	return err
 }
 

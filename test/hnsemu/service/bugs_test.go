@@ -43,7 +43,7 @@ func (r *recorder) run(scenario func(testing.TB)) {
 
 // scenarios are the tests of what the service answers.
 var scenarios = map[string]func(testing.TB){"life": lifeThroughHandles, "errors": errorsAreDocuments, "schemas": bothSchemas, "versions": versionsGate,
-	"balancers": loadBalancers, "restarts": restarts, "policies": policiesDecide, "conflicts": conflicts}
+	"balancers": loadBalancers, "restarts": restarts, "policies": policiesDecide, "containers": containersShare, "conflicts": conflicts}
 
 // TestPlantedBugs: every mistake in the service is found by at least one of the
 // scenarios, and without one none finds anything.

@@ -17,6 +17,8 @@ import (
 //	POST /namespace?netns=       makes a namespace as a container runtime does; answers its id;
 //	                             netns is the file of the network namespace for its ports
 //	POST /namespace/remove?id=   takes it away, whatever is in it
+//	POST /container?id=&namespace=
+//	                             starts a container there; with gone=true it ends
 //	POST /fault                  a fault.Fault as JSON, Delay in nanoseconds
 //	POST /strike?way=&address=&endpoint=&namespace=
 //	                             a way of fault.Catalogue, with what fault.Target takes
@@ -49,6 +51,13 @@ func (s *Service) Control() *http.ServeMux {
 	})
 	handle("/namespace/remove", func(r *http.Request) (string, error) {
 		s.config.HNS.RemoveNamespace(r.URL.Query().Get("id"))
+		return "", s.changed()
+	})
+	handle("/container", func(r *http.Request) (string, error) {
+		q := r.URL.Query()
+		if err := s.config.HNS.PutContainer(q.Get("namespace"), q.Get("id"), q.Get("gone") == "true"); err != nil {
+			return "", err
+		}
 		return "", s.changed()
 	})
 	handle("/fault", func(r *http.Request) (string, error) {

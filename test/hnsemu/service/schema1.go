@@ -134,26 +134,24 @@ func (s *Service) update1(id, body string) (any, error) {
 	return s.endpointView(changed), err
 }
 
-// attach1 attaches endpoints to the host. Containers are attached by the Host
-// Compute Service, which is not here.
+// attach1 attaches endpoints to the host or to a container.
 func (s *Service) attach1(id, verb, body string) (any, error) {
-	var r struct{ SystemType string }
+	var r struct{ SystemType, ContainerID string }
 	if err := decode(body, &r); err != nil {
 		return nil, err
 	}
-	if !strings.EqualFold(r.SystemType, "Host") {
-		return nil, notImplemented()
+	ctx := context.Background()
+	switch strings.ToLower(r.SystemType + " " + verb) {
+	case "host attach":
+		return view{}, s.config.HNS.AttachEndpoint(ctx, hns.HostNamespace, id)
+	case "host detach":
+		return view{}, s.config.HNS.DetachEndpoint(ctx, hns.HostNamespace, id)
+	case "container attach":
+		return view{}, s.share(r.ContainerID, id)
+	case "container detach":
+		return view{}, s.unshare(r.ContainerID, id)
 	}
-	var err error
-	switch verb {
-	case "attach":
-		err = s.config.HNS.AttachEndpoint(context.Background(), hns.HostNamespace, id)
-	case "detach":
-		err = s.config.HNS.DetachEndpoint(context.Background(), hns.HostNamespace, id)
-	default:
-		err = notImplemented()
-	}
-	return view{}, err
+	return nil, notImplemented()
 }
 
 func (s *Service) lists1(method, id, body string) (any, error) {

@@ -58,6 +58,7 @@ type Service struct {
 	mu      sync.Mutex // one call at a time, as HNS
 	handles handles
 	extra   extra
+	shares  shares
 	// balancers are those of extra, for the switch.
 	balancers atomic.Pointer[[]vfp.Balancer]
 	macs      []document // of the accelerated networking list
@@ -69,7 +70,7 @@ type Service struct {
 
 // New returns a service.
 func New(c Config) *Service {
-	return &Service{config: c, handles: newHandles(), extra: newExtra(), netns: make(map[string]string)}
+	return &Service{config: c, handles: newHandles(), extra: newExtra(), shares: make(shares), netns: make(map[string]string)}
 }
 
 // NetNS is the file of the network namespace that stands for an HCN namespace;
@@ -161,6 +162,9 @@ func (s *Service) dispatch(client string, c Call) (Answer, error) {
 	case "Enumerate":
 		return s.enumerate(kind, c.Args[0])
 	case "Open":
+		if kind == systems {
+			return s.openSystem(client, c.Args[0])
+		}
 		if _, err := s.get(kind, c.GUID); err != nil {
 			return Answer{}, err
 		}
@@ -182,8 +186,14 @@ func (s *Service) dispatch(client string, c Call) (Answer, error) {
 	}
 	switch verb {
 	case "Modify":
+		if kind == systems {
+			return Answer{}, s.modifySystem(h.id, c.Args[0])
+		}
 		return Answer{}, s.modify(kind, h.id, c.Args[0])
 	case "Query":
+		if kind == systems {
+			return output(systemDocument(h.id))
+		}
 		object, err := s.get(kind, h.id)
 		if err != nil {
 			return Answer{}, err
@@ -230,7 +240,7 @@ func (s *Service) Restart(reboot bool) error {
 	s.handles = newHandles()
 	if reboot {
 		s.config.HNS.Reboot()
-		s.extra = newExtra()
+		s.extra, s.shares = newExtra(), make(shares)
 	}
 	s.noteBalancers()
 	if s.config.Changed != nil {

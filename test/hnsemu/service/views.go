@@ -54,8 +54,23 @@ func policy1(flat document) (hns.Policy, error) {
 		delete(settings, "Protocol")
 		settings["Protocols"] = strconv.Itoa(int(protocol))
 	}
+	if name, ok := settings["Protocol"].(string); ok && kind == hns.TypePortMapping {
+		number, known := protocolNumbers[strings.ToLower(name)]
+		if !known {
+			return hns.Policy{}, hns.NewError("policy", hns.CodeInvalidPolicy, "protocol "+name+" of a port mapping")
+		}
+		settings["Protocol"] = number
+	}
 	return hns.MakePolicy(kind, settings), nil
 }
+
+// protocolNumbers are those that schema 1 maps ports of.
+var protocolNumbers = map[string]int{"tcp": protocolTCP, "udp": protocolUDP}
+
+const (
+	protocolTCP = 6
+	protocolUDP = 17
+)
 
 // flatten is the inverse of policy1.
 func flatten(p hns.Policy) view {
@@ -65,6 +80,11 @@ func flatten(p hns.Policy) view {
 		if value, ok := flat[names[1]]; ok {
 			delete(flat, names[1])
 			flat[names[0]] = value
+		}
+	}
+	for name, number := range protocolNumbers {
+		if flat["Protocol"] == float64(number) && p.Is(hns.TypePortMapping) {
+			flat["Protocol"] = strings.ToUpper(name)
 		}
 	}
 	flat["Type"] = p.Type
@@ -226,6 +246,9 @@ func (s *Service) endpointView(e hns.Endpoint) view {
 		case "::/0":
 			v["GatewayAddressV6"] = r.NextHop
 		}
+	}
+	if containers := s.shares[e.ID]; len(containers) > 0 {
+		v["SharedContainers"] = containers
 	}
 	if e.HostComputeNamespace != "" {
 		v["Namespace"] = view{"ID": e.HostComputeNamespace}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/wine"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// bootWindows makes every Windows that there is to be under Wine.
+func (c *Cluster) bootWindows(ctx context.Context) error {
+	var all sync.WaitGroup
+	errs := make([]error, len(c.Nodes))
+	for i, n := range c.Nodes {
+		all.Go(func() { errs[i] = n.bootWindows(ctx) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// bootWindows makes the Windows of a node under Wine and starts its HNS, which
+// outlives agents. Of other nodes it does nothing.
+func (n *Node) bootWindows(ctx context.Context) (err error) {
+	if n.OS != model.Windows || !n.cluster.cfg.Wine {
+		return nil
+	}
+	if n.machine, err = wine.Enter(ctx, n.NS, n.Dir, n.cluster.cfg.Bin); err != nil {
+		return fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	return n.machine.StartEmulator(hns.Server2022, append(n.hostFlags(), "--translate")...)
+}
+
+// shutDown ends the Windows of a node under Wine.
+func (n *Node) shutDown() error {
+	if n.machine == nil {
+		return nil
+	}
+	defer func() { n.machine = nil }()
+	return n.machine.Close()
+}
+
+// executable is isthmus-agent.exe, with its state and its pipe where they are by
+// default. Of the flags those that name files are in Windows' words.
+func (n *Node) executable(args []string) *exec.Cmd {
+	for i, arg := range args {
+		if filepath.IsAbs(arg) {
+			args[i] = wine.Path(arg)
+		}
+	}
+	return n.machine.Command(context.Background(), filepath.Join(n.cluster.cfg.Bin, "isthmus-agent.exe"), append(args, n.networkFlags()...)...)
+}
+
+// statusUnderWine asks by isthmusctl.exe: pipes of Wine are not for programs of
+// this system.
+func (n *Node) statusUnderWine(ctx context.Context) (*cniapi.GetNodeResponse, error) {
+	text, err := n.machine.Output(n.machine.Command(ctx, filepath.Join(n.cluster.cfg.Bin, "isthmusctl.exe"), "status", "-o", "json"))
+	if err != nil {
+		return nil, fmt.Errorf("isthmusctl.exe status: %w: %s", err, text)
+	}
+	status := &cniapi.GetNodeResponse{}
+	return status, protojson.Unmarshal([]byte(text), status)
+}
