@@ -44,6 +44,7 @@ type Backend struct {
 	linked map[model.EndpointID]bool
 	// usage is what was last noted of the maps, for Counters.
 	usage   atomic.Pointer[map[string]dataplane.MapUsage]
+	ways    atomic.Pointer[[]dataplane.Way] // likewise
 	upgrade upgrade
 	// swept is when the last walk through the flows ended.
 	swept   time.Time
@@ -100,6 +101,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 		b.path.Close()
 		return nil, err
 	}
+	b.noteWays()
 	log.Info("data path ready", "uplink", uplink.Name, "mtu", b.mtu, "bpffs", cfg.BPFFS, "egress", b.egress, "endpoints", len(b.layout.State().Endpoints))
 	return b, nil
 }
@@ -441,6 +443,7 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	if usage := b.usage.Load(); usage != nil {
 		c.Maps = *usage
 	}
+	c.Ways = slices.Clip(*b.ways.Load())
 	return c, b.uplinks.count(&c)
 }
 

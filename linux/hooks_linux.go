@@ -125,6 +125,7 @@ func (b *Backend) policed(name string, index int) (bool, error) {
 // for some 30 ms, or takes out some flows that have expired. In passing it looks
 // after the uplinks.
 func (b *Backend) Idle(context.Context) (more bool, err error) {
+	defer b.noteWays()
 	b.uplinks.tend()
 	b.fabric.Tend(time.Now())
 	if err := errors.Join(b.followUplink(), b.ports.tend(time.Now())); err != nil {

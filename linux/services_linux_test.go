@@ -70,7 +70,7 @@ func (l *lab) load(ruleset string) {
 func newServiceLab(t *testing.T) *lab {
 	l := newLab(t)
 	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("needs nft: make test installs it, guests of make test-kernel have none")
+		t.Skip("needs nft: make test installs it")
 	}
 	l.pod("a", 11)
 	l.pod("b", 12)

@@ -52,7 +52,9 @@ func choose(names, tests string) ([]suite, error) {
 
 // modules are loaded in this order; those that the kernel has built in are
 // passed over.
-var modules = []string{"veth", "sch_ingress", "cls_bpf", "libcrc32c", "nfnetlink", "nf_tables", "x_tables", "nft_compat", "xt_bpf"}
+var modules = []string{"veth", "ifb", "sch_ingress", "sch_tbf", "cls_bpf", "cls_u32", "act_mirred",
+	"libcrc32c", "nfnetlink", "nf_defrag_ipv4", "nf_defrag_ipv6", "nf_conntrack", "nf_conntrack_netlink", "nf_nat",
+	"nf_tables", "nft_ct", "nft_chain_nat", "nft_nat", "nft_masq", "x_tables", "nft_compat", "xt_bpf"}
 
 // build makes the initramfs of a guest.
 func build(ctx context.Context, k image, suites []suite, dir string) (string, error) {
@@ -78,6 +80,9 @@ func build(ctx context.Context, k image, suites []suite, dir string) (string, er
 	if err := os.WriteFile(filepath.Join(root, "suites", "list"), []byte(list.String()), 0o644); err != nil {
 		return "", err
 	}
+	if err := copyTool(ctx, "nft", root); err != nil {
+		return "", err
+	}
 	if err := copyCorpus(filepath.Join(root, "corpus")); err != nil {
 		return "", err
 	}
@@ -87,6 +92,38 @@ func build(ctx context.Context, k image, suites []suite, dir string) (string, er
 		}
 	}
 	return pack(ctx, root, filepath.Join(dir, "initramfs"))
+}
+
+// copyTool copies a command of this machine and the libraries that it needs.
+func copyTool(ctx context.Context, name, root string) error {
+	tool, err := exec.LookPath(name)
+	if err != nil {
+		return err
+	}
+	text, err := exec.CommandContext(ctx, "ldd", tool).Output()
+	if err != nil {
+		return fmt.Errorf("list libraries of %s: %w", tool, err)
+	}
+	to := map[string]string{tool: "/bin/" + name}
+	for _, word := range strings.Fields(string(text)) {
+		if filepath.IsAbs(word) {
+			to[word] = word
+		}
+	}
+	for from, path := range to {
+		text, err := os.ReadFile(from)
+		if err != nil {
+			return err
+		}
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, text, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // copyCorpus leaves the Go files out, which would be a package here.
@@ -218,6 +255,8 @@ func (g guests) follow(k image, said io.Reader) (summary string) {
 		case ok:
 			fmt.Fprintf(g.out, "%s: %s\n", k.release, report)
 			summary = report
+		case strings.HasPrefix(strings.TrimSpace(line), "--- SKIP"):
+			fmt.Fprintf(g.out, "%s: %s\n", k.release, strings.TrimSpace(line))
 		case counted:
 			fmt.Fprintf(g.out, "%s: program %s\n", k.release, program)
 		case g.verbose:

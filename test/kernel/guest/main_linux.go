@@ -81,7 +81,7 @@ func reportHooks() error {
 	return nil
 }
 
-// runSuites runs every suite of the list, and fails if one does. One that is not
+// runSuites runs every suite of the list, and fails if any does. One that is not
 // done at the deadline says where it is and ends, so that a hang explains itself.
 func runSuites(deadline time.Time) error {
 	f, err := os.Open("/suites/list")
@@ -90,6 +90,7 @@ func runSuites(deadline time.Time) error {
 	}
 	defer f.Close()
 	n := 0
+	var failed []string
 	for s := bufio.NewScanner(f); s.Scan(); n++ {
 		words := strings.Fields(s.Text())
 		args := append(words[1:], "-test.v", "-test.short=false", "-test.timeout="+time.Until(deadline).String())
@@ -98,13 +99,18 @@ func runSuites(deadline time.Time) error {
 		if words[0] == "corpus" {
 			cmd.Dir = "/corpus"
 		}
-		cmd.Env = []string{"PATH=/", "HOME=/tmp", "TMPDIR=/tmp"}
+		cmd.Env = []string{"PATH=/bin", "HOME=/tmp", "TMPDIR=/tmp"}
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stdout
 		began := time.Now()
 		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("suite %s: %w", words[0], err)
+			fmt.Printf("guest: suite %s: %v (%s)\n", words[0], err, time.Since(began).Round(time.Second))
+			failed = append(failed, words[0])
+			continue
 		}
 		fmt.Printf("guest: suite %s ok (%s)\n", words[0], time.Since(began).Round(time.Second))
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("suites %q", failed)
 	}
 	fmt.Printf("guest: passed suites=%d\n", n)
 	return nil
