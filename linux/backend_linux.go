@@ -36,6 +36,10 @@ type Backend struct {
 	tcx     bool // the kernel has it
 	// egress says by what it is decided behind the translation.
 	egress string
+	// egressDue is when to look next whether that is still there, mended how often
+	// it was not.
+	egressDue time.Time
+	mended    atomic.Uint64
 	// layout is what the maps hold; nil after writes that were cut short.
 	layout *policymap.Layout
 	// specs are the endpoints that AddEndpoint was asked for.
@@ -430,7 +434,7 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	if err != nil {
 		return dataplane.Counters{}, err
 	}
-	c := dataplane.Counters{Repairs: b.fabric.Repairs(), Drops: make(map[string]uint64, len(bpfobj.DropReasons))}
+	c := dataplane.Counters{Repairs: b.fabric.Repairs() + b.mended.Load(), Drops: make(map[string]uint64, len(bpfobj.DropReasons))}
 	for _, d := range model.Directions {
 		c.Verdicts[d] = [2]uint64{totals[2*int(d)], totals[2*int(d)+1]}
 	}

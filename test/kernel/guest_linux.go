@@ -75,15 +75,15 @@ func build(ctx context.Context, k image, suites []suite, dir string) (string, er
 		if err := compile(ctx, "test", "-c", "-o", filepath.Join(root, "suites", s.name), s.pkg); err != nil {
 			return "", err
 		}
+		if err := copyData(s.pkg, filepath.Join(root, "data", s.name)); err != nil {
+			return "", err
+		}
 		fmt.Fprintf(&list, "%s %s\n", s.name, s.args)
 	}
 	if err := os.WriteFile(filepath.Join(root, "suites", "list"), []byte(list.String()), 0o644); err != nil {
 		return "", err
 	}
 	if err := copyTool(ctx, "nft", root); err != nil {
-		return "", err
-	}
-	if err := copyCorpus(filepath.Join(root, "corpus")); err != nil {
 		return "", err
 	}
 	for n, m := range modules {
@@ -126,27 +126,32 @@ func copyTool(ctx context.Context, name, root string) error {
 	return nil
 }
 
-// copyCorpus leaves the Go files out, which would be a package here.
-func copyCorpus(to string) error {
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		return err
-	}
-	for _, pattern := range []string{"*.txtar", "*.yaml"} {
-		files, err := filepath.Glob(filepath.Join("test/corpus", pattern))
+// copyData copies what a package's tests may read. Go files are left out, which
+// would be a package here.
+func copyData(pkg, to string) error {
+	return filepath.WalkDir(pkg, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		for _, path := range files {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			if err := os.WriteFile(filepath.Join(to, filepath.Base(path)), text, 0o644); err != nil {
-				return err
-			}
+		name, err := filepath.Rel(pkg, path)
+		if err != nil {
+			return err
 		}
-	}
-	return nil
+		if d.IsDir() {
+			if name != "." && name != "testdata" && !strings.HasPrefix(name, "testdata/") {
+				return fs.SkipDir // another package
+			}
+			return os.MkdirAll(filepath.Join(to, name), 0o755)
+		}
+		if strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, name), text, 0o644)
+	})
 }
 
 func compile(ctx context.Context, args ...string) error {
