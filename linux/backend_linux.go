@@ -36,6 +36,10 @@ type Backend struct {
 	tcx     bool // the kernel has it
 	// egress says by what it is decided behind the translation.
 	egress string
+	// egressDue is when to look next whether that is still there, mended how often
+	// it was not.
+	egressDue time.Time
+	mended    atomic.Uint64
 	// layout is what the maps hold; nil after writes that were cut short.
 	layout *policymap.Layout
 	// specs are the endpoints that AddEndpoint was asked for.
@@ -44,6 +48,7 @@ type Backend struct {
 	linked map[model.EndpointID]bool
 	// usage is what was last noted of the maps, for Counters.
 	usage   atomic.Pointer[map[string]dataplane.MapUsage]
+	ways    atomic.Pointer[[]dataplane.Way] // likewise
 	upgrade upgrade
 	// swept is when the last walk through the flows ended.
 	swept   time.Time
@@ -100,6 +105,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 		b.path.Close()
 		return nil, err
 	}
+	b.noteWays()
 	log.Info("data path ready", "uplink", uplink.Name, "mtu", b.mtu, "bpffs", cfg.BPFFS, "egress", b.egress, "endpoints", len(b.layout.State().Endpoints))
 	return b, nil
 }
@@ -428,7 +434,7 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	if err != nil {
 		return dataplane.Counters{}, err
 	}
-	c := dataplane.Counters{Repairs: b.fabric.Repairs(), Drops: make(map[string]uint64, len(bpfobj.DropReasons))}
+	c := dataplane.Counters{Repairs: b.fabric.Repairs() + b.mended.Load(), Drops: make(map[string]uint64, len(bpfobj.DropReasons))}
 	for _, d := range model.Directions {
 		c.Verdicts[d] = [2]uint64{totals[2*int(d)], totals[2*int(d)+1]}
 	}
@@ -441,6 +447,7 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	if usage := b.usage.Load(); usage != nil {
 		c.Maps = *usage
 	}
+	c.Ways = slices.Clip(*b.ways.Load())
 	return c, b.uplinks.count(&c)
 }
 

@@ -72,14 +72,29 @@ func (b *Backend) lostEgress() (bool, error) {
 	return !has, err
 }
 
+// mendEgress puts the rule back if somebody flushed it.
+func (b *Backend) mendEgress() error {
+	b.egressDue = time.Now().Add(lookAtEgress)
+	lost, err := b.lostEgress()
+	if err != nil || !lost {
+		return err
+	}
+	b.log.Warn("somebody flushed the rule of nftables that decides egress to Services; it is put back")
+	if err := b.hookEgress(); err != nil {
+		return err
+	}
+	b.mended.Add(1)
+	return nil
+}
+
+// lookAtEgress is for how long egress to Services may be open after somebody has
+// flushed the rule that decides it, while the agent is idle.
+const lookAtEgress = time.Second
+
 // classify puts the programs on an interface that has no tcx links.
 func (b *Backend) classify(name string, index int) error {
-	if lost, err := b.lostEgress(); err != nil {
+	if err := b.mendEgress(); err != nil {
 		return err
-	} else if lost {
-		if err := b.hookEgress(); err != nil {
-			return err
-		}
 	}
 	if b.underOlder(index) {
 		return nil
@@ -123,12 +138,18 @@ func (b *Backend) policed(name string, index int) (bool, error) {
 // Idle implements dataplane.Backend: it looks after the fabric; then it moves the
 // programs of one endpoint to tcx links, which keeps the kernel's network lock
 // for some 30 ms, or takes out some flows that have expired. In passing it looks
-// after the uplinks.
+// after the uplinks and the rule for egress.
 func (b *Backend) Idle(context.Context) (more bool, err error) {
+	defer b.noteWays()
 	b.uplinks.tend()
 	b.fabric.Tend(time.Now())
 	if err := errors.Join(b.followUplink(), b.ports.tend(time.Now())); err != nil {
 		return false, err
+	}
+	if time.Now().After(b.egressDue) {
+		if err := b.mendEgress(); err != nil {
+			return false, err
+		}
 	}
 	if !b.tcx || len(b.specs) == len(b.linked) || b.path.Older() != "" {
 		return b.sweepFlows()

@@ -5,10 +5,12 @@ package linux_test
 import (
 	"context"
 	"net"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
@@ -42,10 +44,12 @@ func TestProgramsMoveToLinks(t *testing.T) {
 	l.must(l.add("a", 11))
 	l.must(l.add("b", 12))
 	l.apply(p)
+	clsact := dataplane.Way{Part: "pods", Mode: "clsact", Count: 2}
 	if !hasTCX(t) {
 		for range 2 {
 			l.idle()
 		}
+		l.ways(clsact)
 		if n := l.classified("a", "b"); n != 2 {
 			t.Errorf("%d of 2 pods are on classifiers, without tcx all stay there", n)
 		}
@@ -54,6 +58,12 @@ func TestProgramsMoveToLinks(t *testing.T) {
 	}
 	for want, more := 1, true; more; want = max(want-1, 0) {
 		more = l.idle()
+		clsact.Count = want
+		if linked := (dataplane.Way{Part: "pods", Mode: "tcx", Count: 2 - want}); want == 0 {
+			l.ways(linked)
+		} else {
+			l.ways(clsact, linked)
+		}
 		if n := l.classified("a", "b"); n != want {
 			t.Fatalf("%d pods are on classifiers, want %d", n, want)
 		}
@@ -106,6 +116,24 @@ func (l *lab) idle() (more bool) {
 		return err
 	}))
 	return more
+}
+
+// ways checks what is said of the pods' hooks, and that of each other part one
+// thing is said.
+func (l *lab) ways(pods ...dataplane.Way) {
+	l.t.Helper()
+	got := make(map[string][]dataplane.Way)
+	for _, w := range l.status().Ways {
+		got[w.Part] = append(got[w.Part], w)
+	}
+	if !slices.Equal(got["pods"], pods) {
+		l.t.Errorf("pods are decided by %v, want %v", got["pods"], pods)
+	}
+	for _, part := range []string{"services", "same_node", "uplinks", "outside"} {
+		if len(got[part]) != 1 || got[part][0].Mode == "" {
+			l.t.Errorf("of %s it says %v", part, got[part])
+		}
+	}
 }
 
 // classified counts the pods whose programs are on clsact hooks.

@@ -293,6 +293,7 @@ func (u *uplinks) count(c *dataplane.Counters) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	c.Deny = u.status
+	c.Ways = append(c.Ways, u.ways()...)
 	var d xdp.Drops
 	if u.drops != nil {
 		var err error
@@ -303,6 +304,18 @@ func (u *uplinks) count(c *dataplane.Counters) error {
 	c.Drops["deny_list_ipv4"], c.Drops["deny_list_ipv6"] = d.Denied[0], d.Denied[1]
 	c.Drops["uplink_malformed"] = d.Malformed
 	return nil
+}
+
+// ways says where the XDP program is.
+func (u *uplinks) ways() []dataplane.Way {
+	if len(u.status.Devices) == 0 {
+		return []dataplane.Way{{Part: "uplinks", Mode: "off", Count: 1}}
+	}
+	modes := make(map[string]int)
+	for _, d := range u.status.Devices {
+		modes[d.Mode]++
+	}
+	return counted("uplinks", modes)
 }
 
 func (u *uplinks) close() error {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +122,9 @@ func TestDenyListOnUplink(t *testing.T) {
 	l.denyAll(denyList(outsideAddr4+"/32", outsideAddr6+"/127")) // ::2 and ::3; the latter is reached below
 	if s := l.status().Deny; s.Entries != [2]int{1, 1} || len(s.Devices) != 1 || s.Devices[0] != (dataplane.DenyDevice{Name: "eth0", Mode: "native"}) || len(s.Problems) > 0 {
 		t.Errorf("status %+v", s)
+	}
+	if ways := l.status().Ways; !slices.Contains(ways, dataplane.Way{Part: "uplinks", Mode: "native", Count: 1}) {
+		t.Errorf("ways are %v", ways)
 	}
 	if len(l.refused) > 0 {
 		t.Error(l.refused)

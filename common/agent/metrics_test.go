@@ -46,6 +46,7 @@ func TestHTTP(t *testing.T) {
 		var n dataplane.Counters
 		n.Verdicts[model.Ingress][model.Deny] = 12
 		n.Drops = map[string]uint64{"malformed": 3}
+		n.Ways = []dataplane.Way{{Part: "pods", Mode: "tcx", Count: 2}}
 		r.fake.SetCounters(n)
 		r.settle()
 		if status, _ := r.get("/readyz"); status != http.StatusOK {
@@ -67,6 +68,7 @@ func TestHTTP(t *testing.T) {
 			`isthmus_verdicts_total{direction="ingress",verdict="deny"}`:     "12",
 			`isthmus_verdicts_total{direction="egress",verdict="allow"}`:     "0",
 			`isthmus_drops_total{reason="malformed"}`:                        "3",
+			`isthmus_data_path{mode="tcx",part="pods"}`:                      "2",
 			`isthmus_apply_errors_total`:                                     "0",
 		} {
 			if got := r.metric(series); got != want {

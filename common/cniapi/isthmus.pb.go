@@ -887,9 +887,11 @@ type GetNodeResponse struct {
 	// What is enforced more strictly than asked, or refused; one a line.
 	Unsupported []string `protobuf:"bytes,19,rep,name=unsupported,proto3" json:"unsupported,omitempty"`
 	// Entries of deny lists that are in force.
-	DeniedIpv4    uint32        `protobuf:"varint,20,opt,name=denied_ipv4,json=deniedIpv4,proto3" json:"denied_ipv4,omitempty"`
-	DeniedIpv6    uint32        `protobuf:"varint,21,opt,name=denied_ipv6,json=deniedIpv6,proto3" json:"denied_ipv6,omitempty"`
-	DenyDevices   []*DenyDevice `protobuf:"bytes,22,rep,name=deny_devices,json=denyDevices,proto3" json:"deny_devices,omitempty"`
+	DeniedIpv4  uint32        `protobuf:"varint,20,opt,name=denied_ipv4,json=deniedIpv4,proto3" json:"denied_ipv4,omitempty"`
+	DeniedIpv6  uint32        `protobuf:"varint,21,opt,name=denied_ipv6,json=deniedIpv6,proto3" json:"denied_ipv6,omitempty"`
+	DenyDevices []*DenyDevice `protobuf:"bytes,22,rep,name=deny_devices,json=denyDevices,proto3" json:"deny_devices,omitempty"`
+	// How what can be done in several ways is done here.
+	Ways          []*Way `protobuf:"bytes,23,rep,name=ways,proto3" json:"ways,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1078,6 +1080,77 @@ func (x *GetNodeResponse) GetDenyDevices() []*DenyDevice {
 	return nil
 }
 
+func (x *GetNodeResponse) GetWays() []*Way {
+	if x != nil {
+		return x.Ways
+	}
+	return nil
+}
+
+// Way is how a part of the data path's work is done.
+type Way struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// pods, services, uplinks, same_node, other_nodes or outside.
+	Part string `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
+	Mode string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	// How many pods, uplinks or ranges of other nodes are served so; 1 if it is said
+	// of the node.
+	Count         uint32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Way) Reset() {
+	*x = Way{}
+	mi := &file_isthmus_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Way) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Way) ProtoMessage() {}
+
+func (x *Way) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Way.ProtoReflect.Descriptor instead.
+func (*Way) Descriptor() ([]byte, []int) {
+	return file_isthmus_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Way) GetPart() string {
+	if x != nil {
+		return x.Part
+	}
+	return ""
+}
+
+func (x *Way) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *Way) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // DenyDevice is an uplink that drops what deny lists name.
 type DenyDevice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1090,7 +1163,7 @@ type DenyDevice struct {
 
 func (x *DenyDevice) Reset() {
 	*x = DenyDevice{}
-	mi := &file_isthmus_proto_msgTypes[16]
+	mi := &file_isthmus_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1175,7 @@ func (x *DenyDevice) String() string {
 func (*DenyDevice) ProtoMessage() {}
 
 func (x *DenyDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[16]
+	mi := &file_isthmus_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1188,7 @@ func (x *DenyDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyDevice.ProtoReflect.Descriptor instead.
 func (*DenyDevice) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{16}
+	return file_isthmus_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DenyDevice) GetName() string {
@@ -1140,7 +1213,7 @@ type ListEndpointsRequest struct {
 
 func (x *ListEndpointsRequest) Reset() {
 	*x = ListEndpointsRequest{}
-	mi := &file_isthmus_proto_msgTypes[17]
+	mi := &file_isthmus_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1152,7 +1225,7 @@ func (x *ListEndpointsRequest) String() string {
 func (*ListEndpointsRequest) ProtoMessage() {}
 
 func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[17]
+	mi := &file_isthmus_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1165,7 +1238,7 @@ func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListEndpointsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{17}
+	return file_isthmus_proto_rawDescGZIP(), []int{18}
 }
 
 type ListEndpointsResponse struct {
@@ -1177,7 +1250,7 @@ type ListEndpointsResponse struct {
 
 func (x *ListEndpointsResponse) Reset() {
 	*x = ListEndpointsResponse{}
-	mi := &file_isthmus_proto_msgTypes[18]
+	mi := &file_isthmus_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1262,7 @@ func (x *ListEndpointsResponse) String() string {
 func (*ListEndpointsResponse) ProtoMessage() {}
 
 func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[18]
+	mi := &file_isthmus_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1275,7 @@ func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListEndpointsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{18}
+	return file_isthmus_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListEndpointsResponse) GetEndpoints() []*Endpoint {
@@ -1232,7 +1305,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_isthmus_proto_msgTypes[19]
+	mi := &file_isthmus_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1244,7 +1317,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[19]
+	mi := &file_isthmus_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1257,7 +1330,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{19}
+	return file_isthmus_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Endpoint) GetAttachment() *Attachment {
@@ -1340,7 +1413,7 @@ type WatchFlowsRequest struct {
 
 func (x *WatchFlowsRequest) Reset() {
 	*x = WatchFlowsRequest{}
-	mi := &file_isthmus_proto_msgTypes[20]
+	mi := &file_isthmus_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1425,7 @@ func (x *WatchFlowsRequest) String() string {
 func (*WatchFlowsRequest) ProtoMessage() {}
 
 func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[20]
+	mi := &file_isthmus_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1438,7 @@ func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFlowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchFlowsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{20}
+	return file_isthmus_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchFlowsRequest) GetLast() uint32 {
@@ -1414,7 +1487,7 @@ type WatchFlowsResponse struct {
 
 func (x *WatchFlowsResponse) Reset() {
 	*x = WatchFlowsResponse{}
-	mi := &file_isthmus_proto_msgTypes[21]
+	mi := &file_isthmus_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1426,7 +1499,7 @@ func (x *WatchFlowsResponse) String() string {
 func (*WatchFlowsResponse) ProtoMessage() {}
 
 func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[21]
+	mi := &file_isthmus_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1439,7 +1512,7 @@ func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFlowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchFlowsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{21}
+	return file_isthmus_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WatchFlowsResponse) GetEvent() *FlowEvent {
@@ -1505,7 +1578,7 @@ type FlowEvent struct {
 
 func (x *FlowEvent) Reset() {
 	*x = FlowEvent{}
-	mi := &file_isthmus_proto_msgTypes[22]
+	mi := &file_isthmus_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1590,7 @@ func (x *FlowEvent) String() string {
 func (*FlowEvent) ProtoMessage() {}
 
 func (x *FlowEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[22]
+	mi := &file_isthmus_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1603,7 @@ func (x *FlowEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowEvent.ProtoReflect.Descriptor instead.
 func (*FlowEvent) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{22}
+	return file_isthmus_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *FlowEvent) GetUnixNano() int64 {
@@ -1769,7 +1842,7 @@ const file_isthmus_proto_rawDesc = "" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x10\n" +
 	"\x03msg\x18\x02 \x01(\tR\x03msg\x12\x18\n" +
 	"\adetails\x18\x03 \x01(\tR\adetails\"\x10\n" +
-	"\x0eGetNodeRequest\"\xd8\x05\n" +
+	"\x0eGetNodeRequest\"\xfd\x05\n" +
 	"\x0fGetNodeResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02os\x18\x02 \x01(\tR\x02os\x12\x18\n" +
@@ -1796,7 +1869,12 @@ const file_isthmus_proto_rawDesc = "" +
 	"deniedIpv4\x12\x1f\n" +
 	"\vdenied_ipv6\x18\x15 \x01(\rR\n" +
 	"deniedIpv6\x129\n" +
-	"\fdeny_devices\x18\x16 \x03(\v2\x16.isthmus.v1.DenyDeviceR\vdenyDevices\"4\n" +
+	"\fdeny_devices\x18\x16 \x03(\v2\x16.isthmus.v1.DenyDeviceR\vdenyDevices\x12#\n" +
+	"\x04ways\x18\x17 \x03(\v2\x0f.isthmus.v1.WayR\x04ways\"C\n" +
+	"\x03Way\x12\x12\n" +
+	"\x04part\x18\x01 \x01(\tR\x04part\x12\x12\n" +
+	"\x04mode\x18\x02 \x01(\tR\x04mode\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\rR\x05count\"4\n" +
 	"\n" +
 	"DenyDevice\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -1878,7 +1956,7 @@ func file_isthmus_proto_rawDescGZIP() []byte {
 	return file_isthmus_proto_rawDescData
 }
 
-var file_isthmus_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_isthmus_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_isthmus_proto_goTypes = []any{
 	(*Attachment)(nil),            // 0: isthmus.v1.Attachment
 	(*AddRequest)(nil),            // 1: isthmus.v1.AddRequest
@@ -1896,13 +1974,14 @@ var file_isthmus_proto_goTypes = []any{
 	(*CNIError)(nil),              // 13: isthmus.v1.CNIError
 	(*GetNodeRequest)(nil),        // 14: isthmus.v1.GetNodeRequest
 	(*GetNodeResponse)(nil),       // 15: isthmus.v1.GetNodeResponse
-	(*DenyDevice)(nil),            // 16: isthmus.v1.DenyDevice
-	(*ListEndpointsRequest)(nil),  // 17: isthmus.v1.ListEndpointsRequest
-	(*ListEndpointsResponse)(nil), // 18: isthmus.v1.ListEndpointsResponse
-	(*Endpoint)(nil),              // 19: isthmus.v1.Endpoint
-	(*WatchFlowsRequest)(nil),     // 20: isthmus.v1.WatchFlowsRequest
-	(*WatchFlowsResponse)(nil),    // 21: isthmus.v1.WatchFlowsResponse
-	(*FlowEvent)(nil),             // 22: isthmus.v1.FlowEvent
+	(*Way)(nil),                   // 16: isthmus.v1.Way
+	(*DenyDevice)(nil),            // 17: isthmus.v1.DenyDevice
+	(*ListEndpointsRequest)(nil),  // 18: isthmus.v1.ListEndpointsRequest
+	(*ListEndpointsResponse)(nil), // 19: isthmus.v1.ListEndpointsResponse
+	(*Endpoint)(nil),              // 20: isthmus.v1.Endpoint
+	(*WatchFlowsRequest)(nil),     // 21: isthmus.v1.WatchFlowsRequest
+	(*WatchFlowsResponse)(nil),    // 22: isthmus.v1.WatchFlowsResponse
+	(*FlowEvent)(nil),             // 23: isthmus.v1.FlowEvent
 }
 var file_isthmus_proto_depIdxs = []int32{
 	0,  // 0: isthmus.v1.AddRequest.attachment:type_name -> isthmus.v1.Attachment
@@ -1913,32 +1992,33 @@ var file_isthmus_proto_depIdxs = []int32{
 	2,  // 5: isthmus.v1.CheckRequest.bandwidth:type_name -> isthmus.v1.Bandwidth
 	0,  // 6: isthmus.v1.GCRequest.valid:type_name -> isthmus.v1.Attachment
 	0,  // 7: isthmus.v1.GCResponse.removed:type_name -> isthmus.v1.Attachment
-	16, // 8: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
-	19, // 9: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
-	0,  // 10: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
-	2,  // 11: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
-	22, // 12: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
-	1,  // 13: isthmus.v1.CNI.Add:input_type -> isthmus.v1.AddRequest
-	5,  // 14: isthmus.v1.CNI.Del:input_type -> isthmus.v1.DelRequest
-	7,  // 15: isthmus.v1.CNI.Check:input_type -> isthmus.v1.CheckRequest
-	9,  // 16: isthmus.v1.CNI.GC:input_type -> isthmus.v1.GCRequest
-	11, // 17: isthmus.v1.CNI.Status:input_type -> isthmus.v1.StatusRequest
-	14, // 18: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
-	17, // 19: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
-	20, // 20: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
-	4,  // 21: isthmus.v1.CNI.Add:output_type -> isthmus.v1.AddResponse
-	6,  // 22: isthmus.v1.CNI.Del:output_type -> isthmus.v1.DelResponse
-	8,  // 23: isthmus.v1.CNI.Check:output_type -> isthmus.v1.CheckResponse
-	10, // 24: isthmus.v1.CNI.GC:output_type -> isthmus.v1.GCResponse
-	12, // 25: isthmus.v1.CNI.Status:output_type -> isthmus.v1.StatusResponse
-	15, // 26: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
-	18, // 27: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
-	21, // 28: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
-	21, // [21:29] is the sub-list for method output_type
-	13, // [13:21] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	17, // 8: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
+	16, // 9: isthmus.v1.GetNodeResponse.ways:type_name -> isthmus.v1.Way
+	20, // 10: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
+	0,  // 11: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
+	2,  // 12: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
+	23, // 13: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
+	1,  // 14: isthmus.v1.CNI.Add:input_type -> isthmus.v1.AddRequest
+	5,  // 15: isthmus.v1.CNI.Del:input_type -> isthmus.v1.DelRequest
+	7,  // 16: isthmus.v1.CNI.Check:input_type -> isthmus.v1.CheckRequest
+	9,  // 17: isthmus.v1.CNI.GC:input_type -> isthmus.v1.GCRequest
+	11, // 18: isthmus.v1.CNI.Status:input_type -> isthmus.v1.StatusRequest
+	14, // 19: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
+	18, // 20: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
+	21, // 21: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
+	4,  // 22: isthmus.v1.CNI.Add:output_type -> isthmus.v1.AddResponse
+	6,  // 23: isthmus.v1.CNI.Del:output_type -> isthmus.v1.DelResponse
+	8,  // 24: isthmus.v1.CNI.Check:output_type -> isthmus.v1.CheckResponse
+	10, // 25: isthmus.v1.CNI.GC:output_type -> isthmus.v1.GCResponse
+	12, // 26: isthmus.v1.CNI.Status:output_type -> isthmus.v1.StatusResponse
+	15, // 27: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
+	19, // 28: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
+	22, // 29: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
+	22, // [22:30] is the sub-list for method output_type
+	14, // [14:22] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_isthmus_proto_init() }
@@ -1952,7 +2032,7 @@ func file_isthmus_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_isthmus_proto_rawDesc), len(file_isthmus_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -147,6 +147,17 @@ type Counters struct {
 	Repairs uint64
 	// Events counts flow events that nobody was told of.
 	Events EventCounts
+	// Ways say how what can be done in several ways is done on this node.
+	Ways []Way
+}
+
+// Way is how a part of the data path's work is done: Part is one of a few words
+// for what, Mode one for how.
+type Way struct {
+	Part, Mode string
+	// Count is how many pods, uplinks or ranges of other nodes are served so; 1
+	// if it is said of the node.
+	Count int
 }
 
 // EventCounts are flow events that were left out since the data path was first

@@ -110,6 +110,21 @@ func (f *Fabric) Announcement() model.Announcement {
 // Repairs counts what was found changed by others and put right.
 func (f *Fabric) Repairs() uint64 { return f.repairs.Load() }
 
+// Hops counts the ranges of other nodes by how they are reached.
+func (f *Fabric) Hops() map[fabric.Mode]int {
+	n := make(map[fabric.Mode]int)
+	if f.plan != nil {
+		for _, h := range f.plan.Hops {
+			n[h.Via]++
+		}
+	}
+	return n
+}
+
+// Masquerades reports whether what pods send to the outside leaves with the node's
+// address.
+func (f *Fabric) Masquerades() bool { return f.plan != nil && f.plan.NAT != nil }
+
 // sync makes a plan and carries it out. In an audit whatever has to be done
 // although the plan is the same was undone by somebody else.
 func (f *Fabric) sync(now time.Time, audit bool) {

@@ -18,8 +18,8 @@ import (
 const lookAtEvents = 200 * time.Millisecond
 
 // ReadEvents calls f with every event that the programs wrote and nobody has read,
-// then with those that come, until the context is done. Each call has what came
-// at once; f must not keep it. There must be one reader only; the DataPath's other
+// then with those that come, to the last before the context is done. Each call has
+// what came at once; f must not keep it. There must be one reader only; the DataPath's other
 // methods may be called meanwhile, but for Close.
 func (d *DataPath) ReadEvents(ctx context.Context, f func(records [][]byte)) error {
 	ring, err := ringbuf.NewReader(d.objects.Events)
@@ -42,8 +42,24 @@ func (d *DataPath) ReadEvents(ctx context.Context, f func(records [][]byte)) err
 			}
 		}
 	}
+	// No more than is there now: there may be a flood.
+	for rest := ring.AvailableBytes(); rest > 0; {
+		if batch, err = readBatch(ring, batch[:0]); err != nil {
+			return fmt.Errorf("read the ring of events: %w", err)
+		}
+		if len(batch) == 0 {
+			return nil
+		}
+		f(batch)
+		for _, raw := range batch {
+			rest -= len(raw) + eventHeader
+		}
+	}
 	return nil
 }
+
+// eventHeader is what the kernel puts before each record in the ring.
+const eventHeader = 8
 
 // eventBatch bounds what is handed over at once.
 const eventBatch = 256

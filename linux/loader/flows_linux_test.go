@@ -5,6 +5,7 @@ package loader_test
 import (
 	"encoding/binary"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,20 +45,19 @@ func TestSweepLeavesLiveFlows(t *testing.T) {
 			b.expect(in, frame(in, ip(v6, in, layers.IPProtocolUDP), udp(53, 1000+port), payload), true, nothing)
 		}
 		var stop atomic.Bool
-		walks := make(chan int)
-		go func() {
-			n := 0
+		var walks atomic.Int32
+		var walker sync.WaitGroup
+		walker.Go(func() {
 			for !stop.Load() {
 				done, err := path.SweepFlows(time.Millisecond)
 				if err != nil {
 					t.Error(err)
 				}
-				if done {
-					n++
+				if done || err != nil {
+					walks.Add(1)
 				}
 			}
-			walks <- n
-		}()
+		})
 		question := frame(out, ip(v6, out, layers.IPProtocolUDP), udp(0, 53), payload)
 		answer := frame(in, ip(v6, in, layers.IPProtocolUDP), udp(53, 0), payload)
 		at := 14 + 20
@@ -78,18 +78,27 @@ func TestSweepLeavesLiveFlows(t *testing.T) {
 				}
 			}
 		}
-		for began := time.Now(); time.Since(began) < 4*opening; {
-			for port := range uint16(held) {
-				ask(1000 + port)
-			}
-			if age := time.Since(began); age > opening && age < 2*opening {
-				for port := range uint16(idle / 10) { // expired, or gone, or about to go
-					ask(10000 + port)
+		began := time.Now()
+		hold := func(until time.Duration) { // once at least, however slow this machine is
+			for more := true; more; more = time.Since(began) < until {
+				for port := range uint16(held) {
+					ask(1000 + port)
 				}
 			}
 		}
+		hold(opening)
+		for more := true; more; more = time.Since(began) < 2*opening {
+			for port := range uint16(idle / 10) { // expired, or gone, or about to go
+				ask(10000 + port)
+			}
+			hold(0)
+		}
+		hold(4 * opening)
+		for walks.Load() == 0 {
+			hold(0)
+		}
 		stop.Store(true)
-		n := <-walks
+		walker.Wait()
 		if lost > 0 {
 			t.Errorf("%d packets of %d live flows were lost", lost, asked)
 		}
@@ -100,7 +109,7 @@ func TestSweepLeavesLiveFlows(t *testing.T) {
 		}
 		name := map[bool]string{false: "conns4", true: "conns6"}[v6]
 		if got := path.FlowUsage()[name].Entries; got != held+idle/10 {
-			t.Errorf("%s has %d flows after %d walks, want %d", name, got, n, held+idle/10)
+			t.Errorf("%s has %d flows after %d walks, want %d", name, got, walks.Load(), held+idle/10)
 		}
 	})
 }

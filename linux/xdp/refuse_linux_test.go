@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
@@ -115,8 +114,8 @@ func (r *refusal) expect(what string, frame []byte, pass bool) {
 // told returns what became known since the last call.
 func (r *refusal) told() (all []events.Record) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // do not wait for more
 	err := r.pods.ReadEvents(ctx, func(records [][]byte) {
 		for _, raw := range records {
 			e, err := events.Decode(raw)

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -16,22 +17,47 @@ import (
 	"strings"
 )
 
-// suites are the packages whose tests run in the guest, with their arguments.
-var suites = []struct{ name, pkg, args string }{
-	{"loader", "./linux/loader", "-test.short=false"},
-	{"probe", "./linux/probe", "-test.short=false"},
-	{"linux", "./linux", "-test.short=false"},
-	{"denylist", "./linux/denylist", "-test.short=false"},
-	{"xdp", "./linux/xdp", "-test.short=false"},
+// suite is a package whose tests run in the guest.
+type suite struct{ name, pkg, args string }
+
+// suites are all of them.
+var suites = []suite{
+	{"programs", "./linux/loader", "-test.run=^TestVerifiedInstructions$"},
+	{"loader", "./linux/loader", ""},
+	{"probe", "./linux/probe", ""},
+	{"linux", "./linux", ""},
+	{"denylist", "./linux/denylist", ""},
+	{"xdp", "./linux/xdp", ""},
 	{"corpus", "./test/corpus", "-test.run=^TestCorpus$"},
+}
+
+// choose returns the suites of a list of names, all for "", with the tests that
+// match.
+func choose(names, tests string) ([]suite, error) {
+	chosen := slices.Clone(suites)
+	if names != "" {
+		list := strings.Split(names, ",")
+		chosen = slices.DeleteFunc(chosen, func(s suite) bool { return !slices.Contains(list, s.name) })
+		if len(chosen) != len(list) {
+			return nil, fmt.Errorf("of the suites %q there are %d", list, len(chosen))
+		}
+	}
+	for i := range chosen {
+		if tests != "" {
+			chosen[i].args = "-test.run=" + tests
+		}
+	}
+	return chosen, nil
 }
 
 // modules are loaded in this order; those that the kernel has built in are
 // passed over.
-var modules = []string{"veth", "sch_ingress", "cls_bpf", "libcrc32c", "nfnetlink", "nf_tables", "x_tables", "nft_compat", "xt_bpf"}
+var modules = []string{"veth", "ifb", "sch_ingress", "sch_tbf", "cls_bpf", "cls_u32", "act_mirred",
+	"libcrc32c", "nfnetlink", "nf_defrag_ipv4", "nf_defrag_ipv6", "nf_conntrack", "nf_conntrack_netlink", "nf_nat",
+	"nf_tables", "nft_ct", "nft_chain_nat", "nft_nat", "nft_masq", "x_tables", "nft_compat", "xt_bpf"}
 
 // build makes the initramfs of a guest.
-func build(ctx context.Context, k image, dir string) (string, error) {
+func build(ctx context.Context, k image, suites []suite, dir string) (string, error) {
 	root := filepath.Join(dir, "root")
 	if err := os.RemoveAll(root); err != nil {
 		return "", err
@@ -49,12 +75,15 @@ func build(ctx context.Context, k image, dir string) (string, error) {
 		if err := compile(ctx, "test", "-c", "-o", filepath.Join(root, "suites", s.name), s.pkg); err != nil {
 			return "", err
 		}
+		if err := copyData(s.pkg, filepath.Join(root, "data", s.name)); err != nil {
+			return "", err
+		}
 		fmt.Fprintf(&list, "%s %s\n", s.name, s.args)
 	}
 	if err := os.WriteFile(filepath.Join(root, "suites", "list"), []byte(list.String()), 0o644); err != nil {
 		return "", err
 	}
-	if err := copyCorpus(filepath.Join(root, "corpus")); err != nil {
+	if err := copyTool(ctx, "nft", root); err != nil {
 		return "", err
 	}
 	for n, m := range modules {
@@ -65,27 +94,64 @@ func build(ctx context.Context, k image, dir string) (string, error) {
 	return pack(ctx, root, filepath.Join(dir, "initramfs"))
 }
 
-// copyCorpus leaves the Go files out, which would be a package here.
-func copyCorpus(to string) error {
-	if err := os.MkdirAll(to, 0o755); err != nil {
+// copyTool copies a command of this machine and the libraries that it needs.
+func copyTool(ctx context.Context, name, root string) error {
+	tool, err := exec.LookPath(name)
+	if err != nil {
 		return err
 	}
-	for _, pattern := range []string{"*.txtar", "*.yaml"} {
-		files, err := filepath.Glob(filepath.Join("test/corpus", pattern))
+	text, err := exec.CommandContext(ctx, "ldd", tool).Output()
+	if err != nil {
+		return fmt.Errorf("list libraries of %s: %w", tool, err)
+	}
+	to := map[string]string{tool: "/bin/" + name}
+	for _, word := range strings.Fields(string(text)) {
+		if filepath.IsAbs(word) {
+			to[word] = word
+		}
+	}
+	for from, path := range to {
+		text, err := os.ReadFile(from)
 		if err != nil {
 			return err
 		}
-		for _, path := range files {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			if err := os.WriteFile(filepath.Join(to, filepath.Base(path)), text, 0o644); err != nil {
-				return err
-			}
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, text, 0o755); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// copyData copies what a package's tests may read. Go files are left out, which
+// would be a package here.
+func copyData(pkg, to string) error {
+	return filepath.WalkDir(pkg, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(pkg, path)
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name != "." && name != "testdata" && !strings.HasPrefix(name, "testdata/") {
+				return fs.SkipDir // another package
+			}
+			return os.MkdirAll(filepath.Join(to, name), 0o755)
+		}
+		if strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, name), text, 0o644)
+	})
 }
 
 func compile(ctx context.Context, args ...string) error {
@@ -153,34 +219,73 @@ func pack(ctx context.Context, root, to string) (string, error) {
 	return to, out.Close()
 }
 
-// boot runs the guest and returns what it says last, which is its summary.
-func boot(ctx context.Context, k image, initramfs string, out io.Writer) (string, error) {
+// boot runs the guest and returns what it reports last, which is its summary. All
+// that it says is in the file console afterwards.
+func (g guests) boot(ctx context.Context, k image, initramfs, console string) (string, error) {
+	log, err := os.Create(console)
+	if err != nil {
+		return "", err
+	}
+	defer log.Close()
+	budget := g.timeout - spare
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-nodefaults", "-no-reboot", "-nographic", "-serial", "stdio",
 		"-machine", "q35,accel=tcg,hpet=off", "-cpu", "max", "-smp", "2", "-m", "2048",
-		"-kernel", k.vmlinuz, "-initrd", initramfs, "-append", "console=ttyS0 quiet panic=-1")
-	console, err := cmd.StdoutPipe()
+		"-kernel", k.vmlinuz, "-initrd", initramfs, "-append", "console=ttyS0 quiet panic=-1 -- "+budget.String())
+	said, err := cmd.StdoutPipe()
 	if err != nil {
 		return "", err
 	}
 	if err := cmd.Start(); err != nil {
 		return "", fmt.Errorf("start qemu: %w", err)
 	}
-	var last []string
-	summary := ""
-	for s := bufio.NewScanner(console); s.Scan(); {
-		line := strings.TrimRight(s.Text(), "\r")
-		if _, text, ok := strings.Cut(line, "guest: "); ok { // the firmware leaves escapes before the first
-			fmt.Fprintf(out, "%s: %s\n", k.release, text)
-			summary = text
-		}
-		last = append(last[max(0, len(last)-200):], line)
-	}
+	summary := g.follow(k, io.TeeReader(said, log))
 	if err := cmd.Wait(); err != nil {
-		return "", fmt.Errorf("guest of %s: %w\n%s", k.release, err, strings.Join(last, "\n"))
+		return "", fmt.Errorf("guest of %s: %w\n%s", k.release, errors.Join(err, ctx.Err()), explain(console))
 	}
 	if !strings.HasPrefix(summary, "passed") {
-		from := max(0, slices.IndexFunc(last, func(l string) bool { return strings.Contains(l, "--- FAIL") })-20)
-		return "", fmt.Errorf("guest of %s did not pass:\n%s", k.release, strings.Join(last[from:], "\n"))
+		return "", fmt.Errorf("guest of %s did not pass:\n%s", k.release, explain(console))
 	}
 	return k.release + " " + summary, nil
+}
+
+// follow prints what a guest reports until it is gone, and returns the last of it.
+func (g guests) follow(k image, said io.Reader) (summary string) {
+	lines := bufio.NewReader(said)
+	for {
+		line, err := lines.ReadString('\n')
+		line = strings.TrimRight(line, "\r\n")
+		_, report, ok := strings.Cut(line, "guest: ") // the firmware leaves escapes before the first
+		_, program, counted := strings.Cut(line, ": program ")
+		switch {
+		case ok:
+			fmt.Fprintf(g.out, "%s: %s\n", k.release, report)
+			summary = report
+		case strings.HasPrefix(strings.TrimSpace(line), "--- SKIP"):
+			fmt.Fprintf(g.out, "%s: %s\n", k.release, strings.TrimSpace(line))
+		case counted:
+			fmt.Fprintf(g.out, "%s: program %s\n", k.release, program)
+		case g.verbose:
+			fmt.Fprintf(g.out, "%s| %s\n", k.release, line)
+		}
+		if err != nil {
+			return summary
+		}
+	}
+}
+
+// explain returns what a guest said from where it began to go wrong, or the end.
+func explain(console string) string {
+	text, err := os.ReadFile(console)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.ReplaceAll(string(text), "\r", ""), "\n")
+	from := slices.IndexFunc(lines, func(l string) bool {
+		return strings.Contains(l, "--- FAIL") || strings.HasPrefix(l, "panic: ") || strings.HasPrefix(l, "fatal error: ")
+	})
+	if from < 0 {
+		from = len(lines) - 200
+	}
+	lines = lines[max(0, from-20):]
+	return strings.Join(lines[:min(len(lines), 1000)], "\n") + "\n(all of it: " + console + ")"
 }

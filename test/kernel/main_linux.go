@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -23,16 +24,25 @@ func run(args []string, out, errOut io.Writer) int {
 	flags.SetOutput(errOut)
 	kernels := flags.String("kernels", "linux-image-cloud-amd64,linux-image-6.12-cloud-amd64", "Debian packages to boot, metapackages followed")
 	dir := flags.String("dir", "build/kernels", "directory for kernels and guests")
-	timeout := flags.Duration("timeout", 15*time.Minute, "how long one guest may take")
+	timeout := flags.Duration("timeout", 15*time.Minute, "how long one guest may take; a suite that is at it a minute earlier is stopped and says where it was")
+	only := flags.String("suites", "", "run only these suites, as \"loader,linux\"")
+	tests := flags.String("run", "", "run only the tests that match, as go test -run does")
+	verbose := flags.Bool("v", false, "print all that guests say, not only what they report")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
+	wanted, err := choose(*only, *tests)
+	if err != nil || *timeout <= 2*spare {
+		fmt.Fprintln(errOut, "kernel:", cmp.Or(err, fmt.Errorf("guests need more than %s", 2*spare)))
+		return 2
+	}
+	g := guests{dir: *dir, suites: wanted, timeout: *timeout, verbose: *verbose, out: out}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var errs []error
 	for _, name := range strings.Split(*kernels, ",") {
 		began := time.Now()
-		summary, err := try(ctx, name, *dir, *timeout, out)
+		summary, err := g.try(ctx, name)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			continue
@@ -46,17 +56,30 @@ func run(args []string, out, errOut io.Writer) int {
 	return 0
 }
 
+// guests says how guests are made and run.
+type guests struct {
+	dir     string // for kernels and guests
+	suites  []suite
+	timeout time.Duration // of one guest
+	verbose bool
+	out     io.Writer
+}
+
+// spare is the part of the timeout in which a guest starts, and tells what hung.
+const spare = time.Minute
+
 // try boots one kernel and runs everything in it.
-func try(ctx context.Context, name, dir string, timeout time.Duration, out io.Writer) (summary string, err error) {
-	k, err := fetch(ctx, name, dir, out)
+func (g guests) try(ctx context.Context, name string) (summary string, err error) {
+	k, err := fetch(ctx, name, g.dir, g.out)
 	if err != nil {
 		return "", err
 	}
-	image, err := build(ctx, k, filepath.Join(dir, "guest-"+k.release))
+	dir := filepath.Join(g.dir, "guest-"+k.release)
+	image, err := build(ctx, k, g.suites, dir)
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	return boot(ctx, k, image, out)
+	return g.boot(ctx, k, image, filepath.Join(dir, "console"))
 }

@@ -170,16 +170,36 @@ func (s *Stream) close() error {
 	return errors.Join(errs...)
 }
 
+// onTheWay is how many packets may be that, unless the rate makes more of them in
+// 50 ms: the kernel's queue of a CPU holds 1000. patience is how long nothing has to
+// arrive until what is on the way is taken for lost.
+const (
+	onTheWay = 400
+	patience = time.Second
+)
+
 // send keeps the rate on average: after a delay it sends faster, in batches that
-// no queue on the way is too short for.
+// no queue on the way is too short for. On a machine that is too slow for the rate
+// it waits for the receivers: it is not this stream that should fill the queues.
 func (s *Stream) send(rate int) error {
 	runtime.LockOSThread()
 	// Where it is permitted, agents that start do not hold the stream up.
 	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}, 0)
 	p := newPackets()
 	began := time.Now()
-	total := uint64(0)
+	total, window := uint64(0), max(onTheWay, uint64(rate)/20)
+	arrived, moved, gone := uint64(0), began, uint64(0)
 	for !s.stop.Load() {
+		if n := s.received(); n != arrived {
+			arrived, moved = n, time.Now()
+		}
+		if total > arrived+gone+window {
+			if time.Since(moved) < patience {
+				time.Sleep(200 * time.Microsecond)
+				continue
+			}
+			gone = total - arrived
+		}
 		due := uint64(time.Since(began).Seconds() * float64(rate))
 		if total+uint64(batch*len(s.senders)) > due {
 			time.Sleep(200 * time.Microsecond)
