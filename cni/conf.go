@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/isthmus-net/isthmus/common/agent/socket"
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/cnicall"
 )
 
 // DefaultTimeout bounds a request if the configuration does not.
@@ -40,9 +40,9 @@ type Conf struct {
 	// Valid are the attachments that GC keeps; nil if the key is missing.
 	Valid []types.GCAttachment
 	// hostPorts are the host ports that a runtime asks for.
-	hostPorts []*cniapi.HostPort
+	hostPorts []cnicall.HostPort
 	// bandwidth are the limits that a runtime asks for, nil for none.
-	bandwidth *cniapi.Bandwidth
+	bandwidth *cnicall.Bandwidth
 	// refused says what keys ask for what is not possible, for ADD.
 	refused []string
 }

@@ -9,18 +9,15 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"os"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/ns"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/cnicall"
 )
 
 // Plugin answers the runtime. Its methods return *types.Error.
@@ -59,12 +56,9 @@ func (p *Plugin) Add(args *skel.CmdArgs) error {
 	} else if same && !overridden(args.NetnsOverride) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the network namespace of the plugin", "pass the pod's")
 	}
-	var answer *cniapi.AddResponse
-	err = p.call(conf, types.ErrTryAgainLater, func(ctx context.Context, agent cniapi.CNIClient) (err error) {
-		answer, err = agent.Add(ctx, &cniapi.AddRequest{Attachment: attachment(args), Netns: args.Netns, Network: conf.Name,
-			PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME), PodUid: string(pod.K8S_POD_UID), HostPorts: conf.hostPorts, Bandwidth: conf.bandwidth})
-		return err
-	})
+	var answer cnicall.AddResponse
+	err = p.call(conf, types.ErrTryAgainLater, cnicall.Add, &cnicall.AddRequest{Attachment: attachment(args), Netns: args.Netns, Network: conf.Name,
+		PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME), PodUID: string(pod.K8S_POD_UID), HostPorts: conf.hostPorts, Bandwidth: conf.bandwidth}, &answer)
 	if err != nil {
 		return err
 	}
@@ -86,10 +80,7 @@ func (p *Plugin) Del(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return p.call(conf, types.ErrTryAgainLater, func(ctx context.Context, agent cniapi.CNIClient) error {
-		_, err := agent.Del(ctx, &cniapi.DelRequest{Attachment: attachment(args)})
-		return err
-	})
+	return p.call(conf, types.ErrTryAgainLater, cnicall.Del, &cnicall.DelRequest{Attachment: attachment(args)}, nil)
 }
 
 // Check fails if the attachment is not as Add left it.
@@ -107,10 +98,7 @@ func (p *Plugin) Check(args *skel.CmdArgs) error {
 	if err != nil {
 		return types.NewError(types.ErrInvalidNetworkConfig, "prevResult is not that of this attachment", err.Error())
 	}
-	return p.call(conf, types.ErrTryAgainLater, func(ctx context.Context, agent cniapi.CNIClient) error {
-		_, err := agent.Check(ctx, &cniapi.CheckRequest{Attachment: attachment(args), Netns: args.Netns, Addresses: addresses, Bandwidth: conf.bandwidth})
-		return err
-	})
+	return p.call(conf, types.ErrTryAgainLater, cnicall.Check, &cnicall.CheckRequest{Attachment: attachment(args), Netns: args.Netns, Addresses: addresses, Bandwidth: conf.bandwidth}, nil)
 }
 
 // GC removes the attachments of the network that are not in the list.
@@ -123,14 +111,11 @@ func (p *Plugin) GC(args *skel.CmdArgs) error {
 		// To take a missing list for an empty one would cut off every pod.
 		return types.NewError(types.ErrInvalidNetworkConfig, "network configuration has no cni.dev/valid-attachments", "GC needs the list; an empty one removes every attachment")
 	}
-	req := &cniapi.GCRequest{Network: conf.Name}
+	req := &cnicall.GCRequest{Network: conf.Name}
 	for _, v := range conf.Valid {
-		req.Valid = append(req.Valid, &cniapi.Attachment{ContainerId: v.ContainerID, IfName: v.IfName})
+		req.Valid = append(req.Valid, cnicall.Attachment{ContainerID: v.ContainerID, IfName: v.IfName})
 	}
-	return p.call(conf, types.ErrTryAgainLater, func(ctx context.Context, agent cniapi.CNIClient) error {
-		_, err := agent.GC(ctx, req)
-		return err
-	})
+	return p.call(conf, types.ErrTryAgainLater, cnicall.GC, req, nil)
 }
 
 // Status fails if ADD cannot work now.
@@ -139,41 +124,24 @@ func (p *Plugin) Status(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return p.call(conf, types.ErrPluginNotAvailable, func(ctx context.Context, agent cniapi.CNIClient) error {
-		_, err := agent.Status(ctx, &cniapi.StatusRequest{})
-		return err
-	})
+	return p.call(conf, types.ErrPluginNotAvailable, cnicall.Status, struct{}{}, nil)
 }
 
-func attachment(args *skel.CmdArgs) *cniapi.Attachment {
-	return &cniapi.Attachment{ContainerId: args.ContainerID, IfName: args.IfName}
+func attachment(args *skel.CmdArgs) cnicall.Attachment {
+	return cnicall.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
 }
 
-// call connects to the agent and sends one request. away is the code of the
-// error if the agent does not answer.
-func (p *Plugin) call(conf *Conf, away uint, send func(context.Context, cniapi.CNIClient) error) error {
+// call connects to the agent and asks it once. away is the code of the error if
+// the agent does not answer.
+func (p *Plugin) call(conf *Conf, away uint, kind cnicall.Kind, request, answer any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), conf.Timeout)
 	defer cancel()
 	conn, err := p.Dial(ctx, conf.Socket)
 	if err != nil {
 		return types.NewError(away, "isthmus-agent is not reachable at "+conf.Socket, err.Error()+"; "+remedy(err))
 	}
-	dialed := make(chan net.Conn, 1)
-	dialed <- conn
-	client, err := grpc.NewClient("passthrough:///agent", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-			select {
-			case c := <-dialed:
-				return c, nil
-			default:
-				return nil, errors.New("connection was lost")
-			}
-		}))
-	if err != nil {
-		return types.NewError(types.ErrInternal, "call isthmus-agent", errors.Join(err, conn.Close()).Error())
-	}
-	defer client.Close()
-	return fromStatus(send(ctx, cniapi.NewCNIClient(client)), conf, away)
+	defer conn.Close()
+	return fromCall(cnicall.Call(ctx, conn, kind, request, answer), conf, away)
 }
 
 func remedy(err error) string {
@@ -186,24 +154,18 @@ func remedy(err error) string {
 	return "start the agent, or correct \"socket\" in the network configuration"
 }
 
-// fromStatus turns an error of the agent into what is printed.
-func fromStatus(err error, conf *Conf, away uint) error {
-	if err == nil {
+// fromCall turns an error of a call into what is printed.
+func fromCall(err error, conf *Conf, away uint) error {
+	var refused *cnicall.Error
+	switch {
+	case err == nil:
 		return nil
-	}
-	s := status.Convert(err)
-	for _, d := range s.Details() {
-		if e, ok := d.(*cniapi.CNIError); ok {
-			return types.NewError(uint(e.GetCode()), e.GetMsg(), e.GetDetails())
-		}
-	}
-	switch s.Code() {
-	case codes.DeadlineExceeded:
+	case errors.As(err, &refused):
+		return types.NewError(uint(refused.Code), refused.Msg, refused.Details)
+	case errors.Is(err, os.ErrDeadlineExceeded):
 		return types.NewError(away, fmt.Sprintf("isthmus-agent did not answer within %s", conf.Timeout), "it is busy; try again")
-	case codes.Unavailable, codes.Canceled:
-		return types.NewError(away, "isthmus-agent went away", s.Message())
-	case codes.Unimplemented:
-		return types.NewError(types.ErrInternal, "isthmus-agent does not know this request", "install the plugin and the agent of one version")
+	case errors.Is(err, cnicall.ErrProtocol):
+		return types.NewError(types.ErrInternal, err.Error(), "install the plugin and the agent of one version")
 	}
-	return types.NewError(types.ErrInternal, "isthmus-agent: "+s.Message(), "")
+	return types.NewError(away, "isthmus-agent went away", err.Error())
 }

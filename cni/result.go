@@ -11,22 +11,22 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/cnicall"
 )
 
 // makeResult turns the agent's answer into a result of the wanted version.
-func makeResult(r *cniapi.AddResponse, ifName, netns string, dns types.DNS, want string) (types.Result, error) {
+func makeResult(r cnicall.AddResponse, ifName, netns string, dns types.DNS, want string) (types.Result, error) {
 	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, DNS: dns}
-	if r.GetHostIfName() != "" {
-		result.Interfaces = append(result.Interfaces, &types100.Interface{Name: r.GetHostIfName(), Mac: r.GetHostMac(), Mtu: int(r.GetMtu())})
+	if r.HostIfName != "" {
+		result.Interfaces = append(result.Interfaces, &types100.Interface{Name: r.HostIfName, Mac: r.HostMAC, Mtu: int(r.MTU)})
 	}
-	result.Interfaces = append(result.Interfaces, &types100.Interface{Name: ifName, Mac: r.GetMac(), Mtu: int(r.GetMtu()), Sandbox: netns})
+	result.Interfaces = append(result.Interfaces, &types100.Interface{Name: ifName, Mac: r.MAC, Mtu: int(r.MTU), Sandbox: netns})
 	inside := len(result.Interfaces) - 1
-	gateways, err := gatewaysByFamily(r.GetGateways())
+	gateways, err := gatewaysByFamily(r.Gateways)
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range r.GetAddresses() {
+	for _, s := range r.Addresses {
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
 			return nil, fmt.Errorf("read answer of the agent: address: %w", err)

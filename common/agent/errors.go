@@ -86,11 +86,7 @@ func asError(err error) *Error {
 }
 
 // toStatus turns an error into what is sent over gRPC.
-func toStatus(err error) error {
-	if err == nil {
-		return nil
-	}
-	e := asError(err)
+func toStatus(e *Error) error {
 	code := codes.Internal
 	switch e.Code {
 	case CodeEnv:

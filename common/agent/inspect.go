@@ -64,7 +64,7 @@ func (s *inspectServer) ListEndpoints(ctx context.Context, _ *cniapi.ListEndpoin
 	r := &cniapi.ListEndpointsResponse{}
 	err := s.agent.do(ctx, func(l *loop) { r.Endpoints = l.list() })
 	if err != nil {
-		return nil, toStatus(err)
+		return nil, toStatus(asError(err))
 	}
 	return r, nil
 }

@@ -147,8 +147,9 @@ func moveAside(path string) (string, error) {
 }
 
 // Put writes a record in place of the endpoint's earlier one. When it returns
-// without error the record is on the disk; after an error the earlier one is,
-// or the new one.
+// without error the record is there for as long as the endpoint can be, whatever
+// becomes of this process (ADR 33); after an error the earlier one is, or the new
+// one.
 func (s *Store) Put(r Record) error {
 	b, err := encode(r)
 	if err != nil {
@@ -169,7 +170,7 @@ func (s *Store) replace(path string, b []byte) error {
 	}
 	_, err = f.Write(b)
 	if err == nil {
-		err = f.Sync()
+		err = flush(f)
 	}
 	if e := f.Close(); err == nil {
 		err = e
@@ -180,15 +181,12 @@ func (s *Store) replace(path string, b []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(temp))
 	}
-	return syncDir(s.dir)
+	return nil
 }
 
 // Remove deletes an endpoint's record. One that is not there is no error.
 func (s *Store) Remove(id model.EndpointID) error {
 	if err := os.Remove(filepath.Join(s.dir, fileName(id))); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove record of %s: %w", id, err)
-	}
-	if err := syncDir(s.dir); err != nil {
 		return fmt.Errorf("remove record of %s: %w", id, err)
 	}
 	return nil

@@ -35,12 +35,17 @@ func classifier(index int, parent uint32, program int) *netlink.BpfFilter {
 // those that are there. Unlike a tcx link it waits for no grace period of the
 // kernel, and works before Linux 6.6.
 func SetClassifiers(index int, c Classifiers) error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer h.Close()
 	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
-	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := h.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add clsact to interface %d: %w", index, err)
 	}
 	for parent, program := range classifierHooks(c) {
-		if err := netlink.FilterReplace(classifier(index, parent, program)); err != nil {
+		if err := h.FilterReplace(classifier(index, parent, program)); err != nil {
 			return fmt.Errorf("set classifier of interface %d: %w", index, err)
 		}
 	}

@@ -32,20 +32,21 @@ func ConfigureHost(s PairSpec, p Pair) error {
 	if err := hostSysctls(p.Name); err != nil {
 		return err
 	}
-	l, err := netlink.LinkByIndex(p.Index)
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
-		return fmt.Errorf("look for interface %s: %w", p.Name, err)
+		return fmt.Errorf("open netlink: %w", err)
 	}
-	if l.Attrs().MTU != s.MTU {
-		if err := netlink.LinkSetMTU(l, s.MTU); err != nil {
-			return fmt.Errorf("set MTU %d of %s: %w", s.MTU, p.Name, err)
+	defer h.Close()
+	if !p.fresh {
+		if err := hostMTU(h, s, p); err != nil {
+			return err
 		}
 	}
-	if err := netlink.LinkSetUp(l); err != nil {
+	if err := h.LinkSetUp(byIndex(p.Index)); err != nil {
 		return fmt.Errorf("set %s up: %w", p.Name, err)
 	}
 	for _, ip := range s.IPs {
-		if err := netlink.NeighSet(permanent(p.Index, ip, p.PodMAC)); err != nil {
+		if err := h.NeighSet(permanent(p.Index, ip, p.PodMAC)); err != nil {
 			return fmt.Errorf("set neighbour %s of %s: %w", ip, p.Name, err)
 		}
 		r := &netlink.Route{LinkIndex: p.Index, Scope: netlink.SCOPE_LINK, Protocol: RouteProtocol, Dst: single(ip)}
@@ -54,12 +55,35 @@ func ConfigureHost(s PairSpec, p Pair) error {
 				r.Src = src.AsSlice()
 			}
 		}
-		if err := netlink.RouteReplace(r); err != nil {
+		if err := h.RouteReplace(r); err != nil {
 			return fmt.Errorf("set route to %s by %s: %w", ip, p.Name, err)
 		}
 	}
 	return nil
 }
+
+// byIndex is a link of which no more is said.
+func byIndex(index int) netlink.Link {
+	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
+}
+
+// hostMTU corrects the MTU of a pair that was there already.
+func hostMTU(h *netlink.Handle, s PairSpec, p Pair) error {
+	l, err := h.LinkByIndex(p.Index)
+	if err != nil {
+		return fmt.Errorf("look for interface %s: %w", p.Name, err)
+	}
+	if l.Attrs().MTU == s.MTU {
+		return nil
+	}
+	if err := h.LinkSetMTU(l, s.MTU); err != nil {
+		return fmt.Errorf("set MTU %d of %s: %w", s.MTU, p.Name, err)
+	}
+	return nil
+}
+
+// loopback is the index of lo, in every namespace.
+const loopback = 1
 
 func configurePod(s PairSpec, p Pair) error {
 	ns, err := openNetNS(s.NetNS)
@@ -67,10 +91,14 @@ func configurePod(s PairSpec, p Pair) error {
 		return err
 	}
 	defer ns.Close()
-	if err := podSysctls(ns, s.IfName, s.IPs); err != nil {
+	var h *netlink.Handle
+	err = inNetNS(ns, func() (err error) {
+		if err := podSysctls(s.IfName, s.IPs); err != nil {
+			return err
+		}
+		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
-	}
-	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	})
 	if err != nil {
 		return fmt.Errorf("enter network namespace %s: %w", s.NetNS, err)
 	}
@@ -91,10 +119,8 @@ func configurePod(s PairSpec, p Pair) error {
 			return fmt.Errorf("set address %s of %s in %s: %w", ip, s.IfName, s.NetNS, err)
 		}
 	}
-	if lo, err := h.LinkByName("lo"); err == nil {
-		if err := h.LinkSetUp(lo); err != nil {
-			return fmt.Errorf("set lo up in %s: %w", s.NetNS, err)
-		}
+	if err := h.LinkSetUp(byIndex(loopback)); err != nil {
+		return fmt.Errorf("set lo up in %s: %w", s.NetNS, err)
 	}
 	if err := h.LinkSetUp(l); err != nil {
 		return fmt.Errorf("set %s up in %s: %w", s.IfName, s.NetNS, err)
@@ -110,9 +136,11 @@ func configurePod(s PairSpec, p Pair) error {
 // awaitLocal waits until the pod takes packets to its addresses: the kernel does
 // the last step for IPv6 in a worker of its own, which others may keep waiting.
 func awaitLocal(h *netlink.Handle, s PairSpec) error {
-	const patience, pause = 2 * time.Second, time.Millisecond
+	const patience, longest = 2 * time.Second, time.Millisecond
 	for _, ip := range s.IPs {
+		pause := longest / 16
 		for began := time.Now(); ; time.Sleep(pause) {
+			pause = min(2*pause, longest)
 			routes, err := h.RouteGet(ip.AsSlice())
 			if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
 				break

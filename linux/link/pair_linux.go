@@ -50,6 +50,8 @@ type Pair struct {
 	Index   int    // of the host's end
 	HostMAC net.HardwareAddr
 	PodMAC  net.HardwareAddr
+	// fresh tells that CreatePair has just made it, as its spec says.
+	fresh bool
 }
 
 // PairSpec says what a pair should be.
@@ -74,18 +76,30 @@ func CreatePair(s PairSpec) (p Pair, made bool, err error) {
 		return Pair{}, false, err
 	}
 	defer ns.Close()
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return Pair{}, false, fmt.Errorf("open netlink: %w", err)
+	}
+	defer h.Close()
 	p = pairOf(s.ID)
-	if whole, err := findPair(s, ns, &p); err != nil {
-		return Pair{}, false, err
-	} else if whole {
-		return p, false, nil
+	if host, err := h.LinkByName(p.Name); err == nil {
+		if whole, err := isWhole(s, ns, host, p); err != nil {
+			return Pair{}, false, err
+		} else if whole {
+			p.Index = host.Attrs().Index
+			return p, false, nil
+		}
+		if err := DeletePair(s.ID); err != nil {
+			return Pair{}, false, err
+		}
+	} else if !isGone(err) {
+		return Pair{}, false, fmt.Errorf("look for interface %s: %w", p.Name, err)
 	}
-	if err := DeletePair(s.ID); err != nil {
-		return Pair{}, false, err
-	}
-	if err := refuseForeign(s, ns); err != nil {
-		return Pair{}, false, err
-	}
+	return makePair(h, s, ns, p)
+}
+
+// makePair makes a pair of which nothing is there.
+func makePair(h *netlink.Handle, s PairSpec, ns netns.NsHandle, p Pair) (_ Pair, made bool, err error) {
 	veth := &netlink.Veth{
 		LinkAttrs:        netlink.LinkAttrs{Name: p.Name, MTU: s.MTU, HardwareAddr: p.HostMAC},
 		PeerName:         s.IfName,
@@ -93,13 +107,18 @@ func CreatePair(s PairSpec) (p Pair, made bool, err error) {
 		PeerNamespace:    netlink.NsFd(ns),
 		PeerMTU:          uint32(s.MTU),
 	}
-	if err := netlink.LinkAdd(veth); err != nil {
+	if err := h.LinkAdd(veth); err != nil {
+		if foreign := refuseForeign(s, ns); errors.Is(err, unix.EEXIST) && foreign != nil {
+			return Pair{}, false, foreign
+		}
 		return Pair{}, false, fmt.Errorf("create veth pair %s for %s: %w", p.Name, s.ID, err)
 	}
-	l, err := netlink.LinkByName(p.Name)
-	if err == nil {
-		p.Index = l.Attrs().Index
-		err = netlink.LinkSetAlias(l, aliasPrefix+string(s.ID))
+	// LinkAdd has looked up the index, by which all else is done.
+	p.Index, p.fresh = veth.Index, true
+	if p.Index == 0 {
+		err = unix.ENODEV
+	} else {
+		err = h.LinkSetAlias(veth, aliasPrefix+string(s.ID))
 	}
 	if err != nil {
 		return Pair{}, true, errors.Join(fmt.Errorf("name veth pair %s: %w", p.Name, err), DeletePair(s.ID))
@@ -136,16 +155,9 @@ func openNetNS(path string) (netns.NsHandle, error) {
 	return ns, nil
 }
 
-// findPair reports whether the host's end is there and its peer is the pod's
-// end in the namespace, and fills in the index.
-func findPair(s PairSpec, ns netns.NsHandle, p *Pair) (bool, error) {
-	host, err := netlink.LinkByName(p.Name)
-	if isGone(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("look for interface %s: %w", p.Name, err)
-	}
+// isWhole reports whether the peer of the host's end is the pod's end in the
+// namespace.
+func isWhole(s PairSpec, ns netns.NsHandle, host netlink.Link, p Pair) (bool, error) {
 	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
 		return false, fmt.Errorf("enter network namespace %s: %w", s.NetNS, err)
@@ -158,13 +170,12 @@ func findPair(s PairSpec, ns netns.NsHandle, p *Pair) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("look for interface %s in %s: %w", s.IfName, s.NetNS, err)
 	}
-	p.Index = host.Attrs().Index
 	return host.Attrs().Alias == aliasPrefix+string(s.ID) &&
 		peer.Attrs().ParentIndex == host.Attrs().Index && host.Attrs().ParentIndex == peer.Attrs().Index &&
 		peer.Attrs().HardwareAddr.String() == p.PodMAC.String(), nil
 }
 
-// refuseForeign makes sure that the pod has no interface of that name already.
+// refuseForeign says so if the pod has an interface of that name already.
 func refuseForeign(s PairSpec, ns netns.NsHandle) error {
 	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {

@@ -72,33 +72,37 @@ func AcceptLoopback(id model.EndpointID) error {
 	return WriteSysctls([]Sysctl{{"ipv4/conf/" + HostName(id) + "/route_localnet", "1"}})
 }
 
-// podSysctls prepares the pod's end: no address is made up for it, none is
-// taken from advertisements.
-func podSysctls(ns netns.NsHandle, name string, ips []netip.Addr) error {
+// podSysctls prepares the pod's end, in its namespace: no address is made up for
+// it, none is taken from advertisements.
+func podSysctls(name string, ips []netip.Addr) error {
 	if !slices.ContainsFunc(ips, netip.Addr.Is6) {
 		return nil
 	}
-	return inNetNS(ns, func() error {
-		return WriteSysctls([]Sysctl{
-			{"ipv6/conf/" + name + "/disable_ipv6", "0"},
-			{"ipv6/conf/" + name + "/accept_ra", "0"},
-			{"ipv6/conf/" + name + "/accept_dad", "0"},
-		})
+	return WriteSysctls([]Sysctl{
+		{"ipv6/conf/" + name + "/disable_ipv6", "0"},
+		{"ipv6/conf/" + name + "/accept_ra", "0"},
+		{"ipv6/conf/" + name + "/accept_dad", "0"},
 	})
 }
 
-// inNetNS calls f on a thread that is in the namespace.
+// inNetNS calls f while this thread is in the namespace. A thread of its own,
+// made and ended for that, costs more than what is done there.
 func inNetNS(ns netns.NsHandle, f func() error) error {
-	done := make(chan error)
-	go func() {
-		// The thread is not unlocked: it ends with the goroutine and does not
-		// come back in the wrong namespace.
-		runtime.LockOSThread()
-		if err := netns.Set(ns); err != nil {
-			done <- fmt.Errorf("enter network namespace: %w", err)
-			return
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own, err := netns.Get()
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	if err := netns.Set(ns); err != nil {
+		return err
+	}
+	defer func() {
+		if err := netns.Set(own); err != nil {
+			// Whatever this thread did next would be done to a pod.
+			panic(fmt.Sprintf("return to the node's network namespace: %v", err))
 		}
-		done <- f()
 	}()
-	return <-done
+	return f()
 }

@@ -4,5 +4,5 @@
 // only root may use, on Windows a named pipe that only administrators and the
 // system may use.
 //
-// It moves bytes; common/cniapi says which.
+// It moves bytes; common/cniapi and common/cnicall say which.
 package socket

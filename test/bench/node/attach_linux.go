@@ -15,8 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/client-go/dynamic"
-
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
@@ -126,28 +125,40 @@ func (b *bench) plugins() (ours, theirs plugin, err error) {
 	return ours, theirs, nil
 }
 
-// sandboxes makes namespaces for pods that it writes to the API server, and
-// waits until the agent knows them.
+// sandboxes makes namespaces for pods that it makes known, and waits until the
+// agent has them.
 func (b *bench) sandboxes(ctx context.Context) (all []sandbox, err error) {
-	client, err := dynamic.NewForConfig(b.server.RESTConfig())
+	node := b.cluster.Nodes[0]
+	before, err := node.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
-	name := func(i int) string { return fmt.Sprintf("attached-%d", i) }
 	for i := range atOnce {
-		ns, err := netns.New(filepath.Join(b.dir, "ns", name(i)))
+		name := fmt.Sprintf("attached-%d", i)
+		ns, err := netns.New(filepath.Join(b.dir, "ns", name))
 		if err != nil {
 			return all, err
 		}
-		all = append(all, sandbox{name(i), ns})
+		all = append(all, sandbox{name, ns})
+		pod := &model.Pod{PodID: model.PodID{Namespace: probeNamespace, Name: name}, Node: node.Name, Labels: model.MakeLabels(map[string]string{"app": "server"})}
+		if err := b.cluster.Manifests.WritePod(pod); err != nil {
+			return all, err
+		}
 	}
-	err = createAll(ctx, client, atOnce, func(i int) item {
-		return item{resource: coreV1.WithResource("pods"), object: object{"apiVersion": "v1", "kind": "Pod",
-			"metadata": object{"name": name(i), "namespace": probeNamespace, "labels": object{"app": "server"}},
-			"spec":     object{"nodeName": b.cluster.Nodes[0].Name, "containers": []any{object{"name": "main", "image": "registry.example.com/app:1"}}}}}
-	})
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		now, err := node.Status(ctx)
+		if err != nil {
+			return all, err
+		}
+		if now.GetPodsKnown() == before.GetPodsKnown()+atOnce {
+			break
+		}
+		if time.Now().After(deadline) {
+			return all, fmt.Errorf("the agent knows %d pods, not %d", now.GetPodsKnown(), before.GetPodsKnown()+atOnce)
+		}
+	}
 	time.Sleep(settleTime)
-	return all, err
+	return all, nil
 }
 
 // cycle attaches pods at the same time, and then detaches them so.

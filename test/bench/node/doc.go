@@ -8,7 +8,9 @@
 // isthmus-cni are measured in turn with those of the CNI project's bridge and
 // host-local, which know no policy and give one address where isthmus gives two.
 //
-// The objects are written by clients as fast as the API server takes them.
+// The objects are written by clients as fast as the API server takes them. With
+// -attach only the last is measured, and the same cluster comes from a directory
+// of manifests.
 //
 // It does not measure the cost of packets.
 package main

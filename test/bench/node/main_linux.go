@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -29,9 +30,11 @@ const (
 )
 
 func main() {
+	attachOnly := flag.Bool("attach", false, "measure CNI ADD and DEL only, with the cluster in a directory of manifests: needs no API server")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Stdout, os.Stderr); err != nil {
+	if err := run(ctx, *attachOnly, os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "node:", err)
 		os.Exit(1)
 	}
@@ -59,7 +62,7 @@ type bench struct {
 	pods       map[string]*cluster.Pod
 }
 
-func run(ctx context.Context, out, log io.Writer) (err error) {
+func run(ctx context.Context, attachOnly bool, out, log io.Writer) (err error) {
 	dir, err := os.MkdirTemp("/run", "isthmus-node-")
 	if err != nil {
 		return fmt.Errorf("make a directory: %w (are you root?)", err)
@@ -84,7 +87,11 @@ func run(ctx context.Context, out, log io.Writer) (err error) {
 		}
 		err = errors.Join(err, b.cluster.DetachAll(context.WithoutCancel(ctx)), b.cluster.Close())
 	}()
-	for _, step := range []func(context.Context) error{b.startServer, b.populate, b.startNode, b.measureProcess, b.measureAttach, b.measureDelivery, b.measureEnforcement} {
+	steps := []func(context.Context) error{b.startServer, b.populate, b.startNode, b.measureProcess, b.measureAttach, b.measureDelivery, b.measureEnforcement}
+	if attachOnly {
+		steps = []func(context.Context) error{b.populateFiles, b.cluster.Start, b.measureAttach}
+	}
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
 		}

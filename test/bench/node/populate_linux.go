@@ -4,7 +4,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +35,41 @@ var (
 	networkPolicy = schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"}
 )
 
+// kind is a number of objects of one kind.
+type kind struct {
+	name  string
+	n     int
+	build func(int) item
+}
+
+func kinds() []kind {
+	return []kind{{"namespaces", namespaces, makeNamespace}, {"nodes", nodes, makeNode}, {"policies", policies, makePolicy}, {"pods", pods, makePod}}
+}
+
+// populateFiles writes the cluster to the directory that agents watch without an
+// API server, in files that are not too large for them.
+func (b *bench) populateFiles(context.Context) error {
+	const perFile = 1000
+	for _, k := range kinds() {
+		for first := 0; first < k.n; first += perFile {
+			var items []object
+			for i := first; i < min(first+perFile, k.n); i++ {
+				it := k.build(i)
+				it.object["status"] = it.status
+				items = append(items, it.object)
+			}
+			text, err := json.Marshal(object{"apiVersion": "v1", "kind": "List", "items": items})
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(b.dir, "manifests", fmt.Sprintf("%s-%d.json", k.name, first)), text, 0o600); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // populate writes the cluster.
 func (b *bench) populate(ctx context.Context) error {
 	client, err := dynamic.NewForConfig(b.server.RESTConfig())
@@ -39,11 +77,8 @@ func (b *bench) populate(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	for _, batch := range []struct {
-		n     int
-		build func(int) item
-	}{{namespaces, makeNamespace}, {nodes, makeNode}, {policies, makePolicy}, {pods, makePod}} {
-		if err := createAll(ctx, client, batch.n, batch.build); err != nil {
+	for _, k := range kinds() {
+		if err := createAll(ctx, client, k.n, k.build); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/agent/socket"
+	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/cnicall"
+)
+
+// connect opens a connection to the agent of serve.
+func (r *rig) connect() net.Conn {
+	r.t.Helper()
+	c, err := socket.Dial(context.Background(), filepath.Join(filepath.Dir(r.dir), "a.sock"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return c
+}
+
+// ask does what the plugin does.
+func (r *rig) ask(timeout time.Duration, kind cnicall.Kind, request, answer any) error {
+	c := r.connect()
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return cnicall.Call(ctx, c, kind, request, answer)
+}
+
+func wantRefusal(t *testing.T, err error, code uint32, text string) {
+	t.Helper()
+	var e *cnicall.Error
+	if !errors.As(err, &e) || e.Code != code || !strings.Contains(e.Msg+e.Details, text) {
+		t.Errorf("got %v, want code %d with %q", err, code, text)
+	}
+}
+
+func pluginAdd(n int) *cnicall.AddRequest {
+	q := addRequest(n)
+	return &cnicall.AddRequest{Attachment: cnicall.Attachment{ContainerID: q.Attachment.ContainerId, IfName: "eth0"}, Netns: q.Netns,
+		PodNamespace: q.PodNamespace, PodName: q.PodName, PodUID: q.PodUid, Network: q.Network}
+}
+
+// TestCallsOfThePlugin makes every call, beside gRPC on the same socket.
+func TestCallsOfThePlugin(t *testing.T) {
+	r, conn, stopServing := serve(t)
+	wantRefusal(t, r.ask(time.Minute, cnicall.Status, struct{}{}, nil), 50, "the state of the cluster is not known yet")
+	r.agent.Publish(cluster{pods: 3}.snapshot())
+	var added cnicall.AddResponse
+	if err := r.ask(time.Minute, cnicall.Add, pluginAdd(0), &added); err != nil || len(added.Addresses) != 1 || added.MAC == "" {
+		t.Fatalf("ADD: %+v, %v", added, err)
+	}
+	// An older plugin asks for the same attachment.
+	older, err := cniapi.NewCNIClient(conn).Add(context.Background(), addRequest(0))
+	if err != nil || !slices.Equal(older.GetAddresses(), added.Addresses) || older.GetHostMac() != added.HostMAC || older.GetMtu() != added.MTU {
+		t.Errorf("ADD by gRPC: %v, %v; the plugin got %+v", older, err, added)
+	}
+	check := &cnicall.CheckRequest{Attachment: pluginAdd(0).Attachment, Netns: pluginAdd(0).Netns, Addresses: added.Addresses}
+	if err := r.ask(time.Minute, cnicall.Check, check, nil); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	wantRefusal(t, r.ask(300*time.Millisecond, cnicall.Add, pluginAdd(7), nil), 11, "shop/web-7")
+	if err := r.ask(time.Minute, cnicall.Add, pluginAdd(1), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.ask(time.Minute, cnicall.GC, &cnicall.GCRequest{Valid: []cnicall.Attachment{pluginAdd(1).Attachment}}, nil); err != nil {
+		t.Errorf("GC: %v", err)
+	}
+	if dump := r.fake.Dump(); strings.Contains(dump, "endpoint c0:eth0") || !strings.Contains(dump, "endpoint c1:eth0") {
+		t.Errorf("after GC:\n%s", dump)
+	}
+	if err := r.ask(time.Minute, cnicall.Del, &cnicall.DelRequest{Attachment: pluginAdd(1).Attachment}, nil); err != nil {
+		t.Errorf("DEL: %v", err)
+	}
+	if err := r.ask(time.Minute, cnicall.Status, struct{}{}, nil); err != nil {
+		t.Errorf("STATUS: %v", err)
+	}
+	wantRefusal(t, r.ask(time.Minute, 77, struct{}{}, nil), 999, "does not know this request")
+	wantRefusal(t, r.ask(time.Minute, cnicall.Add, []int{1}, nil), 999, "does not understand the ADD")
+	if got := r.metric(`isthmus_cni_requests_total{code="0",command="ADD"}`); got != "3" {
+		t.Errorf("%s ADDs were counted", got)
+	}
+	if err := stopServing(); err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+	r.end()
+}
+
+// TestPluginLeaves expects that nothing is attached for a plugin that is gone.
+func TestPluginLeaves(t *testing.T) {
+	r, _, stopServing := serve(t)
+	r.agent.Publish(cluster{pods: 1}.snapshot())
+	c := r.connect()
+	body, err := json.Marshal(pluginAdd(2)) // not known yet
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (cnicall.Frame{Kind: cnicall.Add, Timeout: time.Minute, Body: body}).Write(c); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	c.Close()
+	time.Sleep(50 * time.Millisecond)
+	r.agent.Publish(cluster{pods: 3}.snapshot())
+	if err := r.ask(time.Minute, cnicall.Add, pluginAdd(0), nil); err != nil {
+		t.Fatal(err)
+	}
+	if dump := r.fake.Dump(); strings.Contains(dump, "endpoint c2:eth0") {
+		t.Errorf("attached for nobody:\n%s", dump)
+	}
+	if err := stopServing(); err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+	r.end()
+}
+
+// TestStrangeConnections says what is no request and expects an end of the
+// connection, an answer where there can be one, and nobody disturbed.
+func TestStrangeConnections(t *testing.T) {
+	before := runtime.NumGoroutine()
+	r, conn, stopServing := serve(t)
+	frame := func(change func([]byte)) string {
+		var b strings.Builder
+		if err := (cnicall.Frame{Kind: cnicall.Status, Timeout: time.Second, Body: []byte("{}")}).Write(&b); err != nil {
+			t.Fatal(err)
+		}
+		all := []byte(b.String())
+		change(all)
+		return string(all)
+	}
+	for name, c := range map[string]struct {
+		say    string
+		answer bool
+	}{
+		"nothing":         {"", false},
+		"half a greeting": {"ISTH", false},
+		"half a frame":    {frame(func([]byte) {})[:25], false},
+		"other version":   {frame(func(b []byte) { b[9] = 9 }), true},
+		"too long":        {frame(func(b []byte) { b[16] = 0xff }), false},
+		"reserved":        {frame(func(b []byte) { b[23] = 1 }), false},
+		"HTTP/1.1":        {"GET / HTTP/1.1\r\nHost: agent\r\n\r\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c1 := r.connect()
+			defer c1.Close()
+			if _, err := io.WriteString(c1, c.say); err != nil {
+				t.Fatal(err)
+			}
+			if c.answer {
+				f, err := cnicall.Read(c1)
+				if err != nil || f.Kind != cnicall.Refused || !strings.Contains(string(f.Body), "999") {
+					t.Errorf("got %+v, %v", f, err)
+				}
+			}
+			c1.(*net.UnixConn).CloseWrite()
+			c1.SetReadDeadline(time.Now().Add(5 * time.Second))
+			if _, err := io.Copy(io.Discard, c1); err != nil && !strings.Contains(err.Error(), "reset") {
+				t.Errorf("the connection stays: %v", err)
+			}
+		})
+	}
+	silent := r.connect()
+	defer silent.Close()
+	conn.Close()
+	// Who says nothing does not keep the agent from stopping.
+	began := time.Now()
+	if err := stopServing(); err != nil || time.Since(began) > 8*time.Second {
+		t.Errorf("Serve: %v after %v", err, time.Since(began))
+	}
+	r.end()
+	for i := 0; runtime.NumGoroutine() > before; i++ {
+		if i == 100 {
+			t.Fatalf("%d goroutines before, %d after", before, runtime.NumGoroutine())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

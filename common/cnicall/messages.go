@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cnicall
+
+// The messages of service CNI in common/cniapi/isthmus.proto, which says what
+// they mean; a test compares them.
+
+// Attachment is the key of a pod's interface.
+type Attachment struct {
+	ContainerID string `json:"containerId"`
+	IfName      string `json:"ifName"`
+}
+
+// AddRequest is what Add sends.
+type AddRequest struct {
+	Attachment   Attachment `json:"attachment"`
+	Netns        string     `json:"netns"`
+	PodNamespace string     `json:"podNamespace"`
+	PodName      string     `json:"podName"`
+	PodUID       string     `json:"podUid"`
+	Network      string     `json:"network"`
+	HostPorts    []HostPort `json:"hostPorts,omitempty"`
+	Bandwidth    *Bandwidth `json:"bandwidth,omitempty"`
+}
+
+// Bandwidth is in bits per second and bits. 64-bit numbers are text in protobuf's
+// JSON.
+type Bandwidth struct {
+	IngressRate  uint64 `json:"ingressRate,string"`
+	IngressBurst uint64 `json:"ingressBurst,string"`
+	EgressRate   uint64 `json:"egressRate,string"`
+	EgressBurst  uint64 `json:"egressBurst,string"`
+}
+
+// HostPort is a port of the node that leads to the pod.
+type HostPort struct {
+	HostIP   string `json:"hostIp"`
+	HostPort uint32 `json:"hostPort"`
+	Port     uint32 `json:"port"`
+	Protocol uint32 `json:"protocol"`
+}
+
+// AddResponse answers Add.
+type AddResponse struct {
+	HostIfName string   `json:"hostIfName"`
+	HostMAC    string   `json:"hostMac"`
+	MAC        string   `json:"mac"`
+	MTU        int32    `json:"mtu"`
+	Addresses  []string `json:"addresses"`
+	Gateways   []string `json:"gateways"`
+}
+
+// DelRequest is what Del sends.
+type DelRequest struct {
+	Attachment Attachment `json:"attachment"`
+}
+
+// CheckRequest is what Check sends.
+type CheckRequest struct {
+	Attachment Attachment `json:"attachment"`
+	Netns      string     `json:"netns"`
+	Addresses  []string   `json:"addresses,omitempty"`
+	Bandwidth  *Bandwidth `json:"bandwidth,omitempty"`
+}
+
+// GCRequest is what GC sends.
+type GCRequest struct {
+	Valid   []Attachment `json:"valid,omitempty"`
+	Network string       `json:"network"`
+}
+
+// Error is why the agent refused, as the CNI specification has it.
+type Error struct {
+	Code    uint32 `json:"code"`
+	Msg     string `json:"msg"`
+	Details string `json:"details"`
+}
+
+// Error returns the message.
+func (e *Error) Error() string { return e.Msg }
