@@ -32,6 +32,7 @@ type Backend struct {
 	sources []netip.Addr
 	mtu     int
 	ports   hostPorts
+	ways    forwarding
 	path    *loader.DataPath
 	tcx     bool // the kernel has it
 	// egress says by what it is decided behind the translation.
@@ -69,13 +70,14 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	}
 	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec), pods: make(map[model.EndpointID]model.PodID), linked: make(map[model.EndpointID]bool),
 		ports: hostPorts{forwards: make(map[model.EndpointID][]fabric.Forward)}}
+	b.ways.backend = b
 	uplink, err := fabric.FindUplink(cfg.Uplink)
 	if err != nil {
 		return nil, err
 	}
 	b.fabric = fabric.New(cfg.Fabric, cfg.Uplink, log)
 	b.sources, b.mtu = uplink.Addresses(), b.fabric.MTU(uplink)
-	if b.path, err = loader.Open(cfg.BPFFS, loader.Settings{Timeouts: cfg.Timeouts, Events: cfg.Events}, cfg.MapEntries); err != nil {
+	if b.path, err = loader.Open(cfg.BPFFS, loader.Settings{Timeouts: cfg.Timeouts, Events: cfg.Events, Direct: cfg.Forwarding == Direct}, cfg.MapEntries); err != nil {
 		return nil, err
 	}
 	b.tcx = b.path.HasTCX()
@@ -375,6 +377,7 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 	}
 	b.upgrade.failed = b.takeOver()
 	b.fabric.Apply(s, time.Now())
+	b.ways.tend(time.Now())
 	return b.uplinks.apply(s.Deny), errors.Join(b.upgrade.failed, b.followUplink(), b.ports.apply(time.Now()))
 }
 

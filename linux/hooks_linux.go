@@ -127,6 +127,7 @@ func (b *Backend) policed(name string, index int) (bool, error) {
 func (b *Backend) Idle(context.Context) (more bool, err error) {
 	b.uplinks.tend()
 	b.fabric.Tend(time.Now())
+	b.ways.tend(time.Now())
 	if err := errors.Join(b.followUplink(), b.ports.tend(time.Now())); err != nil {
 		return false, err
 	}
