@@ -118,3 +118,18 @@ func (d *DataPath) wayKey(p netip.Prefix) (*ebpf.Map, any) {
 	}
 	return d.objects.Ways4, bpfobj.PodPrefix4{Bits: uint32(p.Bits()), Addr: p.Addr().As4()}
 }
+
+// DropOlderNodeLinks takes the programs of an older layout off devices that lead
+// to other nodes. The flows that they delivered go through the stack then.
+func (d *DataPath) DropOlderNodeLinks() error {
+	if d.older == nil {
+		return nil
+	}
+	pins, err := filepath.Glob(filepath.Join(d.older.dir, "links", "*"+nodeSuffix))
+	for _, p := range pins {
+		if gone := os.Remove(p); gone != nil && !errors.Is(gone, os.ErrNotExist) {
+			err = errors.Join(err, fmt.Errorf("remove pin %s: %w", p, gone))
+		}
+	}
+	return err
+}

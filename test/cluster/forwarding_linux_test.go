@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // watched has a node count what its stack forwards of pods, and drop there what
@@ -134,6 +136,270 @@ func TestForwardingPassesTheStackBy(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// noClient takes the client from who may reach the server.
+const noClient = `
+apiVersion: policy.networking.k8s.io/v1alpha2
+kind: ClusterNetworkPolicy
+metadata: {name: no-client}
+spec:
+  tier: Admin
+  priority: 1
+  subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: server}}}}
+  ingress:
+  - name: no-client
+    action: Deny
+    from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: client}}}}]
+`
+
+// Policy that changes, a smaller MTU, agents that end, that start with the stack
+// as way and with another fabric: flows that are open meet each of them, and lose
+// nothing else.
+func TestForwardingChanges(t *testing.T) {
+	c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"}})
+	client, server := pods["client"], pods["server"]
+	for _, p := range pods {
+		whoami(t, p.NS, "::")
+	}
+	for _, n := range c.Nodes {
+		watch(t, n)
+	}
+	for _, v6 := range []bool{false, true} {
+		awaitWays(t, c, client.NS, address(server, v6), true)
+	}
+
+	t.Run("policy", func(t *testing.T) {
+		for _, v6 := range []bool{false, true} {
+			past(t, c, "a policy that changes", func() { underPolicy(t, c, client.NS, netip.AddrPortFrom(address(server, v6), 7000)) })
+		}
+	})
+	restart := func(flags ...string) func() {
+		return func() {
+			c.SetAgentFlags(flags...)
+			for _, n := range c.Nodes {
+				if err := n.Restart(t.Context(), syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(2 * time.Second) // in which all of them look after their devices
+		}
+	}
+	for _, step := range []struct {
+		name   string
+		change func()
+		direct bool
+	}{
+		{"the same", restart("--fabric=routes"), true},
+		{"stack", restart("--fabric=routes", "--forwarding=stack"), false},
+		{"direct again", restart("--fabric=routes"), true},
+		{"vxlan", restart("--fabric=vxlan"), true},
+		{"routes again", restart("--fabric=routes"), true},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			keepsAll(t, client, server, step.change, step.name == "vxlan" || step.name == "routes again")
+			for _, v6 := range []bool{false, true} {
+				awaitWays(t, c, client.NS, address(server, v6), step.direct)
+				sees(t, client.NS, address(server, v6), address(client, v6), false)
+				sees(t, server.NS, address(client, v6), address(server, v6), false)
+			}
+		})
+	}
+	t.Run("smaller MTU", func(t *testing.T) {
+		for _, n := range c.Nodes {
+			inNode(t, n, func() error { return ip("link", "set", "eth0", "mtu", "1400") })
+		}
+		for _, v6 := range []bool{false, true} {
+			headers := 28
+			if v6 {
+				headers = 48
+			}
+			fits(t, client.NS, address(server, v6), 1401-headers, syscall.EMSGSIZE)
+			fits(t, client.NS, address(server, v6), 1400-headers, nil)
+			bulk(t, client.NS, server.NS, address(server, v6))
+		}
+	})
+	t.Run("devices", func(t *testing.T) {
+		c.SetAgentFlags("--fabric=none")
+		for _, n := range c.Nodes {
+			if err := n.Restart(t.Context(), syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, func() error {
+				pins, err := filepath.Glob(filepath.Join(c.BPFFS(), n.Name, "*", "links", "*-from_node"))
+				if err == nil && len(pins) > 0 {
+					err = fmt.Errorf("without a fabric there is %v", pins)
+				}
+				return err
+			})
+		}
+	})
+}
+
+// translations lead 10.99.0.1 and fd99::1, and port 8100 of the node, to port 7100
+// of a pod, as kube-proxy does for Services.
+func translations(server *cluster.Pod, n *cluster.Node) string {
+	rules := ""
+	for i, v6 := range []bool{false, true} {
+		ip, service := "ip", netip.MustParseAddr("10.99.0.1")
+		if v6 {
+			ip, service = "ip6", netip.MustParseAddr("fd99::1")
+		}
+		to := netip.AddrPortFrom(address(server, v6), 7100)
+		for _, protocol := range []string{"tcp", "udp"} {
+			rules += fmt.Sprintf("%[1]s daddr %[2]s %[3]s dport 80 dnat %[1]s to %[4]s\n%[1]s daddr %[5]s %[3]s dport 8100 dnat %[1]s to %[4]s\n",
+				ip, service, protocol, to, n.Addresses()[i])
+		}
+	}
+	return "table inet services { chain prerouting { type nat hook prerouting priority dstnat; " + rules + "} }"
+}
+
+// From one and the same port a pod speaks to another directly, by a Service that
+// its node translates, and by a port that the other's node translates, in every
+// order, each time anew: every answer has the address that was asked.
+func TestForwardingBesideTranslation(t *testing.T) {
+	c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"}})
+	client, server := pods["client"], pods["server"]
+	whoami(t, server.NS, "::")
+	for _, n := range c.Nodes {
+		watch(t, n)
+		inNode(t, n, func() error {
+			nft := exec.Command("nft", "-f", "-")
+			nft.Stdin = strings.NewReader(translations(server, n))
+			if out, err := nft.CombinedOutput(); err != nil {
+				return fmt.Errorf("nft: %w: %s", err, out)
+			}
+			return nil
+		})
+	}
+	port := 40000
+	for i, v6 := range []bool{false, true} {
+		awaitWays(t, c, client.NS, address(server, v6), true)
+		service := netip.MustParseAddrPort("10.99.0.1:80")
+		if v6 {
+			service = netip.MustParseAddrPort("[fd99::1]:80")
+		}
+		ways := []netip.AddrPort{netip.AddrPortFrom(address(server, v6), 7100), service, netip.AddrPortFrom(c.Nodes[1].Addresses()[i], 8100)}
+		for _, network := range []string{"tcp", "udp"} {
+			for _, order := range [][]int{{0, 1, 0, 1}, {1, 0, 1, 0}, {0, 2, 0, 2}, {2, 0, 2, 0}, {0, 1, 2, 0}} {
+				port++
+				for step, which := range order {
+					err := client.NS.Do(func() error {
+						return askFrom(network, netip.AddrPortFrom(address(client, v6), uint16(port)), ways[which])
+					})
+					if err != nil {
+						t.Errorf("%s, order %v, step %d, to %s: %v", network, order, step, ways[which], err)
+					}
+				}
+			}
+		}
+	}
+	for _, n := range c.Nodes {
+		if invalid := forwarded(t, n, "invalid"); invalid != 0 {
+			t.Errorf("the stack of %s found %d packets invalid", n.Name, invalid)
+		}
+	}
+}
+
+// askFrom asks whoami from a given port. The answer over UDP must come from where
+// the question went.
+func askFrom(network string, from, to netip.AddrPort) error {
+	reuse := func(_, _ string, raw syscall.RawConn) (err error) {
+		raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+		return err
+	}
+	d := net.Dialer{Timeout: patience, Control: reuse, LocalAddr: net.TCPAddrFromAddrPort(from)}
+	if network == "udp" {
+		d.LocalAddr = net.UDPAddrFromAddrPort(from)
+	}
+	conn, err := d.Dial(network, to.String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(patience))
+	if network == "udp" {
+		if _, err := conn.Write([]byte("who am I")); err != nil {
+			return err
+		}
+	}
+	answer := make([]byte, 100)
+	n, err := conn.Read(answer)
+	if err == nil && strings.TrimSpace(string(answer[:n])) != from.Addr().String() {
+		err = fmt.Errorf("seen as %s", answer[:n])
+	}
+	return err
+}
+
+// underPolicy denies an open connection for a while.
+func underPolicy(t *testing.T, c *cluster.Cluster, from *netns.NS, to netip.AddrPort) {
+	t.Helper()
+	err := from.Do(func() error {
+		conn, err := net.Dial("udp", to.String())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		echo := func() error {
+			conn.SetDeadline(time.Now().Add(200 * time.Millisecond))
+			if _, err := conn.Write([]byte("still there?")); err != nil {
+				return err
+			}
+			_, err := conn.Read(make([]byte, 100))
+			return err
+		}
+		if err := echo(); err != nil {
+			return err
+		}
+		if err := c.Manifests.Put("no-client", noClient); err != nil {
+			return err
+		}
+		eventually(t, func() error {
+			if echo() == nil {
+				return errors.New("an open flow gets around a new policy")
+			}
+			return nil
+		})
+		if err := c.Manifests.Drop("no-client"); err != nil {
+			return err
+		}
+		eventually(t, echo)
+		return nil
+	})
+	if err != nil {
+		t.Errorf("to %s: %v", to, err)
+	}
+}
+
+// keepsAll sends packets and has connections open while something changes. Over
+// a change of the fabric the device that packets are in may go with them.
+func keepsAll(t *testing.T, client, server *cluster.Pod, change func(), mayLose bool) {
+	t.Helper()
+	var to []traffic.Target
+	for _, v6 := range []bool{false, true} {
+		to = append(to, traffic.Target{NS: server.NS, From: address(client, v6), To: netip.AddrPortFrom(address(server, v6), 7300)})
+	}
+	open, err := traffic.Connect(client.NS, to, 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := traffic.NewStream(client.NS, to, 2000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change()
+	got, err := s.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken, exchanges, retransmits := open.Finish()
+	t.Logf("sent=%d lost=%d twice=%d connections broken=%d exchanges=%d retransmits=%d", got.Sent, got.Lost(), got.Twice, len(broken), exchanges, retransmits)
+	if got.Sent < 100 || got.Twice > 0 || got.Lost() > 0 && !mayLose {
+		t.Errorf("of %d packets %d were lost, and %d came twice", got.Sent, got.Lost(), got.Twice)
+	}
+	if len(broken) > 0 || exchanges < 100 {
+		t.Errorf("%d connections broke, after %d exchanges: %v", len(broken), exchanges, errors.Join(broken...))
 	}
 }
 
