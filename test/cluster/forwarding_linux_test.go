@@ -252,7 +252,7 @@ func translations(server *cluster.Pod, n *cluster.Node) string {
 				ip, service, protocol, to, n.Addresses()[i])
 		}
 	}
-	return "table inet services { chain prerouting { type nat hook prerouting priority dstnat; " + rules + "} }"
+	return "table inet services {\nchain prerouting {\ntype nat hook prerouting priority dstnat;\n" + rules + "}\n}\n"
 }
 
 // From one and the same port a pod speaks to another directly, by a Service that
