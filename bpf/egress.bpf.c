@@ -179,6 +179,20 @@ static __always_inline bool unmarked(const struct view *v, __u32 slot, const str
 	return false;
 }
 
+/* A flow past the stack that has the addresses and ports of a translated one
+ * would be given its answers: it is over, or of a protocol that does not mind to
+ * go through the stack from now on, where both are told apart. */
+static __always_inline void reuse(const struct flow *to, bool v6)
+{
+	struct conn_place at = {};
+	struct conn *c;
+
+	conn_place(to, &at, v6);
+	c = conn_find(&at, to->protocol, bpf_jiffies64(), v6);
+	if (c && (c->flags & CONN_REMOTE) && (to->protocol != IPPROTO_TCP || c->state == CONN_CLOSING))
+		c->flags &= ~CONN_REMOTE;
+}
+
 /* What the table of a slot says of where a packet really goes. */
 static __always_inline __u8 ask(volatile __u64 *word, struct slot *slot, const struct flow *to, bool v6)
 {
@@ -218,6 +232,8 @@ static __always_inline bool settle(const struct pending *r, const struct view *v
 		translated = !same(&to.dst, &r->flow.dst) || to.dst_port != r->flow.dst_port;
 		report(&to, r->slot, &slot, EVENT(id, EVENT_EGRESS | (v6 ? EVENT_V6 : 0), 0), translated ? &r->flow : NULL);
 	}
+	if (verdict == ALLOW && (!same(&to.dst, &r->flow.dst) || to.dst_port != r->flow.dst_port))
+		reuse(&to, v6);
 	return verdict == ALLOW;
 }
 

@@ -4,7 +4,9 @@
  * what the pod sends, to_pod at tcx egress what it is about to receive from the
  * stack. A packet passes when the pod's end of its flow has a role under the
  * policy in force, or gets one now. From pod to pod of this node from_pod
- * decides for both ends and delivers. */
+ * decides for both ends and delivers. To pods of other nodes it sends on, and
+ * from_node, at tcx ingress of the devices that lead there, decides and delivers
+ * what comes back. */
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -19,6 +21,7 @@
 #include "include/roles.h"
 #include "include/open.h"
 #include "include/direct.h"
+#include "include/arrive.h"
 
 /* Other programs on the hook come next, then the stack. */
 #define PASS TC_ACT_UNSPEC
@@ -76,13 +79,19 @@ static __always_inline int track(struct __sk_buff *skb, struct local *l, const s
 	/* The ports of a flow that was direct are used again, by one that was
 	 * translated: answers have to go back the same way. */
 	if (!l->from_pod && p->kind == PACKET_OPENS && c->state == CONN_CLOSING)
-		c->flags &= ~CONN_DIRECT;
+		c->flags &= ~(CONN_DIRECT | CONN_REMOTE);
+	if (!l->from_pod && p->flow.protocol == IPPROTO_UDP)
+		c->flags &= ~CONN_REMOTE; /* what the stack brings may be translated */
 	if (pends(l, p, c, side))
 		return FATE_PENDING;
 	err = admit(skb, l, p, c, side);
-	if (!err && l->from_pod && (c->flags & CONN_DIRECT))
+	if (!err && l->from_pod && (c->flags & CONN_DIRECT)) {
 		err = admit_peer(skb, peer, p, c, !side);
-	if (err == FATE_PASS || err == FATE_DIRECT)
+	} else if (!err && l->from_pod && (c->flags & CONN_REMOTE)) {
+		peer->index = OF_END(c->slot, !side);
+		err = FATE_REMOTE;
+	}
+	if (err == FATE_PASS || err == FATE_DIRECT || err == FATE_REMOTE)
 		conn_seen(c, p, skb->len, at.src, now);
 	return err;
 }
@@ -104,8 +113,13 @@ __noinline int track_error(struct __sk_buff *skb, const struct local *l, const s
 	if (c) {
 		/* The pod quotes what it received, and is sent what it sent. */
 		flags = OF_END(c->side, l->from_pod ? !at.src : at.src);
-		if (flags && !(flags & SIDE_REVOKED))
-			return l->from_pod && error_is_direct(p, c, peer, at.src) ? FATE_DIRECT : FATE_PASS;
+		if (flags && !(flags & SIDE_REVOKED)) {
+			if (!l->from_pod)
+				return FATE_PASS;
+			if (error_is_direct(p, c, peer, at.src, CONN_DIRECT))
+				return FATE_DIRECT;
+			return (c->flags & CONN_REMOTE) && same(&p->flow.dst, &p->inner.src) ? FATE_REMOTE : FATE_PASS;
+		}
 	}
 	return judge(skb, l, p) == ALLOW ? FATE_PASS : FATE_DENIED;
 }
@@ -135,24 +149,6 @@ static __always_inline bool spoofed(const struct endpoint *e, const struct packe
 	return unspecified(&own) || !same(&p->flow.src, &own);
 }
 
-/* Reads any packet. A function of its own, which the verifier looks at once; what
- * parse_plain left is overwritten. Pointers into the packet are void after it. */
-__noinline int parse_any(struct __sk_buff *skb, struct packet *p, int v6)
-{
-	__u32 headers = skb->len < MAX_HEADERS ? skb->len : MAX_HEADERS;
-	struct cursor c;
-
-	if (!p)
-		return -DROP_MALFORMED;
-	if (skb->data + headers > skb->data_end)
-		bpf_skb_pull_data(skb, headers);
-	c.pos = (void *)(long)skb->data + sizeof(struct ethhdr);
-	c.end = (void *)(long)skb->data_end;
-	__builtin_memset(p, 0, sizeof(*p));
-	p->v6 = v6;
-	return v6 ? parse_ip6(&c, p) : parse_ip4(&c, p);
-}
-
 static __always_inline int police_ip(struct __sk_buff *skb, struct local *l, const struct endpoint *e, bool v6)
 {
 	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
@@ -176,6 +172,8 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct local *l, con
 		return PASS;
 	case FATE_DIRECT:
 		return deliver(skb, &peer, &p);
+	case FATE_REMOTE:
+		return forward(skb, &p, peer.index);
 	case FATE_PENDING:
 		skb->mark = leave_record(&p, l->index);
 		return PASS;
@@ -226,6 +224,18 @@ SEC("tc")
 int to_pod(struct __sk_buff *skb)
 {
 	return police(skb, false);
+}
+
+SEC("tc")
+int from_node(struct __sk_buff *skb)
+{
+	switch (skb->protocol) {
+	case bpf_htons(ETH_P_IP):
+		return arrive(skb, false);
+	case bpf_htons(ETH_P_IPV6):
+		return arrive(skb, true);
+	}
+	return PASS;
 }
 
 /* Reading skb metadata and LRU maps is GPL-free, but kernels ask for the word. */

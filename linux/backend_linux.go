@@ -32,6 +32,7 @@ type Backend struct {
 	sources []netip.Addr
 	mtu     int
 	ports   hostPorts
+	ways    forwarding
 	path    *loader.DataPath
 	tcx     bool // the kernel has it
 	// egress says by what it is decided behind the translation.
@@ -47,9 +48,9 @@ type Backend struct {
 	// linked are those of them whose programs have moved to tcx links.
 	linked map[model.EndpointID]bool
 	// usage is what was last noted of the maps, for Counters.
-	usage   atomic.Pointer[map[string]dataplane.MapUsage]
-	ways    atomic.Pointer[[]dataplane.Way] // likewise
-	upgrade upgrade
+	usage     atomic.Pointer[map[string]dataplane.MapUsage]
+	pathModes atomic.Pointer[[]dataplane.PathMode] // likewise
+	upgrade   upgrade
 	// swept is when the last walk through the flows ended.
 	swept   time.Time
 	uplinks *uplinks
@@ -74,13 +75,14 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	}
 	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec), pods: make(map[model.EndpointID]model.PodID), linked: make(map[model.EndpointID]bool),
 		ports: hostPorts{forwards: make(map[model.EndpointID][]fabric.Forward)}}
+	b.ways.backend = b
 	uplink, err := fabric.FindUplink(cfg.Uplink)
 	if err != nil {
 		return nil, err
 	}
 	b.fabric = fabric.New(cfg.Fabric, cfg.Uplink, log)
 	b.sources, b.mtu = uplink.Addresses(), b.fabric.MTU(uplink)
-	if b.path, err = loader.Open(cfg.BPFFS, loader.Settings{Timeouts: cfg.Timeouts, Events: cfg.Events}, cfg.MapEntries); err != nil {
+	if b.path, err = loader.Open(cfg.BPFFS, loader.Settings{Timeouts: cfg.Timeouts, Events: cfg.Events, Direct: cfg.Forwarding == Direct}, cfg.MapEntries); err != nil {
 		return nil, err
 	}
 	b.tcx = b.path.HasTCX()
@@ -105,7 +107,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 		b.path.Close()
 		return nil, err
 	}
-	b.noteWays()
+	b.notePathModes()
 	log.Info("data path ready", "uplink", uplink.Name, "mtu", b.mtu, "bpffs", cfg.BPFFS, "egress", b.egress, "endpoints", len(b.layout.State().Endpoints))
 	return b, nil
 }
@@ -381,6 +383,7 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 	}
 	b.upgrade.failed = b.takeOver()
 	b.fabric.Apply(s, time.Now())
+	b.ways.tend(time.Now())
 	return b.uplinks.apply(s.Deny), errors.Join(b.upgrade.failed, b.followUplink(), b.ports.apply(time.Now()))
 }
 
@@ -447,7 +450,7 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	if usage := b.usage.Load(); usage != nil {
 		c.Maps = *usage
 	}
-	c.Ways = slices.Clip(*b.ways.Load())
+	c.PathModes = slices.Clip(*b.pathModes.Load())
 	return c, b.uplinks.count(&c)
 }
 

@@ -26,6 +26,8 @@ type Config struct {
 	Uplink string
 	// Fabric is how pods of other nodes are reached, and the MTU.
 	Fabric fabric.Config
+	// Forwarding is how packets between pods of different nodes go through this one.
+	Forwarding Forwarding
 	// XDP says which devices drop what deny lists name.
 	XDP XDPDevices
 	// NeverDeny are addresses that no deny list concerns, beside those of nodes.
@@ -45,7 +47,7 @@ type Config struct {
 
 // Defaults returns the configuration of an ordinary node.
 func Defaults() Config {
-	return Config{BPFFS: "/sys/fs/bpf/isthmus", Fabric: fabric.Defaults(), XDP: XDPDevices{Auto: true}, Timeouts: loader.DefaultTimeouts(),
+	return Config{BPFFS: "/sys/fs/bpf/isthmus", Fabric: fabric.Defaults(), Forwarding: Direct, XDP: XDPDevices{Auto: true}, Timeouts: loader.DefaultTimeouts(),
 		Events: loader.DefaultEvents()}
 }
 
@@ -58,6 +60,9 @@ func (c Config) Validate() error {
 	errs = append(errs, c.Fabric.Validate())
 	if len(c.Uplink) >= unix.IFNAMSIZ {
 		errs = append(errs, fmt.Errorf("uplink %q: interface names have at most %d characters", c.Uplink, unix.IFNAMSIZ-1))
+	}
+	if c.Forwarding != Direct && c.Forwarding != Stack {
+		errs = append(errs, fmt.Errorf("forwarding %q: give direct or stack", c.Forwarding))
 	}
 	if c.Timeouts.Opening <= 0 || c.Timeouts.TCP <= 0 || c.Timeouts.Other <= 0 || c.Timeouts.Closing <= 0 {
 		errs = append(errs, fmt.Errorf("timeouts %+v: must be positive", c.Timeouts))

@@ -140,9 +140,10 @@ func (b *Backend) policed(name string, index int) (bool, error) {
 // for some 30 ms, or takes out some flows that have expired. In passing it looks
 // after the uplinks and the rule for egress.
 func (b *Backend) Idle(context.Context) (more bool, err error) {
-	defer b.noteWays()
+	defer b.notePathModes()
 	b.uplinks.tend()
 	b.fabric.Tend(time.Now())
+	b.ways.tend(time.Now())
 	if err := errors.Join(b.followUplink(), b.ports.tend(time.Now())); err != nil {
 		return false, err
 	}

@@ -44,12 +44,12 @@ func TestProgramsMoveToLinks(t *testing.T) {
 	l.must(l.add("a", 11))
 	l.must(l.add("b", 12))
 	l.apply(p)
-	clsact := dataplane.Way{Part: "pods", Mode: "clsact", Count: 2}
+	clsact := dataplane.PathMode{Part: "pods", Mode: "clsact", Count: 2}
 	if !hasTCX(t) {
 		for range 2 {
 			l.idle()
 		}
-		l.ways(clsact)
+		l.pathModes(clsact)
 		if n := l.classified("a", "b"); n != 2 {
 			t.Errorf("%d of 2 pods are on classifiers, without tcx all stay there", n)
 		}
@@ -59,10 +59,10 @@ func TestProgramsMoveToLinks(t *testing.T) {
 	for want, more := 1, true; more; want = max(want-1, 0) {
 		more = l.idle()
 		clsact.Count = want
-		if linked := (dataplane.Way{Part: "pods", Mode: "tcx", Count: 2 - want}); want == 0 {
-			l.ways(linked)
+		if linked := (dataplane.PathMode{Part: "pods", Mode: "tcx", Count: 2 - want}); want == 0 {
+			l.pathModes(linked)
 		} else {
-			l.ways(clsact, linked)
+			l.pathModes(clsact, linked)
 		}
 		if n := l.classified("a", "b"); n != want {
 			t.Fatalf("%d pods are on classifiers, want %d", n, want)
@@ -118,12 +118,12 @@ func (l *lab) idle() (more bool) {
 	return more
 }
 
-// ways checks what is said of the pods' hooks, and that of each other part one
+// pathModes checks what is said of the pods' hooks, and that of each other part one
 // thing is said.
-func (l *lab) ways(pods ...dataplane.Way) {
+func (l *lab) pathModes(pods ...dataplane.PathMode) {
 	l.t.Helper()
-	got := make(map[string][]dataplane.Way)
-	for _, w := range l.status().Ways {
+	got := make(map[string][]dataplane.PathMode)
+	for _, w := range l.status().PathModes {
 		got[w.Part] = append(got[w.Part], w)
 	}
 	if !slices.Equal(got["pods"], pods) {

@@ -34,7 +34,7 @@ func Remove(_ context.Context, cfg Config) error {
 	for _, f := range found {
 		errs = append(errs, link.DeleteByName(f.Name))
 	}
-	errs = append(errs, link.SweepLimits(), fabric.Cleanup())
+	errs = append(errs, link.SweepLimits(), fabric.Cleanup(), link.DropNodeClassifiers(nil))
 	if err := errors.Join(errs...); err != nil {
 		return err // programs stay as long as there may be pods behind them
 	}

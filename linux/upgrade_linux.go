@@ -84,6 +84,10 @@ func (b *Backend) takeOver() error {
 		return nil
 	}
 	was := b.path.Older()
+	b.step("detach older from devices")
+	if err := errors.Join(b.path.DropOlderNodeLinks(), link.DropNodeClassifiers(nil)); err != nil {
+		return err // it would deliver by a policy that was
+	}
 	if !b.path.Alone() {
 		carried, err := b.switchAll()
 		if err != nil {

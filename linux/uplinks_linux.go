@@ -293,7 +293,7 @@ func (u *uplinks) count(c *dataplane.Counters) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	c.Deny = u.status
-	c.Ways = append(c.Ways, u.ways()...)
+	c.PathModes = append(c.PathModes, u.pathModes()...)
 	var d xdp.Drops
 	if u.drops != nil {
 		var err error
@@ -306,10 +306,10 @@ func (u *uplinks) count(c *dataplane.Counters) error {
 	return nil
 }
 
-// ways says where the XDP program is.
-func (u *uplinks) ways() []dataplane.Way {
+// pathModes says where the XDP program is.
+func (u *uplinks) pathModes() []dataplane.PathMode {
 	if len(u.status.Devices) == 0 {
-		return []dataplane.Way{{Part: "uplinks", Mode: "off", Count: 1}}
+		return []dataplane.PathMode{{Part: "uplinks", Mode: "off", Count: 1}}
 	}
 	modes := make(map[string]int)
 	for _, d := range u.status.Devices {

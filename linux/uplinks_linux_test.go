@@ -123,8 +123,8 @@ func TestDenyListOnUplink(t *testing.T) {
 	if s := l.status().Deny; s.Entries != [2]int{1, 1} || len(s.Devices) != 1 || s.Devices[0] != (dataplane.DenyDevice{Name: "eth0", Mode: "native"}) || len(s.Problems) > 0 {
 		t.Errorf("status %+v", s)
 	}
-	if ways := l.status().Ways; !slices.Contains(ways, dataplane.Way{Part: "uplinks", Mode: "native", Count: 1}) {
-		t.Errorf("ways are %v", ways)
+	if modes := l.status().PathModes; !slices.Contains(modes, dataplane.PathMode{Part: "uplinks", Mode: "native", Count: 1}) {
+		t.Errorf("path modes are %v", modes)
 	}
 	if len(l.refused) > 0 {
 		t.Error(l.refused)

@@ -6,8 +6,8 @@
 /* Flows between two pods of this node, whose packets go from one interface into
  * the other. */
 
-/* The far end of a direct flow is under another policy by now, or has no role
- * yet, or the address is another pod's, or nobody's. */
+/* The end of a direct flow that receives is under another policy by now, or has
+ * no role yet, or the address is another pod's, or nobody's. */
 __noinline int renew_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p, struct conn *c, int side)
 {
 	int err;
@@ -15,7 +15,7 @@ __noinline int renew_peer(struct __sk_buff *skb, struct local *peer, const struc
 	if (!peer || !p || !c)
 		return FATE_DENIED;
 	if (!find_local(&p->flow.dst, peer, p->v6)) {
-		c->flags &= ~CONN_DIRECT;
+		c->flags &= ~(CONN_DIRECT | CONN_REMOTE);
 		return FATE_PASS;
 	}
 	OF_END(c->slot, side) = peer->index;
@@ -27,7 +27,7 @@ __noinline int renew_peer(struct __sk_buff *skb, struct local *peer, const struc
 	return err ? err : FATE_DIRECT;
 }
 
-/* May the pod at the far end of a direct flow receive this packet? */
+/* May the pod at the end of a direct flow receive this packet? */
 static __always_inline int admit_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p,
 				      struct conn *c, bool side)
 {
@@ -40,14 +40,15 @@ static __always_inline int admit_peer(struct __sk_buff *skb, struct local *peer,
 	return renew_peer(skb, peer, p, c, side);
 }
 
-/* Whether an ICMP error from a pod goes to the other end of a direct flow, as
+/* Whether an ICMP error goes to the pod at an end of a direct flow of a kind, as
  * the packets did that it is about: the stack does not know them. */
-static __always_inline bool error_is_direct(const struct packet *p, const struct conn *c, struct local *peer, bool side)
+static __always_inline bool error_is_direct(const struct packet *p, const struct conn *c, struct local *peer, bool side,
+					    enum conn_flag kind)
 {
 	__u8 flags = OF_END(c->side, side);
 
 	peer->index = OF_END(c->slot, side);
-	return (c->flags & CONN_DIRECT) && same(&p->flow.dst, &p->inner.src) && flags && !(flags & SIDE_REVOKED) &&
+	return (c->flags & kind) && same(&p->flow.dst, &p->inner.src) && flags && !(flags & SIDE_REVOKED) &&
 	       read_slot(peer) && OF_END(c->epoch, side) == peer->slot.epoch;
 }
 

@@ -13,6 +13,7 @@ enum fate {
 	FATE_DENIED = -1, /* dropped, and counted */
 	FATE_DIRECT = -2, /* into the interface of the pod at the other end */
 	FATE_PENDING = -3, /* decided behind the stack's translation */
+	FATE_REMOTE = -4, /* to the pod of another node at the other end */
 };
 
 /* A pod at one end of a packet's flow. */

@@ -67,6 +67,26 @@ struct {
 	__type(value, struct attachment);
 } attachments SEC(".maps");
 
+/* Pod ranges of other nodes whose packets need not pass the stack, and the
+ * device by which they come and go. On a miss they pass it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct prefix4);
+	__type(value, struct way);
+} ways4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct prefix6);
+	__type(value, struct way);
+} ways6 SEC(".maps");
+
 /* Class of single addresses: pods and nodes. On a miss the prefixes decide. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -34,7 +34,7 @@ __noinline int confirm(const struct local *l, const struct packet *p, struct con
 	 * their way are not taken for a new one. */
 	OF_END(c->side, side) = kept ? kept : had | SIDE_REVOKED;
 	if (!may_be_direct(l)) /* as the pod was that had the address before */
-		c->flags &= ~CONN_DIRECT;
+		c->flags &= ~(CONN_DIRECT | CONN_REMOTE);
 	OF_END(c->epoch, side) = l->slot.epoch;
 	return kept ? FATE_PASS : DROP_REVOKED;
 }
@@ -51,7 +51,7 @@ __noinline int grant(struct __sk_buff *skb, const struct local *l, const struct 
 		role |= OF_END(c->side, side);
 	OF_END(c->side, side) = role;
 	if (!may_be_direct(l))
-		c->flags &= ~CONN_DIRECT;
+		c->flags &= ~(CONN_DIRECT | CONN_REMOTE);
 	OF_END(c->epoch, side) = l->slot.epoch;
 	return FATE_PASS;
 }

@@ -84,6 +84,11 @@ struct addr6 {
 	__u8 addr[16] ALIGNED;
 };
 
+/* By which device a range of other nodes' pods is reached. */
+struct way {
+	__u32 ifindex;
+};
+
 /* Keys of LPM tries start with the number of bits that count. */
 struct prefix4 {
 	__u32 bits;
@@ -177,6 +182,10 @@ enum conn_flag {
 	CONN_DIRECT = 1,
 	/* The egress verdict was taken behind the stack's translation. */
 	CONN_TRANSLATED = 2,
+	/* Between a pod of this node and one of another, past the stack in both
+	 * directions. The stack's connection tracking knew nothing of the flow when
+	 * it was opened. */
+	CONN_REMOTE = 4,
 };
 
 struct conn {
@@ -187,7 +196,9 @@ struct conn {
 	__u32 epoch[2]; /* of the slot when the roles were last confirmed */
 	__u64 packets[2]; /* sent by each end */
 	__u64 bytes[2];
-	__u16 slot[2]; /* of CONN_DIRECT: the slots of the ends */
+	/* Of CONN_DIRECT: the slots of the ends. Of CONN_REMOTE: that of the end
+	 * here; and the low half of the index of the device that leads to the other. */
+	__u16 slot[2];
 	__u16 backend_port;
 	__u16 pad;
 	/* Of CONN_TRANSLATED: where the packets really go; IPv4 in the last four. */

@@ -25,7 +25,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		if cfg.XDP, err = linux.ParseXDPDevices(o.xdp); err != nil {
 			return nil, fmt.Errorf("--xdp-devices %w", err)
 		}
-		cfg.NeverDeny = o.spared
+		cfg.NeverDeny, cfg.Forwarding = o.spared, linux.Forwarding(o.forwarding)
 		return linux.New(ctx, cfg, log)
 	}}
 }

@@ -47,6 +47,7 @@ type options struct {
 	uplink     string         // Linux
 	fabric     fabric.Config  // Linux; of Windows the VNI and the port
 	fabricMode string         // Linux
+	forwarding string         // Linux
 	exceptions []string       // Linux
 	mapEntries map[string]int // Linux
 	xdp        string         // Linux
@@ -80,7 +81,7 @@ var reports = []string{"conditions", "events", "node", reportNone}
 var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
 		"flow-events", "flow-event-rate", "flow-event-burst", "log-denied-flows",
-		"fabric", "masquerade", "masquerade-exception"}
+		"fabric", "forwarding", "masquerade", "masquerade-exception"}
 	windowsOnly = []string{"hns-network", "hns-mode", "hns-timeout", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
 )
 
@@ -103,6 +104,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	o.registerCNI(f)
 	o.flows.register(f)
 	f.StringVar(&o.fabricMode, "fabric", string(o.fabric.Mode), "Linux: how pods of other nodes are reached: auto (routes on the segment, VXLAN beyond), routes, vxlan, or none")
+	f.StringVar(&o.forwarding, "forwarding", "direct", "Linux: how packets between pods of different nodes go through this one: direct (past its stack and netfilter, as far as nobody misses them there), or stack")
 	f.Uint32Var(&o.fabric.VNI, "vni", o.fabric.VNI, "VXLAN network identifier, the same on all nodes; Windows takes 4096 to 65535")
 	f.Uint16Var(&o.fabric.Port, "vxlan-port", o.fabric.Port, "UDP port of VXLAN, the same on all nodes; Windows knows 4789 only")
 	f.BoolVar(&o.fabric.Masquerade, "masquerade", o.fabric.Masquerade, "Linux: hide pods behind their node when they leave the cluster")
@@ -196,6 +198,9 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 		}
 	}
 	o.fabric.Mode = fabric.Mode(o.fabricMode)
+	if o.forwarding != "direct" && o.forwarding != "stack" {
+		wrong("--forwarding %q: give direct or stack", o.forwarding)
+	}
 	for _, l := range o.limitFlags() {
 		if *l.value < 1 || *l.value > l.most {
 			wrong("--limit-%s %d: give a number from 1 to %d", l.name, *l.value, l.most)

@@ -95,7 +95,7 @@ func (n *node) fill() {
 	n.fake.Break("c1:eth0", "routes")
 	var c dataplane.Counters
 	c.Verdicts = [2][2]uint64{{1, 2}, {3, 4}}
-	c.Ways = []dataplane.Way{{Part: "pods", Mode: "tcx", Count: 1}, {Part: "pods", Mode: "clsact", Count: 1}, {Part: "other_nodes", Mode: "stack_vxlan", Count: 1}}
+	c.PathModes = []dataplane.PathMode{{Part: "pods", Mode: "tcx", Count: 1}, {Part: "pods", Mode: "clsact", Count: 1}, {Part: "other_nodes", Mode: "stack_vxlan", Count: 1}}
 	n.fake.SetCounters(c)
 	time.Sleep(50 * time.Millisecond) // for the view to be published
 }

@@ -69,8 +69,8 @@ func writeStatus(out io.Writer, n *cniapi.GetNodeResponse, wide bool) error {
 		row("Ingress", "%d flows allowed, %d denied", n.GetIngressAllowed(), n.GetIngressDenied())
 		row("Egress", "%d flows allowed, %d denied", n.GetEgressAllowed(), n.GetEgressDenied())
 	}
-	for _, way := range n.GetWays() {
-		row("Data path", "%s by %s (%d)", strings.ReplaceAll(way.GetPart(), "_", " "), way.GetMode(), way.GetCount())
+	for _, m := range n.GetPathModes() {
+		row("Data path", "%s by %s (%d)", strings.ReplaceAll(m.GetPart(), "_", " "), m.GetMode(), m.GetCount())
 	}
 	for _, d := range n.GetDenyDevices() {
 		row("Deny list", "%d IPv4 and %d IPv6 entries on %s (XDP, %s)", n.GetDeniedIpv4(), n.GetDeniedIpv6(), d.GetName(), d.GetMode())

@@ -50,8 +50,8 @@ func (s *inspectServer) GetNode(ctx context.Context, _ *cniapi.GetNodeRequest) (
 	for _, d := range n.Deny.Devices {
 		r.DenyDevices = append(r.DenyDevices, &cniapi.DenyDevice{Name: d.Name, Mode: d.Mode})
 	}
-	for _, w := range n.Ways {
-		r.Ways = append(r.Ways, &cniapi.Way{Part: w.Part, Mode: w.Mode, Count: uint32(w.Count)})
+	for _, w := range n.PathModes {
+		r.PathModes = append(r.PathModes, &cniapi.PathMode{Part: w.Part, Mode: w.Mode, Count: uint32(w.Count)})
 	}
 	r.Problems = append(r.Problems, n.Deny.Problems...)
 	r.EgressAllowed, r.EgressDenied = n.Verdicts[model.Egress][model.Allow], n.Verdicts[model.Egress][model.Deny]

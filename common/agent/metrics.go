@@ -72,7 +72,7 @@ func (m *metrics) served(command string, began time.Time, err error) {
 type viewCollector struct {
 	agent *Agent
 	build, ready, endpoints, problems, applied, addresses,
-	unsupported, objects, verdicts, drops, repairs, entries, capacity, denied, denyDevices, ways, flows, missedFlows *prometheus.Desc
+	unsupported, objects, verdicts, drops, repairs, entries, capacity, denied, denyDevices, pathModes, flows, missedFlows *prometheus.Desc
 }
 
 func newViewCollector(a *Agent) *viewCollector {
@@ -95,7 +95,7 @@ func newViewCollector(a *Agent) *viewCollector {
 		capacity:    desc("map_capacity", "Entries that the data path's maps hold.", "map"),
 		denied:      desc("deny_list_entries", "Entries of deny lists that are in force.", "family"),
 		denyDevices: desc("deny_list_device", "Always 1; an uplink that drops what deny lists name, in its driver (native) or in the kernel's stack (generic).", "device", "mode"),
-		ways:        desc("data_path", "How a part of the data path's work is done here: by how many pods, uplinks or ranges of other nodes, or 1.", "part", "mode"),
+		pathModes:   desc("data_path", "How a part of the data path's work is done here: by how many pods, uplinks or ranges of other nodes, or 1.", "part", "mode"),
 		flows:       desc("flow_events_total", "Events of single flows that the agent has seen, by what became of the packet: allow, deny or drop.", "verdict"),
 		missedFlows: desc("flow_events_missed_total", "Events that nobody was told of: beyond what a pod may cause (limited), not read in time (lost), or left out for a reader that was too slow (slow_reader).", "reason"),
 		repairs:     desc("repairs_total", "Things of the data path and the fabric that others changed and that were put right."),
@@ -105,7 +105,7 @@ func newViewCollector(a *Agent) *viewCollector {
 // Describe implements prometheus.Collector.
 func (c *viewCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.applied, c.addresses, c.unsupported,
-		c.objects, c.verdicts, c.drops, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices, c.ways, c.flows, c.missedFlows} {
+		c.objects, c.verdicts, c.drops, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices, c.pathModes, c.flows, c.missedFlows} {
 		ch <- d
 	}
 }
@@ -181,8 +181,8 @@ func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
 	for _, d := range n.Deny.Devices {
 		ch <- prometheus.MustNewConstMetric(c.denyDevices, prometheus.GaugeValue, 1, d.Name, d.Mode)
 	}
-	for _, w := range n.Ways {
-		ch <- prometheus.MustNewConstMetric(c.ways, prometheus.GaugeValue, float64(w.Count), w.Part, w.Mode)
+	for _, w := range n.PathModes {
+		ch <- prometheus.MustNewConstMetric(c.pathModes, prometheus.GaugeValue, float64(w.Count), w.Part, w.Mode)
 	}
 }
 

@@ -46,7 +46,7 @@ func TestHTTP(t *testing.T) {
 		var n dataplane.Counters
 		n.Verdicts[model.Ingress][model.Deny] = 12
 		n.Drops = map[string]uint64{"malformed": 3}
-		n.Ways = []dataplane.Way{{Part: "pods", Mode: "tcx", Count: 2}}
+		n.PathModes = []dataplane.PathMode{{Part: "pods", Mode: "tcx", Count: 2}}
 		r.fake.SetCounters(n)
 		r.settle()
 		if status, _ := r.get("/readyz"); status != http.StatusOK {

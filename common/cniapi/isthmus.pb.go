@@ -891,7 +891,7 @@ type GetNodeResponse struct {
 	DeniedIpv6  uint32        `protobuf:"varint,21,opt,name=denied_ipv6,json=deniedIpv6,proto3" json:"denied_ipv6,omitempty"`
 	DenyDevices []*DenyDevice `protobuf:"bytes,22,rep,name=deny_devices,json=denyDevices,proto3" json:"deny_devices,omitempty"`
 	// How what can be done in several ways is done here.
-	Ways          []*Way `protobuf:"bytes,23,rep,name=ways,proto3" json:"ways,omitempty"`
+	PathModes     []*PathMode `protobuf:"bytes,23,rep,name=path_modes,json=pathModes,proto3" json:"path_modes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1080,15 +1080,15 @@ func (x *GetNodeResponse) GetDenyDevices() []*DenyDevice {
 	return nil
 }
 
-func (x *GetNodeResponse) GetWays() []*Way {
+func (x *GetNodeResponse) GetPathModes() []*PathMode {
 	if x != nil {
-		return x.Ways
+		return x.PathModes
 	}
 	return nil
 }
 
-// Way is how a part of the data path's work is done.
-type Way struct {
+// PathMode is how a part of the data path's work is done.
+type PathMode struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// pods, services, uplinks, same_node, other_nodes or outside.
 	Part string `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
@@ -1100,20 +1100,20 @@ type Way struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Way) Reset() {
-	*x = Way{}
+func (x *PathMode) Reset() {
+	*x = PathMode{}
 	mi := &file_isthmus_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Way) String() string {
+func (x *PathMode) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Way) ProtoMessage() {}
+func (*PathMode) ProtoMessage() {}
 
-func (x *Way) ProtoReflect() protoreflect.Message {
+func (x *PathMode) ProtoReflect() protoreflect.Message {
 	mi := &file_isthmus_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1125,26 +1125,26 @@ func (x *Way) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Way.ProtoReflect.Descriptor instead.
-func (*Way) Descriptor() ([]byte, []int) {
+// Deprecated: Use PathMode.ProtoReflect.Descriptor instead.
+func (*PathMode) Descriptor() ([]byte, []int) {
 	return file_isthmus_proto_rawDescGZIP(), []int{16}
 }
 
-func (x *Way) GetPart() string {
+func (x *PathMode) GetPart() string {
 	if x != nil {
 		return x.Part
 	}
 	return ""
 }
 
-func (x *Way) GetMode() string {
+func (x *PathMode) GetMode() string {
 	if x != nil {
 		return x.Mode
 	}
 	return ""
 }
 
-func (x *Way) GetCount() uint32 {
+func (x *PathMode) GetCount() uint32 {
 	if x != nil {
 		return x.Count
 	}
@@ -1842,7 +1842,7 @@ const file_isthmus_proto_rawDesc = "" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x10\n" +
 	"\x03msg\x18\x02 \x01(\tR\x03msg\x12\x18\n" +
 	"\adetails\x18\x03 \x01(\tR\adetails\"\x10\n" +
-	"\x0eGetNodeRequest\"\xfd\x05\n" +
+	"\x0eGetNodeRequest\"\x8d\x06\n" +
 	"\x0fGetNodeResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02os\x18\x02 \x01(\tR\x02os\x12\x18\n" +
@@ -1869,9 +1869,10 @@ const file_isthmus_proto_rawDesc = "" +
 	"deniedIpv4\x12\x1f\n" +
 	"\vdenied_ipv6\x18\x15 \x01(\rR\n" +
 	"deniedIpv6\x129\n" +
-	"\fdeny_devices\x18\x16 \x03(\v2\x16.isthmus.v1.DenyDeviceR\vdenyDevices\x12#\n" +
-	"\x04ways\x18\x17 \x03(\v2\x0f.isthmus.v1.WayR\x04ways\"C\n" +
-	"\x03Way\x12\x12\n" +
+	"\fdeny_devices\x18\x16 \x03(\v2\x16.isthmus.v1.DenyDeviceR\vdenyDevices\x123\n" +
+	"\n" +
+	"path_modes\x18\x17 \x03(\v2\x14.isthmus.v1.PathModeR\tpathModes\"H\n" +
+	"\bPathMode\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\tR\x04part\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\rR\x05count\"4\n" +
@@ -1974,7 +1975,7 @@ var file_isthmus_proto_goTypes = []any{
 	(*CNIError)(nil),              // 13: isthmus.v1.CNIError
 	(*GetNodeRequest)(nil),        // 14: isthmus.v1.GetNodeRequest
 	(*GetNodeResponse)(nil),       // 15: isthmus.v1.GetNodeResponse
-	(*Way)(nil),                   // 16: isthmus.v1.Way
+	(*PathMode)(nil),              // 16: isthmus.v1.PathMode
 	(*DenyDevice)(nil),            // 17: isthmus.v1.DenyDevice
 	(*ListEndpointsRequest)(nil),  // 18: isthmus.v1.ListEndpointsRequest
 	(*ListEndpointsResponse)(nil), // 19: isthmus.v1.ListEndpointsResponse
@@ -1993,7 +1994,7 @@ var file_isthmus_proto_depIdxs = []int32{
 	0,  // 6: isthmus.v1.GCRequest.valid:type_name -> isthmus.v1.Attachment
 	0,  // 7: isthmus.v1.GCResponse.removed:type_name -> isthmus.v1.Attachment
 	17, // 8: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
-	16, // 9: isthmus.v1.GetNodeResponse.ways:type_name -> isthmus.v1.Way
+	16, // 9: isthmus.v1.GetNodeResponse.path_modes:type_name -> isthmus.v1.PathMode
 	20, // 10: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
 	0,  // 11: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
 	2,  // 12: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth

@@ -147,13 +147,13 @@ type Counters struct {
 	Repairs uint64
 	// Events counts flow events that nobody was told of.
 	Events EventCounts
-	// Ways say how what can be done in several ways is done on this node.
-	Ways []Way
+	// PathModes say how what can be done in several ways is done on this node.
+	PathModes []PathMode
 }
 
-// Way is how a part of the data path's work is done: Part is one of a few words
-// for what, Mode one for how.
-type Way struct {
+// PathMode is how a part of the data path's work is done: Part is one of a few
+// words for what, Mode one for how.
+type PathMode struct {
 	Part, Mode string
 	// Count is how many pods, uplinks or ranges of other nodes are served so; 1
 	// if it is said of the node.

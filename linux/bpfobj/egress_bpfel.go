@@ -199,6 +199,11 @@ type EgressVerdictRow struct {
 	Row uint32
 }
 
+type EgressWay struct {
+	_       structs.HostLayout
+	Ifindex uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -226,6 +231,8 @@ const (
 	EgressMapStages         = "stages"
 	EgressMapTables         = "tables"
 	EgressMapVerdicts       = "verdicts"
+	EgressMapWays4          = "ways4"
+	EgressMapWays6          = "ways6"
 	EgressProgEgress        = "egress"
 	EgressProgEgressFilter  = "egress_filter"
 	EgressVarEventAllowed   = "event_allowed"
@@ -313,6 +320,8 @@ type EgressMapSpecs struct {
 	Stages       *ebpf.MapSpec `ebpf:"stages"`
 	Tables       *ebpf.MapSpec `ebpf:"tables"`
 	Verdicts     *ebpf.MapSpec `ebpf:"verdicts"`
+	Ways4        *ebpf.MapSpec `ebpf:"ways4"`
+	Ways6        *ebpf.MapSpec `ebpf:"ways6"`
 }
 
 // EgressVariableSpecs contains global variables before they are loaded into the kernel.
@@ -374,6 +383,8 @@ type EgressMaps struct {
 	Stages       *ebpf.Map `ebpf:"stages"`
 	Tables       *ebpf.Map `ebpf:"tables"`
 	Verdicts     *ebpf.Map `ebpf:"verdicts"`
+	Ways4        *ebpf.Map `ebpf:"ways4"`
+	Ways6        *ebpf.Map `ebpf:"ways6"`
 }
 
 func (m *EgressMaps) Close() error {
@@ -401,6 +412,8 @@ func (m *EgressMaps) Close() error {
 		m.Stages,
 		m.Tables,
 		m.Verdicts,
+		m.Ways4,
+		m.Ways6,
 	)
 }
 

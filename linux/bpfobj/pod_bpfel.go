@@ -232,6 +232,11 @@ type PodVerdictRow struct {
 	Row uint32
 }
 
+type PodWay struct {
+	_       structs.HostLayout
+	Ifindex uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -259,6 +264,9 @@ const (
 	PodMapStages         = "stages"
 	PodMapTables         = "tables"
 	PodMapVerdicts       = "verdicts"
+	PodMapWays4          = "ways4"
+	PodMapWays6          = "ways6"
+	PodProgFromNode      = "from_node"
 	PodProgFromPod       = "from_pod"
 	PodProgToPod         = "to_pod"
 	PodVarEventAllowed   = "event_allowed"
@@ -266,6 +274,7 @@ const (
 	PodVarEventLayout    = "event_layout"
 	PodVarEventRate      = "event_rate"
 	PodVarEventWindow    = "event_window"
+	PodVarForwardDirect  = "forward_direct"
 	PodVarTimeoutClosing = "timeout_closing"
 	PodVarTimeoutOpening = "timeout_opening"
 	PodVarTimeoutOther   = "timeout_other"
@@ -314,8 +323,9 @@ type PodSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodProgramSpecs struct {
-	FromPod *ebpf.ProgramSpec `ebpf:"from_pod"`
-	ToPod   *ebpf.ProgramSpec `ebpf:"to_pod"`
+	FromNode *ebpf.ProgramSpec `ebpf:"from_node"`
+	FromPod  *ebpf.ProgramSpec `ebpf:"from_pod"`
+	ToPod    *ebpf.ProgramSpec `ebpf:"to_pod"`
 }
 
 // PodMapSpecs contains maps before they are loaded into the kernel.
@@ -345,6 +355,8 @@ type PodMapSpecs struct {
 	Stages       *ebpf.MapSpec `ebpf:"stages"`
 	Tables       *ebpf.MapSpec `ebpf:"tables"`
 	Verdicts     *ebpf.MapSpec `ebpf:"verdicts"`
+	Ways4        *ebpf.MapSpec `ebpf:"ways4"`
+	Ways6        *ebpf.MapSpec `ebpf:"ways6"`
 }
 
 // PodVariableSpecs contains global variables before they are loaded into the kernel.
@@ -356,6 +368,7 @@ type PodVariableSpecs struct {
 	EventLayout    *ebpf.VariableSpec `ebpf:"event_layout"`
 	EventRate      *ebpf.VariableSpec `ebpf:"event_rate"`
 	EventWindow    *ebpf.VariableSpec `ebpf:"event_window"`
+	ForwardDirect  *ebpf.VariableSpec `ebpf:"forward_direct"`
 	TimeoutClosing *ebpf.VariableSpec `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.VariableSpec `ebpf:"timeout_opening"`
 	TimeoutOther   *ebpf.VariableSpec `ebpf:"timeout_other"`
@@ -405,6 +418,8 @@ type PodMaps struct {
 	Stages       *ebpf.Map `ebpf:"stages"`
 	Tables       *ebpf.Map `ebpf:"tables"`
 	Verdicts     *ebpf.Map `ebpf:"verdicts"`
+	Ways4        *ebpf.Map `ebpf:"ways4"`
+	Ways6        *ebpf.Map `ebpf:"ways6"`
 }
 
 func (m *PodMaps) Close() error {
@@ -432,6 +447,8 @@ func (m *PodMaps) Close() error {
 		m.Stages,
 		m.Tables,
 		m.Verdicts,
+		m.Ways4,
+		m.Ways6,
 	)
 }
 
@@ -444,6 +461,7 @@ type PodVariables struct {
 	EventLayout    *ebpf.Variable `ebpf:"event_layout"`
 	EventRate      *ebpf.Variable `ebpf:"event_rate"`
 	EventWindow    *ebpf.Variable `ebpf:"event_window"`
+	ForwardDirect  *ebpf.Variable `ebpf:"forward_direct"`
 	TimeoutClosing *ebpf.Variable `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.Variable `ebpf:"timeout_opening"`
 	TimeoutOther   *ebpf.Variable `ebpf:"timeout_other"`
@@ -454,12 +472,14 @@ type PodVariables struct {
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodPrograms struct {
-	FromPod *ebpf.Program `ebpf:"from_pod"`
-	ToPod   *ebpf.Program `ebpf:"to_pod"`
+	FromNode *ebpf.Program `ebpf:"from_node"`
+	FromPod  *ebpf.Program `ebpf:"from_pod"`
+	ToPod    *ebpf.Program `ebpf:"to_pod"`
 }
 
 func (p *PodPrograms) Close() error {
 	return _PodClose(
+		p.FromNode,
 		p.FromPod,
 		p.ToPod,
 	)

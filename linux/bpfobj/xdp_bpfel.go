@@ -181,6 +181,11 @@ type XdpVerdictRow struct {
 	Row uint32
 }
 
+type XdpWay struct {
+	_       structs.HostLayout
+	Ifindex uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -212,6 +217,8 @@ const (
 	XdpMapStages        = "stages"
 	XdpMapTables        = "tables"
 	XdpMapVerdicts      = "verdicts"
+	XdpMapWays4         = "ways4"
+	XdpMapWays6         = "ways6"
 	XdpMapXdpCounters   = "xdp_counters"
 	XdpProgUplink       = "uplink"
 	XdpVarEventAllowed  = "event_allowed"
@@ -297,6 +304,8 @@ type XdpMapSpecs struct {
 	Stages        *ebpf.MapSpec `ebpf:"stages"`
 	Tables        *ebpf.MapSpec `ebpf:"tables"`
 	Verdicts      *ebpf.MapSpec `ebpf:"verdicts"`
+	Ways4         *ebpf.MapSpec `ebpf:"ways4"`
+	Ways6         *ebpf.MapSpec `ebpf:"ways6"`
 	XdpCounters   *ebpf.MapSpec `ebpf:"xdp_counters"`
 }
 
@@ -358,6 +367,8 @@ type XdpMaps struct {
 	Stages        *ebpf.Map `ebpf:"stages"`
 	Tables        *ebpf.Map `ebpf:"tables"`
 	Verdicts      *ebpf.Map `ebpf:"verdicts"`
+	Ways4         *ebpf.Map `ebpf:"ways4"`
+	Ways6         *ebpf.Map `ebpf:"ways6"`
 	XdpCounters   *ebpf.Map `ebpf:"xdp_counters"`
 }
 
@@ -390,6 +401,8 @@ func (m *XdpMaps) Close() error {
 		m.Stages,
 		m.Tables,
 		m.Verdicts,
+		m.Ways4,
+		m.Ways6,
 		m.XdpCounters,
 	)
 }

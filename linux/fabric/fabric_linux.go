@@ -39,7 +39,8 @@ type Fabric struct {
 	peers  []model.Route
 	wanted bool
 
-	plan *fabric.Plan
+	plan   *fabric.Plan
+	tunnel int // index of the tunnels' device, 0 without one
 	// found is the uplink as the plan took it, and due when to look again.
 	found    Uplink
 	due      time.Time
@@ -110,15 +111,12 @@ func (f *Fabric) Announcement() model.Announcement {
 // Repairs counts what was found changed by others and put right.
 func (f *Fabric) Repairs() uint64 { return f.repairs.Load() }
 
-// Hops counts the ranges of other nodes by how they are reached.
-func (f *Fabric) Hops() map[fabric.Mode]int {
-	n := make(map[fabric.Mode]int)
-	if f.plan != nil {
-		for _, h := range f.plan.Hops {
-			n[h.Via]++
-		}
+// Hops are the pod ranges of other nodes, and how they are reached.
+func (f *Fabric) Hops() []fabric.Hop {
+	if f.plan == nil {
+		return nil
 	}
-	return n
+	return f.plan.Hops
 }
 
 // Masquerades reports whether what pods send to the outside leaves with the node's
@@ -139,7 +137,7 @@ func (f *Fabric) sync(now time.Time, audit bool) {
 	self.Underlay, self.MTU = uplink.Prefixes, uplink.MTU
 	plan := fabric.Make(f.cfg, self, f.peers)
 	c := &changes{}
-	c.carryOut(plan, uplink, f.cfg.Mode)
+	f.tunnel = c.carryOut(plan, uplink, f.cfg.Mode)
 	if audit && !f.failed && reflect.DeepEqual(f.plan, plan) {
 		for _, done := range c.done {
 			f.repairs.Add(1)
@@ -192,13 +190,14 @@ func (c *changes) do(what string, err error) {
 func (c *changes) fail(err error) { c.errs = append(c.errs, err) }
 
 // carryOut makes everything what the plan says. What packets need on their way
-// comes before the routes that send them there.
-func (c *changes) carryOut(p *fabric.Plan, uplink Uplink, mode fabric.Mode) {
+// comes before the routes that send them there. It returns the index of the
+// tunnels' device, 0 without one.
+func (c *changes) carryOut(p *fabric.Plan, uplink Uplink, mode fabric.Mode) (tunnel int) {
 	if mode != fabric.None {
 		c.forwarding(uplink.Name, slices.ContainsFunc(p.Own, isIPv6))
 	}
 	c.nat(p.NAT)
-	tunnel := c.tunnel(p.Tunnel)
+	tunnel = c.tunnel(p.Tunnel)
 	if tunnel != 0 {
 		c.neighbours(tunnel, hopsByTunnel(p))
 	}
@@ -208,6 +207,7 @@ func (c *changes) carryOut(p *fabric.Plan, uplink Uplink, mode fabric.Mode) {
 	} else {
 		c.rules(nil)
 	}
+	return tunnel
 }
 
 // forwarding makes the node forward. Router advertisements that the uplink

@@ -136,15 +136,26 @@ func (c *changes) routes(want []route) {
 		if i := slices.IndexFunc(ours, r.is); i >= 0 {
 			ours = slices.Delete(ours, i, i+1)
 		} else {
-			c.do(fmt.Sprintf("set route to %s", r.prefix), netlink.RouteReplace(r.netlink()))
-			// The kernel replaces one route of that range.
-			ours = ours[min(1, len(ours)):]
+			ours = c.setRoute(r, ours)
 		}
 		c.dropRoutes(ours)
 	}
 	for _, ours := range have {
 		c.dropRoutes(ours)
 	}
+}
+
+// setRoute sets a route in place of those that are there, and returns which of
+// these are left: the kernel replaces one. IPv6 takes no next hop that an older
+// route leads to another device; that one has to go before.
+func (c *changes) setRoute(r route, ours []netlink.Route) (left []netlink.Route) {
+	err := netlink.RouteReplace(r.netlink())
+	if errors.Is(err, unix.EINVAL) && len(ours) > 0 {
+		c.dropRoutes(ours)
+		ours, err = nil, netlink.RouteReplace(r.netlink())
+	}
+	c.do(fmt.Sprintf("set route to %s", r.prefix), err)
+	return ours[min(1, len(ours)):]
 }
 
 func (c *changes) dropRoutes(all []netlink.Route) {

@@ -16,6 +16,8 @@ type Uplink struct {
 	Name  string
 	Index int
 	MTU   int
+	// Ethernet tells that its frames begin with such a header.
+	Ethernet bool
 	// Prefixes are its global addresses with the prefixes that are on its
 	// segment.
 	Prefixes []netip.Prefix
@@ -49,7 +51,7 @@ func FindUplink(name string) (Uplink, error) {
 	if l, err = netlink.LinkByName(name); err != nil {
 		return Uplink{}, fmt.Errorf("look for uplink %s: %w: name the interface to other nodes with --uplink", name, err)
 	}
-	u := Uplink{Name: name, Index: l.Attrs().Index, MTU: l.Attrs().MTU}
+	u := Uplink{Name: name, Index: l.Attrs().Index, MTU: l.Attrs().MTU, Ethernet: l.Attrs().EncapType == "ether"}
 	for _, family := range families {
 		addrs, err := netlink.AddrList(l, family)
 		if err != nil {

@@ -5,6 +5,7 @@ package link
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -31,6 +32,14 @@ func classifier(index int, parent uint32, program int) *netlink.BpfFilter {
 	}
 }
 
+func addClsact(h *netlink.Handle, index int) error {
+	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+	if err := h.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add clsact to interface %d: %w", index, err)
+	}
+	return nil
+}
+
 // SetClassifiers puts programs on the clsact hooks of an interface, in place of
 // those that are there. Unlike a tcx link it waits for no grace period of the
 // kernel, and works before Linux 6.6.
@@ -40,9 +49,8 @@ func SetClassifiers(index int, c Classifiers) error {
 		return fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
-	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
-	if err := h.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("add clsact to interface %d: %w", index, err)
+	if err := addClsact(h, index); err != nil {
+		return err
 	}
 	for parent, program := range classifierHooks(c) {
 		if err := h.FilterReplace(classifier(index, parent, program)); err != nil {
@@ -50,6 +58,71 @@ func SetClassifiers(index int, c Classifiers) error {
 		}
 	}
 	return nil
+}
+
+// The filter of a device that leads to other nodes, where others may have some,
+// too.
+const nodeHandle, nodePrio = 73, 73
+
+func nodeClassifier(index, program int) *netlink.BpfFilter {
+	f := classifier(index, netlink.HANDLE_MIN_INGRESS, program)
+	f.Handle, f.Priority = nodeHandle, nodePrio
+	return f
+}
+
+// SetNodeClassifier puts a program on the ingress hook of a device that leads to
+// other nodes, in place of the one of ours that is there.
+func SetNodeClassifier(index, program int) error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer h.Close()
+	if err := addClsact(h, index); err != nil {
+		return err
+	}
+	if err := h.FilterReplace(nodeClassifier(index, program)); err != nil {
+		return fmt.Errorf("set classifier of interface %d: %w", index, err)
+	}
+	return nil
+}
+
+// HasNodeClassifier reports whether a device has it.
+func HasNodeClassifier(index int) (bool, error) {
+	filters, err := netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.HANDLE_MIN_INGRESS)
+	if err != nil {
+		return false, fmt.Errorf("list classifiers of interface %d: %w", index, err)
+	}
+	return slices.ContainsFunc(filters, isNodeClassifier), nil
+}
+
+func isNodeClassifier(f netlink.Filter) bool {
+	b, ok := f.(*netlink.BpfFilter)
+	return ok && b.Name == classifierName && b.Priority == nodePrio
+}
+
+// DropNodeClassifiers takes it off all devices but some.
+func DropNodeClassifiers(except map[int]bool) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	var errs []error
+	for _, l := range links {
+		if except[l.Attrs().Index] {
+			continue
+		}
+		filters, err := netlink.FilterList(l, netlink.HANDLE_MIN_INGRESS)
+		if err != nil {
+			continue // it has no such hook, or is gone
+		}
+		if slices.ContainsFunc(filters, isNodeClassifier) {
+			if err := netlink.FilterDel(nodeClassifier(l.Attrs().Index, -1)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+				errs = append(errs, fmt.Errorf("remove classifier of %s: %w", l.Attrs().Name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // HasClassifiers reports whether both hooks have a program of ours.

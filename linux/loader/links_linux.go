@@ -69,7 +69,10 @@ func (d *DataPath) Attach(name string, ifindex int) error {
 // attached reports whether the pinned link is on the interface. A pin of an
 // interface that is gone is removed.
 func (d *DataPath) attached(name string, ifindex int, h hook) (bool, error) {
-	path := d.pin(name, h)
+	return d.attachedAt(d.pin(name, h), ifindex)
+}
+
+func (d *DataPath) attachedAt(path string, ifindex int) (bool, error) {
 	l, err := link.LoadPinnedLink(path, nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
@@ -157,6 +160,15 @@ func (d *DataPath) AdoptLinks() error {
 			if err := d.adoptLink(d.pin(name, h), h.prog); err != nil {
 				return err
 			}
+		}
+	}
+	devices, err := d.NodeLinks()
+	if err != nil {
+		return err
+	}
+	for _, name := range devices {
+		if err := d.adoptLink(d.nodePin(name), d.objects.FromNode); err != nil {
+			return err
 		}
 	}
 	return nil

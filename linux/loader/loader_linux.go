@@ -66,6 +66,11 @@ func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
 	if err := setConstants(spec, d.constants); err != nil {
 		return nil, err
 	}
+	if s.Direct {
+		if err := spec.Variables["forward_direct"].Set(uint32(1)); err != nil {
+			return nil, fmt.Errorf("set forward_direct: %w", err)
+		}
+	}
 	copies, err := sizes.size(spec, d.dir, d.older)
 	if err != nil {
 		return nil, err

@@ -14,11 +14,14 @@ import (
 type Settings struct {
 	Timeouts Timeouts
 	Events   Events
+	// Direct has packets between pods of different nodes pass the stack by, where
+	// SetWays says that they may.
+	Direct bool
 }
 
 // DefaultSettings are those of an ordinary node.
 func DefaultSettings() Settings {
-	return Settings{Timeouts: DefaultTimeouts(), Events: DefaultEvents()}
+	return Settings{Timeouts: DefaultTimeouts(), Events: DefaultEvents(), Direct: true}
 }
 
 // Timeouts are how long flows may be idle before they count as new.

@@ -8,6 +8,9 @@ import (
 	"syscall"
 )
 
+// SetAgentFlags says with which flags the agents of Linux nodes start from now on.
+func (c *Cluster) SetAgentFlags(flags ...string) { c.cfg.AgentFlags = flags }
+
 // Restart ends the agent, by SIGKILL without a chance to do anything or by
 // SIGTERM in order, and starts it again; it returns when the new one is ready.
 func (n *Node) Restart(ctx context.Context, how syscall.Signal) error {

@@ -7,6 +7,8 @@
 // bpf_redirect_peer and nftables with the same policies. It prints a table or
 // JSON lines and draws an SVG.
 //
+// Between pods of two nodes it measures the ways past the stacks and through them.
+//
 // It needs root, makes namespaces of its own and removes them. It says nothing
-// of traffic between nodes.
+// of network cards.
 package main

@@ -108,7 +108,11 @@ func (in *injector) run(of *way, l load, answers bool, packets uint32) (float64,
 	}
 	// struct xdp_md: data, data_end, data_meta, ingress_ifindex, ...
 	context := [6]uint32{1: uint32(len(frame)), 3: uint32(from.Index)}
-	err = of.node.Do(func() error {
+	node := of.node
+	if answers && of.far != nil {
+		node = of.far
+	}
+	err = node.Do(func() error {
 		if err := prefer(benchCPU); err != nil {
 			return err
 		}

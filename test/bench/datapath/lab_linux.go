@@ -34,6 +34,7 @@ const nodeAddress = "192.168.9.1"
 type way struct {
 	name                 string
 	node, client, server *netns.NS // no node: the pods are connected directly
+	far                  *netns.NS // the server's node, if that is another one
 	// entry and exit are the host's ends of the pods' pairs.
 	entry, exit link.Pair
 	closers     []func() error
@@ -218,27 +219,36 @@ func (w *ways) isthmus(name string, of world) error {
 	if err != nil {
 		return err
 	}
-	pins := filepath.Join(w.dir, fmt.Sprintf("%d-bpf", len(w.list)))
-	if err := os.Mkdir(pins, 0o700); err != nil {
-		return err
-	}
-	if err := unix.Mount("bpf", pins, "bpf", 0, ""); err != nil {
-		return fmt.Errorf("mount a bpffs: %w", err)
-	}
-	way.closers = append(way.closers, func() error { return unix.Unmount(pins, unix.MNT_DETACH) })
+	cfg := linux.Defaults()
+	cfg.Fabric.MTU = 1500
 	return way.node.Do(func() error {
 		if err := uplink(outside); err != nil {
 			return err
 		}
-		cfg := linux.Defaults()
-		cfg.BPFFS, cfg.Uplink, cfg.Fabric.MTU = pins, "eth0", 1500
-		b, err := linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		b, err := w.backend(way, cfg, "node")
 		if err != nil {
 			return err
 		}
-		way.closers = append(way.closers, b.Close)
 		return way.enforce(b, of)
 	})
+}
+
+// backend opens one with the uplink eth0 in the node whose namespace the caller is
+// in.
+func (w *ways) backend(way *way, cfg linux.Config, name string) (*linux.Backend, error) {
+	cfg.BPFFS, cfg.Uplink = filepath.Join(w.dir, fmt.Sprintf("%d-bpf-%s", len(w.list), name)), "eth0"
+	if err := os.Mkdir(cfg.BPFFS, 0o700); err != nil {
+		return nil, err
+	}
+	if err := unix.Mount("bpf", cfg.BPFFS, "bpf", 0, ""); err != nil {
+		return nil, fmt.Errorf("mount a bpffs: %w", err)
+	}
+	way.closers = append(way.closers, func() error { return unix.Unmount(cfg.BPFFS, unix.MNT_DETACH) })
+	b, err := linux.New(context.Background(), cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if err == nil {
+		way.closers = append(way.closers, b.Close)
+	}
+	return b, err
 }
 
 // uplink makes the interface to other nodes.
@@ -257,32 +267,47 @@ func uplink(outside *netns.NS) error {
 
 // enforce attaches both pods and applies the world's policies.
 func (of *way) enforce(b *linux.Backend, w world) error {
-	ctx := context.Background()
 	endpoints := make(map[model.EndpointID]policy.Endpoint)
-	for _, p := range []struct {
-		name string
-		ns   *netns.NS
-		ips  []netip.Addr
-		pair *link.Pair
-	}{{"client", of.client, clientIPs, &of.entry}, {"server", of.server, serverIPs, &of.exit}} {
-		id := model.MakeEndpointID(p.name, "eth0")
-		a, err := b.AddEndpoint(ctx, dataplane.EndpointSpec{ID: id, ContainerID: p.name, IfName: "eth0",
-			Pod: model.PodID{Namespace: "default", Name: p.name}, NetNS: p.ns.Path(), IPs: p.ips})
-		if err != nil {
-			return err
-		}
-		endpoints[id] = policy.Endpoint{Pod: model.PodID{Namespace: "default", Name: p.name}, IPs: p.ips}
-		*p.pair = link.Pair{Name: a.HostIfName, HostMAC: a.HostMAC, PodMAC: a.MAC}
-		if p.pair.Index, err = link.Index(a.HostIfName); err != nil {
+	for _, p := range of.attachments() {
+		if err := p.attach(b, endpoints); err != nil {
 			return err
 		}
 	}
-	unsupported, err := b.Apply(ctx, w.state(endpoints))
+	return apply(b, w.state(endpoints))
+}
+
+// attachedPod is one of the two pods, and its pair.
+type attachedPod struct {
+	name string
+	ns   *netns.NS
+	ips  []netip.Addr
+	pair *link.Pair
+}
+
+func (of *way) attachments() [2]attachedPod {
+	return [2]attachedPod{{"client", of.client, clientIPs, &of.entry}, {"server", of.server, serverIPs, &of.exit}}
+}
+
+func (p attachedPod) attach(b *linux.Backend, known map[model.EndpointID]policy.Endpoint) error {
+	id := model.MakeEndpointID(p.name, "eth0")
+	a, err := b.AddEndpoint(context.Background(), dataplane.EndpointSpec{ID: id, ContainerID: p.name, IfName: "eth0",
+		Pod: model.PodID{Namespace: "default", Name: p.name}, NetNS: p.ns.Path(), IPs: p.ips})
+	if err != nil {
+		return err
+	}
+	known[id] = policy.Endpoint{Pod: model.PodID{Namespace: "default", Name: p.name}, IPs: p.ips}
+	*p.pair = link.Pair{Name: a.HostIfName, HostMAC: a.HostMAC, PodMAC: a.MAC}
+	p.pair.Index, err = link.Index(a.HostIfName)
+	return err
+}
+
+func apply(b *linux.Backend, s *model.State) error {
+	unsupported, err := b.Apply(context.Background(), s)
 	if err != nil || len(unsupported) > 0 {
-		return fmt.Errorf("apply %d policies: %v %w", w.policies, unsupported, err)
+		return fmt.Errorf("apply policies: %v %w", unsupported, err)
 	}
 	for more := true; more; {
-		if more, err = b.Idle(ctx); err != nil {
+		if more, err = b.Idle(context.Background()); err != nil {
 			return err
 		}
 	}

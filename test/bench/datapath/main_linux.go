@@ -74,8 +74,10 @@ func (o options) measure(ctx context.Context) (rows []row, err error) {
 			more, err = o.programs(ctx, part)
 		case "paths":
 			more, err = o.paths(ctx)
+		case "nodes":
+			more, err = o.nodes(ctx)
 		default:
-			err = fmt.Errorf("unknown part %q: -parts takes programs, growth and paths", part)
+			err = fmt.Errorf("unknown part %q: -parts takes programs, growth, paths and nodes", part)
 		}
 		if err != nil {
 			return nil, err

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include "direct.h"
+#include "remote.h"
+
+/* Packets that come from other nodes, by devices that lead there. What does not
+ * belong to a flow past the stack goes on as if the program was not there, and is
+ * decided by to_pod. */
+
+/* Reads any packet. A function of its own, which the verifier looks at once; what
+ * parse_plain left is overwritten. Pointers into the packet are void after it. */
+__noinline int parse_any(struct __sk_buff *skb, struct packet *p, int v6)
+{
+	__u32 headers = skb->len < MAX_HEADERS ? skb->len : MAX_HEADERS;
+	struct cursor c;
+
+	if (!p)
+		return -DROP_MALFORMED;
+	if (skb->data + headers > skb->data_end)
+		bpf_skb_pull_data(skb, headers);
+	c.pos = (void *)(long)skb->data + sizeof(struct ethhdr);
+	c.end = (void *)(long)skb->data_end;
+	__builtin_memset(p, 0, sizeof(*p));
+	p->v6 = v6;
+	return v6 ? parse_ip6(&c, p) : parse_ip4(&c, p);
+}
+
+/* Whether a packet is ICMP in IP without anything in between. */
+static __always_inline bool plain_icmp(void *at, void *end, bool v6)
+{
+	struct ipv6hdr *ip6 = at;
+	struct iphdr *ip4 = at;
+
+	if (v6)
+		return at + sizeof(*ip6) <= end && ip6->nexthdr == IPPROTO_ICMPV6;
+	return at + sizeof(*ip4) <= end && *(__u8 *)at == 0x45 && ip4->protocol == IPPROTO_ICMP &&
+	       !(ip4->frag_off & bpf_htons(IP_OFFSET | IP_MORE_FRAGMENTS));
+}
+
+/* An ICMP error that came from another node, or from on the way there: the stack
+ * does not know the flow that it is about. */
+__noinline int error_arrived(struct __sk_buff *skb, const struct packet *p, struct local *pod)
+{
+	struct conn_place at = {};
+	struct conn *c;
+
+	if (!p || !pod || p->kind != PACKET_ERROR || !p->inner.protocol)
+		return FATE_PASS;
+	conn_place(&p->inner, &at, p->v6);
+	c = conn_find(&at, p->inner.protocol, bpf_jiffies64(), p->v6);
+	return c && error_is_direct(p, c, pod, at.src, CONN_REMOTE) && receivable(skb, pod, p->v6) ? FATE_DIRECT : FATE_PASS;
+}
+
+/* Decides a packet between two pods, of which the one that it is for is here. */
+static __always_inline int track_arrived(struct __sk_buff *skb, const struct packet *p, struct local *pod, bool v6)
+{
+	struct conn_place at = {};
+	__u32 now = bpf_jiffies64();
+	struct conn *c;
+	int err;
+
+	conn_place(&p->flow, &at, v6);
+	c = conn_find(&at, p->flow.protocol, now, v6);
+	if (!c)
+		return open_arrived(skb, pod, p);
+	if (!(c->flags & CONN_REMOTE) || !leads(skb->ifindex, OF_END(c->slot, at.src), &p->flow.src, v6))
+		return FATE_PASS;
+	pod->index = OF_END(c->slot, !at.src);
+	if (!receivable(skb, pod, v6))
+		return FATE_PASS;
+	OF_END(c->slot, at.src) = skb->ifindex;
+	err = admit_peer(skb, pod, p, c, !at.src);
+	if (err == FATE_DIRECT)
+		conn_seen(c, p, skb->len, at.src, now);
+	return err;
+}
+
+static __always_inline int arrive(struct __sk_buff *skb, bool v6)
+{
+	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
+	struct packet p = { .v6 = v6 };
+	struct local pod = { .index = NO_SLOT };
+	int err;
+
+	if (parse_plain(at, end, &p, v6))
+		err = track_arrived(skb, &p, &pod, v6);
+	else if (plain_icmp(at, end, v6) && !parse_any(skb, &p, v6))
+		err = error_arrived(skb, &p, &pod);
+	else
+		return TC_ACT_UNSPEC;
+	if (err == FATE_DENIED)
+		return TC_ACT_SHOT;
+	if (err != FATE_DIRECT)
+		return TC_ACT_UNSPEC;
+	if (!take_hop(skb, v6))
+		return TC_ACT_SHOT;
+	return deliver(skb, &pod, &p);
+}

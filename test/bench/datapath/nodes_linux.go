@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// The nodes of a way across two, with one pod each.
+var nearAndFar = [2]*model.Node{
+	{Name: "near", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr(nodeAddress), netip.MustParseAddr("fd99::1")},
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.8/30"), netip.MustParsePrefix("fd01::8/126")}},
+	{Name: "far", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr("192.168.9.2"), netip.MustParseAddr("fd99::2")},
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.12/30"), netip.MustParsePrefix("fd01::c/126")}},
+}
+
+// across connects the client's node with the server's by a veth pair, and lets
+// real backends do the rest.
+func (w *ways) across(name string, mode fabric.Mode, forwarding linux.Forwarding) error {
+	of, err := w.pods(name, true)
+	if err != nil {
+		return err
+	}
+	if of.far, err = w.namespace(of, "far"); err != nil {
+		return err
+	}
+	if err := of.node.Do(func() error { return of.cable() }); err != nil {
+		return err
+	}
+	cfg := linux.Defaults()
+	cfg.Fabric.Mode, cfg.Forwarding = mode, forwarding
+	for i, ns := range []*netns.NS{of.node, of.far} {
+		err := ns.Do(func() error {
+			b, err := w.backend(of, cfg, nearAndFar[i].Name)
+			if err != nil {
+				return err
+			}
+			endpoints := make(map[model.EndpointID]policy.Endpoint)
+			if err := of.attachments()[i].attach(b, endpoints); err != nil {
+				return err
+			}
+			return apply(b, acrossState(nearAndFar[i].Name, endpoints))
+		})
+		if err != nil {
+			return fmt.Errorf("%s of %s: %w", nearAndFar[i].Name, name, err)
+		}
+	}
+	return nil
+}
+
+// cable connects the node whose namespace the caller is in with the other.
+func (of *way) cable() error {
+	far, err := os.Open(of.far.Path())
+	if err != nil {
+		return err
+	}
+	defer far.Close()
+	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(far.Fd())}
+	if err := netlink.LinkAdd(pair); err != nil {
+		return err
+	}
+	var macs [2]net.HardwareAddr
+	err = errors.Join(configureUplink(0, &macs[0]), of.far.Do(func() error { return configureUplink(1, &macs[1]) }))
+	if err != nil {
+		return err
+	}
+	return errors.Join(meet(1, macs[1]), of.far.Do(func() error { return meet(0, macs[0]) }))
+}
+
+// configureUplink gives the uplink of the node whose namespace the caller is in
+// its addresses.
+func configureUplink(node int, mac *net.HardwareAddr) error {
+	if err := address("eth0", nearAndFar[node].Addresses); err != nil {
+		return err
+	}
+	l, err := netlink.LinkByName("eth0")
+	if err == nil {
+		*mac = l.Attrs().HardwareAddr
+	}
+	return err
+}
+
+// meet lets the caller's node know the other, so that no packet waits.
+func meet(other int, mac net.HardwareAddr) error {
+	l, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	for _, a := range nearAndFar[other].Addresses {
+		n := &netlink.Neigh{LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac}
+		if err := netlink.NeighSet(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// acrossState compiles what a node enforces: the server takes the client only.
+func acrossState(node string, endpoints map[model.EndpointID]policy.Endpoint) *model.State {
+	var pods []*model.Pod
+	for i, p := range []struct {
+		name string
+		ips  []netip.Addr
+	}{{"client", clientIPs}, {"server", serverIPs}} {
+		pods = append(pods, &model.Pod{PodID: model.PodID{Namespace: "default", Name: p.name}, Node: nearAndFar[i].Name, IPs: p.ips,
+			Labels: model.MakeLabels(map[string]string{"name": p.name})})
+	}
+	only := world{policies: 1, direction: model.Ingress}
+	snapshot := model.MakeSnapshot(nil, nearAndFar[:], pods, only.list())
+	s, _ := policy.Compile(policy.Input{Snapshot: snapshot, Node: node, Endpoints: endpoints})
+	return s
+}
+
+var acrossModes = []struct {
+	name string
+	mode fabric.Mode
+}{{"routes", fabric.Routes}, {"VXLAN", fabric.VXLAN}}
+
+// The names of a mode's two ways.
+func throughStacks(mode string) string { return mode + ", through the stacks" }
+func pastStacks(mode string) string    { return mode + ", past the stacks" }
+
+// nodes measures the ways between pods of two nodes in turn in every round: past
+// the stacks of both nodes, and through them.
+func (o options) nodes(ctx context.Context) (rows []row, err error) {
+	w, err := newWays()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	for _, m := range acrossModes {
+		err := errors.Join(w.across(throughStacks(m.name), m.mode, linux.Stack), w.across(pastStacks(m.name), m.mode, linux.Direct))
+		if err != nil {
+			return nil, err
+		}
+	}
+	if rows, err = o.forwardingAcross(ctx, w); err != nil {
+		return nil, err
+	}
+	for _, kind := range []struct {
+		part, unit string
+		run        func(*way) (figure, error)
+	}{
+		{"nodes: TCP_RR", "us", func(of *way) (figure, error) { return of.transact(requestsEach, false) }},
+		{"nodes: TCP_CRR", "us", func(of *way) (figure, error) { return of.transact(connectsEach, true) }},
+		{"nodes: TCP stream", "Gbit/s", (*way).stream},
+	} {
+		all, err := w.each(ctx, o.rounds, kind.run)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", kind.part, err)
+		}
+		rows = append(rows, acrossRows(kind.part, kind.unit, all)...)
+	}
+	return rows, nil
+}
+
+// forwardingAcross is the cost of a packet from the client's interface on its
+// node to the server's in the pod.
+func (o options) forwardingAcross(ctx context.Context, w *ways) (rows []row, err error) {
+	in, err := newInjector(w)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, in.end()) }()
+	for _, l := range []load{{"1 flow", false, 1}, {"1000 flows", false, 1000}, {"IPv6, 1 flow", true, 1}} {
+		if _, err := w.each(ctx, 1, func(of *way) (figure, error) { return nil, in.establish(of, l) }); err != nil {
+			return nil, err
+		}
+		all, err := w.each(ctx, o.rounds, func(of *way) (figure, error) {
+			ns, err := in.run(of, l, false, 1<<16)
+			return figure{ns}, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, acrossRows("nodes: forwarding, "+l.name, "ns/packet", all)...)
+	}
+	return rows, nil
+}
+
+// acrossRows puts each mode's way past the stacks beside the one through them.
+func acrossRows(part, unit string, all map[string]figure) (rows []row) {
+	for _, m := range acrossModes {
+		through, past := throughStacks(m.name), pastStacks(m.name)
+		rows = append(rows, newRow(part, through, unit, all[through]), newRow(part, past, unit, all[past]).beside(through, all[through], goal{}))
+	}
+	return rows
+}
