@@ -113,7 +113,7 @@ func (l *lab) flood(from, to *netns.NS, network, address string) float64 {
 func (l *lab) rated(want float64, from, to *netns.NS, network, address string) {
 	l.t.Helper()
 	var got float64
-	for range 3 {
+	for range 8 {
 		got = l.flood(from, to, network, address)
 		if got > 1.1*want {
 			break

@@ -194,12 +194,12 @@ func TestAddressOfAnotherPod(t *testing.T) {
 		var c net.Conn
 		l.must(a.Do(func() (err error) { c, err = net.Dial("udp", net.JoinHostPort(to, "80")); return err }))
 		defer c.Close()
-		l.must(exchange(c))
+		l.must(exchange(c, patience))
 		flows = append(flows, c)
 	}
 	l.delete("b")
 	for _, c := range flows {
-		if err := exchange(c); err == nil {
+		if err := exchange(c, silence); err == nil {
 			t.Errorf("%s: somebody answers for a pod that is gone", c.RemoteAddr())
 		}
 	}
@@ -207,19 +207,19 @@ func TestAddressOfAnotherPod(t *testing.T) {
 	l.must(l.add("c", 12))
 	l.echo(l.pods["c"], 80)
 	for _, c := range flows {
-		if err := exchange(c); err == nil {
+		if err := exchange(c, silence); err == nil {
 			t.Errorf("%s: a new pod is reached before it has a policy", c.RemoteAddr())
 		}
 	}
 	l.apply(isolate("c", model.Ingress, accept(pods("nobody"))))
 	for _, c := range flows {
-		if err := exchange(c); err == nil {
+		if err := exchange(c, silence); err == nil {
 			t.Errorf("%s: a flow to the old pod reaches the new one, whose policy denies it", c.RemoteAddr())
 		}
 	}
 	l.apply()
 	for _, c := range flows {
-		l.must(exchange(c))
+		l.must(exchange(c, patience))
 	}
 }
 

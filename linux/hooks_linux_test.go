@@ -29,7 +29,7 @@ func TestProgramsMoveToLinks(t *testing.T) {
 	defer c.Close()
 	judge := func() {
 		t.Helper()
-		l.must(exchange(c))
+		l.must(exchange(c, patience))
 		l.allowed(a, "tcp", "fd01::c", 80)
 		l.denied(l.outside, "tcp", "10.1.0.12", 80)
 	}

@@ -294,19 +294,26 @@ func (l *lab) echo(ns *netns.NS, port uint16) {
 }
 
 // reach tries a connection and an echo over it.
-func reach(from *netns.NS, network, to string, port uint16) error {
+func reach(from *netns.NS, network, to string, port uint16, limit time.Duration) error {
 	return from.Do(func() error {
-		c, err := (&net.Dialer{Timeout: 400 * time.Millisecond}).Dial(network, net.JoinHostPort(to, fmt.Sprint(port)))
+		c, err := (&net.Dialer{Timeout: limit}).Dial(network, net.JoinHostPort(to, fmt.Sprint(port)))
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		return exchange(c)
+		return exchange(c, limit)
 	})
 }
 
-func exchange(c net.Conn) error {
-	c.SetDeadline(time.Now().Add(400 * time.Millisecond))
+// After silence an answer is not expected any more; what is wanted may take the
+// patience that a slow machine needs.
+const (
+	silence  = 400 * time.Millisecond
+	patience = 5 * time.Second
+)
+
+func exchange(c net.Conn, limit time.Duration) error {
+	c.SetDeadline(time.Now().Add(limit))
 	if _, err := c.Write([]byte("hello")); err != nil {
 		return err
 	}
@@ -317,7 +324,7 @@ func exchange(c net.Conn) error {
 
 func (l *lab) allowed(from *netns.NS, network, to string, port uint16) {
 	l.t.Helper()
-	if err := reach(from, network, to, port); err != nil {
+	if err := reach(from, network, to, port, patience); err != nil {
 		l.t.Errorf("%s to %s port %d: want allowed, got %v", network, to, port, err)
 	}
 }
@@ -325,7 +332,7 @@ func (l *lab) allowed(from *netns.NS, network, to string, port uint16) {
 func (l *lab) denied(from *netns.NS, network, to string, port uint16) {
 	l.t.Helper()
 	var timeout net.Error
-	switch err := reach(from, network, to, port); {
+	switch err := reach(from, network, to, port, silence); {
 	case err == nil:
 		l.t.Errorf("%s to %s port %d: want denied, got through", network, to, port)
 	case !errors.As(err, &timeout) || !timeout.Timeout():

@@ -64,7 +64,7 @@ func (l *lab) hold(from *netns.NS, to string, port uint16) func() {
 	l.t.Cleanup(func() { c.Close() })
 	return func() {
 		l.t.Helper()
-		if err := exchange(c); err != nil {
+		if err := exchange(c, patience); err != nil {
 			l.t.Errorf("a connection to %s was cut: %v", to, err)
 		}
 	}

@@ -82,7 +82,7 @@ func newServiceLab(t *testing.T) *lab {
 	l.echo(l.outside, 8080)
 	l.echo(l.node, 8080)
 	// The kernel takes its time until a new IPv6 address is in use.
-	for began := time.Now(); reach(l.node, "tcp", outsideAddr6, 8080) != nil; {
+	for began := time.Now(); reach(l.node, "tcp", outsideAddr6, 8080, silence) != nil; {
 		if time.Since(began) > 10*time.Second {
 			t.Fatal("the network outside does not come up")
 		}
@@ -110,7 +110,11 @@ func (l *lab) attempt(tries []try) {
 	results := make([]error, len(tries))
 	var wait sync.WaitGroup
 	for i, t := range tries {
-		wait.Go(func() { results[i] = reach(l.pods[t.from], t.network, t.to, t.port) })
+		limit := silence
+		if t.want {
+			limit = patience
+		}
+		wait.Go(func() { results[i] = reach(l.pods[t.from], t.network, t.to, t.port, limit) })
 	}
 	wait.Wait()
 	for i, t := range tries {
@@ -226,7 +230,7 @@ func TestConnectionsToServices(t *testing.T) {
 	goesOn := func() {
 		t.Helper()
 		for _, c := range flows {
-			if err := exchange(c); err != nil {
+			if err := exchange(c, patience); err != nil {
 				t.Fatalf("%s %s: %v", c.RemoteAddr().Network(), c.RemoteAddr(), err)
 			}
 		}
@@ -241,7 +245,7 @@ func TestConnectionsToServices(t *testing.T) {
 	l.apply(isolate("a", model.Egress))
 	for _, c := range flows {
 		defer c.Close()
-		if err := exchange(c); err == nil {
+		if err := exchange(c, silence); err == nil {
 			t.Errorf("%s %s: the connection goes on under a policy that denies it", c.RemoteAddr().Network(), c.RemoteAddr())
 		}
 	}
@@ -294,18 +298,18 @@ func TestAnotherBackend(t *testing.T) {
 		var c net.Conn
 		l.must(a.Do(func() (err error) { c, err = net.Dial("udp", net.JoinHostPort(f.service, "80")); return err }))
 		defer c.Close()
-		l.must(exchange(c))
+		l.must(exchange(c, patience))
 		l.load(noServices)
 		l.load(fmt.Sprintf(rules, "ip", service4, outsideAddr4+":8080", outsideAddr4+":8080", nodeAddr4+":8080", nodeAddr4, "10.1.0.12"))
 		l.load(fmt.Sprintf(rules, "ip6", service6, "["+outsideAddr6+"]:8080", "["+outsideAddr6+"]:8080", "["+nodeAddr6+"]:8080", nodeAddr6, "fd01::c"))
 		l.forget()
-		if err := exchange(c); err == nil {
+		if err := exchange(c, silence); err == nil {
 			t.Errorf("%s: a flow goes to a backend that policy denies", f.service)
 		}
 		l.load(noServices)
 		l.services()
 		l.forget()
-		l.must(exchange(c))
+		l.must(exchange(c, patience))
 	}
 }
 

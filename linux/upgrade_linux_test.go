@@ -82,7 +82,7 @@ func (u *upgradeTraffic) begin() {
 			if err == nil {
 				u.services = append(u.services, c)
 				u.t.Cleanup(func() { c.Close() })
-				err = exchange(c)
+				err = exchange(c, patience)
 			}
 			return err
 		}))
@@ -114,7 +114,7 @@ func (u *upgradeTraffic) connectQuietly(server *netns.NS, listen, dial string) {
 func (u *upgradeTraffic) serversSpeak() {
 	u.t.Helper()
 	for _, c := range u.quiet {
-		c[0].SetReadDeadline(time.Now().Add(3 * time.Second))
+		c[0].SetReadDeadline(time.Now().Add(patience))
 		if _, err := c[1].Write([]byte("hello")); err != nil {
 			u.t.Errorf("server %s speaks: %v", c[0].RemoteAddr(), err)
 		} else if _, err := io.ReadFull(c[0], make([]byte, 5)); err != nil {
@@ -131,7 +131,7 @@ func (u *upgradeTraffic) watchSteps() {
 		}
 		time.Sleep(10 * time.Millisecond)
 		for _, to := range []string{"10.1.0.12", outsideAddr6} {
-			if err := reach(u.pods["a"], "tcp", to, 8080); err != nil {
+			if err := reach(u.pods["a"], "tcp", to, 8080, patience); err != nil {
 				u.t.Errorf("before step %q: connection to %s: %v", name, to, err)
 			}
 		}
@@ -145,7 +145,7 @@ func (u *upgradeTraffic) ready() {
 	u.t.Helper()
 	var err error
 	for range 20 {
-		if err = reach(u.pods["a"], "tcp", outsideAddr6, 8080); err == nil {
+		if err = reach(u.pods["a"], "tcp", outsideAddr6, 8080, silence); err == nil {
 			return
 		}
 	}
@@ -157,7 +157,7 @@ func (u *upgradeTraffic) judge() {
 	u.t.Helper()
 	u.serversSpeak()
 	for _, c := range u.services {
-		c.SetDeadline(time.Now().Add(3 * time.Second))
+		c.SetDeadline(time.Now().Add(patience))
 		if _, err := c.Write([]byte("hello")); err != nil {
 			u.t.Errorf("connection to Service %s: %v", c.RemoteAddr(), err)
 		} else if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
@@ -372,7 +372,7 @@ func (u *upgradeTraffic) judgeQuickly() {
 	u.t.Helper()
 	u.serversSpeak()
 	for _, c := range u.services {
-		u.must(exchange(c))
+		u.must(exchange(c, patience))
 	}
 	u.allowed(u.pods["a"], "tcp", "10.1.0.12", 8080)
 	u.allowed(u.pods["a"], "tcp", outsideAddr6, 8080)

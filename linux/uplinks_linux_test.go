@@ -90,9 +90,9 @@ func (l *lab) mode(device string) (mode string) {
 }
 
 // reachFrom tries an echo from one of several own addresses.
-func (l *lab) reachFrom(src, network, dst string, port uint16) error {
+func (l *lab) reachFrom(src, network, dst string, port uint16, limit time.Duration) error {
 	return l.outside.Do(func() error {
-		d := net.Dialer{Timeout: 400 * time.Millisecond, LocalAddr: &net.TCPAddr{IP: net.ParseIP(src)}}
+		d := net.Dialer{Timeout: limit, LocalAddr: &net.TCPAddr{IP: net.ParseIP(src)}}
 		if network == "udp" {
 			d.LocalAddr = &net.UDPAddr{IP: net.ParseIP(src)}
 		}
@@ -101,7 +101,7 @@ func (l *lab) reachFrom(src, network, dst string, port uint16) error {
 			return err
 		}
 		defer c.Close()
-		return exchange(c)
+		return exchange(c, limit)
 	})
 }
 
@@ -117,7 +117,7 @@ func TestDenyListOnUplink(t *testing.T) {
 		return err
 	}))
 	defer open.Close()
-	l.must(exchange(open))
+	l.must(exchange(open, patience))
 
 	l.denyAll(denyList(outsideAddr4+"/32", outsideAddr6+"/127")) // ::2 and ::3; the latter is reached below
 	if s := l.status().Deny; s.Entries != [2]int{1, 1} || len(s.Devices) != 1 || s.Devices[0] != (dataplane.DenyDevice{Name: "eth0", Mode: "native"}) || len(s.Problems) > 0 {
@@ -132,15 +132,15 @@ func TestDenyListOnUplink(t *testing.T) {
 	for _, network := range []string{"tcp", "udp"} {
 		for _, dst := range []string{pod4, pod6} {
 			src := map[bool]string{true: outsideAddr4, false: outsideAddr6}[dst == pod4]
-			if err := l.reachFrom(src, network, dst, 80); err == nil {
+			if err := l.reachFrom(src, network, dst, 80, silence); err == nil {
 				t.Errorf("%s from %s gets through", network, src)
 			}
 		}
-		if err := l.reachFrom(friend4, network, pod4, 80); err != nil {
+		if err := l.reachFrom(friend4, network, pod4, 80, patience); err != nil {
 			t.Errorf("%s from %s: %v", network, friend4, err)
 		}
 	}
-	if err := exchange(open); err == nil {
+	if err := exchange(open, silence); err == nil {
 		t.Error("an open connection from a listed address goes on")
 	}
 	if d := l.status().Drops; d["deny_list_ipv4"] == 0 || d["deny_list_ipv6"] == 0 {
@@ -161,7 +161,7 @@ func (l *lab) soon(dst string) {
 	l.t.Helper()
 	var err error
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
-		if err = reach(l.outside, "tcp", dst, 80); err == nil {
+		if err = reach(l.outside, "tcp", dst, 80, silence); err == nil {
 			return
 		}
 	}

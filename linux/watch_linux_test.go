@@ -91,10 +91,10 @@ func TestFlowEvents(t *testing.T) {
 	var c net.Conn
 	l.must(a.Do(func() (err error) { c, err = net.Dial("tcp", "10.1.0.12:80"); return err }))
 	defer c.Close()
-	l.must(exchange(c))
+	l.must(exchange(c, patience))
 	l.told()
 	l.apply(isolate("b", model.Ingress))
-	if exchange(c) == nil {
+	if exchange(c, silence) == nil {
 		t.Error("the connection goes on under a policy that denies it")
 	}
 	l.must(c.(*net.TCPConn).SetLinger(0))

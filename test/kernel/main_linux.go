@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -24,7 +25,7 @@ func run(args []string, out, errOut io.Writer) int {
 	flags.SetOutput(errOut)
 	kernels := flags.String("kernels", "linux-image-cloud-amd64,linux-image-6.12-cloud-amd64", "Debian packages to boot, metapackages followed")
 	dir := flags.String("dir", "build/kernels", "directory for kernels and guests")
-	timeout := flags.Duration("timeout", 15*time.Minute, "how long one guest may take; a suite that is at it a minute earlier is stopped and says where it was")
+	timeout := flags.Duration("timeout", 30*time.Minute, "how long one guest may take; a suite that is at it a minute earlier is stopped and says where it was")
 	only := flags.String("suites", "", "run only these suites, as \"loader,linux\"")
 	tests := flags.String("run", "", "run only the tests that match, as go test -run does")
 	verbose := flags.Bool("v", false, "print all that guests say, not only what they report")
@@ -39,16 +40,21 @@ func run(args []string, out, errOut io.Writer) int {
 	g := guests{dir: *dir, suites: wanted, timeout: *timeout, verbose: *verbose, out: out}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var errs []error
-	for _, name := range strings.Split(*kernels, ",") {
-		began := time.Now()
-		summary, err := g.try(ctx, name)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", name, err))
-			continue
-		}
-		fmt.Fprintf(out, "kernel: %s (%s)\n", summary, time.Since(began).Round(time.Second))
+	names := strings.Split(*kernels, ",")
+	errs := make([]error, len(names))
+	var all sync.WaitGroup
+	for n, name := range names { // a guest has hardly use for more than one CPU
+		all.Go(func() {
+			began := time.Now()
+			summary, err := g.try(ctx, name)
+			if err != nil {
+				errs[n] = fmt.Errorf("%s: %w", name, err)
+				return
+			}
+			fmt.Fprintf(out, "kernel: %s (%s)\n", summary, time.Since(began).Round(time.Second))
+		})
 	}
+	all.Wait()
 	if err := errors.Join(errs...); err != nil {
 		fmt.Fprintln(errOut, "kernel:", err)
 		return 1
