@@ -122,7 +122,8 @@ test: deps deps-windows ## Everything but the API server: generated code is up t
 	@rm -rf build/windows && mkdir -p build/windows
 	@{ $(windows_words) $(go) test -json -count=1 -timeout 20m $$($(go) list ./... | grep -v -e '/test/wine$$' -e '/test/apiserver$$' -e '/test/cluster$$'); \
 		$(go) test -json -count=1 ./test/cluster; \
-		$(windows_words) $(go) test -json -count=1 -timeout 20m ./test/wine; } | $(go) run ./test/summary # a cluster that is gone leaves nothing, and Wine is slow beside others: nobody else runs
+		$(windows_words) $(go) test -json -count=1 -timeout 20m ./test/wine; \
+		ISTHMUS_WINE=1 $(go) test -json -count=1 -run '^TestTranslation$$' ./test/mixed; } | $(go) run ./test/summary # a cluster that is gone leaves nothing, and Wine is slow beside others: nobody else runs
 	@echo windows: $$(cat build/windows/*)
 
 .PHONY: mixed
@@ -132,10 +133,10 @@ mixed: export ISTHMUS_MIXED = 1
 mixed: export ISTHMUS_WINE = $(filter-out 0,$(WINE))
 
 .PHONY: test-api
-test-api: deps-kubernetes ## Against a real kube-apiserver, etcd and kube-proxy (needs root for its nodes; the first time it builds them)
+test-api: deps-kubernetes deps-windows ## Against a real kube-apiserver, etcd and kube-proxy (needs root for its nodes; the first time it builds them)
 	@.ci/deps iptables nftables >/dev/null
-	@$(path) $(usable) run ./test/kubernetes/build kube-proxy
-	@$(path) $(usable) test -json -count=1 -timeout 20m ./test/apiserver | $(go) run ./test/summary
+	@$(path) $(usable) run ./test/kubernetes/build kube-proxy kube-proxy.exe
+	@$(path) $(usable) test -json -count=1 -timeout 30m ./test/apiserver | $(go) run ./test/summary
 
 .PHONY: e2e
 e2e: deps deps-e2e images ## Kubernetes' own tests on a real cluster on this machine (needs root, 4 GB; the first time it builds Kubernetes)
@@ -145,7 +146,8 @@ e2e: deps deps-e2e images ## Kubernetes' own tests on a real cluster on this mac
 test-windows: deps deps-windows ## The commands for Windows, under Wine over an emulated HNS (needs root)
 	@rm -rf build/windows && mkdir -p build/windows
 	@{ $(path) $(windows_words) $(usable) test -json -count=1 -timeout 20m ./windows/... ./test/hnsemu/...; \
-		$(path) $(windows_words) $(usable) test -json -count=1 -timeout 20m ./test/wine; } | $(go) run ./test/summary
+		$(path) $(windows_words) $(usable) test -json -count=1 -timeout 20m ./test/wine; \
+		ISTHMUS_WINE=1 $(path) $(usable) test -json -count=1 -run '^TestTranslation$$' ./test/mixed; } | $(go) run ./test/summary
 	@echo windows: $$(cat build/windows/*)
 
 .PHONY: test-kernel

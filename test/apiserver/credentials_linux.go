@@ -132,8 +132,12 @@ func (s *Server) token(ctx context.Context, namespace, name string) (string, err
 }
 
 func (s *Server) kubeconfig(user, token string) (string, error) {
+	authority, err := os.ReadFile(s.keys.certificate) // programs for Windows have other names for files
+	if err != nil {
+		return "", err
+	}
 	c := api.NewConfig()
-	c.Clusters["test"] = &api.Cluster{Server: "https://" + s.hostPort(s.api.port), CertificateAuthority: s.keys.certificate}
+	c.Clusters["test"] = &api.Cluster{Server: "https://" + s.hostPort(s.api.port), CertificateAuthorityData: authority}
 	c.AuthInfos[user] = &api.AuthInfo{Token: token}
 	c.Contexts["test"] = &api.Context{Cluster: "test", AuthInfo: user}
 	c.CurrentContext = "test"

@@ -8,7 +8,7 @@
 //
 // Its own tests are those of whatever talks to the API server: reading, writing
 // status back, the commands, what happens while it is away, and Services, which
-// the real kube-proxy translates on two nodes.
+// the real kube-proxy translates on two nodes, on Windows under Wine (test/wine).
 //
 // It is no cluster: nothing runs pods.
 package apiserver

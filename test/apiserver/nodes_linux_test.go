@@ -20,6 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/wine"
 )
 
 // nodes are two Linux nodes in namespaces with their agents, which follow a real
@@ -41,6 +42,12 @@ type nodes struct {
 // segment, or each on its own, where only tunnels reach.
 func newNodes(t *testing.T, segments int) *nodes {
 	t.Helper()
+	return newNodesOf(t, cluster.Config{Linux: 2, Segments: segments})
+}
+
+// newNodesOf is newNodes for other clusters.
+func newNodesOf(t *testing.T, cfg cluster.Config) *nodes {
+	t.Helper()
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root, kube-apiserver and no -short: make test-api runs it")
 	}
@@ -48,7 +55,11 @@ func newNodes(t *testing.T, segments int) *nodes {
 	dir, err := os.MkdirTemp("/run", "isthmus-api-") // short, for the sockets
 	must(t, err)
 	n := &nodes{t: t, pods: make(map[string]*cluster.Pod), written: make(map[string]string)}
-	n.cluster, err = cluster.New(cluster.Config{Dir: dir, Bin: commands(t), Linux: 2, Segments: segments})
+	cfg.Dir, cfg.Bin = dir, commands(t)
+	if cfg.Wine {
+		must(t, wine.Build(ctx, "../..", cfg.Bin))
+	}
+	n.cluster, err = cluster.New(cfg)
 	must(t, err)
 	t.Cleanup(func() {
 		if err := n.cluster.DetachAll(ctx); err != nil {

@@ -73,6 +73,12 @@ func (n *Node) makeHCNNamespace(ctx context.Context, netns string) (string, erro
 	return n.ask(ctx, "/namespace", url.Values{"netns": {netns}})
 }
 
+// Balancers are the load balancers that the node's HNS has, one port a line.
+func (n *Node) Balancers(ctx context.Context) ([]string, error) {
+	text, err := n.ask(ctx, "/balancers", nil)
+	return strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), err
+}
+
 // HNS returns what the node's HNS holds, and the packets that it decided last, as
 // text.
 func (n *Node) HNS(ctx context.Context) (objects, packets string, err error) {

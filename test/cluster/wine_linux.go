@@ -61,6 +61,12 @@ func (n *Node) executable(args []string) *exec.Cmd {
 	return n.machine.Command(context.Background(), filepath.Join(n.cluster.cfg.Bin, "isthmus-agent.exe"), append(args, n.networkFlags()...)...)
 }
 
+// Executable runs a program for Windows on a node under Wine. It must be started
+// in the node's namespace.
+func (n *Node) Executable(ctx context.Context, exe string, args ...string) *exec.Cmd {
+	return n.machine.Command(ctx, exe, args...)
+}
+
 // statusUnderWine asks by isthmusctl.exe: pipes of Wine are not for programs of
 // this system.
 func (n *Node) statusUnderWine(ctx context.Context) (*cniapi.GetNodeResponse, error) {

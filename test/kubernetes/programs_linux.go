@@ -29,6 +29,9 @@ const module = "github.com/isthmus-net/isthmus"
 // Kubernetes on a running cluster.
 const suite = "e2e.test"
 
+// forWindows ends the names of programs for Windows.
+const forWindows = ".exe"
+
 // programs are the packages by the name of the program.
 func programs() map[string]string {
 	all := map[string]string{
@@ -40,6 +43,7 @@ func programs() map[string]string {
 	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet"} {
 		all[name] = "k8s.io/kubernetes/cmd/" + name
 	}
+	all["kube-proxy"+forWindows] = all["kube-proxy"]
 	return all
 }
 
@@ -150,6 +154,9 @@ func build(ctx context.Context, out io.Writer, source, at, to string) error {
 		cmd.Dir = filepath.Join(filepath.Dir(source), name)
 	}
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	if strings.HasSuffix(name, forWindows) {
+		cmd.Env = append(cmd.Env, "GOOS=windows", "GOARCH=amd64")
+	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	said := time.NewTicker(30 * time.Second)

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 )
@@ -26,6 +28,7 @@ import (
 //	POST /fault/hits             how many calls were hit so far
 //	POST /restart, /reboot
 //	POST /dump                   everything stored, as text
+//	POST /balancers              the load balancers, one port a line
 //	POST /handles                how many handles are open
 //	POST /decide?endpoint=NAME&direction=In|Out&local=&remote=&protocol=&port=
 //	                             Allow or Block under every hns.Reading, or an error
@@ -76,6 +79,14 @@ func (s *Service) Control() *http.ServeMux {
 	handle("/restart", func(*http.Request) (string, error) { return "", s.Restart(false) })
 	handle("/reboot", func(*http.Request) (string, error) { return "", s.Restart(true) })
 	handle("/dump", func(*http.Request) (string, error) { return s.config.HNS.Dump(), nil })
+	handle("/balancers", func(*http.Request) (string, error) {
+		var lines []string
+		for _, b := range s.Balancers() {
+			lines = append(lines, fmt.Sprintf("%s proto=%d %d->%d %v dsr=%t", b.VIP, b.Protocol, b.External, b.Internal, b.Backends, b.DSR))
+		}
+		slices.Sort(lines)
+		return strings.Join(lines, "\n"), nil
+	})
 	handle("/handles", func(*http.Request) (string, error) { return strconv.Itoa(s.Handles()), nil })
 	handle("/decide", func(r *http.Request) (string, error) { return s.decide(r.URL.Query()) })
 	return mux
