@@ -206,6 +206,16 @@ func TestForwardingChanges(t *testing.T) {
 			}
 		})
 	}
+	t.Run("IPsec", func(t *testing.T) {
+		n := c.Nodes[0]
+		inNode(t, n, func() error {
+			return ip("xfrm", "policy", "add", "src", "198.51.100.0/24", "dst", "203.0.113.0/24", "dir", "out",
+				"tmpl", "src", "192.0.2.1", "dst", "192.0.2.2", "proto", "esp", "mode", "tunnel")
+		})
+		awaitWays(t, c, client.NS, address(server, false), false)
+		inNode(t, n, func() error { return ip("xfrm", "policy", "flush") })
+		awaitWays(t, c, client.NS, address(server, false), true)
+	})
 	t.Run("smaller MTU", func(t *testing.T) {
 		for _, n := range c.Nodes {
 			inNode(t, n, func() error { return ip("link", "set", "eth0", "mtu", "1400") })

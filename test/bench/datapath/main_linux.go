@@ -36,7 +36,7 @@ func run(args []string, out, errOut io.Writer) int {
 	flags.SetOutput(errOut)
 	flags.IntVar(&o.rounds, "rounds", 9, "how often everything is measured; the median counts")
 	flags.IntVar(&o.repeat, "repeat", 200_000, "packets of each measurement")
-	flags.StringVar(&o.parts, "parts", "programs,growth,paths", "what is measured")
+	flags.StringVar(&o.parts, "parts", "programs,growth,paths,nodes", "what is measured")
 	flags.StringVar(&o.jsonFile, "json", "", "write one JSON object a line to this file; - is standard output, in place of the table")
 	flags.StringVar(&o.plotTo, "plot", "", "draw the paths into this SVG file")
 	if err := flags.Parse(args); err != nil {
