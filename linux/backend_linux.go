@@ -86,6 +86,9 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 		return nil, err
 	}
 	b.tcx = b.path.HasTCX()
+	if cfg.Forwarding == Direct && !b.path.Asks() {
+		log.Warn("packets between nodes go through the stack: the kernel's connection tracking cannot be asked; load nf_conntrack before the agent starts")
+	}
 	b.upgrade.waiting, b.upgrade.queued = b.path.OlderEndpoints(), make(map[int]bool)
 	err = b.hookEgress()
 	if err == nil {

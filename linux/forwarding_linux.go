@@ -59,7 +59,7 @@ func (f *forwarding) tend(now time.Time) {
 // are none: its programs know no such flows.
 func (f *forwarding) wanted() (w wantedWays, known bool, err error) {
 	w = wantedWays{make(map[string]int), make(map[netip.Prefix]int)}
-	if f.backend.cfg.Forwarding != Direct || f.backend.path.Older() != "" {
+	if f.backend.cfg.Forwarding != Direct || !f.backend.path.Asks() || f.backend.path.Older() != "" {
 		return w, true, nil
 	}
 	all, known, err := f.backend.fabric.Ways()

@@ -14,7 +14,10 @@
 /* Whether there are such flows at all. The agent writes it. */
 volatile __u32 forward_direct;
 
-/* The kernel's connection tracking; not there if it is built without. */
+/* Whether the kernel's connection tracking can be asked; set by the loader. Where
+ * it is not there the calls below are none. */
+const volatile bool can_ask_tracking;
+
 struct nf_conn {};
 struct bpf_ct_opts {
 	__s32 netns_id;
@@ -41,7 +44,7 @@ __noinline int untracked(struct __sk_buff *skb, const struct packet *p)
 	const struct flow *f;
 	struct nf_conn *ct;
 
-	if (!p || !bpf_skb_ct_lookup || !bpf_ct_release)
+	if (!p || !can_ask_tracking)
 		return false;
 	f = &p->flow;
 	opts.l4proto = f->protocol;

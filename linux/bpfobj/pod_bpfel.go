@@ -269,6 +269,7 @@ const (
 	PodProgFromNode      = "from_node"
 	PodProgFromPod       = "from_pod"
 	PodProgToPod         = "to_pod"
+	PodVarCanAskTracking = "can_ask_tracking"
 	PodVarEventAllowed   = "event_allowed"
 	PodVarEventCost      = "event_cost"
 	PodVarEventLayout    = "event_layout"
@@ -363,6 +364,7 @@ type PodMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodVariableSpecs struct {
+	CanAskTracking *ebpf.VariableSpec `ebpf:"can_ask_tracking"`
 	EventAllowed   *ebpf.VariableSpec `ebpf:"event_allowed"`
 	EventCost      *ebpf.VariableSpec `ebpf:"event_cost"`
 	EventLayout    *ebpf.VariableSpec `ebpf:"event_layout"`
@@ -456,6 +458,7 @@ func (m *PodMaps) Close() error {
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodVariables struct {
+	CanAskTracking *ebpf.Variable `ebpf:"can_ask_tracking"`
 	EventAllowed   *ebpf.Variable `ebpf:"event_allowed"`
 	EventCost      *ebpf.Variable `ebpf:"event_cost"`
 	EventLayout    *ebpf.Variable `ebpf:"event_layout"`

@@ -26,6 +26,7 @@ const LayoutVersion = "v2"
 type DataPath struct {
 	dir     string
 	objects bpfobj.PodObjects
+	asks    bool
 	egress  egress
 	slots   *ebpf.Memory
 	ports   *ebpf.Memory
@@ -80,7 +81,7 @@ func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
 		defer c.Close() // the programs have references of their own
 		options.MapReplacements[c.name] = c.Map
 	}
-	if err := spec.LoadAndAssign(&d.objects, options); err != nil {
+	if err := d.load(spec, options); err != nil {
 		return nil, explain(d.dir, err)
 	}
 	for _, c := range copies {
@@ -99,6 +100,27 @@ func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
 	}
 	return d, d.openDispatch()
 }
+
+// load loads the programs; without questions to the kernel's connection tracking,
+// and so without flows past the stack to other nodes, where it takes none.
+func (d *DataPath) load(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions) error {
+	asking := spec.Variables["can_ask_tracking"]
+	if err := asking.Set(true); err != nil {
+		return fmt.Errorf("set can_ask_tracking: %w", err)
+	}
+	if err := spec.LoadAndAssign(&d.objects, options); err == nil {
+		d.asks = true
+		return nil
+	}
+	if err := asking.Set(false); err != nil {
+		return fmt.Errorf("set can_ask_tracking: %w", err)
+	}
+	return spec.LoadAndAssign(&d.objects, options)
+}
+
+// Asks reports whether the programs can ask connection tracking about flows: those
+// that it does not know may pass the stack by to other nodes.
+func (d *DataPath) Asks() bool { return d.asks }
 
 // prepare looks at what other versions left and makes the directory of this
 // one. Where that is refused nothing is made: the other version must find the
