@@ -76,7 +76,7 @@ func (l *loop) rebuild(ranges []netip.Prefix) {
 	a := &l.addresses
 	config := ipam.Config{Prefixes: ranges, Quarantine: l.cfg.Quarantine}
 	if l.features.OS == model.Windows {
-		config.Reserved = []uint64{windowsHost}
+		config.Reserved, config.KeepLast = []uint64{windowsHost}, true
 	}
 	allocator, err := ipam.New(config)
 	if err != nil {

@@ -20,6 +20,9 @@ type Config struct {
 	// that are not for pods. The first two and the IPv4 broadcast address are
 	// always reserved. On Windows the host has an endpoint at 2.
 	Reserved []uint64
+	// KeepLast keeps the IPv4 address before the broadcast address from pods,
+	// too. On Windows kube-proxy needs one of its own.
+	KeepLast bool
 	// Quarantine is how long a released address is not given out.
 	Quarantine time.Duration
 }
@@ -43,7 +46,7 @@ func newPools(c Config) ([]*pool, error) {
 	}
 	var pools []*pool
 	for i, p := range c.Prefixes {
-		r, err := newPool(p, c.Reserved)
+		r, err := newPool(p, c.Reserved, c.KeepLast)
 		if err != nil {
 			errs = append(errs, err)
 			continue

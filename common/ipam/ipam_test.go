@@ -75,14 +75,19 @@ func TestReservedAddresses(t *testing.T) {
 	for _, c := range []struct {
 		pool     string
 		reserved []uint64
+		keepLast bool
 		want     string
 	}{
-		{"10.0.0.0/29", nil, "10.0.0.2 10.0.0.3 10.0.0.4 10.0.0.5 10.0.0.6"},
-		{"10.0.0.0/29", []uint64{2}, "10.0.0.3 10.0.0.4 10.0.0.5 10.0.0.6"},
-		{"fd00::/125", nil, "fd00::2 fd00::3 fd00::4 fd00::5 fd00::6 fd00::7"},
-		{"10.0.1.0/30", nil, "10.0.1.2"},
+		{"10.0.0.0/29", nil, false, "10.0.0.2 10.0.0.3 10.0.0.4 10.0.0.5 10.0.0.6"},
+		{"10.0.0.0/29", []uint64{2}, false, "10.0.0.3 10.0.0.4 10.0.0.5 10.0.0.6"},
+		{"10.0.0.0/29", []uint64{2}, true, "10.0.0.3 10.0.0.4 10.0.0.5"},
+		{"fd00::/125", nil, true, "fd00::2 fd00::3 fd00::4 fd00::5 fd00::6 fd00::7"},
+		{"10.0.1.0/30", nil, false, "10.0.1.2"},
 	} {
-		a := newAllocator(t, c.reserved, c.pool)
+		a, err := ipam.New(ipam.Config{Prefixes: prefixes(c.pool), Reserved: c.reserved, KeepLast: c.keepLast, Quarantine: 30 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
 		var got []string
 		for i := 0; ; i++ {
 			ips, err := a.Allocate(fmt.Sprint(i), t0)

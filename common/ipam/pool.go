@@ -32,7 +32,7 @@ type pool struct {
 }
 
 // newPool checks a prefix and works out its bounds.
-func newPool(p netip.Prefix, offsets []uint64) (*pool, error) {
+func newPool(p netip.Prefix, offsets []uint64, keepLast bool) (*pool, error) {
 	switch {
 	case !p.IsValid():
 		return nil, errors.New("pod range is not a prefix: write it as ADDRESS/BITS")
@@ -51,6 +51,9 @@ func newPool(p netip.Prefix, offsets []uint64) (*pool, error) {
 	}
 	if p.Addr().Is4() {
 		r.reserved = append(r.reserved, r.last) // the broadcast address
+		if before := r.last.Prev(); keepLast && p.Contains(before) {
+			r.reserved = append(r.reserved, before)
+		}
 	}
 	slices.SortFunc(r.reserved, netip.Addr.Compare)
 	r.reserved = slices.Compact(r.reserved)
@@ -59,7 +62,11 @@ func newPool(p netip.Prefix, offsets []uint64) (*pool, error) {
 		r.capacity -= min(r.capacity, uint64(len(r.reserved)))
 	}
 	if r.capacity == 0 {
-		enough := bits.Len(uint(len(reservedOffsets) + len(offsets) + 1))
+		kept := len(reservedOffsets) + len(offsets) + 1
+		if keepLast {
+			kept++
+		}
+		enough := bits.Len(uint(kept))
 		return nil, fmt.Errorf("pod range %s is too small, all of its addresses are reserved: use /%d or shorter",
 			p, p.Addr().BitLen()-enough)
 	}

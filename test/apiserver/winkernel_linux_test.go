@@ -62,7 +62,7 @@ func TestWinkernel(t *testing.T) {
 		name, source string
 		cfg          cluster.Config
 	}{
-		{"overlay", "10.244.2.250", cluster.Config{Overlay: true, AgentFlags: []string{"--fabric=vxlan"}, WindowsFlags: audited}},
+		{"overlay", "10.244.2.254", cluster.Config{Overlay: true, AgentFlags: []string{"--fabric=vxlan"}, WindowsFlags: audited}},
 		{"l2bridge", "", cluster.Config{AgentFlags: []string{"--fabric=routes"}, WindowsFlags: audited}},
 	} {
 		t.Run(mode.name, func(t *testing.T) {
