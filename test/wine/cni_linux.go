@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
@@ -29,8 +30,18 @@ func (l launcher) FindInPath(plugin string, _ []string) (string, error) {
 	return filepath.Join(l.m.bin, plugin+".exe"), nil
 }
 
-// ExecPlugin runs a plugin.
+// ExecPlugin runs a plugin. One that was killed before it said anything is run again,
+// as container runtimes do.
 func (l launcher) ExecPlugin(ctx context.Context, exe string, stdin []byte, environ []string) ([]byte, error) {
+	for again := 0; ; again++ {
+		answer, err := l.execute(ctx, exe, stdin, environ)
+		if again == 2 || len(answer) > 0 || !killedAtExit(ctx, err) {
+			return answer, err
+		}
+	}
+}
+
+func (l launcher) execute(ctx context.Context, exe string, stdin []byte, environ []string) ([]byte, error) {
 	cmd := l.m.Command(ctx, exe)
 	for _, e := range environ {
 		if strings.HasPrefix(e, "CNI_") {
@@ -44,14 +55,27 @@ func (l launcher) ExecPlugin(ctx context.Context, exe string, stdin []byte, envi
 	if err == nil {
 		err = cmd.Wait()
 	}
-	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		var said types.Error
-		if json.Unmarshal(out.Bytes(), &said) == nil && said.Msg != "" {
-			return nil, &said
-		}
+	var said types.Error
+	if err != nil && json.Unmarshal(out.Bytes(), &said) == nil && said.Msg != "" {
+		return nil, &said
+	}
+	answered := err == nil || errors.Is(err, exec.ErrWaitDelay) || (killedAtExit(ctx, err) && json.Valid(out.Bytes()))
+	if !answered {
 		return nil, fmt.Errorf("%s: %w: %s%s", filepath.Base(exe), err, out.Bytes(), errOut.Bytes())
 	}
 	return out.Bytes(), nil
+}
+
+// killedAtExit reports whether Wine has killed a process, and nobody else: wineserver
+// does so with one that has ended and is still there after half a second. Its exit
+// code is lost then, what it wrote is not.
+func killedAtExit(ctx context.Context, err error) bool {
+	var exit *exec.ExitError
+	if ctx.Err() != nil || !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
 
 // Pod is what a container runtime calls the plugin for.
