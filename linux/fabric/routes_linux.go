@@ -108,7 +108,9 @@ func (c *changes) routes(want []route) {
 	have, foreign := make(map[key][]netlink.Route), make(map[key]netlink.Route)
 	for _, family := range families {
 		for _, table := range []int{unix.RT_TABLE_MAIN, returnTable} {
-			found, err := netlink.RouteListFiltered(family, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
+			found, err := link.Whole(func() ([]netlink.Route, error) {
+				return netlink.RouteListFiltered(family, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
+			})
 			if err != nil {
 				c.fail(fmt.Errorf("list routes: %w", err))
 				return // what cannot be read must not be judged
@@ -172,7 +174,7 @@ func (c *changes) dropRoutes(all []netlink.Route) {
 // first.
 func (c *changes) rules(sources []netip.Prefix) {
 	for _, family := range families {
-		have, err := netlink.RuleList(family)
+		have, err := link.Whole(func() ([]netlink.Rule, error) { return netlink.RuleList(family) })
 		if err != nil {
 			c.fail(fmt.Errorf("list routing rules: %w", err))
 			continue

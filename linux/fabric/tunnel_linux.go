@@ -125,7 +125,7 @@ func (c *changes) addresses(l netlink.Link, want []netip.Addr) {
 	for _, a := range want {
 		missing[a] = true
 	}
-	have, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	have, err := link.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_ALL) })
 	if err != nil {
 		c.fail(fmt.Errorf("list addresses of %s: %w", Device, err))
 		return
@@ -163,7 +163,7 @@ func (c *changes) neighbours(index int, hops []fabric.Hop) {
 		next[h.Gateway()], nodes[h.VTEP] = h.VTEP, h.Underlay
 	}
 	for _, family := range append([]int{unix.AF_BRIDGE}, families...) {
-		have, err := netlink.NeighList(index, family)
+		have, err := link.Whole(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, family) })
 		if err != nil {
 			c.fail(fmt.Errorf("list neighbours of %s: %w", Device, err))
 			return

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/isthmus-net/isthmus/linux/link"
 )
 
 // Uplink is the interface by which other nodes are reached.
@@ -53,7 +55,7 @@ func FindUplink(name string) (Uplink, error) {
 	}
 	u := Uplink{Name: name, Index: l.Attrs().Index, MTU: l.Attrs().MTU, Ethernet: l.Attrs().EncapType == "ether"}
 	for _, family := range families {
-		addrs, err := netlink.AddrList(l, family)
+		addrs, err := link.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(l, family) })
 		if err != nil {
 			return Uplink{}, fmt.Errorf("list addresses of uplink %s: %w", name, err)
 		}
@@ -73,7 +75,7 @@ var families = []int{netlink.FAMILY_V4, netlink.FAMILY_V6}
 
 func defaultInterface() (string, error) {
 	for _, family := range families {
-		routes, err := netlink.RouteList(nil, family)
+		routes, err := link.Whole(func() ([]netlink.Route, error) { return netlink.RouteList(nil, family) })
 		if err != nil {
 			return "", fmt.Errorf("list routes: %w", err)
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/linux/link"
 )
 
 // Way is how a pod range of another node is reached, by an Ethernet device.
@@ -44,7 +45,7 @@ func (f *Fabric) Ways() (all []Way, known bool, err error) {
 }
 
 func hasIPsec() (bool, error) {
-	policies, err := netlink.XfrmPolicyList(netlink.FAMILY_ALL)
+	policies, err := link.Whole(func() ([]netlink.XfrmPolicy, error) { return netlink.XfrmPolicyList(netlink.FAMILY_ALL) })
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return false, nil
 	}

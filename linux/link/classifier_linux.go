@@ -89,7 +89,9 @@ func SetNodeClassifier(index, program int) error {
 
 // HasNodeClassifier reports whether a device has it.
 func HasNodeClassifier(index int) (bool, error) {
-	filters, err := netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.HANDLE_MIN_INGRESS)
+	filters, err := Whole(func() ([]netlink.Filter, error) {
+		return netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.HANDLE_MIN_INGRESS)
+	})
 	if err != nil {
 		return false, fmt.Errorf("list classifiers of interface %d: %w", index, err)
 	}
@@ -103,7 +105,7 @@ func isNodeClassifier(f netlink.Filter) bool {
 
 // DropNodeClassifiers takes it off all devices but some.
 func DropNodeClassifiers(except map[int]bool) error {
-	links, err := netlink.LinkList()
+	links, err := Whole(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
@@ -112,7 +114,7 @@ func DropNodeClassifiers(except map[int]bool) error {
 		if except[l.Attrs().Index] {
 			continue
 		}
-		filters, err := netlink.FilterList(l, netlink.HANDLE_MIN_INGRESS)
+		filters, err := Whole(func() ([]netlink.Filter, error) { return netlink.FilterList(l, netlink.HANDLE_MIN_INGRESS) })
 		if err != nil {
 			continue // it has no such hook, or is gone
 		}
@@ -136,7 +138,7 @@ func HasClassifiers(index int) (bool, error) {
 func FindClassifiers(index int) (fromPod, toPod uint32, err error) {
 	l := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
 	for parent, id := range map[uint32]*uint32{netlink.HANDLE_MIN_INGRESS: &fromPod, netlink.HANDLE_MIN_EGRESS: &toPod} {
-		filters, err := netlink.FilterList(l, parent)
+		filters, err := Whole(func() ([]netlink.Filter, error) { return netlink.FilterList(l, parent) })
 		if err != nil {
 			return 0, 0, fmt.Errorf("list classifiers of interface %d: %w", index, err)
 		}

@@ -233,7 +233,7 @@ func checkPod(s PairSpec) (problems []string) {
 	if l.Attrs().Flags&net.FlagUp == 0 {
 		problems = append(problems, fmt.Sprintf("interface %s in %s is down", s.IfName, s.NetNS))
 	}
-	addrs, err := h.AddrList(l, netlink.FAMILY_ALL)
+	addrs, err := Whole(func() ([]netlink.Addr, error) { return h.AddrList(l, netlink.FAMILY_ALL) })
 	if err != nil {
 		return append(problems, fmt.Sprintf("list addresses of %s in %s: %v", s.IfName, s.NetNS, err))
 	}

@@ -87,7 +87,9 @@ func hasBucket(index int, l model.Limit, mtu int) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	found, err := netlink.QdiscList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}})
+	found, err := Whole(func() ([]netlink.Qdisc, error) {
+		return netlink.QdiscList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}})
+	})
 	if err != nil {
 		return false, fmt.Errorf("list queues of interface %d: %w", index, err)
 	}
@@ -156,7 +158,9 @@ func redirect(p Pair, to int) error {
 
 // redirects reports whether an interface leads what it receives to another.
 func redirects(from, to int) (bool, error) {
-	filters, err := netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: from}}, netlink.HANDLE_MIN_INGRESS)
+	filters, err := Whole(func() ([]netlink.Filter, error) {
+		return netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: from}}, netlink.HANDLE_MIN_INGRESS)
+	})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
 		return false, nil // without clsact
 	}
@@ -205,7 +209,7 @@ func DropLimits(id model.EndpointID) error { return DeleteByName(senderName(id))
 
 // SweepLimits removes what limited endpoints whose pair is gone.
 func SweepLimits() error {
-	links, err := netlink.LinkList()
+	links, err := Whole(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}

@@ -233,7 +233,7 @@ type Found struct {
 
 // List finds the host's ends of all pairs.
 func List() ([]Found, error) {
-	links, err := netlink.LinkList()
+	links, err := Whole(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}

@@ -41,7 +41,7 @@ func XDPMode(index int) (string, error) {
 func DefaultInterfaces() ([]string, error) {
 	indexes := make(map[int]bool)
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := netlink.RouteList(nil, family)
+		routes, err := Whole(func() ([]netlink.Route, error) { return netlink.RouteList(nil, family) })
 		if err != nil {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
@@ -72,7 +72,7 @@ func DefaultInterfaces() ([]string, error) {
 
 // OwnAddresses returns all unicast addresses of this machine's interfaces.
 func OwnAddresses() ([]netip.Addr, error) {
-	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	all, err := Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
