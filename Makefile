@@ -151,7 +151,7 @@ test-windows: deps deps-windows ## The commands for Windows, under Wine over an 
 	@echo windows: $$(cat build/windows/*)
 
 .PHONY: test-kernel
-test-kernel: ## Run the data path's tests on Debian's 6.1 and 6.12 kernels in QEMU, without KVM (a quarter of an hour)
+test-kernel: ## Run the data path's tests on Debian's 6.1 and 6.12 kernels in QEMU, without KVM (half an hour)
 	@.ci/deps cpio qemu-system-x86 xz-utils >/dev/null
 	@$(go) run ./test/kernel
 

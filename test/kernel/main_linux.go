@@ -25,7 +25,7 @@ func run(args []string, out, errOut io.Writer) int {
 	flags.SetOutput(errOut)
 	kernels := flags.String("kernels", "linux-image-cloud-amd64,linux-image-6.12-cloud-amd64", "Debian packages to boot, metapackages followed")
 	dir := flags.String("dir", "build/kernels", "directory for kernels and guests")
-	timeout := flags.Duration("timeout", 30*time.Minute, "how long one guest may take; a suite that is at it a minute earlier is stopped and says where it was")
+	timeout := flags.Duration("timeout", time.Hour, "how long one guest may take; a suite that is at it a minute earlier is stopped and says where it was")
 	only := flags.String("suites", "", "run only these suites, as \"loader,linux\"")
 	tests := flags.String("run", "", "run only the tests that match, as go test -run does")
 	verbose := flags.Bool("v", false, "print all that guests say, not only what they report")
