@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -30,6 +31,7 @@ import (
 // holds, which after a restart nobody else remembers.
 func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
 	unfinished := b.hns.Unfinished() // before anything is read
+	maps.DeleteFunc(b.late, func(o hns.Object, _ []hns.ACL) bool { return !unfinished[o] })
 	n, list, err := b.ensureNetwork(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("apply: %w", err)
@@ -187,6 +189,9 @@ func (x *execution) blocked(s acl.Step) error {
 	if o, ok := x.uncertain(s.List); ok {
 		return fmt.Errorf("not done while an earlier write of %s has not returned", o)
 	}
+	if o, ok := x.wouldShow(s); ok {
+		return fmt.Errorf("not done while an earlier write of %s has not returned", o)
+	}
 	for _, i := range s.Needs {
 		if err := x.failed[i]; err != nil {
 			return fmt.Errorf("not done because of an earlier error: %w", err)
@@ -204,6 +209,20 @@ func (x *execution) blocked(s acl.Step) error {
 func (x *execution) uncertain(list []hns.ACL) (hns.Object, bool) {
 	for o := range x.unfinished {
 		if set, ok := o.Set(); ok && acl.RefersTo(list, set) {
+			return o, true
+		}
+	}
+	return "", false
+}
+
+// wouldShow finds a list that may still be put in force by itself, in which a step
+// could allow something: the step's place in the plan is not right for it.
+func (x *execution) wouldShow(s acl.Step) (hns.Object, bool) {
+	if s.Action == acl.WriteList || (s.Tightens && s.Action != acl.RemoveSet) {
+		return "", false
+	}
+	for o, list := range x.late {
+		if x.unfinished[o] && acl.RefersTo(list, s.Set) {
 			return o, true
 		}
 	}
@@ -309,6 +328,9 @@ func (x *execution) replaceACLs(ctx context.Context, e *hns.Endpoint, list []hns
 		policies = append(policies, a.Policy())
 	}
 	answer, err := x.hns.ModifyEndpoint(ctx, e.ID, hns.Update, policies...)
+	if hns.Code(err) == hns.CodeTimeout {
+		x.late[hns.EndpointObject(e.ID)] = list
+	}
 	if err != nil {
 		return fmt.Errorf("write %d acls: %w", len(list), remedied(err))
 	}

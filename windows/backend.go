@@ -28,6 +28,8 @@ type Backend struct {
 	// orphans are the names of endpoints that are not wanted while the call
 	// that makes them has not returned.
 	orphans map[string]bool
+	// late are the lists of ACLs whose writing was given up and has not returned.
+	late map[hns.Object][]hns.ACL
 	// routesDue is the State whose routes could not all be written, and
 	// unreachable what was last said about nodes that cannot be reached.
 	routesDue   *model.State
@@ -63,7 +65,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		config: c,
 		hns:    hns.Guard(client, hns.GuardConfig{Deadline: c.CallDeadline, Observe: c.Observe}),
 		log:    log,
-		meter:  newMeter(), orphans: make(map[string]bool),
+		meter:  newMeter(), orphans: make(map[string]bool), late: make(map[hns.Object][]hns.ACL),
 	}
 	v, err := b.hns.Version(ctx)
 	if err != nil {

@@ -119,6 +119,31 @@ func TestLateSetIsNotBuiltOn(t *testing.T) {
 	}
 }
 
+// TestLateListMeetsNoNewcomers: a list that may land late refers to a set. Nobody
+// joins that meanwhile: neither the policy that the list is of nor a newer one
+// lets the newcomer pass.
+func TestLateListMeetsNoNewcomers(t *testing.T) {
+	n, first, second := twoLate(t)
+	n.apply(both(first, second))
+	release := n.hold("ModifyEndpoint " + n.hnsID(first.ID))
+	if err := n.tries(both(first, second, "10.0.3.3")); !dataplane.Concerns(err, first.ID) || dataplane.Concerns(err, second.ID) {
+		t.Fatalf("with a write that hangs: %v", err)
+	}
+	only := peerState(second, "10.0.3.3", "10.0.3.4") // the first pod is denied everything
+	if err := n.tries(only); !dataplane.Concerns(err, second.ID) {
+		t.Errorf("a set is in force that the late list refers to: %v", err)
+	}
+	release()
+	eventually(t, "the list never landed", func() bool { return n.passes(first.ID, "10.0.3.3") })
+	if n.passes(first.ID, "10.0.3.4") {
+		t.Errorf("the late list met a newcomer:\n%s", n.fake.Dump())
+	}
+	n.settles(only)
+	if n.passes(first.ID, "10.0.3.3") || !n.passes(second.ID, "10.0.3.4") {
+		t.Errorf("in the end:\n%s", n.fake.Dump())
+	}
+}
+
 // TestLateEndpointIsRemoved: an endpoint whose creation was given up appears
 // when nobody wants it any more. It is taken away; wanted again, it is made
 // once.
