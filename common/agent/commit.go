@@ -8,6 +8,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/cniapi"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // commit puts the policy of attached endpoints in force and answers for them.
@@ -108,24 +109,35 @@ func (l *loop) rollBack(e *entry) {
 // drop removes an endpoint, whatever its state, from the data path and then
 // from the records. After an error the entry stays, with its addresses, no
 // State names it, and repair tries again. The error is an *Error.
-func (l *loop) drop(e *entry) error {
-	e.leaving = true
-	if l.enforced.covered[e.ID()] || dataplane.Concerns(l.enforced.failed, e.ID()) {
-		delete(l.enforced.covered, e.ID())
-		l.enforced.changed(time.Now(), l.cfg)
+func (l *loop) drop(e *entry) error { return l.dropAll([]*entry{e})[0] }
+
+// dropAll does so with several endpoints, and gives an error or nil for each.
+func (l *loop) dropAll(all []*entry) []error {
+	var ids []model.EndpointID
+	for _, e := range all {
+		e.leaving = true
+		if l.enforced.covered[e.ID()] || dataplane.Concerns(l.enforced.failed, e.ID()) {
+			delete(l.enforced.covered, e.ID())
+			l.enforced.changed(time.Now(), l.cfg)
+		}
+		l.step("drop.detach")
+		ids = append(ids, e.ID())
 	}
-	err := l.tryDrop(e)
-	e.problem = err
-	if err != nil {
-		l.repairs.later(l.cfg)
+	errs := l.detachAll(ids)
+	for i, e := range all {
+		errs[i] = l.dropped(e, errs[i])
+		e.problem = errs[i]
+		if errs[i] != nil {
+			l.repairs.later(l.cfg)
+		}
 	}
-	return err
+	return errs
 }
 
-func (l *loop) tryDrop(e *entry) error {
-	l.step("drop.detach")
-	if err := l.detach(e.ID()); err != nil {
-		return dataPathError(err, "detach pod %s", e.Pod())
+// dropped brings the records to what became of the attachment.
+func (l *loop) dropped(e *entry, detached error) error {
+	if detached != nil {
+		return dataPathError(detached, "detach pod %s", e.Pod())
 	}
 	e.attached = false
 	if err := l.forget(e); err != nil {

@@ -36,6 +36,7 @@ type loop struct {
 
 	snapshot *model.Snapshot // nil until the first one
 	pending  []*addition     // Adds that wait for their pod
+	removals []removal       // Dels that came since the last turn
 	stopping bool
 
 	addresses addresses
@@ -136,6 +137,7 @@ func (l *loop) turn(ctx context.Context) error {
 		}
 	}
 	if l.backend != nil {
+		l.dismiss()
 		l.admit()
 		if l.enforced.due(time.Now()) {
 			l.enforce(nil)

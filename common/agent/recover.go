@@ -132,6 +132,20 @@ func (l *loop) detach(id model.EndpointID) error {
 	return l.backend.DeleteEndpoint(ctx, id)
 }
 
+// detachAll removes attachments, all at once if the data path can.
+func (l *loop) detachAll(ids []model.EndpointID) []error {
+	if b, ok := l.backend.(dataplane.BatchDeleter); ok && len(ids) > 1 {
+		ctx, cancel := l.opContext()
+		defer cancel()
+		return b.DeleteEndpoints(ctx, ids)
+	}
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, l.detach(id))
+	}
+	return errs
+}
+
 // sorted lists the entries by time of creation.
 func (l *loop) sorted() []*entry {
 	all := make([]*entry, 0, len(l.entries))

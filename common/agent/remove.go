@@ -19,6 +19,12 @@ import (
 // errNotOpen is the answer while the data path is not open.
 var errNotOpen = refuse(CodeTryAgain, "wait until the addresses and pod ranges of the node are known", "the data path is not open yet")
 
+// removal is a Del that is not answered yet.
+type removal struct {
+	id    model.EndpointID
+	reply chan error // of capacity 1
+}
+
 // Del removes an attachment. One that is not there is no error. The error is
 // an *Error or a context's.
 func (a *Agent) Del(ctx context.Context, req *cniapi.DelRequest) (*cniapi.DelResponse, error) {
@@ -26,40 +32,75 @@ func (a *Agent) Del(ctx context.Context, req *cniapi.DelRequest) (*cniapi.DelRes
 	if err != nil {
 		return nil, err
 	}
-	var failed error
-	if err := a.do(ctx, func(l *loop) { failed = l.del(id) }); err != nil {
+	r := removal{id, make(chan error, 1)}
+	if err := a.do(ctx, func(l *loop) { l.takeRemoval(r) }); err != nil {
 		return nil, err
 	}
-	if failed != nil {
-		return nil, failed
+	select {
+	case err := <-r.reply:
+		if err != nil {
+			return nil, err
+		}
+		return &cniapi.DelResponse{}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-a.done:
+		return nil, errStopped
 	}
-	return &cniapi.DelResponse{}, nil
 }
 
-func (l *loop) del(id model.EndpointID) error {
+// takeRemoval gives up Adds that a Del comes before, and keeps it for dismiss.
+func (l *loop) takeRemoval(r removal) {
 	l.pending = slices.DeleteFunc(l.pending, func(a *addition) bool {
-		if a.id != id {
+		if a.id != r.id {
 			return false
 		}
-		a.fail(refuse(CodeTryAgain, "call ADD again if the pod still exists", "DEL of %s came before pod %s was attached", id, a.pod()))
+		a.fail(refuse(CodeTryAgain, "call ADD again if the pod still exists", "DEL of %s came before pod %s was attached", r.id, a.pod()))
 		return true
 	})
 	if l.backend == nil {
-		return errNotOpen
+		r.reply <- errNotOpen
+		return
 	}
-	if e := l.entries[id]; e != nil && e.State != endpoint.Released {
-		if err := l.drop(e); err != nil {
-			return err
+	l.removals = append(l.removals, r)
+}
+
+// dismiss removes the attachments that Dels came for since the last turn. The
+// kernel takes its time for each, but not one after the other.
+func (l *loop) dismiss() {
+	var known []*entry
+	of := make(map[model.EndpointID][]removal)
+	var others []model.EndpointID // the data path may know more of them
+	for _, r := range l.removals {
+		if of[r.id] == nil {
+			if e := l.entries[r.id]; e != nil && e.State != endpoint.Released {
+				known = append(known, e)
+			} else {
+				others = append(others, r.id)
+			}
 		}
-		l.log.Info("pod is detached", "pod", e.Pod(), "endpoint", id)
-		return nil
+		of[r.id] = append(of[r.id], r)
 	}
-	// Nothing is known of it; the data path may know more.
-	l.step("drop.detach")
-	if err := l.detach(id); err != nil {
-		return dataPathError(err, "detach %s", id)
+	l.removals = nil
+	answer := func(id model.EndpointID, err error) {
+		for _, r := range of[id] {
+			r.reply <- err
+		}
 	}
-	return nil
+	for i, err := range l.dropAll(known) {
+		if err == nil {
+			l.log.Info("pod is detached", "pod", known[i].Pod(), "endpoint", known[i].ID())
+		}
+		answer(known[i].ID(), err)
+	}
+	for _, id := range others {
+		l.step("drop.detach")
+		err := l.detach(id)
+		if err != nil {
+			err = dataPathError(err, "detach %s", id)
+		}
+		answer(id, err)
+	}
 }
 
 // GC removes every attachment of the network that is not in the list, and what
@@ -94,18 +135,22 @@ func (l *loop) gc(valid map[model.EndpointID]bool, network string) ([]model.Endp
 		return nil, errNotOpen
 	}
 	var removed []model.EndpointID
-	var errs []error
+	var stale []*entry
 	for _, e := range l.sorted() {
 		other := network != "" && e.Network != "" && e.Network != network
 		if e.State == endpoint.Released || valid[e.ID()] || other {
 			continue
 		}
 		l.log.Warn("remove attachment that the runtime does not know", "endpoint", e.ID(), "pod", e.Pod())
-		if err := l.drop(e); err != nil {
+		stale = append(stale, e)
+	}
+	var errs []error
+	for i, err := range l.dropAll(stale) {
+		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		removed = append(removed, e.ID())
+		removed = append(removed, stale[i].ID())
 	}
 	more, err := l.removeUnknown()
 	if err != nil {

@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 func TestDelIsTolerant(t *testing.T) {
@@ -139,5 +142,67 @@ func TestStopAnswersWhoWaits(t *testing.T) {
 		}
 		_, err := r.add(1)
 		wantCode(t, err, 11, "is stopping")
+	})
+}
+
+// atOnce is a data path that removes several attachments by one call, all but one.
+type atOnce struct {
+	*dataplane.Fake
+	busy  model.EndpointID
+	sizes []int
+}
+
+func (a *atOnce) DeleteEndpoints(ctx context.Context, ids []model.EndpointID) []error {
+	a.sizes = append(a.sizes, len(ids))
+	errs := make([]error, len(ids))
+	for i, id := range ids {
+		if errs[i] = errors.New("busy"); id != a.busy {
+			errs[i] = a.DeleteEndpoint(ctx, id)
+		}
+	}
+	return errs
+}
+
+// TestDelsAreServedTogether sends Dels while the loop is at work on one: they are
+// served by one call, each gets its own answer, and one that fails keeps nobody.
+func TestDelsAreServedTogether(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		b := &atOnce{Fake: r.fake, busy: id(2)}
+		r.change = func(c *agentConfig) {
+			c.Open = func(context.Context, model.Node) (dataplane.Backend, error) { return b, nil }
+		}
+		r.start()
+		r.agent.Publish(cluster{pods: 6}.snapshot())
+		for n := range 6 {
+			r.mustAdd(n)
+		}
+		slow := true
+		r.onStep(func(name string) {
+			if name == "drop.detach" && slow {
+				slow = false
+				time.Sleep(time.Second)
+			}
+		})
+		dels := []int{0, 1, 2, 3, 3, 4}
+		answers := make([]error, len(dels))
+		var running sync.WaitGroup
+		for i, n := range dels {
+			running.Go(func() { answers[i] = r.del(n) })
+			time.Sleep(time.Millisecond) // the first one first
+		}
+		running.Wait()
+		for i, n := range dels {
+			if n == 2 {
+				wantCode(t, answers[i], 103, "busy")
+			} else if answers[i] != nil {
+				t.Errorf("DEL %d: %v", n, answers[i])
+			}
+		}
+		if fmt.Sprint(b.sizes) != "[4]" {
+			t.Errorf("removed in calls of %v, want one of 4 after the first pod alone", b.sizes)
+		}
+		time.Sleep(time.Minute)
+		r.wantOnly(5) // the other one by itself
+		r.end()
 	})
 }

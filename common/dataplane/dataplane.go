@@ -73,6 +73,14 @@ type Faulty interface {
 	Faults() []string
 }
 
+// BatchDeleter is implemented by a Backend that removes several attachments in
+// less time at once than one after another.
+type BatchDeleter interface {
+	// DeleteEndpoints does what DeleteEndpoint does with each, all of them
+	// different, and answers in that order. One that fails does not keep the others.
+	DeleteEndpoints(ctx context.Context, ids []model.EndpointID) []error
+}
+
 // Announcer is implemented by a Backend of which other nodes have to know
 // something to reach its pods.
 type Announcer interface {

@@ -204,9 +204,6 @@ func checkLimits(s PairSpec, p Pair) (problems []string) {
 	return problems
 }
 
-// DropLimits removes what is beside an endpoint's pair to limit it.
-func DropLimits(id model.EndpointID) error { return DeleteByName(senderName(id)) }
-
 // SweepLimits removes what limited endpoints whose pair is gone.
 func SweepLimits() error {
 	links, err := Whole(netlink.LinkList)

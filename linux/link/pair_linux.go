@@ -204,24 +204,6 @@ func Index(name string) (int, error) {
 	return l.Attrs().Index, nil
 }
 
-// DeletePair removes an endpoint's pair. One that is gone is no error.
-func DeletePair(id model.EndpointID) error { return DeleteByName(HostName(id)) }
-
-// DeleteByName removes a pair by the name of the host's end.
-func DeleteByName(name string) error {
-	l, err := netlink.LinkByName(name)
-	if isGone(err) {
-		return nil
-	}
-	if err == nil {
-		err = netlink.LinkDel(l)
-	}
-	if err != nil && !isGone(err) {
-		return fmt.Errorf("delete interface %s: %w", name, err)
-	}
-	return nil
-}
-
 // Found is an interface that has the form of an endpoint's.
 type Found struct {
 	Name  string

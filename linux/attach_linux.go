@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/link"
+)
+
+// AddEndpoint implements dataplane.Backend. The programs are on the host's end
+// of the pair before either end is up.
+func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) (dataplane.Attachment, error) {
+	if b.layout == nil {
+		if err := b.readBack(); err != nil {
+			return dataplane.Attachment{}, err
+		}
+	}
+	b.pods[spec.ID] = spec.Pod
+	s := link.PairSpec{ID: spec.ID, NetNS: spec.NetNS, IfName: spec.IfName, IPs: spec.IPs, MTU: b.mtu, Bandwidth: spec.Bandwidth, Sources: b.sources}
+	b.step("create pair")
+	pair, made, err := link.CreatePair(s)
+	if err == nil {
+		err = b.attach(s, pair)
+	}
+	if err != nil {
+		if made {
+			err = errors.Join(err, b.DeleteEndpoint(ctx, spec.ID))
+		}
+		if _, known := b.specs[spec.ID]; !known {
+			delete(b.pods, spec.ID)
+		}
+		return dataplane.Attachment{}, err
+	}
+	b.specs[spec.ID] = s
+	b.ports.note(spec)
+	a := dataplane.Attachment{HostIfName: pair.Name, HostMAC: pair.HostMAC, MAC: pair.PodMAC, MTU: s.MTU}
+	for _, ip := range s.IPs {
+		a.Addresses = append(a.Addresses, netip.PrefixFrom(ip, ip.BitLen()))
+		a.Gateways = append(a.Gateways, link.GatewayFor(ip))
+	}
+	return a, nil
+}
+
+func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
+	slot, err := b.layout.AddSlot(s.ID)
+	if err != nil {
+		return err
+	}
+	b.turnPage()
+	b.step("write slot")
+	if err := b.path.WriteSlot(slot); err != nil {
+		return err
+	}
+	e := bpfobj.PodEndpoint{Slot: slot.Index}
+	copy(e.Mac[:], pair.PodMAC)
+	copy(e.HostMac[:], pair.HostMAC)
+	for _, ip := range s.IPs {
+		if ip.Is6() {
+			e.Ip6 = ip.As16()
+		} else {
+			e.Ip4 = ip.As4()
+		}
+	}
+	b.step("register endpoint")
+	queued := s.Bandwidth != (model.Bandwidth{})
+	if b.underOlder(pair.Index) {
+		b.upgrade.waiting[pair.Index], b.upgrade.queued[pair.Index] = e, queued
+	} else if err := b.register(pair.Index, e, queued); err != nil {
+		return err
+	}
+	b.step("attach programs")
+	if err := b.classify(pair.Name, pair.Index); err != nil {
+		return err
+	}
+	b.step("limit bandwidth")
+	if err := link.SetLimits(s, pair); err != nil {
+		return err
+	}
+	b.step("configure pair")
+	return link.Configure(s, pair)
+}
+
+// register tells the programs of an interface. Packets of a pod with a limit go
+// through queues.
+func (b *Backend) register(index int, e bpfobj.PodEndpoint, queued bool) error {
+	if queued {
+		return b.path.PutQueuedEndpoint(index, e)
+	}
+	return b.path.PutEndpoint(index, e)
+}
