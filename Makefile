@@ -199,9 +199,10 @@ bench-windows: ## Writes to HNS while 1,000 pods come and go, one JSON line per 
 	@$(go) run ./test/bench/hns
 
 .PHONY: bench-datapath
-bench-datapath: ## Programs, growth and paths between pods beside floors and nftables, and between nodes, in one run (needs root)
+bench-datapath: ## Programs, growth and paths between pods beside floors and nftables, and between nodes, in one run; then bench-maps (needs root)
 	@mkdir -p build
 	@$(go) run ./test/bench/datapath -json build/bench-datapath.json -plot build/bench-datapath.svg
+	@$(MAKE) --no-print-directory bench-maps
 
 .PHONY: bench-maps
 bench-maps: ## Map writes of an edit, memory of the maps, attachment of a pod, beside their goals (needs root)

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,20 +27,20 @@ const attached = 60
 
 // measureAttachment attaches pods to a real backend while the policies of the
 // whole cluster are in force.
-func measureAttachment(out *json.Encoder) (err error) {
+func measureAttachment() (figures []figure, err error) {
 	dir, err := os.MkdirTemp("", "isthmus-bench-")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	bpffs := filepath.Join(dir, "bpf")
 	if err := errors.Join(os.Mkdir(bpffs, 0o700), unix.Mount("bpf", bpffs, "bpf", 0, "")); err != nil {
-		return fmt.Errorf("mount a bpffs: %w", err)
+		return nil, fmt.Errorf("mount a bpffs: %w", err)
 	}
 	defer func() { err = errors.Join(err, unix.Unmount(bpffs, unix.MNT_DETACH)) }()
 	host, err := netns.New(filepath.Join(dir, "node"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, host.Close()) }()
 	var all []*netns.NS
@@ -53,11 +52,15 @@ func measureAttachment(out *json.Encoder) (err error) {
 	for i := range attached {
 		ns, err := netns.New(filepath.Join(dir, fmt.Sprintf("pod-%d", i)))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		all = append(all, ns)
 	}
-	return host.Do(func() error { return attachAll(out, bpffs, all) })
+	err = host.Do(func() error {
+		figures, err = attachAll(bpffs, all)
+		return err
+	})
+	return figures, err
 }
 
 // uplink makes an interface to nowhere, with the node's addresses.
@@ -88,16 +91,16 @@ func uplink() error {
 	return nil
 }
 
-func attachAll(out *json.Encoder, bpffs string, all []*netns.NS) (err error) {
+func attachAll(bpffs string, all []*netns.NS) (figures []figure, err error) {
 	if err := uplink(); err != nil {
-		return err
+		return nil, err
 	}
 	ctx := context.Background()
 	cfg := linux.Defaults()
 	cfg.BPFFS, cfg.Uplink = bpffs, "eth0"
 	b, err := linux.New(ctx, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	// The Tables of the node's other pods are in force; those to be attached come
@@ -115,7 +118,7 @@ func attachAll(out *json.Encoder, bpffs string, all []*netns.NS) (err error) {
 		return err
 	}
 	if err := put(); err != nil {
-		return err
+		return nil, err
 	}
 	steps := map[string][]time.Duration{}
 	for i, ns := range all {
@@ -123,12 +126,12 @@ func attachAll(out *json.Encoder, bpffs string, all []*netns.NS) (err error) {
 		id, e := endpointOf(p)
 		began := time.Now()
 		if _, err := b.AddEndpoint(ctx, dataplane.EndpointSpec{ID: id, ContainerID: p.Name, IfName: "eth0", Pod: p.PodID, NetNS: ns.Path(), IPs: p.IPs}); err != nil {
-			return err
+			return nil, err
 		}
 		made := time.Now()
 		endpoints[id] = e
 		if err := put(); err != nil {
-			return err
+			return nil, err
 		}
 		kind := [2]string{"a replica", "a pod with a Table of its own"}[i%2]
 		steps["AddEndpoint"] = append(steps["AddEndpoint"], made.Sub(began))
@@ -141,10 +144,8 @@ func attachAll(out *json.Encoder, bpffs string, all []*netns.NS) (err error) {
 	}{{"AddEndpoint", 0}, {"compile and Apply, a replica", 0}, {"compile and Apply, a pod with a Table of its own", 0}, {"all", 3}} {
 		took := steps[f.name]
 		slices.Sort(took)
-		if err := errors.Join(out.Encode(figure{"attach a pod, " + f.name, millis(took[len(took)/2]), "ms", f.goal}),
-			out.Encode(figure{"attach a pod, " + f.name + ", least", millis(took[0]), "ms", 0})); err != nil {
-			return err
-		}
+		figures = append(figures, figure{"attach a pod, " + f.name, millis(took[len(took)/2]), "ms", f.goal},
+			figure{"attach a pod, " + f.name + ", least", millis(took[0]), "ms", 0})
 	}
-	return nil
+	return figures, nil
 }

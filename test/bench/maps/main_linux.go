@@ -3,8 +3,8 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -22,37 +22,34 @@ import (
 )
 
 func main() {
-	if err := run(os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "node:", err)
+	asJSON := flag.Bool("json", false, "print one JSON object a line in place of the table")
+	flag.Parse()
+	if err := run(os.Stdout, *asJSON); err != nil {
+		fmt.Fprintln(os.Stderr, "maps:", err)
 		os.Exit(1)
 	}
 }
 
-// figure is one line of output. Goal is an upper bound in the same unit.
-type figure struct {
-	Name  string  `json:"name"`
-	Value float64 `json:"value"`
-	Unit  string  `json:"unit"`
-	Goal  float64 `json:"goal,omitempty"`
-}
-
-func run(w io.Writer) error {
+func run(w io.Writer, asJSON bool) error {
 	if os.Getuid() != 0 {
 		return errors.New("needs root to make maps and namespaces: sudo make bench-maps")
 	}
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return fmt.Errorf("remove the limit on locked memory: %w", err)
 	}
-	out := json.NewEncoder(w)
-	if err := measureMaps(out); err != nil {
+	figures, err := measureMaps()
+	if err != nil {
 		return err
 	}
-	return measureAttachment(out)
+	more, err := measureAttachment()
+	if err != nil {
+		return err
+	}
+	return report(append(figures, more...), w, asJSON)
 }
 
 // node follows the cluster with maps of its own.
 type node struct {
-	*json.Encoder
 	snapshot  *model.Snapshot
 	endpoints map[model.EndpointID]policy.Endpoint
 	compiler  *policy.Compiler
@@ -61,13 +58,13 @@ type node struct {
 	now       time.Time
 }
 
-func measureMaps(out *json.Encoder) error {
+func measureMaps() ([]figure, error) {
 	path, err := loader.OpenSandbox()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer path.Close()
-	n := &node{Encoder: out, compiler: policy.NewCompiler(), path: path, layout: policymap.NewLayout(path.Capacity()), now: time.Unix(0, 0)}
+	n := &node{compiler: policy.NewCompiler(), path: path, layout: policymap.NewLayout(path.Capacity()), now: time.Unix(0, 0)}
 	n.snapshot, n.endpoints = cluster()
 	for _, id := range slices.Sorted(maps.Keys(n.endpoints)) {
 		slot, err := n.layout.AddSlot(id)
@@ -75,42 +72,40 @@ func measureMaps(out *json.Encoder) error {
 			err = path.WriteSlot(slot)
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
 	took, entries, err := n.apply()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	taken, err := path.Memory()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	sum := uint64(0)
 	for _, bytes := range taken {
 		sum += bytes
 	}
-	for _, f := range []figure{
+	figures := []figure{
 		{"maps, everything written", millis(took), "ms", 0}, {"maps, entries written", float64(entries), "", 0},
 		{"maps, memory for 10000 peers in both families, 1000 policies, 250 endpoints", float64(sum) / (1 << 20), "MiB", 64},
 		{"maps, memory of the flows in it", float64(taken["conns4"]+taken["conns6"]) / (1 << 20), "MiB", 0},
-	} {
-		if err := out.Encode(f); err != nil {
-			return err
-		}
 	}
 	for _, c := range []struct {
 		name string
 		edit func(int) *model.Policy
 	}{{"edit that touches 100 endpoints of one Table", oneTable}, {"edit that touches 100 endpoints with a Table each", manyTables}} {
-		if err := n.measureEdits(c.name, c.edit); err != nil {
-			return fmt.Errorf("%s: %w", c.name, err)
+		more, err := n.measureEdits(c.name, c.edit)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.name, err)
 		}
+		figures = append(figures, more...)
 	}
-	return nil
+	return figures, nil
 }
 
-func (n *node) measureEdits(name string, edit func(int) *model.Policy) error {
+func (n *node) measureEdits(name string, edit func(int) *model.Policy) ([]figure, error) {
 	var took []time.Duration
 	total := 0
 	const edits = 41
@@ -121,20 +116,15 @@ func (n *node) measureEdits(name string, edit func(int) *model.Policy) error {
 		n.snapshot = &c
 		t, entries, err := n.apply()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		took, total = append(took, t), total+entries
 	}
 	slices.Sort(took)
-	for _, f := range []figure{
+	return []figure{
 		{name + ", map writes", millis(took[edits/2]), "ms", 5}, {name + ", map writes, least", millis(took[0]), "ms", 0},
 		{name + ", entries", float64(total) / edits, "", 0},
-	} {
-		if err := n.Encode(f); err != nil {
-			return err
-		}
-	}
-	return nil
+	}, nil
 }
 
 // apply compiles, plans and writes, and returns how long the writes took.
