@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -122,16 +123,27 @@ func (n nodes) hops(mode string) {
 	}
 }
 
+// hooksHere are the kinds of hooks that this kernel has, and whether it is that
+// without links.
+func hooksHere(t *testing.T) map[string]bool {
+	t.Helper()
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
+	}
+	kinds := map[string]bool{"classifiers": true}
+	if hasTCX(t) {
+		kinds["links"] = false
+	}
+	return kinds
+}
+
 // From pod to pod of two nodes packets pass both stacks by, by either kind of hook
 // and over either fabric, under the receiver's policy; also when agents start
 // again, and when somebody takes from_node off a device.
 func TestBetweenNodesPastTheStacks(t *testing.T) {
 	for _, mode := range []fabric.Mode{fabric.Routes, fabric.VXLAN} {
-		for hook, clsact := range map[string]bool{"links": false, "classifiers": true} {
+		for hook, clsact := range hooksHere(t) {
 			t.Run(string(mode)+"/"+hook, func(t *testing.T) {
-				if !clsact && !hasTCX(t) {
-					return // what this kernel has is the other case
-				}
 				n := newNodes(t, func(cfg *linux.Config) { cfg.Fabric.Mode, cfg.ByClassifiers = mode, clsact })
 				client, other, server := n[0].pod("client", 11), n[0].pod("other", 12), n[1].pod("server", 139)
 				n[1].echo(server, 80)
@@ -146,13 +158,18 @@ func TestBetweenNodesPastTheStacks(t *testing.T) {
 							for _, network := range []string{"tcp", "udp"} {
 								n[0].allowed(client, network, to[0], 80)
 								n[1].allowed(server, network, to[1], 80)
-								n[0].denied(other, network, to[0], 80)
 							}
 							n[0].transfer(client, to[0])
 						})
 					}
 				}
 				judge()
+				n.straight(true, func() {
+					for _, network := range []string{"tcp", "udp"} {
+						n[0].denied(other, network, "10.1.0.139", 80)
+						n[0].denied(other, network, "fd01::8b", 80)
+					}
+				})
 				var open []net.Conn
 				for _, network := range []string{"tcp", "udp"} {
 					n[0].must(client.Do(func() error {
@@ -197,11 +214,8 @@ func TestBetweenNodesPastTheStacks(t *testing.T) {
 // stacks of both nodes, under policy, and it is said; when its module is loaded,
 // past them from then on, while what was open goes on.
 func TestTrackingComesLater(t *testing.T) {
-	for hook, clsact := range map[string]bool{"links": false, "classifiers": true} {
+	for hook, clsact := range hooksHere(t) {
 		t.Run(hook, func(t *testing.T) {
-			if !clsact && !hasTCX(t) {
-				return // what this kernel has is the other case
-			}
 			there := loader.NoTracking
 			n := newNodes(t, func(cfg *linux.Config) {
 				cfg.Tracking, cfg.ByClassifiers = func() loader.Tracking { return there }, clsact
