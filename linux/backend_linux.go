@@ -83,12 +83,12 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	}
 	b.fabric = fabric.New(cfg.Fabric, cfg.Uplink, log)
 	b.sources, b.mtu = uplink.Addresses(), b.fabric.MTU(uplink)
-	if b.path, err = loader.Open(cfg.BPFFS, loader.Settings{Timeouts: cfg.Timeouts, Events: cfg.Events, Direct: cfg.Forwarding == Direct}, cfg.MapEntries); err != nil {
+	if b.path, err = loader.Open(cfg.BPFFS, loader.Settings{Timeouts: cfg.Timeouts, Events: cfg.Events, Direct: cfg.Forwarding == Direct, Tracking: cfg.Tracking}, cfg.MapEntries); err != nil {
 		return nil, err
 	}
-	b.tcx = b.path.HasTCX()
-	if cfg.Forwarding == Direct && !b.path.Asks() {
-		log.Warn("packets between nodes go through the stack: the kernel's connection tracking cannot be asked; load nf_conntrack before the agent starts")
+	b.tcx = !cfg.ByClassifiers && b.path.HasTCX()
+	if b.ways.asks = b.path.Asks(); cfg.Forwarding == Direct && !b.ways.asks {
+		log.Warn("packets between nodes go through the stack: the kernel's connection tracking cannot be asked, before its module nf_conntrack is loaded")
 	}
 	b.upgrade.waiting, b.upgrade.queued = b.path.OlderEndpoints(), make(map[int]bool)
 	err = b.hookEgress()

@@ -41,6 +41,12 @@ type Config struct {
 	// EgressByRule has egress to Services decided by a rule of nftables, as on
 	// kernels before Linux 6.4, also where the hooks take programs.
 	EgressByRule bool
+	// ByClassifiers leaves programs on clsact hooks, as on kernels before Linux 6.6,
+	// also where there is tcx.
+	ByClassifiers bool
+	// Tracking, if set, says what there is of connection tracking, in place of the
+	// kernel.
+	Tracking func() loader.Tracking
 	// Step, if set, is called before every change of the system, with its name.
 	Step func(name string)
 }

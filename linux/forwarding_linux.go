@@ -3,6 +3,7 @@
 package linux
 
 import (
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -27,6 +28,7 @@ const (
 // ways to them in the maps. Whatever is not so, packets go through the stack.
 type forwarding struct {
 	backend *Backend
+	asks    bool // all programs ask connection tracking
 	now     wantedWays
 	settled bool // it is so
 	failed  string
@@ -44,7 +46,7 @@ func (f *forwarding) tend(now time.Time) {
 		return
 	}
 	f.due = now.Add(lookAtWays)
-	err := f.settle()
+	err := errors.Join(f.learn(), f.settle())
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -55,11 +57,30 @@ func (f *forwarding) tend(now time.Time) {
 	f.failed = text
 }
 
+// learn puts programs that ask connection tracking where there are some that do
+// not, once its module is there.
+func (f *forwarding) learn() error {
+	b := f.backend
+	if f.asks || b.cfg.Forwarding != Direct || b.path.Older() != "" {
+		return nil
+	}
+	if asks, err := b.path.LearnToAsk(); err != nil || !asks {
+		return err
+	}
+	b.step("exchange programs")
+	if err := errors.Join(b.path.AdoptLinks(), b.renewClassifiers()); err != nil {
+		return err
+	}
+	f.asks = true
+	b.log.Info("connection tracking can be asked by now")
+	return nil
+}
+
 // wanted are the devices and the ways past the stack. Under an older layout there
 // are none: its programs know no such flows.
 func (f *forwarding) wanted() (w wantedWays, known bool, err error) {
 	w = wantedWays{make(map[string]int), make(map[netip.Prefix]int)}
-	if f.backend.cfg.Forwarding != Direct || !f.backend.path.Asks() || f.backend.path.Older() != "" {
+	if f.backend.cfg.Forwarding != Direct || !f.asks || f.backend.path.Older() != "" {
 		return w, true, nil
 	}
 	all, known, err := f.backend.fabric.Ways()

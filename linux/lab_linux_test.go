@@ -40,9 +40,11 @@ type lab struct {
 	cluster *model.Snapshot
 	byRule  bool // as linux.Config.EgressByRule
 	step    func(string)
-	log     io.Writer // nil: nowhere
-	state   *model.State
-	local   map[model.EndpointID]policy.Endpoint
+	// change, if set, makes the configuration another one.
+	change func(*linux.Config)
+	log    io.Writer // nil: nowhere
+	state  *model.State
+	local  map[model.EndpointID]policy.Endpoint
 	// xdp are the devices of the XDP program, deny the lists that apply puts in
 	// force with the policies, refused what was not enforced as asked.
 	xdp     linux.XDPDevices
@@ -60,28 +62,10 @@ const (
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	if os.Getuid() != 0 || testing.Short() {
-		t.Skip("needs root and no -short: make test runs it")
-	}
-	l := &lab{t: t, dir: t.TempDir(), pods: map[string]*netns.NS{}, local: map[model.EndpointID]policy.Endpoint{}}
-	l.bpffs = filepath.Join(l.dir, "bpf")
-	l.must(os.Mkdir(l.bpffs, 0o700))
-	l.must(unix.Mount("bpf", l.bpffs, "bpf", 0, ""))
-	t.Cleanup(func() { unix.Unmount(l.bpffs, unix.MNT_DETACH) })
-	l.node = l.namespace("node")
+	l := newNode(t)
 	l.outside = l.namespace("outside")
-	l.must(l.node.Do(func() error {
-		out, err := os.Open(l.outside.Path())
-		if err != nil {
-			return err
-		}
-		defer out.Close()
-		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(out.Fd())}
-		if err := netlink.LinkAdd(veth); err != nil {
-			return err
-		}
-		return addresses("eth0", nodeAddr4+"/24", nodeAddr6+"/64")
-	}))
+	l.must(l.cable(l.outside))
+	l.must(l.node.Do(func() error { return addresses("eth0", nodeAddr4+"/24", nodeAddr6+"/64") }))
 	l.must(l.outside.Do(func() error {
 		if err := addresses("eth0", outsideAddr4+"/24", outsideAddr6+"/64"); err != nil {
 			return err
@@ -91,6 +75,33 @@ func newLab(t *testing.T) *lab {
 	l.start()
 	t.Cleanup(func() { l.backend.Close() })
 	return l
+}
+
+// newNode makes a lab that is a namespace by now, and nothing in it.
+func newNode(t *testing.T) *lab {
+	t.Helper()
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
+	}
+	l := &lab{t: t, dir: t.TempDir(), pods: map[string]*netns.NS{}, local: map[model.EndpointID]policy.Endpoint{}}
+	l.bpffs = filepath.Join(l.dir, "bpf")
+	l.must(os.Mkdir(l.bpffs, 0o700))
+	l.must(unix.Mount("bpf", l.bpffs, "bpf", 0, ""))
+	t.Cleanup(func() { unix.Unmount(l.bpffs, unix.MNT_DETACH) })
+	l.node = l.namespace("node")
+	return l
+}
+
+// cable connects the node by its uplink with that of another namespace.
+func (l *lab) cable(other *netns.NS) error {
+	return l.node.Do(func() error {
+		out, err := os.Open(other.Path())
+		if err != nil {
+			return err
+		}
+		defer out.Close()
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(out.Fd())})
+	})
 }
 
 func (l *lab) must(err error) {
@@ -155,6 +166,9 @@ func (l *lab) start() {
 		cfg.XDP = l.xdp
 		cfg.EgressByRule, cfg.Step = l.byRule, l.step
 		cfg.Fabric.Mode = fabric.Routes // pods have the uplink's MTU
+		if l.change != nil {
+			l.change(&cfg)
+		}
 		log := l.log
 		if log == nil {
 			log = io.Discard
@@ -255,6 +269,10 @@ func pods(name string) model.Peer { return model.Peer{Kind: model.PeerPods, Pods
 
 func tcp(port uint16) model.PortMatch {
 	return model.PortMatch{Protocol: model.TCP, First: port, Last: port}
+}
+
+func udp(port uint16) model.PortMatch {
+	return model.PortMatch{Protocol: model.UDP, First: port, Last: port}
 }
 
 // echo serves TCP and UDP echo on all addresses of a namespace.

@@ -50,11 +50,7 @@ func (d *DataPath) loadEgress() error {
 	if err := spec.Variables["handover"].Set(d.older != nil && !d.older.marks && !d.older.alone); err != nil {
 		return fmt.Errorf("set handover: %w", err)
 	}
-	opts := &ebpf.CollectionOptions{MapReplacements: d.maps()}
-	for name, m := range opts.MapReplacements {
-		spec.Maps[name].Pinning = ebpf.PinNone
-		spec.Maps[name].MaxEntries = m.MaxEntries()
-	}
+	opts := d.overMaps(spec)
 	var filter struct {
 		Program *ebpf.Program `ebpf:"egress_filter"`
 	}
@@ -75,6 +71,16 @@ func (d *DataPath) loadEgress() error {
 	}
 	d.egress.hook = hook.Program
 	return nil
+}
+
+// overMaps has a spec's programs loaded over the maps of the others.
+func (d *DataPath) overMaps(spec *ebpf.CollectionSpec) *ebpf.CollectionOptions {
+	opts := &ebpf.CollectionOptions{MapReplacements: d.maps()}
+	for name, m := range opts.MapReplacements {
+		spec.Maps[name].Pinning = ebpf.PinNone
+		spec.Maps[name].MaxEntries = m.MaxEntries()
+	}
+	return opts
 }
 
 // maps are those that the programs share, by name.

@@ -26,15 +26,19 @@ const LayoutVersion = "v2"
 type DataPath struct {
 	dir     string
 	objects bpfobj.PodObjects
-	asks    bool
-	egress  egress
-	slots   *ebpf.Memory
-	ports   *ebpf.Memory
-	stages  *ebpf.Memory
-	stage   uint32             // the last one that began
-	single  []*ebpf.Map        // that the kernel does not write in batches
-	running bpfobj.PodEndpoint // the endpoint of the last Run
-	sweep   sweep
+	// asks: programs ask connection tracking, tracking what there was of it when that
+	// was tried last.
+	asks     bool
+	tracking Tracking
+	look     func() Tracking
+	egress   egress
+	slots    *ebpf.Memory
+	ports    *ebpf.Memory
+	stages   *ebpf.Memory
+	stage    uint32             // the last one that began
+	single   []*ebpf.Map        // that the kernel does not write in batches
+	running  bpfobj.PodEndpoint // the endpoint of the last Run
+	sweep    sweep
 	// older is nil unless an upgrade is going on.
 	older    *older
 	dispatch *dispatch
@@ -48,7 +52,7 @@ type DataPath struct {
 // another size than they have are exchanged for copies. An older layout that is
 // there stays in force, see Older.
 func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
-	d := &DataPath{dir: filepath.Join(dir, LayoutVersion)}
+	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), look: s.look()}
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -100,27 +104,6 @@ func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
 	}
 	return d, d.openDispatch()
 }
-
-// load loads the programs; without questions to the kernel's connection tracking,
-// and so without flows past the stack to other nodes, where it takes none.
-func (d *DataPath) load(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions) error {
-	asking := spec.Variables["can_ask_tracking"]
-	if err := asking.Set(true); err != nil {
-		return fmt.Errorf("set can_ask_tracking: %w", err)
-	}
-	if err := spec.LoadAndAssign(&d.objects, options); err == nil {
-		d.asks = true
-		return nil
-	}
-	if err := asking.Set(false); err != nil {
-		return fmt.Errorf("set can_ask_tracking: %w", err)
-	}
-	return spec.LoadAndAssign(&d.objects, options)
-}
-
-// Asks reports whether the programs can ask connection tracking about flows: those
-// that it does not know may pass the stack by to other nodes.
-func (d *DataPath) Asks() bool { return d.asks }
 
 // prepare looks at what other versions left and makes the directory of this
 // one. Where that is refused nothing is made: the other version must find the

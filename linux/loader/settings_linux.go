@@ -17,6 +17,9 @@ type Settings struct {
 	// Direct has packets between pods of different nodes pass the stack by, where
 	// SetWays says that they may.
 	Direct bool
+	// Tracking says what there is of connection tracking by now; nil looks at the
+	// kernel.
+	Tracking func() Tracking
 }
 
 // DefaultSettings are those of an ordinary node.

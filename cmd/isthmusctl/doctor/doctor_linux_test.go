@@ -82,6 +82,15 @@ func TestNode(t *testing.T) {
 	expect("kernel", Good, "release")
 	expect("kube-proxy", Unknown, "no processes")
 
+	module := filepath.Join(c.Root, "sys", "module", "nf_conntrack")
+	expect("connection tracking", Warning, "nf_conntrack is not loaded")
+	put(t, filepath.Join(module, "parameters", "hashsize"), "65536", 0o600)
+	expect("connection tracking", Good, "built in")
+	put(t, filepath.Join(module, "initstate"), "coming\n", 0o600)
+	expect("connection tracking", Warning, "nf_conntrack is not loaded")
+	put(t, filepath.Join(module, "initstate"), "live\n", 0o600)
+	expect("connection tracking", Good, "nf_conntrack is loaded")
+
 	put(t, filepath.Join(c.Root, c.CNIBinDir, "loopback"), "", 0o755)
 	expect("loopback plugin", Good, "")
 	put(t, filepath.Join(c.Root, c.CNIConfDir, "05-isthmus.conflist"), "{}", 0o644)

@@ -40,7 +40,9 @@ func (o options) bulk(ctx context.Context, w *ways) ([]row, error) {
 }
 
 // stream gives Gbit/s of one TCP connection.
-func (of *way) stream() (figure, error) {
+func (of *way) stream() (figure, error) { return undisturbed(bulkTime, of.streamOnce) }
+
+func (of *way) streamOnce(w *waiting) (figure, error) {
 	listener, err := of.listen()
 	if err != nil {
 		return nil, err
@@ -58,7 +60,8 @@ func (of *way) stream() (figure, error) {
 			if err := prefer(0); err != nil {
 				return err
 			}
-			n, err := drain(fd)
+			n := 0
+			err = w.during(func() (err error) { n, err = drain(fd); return err })
 			received <- n
 			return err
 		})
@@ -73,15 +76,17 @@ func (of *way) stream() (figure, error) {
 		if err := prefer(benchCPU); err != nil {
 			return err
 		}
-		buf := make([]byte, 128<<10)
-		began := time.Now()
-		for time.Since(began) < bulkTime {
-			if _, err := unix.Write(fd, buf); err != nil && !errors.Is(err, unix.EINTR) {
-				return fmt.Errorf("send: %w", err)
+		return w.during(func() error {
+			buf := make([]byte, 128<<10)
+			began := time.Now()
+			for time.Since(began) < bulkTime {
+				if _, err := unix.Write(fd, buf); err != nil && !errors.Is(err, unix.EINTR) {
+					return fmt.Errorf("send: %w", err)
+				}
 			}
-		}
-		took = time.Since(began)
-		return nil
+			took = time.Since(began)
+			return nil
+		})
 	})
 	if err := errors.Join(err, <-failed); err != nil {
 		return nil, err
@@ -137,7 +142,9 @@ func multi(trap uintptr, fd int, all []message, flags uintptr) (int, error) {
 }
 
 // datagrams gives the datagrams that arrive in a millisecond.
-func (of *way) datagrams() (figure, error) {
+func (of *way) datagrams() (figure, error) { return undisturbed(bulkTime, of.datagramsOnce) }
+
+func (of *way) datagramsOnce(w *waiting) (figure, error) {
 	to, err := of.datagramSocket(true)
 	if err != nil {
 		return nil, err
@@ -156,14 +163,16 @@ func (of *way) datagrams() (figure, error) {
 			if err := prefer(0); err != nil {
 				return err
 			}
-			for all := messages(); !stop.Load(); {
-				n, err := multi(unix.SYS_RECVMMSG, to, all, unix.MSG_WAITFORONE)
-				if err != nil {
-					return fmt.Errorf("receive: %w", err)
+			return w.during(func() error {
+				for all := messages(); !stop.Load(); {
+					n, err := multi(unix.SYS_RECVMMSG, to, all, unix.MSG_WAITFORONE)
+					if err != nil {
+						return fmt.Errorf("receive: %w", err)
+					}
+					received += n
 				}
-				received += n
-			}
-			return nil
+				return nil
+			})
 		})
 	}()
 	var took time.Duration
@@ -171,15 +180,17 @@ func (of *way) datagrams() (figure, error) {
 		if err := prefer(benchCPU); err != nil {
 			return err
 		}
-		all := messages()
-		began := time.Now()
-		for time.Since(began) < bulkTime {
-			if _, err := multi(unix.SYS_SENDMMSG, from, all, 0); err != nil {
-				return fmt.Errorf("send: %w", err)
+		return w.during(func() error {
+			all := messages()
+			began := time.Now()
+			for time.Since(began) < bulkTime {
+				if _, err := multi(unix.SYS_SENDMMSG, from, all, 0); err != nil {
+					return fmt.Errorf("send: %w", err)
+				}
 			}
-		}
-		took = time.Since(began)
-		return nil
+			took = time.Since(began)
+			return nil
+		})
 	})
 	stop.Store(true)
 	if err := errors.Join(err, <-failed); err != nil {

@@ -3,7 +3,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,3 +40,49 @@ func schedule(policy, priority uint32) error {
 // rest leaves the CPU to others for a while after it was used for so long: the
 // kernel stops real-time threads that run for more than 95 % of a second.
 func rest(used time.Duration) { time.Sleep(used/8 + time.Millisecond) }
+
+// waiting is for how long threads wanted a CPU that others had.
+type waiting struct{ sum atomic.Int64 }
+
+// during adds what the calling thread, which must be locked, waits while f runs.
+func (w *waiting) during(f func() error) error {
+	before, err := waited()
+	if err != nil {
+		return err
+	}
+	if err := f(); err != nil {
+		return err
+	}
+	after, err := waited()
+	w.sum.Add(int64(after - before))
+	return err
+}
+
+// waited reads it of the calling thread, since that began.
+func waited() (time.Duration, error) {
+	const path = "/proc/thread-self/schedstat"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	var ran, waited time.Duration
+	if _, err := fmt.Sscan(string(text), &ran, &waited); err != nil {
+		return 0, fmt.Errorf("read %s: %w", path, err)
+	}
+	return waited, nil
+}
+
+// undisturbed measures again if threads waited for a third of the time: then
+// somebody else with real-time priority, such as another run of this, was at it,
+// and nothing may have got through for that reason alone. The kernel itself takes
+// them 50 ms of a second for the others, of each.
+func undisturbed(lasts time.Duration, measure func(*waiting) (figure, error)) (figure, error) {
+	for range 20 {
+		var w waiting
+		f, err := measure(&w)
+		if err != nil || time.Duration(w.sum.Load()) < lasts/3 {
+			return f, err
+		}
+	}
+	return nil, errors.New("others use the CPUs at real-time priority all the time: run one benchmark at a time")
+}

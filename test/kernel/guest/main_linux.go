@@ -42,7 +42,7 @@ func run(began time.Time, args []string) error {
 			return fmt.Errorf("mount %s: %w", m.target, err)
 		}
 	}
-	if err := loadModules(); err != nil {
+	if err := learnLate(); err != nil {
 		return err
 	}
 	// Without KVM a CPU can be away for longer than its queue of 1000 packets lasts.
@@ -53,6 +53,30 @@ func run(began time.Time, args []string) error {
 		return err
 	}
 	return runSuites(began.Add(budget))
+}
+
+// learnLate loads the programs, then all modules: they come to ask connection
+// tracking as an agent's do that started before it was there.
+func learnLate() (err error) {
+	const dir = "/sys/fs/bpf/late"
+	path, err := loader.Open(dir, loader.DefaultSettings(), nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, path.Close(), loader.Remove(dir)) }()
+	before, err := path.LearnToAsk()
+	if err != nil {
+		return err
+	}
+	if err := loadModules(); err != nil {
+		return err
+	}
+	after, err := path.LearnToAsk()
+	fmt.Printf("guest: asks connection tracking: without its module %t, with it %t\n", before, after)
+	if err == nil && (before || !after) {
+		err = errors.New("connection tracking that comes late is not asked")
+	}
+	return err
 }
 
 func loadModules() error {

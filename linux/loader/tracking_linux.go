@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+)
+
+// Tracking is what a kernel has of connection tracking.
+type Tracking int
+
+const (
+	// NoTracking: none, or a module that is not loaded.
+	NoTracking Tracking = iota
+	// BuiltIn: for good, whether programs can ask it or not.
+	BuiltIn
+	// Loaded: a module that is.
+	Loaded
+)
+
+// FindTracking looks at the kernel whose sysfs is mounted at a directory.
+func FindTracking(sys string) Tracking {
+	dir := filepath.Join(sys, "module", "nf_conntrack")
+	if _, err := os.Stat(dir); err != nil {
+		return NoTracking
+	}
+	switch state, err := os.ReadFile(filepath.Join(dir, "initstate")); {
+	case os.IsNotExist(err):
+		return BuiltIn
+	case err == nil && strings.TrimSpace(string(state)) == "live":
+		return Loaded
+	}
+	return NoTracking // it is coming or going
+}
+
+// look is how there is to be looked.
+func (s Settings) look() func() Tracking {
+	if s.Tracking != nil {
+		return s.Tracking
+	}
+	return func() Tracking { return FindTracking("/sys") }
+}
+
+// load loads the programs; without questions to the kernel's connection tracking,
+// and so without flows past the stack to other nodes, where it takes none.
+func (d *DataPath) load(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions) error {
+	asking := spec.Variables["can_ask_tracking"]
+	if d.tracking = d.look(); d.tracking != NoTracking {
+		if err := asking.Set(true); err != nil {
+			return fmt.Errorf("set can_ask_tracking: %w", err)
+		}
+		if err := spec.LoadAndAssign(&d.objects, options); err == nil {
+			d.asks = true
+			return nil
+		}
+	}
+	if err := asking.Set(false); err != nil {
+		return fmt.Errorf("set can_ask_tracking: %w", err)
+	}
+	return spec.LoadAndAssign(&d.objects, options)
+}
+
+// Asks reports whether the programs can ask connection tracking about flows: those
+// that it does not know may pass the stack by to other nodes.
+func (d *DataPath) Asks() bool { return d.asks }
+
+// LearnToAsk has programs that ask, if connection tracking came with its module
+// since Open, and reports whether they do. AdoptLinks brings them to interfaces.
+func (d *DataPath) LearnToAsk() (bool, error) {
+	now := d.look()
+	if d.asks || now == d.tracking {
+		return d.asks, nil
+	}
+	if d.tracking = now; now == NoTracking {
+		return false, nil
+	}
+	err := d.exchange()
+	d.asks = err == nil
+	return d.asks, err
+}
+
+// exchange loads the programs once more, over the maps of those that do not ask.
+func (d *DataPath) exchange() error {
+	spec, err := bpfobj.LoadPod()
+	if err != nil {
+		return fmt.Errorf("read the embedded programs: %w", err)
+	}
+	if err := setConstants(spec, d.constants); err != nil {
+		return err
+	}
+	if err := spec.Variables["can_ask_tracking"].Set(true); err != nil {
+		return fmt.Errorf("set can_ask_tracking: %w", err)
+	}
+	opts := d.overMaps(spec)
+	var other struct {
+		bpfobj.PodPrograms
+		ForwardDirect *ebpf.Variable `ebpf:"forward_direct"`
+	}
+	if err := spec.LoadAndAssign(&other, opts); err != nil {
+		return explain(d.dir, err)
+	}
+	was := d.objects.PodPrograms
+	d.objects.PodPrograms, d.objects.ForwardDirect = other.PodPrograms, other.ForwardDirect
+	return was.Close()
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/linux/loader"
+)
+
+// nodes are two, whose uplinks are connected.
+type nodes [2]*lab
+
+// What they have of pods and addresses.
+var nearAndFar = [2]*model.Node{
+	{Name: "near", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr(nodeAddr4), netip.MustParseAddr(nodeAddr6)},
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/25"), netip.MustParsePrefix("fd01::/121")}},
+	{Name: "far", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr(outsideAddr4), netip.MustParseAddr(outsideAddr6)},
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.128/25"), netip.MustParsePrefix("fd01::80/121")}},
+}
+
+// newNodes starts both, with changes of the configuration.
+func newNodes(t *testing.T, change func(*linux.Config)) nodes {
+	t.Helper()
+	var n nodes
+	for i := range n {
+		n[i] = newNode(t)
+		n[i].change = change
+	}
+	n[0].must(n[0].cable(n[1].node))
+	for i, l := range n {
+		l.must(l.node.Do(func() error {
+			return addresses("eth0", nearAndFar[i].Addresses[0].String()+"/24", nearAndFar[i].Addresses[1].String()+"/64")
+		}))
+		l.start()
+		t.Cleanup(func() { l.backend.Close() })
+	}
+	return n
+}
+
+// apply enforces policies on the pods of both, and lets the nodes be idle until
+// there is no more to do, devices have been looked after and interfaces are quiet.
+func (n nodes) apply(policies ...*model.Policy) {
+	n[0].t.Helper()
+	var all []*model.Pod
+	for i, l := range n {
+		for _, e := range l.local {
+			all = append(all, &model.Pod{PodID: e.Pod, Node: nearAndFar[i].Name, IPs: e.IPs, Labels: model.MakeLabels(map[string]string{"name": e.Pod.Name})})
+		}
+	}
+	cluster := model.MakeSnapshot(nil, nearAndFar[:], all, policies)
+	for i, l := range n {
+		l.must(l.node.Do(func() (err error) {
+			l.state, _ = policy.Compile(policy.Input{Snapshot: cluster, Node: nearAndFar[i].Name, Endpoints: l.local, Previous: l.state})
+			_, err = l.backend.Apply(context.Background(), l.state)
+			return err
+		}))
+	}
+	n.settle()
+}
+
+func (n nodes) settle() {
+	n[0].t.Helper()
+	time.Sleep(1100 * time.Millisecond) // linux.lookAtWays
+	for _, l := range n {
+		for l.idle() {
+		}
+		l.quiet(slices.Collect(maps.Keys(l.pods))...)
+	}
+}
+
+// straight runs f and makes sure that both stacks saw nothing of it, or that both
+// did.
+func (n nodes) straight(want bool, f func()) {
+	n[0].t.Helper()
+	var before [2]int
+	sum := func(l *lab) (packets int) {
+		for name := range l.pods {
+			packets += l.sent(name)
+		}
+		return packets
+	}
+	for i, l := range n {
+		before[i] = sum(l)
+	}
+	f()
+	for i, l := range n {
+		if packets := sum(l) - before[i]; (packets == 0) != want {
+			l.t.Errorf("%d packets to pods of %s went through its stack", packets, nearAndFar[i].Name)
+		}
+	}
+}
+
+// hops checks what both say of the ranges of the other.
+func (n nodes) hops(mode string) {
+	n[0].t.Helper()
+	for i, l := range n {
+		var got []dataplane.PathMode
+		for _, w := range l.status().PathModes {
+			if w.Part == "other_nodes" {
+				got = append(got, w)
+			}
+		}
+		if want := []dataplane.PathMode{{Part: "other_nodes", Mode: mode, Count: 2}}; !slices.Equal(got, want) {
+			l.t.Errorf("%s says of pods of others %v, want %v", nearAndFar[i].Name, got, want)
+		}
+	}
+}
+
+// hooksHere are the kinds of hooks that this kernel has, and whether it is that
+// without links.
+func hooksHere(t *testing.T) map[string]bool {
+	t.Helper()
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
+	}
+	kinds := map[string]bool{"classifiers": true}
+	if hasTCX(t) {
+		kinds["links"] = false
+	}
+	return kinds
+}
+
+// From pod to pod of two nodes packets pass both stacks by, by either kind of hook
+// and over either fabric, under the receiver's policy; also when agents start
+// again, and when somebody takes from_node off a device.
+func TestBetweenNodesPastTheStacks(t *testing.T) {
+	for _, mode := range []fabric.Mode{fabric.Routes, fabric.VXLAN} {
+		for hook, clsact := range hooksHere(t) {
+			t.Run(string(mode)+"/"+hook, func(t *testing.T) {
+				n := newNodes(t, func(cfg *linux.Config) { cfg.Fabric.Mode, cfg.ByClassifiers = mode, clsact })
+				client, other, server := n[0].pod("client", 11), n[0].pod("other", 12), n[1].pod("server", 139)
+				n[1].echo(server, 80)
+				n[0].echo(client, 80)
+				only := isolate("server", model.Ingress, accept(pods("client"), tcp(80), udp(80)))
+				n.apply(only)
+				n.hops("direct_" + string(mode))
+				judge := func() {
+					t.Helper()
+					for _, to := range [][2]string{{"10.1.0.139", "10.1.0.11"}, {"fd01::8b", "fd01::b"}} {
+						n.straight(true, func() {
+							for _, network := range []string{"tcp", "udp"} {
+								n[0].allowed(client, network, to[0], 80)
+								n[1].allowed(server, network, to[1], 80)
+							}
+							n[0].transfer(client, to[0])
+						})
+					}
+				}
+				judge()
+				n.straight(true, func() {
+					for _, network := range []string{"tcp", "udp"} {
+						n[0].denied(other, network, "10.1.0.139", 80)
+						n[0].denied(other, network, "fd01::8b", 80)
+					}
+				})
+				var open []net.Conn
+				for _, network := range []string{"tcp", "udp"} {
+					n[0].must(client.Do(func() error {
+						c, err := net.Dial(network, "10.1.0.139:80")
+						open = append(open, c)
+						return err
+					}))
+					defer open[len(open)-1].Close()
+					n[0].must(exchange(open[len(open)-1], patience))
+				}
+				for _, l := range n {
+					l.must(l.backend.Close())
+					l.start()
+				}
+				n[0].must(n[0].add("client", 11))
+				n[0].must(n[0].add("other", 12))
+				n[1].must(n[1].add("server", 139))
+				n.apply(only)
+				n.straight(true, func() {
+					for _, c := range open {
+						n[0].must(exchange(c, patience))
+					}
+				})
+				judge()
+				pins, err := filepath.Glob(filepath.Join(n[1].bpffs, "*", "links", "*-from_node"))
+				n[1].must(err)
+				if (len(pins) == 0) != clsact {
+					t.Errorf("pins of from_node are %v", pins)
+				}
+				if !clsact {
+					return
+				}
+				n[1].must(n[1].node.Do(func() error { return link.DropNodeClassifiers(nil) }))
+				n.settle()
+				judge()
+			})
+		}
+	}
+}
+
+// On a kernel whose connection tracking cannot be asked packets go through the
+// stacks of both nodes, under policy, and it is said; when its module is loaded,
+// past them from then on, while what was open goes on.
+func TestTrackingComesLater(t *testing.T) {
+	for hook, clsact := range hooksHere(t) {
+		t.Run(hook, func(t *testing.T) {
+			there := loader.NoTracking
+			n := newNodes(t, func(cfg *linux.Config) {
+				cfg.Tracking, cfg.ByClassifiers = func() loader.Tracking { return there }, clsact
+			})
+			var log bytes.Buffer
+			n[0].log = &log
+			n[0].must(n[0].backend.Close())
+			n[0].start()
+			client, other, server := n[0].pod("client", 11), n[0].pod("other", 12), n[1].pod("server", 139)
+			n[1].echo(server, 80)
+			n.apply(isolate("server", model.Ingress, accept(pods("client"))))
+			judge := func(direct bool) {
+				t.Helper()
+				for _, to := range []string{"10.1.0.139", "fd01::8b"} {
+					for _, network := range []string{"tcp", "udp"} {
+						n.straight(direct, func() { n[0].allowed(client, network, to, 80) })
+						n[0].denied(other, network, to, 80)
+					}
+				}
+			}
+			n.hops("stack_routes")
+			if !strings.Contains(log.String(), "packets between nodes go through the stack") {
+				t.Errorf("the log says nothing of it: %s", log.String())
+			}
+			judge(false)
+			var open []net.Conn
+			for _, to := range []string{"10.1.0.139:80", "[fd01::8b]:80"} {
+				for _, network := range []string{"tcp", "udp"} {
+					n[0].must(client.Do(func() error {
+						c, err := net.Dial(network, to)
+						open = append(open, c)
+						return err
+					}))
+					defer open[len(open)-1].Close()
+					n[0].must(exchange(open[len(open)-1], patience))
+				}
+			}
+			there = loader.Loaded
+			n.settle()
+			n.hops("direct_routes")
+			if !strings.Contains(log.String(), "connection tracking can be asked by now") {
+				t.Errorf("the log says nothing of it: %s", log.String())
+			}
+			for _, c := range open {
+				n[0].must(exchange(c, patience))
+			}
+			judge(true)
+			for _, l := range n {
+				l.sound()
+			}
+		})
+	}
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// witness is a pod on linux2, beside the server.
+const witness = `---
+apiVersion: v1
+kind: Pod
+metadata: {name: witness, namespace: test}
+spec: {containers: [{name: main}]}
+`
+
+// A pod with limited bandwidth goes through the queues of its own node, and past
+// the stack of the other; limit and policy hold, and its neighbours go past both.
+func TestForwardingOfLimitedPods(t *testing.T) {
+	const rate = 16e6
+	c, pods := startCluster(t, fabricManifests+witness, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"},
+		Bandwidth: map[string]cluster.Bandwidth{"server": {IngressRate: rate, IngressBurst: 1<<32 - 1, EgressRate: rate, EgressBurst: 1<<32 - 1}}})
+	client, server := pods["client"], pods["server"] // on linux1, linux2
+	for _, p := range pods {
+		whoami(t, p.NS, "::")
+	}
+	for _, n := range c.Nodes {
+		watch(t, n)
+	}
+	for _, v6 := range []bool{false, true} {
+		from, to := address(client, v6), address(server, v6)
+		awaitWays(t, c, client.NS, address(pods["witness"], v6), true)
+		past(t, c, "beside it", func() { sees(t, client.NS, address(pods["witness"], v6), from, false) })
+		var before [2]int
+		for i, n := range c.Nodes {
+			before[i] = forwarded(t, n, "pods")
+		}
+		sees(t, client.NS, to, from, false)
+		sees(t, server.NS, from, to, false)
+		sees(t, pods["third"].NS, to, address(pods["third"], v6), true)
+		if n := forwarded(t, c.Nodes[0], "pods") - before[0]; n != 0 {
+			t.Errorf("the stack of the unlimited pod's node forwarded %d packets", n)
+		}
+		if n := forwarded(t, c.Nodes[1], "pods") - before[1]; n < 10 {
+			t.Errorf("the stack of the limited pod's node forwarded %d packets", n)
+		}
+		underPolicy(t, c, client.NS, netip.AddrPortFrom(to, 7000))
+	}
+	for _, way := range []struct{ from, to *cluster.Pod }{{client, server}, {server, client}} {
+		var got float64
+		for range 3 { // the machine may be busy
+			if got = receives(t, way.from, way.to); got > 0.85*rate {
+				break
+			}
+		}
+		if got < 0.85*rate || got > 1.1*rate {
+			t.Errorf("from %s %.1f Mbit/s arrive at %s, want %.1f", way.from.Name, got/1e6, way.to.Name, rate/1e6)
+		}
+	}
+	if got := receives(t, client, pods["witness"]); got < 5*rate {
+		t.Errorf("without a limit %.1f Mbit/s arrive", got/1e6)
+	}
+}
+
+// clientDenied is a deny list with the client's addresses.
+func clientDenied(client *cluster.Pod) string {
+	return fmt.Sprintf("apiVersion: isthmus.dev/v1alpha1\nkind: DenyList\nmetadata: {name: client}\nspec: {entries: [%q, %q]}\n", client.IPs[0], client.IPs[1])
+}
+
+// XDP on the uplink refuses new flows, and what deny lists name, packets of flows
+// past the stack included; in tunnels it sees nodes only, and policy decides.
+func TestForwardingBehindXDP(t *testing.T) {
+	for _, mode := range []string{"routes", "vxlan"} {
+		t.Run(mode, func(t *testing.T) {
+			c, pods := startCluster(t, fabricManifests+witness, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=" + mode, "--xdp-devices=eth0"}})
+			client, server := pods["client"], pods["server"] // on linux1, linux2
+			for _, p := range pods {
+				whoami(t, p.NS, "::")
+			}
+			for _, n := range c.Nodes {
+				watch(t, n)
+				if text, _, err := n.Get("/metrics"); err != nil || !strings.Contains(text, `isthmus_deny_list_device{device="eth0"`) {
+					t.Fatalf("%s has no XDP on its uplink: %v", n.Name, err)
+				}
+			}
+			echo := func(conn net.Conn, wait time.Duration) error {
+				conn.SetDeadline(time.Now().Add(wait))
+				if _, err := conn.Write([]byte("still there?")); err != nil {
+					return err
+				}
+				_, err := conn.Read(make([]byte, 100))
+				return err
+			}
+			var open []net.Conn
+			for _, v6 := range []bool{false, true} {
+				from, to := address(client, v6), address(server, v6)
+				awaitWays(t, c, client.NS, to, true)
+				past(t, c, "behind XDP", func() {
+					sees(t, client.NS, to, from, false)
+					sees(t, server.NS, from, to, false)
+					sees(t, pods["third"].NS, to, address(pods["third"], v6), true)
+					bulk(t, client.NS, server.NS, to)
+				})
+				open = append(open, dial(t, client.NS, "udp", netip.AddrPortFrom(to, 7000)), dial(t, client.NS, "tcp", netip.AddrPortFrom(to, 9999)))
+			}
+			past(t, c, "open flows", func() {
+				for _, conn := range open {
+					if err := echo(conn, patience); err != nil {
+						t.Errorf("before there is a list: %s: %v", conn.RemoteAddr(), err)
+					}
+				}
+			})
+			if err := c.Manifests.Put("denied", clientDenied(client)); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, func() error {
+				for _, n := range c.Nodes {
+					if text, _, err := n.Get("/metrics"); err != nil || !strings.Contains(text, `isthmus_deny_list_entries{family="ipv4"} 1`) {
+						return fmt.Errorf("%s has no deny list: %w", n.Name, err)
+					}
+				}
+				return nil
+			})
+			denied := mode == "routes" // in tunnels the source is the node, which no list denies
+			past(t, c, "under a deny list", func() {
+				for i, conn := range open {
+					if i%2 == 1 && denied {
+						continue // TCP would have to make up for it below
+					}
+					wait := patience
+					if denied {
+						wait = impatience
+					}
+					if err := echo(conn, wait); (err != nil) != denied {
+						t.Errorf("on an open flow to %s: %v, denied is %t", conn.RemoteAddr(), err, denied)
+					}
+				}
+				for _, v6 := range []bool{false, true} {
+					sees(t, client.NS, address(server, v6), address(client, v6), denied)
+					sees(t, server.NS, address(client, v6), address(server, v6), denied) // the answers are the client's
+					sees(t, pods["third"].NS, address(pods["witness"], v6), address(pods["third"], v6), false)
+				}
+			})
+			if err := c.Manifests.Drop("denied"); err != nil {
+				t.Fatal(err)
+			}
+			for _, conn := range open {
+				eventually(t, func() error { return echo(conn, impatience) })
+			}
+			past(t, c, "without a deny list", func() {
+				for _, conn := range open {
+					if err := echo(conn, patience); err != nil {
+						t.Errorf("on an open flow to %s: %v", conn.RemoteAddr(), err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// dial opens a connection that ends with the test.
+func dial(t *testing.T, from *netns.NS, network string, to netip.AddrPort) (conn net.Conn) {
+	t.Helper()
+	err := from.Do(func() (err error) {
+		conn, err = net.DialTimeout(network, to.String(), patience)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// fixed is a pod that asks for addresses in the range of linux2.
+const fixed = `
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: test}
+spec: {containers: [{name: main}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: fixed, namespace: test, annotations: {isthmus.dev/addresses: "10.244.2.77, fd44:0:0:2::77"}}
+spec: {containers: [{name: main, ports: [{name: echo, containerPort: 7000, protocol: UDP}]}]}
+`
+
+// A pod with fixed addresses is reached past the stacks. When it is gone nobody
+// gets what was for it, not even who has its slot; when its range and the pod are
+// another node's, flows go there.
+func TestForwardingToFixedAddresses(t *testing.T) {
+	for _, mode := range []string{"routes", "vxlan"} {
+		t.Run(mode, func(t *testing.T) {
+			c, pods := startCluster(t, fixed, cluster.Config{Linux: 3, AgentFlags: []string{"--fabric=" + mode}})
+			client, was := pods["client"], pods["fixed"] // on linux1, linux2
+			for _, p := range pods {
+				whoami(t, p.NS, "::")
+			}
+			for _, n := range c.Nodes {
+				watch(t, n)
+			}
+			var udp, tcp []net.Conn
+			for _, v6 := range []bool{false, true} {
+				to := address(was, v6)
+				awaitWays(t, c, client.NS, to, true)
+				past(t, c, "to fixed addresses", func() {
+					sees(t, client.NS, to, address(client, v6), false)
+					sees(t, was.NS, address(client, v6), to, false)
+				})
+				udp = append(udp, dial(t, client.NS, "udp", netip.AddrPortFrom(to, 7000)))
+				tcp = append(tcp, dial(t, client.NS, "tcp", netip.AddrPortFrom(to, 9999)))
+			}
+			say := func(conn net.Conn, wait time.Duration) error {
+				conn.SetDeadline(time.Now().Add(wait))
+				if _, err := conn.Write([]byte("who are you?")); err != nil {
+					return err
+				}
+				_, err := conn.Read(make([]byte, 100))
+				return err
+			}
+			for _, conn := range append(udp, tcp...) {
+				if err := say(conn, patience); err != nil {
+					t.Fatalf("%s: %v", conn.RemoteAddr(), err)
+				}
+			}
+
+			if err := errors.Join(c.Detach(t.Context(), was), c.Manifests.RemovePod(was.PodID)); err != nil {
+				t.Fatal(err)
+			}
+			heir := heirOf(t, c, was)
+			for range 5 {
+				for _, conn := range udp {
+					if err := say(conn, 50*time.Millisecond); err == nil {
+						t.Errorf("%s: somebody answers for a pod that is gone", conn.RemoteAddr())
+					}
+				}
+				for _, conn := range tcp {
+					conn.Write([]byte("who are you?")) // what comes of it is seen below
+				}
+			}
+			if n := heir.heard(t); n > 0 {
+				t.Errorf("who has the slot by now got %d datagrams for a pod that is gone", n)
+			}
+			if err := errors.Join(c.Detach(t.Context(), heir.Pod), c.Manifests.RemovePod(heir.PodID)); err != nil {
+				t.Fatal(err)
+			}
+
+			c.Nodes[1].PodCIDRs, c.Nodes[2].PodCIDRs = c.Nodes[2].PodCIDRs, c.Nodes[1].PodCIDRs
+			if err := c.Manifests.WriteNodes(c.Nodes); err != nil {
+				t.Fatal(err)
+			}
+			var now *cluster.Pod
+			eventually(t, func() (err error) {
+				now, err = attachLate(t, c, &model.Pod{PodID: was.PodID, Node: c.Nodes[2].Name, FixedIPs: was.FixedIPs, Ports: was.Pod.Ports})
+				return err
+			})
+			if now == nil {
+				t.FailNow()
+			}
+			for _, at := range now.Ports() {
+				if err := c.ServeAt(now, at); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, conn := range udp {
+				eventually(t, func() error { return say(conn, impatience) })
+			}
+			for _, conn := range tcp {
+				conn.SetDeadline(time.Now().Add(5 * patience))
+				conn.Write([]byte("who are you?"))
+				if _, err := conn.Read(make([]byte, 100)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("%s: the new pod does not refuse a connection that it does not know: %v", conn.RemoteAddr(), err)
+				}
+			}
+			for i, v6 := range []bool{false, true} {
+				awaitWays(t, c, client.NS, address(now, v6), true)
+				past(t, c, "to fixed addresses elsewhere", func() {
+					sees(t, client.NS, address(now, v6), address(client, v6), false)
+					sees(t, now.NS, address(client, v6), address(now, v6), false)
+					if err := say(udp[i], patience); err != nil {
+						t.Errorf("on an open flow to %s: %v", udp[i].RemoteAddr(), err)
+					}
+				})
+			}
+		})
+	}
+}
+
+// heir is a pod that has the slot of one that is gone, and would hear what is sent
+// to its addresses, if it came.
+type heir struct {
+	*cluster.Pod
+	ears []net.PacketConn
+}
+
+func heirOf(t *testing.T, c *cluster.Cluster, gone *cluster.Pod) *heir {
+	t.Helper()
+	p, err := attachLate(t, c, &model.Pod{PodID: model.PodID{Namespace: "test", Name: "heir"}, Node: gone.Node.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Settle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h := &heir{Pod: p}
+	err = p.NS.Do(func() error {
+		for _, a := range gone.IPs {
+			if err := ip("address", "add", netip.PrefixFrom(a, a.BitLen()).String(), "dev", "lo"); err != nil {
+				return err
+			}
+			ear, err := net.ListenPacket("udp", netip.AddrPortFrom(a, 7000).String())
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { ear.Close() })
+			h.ears = append(h.ears, ear)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// heard counts the datagrams that came.
+func (h *heir) heard(t *testing.T) (n int) {
+	t.Helper()
+	for _, ear := range h.ears {
+		ear.SetDeadline(time.Now().Add(impatience))
+		for buffer := make([]byte, 100); ; n++ {
+			if _, _, err := ear.ReadFrom(buffer); err != nil {
+				break
+			}
+		}
+	}
+	return n
+}
