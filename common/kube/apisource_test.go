@@ -241,6 +241,38 @@ func TestAPIKindThatIsMissingForAMoment(t *testing.T) {
 	w.noProblems()
 }
 
+// TestAPIServerThatHasJustStarted expects nothing to be handed out while the API
+// server does not know yet which kinds it serves, unless that lasts.
+func TestAPIServerThatHasJustStarted(t *testing.T) {
+	for name, forbidden := range map[string]string{"ready later": "", "nobody may ask": "/readyz"} {
+		t.Run(name, func(t *testing.T) {
+			f := newFakeAPI(t)
+			f.starting, f.forbidden = true, forbidden
+			f.put(t, world1+"---"+cnpAdmin)
+			cfg := testAPIConfig(f.kubeconfig(t))
+			cfg.CatchUp = time.Second
+			a, err := NewAPIServer(cfg, quiet())
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := follow(t, a)
+			w.still(cfg.CatchUp / 2)
+			w.problem("discovery", "not all kinds are served yet", "/readyz")
+			if forbidden != "" {
+				w.until("db", hasPod("db"))
+			}
+			f.set(func() { f.served[cnpPath], f.starting = true, false })
+			w.until("guard", hasPolicy(kindClusterNetworkPolicy, "", "guard"))
+			for _, s := range w.all() {
+				if forbidden == "" && !hasPolicy(kindClusterNetworkPolicy, "", "guard")(s) {
+					t.Error("a state without the policy was handed out")
+				}
+			}
+			w.noProblems()
+		})
+	}
+}
+
 func TestAPIUnknownVersionIsReported(t *testing.T) {
 	f := newFakeAPI(t)
 	f.served["/apis/policy.networking.k8s.io/v7/clusternetworkpolicies"] = true

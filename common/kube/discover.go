@@ -43,8 +43,19 @@ func customKinds() []customKind {
 // and watches exactly those.
 func (a *APIServer) discover(ctx context.Context, running *sync.WaitGroup) {
 	retry := min(200*time.Millisecond, a.cfg.Backoff)
+	var answered time.Time // the first time
 	for ctx.Err() == nil {
+		var starting error
+		if !a.discovered { // this goroutine alone changes it
+			starting = a.starting(ctx)
+		}
 		served, unknown, err := a.served(ctx)
+		if err == nil && answered.IsZero() {
+			answered = time.Now()
+		}
+		if err == nil && starting != nil && len(served)+len(unknown) < len(customKinds()) && time.Since(answered) < a.cfg.CatchUp {
+			err = fmt.Errorf("not all kinds are served yet: %w", starting)
+		}
 		wait := a.cfg.Discovery + rand.N(a.cfg.Discovery/4+1) // not all nodes at once
 		switch {
 		case ctx.Err() != nil:
@@ -62,6 +73,18 @@ func (a *APIServer) discover(ctx context.Context, running *sync.WaitGroup) {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// starting says why the API server may not serve yet what it is going to: one that
+// has just started answers before it has heard of all kinds, and says of the others
+// that there are none. Who believed that would open what their policies deny.
+func (a *APIServer) starting(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
+	defer cancel()
+	if err := a.core.Get().MaxRetries(0).AbsPath("/readyz").Do(ctx).Error(); err != nil {
+		return fmt.Errorf("get /readyz: %w", err)
+	}
+	return nil
 }
 
 func (a *APIServer) setRefusals(refusals ...string) {

@@ -43,6 +43,8 @@ type fakeAPI struct {
 	// protobuf: built-in kinds are sent in the binary form, as a real API server
 	// does when asked.
 	protobuf bool
+	// starting: it does not say that it is ready.
+	starting bool
 	// down makes every request fail, and ends the watches.
 	down bool
 	// forbidden is a resource path that nobody may read.
@@ -166,13 +168,17 @@ func (f *fakeAPI) store(object map[string]any, gone bool) {
 
 func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
-	down, forbidden := f.down, f.forbidden == r.URL.Path
+	down, forbidden, starting := f.down, f.forbidden == r.URL.Path, f.starting
 	f.mu.Unlock()
 	switch {
 	case down:
 		panic(http.ErrAbortHandler)
 	case forbidden:
 		fail(w, http.StatusForbidden, "Forbidden", "not for you")
+	case r.URL.Path == "/readyz" && starting:
+		fail(w, http.StatusInternalServerError, "InternalError", "[-]poststarthook/start-apiextensions-controllers failed")
+	case r.URL.Path == "/readyz":
+		fmt.Fprint(w, "ok")
 	case r.URL.Query().Get("watch") != "":
 		f.watch(w, r)
 	case strings.Count(r.URL.Path, "/") <= 3 && (strings.HasPrefix(r.URL.Path, "/apis/policy.") || strings.HasPrefix(r.URL.Path, "/apis/isthmus.")):
