@@ -206,10 +206,15 @@ func (f *feed) report(ctx context.Context, verb string, err error) {
 	if err != nil && f.trouble == nil {
 		f.log.Warn("API server cannot be read, the last known state stays in force", "kind", f.kind, "verb", verb, "err", err)
 	}
-	if err == nil && f.trouble != nil {
+	f.note(err, refused)
+}
+
+// note keeps why the kind cannot be read, or that it can. The caller holds the lock.
+func (f *feed) note(trouble error, refused bool) {
+	if trouble == nil && f.trouble != nil {
 		f.log.Info("API server can be read again", "kind", f.kind)
 	}
-	f.trouble, f.refused = err, refused
+	f.trouble, f.refused = trouble, refused
 }
 
 // problems says why the feed is not up to date.
@@ -321,6 +326,7 @@ func (f *feed) Replace(list []any, _ string) error {
 	f.changes, f.complete, f.synced = changes, true, true
 	if f.streams {
 		f.live, f.streams = true, false
+		f.note(nil, false) // what has brought all there is needs no time to be believed
 	}
 	f.notify()
 	return nil
