@@ -190,10 +190,9 @@ static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
 
 static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 {
-	struct ifindex key = { .ifindex = skb->ifindex };
 	struct local l = { .index = NO_SLOT, .from_pod = from_pod };
 	struct ethhdr *eth = (void *)(long)skb->data; /* linear, or the kernel could not have read it */
-	const struct endpoint *e = bpf_map_lookup_elem(&endpoints, &key);
+	const struct endpoint *e = find_endpoint(skb->ifindex);
 
 	if (!e)
 		return drop(skb, &l, NULL, DROP_NO_ENDPOINT);

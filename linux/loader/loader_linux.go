@@ -24,17 +24,18 @@ const LayoutVersion = "v2"
 // DataPath is the loaded programs and their maps. It is not safe for
 // concurrent use, except for Counters.
 type DataPath struct {
-	dir     string
-	objects bpfobj.PodObjects
-	asks    bool
-	egress  egress
-	slots   *ebpf.Memory
-	ports   *ebpf.Memory
-	stages  *ebpf.Memory
-	stage   uint32             // the last one that began
-	single  []*ebpf.Map        // that the kernel does not write in batches
-	running bpfobj.PodEndpoint // the endpoint of the last Run
-	sweep   sweep
+	dir        string
+	objects    bpfobj.PodObjects
+	asks       bool
+	egress     egress
+	slots      *ebpf.Memory
+	ports      *ebpf.Memory
+	stages     *ebpf.Memory
+	interfaces interfaces
+	stage      uint32             // the last one that began
+	single     []*ebpf.Map        // that the kernel does not write in batches
+	running    bpfobj.PodEndpoint // the endpoint of the last Run
+	sweep      sweep
 	// older is nil unless an upgrade is going on.
 	older    *older
 	dispatch *dispatch
@@ -161,7 +162,7 @@ func (d *DataPath) shareMemory() error {
 		return fmt.Errorf("read the stage of writing: %w", err)
 	}
 	d.stage = binary.NativeEndian.Uint32(buf[:])
-	return nil
+	return d.openInterfaces()
 }
 
 // prepareDirectory makes the directory, readable by root only, where that is on
