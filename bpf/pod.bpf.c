@@ -149,7 +149,23 @@ static __always_inline bool spoofed(const struct endpoint *e, const struct packe
 	return unspecified(&own) || !same(&p->flow.src, &own);
 }
 
-static __always_inline int police_ip(struct __sk_buff *skb, struct local *l, const struct endpoint *e, bool v6)
+/* Sends a pod's packet to the pod at the other end, or leaves it to the stack to
+ * be decided. fate may also be why it is dropped. */
+static __always_inline int send(struct __sk_buff *skb, const struct local *l, const struct packet *p, const struct local *peer, int fate)
+{
+	switch (fate) {
+	case FATE_DIRECT:
+		return deliver(skb, peer, p);
+	case FATE_REMOTE:
+		return forward(skb, p, peer->index);
+	case FATE_PENDING:
+		skb->mark = leave_record(p, l->index);
+		return PASS;
+	}
+	return drop(skb, l, p, fate);
+}
+
+static __always_inline int police_ip(struct __sk_buff *skb, struct local *l, const struct endpoint *e, bool v6, bool from_pod)
 {
 	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
 	struct packet p = { .v6 = v6 };
@@ -158,29 +174,23 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct local *l, con
 
 	if (err)
 		return drop(skb, l, &p, -err);
-	if (l->from_pod && spoofed(e, &p, v6))
+	if (from_pod && spoofed(e, &p, v6))
 		return drop(skb, l, &p, DROP_SPOOFED);
 	if (p.kind == PACKET_NEIGHBOUR)
 		return PASS;
 	if (p.kind == PACKET_ROUTER)
-		return l->from_pod ? drop(skb, l, &p, DROP_NEIGHBOUR) : PASS;
+		return from_pod ? drop(skb, l, &p, DROP_NEIGHBOUR) : PASS;
 	if (same(&p.flow.src, &p.flow.dst))
 		return PASS; /* a pod always reaches itself */
 	err = p.kind == PACKET_ERROR ? track_error(skb, l, &p, &peer) : track(skb, l, &p, &peer, v6);
 	switch (err) {
 	case FATE_PASS:
 		return PASS;
-	case FATE_DIRECT:
-		return deliver(skb, &peer, &p);
-	case FATE_REMOTE:
-		return forward(skb, &p, peer.index);
-	case FATE_PENDING:
-		skb->mark = leave_record(&p, l->index);
-		return PASS;
 	case FATE_DENIED:
 		return TC_ACT_SHOT;
 	}
-	return drop(skb, l, &p, err);
+	/* to_pod has to be without code that writes: see deliver. */
+	return from_pod ? send(skb, l, &p, &peer, err) : drop(skb, l, &p, err);
 }
 
 static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
@@ -190,10 +200,9 @@ static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
 
 static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 {
-	struct ifindex key = { .ifindex = skb->ifindex };
 	struct local l = { .index = NO_SLOT, .from_pod = from_pod };
 	struct ethhdr *eth = (void *)(long)skb->data; /* linear, or the kernel could not have read it */
-	const struct endpoint *e = bpf_map_lookup_elem(&endpoints, &key);
+	const struct endpoint *e = find_endpoint(skb->ifindex);
 
 	if (!e)
 		return drop(skb, &l, NULL, DROP_NO_ENDPOINT);
@@ -204,9 +213,9 @@ static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 		return drop(skb, &l, NULL, DROP_SPOOFED);
 	switch (eth->h_proto) {
 	case bpf_htons(ETH_P_IP):
-		return police_ip(skb, &l, e, false);
+		return police_ip(skb, &l, e, false, from_pod);
 	case bpf_htons(ETH_P_IPV6):
-		return police_ip(skb, &l, e, true);
+		return police_ip(skb, &l, e, true, from_pod);
 	case bpf_htons(ETH_P_ARP):
 		return PASS;
 	}

@@ -223,35 +223,62 @@ func TestAddressOfAnotherPod(t *testing.T) {
 	}
 }
 
-// A pod that is reached by a frame sees the addresses of its own link.
+// A pod that is reached by a frame sees the addresses of its own link. Who listens
+// on the sender's link has the frame as it was sent, in memory that both share.
 func TestDirectFramesLookLikeTheHosts(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
 	l.echo(b, 80)
 	l.apply()
-	var fd int
-	l.must(b.Do(func() (err error) {
-		fd, err = syscall.Socket(syscall.AF_PACKET, syscall.SOCK_RAW, 0x0008) // ETH_P_IP, network order
-		return err
-	}))
-	defer syscall.Close(fd)
-	l.must(syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &syscall.Timeval{Sec: 2}))
+	hostA, hostB := link.HostName(model.MakeEndpointID("a", "eth0")), link.HostName(model.MakeEndpointID("b", "eth0"))
+	received, sent := l.capture(b, "eth0"), l.capture(l.node, hostA)
 	l.allowed(a, "udp", "10.1.0.12", 80)
+	l.addressed(received, l.mac(b, "eth0"), l.mac(l.node, hostB))
+	l.addressed(sent, l.mac(l.node, hostA), l.mac(a, "eth0"))
+}
+
+// capture receives the frames of an interface, before programs do.
+func (l *lab) capture(where *netns.NS, name string) (fd int) {
+	l.t.Helper()
+	const all = 0x0300 // ETH_P_ALL, network order
+	l.must(where.Do(func() error {
+		i, err := net.InterfaceByName(name)
+		if err != nil {
+			return err
+		}
+		if fd, err = syscall.Socket(syscall.AF_PACKET, syscall.SOCK_RAW, 0); err != nil {
+			return err
+		}
+		l.t.Cleanup(func() { syscall.Close(fd) })
+		return syscall.Bind(fd, &syscall.SockaddrLinklayer{Protocol: all, Ifindex: i.Index})
+	}))
+	l.must(syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &syscall.Timeval{Sec: 2}))
+	return fd
+}
+
+// addressed reads the next frame with IPv4 and checks its Ethernet header.
+func (l *lab) addressed(fd int, to, from net.HardwareAddr) {
+	l.t.Helper()
 	frame := make([]byte, 200)
-	n, _, err := syscall.Recvfrom(fd, frame, 0)
-	l.must(err)
-	var host, pod net.HardwareAddr
-	l.must(l.node.Do(func() error { return macOf(link.HostName(model.MakeEndpointID("b", "eth0")), &host) }))
-	l.must(b.Do(func() error { return macOf("eth0", &pod) }))
-	if n < 34 || !bytes.Equal(frame[:6], pod) || !bytes.Equal(frame[6:12], host) {
-		t.Errorf("the frame is % x, want it to %s from %s", frame[:min(n, 34)], pod, host)
+	n := 0
+	for n < 34 || !bytes.Equal(frame[12:14], []byte{8, 0}) {
+		var err error
+		n, _, err = syscall.Recvfrom(fd, frame, 0)
+		l.must(err)
+	}
+	if !bytes.Equal(frame[:6], to) || !bytes.Equal(frame[6:12], from) {
+		l.t.Errorf("the frame is % x, want it to %s from %s", frame[:min(n, 34)], to, from)
 	}
 }
 
-func macOf(name string, mac *net.HardwareAddr) error {
-	i, err := net.InterfaceByName(name)
-	if err == nil {
-		*mac = i.HardwareAddr
-	}
-	return err
+func (l *lab) mac(where *netns.NS, name string) (mac net.HardwareAddr) {
+	l.t.Helper()
+	l.must(where.Do(func() error {
+		i, err := net.InterfaceByName(name)
+		if err == nil {
+			mac = i.HardwareAddr
+		}
+		return err
+	}))
+	return mac
 }

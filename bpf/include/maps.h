@@ -17,6 +17,18 @@ struct {
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
 
+/* The same of most interfaces, by the lowest bits of the index. What has the index
+ * of another interface, or none, says nothing: endpoints does. The agent gives no
+ * interface the place of one that lives, and writes the index last. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, INTERFACES);
+	__uint(map_flags, BPF_F_MMAPABLE); /* and so in whole cache lines */
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct interface);
+} interfaces SEC(".maps");
+
 /* Table of each endpoint, by endpoint.slot. Zero is table 0, which denies. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -203,6 +215,18 @@ struct {
 	__type(key, __u32);
 	__type(value, struct counter);
 } counters SEC(".maps");
+
+/* The attachment of an interface, or NULL. */
+static __always_inline const struct endpoint *find_endpoint(__u32 ifindex)
+{
+	__u32 place = ifindex % INTERFACES;
+	struct ifindex key = { .ifindex = ifindex };
+	struct interface *i = bpf_map_lookup_elem(&interfaces, &place);
+
+	if (i && i->ifindex == ifindex)
+		return &i->endpoint;
+	return bpf_map_lookup_elem(&endpoints, &key);
+}
 
 static __always_inline void count_bytes(__u32 bytes, __u32 id)
 {

@@ -201,18 +201,13 @@ static __always_inline bool leads(__u32 device, __u16 known, const struct ip *re
 }
 
 /* Takes a hop of a packet, as a router. Sums of the packet stay right: in IPv4 the
- * header's changes by as much. */
+ * header's changes by as much, so that it can be written in place as in deliver. */
 static __always_inline bool take_hop(struct __sk_buff *skb, bool v6)
 {
 	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
 	struct ipv6hdr *ip6 = at;
 	struct iphdr *ip4 = at;
-	struct {
-		__u8 ttl;
-		__u8 protocol;
-		__u16 check; /* as on the wire */
-	} word;
-	__u32 check;
+	__u32 check; /* as on the wire */
 	__u8 left;
 
 	if (v6) {
@@ -224,10 +219,9 @@ static __always_inline bool take_hop(struct __sk_buff *skb, bool v6)
 	if (at + sizeof(*ip4) > end)
 		return false;
 	check = ip4->check + (__u32)bpf_htons(0x0100);
-	word.ttl = ip4->ttl - 1;
-	word.protocol = ip4->protocol;
-	word.check = check + (check >= 0xffff);
-	return !bpf_skb_store_bytes(skb, sizeof(struct ethhdr) + offsetof(struct iphdr, ttl), &word, sizeof(word), 0);
+	ip4->check = check + (check >= 0xffff);
+	ip4->ttl--;
+	return true;
 }
 
 /* Sends a pod's packet to another node as the stack would, or leaves it to the

@@ -59,6 +59,17 @@ struct endpoint {
 };
 _Static_assert(sizeof(struct endpoint) == 36, "layout");
 
+/* A copy of an endpoint where no hash is needed to find it. */
+struct interface {
+	__u32 ifindex; /* 0 if the place is free; with INTERFACE_KEPT it is taken, but has nothing to say */
+	struct endpoint endpoint;
+	__u32 pad[6];
+};
+_Static_assert(sizeof(struct interface) == 64, "a cache line");
+
+#define INTERFACE_KEPT (1u << 31)
+#define INTERFACES 8192
+
 /* Where the pod of a slot is reached from other pods of this node. The first
  * two are the Ethernet header that it should see. */
 struct attachment {

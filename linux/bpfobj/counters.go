@@ -52,3 +52,10 @@ const NoSlot = 4096
 // PeerPod is PEER_POD: the bit of peer_class.class which says that an address is
 // a pod's.
 const PeerPod = 1 << 31
+
+// Interfaces is INTERFACES: how many entries the map of that name has.
+const Interfaces = 8192
+
+// InterfaceKept is INTERFACE_KEPT: the bit of interface.ifindex which says that a
+// place is taken, but not to be read.
+const InterfaceKept = 1 << 31

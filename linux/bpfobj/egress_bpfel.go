@@ -106,6 +106,13 @@ type EgressIfindex struct {
 	Ifindex uint32
 }
 
+type EgressInterface struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Endpoint EgressEndpoint
+	Pad      [6]uint32
+}
+
 type EgressPeerClass struct {
 	_     structs.HostLayout
 	Class uint32
@@ -217,6 +224,7 @@ const (
 	EgressMapEventLosses    = "event_losses"
 	EgressMapEvents         = "events"
 	EgressMapFragments      = "fragments"
+	EgressMapInterfaces     = "interfaces"
 	EgressMapLocals4        = "locals4"
 	EgressMapLocals6        = "locals6"
 	EgressMapPeers4         = "peers4"
@@ -306,6 +314,7 @@ type EgressMapSpecs struct {
 	EventLosses  *ebpf.MapSpec `ebpf:"event_losses"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Fragments    *ebpf.MapSpec `ebpf:"fragments"`
+	Interfaces   *ebpf.MapSpec `ebpf:"interfaces"`
 	Locals4      *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6      *ebpf.MapSpec `ebpf:"locals6"`
 	Peers4       *ebpf.MapSpec `ebpf:"peers4"`
@@ -369,6 +378,7 @@ type EgressMaps struct {
 	EventLosses  *ebpf.Map `ebpf:"event_losses"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Fragments    *ebpf.Map `ebpf:"fragments"`
+	Interfaces   *ebpf.Map `ebpf:"interfaces"`
 	Locals4      *ebpf.Map `ebpf:"locals4"`
 	Locals6      *ebpf.Map `ebpf:"locals6"`
 	Peers4       *ebpf.Map `ebpf:"peers4"`
@@ -398,6 +408,7 @@ func (m *EgressMaps) Close() error {
 		m.EventLosses,
 		m.Events,
 		m.Fragments,
+		m.Interfaces,
 		m.Locals4,
 		m.Locals6,
 		m.Peers4,

@@ -15,6 +15,7 @@ func TestSizes(t *testing.T) {
 	for name, s := range map[string]struct{ got, want uintptr }{
 		"slot":         {unsafe.Sizeof(bpfobj.PodSlot{}), 8},
 		"endpoint":     {unsafe.Sizeof(bpfobj.PodEndpoint{}), 36},
+		"interface":    {unsafe.Sizeof(bpfobj.PodInterface{}), 64},
 		"attachment":   {unsafe.Sizeof(bpfobj.PodAttachment{}), 16},
 		"prefix4":      {unsafe.Sizeof(bpfobj.PodPrefix4{}), 8},
 		"prefix6":      {unsafe.Sizeof(bpfobj.PodPrefix6{}), 20},

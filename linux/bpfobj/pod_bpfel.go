@@ -139,6 +139,13 @@ type PodIfindex struct {
 	Ifindex uint32
 }
 
+type PodInterface struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Endpoint PodEndpoint
+	Pad      [6]uint32
+}
+
 type PodPeerClass struct {
 	_     structs.HostLayout
 	Class uint32
@@ -250,6 +257,7 @@ const (
 	PodMapEventLosses    = "event_losses"
 	PodMapEvents         = "events"
 	PodMapFragments      = "fragments"
+	PodMapInterfaces     = "interfaces"
 	PodMapLocals4        = "locals4"
 	PodMapLocals6        = "locals6"
 	PodMapPeers4         = "peers4"
@@ -342,6 +350,7 @@ type PodMapSpecs struct {
 	EventLosses  *ebpf.MapSpec `ebpf:"event_losses"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
 	Fragments    *ebpf.MapSpec `ebpf:"fragments"`
+	Interfaces   *ebpf.MapSpec `ebpf:"interfaces"`
 	Locals4      *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6      *ebpf.MapSpec `ebpf:"locals6"`
 	Peers4       *ebpf.MapSpec `ebpf:"peers4"`
@@ -406,6 +415,7 @@ type PodMaps struct {
 	EventLosses  *ebpf.Map `ebpf:"event_losses"`
 	Events       *ebpf.Map `ebpf:"events"`
 	Fragments    *ebpf.Map `ebpf:"fragments"`
+	Interfaces   *ebpf.Map `ebpf:"interfaces"`
 	Locals4      *ebpf.Map `ebpf:"locals4"`
 	Locals6      *ebpf.Map `ebpf:"locals6"`
 	Peers4       *ebpf.Map `ebpf:"peers4"`
@@ -435,6 +445,7 @@ func (m *PodMaps) Close() error {
 		m.EventLosses,
 		m.Events,
 		m.Fragments,
+		m.Interfaces,
 		m.Locals4,
 		m.Locals6,
 		m.Peers4,

@@ -111,6 +111,13 @@ type XdpIfindex struct {
 	Ifindex uint32
 }
 
+type XdpInterface struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Endpoint XdpEndpoint
+	Pad      [6]uint32
+}
+
 type XdpPeerClass struct {
 	_     structs.HostLayout
 	Class uint32
@@ -205,6 +212,7 @@ const (
 	XdpMapEventLosses   = "event_losses"
 	XdpMapEvents        = "events"
 	XdpMapFragments     = "fragments"
+	XdpMapInterfaces    = "interfaces"
 	XdpMapLocals4       = "locals4"
 	XdpMapLocals6       = "locals6"
 	XdpMapPeers4        = "peers4"
@@ -292,6 +300,7 @@ type XdpMapSpecs struct {
 	EventLosses   *ebpf.MapSpec `ebpf:"event_losses"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
 	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
+	Interfaces    *ebpf.MapSpec `ebpf:"interfaces"`
 	Locals4       *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6       *ebpf.MapSpec `ebpf:"locals6"`
 	Peers4        *ebpf.MapSpec `ebpf:"peers4"`
@@ -355,6 +364,7 @@ type XdpMaps struct {
 	EventLosses   *ebpf.Map `ebpf:"event_losses"`
 	Events        *ebpf.Map `ebpf:"events"`
 	Fragments     *ebpf.Map `ebpf:"fragments"`
+	Interfaces    *ebpf.Map `ebpf:"interfaces"`
 	Locals4       *ebpf.Map `ebpf:"locals4"`
 	Locals6       *ebpf.Map `ebpf:"locals6"`
 	Peers4        *ebpf.Map `ebpf:"peers4"`
@@ -389,6 +399,7 @@ func (m *XdpMaps) Close() error {
 		m.EventLosses,
 		m.Events,
 		m.Fragments,
+		m.Interfaces,
 		m.Locals4,
 		m.Locals6,
 		m.Peers4,

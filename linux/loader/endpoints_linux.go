@@ -39,7 +39,14 @@ func (d *DataPath) putEndpoint(ifindex int, e bpfobj.PodEndpoint, direct bool) e
 	if err := d.forgetAddresses(key, e); err != nil {
 		return fmt.Errorf("replace endpoint of interface %d: %w", ifindex, err)
 	}
-	if err := d.objects.Endpoints.Put(key, e); err != nil {
+	err := d.interfaces.withdraw(key.Ifindex, e)
+	if err == nil {
+		err = d.objects.Endpoints.Put(key, e)
+	}
+	if err == nil {
+		err = d.interfaces.put(key.Ifindex, e)
+	}
+	if err != nil {
 		return fmt.Errorf("write endpoint of interface %d: %w", ifindex, err)
 	}
 	a := bpfobj.PodAttachment{Mac: e.Mac, HostMac: e.HostMac, Ifindex: uint32(ifindex)}
@@ -61,13 +68,13 @@ func (d *DataPath) putEndpoint(ifindex int, e bpfobj.PodEndpoint, direct bool) e
 	return nil
 }
 
-// DropEndpoint forgets an interface; one that is not known is no error.
+// DropEndpoint forgets an interface that is gone; one that is not known is no error.
 func (d *DataPath) DropEndpoint(ifindex int) error {
 	key := bpfobj.PodIfindex{Ifindex: uint32(ifindex)}
 	if err := d.forgetAddresses(key, bpfobj.PodEndpoint{}); err != nil {
 		return fmt.Errorf("remove endpoint of interface %d: %w", ifindex, err)
 	}
-	if err := drop(d.objects.Endpoints, key); err != nil {
+	if err := errors.Join(d.interfaces.drop(key.Ifindex), drop(d.objects.Endpoints, key)); err != nil {
 		return fmt.Errorf("remove endpoint of interface %d: %w", ifindex, err)
 	}
 	return nil

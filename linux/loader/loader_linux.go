@@ -28,17 +28,18 @@ type DataPath struct {
 	objects bpfobj.PodObjects
 	// asks: programs ask connection tracking, tracking what there was of it when that
 	// was tried last.
-	asks     bool
-	tracking Tracking
-	look     func() Tracking
-	egress   egress
-	slots    *ebpf.Memory
-	ports    *ebpf.Memory
-	stages   *ebpf.Memory
-	stage    uint32             // the last one that began
-	single   []*ebpf.Map        // that the kernel does not write in batches
-	running  bpfobj.PodEndpoint // the endpoint of the last Run
-	sweep    sweep
+	asks       bool
+	tracking   Tracking
+	look       func() Tracking
+	egress     egress
+	slots      *ebpf.Memory
+	ports      *ebpf.Memory
+	stages     *ebpf.Memory
+	interfaces interfaces
+	stage      uint32             // the last one that began
+	single     []*ebpf.Map        // that the kernel does not write in batches
+	running    bpfobj.PodEndpoint // the endpoint of the last Run
+	sweep      sweep
 	// older is nil unless an upgrade is going on.
 	older    *older
 	dispatch *dispatch
@@ -144,7 +145,7 @@ func (d *DataPath) shareMemory() error {
 		return fmt.Errorf("read the stage of writing: %w", err)
 	}
 	d.stage = binary.NativeEndian.Uint32(buf[:])
-	return nil
+	return d.openInterfaces()
 }
 
 // prepareDirectory makes the directory, readable by root only, where that is on

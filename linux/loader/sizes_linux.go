@@ -186,7 +186,7 @@ func (d *DataPath) Memory() (map[string]uint64, error) {
 func (d *DataPath) all() map[string]*ebpf.Map {
 	o := &d.objects
 	return map[string]*ebpf.Map{
-		"endpoints": o.Endpoints, "slots": o.Slots, "peers4": o.Peers4, "peers6": o.Peers6, "prefixes4": o.Prefixes4, "prefixes6": o.Prefixes6,
+		"endpoints": o.Endpoints, "interfaces": o.Interfaces, "slots": o.Slots, "peers4": o.Peers4, "peers6": o.Peers6, "prefixes4": o.Prefixes4, "prefixes6": o.Prefixes6,
 		"ports": o.PodMaps.Ports, "verdicts": o.Verdicts, "rows": o.Rows, "tables": o.Tables, "conns4": o.Conns4, "conns6": o.Conns6,
 		"fragments": o.Fragments, "locals4": o.Locals4, "locals6": o.Locals6, "attachments": o.Attachments, "counters": o.PodMaps.Counters,
 		"events": o.Events, "event_budgets": o.EventBudgets, "event_losses": o.EventLosses,

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/loader"
+)
+
+// places is a bench over pinned maps, with a look into endpoints and interfaces.
+type places struct {
+	*bench
+	dir                   string
+	endpoints, interfaces *ebpf.Map
+}
+
+// rival is an interface whose place is that of the bench's.
+const rival = loader.SandboxInterface + bpfobj.Interfaces
+
+func newPlaces(t *testing.T) *places {
+	t.Helper()
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
+	}
+	p := &places{bench: &bench{t: t, pod: bpfobj.PodEndpoint{Ip4: pod4.As4(), Ip6: pod6.As16()}}, dir: filepath.Join(t.TempDir(), "bpf")}
+	copy(p.pod.Mac[:], podMAC)
+	p.must(os.Mkdir(p.dir, 0o700))
+	p.must(unix.Mount("bpf", p.dir, "bpf", 0, ""))
+	t.Cleanup(func() { unix.Unmount(p.dir, unix.MNT_DETACH) })
+	p.open()
+	t.Cleanup(func() { p.path.Close() })
+	for name, to := range map[string]**ebpf.Map{"endpoints": &p.endpoints, "interfaces": &p.interfaces} {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(p.dir, loader.LayoutVersion, name), nil)
+		p.must(err)
+		t.Cleanup(func() { m.Close() })
+		*to = m
+	}
+	p.under(tableOpen)
+	return p
+}
+
+func (p *places) must(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *places) open() {
+	p.t.Helper()
+	var err error
+	p.path, err = loader.Open(p.dir, loader.DefaultSettings(), loader.Sizes{})
+	p.must(err)
+}
+
+// restart is what another agent does that begins.
+func (p *places) restart() {
+	p.t.Helper()
+	p.must(p.path.Close())
+	p.open()
+}
+
+// says checks what is in a place, by its index.
+func (p *places) says(place, ifindex uint32, e bpfobj.PodEndpoint) {
+	p.t.Helper()
+	var got bpfobj.PodInterface
+	p.must(p.interfaces.Lookup(place, &got))
+	if got.Ifindex != ifindex || (ifindex != 0 && got.Endpoint != e) {
+		p.t.Errorf("place %d is of interface %#x and says %v, want %#x and %v", place, got.Ifindex, got.Endpoint, ifindex, e)
+	}
+}
+
+// decides sends a packet of either family from the pod's own addresses and MAC,
+// and from those of others.
+func (p *places) decides() {
+	p.t.Helper()
+	for _, v6 := range []bool{false, true} {
+		f := frame(out, ip(v6, out, layers.IPProtocolTCP), tcp(1000, 80, "A"))
+		copy(f[6:], p.pod.Mac[:])
+		if passes, err := p.path.Run(p.pod, out, f); err != nil || !passes {
+			p.t.Errorf("IPv6 %t: the pod's own packet passes: %t, error %v", v6, passes, err)
+		}
+		f[7] ^= 1 // source MAC
+		p.expect(out, f, false, bpfobj.DropSpoofed)
+		f[7] ^= 1
+		f[14+15] ^= 1 // within the source address of either family
+		p.expect(out, f, false, bpfobj.DropSpoofed)
+	}
+}
+
+// Two interfaces whose indexes have the same place: the first has it as long as it
+// is there, the other is found by the hash.
+func TestInterfacesThatShareAPlace(t *testing.T) {
+	p := newPlaces(t)
+	other := bpfobj.PodEndpoint{Ip4: peer4.As4(), Ip6: peer6.As16(), Mac: [6]byte{2, 9}, Slot: 1}
+	p.must(p.path.PutEndpoint(rival, other))
+	p.must(p.path.PutEndpoint(loader.SandboxInterface, p.pod))
+	p.says(loader.SandboxInterface, rival, other)
+	p.decides()
+	p.must(p.path.DropEndpoint(rival))
+	p.says(loader.SandboxInterface, 0, other)
+	p.decides()
+	p.must(p.path.PutEndpoint(loader.SandboxInterface, p.pod))
+	p.says(loader.SandboxInterface, loader.SandboxInterface, p.pod)
+	p.must(p.path.PutEndpoint(rival, other))
+	p.says(loader.SandboxInterface, loader.SandboxInterface, p.pod)
+	// Nobody asks the hash any more.
+	p.must(p.endpoints.Delete(bpfobj.PodIfindex{Ifindex: loader.SandboxInterface}))
+	p.decides()
+	p.must(p.path.DropEndpoint(loader.SandboxInterface))
+	p.expect(out, frame(out, ip4(out, layers.IPProtocolTCP), tcp(1000, 80, "A")), false, bpfobj.DropNoEndpoint)
+}
+
+// What changes of an interface that lives is not written where programs may be
+// reading, nor is its place given away.
+func TestInterfaceChanges(t *testing.T) {
+	p := newPlaces(t)
+	p.must(p.path.PutEndpoint(loader.SandboxInterface, p.pod))
+	was := p.pod
+	p.pod.Mac[5]++
+	p.decides()
+	p.says(loader.SandboxInterface, loader.SandboxInterface|bpfobj.InterfaceKept, was)
+	p.must(p.path.PutEndpoint(rival, was))
+	p.must(p.path.PutEndpoint(loader.SandboxInterface, p.pod))
+	p.says(loader.SandboxInterface, loader.SandboxInterface|bpfobj.InterfaceKept, was)
+	p.decides()
+	p.must(p.path.DropEndpoint(loader.SandboxInterface))
+	p.must(p.path.PutEndpoint(rival, was))
+	p.says(loader.SandboxInterface, rival, was)
+}
+
+// An agent that begins repeats what endpoints says, and nothing else stays.
+func TestInterfacesAfterRestart(t *testing.T) {
+	p := newPlaces(t)
+	second := bpfobj.PodEndpoint{Ip4: peer4.As4(), Mac: [6]byte{2, 9}, Slot: 1}
+	p.must(p.path.PutEndpoint(loader.SandboxInterface, p.pod))
+	p.must(p.path.PutEndpoint(7, second))
+	p.restart()
+	p.says(loader.SandboxInterface, loader.SandboxInterface, p.pod)
+	p.says(7, 7, second)
+
+	// An agent that knows no such map was at work: one interface is gone, one was
+	// given another address, one is new; and one has a place that is not its own.
+	gone, changed := bpfobj.PodInterface{Ifindex: rival, Endpoint: second}, bpfobj.PodInterface{Ifindex: 7, Endpoint: p.pod}
+	p.must(p.interfaces.Put(uint32(loader.SandboxInterface), gone))
+	p.must(p.interfaces.Put(uint32(7), changed))
+	p.must(p.interfaces.Put(uint32(8), bpfobj.PodInterface{Ifindex: 9 | bpfobj.InterfaceKept, Endpoint: second}))
+	p.must(p.endpoints.Put(bpfobj.PodIfindex{Ifindex: 8}, second))
+	p.decides()
+	p.restart()
+	p.says(loader.SandboxInterface, loader.SandboxInterface, p.pod)
+	p.says(7, 7, second)
+	p.says(8, 8, second)
+	p.decides()
+}
