@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 )
@@ -35,13 +36,20 @@ func (s *Server) launch(name string, args ...string) (*process, error) {
 		// with the thread that entered it.
 		p.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
-	if err := s.inside(p.cmd.Start); err != nil {
+	started := make(chan error)
+	go func() {
+		defer close(p.ended)
+		// What ends it is the end of the thread that starts it, so that one stays.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := s.inside(p.cmd.Start)
+		if started <- err; err == nil {
+			p.cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	go func() {
-		p.cmd.Wait()
-		close(p.ended)
-	}()
 	return p, nil
 }
 

@@ -273,7 +273,6 @@ func startWindows(t *testing.T, bin, kubeconfig string, more ...string) *windows
 	n.cmd = exec.Command(filepath.Join(bin, "winnode"), append(more, "--node-name", "win1", "--kubeconfig", kubeconfig, "--state-dir", filepath.Join(dir, "state"),
 		"--socket", filepath.Join(dir, "agent.sock"), "--control", filepath.Join(dir, "control.sock"), "--http-address", n.http)...)
 	n.cmd.Stdout, n.cmd.Stderr = log, log
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := n.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -172,7 +173,13 @@ func (l *lab) launch(ns *netns.NS, name string, flags uintptr, args ...string) (
 	cmd.Stdout, cmd.Stderr = log, log
 	// A session of its own: Ctrl-C is for the lab, which stops things in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Cloneflags: flags}
-	if err := cmd.Start(); err != nil {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // what ends it is the end of the thread that starts it, so that one stays
+		started <- cmd.Start()
+		select {}
+	}()
+	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	l.processes = append(l.processes, cmd)
