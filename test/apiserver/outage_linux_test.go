@@ -209,14 +209,28 @@ func (o *outage) end(come func() error) {
 	o.expect("known", "db", model.Allow, waiting)
 	serveAt(o.t, o.attach(o.unknown))
 	o.expect("unknown", "db", model.Allow, waiting)
-	for i, node := range o.cluster.Nodes {
-		s, err := node.Status(context.Background())
-		must(o.t, err)
-		if len(s.Problems) > 0 {
-			o.t.Errorf("problems of node %d after the outage: %q", i+1, s.Problems)
-		}
+	for i := range o.cluster.Nodes {
+		o.recovers(i)
 	}
 	time.Sleep(300 * time.Millisecond)
+}
+
+// recovers waits until an agent has no problems: an API server that has just
+// started ends a watch of a custom resource once more, and is asked again only
+// after a pause.
+func (o *outage) recovers(node int) {
+	o.t.Helper()
+	for deadline := time.Now().Add(waiting); ; time.Sleep(100 * time.Millisecond) {
+		s, err := o.cluster.Nodes[node].Status(context.Background())
+		must(o.t, err)
+		if len(s.Problems) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			o.t.Errorf("problems of node %d after the outage: %q", node+1, s.Problems)
+			return
+		}
+	}
 }
 
 // judge counts what came through that neither policy allows, and shows that it
