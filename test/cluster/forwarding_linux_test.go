@@ -5,6 +5,7 @@ package cluster_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -44,6 +45,20 @@ func watch(t *testing.T, n *cluster.Node) {
 		}
 		return nil
 	})
+}
+
+// startWatched makes a cluster whose pods all say who asks them, and whose nodes
+// are watched.
+func startWatched(t *testing.T, manifests string, cfg cluster.Config) (*cluster.Cluster, map[string]*cluster.Pod) {
+	t.Helper()
+	c, pods := startCluster(t, manifests, cfg)
+	for _, p := range pods {
+		whoami(t, p.NS, "::")
+	}
+	for _, n := range c.Nodes {
+		watch(t, n)
+	}
+	return c, pods
 }
 
 // forwarded reads a counter of watched.
@@ -100,14 +115,8 @@ func awaitWays(t *testing.T, c *cluster.Cluster, from *netns.NS, to netip.Addr, 
 func TestForwardingPassesTheStackBy(t *testing.T) {
 	for _, mode := range []string{"routes", "vxlan"} {
 		t.Run(mode, func(t *testing.T) {
-			c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=" + mode}})
+			c, pods := startWatched(t, fabricManifests, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=" + mode}})
 			client, server := pods["client"], pods["server"] // on linux1, linux2
-			for _, p := range pods {
-				whoami(t, p.NS, "::")
-			}
-			for _, n := range c.Nodes {
-				watch(t, n)
-			}
 			for _, v6 := range []bool{false, true} {
 				from, to := address(client, v6), address(server, v6)
 				awaitWays(t, c, client.NS, to, true)
@@ -155,14 +164,8 @@ spec:
 // as way and with another fabric: flows that are open meet each of them, and lose
 // nothing else.
 func TestForwardingChanges(t *testing.T) {
-	c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"}})
+	c, pods := startWatched(t, fabricManifests, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"}})
 	client, server := pods["client"], pods["server"]
-	for _, p := range pods {
-		whoami(t, p.NS, "::")
-	}
-	for _, n := range c.Nodes {
-		watch(t, n)
-	}
 	for _, v6 := range []bool{false, true} {
 		awaitWays(t, c, client.NS, address(server, v6), true)
 	}
@@ -335,6 +338,10 @@ func askFrom(network string, from, to netip.AddrPort) error {
 	n, err := conn.Read(answer)
 	if err == nil && strings.TrimSpace(string(answer[:n])) != from.Addr().String() {
 		err = fmt.Errorf("seen as %s", answer[:n])
+	}
+	if err == nil && network == "tcp" {
+		// The port is used again at once: who closes first may not do that.
+		_, err = io.Copy(io.Discard, conn)
 	}
 	return err
 }

@@ -29,15 +29,9 @@ spec: {containers: [{name: main}]}
 // the stack of the other; limit and policy hold, and its neighbours go past both.
 func TestForwardingOfLimitedPods(t *testing.T) {
 	const rate = 16e6
-	c, pods := startCluster(t, fabricManifests+witness, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"},
+	c, pods := startWatched(t, fabricManifests+witness, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"},
 		Bandwidth: map[string]cluster.Bandwidth{"server": {IngressRate: rate, IngressBurst: 1<<32 - 1, EgressRate: rate, EgressBurst: 1<<32 - 1}}})
 	client, server := pods["client"], pods["server"] // on linux1, linux2
-	for _, p := range pods {
-		whoami(t, p.NS, "::")
-	}
-	for _, n := range c.Nodes {
-		watch(t, n)
-	}
 	for _, v6 := range []bool{false, true} {
 		from, to := address(client, v6), address(server, v6)
 		awaitWays(t, c, client.NS, address(pods["witness"], v6), true)
@@ -83,13 +77,9 @@ func clientDenied(client *cluster.Pod) string {
 func TestForwardingBehindXDP(t *testing.T) {
 	for _, mode := range []string{"routes", "vxlan"} {
 		t.Run(mode, func(t *testing.T) {
-			c, pods := startCluster(t, fabricManifests+witness, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=" + mode, "--xdp-devices=eth0"}})
+			c, pods := startWatched(t, fabricManifests+witness, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=" + mode, "--xdp-devices=eth0"}})
 			client, server := pods["client"], pods["server"] // on linux1, linux2
-			for _, p := range pods {
-				whoami(t, p.NS, "::")
-			}
 			for _, n := range c.Nodes {
-				watch(t, n)
 				if text, _, err := n.Get("/metrics"); err != nil || !strings.Contains(text, `isthmus_deny_list_device{device="eth0"`) {
 					t.Fatalf("%s has no XDP on its uplink: %v", n.Name, err)
 				}
@@ -202,14 +192,8 @@ spec: {containers: [{name: main, ports: [{name: echo, containerPort: 7000, proto
 func TestForwardingToFixedAddresses(t *testing.T) {
 	for _, mode := range []string{"routes", "vxlan"} {
 		t.Run(mode, func(t *testing.T) {
-			c, pods := startCluster(t, fixed, cluster.Config{Linux: 3, AgentFlags: []string{"--fabric=" + mode}})
+			c, pods := startWatched(t, fixed, cluster.Config{Linux: 3, AgentFlags: []string{"--fabric=" + mode}})
 			client, was := pods["client"], pods["fixed"] // on linux1, linux2
-			for _, p := range pods {
-				whoami(t, p.NS, "::")
-			}
-			for _, n := range c.Nodes {
-				watch(t, n)
-			}
 			var udp, tcp []net.Conn
 			for _, v6 := range []bool{false, true} {
 				to := address(was, v6)
