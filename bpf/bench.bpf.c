@@ -68,7 +68,7 @@ struct {
 } floor_verdicts SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 131072);
 	__type(key, struct conn_key4);
 	__type(value, struct conn);
@@ -131,8 +131,7 @@ static __always_inline void note(struct __sk_buff *skb, const struct headers *h)
 		return;
 	}
 	c->seen = bpf_jiffies64();
-	c->packets[0]++;
-	c->bytes[0] += skb->len;
+	c->sent[0]++;
 }
 
 /* The least for an established flow. */

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 
-/* Egress policy behind the stack's translation of Service addresses: on the
- * netfilter hooks FORWARD and LOCAL_IN the destination is the one that packets
- * really go to, and the source is still the pod's. Here are decided the packets
- * that from_pod left a record of. The same program is there twice: for the hooks
- * themselves (Linux 6.4), and as a filter that a rule of nftables or iptables
- * matches with (xt_bpf). */
+/* What is decided in the stack. Where it has translated the addresses of Services,
+ * on the netfilter hooks FORWARD and LOCAL_IN (LOCAL_OUT for IPVS), the destination is
+ * the one that packets really go to, and the source is still the pod's: here are
+ * decided the packets that from_pod left a record of. Packets with an address of this
+ * node or its pods that others forge are dropped on FORWARD, tunneled ones that do
+ * not come from the node that they say on LOCAL_IN. Each program is there twice: for
+ * the hooks themselves (Linux 6.4), and as a filter that a rule of nftables matches
+ * with (xt_bpf). */
 
 #include <linux/bpf.h>
 #include <linux/netfilter.h>
@@ -17,26 +19,22 @@
 #include "include/maps.h"
 #include "include/parse.h"
 #include "include/conntrack.h"
+#include "include/ledger.h"
+#include "include/owner.h"
 #include "include/verdict.h"
 #include "include/translate.h"
+#include "include/view.h"
+#include "include/tunnel.h"
 #include "include/events.h"
 
 /* What is read of the kernel's own structs. */
-struct net_device {
-	int ifindex;
-} __attribute__((preserve_access_index));
-
-struct nf_hook_state {
-	struct net_device *in;
-} __attribute__((preserve_access_index));
-
 struct sk_buff {
 	unsigned int len;
 	__u32 mark;
+	int skb_iif;
 } __attribute__((preserve_access_index));
 
 struct bpf_nf_ctx {
-	const struct nf_hook_state *state;
 	struct sk_buff *skb;
 } __attribute__((preserve_access_index));
 
@@ -46,88 +44,16 @@ extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dy
  * interfaces of pods, and decide what passes these. */
 const volatile bool handover;
 
-/* A packet behind the translation. */
-struct view {
-	void *from; /* the context of the filter, or a dynptr */
-	bool filter;
-	__u32 mark;
-	__u32 ifindex; /* that it came in by */
-	__u32 len;
-};
-
-static __always_inline int load(const struct view *v, __u32 offset, void *to, __u32 size)
-{
-	if (v->filter)
-		return bpf_skb_load_bytes_relative(v->from, offset, to, size, BPF_HDR_START_NET);
-	return bpf_dynptr_read(to, size, v->from, offset, 0);
-}
-
-/* Ports at an offset; those of a later fragment are what the first one said. */
-static __always_inline int load_ports(const struct view *v, __u32 offset, struct flow *f, const struct flow *was, bool later)
-{
-	__be16 ports[2];
-
-	if (later) {
-		f->src_port = was->src_port;
-		f->dst_port = was->dst_port;
-		return same(&f->dst, &was->dst) ? 0 : -1;
-	}
-	if (load(v, offset, ports, sizeof(ports)))
-		return -1;
-	f->src_port = bpf_ntohs(ports[0]);
-	f->dst_port = bpf_ntohs(ports[1]);
-	return 0;
-}
-
-static __always_inline int load_flow4(const struct view *v, struct flow *f, const struct flow *was)
-{
-	struct iphdr ip;
-
-	if (load(v, 0, &ip, sizeof(ip)) || ip.ihl < 5)
-		return -1;
-	f->src.word[3] = ip.saddr;
-	f->dst.word[3] = ip.daddr;
-	f->protocol = ip.protocol;
-	return load_ports(v, ip.ihl * 4, f, was, ip.frag_off & bpf_htons(IP_OFFSET));
-}
-
-static __always_inline int load_flow6(const struct view *v, struct flow *f, const struct flow *was)
-{
-	struct ipv6hdr ip;
-	struct fragment_header h;
-	__u32 offset = sizeof(ip);
-	bool later = false;
-
-	if (load(v, 0, &ip, sizeof(ip)))
-		return -1;
-	__builtin_memcpy(&f->src, &ip.saddr, 16);
-	__builtin_memcpy(&f->dst, &ip.daddr, 16);
-	f->protocol = ip.nexthdr;
-	for (int i = 0; i < MAX_EXTENSIONS; i++) {
-		bool fragment = f->protocol == IPPROTO_FRAGMENT;
-
-		if (later || (!fragment && f->protocol != IPPROTO_HOPOPTS && f->protocol != IPPROTO_ROUTING &&
-			      f->protocol != IPPROTO_DSTOPTS))
-			return load_ports(v, offset, f, was, later);
-		if (load(v, offset, &h, sizeof(h)))
-			return -1;
-		f->protocol = h.next;
-		later = fragment && h.offset & bpf_htons(IP6_OFFSET);
-		offset += fragment ? 8 : h.reserved * 8 + 8; /* second byte: length */
-	}
-	return -1;
-}
-
 /* Notes what was decided on the entry of the flow as the pod knows it, so that
  * answers pass. Returns what to count, or -1. */
 static __always_inline int note(const struct pending *r, const struct flow *to, const struct slot *slot,
 				__u8 verdict, const struct view *v, bool v6)
 {
-	struct packet p = { .kind = r->kind, .closes = r->closes };
+	struct packet p = { .kind = r->kind };
 	struct conn_place at = {};
 	struct conn *c, fresh = {};
 	__u32 now = bpf_jiffies64();
-	__u8 had;
+	struct approval had;
 	bool known;
 
 	conn_place(&r->flow, &at, v6);
@@ -135,48 +61,53 @@ static __always_inline int note(const struct pending *r, const struct flow *to, 
 	if (!c) {
 		if (verdict == DENY)
 			return COUNT_EGRESS_DENY;
-		fresh.side[0] = at.src ? 0 : SIDE_OPENED;
-		fresh.side[1] = at.src ? SIDE_OPENED : 0;
-		fresh.epoch[0] = fresh.epoch[1] = slot->epoch;
-		fresh.flags = CONN_TRANSLATED;
+		fresh.end[0] = approval(at.src ? 0 : ROLE_OPENED, slot->epoch);
+		fresh.end[1] = approval(at.src ? ROLE_OPENED : 0, slot->epoch);
+		fresh.flow_flags = CONN_TRANSLATED | CONN_OUTSIDE;
+		fresh.share = r->slot;
 		fresh.backend_port = to->dst_port;
 		__builtin_memcpy(fresh.backend, &to->dst, sizeof(fresh.backend));
-		fresh.packets[0] = !at.src;
-		fresh.packets[1] = at.src;
-		fresh.bytes[0] = at.src ? 0 : v->len;
-		fresh.bytes[1] = at.src ? v->len : 0;
+		fresh.sent[0] = !at.src;
+		fresh.sent[1] = at.src;
 		fresh.seen = now;
-		conn_create(&at, &fresh, v6);
+		if (conn_put(&at, &fresh, v6))
+			count_bytes(v->len, COUNT_UNTRACKED);
 		return COUNT_EGRESS_ALLOW;
 	}
-	had = OF_END(c->side, at.src);
+	had = approval_of(c, at.src);
 	if (verdict == DENY) {
-		if (!(had & SIDE_OPENED))
+		if (!(had.roles & ROLE_OPENED))
 			return COUNT_EGRESS_DENY;
 		/* What the pod was once reached by is not its own to open. */
-		OF_END(c->side, at.src) = had | SIDE_REVOKED;
-		OF_END(c->epoch, at.src) = slot->epoch;
+		approve(c, at.src, had.roles | ROLE_REVOKED, slot->epoch);
 		return r->kind == PACKET_OPENS ? COUNT_EGRESS_DENY : DROP_REVOKED;
 	}
-	known = (had & SIDE_OPENED) && !(had & SIDE_REVOKED) && (c->flags & CONN_TRANSLATED);
-	c->flags = CONN_TRANSLATED;
+	known = (had.roles & ROLE_OPENED) && holds(had) && (c->flow_flags & CONN_TRANSLATED);
+	clear_flags(c, CONN_DIRECT | CONN_REMOTE);
+	set_flags(c, CONN_TRANSLATED | CONN_OUTSIDE);
 	c->backend_port = to->dst_port;
 	__builtin_memcpy(c->backend, &to->dst, sizeof(c->backend));
-	if (OF_END(c->epoch, at.src) == slot->epoch && !(had & SIDE_REVOKED))
-		OF_END(c->side, at.src) = had | SIDE_OPENED;
-	else
-		OF_END(c->side, at.src) = SIDE_OPENED;
-	OF_END(c->epoch, at.src) = slot->epoch;
-	conn_seen(c, &p, v->len, at.src, now);
+	if (had.epoch != slot->epoch || !holds(had))
+		had.roles = 0;
+	approve(c, at.src, had.roles | ROLE_OPENED, slot->epoch);
+	conn_seen(c, &p, at.src, true, now);
 	return known ? -1 : COUNT_EGRESS_ALLOW;
 }
 
-/* Counts a drop for a mark that is not ours, and tells of it. */
-static __always_inline bool unmarked(const struct view *v, __u32 slot, const struct flow *flow, bool v6)
+/* Whether a translated answer goes to the client that the node masquerades: its
+ * address is put back. */
+static __always_inline bool answers_client(const struct pending *r, const struct flow *to, bool v6)
 {
-	count_bytes(v->len, DROP_UNMARKED);
-	report(flow, slot, NULL, EVENT(DROP_UNMARKED, EVENT_EGRESS | (v6 ? EVENT_V6 : 0), 0), NULL);
-	return false;
+	struct conn_place at = {};
+	struct conn *c;
+	struct ip client;
+
+	conn_place(&r->flow, &at, v6);
+	c = conn_find(&at, r->flow.protocol, bpf_jiffies64(), v6);
+	if (!c || !(c->flow_flags & CONN_MASQUERADED))
+		return false;
+	__builtin_memcpy(&client, c->client, sizeof(client));
+	return same(&client, &to->dst);
 }
 
 /* A flow past the stack that has the addresses and ports of a translated one
@@ -189,8 +120,8 @@ static __always_inline void reuse(const struct flow *to, bool v6)
 
 	conn_place(to, &at, v6);
 	c = conn_find(&at, to->protocol, bpf_jiffies64(), v6);
-	if (c && (c->flags & CONN_REMOTE) && (to->protocol != IPPROTO_TCP || c->state == CONN_CLOSING))
-		c->flags &= ~CONN_REMOTE;
+	if (c && (to->protocol != IPPROTO_TCP || c->state == CONN_CLOSING))
+		clear_flags(c, CONN_REMOTE);
 }
 
 /* What the table of a slot says of where a packet really goes. */
@@ -212,11 +143,22 @@ static __always_inline __u8 ask(volatile __u64 *word, struct slot *slot, const s
 	return DENY;
 }
 
+/* Counts a drop that is about no policy, and emits an event. Returns false. */
+static __always_inline bool refuse(const struct view *v, __u32 slot, const struct flow *flow, bool v6, __u32 reason)
+{
+	__u32 egress = slot != NO_SLOT ? EVENT_EGRESS : 0;
+
+	count_bytes(v->len, reason);
+	report(flow, slot, NULL, EVENT(reason, egress | (v6 ? EVENT_V6 : 0), 0), NULL);
+	return false;
+}
+
 /* Decides by the record of a packet. Returns whether it may go on. */
-static __always_inline bool settle(const struct pending *r, const struct view *v, bool v6)
+static __always_inline bool decide(const struct pending *r, const struct view *v, bool v6)
 {
 	struct flow to = {};
 	struct slot slot = {};
+	struct end service = {};
 	volatile __u64 *word = bpf_map_lookup_elem(&slots, &r->slot);
 	bool translated;
 	__u8 verdict;
@@ -224,64 +166,131 @@ static __always_inline bool settle(const struct pending *r, const struct view *v
 
 	if (!word || (v6 ? load_flow6(v, &to, &r->flow) : load_flow4(v, &to, &r->flow)) || !same(&to.src, &r->flow.src) ||
 	    to.src_port != r->flow.src_port || to.protocol != r->flow.protocol)
-		return unmarked(v, r->slot, &r->flow, v6);
+		return refuse(v, r->slot, &r->flow, v6, DROP_UNMARKED);
+	if (tunnel_port && to.protocol == IPPROTO_UDP && to.dst_port == tunnel_port)
+		return refuse(v, r->slot, &to, v6, DROP_TUNNEL);
+	translated = !same(&to.dst, &r->flow.dst) || to.dst_port != r->flow.dst_port;
+	if (r->kind == PACKET_ANSWER && (!translated || answers_client(r, &to, v6)))
+		return true;
 	verdict = ask(word, &slot, &to, v6);
 	id = note(r, &to, &slot, verdict, v, v6);
 	if (id >= 0) {
+		service.addr = r->flow.dst;
+		service.port = r->flow.dst_port;
 		count_bytes(v->len, id);
-		translated = !same(&to.dst, &r->flow.dst) || to.dst_port != r->flow.dst_port;
-		report(&to, r->slot, &slot, EVENT(id, EVENT_EGRESS | (v6 ? EVENT_V6 : 0), 0), translated ? &r->flow : NULL);
+		report(&to, r->slot, &slot, EVENT(id, EVENT_EGRESS | (v6 ? EVENT_V6 : 0), 0), translated ? &service : NULL);
 	}
-	if (verdict == ALLOW && (!same(&to.dst, &r->flow.dst) || to.dst_port != r->flow.dst_port))
+	if (verdict == ALLOW && translated)
 		reuse(&to, v6);
 	return verdict == ALLOW;
 }
 
-/* Whether a packet may go on. */
-static __always_inline bool passes(const struct view *v)
+/* Whether a packet of a pod may go on. */
+static __always_inline bool pod_passes(const struct view *v, const struct endpoint *e, bool v6)
 {
-	struct ifindex key = { .ifindex = v->ifindex };
-	struct endpoint *e = bpf_map_lookup_elem(&endpoints, &key);
 	__u32 place = v->mark >> 16;
 	struct pending *r;
-	__u8 version;
 
-	if (!e)
-		return true; /* from no pod */
 	if ((v->mark & MARK_OURS) == MARK_APPROVED)
 		return true;
 	if (handover && !(v->mark & MARK_OURS))
 		return true;
 	r = bpf_map_lookup_elem(&pending, &place);
-	if ((v->mark & MARK_KIND) != MARK_PENDING || !r || r->mark != (v->mark & MARK_OURS) || r->slot != e->slot ||
-	    load(v, 0, &version, 1))
-		return unmarked(v, e->slot, NULL, false);
-	return version >> 4 == 6 ? settle(r, v, true) : settle(r, v, false);
+	if ((v->mark & MARK_KIND) != MARK_PENDING || !r || r->mark != (v->mark & MARK_OURS) || r->slot != e->slot)
+		return refuse(v, e->slot, NULL, v6, DROP_UNMARKED);
+	return v6 ? decide(r, v, true) : decide(r, v, false);
+}
+
+/* Whether somebody else's packet may be forwarded: it must not claim to come from
+ * this node or its pods. What the node masquerades still has its own source here. */
+static __always_inline bool may_forward(const struct view *v, bool v6)
+{
+	struct flow flow = {};
+
+	if (load(v, v6 ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr), v6 ? &flow.src.word[0] : &flow.src.word[3], v6 ? 16 : 4))
+		return false;
+	return owner_of(&flow.src, v6) ? refuse(v, NO_SLOT, &flow, v6, DROP_SPOOFED) : true;
+}
+
+/* Whether a packet may go on. */
+static __always_inline bool passes(const struct view *v, bool v6)
+{
+	const struct endpoint *e = find_endpoint(v->ifindex);
+
+	if (e)
+		return pod_passes(v, e, v6);
+	switch (v->place) {
+	case FORWARD:
+		return may_forward(v, v6);
+	case LOCAL_IN:
+		return may_enter(v, v6) ? true : refuse(v, NO_SLOT, NULL, v6, DROP_TUNNEL);
+	case LOCAL_OUT:
+		break;
+	}
+	return true;
+}
+
+static __always_inline int at_hook(struct bpf_nf_ctx *ctx, enum place place)
+{
+	struct sk_buff *skb = ctx->skb;
+	struct bpf_dynptr packet;
+	struct view v = { .from = &packet, .place = place, .mark = skb->mark, .ifindex = skb->skb_iif, .len = skb->len };
+	__u8 version;
+
+	if (!v.ifindex)
+		return NF_ACCEPT; /* of this host */
+	if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &packet) || load(&v, 0, &version, 1))
+		return NF_DROP;
+	return (version >> 4 == 6 ? passes(&v, true) : passes(&v, false)) ? NF_ACCEPT : NF_DROP;
 }
 
 SEC("netfilter")
-int egress(struct bpf_nf_ctx *ctx)
+int forward(struct bpf_nf_ctx *ctx)
 {
-	struct sk_buff *skb = ctx->skb;
-	struct net_device *in = ctx->state->in;
-	struct bpf_dynptr packet;
-	struct view v = { .from = &packet, .mark = skb->mark, .len = skb->len };
+	return at_hook(ctx, FORWARD);
+}
 
-	if (!in)
-		return NF_ACCEPT;
-	v.ifindex = in->ifindex;
-	if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &packet))
-		return NF_DROP;
-	return passes(&v) ? NF_ACCEPT : NF_DROP;
+SEC("netfilter")
+int local_in(struct bpf_nf_ctx *ctx)
+{
+	return at_hook(ctx, LOCAL_IN);
+}
+
+SEC("netfilter")
+int local_out(struct bpf_nf_ctx *ctx)
+{
+	return at_hook(ctx, LOCAL_OUT);
 }
 
 /* Matches what is to be dropped. */
-SEC("socket")
-int egress_filter(struct __sk_buff *skb)
+static __always_inline int matches(struct __sk_buff *skb, enum place place)
 {
-	struct view v = { .from = skb, .filter = true, .mark = skb->mark, .ifindex = skb->ifindex, .len = skb->len };
+	struct view v = { .from = skb, .filter = true, .place = place, .mark = skb->mark, .ifindex = skb->ingress_ifindex, .len = skb->len };
+	__u8 version;
 
-	return !passes(&v);
+	if (!v.ifindex)
+		return false;
+	if (load(&v, 0, &version, 1))
+		return true;
+	return version >> 4 == 6 ? !passes(&v, true) : !passes(&v, false);
+}
+
+SEC("socket")
+int forward_filter(struct __sk_buff *skb)
+{
+	return matches(skb, FORWARD);
+}
+
+SEC("socket")
+int local_in_filter(struct __sk_buff *skb)
+{
+	return matches(skb, LOCAL_IN);
+}
+
+SEC("socket")
+int local_out_filter(struct __sk_buff *skb)
+{
+	return matches(skb, LOCAL_OUT);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

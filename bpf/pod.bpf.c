@@ -6,7 +6,7 @@
  * policy in force, or gets one now. From pod to pod of this node from_pod
  * decides for both ends and delivers. To pods of other nodes it sends on, and
  * from_node, at tcx ingress of the devices that lead there, decides and delivers
- * what comes back. */
+ * what comes back. adopt_flow puts flows of an older layout into the table. */
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -22,23 +22,32 @@
 #include "include/open.h"
 #include "include/direct.h"
 #include "include/arrive.h"
+#include "include/datagram.h"
+#include "include/neighbour.h"
+#include "include/quote.h"
+#include "include/adopt.h"
 
 /* Other programs on the hook come next, then the stack. */
 #define PASS TC_ACT_UNSPEC
 
 /* Asks about a packet that opens a flow before that is looked for: whatever it
- * was before, what is refused costs no more. */
+ * was before, a refused packet costs nothing extra. */
 static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, const struct packet *p, __u32 stage, bool v6)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
-	__u32 peer = class_of(l->from_pod ? &p->flow.dst : &p->flow.src, v6);
 	int verdict;
+	__u32 peer;
 
-	if (l->from_pod && !(peer & PEER_POD) && translatable(p))
-		return FATE_PENDING;
-	verdict = table_says(l->slot.table, dir, peer, p->flow.protocol, p->flow.dst_port);
-	if (stage_now() != stage)
-		verdict = ask(l, p, dir);
+	if (l->host || l->masqueraded) {
+		verdict = ask(skb, l, p);
+	} else {
+		peer = class_of(l->from_pod ? &p->flow.dst : &p->flow.src, v6);
+		if (l->from_pod && !(peer & PEER_POD) && translatable(p))
+			return FATE_PENDING;
+		verdict = table_says(l->slot.table, dir, peer, p->flow.protocol, p->flow.dst_port);
+		if (stage_now() != stage)
+			verdict = ask(skb, l, p);
+	}
 	if (verdict == DENY) {
 		if (event_limited(&l->index, dir * 2 + DENY))
 			count(skb, dir * 2 + DENY);
@@ -50,11 +59,20 @@ static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, con
 	return FATE_PASS;
 }
 
+/* What is read and found out about a packet: once on the stack, for both families. */
+struct decision {
+	struct local local; /* the pod whose interface it is */
+	struct local peer;  /* the pod at the other end of a direct flow */
+	struct packet packet;
+};
+
 /* Decides a packet of a flow, and where it goes: the pod at the other end is
  * peer if that is FATE_DIRECT. */
-static __always_inline int track(struct __sk_buff *skb, struct local *l, const struct packet *p, struct local *peer, bool v6)
+static __always_inline int track(struct __sk_buff *skb, struct decision *d, bool v6)
 {
-	struct conn_place at = {};
+	struct local *l = &d->local, *peer = &d->peer;
+	const struct packet *p = &d->packet;
+	struct conn_place *at = &d->packet.at;
 	__u32 now = bpf_jiffies64();
 	struct conn *c;
 	__u32 stage = p->kind == PACKET_OPENS ? stage_now() : 0; /* before anything is looked up */
@@ -64,89 +82,70 @@ static __always_inline int track(struct __sk_buff *skb, struct local *l, const s
 	if (!read_slot(l))
 		return DROP_NO_ENDPOINT;
 	if (p->kind == PACKET_OPENS) {
-		err = ask_first(skb, l, p, stage, v6);
+		err = l->from_pod ? 0 : arrival(skb, p, l);
+		if (!err)
+			err = ask_first(skb, l, p, stage, v6);
 		if (err)
 			return err;
 	}
-	conn_place(&p->flow, &at, v6);
-	c = conn_find(&at, p->flow.protocol, now, v6);
+	conn_place(&p->flow, at, v6);
+	c = conn_find(at, p->flow.protocol, now, v6);
 	if (!c) {
 		if (l->from_pod && !l->asked && translatable(p) && !(class_of_address(&p->flow.dst, v6) & PEER_POD))
 			return FATE_PENDING;
-		return open_flow(skb, l, p, peer);
+		err = l->from_pod || l->asked ? 0 : arrival(skb, p, l);
+		if (!err)
+			err = open_flow(skb, l, p, peer);
+		if (err <= 0 && err != FATE_DENIED)
+			note_flow(skb, l, p, peer, err);
+		return err;
 	}
-	side = l->from_pod ? at.src : !at.src;
-	/* The ports of a flow that was direct are used again, by one that was
-	 * translated: answers have to go back the same way. */
-	if (!l->from_pod && p->kind == PACKET_OPENS && c->state == CONN_CLOSING)
-		c->flags &= ~(CONN_DIRECT | CONN_REMOTE);
-	if (!l->from_pod && p->flow.protocol == IPPROTO_UDP)
-		c->flags &= ~CONN_REMOTE; /* what the stack brings may be translated */
-	if (pends(l, p, c, side))
+	side = l->from_pod ? at->src : !at->src;
+	if (!l->from_pod) {
+		/* The ports of a flow that was direct are used again, by one that was
+		 * translated: answers have to go back the same way. And what the stack
+		 * brings of UDP may be translated. */
+		if (p->kind == PACKET_OPENS && c->state == CONN_CLOSING)
+			clear_flags(c, CONN_DIRECT | CONN_REMOTE);
+		if (p->flow.protocol == IPPROTO_UDP)
+			clear_flags(c, CONN_REMOTE);
+		if ((c->flow_flags & (CONN_DIRECT | CONN_MASQUERADED)) || OF_END(c->place, !side) != skb->ingress_ifindex) {
+			err = arrival(skb, p, l);
+			if (err)
+				return err;
+			recognise(skb, l, c, side);
+		}
+	}
+	if (pends(l, p, c, side)) {
+		conn_tcp(c, p, at->src, true);
 		return FATE_PENDING;
-	err = admit(skb, l, p, c, side);
-	if (!err && l->from_pod && (c->flags & CONN_DIRECT)) {
-		err = admit_peer(skb, peer, p, c, !side);
-	} else if (!err && l->from_pod && (c->flags & CONN_REMOTE)) {
-		peer->index = OF_END(c->slot, !side);
-		err = FATE_REMOTE;
 	}
-	if (err == FATE_PASS || err == FATE_DIRECT || err == FATE_REMOTE)
-		conn_seen(c, p, skb->len, at.src, now);
+	err = admit(skb, l, p, c, side);
+	if (!err && l->from_pod && (c->flow_flags & CONN_DIRECT)) {
+		err = admit_peer(skb, peer, p, c, !side);
+	} else if (!err && l->from_pod && (c->flow_flags & CONN_REMOTE)) {
+		l->device = OF_END(c->place, !side);
+		err = FATE_REMOTE;
+	} else if (!err) {
+		err = passes_as(l, p, c, side);
+	}
+	if (err <= 0 && err != FATE_DENIED)
+		conn_seen(c, p, at->src, l->from_pod, now);
 	return err;
 }
 
-/* An ICMP error passes if the flow that it quotes is one that the pod has a
- * role in; otherwise it is a flow of its own protocol. */
-__noinline int track_error(struct __sk_buff *skb, const struct local *l, const struct packet *p, struct local *peer)
-{
-	struct conn_place at = {};
-	struct conn *c = NULL;
-	__u8 flags;
-
-	if (!l || !p || !peer)
-		return FATE_DENIED;
-	if (p->inner.protocol) {
-		conn_place(&p->inner, &at, p->v6);
-		c = conn_find(&at, p->inner.protocol, bpf_jiffies64(), p->v6);
-	}
-	if (c) {
-		/* The pod quotes what it received, and is sent what it sent. */
-		flags = OF_END(c->side, l->from_pod ? !at.src : at.src);
-		if (flags && !(flags & SIDE_REVOKED)) {
-			if (!l->from_pod)
-				return FATE_PASS;
-			if (error_is_direct(p, c, peer, at.src, CONN_DIRECT))
-				return FATE_DIRECT;
-			return (c->flags & CONN_REMOTE) && same(&p->flow.dst, &p->inner.src) ? FATE_REMOTE : FATE_PASS;
-		}
-	}
-	return judge(skb, l, p) == ALLOW ? FATE_PASS : FATE_DENIED;
-}
-
-static __always_inline bool unspecified(const struct ip *a)
-{
-	return !(a->word[0] | a->word[1] | a->word[2] | a->word[3]);
-}
-
-static __always_inline bool link_local(const struct ip *a)
-{
-	return (a->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
-}
-
-/* A pod sends with its own addresses only; neighbour discovery may also use
- * its link-local address, or none yet. */
+/* A pod sends with its own address only. */
 static __always_inline bool spoofed(const struct endpoint *e, const struct packet *p, bool v6)
 {
-	struct ip own = {};
+	struct ip own = address_of(e, v6);
 
-	if (v6)
-		__builtin_memcpy(&own, e->ip6, 16);
-	else
-		__builtin_memcpy(&own.word[3], e->ip4, 4);
-	if (v6 && p->kind == PACKET_NEIGHBOUR && (link_local(&p->flow.src) || unspecified(&p->flow.src)))
-		return false;
 	return unspecified(&own) || !same(&p->flow.src, &own);
+}
+
+/* Addresses of loopback: pods' interfaces take some for the sake of host ports. */
+static __always_inline bool to_loopback(const struct packet *p, bool v6)
+{
+	return !v6 && (p->flow.dst.word[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
 }
 
 /* Sends a pod's packet to the pod at the other end, or leaves it to the stack to
@@ -157,40 +156,68 @@ static __always_inline int send(struct __sk_buff *skb, const struct local *l, co
 	case FATE_DIRECT:
 		return deliver(skb, peer, p);
 	case FATE_REMOTE:
-		return forward(skb, p, peer->index);
+		return forward(skb, p, l->device);
 	case FATE_PENDING:
-		skb->mark = leave_record(p, l->index);
+		skb->mark = leave_record(p, l->index, p->kind);
+		return PASS;
+	case FATE_ANSWER:
+		skb->mark = leave_record(p, l->index, PACKET_ANSWER);
 		return PASS;
 	}
 	return drop(skb, l, p, fate);
 }
 
-static __always_inline int police_ip(struct __sk_buff *skb, struct local *l, const struct endpoint *e, bool v6, bool from_pod)
+/* What does not belong to a flow. Returns whether it passes, less than 0 if it is
+ * to be decided as others, or the reason to drop it. */
+static __always_inline int police_others(struct __sk_buff *skb, struct packet *p, bool from_pod)
+{
+	if (p->kind == PACKET_NEIGHBOUR || p->kind == PACKET_ROUTER) {
+		if (may_discover(skb, p, from_pod))
+			return 0;
+		if (from_pod && p->kind == PACKET_ROUTER)
+			return DROP_NEIGHBOUR;
+		p->kind = PACKET_FLOW;
+	}
+	return -1;
+}
+
+static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, const struct endpoint *e, bool v6, bool from_pod)
 {
 	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
-	struct packet p = { .v6 = v6 };
-	struct local peer = {};
-	int err = parse_plain(at, end, &p, v6) ? 0 : parse_any(skb, &p, v6);
+	struct packet *p = &d->packet;
+	struct local *l = &d->local;
+	int err = 0;
 
-	if (err)
-		return drop(skb, l, &p, -err);
-	if (from_pod && spoofed(e, &p, v6))
-		return drop(skb, l, &p, DROP_SPOOFED);
-	if (p.kind == PACKET_NEIGHBOUR)
-		return PASS;
-	if (p.kind == PACKET_ROUTER)
-		return from_pod ? drop(skb, l, &p, DROP_NEIGHBOUR) : PASS;
-	if (same(&p.flow.src, &p.flow.dst))
-		return PASS; /* a pod always reaches itself */
-	err = p.kind == PACKET_ERROR ? track_error(skb, l, &p, &peer) : track(skb, l, &p, &peer, v6);
-	switch (err) {
-	case FATE_PASS:
-		return PASS;
-	case FATE_DENIED:
-		return TC_ACT_SHOT;
+	p->v6 = v6;
+	if (!parse_plain(at, end, p, v6)) {
+		err = parse_any(skb, p, v6);
+		if (err)
+			return drop(skb, l, p, -err);
+		err = v6 ? police_others(skb, p, from_pod) : -1;
+		if (err >= 0)
+			return err ? drop(skb, l, p, err) : PASS;
+		if (p->fragment == FRAGMENT_LATER && !find_datagram(l, p))
+			return drop(skb, l, p, DROP_FRAGMENT);
 	}
+	if (from_pod && (spoofed(e, p, v6) || to_loopback(p, v6)))
+		return drop(skb, l, p, DROP_SPOOFED);
+	if (same(&p->flow.src, &p->flow.dst)) /* a pod always reaches itself */
+		return from_pod || !skb->ingress_ifindex || skb->ingress_ifindex == skb->ifindex ? PASS : drop(skb, l, p, DROP_SPOOFED);
+	if (p->kind == PACKET_ERROR) {
+		err = from_pod ? 0 : arrival(skb, p, l);
+		if (!err)
+			err = track_error(skb, l, p, &d->peer);
+	} else {
+		err = track(skb, d, v6);
+	}
+	if (err == FATE_DENIED)
+		return TC_ACT_SHOT;
+	if (p->fragment == FRAGMENT_FIRST && err <= 0)
+		note_datagram(l, p);
+	if (err == FATE_PASS)
+		return PASS;
 	/* to_pod has to be without code that writes: see deliver. */
-	return from_pod ? send(skb, l, &p, &peer, err) : drop(skb, l, &p, err);
+	return from_pod ? send(skb, l, p, &d->peer, err) : drop(skb, l, p, err);
 }
 
 static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
@@ -200,26 +227,27 @@ static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
 
 static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 {
-	struct local l = { .index = NO_SLOT, .from_pod = from_pod };
+	struct decision d = { .local = { .index = NO_SLOT, .from_pod = from_pod, .host = !from_pod && !skb->ingress_ifindex } };
 	struct ethhdr *eth = (void *)(long)skb->data; /* linear, or the kernel could not have read it */
 	const struct endpoint *e = find_endpoint(skb->ifindex);
 
 	if (!e)
-		return drop(skb, &l, NULL, DROP_NO_ENDPOINT);
-	l.index = e->slot;
+		return drop(skb, &d.local, NULL, DROP_NO_ENDPOINT);
+	d.local.index = e->slot;
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
-		return drop(skb, &l, NULL, DROP_MALFORMED);
+		return drop(skb, &d.local, NULL, DROP_MALFORMED);
 	if (from_pod && !same_mac(eth->h_source, e->mac))
-		return drop(skb, &l, NULL, DROP_SPOOFED);
+		return drop(skb, &d.local, NULL, DROP_SPOOFED);
 	switch (eth->h_proto) {
 	case bpf_htons(ETH_P_IP):
-		return police_ip(skb, &l, e, false, from_pod);
+		return police_ip(skb, &d, e, false, from_pod);
 	case bpf_htons(ETH_P_IPV6):
-		return police_ip(skb, &l, e, true, from_pod);
+		return police_ip(skb, &d, e, true, from_pod);
 	case bpf_htons(ETH_P_ARP):
-		return PASS;
+		/* Nobody but the host has a way to send it to the pod. */
+		return !from_pod || own_arp(skb) ? PASS : drop(skb, &d.local, NULL, DROP_NEIGHBOUR);
 	}
-	return drop(skb, &l, NULL, DROP_NOT_IP);
+	return drop(skb, &d.local, NULL, DROP_NOT_IP);
 }
 
 SEC("tc")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -32,6 +33,7 @@ type Backend struct {
 	sources []netip.Addr
 	mtu     int
 	ports   hostPorts
+	origins origins
 	ways    forwarding
 	path    *loader.DataPath
 	tcx     bool // the kernel has it
@@ -51,9 +53,7 @@ type Backend struct {
 	usage     atomic.Pointer[map[string]dataplane.MapUsage]
 	pathModes atomic.Pointer[[]dataplane.PathMode] // likewise
 	upgrade   upgrade
-	// swept is when the last walk through the flows ended.
-	swept   time.Time
-	uplinks *uplinks
+	uplinks   *uplinks
 	// pods are those of the endpoints, and book what was when in force, for Watch.
 	pods map[model.EndpointID]model.PodID
 	book events.Book
@@ -83,13 +83,18 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	}
 	b.fabric = fabric.New(cfg.Fabric, cfg.Uplink, log)
 	b.sources, b.mtu = uplink.Addresses(), b.fabric.MTU(uplink)
-	if b.path, err = loader.Open(cfg.BPFFS, loader.Settings{Timeouts: cfg.Timeouts, Events: cfg.Events, Direct: cfg.Forwarding == Direct, Tracking: cfg.Tracking}, cfg.MapEntries); err != nil {
+	settings := loader.Settings{Timeouts: cfg.Timeouts, Events: cfg.Events, Direct: cfg.Forwarding == Direct, Tracking: cfg.Tracking}
+	if cfg.Fabric.Mode.Tunnels() {
+		settings.Tunnel = loader.Tunnel{Port: cfg.Fabric.Port, VNI: cfg.Fabric.VNI}
+	}
+	if b.path, err = loader.Open(cfg.BPFFS, settings, cfg.MapEntries); err != nil {
 		return nil, err
 	}
 	b.tcx = !cfg.ByClassifiers && b.path.HasTCX()
 	if b.ways.asks = b.path.Asks(); cfg.Forwarding == Direct && !b.ways.asks {
 		log.Warn("packets between nodes go through the stack: the kernel's connection tracking cannot be asked, before its module nf_conntrack is loaded")
 	}
+	b.origins.backend = b
 	b.upgrade.waiting, b.upgrade.queued = b.path.OlderEndpoints(), make(map[int]bool)
 	err = b.hookEgress()
 	if err == nil {
@@ -213,6 +218,7 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 	b.upgrade.failed = b.takeOver()
 	b.fabric.Apply(s, time.Now())
 	b.ways.tend(time.Now())
+	b.origins.apply(s.PodCIDRs)
 	return b.uplinks.apply(s.Deny), errors.Join(b.upgrade.failed, b.followUplink(), b.ports.apply(time.Now()))
 }
 
@@ -241,7 +247,9 @@ func (b *Backend) followUplink() error {
 
 // Faults implements dataplane.Faulty: what is wrong with the fabric, and an
 // upgrade that has not come to its end.
-func (b *Backend) Faults() []string { return slices.Concat(b.fabric.Problems(), b.upgradeProblems()) }
+func (b *Backend) Faults() []string {
+	return slices.Concat(b.fabric.Problems(), b.origins.problems, b.upgradeProblems())
+}
 
 // Announcement implements dataplane.Announcer.
 func (b *Backend) Announcement() model.Announcement { return b.fabric.Announcement() }
@@ -276,8 +284,17 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	if c.Events.Limited, c.Events.Lost, err = b.path.LostEvents(); err != nil {
 		return c, err
 	}
+	c.Untracked = totals[bpfobj.CountUntracked]
+	flows, err := b.path.FlowUsage()
+	if err != nil {
+		return c, err
+	}
+	c.Maps = make(map[string]dataplane.MapUsage)
 	if usage := b.usage.Load(); usage != nil {
-		c.Maps = *usage
+		maps.Copy(c.Maps, *usage)
+	}
+	for name, u := range flows {
+		c.Maps[name] = dataplane.MapUsage{Entries: u.Entries, Capacity: u.Capacity}
 	}
 	c.PathModes = slices.Clip(*b.pathModes.Load())
 	return c, b.uplinks.count(&c)

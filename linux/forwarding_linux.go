@@ -12,6 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
 // Forwarding is how packets between pods of different nodes go through a node.
@@ -61,7 +62,7 @@ func (f *forwarding) tend(now time.Time) {
 // not, once its module is there.
 func (f *forwarding) learn() error {
 	b := f.backend
-	if f.asks || b.cfg.Forwarding != Direct || b.path.Older() != "" {
+	if f.asks || b.path.Older() != "" {
 		return nil
 	}
 	if asks, err := b.path.LearnToAsk(); err != nil || !asks {
@@ -76,16 +77,17 @@ func (f *forwarding) learn() error {
 	return nil
 }
 
-// wanted are the devices and the ways past the stack. Under an older layout there
-// are none: its programs know no such flows.
+// wanted are the devices that should have from_node, and the ways. Under an older
+// layout nothing bypasses the stack: its programs know no such flows.
 func (f *forwarding) wanted() (w wantedWays, known bool, err error) {
-	w = wantedWays{make(map[string]int), make(map[netip.Prefix]int)}
-	if f.backend.cfg.Forwarding != Direct || !f.asks || f.backend.path.Older() != "" {
-		return w, true, nil
-	}
+	w = wantedWays{make(map[string]int), make(map[netip.Prefix]loader.Way)}
+	may := f.backend.cfg.Forwarding == Direct && f.asks && f.backend.path.Older() == ""
 	all, known, err := f.backend.fabric.Ways()
 	for _, one := range all {
-		w.devices[one.Device], w.ways[one.Prefix] = one.Index, one.Index
+		w.ways[one.Prefix] = loader.Way{Index: one.Index, Direct: may && one.Bypass}
+		if may && one.Bypass {
+			w.devices[one.Device] = one.Index
+		}
 	}
 	return w, known, err
 }
@@ -93,7 +95,17 @@ func (f *forwarding) wanted() (w wantedWays, known bool, err error) {
 // wantedWays are the devices that should have the program, and the ways.
 type wantedWays struct {
 	devices map[string]int
-	ways    map[netip.Prefix]int
+	ways    map[netip.Prefix]loader.Way
+}
+
+// direct counts the ways past the stack.
+func (w wantedWays) direct() (n int) {
+	for _, way := range w.ways {
+		if way.Direct {
+			n++
+		}
+	}
+	return n
 }
 
 // settle attaches before it names ways, and takes ways back before it detaches:
@@ -120,8 +132,8 @@ func (f *forwarding) settle() error {
 	if err := f.detach(w.devices); err != nil {
 		return err
 	}
-	if len(w.ways) != len(f.now.ways) {
-		f.backend.log.Info("past the stack to pods of other nodes", "ranges", len(w.ways), "devices", slices.Sorted(maps.Keys(w.devices)))
+	if w.direct() != f.now.direct() {
+		f.backend.log.Info("packets to pods of other nodes bypass the stack", "ranges", w.direct(), "devices", slices.Sorted(maps.Keys(w.devices)))
 	}
 	f.now, f.settled = w, true
 	return nil
@@ -165,7 +177,7 @@ func (f *forwarding) detach(keep map[string]int) error {
 
 // mode is how packets go to the pods of a range of another node.
 func (f *forwarding) mode(h fabric.Hop) string {
-	if _, ok := f.now.ways[h.Prefix]; ok {
+	if f.now.ways[h.Prefix].Direct {
 		return string(Direct) + "_" + string(h.Via)
 	}
 	return string(Stack) + "_" + string(h.Via)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
 // The programs of an endpoint are on the clsact hooks of its interface at
@@ -40,24 +41,28 @@ func (b *Backend) hookEgress() error {
 	if err != nil {
 		return err
 	}
-	olderPin, olderByRule := b.path.OlderFilter()
+	older := b.path.OlderFilters()
 	if hooked {
 		b.egress = byHooks
-		if olderByRule {
+		if older != (loader.Filters{}) {
 			return nil // its programs leave decisions to the rule
 		}
 		return link.DropEgressFilter()
 	}
 	b.egress = byRule
-	pin, err := b.path.PinEgressFilter()
+	filters, err := b.path.PinFilters()
 	if err != nil {
 		return err
 	}
-	pins := []string{pin}
-	if olderByRule {
-		pins = append(pins, olderPin)
+	pins := make(map[string][]string)
+	for _, f := range []loader.Filters{filters, older} {
+		for chain, pin := range map[string]string{"forward": f.Forward, "input": f.LocalIn, "output": f.LocalOut} {
+			if pin != "" {
+				pins[chain] = append(pins[chain], pin)
+			}
+		}
 	}
-	if err := link.SetEgressFilter(pins...); err != nil {
+	if err := link.SetEgressFilter(pins); err != nil {
 		return fmt.Errorf("egress to Services cannot be policed, which takes Linux 6.4 or a rule of nftables: %w", err)
 	}
 	return b.path.UnhookEgress()
@@ -137,13 +142,13 @@ func (b *Backend) policed(name string, index int) (bool, error) {
 
 // Idle implements dataplane.Backend: it looks after the fabric; then it moves the
 // programs of one endpoint to tcx links, which keeps the kernel's network lock
-// for some 30 ms, or takes out some flows that have expired. In passing it looks
-// after the uplinks and the rule for egress.
+// for some 30 ms. It also looks after the uplinks and the rule for egress.
 func (b *Backend) Idle(context.Context) (more bool, err error) {
 	defer b.notePathModes()
 	b.uplinks.tend()
 	b.fabric.Tend(time.Now())
 	b.ways.tend(time.Now())
+	b.origins.tend(time.Now())
 	if err := errors.Join(b.followUplink(), b.ports.tend(time.Now())); err != nil {
 		return false, err
 	}
@@ -153,7 +158,7 @@ func (b *Backend) Idle(context.Context) (more bool, err error) {
 		}
 	}
 	if !b.tcx || len(b.specs) == len(b.linked) || b.path.Older() != "" {
-		return b.sweepFlows()
+		return false, nil
 	}
 	for id := range b.specs {
 		if b.linked[id] {

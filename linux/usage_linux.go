@@ -2,19 +2,7 @@
 
 package linux
 
-import (
-	"maps"
-	"time"
-
-	"github.com/isthmus-net/isthmus/common/dataplane"
-)
-
-const (
-	// sweepEvery is how long flows that have expired may lie around.
-	sweepEvery = 30 * time.Second
-	// sweepBudget bounds one turn at taking them out.
-	sweepBudget = 2 * time.Millisecond
-)
+import "github.com/isthmus-net/isthmus/common/dataplane"
 
 // noteUsage notes how full the maps are, for Counters.
 func (b *Backend) noteUsage() {
@@ -22,23 +10,8 @@ func (b *Backend) noteUsage() {
 		return // it is read back at the next call
 	}
 	usage := make(map[string]dataplane.MapUsage)
-	all := b.layout.Usage()
-	maps.Copy(all, b.path.FlowUsage())
-	for name, u := range all {
+	for name, u := range b.layout.Usage() {
 		usage[name] = dataplane.MapUsage{Entries: u.Entries, Capacity: u.Capacity}
 	}
 	b.usage.Store(&usage)
-}
-
-// sweepFlows takes out flows that have expired, a little at a time.
-func (b *Backend) sweepFlows() (more bool, err error) {
-	if time.Since(b.swept) < sweepEvery {
-		return false, nil
-	}
-	done, err := b.path.SweepFlows(sweepBudget)
-	if done || err != nil {
-		b.swept = time.Now()
-		b.noteUsage()
-	}
-	return !done && err == nil, err
 }

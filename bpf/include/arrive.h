@@ -45,10 +45,10 @@ __noinline int error_arrived(struct __sk_buff *skb, const struct packet *p, stru
 	struct conn_place at = {};
 	struct conn *c;
 
-	if (!p || !pod || p->kind != PACKET_ERROR || !p->inner.protocol)
+	if (!p || !pod || p->kind != PACKET_ERROR || !p->quoted.protocol)
 		return FATE_PASS;
-	conn_place(&p->inner, &at, p->v6);
-	c = conn_find(&at, p->inner.protocol, bpf_jiffies64(), p->v6);
+	conn_place(&p->quoted, &at, p->v6);
+	c = conn_find(&at, p->quoted.protocol, bpf_jiffies64(), p->v6);
 	return c && error_is_direct(p, c, pod, at.src, CONN_REMOTE) && receivable(skb, pod, p->v6) ? FATE_DIRECT : FATE_PASS;
 }
 
@@ -62,17 +62,23 @@ static __always_inline int track_arrived(struct __sk_buff *skb, const struct pac
 
 	conn_place(&p->flow, &at, v6);
 	c = conn_find(&at, p->flow.protocol, now, v6);
-	if (!c)
-		return open_arrived(skb, pod, p);
-	if (!(c->flags & CONN_REMOTE) || !leads(skb->ifindex, OF_END(c->slot, at.src), &p->flow.src, v6))
+	if (!c) {
+		err = open_arrived(skb, pod, p);
+		if (err == FATE_REMOTE) {
+			note_flow(skb, pod, p, pod, FATE_REMOTE);
+			err = FATE_DIRECT;
+		}
+		return err;
+	}
+	if (!(c->flow_flags & CONN_REMOTE) || !leads(skb->ifindex, OF_END(c->place, at.src), &p->flow.src, v6))
 		return FATE_PASS;
-	pod->index = OF_END(c->slot, !at.src);
+	pod->index = OF_END(c->place, !at.src);
 	if (!receivable(skb, pod, v6))
 		return FATE_PASS;
-	OF_END(c->slot, at.src) = skb->ifindex;
+	OF_END(c->place, at.src) = skb->ifindex;
 	err = admit_peer(skb, pod, p, c, !at.src);
 	if (err == FATE_DIRECT)
-		conn_seen(c, p, skb->len, at.src, now);
+		conn_seen(c, p, at.src, false, now);
 	return err;
 }
 

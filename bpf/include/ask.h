@@ -38,15 +38,25 @@ __noinline int table_allows(__u32 table, __u32 dir, __u32 peer, __u32 protocol, 
 	return table_says(table, dir & 1, peer, protocol, port);
 }
 
-/* Asks the pod's table about an address and a port. Who notes the answer under an
- * older epoch than it is of will only ask again. */
-__noinline int ask_about(const struct local *l, const struct ip *remote, const struct packet *p, int port, int dir)
+/* What is asked about a flow: the direction of policy, the family, and whether the
+ * pod sends in it from src to dst. */
+enum question {
+	ASK_EGRESS = EGRESS,
+	ASK_V6 = 2,
+	ASK_SENT = 4,
+};
+
+#define QUESTION(v6, sent, dir) (((v6) ? ASK_V6 : 0) | ((sent) ? ASK_SENT : 0) | (dir))
+
+/* Asks the pod's table about an address and a port, for the protocol of a flow. A
+ * caller that notes the answer under an older epoch than it is of will only ask again. */
+__noinline int ask_about(const struct local *l, const struct ip *remote, const struct flow *f, int port, int question)
 {
 	volatile struct slot *slot;
 	__u32 index, stage;
 	int verdict;
 
-	if (!l || !remote || !p)
+	if (!l || !remote || !f)
 		return DENY;
 	index = l->index; /* on the stack, as in read_slot */
 	slot = bpf_map_lookup_elem(&slots, &index);
@@ -54,45 +64,98 @@ __noinline int ask_about(const struct local *l, const struct ip *remote, const s
 		return DENY;
 	for (int i = 0; i < VERDICT_TRIES; i++) {
 		stage = stage_now();
-		verdict = table_allows(slot->table, dir, class_of_address(remote, p->v6), p->flow.protocol, port);
+		verdict = table_allows(slot->table, question & ASK_EGRESS, class_of_address(remote, question & ASK_V6), f->protocol, port);
 		if (stage_now() == stage)
 			return verdict;
 	}
 	return DENY;
 }
 
-/* Asks about the flow of a packet, as if it were new. */
-static __always_inline int ask(const struct local *l, const struct packet *p, enum direction dir)
+static __always_inline const struct ip *remote_of(const struct flow *f, int question)
 {
-	return ask_about(l, l->from_pod ? &p->flow.dst : &p->flow.src, p,
-			 l->from_pod == (dir == EGRESS) ? p->flow.dst_port : p->flow.src_port, dir);
+	return question & ASK_SENT ? &f->dst : &f->src;
 }
 
-/* Asks about a flow that the pod opened, where its packets really go. */
-static __always_inline __u8 ask_opened(const struct local *l, const struct packet *p, const struct conn *c)
+static __always_inline const struct ip *own_of(const struct flow *f, int question)
 {
-	const struct ip *own = l->from_pod ? &p->flow.src : &p->flow.dst;
-	struct ip backend;
+	return question & ASK_SENT ? &f->src : &f->dst;
+}
 
-	if (!(c->flags & CONN_TRANSLATED))
-		return ask(l, p, EGRESS);
-	__builtin_memcpy(&backend, c->backend, sizeof(backend));
-	if (same(own, &backend))
+/* Asks about a flow, as if it was opened in the direction of the question. */
+static __always_inline int ask_flow(const struct local *l, const struct flow *f, int question)
+{
+	bool sent = question & ASK_SENT, egress = question & ASK_EGRESS;
+
+	return ask_about(l, remote_of(f, question), f, sent == egress ? f->dst_port : f->src_port, question);
+}
+
+/* The pod's own node reaches it, once there is a policy for it at all. */
+static __always_inline int ask_host(const struct local *l)
+{
+	return l->slot.table ? ALLOW : DENY;
+}
+
+/* Asks about the flow that a packet opens. A pod always reaches itself; of what the
+ * node masquerades, the client is asked about. */
+static __always_inline int ask(struct __sk_buff *skb, const struct local *l, const struct packet *p)
+{
+	struct end client;
+
+	if (l->from_pod)
+		return ask_flow(l, &p->flow, QUESTION(p->v6, true, EGRESS));
+	if (l->host)
+		return ask_host(l);
+	if (!l->masqueraded)
+		return ask_flow(l, &p->flow, QUESTION(p->v6, false, INGRESS));
+	load_sender(skb, &client);
+	return same(&client.addr, &p->flow.dst) ? ALLOW :
+		ask_about(l, &client.addr, &p->flow, p->flow.dst_port, QUESTION(p->v6, false, INGRESS));
+}
+
+/* Asks about a flow that the pod opened to a translated address, or that reached it from
+ * a masqueraded client, by the address that is behind that. */
+__noinline int ask_behind(const struct local *l, const struct flow *f, const struct conn *c, int question)
+{
+	bool egress = question & ASK_EGRESS;
+	struct ip other;
+
+	if (!l || !f || !c)
+		return DENY;
+	if (egress)
+		__builtin_memcpy(&other, c->backend, sizeof(other));
+	else
+		__builtin_memcpy(&other, c->client, sizeof(other));
+	if (same(own_of(f, question), &other))
 		return ALLOW;
-	return ask_about(l, &backend, p, c->backend_port, EGRESS);
+	return ask_about(l, &other, f, egress ? c->backend_port : question & ASK_SENT ? f->src_port : f->dst_port, question);
+}
+
+/* Asks about a role that a pod has in a flow. */
+static __always_inline int ask_again(const struct local *l, const struct flow *f, const struct conn *c, __u8 role, int question)
+{
+	bool opened = role & ROLE_OPENED;
+
+	if (role & ROLE_OF_HOST)
+		return ask_host(l);
+	question |= opened ? EGRESS : INGRESS;
+	if (c->flow_flags & (opened ? CONN_TRANSLATED : CONN_MASQUERADED))
+		return ask_behind(l, f, c, question);
+	return ask_flow(l, f, question);
 }
 
 /* The role that a pod has in a flow which this packet opens. */
 static __always_inline __u8 role_of(const struct local *l)
 {
-	return l->from_pod ? SIDE_OPENED : SIDE_ACCEPTED;
+	if (l->from_pod)
+		return ROLE_OPENED;
+	return l->host ? ROLE_ACCEPTED | ROLE_OF_HOST : ROLE_ACCEPTED;
 }
 
 /* May the pod have that role? Counted as a verdict on a new flow. */
 static __always_inline __u8 judge(struct __sk_buff *skb, const struct local *l, const struct packet *p)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
-	__u8 verdict = l->asked ? ALLOW : ask(l, p, dir);
+	__u8 verdict = l->asked ? ALLOW : ask(skb, l, p);
 
 	tell(skb, l, p, dir * 2 + verdict);
 	return verdict;

@@ -12,15 +12,6 @@ const volatile __u32 timeout_tcp;
 const volatile __u32 timeout_other;
 const volatile __u32 timeout_closing;
 
-/* The key of a flow and where its ends are in it. */
-struct conn_place {
-	union {
-		struct conn_key4 v4;
-		struct conn_key6 v6;
-	} key;
-	bool src; /* index of the end that sent the packet */
-};
-
 /* What an array of struct conn holds of one end. */
 #define OF_END(array, end) (*((end) ? &(array)[1] : &(array)[0]))
 
@@ -76,30 +67,101 @@ static __always_inline struct conn *conn_find(struct conn_place *at, __u8 protoc
 {
 	struct conn *c = v6 ? bpf_map_lookup_elem(&conns6, &at->key.v6) : bpf_map_lookup_elem(&conns4, &at->key.v4);
 
-	if (c && conn_expired(c, protocol, now))
+	if (c && conn_expired(c, protocol, now)) {
+		at->expired = true;
 		return NULL;
+	}
 	return c;
 }
 
-static __always_inline void conn_create(struct conn_place *at, struct conn *c, bool v6)
+static __always_inline struct approval approval(__u8 roles, __u32 epoch)
 {
-	if (v6)
-		bpf_map_update_elem(&conns6, &at->key.v6, c, BPF_ANY);
-	else
-		bpf_map_update_elem(&conns4, &at->key.v4, c, BPF_ANY);
+	return (struct approval){ .epoch = epoch, .roles = roles };
 }
 
-/* Notes a packet that passes. from is the end that sent it. Counts may lose an
- * increment when both ends send at once; they are for people. */
-static __always_inline void conn_seen(struct conn *c, const struct packet *p, __u32 bytes, bool from, __u32 now)
+/* Grants roles to one end of a flow, or takes them back, by one store: the packets
+ * of both directions may be decided at once. */
+static __always_inline void approve(struct conn *c, bool end, __u8 roles, __u32 epoch)
+{
+	union {
+		struct approval approval;
+		__u64 word;
+	} next = { .approval = approval(roles, epoch) };
+
+	*(volatile __u64 *)(end ? &c->end[1] : &c->end[0]) = next.word;
+}
+
+/* Roles and epoch of one end, as they were granted together. */
+static __always_inline struct approval approval_of(const struct conn *c, bool end)
+{
+	union {
+		struct approval approval;
+		__u64 word;
+	} now = { .word = *(const volatile __u64 *)(end ? &c->end[1] : &c->end[0]) };
+
+	return now.approval;
+}
+
+/* Whether an end has a role that was not taken back. */
+static __always_inline bool holds(struct approval a)
+{
+	return (__u8)(a.roles - 1) < ROLE_REVOKED - 1;
+}
+
+static __always_inline void set_flags(struct conn *c, __u32 flags)
+{
+	__sync_fetch_and_or(&c->flow_flags, flags);
+}
+
+static __always_inline void clear_flags(struct conn *c, __u32 flags)
+{
+	if (c->flow_flags & flags)
+		__sync_fetch_and_and(&c->flow_flags, ~flags);
+}
+
+/* Follows how a TCP connection closes. A forged FIN or RST must not end it early:
+ * a FIN counts when the other end acknowledges it, and an RST from elsewhere if
+ * its number is the one that the pod here acknowledged last, which is the only one
+ * that the pod would take (RFC 5961, 3.2). own says that a pod of this node sent
+ * the packet. */
+static __always_inline void conn_closes(struct conn *c, const struct packet *p, bool from, bool own)
+{
+	if ((p->tcp & PACKET_ACK) && (OF_END(c->tcp, !from) & TCP_FIN) && p->ack == OF_END(c->fin, !from))
+		OF_END(c->tcp, !from) = TCP_FIN | TCP_CLOSED;
+	if (p->tcp & PACKET_FIN) {
+		OF_END(c->fin, from) = bpf_htonl(bpf_ntohl(p->seq) + p->payload + 1);
+		OF_END(c->tcp, from) |= TCP_FIN;
+	}
+	if (c->tcp[0] & c->tcp[1] & TCP_CLOSED)
+		c->state = CONN_CLOSING;
+	if ((p->tcp & PACKET_RST) && c->state == CONN_ESTABLISHED && (own || p->seq == OF_END(c->acked, !from)))
+		c->state = CONN_CLOSING;
+}
+
+/* Follows the state of a TCP connection; own says that a pod of this node sent the
+ * packet. */
+static __always_inline void conn_tcp(struct conn *c, const struct packet *p, bool from, bool own)
+{
+	if (own && (p->tcp & PACKET_ACK))
+		OF_END(c->acked, from) = p->ack;
+	if ((p->tcp & (PACKET_FIN | PACKET_RST)) || (c->tcp[0] | c->tcp[1]))
+		conn_closes(c, p, from, own);
+}
+
+/* Notes a packet that passes. from is the end that sent it, own says that this is
+ * a pod of this node. Counts may lose an increment when both ends send at once;
+ * they are for people. */
+static __always_inline void conn_seen(struct conn *c, const struct packet *p, bool from, bool own, __u32 now)
 {
 	c->seen = now;
-	if (p->kind == PACKET_OPENS && c->state == CONN_CLOSING)
-		c->state = CONN_OPENING; /* the ports are used again */
-	else if (p->closes)
-		c->state = CONN_CLOSING;
-	else if (c->state == CONN_OPENING && OF_END(c->packets, !from) && p->kind != PACKET_OPENS)
-		c->state = CONN_ESTABLISHED;
-	OF_END(c->packets, from)++;
-	OF_END(c->bytes, from) += bytes;
+	if (p->kind == PACKET_OPENS) {
+		c->tcp[0] = c->tcp[1] = 0;
+		if (c->state == CONN_CLOSING)
+			c->state = CONN_OPENING; /* the ports are used again */
+	} else {
+		if (c->state == CONN_OPENING && OF_END(c->sent, !from))
+			c->state = CONN_ESTABLISHED;
+		conn_tcp(c, p, from, own);
+	}
+	OF_END(c->sent, from)++;
 }

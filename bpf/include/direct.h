@@ -15,10 +15,10 @@ __noinline int renew_peer(struct __sk_buff *skb, struct local *peer, const struc
 	if (!peer || !p || !c)
 		return FATE_DENIED;
 	if (!find_local(&p->flow.dst, peer, p->v6)) {
-		c->flags &= ~(CONN_DIRECT | CONN_REMOTE);
+		clear_flags(c, CONN_DIRECT | CONN_REMOTE);
 		return FATE_PASS;
 	}
-	OF_END(c->slot, side) = peer->index;
+	OF_END(c->place, side) = peer->index;
 	err = admit(skb, peer, p, c, side);
 	if (err > 0) { /* it is the peer's policy that says so */
 		drop(skb, peer, p, err);
@@ -31,11 +31,11 @@ __noinline int renew_peer(struct __sk_buff *skb, struct local *peer, const struc
 static __always_inline int admit_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p,
 				      struct conn *c, bool side)
 {
-	__u8 flags = OF_END(c->side, side);
+	struct approval now = approval_of(c, side);
 
-	peer->index = OF_END(c->slot, side);
-	if (read_slot(peer) && OF_END(c->epoch, side) == peer->slot.epoch && !(flags & SIDE_REVOKED) &&
-	    (p->kind != PACKET_OPENS || (flags & SIDE_ACCEPTED)))
+	peer->index = OF_END(c->place, side);
+	if (read_slot(peer) && now.epoch == peer->slot.epoch && holds(now) &&
+	    (p->kind != PACKET_OPENS || (now.roles & ROLE_ACCEPTED)))
 		return FATE_DIRECT;
 	return renew_peer(skb, peer, p, c, side);
 }
@@ -45,11 +45,11 @@ static __always_inline int admit_peer(struct __sk_buff *skb, struct local *peer,
 static __always_inline bool error_is_direct(const struct packet *p, const struct conn *c, struct local *peer, bool side,
 					    enum conn_flag kind)
 {
-	__u8 flags = OF_END(c->side, side);
+	struct approval now = approval_of(c, side);
 
-	peer->index = OF_END(c->slot, side);
-	return (c->flags & kind) && same(&p->flow.dst, &p->inner.src) && flags && !(flags & SIDE_REVOKED) &&
-	       read_slot(peer) && OF_END(c->epoch, side) == peer->slot.epoch;
+	peer->index = OF_END(c->place, side);
+	return (c->flow_flags & kind) && same(&p->flow.dst, &p->quoted.src) && holds(now) && read_slot(peer) &&
+	       now.epoch == peer->slot.epoch;
 }
 
 /* Puts a packet into the interface of a pod of this node, as if the host had

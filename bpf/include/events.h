@@ -28,12 +28,13 @@ enum event_flag {
 	EVENT_EGRESS = 1,     /* sent by the pod of the slot; otherwise on its way to it */
 	EVENT_V6 = 2,
 	EVENT_TRANSLATED = 4, /* the pod sent it to service, the stack to flow.dst */
+	EVENT_MASQUERADED = 8, /* flow.src sent it, the stack puts service in its place */
 };
 
 struct event {
 	__u64 time; /* nanoseconds of CLOCK_MONOTONIC */
 	struct flow flow;
-	struct ip service; /* of EVENT_TRANSLATED */
+	struct ip service; /* of EVENT_TRANSLATED and EVENT_MASQUERADED */
 	__u32 slot;
 	__u32 table; /* the word of the slot, as it was read; 0 of drops that ask no table */
 	__u32 epoch;
@@ -55,9 +56,6 @@ struct {
 	__uint(max_entries, 512 * 1024);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } events SEC(".maps");
-
-/* Stands for the slot of what belongs to no pod. */
-#define NO_SLOT 4096
 
 /* Until when a pod has paid for its events, in units: by direction * 2 + verdict.
  * Written by the programs; processors that write at once lose a payment. */
@@ -175,12 +173,13 @@ static __always_inline __u32 event_class(const struct flow *f, bool egress, bool
 /* What report is told beside the flow. */
 #define EVENT(id, flags, detail) ((__u32)(id) | (__u32)(flags) << 8 | (__u32)(detail) << 16)
 
-/* Tells of a packet. flow and decided, the word of the slot, are NULL where they
- * are not known; asked is what the pod sent if that was translated, or NULL. A
- * function of its own, which the verifier looks at once. */
-__noinline int report(const struct flow *flow, __u32 slot, const struct slot *decided, __u32 what, const struct flow *asked)
+/* Emits an event about a packet. flow and decided, the word of the slot, are NULL
+ * where they are not known. other is what the pod sent to if that was translated, or
+ * with EVENT_MASQUERADED the client; else NULL. A function of its own, which the
+ * verifier looks at once. */
+__noinline int report(const struct flow *flow, __u32 slot, const struct slot *decided, __u32 what, const struct end *other)
 {
-	__u8 id = what, flags = what >> 8 & (EVENT_EGRESS | EVENT_V6);
+	__u8 id = what, flags = what >> 8 & (EVENT_EGRESS | EVENT_V6 | EVENT_MASQUERADED);
 	bool egress = flags & EVENT_EGRESS, verdict = id < DROP_NO_ENDPOINT, passes = verdict && id & ALLOW;
 	struct event *e;
 
@@ -202,13 +201,18 @@ __noinline int report(const struct flow *flow, __u32 slot, const struct slot *de
 	}
 	if (flow) {
 		e->flow = *flow;
+		if (other && (flags & EVENT_MASQUERADED)) {
+			e->service = flow->src;
+			e->service_port = flow->src_port;
+			e->flow.src = other->addr;
+			e->flow.src_port = other->port;
+		} else if (other) {
+			flags |= EVENT_TRANSLATED;
+			e->service = other->addr;
+			e->service_port = other->port;
+		}
 		if (verdict)
-			e->class = event_class(flow, egress, flags & EVENT_V6);
-	}
-	if (asked) {
-		flags |= EVENT_TRANSLATED;
-		e->service = asked->dst;
-		e->service_port = asked->dst_port;
+			e->class = event_class(&e->flow, egress, flags & EVENT_V6);
 	}
 	e->flags = flags;
 	bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);

@@ -11,7 +11,7 @@
 /* Attachment of each interface. A miss drops the packet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, SLOTS);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct ifindex);
 	__type(value, struct endpoint);
@@ -32,7 +32,7 @@ struct {
 /* Table of each endpoint, by endpoint.slot. Zero is table 0, which denies. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 4096);
+	__uint(max_entries, SLOTS);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
@@ -54,7 +54,7 @@ struct {
 /* Slot of each local pod, by address. On a miss the address is not local. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, SLOTS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct addr4);
@@ -63,7 +63,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, SLOTS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct addr6);
@@ -73,14 +73,14 @@ struct {
 /* Interface of each slot's pod. Interface 0 drops the packet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 4096);
+	__uint(max_entries, SLOTS);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
 	__type(value, struct attachment);
 } attachments SEC(".maps");
 
-/* Pod ranges of other nodes whose packets need not pass the stack, and the
- * device by which they come and go. On a miss they pass it. */
+/* Pod ranges of other nodes, and the device by which their packets come and go. A
+ * miss is no such range. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 16384);
@@ -179,10 +179,10 @@ struct {
 	__type(value, struct table_id);
 } tables SEC(".maps");
 
-/* Flows that policy has decided on. Written by the programs; the least
- * recently used entry makes room. A miss is a new flow. */
+/* Flows that policy has decided on. Written by the programs, which make room by
+ * ledger4 and ledger6 (see ledger.h). A miss is a new flow. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 131072);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct conn_key4);
@@ -190,22 +190,83 @@ struct {
 } conns4 SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct conn_key6);
 	__type(value, struct conn);
 } conns6 SEC(".maps");
 
-/* Ports of fragmented datagrams. Written by the programs. A miss drops the
- * fragment. */
+/* The keys of conns4 and conns6, each at the place where its entry was made; as
+ * many as these hold. A key without an entry is a free place. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 8192);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 131072);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-	__type(key, struct fragment_key);
-	__type(value, struct fragment);
-} fragments SEC(".maps");
+	__type(key, __u32);
+	__type(value, struct conn_key4);
+} ledger4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct conn_key6);
+} ledger6 SEC(".maps");
+
+/* How many places of ledger4 and ledger6 were ever looked at. */
+struct ledger_hand {
+	__u64 looked[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct ledger_hand);
+} ledger_hands SEC(".maps");
+
+/* Entries of conns4 and conns6, by the slot that they were made for. Written by
+ * the programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SLOTS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct flow_share);
+} flow_shares SEC(".maps");
+
+/* Ports of fragmented datagrams: DATAGRAMS places for each slot and direction.
+ * Written by the programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SLOTS * 2 * DATAGRAMS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, struct datagram);
+} datagrams SEC(".maps");
+
+/* Whose addresses are on this node: those of its interfaces, and its pods'. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct prefix4);
+	__type(value, struct owner_entry);
+} owners4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct prefix6);
+	__type(value, struct owner_entry);
+} owners6 SEC(".maps");
 
 /* Totals by enum counter_id. Written by the programs. */
 struct {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "ask.h"
+#include "arrival.h"
+#include "ledger.h"
 #include "roles.h"
 #include "remote.h"
 
@@ -27,76 +29,81 @@ static __always_inline bool starts_direct(const struct packet *p)
 	return p->kind == PACKET_OPENS || (p->kind == PACKET_FLOW && p->flow.protocol == IPPROTO_UDP);
 }
 
-/* Makes the entry of a flow that was decided: for both ends if it is direct. way
- * is CONN_DIRECT, CONN_REMOTE or 0. */
-__noinline int note_flow(struct __sk_buff *skb, const struct local *l, const struct packet *p, const struct local *peer, int way)
+/* Makes the entry of a flow that open_flow or open_arrived has decided: fate is what
+ * that returned, and peer the other end of a direct one. A flow without an entry is
+ * decided packet by packet. */
+__noinline int note_flow(struct __sk_buff *skb, const struct local *l, const struct packet *p, const struct local *peer, int fate)
 {
-	bool direct = way == CONN_DIRECT;
+	bool direct = fate == FATE_DIRECT, v6;
 	struct conn_place at = {};
 	struct conn fresh = {};
-	__u8 role, peer_role;
-	__u32 epoch;
+	struct end client;
+	__u32 here, there;
+	long err;
 	bool end;
 
 	if (!l || !p || !peer)
 		return -1;
-	conn_place(&p->flow, &at, p->v6);
+	v6 = p->v6;
+	conn_place(&p->flow, &at, v6);
 	end = l->from_pod ? at.src : !at.src;
-	role = role_of(l);
-	peer_role = direct ? SIDE_ACCEPTED : 0;
-	epoch = direct ? peer->slot.epoch : 0;
+	fresh.flow_flags = direct ? CONN_DIRECT : fate == FATE_REMOTE ? CONN_REMOTE : l->outside ? CONN_OUTSIDE : 0;
+	here = fresh.flow_flags & (CONN_DIRECT | CONN_REMOTE) ? l->index : 0;
+	there = direct ? peer->index : l->device;
 	/* Both ends are written: the verifier knows no variable stack offsets. */
-	fresh.side[0] = end ? peer_role : role;
-	fresh.side[1] = end ? role : peer_role;
-	fresh.epoch[0] = end ? epoch : l->slot.epoch;
-	fresh.epoch[1] = end ? l->slot.epoch : epoch;
-	fresh.slot[0] = end ? peer->index : l->index;
-	fresh.slot[1] = end ? l->index : peer->index;
-	fresh.flags = way;
-	fresh.packets[0] = !at.src;
-	fresh.packets[1] = at.src;
-	fresh.bytes[0] = at.src ? 0 : skb->len;
-	fresh.bytes[1] = at.src ? skb->len : 0;
+	fresh.end[0] = approval(end && !direct ? 0 : end ? ROLE_ACCEPTED : role_of(l), end ? peer->slot.epoch : l->slot.epoch);
+	fresh.end[1] = approval(!end && !direct ? 0 : !end ? ROLE_ACCEPTED : role_of(l), !end ? peer->slot.epoch : l->slot.epoch);
+	fresh.place[0] = end ? there : here;
+	fresh.place[1] = end ? here : there;
+	if (l->masqueraded) {
+		load_sender(skb, &client);
+		fresh.flow_flags |= CONN_MASQUERADED;
+		__builtin_memcpy(fresh.client, &client.addr, sizeof(fresh.client));
+	}
+	fresh.share = l->index;
+	fresh.sent[0] = !at.src;
+	fresh.sent[1] = at.src;
 	fresh.seen = bpf_jiffies64();
-	conn_create(&at, &fresh, p->v6);
-	return 0;
+	err = v6 ? conn_put(&at, &fresh, true) : conn_put(&at, &fresh, false);
+	if (err)
+		count(skb, COUNT_UNTRACKED);
+	return err;
 }
 
-/* Decides an unknown flow, for both ends if both are pods of this node. */
-__noinline int open_flow(struct __sk_buff *skb, const struct local *l, const struct packet *p, struct local *peer)
+/* Decides an unknown flow, for both ends if both are pods of this node. Of what is for
+ * a pod it is known who sends it (arrival). */
+__noinline int open_flow(struct __sk_buff *skb, struct local *l, const struct packet *p, struct local *peer)
 {
-	int way = 0;
+	int fate = FATE_PASS;
 
-	if (!l || !p || !peer || judge(skb, l, p) == DENY)
+	if (!l || !p || !peer)
+		return FATE_DENIED;
+	if (judge(skb, l, p) == DENY)
 		return FATE_DENIED;
 	if (l->from_pod && starts_direct(p) && may_be_direct(l)) {
 		if (find_local(&p->flow.dst, peer, p->v6))
-			way = CONN_DIRECT;
-		else if (starts_remote(skb, p, &p->flow.dst, skb->ifindex, &peer->index))
-			way = CONN_REMOTE;
+			fate = FATE_DIRECT;
+		else if (starts_remote(skb, p, &p->flow.dst, skb->ifindex, &l->device))
+			fate = FATE_REMOTE;
 	}
-	if (way == CONN_DIRECT && judge(skb, peer, p) == DENY)
+	if (fate == FATE_DIRECT && judge(skb, peer, p) == DENY)
 		return FATE_DENIED;
-	note_flow(skb, l, p, peer, way);
-	return way == CONN_DIRECT ? FATE_DIRECT : way == CONN_REMOTE ? FATE_REMOTE : FATE_PASS;
+	l->outside = fate == FATE_PASS && !(class_of_address(l->from_pod ? &p->flow.dst : &p->flow.src, p->v6) & PEER_POD);
+	return fate;
 }
 
-/* Decides an unknown flow that came by a device from another node, if it is one
- * between pods that may pass the stack by. */
+/* Decides an unknown flow that came by a device from another node. It is FATE_REMOTE if
+ * it is one between pods that may bypass the stack, and FATE_PASS if it is not. */
 __noinline int open_arrived(struct __sk_buff *skb, struct local *pod, const struct packet *p)
 {
 	struct attachment *own;
-	struct local peer = {};
 	__u32 index;
 
 	if (!pod || !p || !starts_direct(p) || !find_local(&p->flow.dst, pod, p->v6))
 		return FATE_PASS;
 	index = pod->index; /* as in read_slot */
 	own = bpf_map_lookup_elem(&attachments, &index);
-	if (!own || !receivable(skb, pod, p->v6) || !starts_remote(skb, p, &p->flow.src, own->ifindex, &peer.index) || peer.index != skb->ifindex)
+	if (!own || !receivable(skb, pod, p->v6) || !starts_remote(skb, p, &p->flow.src, own->ifindex, &pod->device) || pod->device != skb->ifindex)
 		return FATE_PASS;
-	if (judge(skb, pod, p) == DENY)
-		return FATE_DENIED;
-	note_flow(skb, pod, p, &peer, CONN_REMOTE);
-	return FATE_DIRECT;
+	return judge(skb, pod, p) == DENY ? FATE_DENIED : FATE_REMOTE;
 }

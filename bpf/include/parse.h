@@ -9,6 +9,7 @@
 #include <linux/tcp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include <stdbool.h>
 #include "maps.h"
 
 /* Headers are read in place. Where those of a packet are not plain (below), up to
@@ -36,6 +37,11 @@
 #define IPPROTO_ICMPV6 58
 #define IPPROTO_DSTOPTS 60
 
+/* A packet for neighbours only: a router would have taken a hop (RFC 4861, 6.1 and
+ * 7.1). Listener messages go no further than the link (RFC 3810, 5). */
+#define ND_HOPS 255
+#define MLD_HOPS 1
+
 #define ICMP4_ECHO_REPLY 0
 #define ICMP4_UNREACHABLE 3
 #define ICMP4_ECHO_REQUEST 8
@@ -57,14 +63,33 @@
 enum packet_kind {
 	PACKET_FLOW,      /* belongs to the flow that its addresses and ports name */
 	PACKET_OPENS,     /* asks to open that flow: TCP SYN, ICMP echo request */
-	PACKET_ERROR,     /* ICMP error about the flow in inner */
-	PACKET_NEIGHBOUR, /* neighbour discovery, multicast listener */
-	PACKET_ROUTER,    /* what only routers send: advertisement, redirect */
+	PACKET_ERROR,     /* ICMP error about the flow in quoted */
+	PACKET_NEIGHBOUR, /* well-formed neighbour discovery, multicast listener */
+	PACKET_ROUTER,    /* the same of what only routers send: advertisement, redirect */
+	PACKET_ANSWER,    /* in struct pending: of a flow that reached the pod */
+};
+
+enum packet_tcp {
+	PACKET_FIN = 1,
+	PACKET_RST = 2,
+	PACKET_ACK = 4,
+};
+
+enum packet_fragment {
+	FRAGMENT_FIRST = 1,
+	FRAGMENT_LATER = 2, /* its ports are those of the first */
 };
 
 /* An address as words in network byte order; IPv4 is in the last. */
 struct ip {
 	__be32 word[4];
+};
+
+/* An address and a port in host byte order. */
+struct end {
+	struct ip addr;
+	__u16 port;
+	__u16 pad;
 };
 
 /* The two ends of a flow. Ports are in host byte order. */
@@ -77,13 +102,33 @@ struct flow {
 	__u8 pad[3];
 };
 
+/* The key of a flow and where its ends are in it. */
+struct conn_place {
+	union {
+		struct conn_key4 v4;
+		struct conn_key6 v6;
+	} key;
+	bool src;     /* index of the end that sent the packet */
+	bool expired; /* conn_find found an entry that has expired */
+};
+
 struct packet {
 	struct flow flow;
-	struct flow inner; /* of PACKET_ERROR; protocol 0 if it cannot be told */
+	union {
+		struct flow quoted;   /* of PACKET_ERROR; protocol 0 if it cannot be told */
+		struct conn_place at; /* of others, once they were looked for */
+	};
 	__u8 kind;
-	__u8 closes; /* TCP FIN or RST */
+	__u8 tcp;      /* enum packet_tcp */
+	__u8 fragment; /* enum packet_fragment */
+	__u8 hops;     /* IPv6 hop limit */
 	__u8 v6;
 	__u8 icmp; /* type of an ICMP message */
+	__u16 pad;
+	__u32 id;   /* of a fragment, as on the wire */
+	__be32 seq; /* of TCP, with ack */
+	__be32 ack;
+	__u32 payload; /* bytes after the TCP header, of a packet with FIN */
 };
 
 /* The start that all messages of ICMP and ICMPv6 have. */
@@ -124,23 +169,34 @@ static __always_inline int parse_ports(struct cursor *c, struct flow *f)
 	return 0;
 }
 
-static __always_inline int parse_tcp(struct cursor *c, struct packet *p)
+/* What the flow table keeps of a TCP header. length is that of header and payload,
+ * 0 if it is not known. */
+static __always_inline void read_tcp(const struct tcphdr *tcp, struct packet *p, __u32 length)
+{
+	p->flow.src_port = bpf_ntohs(tcp->source);
+	p->flow.dst_port = bpf_ntohs(tcp->dest);
+	p->seq = tcp->seq;
+	p->ack = tcp->ack_seq;
+	p->tcp = (tcp->fin ? PACKET_FIN : 0) | (tcp->rst ? PACKET_RST : 0) | (tcp->ack ? PACKET_ACK : 0);
+	if (tcp->syn && !tcp->ack)
+		p->kind = PACKET_OPENS;
+	if (tcp->fin && length > tcp->doff * 4)
+		p->payload = length - tcp->doff * 4;
+}
+
+static __always_inline int parse_tcp(struct cursor *c, struct packet *p, __u32 length)
 {
 	struct tcphdr *tcp = take(c, sizeof(*tcp));
 
 	if (!tcp || tcp->doff < 5)
 		return -DROP_MALFORMED;
-	p->flow.src_port = bpf_ntohs(tcp->source);
-	p->flow.dst_port = bpf_ntohs(tcp->dest);
-	p->closes = tcp->fin || tcp->rst;
-	if (tcp->syn && !tcp->ack)
-		p->kind = PACKET_OPENS;
+	read_tcp(tcp, p, length);
 	return 0;
 }
 
 /* Ports of the packet that an ICMP error quotes: eight bytes of it are enough.
  * Whatever does not fit leaves the protocol 0. */
-static __always_inline void parse_quoted_ports(struct cursor *c, struct flow *f, __u8 protocol)
+static __always_inline void parse_quoted_ports(struct cursor *c, struct flow *f, __u8 protocol, bool v6)
 {
 	struct icmp_header *icmp;
 
@@ -153,6 +209,8 @@ static __always_inline void parse_quoted_ports(struct cursor *c, struct flow *f,
 		break;
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:
+		if (protocol != (v6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP))
+			break; /* without ports, as parse_transport has it */
 		icmp = take(c, sizeof(*icmp));
 		if (!icmp)
 			return;
@@ -189,13 +247,51 @@ static __always_inline int parse_icmp4(struct cursor *c, struct packet *p)
 	ip = take(c, sizeof(*ip));
 	if (!ip || ip->version != 4 || ip->ihl < 5)
 		return -DROP_MALFORMED;
-	p->inner.src.word[3] = ip->saddr;
-	p->inner.dst.word[3] = ip->daddr;
+	p->quoted.src.word[3] = ip->saddr;
+	p->quoted.dst.word[3] = ip->daddr;
 	length = (ip->ihl - 5) * 4 & OPTIONS_MASK;
 	if (!take(c, length) || ip->frag_off & bpf_htons(IP_OFFSET))
 		return 0;
-	parse_quoted_ports(c, &p->inner, ip->protocol);
+	parse_quoted_ports(c, &p->quoted, ip->protocol, false);
 	return 0;
+}
+
+static __always_inline bool unspecified(const struct ip *a)
+{
+	return !(a->word[0] | a->word[1] | a->word[2] | a->word[3]);
+}
+
+static __always_inline bool link_local(const struct ip *a)
+{
+	return (a->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
+/* An address that no router forwards to: link-local unicast, or multicast of the
+ * scope of the link (RFC 4291, 2.7). */
+static __always_inline bool on_link(const struct ip *a)
+{
+	return link_local(a) || (a->word[0] & bpf_htonl(0xffff0000)) == bpf_htonl(0xff020000);
+}
+
+/* What a message of neighbour discovery or multicast listener discovery is: one of
+ * these only if it cannot have come through a router, as their RFCs require;
+ * otherwise ICMP like any other. Unicast solicitations and advertisements may be
+ * for a global address, of which the caller says whether it is on the link. */
+static __always_inline __u8 kind_of_neighbour(const struct packet *p)
+{
+	bool on_the_link = on_link(&p->flow.dst), from_link = link_local(&p->flow.src) || unspecified(&p->flow.src);
+
+	switch (p->icmp) {
+	case ND_NEIGHBOUR_SOLICIT:
+	case ND_NEIGHBOUR_ADVERT:
+		return p->hops == ND_HOPS ? PACKET_NEIGHBOUR : PACKET_FLOW;
+	case ND_ROUTER_SOLICIT:
+		return p->hops == ND_HOPS && on_the_link ? PACKET_NEIGHBOUR : PACKET_FLOW;
+	case ND_ROUTER_ADVERT:
+	case ND_REDIRECT:
+		return p->hops == ND_HOPS && on_the_link && link_local(&p->flow.src) ? PACKET_ROUTER : PACKET_FLOW;
+	}
+	return p->hops == MLD_HOPS && on_the_link && from_link ? PACKET_NEIGHBOUR : PACKET_FLOW;
 }
 
 static __always_inline int parse_icmp6(struct cursor *c, struct packet *p)
@@ -213,16 +309,10 @@ static __always_inline int parse_icmp6(struct cursor *c, struct packet *p)
 	case ICMP6_ECHO_REPLY:
 		p->flow.src_port = p->flow.dst_port = bpf_ntohs(icmp->id);
 		return 0;
-	case ND_ROUTER_SOLICIT:
-	case ND_NEIGHBOUR_SOLICIT:
-	case ND_NEIGHBOUR_ADVERT:
 	case MLD_QUERY ... MLD_DONE:
+	case ND_ROUTER_SOLICIT ... ND_REDIRECT:
 	case MLD2_REPORT:
-		p->kind = PACKET_NEIGHBOUR;
-		return 0;
-	case ND_ROUTER_ADVERT:
-	case ND_REDIRECT:
-		p->kind = PACKET_ROUTER;
+		p->kind = kind_of_neighbour(p);
 		return 0;
 	case ICMP6_UNREACHABLE ... ICMP6_PARAMETER_PROBLEM:
 		break;
@@ -233,53 +323,44 @@ static __always_inline int parse_icmp6(struct cursor *c, struct packet *p)
 	ip = take(c, sizeof(*ip));
 	if (!ip || ip->version != 6)
 		return -DROP_MALFORMED;
-	__builtin_memcpy(&p->inner.src, &ip->saddr, 16);
-	__builtin_memcpy(&p->inner.dst, &ip->daddr, 16);
-	parse_quoted_ports(c, &p->inner, ip->nexthdr);
+	__builtin_memcpy(&p->quoted.src, &ip->saddr, 16);
+	__builtin_memcpy(&p->quoted.dst, &ip->daddr, 16);
+	parse_quoted_ports(c, &p->quoted, ip->nexthdr, true);
 	return 0;
 }
 
-/* The part above IP, of a whole packet or of a first fragment. */
-static __always_inline int parse_transport(struct cursor *c, struct packet *p)
+/* The part above IP, of a whole packet or of a first fragment; length is its own.
+ * ICMP is that of the packet's version: the other one is a protocol without ports. */
+static __always_inline int parse_transport(struct cursor *c, struct packet *p, __u32 length)
 {
 	switch (p->flow.protocol) {
 	case IPPROTO_TCP:
-		return parse_tcp(c, p);
+		return parse_tcp(c, p, length);
 	case IPPROTO_UDP:
 	case IPPROTO_SCTP:
 		return parse_ports(c, &p->flow);
 	case IPPROTO_ICMP:
-		return parse_icmp4(c, p);
+		return p->v6 ? 0 : parse_icmp4(c, p);
 	case IPPROTO_ICMPV6:
-		return parse_icmp6(c, p);
+		return p->v6 ? parse_icmp6(c, p) : 0;
 	}
 	return 0;
 }
 
-/* Fragments: the first one decides and leaves its ports, later ones follow. */
+/* Fragments: the first one has the ports, later ones do not (see datagram.h).
+ * Neighbour discovery is never fragmented (RFC 6980). */
 static __always_inline int parse_fragment(struct cursor *c, struct packet *p, __u32 id, bool first)
 {
-	struct fragment_key key = { .id = id, .protocol = p->flow.protocol };
-	struct fragment *known, ports = {};
 	int err;
 
-	__builtin_memcpy(key.src, &p->flow.src, 16);
-	__builtin_memcpy(key.dst, &p->flow.dst, 16);
-	if (!first) {
-		known = bpf_map_lookup_elem(&fragments, &key);
-		if (!known)
-			return -DROP_FRAGMENT;
-		p->flow.src_port = known->src_port;
-		p->flow.dst_port = known->dst_port;
+	p->id = id;
+	p->fragment = first ? FRAGMENT_FIRST : FRAGMENT_LATER;
+	if (!first)
 		return 0;
-	}
-	err = parse_transport(c, p);
-	if (err)
-		return err;
-	ports.src_port = p->flow.src_port;
-	ports.dst_port = p->flow.dst_port;
-	bpf_map_update_elem(&fragments, &key, &ports, BPF_ANY);
-	return 0;
+	err = parse_transport(c, p, 0);
+	if (p->kind == PACKET_NEIGHBOUR || p->kind == PACKET_ROUTER)
+		p->kind = PACKET_FLOW;
+	return err;
 }
 
 static __always_inline bool same(const struct ip *a, const struct ip *b)
@@ -315,7 +396,7 @@ static __always_inline int parse_ip4(struct cursor *c, struct packet *p)
 	if (fragment & (IP_OFFSET | IP_MORE_FRAGMENTS))
 		err = parse_fragment(c, p, ip->id, !(fragment & IP_OFFSET));
 	else
-		err = parse_transport(c, p);
+		err = parse_transport(c, p, total > options + sizeof(*ip) ? total - options - sizeof(*ip) : 0);
 	return err ? err : within(c, start, total);
 }
 
@@ -340,7 +421,7 @@ static __always_inline int parse_ip6(struct cursor *c, struct packet *p)
 	__u32 id = 0;
 	bool fragmented = false, first = true;
 	void *start = c->pos;
-	__u32 length;
+	__u32 length, taken;
 	__u8 next;
 	int err;
 
@@ -349,6 +430,7 @@ static __always_inline int parse_ip6(struct cursor *c, struct packet *p)
 	length = bpf_ntohs(ip->payload_len);
 	__builtin_memcpy(&p->flow.src, &ip->saddr, 16);
 	__builtin_memcpy(&p->flow.dst, &ip->daddr, 16);
+	p->hops = ip->hop_limit;
 	next = ip->nexthdr;
 	for (int i = 0; i < MAX_EXTENSIONS; i++) {
 		switch (next) {
@@ -382,7 +464,8 @@ static __always_inline int parse_ip6(struct cursor *c, struct packet *p)
 	return -DROP_MALFORMED;
 done:
 	p->flow.protocol = next;
-	err = fragmented ? parse_fragment(c, p, id, first) : parse_transport(c, p);
+	taken = c->pos - start;
+	err = fragmented ? parse_fragment(c, p, id, first) : parse_transport(c, p, length > taken ? length - taken : 0);
 	return err ? err : within(c, start, length);
 }
 
@@ -416,16 +499,14 @@ static __always_inline bool parse_plain(void *at, void *end, struct packet *p, b
 		p->flow.dst.word[3] = ip4->daddr;
 	}
 	p->flow.protocol = protocol;
-	p->flow.src_port = bpf_ntohs(tcp->source);
-	p->flow.dst_port = bpf_ntohs(tcp->dest);
 	if (protocol == IPPROTO_TCP) {
 		if ((void *)(tcp + 1) > end || tcp->doff < 5)
 			return false;
-		p->closes = tcp->fin || tcp->rst;
-		if (tcp->syn && !tcp->ack)
-			p->kind = PACKET_OPENS;
+		read_tcp(tcp, p, length > size ? length - size : 0);
 		size += sizeof(*tcp);
 	} else if (protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP) {
+		p->flow.src_port = bpf_ntohs(tcp->source);
+		p->flow.dst_port = bpf_ntohs(tcp->dest);
 		size += 4;
 	} else {
 		return false;

@@ -6,6 +6,7 @@
 #include <linux/udp.h>
 #include <stdbool.h>
 #include "local.h"
+#include "tracking.h"
 #include "translate.h"
 
 /* Flows between a pod of this node and one of another, past the stack: what has
@@ -14,85 +15,31 @@
 /* Whether there are such flows at all. The agent writes it. */
 volatile __u32 forward_direct;
 
-/* Whether the kernel's connection tracking can be asked; set by the loader. Where
- * it is not there the calls below are none. */
-const volatile bool can_ask_tracking;
-
-struct nf_conn {};
-struct bpf_ct_opts {
-	__s32 netns_id;
-	__s32 error;
-	__u8 l4proto;
-	__u8 dir;
-	__u8 reserved[2];
-};
-extern struct nf_conn *bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 tuple_size,
-					 struct bpf_ct_opts *opts, __u32 opts_size) __ksym __weak;
-extern void bpf_ct_release(struct nf_conn *ct) __ksym __weak;
-
 #define AF_INET 2
 #define AF_INET6 10
-#define ENOENT 2
 #define IP6_FLOWINFO 0x0fffffff
 
-/* Whether connection tracking knows a flow in neither direction. What it knows
- * it may have translated, and it needs to see every packet of it. */
-__noinline int untracked(struct __sk_buff *skb, const struct packet *p)
+/* The range of another node's pods that an address is in, or NULL. */
+static __always_inline struct way *find_way(const struct ip *addr, bool v6)
 {
-	struct bpf_ct_opts opts = { .netns_id = BPF_F_CURRENT_NETNS };
-	struct bpf_sock_tuple t = {};
-	const struct flow *f;
-	struct nf_conn *ct;
-
-	if (!p || !can_ask_tracking)
-		return false;
-	f = &p->flow;
-	opts.l4proto = f->protocol;
-	for (int back = 0; back < 2; back++) {
-		const struct ip *src = back ? &f->dst : &f->src, *dst = back ? &f->src : &f->dst;
-		__be16 src_port = bpf_htons(back ? f->dst_port : f->src_port);
-		__be16 dst_port = bpf_htons(back ? f->src_port : f->dst_port);
-
-		if (p->v6) {
-			__builtin_memcpy(t.ipv6.saddr, src, 16);
-			__builtin_memcpy(t.ipv6.daddr, dst, 16);
-			t.ipv6.sport = src_port;
-			t.ipv6.dport = dst_port;
-			ct = bpf_skb_ct_lookup(skb, &t, sizeof(t.ipv6), &opts, sizeof(opts));
-		} else {
-			t.ipv4.saddr = src->word[3];
-			t.ipv4.daddr = dst->word[3];
-			t.ipv4.sport = src_port;
-			t.ipv4.dport = dst_port;
-			ct = bpf_skb_ct_lookup(skb, &t, sizeof(t.ipv4), &opts, sizeof(opts));
-		}
-		if (ct) {
-			bpf_ct_release(ct);
-			return false;
-		}
-		if (opts.error != -ENOENT)
-			return false;
-	}
-	return true;
-}
-
-/* The device by which an address is reached, if packets may pass the stack by. */
-static __always_inline __u32 way_to(const struct ip *addr, bool v6)
-{
-	struct way *found;
+	struct prefix6 prefix;
 
 	if (v6) {
-		struct prefix6 prefix = { .bits = 128 };
-
+		prefix.bits = 128;
 		__builtin_memcpy(prefix.addr, addr, 16);
-		found = bpf_map_lookup_elem(&ways6, &prefix);
-	} else {
-		struct prefix4 prefix = { .bits = 32 };
-
-		__builtin_memcpy(prefix.addr, &addr->word[3], 4);
-		found = bpf_map_lookup_elem(&ways4, &prefix);
+		return bpf_map_lookup_elem(&ways6, &prefix);
 	}
-	return found ? found->ifindex : 0;
+	prefix.bits = 32;
+	__builtin_memcpy(prefix.addr, &addr->word[3], 4);
+	return bpf_map_lookup_elem(&ways4, &prefix);
+}
+
+/* The device by which an address is reached, if packets may bypass the stack. */
+static __always_inline __u32 way_to(const struct ip *addr, bool v6)
+{
+	struct way *found = find_way(addr, v6);
+
+	return found && found->direct ? found->ifindex : 0;
 }
 
 /* Whether a frame is for this host and untagged, and its packet has a hop left,
@@ -193,11 +140,11 @@ __noinline int starts_remote(struct __sk_buff *skb, const struct packet *p, cons
 	return true;
 }
 
-/* Whether a device leads to the other end of a flow that passes the stack by.
- * known is the one that did: low half of its index. */
-static __always_inline bool leads(__u32 device, __u16 known, const struct ip *remote, bool v6)
+/* Whether a device leads to the other end of a flow that bypasses the stack; known
+ * is the one that did. */
+static __always_inline bool leads(__u32 device, __u32 known, const struct ip *remote, bool v6)
 {
-	return device && ((__u16)device == known || way_to(remote, v6) == device);
+	return device && (device == known || way_to(remote, v6) == device);
 }
 
 /* Takes a hop of a packet, as a router. Sums of the packet stay right: in IPv4 the

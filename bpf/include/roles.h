@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
+#include "arrival.h"
 #include "ask.h"
 #include "translate.h"
 
@@ -18,41 +19,42 @@ static __always_inline bool may_be_direct(const struct local *l)
 }
 
 /* A flow that the pod had a role in under an older epoch: which roles does the
- * policy in force leave? Both ends of it are asked as they were at first. */
-__noinline int confirm(const struct local *l, const struct packet *p, struct conn *c, int side)
+ * policy in force leave? It is asked about each as it was at first. side is the pod's
+ * end; the question has family and sender only. */
+__noinline int confirm(const struct local *l, const struct flow *f, struct conn *c, int side, int question)
 {
 	__u8 had, kept = 0;
 
-	if (!l || !p || !c)
+	if (!l || !f || !c)
 		return DROP_REVOKED;
-	had = OF_END(c->side, side) & (SIDE_OPENED | SIDE_ACCEPTED);
-	if ((had & SIDE_OPENED) && ask_opened(l, p, c))
-		kept |= SIDE_OPENED;
-	if ((had & SIDE_ACCEPTED) && ask(l, p, INGRESS))
-		kept |= SIDE_ACCEPTED;
+	had = approval_of(c, side).roles & ~ROLE_REVOKED;
+	if ((had & ROLE_OPENED) && ask_again(l, f, c, ROLE_OPENED, question))
+		kept |= ROLE_OPENED;
+	if ((had & ROLE_ACCEPTED) && ask_again(l, f, c, had & (ROLE_ACCEPTED | ROLE_OF_HOST), question))
+		kept |= had & (ROLE_ACCEPTED | ROLE_OF_HOST);
+	if (!may_be_direct(l)) /* as the pod was that had the address before */
+		clear_flags(c, CONN_DIRECT | CONN_REMOTE);
 	/* Without a role left the flow stays known, so that packets still on
 	 * their way are not taken for a new one. */
-	OF_END(c->side, side) = kept ? kept : had | SIDE_REVOKED;
-	if (!may_be_direct(l)) /* as the pod was that had the address before */
-		c->flags &= ~(CONN_DIRECT | CONN_REMOTE);
-	OF_END(c->epoch, side) = l->slot.epoch;
+	approve(c, side, kept ? kept : had | ROLE_REVOKED, l->slot.epoch);
 	return kept ? FATE_PASS : DROP_REVOKED;
 }
 
 /* A new role in a known flow: the pod opens it, or is reached. */
 __noinline int grant(struct __sk_buff *skb, const struct local *l, const struct packet *p, struct conn *c, int side)
 {
+	struct approval had;
 	__u8 role;
 
 	if (!l || !p || !c || judge(skb, l, p) == DENY)
 		return FATE_DENIED;
 	role = role_of(l);
-	if (OF_END(c->epoch, side) == l->slot.epoch && !(OF_END(c->side, side) & SIDE_REVOKED))
-		role |= OF_END(c->side, side);
-	OF_END(c->side, side) = role;
+	had = approval_of(c, side);
+	if (had.epoch == l->slot.epoch && !(had.roles & ROLE_REVOKED))
+		role |= l->from_pod ? had.roles : had.roles & ROLE_OPENED;
 	if (!may_be_direct(l))
-		c->flags &= ~(CONN_DIRECT | CONN_REMOTE);
-	OF_END(c->epoch, side) = l->slot.epoch;
+		clear_flags(c, CONN_DIRECT | CONN_REMOTE);
+	approve(c, side, role, l->slot.epoch);
 	return FATE_PASS;
 }
 
@@ -60,33 +62,73 @@ __noinline int grant(struct __sk_buff *skb, const struct local *l, const struct 
 static __always_inline int admit(struct __sk_buff *skb, const struct local *l, const struct packet *p,
 				 struct conn *c, bool side)
 {
-	__u8 flags = OF_END(c->side, side);
-	bool stale = OF_END(c->epoch, side) != l->slot.epoch;
+	struct approval now = approval_of(c, side);
+	bool stale = now.epoch != l->slot.epoch;
 
 	if (p->kind == PACKET_OPENS) {
 		/* Being reached by a flow gives no right to open its reverse. */
-		if (!(flags & role_of(l)) || (flags & SIDE_REVOKED) || stale)
+		if (!(now.roles & (l->from_pod ? ROLE_OPENED : ROLE_ACCEPTED)) || (now.roles & ROLE_REVOKED) || stale)
 			return grant(skb, l, p, c, side);
 		return FATE_PASS;
 	}
-	if (!flags)
+	if (!now.roles)
 		return grant(skb, l, p, c, side);
 	if (stale)
-		return confirm(l, p, c, side);
-	return flags & SIDE_REVOKED ? DROP_REVOKED : FATE_PASS;
+		return confirm(l, &p->flow, c, side, QUESTION(p->v6, l->from_pod, 0));
+	return now.roles & ROLE_REVOKED ? DROP_REVOKED : FATE_PASS;
 }
 
-/* Whether a packet of a pod's known flow is decided behind the translation. A
- * TCP connection keeps its backend, so that one verdict per epoch will do; of
- * other flows every packet may get another. */
+/* Whether a packet of a pod's known flow is decided after the stack has translated
+ * it: it is to an address that the stack may translate, and not an answer. */
 static __always_inline bool pends(const struct local *l, const struct packet *p, const struct conn *c, bool side)
 {
-	__u8 flags = OF_END(c->side, side);
-	bool stale = OF_END(c->epoch, side) != l->slot.epoch;
+	struct approval now;
 
-	if (!l->from_pod || (flags & SIDE_ACCEPTED) || !translatable(p))
+	if (!l->from_pod || !translatable(p))
 		return false;
-	if (c->flags & CONN_TRANSLATED)
-		return stale || p->flow.protocol != IPPROTO_TCP;
-	return (stale || !flags) && !(class_of_address(&p->flow.dst, p->v6) & PEER_POD);
+	now = approval_of(c, side);
+	if (now.roles & ROLE_ACCEPTED)
+		return false;
+	if (c->flow_flags & CONN_TRANSLATED)
+		return decides_alone || now.epoch != l->slot.epoch || p->flow.protocol != IPPROTO_TCP;
+	return (now.epoch != l->slot.epoch || !now.roles) && !(class_of_address(&p->flow.dst, p->v6) & PEER_POD);
+}
+
+/* What becomes of a pod's packet that its role in a flow lets pass. Connection
+ * tracking may forget a flow at any time: it then takes an answer, too, for a packet
+ * that opens a flow to a Service, and chooses a backend. */
+static __always_inline int passes_as(const struct local *l, const struct packet *p, const struct conn *c, bool side)
+{
+	if (!l->from_pod || !(c->flow_flags & CONN_OUTSIDE) || !translatable(p) || !decides_alone)
+		return FATE_PASS;
+	return approval_of(c, side).roles & ROLE_ACCEPTED ? FATE_ANSWER : FATE_PENDING;
+}
+
+/* A packet of a known flow by another device than before, or by an address that the
+ * node may lend to another client at any time. arrival has found out who sends it: what
+ * was granted to one sender is not granted to another. */
+__noinline int recognise(struct __sk_buff *skb, const struct local *l, struct conn *c, int side)
+{
+	struct approval had;
+	struct end client;
+	struct ip was;
+	bool other;
+
+	if (!l || !c)
+		return 0;
+	had = approval_of(c, side);
+	__builtin_memcpy(&was, c->client, sizeof(was));
+	load_sender(skb, &client);
+	other = l->masqueraded ? !(c->flow_flags & CONN_MASQUERADED) || !same(&was, &client.addr) : c->flow_flags & CONN_MASQUERADED;
+	if (other || (!l->host && (had.roles & ROLE_OF_HOST))) {
+		approve(c, side, had.roles & ROLE_REVOKED ? 0 : had.roles & ROLE_OPENED, had.epoch);
+		clear_flags(c, CONN_MASQUERADED);
+		if (l->masqueraded) {
+			__builtin_memcpy(c->client, &client.addr, sizeof(c->client));
+			set_flags(c, CONN_MASQUERADED);
+		}
+	}
+	if (!(c->flow_flags & CONN_DIRECT))
+		OF_END(c->place, !side) = l->device;
+	return 0;
 }

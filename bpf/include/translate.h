@@ -24,13 +24,18 @@
 
 #define PENDING 65536
 
+/* Whether the programs of this layout decide alone. In an upgrade those of an older
+ * one see the records, too: they do not know PACKET_ANSWER, and are not given a
+ * record for every packet. The agent writes it. */
+volatile __u32 decides_alone;
+
 /* A packet on its way to the translation. */
 struct pending {
 	__u32 mark;
 	__u32 slot;
 	struct flow flow; /* before the translation */
 	__u8 kind;
-	__u8 closes;
+	__u8 closes; /* PACKET_FIN or PACKET_RST, for programs of older layouts */
 	__u8 pad[2];
 };
 _Static_assert(sizeof(struct pending) == 52, "layout");
@@ -66,7 +71,7 @@ static __always_inline bool translatable(const struct packet *p)
 }
 
 /* Leaves a record and returns the mark that names it. */
-static __always_inline __u32 leave_record(const struct packet *p, __u32 slot)
+static __always_inline __u32 leave_record(const struct packet *p, __u32 slot, __u8 kind)
 {
 	__u32 zero = 0, place;
 	struct record_count *count = bpf_map_lookup_elem(&pending_count, &zero);
@@ -83,7 +88,7 @@ static __always_inline __u32 leave_record(const struct packet *p, __u32 slot)
 	r->mark = place << 16 | MARK_PENDING | (n / PENDING & MARK_ROUND);
 	r->slot = slot;
 	r->flow = p->flow;
-	r->kind = p->kind;
-	r->closes = p->closes;
+	r->kind = kind;
+	r->closes = p->tcp & (PACKET_FIN | PACKET_RST);
 	return r->mark;
 }

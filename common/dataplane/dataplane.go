@@ -147,6 +147,9 @@ type Counters struct {
 	Verdicts [2][2]uint64
 	// Drops counts packets dropped for other reasons than a policy, by reason.
 	Drops map[string]uint64
+	// Untracked counts allowed flows for which the flow table had no room: their
+	// answers are decided as flows of their own.
+	Untracked uint64
 	// Maps tells how full the tables of the data path are, by name; nil where it
 	// has none of fixed size.
 	Maps map[string]MapUsage

@@ -29,8 +29,8 @@ const (
 // Valid reports whether the mode is one of those above.
 func (m Mode) Valid() bool { return m == Auto || m == Routes || m == VXLAN || m == None }
 
-// tunnels reports whether a node of this mode has an end for tunnels.
-func (m Mode) tunnels() bool { return m == Auto || m == VXLAN }
+// Tunnels reports whether a node of this mode has an end for tunnels.
+func (m Mode) Tunnels() bool { return m == Auto || m == VXLAN }
 
 // Config is what the cluster's administrator decides. It should be the same on
 // all nodes.
@@ -115,7 +115,7 @@ func (c Config) PodMTU(underlay int, outer6 bool) int {
 	switch {
 	case c.MTU != 0:
 		return c.MTU
-	case !c.Mode.tunnels():
+	case !c.Mode.Tunnels():
 		return underlay
 	case outer6:
 		return max(underlay-overhead6, minMTU)

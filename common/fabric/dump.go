@@ -24,6 +24,9 @@ func (p *Plan) Dump() string {
 	for _, h := range p.Returns {
 		fmt.Fprintf(&b, "return %s\n", h)
 	}
+	for _, s := range p.Senders {
+		fmt.Fprintf(&b, "sender node=%s underlay=%s sources=%s\n", s.Node, words(s.Underlay), words(s.Sources))
+	}
 	if n := p.NAT; n != nil {
 		fmt.Fprintf(&b, "masquerade %s\n", words(n.Sources))
 		fmt.Fprintf(&b, "keep %s\n", words(n.Keep))

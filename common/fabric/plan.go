@@ -35,6 +35,8 @@ type Plan struct {
 	Returns []Hop
 	// Tunnel is this node's end of the tunnels; nil if it has none.
 	Tunnel *Tunnel
+	// Senders are the nodes that send by tunnel, sorted by name.
+	Senders []Sender
 	// Own are this node's pod ranges. What in them no pod has is unreachable.
 	Own []netip.Prefix
 	// MTU is that of the pods.
@@ -62,6 +64,16 @@ type Hop struct {
 // Gateway is the next hop of a tunneled range, as its neighbour entry names it.
 // It needs to exist on no interface.
 func (h Hop) Gateway() netip.Addr { return h.Prefix.Addr() }
+
+// Sender is a node that sends by tunnel: nothing else may come by one.
+type Sender struct {
+	Node string
+	// Underlay are the addresses that it may send tunneled packets from.
+	Underlay []netip.Addr
+	// Sources are those that it may send from in tunnels: its pods', and on Linux its
+	// own. Both are sorted.
+	Sources []netip.Prefix
+}
 
 // Tunnel is this node's end of the tunnels.
 type Tunnel struct {
@@ -138,7 +150,7 @@ func (p *planner) underlay() {
 		p.outer6 = p.sources[0].Is6()
 	}
 	p.plan.MTU = p.cfg.PodMTU(p.self.MTU, p.outer6)
-	if !p.cfg.Mode.tunnels() {
+	if !p.cfg.Mode.Tunnels() {
 		return
 	}
 	if len(p.sources) == 0 {
@@ -196,7 +208,7 @@ func (p *planner) reach(peer model.Route, ranges []netip.Prefix) {
 		p.problem("pods of node %s cannot be reached: its fabric is %s and that of %s is %s: use one on both, or auto", peer.Node, theirs, p.self.Name, p.cfg.Mode)
 		return
 	}
-	tunneled := false
+	var tunneled []netip.Prefix
 	for _, cidr := range ranges {
 		h := Hop{Prefix: cidr, Node: peer.Node, OS: peer.OS}
 		direct, has := addressOf(peer, cidr.Addr().Is6())
@@ -213,13 +225,33 @@ func (p *planner) reach(peer model.Route, ranges []netip.Prefix) {
 			if !p.tunnel(&h, peer) {
 				continue
 			}
-			tunneled = true
+			tunneled = append(tunneled, cidr)
 		}
 		p.plan.Hops = append(p.plan.Hops, h)
 	}
-	if tunneled {
+	if len(tunneled) > 0 {
 		p.returns(peer)
+		p.sender(peer, tunneled)
 	}
+}
+
+// sender plans what a node may send by tunnel, from any address that others know it by.
+func (p *planner) sender(peer model.Route, ranges []netip.Prefix) {
+	s := Sender{Node: peer.Node, Sources: slices.Clone(ranges)}
+	for _, a := range peer.Addresses {
+		if a.Is6() == p.outer6 {
+			s.Underlay = append(s.Underlay, a)
+		}
+		if peer.OS != model.Windows { // its host is not in the overlay
+			s.Sources = append(s.Sources, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	if peer.Tunnel.IsValid() && peer.Tunnel.Is6() == p.outer6 && !slices.Contains(s.Underlay, peer.Tunnel) {
+		s.Underlay = append(s.Underlay, peer.Tunnel)
+	}
+	slices.SortFunc(s.Underlay, netip.Addr.Compare)
+	slices.SortFunc(s.Sources, model.ComparePrefixes)
+	p.plan.Senders = append(p.plan.Senders, s)
 }
 
 // strictest is the mode of a pair of which none contradicts the other.

@@ -31,18 +31,26 @@ type EgressAttachment struct {
 }
 
 type EgressConn struct {
-	_           structs.HostLayout
-	Seen        uint32
+	_         structs.HostLayout
+	Seen      uint32
+	FlowFlags uint32
+	End       [2]struct {
+		_     structs.HostLayout
+		Epoch uint32
+		Roles uint8
+		Pad   [3]uint8
+	}
+	Sent        [2]uint32
 	State       uint8
-	Side        [2]uint8
-	Flags       uint8
-	Epoch       [2]uint32
-	Packets     [2]uint64
-	Bytes       [2]uint64
-	Slot        [2]uint16
+	Tcp         [2]uint8
+	Pad         uint8
+	Place       [2]uint32
+	Share       uint16
 	BackendPort uint16
-	Pad         uint16
 	Backend     [16]uint8
+	Client      [16]uint8
+	Acked       [2]uint32
+	Fin         [2]uint32
 }
 
 type EgressConnKey4 struct {
@@ -67,6 +75,18 @@ type EgressCounter struct {
 	Bytes   uint64
 }
 
+type EgressDatagram struct {
+	_        structs.HostLayout
+	Src      [16]uint8
+	Dst      [16]uint8
+	Id       uint32
+	Seen     uint32
+	SrcPort  uint16
+	DstPort  uint16
+	Protocol uint8
+	Pad      [3]uint8
+}
+
 type EgressEndpoint struct {
 	_       structs.HostLayout
 	Ip4     [4]uint8
@@ -86,19 +106,9 @@ type EgressEventCount struct {
 	Events uint64
 }
 
-type EgressFragment struct {
-	_       structs.HostLayout
-	SrcPort uint16
-	DstPort uint16
-}
-
-type EgressFragmentKey struct {
-	_        structs.HostLayout
-	Src      [16]uint8
-	Dst      [16]uint8
-	Id       uint32
-	Protocol uint8
-	Pad      [3]uint8
+type EgressFlowShare struct {
+	_     structs.HostLayout
+	Flows [2]int32
 }
 
 type EgressIfindex struct {
@@ -111,6 +121,16 @@ type EgressInterface struct {
 	Ifindex  uint32
 	Endpoint EgressEndpoint
 	Pad      [6]uint32
+}
+
+type EgressLedgerHand struct {
+	_      structs.HostLayout
+	Looked [2]uint64
+}
+
+type EgressOwnerEntry struct {
+	_     structs.HostLayout
+	Owner uint32
 }
 
 type EgressPeerClass struct {
@@ -195,6 +215,11 @@ type EgressTableNumber struct {
 	Table uint32
 }
 
+type EgressTunnelNode struct {
+	_  structs.HostLayout
+	Id uint64
+}
+
 type EgressVerdictKey struct {
 	_     structs.HostLayout
 	Table uint32
@@ -209,50 +234,69 @@ type EgressVerdictRow struct {
 type EgressWay struct {
 	_       structs.HostLayout
 	Ifindex uint32
+	Direct  uint32
 }
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	EgressMapAttachments    = "attachments"
-	EgressMapConns4         = "conns4"
-	EgressMapConns6         = "conns6"
-	EgressMapCounters       = "counters"
-	EgressMapEndpoints      = "endpoints"
-	EgressMapEventBudgets   = "event_budgets"
-	EgressMapEventLosses    = "event_losses"
-	EgressMapEvents         = "events"
-	EgressMapFragments      = "fragments"
-	EgressMapInterfaces     = "interfaces"
-	EgressMapLocals4        = "locals4"
-	EgressMapLocals6        = "locals6"
-	EgressMapPeers4         = "peers4"
-	EgressMapPeers6         = "peers6"
-	EgressMapPending        = "pending"
-	EgressMapPendingCount   = "pending_count"
-	EgressMapPorts          = "ports"
-	EgressMapPrefixes4      = "prefixes4"
-	EgressMapPrefixes6      = "prefixes6"
-	EgressMapRows           = "rows"
-	EgressMapSlots          = "slots"
-	EgressMapStages         = "stages"
-	EgressMapTables         = "tables"
-	EgressMapVerdicts       = "verdicts"
-	EgressMapWays4          = "ways4"
-	EgressMapWays6          = "ways6"
-	EgressProgEgress        = "egress"
-	EgressProgEgressFilter  = "egress_filter"
-	EgressVarEventAllowed   = "event_allowed"
-	EgressVarEventCost      = "event_cost"
-	EgressVarEventLayout    = "event_layout"
-	EgressVarEventRate      = "event_rate"
-	EgressVarEventWindow    = "event_window"
-	EgressVarHandover       = "handover"
-	EgressVarTimeoutClosing = "timeout_closing"
-	EgressVarTimeoutOpening = "timeout_opening"
-	EgressVarTimeoutOther   = "timeout_other"
-	EgressVarTimeoutTcp     = "timeout_tcp"
+	EgressMapAttachments     = "attachments"
+	EgressMapConns4          = "conns4"
+	EgressMapConns6          = "conns6"
+	EgressMapCounters        = "counters"
+	EgressMapDatagrams       = "datagrams"
+	EgressMapEndpoints       = "endpoints"
+	EgressMapEventBudgets    = "event_budgets"
+	EgressMapEventLosses     = "event_losses"
+	EgressMapEvents          = "events"
+	EgressMapFlowShares      = "flow_shares"
+	EgressMapInterfaces      = "interfaces"
+	EgressMapLedger4         = "ledger4"
+	EgressMapLedger6         = "ledger6"
+	EgressMapLedgerHands     = "ledger_hands"
+	EgressMapLocals4         = "locals4"
+	EgressMapLocals6         = "locals6"
+	EgressMapOwners4         = "owners4"
+	EgressMapOwners6         = "owners6"
+	EgressMapPeers4          = "peers4"
+	EgressMapPeers6          = "peers6"
+	EgressMapPending         = "pending"
+	EgressMapPendingCount    = "pending_count"
+	EgressMapPorts           = "ports"
+	EgressMapPrefixes4       = "prefixes4"
+	EgressMapPrefixes6       = "prefixes6"
+	EgressMapRows            = "rows"
+	EgressMapSlots           = "slots"
+	EgressMapStages          = "stages"
+	EgressMapTables          = "tables"
+	EgressMapTunnelNodes     = "tunnel_nodes"
+	EgressMapTunnelSources4  = "tunnel_sources4"
+	EgressMapTunnelSources6  = "tunnel_sources6"
+	EgressMapVerdicts        = "verdicts"
+	EgressMapWays4           = "ways4"
+	EgressMapWays6           = "ways6"
+	EgressProgForward        = "forward"
+	EgressProgForwardFilter  = "forward_filter"
+	EgressProgLocalIn        = "local_in"
+	EgressProgLocalInFilter  = "local_in_filter"
+	EgressProgLocalOut       = "local_out"
+	EgressProgLocalOutFilter = "local_out_filter"
+	EgressVarDecidesAlone    = "decides_alone"
+	EgressVarEventAllowed    = "event_allowed"
+	EgressVarEventCost       = "event_cost"
+	EgressVarEventLayout     = "event_layout"
+	EgressVarEventRate       = "event_rate"
+	EgressVarEventWindow     = "event_window"
+	EgressVarHandover        = "handover"
+	EgressVarLedgerSize4     = "ledger_size4"
+	EgressVarLedgerSize6     = "ledger_size6"
+	EgressVarTimeoutClosing  = "timeout_closing"
+	EgressVarTimeoutOpening  = "timeout_opening"
+	EgressVarTimeoutOther    = "timeout_other"
+	EgressVarTimeoutTcp      = "timeout_tcp"
+	EgressVarTunnelPort      = "tunnel_port"
+	EgressVarTunnelVni       = "tunnel_vni"
 )
 
 // LoadEgress returns the embedded CollectionSpec for Egress.
@@ -297,56 +341,74 @@ type EgressSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressProgramSpecs struct {
-	Egress       *ebpf.ProgramSpec `ebpf:"egress"`
-	EgressFilter *ebpf.ProgramSpec `ebpf:"egress_filter"`
+	Forward        *ebpf.ProgramSpec `ebpf:"forward"`
+	ForwardFilter  *ebpf.ProgramSpec `ebpf:"forward_filter"`
+	LocalIn        *ebpf.ProgramSpec `ebpf:"local_in"`
+	LocalInFilter  *ebpf.ProgramSpec `ebpf:"local_in_filter"`
+	LocalOut       *ebpf.ProgramSpec `ebpf:"local_out"`
+	LocalOutFilter *ebpf.ProgramSpec `ebpf:"local_out_filter"`
 }
 
 // EgressMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressMapSpecs struct {
-	Attachments  *ebpf.MapSpec `ebpf:"attachments"`
-	Conns4       *ebpf.MapSpec `ebpf:"conns4"`
-	Conns6       *ebpf.MapSpec `ebpf:"conns6"`
-	Counters     *ebpf.MapSpec `ebpf:"counters"`
-	Endpoints    *ebpf.MapSpec `ebpf:"endpoints"`
-	EventBudgets *ebpf.MapSpec `ebpf:"event_budgets"`
-	EventLosses  *ebpf.MapSpec `ebpf:"event_losses"`
-	Events       *ebpf.MapSpec `ebpf:"events"`
-	Fragments    *ebpf.MapSpec `ebpf:"fragments"`
-	Interfaces   *ebpf.MapSpec `ebpf:"interfaces"`
-	Locals4      *ebpf.MapSpec `ebpf:"locals4"`
-	Locals6      *ebpf.MapSpec `ebpf:"locals6"`
-	Peers4       *ebpf.MapSpec `ebpf:"peers4"`
-	Peers6       *ebpf.MapSpec `ebpf:"peers6"`
-	Pending      *ebpf.MapSpec `ebpf:"pending"`
-	PendingCount *ebpf.MapSpec `ebpf:"pending_count"`
-	Ports        *ebpf.MapSpec `ebpf:"ports"`
-	Prefixes4    *ebpf.MapSpec `ebpf:"prefixes4"`
-	Prefixes6    *ebpf.MapSpec `ebpf:"prefixes6"`
-	Rows         *ebpf.MapSpec `ebpf:"rows"`
-	Slots        *ebpf.MapSpec `ebpf:"slots"`
-	Stages       *ebpf.MapSpec `ebpf:"stages"`
-	Tables       *ebpf.MapSpec `ebpf:"tables"`
-	Verdicts     *ebpf.MapSpec `ebpf:"verdicts"`
-	Ways4        *ebpf.MapSpec `ebpf:"ways4"`
-	Ways6        *ebpf.MapSpec `ebpf:"ways6"`
+	Attachments    *ebpf.MapSpec `ebpf:"attachments"`
+	Conns4         *ebpf.MapSpec `ebpf:"conns4"`
+	Conns6         *ebpf.MapSpec `ebpf:"conns6"`
+	Counters       *ebpf.MapSpec `ebpf:"counters"`
+	Datagrams      *ebpf.MapSpec `ebpf:"datagrams"`
+	Endpoints      *ebpf.MapSpec `ebpf:"endpoints"`
+	EventBudgets   *ebpf.MapSpec `ebpf:"event_budgets"`
+	EventLosses    *ebpf.MapSpec `ebpf:"event_losses"`
+	Events         *ebpf.MapSpec `ebpf:"events"`
+	FlowShares     *ebpf.MapSpec `ebpf:"flow_shares"`
+	Interfaces     *ebpf.MapSpec `ebpf:"interfaces"`
+	Ledger4        *ebpf.MapSpec `ebpf:"ledger4"`
+	Ledger6        *ebpf.MapSpec `ebpf:"ledger6"`
+	LedgerHands    *ebpf.MapSpec `ebpf:"ledger_hands"`
+	Locals4        *ebpf.MapSpec `ebpf:"locals4"`
+	Locals6        *ebpf.MapSpec `ebpf:"locals6"`
+	Owners4        *ebpf.MapSpec `ebpf:"owners4"`
+	Owners6        *ebpf.MapSpec `ebpf:"owners6"`
+	Peers4         *ebpf.MapSpec `ebpf:"peers4"`
+	Peers6         *ebpf.MapSpec `ebpf:"peers6"`
+	Pending        *ebpf.MapSpec `ebpf:"pending"`
+	PendingCount   *ebpf.MapSpec `ebpf:"pending_count"`
+	Ports          *ebpf.MapSpec `ebpf:"ports"`
+	Prefixes4      *ebpf.MapSpec `ebpf:"prefixes4"`
+	Prefixes6      *ebpf.MapSpec `ebpf:"prefixes6"`
+	Rows           *ebpf.MapSpec `ebpf:"rows"`
+	Slots          *ebpf.MapSpec `ebpf:"slots"`
+	Stages         *ebpf.MapSpec `ebpf:"stages"`
+	Tables         *ebpf.MapSpec `ebpf:"tables"`
+	TunnelNodes    *ebpf.MapSpec `ebpf:"tunnel_nodes"`
+	TunnelSources4 *ebpf.MapSpec `ebpf:"tunnel_sources4"`
+	TunnelSources6 *ebpf.MapSpec `ebpf:"tunnel_sources6"`
+	Verdicts       *ebpf.MapSpec `ebpf:"verdicts"`
+	Ways4          *ebpf.MapSpec `ebpf:"ways4"`
+	Ways6          *ebpf.MapSpec `ebpf:"ways6"`
 }
 
 // EgressVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressVariableSpecs struct {
+	DecidesAlone   *ebpf.VariableSpec `ebpf:"decides_alone"`
 	EventAllowed   *ebpf.VariableSpec `ebpf:"event_allowed"`
 	EventCost      *ebpf.VariableSpec `ebpf:"event_cost"`
 	EventLayout    *ebpf.VariableSpec `ebpf:"event_layout"`
 	EventRate      *ebpf.VariableSpec `ebpf:"event_rate"`
 	EventWindow    *ebpf.VariableSpec `ebpf:"event_window"`
 	Handover       *ebpf.VariableSpec `ebpf:"handover"`
+	LedgerSize4    *ebpf.VariableSpec `ebpf:"ledger_size4"`
+	LedgerSize6    *ebpf.VariableSpec `ebpf:"ledger_size6"`
 	TimeoutClosing *ebpf.VariableSpec `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.VariableSpec `ebpf:"timeout_opening"`
 	TimeoutOther   *ebpf.VariableSpec `ebpf:"timeout_other"`
 	TimeoutTcp     *ebpf.VariableSpec `ebpf:"timeout_tcp"`
+	TunnelPort     *ebpf.VariableSpec `ebpf:"tunnel_port"`
+	TunnelVni      *ebpf.VariableSpec `ebpf:"tunnel_vni"`
 }
 
 // EgressObjects contains all objects after they have been loaded into the kernel.
@@ -369,32 +431,41 @@ func (o *EgressObjects) Close() error {
 //
 // It can be passed to LoadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressMaps struct {
-	Attachments  *ebpf.Map `ebpf:"attachments"`
-	Conns4       *ebpf.Map `ebpf:"conns4"`
-	Conns6       *ebpf.Map `ebpf:"conns6"`
-	Counters     *ebpf.Map `ebpf:"counters"`
-	Endpoints    *ebpf.Map `ebpf:"endpoints"`
-	EventBudgets *ebpf.Map `ebpf:"event_budgets"`
-	EventLosses  *ebpf.Map `ebpf:"event_losses"`
-	Events       *ebpf.Map `ebpf:"events"`
-	Fragments    *ebpf.Map `ebpf:"fragments"`
-	Interfaces   *ebpf.Map `ebpf:"interfaces"`
-	Locals4      *ebpf.Map `ebpf:"locals4"`
-	Locals6      *ebpf.Map `ebpf:"locals6"`
-	Peers4       *ebpf.Map `ebpf:"peers4"`
-	Peers6       *ebpf.Map `ebpf:"peers6"`
-	Pending      *ebpf.Map `ebpf:"pending"`
-	PendingCount *ebpf.Map `ebpf:"pending_count"`
-	Ports        *ebpf.Map `ebpf:"ports"`
-	Prefixes4    *ebpf.Map `ebpf:"prefixes4"`
-	Prefixes6    *ebpf.Map `ebpf:"prefixes6"`
-	Rows         *ebpf.Map `ebpf:"rows"`
-	Slots        *ebpf.Map `ebpf:"slots"`
-	Stages       *ebpf.Map `ebpf:"stages"`
-	Tables       *ebpf.Map `ebpf:"tables"`
-	Verdicts     *ebpf.Map `ebpf:"verdicts"`
-	Ways4        *ebpf.Map `ebpf:"ways4"`
-	Ways6        *ebpf.Map `ebpf:"ways6"`
+	Attachments    *ebpf.Map `ebpf:"attachments"`
+	Conns4         *ebpf.Map `ebpf:"conns4"`
+	Conns6         *ebpf.Map `ebpf:"conns6"`
+	Counters       *ebpf.Map `ebpf:"counters"`
+	Datagrams      *ebpf.Map `ebpf:"datagrams"`
+	Endpoints      *ebpf.Map `ebpf:"endpoints"`
+	EventBudgets   *ebpf.Map `ebpf:"event_budgets"`
+	EventLosses    *ebpf.Map `ebpf:"event_losses"`
+	Events         *ebpf.Map `ebpf:"events"`
+	FlowShares     *ebpf.Map `ebpf:"flow_shares"`
+	Interfaces     *ebpf.Map `ebpf:"interfaces"`
+	Ledger4        *ebpf.Map `ebpf:"ledger4"`
+	Ledger6        *ebpf.Map `ebpf:"ledger6"`
+	LedgerHands    *ebpf.Map `ebpf:"ledger_hands"`
+	Locals4        *ebpf.Map `ebpf:"locals4"`
+	Locals6        *ebpf.Map `ebpf:"locals6"`
+	Owners4        *ebpf.Map `ebpf:"owners4"`
+	Owners6        *ebpf.Map `ebpf:"owners6"`
+	Peers4         *ebpf.Map `ebpf:"peers4"`
+	Peers6         *ebpf.Map `ebpf:"peers6"`
+	Pending        *ebpf.Map `ebpf:"pending"`
+	PendingCount   *ebpf.Map `ebpf:"pending_count"`
+	Ports          *ebpf.Map `ebpf:"ports"`
+	Prefixes4      *ebpf.Map `ebpf:"prefixes4"`
+	Prefixes6      *ebpf.Map `ebpf:"prefixes6"`
+	Rows           *ebpf.Map `ebpf:"rows"`
+	Slots          *ebpf.Map `ebpf:"slots"`
+	Stages         *ebpf.Map `ebpf:"stages"`
+	Tables         *ebpf.Map `ebpf:"tables"`
+	TunnelNodes    *ebpf.Map `ebpf:"tunnel_nodes"`
+	TunnelSources4 *ebpf.Map `ebpf:"tunnel_sources4"`
+	TunnelSources6 *ebpf.Map `ebpf:"tunnel_sources6"`
+	Verdicts       *ebpf.Map `ebpf:"verdicts"`
+	Ways4          *ebpf.Map `ebpf:"ways4"`
+	Ways6          *ebpf.Map `ebpf:"ways6"`
 }
 
 func (m *EgressMaps) Close() error {
@@ -403,14 +474,20 @@ func (m *EgressMaps) Close() error {
 		m.Conns4,
 		m.Conns6,
 		m.Counters,
+		m.Datagrams,
 		m.Endpoints,
 		m.EventBudgets,
 		m.EventLosses,
 		m.Events,
-		m.Fragments,
+		m.FlowShares,
 		m.Interfaces,
+		m.Ledger4,
+		m.Ledger6,
+		m.LedgerHands,
 		m.Locals4,
 		m.Locals6,
+		m.Owners4,
+		m.Owners6,
 		m.Peers4,
 		m.Peers6,
 		m.Pending,
@@ -422,6 +499,9 @@ func (m *EgressMaps) Close() error {
 		m.Slots,
 		m.Stages,
 		m.Tables,
+		m.TunnelNodes,
+		m.TunnelSources4,
+		m.TunnelSources6,
 		m.Verdicts,
 		m.Ways4,
 		m.Ways6,
@@ -432,30 +512,43 @@ func (m *EgressMaps) Close() error {
 //
 // It can be passed to LoadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressVariables struct {
+	DecidesAlone   *ebpf.Variable `ebpf:"decides_alone"`
 	EventAllowed   *ebpf.Variable `ebpf:"event_allowed"`
 	EventCost      *ebpf.Variable `ebpf:"event_cost"`
 	EventLayout    *ebpf.Variable `ebpf:"event_layout"`
 	EventRate      *ebpf.Variable `ebpf:"event_rate"`
 	EventWindow    *ebpf.Variable `ebpf:"event_window"`
 	Handover       *ebpf.Variable `ebpf:"handover"`
+	LedgerSize4    *ebpf.Variable `ebpf:"ledger_size4"`
+	LedgerSize6    *ebpf.Variable `ebpf:"ledger_size6"`
 	TimeoutClosing *ebpf.Variable `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.Variable `ebpf:"timeout_opening"`
 	TimeoutOther   *ebpf.Variable `ebpf:"timeout_other"`
 	TimeoutTcp     *ebpf.Variable `ebpf:"timeout_tcp"`
+	TunnelPort     *ebpf.Variable `ebpf:"tunnel_port"`
+	TunnelVni      *ebpf.Variable `ebpf:"tunnel_vni"`
 }
 
 // EgressPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressPrograms struct {
-	Egress       *ebpf.Program `ebpf:"egress"`
-	EgressFilter *ebpf.Program `ebpf:"egress_filter"`
+	Forward        *ebpf.Program `ebpf:"forward"`
+	ForwardFilter  *ebpf.Program `ebpf:"forward_filter"`
+	LocalIn        *ebpf.Program `ebpf:"local_in"`
+	LocalInFilter  *ebpf.Program `ebpf:"local_in_filter"`
+	LocalOut       *ebpf.Program `ebpf:"local_out"`
+	LocalOutFilter *ebpf.Program `ebpf:"local_out_filter"`
 }
 
 func (p *EgressPrograms) Close() error {
 	return _EgressClose(
-		p.Egress,
-		p.EgressFilter,
+		p.Forward,
+		p.ForwardFilter,
+		p.LocalIn,
+		p.LocalInFilter,
+		p.LocalOut,
+		p.LocalOutFilter,
 	)
 }
 

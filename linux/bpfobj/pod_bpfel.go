@@ -23,6 +23,23 @@ type PodAddr6 struct {
 	Addr [16]uint8
 }
 
+type PodAdoption struct {
+	_     structs.HostLayout
+	Conn  PodConn
+	Key6  PodConnKey6
+	Key4  PodConnKey4
+	V6    uint32
+	Slots [2]uint32
+	Pad   uint32
+}
+
+type PodApproval struct {
+	_     structs.HostLayout
+	Epoch uint32
+	Roles uint8
+	Pad   [3]uint8
+}
+
 type PodAttachment struct {
 	_       structs.HostLayout
 	Mac     [6]uint8
@@ -30,19 +47,38 @@ type PodAttachment struct {
 	Ifindex uint32
 }
 
-type PodConn struct {
+type PodCarriedFlow struct {
 	_           structs.HostLayout
 	Seen        uint32
 	State       uint8
 	Side        [2]uint8
 	Flags       uint8
-	Epoch       [2]uint32
 	Packets     [2]uint64
-	Bytes       [2]uint64
-	Slot        [2]uint16
+	End         [2]PodApproval
+	FlowFlags   uint32
+	Sent        [2]uint32
 	BackendPort uint16
 	Pad         uint16
 	Backend     [16]uint8
+	Client      [16]uint8
+}
+
+type PodConn struct {
+	_           structs.HostLayout
+	Seen        uint32
+	FlowFlags   uint32
+	End         [2]PodApproval
+	Sent        [2]uint32
+	State       uint8
+	Tcp         [2]uint8
+	Pad         uint8
+	Place       [2]uint32
+	Share       uint16
+	BackendPort uint16
+	Backend     [16]uint8
+	Client      [16]uint8
+	Acked       [2]uint32
+	Fin         [2]uint32
 }
 
 type PodConnKey4 struct {
@@ -67,6 +103,18 @@ type PodCounter struct {
 	Bytes   uint64
 }
 
+type PodDatagram struct {
+	_        structs.HostLayout
+	Src      [16]uint8
+	Dst      [16]uint8
+	Id       uint32
+	Seen     uint32
+	SrcPort  uint16
+	DstPort  uint16
+	Protocol uint8
+	Pad      [3]uint8
+}
+
 type PodEndpoint struct {
 	_       structs.HostLayout
 	Ip4     [4]uint8
@@ -74,6 +122,11 @@ type PodEndpoint struct {
 	Mac     [6]uint8
 	HostMac [6]uint8
 	Slot    uint32
+}
+
+type PodErrorBudget struct {
+	_    structs.HostLayout
+	Paid [2]uint64
 }
 
 type PodEvent struct {
@@ -119,19 +172,9 @@ type PodEventCount struct {
 	Events uint64
 }
 
-type PodFragment struct {
-	_       structs.HostLayout
-	SrcPort uint16
-	DstPort uint16
-}
-
-type PodFragmentKey struct {
-	_        structs.HostLayout
-	Src      [16]uint8
-	Dst      [16]uint8
-	Id       uint32
-	Protocol uint8
-	Pad      [3]uint8
+type PodFlowShare struct {
+	_     structs.HostLayout
+	Flows [2]int32
 }
 
 type PodIfindex struct {
@@ -144,6 +187,16 @@ type PodInterface struct {
 	Ifindex  uint32
 	Endpoint PodEndpoint
 	Pad      [6]uint32
+}
+
+type PodLedgerHand struct {
+	_      structs.HostLayout
+	Looked [2]uint64
+}
+
+type PodOwnerEntry struct {
+	_     structs.HostLayout
+	Owner uint32
 }
 
 type PodPeerClass struct {
@@ -242,52 +295,69 @@ type PodVerdictRow struct {
 type PodWay struct {
 	_       structs.HostLayout
 	Ifindex uint32
+	Direct  uint32
 }
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	PodMapAttachments    = "attachments"
-	PodMapConns4         = "conns4"
-	PodMapConns6         = "conns6"
-	PodMapCounters       = "counters"
-	PodMapEndpoints      = "endpoints"
-	PodMapEventBudgets   = "event_budgets"
-	PodMapEventLosses    = "event_losses"
-	PodMapEvents         = "events"
-	PodMapFragments      = "fragments"
-	PodMapInterfaces     = "interfaces"
-	PodMapLocals4        = "locals4"
-	PodMapLocals6        = "locals6"
-	PodMapPeers4         = "peers4"
-	PodMapPeers6         = "peers6"
-	PodMapPending        = "pending"
-	PodMapPendingCount   = "pending_count"
-	PodMapPorts          = "ports"
-	PodMapPrefixes4      = "prefixes4"
-	PodMapPrefixes6      = "prefixes6"
-	PodMapRows           = "rows"
-	PodMapSlots          = "slots"
-	PodMapStages         = "stages"
-	PodMapTables         = "tables"
-	PodMapVerdicts       = "verdicts"
-	PodMapWays4          = "ways4"
-	PodMapWays6          = "ways6"
-	PodProgFromNode      = "from_node"
-	PodProgFromPod       = "from_pod"
-	PodProgToPod         = "to_pod"
-	PodVarCanAskTracking = "can_ask_tracking"
-	PodVarEventAllowed   = "event_allowed"
-	PodVarEventCost      = "event_cost"
-	PodVarEventLayout    = "event_layout"
-	PodVarEventRate      = "event_rate"
-	PodVarEventWindow    = "event_window"
-	PodVarForwardDirect  = "forward_direct"
-	PodVarTimeoutClosing = "timeout_closing"
-	PodVarTimeoutOpening = "timeout_opening"
-	PodVarTimeoutOther   = "timeout_other"
-	PodVarTimeoutTcp     = "timeout_tcp"
+	PodMapAttachments     = "attachments"
+	PodMapConns4          = "conns4"
+	PodMapConns6          = "conns6"
+	PodMapCounters        = "counters"
+	PodMapDatagrams       = "datagrams"
+	PodMapEndpoints       = "endpoints"
+	PodMapErrorBudgets    = "error_budgets"
+	PodMapEventBudgets    = "event_budgets"
+	PodMapEventLosses     = "event_losses"
+	PodMapEvents          = "events"
+	PodMapFlowShares      = "flow_shares"
+	PodMapInterfaces      = "interfaces"
+	PodMapLedger4         = "ledger4"
+	PodMapLedger6         = "ledger6"
+	PodMapLedgerHands     = "ledger_hands"
+	PodMapLocals4         = "locals4"
+	PodMapLocals6         = "locals6"
+	PodMapOwners4         = "owners4"
+	PodMapOwners6         = "owners6"
+	PodMapPeers4          = "peers4"
+	PodMapPeers6          = "peers6"
+	PodMapPending         = "pending"
+	PodMapPendingCount    = "pending_count"
+	PodMapPorts           = "ports"
+	PodMapPrefixes4       = "prefixes4"
+	PodMapPrefixes6       = "prefixes6"
+	PodMapRows            = "rows"
+	PodMapSlots           = "slots"
+	PodMapStages          = "stages"
+	PodMapTables          = "tables"
+	PodMapVerdicts        = "verdicts"
+	PodMapWays4           = "ways4"
+	PodMapWays6           = "ways6"
+	PodProgAdoptFlow      = "adopt_flow"
+	PodProgFromNode       = "from_node"
+	PodProgFromPod        = "from_pod"
+	PodProgToPod          = "to_pod"
+	PodVarAdoptionLayout  = "adoption_layout"
+	PodVarCanAskTracking  = "can_ask_tracking"
+	PodVarCarriedLayout   = "carried_layout"
+	PodVarDecidesAlone    = "decides_alone"
+	PodVarErrorRate       = "error_rate"
+	PodVarErrorWindow     = "error_window"
+	PodVarEventAllowed    = "event_allowed"
+	PodVarEventCost       = "event_cost"
+	PodVarEventLayout     = "event_layout"
+	PodVarEventRate       = "event_rate"
+	PodVarEventWindow     = "event_window"
+	PodVarForwardDirect   = "forward_direct"
+	PodVarLedgerSize4     = "ledger_size4"
+	PodVarLedgerSize6     = "ledger_size6"
+	PodVarTimeoutClosing  = "timeout_closing"
+	PodVarTimeoutDatagram = "timeout_datagram"
+	PodVarTimeoutOpening  = "timeout_opening"
+	PodVarTimeoutOther    = "timeout_other"
+	PodVarTimeoutTcp      = "timeout_tcp"
 )
 
 // LoadPod returns the embedded CollectionSpec for Pod.
@@ -332,9 +402,10 @@ type PodSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodProgramSpecs struct {
-	FromNode *ebpf.ProgramSpec `ebpf:"from_node"`
-	FromPod  *ebpf.ProgramSpec `ebpf:"from_pod"`
-	ToPod    *ebpf.ProgramSpec `ebpf:"to_pod"`
+	AdoptFlow *ebpf.ProgramSpec `ebpf:"adopt_flow"`
+	FromNode  *ebpf.ProgramSpec `ebpf:"from_node"`
+	FromPod   *ebpf.ProgramSpec `ebpf:"from_pod"`
+	ToPod     *ebpf.ProgramSpec `ebpf:"to_pod"`
 }
 
 // PodMapSpecs contains maps before they are loaded into the kernel.
@@ -345,14 +416,21 @@ type PodMapSpecs struct {
 	Conns4       *ebpf.MapSpec `ebpf:"conns4"`
 	Conns6       *ebpf.MapSpec `ebpf:"conns6"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
+	Datagrams    *ebpf.MapSpec `ebpf:"datagrams"`
 	Endpoints    *ebpf.MapSpec `ebpf:"endpoints"`
+	ErrorBudgets *ebpf.MapSpec `ebpf:"error_budgets"`
 	EventBudgets *ebpf.MapSpec `ebpf:"event_budgets"`
 	EventLosses  *ebpf.MapSpec `ebpf:"event_losses"`
 	Events       *ebpf.MapSpec `ebpf:"events"`
-	Fragments    *ebpf.MapSpec `ebpf:"fragments"`
+	FlowShares   *ebpf.MapSpec `ebpf:"flow_shares"`
 	Interfaces   *ebpf.MapSpec `ebpf:"interfaces"`
+	Ledger4      *ebpf.MapSpec `ebpf:"ledger4"`
+	Ledger6      *ebpf.MapSpec `ebpf:"ledger6"`
+	LedgerHands  *ebpf.MapSpec `ebpf:"ledger_hands"`
 	Locals4      *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6      *ebpf.MapSpec `ebpf:"locals6"`
+	Owners4      *ebpf.MapSpec `ebpf:"owners4"`
+	Owners6      *ebpf.MapSpec `ebpf:"owners6"`
 	Peers4       *ebpf.MapSpec `ebpf:"peers4"`
 	Peers6       *ebpf.MapSpec `ebpf:"peers6"`
 	Pending      *ebpf.MapSpec `ebpf:"pending"`
@@ -373,17 +451,25 @@ type PodMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodVariableSpecs struct {
-	CanAskTracking *ebpf.VariableSpec `ebpf:"can_ask_tracking"`
-	EventAllowed   *ebpf.VariableSpec `ebpf:"event_allowed"`
-	EventCost      *ebpf.VariableSpec `ebpf:"event_cost"`
-	EventLayout    *ebpf.VariableSpec `ebpf:"event_layout"`
-	EventRate      *ebpf.VariableSpec `ebpf:"event_rate"`
-	EventWindow    *ebpf.VariableSpec `ebpf:"event_window"`
-	ForwardDirect  *ebpf.VariableSpec `ebpf:"forward_direct"`
-	TimeoutClosing *ebpf.VariableSpec `ebpf:"timeout_closing"`
-	TimeoutOpening *ebpf.VariableSpec `ebpf:"timeout_opening"`
-	TimeoutOther   *ebpf.VariableSpec `ebpf:"timeout_other"`
-	TimeoutTcp     *ebpf.VariableSpec `ebpf:"timeout_tcp"`
+	AdoptionLayout  *ebpf.VariableSpec `ebpf:"adoption_layout"`
+	CanAskTracking  *ebpf.VariableSpec `ebpf:"can_ask_tracking"`
+	CarriedLayout   *ebpf.VariableSpec `ebpf:"carried_layout"`
+	DecidesAlone    *ebpf.VariableSpec `ebpf:"decides_alone"`
+	ErrorRate       *ebpf.VariableSpec `ebpf:"error_rate"`
+	ErrorWindow     *ebpf.VariableSpec `ebpf:"error_window"`
+	EventAllowed    *ebpf.VariableSpec `ebpf:"event_allowed"`
+	EventCost       *ebpf.VariableSpec `ebpf:"event_cost"`
+	EventLayout     *ebpf.VariableSpec `ebpf:"event_layout"`
+	EventRate       *ebpf.VariableSpec `ebpf:"event_rate"`
+	EventWindow     *ebpf.VariableSpec `ebpf:"event_window"`
+	ForwardDirect   *ebpf.VariableSpec `ebpf:"forward_direct"`
+	LedgerSize4     *ebpf.VariableSpec `ebpf:"ledger_size4"`
+	LedgerSize6     *ebpf.VariableSpec `ebpf:"ledger_size6"`
+	TimeoutClosing  *ebpf.VariableSpec `ebpf:"timeout_closing"`
+	TimeoutDatagram *ebpf.VariableSpec `ebpf:"timeout_datagram"`
+	TimeoutOpening  *ebpf.VariableSpec `ebpf:"timeout_opening"`
+	TimeoutOther    *ebpf.VariableSpec `ebpf:"timeout_other"`
+	TimeoutTcp      *ebpf.VariableSpec `ebpf:"timeout_tcp"`
 }
 
 // PodObjects contains all objects after they have been loaded into the kernel.
@@ -410,14 +496,21 @@ type PodMaps struct {
 	Conns4       *ebpf.Map `ebpf:"conns4"`
 	Conns6       *ebpf.Map `ebpf:"conns6"`
 	Counters     *ebpf.Map `ebpf:"counters"`
+	Datagrams    *ebpf.Map `ebpf:"datagrams"`
 	Endpoints    *ebpf.Map `ebpf:"endpoints"`
+	ErrorBudgets *ebpf.Map `ebpf:"error_budgets"`
 	EventBudgets *ebpf.Map `ebpf:"event_budgets"`
 	EventLosses  *ebpf.Map `ebpf:"event_losses"`
 	Events       *ebpf.Map `ebpf:"events"`
-	Fragments    *ebpf.Map `ebpf:"fragments"`
+	FlowShares   *ebpf.Map `ebpf:"flow_shares"`
 	Interfaces   *ebpf.Map `ebpf:"interfaces"`
+	Ledger4      *ebpf.Map `ebpf:"ledger4"`
+	Ledger6      *ebpf.Map `ebpf:"ledger6"`
+	LedgerHands  *ebpf.Map `ebpf:"ledger_hands"`
 	Locals4      *ebpf.Map `ebpf:"locals4"`
 	Locals6      *ebpf.Map `ebpf:"locals6"`
+	Owners4      *ebpf.Map `ebpf:"owners4"`
+	Owners6      *ebpf.Map `ebpf:"owners6"`
 	Peers4       *ebpf.Map `ebpf:"peers4"`
 	Peers6       *ebpf.Map `ebpf:"peers6"`
 	Pending      *ebpf.Map `ebpf:"pending"`
@@ -440,14 +533,21 @@ func (m *PodMaps) Close() error {
 		m.Conns4,
 		m.Conns6,
 		m.Counters,
+		m.Datagrams,
 		m.Endpoints,
+		m.ErrorBudgets,
 		m.EventBudgets,
 		m.EventLosses,
 		m.Events,
-		m.Fragments,
+		m.FlowShares,
 		m.Interfaces,
+		m.Ledger4,
+		m.Ledger6,
+		m.LedgerHands,
 		m.Locals4,
 		m.Locals6,
+		m.Owners4,
+		m.Owners6,
 		m.Peers4,
 		m.Peers6,
 		m.Pending,
@@ -469,30 +569,40 @@ func (m *PodMaps) Close() error {
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodVariables struct {
-	CanAskTracking *ebpf.Variable `ebpf:"can_ask_tracking"`
-	EventAllowed   *ebpf.Variable `ebpf:"event_allowed"`
-	EventCost      *ebpf.Variable `ebpf:"event_cost"`
-	EventLayout    *ebpf.Variable `ebpf:"event_layout"`
-	EventRate      *ebpf.Variable `ebpf:"event_rate"`
-	EventWindow    *ebpf.Variable `ebpf:"event_window"`
-	ForwardDirect  *ebpf.Variable `ebpf:"forward_direct"`
-	TimeoutClosing *ebpf.Variable `ebpf:"timeout_closing"`
-	TimeoutOpening *ebpf.Variable `ebpf:"timeout_opening"`
-	TimeoutOther   *ebpf.Variable `ebpf:"timeout_other"`
-	TimeoutTcp     *ebpf.Variable `ebpf:"timeout_tcp"`
+	AdoptionLayout  *ebpf.Variable `ebpf:"adoption_layout"`
+	CanAskTracking  *ebpf.Variable `ebpf:"can_ask_tracking"`
+	CarriedLayout   *ebpf.Variable `ebpf:"carried_layout"`
+	DecidesAlone    *ebpf.Variable `ebpf:"decides_alone"`
+	ErrorRate       *ebpf.Variable `ebpf:"error_rate"`
+	ErrorWindow     *ebpf.Variable `ebpf:"error_window"`
+	EventAllowed    *ebpf.Variable `ebpf:"event_allowed"`
+	EventCost       *ebpf.Variable `ebpf:"event_cost"`
+	EventLayout     *ebpf.Variable `ebpf:"event_layout"`
+	EventRate       *ebpf.Variable `ebpf:"event_rate"`
+	EventWindow     *ebpf.Variable `ebpf:"event_window"`
+	ForwardDirect   *ebpf.Variable `ebpf:"forward_direct"`
+	LedgerSize4     *ebpf.Variable `ebpf:"ledger_size4"`
+	LedgerSize6     *ebpf.Variable `ebpf:"ledger_size6"`
+	TimeoutClosing  *ebpf.Variable `ebpf:"timeout_closing"`
+	TimeoutDatagram *ebpf.Variable `ebpf:"timeout_datagram"`
+	TimeoutOpening  *ebpf.Variable `ebpf:"timeout_opening"`
+	TimeoutOther    *ebpf.Variable `ebpf:"timeout_other"`
+	TimeoutTcp      *ebpf.Variable `ebpf:"timeout_tcp"`
 }
 
 // PodPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodPrograms struct {
-	FromNode *ebpf.Program `ebpf:"from_node"`
-	FromPod  *ebpf.Program `ebpf:"from_pod"`
-	ToPod    *ebpf.Program `ebpf:"to_pod"`
+	AdoptFlow *ebpf.Program `ebpf:"adopt_flow"`
+	FromNode  *ebpf.Program `ebpf:"from_node"`
+	FromPod   *ebpf.Program `ebpf:"from_pod"`
+	ToPod     *ebpf.Program `ebpf:"to_pod"`
 }
 
 func (p *PodPrograms) Close() error {
 	return _PodClose(
+		p.AdoptFlow,
 		p.FromNode,
 		p.FromPod,
 		p.ToPod,

@@ -31,18 +31,26 @@ type XdpAttachment struct {
 }
 
 type XdpConn struct {
-	_           structs.HostLayout
-	Seen        uint32
+	_         structs.HostLayout
+	Seen      uint32
+	FlowFlags uint32
+	End       [2]struct {
+		_     structs.HostLayout
+		Epoch uint32
+		Roles uint8
+		Pad   [3]uint8
+	}
+	Sent        [2]uint32
 	State       uint8
-	Side        [2]uint8
-	Flags       uint8
-	Epoch       [2]uint32
-	Packets     [2]uint64
-	Bytes       [2]uint64
-	Slot        [2]uint16
+	Tcp         [2]uint8
+	Pad         uint8
+	Place       [2]uint32
+	Share       uint16
 	BackendPort uint16
-	Pad         uint16
 	Backend     [16]uint8
+	Client      [16]uint8
+	Acked       [2]uint32
+	Fin         [2]uint32
 }
 
 type XdpConnKey4 struct {
@@ -65,6 +73,18 @@ type XdpCounter struct {
 	_       structs.HostLayout
 	Packets uint64
 	Bytes   uint64
+}
+
+type XdpDatagram struct {
+	_        structs.HostLayout
+	Src      [16]uint8
+	Dst      [16]uint8
+	Id       uint32
+	Seen     uint32
+	SrcPort  uint16
+	DstPort  uint16
+	Protocol uint8
+	Pad      [3]uint8
 }
 
 type XdpDenyEntry struct {
@@ -91,19 +111,9 @@ type XdpEventCount struct {
 	Events uint64
 }
 
-type XdpFragment struct {
-	_       structs.HostLayout
-	SrcPort uint16
-	DstPort uint16
-}
-
-type XdpFragmentKey struct {
-	_        structs.HostLayout
-	Src      [16]uint8
-	Dst      [16]uint8
-	Id       uint32
-	Protocol uint8
-	Pad      [3]uint8
+type XdpFlowShare struct {
+	_     structs.HostLayout
+	Flows [2]int32
 }
 
 type XdpIfindex struct {
@@ -116,6 +126,16 @@ type XdpInterface struct {
 	Ifindex  uint32
 	Endpoint XdpEndpoint
 	Pad      [6]uint32
+}
+
+type XdpLedgerHand struct {
+	_      structs.HostLayout
+	Looked [2]uint64
+}
+
+type XdpOwnerEntry struct {
+	_     structs.HostLayout
+	Owner uint32
 }
 
 type XdpPeerClass struct {
@@ -191,6 +211,7 @@ type XdpVerdictRow struct {
 type XdpWay struct {
 	_       structs.HostLayout
 	Ifindex uint32
+	Direct  uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -201,6 +222,7 @@ const (
 	XdpMapConns4        = "conns4"
 	XdpMapConns6        = "conns6"
 	XdpMapCounters      = "counters"
+	XdpMapDatagrams     = "datagrams"
 	XdpMapDeny4         = "deny4"
 	XdpMapDeny6         = "deny6"
 	XdpMapDenyPrefixes4 = "deny_prefixes4"
@@ -211,10 +233,15 @@ const (
 	XdpMapEventBudgets  = "event_budgets"
 	XdpMapEventLosses   = "event_losses"
 	XdpMapEvents        = "events"
-	XdpMapFragments     = "fragments"
+	XdpMapFlowShares    = "flow_shares"
 	XdpMapInterfaces    = "interfaces"
+	XdpMapLedger4       = "ledger4"
+	XdpMapLedger6       = "ledger6"
+	XdpMapLedgerHands   = "ledger_hands"
 	XdpMapLocals4       = "locals4"
 	XdpMapLocals6       = "locals6"
+	XdpMapOwners4       = "owners4"
+	XdpMapOwners6       = "owners6"
 	XdpMapPeers4        = "peers4"
 	XdpMapPeers6        = "peers6"
 	XdpMapPorts         = "ports"
@@ -289,6 +316,7 @@ type XdpMapSpecs struct {
 	Conns4        *ebpf.MapSpec `ebpf:"conns4"`
 	Conns6        *ebpf.MapSpec `ebpf:"conns6"`
 	Counters      *ebpf.MapSpec `ebpf:"counters"`
+	Datagrams     *ebpf.MapSpec `ebpf:"datagrams"`
 	Deny4         *ebpf.MapSpec `ebpf:"deny4"`
 	Deny6         *ebpf.MapSpec `ebpf:"deny6"`
 	DenyPrefixes4 *ebpf.MapSpec `ebpf:"deny_prefixes4"`
@@ -299,10 +327,15 @@ type XdpMapSpecs struct {
 	EventBudgets  *ebpf.MapSpec `ebpf:"event_budgets"`
 	EventLosses   *ebpf.MapSpec `ebpf:"event_losses"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
-	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
+	FlowShares    *ebpf.MapSpec `ebpf:"flow_shares"`
 	Interfaces    *ebpf.MapSpec `ebpf:"interfaces"`
+	Ledger4       *ebpf.MapSpec `ebpf:"ledger4"`
+	Ledger6       *ebpf.MapSpec `ebpf:"ledger6"`
+	LedgerHands   *ebpf.MapSpec `ebpf:"ledger_hands"`
 	Locals4       *ebpf.MapSpec `ebpf:"locals4"`
 	Locals6       *ebpf.MapSpec `ebpf:"locals6"`
+	Owners4       *ebpf.MapSpec `ebpf:"owners4"`
+	Owners6       *ebpf.MapSpec `ebpf:"owners6"`
 	Peers4        *ebpf.MapSpec `ebpf:"peers4"`
 	Peers6        *ebpf.MapSpec `ebpf:"peers6"`
 	Ports         *ebpf.MapSpec `ebpf:"ports"`
@@ -353,6 +386,7 @@ type XdpMaps struct {
 	Conns4        *ebpf.Map `ebpf:"conns4"`
 	Conns6        *ebpf.Map `ebpf:"conns6"`
 	Counters      *ebpf.Map `ebpf:"counters"`
+	Datagrams     *ebpf.Map `ebpf:"datagrams"`
 	Deny4         *ebpf.Map `ebpf:"deny4"`
 	Deny6         *ebpf.Map `ebpf:"deny6"`
 	DenyPrefixes4 *ebpf.Map `ebpf:"deny_prefixes4"`
@@ -363,10 +397,15 @@ type XdpMaps struct {
 	EventBudgets  *ebpf.Map `ebpf:"event_budgets"`
 	EventLosses   *ebpf.Map `ebpf:"event_losses"`
 	Events        *ebpf.Map `ebpf:"events"`
-	Fragments     *ebpf.Map `ebpf:"fragments"`
+	FlowShares    *ebpf.Map `ebpf:"flow_shares"`
 	Interfaces    *ebpf.Map `ebpf:"interfaces"`
+	Ledger4       *ebpf.Map `ebpf:"ledger4"`
+	Ledger6       *ebpf.Map `ebpf:"ledger6"`
+	LedgerHands   *ebpf.Map `ebpf:"ledger_hands"`
 	Locals4       *ebpf.Map `ebpf:"locals4"`
 	Locals6       *ebpf.Map `ebpf:"locals6"`
+	Owners4       *ebpf.Map `ebpf:"owners4"`
+	Owners6       *ebpf.Map `ebpf:"owners6"`
 	Peers4        *ebpf.Map `ebpf:"peers4"`
 	Peers6        *ebpf.Map `ebpf:"peers6"`
 	Ports         *ebpf.Map `ebpf:"ports"`
@@ -388,6 +427,7 @@ func (m *XdpMaps) Close() error {
 		m.Conns4,
 		m.Conns6,
 		m.Counters,
+		m.Datagrams,
 		m.Deny4,
 		m.Deny6,
 		m.DenyPrefixes4,
@@ -398,10 +438,15 @@ func (m *XdpMaps) Close() error {
 		m.EventBudgets,
 		m.EventLosses,
 		m.Events,
-		m.Fragments,
+		m.FlowShares,
 		m.Interfaces,
+		m.Ledger4,
+		m.Ledger6,
+		m.LedgerHands,
 		m.Locals4,
 		m.Locals6,
+		m.Owners4,
+		m.Owners6,
 		m.Peers4,
 		m.Peers6,
 		m.Ports,

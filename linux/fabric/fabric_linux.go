@@ -41,6 +41,8 @@ type Fabric struct {
 
 	plan   *fabric.Plan
 	tunnel int // index of the tunnels' device, 0 without one
+	// foreign are ranges that somebody else has a route to.
+	foreign map[netip.Prefix]bool
 	// found is the uplink as the plan took it, and due when to look again.
 	found    Uplink
 	due      time.Time
@@ -136,8 +138,9 @@ func (f *Fabric) sync(now time.Time, audit bool) {
 	self := f.self
 	self.Underlay, self.MTU = uplink.Prefixes, uplink.MTU
 	plan := fabric.Make(f.cfg, self, f.peers)
-	c := &changes{}
+	c := &changes{foreign: make(map[netip.Prefix]bool)}
 	f.tunnel = c.carryOut(plan, uplink, f.cfg.Mode)
+	f.foreign = c.foreign
 	if audit && !f.failed && reflect.DeepEqual(f.plan, plan) {
 		for _, done := range c.done {
 			f.repairs.Add(1)
@@ -176,6 +179,8 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 type changes struct {
 	done []string
 	errs []error
+	// foreign are ranges that somebody else has a route to.
+	foreign map[netip.Prefix]bool
 }
 
 // do notes the outcome of a change that was made.
@@ -236,7 +241,7 @@ func (c *changes) forwarding(uplink string, v6 bool) {
 // Cleanup removes everything of the fabric from this node. Forwarding stays on:
 // others may rely on it by now.
 func Cleanup() error {
-	c := &changes{}
+	c := &changes{foreign: make(map[netip.Prefix]bool)}
 	c.nat(nil)
 	c.routes(nil)
 	c.rules(nil)

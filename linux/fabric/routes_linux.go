@@ -130,6 +130,7 @@ func (c *changes) routes(want []route) {
 	for _, r := range want {
 		k := key{r.table, r.prefix}
 		if f, ok := foreign[k]; ok && f.Protocol != link.RouteProtocol {
+			c.foreign[r.prefix] = true
 			c.fail(fmt.Errorf("route to %s by interface %d, protocol %s, is not ours and stays: pods there may be unreachable; remove it or give the node another range", r.prefix, f.LinkIndex, f.Protocol))
 			continue
 		}

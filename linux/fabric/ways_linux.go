@@ -14,35 +14,42 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// Way is how a pod range of another node is reached, by an Ethernet device.
+// Way is how a pod range of another node is reached.
 type Way struct {
 	Prefix netip.Prefix
 	Device string
 	Index  int
+	// Bypass says that packets may bypass the stack: the device is an Ethernet one,
+	// and there is nothing that only the stack heeds.
+	Bypass bool
 }
 
-// Ways lists those that the plan has; known tells that there is one. There are no
-// ways while the kernel has policies for IPsec: only its stack heeds them.
+// Ways lists those that the plan has and the system follows; known reports whether
+// there is a plan. Nothing bypasses the stack while the kernel has policies for IPsec,
+// which only the stack heeds.
 func (f *Fabric) Ways() (all []Way, known bool, err error) {
 	if f.plan == nil {
 		return nil, false, nil
 	}
-	if secured, err := hasIPsec(); err != nil || secured {
+	secured, err := hasIPsec()
+	if err != nil {
 		return nil, true, err
 	}
 	for _, h := range f.plan.Hops {
-		w := Way{Prefix: h.Prefix, Device: f.found.Name, Index: f.found.Index}
+		w := Way{Prefix: h.Prefix, Device: f.found.Name, Index: f.found.Index, Bypass: !secured && f.found.Ethernet}
 		if h.Via == fabric.VXLAN {
-			w.Device, w.Index = Device, f.tunnel
-		} else if !f.found.Ethernet {
-			continue
+			w.Device, w.Index, w.Bypass = Device, f.tunnel, !secured
 		}
-		if w.Index != 0 {
+		if w.Index != 0 && !f.foreign[h.Prefix] {
 			all = append(all, w)
 		}
 	}
 	return all, true, nil
 }
+
+// Plan is the one that is carried out, nil before there is one. It must not be
+// changed.
+func (f *Fabric) Plan() *fabric.Plan { return f.plan }
 
 func hasIPsec() (bool, error) {
 	policies, err := link.Whole(func() ([]netlink.XfrmPolicy, error) { return netlink.XfrmPolicyList(netlink.FAMILY_ALL) })

@@ -19,15 +19,30 @@ const egressTable = "isthmus-egress"
 // egressPriority puts its chains before the filters of others.
 const egressPriority = -160
 
-// SetEgressFilter makes nftables drop what one of the pinned programs matches on
-// its way through the node or to it, in place of the programs that did so before;
-// each family changes at once. It needs the kernel's modules nft_compat and xt_bpf.
-func SetEgressFilter(pins ...string) error {
-	infos := make([]xt.Unknown, len(pins))
-	for i, pin := range pins {
-		var err error
-		if infos[i], err = matchPinned(pin); err != nil {
-			return err
+// egressChains are its chains. The last is for IPVS, which sends there what it has taken
+// at the second.
+var egressChains = []struct {
+	name string
+	hook *nftables.ChainHook
+}{
+	{"forward", nftables.ChainHookForward},
+	{"input", nftables.ChainHookInput},
+	{"output", nftables.ChainHookOutput},
+}
+
+// SetEgressFilter makes nftables drop what one of the pinned programs matches, by
+// chain: forward, input and output. They take the place of the programs that did so
+// before; each family changes at once. It needs the kernel's modules nft_compat and
+// xt_bpf.
+func SetEgressFilter(pins map[string][]string) error {
+	infos := make(map[string][]xt.Unknown)
+	for chain, paths := range pins {
+		for _, pin := range paths {
+			info, err := matchPinned(pin)
+			if err != nil {
+				return err
+			}
+			infos[chain] = append(infos[chain], info)
 		}
 	}
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
@@ -36,12 +51,12 @@ func SetEgressFilter(pins ...string) error {
 		c.AddTable(t) // so that there is one to delete
 		c.DelTable(t)
 		c.AddTable(t)
-		for name, hook := range map[string]*nftables.ChainHook{"forward": nftables.ChainHookForward, "input": nftables.ChainHookInput} {
-			chain := c.AddChain(&nftables.Chain{Name: name, Table: t, Type: nftables.ChainTypeFilter, Hooknum: hook,
+		for _, e := range egressChains {
+			chain := c.AddChain(&nftables.Chain{Name: e.name, Table: t, Type: nftables.ChainTypeFilter, Hooknum: e.hook,
 				Priority: nftables.ChainPriorityRef(egressPriority)})
-			for i := range infos {
+			for i := range infos[e.name] {
 				c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: []expr.Any{
-					&expr.Match{Name: "bpf", Rev: 1, Info: &infos[i]}, &expr.Verdict{Kind: expr.VerdictDrop}}})
+					&expr.Match{Name: "bpf", Rev: 1, Info: &infos[e.name][i]}, &expr.Verdict{Kind: expr.VerdictDrop}}})
 			}
 		}
 		if err := c.Flush(); err != nil {
@@ -56,8 +71,8 @@ func HasEgressFilter() (bool, error) {
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		c := &nftables.Conn{}
 		t := &nftables.Table{Family: family, Name: egressTable}
-		for _, name := range []string{"forward", "input"} {
-			rules, err := c.GetRules(t, &nftables.Chain{Name: name, Table: t})
+		for _, chain := range egressChains {
+			rules, err := c.GetRules(t, &nftables.Chain{Name: chain.name, Table: t})
 			if err != nil && !errors.Is(err, unix.ENOENT) {
 				return false, fmt.Errorf("list rules of table %s of nftables: %w", egressTable, err)
 			}

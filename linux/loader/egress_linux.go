@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
@@ -17,23 +17,45 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// egress is the program that decides behind the stack's translation, in its two
-// forms. hook is nil where the kernel does not have the type (Linux 6.4 has).
+// egress are the programs that decide in the stack, in both forms, by hook. hooks are
+// nil where the kernel does not have the type (Linux 6.4 has).
 type egress struct {
-	hook, filter *ebpf.Program
+	hooks, filters [netfilterHooks]*ebpf.Program
+	tunnels        tunnelMaps
 }
+
+// tunnelMaps say which node sends what in tunnels.
+type tunnelMaps struct {
+	Nodes    *ebpf.Map `ebpf:"tunnel_nodes"`
+	Sources4 *ebpf.Map `ebpf:"tunnel_sources4"`
+	Sources6 *ebpf.Map `ebpf:"tunnel_sources6"`
+}
+
+// The hooks of netfilter that have a program.
+const (
+	forward = iota
+	localIn
+	localOut
+	netfilterHooks
+)
+
+// hookNames are the hooks as pins, programs and errors name them.
+var hookNames = [netfilterHooks]string{forward: "forward", localIn: "local_in", localOut: "local_out"}
 
 func (e *egress) close() error {
 	var errs []error
-	for _, p := range []*ebpf.Program{e.hook, e.filter} {
+	for _, p := range slices.Concat(e.hooks[:], e.filters[:]) {
 		if p != nil {
 			errs = append(errs, p.Close())
 		}
 	}
+	for _, m := range []*ebpf.Map{e.tunnels.Nodes, e.tunnels.Sources4, e.tunnels.Sources6} {
+		errs = append(errs, m.Close()) // may be nil
+	}
 	return errors.Join(errs...)
 }
 
-// egressFilter is the name of the filter's pin.
+// egressFilter is the name of the filter's pin in layouts up to v2.
 const egressFilter = "egress_filter"
 
 // loadEgress loads it over the maps of the other programs. While an older layout
@@ -51,34 +73,52 @@ func (d *DataPath) loadEgress() error {
 		return fmt.Errorf("set handover: %w", err)
 	}
 	opts := d.overMaps(spec)
-	var filter struct {
-		Program *ebpf.Program `ebpf:"egress_filter"`
+	if opts.Maps.PinPath = d.dir; d.dir == "" {
+		for _, m := range spec.Maps {
+			m.Pinning = ebpf.PinNone
+		}
 	}
-	if err := spec.LoadAndAssign(&filter, opts); err != nil {
+	var filters struct {
+		tunnelMaps
+		Forward  *ebpf.Program `ebpf:"forward_filter"`
+		LocalIn  *ebpf.Program `ebpf:"local_in_filter"`
+		LocalOut *ebpf.Program `ebpf:"local_out_filter"`
+	}
+	if err := spec.LoadAndAssign(&filters, opts); err != nil {
 		return explain(d.dir, err)
 	}
-	d.egress.filter = filter.Program
+	d.egress.tunnels = filters.tunnelMaps
+	for name, m := range map[string]*ebpf.Map{"tunnel_nodes": filters.Nodes, "tunnel_sources4": filters.Sources4, "tunnel_sources6": filters.Sources6} {
+		opts.MapReplacements[name] = m
+		spec.Maps[name].Pinning = ebpf.PinNone
+	}
+	d.egress.filters = [...]*ebpf.Program{filters.Forward, filters.LocalIn, filters.LocalOut}
 	if err := features.HaveProgramType(ebpf.Netfilter); errors.Is(err, ebpf.ErrNotSupported) {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("ask for programs of netfilter: %w", err)
 	}
-	var hook struct {
-		Program *ebpf.Program `ebpf:"egress"`
+	var hooks struct {
+		Forward  *ebpf.Program `ebpf:"forward"`
+		LocalIn  *ebpf.Program `ebpf:"local_in"`
+		LocalOut *ebpf.Program `ebpf:"local_out"`
 	}
-	if err := spec.LoadAndAssign(&hook, opts); err != nil {
+	if err := spec.LoadAndAssign(&hooks, opts); err != nil {
 		return explain(d.dir, err)
 	}
-	d.egress.hook = hook.Program
+	d.egress.hooks = [...]*ebpf.Program{hooks.Forward, hooks.LocalIn, hooks.LocalOut}
 	return nil
 }
 
-// overMaps has a spec's programs loaded over the maps of the others.
+// overMaps has a spec's programs loaded over those of the maps of the others that
+// they have.
 func (d *DataPath) overMaps(spec *ebpf.CollectionSpec) *ebpf.CollectionOptions {
-	opts := &ebpf.CollectionOptions{MapReplacements: d.maps()}
-	for name, m := range opts.MapReplacements {
-		spec.Maps[name].Pinning = ebpf.PinNone
-		spec.Maps[name].MaxEntries = m.MaxEntries()
+	opts := &ebpf.CollectionOptions{MapReplacements: make(map[string]*ebpf.Map)}
+	for name, m := range d.maps() {
+		if at, ok := spec.Maps[name]; ok {
+			opts.MapReplacements[name] = m
+			at.Pinning, at.MaxEntries = ebpf.PinNone, m.MaxEntries()
+		}
 	}
 	return opts
 }
@@ -88,33 +128,40 @@ func (d *DataPath) maps() map[string]*ebpf.Map {
 	m := &d.objects.PodMaps
 	return map[string]*ebpf.Map{
 		"endpoints": m.Endpoints, "interfaces": m.Interfaces, "slots": m.Slots, "stages": m.Stages, "locals4": m.Locals4, "locals6": m.Locals6, "attachments": m.Attachments,
-		"ways4": m.Ways4, "ways6": m.Ways6, "peers4": m.Peers4, "peers6": m.Peers6, "prefixes4": m.Prefixes4, "prefixes6": m.Prefixes6, "ports": m.Ports,
+		"ways4": m.Ways4, "ways6": m.Ways6, "owners4": m.Owners4, "owners6": m.Owners6, "peers4": m.Peers4, "peers6": m.Peers6, "prefixes4": m.Prefixes4, "prefixes6": m.Prefixes6, "ports": m.Ports,
 		"verdicts": m.Verdicts, "rows": m.Rows, "tables": m.Tables, "conns4": m.Conns4, "conns6": m.Conns6,
-		"fragments": m.Fragments, "counters": m.Counters, "pending": m.Pending, "pending_count": m.PendingCount,
-		"events": m.Events, "event_budgets": m.EventBudgets, "event_losses": m.EventLosses,
+		"ledger4": m.Ledger4, "ledger6": m.Ledger6, "ledger_hands": m.LedgerHands, "flow_shares": m.FlowShares,
+		"datagrams": m.Datagrams, "counters": m.Counters, "pending": m.Pending, "pending_count": m.PendingCount,
+		"events": m.Events, "event_budgets": m.EventBudgets, "event_losses": m.EventLosses, "error_budgets": m.ErrorBudgets,
 	}
 }
 
-// PinEgressFilter pins the program that matches what is to be dropped behind
-// the translation, and returns where: rules name it by that.
-func (d *DataPath) PinEgressFilter() (string, error) {
-	path := filepath.Join(d.dir, egressFilter)
-	if d.egress.filter.IsPinned() {
-		return path, nil
+// Filters are paths of pinned programs, by the hook of netfilter that they are for.
+type Filters struct{ Forward, LocalIn, LocalOut string }
+
+// PinFilters pins the programs that match what is to be dropped in the stack, and
+// returns where, by hook: rules name them by that.
+func (d *DataPath) PinFilters() (Filters, error) {
+	var paths [netfilterHooks]string
+	for hook, filter := range d.egress.filters {
+		paths[hook] = filepath.Join(d.dir, hookNames[hook]+"_filter")
+		if filter.IsPinned() {
+			continue
+		}
+		// The one of an earlier build; rules that are there keep it.
+		if err := os.Remove(paths[hook]); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return Filters{}, fmt.Errorf("remove pin %s: %w", paths[hook], err)
+		}
+		if err := filter.Pin(paths[hook]); err != nil {
+			return Filters{}, fmt.Errorf("pin %s: %w", paths[hook], err)
+		}
 	}
-	// The one of an earlier build; rules that are there keep it.
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", fmt.Errorf("remove pin %s: %w", path, err)
-	}
-	if err := d.egress.filter.Pin(path); err != nil {
-		return "", fmt.Errorf("pin %s: %w", path, err)
-	}
-	return path, nil
+	return Filters{Forward: paths[forward], LocalIn: paths[localIn], LocalOut: paths[localOut]}, nil
 }
 
 // UnhookEgress takes off what HookEgress put there.
 func (d *DataPath) UnhookEgress() error {
-	for _, p := range egressPlaces {
+	for _, p := range netfilterPlaces {
 		if err := d.unpin(p.name, ""); err != nil {
 			return err
 		}
@@ -122,42 +169,47 @@ func (d *DataPath) UnhookEgress() error {
 	return nil
 }
 
-// The links of netfilter are at the first free of these priorities: before the
-// filters of others, and behind the translation, which is on earlier hooks. The
-// kernel exchanges no program of such a link and lets no two have one priority,
-// so that a new one is put beside the old before that goes.
-const (
-	egressPriority   = -160
-	egressPriorities = 8
-)
+// The links of netfilter are at the first free one of so many priorities: the kernel
+// exchanges no program of such a link and lets no two have one priority, so that a
+// new one is put beside the old before that goes.
+const netfilterPriorities = 8
 
-var egressPlaces = []struct {
-	name   string
-	family link.NetfilterProtocolFamily
-	hook   link.NetfilterInetHook
+// netfilterPriority is the first of them: before the filters of others, behind the
+// translation of destinations, and before that of sources.
+const netfilterPriority = -160
+
+// netfilterPlaces are the hooks by family. LOCAL_OUT is for IPVS, which sends there what
+// it has taken on LOCAL_IN.
+var netfilterPlaces = []struct {
+	name    string
+	program int
+	family  link.NetfilterProtocolFamily
+	hook    link.NetfilterInetHook
 }{
-	{"egress-forward4-", link.NetfilterProtoIPv4, link.NetfilterInetForward},
-	{"egress-forward6-", link.NetfilterProtoIPv6, link.NetfilterInetForward},
-	{"egress-input4-", link.NetfilterProtoIPv4, link.NetfilterInetLocalIn},
-	{"egress-input6-", link.NetfilterProtoIPv6, link.NetfilterInetLocalIn},
+	{"forward4", forward, link.NetfilterProtoIPv4, link.NetfilterInetForward},
+	{"forward6", forward, link.NetfilterProtoIPv6, link.NetfilterInetForward},
+	{"local_in4", localIn, link.NetfilterProtoIPv4, link.NetfilterInetLocalIn},
+	{"local_in6", localIn, link.NetfilterProtoIPv6, link.NetfilterInetLocalIn},
+	{"local_out4", localOut, link.NetfilterProtoIPv4, link.NetfilterInetLocalOut},
+	{"local_out6", localOut, link.NetfilterProtoIPv6, link.NetfilterInetLocalOut},
 }
 
-// HookEgress puts the program for egress behind the translation, in place of
-// what is there, and reports whether this kernel can. It has to be there before
-// a program leaves it decisions.
+// HookEgress puts the programs on the hooks, in place of what is there, and reports
+// whether this kernel can. They have to be there before a program leaves them
+// decisions.
 func (d *DataPath) HookEgress() (bool, error) {
-	if d.egress.hook == nil {
+	if d.egress.hooks[forward] == nil {
 		return false, nil
 	}
-	for _, p := range egressPlaces {
-		l, priority, err := attachEgress(d.egress.hook, p.family, p.hook)
+	for _, p := range netfilterPlaces {
+		l, n, err := attachNetfilter(d.egress.hooks[p.program], p.family, p.hook)
 		if errors.Is(err, ebpf.ErrNotSupported) {
 			return false, nil
 		}
 		if err != nil {
-			return false, fmt.Errorf("attach %s: %w", strings.TrimSuffix(p.name, "-"), err)
+			return false, fmt.Errorf("attach %s: %w", p.name, err)
 		}
-		err = d.replacePins(p.name, priority, l)
+		err = d.replacePins(p.name, n, l)
 		l.Close()
 		if err != nil {
 			return false, err
@@ -166,20 +218,20 @@ func (d *DataPath) HookEgress() (bool, error) {
 	return true, nil
 }
 
-func attachEgress(p *ebpf.Program, family link.NetfilterProtocolFamily, hook link.NetfilterInetHook) (link.Link, int, error) {
-	for n := range egressPriorities {
-		priority := egressPriority - n
-		l, err := link.AttachNetfilter(link.NetfilterOptions{Program: p, ProtocolFamily: family, Hook: hook, Priority: int32(priority)})
+// attachNetfilter returns the link and how many priorities were taken.
+func attachNetfilter(p *ebpf.Program, family link.NetfilterProtocolFamily, hook link.NetfilterInetHook) (link.Link, int, error) {
+	for n := range netfilterPriorities {
+		l, err := link.AttachNetfilter(link.NetfilterOptions{Program: p, ProtocolFamily: family, Hook: hook, Priority: int32(netfilterPriority - n)})
 		if !errors.Is(err, unix.EBUSY) {
-			return l, priority, err
+			return l, n, err
 		}
 	}
-	return nil, 0, fmt.Errorf("the priorities from %d to %d are taken: %w", egressPriority-egressPriorities+1, egressPriority, unix.EBUSY)
+	return nil, 0, fmt.Errorf("the priorities from %d to %d are taken: %w", netfilterPriority-netfilterPriorities+1, netfilterPriority, unix.EBUSY)
 }
 
-// replacePins pins a link and lets go of all others of the same place.
-func (d *DataPath) replacePins(name string, priority int, l link.Link) error {
-	path := filepath.Join(d.dir, "links", fmt.Sprint(name, -priority))
+// replacePins pins the link with a number and lets go of all others of the same place.
+func (d *DataPath) replacePins(name string, n int, l link.Link) error {
+	path := filepath.Join(d.dir, "links", fmt.Sprint(name, "-", n))
 	// One of this name was of a namespace that is gone, or of another.
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove stale pin %s: %w", path, err)
@@ -192,7 +244,7 @@ func (d *DataPath) replacePins(name string, priority int, l link.Link) error {
 
 // unpin removes the pins of a place, but one.
 func (d *DataPath) unpin(name, except string) error {
-	pins, err := filepath.Glob(filepath.Join(d.dir, "links", name+"*"))
+	pins, err := filepath.Glob(filepath.Join(d.dir, "links", name+"-*"))
 	if err != nil {
 		return err
 	}

@@ -151,7 +151,10 @@ func TestEventsOfDrops(t *testing.T) {
 	advertisement := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeRouterAdvertisement, 0)}
 	router := of(bpfobj.DropNeighbour, true, out, model.ICMPv6, 0, 0)
 	router.Detail = layers.ICMPv6TypeRouterAdvertisement
-	b.tells(out, frame(out, ip6(out, layers.IPProtocolICMPv6), advertisement, payload), router)
+	toAll := ip6(out, layers.IPProtocolICMPv6)
+	toAll.HopLimit, toAll.SrcIP, toAll.DstIP = 255, net.ParseIP("fe80::ff:fe00:1"), net.ParseIP("ff02::1")
+	router.Src, router.Dst = netip.MustParseAddr("fe80::ff:fe00:1"), netip.MustParseAddr("ff02::1")
+	b.tells(out, frame(out, toAll, advertisement, payload), router)
 
 	echo := frame(out, ip4(out, layers.IPProtocolICMPv4), &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: 9})
 	denied := of(bpfobj.CountEgressDeny, false, out, model.ICMP, 9, 9)

@@ -19,7 +19,7 @@ import (
 
 // LayoutVersion names the shape and meaning of the maps. It changes whenever
 // an older program or agent would read them wrongly.
-const LayoutVersion = "v2"
+const LayoutVersion = "v3"
 
 // DataPath is the loaded programs and their maps. It is not safe for
 // concurrent use, except for Counters.
@@ -35,11 +35,11 @@ type DataPath struct {
 	slots      *ebpf.Memory
 	ports      *ebpf.Memory
 	stages     *ebpf.Memory
+	shares     *ebpf.Memory
 	interfaces interfaces
 	stage      uint32             // the last one that began
 	single     []*ebpf.Map        // that the kernel does not write in batches
 	running    bpfobj.PodEndpoint // the endpoint of the last Run
-	sweep      sweep
 	// older is nil unless an upgrade is going on.
 	older    *older
 	dispatch *dispatch
@@ -66,19 +66,21 @@ func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
 	if err := d.prepare(dir, spec); err != nil {
 		return nil, err
 	}
-	if d.constants, err = s.constants(); err != nil {
-		return nil, err
-	}
-	if err := setConstants(spec, d.constants); err != nil {
-		return nil, err
-	}
-	if s.Direct {
-		if err := spec.Variables["forward_direct"].Set(uint32(1)); err != nil {
-			return nil, fmt.Errorf("set forward_direct: %w", err)
-		}
-	}
 	copies, err := sizes.size(spec, d.dir, d.older)
 	if err != nil {
+		return nil, err
+	}
+	if d.constants, err = s.constants(spec); err != nil {
+		return nil, err
+	}
+	variables := map[string]uint32{"forward_direct": 0, "decides_alone": 0}
+	if s.Direct {
+		variables["forward_direct"] = 1
+	}
+	if d.older == nil {
+		variables["decides_alone"] = 1
+	}
+	if err := errors.Join(setConstants(spec, d.constants), setConstants(spec, variables)); err != nil {
 		return nil, err
 	}
 	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: d.dir}, MapReplacements: make(map[string]*ebpf.Map)}
@@ -133,7 +135,7 @@ func (d *DataPath) shareMemory() error {
 	for _, m := range []struct {
 		of *ebpf.Map
 		to **ebpf.Memory
-	}{{d.objects.Slots, &d.slots}, {d.objects.PodMaps.Ports, &d.ports}, {d.objects.Stages, &d.stages}} {
+	}{{d.objects.Slots, &d.slots}, {d.objects.PodMaps.Ports, &d.ports}, {d.objects.Stages, &d.stages}, {d.objects.FlowShares, &d.shares}} {
 		memory, err := m.of.Memory()
 		if err != nil {
 			return fmt.Errorf("map the memory of %s: %w", m.of, err)
@@ -189,7 +191,7 @@ func explain(dir string, err error) error {
 
 // Close lets go of everything and leaves it working.
 func (d *DataPath) Close() error {
-	return errors.Join(d.sweep.close(), d.objects.Close(), d.egress.close(), d.older.close(), d.dispatch.close())
+	return errors.Join(d.objects.Close(), d.egress.close(), d.older.close(), d.dispatch.close())
 }
 
 // Capacity tells how many entries the maps hold.

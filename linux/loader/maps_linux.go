@@ -263,10 +263,10 @@ func (d *DataPath) readSlots(e *policymap.Entries) error {
 func (d *DataPath) readAddresses(e *policymap.Entries) error {
 	o := &d.objects
 	err := each(o.Peers4, func(k bpfobj.PodAddr4, v bpfobj.PodPeerClass) {
-		e.Peers[netip.AddrFrom4(k.Addr)] = v.Class &^ bpfobj.PeerPod
+		notePeer(e, netip.AddrFrom4(k.Addr), v.Class)
 	})
 	err = errors.Join(err, each(o.Peers6, func(k bpfobj.PodAddr6, v bpfobj.PodPeerClass) {
-		e.Peers[netip.AddrFrom16(k.Addr)] = v.Class &^ bpfobj.PeerPod
+		notePeer(e, netip.AddrFrom16(k.Addr), v.Class)
 	}))
 	err = errors.Join(err, each(o.Prefixes4, func(k bpfobj.PodPrefix4, v bpfobj.PodPeerClass) {
 		e.Prefixes[netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits))] = v.Class
@@ -274,6 +274,13 @@ func (d *DataPath) readAddresses(e *policymap.Entries) error {
 	return errors.Join(err, each(o.Prefixes6, func(k bpfobj.PodPrefix6, v bpfobj.PodPeerClass) {
 		e.Prefixes[netip.PrefixFrom(netip.AddrFrom16(k.Addr), int(k.Bits))] = v.Class
 	}))
+}
+
+func notePeer(e *policymap.Entries, a netip.Addr, class uint32) {
+	e.Peers[a] = class &^ bpfobj.PeerPod
+	if class&bpfobj.PeerPod != 0 {
+		e.Pods[a] = true
+	}
 }
 
 func (d *DataPath) readTables(e *policymap.Entries) error {

@@ -104,9 +104,9 @@ func removeRetired(dir string) error {
 func openOlder(dir, name string, spec *ebpf.CollectionSpec) (*older, error) {
 	o := &older{name: name, dir: filepath.Join(dir, name)}
 	err := o.readEndpoints(spec)
-	for _, f := range []string{"conns4", "conns6"} {
+	for v6, f := range []string{"conns4", "conns6"} {
 		if err == nil {
-			err = o.openFlows(f, spec)
+			err = o.openFlows(f, v6 == 1, spec)
 		}
 	}
 	if err == nil {
@@ -289,12 +289,6 @@ func (o *older) share(dir string, spec *ebpf.CollectionSpec) error {
 	if o.marks {
 		names = append(names, "pending", "pending_count")
 	}
-	if m, types, err := o.openMap("fragments"); err == nil {
-		if sameMap(m, types, spec.Maps["fragments"]) == nil {
-			names = append(names, "fragments")
-		}
-		m.Close()
-	}
 	for _, name := range names {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
 			continue
@@ -334,15 +328,28 @@ func (d *DataPath) OlderEndpoints() map[int]bpfobj.PodEndpoint {
 	return d.older.endpoints
 }
 
-// OlderFilter is where the filter of the older layout is pinned that rules of
-// nftables have to match with as long as its programs leave decisions to it.
-func (d *DataPath) OlderFilter() (string, bool) {
+// OlderFilters are where the filters of the older layout are pinned that rules of
+// nftables have to match with as long as its programs leave decisions to them; empty
+// ones are none.
+func (d *DataPath) OlderFilters() (f Filters) {
 	if d.older == nil || d.older.alone {
-		return "", false
+		return f
 	}
-	path := filepath.Join(d.older.dir, egressFilter)
-	_, err := os.Lstat(path)
-	return path, err == nil
+	pinned := func(names ...string) string {
+		for _, name := range names {
+			path := filepath.Join(d.older.dir, name)
+			if _, err := os.Lstat(path); err == nil {
+				return path
+			}
+		}
+		return ""
+	}
+	// Up to v2 one filter was for both hooks.
+	return Filters{
+		Forward:  pinned(hookNames[forward]+"_filter", egressFilter),
+		LocalIn:  pinned(hookNames[localIn]+"_filter", egressFilter),
+		LocalOut: pinned(hookNames[localOut] + "_filter"),
+	}
 }
 
 // OlderLinked reports whether links of the older layout are on an interface.

@@ -91,11 +91,17 @@ const (
 // that nothing is counted.
 func (b *bench) expect(d way, frame []byte, pass bool, counter int) {
 	b.t.Helper()
+	b.expectFrom(d, loader.SandboxUplink, frame, pass, counter)
+}
+
+// expectFrom is expect for a frame that came by a device, if it is for the pod.
+func (b *bench) expectFrom(d way, device int, frame []byte, pass bool, counter int) {
+	b.t.Helper()
 	before, err := b.path.Counters()
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	got, err := b.path.Run(b.pod, d, frame)
+	got, err := b.path.RunFrom(b.pod, d, device, frame)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -170,6 +176,13 @@ func tcp(src, dst uint16, flags string) *layers.TCP {
 			t.RST = true
 		}
 	}
+	return t
+}
+
+// tcpAt is a segment with sequence numbers.
+func tcpAt(src, dst uint16, flags string, seq, ack uint32) *layers.TCP {
+	t := tcp(src, dst, flags)
+	t.Seq, t.Ack = seq, ack
 	return t
 }
 
@@ -375,22 +388,75 @@ func TestEcho(t *testing.T) {
 	})
 }
 
+// Neighbour discovery and listener messages pass between a pod and its host, if they
+// cannot have come from elsewhere or speak for others. Otherwise they are ICMP.
 func TestNeighbourDiscovery(t *testing.T) {
 	b := newBench(t)
-	nd := func(d way, typ uint8, src string) []byte {
+	const link, nodes, solicited, own = "fe80::1", "ff02::1", "ff02::1:ff00:c", "fe80::ff:fe00:1"
+	nd := func(d way, typ, hops uint8, src, dst string) []byte {
 		h := ip6(d, layers.IPProtocolICMPv6)
-		if src != "" {
-			h.SrcIP = net.ParseIP(src)
-		}
+		h.HopLimit, h.SrcIP, h.DstIP = hops, net.ParseIP(src), net.ParseIP(dst)
 		return frame(d, h, &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(typ, 0)}, gopacket.Payload(make([]byte, 20)))
 	}
-	b.expect(out, nd(out, 135, ""), true, nothing)
-	b.expect(out, nd(out, 136, "fe80::1234"), true, nothing)
-	b.expect(out, nd(out, 135, "::"), true, nothing)
-	b.expect(in, nd(in, 135, "fe80::1"), true, nothing)
-	b.expect(out, nd(out, 135, "fd01::99"), false, bpfobj.DropSpoofed)
-	b.expect(out, nd(out, 134, ""), false, bpfobj.DropNeighbour)
-	b.expect(out, nd(out, 137, ""), false, bpfobj.DropNeighbour)
+	pod, peer := pod6.String(), peer6.String()
+	for _, src := range []string{pod, own, "::"} {
+		b.expect(out, nd(out, 135, 255, src, solicited), true, nothing)
+		b.expect(out, nd(out, 136, 255, src, link), true, nothing)
+		b.expect(out, nd(out, 133, 255, src, "ff02::2"), true, nothing)
+	}
+	b.expect(out, nd(out, 143, 1, own, "ff02::16"), true, nothing)
+	b.expect(out, nd(out, 143, 1, "::", "ff02::16"), true, nothing)
+	// Not from neighbours, or not to them.
+	b.expect(out, nd(out, 135, 254, pod, solicited), false, bpfobj.CountEgressDeny)
+	b.expect(out, nd(out, 135, 255, pod, peer), false, bpfobj.CountEgressDeny)
+	b.expect(out, nd(out, 143, 2, pod, "ff02::16"), false, bpfobj.CountEgressDeny)
+	b.expect(out, nd(out, 143, 1, pod, peer), false, bpfobj.CountEgressDeny)
+	// For others, or as a router.
+	b.expect(out, nd(out, 135, 255, "fd01::99", solicited), false, bpfobj.DropSpoofed)
+	b.expect(out, nd(out, 136, 255, "fe80::1234", link), false, bpfobj.DropSpoofed)
+	b.expect(out, nd(out, 134, 255, own, nodes), false, bpfobj.DropNeighbour)
+	b.expect(out, nd(out, 137, 255, own, nodes), false, bpfobj.DropNeighbour)
+	b.expect(out, nd(out, 134, 64, pod, peer), false, bpfobj.CountEgressDeny)
+	// To the pod from its host, and from nobody else.
+	for _, typ := range []uint8{133, 134, 135, 136, 137} {
+		b.expectFrom(in, loader.SandboxHost, nd(in, typ, 255, link, nodes), true, nothing)
+		b.expect(in, nd(in, typ, 255, link, nodes), false, bpfobj.CountIngressDeny)
+		b.expect(in, nd(in, typ, 255, peer, pod), false, bpfobj.CountIngressDeny)
+	}
+	// ICMPv6 in IPv4 is no ICMP.
+	b.expect(out, frame(out, ip4(out, layers.IPProtocolICMPv6), gopacket.Payload{135, 0, 0, 0, 0, 0, 0, 0}), false, bpfobj.CountEgressDeny)
+	b.expect(in, frame(in, ip4(in, layers.IPProtocolICMPv6), gopacket.Payload{135, 0, 0, 0, 0, 0, 0, 0}), false, bpfobj.CountIngressDeny)
+}
+
+// A pod speaks ARP for itself only.
+func TestARP(t *testing.T) {
+	b := newBench(t)
+	arp := func(change func(*layers.ARP)) []byte {
+		a := &layers.ARP{AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: layers.ARPRequest,
+			SourceHwAddress: podMAC, SourceProtAddress: pod4.AsSlice(), DstHwAddress: make([]byte, 6), DstProtAddress: []byte{169, 254, 1, 1}}
+		change(a)
+		f := frame(out, ip4(out, layers.IPProtocolTCP))[:14]
+		f[12], f[13] = 0x08, 0x06
+		buf := gopacket.NewSerializeBuffer()
+		if err := a.SerializeTo(buf, gopacket.SerializeOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		return append(f, buf.Bytes()...)
+	}
+	b.expect(out, arp(func(*layers.ARP) {}), true, nothing)
+	b.expect(out, arp(func(a *layers.ARP) { a.Operation = layers.ARPReply }), true, nothing)
+	b.expect(out, arp(func(a *layers.ARP) { a.SourceProtAddress = make([]byte, 4) }), true, nothing) // a probe
+	for _, change := range []func(*layers.ARP){
+		func(a *layers.ARP) { a.SourceProtAddress = []byte{172, 20, 0, 1} },
+		func(a *layers.ARP) { a.SourceHwAddress = hostMAC },
+		func(a *layers.ARP) { a.Operation = 3 },
+		func(a *layers.ARP) { a.Protocol = layers.EthernetTypeIPv6 },
+	} {
+		b.expect(out, arp(change), false, bpfobj.DropNeighbour)
+	}
+	short := arp(func(*layers.ARP) {})
+	b.expect(out, short[:len(short)-1], false, bpfobj.DropNeighbour)
+	b.expectFrom(in, loader.SandboxHost, arp(func(a *layers.ARP) { a.SourceHwAddress = hostMAC }), true, nothing)
 }
 
 func TestMalformed(t *testing.T) {
@@ -409,9 +475,6 @@ func TestMalformed(t *testing.T) {
 	b.expect(out, change(func(p []byte) { p[l3+2], p[l3+3] = 0, 30 }), false, bpfobj.DropMalformed) // ends in the TCP header
 	b.expect(out, change(func(p []byte) { p[l3+20+12] = 4 << 4 }), false, bpfobj.DropMalformed)     // TCP header length
 	b.expect(out, change(func(p []byte) { p[12], p[13] = 0x88, 0xb5 }), false, bpfobj.DropNotIP)
-	arp := frame(out, ip4(out, layers.IPProtocolTCP))
-	arp[12], arp[13] = 0x08, 0x06
-	b.expect(out, arp, true, nothing)
 }
 
 // An idle flow is a new one after its timeout.

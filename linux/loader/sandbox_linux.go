@@ -3,6 +3,7 @@
 package loader
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -11,9 +12,13 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// SandboxInterface is the index of the interface that test runs seem to come
-// from.
-const SandboxInterface = 1
+// Indices of the interfaces of test runs: that of the pod, one that others' packets
+// come by, and none, by which those of the host itself come.
+const (
+	SandboxInterface = 1
+	SandboxUplink    = 2
+	SandboxHost      = 0
+)
 
 // OpenSandbox is OpenSandboxWith the default settings.
 func OpenSandbox() (*DataPath, error) { return OpenSandboxWith(DefaultSettings()) }
@@ -28,11 +33,16 @@ func OpenSandboxWith(s Settings) (*DataPath, error) {
 	for _, m := range spec.Maps {
 		m.Pinning = ebpf.PinNone
 	}
+	if s.Flows > 0 {
+		for flows, ledger := range ledgers {
+			spec.Maps[flows].MaxEntries, spec.Maps[ledger].MaxEntries = uint32(s.Flows), uint32(s.Flows)
+		}
+	}
 	d := &DataPath{}
-	if d.constants, err = s.constants(); err != nil {
+	if d.constants, err = s.constants(spec); err != nil {
 		return nil, err
 	}
-	if err := setConstants(spec, d.constants); err != nil {
+	if err := errors.Join(setConstants(spec, d.constants), setConstants(spec, map[string]uint32{"decides_alone": 1})); err != nil {
 		return nil, err
 	}
 	if err := spec.LoadAndAssign(&d.objects, nil); err != nil {
@@ -51,44 +61,99 @@ func OpenSandboxWith(s Settings) (*DataPath, error) {
 
 // Run sends an Ethernet frame through the real program by BPF_PROG_TEST_RUN: for
 // Egress as if e's pod had sent it, for Ingress as if it was on its way to the
-// pod. What is decided behind the translation is decided at once, as nothing
-// translates. It returns whether the frame passes.
+// pod, from outside. It returns whether the frame passes.
 func (d *DataPath) Run(e bpfobj.PodEndpoint, dir model.Direction, frame []byte) (bool, error) {
+	return d.RunFrom(e, dir, SandboxUplink, frame)
+}
+
+// RunFrom is Run for a frame that came by the interface with that index. What is
+// decided after the stack has translated it is decided at once, as nothing translates.
+func (d *DataPath) RunFrom(e bpfobj.PodEndpoint, dir model.Direction, device int, frame []byte) (bool, error) {
 	if e != d.running {
 		if err := d.PutEndpoint(SandboxInterface, e); err != nil {
 			return false, err
 		}
 		d.running = e
 	}
-	var after skb
-	code, err := d.Program(dir).Run(&ebpf.RunOptions{Data: frame, Context: skb{}, ContextOut: &after})
+	fate, after, err := d.run(SandboxInterface, dir, device, frame)
+	if err != nil || fate != toStack || dir == model.Ingress {
+		return fate != dropped, err
+	}
+	return d.behind(after.Mark, frame)
+}
+
+// RunOn is Run for the interface of an endpoint that was put before, and may be called
+// from several goroutines. It does not say whether the frame passes.
+func (d *DataPath) RunOn(ifindex int, dir model.Direction, frame []byte) error {
+	fate, after, err := d.run(ifindex, dir, SandboxUplink, frame)
+	if err == nil && fate == toStack && dir == model.Egress {
+		_, err = d.behindFrom(ifindex, after.Mark, frame)
+	}
+	return err
+}
+
+// What a program says of a frame.
+const (
+	toStack = iota
+	redirected
+	dropped
+)
+
+// run sends a frame through the program of an interface.
+func (d *DataPath) run(ifindex int, dir model.Direction, device int, frame []byte) (fate int, after skb, err error) {
+	context := before(dir, device)
+	context.Ifindex = uint32(ifindex)
+	code, err := d.Program(dir).Run(&ebpf.RunOptions{Data: frame, Context: context, ContextOut: &after})
 	if err != nil {
-		return false, fmt.Errorf("run program: %w", err)
+		return dropped, after, fmt.Errorf("run program: %w", err)
 	}
 	const unspec, shot, redirect = 0xffffffff, 2, 7 // TC_ACT_UNSPEC, TC_ACT_SHOT, TC_ACT_REDIRECT
 	switch code {
 	case unspec:
-		if dir == model.Ingress {
-			return true, nil
-		}
-		return d.behind(after.Mark, frame)
+		return toStack, after, nil
 	case redirect:
-		return true, nil
+		return redirected, after, nil
 	case shot:
-		return false, nil
+		return dropped, after, nil
 	}
-	return false, fmt.Errorf("program returned %d, neither pass nor drop", code)
+	return dropped, after, fmt.Errorf("program returned %d, neither pass nor drop", code)
 }
 
 // skb is struct __sk_buff, as test runs take and return it.
 type skb struct {
 	Len, PktType, Mark uint32
-	_                  [192 - 12]byte
+	_                  [36 - 12]byte
+	IngressIfindex     uint32
+	Ifindex            uint32
+	_                  [192 - 44]byte
 }
 
-// behind runs the filter that stands for the hooks of netfilter.
+// before is the context of a packet before a program decides it: one for the pod came
+// by a device.
+func before(dir model.Direction, device int) (c skb) {
+	if dir == model.Ingress {
+		c.IngressIfindex = uint32(device)
+	}
+	return c
+}
+
+// Repeat runs a frame of the endpoint of the last Run or PutEndpoint through the
+// program many times, from where Run sends it. Its fate is in the counters.
+func (d *DataPath) Repeat(dir model.Direction, frame []byte, times int) error {
+	_, err := d.Program(dir).Run(&ebpf.RunOptions{Data: frame, Context: before(dir, SandboxUplink), Repeat: uint32(times)})
+	if err != nil {
+		return fmt.Errorf("run program: %w", err)
+	}
+	return nil
+}
+
+// behind runs the filter that stands for the hook FORWARD of netfilter.
 func (d *DataPath) behind(mark uint32, frame []byte) (bool, error) {
-	drop, err := d.egress.filter.Run(&ebpf.RunOptions{Data: frame, Context: skb{Mark: mark}})
+	return d.behindFrom(SandboxInterface, mark, frame)
+}
+
+func (d *DataPath) behindFrom(ifindex int, mark uint32, frame []byte) (bool, error) {
+	drop, err := d.egress.filters[forward].Run(&ebpf.RunOptions{Data: frame, Context: skb{Mark: mark, IngressIfindex: uint32(ifindex)}})
 	if err != nil {
 		return false, fmt.Errorf("run filter: %w", err)
 	}

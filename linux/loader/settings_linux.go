@@ -17,9 +17,19 @@ type Settings struct {
 	// Direct has packets between pods of different nodes pass the stack by, where
 	// SetWays says that they may.
 	Direct bool
+	// Tunnel is that of the fabric; without one, packets of tunnels are not looked at.
+	Tunnel Tunnel
+	// Flows is how many flows of each family a sandbox has room for; 0 is the standard.
+	Flows int
 	// Tracking says what there is of connection tracking by now; nil looks at the
 	// kernel.
 	Tracking func() Tracking
+}
+
+// Tunnel is the VXLAN of the fabric: its UDP port, 0 if there is none, and its VNI.
+type Tunnel struct {
+	Port uint16
+	VNI  uint32
 }
 
 // DefaultSettings are those of an ordinary node.
@@ -35,7 +45,7 @@ type Timeouts struct {
 	TCP time.Duration
 	// Other: established flows of other protocols.
 	Other time.Duration
-	// Closing: a FIN or RST was seen.
+	// Closing: both ends of a TCP connection have closed it, or one was reset.
 	Closing time.Duration
 }
 
@@ -79,8 +89,20 @@ func (e Events) Validate() error {
 	return errors.Join(errs...)
 }
 
-// constants are the values of the programs' constants, by name.
-func (s Settings) constants() (map[string]uint32, error) {
+// Errors of ICMP that a pod may send and receive about its flows, each a second and
+// at once. Hosts send fewer: Linux limits itself to 1,000 a second over all (icmp(7)).
+const (
+	errorRate  = 100
+	errorBurst = 200
+)
+
+// datagramLife is how long the later fragments of a datagram may follow the first:
+// receivers wait for 60 s at most (RFC 8200, section 4.5).
+const datagramLife = time.Minute
+
+// constants are the values of the programs' constants, by name; spec has the sizes of
+// the maps.
+func (s Settings) constants(spec *ebpf.CollectionSpec) (map[string]uint32, error) {
 	hz, err := measureHZ()
 	if err != nil {
 		return nil, fmt.Errorf("measure the kernel's clock rate: %w", err)
@@ -88,7 +110,10 @@ func (s Settings) constants() (map[string]uint32, error) {
 	jiffies := func(d time.Duration) uint32 { return uint32(d.Seconds() * float64(hz)) }
 	c := map[string]uint32{
 		"timeout_opening": jiffies(s.Timeouts.Opening), "timeout_tcp": jiffies(s.Timeouts.TCP),
-		"timeout_other": jiffies(s.Timeouts.Other), "timeout_closing": jiffies(s.Timeouts.Closing),
+		"timeout_other": jiffies(s.Timeouts.Other), "timeout_closing": jiffies(s.Timeouts.Closing), "timeout_datagram": jiffies(datagramLife),
+		"error_rate": errorRate, "error_window": uint32(errorBurst * hz),
+		"ledger_size4": spec.Maps["ledger4"].MaxEntries, "ledger_size6": spec.Maps["ledger6"].MaxEntries,
+		"tunnel_port": uint32(s.Tunnel.Port), "tunnel_vni": s.Tunnel.VNI,
 		"event_rate": uint32(s.Events.Rate), "event_cost": uint32(hz), "event_window": uint32(s.Events.Burst * hz), "event_allowed": 0,
 	}
 	if s.Events.Allowed {
@@ -97,9 +122,14 @@ func (s Settings) constants() (map[string]uint32, error) {
 	return c, nil
 }
 
+// setConstants gives the programs of a spec those of the constants that they have.
 func setConstants(spec *ebpf.CollectionSpec, constants map[string]uint32) error {
 	for name, value := range constants {
-		if err := spec.Variables[name].Set(value); err != nil {
+		variable, ok := spec.Variables[name]
+		if !ok {
+			continue
+		}
+		if err := variable.Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
 	}

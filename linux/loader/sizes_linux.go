@@ -30,16 +30,20 @@ func (s Sizes) Validate() error {
 	return errors.Join(errs...)
 }
 
-// flowMemory is the share of the node's memory that flows get: 1/1024.
-const flowMemory = 1024
+// flowMemory is the share of the node's memory that flows get: 1/768.
+const flowMemory = 768
 
 // flowSizes finds the sizes of conns4 and conns6 for a memory in bytes. An
-// entry takes 128 and 152 bytes; two thirds are for IPv4.
+// entry takes 192 and 240 bytes, its place in the ledger among them; two thirds of
+// the memory are for IPv4.
 func flowSizes(memory uint64) Sizes {
 	budget := memory / flowMemory
 	bounded := func(n uint64) int { return int(min(max(n, 8192), 1<<20)) }
-	return Sizes{"conns4": bounded(budget * 2 / 3 / 128), "conns6": bounded(budget / 3 / 152)}
+	return Sizes{"conns4": bounded(budget * 2 / 3 / 192), "conns6": bounded(budget / 3 / 240)}
 }
+
+// ledgers are the maps that have a place for each entry of another.
+var ledgers = map[string]string{"conns4": "ledger4", "conns6": "ledger6"}
 
 func nodeMemory() (uint64, error) {
 	var info unix.Sysinfo_t
@@ -103,7 +107,58 @@ func (s Sizes) size(spec *ebpf.CollectionSpec, dir string, o *older) (copies []r
 		}
 		copies = append(copies, resized{name, c})
 	}
+	for flows, ledger := range ledgers {
+		fresh, err := renewLedger(spec, dir, flows, ledger, copies)
+		if err != nil {
+			return copies, fmt.Errorf("make map %s for map %s: %w", ledger, flows, err)
+		}
+		copies = append(copies, fresh...)
+	}
 	return copies, nil
+}
+
+// renewLedger gives a ledger the size of its map of flows. One that is pinned with
+// another size is to be exchanged for one with a place for each flow that is there.
+func renewLedger(spec *ebpf.CollectionSpec, dir, flows, ledger string, copies []resized) ([]resized, error) {
+	m := spec.Maps[ledger]
+	m.MaxEntries = spec.Maps[flows].MaxEntries
+	old, err := ebpf.LoadPinnedMap(filepath.Join(dir, ledger), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open pinned map: %w", err)
+	}
+	defer old.Close()
+	if old.MaxEntries() == m.MaxEntries {
+		return nil, nil
+	}
+	from, err := ebpf.LoadPinnedMap(filepath.Join(dir, flows), nil)
+	for _, c := range copies {
+		if c.name == flows {
+			from.Close()
+			from, err = c.Clone()
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer from.Close()
+	wanted := m.Copy()
+	wanted.Pinning = ebpf.PinNone
+	fresh, err := ebpf.NewMap(wanted)
+	if err != nil {
+		return nil, err
+	}
+	var key, value []byte
+	place := uint32(0)
+	for all := from.Iterate(); all.Next(&key, &value); place++ {
+		if err := fresh.Put(place, key); err != nil {
+			fresh.Close()
+			return nil, err
+		}
+	}
+	return []resized{{ledger, fresh}}, nil
 }
 
 // size is how many entries a map of the older layout holds.
@@ -188,7 +243,8 @@ func (d *DataPath) all() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		"endpoints": o.Endpoints, "interfaces": o.Interfaces, "slots": o.Slots, "peers4": o.Peers4, "peers6": o.Peers6, "prefixes4": o.Prefixes4, "prefixes6": o.Prefixes6,
 		"ports": o.PodMaps.Ports, "verdicts": o.Verdicts, "rows": o.Rows, "tables": o.Tables, "conns4": o.Conns4, "conns6": o.Conns6,
-		"fragments": o.Fragments, "locals4": o.Locals4, "locals6": o.Locals6, "attachments": o.Attachments, "counters": o.PodMaps.Counters,
+		"ledger4": o.Ledger4, "ledger6": o.Ledger6, "ledger_hands": o.LedgerHands, "flow_shares": o.FlowShares, "datagrams": o.Datagrams,
+		"owners4": o.Owners4, "owners6": o.Owners6, "locals4": o.Locals4, "locals6": o.Locals6, "attachments": o.Attachments, "counters": o.PodMaps.Counters,
 		"events": o.Events, "event_budgets": o.EventBudgets, "event_losses": o.EventLosses,
 	}
 }

@@ -137,7 +137,82 @@ func (f bringer) to(state int, port uint16) {
 	f.segment(in, port, "SA", true, nothing)
 	f.segment(out, port, "A", true, nothing)
 	if state == closing {
-		f.segment(out, port, "FA", true, nothing)
+		f.at(out, port, "FA", 101, 201)
+		f.at(in, port, "FA", 201, 102)
+		f.at(out, port, "A", 102, 202)
+	}
+}
+
+// at is a segment with sequence numbers, which passes.
+func (f bringer) at(d way, port uint16, flags string, seq, ack uint32) {
+	f.b.t.Helper()
+	src, dst := port, uint16(80)
+	if d == in {
+		src, dst = dst, src
+	}
+	f.b.expect(d, frame(d, ip4(d, layers.IPProtocolTCP), tcpAt(src, dst, flags, seq, ack)), true, nothing)
+}
+
+// A connection that one end has closed lives on, and neither a reset nor a FIN that
+// somebody forges ends it. One that is over is forgotten.
+func TestClosing(t *testing.T) {
+	const short = 100 * time.Millisecond
+	// Numbers: the pod has sent up to 101 and acknowledged up to 201.
+	cases := []struct {
+		name  string
+		known bool
+		end   func(f bringer, port uint16)
+	}{
+		{"half closed by the pod", true, func(f bringer, port uint16) {
+			f.at(out, port, "FA", 101, 201)
+			f.at(in, port, "A", 201, 102)
+		}},
+		{"half closed by the peer", true, func(f bringer, port uint16) {
+			f.at(in, port, "FA", 201, 101)
+			f.at(out, port, "A", 101, 202)
+		}},
+		{"FIN of the pod, forged FIN of the peer", true, func(f bringer, port uint16) {
+			f.at(out, port, "FA", 101, 201)
+			f.at(in, port, "FA", 99201, 102)
+			f.at(out, port, "A", 102, 201)
+		}},
+		{"forged reset", true, func(f bringer, port uint16) { f.at(in, port, "R", 99201, 0) }},
+		{"reset behind the window", true, func(f bringer, port uint16) { f.at(in, port, "RA", 200, 101) }},
+		{"reset by the peer", false, func(f bringer, port uint16) { f.at(in, port, "R", 201, 0) }},
+		{"reset by the pod", false, func(f bringer, port uint16) { f.at(out, port, "RA", 101, 201) }},
+		{"closed by both", false, func(f bringer, port uint16) {
+			f.at(in, port, "FA", 201, 101)
+			f.at(out, port, "FA", 101, 202)
+			f.at(in, port, "A", 202, 102)
+		}},
+	}
+	b := newBench(t)
+	b.path.Close()
+	path, err := loader.OpenSandboxWith(loader.Settings{Timeouts: loader.Timeouts{Opening: time.Hour, TCP: time.Hour, Closing: short, Other: time.Hour}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.path = path
+	t.Cleanup(func() { path.Close() })
+	b.under(tableOut)
+	f := bringer{b}
+	for i, c := range cases {
+		port := uint16(2000 + i)
+		f.segment(out, port, "S", true, bpfobj.CountEgressAllow)
+		f.at(in, port, "SA", 200, 101)
+		f.at(out, port, "A", 101, 201)
+		c.end(f, port)
+	}
+	time.Sleep(3 * short)
+	for i, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			f.b.t = t
+			counter := bpfobj.CountIngressDeny
+			if c.known {
+				counter = nothing
+			}
+			f.segment(in, uint16(2000+i), "A", c.known, counter)
+		})
 	}
 }
 

@@ -3,14 +3,17 @@
 package loader
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
@@ -19,10 +22,11 @@ import (
 
 // carrier takes the flows of one family from an older layout to ours.
 type carrier struct {
-	name         string
-	from         *ebpf.Map
-	key, conn    *policymap.Conversion
-	knowsBackend bool
+	name      string
+	v6        bool
+	from      *ebpf.Map
+	key, conn *policymap.Conversion
+	fields    policymap.CarriedFields
 	// since is when the last walk began, 0 before the first: what had no packet
 	// after that is as it was.
 	since uint32
@@ -35,24 +39,44 @@ type Carried struct{ Alive, Expired, Unknown int }
 
 // openFlows finds out how flows are carried over. What a key or the roles of a
 // flow are has to be known.
-func (o *older) openFlows(name string, spec *ebpf.CollectionSpec) error {
+func (o *older) openFlows(name string, v6 bool, spec *ebpf.CollectionSpec) error {
 	m, types, err := o.openMap(name)
 	if err != nil {
 		return err
 	}
-	c := carrier{name: name, from: m}
+	c := carrier{name: name, v6: v6, from: m}
 	c.key, err = convert(types, spec.Maps[name].Key, m.KeySize(), "addr", "port", "protocol")
 	if err == nil {
-		c.conn, err = convert(types, spec.Maps[name].Value, m.ValueSize(), "seen", "state", "side")
+		c.conn, err = convertFlow(types, spec, m.ValueSize())
 	}
 	if err != nil {
 		m.Close()
 		return fmt.Errorf("flows of map %s cannot be read: %w", name, err)
 	}
 	c.seen = c.conn.From("seen")
-	c.knowsBackend = c.conn.Copies("flags", "backend", "backend_port")
+	c.fields = policymap.CarriedFields{End: c.conn.Copies("end", "flow_flags"), Backend: c.conn.Copies("backend", "backend_port"), Client: c.conn.Copies("client")}
 	o.flows = append(o.flows, c)
 	return nil
+}
+
+// convertFlow finds how a flow of the older layout becomes a struct carried_flow.
+func convertFlow(types *btf.Spec, spec *ebpf.CollectionSpec, size uint32) (*policymap.Conversion, error) {
+	to, err := shapeByName(spec.Types, "carried_flow")
+	if err != nil {
+		return nil, err
+	}
+	from, err := shapeByName(types, "conn")
+	if err != nil {
+		return nil, err
+	}
+	if from.Size != int(size) {
+		return nil, fmt.Errorf("struct conn has %d bytes, the map's have %d", from.Size, size)
+	}
+	c, err := policymap.NewConversion(from, to, "seen", "state")
+	if err == nil && !c.Copies("side") && !c.Copies("end") {
+		err = errors.New("there is no field side or end of the size that it has now")
+	}
+	return c, err
 }
 
 // CarryFlows copies the flows of the older layout. Called again it copies those
@@ -62,19 +86,24 @@ func (d *DataPath) CarryFlows() (Carried, error) {
 	if d.older == nil {
 		return Carried{}, nil
 	}
-	if d.sweep.clock == nil {
-		if err := d.prepareSweep(); err != nil {
-			return d.older.carried, err
-		}
+	limits, err := d.readLimits()
+	if err != nil {
+		return d.older.carried, err
 	}
+	clock, err := newClock()
+	if err != nil {
+		return d.older.carried, fmt.Errorf("load the clock of flows: %w", err)
+	}
+	defer clock.Close()
+	slots := d.slotsByAddress()
 	for i := range d.older.flows {
 		c := &d.older.flows[i]
-		now, err := jiffies(d.sweep.clock)
+		now, err := jiffies(clock)
 		if err != nil {
 			return d.older.carried, fmt.Errorf("read the clock of flows: %w", err)
 		}
-		to := d.maps()[c.name]
-		if err := c.each(func(key, value []byte) error { return d.carry(c, to, key, value, now) }); err != nil {
+		to := carrying{limits: limits, now: now, slots: slots, flows: d.maps()[c.name]}
+		if err := c.each(func(key, value []byte) error { return d.carry(c, to, key, value) }); err != nil {
 			return d.older.carried, fmt.Errorf("carry flows of map %s over: %w", c.name, err)
 		}
 		c.since = max(now, 1)
@@ -89,7 +118,7 @@ func (c *carrier) each(f func(key, value []byte) error) error {
 		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), n, n)
 	}
 	var at ebpf.MapBatchCursor
-	for size, done := sweepBatch, false; !done; {
+	for size, done := 256, false; !done; {
 		keys, values := list(c.from.KeySize(), size), list(c.from.ValueSize(), size)
 		n, err := c.from.BatchLookup(&at, keys.Interface(), values.Interface(), nil)
 		switch {
@@ -110,59 +139,103 @@ func (c *carrier) each(f func(key, value []byte) error) error {
 	return nil
 }
 
+// carrying is what flows of one family are carried by.
+type carrying struct {
+	limits flowLimits
+	now    uint32                // in jiffies
+	slots  map[netip.Addr]uint32 // of the pods of this node
+	flows  *ebpf.Map             // that they are carried to
+}
+
+// slotsByAddress returns the slots of the pods that the older layout knows.
+func (d *DataPath) slotsByAddress() map[netip.Addr]uint32 {
+	slots := make(map[netip.Addr]uint32)
+	for _, e := range d.older.endpoints {
+		for _, ip := range addresses(e) {
+			slots[ip] = e.Slot
+		}
+	}
+	return slots
+}
+
 // carry writes one flow, if it is alive and not known as it is.
-func (d *DataPath) carry(c *carrier, to *ebpf.Map, key, value []byte, now uint32) error {
+func (d *DataPath) carry(c *carrier, to carrying, key, value []byte) error {
 	if c.since != 0 && int32(binary.NativeEndian.Uint32(value[c.seen:])-c.since) < 0 {
 		return nil
 	}
-	var conn bpfobj.PodConn
-	if err := decode(c.conn.Convert(value), &conn); err != nil {
+	var was bpfobj.PodCarriedFlow
+	if err := decode(c.conn.Convert(value), &was); err != nil {
 		return err
 	}
 	sum := &d.older.carried
-	flow, known := policymap.CarryFlow(conn, c.knowsBackend)
+	flow, known := policymap.CarryFlow(was, c.fields)
 	if !known {
 		sum.Unknown++
 		return nil
 	}
 	place := c.key.Convert(key)
-	protocol, err := protocolOf(place)
+	a, ends, protocol, err := adoptionOf(place, c.v6)
 	if err != nil {
 		return err
 	}
-	if d.sweep.limits.expired(&flow, protocol, now) {
+	if to.limits.expired(&flow, protocol, to.now) {
 		sum.Expired++
 		return nil
 	}
-	err = to.Update(place, &flow, ebpf.UpdateNoExist)
-	if err == nil {
-		sum.Alive++
+	a.Conn = flow
+	for i, end := range ends {
+		a.Slots[i] = bpfobj.NoSlot
+		if slot, here := to.slots[end]; here {
+			a.Slots[i] = slot
+		}
 	}
-	if !errors.Is(err, ebpf.ErrKeyExist) {
+	var data bytes.Buffer
+	if err := binary.Write(&data, binary.NativeEndian, a); err != nil {
 		return err
 	}
+	outcome, err := d.objects.AdoptFlow.Run(&ebpf.RunOptions{Data: data.Bytes()})
+	if err != nil {
+		return fmt.Errorf("adopt a flow: %w", err)
+	}
+	if outcome != flowKnown {
+		if outcome == flowAdopted {
+			sum.Alive++
+		}
+		return nil // others need the place more
+	}
 	var there bpfobj.PodConn
-	if err := to.Lookup(place, &there); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil // others needed its place
+	if err := to.flows.Lookup(place, &there); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
 	} else if err != nil {
 		return err
 	}
 	if merged, write := policymap.MergeFlow(flow, there); write {
-		return to.Put(place, &merged)
+		return to.flows.Put(place, &merged)
 	}
 	return nil
 }
 
-// protocolOf reads the protocol of a key of conns4 or conns6.
-func protocolOf(key []byte) (uint8, error) {
-	var k4 bpfobj.PodConnKey4
-	if len(key) == int(reflect.TypeOf(k4).Size()) {
-		err := decode(key, &k4)
-		return k4.Protocol, err
+// What adopt_flow of bpf/include/adopt.h returns.
+const (
+	flowAdopted = 0
+	flowKnown   = 1
+)
+
+// adoptionOf reads a key of conns4 or conns6.
+func adoptionOf(key []byte, v6 bool) (a bpfobj.PodAdoption, ends [2]netip.Addr, protocol uint8, err error) {
+	if v6 {
+		a.V6 = 1
+		err = decode(key, &a.Key6)
+		for i, addr := range a.Key6.Addr {
+			ends[i] = netip.AddrFrom16(addr)
+		}
+		return a, ends, a.Key6.Protocol, err
 	}
-	var k6 bpfobj.PodConnKey6
-	err := decode(key, &k6)
-	return k6.Protocol, err
+	err = decode(key, &a.Key4)
+	for i, addr := range a.Key4.Addr {
+		ends[i] = netip.AddrFrom4(addr)
+	}
+	return a, ends, a.Key4.Protocol, err
 }
 
 // TakeLinks gives the links of the older layout on an interface the programs of
@@ -225,5 +298,10 @@ func (d *DataPath) RemoveOlder() error {
 	}
 	err := d.older.close()
 	d.older = nil
-	return errors.Join(err, d.dropDispatch(), os.RemoveAll(retired))
+	err = errors.Join(err, d.dropDispatch(), os.RemoveAll(retired))
+	// Nobody else reads records any more.
+	if alone := d.objects.DecidesAlone.Set(uint32(1)); alone != nil {
+		err = errors.Join(err, fmt.Errorf("set decides_alone: %w", alone))
+	}
+	return err
 }

@@ -99,14 +99,32 @@ func (d *DataPath) exchange() error {
 		return fmt.Errorf("set can_ask_tracking: %w", err)
 	}
 	opts := d.overMaps(spec)
+	if err := d.copyVariables(spec); err != nil {
+		return err
+	}
 	var other struct {
 		bpfobj.PodPrograms
 		ForwardDirect *ebpf.Variable `ebpf:"forward_direct"`
+		DecidesAlone  *ebpf.Variable `ebpf:"decides_alone"`
 	}
 	if err := spec.LoadAndAssign(&other, opts); err != nil {
 		return explain(d.dir, err)
 	}
 	was := d.objects.PodPrograms
-	d.objects.PodPrograms, d.objects.ForwardDirect = other.PodPrograms, other.ForwardDirect
+	d.objects.PodPrograms, d.objects.ForwardDirect, d.objects.DecidesAlone = other.PodPrograms, other.ForwardDirect, other.DecidesAlone
 	return was.Close()
+}
+
+// copyVariables gives the programs of a spec what those in force have in variables.
+func (d *DataPath) copyVariables(spec *ebpf.CollectionSpec) error {
+	for name, from := range map[string]*ebpf.Variable{"forward_direct": d.objects.ForwardDirect, "decides_alone": d.objects.DecidesAlone} {
+		var now uint32
+		if err := from.Get(&now); err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		if err := spec.Variables[name].Set(now); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	return nil
 }

@@ -68,23 +68,40 @@ func (d *DataPath) NodeLinks() (names []string, err error) {
 	return names, nil
 }
 
-// SetWays says which pod ranges of other nodes are reached past the stack, and by
-// which device; all others through it. The device must have from_node. Flows that
-// are known go on past the stack until there are no ways at all.
-func (d *DataPath) SetWays(want map[netip.Prefix]int) error {
+// Way is how a pod range of another node is reached: by the interface with that index,
+// which must have from_node if packets may bypass the stack (Direct).
+type Way struct {
+	Index  int
+	Direct bool
+}
+
+// SetWays says how pod ranges of other nodes are reached; their packets may come by no
+// other interface. Flows that are known go on past the stack until there are no direct
+// ways at all.
+func (d *DataPath) SetWays(want map[netip.Prefix]Way) error {
 	have, err := d.ways()
 	if err != nil {
 		return err
 	}
-	if err := d.objects.ForwardDirect.Set(uint32(min(len(want), 1))); err != nil {
+	var direct uint32
+	for _, w := range want {
+		if w.Direct {
+			direct = 1
+		}
+	}
+	if err := d.objects.ForwardDirect.Set(direct); err != nil {
 		return fmt.Errorf("set forward_direct: %w", err)
 	}
-	for p, index := range want {
-		if have[p] == index {
+	for p, w := range want {
+		if now, ok := have[p]; ok && now == w {
 			continue
 		}
+		entry := bpfobj.PodWay{Ifindex: uint32(w.Index)}
+		if w.Direct {
+			entry.Direct = 1
+		}
 		m, key := d.wayKey(p)
-		if err := m.Put(key, bpfobj.PodWay{Ifindex: uint32(index)}); err != nil {
+		if err := m.Put(key, entry); err != nil {
 			return fmt.Errorf("write way to %s: %w", p, err)
 		}
 	}
@@ -101,14 +118,15 @@ func (d *DataPath) SetWays(want map[netip.Prefix]int) error {
 }
 
 // ways reads what SetWays wrote.
-func (d *DataPath) ways() (map[netip.Prefix]int, error) {
-	all := make(map[netip.Prefix]int)
+func (d *DataPath) ways() (map[netip.Prefix]Way, error) {
+	all := make(map[netip.Prefix]Way)
+	note := func(p netip.Prefix, v bpfobj.PodWay) { all[p] = Way{Index: int(v.Ifindex), Direct: v.Direct != 0} }
 	return all, errors.Join(
 		each(d.objects.Ways4, func(k bpfobj.PodPrefix4, v bpfobj.PodWay) {
-			all[netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits))] = int(v.Ifindex)
+			note(netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits)), v)
 		}),
 		each(d.objects.Ways6, func(k bpfobj.PodPrefix6, v bpfobj.PodWay) {
-			all[netip.PrefixFrom(netip.AddrFrom16(k.Addr), int(k.Bits))] = int(v.Ifindex)
+			note(netip.PrefixFrom(netip.AddrFrom16(k.Addr), int(k.Bits)), v)
 		}))
 }
 

@@ -38,7 +38,7 @@ const MaxEntries = 1 << 24
 
 // Sizeable lists the maps whose size may be chosen.
 func Sizeable() []string {
-	return []string{"conns4", "conns6", "fragments", "peers4", "peers6", "prefixes4", "prefixes6", "rows", "tables", "verdicts"}
+	return []string{"conns4", "conns6", "peers4", "peers6", "prefixes4", "prefixes6", "rows", "tables", "verdicts"}
 }
 
 // CheckSize says what is wrong with a size for a map.

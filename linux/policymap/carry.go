@@ -4,6 +4,7 @@ package policymap
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
@@ -103,55 +104,103 @@ func (c *Conversion) Convert(from []byte) []byte {
 // slot ever has it, so that every flow is asked about again.
 const CarriedEpoch = 1
 
-// What a struct conn may hold (bpf/include/types.h).
+// CarriedFields says which fields the flows of an older layout have.
+type CarriedFields struct {
+	End     bool // roles and flags as they are now, since v3
+	Backend bool // where translated flows go, since v2
+	Client  bool // who is behind a masqueraded address, since v3
+}
+
+// What a flow of the layouts up to v2 may hold.
 const (
-	connStates     = 3
-	sideOpened     = 1
-	sideAccepted   = 2
-	sideRevoked    = 4
-	connDirect     = 1
-	connTranslated = 2
+	carriedStates     = 3
+	sideOpened        = 1
+	sideAccepted      = 2
+	sideRevoked       = 4
+	carriedDirect     = 1
+	carriedTranslated = 2
 )
 
 // CarryFlow makes a flow of an older layout one that every policy is asked about
-// anew. knowsBackend says that the older layout notes where translated flows go.
-// It returns false for a flow that has values which mean nothing here.
-func CarryFlow(c bpfobj.PodConn, knowsBackend bool) (bpfobj.PodConn, bool) {
-	if c.State >= connStates || (c.Side[0]|c.Side[1])&^(sideOpened|sideAccepted|sideRevoked) != 0 {
+// again. It returns false for a flow that has values which mean nothing here.
+func CarryFlow(was bpfobj.PodCarriedFlow, has CarriedFields) (c bpfobj.PodConn, known bool) {
+	roles, flags, known := carriedRoles(was, has)
+	if !known || was.State >= carriedStates {
 		return c, false
 	}
-	c.Flags &= connDirect | connTranslated
-	if !knowsBackend {
-		// Its next packet is decided behind the translation.
-		c.Flags &^= connTranslated
-		c.BackendPort, c.Backend = 0, [16]byte{}
+	c = bpfobj.PodConn{Seen: was.Seen, State: was.State, Sent: was.Sent, FlowFlags: flags & bpfobj.ConnDirect}
+	for end := range c.End {
+		c.End[end] = bpfobj.PodApproval{Epoch: CarriedEpoch, Roles: roles[end]}
+		if !has.End {
+			c.Sent[end] = uint32(min(was.Packets[end], math.MaxUint32))
+		}
 	}
-	c.Epoch = [2]uint32{CarriedEpoch, CarriedEpoch}
-	c.Slot = [2]uint16{} // found again by the address, as the epoch is another
-	c.Pad = 0
+	// Of a flow whose backend is not known the next packet is decided after the
+	// translation. The slots of direct ones are found again by the addresses.
+	if flags&bpfobj.ConnTranslated != 0 && has.Backend {
+		c.FlowFlags |= bpfobj.ConnTranslated
+		c.BackendPort, c.Backend = was.BackendPort, was.Backend
+	}
+	if flags&bpfobj.ConnMasqueraded != 0 && has.Client {
+		c.FlowFlags |= bpfobj.ConnMasqueraded
+		c.Client = was.Client
+	}
 	return c, true
+}
+
+// carriedRoles reads the roles of both ends, and the flags.
+func carriedRoles(was bpfobj.PodCarriedFlow, has CarriedFields) (roles [2]uint8, flags uint32, known bool) {
+	if has.End {
+		const all = bpfobj.RoleOpened | bpfobj.RoleAccepted | bpfobj.RoleOfHost | bpfobj.RoleRevoked
+		for end, a := range was.End {
+			if a.Roles&^all != 0 {
+				return roles, 0, false
+			}
+			roles[end] = a.Roles
+		}
+		return roles, was.FlowFlags, true
+	}
+	for end, side := range was.Side {
+		if side&^(sideOpened|sideAccepted|sideRevoked) != 0 {
+			return roles, 0, false
+		}
+		roles[end] = side & (sideOpened | sideAccepted) // the same bits
+		if side&sideRevoked != 0 {
+			roles[end] |= bpfobj.RoleRevoked
+		}
+	}
+	if was.Flags&carriedDirect != 0 {
+		flags |= bpfobj.ConnDirect
+	}
+	if was.Flags&carriedTranslated != 0 {
+		flags |= bpfobj.ConnTranslated
+	}
+	return roles, flags, true
 }
 
 // MergeFlow tells what to write for a carried flow that is there already. What
 // no program has used since it was carried is exchanged; to what programs have
-// decided since, roles are added that it had, and all of it is asked about anew.
+// decided since, roles are added that it had, and all of it is asked about again.
 func MergeFlow(carried, there bpfobj.PodConn) (bpfobj.PodConn, bool) {
 	untouched := true
-	for i := range there.Side {
-		untouched = untouched && (there.Side[i] == 0 || there.Epoch[i] == CarriedEpoch)
+	for _, end := range there.End {
+		untouched = untouched && (end.Roles == 0 || end.Epoch == CarriedEpoch)
 	}
+	carried.Share, carried.FlowFlags = there.Share, carried.FlowFlags|there.FlowFlags&bpfobj.ConnOutside
 	if newer := int32(there.Seen - carried.Seen); untouched && newer <= 0 {
 		return carried, carried != there
 	}
 	merged, changed := there, false
-	for i, had := range carried.Side {
-		if there.Side[i]&sideRevoked == 0 && had&^there.Side[i] != 0 {
-			merged.Side[i] |= had &^ sideRevoked
-			changed = merged.Side[i] != there.Side[i] || changed
+	for i, had := range carried.End {
+		if there.End[i].Roles&bpfobj.RoleRevoked == 0 && had.Roles&^there.End[i].Roles != 0 {
+			merged.End[i].Roles |= had.Roles &^ bpfobj.RoleRevoked
+			changed = merged.End[i].Roles != there.End[i].Roles || changed
 		}
 	}
 	if changed {
-		merged.Epoch = [2]uint32{CarriedEpoch, CarriedEpoch}
+		for i := range merged.End {
+			merged.End[i].Epoch = CarriedEpoch
+		}
 	}
 	return merged, changed
 }

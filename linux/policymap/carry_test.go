@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -64,29 +65,43 @@ func TestShapesAreEqual(t *testing.T) {
 
 // Roles stay, under an epoch that nothing has; what means nothing here does not.
 func TestCarryFlow(t *testing.T) {
-	old := bpfobj.PodConn{Seen: 7, State: 1, Side: [2]uint8{1, 6}, Flags: 3, Epoch: [2]uint32{40, 41}, Packets: [2]uint64{3, 4},
-		Slot: [2]uint16{8, 9}, BackendPort: 80, Backend: [16]byte{15: 2}}
-	got, ok := policymap.CarryFlow(old, true)
-	want := old
-	want.Epoch, want.Slot = [2]uint32{policymap.CarriedEpoch, policymap.CarriedEpoch}, [2]uint16{}
+	v2 := policymap.CarriedFields{Backend: true}
+	old := bpfobj.PodCarriedFlow{Seen: 7, State: 1, Side: [2]uint8{1, 6}, Flags: 3, Packets: [2]uint64{3, 1 << 40}, BackendPort: 80, Backend: [16]byte{15: 2}}
+	got, ok := policymap.CarryFlow(old, v2)
+	want := bpfobj.PodConn{Seen: 7, State: 1, FlowFlags: bpfobj.ConnDirect | bpfobj.ConnTranslated, Sent: [2]uint32{3, math.MaxUint32},
+		End: ends(policymap.CarriedEpoch, bpfobj.RoleOpened, bpfobj.RoleAccepted|bpfobj.RoleRevoked), BackendPort: 80, Backend: [16]byte{15: 2}}
 	if !ok || got != want {
 		t.Errorf("carried %+v, %t, want %+v", got, ok, want)
 	}
-	got, _ = policymap.CarryFlow(old, false)
-	if want.Flags, want.BackendPort, want.Backend = 1, 0, [16]byte{}; got != want {
+	got, _ = policymap.CarryFlow(old, policymap.CarriedFields{})
+	if want.FlowFlags, want.BackendPort, want.Backend = bpfobj.ConnDirect, 0, [16]byte{}; got != want {
 		t.Errorf("without a backend carried %+v, want %+v", got, want)
 	}
 	old.Flags = 0xfd
-	if got, _ := policymap.CarryFlow(old, true); got.Flags != 1 {
-		t.Errorf("flags 0xfd were carried as %#x", got.Flags)
+	if got, _ := policymap.CarryFlow(old, v2); got.FlowFlags != bpfobj.ConnDirect {
+		t.Errorf("flags 0xfd were carried as %#x", got.FlowFlags)
 	}
-	for _, change := range []func(*bpfobj.PodConn){
-		func(c *bpfobj.PodConn) { c.State = 3 }, func(c *bpfobj.PodConn) { c.Side[0] = 8 }, func(c *bpfobj.PodConn) { c.Side[1] = 0x81 },
+	for _, change := range []func(*bpfobj.PodCarriedFlow){
+		func(c *bpfobj.PodCarriedFlow) { c.State = 3 }, func(c *bpfobj.PodCarriedFlow) { c.Side[0] = 8 }, func(c *bpfobj.PodCarriedFlow) { c.Side[1] = 0x81 },
 	} {
 		odd := old
 		change(&odd)
-		if _, ok := policymap.CarryFlow(odd, true); ok {
+		if _, ok := policymap.CarryFlow(odd, v2); ok {
 			t.Errorf("%+v was carried", odd)
+		}
+	}
+	v3 := policymap.CarriedFields{End: true, Backend: true, Client: true}
+	now := bpfobj.PodCarriedFlow{Seen: 7, State: 2, End: ends(40, bpfobj.RoleAccepted|bpfobj.RoleOfHost, 0), Sent: [2]uint32{3, 4},
+		FlowFlags: bpfobj.ConnRemote | bpfobj.ConnMasqueraded | bpfobj.ConnOutside, Client: [16]byte{15: 9}}
+	got, ok = policymap.CarryFlow(now, v3)
+	want = bpfobj.PodConn{Seen: 7, State: 2, Sent: [2]uint32{3, 4}, FlowFlags: bpfobj.ConnMasqueraded, Client: [16]byte{15: 9},
+		End: ends(policymap.CarriedEpoch, bpfobj.RoleAccepted|bpfobj.RoleOfHost, 0)}
+	if !ok || got != want {
+		t.Errorf("carried %+v, %t, want %+v", got, ok, want)
+	}
+	if now.End[1].Roles = 16; ok {
+		if _, ok := policymap.CarryFlow(now, v3); ok {
+			t.Error("a role that means nothing was carried")
 		}
 	}
 	// The first epoch that a layout gives is a later one.
@@ -97,12 +112,12 @@ func TestCarryFlow(t *testing.T) {
 }
 
 func TestMergeFlow(t *testing.T) {
-	const live = 12
+	const live, revoked = 12, bpfobj.RoleRevoked
 	carried := func(seen uint32, a, b uint8) bpfobj.PodConn {
-		return bpfobj.PodConn{Seen: seen, Side: [2]uint8{a, b}, Epoch: [2]uint32{policymap.CarriedEpoch, policymap.CarriedEpoch}}
+		return bpfobj.PodConn{Seen: seen, End: ends(policymap.CarriedEpoch, a, b)}
 	}
 	used := func(seen uint32, a, b uint8) bpfobj.PodConn {
-		return bpfobj.PodConn{Seen: seen, Side: [2]uint8{a, b}, Epoch: [2]uint32{live, live}}
+		return bpfobj.PodConn{Seen: seen, End: ends(live, a, b)}
 	}
 	for _, c := range []struct {
 		name           string
@@ -116,14 +131,19 @@ func TestMergeFlow(t *testing.T) {
 		{"used, nothing to add", carried(5, 1, 2), used(9, 1, 2), used(9, 1, 2), false},
 		{"used, a role to add", carried(5, 1, 2), used(9, 1, 0), carried(9, 1, 2), true},
 		{"decided the wrong way round", carried(5, 1, 2), used(9, 0, 1), carried(9, 1, 3), true},
-		{"refused by the policy in force", carried(5, 1, 2), used(9, 1, 2|4), used(9, 1, 2|4), false},
-		{"revoked before, allowed now", carried(5, 1, 2|4), used(9, 1, 2), used(9, 1, 2), false},
+		{"refused by the policy in force", carried(5, 1, 2), used(9, 1, 2|revoked), used(9, 1, 2|revoked), false},
+		{"revoked before, allowed now", carried(5, 1, 2|revoked), used(9, 1, 2), used(9, 1, 2), false},
 	} {
 		got, write := policymap.MergeFlow(c.carried, c.there)
 		if write != c.write || write && got != c.want {
 			t.Errorf("%s: %+v, %t, want %+v, %t", c.name, got, write, c.want, c.write)
 		}
 	}
+}
+
+// ends are both ends of a flow, under one epoch.
+func ends(epoch uint32, a, b uint8) [2]bpfobj.PodApproval {
+	return [2]bpfobj.PodApproval{{Epoch: epoch, Roles: a}, {Epoch: epoch, Roles: b}}
 }
 
 // FuzzConversion reads shapes from what fuzzing makes up, converts, and compares
@@ -155,16 +175,20 @@ func FuzzConversion(f *testing.F) {
 		if !bytes.Equal(got, want) {
 			t.Fatalf("converted %v, want %v", got, want)
 		}
-		if len(got) != binary.Size(bpfobj.PodConn{}) {
+		var flow bpfobj.PodCarriedFlow
+		var there bpfobj.PodConn
+		if len(got) < max(binary.Size(flow), binary.Size(there)) {
 			return
 		}
-		var conn bpfobj.PodConn
-		if _, err := binary.Decode(got, binary.NativeEndian, &conn); err != nil {
+		if _, err := binary.Decode(got, binary.NativeEndian, &flow); err != nil {
 			t.Fatal(err)
 		}
-		if carried, ok := policymap.CarryFlow(conn, data[0]%2 == 0); ok {
+		if _, err := binary.Decode(got, binary.NativeEndian, &there); err != nil {
+			t.Fatal(err)
+		}
+		if carried, ok := policymap.CarryFlow(flow, policymap.CarriedFields{End: data[0]%2 == 0, Backend: data[0]%4 == 0, Client: data[0]%8 == 0}); ok {
 			wantAskedAgain(t, carried)
-			if merged, _ := policymap.MergeFlow(carried, conn); merged.Side != conn.Side {
+			if merged, _ := policymap.MergeFlow(carried, there); merged.End[0].Roles != there.End[0].Roles || merged.End[1].Roles != there.End[1].Roles {
 				wantAskedAgain(t, merged)
 			}
 		}
@@ -174,7 +198,7 @@ func FuzzConversion(f *testing.F) {
 // wantAskedAgain wants no role that a slot could confirm.
 func wantAskedAgain(t *testing.T, c bpfobj.PodConn) {
 	t.Helper()
-	if c.Epoch != [2]uint32{policymap.CarriedEpoch, policymap.CarriedEpoch} {
+	if c.End[0].Epoch != policymap.CarriedEpoch || c.End[1].Epoch != policymap.CarriedEpoch {
 		t.Fatalf("roles of %+v have other epochs", c)
 	}
 }

@@ -29,6 +29,8 @@ type Entries struct {
 	// Peers and Prefixes: class of addresses; both families.
 	Peers    map[netip.Addr]uint32
 	Prefixes map[netip.Prefix]uint32
+	// Pods are those of Peers that are pods', which the programs know by PEER_POD.
+	Pods map[netip.Addr]bool
 	// Ports: class by protocol index * 65536 + port.
 	Ports []uint16
 	// Verdicts: row number by table number and peer (class * 2 + direction).
@@ -42,7 +44,7 @@ type Entries struct {
 func NewEntries() *Entries {
 	return &Entries{
 		Slots: make(map[uint32]bpfobj.PodSlot), Peers: make(map[netip.Addr]uint32), Prefixes: make(map[netip.Prefix]uint32),
-		Ports: make([]uint16, Ports), Verdicts: make(map[uint32]map[uint32]uint32), Rows: make(map[uint32]bpfobj.PodRow),
+		Pods: make(map[netip.Addr]bool), Ports: make([]uint16, Ports), Verdicts: make(map[uint32]map[uint32]uint32), Rows: make(map[uint32]bpfobj.PodRow),
 		Tables: make(map[uint32]model.TableID),
 	}
 }
@@ -200,6 +202,11 @@ func (e *Entries) Execute(w *Writes) {
 	e.dropVerdicts(w.Unlist)
 	for _, p := range w.Peers {
 		e.Peers[p.Addr] = p.Class
+		if p.Pod {
+			e.Pods[p.Addr] = true
+		} else {
+			delete(e.Pods, p.Addr)
+		}
 	}
 	for _, p := range w.Prefixes {
 		e.Prefixes[p.Prefix] = p.Class
@@ -209,6 +216,7 @@ func (e *Entries) Execute(w *Writes) {
 	}
 	for _, a := range w.DropPeers {
 		delete(e.Peers, a)
+		delete(e.Pods, a)
 	}
 	for _, p := range w.Ports {
 		for i := range p.Count {

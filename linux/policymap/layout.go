@@ -38,6 +38,7 @@ type Layout struct {
 	epoch    uint32
 	verdicts int    // entries
 	peers    [2]int // entries, by family
+	nodes    nodeAddresses
 }
 
 type freedRow struct {
@@ -177,9 +178,13 @@ func family(a netip.Addr) int {
 }
 
 func (l *Layout) advancePeers(to *model.State, w *Writes) {
+	was := l.nodes
+	l.nodes = was.of(to)
+	written := make(map[netip.Addr]bool)
 	for a := range to.Addresses.Changes(l.state.Addresses) {
 		if c, ok := to.Addresses.Get(a); ok {
-			w.Peers = append(w.Peers, PeerWrite{a, uint32(c), classOfPods(to, c)})
+			w.Peers = append(w.Peers, PeerWrite{a, uint32(c), classOfPods(to, c) && !l.nodes.all[a]})
+			written[a] = true
 			if _, was := l.Peers[a]; !was {
 				l.peers[family(a)]++
 			}
@@ -188,18 +193,58 @@ func (l *Layout) advancePeers(to *model.State, w *Writes) {
 			w.DropPeers = append(w.DropPeers, a)
 		}
 	}
+	// Addresses that are nodes' now, or were, and stay in their class.
+	for _, nodes := range []nodeAddresses{was, l.nodes} {
+		for a := range nodes.all {
+			c, ok := to.Addresses.Get(a)
+			pod := ok && classOfPods(to, c) && !l.nodes.all[a]
+			if ok && !written[a] && pod != l.Pods[a] {
+				w.Peers = append(w.Peers, PeerWrite{a, uint32(c), pod})
+				written[a] = true
+			}
+		}
+	}
 	slices.SortFunc(w.Peers, func(a, b PeerWrite) int { return a.Addr.Compare(b.Addr) })
 	slices.SortFunc(w.DropPeers, netip.Addr.Compare)
+}
+
+// nodeAddresses are those of all nodes of a State.
+type nodeAddresses struct {
+	all    map[netip.Addr]bool
+	own    []netip.Addr  // of the State, as routes
+	routes []model.Route // States share what did not change
+}
+
+// of returns those of another State.
+func (n nodeAddresses) of(s *model.State) nodeAddresses {
+	if n.all != nil && sameSlice(n.own, s.NodeAddresses) && sameSlice(n.routes, s.Routes) {
+		return n
+	}
+	n = nodeAddresses{make(map[netip.Addr]bool), s.NodeAddresses, s.Routes}
+	for _, a := range s.NodeAddresses {
+		n.all[a] = true
+	}
+	for _, r := range s.Routes {
+		for _, a := range r.Addresses {
+			n.all[a] = true
+		}
+	}
+	return n
+}
+
+// sameSlice reports whether two slices are one.
+func sameSlice[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // IsPod reports whether a State knows an address as a pod's.
 func IsPod(s *model.State, a netip.Addr) bool {
 	c, ok := s.Addresses.Get(a)
-	return ok && classOfPods(s, c)
+	return ok && classOfPods(s, c) && !nodeAddresses{}.of(s).all[a]
 }
 
-// classOfPods reports whether the single addresses of a class are pods': nodes'
-// are in classes of their own kinds, and World is never listed as a node's.
+// classOfPods reports whether the single addresses of a class may be pods': nodes'
+// are in classes of their own kinds, or in World if no rule tells them apart.
 func classOfPods(s *model.State, c model.PeerClass) bool {
 	if c == model.World {
 		return true

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
@@ -130,13 +128,14 @@ func hammer(p *Programs, e bpfobj.PodEndpoint, d model.Direction, steady model.V
 	if err != nil {
 		return 0, 0, err
 	}
-	const least = 10_000
+	const least, burst = 10_000, 256
 	done, started := make(chan error, 1), make(chan struct{})
 	var changed atomic.Bool
 	go func() {
 		var err error
 		for n := 0; err == nil; n++ {
-			packets, err = send(p.path.Program(d), frames[n%len(frames)], packets)
+			err = p.path.Repeat(d, frames[n%len(frames)], burst)
+			packets += burst
 			switch {
 			case n == len(frames):
 				close(started)
@@ -162,10 +161,4 @@ func hammer(p *Programs, e bpfobj.PodEndpoint, d model.Direction, steady model.V
 	}
 	after, err := p.path.Counters()
 	return packets, after[other] - before[other], err
-}
-
-func send(program *ebpf.Program, frame []byte, packets int) (int, error) {
-	const burst = 256
-	_, _, err := program.Benchmark(frame, burst, nil)
-	return packets + burst, err
 }

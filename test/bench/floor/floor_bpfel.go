@@ -19,18 +19,26 @@ type FloorAddr4 struct {
 }
 
 type FloorConn struct {
-	_           structs.HostLayout
-	Seen        uint32
+	_         structs.HostLayout
+	Seen      uint32
+	FlowFlags uint32
+	End       [2]struct {
+		_     structs.HostLayout
+		Epoch uint32
+		Roles uint8
+		Pad   [3]uint8
+	}
+	Sent        [2]uint32
 	State       uint8
-	Side        [2]uint8
-	Flags       uint8
-	Epoch       [2]uint32
-	Packets     [2]uint64
-	Bytes       [2]uint64
-	Slot        [2]uint16
+	Tcp         [2]uint8
+	Pad         uint8
+	Place       [2]uint32
+	Share       uint16
 	BackendPort uint16
-	Pad         uint16
 	Backend     [16]uint8
+	Client      [16]uint8
+	Acked       [2]uint32
+	Fin         [2]uint32
 }
 
 type FloorConnKey4 struct {

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include "ask.h"
+#include "ledger.h"
+
+/* Flows of an older layout, put into the table by user space in an upgrade: only the
+ * programs keep the ledger. */
+
+/* What is carried over of a flow, by the names of its fields in all layouts. */
+struct carried_flow {
+	__u32 seen;
+	__u8 state;
+	__u8 side[2]; /* up to v2, with flags and packets */
+	__u8 flags;
+	__u64 packets[2];
+	struct approval end[2]; /* since v3, with flow_flags and sent */
+	__u32 flow_flags;
+	__u32 sent[2];
+	__u16 backend_port;
+	__u16 pad;
+	__u8 backend[16];
+	__u8 client[16];
+};
+
+/* Puts the name where user space finds it. */
+const struct carried_flow *carried_layout __attribute__((unused));
+
+struct adoption {
+	struct conn conn;
+	struct conn_key6 key6;
+	struct conn_key4 key4;
+	__u32 v6;
+	__u32 slots[2]; /* of the ends; NO_SLOT is no pod's of this node */
+	__u32 pad;
+};
+
+const struct adoption *adoption_layout __attribute__((unused));
+
+/* Reads a struct adoption in place of a packet. Returns 0 if the flow is in the table
+ * now, 1 if it was, 2 if there is no room. */
+SEC("tc")
+int adopt_flow(struct __sk_buff *skb)
+{
+	struct adoption *a = (void *)(long)skb->data;
+	struct conn_place at = {};
+	struct ip remote = {};
+	struct conn *was, c;
+	bool v6, end;
+
+	if ((void *)(a + 1) > (void *)(long)skb->data_end)
+		return 2;
+	v6 = a->v6;
+	c = a->conn;
+	if (v6)
+		at.key.v6 = a->key6;
+	else
+		at.key.v4 = a->key4;
+	was = v6 ? bpf_map_lookup_elem(&conns6, &at.key.v6) : bpf_map_lookup_elem(&conns4, &at.key.v4);
+	if (was)
+		return 1;
+	c.share = a->slots[0];
+	end = c.share != NO_SLOT; /* that is remote */
+	if (!end)
+		c.share = a->slots[1];
+	if (v6 && end)
+		__builtin_memcpy(&remote, at.key.v6.addr[1], 16);
+	else if (v6)
+		__builtin_memcpy(&remote, at.key.v6.addr[0], 16);
+	else if (end)
+		__builtin_memcpy(&remote.word[3], at.key.v4.addr[1], 4);
+	else
+		__builtin_memcpy(&remote.word[3], at.key.v4.addr[0], 4);
+	if (!(class_of_address(&remote, v6) & PEER_POD))
+		c.flow_flags |= CONN_OUTSIDE;
+	return (v6 ? conn_put(&at, &c, true) : conn_put(&at, &c, false)) ? 2 : 0;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include "owner.h"
+#include "tracking.h"
+#include "remote.h"
+
+/* Who really sends a packet that the stack brings to a pod. Its source address
+ * alone says nothing: the interface that it came by has to be one that packets of
+ * this address come by. What processes of this node send comes by none. */
+
+/* The address of an endpoint in a family; zero if it has none. */
+static __always_inline struct ip address_of(const struct endpoint *e, bool v6)
+{
+	struct ip own = {};
+
+	if (v6)
+		__builtin_memcpy(&own, e->ip6, 16);
+	else
+		__builtin_memcpy(&own.word[3], e->ip4, 4);
+	return own;
+}
+
+/* Whether packets from an address elsewhere may come by a device. */
+__noinline int comes_by(const struct ip *src, int v6, __u32 device)
+{
+	struct way *way;
+
+	if (!src || owner_of(src, v6))
+		return false;
+	way = find_way(src, v6);
+	return !way || way->ifindex == device;
+}
+
+/* Finds out who sends a packet. Returns 0, or DROP_SPOOFED if it cannot come by the
+ * interface that it came by. */
+__noinline int arrival(struct __sk_buff *skb, const struct packet *p, struct local *l)
+{
+	__u32 device = skb->ingress_ifindex;
+	const struct endpoint *from;
+	struct end sender;
+	struct ip pod = {};
+	const struct ip *src;
+	bool exchanged;
+
+	if (!p || !l)
+		return DROP_SPOOFED;
+	l->device = device;
+	l->host = !device;
+	l->masqueraded = false;
+	if (!device)
+		return 0;
+	src = &p->flow.src;
+	from = find_endpoint(device);
+	if (from)
+		pod = address_of(from, p->v6);
+	/* The stack exchanges sources: for addresses of the node, and of pods of this node
+	 * for those of Services. */
+	exchanged = from ? !same(src, &pod) : owner_of(src, p->v6) == OWNER_NODE;
+	if (exchanged) {
+		if (!find_sender(skb, p, l))
+			return DROP_SPOOFED;
+		load_sender(skb, &sender);
+		src = &sender.addr;
+	}
+	return (from ? same(src, &pod) : comes_by(src, p->v6, device)) ? 0 : DROP_SPOOFED;
+}

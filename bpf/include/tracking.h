@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include <stdbool.h>
+#include "local.h"
+
+/* What the kernel's connection tracking knows of a flow. */
+
+/* Whether it can be asked; set by the loader. Where it is not there the calls below
+ * are none. */
+const volatile bool can_ask_tracking;
+
+/* What is read of the kernel's own structs. */
+union nf_inet_addr {
+	__u32 all[4];
+} __attribute__((preserve_access_index));
+
+union nf_conntrack_man_proto {
+	__be16 all;
+} __attribute__((preserve_access_index));
+
+struct nf_conntrack_man {
+	union nf_inet_addr u3;
+	union nf_conntrack_man_proto u;
+} __attribute__((preserve_access_index));
+
+struct nf_conntrack_tuple {
+	struct nf_conntrack_man src;
+} __attribute__((preserve_access_index));
+
+struct nf_conntrack_tuple_hash {
+	struct nf_conntrack_tuple tuple;
+} __attribute__((preserve_access_index));
+
+struct nf_conn {
+	struct nf_conntrack_tuple_hash tuplehash[2]; /* original, reply */
+} __attribute__((preserve_access_index));
+
+struct bpf_ct_opts {
+	__s32 netns_id;
+	__s32 error;
+	__u8 l4proto;
+	__u8 dir;
+	__u8 reserved[2];
+};
+extern struct nf_conn *bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 tuple_size,
+					 struct bpf_ct_opts *opts, __u32 opts_size) __ksym __weak;
+extern void bpf_ct_release(struct nf_conn *ct) __ksym __weak;
+
+#define ENOENT 2
+
+/* A flow in connection tracking, to be released, or NULL; opts says why. With back
+ * it is looked for as its answers come. */
+static __always_inline struct nf_conn *find_tracked(struct __sk_buff *skb, const struct flow *f, bool v6, bool back, struct bpf_ct_opts *opts)
+{
+	const struct ip *src = back ? &f->dst : &f->src, *dst = back ? &f->src : &f->dst;
+	__be16 src_port = bpf_htons(back ? f->dst_port : f->src_port), dst_port = bpf_htons(back ? f->src_port : f->dst_port);
+	struct bpf_sock_tuple t = {};
+
+	opts->l4proto = f->protocol;
+	if (v6) {
+		__builtin_memcpy(t.ipv6.saddr, src, 16);
+		__builtin_memcpy(t.ipv6.daddr, dst, 16);
+		t.ipv6.sport = src_port;
+		t.ipv6.dport = dst_port;
+		return bpf_skb_ct_lookup(skb, &t, sizeof(t.ipv6), opts, sizeof(*opts));
+	}
+	t.ipv4.saddr = src->word[3];
+	t.ipv4.daddr = dst->word[3];
+	t.ipv4.sport = src_port;
+	t.ipv4.dport = dst_port;
+	return bpf_skb_ct_lookup(skb, &t, sizeof(t.ipv4), opts, sizeof(*opts));
+}
+
+/* Whether connection tracking knows a flow in neither direction. What it knows
+ * it may have translated, and it needs to see every packet of it. */
+__noinline int untracked(struct __sk_buff *skb, const struct packet *p)
+{
+	struct bpf_ct_opts opts = { .netns_id = BPF_F_CURRENT_NETNS };
+	struct nf_conn *ct;
+
+	if (!p || !can_ask_tracking)
+		return false;
+	for (int back = 0; back < 2; back++) {
+		ct = find_tracked(skb, &p->flow, p->v6, back, &opts);
+		if (ct) {
+			bpf_ct_release(ct);
+			return false;
+		}
+		if (opts.error != -ENOENT)
+			return false;
+	}
+	return true;
+}
+
+/* Finds who really sends a packet on its way to a pod, of which the stack exchanged the
+ * source: a client that it masquerades, or the backend of a Service that answers. Of an
+ * ICMP error, the other end of the flow that it quotes. */
+__noinline int find_sender(struct __sk_buff *skb, const struct packet *p, struct local *l)
+{
+	struct bpf_ct_opts opts = { .netns_id = BPF_F_CURRENT_NETNS };
+	struct nf_conntrack_man *man;
+	struct end sender = {};
+	struct nf_conn *ct;
+	bool error, exchanged;
+
+	if (!p || !l || !can_ask_tracking)
+		return false;
+	/* As the pod sends: answers, or what the error is about. */
+	error = p->kind == PACKET_ERROR;
+	ct = find_tracked(skb, error ? &p->quoted : &p->flow, p->v6, !error, &opts);
+	if (!ct)
+		return false;
+	man = opts.dir ? &ct->tuplehash[0].tuple.src : &ct->tuplehash[1].tuple.src;
+	if (p->v6) {
+		sender.addr.word[0] = man->u3.all[0];
+		sender.addr.word[1] = man->u3.all[1];
+		sender.addr.word[2] = man->u3.all[2];
+		sender.addr.word[3] = man->u3.all[3];
+	} else {
+		sender.addr.word[3] = man->u3.all[0];
+	}
+	sender.port = bpf_ntohs(man->u.all);
+	bpf_ct_release(ct);
+	store_sender(skb, &sender);
+	exchanged = !same(&sender.addr, &p->flow.src);
+	/* The pod sends in the direction of answers, so that it was reached. */
+	l->masqueraded = exchanged && opts.dir;
+	return exchanged;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include <stdbool.h>
+#include "parse.h"
+
+/* Packets in the stack, on the hooks of netfilter: read by either kind of program. */
+
+enum place { FORWARD, LOCAL_IN, LOCAL_OUT };
+
+/* A packet in the stack. */
+struct view {
+	void *from; /* the context of the filter, or a dynptr */
+	bool filter;
+	enum place place;
+	__u32 mark;
+	__u32 ifindex; /* that it came in by */
+	__u32 len;
+};
+
+static __always_inline int load(const struct view *v, __u32 offset, void *to, __u32 size)
+{
+	if (v->filter)
+		return bpf_skb_load_bytes_relative(v->from, offset, to, size, BPF_HDR_START_NET);
+	return bpf_dynptr_read(to, size, v->from, offset, 0);
+}
+
+/* Ports at an offset; those of a later fragment are what the first one said. */
+static __always_inline int load_ports(const struct view *v, __u32 offset, struct flow *f, const struct flow *was, bool later)
+{
+	__be16 ports[2];
+
+	if (later) {
+		f->src_port = was->src_port;
+		f->dst_port = was->dst_port;
+		return same(&f->dst, &was->dst) ? 0 : -1;
+	}
+	if (load(v, offset, ports, sizeof(ports)))
+		return -1;
+	f->src_port = bpf_ntohs(ports[0]);
+	f->dst_port = bpf_ntohs(ports[1]);
+	return 0;
+}
+
+static __always_inline int load_flow4(const struct view *v, struct flow *f, const struct flow *was)
+{
+	struct iphdr ip;
+
+	if (load(v, 0, &ip, sizeof(ip)) || ip.ihl < 5)
+		return -1;
+	f->src.word[3] = ip.saddr;
+	f->dst.word[3] = ip.daddr;
+	f->protocol = ip.protocol;
+	return load_ports(v, ip.ihl * 4, f, was, ip.frag_off & bpf_htons(IP_OFFSET));
+}
+
+static __always_inline int load_flow6(const struct view *v, struct flow *f, const struct flow *was)
+{
+	struct ipv6hdr ip;
+	struct fragment_header h;
+	__u32 offset = sizeof(ip);
+	bool later = false;
+
+	if (load(v, 0, &ip, sizeof(ip)))
+		return -1;
+	__builtin_memcpy(&f->src, &ip.saddr, 16);
+	__builtin_memcpy(&f->dst, &ip.daddr, 16);
+	f->protocol = ip.nexthdr;
+	for (int i = 0; i < MAX_EXTENSIONS; i++) {
+		bool fragment = f->protocol == IPPROTO_FRAGMENT;
+
+		if (later || (!fragment && f->protocol != IPPROTO_HOPOPTS && f->protocol != IPPROTO_ROUTING &&
+			      f->protocol != IPPROTO_DSTOPTS))
+			return load_ports(v, offset, f, was, later);
+		if (load(v, offset, &h, sizeof(h)))
+			return -1;
+		f->protocol = h.next;
+		later = fragment && h.offset & bpf_htons(IP6_OFFSET);
+		offset += fragment ? 8 : h.reserved * 8 + 8; /* second byte: length */
+	}
+	return -1;
+}

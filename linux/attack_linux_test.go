@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// The tests of names that begin with TestAttack send packets that policy denies, made
+// by hand, and look whether they arrive. Every try has a word of its own as payload. A
+// volley of them ends with a packet that is allowed on the same path: once that has
+// arrived, so has whatever got through before it.
+
+// Attacks counts the tries of all tests, and those that got through.
+var attacks struct{ tried, through atomic.Int64 }
+
+// TestMain leaves the totals of attacks where ISTHMUS_ATTACK_SUMMARY says.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	tried, through := attacks.tried.Load(), attacks.through.Load()
+	if tried > 0 {
+		line := fmt.Sprintf("attack: tried=%d held=%d bypass=%d\n", tried, tried-through, through)
+		fmt.Print(line)
+		if path := os.Getenv("ISTHMUS_ATTACK_SUMMARY"); path != "" {
+			if err := os.WriteFile(path, []byte(line), 0o644); err != nil {
+				fmt.Println(err)
+				code = 1
+			}
+		}
+	}
+	os.Exit(code)
+}
+
+// onBothHooks runs an attack with the programs on tcx links and netfilter's hooks, and on
+// clsact hooks and a rule of nftables.
+func onBothHooks(t *testing.T, attack func(*testing.T, func(*linux.Config))) {
+	t.Run("links", func(t *testing.T) { attack(t, func(*linux.Config) {}) })
+	t.Run("rules", func(t *testing.T) {
+		attack(t, func(c *linux.Config) { c.ByClassifiers, c.EgressByRule = true, true })
+	})
+}
+
+// newAttackLab is a lab of one node, by either hook. While it is idle, programs are where
+// they stay.
+func newAttackLab(t *testing.T, change func(*linux.Config)) *lab {
+	t.Helper()
+	l := newNode(t)
+	l.change = change
+	l.outside = l.namespace("outside")
+	l.must(l.cable(l.outside))
+	l.must(l.node.Do(func() error { return addresses("eth0", nodeAddr4+"/24", nodeAddr6+"/64") }))
+	l.must(l.outside.Do(func() error {
+		if err := addresses("eth0", outsideAddr4+"/24", outsideAddr6+"/64"); err != nil {
+			return err
+		}
+		return errors.Join(route("10.1.0.0/16", nodeAddr4), route("fd01::/64", nodeAddr6))
+	}))
+	l.start()
+	t.Cleanup(func() { l.backend.Close() })
+	return l
+}
+
+// addressSet are the addresses of a family in a lab: of pods a, b and c, and of others.
+type addressSet struct {
+	a, b, c, out, node string
+	v6                 bool
+}
+
+var addressSets = []addressSet{
+	{"10.1.0.11", "10.1.0.12", "10.1.0.13", outsideAddr4, nodeAddr4, false},
+	{"fd01::b", "fd01::c", "fd01::d", outsideAddr6, nodeAddr6, true},
+}
+
+// wire is an interface as a program with CAP_NET_RAW has it: it sends frames and sees
+// those that arrive.
+type wire struct {
+	t   *testing.T
+	fd  int
+	mac net.HardwareAddr
+	got [][]byte // frames that arrived
+}
+
+func (l *lab) wire(ns *netns.NS, device string) *wire {
+	l.t.Helper()
+	w := &wire{t: l.t}
+	l.must(ns.Do(func() error {
+		i, err := net.InterfaceByName(device)
+		if err != nil {
+			return err
+		}
+		w.mac = i.HardwareAddr
+		if w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(htons(unix.ETH_P_ALL))); err != nil {
+			return err
+		}
+		if err := unix.SetsockoptInt(w.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20); err != nil {
+			return err
+		}
+		return unix.Bind(w.fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: i.Index})
+	}))
+	l.t.Cleanup(func() { unix.Close(w.fd) })
+	return w
+}
+
+func htons(v uint16) uint16 { return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)) }
+
+func (w *wire) send(frame []byte) {
+	w.t.Helper()
+	if _, err := unix.Write(w.fd, frame); err != nil {
+		w.t.Fatalf("send a frame: %v", err)
+	}
+}
+
+// receive takes what has arrived.
+func (w *wire) receive() {
+	buf := make([]byte, 1<<17)
+	for {
+		n, from, err := unix.Recvfrom(w.fd, buf, 0)
+		if err != nil {
+			return
+		}
+		if ll, ok := from.(*unix.SockaddrLinklayer); !ok || ll.Pkttype != unix.PACKET_OUTGOING {
+			w.got = append(w.got, bytes.Clone(buf[:n]))
+		}
+	}
+}
+
+// saw reports whether a word has arrived.
+func (w *wire) saw(word string) bool {
+	w.receive()
+	for _, f := range w.got {
+		if bytes.Contains(f, []byte(word)) {
+			return true
+		}
+	}
+	return false
+}
+
+// await waits until a word has arrived.
+func (w *wire) await(word string) bool {
+	for began := time.Now(); !w.saw(word); time.Sleep(time.Millisecond) {
+		if time.Since(began) > patience {
+			return false
+		}
+	}
+	return true
+}
+
+// volley are tries of which the words are looked for together.
+type volley struct {
+	l     *lab
+	tries []attempted
+}
+
+// attempted is a packet that must not arrive.
+type attempted struct {
+	what, word string
+	at         *wire
+}
+
+// word makes one that no other packet has.
+func (v *volley) word() string {
+	return fmt.Sprintf("word-%06d-", attacks.tried.Add(1))
+}
+
+// try sends a frame that holds the word it is given, which must not arrive at a wire.
+func (v *volley) try(from, at *wire, what string, frame func(word string) []byte) {
+	v.l.t.Helper()
+	word := v.word()
+	v.tries = append(v.tries, attempted{what, word, at})
+	from.send(frame(word))
+}
+
+// held sends the controls until each has arrived, and then looks for the words. A
+// control is a frame that is allowed on the path of the tries.
+func (v *volley) held(controls ...control) {
+	v.l.t.Helper()
+	for i, c := range controls {
+		word := fmt.Sprintf("control-%d-%d-", attacks.tried.Load(), i)
+		c.from.send(c.frame(word))
+		if !c.at.await(word) {
+			v.l.t.Errorf("control %d, which is allowed, did not arrive: the volley shows nothing", i)
+		}
+	}
+	for _, t := range v.tries {
+		if t.at.saw(t.word) {
+			attacks.through.Add(1)
+			v.l.t.Errorf("got through: %s", t.what)
+		}
+	}
+	v.tries = nil
+}
+
+type control struct {
+	from, at *wire
+	frame    func(word string) []byte
+}
+
+// serialize makes bytes of layers, lengths and checksums right.
+func serialize(ls ...gopacket.SerializableLayer) []byte {
+	buf := gopacket.NewSerializeBuffer()
+	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ls...); err != nil {
+		panic(err)
+	}
+	return bytes.Clone(buf.Bytes())
+}
+
+func ethernet(src, dst net.HardwareAddr, ip gopacket.SerializableLayer) *layers.Ethernet {
+	e := &layers.Ethernet{SrcMAC: src, DstMAC: dst, EthernetType: layers.EthernetTypeIPv4}
+	if _, ok := ip.(*layers.IPv6); ok {
+		e.EthernetType = layers.EthernetTypeIPv6
+	}
+	return e
+}
+
+// ipHeader is one of the family of the addresses.
+func ipHeader(src, dst string, protocol layers.IPProtocol) gopacket.SerializableLayer {
+	s, d := net.ParseIP(src), net.ParseIP(dst)
+	if s.To4() != nil {
+		return &layers.IPv4{Version: 4, IHL: 5, TTL: 64, Protocol: protocol, SrcIP: s.To4(), DstIP: d.To4()}
+	}
+	return &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: protocol, SrcIP: s, DstIP: d}
+}
+
+// packet is an IP packet with a frame around it.
+func packet(src, dst net.HardwareAddr, ip gopacket.SerializableLayer, rest ...gopacket.SerializableLayer) []byte {
+	for _, r := range rest {
+		if sums, ok := r.(interface {
+			SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
+		}); ok {
+			sums.SetNetworkLayerForChecksum(ip.(gopacket.NetworkLayer))
+		}
+	}
+	return serialize(append([]gopacket.SerializableLayer{ethernet(src, dst, ip), ip}, rest...)...)
+}
+
+// udpFrame is a datagram with a word.
+func udpFrame(from *wire, to net.HardwareAddr, src, dst string, sport, dport uint16, word string) []byte {
+	return packet(from.mac, to, ipHeader(src, dst, layers.IPProtocolUDP), &layers.UDP{SrcPort: layers.UDPPort(sport), DstPort: layers.UDPPort(dport)}, gopacket.Payload(word))
+}
+
+// macIn is the address of an interface in a namespace.
+func (l *lab) macIn(ns *netns.NS, device string) (mac net.HardwareAddr) {
+	l.t.Helper()
+	l.must(ns.Do(func() error {
+		i, err := net.InterfaceByName(device)
+		if err == nil {
+			mac = i.HardwareAddr
+		}
+		return err
+	}))
+	return mac
+}
+
+// hostMAC is that of the host's end of a pod's pair.
+func (l *lab) hostMAC(pod string) net.HardwareAddr {
+	l.t.Helper()
+	return l.macIn(l.node, link.HostName(model.MakeEndpointID(pod, "eth0")))
+}
+
+func is6(addr string) bool { return strings.Contains(addr, ":") }
+
+// guarded are the pods a and c, which exchange nothing but UDP port 7777 with each other
+// and with outside, and wires to all three.
+type guarded struct {
+	*lab
+	a, c       *netns.NS
+	wa, wc, wo *wire
+	host, up   net.HardwareAddr // of a's pair, and of the node's uplink
+}
+
+// controlPort is allowed everywhere in guarded labs.
+const controlPort = 7777
+
+func newGuarded(t *testing.T, change func(*linux.Config)) *guarded {
+	t.Helper()
+	g := &guarded{lab: newAttackLab(t, change)}
+	g.a, g.c = g.pod("a", 11), g.pod("c", 13)
+	g.guard()
+	g.wa, g.wc, g.wo = g.wire(g.a, "eth0"), g.wire(g.c, "eth0"), g.wire(g.outside, "eth0")
+	g.host, g.up = g.hostMAC("a"), g.macIn(g.node, "eth0")
+	for g.idle() {
+	}
+	return g
+}
+
+// guard applies the policies, and others.
+func (g *guarded) guard(more ...*model.Policy) {
+	g.t.Helper()
+	anywhere := []model.Rule{accept(block("0.0.0.0/0"), udp(controlPort)), accept(block("::/0"), udp(controlPort))}
+	var all []*model.Policy
+	for _, pod := range []string{"a", "c"} {
+		all = append(all, isolate(pod, model.Ingress, anywhere...), isolate(pod, model.Egress, anywhere...))
+	}
+	g.apply(append(all, more...)...)
+}
+
+// controls are allowed on every path between a, c and outside.
+func (g *guarded) controls(f addressSet) []control {
+	sport := uint16(20000 + attacks.tried.Load()%20000)
+	return []control{
+		{g.wa, g.wc, func(w string) []byte { return udpFrame(g.wa, g.host, f.a, f.c, sport, controlPort, w) }},
+		{g.wa, g.wo, func(w string) []byte { return udpFrame(g.wa, g.host, f.a, f.out, sport, controlPort, w) }},
+		{g.wo, g.wc, func(w string) []byte { return udpFrame(g.wo, g.up, f.out, f.c, sport, controlPort, w) }},
+	}
+}
+
+// paths are those between a, c and outside.
+func (g *guarded) paths(f addressSet) []path {
+	return []path{{"a to c", f.a, f.c, g.wa, g.wc, g.host}, {"a to outside", f.a, f.out, g.wa, g.wo, g.host}, {"outside to c", f.out, f.c, g.wo, g.wc, g.up}}
+}
+
+type path struct {
+	name, src, dst string
+	from, at       *wire
+	mac            net.HardwareAddr
+}
+
+// dial opens a TCP connection from a pod and exchanges a word over it.
+func (l *lab) dial(pod, to string, port uint16) net.Conn {
+	l.t.Helper()
+	return l.dialFrom(l.pods[pod], to, port)
+}
+
+func (l *lab) dialFrom(from *netns.NS, to string, port uint16) (conn net.Conn) {
+	l.t.Helper()
+	l.must(from.Do(func() (err error) {
+		conn, err = net.DialTimeout("tcp", net.JoinHostPort(to, fmt.Sprint(port)), patience)
+		return err
+	}))
+	l.must(exchange(conn, patience))
+	return conn
+}
+
+func localPort(c net.Conn) uint16 {
+	return netip.MustParseAddrPort(c.LocalAddr().String()).Port()
+}
+
+// neighbours counts the entries of the node on an interface.
+func (l *lab) neighbours(device string) (n int) {
+	l.t.Helper()
+	l.must(l.node.Do(func() error {
+		i, err := net.InterfaceByName(device)
+		if err != nil {
+			return err
+		}
+		all, err := link.Whole(func() ([]netlink.Neigh, error) { return netlink.NeighList(i.Index, netlink.FAMILY_ALL) })
+		n = len(all)
+		return err
+	}))
+	return n
+}
+
+// sysctl sets one under net, in the namespace of the thread.
+func sysctl(path, value string) error {
+	return os.WriteFile("/proc/sys/net/"+path, []byte(value), 0)
+}
+
+// idleUntilQuiet lets the backend look at what changes by itself.
+func (l *lab) idleUntilQuiet() {
+	l.t.Helper()
+	time.Sleep(1100 * time.Millisecond) // linux.lookAtOrigins
+	for l.idle() {
+	}
+}
+
+// cableTo connects the node with another namespace by interfaces of a name.
+func (l *lab) cableTo(other *netns.NS, name string) error {
+	return l.node.Do(func() error {
+		out, err := os.Open(other.Path())
+		if err != nil {
+			return err
+		}
+		defer out.Close()
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(out.Fd())})
+	})
+}
+
+// hearOn listens for datagrams in a namespace; heard reports whether there were any.
+func (l *lab) hearOn(ns *netns.NS, address string) (heard func() bool) {
+	l.t.Helper()
+	var pc net.PacketConn
+	l.must(ns.Do(func() (err error) {
+		pc, err = net.ListenPacket("udp", address)
+		return err
+	}))
+	l.t.Cleanup(func() { pc.Close() })
+	return func() bool { return hears(pc) }
+}
+
+// withoutAddress takes an address off an interface of the thread's namespace.
+func withoutAddress(name, cidr string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	a, err := netlink.ParseAddr(cidr)
+	if err != nil {
+		return err
+	}
+	return netlink.AddrDel(l, a)
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// newServiceAttackLab is newServiceLab by either hook.
+func newServiceAttackLab(t *testing.T, change func(*linux.Config)) *lab {
+	t.Helper()
+	l := newAttackLab(t, change)
+	l.pod("a", 11)
+	l.pod("b", 12)
+	l.pod("c", 13)
+	l.services()
+	for _, ns := range []*netns.NS{l.pods["b"], l.outside, l.node} {
+		l.echo(ns, 8080)
+	}
+	for l.idle() {
+	}
+	return l
+}
+
+// client is one of a Service, by its NodePort or its address.
+type client struct {
+	name    string
+	ns      *netns.NS
+	to      string
+	port    uint16
+	network string
+	want    bool
+}
+
+// ask tries them all at once; those that are denied are attacks.
+func (l *lab) ask(all []client) {
+	l.t.Helper()
+	results := make([]error, len(all))
+	var wait sync.WaitGroup
+	for i, c := range all {
+		limit := silence
+		if c.want {
+			limit = patience
+		}
+		wait.Go(func() { results[i] = reach(c.ns, c.network, c.to, c.port, limit) })
+	}
+	wait.Wait()
+	for i, c := range all {
+		if !c.want {
+			attacks.tried.Add(1)
+		}
+		switch {
+		case c.want && results[i] != nil:
+			l.t.Errorf("%s %s to %s port %d: want allowed, got %v", c.name, c.network, c.to, c.port, results[i])
+		case !c.want && results[i] == nil:
+			attacks.through.Add(1)
+			l.t.Errorf("got through: %s %s to %s port %d", c.name, c.network, c.to, c.port)
+		}
+	}
+}
+
+// Ingress is decided on who really sends, though kube-proxy masquerades: by NodePort, for
+// pods, hosts outside and the pod itself.
+func TestAttackIngressByNodePort(t *testing.T) {
+	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		l := newServiceAttackLab(t, change)
+		a, b, c := l.pods["a"], l.pods["b"], l.pods["c"]
+		try := func(wantA, wantC, wantOut, wantNode bool) {
+			t.Helper()
+			var all []client
+			for _, f := range families {
+				for _, network := range []string{"tcp", "udp"} {
+					all = append(all,
+						client{"a", a, f.node, 30080, network, wantA}, client{"c", c, f.node, 30080, network, wantC},
+						client{"outside", l.outside, f.node, 30080, network, wantOut}, client{"the node", l.node, f.node, 30080, network, wantNode},
+						client{"b", b, f.node, 30080, network, true}, // a pod reaches itself
+						client{"b", b, f.service, 80, network, true})
+				}
+			}
+			l.ask(all)
+		}
+		l.apply(isolate("b", model.Ingress))
+		try(false, false, false, true)
+		l.apply(isolate("b", model.Ingress, accept(pods("a"))))
+		try(true, false, false, true)
+		l.apply(isolate("b", model.Ingress, accept(block(outsideAddr4+"/32")), accept(block(outsideAddr6+"/128"))))
+		try(false, false, true, true)
+		// The node's address in a rule lets in what the node sends, not what it masquerades.
+		l.apply(isolate("b", model.Ingress, accept(block(nodeAddr4+"/32")), accept(block(nodeAddr6+"/128"))))
+		try(false, false, false, true)
+		l.apply(isolate("b", model.Ingress, accept(pods("c"), udp(8080))))
+		l.ask([]client{{"c", c, nodeAddr4, 30080, "udp", true}, {"c", c, nodeAddr6, 30080, "udp", true}, {"c", c, nodeAddr4, 30080, "tcp", false}, {"c", c, nodeAddr6, 30080, "tcp", false}})
+		l.apply()
+		try(true, true, true, true)
+	})
+}
+
+// A connection by NodePort meets a change of policy with its next packet, in both
+// directions.
+func TestAttackMasqueradedConnections(t *testing.T) {
+	l := newServiceAttackLab(t, func(*linux.Config) {})
+	l.apply()
+	var flows []net.Conn
+	for _, f := range families {
+		for _, network := range []string{"tcp", "udp"} {
+			for _, from := range []*netns.NS{l.pods["a"], l.outside} {
+				l.must(from.Do(func() error {
+					c, err := net.Dial(network, net.JoinHostPort(f.node, "30080"))
+					flows = append(flows, c)
+					return err
+				}))
+			}
+		}
+	}
+	for _, c := range flows {
+		defer c.Close()
+		l.must(exchange(c, patience))
+	}
+	l.apply(isolate("b", model.Ingress, accept(pods("a")), accept(block(outsideAddr4+"/32")), accept(block(outsideAddr6+"/128"))))
+	for _, c := range flows {
+		l.must(exchange(c, patience))
+	}
+	l.apply(isolate("b", model.Ingress, accept(block(nodeAddr4+"/32")), accept(block(nodeAddr6+"/128"))))
+	for _, c := range flows {
+		attacks.tried.Add(1)
+		if exchange(c, silence) == nil {
+			attacks.through.Add(1)
+			t.Errorf("got through: %s %s to %s after the policy was tightened", c.LocalAddr().Network(), c.LocalAddr(), c.RemoteAddr())
+		}
+	}
+}
+
+// What connection tracking forgets is decided again where it goes then, be it the middle
+// of a connection to a Service or an answer to one that reached the pod.
+func TestAttackForgottenConnections(t *testing.T) {
+	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		l := newServiceAttackLab(t, change)
+		a := l.pods["a"]
+		wa, wb := l.wire(a, "eth0"), l.wire(l.pods["b"], "eth0")
+		host := l.hostMAC("a")
+		outside := blocks(func(f family) string { return f.outside })
+		l.apply(isolate("a", model.Egress, append(outside, accept(pods("c"), udp(controlPort)))...))
+		wc := l.wire(l.pods["c"], "eth0")
+		v := &volley{l: l}
+		for i, f := range families {
+			// To a backend that is allowed; then kube-proxy would choose pod b.
+			c := l.dial("a", f.service, 81)
+			defer c.Close()
+			l.load(noServices)
+			l.load(fmt.Sprintf(rules, "ip", service4, "10.1.0.12:8080", "10.1.0.12:8080", nodeAddr4+":8080", nodeAddr4, "10.1.0.12"))
+			l.load(fmt.Sprintf(rules, "ip6", service6, "[fd01::c]:8080", "[fd01::c]:8080", "["+nodeAddr6+"]:8080", nodeAddr6, "fd01::c"))
+			l.forget()
+			for n := range 5 {
+				word := v.word()
+				v.tries = append(v.tries, attempted{fmt.Sprintf("segment %d of a connection to %s that was forgotten, to b", n, f.service), word, wb})
+				if _, err := c.Write([]byte(word)); err != nil {
+					break // it was reset
+				}
+			}
+			set := addressSets[i]
+			v.held(control{wa, wc, func(w string) []byte { return udpFrame(wa, host, set.a, set.c, 7, controlPort, w) }})
+			// Somebody outside pretends to be the Service, and is let in; the pod's
+			// answers would be translated once connection tracking has forgotten them.
+			l.must(l.outside.Do(func() error {
+				return addresses("eth0", map[bool]string{false: service4 + "/32", true: service6 + "/128"}[set.v6])
+			}))
+			l.apply(isolate("a", model.Egress, append(outside, accept(pods("c"), udp(controlPort)))...), isolate("a", model.Ingress, accept(block("0.0.0.0/0")), accept(block("::/0"))))
+			wo, up := l.wire(l.outside, "eth0"), l.macIn(l.node, "eth0")
+			wo.send(udpFrame(wo, up, f.service, set.a, 81, 4000, "question"))
+			if !wa.await("question") {
+				t.Fatal("the packet that opens the flow does not arrive")
+			}
+			l.forget()
+			for range 5 {
+				v.try(wa, wb, "an answer of a to the Service, whose flow was forgotten, to b", func(word string) []byte {
+					return udpFrame(wa, host, set.a, f.service, 4000, 81, word)
+				})
+			}
+			v.held(control{wa, wc, func(w string) []byte { return udpFrame(wa, host, set.a, set.c, 7, controlPort, w) }})
+			l.must(l.outside.Do(func() error {
+				return withoutAddress("eth0", map[bool]string{false: service4 + "/32", true: service6 + "/128"}[set.v6])
+			}))
+			l.load(noServices)
+			l.services()
+			l.forget()
+			l.apply(isolate("a", model.Egress, append(outside, accept(pods("c"), udp(controlPort)))...))
+		}
+	})
+}

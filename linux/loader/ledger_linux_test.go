@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket/layers"
+	"github.com/vishvananda/netlink"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// crowd is a flow table of a size, and two pods that may send whatever they like.
+type crowd struct {
+	t    *testing.T
+	path *loader.DataPath
+	pods [2]bpfobj.PodEndpoint
+}
+
+func newCrowd(t *testing.T, size int, timeouts loader.Timeouts) *crowd {
+	t.Helper()
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
+	}
+	path, err := loader.OpenSandboxWith(loader.Settings{Timeouts: timeouts, Flows: size})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { path.Close() })
+	c := &crowd{t: t, path: path}
+	if err := path.Execute(&policymap.Writes{Tables: []policymap.TableWrite{{Number: tableOut}}}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range c.pods {
+		c.pods[i] = bpfobj.PodEndpoint{Ip4: pod4.As4(), Ip6: pod6.As16(), Slot: uint32(i)}
+		c.pods[i].Ip4[3] += byte(100 * i)
+		c.pods[i].Ip6[15] += byte(100 * i)
+		copy(c.pods[i].Mac[:], podMAC)
+		slot := policymap.SlotWrite{Index: uint32(i), Slot: bpfobj.PodSlot{Table: tableOut, Epoch: uint32(i) + 2}}
+		if err := path.WriteSlot(slot); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// frame is a datagram between a pod and a server outside.
+func (c *crowd) frame(pod int, d way, v6 bool, port uint16) []byte {
+	four, six := ip4(d, layers.IPProtocolUDP), ip6(d, layers.IPProtocolUDP)
+	own4, own6 := c.pods[pod].Ip4, c.pods[pod].Ip6
+	if d == out {
+		four.SrcIP, six.SrcIP = own4[:], own6[:]
+	} else {
+		four.DstIP, six.DstIP = own4[:], own6[:]
+	}
+	src, dst := port, uint16(53)
+	if d == in {
+		src, dst = dst, src
+	}
+	if v6 {
+		return frame(d, six, udp(src, dst), payload)
+	}
+	return frame(d, four, udp(src, dst), payload)
+}
+
+func (c *crowd) open(pod int, v6 bool, port uint16) {
+	c.t.Helper()
+	if pass, err := c.path.Run(c.pods[pod], model.Egress, c.frame(pod, out, v6, port)); err != nil || !pass {
+		c.t.Fatalf("pod %d opens a flow from port %d: %t, %v", pod, port, pass, err)
+	}
+}
+
+// known reports whether answers of a flow pass.
+func (c *crowd) known(pod int, v6 bool, port uint16) bool {
+	c.t.Helper()
+	pass, err := c.path.Run(c.pods[pod], model.Ingress, c.frame(pod, in, v6, port))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return pass
+}
+
+// shares are the flows of both pods in a family, and how many entries there are.
+func (c *crowd) shares(v6 bool) (shares [2]int, entries int) {
+	c.t.Helper()
+	all, err := c.path.FlowShares()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	n := map[bool]int{false: 0, true: 1}[v6]
+	for pod := range shares {
+		shares[pod] = int(all[pod][n])
+	}
+	if entries, err = c.path.CountFlows(v6); err != nil {
+		c.t.Fatal(err)
+	}
+	return shares, entries
+}
+
+var forever = loader.Timeouts{Opening: time.Hour, TCP: time.Hour, Other: time.Hour, Closing: time.Hour}
+
+// A pod that opens more flows than there is room for loses its own, and not those of
+// another.
+func TestFloodTakesNobodysFlows(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, v6 bool) {
+		const size, quiet = 4096, 1000
+		c := newCrowd(t, size, forever)
+		for port := range uint16(quiet) {
+			c.open(1, v6, 1000+port)
+			if port%2 == 0 && !c.known(1, v6, 1000+port) {
+				t.Fatal("an answer does not pass")
+			}
+		}
+		flood := c.frame(0, out, v6, 0)
+		at := 34 // of the port
+		if v6 {
+			at = 54
+		}
+		for n := range 10 * size {
+			binary.BigEndian.PutUint16(flood[at:], uint16(n))
+			binary.BigEndian.PutUint16(flood[at+2:], uint16(100+n>>16))
+			for range 2 { // as if it was in use
+				if pass, err := c.path.Run(c.pods[0], model.Egress, flood); err != nil || !pass {
+					t.Fatal(pass, err)
+				}
+			}
+		}
+		lost := 0
+		for port := range uint16(quiet) {
+			if !c.known(1, v6, 1000+port) {
+				lost++
+			}
+		}
+		shares, entries := c.shares(v6)
+		t.Logf("%d flows of the other pod are lost; shares %v of %d, %d entries", lost, shares, size, entries)
+		if lost > 0 {
+			t.Errorf("%d of %d flows of the other pod are lost", lost, quiet)
+		}
+		if shares[0]+shares[1] != entries || shares[1] != quiet || shares[0] < (size-quiet)*9/10 {
+			t.Errorf("shares %v of %d entries, want %d and the rest", shares, entries, quiet)
+		}
+		// Who has few may have more, at the expense of who has many.
+		for port := range uint16(quiet) {
+			c.open(1, v6, 9000+port)
+		}
+		fresh := 0
+		for port := range uint16(quiet) {
+			if c.known(1, v6, 9000+port) {
+				fresh++
+			}
+		}
+		if fresh < quiet*95/100 {
+			t.Errorf("%d of %d new flows of the other pod are known", fresh, quiet)
+		}
+	})
+}
+
+// Flows that have expired make room for those of anybody, and are counted once.
+func TestExpiredFlowsMakeRoom(t *testing.T) {
+	const size = 1024
+	c := newCrowd(t, size, loader.Timeouts{Opening: 100 * time.Millisecond, TCP: time.Hour, Other: time.Hour, Closing: time.Hour})
+	for round := range 5 {
+		for port := range uint16(size) {
+			c.open(round%2, false, 1000+port)
+		}
+		time.Sleep(300 * time.Millisecond)
+	}
+	for port := range uint16(size / 2) {
+		c.open(0, false, 1000+port) // those that have expired begin again in their places
+	}
+	known := 0
+	for port := range uint16(size / 2) {
+		if c.known(0, false, 1000+port) {
+			known++
+		}
+	}
+	shares, entries := c.shares(false)
+	if known != size/2 || shares[0]+shares[1] != entries || entries > size {
+		t.Errorf("%d of %d flows are known; shares %v, %d entries", known, size/2, shares, entries)
+	}
+}
+
+// Many processors at once keep the ledger right.
+func TestLedgerUnderConcurrency(t *testing.T) {
+	const size = 2048
+	c := newCrowd(t, size, loader.Timeouts{Opening: 20 * time.Millisecond, TCP: time.Hour, Other: time.Hour, Closing: time.Hour})
+	// Test runs want interfaces that are there, one for each pod.
+	ns, err := netns.New(filepath.Join(t.TempDir(), "pods"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	var index [2]int
+	if err := ns.Do(func() error {
+		for i, pod := range c.pods {
+			l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprint("pod", i)}, PeerName: fmt.Sprint("peer", i)}
+			if err := netlink.LinkAdd(l); err != nil {
+				return err
+			}
+			index[i] = l.Index
+			if err := c.path.PutEndpoint(l.Index, pod); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var wait sync.WaitGroup
+	for worker := range 8 {
+		pod := worker % 2
+		wait.Go(func() {
+			f := c.frame(pod, out, false, 0)
+			if err := ns.Do(func() error {
+				for n := range 20000 {
+					binary.BigEndian.PutUint16(f[34:], uint16(n*7919+worker/4*13))
+					if err := c.path.RunOn(index[pod], model.Egress, f); err != nil {
+						return err
+					}
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	shares, entries := c.shares(false)
+	t.Logf("shares %v, %d entries", shares, entries)
+	if shares[0]+shares[1] != entries || shares[0] < 0 || shares[1] < 0 || entries > size {
+		t.Errorf("shares %v, %d entries of %d", shares, entries, size)
+	}
+}

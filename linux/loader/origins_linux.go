@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+)
+
+// Owner says whose the addresses of a prefix on this node are.
+type Owner uint32
+
+// The owners.
+const (
+	// NodeOwns are addresses of this node's interfaces.
+	NodeOwns Owner = bpfobj.OwnerNode
+	// PodsOwn are this node's pod ranges, and addresses of its pods outside of them.
+	PodsOwn Owner = bpfobj.OwnerPod
+)
+
+// SetOwners says which addresses are on this node: others' packets that come with one
+// of them are dropped. What both the old and the new owners have stays throughout.
+func (d *DataPath) SetOwners(want map[netip.Prefix]Owner) error {
+	o := &d.objects
+	entries := make(map[netip.Prefix]bpfobj.PodOwnerEntry, len(want))
+	for p, owner := range want {
+		entries[p] = bpfobj.PodOwnerEntry{Owner: uint32(owner)}
+	}
+	if err := setPrefixes(o.Owners4, o.Owners6, entries); err != nil {
+		return fmt.Errorf("write the owners of addresses: %w", err)
+	}
+	return nil
+}
+
+// TunnelNode is a node that sends tunneled packets: from which underlay addresses,
+// and with which inner ones.
+type TunnelNode struct {
+	Name     string
+	Underlay []netip.Addr
+	Sources  []netip.Prefix
+}
+
+// SetTunnelNodes says who may send what by tunnel; everything else is dropped. What
+// both the old and the new nodes may send passes throughout.
+func (d *DataPath) SetTunnelNodes(nodes []TunnelNode) error {
+	underlay := make(map[bpfobj.PodAddr6]bpfobj.EgressTunnelNode)
+	sources := make(map[netip.Prefix]bpfobj.EgressTunnelNode)
+	for _, n := range nodes {
+		sum := sha256.Sum256([]byte(n.Name))
+		id := bpfobj.EgressTunnelNode{Id: binary.NativeEndian.Uint64(sum[:])}
+		for _, a := range n.Underlay {
+			underlay[outerKey(a)] = id
+		}
+		for _, p := range n.Sources {
+			sources[p] = id
+		}
+	}
+	t := &d.egress.tunnels
+	if err := errors.Join(setPrefixes(t.Sources4, t.Sources6, sources), setEntries(t.Nodes, underlay)); err != nil {
+		return fmt.Errorf("write the nodes of tunnels: %w", err)
+	}
+	return nil
+}
+
+// outerKey is an address as a key of tunnel_nodes: IPv4 is in the last four bytes.
+func outerKey(a netip.Addr) (k bpfobj.PodAddr6) {
+	if a.Is4() {
+		four := a.As4()
+		copy(k.Addr[12:], four[:])
+		return k
+	}
+	return bpfobj.PodAddr6{Addr: a.As16()}
+}
+
+// setPrefixes makes the two tries of both families hold exactly these entries.
+func setPrefixes[V comparable](four, six *ebpf.Map, want map[netip.Prefix]V) error {
+	want4, want6 := make(map[bpfobj.PodPrefix4]V), make(map[bpfobj.PodPrefix6]V)
+	for p, v := range want {
+		if p.Addr().Is4() {
+			want4[bpfobj.PodPrefix4{Bits: uint32(p.Bits()), Addr: p.Addr().As4()}] = v
+		} else {
+			want6[bpfobj.PodPrefix6{Bits: uint32(p.Bits()), Addr: p.Addr().As16()}] = v
+		}
+	}
+	return errors.Join(setEntries(four, want4), setEntries(six, want6))
+}
+
+// setEntries makes a map hold exactly these entries: it adds before it removes.
+func setEntries[K, V comparable](m *ebpf.Map, want map[K]V) error {
+	have := make(map[K]V)
+	if err := each(m, func(k K, v V) { have[k] = v }); err != nil {
+		return err
+	}
+	for k, v := range want {
+		if now, ok := have[k]; ok && now == v {
+			continue
+		}
+		if err := m.Put(k, v); err != nil {
+			return fmt.Errorf("write entry %v of map %s: %w", k, m, err)
+		}
+	}
+	for k := range have {
+		if _, ok := want[k]; ok {
+			continue
+		}
+		if err := drop(m, k); err != nil {
+			return fmt.Errorf("remove entry %v of map %s: %w", k, m, err)
+		}
+	}
+	return nil
+}
