@@ -173,6 +173,9 @@ func flowEnds(f *cniapi.FlowEvent) string {
 	if f.GetService() != "" {
 		what += " by service " + f.GetService()
 	}
+	if f.GetMasquerade() != "" {
+		what += " masqueraded as " + f.GetMasquerade()
+	}
 	return src + " -> " + dst + " " + what
 }
 

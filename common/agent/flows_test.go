@@ -118,6 +118,7 @@ func TestFlowTexts(t *testing.T) {
 	frame := model.FlowEvent{Time: time.Unix(2, 0), Drop: "not_ip", Detail: 0x88cc}
 	echo := flowTo(7, model.Allow)
 	echo.Protocol, echo.Detail, echo.Direction, echo.Src = model.ICMP, 8, model.Ingress, netip.MustParseAddr("192.0.2.2")
+	echo.Masquerade = netip.MustParseAddrPort("192.0.2.9:7")
 	f.take([]model.FlowEvent{rule, frame, echo})
 	past, _, err := f.follow(10, all, false)
 	if err != nil {
@@ -129,7 +130,7 @@ func TestFlowTexts(t *testing.T) {
 	if e := past[1]; e.Verdict != "drop" || e.Reason != "not_ip" || e.EtherType != 0x88cc || e.Src != "" || e.PeerName != "" {
 		t.Errorf("frame without addresses: %v", e)
 	}
-	if e := past[2]; e.Verdict != "allow" || e.IcmpType != 8 || e.PeerNode != "node2" {
+	if e := past[2]; e.Verdict != "allow" || e.IcmpType != 8 || e.PeerNode != "node2" || e.Masquerade != "192.0.2.9:7" {
 		t.Errorf("echo request of a node: %v", e)
 	}
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")

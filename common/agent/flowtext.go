@@ -51,6 +51,9 @@ func describeFlow(e *model.FlowEvent) *cniapi.FlowEvent {
 	if e.Service != (netip.AddrPort{}) {
 		d.Service = e.Service.String()
 	}
+	if e.Masquerade != (netip.AddrPort{}) {
+		d.Masquerade = e.Masquerade.String()
+	}
 	if c := e.Cause; c != nil {
 		d.Cause = c.String()
 		if c.Reason == model.ReasonRule || c.Reason == model.ReasonIsolated {
@@ -85,6 +88,7 @@ func logFlow(log *slog.Logger, e *cniapi.FlowEvent) {
 		attrs = append(attrs, "src port", e.SrcPort, "dst port", e.DstPort)
 	}
 	add("service", e.Service)
+	add("masquerade", e.Masquerade)
 	add("peer", e.PeerNamespace+"/"+e.PeerName)
 	add("peer node", e.PeerNode)
 	log.Info("flow "+map[string]string{verdictDeny: "denied", verdictDrop: "dropped"}[e.Verdict], attrs...)

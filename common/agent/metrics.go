@@ -72,7 +72,7 @@ func (m *metrics) served(command string, began time.Time, err error) {
 type viewCollector struct {
 	agent *Agent
 	build, ready, endpoints, problems, applied, addresses,
-	unsupported, objects, verdicts, drops, repairs, entries, capacity, denied, denyDevices, pathModes, flows, missedFlows *prometheus.Desc
+	unsupported, objects, verdicts, drops, untracked, repairs, entries, capacity, denied, denyDevices, pathModes, flows, missedFlows *prometheus.Desc
 }
 
 func newViewCollector(a *Agent) *viewCollector {
@@ -91,6 +91,7 @@ func newViewCollector(a *Agent) *viewCollector {
 		objects:     desc("snapshot_objects", "Objects of the cluster that are known.", "kind"),
 		verdicts:    desc("verdicts_total", "Decisions on new flows since the data path was loaded.", "direction", "verdict"),
 		drops:       desc("drops_total", "Packets dropped for other reasons than a policy.", "reason"),
+		untracked:   desc("flows_untracked_total", "Allowed flows that found no room in the flow table; the packets that answer them are decided as flows of their own."),
 		entries:     desc("map_entries", "Entries of the data path's maps, as last counted.", "map"),
 		capacity:    desc("map_capacity", "Entries that the data path's maps hold.", "map"),
 		denied:      desc("deny_list_entries", "Entries of deny lists that are in force.", "family"),
@@ -105,7 +106,7 @@ func newViewCollector(a *Agent) *viewCollector {
 // Describe implements prometheus.Collector.
 func (c *viewCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.applied, c.addresses, c.unsupported,
-		c.objects, c.verdicts, c.drops, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices, c.pathModes, c.flows, c.missedFlows} {
+		c.objects, c.verdicts, c.drops, c.untracked, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices, c.pathModes, c.flows, c.missedFlows} {
 		ch <- d
 	}
 }
@@ -164,6 +165,7 @@ func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
 		}
 	}
 	ch <- prometheus.MustNewConstMetric(c.repairs, prometheus.CounterValue, float64(n.Repairs))
+	ch <- prometheus.MustNewConstMetric(c.untracked, prometheus.CounterValue, float64(n.Untracked))
 	for reason, count := range n.Drops {
 		ch <- prometheus.MustNewConstMetric(c.drops, prometheus.CounterValue, float64(count), reason)
 	}

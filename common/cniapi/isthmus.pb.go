@@ -1569,9 +1569,12 @@ type FlowEvent struct {
 	PeerName      string `protobuf:"bytes,20,opt,name=peer_name,json=peerName,proto3" json:"peer_name,omitempty"`
 	PeerNode      string `protobuf:"bytes,21,opt,name=peer_node,json=peerNode,proto3" json:"peer_node,omitempty"`
 	// By which the data path decided.
-	Table         uint32 `protobuf:"varint,22,opt,name=table,proto3" json:"table,omitempty"`
-	Epoch         uint32 `protobuf:"varint,23,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	PeerClass     uint32 `protobuf:"varint,24,opt,name=peer_class,json=peerClass,proto3" json:"peer_class,omitempty"`
+	Table     uint32 `protobuf:"varint,22,opt,name=table,proto3" json:"table,omitempty"`
+	Epoch     uint32 `protobuf:"varint,23,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	PeerClass uint32 `protobuf:"varint,24,opt,name=peer_class,json=peerClass,proto3" json:"peer_class,omitempty"`
+	// Address and port that the node puts in place of src before the packet reaches
+	// the pod; empty if it does not. The policy is asked about src.
+	Masquerade    string `protobuf:"bytes,25,opt,name=masquerade,proto3" json:"masquerade,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1774,6 +1777,13 @@ func (x *FlowEvent) GetPeerClass() uint32 {
 	return 0
 }
 
+func (x *FlowEvent) GetMasquerade() string {
+	if x != nil {
+		return x.Masquerade
+	}
+	return ""
+}
+
 var File_isthmus_proto protoreflect.FileDescriptor
 
 const file_isthmus_proto_rawDesc = "" +
@@ -1904,7 +1914,7 @@ const file_isthmus_proto_rawDesc = "" +
 	"\bverdicts\x18\x05 \x03(\tR\bverdicts\"Y\n" +
 	"\x12WatchFlowsResponse\x12+\n" +
 	"\x05event\x18\x01 \x01(\v2\x15.isthmus.v1.FlowEventR\x05event\x12\x16\n" +
-	"\x06missed\x18\x02 \x01(\x04R\x06missed\"\x86\x05\n" +
+	"\x06missed\x18\x02 \x01(\x04R\x06missed\"\xa6\x05\n" +
 	"\tFlowEvent\x12\x1b\n" +
 	"\tunix_nano\x18\x01 \x01(\x03R\bunixNano\x12#\n" +
 	"\rpod_namespace\x18\x02 \x01(\tR\fpodNamespace\x12\x19\n" +
@@ -1932,7 +1942,10 @@ const file_isthmus_proto_rawDesc = "" +
 	"\x05table\x18\x16 \x01(\rR\x05table\x12\x14\n" +
 	"\x05epoch\x18\x17 \x01(\rR\x05epoch\x12\x1d\n" +
 	"\n" +
-	"peer_class\x18\x18 \x01(\rR\tpeerClass2\xa9\x02\n" +
+	"peer_class\x18\x18 \x01(\rR\tpeerClass\x12\x1e\n" +
+	"\n" +
+	"masquerade\x18\x19 \x01(\tR\n" +
+	"masquerade2\xa9\x02\n" +
 	"\x03CNI\x126\n" +
 	"\x03Add\x12\x16.isthmus.v1.AddRequest\x1a\x17.isthmus.v1.AddResponse\x126\n" +
 	"\x03Del\x12\x16.isthmus.v1.DelRequest\x1a\x17.isthmus.v1.DelResponse\x12<\n" +

@@ -29,6 +29,9 @@ type FlowEvent struct {
 	Detail uint16
 	// Service is where a pod sent what was translated to Dst; else invalid.
 	Service netip.AddrPort
+	// Masquerade is the address and port that the node puts in place of Src and
+	// SrcPort before the packet reaches the pod; zero if it does not.
+	Masquerade netip.AddrPort
 	// Cause is why policy says so; nil if the rules in force at that time are not
 	// known any more, or not yet.
 	Cause *Cause

@@ -52,7 +52,7 @@ func (b *Book) Add(p Page) {
 // Tell says what a record is of, at the wall clock's time when.
 func (b *Book) Tell(r Record, when time.Time) model.FlowEvent {
 	e := model.FlowEvent{Time: when, Direction: r.Direction, Src: r.Src, Dst: r.Dst, SrcPort: r.SrcPort, DstPort: r.DstPort,
-		Protocol: r.Protocol, Service: r.Service, Table: r.Table, Epoch: r.Epoch, Class: r.Class, Detail: r.Detail}
+		Protocol: r.Protocol, Service: r.Service, Masquerade: r.Masquerade, Table: r.Table, Epoch: r.Epoch, Class: r.Class, Detail: r.Detail}
 	verdict, decided := r.Verdict()
 	if decided {
 		e.Verdict = verdict

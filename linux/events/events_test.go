@@ -60,6 +60,13 @@ func TestDecode(t *testing.T) {
 		t.Errorf("decoded %+v, %v", got, err)
 	}
 	e := sample()
+	e.Flags = bpfobj.EventMasqueraded
+	e.Id = bpfobj.CountIngressDeny
+	want.ID, want.Direction, want.Service, want.Masquerade = bpfobj.CountIngressDeny, model.Ingress, netip.AddrPort{}, want.Service
+	if got, err := events.Decode(raw(t, e)); err != nil || got != want {
+		t.Errorf("decoded %+v, %v", got, err)
+	}
+	e = sample()
 	e.Flags = bpfobj.EventV6
 	e.Flow.Src.Word, e.Flow.Dst.Word, e.Flow.Protocol, e.Id, e.Detail = word("fd00::1"), word("fd00::2"), 58, bpfobj.DropSpoofed, 128
 	want = events.Record{Time: want.Time, ID: bpfobj.DropSpoofed, Src: netip.MustParseAddr("fd00::1"), Dst: netip.MustParseAddr("fd00::2"),

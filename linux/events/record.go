@@ -26,6 +26,9 @@ type Record struct {
 	Protocol         model.Protocol
 	// Service is where the pod sent it, if that was translated to Dst and DstPort.
 	Service netip.AddrPort
+	// Masquerade is what the network stack puts in place of Src and SrcPort, if
+	// it does.
+	Masquerade netip.AddrPort
 	// Detail is the type of an ICMP message, or the kind of a frame without
 	// addresses.
 	Detail uint16
@@ -65,8 +68,12 @@ func Decode(raw []byte) (Record, error) {
 	if !r.Src.IsValid() || !r.Dst.IsValid() {
 		r.Src, r.Dst = netip.Addr{}, netip.Addr{}
 	}
-	if flags&bpfobj.EventTranslated != 0 {
-		r.Service = netip.AddrPortFrom(address(raw[48:64], v6), short(raw[80:]))
+	other := netip.AddrPortFrom(address(raw[48:64], v6), short(raw[80:]))
+	switch {
+	case flags&bpfobj.EventMasqueraded != 0:
+		r.Masquerade = other
+	case flags&bpfobj.EventTranslated != 0:
+		r.Service = other
 	}
 	return r, nil
 }
