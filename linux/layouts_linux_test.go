@@ -29,13 +29,11 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// plantV1 puts the programs of layout v1 in force with what is in the maps now.
-// They are the ones of the last version that had it (bpf/pod.bpf.c before egress
-// was decided behind the translation), compiled, without their line numbers.
-func (u *upgradeTraffic) plantV1() {
+// older reads programs of an older layout as the last version that had it compiled
+// them.
+func (u *upgradeTraffic) older(file string) *ebpf.CollectionSpec {
 	u.t.Helper()
-	t, dir, now := u.t, filepath.Join(u.bpffs, "v1"), filepath.Join(u.bpffs, loader.LayoutVersion)
-	packed, err := os.Open("testdata/layout-v1.o.gz")
+	packed, err := os.Open(filepath.Join("testdata", file))
 	u.must(err)
 	defer packed.Close()
 	z, err := gzip.NewReader(packed)
@@ -45,48 +43,137 @@ func (u *upgradeTraffic) plantV1() {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	u.must(err)
 	for _, name := range []string{"timeout_opening", "timeout_tcp", "timeout_other", "timeout_closing"} {
-		u.must(spec.Variables[name].Set(uint32(math.MaxInt32)))
+		if v := spec.Variables[name]; v != nil {
+			u.must(v.Set(uint32(math.MaxInt32)))
+		}
 	}
+	return spec
+}
+
+// plant puts the programs of an older layout in force with what is in these maps
+// now; was converts a value to what it was, nil leaves an entry out. Behind the
+// translation, egress decides, if it is not nil; then ours is removed.
+func (u *upgradeTraffic) plant(layout string, names []string, was func(name string, v []byte) []byte, egress *ebpf.CollectionSpec) {
+	u.t.Helper()
+	dir, now := filepath.Join(u.bpffs, layout), filepath.Join(u.bpffs, loader.LayoutVersion)
 	u.must(os.MkdirAll(filepath.Join(dir, "links"), 0o700))
-	v1, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
+	pinned := ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}}
+	old, err := ebpf.NewCollectionWithOptions(u.older("layout-"+layout+".o.gz"), pinned)
 	u.must(err)
-	defer v1.Close()
-	for _, name := range []string{"slots", "peers4", "peers6", "prefixes4", "prefixes6", "ports", "verdicts", "rows", "tables", "endpoints"} {
+	defer old.Close()
+	for _, name := range names {
 		from, err := ebpf.LoadPinnedMap(filepath.Join(now, name), nil)
 		u.must(err)
 		var k, v []byte
 		for all := from.Iterate(); all.Next(&k, &v); {
-			switch name {
-			case "peers4", "peers6":
-				v = binary.NativeEndian.AppendUint32(nil, binary.NativeEndian.Uint32(v)&^bpfobj.PeerPod)
-			case "endpoints": // addresses, the pod's MAC, padding, slot
-				v = append(append(bytes.Clone(v[:26]), 0, 0), v[len(v)-4:]...)
+			if v := was(name, v); v != nil {
+				u.must(old.Maps[name].Put(k, v))
 			}
-			u.must(v1.Maps[name].Put(k, v))
 		}
 		from.Close()
 	}
 	u.must(u.node.Do(func() error {
 		for name := range u.pod {
-			host := link.HostName(model.MakeEndpointID(name, "eth0"))
-			index, err := link.Index(host)
-			if err != nil {
-				return err
-			}
-			if !hasTCX(t) {
-				err = link.SetClassifiers(index, link.Classifiers{FromPod: v1.Programs["from_pod"].FD(), ToPod: v1.Programs["to_pod"].FD()})
-			} else {
-				err = errors.Join(pinTCX(v1.Programs["from_pod"], ebpf.AttachTCXIngress, index, filepath.Join(dir, "links", host+"-from_pod")),
-					pinTCX(v1.Programs["to_pod"], ebpf.AttachTCXEgress, index, filepath.Join(dir, "links", host+"-to_pod")), link.DropClassifiers(index))
-			}
-			if err != nil {
+			if err := u.plantLinks(old, dir, link.HostName(model.MakeEndpointID(name, "eth0"))); err != nil {
 				return err
 			}
 		}
-		return link.DropEgressFilter()
+		return u.plantEgress(egress, pinned)
 	}))
 	u.must(u.backend.Close())
 	u.must(os.RemoveAll(now))
+}
+
+// plantLinks puts the older programs on the host's end of a pod.
+func (u *upgradeTraffic) plantLinks(old *ebpf.Collection, dir, host string) error {
+	index, err := link.Index(host)
+	if err != nil {
+		return err
+	}
+	fromPod, toPod := old.Programs["from_pod"], old.Programs["to_pod"]
+	if !hasTCX(u.t) {
+		return link.SetClassifiers(index, link.Classifiers{FromPod: fromPod.FD(), ToPod: toPod.FD()})
+	}
+	return errors.Join(pinTCX(fromPod, ebpf.AttachTCXIngress, index, filepath.Join(dir, "links", host+"-from_pod")),
+		pinTCX(toPod, ebpf.AttachTCXEgress, index, filepath.Join(dir, "links", host+"-to_pod")), link.DropClassifiers(index))
+}
+
+// plantEgress puts the one program for egress of layout v2 behind the translation:
+// in a rule of nftables, or at the hooks of netfilter.
+func (u *upgradeTraffic) plantEgress(spec *ebpf.CollectionSpec, pinned ebpf.CollectionOptions) error {
+	if spec == nil {
+		return link.DropEgressFilter()
+	}
+	if u.byRule {
+		delete(spec.Programs, "egress")
+		old, err := ebpf.NewCollectionWithOptions(spec, pinned)
+		if err != nil {
+			return err
+		}
+		defer old.Close()
+		pin := filepath.Join(pinned.Maps.PinPath, "egress_filter")
+		if err := old.Programs["egress_filter"].Pin(pin); err != nil {
+			return err
+		}
+		return link.SetEgressFilter(map[string][]string{"forward": {pin}, "input": {pin}})
+	}
+	delete(spec.Programs, "egress_filter")
+	old, err := ebpf.NewCollectionWithOptions(spec, pinned)
+	if err != nil {
+		return err
+	}
+	defer old.Close()
+	for name, at := range map[string]tcx.NetfilterOptions{
+		"egress-forward4-150": {ProtocolFamily: tcx.NetfilterProtoIPv4, Hook: tcx.NetfilterInetForward},
+		"egress-forward6-150": {ProtocolFamily: tcx.NetfilterProtoIPv6, Hook: tcx.NetfilterInetForward},
+		"egress-input4-150":   {ProtocolFamily: tcx.NetfilterProtoIPv4, Hook: tcx.NetfilterInetLocalIn},
+		"egress-input6-150":   {ProtocolFamily: tcx.NetfilterProtoIPv6, Hook: tcx.NetfilterInetLocalIn},
+	} {
+		at.Program, at.Priority = old.Programs["egress"], -150
+		l, err := tcx.AttachNetfilter(at)
+		if err != nil {
+			return err
+		}
+		err = l.Pin(filepath.Join(pinned.Maps.PinPath, "links", name))
+		l.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return link.DropEgressFilter()
+}
+
+// plantV1 puts the programs of layout v1 in force: those before egress was decided
+// behind the translation.
+func (u *upgradeTraffic) plantV1() {
+	u.t.Helper()
+	names := []string{"slots", "peers4", "peers6", "prefixes4", "prefixes6", "ports", "verdicts", "rows", "tables", "endpoints"}
+	u.plant("v1", names, func(name string, v []byte) []byte {
+		switch name {
+		case "peers4", "peers6":
+			return binary.NativeEndian.AppendUint32(nil, binary.NativeEndian.Uint32(v)&^bpfobj.PeerPod)
+		case "endpoints": // addresses, the pod's MAC, padding, slot
+			return append(append(bytes.Clone(v[:26]), 0, 0), v[len(v)-4:]...)
+		}
+		return v
+	}, nil)
+}
+
+// plantV2 puts the programs of layout v2 in force: those before the sources of
+// packets were checked, and answers decided by both ends.
+func (u *upgradeTraffic) plantV2() {
+	u.t.Helper()
+	names := []string{"slots", "peers4", "peers6", "prefixes4", "prefixes6", "ports", "verdicts", "rows", "tables", "endpoints",
+		"interfaces", "stages", "locals4", "locals6", "attachments", "ways4", "ways6"}
+	u.plant("v2", names, func(name string, v []byte) []byte {
+		if name != "ways4" && name != "ways6" {
+			return v
+		}
+		if binary.NativeEndian.Uint32(v[4:]) == 0 {
+			return nil // v2 knew those of direct ways only
+		}
+		return v[:4]
+	}, u.older("layout-v2-egress.o.gz"))
 }
 
 func pinTCX(p *ebpf.Program, at ebpf.AttachType, index int, path string) error {
@@ -98,25 +185,27 @@ func pinTCX(p *ebpf.Program, at ebpf.AttachType, index int, path string) error {
 	return l.Pin(path)
 }
 
-// The layout before this one, with other structs and without programs behind the
-// translation, is replaced under traffic.
-func TestUpgradeFromV1(t *testing.T) {
-	for _, byRule := range []bool{false, true} {
-		t.Run(fmt.Sprintf("rule=%t", byRule), func(t *testing.T) {
-			l := newLab(t)
-			l.byRule = byRule
-			u := newUpgradeTraffic(l)
-			u.plantV1()
-			u.begin()
-			u.judge()
-			u.watchSteps()
-			l.start()
-			u.judge()
-			u.adopt()
-			u.judge()
-			u.settled()
-			u.end()
-		})
+// The layouts before this one, with other structs, and v1 without programs behind
+// the translation, are replaced under traffic.
+func TestUpgradeFromOlderLayouts(t *testing.T) {
+	for layout, plant := range map[string]func(*upgradeTraffic){"v1": (*upgradeTraffic).plantV1, "v2": (*upgradeTraffic).plantV2} {
+		for _, byRule := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/rule=%t", layout, byRule), func(t *testing.T) {
+				l := newLab(t)
+				l.byRule = byRule
+				u := newUpgradeTraffic(l)
+				plant(u)
+				u.begin()
+				u.judge()
+				u.watchSteps()
+				l.start()
+				u.judge()
+				u.adopt()
+				u.judge()
+				u.settled()
+				u.end()
+			})
+		}
 	}
 }
 
@@ -284,7 +373,7 @@ func TestUpgradeIsRefused(t *testing.T) {
 	from, err := ebpf.LoadPinnedMap(filepath.Join(old, "conns4"), nil)
 	l.must(err)
 	defer from.Close()
-	for _, field := range []string{"seen", "state", "side"} {
+	for _, field := range []string{"seen", "state", "end"} {
 		l.must(os.Rename(filepath.Join(old, "conns4"), filepath.Join(l.bpffs, "kept")))
 		m := reshaped(t, from, field)
 		l.must(m.Pin(filepath.Join(old, "conns4")))
