@@ -115,16 +115,25 @@ gen-check:
 # Where tests leave the words of the line about Windows.
 windows_words = ISTHMUS_WINDOWS_SUMMARY="$(abspath build/windows)"
 
+# Where attacks leave their line.
+attack_words = ISTHMUS_ATTACK_SUMMARY="$(abspath build/attack)"
+
 .PHONY: test
 test: deps deps-windows ## Everything but the API server: generated code is up to date, check, all tests, the commands for Windows under Wine (needs root)
 	@$(MAKE) --no-print-directory gen-check
 	@$(MAKE) --no-print-directory check
-	@rm -rf build/windows && mkdir -p build/windows
-	@{ $(windows_words) $(go) test -json -count=1 -timeout 20m $$($(go) list ./... | grep -v -e '/test/wine$$' -e '/test/apiserver$$' -e '/test/cluster$$'); \
+	@rm -rf build/windows build/attack && mkdir -p build/windows
+	@{ $(windows_words) $(attack_words) $(go) test -json -count=1 -timeout 20m $$($(go) list ./... | grep -v -e '/test/wine$$' -e '/test/apiserver$$' -e '/test/cluster$$'); \
 		$(go) test -json -count=1 ./test/cluster; \
 		$(windows_words) $(go) test -json -count=1 -timeout 20m ./test/wine; \
 		ISTHMUS_WINE=1 $(go) test -json -count=1 -run '^TestTranslation$$' ./test/mixed; } | $(go) run ./test/summary # a cluster that is gone leaves nothing, and Wine is slow beside others: nobody else runs
 	@echo windows: $$(cat build/windows/*)
+	@cat build/attack
+
+.PHONY: test-attack
+test-attack: deps ## Packets that policy denies, made as an attacker would, over every device and both kinds of hooks (needs root; two minutes)
+	@rm -f build/attack && mkdir -p build
+	@$(attack_words) $(go) test -count=1 -timeout 20m -run '^TestAttack' ./linux && cat build/attack
 
 .PHONY: mixed
 mixed: ## Two eBPF nodes and two emulated Windows nodes under the corpus, overlay and bridged, by real packets (some minutes; needs root; WINE=1)
