@@ -67,11 +67,7 @@ func (e env) testCommand() *cobra.Command {
 	return c
 }
 
-const (
-	maxJobs = 64
-	// progressEvery is how often a long run says how far it is.
-	progressEvery = 5 * time.Second
-)
+const maxJobs = 64
 
 var errBadTests = errors.New("not all tests could be run: mend the files that are named above")
 

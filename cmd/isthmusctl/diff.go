@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -67,10 +69,10 @@ func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", b, err)
 	}
-	r := compareSnapshots(was.Snapshot(), is.Snapshot())
-	for _, u := range r.OverBlocked {
-		fmt.Fprintf(e.stderr, "isthmusctl: compared as it is enforced, which is less than the policies allow: %s\n", u)
-	}
+	p := reach.New(was.Snapshot(), is.Snapshot())
+	p.Progress = e.progress("diff", "groups")
+	e.warnCrowded(p)
+	r := compareVersions(p)
 	if o.output == "json" {
 		err = encodeJSON(e.stdout, r)
 	} else {
@@ -87,20 +89,28 @@ type (
 	diffReport struct {
 		Changes []diffChange `json:"changes"`
 		// OnlyA and OnlyB are the pods that are not compared.
-		OnlyA       []string `json:"pods_only_in_a"`
-		OnlyB       []string `json:"pods_only_in_b"`
+		OnlyA []string `json:"pods_only_in_a"`
+		OnlyB []string `json:"pods_only_in_b"`
+		// OverBlocked says where a node may deny more than the policies do.
 		OverBlocked []string `json:"over_blocked"`
 	}
 	// diffChange says that flows from all of From to all of To on all of Ports
-	// changed, except for those of a pod to itself.
+	// changed, except for those of a pod to itself. From and To name every end; those
+	// that are no pods are also in the other members.
 	diffChange struct {
-		From  []string  `json:"from"`
-		To    []string  `json:"to"`
-		Ports []portSet `json:"ports"`
-		Was   string    `json:"was"`
-		Is    string    `json:"is"`
+		From       []string        `json:"from"`
+		FromNodes  []nodeEndReport `json:"from_nodes,omitempty"`
+		FromRanges []rangeReport   `json:"from_ranges,omitempty"`
+		To         []string        `json:"to"`
+		ToNodes    []nodeEndReport `json:"to_nodes,omitempty"`
+		ToRanges   []rangeReport   `json:"to_ranges,omitempty"`
+		Ports      []portSet       `json:"ports"`
+		Was        string          `json:"was"`
+		Is         string          `json:"is"`
 		// By are the sides whose decision changed.
 		By []diffSide `json:"by"`
+
+		from, to []string // for people
 	}
 	diffSide struct {
 		Direction string   `json:"direction"`
@@ -108,27 +118,40 @@ type (
 	}
 )
 
-func compareSnapshots(was, is *model.Snapshot) *diffReport {
-	s := newSurvey(was, is)
-	r := &diffReport{Changes: s.changes(), OnlyA: s.only(0), OnlyB: s.only(1), OverBlocked: []string{}}
-	for _, w := range s.variants {
-		for _, u := range w.overBlocked {
-			r.OverBlocked = append(r.OverBlocked, u.Construct+": "+u.Reason)
+// compareVersions reports on two versions of a cluster.
+func compareVersions(p *reach.Partition) *diffReport {
+	r := &diffReport{Changes: []diffChange{}, OnlyA: podNames(p.Only(0)), OnlyB: podNames(p.Only(1)), OverBlocked: crowded(p)}
+	for _, c := range p.Changes() {
+		change := diffChange{Ports: portSets(p.Cells(), p.Members(c.Ports)), Was: c.Was.String(), Is: c.Is.String()}
+		for _, g := range c.From {
+			change.From, change.from = append(change.From, endNames(g)...), append(change.from, names(g)...)
+			change.FromNodes, change.FromRanges = append(change.FromNodes, reportNodes(g)...), append(change.FromRanges, reportRanges(g)...)
 		}
+		for _, g := range c.To {
+			change.To, change.to = append(change.To, endNames(g)...), append(change.to, names(g)...)
+			change.ToNodes, change.ToRanges = append(change.ToNodes, reportNodes(g)...), append(change.ToRanges, reportRanges(g)...)
+		}
+		for _, list := range [][]string{change.From, change.from, change.To, change.to} {
+			slices.Sort(list)
+		}
+		for _, s := range c.By {
+			change.By = append(change.By, diffSide{s.Direction.String(), s.OS})
+		}
+		r.Changes = append(r.Changes, change)
 	}
+	slices.SortStableFunc(r.Changes, func(a, b diffChange) int {
+		return cmp.Or(cmp.Compare(a.Was, b.Was), slices.Compare(a.From, b.From), slices.Compare(a.To, b.To),
+			cmp.Compare(fmt.Sprint(a.Ports, a.By), fmt.Sprint(b.Ports, b.By)))
+	})
 	return r
 }
 
-// only lists the pods that policies apply to in one variant alone.
-func (s *survey) only(w int) []string {
-	names := []string{}
-	for id := range s.variants[w].home {
-		if _, ok := s.variants[1-w].home[id]; !ok {
-			names = append(names, id.String())
-		}
+func podNames(ids []model.PodID) []string {
+	all := make([]string, len(ids))
+	for i, id := range ids {
+		all[i] = id.String()
 	}
-	slices.Sort(names)
-	return names
+	return all
 }
 
 // systems are the operating systems of the sides that changed, in order.
@@ -182,5 +205,5 @@ func (c diffChange) write(b *strings.Builder, os model.OS) {
 		}
 	}
 	fmt.Fprintf(b, "  %s -> %s  %s  (%s)\n    from  %s\n    to    %s\n", c.Was, c.Is, portsText(c.Ports), strings.Join(sides, ", "),
-		shorten(c.From, 10), shorten(c.To, 10))
+		shorten(c.from, 10), shorten(c.to, 10))
 }
