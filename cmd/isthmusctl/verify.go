@@ -5,8 +5,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
 )
 
 const verifyHelp = `Compare everything that says what the pods of a cluster may do: the reference
@@ -75,34 +78,99 @@ func (e env) loadForVerify(ctx context.Context, s *source) (*model.Snapshot, err
 	return o.Snapshot(), e.tell(p, true)
 }
 
-// verify compares all nodes of a cluster, one after the other.
-func (e env) verify(ctx context.Context, s *model.Snapshot) error {
-	cluster := engine.Compile(s, nil)
-	var all cells.Result
-	said := time.Now()
-	for i, name := range slices.Sorted(maps.Keys(cluster.States)) {
-		if time.Since(said) > progressEvery {
-			said = time.Now()
-			fmt.Fprintf(e.stderr, "verify: %d of %d nodes, %d cells\n", i, len(cluster.States), all.Cells)
-		}
-		node, err := cells.Encode(s, cluster.States[name], cluster.Unsupported[name])
-		if err != nil {
-			return err
-		}
-		result, err := cells.Compare(ctx, node)
-		if err != nil {
-			return err
-		}
-		all.Add(result)
-	}
-	return e.writeVerified(s, cluster, all)
+// verified is what was found on a node, or on all.
+type verified struct {
+	cells.Result
+	// inexact is what cannot be compiled exactly, by node.
+	inexact []string
 }
 
-func (e env) writeVerified(s *model.Snapshot, cluster *engine.Cluster, r cells.Result) error {
-	for _, node := range slices.Sorted(maps.Keys(cluster.Unsupported)) {
-		for _, u := range cluster.Unsupported[node] {
-			fmt.Fprintf(e.stdout, "not exact: node %q: %s\n", node, u)
-		}
+// verify compares all nodes of a cluster. Each is compiled, compared and forgotten.
+func (e env) verify(ctx context.Context, s *model.Snapshot) error {
+	endpoints := engine.Endpoints(s)
+	nodes := slices.Sorted(maps.Keys(endpoints))
+	reference := cells.NewReference(s)
+	progress := &verifyProgress{out: e.stderr, nodes: len(nodes), said: time.Now(), working: make(map[string][2]int)}
+	var all verified
+	err := inOrder(ctx, len(nodes), func(i int) (verified, error) {
+		name := nodes[i]
+		v, err := verifyNode(ctx, s, name, endpoints[name], reference, len(nodes), func(done, total int) { progress.at(name, done, total) })
+		progress.finish(name, v.Cells)
+		return v, err
+	}, func(_ int, v verified) error {
+		all.Add(v.Result)
+		all.inexact = append(all.inexact, v.inexact...)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.writeVerified(s, all)
+}
+
+func verifyNode(ctx context.Context, s *model.Snapshot, name string, endpoints map[model.EndpointID]policy.Endpoint, reference *cells.Reference,
+	nodes int, progress func(done, total int)) (verified, error) {
+	var v verified
+	state, unsupported := policy.Compile(policy.Input{Snapshot: s, Node: name, Endpoints: endpoints})
+	for _, u := range unsupported {
+		v.inexact = append(v.inexact, fmt.Sprintf("node %q: %s", name, u))
+	}
+	node, err := cells.Encode(s, state, unsupported)
+	if err != nil {
+		return v, err
+	}
+	node.Reference, node.Progress = reference, progress
+	if nodes > 1 {
+		node.Workers = 1 // several nodes are compared at a time
+	}
+	v.Result, err = cells.Compare(ctx, node)
+	return v, err
+}
+
+// verifyProgress reports how far the nodes are, and how far those that are being
+// compared.
+type verifyProgress struct {
+	out   io.Writer
+	nodes int
+
+	mu      sync.Mutex
+	said    time.Time
+	done    int
+	cells   int
+	working map[string][2]int // endpoints that are done, and all
+}
+
+func (p *verifyProgress) at(node string, done, total int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.working[node] = [2]int{done, total}
+	p.say()
+}
+
+func (p *verifyProgress) finish(node string, cells int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.working, node)
+	p.done++
+	p.cells += cells
+	p.say()
+}
+
+func (p *verifyProgress) say() {
+	if time.Since(p.said) < progressEvery {
+		return
+	}
+	p.said = time.Now()
+	text := fmt.Sprintf("verify: %d of %d nodes, %d cells", p.done, p.nodes, p.cells)
+	for _, name := range slices.Sorted(maps.Keys(p.working)) {
+		text += fmt.Sprintf("; node %q: %d of %d endpoints", name, p.working[name][0], p.working[name][1])
+	}
+	fmt.Fprintln(p.out, text)
+}
+
+func (e env) writeVerified(s *model.Snapshot, r verified) error {
+	for _, u := range r.inexact {
+		fmt.Fprintf(e.stdout, "not exact: %s\n", u)
 	}
 	for _, p := range r.Problems {
 		fmt.Fprintf(e.stdout, "wrong: %s\n", p)

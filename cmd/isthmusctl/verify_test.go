@@ -104,7 +104,7 @@ func TestVerifyDifference(t *testing.T) {
 		all.Add(r)
 	}
 	var out bytes.Buffer
-	if err := (env{stdout: &out}).writeVerified(s, cluster, all); !errors.Is(err, errNo) {
+	if err := (env{stdout: &out}).writeVerified(s, verified{Result: all}); !errors.Is(err, errNo) {
 		t.Errorf("error %v", err)
 	}
 	want := regexp.MustCompile(`(?m)^differs: shop/assumed-\d+ on assumed-linux, ingress, peer 100\.64\.\S+ \(\S+/assumed-\d+\), TCP/20000: ` +
