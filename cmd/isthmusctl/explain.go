@@ -290,7 +290,7 @@ func (r *sideReport) countRules(b *strings.Builder) {
 		counts[t.Role]++
 	}
 	var parts []string
-	for _, role := range []policy.Role{policy.Decides, policy.Passes, policy.NoMatch, policy.NotAsked} {
+	for _, role := range []policy.Role{policy.Decides, policy.Passes, policy.MayPass, policy.NoMatch, policy.NotAsked} {
 		if n := counts[role.String()]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, role))
 		}

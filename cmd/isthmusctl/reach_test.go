@@ -19,6 +19,7 @@ var reachShapes = []world.Shape{
 	{Pods: 9, Policies: 8, IPv6: true},
 	{Pods: 8, Policies: 8, Tiers: true},
 	{Pods: 10, Policies: 10, Tiers: true, IPv6: true, Nodes: 2},
+	{Pods: 8, Policies: 8, Tiers: true, Doubts: true},
 }
 
 // seeds is how many clusters of each shape are tried.

@@ -102,6 +102,7 @@ func (e *Evaluator) remote(a netip.Addr) remote {
 // counts, by priority of the policies and then by order of the rules. It
 // answers false when no rule matches or a Pass rule ends the tier.
 func (e *Evaluator) ordered(tier model.Tier, q question) (model.Decision, bool) {
+	mayHavePassed := false
 	for _, p := range e.policies {
 		if p.Tier != tier || !e.applies(p, q.pod) {
 			continue
@@ -111,7 +112,10 @@ func (e *Evaluator) ordered(tier model.Tier, q question) (model.Decision, bool) 
 			switch {
 			case m == no, m == maybe && r.Action == model.ActionAccept:
 				continue
-			case m == yes && r.Action == model.ActionPass:
+			case r.Action == model.ActionMayPass:
+				mayHavePassed = true
+				continue
+			case m == yes && (r.Action == model.ActionPass || r.Action == model.ActionAccept && mayHavePassed):
 				return model.Decision{}, false
 			case m == yes && r.Action == model.ActionAccept:
 				return model.Decision{Verdict: model.Allow, Cause: ruleCause(p, r, q.direction)}, true

@@ -18,15 +18,19 @@ const (
 	NoMatch Role = iota
 	// Decides: the rule gives the verdict.
 	Decides
-	// Passes: a Pass rule that matches; the rest of its tier is not asked.
+	// Passes: a Pass rule that matches, or an Accept rule after MayPass; the rest of
+	// its tier is not asked.
 	Passes
 	// NotAsked: the verdict is there already, or the tier was passed.
 	NotAsked
+	// MayPass: a Pass rule that matches, of a policy that perhaps does not select the
+	// pod; its tier accepts the flow no more.
+	MayPass
 )
 
 // String returns a few words.
 func (r Role) String() string {
-	return [...]string{"does not match", "decides", "passes to the next tier", "is not asked"}[r]
+	return [...]string{"does not match", "decides", "passes to the next tier", "is not asked", "keeps its tier from accepting"}[r]
 }
 
 // RuleTrace is one rule of a policy that selects the pod.
@@ -91,7 +95,7 @@ func (e *Evaluator) Explain(pod *model.Pod, d model.Direction, remote netip.Addr
 
 // trace goes through the rules from top to bottom.
 func (e *Evaluator) trace(x *Explanation, q question) {
-	passed := make(map[model.Tier]bool)
+	passed, mayHavePassed := make(map[model.Tier]bool), make(map[model.Tier]bool)
 	var isolating *model.Policy
 	for _, p := range e.policies {
 		if !e.selects(p.Subject, q.pod) {
@@ -115,7 +119,10 @@ func (e *Evaluator) trace(x *Explanation, q question) {
 				t.Role = NotAsked
 			case m == no || m == maybe && r.Action == model.ActionAccept:
 				t.Role = NoMatch
-			case m == yes && r.Action == model.ActionPass:
+			case r.Action == model.ActionMayPass:
+				t.Role = MayPass
+				mayHavePassed[p.Tier] = true
+			case m == yes && (r.Action == model.ActionPass || r.Action == model.ActionAccept && mayHavePassed[p.Tier]):
 				t.Role = Passes
 				passed[p.Tier] = true
 			default:
@@ -150,7 +157,7 @@ func (e *Evaluator) changes(x *Explanation, q question) []Change {
 	}
 	for _, t := range x.Rules {
 		switch {
-		case t.Role == Decides || t.Role == Passes:
+		case t.Role == Decides || t.Role == Passes || t.Role == MayPass:
 			try(t.Policy, t.Rule.Index, "without this rule", withRule(t, q.direction, nil))
 		case len(t.PeerMisses) > 0 && len(t.PortMisses) == 0:
 			r := *t.Rule

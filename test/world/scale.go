@@ -218,7 +218,9 @@ func Edit(files map[string][]byte, without []string, changed string) map[string]
 	}
 	var kept []string
 	for _, doc := range strings.Split(string(files["policies.yaml"]), "---\n") {
-		named := func(name string) bool { return strings.Contains(doc, "metadata: {name: "+name+",") || strings.Contains(doc, "metadata: {name: "+name+"}") }
+		named := func(name string) bool {
+			return strings.Contains(doc, "metadata: {name: "+name+",") || strings.Contains(doc, "metadata: {name: "+name+"}")
+		}
 		if slices.ContainsFunc(without, named) {
 			continue
 		}

@@ -23,6 +23,7 @@ import (
 
 var shapes = []world.Shape{
 	{Pods: 6, Policies: 3}, {Pods: 10, Policies: 8, IPv6: true}, {Pods: 8, Policies: 8, Tiers: true}, {Pods: 8, Policies: 10, Tiers: true, IPv6: true},
+	{Pods: 8, Policies: 8, Tiers: true, Doubts: true},
 }
 
 // nodes encodes every node of a random cluster.
@@ -306,7 +307,7 @@ func TestOneOfManyIsWrong(t *testing.T) {
 	rule := model.Rule{Action: model.ActionAccept, AnyPort: true, Peers: []model.Peer{{Kind: model.PeerPods, Pods: model.PodSelector{Namespace: "x",
 		Pods: model.MakeSelector(model.Requirement{Key: "app", Operator: model.In, Values: []string{"client"}})}}}}
 	policies := []*model.Policy{{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "x", Name: "p"}, Tier: model.TierNetworkPolicy,
-		Subject: model.PodSelector{Namespace: "x", Pods: model.MakeSelector(model.Requirement{Key: "app", Operator: model.DoesNotExist})},
+		Subject:  model.PodSelector{Namespace: "x", Pods: model.MakeSelector(model.Requirement{Key: "app", Operator: model.DoesNotExist})},
 		Isolates: [2]bool{true, false}, Rules: [2][]model.Rule{{rule}}}}
 	s := model.MakeSnapshot(nil, nil, pods, policies)
 	state, unsupported := policy.Compile(policy.Input{Snapshot: s, Node: "node1", Endpoints: engine.Endpoints(s)["node1"]})

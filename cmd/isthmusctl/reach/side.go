@@ -109,8 +109,8 @@ func (f *family) findMoved() {
 type decider struct {
 	p *ports
 	// Sets of cells: what is allowed, not decided, not decided and not passed in the
-	// tier, and what the tier accepts no more; y and m are what a rule matches for
-	// sure, and perhaps.
+	// tier, and what the tier does not accept any more, as it may have passed; y and
+	// m are what a rule matches for sure, and perhaps.
 	allowed, undecided, open, held, y, m set
 }
 
@@ -145,6 +145,7 @@ func (c *decider) decide(s *side, group int) PortsID {
 
 func (c *decider) ordered(s *side, tier model.Tier, group int) {
 	copy(c.open, c.undecided)
+	clear(c.held)
 	for _, r := range s.rules[tier] {
 		sure := r.every || r.yes.has(group)
 		if !sure && !r.maybe.has(group) {
@@ -159,9 +160,13 @@ func (c *decider) ordered(s *side, tier model.Tier, group int) {
 		c.m.intersect(c.open)
 		switch r.action {
 		case model.ActionAccept:
+			c.open.remove(c.y)
+			c.y.remove(c.held)
 			c.allowed.union(c.y)
 			c.undecided.remove(c.y)
-			c.open.remove(c.y)
+		case model.ActionMayPass:
+			c.held.union(c.y)
+			c.held.union(c.m)
 		case model.ActionPass:
 			// What cannot be told fails closed: a Pass rule that might match denies.
 			c.undecided.remove(c.m)
