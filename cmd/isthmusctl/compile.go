@@ -38,7 +38,7 @@ that were just made and deny everything; it is always JSON. With --node the node
 
 Exit status: 0, or 2 after an error.`,
 		Args: noArgs,
-		RunE: answering(func(c *cobra.Command, _ []string) error { return e.compile(c.Context(), o) }),
+		RunE: answering(func(c *cobra.Command, _ []string) error { return o.complete(e.compile(c.Context(), o)) }),
 	}
 	o.register(c)
 	o.registerWitnesses(c)

@@ -7,12 +7,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -32,19 +34,41 @@ func (e env) diffCommand() *cobra.Command {
 of pods, nodes and address ranges by sets of ports, complete and without samples, apart by the operating system of
 the node that enforces the difference. Pods that only one directory has are named, and not compared.
 
-Exit status: 0 no verdict differs, 1 some do, 2 anything else.`,
+For a policy that differs and selects no pod of its directory, pods are assumed in both directories, as its selectors
+describe them, so that directories of policies alone are compared, too; --witnesses=false turns that off.
+
+Exit status: 0 no verdict differs, 1 some do, 2 the command line or a manifest is not right, or a directory is empty.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usageError{fmt.Errorf("give two directories of manifests: see %s --help", c.CommandPath())}
 			}
 			return nil
 		},
-		RunE: answering(func(c *cobra.Command, args []string) error { return e.diff(c.Context(), o, args[0], args[1]) }),
+		RunE: answering(func(c *cobra.Command, args []string) error {
+			return o.complete(e.diff(c.Context(), o, args[0], args[1]))
+		}),
 	}
-	o.registerSkipBad(c)
+	o.registerReading(c)
+	c.Flags().BoolVar(&o.witnesses, "witnesses", true, "assume pods for policies that differ and select none, to see what they would do")
 	registerOutput(c, &o.output, "text", "json")
 	c.Flags().IntVar(&o.limit, "limit", 200, "how many differences text shows for each system; 0 means all")
 	return c
+}
+
+// assume adds pods for policies that select none, and says so.
+func (o *diffOptions) assume(was, is *kube.Objects) []string {
+	if !o.witnesses {
+		return nil
+	}
+	a := assumePods(was, is)
+	if len(a.pods) == 0 {
+		return nil
+	}
+	said := []string{fmt.Sprintf("%d pods for %d policies that differ and select none: %s", len(a.pods), a.policies, some(a.pods))}
+	if a.cut {
+		said = append(said, fmt.Sprintf("not more than %d pods: other selectors of these policies are not looked at; add pods to the manifests", maxAssumed))
+	}
+	return said
 }
 
 func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
@@ -54,17 +78,17 @@ func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
 	if o.limit < 0 {
 		return usageError{fmt.Errorf("--limit %d: give 0 or more", o.limit)}
 	}
-	was, problems, err := readDir(ctx, a)
+	was, problems, err := o.readDir(ctx, a)
 	if err == nil {
-		err = e.tell(problems, o.skipBad)
+		err = e.reportProblems(&o.source, problems)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", a, err)
 	}
-	is, problems, err := readDir(ctx, b)
+	is, problems, err := o.readDir(ctx, b)
 	if err == nil {
-		problems.assumed = place(&was, &is)
-		err = e.tell(problems, o.skipBad)
+		problems.assumed = append(o.assume(&was, &is), place(&was, &is)...)
+		err = e.reportProblems(&o.source, problems)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", b, err)
@@ -73,6 +97,7 @@ func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
 	p.Progress = e.progress("diff", "groups")
 	e.warnCrowded(p)
 	r := compareVersions(p)
+	r.Policies = differing(was.Policies, is.Policies)
 	if o.output == "json" {
 		err = encodeJSON(e.stdout, r)
 	} else {
@@ -91,6 +116,8 @@ type (
 		// OnlyA and OnlyB are the pods that are not compared.
 		OnlyA []string `json:"pods_only_in_a"`
 		OnlyB []string `json:"pods_only_in_b"`
+		// Policies are those that only one version has, or that differ.
+		Policies []string `json:"policies_that_differ"`
 		// OverBlocked says where a node may deny more than the policies do.
 		OverBlocked []string `json:"over_blocked"`
 	}
@@ -120,7 +147,7 @@ type (
 
 // compareVersions reports on two versions of a cluster.
 func compareVersions(p *reach.Partition) *diffReport {
-	r := &diffReport{Changes: []diffChange{}, OnlyA: podNames(p.Only(0)), OnlyB: podNames(p.Only(1)), OverBlocked: crowded(p)}
+	r := &diffReport{Changes: []diffChange{}, Policies: []string{}, OnlyA: podNames(p.Only(0)), OnlyB: podNames(p.Only(1)), OverBlocked: crowded(p)}
 	for _, c := range p.Changes() {
 		change := diffChange{Ports: portSets(p.Cells(), p.Members(c.Ports)), Was: c.Was.String(), Is: c.Is.String()}
 		for _, g := range c.From {
@@ -144,6 +171,33 @@ func compareVersions(p *reach.Partition) *diffReport {
 			cmp.Compare(fmt.Sprint(a.Ports, a.By), fmt.Sprint(b.Ports, b.By)))
 	})
 	return r
+}
+
+// differing names the policies that only one list has, or that are not the same in
+// both.
+func differing(was, is []*model.Policy) []string {
+	before := make(map[model.Origin]*model.Policy)
+	for _, p := range was {
+		before[p.Origin.Key()] = p
+	}
+	names := []string{}
+	for _, p := range is {
+		q := before[p.Origin.Key()]
+		delete(before, p.Origin.Key())
+		if q != nil {
+			same := *q
+			same.Origin.UID = p.Origin.UID
+			q = &same
+		}
+		if !reflect.DeepEqual(p, q) {
+			names = append(names, p.Origin.String())
+		}
+	}
+	for o := range before {
+		names = append(names, o.String())
+	}
+	slices.Sort(names)
+	return names
 }
 
 func podNames(ids []model.PodID) []string {
@@ -191,6 +245,9 @@ func (r *diffReport) write(out io.Writer, limit int) error {
 		if len(only.pods) > 0 {
 			fmt.Fprintf(&b, "not compared, only in the %s: %s\n", only.in, shorten(only.pods, 10))
 		}
+	}
+	if len(r.Changes) == 0 && len(r.Policies) > 0 {
+		fmt.Fprintf(&b, "policies that differ: %s\n", shorten(r.Policies, 10))
 	}
 	fmt.Fprintf(&b, "diff: changes=%d\n", len(r.Changes))
 	_, err := io.WriteString(out, b.String())

@@ -39,7 +39,7 @@ number, or a name that the destination pod gives to one of its ports.
 
 Exit status: 0 allowed, 1 denied, 2 anything else.`,
 		Args: noArgs,
-		RunE: answering(func(c *cobra.Command, _ []string) error { return e.explain(c, o) }),
+		RunE: answering(func(c *cobra.Command, _ []string) error { return o.complete(e.explain(c, o)) }),
 	}
 	o.register(c)
 	o.registerWitnesses(c)

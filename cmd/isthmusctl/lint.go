@@ -201,7 +201,7 @@ func (o *lintOptions) read(ctx context.Context) (*linted, []finding, error) {
 		}
 		return newLinted(s, s, nil), p.findings(), nil
 	}
-	objects, p, err := readDir(ctx, o.manifests)
+	objects, p, err := o.readDir(ctx, o.manifests)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -114,7 +114,7 @@ func (l *linted) states() (states []*model.State, reported []model.Unsupported) 
 
 // unselecting are the policies that select no pod.
 func (l *linted) unselecting() []*model.Policy {
-	return slices.DeleteFunc(slices.Clone(l.policies), func(p *model.Policy) bool { return len(l.selected(p.Subject)) > 0 })
+	return unselecting(l.snapshot, l.policies)
 }
 
 // reported is what a platform does not enforce exactly.

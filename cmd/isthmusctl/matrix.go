@@ -37,7 +37,7 @@ on one. Pods that no policy can tell apart are one row and one column.
 With --outside the ranges of addresses that are no pod's are there too. Nodes are not shown: a pod's own node
 always reaches it, and isthmusctl explain tells about any other flow.`,
 		Args: noArgs,
-		RunE: answering(func(c *cobra.Command, _ []string) error { return e.matrix(c.Context(), o) }),
+		RunE: answering(func(c *cobra.Command, _ []string) error { return o.complete(e.matrix(c.Context(), o)) }),
 	}
 	o.register(c)
 	o.registerWitnesses(c)
@@ -77,6 +77,9 @@ func (e env) matrix(ctx context.Context, o *matrixOptions) error {
 	m := newMatrix(p, only)
 	groups := p.Groups(o.v6)
 	m.rows, m.columns = o.choose(groups, o.froms), o.choose(groups, o.tos)
+	if len(m.rows) == 0 || len(m.columns) == 0 {
+		return errors.New("there are no such pods to show; --witnesses makes a pod for every policy that selects none, --outside shows other addresses")
+	}
 	if err := o.bound(m); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -24,15 +25,14 @@ evaluator, the compiled tables, the entries of the BPF maps that hold them, and
 the HNS ACLs for every version of HNS under every reading of what HNS leaves
 undocumented.
 
-Documents with errors are left out. For policies in a directory that has no pods
-for them, pods are assumed. Every pod is taken as an endpoint of its node, whatever the node's system is. No
+For policies in a directory that has no pods for them, pods are assumed. Every pod is taken as an endpoint of its node, whatever the node's system is. No
 sample is taken: every endpoint is compared in both directions with every class
 of addresses and of ports that any of the sides can tell apart. Each cell that is
 not decided alike is printed with what each side says. What is denied because it
 cannot be enforced exactly, and is reported, is counted as over-blocked.
 
 Exit status: 0 if nothing differs, 1 if something does, 2 if the command line or
-a manifest is not right.`
+a manifest is not right, or the directory is empty.`
 
 func (e env) verifyCommand() *cobra.Command {
 	s := &source{}
@@ -46,28 +46,30 @@ func (e env) verifyCommand() *cobra.Command {
 				return err
 			}
 			snapshot, err := e.loadForVerify(c.Context(), s)
-			if err != nil {
-				return err
+			if err == nil {
+				err = e.verify(c.Context(), snapshot)
 			}
-			return e.verify(c.Context(), snapshot)
+			if errors.Is(err, errNo) {
+				return err // a difference is one whatever was left out
+			}
+			return s.complete(err)
 		}),
 	}
 	s.register(c)
 	return c
 }
 
-// loadForVerify reads a cluster. Documents with errors are always left out: an
-// API server would not have taken them. Policies in a directory get pods, where
-// it has none for them.
+// loadForVerify reads a cluster. Policies in a directory get pods, where it has none
+// for them.
 func (e env) loadForVerify(ctx context.Context, s *source) (*model.Snapshot, error) {
 	if s.kubeconfig != "" {
 		snapshot, p, err := s.load(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return snapshot, e.tell(p, true)
+		return snapshot, e.reportProblems(s, p)
 	}
-	o, p, err := readDir(ctx, s.manifests)
+	o, p, err := s.readDir(ctx, s.manifests)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +77,7 @@ func (e env) loadForVerify(ctx context.Context, s *source) (*model.Snapshot, err
 		p.assumed = append(p.assumed, fmt.Sprintf("%d pods that policies speak of and no manifest describes", n))
 	}
 	p.assumed = append(p.assumed, place(&o)...)
-	return o.Snapshot(), e.tell(p, true)
+	return o.Snapshot(), e.reportProblems(s, p)
 }
 
 // verified is what was found on a node, or on all.
