@@ -135,6 +135,7 @@ type (
 		Policy string         `json:"policy"`
 		Rule   *int           `json:"rule,omitempty"`
 		What   string         `json:"what"`
+		Misses []string       `json:"misses,omitempty"`
 		Then   decisionReport `json:"then"`
 	}
 )
@@ -188,7 +189,7 @@ func explainSide(s *model.Snapshot, x policy.Explanation) sideReport {
 			PeerMisses: t.PeerMisses, PortMisses: t.PortMisses})
 	}
 	for _, c := range x.Changes {
-		change := changeReport{Policy: c.Policy.String(), What: c.What, Then: reportDecision(c.Then)}
+		change := changeReport{Policy: c.Policy.String(), What: c.What, Misses: c.Misses, Then: reportDecision(c.Then)}
 		if c.Rule >= 0 {
 			change.Rule = &c.Rule
 		}

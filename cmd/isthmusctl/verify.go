@@ -25,7 +25,8 @@ evaluator, the compiled tables, the entries of the BPF maps that hold them, and
 the HNS ACLs for every version of HNS under every reading of what HNS leaves
 undocumented.
 
-For policies in a directory that has no pods for them, pods are assumed. Every pod is taken as an endpoint of its node, whatever the node's system is. No
+Documents with errors are left out, and the exit status is then 2. For policies in a directory that has no pods
+for them, pods are assumed. Every pod is taken as an endpoint of its node, whatever the node's system is. No
 sample is taken: every endpoint is compared in both directions with every class
 of addresses and of ports that any of the sides can tell apart. Each cell that is
 not decided alike is printed with what each side says. What is denied because it
@@ -59,9 +60,11 @@ func (e env) verifyCommand() *cobra.Command {
 	return c
 }
 
-// loadForVerify reads a cluster. Policies in a directory get pods, where it has none
-// for them.
+// loadForVerify reads a cluster. Documents with errors are always left out: what is
+// right of the rest is right without them. Policies in a directory get pods, where it
+// has none for them.
 func (e env) loadForVerify(ctx context.Context, s *source) (*model.Snapshot, error) {
+	s.skipBad = true
 	if s.kubeconfig != "" {
 		snapshot, p, err := s.load(ctx)
 		if err != nil {

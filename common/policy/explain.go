@@ -48,8 +48,10 @@ type Change struct {
 	Policy model.Origin
 	// Rule is the index in the API object; -1 when the whole policy is meant.
 	Rule int
-	// What says the change in one line.
+	// What says the change in one line, with the first few of Misses.
 	What string
+	// Misses are the conditions that the change would have met.
+	Misses []string
 	// Then is the decision after it.
 	Then model.Decision
 }
@@ -147,26 +149,26 @@ func (e *Evaluator) trace(x *Explanation, q question) {
 // changes tries edits of one policy each and keeps those that turn the verdict.
 func (e *Evaluator) changes(x *Explanation, q question) []Change {
 	var found []Change
-	try := func(policy *model.Policy, rule int, what string, edit *model.Policy) {
+	try := func(policy *model.Policy, rule int, what string, misses []string, edit *model.Policy) {
 		if len(found) == maxChanges {
 			return
 		}
 		if then := e.edited(policy, edit).decide(q); then.Verdict != x.Decision.Verdict {
-			found = append(found, Change{Policy: policy.Origin, Rule: rule, What: what, Then: then})
+			found = append(found, Change{Policy: policy.Origin, Rule: rule, What: what + join(misses), Misses: misses, Then: then})
 		}
 	}
 	for _, t := range x.Rules {
 		switch {
 		case t.Role == Decides || t.Role == Passes || t.Role == MayPass:
-			try(t.Policy, t.Rule.Index, "without this rule", withRule(t, q.direction, nil))
+			try(t.Policy, t.Rule.Index, "without this rule", nil, withRule(t, q.direction, nil))
 		case len(t.PeerMisses) > 0 && len(t.PortMisses) == 0:
 			r := *t.Rule
 			r.AnyPeer, r.Peers = true, nil
-			try(t.Policy, t.Rule.Index, "if its peers matched: "+join(t.PeerMisses), withRule(t, q.direction, &r))
+			try(t.Policy, t.Rule.Index, "if its peers matched: ", t.PeerMisses, withRule(t, q.direction, &r))
 		case len(t.PortMisses) > 0 && len(t.PeerMisses) == 0:
 			r := *t.Rule
 			r.AnyPort, r.Ports = true, nil
-			try(t.Policy, t.Rule.Index, "if its ports matched: "+join(t.PortMisses), withRule(t, q.direction, &r))
+			try(t.Policy, t.Rule.Index, "if its ports matched: ", t.PortMisses, withRule(t, q.direction, &r))
 		}
 	}
 	for _, p := range e.policies {
@@ -174,14 +176,14 @@ func (e *Evaluator) changes(x *Explanation, q question) []Change {
 		case p.Tier == model.TierNetworkPolicy && !p.Isolates[q.direction], p.Tier != model.TierNetworkPolicy && len(p.Rules[q.direction]) == 0:
 		case e.selects(p.Subject, q.pod):
 			if slices.ContainsFunc(x.Isolating, func(o model.Origin) bool { return o == p.Origin }) {
-				try(p, -1, "without this policy, which isolates the pod", nil)
+				try(p, -1, "without this policy, which isolates the pod", nil, nil)
 			}
 		case p.Subject.Namespace != "" && p.Subject.Namespace != q.pod.Namespace: // no edit makes it select the pod
 		default:
 			if misses := e.selectorMisses(p.Subject, q.pod); len(misses) == 1 {
 				all := *p
 				all.Subject = model.PodSelector{}
-				try(p, -1, "if it selected the pod: "+misses[0], &all)
+				try(p, -1, "if it selected the pod: ", misses, &all)
 			}
 		}
 	}
