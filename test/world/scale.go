@@ -5,15 +5,16 @@ package world
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
 )
 
-// Scale is the size of a large cluster in which policies tell nearly every pod
-// from every other: the hard case for whoever works with classes of pods. There
-// are 50 pods to a node and to a namespace, 400 apps, 23 teams and 60 features;
-// each pod has two labels of its own besides.
+// Scale is the size of a large cluster in which policies tell nearly every pod from
+// every other: the hard case for programs that work with classes of pods. There are 50
+// pods to a node and to a namespace, 400 apps, 23 teams and 60 features; each pod has
+// two more labels that no other pod has. Ten of the policies are for the whole cluster.
 type Scale struct {
 	Pods, Policies int
 	Seed           uint64
@@ -208,14 +209,12 @@ spec:
 		actions[(i+2)%len(actions)], 100+i, i%3)
 }
 
-// Edit returns the files without every policy of the list, by name, and with
-// ports added to the first rule of another. The first policy of a namespace has
-// no rules.
-func Edit(files map[string][]byte, without []string, changed string) map[string][]byte {
-	edited := make(map[string][]byte, len(files))
-	for name, text := range files {
-		edited[name] = text
-	}
+// EditManifests returns the files of Manifests without the policies of some names. In
+// the namespace with the number opened, if it is not negative, the policy that isolates
+// all pods gets a rule that opens a port to all pods of the cluster.
+func EditManifests(files map[string][]byte, without []string, opened int) map[string][]byte {
+	edited := maps.Clone(files)
+	isolating := fmt.Sprintf("policy-%d", opened) // policies go round the namespaces, and this kind is first
 	var kept []string
 	for _, doc := range strings.Split(string(files["policies.yaml"]), "---\n") {
 		named := func(name string) bool {
@@ -224,8 +223,8 @@ func Edit(files map[string][]byte, without []string, changed string) map[string]
 		if slices.ContainsFunc(without, named) {
 			continue
 		}
-		if changed != "" && named(changed) {
-			doc = strings.Replace(doc, "ports: [", "ports: [{port: 7777}, ", 1)
+		if named(isolating) {
+			doc += "  ingress: [{from: [{namespaceSelector: {}}], ports: [{port: 7777}]}]\n"
 		}
 		kept = append(kept, doc)
 	}

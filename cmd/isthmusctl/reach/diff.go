@@ -74,8 +74,8 @@ func (d *differ) step() {
 func (d *differ) addFamily(f *family) {
 	c := f.newCutter()
 	d.findDiffering(f, c)
-	for first := 0; first < len(f.groups); first += blockOf {
-		block := f.groups[first:min(first+blockOf, len(f.groups))]
+	for first := 0; first < len(f.groups); first += d.block {
+		block := f.groups[first:min(first+d.block, len(f.groups))]
 		candidates := f.candidates(block)
 		ingress := f.admitted(c, first, candidates)
 		for i, g := range block {

@@ -6,10 +6,6 @@ import (
 	"fmt"
 )
 
-// blockOf bounds how many sources are worked on at one time: what destinations say
-// about them is held in memory.
-const blockOf = 1024
-
 // Reach works out the first version's verdicts between groups of one address
 // family. It calls row for each source in order, with the ports that it may reach
 // at each destination; the slice is used again. It ends with the first error of row.
@@ -27,8 +23,8 @@ func (p *Partition) Reach(from, to []*Group, row func(i int, allowed []PortsID) 
 	c := f.newCutter()
 	targets, place := f.members(to)
 	allowed := make([]PortsID, len(to))
-	for first := 0; first < len(from); first += blockOf {
-		block := from[first:min(first+blockOf, len(from))]
+	for first := 0; first < len(from); first += p.block {
+		block := from[first:min(first+p.block, len(from))]
 		ingress := f.ingress(c, block, to)
 		for i, g := range block {
 			for t, v := range c.cut(g.sides[1], targets) {

@@ -20,12 +20,15 @@ type Partition struct {
 	families [2]*family // IPv4, IPv6
 	// texts numbers what policies say in one direction, equal texts alike.
 	texts map[string]int32
+	// block bounds how many sources are worked on at one time: what destinations say
+	// about them is held in memory.
+	block int
 }
 
 // New cuts the versions of a cluster. Ends that not all versions have are left
 // out.
 func New(versions ...*model.Snapshot) *Partition {
-	p := &Partition{texts: make(map[string]int32)}
+	p := &Partition{texts: make(map[string]int32), block: 1024}
 	ranges := make(map[Cell]bool)
 	for _, s := range versions {
 		v := newVersion(s)
