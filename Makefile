@@ -194,6 +194,10 @@ bench: ## Benchmarks of the compiler and the data path, one JSON line each
 bench-policy: ## The compiler over 100,000 pods and 2,000 policies, one JSON line per figure with its goal
 	@$(go) run ./test/bench
 
+.PHONY: bench-analysis
+bench-analysis: ## isthmusctl over 5,000 pods and 1,000 policies, one JSON line per figure with its goal (minutes)
+	@$(path) $(usable) run ./test/bench/analysis
+
 .PHONY: bench-windows
 bench-windows: ## Writes to HNS while 1,000 pods come and go, one JSON line per figure with its goal (minutes)
 	@$(go) run ./test/bench/hns

@@ -8,16 +8,18 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-var surveyShapes = []world.Shape{
+var reachShapes = []world.Shape{
 	{Pods: 6, Policies: 4},
 	{Pods: 9, Policies: 8, IPv6: true},
 	{Pods: 8, Policies: 8, Tiers: true},
 	{Pods: 10, Policies: 10, Tiers: true, IPv6: true, Nodes: 2},
+	{Pods: 8, Policies: 8, Tiers: true, Doubts: true},
 }
 
 // seeds is how many clusters of each shape are tried.
@@ -38,39 +40,31 @@ type truth struct {
 
 // ends lists pods and nodes that all worlds have, and addresses that nobody has
 // in any of them, under the name of the range that they are in.
-func ends(s *survey, probes []netip.Addr) []truth {
+func ends(p *reach.Partition, versions int, probes []netip.Addr) []truth {
 	var all []truth
-	for _, g := range s.groups {
-		for i, m := range g.pods {
-			all = append(all, truth{g.names()[i], true, m.addrs})
+	var ranges []*reach.Range
+	for _, v6 := range []bool{false, true} {
+		for _, g := range slices.Concat(p.Groups(v6), p.Nodes(v6)) {
+			for i, m := range g.Pods {
+				all = append(all, truth{endNames(g)[i], true, m.Addrs})
+			}
+			ranges = append(ranges, g.Ranges...)
+			if g.Node != "" {
+				all = append(all, truth{endNames(g)[0], false, slices.Repeat([]netip.Addr{g.Addr}, versions)})
+			}
 		}
-	}
-	owned := s.owned()
-	at := func(a netip.Addr) []netip.Addr {
-		var same []netip.Addr
-		for range s.variants {
-			same = append(same, a)
-		}
-		return same
-	}
-	var ranges []*addressRange
-	for _, g := range s.groups {
-		ranges = append(ranges, g.ranges...)
 	}
 	for _, a := range probes {
-		if owned[a] {
+		if p.Owned(a) {
 			continue
 		}
-		var in *addressRange
+		var in *reach.Range
 		for _, r := range ranges {
-			if r.prefix.Contains(a) && (in == nil || r.prefix.Bits() > in.prefix.Bits()) {
+			if r.Prefix.Contains(a) && (in == nil || r.Prefix.Bits() > in.Prefix.Bits()) {
 				in = r
 			}
 		}
-		all = append(all, truth{in.String(), false, at(a)})
-	}
-	for _, n := range s.nodes {
-		all = append(all, truth{n.names()[0], false, at(n.addr)})
+		all = append(all, truth{rangeName(in, 0), false, slices.Repeat([]netip.Addr{a}, versions)})
 	}
 	return all
 }
@@ -115,7 +109,7 @@ func contains(sets []portSet, p world.Port) bool {
 // none that does not differ.
 func TestDiffIsComplete(t *testing.T) {
 	flows, differ := 0, 0
-	for i, shape := range surveyShapes {
+	for i, shape := range reachShapes {
 		for seed := range seeds() {
 			a := world.Random(seed+uint64(100*i), shape)
 			b := world.Mutate(seed, a, shape, 1+int(seed)%5)
@@ -135,7 +129,7 @@ func checkDiff(t *testing.T, a, b *model.Snapshot) (flows, differ int) {
 	t.Helper()
 	type pair struct{ from, to string }
 	reported := make(map[pair][]diffChange)
-	for _, c := range compareSnapshots(a, b).Changes {
+	for _, c := range compareVersions(reach.New(a, b)).Changes {
 		for _, from := range c.From {
 			for _, to := range c.To {
 				reported[pair{from, to}] = append(reported[pair{from, to}], c)
@@ -144,7 +138,7 @@ func checkDiff(t *testing.T, a, b *model.Snapshot) (flows, differ int) {
 	}
 	was, is := policy.NewEvaluator(a), policy.NewEvaluator(b)
 	addrs, ports := probesOf(a, b)
-	all := ends(newSurvey(a, b), addrs)
+	all := ends(reach.New(a, b), 2, addrs)
 	for _, from := range all {
 		for _, to := range all {
 			if from.name == to.name || !from.pod && !to.pod || from.addrs[0].Is4() != to.addrs[0].Is4() {
@@ -197,44 +191,49 @@ func changedSides(was, is *policy.Evaluator, from, to truth, p world.Port) []dif
 // Every cell of the matrix is what the reference says of all its members.
 func TestMatrixAgreesWithEvaluate(t *testing.T) {
 	flows := 0
-	for i, shape := range surveyShapes {
+	for i, shape := range reachShapes {
 		for seed := range seeds() {
 			s := world.Random(seed+uint64(200*i), shape)
 			reference := policy.NewEvaluator(s)
-			survey := newSurvey(s)
+			p := reach.New(s)
 			addrs, ports := world.Probes(s)
 			byName := make(map[string][]truth)
-			for _, e := range ends(survey, addrs) {
+			for _, e := range ends(p, 1, addrs) {
 				byName[e.name] = append(byName[e.name], e)
 			}
-			m := &matrix{rows: survey.groups, columns: survey.groups}
-			m.fill(survey)
-			members := func(g *group) (all []truth) {
-				for _, n := range g.names() {
+			members := func(g *reach.Group) (all []truth) {
+				for _, n := range endNames(g) {
 					all = append(all, byName[n]...)
 				}
 				return all
 			}
-			for i, from := range m.rows {
-				for j, to := range m.columns {
-					cell := m.cells[i][j]
-					if cell.outside || cell.itself || from.v6 != to.v6 {
-						continue
-					}
-					for _, a := range members(from) {
-						for _, b := range members(to) {
-							for _, p := range ports {
-								if a.name == b.name {
-									continue
-								}
-								flows++
-								want := verdictOf(reference, a.addrs[0], b.addrs[0], p) == model.Allow
-								if got := contains(cell.ports, p); got != want {
-									t.Fatalf("%s -> %s %v: matrix %t, reference %t", a.name, b.name, p, got, want)
+			for _, v6 := range []bool{false, true} {
+				m := newMatrix(p, nil)
+				m.rows, m.columns = p.Groups(v6), p.Groups(v6)
+				err := m.each(func(i int, cells []matrixCell) error {
+					for j, cell := range cells {
+						if cell.outside || cell.itself {
+							continue
+						}
+						for _, a := range members(m.rows[i]) {
+							for _, b := range members(m.columns[j]) {
+								for _, p := range ports {
+									if a.name == b.name {
+										continue
+									}
+									flows++
+									want := verdictOf(reference, a.addrs[0], b.addrs[0], p) == model.Allow
+									if got := contains(cell.sets, p); got != want {
+										t.Fatalf("%s -> %s %v: matrix %t, reference %t", a.name, b.name, p, got, want)
+									}
 								}
 							}
 						}
 					}
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
 				}
 			}
 		}
@@ -245,9 +244,8 @@ func TestMatrixAgreesWithEvaluate(t *testing.T) {
 	}
 }
 
-// A cluster that has more classes of ports than one State is compiled in parts,
-// and the answers stay exact.
-func TestSurveyInParts(t *testing.T) {
+// A cluster that has more classes of ports than a State holds is answered exactly.
+func TestMorePortsThanANodeHolds(t *testing.T) {
 	const pods, each = 8, 140
 	var list []*model.Pod
 	var policies []*model.Policy
@@ -270,23 +268,32 @@ func TestSurveyInParts(t *testing.T) {
 				model.Requirement{Key: "app", Operator: model.In, Values: []string{name}})}})
 	}
 	s := model.MakeSnapshot(nil, nil, list, policies)
-	survey := newSurvey(s)
-	if len(survey.variants[0].parts) < 2 || len(survey.variants[0].overBlocked) > 0 {
-		t.Fatalf("%d parts, %v", len(survey.variants[0].parts), survey.variants[0].overBlocked)
+	p := reach.New(s)
+	if len(crowded(p)) == 0 {
+		t.Error("nothing is said of what a node may deny")
 	}
 	reference := policy.NewEvaluator(s)
-	for _, from := range survey.groups {
-		for _, to := range survey.groups {
-			if len(from.pods) == 0 || len(to.pods) == 0 || from == to {
+	var all []*reach.Group
+	for _, g := range p.Groups(false) {
+		if len(g.Pods) > 0 {
+			all = append(all, g)
+		}
+	}
+	err := p.Reach(all, all, func(i int, allowed []reach.PortsID) error {
+		for j, to := range all {
+			if i == j {
 				continue
 			}
-			r := survey.rows(0, from, to)
-			for i, c := range survey.ports {
-				want := verdictOf(reference, from.pods[0].addrs[0], to.pods[0].addrs[0], world.Port{Protocol: c.protocol, Port: c.first})
-				if got := survey.flow(0, from, to, r, i); got != want {
-					t.Fatalf("%s -> %s %v: %s, reference %s", from, to, c, got, want)
+			for n, c := range p.Cells() {
+				want := verdictOf(reference, all[i].Pods[0].Addrs[0], to.Pods[0].Addrs[0], world.Port{Protocol: c.Protocol, Port: c.First})
+				if got := p.Has(allowed[j], n); got != (want == model.Allow) {
+					t.Fatalf("%v -> %v %v: %t, reference %s", names(all[i]), names(to), c, got, want)
 				}
 			}
 		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
