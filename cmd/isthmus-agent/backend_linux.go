@@ -20,7 +20,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	cfg.MapEntries = o.mapEntries
 	cfg.Events = flowEvents(&o.flows)
 	remove := func(ctx context.Context) error { return linux.Remove(ctx, cfg) }
-	return opener{remove: remove, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
+	return opener{remove: remove, directories: []string{o.bpffs}, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
 		var err error
 		if cfg.XDP, err = linux.ParseXDPDevices(o.xdp); err != nil {
 			return nil, fmt.Errorf("--xdp-devices %w", err)

@@ -31,6 +31,7 @@ type options struct {
 	kubeconfig  string
 	report      []string
 	stateDir    string
+	lockTimeout time.Duration
 	socket      string
 	httpAddress string
 	podCIDRs    []string
@@ -131,6 +132,7 @@ func (o *options) register(f *pflag.FlagSet) {
 func (o *options) registerNode(f *pflag.FlagSet) {
 	o.fabric = fabric.Defaults()
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir(), "directory of the endpoint records")
+	f.DurationVar(&o.lockTimeout, "lock-timeout", 30*time.Second, "how long to wait for another agent that still uses the same directories; an agent that is told to stop takes up to 15 s")
 	f.StringVar(&o.socket, "socket", socket.Default, "socket for isthmus-cni and isthmusctl")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
@@ -263,6 +265,9 @@ func (o *options) checkNode(f *pflag.FlagSet, goos string) error {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if !filepath.IsAbs(o.stateDir) {
 		wrong("--state-dir %q: give an absolute path", o.stateDir)
+	}
+	if o.lockTimeout < 0 {
+		wrong("--lock-timeout %s: give 0 or more", o.lockTimeout)
 	}
 	if cfg, wanted := o.installation(); wanted {
 		if err := cfg.Validate(); err != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"path/filepath"
 	"time"
 
 	"github.com/isthmus-net/isthmus/cni/install"
@@ -33,7 +32,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	backend := e.backend(o, step, log)
 	cfg := agent.Defaults()
 	cfg.NodeName, cfg.Version = o.nodeName, version
-	cfg.RecordDir = filepath.Join(o.stateDir, "endpoints")
+	cfg.RecordDir = o.recordDir()
 	cfg.PodCIDRs, cfg.Quarantine, cfg.AuditEvery, cfg.Limits = o.prefixes, o.quarantine, o.audit, o.limits
 	cfg.Flows.Off, cfg.Flows.LogDenied = o.flows.events == flowsOff, o.flows.logDenied
 	cfg.Open, cfg.OpenNeedsNode = backend.open, backend.needsNode
@@ -54,8 +53,13 @@ func (e env) serve(ctx context.Context, o *options) error {
 	if err != nil {
 		return usageError{err}
 	}
-	// The socket is opened before anything is changed: whoever has it is the
-	// node's agent.
+	locks, err := o.lock(ctx, append(backend.directories, o.recordDir()), log)
+	if err != nil {
+		return err
+	}
+	defer locks.release()
+	// The socket is opened before anything is changed, too: the runtime talks to
+	// one agent.
 	requests, err := socket.Listen(o.socket)
 	if err != nil {
 		return err
