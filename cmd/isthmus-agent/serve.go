@@ -7,12 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
-	"time"
 
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
+	"github.com/isthmus-net/isthmus/common/httpd"
 )
 
 // serve runs the agent until the context is done.
@@ -75,7 +74,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 		if err != nil {
 			return errors.Join(fmt.Errorf("listen on --http-address: %w", err), requests.Close())
 		}
-		services = append(services, service{"http", func(ctx context.Context) error { return serveHTTP(ctx, listener, node.Handler()) }})
+		services = append(services, service{"http", func(ctx context.Context) error { return httpd.Serve(ctx, listener, node.Handler(), httpd.Defaults()) }})
 	}
 	if keeper != nil {
 		services = append(services, service{"cni files", func(ctx context.Context) error { return keeper.Run(ctx, node.Ready) }})
@@ -127,20 +126,4 @@ func runAll(ctx context.Context, services []service) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func serveHTTP(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		<-ctx.Done()
-		server.Close()
-	}()
-	err := server.Serve(listener)
-	if errors.Is(err, http.ErrServerClosed) {
-		<-stopped
-		return nil
-	}
-	return fmt.Errorf("serve HTTP: %w", err)
 }
