@@ -142,6 +142,8 @@ func TestUsage(t *testing.T) {
 		"port":            {[]string{"--vxlan-port", "0"}, "VXLAN port 0: use a number from 1 to 65535"},
 		"mode":            {[]string{"--hns-mode", "nat"}, `--hns-mode "nat": give l2bridge or overlay`},
 		"forwarding":      {[]string{"--forwarding", "past"}, `--forwarding "past": give direct or stack`},
+		"from node":       {[]string{"--host-ports-from-node", "some"}, `--host-ports-from-node "some": give all, loopback or none`},
+		"reserved port":   {[]string{"--reserved-host-ports", "80,90-80"}, `--reserved-host-ports: "90-80" is no port: use a number from 1 to 65535`},
 		"map":             {[]string{"--map-entries", "slots=9"}, `--map-entries: size of map "slots": there is no such map, or its size is fixed: give one of conns4,`},
 		"flow events":     {[]string{"--flow-events", "some"}, `--flow-events "some": give all, denied, off`},
 		"flow rate":       {[]string{"--flow-event-rate", "0"}, "--flow-event-rate 0: give 1 or more, or --flow-events=off"},

@@ -10,6 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/fabric"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
@@ -26,6 +27,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 			return nil, fmt.Errorf("--xdp-devices %w", err)
 		}
 		cfg.NeverDeny, cfg.Forwarding = o.spared, linux.Forwarding(o.forwarding)
+		cfg.HostPortsFromNode = fabric.FromNode(o.fromNode)
 		return linux.New(ctx, cfg, log)
 	}}
 }

@@ -126,6 +126,8 @@ func TestValues(t *testing.T) {
 		"fabric.masquerade=false":  "- --masquerade=false\n",
 		"fabric.masqueradeExceptions={10.0.0.0/8,fd00::/8}":  "- --masquerade-exception=10.0.0.0/8\n            - --masquerade-exception=fd00::/8\n",
 		"linux.xdpDevices=off":                               "- --xdp-devices=off\n",
+		"agent.reservedHostPorts={22,9000-9100}":             "- --reserved-host-ports=22\n            - --reserved-host-ports=9000-9100\n",
+		"linux.hostPortsFromNode=none":                       "- --host-ports-from-node=none\n",
 		"linux.neverDeny={192.0.2.1}":                        "- --never-deny=192.0.2.1\n",
 		"agent.httpAddress=0.0.0.0:9999":                     `httpGet: {host: "127.0.0.1", path: /readyz, port: 9999}`,
 		"agent.httpAddress=192.0.2.1:80":                     `httpGet: {host: "192.0.2.1", path: /readyz, port: 80}`,
@@ -149,7 +151,7 @@ func TestValues(t *testing.T) {
 	for _, flags := range []string{
 		"agent.mtu=100", "agent.logLevel=loud", "agent.unknown=1", "windows.mode=nat", "linux.cniBinDir=relative",
 		"agent.quarantine=long", "fabric.mode=bgp", "fabric.vni=4095", "linux.neverDeny={a b}",
-		"linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
+		"agent.reservedHostPorts={0}", "agent.reservedHostPorts={http}", "linux.hostPortsFromNode=some", "linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
 		"controller.enabled=true", "controller.nodeMaskIPv4=31", controlled + ",controller.clusterCIDRs={x}",
 	} {
 		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), "don't meet the specifications of the schema") {

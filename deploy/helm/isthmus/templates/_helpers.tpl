@@ -46,6 +46,9 @@ tolerations:
 - --log-format={{ .Values.agent.logFormat }}
 - --http-address={{ .Values.agent.httpAddress }}
 - --quarantine={{ .Values.agent.quarantine }}
+{{- range .Values.agent.reservedHostPorts }}
+- --reserved-host-ports={{ . }}
+{{- end }}
 {{- end }}
 
 {{- define "isthmus.env" -}}
