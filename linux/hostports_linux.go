@@ -25,7 +25,7 @@ const (
 type hostPorts struct {
 	fromNode fabric.FromNode
 	step     func(string)
-	// repaired is called after somebody else took the table away.
+	// repaired is called when another process has removed the table.
 	repaired func()
 
 	forwards map[model.EndpointID][]fabric.Forward
@@ -121,7 +121,7 @@ func (h *hostPorts) apply(now time.Time) error {
 	return h.write(now)
 }
 
-// tend puts right what somebody else changed, and notices sockets that came.
+// tend repairs what other processes changed, and notices new sockets.
 func (h *hostPorts) tend(now time.Time) error {
 	switch {
 	case !h.written || now.Before(h.glanced.Add(hostPortGlance)):
@@ -177,8 +177,7 @@ func (h *hostPorts) leads(socket model.HostPort) bool {
 	return false
 }
 
-// problems are the ports on which a process of the node listens by now, and a
-// pod's connections come in.
+// problems reports the host ports on which a process of the node listens, too.
 func (h *hostPorts) problems(pods map[model.EndpointID]model.PodID) (all []string) {
 	if h.unlisted != nil {
 		all = append(all, fmt.Sprintf("host ports of pods: sockets of the node on the same ports are not noticed: %s", h.unlisted))
@@ -195,7 +194,7 @@ func (h *hostPorts) problems(pods map[model.EndpointID]model.PodID) (all []strin
 	return slices.Compact(all)
 }
 
-// start closes what an earlier agent opened and somebody flushed the table for.
+// start closes what an earlier agent opened, if the table was flushed since.
 func (h *hostPorts) start() error {
 	there, err := fabric.HasHostPorts()
 	if err != nil || there {

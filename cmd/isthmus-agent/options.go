@@ -77,7 +77,8 @@ type options struct {
 const reportNone = "none"
 
 // reservedPorts are those of etcd, the API server, the kubelet, kube-proxy, the
-// controller manager and the scheduler. Between restarts nobody listens on them.
+// controller manager and the scheduler. Nothing listens there while one of them
+// restarts.
 var reservedPorts = []string{"2379-2381", "6443", "10248-10250", "10255-10259"}
 
 // metadataServices are the addresses of clouds' metadata services: those of most,

@@ -36,8 +36,9 @@ func (l *loop) fixedIPs(a *addition) ([]netip.Addr, error) {
 	return all, l.allowed(a, all)
 }
 
-// allowed refuses addresses that the pod's namespace does not allow. Others may
-// trust an address: who may make pods must not be able to choose any.
+// allowed refuses addresses that the pod's namespace does not allow. Firewalls
+// trust addresses, so the right to create pods must not include the choice of any
+// address.
 func (l *loop) allowed(a *addition, ips []netip.Addr) error {
 	namespace := a.pod().Namespace
 	text := l.snapshot.Namespace(namespace).AllowedIPs

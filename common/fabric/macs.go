@@ -8,10 +8,10 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// macs finds out whose the MACs of tunnels are. A node writes its own annotation,
-// and must not draw the traffic of another by naming the other's MAC. What
-// follows from the name of a Linux node is that node's; what two nodes announce
-// is nobody's.
+// macs finds the owner of each tunnel MAC. A node writes its own annotation, and
+// must not attract the traffic of another node by announcing that node's MAC. A
+// MAC that follows from the name of a Linux node belongs to that node; a MAC that
+// two nodes announce belongs to neither.
 func (p *planner) macs() {
 	p.owners = map[model.MAC]string{VTEP(p.self.Name): p.self.Name}
 	for _, peer := range p.peers {
@@ -27,7 +27,8 @@ func (p *planner) macs() {
 	}
 }
 
-// disputed says who else has the MAC that a node announces; empty if nobody has.
+// disputed says which other node has the MAC that a node announces; empty if none
+// has.
 func (p *planner) disputed(peer model.Route) string {
 	if owner := p.owners[peer.VTEP]; owner == peer.Node {
 		return ""

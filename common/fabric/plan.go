@@ -261,7 +261,7 @@ func (p *planner) tunnel(h *Hop, peer model.Route) bool {
 		}
 		mac = VTEP(peer.Node)
 	} else if why := p.disputed(peer); why != "" {
-		p.problem("pod range %s of node %s cannot be reached: the node has the annotation isthmus.dev/vtep-mac %s, and %s: correct it; if nobody set it by hand, look who else has the credentials of the node's agent",
+		p.problem("pod range %s of node %s cannot be reached: the node has the annotation isthmus.dev/vtep-mac %s, and %s: correct the annotation; if no administrator set it, the credentials of the node's agent may be stolen",
 			h.Prefix, peer.Node, mac, why)
 		return false
 	}

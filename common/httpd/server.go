@@ -17,7 +17,7 @@ import (
 type Limits struct {
 	// Connections are open at a time. One more closes the connection that has been
 	// in its state for the longest, so that clients that hold connections without
-	// using them keep nobody out.
+	// using them do not keep others out.
 	Connections int
 	// HeaderBytes bounds the header of a request.
 	HeaderBytes int

@@ -4,11 +4,11 @@ package doctor
 
 import "context"
 
-// checkAdmission looks whether the agent's credentials are good for more than
-// they are needed for. Without credentials there is nothing to look at.
+// checkAdmission reports whether the agent's credentials allow more than the
+// agent needs. It finds nothing without credentials.
 func (c Config) checkAdmission(ctx context.Context) []Finding {
 	const check = "credentials"
-	const why = "whoever takes over this node can change labels, annotations, addresses and conditions of every Node, and so draw other nodes' traffic"
+	const why = "an attacker on this node can change labels, annotations, addresses and conditions of every Node, and so draw other nodes' traffic"
 	if c.Confined == nil {
 		return nil
 	}

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// closeToOthers keeps other users from the lock: who can open a directory can
-// lock it.
+// closeToOthers keeps other users from the lock: a user who can open a directory
+// can lock it.
 func closeToOthers(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil || info.Mode().Perm()&0o077 == 0 {
