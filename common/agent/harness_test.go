@@ -217,7 +217,9 @@ type cluster struct {
 	pods  int
 	edit  func(n int, p *model.Pod)
 	nodes []*model.Node
-	more  []*model.Policy
+	// allowed are the addresses that the pods may ask for.
+	allowed string
+	more    []*model.Policy
 }
 
 func node(name string, cidrs ...string) *model.Node {
@@ -253,7 +255,9 @@ func (c cluster) snapshot() *model.Snapshot {
 	}
 	shut := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "shut"}, Tier: model.TierNetworkPolicy, Isolates: [2]bool{true, false},
 		Subject: model.PodSelector{Namespace: "shop", Pods: model.MakeSelector(model.Requirement{Key: "even", Operator: model.In, Values: []string{"false"}})}}
-	return model.MakeSnapshot([]*model.Namespace{model.NewNamespace("shop", nil)}, nodes, pods, append([]*model.Policy{shut}, c.more...))
+	shop := model.NewNamespace("shop", nil)
+	shop.AllowedIPs = c.allowed
+	return model.MakeSnapshot([]*model.Namespace{shop}, nodes, pods, append([]*model.Policy{shut}, c.more...))
 }
 
 // reachable reports whether the pod of node2 reaches pod n.
