@@ -45,21 +45,24 @@ spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}}]}, {from
 			w := startAPI(t, f)
 			was, _ := w.until("the policy", hasPolicy(kind, c.origin.Namespace, c.origin.Name)).Policies.Get(c.origin)
 			w.noProblems()
-			same := func(pod, when string) {
+			// Another object of the kind tells when the feed has caught up.
+			same := func(marker, when string) {
 				t.Helper()
-				f.put(t, "{apiVersion: v1, kind: Pod, metadata: {name: "+pod+", namespace: shop}}")
-				if is, _ := w.until(pod, hasPod(pod)).Policies.Get(c.origin); is != was {
+				if is, _ := w.until(marker, hasPolicy(kind, c.origin.Namespace, marker)).Policies.Get(c.origin); is != was {
 					t.Errorf("%s: %+v is in force, want the last valid version %+v", when, is, was)
 				}
 			}
+			mark := func(marker string) { f.put(t, strings.Replace(c.good, "name: "+c.origin.Name, "name: "+marker, 1)) }
 			f.put(t, strings.Replace(c.good, c.replace, c.bad, 1))
 			w.problem(c.origin.String(), "is not valid")
-			same("after", "after the edit")
+			mark("edited")
+			same("edited", "after the edit")
 			f.set(func() { f.down = true })
 			f.server.CloseClientConnections()
 			w.problem("API server", kind)
+			mark("listed")
 			f.set(func() { f.down = false })
-			same("relisted", "after a list")
+			same("listed", "after a list")
 			w.problem(c.origin.String(), "is not valid")
 		})
 	}
@@ -89,4 +92,20 @@ func TestStoredPolicyTypes(t *testing.T) {
 			t.Errorf("policyTypes %v: %+v with %v, want isolation %v and %d errors", c.types, p, errs, c.want, c.errs)
 		}
 	}
+}
+
+// TestStoredActions reads an action of a newer API. Without a valid predecessor
+// the rule denies everything: it may have been written to deny.
+func TestStoredActions(t *testing.T) {
+	f := newFakeAPI(t)
+	f.served[cnpPath] = true
+	f.put(t, world1+"---"+strings.Replace(cnpAdmin, "action: Deny", "action: Quarantine", 1))
+	w := startAPI(t, f)
+	s := w.until("the policy", hasPolicy(kindClusterNetworkPolicy, "", "guard"))
+	p, _ := s.Policies.Get(model.Origin{Kind: kindClusterNetworkPolicy, Name: "guard"})
+	rules := p.Rules[model.Egress]
+	if len(rules) != 1 || rules[0].Action != model.ActionDeny || !rules[0].AnyPort || len(rules[0].Peers) != 1 || rules[0].Peers[0].Kind != model.PeerUnknown {
+		t.Errorf("rules %+v, want one that denies everything", rules)
+	}
+	w.problem("ClusterNetworkPolicy guard", "action", "Quarantine")
 }
