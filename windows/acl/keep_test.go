@@ -144,3 +144,29 @@ func TestKeepWithSets(t *testing.T) {
 		}
 	}
 }
+
+// TestNodeRuleIsForIngress: the node reaches its pods whatever policies say, not
+// the other way round. What egress rules say of the node's address stands in the
+// list like what they say of any other.
+func TestNodeRuleIsForIngress(t *testing.T) {
+	node := netip.MustParseAddr("192.168.0.1")
+	allow := &model.Row{Cells: []model.Decision{{Verdict: model.Allow}}}
+	for name, out := range map[string]*model.Row{"egress to the node is allowed": allow, "egress to the node is denied": {}} {
+		table := plain(1, model.Deny, model.Deny)
+		if name == "egress to the node is denied" {
+			table.Sides[model.Egress].Default = allow
+		}
+		table.Sides[model.Ingress].Rows = model.MakeMap(map[model.PeerClass]*model.Row{1: allow})
+		table.Sides[model.Egress].Rows = model.MakeMap(map[model.PeerClass]*model.Row{1: out})
+		state := &model.State{Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Table: table.ID}},
+			Tables: map[model.TableID]*model.Table{table.ID: table}, Addresses: model.MakeMap(map[netip.Addr]model.PeerClass{node: 1}),
+			PeerClasses: []model.PeerClassInfo{{}, {Class: 1, Kind: model.KindThisNode}}}
+		for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
+			o := options(profile)
+			l := acl.Lower(state, o, "")
+			if err := acl.Check(state, "a:eth0", o, &l.Programme, hns.Readings()...); err != nil {
+				t.Errorf("%s, hns %s: %v\n%s", name, profile, err, hns.FormatACLs("", l.Lists["a:eth0"]))
+			}
+		}
+	}
+}
