@@ -2,7 +2,7 @@
 
 // Command mutants measures how strong the tests are. It plants one mistake at a
 // time in a copy of the sources, runs the test that should notice it, and
-// reports every mistake that no test notices. See docs/adr/0045.
+// reports every mistake that no test notices. See docs/adr/0045-planted-mistakes.md.
 //
 // The *.txt files beside this one list the mistakes, a file per area:
 //

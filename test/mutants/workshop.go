@@ -161,7 +161,6 @@ func judge(out string, ok bool) outcome {
 	return unknown
 }
 
-
 // compile compiles a package, and nothing more.
 func (w *workshop) compile(ctx context.Context, overlay, pkg string, windows bool) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", os.DevNull, pkg)
