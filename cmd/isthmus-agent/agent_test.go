@@ -135,6 +135,7 @@ func TestUsage(t *testing.T) {
 		"format":          {[]string{"--log-format", "xml"}, `--log-format "xml": give text or json`},
 		"port":            {[]string{"--vxlan-port", "0"}, "VXLAN port 0: use a number from 1 to 65535"},
 		"mode":            {[]string{"--hns-mode", "nat"}, `--hns-mode "nat": give l2bridge or overlay`},
+		"sets":            {[]string{"--hns-sets", "some"}, `--hns-sets "some": give auto, on or off`},
 		"forwarding":      {[]string{"--forwarding", "past"}, `--forwarding "past": give direct or stack`},
 		"map":             {[]string{"--map-entries", "slots=9"}, `--map-entries: size of map "slots": there is no such map, or its size is fixed: give one of conns4,`},
 		"flow events":     {[]string{"--flow-events", "some"}, `--flow-events "some": give all, denied, off`},

@@ -47,6 +47,7 @@ func (e env) compileRequests(s *model.Snapshot, nodes []*model.Node, versions []
 		for _, v := range versions {
 			options := aclOptions(v)
 			options.Node = hostAddresses(n, overlay)
+			options.Sets = options.Sets && !overlay // as the agent does by itself
 			reports = append(reports, requestsFor(state, unsupported, options, n.Name, v))
 		}
 	}
