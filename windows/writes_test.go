@@ -4,9 +4,13 @@ package windows_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -257,4 +261,102 @@ func (n *node) others(id model.EndpointID) string {
 		}
 	}
 	return text.String()
+}
+
+// TestRemoteEndpointsAreNoPods: what kube-proxy makes for a pod of another node is
+// not attached here, whatever its name. Its ACLs are not written, and a remote
+// endpoint under the name of a pod is a problem.
+func TestRemoteEndpointsAreNoPods(t *testing.T) {
+	n := newNode(t, hns.Server2022, bridgeConfig())
+	spec := n.spec("c1", "10.0.1.7")
+	n.add(spec)
+	networks, _ := n.fake.Networks(ctx)
+	remote, err := n.fake.CreateEndpoint(ctx, hns.Endpoint{Name: n.name("c9:eth0"), Flags: hns.RemoteEndpoint, HostComputeNetwork: networks[0].ID,
+		IPConfigurations: []hns.IPConfig{{IPAddress: "10.0.2.9"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.fake.Before(func(op, id string) error {
+		if op == "ModifyEndpoint" && id == remote.ID {
+			t.Error("a remote endpoint was written")
+		}
+		return nil
+	})
+	n.apply(peerState(spec, "10.0.3.3"))
+	if got := n.problems("c9:eth0"); !strings.Contains(got, "is a remote endpoint") {
+		t.Errorf("problems %q", got)
+	}
+	if got := n.problems(spec.ID); got != "" {
+		t.Errorf("problems of the pod %q", got)
+	}
+}
+
+// TestRemotesGiveWay: on an HNS that gives one address to a local and a remote
+// endpoint, packets may go to the wrong one. ADD removes the remote one, which has
+// an address of this node's range and so is stale.
+func TestRemotesGiveWay(t *testing.T) {
+	n := newNode(t, hns.Server2019, bridgeConfig())
+	n.fake.SetQuirks(hns.Quirks{RemotesApart: true})
+	networks, _ := n.fake.Networks(ctx)
+	for name, ip := range map[string]string{"stale": "10.0.1.7", "right": "10.0.2.7"} {
+		if _, err := n.fake.CreateEndpoint(ctx, hns.Endpoint{Name: name, Flags: hns.RemoteEndpoint, HostComputeNetwork: networks[0].ID,
+			IPConfigurations: []hns.IPConfig{{IPAddress: ip}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.add(n.spec("c1", "10.0.1.7"))
+	if dump := n.fake.Dump(); strings.Contains(dump, "endpoint stale ") || !strings.Contains(dump, "endpoint right ") {
+		t.Errorf("left:\n%s", dump)
+	}
+}
+
+// TestSilentHNSIsLeftAlone lets HNS answer no write. After two of them nothing
+// more is tried, so that the agent's other work need not wait for many deadlines.
+func TestSilentHNSIsLeftAlone(t *testing.T) {
+	c := bridgeConfig()
+	c.CallDeadline = 50 * time.Millisecond
+	n := newNode(t, hns.Server2022, c)
+	specs := make([]dataplane.EndpointSpec, 6)
+	for i := range specs {
+		specs[i] = n.spec(fmt.Sprintf("c%d", i), fmt.Sprintf("10.0.1.%d", 10+i))
+		n.add(specs[i])
+	}
+	state := peerState(specs[0], "10.0.3.3")
+	for _, s := range specs[1:] {
+		state = joined(state, s)
+	}
+	release := make(chan struct{})
+	var writes atomic.Int64
+	n.fake.Before(func(op, _ string) error {
+		if op == "ModifyEndpoint" {
+			writes.Add(1)
+			<-release
+		}
+		return nil
+	})
+	_, err := n.backend.Apply(ctx, state)
+	for _, s := range specs {
+		if !dataplane.Concerns(err, s.ID) {
+			t.Errorf("no error for %s, whose list was not written: %v", s.ID, err)
+		}
+	}
+	if got := writes.Load(); got != 2 {
+		t.Errorf("%d lists were tried, want 2", got)
+	}
+	n.fake.Before(nil)
+	close(release)
+	n.settles(state)
+	for _, s := range specs {
+		if !n.passes(s.ID, "10.0.3.3") {
+			t.Errorf("%s has no policy in the end", s.ID)
+		}
+	}
+}
+
+// joined adds an endpoint to a State, under the table of the others.
+func joined(s *model.State, spec dataplane.EndpointSpec) *model.State {
+	c := *s
+	c.Endpoints = maps.Clone(s.Endpoints)
+	c.Endpoints[spec.ID] = model.EndpointState{Pod: spec.Pod, IPs: spec.IPs, Table: model.TableID{1}}
+	return &c
 }
