@@ -141,6 +141,7 @@ func TestUsage(t *testing.T) {
 		"format":          {[]string{"--log-format", "xml"}, `--log-format "xml": give text or json`},
 		"port":            {[]string{"--vxlan-port", "0"}, "VXLAN port 0: use a number from 1 to 65535"},
 		"mode":            {[]string{"--hns-mode", "nat"}, `--hns-mode "nat": give l2bridge or overlay`},
+		"sets":            {[]string{"--hns-sets", "some"}, `--hns-sets "some": give auto, on or off`},
 		"forwarding":      {[]string{"--forwarding", "past"}, `--forwarding "past": give direct or stack`},
 		"from node":       {[]string{"--host-ports-from-node", "some"}, `--host-ports-from-node "some": give all, loopback or none`},
 		"reserved port":   {[]string{"--reserved-host-ports", "80,90-80"}, `--reserved-host-ports: "90-80" is no port: use a number from 1 to 65535`},

@@ -60,6 +60,7 @@ type options struct {
 
 	hnsNetwork   string   // Windows
 	hnsMode      string   // Windows
+	hnsSets      string   // Windows
 	clusterCIDRs []string // Windows
 	serviceCIDRs []string // Windows
 	keepRoutes   []string // Windows
@@ -92,7 +93,7 @@ var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
 		"flow-events", "flow-event-rate", "flow-event-burst", "log-denied-flows",
 		"fabric", "forwarding", "host-ports-from-node", "masquerade", "masquerade-exception"}
-	windowsOnly = []string{"hns-network", "hns-mode", "hns-timeout", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
+	windowsOnly = []string{"hns-network", "hns-mode", "hns-sets", "hns-timeout", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
 )
 
 func (o *options) register(f *pflag.FlagSet) {
@@ -131,6 +132,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.xdp, "xdp-devices", "auto", "Linux: devices that drop what deny lists name: their names, separated by commas; auto: those of the default routes, while there are lists; off")
 	f.StringArrayVar(&o.neverDeny, "never-deny", nil, "Linux: address that no deny list concerns, such as the API server's; those of nodes need not be named (repeatable)")
 	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
+	f.StringVar(&o.hnsSets, "hns-sets", "auto", "Windows: whether ACLs refer to sets of addresses, which HNS has from 13 on: auto (on l2bridge), on, or off (a pod that comes or goes then changes lists)")
 	f.DurationVar(&o.hnsTimeout, "hns-timeout", 2*time.Minute, "Windows: how long one call to HNS may take before it is given up")
 	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; beyond it pods go by their node's address (repeatable; without it nowhere)")
 	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service, with the event log as log")
@@ -252,6 +254,9 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	}
 	if o.hnsMode != "l2bridge" && o.hnsMode != "overlay" {
 		wrong("--hns-mode %q: give l2bridge or overlay", o.hnsMode)
+	}
+	if !slices.Contains([]string{"auto", "on", "off"}, o.hnsSets) {
+		wrong("--hns-sets %q: give auto, on or off", o.hnsSets)
 	}
 	if o.hnsTimeout < time.Second {
 		wrong("--hns-timeout %s: give 1s or more", o.hnsTimeout)

@@ -50,6 +50,7 @@ func reportRequests(s *model.Snapshot, n *model.Node, versions []hnsVersion, ove
 	for _, v := range versions {
 		options := aclOptions(v)
 		options.Node = hostAddresses(n, overlay)
+		options.Sets = options.Sets && !overlay // as the agent does by itself
 		all = append(all, requestsFor(state, unsupported, options, n.Name, v))
 	}
 	return all
