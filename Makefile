@@ -177,6 +177,15 @@ oracle: ## Compare with policy engines of others over random clusters, and over 
 	@cd test/oracle && $(go) vet ./... && cd analyzer && $(go) vet ./...
 	@cd test/oracle && CORPORA="$(if $(CORPORA),$(abspath $(CORPORA)))" $(go) test -count=1 -timeout 60m -v . -worlds $(WORLDS)
 
+# Which mutants make mutants plants: ids and areas, separated by commas; all
+# without it. MUTANTS are more flags, see build/mutants -h.
+ONLY ?=
+MUTANTS ?=
+
+.PHONY: mutants
+mutants: ## Plant a list of mistakes, one at a time, and run the tests that must notice (an hour; ONLY=id,area; root for some)
+	@mkdir -p build && $(go) build -o build/mutants ./test/mutants && $(path) build/mutants -only "$(ONLY)" $(MUTANTS)
+
 .PHONY: fuzz
 fuzz: ## Every fuzz test of the tree, FUZZTIME each (default 1m)
 	@set -e; for package in $$($(go) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
@@ -202,6 +211,10 @@ bench: ## Benchmarks of the compiler and the data path, one JSON line each
 .PHONY: bench-policy
 bench-policy: ## The compiler over 100,000 pods and 2,000 policies, one JSON line per figure with its goal
 	@$(go) run ./test/bench
+
+.PHONY: bench-analysis
+bench-analysis: ## isthmusctl over 5,000 pods and 1,000 policies, one JSON line per figure with its goal (minutes)
+	@$(path) $(usable) run ./test/bench/analysis
 
 .PHONY: bench-windows
 bench-windows: ## Writes to HNS while 1,000 pods come and go, one JSON line per figure with its goal (minutes)

@@ -64,6 +64,7 @@ var (
 	_ dataplane.BatchDeleter = (*Backend)(nil)
 	_ dataplane.Faulty       = (*Backend)(nil)
 	_ dataplane.Announcer    = (*Backend)(nil)
+	_ dataplane.SocketLister = (*Backend)(nil)
 	_ dataplane.Watcher      = (*Backend)(nil)
 )
 
@@ -74,8 +75,8 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec), pods: make(map[model.EndpointID]model.PodID), linked: make(map[model.EndpointID]bool),
-		ports: hostPorts{forwards: make(map[model.EndpointID][]fabric.Forward)}}
+	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec), pods: make(map[model.EndpointID]model.PodID), linked: make(map[model.EndpointID]bool)}
+	b.ports = hostPorts{fromNode: cfg.HostPortsFromNode, step: b.step, repaired: func() { b.mended.Add(1) }, forwards: make(map[model.EndpointID][]fabric.Forward)}
 	b.ways.backend = b
 	uplink, err := fabric.FindUplink(cfg.Uplink)
 	if err != nil {
@@ -108,6 +109,9 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	}
 	if err == nil {
 		err = b.renewClassifiers()
+	}
+	if err == nil {
+		err = b.ports.start()
 	}
 	if err == nil {
 		b.uplinks, err = newUplinks(b)
@@ -245,10 +249,11 @@ func (b *Backend) followUplink() error {
 	return nil
 }
 
-// Faults implements dataplane.Faulty: what is wrong with the fabric, and an
-// upgrade that has not come to its end.
+// Faults implements dataplane.Faulty: what is wrong with the fabric, with the
+// origins of traffic, an upgrade that has not come to its end, and host ports on
+// which the node listens, too.
 func (b *Backend) Faults() []string {
-	return slices.Concat(b.fabric.Problems(), b.origins.problems, b.upgradeProblems())
+	return slices.Concat(b.fabric.Problems(), b.origins.problems, b.upgradeProblems(), b.ports.problems(b.pods))
 }
 
 // Announcement implements dataplane.Announcer.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
+	nodefabric "github.com/isthmus-net/isthmus/linux/fabric"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
@@ -28,6 +29,9 @@ type Config struct {
 	Fabric fabric.Config
 	// Forwarding is how packets between pods of different nodes go through this one.
 	Forwarding Forwarding
+	// HostPortsFromNode says which of the node's own connections to host ports go to
+	// pods.
+	HostPortsFromNode nodefabric.FromNode
 	// XDP says which devices drop what deny lists name.
 	XDP XDPDevices
 	// NeverDeny are addresses that no deny list concerns, beside those of nodes.
@@ -53,7 +57,7 @@ type Config struct {
 
 // Defaults returns the configuration of an ordinary node.
 func Defaults() Config {
-	return Config{BPFFS: "/sys/fs/bpf/isthmus", Fabric: fabric.Defaults(), Forwarding: Direct, XDP: XDPDevices{Auto: true}, Timeouts: loader.DefaultTimeouts(),
+	return Config{BPFFS: "/sys/fs/bpf/isthmus", Fabric: fabric.Defaults(), Forwarding: Direct, HostPortsFromNode: nodefabric.FromNodeAll, XDP: XDPDevices{Auto: true}, Timeouts: loader.DefaultTimeouts(),
 		Events: loader.DefaultEvents()}
 }
 
@@ -73,6 +77,7 @@ func (c Config) Validate() error {
 	if c.Timeouts.Opening <= 0 || c.Timeouts.TCP <= 0 || c.Timeouts.Other <= 0 || c.Timeouts.Closing <= 0 {
 		errs = append(errs, fmt.Errorf("timeouts %+v: must be positive", c.Timeouts))
 	}
+	errs = append(errs, c.HostPortsFromNode.Validate())
 	return errors.Join(append(errs, c.Events.Validate(), c.MapEntries.Validate())...)
 }
 

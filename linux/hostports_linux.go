@@ -4,6 +4,8 @@ package linux
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -12,20 +14,35 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// hostPortPeriod is how often the table of host ports is compared with what it
-// should be.
-const hostPortPeriod = 5 * time.Second
+// The table of host ports is looked for, and the node's sockets are listed, every
+// hostPortGlance; the table is compared as a whole every hostPortPeriod.
+const (
+	hostPortGlance = time.Second
+	hostPortPeriod = 5 * time.Second
+)
 
 // hostPorts is what leads from the node's ports to pods.
 type hostPorts struct {
+	fromNode fabric.FromNode
+	step     func(string)
+	// repaired is called when another process has removed the table.
+	repaired func()
+
 	forwards map[model.EndpointID][]fabric.Forward
+	// sockets are those of the node on ports that lead to pods.
+	sockets []model.HostPort
+	// unlisted is why the sockets could not be listed the last time.
+	unlisted error
 	// written tells that the forwards have been put in force once. Before, not
 	// every endpoint of an earlier agent may have been adopted, and what it left
 	// must not be taken away.
-	written bool
-	stale   bool
-	due     time.Time
+	written       bool
+	stale         bool
+	glanced, full time.Time // when these were last done
 }
+
+// Listening implements dataplane.SocketLister.
+func (b *Backend) Listening() ([]model.HostPort, error) { return fabric.Listening() }
 
 // note remembers the host ports of an endpoint for the next write.
 func (h *hostPorts) note(spec dataplane.EndpointSpec) {
@@ -55,27 +72,44 @@ func (h *hostPorts) forget(id model.EndpointID) error {
 	return h.write(time.Now())
 }
 
-// write puts the forwards in force.
+// write puts the forwards in force. Interfaces take loopback addresses only while
+// the table is there, which drops what pods send to them, and only those that
+// need it; so their sysctls are the first to be closed and the last to be opened.
 func (h *hostPorts) write(now time.Time) error {
-	var all []fabric.Forward
-	var errs []error
+	h.list()
+	want := fabric.HostPorts{Spared: h.sockets, FromNode: h.fromNode}
+	open := make(map[model.EndpointID]bool)
 	for id, forwards := range h.forwards {
-		all = append(all, forwards...)
+		want.Forwards = append(want.Forwards, forwards...)
+		if slices.ContainsFunc(forwards, func(f fabric.Forward) bool { return f.TakesLoopback(h.fromNode) }) {
+			open[id] = true
+		}
+	}
+	h.step("refuse loopback addresses")
+	errs := []error{link.RefuseLoopback(open)}
+	h.step("write host ports")
+	if _, err := fabric.SetHostPorts(want); err != nil {
+		return errors.Join(append(errs, h.concern(err), link.RefuseLoopback(nil))...)
+	}
+	for id := range open {
+		h.step("accept loopback addresses")
 		if err := link.AcceptLoopback(id); err != nil {
 			errs = append(errs, &dataplane.EndpointError{ID: id, Err: err})
 		}
 	}
-	_, err := fabric.SetHostPorts(all)
-	if err != nil {
-		for id := range h.forwards {
-			errs = append(errs, &dataplane.EndpointError{ID: id, Err: err})
-		}
-		if len(h.forwards) == 0 {
-			errs = append(errs, err)
-		}
-		return errors.Join(errs...)
+	h.written, h.stale, h.full, h.glanced = true, false, now, now
+	return errors.Join(errs...)
+}
+
+// concern makes an error one of the endpoints that have host ports.
+func (h *hostPorts) concern(err error) error {
+	if len(h.forwards) == 0 {
+		return err
 	}
-	h.written, h.stale, h.due = true, false, now.Add(hostPortPeriod)
+	var errs []error
+	for id := range h.forwards {
+		errs = append(errs, &dataplane.EndpointError{ID: id, Err: err})
+	}
 	return errors.Join(errs...)
 }
 
@@ -87,10 +121,84 @@ func (h *hostPorts) apply(now time.Time) error {
 	return h.write(now)
 }
 
-// tend puts right what somebody else changed.
+// tend repairs what other processes changed, and notices new sockets.
 func (h *hostPorts) tend(now time.Time) error {
-	if !h.written || now.Before(h.due) {
+	switch {
+	case !h.written || now.Before(h.glanced.Add(hostPortGlance)):
+		return nil
+	case !now.Before(h.full.Add(hostPortPeriod)):
+		return h.write(now)
+	case len(h.forwards) == 0:
 		return nil
 	}
-	return h.write(now)
+	h.glanced = now
+	there, err := fabric.HasHostPorts()
+	if err != nil {
+		return err
+	}
+	if !there {
+		h.repaired()
+		return errors.Join(link.RefuseLoopback(nil), h.write(now))
+	}
+	if h.list() {
+		return h.write(now)
+	}
+	return nil
+}
+
+// list looks for sockets of the node on ports that lead to pods, and reports
+// whether they are others than before. It keeps those from before if it cannot.
+func (h *hostPorts) list() (changed bool) {
+	var found []model.HostPort
+	if len(h.forwards) > 0 {
+		var all []model.HostPort
+		if all, h.unlisted = fabric.Listening(); h.unlisted != nil {
+			return false
+		}
+		for _, s := range all {
+			if h.leads(s) && !slices.Contains(found, s) {
+				found = append(found, s)
+			}
+		}
+		slices.SortFunc(found, func(a, b model.HostPort) int { return a.Compare(b) })
+	}
+	changed = !slices.Equal(found, h.sockets)
+	h.sockets = found
+	return changed
+}
+
+// leads reports whether some packet to a socket is led to a pod.
+func (h *hostPorts) leads(socket model.HostPort) bool {
+	for _, forwards := range h.forwards {
+		if slices.ContainsFunc(forwards, func(f fabric.Forward) bool { return f.Overlaps(socket) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// problems reports the host ports on which a process of the node listens, too.
+func (h *hostPorts) problems(pods map[model.EndpointID]model.PodID) (all []string) {
+	if h.unlisted != nil {
+		all = append(all, fmt.Sprintf("host ports of pods: sockets of the node on the same ports are not noticed: %s", h.unlisted))
+	}
+	for id, forwards := range h.forwards {
+		for _, s := range h.sockets {
+			if i := slices.IndexFunc(forwards, func(f fabric.Forward) bool { return f.TakenBy(s) }); i >= 0 {
+				all = append(all, fmt.Sprintf("host port %s of pod %s: a process of the node listens on %s, too: connections from elsewhere go to the pod, those of the node to the process: stop the process, or delete the pod and give it another hostPort",
+					forwards[i].HostPort, pods[id], s))
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// start closes what an earlier agent opened, if the table was flushed since.
+func (h *hostPorts) start() error {
+	there, err := fabric.HasHostPorts()
+	if err != nil || there {
+		return nil // apply says what is wrong, if there are host ports
+	}
+	return link.RefuseLoopback(nil)
 }

@@ -51,6 +51,7 @@ type lab struct {
 	deny    []*model.DenyList
 	limits  map[string]model.Bandwidth // of pods, by name
 	refused []model.Unsupported
+	ports   map[string][]model.HostPort // of pods, by name
 }
 
 const (
@@ -199,7 +200,7 @@ func (l *lab) add(name string, n byte) error {
 // addHere is for callers that are in the node's namespace.
 func (l *lab) addHere(name string, n byte) error {
 	spec := dataplane.EndpointSpec{ID: model.MakeEndpointID(name, "eth0"), ContainerID: name, IfName: "eth0",
-		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: l.pods[name].Path(), IPs: podIPs(n), Bandwidth: l.limits[name]}
+		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: l.pods[name].Path(), IPs: podIPs(n), Bandwidth: l.limits[name], HostPorts: l.ports[name]}
 	_, err := l.backend.AddEndpoint(context.Background(), spec)
 	if err == nil {
 		l.local[spec.ID] = policy.Endpoint{Pod: spec.Pod, IPs: spec.IPs}

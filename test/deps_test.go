@@ -82,6 +82,7 @@ var rules = []rule{
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/cilium/ebpf"},
 		except: []string{"linux/bpfobj", "linux/loader", "linux/xdp"}, reason: "the kernel's BPF is reached through the loaders"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{module + "test"}, reason: "the product does not import tests"},
+	{from: []string{"test/hnsemu/facts"}, banned: []string{module}, reason: "a second opinion about HNS shares no code with the first"},
 }
 
 func TestImports(t *testing.T) {

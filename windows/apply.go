@@ -16,25 +16,14 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Apply brings the endpoints that HNS has from what is in force to the State:
-// it reads what is in force, keeps every list that is right, and writes the
-// rest in the order of acl.Plan. The lists of endpoints that cannot be written
-// stay as they are and give a dataplane.EndpointError each; the others go on.
-// At the end everything that was written is read again and compared.
-//
-// What a call that was left behind may still write is uncertain: endpoints that
-// it concerns give an error whatever is read of them, and nothing is built on
-// it, until it has returned. After a second call without an answer nothing more
-// is tried, so that the agent's other work does not wait for many deadlines.
-//
-// It does not go by dataplane.Plan: a plan of ACLs is made from what HNS really
-// holds, which after a restart nobody else remembers.
-func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
+// applyOnce makes one attempt of Apply. The keys of refused are the endpoints whose
+// lists HNS refuses, the values report whether such a list names SCTP.
+func (b *Backend) applyOnce(ctx context.Context, s *model.State) (unsupported []model.Unsupported, refused map[model.EndpointID]bool, err error) {
 	unfinished := b.hns.Unfinished() // before anything is read
 	maps.DeleteFunc(b.late, func(o hns.Object, _ []hns.ACL) bool { return !unfinished[o] })
 	n, list, err := b.ensureNetwork(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("apply: %w", err)
+		return nil, nil, fmt.Errorf("apply: %w", err)
 	}
 	b.routesDue = nil
 	if err := b.applyRoutes(ctx, n, s); err != nil {
@@ -42,33 +31,39 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 		b.routesDue = s
 	}
 	have := b.read(n, list)
-	lowering, plan := b.plan(have, s)
-	x := &execution{Backend: b, have: have, unfinished: unfinished, failed: make(map[int]error), errs: make(map[model.EndpointID][]error)}
+	unsupported, plan := b.plan(have, s)
+	x := &execution{Backend: b, have: have, unfinished: unfinished, failed: make(map[int]error), errs: make(map[model.EndpointID][]error), refused: make(map[model.EndpointID]bool)}
 	x.plan = plan
 	x.repairSets()
 	if err := x.run(ctx); err != nil {
-		return lowering.Unsupported, fmt.Errorf("apply: %w", err)
+		return unsupported, x.refused, fmt.Errorf("apply: %w", err)
 	}
 	if x.wrote {
 		if err := x.compare(ctx); err != nil {
-			return lowering.Unsupported, fmt.Errorf("apply: %w", err)
+			return unsupported, x.refused, fmt.Errorf("apply: %w", err)
 		}
 	}
 	x.blameUnfinished()
-	return lowering.Unsupported, x.err()
+	return unsupported, x.refused, x.err()
 }
 
 // plan works out what HNS should hold and what has to be written for it.
 // Endpoints that the State does not name are denied everything.
-func (b *Backend) plan(have *inventory, s *model.State) (*acl.Lowering, *acl.Plan) {
-	lowering := b.lowerer.Lower(have.only(s), b.options, b.Features().Platform)
-	lowering.Unsupported = append(lowering.Unsupported, b.undenied(s.Deny)...)
+func (b *Backend) plan(have *inventory, s *model.State) ([]model.Unsupported, *acl.Plan) {
+	platform := b.Features().Platform
+	wanted := have.only(s)
+	var overBlocked []model.Unsupported
+	if b.sctp.refused {
+		wanted, overBlocked = acl.WithoutSCTP(wanted, platform)
+	}
+	lowering := b.lowerer.Lower(wanted, b.options, platform)
+	unsupported := slices.Concat(lowering.Unsupported, b.undenied(s.Deny), overBlocked)
 	for id := range have.endpoints {
 		if _, named := s.Endpoints[id]; !named {
 			lowering.Lists[id] = acl.DenyAll()
 		}
 	}
-	return lowering, acl.NewPlan(&have.Programme, lowering.Keep(&have.Programme))
+	return unsupported, acl.NewPlan(&have.Programme, lowering.Keep(&have.Programme))
 }
 
 // inventory is what HNS holds.
@@ -139,6 +134,8 @@ type execution struct {
 	failed map[int]error // by step
 	errs   map[model.EndpointID][]error
 	wrote  bool
+	// refused are the endpoints whose lists HNS refuses; true if they name SCTP.
+	refused map[model.EndpointID]bool
 }
 
 // repairSets adds a write of every set that holds what it should not and that
@@ -168,6 +165,7 @@ func (x *execution) run(ctx context.Context) error {
 			x.config.Step(s.Action.String())
 			err = x.do(ctx, s)
 			x.wrote = true
+			x.noteRefusal(s, err)
 		}
 		if err == nil {
 			continue

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +29,8 @@ type Backend struct {
 	// orphans are the names of endpoints that are not wanted while the call
 	// that makes them has not returned.
 	orphans map[string]bool
+	// sctp remembers whether this HNS takes ACLs for SCTP.
+	sctp sctpSupport
 	// late are the lists of ACLs whose writing was given up and has not returned.
 	late map[hns.Object][]hns.ACL
 	// routesDue is the State whose routes could not all be written, and
@@ -66,6 +69,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		hns:    hns.Guard(client, hns.GuardConfig{Deadline: c.CallDeadline, Observe: c.Observe}),
 		log:    log,
 		meter:  newMeter(), orphans: make(map[string]bool), late: make(map[hns.Object][]hns.ACL),
+		sctp: sctpSupport{otherwise: make(map[model.EndpointID]bool)},
 	}
 	v, err := b.hns.Version(ctx)
 	if err != nil {
@@ -83,7 +87,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	if !v.Supports(hns.DirectServerReturn) {
 		log.Warn("this HNS has no direct server return: policies see the node instead of the pod behind a service", "hns", v.String())
 	}
-	b.options = acl.Options{Sets: v.Supports(hns.Sets) && !c.NoSets, NoIPv6: !v.Supports(hns.DualStack), MaxRules: c.MaxRules, Node: c.NodeAddresses}.Defaults()
+	b.options = acl.Options{Sets: v.Supports(hns.Sets) && c.usesSets(), NoIPv6: !v.Supports(hns.DualStack), MaxRules: c.MaxRules, Node: slices.Concat(c.NodeAddresses, c.HostAddresses)}.Defaults()
 	if c.Mode == L2Bridge {
 		for _, p := range c.PodCIDRs {
 			b.options.Node = append(b.options.Node[:len(b.options.Node):len(b.options.Node)], hostAddress(p))

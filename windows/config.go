@@ -27,6 +27,23 @@ const (
 	Overlay Mode = "overlay"
 )
 
+// SetUse says whether ACLs refer to sets of HNS, which need HNS 13.
+type SetUse string
+
+// The uses of sets.
+const (
+	// SetsAuto uses sets on L2Bridge networks, where Azure NPM does. Nobody is
+	// known to use them on overlay networks.
+	SetsAuto SetUse = "auto"
+	SetsOn   SetUse = "on"
+	// SetsOff writes addresses into the ACLs, so that a pod that comes or goes
+	// changes lists. It takes back what was written with sets.
+	SetsOff SetUse = "off"
+)
+
+// usesSets reports whether sets are used on an HNS that has them.
+func (c Config) usesSets() bool { return c.Sets == SetsOn || c.Sets == SetsAuto && c.Mode == L2Bridge }
+
 // minVNI is the least VXLAN network identifier that Windows takes: those below
 // are VLANs.
 const minVNI = 4096
@@ -43,6 +60,10 @@ type Config struct {
 	// NodeAddresses are the node's underlay addresses. They reach all pods, and
 	// the IPv4 one ends the tunnels of Overlay.
 	NodeAddresses []netip.Addr
+	// HostAddresses are further addresses of the host, by which its programs may
+	// reach pods: a kubelet probes from the address that its route has. They reach
+	// all pods, unless the State gives one to a pod.
+	HostAddresses []netip.Addr
 	// Adapter is the name of the physical adapter; empty lets HNS choose.
 	Adapter string
 	// VNI is the VXLAN network identifier of Overlay.
@@ -64,8 +85,8 @@ type Config struct {
 	ConnectWait time.Duration
 	// HostRoutes, if set, keeps routes of the host when the network is made.
 	HostRoutes *hostroute.Keeper
-	// NoSets keeps addresses in the ACLs even where HNS has sets.
-	NoSets bool
+	// Sets says where ACLs have the addresses of pods.
+	Sets SetUse
 	// MaxRules bounds the ACLs of an endpoint; 0 is the default of package acl.
 	MaxRules int
 	// Observe, if set, is told of every attempt of a call to HNS.
@@ -94,6 +115,9 @@ func (c Config) Defaults() Config {
 	if c.ConnectWait == 0 {
 		c.ConnectWait = 5 * time.Minute
 	}
+	if c.Sets == "" {
+		c.Sets = SetsAuto
+	}
 	if c.Observe == nil {
 		c.Observe = func(hns.Call) {}
 	}
@@ -116,8 +140,11 @@ func (c Config) Validate() error {
 	if c.Mode == Overlay && (c.VNI < minVNI || c.VNI > fabric.MaxWindowsVNI) {
 		bad("vni %d: Windows wants %d to %d", c.VNI, minVNI, fabric.MaxWindowsVNI)
 	}
+	if c.Sets != SetsAuto && c.Sets != SetsOn && c.Sets != SetsOff {
+		bad("sets %q: want auto, on or off", c.Sets)
+	}
 	errs = append(errs, c.validatePodCIDRs()...)
-	for _, a := range c.NodeAddresses {
+	for _, a := range slices.Concat(c.NodeAddresses, c.HostAddresses) {
 		if !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() {
 			bad("node address %s: want an address that other nodes reach", a)
 		}

@@ -3,6 +3,7 @@
 package windows_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +26,18 @@ func TestDriftIsRepaired(t *testing.T) {
 	for name, damage := range map[string]func() error{
 		"ACLs": func() error {
 			_, err := n.fake.ModifyEndpoint(ctx, n.hnsID(first.ID), hns.Update, openACLs()[0].Policy())
+			return err
+		},
+		"no ACLs at all": func() error { // which HNS takes for permission
+			n.fake.UpdateReplacesAll = true
+			defer func() { n.fake.UpdateReplacesAll = false }()
+			id := n.hnsID(first.ID)
+			list, _ := n.fake.Endpoints(ctx, networks[0].ID)
+			e := list[slices.IndexFunc(list, func(e hns.Endpoint) bool { return e.ID == id })]
+			_, err := n.fake.ModifyEndpoint(ctx, id, hns.Update, slices.DeleteFunc(e.Policies, func(p hns.Policy) bool { return p.Is(hns.TypeACL) })...)
+			if !n.passes(first.ID, "10.0.3.9") {
+				t.Error("an endpoint without ACLs is not open: the case shows nothing")
+			}
 			return err
 		},
 		"one ACL more": func() error {

@@ -90,12 +90,17 @@ func TestStopAndSecondAgent(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	second := &machine{t: t, dir: m.dir, datapath: m.datapath, extraArgs: []string{"--http-address", ""}}
-	second.start(0)
-	if err := <-second.ended; err == nil || !strings.Contains(second.log.String(), "another agent answers there") {
-		t.Errorf("a second agent: %v\n%s", err, second.log.String())
+	inUse := fmt.Sprintf("lock directory %s: process %d (isthmus-agent.t) has it for more than 100ms: stop that agent, or give this one directories of its own", filepath.Join(m.dir, "state", "endpoints"), m.cmd.Process.Pid)
+	for flags, want := range map[string]string{
+		"--socket=" + filepath.Join(m.dir, "b.sock"):     inUse,
+		"--state-dir=" + filepath.Join(m.dir, "state-b"): "another agent answers there",
+	} {
+		second := &machine{t: t, dir: m.dir, datapath: m.datapath, extraArgs: []string{"--http-address", "", "--lock-timeout", "100ms", flags}}
+		second.start(0)
+		if err := second.gaveUp(); err == nil || !strings.Contains(second.log.String(), want) {
+			t.Errorf("a second agent with %s: %v\n%s", flags, err, second.log.String())
+		}
 	}
-	second.conn.Close()
 	if err := m.stop(); err != nil {
 		t.Errorf("agent ended with %v\n%s", err, m.log.String())
 	}
@@ -127,6 +132,7 @@ func TestUsage(t *testing.T) {
 		"overlap":         {[]string{"--pod-cidr", "10.0.0.0/24", "--pod-cidr", "10.0.0.0/16", "--manifests", "/nowhere"}, "pod ranges 10.0.0.0/24 and 10.0.0.0/16 overlap"},
 		"service range":   {[]string{"--service-cidr", "x"}, `--service-cidr "x": give ADDRESS/BITS`},
 		"quarantine":      {[]string{"--quarantine", "-1s"}, "--quarantine -1s: give 0 or more"},
+		"lock timeout":    {[]string{"--lock-timeout", "-1s"}, "--lock-timeout -1s: give 0 or more"},
 		"quarantine text": {[]string{"--quarantine", "long"}, "invalid argument"},
 		"mtu":             {[]string{"--mtu", "100"}, "MTU 100: use a number from 1280 to 65535"},
 		"limit":           {[]string{"--limit-port-classes", "1024"}, "--limit-port-classes 1024: give a number from 1 to 1023"},
@@ -135,7 +141,10 @@ func TestUsage(t *testing.T) {
 		"format":          {[]string{"--log-format", "xml"}, `--log-format "xml": give text or json`},
 		"port":            {[]string{"--vxlan-port", "0"}, "VXLAN port 0: use a number from 1 to 65535"},
 		"mode":            {[]string{"--hns-mode", "nat"}, `--hns-mode "nat": give l2bridge or overlay`},
+		"sets":            {[]string{"--hns-sets", "some"}, `--hns-sets "some": give auto, on or off`},
 		"forwarding":      {[]string{"--forwarding", "past"}, `--forwarding "past": give direct or stack`},
+		"from node":       {[]string{"--host-ports-from-node", "some"}, `--host-ports-from-node "some": give all, loopback or none`},
+		"reserved port":   {[]string{"--reserved-host-ports", "80,90-80"}, `--reserved-host-ports: "90-80" is no port: use a number from 1 to 65535`},
 		"map":             {[]string{"--map-entries", "slots=9"}, `--map-entries: size of map "slots": there is no such map, or its size is fixed: give one of conns4,`},
 		"flow events":     {[]string{"--flow-events", "some"}, `--flow-events "some": give all, denied, off`},
 		"flow rate":       {[]string{"--flow-event-rate", "0"}, "--flow-event-rate 0: give 1 or more, or --flow-events=off"},

@@ -10,6 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/fabric"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
@@ -20,12 +21,13 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	cfg.MapEntries = o.mapEntries
 	cfg.Events = flowEvents(&o.flows)
 	remove := func(ctx context.Context) error { return linux.Remove(ctx, cfg) }
-	return opener{remove: remove, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
+	return opener{remove: remove, directories: []string{o.bpffs}, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
 		var err error
 		if cfg.XDP, err = linux.ParseXDPDevices(o.xdp); err != nil {
 			return nil, fmt.Errorf("--xdp-devices %w", err)
 		}
 		cfg.NeverDeny, cfg.Forwarding = o.spared, linux.Forwarding(o.forwarding)
+		cfg.HostPortsFromNode = fabric.FromNode(o.fromNode)
 		return linux.New(ctx, cfg, log)
 	}}
 }

@@ -4,7 +4,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -35,9 +37,12 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		if err != nil {
 			return nil, err
 		}
-		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses, VNI: o.fabric.VNI, CallDeadline: o.hnsTimeout, Step: step, Observe: calls.Observe}
+		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses, VNI: o.fabric.VNI, CallDeadline: o.hnsTimeout, Sets: windows.SetUse(o.hnsSets), Step: step, Observe: calls.Observe}
 		if c.Mode == windows.Overlay { // has no IPv6
 			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
+		}
+		if c.HostAddresses, err = hostAddresses(); err != nil {
+			log.Warn("addresses of the host; only those of the Node object reach all pods", "err", err)
 		}
 		c.ServiceCIDRs, c.OutboundNATExceptions = o.services, slices.Concat(o.cluster, o.services)
 		c.HostRoutes = hostroute.Keep(hostroute.System{}, filepath.Join(o.stateDir, "host-routes.json"), o.hostRoutes)
@@ -45,6 +50,16 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		c.NoOutboundNAT = len(o.cluster) == 0
 		return windows.New(ctx, c, client, log)
 	}}
+}
+
+// hostAddresses lists the addresses of the host that its programs may reach pods
+// from.
+func hostAddresses() ([]netip.Addr, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of the host: %w", err)
+	}
+	return routable(all), nil
 }
 
 // checkMapEntries has nothing to check: the flag is refused here.

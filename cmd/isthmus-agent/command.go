@@ -28,6 +28,8 @@ type opener struct {
 	timeout time.Duration
 	// metrics are the data path's own.
 	metrics []prometheus.Collector
+	// directories are the data path's, beside --state-dir: one agent uses them.
+	directories []string
 	// remove takes the data path away; nil if that is not needed.
 	remove func(context.Context) error
 }

@@ -174,6 +174,20 @@ func (m *machine) stop() error {
 	return <-m.ended
 }
 
+// gaveUp waits for an agent that cannot go on, and returns how it ended; nil if
+// it did not.
+func (m *machine) gaveUp() error {
+	defer m.conn.Close()
+	select {
+	case err := <-m.ended:
+		return err
+	case <-time.After(10 * time.Second):
+		m.cmd.Process.Kill()
+		<-m.ended
+		return nil
+	}
+}
+
 func attachment(n int) *cniapi.Attachment {
 	return &cniapi.Attachment{ContainerId: fmt.Sprintf("c%d", n), IfName: "eth0"}
 }

@@ -31,6 +31,7 @@ type options struct {
 	kubeconfig  string
 	report      []string
 	stateDir    string
+	lockTimeout time.Duration
 	socket      string
 	httpAddress string
 	podCIDRs    []string
@@ -43,11 +44,14 @@ type options struct {
 
 	limits policy.Limits
 
+	reservedPorts []string
+
 	bpffs      string         // Linux
 	uplink     string         // Linux
 	fabric     fabric.Config  // Linux; of Windows the VNI and the port
 	fabricMode string         // Linux
 	forwarding string         // Linux
+	fromNode   string         // Linux
 	exceptions []string       // Linux
 	mapEntries map[string]int // Linux
 	xdp        string         // Linux
@@ -56,6 +60,7 @@ type options struct {
 
 	hnsNetwork   string   // Windows
 	hnsMode      string   // Windows
+	hnsSets      string   // Windows
 	clusterCIDRs []string // Windows
 	serviceCIDRs []string // Windows
 	keepRoutes   []string // Windows
@@ -66,10 +71,16 @@ type options struct {
 	// The lists of ranges, parsed by check.
 	prefixes, cluster, services, hostRoutes []netip.Prefix
 	spared                                  []netip.Addr
+	reserved                                []agent.PortRange
 }
 
 // reportNone is what --report takes alone, reports all that it takes.
 const reportNone = "none"
+
+// reservedPorts are those of etcd, the API server, the kubelet, kube-proxy, the
+// controller manager and the scheduler. Nothing listens there while one of them
+// restarts.
+var reservedPorts = []string{"2379-2381", "6443", "10248-10250", "10255-10259"}
 
 // metadataServices are the addresses of clouds' metadata services: those of most,
 // of Azure, and of AWS by IPv6.
@@ -81,8 +92,8 @@ var reports = []string{"conditions", "events", "node", reportNone}
 var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
 		"flow-events", "flow-event-rate", "flow-event-burst", "log-denied-flows",
-		"fabric", "forwarding", "masquerade", "masquerade-exception"}
-	windowsOnly = []string{"hns-network", "hns-mode", "hns-timeout", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
+		"fabric", "forwarding", "host-ports-from-node", "masquerade", "masquerade-exception"}
+	windowsOnly = []string{"hns-network", "hns-mode", "hns-sets", "hns-timeout", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
 )
 
 func (o *options) register(f *pflag.FlagSet) {
@@ -100,11 +111,13 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.podCIDRs, "pod-cidr", nil, "pod range of this node, instead of those of its Node object (repeatable)")
 	f.DurationVar(&o.quarantine, "quarantine", defaults.Quarantine, "how long the address of a deleted pod is not used again")
 	f.DurationVar(&o.audit, "audit-interval", defaults.AuditEvery, "how often what is installed is compared with what is intended, and repaired; 0 never")
+	f.StringSliceVar(&o.reservedPorts, "reserved-host-ports", reservedPorts, "ports of the node, of any protocol, that no pod gets as hostPort; --vxlan-port is always one of them")
 	o.registerNode(f)
 	o.registerCNI(f)
 	o.flows.register(f)
 	f.StringVar(&o.fabricMode, "fabric", string(o.fabric.Mode), "Linux: how pods of other nodes are reached: auto (routes on the segment, VXLAN beyond), routes, vxlan, or none")
 	f.StringVar(&o.forwarding, "forwarding", "direct", "Linux: how packets between pods of different nodes go through this one: direct (past its stack and netfilter, as far as nobody misses them there), or stack")
+	f.StringVar(&o.fromNode, "host-ports-from-node", "all", "Linux: which of the node's own connections to host ports go to pods: all, loopback (those to 127.0.0.0/8), or none")
 	f.Uint32Var(&o.fabric.VNI, "vni", o.fabric.VNI, "VXLAN network identifier, the same on all nodes; Windows takes 4096 to 65535")
 	f.Uint16Var(&o.fabric.Port, "vxlan-port", o.fabric.Port, "UDP port of VXLAN, the same on all nodes; Windows knows 4789 only")
 	f.BoolVar(&o.fabric.Masquerade, "masquerade", o.fabric.Masquerade, "Linux: hide pods behind their node when they leave the cluster")
@@ -119,6 +132,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.xdp, "xdp-devices", "auto", "Linux: devices that drop what deny lists name: their names, separated by commas; auto: those of the default routes, while there are lists; off")
 	f.StringArrayVar(&o.neverDeny, "never-deny", nil, "Linux: address that no deny list concerns, such as the API server's; those of nodes need not be named (repeatable)")
 	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
+	f.StringVar(&o.hnsSets, "hns-sets", "auto", "Windows: whether ACLs refer to sets of addresses, which HNS has from 13 on: auto (on l2bridge), on, or off (a pod that comes or goes then changes lists)")
 	f.DurationVar(&o.hnsTimeout, "hns-timeout", 2*time.Minute, "Windows: how long one call to HNS may take before it is given up")
 	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; beyond it pods go by their node's address (repeatable; without it nowhere)")
 	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service, with the event log as log")
@@ -131,6 +145,7 @@ func (o *options) register(f *pflag.FlagSet) {
 func (o *options) registerNode(f *pflag.FlagSet) {
 	o.fabric = fabric.Defaults()
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir(), "directory of the endpoint records")
+	f.DurationVar(&o.lockTimeout, "lock-timeout", 30*time.Second, "how long to wait for another agent that still uses the same directories; an agent that is told to stop takes up to 15 s")
 	f.StringVar(&o.socket, "socket", socket.Default, "socket for isthmus-cni and isthmusctl")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
@@ -201,6 +216,17 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	if o.forwarding != "direct" && o.forwarding != "stack" {
 		wrong("--forwarding %q: give direct or stack", o.forwarding)
 	}
+	if !slices.Contains([]string{"all", "loopback", "none"}, o.fromNode) {
+		wrong("--host-ports-from-node %q: give all, loopback or none", o.fromNode)
+	}
+	o.reserved = []agent.PortRange{{First: o.fabric.Port, Last: o.fabric.Port}}
+	for _, text := range o.reservedPorts {
+		r, err := agent.ParsePortRange(text)
+		if err != nil {
+			wrong("--reserved-host-ports: %w", err)
+		}
+		o.reserved = append(o.reserved, r)
+	}
 	for _, l := range o.limitFlags() {
 		if *l.value < 1 || *l.value > l.most {
 			wrong("--limit-%s %d: give a number from 1 to %d", l.name, *l.value, l.most)
@@ -228,6 +254,9 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	}
 	if o.hnsMode != "l2bridge" && o.hnsMode != "overlay" {
 		wrong("--hns-mode %q: give l2bridge or overlay", o.hnsMode)
+	}
+	if !slices.Contains([]string{"auto", "on", "off"}, o.hnsSets) {
+		wrong("--hns-sets %q: give auto, on or off", o.hnsSets)
 	}
 	if o.hnsTimeout < time.Second {
 		wrong("--hns-timeout %s: give 1s or more", o.hnsTimeout)
@@ -263,6 +292,9 @@ func (o *options) checkNode(f *pflag.FlagSet, goos string) error {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if !filepath.IsAbs(o.stateDir) {
 		wrong("--state-dir %q: give an absolute path", o.stateDir)
+	}
+	if o.lockTimeout < 0 {
+		wrong("--lock-timeout %s: give 0 or more", o.lockTimeout)
 	}
 	if cfg, wanted := o.installation(); wanted {
 		if err := cfg.Validate(); err != nil {

@@ -7,13 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
-	"path/filepath"
-	"time"
 
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
+	"github.com/isthmus-net/isthmus/common/httpd"
 )
 
 // serve runs the agent until the context is done.
@@ -33,8 +31,9 @@ func (e env) serve(ctx context.Context, o *options) error {
 	backend := e.backend(o, step, log)
 	cfg := agent.Defaults()
 	cfg.NodeName, cfg.Version = o.nodeName, version
-	cfg.RecordDir = filepath.Join(o.stateDir, "endpoints")
+	cfg.RecordDir = o.recordDir()
 	cfg.PodCIDRs, cfg.Quarantine, cfg.AuditEvery, cfg.Limits = o.prefixes, o.quarantine, o.audit, o.limits
+	cfg.ReservedHostPorts = o.reserved
 	cfg.Flows.Off, cfg.Flows.LogDenied = o.flows.events == flowsOff, o.flows.logDenied
 	cfg.Open, cfg.OpenNeedsNode = backend.open, backend.needsNode
 	if backend.timeout > 0 {
@@ -54,8 +53,13 @@ func (e env) serve(ctx context.Context, o *options) error {
 	if err != nil {
 		return usageError{err}
 	}
-	// The socket is opened before anything is changed: whoever has it is the
-	// node's agent.
+	locks, err := o.lock(ctx, append(backend.directories, o.recordDir()), log)
+	if err != nil {
+		return err
+	}
+	defer locks.release()
+	// The socket is opened before anything is changed, too: the runtime talks to
+	// one agent.
 	requests, err := socket.Listen(o.socket)
 	if err != nil {
 		return err
@@ -71,7 +75,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 		if err != nil {
 			return errors.Join(fmt.Errorf("listen on --http-address: %w", err), requests.Close())
 		}
-		services = append(services, service{"http", func(ctx context.Context) error { return serveHTTP(ctx, listener, node.Handler()) }})
+		services = append(services, service{"http", func(ctx context.Context) error { return httpd.Serve(ctx, listener, node.Handler(), httpd.Defaults()) }})
 	}
 	if keeper != nil {
 		services = append(services, service{"cni files", func(ctx context.Context) error { return keeper.Run(ctx, node.Ready) }})
@@ -123,20 +127,4 @@ func runAll(ctx context.Context, services []service) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func serveHTTP(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		<-ctx.Done()
-		server.Close()
-	}()
-	err := server.Serve(listener)
-	if errors.Is(err, http.ErrServerClosed) {
-		<-stopped
-		return nil
-	}
-	return fmt.Errorf("serve HTTP: %w", err)
 }

@@ -57,7 +57,8 @@ was left by an earlier attempt is removed, too; nothing left is no error.`,
 	return c
 }
 
-// uninstall holds the agent's socket meanwhile, so that none starts.
+// uninstall holds the agent's socket and directories meanwhile, so that none
+// starts.
 func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 	log := u.logger(e.stderr)
 	held, err := socket.Listen(u.socket)
@@ -65,6 +66,13 @@ func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 		return fmt.Errorf("uninstall while no agent runs: %w", err)
 	}
 	defer held.Close()
+	backend := e.backend(&u.options, func(string) {}, log)
+	// What is not there is not made.
+	locks, err := u.lock(ctx, existing(append(backend.directories, u.recordDir())), log)
+	if err != nil {
+		return fmt.Errorf("uninstall while no agent runs: %w", err)
+	}
+	defer locks.release()
 	if err := u.unused(); err != nil && !u.force {
 		return err
 	}
@@ -80,11 +88,12 @@ func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 		}
 		log.Info("CNI configurations of others are left", "names", strings.Join(others, " "))
 	}
-	if remove := e.backend(&u.options, func(string) {}, log).remove; remove != nil {
-		if err := remove(ctx); err != nil {
+	if backend.remove != nil {
+		if err := backend.remove(ctx); err != nil {
 			return err
 		}
 	}
+	locks.release() // Windows removes no file that is open
 	if err := os.RemoveAll(u.stateDir); err != nil {
 		return fmt.Errorf("remove records: %w", err)
 	}
@@ -103,7 +112,7 @@ func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 
 // unused returns an error if pods are attached.
 func (u *uninstaller) unused() error {
-	dir := filepath.Join(u.stateDir, "endpoints")
+	dir := u.recordDir()
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

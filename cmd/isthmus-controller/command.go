@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"runtime"
@@ -20,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/isthmus-net/isthmus/common/httpd"
 	"github.com/isthmus-net/isthmus/common/kube/nodecidr"
 )
 
@@ -168,15 +168,15 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("listen on --http-address: %w", err)
 		}
-		server := &http.Server{Handler: controller.Handler(), ReadHeaderTimeout: 5 * time.Second}
+		serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 		served := make(chan struct{})
 		go func() {
 			defer close(served)
-			if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-				log.Error("serve HTTP", "error", err)
+			if err := httpd.Serve(serving, listener, controller.Handler(), httpd.Defaults()); err != nil {
+				log.Error("serve metrics and health", "error", err)
 			}
 		}()
-		defer func() { server.Close(); <-served }()
+		defer func() { stop(); <-served }()
 	}
 	err = controller.Run(ctx)
 	log.Info("controller has stopped; what nodes have stays", "error", err)

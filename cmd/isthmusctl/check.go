@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/kube"
 )
 
 const testHelp = `Run unit tests of policies: each file holds clusters, questions about flows in
@@ -34,12 +35,13 @@ Each query that is not decided as wanted is printed with what each engine says
 and the rule that decided. The last line has the totals.
 
 Exit status: 0 if every query passes, 1 if one fails or an engine was not run,
-2 if the command line or a file is not right.`
+2 if the command line or a file is not right, or there are no queries.`
 
 // checkOptions are the flags of the test command.
 type checkOptions struct {
 	engines string
 	jobs    int
+	stored  bool
 }
 
 func (e env) testCommand() *cobra.Command {
@@ -58,20 +60,17 @@ func (e env) testCommand() *cobra.Command {
 			case o.jobs < 1 || o.jobs > maxJobs:
 				return usageError{fmt.Errorf("--jobs %d: give 1 to %d", o.jobs, maxJobs)}
 			}
-			return e.check(c.Context(), files, engines, o.jobs)
+			return e.check(c.Context(), files, engines, o)
 		}),
 	}
 	f := c.Flags()
 	f.StringVar(&o.engines, "engine", "evaluate,tables,maps,acl", "comma separated engines, or all")
 	f.IntVar(&o.jobs, "jobs", min(runtime.GOMAXPROCS(0), maxJobs), "cases that are judged at one time")
+	registerStored(f, &o.stored)
 	return c
 }
 
-const (
-	maxJobs = 64
-	// progressEvery is how often a long run says how far it is.
-	progressEvery = 5 * time.Second
-)
+const maxJobs = 64
 
 var errBadTests = errors.New("not all tests could be run: mend the files that are named above")
 
@@ -83,7 +82,7 @@ type totals struct {
 }
 
 // check runs the tests of the files.
-func (e env) check(ctx context.Context, files, engines []string, jobs int) error {
+func (e env) check(ctx context.Context, files, engines []string, o *checkOptions) error {
 	program, missing := e.prepareProgram(&engines)
 	if program != nil {
 		defer program.Close()
@@ -99,8 +98,8 @@ func (e env) check(ctx context.Context, files, engines []string, jobs int) error
 		}
 	}()
 	var workers sync.WaitGroup
-	for range jobs {
-		j := &judge{engines: engines, program: program}
+	for range o.jobs {
+		j := &judge{engines: engines, program: program, reading: kube.Reading{Limits: kube.DefaultLimits(), Stored: o.stored}}
 		program = nil // each worker has its own; the first takes this one
 		workers.Go(func() {
 			defer j.close()
@@ -125,6 +124,8 @@ func (e env) check(ctx context.Context, files, engines []string, jobs int) error
 		return ctx.Err()
 	case sum.bad > 0:
 		return errBadTests
+	case sum.queries == 0:
+		return errors.New("no queries in the files: nothing was tested")
 	case sum.fail > 0 || missing:
 		return errNo
 	}

@@ -32,6 +32,7 @@ type judge struct {
 	engines []string
 	// program is kept from case to case: it takes long to load.
 	program *engine.Program
+	reading kube.Reading
 }
 
 func (j *judge) close() {
@@ -71,7 +72,7 @@ func (j *judge) judge(c *testCase) *outcome {
 		c.validation.judge(c, o)
 		return o
 	}
-	objects, warnings, errs := kube.ParseFiles(c.files, kube.DefaultLimits())
+	objects, warnings, errs := j.reading.ParseFiles(c.files)
 	for _, w := range warnings {
 		if c.complete && !strings.HasPrefix(w.Detail, "also in ") { // a test may replace what all share
 			o.warnings = append(o.warnings, w.String())

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -36,7 +38,7 @@ that were just made and deny everything; it is always JSON. With --node the node
 
 Exit status: 0, or 2 after an error.`,
 		Args: noArgs,
-		RunE: answering(func(c *cobra.Command, _ []string) error { return e.compile(c.Context(), o) }),
+		RunE: answering(func(c *cobra.Command, _ []string) error { return o.complete(e.compile(c.Context(), o)) }),
 	}
 	o.register(c)
 	o.registerWitnesses(c)
@@ -71,28 +73,48 @@ func (e env) compile(ctx context.Context, o *compileOptions) error {
 	if err != nil {
 		return err
 	}
+	out := bufio.NewWriterSize(e.stdout, 1<<16)
 	switch model.OS(o.os) {
 	case model.Linux:
-		return e.compileMaps(s, nodes, o.output)
+		err = compileEach(ctx, e, out, nodes, o.output == "json", func(n *model.Node) (*mapsReport, error) { return reportMaps(s, n) })
 	case model.Windows:
-		return e.compileRequests(s, nodes, versions, o.mode == "overlay")
+		err = compileEach(ctx, e, out, nodes, true, func(n *model.Node) (requestsReports, error) {
+			return reportRequests(s, n, versions, o.mode == "overlay"), nil
+		})
+	default:
+		err = compileEach(ctx, e, out, nodes, o.output == "json", func(n *model.Node) (*nodeReport, error) { return reportNode(s, n), nil })
 	}
-	reports := []*nodeReport{}
-	for _, n := range nodes {
-		reports = append(reports, reportNode(s, n))
-	}
-	if o.output == "json" {
-		return encodeJSON(e.stdout, reports)
-	}
-	for i, r := range reports {
-		if i > 0 {
-			fmt.Fprintln(e.stdout)
+	return errors.Join(err, out.Flush())
+}
+
+// nodeAnswer is what is printed about one node.
+type nodeAnswer interface {
+	// elements are what it adds to a list in JSON.
+	elements() []any
+	// write prints it for people. first: nothing was printed before.
+	write(out io.Writer, first bool) error
+}
+
+// compileEach reports on one node after the other; several are compiled at a time.
+func compileEach[T nodeAnswer](ctx context.Context, e env, out io.Writer, nodes []*model.Node, asJSON bool, report func(*model.Node) (T, error)) error {
+	progress := e.progress("compile", "nodes")
+	list := &jsonList{out: out}
+	err := inOrder(ctx, len(nodes), func(i int) (T, error) { return report(nodes[i]) }, func(i int, r T) error {
+		progress(i+1, len(nodes))
+		if !asJSON {
+			return r.write(out, i == 0)
 		}
-		if err := r.write(e.stdout); err != nil {
-			return err
+		for _, element := range r.elements() {
+			if err := list.add(element); err != nil {
+				return err
+			}
 		}
+		return nil
+	})
+	if err == nil && asJSON {
+		err = list.close()
 	}
-	return nil
+	return err
 }
 
 // choose lists the nodes to compile for.

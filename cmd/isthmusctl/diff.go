@@ -3,14 +3,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -30,19 +34,41 @@ func (e env) diffCommand() *cobra.Command {
 of pods, nodes and address ranges by sets of ports, complete and without samples, apart by the operating system of
 the node that enforces the difference. Pods that only one directory has are named, and not compared.
 
-Exit status: 0 no verdict differs, 1 some do, 2 anything else.`,
+For a policy that differs and selects no pod of its directory, pods are assumed in both directories, as its selectors
+describe them, so that directories of policies alone are compared, too; --witnesses=false turns that off.
+
+Exit status: 0 no verdict differs, 1 some do, 2 the command line or a manifest is not right, or a directory is empty.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usageError{fmt.Errorf("give two directories of manifests: see %s --help", c.CommandPath())}
 			}
 			return nil
 		},
-		RunE: answering(func(c *cobra.Command, args []string) error { return e.diff(c.Context(), o, args[0], args[1]) }),
+		RunE: answering(func(c *cobra.Command, args []string) error {
+			return o.complete(e.diff(c.Context(), o, args[0], args[1]))
+		}),
 	}
-	o.registerSkipBad(c)
+	o.registerReading(c)
+	c.Flags().BoolVar(&o.witnesses, "witnesses", true, "assume pods for policies that differ and select none, to see what they would do")
 	registerOutput(c, &o.output, "text", "json")
 	c.Flags().IntVar(&o.limit, "limit", 200, "how many differences text shows for each system; 0 means all")
 	return c
+}
+
+// assume adds pods for policies that select none, and says so.
+func (o *diffOptions) assume(was, is *kube.Objects) []string {
+	if !o.witnesses {
+		return nil
+	}
+	a := assumePods(was, is)
+	if len(a.pods) == 0 {
+		return nil
+	}
+	said := []string{fmt.Sprintf("%d pods for %d policies that differ and select none: %s", len(a.pods), a.policies, some(a.pods))}
+	if a.cut {
+		said = append(said, fmt.Sprintf("not more than %d pods: other selectors of these policies are not looked at; add pods to the manifests", maxAssumed))
+	}
+	return said
 }
 
 func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
@@ -52,25 +78,26 @@ func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
 	if o.limit < 0 {
 		return usageError{fmt.Errorf("--limit %d: give 0 or more", o.limit)}
 	}
-	was, problems, err := readDir(ctx, a)
+	was, problems, err := o.readDir(ctx, a)
 	if err == nil {
-		err = e.tell(problems, o.skipBad)
+		err = e.reportProblems(&o.source, problems)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", a, err)
 	}
-	is, problems, err := readDir(ctx, b)
+	is, problems, err := o.readDir(ctx, b)
 	if err == nil {
-		problems.assumed = place(&was, &is)
-		err = e.tell(problems, o.skipBad)
+		problems.assumed = append(o.assume(&was, &is), place(&was, &is)...)
+		err = e.reportProblems(&o.source, problems)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", b, err)
 	}
-	r := compareSnapshots(was.Snapshot(), is.Snapshot())
-	for _, u := range r.OverBlocked {
-		fmt.Fprintf(e.stderr, "isthmusctl: compared as it is enforced, which is less than the policies allow: %s\n", u)
-	}
+	p := reach.New(was.Snapshot(), is.Snapshot())
+	p.Progress = e.progress("diff", "groups")
+	e.warnCrowded(p)
+	r := compareVersions(p)
+	r.Policies = differing(was.Policies, is.Policies)
 	if o.output == "json" {
 		err = encodeJSON(e.stdout, r)
 	} else {
@@ -87,20 +114,30 @@ type (
 	diffReport struct {
 		Changes []diffChange `json:"changes"`
 		// OnlyA and OnlyB are the pods that are not compared.
-		OnlyA       []string `json:"pods_only_in_a"`
-		OnlyB       []string `json:"pods_only_in_b"`
+		OnlyA []string `json:"pods_only_in_a"`
+		OnlyB []string `json:"pods_only_in_b"`
+		// Policies are those that only one version has, or that differ.
+		Policies []string `json:"policies_that_differ"`
+		// OverBlocked says where a node may deny more than the policies do.
 		OverBlocked []string `json:"over_blocked"`
 	}
 	// diffChange says that flows from all of From to all of To on all of Ports
-	// changed, except for those of a pod to itself.
+	// changed, except for those of a pod to itself. From and To name every end; those
+	// that are no pods are also in the other members.
 	diffChange struct {
-		From  []string  `json:"from"`
-		To    []string  `json:"to"`
-		Ports []portSet `json:"ports"`
-		Was   string    `json:"was"`
-		Is    string    `json:"is"`
+		From       []string        `json:"from"`
+		FromNodes  []nodeEndReport `json:"from_nodes,omitempty"`
+		FromRanges []rangeReport   `json:"from_ranges,omitempty"`
+		To         []string        `json:"to"`
+		ToNodes    []nodeEndReport `json:"to_nodes,omitempty"`
+		ToRanges   []rangeReport   `json:"to_ranges,omitempty"`
+		Ports      []portSet       `json:"ports"`
+		Was        string          `json:"was"`
+		Is         string          `json:"is"`
 		// By are the sides whose decision changed.
 		By []diffSide `json:"by"`
+
+		from, to []string // for people
 	}
 	diffSide struct {
 		Direction string   `json:"direction"`
@@ -108,27 +145,67 @@ type (
 	}
 )
 
-func compareSnapshots(was, is *model.Snapshot) *diffReport {
-	s := newSurvey(was, is)
-	r := &diffReport{Changes: s.changes(), OnlyA: s.only(0), OnlyB: s.only(1), OverBlocked: []string{}}
-	for _, w := range s.variants {
-		for _, u := range w.overBlocked {
-			r.OverBlocked = append(r.OverBlocked, u.Construct+": "+u.Reason)
+// compareVersions reports on two versions of a cluster.
+func compareVersions(p *reach.Partition) *diffReport {
+	r := &diffReport{Changes: []diffChange{}, Policies: []string{}, OnlyA: podNames(p.Only(0)), OnlyB: podNames(p.Only(1)), OverBlocked: crowded(p)}
+	for _, c := range p.Changes() {
+		change := diffChange{Ports: portSets(p.Cells(), p.Members(c.Ports)), Was: c.Was.String(), Is: c.Is.String()}
+		for _, g := range c.From {
+			change.From, change.from = append(change.From, endNames(g)...), append(change.from, names(g)...)
+			change.FromNodes, change.FromRanges = append(change.FromNodes, reportNodes(g)...), append(change.FromRanges, reportRanges(g)...)
 		}
+		for _, g := range c.To {
+			change.To, change.to = append(change.To, endNames(g)...), append(change.to, names(g)...)
+			change.ToNodes, change.ToRanges = append(change.ToNodes, reportNodes(g)...), append(change.ToRanges, reportRanges(g)...)
+		}
+		for _, list := range [][]string{change.From, change.from, change.To, change.to} {
+			slices.Sort(list)
+		}
+		for _, s := range c.By {
+			change.By = append(change.By, diffSide{s.Direction.String(), s.OS})
+		}
+		r.Changes = append(r.Changes, change)
 	}
+	slices.SortStableFunc(r.Changes, func(a, b diffChange) int {
+		return cmp.Or(cmp.Compare(a.Was, b.Was), slices.Compare(a.From, b.From), slices.Compare(a.To, b.To),
+			cmp.Compare(fmt.Sprint(a.Ports, a.By), fmt.Sprint(b.Ports, b.By)))
+	})
 	return r
 }
 
-// only lists the pods that policies apply to in one variant alone.
-func (s *survey) only(w int) []string {
+// differing names the policies that only one list has, or that are not the same in
+// both.
+func differing(was, is []*model.Policy) []string {
+	before := make(map[model.Origin]*model.Policy)
+	for _, p := range was {
+		before[p.Origin.Key()] = p
+	}
 	names := []string{}
-	for id := range s.variants[w].home {
-		if _, ok := s.variants[1-w].home[id]; !ok {
-			names = append(names, id.String())
+	for _, p := range is {
+		q := before[p.Origin.Key()]
+		delete(before, p.Origin.Key())
+		if q != nil {
+			same := *q
+			same.Origin.UID = p.Origin.UID
+			q = &same
 		}
+		if !reflect.DeepEqual(p, q) {
+			names = append(names, p.Origin.String())
+		}
+	}
+	for o := range before {
+		names = append(names, o.String())
 	}
 	slices.Sort(names)
 	return names
+}
+
+func podNames(ids []model.PodID) []string {
+	all := make([]string, len(ids))
+	for i, id := range ids {
+		all[i] = id.String()
+	}
+	return all
 }
 
 // systems are the operating systems of the sides that changed, in order.
@@ -169,6 +246,9 @@ func (r *diffReport) write(out io.Writer, limit int) error {
 			fmt.Fprintf(&b, "not compared, only in the %s: %s\n", only.in, shorten(only.pods, 10))
 		}
 	}
+	if len(r.Changes) == 0 && len(r.Policies) > 0 {
+		fmt.Fprintf(&b, "policies that differ: %s\n", shorten(r.Policies, 10))
+	}
 	fmt.Fprintf(&b, "diff: changes=%d\n", len(r.Changes))
 	_, err := io.WriteString(out, b.String())
 	return err
@@ -182,5 +262,5 @@ func (c diffChange) write(b *strings.Builder, os model.OS) {
 		}
 	}
 	fmt.Fprintf(b, "  %s -> %s  %s  (%s)\n    from  %s\n    to    %s\n", c.Was, c.Is, portsText(c.Ports), strings.Join(sides, ", "),
-		shorten(c.From, 10), shorten(c.To, 10))
+		shorten(c.from, 10), shorten(c.to, 10))
 }

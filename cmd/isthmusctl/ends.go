@@ -4,160 +4,95 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
-	"slices"
 	"strings"
 
-	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
 )
 
-// group is ends of flows that are equal in every variant of a survey: pods, or
-// ranges, or one node. All its addresses are of one family.
-type group struct {
-	v6        bool
-	namespace string // of all pods
-	pods      []*member
-	ranges    []*addressRange
-	node      string // if it is a node
-	addr      netip.Addr
-	stands    []stand // by variant
-	os        []model.OS
-}
-
-// member is a pod with one of its addresses.
-type member struct {
-	id    model.PodID
-	addrs []netip.Addr // by variant
-	nodes []string     // by variant
-}
-
-// stand is what decides about a group in one variant.
-type stand struct {
-	// table decides about its pods; nil if they are none. It is in the State of
-	// the part.
-	table *model.Table
-	part  int
-	// classes are those of its addresses in every part.
-	classes []model.PeerClass
-}
-
-// key is a text that only groups which are decided alike share.
-func (s *stand) key() string {
-	if s.table == nil {
-		return fmt.Sprint("none ", s.classes)
+// Ends of flows that are no pods, as they are printed in JSON.
+type (
+	// rangeReport is the addresses of CIDR that are not in Except and that no pod and
+	// no node has.
+	rangeReport struct {
+		CIDR   string   `json:"cidr"`
+		Except []string `json:"except"`
+		// Unknown: nodes give addresses from here to pods.
+		Unknown bool `json:"unknown_pods,omitempty"`
 	}
-	return fmt.Sprint(s.part, " ", s.table.ID, " ", s.classes)
-}
+	nodeEndReport struct {
+		Name    string `json:"name"`
+		Address string `json:"address"`
+	}
+)
 
-// stand returns the place of an address, and of the pod if it is one's.
-func (w *variant) stand(pod *model.Pod, class func(*model.State) model.PeerClass) stand {
-	var at stand
-	if pod != nil {
-		at.table, at.part = w.table(pod.PodID, pod)
-	}
-	for _, p := range w.parts {
-		at.classes = append(at.classes, class(p.state))
-	}
-	return at
-}
-
-// addPods groups the pods that every variant has, by each of their addresses.
-func (s *survey) addPods() {
-	groups := make(map[string]*group)
-	first := s.variants[0]
-	var ids []model.PodID
-	for id := range first.home {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, model.PodID.Compare)
-	for _, id := range ids {
-		for _, v6 := range []bool{false, true} {
-			m := &member{id: id}
-			g := &group{v6: v6, namespace: id.Namespace}
-			key := fmt.Sprint(v6, " ", id.Namespace)
-			for _, w := range s.variants {
-				pod, a, ok := w.address(id, v6)
-				if !ok {
-					break
-				}
-				at := w.stand(pod, func(s *model.State) model.PeerClass { return s.Class(a) })
-				os := osOf(w.snapshot, pod)
-				g.stands, g.os = append(g.stands, at), append(g.os, os)
-				m.addrs, m.nodes = append(m.addrs, a), append(m.nodes, pod.Node)
-				key += fmt.Sprint("\n", at.key(), " ", os)
-			}
-			if len(m.addrs) < len(s.variants) {
-				continue
-			}
-			if groups[key] == nil {
-				groups[key] = g
-				s.groups = append(s.groups, g)
-			}
-			groups[key].pods = append(groups[key].pods, m)
+func reportRanges(g *reach.Group) []rangeReport {
+	var all []rangeReport
+	for _, r := range g.Ranges {
+		one := rangeReport{CIDR: r.Prefix.String(), Except: []string{}, Unknown: r.Unknown}
+		for _, e := range r.Except {
+			one.Except = append(one.Except, e.String())
 		}
+		all = append(all, one)
 	}
+	return all
 }
 
-// address returns the pod's first address of a family that nobody else owns.
-func (w *variant) address(id model.PodID, v6 bool) (*model.Pod, netip.Addr, bool) {
-	pod, ok := w.snapshot.Pods.Get(id)
-	if _, has := w.home[id]; !ok || !has {
-		return nil, netip.Addr{}, false
+func reportNodes(g *reach.Group) []nodeEndReport {
+	if g.Node == "" {
+		return nil
 	}
-	for _, a := range pod.IPs {
-		if a.Is6() == v6 && w.owners.Pods[a] == pod {
-			return pod, a, true
-		}
-	}
-	return nil, netip.Addr{}, false
+	return []nodeEndReport{{g.Node, g.Addr.String()}}
 }
 
-// addNodes adds the addresses that are one node's in every variant.
-func (s *survey) addNodes() {
-	first := s.variants[0]
-	for a, n := range first.owners.Nodes {
-		g := &group{v6: a.Is6(), node: n.Name, addr: a}
-		for _, w := range s.variants {
-			owner, ok := w.owners.Nodes[a]
-			if w.owners.Pods[a] != nil || !ok || owner.Name != n.Name {
-				break
-			}
-			g.stands = append(g.stands, w.stand(nil, func(s *model.State) model.PeerClass { return s.Class(a) }))
-			g.os = append(g.os, owner.OS)
+// maxExcept is how many prefixes that a range leaves out are named to people.
+const maxExcept = 3
+
+// rangeName names a range with at most some of the prefixes that it leaves out; 0
+// means all.
+func rangeName(r *reach.Range, most int) string {
+	text := r.Prefix.String()
+	if len(r.Except) > 0 {
+		holes := make([]string, len(r.Except))
+		for i, h := range r.Except {
+			holes[i] = h.String()
 		}
-		if len(g.stands) == len(s.variants) {
-			s.nodes = append(s.nodes, g)
+		if most == 0 {
+			most = len(holes)
 		}
+		text += " besides " + strings.ReplaceAll(shorten(holes, most), ", ", " ")
 	}
-	slices.SortFunc(s.nodes, func(a, b *group) int { return a.addr.Compare(b.addr) })
+	if r.Unknown {
+		text += " (pods that are not known)"
+	}
+	return text
 }
 
-// selfOnly reports whether flows within the group are those of one pod to
-// itself.
-func (g *group) selfOnly() bool { return len(g.pods) == 1 }
+// names lists the members of a group: every pod, every range, or the node. Ranges
+// are cut short for people; endNames are complete.
+func names(g *reach.Group) []string { return namesOf(g, maxExcept) }
 
-// names lists the members: every pod, every range, or the node.
-func (g *group) names() []string {
-	names := []string{}
-	for _, m := range g.pods {
-		name := m.id.String()
-		if g.v6 {
-			name += "@" + m.addrs[0].String()
+func endNames(g *reach.Group) []string { return namesOf(g, 0) }
+
+func namesOf(g *reach.Group, most int) []string {
+	all := []string{}
+	for _, m := range g.Pods {
+		name := m.ID.String()
+		if g.V6 {
+			name += "@" + m.Addrs[0].String()
 		}
-		names = append(names, name)
+		all = append(all, name)
 	}
-	for _, r := range g.ranges {
-		names = append(names, r.String())
+	for _, r := range g.Ranges {
+		all = append(all, rangeName(r, most))
 	}
-	if g.node != "" {
-		names = append(names, fmt.Sprintf("node %s (%s)", g.node, g.addr))
+	if g.Node != "" {
+		all = append(all, fmt.Sprintf("node %s (%s)", g.Node, g.Addr))
 	}
-	return names
+	return all
 }
 
-// String names the group in a few words.
-func (g *group) String() string {
-	names := g.names()
+// title names a group in a few words, of its names.
+func title(names []string) string {
 	if len(names) == 1 {
 		return names[0]
 	}

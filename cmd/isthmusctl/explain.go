@@ -39,7 +39,7 @@ number, or a name that the destination pod gives to one of its ports.
 
 Exit status: 0 allowed, 1 denied, 2 anything else.`,
 		Args: noArgs,
-		RunE: answering(func(c *cobra.Command, _ []string) error { return e.explain(c, o) }),
+		RunE: answering(func(c *cobra.Command, _ []string) error { return o.complete(e.explain(c, o)) }),
 	}
 	o.register(c)
 	o.registerWitnesses(c)
@@ -135,6 +135,7 @@ type (
 		Policy string         `json:"policy"`
 		Rule   *int           `json:"rule,omitempty"`
 		What   string         `json:"what"`
+		Misses []string       `json:"misses,omitempty"`
 		Then   decisionReport `json:"then"`
 	}
 )
@@ -188,7 +189,7 @@ func explainSide(s *model.Snapshot, x policy.Explanation) sideReport {
 			PeerMisses: t.PeerMisses, PortMisses: t.PortMisses})
 	}
 	for _, c := range x.Changes {
-		change := changeReport{Policy: c.Policy.String(), What: c.What, Then: reportDecision(c.Then)}
+		change := changeReport{Policy: c.Policy.String(), What: c.What, Misses: c.Misses, Then: reportDecision(c.Then)}
 		if c.Rule >= 0 {
 			change.Rule = &c.Rule
 		}
@@ -290,7 +291,7 @@ func (r *sideReport) countRules(b *strings.Builder) {
 		counts[t.Role]++
 	}
 	var parts []string
-	for _, role := range []policy.Role{policy.Decides, policy.Passes, policy.NoMatch, policy.NotAsked} {
+	for _, role := range []policy.Role{policy.Decides, policy.Passes, policy.MayPass, policy.NoMatch, policy.NotAsked} {
 		if n := counts[role.String()]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, role))
 		}

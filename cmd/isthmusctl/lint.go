@@ -177,7 +177,11 @@ func (e env) lint(ctx context.Context, o *lintOptions) error {
 	if err != nil {
 		return err
 	}
-	r := l.report(platforms, findings)
+	inexact, err := l.inexact(ctx, platforms, e.progress("lint", "nodes"))
+	if err != nil {
+		return err
+	}
+	r := l.report(platforms, inexact, findings)
 	if o.output == "json" {
 		err = encodeJSON(e.stdout, r)
 	} else {
@@ -201,7 +205,7 @@ func (o *lintOptions) read(ctx context.Context) (*linted, []finding, error) {
 		}
 		return newLinted(s, s, nil), p.findings(), nil
 	}
-	objects, p, err := readDir(ctx, o.manifests)
+	objects, p, err := o.readDir(ctx, o.manifests)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -248,12 +252,12 @@ type exactnessOn struct {
 }
 
 // report runs all checks.
-func (l *linted) report(platforms []platform, findings []finding) *lintReport {
+func (l *linted) report(platforms []platform, inexact *inexactness, findings []finding) *lintReport {
 	r := &lintReport{Policies: len(l.policies), Findings: append([]finding{}, findings...), Constructs: []constructReport{}}
 	for _, p := range platforms {
 		r.Platforms = append(r.Platforms, p.name)
 	}
-	r.addEnforceability(l, platforms)
+	r.addEnforceability(l, platforms, inexact)
 	for _, check := range checks() {
 		r.Findings = append(r.Findings, check(l)...)
 	}

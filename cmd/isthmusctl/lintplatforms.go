@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -76,56 +77,98 @@ const witnessNode = "(witnesses)"
 // witnessesPerNode bounds them, so that what they have to share does not run out.
 const witnessesPerNode = 50
 
-// states compiles every node that has tables of its own, and the policies that
-// select no pod for pods that are made for the purpose.
-func (l *linted) states() (states []*model.State, reported []model.Unsupported) {
-	seen := make(map[model.TableID]bool)
-	take := func(state *model.State, more []model.Unsupported) {
-		reported = append(reported, more...)
-		for _, e := range state.Endpoints {
-			if !seen[e.Table] {
-				states = append(states, state)
-				break
-			}
+// inexactness is what is not enforced exactly: of the compiler, and of the lowering to
+// ACLs by the options that platforms have.
+type inexactness struct {
+	compiled []model.Unsupported
+	lowered  map[loweringKey][]model.Unsupported
+}
+
+// loweringKey is what lowerings for platforms differ by.
+type loweringKey struct{ sets, noIPv6 bool }
+
+func keyOf(v hnsVersion) loweringKey {
+	o := aclOptions(v)
+	return loweringKey{o.Sets, o.NoIPv6}
+}
+
+// compiledNode is a node, or some pods that are made for policies that select none.
+type compiledNode struct {
+	state    *model.State
+	reported []model.Unsupported
+}
+
+// inexact compiles every node, and the policies that select no pod for pods that are
+// made for the purpose, and lowers those that have tables of their own. No State is
+// kept.
+func (l *linted) inexact(ctx context.Context, platforms []platform, progress func(done, total int)) (*inexactness, error) {
+	lowerings := make(map[loweringKey]hnsVersion)
+	for _, p := range platforms {
+		if p.features.OS == model.Windows {
+			lowerings[keyOf(p.hns)] = p.hns
 		}
-		for id := range state.Tables {
+	}
+	nodes, chunks := nodeNames(l.snapshot), slices.Collect(slices.Chunk(l.unselecting(), witnessesPerNode))
+	found, seen := &inexactness{lowered: make(map[loweringKey][]model.Unsupported)}, make(map[model.TableID]bool)
+	return found, inOrder(ctx, len(nodes)+len(chunks), func(i int) (compiledNode, error) {
+		var c compiledNode
+		if i < len(nodes) {
+			c.state, c.reported = compileNode(l.snapshot, nodes[i])
+		} else {
+			c.state, c.reported = l.compileWitnesses(chunks[i-len(nodes)])
+		}
+		return c, nil
+	}, func(i int, c compiledNode) error {
+		progress(i+1, len(nodes)+len(chunks))
+		found.compiled = append(found.compiled, c.reported...)
+		fresh := false
+		for _, e := range c.state.Endpoints {
+			fresh = fresh || !seen[e.Table]
+		}
+		for id := range c.state.Tables {
 			seen[id] = true
 		}
-	}
-	for _, name := range nodeNames(l.snapshot) {
-		take(compileNode(l.snapshot, name))
-	}
-	for chunk := range slices.Chunk(l.unselecting(), witnessesPerNode) {
-		s := *l.snapshot
-		endpoints := make(map[model.EndpointID]policy.Endpoint)
-		for _, p := range chunk {
-			pod, ns, ok := policy.Witness(&s, p)
-			if !ok {
-				continue
+		for k, v := range lowerings {
+			if fresh {
+				found.lowered[k] = append(found.lowered[k], acl.Lower(c.state, aclOptions(v), platformName(v)).Unsupported...)
 			}
-			pod.Node = witnessNode
-			s.Pods, s.Namespaces = s.Pods.With(pod.PodID, pod), s.Namespaces.With(ns.Name, ns)
-			endpoints[engine.EndpointOf(pod)] = policy.Endpoint{Pod: pod.PodID}
 		}
-		take(policy.Compile(policy.Input{Snapshot: &s, Node: witnessNode, Endpoints: endpoints}))
+		return nil
+	})
+}
+
+// compileWitnesses compiles policies that select no pod for pods that are made for
+// them.
+func (l *linted) compileWitnesses(policies []*model.Policy) (*model.State, []model.Unsupported) {
+	s := *l.snapshot
+	endpoints := make(map[model.EndpointID]policy.Endpoint)
+	for _, p := range policies {
+		pod, ns, ok := policy.Witness(&s, p)
+		if !ok {
+			continue
+		}
+		pod.Node = witnessNode
+		s.Pods, s.Namespaces = s.Pods.With(pod.PodID, pod), s.Namespaces.With(ns.Name, ns)
+		endpoints[engine.EndpointOf(pod)] = policy.Endpoint{Pod: pod.PodID}
 	}
-	return states, reported
+	return policy.Compile(policy.Input{Snapshot: &s, Node: witnessNode, Endpoints: endpoints})
 }
 
 // unselecting are the policies that select no pod.
 func (l *linted) unselecting() []*model.Policy {
-	return slices.DeleteFunc(slices.Clone(l.policies), func(p *model.Policy) bool { return len(l.selected(p.Subject)) > 0 })
+	return unselecting(l.snapshot, l.policies)
 }
 
 // reported is what a platform does not enforce exactly.
-func (p *platform) reported(states []*model.State, compiled []model.Unsupported) []model.Unsupported {
-	all := slices.Clone(compiled)
+func (p *platform) reported(found *inexactness) []model.Unsupported {
+	all := slices.Clone(found.compiled)
 	switch {
 	case p.refuses != "":
 		all = append(all, model.Unsupported{Rule: -1, Construct: "kernel", Effect: model.Refused, Reason: p.refuses})
 	case p.features.OS == model.Windows:
-		for _, s := range states {
-			all = append(all, acl.Lower(s, aclOptions(p.hns), p.features.Platform).Unsupported...)
+		for _, u := range found.lowered[keyOf(p.hns)] {
+			u.Platform = p.features.Platform
+			all = append(all, u)
 		}
 	}
 	return all
@@ -134,12 +177,11 @@ func (p *platform) reported(states []*model.State, compiled []model.Unsupported)
 // addEnforceability asks every platform about every construct. What is not
 // exact is a warning where a pod of the policy runs on such a system, or none is
 // known to run anywhere, and a note elsewhere.
-func (r *lintReport) addEnforceability(l *linted, platforms []platform) {
-	states, compiled := l.states()
+func (r *lintReport) addEnforceability(l *linted, platforms []platform, found *inexactness) {
 	index := make(map[policy.Use]int)
 	for i := range platforms {
 		p := &platforms[i]
-		reported := p.reported(states, compiled)
+		reported := p.reported(found)
 		for _, e := range policy.Enforce(l.policies, p.features, reported) {
 			n, ok := index[e.Use]
 			if !ok {

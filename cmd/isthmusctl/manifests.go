@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -23,8 +24,12 @@ type source struct {
 	kubeconfig string
 	timeout    time.Duration
 	skipBad    bool
+	// stored judges manifests as objects that an API server stores.
+	stored bool
 	// witnesses adds a pod for every policy that selects none.
 	witnesses bool
+	// leftOut counts the errors whose documents were left out.
+	leftOut int
 }
 
 func (s *source) register(c *cobra.Command) {
@@ -32,11 +37,18 @@ func (s *source) register(c *cobra.Command) {
 	f.StringVarP(&s.manifests, "manifests", "m", "", "read the cluster from the manifests in this directory")
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "read the cluster from the API server that this file names")
 	f.DurationVar(&s.timeout, "timeout", 30*time.Second, "how long to wait for the API server")
-	s.registerSkipBad(c)
+	s.registerReading(c)
 }
 
-func (s *source) registerSkipBad(c *cobra.Command) {
-	c.Flags().BoolVar(&s.skipBad, "skip-bad", false, "go on without the documents that have errors; they are named on stderr")
+// registerReading registers how manifests are read.
+func (s *source) registerReading(c *cobra.Command) {
+	f := c.Flags()
+	f.BoolVar(&s.skipBad, "skip-bad", false, "answer without the documents that have errors; they are named on stderr, and the exit status is 2")
+	registerStored(f, &s.stored)
+}
+
+func registerStored(f *pflag.FlagSet, stored *bool) {
+	f.BoolVar(stored, "stored", false, "judge manifests as objects that an API server stores already, as in a dump of a live cluster")
 }
 
 func (s *source) registerWitnesses(c *cobra.Command) {
@@ -51,6 +63,8 @@ func (s *source) check() error {
 		return usageError{errors.New("--manifests and --kubeconfig: give one of them")}
 	case s.kubeconfig != "" && s.witnesses:
 		return usageError{errors.New("--witnesses: works with --manifests only")}
+	case s.kubeconfig != "" && s.stored:
+		return usageError{errors.New("--stored: works with --manifests only; objects of an API server are always judged so")}
 	case s.timeout <= 0:
 		return usageError{fmt.Errorf("--timeout %s: give a duration above 0", s.timeout)}
 	}
@@ -76,7 +90,7 @@ func (s *source) load(ctx context.Context) (*model.Snapshot, problems, error) {
 	if s.kubeconfig != "" {
 		return s.loadAPI(ctx)
 	}
-	o, p, err := readDir(ctx, s.manifests)
+	o, p, err := s.readDir(ctx, s.manifests)
 	if err != nil {
 		return nil, p, err
 	}
@@ -101,8 +115,8 @@ func addWitnesses(o *kube.Objects) {
 
 // readDir reads a directory without adding anything. Only if nothing at all can
 // be read that is an error.
-func readDir(ctx context.Context, dir string) (kube.Objects, problems, error) {
-	o, warnings, errs := kube.LoadDir(ctx, dir, kube.DefaultLimits())
+func (s *source) readDir(ctx context.Context, dir string) (kube.Objects, problems, error) {
+	o, warnings, errs := s.reading().Dir(ctx, dir)
 	var p problems
 	for _, w := range warnings {
 		p.warnings = append(p.warnings, w.String())
@@ -113,7 +127,14 @@ func readDir(ctx context.Context, dir string) (kube.Objects, problems, error) {
 		}
 		p.bad = append(p.bad, e.Error())
 	}
+	if len(errs) == 0 && len(o.Namespaces)+len(o.Nodes)+len(o.Pods)+len(o.Policies)+len(o.DenyLists) == 0 {
+		return o, p, fmt.Errorf("%s: no policies, pods, workloads, namespaces, nodes or deny lists in .yaml, .yml or .json files: name a directory that has some", dir)
+	}
 	return o, p, ctx.Err()
+}
+
+func (s *source) reading() kube.Reading {
+	return kube.Reading{Limits: kube.DefaultLimits(), Stored: s.stored}
 }
 
 // loadAPI waits for the first complete state of an API server.
@@ -176,12 +197,12 @@ func (e env) open(ctx context.Context, s *source) (*model.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	return snapshot, e.tell(p, s.skipBad)
+	return snapshot, e.reportProblems(s, p)
 }
 
-// tell writes what is to be said to stderr. Bad documents are an error unless
-// they are to be skipped.
-func (e env) tell(p problems, skipBad bool) error {
+// reportProblems writes problems to stderr. Bad documents are an error unless they are to be
+// skipped.
+func (e env) reportProblems(s *source, p problems) error {
 	for _, w := range p.warnings {
 		fmt.Fprintf(e.stderr, "isthmusctl: %s\n", w)
 	}
@@ -191,7 +212,8 @@ func (e env) tell(p problems, skipBad bool) error {
 	if len(p.bad) == 0 {
 		return nil
 	}
-	if skipBad {
+	if s.skipBad {
+		s.leftOut += len(p.bad)
 		for _, b := range p.bad {
 			fmt.Fprintf(e.stderr, "isthmusctl: left out: %s\n", b)
 		}
@@ -201,5 +223,14 @@ func (e env) tell(p problems, skipBad bool) error {
 	if n := len(p.bad) - 1; n > 0 {
 		more = fmt.Sprintf(" (and %d more errors)", n)
 	}
-	return fmt.Errorf("%s%s: mend it, or leave it out with --skip-bad; isthmusctl lint lists all", p.bad[0], more)
+	return fmt.Errorf("%s%s: fix it, or leave it out with --skip-bad; isthmusctl lint lists all", p.bad[0], more)
+}
+
+// complete turns an answer about a part of the manifests into an error: neither yes
+// nor no is certain without the rest.
+func (s *source) complete(err error) error {
+	if s.leftOut > 0 && (err == nil || errors.Is(err, errNo)) {
+		return fmt.Errorf("the answer is about a part of the manifests only: %d errors left documents out", s.leftOut)
+	}
+	return err
 }

@@ -3,13 +3,16 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -34,7 +37,7 @@ on one. Pods that no policy can tell apart are one row and one column.
 With --outside the ranges of addresses that are no pod's are there too. Nodes are not shown: a pod's own node
 always reaches it, and isthmusctl explain tells about any other flow.`,
 		Args: noArgs,
-		RunE: answering(func(c *cobra.Command, _ []string) error { return e.matrix(c.Context(), o) }),
+		RunE: answering(func(c *cobra.Command, _ []string) error { return o.complete(e.matrix(c.Context(), o)) }),
 	}
 	o.register(c)
 	o.registerWitnesses(c)
@@ -63,30 +66,35 @@ func (e env) matrix(ctx context.Context, o *matrixOptions) error {
 	if err != nil {
 		return err
 	}
-	survey := newSurvey(s)
-	for _, u := range survey.variants[0].overBlocked {
-		fmt.Fprintf(e.stderr, "isthmusctl: shown as it is enforced, which is less than the policies allow: %s: %s\n", u.Construct, u.Reason)
-	}
 	for _, name := range slices.Concat(o.namespaces, o.froms, o.tos) {
 		if _, ok := s.Namespaces.Get(name); !ok {
 			return usageError{fmt.Errorf("no namespace %s: look at the spelling", name)}
 		}
 	}
-	m := &matrix{only: only, groups: len(survey.groups)}
-	m.rows, m.columns = o.choose(survey, o.froms), o.choose(survey, o.tos)
+	p := reach.New(s)
+	p.Progress = e.progress("matrix", "groups")
+	e.warnCrowded(p)
+	m := newMatrix(p, only)
+	groups := p.Groups(o.v6)
+	m.rows, m.columns = o.choose(groups, o.froms), o.choose(groups, o.tos)
+	if len(m.rows) == 0 || len(m.columns) == 0 {
+		return errors.New("there are no such pods to show; --witnesses makes a pod for every policy that selects none, --outside shows other addresses")
+	}
 	if err := o.bound(m); err != nil {
 		return err
 	}
-	m.fill(survey)
+	out := bufio.NewWriterSize(e.stdout, 1<<16)
 	switch o.output {
 	case "csv":
-		return m.writeCSV(e.stdout)
+		err = m.writeCSV(out)
 	case "html":
-		return m.writeHTML(e.stdout)
+		err = m.writeHTML(out)
 	case "json":
-		return encodeJSON(e.stdout, m.report())
+		err = m.writeJSON(out)
+	default:
+		err = m.writeText(out, o.output == "wide")
 	}
-	return m.writeText(e.stdout, o.output == "wide")
+	return errors.Join(err, out.Flush())
 }
 
 // onePort is what a matrix is limited to.
@@ -127,13 +135,13 @@ func (o *matrixOptions) only() (*onePort, error) {
 }
 
 // choose lists the groups that rows, or columns, are for.
-func (o *matrixOptions) choose(s *survey, namespaces []string) []*group {
+func (o *matrixOptions) choose(groups []*reach.Group, namespaces []string) []*reach.Group {
 	namespaces = slices.Concat(namespaces, o.namespaces)
-	var chosen []*group
-	for _, g := range s.groups {
+	var chosen []*reach.Group
+	for _, g := range groups {
 		switch {
-		case g.v6 != o.v6, len(g.pods) == 0 && !o.outside:
-		case len(g.pods) > 0 && len(namespaces) > 0 && !slices.Contains(namespaces, g.namespace):
+		case len(g.Pods) == 0 && !o.outside:
+		case len(g.Pods) > 0 && len(namespaces) > 0 && !slices.Contains(namespaces, g.Namespace):
 		default:
 			chosen = append(chosen, g)
 		}
@@ -157,13 +165,20 @@ func (o *matrixOptions) bound(m *matrix) error {
 	return nil
 }
 
-// matrix is who reaches whom.
+// matrix is who reaches whom. Its cells are worked out row by row, whenever they
+// are asked for: a large cluster has more of them than memory holds.
 type matrix struct {
 	only          *onePort
-	groups        int
-	rows, columns []*group
-	// cells are by row and column.
-	cells [][]matrixCell
+	partition     *reach.Partition
+	rows, columns []*reach.Group
+	// known are the sets of ports that cells had so far.
+	known map[reach.PortsID]*allowedPorts
+}
+
+// allowedPorts is a set of ports as outputs show it.
+type allowedPorts struct {
+	sets []portSet
+	text string // for people
 }
 
 // matrixCell is what is allowed between two groups.
@@ -172,42 +187,45 @@ type matrixCell struct {
 	itself bool
 	// outside: neither group is of pods, so that nobody decides.
 	outside bool
-	ports   []portSet
+	*allowedPorts
+}
+
+func newMatrix(p *reach.Partition, only *onePort) *matrix {
+	return &matrix{only: only, partition: p, known: make(map[reach.PortsID]*allowedPorts)}
 }
 
 // allows reports whether anything is allowed.
-func (c matrixCell) allows() bool { return c.itself || len(c.ports) > 0 }
+func (c matrixCell) allows() bool { return c.itself || len(c.sets) > 0 }
 
-// fill works out the cells.
-func (m *matrix) fill(s *survey) {
-	known := make(map[rows][]portSet)
-	m.cells = make([][]matrixCell, len(m.rows))
-	for i, from := range m.rows {
-		m.cells[i] = make([]matrixCell, len(m.columns))
+// each works out the rows in order. The slice of cells is used again.
+func (m *matrix) each(row func(i int, cells []matrixCell) error) error {
+	cells := make([]matrixCell, len(m.columns))
+	return m.partition.Reach(m.rows, m.columns, func(i int, allowed []reach.PortsID) error {
+		from := m.rows[i]
 		for j, to := range m.columns {
-			if from == to && from.selfOnly() {
-				m.cells[i][j].itself = true
-				continue
+			c := matrixCell{allowedPorts: &allowedPorts{}}
+			if c.itself = from == to && from.Single(); !c.itself {
+				c.outside = len(from.Pods) == 0 && len(to.Pods) == 0
+				c.allowedPorts = m.allowed(allowed[j])
 			}
-			m.cells[i][j].outside = len(from.pods) == 0 && len(to.pods) == 0
-			r := s.rows(0, from, to)
-			sets, ok := known[r]
-			if !ok {
-				sets = m.allowed(s, from, to, r)
-				known[r] = sets
-			}
-			m.cells[i][j].ports = sets
+			cells[j] = c
 		}
-	}
+		return row(i, cells)
+	})
 }
 
-// allowed lists the ports that are allowed, of those that are asked for.
-func (m *matrix) allowed(s *survey, from, to *group, r rows) []portSet {
-	var cells []int
-	for c := range s.ports {
-		if s.flow(0, from, to, r, c) == model.Allow && (m.only == nil || c == s.cell(m.only.protocol, m.only.port)) {
-			cells = append(cells, c)
+// allowed lists the ports of a set, of those that are asked for.
+func (m *matrix) allowed(id reach.PortsID) *allowedPorts {
+	a := m.known[id]
+	if a == nil {
+		cells := m.partition.Members(id)
+		if m.only != nil {
+			cell := m.partition.Cell(m.only.protocol, m.only.port)
+			cells = slices.DeleteFunc(cells, func(c int) bool { return c != cell })
 		}
+		a = &allowedPorts{sets: portSets(m.partition.Cells(), cells)}
+		a.text = portsText(a.sets)
+		m.known[id] = a
 	}
-	return s.portSets(cells)
+	return a
 }

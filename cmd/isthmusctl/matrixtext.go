@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/csv"
 	"fmt"
 	"html/template"
@@ -11,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
 )
 
 // heading says what the matrix is about.
@@ -20,10 +23,10 @@ func (m *matrix) heading() string {
 		what = m.only.String()
 	}
 	pods := 0
-	seen := make(map[*group]bool)
+	seen := make(map[*reach.Group]bool)
 	for _, g := range slices.Concat(m.rows, m.columns) {
 		if !seen[g] {
-			pods += len(g.pods)
+			pods += len(g.Pods)
 		}
 		seen[g] = true
 	}
@@ -36,26 +39,25 @@ type signs struct {
 	legend []string          // "a  TCP 80"
 }
 
-func (m *matrix) signs() *signs {
+func (m *matrix) signs() (*signs, error) {
 	s := &signs{of: map[string]string{"": ".", "all": "*"}}
 	if m.only != nil {
-		return s
+		return s, nil
 	}
-	for _, row := range m.cells {
+	return s, m.each(func(_ int, row []matrixCell) error {
 		for _, c := range row {
-			text := portsText(c.ports)
-			if c.outside || s.of[text] != "" {
+			if c.outside || c.itself || s.of[c.text] != "" {
 				continue
 			}
 			sign := strconv.Itoa(len(s.legend))
 			if len(s.legend) < 26 {
 				sign = string(rune('a' + len(s.legend)))
 			}
-			s.of[text] = sign
-			s.legend = append(s.legend, fmt.Sprintf("%s  %s", sign, text))
+			s.of[c.text] = sign
+			s.legend = append(s.legend, fmt.Sprintf("%s  %s", sign, c.text))
 		}
-	}
-	return s
+		return nil
+	})
 }
 
 // sign is what one cell shows.
@@ -66,7 +68,7 @@ func (m *matrix) sign(s *signs, c matrixCell) string {
 	case c.outside:
 		return " "
 	case m.only == nil:
-		return s.of[portsText(c.ports)]
+		return s.of[c.text]
 	case c.allows():
 		return "x"
 	}
@@ -76,10 +78,12 @@ func (m *matrix) sign(s *signs, c matrixCell) string {
 // writeText writes rows that are numbered as the columns are, where they are
 // the same groups.
 func (m *matrix) writeText(out io.Writer, wide bool) error {
-	var b strings.Builder
-	signs := m.signs()
-	numbers := make(map[*group]int)
-	var listed []*group
+	signs, err := m.signs()
+	if err != nil {
+		return err
+	}
+	numbers := make(map[*reach.Group]int)
+	var listed []*reach.Group
 	for _, g := range slices.Concat(m.rows, m.columns) {
 		if numbers[g] == 0 {
 			listed = append(listed, g)
@@ -88,47 +92,59 @@ func (m *matrix) writeText(out io.Writer, wide bool) error {
 	}
 	name := len("from \\ to")
 	for _, g := range m.rows {
-		name = max(name, utf8.RuneCountInString(g.String()))
+		name = max(name, utf8.RuneCountInString(title(names(g))))
 	}
 	width := max(2, len(strconv.Itoa(len(listed))), len(strconv.Itoa(len(signs.legend))))
-	fmt.Fprintf(&b, "%s\n\n%*s  %-*s", m.heading(), width, "", name, "from \\ to")
+	fmt.Fprintf(out, "%s\n\n%*s  %-*s", m.heading(), width, "", name, "from \\ to")
 	for _, g := range m.columns {
-		fmt.Fprintf(&b, " %*d", width, numbers[g])
+		fmt.Fprintf(out, " %*d", width, numbers[g])
 	}
-	b.WriteByte('\n')
-	for i, g := range m.rows {
-		line := fmt.Sprintf("%*d  %-*s", width, numbers[g], name, g)
-		for _, c := range m.cells[i] {
-			line += fmt.Sprintf(" %*s", width, m.sign(signs, c))
+	fmt.Fprintln(out)
+	err = m.each(func(i int, row []matrixCell) error {
+		g := m.rows[i]
+		line := []byte(fmt.Sprintf("%*d  %-*s", width, numbers[g], name, title(names(g))))
+		for _, c := range row {
+			line = fmt.Appendf(line, " %*s", width, m.sign(signs, c))
 		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		_, err := fmt.Fprintf(out, "%s\n", bytes.TrimRight(line, " "))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write text: %w", err)
 	}
-	for _, g := range m.columns {
-		if !slices.Contains(m.rows, g) {
-			fmt.Fprintf(&b, "%*d  %s\n", width, numbers[g], g)
-		}
-	}
-	b.WriteString("\n.  nothing\n")
-	if m.only != nil {
-		b.WriteString("x  allowed\n")
-	} else {
-		b.WriteString("*  everything\n")
-	}
-	b.WriteString("=  the pod itself\n")
-	for _, l := range signs.legend {
-		b.WriteString(l + "\n")
-	}
+	m.writeLegend(out, width, numbers, signs)
 	for _, g := range listed {
-		if n := len(g.names()); n > 1 && wide {
-			fmt.Fprintf(&b, "\n%d  %s\n", numbers[g], strings.Join(g.names(), "\n   "))
+		if all := names(g); len(all) > 1 && wide {
+			fmt.Fprintf(out, "\n%d  %s\n", numbers[g], strings.Join(all, "\n   "))
 		}
 	}
-	_, err := io.WriteString(out, b.String())
-	return err
+	return nil
 }
 
-// text is a cell in words.
-func (m *matrix) text(c matrixCell) string {
+func (m *matrix) writeLegend(out io.Writer, width int, numbers map[*reach.Group]int, signs *signs) {
+	rows := make(map[*reach.Group]bool, len(m.rows))
+	for _, g := range m.rows {
+		rows[g] = true
+	}
+	for _, g := range m.columns {
+		if !rows[g] {
+			fmt.Fprintf(out, "%*d  %s\n", width, numbers[g], title(names(g)))
+		}
+	}
+	fmt.Fprint(out, "\n.  nothing\n")
+	if m.only != nil {
+		fmt.Fprint(out, "x  allowed\n")
+	} else {
+		fmt.Fprint(out, "*  everything\n")
+	}
+	fmt.Fprint(out, "=  the pod itself\n")
+	for _, l := range signs.legend {
+		fmt.Fprintln(out, l)
+	}
+}
+
+// words is a cell in words.
+func (m *matrix) words(c matrixCell) string {
 	switch {
 	case c.outside:
 		return ""
@@ -139,7 +155,7 @@ func (m *matrix) text(c matrixCell) string {
 	case c.itself:
 		return "all"
 	}
-	return portsText(c.ports)
+	return c.text
 }
 
 // writeCSV writes a line for every pair of groups.
@@ -152,107 +168,71 @@ func (m *matrix) writeCSV(out io.Writer) error {
 	if err := w.Write([]string{"from", "to", "from_members", "to_members", last}); err != nil {
 		return fmt.Errorf("write csv: %w", err)
 	}
-	for i, from := range m.rows {
-		for j, to := range m.columns {
-			line := []string{from.String(), to.String(), strconv.Itoa(len(from.names())), strconv.Itoa(len(to.names())), m.text(m.cells[i][j])}
+	type column struct{ title, members string }
+	columns := make([]column, len(m.columns))
+	for j, to := range m.columns {
+		all := names(to)
+		columns[j] = column{title(all), strconv.Itoa(len(all))}
+	}
+	err := m.each(func(i int, row []matrixCell) error {
+		from := names(m.rows[i])
+		line := []string{title(from), "", strconv.Itoa(len(from)), "", ""}
+		for j, c := range row {
+			line[1], line[3], line[4] = columns[j].title, columns[j].members, m.words(c)
 			if err := w.Write(line); err != nil {
-				return fmt.Errorf("write csv: %w", err)
+				return err
 			}
 		}
+		return nil
+	})
+	if w.Flush(); err == nil {
+		err = w.Error()
 	}
-	w.Flush()
-	return w.Error()
+	if err != nil {
+		return fmt.Errorf("write csv: %w", err)
+	}
+	return nil
 }
 
-// The answer, as it is printed in JSON.
+// The parts of the page.
 type (
-	matrixReport struct {
-		// Only is the port that was asked for.
-		Only   string         `json:"only,omitempty"`
-		Groups []matrixGroup  `json:"groups"`
-		Cells  []matrixAnswer `json:"cells"`
+	htmlCell struct{ Class, Text, Title string }
+	htmlRow  struct {
+		Name, Title string
+		Cells       []htmlCell
 	}
-	matrixGroup struct {
-		Name    string   `json:"name"`
-		Members []string `json:"members"`
-	}
-	// matrixAnswer names groups by index.
-	matrixAnswer struct {
-		From   int       `json:"from"`
-		To     int       `json:"to"`
-		Itself bool      `json:"itself,omitempty"`
-		Allow  *bool     `json:"allow,omitempty"`
-		Ports  []portSet `json:"ports,omitempty"`
+	htmlHead struct {
+		Heading string
+		Columns []htmlRow
 	}
 )
 
-func (m *matrix) report() *matrixReport {
-	r := &matrixReport{Groups: []matrixGroup{}, Cells: []matrixAnswer{}}
-	if m.only != nil {
-		r.Only = m.only.String()
-	}
-	index := make(map[*group]int)
-	for _, g := range slices.Concat(m.rows, m.columns) {
-		if _, ok := index[g]; !ok {
-			index[g] = len(r.Groups)
-			r.Groups = append(r.Groups, matrixGroup{g.String(), g.names()})
-		}
-	}
-	for i, from := range m.rows {
-		for j, to := range m.columns {
-			c := m.cells[i][j]
-			if c.outside {
-				continue
-			}
-			a := matrixAnswer{From: index[from], To: index[to], Itself: c.itself}
-			if allows := c.allows(); m.only != nil {
-				a.Allow = &allows
-			} else {
-				a.Ports = c.ports
-			}
-			r.Cells = append(r.Cells, a)
-		}
-	}
-	return r
-}
-
 // writeHTML writes a page that needs nothing else.
 func (m *matrix) writeHTML(out io.Writer) error {
-	type cell struct{ Class, Text, Title string }
-	type row struct {
-		Name, Title string
-		Cells       []cell
-	}
-	page := struct {
-		Heading string
-		Columns []row
-		Rows    []row
-	}{Heading: m.heading()}
-	title := func(g *group) string { return shorten(g.names(), 50) }
-	for _, g := range m.columns {
-		page.Columns = append(page.Columns, row{Name: g.String(), Title: title(g)})
-	}
-	for i, g := range m.rows {
-		r := row{Name: g.String(), Title: title(g)}
-		for j, c := range m.cells[i] {
-			one := cell{Class: "some", Text: m.text(c), Title: fmt.Sprintf("%s -> %s", g, m.columns[j])}
-			switch {
-			case c.itself:
-				one.Class, one.Text = "self", "="
-			case c.outside:
-				one.Class = "self"
-			case !c.allows():
-				one.Class, one.Text = "none", ""
-			case m.only != nil || everything(c.ports):
-				one.Class = "all"
-			}
-			r.Cells = append(r.Cells, one)
-		}
-		page.Rows = append(page.Rows, r)
-	}
 	t, err := template.New("matrix").Parse(matrixPage)
+	if err != nil {
+		return fmt.Errorf("write html: %w", err)
+	}
+	titles := make([]string, len(m.columns))
+	head := htmlHead{Heading: m.heading()}
+	for j, g := range m.columns {
+		titles[j] = title(names(g))
+		head.Columns = append(head.Columns, htmlRow{Name: titles[j], Title: shorten(names(g), 50)})
+	}
+	if err := t.ExecuteTemplate(out, "head", head); err != nil {
+		return fmt.Errorf("write html: %w", err)
+	}
+	err = m.each(func(i int, row []matrixCell) error {
+		all := names(m.rows[i])
+		r := htmlRow{Name: title(all), Title: shorten(all, 50), Cells: make([]htmlCell, len(row))}
+		for j, c := range row {
+			r.Cells[j] = m.htmlCell(c)
+			r.Cells[j].Title = r.Name + " -> " + titles[j]
+		}
+		return t.ExecuteTemplate(out, "row", r)
+	})
 	if err == nil {
-		err = t.Execute(out, page)
+		err = t.ExecuteTemplate(out, "foot", nil)
 	}
 	if err != nil {
 		return fmt.Errorf("write html: %w", err)
@@ -260,7 +240,21 @@ func (m *matrix) writeHTML(out io.Writer) error {
 	return nil
 }
 
-const matrixPage = `<!DOCTYPE html>
+func (m *matrix) htmlCell(c matrixCell) htmlCell {
+	switch {
+	case c.itself:
+		return htmlCell{Class: "self", Text: "="}
+	case c.outside:
+		return htmlCell{Class: "self", Text: m.words(c)}
+	case !c.allows():
+		return htmlCell{Class: "none"}
+	case m.only != nil || everything(c.sets):
+		return htmlCell{Class: "all", Text: m.words(c)}
+	}
+	return htmlCell{Class: "some", Text: m.words(c)}
+}
+
+const matrixPage = `{{define "head"}}<!DOCTYPE html>
 <html lang="en">
 <meta charset="utf-8">
 <title>Who reaches whom</title>
@@ -277,8 +271,8 @@ tbody th { position: sticky; left: 0; background: #fff; white-space: nowrap }
 <table>
 <thead><tr><td></td>{{range .Columns}}<th title="{{.Title}}">{{.Name}}</th>{{end}}</tr></thead>
 <tbody>
-{{range .Rows}}<tr><th title="{{.Title}}">{{.Name}}</th>{{range .Cells}}<td class="{{.Class}}" title="{{.Title}}">{{.Text}}</td>{{end}}</tr>
-{{end}}</tbody>
+{{end}}{{define "row"}}<tr><th title="{{.Title}}">{{.Name}}</th>{{range .Cells}}<td class="{{.Class}}" title="{{.Title}}">{{.Text}}</td>{{end}}</tr>
+{{end}}{{define "foot"}}</tbody>
 </table>
 </html>
-`
+{{end}}`

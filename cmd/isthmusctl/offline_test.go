@@ -77,7 +77,10 @@ func TestOfflineGolden(t *testing.T) {
 
 // What is wrong is said in one line, with the remedy, and with exit status 2.
 func TestOfflineErrors(t *testing.T) {
-	empty := t.TempDir()
+	empty, namespaces := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(namespaces, "n.yaml"), []byte("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	kubeconfig := `{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}],
   users: [{name: u, user: {}}], contexts: [{name: c, context: {cluster: c, user: u}}]}`
 	if err := os.WriteFile(filepath.Join(empty, "kubeconfig"), []byte(kubeconfig), 0o600); err != nil {
@@ -101,7 +104,10 @@ func TestOfflineErrors(t *testing.T) {
 		"no os":             {"compile -m testdata/mixed --os plan9", "give linux or windows"},
 		"hns mode":          {"compile -m testdata/mixed --hns-mode nat", "give l2bridge or overlay"},
 		"old HNS":           {"compile -m testdata/mixed --os windows --hns 8.1", "older than 9.2"},
-		"nothing there":     {"compile -m EMPTY", "there are no nodes and no pods"},
+		"nothing there":     {"compile -m EMPTY", "no policies, pods, workloads, namespaces, nodes or deny lists"},
+		"no pods":           {"matrix -m NAMESPACES", "there are no such pods to show; --witnesses makes a pod"},
+		"no nodes":          {"compile -m NAMESPACES", "there are no nodes and no pods"},
+		"stored":            {"lint --kubeconfig x --stored", "works with --manifests only"},
 		"namespace":         {"matrix -m testdata/mixed -n shpo", "no namespace shpo"},
 		"too many":          {"matrix -m testdata/mixed --max-groups 1", "narrow it with --namespace"},
 		"matrix port":       {"matrix -m testdata/mixed --port http", "give a number"},
@@ -113,7 +119,7 @@ func TestOfflineErrors(t *testing.T) {
 		"witnesses":         {"compile --kubeconfig x --witnesses", "works with --manifests only"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, out, errs := ctl(strings.Fields(strings.ReplaceAll(c.args, "EMPTY", empty))...)
+			status, out, errs := ctl(strings.Fields(strings.NewReplacer("EMPTY", empty, "NAMESPACES", namespaces).Replace(c.args))...)
 			lines := strings.Split(strings.TrimSpace(errs), "\n")
 			if last := lines[len(lines)-1]; status != 2 || !strings.Contains(last, c.text) || out != "" {
 				t.Errorf("exit status %d, %q, %q, want 2 with %q", status, out, errs, c.text)

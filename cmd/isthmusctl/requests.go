@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
 	"slices"
@@ -40,18 +41,31 @@ type (
 	}
 )
 
-func (e env) compileRequests(s *model.Snapshot, nodes []*model.Node, versions []hnsVersion, overlay bool) error {
-	reports := []requestsReport{}
-	for _, n := range nodes {
-		state, unsupported := compileNode(s, n.Name)
-		for _, v := range versions {
-			options := aclOptions(v)
-			options.Node = hostAddresses(n, overlay)
-			reports = append(reports, requestsFor(state, unsupported, options, n.Name, v))
-		}
+// requestsReports is what the versions of HNS are asked for on one node.
+type requestsReports []requestsReport
+
+func reportRequests(s *model.Snapshot, n *model.Node, versions []hnsVersion, overlay bool) requestsReports {
+	state, unsupported := compileNode(s, n.Name)
+	var all requestsReports
+	for _, v := range versions {
+		options := aclOptions(v)
+		options.Node = hostAddresses(n, overlay)
+		options.Sets = options.Sets && !overlay // as the agent does by itself
+		all = append(all, requestsFor(state, unsupported, options, n.Name, v))
 	}
-	return encodeJSON(e.stdout, reports)
+	return all
 }
+
+func (r requestsReports) elements() []any {
+	all := make([]any, len(r))
+	for i := range r {
+		all[i] = r[i]
+	}
+	return all
+}
+
+// write implements nodeAnswer; requests are always printed as JSON.
+func (r requestsReports) write(out io.Writer, _ bool) error { return encodeJSON(out, r) }
 
 // hostAddresses are those of the node that reach its pods whatever the policies
 // are: its own, and on an l2bridge the one that the host has among the pods.
@@ -116,32 +130,29 @@ type (
 var mapCapacity = policymap.Capacity{Slots: 1 << 20, Peers4: 1 << 24, Peers6: 1 << 24, Prefixes4: 1 << 20, Prefixes6: 1 << 20,
 	Verdicts: 1 << 26, Rows: 1 << 20, Tables: 1 << 16}
 
-func (e env) compileMaps(s *model.Snapshot, nodes []*model.Node, output string) error {
-	reports := []*mapsReport{}
-	for _, n := range nodes {
-		state, unsupported := compileNode(s, n.Name)
-		r := &mapsReport{Node: n.Name, Unsupported: []string{}}
-		for _, u := range unsupported {
-			u.OS = model.Linux
-			r.Unsupported = append(r.Unsupported, u.String())
-		}
-		if err := r.fill(state); err != nil {
-			return fmt.Errorf("node %s: %w", n.Name, err)
-		}
-		reports = append(reports, r)
+func reportMaps(s *model.Snapshot, n *model.Node) (*mapsReport, error) {
+	state, unsupported := compileNode(s, n.Name)
+	r := &mapsReport{Node: n.Name, Unsupported: []string{}}
+	for _, u := range unsupported {
+		u.OS = model.Linux
+		r.Unsupported = append(r.Unsupported, u.String())
 	}
-	if output == "json" {
-		return encodeJSON(e.stdout, reports)
+	if err := r.fill(state); err != nil {
+		return nil, fmt.Errorf("node %s: %w", n.Name, err)
 	}
-	for _, r := range reports {
-		fmt.Fprintf(e.stdout, "node %s: %d map entries\n", r.Node, len(r.Entries))
-		for _, u := range r.Unsupported {
-			fmt.Fprintf(e.stdout, "not exact: %s\n", u)
-		}
-		for _, m := range r.Entries {
-			if _, err := fmt.Fprintf(e.stdout, "%-10s %-36s -> %s\n", m.Map, m.Key, m.Value); err != nil {
-				return err
-			}
+	return r, nil
+}
+
+func (r *mapsReport) elements() []any { return []any{r} }
+
+func (r *mapsReport) write(out io.Writer, _ bool) error {
+	fmt.Fprintf(out, "node %s: %d map entries\n", r.Node, len(r.Entries))
+	for _, u := range r.Unsupported {
+		fmt.Fprintf(out, "not exact: %s\n", u)
+	}
+	for _, m := range r.Entries {
+		if _, err := fmt.Fprintf(out, "%-10s %-36s -> %s\n", m.Map, m.Key, m.Value); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -63,14 +63,13 @@ func reportNode(s *model.Snapshot, n *model.Node) *nodeReport {
 		u.OS = n.OS
 		r.Unsupported = append(r.Unsupported, u.String())
 	}
-	peers := r.addPeers(state)
-	ports := r.addPorts(state)
+	render := &reporter{peers: r.addPeers(state), ports: r.addPorts(state), rows: make(map[*model.Row]renderedRow), causes: make(map[*model.Cause]string)}
 	ids, members := tablesOf(state)
 	r.Tables = []tableReport{}
 	for i, id := range ids {
 		t := state.Tables[id]
 		r.Tables = append(r.Tables, tableReport{Table: i, Pods: members[id],
-			Ingress: reportSide(&t.Sides[model.Ingress], peers, ports), Egress: reportSide(&t.Sides[model.Egress], peers, ports)})
+			Ingress: render.side(&t.Sides[model.Ingress]), Egress: render.side(&t.Sides[model.Egress])})
 	}
 	return r
 }
@@ -152,45 +151,78 @@ func (r *nodeReport) addPorts(s *model.State) []model.PortClass {
 	return order
 }
 
-// reportSide joins the classes of peers that have the same decisions.
-func reportSide(s *model.Side, peers []model.PeerClass, ports []model.PortClass) []rowReport {
+// reporter renders the rows of a node. A row, and the cause of a decision, is in
+// many places and rendered once.
+type reporter struct {
+	peers  []model.PeerClass
+	ports  []model.PortClass
+	rows   map[*model.Row]renderedRow
+	causes map[*model.Cause]string
+}
+
+// renderedRow is the cells of a row, and a text that only equal cells share.
+type renderedRow struct {
+	cells []cellReport
+	key   string
+}
+
+// side joins the classes of peers that have the same decisions.
+func (r *reporter) side(s *model.Side) []rowReport {
 	found := make(map[string]int)
 	list := []rowReport{}
-	for i, c := range peers {
-		cells := reportRow(s.Row(c), ports)
-		key := fmt.Sprint(cells)
-		n, ok := found[key]
+	for i, c := range r.peers {
+		row := r.row(s.Row(c))
+		n, ok := found[row.key]
 		if !ok {
 			n = len(list)
-			found[key] = n
-			list = append(list, rowReport{Cells: cells})
+			found[row.key] = n
+			list = append(list, rowReport{Cells: row.cells})
 		}
 		list[n].Peers = append(list[n].Peers, i)
 	}
 	return list
 }
 
-// reportRow joins the classes of ports that have the same decision.
-func reportRow(row *model.Row, ports []model.PortClass) []cellReport {
+// row joins the classes of ports that have the same decision.
+func (r *reporter) row(row *model.Row) renderedRow {
+	if known, ok := r.rows[row]; ok {
+		return known
+	}
 	var cells []cellReport
-	for i, c := range ports {
+	for i, c := range r.ports {
 		d := row.Cell(c)
-		cause := "nothing is allowed"
-		if d.Cause != nil {
-			cause = d.Cause.String()
-		}
-		n := slices.IndexFunc(cells, func(r cellReport) bool { return r.Verdict == d.Verdict.String() && r.Cause == cause })
+		verdict, cause := d.Verdict.String(), r.cause(d.Cause)
+		n := slices.IndexFunc(cells, func(r cellReport) bool { return r.Verdict == verdict && r.Cause == cause })
 		if n < 0 {
 			n = len(cells)
-			cells = append(cells, cellReport{Verdict: d.Verdict.String(), Cause: cause})
+			cells = append(cells, cellReport{Verdict: verdict, Cause: cause})
 		}
 		cells[n].Ports = append(cells[n].Ports, i)
 	}
-	return cells
+	rendered := renderedRow{cells, fmt.Sprint(cells)}
+	r.rows[row] = rendered
+	return rendered
 }
 
-func (r *nodeReport) write(out io.Writer) error {
+func (r *reporter) cause(c *model.Cause) string {
+	if c == nil {
+		return "nothing is allowed"
+	}
+	text, ok := r.causes[c]
+	if !ok {
+		text = c.String()
+		r.causes[c] = text
+	}
+	return text
+}
+
+func (r *nodeReport) elements() []any { return []any{r} }
+
+func (r *nodeReport) write(out io.Writer, first bool) error {
 	var b strings.Builder
+	if !first {
+		b.WriteByte('\n')
+	}
 	pods := 0
 	for _, t := range r.Tables {
 		pods += len(t.Pods)

@@ -4,9 +4,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
 )
 
 const verifyHelp = `Compare everything that says what the pods of a cluster may do: the reference
@@ -21,7 +25,7 @@ evaluator, the compiled tables, the entries of the BPF maps that hold them, and
 the HNS ACLs for every version of HNS under every reading of what HNS leaves
 undocumented.
 
-Documents with errors are left out. For policies in a directory that has no pods
+Documents with errors are left out, and the exit status is then 2. For policies in a directory that has no pods
 for them, pods are assumed. Every pod is taken as an endpoint of its node, whatever the node's system is. No
 sample is taken: every endpoint is compared in both directions with every class
 of addresses and of ports that any of the sides can tell apart. Each cell that is
@@ -29,7 +33,7 @@ not decided alike is printed with what each side says. What is denied because it
 cannot be enforced exactly, and is reported, is counted as over-blocked.
 
 Exit status: 0 if nothing differs, 1 if something does, 2 if the command line or
-a manifest is not right.`
+a manifest is not right, or the directory is empty.`
 
 func (e env) verifyCommand() *cobra.Command {
 	s := &source{}
@@ -43,28 +47,32 @@ func (e env) verifyCommand() *cobra.Command {
 				return err
 			}
 			snapshot, err := e.loadForVerify(c.Context(), s)
-			if err != nil {
-				return err
+			if err == nil {
+				err = e.verify(c.Context(), snapshot)
 			}
-			return e.verify(c.Context(), snapshot)
+			if errors.Is(err, errNo) {
+				return err // a difference is one whatever was left out
+			}
+			return s.complete(err)
 		}),
 	}
 	s.register(c)
 	return c
 }
 
-// loadForVerify reads a cluster. Documents with errors are always left out: an
-// API server would not have taken them. Policies in a directory get pods, where
-// it has none for them.
+// loadForVerify reads a cluster. Documents with errors are always left out: what is
+// right of the rest is right without them. Policies in a directory get pods, where it
+// has none for them.
 func (e env) loadForVerify(ctx context.Context, s *source) (*model.Snapshot, error) {
+	s.skipBad = true
 	if s.kubeconfig != "" {
 		snapshot, p, err := s.load(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return snapshot, e.tell(p, true)
+		return snapshot, e.reportProblems(s, p)
 	}
-	o, p, err := readDir(ctx, s.manifests)
+	o, p, err := s.readDir(ctx, s.manifests)
 	if err != nil {
 		return nil, err
 	}
@@ -72,37 +80,102 @@ func (e env) loadForVerify(ctx context.Context, s *source) (*model.Snapshot, err
 		p.assumed = append(p.assumed, fmt.Sprintf("%d pods that policies speak of and no manifest describes", n))
 	}
 	p.assumed = append(p.assumed, place(&o)...)
-	return o.Snapshot(), e.tell(p, true)
+	return o.Snapshot(), e.reportProblems(s, p)
 }
 
-// verify compares all nodes of a cluster, one after the other.
+// verified is what was found on a node, or on all.
+type verified struct {
+	cells.Result
+	// inexact is what cannot be compiled exactly, by node.
+	inexact []string
+}
+
+// verify compares all nodes of a cluster. Each is compiled, compared and forgotten.
 func (e env) verify(ctx context.Context, s *model.Snapshot) error {
-	cluster := engine.Compile(s, nil)
-	var all cells.Result
-	said := time.Now()
-	for i, name := range slices.Sorted(maps.Keys(cluster.States)) {
-		if time.Since(said) > progressEvery {
-			said = time.Now()
-			fmt.Fprintf(e.stderr, "verify: %d of %d nodes, %d cells\n", i, len(cluster.States), all.Cells)
-		}
-		node, err := cells.Encode(s, cluster.States[name], cluster.Unsupported[name])
-		if err != nil {
-			return err
-		}
-		result, err := cells.Compare(ctx, node)
-		if err != nil {
-			return err
-		}
-		all.Add(result)
+	endpoints := engine.Endpoints(s)
+	nodes := slices.Sorted(maps.Keys(endpoints))
+	reference := cells.NewReference(s)
+	progress := &verifyProgress{out: e.stderr, nodes: len(nodes), said: time.Now(), working: make(map[string][2]int)}
+	var all verified
+	err := inOrder(ctx, len(nodes), func(i int) (verified, error) {
+		name := nodes[i]
+		v, err := verifyNode(ctx, s, name, endpoints[name], reference, len(nodes), func(done, total int) { progress.at(name, done, total) })
+		progress.finish(name, v.Cells)
+		return v, err
+	}, func(_ int, v verified) error {
+		all.Add(v.Result)
+		all.inexact = append(all.inexact, v.inexact...)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	return e.writeVerified(s, cluster, all)
+	return e.writeVerified(s, all)
 }
 
-func (e env) writeVerified(s *model.Snapshot, cluster *engine.Cluster, r cells.Result) error {
-	for _, node := range slices.Sorted(maps.Keys(cluster.Unsupported)) {
-		for _, u := range cluster.Unsupported[node] {
-			fmt.Fprintf(e.stdout, "not exact: node %q: %s\n", node, u)
-		}
+func verifyNode(ctx context.Context, s *model.Snapshot, name string, endpoints map[model.EndpointID]policy.Endpoint, reference *cells.Reference,
+	nodes int, progress func(done, total int)) (verified, error) {
+	var v verified
+	state, unsupported := policy.Compile(policy.Input{Snapshot: s, Node: name, Endpoints: endpoints})
+	for _, u := range unsupported {
+		v.inexact = append(v.inexact, fmt.Sprintf("node %q: %s", name, u))
+	}
+	node, err := cells.Encode(s, state, unsupported)
+	if err != nil {
+		return v, err
+	}
+	node.Reference, node.Progress = reference, progress
+	if nodes > 1 {
+		node.Workers = 1 // several nodes are compared at a time
+	}
+	v.Result, err = cells.Compare(ctx, node)
+	return v, err
+}
+
+// verifyProgress reports how far the nodes are, and how far those that are being
+// compared.
+type verifyProgress struct {
+	out   io.Writer
+	nodes int
+
+	mu      sync.Mutex
+	said    time.Time
+	done    int
+	cells   int
+	working map[string][2]int // endpoints that are done, and all
+}
+
+func (p *verifyProgress) at(node string, done, total int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.working[node] = [2]int{done, total}
+	p.say()
+}
+
+func (p *verifyProgress) finish(node string, cells int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.working, node)
+	p.done++
+	p.cells += cells
+	p.say()
+}
+
+func (p *verifyProgress) say() {
+	if time.Since(p.said) < progressEvery {
+		return
+	}
+	p.said = time.Now()
+	text := fmt.Sprintf("verify: %d of %d nodes, %d cells", p.done, p.nodes, p.cells)
+	for _, name := range slices.Sorted(maps.Keys(p.working)) {
+		text += fmt.Sprintf("; node %q: %d of %d endpoints", name, p.working[name][0], p.working[name][1])
+	}
+	fmt.Fprintln(p.out, text)
+}
+
+func (e env) writeVerified(s *model.Snapshot, r verified) error {
+	for _, u := range r.inexact {
+		fmt.Fprintf(e.stdout, "not exact: %s\n", u)
 	}
 	for _, p := range r.Problems {
 		fmt.Fprintf(e.stdout, "wrong: %s\n", p)

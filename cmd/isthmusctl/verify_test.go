@@ -49,11 +49,11 @@ func TestVerifyPoliciesAlone(t *testing.T) {
 	}
 }
 
-// A document with errors is named and left out.
+// A document with errors is named and left out, and the answer is not a plain yes.
 func TestVerifyBadDocument(t *testing.T) {
 	dir := strings.TrimSuffix(write(t, "p.yaml", policyAlone+"---\nkind: NetworkPolicy\n"), "p.yaml")
 	status, out, errs := ctl("verify", "--manifests", dir)
-	if status != 0 || !strings.Contains(out, "verify: policies=2 ") || !strings.Contains(errs, "left out: p.yaml: document 3") {
+	if status != 2 || !strings.Contains(out, "verify: policies=2 ") || !strings.Contains(errs, "left out: p.yaml: document 3") {
 		t.Errorf("exit status %d, %q, %q", status, out, errs)
 	}
 }
@@ -104,7 +104,7 @@ func TestVerifyDifference(t *testing.T) {
 		all.Add(r)
 	}
 	var out bytes.Buffer
-	if err := (env{stdout: &out}).writeVerified(s, cluster, all); !errors.Is(err, errNo) {
+	if err := (env{stdout: &out}).writeVerified(s, verified{Result: all}); !errors.Is(err, errNo) {
 		t.Errorf("error %v", err)
 	}
 	want := regexp.MustCompile(`(?m)^differs: shop/assumed-\d+ on assumed-linux, ingress, peer 100\.64\.\S+ \(\S+/assumed-\d+\), TCP/20000: ` +

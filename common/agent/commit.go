@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"errors"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
@@ -151,10 +152,15 @@ func (l *loop) dropped(e *entry, detached error) error {
 func (l *loop) forget(e *entry) error {
 	now := timeNow()
 	if e.exposed && l.cfg.Quarantine > 0 {
-		gone := e.Record
-		gone.State, gone.ReleasedAt = endpoint.Released, now
+		gone := e.Tombstone(now)
 		l.step("drop.tombstone")
-		if err := l.store.Put(gone); err != nil {
+		err := l.store.Release(gone)
+		if errors.Is(err, endpoint.ErrNoTombstone) {
+			// The entry is in its place, for as long as this agent runs.
+			l.log.Warn("the quarantine of a pod's addresses is not on disk, a restart of the agent forgets it", "pod", e.Pod(), "addresses", join(e.IPs), "error", err)
+			err = nil
+		}
+		if err != nil {
 			return err
 		}
 		e.Record, e.leaving = gone, false

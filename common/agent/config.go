@@ -30,6 +30,8 @@ type Config struct {
 	PodCIDRs []netip.Prefix
 	// Quarantine is how long a released address is not used again.
 	Quarantine time.Duration
+	// ReservedHostPorts are ports of the node that no pod gets.
+	ReservedHostPorts []PortRange
 	// Limits bounds what is compiled for the node.
 	Limits policy.Limits
 

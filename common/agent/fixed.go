@@ -33,6 +33,45 @@ func (l *loop) fixedIPs(a *addition) ([]netip.Addr, error) {
 		}
 		all = append(all, ip)
 	}
+	return all, l.allowed(a, all)
+}
+
+// allowed refuses addresses that the pod's namespace does not allow. Firewalls
+// trust addresses, so the right to create pods must not include the choice of any
+// address.
+func (l *loop) allowed(a *addition, ips []netip.Addr) error {
+	namespace := a.pod().Namespace
+	text := l.snapshot.Namespace(namespace).AllowedIPs
+	ranges, err := parseRanges(text)
+	if err != nil {
+		return refuse(CodeRefused, `use addresses and ranges without host bits, separated by commas, like "10.0.1.8/29,fd00::9"`,
+			"annotation %s of namespace %s, which pod %s needs: %s", model.AnnotationAllowedAddresses, namespace, a.pod(), err)
+	}
+	for _, ip := range ips {
+		if !slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+			return refuse(CodeRefused, fmt.Sprintf("have the administrator of the namespace annotate it with %s=%s, or remove the pod's annotation", model.AnnotationAllowedAddresses, netip.PrefixFrom(ip, ip.BitLen())),
+				"annotation %s of pod %s: namespace %s does not allow its pods the address %s", model.AnnotationAddresses, a.pod(), namespace, ip)
+		}
+	}
+	return nil
+}
+
+// parseRanges reads addresses and ranges that are separated by commas.
+func parseRanges(text string) (all []netip.Prefix, err error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		p, err := netip.ParsePrefix(part)
+		if ip, ipErr := netip.ParseAddr(part); ipErr == nil && ip.Zone() == "" {
+			p, err = netip.PrefixFrom(ip, ip.BitLen()), nil
+		}
+		if err != nil || p != p.Masked() || p.Addr().Is4In6() {
+			return nil, fmt.Errorf("%q is not an address or a range", shorten(part))
+		}
+		all = append(all, p)
+	}
 	return all, nil
 }
 

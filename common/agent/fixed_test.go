@@ -14,7 +14,7 @@ import (
 
 // asking is a cluster whose pods ask for addresses, by number.
 func asking(cidrs []string, asked map[int]string) cluster {
-	return cluster{pods: 9, nodes: []*model.Node{node("node1", cidrs...), node("node2", "10.0.2.0/24")},
+	return cluster{pods: 9, allowed: "0.0.0.0/0, ::/0", nodes: []*model.Node{node("node1", cidrs...), node("node2", "10.0.2.0/24")},
 		edit: func(n int, p *model.Pod) { p.FixedIPs = asked[n] }}
 }
 
@@ -43,6 +43,51 @@ func TestFixedAddresses(t *testing.T) {
 		if ips := r.mustAdd(5); ips[0] != addresses("10.0.1.9")[0] {
 			t.Errorf("pod 5 has %v after the quarantine", ips)
 		}
+		r.end()
+	})
+}
+
+// TestFixedAddressesNeedPermission asks in a namespace that allows none, some,
+// or something that cannot be read.
+func TestFixedAddressesNeedPermission(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		c := asking([]string{"10.0.1.0/24", "fd00:1::/64"}, map[int]string{0: "10.0.1.9", 1: "10.0.1.9,fd00:1::9", 2: "10.0.1.17"})
+		refused := func(allowed string, n int, text string) {
+			t.Helper()
+			c.allowed = allowed
+			r.agent.Publish(c.snapshot())
+			_, err := r.add(n)
+			wantCode(t, err, 101, text)
+			r.wantOnly()
+		}
+		refused("", 0, "annotation isthmus.dev/addresses of pod shop/web-0: namespace shop does not allow its pods the address 10.0.1.9: "+
+			"have the administrator of the namespace annotate it with isthmus.dev/allowed-addresses=10.0.1.9/32, or remove the pod's annotation")
+		refused("10.0.1.16/28", 0, "does not allow its pods the address 10.0.1.9")
+		refused("10.0.1.8/29", 1, "does not allow its pods the address fd00:1::9")
+		refused("10.0.1.8/29", 2, "does not allow its pods the address 10.0.1.17")
+		for _, bad := range []string{"10.0.1.9/24", "10.0.1.9;10.0.1.8", "any", "10.0.1.9,", "::ffff:10.0.1.9", "fe80::1%eth0", ","} {
+			refused(bad, 0, "annotation isthmus.dev/allowed-addresses of namespace shop, which pod shop/web-0 needs: ")
+		}
+		r.mustAdd(3) // asks for nothing
+		r.mustDel(3)
+
+		c.allowed = " 10.0.1.8/29 , 10.0.1.17,fd00:1::9 "
+		r.agent.Publish(c.snapshot())
+		r.wantIPs(1, "10.0.1.9", "fd00:1::9")
+		if ips := r.mustAdd(2); ips[0] != addresses("10.0.1.17")[0] {
+			t.Errorf("pod 2 has %v", ips)
+		}
+		c.allowed = "" // what is attached stays
+		r.agent.Publish(c.snapshot())
+		r.wantIPs(1, "10.0.1.9", "fd00:1::9")
+		r.end()
+		r.start()
+		r.agent.Publish(c.snapshot())
+		if ips := r.mustAdd(2); ips[0] != addresses("10.0.1.17")[0] {
+			t.Errorf("pod 2 has %v", ips)
+		}
+		r.wantOnly(1, 2)
 		r.end()
 	})
 }

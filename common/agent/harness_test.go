@@ -49,9 +49,8 @@ func newRig(t *testing.T) *rig {
 	return &rig{t: t, dir: filepath.Join(memoryDir(t), "endpoints"), fake: dataplane.NewFake(linux)}
 }
 
-// memoryDir makes a directory in memory if there is such a file system: on a
-// disk these tests would spend their time waiting for it, as every record is
-// flushed.
+// memoryDir makes a directory in memory if there is such a file system: these
+// tests write thousands of records, and on Windows each is flushed (ADR 33).
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "isthmus")
@@ -100,6 +99,7 @@ func (r *rig) start() {
 		r.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	r.t.Cleanup(cancel) // a test that fails half way leaves no agent in its bubble
 	r.agent, r.stop, r.ended = a, cancel, make(chan error, 1)
 	ended := r.ended
 	go func() {
@@ -217,7 +217,9 @@ type cluster struct {
 	pods  int
 	edit  func(n int, p *model.Pod)
 	nodes []*model.Node
-	more  []*model.Policy
+	// allowed are the addresses that the pods may ask for.
+	allowed string
+	more    []*model.Policy
 }
 
 func node(name string, cidrs ...string) *model.Node {
@@ -253,7 +255,9 @@ func (c cluster) snapshot() *model.Snapshot {
 	}
 	shut := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "shut"}, Tier: model.TierNetworkPolicy, Isolates: [2]bool{true, false},
 		Subject: model.PodSelector{Namespace: "shop", Pods: model.MakeSelector(model.Requirement{Key: "even", Operator: model.In, Values: []string{"false"}})}}
-	return model.MakeSnapshot([]*model.Namespace{model.NewNamespace("shop", nil)}, nodes, pods, append([]*model.Policy{shut}, c.more...))
+	shop := model.NewNamespace("shop", nil)
+	shop.AllowedIPs = c.allowed
+	return model.MakeSnapshot([]*model.Namespace{shop}, nodes, pods, append([]*model.Policy{shut}, c.more...))
 }
 
 // reachable reports whether the pod of node2 reaches pod n.

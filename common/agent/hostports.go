@@ -3,9 +3,14 @@
 package agent
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -42,8 +47,25 @@ func hostPorts(r *cniapi.AddRequest) ([]model.HostPort, error) {
 	return all, nil
 }
 
+// PortRange is a range of port numbers of any protocol, both ends included.
+type PortRange struct{ First, Last uint16 }
+
+// ParsePortRange reads "6443" or "2379-2381".
+func ParsePortRange(text string) (PortRange, error) {
+	first, last, ranged := strings.Cut(text, "-")
+	if !ranged {
+		last = first
+	}
+	from, err1 := strconv.ParseUint(first, 10, 16)
+	to, err2 := strconv.ParseUint(last, 10, 16)
+	if err1 != nil || err2 != nil || from == 0 || to < from {
+		return PortRange{}, fmt.Errorf("%q is no port: use a number from 1 to 65535, or two as in 2379-2381", text)
+	}
+	return PortRange{uint16(from), uint16(to)}, nil
+}
+
 // checkHostPorts refuses host ports that cannot be had here, and those that
-// another pod has.
+// another pod or the node itself has.
 func (l *loop) checkHostPorts(a *addition) error {
 	if len(a.hostPorts) == 0 {
 		return nil
@@ -61,6 +83,33 @@ func (l *loop) checkHostPorts(a *addition) error {
 					return refuse(CodeTryAgain, "delete one of the pods", "host port %s of pod %s is that of pod %s", ours, a.pod(), e.Pod())
 				}
 			}
+		}
+	}
+	return l.checkNodePorts(a)
+}
+
+// checkNodePorts refuses host ports that would take over what is for the node:
+// connections to its kubelet, its API server, its SSH server.
+func (l *loop) checkNodePorts(a *addition) error {
+	for _, h := range a.hostPorts {
+		for _, r := range l.cfg.ReservedHostPorts {
+			if r.First <= h.Number && h.Number <= r.Last {
+				return refuse(CodeRefused, "give the pod another hostPort, or take this one out of --reserved-host-ports", "host port %s of pod %s is reserved for node %s", h, a.pod(), l.cfg.NodeName)
+			}
+		}
+	}
+	lister, ok := l.backend.(dataplane.SocketLister)
+	if !ok {
+		return nil
+	}
+	sockets, err := lister.Listening()
+	if err != nil {
+		return blame(CodeDataPath, err, "check the host ports of pod %s", a.pod())
+	}
+	for _, h := range a.hostPorts {
+		if i := slices.IndexFunc(sockets, h.TakenBy); i >= 0 {
+			return refuse(CodeTryAgain, "stop that process, give the pod another hostPort, or limit it to another address by hostIP",
+				"host port %s of pod %s: a process of node %s listens on %s", h, a.pod(), l.cfg.NodeName, sockets[i])
 		}
 	}
 	return nil

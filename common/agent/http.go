@@ -7,6 +7,8 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/isthmus-net/isthmus/common/httpd"
 )
 
 // Ready reports whether a State of this agent is in force.
@@ -14,10 +16,10 @@ func (a *Agent) Ready() bool { return a.view.Load().ready }
 
 // Handler serves /metrics, /healthz (200 while the loop lives) and /readyz (200
 // when a State of this agent is in force). It needs no authentication and says
-// nothing secret.
+// nothing secret. More than httpd.Scrapes readings of /metrics at a time get 503.
 func (a *Agent) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{Registry: a.metrics.registry}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{Registry: a.metrics.registry, MaxRequestsInFlight: httpd.Scrapes}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if a.stalled() {
 			http.Error(w, fmt.Sprintf("the loop has given no sign of life for %s", a.cfg.Stall), http.StatusServiceUnavailable)

@@ -9,7 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/httpd"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -29,6 +33,51 @@ func (r *rig) metric(series string) string {
 		}
 	}
 	return ""
+}
+
+// blocking is a collector that takes its time.
+type blocking struct {
+	prometheus.Collector
+	entered, leave chan struct{}
+}
+
+func (b blocking) Collect(ch chan<- prometheus.Metric) {
+	b.entered <- struct{}{}
+	<-b.leave
+	b.Collector.Collect(ch)
+}
+
+// TestScrapesAtATime reads the metrics more often at a time than is let in.
+func TestScrapesAtATime(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		slow := blocking{prometheus.NewGauge(prometheus.GaugeOpts{Name: "slow", Help: "Is slow."}), make(chan struct{}), make(chan struct{})}
+		r.change = func(c *agent.Config) { c.Collectors = []prometheus.Collector{slow} }
+		r.start()
+		handler := r.agent.Handler()
+		ask := func(path string) int {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			return w.Code
+		}
+		statuses := make(chan int, httpd.Scrapes)
+		for range httpd.Scrapes {
+			go func() { statuses <- ask("/metrics") }()
+			<-slow.entered
+		}
+		if status := ask("/metrics"); status != http.StatusServiceUnavailable {
+			t.Errorf("one more scrape: status %d", status)
+		}
+		if status := ask("/healthz"); status != http.StatusOK {
+			t.Errorf("healthz beside scrapes: status %d", status)
+		}
+		close(slow.leave)
+		for range httpd.Scrapes {
+			if status := <-statuses; status != http.StatusOK {
+				t.Errorf("status %d", status)
+			}
+		}
+		r.end()
+	})
 }
 
 func TestHTTP(t *testing.T) {

@@ -127,6 +127,25 @@ func TestCheck(t *testing.T) {
 	})
 }
 
+// TestCheckNeedsThePolicy: an attachment that is complete fails CHECK while no
+// State is known to name it, as before the first snapshot of a new agent.
+func TestCheckNeedsThePolicy(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.start()
+		r.agent.Publish(cluster{pods: 1}.snapshot())
+		r.mustAdd(0)
+		wantCode(t, r.check(0), 0, "")
+		r.end()
+		r.start()
+		r.settle()
+		wantCode(t, r.check(0), 104, "its policy is not known, or not in force yet")
+		r.agent.Publish(cluster{pods: 1}.snapshot())
+		r.settle()
+		wantCode(t, r.check(0), 0, "")
+		r.end()
+	})
+}
+
 func TestStopAnswersWhoWaits(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()

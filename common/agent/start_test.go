@@ -22,12 +22,26 @@ import (
 // block keeps the record of pod n from being written; the returned function
 // ends that.
 func (r *rig) block(n int) (unblock func()) {
-	h := sha256.Sum256([]byte(id(n)))
-	path := filepath.Join(r.dir, hex.EncodeToString(h[:16])+".json.tmp")
+	path := r.recordPath(n) + ".tmp"
 	if err := os.MkdirAll(filepath.Join(path, "x"), 0o700); err != nil {
 		r.t.Fatal(err)
 	}
 	return func() { os.RemoveAll(path) }
+}
+
+// blockRecord puts something that is no file in the record's place.
+func (r *rig) blockRecord(n int) (unblock func()) {
+	path := r.recordPath(n)
+	if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "x"), 0o700)); err != nil {
+		r.t.Fatal(err)
+	}
+	return func() { os.RemoveAll(path) }
+}
+
+// recordPath is the file of pod n's record.
+func (r *rig) recordPath(n int) string {
+	h := sha256.Sum256([]byte(id(n)))
+	return filepath.Join(r.dir, hex.EncodeToString(h[:16])+".json")
 }
 
 func TestRecordCannotBeWritten(t *testing.T) {
@@ -58,12 +72,15 @@ func TestRecordCannotBeWritten(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.wantOnly()
 		r.mustAdd(0)
+		// Neither a tombstone can be written, nor can the record be removed.
 		unblock = r.block(0)
+		unblockRecord := r.blockRecord(0)
 		wantCode(t, r.del(0), 5, "record that pod shop/web-0 is gone")
 		if r.reachable(0) || len(r.attached()) > 0 {
 			t.Error("the pod is still attached")
 		}
 		unblock()
+		unblockRecord()
 		r.mustDel(0)
 		r.wantOnly()
 		r.end()
@@ -77,8 +94,7 @@ func TestBrokenRecordAtStart(t *testing.T) {
 		r.mustAdd(0)
 		r.mustAdd(1)
 		r.end()
-		h := sha256.Sum256([]byte(id(0)))
-		path := filepath.Join(r.dir, hex.EncodeToString(h[:16])+".json")
+		path := r.recordPath(0)
 		if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -102,8 +118,7 @@ func TestNewerRecordKeepsTheAgentFromStarting(t *testing.T) {
 		r.agent.Publish(cluster{pods: 2}.snapshot())
 		r.mustAdd(0)
 		r.end()
-		h := sha256.Sum256([]byte(id(0)))
-		path := filepath.Join(r.dir, hex.EncodeToString(h[:16])+".json")
+		path := r.recordPath(0)
 		if err := os.WriteFile(path, []byte(`{"version": 9}`), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -195,6 +195,18 @@ func TestFrameBounds(t *testing.T) {
 	}
 }
 
+// TestFrameOfAnotherVersion: neither an older nor a newer frame is understood.
+func TestFrameOfAnotherVersion(t *testing.T) {
+	frame := encoded(t, cnicall.Frame{Kind: cnicall.Status, Body: []byte("{}")})
+	for _, v := range [][2]byte{{0, 0}, {0, 2}, {1, 1}, {255, 255}} {
+		other := bytes.Clone(frame)
+		copy(other[8:10], v[:])
+		if _, err := cnicall.Read(bytes.NewReader(other)); !errors.Is(err, cnicall.ErrVersion) {
+			t.Errorf("version %v: %v, want ErrVersion", v, err)
+		}
+	}
+}
+
 // endless has bytes for everybody.
 type endless struct{}
 

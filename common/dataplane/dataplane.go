@@ -89,6 +89,15 @@ type Announcer interface {
 	Announcement() model.Announcement
 }
 
+// SocketLister is implemented by a Backend that sees the sockets of its node. A
+// host port would take over what comes to them.
+type SocketLister interface {
+	// Listening lists where processes of the node accept connections or datagrams:
+	// address, protocol and number, without a pod's port. The zero address stands for
+	// all, the unspecified address of a family for all of that.
+	Listening() ([]model.HostPort, error)
+}
+
 // Watcher is implemented by a Backend that can tell of single packets.
 type Watcher interface {
 	// Watch calls f with what becomes known of new flows and of drops, in order,

@@ -41,11 +41,15 @@ type Fake struct {
 	attached map[model.EndpointID]*fakeEndpoint
 	inForce  *model.State
 	counters Counters
+	sockets  []model.HostPort
 	log      []string
 	applied  int
 }
 
-var _ Backend = (*Fake)(nil)
+var (
+	_ Backend      = (*Fake)(nil)
+	_ SocketLister = (*Fake)(nil)
+)
 
 // NewFake returns a data path that nothing is attached to.
 func NewFake(features model.Features) *Fake {
@@ -102,6 +106,22 @@ func (f *Fake) SetCounters(c Counters) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.counters = c
+}
+
+// SetSockets sets what Listening lists.
+func (f *Fake) SetSockets(all ...model.HostPort) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sockets = all
+}
+
+// Listening implements SocketLister.
+func (f *Fake) Listening() ([]model.HostPort, error) {
+	if err := f.enter(); err != nil {
+		return nil, err
+	}
+	defer f.leave()
+	return f.sockets, nil
 }
 
 // Reopen undoes Close, for the next agent.

@@ -22,28 +22,44 @@ import (
 type cube struct {
 	*testing.T
 	store    *store
-	cells    []cellID
+	remotes  []netip.Addr
+	ports    []world.Port
+	lines    []line
 	old, new []model.Verdict
 	corners  int
 	most     int // writes of a group that all subsets are tried of
 	random   *rand.Rand
 }
 
-type cellID struct {
+// line is the cells of one endpoint, direction and remote address, one per port.
+type line struct {
 	id     model.EndpointID
 	d      model.Direction
-	remote netip.Addr
-	at     world.Port
+	remote int // of remotes
 }
 
-func (c cellID) String() string {
-	return fmt.Sprintf("%s %s %s %s/%d", c.id, c.d, c.remote, c.at.Protocol, c.at.Port)
+// name says which cell is the ith that see returns.
+func (c *cube) name(i int) string {
+	l, at := c.lines[i/len(c.ports)], c.ports[i%len(c.ports)]
+	return fmt.Sprintf("%s %s %s %s/%d", l.id, l.d, c.remotes[l.remote], at.Protocol, at.Port)
 }
 
+// see returns the verdict of every cell, line by line.
 func (c *cube) see() []model.Verdict {
-	v := make([]model.Verdict, len(c.cells))
-	for i, cell := range c.cells {
-		v[i] = c.store.decide(cell.id, cell.d, cell.remote, cell.at)
+	classes := make([]model.PeerClass, len(c.remotes))
+	for i, a := range c.remotes {
+		classes[i] = c.store.class(a)
+	}
+	ports := make([]model.PortClass, len(c.ports))
+	for i, at := range c.ports {
+		ports[i] = c.store.ports[at]
+	}
+	v := make([]model.Verdict, 0, len(c.lines)*len(ports))
+	for _, l := range c.lines {
+		row := c.store.row(l.id, l.d, classes[l.remote])
+		for _, class := range ports {
+			v = append(v, row.Cell(class).Verdict)
+		}
 	}
 	return v
 }
@@ -54,7 +70,7 @@ func (c *cube) judge(before, after []model.Verdict, what string) {
 	c.Helper()
 	for i, v := range after {
 		if v != c.old[i] && v != c.new[i] || before[i] == c.new[i] && v != c.new[i] {
-			c.Fatalf("%s: %v is %s, one write earlier %s: before the change %s, after it %s", what, c.cells[i], v, before[i], c.old[i], c.new[i])
+			c.Fatalf("%s: %s is %s, one write earlier %s: before the change %s, after it %s", what, c.name(i), v, before[i], c.old[i], c.new[i])
 		}
 	}
 }
@@ -103,19 +119,19 @@ func interleave(t *testing.T, seed uint64, most int, a, b *model.Snapshot, old, 
 	addrs, ports = append(addrs, more...), append(ports, morePorts...)
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	addrs = slices.Compact(addrs)
-	c := &cube{T: t, store: newStore(old, ports), most: most, random: rand.New(rand.NewPCG(seed, 5))}
-	ports = boundaries(old, next, ports)
+	c := &cube{T: t, store: newStore(old, ports), remotes: addrs, most: most, random: rand.New(rand.NewPCG(seed, 5))}
+	c.ports = boundaries(old, next, ports)
 	for id, e := range next.Endpoints {
 		if _, ok := old.Endpoints[id]; !ok {
 			continue
 		}
 		for _, d := range model.Directions {
-			for _, remote := range addrs {
+			for i, remote := range addrs {
 				if slices.Contains(e.IPs, remote) || slices.Contains(old.Endpoints[id].IPs, remote) {
 					continue
 				}
-				for _, at := range ports {
-					c.cells = append(c.cells, cellID{id, d, remote, at})
+				c.lines = append(c.lines, line{id, d, i})
+				for _, at := range c.ports {
 					c.old = append(c.old, old.Decide(id, d, remote, at.Protocol, at.Port).Verdict)
 					c.new = append(c.new, next.Decide(id, d, remote, at.Protocol, at.Port).Verdict)
 				}
@@ -124,7 +140,7 @@ func interleave(t *testing.T, seed uint64, most int, a, b *model.Snapshot, old, 
 	}
 	was := old
 	for step, to := range dataplane.Plan(old, next) {
-		for g, group := range c.store.writes(was, to, ports) {
+		for g, group := range c.store.writes(was, to, c.ports) {
 			c.group(group, fmt.Sprintf("step %d group %d", step, g))
 		}
 		was = to

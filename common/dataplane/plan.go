@@ -40,7 +40,8 @@ func Plan(old, new *model.State) []*model.State {
 	if len(p.ports.moves) == 0 && (len(p.peers.moves) == 0 || !p.tablesChange()) {
 		return []*model.State{p.new}
 	}
-	p.chooseVia()
+	p.choosePortVia()
+	p.choosePeerVia()
 	p.replaceShared()
 	return p.states()
 }
@@ -154,8 +155,8 @@ func shared[I any, N cmp.Ordered](old, new []I, number func(I) N) []N {
 type move struct{ old, new uint32 }
 
 // moves are the changes of one kind of class, and the number that stands in for
-// each while it is under way: the new number itself where nothing else comes
-// to it and it was not in use, otherwise one that nothing else uses.
+// each while it is under way: mostly the new number itself where nothing else
+// comes to it and it was not in use, otherwise one that nothing else uses.
 type moves struct {
 	moves map[move]uint32
 	// via is the inverse.
@@ -300,28 +301,11 @@ func (p *planner) tablesChange() bool {
 	return false
 }
 
-// chooseVia finds the number that stands in for each change.
-func (p *planner) chooseVia() {
-	next := max(p.old.NextPeerClass, p.new.NextPeerClass)
-	before := make(map[uint32]bool)
-	for _, c := range p.old.PeerClasses {
-		before[uint32(c.Class)] = true
-	}
-	sources := countSources(p.peers.moves)
-	for _, m := range sortedMoves(p.peers.moves) {
-		if !before[m.new] && sources[m.new] == 1 {
-			p.peers.route(m, m.new)
-			continue
-		}
-		p.peers.route(m, uint32(next))
-		next++
-	}
-	final := *p.new
-	final.NextPeerClass = next
-	p.new = &final
-
+// choosePortVia finds the number that stands in for each change of a class of
+// ports.
+func (p *planner) choosePortVia() {
 	used := map[uint32]bool{uint32(model.OtherPorts): true}
-	before = make(map[uint32]bool)
+	before := make(map[uint32]bool)
 	for _, c := range p.old.PortClasses {
 		before[uint32(c.Class)] = true
 		used[uint32(c.Class)] = true
@@ -329,7 +313,7 @@ func (p *planner) chooseVia() {
 	for _, c := range p.new.PortClasses {
 		used[uint32(c.Class)] = true
 	}
-	sources = countSources(p.ports.moves)
+	sources := countSources(p.ports.moves)
 	free := uint32(1)
 	for _, m := range sortedMoves(p.ports.moves) {
 		if !before[m.new] && sources[m.new] == 1 {
@@ -344,6 +328,31 @@ func (p *planner) chooseVia() {
 		used[free] = true
 		p.ports.route(m, free)
 	}
+}
+
+// choosePeerVia finds the number that stands in for each change of a class of
+// addresses. A fresh number stands in for itself, unless a class of ports takes
+// over a number that another class had: a table that stays would then have to say
+// of that number what the old class meant while addresses come to the fresh
+// number, and what the new class means once ports come to theirs.
+func (p *planner) choosePeerVia() {
+	next := max(p.old.NextPeerClass, p.new.NextPeerClass)
+	before := make(map[uint32]bool)
+	for _, c := range p.old.PeerClasses {
+		before[uint32(c.Class)] = true
+	}
+	sources := countSources(p.peers.moves)
+	for _, m := range sortedMoves(p.peers.moves) {
+		if !before[m.new] && sources[m.new] == 1 && len(p.ports.targets) == 0 {
+			p.peers.route(m, m.new)
+			continue
+		}
+		p.peers.route(m, uint32(next))
+		next++
+	}
+	final := *p.new
+	final.NextPeerClass = next
+	p.new = &final
 }
 
 func countSources(moves map[move]uint32) map[uint32]int {

@@ -56,24 +56,33 @@ func (st *store) clone() *store {
 }
 
 func (st *store) decide(id model.EndpointID, d model.Direction, remote netip.Addr, at world.Port) model.Verdict {
-	class, ok := st.addresses[remote]
-	if !ok {
-		best := -1
-		for p, c := range st.prefixes {
-			if p.Contains(remote) && p.Bits() > best {
-				best, class = p.Bits(), c
-			}
+	return st.row(id, d, st.class(remote)).Cell(st.ports[at]).Verdict
+}
+
+// class looks an address up as the kernel program does.
+func (st *store) class(remote netip.Addr) model.PeerClass {
+	if class, ok := st.addresses[remote]; ok {
+		return class
+	}
+	best, class := -1, model.World
+	for p, c := range st.prefixes {
+		if p.Bits() > best && p.Contains(remote) {
+			best, class = p.Bits(), c
 		}
 	}
+	return class
+}
+
+// row returns what decides for an endpoint and a class, by class of ports.
+func (st *store) row(id model.EndpointID, d model.Direction, class model.PeerClass) *model.Row {
 	side := tableSide{st.slots[id], d}
-	row, ok := st.rows[rowID{side, class}]
-	if !ok {
-		row = st.defaults[side]
+	if row, ok := st.rows[rowID{side, class}]; ok {
+		return row
 	}
-	if row == nil {
-		return model.Deny
+	if row := st.defaults[side]; row != nil {
+		return row
 	}
-	return row.Cell(st.ports[at]).Verdict
+	return &model.Row{} // denies
 }
 
 // writes lists the single writes that take the store from one State to the

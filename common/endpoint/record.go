@@ -63,6 +63,14 @@ func (r Record) ID() model.EndpointID { return model.MakeEndpointID(r.ContainerI
 // Pod returns the pod's name.
 func (r Record) Pod() model.PodID { return model.PodID{Namespace: r.Namespace, Name: r.Name} }
 
+// Tombstone returns what stays of the record while the addresses are in
+// quarantine, from the time at which the endpoint went.
+func (r Record) Tombstone(at time.Time) Record {
+	r.State, r.ReleasedAt = Released, at
+	r.NetNS, r.HostPorts, r.Bandwidth = "", nil, model.Bandwidth{}
+	return r
+}
+
 // Validate reports everything that is wrong with the record.
 func (r Record) Validate() error {
 	var errs []error
@@ -108,7 +116,23 @@ func encode(r Record) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode record of %s: %w", r.ID(), err)
 	}
+	if len(b) >= maxRecord {
+		return nil, fmt.Errorf("encode record of %s: %d bytes are too many: at most %d can be read back", r.ID(), len(b), maxRecord)
+	}
 	return append(b, '\n'), nil
+}
+
+// encodeShort returns the same without indentation.
+func encodeShort(r Record) ([]byte, error) {
+	b, err := encode(r)
+	if err != nil {
+		return nil, err
+	}
+	var short bytes.Buffer
+	if err := json.Compact(&short, b); err != nil {
+		return nil, fmt.Errorf("encode record of %s: %w", r.ID(), err)
+	}
+	return short.Bytes(), nil
 }
 
 // decode reads the bytes of a record's file. Unknown fields are an error: what

@@ -3,6 +3,7 @@
 package endpoint
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -21,9 +22,17 @@ const (
 	tempSuffix   = ".tmp"
 	// asideSuffix marks files that could not be read.
 	asideSuffix = ".broken"
-	// maxRecord bounds a file that is read, in bytes.
-	maxRecord = 64 << 10
+	// maxRecord bounds a file, in bytes: a pod with 1000 host ports takes 140 KiB.
+	maxRecord = 256 << 10
+	// maxInPlace bounds a file that is overwritten where it is, in bytes. The
+	// kernel copies that much in one step, so that a killed process leaves the old
+	// content or the new one.
+	maxInPlace = 4 << 10
 )
+
+// ErrNoTombstone is returned by Release when the record was removed because no
+// tombstone could be written.
+var ErrNoTombstone = errors.New("the record is removed without a tombstone")
 
 // Store is a directory of records.
 type Store struct{ dir string }
@@ -38,7 +47,7 @@ func Open(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create record directory: %w", err)
 	}
-	if err := os.Chmod(dir, 0o700); err != nil {
+	if err := closeToOthers(dir); err != nil {
 		return nil, fmt.Errorf("close record directory to others: %w", err)
 	}
 	entries, err := os.ReadDir(dir)
@@ -53,6 +62,16 @@ func Open(dir string) (*Store, error) {
 		}
 	}
 	return &Store{dir: dir}, nil
+}
+
+// closeToOthers sets the mode of a directory. It writes nothing if the mode is
+// right, so that an agent starts on a read-only file system, too.
+func closeToOthers(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode().Perm() == 0o700 {
+		return err
+	}
+	return os.Chmod(dir, 0o700)
 }
 
 // fileName is a hash because identities may be longer than file names may be
@@ -157,9 +176,20 @@ func (s *Store) Put(r Record) error {
 	}
 	path := filepath.Join(s.dir, fileName(r.ID()))
 	if err := s.replace(path, b); err != nil {
-		return fmt.Errorf("write record of %s: %w", r.ID(), err)
+		return fmt.Errorf("write record of %s: %w%s", r.ID(), err, s.remedy(err))
 	}
 	return nil
+}
+
+// remedy says what to do about an error of a write, if that is known.
+func (s *Store) remedy(err error) string {
+	switch {
+	case isFull(err):
+		return fmt.Sprintf(": free space or inodes on the disk of %s", s.dir)
+	case isReadOnly(err):
+		return fmt.Sprintf(": mount the disk of %s read-write", s.dir)
+	}
+	return ""
 }
 
 func (s *Store) replace(path string, b []byte) error {
@@ -184,10 +214,59 @@ func (s *Store) replace(path string, b []byte) error {
 	return nil
 }
 
+// Release puts a tombstone in place of the endpoint's record, as
+// Record.Tombstone makes it. Pods are evicted because a disk is full, so that a
+// full disk must not keep them: if there is no space for another file, the
+// tombstone overwrites the record in place. If that fails too, the record is
+// removed, and the error is ErrNoTombstone with the cause. After any other error
+// the record is still there.
+func (s *Store) Release(tombstone Record) error {
+	cause := s.Put(tombstone)
+	if cause == nil {
+		return nil
+	}
+	err := s.overwrite(tombstone)
+	if err == nil {
+		return nil
+	}
+	cause = errors.Join(cause, fmt.Errorf("overwrite record of %s: %w", tombstone.ID(), err))
+	if err := s.Remove(tombstone.ID()); err != nil {
+		return errors.Join(cause, err)
+	}
+	return fmt.Errorf("%w: %w", ErrNoTombstone, cause)
+}
+
+// overwrite writes a record over the endpoint's earlier one, in a form without
+// indentation, and fills what is left of the file with spaces. It takes no space
+// on file systems that do not copy on write.
+func (s *Store) overwrite(r Record) error {
+	b, err := encodeShort(r)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(s.dir, fileName(r.ID()))
+	info, err := os.Lstat(path)
+	switch {
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular() || info.Size() > maxInPlace || info.Size() < int64(len(b)):
+		return fmt.Errorf("%d bytes do not replace the %d bytes of %s (%s) in one step", len(b), info.Size(), path, info.Mode())
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(b, bytes.Repeat([]byte(" "), int(info.Size())-len(b))...))
+	if err == nil {
+		err = flush(f)
+	}
+	return errors.Join(err, f.Close())
+}
+
 // Remove deletes an endpoint's record. One that is not there is no error.
 func (s *Store) Remove(id model.EndpointID) error {
 	if err := os.Remove(filepath.Join(s.dir, fileName(id))); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove record of %s: %w", id, err)
+		return fmt.Errorf("remove record of %s: %w%s", id, err, s.remedy(err))
 	}
 	return nil
 }

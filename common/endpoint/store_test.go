@@ -252,7 +252,7 @@ func TestBrokenFiles(t *testing.T) {
 		"unknown field":     strings.Replace(string(good), `"uid"`, `"secret"`, 1),
 		"no version":        strings.Replace(string(good), `"version": 1`, `"version": 0`, 1),
 		"two values":        string(good) + string(good),
-		"huge":              string(good) + strings.Repeat(" ", 65<<10),
+		"huge":              string(good) + strings.Repeat(" ", 257<<10),
 		"another's":         string(good), // in a file whose name is not that of the endpoint
 		"address of a kind": strings.Replace(string(good), `"10.0.0.1"`, `"10.0.0.1000"`, 1),
 	} {

@@ -105,6 +105,7 @@ func Make(c Config, self Self, peers []model.Route) *Plan {
 	p := planner{cfg: c, self: self, plan: &Plan{}, hidden: make(map[string]bool)}
 	p.peers = slices.SortedFunc(slices.Values(peers), func(a, b model.Route) int { return strings.Compare(a.Node, b.Node) })
 	p.underlay()
+	p.macs()
 	usable := p.ranges()
 	if c.Mode != None {
 		for _, peer := range p.peers {
@@ -132,6 +133,9 @@ type planner struct {
 	outer6  bool
 	// hidden are the nodes to which pods speak by their node's address.
 	hidden map[string]bool
+	// owners has the MACs that follow from names, announced those of annotations.
+	owners    map[model.MAC]string
+	announced map[model.MAC][]string
 }
 
 func (p *planner) problem(format string, args ...any) {
@@ -288,6 +292,10 @@ func (p *planner) tunnel(h *Hop, peer model.Route) bool {
 			return false
 		}
 		mac = VTEP(peer.Node)
+	} else if why := p.disputed(peer); why != "" {
+		p.problem("pod range %s of node %s cannot be reached: the node has the annotation isthmus.dev/vtep-mac %s, and %s: correct the annotation; if no administrator set it, the credentials of the node's agent may be stolen",
+			h.Prefix, peer.Node, mac, why)
+		return false
 	}
 	h.Via, h.Underlay, h.VTEP = VXLAN, outer, mac
 	return true

@@ -126,7 +126,12 @@ func checkPlan(t *testing.T, self Self, peers []model.Route, p *Plan) {
 		}
 	}
 	var all []netip.Prefix
+	behind := make(map[model.MAC]string) // what the device knows of a MAC is one node
 	for _, h := range p.Hops {
+		if other := behind[h.VTEP]; h.Via == VXLAN && other != "" && other != h.Node {
+			t.Errorf("nodes %s and %s are both behind MAC %s", other, h.Node, h.VTEP)
+		}
+		behind[h.VTEP] = h.Node
 		if claimed[h.Prefix] != h.Node {
 			t.Errorf("hop %s leads to a node without that range", h)
 		}

@@ -147,6 +147,26 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
+// TestQuarantineIsNotShortened: of several releases the latest counts, in
+// whatever order they are told. Two tombstones may name one address.
+func TestQuarantineIsNotShortened(t *testing.T) {
+	for _, order := range [][]time.Duration{{0, -20 * time.Second}, {-20 * time.Second, 0}, {0, -20 * time.Second, -time.Hour}} {
+		a := newAllocator(t, nil, "10.0.0.0/30")
+		for _, at := range order {
+			a.Release(addr("10.0.0.2"), t0.Add(at))
+		}
+		if _, err := a.Allocate("b", t0.Add(30*time.Second-1)); err == nil {
+			t.Errorf("released at %v: the address was given out before the latest quarantine ends", order)
+		}
+		if u := a.Usage(t0)[0]; u.Quarantined != 1 {
+			t.Errorf("released at %v: usage %+v", order, u)
+		}
+		if _, err := a.Allocate("b", t0.Add(30*time.Second)); err != nil {
+			t.Errorf("released at %v: %v after the quarantine", order, err)
+		}
+	}
+}
+
 func TestRestore(t *testing.T) {
 	a := newAllocator(t, nil, "10.0.0.0/29", "fd00::/64")
 	for _, r := range []struct{ a, owner string }{{"10.0.0.2", "a"}, {"fd00::2", "a"}, {"10.0.0.4", "b"}, {"192.0.2.9", "old"}, {"10.0.0.2", "a"}} {
@@ -187,7 +207,7 @@ func step(t *testing.T, op, arg byte, a *ipam.Allocator, ref *reference, now tim
 			mine = append(mine, x)
 		}
 	}
-	switch op % 4 {
+	switch op % 5 {
 	case 0, 1:
 		ips, err := a.Allocate(owner, now)
 		if err != nil {
@@ -223,7 +243,22 @@ func step(t *testing.T, op, arg byte, a *ipam.Allocator, ref *reference, now tim
 			a.Cancel(ip)
 			delete(ref.owner, ip)
 		}
+	case 4: // another tombstone of the same addresses is replayed
+		at := now.Add(-time.Duration(arg) * time.Second)
+		for ip, until := range ref.until {
+			if now.Before(until) {
+				a.Release(ip, at)
+				ref.until[ip] = later(until, at.Add(30*time.Second))
+			}
+		}
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // check compares the totals.

@@ -17,9 +17,9 @@ const (
 
 // convertAdminNetworkPolicy converts an AdminNetworkPolicy v1alpha1, the
 // forerunner of ClusterNetworkPolicy in the Admin tier.
-func convertAdminNetworkPolicy(anp *v1alpha1.AdminNetworkPolicy, s strictness) (*model.Policy, []remark, field.ErrorList) {
+func convertAdminNetworkPolicy(anp *v1alpha1.AdminNetworkPolicy, s strictness) converted {
 	c := &clusterPolicy{kind: kindAdminNetworkPolicy, meta: &anp.ObjectMeta, tier: model.TierAdmin, priority: anp.Spec.Priority,
-		maxItems: 100, portsField: "ports", lax: true,
+		maxItems: 100, portsField: "ports",
 		actions: map[string]model.Action{"Allow": model.ActionAccept, "Deny": model.ActionDeny, "Pass": model.ActionPass}}
 	c.subject = clusterPeer{namespaces: anp.Spec.Subject.Namespaces, pods: alpha1Pods(anp.Spec.Subject.Pods)}
 	for i, r := range anp.Spec.Ingress {
@@ -40,9 +40,9 @@ func convertAdminNetworkPolicy(anp *v1alpha1.AdminNetworkPolicy, s strictness) (
 // convertBaselineAdminNetworkPolicy converts the BaselineAdminNetworkPolicy
 // v1alpha1. It has no priority, as there is only one; beside policies of the
 // newer kind in the Baseline tier it comes last.
-func convertBaselineAdminNetworkPolicy(banp *v1alpha1.BaselineAdminNetworkPolicy, s strictness) (*model.Policy, []remark, field.ErrorList) {
+func convertBaselineAdminNetworkPolicy(banp *v1alpha1.BaselineAdminNetworkPolicy, s strictness) converted {
 	c := &clusterPolicy{kind: kindBaselineAdminNetworkPolicy, meta: &banp.ObjectMeta, tier: model.TierBaseline, priority: maxPriority,
-		maxItems: 100, portsField: "ports", lax: true,
+		maxItems: 100, portsField: "ports",
 		actions: map[string]model.Action{"Allow": model.ActionAccept, "Deny": model.ActionDeny}}
 	c.subject = clusterPeer{namespaces: banp.Spec.Subject.Namespaces, pods: alpha1Pods(banp.Spec.Subject.Pods)}
 	for i, r := range banp.Spec.Ingress {
@@ -57,11 +57,11 @@ func convertBaselineAdminNetworkPolicy(banp *v1alpha1.BaselineAdminNetworkPolicy
 		}
 		c.rules[model.Egress] = append(c.rules[model.Egress], rule)
 	}
-	p, warnings, errs := c.convert(s)
+	out := c.convert(s)
 	if s == written && banp.Name != "" && banp.Name != "default" {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), banp.Name, "only one can exist, and its name must be default"))
+		out.errs = append(out.errs, field.Invalid(field.NewPath("metadata", "name"), banp.Name, "only one can exist, and its name must be default"))
 	}
-	return p, warnings, errs
+	return out
 }
 
 func (c *clusterPolicy) addIngress(name, action string, from []v1alpha1.AdminNetworkPolicyIngressPeer, ports *[]v1alpha1.AdminNetworkPolicyPort, index int) {

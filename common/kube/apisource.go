@@ -102,6 +102,8 @@ type APIServer struct {
 	refusals []string
 	// faults are the remarks on objects, by object.
 	faults map[string][]string
+	// unsound are the objects of which what is in force never was valid.
+	unsound map[string]bool
 	// statuses are what cluster-wide policies say of themselves and remarks what
 	// reading said of policies, by origin without UID; statusChanged is called
 	// when either has changed, and may be nil.
@@ -146,6 +148,7 @@ func restConfig(cfg APIConfig) (*rest.Config, error) {
 
 func newAPIServer(cfg APIConfig, config *rest.Config, log *slog.Logger) (*APIServer, error) {
 	a := &APIServer{cfg: cfg, log: log, wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string),
+		unsound:  make(map[string]bool),
 		statuses: make(map[model.Origin]*writtenStatus), remarks: make(map[model.Origin]report.Remarks)}
 	config = rest.CopyConfig(config)
 	if u, _, err := rest.DefaultServerUrlFor(config); err == nil {

@@ -16,7 +16,7 @@ const (
 
 // convertClusterNetworkPolicy converts a ClusterNetworkPolicy v1alpha2, or
 // v1beta1, which has the same shape.
-func convertClusterNetworkPolicy(cnp *v1alpha2.ClusterNetworkPolicy, s strictness) (*model.Policy, []remark, field.ErrorList) {
+func convertClusterNetworkPolicy(cnp *v1alpha2.ClusterNetworkPolicy, s strictness) converted {
 	c := &clusterPolicy{kind: kindClusterNetworkPolicy, meta: &cnp.ObjectMeta, priority: cnp.Spec.Priority, maxItems: 25,
 		portsField: "protocols",
 		actions:    map[string]model.Action{"Accept": model.ActionAccept, "Deny": model.ActionDeny, "Pass": model.ActionPass}}
@@ -28,6 +28,7 @@ func convertClusterNetworkPolicy(cnp *v1alpha2.ClusterNetworkPolicy, s strictnes
 	case v1alpha2.BaselineTier:
 		c.tier = model.TierBaseline
 	default:
+		c.unplaced = true
 		errs = append(errs, field.NotSupported(spec.Child("tier"), cnp.Spec.Tier, []v1alpha2.Tier{v1alpha2.AdminTier, v1alpha2.BaselineTier}))
 	}
 	c.subject.namespaces = cnp.Spec.Subject.Namespaces
@@ -49,11 +50,9 @@ func convertClusterNetworkPolicy(cnp *v1alpha2.ClusterNetworkPolicy, s strictnes
 		}
 		c.rules[model.Egress] = append(c.rules[model.Egress], rule)
 	}
-	p, warnings, more := c.convert(s)
-	if len(errs) > 0 {
-		p = nil
-	}
-	return p, warnings, append(errs, more...)
+	out := c.convert(s)
+	out.errs = append(errs, out.errs...)
+	return out
 }
 
 func alpha2Pods(p *v1alpha2.NamespacedPod) *podsPeer {

@@ -4,6 +4,9 @@ package kube
 
 import (
 	"fmt"
+	"math"
+	"slices"
+	"strings"
 	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,9 +30,20 @@ type clusterPolicy struct {
 	maxItems int
 	// portsField is what the kind calls the list of ports.
 	portsField string
-	// lax: the kind's successor has rules that objects of this kind in use do
-	// not keep to; breaking them is worth a warning only.
-	lax bool
+	// unplaced: it is not known which tier or priority the policy has.
+	unplaced bool
+}
+
+// converted is what a cluster-wide policy was converted to.
+type converted struct {
+	// policy is all that can be enforced safely.
+	policy *model.Policy
+	// warnings are remarks on rules that are not enforced as written.
+	warnings []remark
+	// errs are what makes the object invalid, and enforced says in one sentence what
+	// policy makes of it.
+	errs     field.ErrorList
+	enforced string
 }
 
 // clusterRule is one rule, with ports converted.
@@ -70,44 +84,104 @@ const (
 	maxPriority = 1000
 )
 
-// convert validates and converts. With errors it still returns what can be
-// enforced safely: rules with errors fail closed. It returns nil when not even
-// the selected pods, or the place among the other policies, are known.
-// Warnings tell which rules fail closed because this version does not know, or
-// cannot enforce, what they ask.
-func (c *clusterPolicy) convert(s strictness) (*model.Policy, []remark, field.ErrorList) {
+// convert validates and converts. With errors the policy still denies all that it
+// can be meant to deny: rules with errors fail closed, as the API asks of rules that
+// are not known; and if it is not known which pods it selects, or which place it has
+// among the others, it applies to all pods that it may be meant for, first of all if
+// need be, and can only deny.
+func (c *clusterPolicy) convert(s strictness) converted {
 	p := &model.Policy{Origin: model.Origin{Kind: c.kind, Name: c.meta.Name, UID: string(c.meta.UID)},
-		Tier: c.tier, Priority: int(c.priority)}
+		Tier: c.tier, Priority: min(int(c.priority), maxPriority)}
 	spec := field.NewPath("spec")
-	errs := validateMeta(c.meta, false, s)
+	out := converted{policy: p, errs: validateCustomMeta(c.meta, s)}
+	if c.priority < 0 {
+		c.unplaced = true // what is known of the order says nothing of it
+	}
 	if c.priority < 0 || c.priority > maxPriority {
-		errs = append(errs, field.Invalid(spec.Child("priority"), c.priority, "must be between 0 and 1000, inclusive"))
+		out.errs = append(out.errs, field.Invalid(spec.Child("priority"), c.priority, "must be between 0 and 1000, inclusive"))
 	}
-	subject, more := c.convertSubject(s, spec.Child("subject"))
+	if c.unplaced {
+		p.Tier, p.Priority = model.TierAdmin, unknownPriority
+	}
+	subject, errs := c.convertSubject(s, spec.Child("subject"))
 	p.Subject = subject
-	if errs = append(errs, more...); len(errs) > 0 {
-		p = nil
-	}
-	var rules [2][]model.Rule
-	var warnings []remark
+	out.errs = append(out.errs, errs...)
+	doubt := len(errs) > 0 || c.unplaced
+	var closed []string
 	for _, d := range model.Directions {
 		path := spec.Child(d.String())
 		if len(c.rules[d]) > c.maxItems {
-			errs = append(errs, field.TooMany(path, len(c.rules[d]), c.maxItems))
+			out.errs = append(out.errs, field.TooMany(path, len(c.rules[d]), c.maxItems))
 		}
 		for i := range c.rules[d] {
-			r, notes, more := c.convertRule(&c.rules[d][i], i, d, s, path.Index(i))
-			errs = append(errs, more...)
-			warnings = append(warnings, notes...)
-			rules[d] = append(rules[d], r)
+			r, notes, errs := c.convertRule(&c.rules[d][i], i, d, s, path.Index(i))
+			if len(errs) > 0 {
+				closed = append(closed, fmt.Sprintf("%s rule %d %s", d, i, strings.TrimPrefix(failsClosed(r.Action), "the rule ")))
+			}
+			if doubt {
+				r = inDoubt(r)
+			}
+			out.errs = append(out.errs, errs...)
+			out.warnings = append(out.warnings, notes...)
+			p.Rules[d] = append(p.Rules[d], r)
 		}
 	}
-	if p != nil {
-		p.Rules = rules
-	}
-	return p, warnings, errs
+	out.enforced = c.enforced(p, doubt, closed)
+	return out
 }
 
+// unknownPriority goes before all that the API allows.
+const unknownPriority = math.MinInt32
+
+// inDoubt returns what is left of a rule if it is not known whether its policy
+// selects the pod, or where the policy belongs: it must not allow what would be
+// denied without it.
+func inDoubt(r model.Rule) model.Rule {
+	switch r.Action {
+	case model.ActionAccept:
+		r.AnyPeer, r.Peers = false, []model.Peer{{Kind: model.PeerUnknown}}
+		r.AnyPort, r.Ports = true, nil
+	case model.ActionPass:
+		if !slices.ContainsFunc(r.Peers, func(p model.Peer) bool { return p.Kind == model.PeerUnknown }) {
+			r.Action = model.ActionMayPass
+		}
+	}
+	return r
+}
+
+// enforced says what is enforced of a policy that is not valid.
+func (c *clusterPolicy) enforced(p *model.Policy, doubt bool, closed []string) string {
+	text := "its rules are enforced as written"
+	if doubt {
+		what := "it is not known which pods the policy selects: its Deny rules apply to " + possible(p.Subject)
+		if c.unplaced {
+			what = "it is not known which place the policy has among the others: its Deny rules go before all of them, for " + possible(p.Subject)
+		}
+		text = what + ", its Accept rules match nothing, and what its Pass rules match no later rule of the tier accepts"
+	}
+	if len(closed) > 0 {
+		list := closed[:min(len(closed), maxNamed)]
+		text += ", but " + strings.Join(list, ", ")
+		if more := len(closed) - len(list); more > 0 {
+			text += fmt.Sprintf(" and %d more fail closed", more)
+		}
+	}
+	return text
+}
+
+// possible names the pods that a policy may select.
+func possible(s model.PodSelector) string {
+	if s.Namespace == "" && s.Namespaces.Everything() && s.Pods.Everything() {
+		return "every pod"
+	}
+	return "every pod of " + bounded(s.String(), maxValue)
+}
+
+// maxNamed bounds the rules that one sentence names.
+const maxNamed = 5
+
+// convertSubject returns the pods that a policy selects. With errors these are all
+// that it may select.
 func (c *clusterPolicy) convertSubject(s strictness, path *field.Path) (model.PodSelector, field.ErrorList) {
 	switch n := c.subject.set(); {
 	case n == 0:
@@ -116,10 +190,13 @@ func (c *clusterPolicy) convertSubject(s strictness, path *field.Path) (model.Po
 		return model.PodSelector{}, field.ErrorList{field.Forbidden(path, "must specify only one of namespaces and pods")}
 	}
 	peers, errs := c.subject.convert(s, path)
-	if len(errs) > 0 {
-		return model.PodSelector{}, errs
+	if len(errs) == 0 {
+		return peers[0].Pods, nil
 	}
-	return peers[0].Pods, nil
+	if c.subject.pods == nil {
+		return model.PodSelector{Namespaces: wider(c.subject.namespaces, s)}, errs
+	}
+	return model.PodSelector{Namespaces: wider(&c.subject.pods.namespaces, s), Pods: wider(&c.subject.pods.pods, s)}, errs
 }
 
 // convertRule converts one rule. If anything in it is unknown or wrong the
@@ -172,11 +249,7 @@ func (c *clusterPolicy) convertRule(cr *clusterRule, index int, d model.Directio
 			warn(path.Child(c.portsField).Index(i), "no field that this version knows is set")
 		}
 	}
-	if more := checkNamedPorts(cr, path); s == written && !c.lax {
-		errs = append(errs, more...)
-	} else {
-		warnings = append(warnings, remarks(more)...)
-	}
+	warnings = append(warnings, remarks(checkNamedPorts(cr, path))...)
 	if closed || len(errs) > 0 {
 		r.AnyPeer, r.Peers = false, []model.Peer{{Kind: model.PeerUnknown}}
 		r.AnyPort, r.Ports = true, nil
@@ -209,10 +282,10 @@ func (c *clusterPolicy) checkCount(n int, path *field.Path) field.ErrorList {
 	return nil
 }
 
-// checkNamedPorts: "networks/nodes/domainNames peer cannot be set with
+// checkNamedPorts warns: "networks/nodes/domainNames peer cannot be set with
 // namedPorts since there are no namedPorts for networks/nodes/domainNames".
-// Only the experimental CRD has the rule, so stored objects may break it; the
-// name then matches on pods and nowhere else.
+// Only the experimental CRD has the rule, so that other API servers take such
+// objects; the name then matches on pods and nowhere else.
 func checkNamedPorts(cr *clusterRule, path *field.Path) field.ErrorList {
 	named := false
 	for _, p := range cr.ports {
@@ -221,7 +294,7 @@ func checkNamedPorts(cr *clusterRule, path *field.Path) field.ErrorList {
 	for _, p := range cr.peers {
 		if named && (p.nodes != nil || p.networks != nil || p.domainNames != nil) {
 			return field.ErrorList{field.Forbidden(path,
-				"networks, nodes and domainNames have no named ports: use port numbers, or a rule of its own for these peers")}
+				"networks, nodes and domainNames have no named ports: the name matches on pods only; use port numbers, or a rule of its own for these peers")}
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ package kube
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -106,12 +107,12 @@ func (a *APIServer) apply(s *model.Snapshot, kind string, changes map[string]*re
 	case model.KindDenyList:
 		s.DenyLists, changed = applyRecords(a, kind, s.DenyLists, changes, complete, name, all)
 	default:
-		a.keepStatus(kind, changes, complete)
 		s.Policies, changed = applyRecords(a, kind, s.Policies, changes, complete,
 			func(r *record) model.Origin {
 				return model.Origin{Kind: kind, Namespace: r.namespace, Name: r.name}
 			},
 			func(o model.Origin) bool { return o.Kind == kind })
+		a.keepStatus(kind, changes, complete)
 	}
 	return changed
 }
@@ -122,7 +123,7 @@ func applyRecords[K comparable, V any](a *APIServer, kind string, m model.Map[K,
 	key func(*record) K, mine func(K) bool) (model.Map[K, *V], bool) {
 	edits := make(map[K]*V, len(changes))
 	if complete {
-		a.forget(kind)
+		a.forget(kind, changes)
 		for k := range m.All() {
 			if mine(k) {
 				edits[k] = nil
@@ -130,30 +131,41 @@ func applyRecords[K comparable, V any](a *APIServer, kind string, m model.Map[K,
 		}
 	}
 	for _, r := range changes {
-		if object := objectName(kind, r.namespace, r.name); len(r.notes) == 0 {
-			delete(a.faults, object)
-		} else {
-			if !slices.Equal(a.faults[object], r.notes) { // its status may have changed, by our own hand
-				a.log.Warn("object of the API server", "object", object, "notes", r.notes)
-			}
-			a.faults[object] = r.notes
-		}
-		k := key(r)
+		k, object := key(r), objectName(kind, r.namespace, r.name)
 		value, _ := r.value.(*V)
-		if was, ok := m.Get(k); ok && r.bad {
+		was, known := m.Get(k)
+		// What is in force of an object that never was valid gives way to what can be
+		// enforced of it now.
+		kept := r.bad && known && !a.unsound[object]
+		if kept {
 			value = was
 		}
 		edits[k] = value
+		if r.explain(kept); r.bad && !kept {
+			a.unsound[object] = true
+		} else if !r.bad {
+			delete(a.unsound, object)
+		}
+		if len(r.notes) == 0 {
+			delete(a.faults, object)
+			continue
+		}
+		if !slices.Equal(a.faults[object], r.notes) { // its status may have changed, by our own hand
+			a.log.Warn("object of the API server", "object", object, "notes", r.notes)
+		}
+		a.faults[object] = r.notes
 	}
 	return edit(m, edits)
 }
 
-// forget drops the remarks on all objects of a kind.
-func (a *APIServer) forget(kind string) {
+// forget drops the remarks on all objects of a kind, and what is known of those that
+// are gone.
+func (a *APIServer) forget(kind string, there map[string]*record) {
 	prefix := kind + " "
-	for object := range a.faults {
-		if len(object) > len(prefix) && object[:len(prefix)] == prefix {
-			delete(a.faults, object)
-		}
+	maps.DeleteFunc(a.faults, func(object string, _ []string) bool { return strings.HasPrefix(object, prefix) })
+	names := make(map[string]bool, len(there))
+	for _, r := range there {
+		names[objectName(kind, r.namespace, r.name)] = true
 	}
+	maps.DeleteFunc(a.unsound, func(object string, _ bool) bool { return strings.HasPrefix(object, prefix) && !names[object] })
 }

@@ -53,7 +53,7 @@ func convertDenyList(o *denyList, s strictness) (*model.DenyList, []remark, fiel
 	}
 	slices.SortFunc(l.Entries, model.ComparePrefixes)
 	l.Entries = slices.Compact(l.Entries)
-	return l, notes, validateMeta(&o.ObjectMeta, false, s)
+	return l, notes, validateCustomMeta(&o.ObjectMeta, s)
 }
 
 // denyEntry reads one entry. It returns an invalid prefix for one that is left
@@ -86,7 +86,7 @@ func takeDenyList(l *loader, h header, raw []byte) {
 		return
 	}
 	l.clusterWide(&o.ObjectMeta, h.Kind)
-	list, notes, errs := convertDenyList(o, written)
+	list, notes, errs := convertDenyList(o, l.strict)
 	if l.accept(errs) {
 		l.warn(notes...)
 		l.denyLists[list.Name] = list
@@ -104,12 +104,19 @@ func recordDenyList(o runtime.Object) *record {
 		err = kjson.UnmarshalCaseSensitivePreserveInts(raw, &typed)
 	}
 	if err != nil {
-		r := recordOf[model.DenyList](u, nil, nil)
-		r.bad = true
+		typed = denyList{ObjectMeta: metav1.ObjectMeta{Name: u.GetName()}}
+		entries, _, _ := unstructured.NestedSlice(u.Object, "spec", "entries")
+		for _, e := range entries {
+			if text, ok := e.(string); ok {
+				typed.Spec.Entries = append(typed.Spec.Entries, text)
+			}
+		}
+		list, _, _ := convertDenyList(&typed, stored)
+		r := recordOf(u, list, nil)
+		r.bad, r.enforced = true, fmt.Sprintf("%d of its entries can be read and are enforced", len(list.Entries))
 		for _, e := range misfitRemarks(raw, reflect.TypeFor[denyList](), err) {
 			r.notes = append(r.notes, e.String())
 		}
-		r.notes = append(r.notes, "the list cannot be read: what it last said stays in force")
 		return r
 	}
 	list, notes, errs := convertDenyList(&typed, stored)

@@ -112,7 +112,7 @@ func TestDenyListFromAPIServer(t *testing.T) {
 	w.until("the good entry", has("[192.0.2.8/32]"))
 	w.problem(`DenyList scanners: spec.entries[1]: "nonsense"`)
 	f.put(t, head+`17}}`)
-	w.problem("what it last said stays in force")
+	w.problem("its last valid version stays in force")
 	w.until("the last good list", has("[192.0.2.8/32]"))
 	f.put(t, head+`[192.0.2.9]}}`)
 	w.until("the next list", has("[192.0.2.9/32]"))

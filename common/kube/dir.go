@@ -20,9 +20,7 @@ import (
 // links are followed. The objects are those without errors; whoever enforces
 // must not do so while there are errors.
 func LoadDir(ctx context.Context, dir string, limits Limits) (Objects, []Warning, []DocumentError) {
-	t := readTree(ctx, dir, limits)
-	o, warnings, errs := t.load(limits).finish()
-	return o, warnings, append(t.errors, errs...)
+	return Reading{Limits: limits}.Dir(ctx, dir)
 }
 
 // tree is the manifests of a directory, as text.
@@ -42,8 +40,8 @@ type file struct {
 }
 
 // load reads the objects of all files.
-func (t *tree) load(limits Limits) *loader {
-	l := newLoader(limits)
+func (t *tree) load(r Reading) *loader {
+	l := newLoader(r)
 	for _, f := range t.files {
 		l.file(f.name, f.data)
 	}

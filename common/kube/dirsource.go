@@ -206,7 +206,7 @@ func (d *Directory) take(t *tree, publish func(*model.Snapshot)) {
 		return
 	}
 	d.last = t.digest
-	l := t.load(d.cfg.Limits)
+	l := t.load(Reading{Limits: d.cfg.Limits})
 	objects, warnings, errs := l.finish()
 	errs = append(t.errors, errs...)
 	for _, kind := range slices.Sorted(maps.Keys(l.ignored)) {

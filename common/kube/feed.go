@@ -28,14 +28,16 @@ type watcher = watch.Interface
 // arrives: its name and the noun of package model that it was converted to.
 type record struct {
 	namespace, name string
-	// value is a *model.Namespace, *model.Node, *model.Pod or *model.Policy; nil
-	// if the object is gone or says nothing that can be used.
+	// value is a *model.Namespace, *model.Node, *model.Pod, *model.Policy or
+	// *model.DenyList; nil if the object is gone or says nothing that can be used.
 	value any
 	// notes are remarks on the object, for people.
 	notes []string
 	// bad: the object is not valid, and value is only what can be enforced
 	// safely when nothing better is known.
 	bad bool
+	// enforced says what value makes of an object that is not valid.
+	enforced string
 	// written is what the object's status says, for kinds that have one.
 	written *writtenStatus
 }

@@ -57,11 +57,7 @@ func ReadFiles(ctx context.Context, path string, limits Limits) ([]File, []Docum
 // ParseFiles reads several files as one cluster; of two objects with one name
 // the later one counts. The objects are those without errors.
 func ParseFiles(files []File, limits Limits) (Objects, []Warning, []DocumentError) {
-	l := newLoader(limits)
-	for _, f := range files {
-		l.file(f.Name, f.Data)
-	}
-	return l.finish()
+	return Reading{Limits: limits}.ParseFiles(files)
 }
 
 // DefaultSpec returns the spec of a NetworkPolicy, in JSON, with the defaults

@@ -49,3 +49,19 @@ func golden(t *testing.T, path, got string) {
 		t.Errorf("%s (-golden +now; -update writes it anew):\n%s", path, d)
 	}
 }
+
+// TestStoredDocuments compares what is enforced of documents as an API server
+// stores them, and what is said of it, with a golden text. Nothing that an API server
+// can store is left out as a whole: that would open what it denies.
+func TestStoredDocuments(t *testing.T) {
+	o, warnings, errs := Reading{Limits: DefaultLimits(), Stored: true}.Dir(context.Background(), "testdata/stored")
+	var b strings.Builder
+	b.WriteString(render(o))
+	for _, w := range warnings {
+		b.WriteString("warning: " + w.String() + "\n")
+	}
+	for _, e := range errs {
+		b.WriteString("error: " + e.Error() + "\n")
+	}
+	golden(t, "testdata/stored.golden", b.String())
+}

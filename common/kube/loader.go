@@ -45,9 +45,7 @@ func (o Objects) Snapshot() *model.Snapshot {
 // and a name that ends in .json makes it JSON. The objects are those without
 // errors.
 func Parse(name string, data []byte, limits Limits) (Objects, []Warning, []DocumentError) {
-	l := newLoader(limits)
-	l.file(name, data)
-	return l.finish()
+	return Reading{Limits: limits}.Parse(name, data)
 }
 
 // workloadID names a workload; pods of two kinds of workloads may collide, the
@@ -58,6 +56,7 @@ type workloadID struct{ kind, namespace, name string }
 // the later one counts.
 type loader struct {
 	limits   Limits
+	strict   strictness
 	kinds    []kind
 	at       DocumentError // where reading is now
 	warnings []Warning
@@ -76,16 +75,21 @@ type loader struct {
 	workloads  map[workloadID]placedWorkload
 	// selectors are the nodeSelectors of explicit pods.
 	selectors map[model.PodID]model.Selector
+	// generated counts the objects of a kind, namespace and generateName.
+	generated map[string]int
 }
 
 type placedWorkload struct {
 	workload
 	at DocumentError
+	// owned: another workload stands for its pods.
+	owned bool
 }
 
-func newLoader(limits Limits) *loader {
+func newLoader(r Reading) *loader {
 	return &loader{
-		limits:     limits,
+		limits:     r.Limits,
+		strict:     r.strictness(),
 		kinds:      kinds(),
 		ignored:    make(map[string]int),
 		places:     make(map[string]DocumentError),
@@ -96,6 +100,7 @@ func newLoader(limits Limits) *loader {
 		denyLists:  make(map[string]*model.DenyList),
 		workloads:  make(map[workloadID]placedWorkload),
 		selectors:  make(map[model.PodID]model.Selector),
+		generated:  make(map[string]int),
 	}
 }
 
@@ -161,13 +166,18 @@ func (l *loader) place(r remark, have int) (DocumentError, bool) {
 	return e, have <= maxRemarks
 }
 
-// accept reports errors, if any, and otherwise whether an object of that name
-// was there before.
+// accept reports errors, and whether the object is taken in: not with errors, unless
+// it is stored and has a name. It warns if an object of that name was there before.
 func (l *loader) accept(errs field.ErrorList) bool {
-	if len(errs) > 0 {
+	switch nameless := strings.HasSuffix(l.at.Object, noName); {
+	case nameless && len(errs) == 0:
+		l.reject(remark{"metadata.name", "missing: name the object"})
+		return false
+	case len(errs) > 0 && (l.strict == written || nameless):
 		l.reject(remarks(errs)...)
 		return false
 	}
+	l.warn(remarks(errs)...)
 	if was, ok := l.places[l.at.Object]; ok {
 		l.warn(remark{"metadata.name", fmt.Sprintf("also in %s, document %d: the last one counts", was.File, was.Document)})
 	}
@@ -181,7 +191,7 @@ func takeNamespace(l *loader, h header, raw []byte) {
 		return
 	}
 	l.clusterWide(&o.ObjectMeta, h.Kind)
-	ns, errs := convertNamespace(o, written)
+	ns, errs := convertNamespace(o, l.strict)
 	if l.accept(errs) {
 		l.namespaces[ns.Name] = ns
 	}
@@ -193,7 +203,7 @@ func takeNode(l *loader, h header, raw []byte) {
 		return
 	}
 	l.clusterWide(&o.ObjectMeta, h.Kind)
-	n, errs := convertNode(o, written)
+	n, errs := convertNode(o, l.strict)
 	if l.accept(errs) {
 		l.nodes[n.Name] = n
 	}
@@ -204,13 +214,30 @@ func (l *loader) inNamespace(m *metav1.ObjectMeta, kind string) {
 	if m.Namespace == "" {
 		m.Namespace = metav1.NamespaceDefault
 	}
+	l.generateName(m, kind)
 	l.at.Object = objectName(kind, m.Namespace, m.Name)
 }
 
 // clusterWide drops the namespace of an object that has none, as kubectl does.
 func (l *loader) clusterWide(m *metav1.ObjectMeta, kind string) {
 	m.Namespace = ""
+	l.generateName(m, kind)
 	l.at.Object = objectName(kind, "", m.Name)
+}
+
+// maxGenerated is how much of generateName the API server keeps.
+const maxGenerated = 58
+
+// generateName names an object that leaves the end of its name to the API server,
+// which makes it of five characters. Here they are digits, by the order of the
+// documents, so that names stay from one reading to the next.
+func (l *loader) generateName(m *metav1.ObjectMeta, kind string) {
+	if m.Name != "" || m.GenerateName == "" {
+		return
+	}
+	key := kind + " " + m.Namespace + "/" + m.GenerateName
+	l.generated[key]++
+	m.Name = fmt.Sprintf("%s%05d", m.GenerateName[:min(len(m.GenerateName), maxGenerated)], l.generated[key])
 }
 
 func takePod(l *loader, h header, raw []byte) {
@@ -219,7 +246,7 @@ func takePod(l *loader, h header, raw []byte) {
 		return
 	}
 	l.inNamespace(&o.ObjectMeta, h.Kind)
-	pod, errs := convertPod(o, written)
+	pod, errs := convertPod(o, l.strict)
 	wants, more := nodeSelector(o.Spec.NodeSelector, field.NewPath("spec", "nodeSelector"))
 	if !l.accept(append(errs, more...)) {
 		return
@@ -238,27 +265,43 @@ func takeNetworkPolicy(l *loader, h header, raw []byte) {
 	}
 	l.inNamespace(&o.ObjectMeta, h.Kind)
 	defaultNetworkPolicy(o)
-	p, errs := convertNetworkPolicy(o, written)
-	l.takePolicy(p, nil, errs)
+	p, errs := convertNetworkPolicy(o, l.strict)
+	l.takePolicy(converted{policy: p, errs: errs, enforced: enforcedNetworkPolicy(o, p)})
 }
 
-func (l *loader) takePolicy(p *model.Policy, notes []remark, errs field.ErrorList) {
-	if l.accept(errs) {
-		l.warn(notes...)
-		l.policies[p.Origin.Key()] = p
+func (l *loader) takePolicy(c converted) {
+	if !l.accept(c.errs) {
+		return
 	}
+	l.warn(c.warnings...)
+	if len(c.errs) > 0 {
+		l.warn(remark{"", "the policy is not valid: " + c.enforced})
+	}
+	l.policies[c.policy.Origin.Key()] = c.policy
 }
 
-func takeClusterPolicy[T any](convert func(*T, strictness) (*model.Policy, []remark, field.ErrorList), meta func(*T) *metav1.ObjectMeta) func(*loader, header, []byte) {
+func takeClusterPolicy[T any](convert func(*T, strictness) converted, meta func(*T) *metav1.ObjectMeta) func(*loader, header, []byte) {
 	return func(l *loader, h header, raw []byte) {
-		o, ok := decode[T](l, raw)
-		if !ok {
-			return
+		raw = integers(raw)
+		var lost salvaged
+		o := new(T)
+		if l.strict == stored {
+			o, lost = salvage[T](raw)
+		}
+		if len(lost.errs) == 0 {
+			var ok bool
+			if o, ok = decode[T](l, raw); !ok {
+				return
+			}
 		}
 		l.clusterWide(meta(o), h.Kind)
-		p, notes, errs := convert(o, written)
-		required, usual := missing(raw, h.Kind)
-		l.takePolicy(p, append(notes, remarks(usual)...), append(required, errs...))
+		c := convert(o, l.strict)
+		c.lose(lost)
+		if l.strict == written {
+			required, usual := missing(raw, h.Kind)
+			c.errs, c.warnings = append(required, c.errs...), append(c.warnings, remarks(usual)...)
+		}
+		l.takePolicy(c)
 	}
 }
 
@@ -272,8 +315,8 @@ func takeWorkload[T any](parts func(*T) workloadParts, meta func(*T) *metav1.Obj
 		l.inNamespace(m, h.Kind)
 		w, errs := convertWorkload(parts(o))
 		w.namespace, w.name, w.created = intern(m.Namespace), m.Name, created(m)
-		if l.accept(append(validateMeta(m, true, written), errs...)) {
-			l.workloads[workloadID{h.Kind, w.namespace, w.name}] = placedWorkload{w, l.at}
+		if l.accept(append(validateMeta(m, true, l.strict), errs...)) {
+			l.workloads[workloadID{h.Kind, w.namespace, w.name}] = placedWorkload{w, l.at, metav1.GetControllerOfNoCopy(m) != nil}
 		}
 	}
 }
@@ -285,6 +328,9 @@ func (l *loader) finish() (Objects, []Warning, []DocumentError) {
 	expanded := make(map[model.PodID]*model.Pod)
 	for _, id := range slices.SortedFunc(maps.Keys(l.workloads), compareWorkloads) {
 		w := l.workloads[id]
+		if l.strict == stored && (len(l.pods) > 0 || w.owned) {
+			continue // its pods are there, or its owner stands for them
+		}
 		l.at = w.at
 		pods, err := w.expand(o.Nodes, l.limits.Pods-len(l.pods)-len(expanded))
 		if err != nil {

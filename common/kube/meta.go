@@ -3,30 +3,55 @@
 package kube
 
 import (
+	"slices"
+	"strings"
 	"unique"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// validateMeta checks the metadata that somebody writes: names, labels,
-// annotations, owners, finalizers. That of stored objects is taken as it is.
+// validateMeta checks the metadata that someone writes of an object of a built-in
+// kind: names, labels, annotations, owners, finalizers. That of stored objects is
+// taken as it is.
 func validateMeta(m *metav1.ObjectMeta, namespaced bool, s strictness) field.ErrorList {
 	return validateMetaNamed(m, namespaced, s, validation.NameIsDNSSubdomain)
 }
 
+// validateMetaNamed is validateMeta for kinds with other names.
 func validateMetaNamed(m *metav1.ObjectMeta, namespaced bool, s strictness, name validation.ValidateNameFunc) field.ErrorList {
+	errs := validateAnyMeta(m, namespaced, s, name)
+	if s == stored || m.Name == "" {
+		return errs
+	}
+	// The API server wants this of the finalizers of built-in kinds only.
+	for i, f := range m.Finalizers {
+		if !strings.Contains(f, "/") && !slices.Contains(standardFinalizers, f) {
+			errs = append(errs, field.Invalid(field.NewPath("metadata", "finalizers").Index(i), f,
+				"name is neither a standard finalizer name nor is it fully qualified: write it as example.com/"+bounded(f, maxValue)))
+		}
+	}
+	return errs
+}
+
+// standardFinalizers need no domain.
+var standardFinalizers = []string{string(corev1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents}
+
+// validateCustomMeta is validateMeta for cluster-wide objects of kinds that custom
+// resource definitions define.
+func validateCustomMeta(m *metav1.ObjectMeta, s strictness) field.ErrorList {
+	return validateAnyMeta(m, false, s, validation.NameIsDNSSubdomain)
+}
+
+func validateAnyMeta(m *metav1.ObjectMeta, namespaced bool, s strictness, name validation.ValidateNameFunc) field.ErrorList {
 	if s == stored {
 		return nil
 	}
 	path := field.NewPath("metadata")
 	if m.Name == "" {
-		detail := "name the object"
-		if m.GenerateName != "" {
-			detail = "generateName needs an API server; name the object"
-		}
-		return field.ErrorList{field.Required(path.Child("name"), detail)}
+		return field.ErrorList{field.Required(path.Child("name"), "name the object")}
 	}
 	copied := *m
 	// Server-side bookkeeping, as in the output of kubectl get, is not ours to judge.

@@ -3,7 +3,9 @@
 package kube
 
 import (
+	"fmt"
 	"net/netip"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -46,8 +48,8 @@ func defaultNetworkPolicy(np *networkingv1.NetworkPolicy) {
 // convertNetworkPolicy validates and converts a NetworkPolicy that has its
 // defaults. With errors it still returns what can be enforced safely: rules
 // with errors are left out, and as rules of a NetworkPolicy only accept, the
-// rest blocks too much and never too little. It returns nil when not even the
-// selected pods are known.
+// rest blocks too much and never too little. If it is not known which pods are
+// selected, all that may be are isolated and no rule accepts anything.
 func convertNetworkPolicy(np *networkingv1.NetworkPolicy, s strictness) (*model.Policy, field.ErrorList) {
 	p := &model.Policy{
 		Origin: model.Origin{Kind: kindNetworkPolicy, Namespace: np.Namespace, Name: np.Name, UID: string(np.UID)},
@@ -55,12 +57,11 @@ func convertNetworkPolicy(np *networkingv1.NetworkPolicy, s strictness) (*model.
 	}
 	spec := field.NewPath("spec")
 	errs := validateMeta(&np.ObjectMeta, true, s)
-	pods, more := selector(&np.Spec.PodSelector, s, spec.Child("podSelector"))
-	if errs = append(errs, more...); len(errs) > 0 {
-		p = nil
-	} else {
-		p.Subject = model.PodSelector{Namespace: np.Namespace, Pods: pods}
+	pods, doubt := selector(&np.Spec.PodSelector, s, spec.Child("podSelector"))
+	if errs = append(errs, doubt...); len(doubt) > 0 {
+		pods = wider(&np.Spec.PodSelector, s)
 	}
+	p.Subject = model.PodSelector{Namespace: np.Namespace, Pods: pods}
 	var rules [2][]model.Rule
 	for i, r := range np.Spec.Ingress {
 		rule, more := networkPolicyRule(np.Namespace, i, r.Ports, r.From, s, spec.Child("ingress").Index(i), "from")
@@ -76,10 +77,40 @@ func convertNetworkPolicy(np *networkingv1.NetworkPolicy, s strictness) (*model.
 	}
 	isolates, more := policyTypes(np.Spec.PolicyTypes, spec.Child("policyTypes"))
 	errs = append(errs, more...)
-	if p != nil {
-		p.Rules, p.Isolates = rules, isolates
+	if p.Isolates = isolates; len(doubt) == 0 {
+		p.Rules = rules
 	}
 	return p, errs
+}
+
+// enforcedNetworkPolicy says what is enforced of a NetworkPolicy that is not valid.
+func enforcedNetworkPolicy(np *networkingv1.NetworkPolicy, p *model.Policy) string {
+	if _, errs := selector(&np.Spec.PodSelector, stored, nil); len(errs) > 0 {
+		return "it is not known which pods the policy selects: " + possible(p.Subject) + " is isolated, and the policy accepts nothing"
+	}
+	var out []string
+	for d, count := range [2]int{model.Ingress: len(np.Spec.Ingress), model.Egress: len(np.Spec.Egress)} {
+		kept := make(map[int]bool)
+		for _, r := range p.Rules[d] {
+			kept[r.Index] = true
+		}
+		for i := range count {
+			if !kept[i] {
+				out = append(out, fmt.Sprintf("%s rule %d", model.Direction(d), i))
+			}
+		}
+	}
+	text := "its rules are enforced as written"
+	if len(out) > 0 {
+		text += ", but without " + strings.Join(out[:min(len(out), maxNamed)], ", ")
+		if more := len(out) - maxNamed; more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+	}
+	if _, errs := policyTypes(np.Spec.PolicyTypes, nil); len(errs) > 0 {
+		text += "; its pods are isolated in both directions"
+	}
+	return text
 }
 
 // policyTypes reads the directions that a policy isolates. Unknown types

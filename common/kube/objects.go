@@ -16,7 +16,9 @@ import (
 // convertNamespace converts a Namespace.
 func convertNamespace(ns *corev1.Namespace, s strictness) (*model.Namespace, field.ErrorList) {
 	errs := validateMetaNamed(&ns.ObjectMeta, false, s, validation.ValidateNamespaceName)
-	return model.NewNamespace(intern(ns.Name), ns.Labels), errs
+	all := model.NewNamespace(intern(ns.Name), ns.Labels)
+	all.AllowedIPs = ns.Annotations[model.AnnotationAllowedAddresses]
+	return all, errs
 }
 
 // convertNode converts a Node. Addresses that cannot be read are left out.

@@ -4,7 +4,6 @@ package kube
 
 import (
 	"encoding/json"
-	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -12,9 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	kjson "sigs.k8s.io/json"
-
-	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // recordOf makes the record of an object that was converted.
@@ -67,45 +63,46 @@ func recordNetworkPolicy(o runtime.Object) *record {
 	}
 	defaultNetworkPolicy(np)
 	value, errs := convertNetworkPolicy(np, stored)
-	return recordOf(np, value, errs).explain()
-}
-
-// explain says what happens to a policy that is not valid.
-func (r *record) explain() *record {
+	r := recordOf(np, value, errs)
 	if r.bad {
-		r.notes = append(r.notes, "the policy is not valid: its last valid version stays in force; without one, only its valid rules are")
+		r.enforced = enforcedNetworkPolicy(np, value)
 	}
 	return r
+}
+
+// explain adds what is enforced of an object that is not valid. kept tells that its
+// last valid version stays in force.
+func (r *record) explain(kept bool) {
+	switch {
+	case !r.bad:
+	case kept:
+		r.notes = append(r.notes, "the object is not valid: its last valid version stays in force")
+	default:
+		r.notes = append(r.notes, "the object is not valid, and no valid version is known: "+r.enforced)
+	}
 }
 
 // recordClusterPolicy makes records of a kind of cluster-wide policy. The
 // objects arrive untyped, so that one that does not fit the type hides no
 // other.
-func recordClusterPolicy[T any](convert func(*T, strictness) (*model.Policy, []remark, field.ErrorList)) func(runtime.Object) *record {
+func recordClusterPolicy[T any](convert func(*T, strictness) converted) func(runtime.Object) *record {
 	return func(o runtime.Object) *record {
 		u, ok := o.(*unstructured.Unstructured)
 		if !ok {
 			return nil
 		}
-		var typed T
 		raw, err := json.Marshal(u.Object)
-		if err == nil {
-			err = kjson.UnmarshalCaseSensitivePreserveInts(raw, &typed)
-		}
 		if err != nil {
-			r := recordOf[model.Policy](u, nil, nil)
-			r.bad, r.written = true, statusOf(u)
-			for _, e := range misfitRemarks(raw, reflect.TypeFor[T](), err) {
-				r.notes = append(r.notes, e.String())
-			}
-			return r.explain()
+			return nil
 		}
-		value, warnings, errs := convert(&typed, stored)
-		r := recordOf(u, value, errs)
-		r.written = statusOf(u)
-		for _, w := range warnings {
+		typed, lost := salvage[T](raw)
+		c := convert(typed, stored)
+		c.lose(lost)
+		r := recordOf(u, c.policy, c.errs)
+		r.enforced, r.written = c.enforced, statusOf(u)
+		for _, w := range c.warnings {
 			r.notes = append(r.notes, w.String())
 		}
-		return r.explain()
+		return r
 	}
 }

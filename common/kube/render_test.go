@@ -17,7 +17,7 @@ import (
 func render(o Objects) string {
 	var b strings.Builder
 	for _, n := range o.Namespaces {
-		fmt.Fprintf(&b, "namespace %s labels{%s}\n", n.Name, n.Labels)
+		fmt.Fprintf(&b, "namespace %s labels{%s} allowed=%q\n", n.Name, n.Labels, n.AllowedIPs)
 	}
 	for _, n := range o.Nodes {
 		fmt.Fprintf(&b, "node %s os=%s labels{%s} addresses=%v podCIDRs=%v\n", n.Name, n.OS, n.Labels, n.Addresses, n.PodCIDRs)

@@ -90,24 +90,17 @@ func (r *Reporter) applyConditions(ctx context.Context, at place, conditions []a
 	return err
 }
 
-// sayOnce makes an event, unless somebody has.
+// sayOnce makes an event, unless it is there: to look first would take the right
+// to read events, and as much of the API server.
 func (r *Reporter) sayOnce(ctx context.Context, e report.Event) error {
 	namespace := e.Object.Namespace
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault // where the API wants those of cluster-wide objects
 	}
 	events := r.client.Resource(schema.GroupVersionResource{Group: "events.k8s.io", Version: "v1", Resource: "events"}).Namespace(namespace)
-	_, err := events.Get(ctx, e.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		_, err = events.Create(ctx, r.event(e, namespace), metav1.CreateOptions{FieldManager: r.source.cfg.UserAgent})
-		if apierrors.IsAlreadyExists(err) {
-			err = nil
-		}
-		if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, "NamespaceTerminating") {
-			err = nil // the namespace is gone, and the object with it
-		}
-	}
-	if err != nil {
+	_, err := events.Create(ctx, r.event(e, namespace), metav1.CreateOptions{FieldManager: r.source.cfg.UserAgent})
+	gone := apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, "NamespaceTerminating") // the namespace, and the object with it
+	if err != nil && !apierrors.IsAlreadyExists(err) && !gone {
 		return err
 	}
 	r.said[e.Name] = time.Now()

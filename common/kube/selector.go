@@ -60,6 +60,27 @@ func selector(ls *metav1.LabelSelector, s strictness, path *field.Path) (model.S
 	return model.MakeSelector(rs...), nil
 }
 
+// wider converts what is well-formed of a label selector. It selects what the
+// selector selects and perhaps more, as requirements add up.
+func wider(ls *metav1.LabelSelector, s strictness) model.Selector {
+	if ls == nil {
+		return model.Selector{}
+	}
+	kept := &metav1.LabelSelector{MatchLabels: make(map[string]string)}
+	for k, v := range ls.MatchLabels {
+		if _, errs := selector(&metav1.LabelSelector{MatchLabels: map[string]string{k: v}}, s, nil); len(errs) == 0 {
+			kept.MatchLabels[k] = v
+		}
+	}
+	for _, e := range ls.MatchExpressions {
+		if _, errs := selector(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{e}}, s, nil); len(errs) == 0 {
+			kept.MatchExpressions = append(kept.MatchExpressions, e)
+		}
+	}
+	all, _ := selector(kept, s, nil)
+	return all
+}
+
 // cidr reads a range of addresses as NetworkPolicy does. Stored objects may
 // have leading zeros, bits beyond the prefix length and IPv4-mapped addresses,
 // which mean what they always meant.
@@ -120,11 +141,14 @@ func portName(name string, path *field.Path) field.ErrorList {
 	return errs
 }
 
+// noName stands for the name of an object that has none. No name has it.
+const noName = "?"
+
 // objectName renders "Kind namespace/name", with question marks for what is
 // missing. No valid name is cut.
 func objectName(kind, namespace, name string) string {
 	if name == "" {
-		name = "?"
+		name = noName
 	}
 	if name = bounded(name, 2*maxValue); namespace != "" {
 		name = bounded(namespace, maxValue) + "/" + name

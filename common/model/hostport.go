@@ -3,6 +3,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 )
@@ -35,6 +36,19 @@ func (h HostPort) Overlaps(other HostPort) bool {
 		}
 	}
 	return false
+}
+
+// TakenBy reports whether a socket that listens on the node keeps the port from
+// pods. A socket at a loopback address does not, unless the pod asks for that
+// address: nothing from elsewhere reaches the socket, and the node's own
+// connections to it are not led to the pod.
+func (h HostPort) TakenBy(socket HostPort) bool {
+	return h.Overlaps(socket) && (!socket.Address.IsLoopback() || h.Address.IsLoopback())
+}
+
+// Compare orders host ports by address, number, protocol and the pod's port.
+func (h HostPort) Compare(other HostPort) int {
+	return cmp.Or(h.Address.Compare(other.Address), cmp.Compare(h.Number, other.Number), cmp.Compare(h.Protocol, other.Protocol), cmp.Compare(h.Port, other.Port))
 }
 
 // String returns "TCP 192.0.2.1:80", without address if it stands for all.

@@ -29,6 +29,18 @@ func TestHostPortOverlaps(t *testing.T) {
 			t.Errorf("%q and %q overlap: %t", c.b, c.a, got)
 		}
 	}
+	for _, c := range []struct {
+		pod, socket string
+		want        bool
+	}{
+		{"", "", true}, {"", "0.0.0.0", true}, {"", "192.0.2.1", true}, {"", "127.0.0.53", false}, {"", "::1", false},
+		{"0.0.0.0", "127.0.0.1", false}, {"127.0.0.1", "127.0.0.1", true}, {"127.0.0.1", "127.0.0.53", false},
+		{"127.0.0.1", "0.0.0.0", true}, {"192.0.2.1", "127.0.0.1", false}, {"192.0.2.1", "::", false}, {"192.0.2.1", "", true},
+	} {
+		if got := at(c.pod).TakenBy(at(c.socket)); got != c.want {
+			t.Errorf("%q is taken by a socket at %q: %t", c.pod, c.socket, got)
+		}
+	}
 	udp := at("")
 	udp.Protocol = UDP
 	other := at("")

@@ -23,14 +23,22 @@ func (id PodID) Compare(other PodID) int {
 	return strings.Compare(id.Name, other.Name)
 }
 
-// AnnotationAddresses is by which a pod asks for its addresses.
-const AnnotationAddresses = "isthmus.dev/addresses"
+// AnnotationAddresses is by which a pod asks for its addresses, and
+// AnnotationAllowedAddresses by which its namespace says which ones its pods may
+// ask for.
+const (
+	AnnotationAddresses        = "isthmus.dev/addresses"
+	AnnotationAllowedAddresses = "isthmus.dev/allowed-addresses"
+)
 
 // Namespace is what policies see of a namespace.
 type Namespace struct {
 	Name string
 	// Labels always contains kubernetes.io/metadata.name.
 	Labels Labels
+	// AllowedIPs are the addresses and ranges that its pods may ask for, as written:
+	// separated by commas. Without it they may ask for none.
+	AllowedIPs string
 }
 
 // NamedPort is a container port with a name. A pod may use one name for

@@ -42,7 +42,8 @@ type Policy struct {
 	Origin Origin
 	Tier   Tier
 	// Priority orders policies inside the Admin and Baseline tiers, 0..1000,
-	// lower first. NetworkPolicies have none: their rules only add up.
+	// lower first. It is below 0 if it is not known where the policy belongs.
+	// NetworkPolicies have none: their rules only add up.
 	Priority int
 	// Subject selects the pods that the policy applies to.
 	Subject PodSelector

@@ -111,6 +111,10 @@ const (
 	ActionAccept
 	// ActionPass skips the rest of the tier.
 	ActionPass
+	// ActionMayPass is the Pass rule of a policy that perhaps does not select the pod.
+	// A connection that it matches may have left the tier, so that the tier can deny
+	// the connection and not accept it: an Accept rule that matches later passes it on.
+	ActionMayPass
 )
 
 // String returns the spelling of the ClusterNetworkPolicy API.
@@ -120,6 +124,8 @@ func (a Action) String() string {
 		return "Accept"
 	case ActionPass:
 		return "Pass"
+	case ActionMayPass:
+		return "Pass (perhaps)"
 	}
 	return "Deny"
 }

@@ -43,3 +43,21 @@ func TestPrefixClassIsLongest(t *testing.T) {
 		}
 	}
 }
+
+// TestRowCell states what a row says of classes that it has no cell for.
+func TestRowCell(t *testing.T) {
+	allow, deny := Decision{Verdict: Allow}, Decision{}
+	for _, c := range []struct {
+		cells []Decision
+		class PortClass
+		want  Verdict
+	}{
+		{nil, OtherPorts, Deny}, {nil, 7, Deny}, {nil, ClosedPorts, Deny},
+		{[]Decision{allow}, OtherPorts, Allow}, {[]Decision{allow}, 7, Allow}, {[]Decision{allow}, ClosedPorts, Deny},
+		{[]Decision{allow, deny}, 1, Deny}, {[]Decision{deny, allow}, 1, Allow}, {[]Decision{deny, allow}, 2, Deny}, {[]Decision{allow, deny}, 2, Allow},
+	} {
+		if got := (&Row{Cells: c.cells}).Cell(c.class).Verdict; got != c.want {
+			t.Errorf("class %d of %v is %s, want %s", c.class, c.cells, got, c.want)
+		}
+	}
+}

@@ -18,6 +18,7 @@ var shapes = []world.Shape{
 	{Pods: 10, Policies: 8, IPv6: true},
 	{Pods: 8, Policies: 8, Tiers: true},
 	{Pods: 8, Policies: 10, Tiers: true, IPv6: true},
+	{Pods: 8, Policies: 10, Tiers: true, Doubts: true},
 }
 
 // answers gives the decisions of a State for a list of addresses, whose classes

@@ -72,7 +72,7 @@ func Uses(p *model.Policy) []Use {
 			found = append(found, portConstructs(r)...)
 			if p.Tier != model.TierNetworkPolicy {
 				found = append(found, [...]string{model.ActionDeny: ConstructDeny, model.ActionAccept: ConstructAccept,
-					model.ActionPass: ConstructPass}[r.Action])
+					model.ActionPass: ConstructPass, model.ActionMayPass: ConstructPass}[r.Action])
 			}
 			slices.Sort(found)
 			for _, c := range slices.Compact(found) {
@@ -189,8 +189,8 @@ func enforce(p *model.Policy, use Use, platform model.Features, reported []model
 func failsClosed(p *model.Policy, use Use) string {
 	for _, r := range p.Rules[use.Direction] {
 		if r.Index == use.Rule && r.Action != model.ActionAccept {
-			return "a peer that this version does not know or enforce; the rule denies everything"
+			return "something that this version does not know or cannot enforce; the rule denies everything"
 		}
 	}
-	return "a peer that this version does not know or enforce; it matches nothing"
+	return "something that this version does not know or cannot enforce; the rule matches nothing"
 }

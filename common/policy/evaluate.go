@@ -14,6 +14,8 @@ type Evaluator struct {
 	snapshot *model.Snapshot
 	policies []*model.Policy
 	owners   model.Owners
+	// selected: the policies are those that select the pod that is asked about.
+	selected bool
 }
 
 // NewEvaluator prepares a snapshot: it resolves who owns which address and
@@ -44,16 +46,20 @@ func (e *Evaluator) Endpoint(pod *model.Pod, d model.Direction, remote netip.Add
 	if slices.Contains(pod.IPs, remote) {
 		return model.Decision{Verdict: model.Allow, Cause: &model.Cause{Reason: model.ReasonSelf, Direction: d}}
 	}
-	r := e.remote(remote)
+	return e.endpoint(question{pod: pod, direction: d, remote: e.remote(remote), protocol: p, port: port})
+}
+
+// endpoint is Endpoint for a remote address that is not the pod's own.
+func (e *Evaluator) endpoint(q question) model.Decision {
+	d, r := q.direction, q.remote
 	// "Traffic is allowed to a pod if ... the traffic source is the pod's local
 	// node" (NetworkPolicySpec.ingress).
-	if d == model.Ingress && r.pod == nil && r.node != nil && r.node.Name == pod.Node {
+	if d == model.Ingress && r.pod == nil && r.node != nil && r.node.Name == q.pod.Node {
 		return model.Decision{Verdict: model.Allow, Cause: &model.Cause{Reason: model.ReasonNode, Direction: d}}
 	}
-	if !pod.Policed() {
+	if !q.pod.Policed() {
 		return model.Decision{Verdict: model.Allow, Cause: &model.Cause{Direction: d}}
 	}
-	q := question{pod: pod, direction: d, remote: r, protocol: p, port: port}
 	if decision, ok := e.ordered(model.TierAdmin, q); ok {
 		return decision
 	}
@@ -96,8 +102,9 @@ func (e *Evaluator) remote(a netip.Addr) remote {
 // counts, by priority of the policies and then by order of the rules. It
 // answers false when no rule matches or a Pass rule ends the tier.
 func (e *Evaluator) ordered(tier model.Tier, q question) (model.Decision, bool) {
+	mayHavePassed := false
 	for _, p := range e.policies {
-		if p.Tier != tier || !e.selects(p.Subject, q.pod) {
+		if p.Tier != tier || !e.applies(p, q.pod) {
 			continue
 		}
 		for _, r := range p.Rules[q.direction] {
@@ -105,7 +112,10 @@ func (e *Evaluator) ordered(tier model.Tier, q question) (model.Decision, bool) 
 			switch {
 			case m == no, m == maybe && r.Action == model.ActionAccept:
 				continue
-			case m == yes && r.Action == model.ActionPass:
+			case r.Action == model.ActionMayPass:
+				mayHavePassed = true
+				continue
+			case m == yes && (r.Action == model.ActionPass || r.Action == model.ActionAccept && mayHavePassed):
 				return model.Decision{}, false
 			case m == yes && r.Action == model.ActionAccept:
 				return model.Decision{Verdict: model.Allow, Cause: ruleCause(p, r, q.direction)}, true
@@ -123,7 +133,7 @@ func (e *Evaluator) ordered(tier model.Tier, q question) (model.Decision, bool) 
 func (e *Evaluator) additive(q question) (model.Decision, bool) {
 	var isolating *model.Policy
 	for _, p := range e.policies {
-		if p.Tier != model.TierNetworkPolicy || !p.Isolates[q.direction] || !e.selects(p.Subject, q.pod) {
+		if p.Tier != model.TierNetworkPolicy || !p.Isolates[q.direction] || !e.applies(p, q.pod) {
 			continue
 		}
 		if isolating == nil {
@@ -146,6 +156,10 @@ func ruleCause(p *model.Policy, r model.Rule, d model.Direction) *model.Cause {
 	return &model.Cause{Reason: model.ReasonRule, Origin: p.Origin, Tier: p.Tier, Direction: d, Rule: r.Index, RuleName: r.Name}
 }
 
+func (e *Evaluator) applies(p *model.Policy, pod *model.Pod) bool {
+	return e.selected || e.selects(p.Subject, pod)
+}
+
 func (e *Evaluator) selects(s model.PodSelector, pod *model.Pod) bool {
 	return s.MatchesNamespace(e.snapshot.Namespace(pod.Namespace)) && s.Pods.Matches(pod.Labels)
 }
@@ -164,13 +178,7 @@ const (
 // matches combines the peers (one of them must match) and the ports (one of
 // them must match).
 func (e *Evaluator) matches(r model.Rule, q question) match {
-	peer, port := no, no
-	if r.AnyPeer {
-		peer = yes
-	}
-	for _, p := range r.Peers {
-		peer = max(peer, e.matchesPeer(p, q))
-	}
+	peer, port := e.matchesPeers(&r, q), no
 	if r.AnyPort {
 		port = yes
 	}
@@ -178,6 +186,14 @@ func (e *Evaluator) matches(r model.Rule, q question) match {
 		port = max(port, e.matchesPort(p, q))
 	}
 	return min(peer, port)
+}
+
+func (e *Evaluator) matchesPeers(r *model.Rule, q question) match {
+	m := is(r.AnyPeer)
+	for _, p := range r.Peers {
+		m = max(m, e.matchesPeer(p, q))
+	}
+	return m
 }
 
 func (e *Evaluator) matchesPeer(p model.Peer, q question) match {

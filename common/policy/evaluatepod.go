@@ -10,27 +10,70 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// PodEvaluator is the reference for one direction of one pod, for whoever asks
+// Answer says whether the peers of a rule match a remote address.
+type Answer uint8
+
+// The answers. AnswerMaybe depends on what is not known, such as the labels of a
+// pod of which only the address is known.
+const (
+	AnswerNo    = Answer(no)
+	AnswerMaybe = Answer(maybe)
+	AnswerYes   = Answer(yes)
+)
+
+// Remote is a remote address, and who owns it in the snapshot of an Evaluator.
+type Remote struct{ remote }
+
+// Remote resolves an address.
+func (e *Evaluator) Remote(a netip.Addr) Remote { return Remote{e.remote(a)} }
+
+// Answer asks the peers of a rule about a remote address. It does not depend on the
+// pod that the rule is for.
+func (e *Evaluator) Answer(r *model.Rule, remote Remote) Answer {
+	return Answer(e.matchesPeers(r, question{remote: remote.remote}))
+}
+
+// PodEvaluator is the reference for one direction of one pod, for callers that ask
 // about many remote addresses. It is not safe for concurrent use.
 type PodEvaluator struct {
 	evaluator Evaluator // with the policies that select the pod
 	pod       *model.Pod
 	direction model.Direction
+	rules     []*model.Rule
 	key       []byte
 }
 
 // Pod prepares to decide one direction of a pod: policies that do not select it
 // say nothing about it, and are left out.
 func (e *Evaluator) Pod(pod *model.Pod, d model.Direction) *PodEvaluator {
-	p := &PodEvaluator{evaluator: *e, pod: pod, direction: d}
-	p.evaluator.policies = nil
+	p := &PodEvaluator{evaluator: *e, pod: pod}
+	p.evaluator.policies, p.evaluator.selected = nil, true
 	for _, policy := range e.policies {
 		if e.selects(policy.Subject, pod) {
 			p.evaluator.policies = append(p.evaluator.policies, policy)
 		}
 	}
-	return p
+	return p.Toward(d)
 }
+
+// Toward returns the evaluator for a direction of the same pod.
+func (p *PodEvaluator) Toward(d model.Direction) *PodEvaluator {
+	q := &PodEvaluator{evaluator: p.evaluator, pod: p.pod, direction: d}
+	for _, policy := range q.evaluator.policies {
+		for i := range policy.Rules[d] {
+			q.rules = append(q.rules, &policy.Rules[d][i])
+		}
+	}
+	return q
+}
+
+// Policies lists the policies that select the pod, in order of evaluation; not to
+// be modified.
+func (p *PodEvaluator) Policies() []*model.Policy { return p.evaluator.policies }
+
+// Rules lists the rules of these policies in the direction, in the same order; not
+// to be modified.
+func (p *PodEvaluator) Rules() []*model.Rule { return p.rules }
 
 // Decide is Evaluator.Endpoint for the pod and direction.
 func (p *PodEvaluator) Decide(remote netip.Addr, proto model.Protocol, port uint16) model.Decision {
@@ -40,34 +83,74 @@ func (p *PodEvaluator) Decide(remote netip.Addr, proto model.Protocol, port uint
 // Alike returns a text that two remote addresses share only if they are decided
 // alike for every protocol and port: all that Endpoint looks at of an address is
 // in it. That is whether it is the pod's own or its node's, what the peers of
-// each rule answer, and for egress what port names mean there.
-func (p *PodEvaluator) Alike(remote netip.Addr) string {
+// each rule answer, and for egress what port names mean there. answers are those
+// of Evaluator.Answer, by rule of Rules.
+func (p *PodEvaluator) Alike(r Remote, answers []Answer) string {
 	p.key = p.key[:0]
-	if slices.Contains(p.pod.IPs, remote) {
+	if slices.Contains(p.pod.IPs, r.addr) {
 		return "self"
 	}
-	q := question{pod: p.pod, direction: p.direction, remote: p.evaluator.remote(remote)}
-	if q.remote.pod == nil && q.remote.node != nil && q.remote.node.Name == p.pod.Node {
+	if r.pod == nil && r.node != nil && r.node.Name == p.pod.Node {
 		p.key = append(p.key, "node "...)
 	}
-	for _, policy := range p.evaluator.policies {
-		for i := range policy.Rules[p.direction] {
-			r := &policy.Rules[p.direction][i]
-			m := is(r.AnyPeer)
-			for _, peer := range r.Peers {
-				m = max(m, p.evaluator.matchesPeer(peer, q))
-			}
-			p.key = append(p.key, '0'+byte(m))
-		}
+	named := false
+	for i, a := range answers {
+		p.key = append(p.key, '0'+byte(a))
+		named = named || a != AnswerNo && hasNames(p.rules[i].Ports)
 	}
-	if p.direction == model.Egress {
-		p.key = strconv.AppendBool(p.key, q.remote.unknown)
-		if q.remote.pod != nil {
-			for _, n := range q.remote.pod.Ports {
+	if named && p.direction == model.Egress {
+		p.key = strconv.AppendBool(p.key, r.unknown)
+		if r.pod != nil {
+			for _, n := range r.pod.Ports {
 				p.key = append(p.key, ' ', byte(n.Protocol), byte(n.Port>>8), byte(n.Port))
 				p.key = append(p.key, n.Name...)
 			}
 		}
 	}
 	return string(p.key)
+}
+
+// RemoteEvaluator is the reference for one direction of one pod and one remote
+// address, for callers that ask about many ports. It is not safe for concurrent use.
+type RemoteEvaluator struct {
+	evaluator Evaluator
+	question  question
+	self      bool
+}
+
+// At prepares to decide flows with a remote address: rules whose peers do not match
+// it are left out. answers are those of Evaluator.Answer, by rule of Rules.
+func (p *PodEvaluator) At(remote Remote, answers []Answer) *RemoteEvaluator {
+	r := &RemoteEvaluator{evaluator: p.evaluator, self: slices.Contains(p.pod.IPs, remote.addr),
+		question: question{pod: p.pod, direction: p.direction, remote: remote.remote}}
+	r.evaluator.policies = nil
+	for _, policy := range p.evaluator.policies {
+		all := policy.Rules[p.direction]
+		reduced := *policy
+		reduced.Rules = [2][]model.Rule{}
+		for i, a := range answers[:len(all)] {
+			if a == AnswerNo {
+				continue
+			}
+			rule := all[i]
+			if rule.AnyPeer, rule.Peers = a == AnswerYes, nil; a == AnswerMaybe {
+				rule.Peers = []model.Peer{{Kind: model.PeerUnknown}}
+			}
+			reduced.Rules[p.direction] = append(reduced.Rules[p.direction], rule)
+		}
+		if answers = answers[len(all):]; len(reduced.Rules[p.direction]) > 0 || policy.Isolates[p.direction] {
+			r.evaluator.policies = append(r.evaluator.policies, &reduced)
+		}
+	}
+	return r
+}
+
+// Decide is Evaluator.Endpoint for the pod, the direction and the remote address.
+func (r *RemoteEvaluator) Decide(proto model.Protocol, port uint16) model.Decision {
+	if r.self {
+		return model.Decision{Verdict: model.Allow, Cause: &model.Cause{Reason: model.ReasonSelf, Direction: r.question.direction}}
+	}
+	q := r.question
+	q.protocol, q.port = proto, port
+	return r.evaluator.endpoint(q)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// Addresses that are said to be alike are decided alike, cause included, and a
-// PodEvaluator says what the Evaluator says.
+// Addresses that are said to be alike are decided alike, cause included. A
+// PodEvaluator and a RemoteEvaluator decide as the Evaluator does.
 func TestPodEvaluator(t *testing.T) {
 	shared := 0
 	for i, shape := range shapes {
@@ -24,13 +24,20 @@ func TestPodEvaluator(t *testing.T) {
 					one := reference.Pod(pod, d)
 					found := make(map[string][]model.Decision)
 					for _, a := range addrs {
-						key := one.Alike(a)
+						var answers []policy.Answer
+						for _, r := range one.Rules() {
+							answers = append(answers, reference.Answer(r, reference.Remote(a)))
+						}
+						key, remote := one.Alike(reference.Remote(a), answers), one.At(reference.Remote(a), answers)
 						before := found[key]
 						var row []model.Decision
 						for n, at := range ports {
 							got := one.Decide(a, at.Protocol, at.Port)
 							if want := reference.Endpoint(pod, d, a, at.Protocol, at.Port); got.String() != want.String() {
 								t.Fatalf("shape %d seed %d: %s %s %s: %s, want %s", i, seed, pod.PodID, d, a, got, want)
+							}
+							if again := remote.Decide(at.Protocol, at.Port); again.String() != got.String() {
+								t.Fatalf("shape %d seed %d: %s %s %s: %s, and for one address %s", i, seed, pod.PodID, d, a, got, again)
 							}
 							if before != nil && before[n].String() != got.String() {
 								t.Fatalf("shape %d seed %d: %s %s %s: %s, and of an address like it %s", i, seed, pod.PodID, d, a, got, before[n])

@@ -18,15 +18,19 @@ const (
 	NoMatch Role = iota
 	// Decides: the rule gives the verdict.
 	Decides
-	// Passes: a Pass rule that matches; the rest of its tier is not asked.
+	// Passes: a Pass rule that matches, or an Accept rule after MayPass; the rest of
+	// its tier is not asked.
 	Passes
 	// NotAsked: the verdict is there already, or the tier was passed.
 	NotAsked
+	// MayPass: a Pass rule that matches, of a policy that perhaps does not select the
+	// pod; its tier accepts the flow no more.
+	MayPass
 )
 
 // String returns a few words.
 func (r Role) String() string {
-	return [...]string{"does not match", "decides", "passes to the next tier", "is not asked"}[r]
+	return [...]string{"does not match", "decides", "passes to the next tier", "is not asked", "keeps its tier from accepting"}[r]
 }
 
 // RuleTrace is one rule of a policy that selects the pod.
@@ -44,8 +48,10 @@ type Change struct {
 	Policy model.Origin
 	// Rule is the index in the API object; -1 when the whole policy is meant.
 	Rule int
-	// What says the change in one line.
+	// What says the change in one line, with the first few of Misses.
 	What string
+	// Misses are the conditions that the change would have met.
+	Misses []string
 	// Then is the decision after it.
 	Then model.Decision
 }
@@ -91,7 +97,7 @@ func (e *Evaluator) Explain(pod *model.Pod, d model.Direction, remote netip.Addr
 
 // trace goes through the rules from top to bottom.
 func (e *Evaluator) trace(x *Explanation, q question) {
-	passed := make(map[model.Tier]bool)
+	passed, mayHavePassed := make(map[model.Tier]bool), make(map[model.Tier]bool)
 	var isolating *model.Policy
 	for _, p := range e.policies {
 		if !e.selects(p.Subject, q.pod) {
@@ -115,7 +121,10 @@ func (e *Evaluator) trace(x *Explanation, q question) {
 				t.Role = NotAsked
 			case m == no || m == maybe && r.Action == model.ActionAccept:
 				t.Role = NoMatch
-			case m == yes && r.Action == model.ActionPass:
+			case r.Action == model.ActionMayPass:
+				t.Role = MayPass
+				mayHavePassed[p.Tier] = true
+			case m == yes && (r.Action == model.ActionPass || r.Action == model.ActionAccept && mayHavePassed[p.Tier]):
 				t.Role = Passes
 				passed[p.Tier] = true
 			default:
@@ -140,26 +149,26 @@ func (e *Evaluator) trace(x *Explanation, q question) {
 // changes tries edits of one policy each and keeps those that turn the verdict.
 func (e *Evaluator) changes(x *Explanation, q question) []Change {
 	var found []Change
-	try := func(policy *model.Policy, rule int, what string, edit *model.Policy) {
+	try := func(policy *model.Policy, rule int, what string, misses []string, edit *model.Policy) {
 		if len(found) == maxChanges {
 			return
 		}
 		if then := e.edited(policy, edit).decide(q); then.Verdict != x.Decision.Verdict {
-			found = append(found, Change{Policy: policy.Origin, Rule: rule, What: what, Then: then})
+			found = append(found, Change{Policy: policy.Origin, Rule: rule, What: what + join(misses), Misses: misses, Then: then})
 		}
 	}
 	for _, t := range x.Rules {
 		switch {
-		case t.Role == Decides || t.Role == Passes:
-			try(t.Policy, t.Rule.Index, "without this rule", withRule(t, q.direction, nil))
+		case t.Role == Decides || t.Role == Passes || t.Role == MayPass:
+			try(t.Policy, t.Rule.Index, "without this rule", nil, withRule(t, q.direction, nil))
 		case len(t.PeerMisses) > 0 && len(t.PortMisses) == 0:
 			r := *t.Rule
 			r.AnyPeer, r.Peers = true, nil
-			try(t.Policy, t.Rule.Index, "if its peers matched: "+join(t.PeerMisses), withRule(t, q.direction, &r))
+			try(t.Policy, t.Rule.Index, "if its peers matched: ", t.PeerMisses, withRule(t, q.direction, &r))
 		case len(t.PortMisses) > 0 && len(t.PeerMisses) == 0:
 			r := *t.Rule
 			r.AnyPort, r.Ports = true, nil
-			try(t.Policy, t.Rule.Index, "if its ports matched: "+join(t.PortMisses), withRule(t, q.direction, &r))
+			try(t.Policy, t.Rule.Index, "if its ports matched: ", t.PortMisses, withRule(t, q.direction, &r))
 		}
 	}
 	for _, p := range e.policies {
@@ -167,14 +176,14 @@ func (e *Evaluator) changes(x *Explanation, q question) []Change {
 		case p.Tier == model.TierNetworkPolicy && !p.Isolates[q.direction], p.Tier != model.TierNetworkPolicy && len(p.Rules[q.direction]) == 0:
 		case e.selects(p.Subject, q.pod):
 			if slices.ContainsFunc(x.Isolating, func(o model.Origin) bool { return o == p.Origin }) {
-				try(p, -1, "without this policy, which isolates the pod", nil)
+				try(p, -1, "without this policy, which isolates the pod", nil, nil)
 			}
 		case p.Subject.Namespace != "" && p.Subject.Namespace != q.pod.Namespace: // no edit makes it select the pod
 		default:
 			if misses := e.selectorMisses(p.Subject, q.pod); len(misses) == 1 {
 				all := *p
 				all.Subject = model.PodSelector{}
-				try(p, -1, "if it selected the pod: "+misses[0], &all)
+				try(p, -1, "if it selected the pod: ", misses, &all)
 			}
 		}
 	}

@@ -44,6 +44,23 @@ func neverLooser(t *testing.T, in policy.Input, state *model.State) (over int) {
 	return over
 }
 
+// withinLimits checks that a State keeps to its limits. Two Tables that no policy
+// makes come on top: those of pods that none selects, and of pods that wait.
+func withinLimits(t *testing.T, s *model.State, l policy.Limits) {
+	t.Helper()
+	for _, c := range []struct {
+		what       string
+		have, most int
+	}{
+		{"port classes", len(s.PortClasses), l.PortClasses}, {"peer classes", len(s.PeerClasses), l.PeerClasses}, {"tables", len(s.Tables) - 2, l.Tables},
+		{"addresses", s.Addresses.Len(), l.Addresses},
+	} {
+		if c.most > 0 && c.have > c.most {
+			t.Errorf("%d %s, want %d at most", c.have, c.what, c.most)
+		}
+	}
+}
+
 // TestLimitsFailClosed compiles histories under limits that are too small: no
 // cell is allowed that policies deny, what is denied too much is reported, and
 // the State does not depend on what was before.
@@ -74,6 +91,7 @@ func TestLimitsFailClosed(t *testing.T) {
 							t.Fatalf("shape%d/%d: reported %v, from scratch %v", i, seed, unsupported, again)
 						}
 						equalToFull(t, state, full)
+						withinLimits(t, state, h.input.Limits)
 						n := neverLooser(t, h.input, state)
 						if n > 0 && len(unsupported) == 0 {
 							t.Fatalf("shape%d/%d: %d cells are denied and nothing is reported", i, seed, n)

@@ -318,7 +318,7 @@ type peerMatch struct {
 // decide resolves tiers, priorities and actions for one cell. The rules are in
 // order of tier and priority, so one pass over them is enough.
 func (d *decider) decide(ports portClass) model.Decision {
-	passed := [3]bool{} // by tier
+	var passed, mayHavePassed [3]bool // by tier
 	for _, r := range d.rules {
 		if passed[r.tier] {
 			continue
@@ -329,7 +329,9 @@ func (d *decider) decide(ports portClass) model.Decision {
 		m := min(r.peer, d.matchesPorts(r.compiledRule, ports))
 		switch {
 		case m == no, m == maybe && r.Action == model.ActionAccept:
-		case m == yes && r.Action == model.ActionPass:
+		case r.Action == model.ActionMayPass:
+			mayHavePassed[r.tier] = true
+		case m == yes && (r.Action == model.ActionPass || r.Action == model.ActionAccept && mayHavePassed[r.tier]):
 			passed[r.tier] = true
 		case m == yes && r.Action == model.ActionAccept:
 			return model.Decision{Verdict: model.Allow, Cause: r.cause}

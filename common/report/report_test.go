@@ -160,6 +160,9 @@ func TestDecideConverges(t *testing.T) {
 			if wanted && is.Generation != generation {
 				t.Fatalf("seed %d: is about generation %d of %d", seed, is.Generation, generation)
 			}
+			if wanted && !exists(reporterOf(is.Message)) {
+				t.Fatalf("seed %d: %q was reported by a node that is gone", seed, is.Message)
+			}
 			if writes > 4 {
 				t.Fatalf("seed %d: %d writes by %d nodes", seed, writes, nodes)
 			}

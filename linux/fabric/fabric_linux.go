@@ -246,7 +246,7 @@ func Cleanup() error {
 	c.routes(nil)
 	c.rules(nil)
 	c.tunnel(nil)
-	if _, err := SetHostPorts(nil); err != nil {
+	if _, err := SetHostPorts(HostPorts{}); err != nil {
 		c.fail(err)
 	}
 	return errors.Join(c.errs...)

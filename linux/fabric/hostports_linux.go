@@ -3,11 +3,11 @@
 package fabric
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -23,109 +23,230 @@ const PortTable = "isthmus-hostports"
 // podInterfaces is what the host's ends of pods' pairs begin with.
 const podInterfaces = "ist"
 
+// FromNode says which of the node's own connections to host ports go to pods.
+type FromNode string
+
+// The values of FromNode: those to every address of the node, those to loopback
+// addresses, and none.
+const (
+	FromNodeAll      FromNode = "all"
+	FromNodeLoopback FromNode = "loopback"
+	FromNodeNone     FromNode = "none"
+)
+
+// Validate reports whether the value is one of those.
+func (f FromNode) Validate() error {
+	switch f {
+	case FromNodeAll, FromNodeLoopback, FromNodeNone:
+		return nil
+	}
+	return fmt.Errorf("connections of the node to host ports %q: use all, loopback or none", string(f))
+}
+
 // Forward leads a port of the node to a pod.
 type Forward struct {
 	model.HostPort
 	To netip.Addr
 }
 
-// name tells forwards apart; rules carry it as user data.
-func (f Forward) name() []byte {
-	return fmt.Appendf(nil, "isthmus %s to %s port %d", f.HostPort, f.To, f.Port)
+// TakesLoopback reports whether connections from the node's loopback addresses
+// come to the pod.
+func (f Forward) TakesLoopback(from FromNode) bool {
+	return from != FromNodeNone && f.To.Is4() && (f.All() || f.Address.IsLoopback())
+}
+
+// HostPorts is what the table should hold.
+type HostPorts struct {
+	Forwards []Forward
+	// Spared are sockets of the node: its own connections to them stay with them.
+	Spared   []model.HostPort
+	FromNode FromNode
 }
 
 // SetHostPorts makes the table lead exactly these ports to pods, in one
 // transaction, and reports whether it had to be written. Connections that are
 // open keep their translation. The pods see who really sends; only what a pod
 // sends to itself, and what comes from loopback addresses, has the node's.
-func SetHostPorts(want []Forward) (changed bool, err error) {
-	want = slices.SortedFunc(slices.Values(want), func(a, b Forward) int { return bytes.Compare(a.name(), b.name()) })
+func SetHostPorts(want HostPorts) (changed bool, err error) {
 	conn, err := nftables.New()
 	if err != nil {
 		return false, fmt.Errorf("open nftables: %w", err)
 	}
-	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	table, err := portTable(conn)
 	if err != nil {
-		if len(want) == 0 {
+		if len(want.Forwards) == 0 {
 			return false, nil // without nftables in the kernel there is no table
 		}
-		return false, fmt.Errorf("list nftables tables: %w", err)
+		return false, err
 	}
-	i := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == PortTable })
-	if i < 0 && len(want) == 0 || i >= 0 && len(want) > 0 && portsInForce(conn, tables[i], want) {
+	chains := want.chains()
+	if table == nil && chains == nil || table != nil && chains != nil && inForce(conn, table, chains) {
 		return false, nil
 	}
-	if i >= 0 {
-		conn.DelTable(tables[i])
+	if table != nil {
+		conn.DelTable(table)
 	}
-	if len(want) > 0 {
-		addPorts(conn, want)
+	if chains != nil {
+		addChains(conn, chains)
 	}
-	if err := conn.Flush(); err != nil && !(len(want) == 0 && errors.Is(err, unix.ENOENT)) {
+	if err := conn.Flush(); err != nil && !(chains == nil && errors.Is(err, unix.ENOENT)) {
 		return false, fmt.Errorf("write nftables table inet %s: %w", PortTable, err)
 	}
 	return true, nil
 }
 
-// portsInForce reports whether the table has these forwards and all its chains.
-func portsInForce(conn *nftables.Conn, table *nftables.Table, want []Forward) bool {
-	for name, count := range map[string]int{"raw": 1, "prerouting": 1, "output": 1, "forwards": len(want), "postrouting": 1 + len(want)} {
-		rules, err := conn.GetRules(table, &nftables.Chain{Name: name, Table: table})
-		if err != nil || len(rules) != count {
+// HasHostPorts reports whether there is a table of host ports.
+func HasHostPorts() (bool, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return false, fmt.Errorf("open nftables: %w", err)
+	}
+	table, err := portTable(conn)
+	return table != nil, err
+}
+
+// portTable finds the table; nil if there is none.
+func portTable(conn *nftables.Conn) (*nftables.Table, error) {
+	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, fmt.Errorf("list nftables tables: %w", err)
+	}
+	if i := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == PortTable }); i >= 0 {
+		return tables[i], nil
+	}
+	return nil, nil
+}
+
+// portChain is a chain of the table; kind is empty if others jump to it.
+type portChain struct {
+	name     string
+	kind     nftables.ChainType
+	hook     *nftables.ChainHook
+	priority *nftables.ChainPriority
+	rules    []portRule
+}
+
+// portRule has what it does as user data, by which it is known again.
+type portRule struct {
+	does  string
+	exprs []expr.Any
+}
+
+// rule joins the expressions of a rule.
+func rule(does string, parts ...[]expr.Any) portRule {
+	return portRule{"isthmus " + does, slices.Concat(parts...)}
+}
+
+func verdict(kind expr.VerdictKind, chain string) []expr.Any {
+	return []expr.Any{&expr.Verdict{Kind: kind, Chain: chain}}
+}
+
+// chains returns the table's chains, each after those that it jumps to; nil if
+// there is nothing to be led anywhere.
+func (h HostPorts) chains() []portChain {
+	if len(h.Forwards) == 0 {
+		return nil
+	}
+	forwards, own, post := portChain{name: "forwards"}, portChain{name: "own"}, portChain{name: "postrouting", kind: nftables.ChainTypeNAT,
+		hook: nftables.ChainHookPostrouting, priority: nftables.ChainPriorityNATSource}
+	loopback4, loopback6 := netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")
+	masquerade := []expr.Any{&expr.Masq{}}
+	if h.FromNode != FromNodeNone {
+		post.rules = append(post.rules, rule("hide loopback addresses", translated(), source(loopback4), masquerade))
+	}
+	for _, s := range sorted(h.Spared) {
+		for _, v6 := range []bool{false, true} {
+			if s.Is(v6) {
+				own.rules = append(own.rules, rule(fmt.Sprintf("spare %s (IPv6: %t)", s, v6), matchPort(s, v6), verdict(expr.VerdictReturn, "")))
+			}
+		}
+	}
+	for _, f := range sorted(h.Forwards) {
+		lead := rule(f.String(), matchPort(f.HostPort, f.To.Is6()), f.translate())
+		forwards.rules, own.rules = append(forwards.rules, lead), append(own.rules, lead)
+		self := netip.PrefixFrom(f.To, f.To.BitLen())
+		post.rules = append(post.rules, rule("hide a pod from itself: "+f.String(), translated(), source(self), destination(self), masquerade))
+	}
+	all := []portChain{
+		// Pods' interfaces take loopback addresses for the sake of forwards from
+		// them; nothing that a pod sends there may get in.
+		{name: "raw", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityRaw,
+			rules: []portRule{rule("pods do not reach loopback addresses", fromPods(), destination(loopback4), verdict(expr.VerdictDrop, ""))}},
+		forwards,
+		{name: "prerouting", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityNATDest,
+			rules: []portRule{rule("lead host ports to pods", localDestination(), verdict(expr.VerdictJump, forwards.name))}},
+		post,
+	}
+	if h.FromNode == FromNodeNone {
+		return all
+	}
+	output := portChain{name: "output", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookOutput, priority: nftables.ChainPriorityNATDest}
+	jump := verdict(expr.VerdictJump, own.name)
+	if h.FromNode == FromNodeLoopback {
+		output.rules = []portRule{rule("lead the node's connections to loopback addresses", destination(loopback4), jump)}
+	} else {
+		output.rules = []portRule{
+			// No interface takes ::1, so that such a connection would hang.
+			rule("leave connections from ::1", source(loopback6), verdict(expr.VerdictReturn, "")),
+			rule("lead the node's connections", localDestination(), jump),
+		}
+	}
+	return append(all, own, output)
+}
+
+// sorted puts the same ports in the same order always.
+func sorted[T fmt.Stringer](list []T) []T {
+	return slices.SortedFunc(slices.Values(list), func(a, b T) int { return strings.Compare(a.String(), b.String()) })
+}
+
+// inForce reports whether the table has exactly these chains with these rules.
+func inForce(conn *nftables.Conn, table *nftables.Table, want []portChain) bool {
+	for _, c := range want {
+		rules, err := conn.GetRules(table, &nftables.Chain{Name: c.name, Table: table})
+		if err != nil || len(rules) != len(c.rules) {
 			return false
 		}
-		if name != "forwards" {
-			continue
-		}
 		for i, r := range rules {
-			if !bytes.Equal(r.UserData, want[i].name()) {
+			if string(r.UserData) != c.rules[i].does {
 				return false
 			}
 		}
 	}
-	return true
+	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	n := 0
+	for _, c := range chains {
+		if c.Table.Name == PortTable {
+			n++
+		}
+	}
+	return err == nil && n == len(want)
 }
 
-func addPorts(conn *nftables.Conn, want []Forward) {
+func addChains(conn *nftables.Conn, chains []portChain) {
 	t := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: PortTable})
-	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority) *nftables.Chain {
-		return conn.AddChain(&nftables.Chain{Name: name, Table: t, Type: kind, Hooknum: hook, Priority: priority})
-	}
-	rule := func(c *nftables.Chain, data []byte, parts ...[]expr.Any) {
-		conn.AddRule(&nftables.Rule{Table: t, Chain: c, Exprs: slices.Concat(parts...), UserData: data})
-	}
-	forwards := conn.AddChain(&nftables.Chain{Name: "forwards", Table: t})
-	for _, f := range want {
-		rule(forwards, f.name(), f.match(), f.translate())
-	}
-	jump := [][]expr.Any{localDestination(), {&expr.Verdict{Kind: expr.VerdictJump, Chain: forwards.Name}}}
-	// Pods' interfaces take loopback addresses for the sake of forwards from
-	// them; nothing that a pod sends there may get in.
-	rule(chain("raw", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw), nil,
-		fromPods(), destination(netip.MustParsePrefix("127.0.0.0/8")), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
-	rule(chain("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest), nil, jump...)
-	rule(chain("output", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest), nil, jump...)
-	post := chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
-	masquerade := []expr.Any{&expr.Masq{}}
-	rule(post, nil, translated(), source(netip.MustParsePrefix("127.0.0.0/8")), masquerade)
-	for _, f := range want {
-		self := netip.PrefixFrom(f.To, f.To.BitLen())
-		rule(post, nil, translated(), source(self), destination(self), masquerade)
+	for _, c := range chains {
+		chain := conn.AddChain(&nftables.Chain{Name: c.name, Table: t, Type: c.kind, Hooknum: c.hook, Priority: c.priority})
+		for _, r := range c.rules {
+			conn.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: r.exprs, UserData: []byte(r.does)})
+		}
 	}
 }
 
-// match are the expressions for packets to the host port; localDestination has
-// been asked before.
-func (f Forward) match() []expr.Any {
-	all := family(f.To.Is6())
-	if !f.All() {
-		all = append(all, destination(netip.PrefixFrom(f.Address, f.Address.BitLen()))[2:]...)
+// String tells forwards apart.
+func (f Forward) String() string { return fmt.Sprintf("%s to %s port %d", f.HostPort, f.To, f.Port) }
+
+// matchPort are the expressions for packets of a family to a port of the node;
+// localDestination has been asked before.
+func matchPort(h model.HostPort, v6 bool) []expr.Any {
+	all := family(v6)
+	if !h.All() {
+		all = append(all, destination(netip.PrefixFrom(h.Address, h.Address.BitLen()))[2:]...)
 	}
 	return append(all,
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{byte(f.Protocol)}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{byte(h.Protocol)}},
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(f.Number)})
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(h.Number)})
 }
 
 func (f Forward) translate() []expr.Any {

@@ -67,9 +67,27 @@ func hostSysctls(name string) error {
 }
 
 // AcceptLoopback lets the host's end of a pair take part in connections from the
-// node's loopback addresses to host ports of the pod.
-func AcceptLoopback(id model.EndpointID) error {
-	return WriteSysctls([]Sysctl{{"ipv4/conf/" + HostName(id) + "/route_localnet", "1"}})
+// node's loopback addresses to host ports of the pod. It also lets in what the
+// pod sends to loopback addresses, which has to be dropped elsewhere.
+func AcceptLoopback(id model.EndpointID) error { return setLoopback(HostName(id), "1") }
+
+// RefuseLoopback ends that for all pairs but those of some endpoints.
+func RefuseLoopback(except map[model.EndpointID]bool) error {
+	found, err := List()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, f := range found {
+		if !except[f.ID] {
+			errs = append(errs, setLoopback(f.Name, "0"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func setLoopback(name, value string) error {
+	return WriteSysctls([]Sysctl{{"ipv4/conf/" + name + "/route_localnet", value}})
 }
 
 // podSysctls prepares the pod's end, in its namespace: no address is made up for

@@ -114,17 +114,49 @@ func (s *Server) ServiceAccountConfig(ctx context.Context, namespace, name strin
 	return s.config(token, s.api.port), nil
 }
 
+// BoundToken makes a pod of a service account on a node, which needs not exist,
+// and returns a token as the kubelet of that node requests it: the API server
+// knows pod and node by it. The pod stays.
+func (s *Server) BoundToken(ctx context.Context, namespace, account, node string) (string, error) {
+	if _, err := s.token(ctx, namespace, account); err != nil { // makes the account
+		return "", err
+	}
+	manifest := fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s-%s, namespace: %s}, spec: {nodeName: %s, serviceAccountName: %s, containers: [{name: c, image: none}]}}",
+		account, node, namespace, node, account)
+	if err := s.Apply(ctx, manifest); err != nil {
+		return "", err
+	}
+	pod, err := s.Get(ctx, manifest)
+	if err != nil {
+		return "", err
+	}
+	return s.requestToken(ctx, namespace, account, map[string]any{"boundObjectRef": map[string]any{
+		"apiVersion": "v1", "kind": "Pod", "name": pod.GetName(), "uid": string(pod.GetUID())}})
+}
+
+// TokenConfig is for a client with a token.
+func (s *Server) TokenConfig(token string) *rest.Config { return s.config(token, s.api.port) }
+
+// TokenKubeconfig writes a kubeconfig file of a user with a token.
+func (s *Server) TokenKubeconfig(user, token string) (path string, err error) {
+	return s.kubeconfig(user, token)
+}
+
 func (s *Server) token(ctx context.Context, namespace, name string) (string, error) {
 	manifest := fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}\n---\n"+
 		"{apiVersion: v1, kind: ServiceAccount, metadata: {name: %[2]s, namespace: %[1]s}}\n", namespace, name)
 	if err := s.Apply(ctx, manifest); err != nil {
 		return "", err
 	}
+	return s.requestToken(ctx, namespace, name, map[string]any{})
+}
+
+func (s *Server) requestToken(ctx context.Context, namespace, name string, spec map[string]any) (string, error) {
 	var answer struct {
 		Status struct{ Token string }
 	}
 	path := fmt.Sprintf("/api/v1/namespaces/%s/serviceaccounts/%s/token", namespace, name)
-	err := s.call(ctx, "POST", path, map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}, &answer)
+	err := s.call(ctx, "POST", path, map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}, &answer)
 	if err != nil {
 		return "", fmt.Errorf("request token of service account %s/%s: %w", namespace, name, err)
 	}

@@ -14,7 +14,7 @@ import (
 
 // shop is a small cluster with a policy of every kind.
 const shop = `
-{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: a}}}
+{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: a}, annotations: {isthmus.dev/allowed-addresses: 10.244.1.0/28}}}
 ---
 apiVersion: v1
 kind: Node

@@ -21,6 +21,10 @@ import (
 // and win1 the third.
 const annotated = `
 apiVersion: v1
+kind: Namespace
+metadata: {name: test, annotations: {isthmus.dev/allowed-addresses: "10.244.0.0/16, fd44::/48"}}
+---
+apiVersion: v1
 kind: Pod
 metadata: {name: a, namespace: test, annotations: {isthmus.dev/addresses: "10.244.1.77, fd44:0:0:1::77"}}
 spec: {containers: [{name: main, ports: [{name: echo, containerPort: 7000, protocol: UDP}]}]}
@@ -65,6 +69,7 @@ func TestAddressesByAnnotation(t *testing.T) {
 		"10.244.1.77":  {"linux1", "annotation isthmus.dev/addresses of pod test/other on node linux1: address 10.244.1.77 is that of pod test/a"},
 		"10.244.2.88":  {"win1", "address 10.244.2.88 is that of pod test/w"},
 		"10.244.2.2":   {"win1", "address 10.244.2.2 is reserved"},
+		"10.245.0.1":   {"win1", "namespace test does not allow its pods the address 10.245.0.1"},
 		"10.244.2.99":  {"linux1", "address 10.244.2.99 is in none of the pod ranges 10.244.1.0/24, fd44:0:0:1::/64"},
 		"not an IP":    {"linux1", `"not an IP" is not an address`},
 		"fd44:0:0:1::": {"linux1", "address fd44:0:0:1:: is reserved"},

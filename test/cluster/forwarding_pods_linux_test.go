@@ -176,6 +176,10 @@ func dial(t *testing.T, from *netns.NS, network string, to netip.AddrPort) (conn
 // fixed is a pod that asks for addresses in the range of linux2.
 const fixed = `
 apiVersion: v1
+kind: Namespace
+metadata: {name: test, annotations: {isthmus.dev/allowed-addresses: "10.244.0.0/16, fd44::/48"}}
+---
+apiVersion: v1
 kind: Pod
 metadata: {name: client, namespace: test}
 spec: {containers: [{name: main}]}

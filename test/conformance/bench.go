@@ -139,8 +139,8 @@ func (b *bench) clean(ctx context.Context) error {
 	return b.removeSets(ctx)
 }
 
-// held are the sets that the bench has made, by id.
-func (b *bench) held() []hns.SetPolicy {
+// made are the sets that the bench has made, by id.
+func (b *bench) made() []hns.SetPolicy {
 	all := make([]hns.SetPolicy, 0, len(b.sets))
 	for _, s := range b.sets {
 		all = append(all, s)

@@ -4,6 +4,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/corpus"
+	"github.com/isthmus-net/isthmus/test/hnsemu/facts"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -20,7 +23,7 @@ import (
 // corpus writes what every step of every case becomes and asks what HNS holds.
 // The error is of what the next case needs: those of the cases are counted.
 func (b *bench) corpus(ctx context.Context, cases []corpus.Case) (c Comparison, err error) {
-	known := make(map[string]*hns.Rules)
+	known := make(map[string]*held)
 	began := time.Now()
 	defer func() { c.Seconds = time.Since(began).Seconds() }()
 	for i := range cases {
@@ -29,7 +32,7 @@ func (b *bench) corpus(ctx context.Context, cases []corpus.Case) (c Comparison, 
 		for number, step := range cases[i].Steps {
 			c.Steps++
 			cluster = engine.Compile(step.Snapshot, cluster)
-			s := &stepRun{bench: b, Comparison: &c, cluster: cluster, where: fmt.Sprintf("%s step %d", cases[i].Name, number+1), known: known, rules: make(map[place]*hns.Rules)}
+			s := &stepRun{bench: b, Comparison: &c, cluster: cluster, where: fmt.Sprintf("%s step %d", cases[i].Name, number+1), known: known, held: make(map[place]*held)}
 			if err := s.run(ctx, step.Flows); err != nil {
 				return c, fmt.Errorf("%s: %w", s.where, err)
 			}
@@ -50,11 +53,18 @@ type stepRun struct {
 	*Comparison
 	cluster *engine.Cluster
 	where   string
-	// rules are what HNS holds for each endpoint; endpoints whose list was
-	// refused have none.
-	rules map[place]*hns.Rules
-	// known are those of lists of all steps so far, by what was written.
-	known map[string]*hns.Rules
+	// held is what HNS holds for each endpoint; endpoints whose list was refused
+	// have nothing.
+	held map[place]*held
+	// known is that of lists of all steps so far, by what was written.
+	known map[string]*held
+}
+
+// held is a list that HNS holds, to be decided in two ways: by the evaluator that
+// the product has, and by one that shares no code with it.
+type held struct {
+	rules *hns.Rules
+	facts *facts.Port
 }
 
 func (s *stepRun) run(ctx context.Context, flows []corpus.Flow) error {
@@ -80,13 +90,13 @@ func (s *stepRun) install(ctx context.Context, node string, l *acl.Lowering) {
 	for _, id := range slices.Sorted(maps.Keys(l.Lists)) {
 		list := l.Programme.Lists[id]
 		text := written(&l.Programme, list)
-		rules, known := s.known[text]
+		h, known := s.known[text]
 		if !known {
 			s.putSets(ctx, &l.Programme, list)
-			rules = s.put(ctx, id, list)
-			s.known[text] = rules
+			h = s.put(ctx, id, list)
+			s.known[text] = h
 		}
-		s.rules[place{node, id}] = rules
+		s.held[place{node, id}] = h
 	}
 }
 
@@ -123,25 +133,48 @@ func (s *stepRun) putSets(ctx context.Context, p *acl.Programme, list []hns.ACL)
 }
 
 // put writes a list and returns what HNS holds then; nil if it refuses.
-func (s *stepRun) put(ctx context.Context, id model.EndpointID, list []hns.ACL) *hns.Rules {
+func (s *stepRun) put(ctx context.Context, id model.EndpointID, list []hns.ACL) *held {
 	s.Lists++
 	began := time.Now()
 	got, err := s.list(ctx, list...)
 	s.SlowestSeconds = max(s.SlowestSeconds, time.Since(began).Seconds())
-	var rules *hns.Rules
+	h := &held{}
 	if err == nil {
 		if !acl.Equal(got, list) {
 			s.Differ++
 			s.note("%s: %s: hns holds other ACLs than it was given:\n%s", s.where, id, hns.FormatACLs("  ", got))
 		}
-		rules, err = hns.ParseRules(got, s.held())
+		h.rules, err = hns.ParseRules(got, s.made())
+	}
+	if err == nil {
+		h.facts, err = s.read(got)
 	}
 	if err != nil {
 		s.Refused++
 		s.note("%s: %s: %v", s.where, id, err)
 		return nil
 	}
-	return rules
+	return h
+}
+
+// read gives a list and the sets of the bench to the other evaluator, as JSON.
+func (s *stepRun) read(list []hns.ACL) (*facts.Port, error) {
+	var endpoint, network []json.RawMessage
+	var errs []error
+	add := func(to *[]json.RawMessage, p hns.Policy) {
+		b, err := json.Marshal(p)
+		*to, errs = append(*to, b), append(errs, err)
+	}
+	for _, a := range list {
+		add(&endpoint, a.Policy())
+	}
+	for _, set := range s.made() {
+		add(&network, set.Policy())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return facts.Read(endpoint, network)
 }
 
 // ask decides a flow by what HNS holds, under every reading.
@@ -160,7 +193,7 @@ func (s *stepRun) ask(f corpus.Flow, o acl.Options) {
 		if slices.Contains(q.Pod.IPs, q.Remote) {
 			return // a pod and itself
 		}
-		if s.rules[place{q.Node, q.Endpoint}] == nil {
+		if s.held[place{q.Node, q.Endpoint}] == nil {
 			s.note("%s: %s: not asked, as its list was refused", s.where, f.Text)
 			return
 		}
@@ -169,6 +202,7 @@ func (s *stepRun) ask(f corpus.Flow, o acl.Options) {
 	if len(asked) == 0 {
 		return
 	}
+	s.byTheFacts(f, asked)
 	for _, reading := range hns.Readings() {
 		verdict := model.Allow
 		for _, q := range asked {
@@ -176,8 +210,8 @@ func (s *stepRun) ask(f corpus.Flow, o acl.Options) {
 			if q.Direction == model.Ingress {
 				local = f.Dst
 			}
-			p := hns.Packet{Direction: acl.PacketDirection(q.Direction), Local: local, Remote: q.Remote, Protocol: uint8(q.Protocol), Port: q.Port, SourcePort: 40000}
-			if !s.rules[place{q.Node, q.Endpoint}].Decide(p, reading).Allow {
+			p := hns.Packet{Direction: acl.PacketDirection(q.Direction), Local: local, Remote: q.Remote, Protocol: uint8(q.Protocol), Port: q.Port, SourcePort: sourcePort}
+			if !s.held[place{q.Node, q.Endpoint}].rules.Decide(p, reading).Allow {
 				verdict = model.Deny
 			}
 		}
@@ -186,5 +220,36 @@ func (s *stepRun) ask(f corpus.Flow, o acl.Options) {
 			s.Differ++
 			s.note("%s: %s: hns says %s if it is read as %s", s.where, f.Text, verdict, reading)
 		}
+	}
+}
+
+// sourcePort is the port that flows come from, on protocols that have any.
+const sourcePort = 40000
+
+// byTheFacts decides a flow by what is known of HNS.
+func (s *stepRun) byTheFacts(f corpus.Flow, asked []engine.Question) {
+	k := facts.Packet{From: f.Src, To: f.Dst, Protocol: int(f.Protocol), ToPort: int(f.Port)}
+	if f.Protocol.HasPorts() {
+		k.FromPort = sourcePort
+	}
+	verdict := model.Allow
+	for _, q := range asked {
+		way := facts.In
+		if q.Direction == model.Egress {
+			way = facts.Out
+		}
+		pass, err := s.held[place{q.Node, q.Endpoint}].facts.Decide(way, k)
+		if err != nil {
+			s.Differ++
+			s.note("%s: %s: by the facts: %v", s.where, f.Text, err)
+			return
+		}
+		if !pass {
+			verdict = model.Deny
+		}
+	}
+	if s.Facts++; verdict != f.Want {
+		s.Differ++
+		s.note("%s: %s: by the facts hns says %s", s.where, f.Text, verdict)
 	}
 }

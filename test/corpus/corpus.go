@@ -34,6 +34,8 @@ type Case struct {
 	Comment string
 	Steps   []Step
 	Archive *txtar.Archive
+	// Stored: an API server stores the objects already.
+	Stored bool
 }
 
 // Step is a cluster and the verdicts in it.
@@ -107,7 +109,9 @@ func parse(name string, a *txtar.Archive, fallback []byte) (Case, error) {
 	if !ok {
 		cluster = fallback
 	}
+	_, c.Stored = files["stored"]
 	docs := newDocuments()
+	docs.stored = c.Stored
 	if err := docs.apply(cluster); err != nil {
 		return c, err
 	}
@@ -141,7 +145,7 @@ func known(name string) bool {
 	if n, err := strconv.Atoi(number); numbered && err == nil && n > 1 {
 		return slices.Contains([]string{"apply.yaml", "delete", "warnings", "flows"}, rest)
 	}
-	return slices.Contains([]string{"cluster.yaml", "policies.yaml", "warnings", "flows", GoldenTables, GoldenMaps, GoldenACLs}, name)
+	return slices.Contains([]string{"cluster.yaml", "policies.yaml", "stored", "warnings", "flows", GoldenTables, GoldenMaps, GoldenACLs}, name)
 }
 
 // leftOver refuses files of steps that are not reached, as step n is missing.
@@ -157,8 +161,9 @@ func leftOver(files map[string][]byte, n int) error {
 
 // documents are the objects of a cluster in the order of their creation.
 type documents struct {
-	keys []string
-	text map[string]string
+	keys   []string
+	text   map[string]string
+	stored bool
 }
 
 func newDocuments() *documents { return &documents{text: make(map[string]string)} }
@@ -205,7 +210,7 @@ func (d *documents) step(flows []byte, expected string) (Step, error) {
 	for _, k := range d.keys {
 		s.Documents = append(s.Documents, d.text[k])
 	}
-	snapshot, warnings, err := Snapshot(s.Documents)
+	snapshot, warnings, err := Snapshot(s.Documents, d.stored)
 	if err != nil {
 		return s, err
 	}
@@ -230,9 +235,11 @@ func (d *documents) step(flows []byte, expected string) (Step, error) {
 	return s, nil
 }
 
-// Snapshot reads YAML documents as the sources do, and says what they warn of.
-func Snapshot(docs []string) (*model.Snapshot, []string, error) {
-	objects, warnings, errs := kube.Parse("case.yaml", []byte(strings.Join(docs, "\n---\n")), kube.DefaultLimits())
+// Snapshot reads YAML documents as the sources do, and says what they warn of. stored
+// is for objects that an API server stores already.
+func Snapshot(docs []string, stored bool) (*model.Snapshot, []string, error) {
+	reading := kube.Reading{Limits: kube.DefaultLimits(), Stored: stored}
+	objects, warnings, errs := reading.Parse("case.yaml", []byte(strings.Join(docs, "\n---\n")))
 	if len(errs) > 0 {
 		return nil, nil, errs[0]
 	}

@@ -87,7 +87,7 @@ func TestCorpusReordered(t *testing.T) {
 			for _, step := range c.Steps {
 				docs := slices.Clone(step.Documents)
 				slices.Reverse(docs)
-				snapshot, _, err := corpus.Snapshot(docs)
+				snapshot, _, err := corpus.Snapshot(docs, c.Stored)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -5,6 +5,7 @@
 //
 //	-- cluster.yaml --     namespaces, nodes, pods; default.yaml if left out
 //	-- policies.yaml --    objects of the first step
+//	-- stored --           empty: the objects are judged as an API server's own
 //	-- warnings --         what the source warns of, a part of each message
 //	-- flows --            SRC -> DST PROTO/PORT allow|deny, one a line
 //	-- 2/apply.yaml --     objects created or replaced in the second step

@@ -126,6 +126,11 @@ func TestValues(t *testing.T) {
 		"fabric.masquerade=false":  "- --masquerade=false\n",
 		"fabric.masqueradeExceptions={10.0.0.0/8,fd00::/8}":  "- --masquerade-exception=10.0.0.0/8\n            - --masquerade-exception=fd00::/8\n",
 		"linux.xdpDevices=off":                               "- --xdp-devices=off\n",
+		"agent.reservedHostPorts={22,9000-9100}":             "- --reserved-host-ports=22\n            - --reserved-host-ports=9000-9100\n",
+		"agent.announce=never":                               "but []\"\n",
+		"windows.enabled=false":                              "but []\"\n",
+		"windows.enabled=false,agent.announce=always":        "but ['isthmus.dev/fabric', 'isthmus.dev/vtep-mac', 'isthmus.dev/vtep-address']\"\n",
+		"linux.hostPortsFromNode=none":                       "- --host-ports-from-node=none\n",
 		"linux.neverDeny={192.0.2.1}":                        "- --never-deny=192.0.2.1\n",
 		"agent.httpAddress=0.0.0.0:9999":                     `httpGet: {host: "127.0.0.1", path: /readyz, port: 9999}`,
 		"agent.httpAddress=192.0.2.1:80":                     `httpGet: {host: "192.0.2.1", path: /readyz, port: 80}`,
@@ -149,7 +154,7 @@ func TestValues(t *testing.T) {
 	for _, flags := range []string{
 		"agent.mtu=100", "agent.logLevel=loud", "agent.unknown=1", "windows.mode=nat", "linux.cniBinDir=relative",
 		"agent.quarantine=long", "fabric.mode=bgp", "fabric.vni=4095", "linux.neverDeny={a b}",
-		"linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
+		"admissionPolicy=auto", "agent.announce=false", "agent.reservedHostPorts={0}", "agent.reservedHostPorts={http}", "linux.hostPortsFromNode=some", "linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
 		"controller.enabled=true", "controller.nodeMaskIPv4=31", controlled + ",controller.clusterCIDRs={x}",
 	} {
 		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), "don't meet the specifications of the schema") {
@@ -163,6 +168,17 @@ func TestValues(t *testing.T) {
 	}
 	if out := render(t, "--set", "windows.enabled=false"); strings.Contains(out, "hostProcess") {
 		t.Errorf("there is something for Windows in\n%s", out)
+	}
+	for _, flags := range [][]string{{"--set", "admissionPolicy=false"}, {"--set", "uninstall=true"}} {
+		if out := render(t, flags...); strings.Contains(out, "ValidatingAdmissionPolicy") {
+			t.Errorf("%v: there are admission policies in\n%s", flags, out)
+		}
+	}
+	if out := render(t); strings.Count(out, "\nkind: ValidatingAdmissionPolicy\n") != 3 || strings.Count(out, "\nkind: ValidatingAdmissionPolicyBinding\n") != 3 {
+		t.Errorf("there are not three admission policies with bindings in\n%s", out)
+	}
+	if out := render(t, "--set", "agent.announce=never"); strings.Contains(out, "kind: ClusterRole, name: isthmus-agent-announce") {
+		t.Errorf("the role to announce is bound in\n%s", out)
 	}
 	if out := render(t); strings.Contains(out, "isthmus-controller") {
 		t.Errorf("there is a controller in\n%s", out)
@@ -178,6 +194,16 @@ func TestPrivileges(t *testing.T) {
 	for _, want := range []string{"privileged: false", "allowPrivilegeEscalation: false", "readOnlyRootFilesystem: true", "drop: [ALL]", "seccompProfile: {type: RuntimeDefault}"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q", want)
+		}
+	}
+	// Tokens expire soon, and are where they are needed only.
+	for flags, tokens := range map[string]int{"windows.enabled=true": 2, "windows.enabled=true," + controlled: 3, "uninstall=true": 0} {
+		out := render(t, "--set", flags)
+		if n := strings.Count(out, "- serviceAccountToken: {path: token, expirationSeconds: 3600}"); n != tokens {
+			t.Errorf("--set %s: %d tokens, want %d", flags, n, tokens)
+		}
+		if n, pods := strings.Count(out, "automountServiceAccountToken: false"), strings.Count(out, "serviceAccountName: "); n != pods {
+			t.Errorf("--set %s: %d of %d pods have no token mounted by default", flags, n, pods)
 		}
 	}
 	_, after, _ := strings.Cut(out, "              add:\n")

@@ -11,7 +11,8 @@ import (
 )
 
 // Mutate returns the snapshot after n random changes of the kinds that happen
-// in clusters: policies created, edited and deleted; pods created, deleted,
+// in clusters: policies created, edited in one field or in all rules, and
+// deleted; pods created, deleted,
 // relabelled, finished, replaced at the same address; namespaces relabelled;
 // meanings of port names changed.
 func Mutate(seed uint64, s *model.Snapshot, shape Shape, n int) *model.Snapshot {
@@ -34,7 +35,11 @@ func (g *generator) change(s *model.Snapshot, i int) {
 		if policy != nil {
 			s.Policies = s.Policies.Without(policy.Origin.Key())
 		}
-	case 2, 3: // edit
+	case 2: // edit one field
+		if policy != nil {
+			s.Policies = s.Policies.With(policy.Origin.Key(), pick(g, Edits(policy)).Policy)
+		}
+	case 3: // edit all rules
 		if policy != nil {
 			edited := g.policy(0)
 			edited.Origin, edited.Tier, edited.Priority, edited.Subject = policy.Origin, policy.Tier, policy.Priority, policy.Subject

@@ -17,8 +17,9 @@ type Shape struct {
 	Pods, Policies int
 	// Nodes is how many of the three nodes have pods; 0 means all.
 	Nodes int
-	// Tiers adds policies of the Admin and Baseline tiers.
-	Tiers bool
+	// Tiers adds policies of the Admin and Baseline tiers, and Doubts gives them Pass
+	// rules of policies that perhaps do not select the pod.
+	Tiers, Doubts bool
 	// IPv6 gives pods and nodes second addresses and policies IPv6 blocks.
 	IPv6 bool
 }
@@ -160,6 +161,9 @@ func (g *generator) rule(index int, tier model.Tier) model.Rule {
 	r := model.Rule{Index: index, Action: model.ActionAccept}
 	if tier != model.TierNetworkPolicy {
 		r.Action = pick(g, []model.Action{model.ActionAccept, model.ActionDeny, model.ActionPass})
+		if g.shape.Doubts && g.chance(30) {
+			r.Action = model.ActionMayPass
+		}
 	}
 	if r.AnyPeer = g.chance(15); !r.AnyPeer {
 		for range 1 + g.IntN(3) {

@@ -58,6 +58,9 @@ func (k *keeper) right(id model.EndpointID, list []hns.ACL) bool {
 	if len(list) > 2*len(k.Lists[id])+8 || len(list) > k.index.options.MaxRules || !WellFormed(list) {
 		return false
 	}
+	if !k.index.options.Sets && len(setsOf(list)) > 0 {
+		return false // sets were turned off, as they might not be enforced
+	}
 	e := k.index.state.Endpoints[id]
 	// Endpoints under one table share the answer, so it must not depend on
 	// their own addresses.

@@ -29,9 +29,12 @@ func (g *groups) add(want, rest cellSet, who members) {
 	}
 	key := kind + want.key() + rest.key()
 	if have := g.byKey[key]; have != nil {
-		have.who = have.who.union(who)
+		// sorted puts them in order, once: there may be thousands of members.
+		have.who.cohorts = append(have.who.cohorts, who.cohorts...)
+		have.who.prefixes = append(have.who.prefixes, who.prefixes...)
 		return
 	}
+	who.cohorts, who.prefixes = slices.Clone(who.cohorts), slices.Clone(who.prefixes)
 	if g.byKey == nil {
 		g.byKey = make(map[string]*group)
 	}
@@ -44,6 +47,10 @@ func (g *groups) sorted() []group {
 	list := make([]group, len(g.order))
 	for i, k := range g.order {
 		list[i] = *g.byKey[k]
+		for _, members := range []*[]int{&list[i].who.cohorts, &list[i].who.prefixes} {
+			slices.Sort(*members)
+			*members = slices.Compact(*members)
+		}
 	}
 	return list
 }

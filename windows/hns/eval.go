@@ -180,6 +180,35 @@ func (r *Rules) Between(d Direction, local, remote netip.Addr, reading Reading) 
 	return part
 }
 
+// Parts is Between for many remote addresses, which are in ascending order. It
+// returns the distinct parts and, for each address, the index of its part.
+func (r *Rules) Parts(d Direction, local netip.Addr, remotes []netip.Addr, reading Reading) (parts []Part, of []int) {
+	parts, of = []Part{{rules: r, reading: reading, d: d}}, make([]int, len(remotes))
+	matched := make([]bool, len(remotes))
+	for i := range r.list {
+		if r.list[i].Direction != d {
+			continue
+		}
+		r.list[i].matchesEach(d, local, remotes, reading.Set, matched)
+		with := make(map[int]int)
+		for n, yes := range matched {
+			if !yes {
+				continue
+			}
+			part, ok := with[of[n]]
+			if !ok {
+				part = len(parts)
+				with[of[n]] = part
+				next := parts[of[n]]
+				next.indices = append(slices.Clip(next.indices), i)
+				parts = append(parts, next)
+			}
+			of[n] = part
+		}
+	}
+	return parts, of
+}
+
 // EmptySets reports whether some rule refers to a set without members: only then
 // does it matter how the readings take sets.
 func (r *Rules) EmptySets() bool {
@@ -267,6 +296,35 @@ func (r *rule) matchesAddresses(d Direction, local, remote netip.Addr, reading S
 		source, destination = local, remote
 	}
 	return r.local.matches(local, source, reading) && r.remote.matches(remote, destination, reading)
+}
+
+// matchesEach is matchesAddresses for many remote addresses in ascending order.
+func (r *rule) matchesEach(d Direction, local netip.Addr, remotes []netip.Addr, reading SetReading, matched []bool) {
+	for n := range matched {
+		matched[n] = true
+	}
+	keep := func(s *ranges, remote bool) {
+		if remote {
+			s.keep(remotes, matched)
+		} else if !s.contains(local) {
+			clear(matched)
+		}
+	}
+	// Addresses are compared with their own side; sets of Local with the source, and
+	// of Remote with the destination.
+	for _, m := range []struct {
+		*matcher
+		side, end bool // whether that is the remote address
+	}{{&r.local, false, d == In}, {&r.remote, true, d == Out}} {
+		for _, s := range m.sets {
+			if !s.empty() || reading != EmptyMatchesAll {
+				keep(s, m.end)
+			}
+		}
+		if m.ranges != nil {
+			keep(m.ranges, m.side)
+		}
+	}
 }
 
 func (r *rule) matchesPorts(protocol uint8, port, sourcePort uint16) bool {

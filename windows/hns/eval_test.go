@@ -83,6 +83,49 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestParts compares what is found for many remote addresses at once with what is
+// found for each.
+func TestParts(t *testing.T) {
+	members := []string{"", "10.40.0.0/16", "10.40.1.0/24,10.40.2.9", "10.40.3.7", "fd00::/16", "fd00:1::/64,10.40.9.0/24"}
+	setMembers := []string{"peers", "none", "six", "peers,six"}
+	sets := []hns.SetPolicy{{ID: "peers", PolicyType: hns.IPSet, Values: "10.40.1.4,10.40.9.0/24,10.40.3.7"}, {ID: "none", PolicyType: hns.IPSet},
+		{ID: "six", PolicyType: hns.IPSet, Values: "fd00::9,10.40.9.9"}}
+	var acls []hns.ACL
+	for i, local := range slices.Concat(members, setMembers) {
+		for j, remote := range slices.Concat(members, setMembers) {
+			for _, d := range []hns.Direction{hns.In, hns.Out} {
+				a := rule(fmt.Sprint(i, j, d), hns.Allow, d, uint16(1000+i+j))
+				a.LocalAddresses, a.RemoteAddresses = local, remote
+				acls = append(acls, a)
+			}
+		}
+	}
+	r := rules(t, sets, acls...)
+	var remotes []netip.Addr
+	for _, a := range []string{"10.39.255.255", "10.40.0.0", "10.40.1.3", "10.40.1.4", "10.40.2.9", "10.40.3.7", "10.40.9.9", "10.40.255.255", "10.41.0.0",
+		"fd00::1", "fd00::9", "fd00:1::5", "fe00::1"} {
+		remotes = append(remotes, netip.MustParseAddr(a))
+	}
+	for _, local := range []netip.Addr{pod, {}, netip.MustParseAddr("fd00::9")} {
+		for _, d := range []hns.Direction{hns.In, hns.Out} {
+			for _, reading := range hns.Readings() {
+				parts, of := r.Parts(d, local, remotes, reading)
+				seen := make(map[string]int)
+				for i, a := range remotes {
+					want := r.Between(d, local, a, reading).Key()
+					if got := parts[of[i]].Key(); got != want {
+						t.Fatalf("%s %s %s %s: rules %x, want %x", d, local, a, reading, got, want)
+					}
+					if was, ok := seen[want]; ok && was != of[i] {
+						t.Errorf("%s: two parts are the same", a)
+					}
+					seen[want] = of[i]
+				}
+			}
+		}
+	}
+}
+
 // TestReadingsDiffer shows that each open question is one that a careless list
 // falls into, and that a careful list does not.
 func TestReadingsDiffer(t *testing.T) {

@@ -18,6 +18,8 @@ type Quirks struct {
 	// AttachOnce refuses to put an endpoint that was taken out of a namespace
 	// into another.
 	AttachOnce bool
+	// NoSCTP refuses ACLs that name the protocol.
+	NoSCTP bool
 }
 
 // SetQuirks makes the Fake behave so from now on.

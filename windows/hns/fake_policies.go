@@ -118,6 +118,9 @@ func (f *Fake) checkACLs(op string, acls []ACL, sets []SetPolicy) error {
 		return NewError(op, CodeInvalidPolicy, err.Error())
 	}
 	for _, a := range acls {
+		if named, _ := ParseProtocols(a.Protocols); f.quirks.NoSCTP && slices.Contains(named, 132) {
+			return NewError(op, CodeInvalidPolicy, fmt.Sprintf("acl %q: protocol 132", a.ID))
+		}
 		for _, text := range []string{a.LocalAddresses, a.RemoteAddresses} {
 			list, _ := ParseAddresses(text)
 			if f.version.Supports(CanonicalCIDRs) && !list.Canonical {

@@ -39,6 +39,18 @@ func (r *ranges) contains(a netip.Addr) bool {
 	return i < len(r.first) && r.first[i].BitLen() == a.BitLen() && r.first[i].Compare(a) <= 0
 }
 
+// keep clears what is set for addresses that are not contained; the addresses are
+// in ascending order.
+func (r *ranges) keep(addrs []netip.Addr, set []bool) {
+	i := 0
+	for n, a := range addrs {
+		for i < len(r.last) && r.last[i].Compare(a) < 0 {
+			i++
+		}
+		set[n] = set[n] && i < len(r.last) && r.first[i].BitLen() == a.BitLen() && r.first[i].Compare(a) <= 0
+	}
+}
+
 // LastAddr returns the highest address of a prefix.
 func LastAddr(p netip.Prefix) netip.Addr {
 	if p.Addr().Is4() {

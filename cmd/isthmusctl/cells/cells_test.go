@@ -23,6 +23,7 @@ import (
 
 var shapes = []world.Shape{
 	{Pods: 6, Policies: 3}, {Pods: 10, Policies: 8, IPv6: true}, {Pods: 8, Policies: 8, Tiers: true}, {Pods: 8, Policies: 10, Tiers: true, IPv6: true},
+	{Pods: 8, Policies: 8, Tiers: true, Doubts: true},
 }
 
 // nodes encodes every node of a random cluster.
@@ -291,6 +292,52 @@ func TestPlanted(t *testing.T) {
 		}
 	}
 	t.Log(found)
+}
+
+// Addresses that policies do not tell apart are one peer, and still each of them is
+// found where a list or the maps treat it in another way.
+func TestOneOfManyIsWrong(t *testing.T) {
+	labels := model.MakeLabels(map[string]string{"app": "client"})
+	at := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 2, byte(10 + i)}) }
+	pods := []*model.Pod{{PodID: model.PodID{Namespace: "x", Name: "server"}, Node: "node1", IPs: []netip.Addr{netip.MustParseAddr("10.0.1.2")}}}
+	const clients = 5
+	for i := range clients {
+		pods = append(pods, &model.Pod{PodID: model.PodID{Namespace: "x", Name: fmt.Sprint("client", i)}, Labels: labels, Node: "node2", IPs: []netip.Addr{at(i)}})
+	}
+	rule := model.Rule{Action: model.ActionAccept, AnyPort: true, Peers: []model.Peer{{Kind: model.PeerPods, Pods: model.PodSelector{Namespace: "x",
+		Pods: model.MakeSelector(model.Requirement{Key: "app", Operator: model.In, Values: []string{"client"}})}}}}
+	policies := []*model.Policy{{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "x", Name: "p"}, Tier: model.TierNetworkPolicy,
+		Subject:  model.PodSelector{Namespace: "x", Pods: model.MakeSelector(model.Requirement{Key: "app", Operator: model.DoesNotExist})},
+		Isolates: [2]bool{true, false}, Rules: [2][]model.Rule{{rule}}}}
+	s := model.MakeSnapshot(nil, nil, pods, policies)
+	state, unsupported := policy.Compile(policy.Input{Snapshot: s, Node: "node1", Endpoints: engine.Endpoints(s)["node1"]})
+	encode := func() *cells.Node {
+		n, err := cells.Encode(s, state, unsupported)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if r := compare(t, encode()); r.Differ > 0 || len(r.Problems) > 0 {
+		t.Fatalf("%v %v", r.Differences, r.Problems)
+	}
+	for i := range clients {
+		n := encode()
+		for _, l := range n.Lists {
+			for id, members := range l.Programme.Sets {
+				l.Programme.Sets[id] = slices.DeleteFunc(slices.Clone(members), func(a netip.Addr) bool { return a == at(i) })
+			}
+		}
+		r := compare(t, n)
+		if r.Differ == 0 || slices.ContainsFunc(r.Differences, func(d cells.Difference) bool { return d.Remote != at(i) }) {
+			t.Errorf("client %d is in no set: differ=%d %v", i, r.Differ, r.Differences)
+		}
+		n = encode()
+		n.Entries.Peers[at(i)] = 999
+		if r := compare(t, n); r.Differ == 0 {
+			t.Errorf("client %d has another class in the maps, and no cell differs", i)
+		}
+	}
 }
 
 // probe looks for a difference without package cells: it asks all sides about

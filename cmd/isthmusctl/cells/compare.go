@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -22,21 +23,35 @@ const maxProblems = 100
 // comparison is one run over a node.
 type comparison struct {
 	node      *Node
-	reference *policy.Evaluator
+	reference *Reference // nil if it is left out
 	owners    model.Owners
 	subjects  []subject
-	peers     []peer
-	ports     []portPoint
-	readings  [2][]hns.Reading
-	result    Result
+	// rules are those of the policies that select a subject, and place the index of
+	// each.
+	rules []*model.Rule
+	place map[*model.Rule]int
+	peers []peer
+	// firsts are the first addresses of the peers, ascending.
+	firsts []netip.Addr
+	// answers are what the rules answer about the peers, by rule.
+	answers  [][]policy.Answer
+	ports    []portPoint
+	readings [2][]hns.Reading
+	result   Result
 }
 
 // Compare asks every side about every cell. It stops when the context ends. The
 // error is that, or a list that cannot be read at all.
 func Compare(ctx context.Context, n *Node) (Result, error) {
-	c := &comparison{node: n, owners: n.Snapshot.Owners(), readings: engine.ReadingsBySet()}
-	if !n.NoReference {
-		c.reference = policy.NewEvaluator(n.Snapshot)
+	c := &comparison{node: n, reference: n.Reference, readings: engine.ReadingsBySet(), place: make(map[*model.Rule]int)}
+	switch {
+	case n.NoReference:
+		c.reference, c.owners = nil, n.Snapshot.Owners()
+	case c.reference == nil:
+		c.reference = NewReference(n.Snapshot)
+		fallthrough
+	default:
+		c.owners = c.reference.owners
 	}
 	c.findSubjects()
 	c.checkMaps()
@@ -131,14 +146,23 @@ const noIPv6 = "IPv6"
 func (c *comparison) compareAll(ctx context.Context) {
 	next := make(chan int)
 	results := make([]Result, len(c.subjects))
+	count := c.node.Workers
+	if count == 0 {
+		count = runtime.GOMAXPROCS(0)
+	}
+	var done atomic.Int64
 	var workers sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(c.subjects)) {
+	for range min(count, len(c.subjects)) {
 		workers.Go(func() {
+			v := newVectors(c)
 			for i := range next {
 				for _, d := range model.Directions {
-					w := newWalk(c, &c.subjects[i], d)
-					w.compare()
+					w := &walk{vectors: v, s: &c.subjects[i], d: d}
+					w.compare(ctx)
 					results[i].Add(w.result)
+				}
+				if c.node.Progress != nil {
+					c.node.Progress(int(done.Add(1)), len(c.subjects))
 				}
 			}
 		})
@@ -157,12 +181,7 @@ func (c *comparison) compareAll(ctx context.Context) {
 }
 
 // remote picks a member of a peer that is not the subject's own address, with
-// which it would speak without meeting a policy.
-func (s *subject) remote(p *peer) (netip.Addr, bool) {
-	for _, a := range p.members {
-		if !slices.Contains(s.state.IPs, a) {
-			return a, true
-		}
-	}
-	return netip.Addr{}, false
+// which it would speak without meeting a policy. It returns -1 if there is none.
+func (s *subject) remote(p *peer) int {
+	return slices.IndexFunc(p.members, func(a netip.Addr) bool { return !slices.Contains(s.state.IPs, a) })
 }

@@ -27,6 +27,14 @@ type Node struct {
 	Reported []model.Unsupported
 	// NoReference leaves the evaluator out.
 	NoReference bool
+	// Reference, if set, is that of the Snapshot, which several nodes may share.
+	Reference *Reference
+	// Workers bounds the endpoints that are compared at one time; 0 means one for
+	// each processor.
+	Workers int
+	// Progress, if set, is called with the number of endpoints that are done and of
+	// those there are; by several goroutines.
+	Progress func(done, total int)
 }
 
 // Lists are the ACLs for some profiles of HNS.

@@ -3,10 +3,12 @@
 package cells
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -14,6 +16,8 @@ import (
 type peer struct {
 	// members are one or two of them: one may be the subject's own.
 	members []netip.Addr
+	// remotes are the same, with their owners; none if the reference is left out.
+	remotes []policy.Remote
 	// class is what the State says, mapped what the maps say.
 	class, mapped model.PeerClass
 }
@@ -78,11 +82,11 @@ func (t *atlas) layOut() {
 }
 
 // divide sets the first parts: points with equal keys.
-func divide[K comparable](t *atlas, key func(netip.Addr) K) {
-	numbers := make(map[K]int)
+func (t *atlas) divide(key func(i int, a netip.Addr) originKey) {
+	numbers := make(map[originKey]int)
 	t.part = make([]int, len(t.points))
 	for i, a := range t.points {
-		k := key(a)
+		k := key(i, a)
 		n, ok := numbers[k]
 		if !ok {
 			n = len(t.sizes)
@@ -133,28 +137,83 @@ func (t *atlas) refine(prefixes []netip.Prefix) {
 // originKey is all that the reference sees of an address, and what the other
 // sides say of it.
 type originKey struct {
-	v6            bool
-	pod           podKey
-	kind          byte // of the owner: pod, node, nobody, a pod that is not known
-	node          string
-	within        netip.Prefix // the longest prefix that a rule names
-	class, mapped model.PeerClass
+	v6 bool
+	// answers are those of all rules; ports, the named ports of the pod, if an egress
+	// rule names one.
+	answers, ports string
+	kind           byte // of the owner: pod, node, nobody, a pod that is not known
+	node           string
+	class, mapped  model.PeerClass
 }
 
 // findPeers divides the addresses.
 func (c *comparison) findPeers() error {
 	t := newAtlas()
-	owners := c.node.Snapshot.Owners()
-	for a := range owners.Pods {
+	c.addOwned(t)
+	c.addRuleBlocks(t)
+	members, err := c.listMembers()
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		for _, p := range m {
+			t.add(p)
+		}
+	}
+	t.layOut()
+	answers := make([][]policy.Answer, len(c.rules))
+	named := false
+	if c.reference != nil {
+		points := c.reference.points(t.points)
+		for i, r := range c.rules {
+			answers[i] = c.reference.answers(r, points)
+			named = named || namesPorts(r)
+		}
+	}
+	nodes := make(map[string]bool)
+	for i := range c.subjects {
+		if p := c.subjects[i].pod; p != nil {
+			nodes[p.Node] = true
+		}
+	}
+	key := make([]byte, len(c.rules))
+	t.divide(func(i int, a netip.Addr) originKey {
+		k := originKey{v6: a.Is6(), class: c.node.State.Class(a)}
+		if c.node.Entries != nil {
+			k.mapped = c.node.Entries.Class(a)
+		}
+		for n := range answers {
+			key[n] = byte(answers[n][i])
+		}
+		k.answers = string(key)
+		if p := c.owners.Pods[a]; p != nil {
+			if k.kind = 'p'; named {
+				k.ports = fmt.Sprint(p.Ports)
+			}
+		} else if n := c.owners.Nodes[a]; n != nil {
+			if k.kind = 'n'; nodes[n.Name] {
+				k.node = n.Name
+			}
+		} else if c.node.Snapshot.PodRange(a) {
+			k.kind = 'u'
+		}
+		return k
+	})
+	for _, m := range members {
+		t.refine(m)
+	}
+	c.peersOf(t, answers)
+	return nil
+}
+
+// addOwned adds the addresses that somebody has, or that the State and the maps
+// list.
+func (c *comparison) addOwned(t *atlas) {
+	for a := range c.owners.Pods {
 		t.singles[a] = true
 	}
-	for a := range owners.Nodes {
+	for a := range c.owners.Nodes {
 		t.singles[a] = true
-	}
-	named := newPrefixes()
-	named.addPolicies(c.node.Snapshot)
-	for p := range named.all {
-		t.add(p)
 	}
 	for _, n := range c.node.Snapshot.Nodes.All() {
 		for _, p := range n.PodCIDRs {
@@ -167,54 +226,49 @@ func (c *comparison) findPeers() error {
 	for _, p := range c.node.State.Prefixes {
 		t.add(p.Prefix)
 	}
-	if c.node.Entries != nil {
-		for a := range c.node.Entries.Peers {
-			t.singles[a] = true
-		}
-		for p := range c.node.Entries.Prefixes {
-			t.add(p)
-		}
+	if c.node.Entries == nil {
+		return
 	}
-	members, err := c.listMembers()
-	if err != nil {
-		return err
+	for a := range c.node.Entries.Peers {
+		t.singles[a] = true
 	}
-	for _, m := range members {
-		for _, p := range m {
-			t.add(p)
-		}
+	for p := range c.node.Entries.Prefixes {
+		t.add(p)
 	}
-	t.layOut()
-	pods := make(map[*model.Pod]podKey, len(owners.Pods))
-	divide(t, func(a netip.Addr) originKey {
-		k := originKey{v6: a.Is6(), within: named.longest(a), class: c.node.State.Class(a)}
-		if c.node.Entries != nil {
-			k.mapped = c.node.Entries.Class(a)
-		}
-		if p := owners.Pods[a]; p != nil {
-			key, ok := pods[p]
-			if !ok {
-				key = keyOf(p)
-				pods[p] = key
-			}
-			k.kind, k.pod = 'p', key
-		} else if n := owners.Nodes[a]; n != nil {
-			k.kind, k.node = 'n', n.Name
-		} else if c.node.Snapshot.PodRange(a) {
-			k.kind = 'u'
-		}
-		return k
-	})
-	for _, m := range members {
-		t.refine(m)
-	}
-	c.peersOf(t)
-	return nil
 }
 
-// peersOf takes the parts of the atlas as peers.
-func (c *comparison) peersOf(t *atlas) {
-	c.peers = make([]peer, len(t.sizes))
+// addRuleBlocks adds the prefixes by which the rules tell addresses apart.
+func (c *comparison) addRuleBlocks(t *atlas) {
+	for _, r := range c.rules {
+		for _, peer := range r.Peers {
+			if peer.Kind != model.PeerBlock {
+				continue
+			}
+			t.add(peer.Block.CIDR)
+			for _, e := range peer.Block.Except {
+				t.add(e)
+			}
+		}
+	}
+}
+
+// peersOf takes the parts of the atlas as peers, in order of the first address of
+// each.
+func (c *comparison) peersOf(t *atlas, answers [][]policy.Answer) {
+	numbers := make(map[int]int, len(t.sizes))
+	for i, part := range t.part {
+		n, ok := numbers[part]
+		if !ok {
+			n = len(numbers)
+			numbers[part] = n
+		}
+		t.part[i] = n
+	}
+	c.peers = make([]peer, len(numbers))
+	c.answers = make([][]policy.Answer, len(c.rules))
+	for n := range c.answers {
+		c.answers[n] = make([]policy.Answer, len(c.peers))
+	}
 	for i, a := range t.points {
 		p := &c.peers[t.part[i]]
 		if len(p.members) == 0 {
@@ -222,10 +276,19 @@ func (c *comparison) peersOf(t *atlas) {
 			if c.node.Entries != nil {
 				p.mapped = c.node.Entries.Class(a)
 			}
+			for n := range c.answers {
+				c.answers[n][t.part[i]] = answers[n][i]
+			}
 		}
 		if len(p.members) < 2 {
 			p.members = append(p.members, a)
+			if c.reference != nil {
+				p.remotes = append(p.remotes, c.reference.resolve(a))
+			}
 		}
+	}
+	for i := range c.peers {
+		c.firsts = append(c.firsts, c.peers[i].members[0])
 	}
 	c.result.Peers = len(c.peers)
 }

@@ -29,7 +29,7 @@ type portRanges struct {
 // mind, and joins the pieces that lie in the same ranges.
 func (c *comparison) findPorts() {
 	r := &portRanges{found: make(map[portRange]bool), other: map[model.Protocol]bool{model.ICMP: true, model.ICMPv6: true, 253: true}}
-	r.addPolicies(c.node.Snapshot)
+	c.addRulePorts(r)
 	for _, p := range c.node.State.Ports {
 		r.found[portRange{p.Protocol, p.First, p.Last}] = true
 	}
@@ -86,29 +86,45 @@ func (c *comparison) portKey(p portPoint, ranges []portRange) string {
 	return string(key)
 }
 
-func (r *portRanges) addPolicies(s *model.Snapshot) {
-	names := make(map[string]bool)
-	for _, p := range s.Policies.All() {
-		for _, d := range model.Directions {
-			for _, rule := range p.Rules[d] {
+// addRulePorts adds what the reference can tell apart: the ranges of the rules, and
+// what their names of ports stand for on the subjects, or on any pod for egress.
+func (c *comparison) addRulePorts(r *portRanges) {
+	if c.reference == nil {
+		return
+	}
+	egress := make(map[string]bool)
+	for i := range c.subjects {
+		s := &c.subjects[i]
+		for d, reference := range s.reference {
+			if reference == nil {
+				continue
+			}
+			for _, rule := range reference.Rules() {
 				for _, m := range rule.Ports {
-					if m.Name != "" {
-						names[m.Name] = true
-						continue
+					switch {
+					case m.Name == "":
+						r.found[portRange{m.Protocol, m.First, m.Last}] = true
+					case model.Direction(d) == model.Egress:
+						egress[m.Name] = true
+					default:
+						r.addNamed(s.pod, func(name string) bool { return name == m.Name })
 					}
-					r.found[portRange{m.Protocol, m.First, m.Last}] = true
 				}
 			}
 		}
 	}
-	if len(names) == 0 {
+	if len(egress) == 0 {
 		return
 	}
-	for _, p := range s.Pods.All() {
-		for _, n := range p.Ports {
-			if names[n.Name] {
-				r.found[portRange{n.Protocol, n.Port, n.Port}] = true
-			}
+	for _, p := range c.node.Snapshot.Pods.All() {
+		r.addNamed(p, func(name string) bool { return egress[name] })
+	}
+}
+
+func (r *portRanges) addNamed(p *model.Pod, used func(name string) bool) {
+	for _, n := range p.Ports {
+		if used(n.Name) {
+			r.found[portRange{n.Protocol, n.Port, n.Port}] = true
 		}
 	}
 }

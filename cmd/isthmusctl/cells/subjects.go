@@ -4,11 +4,13 @@ package cells
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -19,8 +21,10 @@ type subject struct {
 	state model.EndpointState
 	pod   *model.Pod
 	table *model.Table // nil: denies everything
-	slot  uint32
-	rules []*hns.Rules // by variant
+	// reference decides each direction; nil if it is left out, or the pod not known.
+	reference [2]*policy.PodEvaluator
+	slot      uint32
+	rules     []*hns.Rules // by variant
 	// readings, by variant: those for which the same rules match an address
 	// are together.
 	readings [][][]hns.Reading
@@ -30,42 +34,32 @@ type subject struct {
 
 // subjectKey is all that the sides see of an endpoint, besides its own address.
 type subjectKey struct {
-	pod   podKey
-	known bool
-	table model.TableID
+	// policies are those that select the pod and ports its named ports, if a rule
+	// names one.
+	policies, ports string
+	known           bool
+	table           model.TableID
 	// number is the table of the endpoint's slot; lists are the first elements
 	// of its ACLs, which endpoints share.
 	number uint32
 	lists  [4]*hns.ACL
 }
 
-// podKey is all that policies see of a pod, besides its addresses.
-type podKey struct {
-	namespace string
-	labels    model.Labels
-	ports     string
-}
-
-func keyOf(p *model.Pod) podKey {
-	k := podKey{namespace: p.Namespace, labels: p.Labels}
-	for _, n := range p.Ports {
-		k.ports += fmt.Sprintf("%s %d %d\n", n.Name, n.Protocol, n.Port)
-	}
-	return k
-}
-
-// subjects groups the endpoints. Endpoints that a side does not know at all are
+// findSubjects groups the endpoints. Endpoints that a side does not know at all are
 // problems.
 func (c *comparison) findSubjects() {
 	seen := make(map[subjectKey]bool)
 	tables := make(map[model.TableID]bool)
+	numbers := make(map[*model.Policy]uint32)
 	for _, id := range slices.Sorted(maps.Keys(c.node.State.Endpoints)) {
 		e := c.node.State.Endpoints[id]
 		s := subject{id: id, state: e, table: c.node.State.Tables[e.Table]}
 		tables[e.Table] = true
 		key := subjectKey{table: e.Table}
-		if s.pod, key.known = c.node.Snapshot.Pods.Get(e.Pod); key.known {
-			key.pod = keyOf(s.pod)
+		if s.pod, key.known = c.node.Snapshot.Pods.Get(e.Pod); key.known && c.reference != nil {
+			s.reference[model.Ingress] = c.reference.evaluator.Pod(s.pod, model.Ingress)
+			s.reference[model.Egress] = s.reference[model.Ingress].Toward(model.Egress)
+			key.policies, key.ports = s.seen(numbers)
 		}
 		if c.node.Entries != nil {
 			slot, ok := c.node.Slots[id]
@@ -90,9 +84,51 @@ func (c *comparison) findSubjects() {
 		if !seen[key] {
 			seen[key] = true
 			c.subjects = append(c.subjects, s)
+			c.addRules(&s)
 		}
 	}
 	c.result.Tables, c.result.Subjects = len(tables), len(c.subjects)
+}
+
+// addRules notes the rules that the reference asks about a subject.
+func (c *comparison) addRules(s *subject) {
+	for _, r := range s.reference {
+		if r == nil {
+			continue
+		}
+		for _, rule := range r.Rules() {
+			if _, ok := c.place[rule]; !ok {
+				c.place[rule] = len(c.rules)
+				c.rules = append(c.rules, rule)
+			}
+		}
+	}
+}
+
+// seen returns texts of what the reference sees of the subject's pod, besides its
+// addresses and its node: the policies that select it, and its named ports if an
+// ingress rule of them names one.
+func (s *subject) seen(numbers map[*model.Policy]uint32) (policies, ports string) {
+	var key []byte
+	ingress := s.reference[model.Ingress]
+	for _, p := range ingress.Policies() {
+		n, ok := numbers[p]
+		if !ok {
+			n = uint32(len(numbers))
+			numbers[p] = n
+		}
+		key = binary.LittleEndian.AppendUint32(key, n)
+	}
+	key = append(key, s.pod.Node...)
+	if slices.ContainsFunc(ingress.Rules(), namesPorts) {
+		ports = fmt.Sprint(s.pod.Ports)
+	}
+	return string(key), ports
+}
+
+// namesPorts reports whether a rule has a port by name.
+func namesPorts(r *model.Rule) bool {
+	return slices.ContainsFunc(r.Ports, func(m model.PortMatch) bool { return m.Name != "" })
 }
 
 // checkMaps reads the maps back as a starting agent does.

@@ -3,6 +3,7 @@
 package cells
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 
@@ -14,53 +15,59 @@ import (
 
 // walk goes over the cells of one subject and direction.
 type walk struct {
-	*comparison
-	s         *subject
-	d         model.Direction
-	reference *policy.PodEvaluator
-	// done are the ports that differ between two rows, by the rows: pairs that
-	// were compared need not be compared again.
-	done   map[pair][]verdictOf
-	denies *model.Row
+	*vectors
+	s *subject
+	d model.Direction
+	// reference is what the reference says, by what it can tell of an address.
+	reference map[string]vector
+	// columns are the answers about the peers, by rule of the subject; answers are
+	// those about one peer.
+	columns [][]policy.Answer
+	answers []policy.Answer
+	// lists are what the subject's lists make of the peers, by variant and set of
+	// readings.
+	lists  [][]listWalk
 	result Result
 }
 
-// pair is a row of the table and a row of another side: of the maps its number,
-// else a text that only equal rows share.
-type pair struct {
-	row    *model.Row
-	side   int
-	number uint32
-	key    string
-	v6     bool
+// listWalk is one list under readings for which the same rules match an address.
+type listWalk struct {
+	rules    *hns.Rules
+	readings []hns.Reading
+	// parts are the rules that match some address, and of the part of each peer's
+	// first address; said is what each part says, nil until it is asked.
+	parts []hns.Part
+	of    []int
+	said  [][]vector
 }
 
-// The sides that are compared with the table; ACLs follow, two for each variant:
-// there are two readings of sets.
-const (
-	sideReference = iota
-	sideMaps
-	sideACL
-)
-
-// verdictOf is a port of which a side does not say what the table says.
-type verdictOf struct {
-	port int // index into ports
-	// excused: it denies what the table, or the reference, allows, and that was
-	// reported.
-	excused bool
-}
-
-func newWalk(c *comparison, s *subject, d model.Direction) *walk {
-	w := &walk{comparison: c, s: s, d: d, done: make(map[pair][]verdictOf), denies: &model.Row{}}
-	if c.reference != nil && s.pod != nil {
-		w.reference = c.reference.Pod(s.pod, d)
+// prepare finds what the subject's lists make of all peers.
+func (w *walk) prepare() {
+	w.lists = make([][]listWalk, len(w.s.rules))
+	for v, rules := range w.s.rules {
+		for _, readings := range w.s.readings[v] {
+			l := listWalk{rules: rules, readings: readings}
+			l.parts, l.of = rules.Parts(acl.PacketDirection(w.d), netip.Addr{}, w.firsts, readings[0])
+			l.said = make([][]vector, len(l.parts))
+			w.lists[v] = append(w.lists[v], l)
+		}
 	}
-	return w
 }
 
-// row is what the table says of a peer.
-func (w *walk) row(p *peer) *model.Row {
+// says is what a list says of a member of a peer, under each reading.
+func (w *walk) says(l *listWalk, i, member int) []vector {
+	if member > 0 { // the first is the subject's own
+		return w.listed(l.rules.Between(acl.PacketDirection(w.d), netip.Addr{}, w.peers[i].members[member], l.readings[0]), l.readings)
+	}
+	part := l.of[i]
+	if l.said[part] == nil {
+		l.said[part] = w.listed(l.parts[part], l.readings)
+	}
+	return l.said[part]
+}
+
+// tableRow is what the table says of a peer.
+func (w *walk) tableRow(p *peer) *model.Row {
 	if w.s.table != nil {
 		if r := w.s.table.Sides[w.d].Row(p.class); r != nil {
 			return r
@@ -69,111 +76,95 @@ func (w *walk) row(p *peer) *model.Row {
 	return w.denies
 }
 
-func (w *walk) compare() {
-	differ := make([]bool, len(w.ports))
-	excused := make([]bool, len(w.ports))
+// compare compares all cells, until the context ends.
+func (w *walk) compare(ctx context.Context) {
+	w.reference = make(map[string]vector)
+	if r := w.s.reference[w.d]; r != nil {
+		for _, rule := range r.Rules() {
+			w.columns = append(w.columns, w.comparison.answers[w.place[rule]])
+		}
+		w.answers = make([]policy.Answer, len(w.columns))
+	}
+	w.prepare()
 	for i := range w.peers {
+		if i%1024 == 0 && ctx.Err() != nil {
+			return
+		}
 		p := &w.peers[i]
-		remote, ok := w.s.remote(p)
-		if !ok {
+		member := w.s.remote(p)
+		if member < 0 {
 			continue
 		}
 		w.result.Cells += len(w.ports)
-		found := w.comparePeer(p, remote)
-		if len(found) == 0 {
+		clear(w.differ)
+		clear(w.excused)
+		if !w.comparePeer(i, member) {
 			continue
 		}
-		clear(differ)
-		clear(excused)
-		for _, v := range found {
-			differ[v.port] = differ[v.port] || !v.excused
-			excused[v.port] = excused[v.port] || v.excused
+		for n := range w.excused {
+			w.excused[n] &^= w.differ[n]
 		}
+		w.result.Differ += w.differ.count()
+		w.result.OverBlocked += w.excused.count()
 		for n := range w.ports {
-			switch {
-			case differ[n]:
-				w.result.Differ++
-				if len(w.result.Differences) < maxKept {
-					w.result.Differences = append(w.result.Differences, w.describe(p, remote, w.ports[n]))
-				}
-			case excused[n]:
-				w.result.OverBlocked++
+			if w.differ.has(n) && len(w.result.Differences) < maxKept {
+				w.result.Differences = append(w.result.Differences, w.describe(p, p.members[member], w.ports[n]))
 			}
 		}
 	}
 }
 
-// comparePeer compares every side with the table.
-func (w *walk) comparePeer(p *peer, remote netip.Addr) []verdictOf {
-	row := w.row(p)
-	var found []verdictOf
-	if w.reference != nil {
-		k := pair{row: row, side: sideReference, key: w.reference.Alike(remote)}
-		found = append(found, w.once(k, func() []verdictOf {
-			return w.compareRows(row, func(at portPoint) model.Verdict {
-				return w.reference.Decide(remote, at.protocol, at.port).Verdict
-			}, w.excuseTable)
-		})...)
+// comparePeer compares every side with the table. It reports whether one differs.
+func (w *walk) comparePeer(i, member int) bool {
+	p := &w.peers[i]
+	remote := p.members[member]
+	table := w.row(w.tableRow(p))
+	found := false
+	if w.s.reference[w.d] != nil {
+		var denied vector
+		if len(w.node.Reported) > 0 { // the compiler said that something is not exact
+			denied = table
+		}
+		found = note(w.differ, w.excused, table, w.evaluated(i, member), denied)
 	}
 	if e := w.node.Entries; e != nil {
-		number := e.Row(w.s.slot, w.d, p.mapped)
-		found = append(found, w.once(pair{row: row, side: sideMaps, number: number}, func() []verdictOf {
-			return w.compareRows(row, func(at portPoint) model.Verdict { return e.Verdict(number, at.protocol, at.port) }, never)
-		})...)
+		found = note(w.differ, w.excused, table, w.mapped(e, e.Row(w.s.slot, w.d, p.mapped)), nil) || found
 	}
-	for v, rules := range w.s.rules {
-		for set, readings := range w.s.readings[v] {
-			part := rules.Between(acl.PacketDirection(w.d), netip.Addr{}, remote, readings[0])
-			k := pair{row: row, side: sideACL + 2*v + set, key: part.Key(), v6: remote.Is6()}
-			found = append(found, w.once(k, func() (list []verdictOf) {
-				for _, reading := range readings {
-					under := part.Under(reading)
-					list = append(list, w.compareRows(row, func(at portPoint) model.Verdict { return decide(under, at) }, w.excuseList(v, remote))...)
+	for v := range w.lists {
+		excused := w.excuses(v, remote)
+		for n := range w.lists[v] {
+			for _, side := range w.says(&w.lists[v][n], i, member) {
+				var denied vector
+				if excused {
+					denied = side
 				}
-				return list
-			})...)
+				found = note(w.differ, w.excused, table, side, denied) || found
+			}
 		}
 	}
 	return found
 }
 
-// once compares a pair of rows if that was not done yet.
-func (w *walk) once(k pair, compare func() []verdictOf) []verdictOf {
-	list, ok := w.done[k]
+// evaluated is what the reference says of a peer.
+func (w *walk) evaluated(i, member int) vector {
+	r, remote := w.s.reference[w.d], w.peers[i].remotes[member]
+	for n, column := range w.columns {
+		w.answers[n] = column[i]
+	}
+	key := r.Alike(remote, w.answers)
+	list, ok := w.reference[key]
 	if !ok {
-		list = compare()
-		w.done[k] = list
+		at := r.At(remote, w.answers)
+		list = w.make(func(_ int, p portPoint) bool { return at.Decide(p.protocol, p.port).Verdict == model.Allow })
+		w.reference[key] = list
 	}
 	return list
 }
 
-// compareRows compares all ports. excuse says whether a difference was reported.
-func (w *walk) compareRows(row *model.Row, verdict func(portPoint) model.Verdict, excuse func(table, side model.Verdict) bool) []verdictOf {
-	var list []verdictOf
-	for n, at := range w.ports {
-		want := row.Cell(w.node.State.PortClass(at.protocol, at.port)).Verdict
-		if got := verdict(at); got != want {
-			list = append(list, verdictOf{n, excuse(want, got)})
-		}
-	}
-	return list
-}
-
-func never(model.Verdict, model.Verdict) bool { return false }
-
-// excuseTable lets tables deny what the reference allows if the compiler said
-// that something is not exact.
-func (w *walk) excuseTable(table, _ model.Verdict) bool {
-	return table == model.Deny && len(w.node.Reported) > 0
-}
-
-// excuseList says what a list may deny although the table allows it. An HNS that
-// knows no IPv6 may deny all of it; it must never allow what the table denies.
-func (w *walk) excuseList(v int, remote netip.Addr) func(table, side model.Verdict) bool {
-	if w.node.Lists[v].Options.NoIPv6 && remote.Is6() || w.s.reported[v] {
-		return func(_, side model.Verdict) bool { return side == model.Deny }
-	}
-	return never
+// excuses reports whether a list may deny what the table allows. An HNS that knows
+// no IPv6 may deny all of it; it must never allow what the table denies.
+func (w *walk) excuses(v int, remote netip.Addr) bool {
+	return w.s.reported[v] || remote.Is6() && w.node.Lists[v].Options.NoIPv6
 }
 
 func decide(part hns.Part, at portPoint) model.Verdict {
@@ -196,10 +187,10 @@ func (w *walk) describe(p *peer, remote netip.Addr, at portPoint) Difference {
 		}
 		x.Says = append(x.Says, s)
 	}
-	if w.reference != nil {
-		say("evaluate", w.reference.Decide(remote, at.protocol, at.port))
+	if r := w.s.reference[w.d]; r != nil {
+		say("evaluate", r.Decide(remote, at.protocol, at.port))
 	}
-	say("tables", w.row(p).Cell(w.node.State.PortClass(at.protocol, at.port)))
+	say("tables", w.tableRow(p).Cell(w.node.State.PortClass(at.protocol, at.port)))
 	if e := w.node.Entries; e != nil {
 		say("maps", model.Decision{Verdict: e.Lookup(w.s.slot, w.d, remote, at.protocol, at.port)})
 	}

@@ -4,5 +4,6 @@
 // from enforcing what it should: a kernel or an update that is not enough, what
 // other networks have left, ports that are taken, settings of kube-proxy.
 //
-// It changes nothing, and needs no agent and no cluster.
+// It changes nothing, and needs no agent; what needs the API server's word is
+// passed in.
 package doctor

@@ -2,7 +2,27 @@
 
 package doctor
 
-import "testing"
+import (
+	"context"
+	"errors"
+	"testing"
+)
+
+func TestAdmission(t *testing.T) {
+	if all := (Config{}).checkAdmission(t.Context()); len(all) != 0 {
+		t.Errorf("without credentials: %+v", all)
+	}
+	for want, answer := range map[Severity]func(context.Context) (bool, error){
+		Good:    func(context.Context) (bool, error) { return true, nil },
+		Warning: func(context.Context) (bool, error) { return false, nil },
+		Unknown: func(context.Context) (bool, error) { return false, errors.New("no answer") },
+	} {
+		all := Config{Confined: answer}.checkAdmission(t.Context())
+		if len(all) != 1 || all[0].Severity != want || want != Good && (all[0].Why == "" || all[0].Do == "") {
+			t.Errorf("got %+v, want %s", all, want)
+		}
+	}
+}
 
 func TestBuilds(t *testing.T) {
 	for _, c := range []struct {

@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"cmp"
+	"context"
 	"slices"
 )
 
@@ -52,4 +53,7 @@ type Config struct {
 	// agent. AgentRuns tells that the agent answers, so that the latter is its.
 	VXLANPort, MetricsPort int
 	AgentRuns              bool
+	// Confined reports whether the API server keeps the agent's credentials from
+	// changing labels of a Node; nil without such credentials.
+	Confined func(context.Context) (bool, error)
 }

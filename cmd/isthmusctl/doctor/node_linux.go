@@ -22,7 +22,7 @@ import (
 // Examine looks at this node, in the network namespace of the caller.
 func (c Config) Examine(ctx context.Context) []Finding {
 	return slices.Concat(c.checkKernel(), c.checkKernelConfig(), c.checkTracking(), c.checkBTF(), c.checkBPFFS(), c.checkLayouts(), c.checkCgroups(), c.checkUplink(), c.checkPorts(),
-		c.checkCNIConfigurations(), c.checkLoopback(), c.checkInterfaces(), c.checkFilter(ctx), c.checkProxy())
+		c.checkCNIConfigurations(), c.checkLoopback(), c.checkInterfaces(), c.checkFilter(ctx), c.checkProxy(), c.checkAdmission(ctx))
 }
 
 // threadNet shows the network namespace of the caller's thread.

@@ -14,8 +14,8 @@ import (
 )
 
 // Examine looks at this node.
-func (c Config) Examine(context.Context) []Finding {
-	return slices.Concat(checkBuild(), checkService(), c.checkCNIConfigurations())
+func (c Config) Examine(ctx context.Context) []Finding {
+	return slices.Concat(checkBuild(), checkService(), c.checkCNIConfigurations(), c.checkAdmission(ctx))
 }
 
 func checkBuild() []Finding {

@@ -71,10 +71,9 @@ func EndpointOf(p *model.Pod) model.EndpointID {
 	return model.MakeEndpointID(p.Namespace+"_"+p.Name, "eth0")
 }
 
-// Compile compiles a snapshot for every node. previous, if given, is what the
-// nodes enforced before.
-func Compile(s *model.Snapshot, previous *Cluster) *Cluster {
-	c := &Cluster{Snapshot: s, States: make(map[string]*model.State), Unsupported: make(map[string][]model.Unsupported), owners: s.Owners()}
+// Endpoints returns the endpoints of every node: the pods that policies apply to and
+// that have an address. Pods that are bound to no node are under "(no node)".
+func Endpoints(s *model.Snapshot) map[string]map[model.EndpointID]policy.Endpoint {
 	endpoints := make(map[string]map[model.EndpointID]policy.Endpoint)
 	for _, p := range s.Pods.All() {
 		if !p.Policed() || len(p.IPs) == 0 {
@@ -86,7 +85,14 @@ func Compile(s *model.Snapshot, previous *Cluster) *Cluster {
 		}
 		endpoints[node][EndpointOf(p)] = policy.Endpoint{Pod: p.PodID, IPs: p.IPs}
 	}
-	for node, local := range endpoints {
+	return endpoints
+}
+
+// Compile compiles a snapshot for every node. previous, if given, is what the
+// nodes enforced before.
+func Compile(s *model.Snapshot, previous *Cluster) *Cluster {
+	c := &Cluster{Snapshot: s, States: make(map[string]*model.State), Unsupported: make(map[string][]model.Unsupported), owners: s.Owners()}
+	for node, local := range Endpoints(s) {
 		in := policy.Input{Snapshot: s, Node: node, Endpoints: local}
 		if previous != nil {
 			in.Previous = previous.States[node]

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/isthmus-net/isthmus/common/httpd"
 	"github.com/isthmus-net/isthmus/common/nodeipam"
 )
 
@@ -50,5 +51,5 @@ func (m *metrics) note(p nodeipam.Plan) {
 }
 
 func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry, MaxRequestsInFlight: httpd.Scrapes})
 }

@@ -4,6 +4,7 @@ package vfp_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/corpus"
+	"github.com/isthmus-net/isthmus/test/hnsemu/facts"
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -28,6 +30,8 @@ type node struct {
 	programme *acl.Programme
 	endpoints map[model.EndpointID]string // ids in HNS
 	specs     []vfp.Spec
+	// facts decide by what is known of HNS, by id in HNS.
+	facts map[string]*facts.Port
 }
 
 // newNode makes a network that takes any address, and the host's port.
@@ -121,6 +125,41 @@ func (n *node) apply(t *testing.T, v hns.Version, state *model.State) {
 	if n.specs, err = vfp.Specs(n.store, func(namespace string) string { return namespace }); err != nil {
 		t.Fatal(err)
 	}
+	n.read(t)
+}
+
+// read gives the policies of every endpoint, as the store holds them, to an
+// evaluator that shares no code with the switch.
+func (n *node) read(t *testing.T) {
+	t.Helper()
+	network, err := n.store.Network(ctx, n.network)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := n.store.Endpoints(ctx, n.network)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.facts = make(map[string]*facts.Port)
+	for _, e := range list {
+		if n.facts[e.ID], err = facts.Read(raw(t, e.Policies), raw(t, network.Policies)); err != nil {
+			t.Fatalf("%s: %v", e.Name, err)
+		}
+	}
+}
+
+// raw is the JSON of policies.
+func raw(t *testing.T, policies []hns.Policy) []json.RawMessage {
+	t.Helper()
+	var all []json.RawMessage
+	for _, p := range policies {
+		b, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b)
+	}
+	return all
 }
 
 func (n *node) attach(t *testing.T, v hns.Version, id model.EndpointID, ips []netip.Addr) {
@@ -194,8 +233,9 @@ func (s *segment) send(w wire, from, to place) bool {
 	return s.got == to.port
 }
 
-// conformance counts what was compared.
-type conformance struct{ cases, packets, verdicts, differ int }
+// conformance counts what was compared. facts are flows that were also decided by
+// what is known of HNS, without code of windows/hns.
+type conformance struct{ cases, packets, verdicts, differ, facts int }
 
 // TestConformance sends the packets of every flow of every case, and the answers
 // to those that arrive, through switches that enforce what the case's policies
@@ -216,15 +256,15 @@ func TestConformance(t *testing.T) {
 		}
 		c.cases++
 	}
-	line := fmt.Sprintf("conformance cases=%d profiles=%d readings=%d verdicts=%d differ=%d packets=%d",
-		c.cases, len(hns.Profiles()), len(readings), c.verdicts, c.differ, c.packets)
+	line := fmt.Sprintf("conformance cases=%d profiles=%d readings=%d verdicts=%d facts=%d differ=%d packets=%d",
+		c.cases, len(hns.Profiles()), len(readings), c.verdicts, c.facts, c.differ, c.packets)
 	t.Log(line)
 	if dir := os.Getenv("ISTHMUS_WINDOWS_SUMMARY"); dir != "" {
 		if err := os.WriteFile(filepath.Join(dir, "2-conformance"), []byte(line+"\n"), 0o600); err != nil {
 			t.Error(err)
 		}
 	}
-	if c.cases == 0 || c.verdicts == 0 {
+	if c.cases == 0 || c.verdicts == 0 || c.facts == 0 {
 		t.Error("nothing was compared")
 	}
 }
@@ -250,6 +290,9 @@ func (c *conformance) run(t *testing.T, one *corpus.Case, v hns.Version, reading
 				}
 			}
 		}
+		for _, f := range step.Flows {
+			c.byTheFacts(t, nodes, f, v, places, fmt.Sprintf("%s step %d, HNS %s", one.Name, number+1, v))
+		}
 		for _, reading := range readings {
 			s := newSegment(t, nodes, vfp.Options{Rules: reading})
 			for _, f := range step.Flows {
@@ -260,18 +303,52 @@ func (c *conformance) run(t *testing.T, one *corpus.Case, v hns.Version, reading
 	}
 }
 
+// asked reports whether a packet of the flow passes a port.
+func asked(f corpus.Flow, v hns.Version, from, to place) bool {
+	switch {
+	case f.Src == f.Dst, from.node == "" && to.node == "": // passes no port
+		return false
+	case f.Src.Is6() != f.Dst.Is6(), f.Protocol == model.ICMP && f.Src.Is6(), f.Protocol == model.ICMPv6 && f.Src.Is4():
+		return false // no such packet can exist
+	case f.Src.Is6() && !v.Supports(hns.DualStack):
+		return false
+	}
+	return from != to // a pod's other address
+}
+
+// byTheFacts decides a flow at both ends by what is known of HNS.
+func (c *conformance) byTheFacts(t *testing.T, nodes map[string]*node, f corpus.Flow, v hns.Version, places map[netip.Addr]place, where string) {
+	t.Helper()
+	from, to := places[f.Src], places[f.Dst]
+	if !asked(f, v, from, to) {
+		return
+	}
+	k := facts.Packet{From: f.Src, To: f.Dst, Protocol: int(f.Protocol), ToPort: int(f.Port)}
+	if f.Protocol.HasPorts() {
+		k.FromPort = 40000
+	}
+	pass := true
+	for way, at := range map[facts.Way]place{facts.Out: from, facts.In: to} {
+		if at.node == "" {
+			continue
+		}
+		passes, err := nodes[at.node].facts[at.port].Decide(way, k)
+		if err != nil {
+			t.Errorf("%s: %s: %v", where, f.Text, err)
+		}
+		pass = pass && passes
+	}
+	if c.facts++; pass != (f.Want == model.Allow) {
+		c.differ++
+		t.Errorf("%s: %s: by the facts it passes %t", where, f.Text, pass)
+	}
+}
+
 func (c *conformance) flow(t *testing.T, s *segment, f corpus.Flow, v hns.Version, places map[netip.Addr]place, where string) {
 	t.Helper()
 	from, to := places[f.Src], places[f.Dst]
-	switch {
-	case f.Src == f.Dst, from.node == "" && to.node == "": // passes no port
+	if !asked(f, v, from, to) {
 		return
-	case f.Src.Is6() != f.Dst.Is6(), f.Protocol == model.ICMP && f.Src.Is6(), f.Protocol == model.ICMPv6 && f.Src.Is4():
-		return // no such packet can exist
-	case f.Src.Is6() && !v.Supports(hns.DualStack):
-		return
-	case from == to:
-		return // a pod's other address
 	}
 	w := wire{src: f.Src, dst: f.Dst, protocol: uint8(f.Protocol), srcPort: uint16(40000 + s.packets%20000), dstPort: f.Port}
 	if f.Protocol == model.ICMP || f.Protocol == model.ICMPv6 {

@@ -16,6 +16,7 @@ app.kubernetes.io/component: {{ if .root.Values.uninstall }}uninstall{{ else }}a
 {{/* What DaemonSets of both systems have in their pods. */}}
 {{- define "isthmus.pod" -}}
 serviceAccountName: isthmus-agent
+automountServiceAccountToken: false # one that expires is mounted below
 hostNetwork: true
 dnsPolicy: Default
 priorityClassName: system-node-critical
@@ -35,6 +36,24 @@ tolerations:
 {{- end }}
 {{- end }}
 
+{{/* The token for the API server. The one that is mounted by default is valid for a year. */}}
+{{- define "isthmus.token.volume" -}}
+- name: api-access
+  projected:
+    sources:
+      - serviceAccountToken: {path: token, expirationSeconds: 3600}
+      - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
+      - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
+{{- end }}
+{{- define "isthmus.token.mount" -}}
+- {name: api-access, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+{{- end }}
+
+{{/* Whether agents write annotations of their Nodes. */}}
+{{- define "isthmus.announces" -}}
+{{- if or (eq .Values.agent.announce "always") (and (eq .Values.agent.announce "auto") .Values.windows.enabled) }}yes{{ end }}
+{{- end }}
+
 {{- define "isthmus.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
@@ -46,6 +65,9 @@ tolerations:
 - --log-format={{ .Values.agent.logFormat }}
 - --http-address={{ .Values.agent.httpAddress }}
 - --quarantine={{ .Values.agent.quarantine }}
+{{- range .Values.agent.reservedHostPorts }}
+- --reserved-host-ports={{ . }}
+{{- end }}
 {{- end }}
 
 {{- define "isthmus.env" -}}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// No command answers with 0, or with 1, as if it had looked at everything, when
+// manifests were left out or when there is nothing to look at.
+func TestIncompleteInput(t *testing.T) {
+	good := policyHead + "{podSelector: {}, ingress: [{}]}\n---\n" +
+		"{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop}, spec: {containers: [{name: c}]}}\n"
+	bad := "---\n" + policyHead + "{podSelector: {}, ingress: [{from: [{}]}]}\n"
+	whole, part, onlyBad := directory(t, good), directory(t, good+bad), directory(t, bad)
+	other, empty := directory(t, "{apiVersion: v1, kind: Service, metadata: {name: s}}"), t.TempDir()
+	commands := map[string][]string{
+		"verify": {"verify -m DIR"}, "matrix": {"matrix -m DIR"}, "compile": {"compile -m DIR", "compile -m DIR --os linux"},
+		"diff": {"diff DIR " + whole, "diff " + whole + " DIR", "diff DIR DIR"}, "explain": {"explain -m DIR --from shop/p --to 192.0.2.1 -p 80"},
+	}
+	for name, lines := range commands {
+		for _, line := range lines {
+			t.Run(name, func(t *testing.T) {
+				run := func(dir string, more ...string) (int, string, string) {
+					return ctl(append(strings.Fields(strings.ReplaceAll(line, "DIR", dir)), more...)...)
+				}
+				if status, _, errs := run(whole); status != 0 {
+					t.Fatalf("whole: exit status %d, %s", status, errs)
+				}
+				for _, dir := range []string{part, onlyBad, other, empty} {
+					if status, out, errs := run(dir); status != 2 || out != "" && name != "verify" {
+						t.Errorf("exit status %d, %q, %q", status, out, errs)
+					}
+				}
+				status, out, errs := run(part, "--skip-bad")
+				if status != 2 || out == "" || !strings.Contains(errs, "left out: m.yaml: document 3") || !strings.Contains(errs, "a part of the manifests only") {
+					t.Errorf("a part: exit status %d, %q, %q", status, out, errs)
+				}
+			})
+		}
+	}
+	for _, dir := range []string{other, empty} {
+		if status, out, _ := ctl("lint", "-m", dir); status != 2 || out != "" {
+			t.Errorf("lint of nothing: exit status %d, %q", status, out)
+		}
+	}
+	for _, dir := range []string{part, onlyBad} {
+		if status, out, _ := ctl("lint", "-m", dir, "--fail-on", "error"); status != 1 || !strings.Contains(out, "bad-document") {
+			t.Errorf("lint: exit status %d, %q", status, out)
+		}
+	}
+}
+
+// A test that asks nothing does not pass.
+func TestNoQueries(t *testing.T) {
+	for name, path := range map[string]string{
+		"no queries": write(t, "t.jsonl", line(`"queries": []`)),
+		"no objects": write(t, "t.jsonl", `{"name": "x", "objects": [], "queries": []}`+"\n"),
+		"no cases":   write(t, "t.jsonl", "\n"),
+		"no tests":   write(t, "t.yaml", "tests: []\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if status, out, errs := ctl("test", path); status != 2 || !strings.HasPrefix(errs, "isthmusctl: ") {
+				t.Errorf("exit status %d, %q, %q", status, out, errs)
+			}
+		})
+	}
+}

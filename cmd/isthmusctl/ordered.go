@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+)
+
+// inOrder computes the results for 0 to n-1, several at one time, and emits them in
+// order from one goroutine. Only a few results are held at a time. It ends with the
+// first error, or when the context ends.
+func inOrder[T any](ctx context.Context, n int, compute func(i int) (T, error), emit func(i int, result T) error) error {
+	type outcome struct {
+		result T
+		err    error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// A place in the queue is a computation that has begun: the queue bounds them.
+	queue := make(chan chan outcome, max(0, runtime.GOMAXPROCS(0)-1))
+	go func() {
+		defer close(queue)
+		for i := range n {
+			done := make(chan outcome, 1)
+			select {
+			case queue <- done:
+			case <-ctx.Done():
+				return
+			}
+			go func() {
+				result, err := compute(i)
+				done <- outcome{result, err}
+			}()
+		}
+	}()
+	i := 0
+	for done := range queue {
+		o := <-done
+		if o.err == nil {
+			o.err = ctx.Err()
+		}
+		if o.err == nil {
+			o.err = emit(i, o.result)
+		}
+		if o.err != nil {
+			return o.err
+		}
+		i++
+	}
+	return ctx.Err()
+}
+
+// jsonList writes a list as encodeJSON does, element by element.
+type jsonList struct {
+	out io.Writer
+	n   int
+}
+
+func (l *jsonList) add(value any) error {
+	var b bytes.Buffer
+	b.WriteString(",\n  ")
+	if l.n == 0 {
+		b.Reset()
+		b.WriteString("[\n  ")
+	}
+	l.n++
+	enc := json.NewEncoder(&b)
+	enc.SetIndent("  ", "  ")
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(value); err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	_, err := l.out.Write(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
+	return err
+}
+
+func (l *jsonList) close() error {
+	end := "\n]\n"
+	if l.n == 0 {
+		end = "[]\n"
+	}
+	_, err := io.WriteString(l.out, end)
+	return err
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/policy"
+)
+
+// progressEvery is how often a long run reports how far it is.
+const progressEvery = 5 * time.Second
+
+// progress returns a function that reports on stderr how much of a long run is
+// done, at most every progressEvery. It belongs to one goroutine.
+func (e env) progress(command, what string) func(done, total int) {
+	started := time.Now()
+	said := started
+	return func(done, total int) {
+		now := time.Now()
+		if now.Sub(said) < progressEvery {
+			return
+		}
+		said = now
+		fmt.Fprintf(e.stderr, "%s: %d of %d %s after %s\n", command, done, total, what, now.Sub(started).Round(time.Second))
+	}
+}
+
+// crowded says where nodes may hold less than the policies tell apart: the answer is
+// what the policies mean, and such a node denies what does not fit.
+func crowded(p *reach.Partition) []string {
+	all := []string{}
+	limits := policy.DefaultLimits()
+	ports, peers := p.Size()
+	if ports > limits.PortClasses {
+		all = append(all, fmt.Sprintf("ports: the policies tell up to %d sets of ports apart, and a node holds %d: a node that needs more denies "+
+			"what does not fit; isthmusctl lint names the rules", ports, limits.PortClasses))
+	}
+	if peers > limits.PeerClasses {
+		all = append(all, fmt.Sprintf("peers: the policies tell up to %d sets of peers apart, and a node holds %d: a node that needs more denies "+
+			"what does not fit; isthmusctl lint names the rules", peers, limits.PeerClasses))
+	}
+	return all
+}
+
+func (e env) warnCrowded(p *reach.Partition) {
+	for _, c := range crowded(p) {
+		fmt.Fprintf(e.stderr, "isthmusctl: %s\n", c)
+	}
+}

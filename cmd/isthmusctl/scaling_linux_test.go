@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"io"
+	"maps"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/world"
+)
+
+// maxGrowth is how many times more processor time twice the cluster may take. Twice
+// the pods and the policies, with as many for each pod, are twice the input; a matrix
+// of all pods has four times the cells.
+const maxGrowth = 3.5
+
+// clusterOf reads the manifests of a large cluster.
+func clusterOf(t *testing.T, files map[string][]byte) *model.Snapshot {
+	t.Helper()
+	var list []kube.File
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		list = append(list, kube.File{Name: name, Data: files[name]})
+	}
+	o, _, errs := kube.ParseFiles(list, kube.DefaultLimits())
+	if len(errs) > 0 {
+		t.Fatal(errs[0])
+	}
+	return o.Snapshot()
+}
+
+// processorTime is what this process has used in user mode.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano())
+}
+
+// questions are what is asked about a cluster, by name.
+func questions(t *testing.T, size world.Scale) map[string]func() {
+	t.Helper()
+	files := size.Manifests()
+	s, opened := clusterOf(t, files), clusterOf(t, world.EditManifests(files, nil, 5))
+	endpoints, reference := engine.Endpoints(s), cells.NewReference(s)
+	var nodes []*model.Node
+	for _, name := range []string{"node-1", "node-2", "node-3"} {
+		n, _ := s.Nodes.Get(name)
+		nodes = append(nodes, n)
+	}
+	return map[string]func(){
+		"diff of one edit": func() {
+			if r := compareVersions(reach.New(s, opened)); len(r.Changes) == 0 {
+				t.Error("diff: no changes")
+			}
+		},
+		"diff of equal versions": func() {
+			if r := compareVersions(reach.New(s, s)); len(r.Changes) > 0 {
+				t.Error("diff: changes")
+			}
+		},
+		"matrix of 3 namespaces": func() {
+			p := reach.New(s)
+			o := matrixOptions{namespaces: []string{"ns-1", "ns-2", "ns-3"}}
+			m := newMatrix(p, nil)
+			m.rows = o.choose(p.Groups(false), nil)
+			m.columns = m.rows
+			if err := m.writeCSV(io.Discard); err != nil || len(m.rows) < 100 {
+				t.Errorf("matrix: %d rows, %v", len(m.rows), err)
+			}
+		},
+		"compile of 3 nodes": func() {
+			for _, n := range nodes {
+				if err := reportNode(s, n).write(io.Discard, true); err != nil {
+					t.Error(err)
+				}
+			}
+		},
+		"verify of 3 nodes": func() {
+			for _, n := range nodes {
+				v, err := verifyNode(context.Background(), s, n.Name, endpoints[n.Name], reference, len(endpoints), nil)
+				if err != nil || v.Differ > 0 || v.Cells == 0 {
+					t.Errorf("verify: %d cells, differ=%d, %v", v.Cells, v.Differ, err)
+				}
+			}
+		},
+	}
+}
+
+// Questions about a cluster that is twice as large cost about twice as much: what
+// compile and verify do for each node, diff of an edit of one namespace, and a matrix
+// of a few namespaces. The least of several runs counts; on a busy machine there are
+// more of them.
+func TestCostGrowsWithTheCluster(t *testing.T) {
+	const leastRounds, mostRounds = 3, 12
+	small, large := world.Scale{Pods: 600, Policies: 120, Seed: 1}, world.Scale{Pods: 1200, Policies: 240, Seed: 1}
+	asked := [2]map[string]func(){questions(t, small), questions(t, large)}
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
+	for name := range asked[0] {
+		cost := [2]time.Duration{math.MaxInt64, math.MaxInt64}
+		growth := math.Inf(1)
+		for round := 0; round < mostRounds && (round < leastRounds || growth > maxGrowth); round++ {
+			for i := range asked {
+				runtime.GC()
+				began := processorTime(t)
+				asked[i][name]()
+				cost[i] = min(cost[i], processorTime(t)-began)
+			}
+			growth = float64(cost[1]) / float64(cost[0])
+		}
+		t.Logf("%s: %v for %d pods, %v for %d, %.1f times", name, cost[0], small.Pods, cost[1], large.Pods, growth)
+		if growth > maxGrowth {
+			t.Errorf("%s: twice the cluster costs %.1f times as much, want at most %g", name, growth, maxGrowth)
+		}
+	}
+}

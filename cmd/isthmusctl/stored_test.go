@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// Objects as kubectl prints those of a live cluster are read with --stored, and mean
+// what they mean to an agent; without it they are refused as an API server would.
+func TestStored(t *testing.T) {
+	dump, err := os.ReadFile("../../common/kube/testdata/stored/dump.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := directory(t, string(dump))
+	for _, c := range []struct {
+		args   string
+		status int
+		out    string
+	}{
+		{"explain -m DIR --from 10.0.2.77 --to shop/web-5d9c-x7k2p -p 80", 0, "ingress rule 0 of NetworkPolicy shop/old"},
+		{"explain -m DIR --from 10.0.2.9 --to shop/web-5d9c-x7k2p -p 80", 1, "isolated for ingress by NetworkPolicy shop/old"},
+		{"explain -m DIR --from 10.0.4.1 --to shop/web-5d9c-x7k2p -p 80", 0, "ingress rule 0 of NetworkPolicy shop/old"},
+		{"matrix -m DIR", 0, "1 pods in 1 groups"},
+		{"compile -m DIR", 0, "node node1 (linux): 1 pods"},
+		{"verify -m DIR", 0, "verify: policies=2 "},
+		{"lint -m DIR --fail-on error", 0, "errors=0 warnings="},
+		{"diff DIR DIR", 0, "changes=0"},
+	} {
+		args := strings.Fields(strings.ReplaceAll(c.args, "DIR", dir))
+		if status, out, errs := ctl(append(args, "--stored")...); status != c.status || !strings.Contains(out, c.out) {
+			t.Errorf("%s --stored: exit status %d, %q, %q", c.args, status, out, errs)
+		}
+		status, out, errs := ctl(args...)
+		if want := map[bool]int{false: 2, true: 1}[args[0] == "lint"]; status != want || !strings.Contains(out+errs, "metadata.finalizers[0]") {
+			t.Errorf("%s: exit status %d, %q, %q", c.args, status, out, errs)
+		}
+	}
+}
+
+// A case whose block has bits beyond the prefix length passes where an API server
+// stores it already.
+func TestStoredVectors(t *testing.T) {
+	text := strings.Replace(line(`"queries": [{"src": "ip:10.0.2.9", "dst": "shop/web", "proto": "TCP", "port": 80, "want": "allow"},
+ {"src": "ip:10.0.3.1", "dst": "shop/web", "proto": "TCP", "port": 80, "want": "deny"}]`), `{"podSelector": {"matchLabels": {"app": "api"}}}`,
+		`{"ipBlock": {"cidr": "10.0.2.77/24"}}`, 1)
+	path := write(t, "t.jsonl", text)
+	if status, out, errs := ctl("test", "--stored", path); status != 0 || !strings.HasSuffix(out, "pass=2 fail=0\n") {
+		t.Errorf("exit status %d, %q, %q", status, out, errs)
+	}
+	if status, out, _ := ctl("test", path); status != 1 || !strings.Contains(out, "must not have bits set beyond the prefix length") {
+		t.Errorf("exit status %d, %q", status, out)
+	}
+}
+
+// A stored policy with a malformed subject denies, and what is enforced is said.
+func TestStoredMalformedSubject(t *testing.T) {
+	dir := directory(t, clusterHead+`
+  tier: Admin
+  priority: 1
+  subject: {namespaces: {matchExpressions: [{key: team, operator: in, values: [x]}]}}
+  ingress: [{action: Deny, from: [{namespaces: {}}]}]
+---
+{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop}, spec: {containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: lab}, spec: {containers: [{name: c}]}}
+`)
+	status, out, errs := ctl("explain", "--stored", "-m", dir, "--from", "lab/p", "--to", "shop/p", "-p", "80")
+	if status != 1 || !strings.Contains(out, "ingress rule 0 of ClusterNetworkPolicy guard") || !strings.Contains(errs, "its Deny rules apply to every pod") {
+		t.Errorf("exit status %d, %q, %q", status, out, errs)
+	}
+}

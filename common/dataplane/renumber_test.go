@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/test/world"
+)
+
+// TestPlanUnderAnyNumbers gives the classes of the wanted State numbers at random,
+// as an agent may that could not read what its predecessor had: classes merge into
+// a fresh number, exchange numbers, take one that another class had, and a table
+// keeps its identity while its numbers mean something else. Plan must not show a
+// mixture under any of them.
+func TestPlanUnderAnyNumbers(t *testing.T) {
+	seeds := uint64(96)
+	if testing.Short() {
+		seeds = 32
+	}
+	shapes := []world.Shape{{Pods: 4, Policies: 3, Nodes: 1}, {Pods: 5, Policies: 4, Tiers: true, Nodes: 1}, {Pods: 5, Policies: 4}}
+	corners := 0
+	for i, shape := range shapes {
+		for seed := range seeds {
+			t.Run(fmt.Sprintf("shape%d/%d", i, seed), func(t *testing.T) {
+				a := world.Random(seed+3000, shape)
+				b := world.Mutate(seed, a, shape, int(seed)%4)
+				r := rand.New(rand.NewPCG(seed, 6))
+				if r.IntN(2) == 0 { // other policies altogether: classes merge and part
+					c := *b
+					c.Policies = world.Random(seed+4000, shape).Policies
+					b = &c
+				}
+				compiler := policy.NewCompiler()
+				old, _ := compiler.Compile(policy.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
+				next, _ := compiler.Compile(policy.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
+				next = renumbered(r, style(seed%4), style(seed/4%4), old, next)
+				corners += interleave(t, seed, 4, a, b, old, next)
+			})
+		}
+	}
+	t.Logf("corners=%d", corners)
+}
+
+// renumbered returns a State that decides as s does, with other numbers of
+// classes.
+func renumbered(r *rand.Rand, peerStyle, portStyle style, old, s *model.State) *model.State {
+	peers := injection(r, peerStyle, model.World, numbersOf(s.PeerClasses), numbersOf(old.PeerClasses), max(s.NextPeerClass, old.NextPeerClass))
+	ports := injection(r, portStyle, model.OtherPorts, portNumbersOf(s.PortClasses), portNumbersOf(old.PortClasses), 1)
+	n := *s
+	n.Addresses = model.Map[netip.Addr, model.PeerClass]{}
+	for a, c := range s.Addresses.All() {
+		n.Addresses = n.Addresses.With(a, peers(c))
+	}
+	n.Prefixes = slices.Clone(s.Prefixes)
+	for i := range n.Prefixes {
+		n.Prefixes[i].Class = peers(n.Prefixes[i].Class)
+	}
+	n.Ports = slices.Clone(s.Ports)
+	for i := range n.Ports {
+		n.Ports[i].Class = ports(n.Ports[i].Class)
+	}
+	n.PeerClasses = slices.Clone(s.PeerClasses)
+	for i, c := range s.PeerClasses {
+		n.PeerClasses[i].Class = peers(c.Class)
+		n.NextPeerClass = max(n.NextPeerClass, peers(c.Class)+1)
+	}
+	slices.SortFunc(n.PeerClasses, func(a, b model.PeerClassInfo) int { return cmp.Compare(a.Class, b.Class) })
+	n.PortClasses = slices.Clone(s.PortClasses)
+	for i, c := range s.PortClasses {
+		n.PortClasses[i].Class = ports(c.Class)
+	}
+	slices.SortFunc(n.PortClasses, func(a, b model.PortClassInfo) int { return cmp.Compare(a.Class, b.Class) })
+	rows := make(map[*model.Row]*model.Row)
+	n.Tables = make(map[model.TableID]*model.Table, len(s.Tables))
+	for id, table := range s.Tables {
+		t := &model.Table{ID: id}
+		for d := range t.Sides {
+			side := &table.Sides[d]
+			t.Sides[d].Default = withPorts(side.Default, s.PortClasses, ports, rows)
+			for c, row := range side.Rows.All() {
+				t.Sides[d].Rows = t.Sides[d].Rows.With(peers(c), withPorts(row, s.PortClasses, ports, rows))
+			}
+		}
+		n.Tables[id] = t
+	}
+	return &n
+}
+
+// withPorts returns a row that says of the new numbers what it said of the old
+// ones; rows that were shared are shared again.
+func withPorts(r *model.Row, classes []model.PortClassInfo, to func(model.PortClass) model.PortClass, made map[*model.Row]*model.Row) *model.Row {
+	if m, ok := made[r]; ok {
+		return m
+	}
+	if len(r.Cells) == 0 {
+		made[r] = r
+		return r
+	}
+	m := &model.Row{}
+	for _, c := range classes {
+		for int(to(c.Class)) >= len(m.Cells) {
+			m.Cells = append(m.Cells, r.Cell(model.OtherPorts))
+		}
+	}
+	for _, c := range classes {
+		m.Cells[to(c.Class)] = r.Cell(c.Class)
+	}
+	made[r] = m
+	return m
+}
+
+// style is where the new numbers of classes come from.
+type style int
+
+const (
+	carried  style = iota // as compiled
+	permuted              // numbers that were in use for something
+	fresh                 // numbers that were not
+	mixed                 // either, or the same again
+)
+
+// injection maps numbers to others at random. One number stays.
+func injection[N ~uint16 | ~uint32](r *rand.Rand, s style, fixed N, from, used []N, next N) func(N) N {
+	if s == carried {
+		return func(n N) N { return n }
+	}
+	isFixed := func(n N) bool { return n == fixed }
+	pool := shuffled(r, slices.DeleteFunc(slices.Clone(used), isFixed))
+	var more []N
+	for n := next; len(more) < 2*len(from); n++ {
+		if !isFixed(n) && !slices.Contains(used, n) {
+			more = append(more, n)
+		}
+	}
+	switch more = shuffled(r, more); s {
+	case fresh:
+		pool = more
+	case permuted:
+		pool = append(pool, more...)
+	case mixed:
+		pool = shuffled(r, append(pool, more...))
+	}
+	m := map[N]N{fixed: fixed}
+	for _, n := range from {
+		if isFixed(n) {
+			continue
+		}
+		if i := slices.Index(pool, n); s == mixed && i >= 0 && r.IntN(2) == 0 {
+			pool[i], pool[0] = pool[0], pool[i] // keeps its number
+		}
+		m[n], pool = pool[0], pool[1:]
+	}
+	return func(n N) N {
+		to, ok := m[n]
+		if !ok {
+			panic(fmt.Sprintf("number %d is none of %v", n, slices.Sorted(maps.Keys(m))))
+		}
+		return to
+	}
+}
+
+func shuffled[N any](r *rand.Rand, all []N) []N {
+	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
+
+func numbersOf(infos []model.PeerClassInfo) []model.PeerClass {
+	var all []model.PeerClass
+	for _, i := range infos {
+		all = append(all, i.Class)
+	}
+	return all
+}
+
+func portNumbersOf(infos []model.PortClassInfo) []model.PortClass {
+	var all []model.PortClass
+	for _, i := range infos {
+		all = append(all, i.Class)
+	}
+	return all
+}
+
+// TestClassesMergeIntoAFreshNumber gives two kinds of peers, which had a port
+// each, both ports: their classes become one, under a number that neither had. On
+// the way each must keep a number of its own, or one of them loses its port.
+func TestClassesMergeIntoAFreshNumber(t *testing.T) {
+	peers := func(apps ...string) model.Peer {
+		s := model.MakeSelector(model.Requirement{Key: "app", Operator: model.In, Values: apps})
+		return model.Peer{Kind: model.PeerPods, Pods: model.PodSelector{Namespace: "x", Pods: s}}
+	}
+	rule := func(peer model.Peer, ports ...uint16) model.Rule {
+		r := model.Rule{Action: model.ActionAccept, Peers: []model.Peer{peer}}
+		for _, p := range ports {
+			r.Ports = append(r.Ports, model.PortMatch{Protocol: model.TCP, First: p, Last: p})
+		}
+		return r
+	}
+	cluster := func(rules ...model.Rule) *model.Snapshot {
+		var pods []*model.Pod
+		for i, app := range []string{"web", "a", "b"} {
+			pods = append(pods, &model.Pod{PodID: model.PodID{Namespace: "x", Name: app}, Node: "node1",
+				Labels: model.MakeLabels(map[string]string{"app": app}), IPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 1, byte(2 + i)})}})
+		}
+		return model.MakeSnapshot(nil, []*model.Node{{Name: "node1"}}, pods, []*model.Policy{
+			{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "x", Name: "web"}, Tier: model.TierNetworkPolicy, Isolates: [2]bool{true, false},
+				Subject: peers("web").Pods, Rules: [2][]model.Rule{rules, nil}}})
+	}
+	a, b := cluster(rule(peers("a"), 80), rule(peers("b"), 81)), cluster(rule(peers("a", "b"), 80, 81))
+	compiler := policy.NewCompiler()
+	old, _ := compiler.Compile(policy.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
+	next, _ := compiler.Compile(policy.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
+	for seed := range uint64(4) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		interleave(t, seed, 8, a, b, old, renumbered(r, fresh, carried, old, next))
+	}
+}
+
+// TestPlanClosesPortsWithoutAClass exchanges the numbers of two classes of ports
+// while every number is in use. Nothing can stand in for them, so both are denied
+// on the way, whatever they were and will be.
+func TestPlanClosesPortsWithoutAClass(t *testing.T) {
+	const open, shut = 2, 1 // TCP ports
+	state := func(id byte, ofOpen, ofShut model.PortClass) *model.State {
+		s := &model.State{NextPeerClass: 1, PeerClasses: []model.PeerClassInfo{{}}, PortClasses: []model.PortClassInfo{{}},
+			Endpoints: map[model.EndpointID]model.EndpointState{"e": {Table: model.TableID{id}}}}
+		row := &model.Row{Cells: make([]model.Decision, model.MaxPortClasses-1)}
+		row.Cells[ofOpen].Verdict = model.Allow
+		for port := uint16(1); port < model.MaxPortClasses-1; port++ {
+			class := model.PortClass(port)
+			switch port {
+			case open:
+				class = ofOpen
+			case shut:
+				class = ofShut
+			}
+			s.Ports = append(s.Ports, model.PortRange{Protocol: model.TCP, First: port, Last: port, Class: class})
+			s.PortClasses = append(s.PortClasses, model.PortClassInfo{Class: model.PortClass(port)})
+		}
+		s.Tables = map[model.TableID]*model.Table{{id}: {ID: model.TableID{id}, Sides: [2]model.Side{{Default: row}, {Default: row}}}}
+		return s
+	}
+	old, next := state(1, 2, 1), state(2, 1, 2)
+	closed := 0
+	plan := dataplane.Plan(old, next)
+	for i, s := range plan {
+		for port, want := range map[uint16]model.Verdict{open: model.Allow, shut: model.Deny} {
+			got := s.Decide("e", model.Ingress, netip.MustParseAddr("192.0.2.1"), model.TCP, port).Verdict
+			if s.PortClass(model.TCP, port) == model.ClosedPorts {
+				closed++
+				want = model.Deny
+			}
+			if got != want {
+				t.Errorf("step %d of %d: TCP %d in class %d is %s, want %s", i+1, len(plan), port, s.PortClass(model.TCP, port), got, want)
+			}
+		}
+	}
+	if closed == 0 {
+		t.Error("a class was left that nothing uses: the test shows nothing")
+	}
+}

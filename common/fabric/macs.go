@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fabric
+
+import (
+	"fmt"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// macs finds the owner of each tunnel MAC. A node writes its own annotation, and
+// must not attract the traffic of another node by announcing that node's MAC. A
+// MAC that follows from the name of a Linux node belongs to that node; a MAC that
+// two nodes announce belongs to neither.
+func (p *planner) macs() {
+	p.owners = map[model.MAC]string{VTEP(p.self.Name): p.self.Name}
+	for _, peer := range p.peers {
+		if peer.OS != model.Windows { // HNS chooses that of a Windows node
+			p.owners[VTEP(peer.Node)] = peer.Node
+		}
+	}
+	p.announced = make(map[model.MAC][]string)
+	for _, peer := range p.peers {
+		if peer.VTEP != (model.MAC{}) {
+			p.announced[peer.VTEP] = append(p.announced[peer.VTEP], peer.Node)
+		}
+	}
+}
+
+// disputed says which other node has the MAC that a node announces; empty if none
+// has.
+func (p *planner) disputed(peer model.Route) string {
+	if owner := p.owners[peer.VTEP]; owner == peer.Node {
+		return ""
+	} else if owner != "" {
+		return fmt.Sprintf("it is that of node %s", owner)
+	}
+	for _, other := range p.announced[peer.VTEP] {
+		if other != peer.Node {
+			return fmt.Sprintf("node %s announces it, too", other)
+		}
+	}
+	return ""
+}

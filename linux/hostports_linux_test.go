@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/fabric"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// hostPort is a TCP port of the node that leads to port 80 of a pod; address may
+// be empty.
+func hostPort(address string, number uint16) model.HostPort {
+	h := model.HostPort{Number: number, Protocol: model.TCP, Port: 80}
+	if address != "" {
+		h.Address = netip.MustParseAddr(address)
+	}
+	return h
+}
+
+// serve accepts connections in a namespace and tells each its name.
+func (l *lab) serve(ns *netns.NS, at, name string) io.Closer {
+	l.t.Helper()
+	network := "tcp"
+	if strings.HasPrefix(at, "0.0.0.0:") {
+		network = "tcp4" // Go takes it for all addresses of both families
+	}
+	var listener net.Listener
+	l.must(ns.Do(func() (err error) { listener, err = net.Listen(network, at); return err }))
+	l.t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			io.WriteString(c, name)
+			c.Close()
+		}
+	}()
+	return listener
+}
+
+// answer is who answers at an address: a name of serve, "refused", or "nobody".
+func (l *lab) answer(from *netns.NS, to string) string {
+	l.t.Helper()
+	var text []byte
+	err := from.Do(func() error {
+		c, err := net.DialTimeout("tcp", to, silence)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(silence))
+		text, err = io.ReadAll(c)
+		return err
+	})
+	var timeout net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "refused"
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "nobody"
+	case err != nil:
+		return err.Error()
+	}
+	return string(text)
+}
+
+// answers compares who answers at several addresses.
+func (l *lab) answers(from *netns.NS, want map[string]string) {
+	l.t.Helper()
+	for to, name := range want {
+		if got := l.answer(from, to); got != name {
+			l.t.Errorf("%s: %s answers, want %s", to, got, name)
+		}
+	}
+}
+
+// takesLoopback reports the sysctl of a pod's interface, and whether the table of
+// host ports is there.
+func (l *lab) takesLoopback(pod string) (open, table bool) {
+	l.t.Helper()
+	l.must(l.node.Do(func() error {
+		var err error
+		open, table, err = takesLoopback(pod)
+		return err
+	}))
+	return open, table
+}
+
+// takesLoopback is for callers that are in the node's namespace.
+func takesLoopback(pod string) (open, table bool, err error) {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + link.HostName(model.MakeEndpointID(pod, "eth0")) + "/route_localnet")
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return false, false, err
+	}
+	table, err = fabric.HasHostPorts()
+	return string(text) == "1\n", table, err
+}
+
+// tend has the backend look after things for a while.
+func (l *lab) tend(d time.Duration) {
+	l.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		l.must(l.node.Do(func() error { _, err := l.backend.Idle(context.Background()); return err }))
+	}
+}
+
+func (l *lab) flush() {
+	l.t.Helper()
+	l.must(l.node.Do(func() error { return exec.Command("nft", "flush", "ruleset").Run() }))
+}
+
+// newPortLab has the loopback interface up, as connections of the node to itself
+// need it.
+func newPortLab(t *testing.T, ports map[string][]model.HostPort) *lab {
+	l := newLab(t)
+	l.ports = ports
+	l.must(l.node.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(lo)
+	}))
+	return l
+}
+
+// TestLoopbackIsOpenOnlyBehindTheTable looks at every step of a pod's life: its
+// interface takes loopback addresses only while the table drops what it sends
+// there, and other pods' never.
+func TestLoopbackIsOpenOnlyBehindTheTable(t *testing.T) {
+	l := newPortLab(t, map[string][]model.HostPort{"a": {hostPort("", 8100)}, "b": {hostPort(nodeAddr4, 8101)}, "c": {hostPort("::", 8102)}, "d": nil})
+	steps := 0
+	look := func(name string) {
+		steps++
+		for _, pod := range []string{"a", "b", "c", "d"} {
+			open, table, err := takesLoopback(pod)
+			if err != nil {
+				t.Error(err)
+			}
+			if open && (pod != "a" || !table) {
+				t.Errorf("step %q: the interface of pod %s takes loopback addresses, there is a table: %t", name, pod, table)
+			}
+		}
+	}
+	l.must(l.backend.Close())
+	l.step = look
+	l.start()
+	for n, name := range []string{"a", "b", "c", "d"} {
+		l.pod(name, byte(11+n))
+	}
+	l.apply()
+	look("applied")
+	if open, table := l.takesLoopback("a"); !open || !table {
+		t.Errorf("the interface of pod a takes loopback addresses: %t, there is a table: %t", open, table)
+	}
+	l.serve(l.pods["a"], ":80", "a")
+	l.answers(l.node, map[string]string{"127.0.0.1:8100": "a"})
+	l.delete("b")
+	l.delete("c")
+	l.delete("a") // the last one: the table goes
+	look("deleted")
+	if _, table := l.takesLoopback("a"); table {
+		t.Error("the table of host ports is left")
+	}
+	if steps < 20 {
+		t.Errorf("only %d steps", steps)
+	}
+}
+
+// TestFlushedHostPorts flushes the ruleset while the agent is there, and while it
+// is not.
+func TestFlushedHostPorts(t *testing.T) {
+	l := newPortLab(t, map[string][]model.HostPort{"a": {hostPort("", 8100)}})
+	l.pod("a", 11)
+	l.serve(l.pods["a"], ":80", "a")
+	l.apply()
+	l.tend(1500 * time.Millisecond)
+	before, err := l.backend.Counters(context.Background())
+	l.must(err)
+	l.flush()
+	for began := time.Now(); ; l.tend(100 * time.Millisecond) {
+		if _, table := l.takesLoopback("a"); table {
+			break
+		}
+		if time.Since(began) > 2*time.Second {
+			t.Fatal("the table is not back after 2 s")
+		}
+	}
+	l.answers(l.node, map[string]string{"127.0.0.1:8100": "a"})
+	if after, err := l.backend.Counters(context.Background()); err != nil || after.Repairs <= before.Repairs {
+		t.Errorf("%d repairs before, %d after it, %v", before.Repairs, after.Repairs, err)
+	}
+	l.must(l.backend.Close())
+	l.flush()
+	l.start()
+	if open, table := l.takesLoopback("a"); open || table {
+		t.Errorf("after a start without the table the interface takes loopback addresses: %t, there is a table: %t", open, table)
+	}
+	l.must(l.add("a", 11))
+	l.apply()
+	if open, table := l.takesLoopback("a"); !open || !table {
+		t.Errorf("the interface of pod a takes loopback addresses: %t, there is a table: %t", open, table)
+	}
+}
+
+// TestOwnServicesStay has processes of the node listen on ports that lead to a
+// pod: the node's own connections stay with them, and the later one is reported.
+func TestOwnServicesStay(t *testing.T) {
+	l := newPortLab(t, map[string][]model.HostPort{"a": {hostPort("", 8100)}})
+	resolver := l.serve(l.node, "127.0.0.53:8100", "resolver") // before the pod comes
+	l.pod("a", 11)
+	l.serve(l.pods["a"], ":80", "a")
+	l.apply()
+	node4, node6 := nodeAddr4+":8100", "["+nodeAddr6+"]:8100"
+	all := map[string]string{"127.0.0.53:8100": "resolver", "127.0.0.1:8100": "a", node4: "a", node6: "a", "[::1]:8100": "refused"}
+	l.answers(l.node, all)
+	l.answers(l.outside, map[string]string{node4: "a", node6: "a"})
+	if got := l.backend.Faults(); len(got) > 0 {
+		t.Errorf("faults %q", got)
+	}
+
+	resolver.Close()
+	daemon := l.serve(l.node, "0.0.0.0:8100", "daemon") // after it
+	l.tend(1500 * time.Millisecond)
+	l.answers(l.node, map[string]string{"127.0.0.53:8100": "daemon", "127.0.0.1:8100": "daemon", node4: "daemon", node6: "a"})
+	l.answers(l.outside, map[string]string{node4: "a", node6: "a"})
+	want := "host port TCP 8100 of pod default/a: a process of the node listens on TCP 0.0.0.0:8100, too"
+	if got := l.backend.Faults(); len(got) != 1 || !strings.HasPrefix(got[0], want) {
+		t.Errorf("faults %q, want %q", got, want)
+	}
+	daemon.Close()
+	l.tend(1500 * time.Millisecond)
+	all["127.0.0.53:8100"] = "a"
+	l.answers(l.node, all)
+	if got := l.backend.Faults(); len(got) > 0 {
+		t.Errorf("faults %q", got)
+	}
+}
+
+// TestHostPortsFromNode changes which of the node's own connections go to pods.
+func TestHostPortsFromNode(t *testing.T) {
+	l := newPortLab(t, map[string][]model.HostPort{"a": {hostPort("", 8100)}})
+	l.pod("a", 11)
+	l.serve(l.pods["a"], ":80", "a")
+	l.apply()
+	node4, node6 := nodeAddr4+":8100", "["+nodeAddr6+"]:8100"
+	for _, c := range []struct {
+		mode           fabric.FromNode
+		loopback, node string
+		open           bool
+	}{{fabric.FromNodeAll, "a", "a", true}, {fabric.FromNodeLoopback, "a", "refused", true}, {fabric.FromNodeNone, "refused", "refused", false}, {fabric.FromNodeAll, "a", "a", true}} {
+		t.Run(string(c.mode), func(t *testing.T) {
+			l.t = t
+			l.must(l.backend.Close())
+			l.change = func(cfg *linux.Config) { cfg.HostPortsFromNode = c.mode }
+			l.start()
+			l.must(l.add("a", 11))
+			l.apply()
+			l.answers(l.node, map[string]string{"127.0.0.1:8100": c.loopback, node4: c.node, node6: c.node})
+			l.answers(l.outside, map[string]string{node4: "a", node6: "a"})
+			l.answers(l.pods["a"], map[string]string{node4: "a", node6: "a"})
+			if open, _ := l.takesLoopback("a"); open != c.open {
+				t.Errorf("the interface takes loopback addresses: %t, want %t", open, c.open)
+			}
+		})
+	}
+}
+
+// TestListening lists sockets of every kind.
+func TestListening(t *testing.T) {
+	l := newPortLab(t, nil)
+	l.must(l.node.Do(func() error {
+		listen := func(network, at string) (name string) {
+			if strings.HasPrefix(network, "udp") {
+				c, err := net.ListenPacket(network, at)
+				l.must(err)
+				t.Cleanup(func() { c.Close() })
+				return "UDP " + c.LocalAddr().String()
+			}
+			c, err := net.Listen(network, at)
+			l.must(err)
+			t.Cleanup(func() { c.Close() })
+			return "TCP " + c.Addr().String()
+		}
+		dual := func(name string) string { return strings.Replace(name, "[::]:", "", 1) }
+		want := []string{listen("tcp4", "0.0.0.0:0"), listen("tcp4", "127.0.0.1:0"), listen("tcp6", "[::]:0"), listen("tcp6", "["+nodeAddr6+"]:0"), dual(listen("tcp", ":0")),
+			listen("udp4", "0.0.0.0:0"), listen("udp4", nodeAddr4+":0"), listen("udp6", "[::]:0"), listen("udp6", "[::1]:0"), dual(listen("udp", ":0"))}
+		// An open connection and a connected socket take nothing from others.
+		at := strings.TrimPrefix(want[1], "TCP ")
+		connection, err := net.Dial("tcp", at)
+		l.must(err)
+		defer connection.Close()
+		connected, err := net.Dial("udp", nodeAddr4+":9")
+		l.must(err)
+		defer connected.Close()
+		found, err := fabric.Listening()
+		l.must(err)
+		var got []string
+		for _, h := range found {
+			got = append(got, fmt.Sprint(h))
+		}
+		// The kernel's own sockets, such as those of tunnels, are beside them.
+		for _, name := range []string{connection.LocalAddr().String(), connected.LocalAddr().String()} {
+			if slices.ContainsFunc(got, func(g string) bool { return strings.HasSuffix(g, " "+name) }) {
+				t.Errorf("%s is connected and listed in %q", name, got)
+			}
+		}
+		for _, w := range want {
+			if !slices.Contains(got, w) {
+				t.Errorf("%s is not listed in %q", w, got)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%d sockets are listed, want %d: %q, %q", len(got), len(want), got, want)
+		}
+		return nil
+	}))
+}

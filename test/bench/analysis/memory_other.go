@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package main
+
+import "os"
+
+// peakMemory is not known here.
+func peakMemory(*os.ProcessState) (float64, bool) { return 0, false }

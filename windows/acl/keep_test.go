@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package acl_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// plain returns a table that gives one verdict for everything in each direction.
+func plain(id byte, in, out model.Verdict) *model.Table {
+	row := func(v model.Verdict) *model.Row { return &model.Row{Cells: []model.Decision{{Verdict: v}}} }
+	return &model.Table{ID: model.TableID{id}, Sides: [2]model.Side{{Default: row(in)}, {Default: row(out)}}}
+}
+
+// TestKeepJudgesEveryTable gives endpoints of different tables the same list,
+// which is right for one of the tables. Only the endpoints of that table may keep
+// it, whichever is judged first.
+func TestKeepJudgesEveryTable(t *testing.T) {
+	open, shut := plain(1, model.Allow, model.Allow), plain(2, model.Deny, model.Deny)
+	for name, tables := range map[string]map[model.EndpointID]*model.Table{
+		"right first": {"a:eth0": open, "b:eth0": shut, "c:eth0": open},
+		"wrong first": {"a:eth0": shut, "b:eth0": open, "c:eth0": shut},
+	} {
+		state := &model.State{Endpoints: make(map[model.EndpointID]model.EndpointState),
+			Tables: map[model.TableID]*model.Table{open.ID: open, shut.ID: shut}}
+		for id, table := range tables {
+			state.Endpoints[id] = model.EndpointState{Table: table.ID}
+		}
+		for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
+			o := options(profile)
+			lowering := acl.Lower(state, o, "")
+			for _, own := range []*model.Table{open, shut} {
+				have := &acl.Programme{Lists: make(map[model.EndpointID][]hns.ACL)}
+				for id := range tables {
+					have.Lists[id] = longWinded(own)
+				}
+				kept := lowering.Keep(have)
+				for id, table := range tables {
+					if keeps := slices.Equal(kept.Lists[id], have.Lists[id]); keeps != (table == own) {
+						t.Errorf("%s, hns %s: %s is under %s and keeps the list of %s: %t", name, profile, id, table.ID, own.ID, keeps)
+					}
+					if err := acl.Check(state, id, o, kept, hns.Readings()...); err != nil {
+						t.Errorf("%s, hns %s: %v", name, profile, err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// longWinded is a list that is right for a plain table, and that Lower does not
+// write: it says twice what once is enough for.
+func longWinded(t *model.Table) []hns.ACL {
+	action := func(d model.Direction) hns.Action {
+		if t.Sides[d].Default.Cell(0).Verdict == model.Allow {
+			return hns.Allow
+		}
+		return hns.Block
+	}
+	in, out := action(model.Ingress), action(model.Egress)
+	return []hns.ACL{
+		{ID: "in tcp", Protocols: "6", Action: in, Direction: hns.In, RuleType: hns.Switch, Priority: 1000},
+		{ID: "in", Protocols: "256", Action: in, Direction: hns.In, RuleType: hns.Switch, Priority: 1001},
+		{ID: "out", Protocols: "256", Action: out, Direction: hns.Out, RuleType: hns.Switch, Priority: 1002},
+		{ID: "in host", Protocols: "256", Action: hns.Allow, Direction: hns.In, RuleType: hns.Host},
+		{ID: "out host", Protocols: "256", Action: hns.Allow, Direction: hns.Out, RuleType: hns.Host},
+	}
+}
+
+// TestKeepRefuses damages a list that is in force and right. However it is
+// damaged, the list must be written again: it depends on what HNS does not
+// document, or it is wrong.
+func TestKeepRefuses(t *testing.T) {
+	table := plain(1, model.Allow, model.Deny)
+	state := &model.State{Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Table: table.ID}},
+		Tables: map[model.TableID]*model.Table{table.ID: table}}
+	lowering := acl.Lower(state, options(hns.Server2022), "")
+	keeps := func(list []hns.ACL) bool {
+		kept := lowering.Keep(&acl.Programme{Lists: map[model.EndpointID][]hns.ACL{"a:eth0": list}})
+		return slices.Equal(kept.Lists["a:eth0"], list)
+	}
+	if good := longWinded(table); !keeps(good) || !acl.WellFormed(good) {
+		t.Fatal("a list that is right is not kept: the test shows nothing")
+	}
+	const inTCP, in, out, inHost, outHost = 0, 1, 2, 3, 4
+	for name, damage := range map[string]func(list []hns.ACL) []hns.ACL{
+		"no list at all":                  func([]hns.ACL) []hns.ACL { return nil },
+		"no Host rule in":                 func(l []hns.ACL) []hns.ACL { return slices.Delete(l, inHost, inHost+1) },
+		"no Host rule out":                func(l []hns.ACL) []hns.ACL { return slices.Delete(l, outHost, outHost+1) },
+		"no Host rules":                   func(l []hns.ACL) []hns.ACL { return l[:inHost] },
+		"a Host rule that blocks":         func(l []hns.ACL) []hns.ACL { l[inHost].Action = hns.Block; return l },
+		"a Host rule for one protocol":    func(l []hns.ACL) []hns.ACL { l[outHost].Protocols = "6"; return l },
+		"a Host rule for one address":     func(l []hns.ACL) []hns.ACL { l[inHost].RemoteAddresses = "10.0.0.1"; return l },
+		"both Host rules in one way":      func(l []hns.ACL) []hns.ACL { l[outHost].Direction = hns.In; return l },
+		"no end in":                       func(l []hns.ACL) []hns.ACL { return slices.Delete(l, in, in+1) },
+		"no end out":                      func(l []hns.ACL) []hns.ACL { return slices.Delete(l, out, out+1) },
+		"an end for one protocol":         func(l []hns.ACL) []hns.ACL { l[in].Protocols = "17"; return l },
+		"an end for IPv4 only":            func(l []hns.ACL) []hns.ACL { l[out].RemoteAddresses = "0.0.0.0/0"; return l },
+		"two rules of one priority":       func(l []hns.ACL) []hns.ACL { l[inTCP].Priority = l[out].Priority; return l },
+		"the other verdict":               func(l []hns.ACL) []hns.ACL { l[out].Action = hns.Allow; return l },
+		"the other direction":             func(l []hns.ACL) []hns.ACL { l[in].Direction, l[out].Direction = hns.Out, hns.In; return l },
+		"a set that nobody has":           func(l []hns.ACL) []hns.ACL { l[inTCP].LocalAddresses = "azure-1"; return l },
+		"an address that cannot be read":  func(l []hns.ACL) []hns.ACL { l[inTCP].RemoteAddresses = "10.0.0.0/33"; return l },
+		"a rule type that nobody has":     func(l []hns.ACL) []hns.ACL { l[inTCP].RuleType = "Tier"; return l },
+		"a priority that HNS does not do": func(l []hns.ACL) []hns.ACL { l[inTCP].Priority = 99; return l },
+	} {
+		if list := damage(longWinded(table)); keeps(list) {
+			t.Errorf("%s: the list stays in force", name)
+		}
+	}
+}
+
+// TestKeepWithSets is TestKeepJudgesEveryTable for a list with a set: its members
+// follow from the table of the endpoint.
+func TestKeepWithSets(t *testing.T) {
+	peer, other := netip.MustParseAddr("10.0.3.3"), netip.MustParseAddr("10.0.3.4")
+	allowing := func(id byte, class model.PeerClass) *model.Table {
+		t := plain(id, model.Deny, model.Deny)
+		row := &model.Row{Cells: []model.Decision{{Verdict: model.Allow, Cause: &model.Cause{Reason: model.ReasonRule, Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "x", Name: "p"}}}}}
+		t.Sides[model.Ingress].Rows = model.MakeMap(map[model.PeerClass]*model.Row{class: row})
+		return t
+	}
+	first, second := allowing(1, 1), allowing(2, 2)
+	state := &model.State{
+		Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Table: first.ID}, "b:eth0": {Table: second.ID}},
+		Tables:    map[model.TableID]*model.Table{first.ID: first, second.ID: second},
+		Addresses: model.MakeMap(map[netip.Addr]model.PeerClass{peer: 1, other: 2}),
+	}
+	o := options(hns.Server2022)
+	one := *state
+	one.Endpoints = map[model.EndpointID]model.EndpointState{"a:eth0": {Table: first.ID}}
+	have := acl.Lower(&one, o, "").Programme
+	have.Lists["b:eth0"] = have.Lists["a:eth0"] // which is wrong for it
+	kept := acl.Lower(state, o, "").Keep(&have)
+	for id, want := range map[model.EndpointID]netip.Addr{"a:eth0": peer, "b:eth0": other} {
+		if err := acl.Check(state, id, o, kept, hns.Readings()...); err != nil {
+			t.Errorf("%s, which %s may reach: %v\n%s", id, want, err, hns.FormatACLs("", kept.Lists[id]))
+		}
+	}
+}
+
+// TestNodeRuleIsForIngress: the node reaches its pods whatever policies say, not
+// the other way round. What egress rules say of the node's address stands in the
+// list like what they say of any other.
+func TestNodeRuleIsForIngress(t *testing.T) {
+	node := netip.MustParseAddr("192.168.0.1")
+	allow := &model.Row{Cells: []model.Decision{{Verdict: model.Allow}}}
+	for name, out := range map[string]*model.Row{"egress to the node is allowed": allow, "egress to the node is denied": {}} {
+		table := plain(1, model.Deny, model.Deny)
+		if name == "egress to the node is denied" {
+			table.Sides[model.Egress].Default = allow
+		}
+		table.Sides[model.Ingress].Rows = model.MakeMap(map[model.PeerClass]*model.Row{1: allow})
+		table.Sides[model.Egress].Rows = model.MakeMap(map[model.PeerClass]*model.Row{1: out})
+		state := &model.State{Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Table: table.ID}},
+			Tables: map[model.TableID]*model.Table{table.ID: table}, Addresses: model.MakeMap(map[netip.Addr]model.PeerClass{node: 1}),
+			PeerClasses: []model.PeerClassInfo{{}, {Class: 1, Kind: model.KindThisNode}}}
+		for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
+			o := options(profile)
+			l := acl.Lower(state, o, "")
+			if err := acl.Check(state, "a:eth0", o, &l.Programme, hns.Readings()...); err != nil {
+				t.Errorf("%s, hns %s: %v\n%s", name, profile, err, hns.FormatACLs("", l.Lists["a:eth0"]))
+			}
+		}
+	}
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// sctpState lets a peer in by TCP 80 and SCTP 80.
+func sctpState(spec dataplane.EndpointSpec, peer string) *model.State {
+	s := peerState(spec, peer)
+	s.Ports = append(s.Ports, model.PortRange{Protocol: model.SCTP, First: 80, Last: 80, Class: 1})
+	return s
+}
+
+// TestHNSWithoutSCTP: an HNS that refuses ACLs for SCTP refuses the whole list that
+// has one. The pod gets the rest of its policy; SCTP is denied and reported, also
+// by the next agent.
+func TestHNSWithoutSCTP(t *testing.T) {
+	for _, v := range []hns.Version{hns.Server2019, hns.Server2022} {
+		n := newNode(t, v, bridgeConfig())
+		n.fake.SetQuirks(hns.Quirks{NoSCTP: true})
+		spec := n.spec("c1", "10.0.1.7")
+		n.add(spec)
+		state := sctpState(spec, "10.0.3.3")
+		for range 2 {
+			unsupported, err := n.backend.Apply(ctx, state)
+			if err != nil {
+				t.Fatalf("hns %s: %v", v, err)
+			}
+			if len(unsupported) != 1 || unsupported[0].Construct != "SCTP" || unsupported[0].Effect != model.OverBlocks || unsupported[0].Policy.Name != spec.Pod.Name {
+				t.Errorf("hns %s: reported %v", v, unsupported)
+			}
+			peer := netip.MustParseAddr("10.0.3.3")
+			if !n.passes(spec.ID, "10.0.3.3") || n.passes(spec.ID, "10.0.3.4") || n.send(spec.ID, model.Ingress, peer, model.SCTP, 80, hns.Reading{}) {
+				t.Errorf("hns %s: TCP of the peer passes %t, of another %t; in force:\n%s", v, n.passes(spec.ID, "10.0.3.3"), n.passes(spec.ID, "10.0.3.4"), n.fake.Dump())
+			}
+			if found, err := n.backend.Audit(ctx, state); err != nil || len(found) > 0 {
+				t.Errorf("hns %s: audit finds %v, %v", v, found, err)
+			}
+			n.start()
+		}
+	}
+}
+
+// TestRefusalForAnotherReason: a list that is refused without SCTP in it, too, is an
+// error, and other pods keep SCTP.
+func TestRefusalForAnotherReason(t *testing.T) {
+	n, first, second := two(t, hns.Server2022, bridgeConfig())
+	bad := n.hnsID(first.ID)
+	n.failing(func(op, id string) bool { return op == "ModifyEndpoint" && id == bad }, hns.CodeInvalidPolicy)
+	state := both(first, second, "10.0.3.3")
+	state.Ports = append(state.Ports, model.PortRange{Protocol: model.SCTP, First: 80, Last: 80, Class: 1})
+	if _, err := n.backend.Apply(ctx, state); !dataplane.Concerns(err, first.ID) || dataplane.Concerns(err, second.ID) {
+		t.Fatalf("error %v", err)
+	}
+	other := n.hnsID(second.ID)
+	writes := 0
+	n.fake.Before(func(op, id string) error {
+		if op == "ModifyEndpoint" && id == other {
+			writes++
+		}
+		if op == "ModifyEndpoint" && id == bad {
+			return hns.NewError(op, hns.CodeInvalidPolicy, "")
+		}
+		return nil
+	})
+	for range 3 { // at most one write puts SCTP back
+		if _, err := n.backend.Apply(ctx, state); !dataplane.Concerns(err, first.ID) || dataplane.Concerns(err, second.ID) {
+			t.Fatalf("error %v", err)
+		}
+	}
+	if writes > 1 {
+		t.Errorf("the list of %s was written %d times while that of %s is refused", second.ID, writes, first.ID)
+	}
+	if !n.send(second.ID, model.Ingress, netip.MustParseAddr("10.0.3.3"), model.SCTP, 80, hns.Reading{}) {
+		t.Errorf("SCTP of %s is denied while the list of %s is refused for another reason", second.ID, first.ID)
+	}
+	n.fake.Before(nil)
+	n.apply(state)
+	for _, id := range []model.EndpointID{first.ID, second.ID} {
+		if !n.send(id, model.Ingress, netip.MustParseAddr("10.0.3.3"), model.SCTP, 80, hns.Reading{}) {
+			t.Errorf("SCTP of %s is denied on an HNS that has nothing against it", id)
+		}
+	}
+}
+
+// TestSetsAreTurnedOff restarts an agent that has written sets without them, the way
+// out if a node does not enforce them. Lists and sets must be replaced.
+func TestSetsAreTurnedOff(t *testing.T) {
+	n, first, second := two(t, hns.Server2022, bridgeConfig())
+	state := both(first, second, "10.0.3.3", "10.0.3.4")
+	n.apply(state)
+	if !strings.Contains(n.fake.Dump(), "isthmus-") {
+		t.Fatalf("no set is in use: the test shows nothing\n%s", n.fake.Dump())
+	}
+	n.config.Sets = windows.SetsOff
+	n.start()
+	if found, err := n.backend.Audit(ctx, state); err != nil || len(found) == 0 {
+		t.Errorf("audit finds %v, %v", found, err)
+	}
+	n.apply(state)
+	networks, _ := n.fake.Networks(ctx)
+	list, _ := n.fake.Endpoints(ctx, networks[0].ID)
+	for _, e := range list {
+		acls, err := e.ACLs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range acls {
+			if acl.OwnSet(a.LocalAddresses) || acl.OwnSet(a.RemoteAddresses) {
+				t.Errorf("%s still refers to a set: %+v", e.Name, a)
+			}
+		}
+	}
+	if sets, _ := networks[0].Sets(); len(sets) > 0 {
+		t.Errorf("sets are left: %v", sets)
+	}
+	if !n.passes(first.ID, "10.0.3.3") || n.passes(first.ID, "10.0.3.5") {
+		t.Errorf("in force:\n%s", n.fake.Dump())
+	}
+}
+
+// TestHostAddressesReachPods: programs of a host with several addresses, such as a
+// kubelet that probes, may use any of them. One that a pod has is the pod's.
+func TestHostAddressesReachPods(t *testing.T) {
+	c := bridgeConfig()
+	c.HostAddresses = []netip.Addr{netip.MustParseAddr("172.16.0.5"), netip.MustParseAddr("10.0.3.9")}
+	n := newNode(t, hns.Server2022, c)
+	spec := n.spec("c1", "10.0.1.7")
+	n.add(spec)
+	state := peerState(spec, "10.0.3.3")
+	state.Addresses = state.Addresses.With(c.HostAddresses[1], 0)
+	n.apply(state)
+	for from, want := range map[string]bool{"192.168.0.1": true, "172.16.0.5": true, "172.16.0.6": false, "10.0.3.9": false} {
+		if got := n.passes(spec.ID, from); got != want {
+			t.Errorf("from %s: passes %t, want %t", from, got, want)
+		}
+	}
+	c.HostAddresses = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+	if _, err := windows.New(ctx, c, hns.NewFake(hns.Server2022), discard); err == nil {
+		t.Error("a loopback address was taken")
+	}
+}
+
+// TestWhereSetsAreUsed: nobody is known to use sets on overlay networks.
+func TestWhereSetsAreUsed(t *testing.T) {
+	for _, c := range []struct {
+		config windows.Config
+		use    windows.SetUse
+		v      hns.Version
+		want   bool
+	}{
+		{bridgeConfig(), "", hns.Server2022, true}, {bridgeConfig(), windows.SetsAuto, hns.Server2019, false}, {bridgeConfig(), windows.SetsOff, hns.Server2022, false},
+		{overlayConfig(), "", hns.Server2022, false}, {overlayConfig(), windows.SetsOn, hns.Server2022, true}, {overlayConfig(), windows.SetsOn, hns.Server2019, false},
+	} {
+		c.config.Sets = c.use
+		n := newNode(t, c.v, c.config)
+		spec := n.spec("c1", "10.0.1.7")
+		n.add(spec)
+		n.apply(peerState(spec, "10.0.3.3"))
+		networks, _ := n.fake.Networks(ctx)
+		if sets, _ := networks[0].Sets(); len(sets) > 0 != c.want || !n.passes(spec.ID, "10.0.3.3") {
+			t.Errorf("%s, sets %q, hns %s: %d sets", c.config.Mode, c.use, c.v, len(sets))
+		}
+	}
+	bad := bridgeConfig()
+	bad.Sets = "some"
+	if _, err := windows.New(ctx, bad, hns.NewFake(hns.Server2022), discard); err == nil {
+		t.Error(`sets "some" was taken`)
+	}
+}
