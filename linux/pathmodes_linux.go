@@ -19,11 +19,15 @@ func (b *Backend) notePathModes() {
 		hops[b.ways.mode(h)]++
 	}
 	modes = append(modes, counted("other_nodes", hops)...)
+	clients := dataplane.PathMode{Part: "clients", Mode: "dropped", Count: 1}
+	if b.path.Asks() {
+		clients.Mode = "tracked"
+	}
 	outside := dataplane.PathMode{Part: "outside", Mode: "stack", Count: 1}
 	if b.fabric.Masquerades() {
 		outside.Mode = "stack_masquerade"
 	}
-	modes = append(modes, outside)
+	modes = append(modes, clients, outside)
 	b.pathModes.Store(&modes)
 }
 

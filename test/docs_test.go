@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -144,5 +146,28 @@ func TestLinks(t *testing.T) {
 				t.Errorf("%s links to %s: %v", f.name, target, err)
 			}
 		}
+	}
+}
+
+// Tests that a document names as the proof of what it says are there. A name may end
+// with a star.
+func TestNamedTestsExist(t *testing.T) {
+	var all []string
+	for _, f := range sources(t, "_test.go") {
+		for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`).FindAllStringSubmatch(f.text, -1) {
+			all = append(all, m[1])
+		}
+	}
+	named := 0
+	for _, f := range sources(t, ".md") {
+		for _, m := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)(\\*?)`").FindAllStringSubmatch(f.text, -1) {
+			named++
+			if !slices.ContainsFunc(all, func(name string) bool { return name == m[1] || m[2] == "*" && strings.HasPrefix(name, m[1]) }) {
+				t.Errorf("%s names %s, which is no test", f.name, m[1])
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("no document names a test")
 	}
 }
