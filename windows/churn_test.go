@@ -48,6 +48,8 @@ type churn struct {
 // deadlines; and when the faults end, what is installed is what is intended, and
 // nothing else.
 func TestChurnUnderFaults(t *testing.T) {
+	overlay := overlayConfig()
+	overlay.Sets = windows.SetsOn // faults of sets are met, too
 	operations := 800
 	if testing.Short() {
 		operations = 40
@@ -55,7 +57,7 @@ func TestChurnUnderFaults(t *testing.T) {
 	for _, of := range []struct {
 		profile hns.Version
 		config  windows.Config
-	}{{hns.Server2019, bridgeConfig()}, {hns.Server2022, bridgeConfig()}, {hns.Server2025, overlayConfig()}} {
+	}{{hns.Server2019, bridgeConfig()}, {hns.Server2022, bridgeConfig()}, {hns.Server2025, overlay}} {
 		t.Run(of.profile.String(), func(t *testing.T) {
 			t.Parallel()
 			c := newChurn(t, of.profile, of.config)

@@ -53,9 +53,25 @@ func pluginAdd(n int) *cnicall.AddRequest {
 		PodNamespace: q.PodNamespace, PodName: q.PodName, PodUID: q.PodUid, Network: q.Network}
 }
 
+// started waits until the loop has taken over: the socket answers before.
+func (r *rig) started() {
+	r.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		err := r.ask(time.Minute, cnicall.Status, struct{}{}, nil)
+		var e *cnicall.Error
+		if !errors.As(err, &e) || !strings.Contains(e.Msg+e.Details, "the agent is starting") {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatal("the agent is starting for a minute")
+		}
+	}
+}
+
 // TestCallsOfThePlugin makes every call, beside gRPC on the same socket.
 func TestCallsOfThePlugin(t *testing.T) {
 	r, conn, stopServing := serve(t)
+	r.started()
 	wantRefusal(t, r.ask(time.Minute, cnicall.Status, struct{}{}, nil), 50, "the state of the cluster is not known yet")
 	r.agent.Publish(cluster{pods: 3}.snapshot())
 	var added cnicall.AddResponse
