@@ -111,6 +111,7 @@ type linted struct {
 	// namespaces are those that an object describes; nil if none is.
 	namespaces map[string]bool
 	policies   []*model.Policy
+	services   []*model.Service
 	// pods stand each for all pods that policies apply to with one namespace,
 	// one set of labels, port names and system, and have the addresses of all of
 	// them.
@@ -213,7 +214,9 @@ func (o *lintOptions) read(ctx context.Context) (*linted, []finding, error) {
 	placed := objects
 	placed.Nodes = slices.Clone(objects.Nodes)
 	place(&placed)
-	return newLinted(placed.Snapshot(), declared, objects.Namespaces), p.findings(), nil
+	l := newLinted(placed.Snapshot(), declared, objects.Namespaces)
+	l.services = objects.Services
+	return l, p.findings(), nil
 }
 
 func (p problems) findings() []finding {

@@ -14,7 +14,7 @@ import (
 // checks are the checks besides enforceability.
 func checks() []func(*linted) []finding {
 	return []func(*linted) []finding{checkSubjects, checkNamespaces, checkIgnoredRules, checkPortNames, checkPeers, checkEveryAddress,
-		checkBlocks, checkRepeated, checkPriorities}
+		checkBlocks, checkRepeated, checkPriorities, checkHiddenClients}
 }
 
 // selected lists the pods that a selector matches, one for each kind.
@@ -359,4 +359,34 @@ func portsMeet(a, b *model.Rule) bool {
 		}
 	}
 	return false
+}
+
+// checkHiddenClients finds Services whose clients come with the address of a node: one
+// that masquerades them and sends them to a pod of another node. Policy on ingress then
+// sees that node.
+func checkHiddenClients(l *linted) []finding {
+	var all []finding
+	for _, s := range l.services {
+		if s.External == "" || s.KeepsClients {
+			continue
+		}
+		for _, p := range l.policies {
+			if l.decidesIngress(p, s) {
+				all = append(all, finding{Severity: warning, Check: "hidden-clients", Policy: p.Origin.String(), Direction: model.Ingress.String(),
+					Message: fmt.Sprintf("Service %s/%s (%s) leads to its pods: a client whose packets arrive at another node than the pod's "+
+						"has that node's address here; set externalTrafficPolicy: Local on the Service, or do not decide by clients", s.Namespace, s.Name, s.External)})
+			}
+		}
+	}
+	return all
+}
+
+// decidesIngress reports whether a policy decides what reaches pods of a Service.
+func (l *linted) decidesIngress(p *model.Policy, s *model.Service) bool {
+	if p.Tier == model.TierNetworkPolicy && !p.Isolates[model.Ingress] || p.Tier != model.TierNetworkPolicy && len(p.Rules[model.Ingress]) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(l.selected(p.Subject), func(pod *model.Pod) bool {
+		return pod.Namespace == s.Namespace && s.Pods.Matches(pod.Labels)
+	})
 }

@@ -59,6 +59,7 @@ func kinds() []kind {
 		{"Namespace", "", []string{"v1"}, takeNamespace},
 		{"Node", "", []string{"v1"}, takeNode},
 		{"Pod", "", []string{"v1"}, takePod},
+		{"Service", "", []string{"v1"}, takeService},
 		{"ReplicationController", "", []string{"v1"}, takeWorkload(replicationControllerParts,
 			func(o *corev1.ReplicationController) *metav1.ObjectMeta { return &o.ObjectMeta })},
 		{"Deployment", "apps", []string{"v1"}, takeWorkload(deploymentParts,

@@ -25,6 +25,8 @@ type Objects struct {
 	Policies []*model.Policy
 	// DenyLists are without their bad entries.
 	DenyLists []*model.DenyList
+	// Services are for people who look for mistakes; nothing else asks for them.
+	Services []*model.Service
 	// NodeSelectors says what nodes the pods of workloads ask for; only pods
 	// that ask for something are listed.
 	NodeSelectors map[model.PodID]model.Selector
@@ -72,6 +74,7 @@ type loader struct {
 	pods       map[model.PodID]*model.Pod
 	policies   map[model.Origin]*model.Policy
 	denyLists  map[string]*model.DenyList
+	services   map[string]*model.Service
 	workloads  map[workloadID]placedWorkload
 	// selectors are the nodeSelectors of explicit pods.
 	selectors map[model.PodID]model.Selector
@@ -98,6 +101,7 @@ func newLoader(r Reading) *loader {
 		pods:       make(map[model.PodID]*model.Pod),
 		policies:   make(map[model.Origin]*model.Policy),
 		denyLists:  make(map[string]*model.DenyList),
+		services:   make(map[string]*model.Service),
 		workloads:  make(map[workloadID]placedWorkload),
 		selectors:  make(map[model.PodID]model.Selector),
 		generated:  make(map[string]int),
@@ -324,7 +328,8 @@ func takeWorkload[T any](parts func(*T) workloadParts, meta func(*T) *metav1.Obj
 // finish expands the workloads and returns everything.
 func (l *loader) finish() (Objects, []Warning, []DocumentError) {
 	o := Objects{Namespaces: sorted(l.namespaces, strings.Compare), Nodes: sorted(l.nodes, strings.Compare),
-		Policies: sorted(l.policies, model.Origin.Compare), DenyLists: sorted(l.denyLists, strings.Compare), NodeSelectors: l.selectors}
+		Policies: sorted(l.policies, model.Origin.Compare), DenyLists: sorted(l.denyLists, strings.Compare),
+		Services: sorted(l.services, strings.Compare), NodeSelectors: l.selectors}
 	expanded := make(map[model.PodID]*model.Pod)
 	for _, id := range slices.SortedFunc(maps.Keys(l.workloads), compareWorkloads) {
 		w := l.workloads[id]
