@@ -94,8 +94,8 @@ helm-test: deps-kubernetes ## Images; lint the chart, compare what it renders, a
 	@cd deploy/images && $(go) vet . && $(go) test -count=1 -v .
 	@$(path) $(usable) test -count=1 -v -run TestDeploy ./test/apiserver
 
-.PHONY: check
-check: ## Format, vet for three systems, lint, tests that need no root (two minutes; more the first time)
+.PHONY: lint
+lint: ## Format, vet for three systems, lint; tests for Windows compile
 	@unformatted="$$($(dir $(usable))gofmt -l $(source))"; test -z "$$unformatted" || { echo "run gofmt -w on:" $$unformatted; exit 1; }
 	GOOS=linux $(go) vet ./...
 	GOOS=windows $(go) vet ./...
@@ -103,7 +103,18 @@ check: ## Format, vet for three systems, lint, tests that need no root (two minu
 	$(go) tool staticcheck ./...
 	GOOS=windows $(path) $$($(go) tool -n staticcheck) ./...
 	GOOS=windows $(go) test -exec /bin/true ./... >/dev/null
+
+.PHONY: check
+check: lint ## lint, then tests that need no root (two minutes; more the first time)
 	$(go) test -short ./...
+
+# What has goroutines of its own, in so far as no root is needed. The rest are pure
+# functions, or wait for the kernel.
+concurrent = ./common/agent/... ./common/cnicall ./common/endpoint ./common/httpd ./common/kube/... ./cmd/isthmus-controller ./cni/... ./windows ./windows/hns ./test/hnsemu/fault ./test/hnsemu/service
+
+.PHONY: test-race
+test-race: ## Tests of what is concurrent under the race detector (needs a C compiler; under five minutes)
+	CGO_ENABLED=1 $(go) test -race -short -timeout 5m $(concurrent)
 
 .PHONY: gen-check
 gen-check:
@@ -119,9 +130,9 @@ windows_words = ISTHMUS_WINDOWS_SUMMARY="$(abspath build/windows)"
 attack_words = ISTHMUS_ATTACK_SUMMARY="$(abspath build/attack)"
 
 .PHONY: test
-test: deps deps-windows ## Everything but the API server: generated code is up to date, check, all tests, the commands for Windows under Wine (needs root)
+test: deps deps-windows ## Everything but the API server: generated code is up to date, lint, all tests, the commands for Windows under Wine (needs root)
 	@$(MAKE) --no-print-directory gen-check
-	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory lint
 	@rm -rf build/windows build/attack && mkdir -p build/windows
 	@{ $(windows_words) $(attack_words) $(go) test -json -count=1 -timeout 20m $$($(go) list ./... | grep -v -e '/test/wine$$' -e '/test/apiserver$$' -e '/test/cluster$$'); \
 		$(go) test -json -count=1 ./test/cluster; \

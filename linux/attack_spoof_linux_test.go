@@ -86,6 +86,8 @@ func TestAttackSpoofFromUplink(t *testing.T) {
 					{"as the node to b", f.node, f.b, wb},
 					{"as another address of the node to b, which accepts it", second, f.b, wb},
 					{"as an address of the node's pod range to b, which accepts that", unknown, f.b, wb},
+					{"as a through the node to outside", f.a, f.out, g.wo},
+					{"as the node through the node to outside", f.node, f.out, g.wo},
 				} {
 					v.try(g.wo, k.at, fmt.Sprintf("%s from the uplink %s", name, k.what), func(word string) []byte {
 						return packet(g.wo.mac, g.up, ipHeader(k.src, k.dst, numberOf(name, f.v6)), make(word)...)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/gopacket/gopacket"
@@ -98,7 +100,10 @@ func TestAttackTunnelFromSegment(t *testing.T) {
 		near.pod("c", 13)
 		far.pod("b", 131)
 		far.pod("friend", 132)
-		n.apply(isolate("c", model.Ingress, accept(pods("friend")), accept(block("192.168.9.0/24")), accept(block("fd99::/64"))))
+		third := &model.Node{Name: "third", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr("192.168.9.33")},
+			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.1.0/24")}}
+		n.applyTo(append(slices.Clone(nearAndFar[:]), third), isolate("c", model.Ingress, accept(pods("friend")),
+			accept(block("192.168.9.0/24")), accept(block("fd99::/64")), accept(block("10.1.1.0/24"))))
 		near.must(near.node.Do(func() error {
 			return errors.Join(sysctl("ipv4/conf/isthmus-vxlan/rp_filter", "0"), sysctl("ipv4/conf/all/rp_filter", "0"))
 		}))
@@ -126,6 +131,11 @@ func TestAttackTunnelFromSegment(t *testing.T) {
 					})
 				}
 			}
+		}
+		for _, src := range []string{"10.1.1.7", "192.168.9.33"} { // of another node in the fabric
+			v.try(wo, wc, "tunnel from far with inner source "+src+" of a third node", func(word string) []byte {
+				return udpFrame(wo, up, outsideAddr4, nodeAddr4, 33333, 4789, string(tunneled("near", src, "10.1.0.13", word)))
+			})
 		}
 		for _, kind := range []uint16{0x0806, 0x8100, 0x88cc} { // ARP, tagged, LLDP
 			v.try(wo, wc, fmt.Sprintf("tunnel from far with a frame of type %#x", kind), func(word string) []byte {

@@ -58,16 +58,22 @@ func newNodes(t *testing.T, change func(*linux.Config)) nodes {
 // there is no more to do, devices have been looked after and interfaces are quiet.
 func (n nodes) apply(policies ...*model.Policy) {
 	n[0].t.Helper()
+	n.applyTo(nearAndFar[:], policies...)
+}
+
+// applyTo is apply in a cluster with these nodes.
+func (n nodes) applyTo(cluster []*model.Node, policies ...*model.Policy) {
+	n[0].t.Helper()
 	var all []*model.Pod
 	for i, l := range n {
 		for _, e := range l.local {
 			all = append(all, &model.Pod{PodID: e.Pod, Node: nearAndFar[i].Name, IPs: e.IPs, Labels: model.MakeLabels(map[string]string{"name": e.Pod.Name})})
 		}
 	}
-	cluster := model.MakeSnapshot(nil, nearAndFar[:], all, policies)
+	snapshot := model.MakeSnapshot(nil, cluster, all, policies)
 	for i, l := range n {
 		l.must(l.node.Do(func() (err error) {
-			l.state, _ = policy.Compile(policy.Input{Snapshot: cluster, Node: nearAndFar[i].Name, Endpoints: l.local, Previous: l.state})
+			l.state, _ = policy.Compile(policy.Input{Snapshot: snapshot, Node: nearAndFar[i].Name, Endpoints: l.local, Previous: l.state})
 			_, err = l.backend.Apply(context.Background(), l.state)
 			return err
 		}))

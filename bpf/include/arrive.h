@@ -53,15 +53,15 @@ __noinline int error_arrived(struct __sk_buff *skb, const struct packet *p, stru
 }
 
 /* Decides a packet between two pods, of which the one that it is for is here. */
-static __always_inline int track_arrived(struct __sk_buff *skb, const struct packet *p, struct local *pod, bool v6)
+static __always_inline int track_arrived(struct __sk_buff *skb, struct packet *p, struct local *pod, bool v6)
 {
-	struct conn_place at = {};
+	struct conn_place *at = &p->at;
 	__u32 now = bpf_jiffies64();
 	struct conn *c;
 	int err;
 
-	conn_place(&p->flow, &at, v6);
-	c = conn_find(&at, p->flow.protocol, now, v6);
+	conn_place(&p->flow, at, v6);
+	c = conn_find(at, p->flow.protocol, now, v6);
 	if (!c) {
 		err = open_arrived(skb, pod, p);
 		if (err == FATE_REMOTE) {
@@ -70,15 +70,16 @@ static __always_inline int track_arrived(struct __sk_buff *skb, const struct pac
 		}
 		return err;
 	}
-	if (!(c->flow_flags & CONN_REMOTE) || !leads(skb->ifindex, OF_END(c->place, at.src), &p->flow.src, v6))
+	/* An end with roles is the pod's here: nobody else sends from it. */
+	if (!(c->flow_flags & CONN_REMOTE) || approval_of(c, at->src).roles || !leads(skb->ifindex, OF_END(c->place, at->src), &p->flow.src, v6))
 		return FATE_PASS;
-	pod->index = OF_END(c->place, !at.src);
+	pod->index = OF_END(c->place, !at->src);
 	if (!receivable(skb, pod, v6))
 		return FATE_PASS;
-	OF_END(c->place, at.src) = skb->ifindex;
-	err = admit_peer(skb, pod, p, c, !at.src);
+	OF_END(c->place, at->src) = skb->ifindex;
+	err = admit_peer(skb, pod, p, c, !at->src);
 	if (err == FATE_DIRECT)
-		conn_seen(c, p, at.src, false, now);
+		conn_seen(c, p, at->src, false, now);
 	return err;
 }
 

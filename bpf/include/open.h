@@ -29,8 +29,8 @@ static __always_inline bool starts_direct(const struct packet *p)
 	return p->kind == PACKET_OPENS || (p->kind == PACKET_FLOW && p->flow.protocol == IPPROTO_UDP);
 }
 
-/* Makes the entry of a flow that open_flow or open_arrived has decided: fate is what
- * that returned, and peer the other end of a direct one. A flow without an entry is
+/* Makes the entry of a flow that was looked for (p->at), and that open_flow or
+ * open_arrived has decided: fate is what that returned, and peer the other end of a direct one. A flow without an entry is
  * decided packet by packet. */
 __noinline int note_flow(struct __sk_buff *skb, const struct local *l, const struct packet *p, const struct local *peer, int fate)
 {
@@ -46,6 +46,7 @@ __noinline int note_flow(struct __sk_buff *skb, const struct local *l, const str
 		return -1;
 	v6 = p->v6;
 	conn_place(&p->flow, &at, v6);
+	at.expired = p->at.expired;
 	end = l->from_pod ? at.src : !at.src;
 	fresh.flow_flags = direct ? CONN_DIRECT : fate == FATE_REMOTE ? CONN_REMOTE : l->outside ? CONN_OUTSIDE : 0;
 	here = fresh.flow_flags & (CONN_DIRECT | CONN_REMOTE) ? l->index : 0;

@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,36 +15,68 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// announcing is a data path that has something to say.
+// announcing is a data path that has something to say, and what was asked to be
+// written of it. The agent reads while the test writes.
 type announcing struct {
 	*dataplane.Fake
-	says *model.Announcement
+	mu    sync.Mutex
+	says  model.Announcement
+	asked []model.Announcement
 }
 
-func (a announcing) Announcement() model.Announcement { return *a.says }
+func (a *announcing) Announcement() model.Announcement {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.says
+}
+
+func (a *announcing) ask(to model.Announcement) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked = append(a.asked, to)
+}
+
+// say changes what it says.
+func (a *announcing) say(to model.Announcement) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.says = to
+}
+
+// taken returns what was asked, and forgets it.
+func (a *announcing) taken() []model.Announcement {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	asked := a.asked
+	a.asked = nil
+	return asked
+}
 
 // TestAnnounce: what a data path says is asked to be written for as long as the
 // Node does not say it, and again if that changes.
 func TestAnnounce(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		says := model.Announcement{Fabric: "vxlan"}
+		path := &announcing{says: says}
 		var asked []model.Announcement
 		writes := true
 		r.change = func(c *agent.Config) {
 			c.Open = func(context.Context, model.Node) (dataplane.Backend, error) {
 				r.fake.Reopen()
-				return announcing{r.fake, &says}, nil
+				path.Fake = r.fake
+				return path, nil
 			}
 			if writes {
-				c.Announce = func(a model.Announcement) { asked = append(asked, a) }
+				c.Announce = path.ask
 			}
 		}
 		publish := func(a model.Announcement) {
 			own := node("node1", "10.0.1.0/24")
 			own.Addresses, own.Announcement = []netip.Addr{netip.MustParseAddr("192.0.2.1")}, a
 			r.agent.Publish(cluster{nodes: []*model.Node{own}}.snapshot())
-			asked = nil
+			path.taken()
 			time.Sleep(3 * time.Second)
+			asked = path.taken()
 		}
 		warned := func() bool {
 			_, body := r.get("/metrics")
@@ -60,11 +93,13 @@ func TestAnnounce(t *testing.T) {
 		}
 		// The Node's first address need not be said, another one has to be.
 		says.Tunnel = netip.MustParseAddr("192.0.2.1")
+		path.say(says)
 		publish(model.Announcement{Fabric: "vxlan"})
 		if len(asked) != 0 {
 			t.Errorf("asked for %v, which everybody knows", asked)
 		}
 		says.Tunnel, says.VTEP = netip.MustParseAddr("192.0.2.2"), model.MAC{2, 0, 0, 0, 0, 1}
+		path.say(says)
 		publish(model.Announcement{Fabric: "vxlan"})
 		if len(asked) == 0 || asked[0] != says {
 			t.Errorf("asked for %v, want %v", asked, says)

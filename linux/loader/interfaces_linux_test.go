@@ -161,3 +161,32 @@ func TestInterfacesAfterRestart(t *testing.T) {
 	p.says(8, 8, second)
 	p.decides()
 }
+
+// TestAddressThatMoves gives an address to another pod before the interface of the one
+// that had it is gone: the packets for it stay with the pod that has it now.
+func TestAddressThatMoves(t *testing.T) {
+	p := newPlaces(t)
+	locals, err := ebpf.LoadPinnedMap(filepath.Join(p.dir, loader.LayoutVersion, "locals4"), nil)
+	p.must(err)
+	defer locals.Close()
+	address := pod4.As4()
+	leads := func(when string, want uint32) {
+		t.Helper()
+		var slot bpfobj.PodSlotIndex
+		if err := locals.Lookup(address, &slot); err != nil || slot.Slot != want {
+			t.Errorf("%s: the address leads to slot %d (%v), want %d", when, slot.Slot, err, want)
+		}
+	}
+	p.must(p.path.PutEndpoint(loader.SandboxInterface, p.pod))
+	leads("at first", p.pod.Slot)
+	second := bpfobj.PodEndpoint{Ip4: address, Mac: [6]byte{2, 9}, Slot: p.pod.Slot + 1}
+	p.must(p.path.PutEndpoint(7, second))
+	leads("with the second pod", second.Slot)
+	p.must(p.path.DropEndpoint(loader.SandboxInterface))
+	leads("when the first is gone", second.Slot)
+	p.must(p.path.DropEndpoint(7))
+	var slot bpfobj.PodSlotIndex
+	if err := locals.Lookup(address, &slot); err == nil {
+		t.Errorf("when both are gone the address leads to slot %d", slot.Slot)
+	}
+}

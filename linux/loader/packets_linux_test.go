@@ -235,6 +235,20 @@ func TestPolicyChangeReachesTheFlow(t *testing.T) {
 		b.expect(in, packet(in, 80, 1000), true, nothing)
 		b.expect(out, packet(out, 1000, 80), true, nothing)
 
+		// Decided again, when the pod that was reached sends first, by the port that it was
+		// reached at.
+		const webIn = 3 << 2 // ingress by row 2
+		if err := b.path.Execute(&policymap.Writes{Tables: []policymap.TableWrite{{Number: webIn}},
+			Verdicts: []policymap.VerdictWrite{{VerdictKey: policymap.VerdictKey{Table: webIn, Peer: policymap.PeerKey(model.World, in)}, Row: 2}}}); err != nil {
+			t.Fatal(err)
+		}
+		b.under(webIn)
+		b.expect(in, packet(in, 6000, 80), true, bpfobj.CountIngressAllow)
+		b.under(webIn)
+		b.expect(out, packet(out, 80, 6000), true, nothing)
+		b.expect(in, packet(in, 6000, 80), true, nothing)
+		b.under(tableOpen)
+
 		// What was accepted and then taken back does not pass as the pod's own.
 		b.expect(in, packet(in, 5000, 53), true, bpfobj.CountIngressAllow)
 		b.expect(out, packet(out, 53, 5000), true, nothing)
@@ -286,6 +300,19 @@ func TestFragments(t *testing.T) {
 		b.expect(out, fragment(1, 5, true, payload), true, nothing)
 		b.expect(out, fragment(1, 10, false, payload), true, nothing)
 		b.expect(out, fragment(2, 5, false, payload), false, bpfobj.DropFragment)
+		// Of other datagrams, whose ports are noted at the same place.
+		b.expect(out, fragment(1+8, 5, false, payload), false, bpfobj.DropFragment)
+		for _, change := range []func(*layers.IPv4){
+			func(h *layers.IPv4) { h.Protocol = layers.IPProtocolTCP },
+			func(h *layers.IPv4) { h.DstIP = net.IP{10, 1, 0, 77} },
+			func(h *layers.IPv4) { h.SrcIP = net.IP{10, 1, 0, 77} },
+		} {
+			h := ip4(out, layers.IPProtocolUDP)
+			h.Id, h.FragOffset = 1, 5
+			change(h)
+			b.expect(out, frame(out, h, payload), false, bpfobj.DropFragment)
+		}
+		b.expect(out, fragment(1, 12, false, payload), true, nothing)
 		// Denied by its ports, so its later fragments are too.
 		b.expect(out, fragment(3, 0, true, udp(1000, 81), payload), false, bpfobj.CountEgressDeny)
 		b.expect(out, fragment(3, 5, false, payload), false, bpfobj.CountEgressDeny)
