@@ -110,7 +110,7 @@ check: lint ## lint, then tests that need no root (two minutes; more the first t
 
 # What has goroutines of its own, in so far as no root is needed. The rest are pure
 # functions, or wait for the kernel.
-concurrent = ./common/agent/... ./common/cnicall ./common/endpoint ./common/httpd ./common/kube/... ./cmd/isthmus-controller ./cni/... ./windows ./windows/hns ./test/hnsemu/fault ./test/hnsemu/service
+concurrent = ./common/agent/... ./common/cnicall ./common/endpoint ./common/httpd ./common/kube/... ./cmd/isthmus-controller ./cni/... ./windows/hns ./test/hnsemu/fault ./test/hnsemu/service
 
 .PHONY: test-race
 test-race: ## Tests of what is concurrent under the race detector (needs a C compiler; under five minutes)
