@@ -30,20 +30,25 @@ type kind struct {
 	// opens and cuts say that the damage itself may let denied packets pass, or keep
 	// allowed ones from passing, until it is repaired.
 	opens, cuts bool
+	// renumbers says that the repair goes another way than to write what was there:
+	// the maps say the same in other numbers.
+	renumbers bool
+	// moves says that the repair moves the programs of pod d to other hooks.
+	moves bool
 	// do does it, in the node's namespace, and says to what.
 	do func() (string, error)
 }
 
 // The maps, and what damage to them may do.
 var damagedMaps = []struct {
-	name, object string
+	name, object string // object: names, one of them
 	opens, cuts  bool
 	ops          string // of entries: delete, change, add
 }{
 	{"slots", "slots", true, true, "change"}, {"peers4", "peers", true, true, "delete change add"}, {"peers6", "peers", true, true, "delete change add"},
 	{"prefixes4", "prefixes", true, true, "delete change add"}, {"prefixes6", "prefixes", true, true, "delete change add"},
 	{"ports", "ports", true, true, "change"}, {"verdicts", "verdicts", true, true, "delete change add"}, {"rows", "rows", true, true, "change"},
-	{"tables", "tables", false, false, "delete change add"}, {"endpoints", "endpoints", false, true, "delete change add"},
+	{"tables", "tables", false, false, "delete change add"}, {"endpoints", "endpoints endpoint", false, true, "delete change add"},
 	{"locals4", "locals", false, true, "delete change add"}, {"locals6", "locals", false, true, "delete change add"},
 	{"attachments", "attachments", false, true, "change"}, {"interfaces", "interfaces", false, true, "change"},
 	{"ways4", "ways", false, true, "delete change add"}, {"ways6", "ways", false, true, "delete change add"},
@@ -58,15 +63,15 @@ var damagedMaps = []struct {
 func (a *auditLab) kinds() (all []kind) {
 	for _, m := range damagedMaps {
 		for _, op := range strings.Fields(m.ops) {
-			all = append(all, kind{op + " " + m.name, []string{m.object}, m.opens, m.cuts, func() (string, error) { return a.damageMap(m.name, op) }})
+			all = append(all, kind{name: op + " " + m.name, objects: strings.Fields(m.object), opens: m.opens, cuts: m.cuts, do: func() (string, error) { return a.damageMap(m.name, op) }})
 		}
-		all = append(all, kind{"unpin " + m.name, []string{"pin"}, false, false, func() (string, error) { return m.name, os.Remove(a.pinned(m.name)) }})
+		all = append(all, kind{name: "unpin " + m.name, objects: []string{"pin"}, do: func() (string, error) { return m.name, os.Remove(a.pinned(m.name)) }})
 	}
 	for _, name := range []string{"conns4", "ledger6", "counters", "pending", "events", "datagrams"} {
-		all = append(all, kind{"unpin " + name, []string{"pin"}, false, false, func() (string, error) { return name, os.Remove(a.pinned(name)) }})
+		all = append(all, kind{name: "unpin " + name, objects: []string{"pin"}, do: func() (string, error) { return name, os.Remove(a.pinned(name)) }})
 	}
 	one := func(name string, objects []string, opens, cuts bool, do func() (string, error)) {
-		all = append(all, kind{name, objects, opens, cuts, do})
+		all = append(all, kind{name: name, objects: objects, opens: opens, cuts: cuts, do: do})
 	}
 	one("class of a port beyond rows", []string{"ports"}, true, true, func() (string, error) {
 		return a.put("ports", uint32(a.rng.IntN(65536)), uint16(1024+a.rng.IntN(60000)))
@@ -76,6 +81,7 @@ func (a *auditLab) kinds() (all []kind) {
 	one("point a slot elsewhere", []string{"slots"}, true, true, a.pointElsewhere)
 	one("swap two classes", []string{"peers"}, true, true, a.swapClasses)
 	one("damage two parts of verdicts", []string{"slots", "ports", "peers", "rows"}, true, true, a.damageTwoParts)
+	all[len(all)-1].renumbers = true
 	one("pin another map", []string{"pin"}, false, false, a.pinOther)
 	one("directory for a pin", []string{"pin"}, false, false, func() (string, error) {
 		return "verdicts", errors.Join(os.Remove(a.pinned("verdicts")), os.Mkdir(a.pinned("verdicts"), 0o700))
@@ -89,6 +95,7 @@ func (a *auditLab) kinds() (all []kind) {
 	one("program that passes on before ours", []string{"link"}, false, false, func() (string, error) { return a.programBefore("b", -1) })
 	one("program that lets pass before ours", []string{"link"}, true, true, func() (string, error) { return a.programBefore("b", 0) })
 	one("program before ours on clsact hooks", []string{"classifier"}, true, true, func() (string, error) { return a.programBefore("d", 0) })
+	all[len(all)-1].moves = true
 	one("delete classifiers", []string{"classifier", "endpoint"}, true, true, a.deleteClassifiers)
 	one("delete clsact", []string{"classifier", "endpoint"}, true, true, a.deleteClsact)
 	one("replace classifier", []string{"classifier"}, true, true, a.replaceClassifier)
@@ -344,7 +351,11 @@ func (a *auditLab) onHook(place string, f func(link.Link) error) (string, error)
 
 // program returns a code and does nothing else.
 func program(kind ebpf.ProgramType, code int32) (*ebpf.Program, error) {
-	return ebpf.NewProgram(&ebpf.ProgramSpec{Name: "other", Type: kind, License: "Dual BSD/GPL",
+	var attach ebpf.AttachType
+	if kind == ebpf.XDP {
+		attach = ebpf.AttachXDP
+	}
+	return ebpf.NewProgram(&ebpf.ProgramSpec{Name: "other", Type: kind, AttachType: attach, License: "Dual BSD/GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, code), asm.Return()}})
 }
 

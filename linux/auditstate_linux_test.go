@@ -4,7 +4,9 @@ package linux_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +15,10 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
 // fingerprint reads everything that damages concern, without the code under test:
@@ -65,6 +71,19 @@ func (a *auditLab) printMap(is map[string]string, name string, m *ebpf.Map) erro
 			}
 		}
 		is["content of "+name] = string(buf)
+		return nil
+	}
+	if name == "attachments" { // many, and all at once
+		keys, values := make([]uint32, bpfobj.Slots), make([]bpfobj.PodAttachment, bpfobj.Slots)
+		var at ebpf.MapBatchCursor
+		if _, err := m.BatchLookup(&at, keys, values, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+		for i, v := range values {
+			if v != (bpfobj.PodAttachment{}) {
+				is["content of "+name] += fmt.Sprintf("%d: %v\n", keys[i], v)
+			}
+		}
 		return nil
 	}
 	all, err := rawEntries(m)
@@ -168,4 +187,71 @@ func (a *auditLab) printInterface(is map[string]string, name string) error {
 		is["sysctl "+s] = strings.TrimSpace(string(value))
 	}
 	return nil
+}
+
+// verdicts reads the policy maps by their pins and compares what they say with the
+// State.
+func (a *auditLab) verdicts() (wrong []string) {
+	a.t.Helper()
+	e := policymap.NewEntries()
+	word := func(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }
+	slots := make(map[netip.Addr]uint32)
+	for name, note := range map[string]func(rawEntry){
+		"slots": func(r rawEntry) {
+			e.Slots[word(r.key)] = bpfobj.PodSlot{Table: word(r.value), Epoch: word(r.value[4:])}
+		},
+		"peers4": func(r rawEntry) { e.Peers[netip.AddrFrom4([4]byte(r.key))] = word(r.value) &^ bpfobj.PeerPod },
+		"peers6": func(r rawEntry) { e.Peers[netip.AddrFrom16([16]byte(r.key))] = word(r.value) &^ bpfobj.PeerPod },
+		"prefixes4": func(r rawEntry) {
+			e.Prefixes[netip.PrefixFrom(netip.AddrFrom4([4]byte(r.key[4:])), int(word(r.key)))] = word(r.value)
+		},
+		"prefixes6": func(r rawEntry) {
+			e.Prefixes[netip.PrefixFrom(netip.AddrFrom16([16]byte(r.key[4:])), int(word(r.key)))] = word(r.value)
+		},
+		"endpoints": func(r rawEntry) { slots[netip.AddrFrom4([4]byte(r.value))] = word(r.value[len(r.value)-4:]) },
+		"verdicts": func(r rawEntry) {
+			table := e.Verdicts[word(r.key)]
+			if table == nil {
+				table = make(map[uint32]uint32)
+				e.Verdicts[word(r.key)] = table
+			}
+			table[word(r.key[4:])] = word(r.value)
+		},
+		"rows": func(r rawEntry) {
+			var row policymap.Row
+			for i := range row.Allow {
+				row.Allow[i] = binary.NativeEndian.Uint64(r.value[8*i:])
+			}
+			e.Rows[word(r.key)] = row
+		},
+		"ports": func(r rawEntry) { e.Ports[word(r.key)] = binary.NativeEndian.Uint16(r.value) },
+	} {
+		a.must(a.open(name, func(m *ebpf.Map) error {
+			all, err := rawEntries(m)
+			for _, r := range all {
+				note(r)
+			}
+			return err
+		}))
+	}
+	for id, endpoint := range a.local {
+		slot := slots[endpoint.IPs[0]]
+		for _, remote := range []string{"10.1.0.11", "10.1.0.12", "10.1.0.13", "10.1.0.14", friend4, outsideAddr4, nodeAddr4, "172.21.1.1", "10.20.0.1", "10.2.0.5", "8.8.8.8", "fd01::b", "fd01::c", friend6, "2001:db8::1"} {
+			addr := netip.MustParseAddr(remote)
+			if slices.Contains(endpoint.IPs, addr) {
+				continue // what a pod sends to itself does not come to the maps
+			}
+			for _, d := range model.Directions {
+				for _, protocol := range []model.Protocol{model.TCP, model.UDP, model.SCTP} {
+					for _, port := range []uint16{53, 80, 81, 443, 8080, 9000, 9100} {
+						want := a.state.Decide(id, d, addr, protocol, port).Verdict
+						if got := e.Lookup(slot, d, addr, protocol, port); got != want {
+							wrong = append(wrong, fmt.Sprintf("%s (slot %d, %v) %s %s %s/%d is %s, want %s", id, slot, e.Slots[slot], d, addr, protocol, port, got, want))
+						}
+					}
+				}
+			}
+		}
+	}
+	return wrong
 }

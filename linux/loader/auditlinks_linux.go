@@ -61,7 +61,7 @@ func (d *DataPath) auditLink(path string, ifindex int, h hook, first bool) (stri
 	if err != nil {
 		return "", err
 	}
-	own, err := programID(h.prog)
+	own, err := d.programID(h.prog)
 	if err != nil {
 		return "", err
 	}
@@ -105,7 +105,7 @@ func (d *DataPath) Foreign(ifindex int) (ebpf.ProgramID, error) {
 		if err != nil {
 			return 0, err
 		}
-		own, err := programID(h.prog)
+		own, err := d.programID(h.prog)
 		if err != nil {
 			return 0, err
 		}
@@ -116,7 +116,11 @@ func (d *DataPath) Foreign(ifindex int) (ebpf.ProgramID, error) {
 	return 0, nil
 }
 
-func programID(p *ebpf.Program) (ebpf.ProgramID, error) {
+// programID is the number of a program in the kernel, which does not change.
+func (d *DataPath) programID(p *ebpf.Program) (ebpf.ProgramID, error) {
+	if id, ok := d.numbers[p]; ok {
+		return id, nil
+	}
 	info, err := p.Info()
 	if err != nil {
 		return 0, fmt.Errorf("inspect program %s: %w", p, err)
@@ -125,16 +129,17 @@ func programID(p *ebpf.Program) (ebpf.ProgramID, error) {
 	if !ok {
 		return 0, fmt.Errorf("inspect program %s: the kernel does not tell its number", p)
 	}
+	d.numbers[p] = id
 	return id, nil
 }
 
 // ProgramNumbers are the numbers in the kernel of the programs for interfaces of pods.
 func (d *DataPath) ProgramNumbers() (fromPod, toPod uint32, err error) {
-	from, err := programID(d.objects.FromPod)
+	from, err := d.programID(d.objects.FromPod)
 	if err != nil {
 		return 0, 0, err
 	}
-	to, err := programID(d.objects.ToPod)
+	to, err := d.programID(d.objects.ToPod)
 	return uint32(from), uint32(to), err
 }
 
@@ -178,7 +183,7 @@ func (d *DataPath) repairLink(path string, ifindex int, h hook) error {
 	if err := d.adoptLink(path, h.attach, h.prog); err != nil {
 		return err
 	}
-	own, err := programID(h.prog)
+	own, err := d.programID(h.prog)
 	if err != nil {
 		return err
 	}

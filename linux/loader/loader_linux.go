@@ -49,6 +49,8 @@ type DataPath struct {
 	pins Pins
 	// want is what this process has written to maps that no State describes.
 	want intent
+	// numbers are those of programs in the kernel, as far as they were asked for.
+	numbers map[*ebpf.Program]ebpf.ProgramID
 	// damaged says what was found wrong with the pins at the start.
 	damaged []string
 }
@@ -59,7 +61,7 @@ type DataPath struct {
 // another size than they have are exchanged for copies. An older layout that is
 // there stays in force, see Older.
 func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
-	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), look: s.look(), pins: make(Pins)}
+	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), look: s.look(), pins: make(Pins), numbers: make(map[*ebpf.Program]ebpf.ProgramID)}
 	defer func() {
 		if err != nil {
 			d.Close()

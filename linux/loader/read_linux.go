@@ -120,7 +120,8 @@ func (d *DataPath) readRows(e, wanted *policymap.Entries) error {
 
 // each calls f for every entry of a map that only the agent writes.
 func each[K, V any](m *ebpf.Map, f func(K, V)) error {
-	keys, values := make([]K, batchSize), make([]V, batchSize)
+	n := min(batchSize, int(m.MaxEntries()))
+	keys, values := make([]K, n), make([]V, n)
 	var at ebpf.MapBatchCursor
 	for {
 		n, err := m.BatchLookup(&at, keys, values, nil)
