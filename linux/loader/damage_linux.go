@@ -70,7 +70,7 @@ func RemoveUnusable(dir string, specs map[string]*ebpf.MapSpec) (removed []strin
 			continue
 		}
 		why := unusable(path, specs[name])
-		if errors.Is(why, os.ErrPermission) {
+		if errors.Is(why, os.ErrPermission) && isPin(path) {
 			return removed, fmt.Errorf("open %s: %w: are you root?", path, why)
 		}
 		if why == nil {

@@ -57,7 +57,7 @@ func (p Pins) Link(path string) (link.Link, error) {
 		return nil, fmt.Errorf("look for the pinned link %s: %w", path, os.ErrNotExist)
 	}
 	l, err := link.LoadPinnedLink(path, nil)
-	if errors.Is(err, os.ErrPermission) {
+	if errors.Is(err, os.ErrPermission) && isPin(path) {
 		return nil, fmt.Errorf("open pinned link %s: %w", path, err)
 	}
 	if err != nil {
@@ -143,6 +143,13 @@ func removeFiles(dir string) error {
 		return err
 	}
 	return os.Remove(dir)
+}
+
+// isPin reports whether something is pinned at a path. To open a directory as a pin
+// is refused like something that only root may open.
+func isPin(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode().IsRegular()
 }
 
 // inode is that of a path, 0 if there is none.
