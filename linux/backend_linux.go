@@ -36,13 +36,18 @@ type Backend struct {
 	origins origins
 	ways    forwarding
 	path    *loader.DataPath
-	tcx     bool // the kernel has it
+	tcx     bool // programs go to tcx links
+	hasTCX  bool // the kernel has them
+	// drifted tells that Audit has found something that Apply has to repair.
+	drifted bool
 	// egress says by what it is decided behind the translation.
 	egress string
 	// egressDue is when to look next whether that is still there, mended how often
 	// it was not.
 	egressDue time.Time
 	mended    atomic.Uint64
+	// damaged says what was found wrong with pins and maps and is not written yet.
+	damaged []string
 	// layout is what the maps hold; nil after writes that were cut short.
 	layout *policymap.Layout
 	// specs are the endpoints that AddEndpoint was asked for.
@@ -91,7 +96,11 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	if b.path, err = loader.Open(cfg.BPFFS, settings, cfg.MapEntries); err != nil {
 		return nil, err
 	}
-	b.tcx = !cfg.ByClassifiers && b.path.HasTCX()
+	b.hasTCX = b.path.HasTCX()
+	b.tcx = !cfg.ByClassifiers && b.hasTCX
+	for _, d := range b.path.Damaged() {
+		b.noteDamage(d)
+	}
 	if b.ways.asks = b.path.Asks(); cfg.Forwarding == Direct && !b.ways.asks {
 		log.Warn("packets between nodes go through the stack: the kernel's connection tracking cannot be asked, before its module nf_conntrack is loaded")
 	}
@@ -184,7 +193,7 @@ func (b *Backend) readBack() error {
 	}
 	layout, problems := policymap.Decode(entries, slots, b.path.Capacity())
 	for _, p := range problems {
-		b.log.Warn("found in the maps, to be repaired", "problem", p)
+		b.noteDamage(p)
 	}
 	b.layout = layout
 	b.turnPage()
@@ -203,6 +212,9 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 		}
 	}
 	defer b.noteUsage()
+	if err := b.repair(); err != nil {
+		return nil, err
+	}
 	plan, now := dataplane.Plan(b.layout.State(), s), time.Now()
 	if err := b.layout.Check(plan, now); err != nil {
 		return nil, fmt.Errorf("lay out policy: %w", err)
@@ -219,6 +231,7 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 			return nil, fmt.Errorf("write policy: %w", err)
 		}
 	}
+	b.damaged = nil // all of it is written by now
 	b.upgrade.failed = b.takeOver()
 	b.fabric.Apply(s, time.Now())
 	b.ways.tend(time.Now())
@@ -253,7 +266,15 @@ func (b *Backend) followUplink() error {
 // origins of traffic, an upgrade that has not come to its end, and host ports on
 // which the node listens, too.
 func (b *Backend) Faults() []string {
-	return slices.Concat(b.fabric.Problems(), b.origins.problems, b.upgradeProblems(), b.ports.problems(b.pods))
+	return slices.Concat(b.damaged, b.fabric.Problems(), b.origins.problems, b.upgradeProblems(), b.ports.problems(b.pods))
+}
+
+// noteDamage remembers what was found wrong when the data path was opened or read
+// back, until the next Apply has made it what it should be.
+func (b *Backend) noteDamage(what string) {
+	b.log.Warn("the data path was damaged; it is repaired", "problem", what)
+	b.damaged = append(b.damaged, "the data path was damaged, until policy is applied again: "+what)
+	b.mended.Add(1)
 }
 
 // Announcement implements dataplane.Announcer.

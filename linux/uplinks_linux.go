@@ -66,9 +66,11 @@ type uplinks struct {
 	failed      error
 	unsupported []model.Unsupported
 	// laid is the set that the maps hold, sparing the addresses of own.
-	laid  *model.DenySet
-	own   []netip.Addr
-	again time.Time // when to look after the devices next
+	laid *model.DenySet
+	own  []netip.Addr
+	// devices should have the program, by name; known since the last attach.
+	devices map[string]int
+	again   time.Time // when to look after the devices next
 
 	mu     sync.Mutex // guards the rest, for Counters
 	status dataplane.DenyStatus
@@ -174,6 +176,10 @@ func (u *uplinks) settle(own []netip.Addr) error {
 			return err
 		}
 		u.filter = f
+		for _, d := range f.Damaged() {
+			u.backend.log.Warn("the deny list was damaged; it is repaired", "problem", d)
+			u.backend.mended.Add(1)
+		}
 	}
 	if u.laid == nil || u.laid != u.set || !slices.Equal(own, u.own) {
 		u.laid = nil
@@ -219,12 +225,14 @@ func (u *uplinks) attach() error {
 	for _, name := range have {
 		if !slices.Contains(names, name) {
 			u.backend.step("detach XDP")
-			errs = append(errs, xdp.Detach(xdp.Links(u.pins), name))
+			errs = append(errs, u.filter.Detach(name))
 		}
 	}
+	u.devices = make(map[string]int)
 	for _, name := range names {
 		index, err := link.Index(name)
 		if err == nil {
+			u.devices[name] = index
 			u.backend.step("attach XDP")
 			var native error
 			native, err = u.filter.Attach(name, index)
@@ -256,6 +264,30 @@ func (u *uplinks) tend() {
 		u.again = time.Now().Add(retry)
 	}
 	u.publish()
+}
+
+// audit audits the program and the deny list.
+func (u *uplinks) audit() ([]loader.Finding, error) {
+	if u.filter == nil || u.laid == nil && u.set != nil || u.failed != nil {
+		return nil, nil // settle is about to write everything
+	}
+	return u.filter.Audit(denylist.Layout(u.set, u.own), u.devices)
+}
+
+// repair puts right what it finds.
+func (u *uplinks) repair() error {
+	found, err := u.audit()
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	if err := u.filter.Repair(); err != nil {
+		return err
+	}
+	if err := u.filter.Apply(denylist.Layout(u.set, u.own)); err != nil {
+		u.laid = nil
+		return err
+	}
+	return u.attach()
 }
 
 // publish lets Counters see how things are.

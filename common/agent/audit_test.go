@@ -5,12 +5,15 @@ package agent_test
 import (
 	"context"
 	"net/netip"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/report"
 )
 
 // TestAudit: what others change is found within the interval, put right and
@@ -72,6 +75,48 @@ func TestAuditRemovesUnknown(t *testing.T) {
 		}
 		time.Sleep(15 * time.Second)
 		r.wantOnly(0)
+		r.end()
+	})
+}
+
+// TestAuditContested: what another process changes back each time becomes a problem that
+// names it, and is repaired after longer and longer pauses; when the process has
+// stopped, the problem goes.
+func TestAuditContested(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		var facts atomic.Pointer[report.Facts]
+		r.change = func(c *agent.Config) {
+			c.AuditEvery, c.Report = 10*time.Second, func(f report.Facts) { facts.Store(&f) }
+		}
+		problems := func() string { return strings.Join(facts.Load().Problems, "; ") }
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.mustAdd(0)
+		r.mustAdd(1)
+		r.fake.Tamper(id(0))
+		time.Sleep(15 * time.Second)
+		if strings.Contains(problems(), "another process") || !r.reachable(0) {
+			t.Fatalf("after one change: %s", problems())
+		}
+		began := r.fake.Applied()
+		for range 300 { // it is changed back within a second
+			if r.reachable(0) {
+				r.fake.Tamper(id(0))
+			}
+			time.Sleep(time.Second)
+		}
+		repairs := r.fake.Applied() - began
+		if repairs < 4 || repairs > 9 {
+			t.Errorf("%d repairs in 300 s, want the pauses to grow from 10 s to 80 s", repairs)
+		}
+		want := "another process keeps changing table of endpoint " + string(id(0))
+		if !strings.Contains(problems(), want) {
+			t.Errorf("problems %s, want one that says %q", problems(), want)
+		}
+		time.Sleep(300 * time.Second)
+		if !r.reachable(0) || strings.Contains(problems(), "another process") {
+			t.Errorf("after the other process has stopped: reachable %t, problems %s", r.reachable(0), problems())
+		}
 		r.end()
 	})
 }

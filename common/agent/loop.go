@@ -45,6 +45,7 @@ type loop struct {
 	idleness  idleness
 	pressure  []string  // maps that are nearly full
 	audited   time.Time // when what is installed was last compared
+	contested contest   // what others keep changing
 	watching  watching
 }
 
@@ -66,7 +67,7 @@ type entry struct {
 // newLoop reads the records; it changes nothing that can be seen from outside
 // except for records that are broken.
 func newLoop(a *Agent) (*loop, error) {
-	l := &loop{agent: a, cfg: a.cfg, log: a.log, entries: make(map[model.EndpointID]*entry)}
+	l := &loop{agent: a, cfg: a.cfg, log: a.log, entries: make(map[model.EndpointID]*entry), contested: make(contest)}
 	l.enforced.compiler = policy.NewCompiler()
 	store, err := endpoint.Open(a.cfg.RecordDir)
 	if err != nil {

@@ -89,6 +89,7 @@ func (l *loop) problems() []string {
 	all = append(all, l.addresses.problems...)
 	all = append(all, l.addresses.warnings...)
 	all = append(all, l.pressure...)
+	all = append(all, l.contested.problems()...)
 	for _, err := range l.repairs.unknown {
 		all = append(all, oneLine(err))
 	}

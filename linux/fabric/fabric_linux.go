@@ -238,6 +238,26 @@ func (c *changes) forwarding(uplink string, v6 bool) {
 	turnOn("ipv6/conf/all/forwarding")
 }
 
+// Audit says which sysctls of forwarding are not as they should be. Routes, tunnels and
+// rules of nftables are looked after by Tend.
+func (f *Fabric) Audit() []string {
+	if f.plan == nil || f.cfg.Mode == fabric.None {
+		return nil
+	}
+	want := []link.Sysctl{{Path: "ipv4/ip_forward", Value: "1"}, {Path: "ipv4/conf/" + f.found.Name + "/forwarding", Value: "1"}}
+	if slices.ContainsFunc(f.plan.Own, isIPv6) {
+		want = append(want, link.Sysctl{Path: "ipv6/conf/all/forwarding", Value: "1"})
+	}
+	return link.CheckSysctls(want)
+}
+
+// Repair makes everything as planned, now.
+func (f *Fabric) Repair(now time.Time) {
+	if f.wanted {
+		f.sync(now, true)
+	}
+}
+
 // Cleanup removes everything of the fabric from this node. Forwarding stays on:
 // others may rely on it by now.
 func Cleanup() error {

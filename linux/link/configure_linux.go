@@ -29,7 +29,7 @@ func Configure(s PairSpec, p Pair) error {
 
 // ConfigureHost does so for the host's end.
 func ConfigureHost(s PairSpec, p Pair) error {
-	if err := hostSysctls(p.Name); err != nil {
+	if err := WriteSysctls(hostSysctls(p.Name)); err != nil {
 		return err
 	}
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -93,7 +93,7 @@ func configurePod(s PairSpec, p Pair) error {
 	defer ns.Close()
 	var h *netlink.Handle
 	err = inNetNS(ns, func() (err error) {
-		if err := podSysctls(s.IfName, s.IPs); err != nil {
+		if err := WriteSysctls(podSysctls(s.IfName, s.IPs)); err != nil {
 			return err
 		}
 		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -206,6 +206,7 @@ func Check(s PairSpec, p Pair) (problems []string) {
 	if host.Attrs().Flags&net.FlagUp == 0 {
 		problems = append(problems, fmt.Sprintf("interface %s is down", p.Name))
 	}
+	problems = append(problems, CheckSysctls(hostSysctls(p.Name))...)
 	for _, ip := range s.IPs {
 		routes, err := netlink.RouteGetWithOptions(ip.AsSlice(), &netlink.RouteGetOptions{})
 		if err != nil || len(routes) != 1 || routes[0].LinkIndex != host.Attrs().Index {

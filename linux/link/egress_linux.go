@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -66,7 +67,8 @@ func SetEgressFilter(pins map[string][]string) error {
 	return nil
 }
 
-// HasEgressFilter reports whether the rules are there: others may flush them.
+// HasEgressFilter reports whether the rules are there and nothing else is in their
+// chains: others may flush or add some.
 func HasEgressFilter() (bool, error) {
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		c := &nftables.Conn{}
@@ -76,12 +78,23 @@ func HasEgressFilter() (bool, error) {
 			if err != nil && !errors.Is(err, unix.ENOENT) {
 				return false, fmt.Errorf("list rules of table %s of nftables: %w", egressTable, err)
 			}
-			if len(rules) == 0 {
+			if len(rules) == 0 || slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return !dropsMatched(r) }) {
 				return false, nil
 			}
 		}
 	}
 	return true, nil
+}
+
+// dropsMatched reports whether a rule drops what a program matches, as
+// SetEgressFilter makes them.
+func dropsMatched(r *nftables.Rule) bool {
+	if len(r.Exprs) != 2 {
+		return false
+	}
+	match, matches := r.Exprs[0].(*expr.Match)
+	verdict, decides := r.Exprs[1].(*expr.Verdict)
+	return matches && match.Name == "bpf" && decides && verdict.Kind == expr.VerdictDrop
 }
 
 // DropEgressFilter takes it off. What is not there is no error.

@@ -121,7 +121,7 @@ func ensureSender(s PairSpec) (index int, err error) {
 		return 0, fmt.Errorf("make interface %s for what the pod sends: %w", name, err)
 	}
 	// It has no addresses, and nothing to say by itself.
-	if err := WriteSysctls([]Sysctl{{"ipv6/conf/" + name + "/disable_ipv6", "1"}}); err != nil {
+	if err := WriteSysctls(senderSysctls(name)); err != nil {
 		return 0, err
 	}
 	if l.Attrs().Flags&net.FlagUp == 0 {
@@ -130,6 +130,10 @@ func ensureSender(s PairSpec) (index int, err error) {
 		}
 	}
 	return l.Attrs().Index, nil
+}
+
+func senderSysctls(name string) []Sysctl {
+	return []Sysctl{{"ipv6/conf/" + name + "/disable_ipv6", "1"}}
 }
 
 // redirect leads what the pod sends to an interface, behind the programs: what
@@ -195,6 +199,7 @@ func checkLimits(s PairSpec, p Pair) (problems []string) {
 	if err != nil || l.Type() != "ifb" || l.Attrs().Flags&net.FlagUp == 0 {
 		return append(problems, fmt.Sprintf("interface %s, which limits what the pod sends, is missing or down", name))
 	}
+	problems = append(problems, CheckSysctls(senderSysctls(name))...)
 	check(l.Attrs().Index, name, s.Bandwidth.Egress)
 	if leads, err := redirects(p.Index, l.Attrs().Index); err != nil {
 		problems = append(problems, err.Error())

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -51,10 +52,22 @@ func WriteSysctls(settings []Sysctl) error {
 	return nil
 }
 
-// hostSysctls prepares the host's end of a pair: it forwards, and takes no
+// CheckSysctls says which settings have another value, in the current thread's
+// network namespace.
+func CheckSysctls(settings []Sysctl) (problems []string) {
+	for _, s := range settings {
+		now, err := os.ReadFile(filepath.Join(sysctls, s.Path))
+		if value := strings.TrimSuffix(string(now), "\n"); err == nil && value != s.Value {
+			problems = append(problems, fmt.Sprintf("sysctl net/%s is %s, not %s", s.Path, value, s.Value))
+		}
+	}
+	return problems
+}
+
+// hostSysctls prepare the host's end of a pair: it forwards, and takes no
 // configuration from the pod. Source addresses are checked by the programs.
-func hostSysctls(name string) error {
-	return WriteSysctls([]Sysctl{
+func hostSysctls(name string) []Sysctl {
+	return []Sysctl{
 		{"ipv4/conf/" + name + "/forwarding", "1"},
 		{"ipv4/conf/" + name + "/rp_filter", "0"},
 		{"ipv4/conf/" + name + "/accept_redirects", "0"},
@@ -63,7 +76,7 @@ func hostSysctls(name string) error {
 		{"ipv6/conf/" + name + "/forwarding", "1"},
 		{"ipv6/conf/" + name + "/accept_ra", "0"},
 		{"ipv6/conf/" + name + "/accept_dad", "0"},
-	})
+	}
 }
 
 // AcceptLoopback lets the host's end of a pair take part in connections from the
@@ -90,17 +103,17 @@ func setLoopback(name, value string) error {
 	return WriteSysctls([]Sysctl{{"ipv4/conf/" + name + "/route_localnet", value}})
 }
 
-// podSysctls prepares the pod's end, in its namespace: no address is made up for
+// podSysctls prepare the pod's end, in its namespace: no address is made up for
 // it, none is taken from advertisements.
-func podSysctls(name string, ips []netip.Addr) error {
+func podSysctls(name string, ips []netip.Addr) []Sysctl {
 	if !slices.ContainsFunc(ips, netip.Addr.Is6) {
 		return nil
 	}
-	return WriteSysctls([]Sysctl{
+	return []Sysctl{
 		{"ipv6/conf/" + name + "/disable_ipv6", "0"},
 		{"ipv6/conf/" + name + "/accept_ra", "0"},
 		{"ipv6/conf/" + name + "/accept_dad", "0"},
-	})
+	}
 }
 
 // inNetNS calls f while this thread is in the namespace. A thread of its own,

@@ -178,7 +178,7 @@ func (d *DataPath) Divert(name string) (bool, error) {
 	n := 0
 	for _, h := range d.hooks() {
 		path := filepath.Join(d.older.dir, "links", name+h.suffix)
-		if err := d.adoptLink(path, d.dispatch.programs[h.dir]); err != nil {
+		if err := d.adoptLink(path, h.attach, d.dispatch.programs[h.dir]); err != nil {
 			return false, err
 		}
 		if _, err := os.Lstat(path); err == nil {
@@ -192,7 +192,7 @@ func (d *DataPath) Divert(name string) (bool, error) {
 func (d *DataPath) dropDispatch() error {
 	var errs []error
 	for _, name := range []string{dispatchWord, dispatchTargets} {
-		if err := os.Remove(filepath.Join(d.dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := os.RemoveAll(filepath.Join(d.dir, name)); err != nil {
 			errs = append(errs, fmt.Errorf("remove pin %s: %w", name, err))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
@@ -145,15 +146,15 @@ func (d *DataPath) PinFilters() (Filters, error) {
 	var paths [netfilterHooks]string
 	for hook, filter := range d.egress.filters {
 		paths[hook] = filepath.Join(d.dir, hookNames[hook]+"_filter")
-		if filter.IsPinned() {
+		if kept, ok := d.pins[paths[hook]]; ok && kept.of == pinnable(filter) && inode(paths[hook]) == kept.inode {
 			continue
 		}
-		// The one of an earlier build; rules that are there keep it.
-		if err := os.Remove(paths[hook]); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return Filters{}, fmt.Errorf("remove pin %s: %w", paths[hook], err)
+		// The one of an earlier build may be there; rules keep it.
+		if err := d.pins.Keep(paths[hook], filter); err != nil {
+			return Filters{}, err
 		}
-		if err := filter.Pin(paths[hook]); err != nil {
-			return Filters{}, fmt.Errorf("pin %s: %w", paths[hook], err)
+		if err := d.pins.Repair(paths[hook]); err != nil {
+			return Filters{}, err
 		}
 	}
 	return Filters{Forward: paths[forward], LocalIn: paths[localIn], LocalOut: paths[localOut]}, nil
@@ -209,9 +210,7 @@ func (d *DataPath) HookEgress() (bool, error) {
 		if err != nil {
 			return false, fmt.Errorf("attach %s: %w", p.name, err)
 		}
-		err = d.replacePins(p.name, n, l)
-		l.Close()
-		if err != nil {
+		if err := d.replacePins(p.name, n, l); err != nil {
 			return false, err
 		}
 	}
@@ -233,11 +232,16 @@ func attachNetfilter(p *ebpf.Program, family link.NetfilterProtocolFamily, hook 
 func (d *DataPath) replacePins(name string, n int, l link.Link) error {
 	path := filepath.Join(d.dir, "links", fmt.Sprint(name, "-", n))
 	// One of this name was of a namespace that is gone, or of another.
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.RemoveAll(path); err != nil {
+		l.Close()
 		return fmt.Errorf("remove stale pin %s: %w", path, err)
 	}
 	if err := l.Pin(path); err != nil {
+		l.Close()
 		return fmt.Errorf("pin %s: %w", path, err)
+	}
+	if err := d.pins.Keep(path, l); err != nil {
+		return err
 	}
 	return d.unpin(name, path)
 }
@@ -248,12 +252,17 @@ func (d *DataPath) unpin(name, except string) error {
 	if err != nil {
 		return err
 	}
+	for path := range d.pins { // one whose file others have removed is held all the same
+		if strings.HasPrefix(path, filepath.Join(d.dir, "links", name+"-")) {
+			pins = append(pins, path)
+		}
+	}
 	for _, p := range pins {
 		if p == except {
 			continue
 		}
-		if err := os.Remove(p); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove pin %s: %w", p, err)
+		if err := d.pins.Drop(p); err != nil {
+			return err
 		}
 	}
 	return nil

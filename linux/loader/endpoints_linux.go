@@ -43,6 +43,7 @@ func (d *DataPath) putEndpoint(ifindex int, e bpfobj.PodEndpoint, direct bool) e
 	if err == nil {
 		err = d.objects.Endpoints.Put(key, e)
 	}
+	d.want.endpoints[key] = e
 	if err == nil {
 		err = d.interfaces.put(key.Ifindex, e)
 	}
@@ -50,8 +51,10 @@ func (d *DataPath) putEndpoint(ifindex int, e bpfobj.PodEndpoint, direct bool) e
 		return fmt.Errorf("write endpoint of interface %d: %w", ifindex, err)
 	}
 	a := bpfobj.PodAttachment{Mac: e.Mac, HostMac: e.HostMac, Ifindex: uint32(ifindex)}
+	d.want.attachments[e.Slot] = a
 	if !direct {
 		a = bpfobj.PodAttachment{}
+		delete(d.want.attachments, e.Slot)
 	}
 	if err := d.objects.Attachments.Put(e.Slot, a); err != nil {
 		return fmt.Errorf("write attachment of interface %d: %w", ifindex, err)
@@ -61,6 +64,7 @@ func (d *DataPath) putEndpoint(ifindex int, e bpfobj.PodEndpoint, direct bool) e
 	}
 	for _, ip := range addresses(e) {
 		m, key := d.localKey(ip)
+		d.want.locals[ip] = e.Slot
 		if err := m.Put(key, bpfobj.PodSlotIndex{Slot: e.Slot}); err != nil {
 			return fmt.Errorf("write slot of %s: %w", ip, err)
 		}
@@ -74,6 +78,7 @@ func (d *DataPath) DropEndpoint(ifindex int) error {
 	if err := d.forgetAddresses(key, bpfobj.PodEndpoint{}); err != nil {
 		return fmt.Errorf("remove endpoint of interface %d: %w", ifindex, err)
 	}
+	delete(d.want.endpoints, key)
 	if err := errors.Join(d.interfaces.drop(key.Ifindex), drop(d.objects.Endpoints, key)); err != nil {
 		return fmt.Errorf("remove endpoint of interface %d: %w", ifindex, err)
 	}
@@ -83,17 +88,22 @@ func (d *DataPath) DropEndpoint(ifindex int) error {
 // forgetAddresses takes away what other pods know of an interface's endpoint
 // and is not so for the next one. What another interface has taken over stays.
 func (d *DataPath) forgetAddresses(key bpfobj.PodIfindex, next bpfobj.PodEndpoint) error {
-	var was bpfobj.PodEndpoint
-	if err := d.objects.Endpoints.Lookup(key, &was); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	} else if err != nil {
-		return err
+	was, known := d.want.endpoints[key]
+	if !known {
+		if err := d.objects.Endpoints.Lookup(key, &was); errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		} else if err != nil {
+			return err
+		}
 	}
 	stays := make(map[netip.Addr]bool)
 	for _, ip := range addresses(next) {
 		stays[ip] = true
 	}
 	for _, ip := range addresses(was) {
+		if slot, ok := d.want.locals[ip]; ok && slot == was.Slot && !stays[ip] {
+			delete(d.want.locals, ip)
+		}
 		var slot bpfobj.PodSlotIndex
 		m, local := d.localKey(ip)
 		err := m.Lookup(local, &slot)
@@ -105,10 +115,16 @@ func (d *DataPath) forgetAddresses(key bpfobj.PodIfindex, next bpfobj.PodEndpoin
 		}
 	}
 	var a bpfobj.PodAttachment
-	if err := d.objects.Attachments.Lookup(was.Slot, &a); err != nil {
+	if err := d.objects.Attachments.Lookup(was.Slot, &a); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil // no agent gives such a slot
+	} else if err != nil {
 		return err
 	}
-	if a.Ifindex == key.Ifindex && (next.Slot != was.Slot || next == bpfobj.PodEndpoint{}) {
+	leaves := next.Slot != was.Slot || next == bpfobj.PodEndpoint{}
+	if leaves && d.want.attachments[was.Slot].Ifindex == key.Ifindex {
+		delete(d.want.attachments, was.Slot)
+	}
+	if leaves && a.Ifindex == key.Ifindex {
 		return d.objects.Attachments.Put(was.Slot, bpfobj.PodAttachment{})
 	}
 	return nil

@@ -83,9 +83,9 @@ func (d *DataPath) FlowUsage() (map[string]policymap.Usage, error) {
 // CountFlows counts the entries of the flow table of a family.
 func (d *DataPath) CountFlows(v6 bool) (n int, err error) {
 	if v6 {
-		err = each(d.objects.Conns6, func(bpfobj.PodConnKey6, bpfobj.PodConn) { n++ })
+		err = eachAlone(d.objects.Conns6, func(bpfobj.PodConnKey6, bpfobj.PodConn) { n++ })
 	} else {
-		err = each(d.objects.Conns4, func(bpfobj.PodConnKey4, bpfobj.PodConn) { n++ })
+		err = eachAlone(d.objects.Conns4, func(bpfobj.PodConnKey4, bpfobj.PodConn) { n++ })
 	}
 	return n, err
 }

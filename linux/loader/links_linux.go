@@ -24,10 +24,16 @@ type hook struct {
 	prog   *ebpf.Program
 }
 
+// The suffixes of the pins of an interface's links.
+const (
+	fromPodSuffix = "-from_pod"
+	toPodSuffix   = "-to_pod"
+)
+
 func (d *DataPath) hooks() []hook {
 	return []hook{
-		{"-from_pod", ebpf.AttachTCXIngress, model.Egress, d.objects.FromPod},
-		{"-to_pod", ebpf.AttachTCXEgress, model.Ingress, d.objects.ToPod},
+		{fromPodSuffix, ebpf.AttachTCXIngress, model.Egress, d.objects.FromPod},
+		{toPodSuffix, ebpf.AttachTCXEgress, model.Ingress, d.objects.ToPod},
 	}
 }
 
@@ -53,57 +59,62 @@ func (d *DataPath) Attach(name string, ifindex int) error {
 		if attached {
 			continue
 		}
-		l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: h.prog, Attach: h.attach})
-		if err != nil {
-			return fmt.Errorf("attach %s to %s: %w", h.suffix[1:], name, err)
-		}
-		err = l.Pin(d.pin(name, h))
-		l.Close()
-		if err != nil {
-			return fmt.Errorf("pin %s of %s: %w", h.suffix[1:], name, err)
+		if err := d.attachAt(d.pin(name, h), ifindex, h); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// attached reports whether the pinned link is on the interface. A pin of an
-// interface that is gone is removed.
-func (d *DataPath) attached(name string, ifindex int, h hook) (bool, error) {
-	return d.attachedAt(d.pin(name, h), ifindex)
+// attachAt puts a program on an interface, before all others, and pins the link.
+func (d *DataPath) attachAt(path string, ifindex int, h hook) error {
+	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: h.prog, Attach: h.attach, Anchor: link.Head()})
+	if err != nil {
+		return fmt.Errorf("attach %s to interface %d: %w", h.suffix[1:], ifindex, err)
+	}
+	if err := os.RemoveAll(path); err != nil {
+		l.Close()
+		return fmt.Errorf("remove stale pin %s: %w", path, err)
+	}
+	if err := l.Pin(path); err != nil {
+		l.Close()
+		return fmt.Errorf("pin link %s: %w", path, err)
+	}
+	return d.pins.Keep(path, l)
 }
 
-func (d *DataPath) attachedAt(path string, ifindex int) (bool, error) {
-	l, err := link.LoadPinnedLink(path, nil)
+// attached reports whether the link is on the interface. The link of an interface
+// that is gone, or that was detached, is let go of.
+func (d *DataPath) attached(name string, ifindex int, h hook) (bool, error) {
+	return d.attachedAt(d.pin(name, h), ifindex, h.attach)
+}
+
+func (d *DataPath) attachedAt(path string, ifindex int, hook ebpf.AttachType) (bool, error) {
+	l, err := d.pins.Link(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("open pinned link %s: %w", path, err)
+		return false, err
 	}
-	defer l.Close()
-	if on, err := linkInterface(l); err != nil {
-		return false, fmt.Errorf("inspect pinned link %s: %w", path, err)
-	} else if on == ifindex {
+	if linkInterface(l, hook) == ifindex {
 		return true, nil
 	}
-	if err := os.Remove(path); err != nil {
-		return false, fmt.Errorf("remove stale pin %s: %w", path, err)
-	}
-	return false, nil
+	return false, d.pins.Drop(path)
 }
 
-// linkInterface returns the index of the interface that a link is on, 0 if that
-// is gone.
-func linkInterface(l link.Link) (int, error) {
+// linkInterface returns the index of the interface that a link is on, 0 if that is
+// gone, or if the link is none of that hook.
+func linkInterface(l link.Link, hook ebpf.AttachType) int {
 	info, err := l.Info()
 	if err != nil {
-		return 0, err
+		return 0
 	}
 	tcx := info.TCX()
-	if tcx == nil {
-		return 0, fmt.Errorf("is a link of type %d, not tcx", info.Type)
+	if tcx == nil || ebpf.AttachType(tcx.AttachType) != hook {
+		return 0
 	}
-	return int(tcx.Ifindex), nil
+	return int(tcx.Ifindex)
 }
 
 // Linked reports whether both programs are on an interface by pinned links.
@@ -119,8 +130,8 @@ func (d *DataPath) Linked(name string, ifindex int) (bool, error) {
 // Detach takes the programs off an interface. What is not there is no error.
 func (d *DataPath) Detach(name string) error {
 	for _, h := range d.hooks() {
-		if err := os.Remove(d.pin(name, h)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("unpin %s of %s: %w", h.suffix[1:], name, err)
+		if err := d.pins.Drop(d.pin(name, h)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -157,7 +168,7 @@ func (d *DataPath) AdoptLinks() error {
 	}
 	for name := range names {
 		for _, h := range d.hooks() {
-			if err := d.adoptLink(d.pin(name, h), h.prog); err != nil {
+			if err := d.adoptLink(d.pin(name, h), h.attach, h.prog); err != nil {
 				return err
 			}
 		}
@@ -167,31 +178,25 @@ func (d *DataPath) AdoptLinks() error {
 		return err
 	}
 	for _, name := range devices {
-		if err := d.adoptLink(d.nodePin(name), d.objects.FromNode); err != nil {
+		if err := d.adoptLink(d.nodePin(name), ebpf.AttachTCXIngress, d.objects.FromNode); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (d *DataPath) adoptLink(path string, prog *ebpf.Program) error {
-	l, err := link.LoadPinnedLink(path, nil)
+// adoptLink gives the link at a path, which is of that hook, a program. A link whose
+// interface is gone is let go of, and so is what is no such link.
+func (d *DataPath) adoptLink(path string, hook ebpf.AttachType, prog *ebpf.Program) error {
+	l, err := d.pins.Link(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("open pinned link %s: %w", path, err)
+		return err
 	}
-	defer l.Close()
-	on, err := linkInterface(l)
-	if err != nil {
-		return fmt.Errorf("inspect pinned link %s: %w", path, err)
-	}
-	if on == 0 {
-		if err := os.Remove(path); err != nil {
-			return fmt.Errorf("remove stale pin %s: %w", path, err)
-		}
-		return nil
+	if linkInterface(l, hook) == 0 {
+		return d.pins.Drop(path)
 	}
 	if err := l.Update(prog); err != nil {
 		return fmt.Errorf("replace the program of %s: %w", path, err)

@@ -45,6 +45,14 @@ type DataPath struct {
 	dispatch *dispatch
 	// constants are what programs are loaded with.
 	constants map[string]uint32
+	// pins are what is pinned, and the links, which it holds.
+	pins Pins
+	// want is what this process has written to maps that no State describes.
+	want intent
+	// numbers are those of programs in the kernel, as far as they were asked for.
+	numbers map[*ebpf.Program]ebpf.ProgramID
+	// damaged says what was found wrong with the pins at the start.
+	damaged []string
 }
 
 // Open loads the programs, reusing the maps that are pinned under dir (a
@@ -53,7 +61,7 @@ type DataPath struct {
 // another size than they have are exchanged for copies. An older layout that is
 // there stays in force, see Older.
 func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
-	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), look: s.look()}
+	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), look: s.look(), pins: make(Pins), numbers: make(map[*ebpf.Program]ebpf.ProgramID)}
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -102,6 +110,9 @@ func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
 	if err := d.loadEgress(); err != nil {
 		return nil, err
 	}
+	if err := d.keepMaps(); err != nil {
+		return nil, err
+	}
 	if d.older == nil {
 		return d, d.dropDispatch()
 	}
@@ -120,6 +131,9 @@ func (d *DataPath) prepare(dir string, spec *ebpf.CollectionSpec) error {
 		return err
 	}
 	if err := prepareDirectory(d.dir); err != nil {
+		return err
+	}
+	if err := d.repairDirectory(spec); err != nil {
 		return err
 	}
 	if d.older != nil {
@@ -166,6 +180,11 @@ func prepareDirectory(dir string) error {
 	if fs.Type != unix.BPF_FS_MAGIC {
 		return fmt.Errorf("bpffs directory %s is not on a bpffs: run 'mount -t bpf bpf /sys/fs/bpf' or give --bpffs another directory", dir)
 	}
+	for _, at := range []string{filepath.Dir(dir), dir, filepath.Join(dir, "links")} {
+		if err := removeFiles(at); err != nil {
+			return fmt.Errorf("remove what is in the way of directory %s: %w", at, err)
+		}
+	}
 	if err := os.MkdirAll(filepath.Join(dir, "links"), 0o700); err != nil {
 		return fmt.Errorf("create bpffs directory %s: %w: are you root?", dir, err)
 	}
@@ -191,7 +210,7 @@ func explain(dir string, err error) error {
 
 // Close lets go of everything and leaves it working.
 func (d *DataPath) Close() error {
-	return errors.Join(d.objects.Close(), d.egress.close(), d.older.close(), d.dispatch.close())
+	return errors.Join(d.pins.Close(), d.objects.Close(), d.egress.close(), d.older.close(), d.dispatch.close())
 }
 
 // Capacity tells how many entries the maps hold.

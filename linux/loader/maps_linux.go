@@ -11,7 +11,6 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
@@ -220,98 +219,6 @@ func (d *DataPath) WriteSlot(s policymap.SlotWrite) error {
 	binary.NativeEndian.PutUint32(buf[4:], s.Slot.Epoch)
 	if _, err := d.slots.WriteAt(buf[:], int64(s.Index)*8); err != nil {
 		return fmt.Errorf("write slot %d: %w", s.Index, err)
-	}
-	return nil
-}
-
-// Read returns the content of the policy maps.
-func (d *DataPath) Read() (*policymap.Entries, error) {
-	e := policymap.NewEntries()
-	if err := d.readSlots(e); err != nil {
-		return nil, err
-	}
-	if err := d.readAddresses(e); err != nil {
-		return nil, err
-	}
-	buf := make([]byte, policymap.Ports*8)
-	if _, err := d.ports.ReadAt(buf, 0); err != nil {
-		return nil, fmt.Errorf("read ports: %w", err)
-	}
-	for i := range e.Ports {
-		e.Ports[i] = binary.NativeEndian.Uint16(buf[i*8:])
-	}
-	if err := d.readTables(e); err != nil {
-		return nil, err
-	}
-	return e, nil
-}
-
-func (d *DataPath) readSlots(e *policymap.Entries) error {
-	buf := make([]byte, d.objects.Slots.MaxEntries()*8)
-	if _, err := d.slots.ReadAt(buf, 0); err != nil {
-		return fmt.Errorf("read slots: %w", err)
-	}
-	for i := range d.objects.Slots.MaxEntries() {
-		s := bpfobj.PodSlot{Table: binary.NativeEndian.Uint32(buf[i*8:]), Epoch: binary.NativeEndian.Uint32(buf[i*8+4:])}
-		if s.Epoch != 0 {
-			e.Slots[i] = s
-		}
-	}
-	return nil
-}
-
-func (d *DataPath) readAddresses(e *policymap.Entries) error {
-	o := &d.objects
-	err := each(o.Peers4, func(k bpfobj.PodAddr4, v bpfobj.PodPeerClass) {
-		notePeer(e, netip.AddrFrom4(k.Addr), v.Class)
-	})
-	err = errors.Join(err, each(o.Peers6, func(k bpfobj.PodAddr6, v bpfobj.PodPeerClass) {
-		notePeer(e, netip.AddrFrom16(k.Addr), v.Class)
-	}))
-	err = errors.Join(err, each(o.Prefixes4, func(k bpfobj.PodPrefix4, v bpfobj.PodPeerClass) {
-		e.Prefixes[netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits))] = v.Class
-	}))
-	return errors.Join(err, each(o.Prefixes6, func(k bpfobj.PodPrefix6, v bpfobj.PodPeerClass) {
-		e.Prefixes[netip.PrefixFrom(netip.AddrFrom16(k.Addr), int(k.Bits))] = v.Class
-	}))
-}
-
-func notePeer(e *policymap.Entries, a netip.Addr, class uint32) {
-	e.Peers[a] = class &^ bpfobj.PeerPod
-	if class&bpfobj.PeerPod != 0 {
-		e.Pods[a] = true
-	}
-}
-
-func (d *DataPath) readTables(e *policymap.Entries) error {
-	o := &d.objects
-	err := each(o.Tables, func(k bpfobj.PodTableNumber, v bpfobj.PodTableId) { e.Tables[k.Table] = model.TableID(v.Id) })
-	err = errors.Join(err, each(o.Verdicts, func(k bpfobj.PodVerdictKey, v bpfobj.PodVerdictRow) {
-		if e.Verdicts[k.Table] == nil {
-			e.Verdicts[k.Table] = make(map[uint32]uint32)
-		}
-		e.Verdicts[k.Table][k.Peer] = v.Row
-	}))
-	if err != nil {
-		return err
-	}
-	e.Rows, err = policymap.UsedRows(e.Verdicts, func(n uint32) (r policymap.Row, err error) {
-		err = o.Rows.Lookup(n, &r)
-		return r, err
-	})
-	return err
-}
-
-// each calls f for every entry of a map.
-func each[K, V any](m *ebpf.Map, f func(K, V)) error {
-	var k K
-	var v V
-	it := m.Iterate()
-	for it.Next(&k, &v) {
-		f(k, v)
-	}
-	if err := it.Err(); err != nil {
-		return fmt.Errorf("read map %s: %w", m, err)
 	}
 	return nil
 }

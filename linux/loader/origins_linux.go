@@ -33,6 +33,7 @@ func (d *DataPath) SetOwners(want map[netip.Prefix]Owner) error {
 	for p, owner := range want {
 		entries[p] = bpfobj.PodOwnerEntry{Owner: uint32(owner)}
 	}
+	d.want.owners = entries
 	if err := setPrefixes(o.Owners4, o.Owners6, entries); err != nil {
 		return fmt.Errorf("write the owners of addresses: %w", err)
 	}
@@ -63,6 +64,7 @@ func (d *DataPath) SetTunnelNodes(nodes []TunnelNode) error {
 		}
 	}
 	t := &d.egress.tunnels
+	d.want.senders, d.want.sources = underlay, sources
 	if err := errors.Join(setPrefixes(t.Sources4, t.Sources6, sources), setEntries(t.Nodes, underlay)); err != nil {
 		return fmt.Errorf("write the nodes of tunnels: %w", err)
 	}
@@ -81,21 +83,27 @@ func outerKey(a netip.Addr) (k bpfobj.PodAddr6) {
 
 // setPrefixes makes the two tries of both families hold exactly these entries.
 func setPrefixes[V comparable](four, six *ebpf.Map, want map[netip.Prefix]V) error {
-	want4, want6 := make(map[bpfobj.PodPrefix4]V), make(map[bpfobj.PodPrefix6]V)
-	for p, v := range want {
+	want4, want6 := byFamily(want)
+	return errors.Join(setEntries(four, want4), setEntries(six, want6))
+}
+
+// byFamily makes keys of prefixes.
+func byFamily[V any](all map[netip.Prefix]V) (map[bpfobj.PodPrefix4]V, map[bpfobj.PodPrefix6]V) {
+	all4, all6 := make(map[bpfobj.PodPrefix4]V), make(map[bpfobj.PodPrefix6]V)
+	for p, v := range all {
 		if p.Addr().Is4() {
-			want4[bpfobj.PodPrefix4{Bits: uint32(p.Bits()), Addr: p.Addr().As4()}] = v
+			all4[bpfobj.PodPrefix4{Bits: uint32(p.Bits()), Addr: p.Addr().As4()}] = v
 		} else {
-			want6[bpfobj.PodPrefix6{Bits: uint32(p.Bits()), Addr: p.Addr().As16()}] = v
+			all6[bpfobj.PodPrefix6{Bits: uint32(p.Bits()), Addr: p.Addr().As16()}] = v
 		}
 	}
-	return errors.Join(setEntries(four, want4), setEntries(six, want6))
+	return all4, all6
 }
 
 // setEntries makes a map hold exactly these entries: it adds before it removes.
 func setEntries[K, V comparable](m *ebpf.Map, want map[K]V) error {
 	have := make(map[K]V)
-	if err := each(m, func(k K, v V) { have[k] = v }); err != nil {
+	if err := each(m, func(k K, v V) { have[canonical(k)] = v }); err != nil {
 		return err
 	}
 	for k, v := range want {
@@ -115,4 +123,16 @@ func setEntries[K, V comparable](m *ebpf.Map, want map[K]V) error {
 		}
 	}
 	return nil
+}
+
+// canonical clears the bits of a trie's key behind its prefix, which the kernel keeps
+// and which mean nothing.
+func canonical[K comparable](key K) K {
+	switch k := any(&key).(type) {
+	case *bpfobj.PodPrefix4:
+		k.Addr = prefix4(*k).Addr().As4()
+	case *bpfobj.PodPrefix6:
+		k.Addr = prefix6(*k).Addr().As16()
+	}
+	return key
 }

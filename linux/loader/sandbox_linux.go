@@ -38,7 +38,7 @@ func OpenSandboxWith(s Settings) (*DataPath, error) {
 			spec.Maps[flows].MaxEntries, spec.Maps[ledger].MaxEntries = uint32(s.Flows), uint32(s.Flows)
 		}
 	}
-	d := &DataPath{}
+	d := &DataPath{pins: make(Pins)}
 	if d.constants, err = s.constants(spec); err != nil {
 		return nil, err
 	}

@@ -122,16 +122,18 @@ func (s Sizes) size(spec *ebpf.CollectionSpec, dir string, o *older) (copies []r
 func renewLedger(spec *ebpf.CollectionSpec, dir, flows, ledger string, copies []resized) ([]resized, error) {
 	m := spec.Maps[ledger]
 	m.MaxEntries = spec.Maps[flows].MaxEntries
+	if inode(filepath.Join(dir, flows)) == 0 {
+		return nil, nil // all flows will have been made by way of the ledger
+	}
 	old, err := ebpf.LoadPinnedMap(filepath.Join(dir, ledger), nil)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
+	if err == nil {
+		size := old.MaxEntries()
+		old.Close()
+		if size == m.MaxEntries {
+			return nil, nil
+		}
+	} else if !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("open pinned map: %w", err)
-	}
-	defer old.Close()
-	if old.MaxEntries() == m.MaxEntries {
-		return nil, nil
 	}
 	from, err := ebpf.LoadPinnedMap(filepath.Join(dir, flows), nil)
 	for _, c := range copies {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -252,7 +253,10 @@ func (d *DataPath) TakeLinks(name string) error {
 		} else if err != nil {
 			return fmt.Errorf("look for the pinned link %s: %w", was, err)
 		}
-		if err := d.adoptLink(was, h.prog); err != nil {
+		if err := d.adoptLink(was, h.attach, h.prog); err != nil {
+			return err
+		}
+		if err := d.pins.forget(was); err != nil { // the pin keeps it
 			return err
 		}
 		// It is gone if its interface is.
@@ -277,7 +281,7 @@ func (d *DataPath) DecideAlone() error {
 		d.older.alone, d.egress = false, was
 		return err
 	}
-	return was.close()
+	return errors.Join(d.keepMaps(), was.close())
 }
 
 // Alone reports whether no program of an older layout is needed any more.
@@ -297,6 +301,11 @@ func (d *DataPath) RemoveOlder() error {
 		return fmt.Errorf("retire the directory of layout %s: %w", d.older.name, err)
 	}
 	err := d.older.close()
+	for path := range d.pins {
+		if strings.HasPrefix(path, d.older.dir+"/") {
+			err = errors.Join(err, d.pins.forget(path))
+		}
+	}
 	d.older = nil
 	err = errors.Join(err, d.dropDispatch(), os.RemoveAll(retired))
 	// Nobody else reads records any more.

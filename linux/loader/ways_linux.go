@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
@@ -31,27 +30,16 @@ func (d *DataPath) FromNode() *ebpf.Program { return d.objects.FromNode }
 // there already.
 func (d *DataPath) AttachNode(name string, ifindex int) error {
 	path := d.nodePin(name)
-	attached, err := d.attachedAt(path, ifindex)
+	attached, err := d.attachedAt(path, ifindex, ebpf.AttachTCXIngress)
 	if err != nil || attached {
 		return err
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: d.objects.FromNode, Attach: ebpf.AttachTCXIngress})
-	if err != nil {
-		return fmt.Errorf("attach from_node to %s: %w", name, err)
-	}
-	defer l.Close()
-	if err := l.Pin(path); err != nil {
-		return fmt.Errorf("pin from_node of %s: %w", name, err)
-	}
-	return nil
+	return d.attachAt(path, ifindex, d.nodeHook())
 }
 
 // DetachNode takes it off a device. What is not there is no error.
 func (d *DataPath) DetachNode(name string) error {
-	if err := os.Remove(d.nodePin(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("unpin from_node of %s: %w", name, err)
-	}
-	return nil
+	return d.pins.Drop(d.nodePin(name))
 }
 
 // NodeLinks names the devices that from_node is pinned for.
@@ -79,62 +67,32 @@ type Way struct {
 // other interface. Flows that are known go on past the stack until there are no direct
 // ways at all.
 func (d *DataPath) SetWays(want map[netip.Prefix]Way) error {
-	have, err := d.ways()
-	if err != nil {
-		return err
-	}
-	var direct uint32
-	for _, w := range want {
-		if w.Direct {
-			direct = 1
-		}
-	}
-	if err := d.objects.ForwardDirect.Set(direct); err != nil {
-		return fmt.Errorf("set forward_direct: %w", err)
-	}
+	entries := make(map[netip.Prefix]bpfobj.PodWay, len(want))
 	for p, w := range want {
-		if now, ok := have[p]; ok && now == w {
-			continue
-		}
 		entry := bpfobj.PodWay{Ifindex: uint32(w.Index)}
 		if w.Direct {
 			entry.Direct = 1
 		}
-		m, key := d.wayKey(p)
-		if err := m.Put(key, entry); err != nil {
-			return fmt.Errorf("write way to %s: %w", p, err)
-		}
+		entries[p] = entry
 	}
-	for p := range have {
-		if _, ok := want[p]; ok {
-			continue
-		}
-		m, key := d.wayKey(p)
-		if err := drop(m, key); err != nil {
-			return fmt.Errorf("remove way to %s: %w", p, err)
-		}
+	d.want.ways = entries
+	if err := d.objects.ForwardDirect.Set(direct(entries)); err != nil {
+		return fmt.Errorf("set forward_direct: %w", err)
+	}
+	if err := setPrefixes(d.objects.Ways4, d.objects.Ways6, entries); err != nil {
+		return fmt.Errorf("write the ways to other nodes: %w", err)
 	}
 	return nil
 }
 
-// ways reads what SetWays wrote.
-func (d *DataPath) ways() (map[netip.Prefix]Way, error) {
-	all := make(map[netip.Prefix]Way)
-	note := func(p netip.Prefix, v bpfobj.PodWay) { all[p] = Way{Index: int(v.Ifindex), Direct: v.Direct != 0} }
-	return all, errors.Join(
-		each(d.objects.Ways4, func(k bpfobj.PodPrefix4, v bpfobj.PodWay) {
-			note(netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits)), v)
-		}),
-		each(d.objects.Ways6, func(k bpfobj.PodPrefix6, v bpfobj.PodWay) {
-			note(netip.PrefixFrom(netip.AddrFrom16(k.Addr), int(k.Bits)), v)
-		}))
-}
-
-func (d *DataPath) wayKey(p netip.Prefix) (*ebpf.Map, any) {
-	if p.Addr().Is6() {
-		return d.objects.Ways6, bpfobj.PodPrefix6{Bits: uint32(p.Bits()), Addr: p.Addr().As16()}
+// direct is 1 if packets bypass the stack on any way.
+func direct(ways map[netip.Prefix]bpfobj.PodWay) uint32 {
+	for _, w := range ways {
+		if w.Direct != 0 {
+			return 1
+		}
 	}
-	return d.objects.Ways4, bpfobj.PodPrefix4{Bits: uint32(p.Bits()), Addr: p.Addr().As4()}
+	return 0
 }
 
 // DropOlderNodeLinks takes the programs of an older layout off devices that lead

@@ -20,12 +20,11 @@ import (
 // and is put right by the next Advance.
 func Decode(e *Entries, slots map[model.EndpointID]uint32, c Capacity) (l *Layout, problems []string) {
 	l = NewLayout(c)
-	l.Entries = e
+	l.Entries, l.unsure = e, true
 	l.slots = maps.Clone(slots)
+	problems = append(l.numberTables(), l.numberEpochs()...)
 	for n, s := range e.Slots {
-		l.epoch = max(l.epoch, s.Epoch)
-		l.next = max(l.next, s.Table>>2+1)
-		if _, ok := e.Tables[s.Table]; !ok && s.Table != DenyAll {
+		if number, ok := l.tables[e.Tables[s.Table]]; s.Table != DenyAll && (!ok || number != s.Table) {
 			problems = append(problems, fmt.Sprintf("slot %d refers to table %d, which is not in the map tables", n, s.Table))
 		}
 	}
@@ -36,33 +35,84 @@ func Decode(e *Entries, slots map[model.EndpointID]uint32, c Capacity) (l *Layou
 	for a := range e.Peers {
 		l.peers[family(a)]++
 	}
-	for number, id := range e.Tables {
-		l.tables[id] = number
-		l.next = max(l.next, number>>2+1)
-	}
-	for number := range e.Verdicts { // of tables that are gone, too
-		l.next = max(l.next, number>>2+1)
-	}
 	for n, bits := range e.Rows {
 		l.nextRow = max(l.nextRow, n+1)
 		l.rows[bits] = n
 	}
 	d := decoder{Layout: l, state: s, classes: map[model.PeerClass]bool{model.World: true}, rows: make(map[uint32]*model.Row)}
 	d.addresses()
-	d.ports()
-	problems = append(problems, d.tables()...)
+	problems = append(problems, d.ports()...)
+	problems = append(problems, d.readTables()...)
 	for id, n := range l.slots {
-		if t, ok := e.Tables[e.Slots[n].Table]; ok {
+		table := e.Slots[n].Table
+		if t, ok := e.Tables[table]; ok && l.tables[t] == table {
 			s.Endpoints[id] = model.EndpointState{Table: t}
 		}
 	}
 	for c := range d.classes {
 		s.PeerClasses = append(s.PeerClasses, model.PeerClassInfo{Class: c})
-		s.NextPeerClass = max(s.NextPeerClass, c+1)
+		if c < maxPeerClass {
+			s.NextPeerClass = max(s.NextPeerClass, c+1)
+		}
 	}
+	slices.Sort(problems)
 	slices.SortFunc(s.PeerClasses, func(a, b model.PeerClassInfo) int { return cmp.Compare(a.Class, b.Class) })
 	l.state = s
 	return l, problems
+}
+
+// Numbers beyond these are damage: no agent gets there, and what counts on from
+// them would wrap.
+const (
+	maxTable     = 1 << 29 // of a table, without the bits for defaults
+	maxEpoch     = 1 << 31
+	maxPeerClass = 1 << 30
+)
+
+// skippedEpochs is how far epochs go ahead when some were damaged: the greatest
+// that flows have may be among them.
+const skippedEpochs = 1 << 16
+
+// numberTables notes which table has which number. Table DenyAll is nobody's; of
+// two tables with one identity the first counts.
+func (l *Layout) numberTables() (problems []string) {
+	seen := func(number uint32) {
+		if number>>2 < maxTable {
+			l.next = max(l.next, number>>2+1)
+		}
+	}
+	for _, number := range slices.Sorted(maps.Keys(l.Tables)) {
+		seen(number)
+		_, twice := l.tables[l.Tables[number]]
+		if number>>2 == DenyAll || number>>2 >= maxTable || twice {
+			l.strays = append(l.strays, number)
+			problems = append(problems, fmt.Sprintf("tables has an entry for table %d, which no agent makes", number))
+			continue
+		}
+		l.tables[l.Tables[number]] = number
+	}
+	for number := range l.Verdicts { // of tables that are gone, too
+		seen(number)
+	}
+	for _, s := range l.Slots {
+		seen(s.Table)
+	}
+	return problems
+}
+
+// numberEpochs finds the first epoch that no flow can have.
+func (l *Layout) numberEpochs() (problems []string) {
+	for n, s := range l.Slots {
+		if s.Epoch >= maxEpoch || s.Epoch == 0 {
+			problems = append(problems, fmt.Sprintf("slot %d has epoch %d, which no agent writes", n, s.Epoch))
+			continue
+		}
+		l.epoch = max(l.epoch, s.Epoch)
+	}
+	if len(problems) > 0 {
+		l.epoch += skippedEpochs
+	}
+	return problems
 }
 
 type decoder struct {
@@ -81,19 +131,26 @@ func (d *decoder) addresses() {
 	}
 	d.state.Addresses = model.MakeMap(all)
 	for p, c := range d.Prefixes {
-		d.state.Prefixes = append(d.state.Prefixes, model.PrefixClass{Prefix: p, Class: model.PeerClass(c)})
-		d.classes[model.PeerClass(c)] = true
+		class := model.PeerClass(c &^ bpfobj.PeerPod) // programs pass over the bit
+		d.state.Prefixes = append(d.state.Prefixes, model.PrefixClass{Prefix: p, Class: class})
+		d.classes[class] = true
 	}
 	slices.SortFunc(d.state.Prefixes, func(a, b model.PrefixClass) int { return model.ComparePrefixes(a.Prefix, b.Prefix) })
 }
 
-func (d *decoder) ports() {
+// ports reads the classes of ports. One that rows have no bit for counts as
+// closed.
+func (d *decoder) ports() (problems []string) {
 	used := map[uint16]bool{uint16(model.OtherPorts): true}
 	for i := 0; i < Ports; {
 		class := d.Ports[i]
 		n := 1
 		for (i+n)%65536 != 0 && d.Ports[i+n] == class {
 			n++
+		}
+		if class >= model.MaxPortClasses {
+			problems = append(problems, fmt.Sprintf("entry %d of ports has class %d, classes go to %d", i, class, model.MaxPortClasses-1))
+			class = uint16(model.ClosedPorts)
 		}
 		used[class] = true
 		if class != uint16(model.OtherPorts) {
@@ -110,10 +167,11 @@ func (d *decoder) ports() {
 	slices.SortFunc(d.state.Ports, func(a, b model.PortRange) int {
 		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.First, b.First))
 	})
+	return problems
 }
 
-func (d *decoder) tables() (problems []string) {
-	for number, id := range d.Tables {
+func (d *decoder) readTables() (problems []string) {
+	for id, number := range d.tables {
 		t := &model.Table{ID: id}
 		for _, dir := range model.Directions {
 			t.Sides[dir] = model.Side{Default: d.uniform(model.Verdict(number >> dir & 1))}
@@ -122,7 +180,7 @@ func (d *decoder) tables() (problems []string) {
 	}
 	for number, entries := range d.Verdicts {
 		id, ok := d.Tables[number]
-		if !ok {
+		if !ok || d.tables[id] != number {
 			problems = append(problems, fmt.Sprintf("verdicts has rows of table %d, which is not in the map tables", number))
 			for peer := range entries {
 				d.garbage = append(d.garbage, VerdictKey{number, peer})
@@ -175,20 +233,19 @@ func (d *decoder) uniform(v model.Verdict) *model.Row {
 }
 
 // UsedRows returns the rows that some verdict refers to: the map rows is an
-// array and cannot say which of its entries are in use.
-func UsedRows(verdicts map[uint32]map[uint32]uint32, read func(uint32) (bpfobj.PodRow, error)) (map[uint32]bpfobj.PodRow, error) {
+// array and cannot say which of its entries are in use. read reports false for a
+// row that the array does not have: damaged verdicts may refer to any.
+func UsedRows(verdicts map[uint32]map[uint32]uint32, read func(uint32) (bpfobj.PodRow, bool)) map[uint32]bpfobj.PodRow {
 	used := make(map[uint32]bpfobj.PodRow)
 	for _, entries := range verdicts {
 		for _, n := range entries {
 			if _, ok := used[n]; ok || n <= RowAllow {
 				continue
 			}
-			r, err := read(n)
-			if err != nil {
-				return nil, fmt.Errorf("read row %d: %w", n, err)
+			if r, ok := read(n); ok {
+				used[n] = r
 			}
-			used[n] = r
 		}
 	}
-	return used, nil
+	return used
 }

@@ -91,6 +91,7 @@ func (e *Entries) Verdict(row uint32, p model.Protocol, port uint16) model.Verdi
 	if !ok {
 		return model.Deny
 	}
+	class %= model.MaxPortClasses // as the programs do
 	return model.Verdict(bits.Allow[class/64] >> (class % 64) & 1)
 }
 
@@ -102,7 +103,7 @@ func (e *Entries) Class(a netip.Addr) model.PeerClass {
 	for bits := a.BitLen(); bits >= 0; bits-- {
 		p, _ := a.Prefix(bits)
 		if c, ok := e.Prefixes[p]; ok {
-			return model.PeerClass(c)
+			return model.PeerClass(c &^ bpfobj.PeerPod)
 		}
 	}
 	return model.World

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 	"github.com/isthmus-net/isthmus/test/world"
 )
@@ -21,6 +22,9 @@ func FuzzDecode(f *testing.F) {
 	for seed := range byte(24) {
 		f.Add(seed, []byte{})
 		f.Add(seed, []byte{0, seed, 3, 1, seed * 3, 9, 2, 0, 1, 3, seed, 7, 4, 1, 1, 5, seed, 2, 6, 0, 200, 7, 9, 9})
+		for what := range byte(8) {
+			f.Add(seed, []byte{8 + seed%16, what, 255, 8 + seed%16, what * 4, 1, 8 + (seed+1)%16, 31, 128 + what, 8 + (seed+2)%16, what, what})
+		}
 	}
 	f.Fuzz(func(t *testing.T, seed byte, damage []byte) {
 		if len(damage) > 300 {
@@ -46,7 +50,39 @@ func FuzzDecode(f *testing.F) {
 		k.apply(t, state)
 		k.check(t, next, state)
 		k.checkRows(t)
+		k.checkClean(t)
 	})
+}
+
+// checkClean wants the maps to hold what they would if a State had been written to
+// new ones: marks of pods too, and nothing that no packet can reach yet.
+func (k *kernel) checkClean(t *testing.T) {
+	t.Helper()
+	for a := range k.Peers {
+		if k.Pods[a] != policymap.IsPod(k.layout.State(), a) {
+			t.Fatalf("address %s is marked as a pod's: %t", a, k.Pods[a])
+		}
+	}
+	for table := range k.Verdicts {
+		if _, ok := k.Tables[table]; !ok {
+			t.Fatalf("verdicts of table %d, which is not there", table)
+		}
+	}
+	numbers := make(map[model.TableID]uint32)
+	for table, id := range k.Tables {
+		if other, twice := numbers[id]; twice || table < 4 {
+			t.Fatalf("table %d has the identity of table %d", table, other)
+		}
+		numbers[id] = table
+	}
+	for i, class := range k.Ports {
+		if class >= model.MaxPortClasses {
+			t.Fatalf("port entry %d has class %d", i, class)
+		}
+	}
+	if c := policymap.Compare(k.layout.Entries, k.Entries); len(c.Differences) > 0 {
+		t.Fatalf("the layout's notes differ from the maps: %v", c.Differences)
+	}
 }
 
 // checkRows wants every row that a verdict refers to in the layout's notes: one
@@ -64,7 +100,11 @@ func (k *kernel) checkRows(t *testing.T) {
 
 // spoil damages one entry; what and how tell which and to what.
 func spoil(e *policymap.Entries, kind, what, how byte) {
-	switch kind % 8 {
+	if kind%24 >= 8 {
+		spoilWildly(e, kind%24, what, how)
+		return
+	}
+	switch kind % 24 {
 	case 0: // a slot names any table
 		if n, ok := nth(e.Slots, what); ok {
 			s := e.Slots[n]
@@ -98,6 +138,69 @@ func spoil(e *policymap.Entries, kind, what, how byte) {
 	}
 }
 
+// wild makes a number of any size of two bytes.
+func wild(what, how byte) uint32 { return uint32(int32(int8(how))) << (what % 32) }
+
+// spoilWildly writes numbers that no agent writes.
+func spoilWildly(e *policymap.Entries, kind, what, how byte) {
+	n := wild(what, how)
+	switch kind {
+	case 8:
+		if slot, ok := nth(e.Slots, what); ok {
+			e.Slots[slot] = bpfobj.PodSlot{Table: n, Epoch: e.Slots[slot].Epoch}
+		}
+	case 9:
+		if slot, ok := nth(e.Slots, what); ok {
+			e.Slots[slot] = bpfobj.PodSlot{Table: e.Slots[slot].Table, Epoch: n}
+		}
+	case 10: // of no endpoint
+		e.Slots[uint32(what)] = bpfobj.PodSlot{Table: n, Epoch: uint32(how)}
+	case 11:
+		e.Ports[int(what)*770] = uint16(n >> 8)
+	case 12:
+		e.Ports[len(e.Ports)-1-int(what)] = uint16(how) << 8
+	case 13: // a row beyond the map, or any
+		if table, ok := nth(e.Verdicts, what); ok {
+			e.Verdicts[table][uint32(how)] = n
+		}
+	case 14: // any class
+		if table, ok := nth(e.Verdicts, what); ok {
+			e.Verdicts[table][n] = uint32(how) % 6
+		}
+	case 15: // any table
+		e.Verdicts[n] = map[uint32]uint32{uint32(what): uint32(how) % 2}
+	case 16: // any number, with the identity of a table that is there
+		if table, ok := nth(e.Tables, what); ok {
+			e.Tables[n] = e.Tables[table]
+		}
+	case 17:
+		e.Tables[n] = model.TableID{what, how}
+	case 18: // the identity of another
+		if table, ok := nth(e.Tables, what); ok {
+			if other, ok := nth(e.Tables, how); ok {
+				e.Tables[table] = e.Tables[other]
+			}
+		}
+	case 19:
+		a := netip.AddrFrom4([4]byte{10, 0, what % 4, how})
+		e.Peers[a], e.Pods[a] = n&^bpfobj.PeerPod, how%2 == 0
+	case 20: // a flag that means something in another map
+		e.Prefixes[netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, what, 0}), 24)] = n | bpfobj.PeerPod
+	case 21:
+		for a := range e.Peers {
+			e.Pods[a] = !e.Pods[a]
+		}
+	case 22: // bits of classes that are not in use
+		if row, ok := nth(e.Rows, what); ok {
+			bits := e.Rows[row]
+			bits.Allow[how%16] ^= 1 << (what % 64)
+			e.Rows[row] = bits
+		}
+	case 23:
+		e.Prefixes[netip.PrefixFrom(netip.AddrFrom16([16]byte{0: what, 15: how}), int(how)%129).Masked()] = n
+	}
+}
+
 // nth returns a key of a map, of which the number tells which.
 func nth[V any](m map[uint32]V, n byte) (uint32, bool) {
 	keys := slices.Sorted(maps.Keys(m))
@@ -112,11 +215,7 @@ func nth[V any](m map[uint32]V, n byte) (uint32, bool) {
 func decoded(t *testing.T, k *kernel, s *model.Snapshot, slots map[model.EndpointID]uint32) {
 	t.Helper()
 	found := k.Entries.Clone()
-	used, err := policymap.UsedRows(found.Verdicts, func(n uint32) (policymap.Row, error) { return k.Entries.Rows[n], nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	found.Rows = used
+	found.Rows = policymap.UsedRows(found.Verdicts, k.row)
 	layout, _ := policymap.Decode(found, slots, roomy)
 	state := layout.State()
 	addrs, ports := world.Probes(s)

@@ -32,7 +32,10 @@ type Layout struct {
 	uses     map[uint32]int // of each row, by entries of verdicts
 	pending  []uint32       // rows that lost an entry in this step
 	garbage  []VerdictKey   // entries that were found and mean nothing
-	freed    []freedRow     // oldest first
+	strays   []uint32       // likewise of the map tables
+	// unsure tells that Entries were read and may hold what state does not show.
+	unsure   bool
+	freed    []freedRow // oldest first
 	nextRow  uint32
 	next     uint32 // table number, without the bits for defaults
 	epoch    uint32
@@ -166,7 +169,7 @@ func (l *Layout) advance(to *model.State, now time.Time) *Writes {
 	l.advancePorts(to, w)
 	l.advanceSlots(to, w, changed)
 	l.collect(to, w)
-	l.state = to
+	l.state, l.unsure = to, false
 	return w
 }
 
@@ -204,8 +207,23 @@ func (l *Layout) advancePeers(to *model.State, w *Writes) {
 			}
 		}
 	}
+	if l.unsure {
+		l.correctPeers(to, written, w)
+	}
 	slices.SortFunc(w.Peers, func(a, b PeerWrite) int { return a.Addr.Compare(b.Addr) })
 	slices.SortFunc(w.DropPeers, netip.Addr.Compare)
+}
+
+// correctPeers writes the addresses that stay in their class and are marked as
+// pods' though they are not, or the other way round.
+func (l *Layout) correctPeers(to *model.State, written map[netip.Addr]bool, w *Writes) {
+	for a := range l.Peers {
+		c, ok := to.Addresses.Get(a)
+		pod := ok && classOfPods(to, c) && !l.nodes.all[a]
+		if ok && !written[a] && pod != l.Pods[a] {
+			w.Peers = append(w.Peers, PeerWrite{a, uint32(c), pod})
+		}
+	}
 }
 
 // nodeAddresses are those of all nodes of a State.
@@ -254,7 +272,7 @@ func classOfPods(s *model.State, c model.PeerClass) bool {
 }
 
 func (l *Layout) advancePrefixes(to *model.State, w *Writes) {
-	if slices.Equal(to.Prefixes, l.state.Prefixes) {
+	if slices.Equal(to.Prefixes, l.state.Prefixes) && !l.unsure {
 		return
 	}
 	want := make(map[netip.Prefix]bool, len(to.Prefixes))
@@ -282,7 +300,7 @@ func shorter(a, b netip.Prefix) int {
 }
 
 func (l *Layout) advancePorts(to *model.State, w *Writes) {
-	if slices.Equal(l.state.Ports, to.Ports) {
+	if slices.Equal(l.state.Ports, to.Ports) && !l.unsure {
 		return
 	}
 	want := make([]uint16, Ports)

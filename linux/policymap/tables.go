@@ -199,6 +199,9 @@ func (l *Layout) release(now time.Time) {
 			continue
 		}
 		delete(l.uses, row)
+		if _, ok := l.Rows[row]; !ok {
+			continue // a verdict referred to it that somebody else wrote
+		}
 		delete(l.rows, l.Rows[row])
 		delete(l.Rows, row)
 		l.freed = append(l.freed, freedRow{row, now})
@@ -233,8 +236,8 @@ func (l *Layout) collect(to *model.State, w *Writes) {
 		w.DropTables = append(w.DropTables, number)
 		delete(l.tables, id)
 	}
-	w.DropVerdicts = append(w.DropVerdicts, l.garbage...)
-	l.garbage = nil
+	w.DropVerdicts, w.DropTables = append(w.DropVerdicts, l.garbage...), append(w.DropTables, l.strays...)
+	l.garbage, l.strays = nil, nil
 	slices.SortFunc(w.DropVerdicts, compareVerdictKeys)
 	slices.Sort(w.DropTables)
 }

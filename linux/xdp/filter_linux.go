@@ -5,6 +5,7 @@ package xdp
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
 // Drops are packets that the program dropped since it was first loaded.
@@ -33,6 +35,8 @@ type objects struct {
 type Filter struct {
 	links   string // directory; empty in a sandbox
 	objects objects
+	pins    loader.Pins
+	damaged []string
 	// entries are what the maps hold; nil after writes that were cut short.
 	entries *denylist.Entries
 }
@@ -42,7 +46,10 @@ type Filter struct {
 // constants what they were loaded with, by name. Links are in a directory beside it. What is attached goes on as it is
 // until Attach.
 func Open(pins string, pods map[string]*ebpf.Map, constants map[string]uint32) (*Filter, error) {
-	f := &Filter{links: Links(pins)}
+	f := &Filter{links: Links(pins), pins: make(loader.Pins)}
+	if _, err := Attached(f.links); err != nil { // removes what is no directory
+		return nil, err
+	}
 	if err := os.MkdirAll(f.links, 0o700); err != nil {
 		return nil, fmt.Errorf("create directory of links %s: %w", f.links, err)
 	}
@@ -60,7 +67,7 @@ func Links(pins string) string { return filepath.Join(filepath.Dir(pins), "xdp")
 // Close, and the given maps and
 // constants of pods. Nothing is pinned.
 func OpenSandbox(pods map[string]*ebpf.Map, constants map[string]uint32) (*Filter, error) {
-	f := &Filter{}
+	f := &Filter{pins: make(loader.Pins)}
 	if err := f.load("", pods, constants); err != nil {
 		return nil, err
 	}
@@ -77,6 +84,13 @@ func (f *Filter) load(pins string, pods map[string]*ebpf.Map, constants map[stri
 			if err := variable.Set(value); err != nil {
 				return fmt.Errorf("set %s: %w", name, err)
 			}
+		}
+	}
+	if pins != "" {
+		own := maps.Clone(spec.Maps)
+		maps.DeleteFunc(own, func(name string, _ *ebpf.MapSpec) bool { _, shared := pods[name]; return shared })
+		if f.damaged, err = loader.RemoveUnusable(pins, own); err != nil {
+			return err
 		}
 	}
 	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}, MapReplacements: make(map[string]*ebpf.Map)}
@@ -96,12 +110,21 @@ func (f *Filter) load(pins string, pods map[string]*ebpf.Map, constants map[stri
 		f.Close()
 		return err
 	}
+	if pins == "" {
+		return nil
+	}
+	for name, m := range f.objects.named() {
+		if err := f.pins.Keep(filepath.Join(pins, name), m); err != nil {
+			f.Close()
+			return err
+		}
+	}
 	return nil
 }
 
 // Close lets go of everything and leaves it working.
 func (f *Filter) Close() error {
-	errs := []error{f.objects.Uplink.Close(), f.objects.Counters.Close()}
+	errs := []error{f.pins.Close(), f.objects.Uplink.Close(), f.objects.Counters.Close()}
 	for _, m := range f.objects.all() {
 		errs = append(errs, m.Close())
 	}
@@ -144,6 +167,9 @@ func (f *Filter) Apply(want *denylist.Entries) error {
 	f.entries = want
 	return nil
 }
+
+// Damaged says which pinned maps could not be used and were made again.
+func (f *Filter) Damaged() []string { return f.damaged }
 
 // Entries returns what is in force; nil if that is not known.
 func (f *Filter) Entries() *denylist.Entries { return f.entries }

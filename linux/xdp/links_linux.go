@@ -21,21 +21,16 @@ var ErrForeign = errors.New("the device has an XDP program of somebody else, whi
 // it did or the device had the program already.
 func (f *Filter) Attach(name string, index int) (native, err error) {
 	path := filepath.Join(f.links, name)
-	l, err := link.LoadPinnedLink(path, nil)
+	l, err := f.pins.Link(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return f.attach(path, index)
 	case err != nil:
-		return nil, fmt.Errorf("open pinned link %s: %w", path, err)
+		return nil, err
 	}
-	defer l.Close()
-	on, err := device(l)
-	if err != nil {
-		return nil, fmt.Errorf("inspect pinned link %s: %w", path, err)
-	}
-	if on != index { // the device is another one by now
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("remove stale pin %s: %w", path, err)
+	if on, err := device(l); err != nil || on != index { // the device is another one by now, or it was detached
+		if err := f.pins.Drop(path); err != nil {
+			return nil, err
 		}
 		return f.attach(path, index)
 	}
@@ -66,12 +61,11 @@ func (f *Filter) attach(path string, index int) (native, err error) {
 		var l link.Link
 		l, err = link.AttachXDP(link.XDPOptions{Program: f.objects.Uplink, Interface: index, Flags: flags})
 		if err == nil {
-			err = l.Pin(path)
-			l.Close()
-			if err != nil {
+			if err = l.Pin(path); err != nil {
+				l.Close()
 				return native, fmt.Errorf("pin link %s: %w", path, err)
 			}
-			return native, nil
+			return native, f.pins.Keep(path, l)
 		}
 		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) {
 			return nil, ErrForeign
@@ -99,6 +93,9 @@ func device(l link.Link) (int, error) {
 // Attached lists the devices that have a pinned link in a directory.
 func Attached(links string) ([]string, error) {
 	entries, err := os.ReadDir(links)
+	if errors.Is(err, unix.ENOTDIR) { // somebody has pinned something there
+		return nil, os.Remove(links)
+	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("list pinned links: %w", err)
 	}
@@ -110,21 +107,29 @@ func Attached(links string) ([]string, error) {
 }
 
 // Detach takes the program off a device. What is not there is no error.
+func (f *Filter) Detach(name string) error {
+	err := Detach(f.links, name)
+	return errors.Join(err, f.pins.Drop(filepath.Join(f.links, name)))
+}
+
+// Detach takes the program off a device that no Filter is open for. What is not there
+// is no error.
 func Detach(links, name string) error {
 	path := filepath.Join(links, name)
 	l, err := link.LoadPinnedLink(path, nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("open pinned link %s: %w", path, err)
+	if err == nil {
+		// A link whose pin is removed stays for a moment.
+		err = l.Detach()
+		l.Close()
+		if err != nil {
+			return fmt.Errorf("detach from %s: %w", name, err)
+		}
 	}
-	defer l.Close()
-	// A link whose pin is removed stays for a moment.
-	if err := l.Detach(); err != nil {
-		return fmt.Errorf("detach from %s: %w", name, err)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	// What is no link is removed, too.
+	if err := os.RemoveAll(path); err != nil {
 		return fmt.Errorf("unpin the link of %s: %w", name, err)
 	}
 	return nil
@@ -142,11 +147,11 @@ func Remove(pins string) error {
 		errs = append(errs, Detach(Links(pins), n))
 	}
 	for _, n := range []string{"deny_sieve4", "deny_sieve6", "deny4", "deny6", "deny_prefixes4", "deny_prefixes6"} {
-		if err := os.Remove(filepath.Join(pins, n)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := os.RemoveAll(filepath.Join(pins, n)); err != nil {
 			errs = append(errs, fmt.Errorf("unpin map %s: %w", n, err))
 		}
 	}
-	if err := os.Remove(Links(pins)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.RemoveAll(Links(pins)); err != nil {
 		errs = append(errs, fmt.Errorf("remove directory of pinned links: %w", err))
 	}
 	return errors.Join(errs...)

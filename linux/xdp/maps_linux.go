@@ -28,6 +28,12 @@ func (m *denyMaps) all() []*ebpf.Map {
 	return []*ebpf.Map{m.Sieve4, m.Sieve6, m.Singles4, m.Singles6, m.Prefixes4, m.Prefixes6}
 }
 
+// named are the maps by the names of their pins.
+func (m *denyMaps) named() map[string]*ebpf.Map {
+	return map[string]*ebpf.Map{"deny_sieve4": m.Sieve4, "deny_sieve6": m.Sieve6, "deny4": m.Singles4, "deny6": m.Singles6,
+		"deny_prefixes4": m.Prefixes4, "deny_prefixes6": m.Prefixes6}
+}
+
 // read returns what the maps hold.
 func (m *denyMaps) read() (*denylist.Entries, error) {
 	e := denylist.NewEntries()
@@ -38,11 +44,11 @@ func (m *denyMaps) read() (*denylist.Entries, error) {
 		readAll(m.Singles6, func(k bpfobj.XdpAddr6, v bpfobj.XdpDenyEntry) {
 			e.Singles[netip.AddrFrom16(k.Addr)] = denylist.Action(v.Action)
 		}),
-		readAll(m.Prefixes4, func(k bpfobj.XdpPrefix4, _ bpfobj.XdpDenyEntry) {
-			e.Prefixes[netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits))] = true
+		readAll(m.Prefixes4, func(k bpfobj.XdpPrefix4, v bpfobj.XdpDenyEntry) {
+			e.Prefixes[netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits)).Masked()] = denylist.Action(v.Action) == denylist.Deny
 		}),
-		readAll(m.Prefixes6, func(k bpfobj.XdpPrefix6, _ bpfobj.XdpDenyEntry) {
-			e.Prefixes[netip.PrefixFrom(netip.AddrFrom16(k.Addr), int(k.Bits))] = true
+		readAll(m.Prefixes6, func(k bpfobj.XdpPrefix6, v bpfobj.XdpDenyEntry) {
+			e.Prefixes[netip.PrefixFrom(netip.AddrFrom16(k.Addr), int(k.Bits)).Masked()] = denylist.Action(v.Action) == denylist.Deny
 		}))
 }
 
@@ -117,6 +123,28 @@ func (m *denyMaps) sift(want [2]denylist.Sieve) error {
 		}
 	}
 	return nil
+}
+
+// sifted counts the words of the sieves that are not what they should be.
+func (m *denyMaps) sifted(want [2]denylist.Sieve) (wrong int, err error) {
+	const size = 16 // struct sieve
+	for family, sieve := range []*ebpf.Map{m.Sieve4, m.Sieve6} {
+		memory, err := sieve.Memory()
+		if err != nil {
+			return 0, fmt.Errorf("map the memory of the sieve: %w", err)
+		}
+		have := make([]byte, denylist.Words*size)
+		if _, err := memory.ReadAt(have, 0); err != nil {
+			return 0, fmt.Errorf("read sieve: %w", err)
+		}
+		for i, word := range want[family] {
+			at := have[i*size : (i+1)*size]
+			if binary.NativeEndian.Uint64(at) != word.Singles || binary.NativeEndian.Uint64(at[8:]) != word.Prefixes {
+				wrong++
+			}
+		}
+	}
+	return wrong, nil
 }
 
 // pairs are keys and values of writes to one map.

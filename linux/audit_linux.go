@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+)
+
+var _ dataplane.Auditor = (*Backend)(nil)
+
+// Audit implements dataplane.Auditor. It compares the maps that the agent writes, the
+// pins, and the programs on interfaces, devices and hooks. Maps that programs write
+// themselves hold what packets did: nothing says what they should hold.
+func (b *Backend) Audit(_ context.Context, _ *model.State) ([]dataplane.Drift, error) {
+	if b.layout == nil {
+		return nil, errors.New("audit: what the maps hold is not known: the last write to them was cut short")
+	}
+	if b.path.Older() != "" {
+		return nil, nil // Faults tells of the upgrade; its end writes everything
+	}
+	pairs, err := b.alive()
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	compared, err := b.path.ComparePolicy(b.layout.Entries)
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	var found []dataplane.Drift
+	for _, d := range compared.Differences {
+		found = append(found, dataplane.Drift{Object: d.Map, Detail: d.Detail})
+	}
+	others, err := b.auditOthers(pairs)
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	for _, f := range others {
+		found = append(found, dataplane.Drift{Object: f.Object, Endpoint: pairs.ids[f.Interface], Detail: f.Detail})
+	}
+	b.drifted = len(found) > 0
+	return found, nil
+}
+
+// alivePairs are the host's ends of the pairs that are there.
+type alivePairs struct {
+	found   []link.Found
+	indexes map[int]bool
+	ids     map[string]model.EndpointID // by name
+}
+
+func (b *Backend) alive() (p alivePairs, err error) {
+	p = alivePairs{indexes: make(map[int]bool), ids: make(map[string]model.EndpointID)}
+	all, err := link.List()
+	for _, f := range all {
+		if f.ID != "" {
+			p.found = append(p.found, f)
+			p.indexes[f.Index], p.ids[f.Name] = true, f.ID
+		}
+	}
+	return p, err
+}
+
+// auditOthers audits everything but the policy maps.
+func (b *Backend) auditOthers(pairs alivePairs) ([]loader.Finding, error) {
+	found, err := b.path.AuditMaps(pairs.indexes)
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range []func() ([]loader.Finding, error){
+		func() ([]loader.Finding, error) { return b.auditPrograms(pairs) }, b.ways.audit, b.auditEgress, b.uplinks.audit,
+	} {
+		more, err := part()
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, more...)
+	}
+	for _, problem := range b.fabric.Audit() {
+		found = append(found, loader.Finding{Object: "sysctl", Detail: problem})
+	}
+	return found, nil
+}
+
+// byLinks reports whether the programs of an interface are on tcx links, or should be.
+func (b *Backend) byLinks(f link.Found) bool { return b.linked[f.ID] || b.path.HasLinks(f.Name) }
+
+// auditPrograms audits the programs on the interfaces of pods.
+func (b *Backend) auditPrograms(pairs alivePairs) (found []loader.Finding, err error) {
+	fromPod, toPod, err := b.path.ProgramNumbers()
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range pairs.found {
+		if b.byLinks(f) {
+			more, err := b.path.AuditLinks(f.Name, f.Index)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, more...)
+			continue
+		}
+		problems, err := link.AuditClassifiers(f.Index, fromPod, toPod)
+		if err != nil {
+			return nil, err
+		}
+		if b.hasTCX {
+			other, err := b.path.Foreign(f.Index)
+			if err != nil {
+				return nil, err
+			}
+			if other != 0 {
+				problems = append(problems, fmt.Sprintf("program %d on its tcx hooks runs before ours", other))
+			}
+		}
+		for _, p := range problems {
+			found = append(found, loader.Finding{Object: "classifier", Interface: f.Name, Detail: p})
+		}
+	}
+	return found, nil
+}
+
+// auditEgress audits what decides behind the translation.
+func (b *Backend) auditEgress() ([]loader.Finding, error) {
+	if b.egress == byHooks {
+		return b.path.AuditHooks()
+	}
+	lost, err := b.lostEgress()
+	if err != nil || !lost {
+		return nil, err
+	}
+	return []loader.Finding{{Object: "nftables", Detail: "the rule that decides egress to Services is missing, or is not alone"}}, nil
+}
+
+// repair puts right what Audit has found. Programs come first: without them nothing is
+// decided.
+func (b *Backend) repair() error {
+	if !b.drifted || b.path.Older() != "" {
+		return nil
+	}
+	b.step("repair")
+	pairs, err := b.alive()
+	if err != nil {
+		return fmt.Errorf("repair: %w", err)
+	}
+	errs := []error{b.repairPrograms(pairs), b.repairEgress(), b.path.RepairMaps(pairs.indexes), b.repairPolicy(), b.ways.repair(), b.uplinks.repair()}
+	b.fabric.Repair(time.Now())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("repair: %w", err)
+	}
+	b.drifted = false
+	return nil
+}
+
+// repairPrograms puts the programs of pods right. What is wrong with one pod does not
+// keep the others from being repaired.
+func (b *Backend) repairPrograms(pairs alivePairs) error {
+	found, err := b.auditPrograms(pairs)
+	if err != nil {
+		return err
+	}
+	wrong := make(map[string]string)
+	for _, f := range found {
+		wrong[f.Interface] = f.Detail
+	}
+	var errs []error
+	for _, f := range pairs.found {
+		if wrong[f.Name] == "" {
+			continue
+		}
+		if err := b.repairProgram(f); err != nil {
+			errs = append(errs, &dataplane.EndpointError{ID: f.ID, Err: err})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (b *Backend) repairProgram(f link.Found) error {
+	if b.byLinks(f) {
+		if err := b.path.RepairLinks(f.Name, f.Index); err != nil {
+			return err
+		}
+		return link.DropClassifiers(f.Index) // of Endpoints' repair
+	}
+	if err := link.RepairClassifiers(f.Index, b.classifiers()); err != nil || !b.hasTCX {
+		return err
+	}
+	other, err := b.path.Foreign(f.Index)
+	switch {
+	case err != nil || other == 0:
+		return err
+	case !b.tcx:
+		return fmt.Errorf("program %d on the tcx hooks of %s runs before ours: remove it", other, f.Name)
+	}
+	if err := b.path.Attach(f.Name, f.Index); err != nil {
+		return err
+	}
+	return link.DropClassifiers(f.Index)
+}
+
+func (b *Backend) repairEgress() error {
+	found, err := b.auditEgress()
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	return b.hookEgress()
+}
+
+// repairPolicy makes the policy maps what the layout says. Damage in one part of
+// verdicts is written over in place. With damage in several parts the way back leads
+// over other tables, as from any State to another: what Apply does next.
+func (b *Backend) repairPolicy() error {
+	if b.layout == nil {
+		return nil
+	}
+	compared, err := b.path.ComparePolicy(b.layout.Entries)
+	if err != nil || len(compared.Differences) == 0 {
+		return err
+	}
+	if compared.Parts > 1 {
+		return b.readBack()
+	}
+	err = b.path.Execute(&compared.Writes)
+	if err == nil {
+		err = b.path.Execute(&policymap.Writes{Slots: b.layout.Renew(compared.Epoch)})
+	}
+	if err != nil {
+		b.layout = nil
+		return err
+	}
+	b.turnPage()
+	return nil
+}
+
+// audit audits the programs on devices that lead to other nodes.
+func (f *forwarding) audit() (found []loader.Finding, err error) {
+	if !f.settled {
+		return nil, nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.now.devices)) {
+		index := f.now.devices[name]
+		if f.backend.tcx {
+			more, err := f.backend.path.AuditNodeLink(name, index)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, more...)
+			continue
+		}
+		has, err := link.HasNodeClassifier(index)
+		if err != nil {
+			return nil, err
+		}
+		if !has {
+			found = append(found, loader.Finding{Object: "classifier", Interface: name, Detail: "from_node is missing"})
+		}
+	}
+	return found, nil
+}
+
+// repair puts them right.
+func (f *forwarding) repair() error {
+	found, err := f.audit()
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	for _, wrong := range found {
+		name := wrong.Interface
+		if f.backend.tcx {
+			err = f.backend.path.RepairNodeLink(name, f.now.devices[name])
+		} else {
+			err = link.SetNodeClassifier(f.now.devices[name], f.backend.path.FromNode().FD())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

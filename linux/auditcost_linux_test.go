@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+)
+
+// auditBudget is what one audit of a large cluster's maps may cost of a processor: at
+// one audit a minute, a thousandth.
+const auditBudget = 60 * time.Millisecond
+
+// TestAuditCost measures an audit on a node of a cluster of 10,000 pods and 400
+// policies. The least of some runs counts: CPU time too depends on who else runs.
+func TestAuditCost(t *testing.T) {
+	l := newLab(t)
+	for i := range 10 {
+		l.pod(fmt.Sprint("p", i), byte(11+i))
+	}
+	l.enforceLarge(10_000, 400)
+	for l.idle() {
+	}
+	entries := 0
+	c, err := l.backend.Counters(context.Background())
+	l.must(err)
+	for _, m := range []string{"slots", "tables", "verdicts", "rows", "peers4", "peers6", "prefixes4", "prefixes6"} {
+		entries += c.Maps[m].Entries
+	}
+	least := time.Hour
+	for range 20 {
+		l.must(l.node.Do(func() error {
+			before := cpuTime()
+			if _, err := l.backend.Endpoints(context.Background()); err != nil {
+				return err
+			}
+			found, err := l.backend.Audit(context.Background(), l.state)
+			least = min(least, cpuTime()-before)
+			if len(found) > 0 {
+				t.Errorf("drifts: %v", found)
+			}
+			return err
+		}))
+	}
+	fmt.Printf("audit of 10,000 pods, 400 policies: %d entries of policy maps beside %d ports, %.1f ms CPU\n", entries, 3*65536, float64(least.Microseconds())/1000)
+	if entries < 20_000 {
+		t.Errorf("%d entries: the cluster is not large", entries)
+	}
+	if least > auditBudget {
+		t.Errorf("an audit costs %v of a processor, want at most %v", least, auditBudget)
+	}
+}
+
+// enforceLarge puts many policies in force in a cluster of many pods, most of them on
+// other nodes.
+func (l *lab) enforceLarge(pods, policies int) {
+	l.t.Helper()
+	node := &model.Node{Name: "node", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr(nodeAddr4)}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}
+	var all []*model.Pod
+	for _, e := range l.local {
+		all = append(all, &model.Pod{PodID: e.Pod, Node: "node", IPs: e.IPs, Labels: model.MakeLabels(map[string]string{"name": e.Pod.Name})})
+	}
+	for i := range pods - len(all) {
+		n := 1 + i
+		all = append(all, &model.Pod{PodID: model.PodID{Namespace: "default", Name: fmt.Sprint("far", i)}, Node: "far",
+			IPs:    []netip.Addr{netip.AddrFrom4([4]byte{10, 64, byte(n >> 8), byte(n)}), netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x64, 14: byte(n >> 8), 15: byte(n)})},
+			Labels: model.MakeLabels(map[string]string{"name": fmt.Sprint("app", i%policies)})})
+	}
+	var set []*model.Policy
+	for i := range policies {
+		p := isolate(fmt.Sprint("p", i%10), model.Ingress, accept(model.Peer{Kind: model.PeerPods, Pods: named(fmt.Sprint("app", i))}, tcp(uint16(1000+i)), udp(53)))
+		p.Origin.Name = fmt.Sprint("policy", i)
+		set = append(set, p)
+	}
+	cluster := model.MakeSnapshot(nil, []*model.Node{node}, all, set)
+	l.must(l.node.Do(func() (err error) {
+		l.state, _ = policy.Compile(policy.Input{Snapshot: cluster, Node: "node", Endpoints: l.local, Previous: l.state})
+		_, err = l.backend.Apply(context.Background(), l.state)
+		return err
+	}))
+}
+
+// cpuTime is what this process has used, in both modes.
+func cpuTime() time.Duration {
+	var r unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &r) != nil {
+		return 0
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}

@@ -1,0 +1,529 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	isthmuslink "github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/linux/loader"
+)
+
+// kind is a kind of damage.
+type kind struct {
+	name string
+	// objects are what an audit may call it.
+	objects []string
+	// opens and cuts say that the damage itself may let denied packets pass, or keep
+	// allowed ones from passing, until it is repaired.
+	opens, cuts bool
+	// renumbers says that the repair goes another way than to write what was there:
+	// the maps say the same in other numbers.
+	renumbers bool
+	// moves says that the repair moves the programs of pod d to other hooks.
+	moves bool
+	// do does it, in the node's namespace, and says to what.
+	do func() (string, error)
+}
+
+// The maps, and what damage to them may do.
+var damagedMaps = []struct {
+	name, object string // object: names, one of them
+	opens, cuts  bool
+	ops          string // of entries: delete, change, add
+}{
+	{"slots", "slots", true, true, "change"}, {"peers4", "peers", true, true, "delete change add"}, {"peers6", "peers", true, true, "delete change add"},
+	{"prefixes4", "prefixes", true, true, "delete change add"}, {"prefixes6", "prefixes", true, true, "delete change add"},
+	{"ports", "ports", true, true, "change"}, {"verdicts", "verdicts", true, true, "delete change add"}, {"rows", "rows", true, true, "change"},
+	{"tables", "tables", false, false, "delete change add"}, {"endpoints", "endpoints endpoint", false, true, "delete change add"},
+	{"locals4", "locals", false, true, "delete change add"}, {"locals6", "locals", false, true, "delete change add"},
+	{"attachments", "attachments", false, true, "change"}, {"interfaces", "interfaces", false, true, "change"},
+	{"ways4", "ways", false, true, "delete change add"}, {"ways6", "ways", false, true, "delete change add"},
+	{"owners4", "owners", false, true, "delete change add"}, {"owners6", "owners", false, true, "delete change add"},
+	{"tunnel_nodes", "tunnel_nodes", false, false, "delete change add"}, {"tunnel_sources4", "tunnel_sources", false, false, "delete change add"},
+	{"tunnel_sources6", "tunnel_sources", false, false, "delete change add"},
+	{"deny4", "deny_list", false, true, "delete change add"}, {"deny_prefixes4", "deny_list", false, true, "delete change add"},
+	{"deny_prefixes6", "deny_list", false, true, "delete change add"}, {"deny_sieve4", "deny_sieve", false, false, "change"},
+}
+
+// kinds lists every kind of damage.
+func (a *auditLab) kinds() (all []kind) {
+	for _, m := range damagedMaps {
+		for _, op := range strings.Fields(m.ops) {
+			all = append(all, kind{name: op + " " + m.name, objects: strings.Fields(m.object), opens: m.opens, cuts: m.cuts, do: func() (string, error) { return a.damageMap(m.name, op) }})
+		}
+		all = append(all, kind{name: "unpin " + m.name, objects: []string{"pin"}, do: func() (string, error) { return m.name, os.Remove(a.pinned(m.name)) }})
+	}
+	for _, name := range []string{"conns4", "ledger6", "counters", "pending", "events", "datagrams"} {
+		all = append(all, kind{name: "unpin " + name, objects: []string{"pin"}, do: func() (string, error) { return name, os.Remove(a.pinned(name)) }})
+	}
+	one := func(name string, objects []string, opens, cuts bool, do func() (string, error)) {
+		all = append(all, kind{name: name, objects: objects, opens: opens, cuts: cuts, do: do})
+	}
+	one("class of a port beyond rows", []string{"ports"}, true, true, func() (string, error) {
+		return a.put("ports", uint32(a.rng.IntN(65536)), uint16(1024+a.rng.IntN(60000)))
+	})
+	one("verdict of a row beyond the map", []string{"verdicts"}, true, true, a.wildVerdict)
+	one("open a row", []string{"rows"}, true, false, a.openRow)
+	one("point a slot elsewhere", []string{"slots"}, true, true, a.pointElsewhere)
+	one("swap two classes", []string{"peers"}, true, true, a.swapClasses)
+	one("damage two parts of verdicts", []string{"slots", "ports", "peers", "rows"}, true, true, a.damageTwoParts)
+	all[len(all)-1].renumbers = true
+	one("pin another map", []string{"pin"}, false, false, a.pinOther)
+	one("directory for a pin", []string{"pin"}, false, false, func() (string, error) {
+		return "verdicts", errors.Join(os.Remove(a.pinned("verdicts")), os.Mkdir(a.pinned("verdicts"), 0o700))
+	})
+	for _, suffix := range []string{"-from_pod", "-to_pod"} {
+		objects := []string{"link", "endpoint"}
+		one("detach"+suffix, objects, true, true, func() (string, error) { return a.onLink(suffix, func(l link.Link) error { return l.Detach() }) })
+		one("unpin"+suffix, []string{"pin"}, false, false, func() (string, error) { return a.onLink(suffix, func(l link.Link) error { return l.Unpin() }) })
+		one("replace program of"+suffix, objects, true, true, func() (string, error) { return a.onLink(suffix, a.replaceProgram) })
+	}
+	one("program that passes on before ours", []string{"link"}, false, false, func() (string, error) { return a.programBefore("b", -1) })
+	one("program that lets pass before ours", []string{"link"}, true, true, func() (string, error) { return a.programBefore("b", 0) })
+	one("program before ours on clsact hooks", []string{"classifier"}, true, true, func() (string, error) { return a.programBefore("d", 0) })
+	all[len(all)-1].moves = true
+	one("delete classifiers", []string{"classifier", "endpoint"}, true, true, a.deleteClassifiers)
+	one("delete clsact", []string{"classifier", "endpoint"}, true, true, a.deleteClsact)
+	one("replace classifier", []string{"classifier"}, true, true, a.replaceClassifier)
+	for _, place := range []string{"forward4", "forward6", "local_in4", "local_out6"} {
+		one("detach "+place, []string{"netfilter"}, false, false, func() (string, error) { return a.onHook(place, func(l link.Link) error { return l.Detach() }) })
+		one("unpin "+place, []string{"pin"}, false, false, func() (string, error) { return a.onHook(place, func(l link.Link) error { return l.Unpin() }) })
+	}
+	one("detach XDP", []string{"xdp"}, false, false, func() (string, error) {
+		return a.onPin(filepath.Join(a.bpffs, "xdp", "eth0"), func(l link.Link) error { return l.Detach() })
+	})
+	one("unpin XDP", []string{"pin"}, false, false, func() (string, error) {
+		return a.onPin(filepath.Join(a.bpffs, "xdp", "eth0"), func(l link.Link) error { return l.Unpin() })
+	})
+	one("replace XDP", []string{"xdp"}, false, true, func() (string, error) { return a.onPin(filepath.Join(a.bpffs, "xdp", "eth0"), a.replaceXDP) })
+	one("detach from_node", []string{"link"}, false, false, func() (string, error) {
+		return a.onPin(a.pinned("links/eth0-from_node"), func(l link.Link) error { return l.Detach() })
+	})
+	for _, s := range []string{"forwarding", "rp_filter", "accept_redirects", "send_redirects"} {
+		one("sysctl "+s, []string{"endpoint"}, false, true, func() (string, error) { return a.sysctl("ipv4/conf/" + a.hostEnd("b") + "/" + s) })
+	}
+	for _, s := range []string{"disable_ipv6", "forwarding", "accept_ra"} {
+		one("sysctl of IPv6 "+s, []string{"endpoint"}, false, true, func() (string, error) { return a.sysctl("ipv6/conf/" + a.hostEnd("d") + "/" + s) })
+	}
+	one("sysctl ip_forward", []string{"sysctl", "endpoint"}, false, true, func() (string, error) { return a.sysctl("ipv4/ip_forward") })
+	one("delete queue", []string{"endpoint"}, false, false, a.deleteQueue)
+	one("delete redirection", []string{"endpoint"}, false, false, a.deleteRedirection)
+	one("set interface down", []string{"endpoint"}, false, true, a.setDown)
+	one("variable forward_direct", []string{"variable"}, false, true, a.damageVariable)
+	one("stage", []string{"stages"}, false, false, func() (string, error) { return a.put("stages", uint32(0), a.rng.Uint32()) })
+	return all
+}
+
+func (a *auditLab) pinned(name string) string {
+	return filepath.Join(a.bpffs, loader.LayoutVersion, name)
+}
+
+func (a *auditLab) hostEnd(pod string) string {
+	return isthmuslink.HostName(model.MakeEndpointID(pod, "eth0"))
+}
+
+func (a *auditLab) index(pod string) (int, error) { return isthmuslink.Index(a.hostEnd(pod)) }
+
+// rawEntry is an entry of a map as the kernel has it.
+type rawEntry struct{ key, value []byte }
+
+// rawEntries reads a map, in the order of the kernel.
+func rawEntries(m *ebpf.Map) (all []rawEntry, err error) {
+	var key, value []byte
+	it := m.Iterate()
+	for it.Next(&key, &value) {
+		all = append(all, rawEntry{slices.Clone(key), slices.Clone(value)})
+	}
+	return all, it.Err()
+}
+
+func (a *auditLab) open(name string, f func(*ebpf.Map) error) error {
+	m, err := ebpf.LoadPinnedMap(a.pinned(name), nil)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return f(m)
+}
+
+func (a *auditLab) put(name string, key, value any) (string, error) {
+	return fmt.Sprintf("%s %v: %v", name, key, value), a.open(name, func(m *ebpf.Map) error { return m.Put(key, value) })
+}
+
+func (a *auditLab) randomBytes(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(a.rng.Uint32())
+	}
+	return b
+}
+
+// damageMap deletes, changes or adds an entry.
+func (a *auditLab) damageMap(name, op string) (what string, err error) {
+	err = a.open(name, func(m *ebpf.Map) error {
+		if op == "add" {
+			key, value := a.randomBytes(int(m.KeySize())), a.randomBytes(int(m.ValueSize()))
+			if m.Type() == ebpf.LPMTrie {
+				binary.NativeEndian.PutUint32(key, uint32(20+a.rng.IntN(int(m.KeySize()-4)*8-20)))
+			}
+			what = fmt.Sprintf("%x: %x", key, value)
+			return m.Update(key, value, ebpf.UpdateNoExist)
+		}
+		all, err := a.candidates(name, m)
+		if err != nil {
+			return err
+		}
+		e := all[a.rng.IntN(len(all))]
+		what = fmt.Sprintf("%x: %x", e.key, e.value)
+		if op == "delete" {
+			return m.Delete(e.key)
+		}
+		size := map[string]int{"interfaces": 40}[name] // the rest is padding
+		if size == 0 {
+			size = len(e.value)
+		}
+		bit := a.rng.IntN(size * 8)
+		e.value[bit/8] ^= 1 << (bit % 8)
+		return m.Put(e.key, e.value)
+	})
+	return what, err
+}
+
+// candidates are the entries of a map that mean something.
+func (a *auditLab) candidates(name string, m *ebpf.Map) ([]rawEntry, error) {
+	if name == "rows" {
+		return a.usedRows(m)
+	}
+	if name == "ports" || name == "deny_sieve4" { // any means something
+		key := binary.NativeEndian.AppendUint32(nil, uint32(a.rng.IntN(int(m.MaxEntries()))))
+		value, err := m.LookupBytes(key)
+		return []rawEntry{{key, value}}, err
+	}
+	all, err := rawEntries(m)
+	if m.Type() == ebpf.Array {
+		all = slices.DeleteFunc(all, func(e rawEntry) bool { return !slices.ContainsFunc(e.value, func(b byte) bool { return b != 0 }) })
+	}
+	if err == nil && len(all) == 0 {
+		return nil, fmt.Errorf("map %s is empty: there is nothing to damage", name)
+	}
+	return all, err
+}
+
+// usedRows are the rows that some verdict refers to.
+func (a *auditLab) usedRows(rows *ebpf.Map) (used []rawEntry, err error) {
+	err = a.open("verdicts", func(m *ebpf.Map) error {
+		all, err := rawEntries(m)
+		for _, e := range all {
+			n := binary.NativeEndian.Uint32(e.value)
+			if n < 2 || n >= rows.MaxEntries() {
+				continue
+			}
+			value, err := rows.LookupBytes(e.value)
+			if err != nil {
+				return err
+			}
+			used = append(used, rawEntry{e.value, value})
+		}
+		return err
+	})
+	return used, err
+}
+
+func (a *auditLab) wildVerdict() (what string, err error) {
+	err = a.open("verdicts", func(m *ebpf.Map) error {
+		all, err := rawEntries(m)
+		if err != nil {
+			return err
+		}
+		e := all[a.rng.IntN(len(all))]
+		what = fmt.Sprintf("%x", e.key)
+		return m.Put(e.key, uint32(16417))
+	})
+	return what, err
+}
+
+func (a *auditLab) openRow() (what string, err error) {
+	err = a.open("rows", func(m *ebpf.Map) error {
+		all, err := a.usedRows(m)
+		if err != nil {
+			return err
+		}
+		e := all[a.rng.IntN(len(all))]
+		what = fmt.Sprintf("%x", e.key)
+		return m.Put(e.key, slices.Repeat([]byte{0xff}, len(e.value)))
+	})
+	return what, err
+}
+
+// pointElsewhere gives the slot of a pod the table of another.
+func (a *auditLab) pointElsewhere() (what string, err error) {
+	err = a.open("slots", func(m *ebpf.Map) error {
+		all, err := a.candidates("slots", m)
+		if err != nil {
+			return err
+		}
+		from := a.rng.IntN(len(all))
+		to := (from + 1 + a.rng.IntN(len(all)-1)) % len(all)
+		what = fmt.Sprintf("%x: %x to %x", all[from].key, all[from].value, all[to].value)
+		return m.Put(all[from].key, append(all[to].value[:4:4], all[from].value[4:]...))
+	})
+	return what, err
+}
+
+func (a *auditLab) swapClasses() (what string, err error) {
+	err = a.open("peers4", func(m *ebpf.Map) error {
+		all, err := rawEntries(m)
+		if err != nil {
+			return err
+		}
+		for i, e := range all {
+			for _, f := range all[i+1:] {
+				if !slices.Equal(e.value, f.value) {
+					what = fmt.Sprintf("%x and %x", e.key, f.key)
+					return errors.Join(m.Put(e.key, f.value), m.Put(f.key, e.value))
+				}
+			}
+		}
+		return errors.New("all addresses are in one class")
+	})
+	return what, err
+}
+
+// damageTwoParts leaves damage of which each part may be the remedy of the other.
+func (a *auditLab) damageTwoParts() (string, error) {
+	one, err := a.damageMap("peers4", "change")
+	if err != nil {
+		return "", err
+	}
+	two, err := a.pointElsewhere()
+	if err != nil {
+		return "", err
+	}
+	three, err := a.openRow()
+	return one + ", " + two + ", " + three, err
+}
+
+// pinOther pins an empty map in the place of one of ours.
+func (a *auditLab) pinOther() (string, error) {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: 16})
+	if err != nil {
+		return "", err
+	}
+	defer m.Close()
+	return "peers4", errors.Join(os.Remove(a.pinned("peers4")), m.Pin(a.pinned("peers4")))
+}
+
+func (a *auditLab) onPin(path string, f func(link.Link) error) (string, error) {
+	l, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return path, err
+	}
+	defer l.Close()
+	return path, f(l)
+}
+
+func (a *auditLab) onLink(suffix string, f func(link.Link) error) (string, error) {
+	pod := []string{"a", "b", "c"}[a.rng.IntN(3)]
+	return a.onPin(a.pinned("links/"+a.hostEnd(pod)+suffix), f)
+}
+
+func (a *auditLab) onHook(place string, f func(link.Link) error) (string, error) {
+	found, err := filepath.Glob(a.pinned("links/" + place + "-*"))
+	if err != nil || len(found) != 1 {
+		return place, fmt.Errorf("pins of %s: %q: %w", place, found, err)
+	}
+	return a.onPin(found[0], f)
+}
+
+// program returns a code and does nothing else.
+func program(kind ebpf.ProgramType, code int32) (*ebpf.Program, error) {
+	var attach ebpf.AttachType
+	if kind == ebpf.XDP {
+		attach = ebpf.AttachXDP
+	}
+	return ebpf.NewProgram(&ebpf.ProgramSpec{Name: "other", Type: kind, AttachType: attach, License: "Dual BSD/GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, code), asm.Return()}})
+}
+
+func (a *auditLab) replaceProgram(l link.Link) error {
+	p, err := program(ebpf.SchedCLS, 0) // TCX_PASS
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return l.Update(p)
+}
+
+func (a *auditLab) replaceXDP(l link.Link) error {
+	p, err := program(ebpf.XDP, 2) // XDP_PASS
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return l.Update(p)
+}
+
+// programBefore attaches another program to the head of a pod's hook. It goes when the
+// damage is repaired: see removeOthers.
+func (a *auditLab) programBefore(pod string, code int32) (string, error) {
+	index, err := a.index(pod)
+	if err != nil {
+		return "", err
+	}
+	p, err := program(ebpf.SchedCLS, code)
+	if err != nil {
+		return "", err
+	}
+	defer p.Close()
+	l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: p, Attach: ebpf.AttachTCXEgress, Anchor: link.Head()})
+	if err != nil {
+		return "", err
+	}
+	a.others = append(a.others, l)
+	return pod, nil
+}
+
+func (a *auditLab) deleteClassifiers() (string, error) {
+	index, err := a.index("d")
+	if err != nil {
+		return "", err
+	}
+	return "d", isthmuslink.DropClassifiers(index)
+}
+
+func clsact(index int) *netlink.Clsact {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+}
+
+func (a *auditLab) deleteClsact() (string, error) {
+	index, err := a.index("d")
+	if err != nil {
+		return "", err
+	}
+	return "d", netlink.QdiscDel(clsact(index))
+}
+
+// replaceClassifier puts another program in the place of ours, under its name.
+func (a *auditLab) replaceClassifier() (string, error) {
+	index, err := a.index("d")
+	if err != nil {
+		return "", err
+	}
+	p, err := program(ebpf.SchedCLS, 0)
+	if err != nil {
+		return "", err
+	}
+	defer p.Close()
+	return "d", isthmuslink.SetClassifiers(index, isthmuslink.Classifiers{FromPod: p.FD(), ToPod: p.FD()})
+}
+
+func (a *auditLab) sysctl(path string) (string, error) {
+	file := filepath.Join("/proc/sys/net", path)
+	now, err := os.ReadFile(file)
+	if err != nil {
+		return path, err
+	}
+	other := "1"
+	if strings.TrimSpace(string(now)) == "1" {
+		other = "0"
+	}
+	return path, os.WriteFile(file, []byte(other), 0)
+}
+
+func (a *auditLab) deleteQueue() (string, error) {
+	index, err := a.index("c")
+	if err != nil {
+		return "", err
+	}
+	all, err := netlink.QdiscList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}})
+	if err != nil {
+		return "", err
+	}
+	for _, q := range all {
+		if q.Type() == "tbf" {
+			return "c", netlink.QdiscDel(q)
+		}
+	}
+	return "", errors.New("pod c has no queue")
+}
+
+func (a *auditLab) deleteRedirection() (string, error) {
+	index, err := a.index("c")
+	if err != nil {
+		return "", err
+	}
+	all, err := netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.HANDLE_MIN_INGRESS)
+	if err != nil {
+		return "", err
+	}
+	for _, f := range all {
+		if u, ok := f.(*netlink.U32); ok && len(u.Actions) > 0 {
+			attrs := netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Priority: u.Priority, Protocol: unix.ETH_P_ALL}
+			return "c", netlink.FilterDel(&netlink.U32{FilterAttrs: attrs})
+		}
+	}
+	return "", errors.New("pod c has no redirection")
+}
+
+func (a *auditLab) setDown() (string, error) {
+	l, err := netlink.LinkByName(a.hostEnd("b"))
+	if err != nil {
+		return "", err
+	}
+	return "b", netlink.LinkSetDown(l)
+}
+
+// damageVariable writes to the data of the loaded programs, which is a map too.
+func (a *auditLab) damageVariable() (string, error) {
+	p, err := link.LoadPinnedLink(a.pinned("links/"+a.hostEnd("a")+"-from_pod"), nil)
+	if err != nil {
+		return "", err
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		return "", err
+	}
+	program, err := ebpf.NewProgramFromID(info.Program)
+	if err != nil {
+		return "", err
+	}
+	defer program.Close()
+	pi, err := program.Info()
+	if err != nil {
+		return "", err
+	}
+	ids, _ := pi.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return "", err
+		}
+		mi, err := m.Info()
+		if err == nil && (strings.HasSuffix(mi.Name, ".data") || strings.HasSuffix(mi.Name, ".bss")) && !mi.Frozen() {
+			value, err := m.LookupBytes(uint32(0))
+			if err == nil {
+				value[0] ^= 1
+				err = m.Put(uint32(0), value)
+			}
+			m.Close()
+			return mi.Name, err
+		}
+		m.Close()
+	}
+	return "", errors.New("the programs have no data that can be written")
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/linux/loader"
+)
+
+// TestStartOnDamagedPins: whatever others leave in the directory of pins while no agent
+// runs, the next one starts, lets nothing pass that policy denies, says what was wrong,
+// and enforces policy as before.
+func TestStartOnDamagedPins(t *testing.T) {
+	l := newLab(t)
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.echo(b, 80)
+	l.echo(b, 81)
+	policies := []*model.Policy{isolate("b", model.Ingress, accept(pods("a"), tcp(80)))}
+	l.apply(policies...)
+	for l.idle() {
+	}
+	v3 := func(name string) string { return filepath.Join(l.bpffs, loader.LayoutVersion, name) }
+	links := "links/" + link.HostName(model.MakeEndpointID("b", "eth0"))
+	for _, c := range []struct {
+		name   string
+		damage func() error
+		says   string // one of the problems; empty if there is nothing to say
+	}{
+		{"no policy map", func() error { return remove(v3("ports"), v3("peers4"), v3("verdicts")) }, "policy maps peers4, ports, verdicts are missing"},
+		{"no slots", func() error { return remove(v3("slots")) }, "policy maps slots are missing"},
+		{"no endpoints and no flows", func() error { return remove(v3("endpoints"), v3("conns4"), v3("locals4"), v3("interfaces")) }, ""},
+		{"no ledger", func() error { return remove(v3("ledger4")) }, ""},
+		{"no directory", func() error { return remove(v3("")) }, ""},
+		{"map of another size", func() error { return replace(v3("endpoints"), ebpf.Hash, 4, 8) }, "endpoints is no map"},
+		{"map of another type", func() error { return replace(v3("verdicts"), ebpf.Array, 4, 4) }, "verdicts is no map"},
+		{"map that cannot be written", func() error {
+			m, err := ebpf.LoadPinnedMap(v3("owners4"), nil)
+			if err != nil {
+				return err
+			}
+			defer m.Close()
+			return m.Freeze()
+		}, "frozen"},
+		{"directories in place of maps", func() error {
+			return errors.Join(remove(v3("rows"), v3("tunnel_nodes")), os.Mkdir(v3("rows"), 0o700), os.Mkdir(v3("tunnel_nodes"), 0o700))
+		}, "rows is no map"},
+		{"map in place of a link", func() error { return replace(v3(links+"-to_pod"), ebpf.Hash, 4, 4) }, ""},
+		{"map in place of the directory of links", func() error { return replace(v3("links"), ebpf.Hash, 4, 4) }, ""},
+		{"other versions that are none", func() error {
+			return errors.Join(os.Mkdir(filepath.Join(l.bpffs, "v9"), 0o700), replace(filepath.Join(l.bpffs, "v1"), ebpf.Hash, 4, 4))
+		}, ""},
+		{"class of a port beyond rows", func() error { return poke(v3("ports"), uint32(80), uint16(1057)) }, "entry 80 of ports has class 1057"},
+		{"verdict of a row beyond the map", func() error { return poke(v3("verdicts"), [2]uint32{1 << 20, 5}, uint32(16417)) }, "table 1048576"},
+		{"table that wraps", func() error { return poke(v3("slots"), uint32(7), [2]uint32{0xffffffff, 0xffffffff}) }, "slot 7"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			was := l.t
+			l.t = t
+			defer func() { l.t = was }()
+			if l.backend == nil {
+				t.Fatal("the agent before this one did not start")
+			}
+			l.must(l.backend.Close())
+			l.must(c.damage())
+			l.start()
+			if said := strings.Join(l.backend.Faults(), "\n"); !strings.Contains(said, c.says) {
+				t.Errorf("problems %q, want one that says %q", said, c.says)
+			}
+			l.state = nil
+			l.denied(l.outside, "tcp", "10.1.0.12", 80)
+			l.denied(a, "tcp", "10.1.0.12", 81)
+			l.must(l.add("a", 11))
+			l.must(l.add("b", 12))
+			l.apply(policies...)
+			for l.idle() {
+			}
+			l.sound()
+			if said := strings.Join(l.backend.Faults(), "\n"); strings.Contains(said, "damaged") {
+				t.Errorf("after policy was applied: %q", said)
+			}
+			l.allowed(a, "tcp", "10.1.0.12", 80)
+			l.denied(a, "tcp", "10.1.0.12", 81)
+			l.denied(l.outside, "tcp", "10.1.0.12", 80)
+			l.clean()
+		})
+	}
+}
+
+// clean wants an audit to find nothing.
+func (l *lab) clean() {
+	l.t.Helper()
+	l.must(l.node.Do(func() error {
+		found, err := l.backend.Audit(l.t.Context(), l.state)
+		for _, d := range found {
+			l.t.Errorf("drift: %v", d)
+		}
+		return err
+	}))
+}
+
+// TestUnpinningDetachesNothing: while the agent runs, removing the pins of links, or
+// all pins, opens nothing; the next audit pins them again.
+func TestUnpinningDetachesNothing(t *testing.T) {
+	l := newLab(t)
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.echo(b, 80)
+	l.echo(b, 81)
+	l.apply(isolate("b", model.Ingress, accept(pods("a"), tcp(80))))
+	for l.idle() {
+	}
+	l.must(os.RemoveAll(filepath.Join(l.bpffs, loader.LayoutVersion)))
+	l.allowed(a, "tcp", "10.1.0.12", 80)
+	l.denied(a, "tcp", "10.1.0.12", 81)
+	l.denied(l.outside, "tcp", "10.1.0.12", 80)
+	found := 0
+	l.must(l.node.Do(func() error {
+		drifts, err := l.backend.Audit(t.Context(), l.state)
+		for _, d := range drifts {
+			if d.Object != "pin" {
+				t.Errorf("drift %v, want pins only", d)
+			}
+		}
+		found = len(drifts)
+		if err == nil {
+			_, err = l.backend.Apply(t.Context(), l.state)
+		}
+		return err
+	}))
+	if found < 30 {
+		t.Errorf("%d pins were missed", found)
+	}
+	l.clean()
+	// The next agent finds everything.
+	l.must(l.backend.Close())
+	l.denied(a, "tcp", "10.1.0.12", 81)
+	l.start()
+	if said := l.backend.Faults(); len(said) > 0 {
+		t.Errorf("problems: %q", said)
+	}
+	l.allowed(a, "tcp", "10.1.0.12", 80)
+}
+
+func remove(paths ...string) (err error) {
+	for _, p := range paths {
+		err = errors.Join(err, os.RemoveAll(p))
+	}
+	return err
+}
+
+// replace pins a map of another kind in the place of whatever is there.
+func replace(path string, kind ebpf.MapType, key, value uint32) error {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: kind, KeySize: key, ValueSize: value, MaxEntries: 16})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return errors.Join(os.RemoveAll(path), m.Pin(path))
+}
+
+func poke(path string, key, value any) error {
+	m, err := ebpf.LoadPinnedMap(path, nil)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return m.Put(key, value)
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+)
+
+// Read returns the content of the policy maps. Of the map rows it has those that
+// verdicts refer to.
+func (d *DataPath) Read() (*policymap.Entries, error) { return d.read(nil) }
+
+// read returns also the rows that wanted entries refer to.
+func (d *DataPath) read(wanted *policymap.Entries) (*policymap.Entries, error) {
+	e := policymap.NewEntries()
+	if err := d.readSlots(e); err != nil {
+		return nil, err
+	}
+	if err := d.readAddresses(e); err != nil {
+		return nil, err
+	}
+	buf := make([]byte, policymap.Ports*8)
+	if _, err := d.ports.ReadAt(buf, 0); err != nil {
+		return nil, fmt.Errorf("read ports: %w", err)
+	}
+	for i := range e.Ports {
+		e.Ports[i] = binary.NativeEndian.Uint16(buf[i*8:])
+	}
+	if err := d.readTables(e); err != nil {
+		return nil, err
+	}
+	return e, d.readRows(e, wanted)
+}
+
+func (d *DataPath) readSlots(e *policymap.Entries) error {
+	buf := make([]byte, d.objects.Slots.MaxEntries()*8)
+	if _, err := d.slots.ReadAt(buf, 0); err != nil {
+		return fmt.Errorf("read slots: %w", err)
+	}
+	for i := range d.objects.Slots.MaxEntries() {
+		s := bpfobj.PodSlot{Table: binary.NativeEndian.Uint32(buf[i*8:]), Epoch: binary.NativeEndian.Uint32(buf[i*8+4:])}
+		if s != (bpfobj.PodSlot{}) {
+			e.Slots[i] = s
+		}
+	}
+	return nil
+}
+
+func (d *DataPath) readAddresses(e *policymap.Entries) error {
+	o := &d.objects
+	return errors.Join(
+		each(o.Peers4, func(k bpfobj.PodAddr4, v bpfobj.PodPeerClass) { notePeer(e, netip.AddrFrom4(k.Addr), v.Class) }),
+		each(o.Peers6, func(k bpfobj.PodAddr6, v bpfobj.PodPeerClass) { notePeer(e, netip.AddrFrom16(k.Addr), v.Class) }),
+		each(o.Prefixes4, func(k bpfobj.PodPrefix4, v bpfobj.PodPeerClass) { e.Prefixes[prefix4(k)] = v.Class }),
+		each(o.Prefixes6, func(k bpfobj.PodPrefix6, v bpfobj.PodPeerClass) { e.Prefixes[prefix6(k)] = v.Class }))
+}
+
+// prefix4 is the key of a trie. The kernel keeps bits behind the prefix, which mean
+// nothing.
+func prefix4(k bpfobj.PodPrefix4) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits)).Masked()
+}
+
+func prefix6(k bpfobj.PodPrefix6) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom16(k.Addr), int(k.Bits)).Masked()
+}
+
+func notePeer(e *policymap.Entries, a netip.Addr, class uint32) {
+	e.Peers[a] = class &^ bpfobj.PeerPod
+	if class&bpfobj.PeerPod != 0 {
+		e.Pods[a] = true
+	}
+}
+
+func (d *DataPath) readTables(e *policymap.Entries) error {
+	o := &d.objects
+	return errors.Join(
+		each(o.Tables, func(k bpfobj.PodTableNumber, v bpfobj.PodTableId) { e.Tables[k.Table] = model.TableID(v.Id) }),
+		each(o.Verdicts, func(k bpfobj.PodVerdictKey, v bpfobj.PodVerdictRow) {
+			if e.Verdicts[k.Table] == nil {
+				e.Verdicts[k.Table] = make(map[uint32]uint32)
+			}
+			e.Verdicts[k.Table][k.Peer] = v.Row
+		}))
+}
+
+// readRows reads the rows that verdicts refer to, there or in the wanted entries. A
+// row that is not in the map denies.
+func (d *DataPath) readRows(e, wanted *policymap.Entries) error {
+	var failed error
+	lookup := func(n uint32) (r policymap.Row, ok bool) {
+		err := d.objects.Rows.Lookup(n, &r)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			failed = fmt.Errorf("read row %d: %w", n, err)
+		}
+		return r, err == nil
+	}
+	e.Rows = policymap.UsedRows(e.Verdicts, lookup)
+	if wanted != nil {
+		for n := range wanted.Rows {
+			if _, has := e.Rows[n]; has {
+				continue
+			}
+			if r, ok := lookup(n); ok {
+				e.Rows[n] = r
+			}
+		}
+	}
+	return failed
+}
+
+// each calls f for every entry of a map that only the agent writes.
+func each[K, V any](m *ebpf.Map, f func(K, V)) error {
+	n := min(batchSize, int(m.MaxEntries()))
+	keys, values := make([]K, n), make([]V, n)
+	var at ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&at, keys, values, nil)
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			return eachAlone(m, f)
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("read map %s: %w", m, err)
+		}
+		for i := range n {
+			f(keys[i], values[i])
+		}
+		if err != nil { // that was the last of it
+			return nil
+		}
+	}
+}
+
+// eachAlone reads one entry after the other, as Linux 6.1 has no batches for some
+// maps, and as maps need that programs write meanwhile.
+func eachAlone[K, V any](m *ebpf.Map, f func(K, V)) error {
+	var k K
+	var v V
+	it := m.Iterate()
+	for it.Next(&k, &v) {
+		f(k, v)
+	}
+	if err := it.Err(); err != nil {
+		return fmt.Errorf("read map %s: %w", m, err)
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policymap
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+)
+
+// Difference is one entry of a policy map that is not as it should be.
+type Difference struct {
+	// Map is the name of the map, without the address family.
+	Map string
+	// Detail names the entry, what it holds and what it should hold.
+	Detail string
+}
+
+// Comparison is how the content of the policy maps differs from the wanted one.
+type Comparison struct {
+	Differences []Difference
+	// Writes make the content the wanted one.
+	Writes Writes
+	// Parts counts the parts of a verdict that are damaged: slots, classes of
+	// addresses, classes of ports, verdicts, rows. With one part, each write gives
+	// a packet the verdict from before the repair or the wanted one. With several,
+	// a repaired entry may meet one that is not repaired yet.
+	Parts int
+	// Epoch is the greatest that a damaged slot has: flows may have it.
+	Epoch uint32
+}
+
+// Compare finds the entries in which is differs from want. It changes neither.
+// Rows that want does not use are free and may hold anything.
+func Compare(want, is *Entries) *Comparison {
+	c := &Comparison{}
+	for _, part := range []func(want, is *Entries){c.slots, c.addresses, c.ports, c.verdicts, c.rows} {
+		before := len(c.Differences)
+		part(want, is)
+		if len(c.Differences) > before {
+			c.Parts++
+		}
+	}
+	c.tables(want, is)
+	return c
+}
+
+func (c *Comparison) found(name, format string, args ...any) {
+	c.Differences = append(c.Differences, Difference{name, fmt.Sprintf(format, args...)})
+}
+
+// differ calls changed for the keys whose value is not the wanted one or that are
+// missing, and foreign for those that should not be there.
+func differ[K, V comparable](want, is map[K]V, changed func(k K, want, is V, there bool), foreign func(k K, is V)) {
+	for k, w := range want {
+		if v, there := is[k]; !there || v != w {
+			changed(k, w, v, there)
+		}
+	}
+	for k, v := range is {
+		if _, wanted := want[k]; !wanted {
+			foreign(k, v)
+		}
+	}
+}
+
+func (c *Comparison) slots(want, is *Entries) {
+	write := func(n uint32, w, v bpfobj.PodSlot) {
+		c.found("slots", "slot %d holds table %d and epoch %d, not %d and %d", n, v.Table, v.Epoch, w.Table, w.Epoch)
+		c.Writes.Slots = append(c.Writes.Slots, SlotWrite{n, w})
+		if v.Epoch < maxEpoch {
+			c.Epoch = max(c.Epoch, v.Epoch)
+		}
+	}
+	differ(want.Slots, is.Slots, func(n uint32, w, v bpfobj.PodSlot, _ bool) { write(n, w, v) },
+		func(n uint32, v bpfobj.PodSlot) { write(n, bpfobj.PodSlot{}, v) })
+}
+
+func (c *Comparison) addresses(want, is *Entries) {
+	w := &c.Writes
+	for a, class := range want.Peers {
+		if now, there := is.Peers[a]; !there || now != class || want.Pods[a] != is.Pods[a] {
+			c.found("peers", "address %s: there %t, class %d, a pod's %t; want class %d, a pod's %t", a, there, now, is.Pods[a], class, want.Pods[a])
+			w.Peers = append(w.Peers, PeerWrite{a, class, want.Pods[a]})
+		}
+	}
+	for a, class := range is.Peers {
+		if _, wanted := want.Peers[a]; !wanted {
+			c.found("peers", "address %s has class %d and should have no entry", a, class)
+			w.DropPeers = append(w.DropPeers, a)
+		}
+	}
+	differ(want.Prefixes, is.Prefixes, func(p netip.Prefix, class, now uint32, there bool) {
+		c.found("prefixes", "prefix %s: there %t, class %d, want %d", p, there, now, class)
+		w.Prefixes = append(w.Prefixes, PrefixWrite{p, class})
+	}, func(p netip.Prefix, class uint32) {
+		c.found("prefixes", "prefix %s has class %d and should have no entry", p, class)
+		w.DropPrefixes = append(w.DropPrefixes, p)
+	})
+	slices.SortFunc(w.Prefixes, func(a, b PrefixWrite) int { return shorter(b.Prefix, a.Prefix) })
+	slices.SortFunc(w.DropPrefixes, shorter)
+}
+
+func (c *Comparison) ports(want, is *Entries) {
+	if slices.Equal(want.Ports, is.Ports) {
+		return
+	}
+	for i := range want.Ports {
+		if want.Ports[i] != is.Ports[i] {
+			c.found("ports", "entry %d has class %d, want %d", i, is.Ports[i], want.Ports[i])
+			c.Writes.Ports = append(c.Writes.Ports, PortWrite{uint32(i), 1, want.Ports[i]})
+		}
+	}
+}
+
+func (c *Comparison) verdicts(want, is *Entries) {
+	compare := func(table uint32) {
+		differ(want.Verdicts[table], is.Verdicts[table], func(peer, row, now uint32, there bool) {
+			c.found("verdicts", "table %d, class %d, %s: there %t, row %d, want %d", table, peer/2, model.Direction(peer%2), there, now, row)
+			c.Writes.Verdicts = append(c.Writes.Verdicts, VerdictWrite{VerdictKey{table, peer}, row})
+		}, func(peer, row uint32) {
+			c.found("verdicts", "table %d, class %d, %s has row %d and should have no entry", table, peer/2, model.Direction(peer%2), row)
+			c.Writes.DropVerdicts = append(c.Writes.DropVerdicts, VerdictKey{table, peer})
+		})
+	}
+	for table := range want.Verdicts {
+		compare(table)
+	}
+	for table := range is.Verdicts {
+		if _, wanted := want.Verdicts[table]; !wanted {
+			compare(table)
+		}
+	}
+}
+
+func (c *Comparison) rows(want, is *Entries) {
+	for n, bits := range want.Rows {
+		if is.Rows[n] != bits {
+			c.found("rows", "row %d does not hold the verdicts of its ports", n)
+			c.Writes.Rows = append(c.Writes.Rows, RowWrite{n, bits})
+		}
+	}
+}
+
+// tables compares what programs do not read.
+func (c *Comparison) tables(want, is *Entries) {
+	differ(want.Tables, is.Tables, func(n uint32, id, _ model.TableID, there bool) {
+		c.found("tables", "table %d: there %t, with another identity or none", n, there)
+		c.Writes.Tables = append(c.Writes.Tables, TableWrite{n, id})
+	}, func(n uint32, _ model.TableID) {
+		c.found("tables", "table %d should have no entry", n)
+		c.Writes.DropTables = append(c.Writes.DropTables, n)
+	})
+}
+
+// Renew gives every slot that an endpoint has a new epoch, beyond one that flows may
+// have: flows that were decided by damaged entries are decided again.
+func (l *Layout) Renew(beyond uint32) (w []SlotWrite) {
+	l.epoch = max(l.epoch, beyond)
+	for _, n := range slices.Sorted(maps.Values(l.slots)) {
+		s := bpfobj.PodSlot{Table: l.Slots[n].Table, Epoch: l.newEpoch()}
+		l.Slots[n] = s
+		w = append(w, SlotWrite{n, s})
+	}
+	return w
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package xdp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/loader"
+)
+
+// Audit compares maps, pins and links with what Apply and Attach have left: the
+// program on the devices of these names, by index, and the wanted entries. It changes
+// nothing but removes pins of links that are none.
+func (f *Filter) Audit(want *denylist.Entries, devices map[string]int) (found []loader.Finding, err error) {
+	is, err := f.objects.read()
+	if err != nil {
+		return nil, err
+	}
+	if w := denylist.Diff(want, is); !w.None() {
+		found = append(found, loader.Finding{Object: "deny_list", Detail: fmt.Sprintf(
+			"%d single addresses and %d prefixes differ or should not be there, %d and %d are missing", len(w.Singles), len(w.Prefixes), len(w.DropSingles), len(w.DropPrefixes))})
+	}
+	wrong, err := f.objects.sifted(want.Sieves())
+	if err != nil {
+		return nil, err
+	}
+	if wrong > 0 {
+		found = append(found, loader.Finding{Object: "deny_sieve", Detail: fmt.Sprintf("%d words differ", wrong)})
+	}
+	for _, path := range f.pins.Lost() {
+		found = append(found, loader.Finding{Object: "pin", Detail: path + " is missing or is another object"})
+	}
+	for name, index := range devices {
+		detail, err := f.auditLink(name, index)
+		if err != nil {
+			return nil, err
+		}
+		if detail != "" {
+			found = append(found, loader.Finding{Object: "xdp", Interface: name, Detail: detail})
+		}
+	}
+	return found, nil
+}
+
+// auditLink says what is wrong with the program of a device, "" if nothing is.
+func (f *Filter) auditLink(name string, index int) (string, error) {
+	l, err := f.pins.Link(filepath.Join(f.links, name))
+	if errors.Is(err, os.ErrNotExist) {
+		return "the program is not attached", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	if on, err := device(l); err != nil || on != index {
+		return "the program was detached", nil
+	}
+	info, err := l.Info()
+	if err != nil {
+		return "", fmt.Errorf("inspect the link of %s: %w", name, err)
+	}
+	own, err := f.objects.Uplink.Info()
+	if err != nil {
+		return "", fmt.Errorf("inspect the XDP program: %w", err)
+	}
+	if id, ok := own.ID(); ok && id != info.Program {
+		return fmt.Sprintf("has program %d, not %d", info.Program, id), nil
+	}
+	return "", nil
+}
+
+// Repair makes the next Apply write whatever differs, and pins again what others have
+// unpinned. Attach repairs links.
+func (f *Filter) Repair() error {
+	f.entries = nil
+	var errs []error
+	for _, path := range f.pins.Lost() {
+		errs = append(errs, f.pins.Repair(path))
+	}
+	return errors.Join(errs...)
+}
