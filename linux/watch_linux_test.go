@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
 // told returns what became known since the last call, as text without source
@@ -144,7 +145,7 @@ func TestFlowEventsAfterUpgrade(t *testing.T) {
 	l.apply()
 	l.must(l.backend.Close())
 	for _, name := range []string{"events", "event_budgets", "event_losses"} {
-		l.must(os.Remove(filepath.Join(l.bpffs, "v2", name)))
+		l.must(os.Remove(filepath.Join(l.bpffs, loader.LayoutVersion, name)))
 	}
 	l.start()
 	l.state = nil
