@@ -28,7 +28,6 @@ type probes struct {
 	kind    kind
 	stop    atomic.Bool
 	running sync.WaitGroup
-	err     atomic.Pointer[error]
 }
 
 // stream is one flow of datagrams.

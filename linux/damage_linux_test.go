@@ -56,7 +56,7 @@ func TestStartOnDamagedPins(t *testing.T) {
 		{"map in place of a link", func() error { return replace(v3(links+"-to_pod"), ebpf.Hash, 4, 4) }, ""},
 		{"map in place of the directory of links", func() error { return replace(v3("links"), ebpf.Hash, 4, 4) }, ""},
 		{"other versions that are none", func() error {
-			return errors.Join(os.Mkdir(filepath.Join(l.bpffs, "v9"), 0o700), replace(filepath.Join(l.bpffs, "v1"), ebpf.Hash, 4, 4))
+			return errors.Join(replace(filepath.Join(l.bpffs, "v9"), ebpf.Hash, 4, 4), replace(filepath.Join(l.bpffs, "v1"), ebpf.Hash, 4, 4))
 		}, ""},
 		{"class of a port beyond rows", func() error { return poke(v3("ports"), uint32(80), uint16(1057)) }, "entry 80 of ports has class 1057"},
 		{"verdict of a row beyond the map", func() error { return poke(v3("verdicts"), [2]uint32{1 << 20, 5}, uint32(16417)) }, "table 1048576"},

@@ -64,7 +64,7 @@ func FindLayouts(dir string) (string, error) {
 	for _, e := range entries {
 		n, err := layoutNumber(e.Name())
 		switch {
-		case err != nil || n == own || !holdsPins(filepath.Join(dir, e.Name())):
+		case err != nil || n == own || !e.IsDir(): // what is pinned there is no layout
 		case n > own:
 			return "", fmt.Errorf("%s holds the maps and programs of a newer agent, with layout %s, which are in force, and this one has layout %s: "+
 				"run that agent, or drain the node and remove the directory", filepath.Join(dir, e.Name()), e.Name(), LayoutVersion)
@@ -80,13 +80,6 @@ func FindLayouts(dir string) (string, error) {
 		return "", nil
 	}
 	return found[0], nil
-}
-
-// holdsPins reports whether a path is a directory with something in it: no layout
-// is anything else.
-func holdsPins(dir string) bool {
-	entries, err := os.ReadDir(dir)
-	return err == nil && len(entries) > 0
 }
 
 // layoutNumber reads the name of a directory of pins.
