@@ -45,6 +45,11 @@ func OpenSandboxWith(s Settings) (*DataPath, error) {
 	if err := errors.Join(setConstants(spec, d.constants), setConstants(spec, map[string]uint32{"decides_alone": 1})); err != nil {
 		return nil, err
 	}
+	if d.asks = s.Tracking != nil && s.Tracking() != NoTracking; d.asks {
+		if err := spec.Variables["can_ask_tracking"].Set(true); err != nil {
+			return nil, fmt.Errorf("set can_ask_tracking: %w", err)
+		}
+	}
 	if err := spec.LoadAndAssign(&d.objects, nil); err != nil {
 		return nil, explain("", err)
 	}
