@@ -58,7 +58,8 @@ type flow struct {
 	// client is who really sends, behind an address of the node.
 	client netip.Addr
 	device [2]int
-	slot   int
+	// slot is that of the pod at an end of a remote flow, when it was decided last.
+	slot int
 }
 
 func (n *Node) limit(f *flow, proto uint8) time.Duration {

@@ -157,6 +157,16 @@ func (n *Node) reachable(a netip.Addr) *Pod {
 	return nil
 }
 
+// attached reports whether others may be sent directly to the pod of a slot.
+func (n *Node) attached(slot int) bool {
+	for _, p := range n.Pods {
+		if p.Slot == slot {
+			return !p.Limited
+		}
+	}
+	return false
+}
+
 func (n *Node) isOwn(a netip.Addr) bool {
 	for _, own := range n.Own {
 		if own == a {

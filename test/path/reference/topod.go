@@ -209,6 +209,11 @@ func (n *Node) FromNode(device int, p *Packet) Verdict {
 	if !f.remote || f.device[w.from] != device && (way == nil || !way.Direct || way.Device != device) {
 		return pass
 	}
+	// The slot of the pod that had the address before is free: packets go through the
+	// stack until the pod here decides the flow (ADR 32: one by one).
+	if !n.attached(f.slot) {
+		return pass
+	}
 	f.device[w.from] = device
 	v := n.admitPeer(w, f)
 	if v.Fate == ToPod {
