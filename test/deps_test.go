@@ -82,6 +82,7 @@ var rules = []rule{
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/cilium/ebpf"},
 		except: []string{"linux/bpfobj", "linux/loader", "linux/xdp"}, reason: "the kernel's BPF is reached through the loaders"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{module + "test"}, reason: "the product does not import tests"},
+	{from: []string{"test/path/reference"}, banned: []string{module, "github.com/", "golang.org/"}, reason: "a reference that shares code with what it judges shares its mistakes"},
 }
 
 func TestImports(t *testing.T) {
