@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -150,6 +151,18 @@ func (r *Replayer) Forget(slots int) error {
 		return fmt.Errorf("forget flows: %w", err)
 	}
 	return nil
+}
+
+// Flows calls f with the ends of every flow in the table.
+func (r *Replayer) Flows(f func(a, b netip.AddrPort, proto uint8)) error {
+	o := &r.d.objects
+	return errors.Join(
+		each(o.Conns4, func(k bpfobj.PodConnKey4, _ bpfobj.PodConn) {
+			f(netip.AddrPortFrom(netip.AddrFrom4(k.Addr[0]), k.Port[0]), netip.AddrPortFrom(netip.AddrFrom4(k.Addr[1]), k.Port[1]), k.Protocol)
+		}),
+		each(o.Conns6, func(k bpfobj.PodConnKey6, _ bpfobj.PodConn) {
+			f(netip.AddrPortFrom(netip.AddrFrom16(k.Addr[0]), k.Port[0]), netip.AddrPortFrom(netip.AddrFrom16(k.Addr[1]), k.Port[1]), k.Protocol)
+		}))
 }
 
 // forgetLedger frees the places of flows that were given out.

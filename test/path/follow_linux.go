@@ -64,8 +64,22 @@ func (r *Runner) sendFromPod(s *Step, p *reference.Packet) error {
 }
 
 func (r *Runner) sendFromNode(s *Step, p *reference.Packet, device int) error {
+	if device == uplink {
+		want := r.node.Uplink(p)
+		r.buf = frame(r.buf, p, outerMAC, hostMAC)
+		passed, err := r.uplink.Run(r.buf)
+		if err != nil {
+			return err
+		}
+		if err := r.compare("uplink", loader.Outcome{Passed: passed}, want, p); err != nil || want.Fate == reference.Dropped {
+			return err
+		}
+	}
+	if p.Ether == "vlan" {
+		return nil // for another device
+	}
 	want := r.node.FromNode(device, p)
-	out, err := r.run(loader.AtFromNode, device, device, 0, p, [6]byte{2, 9})
+	out, err := r.run(loader.AtFromNode, device, device, 0, p, outerMAC)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,9 @@ import (
 // hostMAC is that of every device of the node.
 var hostMAC = [6]byte{2, 0, 0, 0, 0, 0xfe}
 
+// outerMAC is that of who sends to the node.
+var outerMAC = [6]byte{2, 0, 0, 0, 0, 9}
+
 const (
 	etherIPv4 = 0x0800
 	etherARP  = 0x0806

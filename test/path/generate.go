@@ -132,6 +132,9 @@ func (g *generator) anyAddr(v6 bool) netip.Addr {
 	case n < 90:
 		return same(pick(g, services[:2], services[2:]), v6)
 	}
+	if g.chance(15) {
+		return same(pick(g, listed[:2], listed[2:4], listed[4:]), v6)
+	}
 	return same(pick(g, nodeAddrs, otherNode, strangers[:2], strangers[2:], podAddrs(g.r.IntN(maxPods))), v6)
 }
 

@@ -330,5 +330,8 @@ func (g *generator) odd() {
 	if v6 && p.Proto == 0 {
 		p.Proto = 59 // 0 is an extension
 	}
+	if g.chance(20) {
+		p.Src, p.Dst, name = p.Dst, p.Src, "uplink"
+	}
 	g.add(nil, p, name)
 }

@@ -20,12 +20,12 @@ import (
 // length is how many packets a sequence has, about.
 const length = 120
 
-func open(t *testing.T) *Runner {
+func open(t *testing.T, flows int) *Runner {
 	t.Helper()
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
 	}
-	r, err := Open()
+	r, err := Open(flows)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func open(t *testing.T) *Runner {
 // The programs do with generated sequences what the reference does, and with those that
 // failed once.
 func TestPath(t *testing.T) {
-	r := open(t)
+	r := open(t, Ample)
 	for _, name := range sequences(t, "testdata/*.steps") {
 		if err := r.Run(read(t, name)); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -54,6 +54,9 @@ func TestPath(t *testing.T) {
 		}
 	}
 	summarize(t, r, 0)
+	if t.Failed() {
+		return
+	}
 	// The sequences are what they should be: every reason occurs, and often.
 	for _, reason := range []string{
 		"from_pod: dropped: egress policy", "from_pod: dropped: ingress policy of the receiver", "from_pod: pod: known flow, allowed again",
@@ -61,7 +64,7 @@ func TestPath(t *testing.T) {
 		"from_node: pod: known flow", "from_node: dropped: ingress policy", "to_pod: stack: known flow", "to_pod: dropped: ingress policy of a known flow",
 		"to_pod: dropped: source cannot come by this device", "to_pod: stack: error about a flow", "forward: stack: egress policy", "forward: dropped: egress policy",
 		"forward: stack: answer", "forward: dropped: mark without a record", "forward: dropped: an address of this node from elsewhere",
-		"local_in: dropped: not from the node that the tunneled packet names",
+		"local_in: dropped: not from the node that the tunneled packet names", "uplink: dropped: deny list", "uplink: dropped: ingress policy", "uplink: dropped: malformed",
 	} {
 		if r.Totals.Fates[reason] < 3 {
 			t.Errorf("%q: %d packets, want more", reason, r.Totals.Fates[reason])
@@ -69,9 +72,22 @@ func TestPath(t *testing.T) {
 	}
 }
 
+// In a table that is always full flows make room for others as they should, and what
+// is left is decided as ever.
+func TestScarceTable(t *testing.T) {
+	r := open(t, Scarce)
+	for seed := uint64(1); seed <= 200 && !t.Failed(); seed++ {
+		check(t, r, seed, Generate(seed, length))
+	}
+	summarize(t, r, 0)
+	if !t.Failed() && r.Totals.Evicted < 500 {
+		t.Errorf("%d flows made room, want more", r.Totals.Evicted)
+	}
+}
+
 // What is written down as a defect of the programs is one.
 func TestDefects(t *testing.T) {
-	r := open(t)
+	r := open(t, Ample)
 	r.Defects = reference.Defects{}
 	for _, name := range sequences(t, "testdata/defects/*.steps") {
 		var f *Failure
@@ -100,7 +116,7 @@ func TestFuzz(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := open(t)
+	r := open(t, Ample)
 	fmt.Printf("path: first seed %d\n", seed)
 	begin, failures := time.Now(), 0
 	for said := begin; time.Since(begin) < limit && failures < 10; seed++ {
@@ -149,6 +165,9 @@ func summarize(t *testing.T, r *Runner, took time.Duration) {
 	t.Helper()
 	line := fmt.Sprintf("path: sequences=%d packets=%d runs=%d either=0 bypass=%d loss=%d detour=%d epoch=%d", r.Totals.Sequences, r.Totals.Packets, runs(r),
 		found["bypass"], found["loss"], found["detour"], found["epoch"])
+	if r.scarce {
+		line += fmt.Sprintf(" table=%d evicted=%d", found["table"], r.Totals.Evicted)
+	}
 	if took > 0 {
 		line += fmt.Sprintf(" packets/s=%.0f", float64(r.Totals.Packets)/took.Seconds())
 	}

@@ -15,15 +15,17 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/denylist"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/policymap"
+	"github.com/isthmus-net/isthmus/linux/xdp"
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
 // Failure is a packet that met another fate than it should have.
 type Failure struct {
 	Step int    // index of the step
-	Kind string // "bypass", "loss", "detour", or "epoch"
+	Kind string // "bypass", "loss", "detour", "epoch" or "table"
 	Text string
 }
 
@@ -32,6 +34,8 @@ func (f *Failure) Error() string { return fmt.Sprintf("step %d: %s: %s", f.Step+
 // Totals count what was run.
 type Totals struct {
 	Sequences, Packets int
+	// Evicted counts flows that had to make room in a scarce table, or found none.
+	Evicted int
 	// Fates counts runs of programs, by hook, fate and reason.
 	Fates map[string]int
 }
@@ -44,12 +48,14 @@ type Runner struct {
 
 	path    *loader.DataPath
 	replay  *loader.Replayer
+	uplink  *xdp.Filter
 	layout  *policymap.Layout
 	layouts *layouts
 	node    *reference.Node
 	track   conntrack
 	clock   time.Time // for numbers that wait to be used again
 	dirty   bool
+	scarce  bool
 	says    map[string]string // by pod, what its policy said at its epoch
 	marks   []left
 	buf     []byte
@@ -62,9 +68,16 @@ type left struct {
 	record int
 }
 
-// Open loads the programs in a namespace of their own. Needs root. Everything else is
-// to be called by the same goroutine, which stays in the namespace.
-func Open() (*Runner, error) {
+// Sizes of the flow table: Ample is never full, Scarce is nearly always. The programs look
+// at 16 places for a free one, which are all that there are then.
+const (
+	Ample  = 4096
+	Scarce = 16
+)
+
+// Open loads the programs in a namespace of their own, with a flow table of a size. Needs
+// root. Everything else is to be called by the same goroutine, which stays in the namespace.
+func Open(flows int) (*Runner, error) {
 	if err := enterLab(); err != nil {
 		return nil, err
 	}
@@ -72,23 +85,28 @@ func Open() (*Runner, error) {
 	s.Timeouts = loader.Timeouts{Opening: timeouts.Opening, TCP: timeouts.TCP, Other: timeouts.Other, Closing: timeouts.Closing}
 	s.Events = loader.Events{}
 	s.Tunnel = loader.Tunnel{Port: tunnelPort, VNI: vni}
-	s.Flows = 4096
+	s.Flows = flows
 	s.Tracking = func() loader.Tracking { return loader.FindTracking("/sys") }
 	path, err := loader.OpenSandboxWith(s)
 	if err != nil {
 		return nil, err
 	}
-	r := &Runner{path: path, replay: path.Replay(), layout: policymap.NewLayout(path.Capacity()), layouts: newLayouts(), clock: time.Now(), Defects: reference.KnownDefects}
+	r := &Runner{path: path, replay: path.Replay(), layout: policymap.NewLayout(path.Capacity()), layouts: newLayouts(), scarce: flows == Scarce, clock: time.Now(), Defects: reference.KnownDefects}
 	r.Totals.Fates = make(map[string]int)
-	if err := r.surroundings(); err != nil {
+	if r.uplink, err = xdp.OpenSandbox(path.Shared(), path.Constants()); err != nil {
 		path.Close()
+		return nil, err
+	}
+	list := model.MakeDenySet(model.MakeMap(map[string]*model.DenyList{"list": {Name: "list", Entries: denied}})).Sparing(spared)
+	if err := errors.Join(r.surroundings(), r.uplink.Apply(denylist.Layout(list, nil))); err != nil {
+		r.Close()
 		return nil, err
 	}
 	return r, nil
 }
 
 // Close unloads the programs.
-func (r *Runner) Close() error { return r.path.Close() }
+func (r *Runner) Close() error { return errors.Join(r.path.Close(), r.uplink.Close()) }
 
 // surroundings writes what does not change.
 func (r *Runner) surroundings() error {
@@ -148,6 +166,8 @@ func (r *Runner) step(s *Step) error {
 		delete(r.says, s.Remove)
 		r.dirty = true
 		return r.detach(s.Remove)
+	case s.Age > 0 && r.scarce:
+		return nil // what has expired goes when its place is looked at
 	case s.Age > 0:
 		r.node.Age(s.age())
 		return r.replay.Age(s.age(), maxPods)
@@ -312,6 +332,8 @@ func (r *Runner) compare(hook string, out loader.Outcome, want reference.Verdict
 		got = reference.ToStack
 	}
 	switch {
+	case got == want.Fate && r.scarce:
+		return r.follow(hook, want, p)
 	case got == want.Fate:
 		return nil
 	case want.Fate == reference.Dropped:
@@ -320,6 +342,23 @@ func (r *Runner) compare(hook string, out loader.Outcome, want reference.Verdict
 		return r.fail("loss", hook, got.String(), want, p)
 	}
 	return r.fail("detour", hook, got.String(), want, p)
+}
+
+// follow has the reference forget flows that had to make room.
+func (r *Runner) follow(hook string, want reference.Verdict, p *reference.Packet) error {
+	table := make(map[reference.Key]bool)
+	if err := r.replay.Flows(func(a, b netip.AddrPort, proto uint8) {
+		k, _ := reference.KeyOf(a, b, proto)
+		table[k] = true
+	}); err != nil {
+		return err
+	}
+	gone, err := r.node.Follow(table, Scarce)
+	r.Totals.Evicted += gone
+	if err != nil {
+		return r.fail("table", hook, err.Error(), want, p)
+	}
+	return nil
 }
 
 func (r *Runner) fail(kind, hook, got string, want reference.Verdict, p *reference.Packet) error {

@@ -55,7 +55,7 @@ type walk struct {
 	packet   *Packet
 	dir      Direction // Egress: the pod sends it
 	src, dst netip.AddrPort
-	k        key
+	k        Key
 	from     int
 	// Of a packet to the pod: by which device, and who sends it.
 	device int
@@ -92,7 +92,7 @@ func (n *Node) judge(w *walk) bool {
 }
 
 // again asks about a role that a pod was granted before, at end of the flow.
-func (n *Node) again(pod *Pod, f *flow, k key, end int, opened bool) bool {
+func (n *Node) again(pod *Pod, f *flow, k Key, end int, opened bool) bool {
 	r, own, remote := f.roles[end], k.end[end], k.end[1-end]
 	switch {
 	case opened && f.translated:
@@ -108,7 +108,7 @@ func (n *Node) again(pod *Pod, f *flow, k key, end int, opened bool) bool {
 }
 
 // confirm asks again about the roles that an end was granted under an older policy.
-func (n *Node) confirm(pod *Pod, f *flow, k key, end int) bool {
+func (n *Node) confirm(pod *Pod, f *flow, k Key, end int) bool {
 	had := f.roles[end]
 	kept := role{epoch: pod.Epoch}
 	kept.opened = had.opened && n.again(pod, f, k, end, true)

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// key names a flow: its two ends in order, and the protocol.
-type key struct {
+// Key names a flow: its two ends in order, and the protocol.
+type Key struct {
 	end   [2]netip.AddrPort
 	proto uint8
 }
 
-// keyOf returns the key, and which of its ends sent the packet.
-func keyOf(src, dst netip.AddrPort, proto uint8) (key, int) {
+// KeyOf returns the key, and which of its ends sent the packet.
+func KeyOf(src, dst netip.AddrPort, proto uint8) (Key, int) {
 	if src.Compare(dst) <= 0 {
-		return key{[2]netip.AddrPort{src, dst}, proto}, 0
+		return Key{[2]netip.AddrPort{src, dst}, proto}, 0
 	}
-	return key{[2]netip.AddrPort{dst, src}, proto}, 1
+	return Key{[2]netip.AddrPort{dst, src}, proto}, 1
 }
 
 // role is what policy granted a pod at one end of a flow.
@@ -60,6 +60,8 @@ type flow struct {
 	device [2]int
 	// slot is that of the pod at an end of a remote flow, when it was decided last.
 	slot int
+	// owner is the slot of the pod in whose share of the table the flow is.
+	owner int
 }
 
 func (n *Node) limit(f *flow, proto uint8) time.Duration {
@@ -75,7 +77,7 @@ func (n *Node) limit(f *flow, proto uint8) time.Duration {
 }
 
 // find returns a flow that was not idle for too long.
-func (n *Node) find(k key) *flow {
+func (n *Node) find(k Key) *flow {
 	f := n.flows[k]
 	if f == nil || n.now-f.seen > n.limit(f, k.proto) {
 		return nil
@@ -84,13 +86,13 @@ func (n *Node) find(k key) *flow {
 }
 
 // create remembers a new flow of which a packet passes.
-func (n *Node) create(k key, from int, slot int) *flow {
-	f := &flow{seen: n.now, device: [2]int{noDevice, noDevice}, slot: slot}
+func (n *Node) create(k Key, from int, slot int) *flow {
+	f := &flow{seen: n.now, device: [2]int{noDevice, noDevice}, slot: slot, owner: slot}
 	f.sent[from] = true
 	if n.Defects.ExpiredStays && n.flows[k] != nil {
 		return f
 	}
-	n.flows[k] = f
+	n.flows[k], n.created = f, &k
 	return f
 }
 

@@ -44,7 +44,7 @@ func (n *Node) FromPod(device int, p *Packet) Verdict {
 	if p.Src == p.Dst {
 		return Verdict{Fate: ToStack, Why: "to itself"}
 	}
-	w.k, w.from = keyOf(w.src, w.dst, p.Proto)
+	w.k, w.from = KeyOf(w.src, w.dst, p.Proto)
 	var v Verdict
 	if p.IsError() {
 		v = n.sendError(w)
@@ -203,7 +203,7 @@ func (n *Node) sendError(w *walk) Verdict {
 }
 
 // mayQuote reports whether a pod at an end of a flow is allowed it now.
-func (n *Node) mayQuote(pod *Pod, f *flow, k key, end int) bool {
+func (n *Node) mayQuote(pod *Pod, f *flow, k Key, end int) bool {
 	r := f.roles[end]
 	if !r.any() {
 		return false
@@ -215,7 +215,7 @@ func (n *Node) mayQuote(pod *Pod, f *flow, k key, end int) bool {
 }
 
 // quoted finds the flow of the packet that an error quotes, and which end sent that.
-func (n *Node) quoted(p *Packet) (f *flow, k key, from int, known bool) {
+func (n *Node) quoted(p *Packet) (f *flow, k Key, from int, known bool) {
 	q := p.Quote
 	left := p.Length()
 	if p.Cut > 0 {
@@ -231,7 +231,7 @@ func (n *Node) quoted(p *Packet) (f *flow, k key, from int, known bool) {
 		return nil, k, 0, false
 	}
 	src, dst := q.Ends()
-	k, from = keyOf(src, dst, q.Proto)
+	k, from = KeyOf(src, dst, q.Proto)
 	f = n.find(k)
 	return f, k, from, f != nil
 }

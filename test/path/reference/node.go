@@ -71,10 +71,13 @@ type Defects struct {
 	// ExpiredStays: a flow that was idle for too long is not noted anew when the program
 	// of a pod opens it again, until its place in the ledger is needed.
 	ExpiredStays bool
+	// SlotAsDevice: a forged packet by a device whose index is the slot of a pod ends the
+	// bypass of that pod's flow with another node.
+	SlotAsDevice bool
 }
 
 // KnownDefects are those that the programs have.
-var KnownDefects = Defects{ExpiredStays: true}
+var KnownDefects = Defects{ExpiredStays: true, SlotAsDevice: true}
 
 // Node is what the packet path of a node knows, and remembers.
 type Node struct {
@@ -90,14 +93,18 @@ type Node struct {
 	TunnelPort uint16
 	Tunnels    []Tunnel
 	MTU        int
-	Defects    Defects
-	Timeouts   Timeouts
+	// Deny are the prefixes of the deny list, Spared addresses in them that are not denied.
+	Deny     []netip.Prefix
+	Spared   []netip.Addr
+	Defects  Defects
+	Timeouts Timeouts
 
 	// Tracked reports whether connection tracking knows a flow, in any direction.
 	Tracked func(src, dst netip.AddrPort, proto uint8) bool
 
 	now       time.Duration
-	flows     map[key]*flow
+	flows     map[Key]*flow
+	created   *Key // the last one, since the table was looked at
 	datagrams map[place]datagram
 	records   map[int]*record
 	written   int
@@ -105,7 +112,8 @@ type Node struct {
 
 // Reset forgets all packets.
 func (n *Node) Reset() {
-	n.flows, n.datagrams, n.records, n.written = make(map[key]*flow), make(map[place]datagram), make(map[int]*record), 0
+	n.flows, n.datagrams, n.records, n.written = make(map[Key]*flow), make(map[place]datagram), make(map[int]*record), 0
+	n.created = nil
 }
 
 // Age lets time pass.

@@ -27,7 +27,7 @@ func (n *Node) Behind(device int, p *Packet, number int) Verdict {
 	if p.Proto == UDP && n.TunnelPort != 0 && dst.Port() == n.TunnelPort {
 		return drop("pods send into no tunnel")
 	}
-	k, from := keyOf(r.src, r.dst, p.Proto)
+	k, from := KeyOf(r.src, r.dst, p.Proto)
 	f := n.find(k)
 	if r.answer && (dst == r.dst || f != nil && f.client.IsValid() && f.client == p.Dst) {
 		return Verdict{Fate: ToStack, Why: "answer"}
@@ -77,7 +77,7 @@ func (n *Node) noteTranslated(pod *Pod, f *flow, from int, sent *Packet, backend
 
 // reuse ends the bypass of a flow that has the addresses and ports of a translated one.
 func (n *Node) reuse(src, dst netip.AddrPort, proto uint8) {
-	k, _ := keyOf(src, dst, proto)
+	k, _ := KeyOf(src, dst, proto)
 	if f := n.find(k); f != nil && (proto != TCP || f.state == closing) {
 		f.remote = false
 	}

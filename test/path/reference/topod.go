@@ -40,7 +40,7 @@ func (n *Node) ToPod(pod *Pod, device int, p *Packet, sender *Sender) Verdict {
 		}
 		return drop("not from itself")
 	}
-	w.k, w.from = keyOf(w.src, w.dst, p.Proto)
+	w.k, w.from = KeyOf(w.src, w.dst, p.Proto)
 	var v Verdict
 	if p.IsError() {
 		v = n.receiveError(w)
@@ -186,7 +186,11 @@ func (n *Node) FromNode(device int, p *Packet) Verdict {
 	}
 	w := &walk{packet: p, dir: Ingress, device: device}
 	w.src, w.dst = p.Ends()
-	w.k, w.from = keyOf(w.src, w.dst, p.Proto)
+	w.k, w.from = KeyOf(w.src, w.dst, p.Proto)
+	if f := n.find(w.k); n.Defects.SlotAsDevice && f != nil && f.remote && f.roles[w.from].any() && f.slot == device &&
+		n.forwardable(p) && p.Length() <= n.MTU && n.attached(f.device[1-w.from]) {
+		f.remote = false
+	}
 	pod := n.reachable(p.Dst)
 	if pod == nil || !n.forwardable(p) || p.Length() > n.MTU {
 		return pass
