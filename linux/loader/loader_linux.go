@@ -45,6 +45,8 @@ type DataPath struct {
 	dispatch *dispatch
 	// constants are what programs are loaded with.
 	constants map[string]uint32
+	// instrument is that of the settings of a sandbox.
+	instrument func(*ebpf.CollectionSpec) error
 }
 
 // Open loads the programs, reusing the maps that are pinned under dir (a

@@ -25,7 +25,7 @@ func open(t *testing.T, flows int) *Runner {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
 	}
-	r, err := Open(flows)
+	r, err := Open(flows, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,8 +76,8 @@ func TestPath(t *testing.T) {
 // is left is decided as ever.
 func TestScarceTable(t *testing.T) {
 	r := open(t, Scarce)
-	for seed := uint64(1); seed <= 200 && !t.Failed(); seed++ {
-		check(t, r, seed, Generate(seed, length))
+	for seed := uint64(1); seed <= 60 && !t.Failed(); seed++ {
+		check(t, r, seed, Generate(seed, 4*length))
 	}
 	summarize(t, r, 0)
 	if !t.Failed() && r.Totals.Evicted < 500 {

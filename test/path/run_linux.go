@@ -77,7 +77,8 @@ const (
 
 // Open loads the programs in a namespace of their own, with a flow table of a size. Needs
 // root. Everything else is to be called by the same goroutine, which stays in the namespace.
-func Open(flows int) (*Runner, error) {
+// Coverage of the programs is noted unless c is nil.
+func Open(flows int, c *Coverage) (*Runner, error) {
 	if err := enterLab(); err != nil {
 		return nil, err
 	}
@@ -86,6 +87,9 @@ func Open(flows int) (*Runner, error) {
 	s.Events = loader.Events{}
 	s.Tunnel = loader.Tunnel{Port: tunnelPort, VNI: vni}
 	s.Flows = flows
+	if c != nil {
+		s.Instrument, s.Events = c.Instrument, loader.DefaultEvents()
+	}
 	s.Tracking = func() loader.Tracking { return loader.FindTracking("/sys") }
 	path, err := loader.OpenSandboxWith(s)
 	if err != nil {

@@ -190,7 +190,7 @@ func (n *Node) admitPeer(w *walk, f *flow) Verdict {
 	if r.epoch == peer.Epoch && r.holds() && (!w.packet.Opens() || r.accepted) {
 		return Verdict{Fate: ToPod, Pod: peer, Why: "known flow"}
 	}
-	f.slot = peer.Slot
+	f.slots[end] = peer.Slot
 	if !n.admit(&other, f) {
 		return drop("the receiver's policy")
 	}

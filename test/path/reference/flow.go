@@ -58,8 +58,9 @@ type flow struct {
 	// client is who really sends, behind an address of the node.
 	client netip.Addr
 	device [2]int
-	// slot is that of the pod at an end of a remote flow, when it was decided last.
-	slot int
+	// slots are those of the pods at the ends of a flow past the stack, when it was
+	// decided last there.
+	slots [2]int
 	// owner is the slot of the pod in whose share of the table the flow is.
 	owner int
 }
@@ -87,7 +88,7 @@ func (n *Node) find(k Key) *flow {
 
 // create remembers a new flow of which a packet passes.
 func (n *Node) create(k Key, from int, slot int) *flow {
-	f := &flow{seen: n.now, device: [2]int{noDevice, noDevice}, slot: slot, owner: slot}
+	f := &flow{seen: n.now, device: [2]int{noDevice, noDevice}, slots: [2]int{slot, slot}, owner: slot}
 	f.sent[from] = true
 	if n.Defects.ExpiredStays && n.flows[k] != nil {
 		return f

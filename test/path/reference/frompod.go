@@ -145,6 +145,7 @@ func (n *Node) open(w *walk) Verdict {
 		f.roles[w.from] = role{opened: true, epoch: w.pod.Epoch}
 		f.roles[1-w.from] = role{accepted: true, epoch: peer.Epoch}
 		f.direct = true
+		f.slots[1-w.from] = peer.Slot
 		return Verdict{Fate: ToPod, Pod: peer, Why: "new flow between pods"}
 	case w.starts() && !w.pod.Limited && n.startsRemote(w.packet, w.dst.Addr(), 0):
 		f := n.create(w.k, w.from, w.pod.Slot)
@@ -186,7 +187,7 @@ func (n *Node) sendError(w *walk) Verdict {
 	if ok && p.Dst == k.end[from].Addr() && p.Src == k.end[1-from].Addr() && n.mayQuote(w.pod, f, k, 1-from) {
 		if f.direct {
 			peer := n.reachable(p.Dst)
-			if r := f.roles[from]; peer != nil && r.holds() && r.epoch == peer.Epoch {
+			if r := f.roles[from]; peer != nil && r.holds() && r.epoch == peer.Epoch && f.slots[from] == peer.Slot {
 				return Verdict{Fate: ToPod, Pod: peer, Why: "error about a flow between pods"}
 			}
 			return Verdict{Fate: ToStack, Why: "error about a flow"}

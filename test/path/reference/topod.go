@@ -177,7 +177,7 @@ func (n *Node) FromNode(device int, p *Packet) Verdict {
 			return pass
 		}
 		pod, r := n.reachable(p.Dst), f.roles[from]
-		if pod == nil || !r.holds() || r.epoch != pod.Epoch || p.Length() > n.MTU {
+		if pod == nil || !r.holds() || r.epoch != pod.Epoch || f.slots[from] != pod.Slot || p.Length() > n.MTU {
 			return pass
 		}
 		return Verdict{Fate: ToPod, Pod: pod, Why: "error about a flow"}
@@ -187,7 +187,7 @@ func (n *Node) FromNode(device int, p *Packet) Verdict {
 	w := &walk{packet: p, dir: Ingress, device: device}
 	w.src, w.dst = p.Ends()
 	w.k, w.from = KeyOf(w.src, w.dst, p.Proto)
-	if f := n.find(w.k); n.Defects.SlotAsDevice && f != nil && f.remote && f.roles[w.from].any() && f.slot == device &&
+	if f := n.find(w.k); n.Defects.SlotAsDevice && f != nil && f.remote && f.roles[w.from].any() && f.slots[w.from] == device &&
 		n.forwardable(p) && p.Length() <= n.MTU && n.attached(f.device[1-w.from]) {
 		f.remote = false
 	}
@@ -215,7 +215,7 @@ func (n *Node) FromNode(device int, p *Packet) Verdict {
 	}
 	// The slot of the pod that had the address before is free: packets go through the
 	// stack until the pod here decides the flow (ADR 32: one by one).
-	if !n.attached(f.slot) {
+	if !n.attached(f.slots[1-w.from]) {
 		return pass
 	}
 	f.device[w.from] = device
