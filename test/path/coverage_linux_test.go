@@ -27,7 +27,7 @@ func TestCoverage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	for seed := uint64(1); seed <= 400; seed++ {
+	for seed := uint64(1); seed <= 300; seed++ {
 		if err := r.Run(Generate(seed, length)); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}

@@ -187,34 +187,22 @@ func (n *Node) FromNode(device int, p *Packet) Verdict {
 	w := &walk{packet: p, dir: Ingress, device: device}
 	w.src, w.dst = p.Ends()
 	w.k, w.from = KeyOf(w.src, w.dst, p.Proto)
-	if f := n.find(w.k); n.Defects.SlotAsDevice && f != nil && f.remote && f.roles[w.from].any() && f.slots[w.from] == device &&
-		n.forwardable(p) && p.Length() <= n.MTU && n.attached(f.device[1-w.from]) {
-		f.remote = false
-	}
-	pod := n.reachable(p.Dst)
-	if pod == nil || !n.forwardable(p) || p.Length() > n.MTU {
+	if !n.forwardable(p) || p.Length() > n.MTU {
 		return pass
 	}
-	w.pod = pod
 	f := n.find(w.k)
 	if f == nil {
-		if !w.starts() || !n.startsRemote(p, p.Src, device) {
-			return pass
-		}
-		if !n.judge(w) {
-			return drop("ingress policy")
-		}
-		f = n.create(w.k, w.from, pod.Slot)
-		f.remote, f.device[w.from] = true, device
-		f.roles[1-w.from] = role{accepted: true, epoch: pod.Epoch}
-		return Verdict{Fate: ToPod, Pod: pod, Why: "new flow"}
+		return n.arrived(w, pass)
+	}
+	if n.Defects.SlotAsDevice && f.roles[w.from].any() && f.slots[w.from] == device && n.attached(f.device[1-w.from]) {
+		f.remote = false
 	}
 	way := n.way(p.Src)
 	if !f.remote || f.device[w.from] != device && (way == nil || !way.Direct || way.Device != device) {
 		return pass
 	}
 	// The slot of the pod that had the address before is free: packets go through the
-	// stack until the pod here decides the flow (ADR 32: one by one).
+	// stack one by one (ADR 32).
 	if !n.attached(f.slots[1-w.from]) {
 		return pass
 	}
@@ -224,4 +212,19 @@ func (n *Node) FromNode(device int, p *Packet) Verdict {
 		f.passed(n.now, p, w.from, false)
 	}
 	return v
+}
+
+// arrived decides an unknown flow that came by a device from another node.
+func (n *Node) arrived(w *walk, pass Verdict) Verdict {
+	w.pod = n.reachable(w.packet.Dst)
+	if w.pod == nil || !w.starts() || !n.startsRemote(w.packet, w.packet.Src, w.device) {
+		return pass
+	}
+	if !n.judge(w) {
+		return drop("ingress policy")
+	}
+	f := n.create(w.k, w.from, w.pod.Slot)
+	f.remote, f.device[w.from] = true, w.device
+	f.roles[1-w.from] = role{accepted: true, epoch: w.pod.Epoch}
+	return Verdict{Fate: ToPod, Pod: w.pod, Why: "new flow"}
 }
