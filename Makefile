@@ -207,6 +207,10 @@ fuzz: ## Every fuzz test of the tree, FUZZTIME each (default 1m)
 		done; \
 	done
 
+.PHONY: fuzz-path
+fuzz-path: ## Random sequences of packets through the programs, compared with a reference, for FUZZTIME (needs root; ISTHMUS_FUZZ_SEED=n)
+	@ISTHMUS_FUZZ_PATH=$(FUZZTIME) $(go) test -count=1 -timeout 0 -v -run '^TestFuzz$$' ./test/path
+
 .PHONY: demo
 demo: deps ## A cluster of two Linux nodes and a Windows node on this machine (needs root; MANIFESTS=dir KEEP=1 WINE=0)
 	@$(go) run ./test/cluster/demo -manifests "$(MANIFESTS)" $(if $(KEEP),-keep) $(if $(filter 0,$(WINE)),-no-wine)

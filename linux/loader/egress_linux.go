@@ -73,6 +73,9 @@ func (d *DataPath) loadEgress() error {
 	if err := spec.Variables["handover"].Set(d.older != nil && !d.older.marks && !d.older.alone); err != nil {
 		return fmt.Errorf("set handover: %w", err)
 	}
+	if err := d.instrumented(spec); err != nil {
+		return err
+	}
 	opts := d.overMaps(spec)
 	if opts.Maps.PinPath = d.dir; d.dir == "" {
 		for _, m := range spec.Maps {

@@ -53,6 +53,8 @@ type DataPath struct {
 	numbers map[*ebpf.Program]ebpf.ProgramID
 	// damaged says what was found wrong with the pins at the start.
 	damaged []string
+	// instrument is that of the settings of a sandbox.
+	instrument func(*ebpf.CollectionSpec) error
 }
 
 // Open loads the programs, reusing the maps that are pinned under dir (a

@@ -38,11 +38,19 @@ func OpenSandboxWith(s Settings) (*DataPath, error) {
 			spec.Maps[flows].MaxEntries, spec.Maps[ledger].MaxEntries = uint32(s.Flows), uint32(s.Flows)
 		}
 	}
-	d := &DataPath{pins: make(Pins)}
+	d := &DataPath{pins: make(Pins), instrument: s.Instrument}
 	if d.constants, err = s.constants(spec); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(setConstants(spec, d.constants), setConstants(spec, map[string]uint32{"decides_alone": 1})); err != nil {
+		return nil, err
+	}
+	if d.asks = s.Tracking != nil && s.Tracking() != NoTracking; d.asks {
+		if err := spec.Variables["can_ask_tracking"].Set(true); err != nil {
+			return nil, fmt.Errorf("set can_ask_tracking: %w", err)
+		}
+	}
+	if err := d.instrumented(spec); err != nil {
 		return nil, err
 	}
 	if err := spec.LoadAndAssign(&d.objects, nil); err != nil {
@@ -57,6 +65,14 @@ func OpenSandboxWith(s Settings) (*DataPath, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// instrumented changes the programs of a spec as the settings of a sandbox say.
+func (d *DataPath) instrumented(spec *ebpf.CollectionSpec) error {
+	if d.instrument == nil {
+		return nil
+	}
+	return d.instrument(spec)
 }
 
 // Run sends an Ethernet frame through the real program by BPF_PROG_TEST_RUN: for

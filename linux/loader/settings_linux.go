@@ -24,6 +24,9 @@ type Settings struct {
 	// Tracking says what there is of connection tracking by now; nil looks at the
 	// kernel.
 	Tracking func() Tracking
+	// Instrument changes the programs of a sandbox before they are loaded, for tests that
+	// measure which parts of them run; nil leaves them.
+	Instrument func(*ebpf.CollectionSpec) error
 }
 
 // Tunnel is the VXLAN of the fabric: its UDP port, 0 if there is none, and its VNI.

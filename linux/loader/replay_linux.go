@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+)
+
+// Hook is where a packet meets one of the programs.
+type Hook int
+
+// The hooks, in the order in which packets meet them.
+const (
+	AtFromNode Hook = iota
+	AtFromPod
+	AtForward
+	AtLocalIn
+	AtToPod
+)
+
+// Replayed is a frame at a hook. Ifindex is the interface of the program; Ingress is the
+// one that the frame came by, 0 if the host made it.
+type Replayed struct {
+	Ifindex, Ingress int
+	Mark             uint32
+	Frame            []byte
+}
+
+// Outcome is what a program made of a frame.
+type Outcome struct {
+	// Passed: the frame goes on. Redirected: it goes on past the network stack.
+	Passed, Redirected bool
+	Mark               uint32
+	// Frame is overwritten by the next call.
+	Frame []byte
+}
+
+// Replayer runs frames through the programs of a sandbox, one by one, with as little
+// work as possible. It is not safe for concurrent use.
+type Replayer struct {
+	d        *DataPath
+	context  [192]byte // struct __sk_buff
+	after    [192]byte
+	frame    [8192]byte
+	programs [AtToPod + 1]*ebpf.Program
+}
+
+// Offsets of fields in struct __sk_buff.
+const (
+	skbMark    = 8
+	skbIngress = 36
+	skbIfindex = 40
+)
+
+// Replay returns a Replayer of a sandbox.
+func (d *DataPath) Replay() *Replayer {
+	o, e := &d.objects, &d.egress
+	return &Replayer{d: d, programs: [...]*ebpf.Program{
+		AtFromNode: o.FromNode, AtFromPod: o.FromPod, AtForward: e.filters[forward], AtLocalIn: e.filters[localIn], AtToPod: o.ToPod,
+	}}
+}
+
+// Run sends a frame through the program of a hook, in the network namespace of the
+// calling thread, which must have both interfaces.
+func (r *Replayer) Run(h Hook, in Replayed) (Outcome, error) {
+	binary.NativeEndian.PutUint32(r.context[skbMark:], in.Mark)
+	binary.NativeEndian.PutUint32(r.context[skbIngress:], uint32(in.Ingress))
+	binary.NativeEndian.PutUint32(r.context[skbIfindex:], uint32(in.Ifindex))
+	filter := h == AtForward || h == AtLocalIn
+	opts := ebpf.RunOptions{Data: in.Frame, Context: r.context[:], ContextOut: r.after[:], DataOut: r.frame[:]}
+	if filter { // it changes nothing
+		opts.ContextOut, opts.DataOut = nil, nil
+	}
+	code, err := r.programs[h].Run(&opts)
+	if err != nil {
+		return Outcome{}, fmt.Errorf("run program of hook %d: %w", h, err)
+	}
+	if filter { // matches what is to be dropped
+		return Outcome{Passed: code == 0, Mark: in.Mark, Frame: in.Frame}, nil
+	}
+	const unspec, shot, redirect = 0xffffffff, 2, 7 // TC_ACT_UNSPEC, TC_ACT_SHOT, TC_ACT_REDIRECT
+	out := Outcome{Passed: code != shot, Redirected: code == redirect, Mark: binary.NativeEndian.Uint32(r.after[skbMark:]), Frame: opts.DataOut}
+	if code != unspec && code != shot && code != redirect {
+		return out, fmt.Errorf("program of hook %d returned %d, neither pass nor drop", h, code)
+	}
+	return out, nil
+}
+
+// Age makes flows and fragmented datagrams of the first slots look idle for that much longer.
+func (r *Replayer) Age(by time.Duration, slots int) error {
+	o := &r.d.objects
+	jiffies := uint32(by.Seconds() * float64(r.d.constants["event_cost"])) // which is the rate of the clock
+	err := errors.Join(
+		rewrite(o.Conns4, func(_ bpfobj.PodConnKey4, c *bpfobj.PodConn) { c.Seen -= jiffies }),
+		rewrite(o.Conns6, func(_ bpfobj.PodConnKey6, c *bpfobj.PodConn) { c.Seen -= jiffies }))
+	for i := range uint32(slots * datagramsOfSlot) {
+		var v bpfobj.PodDatagram
+		if err == nil {
+			err = o.Datagrams.Lookup(i, &v)
+		}
+		if v.Seen -= jiffies; err == nil {
+			err = o.Datagrams.Put(i, v)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("age flows by %s: %w", by, err)
+	}
+	return nil
+}
+
+// datagramsOfSlot is how many entries of the map datagrams a slot has: twice DATAGRAMS.
+const datagramsOfSlot = 2 * 8
+
+// rewrite changes every value of a map in place.
+func rewrite[K comparable, V any](m *ebpf.Map, change func(K, *V)) error {
+	all := make(map[K]V)
+	if err := each(m, func(k K, v V) { all[k] = v }); err != nil {
+		return err
+	}
+	for k, v := range all {
+		change(k, &v)
+		if err := m.Update(k, v, ebpf.UpdateExist); err != nil {
+			return fmt.Errorf("write entry of map %s: %w", m, err)
+		}
+	}
+	return nil
+}
+
+// Forget removes all flows with their places in the ledger, and the datagrams and budgets of the first slots.
+func (r *Replayer) Forget(slots int) error {
+	o := &r.d.objects
+	err := errors.Join(empty[bpfobj.PodConnKey4, bpfobj.PodConn](o.Conns4), empty[bpfobj.PodConnKey6, bpfobj.PodConn](o.Conns6))
+	err = errors.Join(err, r.forgetLedger())
+	keys, values := make([]uint32, slots*datagramsOfSlot), make([]bpfobj.PodDatagram, slots*datagramsOfSlot)
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	_, batch := o.Datagrams.BatchUpdate(keys, values, nil)
+	for i := range uint32(slots) {
+		err = errors.Join(err, o.FlowShares.Put(i, bpfobj.PodFlowShare{}), o.ErrorBudgets.Put(i, bpfobj.PodErrorBudget{}))
+	}
+	if err = errors.Join(err, batch); err != nil {
+		return fmt.Errorf("forget flows: %w", err)
+	}
+	return nil
+}
+
+// Flows calls f with the ends of every flow in the table.
+func (r *Replayer) Flows(f func(a, b netip.AddrPort, proto uint8)) error {
+	o := &r.d.objects
+	return errors.Join(
+		each(o.Conns4, func(k bpfobj.PodConnKey4, _ bpfobj.PodConn) {
+			f(netip.AddrPortFrom(netip.AddrFrom4(k.Addr[0]), k.Port[0]), netip.AddrPortFrom(netip.AddrFrom4(k.Addr[1]), k.Port[1]), k.Protocol)
+		}),
+		each(o.Conns6, func(k bpfobj.PodConnKey6, _ bpfobj.PodConn) {
+			f(netip.AddrPortFrom(netip.AddrFrom16(k.Addr[0]), k.Port[0]), netip.AddrPortFrom(netip.AddrFrom16(k.Addr[1]), k.Port[1]), k.Protocol)
+		}))
+}
+
+// forgetLedger frees the places of flows that were given out.
+func (r *Replayer) forgetLedger() error {
+	o := &r.d.objects
+	var hand bpfobj.PodLedgerHand
+	if err := o.LedgerHands.Lookup(uint32(0), &hand); err != nil {
+		return err
+	}
+	return errors.Join(zero[bpfobj.PodConnKey4](o.Ledger4, hand.Looked[0]), zero[bpfobj.PodConnKey6](o.Ledger6, hand.Looked[1]),
+		o.LedgerHands.Put(uint32(0), bpfobj.PodLedgerHand{}))
+}
+
+// zero sets the first entries of an array to zero.
+func zero[V any](m *ebpf.Map, n uint64) error {
+	var none V
+	for i := range uint32(min(n, uint64(m.MaxEntries()))) {
+		if err := m.Put(i, none); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// empty removes every entry of a map.
+func empty[K comparable, V any](m *ebpf.Map) error {
+	var keys []K
+	err := each(m, func(k K, _ V) { keys = append(keys, k) })
+	for _, k := range keys {
+		err = errors.Join(err, drop(m, k))
+	}
+	return err
+}
+
+// Reload loads the programs of a sandbox once more, over the maps that are there, as an
+// agent does that starts anew. Replayers of before are void.
+func (d *DataPath) Reload() error {
+	if err := d.exchange(); err != nil {
+		return err
+	}
+	was := d.egress
+	if err := d.loadEgress(); err != nil {
+		return err
+	}
+	return was.close()
+}

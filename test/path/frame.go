@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package path
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/test/path/reference"
+)
+
+// hostMAC is that of every device of the node.
+var hostMAC = [6]byte{2, 0, 0, 0, 0, 0xfe}
+
+// outerMAC is that of who sends to the node.
+var outerMAC = [6]byte{2, 0, 0, 0, 0, 9}
+
+const (
+	etherIPv4 = 0x0800
+	etherARP  = 0x0806
+	etherVLAN = 0x8100
+	etherIPv6 = 0x86dd
+)
+
+// frame encodes a packet. Checksums are zero: no program looks at them.
+func frame(b []byte, p *reference.Packet, src, dst [6]byte) []byte {
+	if p.ForeignMAC {
+		src[5] ^= 0x55
+	}
+	b = append(append(b[:0], dst[:]...), src[:]...)
+	switch p.Ether {
+	case "arp":
+		return cut(appendARP(binary.BigEndian.AppendUint16(b, etherARP), p, src), p)
+	case "other":
+		return append(b, 0x88, 0xb5, 1, 2, 3, 4)
+	case "vlan":
+		b = append(binary.BigEndian.AppendUint16(b, etherVLAN), 0, 5)
+	}
+	if p.V6() {
+		return cut(appendIP(binary.BigEndian.AppendUint16(b, etherIPv6), p), p)
+	}
+	return cut(appendIP(binary.BigEndian.AppendUint16(b, etherIPv4), p), p)
+}
+
+// cut leaves as many bytes behind the Ethernet header as the packet says.
+func cut(b []byte, p *reference.Packet) []byte {
+	if p.Cut > 0 && len(b) > 14+p.Cut {
+		return b[:14+p.Cut]
+	}
+	return b
+}
+
+func appendARP(b []byte, p *reference.Packet, src [6]byte) []byte {
+	b = append(b, 0, 1, 8, 0, 6, 4)
+	b = binary.BigEndian.AppendUint16(b, p.Operation)
+	if p.ARPForeign {
+		src[4] ^= 0x55
+	}
+	b = append(b, src[:]...)
+	sender := p.Src.As4()
+	switch p.ARPAddress {
+	case "none":
+		sender = [4]byte{}
+	case "foreign":
+		sender[3] ^= 0x40
+	}
+	b = append(b, sender[:]...)
+	return append(b, 0, 0, 0, 0, 0, 0, 169, 254, 1, 1)
+}
+
+func appendIP(b []byte, p *reference.Packet) []byte {
+	length := p.Length()
+	if p.Claims > 0 {
+		length = p.Claims
+	}
+	if p.V6() {
+		return appendTransport(appendIP6(b, p, length), p)
+	}
+	offset := uint16(0)
+	switch p.Fragment {
+	case reference.FirstFragment:
+		offset = 0x2000
+	case reference.LaterFragment:
+		offset = 0x2000 | 64
+	}
+	b = append(b, byte(0x45+p.Options/4), 0)
+	b = binary.BigEndian.AppendUint16(b, uint16(length))
+	b = binary.BigEndian.AppendUint16(b, uint16(p.ID))
+	b = binary.BigEndian.AppendUint16(b, offset)
+	b = append(b, p.HopLimit(), p.Proto, 0, 0)
+	src, dst := p.Src.As4(), p.Dst.As4()
+	b = append(append(b, src[:]...), dst[:]...)
+	for range p.Options {
+		b = append(b, 1) // no operation
+	}
+	return appendTransport(b, p)
+}
+
+func appendIP6(b []byte, p *reference.Packet, length int) []byte {
+	const fragmentHeader = 44
+	headers := slices.Clone(p.Extensions)
+	if p.Fragment != reference.Whole {
+		headers = append(headers, fragmentHeader)
+	}
+	next := func(i int) uint8 {
+		if i < len(headers) {
+			return uint8(headers[i])
+		}
+		return p.Proto
+	}
+	b = append(b, 0x60, 0, 0, 0)
+	b = binary.BigEndian.AppendUint16(b, uint16(max(0, length-40)))
+	b = append(b, next(0), p.HopLimit())
+	src, dst := p.Src.As16(), p.Dst.As16()
+	b = append(append(b, src[:]...), dst[:]...)
+	for i, h := range headers {
+		if h != fragmentHeader {
+			b = append(b, next(i+1), 0, 1, 4, 0, 0, 0, 0) // padding
+			continue
+		}
+		offset := uint16(1)
+		if p.Fragment == reference.LaterFragment {
+			offset |= 64 << 3
+		}
+		b = append(b, next(i+1), 0)
+		b = binary.BigEndian.AppendUint16(b, offset)
+		b = binary.BigEndian.AppendUint32(b, p.ID)
+	}
+	return b
+}
+
+func appendTransport(b []byte, p *reference.Packet) []byte {
+	icmp := p.Proto == reference.ICMP || p.Proto == reference.ICMPv6
+	switch {
+	case p.Fragment == reference.LaterFragment:
+	case p.Proto == reference.TCP:
+		b = appendTCP(b, p)
+	case p.Proto == reference.UDP:
+		b = binary.BigEndian.AppendUint16(b, p.Sport)
+		b = binary.BigEndian.AppendUint16(b, p.Dport)
+		b = append(b, 0, 0, 0, 0)
+		if p.Inner != nil {
+			b = append(b, 8, 0, 0, 0, byte(vni>>16), byte(vni>>8&0xff), byte(vni&0xff), 0)
+			b = append(b, frame(nil, p.Inner, hostMAC, hostMAC)...)
+		}
+	case p.Proto == reference.SCTP:
+		b = binary.BigEndian.AppendUint16(b, p.Sport)
+		b = binary.BigEndian.AppendUint16(b, p.Dport)
+		b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
+	case icmp && (p.Proto == reference.ICMPv6) == p.V6():
+		b = append(b, p.Type, 0, 0, 0)
+		if !p.IsEcho() {
+			b = append(b, 0, 0, 0, 0)
+			break
+		}
+		b = binary.BigEndian.AppendUint16(b, p.Sport)
+		b = append(b, 0, 1)
+	case icmp: // of the other version: it looks like that, but is not
+		for i := range p.Size {
+			b = append(b, []byte{p.Type, 0, 0, 0, 0, 0, 0, 0}[i%8])
+		}
+		return b
+	}
+	if p.Quote != nil && p.IsError() {
+		at := len(b)
+		b = append(appendIP(b, p.Quote), make([]byte, 8)...)
+		b = b[:at+quoted(p)]
+	}
+	return append(b, make([]byte, p.Size)...)
+}
+
+// quoted is how many bytes of its packet an error quotes.
+func quoted(p *reference.Packet) int {
+	q := *p
+	q.Quote = nil
+	return p.Length() - q.Length()
+}
+
+func appendTCP(b []byte, p *reference.Packet) []byte {
+	b = binary.BigEndian.AppendUint16(b, p.Sport)
+	b = binary.BigEndian.AppendUint16(b, p.Dport)
+	b = binary.BigEndian.AppendUint32(b, p.Seq)
+	b = binary.BigEndian.AppendUint32(b, p.Ack)
+	flags := byte(0)
+	for _, f := range p.Flags {
+		switch f {
+		case 'F':
+			flags |= 1
+		case 'S':
+			flags |= 2
+		case 'R':
+			flags |= 4
+		case 'P':
+			flags |= 8
+		case 'A':
+			flags |= 16
+		case 'U':
+			flags |= 32
+		}
+	}
+	return append(b, 5<<4, flags, 0xff, 0xff, 0, 0, 0, 0)
+}
+
+// addrs reads addresses.
+func addrs(texts ...string) (all []netip.Addr) {
+	for _, t := range texts {
+		all = append(all, netip.MustParseAddr(t))
+	}
+	return all
+}

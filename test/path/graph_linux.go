@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package path
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf/asm"
+)
+
+// graph is the control flow of a program with the functions that it calls.
+type graph struct {
+	insns  asm.Instructions
+	target map[int]int // of jumps, by index
+	leader []bool      // of basic blocks
+}
+
+func newGraph(insns asm.Instructions) (*graph, error) {
+	g := &graph{insns: insns, target: make(map[int]int), leader: make([]bool, len(insns)+1)}
+	at := make(map[asm.RawInstructionOffset]int) // indices by distance in the kernel's units
+	for it := insns.Iterate(); it.Next(); {
+		at[it.Offset] = it.Index
+	}
+	for it := insns.Iterate(); it.Next(); {
+		ins, i := it.Ins, it.Index
+		if ins.Symbol() != "" {
+			g.leader[i] = true
+		}
+		if !jumps(ins) {
+			continue
+		}
+		if op := ins.OpCode.JumpOp(); op != asm.Exit {
+			to, ok := at[it.Offset+1+asm.RawInstructionOffset(ins.Offset)]
+			if !ok {
+				return nil, fmt.Errorf("jump at instruction %d leads nowhere", i)
+			}
+			g.target[i], g.leader[to] = to, true
+		}
+		g.leader[i+1] = true
+	}
+	return g, nil
+}
+
+// jumps reports whether an instruction ends a basic block.
+func jumps(ins *asm.Instruction) bool {
+	return ins.OpCode.Class().IsJump() && ins.OpCode.JumpOp() != asm.Call
+}
+
+// label names a basic block; functions have names.
+func (g *graph) label(i int) string {
+	if s := g.insns[i].Symbol(); s != "" {
+		return s
+	}
+	return fmt.Sprintf("block-%d", i)
+}
+
+const (
+	argRegisters    = 1<<asm.R1 | 1<<asm.R2 | 1<<asm.R3 | 1<<asm.R4 | 1<<asm.R5
+	callerRegisters = argRegisters | 1<<asm.R0
+)
+
+// liveness is, for every instruction, the set of registers that it or a later one may read.
+func (g *graph) liveness() []uint16 {
+	live := make([]uint16, len(g.insns)+1)
+	for changed := true; changed; {
+		changed = false
+		for i := len(g.insns) - 1; i >= 0; i-- {
+			ins := &g.insns[i]
+			out := live[i+1]
+			if jumps(ins) {
+				switch ins.OpCode.JumpOp() {
+				case asm.Exit:
+					out = 0
+				case asm.Ja:
+					out = live[g.target[i]]
+				default:
+					out |= live[g.target[i]]
+				}
+			}
+			reads, writes := registers(ins)
+			if in := out&^writes | reads; in != live[i] {
+				live[i], changed = in, true
+			}
+		}
+	}
+	return live
+}
+
+// registers are those that an instruction reads and those that it writes.
+func registers(ins *asm.Instruction) (reads, writes uint16) {
+	dst, src := uint16(1)<<ins.Dst, uint16(1)<<ins.Src
+	op := ins.OpCode
+	switch class := op.Class(); {
+	case class.IsJump():
+		switch op.JumpOp() {
+		case asm.Call:
+			return argRegisters, callerRegisters
+		case asm.Exit:
+			return 1 << asm.R0, 0
+		case asm.Ja:
+			return 0, 0
+		}
+		if op.Source() == asm.RegSource {
+			return dst | src, 0
+		}
+		return dst, 0
+	case class.IsALU():
+		if op.ALUOp() == asm.Mov && op.Source() == asm.RegSource {
+			return src, dst
+		}
+		if op.ALUOp() == asm.Mov {
+			return 0, dst
+		}
+		if op.Source() == asm.RegSource && op.ALUOp() != asm.Swap && op.ALUOp() != asm.Neg {
+			return dst | src, dst
+		}
+		return dst, dst
+	case class == asm.LdClass:
+		return 0, dst // immediates of 64 bits
+	case class == asm.LdXClass:
+		return src, dst
+	case class == asm.StClass:
+		return dst, 0
+	}
+	return dst | src | 1<<asm.R0, 0 // stores, and atomic operations
+}

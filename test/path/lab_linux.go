@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package path
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// enterLab moves the calling goroutine, for good, to a network namespace of its own with
+// the devices and routes of the node. Programs look at both; nothing is ever sent.
+func enterLab() error {
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("create network namespace: %w (are you root?)", err)
+	}
+	for _, name := range []string{"net/ipv4/conf/all/forwarding", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/default/forwarding", "net/ipv6/conf/default/forwarding"} {
+		if err := os.WriteFile("/proc/sys/"+name, []byte("1"), 0o644); err != nil {
+			return fmt.Errorf("forward packets: %w", err)
+		}
+	}
+	for index := uplink; index < firstPod+maxPods; index++ {
+		// A bridge without ports is a device with an index of one's choice.
+		l := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprint("dev", index), Index: index, HardwareAddr: net.HardwareAddr(hostMAC[:]), MTU: mtu}}
+		if err := netlink.LinkAdd(l); err != nil {
+			return fmt.Errorf("create device %d: %w", index, err)
+		}
+		if err := netlink.LinkSetUp(l); err != nil {
+			return fmt.Errorf("enable device %d: %w", index, err)
+		}
+	}
+	for _, w := range ways {
+		if err := addRoute(w.Range, w.Device); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func addRoute(p netip.Prefix, device int) error {
+	dst := &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+	if err := netlink.RouteAdd(&netlink.Route{Dst: dst, LinkIndex: device, Scope: netlink.SCOPE_LINK}); err != nil {
+		return fmt.Errorf("add route to %s by device %d: %w", p, device, err)
+	}
+	return nil
+}
+
+// tracked is a flow of connection tracking: as it was sent, and as its answers come.
+type tracked struct {
+	src, dst     netip.AddrPort // as the client sends
+	from, to     netip.AddrPort // as the backend sees it
+	proto        uint8
+	masquerading bool
+}
+
+// conntrack is the connection tracking of the lab: what the runner decides is also
+// written into that of the kernel, which programs ask.
+type conntrack struct {
+	flows []*tracked
+}
+
+func (c *conntrack) flush() error {
+	if len(c.flows) == 0 {
+		return nil
+	}
+	c.flows = nil
+	if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
+		return fmt.Errorf("flush connection tracking: %w", err)
+	}
+	return nil
+}
+
+// sent finds a flow by a packet of the client, answered by one of the backend.
+func (c *conntrack) sent(src, dst netip.AddrPort, proto uint8) *tracked {
+	for _, t := range c.flows {
+		if t.src == src && t.dst == dst && t.proto == proto {
+			return t
+		}
+	}
+	return nil
+}
+
+func (c *conntrack) answered(src, dst netip.AddrPort, proto uint8) *tracked {
+	for _, t := range c.flows {
+		if t.to == src && t.from == dst && t.proto == proto {
+			return t
+		}
+	}
+	return nil
+}
+
+// knows reports whether there is a flow of these addresses, in any direction.
+func (c *conntrack) knows(src, dst netip.AddrPort, proto uint8) bool {
+	return c.sent(src, dst, proto) != nil || c.sent(dst, src, proto) != nil || c.answered(src, dst, proto) != nil || c.answered(dst, src, proto) != nil
+}
+
+// add notes a flow, unless its addresses are taken.
+func (c *conntrack) add(t *tracked) (bool, error) {
+	if c.knows(t.src, t.dst, t.proto) || c.knows(t.from, t.to, t.proto) || t.src == t.to && t.from == t.dst {
+		return false, nil
+	}
+	family := netlink.InetFamily(unix.AF_INET)
+	if t.src.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	flow := &netlink.ConntrackFlow{
+		FamilyType: uint8(family), TimeOut: 3600,
+		Forward: tuple(t.src, t.dst, t.proto), Reverse: tuple(t.to, t.from, t.proto),
+	}
+	if t.proto == unix.IPPROTO_TCP {
+		flow.ProtoInfo = &netlink.ProtoInfoTCP{State: 3} // established
+	}
+	if err := netlink.ConntrackCreate(netlink.ConntrackTable, family, flow); err != nil {
+		return false, fmt.Errorf("track flow %s -> %s: %w", t.src, t.dst, err)
+	}
+	c.flows = append(c.flows, t)
+	return true, nil
+}
+
+// forget removes one flow.
+func (c *conntrack) forget(gone *tracked) error {
+	all := c.flows
+	if err := c.flush(); err != nil {
+		return err
+	}
+	for _, t := range all {
+		if t != gone {
+			if _, err := c.add(t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func tuple(src, dst netip.AddrPort, proto uint8) netlink.IPTuple {
+	return netlink.IPTuple{SrcIP: src.Addr().AsSlice(), DstIP: dst.Addr().AsSlice(), SrcPort: src.Port(), DstPort: dst.Port(), Protocol: proto}
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Host is the device of packets that processes of the node itself make.
+const Host = 0
+
+// Pod is a local pod and its attachment.
+type Pod struct {
+	Name   string
+	Addrs  []netip.Addr // at most one of a family
+	MAC    [6]byte
+	Device int // the host's end of its interface
+	Slot   int
+	// Limited says that the bandwidth is limited: other pods reach it by the queues
+	// of its interface only.
+	Limited bool
+	Policy  Policy
+	// Epoch changes when what Policy says changes.
+	Epoch int
+}
+
+func (p *Pod) addr(v6 bool) (netip.Addr, bool) {
+	for _, a := range p.Addrs {
+		if a.Is6() == v6 {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+func (p *Pod) has(a netip.Addr) bool {
+	own, ok := p.addr(a.Is6())
+	return ok && own == a
+}
+
+// linkLocal is the address that the pod's interface gives itself (RFC 4291, appendix A).
+func (p *Pod) linkLocal() netip.Addr {
+	m := p.MAC
+	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
+}
+
+// Way is how a range of other nodes' pods is reached.
+type Way struct {
+	Range  netip.Prefix
+	Device int
+	// Direct says that packets may bypass the stack.
+	Direct bool
+}
+
+// Timeouts are how long a flow may be idle, by its state.
+type Timeouts struct {
+	Opening, TCP, Other, Closing, Datagram time.Duration
+}
+
+// Tunnel says from where a node sends tunneled packets, and with which inner sources.
+type Tunnel struct {
+	Outer []netip.Addr
+	Inner []netip.Prefix
+}
+
+// Defects are differences between the programs and what they should do that are known,
+// each with a sequence in testdata/defects. With one of them set the reference does what
+// the programs do.
+type Defects struct {
+	// ExpiredStays: a flow that was idle for too long is not noted anew when the program
+	// of a pod opens it again, until its place in the ledger is needed.
+	ExpiredStays bool
+	// SlotAsDevice: a forged packet by a device whose index is the slot of a pod ends the
+	// bypass of that pod's flow with another node.
+	SlotAsDevice bool
+}
+
+// KnownDefects are those that the programs have.
+var KnownDefects = Defects{ExpiredStays: true, SlotAsDevice: true}
+
+// Node is what the packet path of a node knows, and remembers.
+type Node struct {
+	Pods map[int]*Pod // by device
+	// Remote are pods elsewhere and Outside are prefixes, both by the name of the party.
+	Remote  map[netip.Addr]string
+	Outside map[netip.Prefix]string
+	// Own are the addresses of the node; Ranges those that its pods have theirs from.
+	Own    []netip.Addr
+	Ranges []netip.Prefix
+	Ways   []Way
+	// TunnelPort is 0 without tunnels.
+	TunnelPort uint16
+	Tunnels    []Tunnel
+	MTU        int
+	// Deny are the prefixes of the deny list, Spared addresses in them that are not denied.
+	Deny     []netip.Prefix
+	Spared   []netip.Addr
+	Defects  Defects
+	Timeouts Timeouts
+
+	// Tracked reports whether connection tracking knows a flow, in any direction.
+	Tracked func(src, dst netip.AddrPort, proto uint8) bool
+
+	now       time.Duration
+	flows     map[Key]*flow
+	created   *Key // the last one, since the table was looked at
+	datagrams map[place]datagram
+	records   map[int]*record
+	written   int
+}
+
+// Reset forgets all packets.
+func (n *Node) Reset() {
+	n.flows, n.datagrams, n.records, n.written = make(map[Key]*flow), make(map[place]datagram), make(map[int]*record), 0
+	n.created = nil
+}
+
+// Age lets time pass.
+func (n *Node) Age(d time.Duration) { n.now += d }
+
+// Party names who has an address: "" is anybody.
+func (n *Node) Party(a netip.Addr) string {
+	for _, p := range n.Pods {
+		if p.has(a) {
+			return p.Name
+		}
+	}
+	if name, ok := n.Remote[a]; ok {
+		return name
+	}
+	for prefix, name := range n.Outside {
+		if prefix.Contains(a) {
+			return name
+		}
+	}
+	return ""
+}
+
+// IsPodAddress reports whether a known pod has the address.
+func (n *Node) IsPodAddress(a netip.Addr) bool { return n.isPod(a) }
+
+// isPod reports whether a known pod has the address: nobody translates what is sent to it.
+func (n *Node) isPod(a netip.Addr) bool {
+	if _, ok := n.Remote[a]; ok {
+		return true
+	}
+	return n.local(a) != nil
+}
+
+func (n *Node) local(a netip.Addr) *Pod {
+	for _, p := range n.Pods {
+		if p.has(a) {
+			return p
+		}
+	}
+	return nil
+}
+
+// reachable is the local pod that others may be sent to directly.
+func (n *Node) reachable(a netip.Addr) *Pod {
+	if p := n.local(a); p != nil && !p.Limited {
+		return p
+	}
+	return nil
+}
+
+// attached reports whether others may be sent directly to the pod of a slot.
+func (n *Node) attached(slot int) bool {
+	for _, p := range n.Pods {
+		if p.Slot == slot {
+			return !p.Limited
+		}
+	}
+	return false
+}
+
+func (n *Node) isOwn(a netip.Addr) bool {
+	for _, own := range n.Own {
+		if own == a {
+			return true
+		}
+	}
+	return false
+}
+
+// isHere reports whether an address is on this node: its own, or its pods'.
+func (n *Node) isHere(a netip.Addr) bool {
+	for _, r := range n.Ranges {
+		if r.Contains(a) {
+			return true
+		}
+	}
+	return n.isOwn(a) || n.local(a) != nil
+}
+
+func (n *Node) way(a netip.Addr) *Way {
+	for i := range n.Ways {
+		if n.Ways[i].Range.Contains(a) {
+			return &n.Ways[i]
+		}
+	}
+	return nil
+}
+
+// says asks a pod's policy about the end that is remote.
+func (n *Node) says(p *Pod, dir Direction, remote netip.Addr, proto uint8, port uint16) bool {
+	if p.has(remote) {
+		return true // a pod always reaches itself
+	}
+	if !HasPorts(proto) {
+		port = 0
+	}
+	return p.Policy.Allows(dir, n.Party(remote), proto, port)
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// Protocols of IP that the packet path treats in ways of their own.
+const (
+	ICMP   = 1
+	TCP    = 6
+	UDP    = 17
+	ICMPv6 = 58
+	SCTP   = 132
+)
+
+// The part of a fragmented datagram that a packet is.
+const (
+	Whole = iota
+	FirstFragment
+	LaterFragment
+)
+
+// Packet is an Ethernet frame as a value. Zero fields are left out of its text.
+type Packet struct {
+	// Ether is "" for IP, "arp", "vlan", or "other" for an unknown protocol.
+	Ether string `json:"ether,omitempty"`
+	// ForeignMAC says that the source MAC is not that of the sender.
+	ForeignMAC bool `json:"foreignMAC,omitempty"`
+
+	Src   netip.Addr `json:"src,omitzero"`
+	Dst   netip.Addr `json:"dst,omitzero"`
+	Proto uint8      `json:"proto,omitempty"`
+	// Sport and Dport are the ports of TCP, UDP and SCTP. Sport is the identifier of
+	// an ICMP echo message.
+	Sport uint16 `json:"sport,omitempty"`
+	Dport uint16 `json:"dport,omitempty"`
+	// Flags are those of TCP: letters of "SAFRPU".
+	Flags string `json:"flags,omitempty"`
+	Seq   uint32 `json:"seq,omitempty"`
+	Ack   uint32 `json:"ack,omitempty"`
+	// Type is that of an ICMP message.
+	Type uint8 `json:"type,omitempty"`
+	// Size is the length of the payload in bytes.
+	Size int `json:"size,omitempty"`
+
+	// Hops is the TTL or hop limit; 0 stands for 64.
+	Hops uint8 `json:"hops,omitempty"`
+	// Options are bytes of IPv4 options, a multiple of 4.
+	Options int `json:"options,omitempty"`
+	// Extensions are extension headers of IPv6 by number, each of eight bytes.
+	Extensions []int `json:"extensions,omitempty"`
+
+	Fragment int    `json:"fragment,omitempty"`
+	ID       uint32 `json:"id,omitempty"`
+
+	// Cut is how many bytes of the IP packet are left; 0 is all.
+	Cut int `json:"cut,omitempty"`
+	// Claims is the length that the IP header states; 0 is the true one.
+	Claims int `json:"claims,omitempty"`
+
+	// Quote is the packet that an ICMP error quotes. Short leaves out its ports.
+	Quote *Packet `json:"quote,omitempty"`
+	Short bool    `json:"short,omitempty"`
+
+	// Inner is the packet in a VXLAN datagram with the VNI of the cluster.
+	Inner *Packet `json:"inner,omitempty"`
+
+	// ARP: the operation, and whether the sender's address and MAC are its own.
+	Operation  uint16 `json:"operation,omitempty"`
+	ARPAddress string `json:"arpAddress,omitempty"` // "", "none" or "foreign"
+	ARPForeign bool   `json:"arpForeign,omitempty"`
+}
+
+// V6 reports whether it is an IPv6 packet.
+func (p *Packet) V6() bool { return p.Src.Is6() }
+
+// HopLimit is the TTL or hop limit in the header.
+func (p *Packet) HopLimit() uint8 {
+	if p.Hops == 0 {
+		return 64
+	}
+	return p.Hops
+}
+
+func (p *Packet) flag(letter string) bool { return strings.Contains(p.Flags, letter) }
+
+// HasPorts reports whether the protocol has ports that policy tells apart.
+func HasPorts(proto uint8) bool { return proto == TCP || proto == UDP || proto == SCTP }
+
+func (p *Packet) isICMP() bool {
+	return p.Proto == ICMP && !p.V6() || p.Proto == ICMPv6 && p.V6()
+}
+
+// IsEcho reports whether it is an echo request or reply.
+func (p *Packet) IsEcho() bool {
+	if !p.isICMP() || p.Fragment == LaterFragment {
+		return false
+	}
+	if p.V6() {
+		return p.Type == 128 || p.Type == 129
+	}
+	return p.Type == 8 || p.Type == 0
+}
+
+// IsError reports whether it is an ICMP error that quotes a packet.
+func (p *Packet) IsError() bool {
+	if !p.isICMP() || p.Fragment == LaterFragment {
+		return false
+	}
+	if p.V6() {
+		return p.Type >= 1 && p.Type <= 4
+	}
+	return p.Type == 3 || p.Type == 11 || p.Type == 12
+}
+
+// Opens reports whether it asks to open a flow: a SYN without ACK, an echo request.
+func (p *Packet) Opens() bool {
+	if p.Fragment == LaterFragment {
+		return false
+	}
+	if p.Proto == TCP {
+		return p.flag("S") && !p.flag("A")
+	}
+	return p.IsEcho() && (p.Type == 8 || p.Type == 128)
+}
+
+// IsDiscovery reports whether it is a message of neighbour or listener discovery that
+// cannot have come through a router (RFC 4861, 6.1 and 7.1; RFC 3810, 5; RFC 6980),
+// and whether only routers send it.
+func (p *Packet) IsDiscovery() (discovery, router bool) {
+	if !p.isICMP() || !p.V6() || p.Fragment != Whole {
+		return false, false
+	}
+	link := p.Dst.IsLinkLocalUnicast() || p.Dst.IsLinkLocalMulticast()
+	switch p.Type {
+	case 135, 136:
+		return p.HopLimit() == 255, false
+	case 133:
+		return p.HopLimit() == 255 && link, false
+	case 134, 137:
+		return p.HopLimit() == 255 && link && p.Src.IsLinkLocalUnicast(), true
+	case 130, 131, 132, 143:
+		return p.HopLimit() == 1 && link && (p.Src.IsLinkLocalUnicast() || p.Src.IsUnspecified()), false
+	}
+	return false, false
+}
+
+// network is the length of the IP header with options or extensions.
+func (p *Packet) network() int {
+	if !p.V6() {
+		return 20 + p.Options
+	}
+	n := 40 + 8*len(p.Extensions)
+	if p.Fragment != Whole {
+		n += 8
+	}
+	return n
+}
+
+// headers is how many bytes of the IP packet its headers take, as far as the packet
+// path must read them.
+func (p *Packet) headers() int {
+	n := p.network()
+	switch {
+	case p.Fragment == LaterFragment:
+	case p.Proto == TCP:
+		n += 20
+	case HasPorts(p.Proto):
+		n += 4
+	case p.IsError() && p.V6():
+		n += 8 + 40
+	case p.IsError():
+		n += 8 + 20
+	case p.isICMP():
+		n += 8
+	}
+	return n
+}
+
+// Length is that of the whole IP packet.
+func (p *Packet) Length() int {
+	n := p.network()
+	switch {
+	case p.Fragment == LaterFragment:
+	case p.Proto == TCP:
+		n += 20
+	case p.Proto == SCTP:
+		n += 12
+	case p.Proto == UDP && p.Inner != nil:
+		n += 8 + 8 + 14 + p.Inner.Length()
+	case p.Proto == UDP, p.isICMP():
+		n += 8
+	}
+	if p.Quote != nil && p.IsError() {
+		n += p.Quote.quoted(p.Short)
+	}
+	return n + p.Size
+}
+
+// quoted is how many bytes an error quotes of it.
+func (p *Packet) quoted(short bool) int {
+	if short {
+		return p.network()
+	}
+	return p.network() + 8
+}
+
+// malformed reports whether its headers do not fit the packet, or are too many.
+func (p *Packet) malformed() bool {
+	left := p.Length()
+	if p.Cut > 0 {
+		left = min(left, p.Cut)
+	}
+	if left < p.headers() || len(p.Extensions) > 8 || p.V6() && len(p.Extensions) == 8 {
+		return true
+	}
+	if p.IsError() && (p.Quote == nil || p.Quote.V6() != p.V6()) {
+		return true
+	}
+	read := p.headers()
+	if p.IsError() {
+		read += p.quotedRead()
+	}
+	if p.V6() && p.Claims == 40 {
+		return false // no length, as of packets above 64 KiB that the stack is to segment
+	}
+	return p.Claims > 0 && p.Claims < read
+}
+
+// quotedRead is how many bytes behind the quoted IP header without options are read.
+func (p *Packet) quotedRead() int {
+	q := p.Quote
+	n := 0
+	if !q.V6() {
+		n = q.Options
+		if q.Fragment == LaterFragment {
+			return n
+		}
+	}
+	if p.Short {
+		return n
+	}
+	switch {
+	case q.V6() && (len(q.Extensions) > 0 || q.Fragment != Whole):
+	case HasPorts(q.Proto):
+		n += 4
+	case q.isICMP():
+		n += 8
+	}
+	return n
+}
+
+// Ends are source and destination of the flow that the packet belongs to.
+func (p *Packet) Ends() (src, dst netip.AddrPort) {
+	sport, dport := uint16(0), uint16(0)
+	switch {
+	case HasPorts(p.Proto) && p.Fragment != LaterFragment:
+		sport, dport = p.Sport, p.Dport
+	case p.IsEcho():
+		sport, dport = p.Sport, p.Sport
+	}
+	return netip.AddrPortFrom(p.Src, sport), netip.AddrPortFrom(p.Dst, dport)
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import "slices"
+
+// Direction is that of policy, as the pod sees it.
+type Direction int
+
+// The directions.
+const (
+	Ingress Direction = iota
+	Egress
+)
+
+// Rule allows a direction of traffic with some parties.
+type Rule struct {
+	Dir Direction `json:"dir"`
+	// Parties are names; none is everybody.
+	Parties []string `json:"parties,omitempty"`
+	// Proto is 0 for every protocol, with ports or without.
+	Proto uint8 `json:"proto,omitempty"`
+	// Ports of Proto; none are all.
+	Ports []uint16 `json:"ports,omitempty"`
+}
+
+// Policy is what one pod may do. A direction that is not isolated is allowed.
+type Policy struct {
+	Isolated [2]bool `json:"isolated"` // by Direction
+	Rules    []Rule  `json:"rules,omitempty"`
+}
+
+// Allows reports whether the pod may have a flow with a party. port is that of the
+// end which is reached.
+func (p *Policy) Allows(dir Direction, party string, proto uint8, port uint16) bool {
+	if !p.Isolated[dir] {
+		return true
+	}
+	for _, r := range p.Rules {
+		if r.Dir == dir && (len(r.Parties) == 0 || slices.Contains(r.Parties, party)) &&
+			(r.Proto == 0 || r.Proto == proto) && (len(r.Ports) == 0 || slices.Contains(r.Ports, port)) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import "net/netip"
+
+// Behind decides a pod's packet behind the translation, by the record that its mark
+// names. A mark that names none, or a record of another packet, is forged.
+func (n *Node) Behind(device int, p *Packet, number int) Verdict {
+	pod, r := n.Pods[device], n.records[number]
+	if number == 0 {
+		return Verdict{Fate: ToStack, Why: "approved"}
+	}
+	if r == nil || r.pod.Slot != pod.Slot {
+		return drop("mark without a record")
+	}
+	src, dst := p.Ends()
+	if p.Fragment == LaterFragment {
+		src, dst = netip.AddrPortFrom(p.Src, r.src.Port()), netip.AddrPortFrom(p.Dst, r.dst.Port())
+		if p.Dst != r.dst.Addr() {
+			return drop("record of another packet")
+		}
+	}
+	if src != r.src || p.Proto != r.packet.Proto {
+		return drop("record of another packet")
+	}
+	if p.Proto == UDP && n.TunnelPort != 0 && dst.Port() == n.TunnelPort {
+		return drop("pods send into no tunnel")
+	}
+	k, from := KeyOf(r.src, r.dst, p.Proto)
+	f := n.find(k)
+	if r.answer && (dst == r.dst || f != nil && f.client.IsValid() && f.client == p.Dst) {
+		return Verdict{Fate: ToStack, Why: "answer"}
+	}
+	allowed := p.Src == p.Dst || n.says(pod, Egress, p.Dst, p.Proto, dst.Port())
+	if f == nil {
+		if !allowed {
+			return drop("egress policy")
+		}
+		delete(n.flows, k)
+		f = n.create(k, from, r.pod.Slot)
+		f.roles[from] = role{opened: true, epoch: pod.Epoch}
+		f.translated, f.outside, f.backend = true, true, dst
+	} else if !n.noteTranslated(pod, f, from, &r.packet, dst, allowed) {
+		return drop("egress policy")
+	}
+	if dst != r.dst {
+		n.reuse(r.src, dst, p.Proto)
+	}
+	return Verdict{Fate: ToStack, Why: "egress policy"}
+}
+
+// noteTranslated notes on a known flow where its packet really goes.
+func (n *Node) noteTranslated(pod *Pod, f *flow, from int, sent *Packet, backend netip.AddrPort, allowed bool) bool {
+	had := f.roles[from]
+	if !allowed {
+		if had.opened {
+			had.revoked, had.epoch = true, pod.Epoch
+			f.roles[from] = had
+		}
+		return false
+	}
+	f.bypassEnds()
+	f.translated, f.outside, f.backend = true, true, backend
+	if had.epoch != pod.Epoch || !had.holds() {
+		had = role{}
+	}
+	had.opened, had.epoch = true, pod.Epoch
+	f.roles[from] = had
+	note := Packet{Proto: sent.Proto}
+	if sent.Opens() {
+		note = Packet{Proto: TCP, Flags: "S"}
+	}
+	f.passed(n.now, &note, from, true)
+	return true
+}
+
+// reuse ends the bypass of a flow that has the addresses and ports of a translated one.
+func (n *Node) reuse(src, dst netip.AddrPort, proto uint8) {
+	k, _ := KeyOf(src, dst, proto)
+	if f := n.find(k); f != nil && (proto != TCP || f.state == closing) {
+		f.remote = false
+	}
+}
+
+// Forward decides what others send by way of this node.
+func (n *Node) Forward(device int, p *Packet) Verdict {
+	if device != Host && n.isHere(p.Src) {
+		return drop("an address of this node from elsewhere")
+	}
+	return Verdict{Fate: ToStack, Why: "not ours"}
+}
+
+// LocalIn decides what others send to this node.
+func (n *Node) LocalIn(device int, p *Packet) Verdict {
+	if n.TunnelPort == 0 || p.Proto != UDP || p.Dport != n.TunnelPort || p.Fragment == LaterFragment || device == Host {
+		return Verdict{Fate: ToStack, Why: "not for the tunnels"}
+	}
+	if p.Fragment != Whole {
+		return drop("tunneled fragment")
+	}
+	if p.Inner == nil {
+		return Verdict{Fate: ToStack, Why: "no tunnel of ours"}
+	}
+	for _, t := range n.Tunnels {
+		for _, outer := range t.Outer {
+			if outer != p.Src {
+				continue
+			}
+			for _, r := range t.Inner {
+				if r.Contains(p.Inner.Src) {
+					return Verdict{Fate: ToStack, Why: "tunnel of a node"}
+				}
+			}
+		}
+	}
+	return drop("not from the node that the tunneled packet names")
+}

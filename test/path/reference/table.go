@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import "fmt"
+
+// Follow forgets the flows that are not in a table with room for size flows of each
+// family, which was looked at after each program. It is an error if there was no reason to
+// make room: an entry goes only if the table is full, and only one of the pod that
+// needs the place, or of one that holds more (ADR 38).
+//
+// It returns how many flows were forgotten.
+func (n *Node) Follow(table map[Key]bool, size int) (gone int, err error) {
+	created := n.created
+	n.created = nil
+	for k := range table {
+		if n.flows[k] == nil {
+			return 0, fmt.Errorf("flow %v is in the table, but was not decided", k)
+		}
+	}
+	for k, f := range n.flows {
+		if table[k] {
+			continue
+		}
+		if created == nil {
+			return 0, fmt.Errorf("flow %v is gone, but nothing needed its place", k)
+		}
+		shares, total := n.shares(*created)
+		owner := n.flows[*created].owner
+		switch {
+		case total < size:
+			return 0, fmt.Errorf("flow %v is not in the table of %d flows, which has %d", k, size, total)
+		case k != *created && f.owner != owner && shares[f.owner] <= shares[owner]:
+			return 0, fmt.Errorf("flow %v of slot %d, which has %d, made room for slot %d, which has %d", k, f.owner, shares[f.owner], owner, shares[owner])
+		case k == *created:
+			for slot, has := range shares {
+				if has > 0 && (slot == owner || has > shares[owner]) {
+					return 0, fmt.Errorf("flow %v has no room, but slot %d has %d flows", k, slot, has)
+				}
+			}
+		}
+		delete(n.flows, k)
+		gone++
+	}
+	return gone, nil
+}
+
+// shares counts the flows of each slot in the family of a flow, without that flow.
+func (n *Node) shares(fresh Key) (shares map[int]int, total int) {
+	shares = make(map[int]int)
+	for k, f := range n.flows {
+		if k != fresh && k.end[0].Addr().Is6() == fresh.end[0].Addr().Is6() {
+			shares[f.owner]++
+			total++
+		}
+	}
+	return shares, total
+}

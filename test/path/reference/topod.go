@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import "net/netip"
+
+// Sender is who connection tracking says sends a packet, or would have sent what
+// answers it, if the stack exchanged the source.
+type Sender struct {
+	Addr netip.Addr
+	// Reached says that the pod answers the flow: the sender opened it.
+	Reached bool
+}
+
+// ToPod decides what the stack brings to a pod, by a device. sender is what connection
+// tracking knows, or nil.
+func (n *Node) ToPod(pod *Pod, device int, p *Packet, sender *Sender) Verdict {
+	switch {
+	case p.Ether == "arp":
+		return Verdict{Fate: ToStack, Why: "ARP comes from the host only"}
+	case p.Ether != "":
+		return drop("neither IP nor ARP")
+	case p.malformed():
+		return drop("malformed")
+	}
+	if discovery, _ := p.IsDiscovery(); discovery && device == Host {
+		return Verdict{Fate: ToStack, Why: "neighbour discovery of the host"}
+	}
+	w := &walk{pod: pod, packet: p, dir: Ingress, device: device, sender: sender, host: device == Host}
+	w.src, w.dst = p.Ends()
+	if p.Fragment == LaterFragment {
+		var known bool
+		if w.src, w.dst, known = n.ports(pod, Ingress, p); !known {
+			return drop("later fragment before the first")
+		}
+	}
+	if p.Src == p.Dst {
+		if device == Host || device == pod.Device {
+			return Verdict{Fate: ToStack, Why: "from itself"}
+		}
+		return drop("not from itself")
+	}
+	w.k, w.from = KeyOf(w.src, w.dst, p.Proto)
+	var v Verdict
+	if p.IsError() {
+		v = n.receiveError(w)
+	} else {
+		v = n.receive(w)
+	}
+	if p.Fragment == FirstFragment && v.Fate != Dropped {
+		n.noteDatagram(pod, Ingress, p, w.src, w.dst)
+	}
+	return v
+}
+
+// arrives reports whether a packet can come by its device, and finds who sends it.
+func (n *Node) arrives(w *walk) bool {
+	src := w.packet.Src
+	w.host, w.client = w.device == Host, netip.Addr{}
+	if w.host {
+		return true
+	}
+	from := n.Pods[w.device]
+	exchanged := n.isOwn(src)
+	if from != nil {
+		exchanged = !from.has(src)
+	}
+	if exchanged {
+		if w.sender == nil || w.sender.Addr == src {
+			return false
+		}
+		src = w.sender.Addr
+		if w.sender.Reached {
+			w.client = src
+		}
+	}
+	if from != nil {
+		return from.has(src)
+	}
+	if n.isHere(src) {
+		return false
+	}
+	way := n.way(src)
+	return way == nil || way.Device == w.device
+}
+
+// receive decides what belongs to a flow.
+func (n *Node) receive(w *walk) Verdict {
+	p := w.packet
+	if p.Opens() {
+		if !n.arrives(w) {
+			return drop("source cannot come by this device")
+		}
+		if !n.judge(w) {
+			return drop("ingress policy")
+		}
+		w.asked = true
+	}
+	f := n.find(w.k)
+	if f == nil {
+		return n.reached(w)
+	}
+	if p.Opens() && f.state == closing {
+		f.bypassEnds()
+	}
+	if p.Proto == UDP {
+		f.remote = false
+	}
+	if f.direct || f.client.IsValid() || f.device[w.from] != w.device {
+		if !n.arrives(w) {
+			return drop("source cannot come by this device")
+		}
+		w.recognise(f)
+	}
+	if !n.admit(w, f) {
+		return drop("ingress policy of a known flow")
+	}
+	f.passed(n.now, p, w.from, false)
+	return Verdict{Fate: ToStack, Why: "known flow"}
+}
+
+// recognise takes back what was granted to another sender.
+func (w *walk) recognise(f *flow) {
+	had := f.roles[w.end()]
+	if f.client != w.client || !w.host && had.ofHost {
+		now := role{epoch: had.epoch}
+		if !had.revoked {
+			now.opened = had.opened
+		}
+		f.roles[w.end()], f.client = now, w.client
+	}
+	if !f.direct {
+		f.device[w.from] = w.device
+	}
+}
+
+// reached decides an unknown flow to the pod.
+func (n *Node) reached(w *walk) Verdict {
+	if !w.asked && !n.arrives(w) {
+		return drop("source cannot come by this device")
+	}
+	if !n.judge(w) {
+		return drop("ingress policy")
+	}
+	f := n.create(w.k, w.from, w.pod.Slot)
+	f.roles[1-w.from] = role{accepted: true, ofHost: w.host, epoch: w.pod.Epoch}
+	f.device[w.from], f.client = w.device, w.client
+	f.outside = !n.isPod(w.src.Addr())
+	return Verdict{Fate: ToStack, Why: "new flow"}
+}
+
+// receiveError decides an ICMP error to a pod: it may quote what the pod sent.
+func (n *Node) receiveError(w *walk) Verdict {
+	p := w.packet
+	if !n.arrives(w) {
+		return drop("source cannot come by this device")
+	}
+	f, k, from, ok := n.quoted(p)
+	if ok && p.Dst == k.end[from].Addr() && n.mayQuote(w.pod, f, k, from) {
+		return Verdict{Fate: ToStack, Why: "error about a flow"}
+	}
+	if !n.judge(w) {
+		return drop("ingress policy")
+	}
+	return Verdict{Fate: ToStack, Why: "ingress policy allows errors"}
+}
+
+// FromNode decides what comes by a device that leads to other nodes. ToStack goes on
+// as if the program was not there.
+func (n *Node) FromNode(device int, p *Packet) Verdict {
+	pass := Verdict{Fate: ToStack, Why: "not past the stack"}
+	plain := p.Ether == "" && !p.malformed() && p.Fragment == Whole && p.Options == 0 && len(p.Extensions) == 0
+	switch {
+	case plain && p.IsError():
+		f, k, from, ok := n.quoted(p)
+		if !ok || !f.remote || p.Dst != k.end[from].Addr() || !n.forwardable(p) {
+			return pass
+		}
+		pod, r := n.reachable(p.Dst), f.roles[from]
+		if pod == nil || !r.holds() || r.epoch != pod.Epoch || f.slots[from] != pod.Slot || p.Length() > n.MTU {
+			return pass
+		}
+		return Verdict{Fate: ToPod, Pod: pod, Why: "error about a flow"}
+	case !plain || !HasPorts(p.Proto):
+		return pass
+	}
+	w := &walk{packet: p, dir: Ingress, device: device}
+	w.src, w.dst = p.Ends()
+	w.k, w.from = KeyOf(w.src, w.dst, p.Proto)
+	if !n.forwardable(p) || p.Length() > n.MTU {
+		return pass
+	}
+	f := n.find(w.k)
+	if f == nil {
+		return n.arrived(w, pass)
+	}
+	if n.Defects.SlotAsDevice && f.roles[w.from].any() && f.slots[w.from] == device && n.attached(f.device[1-w.from]) {
+		f.remote = false
+	}
+	way := n.way(p.Src)
+	if !f.remote || f.device[w.from] != device && (way == nil || !way.Direct || way.Device != device) {
+		return pass
+	}
+	// The slot of the pod that had the address before is free: packets go through the
+	// stack one by one (ADR 32).
+	if !n.attached(f.slots[1-w.from]) {
+		return pass
+	}
+	f.device[w.from] = device
+	v := n.admitPeer(w, f)
+	if v.Fate == ToPod {
+		f.passed(n.now, p, w.from, false)
+	}
+	return v
+}
+
+// arrived decides an unknown flow that came by a device from another node.
+func (n *Node) arrived(w *walk, pass Verdict) Verdict {
+	w.pod = n.reachable(w.packet.Dst)
+	if w.pod == nil || !w.starts() || !n.startsRemote(w.packet, w.packet.Src, w.device) {
+		return pass
+	}
+	if !n.judge(w) {
+		return drop("ingress policy")
+	}
+	f := n.create(w.k, w.from, w.pod.Slot)
+	f.remote, f.device[w.from] = true, w.device
+	f.roles[1-w.from] = role{accepted: true, epoch: w.pod.Epoch}
+	return Verdict{Fate: ToPod, Pod: w.pod, Why: "new flow"}
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import "net/netip"
+
+// Denied reports whether the deny list has a source: no uplink takes anything from it.
+func (n *Node) Denied(a netip.Addr) bool {
+	for _, spared := range n.Spared {
+		if spared == a {
+			return false
+		}
+	}
+	for _, p := range n.Deny {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// Uplink decides a frame before the kernel makes a packet of it (ADR 14).
+func (n *Node) Uplink(p *Packet) Verdict {
+	pass := Verdict{Fate: ToStack, Why: "not certain here"}
+	switch {
+	case p.Ether == "arp" || p.Ether == "other":
+		return pass
+	case n.Denied(p.Src):
+		return drop("deny list")
+	case !p.V6() && p.Claims > 0 && p.Claims < p.network():
+		return drop("malformed")
+	case !p.V6() && p.Fragment == LaterFragment || !p.mayOpen():
+		return pass
+	}
+	pod := n.reachable(p.Dst)
+	if pod == nil {
+		return pass
+	}
+	if p.malformed() {
+		return drop("malformed")
+	}
+	if !p.Opens() {
+		return pass
+	}
+	_, dst := p.Ends()
+	if !pod.Policy.Allows(Ingress, n.Party(p.Src), p.Proto, dst.Port()) {
+		return drop("ingress policy")
+	}
+	return pass
+}
+
+// mayOpen reports whether its first headers leave open that it opens a flow.
+func (p *Packet) mayOpen() bool {
+	left := p.Length()
+	if p.Cut > 0 {
+		left = min(left, p.Cut)
+	}
+	if p.V6() && (len(p.Extensions) > 0 || p.Fragment != Whole) {
+		return true
+	}
+	switch p.Proto {
+	case TCP:
+		return left < p.network()+20 || p.flag("S") && !p.flag("A")
+	case ICMP:
+		return left < p.network()+8 || p.Type == 8
+	case ICMPv6:
+		return left < p.network()+8 || p.Type == 128
+	}
+	return false
+}

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package path
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+	"github.com/isthmus-net/isthmus/linux/xdp"
+	"github.com/isthmus-net/isthmus/test/path/reference"
+)
+
+// Failure is a packet that met another fate than it should have.
+type Failure struct {
+	Step int    // index of the step
+	Kind string // "bypass", "loss", "detour", "epoch" or "table"
+	Text string
+}
+
+func (f *Failure) Error() string { return fmt.Sprintf("step %d: %s: %s", f.Step+1, f.Kind, f.Text) }
+
+// Totals count what was run.
+type Totals struct {
+	Sequences, Packets int
+	// Evicted counts flows that had to make room in a scarce table, or found none.
+	Evicted int
+	// Fates counts runs of programs, by hook, fate and reason.
+	Fates map[string]int
+}
+
+// Runner runs sequences of steps, one after the other, in the thread that made it.
+type Runner struct {
+	Totals Totals
+	// Defects are those that the reference shall have.
+	Defects reference.Defects
+
+	path    *loader.DataPath
+	replay  *loader.Replayer
+	uplink  *xdp.Filter
+	layout  *policymap.Layout
+	layouts *layouts
+	node    *reference.Node
+	track   conntrack
+	clock   time.Time // for numbers that wait to be used again
+	dirty   bool
+	scarce  bool
+	says    map[string]string // by pod, what its policy said at its epoch
+	marks   []left
+	buf     []byte
+	at      int // step
+}
+
+// left is a mark that from_pod left, and the record of the reference that it stands for.
+type left struct {
+	mark   uint32
+	record int
+}
+
+// Sizes of the flow table: Ample is never full, Scarce is nearly always. The programs look
+// at 16 places for a free one, which are all that there are then.
+const (
+	Ample  = 4096
+	Scarce = 16
+)
+
+// Open loads the programs in a namespace of their own, with a flow table of a size. Needs
+// root. Everything else is to be called by the same goroutine, which stays in the namespace.
+// Coverage of the programs is noted unless c is nil.
+func Open(flows int, c *Coverage) (*Runner, error) {
+	if err := enterLab(); err != nil {
+		return nil, err
+	}
+	s := loader.DefaultSettings()
+	s.Timeouts = loader.Timeouts{Opening: timeouts.Opening, TCP: timeouts.TCP, Other: timeouts.Other, Closing: timeouts.Closing}
+	s.Events = loader.Events{}
+	s.Tunnel = loader.Tunnel{Port: tunnelPort, VNI: vni}
+	s.Flows = flows
+	if c != nil {
+		s.Instrument, s.Events = c.Instrument, loader.DefaultEvents()
+	}
+	s.Tracking = func() loader.Tracking { return loader.FindTracking("/sys") }
+	path, err := loader.OpenSandboxWith(s)
+	if err != nil {
+		return nil, err
+	}
+	r := &Runner{path: path, replay: path.Replay(), layout: policymap.NewLayout(path.Capacity()), layouts: newLayouts(), scarce: flows == Scarce, clock: time.Now(), Defects: reference.KnownDefects}
+	r.Totals.Fates = make(map[string]int)
+	if r.uplink, err = xdp.OpenSandbox(path.Shared(), path.Constants()); err != nil {
+		path.Close()
+		return nil, err
+	}
+	list := model.MakeDenySet(model.MakeMap(map[string]*model.DenyList{"list": {Name: "list", Entries: denied}})).Sparing(spared)
+	if err := errors.Join(r.surroundings(), r.uplink.Apply(denylist.Layout(list, nil))); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// Close unloads the programs.
+func (r *Runner) Close() error { return errors.Join(r.path.Close(), r.uplink.Close()) }
+
+// surroundings writes what does not change.
+func (r *Runner) surroundings() error {
+	owners := make(map[netip.Prefix]loader.Owner)
+	for _, a := range nodeAddrs {
+		owners[netip.PrefixFrom(a, a.BitLen())] = loader.NodeOwns
+	}
+	for _, p := range ranges {
+		owners[p] = loader.PodsOwn
+	}
+	planned := make(map[netip.Prefix]loader.Way)
+	for _, w := range ways {
+		planned[w.Range] = loader.Way{Index: w.Device, Direct: w.Direct}
+	}
+	nodes := []loader.TunnelNode{{Name: "node2", Underlay: tunnels[0].Outer, Sources: tunnels[0].Inner}}
+	return errors.Join(r.path.SetOwners(owners), r.path.SetWays(planned), r.path.SetTunnelNodes(nodes))
+}
+
+// Run runs a sequence on a node without pods and flows. A *Failure says which packet
+// met another fate than it should have; other errors are of the machinery.
+func (r *Runner) Run(steps []Step) error {
+	if err := r.reset(); err != nil {
+		return err
+	}
+	r.Totals.Sequences++
+	for i := range steps {
+		r.at = i
+		if err := r.step(&steps[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Runner) reset() error {
+	r.node, r.says, r.marks, r.dirty = newReference(), make(map[string]string), nil, false
+	r.node.Defects = r.Defects
+	r.node.Tracked = r.track.knows
+	for id := range maps.Clone(r.layout.State().Endpoints) {
+		if err := r.detach(string(id[:1])); err != nil {
+			return err
+		}
+	}
+	return errors.Join(r.replay.Forget(maxPods), r.track.flush())
+}
+
+func (r *Runner) step(s *Step) error {
+	switch {
+	case s.Pod != nil:
+		return r.attach(s.Pod)
+	case s.Remove != "":
+		device := deviceOf(s.Remove)
+		if r.node.Pods[device] == nil {
+			return nil
+		}
+		delete(r.node.Pods, device)
+		delete(r.says, s.Remove)
+		r.dirty = true
+		return r.detach(s.Remove)
+	case s.Age > 0 && r.scarce:
+		return nil // what has expired goes when its place is looked at
+	case s.Age > 0:
+		r.node.Age(s.age())
+		return r.replay.Age(s.age(), maxPods)
+	case s.Restart:
+		return r.restart()
+	case s.Packet == nil:
+		return nil
+	}
+	if err := r.apply(); err != nil {
+		return err
+	}
+	if s.Track {
+		src, dst := s.Packet.Ends()
+		_, err := r.track.add(&tracked{src: src, dst: dst, from: src, to: dst, proto: s.Packet.Proto})
+		return err
+	}
+	r.Totals.Packets++
+	return r.send(s)
+}
+
+// attach puts a pod on the node, or gives it another policy.
+func (r *Runner) attach(p *PodStep) error {
+	device := deviceOf(p.Name)
+	r.dirty = true
+	if was := r.node.Pods[device]; was != nil {
+		was.Policy = p.Policy
+		return nil
+	}
+	addrs := podAddrs(p.Address)
+	if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return r.node.Party(a) != "" }) {
+		return nil // taken
+	}
+	w, err := r.layout.AddSlot(endpointID(p.Name))
+	if err != nil {
+		return err
+	}
+	if err := r.path.WriteSlot(w); err != nil {
+		return err
+	}
+	e := bpfobj.PodEndpoint{Slot: w.Index, Ip4: addrs[0].As4(), Ip6: addrs[1].As16(), Mac: macOf(p.Name), HostMac: hostMAC}
+	put := r.path.PutEndpoint
+	if p.Limited {
+		put = r.path.PutQueuedEndpoint
+	}
+	r.node.Pods[device] = &reference.Pod{Name: p.Name, Addrs: addrs, MAC: macOf(p.Name), Device: device, Slot: int(w.Index), Limited: p.Limited, Policy: p.Policy}
+	return put(device, e)
+}
+
+func (r *Runner) detach(name string) error {
+	if err := r.path.DropEndpoint(deviceOf(name)); err != nil {
+		return err
+	}
+	w, ok := r.layout.DropSlot(endpointID(name))
+	if !ok {
+		return nil
+	}
+	return r.path.WriteSlot(w)
+}
+
+// apply has the maps follow the pods and their policies, as the agent does. The
+// reference gets the epochs: one has to be new where a policy says something else.
+func (r *Runner) apply() error {
+	if !r.dirty {
+		return nil
+	}
+	r.dirty = false
+	for _, step := range dataplane.Plan(r.layout.State(), r.layouts.state(r.node.Pods)) {
+		r.clock = r.clock.Add(2 * policymap.Grace) // no packet is on its way
+		w, err := r.layout.Advance(step, r.clock)
+		if err != nil {
+			return err
+		}
+		if err := r.path.Execute(w); err != nil {
+			return err
+		}
+	}
+	for _, pod := range r.node.Pods {
+		epoch, says := int(r.layout.Slots[uint32(pod.Slot)].Epoch), r.digest(pod)
+		if was, known := r.says[pod.Name]; known && was != says && epoch == pod.Epoch {
+			return &Failure{r.at, "epoch", fmt.Sprintf("the policy of pod %s says something else under the same epoch", pod.Name)}
+		}
+		pod.Epoch, r.says[pod.Name] = epoch, says
+	}
+	return nil
+}
+
+// digest is what a pod's policy says of every address and port.
+func (r *Runner) digest(pod *reference.Pod) string {
+	var b []byte
+	for _, dir := range []reference.Direction{reference.Ingress, reference.Egress} {
+		for _, all := range everybody {
+			for _, a := range all[:1] {
+				party := r.node.Party(a)
+				bits := byte(0)
+				for i, proto := range []uint8{reference.TCP, reference.UDP, reference.SCTP, 0} {
+					if pod.Policy.Allows(dir, party, proto, 1) {
+						bits |= 1 << i
+					}
+				}
+				b = append(b, bits)
+				for _, proto := range []uint8{reference.TCP, reference.UDP, reference.SCTP} {
+					bits := byte(0)
+					for i, port := range ports {
+						if pod.Policy.Allows(dir, party, proto, port) {
+							bits |= 1 << i
+						}
+					}
+					b = append(b, bits)
+				}
+			}
+		}
+	}
+	return string(b)
+}
+
+// restart loads the programs over the maps that are there, and finds out what is in them.
+func (r *Runner) restart() error {
+	if err := errors.Join(r.path.Reload(), r.surroundings()); err != nil {
+		return err
+	}
+	entries, err := r.path.Read()
+	if err != nil {
+		return err
+	}
+	held := make(map[model.EndpointID]uint32)
+	for slot, id := range r.layout.Holders() {
+		held[id] = slot
+	}
+	decoded, problems := policymap.Decode(entries, held, r.path.Capacity())
+	if len(problems) > 0 {
+		return fmt.Errorf("decode the maps: %v", problems)
+	}
+	r.layout, r.replay, r.dirty = decoded, r.path.Replay(), true
+	return nil
+}
+
+// run sends a packet through a program.
+func (r *Runner) run(h loader.Hook, device, ingress int, mark uint32, p *reference.Packet, src [6]byte) (loader.Outcome, error) {
+	r.buf = frame(r.buf, p, src, hostMAC)
+	out, err := r.replay.Run(h, loader.Replayed{Ifindex: device, Ingress: ingress, Mark: mark, Frame: r.buf})
+	if errors.Is(err, unix.EINVAL) {
+		return out, fmt.Errorf("step %d: the kernel refuses the frame %x: %w", r.at+1, r.buf, err)
+	}
+	return out, err
+}
+
+// compare reports a difference between what a program did and what it should have done.
+func (r *Runner) compare(hook string, out loader.Outcome, want reference.Verdict, p *reference.Packet) error {
+	r.Totals.Fates[hook+": "+want.Fate.String()+": "+want.Why]++
+	got := reference.Dropped
+	if out.Redirected {
+		got = reference.ToNode
+		for _, pod := range r.node.Pods {
+			if [6]byte(out.Frame[:6]) == pod.MAC {
+				got = reference.ToPod
+				if want.Fate == reference.ToPod && want.Pod != pod {
+					return r.fail("bypass", hook, fmt.Sprintf("into pod %s instead of %s", pod.Name, want.Pod.Name), want, p)
+				}
+			}
+		}
+	} else if out.Passed {
+		got = reference.ToStack
+	}
+	switch {
+	case got == want.Fate && r.scarce:
+		return r.follow(hook, want, p)
+	case got == want.Fate:
+		return nil
+	case want.Fate == reference.Dropped:
+		return r.fail("bypass", hook, got.String(), want, p)
+	case got == reference.Dropped:
+		return r.fail("loss", hook, got.String(), want, p)
+	}
+	return r.fail("detour", hook, got.String(), want, p)
+}
+
+// follow has the reference forget flows that had to make room.
+func (r *Runner) follow(hook string, want reference.Verdict, p *reference.Packet) error {
+	table := make(map[reference.Key]bool)
+	if err := r.replay.Flows(func(a, b netip.AddrPort, proto uint8) {
+		k, _ := reference.KeyOf(a, b, proto)
+		table[k] = true
+	}); err != nil {
+		return err
+	}
+	gone, err := r.node.Follow(table, Scarce)
+	r.Totals.Evicted += gone
+	if err != nil {
+		return r.fail("table", hook, err.Error(), want, p)
+	}
+	return nil
+}
+
+func (r *Runner) fail(kind, hook, got string, want reference.Verdict, p *reference.Packet) error {
+	return &Failure{r.at, kind, fmt.Sprintf("%s: %s, want %s (%s): %s", hook, got, want.Fate, want.Why, Text([]Step{{Packet: p}}))}
+}
