@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
 // length is how many packets a sequence has, about.
@@ -84,20 +82,6 @@ func TestScarceTable(t *testing.T) {
 	summarize(t, r, 0)
 	if !t.Failed() && r.Totals.Evicted < 800 {
 		t.Errorf("%d flows made room, want more", r.Totals.Evicted)
-	}
-}
-
-// What is written down as a defect of the programs is one.
-func TestDefects(t *testing.T) {
-	r := open(t, Ample)
-	r.Defects = reference.Defects{}
-	for _, name := range sequences(t, "testdata/defects/*.steps") {
-		var f *Failure
-		if err := r.Run(read(t, name)); !errors.As(err, &f) {
-			t.Errorf("%s: %v, want a failure; if the programs are right now, move it to testdata and remove the defect from reference.Defects", name, err)
-		} else {
-			t.Logf("%s: %v", name, f)
-		}
 	}
 }
 

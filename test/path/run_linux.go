@@ -43,8 +43,6 @@ type Totals struct {
 // Runner runs sequences of steps, one after the other, in the thread that made it.
 type Runner struct {
 	Totals Totals
-	// Defects are those that the reference shall have.
-	Defects reference.Defects
 
 	path    *loader.DataPath
 	replay  *loader.Replayer
@@ -95,7 +93,7 @@ func Open(flows int, c *Coverage) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Runner{path: path, replay: path.Replay(), layout: policymap.NewLayout(path.Capacity()), layouts: newLayouts(), scarce: flows == Scarce, clock: time.Now(), Defects: reference.KnownDefects}
+	r := &Runner{path: path, replay: path.Replay(), layout: policymap.NewLayout(path.Capacity()), layouts: newLayouts(), scarce: flows == Scarce, clock: time.Now()}
 	r.Totals.Fates = make(map[string]int)
 	if r.uplink, err = xdp.OpenSandbox(path.Shared(), path.Constants()); err != nil {
 		path.Close()
@@ -147,7 +145,6 @@ func (r *Runner) Run(steps []Step) error {
 
 func (r *Runner) reset() error {
 	r.node, r.says, r.marks, r.dirty = newReference(), make(map[string]string), nil, false
-	r.node.Defects = r.Defects
 	r.node.Tracked = r.track.knows
 	for id := range maps.Clone(r.layout.State().Endpoints) {
 		if err := r.detach(string(id[:1])); err != nil {

@@ -90,9 +90,6 @@ func (n *Node) find(k Key) *flow {
 func (n *Node) create(k Key, from int, slot int) *flow {
 	f := &flow{seen: n.now, device: [2]int{noDevice, noDevice}, slots: [2]int{slot, slot}, owner: slot}
 	f.sent[from] = true
-	if n.Defects.ExpiredStays && n.flows[k] != nil {
-		return f
-	}
 	n.flows[k], n.created = f, &k
 	return f
 }

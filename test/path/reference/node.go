@@ -64,21 +64,6 @@ type Tunnel struct {
 	Inner []netip.Prefix
 }
 
-// Defects are differences between the programs and what they should do that are known,
-// each with a sequence in testdata/defects. With one of them set the reference does what
-// the programs do.
-type Defects struct {
-	// ExpiredStays: a flow that was idle for too long is not noted anew when the program
-	// of a pod opens it again, until its place in the ledger is needed.
-	ExpiredStays bool
-	// SlotAsDevice: a forged packet by a device whose index is the slot of a pod ends the
-	// bypass of that pod's flow with another node.
-	SlotAsDevice bool
-}
-
-// KnownDefects are those that the programs have.
-var KnownDefects = Defects{ExpiredStays: true, SlotAsDevice: true}
-
 // Node is what the packet path of a node knows, and remembers.
 type Node struct {
 	Pods map[int]*Pod // by device
@@ -96,7 +81,6 @@ type Node struct {
 	// Deny are the prefixes of the deny list, Spared addresses in them that are not denied.
 	Deny     []netip.Prefix
 	Spared   []netip.Addr
-	Defects  Defects
 	Timeouts Timeouts
 
 	// Tracked reports whether connection tracking knows a flow, in any direction.

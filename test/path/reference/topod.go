@@ -194,9 +194,6 @@ func (n *Node) FromNode(device int, p *Packet) Verdict {
 	if f == nil {
 		return n.arrived(w, pass)
 	}
-	if n.Defects.SlotAsDevice && f.roles[w.from].any() && f.slots[w.from] == device && n.attached(f.device[1-w.from]) {
-		f.remote = false
-	}
 	way := n.way(p.Src)
 	if !f.remote || f.device[w.from] != device && (way == nil || !way.Direct || way.Device != device) {
 		return pass
