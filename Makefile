@@ -194,7 +194,7 @@ ONLY ?=
 MUTANTS ?=
 
 .PHONY: mutants
-mutants: ## Plant a list of mistakes, one at a time, and run the tests that must notice (an hour; ONLY=id,area; root for some)
+mutants: ## Plant a list of mistakes, one at a time, and run the tests that must notice (hours; ONLY=id,area; root for some)
 	@mkdir -p build && $(go) build -o build/mutants ./test/mutants && $(path) build/mutants -only "$(ONLY)" $(MUTANTS)
 
 .PHONY: fuzz

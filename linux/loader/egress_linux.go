@@ -18,11 +18,13 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// egress are the programs that decide in the stack, in both forms, by hook. hooks are
-// nil where the kernel does not have the type (Linux 6.4 has).
+// egress are the programs that decide in the stack, in both forms, by hook: those of the
+// form that is needed are loaded. Hooks take programs since Linux 6.4.
 type egress struct {
 	hooks, filters [netfilterHooks]*ebpf.Program
 	tunnels        tunnelMaps
+	spec           *ebpf.CollectionSpec
+	options        *ebpf.CollectionOptions
 }
 
 // tunnelMaps say which node sends what in tunnels.
@@ -59,9 +61,9 @@ func (e *egress) close() error {
 // egressFilter is the name of the filter's pin in layouts up to v2.
 const egressFilter = "egress_filter"
 
-// loadEgress loads it over the maps of the other programs. While an older layout
-// is in force whose programs leave no marks, it takes packets without marks for
-// theirs.
+// loadEgress prepares the programs that decide in the stack, over the maps of the
+// others. While an older layout is in force whose programs leave no marks, they take
+// packets without marks for theirs.
 func (d *DataPath) loadEgress() error {
 	spec, err := bpfobj.LoadEgress()
 	if err != nil {
@@ -82,35 +84,57 @@ func (d *DataPath) loadEgress() error {
 			m.Pinning = ebpf.PinNone
 		}
 	}
-	var filters struct {
-		tunnelMaps
-		Forward  *ebpf.Program `ebpf:"forward_filter"`
-		LocalIn  *ebpf.Program `ebpf:"local_in_filter"`
-		LocalOut *ebpf.Program `ebpf:"local_out_filter"`
-	}
-	if err := spec.LoadAndAssign(&filters, opts); err != nil {
+	if err := spec.LoadAndAssign(&d.egress.tunnels, opts); err != nil {
 		return explain(d.dir, err)
 	}
-	d.egress.tunnels = filters.tunnelMaps
-	for name, m := range map[string]*ebpf.Map{"tunnel_nodes": filters.Nodes, "tunnel_sources4": filters.Sources4, "tunnel_sources6": filters.Sources6} {
+	t := &d.egress.tunnels
+	for name, m := range map[string]*ebpf.Map{"tunnel_nodes": t.Nodes, "tunnel_sources4": t.Sources4, "tunnel_sources6": t.Sources6} {
 		opts.MapReplacements[name] = m
 		spec.Maps[name].Pinning = ebpf.PinNone
 	}
-	d.egress.filters = [...]*ebpf.Program{filters.Forward, filters.LocalIn, filters.LocalOut}
-	if err := features.HaveProgramType(ebpf.Netfilter); errors.Is(err, ebpf.ErrNotSupported) {
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("ask for programs of netfilter: %w", err)
+	d.egress.spec, d.egress.options = spec, opts
+	return nil
+}
+
+// loadHooks loads the programs for the hooks, unless they are, and reports whether the
+// kernel has the type.
+func (d *DataPath) loadHooks() (bool, error) {
+	e := &d.egress
+	if e.hooks[forward] != nil {
+		return true, nil
 	}
-	var hooks struct {
+	if err := features.HaveProgramType(ebpf.Netfilter); errors.Is(err, ebpf.ErrNotSupported) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("ask for programs of netfilter: %w", err)
+	}
+	var programs struct {
 		Forward  *ebpf.Program `ebpf:"forward"`
 		LocalIn  *ebpf.Program `ebpf:"local_in"`
 		LocalOut *ebpf.Program `ebpf:"local_out"`
 	}
-	if err := spec.LoadAndAssign(&hooks, opts); err != nil {
+	if err := e.spec.LoadAndAssign(&programs, e.options); err != nil {
+		return false, explain(d.dir, err)
+	}
+	e.hooks = [...]*ebpf.Program{programs.Forward, programs.LocalIn, programs.LocalOut}
+	return true, nil
+}
+
+// loadFilters loads the filters, unless they are.
+func (d *DataPath) loadFilters() error {
+	e := &d.egress
+	if e.filters[forward] != nil {
+		return nil
+	}
+	var programs struct {
+		Forward  *ebpf.Program `ebpf:"forward_filter"`
+		LocalIn  *ebpf.Program `ebpf:"local_in_filter"`
+		LocalOut *ebpf.Program `ebpf:"local_out_filter"`
+	}
+	if err := e.spec.LoadAndAssign(&programs, e.options); err != nil {
 		return explain(d.dir, err)
 	}
-	d.egress.hooks = [...]*ebpf.Program{hooks.Forward, hooks.LocalIn, hooks.LocalOut}
+	e.filters = [...]*ebpf.Program{programs.Forward, programs.LocalIn, programs.LocalOut}
 	return nil
 }
 
@@ -147,6 +171,9 @@ type Filters struct{ Forward, LocalIn, LocalOut string }
 // returns where, by hook: rules name them by that.
 func (d *DataPath) PinFilters() (Filters, error) {
 	var paths [netfilterHooks]string
+	if err := d.loadFilters(); err != nil {
+		return Filters{}, err
+	}
 	for hook, filter := range d.egress.filters {
 		paths[hook] = filepath.Join(d.dir, hookNames[hook]+"_filter")
 		if kept, ok := d.pins[paths[hook]]; ok && kept.of == pinnable(filter) && inode(paths[hook]) == kept.inode {
@@ -202,8 +229,8 @@ var netfilterPlaces = []struct {
 // whether this kernel can. They have to be there before a program leaves them
 // decisions.
 func (d *DataPath) HookEgress() (bool, error) {
-	if d.egress.hooks[forward] == nil {
-		return false, nil
+	if can, err := d.loadHooks(); err != nil || !can {
+		return false, err
 	}
 	for _, p := range netfilterPlaces {
 		l, n, err := attachNetfilter(d.egress.hooks[p.program], p.family, p.hook)

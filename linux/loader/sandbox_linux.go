@@ -64,6 +64,10 @@ func OpenSandboxWith(s Settings) (*DataPath, error) {
 		d.Close()
 		return nil, err
 	}
+	if err := d.loadFilters(); err != nil {
+		d.Close()
+		return nil, err
+	}
 	return d, nil
 }
 
