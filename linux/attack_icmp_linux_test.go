@@ -20,6 +20,7 @@ import (
 // Messages that neighbours exchange pass between a pod and its host, not between pods
 // or beyond, whatever their hop limit, and not in IPv4.
 func TestAttackNeighbourMessages(t *testing.T) {
+	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		g := newGuarded(t, change)
 		v := &volley{l: g.lab}
@@ -48,6 +49,7 @@ func TestAttackNeighbourMessages(t *testing.T) {
 
 // Nothing of what looks like ICMP of the other version, or of a fragment of it, passes.
 func TestAttackOtherICMP(t *testing.T) {
+	t.Parallel()
 	g := newGuarded(t, func(*linux.Config) {})
 	v := &volley{l: g.lab}
 	for _, f := range addressSets {
@@ -97,6 +99,7 @@ func errorKinds(v6 bool) []byte {
 // An ICMP error about a flow goes back along that flow and nowhere else, and only while
 // policy allows the flow.
 func TestAttackErrors(t *testing.T) {
+	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		g := newGuarded(t, change)
 		b := g.pod("b", 12)
@@ -200,6 +203,7 @@ func TestAttackErrorFlood(t *testing.T) {
 // A pod makes no entries in the host's tables of neighbours but those of its own
 // addresses.
 func TestAttackNeighbourTable(t *testing.T) {
+	t.Parallel()
 	g := newGuarded(t, func(*linux.Config) {})
 	name := link.HostName(model.MakeEndpointID("a", "eth0"))
 	before := g.neighbours(name)

@@ -13,6 +13,7 @@ import (
 // Datagrams that nobody answers meet a change of the receiver's policy with the next one,
 // although the policy of their sender is as before.
 func TestAttackOneWay(t *testing.T) {
+	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		l := newAttackLab(t, change)
 		l.pod("a", 11)

@@ -69,6 +69,7 @@ func (l *lab) ask(all []client) {
 // Ingress is decided on who really sends, though kube-proxy masquerades: by NodePort, for
 // pods, hosts outside and the pod itself.
 func TestAttackIngressByNodePort(t *testing.T) {
+	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		l := newServiceAttackLab(t, change)
 		a, b, c := l.pods["a"], l.pods["b"], l.pods["c"]
@@ -105,6 +106,7 @@ func TestAttackIngressByNodePort(t *testing.T) {
 // A connection by NodePort meets a change of policy with its next packet, in both
 // directions.
 func TestAttackMasqueradedConnections(t *testing.T) {
+	t.Parallel()
 	l := newServiceAttackLab(t, func(*linux.Config) {})
 	l.apply()
 	var flows []net.Conn
@@ -140,6 +142,7 @@ func TestAttackMasqueradedConnections(t *testing.T) {
 // What connection tracking forgets is decided again where it goes then, be it the middle
 // of a connection to a Service or an answer to one that reached the pod.
 func TestAttackForgottenConnections(t *testing.T) {
+	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		l := newServiceAttackLab(t, change)
 		a := l.pods["a"]

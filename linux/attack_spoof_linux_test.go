@@ -58,6 +58,7 @@ func numberOf(protocol string, v6 bool) layers.IPProtocol {
 
 // From the uplink nobody sends with an address of this node or its pods.
 func TestAttackSpoofFromUplink(t *testing.T) {
+	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		g := newGuarded(t, change)
 		g.pod("b", 12)
@@ -104,6 +105,7 @@ func TestAttackSpoofFromUplink(t *testing.T) {
 
 // A pod sends with its own address, on whatever way.
 func TestAttackSpoofFromPod(t *testing.T) {
+	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		g := newGuarded(t, change)
 		g.pod("b", 12)
@@ -132,6 +134,7 @@ func TestAttackSpoofFromPod(t *testing.T) {
 // A pod does not reach what listens on the loopback addresses of the node, although its
 // interface takes packets for them.
 func TestAttackLoopbackOfNode(t *testing.T) {
+	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		g := newGuarded(t, change)
 		g.must(g.node.Do(func() error {
@@ -158,6 +161,7 @@ func TestAttackLoopbackOfNode(t *testing.T) {
 // What other nodes' pods send comes by the device that leads to their node, and
 // the node forwards nothing that pretends to be of its own pods.
 func TestAttackSpoofBetweenNodes(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []fabric.Mode{fabric.Routes, fabric.VXLAN} {
 		for _, forwarding := range []linux.Forwarding{linux.Direct, linux.Stack} {
 			t.Run(fmt.Sprintf("%s/%s", mode, forwarding), func(t *testing.T) {

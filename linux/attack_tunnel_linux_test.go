@@ -52,6 +52,7 @@ func inners(far, near string) []inner {
 
 // A pod makes no packets of the tunnels, to whichever node, directly or by a Service.
 func TestAttackTunnelFromPod(t *testing.T) {
+	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		n := newNodes(t, func(c *linux.Config) { change(c); c.Fabric.Mode = fabric.VXLAN })
 		near, far := n[0], n[1]
@@ -93,6 +94,7 @@ func TestAttackTunnelFromPod(t *testing.T) {
 
 // Of tunneled packets a node takes those of known nodes, with sources that are theirs.
 func TestAttackTunnelFromSegment(t *testing.T) {
+	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		n := newNodes(t, func(c *linux.Config) { change(c); c.Fabric.Mode = fabric.VXLAN })
 		near, far := n[0], n[1]

@@ -188,6 +188,7 @@ func pinTCX(p *ebpf.Program, at ebpf.AttachType, index int, path string) error {
 // The layouts before this one, with other structs, and v1 without programs behind
 // the translation, are replaced under traffic.
 func TestUpgradeFromOlderLayouts(t *testing.T) {
+	t.Parallel()
 	for layout, plant := range map[string]func(*upgradeTraffic){"v1": (*upgradeTraffic).plantV1, "v2": (*upgradeTraffic).plantV2} {
 		for _, byRule := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/rule=%t", layout, byRule), func(t *testing.T) {
@@ -287,6 +288,7 @@ func TestFlowsAreCarriedByTheNamesOfTheirFields(t *testing.T) {
 // A pod whose older programs somebody took off is policed again, be it the only
 // one or not.
 func TestUpgradeWithoutOlderPrograms(t *testing.T) {
+	t.Parallel()
 	for _, bare := range [][]string{{"b"}, {"a", "b"}} {
 		t.Run(strings.Join(bare, ","), func(t *testing.T) {
 			l := newLab(t)

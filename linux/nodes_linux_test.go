@@ -147,6 +147,7 @@ func hooksHere(t *testing.T) map[string]bool {
 // and over either fabric, under the receiver's policy; also when agents start
 // again, and when somebody takes from_node off a device.
 func TestBetweenNodesPastTheStacks(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []fabric.Mode{fabric.Routes, fabric.VXLAN} {
 		for hook, clsact := range hooksHere(t) {
 			t.Run(string(mode)+"/"+hook, func(t *testing.T) {

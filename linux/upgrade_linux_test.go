@@ -222,6 +222,7 @@ func (u *upgradeTraffic) age() {
 // decisions behind the translation to hooks or to a rule, are replaced under
 // traffic, by an agent that uses either.
 func TestUpgradeUnderTraffic(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name             string
 		linked           bool
@@ -331,6 +332,7 @@ func (u *upgradeTraffic) crashAt(n int) (at string) {
 // An agent that is killed at any step of an upgrade loses nothing, and the next
 // one finishes it.
 func TestUpgradeIsKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	u := newUpgradeTraffic(l)
 	for l.idle() && l.classified("a", "b") > 0 {
