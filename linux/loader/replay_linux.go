@@ -204,8 +204,6 @@ func (d *DataPath) Reload() error {
 		return err
 	}
 	was := d.egress
-	if err := d.loadEgress(); err != nil {
-		return err
-	}
-	return was.close()
+	d.egress = egress{}
+	return errors.Join(d.loadEgress(), d.loadFilters(), was.close())
 }

@@ -173,6 +173,9 @@ func (d *DataPath) behind(mark uint32, frame []byte) (bool, error) {
 }
 
 func (d *DataPath) behindFrom(ifindex int, mark uint32, frame []byte) (bool, error) {
+	if err := d.loadFilters(); err != nil {
+		return false, err
+	}
 	drop, err := d.egress.filters[forward].Run(&ebpf.RunOptions{Data: frame, Context: skb{Mark: mark, IngressIfindex: uint32(ifindex)}})
 	if err != nil {
 		return false, fmt.Errorf("run filter: %w", err)
