@@ -113,7 +113,7 @@ check: lint ## lint, then tests that need no root (two minutes; more the first t
 concurrent = ./common/agent/... ./common/cnicall ./common/endpoint ./common/httpd ./common/kube/... ./cmd/isthmus-controller ./cni/... ./windows/hns ./test/hnsemu/fault ./test/hnsemu/service
 
 .PHONY: test-race
-test-race: ## Tests of what is concurrent under the race detector (needs a C compiler; under five minutes)
+test-race: ## Tests of what is concurrent under the race detector (needs a C compiler; stops after five minutes a package)
 	CGO_ENABLED=1 $(go) test -race -short -timeout 5m $(concurrent)
 
 .PHONY: gen-check

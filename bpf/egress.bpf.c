@@ -201,7 +201,7 @@ static __always_inline bool pod_passes(const struct view *v, const struct endpoi
 	return v6 ? decide(r, v, true) : decide(r, v, false);
 }
 
-/* Whether somebody else's packet may be forwarded: it must not claim to come from
+/* Whether another sender's packet may be forwarded: it must not claim to come from
  * this node or its pods. What the node masquerades still has its own source here. */
 static __always_inline bool may_forward(const struct view *v, bool v6)
 {

@@ -56,7 +56,7 @@ func numberOf(protocol string, v6 bool) layers.IPProtocol {
 	return layers.IPProtocolICMPv4
 }
 
-// From the uplink nobody sends with an address of this node or its pods.
+// From the uplink no host sends with an address of this node or its pods.
 func TestAttackSpoofFromUplink(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {

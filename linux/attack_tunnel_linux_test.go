@@ -25,7 +25,7 @@ func tunneled(node, src, dst, word string) []byte {
 	return append([]byte{8, 0, 0, 0, 0, 4096 >> 8, 4096 & 255, 0}, inner...)
 }
 
-// inner are sources of tunneled packets that nobody but their node may send.
+// inner are sources of tunneled packets that only their node may send.
 type inner struct{ what, node, src, dst string }
 
 func inners(far, near string) []inner {

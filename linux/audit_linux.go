@@ -130,7 +130,7 @@ func (b *Backend) auditPrograms(pairs alivePairs) (found []loader.Finding, err e
 	return found, nil
 }
 
-// auditEgress audits what decides behind the translation.
+// auditEgress audits what decides after translation.
 func (b *Backend) auditEgress() ([]loader.Finding, error) {
 	if b.egress == byHooks {
 		return b.path.AuditHooks()

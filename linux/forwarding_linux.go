@@ -98,7 +98,7 @@ type wantedWays struct {
 	ways    map[netip.Prefix]loader.Way
 }
 
-// direct counts the ways past the stack.
+// direct counts the ways that bypass the stack.
 func (w wantedWays) direct() (n int) {
 	for _, way := range w.ways {
 		if way.Direct {

@@ -98,7 +98,7 @@ func (u *upgradeTraffic) plantLinks(old *ebpf.Collection, dir, host string) erro
 		pinTCX(toPod, ebpf.AttachTCXEgress, index, filepath.Join(dir, "links", host+"-to_pod")), link.DropClassifiers(index))
 }
 
-// plantEgress puts the one program for egress of layout v2 behind the translation:
+// plantEgress puts the one program for egress of layout v2 after translation:
 // in a rule of nftables, or at the hooks of netfilter.
 func (u *upgradeTraffic) plantEgress(spec *ebpf.CollectionSpec, pinned ebpf.CollectionOptions) error {
 	if spec == nil {
@@ -144,7 +144,7 @@ func (u *upgradeTraffic) plantEgress(spec *ebpf.CollectionSpec, pinned ebpf.Coll
 }
 
 // plantV1 puts the programs of layout v1 in force: those before egress was decided
-// behind the translation.
+// after translation.
 func (u *upgradeTraffic) plantV1() {
 	u.t.Helper()
 	names := []string{"slots", "peers4", "peers6", "prefixes4", "prefixes6", "ports", "verdicts", "rows", "tables", "endpoints"}

@@ -77,6 +77,6 @@ __noinline int may_discover(struct __sk_buff *skb, const struct packet *p, int f
 	dst = p->flow.dst; /* as in read_slot */
 	if (!on_link(&dst) && owner_of(&dst, true) != OWNER_NODE)
 		return false;
-	/* Nobody is found by what is sent from no address. */
+	/* No address is learned from what has none. */
 	return unspecified(&p->flow.src) || own_link_local(e, &p->flow.src) || (!unspecified(&own) && same(&p->flow.src, &own));
 }

@@ -8,7 +8,7 @@
 #include "parse.h"
 #include "view.h"
 
-/* Tunneled packets (VXLAN, RFC 7348). The kernel takes them from whoever sends them to
+/* Tunneled packets (VXLAN, RFC 7348). The kernel takes them from any host that sends to
  * its port, on any interface. Here the outer source has to be a node of the fabric, and
  * the inner source one of that node's own addresses. */
 

@@ -59,7 +59,7 @@ func TestMalformedSubject(t *testing.T) {
 		t.Errorf("guard is %+v, want the last valid version", is)
 	}
 
-	// Gone and made anew: there is no valid version any more.
+	// Deleted and created again: there is no valid version any more.
 	f.remove(t, cnpDoubt)
 	w.until("guard is gone", func(s *model.Snapshot) bool { return get(s) == nil })
 	f.put(t, cnpDoubt)

@@ -41,7 +41,7 @@ type Fabric struct {
 
 	plan   *fabric.Plan
 	tunnel int // index of the tunnels' device, 0 without one
-	// foreign are ranges that somebody else has a route to.
+	// foreign are ranges that another process has a route to.
 	foreign map[netip.Prefix]bool
 	// found is the uplink as the plan took it, and due when to look again.
 	found    Uplink
@@ -179,7 +179,7 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 type changes struct {
 	done []string
 	errs []error
-	// foreign are ranges that somebody else has a route to.
+	// foreign are ranges that another process has a route to.
 	foreign map[netip.Prefix]bool
 }
 

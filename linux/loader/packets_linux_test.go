@@ -444,7 +444,7 @@ func TestNeighbourDiscovery(t *testing.T) {
 	b.expect(out, nd(out, 134, 255, own, nodes), false, bpfobj.DropNeighbour)
 	b.expect(out, nd(out, 137, 255, own, nodes), false, bpfobj.DropNeighbour)
 	b.expect(out, nd(out, 134, 64, pod, peer), false, bpfobj.CountEgressDeny)
-	// To the pod from its host, and from nobody else.
+	// To the pod from its host only.
 	for _, typ := range []uint8{133, 134, 135, 136, 137} {
 		b.expectFrom(in, loader.SandboxHost, nd(in, typ, 255, link, nodes), true, nothing)
 		b.expect(in, nd(in, typ, 255, link, nodes), false, bpfobj.CountIngressDeny)

@@ -198,7 +198,7 @@ func empty[K comparable, V any](m *ebpf.Map) error {
 }
 
 // Reload loads the programs of a sandbox once more, over the maps that are there, as an
-// agent does that starts anew. Replayers of before are void.
+// agent does when it restarts. Replayers of before are void.
 func (d *DataPath) Reload() error {
 	if err := d.exchange(); err != nil {
 		return err

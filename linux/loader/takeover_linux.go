@@ -308,7 +308,7 @@ func (d *DataPath) RemoveOlder() error {
 	}
 	d.older = nil
 	err = errors.Join(err, d.dropDispatch(), os.RemoveAll(retired))
-	// Nobody else reads records any more.
+	// No other program reads records any more.
 	if alone := d.objects.DecidesAlone.Set(uint32(1)); alone != nil {
 		err = errors.Join(err, fmt.Errorf("set decides_alone: %w", alone))
 	}

@@ -200,7 +200,7 @@ func (l *Layout) release(now time.Time) {
 		}
 		delete(l.uses, row)
 		if _, ok := l.Rows[row]; !ok {
-			continue // a verdict referred to it that somebody else wrote
+			continue // a verdict referred to it that another process wrote
 		}
 		delete(l.rows, l.Rows[row])
 		delete(l.Rows, row)

@@ -93,7 +93,7 @@ func device(l link.Link) (int, error) {
 // Attached lists the devices that have a pinned link in a directory.
 func Attached(links string) ([]string, error) {
 	entries, err := os.ReadDir(links)
-	if errors.Is(err, unix.ENOTDIR) { // somebody has pinned something there
+	if errors.Is(err, unix.ENOTDIR) { // another process has pinned something there
 		return nil, os.Remove(links)
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -21,7 +21,7 @@ type Step struct {
 	Remove string `json:"remove,omitempty"`
 	// Age lets that many seconds pass.
 	Age int `json:"age,omitempty"`
-	// Restart loads the programs anew over the maps, and reads what is in them.
+	// Restart reloads the programs over the maps, and reads what is in them.
 	Restart bool `json:"restart,omitempty"`
 	// Track has connection tracking know the flow of Packet, which is not sent.
 	Track bool `json:"track,omitempty"`

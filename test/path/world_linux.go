@@ -37,8 +37,8 @@ var (
 	strangers   = addrs("198.18.0.1", "fd18::1", "10.1.0.99", "fd01::99") // the latter in the node's range
 	ranges      = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd01::/64")}
 	remotes     = map[string][]netip.Addr{
-		"r1": addrs("10.2.0.5", "fd02::5"), // by the uplink, past the stack
-		"r2": addrs("10.3.0.5", "fd03::5"), // by the tunnel, past the stack
+		"r1": addrs("10.2.0.5", "fd02::5"), // by the uplink, bypassing the stack
+		"r2": addrs("10.3.0.5", "fd03::5"), // by the tunnel, bypassing the stack
 		"r3": addrs("10.4.0.5", "fd04::5"), // by the tunnel, through the stack
 	}
 	outsides = map[string][]netip.Prefix{

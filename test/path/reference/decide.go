@@ -12,9 +12,9 @@ const (
 	Dropped Fate = iota
 	// ToStack goes on to the network stack, or from there into the pod.
 	ToStack
-	// ToPod goes into the interface of another pod of this node, past the stack.
+	// ToPod goes into the interface of another pod of this node, bypassing the stack.
 	ToPod
-	// ToNode is sent to another node past the stack.
+	// ToNode is sent to another node bypassing the stack.
 	ToNode
 )
 
@@ -42,11 +42,11 @@ type record struct {
 	answer   bool
 }
 
-// leave makes a record: its packet is decided behind the translation.
+// leave makes a record: its packet is decided after translation.
 func (n *Node) leave(w *walk, answer bool) Verdict {
 	n.written++
 	n.records[n.written] = &record{w.pod, *w.packet, w.src, w.dst, answer}
-	return Verdict{Fate: ToStack, Record: n.written, Why: "decided behind the translation"}
+	return Verdict{Fate: ToStack, Record: n.written, Why: "decided after translation"}
 }
 
 // walk is one packet at one program of a pod.
@@ -176,13 +176,13 @@ func (n *Node) admit(w *walk, f *flow) bool {
 	return !r.revoked
 }
 
-// admitPeer decides for the pod at the other end of a flow past the stack.
+// admitPeer decides for the pod at the other end of a flow bypassing the stack.
 func (n *Node) admitPeer(w *walk, f *flow) Verdict {
 	end := 1 - w.from
 	peer := n.reachable(w.dst.Addr())
 	if peer == nil {
 		f.bypassEnds()
-		return Verdict{Fate: ToStack, Why: "nobody here has the address any more"}
+		return Verdict{Fate: ToStack, Why: "no pod here has the address any more"}
 	}
 	other := *w
 	other.pod, other.dir, other.asked = peer, Ingress, false

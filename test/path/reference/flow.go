@@ -58,7 +58,7 @@ type flow struct {
 	// client is who really sends, behind an address of the node.
 	client netip.Addr
 	device [2]int
-	// slots are those of the pods at the ends of a flow past the stack, when it was
+	// slots are those of the pods at the ends of a flow bypassing the stack, when it was
 	// decided last there.
 	slots [2]int
 	// owner is the slot of the pod in whose share of the table the flow is.

@@ -124,7 +124,7 @@ func (n *Node) Party(a netip.Addr) string {
 // IsPodAddress reports whether a known pod has the address.
 func (n *Node) IsPodAddress(a netip.Addr) bool { return n.isPod(a) }
 
-// isPod reports whether a known pod has the address: nobody translates what is sent to it.
+// isPod reports whether a known pod has the address: what is sent to it is not translated.
 func (n *Node) isPod(a netip.Addr) bool {
 	if _, ok := n.Remote[a]; ok {
 		return true

@@ -4,7 +4,7 @@ package reference
 
 import "net/netip"
 
-// Behind decides a pod's packet behind the translation, by the record that its mark
+// Behind decides a pod's packet after translation, by the record that its mark
 // names. A mark that names none, or a record of another packet, is forged.
 func (n *Node) Behind(device int, p *Packet, number int) Verdict {
 	pod, r := n.Pods[device], n.records[number]

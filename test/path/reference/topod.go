@@ -168,7 +168,7 @@ func (n *Node) receiveError(w *walk) Verdict {
 // FromNode decides what comes by a device that leads to other nodes. ToStack goes on
 // as if the program was not there.
 func (n *Node) FromNode(device int, p *Packet) Verdict {
-	pass := Verdict{Fate: ToStack, Why: "not past the stack"}
+	pass := Verdict{Fate: ToStack, Why: "not bypassing the stack"}
 	plain := p.Ether == "" && !p.malformed() && p.Fragment == Whole && p.Options == 0 && len(p.Extensions) == 0
 	switch {
 	case plain && p.IsError():
