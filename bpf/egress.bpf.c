@@ -49,44 +49,59 @@ extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dy
  * interfaces of pods, and decide what passes these. */
 const volatile bool handover;
 
-/* Notes what was decided on the entry of the flow as the pod knows it, so that
- * answers pass. Returns what to count, or -1. */
-static __always_inline int note(const struct pending *r, const struct flow *to, const struct slot *slot,
-				__u8 verdict, const struct view *v, bool v6)
+/* Takes back what the pod was allowed to open in the flow, as the pod knows it, if that
+ * is known. Returns what to count. These are global functions: the verifier reads each
+ * once, and their frames are not those of decide. */
+__noinline int note_denied(const struct pending *r, const struct slot *slot, int v6)
 {
-	struct packet p = { .kind = r->kind };
 	struct conn_place at = {};
+	struct approval had;
+	struct conn *c;
+
+	if (!r || !slot)
+		return COUNT_EGRESS_DENY;
+	conn_place(&r->flow, &at, v6);
+	c = conn_find(&at, r->flow.protocol, bpf_jiffies64(), v6);
+	if (!c)
+		return COUNT_EGRESS_DENY;
+	had = approval_of(c, at.src);
+	if (!(had.roles & ROLE_OPENED))
+		return COUNT_EGRESS_DENY;
+	/* What the pod was once reached by is not its own to open. */
+	approve(c, at.src, had.roles | ROLE_REVOKED, slot->epoch);
+	return r->kind == PACKET_OPENS ? COUNT_EGRESS_DENY : DROP_REVOKED;
+}
+
+/* Puts an allowed flow, as the pod knows it, into the table, so that answers pass; to is
+ * where it really goes. Returns what to count, or less than 0. */
+__noinline int note_allowed(const struct pending *r, const struct flow *to, const struct slot *slot, __u32 len, int v6)
+{
+	struct packet p = {};
+	struct conn_place *at = &p.at;
 	struct conn *c, fresh = {};
 	__u32 now = bpf_jiffies64();
 	struct approval had;
 	bool known;
 
-	conn_place(&r->flow, &at, v6);
-	c = conn_find(&at, r->flow.protocol, now, v6);
+	if (!r || !to || !slot)
+		return -1;
+	conn_place(&r->flow, at, v6);
+	c = conn_find(at, r->flow.protocol, now, v6);
 	if (!c) {
-		if (verdict == DENY)
-			return COUNT_EGRESS_DENY;
-		fresh.end[0] = approval(at.src ? 0 : ROLE_OPENED, slot->epoch);
-		fresh.end[1] = approval(at.src ? ROLE_OPENED : 0, slot->epoch);
+		fresh.end[0] = approval(at->src ? 0 : ROLE_OPENED, slot->epoch);
+		fresh.end[1] = approval(at->src ? ROLE_OPENED : 0, slot->epoch);
 		fresh.flow_flags = CONN_TRANSLATED | CONN_OUTSIDE;
 		fresh.share = r->slot;
 		fresh.backend_port = to->dst_port;
 		__builtin_memcpy(fresh.backend, &to->dst, sizeof(fresh.backend));
-		fresh.sent[0] = !at.src;
-		fresh.sent[1] = at.src;
+		fresh.sent[0] = !at->src;
+		fresh.sent[1] = at->src;
 		fresh.seen = now;
-		if (conn_put(&at, &fresh, v6))
-			count_bytes(v->len, COUNT_UNTRACKED);
+		if (v6 ? conn_put(at, &fresh, true) : conn_put(at, &fresh, false))
+			count_bytes(len, COUNT_UNTRACKED);
 		return COUNT_EGRESS_ALLOW;
 	}
-	had = approval_of(c, at.src);
-	if (verdict == DENY) {
-		if (!(had.roles & ROLE_OPENED))
-			return COUNT_EGRESS_DENY;
-		/* What the pod was once reached by is not its own to open. */
-		approve(c, at.src, had.roles | ROLE_REVOKED, slot->epoch);
-		return r->kind == PACKET_OPENS ? COUNT_EGRESS_DENY : DROP_REVOKED;
-	}
+	had = approval_of(c, at->src);
 	known = (had.roles & ROLE_OPENED) && holds(had) && (c->flow_flags & CONN_TRANSLATED);
 	clear_flags(c, CONN_DIRECT | CONN_REMOTE);
 	set_flags(c, CONN_TRANSLATED | CONN_OUTSIDE);
@@ -94,19 +109,22 @@ static __always_inline int note(const struct pending *r, const struct flow *to, 
 	__builtin_memcpy(c->backend, &to->dst, sizeof(c->backend));
 	if (had.epoch != slot->epoch || !holds(had))
 		had.roles = 0;
-	approve(c, at.src, had.roles | ROLE_OPENED, slot->epoch);
-	conn_seen(c, &p, at.src, true, now);
+	approve(c, at->src, had.roles | ROLE_OPENED, slot->epoch);
+	p.kind = r->kind;
+	conn_seen(c, &p, at->src, true, now);
 	return known ? -1 : COUNT_EGRESS_ALLOW;
 }
 
 /* Whether a translated answer goes to the client that the node masquerades: its
  * address is put back. */
-static __always_inline bool answers_client(const struct pending *r, const struct flow *to, bool v6)
+__noinline int answers_client(const struct pending *r, const struct flow *to, int v6)
 {
 	struct conn_place at = {};
 	struct conn *c;
 	struct ip client;
 
+	if (!r || !to)
+		return false;
 	conn_place(&r->flow, &at, v6);
 	c = conn_find(&at, r->flow.protocol, bpf_jiffies64(), v6);
 	if (!c || !(c->flow_flags & CONN_MASQUERADED))
@@ -117,24 +135,32 @@ static __always_inline bool answers_client(const struct pending *r, const struct
 
 /* A flow past the stack that has the addresses and ports of a translated one
  * would be given its answers: it is over, or of a protocol that does not mind to
- * go through the stack from now on, where both are told apart. */
-static __always_inline void reuse(const struct flow *to, bool v6)
+ * go through the stack from now on, where both are told apart. Returns 0. */
+__noinline int reuse(const struct flow *to, int v6)
 {
 	struct conn_place at = {};
 	struct conn *c;
 
+	if (!to)
+		return 0;
 	conn_place(to, &at, v6);
 	c = conn_find(&at, to->protocol, bpf_jiffies64(), v6);
 	if (c && (to->protocol != IPPROTO_TCP || c->state == CONN_CLOSING))
 		clear_flags(c, CONN_REMOTE);
+	return 0;
 }
 
-/* What the table of a slot says of where a packet really goes. */
-static __always_inline __u8 ask(volatile __u64 *word, struct slot *slot, const struct flow *to, bool v6)
+/* What the table of a slot's pod says of where a packet really goes; slot becomes what
+ * it was asked under. Returns less than 0 if there is no such slot. A global function:
+ * the verifier reads its loop once. */
+__noinline int ask(__u32 index, struct slot *slot, const struct flow *to, int v6)
 {
+	volatile __u64 *word = bpf_map_lookup_elem(&slots, &index);
 	__u32 stage;
 	__u8 verdict;
 
+	if (!word || !slot || !to)
+		return -1;
 	*(__u64 *)slot = *word;
 	if (same(&to->src, &to->dst))
 		return ALLOW; /* a pod always reaches itself */
@@ -164,12 +190,10 @@ static __always_inline bool decide(const struct pending *r, const struct view *v
 	struct flow to = {};
 	struct slot slot = {};
 	struct end service = {};
-	volatile __u64 *word = bpf_map_lookup_elem(&slots, &r->slot);
 	bool translated;
-	__u8 verdict;
-	int id;
+	int verdict, id;
 
-	if (!word || (v6 ? load_flow6(v, &to, &r->flow) : load_flow4(v, &to, &r->flow)) || !same(&to.src, &r->flow.src) ||
+	if ((v6 ? load_flow6(v, &to, &r->flow) : load_flow4(v, &to, &r->flow)) || !same(&to.src, &r->flow.src) ||
 	    to.src_port != r->flow.src_port || to.protocol != r->flow.protocol)
 		return refuse(v, r->slot, &r->flow, v6, DROP_UNMARKED);
 	if (tunnel_port && to.protocol == IPPROTO_UDP && to.dst_port == tunnel_port)
@@ -177,8 +201,10 @@ static __always_inline bool decide(const struct pending *r, const struct view *v
 	translated = !same(&to.dst, &r->flow.dst) || to.dst_port != r->flow.dst_port;
 	if (r->kind == PACKET_ANSWER && (!translated || answers_client(r, &to, v6)))
 		return true;
-	verdict = ask(word, &slot, &to, v6);
-	id = note(r, &to, &slot, verdict, v, v6);
+	verdict = ask(r->slot, &slot, &to, v6);
+	if (verdict < 0)
+		return refuse(v, r->slot, &r->flow, v6, DROP_UNMARKED);
+	id = verdict == ALLOW ? note_allowed(r, &to, &slot, v->len, v6) : note_denied(r, &slot, v6);
 	if (id >= 0) {
 		service.addr = r->flow.dst;
 		service.port = r->flow.dst_port;

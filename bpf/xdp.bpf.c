@@ -115,18 +115,28 @@ static __always_inline int refuse(struct xdp_md *ctx, const struct packet *p, __
 	return XDP_DROP;
 }
 
-/* A packet that may open a flow: if it is for a pod of this node, its table is
- * asked as to_pod will ask it. */
-static __always_inline int ask_local(struct xdp_md *ctx, void *start, void *end, const void *dst, bool v6)
+/* Bounds where an IP header starts: after an Ethernet header and MAX_TAGS tags. */
+#define START_MASK 31
+_Static_assert(sizeof(struct ethhdr) + MAX_TAGS * sizeof(struct vlan) <= START_MASK, "masked offsets stay what they are");
+
+/* Decides a packet that may open a flow to a pod of this node, by the pod's table, as
+ * to_pod does. start is the offset of its IP header, which is whole. A global function:
+ * the verifier walks the headers once and not for every number of tags. */
+__noinline int decide_local(struct xdp_md *ctx, __u32 start, int v6)
 {
-	struct cursor c = { .pos = start, .end = end };
-	struct slot_index *local = v6 ? bpf_map_lookup_elem(&locals6, dst) : bpf_map_lookup_elem(&locals4, dst);
+	struct cursor c = { .pos = (void *)(long)ctx->data + (start & START_MASK), .end = (void *)(long)ctx->data_end };
 	struct packet p = { .v6 = v6 };
+	struct slot_index *local;
+	struct ipv6hdr *ip6 = c.pos;
+	struct iphdr *ip4 = c.pos;
 	struct slot slot;
 	__u32 stage;
 	__u64 *word;
 	int err;
 
+	if (c.pos + (v6 ? sizeof(*ip6) : sizeof(*ip4)) > c.end)
+		return XDP_PASS;
+	local = v6 ? bpf_map_lookup_elem(&locals6, &ip6->daddr) : bpf_map_lookup_elem(&locals4, &ip4->daddr);
 	if (!local)
 		return XDP_PASS;
 	err = v6 ? parse_ip6(&c, &p) : parse_ip4(&c, &p);
@@ -158,7 +168,7 @@ static __always_inline int filter4(struct xdp_md *ctx, void *at, void *end)
 		return drop(ctx, XDP_MALFORMED);
 	if (ip->frag_off & bpf_htons(IP_OFFSET) || !may_open(ip->protocol, at + ip->ihl * 4, end))
 		return XDP_PASS;
-	return ask_local(ctx, at, end, &ip->daddr, false);
+	return decide_local(ctx, at - (void *)(long)ctx->data, false);
 }
 
 static __always_inline int filter6(struct xdp_md *ctx, void *at, void *end)
@@ -173,7 +183,7 @@ static __always_inline int filter6(struct xdp_md *ctx, void *at, void *end)
 		return drop(ctx, XDP_MALFORMED);
 	if (!may_open(ip->nexthdr, at + sizeof(*ip), end))
 		return XDP_PASS;
-	return ask_local(ctx, at, end, &ip->daddr, true);
+	return decide_local(ctx, at - (void *)(long)ctx->data, true);
 }
 
 /* The protocol behind tags of VLANs, or 0; at goes behind them. */

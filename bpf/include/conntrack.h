@@ -123,9 +123,11 @@ static __always_inline void clear_flags(struct conn *c, __u32 flags)
  * a FIN counts when the other end acknowledges it, and an RST from elsewhere if
  * its number is the one that the pod here acknowledged last, which is the only one
  * that the pod would take (RFC 5961, 3.2). own says that a pod of this node sent
- * the packet. */
-static __always_inline void conn_closes(struct conn *c, const struct packet *p, bool from, bool own)
+ * the packet. A global function: the verifier reads it once. Returns 0. */
+__noinline int conn_closes(struct conn *c, const struct packet *p, int from, int own)
 {
+	if (!c || !p)
+		return 0;
 	if ((p->tcp & PACKET_ACK) && (OF_END(c->tcp, !from) & TCP_FIN) && p->ack == OF_END(c->fin, !from))
 		OF_END(c->tcp, !from) = TCP_FIN | TCP_CLOSED;
 	if (p->tcp & PACKET_FIN) {
@@ -136,6 +138,7 @@ static __always_inline void conn_closes(struct conn *c, const struct packet *p, 
 		c->state = CONN_CLOSING;
 	if ((p->tcp & PACKET_RST) && c->state == CONN_ESTABLISHED && (own || p->seq == OF_END(c->acked, !from)))
 		c->state = CONN_CLOSING;
+	return 0;
 }
 
 /* Follows the state of a TCP connection; own says that a pod of this node sent the

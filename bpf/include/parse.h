@@ -69,11 +69,15 @@ enum packet_kind {
 	PACKET_ANSWER,    /* in struct pending: of a flow that reached the pod */
 };
 
+/* Flags of a TCP header, as in its byte TCP_FLAGS. */
 enum packet_tcp {
-	PACKET_FIN = 1,
-	PACKET_RST = 2,
-	PACKET_ACK = 4,
+	PACKET_FIN = 0x01,
+	PACKET_SYN = 0x02,
+	PACKET_RST = 0x04,
+	PACKET_ACK = 0x10,
 };
+
+#define TCP_FLAGS 13
 
 enum packet_fragment {
 	FRAGMENT_FIRST = 1,
@@ -119,7 +123,7 @@ struct packet {
 		struct conn_place at; /* of others, once they were looked for */
 	};
 	__u8 kind;
-	__u8 tcp;      /* enum packet_tcp */
+	__u8 tcp;      /* enum packet_tcp, without PACKET_SYN */
 	__u8 fragment; /* enum packet_fragment */
 	__u8 hops;     /* IPv6 hop limit */
 	__u8 v6;
@@ -173,14 +177,16 @@ static __always_inline int parse_ports(struct cursor *c, struct flow *f)
  * 0 if it is not known. */
 static __always_inline void read_tcp(const struct tcphdr *tcp, struct packet *p, __u32 length)
 {
+	__u8 flags = ((const __u8 *)tcp)[TCP_FLAGS];
+
 	p->flow.src_port = bpf_ntohs(tcp->source);
 	p->flow.dst_port = bpf_ntohs(tcp->dest);
 	p->seq = tcp->seq;
 	p->ack = tcp->ack_seq;
-	p->tcp = (tcp->fin ? PACKET_FIN : 0) | (tcp->rst ? PACKET_RST : 0) | (tcp->ack ? PACKET_ACK : 0);
-	if (tcp->syn && !tcp->ack)
+	p->tcp = flags & (PACKET_FIN | PACKET_RST | PACKET_ACK);
+	if ((flags & (PACKET_SYN | PACKET_ACK)) == PACKET_SYN)
 		p->kind = PACKET_OPENS;
-	if (tcp->fin && length > tcp->doff * 4)
+	if ((flags & PACKET_FIN) && length > tcp->doff * 4)
 		p->payload = length - tcp->doff * 4;
 }
 
@@ -277,10 +283,14 @@ static __always_inline bool on_link(const struct ip *a)
  * these only if it cannot have come through a router, as their RFCs require;
  * otherwise ICMP like any other. Unicast solicitations and advertisements may be
  * for a global address, of which the caller says whether it is on the link. */
-static __always_inline __u8 kind_of_neighbour(const struct packet *p)
+__noinline int kind_of_neighbour(const struct packet *p)
 {
-	bool on_the_link = on_link(&p->flow.dst), from_link = link_local(&p->flow.src) || unspecified(&p->flow.src);
+	bool on_the_link, from_link;
 
+	if (!p)
+		return PACKET_FLOW;
+	on_the_link = on_link(&p->flow.dst);
+	from_link = link_local(&p->flow.src) || unspecified(&p->flow.src);
 	switch (p->icmp) {
 	case ND_NEIGHBOUR_SOLICIT:
 	case ND_NEIGHBOUR_ADVERT:

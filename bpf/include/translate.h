@@ -35,7 +35,7 @@ struct pending {
 	__u32 slot;
 	struct flow flow; /* before the translation */
 	__u8 kind;
-	__u8 closes; /* PACKET_FIN or PACKET_RST, for programs of older layouts */
+	__u8 closes; /* for programs of older layouts: 1 with a FIN, 2 with a RST */
 	__u8 pad[2];
 };
 _Static_assert(sizeof(struct pending) == 52, "layout");
@@ -89,6 +89,6 @@ static __always_inline __u32 leave_record(const struct packet *p, __u32 slot, __
 	r->slot = slot;
 	r->flow = p->flow;
 	r->kind = kind;
-	r->closes = p->tcp & (PACKET_FIN | PACKET_RST);
+	r->closes = (p->tcp & PACKET_FIN) | (p->tcp & PACKET_RST) >> 1;
 	return r->mark;
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
 // recorded says how many instructions the verifier of each kernel processed of
@@ -96,6 +97,11 @@ func parseInstructions(t *testing.T, text string) map[[2]string]uint32 {
 func verified(t *testing.T) map[string]uint32 {
 	t.Helper()
 	counts := make(map[string]uint32)
+	d, err := loader.OpenSandbox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
 	for _, read := range []func() (*ebpf.CollectionSpec, error){bpfobj.LoadPod, bpfobj.LoadEgress, bpfobj.LoadXdp} {
 		spec, err := read()
 		if err != nil {
@@ -103,6 +109,13 @@ func verified(t *testing.T) map[string]uint32 {
 		}
 		for _, m := range spec.Maps {
 			m.Pinning = ebpf.PinNone
+		}
+		for name, value := range d.Constants() { // without them much of the code is dead
+			if v, ok := spec.Variables[name]; ok {
+				if err := v.Set(value); err != nil {
+					t.Fatal(err)
+				}
+			}
 		}
 		for name, p := range spec.Programs {
 			if errors.Is(features.HaveProgramType(p.Type), ebpf.ErrNotSupported) {
