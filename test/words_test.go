@@ -3,7 +3,6 @@
 package test
 
 import (
-	"flag"
 	"fmt"
 	"go/parser"
 	"go/token"
@@ -15,8 +14,6 @@ import (
 	"strings"
 	"testing"
 )
-
-var update = flag.Bool("update", false, "write generated documents again, and take clean places off testdata/unclean.txt")
 
 // uncleanFile lists documents and directories of source code whose text still
 // breaks the rules of this file. The list only shrinks: a listed place that keeps
