@@ -4,15 +4,18 @@ package test
 
 import (
 	"flag"
+	"fmt"
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -266,6 +269,51 @@ func TestExamplesOfREADME(t *testing.T) {
 		out, _ := run.Output() // status 1 is an answer
 		if string(out) != e[2] {
 			t.Errorf("isthmusctl %s prints\n%s\nREADME.md has\n%s", e[1], out, e[2])
+		}
+	}
+}
+
+// TestDecisions checks that docs/adr/README.md lists every decision by its number and
+// title, says which numbers are unused, and that decisions stay short.
+func TestDecisions(t *testing.T) {
+	const mostWords = 480
+	raw, err := os.ReadFile("../docs/adr/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := string(raw)
+	listed := regexp.MustCompile(`(?m)^\| (\d+) \| \[`).FindAllStringSubmatch(index, -1)
+	numbers := make(map[int]bool)
+	for _, f := range sources(t, ".md") {
+		name, ok := strings.CutPrefix(f.name, "docs/adr/")
+		if !ok || name == "README.md" {
+			continue
+		}
+		heading := regexp.MustCompile(`^# (\d+)\. (.*)\n`).FindStringSubmatch(f.text)
+		if heading == nil {
+			t.Errorf("%s does not begin with a number and a title", f.name)
+			continue
+		}
+		n, _ := strconv.Atoi(heading[1])
+		if !strings.HasPrefix(name, fmt.Sprintf("%04d-", n)) || numbers[n] {
+			t.Errorf("%s has number %d in its title, or another decision has it", f.name, n)
+		}
+		numbers[n] = true
+		row := fmt.Sprintf(`(?m)^\| %d \| \[%s\]\(%s\) \| \S.* \| \d{4}-\d\d-\d\d \|$`, n, regexp.QuoteMeta(heading[2]), regexp.QuoteMeta(name))
+		if !regexp.MustCompile(row).MatchString(index) {
+			t.Errorf("docs/adr/README.md has no row for %d, %q, %s with status and date", n, heading[2], name)
+		}
+		if words := len(strings.Fields(f.text)); words > mostWords {
+			t.Errorf("%s has %d words, at most %d: move measurements and design to docs/design", f.name, words, mostWords)
+		}
+	}
+	if len(listed) != len(numbers) {
+		t.Errorf("docs/adr/README.md lists %d decisions, there are %d", len(listed), len(numbers))
+	}
+	unused := regexp.MustCompile(`Numbers ([^.]*) were never used`).FindStringSubmatch(index)
+	for n := 1; n <= slices.Max(slices.Collect(maps.Keys(numbers))); n++ {
+		if said := unused != nil && regexp.MustCompile(fmt.Sprintf(`\b%d\b`, n)).MatchString(unused[1]); said == numbers[n] {
+			t.Errorf("decision %d: there is one: %v, docs/adr/README.md calls the number unused: %v", n, numbers[n], said)
 		}
 	}
 }
