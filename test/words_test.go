@@ -134,14 +134,15 @@ func TestWordsOfREADME(t *testing.T) {
 func TestFaultsAreFound(t *testing.T) {
 	long := strings.Repeat("word ", mostWords+1) + "end."
 	for text, want := range map[string]int{
-		"The agent repairs the route.":                      0,
-		"Somebody changed it.":                              1,
-		"The packet goes past the\nhost's stack.":           1,
-		"A [link](docs/x-anew.md) and `made anew` in code.": 0,
-		"It is made anew\n\n```\nmade anew\n```":            1,
-		"| cell | nobody reads | it |":                      1,
-		long:                                                1,
-		strings.Repeat("word ", mostWords-1) + "end. Next.": 0,
+		"The agent repairs the route.":                                            0,
+		"Somebody changed it.":                                                    1,
+		"The packet goes past the\nhost's stack.":                                 1,
+		"A [link](docs/x-anew.md) and `made anew` in code.":                       0,
+		"It is made anew\n\n```\nmade anew\n```":                                  1,
+		"<!-- x begin -->\nnobody\n<!-- x end -->\nnobody":                        1,
+		"| cell | nobody reads | it |":                                            1,
+		long:                                                                      1,
+		strings.Repeat("word ", mostWords-1) + "end. Next.":                       0,
 		"- " + strings.Repeat("word ", 30) + "\n- " + strings.Repeat("word ", 30): 0,
 	} {
 		if got := faults("x.md", markdown(text)); len(got) != want {
@@ -192,6 +193,7 @@ func sentences(paragraphs []string) []string {
 }
 
 var (
+	fromCode   = regexp.MustCompile(`(?s)<!-- ([^>]*) begin -->\n.*?<!-- [^>]* end -->`)
 	fence      = regexp.MustCompile("(?s)(?:^|\n)```.*?\n```")
 	codeSpan   = regexp.MustCompile("(?s)`[^`]*`")
 	linkTarget = regexp.MustCompile(`\]\([^)]*\)`)
