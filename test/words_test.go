@@ -139,7 +139,7 @@ func TestFaultsAreFound(t *testing.T) {
 		"The packet goes past the\nhost's stack.":                                 1,
 		"A [link](docs/x-anew.md) and `made anew` in code.":                       0,
 		"It is made anew\n\n```\nmade anew\n```":                                  1,
-		"<!-- x begin -->\nnobody\n<!-- x end -->\nnobody":                        1,
+		"<!-- x begin -->\n\nnobody\n\n<!-- x end -->\n\nnobody":                  1,
 		"| cell | nobody reads | it |":                                            1,
 		long:                                                                      1,
 		strings.Repeat("word ", mostWords-1) + "end. Next.":                       0,
@@ -201,8 +201,10 @@ var (
 )
 
 // markdown returns the paragraphs, list items and table cells of a document on one
-// line each, without code and the targets of links. A code span counts as a word.
+// line each, without code, the targets of links, and parts that are generated from
+// code. A code span counts as a word.
 func markdown(text string) []string {
+	text = fromCode.ReplaceAllString(text, "")
 	text = fence.ReplaceAllString(text, "\n")
 	text = codeSpan.ReplaceAllString(text, "code")
 	text = linkTarget.ReplaceAllString(text, "]")
