@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 var update = flag.Bool("update", false, "write the generated parts of documents again, and take clean places off testdata/unclean.txt")
@@ -152,25 +153,46 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
-// Relative links in documents lead somewhere.
+// Relative links in documents lead to a file, and to a heading of it.
 func TestLinks(t *testing.T) {
+	headings := make(map[string]map[string]bool) // the anchors of each document
 	for _, f := range sources(t, ".md") {
-		for rest := f.text; ; {
-			_, after, ok := strings.Cut(rest, "](")
-			if !ok {
-				break
-			}
-			target, tail, _ := strings.Cut(after, ")")
-			rest = tail
-			target, _, _ = strings.Cut(target, "#")
-			if target == "" || strings.Contains(target, "://") || strings.ContainsAny(target, " \n") {
+		headings[f.name] = make(map[string]bool)
+		for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(f.text, -1) {
+			headings[f.name][anchor(m[1])] = true
+		}
+	}
+	for _, f := range sources(t, ".md") {
+		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(f.text, -1) {
+			target, heading, inside := strings.Cut(m[1], "#")
+			if strings.Contains(m[1], "://") {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join("..", filepath.Dir(f.name), target)); err != nil {
+			file := f.name
+			if target != "" {
+				file = path.Join(path.Dir(f.name), target)
+			}
+			if _, err := os.Stat(filepath.Join("..", file)); err != nil {
 				t.Errorf("%s links to %s: %v", f.name, target, err)
+			} else if inside && !headings[file][heading] {
+				t.Errorf("%s links to %s, which has no heading %q", f.name, file, heading)
 			}
 		}
 	}
+}
+
+// anchor returns the name by which a link names a heading.
+func anchor(heading string) string {
+	kept := func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case unicode.IsLetter(r) || unicode.IsDigit(r) || r == '-' || r == '_':
+			return unicode.ToLower(r)
+		}
+		return -1
+	}
+	return strings.Map(kept, heading)
 }
 
 // Tests that a document names as the proof of what it says are there. A name may end
