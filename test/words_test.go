@@ -42,6 +42,7 @@ var banned = []struct {
 	{phrase(`lets? nothing (?:in|out|through)`), "drops everything"},
 	{phrase(`grant(?:s|ed)? (?:a )?roles?|asks? again|asked again`), "authorise, revalidate"},
 	{phrase(`looks? again|looked again`), "retry, resync"},
+	{phrase(`(?:is|are|was|were|be) asked`), "is evaluated, decides, requests"},
 	{phrase(`programmes?`), "ruleset"},
 	{phrase(`cohorts?`), "address group"},
 	{phrase(`terrains?`), "prefix tree"},
@@ -150,7 +151,7 @@ func TestFaultsAreFound(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{
-		"x.go": "package x\n\n// F is asked by somebody.\nfunc F() {}\n\nvar s = \"nobody\"\n",
+		"x.go": "package x\n\n// F is read by somebody.\nfunc F() {}\n\nvar s = \"nobody\"\n",
 		"x.c":  "/* somebody\n * reads */\nint x; /* fine */\nchar *s = \"nobody\";\n",
 	} {
 		n := 0
