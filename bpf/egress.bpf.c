@@ -5,9 +5,9 @@
  * the one that packets really go to, and the source is still the pod's: here are
  * decided the packets that from_pod left a record of. Packets with an address of this
  * node or its pods that others forge are dropped on FORWARD, tunneled ones that do
- * not come from the node that they say on LOCAL_IN. Each program is there twice: for
- * the hooks themselves (Linux 6.4), and as a filter that a rule of nftables matches
- * with (xt_bpf). */
+ * not come from the node that they say on LOCAL_IN. The same is there in two forms: a
+ * program for the hooks themselves (Linux 6.4), and a filter for each hook that a rule
+ * of nftables matches with (xt_bpf). */
 
 #include <linux/bpf.h>
 #include <linux/netfilter.h>
@@ -34,7 +34,12 @@ struct sk_buff {
 	int skb_iif;
 } __attribute__((preserve_access_index));
 
+struct nf_hook_state {
+	__u8 hook; /* enum nf_inet_hooks */
+} __attribute__((preserve_access_index));
+
 struct bpf_nf_ctx {
+	const struct nf_hook_state *state;
 	struct sk_buff *skb;
 } __attribute__((preserve_access_index));
 
@@ -230,11 +235,25 @@ static __always_inline bool passes(const struct view *v, bool v6)
 	return true;
 }
 
-static __always_inline int at_hook(struct bpf_nf_ctx *ctx, enum place place)
+/* Where a packet is, by its hook. */
+static __always_inline enum place place_of(const struct nf_hook_state *state)
+{
+	switch (state->hook) {
+	case NF_INET_FORWARD:
+		return FORWARD;
+	case NF_INET_LOCAL_IN:
+		return LOCAL_IN;
+	}
+	return LOCAL_OUT;
+}
+
+/* One program for all hooks: the verifier takes as long for it as for one of them. */
+SEC("netfilter")
+int hook(struct bpf_nf_ctx *ctx)
 {
 	struct sk_buff *skb = ctx->skb;
 	struct bpf_dynptr packet;
-	struct view v = { .from = &packet, .place = place, .mark = skb->mark, .ifindex = skb->skb_iif, .len = skb->len };
+	struct view v = { .from = &packet, .place = place_of(ctx->state), .mark = skb->mark, .ifindex = skb->skb_iif, .len = skb->len };
 	__u8 version;
 
 	if (!v.ifindex)
@@ -242,24 +261,6 @@ static __always_inline int at_hook(struct bpf_nf_ctx *ctx, enum place place)
 	if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &packet) || load(&v, 0, &version, 1))
 		return NF_DROP;
 	return (version >> 4 == 6 ? passes(&v, true) : passes(&v, false)) ? NF_ACCEPT : NF_DROP;
-}
-
-SEC("netfilter")
-int forward(struct bpf_nf_ctx *ctx)
-{
-	return at_hook(ctx, FORWARD);
-}
-
-SEC("netfilter")
-int local_in(struct bpf_nf_ctx *ctx)
-{
-	return at_hook(ctx, LOCAL_IN);
-}
-
-SEC("netfilter")
-int local_out(struct bpf_nf_ctx *ctx)
-{
-	return at_hook(ctx, LOCAL_OUT);
 }
 
 /* Matches what is to be dropped. */

@@ -129,7 +129,7 @@ func (l *lab) pathModes(pods ...dataplane.PathMode) {
 	if !slices.Equal(got["pods"], pods) {
 		l.t.Errorf("pods are decided by %v, want %v", got["pods"], pods)
 	}
-	for _, part := range []string{"services", "same_node", "uplinks", "outside"} {
+	for _, part := range []string{"services", "same_node", "uplinks", "clients", "remote_clients", "outside"} {
 		if len(got[part]) != 1 || got[part][0].Mode == "" {
 			l.t.Errorf("of %s it says %v", part, got[part])
 		}

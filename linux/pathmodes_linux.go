@@ -27,7 +27,9 @@ func (b *Backend) notePathModes() {
 	if b.fabric.Masquerades() {
 		outside.Mode = "stack_masquerade"
 	}
-	modes = append(modes, clients, outside)
+	// A client that another node masquerades cannot be told from that node.
+	remote := dataplane.PathMode{Part: "remote_clients", Mode: "node_address", Count: 1}
+	modes = append(modes, clients, remote, outside)
 	b.pathModes.Store(&modes)
 }
 

@@ -276,11 +276,9 @@ const (
 	EgressMapVerdicts        = "verdicts"
 	EgressMapWays4           = "ways4"
 	EgressMapWays6           = "ways6"
-	EgressProgForward        = "forward"
 	EgressProgForwardFilter  = "forward_filter"
-	EgressProgLocalIn        = "local_in"
+	EgressProgHook           = "hook"
 	EgressProgLocalInFilter  = "local_in_filter"
-	EgressProgLocalOut       = "local_out"
 	EgressProgLocalOutFilter = "local_out_filter"
 	EgressVarDecidesAlone    = "decides_alone"
 	EgressVarEventAllowed    = "event_allowed"
@@ -341,11 +339,9 @@ type EgressSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressProgramSpecs struct {
-	Forward        *ebpf.ProgramSpec `ebpf:"forward"`
 	ForwardFilter  *ebpf.ProgramSpec `ebpf:"forward_filter"`
-	LocalIn        *ebpf.ProgramSpec `ebpf:"local_in"`
+	Hook           *ebpf.ProgramSpec `ebpf:"hook"`
 	LocalInFilter  *ebpf.ProgramSpec `ebpf:"local_in_filter"`
-	LocalOut       *ebpf.ProgramSpec `ebpf:"local_out"`
 	LocalOutFilter *ebpf.ProgramSpec `ebpf:"local_out_filter"`
 }
 
@@ -533,21 +529,17 @@ type EgressVariables struct {
 //
 // It can be passed to LoadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressPrograms struct {
-	Forward        *ebpf.Program `ebpf:"forward"`
 	ForwardFilter  *ebpf.Program `ebpf:"forward_filter"`
-	LocalIn        *ebpf.Program `ebpf:"local_in"`
+	Hook           *ebpf.Program `ebpf:"hook"`
 	LocalInFilter  *ebpf.Program `ebpf:"local_in_filter"`
-	LocalOut       *ebpf.Program `ebpf:"local_out"`
 	LocalOutFilter *ebpf.Program `ebpf:"local_out_filter"`
 }
 
 func (p *EgressPrograms) Close() error {
 	return _EgressClose(
-		p.Forward,
 		p.ForwardFilter,
-		p.LocalIn,
+		p.Hook,
 		p.LocalInFilter,
-		p.LocalOut,
 		p.LocalOutFilter,
 	)
 }

@@ -260,7 +260,7 @@ func (d *DataPath) AuditHooks() (found []Finding, err error) {
 			found = append(found, Finding{Object: "netfilter", Detail: p.name + " is not attached"})
 			continue
 		}
-		probe, err := link.AttachNetfilter(link.NetfilterOptions{Program: d.egress.hooks[p.program], ProtocolFamily: p.family, Hook: p.hook, Priority: priority})
+		probe, err := link.AttachNetfilter(link.NetfilterOptions{Program: d.egress.hook, ProtocolFamily: p.family, Hook: p.hook, Priority: priority})
 		if errors.Is(err, unix.EBUSY) {
 			continue
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -18,13 +17,14 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// egress are the programs that decide in the stack, in both forms, by hook: those of the
-// form that is needed are loaded. Hooks take programs since Linux 6.4.
+// egress are the programs that decide in the stack, in both forms: one program for all
+// hooks (Linux 6.4), and a filter for each. Only the form in use is loaded.
 type egress struct {
-	hooks, filters [netfilterHooks]*ebpf.Program
-	tunnels        tunnelMaps
-	spec           *ebpf.CollectionSpec
-	options        *ebpf.CollectionOptions
+	hook    *ebpf.Program
+	filters [netfilterHooks]*ebpf.Program
+	tunnels tunnelMaps
+	spec    *ebpf.CollectionSpec
+	options *ebpf.CollectionOptions
 }
 
 // tunnelMaps say which node sends what in tunnels.
@@ -34,7 +34,7 @@ type tunnelMaps struct {
 	Sources6 *ebpf.Map `ebpf:"tunnel_sources6"`
 }
 
-// The hooks of netfilter that have a program.
+// The hooks of netfilter that have a filter.
 const (
 	forward = iota
 	localIn
@@ -47,10 +47,9 @@ var hookNames = [netfilterHooks]string{forward: "forward", localIn: "local_in", 
 
 func (e *egress) close() error {
 	var errs []error
-	for _, p := range slices.Concat(e.hooks[:], e.filters[:]) {
-		if p != nil {
-			errs = append(errs, p.Close())
-		}
+	errs = append(errs, e.hook.Close()) // may be nil
+	for _, p := range e.filters {
+		errs = append(errs, p.Close())
 	}
 	for _, m := range []*ebpf.Map{e.tunnels.Nodes, e.tunnels.Sources4, e.tunnels.Sources6} {
 		errs = append(errs, m.Close()) // may be nil
@@ -96,27 +95,25 @@ func (d *DataPath) loadEgress() error {
 	return nil
 }
 
-// loadHooks loads the programs for the hooks, unless they are, and reports whether the
+// loadHook loads the program for the hooks, unless it is, and reports whether the
 // kernel has the type.
-func (d *DataPath) loadHooks() (bool, error) {
+func (d *DataPath) loadHook() (bool, error) {
 	e := &d.egress
-	if e.hooks[forward] != nil {
+	if e.hook != nil {
 		return true, nil
 	}
 	if err := features.HaveProgramType(ebpf.Netfilter); errors.Is(err, ebpf.ErrNotSupported) {
 		return false, nil
 	} else if err != nil {
-		return false, fmt.Errorf("ask for programs of netfilter: %w", err)
+		return false, fmt.Errorf("probe netfilter programs: %w", err)
 	}
 	var programs struct {
-		Forward  *ebpf.Program `ebpf:"forward"`
-		LocalIn  *ebpf.Program `ebpf:"local_in"`
-		LocalOut *ebpf.Program `ebpf:"local_out"`
+		Hook *ebpf.Program `ebpf:"hook"`
 	}
 	if err := e.spec.LoadAndAssign(&programs, e.options); err != nil {
 		return false, explain(d.dir, err)
 	}
-	e.hooks = [...]*ebpf.Program{programs.Forward, programs.LocalIn, programs.LocalOut}
+	e.hook = programs.Hook
 	return true, nil
 }
 
@@ -212,28 +209,27 @@ const netfilterPriority = -160
 // netfilterPlaces are the hooks by family. LOCAL_OUT is for IPVS, which sends there what
 // it has taken on LOCAL_IN.
 var netfilterPlaces = []struct {
-	name    string
-	program int
-	family  link.NetfilterProtocolFamily
-	hook    link.NetfilterInetHook
+	name   string
+	family link.NetfilterProtocolFamily
+	hook   link.NetfilterInetHook
 }{
-	{"forward4", forward, link.NetfilterProtoIPv4, link.NetfilterInetForward},
-	{"forward6", forward, link.NetfilterProtoIPv6, link.NetfilterInetForward},
-	{"local_in4", localIn, link.NetfilterProtoIPv4, link.NetfilterInetLocalIn},
-	{"local_in6", localIn, link.NetfilterProtoIPv6, link.NetfilterInetLocalIn},
-	{"local_out4", localOut, link.NetfilterProtoIPv4, link.NetfilterInetLocalOut},
-	{"local_out6", localOut, link.NetfilterProtoIPv6, link.NetfilterInetLocalOut},
+	{"forward4", link.NetfilterProtoIPv4, link.NetfilterInetForward},
+	{"forward6", link.NetfilterProtoIPv6, link.NetfilterInetForward},
+	{"local_in4", link.NetfilterProtoIPv4, link.NetfilterInetLocalIn},
+	{"local_in6", link.NetfilterProtoIPv6, link.NetfilterInetLocalIn},
+	{"local_out4", link.NetfilterProtoIPv4, link.NetfilterInetLocalOut},
+	{"local_out6", link.NetfilterProtoIPv6, link.NetfilterInetLocalOut},
 }
 
-// HookEgress puts the programs on the hooks, in place of what is there, and reports
-// whether this kernel can. They have to be there before a program leaves them
+// HookEgress puts the program on the hooks, in place of what is there, and reports
+// whether this kernel can. It has to be there before a program leaves them
 // decisions.
 func (d *DataPath) HookEgress() (bool, error) {
-	if can, err := d.loadHooks(); err != nil || !can {
+	if can, err := d.loadHook(); err != nil || !can {
 		return false, err
 	}
 	for _, p := range netfilterPlaces {
-		l, n, err := attachNetfilter(d.egress.hooks[p.program], p.family, p.hook)
+		l, n, err := attachNetfilter(d.egress.hook, p.family, p.hook)
 		if errors.Is(err, ebpf.ErrNotSupported) {
 			return false, nil
 		}
