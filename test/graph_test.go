@@ -21,8 +21,9 @@ var layers = []struct {
 	{"commands", []string{"cmd/isthmus-agent", "cmd/isthmus-cni", "cmd/isthmus-controller", "cmd/isthmusctl"}},
 	{"plugin", []string{"cni"}},
 	{"node", []string{"common/agent", "linux", "windows"}},
+	{"analysis", []string{"common/analysis"}},
 	{"cluster", []string{"common/kube"}},
-	{"answers", []string{"common/report", "common/analysis"}},
+	{"reports", []string{"common/report"}},
 	{"plans", []string{"common/policy", "common/dataplane", "common/fabric", "common/endpoint"}},
 	{"leaves", []string{"common/model", "common/ipam", "common/nodeipam", "common/cniapi", "common/cnicall", "common/httpd"}},
 }
