@@ -3,16 +3,25 @@
 package test
 
 import (
+	"flag"
+	"fmt"
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
+	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"unicode"
 )
+
+var update = flag.Bool("update", false, "write the generated parts of documents again, and take clean places off testdata/unclean.txt")
 
 // source is a file of the repository.
 type source struct {
@@ -109,44 +118,81 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
-// ARCHITECTURE.md names every package of the product.
-func TestArchitectureNamesEveryPackage(t *testing.T) {
+// TestArchitecture checks that ARCHITECTURE.md stays short and that its code map has a
+// directory for every package.
+func TestArchitecture(t *testing.T) {
+	const mostLines, mostRows = 150, 18
 	b, err := os.ReadFile("../ARCHITECTURE.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+	if n := strings.Count(string(b), "\n"); n > mostLines {
+		t.Errorf("ARCHITECTURE.md has %d lines, at most %d are read in one sitting", n, mostLines)
+	}
+	_, text, _ := strings.Cut(string(b), "\n## Code map\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	rows := regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(text, -1)
+	if len(rows) == 0 || len(rows) > mostRows {
+		t.Errorf("the code map of ARCHITECTURE.md has %d rows, want 1 to %d", len(rows), mostRows)
+	}
+	var dirs []string
+	for _, row := range rows {
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[1], -1) {
+			if _, err := os.Stat(filepath.Join("..", m[1])); err != nil {
+				t.Errorf("the code map of ARCHITECTURE.md names %s: %v", m[1], err)
+			}
+			dirs = append(dirs, m[1])
+		}
+	}
 	seen := make(map[string]bool)
 	for _, f := range sources(t, ".go") {
-		dir := filepath.ToSlash(filepath.Dir(f.name))
-		if seen[dir] {
-			continue
-		}
-		seen[dir] = true
-		if !strings.Contains(string(b), "`"+dir+"`") && !strings.Contains(string(b), "`"+dir+"/`") {
-			t.Errorf("ARCHITECTURE.md does not name %s", dir)
+		if dir := path.Dir(f.name); !seen[dir] && !under(dir, dirs) {
+			seen[dir] = true
+			t.Errorf("the code map of ARCHITECTURE.md has no directory for package %s", dir)
 		}
 	}
 }
 
-// Relative links in documents lead somewhere.
+// Relative links in documents lead to a file, and to a heading of it.
 func TestLinks(t *testing.T) {
+	headings := make(map[string]map[string]bool) // the anchors of each document
 	for _, f := range sources(t, ".md") {
-		for rest := f.text; ; {
-			_, after, ok := strings.Cut(rest, "](")
-			if !ok {
-				break
-			}
-			target, tail, _ := strings.Cut(after, ")")
-			rest = tail
-			target, _, _ = strings.Cut(target, "#")
-			if target == "" || strings.Contains(target, "://") || strings.ContainsAny(target, " \n") {
+		headings[f.name] = make(map[string]bool)
+		for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(f.text, -1) {
+			headings[f.name][anchor(m[1])] = true
+		}
+	}
+	for _, f := range sources(t, ".md") {
+		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(f.text, -1) {
+			target, heading, inside := strings.Cut(m[1], "#")
+			if strings.Contains(m[1], "://") {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join("..", filepath.Dir(f.name), target)); err != nil {
+			file := f.name
+			if target != "" {
+				file = path.Join(path.Dir(f.name), target)
+			}
+			if _, err := os.Stat(filepath.Join("..", file)); err != nil {
 				t.Errorf("%s links to %s: %v", f.name, target, err)
+			} else if inside && !headings[file][heading] {
+				t.Errorf("%s links to %s, which has no heading %q", f.name, file, heading)
 			}
 		}
 	}
+}
+
+// anchor returns the name by which a link names a heading.
+func anchor(heading string) string {
+	kept := func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case unicode.IsLetter(r) || unicode.IsDigit(r) || r == '-' || r == '_':
+			return unicode.ToLower(r)
+		}
+		return -1
+	}
+	return strings.Map(kept, heading)
 }
 
 // Tests that a document names as the proof of what it says are there. A name may end
@@ -169,5 +215,127 @@ func TestNamedTestsExist(t *testing.T) {
 	}
 	if named == 0 {
 		t.Error("no document names a test")
+	}
+}
+
+// TestReadmeOfBPF checks that bpf/README.md describes the maps and functions that exist.
+func TestReadmeOfBPF(t *testing.T) {
+	b, err := os.ReadFile("../bpf/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code strings.Builder
+	for _, suffix := range []string{".c", ".h"} {
+		for _, f := range sources(t, suffix) {
+			if strings.HasPrefix(f.name, "bpf/") && !strings.HasPrefix(f.name, "bpf/bench") {
+				code.WriteString(f.text)
+			}
+		}
+	}
+	_, table, _ := strings.Cut(string(b), "Sizes are in bytes.")
+	_, table, _ = strings.Cut(table, "```\n")
+	table, _, _ = strings.Cut(table, "\n```")
+	documented := make(map[string]bool)
+	for _, m := range regexp.MustCompile(`(?m)^([a-z_]+)(4/6)?\s`).FindAllStringSubmatch(table, -1) {
+		if m[2] == "" {
+			documented[m[1]] = true
+		} else {
+			documented[m[1]+"4"], documented[m[1]+"6"] = true, true
+		}
+	}
+	maps := make(map[string]bool)
+	for _, m := range regexp.MustCompile(`(?m)^} (\w+) SEC\("\.maps"\)`).FindAllStringSubmatch(code.String(), -1) {
+		maps[m[1]] = true
+		if !documented[m[1]] {
+			t.Errorf("bpf/README.md does not describe map %s", m[1])
+		}
+	}
+	for name := range documented {
+		if !maps[name] {
+			t.Errorf("bpf/README.md describes map %s, which does not exist", name)
+		}
+	}
+	steps := regexp.MustCompile("(?m)^\\| \\d+ \\| (`[^|]*) \\|").FindAllStringSubmatch(string(b), -1)
+	if len(steps) == 0 || len(maps) == 0 {
+		t.Fatalf("bpf/README.md has %d steps of a packet, bpf has %d maps", len(steps), len(maps))
+	}
+	for _, step := range steps {
+		for _, f := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(step[1], -1) {
+			if !regexp.MustCompile(`\b` + f[1] + `\([^)]*\)\n\{`).MatchString(code.String()) {
+				t.Errorf("bpf/README.md names function %s, which bpf does not define", f[1])
+			}
+		}
+	}
+}
+
+// TestExamplesOfREADME runs the commands that README.md shows with "$ bin/isthmusctl",
+// and compares what they print.
+func TestExamplesOfREADME(t *testing.T) {
+	b, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := regexp.MustCompile("(?s)```\n\\$ bin/isthmusctl ([^\n]*)\n(.*?)```").FindAllStringSubmatch(string(b), -1)
+	if len(examples) == 0 {
+		t.Fatal("README.md has no example of isthmusctl")
+	}
+	command := filepath.Join(t.TempDir(), "isthmusctl")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", command, "./cmd/isthmusctl")
+	build.Dir = ".."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build isthmusctl: %v\n%s", err, out)
+	}
+	for _, e := range examples {
+		run := exec.Command(command, strings.Fields(e[1])...)
+		run.Dir = ".."
+		out, _ := run.Output() // status 1 is an answer
+		if string(out) != e[2] {
+			t.Errorf("isthmusctl %s prints\n%s\nREADME.md has\n%s", e[1], out, e[2])
+		}
+	}
+}
+
+// TestDecisions checks that docs/adr/README.md lists every decision by its number and
+// title, says which numbers are unused, and that decisions stay short.
+func TestDecisions(t *testing.T) {
+	const mostWords = 480
+	raw, err := os.ReadFile("../docs/adr/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := string(raw)
+	listed := regexp.MustCompile(`(?m)^\| (\d+) \| \[`).FindAllStringSubmatch(index, -1)
+	numbers := make(map[int]bool)
+	for _, f := range sources(t, ".md") {
+		name, ok := strings.CutPrefix(f.name, "docs/adr/")
+		if !ok || name == "README.md" {
+			continue
+		}
+		heading := regexp.MustCompile(`^# (\d+)\. (.*)\n`).FindStringSubmatch(f.text)
+		if heading == nil {
+			t.Errorf("%s does not begin with a number and a title", f.name)
+			continue
+		}
+		n, _ := strconv.Atoi(heading[1])
+		if !strings.HasPrefix(name, fmt.Sprintf("%04d-", n)) || numbers[n] {
+			t.Errorf("%s has number %d in its title, or another decision has it", f.name, n)
+		}
+		numbers[n] = true
+		row := fmt.Sprintf(`(?m)^\| %d \| \[%s\]\(%s\) \| \S.* \| \d{4}-\d\d-\d\d \|$`, n, regexp.QuoteMeta(heading[2]), regexp.QuoteMeta(name))
+		if !regexp.MustCompile(row).MatchString(index) {
+			t.Errorf("docs/adr/README.md has no row for %d, %q, %s with status and date", n, heading[2], name)
+		}
+		if words := len(strings.Fields(f.text)); words > mostWords {
+			t.Errorf("%s has %d words, at most %d: move measurements and design to docs/design", f.name, words, mostWords)
+		}
+	}
+	if len(listed) != len(numbers) {
+		t.Errorf("docs/adr/README.md lists %d decisions, there are %d", len(listed), len(numbers))
+	}
+	unused := regexp.MustCompile(`Numbers ([^.]*) were never used`).FindStringSubmatch(index)
+	for n := 1; n <= slices.Max(slices.Collect(maps.Keys(numbers))); n++ {
+		if said := unused != nil && regexp.MustCompile(fmt.Sprintf(`\b%d\b`, n)).MatchString(unused[1]); said == numbers[n] {
+			t.Errorf("decision %d: there is one: %v, docs/adr/README.md calls the number unused: %v", n, numbers[n], said)
+		}
 	}
 }

@@ -28,7 +28,7 @@ func (c Config) Examine(ctx context.Context) []Finding {
 // threadNet shows the network namespace of the caller's thread.
 const threadNet = "/proc/thread-self/net/"
 
-// The least kernel (docs/running.md).
+// The least kernel (docs/operate/node.md).
 const leastMajor, leastMinor = 6, 1
 
 func (c Config) checkKernel() []Finding {

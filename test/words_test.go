@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package test
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// uncleanFile lists documents and directories of source code whose text still
+// breaks the rules of this file. The list only shrinks: a listed place that keeps
+// the rules fails TestWords until it is taken off, and -update takes it off. A
+// directory that is renamed keeps its entry under the new name.
+const uncleanFile = "testdata/unclean.txt"
+
+// Limits on the words of a sentence.
+const (
+	mostWords       = 35 // of any sentence
+	mostWordsReadme = 17 // of the sentences of README.md, on average
+)
+
+// banned holds phrases that docs/glossary.md replaces, and what to write instead.
+var banned = []struct {
+	phrase  *regexp.Regexp
+	instead string
+}{
+	{phrase(`somebody|nobody|anybody|whoever`), "name the process, pod, caller or component"},
+	{phrase(`mend(?:s|ed|ing)?`), "repair, fix"},
+	{phrase(`anew`), "again, recreate"},
+	{phrase(`past (?:the|its) (?:\S+ )?stacks?|pass(?:es|ed|ing)? (?:\S+ ){1,3}by`), "bypass the host stack, fast path"},
+	{phrase(`behind (?:the|its) translation|what is translated`), "post-DNAT"},
+	{phrase(`tells? whether`), "reports whether"},
+	{phrase(`(?:is|are|was|were|be) told(?: of)?`), "emit, report"},
+	{phrase(`lets? nothing (?:in|out|through)`), "drops everything"},
+	{phrase(`grant(?:s|ed)? (?:a )?roles?|asks? again|asked again`), "authorise, revalidate"},
+	{phrase(`looks? again|looked again`), "retry, resync"},
+	{phrase(`(?:is|are|was|were|be) asked`), "is evaluated, decides, requests"},
+	{phrase(`programmes?`), "ruleset"},
+	{phrase(`cohorts?`), "address group"},
+	{phrase(`terrains?`), "prefix tree"},
+	{phrase(`witness(?:es)?`), "placeholder pod"},
+}
+
+func phrase(alternatives string) *regexp.Regexp {
+	return regexp.MustCompile(`(?i)\b(?:` + alternatives + `)\b`)
+}
+
+// quotes names documents that are about the banned phrases themselves.
+var quotes = []string{"docs/glossary.md"}
+
+// TestWords checks the language of documents and of comments in Go and C: no banned
+// phrase, and no sentence of more than mostWords words.
+func TestWords(t *testing.T) {
+	found := make(map[string][]string) // by place: a document, or a directory of source code
+	for _, f := range sources(t, ".md") {
+		if !slices.Contains(quotes, f.name) {
+			found[f.name] = append(found[f.name], faults(f.name, markdown(f.text))...)
+		}
+	}
+	for _, suffix := range []string{".go", ".c", ".h"} {
+		for _, f := range sources(t, suffix) {
+			if f.generated || f.name == "test/words_test.go" {
+				continue
+			}
+			dir := path.Dir(f.name)
+			for _, c := range comments(t, f, suffix) {
+				found[dir] = append(found[dir], faults(f.name, c)...)
+			}
+		}
+	}
+
+	raw, err := os.ReadFile(uncleanFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := strings.Fields(string(raw))
+	if !slices.IsSorted(listed) {
+		t.Errorf("%s is not sorted", uncleanFile)
+	}
+	for place, list := range found {
+		if slices.Contains(listed, place) {
+			continue
+		}
+		for _, fault := range list {
+			t.Error(fault)
+		}
+	}
+	dirty := slices.DeleteFunc(slices.Clone(listed), func(place string) bool { return len(found[place]) == 0 })
+	if *update {
+		text := strings.Join(append(dirty, ""), "\n")
+		if err := os.WriteFile(uncleanFile, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	for _, place := range listed {
+		if !slices.Contains(dirty, place) {
+			t.Errorf("%s lists %s, which has no fault or does not exist: take it off (go test ./test -run TestWords -update)", uncleanFile, place)
+		}
+	}
+}
+
+// TestWordsOfREADME checks that the sentences of README.md are short.
+func TestWordsOfREADME(t *testing.T) {
+	raw, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var words, count int
+	for _, s := range sentences(markdown(string(raw))) {
+		// Cells and headings of one or two words are no sentences and would lower the mean.
+		if n := len(strings.Fields(s)); n > 4 {
+			words += n
+			count++
+		}
+	}
+	if count < 10 {
+		t.Fatalf("README.md has %d sentences: is it read as Markdown?", count)
+	}
+	if mean := float64(words) / float64(count); mean > mostWordsReadme {
+		t.Errorf("sentences of README.md have %.1f words on average, at most %d are allowed", mean, mostWordsReadme)
+	}
+}
+
+// TestFaultsAreFound checks the checker: each rule finds the text that breaks it,
+// also over the end of a line, and finds nothing in code.
+func TestFaultsAreFound(t *testing.T) {
+	long := strings.Repeat("word ", mostWords+1) + "end."
+	for text, want := range map[string]int{
+		"The agent repairs the route.":                                            0,
+		"Somebody changed it.":                                                    1,
+		"The packet goes past the\nhost's stack.":                                 1,
+		"A [link](docs/x-anew.md) and `made anew` in code.":                       0,
+		"It is made anew\n\n```\nmade anew\n```":                                  1,
+		"<!-- x begin -->\n\nnobody\n\n<!-- x end -->\n\nnobody":                  1,
+		"| cell | nobody reads | it |":                                            1,
+		long:                                                                      1,
+		strings.Repeat("word ", mostWords-1) + "end. Next.":                       0,
+		"- " + strings.Repeat("word ", 30) + "\n- " + strings.Repeat("word ", 30): 0,
+	} {
+		if got := faults("x.md", markdown(text)); len(got) != want {
+			t.Errorf("%q: faults %q, want %d", text, got, want)
+		}
+	}
+	for name, text := range map[string]string{
+		"x.go": "package x\n\n// F is read by somebody.\nfunc F() {}\n\nvar s = \"nobody\"\n\n// Output: nobody\n",
+		"x.c":  "/* somebody\n * reads */\nint x; /* fine */\nchar *s = \"nobody\";\n",
+	} {
+		n := 0
+		for _, c := range comments(t, source{name: name, text: text}, path.Ext(name)) {
+			n += len(faults(name, c))
+		}
+		if n != 1 {
+			t.Errorf("%s: %d faults, want 1", name, n)
+		}
+	}
+}
+
+// faults returns what is wrong with paragraphs of text.
+func faults(name string, paragraphs []string) []string {
+	var all []string
+	for _, p := range paragraphs {
+		for _, b := range banned {
+			if m := b.phrase.FindString(p); m != "" {
+				all = append(all, fmt.Sprintf("%s: %q: write %s: %.120s", name, m, b.instead, p))
+			}
+		}
+	}
+	for _, s := range sentences(paragraphs) {
+		if n := len(strings.Fields(s)); n > mostWords {
+			all = append(all, fmt.Sprintf("%s: a sentence of %d words, at most %d: %.120s", name, n, mostWords, s))
+		}
+	}
+	return all
+}
+
+var sentenceEnd = regexp.MustCompile(`[.!?][)"”]*\s+`)
+
+// sentences divides paragraphs at full stops.
+func sentences(paragraphs []string) []string {
+	var all []string
+	for _, p := range paragraphs {
+		all = append(all, sentenceEnd.Split(p, -1)...)
+	}
+	return slices.DeleteFunc(all, func(s string) bool { return strings.TrimSpace(s) == "" })
+}
+
+var (
+	fromCode   = regexp.MustCompile(`(?s)<!-- ([^>]*) begin -->\n.*?<!-- [^>]* end -->`)
+	fence      = regexp.MustCompile("(?s)(?:^|\n)```.*?\n```")
+	codeSpan   = regexp.MustCompile("(?s)`[^`]*`")
+	linkTarget = regexp.MustCompile(`\]\([^)]*\)`)
+	itemStart  = regexp.MustCompile(`^\s*(?:[-*+]|\d+\.)\s`)
+)
+
+// markdown returns the paragraphs, list items and table cells of a document on one
+// line each, without code, the targets of links, and parts that are generated from
+// code. A code span counts as a word.
+func markdown(text string) []string {
+	text = fromCode.ReplaceAllString(text, "")
+	text = fence.ReplaceAllString(text, "\n")
+	text = codeSpan.ReplaceAllString(text, "code")
+	text = linkTarget.ReplaceAllString(text, "]")
+	var lines []string
+	for line := range strings.SplitSeq(text, "\n") {
+		switch {
+		case strings.HasPrefix(strings.TrimSpace(line), "|"):
+			for cell := range strings.SplitSeq(line, "|") {
+				lines = append(lines, "", cell)
+			}
+			lines = append(lines, "")
+		case strings.HasPrefix(line, "#"):
+			lines = append(lines, "", line, "")
+		default:
+			lines = append(lines, line)
+		}
+	}
+	return paragraphs(lines)
+}
+
+// paragraphs joins lines up to the next empty line or list item.
+func paragraphs(lines []string) []string {
+	var all []string
+	var now []string
+	for _, line := range append(lines, "") {
+		empty := strings.TrimSpace(line) == ""
+		if (empty || itemStart.MatchString(line)) && len(now) > 0 {
+			all = append(all, strings.Join(now, " "))
+			now = nil
+		}
+		if !empty {
+			now = append(now, strings.Join(strings.Fields(line), " "))
+		}
+	}
+	return all
+}
+
+var cComment = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
+
+// comments returns the paragraphs of each comment of a file. Lines that are indented
+// are code or drawings and left out.
+func comments(t *testing.T, f source, suffix string) [][]string {
+	t.Helper()
+	var texts []string
+	if suffix == ".go" {
+		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Base(f.name), f.text, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range parsed.Comments {
+			text := c.Text()
+			if strings.HasPrefix(strings.ToLower(text), "output:") {
+				continue // what an example prints
+			}
+			texts = append(texts, text)
+		}
+	} else {
+		for _, c := range cComment.FindAllString(f.text, -1) {
+			c = strings.TrimSuffix(strings.TrimLeft(c, "/*"), "*/")
+			lines := strings.Split(c, "\n")
+			for i, line := range lines {
+				lines[i] = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(line), "*"), " ")
+			}
+			texts = append(texts, strings.Join(lines, "\n"))
+		}
+	}
+	var all [][]string
+	for _, text := range texts {
+		lines := strings.Split(text, "\n")
+		for i, line := range lines {
+			if (strings.HasPrefix(line, "\t") || strings.HasPrefix(line, "    ")) && !itemStart.MatchString(line) {
+				lines[i] = ""
+			}
+		}
+		all = append(all, paragraphs(lines))
+	}
+	return all
+}
