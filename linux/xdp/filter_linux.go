@@ -37,6 +37,8 @@ type Filter struct {
 	objects objects
 	pins    loader.Pins
 	damaged []string
+	// instrument is of a sandbox.
+	instrument []func(*ebpf.CollectionSpec) error
 	// entries are what the maps hold; nil after writes that were cut short.
 	entries *denylist.Entries
 }
@@ -64,10 +66,10 @@ func Open(pins string, pods map[string]*ebpf.Map, constants map[string]uint32) (
 func Links(pins string) string { return filepath.Join(filepath.Dir(pins), "xdp") }
 
 // OpenSandbox loads the program with a deny list of its own that goes with
-// Close, and the given maps and
-// constants of pods. Nothing is pinned.
-func OpenSandbox(pods map[string]*ebpf.Map, constants map[string]uint32) (*Filter, error) {
-	f := &Filter{pins: make(loader.Pins)}
+// Close, and the given maps and constants of pods. Nothing is pinned. Functions in
+// instrument change the program before it is loaded, as loader.Settings.Instrument.
+func OpenSandbox(pods map[string]*ebpf.Map, constants map[string]uint32, instrument ...func(*ebpf.CollectionSpec) error) (*Filter, error) {
+	f := &Filter{pins: make(loader.Pins), instrument: instrument}
 	if err := f.load("", pods, constants); err != nil {
 		return nil, err
 	}
@@ -84,6 +86,11 @@ func (f *Filter) load(pins string, pods map[string]*ebpf.Map, constants map[stri
 			if err := variable.Set(value); err != nil {
 				return fmt.Errorf("set %s: %w", name, err)
 			}
+		}
+	}
+	for _, change := range f.instrument {
+		if err := change(spec); err != nil {
+			return err
 		}
 	}
 	if pins != "" {

@@ -13,6 +13,10 @@ import (
 // packets of a few conversations as asked for, with changes in between.
 func Generate(seed uint64, packets int) []Step {
 	g := &generator{r: rand.New(rand.NewPCG(seed, 0)), pods: make(map[string]int)}
+	if g.chance(50) {
+		g.steps = append(g.steps, Step{Form: "hook"})
+	}
+	g.ipvs = g.chance(25)
 	for _, name := range []string{"a", "b", "c", "d"} {
 		if name < "c" || g.chance(70) {
 			g.attach(name, int(name[0]-'a'))
@@ -32,6 +36,8 @@ type generator struct {
 	steps []Step
 	pods  map[string]int // numbers of addresses
 	talks []talk
+	// ipvs: kube-proxy's mode. defragment is of the packets that are added now.
+	ipvs, defragment bool
 }
 
 // talk is a conversation: two ends, of which the first opens it.
@@ -42,6 +48,7 @@ type talk struct {
 	next    [2]uint32
 	backend netip.AddrPort // of the second, if that is a Service
 	masq    uint16
+	ipvs    bool
 }
 
 func (g *generator) chance(percent int) bool { return g.r.IntN(100) < percent }
@@ -175,6 +182,7 @@ func (g *generator) begin() *talk {
 	t.next = [2]uint32{100, 5000}
 	if (isService(other) || isNode(other)) && g.chance(80) {
 		t.backend = netip.AddrPortFrom(g.backend(v6), pick[uint16](g, 8080, 8080, 80))
+		t.ipvs = g.ipvs
 		if isNode(other) || g.chance(20) {
 			t.masq = uint16(40000 + g.r.IntN(1000))
 		}

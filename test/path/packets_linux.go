@@ -48,9 +48,9 @@ func (g *generator) from(a netip.Addr) string {
 
 // add sends a packet of a conversation.
 func (g *generator) add(t *talk, p reference.Packet, at string) {
-	s := Step{At: at, Packet: &p}
+	s := Step{At: at, Packet: &p, Defragment: g.defragment}
 	if t != nil && t.backend.IsValid() && p.Dst == t.ends[1].Addr() {
-		s.Backend, s.Masquerade = t.backend, t.masq
+		s.Backend, s.Masquerade, s.IPVS = t.backend, t.masq, t.ipvs
 		if g.chance(3) {
 			s.Backend, s.Fresh = netip.AddrPortFrom(g.backend(p.V6()), 8080), true
 		}
@@ -81,33 +81,33 @@ func (g *generator) talk() {
 		g.segment(t, from, pick(g, "A", "A", "PA", "S", "SA", "FA", "FA", "R", "RA", "F", "", "SF", "SR", "SFR", "U"))
 		return
 	}
-	p := t.packet(from)
+	p := g.sent(t, from)
 	if p.IsEcho() && g.chance(15) { // the reverse of the conversation
 		p.Type = pick[uint8](g, 8, 0)
 		if p.V6() {
 			p.Type = pick[uint8](g, 128, 129)
 		}
 	}
-	if t.backend.IsValid() && from == 1 { // the backend answers
-		p.Src, p.Sport = t.backend.Addr(), t.backend.Port()
-		if t.masq > 0 {
-			p.Dst, p.Dport = same(nodeAddrs, p.V6()), t.masq
-		}
-	}
 	g.shape(&p)
 	g.add(t, p, g.from(p.Src))
 }
 
-// segment adds one of TCP.
-func (g *generator) segment(t *talk, from int, flags string) {
+// sent is a packet of a conversation as its end sends it: of a Service, the backend answers.
+func (g *generator) sent(t *talk, from int) reference.Packet {
 	p := t.packet(from)
-	p.Flags, p.Seq, p.Ack = flags, t.next[from], t.next[1-from]
 	if t.backend.IsValid() && from == 1 {
 		p.Src, p.Sport = t.backend.Addr(), t.backend.Port()
 		if t.masq > 0 {
 			p.Dst, p.Dport = same(nodeAddrs, p.V6()), t.masq
 		}
 	}
+	return p
+}
+
+// segment adds one of TCP.
+func (g *generator) segment(t *talk, from int, flags string) {
+	p := g.sent(t, from)
+	p.Flags, p.Seq, p.Ack = flags, t.next[from], t.next[1-from]
 	g.shape(&p)
 	if g.chance(5) { // not what the other end expects
 		p.Seq += uint32(g.r.IntN(3)) - 1
@@ -211,8 +211,10 @@ func (g *generator) fragments() {
 		t = g.begin()
 	}
 	from, id := g.r.IntN(2), uint32(g.r.IntN(12))
+	g.defragment = t.backend.IsValid() || g.chance(20)
+	defer func() { g.defragment = false }()
 	for range 1 + g.r.IntN(3) {
-		p := t.packet(from)
+		p := g.sent(t, from)
 		p.ID, p.Fragment, p.Size = id, pick(g, reference.FirstFragment, reference.LaterFragment, reference.LaterFragment), 16
 		if t.proto == reference.TCP {
 			p.Flags = pick(g, "A", "S")
@@ -220,7 +222,7 @@ func (g *generator) fragments() {
 		if p.V6() && g.chance(10) {
 			p.Extensions = []int{0}
 		}
-		g.add(nil, p, g.from(p.Src))
+		g.add(t, p, g.from(p.Src))
 	}
 }
 

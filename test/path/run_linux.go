@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -46,6 +47,7 @@ type Runner struct {
 
 	path    *loader.DataPath
 	replay  *loader.Replayer
+	arrival *arrival
 	uplink  *xdp.Filter
 	layout  *policymap.Layout
 	layouts *layouts
@@ -53,9 +55,11 @@ type Runner struct {
 	track   conntrack
 	clock   time.Time // for numbers that wait to be used again
 	dirty   bool
+	hooked  bool // the programs of netfilter's hooks decide in the stack
 	scarce  bool
 	says    map[string]string // by pod, what its policy said at its epoch
 	marks   []left
+	waiting map[fragmentKey]*datagram
 	buf     []byte
 	at      int // step
 }
@@ -85,19 +89,30 @@ func Open(flows int, c *Coverage) (*Runner, error) {
 	s.Events = loader.Events{}
 	s.Tunnel = loader.Tunnel{Port: tunnelPort, VNI: vni}
 	s.Flows = flows
+	a, err := newArrival()
+	if err != nil {
+		return nil, err
+	}
+	change := func(spec *ebpf.CollectionSpec) error { return instrument(spec, a, c) }
+	s.Instrument = change
 	if c != nil {
-		s.Instrument, s.Events = c.Instrument, loader.DefaultEvents()
+		s.Events = loader.DefaultEvents()
 	}
 	s.Tracking = func() loader.Tracking { return loader.FindTracking("/sys") }
 	path, err := loader.OpenSandboxWith(s)
 	if err != nil {
 		return nil, err
 	}
-	r := &Runner{path: path, replay: path.Replay(), layout: policymap.NewLayout(path.Capacity()), layouts: newLayouts(), scarce: flows == Scarce, clock: time.Now()}
+	r := &Runner{path: path, arrival: a, layout: policymap.NewLayout(path.Capacity()), layouts: newLayouts(), scarce: flows == Scarce, clock: time.Now()}
 	r.Totals.Fates = make(map[string]int)
-	if r.uplink, err = xdp.OpenSandbox(path.Shared(), path.Constants()); err != nil {
-		path.Close()
-		return nil, err
+	if r.uplink, err = xdp.OpenSandbox(path.Shared(), path.Constants(), change); err != nil {
+		return nil, errors.Join(err, path.Close(), a.Close())
+	}
+	if r.replay, err = path.Replay(); err == nil && !r.replay.Hooks() {
+		err = errors.New("the kernel has no programs of netfilter (Linux 6.4)")
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
 	list := model.MakeDenySet(model.MakeMap(map[string]*model.DenyList{"list": {Name: "list", Entries: denied}})).Sparing(spared)
 	if err := errors.Join(r.surroundings(), r.uplink.Apply(denylist.Layout(list, nil))); err != nil {
@@ -108,7 +123,9 @@ func Open(flows int, c *Coverage) (*Runner, error) {
 }
 
 // Close unloads the programs.
-func (r *Runner) Close() error { return errors.Join(r.path.Close(), r.uplink.Close()) }
+func (r *Runner) Close() error {
+	return errors.Join(r.path.Close(), r.uplink.Close(), r.arrival.Close())
+}
 
 // surroundings writes what does not change.
 func (r *Runner) surroundings() error {
@@ -144,8 +161,8 @@ func (r *Runner) Run(steps []Step) error {
 }
 
 func (r *Runner) reset() error {
-	r.node, r.says, r.marks, r.dirty = newReference(), make(map[string]string), nil, false
-	r.node.Tracked = r.track.knows
+	r.node, r.says, r.marks, r.dirty, r.hooked = newReference(), make(map[string]string), nil, false, false
+	r.node.Tracked, r.waiting = r.track.knows, make(map[fragmentKey]*datagram)
 	for id := range maps.Clone(r.layout.State().Endpoints) {
 		if err := r.detach(string(id[:1])); err != nil {
 			return err
@@ -174,6 +191,9 @@ func (r *Runner) step(s *Step) error {
 		return r.replay.Age(s.age(), maxPods)
 	case s.Restart:
 		return r.restart()
+	case s.Form != "":
+		r.hooked = s.Form == "hook"
+		return nil
 	case s.Packet == nil:
 		return nil
 	}
@@ -301,14 +321,20 @@ func (r *Runner) restart() error {
 	if len(problems) > 0 {
 		return fmt.Errorf("decode the maps: %v", problems)
 	}
-	r.layout, r.replay, r.dirty = decoded, r.path.Replay(), true
-	return nil
+	r.layout, r.dirty = decoded, true
+	r.replay, err = r.path.Replay()
+	return err
 }
 
 // run sends a packet through a program.
 func (r *Runner) run(h loader.Hook, device, ingress int, mark uint32, p *reference.Packet, src [6]byte) (loader.Outcome, error) {
 	r.buf = frame(r.buf, p, src, hostMAC)
-	out, err := r.replay.Run(h, loader.Replayed{Ifindex: device, Ingress: ingress, Mark: mark, Frame: r.buf})
+	if r.hooked {
+		if err := r.arrival.set(mark, ingress); err != nil {
+			return loader.Outcome{}, err
+		}
+	}
+	out, err := r.replay.Run(h, loader.Replayed{Ifindex: device, Ingress: ingress, Mark: mark, Frame: r.buf, Hooked: r.hooked})
 	if errors.Is(err, unix.EINVAL) {
 		return out, fmt.Errorf("step %d: the kernel refuses the frame %x: %w", r.at+1, r.buf, err)
 	}

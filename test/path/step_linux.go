@@ -12,8 +12,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// Step is one thing that happens on the node. One of Pod, Remove, Age, Track, Restart
-// and Packet is set.
+// Step is one thing that happens on the node. One of Pod, Remove, Age, Track, Restart,
+// Form and Packet is set.
 type Step struct {
 	// Pod attaches a pod, or gives one that is there another policy.
 	Pod *PodStep `json:"pod,omitempty"`
@@ -23,6 +23,9 @@ type Step struct {
 	Age int `json:"age,omitempty"`
 	// Restart reloads the programs over the maps, and reads what is in them.
 	Restart bool `json:"restart,omitempty"`
+	// Form says which programs decide in the stack from now on: "hook", those for the hooks
+	// of netfilter, or "filter", those for rules, which are there at first.
+	Form string `json:"form,omitempty"`
 	// Track has connection tracking know the flow of Packet, which is not sent.
 	Track bool `json:"track,omitempty"`
 
@@ -35,6 +38,10 @@ type Step struct {
 	Backend    netip.AddrPort `json:"backend,omitzero"`
 	Fresh      bool           `json:"fresh,omitempty"`
 	Masquerade uint16         `json:"masquerade,omitempty"`
+	// IPVS has the kernel's virtual server translate to Backend.
+	IPVS bool `json:"ipvs,omitempty"`
+	// Defragment has the stack put a fragmented datagram together, as connection tracking does.
+	Defragment bool `json:"defragment,omitempty"`
 	// Mark replaces the mark that the program of the pod left: "none", or "old", that
 	// of the packet before the last one with a record.
 	Mark string `json:"mark,omitempty"`

@@ -91,6 +91,12 @@ func (n *Node) Forward(device int, p *Packet) Verdict {
 	return Verdict{Fate: ToStack, Why: "not ours"}
 }
 
+// LocalOut decides what the kernel's virtual server sends on from others: it has passed
+// LocalIn.
+func (n *Node) LocalOut(int, *Packet) Verdict {
+	return Verdict{Fate: ToStack, Why: "sent on to a backend"}
+}
+
 // LocalIn decides what others send to this node.
 func (n *Node) LocalIn(device int, p *Packet) Verdict {
 	if n.TunnelPort == 0 || p.Proto != UDP || p.Dport != n.TunnelPort || p.Fragment == LaterFragment || device == Host {
