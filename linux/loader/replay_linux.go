@@ -138,7 +138,7 @@ func (r *Replayer) runInStack(h Hook, in Replayed) (Outcome, error) {
 	return out, nil
 }
 
-// Age makes flows and fragmented datagrams of the first slots look idle for that much longer.
+// Age makes flows, and datagrams and budgets of the first slots, look that much older.
 func (r *Replayer) Age(by time.Duration, slots int) error {
 	o := &r.d.objects
 	jiffies := uint32(by.Seconds() * float64(r.d.constants["event_cost"])) // which is the rate of the clock
@@ -152,6 +152,18 @@ func (r *Replayer) Age(by time.Duration, slots int) error {
 		}
 		if v.Seen -= jiffies; err == nil {
 			err = o.Datagrams.Put(i, v)
+		}
+	}
+	for i := range uint32(slots) {
+		var v bpfobj.PodErrorBudget
+		if err == nil {
+			err = o.ErrorBudgets.Lookup(i, &v)
+		}
+		for dir := range v.Paid {
+			v.Paid[dir] -= uint64(jiffies) * errorRate
+		}
+		if err == nil {
+			err = o.ErrorBudgets.Put(i, v)
 		}
 	}
 	if err != nil {
@@ -181,20 +193,31 @@ func rewrite[K comparable, V any](m *ebpf.Map, change func(K, *V)) error {
 // Forget removes all flows with their places in the ledger, and the datagrams and budgets of the first slots.
 func (r *Replayer) Forget(slots int) error {
 	o := &r.d.objects
-	err := errors.Join(empty[bpfobj.PodConnKey4, bpfobj.PodConn](o.Conns4), empty[bpfobj.PodConnKey6, bpfobj.PodConn](o.Conns6))
-	err = errors.Join(err, r.forgetLedger())
+	err := r.forgetFlows(slots)
 	keys, values := make([]uint32, slots*datagramsOfSlot), make([]bpfobj.PodDatagram, slots*datagramsOfSlot)
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
 	_, batch := o.Datagrams.BatchUpdate(keys, values, nil)
 	for i := range uint32(slots) {
-		err = errors.Join(err, o.FlowShares.Put(i, bpfobj.PodFlowShare{}), o.ErrorBudgets.Put(i, bpfobj.PodErrorBudget{}))
+		err = errors.Join(err, o.ErrorBudgets.Put(i, bpfobj.PodErrorBudget{}))
 	}
 	if err = errors.Join(err, batch); err != nil {
 		return fmt.Errorf("forget flows: %w", err)
 	}
 	return nil
+}
+
+// forgetFlows removes all flows, with their places in the ledger and the shares of the
+// first slots.
+func (r *Replayer) forgetFlows(slots int) error {
+	o := &r.d.objects
+	err := errors.Join(empty[bpfobj.PodConnKey4, bpfobj.PodConn](o.Conns4), empty[bpfobj.PodConnKey6, bpfobj.PodConn](o.Conns6))
+	err = errors.Join(err, r.forgetLedger())
+	for i := range uint32(slots) {
+		err = errors.Join(err, o.FlowShares.Put(i, bpfobj.PodFlowShare{}))
+	}
+	return err
 }
 
 // Flows calls f with the ends of every flow in the table.

@@ -43,7 +43,7 @@ func (r *Runner) sendFromPod(s *Step, p *reference.Packet) error {
 	}
 	switch {
 	case s.Mark == "none":
-		mark, record = 0, -1
+		mark, record = 0, reference.NoMark
 	case s.Mark == "old" && len(r.marks) > 1:
 		old := r.marks[len(r.marks)-2]
 		mark, record = old.mark, old.record
@@ -168,7 +168,7 @@ func (r *Runner) isNode(a netip.Addr) bool {
 // routed reports whether the stack looks for a route for a packet: it is IP, well-formed
 // and may leave the link.
 func routed(p *reference.Packet) bool {
-	return p.Ether == "" && p.Cut == 0 && p.Claims == 0 && p.HopLimit() > 1 &&
+	return p.Ether == "" && (p.Cut == 0 && p.Claims == 0 || p.Cut == p.Claims && p.Fragment == reference.Whole) && p.HopLimit() > 1 &&
 		!p.Dst.IsMulticast() && !p.Dst.IsLinkLocalUnicast() && !p.Src.IsLinkLocalUnicast() && !p.Src.IsUnspecified()
 }
 

@@ -98,16 +98,19 @@ func appendIP(b []byte, p *reference.Packet) []byte {
 }
 
 func appendIP6(b []byte, p *reference.Packet, length int) []byte {
-	const fragmentHeader = 44
+	const fragmentHeader, fragment = 44, -1
 	headers := slices.Clone(p.Extensions)
 	if p.Fragment != reference.Whole {
-		headers = append(headers, fragmentHeader)
+		headers = slices.Insert(headers, len(headers)-p.Behind, fragment)
 	}
 	next := func(i int) uint8 {
-		if i < len(headers) {
-			return uint8(headers[i])
+		switch {
+		case i >= len(headers):
+			return p.Proto
+		case headers[i] == fragment:
+			return fragmentHeader
 		}
-		return p.Proto
+		return uint8(headers[i])
 	}
 	b = append(b, 0x60, 0, 0, 0)
 	b = binary.BigEndian.AppendUint16(b, uint16(max(0, length-40)))
@@ -115,17 +118,25 @@ func appendIP6(b []byte, p *reference.Packet, length int) []byte {
 	src, dst := p.Src.As16(), p.Dst.As16()
 	b = append(append(b, src[:]...), dst[:]...)
 	for i, h := range headers {
-		if h != fragmentHeader {
-			b = append(b, next(i+1), 0, 1, 4, 0, 0, 0, 0) // padding
-			continue
+		switch h {
+		case fragment:
+			offset := uint16(1)
+			if p.Fragment == reference.LaterFragment {
+				offset |= 64 << 3
+			}
+			b = append(b, next(i+1), 0)
+			b = binary.BigEndian.AppendUint16(b, offset)
+			b = binary.BigEndian.AppendUint32(b, p.ID)
+			if p.Fragment == reference.LaterFragment {
+				return b // what follows was in the first
+			}
+		case fragmentHeader: // of a whole packet
+			b = binary.BigEndian.AppendUint32(append(b, next(i+1), 0, 0, 0), p.ID)
+		default:
+			more := h >> 8
+			b = append(b, next(i+1), byte(more), 1, 4, 0, 0, 0, 0) // padding
+			b = append(b, make([]byte, 8*more)...)
 		}
-		offset := uint16(1)
-		if p.Fragment == reference.LaterFragment {
-			offset |= 64 << 3
-		}
-		b = append(b, next(i+1), 0)
-		b = binary.BigEndian.AppendUint16(b, offset)
-		b = binary.BigEndian.AppendUint32(b, p.ID)
 	}
 	return b
 }
@@ -141,8 +152,13 @@ func appendTransport(b []byte, p *reference.Packet) []byte {
 		b = binary.BigEndian.AppendUint16(b, p.Dport)
 		b = append(b, 0, 0, 0, 0)
 		if p.Inner != nil {
-			b = append(b, 8, 0, 0, 0, byte(vni>>16), byte(vni>>8&0xff), byte(vni&0xff), 0)
-			b = append(b, frame(nil, p.Inner, hostMAC, hostMAC)...)
+			own := byte(vni & 0xff)
+			if p.OtherVNI {
+				own++
+			}
+			b = append(b, 8, 0, 0, 0, byte(vni>>16), byte(vni>>8&0xff), own, 0)
+			inner := append(frame(nil, p.Inner, hostMAC, hostMAC), make([]byte, p.Inner.Length())...)
+			b = append(b, inner[:14+p.Inner.Length()]...)
 		}
 	case p.Proto == reference.SCTP:
 		b = binary.BigEndian.AppendUint16(b, p.Sport)

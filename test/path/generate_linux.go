@@ -17,6 +17,9 @@ func Generate(seed uint64, packets int) []Step {
 		g.steps = append(g.steps, Step{Form: "hook"})
 	}
 	g.ipvs = g.chance(25)
+	if g.chance(8) {
+		g.steps = append(g.steps, Step{Upgrade: "marks"})
+	}
 	for _, name := range []string{"a", "b", "c", "d"} {
 		if name < "c" || g.chance(70) {
 			g.attach(name, int(name[0]-'a'))
@@ -99,8 +102,14 @@ func (g *generator) change() {
 		if g.chance(80) { // its address gets another pod
 			g.attach(pick(g, name, "e", "f"), address)
 		}
-	case n < 92:
+	case n < 90:
 		g.attach(pick(g, "c", "d", "e", "f"), g.r.IntN(maxPods))
+	case n < 92:
+		g.steps = append(g.steps, Step{Adopt: 1 + g.r.IntN(3)})
+	case n < 93:
+		g.steps = append(g.steps, Step{Upgrade: pick(g, "marks", "done")})
+	case n < 94:
+		g.steps = append(g.steps, Step{Form: pick(g, "hook", "filter")})
 	default:
 		if t, ok := g.known(); ok && (t.proto == reference.TCP || t.proto == reference.UDP) {
 			p := t.packet(0)

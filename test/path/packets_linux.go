@@ -135,17 +135,15 @@ func (g *generator) shape(p *reference.Packet) {
 		p.Size = pick(g, 1400, 1452, 1480, 2000)
 	case 2, 3:
 		if p.V6() {
-			for range 1 + g.r.IntN(9) {
-				p.Extensions = append(p.Extensions, pick(g, 0, 43, 60))
-				if g.chance(60) {
-					break
-				}
-			}
+			g.extend(p)
 		} else {
 			p.Options = 4 * (1 + g.r.IntN(10))
 		}
 	case 4:
-		p.Cut = max(p.Length()-g.r.IntN(24), 40) // the kernel takes no less in test runs
+		if g.chance(50) {
+			g.extend(p)
+		}
+		g.cut(p)
 	case 5:
 		p.Claims = max(p.Length()-g.r.IntN(24), 20)
 		if p.V6() {
@@ -153,6 +151,39 @@ func (g *generator) shape(p *reference.Packet) {
 		}
 	default:
 		p.Size = g.r.IntN(100)
+	}
+}
+
+// extend adds extension headers of IPv6, or options of IPv4.
+func (g *generator) extend(p *reference.Packet) {
+	if !p.V6() {
+		p.Options = 4 * (1 + g.r.IntN(10))
+		return
+	}
+	more := 60 + g.r.IntN(35)
+	for range 9 {
+		p.Extensions = append(p.Extensions, pick(g, 0, 43, 60, 60+256*g.r.IntN(4), 44))
+		if !g.chance(more) {
+			break
+		}
+	}
+	if p.Fragment != reference.Whole {
+		p.Behind = g.r.IntN(len(p.Extensions) + 1)
+	}
+}
+
+// cut leaves out the end of a packet, anywhere or close to the end. The length in its
+// header may go with it.
+func (g *generator) cut(p *reference.Packet) {
+	const least = 40 // the kernel takes no less in test runs
+	p.Cut = max(p.Length()-g.r.IntN(24), least)
+	if g.chance(50) && p.Length() > least {
+		p.Cut = least + g.r.IntN(p.Length()-least)
+	}
+	if p.Cut >= p.Length() {
+		p.Cut = 0
+	} else if g.chance(30) {
+		p.Claims = p.Cut
 	}
 }
 
@@ -219,8 +250,11 @@ func (g *generator) fragments() {
 		if t.proto == reference.TCP {
 			p.Flags = pick(g, "A", "S")
 		}
-		if p.V6() && g.chance(10) {
-			p.Extensions = []int{0}
+		if g.chance(15) {
+			g.extend(&p)
+		}
+		if g.chance(5) && !g.defragment {
+			g.cut(&p)
 		}
 		g.add(t, p, g.from(p.Src))
 	}
@@ -285,8 +319,17 @@ func (g *generator) tunneled() {
 	case 2:
 		p.Fragment, p.Inner = pick(g, reference.FirstFragment, reference.LaterFragment), nil
 	}
-	if v6 && g.chance(20) {
-		p.Extensions = []int{60}
+	if g.chance(20) {
+		g.extend(&p)
+	}
+	switch g.r.IntN(12) {
+	case 0:
+		p.OtherVNI = true
+	case 1:
+		inner.Ether = "other"
+	case 2, 3:
+		p.Cut = max(40, p.Length()-g.r.IntN(70))
+		p.Claims = p.Cut
 	}
 	if at == "host" {
 		at = "uplink"

@@ -45,7 +45,11 @@ func TestPath(t *testing.T) {
 	const seeds = 400
 	for seed := uint64(1); seed <= seeds; seed++ {
 		steps := Generate(seed, length)
-		if seed == seeds/2 {
+		switch seed {
+		case seeds / 4: // programs of a layout without marks, for a while
+			steps = slices.Insert(steps, len(steps)/2, Step{Upgrade: "marks"})
+			steps = slices.Insert(steps, 0, Step{Upgrade: "none"})
+		case seeds / 2:
 			steps = slices.Insert(steps, len(steps)/2, Step{Restart: true})
 		}
 		check(t, r, seed, steps)
@@ -107,8 +111,11 @@ func TestFuzz(t *testing.T) {
 	begin, failures := time.Now(), 0
 	for said := begin; time.Since(begin) < limit && failures < 10; seed++ {
 		steps := Generate(seed, length)
-		if r.Totals.Sequences%5000 == 4999 {
+		switch r.Totals.Sequences % 5000 {
+		case 1999:
 			steps = slices.Insert(steps, len(steps)/2, Step{Restart: true})
+		case 3999:
+			steps = slices.Insert(steps, len(steps)/2, Step{Upgrade: "none"})
 		}
 		if small := check(t, r, seed, steps); small != nil {
 			failures++

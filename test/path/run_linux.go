@@ -48,20 +48,22 @@ type Runner struct {
 	path    *loader.DataPath
 	replay  *loader.Replayer
 	arrival *arrival
-	uplink  *xdp.Filter
-	layout  *policymap.Layout
-	layouts *layouts
-	node    *reference.Node
-	track   conntrack
-	clock   time.Time // for numbers that wait to be used again
-	dirty   bool
-	hooked  bool // the programs of netfilter's hooks decide in the stack
-	scarce  bool
-	says    map[string]string // by pod, what its policy said at its epoch
-	marks   []left
-	waiting map[fragmentKey]*datagram
-	buf     []byte
-	at      int // step
+	// handover is what the programs in the stack are loaded with.
+	shared, handover bool
+	uplink           *xdp.Filter
+	layout           *policymap.Layout
+	layouts          *layouts
+	node             *reference.Node
+	track            conntrack
+	clock            time.Time // for numbers that wait to be used again
+	dirty            bool
+	hooked           bool // the programs of netfilter's hooks decide in the stack
+	scarce           bool
+	says             map[string]string // by pod, what its policy said at its epoch
+	marks            []left
+	waiting          map[fragmentKey]*datagram
+	buf              []byte
+	at               int // step
 }
 
 // left is a mark that from_pod left, and the record of the reference that it stands for.
@@ -88,13 +90,20 @@ func Open(flows int, c *Coverage) (*Runner, error) {
 	s.Timeouts = loader.Timeouts{Opening: timeouts.Opening, TCP: timeouts.TCP, Other: timeouts.Other, Closing: timeouts.Closing}
 	s.Events = loader.Events{}
 	s.Tunnel = loader.Tunnel{Port: tunnelPort, VNI: vni}
-	s.Flows = flows
+	s.Flows, s.Errors = flows, errorBurst
 	a, err := newArrival()
 	if err != nil {
 		return nil, err
 	}
-	change := func(spec *ebpf.CollectionSpec) error { return instrument(spec, a, c) }
-	s.Instrument = change
+	r := &Runner{arrival: a, layouts: newLayouts(), scarce: flows == Scarce, clock: time.Now()}
+	s.Instrument = func(spec *ebpf.CollectionSpec) error {
+		if v := spec.Variables["handover"]; v != nil {
+			if err := v.Set(r.handover); err != nil {
+				return err
+			}
+		}
+		return instrument(spec, a, c)
+	}
 	if c != nil {
 		s.Events = loader.DefaultEvents()
 	}
@@ -103,9 +112,9 @@ func Open(flows int, c *Coverage) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Runner{path: path, arrival: a, layout: policymap.NewLayout(path.Capacity()), layouts: newLayouts(), scarce: flows == Scarce, clock: time.Now()}
+	r.path, r.layout = path, policymap.NewLayout(path.Capacity())
 	r.Totals.Fates = make(map[string]int)
-	if r.uplink, err = xdp.OpenSandbox(path.Shared(), path.Constants(), change); err != nil {
+	if r.uplink, err = xdp.OpenSandbox(path.Shared(), path.Constants(), s.Instrument); err != nil {
 		return nil, errors.Join(err, path.Close(), a.Close())
 	}
 	if r.replay, err = path.Replay(); err == nil && !r.replay.Hooks() {
@@ -168,7 +177,7 @@ func (r *Runner) reset() error {
 			return err
 		}
 	}
-	return errors.Join(r.replay.Forget(maxPods), r.track.flush())
+	return errors.Join(r.upgrade("done"), r.replay.Forget(maxPods), r.track.flush())
 }
 
 func (r *Runner) step(s *Step) error {
@@ -191,6 +200,12 @@ func (r *Runner) step(s *Step) error {
 		return r.replay.Age(s.age(), maxPods)
 	case s.Restart:
 		return r.restart()
+	case s.Upgrade != "":
+		return r.upgrade(s.Upgrade)
+	case s.Adopt > 0 && r.scarce:
+		return nil // whose flow finds a place depends on their order
+	case s.Adopt > 0:
+		return r.adopt(s.Adopt)
 	case s.Form != "":
 		r.hooked = s.Form == "hook"
 		return nil

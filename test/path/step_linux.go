@@ -13,7 +13,7 @@ import (
 )
 
 // Step is one thing that happens on the node. One of Pod, Remove, Age, Track, Restart,
-// Form and Packet is set.
+// Upgrade, Adopt, Form and Packet is set.
 type Step struct {
 	// Pod attaches a pod, or gives one that is there another policy.
 	Pod *PodStep `json:"pod,omitempty"`
@@ -23,6 +23,11 @@ type Step struct {
 	Age int `json:"age,omitempty"`
 	// Restart reloads the programs over the maps, and reads what is in them.
 	Restart bool `json:"restart,omitempty"`
+	// Upgrade has the agent of a newer version begin, or end, to take an older layout over:
+	// "marks" or "none" says whether the older programs leave marks, "done" ends it.
+	Upgrade string `json:"upgrade,omitempty"`
+	// Adopt has all flows come from the layout of that version, 1 to 3.
+	Adopt int `json:"adopt,omitempty"`
 	// Form says which programs decide in the stack from now on: "hook", those for the hooks
 	// of netfilter, or "filter", those for rules, which are there at first.
 	Form string `json:"form,omitempty"`

@@ -20,6 +20,7 @@ const (
 
 const (
 	mtu        = 1500
+	errorBurst = 3
 	tunnelPort = 4789
 	vni        = 4096
 )
@@ -35,7 +36,7 @@ var (
 	routerAddrs = addrs("192.0.2.254", "fd09::fe")
 	services    = addrs("10.96.0.10", "fd96::10", "10.96.0.20", "fd96::20")
 	strangers   = addrs("198.18.0.1", "fd18::1", "10.1.0.99", "fd01::99") // the latter in the node's range
-	ranges      = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd01::/64")}
+	ranges      = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd01::/48")}
 	remotes     = map[string][]netip.Addr{
 		"r1": addrs("10.2.0.5", "fd02::5"), // by the uplink, bypassing the stack
 		"r2": addrs("10.3.0.5", "fd03::5"), // by the tunnel, bypassing the stack
@@ -86,6 +87,12 @@ var everybody = func() [][]netip.Addr {
 // podAddrs are the addresses that the n-th of the pods may have.
 func podAddrs(n int) []netip.Addr {
 	four, six := [4]byte{10, 1, 0, byte(11 + n)}, [16]byte{0: 0xfd, 1: 1, 15: byte(0x11 + n)}
+	switch n { // some differ from the first in one other word only
+	case 2:
+		six[11], six[15] = 1, 0x11
+	case 3:
+		six[7], six[15] = 1, 0x11
+	}
 	return []netip.Addr{netip.AddrFrom4(four), netip.AddrFrom16(six)}
 }
 
@@ -98,7 +105,7 @@ func macOf(name string) [6]byte { return [6]byte{2, 0, 0, 0, 1, name[0]} }
 func newReference() *reference.Node {
 	n := &reference.Node{
 		Pods: make(map[int]*reference.Pod), Remote: make(map[netip.Addr]string), Outside: make(map[netip.Prefix]string),
-		Own: nodeAddrs, Ranges: ranges, Ways: ways, TunnelPort: tunnelPort, Tunnels: tunnels, MTU: mtu, Timeouts: timeouts, Deny: denied, Spared: spared,
+		Own: nodeAddrs, Ranges: ranges, Ways: ways, TunnelPort: tunnelPort, Tunnels: tunnels, MTU: mtu, Timeouts: timeouts, Deny: denied, Spared: spared, Errors: errorBurst,
 	}
 	for name, all := range remotes {
 		for _, a := range all {

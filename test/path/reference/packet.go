@@ -4,6 +4,7 @@ package reference
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -50,8 +51,11 @@ type Packet struct {
 	Hops uint8 `json:"hops,omitempty"`
 	// Options are bytes of IPv4 options, a multiple of 4.
 	Options int `json:"options,omitempty"`
-	// Extensions are extension headers of IPv6 by number, each of eight bytes.
+	// Extensions are extension headers of IPv6: the number, and 256 for each eight bytes
+	// that one has beyond the first. 44 is a fragment header of a whole packet.
 	Extensions []int `json:"extensions,omitempty"`
+	// Behind is how many of Extensions come behind the fragment header of a fragment.
+	Behind int `json:"behind,omitempty"`
 
 	Fragment int    `json:"fragment,omitempty"`
 	ID       uint32 `json:"id,omitempty"`
@@ -65,8 +69,9 @@ type Packet struct {
 	Quote *Packet `json:"quote,omitempty"`
 	Short bool    `json:"short,omitempty"`
 
-	// Inner is the packet in a VXLAN datagram with the VNI of the cluster.
-	Inner *Packet `json:"inner,omitempty"`
+	// Inner is the packet in a VXLAN datagram with the VNI of the cluster, or another one.
+	Inner    *Packet `json:"inner,omitempty"`
+	OtherVNI bool    `json:"otherVNI,omitempty"`
 
 	// ARP: the operation, and whether the sender's address and MAC are its own.
 	Operation  uint16 `json:"operation,omitempty"`
@@ -153,11 +158,50 @@ func (p *Packet) network() int {
 	if !p.V6() {
 		return 20 + p.Options
 	}
-	n := 40 + 8*len(p.Extensions)
+	n := 40
+	for i, h := range p.Extensions {
+		if p.Fragment != LaterFragment || i < len(p.Extensions)-p.Behind {
+			n += 8 + 8*(h>>8)
+		}
+	}
 	if p.Fragment != Whole {
 		n += 8
 	}
 	return n
+}
+
+// headersOfIP is how many headers of IPv6 precede the transport: the packet path looks at
+// eight.
+func (p *Packet) headersOfIP() int {
+	n := len(p.Extensions)
+	if p.Fragment != Whole {
+		n++
+	}
+	if p.Fragment == LaterFragment {
+		n -= p.Behind
+	}
+	return n
+}
+
+// reaches reports whether the first eight bytes of each extension header are among the
+// first bytes of a whole packet.
+func (p *Packet) reaches(left int) bool {
+	at := 40
+	for _, h := range p.Extensions {
+		if left < at+8 {
+			return false
+		}
+		at += 8 + 8*(h>>8)
+	}
+	return true
+}
+
+// follows is the protocol that the last header of IP which is read names.
+func (p *Packet) follows() uint8 {
+	if p.Fragment == LaterFragment && p.Behind > 0 {
+		return uint8(p.Extensions[len(p.Extensions)-p.Behind])
+	}
+	return p.Proto
 }
 
 // headers is how many bytes of the IP packet its headers take, as far as the packet
@@ -214,8 +258,14 @@ func (p *Packet) malformed() bool {
 	if p.Cut > 0 {
 		left = min(left, p.Cut)
 	}
-	if left < p.headers() || len(p.Extensions) > 8 || p.V6() && len(p.Extensions) == 8 {
+	if left < p.headers() {
 		return true
+	}
+	if n := p.headersOfIP(); p.V6() && (n > 8 || n == 8 && p.Fragment != LaterFragment) {
+		return true
+	}
+	if p.Fragment == FirstFragment && slices.Contains(p.Extensions[len(p.Extensions)-p.Behind:], 44) {
+		return true // a fragment of a fragment
 	}
 	if p.IsError() && (p.Quote == nil || p.Quote.V6() != p.V6()) {
 		return true
