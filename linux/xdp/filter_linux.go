@@ -201,8 +201,16 @@ func (f *Filter) Program() *ebpf.Program { return f.objects.Uplink }
 
 // Run sends an Ethernet frame through the program by BPF_PROG_TEST_RUN and
 // returns whether it passes.
-func (f *Filter) Run(frame []byte) (bool, error) {
-	code, err := f.objects.Uplink.Run(&ebpf.RunOptions{Data: frame})
+func (f *Filter) Run(frame []byte) (bool, error) { return f.RunPieces(frame, len(frame)) }
+
+// RunPieces is Run for a frame of several pieces, of which the first has so many bytes (Linux
+// 6.18).
+func (f *Filter) RunPieces(frame []byte, first int) (bool, error) {
+	run := ebpf.RunOptions{Data: frame}
+	if first < len(frame) {
+		run.Context = struct{ Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32 }{DataEnd: uint32(first)} // struct xdp_md
+	}
+	code, err := f.objects.Uplink.Run(&run)
 	if err != nil {
 		return false, fmt.Errorf("run the XDP program: %w", err)
 	}

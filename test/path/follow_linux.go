@@ -13,7 +13,7 @@ import (
 func (r *Runner) send(s *Step) error {
 	p := *s.Packet
 	switch s.At {
-	case "uplink":
+	case "uplink", "wire":
 		return r.sendFromNode(s, &p, uplink)
 	case "tunnel":
 		return r.sendFromNode(s, &p, tunnel)
@@ -55,7 +55,7 @@ func (r *Runner) sendFromNode(s *Step, p *reference.Packet, device int) error {
 	if device == uplink {
 		want := r.node.Uplink(p)
 		r.buf = frame(r.buf, p, outerMAC, hostMAC)
-		passed, err := r.uplink.Run(r.buf)
+		passed, err := r.uplink.RunPieces(r.buf, r.firstPiece(p))
 		if err != nil {
 			return err
 		}
@@ -63,8 +63,8 @@ func (r *Runner) sendFromNode(s *Step, p *reference.Packet, device int) error {
 			return err
 		}
 	}
-	if p.Ether == "vlan" {
-		return nil // for another device
+	if p.Tags > 0 || s.At == "wire" {
+		return nil // for another device, or none
 	}
 	want := r.node.FromNode(device, p)
 	out, err := r.run(loader.AtFromNode, device, device, 0, p, outerMAC)
@@ -75,6 +75,14 @@ func (r *Runner) sendFromNode(s *Step, p *reference.Packet, device int) error {
 		return err
 	}
 	return r.inStack(s, device, p, 0, notOurs)
+}
+
+// firstPiece is how many bytes of the frame are in its first piece.
+func (r *Runner) firstPiece(p *reference.Packet) int {
+	if p.Piece == 0 {
+		return len(r.buf)
+	}
+	return min(len(r.buf), 14+4*p.Tags+p.Piece)
 }
 
 // notOurs stands for the record of a packet that no pod sent.
@@ -168,7 +176,7 @@ func (r *Runner) isNode(a netip.Addr) bool {
 // routed reports whether the stack looks for a route for a packet: it is IP, well-formed
 // and may leave the link.
 func routed(p *reference.Packet) bool {
-	return p.Ether == "" && (p.Cut == 0 && p.Claims == 0 || p.Cut == p.Claims && p.Fragment == reference.Whole) && p.HopLimit() > 1 &&
+	return p.Ether == "" && p.Version == 0 && !p.Lengthless && (p.Cut == 0 && p.Claims == 0 || p.Cut == p.Claims && p.Fragment == reference.Whole) && p.HopLimit() > 1 &&
 		!p.Dst.IsMulticast() && !p.Dst.IsLinkLocalUnicast() && !p.Src.IsLinkLocalUnicast() && !p.Src.IsUnspecified()
 }
 

@@ -21,6 +21,7 @@ const (
 	etherARP  = 0x0806
 	etherVLAN = 0x8100
 	etherIPv6 = 0x86dd
+	etherQinQ = 0x88a8
 )
 
 // frame encodes a packet. Checksums are zero: no program looks at them.
@@ -32,11 +33,31 @@ func frame(b []byte, p *reference.Packet, src, dst [6]byte) []byte {
 	switch p.Ether {
 	case "arp":
 		return cut(appendARP(binary.BigEndian.AppendUint16(b, etherARP), p, src), p)
+	case "tag":
+		return append(binary.BigEndian.AppendUint16(b, etherVLAN), 0, 5)
 	case "other":
 		return append(b, 0x88, 0xb5, 1, 2, 3, 4)
-	case "vlan":
-		b = append(binary.BigEndian.AppendUint16(b, etherVLAN), 0, 5)
 	}
+	for i := range p.Tags {
+		protocol := uint16(etherQinQ)
+		if i == p.Tags-1 {
+			protocol = etherVLAN
+		}
+		b = append(binary.BigEndian.AppendUint16(b, protocol), 0, 5)
+	}
+	b = appendPacket(b, p)
+	ip := b[14+4*p.Tags:]
+	if p.Version != 0 {
+		ip[0] = ip[0]&0x0f | p.Version<<4
+	}
+	if p.Lengthless {
+		ip[0] = ip[0]&0xf0 | 4
+	}
+	return b
+}
+
+// appendPacket encodes what is behind the tags of a frame.
+func appendPacket(b []byte, p *reference.Packet) []byte {
 	if p.V6() {
 		return cut(appendIP(binary.BigEndian.AppendUint16(b, etherIPv6), p), p)
 	}
@@ -45,8 +66,8 @@ func frame(b []byte, p *reference.Packet, src, dst [6]byte) []byte {
 
 // cut leaves as many bytes behind the Ethernet header as the packet says.
 func cut(b []byte, p *reference.Packet) []byte {
-	if p.Cut > 0 && len(b) > 14+p.Cut {
-		return b[:14+p.Cut]
+	if at := 14 + 4*p.Tags; p.Cut > 0 && len(b) > at+p.Cut {
+		return b[:at+p.Cut]
 	}
 	return b
 }

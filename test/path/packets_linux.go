@@ -23,8 +23,10 @@ func (g *generator) packet() {
 		g.arp()
 	case n < 94:
 		g.tunneled()
-	case n < 97:
+	case n < 96:
 		g.spoof()
+	case n < 98:
+		g.onWire()
 	default:
 		g.odd()
 	}
@@ -337,6 +339,48 @@ func (g *generator) tunneled() {
 	g.add(nil, p, at)
 }
 
+// onWire adds frames that are decided before the stack sees them: tagged, in pieces, cut off,
+// or with a wrong header.
+func (g *generator) onWire() {
+	v6 := g.chance(50)
+	t, ok := g.known()
+	if !ok || g.chance(50) {
+		t = &talk{ends: [2]netip.AddrPort{netip.AddrPortFrom(g.anyAddr(v6), 1000), netip.AddrPortFrom(g.podAddr(v6), 80)}, proto: pick[uint8](g, reference.TCP, icmp(v6), 17)}
+	}
+	p := t.packet(0)
+	p.Flags = map[bool]string{true: pick(g, "S", "A", "SA")}[p.Proto == reference.TCP]
+	if g.chance(30) {
+		p.Src = same(pick(g, listed[:2], listed[2:4], listed[4:]), p.V6())
+	}
+	if g.chance(50) {
+		p.Tags = 1 + g.r.IntN(3)
+	}
+	if g.chance(40) {
+		g.extend(&p)
+	}
+	if g.chance(20) {
+		p.Fragment = pick(g, reference.FirstFragment, reference.LaterFragment)
+		p.Behind = min(g.r.IntN(3), len(p.Extensions))
+	}
+	switch g.r.IntN(8) {
+	case 0:
+		p.Version = pick[uint8](g, 5, 10)
+	case 1:
+		p.Lengthless = !p.V6()
+	case 2, 3:
+		p.Piece = 1 + g.r.IntN(p.Length())
+	case 4, 5:
+		p.Cut = 1 + g.r.IntN(p.Length())
+	case 6:
+		if p.Tags == 0 && g.chance(30) {
+			p.Ether = "tag"
+		}
+	case 7:
+		p.Claims = 1 + g.r.IntN(p.Length())
+	}
+	g.add(nil, p, "wire")
+}
+
 // spoof sends with the address of another, or by another device.
 func (g *generator) spoof() {
 	v6 := g.chance(50)
@@ -364,7 +408,7 @@ func (g *generator) odd() {
 	p := reference.Packet{Src: same(podAddrs(g.pods[name]), v6), Dst: g.anyAddr(v6), Proto: pick[uint8](g, 0, 2, 4, 41, 50, 51, 59, 132, 255), Size: 24}
 	switch g.r.IntN(5) {
 	case 0:
-		p.Ether = pick(g, "other", "vlan")
+		p.Ether = "other"
 	case 1:
 		p.Dst = same(addrs("127.0.0.1", "::1"), v6)
 	case 2:
@@ -374,6 +418,9 @@ func (g *generator) odd() {
 	}
 	if v6 && p.Proto == 0 {
 		p.Proto = 59 // 0 is an extension
+	}
+	if g.chance(10) {
+		p.Version = 5
 	}
 	if g.chance(20) {
 		p.Src, p.Dst, name = p.Dst, p.Src, "uplink"

@@ -34,7 +34,8 @@ type Step struct {
 	// Track has connection tracking know the flow of Packet, which is not sent.
 	Track bool `json:"track,omitempty"`
 
-	// At is where a packet comes from: the name of a pod, "uplink", "tunnel" or "host".
+	// At is where a packet comes from: the name of a pod, "uplink", "tunnel" or
+	// "host", or "wire" for frames by the uplink that the kernel's stack does not see.
 	At     string            `json:"at,omitempty"`
 	Packet *reference.Packet `json:"packet,omitempty"`
 	// Backend has the stack translate the destination to it, if nothing else translates

@@ -26,8 +26,18 @@ const (
 
 // Packet is an Ethernet frame as a value. Zero fields are left out of its text.
 type Packet struct {
-	// Ether is "" for IP, "arp", "vlan", or "other" for an unknown protocol.
+	// Ether is "" for IP, "arp", "other" for an unknown protocol, or "tag" for a tag that is
+	// cut off.
 	Ether string `json:"ether,omitempty"`
+	// Tags is how many tags of VLANs are before IP: of 802.1Q, behind those of 802.1ad.
+	Tags int `json:"tags,omitempty"`
+	// Version is what the IP header says; 0 is the true one.
+	Version uint8 `json:"version,omitempty"`
+	// Lengthless says that the header length of IPv4 is too short.
+	Lengthless bool `json:"lengthless,omitempty"`
+	// Piece is how many bytes from IP on are in the first piece of a frame of several, as
+	// few devices make them; 0 is all.
+	Piece int `json:"piece,omitempty"`
 	// ForeignMAC says that the source MAC is not that of the sender.
 	ForeignMAC bool `json:"foreignMAC,omitempty"`
 
@@ -254,6 +264,9 @@ func (p *Packet) quoted(short bool) int {
 
 // malformed reports whether its headers do not fit the packet, or are too many.
 func (p *Packet) malformed() bool {
+	if p.Version != 0 || p.Lengthless {
+		return true
+	}
 	left := p.Length()
 	if p.Cut > 0 {
 		left = min(left, p.Cut)
@@ -274,7 +287,7 @@ func (p *Packet) malformed() bool {
 	if p.IsError() {
 		read += p.quotedRead()
 	}
-	if p.V6() && p.Claims == 40 {
+	if p.V6() && p.Claims > 0 && p.Claims <= 40 {
 		return false // no length, as of packets above 64 KiB that the stack is to segment
 	}
 	return p.Claims > 0 && p.Claims < read
