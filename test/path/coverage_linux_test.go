@@ -21,14 +21,16 @@ func TestCoverage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	r, err := Open(Ample, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	for seed := uint64(1); seed <= 300; seed++ {
-		if err := r.Run(Generate(seed, length)); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+	for flows, seeds := range map[int]uint64{Ample: 3000, Scarce: 400} {
+		r, err := Open(flows, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		for seed := uint64(1); seed <= seeds; seed++ {
+			if err := r.Run(Generate(seed, length)); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
 		}
 	}
 	all, err := c.Report()

@@ -16,7 +16,7 @@ func Generate(seed uint64, packets int) []Step {
 	if g.chance(50) {
 		g.steps = append(g.steps, Step{Form: "hook"})
 	}
-	g.ipvs = g.chance(25)
+	g.ipvs = g.chance(40)
 	if g.chance(8) {
 		g.steps = append(g.steps, Step{Upgrade: "marks"})
 	}
@@ -145,7 +145,7 @@ func (g *generator) anyAddr(v6 bool) netip.Addr {
 		return same(remotes[pick(g, "r1", "r1", "r2", "r3")], v6)
 	case n < 80:
 		return same(servers[pick(g, "w1", "w2")], v6)
-	case n < 90:
+	case n < 92:
 		return same(pick(g, services[:2], services[2:]), v6)
 	}
 	if g.chance(15) {
@@ -204,7 +204,7 @@ func (g *generator) backend(v6 bool) netip.Addr {
 	if g.chance(60) {
 		return g.podAddr(v6)
 	}
-	return same(pick(g, remotes["r1"], remotes["r3"], servers["w1"]), v6)
+	return same(pick(g, remotes["r1"], remotes["r3"], servers["w1"], nodeAddrs), v6)
 }
 
 func icmp(v6 bool) uint8 {

@@ -210,6 +210,8 @@ func (g *generator) icmpError() {
 		}
 	case 3:
 		q.Dst = g.anyAddr(q.V6())
+	case 4:
+		q.Proto = pick[uint8](g, reference.ICMP, reference.ICMPv6, 50)
 	}
 	p := reference.Packet{Src: q.Dst, Dst: q.Src, Proto: icmp(q.V6()), Quote: &q, Short: g.chance(5)}
 	p.Type = pick[uint8](g, 3, 11, 12, 5, 4)
@@ -231,8 +233,14 @@ func (g *generator) icmpError() {
 	}
 	if g.chance(5) && p.Quote != nil {
 		p.Cut = 48 + g.r.IntN(40)
-	} else if g.chance(5) {
+	} else if g.chance(12) {
 		p.Fragment, p.ID = reference.FirstFragment, uint32(g.r.IntN(12))
+	}
+	if g.chance(10) {
+		g.extend(&p)
+	}
+	if g.chance(10) {
+		g.cut(&p)
 	}
 	g.add(nil, p, at)
 }
@@ -280,7 +288,11 @@ func (g *generator) discovery() {
 	if g.chance(10) {
 		p.Fragment = reference.FirstFragment
 	}
+	if g.chance(20) {
+		g.extend(&p)
+	}
 	if g.chance(15) { // in IPv4 it is no ICMP
+		p.Extensions, p.Behind = nil, 0
 		p.Src, p.Dst = same(podAddrs(g.pods[name]), false), g.anyAddr(false)
 		at = name
 	}
@@ -361,6 +373,20 @@ func (g *generator) onWire() {
 	if g.chance(20) {
 		p.Fragment = pick(g, reference.FirstFragment, reference.LaterFragment)
 		p.Behind = min(g.r.IntN(3), len(p.Extensions))
+	}
+	if p.Proto == icmp(p.V6()) && g.chance(70) {
+		q := t.packet(1)
+		p.Type, p.Quote, p.Short = uint8(g.r.IntN(15)), &q, g.chance(20)
+		if p.V6() {
+			p.Type = pick[uint8](g, 1, 4, 128, 129, 130, 132, 133, 134, 135, 136, 137, 143, 150)
+		}
+		if !p.IsError() {
+			p.Quote, p.Short, p.Size = nil, false, 36
+		}
+		p.Hops = pick[uint8](g, 1, 64, 255)
+		if p.V6() && g.chance(30) {
+			p.Src = pick(g, netip.MustParseAddr("fe80::1"), netip.IPv6Unspecified())
+		}
 	}
 	switch g.r.IntN(8) {
 	case 0:

@@ -37,8 +37,18 @@ type Totals struct {
 	Sequences, Packets int
 	// Evicted counts flows that had to make room in a scarce table, or found none.
 	Evicted int
-	// Fates counts runs of programs, by hook, fate and reason.
-	Fates map[string]int
+	// Fates counts runs of programs, by hook, fate and reason; Found differences by kind.
+	Fates, Found map[string]int
+}
+
+// Add adds what another runner counted.
+func (t *Totals) Add(other *Totals) {
+	t.Sequences += other.Sequences
+	t.Packets += other.Packets
+	t.Evicted += other.Evicted
+	for reason, n := range other.Fates {
+		t.Fates[reason] += n
+	}
 }
 
 // Runner runs sequences of steps, one after the other, in the thread that made it.
@@ -193,8 +203,6 @@ func (r *Runner) step(s *Step) error {
 		delete(r.says, s.Remove)
 		r.dirty = true
 		return r.detach(s.Remove)
-	case s.Age > 0 && r.scarce:
-		return nil // what has expired goes when its place is looked at
 	case s.Age > 0:
 		r.node.Age(s.age())
 		return r.replay.Age(s.age(), maxPods)
@@ -202,8 +210,6 @@ func (r *Runner) step(s *Step) error {
 		return r.restart()
 	case s.Upgrade != "":
 		return r.upgrade(s.Upgrade)
-	case s.Adopt > 0 && r.scarce:
-		return nil // whose flow finds a place depends on their order
 	case s.Adopt > 0:
 		return r.adopt(s.Adopt)
 	case s.Form != "":

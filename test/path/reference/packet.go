@@ -284,8 +284,16 @@ func (p *Packet) malformed() bool {
 		return true
 	}
 	read := p.headers()
-	if p.IsError() {
-		read += p.quotedRead()
+	if p.IsError() { // of the quote is read what is there
+		options := 0
+		if !p.V6() {
+			options = p.Quote.Options
+		}
+		if left >= read+p.quotedRead() {
+			read += p.quotedRead()
+		} else if left >= read+options {
+			read += options
+		}
 	}
 	if p.V6() && p.Claims > 0 && p.Claims <= 40 {
 		return false // no length, as of packets above 64 KiB that the stack is to segment

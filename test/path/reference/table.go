@@ -25,6 +25,15 @@ func (n *Node) Follow(table map[Key]bool, size int) (gone int, err error) {
 		if created == nil {
 			return 0, fmt.Errorf("flow %v is gone, but nothing needed its place", k)
 		}
+		expired := n.now-f.seen > n.limit(f, k.proto)
+		if expired && k != *created {
+			delete(n.flows, k)
+			gone++
+			continue
+		}
+		if k != *created && n.hasExpired(*created, table) {
+			return 0, fmt.Errorf("flow %v made room, but there is one that expired", k)
+		}
 		shares, total := n.shares(*created)
 		owner := n.flows[*created].owner
 		switch {
@@ -43,6 +52,16 @@ func (n *Node) Follow(table map[Key]bool, size int) (gone int, err error) {
 		gone++
 	}
 	return gone, nil
+}
+
+// hasExpired reports whether the table has a flow in the family of another that has expired.
+func (n *Node) hasExpired(fresh Key, table map[Key]bool) bool {
+	for k, f := range n.flows {
+		if table[k] && k != fresh && k.end[0].Addr().Is6() == fresh.end[0].Addr().Is6() && n.now-f.seen > n.limit(f, k.proto) {
+			return true
+		}
+	}
+	return false
 }
 
 // shares counts the flows of each slot in the family of a flow, without that flow.
