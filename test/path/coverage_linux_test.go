@@ -21,14 +21,14 @@ func TestCoverage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for flows, seeds := range map[int]uint64{Ample: 3000, Scarce: 400} {
+	for flows, seeds := range map[int]uint64{Ample: 1500, Scarce: 200, Tight: 100} {
 		r, err := Open(flows, c)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer r.Close()
 		for seed := uint64(1); seed <= seeds; seed++ {
-			if err := r.Run(Generate(seed, length)); err != nil {
+			if err := r.Run(Generate(seed, length+3*length*(Ample-flows)/Ample)); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 		}

@@ -67,8 +67,9 @@ type Runner struct {
 	track            conntrack
 	clock            time.Time // for numbers that wait to be used again
 	dirty            bool
-	hooked           bool // the programs of netfilter's hooks decide in the stack
-	scarce           bool
+	hooked           bool              // the programs of netfilter's hooks decide in the stack
+	scarce           bool              // the reference follows which flows made room
+	flows            int               // that the table has room for
 	says             map[string]string // by pod, what its policy said at its epoch
 	marks            []left
 	waiting          map[fragmentKey]*datagram
@@ -82,11 +83,13 @@ type left struct {
 	record int
 }
 
-// Sizes of the flow table: Ample is never full, Scarce is nearly always. The programs look
-// at 16 places for a free one, which are all that there are then.
+// Sizes of the flow table: Ample is never full, Scarce nearly always. The programs look
+// at 16 places for a free one, which are all that Scarce has.
 const (
 	Ample  = 4096
 	Scarce = 16
+	// Tight is full most of the time, and a new flow may find no place in it.
+	Tight = 40
 )
 
 // Open loads the programs in a namespace of their own, with a flow table of a size. Needs
@@ -105,7 +108,7 @@ func Open(flows int, c *Coverage) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Runner{arrival: a, layouts: newLayouts(), scarce: flows == Scarce, clock: time.Now()}
+	r := &Runner{arrival: a, layouts: newLayouts(), scarce: flows < Ample, flows: flows, clock: time.Now()}
 	s.Instrument = func(spec *ebpf.CollectionSpec) error {
 		if v := spec.Variables["handover"]; v != nil {
 			if err := v.Set(r.handover); err != nil {
@@ -401,7 +404,7 @@ func (r *Runner) follow(hook string, want reference.Verdict, p *reference.Packet
 	}); err != nil {
 		return err
 	}
-	gone, err := r.node.Follow(table, Scarce)
+	gone, err := r.node.Follow(table, r.flows)
 	r.Totals.Evicted += gone
 	if err != nil {
 		return r.fail("table", hook, err.Error(), want, p)
