@@ -24,12 +24,14 @@ type Coverage struct {
 	places map[Block]uint32
 	blocks map[string][]Block // by program, with the functions that it calls
 	lines  map[Block]uint32   // numbers of source lines, by object, file and text
+	next   map[Block][]Block  // where control goes from a block
+	entry  map[Block]bool     // first blocks of functions
 }
 
 // Block is a basic block. Its fields say where it is, and stay the same while other
 // functions and lines change.
 type Block struct {
-	Object   string // name of the first program in the object
+	Object   string // pod, egress or xdp
 	Function string
 	// File and Text are the source line of its first instruction.
 	File, Text string
@@ -39,7 +41,7 @@ type Block struct {
 
 // String returns the text that the list of unreachable blocks has.
 func (b Block) String() string {
-	return fmt.Sprintf("%s %s %s #%d", b.Function, b.File, b.Text, b.N)
+	return fmt.Sprintf("%s %s %s %s #%d", b.Object, b.Function, b.File, b.Text, b.N)
 }
 
 // unnoted is the place of a block in which every register is in use.
@@ -51,7 +53,7 @@ func NewCoverage() (*Coverage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the array of basic blocks: %w", err)
 	}
-	return &Coverage{hits: m, places: make(map[Block]uint32), blocks: make(map[string][]Block), lines: make(map[Block]uint32)}, nil
+	return &Coverage{hits: m, places: make(map[Block]uint32), blocks: make(map[string][]Block), lines: make(map[Block]uint32), next: make(map[Block][]Block), entry: make(map[Block]bool)}, nil
 }
 
 // Close removes the array.
@@ -61,7 +63,7 @@ func (c *Coverage) Close() error { return c.hits.Close() }
 // comes before.
 func (c *Coverage) notes(g *graph, object, program string) map[int]asm.Instructions {
 	live, before := g.liveness(), make(map[int]asm.Instructions)
-	known := make(map[Block]int)
+	known, blocks := make(map[Block]int), make(map[int]Block)
 	var at Block
 	c.blocks[program] = nil
 	for i := range g.insns {
@@ -78,6 +80,10 @@ func (c *Coverage) notes(g *graph, object, program string) map[int]asm.Instructi
 		known[at]++
 		b := at
 		b.N = known[at]
+		blocks[i] = b
+		if g.insns[i].Symbol() != "" {
+			c.entry[b] = true
+		}
 		c.blocks[program] = append(c.blocks[program], b)
 		k, free, ok := g.free(i, live)
 		if !ok || len(c.places) >= maxBlocks {
@@ -91,12 +97,74 @@ func (c *Coverage) notes(g *graph, object, program string) map[int]asm.Instructi
 		}
 		before[k] = asm.Instructions{asm.LoadMapValue(free, c.hits.FD(), place), asm.StoreImm(free, 0, 1, asm.Byte)}
 	}
+	for i, b := range blocks {
+		c.next[b] = c.next[b][:0]
+		for _, to := range g.next(i) {
+			c.next[b] = append(c.next[b], blocks[to])
+		}
+	}
 	return before
 }
 
 // Where returns file and line of a block.
 func (c *Coverage) Where(b Block) string {
 	return fmt.Sprintf("%s:%d", b.File, c.lines[Block{Object: b.Object, File: b.File, Text: b.Text}])
+}
+
+// Blocks returns all blocks by their text.
+func (c *Coverage) Blocks() map[string]Block {
+	all := make(map[string]Block)
+	for b := range c.next {
+		all[b.String()] = b
+	}
+	return all
+}
+
+// Behind are the blocks that control reaches through some of these only, and these.
+func (c *Coverage) Behind(roots map[Block]bool) map[Block]bool {
+	open := make(map[Block]bool)
+	var visit func(Block)
+	visit = func(b Block) {
+		if open[b] || roots[b] {
+			return
+		}
+		open[b] = true
+		for _, to := range c.next[b] {
+			visit(to)
+		}
+	}
+	for b := range c.entry {
+		visit(b)
+	}
+	closed := make(map[Block]bool)
+	for b := range c.next {
+		if !open[b] {
+			closed[b] = true
+		}
+	}
+	return closed
+}
+
+// Roots are the missed blocks of all programs that control could have gone to from a block
+// that ran, by block; with the programs that have them.
+func (c *Coverage) Roots(all map[string]Covered) map[Block][]string {
+	reached := make(map[Block]bool)
+	for _, v := range all {
+		for _, b := range v.Reached {
+			for _, to := range c.next[b] {
+				reached[to] = true
+			}
+		}
+	}
+	roots := make(map[Block][]string)
+	for name, v := range all {
+		for _, b := range v.Missed {
+			if reached[b] || c.entry[b] {
+				roots[b] = append(roots[b], name)
+			}
+		}
+	}
+	return roots
 }
 
 // Covered is what ran of a program. Unknown blocks cannot be recorded.

@@ -25,12 +25,8 @@ func (r *Runner) send(s *Step) error {
 
 func (r *Runner) sendFromPod(s *Step, p *reference.Packet) error {
 	device := deviceOf(s.At)
-	pod := r.node.Pods[device]
-	if pod == nil {
-		return nil // it is gone
-	}
 	want := r.node.FromPod(device, p)
-	out, err := r.run(loader.AtFromPod, device, 0, 0, p, pod.MAC)
+	out, err := r.run(loader.AtFromPod, device, 0, 0, p, macOf(s.At)) // the pod may be gone
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 // packets of a few conversations as asked for, with changes in between.
 func Generate(seed uint64, packets int) []Step {
 	g := &generator{r: rand.New(rand.NewPCG(seed, 0)), pods: make(map[string]int)}
-	if g.chance(50) {
+	if seed%2 == 0 {
 		g.steps = append(g.steps, Step{Form: "hook"})
 	}
 	g.ipvs = g.chance(40)
@@ -108,7 +108,9 @@ func (g *generator) change() {
 		g.steps = append(g.steps, Step{Adopt: 1 + g.r.IntN(3)})
 	case n < 93:
 		g.steps = append(g.steps, Step{Upgrade: pick(g, "marks", "done")})
-	case n < 94:
+	case n < 96:
+		g.steps = append(g.steps, Step{Forget: true})
+	case n < 97:
 		g.steps = append(g.steps, Step{Form: pick(g, "hook", "filter")})
 	default:
 		if t, ok := g.known(); ok && (t.proto == reference.TCP || t.proto == reference.UDP) {
@@ -145,8 +147,10 @@ func (g *generator) anyAddr(v6 bool) netip.Addr {
 		return same(remotes[pick(g, "r1", "r1", "r2", "r3")], v6)
 	case n < 80:
 		return same(servers[pick(g, "w1", "w2")], v6)
-	case n < 92:
+	case n < 90:
 		return same(pick(g, services[:2], services[2:]), v6)
+	case n < 93:
+		return same(nodeAddrs, v6)
 	}
 	if g.chance(15) {
 		return same(pick(g, listed[:2], listed[2:4], listed[4:]), v6)
@@ -204,7 +208,7 @@ func (g *generator) backend(v6 bool) netip.Addr {
 	if g.chance(60) {
 		return g.podAddr(v6)
 	}
-	return same(pick(g, remotes["r1"], remotes["r3"], servers["w1"], nodeAddrs), v6)
+	return same(pick(g, remotes["r1"], remotes["r3"], servers["w1"], servers["w2"], nodeAddrs, nodeAddrs), v6)
 }
 
 func icmp(v6 bool) uint8 {

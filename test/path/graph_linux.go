@@ -47,6 +47,20 @@ func jumps(ins *asm.Instruction) bool {
 	return ins.OpCode.Class().IsJump() && ins.OpCode.JumpOp() != asm.Call
 }
 
+// next are the first instructions of the blocks that follow the one that begins at i.
+func (g *graph) next(i int) (all []int) {
+	for ; !jumps(&g.insns[i]) && !g.leader[i+1]; i++ {
+	}
+	ins := &g.insns[i]
+	if to, ok := g.target[i]; ok {
+		all = append(all, to)
+	}
+	if !jumps(ins) || ins.OpCode.JumpOp() != asm.Exit && ins.OpCode.JumpOp() != asm.Ja {
+		all = append(all, i+1)
+	}
+	return all
+}
+
 // label names a basic block; functions have names.
 func (g *graph) label(i int) string {
 	if s := g.insns[i].Symbol(); s != "" {

@@ -51,8 +51,7 @@ func (a *arrival) Close() error { return a.values.Close() }
 // instrument changes the programs of a spec before they are loaded: they read the fields
 // of a, and record their blocks in c unless that is nil.
 func instrument(spec *ebpf.CollectionSpec, a *arrival, c *Coverage) error {
-	names := slices.Sorted(maps.Keys(spec.Programs))
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
 		p := spec.Programs[name]
 		if c == nil && p.Type != ebpf.Netfilter {
 			continue
@@ -63,7 +62,7 @@ func instrument(spec *ebpf.CollectionSpec, a *arrival, c *Coverage) error {
 		}
 		before := make(map[int]asm.Instructions)
 		if c != nil {
-			before = c.notes(g, names[0], name)
+			before = c.notes(g, objectOf(spec), name)
 		}
 		if p.Type == ebpf.Netfilter {
 			if err := a.replace(g, before, spec.Types); err != nil {
@@ -73,6 +72,17 @@ func instrument(spec *ebpf.CollectionSpec, a *arrival, c *Coverage) error {
 		p.Instructions = g.insert(before)
 	}
 	return nil
+}
+
+// objectOf names the compiled object that a spec is of.
+func objectOf(spec *ebpf.CollectionSpec) string {
+	switch {
+	case spec.Programs["from_pod"] != nil:
+		return "pod"
+	case spec.Programs["uplink"] != nil:
+		return "xdp"
+	}
+	return "egress"
 }
 
 // skbField finds the index of a field of struct sk_buff in a relocation.

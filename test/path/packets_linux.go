@@ -11,19 +11,19 @@ import (
 // packet adds a packet: mostly of a conversation, as its end would send it.
 func (g *generator) packet() {
 	switch n := g.r.IntN(100); {
-	case n < 70:
+	case n < 69:
 		g.talk()
-	case n < 79:
+	case n < 77:
 		g.icmpError()
-	case n < 85:
+	case n < 83:
 		g.fragments()
-	case n < 90:
+	case n < 87:
 		g.discovery()
-	case n < 92:
+	case n < 89:
 		g.arp()
-	case n < 94:
+	case n < 91:
 		g.tunneled()
-	case n < 96:
+	case n < 93:
 		g.spoof()
 	case n < 98:
 		g.onWire()
@@ -56,6 +56,9 @@ func (g *generator) add(t *talk, p reference.Packet, at string) {
 		if g.chance(3) {
 			s.Backend, s.Fresh = netip.AddrPortFrom(g.backend(p.V6()), 8080), true
 		}
+	}
+	if t != nil && !s.Backend.IsValid() && (isNode(p.Dst) || isService(p.Dst)) && g.chance(10) {
+		s.Backend = netip.AddrPortFrom(g.backend(p.V6()), 8080)
 	}
 	if g.chance(1) {
 		s.Mark = pick(g, "none", "old")
@@ -330,6 +333,9 @@ func (g *generator) tunneled() {
 	case 1:
 		p.Src = g.podAddr(v6)
 		at = g.from(p.Src)
+		if g.chance(40) {
+			p.Dst = g.anyAddr(v6)
+		}
 	case 2:
 		p.Fragment, p.Inner = pick(g, reference.FirstFragment, reference.LaterFragment), nil
 	}
@@ -357,7 +363,7 @@ func (g *generator) onWire() {
 	v6 := g.chance(50)
 	t, ok := g.known()
 	if !ok || g.chance(50) {
-		t = &talk{ends: [2]netip.AddrPort{netip.AddrPortFrom(g.anyAddr(v6), 1000), netip.AddrPortFrom(g.podAddr(v6), 80)}, proto: pick[uint8](g, reference.TCP, icmp(v6), 17)}
+		t = &talk{ends: [2]netip.AddrPort{netip.AddrPortFrom(g.anyAddr(v6), 1000), netip.AddrPortFrom(g.podAddr(v6), 80)}, proto: pick[uint8](g, reference.TCP, reference.ICMP, reference.ICMPv6, icmp(v6), 17)}
 	}
 	p := t.packet(0)
 	p.Flags = map[bool]string{true: pick(g, "S", "A", "SA")}[p.Proto == reference.TCP]

@@ -211,6 +211,8 @@ func (r *Runner) step(s *Step) error {
 		return r.replay.Age(s.age(), maxPods)
 	case s.Restart:
 		return r.restart()
+	case s.Forget:
+		return r.track.flush()
 	case s.Upgrade != "":
 		return r.upgrade(s.Upgrade)
 	case s.Adopt > 0:

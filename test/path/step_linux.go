@@ -12,7 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// Step is one thing that happens on the node. One of Pod, Remove, Age, Track, Restart,
+// Step is one thing that happens on the node. One of Pod, Remove, Age, Track, Forget, Restart,
 // Upgrade, Adopt, Form and Packet is set.
 type Step struct {
 	// Pod attaches a pod, or gives one that is there another policy.
@@ -31,6 +31,8 @@ type Step struct {
 	// Form says which programs decide in the stack from now on: "hook", those for the hooks
 	// of netfilter, or "filter", those for rules, which are there at first.
 	Form string `json:"form,omitempty"`
+	// Forget has connection tracking forget all flows.
+	Forget bool `json:"forget,omitempty"`
 	// Track has connection tracking know the flow of Packet, which is not sent.
 	Track bool `json:"track,omitempty"`
 
