@@ -46,7 +46,7 @@ func TestPath(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	const seeds = 400
+	const seeds = 300
 	for seed := uint64(1); seed <= seeds; seed++ {
 		steps := Generate(seed, length)
 		switch seed {
@@ -83,9 +83,9 @@ func TestPath(t *testing.T) {
 // In a table that is always full flows make room for others as they should, and what
 // is left is decided as ever.
 func TestScarceTable(t *testing.T) {
-	for _, size := range []struct{ flows, evicted int }{{Scarce, 500}, {Tight, 5}} {
+	for _, size := range []struct{ flows, evicted int }{{Scarce, 200}, {Tight, 5}} {
 		r := open(t, size.flows)
-		for seed := uint64(1); seed <= 15 && !t.Failed(); seed++ {
+		for seed := uint64(1); seed <= 10 && !t.Failed(); seed++ {
 			check(t, r, seed, Generate(seed, 4*length))
 		}
 		summarize(t, &r.Totals, 0)
