@@ -9,9 +9,10 @@ import (
 )
 
 // datagram is a fragmented one that the stack puts together: connection tracking needs
-// whole packets. It keeps the mark of the first fragment.
+// whole packets. Mark and device are those of the first fragment, wherever the others are from.
 type datagram struct {
 	parts  []reference.Packet
+	device int
 	mark   uint32
 	record int
 	first  bool // is among parts
@@ -26,7 +27,7 @@ type fragmentKey struct {
 
 // gather keeps a fragment. It returns the datagram when the first fragment and a later one
 // are there, which stands for all of them.
-func (r *Runner) gather(p *reference.Packet, mark uint32, record int) *datagram {
+func (r *Runner) gather(p *reference.Packet, device int, mark uint32, record int) *datagram {
 	k := fragmentKey{p.Src, p.Dst, p.ID, p.Proto}
 	d := r.waiting[k]
 	if d == nil {
@@ -37,7 +38,7 @@ func (r *Runner) gather(p *reference.Packet, mark uint32, record int) *datagram 
 		if d.first {
 			return nil // a duplicate
 		}
-		d.first, d.mark, d.record = true, mark, record
+		d.first, d.device, d.mark, d.record = true, device, mark, record
 		d.parts = append([]reference.Packet{*p}, d.parts...)
 	} else {
 		d.parts = append(d.parts, *p)

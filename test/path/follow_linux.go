@@ -93,11 +93,11 @@ func (r *Runner) inStack(s *Step, device int, p *reference.Packet, mark uint32, 
 	}
 	parts := []reference.Packet{*p}
 	if s.Defragment && p.Fragment != reference.Whole {
-		d := r.gather(p, mark, record)
+		d := r.gather(p, device, mark, record)
 		if d == nil {
 			return nil // it waits for the rest
 		}
-		p, mark, record, parts = d.whole(), d.mark, d.record, d.parts
+		p, device, mark, record, parts = d.whole(), d.device, d.mark, d.record, d.parts
 	}
 	was := *p
 	p, t, err := r.translate(s, p)
