@@ -144,7 +144,7 @@ func (r *Runner) untrack(t *translation) error {
 func (r *Runner) decide(h loader.Hook, name string, device int, p *reference.Packet, mark uint32, record int) (bool, error) {
 	var want reference.Verdict
 	switch {
-	case record != notOurs:
+	case record != notOurs && r.node.Pods[device] != nil: // the pod may be gone since the first fragment
 		want = r.node.Behind(device, p, record)
 	case h == loader.AtForward:
 		want = r.node.Forward(device, p)
