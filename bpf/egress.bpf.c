@@ -156,18 +156,20 @@ __noinline int reuse(const struct flow *to, int v6)
 __noinline int ask(__u32 index, struct slot *slot, const struct flow *to, int v6)
 {
 	volatile __u64 *word = bpf_map_lookup_elem(&slots, &index);
+	struct ip dst;
 	__u32 stage;
 	__u8 verdict;
 
 	if (!word || !slot || !to)
 		return -1;
+	dst = to->dst; /* on the stack, as Linux 6.1 wants keys */
 	*(__u64 *)slot = *word;
 	if (same(&to->src, &to->dst))
 		return ALLOW; /* a pod always reaches itself */
 	for (int i = 0; i < VERDICT_TRIES; i++) {
 		stage = stage_now();
 		*(__u64 *)slot = *word;
-		verdict = table_says(slot->table, EGRESS, class_of(&to->dst, v6), to->protocol, to->dst_port);
+		verdict = table_says(slot->table, EGRESS, class_of(&dst, v6), to->protocol, to->dst_port);
 		if (stage_now() == stage)
 			return verdict;
 	}

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "direct.h"
+#include "quote.h"
 #include "remote.h"
 
 /* Packets that come from other nodes, by devices that lead there. What does not
@@ -39,7 +40,8 @@ static __always_inline bool plain_icmp(void *at, void *end, bool v6)
 }
 
 /* An ICMP error that came from another node, or from on the way there: the stack
- * does not know the flow that it is about. */
+ * does not know the flow that it is about. One beyond the budget of the pod is left to
+ * to_pod, whose policy decides. */
 __noinline int error_arrived(struct __sk_buff *skb, const struct packet *p, struct local *pod)
 {
 	struct conn_place at = {};
@@ -49,7 +51,7 @@ __noinline int error_arrived(struct __sk_buff *skb, const struct packet *p, stru
 		return FATE_PASS;
 	conn_place(&p->quoted, &at, p->v6);
 	c = conn_find(&at, p->quoted.protocol, bpf_jiffies64(), p->v6);
-	return c && error_is_direct(p, c, pod, at.src, CONN_REMOTE) && receivable(skb, pod, p->v6) ? FATE_DIRECT : FATE_PASS;
+	return c && error_is_direct(p, c, pod, at.src, CONN_REMOTE) && receivable(skb, pod, p->v6) && error_due(pod) ? FATE_DIRECT : FATE_PASS;
 }
 
 /* Decides a packet between two pods, of which the one that it is for is here. */

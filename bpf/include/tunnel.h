@@ -95,7 +95,8 @@ static __always_inline int find_udp(const struct view *v, bool v6, bool *fragmen
 		if (next == IPPROTO_FRAGMENT) {
 			if (h.offset & bpf_htons(IP6_OFFSET))
 				return 0; /* nothing without the first */
-			*fragmented = h.offset & bpf_htons(IP6_MORE_FRAGMENTS);
+			if (h.offset & bpf_htons(IP6_MORE_FRAGMENTS)) /* a later header of its own does not undo it */
+				*fragmented = true;
 		}
 		offset += next == IPPROTO_FRAGMENT ? 8 : h.reserved * 8 + 8; /* second byte: length */
 		next = h.next;

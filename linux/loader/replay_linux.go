@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
@@ -23,15 +24,19 @@ const (
 	AtFromPod
 	AtForward
 	AtLocalIn
+	AtLocalOut
 	AtToPod
 )
 
 // Replayed is a frame at a hook. Ifindex is the interface of the program; Ingress is the
-// one that the frame came by, 0 if the host made it.
+// one that the frame came by, 0 if the host made it. Hooked has the programs of
+// netfilter's hooks decide in the stack, and not the filters: test runs give these neither
+// Ingress nor Mark.
 type Replayed struct {
 	Ifindex, Ingress int
 	Mark             uint32
 	Frame            []byte
+	Hooked           bool
 }
 
 // Outcome is what a program made of a frame.
@@ -49,8 +54,10 @@ type Replayer struct {
 	d        *DataPath
 	context  [192]byte // struct __sk_buff
 	after    [192]byte
+	state    [48]byte // struct nf_hook_state
 	frame    [8192]byte
 	programs [AtToPod + 1]*ebpf.Program
+	hook     *ebpf.Program // of netfilter's hooks
 }
 
 // Offsets of fields in struct __sk_buff.
@@ -61,40 +68,77 @@ const (
 )
 
 // Replay returns a Replayer of a sandbox.
-func (d *DataPath) Replay() *Replayer {
+func (d *DataPath) Replay() (*Replayer, error) {
+	if _, err := d.loadHook(); err != nil {
+		return nil, err
+	}
 	o, e := &d.objects, &d.egress
 	return &Replayer{d: d, programs: [...]*ebpf.Program{
-		AtFromNode: o.FromNode, AtFromPod: o.FromPod, AtForward: e.filters[forward], AtLocalIn: e.filters[localIn], AtToPod: o.ToPod,
-	}}
+		AtFromNode: o.FromNode, AtFromPod: o.FromPod, AtForward: e.filters[forward], AtLocalIn: e.filters[localIn], AtLocalOut: e.filters[localOut], AtToPod: o.ToPod,
+	}, hook: e.hook}, nil
 }
+
+// Hooks reports whether the kernel has programs of netfilter.
+func (r *Replayer) Hooks() bool { return r.hook != nil }
 
 // Run sends a frame through the program of a hook, in the network namespace of the
 // calling thread, which must have both interfaces.
 func (r *Replayer) Run(h Hook, in Replayed) (Outcome, error) {
+	if h == AtForward || h == AtLocalIn || h == AtLocalOut {
+		return r.runInStack(h, in)
+	}
 	binary.NativeEndian.PutUint32(r.context[skbMark:], in.Mark)
 	binary.NativeEndian.PutUint32(r.context[skbIngress:], uint32(in.Ingress))
 	binary.NativeEndian.PutUint32(r.context[skbIfindex:], uint32(in.Ifindex))
-	filter := h == AtForward || h == AtLocalIn
-	opts := ebpf.RunOptions{Data: in.Frame, Context: r.context[:], ContextOut: r.after[:], DataOut: r.frame[:]}
-	if filter { // it changes nothing
-		opts.ContextOut, opts.DataOut = nil, nil
-	}
-	code, err := r.programs[h].Run(&opts)
-	if err != nil {
+	run := testRun{data: in.Frame, out: r.frame[:], context: r.context[:], after: r.after[:]}
+	if err := run.of(r.programs[h]); err != nil {
 		return Outcome{}, fmt.Errorf("run program of hook %d: %w", h, err)
 	}
-	if filter { // matches what is to be dropped
-		return Outcome{Passed: code == 0, Mark: in.Mark, Frame: in.Frame}, nil
-	}
 	const unspec, shot, redirect = 0xffffffff, 2, 7 // TC_ACT_UNSPEC, TC_ACT_SHOT, TC_ACT_REDIRECT
-	out := Outcome{Passed: code != shot, Redirected: code == redirect, Mark: binary.NativeEndian.Uint32(r.after[skbMark:]), Frame: opts.DataOut}
+	code := run.code
+	out := Outcome{Passed: code != shot, Redirected: code == redirect, Mark: binary.NativeEndian.Uint32(r.after[skbMark:]), Frame: run.out}
 	if code != unspec && code != shot && code != redirect {
 		return out, fmt.Errorf("program of hook %d returned %d, neither pass nor drop", h, code)
 	}
 	return out, nil
 }
 
-// Age makes flows and fragmented datagrams of the first slots look idle for that much longer.
+// runInStack is Run for the programs in the stack, which change nothing.
+func (r *Replayer) runInStack(h Hook, in Replayed) (Outcome, error) {
+	out := Outcome{Mark: in.Mark, Frame: in.Frame}
+	if !in.Hooked {
+		binary.NativeEndian.PutUint32(r.context[skbMark:], in.Mark)
+		binary.NativeEndian.PutUint32(r.context[skbIngress:], uint32(in.Ingress))
+		binary.NativeEndian.PutUint32(r.context[skbIfindex:], uint32(in.Ifindex))
+		run := testRun{data: in.Frame, context: r.context[:]}
+		if err := run.of(r.programs[h]); err != nil {
+			return out, fmt.Errorf("run filter of hook %d: %w", h, err)
+		}
+		out.Passed = run.code == 0 // it matches what is to be dropped
+		return out, nil
+	}
+	// The kernel reads the Ethernet header, but on LOCAL_OUT, where there is none yet.
+	const ethernet, ipv6 = 14, 0x86dd
+	r.state[0] = map[Hook]byte{AtLocalIn: unix.NF_INET_LOCAL_IN, AtForward: unix.NF_INET_FORWARD, AtLocalOut: unix.NF_INET_LOCAL_OUT}[h]
+	r.state[1] = unix.NFPROTO_IPV4
+	if binary.BigEndian.Uint16(in.Frame[ethernet-2:]) == ipv6 {
+		r.state[1] = unix.NFPROTO_IPV6
+	}
+	run := testRun{data: in.Frame, context: r.state[:]}
+	if h == AtLocalOut {
+		run.data = in.Frame[ethernet:]
+	}
+	if err := run.of(r.hook); err != nil {
+		return out, fmt.Errorf("run program of netfilter's hook %d: %w", h, err)
+	}
+	const drop, accept = 0, 1 // NF_DROP, NF_ACCEPT
+	if out.Passed = run.code == accept; run.code != drop && run.code != accept {
+		return out, fmt.Errorf("program of netfilter's hook %d returned %d, neither pass nor drop", h, run.code)
+	}
+	return out, nil
+}
+
+// Age makes flows, and datagrams and budgets of the first slots, look that much older.
 func (r *Replayer) Age(by time.Duration, slots int) error {
 	o := &r.d.objects
 	jiffies := uint32(by.Seconds() * float64(r.d.constants["event_cost"])) // which is the rate of the clock
@@ -108,6 +152,18 @@ func (r *Replayer) Age(by time.Duration, slots int) error {
 		}
 		if v.Seen -= jiffies; err == nil {
 			err = o.Datagrams.Put(i, v)
+		}
+	}
+	for i := range uint32(slots) {
+		var v bpfobj.PodErrorBudget
+		if err == nil {
+			err = o.ErrorBudgets.Lookup(i, &v)
+		}
+		for dir := range v.Paid {
+			v.Paid[dir] -= uint64(jiffies) * errorRate
+		}
+		if err == nil {
+			err = o.ErrorBudgets.Put(i, v)
 		}
 	}
 	if err != nil {
@@ -137,20 +193,31 @@ func rewrite[K comparable, V any](m *ebpf.Map, change func(K, *V)) error {
 // Forget removes all flows with their places in the ledger, and the datagrams and budgets of the first slots.
 func (r *Replayer) Forget(slots int) error {
 	o := &r.d.objects
-	err := errors.Join(empty[bpfobj.PodConnKey4, bpfobj.PodConn](o.Conns4), empty[bpfobj.PodConnKey6, bpfobj.PodConn](o.Conns6))
-	err = errors.Join(err, r.forgetLedger())
+	err := r.forgetFlows(slots)
 	keys, values := make([]uint32, slots*datagramsOfSlot), make([]bpfobj.PodDatagram, slots*datagramsOfSlot)
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
 	_, batch := o.Datagrams.BatchUpdate(keys, values, nil)
 	for i := range uint32(slots) {
-		err = errors.Join(err, o.FlowShares.Put(i, bpfobj.PodFlowShare{}), o.ErrorBudgets.Put(i, bpfobj.PodErrorBudget{}))
+		err = errors.Join(err, o.ErrorBudgets.Put(i, bpfobj.PodErrorBudget{}))
 	}
 	if err = errors.Join(err, batch); err != nil {
 		return fmt.Errorf("forget flows: %w", err)
 	}
 	return nil
+}
+
+// forgetFlows removes all flows, with their places in the ledger and the shares of the
+// first slots.
+func (r *Replayer) forgetFlows(slots int) error {
+	o := &r.d.objects
+	err := errors.Join(empty[bpfobj.PodConnKey4, bpfobj.PodConn](o.Conns4), empty[bpfobj.PodConnKey6, bpfobj.PodConn](o.Conns6))
+	err = errors.Join(err, r.forgetLedger())
+	for i := range uint32(slots) {
+		err = errors.Join(err, o.FlowShares.Put(i, bpfobj.PodFlowShare{}))
+	}
+	return err
 }
 
 // Flows calls f with the ends of every flow in the table.

@@ -21,6 +21,9 @@ type Settings struct {
 	Tunnel Tunnel
 	// Flows is how many flows of each family a sandbox has room for; 0 is the standard.
 	Flows int
+	// Errors is how many ICMP errors about its flows a pod of a sandbox may send, and
+	// receive, until Replayer.Age; 0 is the standard, which refills with time.
+	Errors int
 	// Tracking says what there is of connection tracking by now; nil looks at the
 	// kernel.
 	Tracking func() Tracking
@@ -118,6 +121,9 @@ func (s Settings) constants(spec *ebpf.CollectionSpec) (map[string]uint32, error
 		"ledger_size4": spec.Maps["ledger4"].MaxEntries, "ledger_size6": spec.Maps["ledger6"].MaxEntries,
 		"tunnel_port": uint32(s.Tunnel.Port), "tunnel_vni": s.Tunnel.VNI,
 		"event_rate": uint32(s.Events.Rate), "event_cost": uint32(hz), "event_window": uint32(s.Events.Burst * hz), "event_allowed": 0,
+	}
+	if s.Errors > 0 {
+		c["error_rate"], c["error_window"] = 0, uint32(s.Errors*hz)
 	}
 	if s.Events.Allowed {
 		c["event_allowed"] = 1

@@ -37,6 +37,8 @@ type Filter struct {
 	objects objects
 	pins    loader.Pins
 	damaged []string
+	// instrument is of a sandbox.
+	instrument []func(*ebpf.CollectionSpec) error
 	// entries are what the maps hold; nil after writes that were cut short.
 	entries *denylist.Entries
 }
@@ -64,10 +66,10 @@ func Open(pins string, pods map[string]*ebpf.Map, constants map[string]uint32) (
 func Links(pins string) string { return filepath.Join(filepath.Dir(pins), "xdp") }
 
 // OpenSandbox loads the program with a deny list of its own that goes with
-// Close, and the given maps and
-// constants of pods. Nothing is pinned.
-func OpenSandbox(pods map[string]*ebpf.Map, constants map[string]uint32) (*Filter, error) {
-	f := &Filter{pins: make(loader.Pins)}
+// Close, and the given maps and constants of pods. Nothing is pinned. Functions in
+// instrument change the program before it is loaded, as loader.Settings.Instrument.
+func OpenSandbox(pods map[string]*ebpf.Map, constants map[string]uint32, instrument ...func(*ebpf.CollectionSpec) error) (*Filter, error) {
+	f := &Filter{pins: make(loader.Pins), instrument: instrument}
 	if err := f.load("", pods, constants); err != nil {
 		return nil, err
 	}
@@ -84,6 +86,11 @@ func (f *Filter) load(pins string, pods map[string]*ebpf.Map, constants map[stri
 			if err := variable.Set(value); err != nil {
 				return fmt.Errorf("set %s: %w", name, err)
 			}
+		}
+	}
+	for _, change := range f.instrument {
+		if err := change(spec); err != nil {
+			return err
 		}
 	}
 	if pins != "" {
@@ -194,8 +201,16 @@ func (f *Filter) Program() *ebpf.Program { return f.objects.Uplink }
 
 // Run sends an Ethernet frame through the program by BPF_PROG_TEST_RUN and
 // returns whether it passes.
-func (f *Filter) Run(frame []byte) (bool, error) {
-	code, err := f.objects.Uplink.Run(&ebpf.RunOptions{Data: frame})
+func (f *Filter) Run(frame []byte) (bool, error) { return f.RunPieces(frame, len(frame)) }
+
+// RunPieces is Run for a frame of several pieces, of which the first has so many bytes (Linux
+// 6.18).
+func (f *Filter) RunPieces(frame []byte, first int) (bool, error) {
+	run := ebpf.RunOptions{Data: frame}
+	if first < len(frame) {
+		run.Context = struct{ Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32 }{DataEnd: uint32(first)} // struct xdp_md
+	}
+	code, err := f.objects.Uplink.Run(&run)
 	if err != nil {
 		return false, fmt.Errorf("run the XDP program: %w", err)
 	}

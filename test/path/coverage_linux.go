@@ -3,10 +3,9 @@
 package path
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
-	"slices"
+	"path"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -16,21 +15,37 @@ import (
 // maxBlocks is how many basic blocks the programs of a sandbox may have.
 const maxBlocks = 1 << 16
 
-// Coverage notes which basic blocks of the programs have run: at the beginning of each
-// block a byte of an array is set.
+// Coverage records which basic blocks of the programs run: each block sets a byte of an
+// array. A block is a range of instructions of a compiled object. So a function that the
+// compiler inlines twice has its blocks twice, and a function that two programs of an
+// object call has them once.
 type Coverage struct {
 	hits   *ebpf.Map
-	blocks map[string][]block // by program
-	next   uint32
+	places map[Block]uint32
+	blocks map[string][]Block // by program, with the functions that it calls
+	lines  map[Block]uint32   // numbers of source lines, by object, file and text
+	next   map[Block][]Block  // where control goes from a block
+	entry  map[Block]bool     // first blocks of functions
 }
 
-// block is a basic block: where it begins, and its place in the array. A block without a
-// register that may be overwritten cannot be noted.
-type block struct {
-	line  string
-	place uint32
-	noted bool
+// Block is a basic block. Its fields say where it is, and stay the same while other
+// functions and lines change.
+type Block struct {
+	Object   string // pod, egress or xdp
+	Function string
+	// File and Text are the source line of its first instruction.
+	File, Text string
+	// N tells blocks of a function and a line apart, from 1, in the order of instructions.
+	N int
 }
+
+// String returns the text that the list of unreachable blocks has.
+func (b Block) String() string {
+	return fmt.Sprintf("%s %s %s %s #%d", b.Object, b.Function, b.File, b.Text, b.N)
+}
+
+// unnoted is the place of a block in which every register is in use.
+const unnoted = maxBlocks
 
 // NewCoverage makes the array. Needs root.
 func NewCoverage() (*Coverage, error) {
@@ -38,89 +53,128 @@ func NewCoverage() (*Coverage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create the array of basic blocks: %w", err)
 	}
-	return &Coverage{hits: m, blocks: make(map[string][]block)}, nil
+	return &Coverage{hits: m, places: make(map[Block]uint32), blocks: make(map[string][]Block), lines: make(map[Block]uint32), next: make(map[Block][]Block), entry: make(map[Block]bool)}, nil
 }
 
 // Close removes the array.
 func (c *Coverage) Close() error { return c.hits.Close() }
 
-// Instrument changes the programs of a spec.
-func (c *Coverage) Instrument(spec *ebpf.CollectionSpec) error {
-	for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
-		p := spec.Programs[name]
-		insns, err := c.rewrite(name, p.Instructions)
-		if err != nil {
-			return fmt.Errorf("instrument %s: %w", name, err)
+// notes are the stores that record the blocks of a program, by the instruction that each
+// comes before.
+func (c *Coverage) notes(g *graph, object, program string) map[int]asm.Instructions {
+	live, before := g.liveness(), make(map[int]asm.Instructions)
+	known, blocks := make(map[Block]int), make(map[int]Block)
+	var at Block
+	c.blocks[program] = nil
+	for i := range g.insns {
+		if s := g.insns[i].Symbol(); s != "" {
+			at = Block{Object: object, Function: s}
 		}
-		p.Instructions = insns
-	}
-	return nil
-}
-
-// rewrite puts a store before each basic block. Jumps are given labels first, since their
-// distances change.
-func (c *Coverage) rewrite(name string, insns asm.Instructions) (asm.Instructions, error) {
-	g, err := newGraph(insns)
-	if err != nil {
-		return nil, err
-	}
-	live := g.liveness()
-	var out asm.Instructions
-	line := ""
-	for i, ins := range insns {
-		if s := ins.Source(); s != nil {
-			line = position(s)
-		}
-		if at, ok := g.target[i]; ok {
-			ins = ins.WithReference(g.label(at))
-			ins.Offset = -1
+		if s, ok := g.insns[i].Source().(*btf.Line); ok {
+			at.File, at.Text = path.Base(s.FileName()), strings.TrimSpace(s.Line())
+			c.lines[Block{Object: object, File: at.File, Text: at.Text}] = s.LineNumber()
 		}
 		if !g.leader[i] {
-			out = append(out, ins)
 			continue
 		}
-		label := g.label(i)
-		b := block{line: line, place: c.next}
-		if free, ok := unused(live[i]); ok && c.next < maxBlocks {
-			note := asm.LoadMapValue(free, c.hits.FD(), c.next).WithSymbol(label)
-			if s := ins.Source(); s != nil {
-				note = note.WithSource(s)
-			}
-			if fn := btf.FuncMetadata(&ins); fn != nil {
-				note = btf.WithFuncMetadata(note, fn)
-				ins = btf.WithFuncMetadata(ins, nil)
-			}
-			out = append(out, note, asm.StoreImm(free, 0, 1, asm.Byte), ins.WithSymbol(""))
-			b.noted = true
-			c.next++
-		} else {
-			out = append(out, ins.WithSymbol(label))
+		known[at]++
+		b := at
+		b.N = known[at]
+		blocks[i] = b
+		if g.insns[i].Symbol() != "" {
+			c.entry[b] = true
 		}
-		c.blocks[name] = append(c.blocks[name], b)
+		c.blocks[program] = append(c.blocks[program], b)
+		k, free, ok := g.free(i, live)
+		if !ok || len(c.places) >= maxBlocks {
+			c.places[b] = unnoted
+			continue
+		}
+		place, noted := c.places[b]
+		if !noted {
+			place = uint32(len(c.places))
+			c.places[b] = place
+		}
+		before[k] = asm.Instructions{asm.LoadMapValue(free, c.hits.FD(), place), asm.StoreImm(free, 0, 1, asm.Byte)}
 	}
-	return out, nil
-}
-
-// position is the file and line of an instruction.
-func position(s fmt.Stringer) string {
-	if l, ok := s.(*btf.Line); ok {
-		return fmt.Sprintf("%s:%d: %s", l.FileName(), l.LineNumber(), l.Line())
-	}
-	return s.String()
-}
-
-// unused is a register that holds nothing which is read later.
-func unused(live uint16) (asm.Register, bool) {
-	for r := asm.R0; r <= asm.R5; r++ {
-		if live&(1<<r) == 0 {
-			return r, true
+	for i, b := range blocks {
+		c.next[b] = c.next[b][:0]
+		for _, to := range g.next(i) {
+			c.next[b] = append(c.next[b], blocks[to])
 		}
 	}
-	return 0, false
+	return before
 }
 
-// Report returns, by program, how many of its blocks have run, how many there are, and the
-// lines where the others begin.
+// Where returns file and line of a block.
+func (c *Coverage) Where(b Block) string {
+	return fmt.Sprintf("%s:%d", b.File, c.lines[Block{Object: b.Object, File: b.File, Text: b.Text}])
+}
+
+// Blocks returns all blocks by their text.
+func (c *Coverage) Blocks() map[string]Block {
+	all := make(map[string]Block)
+	for b := range c.next {
+		all[b.String()] = b
+	}
+	return all
+}
+
+// Behind are the blocks that control reaches through some of these only, and these.
+func (c *Coverage) Behind(roots map[Block]bool) map[Block]bool {
+	open := make(map[Block]bool)
+	var visit func(Block)
+	visit = func(b Block) {
+		if open[b] || roots[b] {
+			return
+		}
+		open[b] = true
+		for _, to := range c.next[b] {
+			visit(to)
+		}
+	}
+	for b := range c.entry {
+		visit(b)
+	}
+	closed := make(map[Block]bool)
+	for b := range c.next {
+		if !open[b] {
+			closed[b] = true
+		}
+	}
+	return closed
+}
+
+// Roots are the missed blocks of all programs that control could have gone to from a block
+// that ran, by block; with the programs that have them.
+func (c *Coverage) Roots(all map[string]Covered) map[Block][]string {
+	reached := make(map[Block]bool)
+	for _, v := range all {
+		for _, b := range v.Reached {
+			for _, to := range c.next[b] {
+				reached[to] = true
+			}
+		}
+	}
+	roots := make(map[Block][]string)
+	for name, v := range all {
+		for _, b := range v.Missed {
+			if reached[b] || c.entry[b] {
+				roots[b] = append(roots[b], name)
+			}
+		}
+	}
+	return roots
+}
+
+// Covered is what ran of a program. Unknown blocks cannot be recorded.
+type Covered struct {
+	Blocks, Run, Unknown int
+	// Missed are the blocks that did not run; Reached those that did.
+	Missed, Reached []Block
+}
+
+// Report returns what ran, by program.
 func (c *Coverage) Report() (map[string]Covered, error) {
 	value := make([]byte, maxBlocks)
 	if err := c.hits.Lookup(uint32(0), &value); err != nil {
@@ -128,54 +182,19 @@ func (c *Coverage) Report() (map[string]Covered, error) {
 	}
 	all := make(map[string]Covered)
 	for name, blocks := range c.blocks {
-		var v Covered
+		v := Covered{Blocks: len(blocks)}
 		for _, b := range blocks {
-			switch {
-			case !b.noted:
+			switch place := c.places[b]; {
+			case place == unnoted:
 				v.Unknown++
-			case value[b.place] != 0:
+			case value[place] != 0:
 				v.Run++
+				v.Reached = append(v.Reached, b)
 			default:
-				v.Missed = append(v.Missed, b.line)
+				v.Missed = append(v.Missed, b)
 			}
 		}
-		slices.SortFunc(v.Missed, cmp.Compare[string])
-		v.Missed = slices.Compact(v.Missed)
-		v.Blocks = len(blocks)
 		all[name] = v
 	}
 	return all, nil
 }
-
-// Lines returns, over some programs, how many source lines begin a block, and those at
-// which no block of any of them ran.
-func (c *Coverage) Lines(programs []string) (lines int, missed []string, err error) {
-	value := make([]byte, maxBlocks)
-	if err := c.hits.Lookup(uint32(0), &value); err != nil {
-		return 0, nil, fmt.Errorf("read the array of basic blocks: %w", err)
-	}
-	ran := make(map[string]bool)
-	for _, name := range programs {
-		for _, b := range c.blocks[name] {
-			if b.noted {
-				ran[b.line] = ran[b.line] || value[b.place] != 0
-			}
-		}
-	}
-	for line, run := range ran {
-		if !run {
-			missed = append(missed, line)
-		}
-	}
-	slices.Sort(missed)
-	return len(ran), missed, nil
-}
-
-// Covered is what ran of a program. Unknown blocks could not be noted.
-type Covered struct {
-	Blocks, Run, Unknown int
-	Missed               []string
-}
-
-// Percent is the share of blocks that ran, of those that can be noted.
-func (v Covered) Percent() int { return 100 * v.Run / max(1, v.Blocks-v.Unknown) }

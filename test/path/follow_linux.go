@@ -13,7 +13,7 @@ import (
 func (r *Runner) send(s *Step) error {
 	p := *s.Packet
 	switch s.At {
-	case "uplink":
+	case "uplink", "wire":
 		return r.sendFromNode(s, &p, uplink)
 	case "tunnel":
 		return r.sendFromNode(s, &p, tunnel)
@@ -25,12 +25,8 @@ func (r *Runner) send(s *Step) error {
 
 func (r *Runner) sendFromPod(s *Step, p *reference.Packet) error {
 	device := deviceOf(s.At)
-	pod := r.node.Pods[device]
-	if pod == nil {
-		return nil // it is gone
-	}
 	want := r.node.FromPod(device, p)
-	out, err := r.run(loader.AtFromPod, device, 0, 0, p, pod.MAC)
+	out, err := r.run(loader.AtFromPod, device, 0, 0, p, macOf(s.At)) // the pod may be gone
 	if err != nil {
 		return err
 	}
@@ -43,31 +39,19 @@ func (r *Runner) sendFromPod(s *Step, p *reference.Packet) error {
 	}
 	switch {
 	case s.Mark == "none":
-		mark, record = 0, -1
+		mark, record = 0, reference.NoMark
 	case s.Mark == "old" && len(r.marks) > 1:
 		old := r.marks[len(r.marks)-2]
 		mark, record = old.mark, old.record
 	}
-	if !routed(p) {
-		return nil // the host's own
-	}
-	hook, t, err := r.translate(s, p)
-	if err != nil {
-		return err
-	}
-	if r.reassembled(hook) {
-		return nil
-	}
-	r.atStack(hook)
-	want = r.node.Behind(device, hook, record)
-	return r.behind(device, hook, mark, want, t)
+	return r.inStack(s, device, p, mark, record)
 }
 
 func (r *Runner) sendFromNode(s *Step, p *reference.Packet, device int) error {
 	if device == uplink {
 		want := r.node.Uplink(p)
 		r.buf = frame(r.buf, p, outerMAC, hostMAC)
-		passed, err := r.uplink.Run(r.buf)
+		passed, err := r.uplink.RunPieces(r.buf, r.firstPiece(p))
 		if err != nil {
 			return err
 		}
@@ -75,59 +59,105 @@ func (r *Runner) sendFromNode(s *Step, p *reference.Packet, device int) error {
 			return err
 		}
 	}
-	if p.Ether == "vlan" {
-		return nil // for another device
+	if p.Tags > 0 || s.At == "wire" {
+		return nil // for another device, or none
 	}
 	want := r.node.FromNode(device, p)
 	out, err := r.run(loader.AtFromNode, device, device, 0, p, outerMAC)
 	if err != nil {
 		return err
 	}
-	if err := r.compare("from_node", out, want, p); err != nil || want.Fate != reference.ToStack || !routed(p) {
+	if err := r.compare("from_node", out, want, p); err != nil || want.Fate != reference.ToStack {
 		return err
 	}
-	hook, t, err := r.translate(s, p)
+	return r.inStack(s, device, p, 0, notOurs)
+}
+
+// firstPiece is how many bytes of the frame are in its first piece.
+func (r *Runner) firstPiece(p *reference.Packet) int {
+	if p.Piece == 0 {
+		return len(r.buf)
+	}
+	return min(len(r.buf), 14+4*p.Tags+p.Piece)
+}
+
+// notOurs stands for the record of a packet that no pod sent.
+const notOurs = -2
+
+// inStack follows a packet that a program left to the stack, which puts fragments
+// together, translates, and routes. Programs at its hooks decide in between. record is what
+// from_pod left of a pod's packet.
+func (r *Runner) inStack(s *Step, device int, p *reference.Packet, mark uint32, record int) error {
+	if !routed(p) {
+		return nil // the host's own
+	}
+	parts := []reference.Packet{*p}
+	if s.Defragment && p.Fragment != reference.Whole {
+		d := r.gather(p, device, mark, record)
+		if d == nil {
+			return nil // it waits for the rest
+		}
+		p, device, mark, record, parts = d.whole(), d.device, d.mark, d.record, d.parts
+	}
+	was := *p
+	p, t, err := r.translate(s, p)
 	if err != nil {
 		return err
 	}
-	if r.reassembled(hook) {
+	hook, name := loader.AtForward, "forward"
+	switch {
+	case t != nil && t.ipvs: // it takes the packet on LOCAL_IN, and sends it on LOCAL_OUT
+		passed, err := r.decide(loader.AtLocalIn, "local_in", device, &was, mark, record)
+		if err != nil {
+			return err
+		}
+		if !passed {
+			return r.untrack(t)
+		}
+		hook, name = loader.AtLocalOut, "local_out"
+	case r.isNode(p.Dst) && !p.V6() && p.Fragment != reference.Whole:
+		return nil // the stack puts IPv4 together before LOCAL_IN
+	case r.isNode(p.Dst):
+		hook, name = loader.AtLocalIn, "local_in"
+	default:
+		p.Hops = p.HopLimit() - 1
+	}
+	passed, err := r.decide(hook, name, device, p, mark, record)
+	if err != nil {
+		return err
+	}
+	if !passed {
+		return r.untrack(t)
+	}
+	return r.route(device, p, t, parts)
+}
+
+// untrack forgets the flow of a first packet that is dropped, as connection tracking does.
+func (r *Runner) untrack(t *translation) error {
+	if t == nil || t.fresh == nil {
 		return nil
 	}
-	r.atStack(hook)
-	if r.isNode(hook.Dst) {
-		want = r.node.LocalIn(device, hook)
-	} else {
-		want = r.node.Forward(device, hook)
-	}
-	return r.behind(device, hook, 0, want, t)
+	return r.track.forget(t.fresh)
 }
 
-// reassembled reports whether the stack waits for the rest of a packet: it puts IPv4
-// together before LOCAL_IN.
-func (r *Runner) reassembled(p *reference.Packet) bool {
-	return r.isNode(p.Dst) && !p.V6() && p.Fragment != reference.Whole
-}
-
-// behind runs the program of the hook that the packet gets to, and routes what passes.
-func (r *Runner) behind(device int, p *reference.Packet, mark uint32, want reference.Verdict, t *translation) error {
-	hook, name := loader.AtForward, "forward"
-	if r.isNode(p.Dst) {
-		hook, name = loader.AtLocalIn, "local_in"
+// decide runs the program of a hook in the stack, and returns whether the packet passes.
+func (r *Runner) decide(h loader.Hook, name string, device int, p *reference.Packet, mark uint32, record int) (bool, error) {
+	var want reference.Verdict
+	switch {
+	case record != notOurs && r.node.Pods[device] != nil: // the pod may be gone since the first fragment
+		want = r.node.Behind(device, p, record)
+	case h == loader.AtForward:
+		want = r.node.Forward(device, p)
+	case h == loader.AtLocalIn:
+		want = r.node.LocalIn(device, p)
+	default:
+		want = r.node.LocalOut(device, p)
 	}
-	out, err := r.run(hook, device, device, mark, p, hostMAC)
+	out, err := r.run(h, device, device, mark, p, hostMAC)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if err := r.compare(name, out, want, p); err != nil {
-		return err
-	}
-	if want.Fate == reference.ToStack {
-		return r.route(device, p, t)
-	}
-	if t != nil && t.fresh != nil { // connection tracking forgets what is dropped
-		return r.track.forget(t.fresh)
-	}
-	return nil
+	return want.Fate == reference.ToStack, r.compare(name, out, want, p)
 }
 
 func (r *Runner) isNode(a netip.Addr) bool {
@@ -142,26 +172,27 @@ func (r *Runner) isNode(a netip.Addr) bool {
 // routed reports whether the stack looks for a route for a packet: it is IP, well-formed
 // and may leave the link.
 func routed(p *reference.Packet) bool {
-	return p.Ether == "" && p.Cut == 0 && p.Claims == 0 && p.HopLimit() > 1 &&
+	return p.Ether == "" && p.Version == 0 && !p.Lengthless && (p.Cut == 0 && p.Claims == 0 || p.Cut == p.Claims && p.Fragment == reference.Whole) && p.HopLimit() > 1 &&
 		!p.Dst.IsMulticast() && !p.Dst.IsLinkLocalUnicast() && !p.Src.IsLinkLocalUnicast() && !p.Src.IsUnspecified()
 }
 
-// atStack takes the hop of a packet that the stack forwards.
-func (r *Runner) atStack(p *reference.Packet) {
-	if !r.isNode(p.Dst) {
-		p.Hops = p.HopLimit() - 1
-	}
-}
-
-// route delivers a packet that passed the stack. t is what translates it.
-func (r *Runner) route(device int, p *reference.Packet, t *translation) error {
+// route delivers a packet that passed the stack, in the parts that it came in. t is what
+// translates it.
+func (r *Runner) route(device int, p *reference.Packet, t *translation, parts []reference.Packet) error {
 	if r.isNode(p.Dst) {
 		return nil // it is there
 	}
 	if t != nil && t.src.IsValid() { // sources are exchanged last
 		p.Src, p.Sport = t.src.Addr(), t.src.Port()
 	}
-	return r.toPod(device, p, r.sender(p))
+	sender := r.sender(p)
+	for _, part := range parts {
+		part.Src, part.Dst, part.Sport, part.Dport, part.Hops = p.Src, p.Dst, p.Sport, p.Dport, p.Hops
+		if err := r.toPod(device, &part, sender); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // toPod hands a packet to the pod that has its destination, if it is on the node.
@@ -186,12 +217,13 @@ func (r *Runner) toPod(device int, p *reference.Packet, sender *reference.Sender
 type translation struct {
 	src   netip.AddrPort
 	fresh *tracked // of the first packet
+	ipvs  bool     // to the backend
 }
 
 // translate exchanges the destination of a packet, as the stack does before its route is
 // looked for, and says what the source will be.
 func (r *Runner) translate(s *Step, p *reference.Packet) (*reference.Packet, *translation, error) {
-	if (p.Proto != reference.TCP && p.Proto != reference.UDP) || p.Fragment != reference.Whole || p.Inner != nil {
+	if !reference.HasPorts(p.Proto) || p.Fragment != reference.Whole || p.Inner != nil {
 		return p, nil, nil
 	}
 	src, dst := p.Ends()
@@ -208,7 +240,7 @@ func (r *Runner) translate(s *Step, p *reference.Packet) (*reference.Packet, *tr
 		t = nil
 	}
 	if t == nil && s.Backend.IsValid() && s.Backend.Addr().Is6() == p.V6() && !r.node.IsPodAddress(p.Dst) {
-		t = &tracked{src: src, dst: dst, from: src, to: s.Backend, proto: p.Proto}
+		t = &tracked{src: src, dst: dst, from: src, to: s.Backend, proto: p.Proto, ipvs: s.IPVS}
 		if s.Masquerade > 0 {
 			t.from, t.masquerading = netip.AddrPortFrom(same(nodeAddrs, p.V6()), s.Masquerade), true
 		}
@@ -221,7 +253,7 @@ func (r *Runner) translate(s *Step, p *reference.Packet) (*reference.Packet, *tr
 		return p, nil, nil
 	}
 	p.Dst, p.Dport = t.to.Addr(), t.to.Port()
-	now := &translation{src: t.from}
+	now := &translation{src: t.from, ipvs: t.ipvs}
 	if fresh {
 		now.fresh = t
 	}

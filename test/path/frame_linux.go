@@ -21,6 +21,7 @@ const (
 	etherARP  = 0x0806
 	etherVLAN = 0x8100
 	etherIPv6 = 0x86dd
+	etherQinQ = 0x88a8
 )
 
 // frame encodes a packet. Checksums are zero: no program looks at them.
@@ -32,11 +33,31 @@ func frame(b []byte, p *reference.Packet, src, dst [6]byte) []byte {
 	switch p.Ether {
 	case "arp":
 		return cut(appendARP(binary.BigEndian.AppendUint16(b, etherARP), p, src), p)
+	case "tag":
+		return append(binary.BigEndian.AppendUint16(b, etherVLAN), 0, 5)
 	case "other":
 		return append(b, 0x88, 0xb5, 1, 2, 3, 4)
-	case "vlan":
-		b = append(binary.BigEndian.AppendUint16(b, etherVLAN), 0, 5)
 	}
+	for i := range p.Tags {
+		protocol := uint16(etherQinQ)
+		if i == p.Tags-1 {
+			protocol = etherVLAN
+		}
+		b = append(binary.BigEndian.AppendUint16(b, protocol), 0, 5)
+	}
+	b = appendPacket(b, p)
+	ip := b[14+4*p.Tags:]
+	if p.Version != 0 {
+		ip[0] = ip[0]&0x0f | p.Version<<4
+	}
+	if p.Lengthless {
+		ip[0] = ip[0]&0xf0 | 4
+	}
+	return b
+}
+
+// appendPacket encodes what is behind the tags of a frame.
+func appendPacket(b []byte, p *reference.Packet) []byte {
 	if p.V6() {
 		return cut(appendIP(binary.BigEndian.AppendUint16(b, etherIPv6), p), p)
 	}
@@ -45,8 +66,8 @@ func frame(b []byte, p *reference.Packet, src, dst [6]byte) []byte {
 
 // cut leaves as many bytes behind the Ethernet header as the packet says.
 func cut(b []byte, p *reference.Packet) []byte {
-	if p.Cut > 0 && len(b) > 14+p.Cut {
-		return b[:14+p.Cut]
+	if at := 14 + 4*p.Tags; p.Cut > 0 && len(b) > at+p.Cut {
+		return b[:at+p.Cut]
 	}
 	return b
 }
@@ -98,16 +119,19 @@ func appendIP(b []byte, p *reference.Packet) []byte {
 }
 
 func appendIP6(b []byte, p *reference.Packet, length int) []byte {
-	const fragmentHeader = 44
+	const fragmentHeader, fragment = 44, -1
 	headers := slices.Clone(p.Extensions)
 	if p.Fragment != reference.Whole {
-		headers = append(headers, fragmentHeader)
+		headers = slices.Insert(headers, len(headers)-p.Behind, fragment)
 	}
 	next := func(i int) uint8 {
-		if i < len(headers) {
-			return uint8(headers[i])
+		switch {
+		case i >= len(headers):
+			return p.Proto
+		case headers[i] == fragment:
+			return fragmentHeader
 		}
-		return p.Proto
+		return uint8(headers[i])
 	}
 	b = append(b, 0x60, 0, 0, 0)
 	b = binary.BigEndian.AppendUint16(b, uint16(max(0, length-40)))
@@ -115,17 +139,25 @@ func appendIP6(b []byte, p *reference.Packet, length int) []byte {
 	src, dst := p.Src.As16(), p.Dst.As16()
 	b = append(append(b, src[:]...), dst[:]...)
 	for i, h := range headers {
-		if h != fragmentHeader {
-			b = append(b, next(i+1), 0, 1, 4, 0, 0, 0, 0) // padding
-			continue
+		switch h {
+		case fragment:
+			offset := uint16(1)
+			if p.Fragment == reference.LaterFragment {
+				offset |= 64 << 3
+			}
+			b = append(b, next(i+1), 0)
+			b = binary.BigEndian.AppendUint16(b, offset)
+			b = binary.BigEndian.AppendUint32(b, p.ID)
+			if p.Fragment == reference.LaterFragment {
+				return b // what follows was in the first
+			}
+		case fragmentHeader: // of a whole packet
+			b = binary.BigEndian.AppendUint32(append(b, next(i+1), 0, 0, 0), p.ID)
+		default:
+			more := h >> 8
+			b = append(b, next(i+1), byte(more), 1, 4, 0, 0, 0, 0) // padding
+			b = append(b, make([]byte, 8*more)...)
 		}
-		offset := uint16(1)
-		if p.Fragment == reference.LaterFragment {
-			offset |= 64 << 3
-		}
-		b = append(b, next(i+1), 0)
-		b = binary.BigEndian.AppendUint16(b, offset)
-		b = binary.BigEndian.AppendUint32(b, p.ID)
 	}
 	return b
 }
@@ -141,8 +173,13 @@ func appendTransport(b []byte, p *reference.Packet) []byte {
 		b = binary.BigEndian.AppendUint16(b, p.Dport)
 		b = append(b, 0, 0, 0, 0)
 		if p.Inner != nil {
-			b = append(b, 8, 0, 0, 0, byte(vni>>16), byte(vni>>8&0xff), byte(vni&0xff), 0)
-			b = append(b, frame(nil, p.Inner, hostMAC, hostMAC)...)
+			own := byte(vni & 0xff)
+			if p.OtherVNI {
+				own++
+			}
+			b = append(b, 8, 0, 0, 0, byte(vni>>16), byte(vni>>8&0xff), own, 0)
+			inner := append(frame(nil, p.Inner, hostMAC, hostMAC), make([]byte, p.Inner.Length())...)
+			b = append(b, inner[:14+p.Inner.Length()]...)
 		}
 	case p.Proto == reference.SCTP:
 		b = binary.BigEndian.AppendUint16(b, p.Sport)

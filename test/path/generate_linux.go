@@ -13,6 +13,13 @@ import (
 // packets of a few conversations as asked for, with changes in between.
 func Generate(seed uint64, packets int) []Step {
 	g := &generator{r: rand.New(rand.NewPCG(seed, 0)), pods: make(map[string]int)}
+	if seed%2 == 0 {
+		g.steps = append(g.steps, Step{Form: "hook"})
+	}
+	g.ipvs = g.chance(40)
+	if g.chance(8) {
+		g.steps = append(g.steps, Step{Upgrade: "marks"})
+	}
 	for _, name := range []string{"a", "b", "c", "d"} {
 		if name < "c" || g.chance(70) {
 			g.attach(name, int(name[0]-'a'))
@@ -32,6 +39,8 @@ type generator struct {
 	steps []Step
 	pods  map[string]int // numbers of addresses
 	talks []talk
+	// ipvs: kube-proxy's mode. defragment is of the packets that are added now.
+	ipvs, defragment bool
 }
 
 // talk is a conversation: two ends, of which the first opens it.
@@ -42,6 +51,7 @@ type talk struct {
 	next    [2]uint32
 	backend netip.AddrPort // of the second, if that is a Service
 	masq    uint16
+	ipvs    bool
 }
 
 func (g *generator) chance(percent int) bool { return g.r.IntN(100) < percent }
@@ -92,8 +102,16 @@ func (g *generator) change() {
 		if g.chance(80) { // its address gets another pod
 			g.attach(pick(g, name, "e", "f"), address)
 		}
-	case n < 92:
+	case n < 90:
 		g.attach(pick(g, "c", "d", "e", "f"), g.r.IntN(maxPods))
+	case n < 92:
+		g.steps = append(g.steps, Step{Adopt: 1 + g.r.IntN(3)})
+	case n < 93:
+		g.steps = append(g.steps, Step{Upgrade: pick(g, "marks", "done")})
+	case n < 96:
+		g.steps = append(g.steps, Step{Forget: true})
+	case n < 97:
+		g.steps = append(g.steps, Step{Form: pick(g, "hook", "filter")})
 	default:
 		if t, ok := g.known(); ok && (t.proto == reference.TCP || t.proto == reference.UDP) {
 			p := t.packet(0)
@@ -131,6 +149,8 @@ func (g *generator) anyAddr(v6 bool) netip.Addr {
 		return same(servers[pick(g, "w1", "w2")], v6)
 	case n < 90:
 		return same(pick(g, services[:2], services[2:]), v6)
+	case n < 93:
+		return same(nodeAddrs, v6)
 	}
 	if g.chance(15) {
 		return same(pick(g, listed[:2], listed[2:4], listed[4:]), v6)
@@ -175,6 +195,7 @@ func (g *generator) begin() *talk {
 	t.next = [2]uint32{100, 5000}
 	if (isService(other) || isNode(other)) && g.chance(80) {
 		t.backend = netip.AddrPortFrom(g.backend(v6), pick[uint16](g, 8080, 8080, 80))
+		t.ipvs = g.ipvs
 		if isNode(other) || g.chance(20) {
 			t.masq = uint16(40000 + g.r.IntN(1000))
 		}
@@ -187,7 +208,7 @@ func (g *generator) backend(v6 bool) netip.Addr {
 	if g.chance(60) {
 		return g.podAddr(v6)
 	}
-	return same(pick(g, remotes["r1"], remotes["r3"], servers["w1"]), v6)
+	return same(pick(g, remotes["r1"], remotes["r3"], servers["w1"], servers["w2"], nodeAddrs, nodeAddrs), v6)
 }
 
 func icmp(v6 bool) uint8 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 )
 
 // graph is the control flow of a program with the functions that it calls.
@@ -46,12 +47,70 @@ func jumps(ins *asm.Instruction) bool {
 	return ins.OpCode.Class().IsJump() && ins.OpCode.JumpOp() != asm.Call
 }
 
+// next are the first instructions of the blocks that follow the one that begins at i.
+func (g *graph) next(i int) (all []int) {
+	for ; !jumps(&g.insns[i]) && !g.leader[i+1]; i++ {
+	}
+	ins := &g.insns[i]
+	if to, ok := g.target[i]; ok {
+		all = append(all, to)
+	}
+	if !jumps(ins) || ins.OpCode.JumpOp() != asm.Exit && ins.OpCode.JumpOp() != asm.Ja {
+		all = append(all, i+1)
+	}
+	return all
+}
+
 // label names a basic block; functions have names.
 func (g *graph) label(i int) string {
 	if s := g.insns[i].Symbol(); s != "" {
 		return s
 	}
 	return fmt.Sprintf("block-%d", i)
+}
+
+// free finds a register that the program may lose before an instruction of the block that
+// begins at i.
+func (g *graph) free(i int, live []uint16) (at int, r asm.Register, ok bool) {
+	for k := i; k < len(g.insns) && (k == i || !g.leader[k]); k++ {
+		for r := asm.R0; r <= asm.R9; r++ {
+			if live[k]&(1<<r) == 0 {
+				return k, r, true
+			}
+		}
+	}
+	return 0, 0, false
+}
+
+// insert returns the instructions with others before them, by index. Jumps get labels,
+// since their distances change.
+func (g *graph) insert(before map[int]asm.Instructions) asm.Instructions {
+	var out asm.Instructions
+	for i, ins := range g.insns {
+		if at, ok := g.target[i]; ok {
+			ins = ins.WithReference(g.label(at))
+			ins.Offset = -1
+		}
+		label := ""
+		if g.leader[i] {
+			label = g.label(i)
+		}
+		more := before[i]
+		if len(more) == 0 {
+			out = append(out, ins.WithSymbol(label))
+			continue
+		}
+		first := more[0].WithSymbol(label)
+		if s := ins.Source(); s != nil {
+			first = first.WithSource(s)
+		}
+		if fn := btf.FuncMetadata(&ins); fn != nil {
+			first = btf.WithFuncMetadata(first, fn)
+			ins = btf.WithFuncMetadata(ins, nil)
+		}
+		out = append(append(append(out, first), more[1:]...), ins.WithSymbol(""))
+	}
+	return out
 }
 
 const (

@@ -57,6 +57,7 @@ type tracked struct {
 	from, to     netip.AddrPort // as the backend sees it
 	proto        uint8
 	masquerading bool
+	ipvs         bool
 }
 
 // conntrack is the connection tracking of the lab: what the runner decides is also
@@ -105,6 +106,10 @@ func (c *conntrack) add(t *tracked) (bool, error) {
 	if c.knows(t.src, t.dst, t.proto) || c.knows(t.from, t.to, t.proto) || t.src == t.to && t.from == t.dst {
 		return false, nil
 	}
+	c.flows = append(c.flows, t)
+	if t.proto == unix.IPPROTO_SCTP {
+		return true, nil // programs cannot ask for it (ADR 37)
+	}
 	family := netlink.InetFamily(unix.AF_INET)
 	if t.src.Addr().Is6() {
 		family = unix.AF_INET6
@@ -119,7 +124,6 @@ func (c *conntrack) add(t *tracked) (bool, error) {
 	if err := netlink.ConntrackCreate(netlink.ConntrackTable, family, flow); err != nil {
 		return false, fmt.Errorf("track flow %s -> %s: %w", t.src, t.dst, err)
 	}
-	c.flows = append(c.flows, t)
 	return true, nil
 }
 

@@ -11,20 +11,22 @@ import (
 // packet adds a packet: mostly of a conversation, as its end would send it.
 func (g *generator) packet() {
 	switch n := g.r.IntN(100); {
-	case n < 70:
+	case n < 69:
 		g.talk()
-	case n < 79:
+	case n < 77:
 		g.icmpError()
-	case n < 85:
+	case n < 83:
 		g.fragments()
-	case n < 90:
+	case n < 87:
 		g.discovery()
-	case n < 92:
+	case n < 89:
 		g.arp()
-	case n < 94:
+	case n < 91:
 		g.tunneled()
-	case n < 97:
+	case n < 93:
 		g.spoof()
+	case n < 98:
+		g.onWire()
 	default:
 		g.odd()
 	}
@@ -48,12 +50,15 @@ func (g *generator) from(a netip.Addr) string {
 
 // add sends a packet of a conversation.
 func (g *generator) add(t *talk, p reference.Packet, at string) {
-	s := Step{At: at, Packet: &p}
+	s := Step{At: at, Packet: &p, Defragment: g.defragment}
 	if t != nil && t.backend.IsValid() && p.Dst == t.ends[1].Addr() {
-		s.Backend, s.Masquerade = t.backend, t.masq
+		s.Backend, s.Masquerade, s.IPVS = t.backend, t.masq, t.ipvs
 		if g.chance(3) {
 			s.Backend, s.Fresh = netip.AddrPortFrom(g.backend(p.V6()), 8080), true
 		}
+	}
+	if t != nil && !s.Backend.IsValid() && (isNode(p.Dst) || isService(p.Dst)) && g.chance(10) {
+		s.Backend = netip.AddrPortFrom(g.backend(p.V6()), 8080)
 	}
 	if g.chance(1) {
 		s.Mark = pick(g, "none", "old")
@@ -81,33 +86,33 @@ func (g *generator) talk() {
 		g.segment(t, from, pick(g, "A", "A", "PA", "S", "SA", "FA", "FA", "R", "RA", "F", "", "SF", "SR", "SFR", "U"))
 		return
 	}
-	p := t.packet(from)
+	p := g.sent(t, from)
 	if p.IsEcho() && g.chance(15) { // the reverse of the conversation
 		p.Type = pick[uint8](g, 8, 0)
 		if p.V6() {
 			p.Type = pick[uint8](g, 128, 129)
 		}
 	}
-	if t.backend.IsValid() && from == 1 { // the backend answers
-		p.Src, p.Sport = t.backend.Addr(), t.backend.Port()
-		if t.masq > 0 {
-			p.Dst, p.Dport = same(nodeAddrs, p.V6()), t.masq
-		}
-	}
 	g.shape(&p)
 	g.add(t, p, g.from(p.Src))
 }
 
-// segment adds one of TCP.
-func (g *generator) segment(t *talk, from int, flags string) {
+// sent is a packet of a conversation as its end sends it: of a Service, the backend answers.
+func (g *generator) sent(t *talk, from int) reference.Packet {
 	p := t.packet(from)
-	p.Flags, p.Seq, p.Ack = flags, t.next[from], t.next[1-from]
 	if t.backend.IsValid() && from == 1 {
 		p.Src, p.Sport = t.backend.Addr(), t.backend.Port()
 		if t.masq > 0 {
 			p.Dst, p.Dport = same(nodeAddrs, p.V6()), t.masq
 		}
 	}
+	return p
+}
+
+// segment adds one of TCP.
+func (g *generator) segment(t *talk, from int, flags string) {
+	p := g.sent(t, from)
+	p.Flags, p.Seq, p.Ack = flags, t.next[from], t.next[1-from]
 	g.shape(&p)
 	if g.chance(5) { // not what the other end expects
 		p.Seq += uint32(g.r.IntN(3)) - 1
@@ -135,17 +140,15 @@ func (g *generator) shape(p *reference.Packet) {
 		p.Size = pick(g, 1400, 1452, 1480, 2000)
 	case 2, 3:
 		if p.V6() {
-			for range 1 + g.r.IntN(9) {
-				p.Extensions = append(p.Extensions, pick(g, 0, 43, 60))
-				if g.chance(60) {
-					break
-				}
-			}
+			g.extend(p)
 		} else {
 			p.Options = 4 * (1 + g.r.IntN(10))
 		}
 	case 4:
-		p.Cut = max(p.Length()-g.r.IntN(24), 40) // the kernel takes no less in test runs
+		if g.chance(50) {
+			g.extend(p)
+		}
+		g.cut(p)
 	case 5:
 		p.Claims = max(p.Length()-g.r.IntN(24), 20)
 		if p.V6() {
@@ -153,6 +156,39 @@ func (g *generator) shape(p *reference.Packet) {
 		}
 	default:
 		p.Size = g.r.IntN(100)
+	}
+}
+
+// extend adds extension headers of IPv6, or options of IPv4.
+func (g *generator) extend(p *reference.Packet) {
+	if !p.V6() {
+		p.Options = 4 * (1 + g.r.IntN(10))
+		return
+	}
+	more := 60 + g.r.IntN(35)
+	for range 9 {
+		p.Extensions = append(p.Extensions, pick(g, 0, 43, 60, 60+256*g.r.IntN(4), 44))
+		if !g.chance(more) {
+			break
+		}
+	}
+	if p.Fragment != reference.Whole {
+		p.Behind = g.r.IntN(len(p.Extensions) + 1)
+	}
+}
+
+// cut leaves out the end of a packet, anywhere or close to the end. The length in its
+// header may go with it.
+func (g *generator) cut(p *reference.Packet) {
+	const least = 40 // the kernel takes no less in test runs
+	p.Cut = max(p.Length()-g.r.IntN(24), least)
+	if g.chance(50) && p.Length() > least {
+		p.Cut = least + g.r.IntN(p.Length()-least)
+	}
+	if p.Cut >= p.Length() {
+		p.Cut = 0
+	} else if g.chance(30) {
+		p.Claims = p.Cut
 	}
 }
 
@@ -177,6 +213,8 @@ func (g *generator) icmpError() {
 		}
 	case 3:
 		q.Dst = g.anyAddr(q.V6())
+	case 4:
+		q.Proto = pick[uint8](g, reference.ICMP, reference.ICMPv6, 50)
 	}
 	p := reference.Packet{Src: q.Dst, Dst: q.Src, Proto: icmp(q.V6()), Quote: &q, Short: g.chance(5)}
 	p.Type = pick[uint8](g, 3, 11, 12, 5, 4)
@@ -198,8 +236,14 @@ func (g *generator) icmpError() {
 	}
 	if g.chance(5) && p.Quote != nil {
 		p.Cut = 48 + g.r.IntN(40)
-	} else if g.chance(5) {
+	} else if g.chance(12) {
 		p.Fragment, p.ID = reference.FirstFragment, uint32(g.r.IntN(12))
+	}
+	if g.chance(10) {
+		g.extend(&p)
+	}
+	if g.chance(10) {
+		g.cut(&p)
 	}
 	g.add(nil, p, at)
 }
@@ -211,127 +255,27 @@ func (g *generator) fragments() {
 		t = g.begin()
 	}
 	from, id := g.r.IntN(2), uint32(g.r.IntN(12))
+	g.defragment = t.backend.IsValid() || g.chance(20)
+	defer func() { g.defragment = false }()
 	for range 1 + g.r.IntN(3) {
-		p := t.packet(from)
+		p := g.sent(t, from)
 		p.ID, p.Fragment, p.Size = id, pick(g, reference.FirstFragment, reference.LaterFragment, reference.LaterFragment), 16
 		if t.proto == reference.TCP {
 			p.Flags = pick(g, "A", "S")
 		}
-		if p.V6() && g.chance(10) {
-			p.Extensions = []int{0}
+		if g.chance(15) {
+			g.extend(&p)
 		}
-		g.add(nil, p, g.from(p.Src))
+		if g.chance(5) && !g.defragment {
+			g.cut(&p)
+		}
+		g.add(t, p, g.from(p.Src))
 	}
 }
 
 // discovery adds messages of neighbours, listeners and routers, and what looks like them.
-func (g *generator) discovery() {
-	name := pick(g, g.names()...)
-	own := same(podAddrs(g.pods[name]), true)
-	p := reference.Packet{Proto: reference.ICMPv6, Type: pick[uint8](g, 130, 131, 132, 133, 134, 135, 136, 137, 143, 138), Size: 16}
-	p.Hops = pick[uint8](g, 255, 255, 255, 254, 1, 64)
-	p.Src = pick(g, own, linkLocalOf(name), netip.MustParseAddr("fe80::1"), netip.IPv6Unspecified(), g.anyAddr(true))
-	p.Dst = pick(g, netip.MustParseAddr("ff02::1"), netip.MustParseAddr("fe80::1"), nodeAddrs[1], g.anyAddr(true), netip.MustParseAddr("ff02::1:ff00:11"))
-	at := name
-	if g.chance(40) {
-		at = pick(g, "host", "uplink", "tunnel", g.from(p.Src))
-		if g.chance(70) {
-			p.Dst = own
-		}
-	}
-	if g.chance(10) {
-		p.Fragment = reference.FirstFragment
-	}
-	if g.chance(15) { // in IPv4 it is no ICMP
-		p.Src, p.Dst = same(podAddrs(g.pods[name]), false), g.anyAddr(false)
-		at = name
-	}
-	g.add(nil, p, at)
-}
-
-func linkLocalOf(name string) netip.Addr {
-	m := macOf(name)
-	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
-}
-
-func (g *generator) arp() {
-	name := pick(g, g.names()...)
-	p := reference.Packet{Ether: "arp", Src: podAddrs(g.pods[name])[0], Operation: pick[uint16](g, 1, 1, 2, 3),
-		ARPAddress: pick(g, "", "", "none", "foreign"), ARPForeign: g.chance(15), ForeignMAC: g.chance(5)}
-	if g.chance(10) {
-		p.Cut = 27
-	}
-	g.add(nil, p, name)
-}
-
 // tunneled adds VXLAN of nodes, and of others.
-func (g *generator) tunneled() {
-	v6, inner6 := g.chance(50), g.chance(50)
-	inner := reference.Packet{Src: g.anyAddr(inner6), Dst: g.podAddr(inner6), Proto: reference.UDP, Sport: 1, Dport: 80}
-	if g.chance(50) {
-		inner.Src = same(remotes["r2"], inner6)
-	}
-	p := reference.Packet{Src: same(otherNode, v6), Dst: same(nodeAddrs, v6), Proto: reference.UDP, Sport: 1000, Dport: tunnelPort, Inner: &inner}
-	at := "uplink"
-	switch g.r.IntN(5) {
-	case 0:
-		p.Src = g.anyAddr(v6)
-		at = g.from(p.Src)
-	case 1:
-		p.Src = g.podAddr(v6)
-		at = g.from(p.Src)
-	case 2:
-		p.Fragment, p.Inner = pick(g, reference.FirstFragment, reference.LaterFragment), nil
-	}
-	if v6 && g.chance(20) {
-		p.Extensions = []int{60}
-	}
-	if at == "host" {
-		at = "uplink"
-	}
-	g.add(nil, p, at)
-}
-
+// onWire adds frames that are decided before the stack sees them: tagged, in pieces, cut off,
+// or with a wrong header.
 // spoof sends with the address of another, or by another device.
-func (g *generator) spoof() {
-	v6 := g.chance(50)
-	t, ok := g.known()
-	if !ok || g.chance(30) {
-		t = &talk{ends: [2]netip.AddrPort{netip.AddrPortFrom(g.anyAddr(v6), 1000), netip.AddrPortFrom(g.podAddr(v6), 80)}, proto: reference.UDP}
-	}
-	p := t.packet(g.r.IntN(2))
-	p.Flags = map[bool]string{true: pick(g, "S", "A")}[p.Proto == reference.TCP]
-	switch g.r.IntN(4) {
-	case 0:
-		p.ForeignMAC = true
-	case 1:
-		p.Src = p.Dst
-	case 2:
-		p.Src = same(pick(g, nodeAddrs, strangers[2:], podAddrs(g.r.IntN(maxPods)), remotes["r1"], remotes["r2"]), p.V6())
-	}
-	g.add(t, p, pick(g, append(g.names(), "uplink", "uplink", "tunnel", "host")...))
-}
-
 // odd adds frames that are not IP, and packets to where none should go.
-func (g *generator) odd() {
-	name := pick(g, g.names()...)
-	v6 := g.chance(50)
-	p := reference.Packet{Src: same(podAddrs(g.pods[name]), v6), Dst: g.anyAddr(v6), Proto: pick[uint8](g, 0, 2, 4, 41, 50, 51, 59, 132, 255), Size: 24}
-	switch g.r.IntN(5) {
-	case 0:
-		p.Ether = pick(g, "other", "vlan")
-	case 1:
-		p.Dst = same(addrs("127.0.0.1", "::1"), v6)
-	case 2:
-		p.Dst = p.Src
-	case 3:
-		p.Dst = same(addrs("224.0.0.1", "ff05::1"), v6)
-	}
-	if v6 && p.Proto == 0 {
-		p.Proto = 59 // 0 is an extension
-	}
-	if g.chance(20) {
-		p.Src, p.Dst, name = p.Dst, p.Src, "uplink"
-	}
-	g.add(nil, p, name)
-}

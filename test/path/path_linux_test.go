@@ -8,9 +8,13 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,7 +46,7 @@ func TestPath(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	const seeds = 400
+	const seeds = 300
 	for seed := uint64(1); seed <= seeds; seed++ {
 		steps := Generate(seed, length)
 		if seed == seeds/2 {
@@ -53,7 +57,7 @@ func TestPath(t *testing.T) {
 			break
 		}
 	}
-	summarize(t, r, 0)
+	summarize(t, &r.Totals, 0)
 	if t.Failed() {
 		return
 	}
@@ -65,6 +69,8 @@ func TestPath(t *testing.T) {
 		"to_pod: dropped: source cannot come by this device", "to_pod: stack: error about a flow", "forward: stack: egress policy", "forward: dropped: egress policy",
 		"forward: stack: answer", "forward: dropped: mark without a record", "forward: dropped: an address of this node from elsewhere",
 		"local_in: dropped: not from the node that the tunneled packet names", "uplink: dropped: deny list", "uplink: dropped: ingress policy", "uplink: dropped: malformed",
+		"forward: stack: decided by an older program", "local_in: dropped: headers without an end", "local_in: dropped: no packet in the tunnel",
+		"local_out: stack: egress policy", "local_out: stack: sent on to a backend",
 	} {
 		if r.Totals.Fates[reason] < 3 {
 			t.Errorf("%q: %d packets, want more", reason, r.Totals.Fates[reason])
@@ -75,17 +81,19 @@ func TestPath(t *testing.T) {
 // In a table that is always full flows make room for others as they should, and what
 // is left is decided as ever.
 func TestScarceTable(t *testing.T) {
-	r := open(t, Scarce)
-	for seed := uint64(1); seed <= 25 && !t.Failed(); seed++ {
-		check(t, r, seed, Generate(seed, 4*length))
-	}
-	summarize(t, r, 0)
-	if !t.Failed() && r.Totals.Evicted < 800 {
-		t.Errorf("%d flows made room, want more", r.Totals.Evicted)
+	for _, size := range []struct{ flows, evicted int }{{Scarce, 200}, {Tight, 5}} {
+		r := open(t, size.flows)
+		for seed := uint64(1); seed <= 10 && !t.Failed(); seed++ {
+			check(t, r, seed, Generate(seed, 4*length))
+		}
+		summarize(t, &r.Totals, 0)
+		if !t.Failed() && r.Totals.Evicted < size.evicted {
+			t.Errorf("%d flows made room in a table of %d, want more", r.Totals.Evicted, size.flows)
+		}
 	}
 }
 
-// TestFuzz runs sequences for ISTHMUS_FUZZ_PATH, beginning with the seed
+// TestFuzz runs sequences for ISTHMUS_FUZZ_PATH, on every processor, beginning with the seed
 // ISTHMUS_FUZZ_SEED, or one of the clock. Those that fail are left in testdata.
 func TestFuzz(t *testing.T) {
 	text := os.Getenv("ISTHMUS_FUZZ_PATH")
@@ -102,64 +110,112 @@ func TestFuzz(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := open(t, Ample)
+	debug.SetGCPercent(400) // sequences are small, and soon garbage
+	f := &fuzzing{t: t, end: time.Now().Add(limit), totals: Totals{Fates: make(map[string]int)}}
+	f.seed.Store(seed)
+	begin := time.Now()
 	fmt.Printf("path: first seed %d\n", seed)
-	begin, failures := time.Now(), 0
-	for said := begin; time.Since(begin) < limit && failures < 10; seed++ {
-		steps := Generate(seed, length)
-		if r.Totals.Sequences%5000 == 4999 {
-			steps = slices.Insert(steps, len(steps)/2, Step{Restart: true})
-		}
-		if small := check(t, r, seed, steps); small != nil {
-			failures++
-			name := filepath.Join("testdata", fmt.Sprintf("seed-%d.steps", seed))
-			if err := os.WriteFile(name, []byte(Text(small)), 0o644); err != nil {
-				t.Error(err)
-			}
-		}
-		if time.Since(said) > time.Minute {
-			said = time.Now()
-			fmt.Printf("path: %s seed=%d sequences=%d packets=%d\n", time.Since(begin).Round(time.Second), seed, r.Totals.Sequences, r.Totals.Packets)
-		}
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(f.work)
 	}
-	summarize(t, r, time.Since(begin))
+	workers.Wait()
+	summarize(t, &f.totals, time.Since(begin))
 }
 
-var found = map[string]int{}
+// fuzzing is shared by the goroutines of TestFuzz.
+type fuzzing struct {
+	t        *testing.T
+	end      time.Time
+	seed     atomic.Uint64
+	failures atomic.Int32
+	mu       sync.Mutex
+	totals   Totals
+}
 
-// check runs a sequence. It returns what is left of one that fails.
-func check(t *testing.T, r *Runner, seed uint64, steps []Step) []Step {
+// work runs sequences on a node of its own.
+func (f *fuzzing) work() {
+	r, err := Open(Ample, nil)
+	if err != nil {
+		f.t.Error(err)
+		return
+	}
+	defer r.Close()
+	for time.Now().Before(f.end) && f.failures.Load() < 10 {
+		seed := f.seed.Add(1) - 1
+		steps := Generate(seed, length)
+		switch seed % 5000 {
+		case 1999:
+			steps = slices.Insert(steps, len(steps)/2, Step{Restart: true})
+		case 3999:
+			steps = slices.Insert(steps, len(steps)/2, Step{Upgrade: "none"})
+		}
+		small, err := f.totals.check(f.t, r, seed, steps, &f.mu)
+		if err != nil {
+			f.t.Error(err)
+			return
+		}
+		if small == nil {
+			continue
+		}
+		f.failures.Add(1)
+		name := filepath.Join("testdata", fmt.Sprintf("seed-%d.steps", seed))
+		if err := os.WriteFile(name, []byte(Text(small)), 0o644); err != nil {
+			f.t.Error(err)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.totals.Add(&r.Totals)
+}
+
+// check runs a sequence, and counts a difference. It returns what is left of one that
+// fails. An error is of the machinery.
+func (all *Totals) check(t *testing.T, r *Runner, seed uint64, steps []Step, mu *sync.Mutex) ([]Step, error) {
 	t.Helper()
 	err := r.Run(steps)
 	var f *Failure
 	if err == nil {
-		return nil
+		return nil, nil
 	}
 	if !errors.As(err, &f) {
-		t.Fatalf("seed %d: %v", seed, err)
+		return nil, fmt.Errorf("seed %d: %w", seed, err)
 	}
 	small := Shrink(steps[:f.Step+1], func(s []Step) bool {
 		var other *Failure
 		return errors.As(r.Run(s), &other) && other.Kind == f.Kind
 	})
-	found[f.Kind]++
+	mu.Lock()
+	defer mu.Unlock()
+	if all.Found == nil {
+		all.Found = make(map[string]int)
+	}
+	all.Found[f.Kind]++
 	t.Errorf("seed %d: %v\n%v\n%s", seed, f, r.Run(small), Text(small))
-	return small
+	return small, nil
 }
 
-func summarize(t *testing.T, r *Runner, took time.Duration) {
+// check is Totals.check of a single runner.
+func check(t *testing.T, r *Runner, seed uint64, steps []Step) {
 	t.Helper()
-	line := fmt.Sprintf("path: sequences=%d packets=%d runs=%d either=0 bypass=%d loss=%d detour=%d epoch=%d", r.Totals.Sequences, r.Totals.Packets, runs(r),
-		found["bypass"], found["loss"], found["detour"], found["epoch"])
-	if r.scarce {
-		line += fmt.Sprintf(" table=%d evicted=%d", found["table"], r.Totals.Evicted)
+	if _, err := r.Totals.check(t, r, seed, steps, new(sync.Mutex)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func summarize(t *testing.T, all *Totals, took time.Duration) {
+	t.Helper()
+	line := fmt.Sprintf("path: sequences=%d packets=%d runs=%d either=0 bypass=%d loss=%d detour=%d epoch=%d", all.Sequences, all.Packets, runs(all),
+		all.Found["bypass"], all.Found["loss"], all.Found["detour"], all.Found["epoch"])
+	if all.Evicted > 0 {
+		line += fmt.Sprintf(" table=%d evicted=%d", all.Found["table"], all.Evicted)
 	}
 	if took > 0 {
-		line += fmt.Sprintf(" packets/s=%.0f packets/cpu-s=%.0f", float64(r.Totals.Packets)/took.Seconds(), float64(r.Totals.Packets)/processor(t).Seconds())
+		line += fmt.Sprintf(" packets/s=%.0f packets/cpu-s=%.0f", float64(all.Packets)/took.Seconds(), float64(all.Packets)/processor(t).Seconds())
 	}
 	fmt.Println(line)
-	for _, reason := range slices.Sorted(maps.Keys(r.Totals.Fates)) {
-		t.Logf("%8d %s", r.Totals.Fates[reason], reason)
+	for _, reason := range slices.Sorted(maps.Keys(all.Fates)) {
+		t.Logf("%8d %s", all.Fates[reason], reason)
 	}
 }
 
@@ -173,8 +229,8 @@ func processor(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-func runs(r *Runner) (n int) {
-	for _, of := range r.Totals.Fates {
+func runs(all *Totals) (n int) {
+	for _, of := range all.Fates {
 		n += of
 	}
 	return n

@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/denylist"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/policymap"
@@ -36,8 +34,18 @@ type Totals struct {
 	Sequences, Packets int
 	// Evicted counts flows that had to make room in a scarce table, or found none.
 	Evicted int
-	// Fates counts runs of programs, by hook, fate and reason.
-	Fates map[string]int
+	// Fates counts runs of programs, by hook, fate and reason; Found differences by kind.
+	Fates, Found map[string]int
+}
+
+// Add adds what another runner counted.
+func (t *Totals) Add(other *Totals) {
+	t.Sequences += other.Sequences
+	t.Packets += other.Packets
+	t.Evicted += other.Evicted
+	for reason, n := range other.Fates {
+		t.Fates[reason] += n
+	}
 }
 
 // Runner runs sequences of steps, one after the other, in the thread that made it.
@@ -46,18 +54,24 @@ type Runner struct {
 
 	path    *loader.DataPath
 	replay  *loader.Replayer
-	uplink  *xdp.Filter
-	layout  *policymap.Layout
-	layouts *layouts
-	node    *reference.Node
-	track   conntrack
-	clock   time.Time // for numbers that wait to be used again
-	dirty   bool
-	scarce  bool
-	says    map[string]string // by pod, what its policy said at its epoch
-	marks   []left
-	buf     []byte
-	at      int // step
+	arrival *arrival
+	// handover is what the programs in the stack are loaded with.
+	shared, handover bool
+	uplink           *xdp.Filter
+	layout           *policymap.Layout
+	layouts          *layouts
+	node             *reference.Node
+	track            conntrack
+	clock            time.Time // for numbers that wait to be used again
+	dirty            bool
+	hooked           bool              // the programs of netfilter's hooks decide in the stack
+	scarce           bool              // the reference follows which flows made room
+	flows            int               // that the table has room for
+	says             map[string]string // by pod, what its policy said at its epoch
+	marks            []left
+	waiting          map[fragmentKey]*datagram
+	buf              []byte
+	at               int // step
 }
 
 // left is a mark that from_pod left, and the record of the reference that it stands for.
@@ -66,11 +80,13 @@ type left struct {
 	record int
 }
 
-// Sizes of the flow table: Ample is never full, Scarce is nearly always. The programs look
-// at 16 places for a free one, which are all that there are then.
+// Sizes of the flow table: Ample is never full, Scarce nearly always. The programs look
+// at 16 places for a free one, which are all that Scarce has.
 const (
 	Ample  = 4096
 	Scarce = 16
+	// Tight is full most of the time, and a new flow may find no place in it.
+	Tight = 40
 )
 
 // Open loads the programs in a namespace of their own, with a flow table of a size. Needs
@@ -84,20 +100,38 @@ func Open(flows int, c *Coverage) (*Runner, error) {
 	s.Timeouts = loader.Timeouts{Opening: timeouts.Opening, TCP: timeouts.TCP, Other: timeouts.Other, Closing: timeouts.Closing}
 	s.Events = loader.Events{}
 	s.Tunnel = loader.Tunnel{Port: tunnelPort, VNI: vni}
-	s.Flows = flows
+	s.Flows, s.Errors = flows, errorBurst
+	a, err := newArrival()
+	if err != nil {
+		return nil, err
+	}
+	r := &Runner{arrival: a, layouts: newLayouts(), scarce: flows < Ample, flows: flows, clock: time.Now()}
+	s.Instrument = func(spec *ebpf.CollectionSpec) error {
+		if v := spec.Variables["handover"]; v != nil {
+			if err := v.Set(r.handover); err != nil {
+				return err
+			}
+		}
+		return instrument(spec, a, c)
+	}
 	if c != nil {
-		s.Instrument, s.Events = c.Instrument, loader.DefaultEvents()
+		s.Events = loader.DefaultEvents()
 	}
 	s.Tracking = func() loader.Tracking { return loader.FindTracking("/sys") }
 	path, err := loader.OpenSandboxWith(s)
 	if err != nil {
 		return nil, err
 	}
-	r := &Runner{path: path, replay: path.Replay(), layout: policymap.NewLayout(path.Capacity()), layouts: newLayouts(), scarce: flows == Scarce, clock: time.Now()}
+	r.path, r.layout = path, policymap.NewLayout(path.Capacity())
 	r.Totals.Fates = make(map[string]int)
-	if r.uplink, err = xdp.OpenSandbox(path.Shared(), path.Constants()); err != nil {
-		path.Close()
-		return nil, err
+	if r.uplink, err = xdp.OpenSandbox(path.Shared(), path.Constants(), s.Instrument); err != nil {
+		return nil, errors.Join(err, path.Close(), a.Close())
+	}
+	if r.replay, err = path.Replay(); err == nil && !r.replay.Hooks() {
+		err = errors.New("the kernel has no programs of netfilter (Linux 6.4)")
+	}
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
 	list := model.MakeDenySet(model.MakeMap(map[string]*model.DenyList{"list": {Name: "list", Entries: denied}})).Sparing(spared)
 	if err := errors.Join(r.surroundings(), r.uplink.Apply(denylist.Layout(list, nil))); err != nil {
@@ -108,7 +142,9 @@ func Open(flows int, c *Coverage) (*Runner, error) {
 }
 
 // Close unloads the programs.
-func (r *Runner) Close() error { return errors.Join(r.path.Close(), r.uplink.Close()) }
+func (r *Runner) Close() error {
+	return errors.Join(r.path.Close(), r.uplink.Close(), r.arrival.Close())
+}
 
 // surroundings writes what does not change.
 func (r *Runner) surroundings() error {
@@ -144,14 +180,14 @@ func (r *Runner) Run(steps []Step) error {
 }
 
 func (r *Runner) reset() error {
-	r.node, r.says, r.marks, r.dirty = newReference(), make(map[string]string), nil, false
-	r.node.Tracked = r.track.knows
+	r.node, r.says, r.marks, r.dirty, r.hooked = newReference(), make(map[string]string), nil, false, false
+	r.node.Tracked, r.waiting = r.track.knows, make(map[fragmentKey]*datagram)
 	for id := range maps.Clone(r.layout.State().Endpoints) {
 		if err := r.detach(string(id[:1])); err != nil {
 			return err
 		}
 	}
-	return errors.Join(r.replay.Forget(maxPods), r.track.flush())
+	return errors.Join(r.upgrade("done"), r.replay.Forget(maxPods), r.track.flush())
 }
 
 func (r *Runner) step(s *Step) error {
@@ -167,13 +203,20 @@ func (r *Runner) step(s *Step) error {
 		delete(r.says, s.Remove)
 		r.dirty = true
 		return r.detach(s.Remove)
-	case s.Age > 0 && r.scarce:
-		return nil // what has expired goes when its place is looked at
 	case s.Age > 0:
 		r.node.Age(s.age())
 		return r.replay.Age(s.age(), maxPods)
 	case s.Restart:
 		return r.restart()
+	case s.Forget:
+		return r.track.flush()
+	case s.Upgrade != "":
+		return r.upgrade(s.Upgrade)
+	case s.Adopt > 0:
+		return r.adopt(s.Adopt)
+	case s.Form != "":
+		r.hooked = s.Form == "hook"
+		return nil
 	case s.Packet == nil:
 		return nil
 	}
@@ -190,125 +233,19 @@ func (r *Runner) step(s *Step) error {
 }
 
 // attach puts a pod on the node, or gives it another policy.
-func (r *Runner) attach(p *PodStep) error {
-	device := deviceOf(p.Name)
-	r.dirty = true
-	if was := r.node.Pods[device]; was != nil {
-		was.Policy = p.Policy
-		return nil
-	}
-	addrs := podAddrs(p.Address)
-	if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return r.node.Party(a) != "" }) {
-		return nil // taken
-	}
-	w, err := r.layout.AddSlot(endpointID(p.Name))
-	if err != nil {
-		return err
-	}
-	if err := r.path.WriteSlot(w); err != nil {
-		return err
-	}
-	e := bpfobj.PodEndpoint{Slot: w.Index, Ip4: addrs[0].As4(), Ip6: addrs[1].As16(), Mac: macOf(p.Name), HostMac: hostMAC}
-	put := r.path.PutEndpoint
-	if p.Limited {
-		put = r.path.PutQueuedEndpoint
-	}
-	r.node.Pods[device] = &reference.Pod{Name: p.Name, Addrs: addrs, MAC: macOf(p.Name), Device: device, Slot: int(w.Index), Limited: p.Limited, Policy: p.Policy}
-	return put(device, e)
-}
-
-func (r *Runner) detach(name string) error {
-	if err := r.path.DropEndpoint(deviceOf(name)); err != nil {
-		return err
-	}
-	w, ok := r.layout.DropSlot(endpointID(name))
-	if !ok {
-		return nil
-	}
-	return r.path.WriteSlot(w)
-}
-
 // apply has the maps follow the pods and their policies, as the agent does. The
 // reference gets the epochs: one has to be new where a policy says something else.
-func (r *Runner) apply() error {
-	if !r.dirty {
-		return nil
-	}
-	r.dirty = false
-	for _, step := range dataplane.Plan(r.layout.State(), r.layouts.state(r.node.Pods)) {
-		r.clock = r.clock.Add(2 * policymap.Grace) // no packet is on its way
-		w, err := r.layout.Advance(step, r.clock)
-		if err != nil {
-			return err
-		}
-		if err := r.path.Execute(w); err != nil {
-			return err
-		}
-	}
-	for _, pod := range r.node.Pods {
-		epoch, says := int(r.layout.Slots[uint32(pod.Slot)].Epoch), r.digest(pod)
-		if was, known := r.says[pod.Name]; known && was != says && epoch == pod.Epoch {
-			return &Failure{r.at, "epoch", fmt.Sprintf("the policy of pod %s says something else under the same epoch", pod.Name)}
-		}
-		pod.Epoch, r.says[pod.Name] = epoch, says
-	}
-	return nil
-}
-
 // digest is what a pod's policy says of every address and port.
-func (r *Runner) digest(pod *reference.Pod) string {
-	var b []byte
-	for _, dir := range []reference.Direction{reference.Ingress, reference.Egress} {
-		for _, all := range everybody {
-			for _, a := range all[:1] {
-				party := r.node.Party(a)
-				bits := byte(0)
-				for i, proto := range []uint8{reference.TCP, reference.UDP, reference.SCTP, 0} {
-					if pod.Policy.Allows(dir, party, proto, 1) {
-						bits |= 1 << i
-					}
-				}
-				b = append(b, bits)
-				for _, proto := range []uint8{reference.TCP, reference.UDP, reference.SCTP} {
-					bits := byte(0)
-					for i, port := range ports {
-						if pod.Policy.Allows(dir, party, proto, port) {
-							bits |= 1 << i
-						}
-					}
-					b = append(b, bits)
-				}
-			}
-		}
-	}
-	return string(b)
-}
-
 // restart loads the programs over the maps that are there, and finds out what is in them.
-func (r *Runner) restart() error {
-	if err := errors.Join(r.path.Reload(), r.surroundings()); err != nil {
-		return err
-	}
-	entries, err := r.path.Read()
-	if err != nil {
-		return err
-	}
-	held := make(map[model.EndpointID]uint32)
-	for slot, id := range r.layout.Holders() {
-		held[id] = slot
-	}
-	decoded, problems := policymap.Decode(entries, held, r.path.Capacity())
-	if len(problems) > 0 {
-		return fmt.Errorf("decode the maps: %v", problems)
-	}
-	r.layout, r.replay, r.dirty = decoded, r.path.Replay(), true
-	return nil
-}
-
 // run sends a packet through a program.
 func (r *Runner) run(h loader.Hook, device, ingress int, mark uint32, p *reference.Packet, src [6]byte) (loader.Outcome, error) {
 	r.buf = frame(r.buf, p, src, hostMAC)
-	out, err := r.replay.Run(h, loader.Replayed{Ifindex: device, Ingress: ingress, Mark: mark, Frame: r.buf})
+	if r.hooked {
+		if err := r.arrival.set(mark, ingress); err != nil {
+			return loader.Outcome{}, err
+		}
+	}
+	out, err := r.replay.Run(h, loader.Replayed{Ifindex: device, Ingress: ingress, Mark: mark, Frame: r.buf, Hooked: r.hooked})
 	if errors.Is(err, unix.EINVAL) {
 		return out, fmt.Errorf("step %d: the kernel refuses the frame %x: %w", r.at+1, r.buf, err)
 	}
@@ -354,7 +291,7 @@ func (r *Runner) follow(hook string, want reference.Verdict, p *reference.Packet
 	}); err != nil {
 		return err
 	}
-	gone, err := r.node.Follow(table, Scarce)
+	gone, err := r.node.Follow(table, r.flows)
 	r.Totals.Evicted += gone
 	if err != nil {
 		return r.fail("table", hook, err.Error(), want, p)

@@ -52,13 +52,15 @@ func simplify(s Step) (all []Step) {
 	for _, change := range []func(*Step, *reference.Packet){
 		func(s *Step, _ *reference.Packet) { s.Mark = "" },
 		func(s *Step, _ *reference.Packet) { s.Fresh = false },
+		func(s *Step, _ *reference.Packet) { s.IPVS = false },
+		func(s *Step, _ *reference.Packet) { s.Defragment = false },
 		func(s *Step, _ *reference.Packet) { s.Masquerade = 0 },
 		func(_ *Step, p *reference.Packet) { p.Size = 0 },
 		func(_ *Step, p *reference.Packet) { p.Hops = 0 },
 		func(_ *Step, p *reference.Packet) { p.Options = 0 },
-		func(_ *Step, p *reference.Packet) { p.Extensions = nil },
+		func(_ *Step, p *reference.Packet) { p.Extensions, p.Behind = nil, 0 },
 		func(_ *Step, p *reference.Packet) { p.Cut, p.Claims = 0, 0 },
-		func(_ *Step, p *reference.Packet) { p.Fragment, p.ID = 0, 0 },
+		func(_ *Step, p *reference.Packet) { p.Fragment, p.ID, p.Behind = 0, 0, 0 },
 		func(_ *Step, p *reference.Packet) { p.Seq, p.Ack = 0, 0 },
 		func(_ *Step, p *reference.Packet) { p.ForeignMAC = false },
 	} {

@@ -12,8 +12,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// Step is one thing that happens on the node. One of Pod, Remove, Age, Track, Restart
-// and Packet is set.
+// Step is one thing that happens on the node. One of Pod, Remove, Age, Track, Forget, Restart,
+// Upgrade, Adopt, Form and Packet is set.
 type Step struct {
 	// Pod attaches a pod, or gives one that is there another policy.
 	Pod *PodStep `json:"pod,omitempty"`
@@ -23,10 +23,21 @@ type Step struct {
 	Age int `json:"age,omitempty"`
 	// Restart reloads the programs over the maps, and reads what is in them.
 	Restart bool `json:"restart,omitempty"`
+	// Upgrade has the agent of a newer version begin, or end, to take an older layout over:
+	// "marks" or "none" says whether the older programs leave marks, "done" ends it.
+	Upgrade string `json:"upgrade,omitempty"`
+	// Adopt has all flows come from the layout of that version, 1 to 3.
+	Adopt int `json:"adopt,omitempty"`
+	// Form says which programs decide in the stack from now on: "hook", those for the hooks
+	// of netfilter, or "filter", those for rules, which are there at first.
+	Form string `json:"form,omitempty"`
+	// Forget has connection tracking forget all flows.
+	Forget bool `json:"forget,omitempty"`
 	// Track has connection tracking know the flow of Packet, which is not sent.
 	Track bool `json:"track,omitempty"`
 
-	// At is where a packet comes from: the name of a pod, "uplink", "tunnel" or "host".
+	// At is where a packet comes from: the name of a pod, "uplink", "tunnel" or
+	// "host", or "wire" for frames by the uplink that the kernel's stack does not see.
 	At     string            `json:"at,omitempty"`
 	Packet *reference.Packet `json:"packet,omitempty"`
 	// Backend has the stack translate the destination to it, if nothing else translates
@@ -35,6 +46,10 @@ type Step struct {
 	Backend    netip.AddrPort `json:"backend,omitzero"`
 	Fresh      bool           `json:"fresh,omitempty"`
 	Masquerade uint16         `json:"masquerade,omitempty"`
+	// IPVS has the kernel's virtual server translate to Backend.
+	IPVS bool `json:"ipvs,omitempty"`
+	// Defragment has the stack put a fragmented datagram together, as connection tracking does.
+	Defragment bool `json:"defragment,omitempty"`
 	// Mark replaces the mark that the program of the pod left: "none", or "old", that
 	// of the packet before the last one with a record.
 	Mark string `json:"mark,omitempty"`

@@ -20,6 +20,7 @@ const (
 
 const (
 	mtu        = 1500
+	errorBurst = 3
 	tunnelPort = 4789
 	vni        = 4096
 )
@@ -28,34 +29,35 @@ const (
 // that no flow is ever close to a limit.
 var timeouts = reference.Timeouts{Opening: 60 * time.Second, TCP: 575 * time.Second, Other: 180 * time.Second, Closing: 60 * time.Second, Datagram: time.Minute}
 
-// The addresses that packets have. Each list has IPv4 and IPv6.
+// The addresses that packets have. Each list has IPv4 and IPv6. Of others some come before
+// those of pods in the keys of flows, which have the order of words in memory.
 var (
 	nodeAddrs   = addrs("192.0.2.1", "fd09::1")
 	otherNode   = addrs("192.0.2.2", "fd09::2")
 	routerAddrs = addrs("192.0.2.254", "fd09::fe")
-	services    = addrs("10.96.0.10", "fd96::10", "10.96.0.20", "fd96::20")
+	services    = addrs("10.96.0.10", "fd96::10", "9.96.0.20", "fd00:0:0:96::20")
 	strangers   = addrs("198.18.0.1", "fd18::1", "10.1.0.99", "fd01::99") // the latter in the node's range
-	ranges      = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd01::/64")}
+	ranges      = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd01::/48")}
 	remotes     = map[string][]netip.Addr{
-		"r1": addrs("10.2.0.5", "fd02::5"), // by the uplink, bypassing the stack
-		"r2": addrs("10.3.0.5", "fd03::5"), // by the tunnel, bypassing the stack
-		"r3": addrs("10.4.0.5", "fd04::5"), // by the tunnel, through the stack
+		"r1": addrs("10.2.0.5", "fd02::5"),         // by the uplink, bypassing the stack
+		"r2": addrs("10.0.3.205", "fd00:0:0:3::5"), // by the tunnel, bypassing the stack
+		"r3": addrs("10.4.0.5", "fd04::5"),         // by the tunnel, through the stack
 	}
 	outsides = map[string][]netip.Prefix{
 		"w1": {netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("fd51::/64")},
-		"w2": {netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("fd52::/64")},
+		"w2": {netip.MustParsePrefix("9.0.113.0/24"), netip.MustParsePrefix("fd00:0:0:52::/64")},
 	}
-	servers = map[string][]netip.Addr{"w1": addrs("198.51.100.7", "fd51::7"), "w2": addrs("203.0.113.9", "fd52::9")}
+	servers = map[string][]netip.Addr{"w1": addrs("198.51.100.7", "fd51::7"), "w2": addrs("9.0.113.209", "fd00:0:0:52::9")}
 	ways    = []reference.Way{
 		{Range: netip.MustParsePrefix("10.2.0.0/24"), Device: uplink, Direct: true},
 		{Range: netip.MustParsePrefix("fd02::/64"), Device: uplink, Direct: true},
-		{Range: netip.MustParsePrefix("10.3.0.0/24"), Device: tunnel, Direct: true},
-		{Range: netip.MustParsePrefix("fd03::/64"), Device: tunnel, Direct: true},
+		{Range: netip.MustParsePrefix("10.0.3.0/24"), Device: tunnel, Direct: true},
+		{Range: netip.MustParsePrefix("fd00:0:0:3::/64"), Device: tunnel, Direct: true},
 		{Range: netip.MustParsePrefix("10.4.0.0/24"), Device: tunnel},
 		{Range: netip.MustParsePrefix("fd04::/64"), Device: tunnel},
 	}
 	tunnels = []reference.Tunnel{{Outer: otherNode, Inner: []netip.Prefix{
-		netip.MustParsePrefix("10.3.0.0/24"), netip.MustParsePrefix("fd03::/64"), netip.MustParsePrefix("192.0.2.2/32"), netip.MustParsePrefix("fd09::2/128")}}}
+		netip.MustParsePrefix("10.0.3.0/24"), netip.MustParsePrefix("fd00:0:0:3::/64"), netip.MustParsePrefix("192.0.2.2/32"), netip.MustParsePrefix("fd09::2/128")}}}
 	// The deny list: a prefix and a single address of each family, and one that is spared.
 	denied = []netip.Prefix{netip.MustParsePrefix("198.19.0.0/16"), netip.MustParsePrefix("fd19::/32"), netip.MustParsePrefix("198.51.100.66/32"), netip.MustParsePrefix("fd51::66/128")}
 	spared = addrs("198.19.0.7", "fd19::7")
@@ -86,6 +88,12 @@ var everybody = func() [][]netip.Addr {
 // podAddrs are the addresses that the n-th of the pods may have.
 func podAddrs(n int) []netip.Addr {
 	four, six := [4]byte{10, 1, 0, byte(11 + n)}, [16]byte{0: 0xfd, 1: 1, 15: byte(0x11 + n)}
+	switch n { // some differ from the first in one other word only
+	case 2:
+		six[11], six[15] = 1, 0x11
+	case 3:
+		six[7], six[15] = 1, 0x11
+	}
 	return []netip.Addr{netip.AddrFrom4(four), netip.AddrFrom16(six)}
 }
 
@@ -98,7 +106,7 @@ func macOf(name string) [6]byte { return [6]byte{2, 0, 0, 0, 1, name[0]} }
 func newReference() *reference.Node {
 	n := &reference.Node{
 		Pods: make(map[int]*reference.Pod), Remote: make(map[netip.Addr]string), Outside: make(map[netip.Prefix]string),
-		Own: nodeAddrs, Ranges: ranges, Ways: ways, TunnelPort: tunnelPort, Tunnels: tunnels, MTU: mtu, Timeouts: timeouts, Deny: denied, Spared: spared,
+		Own: nodeAddrs, Ranges: ranges, Ways: ways, TunnelPort: tunnelPort, Tunnels: tunnels, MTU: mtu, Timeouts: timeouts, Deny: denied, Spared: spared, Errors: errorBurst,
 	}
 	for name, all := range remotes {
 		for _, a := range all {

@@ -187,7 +187,7 @@ func (n *Node) admitPeer(w *walk, f *flow) Verdict {
 	other := *w
 	other.pod, other.dir, other.asked = peer, Ingress, false
 	r := f.roles[end]
-	if r.epoch == peer.Epoch && r.holds() && (!w.packet.Opens() || r.accepted) {
+	if f.slots[end] == peer.Slot && r.epoch == peer.Epoch && r.holds() && (!w.packet.Opens() || r.accepted) {
 		return Verdict{Fate: ToPod, Pod: peer, Why: "known flow"}
 	}
 	f.slots[end] = peer.Slot

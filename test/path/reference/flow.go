@@ -171,6 +171,6 @@ func (n *Node) noteDatagram(pod *Pod, dir Direction, p *Packet, src, dst netip.A
 // ports gives a later fragment those of the first one, if that passed.
 func (n *Node) ports(pod *Pod, dir Direction, p *Packet) (src, dst netip.AddrPort, known bool) {
 	d, ok := n.datagrams[placeOf(pod, dir, p.ID)]
-	known = ok && n.now-d.at <= n.Timeouts.Datagram && d.id == p.ID && d.proto == p.Proto && d.src.Addr() == p.Src && d.dst.Addr() == p.Dst
+	known = ok && n.now-d.at <= n.Timeouts.Datagram && d.id == p.ID && d.proto == p.follows() && d.src.Addr() == p.Src && d.dst.Addr() == p.Dst
 	return d.src, d.dst, known
 }

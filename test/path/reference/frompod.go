@@ -96,7 +96,11 @@ func (n *Node) send(w *walk) Verdict {
 	}
 	own := f.roles[w.from]
 	current := own.epoch == w.pod.Epoch
-	if w.translatable() && !own.accepted && (f.translated || outside && (!current || !own.any())) {
+	pends := outside && (!current || !own.any())
+	if f.translated {
+		pends = !n.Shared || !current || p.Proto != TCP
+	}
+	if w.translatable() && !own.accepted && pends {
 		f.closes(p, w.from, true)
 		return n.leave(w, false)
 	}
@@ -112,7 +116,7 @@ func (n *Node) send(w *walk) Verdict {
 		if way := n.way(w.dst.Addr()); way == nil || !n.forwardable(p) || p.Length() > n.MTU {
 			v.Fate = ToStack
 		}
-	case f.outside && w.translatable():
+	case f.outside && w.translatable() && !n.Shared:
 		answers := f.roles[w.from].accepted
 		if v.Fate != Dropped {
 			f.passed(n.now, p, w.from, true)
@@ -184,7 +188,7 @@ func (n *Node) startsRemote(p *Packet, remote netip.Addr, device int) bool {
 func (n *Node) sendError(w *walk) Verdict {
 	p := w.packet
 	f, k, from, ok := n.quoted(p)
-	if ok && p.Dst == k.end[from].Addr() && p.Src == k.end[1-from].Addr() && n.mayQuote(w.pod, f, k, 1-from) {
+	if ok && p.Dst == k.end[from].Addr() && p.Src == k.end[1-from].Addr() && n.mayQuote(w.pod, f, k, 1-from) && n.mayErr(w.pod, Egress) {
 		if f.direct {
 			peer := n.reachable(p.Dst)
 			if r := f.roles[from]; peer != nil && r.holds() && r.epoch == peer.Epoch && f.slots[from] == peer.Slot {
@@ -213,6 +217,16 @@ func (n *Node) mayQuote(pod *Pod, f *flow, k Key, end int) bool {
 		return !r.revoked
 	}
 	return n.confirm(pod, f, k, end)
+}
+
+// mayErr takes an error out of the budget of a pod (ADR 35).
+func (n *Node) mayErr(pod *Pod, dir Direction) bool {
+	at := place{slot: pod.Slot, dir: dir}
+	if n.errors[at] >= n.Errors {
+		return false
+	}
+	n.errors[at]++
+	return true
 }
 
 // quoted finds the flow of the packet that an error quotes, and which end sent that.

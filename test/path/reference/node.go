@@ -82,6 +82,11 @@ type Node struct {
 	Deny     []netip.Prefix
 	Spared   []netip.Addr
 	Timeouts Timeouts
+	// Errors is how many ICMP errors a pod may send, and receive, before time passes.
+	Errors int
+	// Shared says that programs of an older layout share the records; Handover that they
+	// leave no marks (ADR 31).
+	Shared, Handover bool
 
 	// Tracked reports whether connection tracking knows a flow, in any direction.
 	Tracked func(src, dst netip.AddrPort, proto uint8) bool
@@ -92,16 +97,20 @@ type Node struct {
 	datagrams map[place]datagram
 	records   map[int]*record
 	written   int
+	errors    map[place]int // since time passed
 }
 
 // Reset forgets all packets.
 func (n *Node) Reset() {
 	n.flows, n.datagrams, n.records, n.written = make(map[Key]*flow), make(map[place]datagram), make(map[int]*record), 0
-	n.created = nil
+	n.created, n.errors = nil, make(map[place]int)
 }
 
 // Age lets time pass.
-func (n *Node) Age(d time.Duration) { n.now += d }
+func (n *Node) Age(d time.Duration) {
+	n.now += d
+	clear(n.errors) // the budget refills within seconds
+}
 
 // Party names who has an address: "" is anybody.
 func (n *Node) Party(a netip.Addr) string {

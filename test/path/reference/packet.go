@@ -4,6 +4,7 @@ package reference
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -25,8 +26,18 @@ const (
 
 // Packet is an Ethernet frame as a value. Zero fields are left out of its text.
 type Packet struct {
-	// Ether is "" for IP, "arp", "vlan", or "other" for an unknown protocol.
+	// Ether is "" for IP, "arp", "other" for an unknown protocol, or "tag" for a tag that is
+	// cut off.
 	Ether string `json:"ether,omitempty"`
+	// Tags is how many tags of VLANs are before IP: of 802.1Q, behind those of 802.1ad.
+	Tags int `json:"tags,omitempty"`
+	// Version is what the IP header says; 0 is the true one.
+	Version uint8 `json:"version,omitempty"`
+	// Lengthless says that the header length of IPv4 is too short.
+	Lengthless bool `json:"lengthless,omitempty"`
+	// Piece is how many bytes from IP on are in the first piece of a frame of several, as
+	// few devices make them; 0 is all.
+	Piece int `json:"piece,omitempty"`
 	// ForeignMAC says that the source MAC is not that of the sender.
 	ForeignMAC bool `json:"foreignMAC,omitempty"`
 
@@ -50,8 +61,11 @@ type Packet struct {
 	Hops uint8 `json:"hops,omitempty"`
 	// Options are bytes of IPv4 options, a multiple of 4.
 	Options int `json:"options,omitempty"`
-	// Extensions are extension headers of IPv6 by number, each of eight bytes.
+	// Extensions are extension headers of IPv6: the number, and 256 for each eight bytes
+	// that one has beyond the first. 44 is a fragment header of a whole packet.
 	Extensions []int `json:"extensions,omitempty"`
+	// Behind is how many of Extensions come behind the fragment header of a fragment.
+	Behind int `json:"behind,omitempty"`
 
 	Fragment int    `json:"fragment,omitempty"`
 	ID       uint32 `json:"id,omitempty"`
@@ -65,8 +79,9 @@ type Packet struct {
 	Quote *Packet `json:"quote,omitempty"`
 	Short bool    `json:"short,omitempty"`
 
-	// Inner is the packet in a VXLAN datagram with the VNI of the cluster.
-	Inner *Packet `json:"inner,omitempty"`
+	// Inner is the packet in a VXLAN datagram with the VNI of the cluster, or another one.
+	Inner    *Packet `json:"inner,omitempty"`
+	OtherVNI bool    `json:"otherVNI,omitempty"`
 
 	// ARP: the operation, and whether the sender's address and MAC are its own.
 	Operation  uint16 `json:"operation,omitempty"`
@@ -153,11 +168,50 @@ func (p *Packet) network() int {
 	if !p.V6() {
 		return 20 + p.Options
 	}
-	n := 40 + 8*len(p.Extensions)
+	n := 40
+	for i, h := range p.Extensions {
+		if p.Fragment != LaterFragment || i < len(p.Extensions)-p.Behind {
+			n += 8 + 8*(h>>8)
+		}
+	}
 	if p.Fragment != Whole {
 		n += 8
 	}
 	return n
+}
+
+// headersOfIP is how many headers of IPv6 precede the transport: the packet path looks at
+// eight.
+func (p *Packet) headersOfIP() int {
+	n := len(p.Extensions)
+	if p.Fragment != Whole {
+		n++
+	}
+	if p.Fragment == LaterFragment {
+		n -= p.Behind
+	}
+	return n
+}
+
+// reaches reports whether the first eight bytes of each extension header are among the
+// first bytes of a whole packet.
+func (p *Packet) reaches(left int) bool {
+	at := 40
+	for _, h := range p.Extensions {
+		if left < at+8 {
+			return false
+		}
+		at += 8 + 8*(h>>8)
+	}
+	return true
+}
+
+// follows is the protocol that the last header of IP which is read names.
+func (p *Packet) follows() uint8 {
+	if p.Fragment == LaterFragment && p.Behind > 0 {
+		return uint8(p.Extensions[len(p.Extensions)-p.Behind])
+	}
+	return p.Proto
 }
 
 // headers is how many bytes of the IP packet its headers take, as far as the packet
@@ -210,21 +264,38 @@ func (p *Packet) quoted(short bool) int {
 
 // malformed reports whether its headers do not fit the packet, or are too many.
 func (p *Packet) malformed() bool {
+	if p.Version != 0 || p.Lengthless {
+		return true
+	}
 	left := p.Length()
 	if p.Cut > 0 {
 		left = min(left, p.Cut)
 	}
-	if left < p.headers() || len(p.Extensions) > 8 || p.V6() && len(p.Extensions) == 8 {
+	if left < p.headers() {
 		return true
+	}
+	if n := p.headersOfIP(); p.V6() && (n > 8 || n == 8 && p.Fragment != LaterFragment) {
+		return true
+	}
+	if p.Fragment == FirstFragment && slices.Contains(p.Extensions[len(p.Extensions)-p.Behind:], 44) {
+		return true // a fragment of a fragment
 	}
 	if p.IsError() && (p.Quote == nil || p.Quote.V6() != p.V6()) {
 		return true
 	}
 	read := p.headers()
-	if p.IsError() {
-		read += p.quotedRead()
+	if p.IsError() { // of the quote is read what is there
+		options := 0
+		if !p.V6() {
+			options = p.Quote.Options
+		}
+		if left >= read+p.quotedRead() {
+			read += p.quotedRead()
+		} else if left >= read+options {
+			read += options
+		}
 	}
-	if p.V6() && p.Claims == 40 {
+	if p.V6() && p.Claims > 0 && p.Claims <= 40 {
 		return false // no length, as of packets above 64 KiB that the stack is to segment
 	}
 	return p.Claims > 0 && p.Claims < read

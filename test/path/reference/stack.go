@@ -4,12 +4,18 @@ package reference
 
 import "net/netip"
 
+// NoMark is the number of the record of a packet without a mark.
+const NoMark = -1
+
 // Behind decides a pod's packet after translation, by the record that its mark
 // names. A mark that names none, or a record of another packet, is forged.
 func (n *Node) Behind(device int, p *Packet, number int) Verdict {
 	pod, r := n.Pods[device], n.records[number]
 	if number == 0 {
 		return Verdict{Fate: ToStack, Why: "approved"}
+	}
+	if number == NoMark && n.Handover {
+		return Verdict{Fate: ToStack, Why: "decided by an older program"}
 	}
 	if r == nil || r.pod.Slot != pod.Slot {
 		return drop("mark without a record")
@@ -21,7 +27,10 @@ func (n *Node) Behind(device int, p *Packet, number int) Verdict {
 			return drop("record of another packet")
 		}
 	}
-	if src != r.src || p.Proto != r.packet.Proto {
+	if p.V6() && p.headersOfIP() >= 8 { // where they end cannot be told
+		return drop("record of another packet")
+	}
+	if src != r.src || p.follows() != r.packet.follows() {
 		return drop("record of another packet")
 	}
 	if p.Proto == UDP && n.TunnelPort != 0 && dst.Port() == n.TunnelPort {
@@ -91,16 +100,35 @@ func (n *Node) Forward(device int, p *Packet) Verdict {
 	return Verdict{Fate: ToStack, Why: "not ours"}
 }
 
+// LocalOut decides what the kernel's virtual server sends on from others: it has passed
+// LocalIn.
+func (n *Node) LocalOut(int, *Packet) Verdict {
+	return Verdict{Fate: ToStack, Why: "sent on to a backend"}
+}
+
 // LocalIn decides what others send to this node.
 func (n *Node) LocalIn(device int, p *Packet) Verdict {
-	if n.TunnelPort == 0 || p.Proto != UDP || p.Dport != n.TunnelPort || p.Fragment == LaterFragment || device == Host {
-		return Verdict{Fate: ToStack, Why: "not for the tunnels"}
+	pass := Verdict{Fate: ToStack, Why: "not for the tunnels"}
+	left := p.Length()
+	if p.Cut > 0 {
+		left = p.Cut
 	}
-	if p.Fragment != Whole {
+	udp := p.network()
+	switch {
+	case n.TunnelPort == 0 || device == Host:
+		return pass
+	case p.V6() && (p.headersOfIP() > 8 || p.Fragment != LaterFragment && (p.headersOfIP() == 8 || !p.reaches(left))):
+		return drop("headers without an end")
+	case p.Proto != UDP || p.Fragment == LaterFragment || left < udp+8 || p.Dport != n.TunnelPort:
+		return pass
+	case p.Fragment != Whole:
 		return drop("tunneled fragment")
-	}
-	if p.Inner == nil {
+	case p.Inner == nil || p.OtherVNI || left < udp+16:
 		return Verdict{Fate: ToStack, Why: "no tunnel of ours"}
+	}
+	source := map[bool]int{false: 16, true: 24} // where the inner source ends
+	if p.Inner.Ether != "" || left < udp+16+14+source[p.Inner.V6()] {
+		return drop("no packet in the tunnel")
 	}
 	for _, t := range n.Tunnels {
 		for _, outer := range t.Outer {

@@ -4,14 +4,18 @@ package reference
 
 import "fmt"
 
+// looks is how many places of a table are looked at for a new flow.
+const looks = 16
+
 // Follow forgets the flows that are not in a table with room for size flows of each
 // family, which was looked at after each program. It is an error if there was no reason to
 // make room: an entry goes only if the table is full, and only one of the pod that
 // needs the place, or of one that holds more (ADR 38).
 //
-// It returns how many flows were forgotten.
+// The programs look at 16 places for a new flow. In a larger table that may be the wrong ones:
+// there only whose flow made room is compared. It returns how many flows were forgotten.
 func (n *Node) Follow(table map[Key]bool, size int) (gone int, err error) {
-	created := n.created
+	created, all := n.created, size <= looks
 	n.created = nil
 	for k := range table {
 		if n.flows[k] == nil {
@@ -25,14 +29,23 @@ func (n *Node) Follow(table map[Key]bool, size int) (gone int, err error) {
 		if created == nil {
 			return 0, fmt.Errorf("flow %v is gone, but nothing needed its place", k)
 		}
+		expired := n.now-f.seen > n.limit(f, k.proto)
+		if expired && k != *created {
+			delete(n.flows, k)
+			gone++
+			continue
+		}
+		if all && k != *created && n.hasExpired(*created, table) {
+			return 0, fmt.Errorf("flow %v made room, but there is one that expired", k)
+		}
 		shares, total := n.shares(*created)
 		owner := n.flows[*created].owner
 		switch {
-		case total < size:
+		case all && total < size:
 			return 0, fmt.Errorf("flow %v is not in the table of %d flows, which has %d", k, size, total)
 		case k != *created && f.owner != owner && shares[f.owner] <= shares[owner]:
 			return 0, fmt.Errorf("flow %v of slot %d, which has %d, made room for slot %d, which has %d", k, f.owner, shares[f.owner], owner, shares[owner])
-		case k == *created:
+		case all && k == *created:
 			for slot, has := range shares {
 				if has > 0 && (slot == owner || has > shares[owner]) {
 					return 0, fmt.Errorf("flow %v has no room, but slot %d has %d flows", k, slot, has)
@@ -43,6 +56,16 @@ func (n *Node) Follow(table map[Key]bool, size int) (gone int, err error) {
 		gone++
 	}
 	return gone, nil
+}
+
+// hasExpired reports whether the table has a flow in the family of another that has expired.
+func (n *Node) hasExpired(fresh Key, table map[Key]bool) bool {
+	for k, f := range n.flows {
+		if table[k] && k != fresh && k.end[0].Addr().Is6() == fresh.end[0].Addr().Is6() && n.now-f.seen > n.limit(f, k.proto) {
+			return true
+		}
+	}
+	return false
 }
 
 // shares counts the flows of each slot in the family of a flow, without that flow.

@@ -156,7 +156,7 @@ func (n *Node) receiveError(w *walk) Verdict {
 		return drop("source cannot come by this device")
 	}
 	f, k, from, ok := n.quoted(p)
-	if ok && p.Dst == k.end[from].Addr() && n.mayQuote(w.pod, f, k, from) {
+	if ok && p.Dst == k.end[from].Addr() && n.mayQuote(w.pod, f, k, from) && n.mayErr(w.pod, Ingress) {
 		return Verdict{Fate: ToStack, Why: "error about a flow"}
 	}
 	if !n.judge(w) {
@@ -177,7 +177,7 @@ func (n *Node) FromNode(device int, p *Packet) Verdict {
 			return pass
 		}
 		pod, r := n.reachable(p.Dst), f.roles[from]
-		if pod == nil || !r.holds() || r.epoch != pod.Epoch || f.slots[from] != pod.Slot || p.Length() > n.MTU {
+		if pod == nil || !r.holds() || r.epoch != pod.Epoch || f.slots[from] != pod.Slot || p.Length() > n.MTU || !n.mayErr(pod, Ingress) {
 			return pass
 		}
 		return Verdict{Fate: ToPod, Pod: pod, Why: "error about a flow"}

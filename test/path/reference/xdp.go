@@ -22,12 +22,20 @@ func (n *Node) Denied(a netip.Addr) bool {
 // Uplink decides a frame before the kernel makes a packet of it (ADR 14).
 func (n *Node) Uplink(p *Packet) Verdict {
 	pass := Verdict{Fate: ToStack, Why: "not certain here"}
+	left, least := p.left(), 20
+	if p.V6() {
+		least = 40
+	}
 	switch {
-	case p.Ether == "arp" || p.Ether == "other":
+	case p.Ether != "" || p.Tags > 2:
 		return pass
+	case left < least:
+		return drop("malformed")
 	case n.Denied(p.Src):
 		return drop("deny list")
-	case !p.V6() && p.Claims > 0 && p.Claims < p.network():
+	case p.Piece > 0 && p.Piece < least:
+		return pass // nothing but the source is read of scattered headers
+	case p.Version != 0 || p.Lengthless, !p.V6() && p.Claims > 0 && p.Claims < p.network():
 		return drop("malformed")
 	case !p.V6() && p.Fragment == LaterFragment || !p.mayOpen():
 		return pass
@@ -35,6 +43,13 @@ func (n *Node) Uplink(p *Packet) Verdict {
 	pod := n.reachable(p.Dst)
 	if pod == nil {
 		return pass
+	}
+	if p.Piece > 0 && p.Piece < left { // the rest may be in the next piece
+		cut := *p
+		cut.Cut = p.Piece
+		if cut.malformed() {
+			return pass
+		}
 	}
 	if p.malformed() {
 		return drop("malformed")
@@ -49,11 +64,19 @@ func (n *Node) Uplink(p *Packet) Verdict {
 	return pass
 }
 
+// left is how many bytes of the IP packet are there.
+func (p *Packet) left() int {
+	if p.Cut > 0 {
+		return min(p.Length(), p.Cut)
+	}
+	return p.Length()
+}
+
 // mayOpen reports whether its first headers leave open that it opens a flow.
 func (p *Packet) mayOpen() bool {
-	left := p.Length()
-	if p.Cut > 0 {
-		left = min(left, p.Cut)
+	left := p.left()
+	if p.Piece > 0 {
+		left = min(left, p.Piece)
 	}
 	if p.V6() && (len(p.Extensions) > 0 || p.Fragment != Whole) {
 		return true

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loader
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/policymap"
+)
+
+// ShareRecords has the programs of a sandbox share the records of packets with those of
+// an older layout, as they do in an upgrade, or decide alone.
+func (d *DataPath) ShareRecords(share bool) error {
+	alone := uint32(1)
+	if share {
+		alone = 0
+	}
+	if err := d.objects.DecidesAlone.Set(alone); err != nil {
+		return fmt.Errorf("set decides_alone: %w", err)
+	}
+	return nil
+}
+
+// Adopt takes all flows out of the table and puts them there as CarryFlows does with those
+// of an older layout that has some fields. slots are those of the pods of this node.
+func (r *Replayer) Adopt(slots map[netip.Addr]uint32, has policymap.CarriedFields) error {
+	limits, err := r.d.readLimits()
+	if err != nil {
+		return err
+	}
+	clock, err := newClock()
+	if err != nil {
+		return fmt.Errorf("load the clock of flows: %w", err)
+	}
+	defer clock.Close()
+	now, err := jiffies(clock)
+	if err != nil {
+		return fmt.Errorf("read the clock of flows: %w", err)
+	}
+	var all []bpfobj.PodAdoption
+	keep := func(key any, v6 bool, c bpfobj.PodConn) error {
+		a, ends, protocol, err := adoptionOf(encoded(key), v6)
+		flow, known := policymap.CarryFlow(carried(c, has), has)
+		if err != nil || !known || limits.expired(&flow, protocol, now) {
+			return err
+		}
+		a.Conn = flow
+		for i, end := range ends {
+			a.Slots[i] = bpfobj.NoSlot
+			if slot, here := slots[end]; here {
+				a.Slots[i] = slot
+			}
+		}
+		all = append(all, a)
+		return nil
+	}
+	o := &r.d.objects
+	var failed error
+	err = errors.Join(
+		each(o.Conns4, func(k bpfobj.PodConnKey4, c bpfobj.PodConn) { failed = errors.Join(failed, keep(k, false, c)) }),
+		each(o.Conns6, func(k bpfobj.PodConnKey6, c bpfobj.PodConn) { failed = errors.Join(failed, keep(k, true, c)) }),
+		failed, r.forgetFlows(len(slots)))
+	for _, a := range all {
+		err = errors.Join(err, r.adopt(a))
+	}
+	return err
+}
+
+// adopt runs adopt_flow, which puts a flow of a pod of this node into the table, once.
+func (r *Replayer) adopt(a bpfobj.PodAdoption) error {
+	want := [2]uint32{flowAdopted, flowKnown}
+	if a.Slots == [2]uint32{bpfobj.NoSlot, bpfobj.NoSlot} {
+		want = [2]uint32{flowRefused, flowRefused}
+	}
+	for _, outcome := range want {
+		got, err := r.d.objects.AdoptFlow.Run(&ebpf.RunOptions{Data: encoded(a)})
+		if err != nil || got != outcome {
+			return fmt.Errorf("adopt a flow: outcome %d instead of %d: %w", got, outcome, err)
+		}
+	}
+	return nil
+}
+
+// flowRefused is what adopt_flow returns without room.
+const flowRefused = 2
+
+func encoded(v any) []byte {
+	var b bytes.Buffer
+	if err := binary.Write(&b, binary.NativeEndian, v); err != nil {
+		panic(err) // structs of maps have a size
+	}
+	return b.Bytes()
+}
+
+// carried is a flow as a layout has it whose flows have some fields.
+func carried(c bpfobj.PodConn, has policymap.CarriedFields) bpfobj.PodCarriedFlow {
+	was := bpfobj.PodCarriedFlow{Seen: c.Seen, State: c.State, BackendPort: c.BackendPort, Backend: c.Backend, Client: c.Client}
+	if has.End {
+		was.End, was.FlowFlags, was.Sent = c.End, c.FlowFlags, c.Sent
+		return was
+	}
+	const opened, accepted, revoked, direct, translated = 1, 2, 4, 1, 2 // of struct conn up to v2
+	for end, a := range c.End {
+		was.Packets[end] = uint64(c.Sent[end])
+		was.Side[end] = a.Roles & (opened | accepted)
+		if a.Roles&bpfobj.RoleRevoked != 0 {
+			was.Side[end] |= revoked
+		}
+	}
+	was.Flags = uint8(c.FlowFlags & (direct | translated))
+	return was
+}

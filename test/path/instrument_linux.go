@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package path
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+)
+
+// arrival are the fields of struct sk_buff that test runs of netfilter's programs cannot
+// set: the mark, and the device that a packet came by. The programs read them from an
+// array instead.
+type arrival struct {
+	values *ebpf.Map
+	memory *ebpf.Memory
+}
+
+// arrivalFields are their places in the array, in words.
+var arrivalFields = map[string]uint32{"mark": 0, "skb_iif": 1}
+
+func newArrival() (*arrival, error) {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "arrival", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Flags: 1 << 10 /* BPF_F_MMAPABLE */})
+	if err != nil {
+		return nil, fmt.Errorf("create the array of fields: %w", err)
+	}
+	memory, err := m.Memory()
+	if err != nil {
+		m.Close()
+		return nil, fmt.Errorf("map the array of fields: %w", err)
+	}
+	return &arrival{m, memory}, nil
+}
+
+// set has the next packets come by a device, with a mark.
+func (a *arrival) set(mark uint32, device int) error {
+	b := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, mark), uint32(device))
+	_, err := a.memory.WriteAt(b, 0)
+	return err
+}
+
+func (a *arrival) Close() error { return a.values.Close() }
+
+// instrument changes the programs of a spec before they are loaded: they read the fields
+// of a, and record their blocks in c unless that is nil.
+func instrument(spec *ebpf.CollectionSpec, a *arrival, c *Coverage) error {
+	for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
+		p := spec.Programs[name]
+		if c == nil && p.Type != ebpf.Netfilter {
+			continue
+		}
+		g, err := newGraph(p.Instructions)
+		if err != nil {
+			return fmt.Errorf("instrument %s: %w", name, err)
+		}
+		before := make(map[int]asm.Instructions)
+		if c != nil {
+			before = c.notes(g, objectOf(spec), name)
+		}
+		if p.Type == ebpf.Netfilter {
+			if err := a.replace(g, before, spec.Types); err != nil {
+				return fmt.Errorf("instrument %s: %w", name, err)
+			}
+		}
+		p.Instructions = g.insert(before)
+	}
+	return nil
+}
+
+// objectOf names the compiled object that a spec is of.
+func objectOf(spec *ebpf.CollectionSpec) string {
+	switch {
+	case spec.Programs["from_pod"] != nil:
+		return "pod"
+	case spec.Programs["uplink"] != nil:
+		return "xdp"
+	}
+	return "egress"
+}
+
+// skbField finds the index of a field of struct sk_buff in a relocation.
+var skbField = regexp.MustCompile(`Struct:"sk_buff"\[0:(\d+)\]`)
+
+// replace has a program read the fields from the array.
+func (a *arrival) replace(g *graph, before map[int]asm.Instructions, types *btf.Spec) error {
+	var skb *btf.Struct
+	if err := types.TypeByName("sk_buff", &skb); err != nil {
+		return err
+	}
+	replaced := 0
+	for i, ins := range g.insns {
+		relocation := btf.CORERelocationMetadata(&ins)
+		if relocation == nil {
+			continue
+		}
+		found := skbField.FindStringSubmatch(relocation.String())
+		if found == nil {
+			continue
+		}
+		n, err := strconv.Atoi(found[1])
+		if err != nil || n >= len(skb.Members) {
+			return fmt.Errorf("unknown field in %s", relocation)
+		}
+		place, wanted := arrivalFields[skb.Members[n].Name]
+		if !wanted {
+			continue
+		}
+		if ins.OpCode.Class() != asm.LdXClass || ins.OpCode.Size() != asm.Word {
+			return fmt.Errorf("field %s is not read by a load of 32 bits", skb.Members[n].Name)
+		}
+		load := asm.LoadMem(ins.Dst, ins.Dst, 0, asm.Word)
+		if s := ins.Source(); s != nil {
+			load = load.WithSource(s)
+		}
+		if fn := btf.FuncMetadata(&ins); fn != nil {
+			load = btf.WithFuncMetadata(load, fn)
+		}
+		before[i] = append(before[i], asm.LoadMapValue(ins.Dst, a.values.FD(), 4*place))
+		g.insns[i] = load.WithSymbol(ins.Symbol())
+		replaced++
+	}
+	if replaced != len(arrivalFields) {
+		return fmt.Errorf("%d loads of fields instead of %d", replaced, len(arrivalFields))
+	}
+	return nil
+}

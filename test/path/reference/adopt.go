@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+// Layouts of maps that flows come from.
+const (
+	// WithoutBackends is that of v1: of a translated flow it is not known where it goes.
+	WithoutBackends = 1
+	// WithBackends is that of v2. It does not tell processes of the node from others.
+	WithBackends = 2
+	// WithClients is that of v3: it has the clients that the node masquerades.
+	WithClients = 3
+)
+
+// never is an epoch that no pod has.
+const never = -1
+
+// Adopt has the flows of an older layout go on in a new one: each is asked about again
+// with its next packet (ADR 31). Flows of no pod of this node are left behind.
+func (n *Node) Adopt(layout int) {
+	was := n.flows
+	n.flows, n.created = make(map[Key]*flow), nil
+	for k, f := range was {
+		pod, remote := n.local(k.end[0].Addr()), k.end[1].Addr()
+		if pod == nil {
+			pod, remote = n.local(k.end[1].Addr()), k.end[0].Addr()
+		}
+		if pod == nil || n.now-f.seen > n.limit(f, k.proto) {
+			continue
+		}
+		now := &flow{seen: f.seen, state: f.state, sent: f.sent, direct: f.direct, device: [2]int{noDevice, noDevice}, owner: pod.Slot}
+		now.outside = !n.isPod(remote)
+		for end, had := range f.roles {
+			had.epoch = never
+			had.ofHost = had.ofHost && layout >= WithClients
+			now.roles[end] = had
+		}
+		if layout >= WithBackends && f.translated {
+			now.translated, now.backend = true, f.backend
+		}
+		if layout >= WithClients {
+			now.client = f.client
+		}
+		n.flows[k] = now
+	}
+}
