@@ -12,6 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -58,11 +59,11 @@ func aclOptions(v hnsVersion) acl.Options {
 func platformName(v hnsVersion) string { return "HNS " + v.String() }
 
 // localEndpoints are the pods of a node that policies apply to.
-func localEndpoints(s *model.Snapshot, node string) map[model.EndpointID]policy.Endpoint {
-	local := make(map[model.EndpointID]policy.Endpoint)
+func localEndpoints(s *model.Snapshot, node string) map[model.EndpointID]compile.Endpoint {
+	local := make(map[model.EndpointID]compile.Endpoint)
 	for _, p := range s.Pods.All() {
 		if p.Node == node && p.Policed() && len(p.IPs) > 0 {
-			local[engine.EndpointOf(p)] = policy.Endpoint{Pod: p.PodID, IPs: p.IPs}
+			local[engine.EndpointOf(p)] = compile.Endpoint{Pod: p.PodID, IPs: p.IPs}
 		}
 	}
 	return local
@@ -70,7 +71,7 @@ func localEndpoints(s *model.Snapshot, node string) map[model.EndpointID]policy.
 
 // compileNode works out what a node should enforce for all of its pods.
 func compileNode(s *model.Snapshot, node string) (*model.State, []model.Unsupported) {
-	return policy.Compile(policy.Input{Snapshot: s, Node: node, Endpoints: localEndpoints(s, node)})
+	return compile.Once(compile.Input{Snapshot: s, Node: node, Endpoints: localEndpoints(s, node)})
 }
 
 // enforcementCheck is what a data path makes of a flow.

@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -141,7 +142,7 @@ func (l *linted) inexact(ctx context.Context, platforms []platform, progress fun
 // them.
 func (l *linted) compileWitnesses(policies []*model.Policy) (*model.State, []model.Unsupported) {
 	s := *l.snapshot
-	endpoints := make(map[model.EndpointID]policy.Endpoint)
+	endpoints := make(map[model.EndpointID]compile.Endpoint)
 	for _, p := range policies {
 		pod, ns, ok := policy.Witness(&s, p)
 		if !ok {
@@ -149,9 +150,9 @@ func (l *linted) compileWitnesses(policies []*model.Policy) (*model.State, []mod
 		}
 		pod.Node = witnessNode
 		s.Pods, s.Namespaces = s.Pods.With(pod.PodID, pod), s.Namespaces.With(ns.Name, ns)
-		endpoints[engine.EndpointOf(pod)] = policy.Endpoint{Pod: pod.PodID}
+		endpoints[engine.EndpointOf(pod)] = compile.Endpoint{Pod: pod.PodID}
 	}
-	return policy.Compile(policy.Input{Snapshot: &s, Node: witnessNode, Endpoints: endpoints})
+	return compile.Once(compile.Input{Snapshot: &s, Node: witnessNode, Endpoints: endpoints})
 }
 
 // unselecting are the policies that select no pod.

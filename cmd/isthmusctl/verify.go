@@ -17,7 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 const verifyHelp = `Compare everything that says what the pods of a cluster may do: the reference
@@ -113,10 +113,10 @@ func (e env) verify(ctx context.Context, s *model.Snapshot) error {
 	return e.writeVerified(s, all)
 }
 
-func verifyNode(ctx context.Context, s *model.Snapshot, name string, endpoints map[model.EndpointID]policy.Endpoint, reference *cells.Reference,
+func verifyNode(ctx context.Context, s *model.Snapshot, name string, endpoints map[model.EndpointID]compile.Endpoint, reference *cells.Reference,
 	nodes int, progress func(done, total int)) (verified, error) {
 	var v verified
-	state, unsupported := policy.Compile(policy.Input{Snapshot: s, Node: name, Endpoints: endpoints})
+	state, unsupported := compile.Once(compile.Input{Snapshot: s, Node: name, Endpoints: endpoints})
 	for _, u := range unsupported {
 		v.inexact = append(v.inexact, fmt.Sprintf("node %q: %s", name, u))
 	}

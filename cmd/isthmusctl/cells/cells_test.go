@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -310,7 +311,7 @@ func TestOneOfManyIsWrong(t *testing.T) {
 		Subject:  model.PodSelector{Namespace: "x", Pods: model.MakeSelector(model.Requirement{Key: "app", Operator: model.DoesNotExist})},
 		Isolates: [2]bool{true, false}, Rules: [2][]model.Rule{{rule}}}}
 	s := model.MakeSnapshot(nil, nil, pods, policies)
-	state, unsupported := policy.Compile(policy.Input{Snapshot: s, Node: "node1", Endpoints: engine.Endpoints(s)["node1"]})
+	state, unsupported := compile.Once(compile.Input{Snapshot: s, Node: "node1", Endpoints: engine.Endpoints(s)["node1"]})
 	encode := func() *cells.Node {
 		n, err := cells.Encode(s, state, unsupported)
 		if err != nil {

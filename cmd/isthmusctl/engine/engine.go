@@ -8,7 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 // ErrImpossible is returned for flows that no packet can be made for: between
@@ -73,17 +73,17 @@ func EndpointOf(p *model.Pod) model.EndpointID {
 
 // Endpoints returns the endpoints of every node: the pods that policies apply to and
 // that have an address. Pods that are bound to no node are under "(no node)".
-func Endpoints(s *model.Snapshot) map[string]map[model.EndpointID]policy.Endpoint {
-	endpoints := make(map[string]map[model.EndpointID]policy.Endpoint)
+func Endpoints(s *model.Snapshot) map[string]map[model.EndpointID]compile.Endpoint {
+	endpoints := make(map[string]map[model.EndpointID]compile.Endpoint)
 	for _, p := range s.Pods.All() {
 		if !p.Policed() || len(p.IPs) == 0 {
 			continue
 		}
 		node := nodeOf(p)
 		if endpoints[node] == nil {
-			endpoints[node] = make(map[model.EndpointID]policy.Endpoint)
+			endpoints[node] = make(map[model.EndpointID]compile.Endpoint)
 		}
-		endpoints[node][EndpointOf(p)] = policy.Endpoint{Pod: p.PodID, IPs: p.IPs}
+		endpoints[node][EndpointOf(p)] = compile.Endpoint{Pod: p.PodID, IPs: p.IPs}
 	}
 	return endpoints
 }
@@ -93,11 +93,11 @@ func Endpoints(s *model.Snapshot) map[string]map[model.EndpointID]policy.Endpoin
 func Compile(s *model.Snapshot, previous *Cluster) *Cluster {
 	c := &Cluster{Snapshot: s, States: make(map[string]*model.State), Unsupported: make(map[string][]model.Unsupported), owners: s.Owners()}
 	for node, local := range Endpoints(s) {
-		in := policy.Input{Snapshot: s, Node: node, Endpoints: local}
+		in := compile.Input{Snapshot: s, Node: node, Endpoints: local}
 		if previous != nil {
 			in.Previous = previous.States[node]
 		}
-		state, unsupported := policy.Compile(in)
+		state, unsupported := compile.Once(in)
 		c.States[node] = state
 		if len(unsupported) > 0 {
 			c.Unsupported[node] = unsupported

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy
+package compile
 
 import (
 	"net/netip"
@@ -17,7 +17,7 @@ type Endpoint struct {
 	IPs []netip.Addr
 }
 
-// Input is everything that Compile looks at.
+// Input is everything that a Compile sees.
 type Input struct {
 	Snapshot *model.Snapshot
 	// Node is the name of the node to compile for.
@@ -26,14 +26,12 @@ type Input struct {
 	Limits    Limits
 	// Previous, if given, is a State that was compiled before for this node:
 	// classes that still mean the same keep their numbers, so that the backend
-	// has little to change. A Compiler looks at it in its first Compile only.
+	// has little to change. A Compiler reads it in its first Compile only.
 	Previous *model.State
 }
 
-// Compile works out what a node should enforce, from scratch. It is a pure
-// function; without Previous equal inputs give equal States, with it they give
-// States that are equal up to the numbers of classes. Every construct that
-// cannot be compiled exactly is returned as an Unsupported and fails closed.
-func Compile(in Input) (*model.State, []model.Unsupported) {
-	return NewCompiler().Compile(in)
-}
+// Once compiles what a node should enforce, from scratch. It is a pure function;
+// without Previous equal inputs give equal States, with it they give States that
+// are equal up to the numbers of classes. Every construct that cannot be compiled
+// exactly is returned as an Unsupported and fails closed.
+func Once(in Input) (*model.State, []model.Unsupported) { return New().Compile(in) }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy_test
+package compile_test
 
 import (
 	"fmt"
@@ -10,16 +10,9 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 )
-
-var shapes = []world.Shape{
-	{Pods: 6, Policies: 3},
-	{Pods: 10, Policies: 8, IPv6: true},
-	{Pods: 8, Policies: 8, Tiers: true},
-	{Pods: 8, Policies: 10, Tiers: true, IPv6: true},
-	{Pods: 8, Policies: 10, Tiers: true, Doubts: true},
-}
 
 // answers gives the decisions of a State for a list of addresses, whose classes
 // are looked up once.
@@ -79,12 +72,12 @@ func TestCompileEqualsEvaluate(t *testing.T) {
 	if testing.Short() {
 		seeds = 20
 	}
-	for i, shape := range shapes {
+	for i, shape := range world.Shapes {
 		for seed := range seeds {
 			s := world.Random(seed, shape)
 			for _, node := range []string{"node1", "node2"} {
 				t.Run(fmt.Sprintf("shape%d/%d/%s", i, seed, node), func(t *testing.T) {
-					state, unsupported := policy.Compile(policy.Input{Snapshot: s, Node: node, Endpoints: world.Endpoints(s, node)})
+					state, unsupported := compile.Once(compile.Input{Snapshot: s, Node: node, Endpoints: world.Endpoints(s, node)})
 					if len(unsupported) > 0 {
 						t.Fatal(unsupported)
 					}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy
+package compile
 
 import (
 	"maps"
@@ -28,8 +28,8 @@ type Compiler struct {
 	spoken      words // by rules, as far as peers are concerned
 }
 
-// NewCompiler returns a Compiler that knows nothing yet.
-func NewCompiler() *Compiler { return &Compiler{} }
+// New returns a Compiler that knows nothing yet.
+func New() *Compiler { return &Compiler{} }
 
 // Compile works out what the node should enforce. Equal sequences of inputs
 // give equal sequences of States. Each State decides like that of a Compiler

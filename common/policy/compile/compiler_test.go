@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy_test
+package compile_test
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
@@ -20,13 +21,13 @@ import (
 type history struct {
 	*rand.Rand
 	shape world.Shape
-	input policy.Input
-	extra map[model.EndpointID]policy.Endpoint // beside one for every pod
+	input compile.Input
+	extra map[model.EndpointID]compile.Endpoint // beside one for every pod
 }
 
 func newHistory(seed uint64, shape world.Shape) *history {
-	h := &history{Rand: rand.New(rand.NewPCG(seed, 4)), shape: shape, extra: make(map[model.EndpointID]policy.Endpoint)}
-	h.input = policy.Input{Snapshot: world.Random(seed, shape), Node: "node1"}
+	h := &history{Rand: rand.New(rand.NewPCG(seed, 4)), shape: shape, extra: make(map[model.EndpointID]compile.Endpoint)}
+	h.input = compile.Input{Snapshot: world.Random(seed, shape), Node: "node1"}
 	h.name()
 	return h
 }
@@ -93,7 +94,7 @@ func (h *history) changeEndpoint() {
 		delete(h.extra, id)
 		return
 	}
-	e := policy.Endpoint{Pod: model.PodID{Namespace: "x", Name: "ghost"},
+	e := compile.Endpoint{Pod: model.PodID{Namespace: "x", Name: "ghost"},
 		IPs: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("10.0.1.%d", 100+h.IntN(3)))}}
 	var pods []model.PodID
 	for _, p := range h.input.Snapshot.Pods.All() {
@@ -139,7 +140,7 @@ func rebuilt(s *model.Snapshot) *model.Snapshot {
 }
 
 // effective is the snapshot with the addresses that endpoints really have.
-func effective(in policy.Input) *model.Snapshot {
+func effective(in compile.Input) *model.Snapshot {
 	ips := make(map[model.PodID][]netip.Addr)
 	for _, e := range in.Endpoints {
 		ips[e.Pod] = append(ips[e.Pod], e.IPs...)
@@ -157,7 +158,7 @@ func effective(in policy.Input) *model.Snapshot {
 
 // equalToReference asks the reference about every cell of every endpoint, each
 // as the pod that it is an attachment of.
-func equalToReference(t *testing.T, in policy.Input, state *model.State) (cells int) {
+func equalToReference(t *testing.T, in compile.Input, state *model.State) (cells int) {
 	t.Helper()
 	s := effective(in)
 	reference := policy.NewEvaluator(s)
@@ -334,18 +335,18 @@ func TestCompilerEqualsCompile(t *testing.T) {
 		histories = 5
 	}
 	states, cells := 0, 0
-	for i, shape := range shapes {
+	for i, shape := range world.Shapes {
 		for seed := range histories {
 			t.Run(fmt.Sprintf("shape%d/%d", i, seed), func(t *testing.T) {
 				h := newHistory(seed, shape)
-				c := policy.NewCompiler()
+				c := compile.New()
 				var was *model.State
 				for range steps {
 					state, unsupported := c.Compile(h.input)
 					if len(unsupported) > 0 {
 						t.Fatal(unsupported)
 					}
-					full, _ := policy.Compile(h.input)
+					full, _ := compile.Once(h.input)
 					cells += equalToFull(t, state, full)
 					if states%3 == 0 { // the full State is compared with it elsewhere
 						cells += equalToReference(t, h.input, state)
@@ -369,11 +370,11 @@ func TestCompilerEqualsCompile(t *testing.T) {
 // TestCompilerIsDeterministic compares two Compilers that see the same inputs,
 // made anew so that no map is walked in the same order.
 func TestCompilerIsDeterministic(t *testing.T) {
-	for i, shape := range shapes {
+	for i, shape := range world.Shapes {
 		for seed := range uint64(20) {
 			t.Run(fmt.Sprintf("shape%d/%d", i, seed), func(t *testing.T) {
 				h, g := newHistory(seed, shape), newHistory(seed, shape)
-				a, b := policy.NewCompiler(), policy.NewCompiler()
+				a, b := compile.New(), compile.New()
 				for range 10 {
 					x, _ := a.Compile(h.input)
 					y, _ := b.Compile(g.input)

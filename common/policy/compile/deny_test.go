@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy
+package compile
 
 import (
 	"net/netip"
@@ -26,7 +26,7 @@ func TestDenyListsAreCompiled(t *testing.T) {
 		s.DenyLists = lists
 		return Input{Snapshot: s, Node: "n"}
 	}
-	c := NewCompiler()
+	c := New()
 	s, unsupported := c.Compile(cluster(lists, "203.0.113.1"))
 	if got := s.Deny.Prefixes; len(got) != 3 || got[0].String() != "192.0.2.7/32" || got[1].String() != "198.51.100.0/24" {
 		t.Errorf("prefixes %v", got)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy_test
+package compile_test
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
@@ -28,17 +28,17 @@ var notInDigest = map[string]string{
 // edit that never takes effect. A new field fails here until it is handled.
 func TestDigestCoversEveryField(t *testing.T) {
 	p := richPolicy()
-	was := policy.DigestPolicy(p)
+	was := compile.DigestPolicy(p)
 	walked := 0
 	f := fields{t: t, try: func(path string) {
 		walked++
 		top, _, _ := strings.Cut(path, ".")
-		if _, spared := notInDigest[top]; (policy.DigestPolicy(p) == was) != spared {
+		if _, spared := notInDigest[top]; (compile.DigestPolicy(p) == was) != spared {
 			t.Errorf("a change of %s changes the digest: %t", path, spared)
 		}
 	}}
 	f.walk("", reflect.ValueOf(p).Elem())
-	if policy.DigestPolicy(p) != was {
+	if compile.DigestPolicy(p) != was {
 		t.Fatal("the walk has left a change behind")
 	}
 	t.Logf("changes=%d", walked)
@@ -57,7 +57,7 @@ func TestEditsReachEveryField(t *testing.T) {
 	}}
 	f.walk("", reflect.ValueOf(richPolicy()).Elem())
 	for seed := range uint64(20) {
-		for _, p := range world.Random(seed, shapes[3]).SortedPolicies() {
+		for _, p := range world.Random(seed, world.Shapes[3]).SortedPolicies() {
 			for _, e := range world.Edits(p) {
 				for _, path := range differences("", reflect.ValueOf(*p), reflect.ValueOf(*e.Policy)) {
 					delete(missing, index.ReplaceAllString(path, "[]"))

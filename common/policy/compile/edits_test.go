@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy_test
+package compile_test
 
 import (
 	"fmt"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
@@ -20,12 +20,12 @@ func TestEditsOfOneField(t *testing.T) {
 		seeds, every = 2, 2
 	}
 	edits, fields := 0, make(map[string]bool)
-	for i, shape := range shapes {
+	for i, shape := range world.Shapes {
 		for seed := range seeds {
 			t.Run(fmt.Sprintf("shape%d/%d", i, seed), func(t *testing.T) {
-				in := policy.Input{Snapshot: world.Random(seed+500, shape), Node: "node1"}
+				in := compile.Input{Snapshot: world.Random(seed+500, shape), Node: "node1"}
 				in.Endpoints = world.Endpoints(in.Snapshot, "node1")
-				c := policy.NewCompiler()
+				c := compile.New()
 				c.Compile(in)
 				for n, p := range in.Snapshot.SortedPolicies() {
 					for m, e := range world.Edits(p) {
@@ -54,7 +54,7 @@ func withPolicy(s *model.Snapshot, p *model.Policy) *model.Snapshot {
 
 // sameAsScratch compiles an input with a Compiler that has a history, and
 // compares every cell with a State without one.
-func sameAsScratch(t *testing.T, c *policy.Compiler, in policy.Input, field string) {
+func sameAsScratch(t *testing.T, c *compile.Compiler, in compile.Input, field string) {
 	t.Helper()
 	defer func() {
 		if t.Failed() {
@@ -62,7 +62,7 @@ func sameAsScratch(t *testing.T, c *policy.Compiler, in policy.Input, field stri
 		}
 	}()
 	state, _ := c.Compile(in)
-	full, _ := policy.Compile(in)
+	full, _ := compile.Once(in)
 	for id, e := range full.Endpoints {
 		if state.Endpoints[id].Table != e.Table {
 			t.Fatalf("%s: endpoint %s is under table %s, from scratch %s", field, id, state.Endpoints[id].Table, e.Table)
@@ -85,14 +85,14 @@ func TestEditsAreDecided(t *testing.T) {
 		seeds = 1
 	}
 	cells := 0
-	for i, shape := range shapes {
+	for i, shape := range world.Shapes {
 		small := shape
 		small.Pods, small.Policies = 4, 2
 		for seed := range seeds {
 			t.Run(fmt.Sprintf("shape%d/%d", i, seed), func(t *testing.T) {
-				in := policy.Input{Snapshot: world.Random(seed+700, small), Node: "node1"}
+				in := compile.Input{Snapshot: world.Random(seed+700, small), Node: "node1"}
 				in.Endpoints = world.Endpoints(in.Snapshot, "node1")
-				c := policy.NewCompiler()
+				c := compile.New()
 				c.Compile(in)
 				for _, p := range in.Snapshot.SortedPolicies() {
 					for _, e := range world.Edits(p) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy_test
+package compile_test
 
 import (
 	"net/netip"
@@ -9,11 +9,12 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
 // neverLooser checks that what the reference denies is denied.
-func neverLooser(t *testing.T, in policy.Input, state *model.State) (over int) {
+func neverLooser(t *testing.T, in compile.Input, state *model.State) (over int) {
 	t.Helper()
 	s := effective(in)
 	reference := policy.NewEvaluator(s)
@@ -46,7 +47,7 @@ func neverLooser(t *testing.T, in policy.Input, state *model.State) (over int) {
 
 // withinLimits checks that a State keeps to its limits. Two Tables that no policy
 // makes come on top: those of pods that none selects, and of pods that wait.
-func withinLimits(t *testing.T, s *model.State, l policy.Limits) {
+func withinLimits(t *testing.T, s *model.State, l compile.Limits) {
 	t.Helper()
 	for _, c := range []struct {
 		what       string
@@ -69,24 +70,24 @@ func TestLimitsFailClosed(t *testing.T) {
 	if testing.Short() {
 		seeds = 1
 	}
-	limits := map[string]policy.Limits{
+	limits := map[string]compile.Limits{
 		"peers": {PeerClasses: 5}, "ports": {PortClasses: 4}, "rows": {Rows: 12}, "tables": {Tables: 2}, "addresses": {Addresses: 6},
 		"all": {PeerClasses: 8, PortClasses: 8, Rows: 40, Tables: 3, Addresses: 8},
 	}
 	for name, l := range limits {
 		t.Run(name, func(t *testing.T) {
 			over, reports := 0, 0
-			for i, shape := range shapes {
+			for i, shape := range world.Shapes {
 				for seed := range seeds {
 					h := newHistory(seed, shape)
-					c := policy.NewCompiler()
+					c := compile.New()
 					for step := range 8 {
 						h.input.Limits = l
 						if step == 3 {
-							h.input.Limits = policy.Limits{} // all find a place for a while
+							h.input.Limits = compile.Limits{} // all find a place for a while
 						}
 						state, unsupported := c.Compile(h.input)
-						full, again := policy.Compile(h.input)
+						full, again := compile.Once(h.input)
 						if !slices.Equal(unsupported, again) {
 							t.Fatalf("shape%d/%d: reported %v, from scratch %v", i, seed, unsupported, again)
 						}
@@ -145,16 +146,16 @@ func TestOneLargePolicyLeavesOthersExact(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		large  []model.Rule
-		limits policy.Limits
+		limits compile.Limits
 	}{
-		"ports": {[]model.Rule{{AnyPeer: true, Ports: ports(1, 3)}, {AnyPeer: true, Ports: ports(4, 5000)}}, policy.Limits{}},
-		"peers": {[]model.Rule{{Peers: blocks(3), AnyPort: true}, {Peers: blocks(800), Ports: ports(1, 1)}}, policy.Limits{PeerClasses: 40}},
+		"ports": {[]model.Rule{{AnyPeer: true, Ports: ports(1, 3)}, {AnyPeer: true, Ports: ports(4, 5000)}}, compile.Limits{}},
+		"peers": {[]model.Rule{{Peers: blocks(3), AnyPort: true}, {Peers: blocks(800), Ports: ports(1, 1)}}, compile.Limits{PeerClasses: 40}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			small := isolate("small", model.Rule{Peers: []model.Peer{{Kind: model.PeerBlock, Block: model.IPBlock{CIDR: netip.MustParsePrefix("30.0.0.0/8")}}},
 				Ports: []model.PortMatch{{Protocol: model.TCP, First: 60000, Last: 60000}}})
 			s := model.MakeSnapshot(nil, []*model.Node{{Name: "node1"}}, pods, []*model.Policy{small, isolate("large", c.large...)})
-			state, unsupported := policy.Compile(policy.Input{Snapshot: s, Node: "node1", Endpoints: world.Endpoints(s, "node1"), Limits: c.limits})
+			state, unsupported := compile.Once(compile.Input{Snapshot: s, Node: "node1", Endpoints: world.Endpoints(s, "node1"), Limits: c.limits})
 			for _, u := range unsupported {
 				if u.Policy.Name != "large" || u.Direction != model.Ingress || u.Construct != name {
 					t.Errorf("%s is reported", u)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy_test
+package compile_test
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
@@ -82,15 +82,15 @@ func TestObjectFieldsAreFollowed(t *testing.T) {
 		seeds = 1
 	}
 	edits, cells := 0, 0
-	for i, shape := range shapes {
+	for i, shape := range world.Shapes {
 		shape.Pods = min(shape.Pods, 6)
 		for seed := range seeds {
 			t.Run(fmt.Sprintf("shape%d/%d", i, seed), func(t *testing.T) {
 				was := world.Random(seed+900, shape)
-				in := func(s *model.Snapshot) policy.Input {
-					return policy.Input{Snapshot: s, Node: "node1", Endpoints: world.Endpoints(s, "node1")}
+				in := func(s *model.Snapshot) compile.Input {
+					return compile.Input{Snapshot: s, Node: "node1", Endpoints: world.Endpoints(s, "node1")}
 				}
-				c := policy.NewCompiler()
+				c := compile.New()
 				c.Compile(in(was))
 				try := func(s *model.Snapshot, field string) {
 					t.Helper()

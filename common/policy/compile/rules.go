@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy
+package compile
 
 import (
 	"crypto/sha256"
@@ -38,7 +38,7 @@ func (v *vocabulary) compilePolicy(p *model.Policy, d digest) *compiledPolicy {
 			continue // rules of a direction that policyTypes leaves out say nothing
 		}
 		for i := range p.Rules[d] {
-			r := compiledRule{Rule: &p.Rules[d][i], tier: p.Tier, cause: ruleCause(p, p.Rules[d][i], d), named: hasNames(p.Rules[d][i].Ports)}
+			r := compiledRule{Rule: &p.Rules[d][i], tier: p.Tier, cause: ruleCause(p, &p.Rules[d][i], d), named: hasNames(p.Rules[d][i].Ports)}
 			for _, peer := range r.Peers {
 				r.terms = append(r.terms, v.use(peer))
 			}
