@@ -11,7 +11,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"

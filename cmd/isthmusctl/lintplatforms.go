@@ -11,7 +11,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/common/policy/compile"

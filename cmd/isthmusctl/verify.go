@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 )

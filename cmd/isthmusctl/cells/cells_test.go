@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/common/policy/compile"

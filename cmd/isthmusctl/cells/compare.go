@@ -11,9 +11,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/windows/acl/aclsim"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -43,7 +43,7 @@ type comparison struct {
 // Compare asks every side about every cell. It stops when the context ends. The
 // error is that, or a list that cannot be read at all.
 func Compare(ctx context.Context, n *Node) (Result, error) {
-	c := &comparison{node: n, reference: n.Reference, readings: engine.ReadingsBySet(), place: make(map[*model.Rule]int)}
+	c := &comparison{node: n, reference: n.Reference, readings: aclsim.ReadingsBySet(), place: make(map[*model.Rule]int)}
 	switch {
 	case n.NoReference:
 		c.reference, c.owners = nil, n.Snapshot.Owners()
@@ -111,7 +111,7 @@ func (c *comparison) parseLists() error {
 				parsed[v] = make(map[*hns.ACL]*hns.Rules)
 			}
 			if parsed[v][key] == nil {
-				rules, err := engine.ParseList(l.Programme, list)
+				rules, err := aclsim.ParseList(l.Programme, list)
 				if err != nil {
 					return fmt.Errorf("endpoint %s, %s: %w", s.id, l.Name, err)
 				}

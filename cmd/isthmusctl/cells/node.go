@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/acl/aclsim"
 )
 
 // Node is everything that is to agree about the endpoints of one node.
@@ -39,7 +39,7 @@ type Node struct {
 
 // Lists are the ACLs for some profiles of HNS.
 type Lists struct {
-	engine.Variant
+	aclsim.Variant
 	Programme *acl.Programme
 	// Reported is what the lowering denies although the State allows it.
 	Reported []model.Unsupported
@@ -70,7 +70,7 @@ func Encode(s *model.Snapshot, state *model.State, reported []model.Unsupported)
 		}
 		n.Entries.Execute(w)
 	}
-	for _, v := range engine.Variants() {
+	for _, v := range aclsim.Variants() {
 		l := acl.Lower(state, v.Options, v.Name)
 		n.Lists = append(n.Lists, Lists{Variant: v, Programme: l.Keep(&acl.Programme{}), Reported: l.Unsupported})
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
@@ -136,12 +137,15 @@ func (c *Cluster) Decide(e Engine, f model.Flow) (model.Verdict, error) {
 	return verdict, nil
 }
 
-// self reports whether the remote address is the pod's own.
-func (q Question) self() bool {
-	for _, ip := range q.Pod.IPs {
-		if ip == q.Remote {
-			return true
-		}
+// Self reports whether the remote address is the pod's own. Such traffic never
+// leaves the pod.
+func (q Question) Self() bool { return slices.Contains(q.Pod.IPs, q.Remote) }
+
+// Possible reports whether a packet of the cell can exist: the pod must have an
+// address of the family of the remote one, and ICMP belongs to one family.
+func (q Question) Possible() bool {
+	if q.Protocol == model.ICMP && q.Remote.Is6() || q.Protocol == model.ICMPv6 && q.Remote.Is4() {
+		return false
 	}
-	return false
+	return slices.ContainsFunc(q.Pod.IPs, func(ip netip.Addr) bool { return ip.Is6() == q.Remote.Is6() })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package engine
+package aclsim
 
 import (
 	"fmt"
@@ -12,20 +12,6 @@ import (
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
-
-// ACL is the HNS ACLs of every endpoint, for every profile of HNS, decided under
-// every reading of what HNS leaves undocumented. They must all agree.
-type ACL struct {
-	variants []aclVariant
-	readings [2][]hns.Reading
-}
-
-// aclVariant is one form of the lists. IPv6 is left out by the oldest profile,
-// whose HNS does not know it, so that only IPv4 is asked of it.
-type aclVariant struct {
-	Variant
-	nodes map[string]*aclNode
-}
 
 // Variant is a form of the lists and the profiles of HNS that take it.
 type Variant struct {
@@ -51,81 +37,97 @@ func Variants() []Variant {
 	return all
 }
 
-// aclNode is what one node's HNS holds, and the parsed lists so far asked for.
+// Node is what the HNS of one node would hold, for every profile. It belongs to
+// one goroutine.
+type Node struct {
+	state    *model.State
+	variants []variant
+	readings [2][]hns.Reading
+}
+
+// variant is one form of the lists, and the parsed lists so far asked for.
 // Endpoints that share a list share what was parsed.
-type aclNode struct {
+type variant struct {
+	Variant
 	programme *acl.Programme
 	rules     map[*hns.ACL]*hns.Rules
 }
 
-// NewACL returns the engine for all profiles.
-func NewACL() *ACL {
-	a := &ACL{readings: ReadingsBySet()}
+// New returns a Node for all profiles, without any list.
+func New() *Node {
+	n := &Node{state: &model.State{}, readings: ReadingsBySet()}
 	for _, v := range Variants() {
-		a.variants = append(a.variants, aclVariant{Variant: v})
+		n.variants = append(n.variants, variant{Variant: v, programme: &acl.Programme{}})
 	}
-	return a
+	return n
 }
 
-// ReadingsBySet lists the readings of HNS, those that agree on what sets match
-// together: for them the same rules match an address.
-func ReadingsBySet() (groups [2][]hns.Reading) {
-	for _, r := range hns.Readings() {
-		groups[r.Set] = append(groups[r.Set], r)
-	}
-	return groups
-}
-
-// Name implements Engine.
-func (*ACL) Name() string { return "acl" }
-
-// Load implements Engine. Lists that are in force and still right are kept, as
-// on a node.
-func (a *ACL) Load(c *Cluster) error {
-	for i := range a.variants {
-		v := &a.variants[i]
-		before := v.nodes
-		v.nodes = make(map[string]*aclNode, len(c.States))
-		for node, state := range c.States {
-			lowering := acl.Lower(state, v.Options, v.Name)
-			programme := &acl.Programme{}
-			if was := before[node]; was != nil {
-				programme = was.programme
-			}
-			v.nodes[node] = &aclNode{programme: lowering.Keep(programme), rules: make(map[*hns.ACL]*hns.Rules)}
-		}
+// Apply lowers a State. Lists that are in force and still right are kept, as on a
+// node. The error is always nil.
+func (n *Node) Apply(s *model.State) error {
+	n.state = s
+	for i := range n.variants {
+		v := &n.variants[i]
+		v.programme = acl.Lower(s, v.Options, v.Name).Keep(v.programme)
+		v.rules = make(map[*hns.ACL]*hns.Rules)
 	}
 	return nil
 }
 
-// Decide implements Engine.
-func (a *ACL) Decide(q Question) (model.Verdict, error) {
-	if q.self() {
-		return model.Allow, nil // never leaves the compartment
-	}
-	if !q.possible() {
-		return model.Deny, ErrImpossible
-	}
+// Decide returns what all profiles and readings say of a flow. The endpoint must
+// have an address of the remote one's family. Profiles that know no IPv6 are not
+// asked about it.
+func (n *Node) Decide(id model.EndpointID, d model.Direction, remote netip.Addr, p model.Protocol, port uint16) (model.Verdict, error) {
+	local := n.local(id, remote)
 	var said saying
-	for i := range a.variants {
-		v := &a.variants[i]
-		if v.Options.NoIPv6 && q.Remote.Is6() {
+	for i := range n.variants {
+		v := &n.variants[i]
+		if v.Options.NoIPv6 && remote.Is6() {
 			continue
 		}
-		rules, err := v.nodes[q.Node].rulesOf(q.Endpoint)
+		rules, err := v.rulesOf(id)
 		if err != nil {
 			return model.Deny, fmt.Errorf("%s: %w", v.Name, err)
 		}
-		for _, group := range a.readings {
-			part := rules.Between(acl.PacketDirection(q.Direction), q.local(), q.Remote, group[0])
+		for _, group := range n.readings {
+			part := rules.Between(acl.PacketDirection(d), local, remote, group[0])
 			for _, reading := range group {
-				if err := said.note(v.Name, reading, part.Under(reading).Decide(uint8(q.Protocol), q.Port, probePort)); err != nil {
+				if err := said.note(v.Name, reading, part.Under(reading).Decide(uint8(p), port, probePort)); err != nil {
 					return model.Deny, err
 				}
 			}
 		}
 	}
 	return said.verdict, nil
+}
+
+// Close does nothing; the lists are memory.
+func (n *Node) Close() error { return nil }
+
+// local returns the endpoint's address of the family of the remote one; invalid if
+// it has none.
+func (n *Node) local(id model.EndpointID, remote netip.Addr) netip.Addr {
+	for _, ip := range n.state.Endpoints[id].IPs {
+		if ip.Is6() == remote.Is6() {
+			return ip
+		}
+	}
+	return netip.Addr{}
+}
+
+func (v *variant) rulesOf(id model.EndpointID) (*hns.Rules, error) {
+	list := v.programme.Lists[id]
+	if len(list) == 0 {
+		return v.programme.Rules(id)
+	}
+	if r, ok := v.rules[&list[0]]; ok {
+		return r, nil
+	}
+	r, err := ParseList(v.programme, list)
+	if err == nil {
+		v.rules[&list[0]] = r
+	}
+	return r, err
 }
 
 // probePort is the port that a packet comes from, on protocols that have any.
@@ -152,39 +154,13 @@ func (s *saying) note(variant string, reading hns.Reading, o hns.Outcome) error 
 	return nil
 }
 
-// local is the pod's address of the family of the remote one; invalid if it has
-// none.
-func (q Question) local() netip.Addr {
-	for _, ip := range q.Pod.IPs {
-		if ip.Is6() == q.Remote.Is6() {
-			return ip
-		}
+// ReadingsBySet lists the readings of HNS, those that agree on what sets match
+// together: for them the same rules match an address.
+func ReadingsBySet() (groups [2][]hns.Reading) {
+	for _, r := range hns.Readings() {
+		groups[r.Set] = append(groups[r.Set], r)
 	}
-	return netip.Addr{}
-}
-
-// possible reports whether a packet of the cell can exist.
-func (q Question) possible() bool {
-	switch {
-	case q.Protocol == model.ICMP && q.Remote.Is6(), q.Protocol == model.ICMPv6 && q.Remote.Is4():
-		return false
-	}
-	return q.local().IsValid()
-}
-
-func (n *aclNode) rulesOf(id model.EndpointID) (*hns.Rules, error) {
-	list := n.programme.Lists[id]
-	if len(list) == 0 {
-		return n.programme.Rules(id)
-	}
-	if r, ok := n.rules[&list[0]]; ok {
-		return r, nil
-	}
-	r, err := ParseList(n.programme, list)
-	if err == nil {
-		n.rules[&list[0]] = r
-	}
-	return r, err
+	return groups
 }
 
 // ParseList reads one list of a programme as HNS does, with the sets that it
@@ -214,6 +190,3 @@ func setsOf(list []hns.ACL) []string {
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
-
-// Close implements Engine.
-func (*ACL) Close() error { return nil }
