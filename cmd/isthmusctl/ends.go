@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
 )
 
 // Ends of flows that are no pods, as they are printed in JSON.

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
 )
 
 // The answer, as it is printed in JSON.

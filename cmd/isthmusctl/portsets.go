@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 

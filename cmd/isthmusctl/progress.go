@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
