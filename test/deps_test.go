@@ -5,6 +5,8 @@ package test
 import (
 	"bytes"
 	"encoding/json"
+	"go/parser"
+	"go/token"
 	"io"
 	"os"
 	"os/exec"
@@ -122,6 +124,25 @@ func TestSpecificationAndCompilerShareNouns(t *testing.T) {
 		for _, i := range p.Imports {
 			if strings.HasPrefix(i, module) && i != module+"common/model" {
 				t.Errorf("%s imports %s: it may import common/model only", p.ImportPath, i)
+			}
+		}
+	}
+}
+
+// Nothing outside cmd/ imports a package under it, tests and modules of their own
+// included: what others need is a library, not part of a command.
+func TestCommandsAreNotImported(t *testing.T) {
+	for _, f := range sources(t, ".go") {
+		if strings.HasPrefix(f.name, "cmd/") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), f.name, f.text, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range parsed.Imports {
+			if strings.HasPrefix(i.Path.Value, `"`+module+"cmd/") {
+				t.Errorf("%s imports %s: move what it needs to common/analysis, or to the package that owns it", f.name, i.Path.Value)
 			}
 		}
 	}

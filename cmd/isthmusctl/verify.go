@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
+	"github.com/isthmus-net/isthmus/common/analysis/cells"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
@@ -120,7 +120,7 @@ func verifyNode(ctx context.Context, s *model.Snapshot, name string, endpoints m
 	for _, u := range unsupported {
 		v.inexact = append(v.inexact, fmt.Sprintf("node %q: %s", name, u))
 	}
-	node, err := cells.Encode(s, state, unsupported)
+	node, err := encode(s, state, unsupported)
 	if err != nil {
 		return v, err
 	}

@@ -10,10 +10,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
+	"github.com/isthmus-net/isthmus/common/analysis/cells"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/policymap/mapsim"
 )
 
 const policyAlone = `apiVersion: networking.k8s.io/v1
@@ -88,13 +89,14 @@ func TestVerifyDifference(t *testing.T) {
 	cluster := engine.Compile(s, nil)
 	var all cells.Result
 	for name, state := range cluster.States {
-		node, err := cells.Encode(s, state, cluster.Unsupported[name])
+		node, err := encode(s, state, cluster.Unsupported[name])
 		if err != nil {
 			t.Fatal(err)
 		}
-		for a := range node.Entries.Peers {
+		peers := node.Maps.(*mapsim.Maps).Peers
+		for a := range peers {
 			if pod := s.Owners().Pods[a]; pod != nil && pod.Labels == model.MakeLabels(map[string]string{"app": "api"}) {
-				node.Entries.Peers[a] = 999 // a class that no table knows
+				peers[a] = 999 // a class that no table knows
 			}
 		}
 		r, err := cells.Compare(context.Background(), node)

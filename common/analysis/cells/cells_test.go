@@ -12,13 +12,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
+	"github.com/isthmus-net/isthmus/common/analysis/cells"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
+	"github.com/isthmus-net/isthmus/linux/policymap/mapsim"
 	"github.com/isthmus-net/isthmus/test/world"
 	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/acl/aclsim"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -27,25 +29,41 @@ var shapes = []world.Shape{
 	{Pods: 8, Policies: 8, Tiers: true, Doubts: true},
 }
 
+// node is a node with its sides, so that tests can change them.
+type node struct {
+	*cells.Node
+	maps  *mapsim.Maps
+	lists []*aclsim.Lists
+}
+
+func encode(t *testing.T, s *model.Snapshot, state *model.State, reported []model.Unsupported) *node {
+	t.Helper()
+	maps, err := mapsim.Encode(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{Node: &cells.Node{Snapshot: s, State: state, Reported: reported, Maps: maps}, maps: maps, lists: aclsim.Encode(state)}
+	for _, l := range n.lists {
+		n.Lists = append(n.Lists, l)
+	}
+	return n
+}
+
 // nodes encodes every node of a random cluster.
-func nodes(t *testing.T, seed uint64, shape world.Shape) []*cells.Node {
+func nodes(t *testing.T, seed uint64, shape world.Shape) []*node {
 	t.Helper()
 	s := world.Random(seed, shape)
 	cluster := engine.Compile(s, nil)
-	var all []*cells.Node
+	var all []*node
 	for _, name := range slices.Sorted(maps.Keys(cluster.States)) {
-		n, err := cells.Encode(s, cluster.States[name], cluster.Unsupported[name])
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, n)
+		all = append(all, encode(t, s, cluster.States[name], cluster.Unsupported[name]))
 	}
 	return all
 }
 
-func compare(t *testing.T, n *cells.Node) cells.Result {
+func compare(t *testing.T, n *node) cells.Result {
 	t.Helper()
-	r, err := cells.Compare(context.Background(), n)
+	r, err := cells.Compare(context.Background(), n.Node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +94,7 @@ func TestAgree(t *testing.T) {
 // is nothing to make wrong.
 type plant struct {
 	side string
-	make func(n *cells.Node, r *rand.Rand) string
+	make func(n *node, r *rand.Rand) string
 }
 
 var plants = []plant{
@@ -86,7 +104,7 @@ var plants = []plant{
 }
 
 // wrongRow turns one cell of one row of a table around.
-func wrongRow(n *cells.Node, r *rand.Rand) string {
+func wrongRow(n *node, r *rand.Rand) string {
 	state := *n.State
 	state.Tables = maps.Clone(state.Tables)
 	for id, t := range state.Tables {
@@ -108,8 +126,8 @@ func wrongRow(n *cells.Node, r *rand.Rand) string {
 	return ""
 }
 
-func wrongVerdict(n *cells.Node, r *rand.Rand) string {
-	for table, rows := range n.Entries.Verdicts {
+func wrongVerdict(n *node, r *rand.Rand) string {
+	for table, rows := range n.maps.Entries.Verdicts {
 		for peer := range rows {
 			if r.IntN(3) == 0 {
 				delete(rows, peer)
@@ -122,17 +140,17 @@ func wrongVerdict(n *cells.Node, r *rand.Rand) string {
 	return ""
 }
 
-func wrongBits(n *cells.Node, r *rand.Rand) string {
-	for number, row := range n.Entries.Rows {
+func wrongBits(n *node, r *rand.Rand) string {
+	for number, row := range n.maps.Entries.Rows {
 		bit := r.IntN(len(n.State.PortClasses))
 		row.Allow[bit/64] ^= 1 << (bit % 64)
-		n.Entries.Rows[number] = row
+		n.maps.Entries.Rows[number] = row
 		return fmt.Sprintf("bit %d of row %d", bit, number)
 	}
 	return ""
 }
 
-func anotherClass(n *cells.Node, r *rand.Rand, was uint32) uint32 {
+func anotherClass(n *node, r *rand.Rand, was uint32) uint32 {
 	class := uint32(n.State.PeerClasses[r.IntN(len(n.State.PeerClasses))].Class)
 	if class == was {
 		return was + 1
@@ -140,34 +158,34 @@ func anotherClass(n *cells.Node, r *rand.Rand, was uint32) uint32 {
 	return class
 }
 
-func wrongPeer(n *cells.Node, r *rand.Rand) string {
-	for a, class := range n.Entries.Peers {
-		n.Entries.Peers[a] = anotherClass(n, r, class)
+func wrongPeer(n *node, r *rand.Rand) string {
+	for a, class := range n.maps.Entries.Peers {
+		n.maps.Entries.Peers[a] = anotherClass(n, r, class)
 		return fmt.Sprintf("class of %s", a)
 	}
 	return ""
 }
 
-func wrongPrefix(n *cells.Node, r *rand.Rand) string {
-	for p, class := range n.Entries.Prefixes {
-		n.Entries.Prefixes[p] = anotherClass(n, r, class)
+func wrongPrefix(n *node, r *rand.Rand) string {
+	for p, class := range n.maps.Entries.Prefixes {
+		n.maps.Entries.Prefixes[p] = anotherClass(n, r, class)
 		return fmt.Sprintf("class of %s", p)
 	}
 	return ""
 }
 
-func wrongPort(n *cells.Node, r *rand.Rand) string {
-	i := r.IntN(len(n.Entries.Ports))
-	n.Entries.Ports[i] = uint16((int(n.Entries.Ports[i]) + 1) % (len(n.State.PortClasses) + 1))
+func wrongPort(n *node, r *rand.Rand) string {
+	i := r.IntN(len(n.maps.Entries.Ports))
+	n.maps.Entries.Ports[i] = uint16((int(n.maps.Entries.Ports[i]) + 1) % (len(n.State.PortClasses) + 1))
 	return fmt.Sprintf("class of port %d", i)
 }
 
-func wrongSlot(n *cells.Node, r *rand.Rand) string {
-	for i, s := range n.Entries.Slots {
-		for number := range n.Entries.Tables {
+func wrongSlot(n *node, r *rand.Rand) string {
+	for i, s := range n.maps.Entries.Slots {
+		for number := range n.maps.Entries.Tables {
 			if number != s.Table {
 				s.Table = number
-				n.Entries.Slots[i] = s
+				n.maps.Entries.Slots[i] = s
 				return fmt.Sprintf("table of slot %d", i)
 			}
 		}
@@ -176,8 +194,8 @@ func wrongSlot(n *cells.Node, r *rand.Rand) string {
 }
 
 // edit changes a copy of the list of one endpoint.
-func edit(n *cells.Node, r *rand.Rand, change func([]hns.ACL) ([]hns.ACL, string)) string {
-	l := n.Lists[r.IntN(len(n.Lists))]
+func edit(n *node, r *rand.Rand, change func([]hns.ACL) ([]hns.ACL, string)) string {
+	l := n.lists[r.IntN(len(n.lists))]
 	for id, list := range l.Programme.Lists {
 		changed, what := change(slices.Clone(list))
 		if what == "" {
@@ -189,7 +207,7 @@ func edit(n *cells.Node, r *rand.Rand, change func([]hns.ACL) ([]hns.ACL, string
 	return ""
 }
 
-func wrongAction(n *cells.Node, r *rand.Rand) string {
+func wrongAction(n *node, r *rand.Rand) string {
 	return edit(n, r, func(list []hns.ACL) ([]hns.ACL, string) {
 		a := &list[r.IntN(len(list))]
 		if a.Action == hns.Allow {
@@ -201,14 +219,14 @@ func wrongAction(n *cells.Node, r *rand.Rand) string {
 	})
 }
 
-func missingRule(n *cells.Node, r *rand.Rand) string {
+func missingRule(n *node, r *rand.Rand) string {
 	return edit(n, r, func(list []hns.ACL) ([]hns.ACL, string) {
 		i := r.IntN(len(list))
 		return slices.Delete(list, i, i+1), "rule " + list[i].ID + " is gone"
 	})
 }
 
-func wrongPorts(n *cells.Node, r *rand.Rand) string {
+func wrongPorts(n *node, r *rand.Rand) string {
 	return edit(n, r, func(list []hns.ACL) ([]hns.ACL, string) {
 		for i := range list {
 			if list[i].LocalPorts != "" {
@@ -224,7 +242,7 @@ func wrongPorts(n *cells.Node, r *rand.Rand) string {
 	})
 }
 
-func wrongMember(n *cells.Node, r *rand.Rand) string {
+func wrongMember(n *node, r *rand.Rand) string {
 	return edit(n, r, func(list []hns.ACL) ([]hns.ACL, string) {
 		for i := range list {
 			if a := &list[i]; strings.Contains(a.RemoteAddresses, ",") {
@@ -236,8 +254,8 @@ func wrongMember(n *cells.Node, r *rand.Rand) string {
 	})
 }
 
-func wrongSet(n *cells.Node, r *rand.Rand) string {
-	for _, l := range n.Lists {
+func wrongSet(n *node, r *rand.Rand) string {
+	for _, l := range n.lists {
 		for id, members := range l.Programme.Sets {
 			if r.IntN(2) == 0 && len(members) > 0 {
 				l.Programme.Sets[id] = members[1:]
@@ -265,7 +283,7 @@ func TestPlanted(t *testing.T) {
 					}
 					name := fmt.Sprintf("shape %d seed %d node %s: %s: %s", i, seed, n.State.Node, p.side, what)
 					wrong, certain := probe(t, n)
-					result, err := cells.Compare(context.Background(), n)
+					result, err := cells.Compare(context.Background(), n.Node)
 					if err != nil {
 						if p.side == "HNS" {
 							continue // HNS would not take it
@@ -312,19 +330,13 @@ func TestOneOfManyIsWrong(t *testing.T) {
 		Isolates: [2]bool{true, false}, Rules: [2][]model.Rule{{rule}}}}
 	s := model.MakeSnapshot(nil, nil, pods, policies)
 	state, unsupported := compile.Once(compile.Input{Snapshot: s, Node: "node1", Endpoints: engine.Endpoints(s)["node1"]})
-	encode := func() *cells.Node {
-		n, err := cells.Encode(s, state, unsupported)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
+	encode := func() *node { return encode(t, s, state, unsupported) }
 	if r := compare(t, encode()); r.Differ > 0 || len(r.Problems) > 0 {
 		t.Fatalf("%v %v", r.Differences, r.Problems)
 	}
 	for i := range clients {
 		n := encode()
-		for _, l := range n.Lists {
+		for _, l := range n.lists {
 			for id, members := range l.Programme.Sets {
 				l.Programme.Sets[id] = slices.DeleteFunc(slices.Clone(members), func(a netip.Addr) bool { return a == at(i) })
 			}
@@ -334,7 +346,7 @@ func TestOneOfManyIsWrong(t *testing.T) {
 			t.Errorf("client %d is in no set: differ=%d %v", i, r.Differ, r.Differences)
 		}
 		n = encode()
-		n.Entries.Peers[at(i)] = 999
+		n.maps.Entries.Peers[at(i)] = 999
 		if r := compare(t, n); r.Differ == 0 {
 			t.Errorf("client %d has another class in the maps, and no cell differs", i)
 		}
@@ -343,17 +355,17 @@ func TestOneOfManyIsWrong(t *testing.T) {
 
 // probe looks for a difference without package cells: it asks all sides about
 // single flows. It returns the first, and a function that judges one cell.
-func probe(t *testing.T, n *cells.Node) (wrong string, differs func(cells.Difference) bool) {
+func probe(t *testing.T, n *node) (wrong string, differs func(cells.Difference) bool) {
 	t.Helper()
 	reference := policy.NewEvaluator(n.Snapshot)
 	judge := func(id model.EndpointID, d model.Direction, a netip.Addr, p model.Protocol, port uint16) bool {
 		e := n.State.Endpoints[id]
 		pod, _ := n.Snapshot.Pods.Get(e.Pod)
 		want := n.State.Decide(id, d, a, p, port).Verdict
-		if reference.Endpoint(pod, d, a, p, port).Verdict != want || n.Entries.Lookup(n.Slots[id], d, a, p, port) != want {
+		if reference.Endpoint(pod, d, a, p, port).Verdict != want || n.maps.Lookup(n.maps.Index[id], d, a, p, port) != want {
 			return true
 		}
-		for _, l := range n.Lists {
+		for _, l := range n.lists {
 			rules, err := hns.ParseRules(l.Programme.Lists[id], l.Programme.EncodedSets())
 			if err != nil {
 				return true

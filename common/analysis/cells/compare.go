@@ -13,8 +13,6 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
-	"github.com/isthmus-net/isthmus/windows/acl/aclsim"
-	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // maxProblems bounds what is kept of what is wrong beside cells.
@@ -34,16 +32,15 @@ type comparison struct {
 	// firsts are the first addresses of the peers, ascending.
 	firsts []netip.Addr
 	// answers are what the rules answer about the peers, by rule.
-	answers  [][]policy.Answer
-	ports    []portPoint
-	readings [2][]hns.Reading
-	result   Result
+	answers [][]policy.Answer
+	ports   []portPoint
+	result  Result
 }
 
 // Compare asks every side about every cell. It stops when the context ends. The
 // error is that, or a list that cannot be read at all.
 func Compare(ctx context.Context, n *Node) (Result, error) {
-	c := &comparison{node: n, reference: n.Reference, readings: aclsim.ReadingsBySet(), place: make(map[*model.Rule]int)}
+	c := &comparison{node: n, reference: n.Reference, place: make(map[*model.Rule]int)}
 	switch {
 	case n.NoReference:
 		c.reference, c.owners = nil, n.Snapshot.Owners()
@@ -72,57 +69,17 @@ func (c *comparison) problem(format string, args ...any) {
 	}
 }
 
-// lists returns the distinct lists of all variants.
-func (c *comparison) lists() [][]hns.ACL {
-	var all [][]hns.ACL
-	for _, l := range c.node.Lists {
-		all = append(all, distinct(l.Programme.Lists)...)
-	}
-	return all
-}
-
-// distinct returns the lists that are not one and the same.
-func distinct(lists map[model.EndpointID][]hns.ACL) [][]hns.ACL {
-	seen := make(map[*hns.ACL]bool)
-	var all [][]hns.ACL
-	for _, l := range lists {
-		if len(l) > 0 && !seen[&l[0]] {
-			seen[&l[0]] = true
-			all = append(all, l)
-		}
-	}
-	return all
-}
-
 // parseLists reads the subjects' lists as HNS does. What HNS would refuse is an
 // error.
 func (c *comparison) parseLists() error {
-	parsed := make([]map[*hns.ACL]*hns.Rules, len(c.node.Lists))
-	for i := range c.subjects {
-		s := &c.subjects[i]
-		s.rules, s.reported = make([]*hns.Rules, len(c.node.Lists)), make([]bool, len(c.node.Lists))
-		for v, l := range c.node.Lists {
-			list := l.Programme.Lists[s.id]
-			var key *hns.ACL
-			if len(list) > 0 {
-				key = &list[0]
+	for _, l := range c.node.Lists {
+		reported := l.Reported()
+		for i := range c.subjects {
+			s := &c.subjects[i]
+			if err := l.Prepare(s.id); err != nil {
+				return fmt.Errorf("endpoint %s, %s: %w", s.id, l.Title(), err)
 			}
-			if parsed[v] == nil {
-				parsed[v] = make(map[*hns.ACL]*hns.Rules)
-			}
-			if parsed[v][key] == nil {
-				rules, err := aclsim.ParseList(l.Programme, list)
-				if err != nil {
-					return fmt.Errorf("endpoint %s, %s: %w", s.id, l.Name, err)
-				}
-				parsed[v][key] = rules
-			}
-			s.rules[v] = parsed[v][key]
-			s.readings = append(s.readings, c.readings[:])
-			if !s.rules[v].EmptySets() {
-				s.readings[v] = [][]hns.Reading{hns.Readings()}
-			}
-			s.reported[v] = c.concerns(l.Reported, s)
+			s.reported = append(s.reported, concerns(reported, s))
 		}
 	}
 	return nil
@@ -130,17 +87,11 @@ func (c *comparison) parseLists() error {
 
 // concerns reports whether something that was reported may be about a subject:
 // it names the pod, or a policy.
-func (c *comparison) concerns(reported []model.Unsupported, s *subject) bool {
+func concerns(reported []model.Unsupported, s *subject) bool {
 	return slices.ContainsFunc(reported, func(u model.Unsupported) bool {
-		if u.Construct == noIPv6 {
-			return false // judged by the address
-		}
 		return u.Policy.Kind != "Pod" || u.Policy.Namespace == s.state.Pod.Namespace && u.Policy.Name == s.state.Pod.Name
 	})
 }
-
-// noIPv6 is the construct that package acl reports where HNS knows no IPv6.
-const noIPv6 = "IPv6"
 
 // compareAll compares the subjects, several at a time.
 func (c *comparison) compareAll(ctx context.Context) {

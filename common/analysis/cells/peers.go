@@ -9,7 +9,6 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
-	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // peer is a set of remote addresses that no side can tell apart.
@@ -44,7 +43,7 @@ func (t *atlas) add(p netip.Prefix) {
 	}
 	p = p.Masked()
 	t.cuts[p.Addr()] = true
-	if next := hns.LastAddr(p).Next(); next.IsValid() {
+	if next := lastAddr(p).Next(); next.IsValid() {
 		t.cuts[next] = true
 	}
 }
@@ -104,7 +103,7 @@ func (t *atlas) refine(prefixes []netip.Prefix) {
 	var inside []int
 	for _, p := range prefixes {
 		from, _ := slices.BinarySearchFunc(t.points, p.Addr(), netip.Addr.Compare)
-		last := hns.LastAddr(p)
+		last := lastAddr(p)
 		for i := from; i < len(t.points) && t.points[i].Compare(last) <= 0; i++ {
 			inside = append(inside, i)
 		}
@@ -179,8 +178,8 @@ func (c *comparison) findPeers() error {
 	key := make([]byte, len(c.rules))
 	t.divide(func(i int, a netip.Addr) originKey {
 		k := originKey{v6: a.Is6(), class: c.node.State.Class(a)}
-		if c.node.Entries != nil {
-			k.mapped = c.node.Entries.Class(a)
+		if c.node.Maps != nil {
+			k.mapped = c.node.Maps.Class(a)
 		}
 		for n := range answers {
 			key[n] = byte(answers[n][i])
@@ -226,13 +225,10 @@ func (c *comparison) addOwned(t *atlas) {
 	for _, p := range c.node.State.Prefixes {
 		t.add(p.Prefix)
 	}
-	if c.node.Entries == nil {
+	if c.node.Maps == nil {
 		return
 	}
-	for a := range c.node.Entries.Peers {
-		t.singles[a] = true
-	}
-	for p := range c.node.Entries.Prefixes {
+	for p := range c.node.Maps.Addresses() {
 		t.add(p)
 	}
 }
@@ -273,8 +269,8 @@ func (c *comparison) peersOf(t *atlas, answers [][]policy.Answer) {
 		p := &c.peers[t.part[i]]
 		if len(p.members) == 0 {
 			p.class = c.node.State.Class(a)
-			if c.node.Entries != nil {
-				p.mapped = c.node.Entries.Class(a)
+			if c.node.Maps != nil {
+				p.mapped = c.node.Maps.Class(a)
 			}
 			for n := range c.answers {
 				c.answers[n][t.part[i]] = answers[n][i]
@@ -293,44 +289,25 @@ func (c *comparison) peersOf(t *atlas, answers [][]policy.Answer) {
 	c.result.Peers = len(c.peers)
 }
 
-// listMembers returns what the address members of all ACLs stand for, each
-// distinct one once.
+// listMembers returns the sets of addresses that the lists tell from others.
 func (c *comparison) listMembers() ([][]netip.Prefix, error) {
 	var all [][]netip.Prefix
 	for _, l := range c.node.Lists {
-		seen := make(map[string]bool)
-		for _, list := range distinct(l.Programme.Lists) {
-			for _, a := range list {
-				for _, text := range []string{a.LocalAddresses, a.RemoteAddresses} {
-					if text == "" || seen[text] {
-						continue
-					}
-					seen[text] = true
-					m, err := members(text, l.Programme.Sets)
-					if err != nil {
-						return nil, err
-					}
-					all = append(all, m...)
-				}
-			}
+		m, err := l.Members()
+		if err != nil {
+			return nil, err
 		}
+		all = append(all, m...)
 	}
 	return all, nil
 }
 
-// members reads an address member: its prefixes, and each set that it names.
-func members(text string, sets map[string][]netip.Addr) ([][]netip.Prefix, error) {
-	list, err := hns.ParseAddresses(text)
-	if err != nil {
-		return nil, err
+// lastAddr returns the last address of a prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := range b {
+		b[i] |= byte(0xff >> min(max(p.Bits()-8*i, 0), 8))
 	}
-	all := [][]netip.Prefix{list.Prefixes}
-	for _, id := range list.Sets {
-		var set []netip.Prefix
-		for _, a := range sets[id] {
-			set = append(set, netip.PrefixFrom(a, a.BitLen()))
-		}
-		all = append(all, set)
-	}
-	return all, nil
+	last, _ := netip.AddrFromSlice(b)
+	return last
 }

@@ -8,8 +8,6 @@ import (
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/linux/policymap"
-	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // portRange is a range of ports that some side tells from the others.
@@ -33,11 +31,19 @@ func (c *comparison) findPorts() {
 	for _, p := range c.node.State.Ports {
 		r.found[portRange{p.Protocol, p.First, p.Last}] = true
 	}
-	if c.node.Entries != nil {
-		r.addEntries(c.node.Entries)
+	if c.node.Maps != nil {
+		for m := range c.node.Maps.Ranges() {
+			r.found[portRange{m.Protocol, m.First, m.Last}] = true
+		}
 	}
-	for _, l := range c.lists() {
-		r.addList(l)
+	for _, l := range c.node.Lists {
+		for m := range l.Ranges() {
+			if m.Protocol.HasPorts() {
+				r.found[portRange{m.Protocol, m.First, m.Last}] = true
+			} else {
+				r.other[m.Protocol] = true
+			}
+		}
 	}
 	seen := make(map[string]bool)
 	for _, protocol := range model.PortProtocols {
@@ -73,9 +79,9 @@ func (c *comparison) findPorts() {
 func (c *comparison) portKey(p portPoint, ranges []portRange) string {
 	class := c.node.State.PortClass(p.protocol, p.port)
 	key := []byte{byte(p.protocol), byte(class >> 8), byte(class)}
-	if c.node.Entries != nil {
-		if i, ok := policymap.PortIndex(p.protocol, p.port); ok {
-			key = append(key, byte(c.node.Entries.Ports[i]>>8), byte(c.node.Entries.Ports[i]))
+	if c.node.Maps != nil {
+		if mapped, ok := c.node.Maps.PortClass(p.protocol, p.port); ok {
+			key = append(key, byte(mapped>>8), byte(mapped))
 		}
 	}
 	for i, r := range ranges {
@@ -125,44 +131,6 @@ func (r *portRanges) addNamed(p *model.Pod, used func(name string) bool) {
 	for _, n := range p.Ports {
 		if used(n.Name) {
 			r.found[portRange{n.Protocol, n.Port, n.Port}] = true
-		}
-	}
-}
-
-// addEntries finds where the map ports changes.
-func (r *portRanges) addEntries(e *policymap.Entries) {
-	for i, protocol := range model.PortProtocols {
-		part := e.Ports[i*65536 : (i+1)*65536]
-		for first := 0; first < len(part); {
-			last := first
-			for last+1 < len(part) && part[last+1] == part[first] {
-				last++
-			}
-			if part[first] != uint16(model.OtherPorts) {
-				r.found[portRange{protocol, uint16(first), uint16(last)}] = true
-			}
-			first = last + 1
-		}
-	}
-}
-
-// addList finds the ranges and the protocols that ACLs name. HNS refuses what
-// cannot be read; that is found elsewhere.
-func (r *portRanges) addList(list []hns.ACL) {
-	for _, a := range list {
-		protocols, _ := hns.ParseProtocols(a.Protocols)
-		for _, p := range protocols {
-			if protocol := model.Protocol(p); !protocol.HasPorts() {
-				r.other[protocol] = true
-			}
-		}
-		for _, text := range []string{a.LocalPorts, a.RemotePorts} {
-			ranges, _ := hns.ParsePorts(text)
-			for _, p := range ranges {
-				for _, protocol := range model.PortProtocols {
-					r.found[portRange{protocol, p.First, p.Last}] = true
-				}
-			}
 		}
 	}
 }

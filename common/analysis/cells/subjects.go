@@ -11,8 +11,6 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
-	"github.com/isthmus-net/isthmus/linux/policymap"
-	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // subject is an endpoint that stands for all that no side can tell from it.
@@ -24,11 +22,7 @@ type subject struct {
 	// reference decides each direction; nil if it is left out, or the pod not known.
 	reference [2]*policy.PodEvaluator
 	slot      uint32
-	rules     []*hns.Rules // by variant
-	// readings, by variant: those for which the same rules match an address
-	// are together.
-	readings [][][]hns.Reading
-	// reported, by variant: the lowering said that it denies more than the State.
+	// reported, by Lists: they say that they deny more than the State.
 	reported []bool
 }
 
@@ -39,10 +33,10 @@ type subjectKey struct {
 	policies, ports string
 	known           bool
 	table           model.TableID
-	// number is the table of the endpoint's slot; lists are the first elements
-	// of its ACLs, which endpoints share.
+	// number is the table of the endpoint's slot; lists are the numbers of its
+	// lists, which endpoints share.
 	number uint32
-	lists  [4]*hns.ACL
+	lists  string
 }
 
 // findSubjects groups the endpoints. Endpoints that a side does not know at all are
@@ -61,24 +55,24 @@ func (c *comparison) findSubjects() {
 			s.reference[model.Egress] = s.reference[model.Ingress].Toward(model.Egress)
 			key.policies, key.ports = s.seen(numbers)
 		}
-		if c.node.Entries != nil {
-			slot, ok := c.node.Slots[id]
+		if c.node.Maps != nil {
+			slot, ok := c.node.Maps.Slot(id)
 			if !ok {
 				c.problem("endpoint %s has no slot in the maps", id)
 				continue
 			}
 			s.slot = slot
-			key.number = c.node.Entries.Slots[slot].Table
-			if got, ok := c.node.Entries.Tables[key.number]; !ok || got != e.Table {
-				c.problem("endpoint %s: slot %d has table %d, which is %s in the map tables and should be %s", id, slot, key.number, got, e.Table)
+			number, got, ok := c.node.Maps.Table(slot)
+			if key.number = number; !ok || got != e.Table {
+				c.problem("endpoint %s: slot %d has table %d, which is %s in the map tables and should be %s", id, slot, number, got, e.Table)
 			}
 		}
-		for v := range c.node.Lists {
-			if list := c.node.Lists[v].Programme.Lists[id]; len(list) > 0 {
-				key.lists[v] = &list[0]
-			} else {
-				c.problem("endpoint %s has no ACLs for %s: everything would pass", id, c.node.Lists[v].Name)
+		for _, l := range c.node.Lists {
+			number, ok := l.List(id)
+			if !ok {
+				c.problem("endpoint %s has no ACLs for %s: everything would pass", id, l.Title())
 			}
+			key.lists += fmt.Sprint(number, " ")
 		}
 		c.result.Endpoints++
 		if !seen[key] {
@@ -133,12 +127,10 @@ func namesPorts(r *model.Rule) bool {
 
 // checkMaps reads the maps back as a starting agent does.
 func (c *comparison) checkMaps() {
-	if c.node.Entries == nil {
+	if c.node.Maps == nil {
 		return
 	}
-	_, problems := policymap.Decode(c.node.Entries.Clone(), c.node.Slots, capacity)
-	slices.Sort(problems)
-	for _, p := range problems {
+	for _, p := range c.node.Maps.Problems() {
 		c.problem("maps: %s", p)
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"math/bits"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/linux/policymap"
-	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // vector is verdicts by port point: a bit is set if the port is allowed.
@@ -90,22 +88,24 @@ func (v *vectors) row(r *model.Row) vector {
 }
 
 // mapped is what a row of the maps says.
-func (v *vectors) mapped(e *policymap.Entries, number uint32) vector {
+func (v *vectors) mapped(number uint32) vector {
 	list, ok := v.numbers[number]
 	if !ok {
-		list = v.make(func(_ int, at portPoint) bool { return e.Verdict(number, at.protocol, at.port) == model.Allow })
+		list = v.make(func(_ int, at portPoint) bool {
+			return v.node.Maps.Verdict(number, at.protocol, at.port) == model.Allow
+		})
 		v.numbers[number] = list
 	}
 	return list
 }
 
 // listed is what the rules of a list say that match some addresses, under each
-// reading.
-func (v *vectors) listed(part hns.Part, readings []hns.Reading) []vector {
-	list := make([]vector, len(readings))
-	for i, reading := range readings {
-		under := part.Under(reading)
-		list[i] = v.make(func(_ int, at portPoint) bool { return decide(under, at) == model.Allow })
+// reading of a group.
+func (v *vectors) listed(readings int, under func(reading int) func(model.Protocol, uint16) bool) []vector {
+	list := make([]vector, readings)
+	for i := range list {
+		allows := under(i)
+		list[i] = v.make(func(_ int, at portPoint) bool { return allows(at.protocol, at.port) })
 	}
 	return list
 }

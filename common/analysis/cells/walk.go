@@ -9,8 +9,6 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
-	"github.com/isthmus-net/isthmus/windows/acl"
-	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // walk goes over the cells of one subject and direction.
@@ -24,31 +22,34 @@ type walk struct {
 	// those about one peer.
 	columns [][]policy.Answer
 	answers []policy.Answer
-	// lists are what the subject's lists make of the peers, by variant and set of
+	// lists are what the subject's lists make of the peers, by Lists and group of
 	// readings.
 	lists  [][]listWalk
 	result Result
 }
 
-// listWalk is one list under readings for which the same rules match an address.
+// listWalk is one list under one group of readings.
 type listWalk struct {
-	rules    *hns.Rules
-	readings []hns.Reading
-	// parts are the rules that match some address, and of the part of each peer's
-	// first address; said is what each part says, nil until it is asked.
-	parts []hns.Part
+	lists    Lists
+	group    int
+	readings int
+	// of is the part of each peer's first address, and under what the rules of a
+	// part allow; said is what each part says, nil until it is asked.
 	of    []int
+	under func(group, part, reading int) func(model.Protocol, uint16) bool
 	said  [][]vector
 }
 
 // prepare finds what the subject's lists make of all peers.
 func (w *walk) prepare() {
-	w.lists = make([][]listWalk, len(w.s.rules))
-	for v, rules := range w.s.rules {
-		for _, readings := range w.s.readings[v] {
-			l := listWalk{rules: rules, readings: readings}
-			l.parts, l.of = rules.Parts(acl.PacketDirection(w.d), netip.Addr{}, w.firsts, readings[0])
-			l.said = make([][]vector, len(l.parts))
+	w.lists = make([][]listWalk, len(w.node.Lists))
+	for v, lists := range w.node.Lists {
+		of, under := lists.Divide(w.s.id, w.d, w.firsts)
+		for group, readings := range lists.Readings(w.s.id) {
+			l := listWalk{lists: lists, group: group, readings: readings, of: of[group], under: under}
+			if len(l.of) > 0 {
+				l.said = make([][]vector, slices.Max(l.of)+1)
+			}
 			w.lists[v] = append(w.lists[v], l)
 		}
 	}
@@ -57,11 +58,12 @@ func (w *walk) prepare() {
 // says is what a list says of a member of a peer, under each reading.
 func (w *walk) says(l *listWalk, i, member int) []vector {
 	if member > 0 { // the first is the subject's own
-		return w.listed(l.rules.Between(acl.PacketDirection(w.d), netip.Addr{}, w.peers[i].members[member], l.readings[0]), l.readings)
+		of, under := l.lists.Divide(w.s.id, w.d, w.peers[i].members[member:member+1])
+		return w.listed(l.readings, func(reading int) func(model.Protocol, uint16) bool { return under(l.group, of[l.group][0], reading) })
 	}
 	part := l.of[i]
 	if l.said[part] == nil {
-		l.said[part] = w.listed(l.parts[part], l.readings)
+		l.said[part] = w.listed(l.readings, func(reading int) func(model.Protocol, uint16) bool { return l.under(l.group, part, reading) })
 	}
 	return l.said[part]
 }
@@ -127,8 +129,8 @@ func (w *walk) comparePeer(i, member int) bool {
 		}
 		found = note(w.differ, w.excused, table, w.evaluated(i, member), denied)
 	}
-	if e := w.node.Entries; e != nil {
-		found = note(w.differ, w.excused, table, w.mapped(e, e.Row(w.s.slot, w.d, p.mapped)), nil) || found
+	if m := w.node.Maps; m != nil {
+		found = note(w.differ, w.excused, table, w.mapped(m.Row(w.s.slot, w.d, p.mapped)), nil) || found
 	}
 	for v := range w.lists {
 		excused := w.excuses(v, remote)
@@ -161,17 +163,9 @@ func (w *walk) evaluated(i, member int) vector {
 	return list
 }
 
-// excuses reports whether a list may deny what the table allows. An HNS that knows
-// no IPv6 may deny all of it; it must never allow what the table denies.
+// excuses reports whether a list may deny what the table allows.
 func (w *walk) excuses(v int, remote netip.Addr) bool {
-	return w.s.reported[v] || remote.Is6() && w.node.Lists[v].Options.NoIPv6
-}
-
-func decide(part hns.Part, at portPoint) model.Verdict {
-	if part.Decide(uint8(at.protocol), at.port, 0).Allow {
-		return model.Allow
-	}
-	return model.Deny
+	return w.s.reported[v] || w.node.Lists[v].Excuses(remote)
 }
 
 // describe asks every side about one cell.
@@ -191,34 +185,13 @@ func (w *walk) describe(p *peer, remote netip.Addr, at portPoint) Difference {
 		say("evaluate", r.Decide(remote, at.protocol, at.port))
 	}
 	say("tables", w.tableRow(p).Cell(w.node.State.PortClass(at.protocol, at.port)))
-	if e := w.node.Entries; e != nil {
-		say("maps", model.Decision{Verdict: e.Lookup(w.s.slot, w.d, remote, at.protocol, at.port)})
+	if m := w.node.Maps; m != nil {
+		say("maps", model.Decision{Verdict: m.Verdict(m.Row(w.s.slot, w.d, m.Class(remote)), at.protocol, at.port)})
 	}
-	for v, rules := range w.s.rules {
-		w.describeACL(&x, w.node.Lists[v].Name, rules, remote, at)
+	for _, l := range w.node.Lists {
+		l.Explain(w.s.id, w.d, remote, at.protocol, at.port, func(by string, v model.Verdict, cause string) {
+			x.Says = append(x.Says, Said{By: by, Verdict: v, Cause: cause})
+		})
 	}
 	return x
-}
-
-// describeACL adds what a list says: once if all readings agree.
-func (w *walk) describeACL(x *Difference, name string, rules *hns.Rules, remote netip.Addr, at portPoint) {
-	var said []Said
-	for _, reading := range slices.Concat(w.readings[0], w.readings[1]) {
-		part := rules.Between(acl.PacketDirection(w.d), netip.Addr{}, remote, reading)
-		out := part.Decide(uint8(at.protocol), at.port, 0)
-		s := Said{By: name + ", " + reading.String(), Verdict: decide(part, at)}
-		if out.Index >= 0 {
-			s.Cause = "rule " + out.ID
-		}
-		if len(said) == 0 || s.Verdict != said[0].Verdict {
-			said = append(said, s)
-		}
-		if len(said) == 2 {
-			break
-		}
-	}
-	if len(said) == 1 {
-		said[0].By = name
-	}
-	x.Says = append(x.Says, said...)
 }
