@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -88,7 +89,7 @@ func (j *judge) judge(c *testCase) *outcome {
 		return o
 	}
 	if c.complete {
-		place(&objects)
+		complete.Place(&objects)
 	}
 	o.bad = j.ask(c, objects.Snapshot(), o)
 	return o

@@ -7,12 +7,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -60,13 +60,13 @@ func (o *diffOptions) assume(was, is *kube.Objects) []string {
 	if !o.witnesses {
 		return nil
 	}
-	a := assumePods(was, is)
-	if len(a.pods) == 0 {
+	a := complete.Assume(was, is)
+	if len(a.Pods) == 0 {
 		return nil
 	}
-	said := []string{fmt.Sprintf("%d pods for %d policies that differ and select none: %s", len(a.pods), a.policies, some(a.pods))}
-	if a.cut {
-		said = append(said, fmt.Sprintf("not more than %d pods: other selectors of these policies are not looked at; add pods to the manifests", maxAssumed))
+	said := []string{fmt.Sprintf("%d pods for %d policies that differ and select none: %s", len(a.Pods), a.Policies, shorten(a.Pods, 5))}
+	if a.Cut {
+		said = append(said, fmt.Sprintf("not more than %d pods: other selectors of these policies are not looked at; add pods to the manifests", complete.MaxAssumed))
 	}
 	return said
 }
@@ -87,7 +87,7 @@ func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
 	}
 	is, problems, err := o.readDir(ctx, b)
 	if err == nil {
-		problems.assumed = append(o.assume(&was, &is), place(&was, &is)...)
+		problems.assumed = append(o.assume(&was, &is), assumptions(complete.Place(&was, &is))...)
 		err = e.reportProblems(&o.source, problems)
 	}
 	if err != nil {
@@ -97,7 +97,7 @@ func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
 	p.Progress = e.progress("diff", "groups")
 	e.warnCrowded(p)
 	r := compareVersions(p)
-	r.Policies = differing(was.Policies, is.Policies)
+	r.Policies = reach.Differing(was.Policies, is.Policies)
 	if o.output == "json" {
 		err = encodeJSON(e.stdout, r)
 	} else {
@@ -171,33 +171,6 @@ func compareVersions(p *reach.Partition) *diffReport {
 			cmp.Compare(fmt.Sprint(a.Ports, a.By), fmt.Sprint(b.Ports, b.By)))
 	})
 	return r
-}
-
-// differing names the policies that only one list has, or that are not the same in
-// both.
-func differing(was, is []*model.Policy) []string {
-	before := make(map[model.Origin]*model.Policy)
-	for _, p := range was {
-		before[p.Origin.Key()] = p
-	}
-	names := []string{}
-	for _, p := range is {
-		q := before[p.Origin.Key()]
-		delete(before, p.Origin.Key())
-		if q != nil {
-			same := *q
-			same.Origin.UID = p.Origin.UID
-			q = &same
-		}
-		if !reflect.DeepEqual(p, q) {
-			names = append(names, p.Origin.String())
-		}
-	}
-	for o := range before {
-		names = append(names, o.String())
-	}
-	slices.Sort(names)
-	return names
 }
 
 func podNames(ids []model.PodID) []string {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
@@ -103,7 +104,7 @@ func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remo
 		}
 		return c
 	}
-	if osOf(s, pod) != model.Windows {
+	if complete.OSOf(s, pod) != model.Windows {
 		return []enforcementCheck{check("eBPF", table, unsupported)}
 	}
 	var all []enforcementCheck

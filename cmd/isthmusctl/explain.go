@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 )
@@ -178,7 +179,7 @@ func explainFlow(s *model.Snapshot, f namedFlow, versions []hnsVersion) *flowRep
 }
 
 func explainSide(s *model.Snapshot, x policy.Explanation) sideReport {
-	r := sideReport{Direction: x.Direction.String(), Pod: x.Pod.PodID.String(), Node: x.Pod.Node, OS: osOf(s, x.Pod),
+	r := sideReport{Direction: x.Direction.String(), Pod: x.Pod.PodID.String(), Node: x.Pod.Node, OS: complete.OSOf(s, x.Pod),
 		Decision: reportDecision(x.Decision), Isolating: []string{}, Rules: []ruleReport{}, Changes: []changeReport{}}
 	for _, o := range x.Isolating {
 		r.Isolating = append(r.Isolating, o.String())

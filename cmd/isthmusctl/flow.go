@@ -125,7 +125,7 @@ func similarPods(s *model.Snapshot, namespace, pod string) string {
 	if len(same) == 0 {
 		return fmt.Sprintf(": namespace %s has no pods", namespace)
 	}
-	return fmt.Sprintf(": namespace %s has %s", namespace, some(same))
+	return fmt.Sprintf(": namespace %s has %s", namespace, shorten(same, 5))
 }
 
 // sameFamily picks the first addresses that a packet can go between.

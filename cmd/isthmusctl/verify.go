@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/isthmus-net/isthmus/common/analysis/cells"
+	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
@@ -76,10 +77,10 @@ func (e env) loadForVerify(ctx context.Context, s *source) (*model.Snapshot, err
 	if err != nil {
 		return nil, err
 	}
-	if n := witnesses(&o); n > 0 {
+	if n := complete.Witnesses(&o); n > 0 {
 		p.assumed = append(p.assumed, fmt.Sprintf("%d pods that policies speak of and no manifest describes", n))
 	}
-	p.assumed = append(p.assumed, place(&o)...)
+	p.assumed = append(p.assumed, assumptions(complete.Place(&o))...)
 	return o.Snapshot(), e.reportProblems(s, p)
 }
 

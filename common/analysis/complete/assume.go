@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package complete
 
 import (
 	"maps"
@@ -8,33 +8,34 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// maxAssumed bounds the pods that are assumed.
-const maxAssumed = 10_000
+// MaxAssumed bounds the pods that Assume adds.
+const MaxAssumed = 10_000
 
-// assumed is what assumePods added.
-type assumed struct {
-	// pods are their names, in order, and policies how many policies they are for.
-	pods     []string
-	policies int
-	// cut: there would be more than maxAssumed.
-	cut bool
+// Assumed is what Assume added.
+type Assumed struct {
+	// Pods are their names, in order, and Policies is how many policies they are for.
+	Pods     []string
+	Policies int
+	// Cut is set if there would be more than MaxAssumed.
+	Cut bool
 }
 
-// assumePods adds pods to two versions of a cluster, for policies that differ and
+// Assume adds pods to two versions of a cluster, for policies that differ and
 // that select none: a directory of policies alone has no pod on which a verdict could
 // differ. If namespaces differ, all policies that select none are looked at. Both
 // versions get the same pods. For every selector of such a policy, as subject or as
 // peer, there are pods that it selects, some with each value that it names, and some
 // that miss one of its requirements alone; and in each namespace some without labels.
 // So selectors that differ in one requirement select different pods.
-func assumePods(was, is *kube.Objects) assumed {
+func Assume(was, is *kube.Objects) Assumed {
 	sets := []*kube.Objects{was, is}
 	differ := make(map[string]bool)
-	for _, name := range differing(was.Policies, is.Policies) {
+	for _, name := range reach.Differing(was.Policies, is.Policies) {
 		differ[name] = true
 	}
 	all := !reflect.DeepEqual(was.Namespaces, is.Namespaces)
@@ -48,7 +49,7 @@ func assumePods(was, is *kube.Objects) assumed {
 			a.namespaces[name] = append(a.namespaces[name], ns)
 		}
 		policies = append(policies, o.Policies...)
-		for _, p := range unselecting(snapshot, o.Policies) {
+		for _, p := range Unselecting(snapshot, o.Policies) {
 			if !all && !differ[p.Origin.String()] {
 				continue
 			}
@@ -56,8 +57,8 @@ func assumePods(was, is *kube.Objects) assumed {
 			selectors = append(selectors, selectorsOf(p)...)
 		}
 	}
-	if a.policies = len(concerned); a.policies == 0 {
-		return a.assumed
+	if a.Policies = len(concerned); a.Policies == 0 {
+		return a.Assumed
 	}
 	a.ports = namedPortsOf(policies)
 	// Namespaces first: selectors of pods in any namespace meet them all.
@@ -73,24 +74,24 @@ func assumePods(was, is *kube.Objects) assumed {
 		}
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(a.pods), model.PodID.Compare) {
-		a.assumed.pods = append(a.assumed.pods, id.String())
+		a.Pods = append(a.Pods, id.String())
 		for _, o := range sets {
 			o.Pods = append(o.Pods, a.pods[id])
 		}
 	}
-	return a.assumed
+	return a.Assumed
 }
 
 type assuming struct {
-	assumed
+	Assumed
 	sets       []*kube.Objects
 	namespaces map[string][]*model.Namespace // known and assumed, the versions of each
 	pods       map[model.PodID]*model.Pod
 	ports      []model.NamedPort
 }
 
-// unselecting are the policies that select no pod.
-func unselecting(s *model.Snapshot, policies []*model.Policy) []*model.Policy {
+// Unselecting returns the policies that select no pod of the snapshot.
+func Unselecting(s *model.Snapshot, policies []*model.Policy) []*model.Policy {
 	in := make(map[string]map[model.Labels]bool) // sets of labels of pods, by namespace
 	for _, pod := range s.Pods.All() {
 		if !pod.Policed() {
@@ -198,8 +199,8 @@ func labelText(labels map[string]string) string {
 // pod assumes two pods with the labels: they may also speak with each other.
 func (a *assuming) pod(namespace string, labels map[string]string) {
 	for _, suffix := range []string{"", "(2)"} {
-		if len(a.pods) >= maxAssumed {
-			a.cut = true
+		if len(a.pods) >= MaxAssumed {
+			a.Cut = true
 			return
 		}
 		id := model.PodID{Namespace: namespace, Name: assumedPrefix + labelText(labels) + suffix}

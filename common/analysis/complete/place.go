@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package complete
 
 import (
 	"cmp"
-	"fmt"
 	"hash/fnv"
 	"maps"
 	"net/netip"
@@ -52,8 +51,19 @@ type placing struct {
 	from netip.Prefix
 }
 
-// place completes the sets of objects and says what it assumed.
-func place(sets ...*kube.Objects) []string {
+// Placed is what Place assumed.
+type Placed struct {
+	// Nodes are the names of nodes that no manifest describes, in order.
+	Nodes []string
+	// Bound is the number of pods that got a node, Addressed of those that got
+	// addresses.
+	Bound, Addressed int
+}
+
+// Place gives nodes and addresses to pods that have none, in sets of objects that
+// are versions of one cluster: a pod of several sets has the same address in each.
+// It changes the sets and none of the objects in them.
+func Place(sets ...*kube.Objects) Placed {
 	p := &placer{used: make(map[netip.Addr]bool), given: make(map[placing]netip.Addr), next: make(map[netip.Prefix]netip.Addr)}
 	for _, o := range sets {
 		for _, pod := range o.Pods {
@@ -71,33 +81,7 @@ func place(sets ...*kube.Objects) []string {
 	for _, o := range sets {
 		p.complete(o, nodes, pods, addresses)
 	}
-	var said []string
-	if len(nodes) > 0 {
-		said = append(said, fmt.Sprintf("%d nodes that no manifest describes: %s", len(nodes), some(slices.Sorted(maps.Keys(nodes)))))
-	}
-	if len(pods) > 0 {
-		said = append(said, fmt.Sprintf("nodes for %d pods that are bound to none", len(pods)))
-	}
-	if len(addresses) > 0 {
-		said = append(said, fmt.Sprintf("addresses for %d pods that have none", len(addresses)))
-	}
-	return said
-}
-
-// some lists the first few names.
-func some(names []string) string {
-	const few = 5
-	text := ""
-	for i, n := range names {
-		if i == few {
-			return fmt.Sprintf("%s and %d more", text, len(names)-few)
-		}
-		if i > 0 {
-			text += ", "
-		}
-		text += n
-	}
-	return text
+	return Placed{Nodes: slices.Sorted(maps.Keys(nodes)), Bound: len(pods), Addressed: len(addresses)}
 }
 
 // complete adds to one set of objects what is missing, and notes it.
@@ -224,8 +208,9 @@ func (p *placer) address(pod model.PodID, from netip.Prefix) (netip.Addr, bool) 
 	return a, true
 }
 
-// osOf is the system of the node that enforces for a pod.
-func osOf(s *model.Snapshot, pod *model.Pod) model.OS {
+// OSOf returns the system of the node that enforces for a pod, and Linux where
+// that is not known.
+func OSOf(s *model.Snapshot, pod *model.Pod) model.OS {
 	if n, ok := s.Nodes.Get(pod.Node); ok && n.OS != "" {
 		return n.OS
 	}

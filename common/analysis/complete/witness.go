@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package complete
 
 import (
 	"fmt"
@@ -11,11 +11,11 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// witnesses adds pods to manifests of policies that come without the pods they
+// Witnesses adds pods to manifests of policies that come without the pods they
 // are for: wherever a policy selects pods, as subject or as peer, and none is
 // there, one that it selects; and in each namespace of a policy one without
 // labels. It returns how many it added.
-func witnesses(o *kube.Objects) int {
+func Witnesses(o *kube.Objects) int {
 	w := &witnessing{objects: o, snapshot: o.Snapshot(), pods: make(map[model.PodID]*model.Pod)}
 	w.ports = namedPortsOf(o.Policies)
 	for _, p := range o.Policies {

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package lint
 
 import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
 // checks are the checks besides enforceability.
-func checks() []func(*linted) []finding {
-	return []func(*linted) []finding{checkSubjects, checkNamespaces, checkIgnoredRules, checkPortNames, checkPeers, checkEveryAddress,
+func checks() []func(*Cluster) []Finding {
+	return []func(*Cluster) []Finding{checkSubjects, checkNamespaces, checkIgnoredRules, checkPortNames, checkPeers, checkEveryAddress,
 		checkBlocks, checkRepeated, checkPriorities, checkHiddenClients}
 }
 
 // selected lists the pods that a selector matches, one for each kind.
-func (l *linted) selected(s model.PodSelector) []*model.Pod {
+func (l *Cluster) selected(s model.PodSelector) []*model.Pod {
 	var found []*model.Pod
 	for _, p := range l.pods {
-		if s.MatchesNamespace(l.snapshot.Namespace(p.Namespace)) && s.Pods.Matches(p.Labels) {
+		if s.MatchesNamespace(l.Snapshot.Namespace(p.Namespace)) && s.Pods.Matches(p.Labels) {
 			found = append(found, p)
 		}
 	}
@@ -29,7 +30,7 @@ func (l *linted) selected(s model.PodSelector) []*model.Pod {
 }
 
 // eachRule calls f for every rule that can say something.
-func (l *linted) eachRule(f func(p *model.Policy, d model.Direction, r *model.Rule)) {
+func (l *Cluster) eachRule(f func(p *model.Policy, d model.Direction, r *model.Rule)) {
 	for _, p := range l.policies {
 		for _, d := range model.Directions {
 			if p.Tier == model.TierNetworkPolicy && !p.Isolates[d] {
@@ -42,17 +43,17 @@ func (l *linted) eachRule(f func(p *model.Policy, d model.Direction, r *model.Ru
 	}
 }
 
-func atRule(s severity, check string, p *model.Policy, d model.Direction, r *model.Rule, format string, args ...any) finding {
-	return finding{Severity: s, Check: check, Policy: p.Origin.String(), Direction: d.String(), Rule: &r.Index, Message: fmt.Sprintf(format, args...)}
+func atRule(s Severity, check string, p *model.Policy, d model.Direction, r *model.Rule, format string, args ...any) Finding {
+	return Finding{Severity: s, Check: check, Policy: p.Origin.String(), Direction: d.String(), Rule: &r.Index, Message: fmt.Sprintf(format, args...)}
 }
 
 // checkSubjects finds policies that select no pod. A directory without any pods
 // is one of policies alone: there the question makes no sense.
-func checkSubjects(l *linted) []finding {
-	var all []finding
-	for _, p := range l.unselecting() {
-		f := finding{Severity: warning, Check: "selects-no-pod", Policy: p.Origin.String()}
-		if _, _, ok := policy.Witness(l.snapshot, p); !ok {
+func checkSubjects(l *Cluster) []Finding {
+	var all []Finding
+	for _, p := range l.Unselecting() {
+		f := Finding{Severity: Warning, Check: "selects-no-pod", Policy: p.Origin.String()}
+		if _, _, ok := policy.Witness(l.Snapshot, p); !ok {
 			f.Message = fmt.Sprintf("its selector (%s) contradicts itself: no pod can match it", p.Subject)
 		} else if len(l.pods) > 0 {
 			f.Message = fmt.Sprintf("its selector (%s) matches no pod: it applies to nothing", p.Subject)
@@ -65,7 +66,7 @@ func checkSubjects(l *linted) []finding {
 }
 
 // checkNamespaces finds policies in namespaces that nothing describes.
-func checkNamespaces(l *linted) []finding {
+func checkNamespaces(l *Cluster) []Finding {
 	if l.namespaces == nil {
 		return nil
 	}
@@ -73,10 +74,10 @@ func checkNamespaces(l *linted) []finding {
 	for _, p := range l.pods {
 		used[p.Namespace] = true
 	}
-	var all []finding
+	var all []Finding
 	for _, p := range l.policies {
 		if ns := p.Origin.Namespace; ns != "" && !l.namespaces[ns] && !used[ns] {
-			all = append(all, finding{Severity: warning, Check: "unknown-namespace", Policy: p.Origin.String(),
+			all = append(all, Finding{Severity: Warning, Check: "unknown-namespace", Policy: p.Origin.String(),
 				Message: fmt.Sprintf("no Namespace object is called %s, and no pod is in it", ns)})
 		}
 	}
@@ -84,12 +85,12 @@ func checkNamespaces(l *linted) []finding {
 }
 
 // checkIgnoredRules finds rules of a direction that policyTypes leaves out.
-func checkIgnoredRules(l *linted) []finding {
-	var all []finding
+func checkIgnoredRules(l *Cluster) []Finding {
+	var all []Finding
 	for _, p := range l.policies {
 		for _, d := range model.Directions {
 			if p.Tier == model.TierNetworkPolicy && !p.Isolates[d] && len(p.Rules[d]) > 0 {
-				all = append(all, finding{Severity: warning, Check: "ignored-rules", Policy: p.Origin.String(), Direction: d.String(),
+				all = append(all, Finding{Severity: Warning, Check: "ignored-rules", Policy: p.Origin.String(), Direction: d.String(),
 					Message: "policyTypes leaves this direction out: its rules say nothing"})
 			}
 		}
@@ -98,8 +99,8 @@ func checkIgnoredRules(l *linted) []finding {
 }
 
 // checkPortNames finds names that no destination of the rule gives to a port.
-func checkPortNames(l *linted) []finding {
-	var all []finding
+func checkPortNames(l *Cluster) []Finding {
+	var all []Finding
 	l.eachRule(func(p *model.Policy, d model.Direction, r *model.Rule) {
 		for _, m := range r.Ports {
 			if m.Name == "" || len(l.pods) == 0 {
@@ -110,7 +111,7 @@ func checkPortNames(l *linted) []finding {
 				destinations = l.peers(r)
 			}
 			if !slices.ContainsFunc(destinations, func(pod *model.Pod) bool { return len(pod.Resolve(m.Name, m.Protocol)) > 0 }) {
-				all = append(all, atRule(warning, "unresolved-port", p, d, r,
+				all = append(all, atRule(Warning, "unresolved-port", p, d, r,
 					"no pod that it could be on has a port called %s: it matches nothing", m))
 			}
 		}
@@ -119,7 +120,7 @@ func checkPortNames(l *linted) []finding {
 }
 
 // peers lists the pods that a rule matches.
-func (l *linted) peers(r *model.Rule) []*model.Pod {
+func (l *Cluster) peers(r *model.Rule) []*model.Pod {
 	if r.AnyPeer {
 		return l.pods
 	}
@@ -132,10 +133,10 @@ func (l *linted) peers(r *model.Rule) []*model.Pod {
 	return found
 }
 
-func (l *linted) matches(p model.Peer, pod *model.Pod) bool {
+func (l *Cluster) matches(p model.Peer, pod *model.Pod) bool {
 	switch p.Kind {
 	case model.PeerPods:
-		return p.Pods.MatchesNamespace(l.snapshot.Namespace(pod.Namespace)) && p.Pods.Pods.Matches(pod.Labels)
+		return p.Pods.MatchesNamespace(l.Snapshot.Namespace(pod.Namespace)) && p.Pods.Pods.Matches(pod.Labels)
 	case model.PeerBlock:
 		return slices.ContainsFunc(pod.IPs, p.Block.Contains)
 	}
@@ -143,12 +144,12 @@ func (l *linted) matches(p model.Peer, pod *model.Pod) bool {
 }
 
 // checkPeers finds selectors of peers that match no pod.
-func checkPeers(l *linted) []finding {
-	var all []finding
+func checkPeers(l *Cluster) []Finding {
+	var all []Finding
 	l.eachRule(func(p *model.Policy, d model.Direction, r *model.Rule) {
 		for _, peer := range r.Peers {
 			if peer.Kind == model.PeerPods && len(l.pods) > 0 && len(l.selected(peer.Pods)) == 0 {
-				all = append(all, atRule(note, "peer-matches-nothing", p, d, r, "no pod matches %s", peer))
+				all = append(all, atRule(Note, "peer-matches-nothing", p, d, r, "no pod matches %s", peer))
 			}
 		}
 	})
@@ -157,8 +158,8 @@ func checkPeers(l *linted) []finding {
 
 // checkEveryAddress finds NetworkPolicy rules that are open to every address,
 // by an empty or a missing list.
-func checkEveryAddress(l *linted) []finding {
-	var all []finding
+func checkEveryAddress(l *Cluster) []Finding {
+	var all []Finding
 	l.eachRule(func(p *model.Policy, d model.Direction, r *model.Rule) {
 		if !r.AnyPeer || p.Tier != model.TierNetworkPolicy {
 			return
@@ -168,7 +169,7 @@ func checkEveryAddress(l *linted) []finding {
 		if r.AnyPort {
 			ports = "every protocol and port"
 		}
-		all = append(all, atRule(note, "every-address", p, d, r, "it has no %s, or an empty one: that is every address, outside of the cluster too, on %s",
+		all = append(all, atRule(Note, "every-address", p, d, r, "it has no %s, or an empty one: that is every address, outside of the cluster too, on %s",
 			field, ports))
 	})
 	return all
@@ -176,7 +177,7 @@ func checkEveryAddress(l *linted) []finding {
 
 // checkBlocks finds blocks with addresses of pods, which are matched like any
 // other, though people often mean the outside.
-func checkBlocks(l *linted) []finding {
+func checkBlocks(l *Cluster) []Finding {
 	var ranges []netip.Prefix
 	for _, n := range l.declared.Nodes.All() {
 		ranges = append(ranges, n.PodCIDRs...)
@@ -187,7 +188,7 @@ func checkBlocks(l *linted) []finding {
 			addresses = append(addresses, p.IPs...)
 		}
 	}
-	var all []finding
+	var all []Finding
 	l.eachRule(func(p *model.Policy, d model.Direction, r *model.Rule) {
 		for _, peer := range r.Peers {
 			if peer.Kind != model.PeerBlock {
@@ -199,9 +200,9 @@ func checkBlocks(l *linted) []finding {
 			})
 			switch {
 			case b.CIDR.Bits() == 0 && len(b.Except) == 0:
-				all = append(all, atRule(note, "block-of-pods", p, d, r, "%s has the addresses of pods, too", b))
+				all = append(all, atRule(Note, "block-of-pods", p, d, r, "%s has the addresses of pods, too", b))
 			case inRange || slices.ContainsFunc(addresses, b.Contains):
-				all = append(all, atRule(warning, "block-of-pods", p, d, r, "%s has addresses of pods: they match, whatever their labels are; "+
+				all = append(all, atRule(Warning, "block-of-pods", p, d, r, "%s has addresses of pods: they match, whatever their labels are; "+
 					"leave the pod ranges out with except if that is not meant", b))
 			}
 		}
@@ -211,14 +212,14 @@ func checkBlocks(l *linted) []finding {
 
 // checkRepeated finds rules that say nothing new: what they match an earlier or
 // another rule of the policy matches already.
-func checkRepeated(l *linted) []finding {
-	var all []finding
+func checkRepeated(l *Cluster) []Finding {
+	var all []Finding
 	for _, p := range l.policies {
 		for _, d := range model.Directions {
 			rules := p.Rules[d]
 			for i := range rules {
 				if j := covering(p, rules, i); j >= 0 {
-					all = append(all, atRule(warning, "repeated-rule", p, d, &rules[i], "all that it matches is matched by rule %d already: it changes nothing", rules[j].Index))
+					all = append(all, atRule(Warning, "repeated-rule", p, d, &rules[i], "all that it matches is matched by rule %d already: it changes nothing", rules[j].Index))
 				}
 			}
 		}
@@ -275,8 +276,8 @@ func coversPort(a, b model.PortMatch) bool {
 // connection, then the implementation can apply any of the matching policies to
 // the connection" (ClusterNetworkPolicySpec.priority). Rules with one action
 // give one verdict in either order, and are left alone.
-func checkPriorities(l *linted) []finding {
-	var all []finding
+func checkPriorities(l *Cluster) []Finding {
+	var all []Finding
 	for i, p := range l.policies {
 		for _, q := range l.policies[i+1:] {
 			if p.Tier == model.TierNetworkPolicy || p.Tier != q.Tier || p.Priority != q.Priority || !l.shareSubject(p, q) {
@@ -284,10 +285,10 @@ func checkPriorities(l *linted) []finding {
 			}
 			for _, d := range model.Directions {
 				if pairs := l.conflicts(p, q, d); len(pairs) > 0 {
-					all = append(all, finding{Severity: warning, Check: "equal-priority", Policy: p.Origin.String(), Direction: d.String(),
+					all = append(all, Finding{Severity: Warning, Check: "equal-priority", Policy: p.Origin.String(), Direction: d.String(),
 						Message: fmt.Sprintf("%s has priority %d of tier %s, too, and selects the same pods: for connections that both match "+
 							"(rules %s) the API lets an implementation apply either; this one applies the first by name; give them unique priorities",
-							q.Origin, q.Priority, q.Tier, shorten(pairs, 3))})
+							q.Origin, q.Priority, q.Tier, shorten(pairs))})
 				}
 			}
 		}
@@ -297,19 +298,19 @@ func checkPriorities(l *linted) []finding {
 
 // shareSubject reports whether some pod is selected by both; without pods,
 // whether both select the same for sure.
-func (l *linted) shareSubject(p, q *model.Policy) bool {
+func (l *Cluster) shareSubject(p, q *model.Policy) bool {
 	if len(l.pods) == 0 {
 		return p.Subject.String() == q.Subject.String()
 	}
 	both := l.selected(p.Subject)
 	return slices.ContainsFunc(both, func(pod *model.Pod) bool {
-		return q.Subject.MatchesNamespace(l.snapshot.Namespace(pod.Namespace)) && q.Subject.Pods.Matches(pod.Labels)
+		return q.Subject.MatchesNamespace(l.Snapshot.Namespace(pod.Namespace)) && q.Subject.Pods.Matches(pod.Labels)
 	})
 }
 
 // conflicts lists the pairs of rules with different actions that could match
 // one connection, as "0 and 2".
-func (l *linted) conflicts(p, q *model.Policy, d model.Direction) []string {
+func (l *Cluster) conflicts(p, q *model.Policy, d model.Direction) []string {
 	var pairs []string
 	for i := range p.Rules[d] {
 		for j := range q.Rules[d] {
@@ -322,8 +323,16 @@ func (l *linted) conflicts(p, q *model.Policy, d model.Direction) []string {
 	return pairs
 }
 
+// shorten lists the first three pairs and counts the rest.
+func shorten(pairs []string) string {
+	if len(pairs) <= 3 {
+		return strings.Join(pairs, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(pairs[:3], ", "), len(pairs)-3)
+}
+
 // peersMeet reports whether one remote address could match both rules.
-func (l *linted) peersMeet(a, b *model.Rule) bool {
+func (l *Cluster) peersMeet(a, b *model.Rule) bool {
 	if a.AnyPeer || b.AnyPeer {
 		return true
 	}
@@ -364,15 +373,15 @@ func portsMeet(a, b *model.Rule) bool {
 // checkHiddenClients finds Services whose clients come with the address of a node: one
 // that masquerades them and sends them to a pod of another node. Policy on ingress then
 // sees that node.
-func checkHiddenClients(l *linted) []finding {
-	var all []finding
-	for _, s := range l.services {
+func checkHiddenClients(l *Cluster) []Finding {
+	var all []Finding
+	for _, s := range l.Services {
 		if s.External == "" || s.KeepsClients {
 			continue
 		}
 		for _, p := range l.policies {
 			if l.decidesIngress(p, s) {
-				all = append(all, finding{Severity: warning, Check: "hidden-clients", Policy: p.Origin.String(), Direction: model.Ingress.String(),
+				all = append(all, Finding{Severity: Warning, Check: "hidden-clients", Policy: p.Origin.String(), Direction: model.Ingress.String(),
 					Message: fmt.Sprintf("Service %s/%s (%s) leads to its pods: a client whose packets arrive at another node than the pod's "+
 						"has that node's address here; set externalTrafficPolicy: Local on the Service, or do not decide by clients", s.Namespace, s.Name, s.External)})
 			}
@@ -382,7 +391,7 @@ func checkHiddenClients(l *linted) []finding {
 }
 
 // decidesIngress reports whether a policy decides what reaches pods of a Service.
-func (l *linted) decidesIngress(p *model.Policy, s *model.Service) bool {
+func (l *Cluster) decidesIngress(p *model.Policy, s *model.Service) bool {
 	if p.Tier == model.TierNetworkPolicy && !p.Isolates[model.Ingress] || p.Tier != model.TierNetworkPolicy && len(p.Rules[model.Ingress]) == 0 {
 		return false
 	}
