@@ -11,6 +11,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
@@ -75,24 +76,15 @@ func compileNode(s *model.Snapshot, node string) (*model.State, []model.Unsuppor
 	return compile.Once(compile.Input{Snapshot: s, Node: node, Endpoints: localEndpoints(s, node)})
 }
 
-// enforcementCheck is what a data path makes of a flow.
-type enforcementCheck struct {
-	Platform string `json:"platform"`
-	Verdict  string `json:"verdict"`
-	// Exact: it is what the policies say.
-	Exact   bool     `json:"exact"`
-	Reasons []string `json:"reasons,omitempty"`
-}
-
 // checkEnforcement asks what the pod's node would really hold: the tables of
 // Linux, or the ACLs of Windows under every reading of HNS.
-func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remote netip.Addr, f model.Flow, versions []hnsVersion) []enforcementCheck {
+func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remote netip.Addr, f model.Flow, versions []hnsVersion) []explain.Enforcement {
 	state, unsupported := compileNode(s, pod.Node)
 	id := engine.EndpointOf(pod)
 	want := policy.NewEvaluator(s).Endpoint(pod, d, remote, f.Protocol, f.Port).Verdict
 	table := state.Decide(id, d, remote, f.Protocol, f.Port).Verdict
-	check := func(platform string, got model.Verdict, reported []model.Unsupported) enforcementCheck {
-		c := enforcementCheck{Platform: platform, Verdict: got.String(), Exact: got == want}
+	check := func(platform string, got model.Verdict, reported []model.Unsupported) explain.Enforcement {
+		c := explain.Enforcement{Platform: platform, Verdict: got.String(), Exact: got == want}
 		if !c.Exact {
 			c.Reasons = []string{}
 			for _, u := range reported {
@@ -105,9 +97,9 @@ func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remo
 		return c
 	}
 	if complete.OSOf(s, pod) != model.Windows {
-		return []enforcementCheck{check("eBPF", table, unsupported)}
+		return []explain.Enforcement{check("eBPF", table, unsupported)}
 	}
-	var all []enforcementCheck
+	var all []explain.Enforcement
 	for _, v := range versions {
 		lowering := acl.Lower(state, aclOptions(v), platformName(v))
 		got, reason := decideACLs(&lowering.Programme, id, pod, d, remote, f)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/analysis/lint"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
@@ -119,7 +120,7 @@ spec:
 	inexact := 0
 	for _, i := range []int{0, 600, 1199} {
 		_, out, _ = ctl("explain", "-m", dir, "--from", "172.16.0.9", "--to", "shop/p", "-p", text(1000+2*i), "--hns", "13.3", "-o", "json")
-		var x flowReport
+		var x explain.Report
 		if err := json.Unmarshal([]byte(out), &x); err != nil || len(x.Sides) != 1 {
 			t.Fatalf("%v: %s", err, out)
 		}
