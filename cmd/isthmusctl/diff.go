@@ -131,7 +131,7 @@ type (
 		To         []string        `json:"to"`
 		ToNodes    []nodeEndReport `json:"to_nodes,omitempty"`
 		ToRanges   []rangeReport   `json:"to_ranges,omitempty"`
-		Ports      []portSet       `json:"ports"`
+		Ports      []reach.PortSet `json:"ports"`
 		Was        string          `json:"was"`
 		Is         string          `json:"is"`
 		// By are the sides whose decision changed.
@@ -149,7 +149,7 @@ type (
 func compareVersions(p *reach.Partition) *diffReport {
 	r := &diffReport{Changes: []diffChange{}, Policies: []string{}, OnlyA: podNames(p.Only(0)), OnlyB: podNames(p.Only(1)), OverBlocked: crowded(p)}
 	for _, c := range p.Changes() {
-		change := diffChange{Ports: portSets(p.Cells(), p.Members(c.Ports)), Was: c.Was.String(), Is: c.Is.String()}
+		change := diffChange{Ports: reach.PortSets(p.Cells(), p.Members(c.Ports)), Was: c.Was.String(), Is: c.Is.String()}
 		for _, g := range c.From {
 			change.From, change.from = append(change.From, endNames(g)...), append(change.from, names(g)...)
 			change.FromNodes, change.FromRanges = append(change.FromNodes, reportNodes(g)...), append(change.FromRanges, reportRanges(g)...)
@@ -234,6 +234,6 @@ func (c diffChange) write(b *strings.Builder, os model.OS) {
 			sides = append(sides, s.Direction)
 		}
 	}
-	fmt.Fprintf(b, "  %s -> %s  %s  (%s)\n    from  %s\n    to    %s\n", c.Was, c.Is, portsText(c.Ports), strings.Join(sides, ", "),
+	fmt.Fprintf(b, "  %s -> %s  %s  (%s)\n    from  %s\n    to    %s\n", c.Was, c.Is, reach.PortsText(c.Ports), strings.Join(sides, ", "),
 		shorten(c.from, 10), shorten(c.to, 10))
 }

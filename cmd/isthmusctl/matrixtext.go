@@ -248,7 +248,7 @@ func (m *matrix) htmlCell(c matrixCell) htmlCell {
 		return htmlCell{Class: "self", Text: m.words(c)}
 	case !c.allows():
 		return htmlCell{Class: "none"}
-	case m.only != nil || everything(c.sets):
+	case m.only != nil || reach.EveryPort(c.sets):
 		return htmlCell{Class: "all", Text: m.words(c)}
 	}
 	return htmlCell{Class: "some", Text: m.words(c)}

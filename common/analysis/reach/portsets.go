@@ -1,48 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package reach
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// portSet is a range of ports, or all protocols without ports.
-type portSet struct {
+// PortSet is a range of ports, or all protocols without ports (OtherProtocols). Its
+// JSON form is an interface of isthmusctl.
+type PortSet struct {
 	Protocol string `json:"protocol"`
 	First    uint16 `json:"first,omitempty"`
 	Last     uint16 `json:"last,omitempty"`
 }
 
-// otherProtocols is what reports call protocols without ports.
-const otherProtocols = "other protocols"
+// OtherProtocols is what reports call protocols without ports.
+const OtherProtocols = "other protocols"
 
-// portSets joins cells, which are given by their indices, ascending.
-func portSets(all []reach.Cell, cells []int) []portSet {
-	sets := []portSet{}
+// PortSets joins neighbouring cells of a Partition. all are its Cells; cells are the
+// indices of those wanted, ascending.
+func PortSets(all []Cell, cells []int) []PortSet {
+	sets := []PortSet{}
 	previous := -2
 	for _, i := range cells {
 		c := all[i]
 		switch n := len(sets) - 1; {
 		case c.Protocol == model.AnyProtocol:
-			sets = append(sets, portSet{Protocol: otherProtocols})
+			sets = append(sets, PortSet{Protocol: OtherProtocols})
 		case previous == i-1 && all[previous].Protocol == c.Protocol:
 			sets[n].Last = c.Last
 		default:
-			sets = append(sets, portSet{c.Protocol.String(), c.First, c.Last})
+			sets = append(sets, PortSet{c.Protocol.String(), c.First, c.Last})
 		}
 		previous = i
 	}
 	return sets
 }
 
-// portsText writes ports for people: "TCP 80, 443, 8000-8010; UDP".
-func portsText(sets []portSet) string {
-	if everything(sets) {
+// PortsText writes ports for people: "TCP 80, 443, 8000-8010; UDP".
+func PortsText(sets []PortSet) string {
+	if EveryPort(sets) {
 		return "all"
 	}
 	var parts []string
@@ -50,7 +51,7 @@ func portsText(sets []portSet) string {
 	for _, p := range sets {
 		text := ""
 		switch {
-		case p.Protocol == otherProtocols:
+		case p.Protocol == OtherProtocols:
 		case p.First == 0 && p.Last == 65535:
 			text = " *"
 		case p.First == p.Last:
@@ -68,9 +69,9 @@ func portsText(sets []portSet) string {
 	return strings.Join(parts, "; ")
 }
 
-// everything reports whether no protocol and port is left out.
-func everything(sets []portSet) bool {
-	return len(sets) == len(model.PortProtocols)+1 && !slices.ContainsFunc(sets, func(p portSet) bool {
-		return p.Protocol != otherProtocols && (p.First != 0 || p.Last != 65535)
+// EveryPort reports whether no protocol and port is left out.
+func EveryPort(sets []PortSet) bool {
+	return len(sets) == len(model.PortProtocols)+1 && !slices.ContainsFunc(sets, func(p PortSet) bool {
+		return p.Protocol != OtherProtocols && (p.First != 0 || p.Last != 65535)
 	})
 }
