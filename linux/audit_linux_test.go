@@ -18,7 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
@@ -93,7 +93,7 @@ func (a *auditLab) enforce(policies ...*model.Policy) {
 	a.cluster = model.MakeSnapshot(nil, nodes, all, policies)
 	a.cluster.DenyLists = model.MakeMap(map[string]*model.DenyList{a.deny[0].Name: a.deny[0]})
 	a.must(a.node.Do(func() (err error) {
-		a.state, _ = policy.Compile(policy.Input{Snapshot: a.cluster, Node: "node", Endpoints: a.local, Previous: a.state})
+		a.state, _ = compile.Once(compile.Input{Snapshot: a.cluster, Node: "node", Endpoints: a.local, Previous: a.state})
 		_, err = a.backend.Apply(context.Background(), a.state)
 		return err
 	}))

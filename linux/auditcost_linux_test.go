@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 // auditBudget is what one audit of a large cluster's maps may cost of a processor: at
@@ -82,7 +82,7 @@ func (l *lab) enforceLarge(pods, policies int) {
 	}
 	cluster := model.MakeSnapshot(nil, []*model.Node{node}, all, set)
 	l.must(l.node.Do(func() (err error) {
-		l.state, _ = policy.Compile(policy.Input{Snapshot: cluster, Node: "node", Endpoints: l.local, Previous: l.state})
+		l.state, _ = compile.Once(compile.Input{Snapshot: cluster, Node: "node", Endpoints: l.local, Previous: l.state})
 		_, err = l.backend.Apply(context.Background(), l.state)
 		return err
 	}))

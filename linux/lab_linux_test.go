@@ -22,7 +22,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -44,7 +44,7 @@ type lab struct {
 	change func(*linux.Config)
 	log    io.Writer // nil: nowhere
 	state  *model.State
-	local  map[model.EndpointID]policy.Endpoint
+	local  map[model.EndpointID]compile.Endpoint
 	// xdp are the devices of the XDP program, deny the lists that apply puts in
 	// force with the policies, refused what was not enforced as asked.
 	xdp     linux.XDPDevices
@@ -84,7 +84,7 @@ func newNode(t *testing.T) *lab {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
 	}
-	l := &lab{t: t, dir: t.TempDir(), pods: map[string]*netns.NS{}, local: map[model.EndpointID]policy.Endpoint{}}
+	l := &lab{t: t, dir: t.TempDir(), pods: map[string]*netns.NS{}, local: map[model.EndpointID]compile.Endpoint{}}
 	l.bpffs = filepath.Join(l.dir, "bpf")
 	l.must(os.Mkdir(l.bpffs, 0o700))
 	l.must(unix.Mount("bpf", l.bpffs, "bpf", 0, ""))
@@ -203,7 +203,7 @@ func (l *lab) addHere(name string, n byte) error {
 		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: l.pods[name].Path(), IPs: podIPs(n), Bandwidth: l.limits[name], HostPorts: l.ports[name]}
 	_, err := l.backend.AddEndpoint(context.Background(), spec)
 	if err == nil {
-		l.local[spec.ID] = policy.Endpoint{Pod: spec.Pod, IPs: spec.IPs}
+		l.local[spec.ID] = compile.Endpoint{Pod: spec.Pod, IPs: spec.IPs}
 	}
 	return err
 }
@@ -242,7 +242,7 @@ func (l *lab) tryApply(policies ...*model.Policy) error {
 		if l.state != nil {
 			previous = l.state
 		}
-		l.state, _ = policy.Compile(policy.Input{Snapshot: l.cluster, Node: "node", Endpoints: l.local, Previous: previous})
+		l.state, _ = compile.Once(compile.Input{Snapshot: l.cluster, Node: "node", Endpoints: l.local, Previous: previous})
 		l.refused, err = l.backend.Apply(context.Background(), l.state)
 		return err
 	})

@@ -18,7 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
@@ -73,7 +73,7 @@ func (n nodes) applyTo(cluster []*model.Node, policies ...*model.Policy) {
 	snapshot := model.MakeSnapshot(nil, cluster, all, policies)
 	for i, l := range n {
 		l.must(l.node.Do(func() (err error) {
-			l.state, _ = policy.Compile(policy.Input{Snapshot: snapshot, Node: nearAndFar[i].Name, Endpoints: l.local, Previous: l.state})
+			l.state, _ = compile.Once(compile.Input{Snapshot: snapshot, Node: nearAndFar[i].Name, Endpoints: l.local, Previous: l.state})
 			_, err = l.backend.Apply(context.Background(), l.state)
 			return err
 		}))

@@ -37,7 +37,7 @@ func TestApplyIsTheState(t *testing.T) {
 					n.fake.UpdateReplacesAll = seed%2 == 1
 					shape := world.Shape{Pods: 8, Policies: 4, Tiers: seed%3 > 0, IPv6: ipv6}
 					s := snapshot(seed, shape)
-					state := compile(s, nil)
+					state := stateOf(s, nil)
 					addrs, ports := world.Probes(s)
 					n.addAll(state)
 					n.apply(state)
@@ -46,13 +46,13 @@ func TestApplyIsTheState(t *testing.T) {
 					n.fake.ForgetCalls()
 					n.apply(state)
 					n.start()
-					n.apply(compile(s, nil))
+					n.apply(stateOf(s, nil))
 					if w := n.count("ModifyEndpoint") + n.count("ModifyNetwork"); w > 0 {
 						t.Errorf("%d writes although nothing changed", w)
 					}
 
 					mutated := world.Mutate(seed, s, shape, 4)
-					next := compile(onlyAttached(mutated, state), state)
+					next := stateOf(onlyAttached(mutated, state), state)
 					n.apply(next)
 					addrs, ports = world.Probes(mutated)
 					cells += n.compare(next, addrs, ports)

@@ -9,25 +9,25 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // crowd is a node with 60 endpoints under 30 tables in a cluster of 5,000 pods:
 // every application may be reached by three others, and all by the monitoring.
-func crowd() (*model.Snapshot, map[model.EndpointID]policy.Endpoint) {
+func crowd() (*model.Snapshot, map[model.EndpointID]compile.Endpoint) {
 	app := func(n int) model.Selector {
 		return model.MakeSelector(model.Requirement{Key: "app", Operator: model.In, Values: []string{fmt.Sprint(n % 30)}})
 	}
 	var pods []*model.Pod
-	endpoints := make(map[model.EndpointID]policy.Endpoint)
+	endpoints := make(map[model.EndpointID]compile.Endpoint)
 	for i := range 5000 {
 		p := &model.Pod{PodID: model.PodID{Namespace: "x", Name: fmt.Sprint("p", i)}, Labels: model.MakeLabels(map[string]string{"app": fmt.Sprint(i % 30)}), Node: "node2",
 			IPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})}}
 		if i < 60 {
 			p.Node, p.IPs = "node1", []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 1, byte(10 + i)})}
-			endpoints[model.MakeEndpointID(p.Name, "eth0")] = policy.Endpoint{Pod: p.PodID, IPs: p.IPs}
+			endpoints[model.MakeEndpointID(p.Name, "eth0")] = compile.Endpoint{Pod: p.PodID, IPs: p.IPs}
 		}
 		pods = append(pods, p)
 	}
@@ -57,13 +57,13 @@ func crowd() (*model.Snapshot, map[model.EndpointID]policy.Endpoint) {
 func BenchmarkApply(b *testing.B) {
 	s, endpoints := crowd()
 	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
-		in := policy.Input{Snapshot: s, Node: "node1", Endpoints: endpoints}
-		state, _ := policy.Compile(in)
+		in := compile.Input{Snapshot: s, Node: "node1", Endpoints: endpoints}
+		state, _ := compile.Once(in)
 		more := *s
 		extra := &model.Pod{PodID: model.PodID{Namespace: "x", Name: "extra"}, Labels: model.MakeLabels(map[string]string{"app": "7"}), Node: "node2", IPs: []netip.Addr{netip.MustParseAddr("10.1.99.99")}}
 		more.Pods = s.Pods.With(extra.PodID, extra)
 		in.Snapshot, in.Previous = &more, state
-		next, _ := policy.Compile(in)
+		next, _ := compile.Once(in)
 		for name, states := range map[string][]*model.State{"unchanged": {state}, "pod": {state, next}} {
 			b.Run(fmt.Sprintf("hns%s/%s", profile, name), func(b *testing.B) {
 				fake := hns.NewFake(profile)

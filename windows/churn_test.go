@@ -12,7 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 	"github.com/isthmus-net/isthmus/test/world"
 	"github.com/isthmus-net/isthmus/windows"
@@ -175,10 +175,10 @@ func snapshotOf(s *model.Snapshot) *model.Snapshot {
 }
 
 // candidates are the pods of this node that own their address.
-func (c *churn) candidates() map[model.EndpointID]policy.Endpoint {
+func (c *churn) candidates() map[model.EndpointID]compile.Endpoint {
 	all := world.Endpoints(c.snapshot, "node1")
 	owners := c.snapshot.Owners()
-	maps.DeleteFunc(all, func(_ model.EndpointID, e policy.Endpoint) bool { return owners.Pods[e.IPs[0]].PodID != e.Pod })
+	maps.DeleteFunc(all, func(_ model.EndpointID, e compile.Endpoint) bool { return owners.Pods[e.IPs[0]].PodID != e.Pod })
 	return all
 }
 
@@ -278,16 +278,16 @@ func (c *churn) remove(id model.EndpointID) error {
 // removed before, as the runtime does.
 func (c *churn) apply() error {
 	candidates := c.candidates()
-	input := policy.Input{Snapshot: c.snapshot, Node: "node1", Endpoints: make(map[model.EndpointID]policy.Endpoint), Previous: c.state}
+	input := compile.Input{Snapshot: c.snapshot, Node: "node1", Endpoints: make(map[model.EndpointID]compile.Endpoint), Previous: c.state}
 	for _, id := range slices.Sorted(maps.Keys(c.attached)) {
 		e, ok := candidates[id]
 		if !ok || e.IPs[0] != c.attached[id].IPs[0] {
 			_ = c.remove(id) // it counts
 			continue
 		}
-		input.Endpoints[id] = policy.Endpoint{Pod: e.Pod, IPs: e.IPs[:1]}
+		input.Endpoints[id] = compile.Endpoint{Pod: e.Pod, IPs: e.IPs[:1]}
 	}
-	c.state, _ = policy.Compile(input)
+	c.state, _ = compile.Once(input)
 	for id := range c.may {
 		c.may[id] = append(c.may[id], c.state)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/acl"
@@ -191,8 +191,8 @@ func snapshot(seed uint64, shape world.Shape) *model.Snapshot {
 	return &c
 }
 
-// compile leaves out pods whose address another pod of the node has.
-func compile(s *model.Snapshot, previous *model.State) *model.State {
+// stateOf leaves out pods whose address another pod of the node has.
+func stateOf(s *model.Snapshot, previous *model.State) *model.State {
 	endpoints := world.Endpoints(s, "node1")
 	owners := s.Owners()
 	for id, e := range endpoints {
@@ -200,7 +200,7 @@ func compile(s *model.Snapshot, previous *model.State) *model.State {
 			delete(endpoints, id)
 		}
 	}
-	state, _ := policy.Compile(policy.Input{Snapshot: s, Node: "node1", Endpoints: endpoints, Previous: previous})
+	state, _ := compile.Once(compile.Input{Snapshot: s, Node: "node1", Endpoints: endpoints, Previous: previous})
 	return state
 }
 

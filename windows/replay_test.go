@@ -29,11 +29,11 @@ func TestEveryCallShowsOldOrNew(t *testing.T) {
 				n := newNode(t, profile, bridgeConfig())
 				shape := world.Shape{Pods: 6, Policies: 4, Tiers: true}
 				a := snapshot(seed, shape)
-				old := compile(a, nil)
+				old := stateOf(a, nil)
 				n.addAll(old)
 				n.apply(old)
 				b := world.Mutate(seed, a, shape, 3)
-				next := compile(onlyAttached(b, old), old)
+				next := stateOf(onlyAttached(b, old), old)
 				addrs, ports := world.Probes(a)
 				more, morePorts := world.Probes(b)
 				addrs, ports = append(addrs, more...), append(ports, morePorts...)
@@ -84,11 +84,11 @@ func TestReplay(t *testing.T) {
 		for seed := range uint64(10) {
 			shape := world.Shape{Pods: 7, Policies: 4, Tiers: seed%2 == 0}
 			a := snapshot(seed+50, shape)
-			first := compile(a, nil)
+			first := stateOf(a, nil)
 			states := []*model.State{first}
 			for round := range uint64(4) {
 				a = onlyAttached(world.Mutate(seed+round*17, a, shape, 2), first)
-				states = append(states, compile(a, states[len(states)-1]))
+				states = append(states, stateOf(a, states[len(states)-1]))
 			}
 			last := states[len(states)-1]
 			addrs, ports := world.Probes(a)
@@ -116,7 +116,7 @@ func TestReplay(t *testing.T) {
 						n.apply(s)
 						n.start()
 					}
-					n.apply(compile(a, nil))
+					n.apply(stateOf(a, nil))
 				},
 			} {
 				t.Run(fmt.Sprintf("hns%s/%d/%s", profile, seed, name), func(t *testing.T) {

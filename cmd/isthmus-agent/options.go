@@ -21,7 +21,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/fabric"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 // options are the flags.
@@ -42,7 +42,7 @@ type options struct {
 
 	cniPlugin, cniBinDir, cniConfDir string
 
-	limits policy.Limits
+	limits compile.Limits
 
 	reservedPorts []string
 
@@ -125,7 +125,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.IntVar(&o.fabric.MTU, "mtu", 0, "Linux: MTU of the pods' interfaces; 0 for what the uplink and tunnels leave")
 	f.StringVar(&o.uplink, "uplink", "", "Linux: interface to the other nodes; empty for that of the default route")
 	f.StringToIntVar(&o.mapEntries, "map-entries", nil, "Linux: entries of a map, as NAME=NUMBER (repeatable; others keep their size, or get the standard one)")
-	o.limits = policy.DefaultLimits()
+	o.limits = compile.DefaultLimits()
 	for _, l := range o.limitFlags() {
 		f.IntVar(l.value, "limit-"+l.name, *l.value, "most "+l.help+"; what finds no place is denied and reported")
 	}
@@ -189,7 +189,7 @@ func (o *options) limitFlags() []limitFlag {
 	const many = 1 << 26
 	return []limitFlag{
 		{"peer-classes", "sets of peers that the policies on this node tell apart", &o.limits.PeerClasses, many},
-		{"port-classes", "sets of ports that the policies on this node tell apart", &o.limits.PortClasses, policy.DefaultLimits().PortClasses},
+		{"port-classes", "sets of ports that the policies on this node tell apart", &o.limits.PortClasses, compile.DefaultLimits().PortClasses},
 		{"rows", "rows in all tables of this node", &o.limits.Rows, many},
 		{"tables", "tables of this node", &o.limits.Tables, many},
 		{"addresses", "addresses of pods and nodes with a class of their own", &o.limits.Addresses, many},

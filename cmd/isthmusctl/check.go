@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/kube"
 )
 
@@ -51,7 +51,7 @@ func (e env) testCommand() *cobra.Command {
 		Short: "Run unit tests of policies",
 		Long:  testHelp,
 		RunE: answering(func(c *cobra.Command, files []string) error {
-			engines, err := engine.Parse(o.engines)
+			engines, err := parseEngines(o.engines)
 			switch {
 			case err != nil:
 				return usageError{fmt.Errorf("--engine %q: %w", o.engines, err)}
@@ -134,14 +134,14 @@ func (e env) check(ctx context.Context, files, engines []string, o *checkOptions
 
 // prepareProgram takes the program engine off the list if it cannot run here,
 // says so, and reports that it is missing.
-func (e env) prepareProgram(engines *[]string) (program *engine.Program, missing bool) {
+func (e env) prepareProgram(engines *[]string) (program *engine.PerNode, missing bool) {
 	var rest []string
 	for _, name := range *engines {
 		if name != "program" {
 			rest = append(rest, name)
 			continue
 		}
-		program = &engine.Program{}
+		program = newProgram()
 		if err := program.Ready(); err != nil {
 			fmt.Fprintf(e.stdout, "program: not run: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 			program, missing = nil, true

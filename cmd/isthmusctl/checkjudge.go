@@ -9,7 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/complete"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
@@ -31,7 +32,7 @@ type outcome struct {
 type judge struct {
 	engines []string
 	// program is kept from case to case: it takes long to load.
-	program *engine.Program
+	program *engine.PerNode
 	reading kube.Reading
 }
 
@@ -48,12 +49,12 @@ func (j *judge) fresh() ([]engine.Engine, error) {
 	for _, name := range j.engines {
 		if name == "program" {
 			if j.program == nil {
-				j.program = &engine.Program{}
+				j.program = newProgram()
 			}
 			all = append(all, j.program)
 			continue
 		}
-		e, err := engine.New(name)
+		e, err := newEngine(name)
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +89,7 @@ func (j *judge) judge(c *testCase) *outcome {
 		return o
 	}
 	if c.complete {
-		place(&objects)
+		complete.Place(&objects)
 	}
 	o.bad = j.ask(c, objects.Snapshot(), o)
 	return o

@@ -123,7 +123,7 @@ func (o *compileOptions) choose(s *model.Snapshot) ([]*model.Node, error) {
 	for _, name := range o.nodes {
 		n, ok := s.Nodes.Get(name)
 		if !ok {
-			return nil, usageError{fmt.Errorf("--node %s: no such node; there are: %s", name, orNone(some(nodeNames(s))))}
+			return nil, usageError{fmt.Errorf("--node %s: no such node; there are: %s", name, orNone(shorten(nodeNames(s), 5)))}
 		}
 		nodes = append(nodes, n)
 	}

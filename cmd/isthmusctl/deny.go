@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 // denyOptions are the flags of the deny commands.
@@ -123,7 +123,7 @@ func (e env) denied(ctx context.Context, o *denyOptions) (denials, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &clusterDenials{policy.DenySet(snapshot)}, nil
+	return &clusterDenials{compile.DenySet(snapshot)}, nil
 }
 
 // clusterDenials are what objects say.

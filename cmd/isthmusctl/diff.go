@@ -7,13 +7,13 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/analysis/complete"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -60,13 +60,13 @@ func (o *diffOptions) assume(was, is *kube.Objects) []string {
 	if !o.witnesses {
 		return nil
 	}
-	a := assumePods(was, is)
-	if len(a.pods) == 0 {
+	a := complete.Assume(was, is)
+	if len(a.Pods) == 0 {
 		return nil
 	}
-	said := []string{fmt.Sprintf("%d pods for %d policies that differ and select none: %s", len(a.pods), a.policies, some(a.pods))}
-	if a.cut {
-		said = append(said, fmt.Sprintf("not more than %d pods: other selectors of these policies are not looked at; add pods to the manifests", maxAssumed))
+	said := []string{fmt.Sprintf("%d pods for %d policies that differ and select none: %s", len(a.Pods), a.Policies, shorten(a.Pods, 5))}
+	if a.Cut {
+		said = append(said, fmt.Sprintf("not more than %d pods: other selectors of these policies are not looked at; add pods to the manifests", complete.MaxAssumed))
 	}
 	return said
 }
@@ -87,7 +87,7 @@ func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
 	}
 	is, problems, err := o.readDir(ctx, b)
 	if err == nil {
-		problems.assumed = append(o.assume(&was, &is), place(&was, &is)...)
+		problems.assumed = append(o.assume(&was, &is), assumptions(complete.Place(&was, &is))...)
 		err = e.reportProblems(&o.source, problems)
 	}
 	if err != nil {
@@ -97,7 +97,7 @@ func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
 	p.Progress = e.progress("diff", "groups")
 	e.warnCrowded(p)
 	r := compareVersions(p)
-	r.Policies = differing(was.Policies, is.Policies)
+	r.Policies = reach.Differing(was.Policies, is.Policies)
 	if o.output == "json" {
 		err = encodeJSON(e.stdout, r)
 	} else {
@@ -131,7 +131,7 @@ type (
 		To         []string        `json:"to"`
 		ToNodes    []nodeEndReport `json:"to_nodes,omitempty"`
 		ToRanges   []rangeReport   `json:"to_ranges,omitempty"`
-		Ports      []portSet       `json:"ports"`
+		Ports      []reach.PortSet `json:"ports"`
 		Was        string          `json:"was"`
 		Is         string          `json:"is"`
 		// By are the sides whose decision changed.
@@ -149,7 +149,7 @@ type (
 func compareVersions(p *reach.Partition) *diffReport {
 	r := &diffReport{Changes: []diffChange{}, Policies: []string{}, OnlyA: podNames(p.Only(0)), OnlyB: podNames(p.Only(1)), OverBlocked: crowded(p)}
 	for _, c := range p.Changes() {
-		change := diffChange{Ports: portSets(p.Cells(), p.Members(c.Ports)), Was: c.Was.String(), Is: c.Is.String()}
+		change := diffChange{Ports: reach.PortSets(p.Cells(), p.Members(c.Ports)), Was: c.Was.String(), Is: c.Is.String()}
 		for _, g := range c.From {
 			change.From, change.from = append(change.From, endNames(g)...), append(change.from, names(g)...)
 			change.FromNodes, change.FromRanges = append(change.FromNodes, reportNodes(g)...), append(change.FromRanges, reportRanges(g)...)
@@ -171,33 +171,6 @@ func compareVersions(p *reach.Partition) *diffReport {
 			cmp.Compare(fmt.Sprint(a.Ports, a.By), fmt.Sprint(b.Ports, b.By)))
 	})
 	return r
-}
-
-// differing names the policies that only one list has, or that are not the same in
-// both.
-func differing(was, is []*model.Policy) []string {
-	before := make(map[model.Origin]*model.Policy)
-	for _, p := range was {
-		before[p.Origin.Key()] = p
-	}
-	names := []string{}
-	for _, p := range is {
-		q := before[p.Origin.Key()]
-		delete(before, p.Origin.Key())
-		if q != nil {
-			same := *q
-			same.Origin.UID = p.Origin.UID
-			q = &same
-		}
-		if !reflect.DeepEqual(p, q) {
-			names = append(names, p.Origin.String())
-		}
-	}
-	for o := range before {
-		names = append(names, o.String())
-	}
-	slices.Sort(names)
-	return names
 }
 
 func podNames(ids []model.PodID) []string {
@@ -261,6 +234,6 @@ func (c diffChange) write(b *strings.Builder, os model.OS) {
 			sides = append(sides, s.Direction)
 		}
 	}
-	fmt.Fprintf(b, "  %s -> %s  %s  (%s)\n    from  %s\n    to    %s\n", c.Was, c.Is, portsText(c.Ports), strings.Join(sides, ", "),
+	fmt.Fprintf(b, "  %s -> %s  %s  (%s)\n    from  %s\n    to    %s\n", c.Was, c.Is, reach.PortsText(c.Ports), strings.Join(sides, ", "),
 		shorten(c.from, 10), shorten(c.to, 10))
 }

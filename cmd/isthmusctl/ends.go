@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
 )
 
 // Ends of flows that are no pods, as they are printed in JSON.
@@ -47,49 +47,10 @@ func reportNodes(g *reach.Group) []nodeEndReport {
 // maxExcept is how many prefixes that a range leaves out are named to people.
 const maxExcept = 3
 
-// rangeName names a range with at most some of the prefixes that it leaves out; 0
-// means all.
-func rangeName(r *reach.Range, most int) string {
-	text := r.Prefix.String()
-	if len(r.Except) > 0 {
-		holes := make([]string, len(r.Except))
-		for i, h := range r.Except {
-			holes[i] = h.String()
-		}
-		if most == 0 {
-			most = len(holes)
-		}
-		text += " besides " + strings.ReplaceAll(shorten(holes, most), ", ", " ")
-	}
-	if r.Unknown {
-		text += " (pods that are not known)"
-	}
-	return text
-}
+// names lists the members of a group for people; endNames names ranges in full.
+func names(g *reach.Group) []string { return g.Names(maxExcept) }
 
-// names lists the members of a group: every pod, every range, or the node. Ranges
-// are cut short for people; endNames are complete.
-func names(g *reach.Group) []string { return namesOf(g, maxExcept) }
-
-func endNames(g *reach.Group) []string { return namesOf(g, 0) }
-
-func namesOf(g *reach.Group, most int) []string {
-	all := []string{}
-	for _, m := range g.Pods {
-		name := m.ID.String()
-		if g.V6 {
-			name += "@" + m.Addrs[0].String()
-		}
-		all = append(all, name)
-	}
-	for _, r := range g.Ranges {
-		all = append(all, rangeName(r, most))
-	}
-	if g.Node != "" {
-		all = append(all, fmt.Sprintf("node %s (%s)", g.Node, g.Addr))
-	}
-	return all
-}
+func endNames(g *reach.Group) []string { return g.Names(0) }
 
 // title names a group in a few words, of its names.
 func title(names []string) string {

@@ -9,9 +9,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/complete"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -58,11 +61,11 @@ func aclOptions(v hnsVersion) acl.Options {
 func platformName(v hnsVersion) string { return "HNS " + v.String() }
 
 // localEndpoints are the pods of a node that policies apply to.
-func localEndpoints(s *model.Snapshot, node string) map[model.EndpointID]policy.Endpoint {
-	local := make(map[model.EndpointID]policy.Endpoint)
+func localEndpoints(s *model.Snapshot, node string) map[model.EndpointID]compile.Endpoint {
+	local := make(map[model.EndpointID]compile.Endpoint)
 	for _, p := range s.Pods.All() {
 		if p.Node == node && p.Policed() && len(p.IPs) > 0 {
-			local[engine.EndpointOf(p)] = policy.Endpoint{Pod: p.PodID, IPs: p.IPs}
+			local[engine.EndpointOf(p)] = compile.Endpoint{Pod: p.PodID, IPs: p.IPs}
 		}
 	}
 	return local
@@ -70,27 +73,18 @@ func localEndpoints(s *model.Snapshot, node string) map[model.EndpointID]policy.
 
 // compileNode works out what a node should enforce for all of its pods.
 func compileNode(s *model.Snapshot, node string) (*model.State, []model.Unsupported) {
-	return policy.Compile(policy.Input{Snapshot: s, Node: node, Endpoints: localEndpoints(s, node)})
-}
-
-// enforcementCheck is what a data path makes of a flow.
-type enforcementCheck struct {
-	Platform string `json:"platform"`
-	Verdict  string `json:"verdict"`
-	// Exact: it is what the policies say.
-	Exact   bool     `json:"exact"`
-	Reasons []string `json:"reasons,omitempty"`
+	return compile.Once(compile.Input{Snapshot: s, Node: node, Endpoints: localEndpoints(s, node)})
 }
 
 // checkEnforcement asks what the pod's node would really hold: the tables of
 // Linux, or the ACLs of Windows under every reading of HNS.
-func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remote netip.Addr, f model.Flow, versions []hnsVersion) []enforcementCheck {
+func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remote netip.Addr, f model.Flow, versions []hnsVersion) []explain.Enforcement {
 	state, unsupported := compileNode(s, pod.Node)
 	id := engine.EndpointOf(pod)
 	want := policy.NewEvaluator(s).Endpoint(pod, d, remote, f.Protocol, f.Port).Verdict
 	table := state.Decide(id, d, remote, f.Protocol, f.Port).Verdict
-	check := func(platform string, got model.Verdict, reported []model.Unsupported) enforcementCheck {
-		c := enforcementCheck{Platform: platform, Verdict: got.String(), Exact: got == want}
+	check := func(platform string, got model.Verdict, reported []model.Unsupported) explain.Enforcement {
+		c := explain.Enforcement{Platform: platform, Verdict: got.String(), Exact: got == want}
 		if !c.Exact {
 			c.Reasons = []string{}
 			for _, u := range reported {
@@ -102,10 +96,10 @@ func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remo
 		}
 		return c
 	}
-	if osOf(s, pod) != model.Windows {
-		return []enforcementCheck{check("eBPF", table, unsupported)}
+	if complete.OSOf(s, pod) != model.Windows {
+		return []explain.Enforcement{check("eBPF", table, unsupported)}
 	}
-	var all []enforcementCheck
+	var all []explain.Enforcement
 	for _, v := range versions {
 		lowering := acl.Lower(state, aclOptions(v), platformName(v))
 		got, reason := decideACLs(&lowering.Programme, id, pod, d, remote, f)

@@ -5,14 +5,14 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/explain"
+	"github.com/isthmus-net/isthmus/common/analysis/lint"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/test/world"
@@ -24,7 +24,7 @@ import (
 // the ACLs decide as the reference does, under every reading.
 func TestExactOnWindows(t *testing.T) {
 	_, out, _ := ctl("lint", "-m", "testdata/mixed", "-o", "json")
-	var answer struct{ Constructs []constructReport }
+	var answer struct{ Constructs []lint.Construct }
 	if err := json.Unmarshal([]byte(out), &answer); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ spec:
 	inexact := 0
 	for _, i := range []int{0, 600, 1199} {
 		_, out, _ = ctl("explain", "-m", dir, "--from", "172.16.0.9", "--to", "shop/p", "-p", text(1000+2*i), "--hns", "13.3", "-o", "json")
-		var x flowReport
+		var x explain.Report
 		if err := json.Unmarshal([]byte(out), &x); err != nil || len(x.Sides) != 1 {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -141,38 +141,4 @@ spec:
 func text(n int) string {
 	b, _ := json.Marshal(n)
 	return string(b)
-}
-
-// A pod of two sets of objects has one address in both, whatever else is in
-// them, and every pod has a node of its system.
-func TestPlace(t *testing.T) {
-	pod := func(name string) *model.Pod { return &model.Pod{PodID: model.PodID{Namespace: "n", Name: name}} }
-	windows := map[model.PodID]model.Selector{{Namespace: "n", Name: "w"}: model.MakeSelector(model.Requirement{
-		Key: osLabel, Operator: model.In, Values: []string{"windows"}})}
-	a := kube.Objects{Pods: []*model.Pod{pod("b"), pod("w")}, NodeSelectors: windows}
-	b := kube.Objects{Pods: []*model.Pod{pod("a"), pod("b"), pod("w")}, NodeSelectors: windows}
-	fixed := pod("fixed")
-	fixed.Node, fixed.IPs = "there", []netip.Addr{netip.MustParseAddr("100.64.0.10")}
-	b.Pods = append(b.Pods, fixed)
-	if said := place(&a, &b); len(said) != 3 {
-		t.Errorf("assumed %q", said)
-	}
-	was, is := a.Snapshot(), b.Snapshot()
-	seen := make(map[netip.Addr]model.PodID)
-	for id, p := range is.Pods.All() {
-		if q, ok := was.Pods.Get(id); ok && (q.IPs[0] != p.IPs[0] || q.Node != p.Node) {
-			t.Errorf("%s is at %v on %s, and at %v on %s", id, q.IPs, q.Node, p.IPs, p.Node)
-		}
-		if other, taken := seen[p.IPs[0]]; taken {
-			t.Errorf("%s and %s have one address", id, other)
-		}
-		seen[p.IPs[0]] = id
-		want := model.Linux
-		if id.Name == "w" {
-			want = model.Windows
-		}
-		if got := osOf(is, p); got != want {
-			t.Errorf("%s is on %s", id, got)
-		}
-	}
 }

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 )
@@ -72,11 +74,13 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 	if err != nil {
 		return err
 	}
-	x := explainFlow(s, flow, versions)
+	x := explain.Flow(s, flow, func(pod *model.Pod, d model.Direction, remote netip.Addr) []explain.Enforcement {
+		return checkEnforcement(s, pod, d, remote, flow, versions)
+	})
 	if o.output == "json" {
 		err = encodeJSON(e.stdout, x)
 	} else {
-		err = x.write(e.stdout, o.output == "wide")
+		err = writeExplanation(e.stdout, x, o.output == "wide")
 	}
 	if err == nil && x.Verdict == model.Deny.String() {
 		return errNo
@@ -84,121 +88,8 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 	return err
 }
 
-// The answer, as it is printed in JSON.
-type (
-	flowReport struct {
-		From     endReport    `json:"from"`
-		To       endReport    `json:"to"`
-		Protocol string       `json:"protocol"`
-		Port     uint16       `json:"port"`
-		Verdict  string       `json:"verdict"`
-		Sides    []sideReport `json:"sides"`
-	}
-	endReport struct {
-		Address string `json:"address"`
-		Pod     string `json:"pod,omitempty"`
-		Node    string `json:"node,omitempty"`
-		// Unknown: in a range of pods, but no known pod has it.
-		Unknown bool `json:"unknown_pod,omitempty"`
-	}
-	sideReport struct {
-		Direction string             `json:"direction"`
-		Pod       string             `json:"pod"`
-		Node      string             `json:"node"`
-		OS        model.OS           `json:"os"`
-		Decision  decisionReport     `json:"decision"`
-		Isolating []string           `json:"isolating"`
-		Rules     []ruleReport       `json:"rules"`
-		Enforced  []enforcementCheck `json:"enforced"`
-		Changes   []changeReport     `json:"changes"`
-	}
-	decisionReport struct {
-		Verdict string `json:"verdict"`
-		Reason  string `json:"reason"`
-		Tier    string `json:"tier,omitempty"`
-		Policy  string `json:"policy,omitempty"`
-		Rule    *int   `json:"rule,omitempty"`
-		Text    string `json:"text"`
-	}
-	ruleReport struct {
-		Policy     string   `json:"policy"`
-		Tier       string   `json:"tier"`
-		Priority   int      `json:"priority,omitempty"`
-		Rule       int      `json:"rule"`
-		Name       string   `json:"name,omitempty"`
-		Action     string   `json:"action"`
-		Role       string   `json:"role"`
-		PeerMisses []string `json:"peer_misses,omitempty"`
-		PortMisses []string `json:"port_misses,omitempty"`
-	}
-	changeReport struct {
-		Policy string         `json:"policy"`
-		Rule   *int           `json:"rule,omitempty"`
-		What   string         `json:"what"`
-		Misses []string       `json:"misses,omitempty"`
-		Then   decisionReport `json:"then"`
-	}
-)
-
-func reportDecision(d model.Decision) decisionReport {
-	r := decisionReport{Verdict: d.Verdict.String(), Text: d.Cause.String(), Reason: reasonText(d.Cause.Reason)}
-	if d.Cause.Reason == model.ReasonRule || d.Cause.Reason == model.ReasonIsolated {
-		r.Tier, r.Policy = d.Cause.Tier.String(), d.Cause.Origin.String()
-	}
-	if d.Cause.Reason == model.ReasonRule {
-		r.Rule = &d.Cause.Rule
-	}
-	return r
-}
-
-func reasonText(r model.Reason) string {
-	return [...]string{"default", "rule", "isolated", "self", "node", "pending"}[r]
-}
-
-// explainFlow decides both ends. An end that is no policed pod decides nothing.
-func explainFlow(s *model.Snapshot, f namedFlow, versions []hnsVersion) *flowReport {
-	x := &flowReport{From: f.from.report(), To: f.to.report(), Protocol: f.Protocol.String(), Port: f.Port,
-		Verdict: model.Allow.String(), Sides: []sideReport{}}
-	reference := policy.NewEvaluator(s)
-	for _, side := range []struct {
-		d         model.Direction
-		end, peer flowEnd
-	}{{model.Egress, f.from, f.to}, {model.Ingress, f.to, f.from}} {
-		if side.end.pod == nil {
-			continue
-		}
-		r := explainSide(s, reference.Explain(side.end.pod, side.d, side.peer.addr, f.Protocol, f.Port))
-		r.Enforced = checkEnforcement(s, side.end.pod, side.d, side.peer.addr, f.Flow, versions)
-		x.Sides = append(x.Sides, r)
-		if r.Decision.Verdict == model.Deny.String() {
-			x.Verdict = r.Decision.Verdict
-		}
-	}
-	return x
-}
-
-func explainSide(s *model.Snapshot, x policy.Explanation) sideReport {
-	r := sideReport{Direction: x.Direction.String(), Pod: x.Pod.PodID.String(), Node: x.Pod.Node, OS: osOf(s, x.Pod),
-		Decision: reportDecision(x.Decision), Isolating: []string{}, Rules: []ruleReport{}, Changes: []changeReport{}}
-	for _, o := range x.Isolating {
-		r.Isolating = append(r.Isolating, o.String())
-	}
-	for _, t := range x.Rules {
-		r.Rules = append(r.Rules, ruleReport{Policy: t.Policy.Origin.String(), Tier: t.Policy.Tier.String(), Priority: t.Policy.Priority,
-			Rule: t.Rule.Index, Name: t.Rule.Name, Action: t.Rule.Action.String(), Role: t.Role.String(),
-			PeerMisses: t.PeerMisses, PortMisses: t.PortMisses})
-	}
-	for _, c := range x.Changes {
-		change := changeReport{Policy: c.Policy.String(), What: c.What, Misses: c.Misses, Then: reportDecision(c.Then)}
-		if c.Rule >= 0 {
-			change.Rule = &c.Rule
-		}
-		r.Changes = append(r.Changes, change)
-	}
-	return r
-}
-
-func (x *flowReport) write(out io.Writer, wide bool) error {
+// writeExplanation prints a report for people.
+func writeExplanation(out io.Writer, x *explain.Report, wide bool) error {
 	var b strings.Builder
 	at := x.Protocol
 	if p, err := model.ParseProtocol(x.Protocol); err == nil && p.HasPorts() {
@@ -209,32 +100,19 @@ func (x *flowReport) write(out io.Writer, wide bool) error {
 		b.WriteString("\nneither end is a pod that policies apply to: nothing is enforced\n")
 	}
 	for i := range x.Sides {
-		x.Sides[i].write(&b, wide)
+		writeSide(&b, &x.Sides[i], wide)
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
 }
 
-// String names the end in a few words.
-func (e endReport) String() string {
-	switch {
-	case e.Pod != "":
-		return fmt.Sprintf("%s (%s)", e.Pod, e.Address)
-	case e.Node != "":
-		return fmt.Sprintf("node %s (%s)", e.Node, e.Address)
-	case e.Unknown:
-		return e.Address + " (a pod that is not known)"
-	}
-	return e.Address
-}
-
-func (r *sideReport) write(b *strings.Builder, wide bool) {
+func writeSide(b *strings.Builder, r *explain.Side, wide bool) {
 	fmt.Fprintf(b, "\n%s of %s, on node %s (%s): %s\n", r.Direction, r.Pod, orNone(r.Node), r.OS, r.Decision.Verdict)
 	fmt.Fprintf(b, "  because   %s\n", r.Decision.Text)
 	if len(r.Isolating) > 0 {
 		fmt.Fprintf(b, "  isolated  by %s\n", strings.Join(r.Isolating, ", "))
 	}
-	r.writeEnforced(b)
+	writeEnforced(b, r.Enforced)
 	for i, c := range r.Changes {
 		if i == 0 {
 			other := "allowed"
@@ -253,7 +131,7 @@ func (r *sideReport) write(b *strings.Builder, wide bool) {
 		return
 	}
 	if !wide {
-		r.countRules(b)
+		countRules(b, r.Rules)
 		return
 	}
 	b.WriteString("  rules, in the order in which they are asked:\n")
@@ -267,9 +145,9 @@ func (r *sideReport) write(b *strings.Builder, wide bool) {
 
 // writeEnforced names the platforms that are exact in one line, and the others
 // each with its reason.
-func (r *sideReport) writeEnforced(b *strings.Builder) {
+func writeEnforced(b *strings.Builder, checks []explain.Enforcement) {
 	var exact []string
-	for _, c := range r.Enforced {
+	for _, c := range checks {
 		if c.Exact {
 			exact = append(exact, c.Platform)
 		}
@@ -277,7 +155,7 @@ func (r *sideReport) writeEnforced(b *strings.Builder) {
 	if len(exact) > 0 {
 		fmt.Fprintf(b, "  enforced  exactly by %s\n", strings.Join(exact, ", "))
 	}
-	for _, c := range r.Enforced {
+	for _, c := range checks {
 		if !c.Exact {
 			fmt.Fprintf(b, "  enforced  by %s as %s: %s\n", c.Platform, c.Verdict, strings.Join(c.Reasons, "; "))
 		}
@@ -285,9 +163,9 @@ func (r *sideReport) writeEnforced(b *strings.Builder) {
 }
 
 // countRules says in one line what the rules do.
-func (r *sideReport) countRules(b *strings.Builder) {
+func countRules(b *strings.Builder, rules []explain.Rule) {
 	counts := make(map[string]int)
-	for _, t := range r.Rules {
+	for _, t := range rules {
 		counts[t.Role]++
 	}
 	var parts []string
@@ -296,7 +174,7 @@ func (r *sideReport) countRules(b *strings.Builder) {
 			parts = append(parts, fmt.Sprintf("%d %s", n, role))
 		}
 	}
-	fmt.Fprintf(b, "  rules     %d that could apply: %s (-o wide lists them)\n", len(r.Rules), strings.Join(parts, ", "))
+	fmt.Fprintf(b, "  rules     %d that could apply: %s (-o wide lists them)\n", len(rules), strings.Join(parts, ", "))
 }
 
 func encodeJSON(out io.Writer, value any) error {

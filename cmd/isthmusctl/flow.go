@@ -15,35 +15,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// namedFlow is a flow whose ends are known.
-type namedFlow struct {
-	model.Flow
-	from, to flowEnd
-}
-
-// flowEnd is an address and who has it.
-type flowEnd struct {
-	addr netip.Addr
-	// pod is the policed pod that owns the address, if one does; node the node.
-	pod  *model.Pod
-	node *model.Node
-	// unknown: some pod's address, but of none that is known.
-	unknown bool
-}
-
-func (e flowEnd) report() endReport {
-	r := endReport{Address: e.addr.String(), Unknown: e.unknown}
-	if e.pod != nil {
-		r.Pod, r.Node = e.pod.PodID.String(), e.pod.Node
-	} else if e.node != nil {
-		r.Node = e.node.Name
-	}
-	return r
-}
-
 // flow reads the ends, the protocol and the port.
-func (o *explainOptions) flow(s *model.Snapshot) (namedFlow, error) {
-	var f namedFlow
+func (o *explainOptions) flow(s *model.Snapshot) (model.Flow, error) {
+	var f model.Flow
 	protocol, err := model.ParseProtocol(o.protocol)
 	if err != nil {
 		return f, usageError{fmt.Errorf("--protocol: %w", err)}
@@ -61,14 +35,7 @@ func (o *explainOptions) flow(s *model.Snapshot) (namedFlow, error) {
 	if err != nil {
 		return f, fmt.Errorf("%s -> %s: %w", o.from, o.to, err)
 	}
-	owners := s.Owners()
-	end := func(a netip.Addr) flowEnd {
-		e := flowEnd{addr: a, pod: owners.Pods[a], node: owners.Nodes[a]}
-		e.unknown = e.pod == nil && e.node == nil && s.PodRange(a)
-		return e
-	}
-	f.from, f.to = end(f.Src), end(f.Dst)
-	f.Port, err = readPort(o.port, protocol, f.to.pod)
+	f.Port, err = readPort(o.port, protocol, s.Owners().Pods[f.Dst])
 	return f, err
 }
 
@@ -125,7 +92,7 @@ func similarPods(s *model.Snapshot, namespace, pod string) string {
 	if len(same) == 0 {
 		return fmt.Sprintf(": namespace %s has no pods", namespace)
 	}
-	return fmt.Sprintf(": namespace %s has %s", namespace, some(same))
+	return fmt.Sprintf(": namespace %s has %s", namespace, shorten(same, 5))
 }
 
 // sameFamily picks the first addresses that a packet can go between.

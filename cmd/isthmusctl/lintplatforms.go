@@ -11,20 +11,27 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/lint"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // platform is what policies may be enforced by.
 type platform struct {
-	name     string
-	features model.Features
-	hns      hnsVersion // Windows
-	// refuses says why the agent does not run there.
-	refuses string
+	lint.Platform
+	hns hnsVersion // Windows
+}
+
+func lintPlatforms(platforms []platform) []lint.Platform {
+	all := make([]lint.Platform, len(platforms))
+	for i, p := range platforms {
+		all[i] = p.Platform
+	}
+	return all
 }
 
 // minKernel is the oldest Linux that the data path is tested on.
@@ -36,13 +43,13 @@ func parsePlatforms(texts []string) ([]platform, error) {
 		os, version, given := strings.Cut(t, "-")
 		switch {
 		case os == "linux":
-			p := platform{name: t, features: model.Features{OS: model.Linux, Platform: "kernel " + version, IPv6: true}}
+			p := platform{Platform: lint.Platform{Name: t, Features: model.Features{OS: model.Linux, Platform: "kernel " + version, IPv6: true}}}
 			major, minor, err := kernelVersion(version)
 			if given && err != nil {
 				return nil, usageError{fmt.Errorf("--platform %q: give the version of a kernel such as linux-6.1", t)}
 			}
 			if given && (major < minKernel[0] || major == minKernel[0] && minor < minKernel[1]) {
-				p.refuses = fmt.Sprintf("kernel %s is older than %d.%d, the oldest that Isthmus is tested on", version, minKernel[0], minKernel[1])
+				p.Refuses = fmt.Sprintf("kernel %s is older than %d.%d, the oldest that Isthmus is tested on", version, minKernel[0], minKernel[1])
 			}
 			all = append(all, p)
 		case os == "hns" && given:
@@ -51,8 +58,8 @@ func parsePlatforms(texts []string) ([]platform, error) {
 				return nil, usageError{fmt.Errorf("--platform %q: give a version such as hns-13.3, 9.2 or newer", t)}
 			}
 			v := versions[0]
-			all = append(all, platform{name: "hns-" + v.String(), hns: v,
-				features: model.Features{OS: model.Windows, Platform: platformName(v), IPv6: v.Supports(hns.DualStack)}})
+			all = append(all, platform{hns: v, Platform: lint.Platform{Name: "hns-" + v.String(),
+				Features: model.Features{OS: model.Windows, Platform: platformName(v), IPv6: v.Supports(hns.DualStack)}}})
 		default:
 			return nil, usageError{fmt.Errorf("--platform %q: give linux, linux-6.1 or hns-13.3", t)}
 		}
@@ -98,24 +105,24 @@ type compiledNode struct {
 	reported []model.Unsupported
 }
 
-// inexact compiles every node, and the policies that select no pod for pods that are
+// findInexact compiles every node, and the policies that select no pod for pods that are
 // made for the purpose, and lowers those that have tables of their own. No State is
 // kept.
-func (l *linted) inexact(ctx context.Context, platforms []platform, progress func(done, total int)) (*inexactness, error) {
+func findInexact(ctx context.Context, l *lint.Cluster, platforms []platform, progress func(done, total int)) (*inexactness, error) {
 	lowerings := make(map[loweringKey]hnsVersion)
 	for _, p := range platforms {
-		if p.features.OS == model.Windows {
+		if p.Features.OS == model.Windows {
 			lowerings[keyOf(p.hns)] = p.hns
 		}
 	}
-	nodes, chunks := nodeNames(l.snapshot), slices.Collect(slices.Chunk(l.unselecting(), witnessesPerNode))
+	nodes, chunks := nodeNames(l.Snapshot), slices.Collect(slices.Chunk(l.Unselecting(), witnessesPerNode))
 	found, seen := &inexactness{lowered: make(map[loweringKey][]model.Unsupported)}, make(map[model.TableID]bool)
 	return found, inOrder(ctx, len(nodes)+len(chunks), func(i int) (compiledNode, error) {
 		var c compiledNode
 		if i < len(nodes) {
-			c.state, c.reported = compileNode(l.snapshot, nodes[i])
+			c.state, c.reported = compileNode(l.Snapshot, nodes[i])
 		} else {
-			c.state, c.reported = l.compileWitnesses(chunks[i-len(nodes)])
+			c.state, c.reported = compileWitnesses(l.Snapshot, chunks[i-len(nodes)])
 		}
 		return c, nil
 	}, func(i int, c compiledNode) error {
@@ -139,9 +146,9 @@ func (l *linted) inexact(ctx context.Context, platforms []platform, progress fun
 
 // compileWitnesses compiles policies that select no pod for pods that are made for
 // them.
-func (l *linted) compileWitnesses(policies []*model.Policy) (*model.State, []model.Unsupported) {
-	s := *l.snapshot
-	endpoints := make(map[model.EndpointID]policy.Endpoint)
+func compileWitnesses(snapshot *model.Snapshot, policies []*model.Policy) (*model.State, []model.Unsupported) {
+	s := *snapshot
+	endpoints := make(map[model.EndpointID]compile.Endpoint)
 	for _, p := range policies {
 		pod, ns, ok := policy.Witness(&s, p)
 		if !ok {
@@ -149,141 +156,37 @@ func (l *linted) compileWitnesses(policies []*model.Policy) (*model.State, []mod
 		}
 		pod.Node = witnessNode
 		s.Pods, s.Namespaces = s.Pods.With(pod.PodID, pod), s.Namespaces.With(ns.Name, ns)
-		endpoints[engine.EndpointOf(pod)] = policy.Endpoint{Pod: pod.PodID}
+		endpoints[engine.EndpointOf(pod)] = compile.Endpoint{Pod: pod.PodID}
 	}
-	return policy.Compile(policy.Input{Snapshot: &s, Node: witnessNode, Endpoints: endpoints})
-}
-
-// unselecting are the policies that select no pod.
-func (l *linted) unselecting() []*model.Policy {
-	return unselecting(l.snapshot, l.policies)
+	return compile.Once(compile.Input{Snapshot: &s, Node: witnessNode, Endpoints: endpoints})
 }
 
 // reported is what a platform does not enforce exactly.
 func (p *platform) reported(found *inexactness) []model.Unsupported {
 	all := slices.Clone(found.compiled)
 	switch {
-	case p.refuses != "":
-		all = append(all, model.Unsupported{Rule: -1, Construct: "kernel", Effect: model.Refused, Reason: p.refuses})
-	case p.features.OS == model.Windows:
+	case p.Refuses != "":
+		all = append(all, model.Unsupported{Rule: -1, Construct: "kernel", Effect: model.Refused, Reason: p.Refuses})
+	case p.Features.OS == model.Windows:
 		for _, u := range found.lowered[keyOf(p.hns)] {
-			u.Platform = p.features.Platform
+			u.Platform = p.Features.Platform
 			all = append(all, u)
 		}
 	}
 	return all
 }
 
-// addEnforceability asks every platform about every construct. What is not
-// exact is a warning where a pod of the policy runs on such a system, or none is
-// known to run anywhere, and a note elsewhere.
-func (r *lintReport) addEnforceability(l *linted, platforms []platform, found *inexactness) {
-	index := make(map[policy.Use]int)
-	for i := range platforms {
-		p := &platforms[i]
-		reported := p.reported(found)
-		for _, e := range policy.Enforce(l.policies, p.features, reported) {
-			n, ok := index[e.Use]
-			if !ok {
-				n = len(r.Constructs)
-				index[e.Use] = n
-				r.Constructs = append(r.Constructs, constructReport{Policy: e.Policy.String(), Direction: e.Direction.String(),
-					Rule: e.Rule, Construct: e.Construct, use: e.Use})
-			}
-			r.Constructs[n].On = append(r.Constructs[n].On, exactnessOn{p.name, e.String(), e.Reason})
-		}
-		r.Findings = append(r.Findings, l.unnamed(p, reported)...)
-	}
-	r.addInexact(platforms, l.systems())
-}
-
-// unnamed are the reports that are on no policy: on pods, or on a platform as a
-// whole.
-func (l *linted) unnamed(p *platform, reported []model.Unsupported) []finding {
-	var all []finding
-	add := func(who string, runs bool, message string) {
-		f := finding{Severity: note, Check: "enforceability", Policy: who, Platforms: []string{p.name}, Message: message}
-		if runs {
-			f.Severity = warning
-		}
-		all = append(all, f)
-	}
-	if p.refuses != "" {
-		add("", len(l.pods) == 0 || slices.ContainsFunc(l.pods, func(pod *model.Pod) bool { return l.os[pod] == p.features.OS }),
-			"nothing is enforced: "+p.refuses)
-	}
-	for _, u := range reported {
-		if u.Policy.Kind == "Pod" {
-			pod, ok := l.snapshot.Pods.Get(model.PodID{Namespace: u.Policy.Namespace, Name: u.Policy.Name})
-			add(u.Policy.String(), ok && osOf(l.snapshot, pod) == p.features.OS, fmt.Sprintf("%s: %s: %s", u.Construct, u.Effect, u.Reason))
-		}
-	}
-	return all
-}
-
-// systems tells on which systems the pods of each policy run.
-func (l *linted) systems() map[model.Origin]map[model.OS]bool {
-	all := make(map[model.Origin]map[model.OS]bool)
-	for _, p := range l.policies {
-		on := make(map[model.OS]bool)
-		for _, pod := range l.selected(p.Subject) {
-			on[l.os[pod]] = true
-		}
-		all[p.Origin] = on
-	}
-	return all
-}
-
-// inexact is what one rule does not get, for one reason.
-type inexact struct {
-	policy, direction string
-	rule              int
-	why               string
-}
-
-// addInexact makes one finding for each rule and reason, with all constructs
-// and platforms that it concerns.
-func (r *lintReport) addInexact(platforms []platform, runs map[model.Origin]map[model.OS]bool) {
-	constructs, on := make(map[inexact][]string), make(map[inexact][]string)
-	severities := make(map[inexact]severity)
-	for _, c := range r.Constructs {
-		for i, e := range c.On {
-			if e.Reason == "" || platforms[i].refuses != "" {
-				continue
-			}
-			key := inexact{c.Policy, c.Direction, c.Rule, e.Result + ": " + e.Reason}
-			if !slices.Contains(constructs[key], c.Construct) {
-				constructs[key] = append(constructs[key], c.Construct)
-			}
-			if !slices.Contains(on[key], e.Platform) {
-				on[key] = append(on[key], e.Platform)
-			}
-			if os := runs[c.use.Policy]; len(os) == 0 || os[platforms[i].features.OS] {
-				severities[key] = warning
-			}
-		}
-	}
-	for key, list := range constructs {
-		f := finding{Severity: severities[key], Check: "enforceability", Policy: key.policy, Direction: key.direction, Rule: &key.rule,
-			Message: strings.Join(list, ", ") + ": " + key.why}
-		if len(on[key]) < len(platforms) {
-			f.Platforms = on[key]
-		}
-		r.Findings = append(r.Findings, f)
-	}
-}
-
 // results is the result on every platform in one line.
-func (c *constructReport) results() string {
-	parts := make([]string, len(c.On))
-	for i, on := range c.On {
+func results(exactness []lint.Exactness) string {
+	parts := make([]string, len(exactness))
+	for i, on := range exactness {
 		parts[i] = on.Platform + " " + on.Result
 	}
 	return strings.Join(parts, ", ")
 }
 
-// writeTable counts constructs by platform and result.
-func (r *lintReport) writeTable(b *strings.Builder) {
+// writeConstructs counts constructs by platform and result.
+func writeConstructs(b *strings.Builder, r *lint.Report) {
 	rules := make(map[string]int)
 	results := make(map[string]map[string]map[string]int) // construct, platform, result
 	for _, c := range r.Constructs {

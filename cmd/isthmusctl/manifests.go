@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
@@ -97,20 +98,34 @@ func (s *source) load(ctx context.Context) (*model.Snapshot, problems, error) {
 	if s.witnesses {
 		addWitnesses(&o)
 	}
-	p.assumed = place(&o)
+	p.assumed = assumptions(complete.Place(&o))
 	return o.Snapshot(), p, nil
 }
 
 // addWitnesses makes a pod for every policy that selects none.
 func addWitnesses(o *kube.Objects) {
 	snapshot := o.Snapshot()
-	l := newLinted(snapshot, snapshot, nil)
-	for _, p := range l.unselecting() {
+	for _, p := range complete.Unselecting(snapshot, snapshot.SortedPolicies()) {
 		if pod, ns, ok := policy.Witness(snapshot, p); ok {
 			o.Pods = append(o.Pods, pod)
 			o.Namespaces = append(o.Namespaces, ns)
 		}
 	}
+}
+
+// assumptions says what was assumed, one line each.
+func assumptions(p complete.Placed) []string {
+	var said []string
+	if len(p.Nodes) > 0 {
+		said = append(said, fmt.Sprintf("%d nodes that no manifest describes: %s", len(p.Nodes), shorten(p.Nodes, 5)))
+	}
+	if p.Bound > 0 {
+		said = append(said, fmt.Sprintf("nodes for %d pods that are bound to none", p.Bound))
+	}
+	if p.Addressed > 0 {
+		said = append(said, fmt.Sprintf("addresses for %d pods that have none", p.Addressed))
+	}
+	return said
 }
 
 // readDir reads a directory without adding anything. Only if nothing at all can

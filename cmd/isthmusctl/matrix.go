@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -177,7 +177,7 @@ type matrix struct {
 
 // allowedPorts is a set of ports as outputs show it.
 type allowedPorts struct {
-	sets []portSet
+	sets []reach.PortSet
 	text string // for people
 }
 
@@ -223,8 +223,8 @@ func (m *matrix) allowed(id reach.PortsID) *allowedPorts {
 			cell := m.partition.Cell(m.only.protocol, m.only.port)
 			cells = slices.DeleteFunc(cells, func(c int) bool { return c != cell })
 		}
-		a = &allowedPorts{sets: portSets(m.partition.Cells(), cells)}
-		a.text = portsText(a.sets)
+		a = &allowedPorts{sets: reach.PortSets(m.partition.Cells(), cells)}
+		a.text = reach.PortsText(a.sets)
 		m.known[id] = a
 	}
 	return a

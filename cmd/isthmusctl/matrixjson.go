@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
 )
 
 // The answer, as it is printed in JSON.
@@ -29,11 +29,11 @@ type (
 	}
 	// matrixAnswer names groups by index.
 	matrixAnswer struct {
-		From   int       `json:"from"`
-		To     int       `json:"to"`
-		Itself bool      `json:"itself,omitempty"`
-		Allow  *bool     `json:"allow,omitempty"`
-		Ports  []portSet `json:"ports,omitempty"`
+		From   int             `json:"from"`
+		To     int             `json:"to"`
+		Itself bool            `json:"itself,omitempty"`
+		Allow  *bool           `json:"allow,omitempty"`
+		Ports  []reach.PortSet `json:"ports,omitempty"`
 	}
 )
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
 )
 
 // heading says what the matrix is about.
@@ -248,7 +248,7 @@ func (m *matrix) htmlCell(c matrixCell) htmlCell {
 		return htmlCell{Class: "self", Text: m.words(c)}
 	case !c.allows():
 		return htmlCell{Class: "none"}
-	case m.only != nil || everything(c.sets):
+	case m.only != nil || reach.EveryPort(c.sets):
 		return htmlCell{Class: "all", Text: m.words(c)}
 	}
 	return htmlCell{Class: "some", Text: m.words(c)}

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 // progressEvery is how often a long run reports how far it is.
@@ -32,7 +32,7 @@ func (e env) progress(command, what string) func(done, total int) {
 // what the policies mean, and such a node denies what does not fit.
 func crowded(p *reach.Partition) []string {
 	all := []string{}
-	limits := policy.DefaultLimits()
+	limits := compile.DefaultLimits()
 	ports, peers := p.Size()
 	if ports > limits.PortClasses {
 		all = append(all, fmt.Sprintf("ports: the policies tell up to %d sets of ports apart, and a node holds %d: a node that needs more denies "+

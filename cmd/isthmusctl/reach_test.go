@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/test/world"
@@ -64,7 +64,7 @@ func ends(p *reach.Partition, versions int, probes []netip.Addr) []truth {
 				in = r
 			}
 		}
-		all = append(all, truth{rangeName(in, 0), false, slices.Repeat([]netip.Addr{a}, versions)})
+		all = append(all, truth{in.Name(0), false, slices.Repeat([]netip.Addr{a}, versions)})
 	}
 	return all
 }
@@ -96,9 +96,9 @@ func verdictOf(e *policy.Evaluator, src, dst netip.Addr, p world.Port) model.Ver
 }
 
 // contains reports whether a report names the port.
-func contains(sets []portSet, p world.Port) bool {
+func contains(sets []reach.PortSet, p world.Port) bool {
 	for _, s := range sets {
-		if s.Protocol == p.Protocol.String() && s.First <= p.Port && p.Port <= s.Last || s.Protocol == otherProtocols && !p.Protocol.HasPorts() {
+		if s.Protocol == p.Protocol.String() && s.First <= p.Port && p.Port <= s.Last || s.Protocol == reach.OtherProtocols && !p.Protocol.HasPorts() {
 			return true
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/policymap"
@@ -196,7 +197,7 @@ func (r *mapsReport) fill(state *model.State) error {
 		add("prefixes"+family(p.Addr()), p.String(), "class %d", slices.Index(peers, model.PeerClass(layout.Prefixes[p])))
 	}
 	for _, p := range state.Ports {
-		add("ports", portsText([]portSet{{p.Protocol.String(), p.First, p.Last}}), "class %d", slices.Index(ports, p.Class))
+		add("ports", reach.PortsText([]reach.PortSet{{Protocol: p.Protocol.String(), First: p.First, Last: p.Last}}), "class %d", slices.Index(ports, p.Class))
 	}
 	r.addTables(layout.Entries, tables, peers, ports)
 	return nil

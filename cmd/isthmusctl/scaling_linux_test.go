@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/reach"
+	"github.com/isthmus-net/isthmus/common/analysis/cells"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/world"

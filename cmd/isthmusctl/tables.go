@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -34,8 +35,8 @@ type (
 		Prefixes  []string `json:"prefixes"`
 	}
 	portsReport struct {
-		Class int       `json:"class"`
-		Ports []portSet `json:"ports"`
+		Class int             `json:"class"`
+		Ports []reach.PortSet `json:"ports"`
 	}
 	tableReport struct {
 		Table   int         `json:"table"`
@@ -137,7 +138,7 @@ func compareBool(a, b bool) int {
 // addPorts lists the classes of ports. The order of what it returns is the
 // order of the report.
 func (r *nodeReport) addPorts(s *model.State) []model.PortClass {
-	r.Ports = []portsReport{{Class: 0, Ports: []portSet{}}}
+	r.Ports = []portsReport{{Class: 0, Ports: []reach.PortSet{}}}
 	order := []model.PortClass{model.OtherPorts}
 	for _, p := range s.Ports {
 		i := slices.Index(order, p.Class)
@@ -146,7 +147,7 @@ func (r *nodeReport) addPorts(s *model.State) []model.PortClass {
 			order = append(order, p.Class)
 			r.Ports = append(r.Ports, portsReport{Class: i})
 		}
-		r.Ports[i].Ports = append(r.Ports[i].Ports, portSet{p.Protocol.String(), p.First, p.Last})
+		r.Ports[i].Ports = append(r.Ports[i].Ports, reach.PortSet{Protocol: p.Protocol.String(), First: p.First, Last: p.Last})
 	}
 	return order
 }
@@ -234,7 +235,7 @@ func (r *nodeReport) write(out io.Writer, first bool) error {
 	}
 	b.WriteString("\nports\n  0  other protocols, and ports that no rule names\n")
 	for _, p := range r.Ports[1:] {
-		fmt.Fprintf(&b, "  %d  %s\n", p.Class, portsText(p.Ports))
+		fmt.Fprintf(&b, "  %d  %s\n", p.Class, reach.PortsText(p.Ports))
 	}
 	b.WriteString("\npeers\n")
 	for _, p := range r.Peers {

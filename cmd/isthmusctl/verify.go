@@ -14,10 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/cells"
+	"github.com/isthmus-net/isthmus/common/analysis/complete"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 const verifyHelp = `Compare everything that says what the pods of a cluster may do: the reference
@@ -76,10 +77,10 @@ func (e env) loadForVerify(ctx context.Context, s *source) (*model.Snapshot, err
 	if err != nil {
 		return nil, err
 	}
-	if n := witnesses(&o); n > 0 {
+	if n := complete.Witnesses(&o); n > 0 {
 		p.assumed = append(p.assumed, fmt.Sprintf("%d pods that policies speak of and no manifest describes", n))
 	}
-	p.assumed = append(p.assumed, place(&o)...)
+	p.assumed = append(p.assumed, assumptions(complete.Place(&o))...)
 	return o.Snapshot(), e.reportProblems(s, p)
 }
 
@@ -113,14 +114,14 @@ func (e env) verify(ctx context.Context, s *model.Snapshot) error {
 	return e.writeVerified(s, all)
 }
 
-func verifyNode(ctx context.Context, s *model.Snapshot, name string, endpoints map[model.EndpointID]policy.Endpoint, reference *cells.Reference,
+func verifyNode(ctx context.Context, s *model.Snapshot, name string, endpoints map[model.EndpointID]compile.Endpoint, reference *cells.Reference,
 	nodes int, progress func(done, total int)) (verified, error) {
 	var v verified
-	state, unsupported := policy.Compile(policy.Input{Snapshot: s, Node: name, Endpoints: endpoints})
+	state, unsupported := compile.Once(compile.Input{Snapshot: s, Node: name, Endpoints: endpoints})
 	for _, u := range unsupported {
 		v.inexact = append(v.inexact, fmt.Sprintf("node %q: %s", name, u))
 	}
-	node, err := cells.Encode(s, state, unsupported)
+	node, err := encode(s, state, unsupported)
 	if err != nil {
 		return v, err
 	}

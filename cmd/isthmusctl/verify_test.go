@@ -10,10 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/cells"
+	"github.com/isthmus-net/isthmus/common/analysis/complete"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/policymap/mapsim"
 )
 
 const policyAlone = `apiVersion: networking.k8s.io/v1
@@ -82,19 +84,20 @@ func TestVerifyDifference(t *testing.T) {
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
-	witnesses(&o)
-	place(&o)
+	complete.Witnesses(&o)
+	complete.Place(&o)
 	s := o.Snapshot()
 	cluster := engine.Compile(s, nil)
 	var all cells.Result
 	for name, state := range cluster.States {
-		node, err := cells.Encode(s, state, cluster.Unsupported[name])
+		node, err := encode(s, state, cluster.Unsupported[name])
 		if err != nil {
 			t.Fatal(err)
 		}
-		for a := range node.Entries.Peers {
+		peers := node.Maps.(*mapsim.Maps).Peers
+		for a := range peers {
 			if pod := s.Owners().Pods[a]; pod != nil && pod.Labels == model.MakeLabels(map[string]string{"app": "api"}) {
-				node.Entries.Peers[a] = 999 // a class that no table knows
+				peers[a] = 999 // a class that no table knows
 			}
 		}
 		r, err := cells.Compare(context.Background(), node)
@@ -111,31 +114,5 @@ func TestVerifyDifference(t *testing.T) {
 		`evaluate says allow \(ingress rule 0 of NetworkPolicy shop/web, tier NetworkPolicy\), tables says allow \(.*\), maps says deny, HNS 9\.5 says allow \(rule .*\), HNS 13\.3, 15\.5 says allow \(rule .*\)$`)
 	if !want.MatchString(out.String()) || !regexp.MustCompile(`differ=[1-9]\d*\n$`).MatchString(out.String()) {
 		t.Errorf("got\n%s", out.String())
-	}
-}
-
-// Witnesses are pods that selectors select; a selector that contradicts itself
-// has none.
-func TestSatisfy(t *testing.T) {
-	need := func(key string, op model.Operator, values ...string) model.Requirement {
-		return model.Requirement{Key: key, Operator: op, Values: values}
-	}
-	for name, c := range map[string]struct {
-		selector model.Selector
-		ok       bool
-	}{
-		"everything":    {model.MakeSelector(), true},
-		"in":            {model.MakeSelector(need("a", model.In, "x", "y"), need("a", model.NotIn, "x")), true},
-		"two in":        {model.MakeSelector(need("a", model.In, "x", "y"), need("a", model.In, "y", "z")), true},
-		"exists":        {model.MakeSelector(need("a", model.Exists), need("a", model.NotIn, "x")), true},
-		"exists and in": {model.MakeSelector(need("a", model.Exists), need("a", model.In, "x")), true},
-		"absent":        {model.MakeSelector(need("a", model.DoesNotExist)), true},
-		"contradiction": {model.MakeSelector(need("a", model.Exists), need("a", model.DoesNotExist)), false},
-		"nothing left":  {model.MakeSelector(need("a", model.In, "x"), need("a", model.NotIn, "x")), false},
-	} {
-		labels, ok := satisfy(c.selector)
-		if ok != c.ok || ok && !c.selector.Matches(model.MakeLabels(labels)) {
-			t.Errorf("%s: %v, %t", name, labels, ok)
-		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/ipam"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/common/report"
 )
 
@@ -33,7 +33,7 @@ type Config struct {
 	// ReservedHostPorts are ports of the node that no pod gets.
 	ReservedHostPorts []PortRange
 	// Limits bounds what is compiled for the node.
-	Limits policy.Limits
+	Limits compile.Limits
 
 	// AddWait bounds how long Add waits for its pod to be known.
 	AddWait time.Duration
@@ -87,7 +87,7 @@ type Config struct {
 func Defaults() Config {
 	return Config{
 		Quarantine:  ipam.Defaults().Quarantine,
-		Limits:      policy.DefaultLimits(),
+		Limits:      compile.DefaultLimits(),
 		AddWait:     5 * time.Second,
 		Settle:      5 * time.Millisecond,
 		MaxSettle:   50 * time.Millisecond,

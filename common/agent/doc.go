@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package agent runs a node: it takes snapshots of the cluster and requests of
-// the CNI plugin, and keeps the data path as policy.Compile says.
+// the CNI plugin, and keeps the data path as package compile says.
 //
 // One goroutine, the loop, owns the records, the addresses and the Backend.
 // Everybody else sends it a function or reads the view that it publishes. A pod

@@ -10,7 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 // enforcement is what is in force and when it is worked out anew.
@@ -21,7 +21,7 @@ type enforcement struct {
 	since time.Time
 	// compiler remembers the last State that was compiled, in force or not: its
 	// numbers must not be used for anything else.
-	compiler *policy.Compiler
+	compiler *compile.Compiler
 	// found is what was in force when the agent started, or nil.
 	found *model.State
 	// inForce is the last State that Apply accepted, and covered the endpoints
@@ -34,7 +34,7 @@ type enforcement struct {
 	delay  time.Duration // before the next attempt
 	// cost is how long the last compilation and Apply took.
 	cost time.Duration
-	// unsupported is what policy.Compile and the data path over-block.
+	// unsupported is what compile.Once and the data path over-block.
 	unsupported []model.Unsupported
 }
 
@@ -77,7 +77,7 @@ func (l *loop) enforce(joining []*entry) error {
 	f.at, f.since = time.Time{}, time.Time{}
 	began := time.Now()
 	defer func() { f.cost = time.Since(began) }()
-	state, unsupported := f.compiler.Compile(policy.Input{Snapshot: l.snapshot, Node: l.cfg.NodeName,
+	state, unsupported := f.compiler.Compile(compile.Input{Snapshot: l.snapshot, Node: l.cfg.NodeName,
 		Endpoints: l.endpoints(joining), Previous: f.found, Limits: l.cfg.Limits})
 	f.found = nil // the compiler knows better now
 	l.agent.metrics.compileSeconds.Observe(time.Since(began).Seconds())
@@ -139,7 +139,7 @@ func (l *loop) report(all []model.Unsupported) {
 
 // endpoints lists what a State should name. What it does not name is denied
 // everything by the data path.
-func (l *loop) endpoints(joining []*entry) map[model.EndpointID]policy.Endpoint {
+func (l *loop) endpoints(joining []*entry) map[model.EndpointID]compile.Endpoint {
 	newest := make(map[model.PodID]*entry)
 	for _, e := range l.sorted() {
 		if e.attached && !e.leaving && (e.State == endpoint.Ready || slices.Contains(joining, e)) && !l.outlived(e) {
@@ -148,9 +148,9 @@ func (l *loop) endpoints(joining []*entry) map[model.EndpointID]policy.Endpoint 
 			newest[e.Pod()] = e
 		}
 	}
-	named := make(map[model.EndpointID]policy.Endpoint, len(newest))
+	named := make(map[model.EndpointID]compile.Endpoint, len(newest))
 	for pod, e := range newest {
-		named[e.ID()] = policy.Endpoint{Pod: pod, IPs: e.IPs}
+		named[e.ID()] = compile.Endpoint{Pod: pod, IPs: e.IPs}
 	}
 	return named
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 // tick is how often an idle loop gives a sign of life.
@@ -68,7 +68,7 @@ type entry struct {
 // except for records that are broken.
 func newLoop(a *Agent) (*loop, error) {
 	l := &loop{agent: a, cfg: a.cfg, log: a.log, entries: make(map[model.EndpointID]*entry), contested: make(contest)}
-	l.enforced.compiler = policy.NewCompiler()
+	l.enforced.compiler = compile.New()
 	store, err := endpoint.Open(a.cfg.RecordDir)
 	if err != nil {
 		return nil, err

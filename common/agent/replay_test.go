@@ -15,7 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/cniapi"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
@@ -183,7 +183,7 @@ func (r *rig) restart(s story, last int) {
 func fresh(t *testing.T, s story, ips map[model.PodID][]netip.Addr) *dataplane.Fake {
 	t.Helper()
 	f := dataplane.NewFake(linux)
-	endpoints := make(map[model.EndpointID]policy.Endpoint)
+	endpoints := make(map[model.EndpointID]compile.Endpoint)
 	for pod, addrs := range ips {
 		q := podRequest(&model.Pod{PodID: pod})
 		id := model.MakeEndpointID(q.Attachment.ContainerId, "eth0")
@@ -191,9 +191,9 @@ func fresh(t *testing.T, s story, ips map[model.PodID][]netip.Addr) *dataplane.F
 		if _, err := f.AddEndpoint(context.Background(), spec); err != nil {
 			t.Fatal(err)
 		}
-		endpoints[id] = policy.Endpoint{Pod: pod, IPs: addrs}
+		endpoints[id] = compile.Endpoint{Pod: pod, IPs: addrs}
 	}
-	state, _ := policy.Compile(policy.Input{Snapshot: s.snapshots[len(s.snapshots)-1], Node: "node1", Endpoints: endpoints})
+	state, _ := compile.Once(compile.Input{Snapshot: s.snapshots[len(s.snapshots)-1], Node: "node1", Endpoints: endpoints})
 	if _, err := f.Apply(context.Background(), state); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
@@ -174,11 +174,11 @@ func compileFor(s *model.Snapshot, endpoints ...int) *model.State {
 		}
 	}
 	slices.SortFunc(pods, model.PodID.Compare)
-	in := policy.Input{Snapshot: s, Node: "node1", Endpoints: make(map[model.EndpointID]policy.Endpoint)}
+	in := compile.Input{Snapshot: s, Node: "node1", Endpoints: make(map[model.EndpointID]compile.Endpoint)}
 	for i, n := range endpoints {
-		in.Endpoints[specOf(n).ID] = policy.Endpoint{Pod: pods[i], IPs: specOf(n).IPs}
+		in.Endpoints[specOf(n).ID] = compile.Endpoint{Pod: pods[i], IPs: specOf(n).IPs}
 	}
-	state, _ := policy.Compile(in)
+	state, _ := compile.Once(in)
 	return state
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
@@ -188,9 +188,9 @@ var small = []world.Shape{{Pods: 3, Policies: 2, Nodes: 1}, {Pods: 4, Policies: 
 func change(t *testing.T, seed uint64, shape, changes, most int) (corners int) {
 	a := world.Random(seed, small[shape])
 	b := world.Mutate(seed, a, small[shape], changes)
-	compiler := policy.NewCompiler()
-	old, _ := compiler.Compile(policy.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
-	next, _ := compiler.Compile(policy.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
+	compiler := compile.New()
+	old, _ := compiler.Compile(compile.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
+	next, _ := compiler.Compile(compile.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
 	return interleave(t, seed, most, a, b, old, next)
 }
 
@@ -231,8 +231,8 @@ func TestNewcomerToATableInForce(t *testing.T) {
 		}, []*model.Policy{isolate("web", app), isolate("closed")})
 	}
 	a, b := cluster("closed", "a"), cluster("web", "b")
-	compiler := policy.NewCompiler()
-	old, _ := compiler.Compile(policy.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
-	next, _ := compiler.Compile(policy.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
+	compiler := compile.New()
+	old, _ := compiler.Compile(compile.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
+	next, _ := compiler.Compile(compile.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
 	interleave(t, 1, 10, a, b, old, next)
 }

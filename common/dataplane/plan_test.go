@@ -12,7 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
@@ -202,12 +202,12 @@ func TestPlanNeverShowsAMixture(t *testing.T) {
 			t.Run(fmt.Sprintf("shape%d/%d", i, seed), func(t *testing.T) {
 				a := world.Random(seed, shape)
 				b := world.Mutate(seed, a, shape, 1+int(seed)%4)
-				compiler := policy.NewCompiler()
-				old, _ := compiler.Compile(policy.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
+				compiler := compile.New()
+				old, _ := compiler.Compile(compile.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
 				if seed%5 == 4 {
-					compiler = policy.NewCompiler() // as after a restart: no number is carried over
+					compiler = compile.New() // as after a restart: no number is carried over
 				}
-				next, _ := compiler.Compile(policy.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
+				next, _ := compiler.Compile(compile.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
 				c, w := walk(t, seed, a, b, old, next)
 				cells += c
 				writes += w

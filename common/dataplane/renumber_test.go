@@ -13,7 +13,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
@@ -40,9 +40,9 @@ func TestPlanUnderAnyNumbers(t *testing.T) {
 					c.Policies = world.Random(seed+4000, shape).Policies
 					b = &c
 				}
-				compiler := policy.NewCompiler()
-				old, _ := compiler.Compile(policy.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
-				next, _ := compiler.Compile(policy.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
+				compiler := compile.New()
+				old, _ := compiler.Compile(compile.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
+				next, _ := compiler.Compile(compile.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
 				next = renumbered(r, style(seed%4), style(seed/4%4), old, next)
 				corners += interleave(t, seed, 4, a, b, old, next)
 			})
@@ -216,9 +216,9 @@ func TestClassesMergeIntoAFreshNumber(t *testing.T) {
 				Subject: peers("web").Pods, Rules: [2][]model.Rule{rules, nil}}})
 	}
 	a, b := cluster(rule(peers("a"), 80), rule(peers("b"), 81)), cluster(rule(peers("a", "b"), 80, 81))
-	compiler := policy.NewCompiler()
-	old, _ := compiler.Compile(policy.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
-	next, _ := compiler.Compile(policy.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
+	compiler := compile.New()
+	old, _ := compiler.Compile(compile.Input{Snapshot: a, Node: "node1", Endpoints: world.Endpoints(a, "node1")})
+	next, _ := compiler.Compile(compile.Input{Snapshot: b, Node: "node1", Endpoints: world.Endpoints(b, "node1")})
 	for seed := range uint64(4) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		interleave(t, seed, 8, a, b, old, renumbered(r, fresh, carried, old, next))

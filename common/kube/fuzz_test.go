@@ -17,6 +17,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 // fuzzLimits keep a fuzzing step short.
@@ -93,7 +94,7 @@ func checkObjects(t *testing.T, o Objects) {
 	}
 	s := o.Snapshot()
 	policy.NewEvaluator(s)
-	policy.Compile(policy.Input{Snapshot: s, Node: "n1"})
+	compile.Once(compile.Input{Snapshot: s, Node: "n1"})
 }
 
 func checkAddr(t *testing.T, a netip.Addr) {

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy decides what policies mean.
+// Package policy is the specification: it decides what policies mean.
 //
 // Evaluator answers for one flow at a time by reading the policies top to
-// bottom: slow, obvious, the reference for everything else. A Compiler answers
-// for all flows of a node at once, as a model.State of classes and tables, and
-// goes from one State to the next at the cost of what changed; Compile starts
-// from scratch. Evaluator and Compiler share no code beyond the nouns of package
-// model, and tests compare them.
+// bottom: slow, obvious, the reference for everything else. Explain says why.
+// Enforce lists the constructs of a policy and how each platform enforces them.
 //
-// It does no I/O, knows no operating system, and does not say how a table is
-// encoded: linux/policymap and windows/acl do.
+// It does not compile policies for a data path. Package compile does, and shares
+// no code with this one beyond the nouns of common/model, so that tests can
+// compare the two. It does no I/O and knows no operating system.
 package policy

@@ -154,3 +154,8 @@ func (r *RemoteEvaluator) Decide(proto model.Protocol, port uint16) model.Decisi
 	q.protocol, q.port = proto, port
 	return r.evaluator.endpoint(q)
 }
+
+// hasNames reports whether a rule names ports by name.
+func hasNames(ports []model.PortMatch) bool {
+	return slices.ContainsFunc(ports, func(m model.PortMatch) bool { return m.Name != "" })
+}

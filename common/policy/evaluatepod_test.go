@@ -14,7 +14,7 @@ import (
 // PodEvaluator and a RemoteEvaluator decide as the Evaluator does.
 func TestPodEvaluator(t *testing.T) {
 	shared := 0
-	for i, shape := range shapes {
+	for i, shape := range world.Shapes {
 		for seed := range uint64(6) {
 			s := world.Random(seed, shape)
 			reference := policy.NewEvaluator(s)

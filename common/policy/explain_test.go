@@ -14,7 +14,7 @@ import (
 // cause names, and every change that it lists turns the verdict.
 func TestExplainAgreesWithEvaluate(t *testing.T) {
 	flows, changes := 0, 0
-	for i, shape := range shapes {
+	for i, shape := range world.Shapes {
 		for seed := range uint64(6) {
 			s := world.Random(seed+uint64(1000*i), shape)
 			reference := policy.NewEvaluator(s)

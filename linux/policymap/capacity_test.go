@@ -67,8 +67,8 @@ func TestCheckIsExact(t *testing.T) {
 	refused := make(map[string]int)
 	for seed := range uint64(16) {
 		s := world.Random(seed, shapes[seed%uint64(len(shapes))])
-		from := compile(t, s, nil)
-		to := compile(t, world.Mutate(seed, s, shapes[seed%uint64(len(shapes))], 5), from)
+		from := stateOf(t, s, nil)
+		to := stateOf(t, world.Mutate(seed, s, shapes[seed%uint64(len(shapes))], 5), from)
 		most := policymap.Capacity{Rows: policymap.RowAllow + 1}
 		l := slotted(t, roomy, from, to)
 		follow(t, l, from, time.Unix(0, 0), &most)
@@ -119,8 +119,8 @@ func TestCheckIsExact(t *testing.T) {
 func TestNumbersDoNotDependOnChance(t *testing.T) {
 	for seed := range uint64(6) {
 		s := world.Random(seed, shapes[1])
-		from := compile(t, s, nil)
-		to := compile(t, world.Mutate(seed, s, shapes[1], 5), from)
+		from := stateOf(t, s, nil)
+		to := stateOf(t, world.Mutate(seed, s, shapes[1], 5), from)
 		var all []*policymap.Entries
 		for range 2 {
 			l := slotted(t, roomy, from, to)

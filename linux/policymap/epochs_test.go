@@ -32,7 +32,7 @@ func TestEpochsGoOn(t *testing.T) {
 		}
 		for round := range uint64(6) {
 			was := k.Entries.Clone()
-			state := compile(t, s, k.layout.State())
+			state := stateOf(t, s, k.layout.State())
 			k.apply(t, state)
 			later("a change", was)
 			was = k.Entries.Clone()

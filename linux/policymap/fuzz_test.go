@@ -32,7 +32,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		s := world.Random(uint64(seed), shapes[int(seed)%len(shapes)])
 		k := newKernel()
-		k.apply(t, compile(t, s, nil))
+		k.apply(t, stateOf(t, s, nil))
 		slots := make(map[model.EndpointID]uint32)
 		for id := range k.layout.State().Endpoints {
 			slots[id], _ = k.layout.Slot(id)
@@ -46,7 +46,7 @@ func FuzzDecode(f *testing.F) {
 		if seed%2 == 1 {
 			previous = k.layout.State() // as an agent does; else numbers start anew
 		}
-		state := compile(t, next, previous)
+		state := stateOf(t, next, previous)
 		k.apply(t, state)
 		k.check(t, next, state)
 		k.checkRows(t)

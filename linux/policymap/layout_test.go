@@ -15,7 +15,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 	"github.com/isthmus-net/isthmus/test/world"
 )
@@ -72,9 +72,9 @@ func (k *kernel) restart(t *testing.T) {
 // row reads the map rows, which is an array.
 func (k *kernel) row(n uint32) (policymap.Row, bool) { return k.Rows[n], int(n) < roomy.Rows }
 
-func compile(t *testing.T, s *model.Snapshot, previous *model.State) *model.State {
+func stateOf(t *testing.T, s *model.Snapshot, previous *model.State) *model.State {
 	t.Helper()
-	state, unsupported := policy.Compile(policy.Input{Snapshot: s, Node: "node1", Endpoints: world.Endpoints(s, "node1"), Previous: previous})
+	state, unsupported := compile.Once(compile.Input{Snapshot: s, Node: "node1", Endpoints: world.Endpoints(s, "node1"), Previous: previous})
 	if len(unsupported) > 0 {
 		t.Fatal(unsupported)
 	}
@@ -130,7 +130,7 @@ func TestEntriesFollowTheState(t *testing.T) {
 				s := world.Random(seed, shape)
 				var previous *model.State
 				for round := range uint64(8) {
-					state := compile(t, s, previous)
+					state := stateOf(t, s, previous)
 					k.apply(t, state)
 					k.check(t, s, state)
 					k.checkNotes(t)
@@ -151,8 +151,8 @@ func TestNothingToDo(t *testing.T) {
 	for seed := range uint64(20) {
 		k := newKernel()
 		s := world.Random(seed, shapes[1])
-		k.apply(t, compile(t, s, nil))
-		again := compile(t, s, k.layout.State())
+		k.apply(t, stateOf(t, s, nil))
+		again := stateOf(t, s, k.layout.State())
 		for _, step := range dataplane.Plan(k.layout.State(), again) {
 			w, err := k.layout.Advance(step, k.now)
 			if err != nil {
@@ -168,7 +168,7 @@ func TestNothingToDo(t *testing.T) {
 // A State that does not fit is refused before anything is written.
 func TestFull(t *testing.T) {
 	s := world.Random(3, shapes[2])
-	state := compile(t, s, nil)
+	state := stateOf(t, s, nil)
 	for name, c := range map[string]policymap.Capacity{
 		"peers4": {Slots: 64, Peers4: 2, Prefixes4: 1000, Verdicts: 10000, Rows: 2000, Tables: 500},
 		"rows":   {Slots: 64, Peers4: 1000, Prefixes4: 1000, Verdicts: 10000, Rows: 3, Tables: 500},
@@ -191,12 +191,12 @@ func TestFull(t *testing.T) {
 func TestNothingIsLeft(t *testing.T) {
 	s := world.Random(5, shapes[3])
 	k := newKernel()
-	state := compile(t, s, nil)
+	state := stateOf(t, s, nil)
 	k.apply(t, state)
 	for id := range maps.Clone(state.Endpoints) {
 		k.layout.DropSlot(id)
 	}
-	empty, _ := policy.Compile(policy.Input{Snapshot: model.MakeSnapshot(nil, nil, nil, nil), Node: "node1", Previous: state})
+	empty, _ := compile.Once(compile.Input{Snapshot: model.MakeSnapshot(nil, nil, nil, nil), Node: "node1", Previous: state})
 	for _, step := range dataplane.Plan(k.layout.State(), empty) {
 		w, err := k.layout.Advance(step, k.now)
 		if err != nil {

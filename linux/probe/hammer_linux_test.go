@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/policymap"
@@ -65,7 +65,7 @@ func TestNoPacketMeetsAMixture(t *testing.T) {
 }
 
 func compileFor(s *model.Snapshot, previous *model.State) *model.State {
-	state, _ := policy.Compile(policy.Input{Snapshot: s, Node: "node1", Endpoints: world.Endpoints(s, "node1"), Previous: previous})
+	state, _ := compile.Once(compile.Input{Snapshot: s, Node: "node1", Endpoints: world.Endpoints(s, "node1"), Previous: previous})
 	return state
 }
 

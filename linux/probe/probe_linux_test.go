@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux/probe"
 	"github.com/isthmus-net/isthmus/test/world"
 )
@@ -32,7 +32,7 @@ func TestProgramEqualsState(t *testing.T) {
 		for seed := range uint64(12) {
 			t.Run(fmt.Sprintf("shape%d/%d", i, seed), func(t *testing.T) {
 				s := world.Random(seed, shape)
-				state, _ := policy.Compile(policy.Input{Snapshot: s, Node: "node1", Endpoints: world.Endpoints(s, "node1"), Previous: previous})
+				state, _ := compile.Once(compile.Input{Snapshot: s, Node: "node1", Endpoints: world.Endpoints(s, "node1"), Previous: previous})
 				if err := p.Apply(state); err != nil {
 					t.Fatal(err)
 				}

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 // The size of the cluster.
@@ -41,7 +41,7 @@ func pod(i, set int) *model.Pod {
 }
 
 // cluster makes the snapshot and the endpoints of node-0.
-func cluster() (*model.Snapshot, map[model.EndpointID]policy.Endpoint) {
+func cluster() (*model.Snapshot, map[model.EndpointID]compile.Endpoint) {
 	var ns []*model.Namespace
 	for i := range namespaces {
 		ns = append(ns, model.NewNamespace(fmt.Sprintf("ns-%d", i), map[string]string{"team": fmt.Sprintf("team-%d", i%20)}))
@@ -52,13 +52,13 @@ func cluster() (*model.Snapshot, map[model.EndpointID]policy.Endpoint) {
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)})},
 			PodCIDRs:  []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)}})
 	}
-	endpoints := make(map[model.EndpointID]policy.Endpoint)
+	endpoints := make(map[model.EndpointID]compile.Endpoint)
 	var list []*model.Pod
 	for i := range pods {
 		p := pod(i, i/(pods/labelSets))
 		list = append(list, p)
 		if i%nodes == 0 {
-			endpoints[model.MakeEndpointID(p.Name, "eth0")] = policy.Endpoint{Pod: p.PodID, IPs: p.IPs}
+			endpoints[model.MakeEndpointID(p.Name, "eth0")] = compile.Endpoint{Pod: p.PodID, IPs: p.IPs}
 		}
 	}
 	var rules []*model.Policy

@@ -16,7 +16,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
@@ -39,8 +39,8 @@ type figure struct {
 type bench struct {
 	*json.Encoder
 	snapshot  model.Snapshot
-	endpoints map[model.EndpointID]policy.Endpoint
-	compiler  *policy.Compiler
+	endpoints map[model.EndpointID]compile.Endpoint
+	compiler  *compile.Compiler
 	state     *model.State
 	layout    *policymap.Layout
 	now       time.Time
@@ -73,7 +73,7 @@ func (b *bench) full() error {
 	var took []time.Duration
 	var peak uint64
 	for range 3 {
-		b.compiler = policy.NewCompiler()
+		b.compiler = compile.New()
 		b.state = nil
 		runtime.GC()
 		stop := watchHeap(&peak)
@@ -114,9 +114,9 @@ func (b *bench) full() error {
 	return b.put("writes full", time.Since(began).Seconds(), "s", 0)
 }
 
-func (b *bench) input() policy.Input {
+func (b *bench) input() compile.Input {
 	s := b.snapshot
-	return policy.Input{Snapshot: &s, Node: "node-0", Endpoints: maps.Clone(b.endpoints)}
+	return compile.Input{Snapshot: &s, Node: "node-0", Endpoints: maps.Clone(b.endpoints)}
 }
 
 // advance plans the way to a State and works out the writes.

@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cells"
-	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/analysis/cells"
+	"github.com/isthmus-net/isthmus/linux/policymap/mapsim"
+	"github.com/isthmus-net/isthmus/windows/acl/aclsim"
 )
 
 // verify proves that the tables, the entries that the writes so far have led to,
@@ -17,17 +18,23 @@ import (
 func (b *bench) verify(name string, changed bool) error {
 	s := b.snapshot
 	began := time.Now()
-	node, err := cells.Encode(&s, b.state, nil)
+	maps, err := mapsim.Encode(b.state)
 	if err != nil {
 		return err
+	}
+	node := &cells.Node{Snapshot: &s, State: b.state}
+	for _, l := range aclsim.Encode(b.state) {
+		node.Lists = append(node.Lists, l)
 	}
 	if err := b.put(name+", lay out maps and ACLs", time.Since(began).Seconds(), "s", 0); err != nil {
 		return err
 	}
-	node.Entries, node.Slots = b.layout.Entries, make(map[model.EndpointID]uint32)
+	maps.Entries = b.layout.Entries
+	clear(maps.Index)
 	for id := range b.endpoints {
-		node.Slots[id], _ = b.layout.Slot(id)
+		maps.Index[id], _ = b.layout.Slot(id)
 	}
+	node.Maps = maps
 	var result cells.Result
 	for _, c := range []struct {
 		name string

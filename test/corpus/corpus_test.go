@@ -8,16 +8,16 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/corpus"
 )
 
-// engines returns every way to decide that can run here.
+// engines returns every engine that can run here.
 func engines(t *testing.T) []engine.Engine {
-	all := []engine.Engine{&engine.Evaluate{}, &engine.Tables{}, &engine.Maps{}, engine.NewACL()}
+	all := corpus.PureEngines()
 	if os.Getuid() == 0 && !testing.Short() {
-		all = append(all, &engine.Program{})
+		all = append(all, &engine.PerNode{Title: "program", Packets: true, Reuse: true, Open: loadPrograms})
 	}
 	t.Cleanup(func() {
 		for _, e := range all {
@@ -91,7 +91,7 @@ func TestCorpusReordered(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				fresh := []engine.Engine{&engine.Evaluate{}, &engine.Tables{}, &engine.Maps{}, engine.NewACL()}
+				fresh := corpus.PureEngines()
 				judge(t, fresh, engine.Compile(snapshot, nil), step.Flows)
 				var again *engine.Cluster
 				again = engine.Compile(snapshot, engine.Compile(step.Snapshot, again))
@@ -104,7 +104,7 @@ func TestCorpusReordered(t *testing.T) {
 // Every case with its last step first and back again: where it ends must not
 // depend on how it got there.
 func TestCorpusBackwards(t *testing.T) {
-	all := []engine.Engine{&engine.Evaluate{}, &engine.Tables{}, &engine.Maps{}, engine.NewACL()}
+	all := corpus.PureEngines()
 	for _, c := range load(t) {
 		if len(c.Steps) < 2 {
 			continue

@@ -8,22 +8,23 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/hnsemu/facts"
 	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/acl/aclsim"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // stated is an engine: the ACLs of every endpoint as HNS is sent them, decided by
 // what is known of HNS, without code of windows/hns.
 type stated struct {
-	variants []engine.Variant
+	variants []aclsim.Variant
 	nodes    []map[string]*acl.Programme
 	ports    map[*hns.ACL]*facts.Port
 }
 
-func newStated() *stated { return &stated{variants: engine.Variants()} }
+func newStated() *stated { return &stated{variants: aclsim.Variants()} }
 
 func (*stated) Name() string { return "facts" }
 func (*stated) Close() error { return nil }

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
 )
 
 // FuzzCase reads any text as a case; see compare.
@@ -107,7 +107,7 @@ func compare(t *testing.T, text, fallback []byte) {
 		}
 		return
 	}
-	all := []engine.Engine{&engine.Evaluate{}, &engine.Tables{}, &engine.Maps{}, engine.NewACL()}
+	all := PureEngines()
 	var cluster *engine.Cluster
 	for _, step := range c.Steps {
 		cluster = engine.Compile(step.Snapshot, cluster)

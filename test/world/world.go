@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 // Shape bounds what Random makes.
@@ -22,6 +22,16 @@ type Shape struct {
 	Tiers, Doubts bool
 	// IPv6 gives pods and nodes second addresses and policies IPv6 blocks.
 	IPv6 bool
+}
+
+// Shapes are small clusters that between them use every construct. Tests of the
+// Evaluator and of the compiler go through all of them.
+var Shapes = []Shape{
+	{Pods: 6, Policies: 3},
+	{Pods: 10, Policies: 8, IPv6: true},
+	{Pods: 8, Policies: 8, Tiers: true},
+	{Pods: 8, Policies: 10, Tiers: true, IPv6: true},
+	{Pods: 8, Policies: 10, Tiers: true, Doubts: true},
 }
 
 var (
@@ -224,11 +234,11 @@ func (g *generator) port(tier model.Tier) model.PortMatch {
 }
 
 // Endpoints returns an endpoint for every policed pod of a node.
-func Endpoints(s *model.Snapshot, node string) map[model.EndpointID]policy.Endpoint {
-	all := make(map[model.EndpointID]policy.Endpoint)
+func Endpoints(s *model.Snapshot, node string) map[model.EndpointID]compile.Endpoint {
+	all := make(map[model.EndpointID]compile.Endpoint)
 	for _, p := range s.Pods.All() {
 		if p.Node == node && p.Policed() {
-			all[EndpointID(p)] = policy.Endpoint{Pod: p.PodID, IPs: p.IPs}
+			all[EndpointID(p)] = compile.Endpoint{Pod: p.PodID, IPs: p.IPs}
 		}
 	}
 	return all

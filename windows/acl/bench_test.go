@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -69,8 +69,8 @@ func BenchmarkLower(b *testing.B) {
 	s := large(5000)
 	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
 		pod, _ := s.Pods.Get(model.PodID{Namespace: "ns0", Name: "pod0"})
-		in := policy.Input{Snapshot: s, Node: "node0", Endpoints: map[model.EndpointID]policy.Endpoint{"c0:eth0": {Pod: pod.PodID, IPs: pod.IPs}}}
-		state, _ := policy.Compile(in)
+		in := compile.Input{Snapshot: s, Node: "node0", Endpoints: map[model.EndpointID]compile.Endpoint{"c0:eth0": {Pod: pod.PodID, IPs: pod.IPs}}}
+		state, _ := compile.Once(in)
 		b.Run(fmt.Sprintf("hns%s", profile), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -89,8 +89,8 @@ func BenchmarkLower(b *testing.B) {
 func BenchmarkKeep(b *testing.B) {
 	s := large(5000)
 	pod, _ := s.Pods.Get(model.PodID{Namespace: "ns0", Name: "pod0"})
-	in := policy.Input{Snapshot: s, Node: "node0", Endpoints: map[model.EndpointID]policy.Endpoint{"c0:eth0": {Pod: pod.PodID, IPs: pod.IPs}}}
-	old, _ := policy.Compile(in)
+	in := compile.Input{Snapshot: s, Node: "node0", Endpoints: map[model.EndpointID]compile.Endpoint{"c0:eth0": {Pod: pod.PodID, IPs: pod.IPs}}}
+	old, _ := compile.Once(in)
 	for _, p := range s.Pods.All() { // the last pod that one rule is for goes away
 		if p.Namespace == "ns3" && p.Labels == model.MakeLabels(map[string]string{"app": "app4"}) {
 			s.Pods = s.Pods.Without(p.PodID)
@@ -98,7 +98,7 @@ func BenchmarkKeep(b *testing.B) {
 	}
 	in.Previous = old
 	in.Snapshot = s
-	next, _ := policy.Compile(in)
+	next, _ := compile.Once(in)
 	o := options(hns.Server2022)
 	from := &acl.Lower(old, o, "").Programme
 	to := acl.Lower(next, o, "")
@@ -129,7 +129,7 @@ func BenchmarkManyRules(b *testing.B) {
 		}
 		node := &model.Node{Name: "node0", OS: model.Windows, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}}
 		s := model.MakeSnapshot(nil, []*model.Node{node}, []*model.Pod{pod}, []*model.Policy{p})
-		state, _ := policy.Compile(policy.Input{Snapshot: s, Node: "node0", Endpoints: map[model.EndpointID]policy.Endpoint{"c0:eth0": {Pod: pod.PodID, IPs: pod.IPs}}})
+		state, _ := compile.Once(compile.Input{Snapshot: s, Node: "node0", Endpoints: map[model.EndpointID]compile.Endpoint{"c0:eth0": {Pod: pod.PodID, IPs: pod.IPs}}})
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			for b.Loop() {
 				l := acl.Lower(state, options(hns.Server2022), "")

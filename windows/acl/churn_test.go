@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -35,16 +35,16 @@ func newChurn(t *testing.T, o acl.Options, s *model.Snapshot) *churn {
 // settle compiles, lowers and applies; restart forgets the classes' numbers.
 func (c *churn) settle(restart bool) {
 	c.t.Helper()
-	in := policy.Input{Snapshot: c.snapshot, Node: "node0", Previous: c.state, Endpoints: map[model.EndpointID]policy.Endpoint{}}
+	in := compile.Input{Snapshot: c.snapshot, Node: "node0", Previous: c.state, Endpoints: map[model.EndpointID]compile.Endpoint{}}
 	if restart {
 		in.Previous = nil
 	}
 	for _, p := range c.snapshot.Pods.All() {
 		if p.Node == "node0" && p.Namespace == "ns0" {
-			in.Endpoints[model.MakeEndpointID(p.Name, "eth0")] = policy.Endpoint{Pod: p.PodID, IPs: p.IPs}
+			in.Endpoints[model.MakeEndpointID(p.Name, "eth0")] = compile.Endpoint{Pod: p.PodID, IPs: p.IPs}
 		}
 	}
-	c.state, _ = policy.Compile(in)
+	c.state, _ = compile.Once(in)
 	from := inForce(c.now, c.state)
 	plan := acl.NewPlan(from, acl.Lower(c.state, c.o, "").Keep(from))
 	now := clone(from)

@@ -12,6 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -33,7 +34,7 @@ func TestPublicManifestsNotWorseThanNaive(t *testing.T) {
 		endpoints := 0
 		for _, dir := range dirs {
 			s := onWindows(t, dir)
-			state, _ := policy.Compile(policy.Input{Snapshot: s, Node: "node1", Endpoints: endpointsOf(s)})
+			state, _ := compile.Once(compile.Input{Snapshot: s, Node: "node1", Endpoints: endpointsOf(s)})
 			l := acl.Lower(state, o, profile.String())
 			for id, e := range state.Endpoints {
 				pod, _ := s.Pods.Get(e.Pod)
@@ -86,10 +87,10 @@ func onWindows(t *testing.T, dir string) *model.Snapshot {
 	return model.MakeSnapshot(o.Namespaces, []*model.Node{node}, pods, policies)
 }
 
-func endpointsOf(s *model.Snapshot) map[model.EndpointID]policy.Endpoint {
-	all := make(map[model.EndpointID]policy.Endpoint)
+func endpointsOf(s *model.Snapshot) map[model.EndpointID]compile.Endpoint {
+	all := make(map[model.EndpointID]compile.Endpoint)
 	for id, p := range s.Pods.All() {
-		all[model.MakeEndpointID(id.Namespace+"."+id.Name, "eth0")] = policy.Endpoint{Pod: id, IPs: p.IPs}
+		all[model.MakeEndpointID(id.Namespace+"."+id.Name, "eth0")] = compile.Endpoint{Pod: id, IPs: p.IPs}
 	}
 	return all
 }

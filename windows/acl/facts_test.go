@@ -50,7 +50,7 @@ func TestListsByTheFacts(t *testing.T) {
 		for i, shape := range shapes {
 			for seed := range seeds {
 				s := world.Random(seed+300, shape)
-				state := compile(s, "node1", nil)
+				state := stateOf(s, "node1", nil)
 				l := acl.Lower(state, options(profile), "")
 				addrs, ports := distinct(state, state, s, s)
 				for id, e := range state.Endpoints {

@@ -112,8 +112,8 @@ func TestPlanFailsClosed(t *testing.T) {
 		for seed := range seeds {
 			a := world.Random(seed+2000, shape)
 			b := world.Mutate(seed, a, shape, 1+int(seed)%4)
-			old := compile(a, "node1", nil)
-			next := compile(b, "node1", old)
+			old := stateOf(a, "node1", nil)
+			next := stateOf(b, "node1", old)
 			o := options(hns.Server2022)
 			from := inForce(&acl.Lower(old, o, "").Programme, next)
 			plan := acl.NewPlan(from, acl.Lower(next, o, "").Keep(from))

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -145,8 +145,8 @@ func (s *shop) state() *model.State {
 	}
 	snapshot := model.MakeSnapshot(nil, nodes, s.pods, s.policies)
 	billing := s.pods[0]
-	state, _ := policy.Compile(policy.Input{Snapshot: snapshot, Node: "win1",
-		Endpoints: map[model.EndpointID]policy.Endpoint{"billing:eth0": {Pod: billing.PodID, IPs: billing.IPs}}})
+	state, _ := compile.Once(compile.Input{Snapshot: snapshot, Node: "win1",
+		Endpoints: map[model.EndpointID]compile.Endpoint{"billing:eth0": {Pod: billing.PodID, IPs: billing.IPs}}})
 	return state
 }
 

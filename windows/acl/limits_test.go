@@ -27,7 +27,7 @@ func TestTooManyRulesOverBlocks(t *testing.T) {
 		for i, shape := range shapes {
 			for seed := range seeds {
 				s := world.Random(seed, shape)
-				state := compile(s, "node1", nil)
+				state := stateOf(s, "node1", nil)
 				full := acl.Lower(state, options(profile), "")
 				addrs, ports := world.Probes(s)
 				for _, limit := range []int{6, 8, 12} {
@@ -104,7 +104,7 @@ func TestNoIPv6(t *testing.T) {
 	for i, shape := range shapes {
 		for seed := range seeds {
 			s := world.Random(seed, shape)
-			state := compile(s, "node1", nil)
+			state := stateOf(s, "node1", nil)
 			o := options(hns.Server2019)
 			o.NoIPv6 = true
 			l := acl.Lower(state, o, "")
@@ -133,7 +133,7 @@ func TestMembersAreBounded(t *testing.T) {
 	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
 		for _, shape := range shapes {
 			for seed := range uint64(8) {
-				state := compile(world.Random(seed, shape), "node1", nil)
+				state := stateOf(world.Random(seed, shape), "node1", nil)
 				o := options(profile)
 				o.MaxMembers = 2
 				l := acl.Lower(state, o, "")
@@ -163,7 +163,7 @@ func TestRulesOfTheHouse(t *testing.T) {
 	for _, profile := range hns.Profiles() {
 		for _, shape := range shapes {
 			for seed := range uint64(15) {
-				state := compile(world.Random(seed, shape), "node1", nil)
+				state := stateOf(world.Random(seed, shape), "node1", nil)
 				l := acl.Lower(state, options(profile), "")
 				for id, list := range l.Lists {
 					if err := houseRules(list, options(profile).Sets); err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -23,8 +23,8 @@ var shapes = []world.Shape{
 	{Pods: 20, Policies: 6, Nodes: 1},
 }
 
-func compile(s *model.Snapshot, node string, previous *model.State) *model.State {
-	state, _ := policy.Compile(policy.Input{Snapshot: s, Node: node, Endpoints: world.Endpoints(s, node), Previous: previous})
+func stateOf(s *model.Snapshot, node string, previous *model.State) *model.State {
+	state, _ := compile.Once(compile.Input{Snapshot: s, Node: node, Endpoints: world.Endpoints(s, node), Previous: previous})
 	return state
 }
 
@@ -45,7 +45,7 @@ func TestLookupEqualsState(t *testing.T) {
 			for seed := range seeds {
 				t.Run(fmt.Sprintf("hns%s/shape%d/%d", profile, i, seed), func(t *testing.T) {
 					s := world.Random(seed, shape)
-					state := compile(s, "node1", nil)
+					state := stateOf(s, "node1", nil)
 					l := acl.Lower(state, options(profile), profile.String())
 					if len(l.Unsupported) > 0 {
 						t.Fatal(l.Unsupported)
@@ -102,7 +102,7 @@ func TestCheckAgrees(t *testing.T) {
 	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
 		for i, shape := range shapes {
 			for seed := range seeds {
-				state := compile(world.Random(seed+100, shape), "node1", nil)
+				state := stateOf(world.Random(seed+100, shape), "node1", nil)
 				l := acl.Lower(state, options(profile), profile.String())
 				for id := range state.Endpoints {
 					if err := acl.Check(state, id, options(profile), &l.Programme, hns.Readings()...); err != nil {

@@ -34,9 +34,9 @@ func TestLowererEqualsLower(t *testing.T) {
 						var inForce *acl.Programme
 						s := world.Random(seed, shape)
 						for round := range uint64(12) {
-							state := compile(s, "node1", last)
+							state := stateOf(s, "node1", last)
 							if round%5 == 4 {
-								state = compile(s, "node1", nil) // classes have other numbers
+								state = stateOf(s, "node1", nil) // classes have other numbers
 							}
 							got, want := lowerer.Lower(state, o, "x"), acl.Lower(state, o, "x")
 							if !reflect.DeepEqual(got.Programme, want.Programme) || !reflect.DeepEqual(got.Unsupported, want.Unsupported) {

@@ -211,7 +211,7 @@ func TestNotWorseThanNaive(t *testing.T) {
 					if !holes {
 						s = withoutHoles(s)
 					}
-					state := compile(s, "node1", nil)
+					state := stateOf(s, "node1", nil)
 					l := acl.Lower(state, options(profile), profile.String())
 					for id, e := range state.Endpoints {
 						pod, _ := s.Pods.Get(e.Pod)

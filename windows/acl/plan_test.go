@@ -176,7 +176,7 @@ func TestPlanNeverShowsAMixture(t *testing.T) {
 				t.Run(fmt.Sprintf("hns%s/shape%d/%d", profile, i, seed), func(t *testing.T) {
 					o := options(profile)
 					a := world.Random(seed, shape)
-					old := compile(a, "node1", nil)
+					old := stateOf(a, "node1", nil)
 					now := clone(&acl.Lower(old, o, "").Programme)
 					addrs, ports := world.Probes(a)
 					for round := range uint64(3) {
@@ -185,7 +185,7 @@ func TestPlanNeverShowsAMixture(t *testing.T) {
 						if seed%5 == 4 {
 							previous = nil // as after a restart
 						}
-						next := compile(b, "node1", previous)
+						next := stateOf(b, "node1", previous)
 						more, morePorts := world.Probes(b)
 						from := inForce(now, next)
 						to := acl.Lower(next, o, "").Keep(from)
@@ -224,9 +224,9 @@ func TestWalkNoticesDisorder(t *testing.T) {
 		}
 		tried++
 		a := world.Random(seed, shape)
-		old := compile(a, "node1", nil)
+		old := stateOf(a, "node1", nil)
 		b := world.Mutate(seed, a, shape, 4)
-		next := compile(b, "node1", old)
+		next := stateOf(b, "node1", old)
 		o := options(hns.Server2022)
 		from := inForce(&acl.Lower(old, o, "").Programme, next)
 		plan := acl.NewPlan(from, acl.Lower(next, o, "").Keep(from))

@@ -23,7 +23,7 @@ func TestWithoutSCTP(t *testing.T) {
 	over, named := 0, 0
 	for i, shape := range shapes {
 		for seed := range seeds {
-			state := compile(world.Random(seed+40, shape), "node1", nil)
+			state := stateOf(world.Random(seed+40, shape), "node1", nil)
 			without, unsupported := acl.WithoutSCTP(state, "HNS")
 			s := world.Random(seed+40, shape)
 			addrs, ports := distinct(state, state, s, s)

@@ -20,7 +20,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/test/bench/floor"
@@ -267,7 +267,7 @@ func uplink(outside *netns.NS) error {
 
 // enforce attaches both pods and applies the world's policies.
 func (of *way) enforce(b *linux.Backend, w world) error {
-	endpoints := make(map[model.EndpointID]policy.Endpoint)
+	endpoints := make(map[model.EndpointID]compile.Endpoint)
 	for _, p := range of.attachments() {
 		if err := p.attach(b, endpoints); err != nil {
 			return err
@@ -288,14 +288,14 @@ func (of *way) attachments() [2]attachedPod {
 	return [2]attachedPod{{"client", of.client, clientIPs, &of.entry}, {"server", of.server, serverIPs, &of.exit}}
 }
 
-func (p attachedPod) attach(b *linux.Backend, known map[model.EndpointID]policy.Endpoint) error {
+func (p attachedPod) attach(b *linux.Backend, known map[model.EndpointID]compile.Endpoint) error {
 	id := model.MakeEndpointID(p.name, "eth0")
 	a, err := b.AddEndpoint(context.Background(), dataplane.EndpointSpec{ID: id, ContainerID: p.name, IfName: "eth0",
 		Pod: model.PodID{Namespace: "default", Name: p.name}, NetNS: p.ns.Path(), IPs: p.ips})
 	if err != nil {
 		return err
 	}
-	known[id] = policy.Endpoint{Pod: model.PodID{Namespace: "default", Name: p.name}, IPs: p.ips}
+	known[id] = compile.Endpoint{Pod: model.PodID{Namespace: "default", Name: p.name}, IPs: p.ips}
 	*p.pair = link.Pair{Name: a.HostIfName, HostMAC: a.HostMAC, PodMAC: a.MAC}
 	p.pair.Index, err = link.Index(a.HostIfName)
 	return err

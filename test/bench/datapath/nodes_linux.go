@@ -14,7 +14,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -48,7 +48,7 @@ func (w *ways) across(name string, mode fabric.Mode, forwarding linux.Forwarding
 			if err != nil {
 				return err
 			}
-			endpoints := make(map[model.EndpointID]policy.Endpoint)
+			endpoints := make(map[model.EndpointID]compile.Endpoint)
 			if err := of.attachments()[i].attach(b, endpoints); err != nil {
 				return err
 			}
@@ -109,7 +109,7 @@ func meet(other int, mac net.HardwareAddr) error {
 }
 
 // acrossState compiles what a node enforces: the server takes the client only.
-func acrossState(node string, endpoints map[model.EndpointID]policy.Endpoint) *model.State {
+func acrossState(node string, endpoints map[model.EndpointID]compile.Endpoint) *model.State {
 	var pods []*model.Pod
 	for i, p := range []struct {
 		name string
@@ -120,7 +120,7 @@ func acrossState(node string, endpoints map[model.EndpointID]policy.Endpoint) *m
 	}
 	only := world{policies: 1, direction: model.Ingress}
 	snapshot := model.MakeSnapshot(nil, nearAndFar[:], pods, only.list())
-	s, _ := policy.Compile(policy.Input{Snapshot: snapshot, Node: node, Endpoints: endpoints})
+	s, _ := compile.Once(compile.Input{Snapshot: snapshot, Node: node, Endpoints: endpoints})
 	return s
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
@@ -94,7 +94,7 @@ var (
 )
 
 // state compiles what the node with the given endpoints enforces.
-func (w world) state(endpoints map[model.EndpointID]policy.Endpoint) *model.State {
+func (w world) state(endpoints map[model.EndpointID]compile.Endpoint) *model.State {
 	node := &model.Node{Name: "node", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr(nodeAddress)},
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd01::/64")}}
 	pod := func(name, app, node string, ips ...netip.Addr) *model.Pod {
@@ -108,9 +108,9 @@ func (w world) state(endpoints map[model.EndpointID]policy.Endpoint) *model.Stat
 		pods[len(pods)-1].Name = fmt.Sprintf("pod-%d", i)
 	}
 	snapshot := model.MakeSnapshot(nil, []*model.Node{node}, pods, w.list())
-	limits := policy.DefaultLimits()
+	limits := compile.DefaultLimits()
 	limits.Addresses = max(limits.Addresses, w.pods+1000)
-	s, _ := policy.Compile(policy.Input{Snapshot: snapshot, Node: "node", Endpoints: endpoints, Limits: limits})
+	s, _ := compile.Once(compile.Input{Snapshot: snapshot, Node: "node", Endpoints: endpoints, Limits: limits})
 	return s
 }
 
@@ -147,7 +147,7 @@ func (w world) fill(path *loader.DataPath) error {
 	if err := path.WriteSlot(slot); err != nil {
 		return err
 	}
-	s := w.state(map[model.EndpointID]policy.Endpoint{
+	s := w.state(map[model.EndpointID]compile.Endpoint{
 		serverID: {Pod: model.PodID{Namespace: "default", Name: "server"}, IPs: serverIPs},
 	})
 	for _, step := range dataplane.Plan(layout.State(), s) {

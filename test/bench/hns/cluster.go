@@ -8,7 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 // The size of the cluster.
@@ -47,7 +47,7 @@ func cidrOf(node int) netip.Prefix {
 func nodeAddress(node int) netip.Addr { return netip.AddrFrom4([4]byte{192, 168, 0, byte(1 + node)}) }
 
 // cluster makes the snapshot and this node's endpoints.
-func cluster() (*model.Snapshot, map[model.EndpointID]policy.Endpoint) {
+func cluster() (*model.Snapshot, map[model.EndpointID]compile.Endpoint) {
 	var spaces []*model.Namespace
 	var rules []*model.Policy
 	for i := range namespaces {
@@ -61,13 +61,13 @@ func cluster() (*model.Snapshot, map[model.EndpointID]policy.Endpoint) {
 	for i := range nodes {
 		machines = append(machines, &model.Node{Name: fmt.Sprintf("node-%d", i), OS: model.Windows, Addresses: []netip.Addr{nodeAddress(i)}, PodCIDRs: []netip.Prefix{cidrOf(i)}})
 	}
-	endpoints := make(map[model.EndpointID]policy.Endpoint, local)
+	endpoints := make(map[model.EndpointID]compile.Endpoint, local)
 	var all []*model.Pod
 	for i := range pods {
 		p := pod(i)
 		all = append(all, p)
 		if p.Node == self {
-			endpoints[model.MakeEndpointID(p.Name, "eth0")] = policy.Endpoint{Pod: p.PodID, IPs: p.IPs}
+			endpoints[model.MakeEndpointID(p.Name, "eth0")] = compile.Endpoint{Pod: p.PodID, IPs: p.IPs}
 		}
 	}
 	return model.MakeSnapshot(spaces, machines, all, rules), endpoints

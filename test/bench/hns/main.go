@@ -19,7 +19,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -101,12 +101,12 @@ func print(w io.Writer, figures []figure) error {
 // any.
 func follow(apply func(*model.State) error) (*model.State, error) {
 	s, endpoints := cluster()
-	compiler := policy.NewCompiler()
+	compiler := compile.New()
 	c := &change{random: rand.New(rand.NewPCG(1, 1))}
 	snapshot := *s
 	for i := 0; ; i++ {
 		at := snapshot
-		state, unsupported := compiler.Compile(policy.Input{Snapshot: &at, Node: self, Endpoints: maps.Clone(endpoints)})
+		state, unsupported := compiler.Compile(compile.Input{Snapshot: &at, Node: self, Endpoints: maps.Clone(endpoints)})
 		if len(unsupported) > 0 {
 			return nil, fmt.Errorf("compile: %s", unsupported[0])
 		}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -106,14 +106,14 @@ func attachAll(bpffs string, all []*netns.NS) (figures []figure, err error) {
 	// The Tables of the node's other pods are in force; those to be attached come
 	// one by one, half of them replicas, half under a Table that no other has.
 	snapshot, endpoints := cluster()
-	compiler := policy.NewCompiler()
+	compiler := compile.New()
 	late := func(i int) *model.Pod { return newPod((i + i%2*touched) * nodes) }
 	for i := range all {
 		id, _ := endpointOf(late(i))
 		delete(endpoints, id)
 	}
 	put := func() error {
-		state, _ := compiler.Compile(policy.Input{Snapshot: snapshot, Node: "node-0", Endpoints: endpoints})
+		state, _ := compiler.Compile(compile.Input{Snapshot: snapshot, Node: "node-0", Endpoints: endpoints})
 		_, err := b.Apply(ctx, state)
 		return err
 	}

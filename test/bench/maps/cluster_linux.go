@@ -7,7 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 // The size of the cluster.
@@ -39,12 +39,12 @@ func newPod(i int) *model.Pod {
 		IPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(n), byte(2 + i/nodes)}), netip.AddrFrom16([16]byte{0xfd, 1, 13: byte(n), 15: byte(2 + i/nodes)})}}
 }
 
-func endpointOf(p *model.Pod) (model.EndpointID, policy.Endpoint) {
-	return model.MakeEndpointID(p.Name, "eth0"), policy.Endpoint{Pod: p.PodID, IPs: p.IPs}
+func endpointOf(p *model.Pod) (model.EndpointID, compile.Endpoint) {
+	return model.MakeEndpointID(p.Name, "eth0"), compile.Endpoint{Pod: p.PodID, IPs: p.IPs}
 }
 
 // cluster makes the snapshot and the endpoints of node-0.
-func cluster() (*model.Snapshot, map[model.EndpointID]policy.Endpoint) {
+func cluster() (*model.Snapshot, map[model.EndpointID]compile.Endpoint) {
 	var namespaces []*model.Namespace
 	for i := range 20 {
 		namespaces = append(namespaces, model.NewNamespace(fmt.Sprintf("n-%d", i), map[string]string{"team": fmt.Sprintf("t-%d", i%5)}))
@@ -55,7 +55,7 @@ func cluster() (*model.Snapshot, map[model.EndpointID]policy.Endpoint) {
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{192, 168, 9, byte(n + 1)}), netip.AddrFrom16([16]byte{0xfd, 0x99, 15: byte(n + 1)})},
 			PodCIDRs:  []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(n), 0}), 24), netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 1, 13: byte(n)}), 120)}})
 	}
-	endpoints := make(map[model.EndpointID]policy.Endpoint)
+	endpoints := make(map[model.EndpointID]compile.Endpoint)
 	var list []*model.Pod
 	for i := range pods {
 		p := newPod(i)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
@@ -51,8 +51,8 @@ func run(w io.Writer, asJSON bool) error {
 // node follows the cluster with maps of its own.
 type node struct {
 	snapshot  *model.Snapshot
-	endpoints map[model.EndpointID]policy.Endpoint
-	compiler  *policy.Compiler
+	endpoints map[model.EndpointID]compile.Endpoint
+	compiler  *compile.Compiler
 	path      *loader.DataPath
 	layout    *policymap.Layout
 	now       time.Time
@@ -64,7 +64,7 @@ func measureMaps() ([]figure, error) {
 		return nil, err
 	}
 	defer path.Close()
-	n := &node{compiler: policy.NewCompiler(), path: path, layout: policymap.NewLayout(path.Capacity()), now: time.Unix(0, 0)}
+	n := &node{compiler: compile.New(), path: path, layout: policymap.NewLayout(path.Capacity()), now: time.Unix(0, 0)}
 	n.snapshot, n.endpoints = cluster()
 	for _, id := range slices.Sorted(maps.Keys(n.endpoints)) {
 		slot, err := n.layout.AddSlot(id)
@@ -129,7 +129,7 @@ func (n *node) measureEdits(name string, edit func(int) *model.Policy) ([]figure
 
 // apply compiles, plans and writes, and returns how long the writes took.
 func (n *node) apply() (took time.Duration, entries int, err error) {
-	state, unsupported := n.compiler.Compile(policy.Input{Snapshot: n.snapshot, Node: "node-0", Endpoints: maps.Clone(n.endpoints)})
+	state, unsupported := n.compiler.Compile(compile.Input{Snapshot: n.snapshot, Node: "node-0", Endpoints: maps.Clone(n.endpoints)})
 	if len(unsupported) > 0 {
 		return 0, 0, fmt.Errorf("compile: %s", unsupported[0])
 	}

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/corpus"
 	"github.com/isthmus-net/isthmus/test/hnsemu/facts"

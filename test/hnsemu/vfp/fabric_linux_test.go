@@ -22,7 +22,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/windows"
@@ -185,8 +185,8 @@ func (m *machine) windows(t *testing.T, v hns.Version) {
 // enforce puts the cluster's policies in force and moves packets by them.
 func (m *machine) enforce(t *testing.T, s *model.Snapshot) {
 	t.Helper()
-	state, _ := policy.Compile(policy.Input{Snapshot: s, Node: m.name,
-		Endpoints: map[model.EndpointID]policy.Endpoint{m.endpoint.ID: {Pod: m.endpoint.Pod, IPs: m.endpoint.IPs}}})
+	state, _ := compile.Once(compile.Input{Snapshot: s, Node: m.name,
+		Endpoints: map[model.EndpointID]compile.Endpoint{m.endpoint.ID: {Pod: m.endpoint.Pod, IPs: m.endpoint.IPs}}})
 	if _, err := m.backend.Apply(ctx, state); err != nil {
 		t.Fatal(err)
 	}

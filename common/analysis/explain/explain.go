@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/isthmus-net/isthmus/common/analysis/complete"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+)
+
+// Report is how a flow is decided. Its JSON form is an interface of isthmusctl.
+type Report struct {
+	From     End    `json:"from"`
+	To       End    `json:"to"`
+	Protocol string `json:"protocol"`
+	Port     uint16 `json:"port"`
+	// Verdict is "allow" if every side allows, else "deny".
+	Verdict string `json:"verdict"`
+	// Sides are the ends that decide, the source first.
+	Sides []Side `json:"sides"`
+}
+
+// End is an address and its owner.
+type End struct {
+	Address string `json:"address"`
+	Pod     string `json:"pod,omitempty"`
+	Node    string `json:"node,omitempty"`
+	// Unknown is set for an address of a range of pods that no known pod has.
+	Unknown bool `json:"unknown_pod,omitempty"`
+}
+
+// Side is the decision of one pod about one direction.
+type Side struct {
+	Direction string        `json:"direction"`
+	Pod       string        `json:"pod"`
+	Node      string        `json:"node"`
+	OS        model.OS      `json:"os"`
+	Decision  Decision      `json:"decision"`
+	Isolating []string      `json:"isolating"`
+	Rules     []Rule        `json:"rules"`
+	Enforced  []Enforcement `json:"enforced"`
+	Changes   []Change      `json:"changes"`
+}
+
+// Decision is a verdict and its cause. Tier and Policy are set where a policy
+// decides, Rule where one of its rules does; Rule is the index in the API object.
+type Decision struct {
+	Verdict string `json:"verdict"`
+	Reason  string `json:"reason"`
+	Tier    string `json:"tier,omitempty"`
+	Policy  string `json:"policy,omitempty"`
+	Rule    *int   `json:"rule,omitempty"`
+	Text    string `json:"text"`
+}
+
+// Rule is a rule of a policy that selects the pod, and what it does to the flow.
+type Rule struct {
+	Policy     string   `json:"policy"`
+	Tier       string   `json:"tier"`
+	Priority   int      `json:"priority,omitempty"`
+	Rule       int      `json:"rule"`
+	Name       string   `json:"name,omitempty"`
+	Action     string   `json:"action"`
+	Role       string   `json:"role"`
+	PeerMisses []string `json:"peer_misses,omitempty"`
+	PortMisses []string `json:"port_misses,omitempty"`
+}
+
+// Change is a single edit of one policy that turns the verdict. Rule is nil where
+// the whole policy is meant.
+type Change struct {
+	Policy string   `json:"policy"`
+	Rule   *int     `json:"rule,omitempty"`
+	What   string   `json:"what"`
+	Misses []string `json:"misses,omitempty"`
+	Then   Decision `json:"then"`
+}
+
+// Enforcement is what a data path makes of the flow.
+type Enforcement struct {
+	Platform string `json:"platform"`
+	Verdict  string `json:"verdict"`
+	// Exact is set if the verdict is that of the policies; Reasons say why it is not.
+	Exact   bool     `json:"exact"`
+	Reasons []string `json:"reasons,omitempty"`
+}
+
+// Enforced returns what the data paths of a pod's node make of a flow with a remote
+// address, in one direction.
+type Enforced func(pod *model.Pod, d model.Direction, remote netip.Addr) []Enforcement
+
+// Flow decides a flow at both ends. An end that is no policed pod decides nothing.
+// enforced may be nil.
+func Flow(s *model.Snapshot, f model.Flow, enforced Enforced) *Report {
+	owners := s.Owners()
+	x := &Report{From: endOf(s, owners, f.Src), To: endOf(s, owners, f.Dst), Protocol: f.Protocol.String(), Port: f.Port,
+		Verdict: model.Allow.String(), Sides: []Side{}}
+	reference := policy.NewEvaluator(s)
+	for _, side := range []struct {
+		d           model.Direction
+		own, remote netip.Addr
+	}{{model.Egress, f.Src, f.Dst}, {model.Ingress, f.Dst, f.Src}} {
+		pod := owners.Pods[side.own]
+		if pod == nil {
+			continue
+		}
+		r := sideOf(s, reference.Explain(pod, side.d, side.remote, f.Protocol, f.Port))
+		if enforced != nil {
+			r.Enforced = enforced(pod, side.d, side.remote)
+		}
+		x.Sides = append(x.Sides, r)
+		if r.Decision.Verdict == model.Deny.String() {
+			x.Verdict = r.Decision.Verdict
+		}
+	}
+	return x
+}
+
+func endOf(s *model.Snapshot, owners model.Owners, a netip.Addr) End {
+	e := End{Address: a.String()}
+	pod, node := owners.Pods[a], owners.Nodes[a]
+	switch {
+	case pod != nil:
+		e.Pod, e.Node = pod.PodID.String(), pod.Node
+	case node != nil:
+		e.Node = node.Name
+	default:
+		e.Unknown = s.PodRange(a)
+	}
+	return e
+}
+
+func sideOf(s *model.Snapshot, x policy.Explanation) Side {
+	r := Side{Direction: x.Direction.String(), Pod: x.Pod.PodID.String(), Node: x.Pod.Node, OS: complete.OSOf(s, x.Pod),
+		Decision: decisionOf(x.Decision), Isolating: []string{}, Rules: []Rule{}, Enforced: []Enforcement{}, Changes: []Change{}}
+	for _, o := range x.Isolating {
+		r.Isolating = append(r.Isolating, o.String())
+	}
+	for _, t := range x.Rules {
+		r.Rules = append(r.Rules, Rule{Policy: t.Policy.Origin.String(), Tier: t.Policy.Tier.String(), Priority: t.Policy.Priority,
+			Rule: t.Rule.Index, Name: t.Rule.Name, Action: t.Rule.Action.String(), Role: t.Role.String(),
+			PeerMisses: t.PeerMisses, PortMisses: t.PortMisses})
+	}
+	for _, c := range x.Changes {
+		change := Change{Policy: c.Policy.String(), What: c.What, Misses: c.Misses, Then: decisionOf(c.Then)}
+		if c.Rule >= 0 {
+			change.Rule = &c.Rule
+		}
+		r.Changes = append(r.Changes, change)
+	}
+	return r
+}
+
+func decisionOf(d model.Decision) Decision {
+	r := Decision{Verdict: d.Verdict.String(), Text: d.Cause.String(), Reason: reasonText(d.Cause.Reason)}
+	if d.Cause.Reason == model.ReasonRule || d.Cause.Reason == model.ReasonIsolated {
+		r.Tier, r.Policy = d.Cause.Tier.String(), d.Cause.Origin.String()
+	}
+	if d.Cause.Reason == model.ReasonRule {
+		r.Rule = &d.Cause.Rule
+	}
+	return r
+}
+
+func reasonText(r model.Reason) string {
+	return [...]string{"default", "rule", "isolated", "self", "node", "pending"}[r]
+}
+
+// String names the end in a few words.
+func (e End) String() string {
+	switch {
+	case e.Pod != "":
+		return fmt.Sprintf("%s (%s)", e.Pod, e.Address)
+	case e.Node != "":
+		return fmt.Sprintf("node %s (%s)", e.Node, e.Address)
+	case e.Unknown:
+		return e.Address + " (a pod that is not known)"
+	}
+	return e.Address
+}

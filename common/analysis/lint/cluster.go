@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lint
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/analysis/complete"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Cluster is what the checks look at.
+type Cluster struct {
+	// Snapshot has nodes and addresses for all pods.
+	Snapshot *model.Snapshot
+	// Services are those of the cluster, if they are known.
+	Services []*model.Service
+
+	declared *model.Snapshot // has only what the manifests say
+	// namespaces are those that an object describes; nil if none is.
+	namespaces map[string]bool
+	policies   []*model.Policy
+	// pods stand each for all pods that policies apply to with one namespace,
+	// one set of labels, port names and system, and have the addresses of all of
+	// them.
+	pods []*model.Pod
+	// os is the system that the pods of each run on.
+	os map[*model.Pod]model.OS
+}
+
+// NewCluster prepares a cluster. declared has only what its manifests say, without
+// what was assumed; namespaces are those that an object describes, nil if that is
+// not known.
+func NewCluster(snapshot, declared *model.Snapshot, namespaces []*model.Namespace) *Cluster {
+	l := &Cluster{Snapshot: snapshot, declared: declared, policies: snapshot.SortedPolicies()}
+	for _, ns := range namespaces {
+		if l.namespaces == nil {
+			l.namespaces = make(map[string]bool)
+		}
+		l.namespaces[ns.Name] = true
+	}
+	l.join()
+	return l
+}
+
+// join makes one pod of all that selectors cannot tell apart.
+func (l *Cluster) join() {
+	type kind struct {
+		namespace string
+		labels    model.Labels
+		ports     string
+		os        model.OS
+	}
+	found := make(map[kind]*model.Pod)
+	l.os = make(map[*model.Pod]model.OS)
+	for _, p := range l.Snapshot.Pods.All() {
+		if !p.Policed() {
+			continue
+		}
+		k := kind{p.Namespace, p.Labels, fmt.Sprint(p.Ports), complete.OSOf(l.Snapshot, p)}
+		if found[k] == nil {
+			one := *p
+			one.IPs = nil
+			found[k] = &one
+			l.pods = append(l.pods, &one)
+			l.os[&one] = k.os
+		}
+		found[k].IPs = append(found[k].IPs, p.IPs...)
+		if p.PodID.Compare(found[k].PodID) < 0 {
+			found[k].PodID = p.PodID
+		}
+	}
+	slices.SortFunc(l.pods, func(a, b *model.Pod) int { return a.PodID.Compare(b.PodID) })
+}
+
+// Unselecting returns the policies that select no pod.
+func (l *Cluster) Unselecting() []*model.Policy { return complete.Unselecting(l.Snapshot, l.policies) }

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compile
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// assemble makes the State, with everything of the one before that is the same.
+// tables tells that Tables changed, refused that some find, or found, no place.
+func (c *Compiler) assemble(in Input, d *difference, ch classChanges, tables, refused bool) *model.State {
+	s := *c.state
+	p := c.peers
+	if len(d.nodes) > 0 {
+		s.PodCIDRs, s.NodeAddresses = nil, nil
+		if n, ok := in.Snapshot.Nodes.Get(in.Node); ok {
+			s.PodCIDRs, s.NodeAddresses = n.PodCIDRs, n.Addresses
+		}
+		s.Routes = routes(in.Snapshot, in.Node)
+	}
+	if d.denyLists || len(d.nodes) > 0 {
+		s.Deny = denySet(s.Deny, in.Snapshot, d.denyLists)
+	}
+	if len(d.endpoints) > 0 || tables || refused || s.Tables == nil {
+		s.Endpoints, s.Tables = c.assign(d.endpoints, refused)
+	}
+	s.Addresses = p.numberAddresses(s.Addresses, ch, c.limits.Addresses)
+	if p.prefixesChanged || slices.ContainsFunc(ch.renumbered, func(g *group) bool { return g.owner == p.outside }) {
+		s.Prefixes = p.numberPrefixes()
+		p.prefixesChanged = false
+	}
+	if ch.described {
+		s.PeerClasses = p.descriptions(s.PeerClasses, ch)
+	}
+	s.Ports, s.PortClasses = c.ports.ranges, c.ports.info
+	s.PeerTerms, s.PeerNames = c.spoken.terms, c.spoken.names
+	s.NextPeerClass = p.next
+	return &s
+}
+
+// assign lists the endpoints with their Tables, those that are dirty or all of
+// them anew. Endpoints whose Table finds no place are denied everything.
+func (c *Compiler) assign(dirty map[model.EndpointID]bool, all bool) (map[model.EndpointID]model.EndpointState, map[model.TableID]*model.Table) {
+	tables := make(map[model.TableID]*model.Table, len(c.selected.profiles))
+	for id, p := range c.selected.profiles {
+		tables[id] = p.table
+	}
+	var closed model.TableID
+	if len(c.refused) > 0 {
+		t := closedTable()
+		closed, tables[t.ID] = t.ID, t
+	}
+	for _, p := range c.refused {
+		delete(tables, p.id)
+	}
+	endpoints := maps.Clone(c.state.Endpoints)
+	if all || endpoints == nil {
+		endpoints = make(map[model.EndpointID]model.EndpointState, len(c.selected.endpoints))
+		dirty = make(map[model.EndpointID]bool, len(c.selected.endpoints))
+		for id := range c.selected.endpoints {
+			dirty[id] = true
+		}
+	}
+	for id := range dirty {
+		e, ok := c.selected.endpoints[id]
+		if !ok {
+			delete(endpoints, id)
+			continue
+		}
+		t := e.profile.id
+		if tables[t] == nil {
+			t = closed
+		}
+		endpoints[id] = model.EndpointState{Pod: e.Pod, IPs: e.IPs, Table: t}
+	}
+	return endpoints, tables
+}
+
+// closedTable denies everything.
+func closedTable() *model.Table {
+	p := &profile{pending: true}
+	t := &model.Table{ID: p.identity()}
+	for _, d := range model.Directions {
+		b := newSide(p, d)
+		b.ports = &portSpace{}
+		b.build(newClassIndex([]*class{{}}))
+		t.Sides[d] = b.side
+	}
+	return t
+}
+
+// sameState reports whether a State has nothing that another has not.
+func sameState(a, b *model.State) bool {
+	same := func(x, y any) bool { return reflect.ValueOf(x).Pointer() == reflect.ValueOf(y).Pointer() }
+	return same(a.Endpoints, b.Endpoints) && same(a.Tables, b.Tables) && a.Addresses == b.Addresses && same(a.Prefixes, b.Prefixes) &&
+		same(a.Ports, b.Ports) && same(a.PortClasses, b.PortClasses) && same(a.PeerClasses, b.PeerClasses) && same(a.Routes, b.Routes) &&
+		same(a.PodCIDRs, b.PodCIDRs) && same(a.NodeAddresses, b.NodeAddresses) && same(a.PeerTerms, b.PeerTerms) && same(a.PeerNames, b.PeerNames) && a.NextPeerClass == b.NextPeerClass && a.Deny == b.Deny
+}
+
+// bulk is the share of addresses from which on it is cheaper to make the map of
+// addresses anew than to change it.
+const bulk = 4
+
+// numberAddresses brings the map of addresses up to date.
+func (p *peers) numberAddresses(m model.Map[netip.Addr, model.PeerClass], ch classChanges, most int) model.Map[netip.Addr, model.PeerClass] {
+	moved, gone := p.moved, p.gone
+	p.moved, p.gone = nil, nil
+	n := len(gone) + len(moved)
+	for _, g := range ch.renumbered {
+		n += g.entries.length
+	}
+	if p.crowded || p.relist || n > len(p.entries)/bulk && n > 1000 {
+		all := make(map[netip.Addr]model.PeerClass, len(p.entries))
+		for a, e := range p.entries {
+			all[a] = e.group.class.number
+		}
+		for _, a := range p.unlisted(most) {
+			delete(all, a)
+		}
+		p.relist = false
+		return model.MakeMap(all)
+	}
+	for _, a := range gone {
+		if p.entries[a] == nil {
+			m = m.Without(a)
+		}
+	}
+	for _, e := range moved {
+		if e.group != nil {
+			m = m.With(e.addr, e.group.class.number)
+		}
+	}
+	for _, g := range ch.renumbered {
+		for e := g.entries.head; e != nil; e = e.links[inGroup].next {
+			m = m.With(e.addr, g.class.number)
+		}
+	}
+	return m
+}
+
+// unlisted picks the addresses that find no place: what is not of this node
+// first, then the highest.
+func (p *peers) unlisted(most int) []netip.Addr {
+	if len(p.entries) <= most {
+		return nil
+	}
+	rank := func(e *entry) int {
+		switch {
+		case e.owner.role != somePods:
+			return 0
+		case slices.ContainsFunc(e.pods, func(pod *model.Pod) bool { return pod.Node == p.node }):
+			return 1
+		}
+		return 2
+	}
+	all := slices.SortedFunc(maps.Values(p.entries), func(a, b *entry) int { return cmp.Or(rank(a)-rank(b), a.addr.Compare(b.addr)) })
+	var rest []netip.Addr
+	for _, e := range all[most:] {
+		rest = append(rest, e.addr)
+	}
+	return rest
+}
+
+func (p *peers) numberPrefixes() []model.PrefixClass {
+	all := make([]model.PrefixClass, 0, len(p.prefixes))
+	for at, x := range p.prefixes {
+		all = append(all, model.PrefixClass{Prefix: at, Class: p.outside.groups[x.cover].class.number})
+	}
+	slices.SortFunc(all, func(a, b model.PrefixClass) int { return model.ComparePrefixes(a.Prefix, b.Prefix) })
+	return all
+}
+
+// descriptions lists the classes by number: was, with what changed.
+func (p *peers) descriptions(was []model.PeerClassInfo, ch classChanges) []model.PeerClassInfo {
+	all := make([]model.PeerClassInfo, 0, len(p.classes))
+	if len(ch.added)+len(ch.dropped)+len(ch.stayed) > len(p.classes)/bulk {
+		for _, class := range p.byNumber {
+			all = append(all, class.info)
+		}
+		return all
+	}
+	changed := slices.SortedFunc(slices.Values(slices.Concat(ch.added, ch.dropped, ch.stayed)), compareClasses)
+	for _, c := range changed {
+		n, found := slices.BinarySearchFunc(was, c.number, func(i model.PeerClassInfo, n model.PeerClass) int { return cmp.Compare(i.Class, n) })
+		all = append(all, was[:n]...)
+		if was = was[n:]; found {
+			was = was[1:]
+		}
+		if !c.gone {
+			all = append(all, c.info)
+		}
+	}
+	return append(all, was...)
+}

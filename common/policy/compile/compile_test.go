@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compile_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/common/policy/compile"
+	"github.com/isthmus-net/isthmus/test/world"
+)
+
+// answers gives the decisions of a State for a list of addresses, whose classes
+// are looked up once.
+type answers struct {
+	*model.State
+	addrs   []netip.Addr
+	classes []model.PeerClass
+}
+
+func newAnswers(s *model.State, addrs []netip.Addr) *answers {
+	a := &answers{State: s, addrs: addrs}
+	for _, addr := range addrs {
+		a.classes = append(a.classes, s.Class(addr))
+	}
+	return a
+}
+
+// decide says what State.Decide says of addrs[i].
+func (a *answers) decide(id model.EndpointID, d model.Direction, i int, p model.Protocol, port uint16) model.Decision {
+	e := a.Endpoints[id]
+	t := a.Tables[e.Table]
+	if t == nil || slices.Contains(e.IPs, a.addrs[i]) {
+		return a.State.Decide(id, d, a.addrs[i], p, port)
+	}
+	return t.Sides[d].Row(a.classes[i]).Cell(a.PortClass(p, port))
+}
+
+// compare asks the reference and the compiled State about every flow that
+// could tell them apart.
+func compare(t *testing.T, s *model.Snapshot, node string, state *model.State) (cells int) {
+	t.Helper()
+	reference := policy.NewEvaluator(s)
+	addrs, ports := world.Probes(s)
+	answers := newAnswers(state, addrs)
+	for _, p := range s.Pods.All() {
+		if p.Node != node || !p.Policed() {
+			continue
+		}
+		for _, d := range model.Directions {
+			for i, a := range addrs {
+				for _, at := range ports {
+					want := reference.Endpoint(p, d, a, at.Protocol, at.Port)
+					got := answers.decide(world.EndpointID(p), d, i, at.Protocol, at.Port)
+					cells++
+					if want.Verdict != got.Verdict || want.Cause.Reason != got.Cause.Reason {
+						t.Fatalf("%s %s %s %s/%d: reference %s, table %s", p.PodID, d, a, at.Protocol, at.Port, want, got)
+					}
+				}
+			}
+		}
+	}
+	return cells
+}
+
+func TestCompileEqualsEvaluate(t *testing.T) {
+	cells, seeds := 0, uint64(60)
+	if testing.Short() {
+		seeds = 20
+	}
+	for i, shape := range world.Shapes {
+		for seed := range seeds {
+			s := world.Random(seed, shape)
+			for _, node := range []string{"node1", "node2"} {
+				t.Run(fmt.Sprintf("shape%d/%d/%s", i, seed, node), func(t *testing.T) {
+					state, unsupported := compile.Once(compile.Input{Snapshot: s, Node: node, Endpoints: world.Endpoints(s, node)})
+					if len(unsupported) > 0 {
+						t.Fatal(unsupported)
+					}
+					cells += compare(t, s, node, state)
+				})
+			}
+		}
+	}
+	t.Logf("cells=%d", cells)
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compile
+
+import (
+	"maps"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Compiler compiles one State after another for one node. It keeps what it
+// derived, so that a Compile costs what changed since the one before and not
+// what there is, and its States share what is the same. What no longer exists
+// is dropped. It is owned by one goroutine; the States are not.
+type Compiler struct {
+	node     string
+	limits   Limits
+	snapshot *model.Snapshot
+	selected *selection
+	words    *vocabulary
+	peers    *peers
+	ports    *portSpace
+	state    *model.State
+	// refused are the profiles whose Tables found no place in state, unsupported
+	// all that did not.
+	refused     []*profile
+	unsupported []model.Unsupported
+	spoken      words // by rules, as far as peers are concerned
+}
+
+// New returns a Compiler that knows nothing yet.
+func New() *Compiler { return &Compiler{} }
+
+// Compile works out what the node should enforce. Equal sequences of inputs
+// give equal sequences of States. Each State decides like that of a Compiler
+// that sees only the last input, under other numbers of classes perhaps.
+func (c *Compiler) Compile(in Input) (*model.State, []model.Unsupported) {
+	inherits, first := in.Previous, c.state == nil || c.node != in.Node
+	if limits := in.Limits.withDefaults(); !first && limits != c.limits {
+		inherits, first = c.state, true
+	}
+	if first {
+		c.reset(in, inherits)
+	} else {
+		inherits = nil
+	}
+	d := c.changes(in)
+	if !first && d.none() {
+		return c.state, c.unsupported
+	}
+	c.snapshot, c.peers.cluster = in.Snapshot, in.Snapshot
+	c.changePolicies(in, d)
+	t := c.changeVocabulary()
+	c.changePeers(d, t)
+	ports := c.settlePorts()
+	c.settleLimits(&t)
+	classes := c.settlePeers(t, inherits)
+	c.words.release(t.removed)
+	tables := c.settleTables(classes, ports, len(d.endpoints) > 0)
+	was := c.refused
+	if tables || len(d.endpoints) > 0 || len(classes.added)+len(classes.dropped) > 0 {
+		c.refused = c.refuse()
+	}
+	next := c.assemble(in, d, classes, tables, len(was)+len(c.refused) > 0)
+	c.unsupported = append(c.overflow(), sparedNodes(next.Deny, in.Snapshot)...)
+	if sameState(next, c.state) {
+		next = c.state
+	}
+	c.state = next
+	return c.state, c.unsupported
+}
+
+// reset forgets everything but the numbers of a State, if one is given.
+func (c *Compiler) reset(in Input, inherits *model.State) {
+	node := in.Node
+	c.node, c.limits = node, in.Limits.withDefaults()
+	c.snapshot, c.state = &model.Snapshot{}, &model.State{Node: node}
+	c.words = newVocabulary()
+	c.selected = newSelection()
+	c.peers = newPeers(node, c.words)
+	c.ports = &portSpace{info: []model.PortClassInfo{{Class: model.OtherPorts}}}
+	c.spoken = words{}
+	if inherits != nil {
+		c.peers.next = max(c.peers.next, inherits.NextPeerClass)
+		c.ports = &portSpace{ranges: inherits.Ports, info: inherits.PortClasses}
+	}
+}
+
+// changePolicies finds what endpoints are under and enters it in the vocabulary.
+func (c *Compiler) changePolicies(in Input, d *difference) {
+	for _, p := range d.policies {
+		c.selected.policyChanged(p.was, p.is, in.Snapshot, d.endpoints)
+	}
+	for _, name := range d.namespaces {
+		c.selected.namespaceChanged(name, in.Snapshot, d.endpoints)
+	}
+	c.selected.selectAgain(d.endpoints, in.Endpoints, in.Snapshot, c.words)
+}
+
+// changeVocabulary says how the words of rules changed.
+func (c *Compiler) changeVocabulary() turnover {
+	t := turnover{before: c.spoken, after: c.spoken, namesChanged: c.words.namesChanged}
+	c.words.namesChanged = false
+	t.added, t.removed = c.words.settle()
+	if len(t.added)+len(t.removed) > 0 || t.namesChanged {
+		t.after = c.words.peerWords(c.spoken, t)
+	}
+	for _, list := range [][]*term{t.added, t.removed} {
+		for _, term := range list {
+			t.bits.set(term.bit, true)
+		}
+	}
+	t.names = intersect(t.before.names, t.after.names)
+	c.spoken = t.after
+	return t
+}
+
+// changePeers brings terms, nodes, namespaces and pods up to date.
+func (c *Compiler) changePeers(d *difference, t turnover) {
+	p := c.peers
+	for _, n := range d.nodes {
+		p.useRanges(n.is, 1)
+		p.useRanges(n.was, -1)
+	}
+	p.settleTerms(t.added, t.removed, t.namesChanged)
+	for _, name := range d.namespaces {
+		p.namespaceChanged(name)
+	}
+	for _, n := range d.nodes {
+		p.nodeChanged(n.was, n.is)
+	}
+	for _, pod := range d.pods {
+		p.podChanged(pod.was, pod.wasIPs, pod.is, c.selected.addressesOf(pod.is))
+	}
+}
+
+// portsChange is what became of port classes.
+type portsChange uint8
+
+const (
+	portsSame portsChange = iota
+	// portsDiffer: rows are to be adapted.
+	portsDiffer
+	// portsReread: other ranges than before find no place; rows are to be built
+	// anew.
+	portsReread
+)
+
+// settlePorts classifies the ports again if that may have changed.
+func (c *Compiler) settlePorts() portsChange {
+	if !c.words.portsChanged && c.ports.classes != nil && len(c.ports.closed) == 0 {
+		return portsSame
+	}
+	c.words.portsChanged = false
+	open, closed := c.words.ranges, c.closedPorts()
+	if len(closed) > 0 {
+		open = maps.Clone(open)
+		maps.DeleteFunc(open, func(r portRange, _ int) bool { return closed[r] })
+	}
+	was := c.ports
+	c.ports = classifyPorts(open, was)
+	c.ports.closed = closed
+	if maps.Equal(closed, was.closed) {
+		return portsDiffer
+	}
+	return portsReread
+}
+
+// settleLimits closes the words that find no place, and opens those that find
+// one again.
+func (c *Compiler) settleLimits(t *turnover) {
+	p := c.peers
+	if crowded := len(p.entries) > c.limits.Addresses; crowded != p.crowded {
+		p.crowded, p.relist = crowded, true
+		p.useEverywhere(crowded)
+		p.markAll()
+	}
+	closed := c.closedPeers()
+	if maps.Equal(closed, p.closed) {
+		return
+	}
+	t.reread = true
+	for _, m := range []map[peerWord]bool{closed, p.closed} {
+		for w := range m {
+			if w.term != nil {
+				t.bits.set(w.term.bit, true)
+			} else {
+				delete(t.names, w.name)
+			}
+		}
+	}
+	p.close(closed)
+	p.markAll()
+}
+
+// settlePeers finds the classes of addresses and their numbers.
+func (c *Compiler) settlePeers(t turnover, previous *model.State) classChanges {
+	var heirs func([]*bucket) []uint32
+	if previous != nil {
+		heirs = func(b []*bucket) []uint32 { return c.inheritPeers(b, previous) }
+	}
+	return c.peers.settleClasses(t, heirs)
+}
+
+// inheritPeers finds the numbers that the classes had in a State that this
+// Compiler did not make.
+func (c *Compiler) inheritPeers(buckets []*bucket, was *model.State) []uint32 {
+	var found []signature
+	for _, b := range buckets {
+		info := c.peers.describe(&b.class)
+		found = append(found, signature{b.kind, info.Terms, info.Names})
+	}
+	var previous []numbered
+	for _, info := range was.PeerClasses {
+		if info.Class != model.World {
+			previous = append(previous, numbered{uint32(info.Class), signature{info.Kind, info.Terms, info.Names}})
+		}
+	}
+	overlaps := func(i int) map[uint32]int { return buckets[i].membersOf(was) }
+	return inherit(found, c.spoken, previous, words{was.PeerTerms, was.PeerNames}, overlaps)
+}
+
+// membersOf counts the members of a bucket by their class in another State.
+func (b *bucket) membersOf(s *model.State) map[uint32]int {
+	n := make(map[uint32]int)
+	for _, g := range b.members {
+		for e := g.entries.head; e != nil; e = e.links[inGroup].next {
+			n[uint32(s.Class(e.addr))]++
+		}
+		if g.owner.role == nobody {
+			for x := range g.cover.prefixes {
+				n[uint32(s.PrefixClass(x.Prefix))]++
+			}
+		}
+	}
+	return n
+}
+
+// settleTables builds the tables of new profiles, which there are only if
+// endpoints changed, and brings the others up to date. It reports whether any is
+// another one.
+func (c *Compiler) settleTables(ch classChanges, ports portsChange, endpoints bool) (changed bool) {
+	if ports == portsSame && len(ch.added)+len(ch.dropped) == 0 && !ch.reread && !endpoints {
+		return false
+	}
+	for _, b := range c.selected.sides {
+		b.settle(ch, ports, c.ports, c.peers)
+	}
+	for _, p := range c.selected.profiles {
+		if p.table == nil || p.sides[0].changed || p.sides[1].changed {
+			p.table = &model.Table{ID: p.id, Sides: [2]model.Side{p.sides[0].side, p.sides[1].side}}
+			changed = true
+		}
+	}
+	return changed
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compile
+
+import (
+	"net/netip"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// denySet is the deny lists of a snapshot. Addresses of nodes are spared: a
+// list that cut nodes off from each other would take the cluster apart.
+func denySet(was *model.DenySet, s *model.Snapshot, listsChanged bool) *model.DenySet {
+	set := was
+	if listsChanged {
+		set = model.MakeDenySet(s.DenyLists)
+	}
+	if set == nil {
+		return nil
+	}
+	var nodes []netip.Addr
+	for _, n := range s.Nodes.All() {
+		nodes = append(nodes, n.Addresses...)
+	}
+	return set.Sparing(nodes)
+}
+
+// DenySet is the deny lists of a snapshot, as Compile puts them in a State; nil
+// if there are none.
+func DenySet(s *model.Snapshot) *model.DenySet { return denySet(nil, s, true) }
+
+// sparedNodes reports the entries of deny lists that are not enforced for the
+// address of a node.
+func sparedNodes(set *model.DenySet, s *model.Snapshot) []model.Unsupported {
+	if set == nil || len(set.Spared) == 0 {
+		return nil
+	}
+	owners := s.Owners().Nodes
+	var all []model.Unsupported
+	for _, a := range set.Spared {
+		who := "of a node"
+		if n := owners[a]; n != nil {
+			who = "of node " + n.Name
+		}
+		all = append(all, set.Sparings(a, who)...)
+	}
+	return all
+}

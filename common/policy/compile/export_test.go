@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compile
+
+// DigestPolicy is the digest by which the Compiler tells policies apart.
+var DigestPolicy = digestPolicy

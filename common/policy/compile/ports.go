@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compile
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// portClass is a set of ports that no rule can tell apart.
+type portClass struct {
+	// protocol and port are one member, to ask rules about; OtherPorts has none.
+	protocol model.Protocol
+	port     uint16
+	used     bool
+	// before is the class that the member was in.
+	before model.PortClass
+}
+
+// portSpace is the classes of all ports.
+type portSpace struct {
+	classes []portClass // index: model.PortClass; the zero element is OtherPorts
+	ranges  []model.PortRange
+	info    []model.PortClassInfo
+	// closed are the ranges that find no place (Limits.PortClasses).
+	closed map[portRange]bool
+}
+
+// classifyPorts cuts the ports of each protocol at the bounds of the ranges and
+// joins the pieces that lie in the same ranges.
+func classifyPorts(ranges map[portRange]int, previous *portSpace) *portSpace {
+	var pieces []piece
+	for _, proto := range model.PortProtocols {
+		pieces = append(pieces, cut(proto, ranges)...)
+	}
+	members := make(map[string][]piece)
+	var found []signature
+	for _, p := range pieces {
+		key := strings.Join(p.terms, "\n")
+		if members[key] == nil {
+			found = append(found, signature{terms: p.terms})
+		}
+		members[key] = append(members[key], p)
+	}
+	numbers := numberPorts(ranges, found, members, previous)
+	size := int(model.OtherPorts) + 1
+	for _, n := range numbers {
+		size = max(size, int(n)+1)
+	}
+	s := &portSpace{classes: make([]portClass, size), info: []model.PortClassInfo{{Class: model.OtherPorts}}}
+	s.classes[model.OtherPorts].used = true
+	for i, f := range found {
+		n := numbers[i]
+		for _, p := range members[f.key()] {
+			s.ranges = append(s.ranges, model.PortRange{Protocol: p.protocol, First: p.first, Last: p.last, Class: n})
+		}
+		first := members[f.key()][0]
+		s.classes[n] = portClass{protocol: first.protocol, port: first.first, used: true, before: previous.class(first.protocol, first.first)}
+		s.info = append(s.info, model.PortClassInfo{Class: n, Terms: f.terms})
+	}
+	slices.SortFunc(s.info, func(a, b model.PortClassInfo) int { return int(a.Class) - int(b.Class) })
+	slices.SortFunc(s.ranges, comparePortRanges)
+	s.ranges = slices.Clip(joinRanges(s.ranges))
+	return s
+}
+
+// countPortClasses counts the classes that classifyPorts would make.
+func countPortClasses(ranges map[portRange]int) int {
+	distinct := map[string]bool{"": true}
+	for _, proto := range model.PortProtocols {
+		for _, p := range cut(proto, ranges) {
+			distinct[strings.Join(p.terms, "\n")] = true
+		}
+	}
+	return len(distinct)
+}
+
+func (s *portSpace) class(p model.Protocol, port uint16) model.PortClass {
+	return (&model.State{Ports: s.ranges}).PortClass(p, port)
+}
+
+// adapt returns a row of before with the cells of the classes of now. Rules
+// that stay cannot tell the members of a class apart, so one speaks for all.
+func (s *portSpace) adapt(r *model.Row) *model.Row {
+	cells := make([]model.Decision, len(s.classes))
+	for n, class := range s.classes {
+		cells[n] = r.Cell(class.before)
+	}
+	if cells = trim(cells); slices.Equal(cells, r.Cells) {
+		return r
+	}
+	return &model.Row{Cells: cells}
+}
+
+// trim takes off cells that say the same as that of OtherPorts, which is what a
+// row says of classes beyond its end.
+func trim(cells []model.Decision) []model.Decision {
+	n := len(cells)
+	for n > 1 && cells[n-1] == cells[model.OtherPorts] {
+		n--
+	}
+	return slices.Clip(cells[:n])
+}
+
+// piece is a maximal range of ports that lie in the same ranges of rules.
+type piece struct {
+	portRange
+	terms []string
+}
+
+// cut returns the pieces of one protocol that lie in at least one range.
+func cut(proto model.Protocol, ranges map[portRange]int) []piece {
+	var mine []portRange
+	starts := make(map[int]bool) // a new piece begins here
+	for r := range ranges {
+		if r.protocol == proto {
+			mine = append(mine, r)
+			starts[int(r.first)] = true
+			starts[int(r.last)+1] = true
+		}
+	}
+	bounds := make([]int, 0, len(starts))
+	for b := range starts {
+		bounds = append(bounds, b)
+	}
+	slices.Sort(bounds)
+	slices.SortFunc(mine, func(a, b portRange) int { return int(a.first) - int(b.first) })
+	var pieces []piece
+	active := make(map[portRange]bool)
+	next := 0
+	for i := 0; i+1 < len(bounds); i++ {
+		for r := range active {
+			if int(r.last) < bounds[i] {
+				delete(active, r)
+			}
+		}
+		for ; next < len(mine) && int(mine[next].first) <= bounds[i]; next++ {
+			active[mine[next]] = true
+		}
+		if len(active) == 0 {
+			continue
+		}
+		p := piece{portRange: portRange{proto, uint16(bounds[i]), uint16(bounds[i+1] - 1)}}
+		for r := range active {
+			p.terms = append(p.terms, r.String())
+		}
+		slices.Sort(p.terms)
+		pieces = append(pieces, p)
+	}
+	return pieces
+}
+
+// numberPorts gives every class its number: that of the previous State where it
+// means the same, else the lowest free one. There are never more classes than
+// numbers.
+func numberPorts(ranges map[portRange]int, found []signature, members map[string][]piece, was *portSpace) []model.PortClass {
+	var previous []numbered
+	var before, now words
+	for r := range ranges {
+		now.terms = append(now.terms, r.String())
+	}
+	slices.Sort(now.terms)
+	taken := map[uint32]bool{uint32(model.OtherPorts): true}
+	for _, info := range was.info {
+		taken[uint32(info.Class)] = true
+		if info.Class != model.OtherPorts {
+			previous = append(previous, numbered{uint32(info.Class), signature{terms: info.Terms}})
+			before.terms = append(before.terms, info.Terms...) // every range has a port, so every term is here
+		}
+	}
+	slices.Sort(before.terms)
+	overlaps := func(i int) map[uint32]int {
+		n := make(map[uint32]int)
+		for _, p := range members[found[i].key()] {
+			for _, r := range was.ranges {
+				if common := min(int(r.Last), int(p.last)) - max(int(r.First), int(p.first)) + 1; common > 0 && r.Protocol == p.protocol {
+					n[uint32(r.Class)] += common
+				}
+			}
+		}
+		return n
+	}
+	numbers := make([]model.PortClass, len(found))
+	inherited := inherit(found, now, previous, before, overlaps)
+	// Numbers that were in use are taken again only when there are no others:
+	// until the change is complete they still mean what they meant.
+	kept := map[uint32]bool{uint32(model.OtherPorts): true}
+	for _, n := range inherited {
+		kept[n] = true
+	}
+	free, again := uint32(1), uint32(1)
+	for i, n := range inherited {
+		for n == none {
+			switch {
+			case free < uint32(model.ClosedPorts) && taken[free]:
+				free++
+			case free < uint32(model.ClosedPorts):
+				n = free
+				free++
+			case kept[again] || !taken[again]:
+				again++
+			default:
+				n = again
+				again++
+			}
+		}
+		numbers[i] = model.PortClass(n)
+	}
+	return numbers
+}
+
+func comparePortRanges(a, b model.PortRange) int {
+	if a.Protocol != b.Protocol {
+		return int(a.Protocol) - int(b.Protocol)
+	}
+	return int(a.First) - int(b.First)
+}
+
+// joinRanges merges neighbours of one class; the argument is sorted.
+func joinRanges(ranges []model.PortRange) []model.PortRange {
+	var out []model.PortRange
+	for _, r := range ranges {
+		if n := len(out) - 1; n >= 0 && out[n].Protocol == r.Protocol && out[n].Class == r.Class && int(out[n].Last)+1 == int(r.First) {
+			out[n].Last = r.Last
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compile
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// digest identifies a policy by all that it decides and explains.
+type digest [sha256.Size]byte
+
+// compiledPolicy is a policy that some endpoint is under, with its peers as
+// terms.
+type compiledPolicy struct {
+	*model.Policy
+	digest   digest
+	profiles int // that use it
+	rules    [2][]compiledRule
+}
+
+type compiledRule struct {
+	*model.Rule
+	tier  model.Tier
+	terms []*term
+	cause *model.Cause
+	named bool // has ports by name
+}
+
+// compilePolicy enters what the rules use in the vocabulary.
+func (v *vocabulary) compilePolicy(p *model.Policy, d digest) *compiledPolicy {
+	c := &compiledPolicy{Policy: p, digest: d}
+	for _, d := range model.Directions {
+		if p.Tier == model.TierNetworkPolicy && !p.Isolates[d] {
+			continue // rules of a direction that policyTypes leaves out say nothing
+		}
+		for i := range p.Rules[d] {
+			r := compiledRule{Rule: &p.Rules[d][i], tier: p.Tier, cause: ruleCause(p, &p.Rules[d][i], d), named: hasNames(p.Rules[d][i].Ports)}
+			for _, peer := range r.Peers {
+				r.terms = append(r.terms, v.use(peer))
+			}
+			c.rules[d] = append(c.rules[d], r)
+		}
+	}
+	v.countPorts(c, 1)
+	return c
+}
+
+// dropPolicy takes back what compilePolicy entered.
+func (v *vocabulary) dropPolicy(c *compiledPolicy) {
+	for _, rules := range c.rules {
+		for _, r := range rules {
+			for _, t := range r.terms {
+				v.drop(t)
+			}
+		}
+	}
+	v.countPorts(c, -1)
+}
+
+func (v *vocabulary) countPorts(c *compiledPolicy, by int) {
+	for _, d := range model.Directions {
+		for _, r := range c.rules[d] {
+			for _, m := range r.Ports {
+				v.countPort(m, d, c.Tier, by)
+			}
+		}
+	}
+}
+
+func (v *vocabulary) countPort(m model.PortMatch, d model.Direction, tier model.Tier, by int) {
+	if m.Name == "" {
+		v.useRange(portRange{m.Protocol, m.First, m.Last}, by)
+		return
+	}
+	if d == model.Ingress {
+		return // the profile resolves it
+	}
+	v.useName(portName{m.Name, m.Protocol}, by)
+	if tier == model.TierNetworkPolicy {
+		return
+	}
+	// On a pod that is not known yet the name may be any port of its protocol,
+	// and a Deny rule must then match: tell those ports from protocols that
+	// have none.
+	for _, proto := range model.PortProtocols {
+		if m.Protocol == proto || m.Protocol == model.AnyProtocol {
+			v.useRange(portRange{proto, 0, 65535}, by)
+		}
+	}
+}
+
+func digestPolicy(p *model.Policy) digest {
+	h := sha256.New()
+	writePolicy(h, p)
+	return digest(h.Sum(nil))
+}
+
+// writePolicy writes a text that two policies share only if they decide, and
+// explain, the same.
+func writePolicy(w io.Writer, p *model.Policy) {
+	fmt.Fprintf(w, "%q %q %d %d %v\n", p.Origin.String(), p.Origin.UID, p.Tier, p.Priority, p.Isolates)
+	for _, d := range model.Directions {
+		for _, r := range p.Rules[d] {
+			fmt.Fprintf(w, "%s %d %q %d %t %t\n", d, r.Index, r.Name, r.Action, r.AnyPeer, r.AnyPort)
+			for _, peer := range r.Peers {
+				fmt.Fprintf(w, " %d %q\n", peer.Kind, peer)
+			}
+			for _, m := range r.Ports {
+				fmt.Fprintf(w, " %q\n", m)
+			}
+		}
+	}
+}
