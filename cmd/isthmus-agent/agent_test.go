@@ -93,7 +93,7 @@ func TestStopAndSecondAgent(t *testing.T) {
 	inUse := fmt.Sprintf("lock directory %s: process %d (isthmus-agent.t) has it for more than 100ms: stop that agent, or give this one directories of its own", filepath.Join(m.dir, "state", "endpoints"), m.cmd.Process.Pid)
 	for flags, want := range map[string]string{
 		"--socket=" + filepath.Join(m.dir, "b.sock"):     inUse,
-		"--state-dir=" + filepath.Join(m.dir, "state-b"): "another agent answers there",
+		"--state-dir=" + filepath.Join(m.dir, "state-b"): "another agent listens there",
 	} {
 		second := &machine{t: t, dir: m.dir, datapath: m.datapath, extraArgs: []string{"--http-address", "", "--lock-timeout", "100ms", flags}}
 		second.start(0)

@@ -15,8 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// announcing is a data path that has something to say, and what was asked to be
-// written of it. The agent reads while the test writes.
+// announcing is a data path with data for the Node object. It records what the agent was requested to write
+// there. The agent reads while the test writes.
 type announcing struct {
 	*dataplane.Fake
 	mu    sync.Mutex
@@ -36,14 +36,14 @@ func (a *announcing) ask(to model.Announcement) {
 	a.asked = append(a.asked, to)
 }
 
-// say changes what it says.
+// say changes the data.
 func (a *announcing) say(to model.Announcement) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.says = to
 }
 
-// taken returns what was asked, and forgets it.
+// taken returns the recorded requests and clears them.
 func (a *announcing) taken() []model.Announcement {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -52,8 +52,8 @@ func (a *announcing) taken() []model.Announcement {
 	return asked
 }
 
-// TestAnnounce: what a data path says is asked to be written for as long as the
-// Node does not say it, and again if that changes.
+// TestAnnounce: the agent requests the write for as long as the Node object lacks the data, and again after
+// a change.
 func TestAnnounce(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		says := model.Announcement{Fabric: "vxlan"}
@@ -91,7 +91,7 @@ func TestAnnounce(t *testing.T) {
 		if len(asked) != 0 || warned() {
 			t.Errorf("asked for %v although it is said, warned %t", asked, warned())
 		}
-		// The Node's first address need not be said, another one has to be.
+		// The Node's first address needs no annotation, another address does.
 		says.Tunnel = netip.MustParseAddr("192.0.2.1")
 		path.say(says)
 		publish(model.Announcement{Fabric: "vxlan"})

@@ -282,7 +282,7 @@ func TestReallyFullDisk(t *testing.T) {
 			t.Error("the pod is attached")
 		}
 		r.end()
-		r.start() // an agent starts there, and what is attached stays
+		r.start() // an agent starts there, and attachments stay
 		r.agent.Publish(cluster{pods: 8}.snapshot())
 		r.settle()
 		if !slices.Contains(r.attached(), string(id(3))) {
