@@ -160,7 +160,7 @@ func TestLargeRecord(t *testing.T) {
 	for range 2 {
 		r.HostPorts = append(r.HostPorts, r.HostPorts...)
 	}
-	if err := s.Put(r); err == nil || !strings.Contains(err.Error(), "bytes are too many") {
+	if err := s.Put(r); err == nil || !strings.Contains(err.Error(), "bytes exceed the limit of") {
 		t.Errorf("got %v", err)
 	}
 }
