@@ -37,8 +37,8 @@ type Backend struct {
 	// unreachable what was last said about nodes that cannot be reached.
 	routesDue   *model.State
 	unreachable []string
-	// announcement is what the network was last seen to be.
-	announcement model.Announcement
+	// nodeInfo is what the network was last seen to be.
+	nodeInfo model.NodeInfo
 	// tunnel is what is wrong with the end of the overlay network's tunnels,
 	// created since when endpoints are attached and not connected, by GUID, and
 	// idle what is to be said of them.

@@ -199,13 +199,13 @@ func TestTunnelAddress(t *testing.T) {
 		n.fake.ManagementIP = n.config.NodeAddresses[0].String()
 		n.fake.Blackout(1000, early)
 		n.start()
-		told := n.backend.Announcement()
+		told := n.backend.NodeInfo()
 		if said := strings.Join(n.backend.Faults(), "\n"); told.VTEP != (model.MAC{}) || told.Tunnel.IsValid() || !strings.Contains(said, "no tunnel address yet") {
 			t.Errorf("during the blackout: %v, %q", told, said)
 		}
 		n.fake.Blackout(0, "")
 		n.apply(&model.State{Node: "node1"})
-		told = n.backend.Announcement()
+		told = n.backend.NodeInfo()
 		if said := strings.Join(n.backend.Faults(), "\n"); told.VTEP == (model.MAC{}) || told.Tunnel != n.config.NodeAddresses[0] || said != "" {
 			t.Errorf("after it: %v, %q", told, said)
 		}

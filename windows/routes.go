@@ -131,30 +131,30 @@ func (b *Backend) retryRoutes(ctx context.Context) error {
 	return nil
 }
 
-// Announcement implements dataplane.Announcer. HNS chooses both ends of an overlay
+// NodeInfo implements dataplane.Announcer. HNS chooses both ends of an overlay
 // network's tunnels, and says so when the network has found its adapter.
-func (b *Backend) Announcement() model.Announcement { return b.announcement }
+func (b *Backend) NodeInfo() model.NodeInfo { return b.nodeInfo }
 
 // announce notes what others have to know of the network.
 func (b *Backend) announce(n *hns.Network) {
 	if b.config.Mode != Overlay {
-		b.announcement = model.Announcement{Fabric: string(fabric.Routes)}
+		b.nodeInfo = model.NodeInfo{Fabric: string(fabric.Routes)}
 		return
 	}
-	said := model.Announcement{Fabric: string(fabric.VXLAN)}
+	said := model.NodeInfo{Fabric: string(fabric.VXLAN)}
 	if address, ok := tunnelAddress(n); ok {
 		said.Tunnel = address
 		if mac, err := model.ParseMAC(tunnelMAC(n)); err == nil {
 			said.VTEP = mac
 		}
 	}
-	b.announcement = said
+	b.nodeInfo = said
 }
 
 // awaitTunnel looks again for the tunnel's end of an overlay network that had
 // none when it was last looked at.
 func (b *Backend) awaitTunnel(ctx context.Context) error {
-	if b.config.Mode != Overlay || b.announcement.VTEP != (model.MAC{}) {
+	if b.config.Mode != Overlay || b.nodeInfo.VTEP != (model.MAC{}) {
 		return nil
 	}
 	_, err := b.findNetwork(ctx)

@@ -20,15 +20,15 @@ func (l *loop) announce() []string {
 	if !ok {
 		return nil
 	}
-	said := a.Announcement()
-	unsaid := said.Unsaid(node)
-	if unsaid == (model.Announcement{}) {
+	info := a.NodeInfo()
+	missing := info.Missing(node)
+	if missing == (model.NodeInfo{}) {
 		return nil
 	}
 	remedy := "add the annotation"
 	if l.cfg.Announce != nil {
-		l.cfg.Announce(said)
+		l.cfg.Announce(info)
 		remedy = "the agent writes it; if this warning persists, see the agent's log"
 	}
-	return []string{fmt.Sprintf("warning: pods of node %s are unreachable from other nodes until its Node object has %s: %s", l.cfg.NodeName, unsaid.Text(), remedy)}
+	return []string{fmt.Sprintf("warning: pods of node %s are unreachable from other nodes until its Node object has %s: %s", l.cfg.NodeName, missing.Text(), remedy)}
 }

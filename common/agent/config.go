@@ -70,7 +70,7 @@ type Config struct {
 	Report func(report.Facts)
 	// Announce, if set, writes the data that other nodes need about this one to its Node object. The loop's
 	// goroutine calls it often while the Node object lacks that data, so it must not block.
-	Announce func(model.Announcement)
+	Announce func(model.NodeInfo)
 	// Collectors are additional metrics that the agent serves with its own.
 	Collectors []prometheus.Collector
 	// Step, if set, is called on the loop's goroutine before each step with an external effect. The

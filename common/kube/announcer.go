@@ -29,7 +29,7 @@ type Announcer struct {
 	wake chan struct{} // capacity 1
 
 	mu   sync.Mutex
-	want *model.Announcement // nil until something is to be said
+	want *model.NodeInfo // nil until something is to be said
 }
 
 // announcer is who owns the annotations, among the managers of a Node's fields.
@@ -60,7 +60,7 @@ func (a *Announcer) Describe(ch chan<- *prometheus.Desc) { a.writes.Describe(ch)
 func (a *Announcer) Collect(ch chan<- prometheus.Metric) { a.writes.Collect(ch) }
 
 // Set asks for something to be said that the Node does not say. It does not block.
-func (a *Announcer) Set(want model.Announcement) {
+func (a *Announcer) Set(want model.NodeInfo) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.want = &want
@@ -71,7 +71,7 @@ func (a *Announcer) Set(want model.Announcement) {
 }
 
 // take returns what is to be said, once.
-func (a *Announcer) take() *model.Announcement {
+func (a *Announcer) take() *model.NodeInfo {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	want := a.want
@@ -82,7 +82,7 @@ func (a *Announcer) take() *model.Announcement {
 // Run announces until ctx is done; then it returns nil. Who is not heard asks
 // again.
 func (a *Announcer) Run(ctx context.Context) error {
-	var said model.Announcement
+	var said model.NodeInfo
 	var at time.Time
 	pause := announceRetry
 	for {
@@ -118,7 +118,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 
 // write brings the annotations about; those that were written before and are not
 // wanted any more go.
-func (a *Announcer) write(ctx context.Context, want model.Announcement) error {
+func (a *Announcer) write(ctx context.Context, want model.NodeInfo) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Node",

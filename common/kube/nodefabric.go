@@ -44,7 +44,7 @@ func readFabric(m metav1.Object, node *model.Node) (errs field.ErrorList) {
 }
 
 // annotations are what a node says, as Node objects have it.
-func annotationsOf(a model.Announcement) map[string]any {
+func annotationsOf(a model.NodeInfo) map[string]any {
 	all := make(map[string]any)
 	if a.Fabric != "" {
 		all[annotationFabric] = a.Fabric
