@@ -90,7 +90,7 @@ func TestStopAndSecondAgent(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	inUse := fmt.Sprintf("lock directory %s: process %d (isthmus-agent.t) has it for more than 100ms: stop that agent, or give this one directories of its own", filepath.Join(m.dir, "state", "endpoints"), m.cmd.Process.Pid)
+	inUse := fmt.Sprintf("lock directory %s: process %d (isthmus-agent.t) has held it for more than 100ms: stop that agent, or give this one separate directories", filepath.Join(m.dir, "state", "endpoints"), m.cmd.Process.Pid)
 	for flags, want := range map[string]string{
 		"--socket=" + filepath.Join(m.dir, "b.sock"):     inUse,
 		"--state-dir=" + filepath.Join(m.dir, "state-b"): "another agent listens there",
@@ -144,7 +144,7 @@ func TestUsage(t *testing.T) {
 		"sets":            {[]string{"--hns-sets", "some"}, `--hns-sets "some": give auto, on or off`},
 		"forwarding":      {[]string{"--forwarding", "past"}, `--forwarding "past": give direct or stack`},
 		"from node":       {[]string{"--host-ports-from-node", "some"}, `--host-ports-from-node "some": give all, loopback or none`},
-		"reserved port":   {[]string{"--reserved-host-ports", "80,90-80"}, `--reserved-host-ports: "90-80" is no port: use a number from 1 to 65535`},
+		"reserved port":   {[]string{"--reserved-host-ports", "80,90-80"}, `--reserved-host-ports: "90-80" is not a port or range: use a number from 1 to 65535`},
 		"map":             {[]string{"--map-entries", "slots=9"}, `--map-entries: size of map "slots": there is no such map, or its size is fixed: give one of conns4,`},
 		"flow events":     {[]string{"--flow-events", "some"}, `--flow-events "some": give all, denied, off`},
 		"flow rate":       {[]string{"--flow-event-rate", "0"}, "--flow-event-rate 0: give 1 or more, or --flow-events=off"},

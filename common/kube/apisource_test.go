@@ -416,7 +416,7 @@ func TestAPIForbidden(t *testing.T) {
 	f.forbidden = policiesPath
 	f.put(t, world1)
 	w := startAPI(t, f)
-	w.problem("NetworkPolicy", "not for you", "give this program's account the right")
+	w.problem("NetworkPolicy", "not for you", "grant this program's account the right")
 	w.still(100 * time.Millisecond) // without the policies everything would be allowed
 	f.set(func() { f.forbidden = "" })
 	s := w.until("all", func(*model.Snapshot) bool { return true })

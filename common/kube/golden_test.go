@@ -46,7 +46,7 @@ func golden(t *testing.T, path, got string) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
-		t.Errorf("%s (-golden +now; -update writes it anew):\n%s", path, d)
+		t.Errorf("%s (-golden +now; -update rewrites it):\n%s", path, d)
 	}
 }
 

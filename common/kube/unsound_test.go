@@ -90,5 +90,5 @@ spec: {entries: [192.0.2.7, 17]}
 	if l, ok := s.DenyLists.Get("scanners"); !ok || len(l.Entries) != 1 {
 		t.Errorf("scanners are %+v", l)
 	}
-	w.problem("DenyList scanners", "1 of its entries can be read and are enforced")
+	w.problem("DenyList scanners", "1 of its entries are valid and enforced")
 }
