@@ -150,7 +150,7 @@ func TestUsage(t *testing.T) {
 		"flow rate":       {[]string{"--flow-event-rate", "0"}, "--flow-event-rate 0: give 1 or more, or --flow-events=off"},
 		"flow rate limit": {[]string{"--flow-event-rate", "20000"}, "rate of flow events 20000: give a number from 0 to 10000 a second"},
 		"flow burst":      {[]string{"--flow-event-burst", "0"}, "--flow-event-burst 0: give 1 or more"},
-		"flow log":        {[]string{"--flow-events=off", "--log-denied-flows"}, "there is nothing to be logged with --flow-events=off"},
+		"flow log":        {[]string{"--flow-events=off", "--log-denied-flows"}, "has no effect with --flow-events=off"},
 		"map size":        {[]string{"--map-entries", "rows=1"}, "--map-entries: size of map rows: 1 entries: give a number from 3 to"},
 		"other system":    {[]string{other}, "has no meaning on " + runtime.GOOS},
 	} {
@@ -199,7 +199,7 @@ func TestRuntimeErrors(t *testing.T) {
 		text string
 	}{
 		"data path":        {nil, "loop: open data path: kernel is too old"},
-		"state dir":        {[]string{"--state-dir", open}, "can be written by others"},
+		"state dir":        {[]string{"--state-dir", open}, "can be written by other users"},
 		"socket":           {[]string{"--socket", filepath.Join(open, "a.sock")}, "chmod 0700"},
 		"http":             {[]string{"--http-address", "127.0.0.1:99999"}, "listen on --http-address"},
 		"kubeconfig":       {[]string{"--kubeconfig", filepath.Join(dir, "none"), "--manifests", ""}, "none"},

@@ -34,7 +34,7 @@ func TestNextAgentWaits(t *testing.T) {
 	if _, err := next.add(0); err != nil {
 		t.Fatalf("%v\n%s", err, next.log.String())
 	}
-	if err := next.stop(); err != nil || !strings.Contains(next.log.String(), "wait for another agent that uses the same directory") {
+	if err := next.stop(); err != nil || !strings.Contains(next.log.String(), "waiting for another agent that uses the same directory") {
 		t.Errorf("the next agent: %v\n%s", err, next.log.String())
 	}
 }
