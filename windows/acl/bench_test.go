@@ -100,7 +100,7 @@ func BenchmarkKeep(b *testing.B) {
 	in.Snapshot = s
 	next, _ := policy.Compile(in)
 	o := options(hns.Server2022)
-	from := &acl.Lower(old, o, "").Programme
+	from := &acl.Lower(old, o, "").Ruleset
 	to := acl.Lower(next, o, "")
 	if acl.Equal(from.Lists["c0:eth0"], to.Lists["c0:eth0"]) {
 		b.Fatal("the list is the same")

@@ -64,7 +64,7 @@ func FuzzLower(f *testing.F) {
 				t.Fatalf("a small State does not fit: %v", l.Unsupported)
 			}
 			for id := range state.Endpoints {
-				if err := acl.Check(state, id, o, &l.Programme, hns.Readings()...); err != nil {
+				if err := acl.Check(state, id, o, &l.Ruleset, hns.Readings()...); err != nil {
 					t.Errorf("hns %s: %v\n%s", profile, err, hns.FormatACLs("", l.Lists[id]))
 				}
 			}

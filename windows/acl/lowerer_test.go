@@ -31,7 +31,7 @@ func TestLowererEqualsLower(t *testing.T) {
 						o.NoIPv6 = noIPv6
 						var lowerer acl.Lowerer
 						var last *model.State
-						var inForce *acl.Programme
+						var inForce *acl.Ruleset
 						s := world.Random(seed, shape)
 						for round := range uint64(12) {
 							state := compile(s, "node1", last)
@@ -39,11 +39,11 @@ func TestLowererEqualsLower(t *testing.T) {
 								state = compile(s, "node1", nil) // classes have other numbers
 							}
 							got, want := lowerer.Lower(state, o, "x"), acl.Lower(state, o, "x")
-							if !reflect.DeepEqual(got.Programme, want.Programme) || !reflect.DeepEqual(got.Unsupported, want.Unsupported) {
-								t.Fatalf("round %d:\n%+v\nwant\n%+v", round, got.Programme, want.Programme)
+							if !reflect.DeepEqual(got.Ruleset, want.Ruleset) || !reflect.DeepEqual(got.Unsupported, want.Unsupported) {
+								t.Fatalf("round %d:\n%+v\nwant\n%+v", round, got.Ruleset, want.Ruleset)
 							}
 							if inForce == nil {
-								inForce = &want.Programme
+								inForce = &want.Ruleset
 							}
 							kept := got.Keep(inForce)
 							if again := want.Keep(inForce); !reflect.DeepEqual(kept, again) {

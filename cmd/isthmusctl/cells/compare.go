@@ -76,7 +76,7 @@ func (c *comparison) problem(format string, args ...any) {
 func (c *comparison) lists() [][]hns.ACL {
 	var all [][]hns.ACL
 	for _, l := range c.node.Lists {
-		all = append(all, distinct(l.Programme.Lists)...)
+		all = append(all, distinct(l.Ruleset.Lists)...)
 	}
 	return all
 }
@@ -102,7 +102,7 @@ func (c *comparison) parseLists() error {
 		s := &c.subjects[i]
 		s.rules, s.reported = make([]*hns.Rules, len(c.node.Lists)), make([]bool, len(c.node.Lists))
 		for v, l := range c.node.Lists {
-			list := l.Programme.Lists[s.id]
+			list := l.Ruleset.Lists[s.id]
 			var key *hns.ACL
 			if len(list) > 0 {
 				key = &list[0]
@@ -111,7 +111,7 @@ func (c *comparison) parseLists() error {
 				parsed[v] = make(map[*hns.ACL]*hns.Rules)
 			}
 			if parsed[v][key] == nil {
-				rules, err := engine.ParseList(l.Programme, list)
+				rules, err := engine.ParseList(l.Ruleset, list)
 				if err != nil {
 					return fmt.Errorf("endpoint %s, %s: %w", s.id, l.Name, err)
 				}

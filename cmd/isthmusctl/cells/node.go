@@ -40,7 +40,7 @@ type Node struct {
 // Lists are the ACLs for some profiles of HNS.
 type Lists struct {
 	engine.Variant
-	Programme *acl.Programme
+	Ruleset *acl.Ruleset
 	// Reported is what the lowering denies although the State allows it.
 	Reported []model.Unsupported
 }
@@ -72,7 +72,7 @@ func Encode(s *model.Snapshot, state *model.State, reported []model.Unsupported)
 	}
 	for _, v := range engine.Variants() {
 		l := acl.Lower(state, v.Options, v.Name)
-		n.Lists = append(n.Lists, Lists{Variant: v, Programme: l.Keep(&acl.Programme{}), Reported: l.Unsupported})
+		n.Lists = append(n.Lists, Lists{Variant: v, Ruleset: l.Keep(&acl.Ruleset{}), Reported: l.Unsupported})
 	}
 	return n, nil
 }

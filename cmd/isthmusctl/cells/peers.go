@@ -299,14 +299,14 @@ func (c *comparison) listMembers() ([][]netip.Prefix, error) {
 	var all [][]netip.Prefix
 	for _, l := range c.node.Lists {
 		seen := make(map[string]bool)
-		for _, list := range distinct(l.Programme.Lists) {
+		for _, list := range distinct(l.Ruleset.Lists) {
 			for _, a := range list {
 				for _, text := range []string{a.LocalAddresses, a.RemoteAddresses} {
 					if text == "" || seen[text] {
 						continue
 					}
 					seen[text] = true
-					m, err := members(text, l.Programme.Sets)
+					m, err := members(text, l.Ruleset.Sets)
 					if err != nil {
 						return nil, err
 					}

@@ -74,7 +74,7 @@ func (c *comparison) findSubjects() {
 			}
 		}
 		for v := range c.node.Lists {
-			if list := c.node.Lists[v].Programme.Lists[id]; len(list) > 0 {
+			if list := c.node.Lists[v].Ruleset.Lists[id]; len(list) > 0 {
 				key.lists[v] = &list[0]
 			} else {
 				c.problem("endpoint %s has no ACLs for %s: everything would pass", id, c.node.Lists[v].Name)

@@ -54,8 +54,8 @@ func Variants() []Variant {
 // aclNode is what one node's HNS holds, and the parsed lists so far asked for.
 // Endpoints that share a list share what was parsed.
 type aclNode struct {
-	programme *acl.Programme
-	rules     map[*hns.ACL]*hns.Rules
+	ruleset *acl.Ruleset
+	rules   map[*hns.ACL]*hns.Rules
 }
 
 // NewACL returns the engine for all profiles.
@@ -88,11 +88,11 @@ func (a *ACL) Load(c *Cluster) error {
 		v.nodes = make(map[string]*aclNode, len(c.States))
 		for node, state := range c.States {
 			lowering := acl.Lower(state, v.Options, v.Name)
-			programme := &acl.Programme{}
+			ruleset := &acl.Ruleset{}
 			if was := before[node]; was != nil {
-				programme = was.programme
+				ruleset = was.ruleset
 			}
-			v.nodes[node] = &aclNode{programme: lowering.Keep(programme), rules: make(map[*hns.ACL]*hns.Rules)}
+			v.nodes[node] = &aclNode{ruleset: lowering.Keep(ruleset), rules: make(map[*hns.ACL]*hns.Rules)}
 		}
 	}
 	return nil
@@ -173,23 +173,23 @@ func (q Question) possible() bool {
 }
 
 func (n *aclNode) rulesOf(id model.EndpointID) (*hns.Rules, error) {
-	list := n.programme.Lists[id]
+	list := n.ruleset.Lists[id]
 	if len(list) == 0 {
-		return n.programme.Rules(id)
+		return n.ruleset.Rules(id)
 	}
 	if r, ok := n.rules[&list[0]]; ok {
 		return r, nil
 	}
-	r, err := ParseList(n.programme, list)
+	r, err := ParseList(n.ruleset, list)
 	if err == nil {
 		n.rules[&list[0]] = r
 	}
 	return r, err
 }
 
-// ParseList reads one list of a programme as HNS does, with the sets that it
+// ParseList reads one list of a ruleset as HNS does, with the sets that it
 // refers to.
-func ParseList(p *acl.Programme, list []hns.ACL) (*hns.Rules, error) {
+func ParseList(p *acl.Ruleset, list []hns.ACL) (*hns.Rules, error) {
 	var sets []hns.SetPolicy
 	for _, id := range setsOf(list) {
 		if members, ok := p.Sets[id]; ok {
