@@ -4,10 +4,10 @@ package hns
 
 import "slices"
 
-// Bug is a mistake that can be planted in a Fake, to see that tests notice.
+// Bug is a bug that can be planted in a Fake, to prove that tests notice it.
 type Bug string
 
-// The bugs. The first three go unnoticed by hcsshim's own tests.
+// The bugs. hcsshim's own tests do not notice the first three.
 const (
 	BugFilterIgnored   Bug = "filters of listings are ignored"
 	BugNoAddress       Bug = "no address is allotted"
@@ -28,19 +28,19 @@ const (
 	BugRebootKeeps     Bug = "networks outlive a restart of the machine"
 )
 
-// Bugs lists them.
+// Bugs lists all bugs.
 func Bugs() []Bug {
 	return []Bug{BugFilterIgnored, BugNoAddress, BugMAC, BugPortTwice, BugAddressTwice, BugWrongCode, BugResourceMissing, BugAddLost, BugRemoveIgnored,
 		BugUpdateAppends, BugSetKept, BugLastWins, BugDirections, BugPortsIgnored, BugDeleteKeeps, BugDetachKeeps, BugRebootKeeps}
 }
 
-// Plant puts a bug into the Fake; the empty one takes it away. Set before use.
+// Plant plants a bug in the Fake; the empty one removes it. Set before use.
 func (f *Fake) Plant(b Bug) { f.bug = b }
 
-// Has reports whether the bug is in the Fake.
+// Has reports whether the bug is planted.
 func (f *Fake) Has(b Bug) bool { return f.bug == b }
 
-// misread returns ACLs as a Fake with a bug understands them.
+// misread returns ACLs as a Fake with a bug interprets them.
 func (f *Fake) misread(acls []ACL) []ACL {
 	acls = slices.Clone(acls)
 	for i := range acls {
