@@ -88,7 +88,7 @@ func TestRoutesFollowTheNodes(t *testing.T) {
 	}
 }
 
-// damageRoutes takes a route away and adds one that nobody wants.
+// damageRoutes removes a route and adds a stray one.
 func (n *node) damageRoutes() {
 	n.t.Helper()
 	networks, err := n.fake.Networks(ctx)

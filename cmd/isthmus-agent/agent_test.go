@@ -24,9 +24,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// TestKillAtEveryStep kills the process at every step of attaching three pods
-// and detaching one, starts it again and expects no trace of what it did not
-// answer for, and every trace of what it did.
+// TestKillAtEveryStep kills the process at every step of attaching three pods and detaching one, and starts
+// it again. It expects no trace of unanswered requests, and every trace of answered ones.
 func TestKillAtEveryStep(t *testing.T) {
 	stride := 1
 	if testing.Short() {
@@ -82,7 +81,7 @@ func TestStopAndSecondAgent(t *testing.T) {
 			t.Errorf("%s: status %d\n%s", path, status, body)
 		}
 	}
-	// What is shown follows an answer a little later.
+	// The metrics follow an answer after a moment.
 	deadline := time.Now().Add(10 * time.Second)
 	for _, body := get("/metrics"); !strings.Contains(body, "isthmus_endpoints 1"); _, body = get("/metrics") {
 		if time.Now().After(deadline) {
@@ -175,8 +174,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestRuntimeErrors expects status 1 and one line for what goes wrong before
-// the agent runs.
+// TestRuntimeErrors expects status 1 and one line for errors before the agent runs.
 func TestRuntimeErrors(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the agent's pipe is for administrators only")

@@ -39,8 +39,8 @@ func TestNextAgentWaits(t *testing.T) {
 	}
 }
 
-// TestSecondAgentOnTheSameMaps starts an agent with a state directory and a
-// socket of its own on the maps of another one.
+// TestSecondAgentOnTheSameMaps starts an agent with a separate state directory and socket on the maps of
+// another one.
 func TestSecondAgentOnTheSameMaps(t *testing.T) {
 	if os.Geteuid() != 0 || testing.Short() {
 		t.Skip("needs root, for network namespaces and BPF")

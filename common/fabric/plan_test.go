@@ -116,7 +116,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// checkPlan holds every plan against what it must never do.
+// checkPlan checks the properties that every plan must have.
 func checkPlan(t *testing.T, self Self, peers []model.Route, p *Plan) {
 	t.Helper()
 	claimed := make(map[netip.Prefix]string)

@@ -125,9 +125,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// FuzzPlan lets nodes come and go, each with what it was given, and checks every
-// plan: nobody's range changes, none overlaps what is taken, and nobody waits
-// while there is room.
+// FuzzPlan lets nodes come and go, each with its assigned ranges, and checks every plan: ranges of nodes
+// never change, none overlaps a range in use, and no node waits while there is room.
 func FuzzPlan(f *testing.F) {
 	f.Add(uint8(3), uint8(2), []byte{1, 2, 3, 130, 4, 5, 6, 7, 129})
 	f.Add(uint8(0), uint8(8), []byte(strings.Repeat("\x01\x02\x83\x04\x05", 30)))

@@ -112,9 +112,9 @@ func BenchmarkKeep(b *testing.B) {
 	}
 }
 
-// BenchmarkManyRules lowers one endpoint whose policy opens one port each to
-// many networks: what costs most, since no two rules can be joined. More than
-// 1023 sets of ports no node tells apart.
+// BenchmarkManyRules lowers one endpoint whose policy opens one port each to many networks. This is the
+// most expensive case, since no two rules can be joined. No node distinguishes more than 1023 sets of
+// ports.
 func BenchmarkManyRules(b *testing.B) {
 	for _, n := range []int{100, 400, 1000} {
 		pod := largePod(0)

@@ -37,9 +37,8 @@ func sent(t *testing.T, p *acl.Ruleset, id model.EndpointID) (endpoint, network 
 	return endpoint, network
 }
 
-// TestListsByTheFacts asks an evaluator that shares no code with windows/hns what
-// the lists of random clusters do. A mistake about HNS that this package and
-// hns.Rules make together is seen here.
+// TestListsByTheFacts decides the lists of random clusters with an evaluator that shares no code with
+// windows/hns. It finds mistakes about HNS that this package and hns.Rules have in common.
 func TestListsByTheFacts(t *testing.T) {
 	seeds := uint64(8)
 	if testing.Short() {

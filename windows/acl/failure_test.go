@@ -63,8 +63,7 @@ func (f *fates) between(rules *hns.Rules, exact bool) error {
 	return nil
 }
 
-// distinct returns an address and a port of each kind that neither State tells
-// apart.
+// distinct returns an address and a port of each kind that no State distinguishes.
 func distinct(old, next *model.State, a, b *model.Snapshot) (addrs []netip.Addr, ports []world.Port) {
 	allAddrs, allPorts := world.Probes(a)
 	more, morePorts := world.Probes(b)

@@ -145,9 +145,8 @@ func TestKeepWithSets(t *testing.T) {
 	}
 }
 
-// TestNodeRuleIsForIngress: the node reaches its pods whatever policies say, not
-// the other way round. What egress rules say of the node's address stands in the
-// list like what they say of any other.
+// TestNodeRuleIsForIngress: the node reaches its pods whatever policies say, but pods do not always reach
+// the node. Egress rules for the node's address are in the list like those for any other address.
 func TestNodeRuleIsForIngress(t *testing.T) {
 	node := netip.MustParseAddr("192.168.0.1")
 	allow := &model.Row{Cells: []model.Decision{{Verdict: model.Allow}}}

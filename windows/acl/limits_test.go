@@ -15,8 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestTooManyRulesOverBlocks: what does not fit is denied and reported; nothing
-// is let through that the State denies.
+// TestTooManyRulesOverBlocks: traffic of rules that do not fit is denied and reported; no traffic is
+// allowed that the State denies.
 func TestTooManyRulesOverBlocks(t *testing.T) {
 	truncated, denied := 0, 0
 	seeds := uint64(8)
@@ -271,7 +271,7 @@ func TestUnknownTableDenies(t *testing.T) {
 	}
 }
 
-// TestSetsRoundTrip: what is written is read, also when nobody is in it.
+// TestSetsRoundTrip: an encoded set decodes to the same members, also if it is empty.
 func TestSetsRoundTrip(t *testing.T) {
 	for _, members := range [][]netip.Addr{nil, {netip.MustParseAddr("10.0.0.1")}, {netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}} {
 		set := acl.EncodeSet("isthmus-00ff-v4", members)

@@ -32,8 +32,8 @@ func options(v hns.Version) acl.Options {
 	return acl.Options{Sets: v.Supports(hns.Sets)}.Defaults()
 }
 
-// TestLookupEqualsState asks the lowered lists about every flow that could tell
-// them from the State, under every reading and for every profile.
+// TestLookupEqualsState decides with the lowered lists every flow that could distinguish them from the
+// State, under every reading and for every profile.
 func TestLookupEqualsState(t *testing.T) {
 	seeds := uint64(6)
 	if testing.Short() {

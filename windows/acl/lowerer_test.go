@@ -13,9 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestLowererEqualsLower follows random clusters: whatever a Lowerer has seen
-// before, it gives what is lowered from nothing, to the last name of a set, and
-// so does what is kept of the lists in force.
+// TestLowererEqualsLower follows random clusters. Whatever a Lowerer has lowered before, its result equals
+// that of Lower, to the last name of a set, and so do the kept lists in force.
 func TestLowererEqualsLower(t *testing.T) {
 	seeds := uint64(8)
 	if testing.Short() {

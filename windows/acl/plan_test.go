@@ -78,8 +78,7 @@ func newFates(id model.EndpointID, old, new *model.State, addrs []netip.Addr, po
 	return f
 }
 
-// check compares what the rules say with both; last tells that only the new
-// verdicts count.
+// check compares the verdicts of the rules with both; last means that only the new verdicts count.
 func (f *fates) check(rules *hns.Rules, last bool) (cells int, err error) {
 	for _, d := range model.Directions {
 		for _, remote := range f.remotes {
@@ -210,7 +209,7 @@ func TestPlanNeverShowsAMixture(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("cells=%d steps=%d plans with a set made anew=%d", cells, steps, renamed)
+	t.Logf("cells=%d steps=%d plans with a recreated set=%d", cells, steps, renamed)
 }
 
 // TestWalkNoticesDisorder makes sure that TestPlanNeverShowsAMixture can fail:
