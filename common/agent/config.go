@@ -106,7 +106,7 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("record directory is empty: name an absolute path"))
 	}
 	if c.Open == nil {
-		errs = append(errs, errors.New("Open is nil: set the function that opens the data path"))
+		errs = append(errs, errors.New("no function opens the data path: set Open"))
 	}
 	for _, d := range []struct {
 		name  string
