@@ -9,8 +9,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// readBandwidth reads the limits that a runtime asks for, in bits per second and
-// bits. What is not right is refused by ADD; DEL works all the same.
+// readBandwidth parses the limits that a runtime requests, in bits per second and bits. ADD refuses invalid
+// ones; DEL works nevertheless.
 func (c *Conf) readBandwidth(raw json.RawMessage) {
 	const key = "runtimeConfig.bandwidth: "
 	if raw == nil {
@@ -18,7 +18,7 @@ func (c *Conf) readBandwidth(raw json.RawMessage) {
 	}
 	var b struct{ IngressRate, IngressBurst, EgressRate, EgressBurst uint64 }
 	if err := json.Unmarshal(raw, &b); err != nil {
-		c.refused = append(c.refused, key+"it is no object with the whole numbers ingressRate, ingressBurst, egressRate and egressBurst: correct the bandwidth annotations of the pod")
+		c.refused = append(c.refused, key+"it is not an object with the whole numbers ingressRate, ingressBurst, egressRate and egressBurst: correct the bandwidth annotations of the pod")
 		return
 	}
 	asked := model.Bandwidth{Ingress: model.Limit{Rate: b.IngressRate, Burst: b.IngressBurst}, Egress: model.Limit{Rate: b.EgressRate, Burst: b.EgressBurst}}

@@ -12,9 +12,9 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// TestCheckReadsItsOwnInterface asks CHECK with a prevResult of several
-// interfaces, as a chain of plugins leaves it. Only the addresses of the interface
-// with the name and the sandbox of the attachment are the pod's.
+// TestCheckReadsItsOwnInterface sends CHECK with a prevResult of several interfaces, as a chain of plugins
+// leaves it. Only the addresses of the interface with the name and the sandbox of the attachment are the
+// pod's.
 func TestCheckReadsItsOwnInterface(t *testing.T) {
 	r := newRig(t)
 	r.publish(1, "10.0.1.0/24")

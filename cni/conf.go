@@ -21,11 +21,11 @@ import (
 // DefaultTimeout bounds a request if the configuration does not.
 const DefaultTimeout = 60 * time.Second
 
-// maxTimeout is the longest that a configuration may ask for.
+// maxTimeout is the longest timeout that a configuration may set.
 const maxTimeout = 10 * time.Minute
 
-// Conf is the network configuration as far as the plugin uses it. Keys that it
-// does not know are for others and are let pass.
+// Conf holds the keys of the network configuration that the plugin uses. It ignores unknown keys, which
+// belong to other components.
 type Conf struct {
 	CNIVersion string
 	Name       string
@@ -33,22 +33,21 @@ type Conf struct {
 	Socket string
 	// Timeout bounds a request to the agent.
 	Timeout time.Duration
-	// DNS is passed on in the result.
+	// DNS is copied to the result.
 	DNS types.DNS
 	// PrevResult is the result of the plugin before this one, or of ADD.
 	PrevResult types.Result
 	// Valid are the attachments that GC keeps; nil if the key is missing.
 	Valid []types.GCAttachment
-	// hostPorts are the host ports that a runtime asks for.
+	// hostPorts are the host ports that a runtime requests.
 	hostPorts []cnicall.HostPort
-	// bandwidth are the limits that a runtime asks for, nil for none.
+	// bandwidth are the limits that a runtime requests, nil for none.
 	bandwidth *cnicall.Bandwidth
-	// refused says what keys ask for what is not possible, for ADD.
+	// refused lists the keys that request unsupported features; ADD fails with them.
 	refused []string
 }
 
-// unsupported are the capabilities that a runtime may pass in runtimeConfig and
-// what to do instead.
+// unsupported maps the capabilities that a runtime may pass in runtimeConfig to the remedy.
 var unsupported = map[string]string{
 	"ipRanges":       "addresses come from the node's pod ranges: remove the ipRanges capability",
 	"ips":            "addresses come from the node's pod ranges: remove the request for fixed addresses",
@@ -58,8 +57,8 @@ var unsupported = map[string]string{
 	"aliases":        "aliases are not supported: remove the aliases capability",
 }
 
-// ParseConf reads a network configuration. The error is a *types.Error: code 6
-// if it is not a JSON object, code 7 with key and value if a value is not right.
+// ParseConf parses a network configuration. The error is a *types.Error: code 6 if it is not a JSON object,
+// code 7 with key and value if a value is invalid.
 func ParseConf(stdin []byte) (*Conf, error) {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(stdin, &keys); err != nil {
@@ -79,7 +78,7 @@ func ParseConf(stdin []byte) (*Conf, error) {
 	return c, nil
 }
 
-// wrong is the error about one key.
+// wrong returns the error about one key.
 func wrong(key string, value []byte, remedy string) error {
 	text := string(bytes.TrimSpace(value))
 	if len(text) > 100 {
@@ -88,7 +87,7 @@ func wrong(key string, value []byte, remedy string) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, fmt.Sprintf("network configuration: %q: %s is not valid", key, text), remedy)
 }
 
-// read decodes a key if it is there.
+// read decodes a key if it exists.
 func read(keys map[string]json.RawMessage, key string, into any, remedy string) error {
 	if raw, ok := keys[key]; ok {
 		if err := json.Unmarshal(raw, into); err != nil {
@@ -109,11 +108,11 @@ func (c *Conf) readStandard(keys map[string]json.RawMessage) error {
 		return err
 	}
 	var ipam struct{ Type string }
-	if err := read(keys, "ipam", &ipam, "remove it: the agent gives out the addresses"); err != nil {
+	if err := read(keys, "ipam", &ipam, "remove it: the agent allocates addresses"); err != nil {
 		return err
 	}
 	if ipam.Type != "" {
-		c.refused = append(c.refused, fmt.Sprintf("ipam.type %q: the agent gives out the addresses of the node's pod ranges: remove ipam", ipam.Type))
+		c.refused = append(c.refused, fmt.Sprintf("ipam.type %q: the agent allocates addresses from the node's pod ranges: remove ipam", ipam.Type))
 	}
 	return nil
 }
@@ -152,7 +151,7 @@ func (c *Conf) readRuntimeConfig(keys map[string]json.RawMessage) error {
 	c.readPorts(capabilities["portMappings"])
 	c.readBandwidth(capabilities["bandwidth"])
 	slices.Sort(c.refused)
-	// Passed for Windows containers; it replaces what the file says.
+	// Passed for Windows containers; it replaces the value of the file.
 	var dns struct {
 		Servers  []string `json:"servers"`
 		Searches []string `json:"searches"`
@@ -167,7 +166,7 @@ func (c *Conf) readRuntimeConfig(keys map[string]json.RawMessage) error {
 	return nil
 }
 
-// empty reports whether a value asks for nothing.
+// empty reports whether a value requests nothing.
 func empty(raw json.RawMessage) bool {
 	var value any
 	if err := json.Unmarshal(raw, &value); err != nil {
@@ -220,14 +219,14 @@ func (c *Conf) readPrevResult(keys map[string]json.RawMessage) error {
 	return nil
 }
 
-// checkAdd refuses what ADD cannot do. DEL must work with any configuration.
+// checkAdd returns an error for requests that ADD cannot fulfil. DEL must work with any configuration.
 func (c *Conf) checkAdd() error {
 	refused := c.refused
 	if c.PrevResult != nil {
-		refused = append(slices.Clip(refused), "prevResult: isthmus makes the pod's interface and must be the first plugin of the list")
+		refused = append(slices.Clip(refused), "prevResult: isthmus creates the pod's interface and must be the first plugin of the list")
 	}
 	if len(refused) == 0 {
 		return nil
 	}
-	return types.NewError(types.ErrInvalidNetworkConfig, "network configuration asks for what isthmus does not do: "+refused[0], strings.Join(refused[1:], "; "))
+	return types.NewError(types.ErrInvalidNetworkConfig, "network configuration requests an unsupported feature: "+refused[0], strings.Join(refused[1:], "; "))
 }

@@ -20,18 +20,18 @@ import (
 	"github.com/isthmus-net/isthmus/common/cnicall"
 )
 
-// Plugin answers the runtime. Its methods return *types.Error.
+// Plugin serves the runtime. Its methods return *types.Error.
 type Plugin struct {
 	// Dial connects to the agent.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Out is where results go.
+	// Out receives results.
 	Out io.Writer
 }
 
-// Versions are the versions of the specification that results can have.
+// Versions returns the versions of the specification that results can have.
 func Versions() version.PluginInfo { return version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0") }
 
-// Funcs are the commands.
+// Funcs returns the commands.
 func (p *Plugin) Funcs() skel.CNIFuncs {
 	return skel.CNIFuncs{Add: p.Add, Del: p.Del, Check: p.Check, GC: p.GC, Status: p.Status}
 }
@@ -49,8 +49,7 @@ func (p *Plugin) Add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	// The library makes this check after the work is done, when it is too late
-	// to leave nothing behind.
+	// The library makes this check only after the work is done. That is too late to leave nothing behind.
 	if same, err := ns.CheckNetNS(args.Netns); err != nil {
 		return err
 	} else if same && !overridden(args.NetnsOverride) {
@@ -64,7 +63,7 @@ func (p *Plugin) Add(args *skel.CmdArgs) error {
 	}
 	result, err := makeResult(answer, args.IfName, args.Netns, conf.DNS, conf.CNIVersion)
 	if err != nil {
-		return types.NewError(types.ErrInternal, "make result", err.Error())
+		return types.NewError(types.ErrInternal, "convert result", err.Error())
 	}
 	if err := result.PrintTo(p.Out); err != nil {
 		return types.NewError(types.ErrIOFailure, "print result", err.Error())
@@ -83,7 +82,7 @@ func (p *Plugin) Del(args *skel.CmdArgs) error {
 	return p.call(conf, types.ErrTryAgainLater, cnicall.Del, &cnicall.DelRequest{Attachment: attachment(args)}, nil)
 }
 
-// Check fails if the attachment is not as Add left it.
+// Check fails if the attachment differs from what Add created.
 func (p *Plugin) Check(args *skel.CmdArgs) error {
 	conf, err := ParseConf(args.StdinData)
 	if err != nil {
@@ -92,7 +91,7 @@ func (p *Plugin) Check(args *skel.CmdArgs) error {
 	// "The plugin must consult the prevResult to determine the expected
 	// interfaces and addresses" (specification, CHECK).
 	if conf.PrevResult == nil {
-		return types.NewError(types.ErrInvalidNetworkConfig, "network configuration has no prevResult", "CHECK needs the result of ADD")
+		return types.NewError(types.ErrInvalidNetworkConfig, "network configuration has no prevResult", "pass the result of ADD")
 	}
 	addresses, err := ownAddresses(conf.PrevResult, args.IfName, args.Netns)
 	if err != nil {
@@ -101,15 +100,15 @@ func (p *Plugin) Check(args *skel.CmdArgs) error {
 	return p.call(conf, types.ErrTryAgainLater, cnicall.Check, &cnicall.CheckRequest{Attachment: attachment(args), Netns: args.Netns, Addresses: addresses, Bandwidth: conf.bandwidth}, nil)
 }
 
-// GC removes the attachments of the network that are not in the list.
+// GC removes the attachments of the network that the list does not contain.
 func (p *Plugin) GC(args *skel.CmdArgs) error {
 	conf, err := ParseConf(args.StdinData)
 	if err != nil {
 		return err
 	}
 	if conf.Valid == nil {
-		// To take a missing list for an empty one would cut off every pod.
-		return types.NewError(types.ErrInvalidNetworkConfig, "network configuration has no cni.dev/valid-attachments", "GC needs the list; an empty one removes every attachment")
+		// Treating a missing list as empty would disconnect every pod.
+		return types.NewError(types.ErrInvalidNetworkConfig, "network configuration has no cni.dev/valid-attachments", "pass the list; an empty one removes every attachment")
 	}
 	req := &cnicall.GCRequest{Network: conf.Name}
 	for _, v := range conf.Valid {
@@ -131,8 +130,7 @@ func attachment(args *skel.CmdArgs) cnicall.Attachment {
 	return cnicall.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
 }
 
-// call connects to the agent and asks it once. away is the code of the error if
-// the agent does not answer.
+// call sends one request to the agent. away is the error code if the agent does not answer.
 func (p *Plugin) call(conf *Conf, away uint, kind cnicall.Kind, request, answer any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), conf.Timeout)
 	defer cancel()
@@ -154,7 +152,7 @@ func remedy(err error) string {
 	return "start the agent, or correct \"socket\" in the network configuration"
 }
 
-// fromCall turns an error of a call into what is printed.
+// fromCall converts an error of a call to the error that is printed.
 func fromCall(err error, conf *Conf, away uint) error {
 	var refused *cnicall.Error
 	switch {
@@ -165,7 +163,7 @@ func fromCall(err error, conf *Conf, away uint) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return types.NewError(away, fmt.Sprintf("isthmus-agent did not answer within %s", conf.Timeout), "it is busy; try again")
 	case errors.Is(err, cnicall.ErrProtocol):
-		return types.NewError(types.ErrInternal, err.Error(), "install the plugin and the agent of one version")
+		return types.NewError(types.ErrInternal, err.Error(), "install the same version of the plugin and the agent")
 	}
-	return types.NewError(away, "isthmus-agent went away", err.Error())
+	return types.NewError(away, "isthmus-agent closed the connection", err.Error())
 }

@@ -317,7 +317,7 @@ func TestAgentIsAway(t *testing.T) {
 	if status := r.execute(&out, "DEL", runtimeConf(0), fmt.Sprintf(`{"cniVersion":"1.1.0","name":"pods","type":"isthmus","socket":%q}`, r.socket)); status == 0 || out.Code != 11 {
 		t.Errorf("DEL: exit status %d, %+v", status, out)
 	}
-	// Somebody listens and does not answer.
+	// A process listens and does not answer.
 	silent, err := socket.Listen(r.socket)
 	if err != nil {
 		t.Fatal(err)

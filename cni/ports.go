@@ -14,8 +14,8 @@ import (
 // maxHostPorts bounds the host ports of one pod.
 const maxHostPorts = 1000
 
-// readPorts reads the host ports that a runtime asks for. What is not right is
-// refused by ADD; DEL works all the same.
+// readPorts parses the host ports that a runtime requests. ADD refuses invalid ones; DEL works
+// nevertheless.
 func (c *Conf) readPorts(raw json.RawMessage) {
 	const key = "runtimeConfig.portMappings"
 	refuse := func(format string, args ...any) { c.refused = append(c.refused, key+fmt.Sprintf(format, args...)) }
@@ -27,7 +27,7 @@ func (c *Conf) readPorts(raw json.RawMessage) {
 		Protocol, HostIP        string
 	}
 	if err := json.Unmarshal(raw, &all); err != nil {
-		refuse(": it is no list of objects with hostPort, containerPort, protocol and hostIP: correct the pod's ports")
+		refuse(": it is not a list of objects with hostPort, containerPort, protocol and hostIP: correct the pod's ports")
 		return
 	}
 	if len(all) > maxHostPorts {
@@ -36,7 +36,7 @@ func (c *Conf) readPorts(raw json.RawMessage) {
 	}
 	for i, p := range all {
 		if p.HostPort == 0 {
-			continue // asks for none
+			continue // no host port
 		}
 		if p.HostPort < 0 || p.HostPort > 65535 || p.ContainerPort < 1 || p.ContainerPort > 65535 {
 			refuse("[%d]: hostPort %d and containerPort %d: use numbers from 1 to 65535", i, p.HostPort, p.ContainerPort)

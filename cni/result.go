@@ -14,7 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/cnicall"
 )
 
-// makeResult turns the agent's answer into a result of the wanted version.
+// makeResult converts the agent's answer to a result of the requested version.
 func makeResult(r cnicall.AddResponse, ifName, netns string, dns types.DNS, want string) (types.Result, error) {
 	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, DNS: dns}
 	if r.HostIfName != "" {
@@ -40,7 +40,7 @@ func makeResult(r cnicall.AddResponse, ifName, netns string, dns types.DNS, want
 	}
 	if with11, err := version.GreaterThanOrEqualTo(want, "1.1.0"); err != nil || !with11 {
 		for _, i := range result.Interfaces {
-			i.Mtu = 0 // came with 1.1.0
+			i.Mtu = 0 // added in 1.1.0
 		}
 	}
 	return result.GetAsVersion(want)
@@ -65,13 +65,13 @@ func defaultRoute(v6 bool) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 }
 
-// ipNet is what the CNI library wants; only here.
+// ipNet converts a prefix for the CNI library, which needs net.IPNet.
 func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// ownAddresses returns the addresses, with their prefix length, that a result
-// says the pod's interface has. Plugins that come later may have added others.
+// ownAddresses returns the addresses, with prefix length, of the pod's interface in a result. Later plugins
+// may have added others.
 func ownAddresses(result types.Result, ifName, netns string) ([]string, error) {
 	r, err := types100.GetResult(result)
 	if err != nil {

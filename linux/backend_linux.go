@@ -277,8 +277,8 @@ func (b *Backend) noteDamage(what string) {
 	b.mended.Add(1)
 }
 
-// Announcement implements dataplane.Announcer.
-func (b *Backend) Announcement() model.Announcement { return b.fabric.Announcement() }
+// NodeInfo implements dataplane.Announcer.
+func (b *Backend) NodeInfo() model.NodeInfo { return b.fabric.NodeInfo() }
 
 // InForce implements dataplane.Backend.
 func (b *Backend) InForce(context.Context) (*model.State, error) {

@@ -16,8 +16,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// applyOnce makes one attempt of Apply. The keys of refused are the endpoints whose
-// lists HNS refuses, the values report whether such a list names SCTP.
+// applyOnce makes one attempt of Apply. The keys of refused are the endpoints whose lists HNS refuses; a
+// value is true if the list names SCTP.
 func (b *Backend) applyOnce(ctx context.Context, s *model.State) (unsupported []model.Unsupported, refused map[model.EndpointID]bool, err error) {
 	unfinished := b.hns.Unfinished() // before anything is read
 	maps.DeleteFunc(b.late, func(o hns.Object, _ []hns.ACL) bool { return !unfinished[o] })
@@ -27,7 +27,7 @@ func (b *Backend) applyOnce(ctx context.Context, s *model.State) (unsupported []
 	}
 	b.routesDue = nil
 	if err := b.applyRoutes(ctx, n, s); err != nil {
-		b.log.Warn("routes to other nodes; they are tried again", "err", err)
+		b.log.Warn("write routes to other nodes; retrying", "err", err)
 		b.routesDue = s
 	}
 	have := b.read(n, list)
@@ -47,8 +47,8 @@ func (b *Backend) applyOnce(ctx context.Context, s *model.State) (unsupported []
 	return unsupported, x.refused, x.err()
 }
 
-// plan works out what HNS should hold and what has to be written for it.
-// Endpoints that the State does not name are denied everything.
+// plan computes the desired objects of HNS and the writes that lead there. Endpoints that the State does
+// not contain are denied all traffic.
 func (b *Backend) plan(have *inventory, s *model.State) ([]model.Unsupported, *acl.Plan) {
 	platform := b.Features().Platform
 	wanted := have.only(s)
@@ -63,21 +63,20 @@ func (b *Backend) plan(have *inventory, s *model.State) ([]model.Unsupported, *a
 			lowering.Lists[id] = acl.DenyAll()
 		}
 	}
-	return unsupported, acl.NewPlan(&have.Programme, lowering.Keep(&have.Programme))
+	return unsupported, acl.NewPlan(&have.Ruleset, lowering.Keep(&have.Ruleset))
 }
 
 // inventory is what HNS holds.
 type inventory struct {
-	acl.Programme
+	acl.Ruleset
 	network   *hns.Network
 	endpoints map[model.EndpointID]*hns.Endpoint
-	// sets are our sets as HNS stores them; broken are those that hold what
-	// this package never writes.
+	// sets are our sets as HNS stores them; broken are those with content that this package never writes.
 	sets   map[string]hns.Policy
 	broken map[string]bool
 }
 
-// read finds the endpoints that are ours with their ACLs, and our sets.
+// read reads our endpoints with their ACLs, and our sets.
 func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
 	inv := &inventory{network: n, endpoints: make(map[model.EndpointID]*hns.Endpoint), sets: make(map[string]hns.Policy), broken: make(map[string]bool)}
 	inv.Lists, inv.Sets = make(map[model.EndpointID][]hns.ACL), make(map[string][]netip.Addr)
@@ -101,7 +100,7 @@ func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
 		}
 		members, err := acl.DecodeSet(set)
 		if err != nil {
-			b.log.Warn("a set holds what Isthmus does not write; it is replaced", "set", set.ID, "err", err)
+			b.log.Warn("a set has content that Isthmus does not write; it is replaced", "set", set.ID, "err", err)
 			inv.broken[set.ID] = true
 		}
 		inv.Sets[set.ID] = members
@@ -110,7 +109,7 @@ func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
 	return inv
 }
 
-// only returns the State with only the endpoints that HNS has.
+// only returns the State reduced to the endpoints that HNS has.
 func (inv *inventory) only(s *model.State) *model.State {
 	c := *s
 	c.Endpoints = make(map[model.EndpointID]model.EndpointState, len(s.Endpoints))
@@ -127,7 +126,7 @@ type execution struct {
 	*Backend
 	have *inventory
 	plan *acl.Plan
-	// unfinished are the writes that were left behind by earlier calls.
+	// unfinished are objects with a write of an earlier call that has not returned.
 	unfinished map[hns.Object]bool
 	// silent are the errors of this run's calls without an answer.
 	silent []error
@@ -138,8 +137,7 @@ type execution struct {
 	refused map[model.EndpointID]bool
 }
 
-// repairSets adds a write of every set that holds what it should not and that
-// the plan would leave alone.
+// repairSets adds a write of every set with wrong content that the plan would leave alone.
 func (x *execution) repairSets() {
 	for _, s := range x.plan.Steps {
 		if s.Action != acl.WriteList {
@@ -153,8 +151,8 @@ func (x *execution) repairSets() {
 	}
 }
 
-// run does the steps. A step that cannot be done takes those with it that need
-// it; what only waited for it is done if it denies and nothing else.
+// run executes the steps. A failed step prevents the steps that need it. A step that only waits for it runs
+// if it denies and allows nothing.
 func (x *execution) run(ctx context.Context) error {
 	for i, s := range x.plan.Steps {
 		if err := ctx.Err(); err != nil {
@@ -179,7 +177,7 @@ func (x *execution) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// blocked returns the error of a step without which this one must not be done.
+// blocked returns the error that prevents a step, or nil.
 func (x *execution) blocked(s acl.Step) error {
 	if len(x.silent) > 1 {
 		return fmt.Errorf("not done because hns does not answer: %w", x.silent[0])
@@ -203,7 +201,7 @@ func (x *execution) blocked(s acl.Step) error {
 	return nil
 }
 
-// uncertain finds a set in a list whose members may still change by themselves.
+// uncertain returns a set of a list whose members may still change through an unfinished write.
 func (x *execution) uncertain(list []hns.ACL) (hns.Object, bool) {
 	for o := range x.unfinished {
 		if set, ok := o.Set(); ok && acl.RefersTo(list, set) {
@@ -213,8 +211,8 @@ func (x *execution) uncertain(list []hns.ACL) (hns.Object, bool) {
 	return "", false
 }
 
-// wouldShow finds a list that may still be put in force by itself, in which a step
-// could allow something: the step's place in the plan is not right for it.
+// wouldShow returns a list that an unfinished write may still put in force, and in which the step could
+// allow something. The step's place in the plan is then wrong.
 func (x *execution) wouldShow(s acl.Step) (hns.Object, bool) {
 	if s.Action == acl.WriteList || (s.Tightens && s.Action != acl.RemoveSet) {
 		return "", false
@@ -227,8 +225,8 @@ func (x *execution) wouldShow(s acl.Step) (hns.Object, bool) {
 	return "", false
 }
 
-// blameUnfinished notes an error at every endpoint whose ACLs may still change
-// by themselves.
+// blameUnfinished records an error at every endpoint whose ACLs may still change through an unfinished
+// write.
 func (x *execution) blameUnfinished() {
 	for id, e := range x.have.endpoints {
 		o, ok := x.uncertain(append(slices.Clip(x.have.Lists[id]), x.plan.Target.Lists[id]...))
@@ -241,14 +239,14 @@ func (x *execution) blameUnfinished() {
 	}
 }
 
-// blame notes an error at every endpoint that it concerns.
+// blame records an error at every endpoint that it concerns.
 func (x *execution) blame(s acl.Step, err error) {
 	if s.Action == acl.WriteList {
 		x.errs[s.Endpoint] = append(x.errs[s.Endpoint], err)
 		return
 	}
 	if s.Action == acl.RemoveSet {
-		x.log.Warn("cannot remove a set; it is tried again", "set", s.Set, "err", err)
+		x.log.Warn("remove a set; retrying", "set", s.Set, "err", err)
 		return
 	}
 	for id, list := range x.plan.Target.Lists {
@@ -258,7 +256,7 @@ func (x *execution) blame(s acl.Step, err error) {
 	}
 }
 
-// do makes one write and looks at the answer, which is read after the write.
+// do makes one write and checks the object that HNS returns.
 func (x *execution) do(ctx context.Context, s acl.Step) error {
 	switch s.Action {
 	case acl.WriteList:
@@ -277,7 +275,7 @@ func (x *execution) do(ctx context.Context, s acl.Step) error {
 	set := acl.EncodeSet(s.Set, s.Members)
 	n, err := x.hns.ModifyNetwork(ctx, x.have.network.ID, request, set.Policy())
 	if s.Make && errors.Is(err, hns.ErrConflict) {
-		// A call that did not answer in time has made it after all.
+		// A call that did not answer in time has created the set after all.
 		n, err = x.hns.ModifyNetwork(ctx, x.have.network.ID, hns.Update, set.Policy())
 	}
 	if err != nil {
@@ -288,13 +286,13 @@ func (x *execution) do(ctx context.Context, s acl.Step) error {
 		return fmt.Errorf("%s: %w", s.Action, err)
 	}
 	if !held {
-		return fmt.Errorf("%s: hns accepted set %s but does not hold it", s.Action, s.Set)
+		return fmt.Errorf("%s: hns accepted set %s but did not store it", s.Action, s.Set)
 	}
 	return nil
 }
 
-// writeList replaces the ACLs of an endpoint. One that HNS does not find is
-// looked for again by its name: HNS may have restarted and given it another id.
+// writeList replaces the ACLs of an endpoint. If HNS does not find the endpoint it looks it up by name: HNS
+// may have restarted and assigned another id.
 func (x *execution) writeList(ctx context.Context, s acl.Step) error {
 	e := x.have.endpoints[s.Endpoint]
 	err := x.replaceACLs(ctx, e, s.List)
@@ -306,15 +304,15 @@ func (x *execution) writeList(ctx context.Context, s acl.Step) error {
 		return errors.Join(err, listErr)
 	}
 	if e = findNamed(list, e.Name); e == nil {
-		x.log.Info("an endpoint is gone before its ACLs were written", "endpoint", s.Endpoint)
+		x.log.Info("an endpoint was removed before its ACLs were written", "endpoint", s.Endpoint)
 		return nil
 	}
 	x.have.endpoints[s.Endpoint] = e
 	return x.replaceACLs(ctx, e, s.List)
 }
 
-// replaceACLs writes the list in one call. All other policies are sent again:
-// whether HNS would keep them is not documented.
+// replaceACLs writes the list in one call. It sends all other policies again, because it is not documented
+// whether HNS would keep them.
 func (x *execution) replaceACLs(ctx context.Context, e *hns.Endpoint, list []hns.ACL) error {
 	var policies []hns.Policy
 	for _, p := range e.Policies {
@@ -333,13 +331,12 @@ func (x *execution) replaceACLs(ctx context.Context, e *hns.Endpoint, list []hns
 		return fmt.Errorf("write %d acls: %w", len(list), remedied(err))
 	}
 	if acls, err := answer.ACLs(); err != nil || !acl.Equal(acls, list) {
-		return errors.Join(fmt.Errorf("hns accepted %d acls but holds %d, not the same", len(list), len(acls)), err)
+		return errors.Join(fmt.Errorf("hns accepted %d acls but stored %d different ones", len(list), len(acls)), err)
 	}
 	return nil
 }
 
-// compare reads everything again. What differs although its writing seemed to
-// succeed is an error.
+// compare reads everything again. A difference is an error although the write seemed to succeed.
 func (x *execution) compare(ctx context.Context) error {
 	n, err := x.findNetwork(ctx)
 	if err != nil {
@@ -355,7 +352,7 @@ func (x *execution) compare(ctx context.Context) error {
 	now := x.read(n, list)
 	for id, list := range x.plan.Target.Lists {
 		if now.endpoints[id] != nil && len(x.errs[id]) == 0 && !acl.Equal(now.Lists[id], list) {
-			x.errs[id] = append(x.errs[id], errors.New("hns does not hold the acls that were written"))
+			x.errs[id] = append(x.errs[id], errors.New("hns did not store the acls that were written"))
 		}
 	}
 	for set, members := range x.plan.Target.Sets {
@@ -364,7 +361,7 @@ func (x *execution) compare(ctx context.Context) error {
 		}
 		for id, list := range x.plan.Target.Lists {
 			if acl.RefersTo(list, set) && len(x.errs[id]) == 0 && now.endpoints[id] != nil {
-				x.errs[id] = append(x.errs[id], fmt.Errorf("set %s does not hold the members that were written", set))
+				x.errs[id] = append(x.errs[id], fmt.Errorf("hns did not store the written members of set %s", set))
 			}
 		}
 	}

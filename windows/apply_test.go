@@ -62,8 +62,7 @@ func (n *node) hnsID(id model.EndpointID) string {
 	return list[i].ID
 }
 
-// TestOneEndpointFails: the others go on, it keeps what it has, and the next
-// Apply completes.
+// TestOneEndpointFails: the others continue, the failed one keeps its list, and the next Apply completes.
 func TestOneEndpointFails(t *testing.T) {
 	for _, v := range []hns.Version{hns.Server2019, hns.Server2022} {
 		n, first, second := two(t, v, bridgeConfig())
@@ -128,7 +127,7 @@ func TestSetFails(t *testing.T) {
 	}
 }
 
-// TestEndpointGoneDuringApply is no error.
+// TestEndpointGoneDuringApply: Apply succeeds if an endpoint is removed meanwhile.
 func TestEndpointGoneDuringApply(t *testing.T) {
 	for _, v := range []hns.Version{hns.Server2019, hns.Server2022} {
 		n, first, second := two(t, v, bridgeConfig())
@@ -195,7 +194,7 @@ func TestAcceptedButNotHeld(t *testing.T) {
 	}
 	n.apply(both(first, second, "10.0.3.3"))
 	if n.passes(first.ID, "10.0.3.9") {
-		t.Error("what somebody else wrote is still in force")
+		t.Error("the list of another process is still in force")
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// attachment describes an endpoint to the runtime. list are the endpoints of
-// the network, the host's among them.
+// attachment describes an endpoint to the runtime. list holds the endpoints of the network, including the
+// host's.
 func (b *Backend) attachment(n *hns.Network, list []hns.Endpoint, e *hns.Endpoint, spec dataplane.EndpointSpec) dataplane.Attachment {
 	a := dataplane.Attachment{MAC: parseMAC(e.MACAddress), MTU: b.config.mtu()}
 	if b.config.Mode == Overlay {
@@ -35,7 +35,7 @@ func (b *Backend) attachment(n *hns.Network, list []hns.Endpoint, e *hns.Endpoin
 	return a
 }
 
-// DeleteEndpoint removes an attachment, whatever is left of it.
+// DeleteEndpoint removes an attachment, complete or not.
 func (b *Backend) DeleteEndpoint(ctx context.Context, id model.EndpointID) error {
 	name, err := b.config.endpointName(id)
 	if err != nil {
@@ -55,10 +55,9 @@ func (b *Backend) DeleteEndpoint(ctx context.Context, id model.EndpointID) error
 	return nil
 }
 
-// removeNamed removes every endpoint of a name, and looks whether they are gone:
-// HNS has been seen to agree and keep them. It tries that twice. One that is
-// listed and, each time it is to be deleted, not found is a ghost: it is nobody's
-// fault that it is there, and DEL does not fail for it.
+// removeNamed removes every endpoint of a name, and checks that they are gone: HNS has been seen to report
+// success and keep them. It tries twice. An endpoint that is listed but not found by each deletion is a
+// ghost in HNS's list, and DEL does not fail because of it.
 func (b *Backend) removeNamed(ctx context.Context, network, name string) error {
 	var failed error
 	ghosts := false
@@ -85,23 +84,23 @@ func (b *Backend) removeNamed(ctx context.Context, network, name string) error {
 		return err
 	}
 	if ghosts {
-		b.log.Warn("hns lists an endpoint that it does not find: it is left to the next audit", "endpoint", name)
+		b.log.Warn("hns lists an endpoint that it does not find; the next audit retries", "endpoint", name)
 		return nil
 	}
 	if failed == nil {
-		failed = fmt.Errorf("hns says that endpoint %q is deleted and still lists it: restart the hns service if that lasts", name)
+		failed = fmt.Errorf("hns reports endpoint %q as deleted but still lists it: restart the hns service if this persists", name)
 	}
 	return failed
 }
 
-// remove detaches and deletes an endpoint. What is gone already is no error.
+// remove detaches and deletes an endpoint. A missing endpoint is not an error.
 func (b *Backend) remove(ctx context.Context, e *hns.Endpoint) error {
 	_, err := b.delete(ctx, e)
 	return err
 }
 
-// delete is remove that tells whether HNS has found the endpoint. One that cannot
-// be detached may still be deleted.
+// delete is remove that also reports whether HNS has found the endpoint. An endpoint that cannot be
+// detached may still be deleted.
 func (b *Backend) delete(ctx context.Context, e *hns.Endpoint) (found bool, err error) {
 	if e.HostComputeNamespace != "" {
 		b.config.Step("detach endpoint")
@@ -133,9 +132,9 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 	}
 	states, err := b.hns.EndpointStates(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask for the states of endpoints: %w", err)
+		return nil, fmt.Errorf("read the states of endpoints: %w", err)
 	}
-	broken := b.lookAtStates(list, states)
+	broken := b.checkStates(list, states)
 	var found []dataplane.Installed
 	namespaces := make(map[string]error)
 	for i := range list {
@@ -146,16 +145,16 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 		}
 		installed := dataplane.Installed{ID: id, Problems: b.problems(e)}
 		if s, ok := broken[strings.ToLower(e.ID)]; ok {
-			installed.Problems = append(installed.Problems, fmt.Sprintf("hns has given it up: its state is %s", s))
+			installed.Problems = append(installed.Problems, fmt.Sprintf("hns has stopped serving it: its state is %s", s))
 		}
 		if ns := e.HostComputeNamespace; ns == "" {
-			installed.Problems = append(installed.Problems, "attached to no namespace")
+			installed.Problems = append(installed.Problems, "not attached to a namespace")
 		} else {
 			if _, asked := namespaces[ns]; !asked {
 				_, namespaces[ns] = b.hns.Namespace(ctx, ns)
 			}
 			if err := namespaces[ns]; errors.Is(err, hns.ErrGone) {
-				installed.Problems = append(installed.Problems, fmt.Sprintf("its namespace %s is gone", ns))
+				installed.Problems = append(installed.Problems, fmt.Sprintf("its namespace %s does not exist", ns))
 			} else if err != nil {
 				return nil, fmt.Errorf("look up namespace %q: %w", ns, err)
 			}
@@ -168,7 +167,7 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 	return found, nil
 }
 
-// problems lists what is wrong with an endpoint by itself.
+// problems lists the problems of a single endpoint.
 func (b *Backend) problems(e *hns.Endpoint) []string {
 	var list []string
 	var ips []netip.Addr
@@ -202,8 +201,7 @@ func (b *Backend) problems(e *hns.Endpoint) []string {
 	return list
 }
 
-// includes reports whether a policy of HNS says what was asked for; HNS may
-// have added members.
+// includes reports whether a policy of HNS contains the requested settings; HNS may have added members.
 func includes(have, want hns.Policy) bool {
 	if !have.Is(want.Type) {
 		return false
@@ -223,7 +221,7 @@ func includes(have, want hns.Policy) bool {
 	return sameFamily(have, want)
 }
 
-// sameFamily compares the family of OutBoundNAT policies; others have none.
+// sameFamily compares the family of OutBoundNAT policies; other types have none.
 func sameFamily(a, b hns.Policy) bool {
 	if !a.Is(hns.TypeOutBoundNAT) {
 		return true

@@ -16,7 +16,7 @@ import (
 
 var _ dataplane.Auditor = (*Backend)(nil)
 
-// auditRoutes finds routes of an overlay network that are missing or stray.
+// auditRoutes returns routes of an overlay network that are missing or stray.
 func (b *Backend) auditRoutes(n *hns.Network, s *model.State) (found []dataplane.Drift) {
 	if b.config.Mode != Overlay {
 		return nil
@@ -32,8 +32,7 @@ func (b *Backend) auditRoutes(n *hns.Network, s *model.State) (found []dataplane
 	return found
 }
 
-// Audit implements dataplane.Auditor. What differs is what an Apply of the State
-// would write.
+// Audit implements dataplane.Auditor. It returns what an Apply of the State would write.
 func (b *Backend) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift, error) {
 	n, err := b.findNetwork(ctx)
 	if err != nil {
@@ -65,7 +64,7 @@ func (b *Backend) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift,
 		found = append(found, d)
 	}
 	for _, set := range slices.Sorted(maps.Keys(have.broken)) {
-		found = append(found, dataplane.Drift{Object: "set", Detail: set + ": holds what Isthmus does not write"})
+		found = append(found, dataplane.Drift{Object: "set", Detail: set + ": has content that Isthmus does not write"})
 	}
 	return found, nil
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Backend keeps one HNS network.
+// Backend manages one HNS network.
 type Backend struct {
 	config  Config
 	options acl.Options
@@ -26,22 +26,20 @@ type Backend struct {
 	log     *slog.Logger
 	version hns.Version
 	host    string // id of the host's endpoint once it is attached
-	// orphans are the names of endpoints that are not wanted while the call
-	// that makes them has not returned.
+	// orphans are the names of unwanted endpoints whose creating call has not returned.
 	orphans map[string]bool
-	// sctp remembers whether this HNS takes ACLs for SCTP.
+	// sctp records whether this HNS accepts ACLs for SCTP.
 	sctp sctpSupport
-	// late are the lists of ACLs whose writing was given up and has not returned.
+	// late are the lists of ACLs in writes that timed out and have not returned.
 	late map[hns.Object][]hns.ACL
-	// routesDue is the State whose routes could not all be written, and
-	// unreachable what was last said about nodes that cannot be reached.
+	// routesDue is the State whose routes could not all be written. unreachable is the last reported
+	// problem of unreachable nodes.
 	routesDue   *model.State
 	unreachable []string
-	// announcement is what the network was last seen to be.
-	announcement model.Announcement
-	// tunnel is what is wrong with the end of the overlay network's tunnels,
-	// created since when endpoints are attached and not connected, by GUID, and
-	// idle what is to be said of them.
+	// nodeInfo is derived from the network as last read.
+	nodeInfo model.NodeInfo
+	// tunnel is the problem of the overlay network's tunnel endpoint. created maps the GUID of an attached
+	// endpoint that is not connected to the time since when. idle are the problems of those endpoints.
 	tunnel  string
 	created map[string]time.Time
 	idle    []string
@@ -57,8 +55,8 @@ var (
 	_ dataplane.Faulty    = (*Backend)(nil)
 )
 
-// New opens the data path: it checks that HNS can do what is asked, and makes
-// or adopts the network. It may be called again with the same Config.
+// New opens the data path. It checks that HNS supports the Config, and creates or adopts the network. It
+// may be called again with the same Config.
 func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*Backend, error) {
 	c = c.Defaults()
 	if err := c.Validate(); err != nil {
@@ -73,7 +71,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	}
 	v, err := b.hns.Version(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask hns for its version: %w", remedied(err))
+		return nil, fmt.Errorf("read the version of hns: %w", remedied(err))
 	}
 	b.version = v
 	if !v.Supports(hns.Schema2API) {
@@ -81,7 +79,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	}
 	for _, p := range c.PodCIDRs {
 		if p.Addr().Is6() && !v.Supports(hns.DualStack) {
-			return nil, fmt.Errorf("pod cidr %s: hns %s has no IPv6 (11.10 is needed); leave it out", p, v)
+			return nil, fmt.Errorf("pod cidr %s: hns %s has no IPv6 (11.10 is needed): remove it", p, v)
 		}
 	}
 	if !v.Supports(hns.DirectServerReturn) {
@@ -104,12 +102,12 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		return nil, err
 	}
 	if err := b.restoreRoutes(); err != nil {
-		log.Info("routes of the host are not back yet", "error", err) // Idle goes on
+		log.Info("routes of the host are not restored yet", "error", err) // Idle retries
 	}
 	return b, nil
 }
 
-// Features tells what HNS can do.
+// Features returns the capabilities of this HNS.
 func (b *Backend) Features() model.Features {
 	f := model.Features{OS: model.Windows, Platform: "HNS " + b.version.String(), HostPorts: true, EgressBandwidth: true}
 	for _, p := range b.config.PodCIDRs {
@@ -118,14 +116,13 @@ func (b *Backend) Features() model.Features {
 	return f
 }
 
-// InForce returns nil: HNS keeps addresses and ports, no classes.
+// InForce returns nil: HNS stores addresses and ports, no classes.
 func (b *Backend) InForce(context.Context) (*model.State, error) { return nil, nil }
 
-// Close has nothing to let go of; HNS goes on.
+// Close does nothing; HNS continues.
 func (b *Backend) Close() error { return nil }
 
-// meter adds up the counts of endpoints, those that are gone included, since
-// the process started.
+// meter adds up the counts of endpoints, including deleted ones, since the process started.
 type meter struct {
 	last map[string]hns.Stats
 	sum  hns.Stats
@@ -136,23 +133,22 @@ func newMeter() meter { return meter{last: make(map[string]hns.Stats)} }
 func (m *meter) add(id string, now hns.Stats) {
 	was := m.last[id]
 	if now.DroppedIn < was.DroppedIn || now.DroppedOut < was.DroppedOut {
-		was = hns.Stats{} // HNS started to count anew
+		was = hns.Stats{} // HNS has reset its counters
 	}
 	m.sum.DroppedIn += now.DroppedIn - was.DroppedIn
 	m.sum.DroppedOut += now.DroppedOut - was.DroppedOut
 	m.last[id] = now
 }
 
-// Idle implements dataplane.Backend. It removes what calls have made that were
-// given up, writes routes that could not be written, the host's own too, and looks
-// for the tunnel's end that a new network had not yet.
+// Idle implements dataplane.Backend. It removes objects of calls that timed out. It writes routes that
+// could not be written, the host's own too. It looks for the tunnel endpoint that a new network did not
+// have yet.
 func (b *Backend) Idle(ctx context.Context) (bool, error) {
 	return false, errors.Join(b.removeOrphans(ctx), b.retryRoutes(ctx), b.restoreRoutes(), b.awaitTunnel(ctx))
 }
 
-// Counters reads the packets that HNS dropped at the pods' ports. It counts
-// packets and not decisions, and does not say whether a policy was the reason:
-// Verdicts stay zero.
+// Counters returns the packets that HNS dropped at the pods' ports. HNS counts packets and not decisions,
+// and does not report whether a policy was the reason: Verdicts stay zero.
 func (b *Backend) Counters(ctx context.Context) (dataplane.Counters, error) {
 	b.mu.Lock()
 	network := b.network
@@ -186,11 +182,10 @@ func (b *Backend) Counters(ctx context.Context) (dataplane.Counters, error) {
 	}}, errors.Join(errs...)
 }
 
-// cleanupTime bounds what is done after the caller's context has ended.
+// cleanupTime bounds the rollback after the caller's context has ended.
 const cleanupTime = 30 * time.Second
 
-// cleanup returns a context for undoing things, which must not stop when the
-// caller gives up.
+// cleanup returns a context for rollback, which must not stop when the caller gives up.
 func cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 }

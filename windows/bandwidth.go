@@ -10,12 +10,12 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// limits is the policy that limits what a pod sends; none without a limit. The
-// burst is HNS's own. What a pod receives cannot be limited.
+// limits returns the policy that limits a pod's egress; none without a limit. HNS chooses the burst. It
+// cannot limit ingress.
 func limits(b model.Bandwidth) ([]hns.Policy, error) {
 	switch {
 	case b.Ingress != (model.Limit{}):
-		return nil, fmt.Errorf("bandwidth %s: HNS limits only what a pod sends: remove the annotation kubernetes.io/ingress-bandwidth", b)
+		return nil, fmt.Errorf("bandwidth %s: HNS limits only egress: remove the annotation kubernetes.io/ingress-bandwidth", b)
 	case b.Egress.Rate == 0:
 		return nil, nil
 	}

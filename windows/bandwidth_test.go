@@ -30,9 +30,8 @@ func (n *node) limit(id model.EndpointID) (rate uint64) {
 	return rate
 }
 
-// TestBandwidth: what a pod sends is limited from its first packet on, also when
-// the limit changes, goes, or its policies are written; what it receives cannot
-// be, and is refused.
+// TestBandwidth: egress is limited from the first packet on, also when the limit changes, ends, or other
+// policies are written. A limit on ingress is refused.
 func TestBandwidth(t *testing.T) {
 	for _, v := range hns.Profiles() {
 		n := newNode(t, v, bridgeConfig())

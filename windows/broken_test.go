@@ -64,8 +64,8 @@ func TestRemoveEnds(t *testing.T) {
 	}
 }
 
-// TestHostPortOfALeak: a host port that a leaked endpoint has is freed; of one
-// that a pod, another network plugin or nobody has, the error says who or where.
+// TestHostPortOfALeak: a host port of a leaked endpoint is freed. If a pod, another network plugin or an
+// unknown owner has the port, the error names the owner or where to look.
 func TestHostPortOfALeak(t *testing.T) {
 	port := model.HostPort{Protocol: model.TCP, Number: 8080, Port: 80}
 	leak := func(name string) func(n *node) {
@@ -144,8 +144,8 @@ func (n *node) problems(id model.EndpointID) string {
 	return "not listed"
 }
 
-// TestNewNamespaceNewEndpoint: a pod whose sandbox was made anew gets on although
-// this HNS lets no endpoint change its namespace.
+// TestNewNamespaceNewEndpoint: a pod with a recreated sandbox can be attached, although this HNS lets no
+// endpoint change its namespace.
 func TestNewNamespaceNewEndpoint(t *testing.T) {
 	n := newNode(t, hns.Server2019, bridgeConfig())
 	n.fake.SetQuirks(hns.Quirks{AttachOnce: true})
@@ -191,21 +191,21 @@ func TestUnconnectedIsReported(t *testing.T) {
 	}
 }
 
-// TestTunnelAddress: a node whose tunnels end nowhere, or where others do not
-// send, says so, and does not tell others of its tunnel before it has one.
+// TestTunnelAddress: a node without a tunnel address, or with one that other nodes do not use, reports a
+// problem. It publishes its tunnel only once it has one.
 func TestTunnelAddress(t *testing.T) {
 	for _, early := range []string{"", "169.254.3.4"} {
 		n := &node{t: t, fake: hns.NewFake(hns.Server2022), config: overlayConfig()}
 		n.fake.ManagementIP = n.config.NodeAddresses[0].String()
 		n.fake.Blackout(1000, early)
 		n.start()
-		told := n.backend.Announcement()
+		told := n.backend.NodeInfo()
 		if said := strings.Join(n.backend.Faults(), "\n"); told.VTEP != (model.MAC{}) || told.Tunnel.IsValid() || !strings.Contains(said, "no tunnel address yet") {
 			t.Errorf("during the blackout: %v, %q", told, said)
 		}
 		n.fake.Blackout(0, "")
 		n.apply(&model.State{Node: "node1"})
-		told = n.backend.Announcement()
+		told = n.backend.NodeInfo()
 		if said := strings.Join(n.backend.Faults(), "\n"); told.VTEP == (model.MAC{}) || told.Tunnel != n.config.NodeAddresses[0] || said != "" {
 			t.Errorf("after it: %v, %q", told, said)
 		}

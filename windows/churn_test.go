@@ -41,12 +41,10 @@ type churn struct {
 	turn, misses      int // which way is next, and how often it was not met
 }
 
-// TestChurnUnderFaults attaches and removes pods and changes policies while all
-// that is in fault.Catalogue is brought about, in turn and with faults of single
-// calls at random. At no time is an endpoint more open than a policy that it was
-// given since the last that was surely in force; no call takes longer than its
-// deadlines; and when the faults end, what is installed is what is intended, and
-// nothing else.
+// TestChurnUnderFaults attaches and removes pods and changes policies while all faults of fault.Catalogue
+// occur, in turn and with faults of single calls at random. At no time is an endpoint more open than a
+// policy that it was given since the last one that was surely in force. No call takes longer than its
+// deadlines. When the faults end, installed and intended state are equal.
 func TestChurnUnderFaults(t *testing.T) {
 	overlay := overlayConfig()
 	overlay.Sets = windows.SetsOn // faults of sets are met, too
@@ -148,8 +146,8 @@ func (c *churn) operate(seed uint64) {
 	if _, err := c.backend.Idle(ctx); err != nil {
 		c.failures++
 	}
-	// Retries and the calls of one operation are many; what must not be is that
-	// one without an answer holds it up for ever.
+	// Many retries and calls of one operation are allowed; but a call without an answer must not block it
+	// for ever.
 	if took := time.Since(start); took > time.Minute {
 		c.t.Errorf("an operation took %s", took)
 	}
@@ -212,7 +210,7 @@ func (c *churn) addOne(spec dataplane.EndpointSpec) error {
 	return c.apply()
 }
 
-// move gives a pod a new namespace, as when its sandbox is made anew.
+// move gives a pod a new namespace, as when its sandbox is recreated.
 func (c *churn) move() {
 	for _, id := range slices.Sorted(maps.Keys(c.attached)) {
 		spec := c.attached[id]
@@ -223,8 +221,8 @@ func (c *churn) move() {
 	}
 }
 
-// audit does what the agent does once a minute with attachments: what is broken
-// is attached again, what it does not know is removed.
+// audit does what the agent's audit does with attachments once a minute: it attaches damaged ones again,
+// and removes unknown ones.
 func (c *churn) audit() {
 	found, err := c.backend.Endpoints(ctx)
 	if err != nil {

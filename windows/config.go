@@ -15,87 +15,82 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
-// Mode is how pods are connected to other nodes.
+// Mode is the kind of connectivity to pods of other nodes.
 type Mode string
 
 // The modes.
 const (
 	// L2Bridge puts pods on the node's own segment; other nodes route to it.
 	L2Bridge Mode = "l2bridge"
-	// Overlay carries pods' packets in VXLAN, UDP port 4789. HNS knows no IPv6
-	// on it.
+	// Overlay carries packets of pods in VXLAN, UDP port 4789. HNS supports no IPv6 on it.
 	Overlay Mode = "overlay"
 )
 
-// SetUse says whether ACLs refer to sets of HNS, which need HNS 13.
+// SetUse selects whether ACLs refer to address sets of HNS, which need HNS 13.
 type SetUse string
 
 // The uses of sets.
 const (
-	// SetsAuto uses sets on L2Bridge networks, where Azure NPM does. Nobody is
-	// known to use them on overlay networks.
+	// SetsAuto uses sets on L2Bridge networks, where Azure NPM does. No product is known to use them on
+	// overlay networks.
 	SetsAuto SetUse = "auto"
 	SetsOn   SetUse = "on"
-	// SetsOff writes addresses into the ACLs, so that a pod that comes or goes
-	// changes lists. It takes back what was written with sets.
+	// SetsOff writes addresses into the ACLs, so that a pod that comes or goes changes lists. It replaces
+	// earlier lists with sets.
 	SetsOff SetUse = "off"
 )
 
-// usesSets reports whether sets are used on an HNS that has them.
+// usesSets reports whether the Config uses sets on an HNS that supports them.
 func (c Config) usesSets() bool { return c.Sets == SetsOn || c.Sets == SetsAuto && c.Mode == L2Bridge }
 
-// minVNI is the least VXLAN network identifier that Windows takes: those below
-// are VLANs.
+// minVNI is the minimum VXLAN network identifier on Windows: lower ones are VLANs.
 const minVNI = 4096
 
-// Config says what the node's network is.
+// Config configures the node's network.
 type Config struct {
-	// Network is the name of the HNS network. It ends the names of all
-	// endpoints that belong to Isthmus.
+	// Network is the name of the HNS network. The names of all endpoints that belong to Isthmus end with
+	// it.
 	Network string
 	Mode    Mode
-	// PodCIDRs are the ranges of the node's pods, at most one per family; the
-	// first two addresses of each (and in L2Bridge the third) are not pods'.
+	// PodCIDRs are the pod ranges of the node, at most one per family. The first two addresses of each (and
+	// in L2Bridge the third) are not for pods.
 	PodCIDRs []netip.Prefix
-	// NodeAddresses are the node's underlay addresses. They reach all pods, and
-	// the IPv4 one ends the tunnels of Overlay.
+	// NodeAddresses are the node's underlay addresses. They reach all pods. The IPv4 one is the tunnel
+	// endpoint of Overlay.
 	NodeAddresses []netip.Addr
-	// HostAddresses are further addresses of the host, by which its programs may
-	// reach pods: a kubelet probes from the address that its route has. They reach
-	// all pods, unless the State gives one to a pod.
+	// HostAddresses are further addresses of the host from which its programs may reach pods: a kubelet
+	// probes from the source address of its route. They reach all pods, unless the State assigns one to a
+	// pod.
 	HostAddresses []netip.Addr
-	// Adapter is the name of the physical adapter; empty lets HNS choose.
+	// Adapter is the name of the physical adapter; if empty HNS chooses one.
 	Adapter string
 	// VNI is the VXLAN network identifier of Overlay.
 	VNI uint32
-	// NoOutboundNAT leaves pods' addresses as they are outside the cluster.
+	// NoOutboundNAT disables SNAT of pod traffic that leaves the cluster.
 	NoOutboundNAT bool
-	// OutboundNATExceptions are destinations that see the pod's own address:
-	// the cluster's pods, services and nodes.
+	// OutboundNATExceptions are destinations without SNAT: the cluster's pods, services and nodes.
 	OutboundNATExceptions []netip.Prefix
 	// ServiceCIDRs are reached through the node (L2Bridge).
 	ServiceCIDRs []netip.Prefix
 	// CallDeadline bounds one call to HNS.
 	CallDeadline time.Duration
-	// NetworkWait bounds how long a new overlay network may take to find its
-	// adapter's address.
+	// NetworkWait bounds the time until a new overlay network finds its adapter's address.
 	NetworkWait time.Duration
-	// ConnectWait is how long an attached endpoint may stay unconnected before
-	// it is reported.
+	// ConnectWait is how long an attached endpoint may stay unconnected before it is reported.
 	ConnectWait time.Duration
-	// HostRoutes, if set, keeps routes of the host when the network is made.
+	// HostRoutes, if set, restores routes of the host after the network is created.
 	HostRoutes *hostroute.Keeper
-	// Sets says where ACLs have the addresses of pods.
+	// Sets selects whether the addresses of pods are in sets or in the ACLs.
 	Sets SetUse
 	// MaxRules bounds the ACLs of an endpoint; 0 is the default of package acl.
 	MaxRules int
-	// Observe, if set, is told of every attempt of a call to HNS.
+	// Observe, if set, is called after every attempt of a call to HNS.
 	Observe func(hns.Call)
-	// Step, if set, is called before everything that can be seen from outside.
+	// Step, if set, is called before everything with an external effect.
 	Step func(string)
 }
 
-// Defaults fills in what is zero.
+// Defaults replaces zero fields by defaults.
 func (c Config) Defaults() Config {
 	if c.Network == "" {
 		c.Network = "isthmus"
@@ -127,7 +122,7 @@ func (c Config) Defaults() Config {
 	return c
 }
 
-// Validate reports every value that makes no sense.
+// Validate reports every invalid value.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -138,7 +133,7 @@ func (c Config) Validate() error {
 		bad("mode %q: want l2bridge or overlay", c.Mode)
 	}
 	if c.Mode == Overlay && (c.VNI < minVNI || c.VNI > fabric.MaxWindowsVNI) {
-		bad("vni %d: Windows wants %d to %d", c.VNI, minVNI, fabric.MaxWindowsVNI)
+		bad("vni %d: Windows supports %d to %d", c.VNI, minVNI, fabric.MaxWindowsVNI)
 	}
 	if c.Sets != SetsAuto && c.Sets != SetsOn && c.Sets != SetsOff {
 		bad("sets %q: want auto, on or off", c.Sets)
@@ -189,9 +184,9 @@ func (c Config) validatePodCIDRs() []error {
 		case p.Bits() > limit:
 			errs = append(errs, fmt.Errorf("pod cidr %s: too small; want /%d or larger", p, limit))
 		case seen[v]:
-			errs = append(errs, fmt.Errorf("pod cidr %s: a second one of its family; HNS endpoints get at most one address of each", p))
+			errs = append(errs, fmt.Errorf("pod cidr %s: a second one of its family; HNS endpoints have at most one address of each", p))
 		case v == 1 && c.Mode == Overlay:
-			errs = append(errs, fmt.Errorf("pod cidr %s: overlay networks of HNS have no IPv6; use l2bridge or leave it out", p))
+			errs = append(errs, fmt.Errorf("pod cidr %s: overlay networks of HNS have no IPv6; use l2bridge or remove it", p))
 		}
 		seen[v] = true
 	}
@@ -201,14 +196,14 @@ func (c Config) validatePodCIDRs() []error {
 	return errs
 }
 
-// gateway is the address that HNS keeps for itself in a range: the first.
+// gateway returns the address that HNS reserves in a range: the first.
 func gateway(p netip.Prefix) netip.Addr { return p.Addr().Next() }
 
-// hostAddress is the address of the host's own endpoint in L2Bridge.
+// hostAddress returns the address of the host's own endpoint in L2Bridge.
 func hostAddress(p netip.Prefix) netip.Addr { return gateway(p).Next() }
 
-// nextHop is where pods send what leaves their range. An l2bridge network does
-// not route for its gateway address, the host does for its own.
+// nextHop returns the next hop of pods for destinations outside their range. An l2bridge network does not
+// route for its gateway address; the host does for its own.
 func (c Config) nextHop(p netip.Prefix) netip.Addr {
 	if c.Mode == Overlay {
 		return gateway(p)
@@ -226,11 +221,10 @@ func (c Config) rangeOf(a netip.Addr) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// underlayMTU is what HNS takes the underlay to have, in bytes; VXLAN takes 50 of
-// them.
+// underlayMTU is the underlay MTU that HNS assumes, in bytes; VXLAN needs 50 of them.
 const underlayMTU = 1500
 
-// mtu is what fits into the packets of the underlay.
+// mtu returns the MTU of pods.
 func (c Config) mtu() int {
 	if c.Mode == Overlay {
 		return underlayMTU - 50

@@ -93,8 +93,8 @@ func TestRefusalForAnotherReason(t *testing.T) {
 	}
 }
 
-// TestSetsAreTurnedOff restarts an agent that has written sets without them, the way
-// out if a node does not enforce them. Lists and sets must be replaced.
+// TestSetsAreTurnedOff restarts an agent that has written sets without them: the remedy if a node does not
+// enforce sets. Lists and sets must be replaced.
 func TestSetsAreTurnedOff(t *testing.T) {
 	n, first, second := two(t, hns.Server2022, bridgeConfig())
 	state := both(first, second, "10.0.3.3", "10.0.3.4")
@@ -151,7 +151,7 @@ func TestHostAddressesReachPods(t *testing.T) {
 	}
 }
 
-// TestWhereSetsAreUsed: nobody is known to use sets on overlay networks.
+// TestWhereSetsAreUsed: no product is known to use sets on overlay networks.
 func TestWhereSetsAreUsed(t *testing.T) {
 	for _, c := range []struct {
 		config windows.Config

@@ -4,8 +4,8 @@ package windows
 
 import "github.com/isthmus-net/isthmus/common/model"
 
-// undenied reports the deny lists: ACLs of HNS are those of pods' ports, and
-// what the lists name may also go to the host.
+// undenied reports that deny lists are not enforced: HNS ACLs apply to pods' ports only, and listed sources
+// may also send to the host.
 func (b *Backend) undenied(set *model.DenySet) []model.Unsupported {
 	if set == nil {
 		return nil

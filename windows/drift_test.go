@@ -99,6 +99,6 @@ func TestDriftIsRepaired(t *testing.T) {
 	}
 	n.apply(state)
 	if !strings.Contains(n.fake.Dump(), "azure-npm-1") {
-		t.Error("a set of somebody else was removed")
+		t.Error("a set of another component was removed")
 	}
 }

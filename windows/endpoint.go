@@ -15,11 +15,11 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// AddEndpoint attaches a pod. The endpoint carries default deny from its
-// creation on, so that nothing passes before the first Apply.
+// AddEndpoint attaches a pod. The endpoint has default deny from its creation on, so that no packet passes
+// before the first Apply.
 //
-// dataplane.ErrNoNetNS: the HCN namespace does not exist. ErrInterfaceExists is
-// not returned: HNS does not know interfaces by name.
+// It returns dataplane.ErrNoNetNS if the HCN namespace does not exist. It never returns ErrInterfaceExists:
+// HNS does not identify interfaces by name.
 func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) (dataplane.Attachment, error) {
 	a, err := b.addEndpoint(ctx, spec)
 	if err != nil {
@@ -48,7 +48,7 @@ func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 	if err := b.removeRemotes(ctx, want, list); err != nil {
 		return dataplane.Attachment{}, err
 	}
-	// What an earlier call began counts as new until it is attached.
+	// An endpoint of an unfinished call counts as new until it is attached.
 	unfinished := found == nil || found.HostComputeNamespace == ""
 	if found == nil {
 		found, err = b.create(ctx, n, want)
@@ -66,7 +66,7 @@ func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 	return b.attachment(n, list, found, spec), nil
 }
 
-// wantedEndpoint checks a request and says what HNS should have for it.
+// wantedEndpoint validates a request and returns the desired HNS endpoint.
 func (b *Backend) wantedEndpoint(spec dataplane.EndpointSpec) (hns.Endpoint, error) {
 	name, err := b.config.endpointName(spec.ID)
 	if err != nil {
@@ -83,7 +83,7 @@ func (b *Backend) wantedEndpoint(spec dataplane.EndpointSpec) (hns.Endpoint, err
 		}
 		reserved := a == p.Addr() || a == gateway(p) || a == b.config.nextHop(p) || a.Is4() && a == hns.LastAddr(p)
 		if reserved {
-			return hns.Endpoint{}, fmt.Errorf("address %s: reserved on Windows in %s; the allocator must leave out the first addresses and the last", a, p)
+			return hns.Endpoint{}, fmt.Errorf("address %s: reserved on Windows in %s; the allocator must skip the first addresses and the last", a, p)
 		}
 		if slices.ContainsFunc(e.IPConfigurations, func(c hns.IPConfig) bool { return strings.Contains(c.IPAddress, ":") == a.Is6() }) {
 			return hns.Endpoint{}, fmt.Errorf("address %s: a second one of its family", a)
@@ -112,7 +112,7 @@ func (b *Backend) wantedEndpoint(spec dataplane.EndpointSpec) (hns.Endpoint, err
 	return e, nil
 }
 
-// wantedPolicies are the policies besides the ACLs.
+// wantedPolicies returns the policies besides the ACLs.
 func (b *Backend) wantedPolicies(ips []netip.Addr) []hns.Policy {
 	var list []hns.Policy
 	for _, v6 := range []bool{false, true} {
@@ -161,17 +161,16 @@ func (b *Backend) checkNamespace(ctx context.Context, id string) error {
 	return nil
 }
 
-// adopt finds the attachment of an earlier call and puts its policies right. If
-// it has other addresses than wanted, is in another namespace, which not every
-// HNS lets it change, or was given up by HNS, it is removed, as are others of its
-// name.
+// adopt finds the attachment of an earlier call and repairs its policies. It removes the attachment if it
+// has wrong addresses, is in another namespace (not every HNS supports a change), or if HNS has stopped
+// serving it. It also removes further endpoints of its name.
 func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpoint, namespace string) (*hns.Endpoint, error) {
 	if !slices.ContainsFunc(list, func(e hns.Endpoint) bool { return e.Name == want.Name }) {
 		return nil, nil
 	}
 	states, err := b.hns.EndpointStates(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask for the states of endpoints: %w", err)
+		return nil, fmt.Errorf("read the states of endpoints: %w", err)
 	}
 	var found *hns.Endpoint
 	for i := range list {
@@ -180,7 +179,7 @@ func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpo
 			continue
 		}
 		elsewhere := e.HostComputeNamespace != "" && !hns.SameID(e.HostComputeNamespace, namespace)
-		limited := hasLimit(e.Policies) && !hasLimit(want.Policies) // writing the others may not end it
+		limited := hasLimit(e.Policies) && !hasLimit(want.Policies) // writing the other policies may not remove a limit
 		if found == nil && !e.Remote() && sameAddresses(e, &want) && !elsewhere && !limited && !states[strings.ToLower(e.ID)].Broken() {
 			found = e
 			continue
@@ -201,7 +200,7 @@ func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpo
 	b.config.Step("repair policies")
 	_, err = b.hns.ModifyEndpoint(ctx, found.ID, hns.Update, repaired...)
 	if errors.Is(err, hns.ErrGone) {
-		return nil, nil // it is made anew
+		return nil, nil // the caller creates it again
 	}
 	if err != nil {
 		return nil, fmt.Errorf("repair policies: %w", err)
@@ -209,8 +208,8 @@ func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpo
 	return found, nil
 }
 
-// repairPolicies adds what is missing of the wanted policies. ACLs stay if they
-// decide everything; otherwise they become the wanted ones, default deny.
+// repairPolicies adds missing policies. ACLs stay if they decide everything; otherwise they are replaced by
+// default deny.
 func repairPolicies(have, want []hns.Policy) (all []hns.Policy, changed bool) {
 	e := hns.Endpoint{Policies: have}
 	list, err := e.ACLs()
@@ -224,7 +223,7 @@ func repairPolicies(have, want []hns.Policy) (all []hns.Policy, changed bool) {
 		if p.Is(hns.TypeACL) || slices.ContainsFunc(have, func(o hns.Policy) bool { return includes(o, p) }) {
 			continue
 		}
-		// HNS takes one OutBoundNAT of a family: ours goes in its place.
+		// HNS accepts one OutBoundNAT per family: ours replaces the present one.
 		all = slices.DeleteFunc(all, func(o hns.Policy) bool {
 			return o.Is(p.Type) && !p.Is(hns.TypeSDNRoute) && !p.Is(hns.TypePortMapping) && sameFamily(o, p)
 		})
@@ -243,10 +242,9 @@ func repairPolicies(have, want []hns.Policy) (all []hns.Policy, changed bool) {
 	return all, changed
 }
 
-// create makes the endpoint. If its address is taken by an endpoint that is
-// certainly stale, that is removed first: one of ours, since the allocator has
-// given the address to this pod; or a remote one, since the address is in this
-// node's range.
+// create creates the endpoint. If its address is in use by an endpoint that is certainly stale, it removes
+// that first. Stale are our own endpoints, since the allocator has assigned the address to this pod, and
+// remote ones, since the address is in this node's range.
 func (b *Backend) create(ctx context.Context, n *hns.Network, want hns.Endpoint) (*hns.Endpoint, error) {
 	for attempt := 0; ; attempt++ {
 		b.config.Step("create endpoint")
@@ -270,7 +268,7 @@ func (b *Backend) create(ctx context.Context, n *hns.Network, want hns.Endpoint)
 	}
 }
 
-// attach puts the endpoint, which is in none, into the namespace.
+// attach attaches an endpoint without a namespace to the namespace.
 func (b *Backend) attach(ctx context.Context, e *hns.Endpoint, namespace string) error {
 	if hns.SameID(e.HostComputeNamespace, namespace) {
 		return nil
@@ -278,7 +276,7 @@ func (b *Backend) attach(ctx context.Context, e *hns.Endpoint, namespace string)
 	b.config.Step("attach endpoint")
 	err := b.hns.AttachEndpoint(ctx, namespace, e.ID)
 	if errors.Is(err, hns.ErrConflict) {
-		// Somebody was faster: it counts if it is in this namespace.
+		// Another component attached it first: that is success if it is in this namespace.
 		ns, nsErr := b.hns.Namespace(ctx, namespace)
 		if nsErr == nil && slices.ContainsFunc(ns.EndpointIDs(), func(id string) bool { return hns.SameID(id, e.ID) }) {
 			return nil

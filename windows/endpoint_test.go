@@ -17,7 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestAttachment checks what the runtime is told.
+// TestAttachment checks the attachment that the runtime gets.
 func TestAttachment(t *testing.T) {
 	for _, c := range []struct {
 		config  windows.Config
@@ -114,7 +114,7 @@ func TestAddDeleteAreIdempotent(t *testing.T) {
 	}
 }
 
-// TestAddRepairs what is missing or wrong of an attachment that is there.
+// TestAddRepairs: AddEndpoint repairs missing or wrong parts of an existing attachment.
 func TestAddRepairs(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		n := newNode(t, hns.Server2022, bridgeConfig())
@@ -183,7 +183,7 @@ func attach(t *testing.T, n *node, namespace string, e hns.Endpoint) {
 	}
 }
 
-// replace makes the endpoint anew with another address.
+// replace recreates the endpoint with another address.
 func replace(t *testing.T, n *node, network string, e hns.Endpoint) {
 	t.Helper()
 	if err := n.fake.DeleteEndpoint(ctx, e.ID); err != nil {
@@ -194,7 +194,7 @@ func replace(t *testing.T, n *node, network string, e hns.Endpoint) {
 	}
 }
 
-// TestAddressTaken: stale endpoints give way, others do not.
+// TestAddressTaken: stale endpoints with the address are removed, others are not.
 func TestAddressTaken(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -22,13 +22,13 @@ func (b *Backend) Faults() []string {
 		all = append(all, b.tunnel)
 	}
 	if b.routesDue != nil {
-		all = append(all, "routes to other nodes could not all be written: they are tried again, see the log")
+		all = append(all, "some routes to other nodes could not be written: the agent retries, see its log")
 	}
 	return append(all, b.idle...)
 }
 
-// lookAtTunnel finds what is wrong with the end of an overlay network's tunnel.
-func (b *Backend) lookAtTunnel(n *hns.Network) {
+// checkTunnel finds problems of an overlay network's tunnel endpoint.
+func (b *Backend) checkTunnel(n *hns.Network) {
 	was := b.tunnel
 	b.tunnel = ""
 	if b.config.Mode != Overlay {
@@ -37,17 +37,17 @@ func (b *Backend) lookAtTunnel(n *hns.Network) {
 	address, ok := tunnelAddress(n)
 	switch {
 	case !ok || tunnelMAC(n) == "":
-		b.tunnel = fmt.Sprintf("hns network %q has no tunnel address yet: no other node reaches the pods; if that lasts, look at Get-NetIPAddress and restart the hns service", n.Name)
+		b.tunnel = fmt.Sprintf("hns network %q has no tunnel address yet: no other node reaches the pods; if this persists, check Get-NetIPAddress and restart the hns service", n.Name)
 	case !slices.Contains(b.config.NodeAddresses, address):
-		b.tunnel = fmt.Sprintf("tunnels of hns network %q end at %s, which is no address of this node (%v): other nodes send elsewhere; restart the hns service, or the machine", n.Name, address, b.config.NodeAddresses)
+		b.tunnel = fmt.Sprintf("the tunnel address of hns network %q is %s, not one of this node's addresses (%v), to which other nodes send: restart the hns service, or the machine", n.Name, address, b.config.NodeAddresses)
 	}
 	if b.tunnel != "" && b.tunnel != was {
 		b.log.Warn("tunnel", "problem", b.tunnel)
 	}
 }
 
-// tunnelAddress returns where an overlay network's tunnels end. While the adapter
-// is bound to a new switch there is none, or one that it gave itself.
+// tunnelAddress returns the tunnel address of an overlay network. While the adapter is being bound to a new
+// switch the network has no address, or a self-assigned one.
 func tunnelAddress(n *hns.Network) (netip.Addr, bool) {
 	for _, p := range n.Policies {
 		var pa hns.ProviderAddress
@@ -60,9 +60,9 @@ func tunnelAddress(n *hns.Network) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// lookAtStates returns what HNS says of attached endpoints: those that it gave
-// up, by GUID in lower case, and notes those that do not get on.
-func (b *Backend) lookAtStates(list []hns.Endpoint, states map[string]hns.State) (broken map[string]hns.State) {
+// checkStates returns the attached endpoints that HNS has stopped serving, by GUID in lower case. It
+// records those that stay unconnected.
+func (b *Backend) checkStates(list []hns.Endpoint, states map[string]hns.State) (broken map[string]hns.State) {
 	broken = make(map[string]hns.State)
 	since := make(map[string]time.Time)
 	b.idle = nil
@@ -83,7 +83,7 @@ func (b *Backend) lookAtStates(list []hns.Endpoint, states map[string]hns.State)
 			since[id] = time.Now()
 		}
 		if waited := time.Since(since[id]); waited >= b.config.ConnectWait {
-			b.idle = append(b.idle, fmt.Sprintf("hns has not connected endpoint %q for %s (state %s): its container does not run, or the pod must be restarted", e.Name, waited.Round(time.Second), s))
+			b.idle = append(b.idle, fmt.Sprintf("hns has not connected endpoint %q for %s (state %s): check that its container runs, or restart the pod", e.Name, waited.Round(time.Second), s))
 		}
 	}
 	b.created = since

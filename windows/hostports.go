@@ -15,9 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// portMappings are the policies by which ports of the node lead to the pod: one
-// for each host port and family that the pod has an address of. HNS knows them
-// for TCP and UDP.
+// portMappings returns the policies that forward ports of the node to the pod: one for each host port and
+// address family of the pod. HNS supports TCP and UDP.
 func (b *Backend) portMappings(spec dataplane.EndpointSpec) ([]hns.Policy, error) {
 	var list []hns.Policy
 	for _, h := range spec.HostPorts {
@@ -41,14 +40,14 @@ func (b *Backend) portMappings(spec dataplane.EndpointSpec) ([]hns.Policy, error
 	return list, nil
 }
 
-// portTaken is called when HNS says that a port of a new endpoint is taken. An
-// endpoint of ours that has it and is in no namespace is removed, and the answer
-// is nil: try again. Otherwise it says who has the port, or where to look.
+// portTaken handles an error of HNS that a port of a new endpoint is in use. It removes one of our
+// endpoints that has the port and is in no namespace, and returns nil: the caller retries. Otherwise the
+// error names the owner of the port, or where to look.
 func (b *Backend) portTaken(ctx context.Context, n *hns.Network, want hns.Endpoint, cause error) error {
 	ports := mappedPorts(want.Policies)
 	if len(ports) == 0 {
-		return fmt.Errorf("create hns endpoint: no range of ports is left for outbound NAT, or Windows keeps them: "+
-			"look at netsh int ipv4 show excludedportrange and at vfpctrl /list-nat-range, and restart the hns service: %w", cause)
+		return fmt.Errorf("create hns endpoint: no range of ports is left for outbound NAT, or Windows reserves them:"+
+			"check netsh int ipv4 show excludedportrange and vfpctrl /list-nat-range, and restart the hns service: %w", cause)
 	}
 	list, err := b.listEndpoints(ctx, n.ID)
 	if err != nil {
@@ -60,7 +59,7 @@ func (b *Backend) portTaken(ctx context.Context, n *hns.Network, want hns.Endpoi
 			continue
 		}
 		if _, ours := b.config.parseEndpointName(e.Name); !ours || e.HostComputeNamespace != "" {
-			return fmt.Errorf("create hns endpoint: a host port of the pod (%s) is taken on this node by endpoint %q: free it or give the pod another: %w", strings.Join(ports, ", "), e.Name, cause)
+			return fmt.Errorf("create hns endpoint: a host port of the pod (%s) is in use on this node by endpoint %q: free it or use another host port: %w", strings.Join(ports, ", "), e.Name, cause)
 		}
 		b.log.Warn("removing a stale endpoint that has a host port", "endpoint", e.Name)
 		b.config.Step("remove stale endpoint")
@@ -69,12 +68,11 @@ func (b *Backend) portTaken(ctx context.Context, n *hns.Network, want hns.Endpoi
 		}
 		return nil
 	}
-	return fmt.Errorf("create hns endpoint: a host port of the pod (%s) is taken on this node, by no endpoint that HNS lists: a program has it, Windows keeps it "+
-		"(netsh int ipv4 show excludedportrange), or HNS forgot to free it and must be restarted; or give the pod another: %w", strings.Join(ports, ", "), cause)
+	return fmt.Errorf("create hns endpoint: a host port of the pod (%s) is in use on this node, but by no HNS endpoint: a program uses it, Windows reserves it"+
+		"(netsh int ipv4 show excludedportrange), or HNS did not free it and must be restarted; or use another host port: %w", strings.Join(ports, ", "), cause)
 }
 
-// mappedPorts lists the ports of the node that policies lead to the pod, as
-// "6/8080".
+// mappedPorts lists the ports of the node that policies forward to the pod, as "6/8080".
 func mappedPorts(policies []hns.Policy) []string {
 	var ports []string
 	for _, p := range policies {

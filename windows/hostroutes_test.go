@@ -37,7 +37,7 @@ func TestMetadataRoute(t *testing.T) {
 		}
 	}
 	n := newNode(t, hns.Server2022, c)
-	if !strings.Contains(n.log.String(), "not back yet") {
+	if !strings.Contains(n.log.String(), "not restored yet") {
 		t.Errorf("nothing is said of the route that is missing:\n%s", &n.log)
 	}
 	if _, err := n.backend.Idle(ctx); err == nil {

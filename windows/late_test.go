@@ -119,9 +119,8 @@ func TestLateSetIsNotBuiltOn(t *testing.T) {
 	}
 }
 
-// TestLateListMeetsNoNewcomers: a list that may land late refers to a set. Nobody
-// joins that meanwhile: neither the policy that the list is of nor a newer one
-// lets the newcomer pass.
+// TestLateListMeetsNoNewcomers: a list that may take effect late refers to a set. No member joins that set
+// meanwhile if neither the list's policy nor a newer one allows it.
 func TestLateListMeetsNoNewcomers(t *testing.T) {
 	n, first, second := twoLate(t)
 	n.apply(both(first, second))
@@ -144,9 +143,8 @@ func TestLateListMeetsNoNewcomers(t *testing.T) {
 	}
 }
 
-// TestLateEndpointIsRemoved: an endpoint whose creation was given up appears
-// when nobody wants it any more. It is taken away; wanted again, it is made
-// once.
+// TestLateEndpointIsRemoved: an endpoint whose creation timed out appears when it is no longer wanted. It
+// is removed; wanted again, it is created once.
 func TestLateEndpointIsRemoved(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		n, _, _ := twoLate(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// look asks every endpoint about every probe: it must not allow what none of
-// the States that it may be under allows.
+// look checks every endpoint with every probe: it must not allow a flow that none of its possible States
+// allows.
 func (c *churn) look() {
 	c.t.Helper()
 	addrs, ports := world.Probes(c.snapshot)
@@ -76,8 +76,8 @@ func (c *churn) lookAt(id model.EndpointID, rules *hns.Rules, d model.Direction,
 	}
 }
 
-// settle does what the agent does when it starts: it brings its records, what
-// HNS has, and the policies together. Then all is as on a node without faults.
+// settle does what the agent does when it starts: it reconciles its records, HNS and the policies. Then all
+// is as on a node without faults.
 func (c *churn) settle() {
 	c.t.Helper()
 	time.Sleep(3 * churnDeadline) // calls that were given up end
@@ -127,7 +127,7 @@ func (c *churn) settle() {
 	}
 }
 
-// dropRemotes removes what others have made and no pod was in the way of.
+// dropRemotes removes remote endpoints of other components that did not conflict with a pod.
 func (c *churn) dropRemotes() {
 	list, err := c.fake.AllEndpoints(ctx)
 	if err != nil {

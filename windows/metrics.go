@@ -10,8 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// CallMetrics counts calls to HNS, for Prometheus. Its Observe is for
-// Config.Observe.
+// CallMetrics counts calls to HNS, for Prometheus. Its Observe is for Config.Observe.
 type CallMetrics struct {
 	calls, errors *prometheus.CounterVec
 	seconds       *prometheus.HistogramVec
@@ -19,19 +18,19 @@ type CallMetrics struct {
 
 var _ prometheus.Collector = (*CallMetrics)(nil)
 
-// NewCallMetrics returns metrics of no calls.
+// NewCallMetrics returns CallMetrics without calls.
 func NewCallMetrics() *CallMetrics {
 	return &CallMetrics{
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_hns_calls_total",
-			Help: "Attempts of calls to HNS."}, []string{"op"}),
+			Help: "Attempts of calls to HNS, by operation."}, []string{"op"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_hns_call_errors_total",
-			Help: "Attempts that failed, by result code: 0x800705b4 got no answer in time, 0x800700aa were not made beside one without an answer, ended were given up by the agent."}, []string{"op", "code"}),
+			Help: "Failed attempts of calls to HNS, by result code: 0x800705b4 means no answer in time, 0x800700aa not made because an earlier call has not answered, ended means cancelled by the agent."}, []string{"op", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "isthmus_hns_call_duration_seconds",
-			Help: "Time that attempts took.", Buckets: prometheus.ExponentialBuckets(1e-3, 2, 18)}, []string{"op"}), // 1 ms to 131 s
+			Help: "Duration of attempts of calls to HNS.", Buckets: prometheus.ExponentialBuckets(1e-3, 2, 18)}, []string{"op"}), // 1 ms to 131 s
 	}
 }
 
-// Observe counts one attempt. It may be called from any goroutine.
+// Observe counts one attempt. It is safe for concurrent use.
 func (m *CallMetrics) Observe(c hns.Call) {
 	m.calls.WithLabelValues(c.Op).Inc()
 	m.seconds.WithLabelValues(c.Op).Observe(c.Duration.Seconds())

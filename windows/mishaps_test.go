@@ -13,15 +13,15 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// outcome is what came of a way to bring a fault about: how often it was met, and
-// answered as the catalogue says. Timing may spoil single attempts.
+// outcome counts how often a variant of a fault occurred, and how often the answer was that of the
+// catalogue. Timing may spoil single attempts.
 type outcome struct {
 	met, answered int
 	last          string
 }
 
-// disturb lets one call of the next operation go wrong in some way: refused,
-// refused after the deed, agreed to and not done, slow, without an answer.
+// disturb lets one call of the next operation fail: refused, refused after taking effect, accepted without
+// an effect, slow, or without an answer.
 func (c *churn) disturb() {
 	c.faults.Clear()
 	if c.random.IntN(10) < 4 {
@@ -85,7 +85,7 @@ func (c *churn) strike() {
 	c.target.Calm()
 }
 
-// judge counts if an operation ended as the way wants it.
+// judge counts if an operation ended as the variant expects.
 func (o *outcome) judge(way fault.Way, err error) {
 	if way.Says == "" && err == nil || way.Says != "" && err != nil && strings.Contains(err.Error(), way.Says) {
 		o.answered++
@@ -129,7 +129,7 @@ func (c *churn) strikeAdd(way fault.Way, o *outcome) bool {
 	}
 	err = c.addOne(spec)
 	if said := c.backend.Faults(); err == nil && way.Mode == string(windows.Overlay) && !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "tunnel") }) {
-		o.last = "status says nothing of the tunnel"
+		o.last = "status does not mention the tunnel"
 		return true
 	}
 	c.audit()
@@ -149,7 +149,7 @@ func (c *churn) strikeDel(way fault.Way, o *outcome) bool {
 	}
 	err := c.remove(id)
 	if err == nil && strings.Contains(c.fake.Dump(), "endpoint "+c.target.Endpoint+" ") {
-		o.last = "DEL has succeeded and the endpoint is there"
+		o.last = "DEL succeeded but the endpoint exists"
 		return true
 	}
 	o.judge(way, err)
@@ -204,7 +204,7 @@ func (c *churn) strikeStart(way fault.Way, o *outcome) bool {
 	return true
 }
 
-// report fails for every way that was never met, or never answered as it should.
+// report fails for every variant that never occurred, or was never answered as expected.
 func (c *churn) report() {
 	c.t.Helper()
 	for _, w := range c.ways {

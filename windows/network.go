@@ -32,8 +32,8 @@ func (b *Backend) findNetwork(ctx context.Context) (*hns.Network, error) {
 	return nil, nil
 }
 
-// ensureNetwork makes or adopts the network, and in L2Bridge the host's
-// endpoint on it. It returns the endpoints on the network too.
+// ensureNetwork creates or adopts the network, and in L2Bridge the host's endpoint on it. It also returns
+// the endpoints on the network.
 func (b *Backend) ensureNetwork(ctx context.Context) (*hns.Network, []hns.Endpoint, error) {
 	n, err := b.findNetwork(ctx)
 	if err != nil {
@@ -59,20 +59,20 @@ func (b *Backend) ensureNetwork(ctx context.Context) (*hns.Network, []hns.Endpoi
 
 func (b *Backend) makeNetwork(ctx context.Context) (*hns.Network, error) {
 	if err := b.config.HostRoutes.Remember(); err != nil {
-		b.log.Warn("routes of the host may be lost while the network is made", "error", err)
+		b.log.Warn("routes of the host may be lost while the network is created", "error", err)
 	}
 	b.config.Step("create network")
 	_, err := b.hns.CreateNetwork(ctx, b.wantedNetwork())
 	if err != nil && !errors.Is(err, hns.ErrConflict) {
 		return nil, fmt.Errorf("create hns network %q on adapter %q: %w", b.config.Network, b.config.Adapter, withoutAdapter(err))
 	}
-	// After a conflict somebody else has made it; either way read it.
+	// After a conflict another component has created it. In both cases read it.
 	n, err := b.findNetwork(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if n == nil {
-		return nil, fmt.Errorf("create hns network %q: HNS says that it exists but does not list it; restart the hns service", b.config.Network)
+		return nil, fmt.Errorf("create hns network %q: HNS reports that it exists but does not list it; restart the hns service", b.config.Network)
 	}
 	return n, nil
 }
@@ -93,7 +93,7 @@ func (b *Backend) wantedNetwork() hns.Network {
 	n.Ipams = []hns.Ipam{ipam}
 	if b.config.Mode == Overlay {
 		n.Type = hns.Overlay
-		// Lets the host reach its own pods.
+		// Allows the host to reach its own pods.
 		n.Policies = append(n.Policies, hns.MakePolicy(hns.TypeHostRoute, struct{}{}))
 	}
 	return n
@@ -106,10 +106,10 @@ func defaultRoute(p netip.Prefix) string {
 	return "0.0.0.0/0"
 }
 
-// checkNetwork refuses a network of that name that is another. It is not
-// deleted: everything on it would be, and the host's own traffic disturbed.
+// checkNetwork returns an error if the network of that name differs from the Config. It does not delete the
+// network: that would delete everything on it and disturb the host's own traffic.
 func (b *Backend) checkNetwork(n *hns.Network) error {
-	const remedy = "delete it (Remove-HnsNetwork) when no pod runs, or choose another name"
+	const remedy = "delete it (Remove-HnsNetwork) while no pods run, or choose another name"
 	want := b.wantedNetwork()
 	if !strings.EqualFold(string(n.Type), string(want.Type)) {
 		return fmt.Errorf("hns network %q is of type %s, want %s: %s", n.Name, n.Type, want.Type, remedy)
@@ -143,8 +143,8 @@ func subnetTexts(n *hns.Network) []string {
 	return texts
 }
 
-// ensureHostEndpoint attaches the host to the network, as the next hop of pods.
-// It returns the list with the host's endpoint in it.
+// ensureHostEndpoint attaches the host to the network, as the next hop of pods. It returns the list
+// including the host's endpoint.
 func (b *Backend) ensureHostEndpoint(ctx context.Context, n *hns.Network, list []hns.Endpoint) ([]hns.Endpoint, error) {
 	host := findNamed(list, b.config.hostEndpointName())
 	if host == nil {
@@ -172,15 +172,14 @@ func (b *Backend) ensureHostEndpoint(ctx context.Context, n *hns.Network, list [
 	return list, nil
 }
 
-// waitForTunnel waits until a new overlay network has its tunnel address. HNS
-// finds it when the adapter has been bound to the new vSwitch. If it takes too
-// long pods can be attached all the same, but nobody reaches them yet.
+// waitForTunnel waits until a new overlay network has its tunnel address. HNS finds it after binding the
+// adapter to the new vSwitch. After a timeout pods can be attached, but other nodes do not reach them yet.
 func (b *Backend) waitForTunnel(ctx context.Context, n *hns.Network) error {
 	if b.config.Mode != Overlay {
 		return nil
 	}
 	deadline := time.Now().Add(b.config.NetworkWait)
-	defer func() { b.lookAtTunnel(n) }()
+	defer func() { b.checkTunnel(n) }()
 	for {
 		if _, ok := tunnelAddress(n); ok && tunnelMAC(n) != "" {
 			return nil
@@ -204,17 +203,17 @@ func (b *Backend) waitForTunnel(ctx context.Context, n *hns.Network) error {
 	}
 }
 
-// restoreRoutes puts back the routes that the host lost when its adapter was bound
-// to the vSwitch. The adapter has its address again only after a while.
+// restoreRoutes restores the routes that the host lost when its adapter was bound to the vSwitch. The
+// adapter gets its address back only after a while.
 func (b *Backend) restoreRoutes() error {
 	added, err := b.config.HostRoutes.Restore()
 	for _, r := range added {
-		b.log.Info("a route of the host is back", "destination", r.Destination, "next hop", r.NextHop, "interface", r.Interface)
+		b.log.Info("restored a route of the host", "destination", r.Destination, "next hop", r.NextHop, "interface", r.Interface)
 	}
 	return err
 }
 
-// tunnelMAC returns the MAC address of an overlay network's tunnel end.
+// tunnelMAC returns the MAC address of an overlay network's tunnel endpoint.
 func tunnelMAC(n *hns.Network) string {
 	for _, p := range n.Policies {
 		var dr hns.DrMacAddress
@@ -225,11 +224,10 @@ func tunnelMAC(n *hns.Network) string {
 	return ""
 }
 
-// listAttempts is how often a listing is repeated that the removal of an object
-// came into the middle of.
+// listAttempts is how often a listing is repeated if an object is removed in the middle of it.
 const listAttempts = 4
 
-// listed repeats a listing whose objects vanish before they are opened.
+// listed repeats a listing if an object vanishes before it is opened.
 func listed[T any](list func() ([]T, error)) (found []T, err error) {
 	for range listAttempts {
 		found, err = list()
@@ -240,7 +238,7 @@ func listed[T any](list func() ([]T, error)) (found []T, err error) {
 	return found, err
 }
 
-// listEndpoints lists the endpoints of a network; none if it is gone.
+// listEndpoints lists the endpoints of a network; none if the network is gone.
 func (b *Backend) listEndpoints(ctx context.Context, network string) ([]hns.Endpoint, error) {
 	list, err := listed(func() ([]hns.Endpoint, error) { return b.hns.Endpoints(ctx, network) })
 	if hns.Code(err) == hns.CodeNetworkNotFound {

@@ -119,7 +119,7 @@ func (n *node) name(id model.EndpointID) string {
 	return strings.ReplaceAll(string(id), ":", "_") + "_isthmus"
 }
 
-// send asks HNS what it does with a packet.
+// send decides a packet with HNS.
 func (n *node) send(id model.EndpointID, d model.Direction, remote netip.Addr, p model.Protocol, port uint16, reading hns.Reading) bool {
 	n.t.Helper()
 	out, err := n.fake.Send(n.name(id), hns.Packet{Direction: acl.PacketDirection(d), Remote: remote, Protocol: uint8(p), Port: port}, reading)
@@ -129,7 +129,7 @@ func (n *node) send(id model.EndpointID, d model.Direction, remote netip.Addr, p
 	return out.Allow
 }
 
-// compare asks HNS about every probe under some readings.
+// compare decides every probe with HNS under some readings.
 func (n *node) compare(s *model.State, addrs []netip.Addr, ports []world.Port) (cells int) {
 	n.t.Helper()
 	readings := []hns.Reading{{}, {Default: hns.PerDirection, Tie: hns.BlockFirst, Host: hns.HostClosed, Set: hns.EmptyMatchesAll}}

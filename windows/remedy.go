@@ -9,7 +9,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// remedied adds to an error of HNS what to do about it, where the code tells.
+// remedied adds the remedy to an error of HNS, if its code implies one.
 func remedied(err error) error {
 	switch hns.Code(err) {
 	case hns.CodeAccessDenied:
@@ -20,10 +20,10 @@ func remedied(err error) error {
 	return err
 }
 
-// withoutAdapter says what to look at if HNS found no adapter for a network.
+// withoutAdapter adds the remedy if HNS found no adapter for a network.
 func withoutAdapter(err error) error {
 	if errors.Is(err, hns.ErrGone) || hns.Code(err) == hns.CodeAdapterNotFound {
-		return fmt.Errorf("%w: HNS finds no adapter that is up and has an address: look at Get-NetAdapter and Get-NetIPAddress", err)
+		return fmt.Errorf("%w: HNS finds no adapter that is up and has an address: check Get-NetAdapter and Get-NetIPAddress", err)
 	}
 	return remedied(err)
 }

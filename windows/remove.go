@@ -12,10 +12,9 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Remove takes the network of that name away with everything on it. A network
-// that does not exist is no error. The host's own network is interrupted for
-// some seconds if it was the last on the virtual switch: it is for uninstalling,
-// and nothing else in this package removes a network. Each call ends within the
+// Remove deletes the network of that name with everything on it. A missing network is not an error. If it
+// was the last network on the virtual switch, the host's own network is interrupted for some seconds. It is
+// for uninstalling; nothing else in this package deletes a network. Each call to HNS ends within the
 // deadline; 0 is the default of hns.Guard.
 func Remove(ctx context.Context, client hns.Client, name string, deadline time.Duration) error {
 	client = hns.Guard(client, hns.GuardConfig{Deadline: deadline})

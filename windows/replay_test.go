@@ -15,8 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestEveryCallShowsOldOrNew goes through random changes and looks at all flows
-// after every single call to HNS.
+// TestEveryCallShowsOldOrNew makes random changes and checks all flows after every single call to HNS.
 func TestEveryCallShowsOldOrNew(t *testing.T) {
 	seeds := uint64(60)
 	if testing.Short() {
@@ -77,8 +76,8 @@ func TestEveryCallShowsOldOrNew(t *testing.T) {
 	t.Logf("checks=%d", checks)
 }
 
-// TestReplay brings the same States into force in other ways: repeated, with
-// steps left out, with a restart of the agent after each. The end is the same.
+// TestReplay applies the same States in other manners: repeated, with steps left out, with a restart of the
+// agent after each. The end is the same.
 func TestReplay(t *testing.T) {
 	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
 		for seed := range uint64(10) {

@@ -16,11 +16,10 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// wantedRoutes says, for an overlay network, on which nodes the pods of others
-// are, and what cannot be reached. Linux nodes speak to pods by their own
-// addresses through the tunnel, and are answered through it. It is a function of
-// its arguments alone, and sorted by prefix, first pods, then nodes. IPv6 is left
-// out: overlay networks have none.
+// wantedRoutes returns, for an overlay network, the routes to pods of other nodes, and what cannot be
+// reached. Linux nodes send to pods from their own addresses through the tunnel, so the routes include
+// those addresses. The result depends on the arguments only. It is sorted by prefix, first pods, then
+// nodes. It omits IPv6, which overlay networks do not support.
 func wantedRoutes(c Config, s *model.State) (routes []hns.RemoteSubnetRoute, problems []string) {
 	self := fabric.Self{Name: s.Node, PodCIDRs: c.PodCIDRs, Addresses: c.NodeAddresses, MTU: underlayMTU}
 	for _, a := range c.NodeAddresses {
@@ -42,15 +41,14 @@ func wantedRoutes(c Config, s *model.State) (routes []hns.RemoteSubnetRoute, pro
 	return routes, plan.Problems
 }
 
-// sameRoute compares what was asked for with what HNS holds, which spells
-// addresses as it likes.
+// sameRoute compares a requested route with that of HNS, which may spell addresses differently.
 func sameRoute(a, b hns.RemoteSubnetRoute) bool {
 	return a.DestinationPrefix == b.DestinationPrefix && a.IsolationID == b.IsolationID && a.ProviderAddress == b.ProviderAddress &&
 		strings.EqualFold(a.DrMacAddress, b.DrMacAddress)
 }
 
-// routeChanges compares the routes of a network with those that it should have.
-// Twins and what cannot be read are stale.
+// routeChanges compares the routes of a network with the desired ones. Duplicates and unreadable routes are
+// stale.
 func routeChanges(n *hns.Network, want []hns.RemoteSubnetRoute) (stale []hns.Policy, missing []hns.RemoteSubnetRoute) {
 	missing = slices.Clone(want)
 	for _, p := range n.Policies {
@@ -71,14 +69,13 @@ func routeChanges(n *hns.Network, want []hns.RemoteSubnetRoute) (stale []hns.Pol
 	return stale, missing
 }
 
-// applyRoutes makes the routes of an overlay network those of the State. A
-// route that fails leaves the others, and policy, alone: it is tried again when
-// the agent is idle.
+// applyRoutes makes the routes of an overlay network those of the State. A failed route does not affect
+// other routes and policy; the agent retries it when it is idle.
 func (b *Backend) applyRoutes(ctx context.Context, n *hns.Network, s *model.State) error {
 	if b.config.Mode != Overlay {
 		return nil
 	}
-	b.lookAtTunnel(n)
+	b.checkTunnel(n)
 	want, problems := wantedRoutes(b.config, s)
 	for i, p := range problems {
 		problems[i] = "overlay: " + p
@@ -99,7 +96,7 @@ func (b *Backend) applyRoutes(ctx context.Context, n *hns.Network, s *model.Stat
 		b.config.Step("add route")
 		answer, err := b.hns.ModifyNetwork(ctx, n.ID, hns.Add, hns.MakePolicy(hns.TypeRemoteSubnetRoute, r))
 		if err == nil && !holds(&answer, r) {
-			err = errors.New("hns accepted it but does not hold it")
+			err = errors.New("hns accepted it but did not store it")
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("add route to %s by node %s: %w", r.DestinationPrefix, r.ProviderAddress, err))
@@ -115,14 +112,14 @@ func holds(n *hns.Network, want hns.RemoteSubnetRoute) bool {
 	})
 }
 
-// retryRoutes tries again what the last Apply could not.
+// retryRoutes retries the routes that the last Apply could not write.
 func (b *Backend) retryRoutes(ctx context.Context) error {
 	if b.routesDue == nil {
 		return nil
 	}
 	n, err := b.findNetwork(ctx)
 	if err != nil || n == nil {
-		return err // without a network the audit asks for an Apply
+		return err // without a network the audit triggers an Apply
 	}
 	if err := b.applyRoutes(ctx, n, b.routesDue); err != nil {
 		return err
@@ -131,30 +128,29 @@ func (b *Backend) retryRoutes(ctx context.Context) error {
 	return nil
 }
 
-// Announcement implements dataplane.Announcer. HNS chooses both ends of an overlay
-// network's tunnels, and says so when the network has found its adapter.
-func (b *Backend) Announcement() model.Announcement { return b.announcement }
+// NodeInfo implements dataplane.Announcer. HNS chooses address and MAC of the tunnel endpoint of an overlay
+// network. They are known once the network has found its adapter.
+func (b *Backend) NodeInfo() model.NodeInfo { return b.nodeInfo }
 
-// announce notes what others have to know of the network.
+// announce updates the NodeInfo from the network.
 func (b *Backend) announce(n *hns.Network) {
 	if b.config.Mode != Overlay {
-		b.announcement = model.Announcement{Fabric: string(fabric.Routes)}
+		b.nodeInfo = model.NodeInfo{Fabric: string(fabric.Routes)}
 		return
 	}
-	said := model.Announcement{Fabric: string(fabric.VXLAN)}
+	said := model.NodeInfo{Fabric: string(fabric.VXLAN)}
 	if address, ok := tunnelAddress(n); ok {
 		said.Tunnel = address
 		if mac, err := model.ParseMAC(tunnelMAC(n)); err == nil {
 			said.VTEP = mac
 		}
 	}
-	b.announcement = said
+	b.nodeInfo = said
 }
 
-// awaitTunnel looks again for the tunnel's end of an overlay network that had
-// none when it was last looked at.
+// awaitTunnel rereads the tunnel endpoint of an overlay network that had none at the last read.
 func (b *Backend) awaitTunnel(ctx context.Context) error {
-	if b.config.Mode != Overlay || b.announcement.VTEP != (model.MAC{}) {
+	if b.config.Mode != Overlay || b.nodeInfo.VTEP != (model.MAC{}) {
 		return nil
 	}
 	_, err := b.findNetwork(ctx)

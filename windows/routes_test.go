@@ -88,7 +88,7 @@ func TestRoutesFollowTheNodes(t *testing.T) {
 	}
 }
 
-// damageRoutes takes a route away and adds one that nobody wants.
+// damageRoutes removes a route and adds a stray one.
 func (n *node) damageRoutes() {
 	n.t.Helper()
 	networks, err := n.fake.Networks(ctx)
@@ -137,14 +137,14 @@ func TestRouteThatFails(t *testing.T) {
 	n.wantRoutes("10.0.3.0/24 4096 192.168.0.3 00-15-5D-7A-11-03")
 }
 
-// TestAnnouncement: what other nodes have to know is said as soon as HNS knows it.
-func TestAnnouncement(t *testing.T) {
+// TestNodeInfo: what other nodes have to know is said as soon as HNS knows it.
+func TestNodeInfo(t *testing.T) {
 	c := overlayConfig()
 	c.NetworkWait = time.Nanosecond
 	n := &node{t: t, fake: hns.NewFake(hns.Server2022), config: c}
 	n.fake.Late, n.fake.ManagementIP, n.fake.ManagementMAC = 4, "192.168.0.77", "00-15-5D-7A-11-77"
 	n.start()
-	if said := n.backend.Announcement(); said != (model.Announcement{Fabric: "vxlan"}) {
+	if said := n.backend.NodeInfo(); said != (model.NodeInfo{Fabric: "vxlan"}) {
 		t.Errorf("announces %+v before the network has found its adapter", said)
 	}
 	for range 5 {
@@ -152,11 +152,11 @@ func TestAnnouncement(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := model.Announcement{Fabric: "vxlan", VTEP: model.MAC{0x00, 0x15, 0x5d, 0x7a, 0x11, 0x77}, Tunnel: netip.MustParseAddr("192.168.0.77")}
-	if said := n.backend.Announcement(); said != want {
+	want := model.NodeInfo{Fabric: "vxlan", VTEP: model.MAC{0x00, 0x15, 0x5d, 0x7a, 0x11, 0x77}, Tunnel: netip.MustParseAddr("192.168.0.77")}
+	if said := n.backend.NodeInfo(); said != want {
 		t.Errorf("announces %+v, want %+v", said, want)
 	}
-	if said := newNode(t, hns.Server2022, bridgeConfig()).backend.Announcement(); said != (model.Announcement{Fabric: "routes"}) {
+	if said := newNode(t, hns.Server2022, bridgeConfig()).backend.NodeInfo(); said != (model.NodeInfo{Fabric: "routes"}) {
 		t.Errorf("l2bridge announces %+v", said)
 	}
 }

@@ -13,34 +13,30 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// sctpSupport remembers whether this HNS takes ACLs for SCTP. No source says it, and
-// an HNS that refuses one ACL refuses the whole list.
+// sctpSupport records whether this HNS accepts ACLs for SCTP. No source documents it, and an HNS that
+// refuses one ACL refuses the whole list.
 type sctpSupport struct {
-	// refused is set once HNS has taken a list only without SCTP. All lists are then
-	// made without it.
+	// refused is set once HNS has accepted a list only without SCTP. From then on all lists omit it.
 	refused bool
-	// otherwise has the endpoints whose lists HNS refuses without SCTP, too. Their
-	// lists do not show anything about SCTP.
+	// otherwise holds the endpoints whose lists HNS refuses even without SCTP. Their lists prove nothing
+	// about SCTP.
 	otherwise map[model.EndpointID]bool
 }
 
-// Apply brings the endpoints that HNS has from what is in force to the State:
-// it reads what is in force, keeps every list that is right, and writes the
-// rest in the order of acl.Plan. The lists of endpoints that cannot be written
-// stay as they are and give a dataplane.EndpointError each; the others go on.
-// At the end everything that was written is read again and compared.
+// Apply leads the endpoints of HNS from the state in force to the State. It reads what is in force, keeps
+// every list that is right, and writes the others in the order of acl.Plan. An endpoint that cannot be
+// written keeps its list and gives a dataplane.EndpointError; the others continue. At the end it reads
+// everything that was written and compares it.
 //
-// What a call that was left behind may still write is uncertain: endpoints that
-// it concerns give an error whatever is read of them, and nothing is built on
-// it, until it has returned. After a second call without an answer nothing more
-// is tried, so that the agent's other work does not wait for many deadlines.
+// A write that timed out may still take effect later. Until it has returned, the endpoints that it concerns
+// give an error, whatever HNS lists for them, and no step relies on it. After a second call without an
+// answer Apply makes no further calls, so that the agent does not wait for many deadlines.
 //
-// It does not go by dataplane.Plan: a plan of ACLs is made from what HNS really
-// holds, which after a restart nobody else remembers.
+// Apply does not use dataplane.Plan: a plan of ACLs starts from the actual content of HNS, which no process
+// remembers after a restart.
 //
-// If HNS refuses a list with SCTP in it, Apply makes a second attempt without SCTP.
-// If that helps, SCTP and the protocols without ports may be denied where policies
-// allow them, and Apply reports so.
+// If HNS refuses a list with SCTP, Apply makes a second attempt without SCTP. If that succeeds, SCTP and
+// the protocols without ports may be denied where policies allow them, and Apply reports so.
 func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
 	unsupported, refused, err := b.applyOnce(ctx, s)
 	maps.DeleteFunc(b.sctp.otherwise, func(id model.EndpointID, _ bool) bool { _, still := refused[id]; return !still })
@@ -63,7 +59,7 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 	return unsupported, errors.Join(err, again)
 }
 
-// noteRefusal remembers that HNS refuses a list, and whether the list names SCTP.
+// noteRefusal records that HNS refuses a list, and whether the list names SCTP.
 func (x *execution) noteRefusal(s acl.Step, err error) {
 	if s.Action == acl.WriteList && errors.Is(err, hns.ErrRefused) {
 		x.refused[s.Endpoint] = acl.NamesSCTP(s.List)

@@ -22,7 +22,7 @@ func (b *Backend) removeStale(ctx context.Context, n *hns.Network, want hns.Endp
 			continue
 		}
 		if _, ours := b.config.parseEndpointName(e.Name); !ours && !e.Remote() {
-			return fmt.Errorf("create hns endpoint: address %s belongs to endpoint %q, which is not ours; remove it: %w", addressTexts(&want), e.Name, cause)
+			return fmt.Errorf("create hns endpoint: address %s belongs to endpoint %q of another component: remove it: %w", addressTexts(&want), e.Name, cause)
 		}
 		b.log.Warn("removing a stale endpoint", "endpoint", e.Name, "addresses", addressTexts(e), "remote", e.Remote())
 		b.config.Step("remove stale endpoint")
@@ -33,9 +33,8 @@ func (b *Backend) removeStale(ctx context.Context, n *hns.Network, want hns.Endp
 	return nil
 }
 
-// removeRemotes removes remote endpoints that have an address of the wanted one:
-// the address is of this node's range, so that they are stale. Some HNS let both
-// exist, and packets then go to the wrong one.
+// removeRemotes removes remote endpoints with an address of the wanted one. The address is in this node's
+// range, so they are stale. Some HNS versions allow both to exist, and packets then go to the wrong one.
 func (b *Backend) removeRemotes(ctx context.Context, want hns.Endpoint, list []hns.Endpoint) error {
 	for i := range list {
 		e := &list[i]
@@ -51,8 +50,7 @@ func (b *Backend) removeRemotes(ctx context.Context, want hns.Endpoint, list []h
 	return nil
 }
 
-// undo removes what a failed call has made, even after a call that did not
-// answer in time.
+// undo removes the endpoint of a failed call, also if the call did not answer in time.
 func (b *Backend) undo(ctx context.Context, network, name string) error {
 	ctx, cancel := cleanup(ctx)
 	defer cancel()
@@ -60,16 +58,14 @@ func (b *Backend) undo(ctx context.Context, network, name string) error {
 	return b.removeNamed(ctx, network, name)
 }
 
-// disown notes that an endpoint is not wanted although the call that makes it
-// may still be at work.
+// disown records that an endpoint is unwanted although the call that creates it may still be running.
 func (b *Backend) disown(name string) {
 	if b.hns.Unfinished()[hns.NewEndpointObject(name)] {
 		b.orphans[name] = true
 	}
 }
 
-// removeOrphans removes the endpoints that calls have made after they were
-// given up.
+// removeOrphans removes the endpoints that calls have created after they timed out.
 func (b *Backend) removeOrphans(ctx context.Context) error {
 	if len(b.orphans) == 0 {
 		return nil

@@ -154,9 +154,8 @@ func (n *node) firstSet(s *model.State) hns.SetPolicy {
 	return sets[0]
 }
 
-// TestEndpointUnderAnotherID makes an endpoint anew, with another id, while its
-// list is written, as a restart of HNS does. The list goes to the endpoint of that
-// name and to no other.
+// TestEndpointUnderAnotherID recreates an endpoint with another id while its list is written, as a restart
+// of HNS does. The list goes to the endpoint of that name and to no other.
 func TestEndpointUnderAnotherID(t *testing.T) {
 	for _, v := range []hns.Version{hns.Server2019, hns.Server2022} {
 		n, first, second := two(t, v, bridgeConfig())
@@ -201,7 +200,7 @@ func TestEndpointUnderAnotherID(t *testing.T) {
 		other.Sides[1] = model.Side{Default: &model.Row{}} // so that its list is another one
 		n.apply(next)
 		if n.hnsID(second.ID) == was {
-			t.Fatalf("hns %s: the endpoint was not made anew", v)
+			t.Fatalf("hns %s: the endpoint was not recreated", v)
 		}
 		remote := netip.MustParseAddr("10.0.3.4")
 		for id, out := range map[model.EndpointID]bool{first.ID: true, second.ID: false} {
@@ -240,7 +239,7 @@ func TestApplyKeepsOtherPolicies(t *testing.T) {
 	}
 }
 
-// others writes out the policies of an endpoint that are no ACLs.
+// others formats the policies of an endpoint that are not ACLs.
 func (n *node) others(id model.EndpointID) string {
 	n.t.Helper()
 	networks, _ := n.fake.Networks(ctx)

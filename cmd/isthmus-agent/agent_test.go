@@ -24,9 +24,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// TestKillAtEveryStep kills the process at every step of attaching three pods
-// and detaching one, starts it again and expects no trace of what it did not
-// answer for, and every trace of what it did.
+// TestKillAtEveryStep kills the process at every step of attaching three pods and detaching one, and starts
+// it again. It expects no trace of unanswered requests, and every trace of answered ones.
 func TestKillAtEveryStep(t *testing.T) {
 	stride := 1
 	if testing.Short() {
@@ -82,7 +81,7 @@ func TestStopAndSecondAgent(t *testing.T) {
 			t.Errorf("%s: status %d\n%s", path, status, body)
 		}
 	}
-	// What is shown follows an answer a little later.
+	// The metrics follow an answer after a moment.
 	deadline := time.Now().Add(10 * time.Second)
 	for _, body := get("/metrics"); !strings.Contains(body, "isthmus_endpoints 1"); _, body = get("/metrics") {
 		if time.Now().After(deadline) {
@@ -90,10 +89,10 @@ func TestStopAndSecondAgent(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	inUse := fmt.Sprintf("lock directory %s: process %d (isthmus-agent.t) has it for more than 100ms: stop that agent, or give this one directories of its own", filepath.Join(m.dir, "state", "endpoints"), m.cmd.Process.Pid)
+	inUse := fmt.Sprintf("lock directory %s: process %d (isthmus-agent.t) has held it for more than 100ms: stop that agent, or give this one separate directories", filepath.Join(m.dir, "state", "endpoints"), m.cmd.Process.Pid)
 	for flags, want := range map[string]string{
 		"--socket=" + filepath.Join(m.dir, "b.sock"):     inUse,
-		"--state-dir=" + filepath.Join(m.dir, "state-b"): "another agent answers there",
+		"--state-dir=" + filepath.Join(m.dir, "state-b"): "another agent listens there",
 	} {
 		second := &machine{t: t, dir: m.dir, datapath: m.datapath, extraArgs: []string{"--http-address", "", "--lock-timeout", "100ms", flags}}
 		second.start(0)
@@ -144,13 +143,13 @@ func TestUsage(t *testing.T) {
 		"sets":            {[]string{"--hns-sets", "some"}, `--hns-sets "some": give auto, on or off`},
 		"forwarding":      {[]string{"--forwarding", "past"}, `--forwarding "past": give direct or stack`},
 		"from node":       {[]string{"--host-ports-from-node", "some"}, `--host-ports-from-node "some": give all, loopback or none`},
-		"reserved port":   {[]string{"--reserved-host-ports", "80,90-80"}, `--reserved-host-ports: "90-80" is no port: use a number from 1 to 65535`},
+		"reserved port":   {[]string{"--reserved-host-ports", "80,90-80"}, `--reserved-host-ports: "90-80" is not a port or range: use a number from 1 to 65535`},
 		"map":             {[]string{"--map-entries", "slots=9"}, `--map-entries: size of map "slots": there is no such map, or its size is fixed: give one of conns4,`},
 		"flow events":     {[]string{"--flow-events", "some"}, `--flow-events "some": give all, denied, off`},
 		"flow rate":       {[]string{"--flow-event-rate", "0"}, "--flow-event-rate 0: give 1 or more, or --flow-events=off"},
 		"flow rate limit": {[]string{"--flow-event-rate", "20000"}, "rate of flow events 20000: give a number from 0 to 10000 a second"},
 		"flow burst":      {[]string{"--flow-event-burst", "0"}, "--flow-event-burst 0: give 1 or more"},
-		"flow log":        {[]string{"--flow-events=off", "--log-denied-flows"}, "there is nothing to be logged with --flow-events=off"},
+		"flow log":        {[]string{"--flow-events=off", "--log-denied-flows"}, "has no effect with --flow-events=off"},
 		"map size":        {[]string{"--map-entries", "rows=1"}, "--map-entries: size of map rows: 1 entries: give a number from 3 to"},
 		"other system":    {[]string{other}, "has no meaning on " + runtime.GOOS},
 	} {
@@ -175,8 +174,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestRuntimeErrors expects status 1 and one line for what goes wrong before
-// the agent runs.
+// TestRuntimeErrors expects status 1 and one line for errors before the agent runs.
 func TestRuntimeErrors(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the agent's pipe is for administrators only")
@@ -199,7 +197,7 @@ func TestRuntimeErrors(t *testing.T) {
 		text string
 	}{
 		"data path":        {nil, "loop: open data path: kernel is too old"},
-		"state dir":        {[]string{"--state-dir", open}, "can be written by others"},
+		"state dir":        {[]string{"--state-dir", open}, "can be written by other users"},
 		"socket":           {[]string{"--socket", filepath.Join(open, "a.sock")}, "chmod 0700"},
 		"http":             {[]string{"--http-address", "127.0.0.1:99999"}, "listen on --http-address"},
 		"kubeconfig":       {[]string{"--kubeconfig", filepath.Join(dir, "none"), "--manifests", ""}, "none"},

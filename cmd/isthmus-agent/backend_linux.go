@@ -14,7 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// newBackend chooses the eBPF data path.
+// newBackend returns the opener of the eBPF data path.
 func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	cfg := linux.Defaults()
 	cfg.BPFFS, cfg.Uplink, cfg.Fabric, cfg.Step = o.bpffs, o.uplink, o.fabric, step
@@ -32,7 +32,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	}}
 }
 
-// flowEvents is what the programs are told to tell of.
+// flowEvents returns which events the BPF programs report.
 func flowEvents(o *flowOptions) loader.Events {
 	if o.events == flowsOff {
 		return loader.Events{}

@@ -14,15 +14,15 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// newBackend finds no data path: nodes run Linux or Windows.
+// newBackend returns an opener that fails: nodes run Linux or Windows.
 func newBackend(*options, func(string), *slog.Logger) opener {
 	return opener{open: func(context.Context, model.Node) (dataplane.Backend, error) {
 		return nil, fmt.Errorf("there is no data path for %s: run the agent on Linux or Windows", runtime.GOOS)
 	}}
 }
 
-// checkMapEntries has nothing to check: the flag is refused here.
+// checkMapEntries accepts everything: checkNode rejects the flag on this OS.
 func checkMapEntries(map[string]int) error { return nil }
 
-// checkFlowEvents has nothing to check: the flags are refused here.
+// checkFlowEvents accepts everything: checkNode rejects the flags on this OS.
 func checkFlowEvents(*flowOptions) error { return nil }

@@ -20,9 +20,9 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
-// newBackend chooses the HNS data path, whose network needs the node's ranges.
-// HNS may take a minute for a call on a busy host; an operation has time to undo
-// what a call without an answer has begun.
+// newBackend returns the opener of the HNS data path, whose network needs the node's ranges. HNS may need a
+// minute for a call on a busy host. The timeout of an operation leaves time to roll back a call without an
+// answer.
 func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	remove := func(ctx context.Context) error {
 		client, err := hns.Open()
@@ -38,22 +38,21 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 			return nil, err
 		}
 		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses, VNI: o.fabric.VNI, CallDeadline: o.hnsTimeout, Sets: windows.SetUse(o.hnsSets), Step: step, Observe: calls.Observe}
-		if c.Mode == windows.Overlay { // has no IPv6
+		if c.Mode == windows.Overlay { // overlay networks have no IPv6
 			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
 		}
 		if c.HostAddresses, err = hostAddresses(); err != nil {
-			log.Warn("addresses of the host; only those of the Node object reach all pods", "err", err)
+			log.Warn("list addresses of the host; only those of the Node object reach all pods", "err", err)
 		}
 		c.ServiceCIDRs, c.OutboundNATExceptions = o.services, slices.Concat(o.cluster, o.services)
 		c.HostRoutes = hostroute.Keep(hostroute.System{}, filepath.Join(o.stateDir, "host-routes.json"), o.hostRoutes)
-		// Without exceptions pods would hide behind their node from each other.
+		// Without exceptions pod traffic between nodes would be masqueraded.
 		c.NoOutboundNAT = len(o.cluster) == 0
 		return windows.New(ctx, c, client, log)
 	}}
 }
 
-// hostAddresses lists the addresses of the host that its programs may reach pods
-// from.
+// hostAddresses lists the addresses of the host that its programs may use to reach pods.
 func hostAddresses() ([]netip.Addr, error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
@@ -62,8 +61,8 @@ func hostAddresses() ([]netip.Addr, error) {
 	return routable(all), nil
 }
 
-// checkMapEntries has nothing to check: the flag is refused here.
+// checkMapEntries accepts everything: checkNode rejects the flag on this OS.
 func checkMapEntries(map[string]int) error { return nil }
 
-// checkFlowEvents has nothing to check: the flags are refused here.
+// checkFlowEvents accepts everything: checkNode rejects the flags on this OS.
 func checkFlowEvents(*flowOptions) error { return nil }

@@ -22,28 +22,28 @@ import (
 // opener opens the data path, and removes it.
 type opener struct {
 	open func(context.Context, model.Node) (dataplane.Backend, error)
-	// needsNode tells that the node must be known before.
+	// needsNode is true if Open needs the addresses and pod ranges of the node.
 	needsNode bool
-	// timeout bounds one operation, if the default is not enough.
+	// timeout bounds one operation, if the default is too short.
 	timeout time.Duration
-	// metrics are the data path's own.
+	// metrics are those of the data path.
 	metrics []prometheus.Collector
-	// directories are the data path's, beside --state-dir: one agent uses them.
+	// directories are those of the data path, besides --state-dir: only one agent may use them.
 	directories []string
-	// remove takes the data path away; nil if that is not needed.
+	// remove removes the data path; nil if nothing needs removal.
 	remove func(context.Context) error
 }
 
-// env is what the program gets from outside; tests bring their own.
+// env is the program's environment; tests provide their own.
 type env struct {
 	stdout, stderr io.Writer
-	// backend makes the opener of the operating system.
+	// backend returns the opener of the operating system.
 	backend func(o *options, step func(string), log *slog.Logger) opener
 	// step, if set, is called before every step instead of the debug log.
 	step func(string)
 }
 
-// usageError means that the command line is not right.
+// usageError reports an invalid command line.
 type usageError struct{ error }
 
 // run executes the command line and returns the exit status.

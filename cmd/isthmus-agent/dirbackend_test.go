@@ -16,9 +16,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// dirBackend is a data path that survives the death of its process: each
-// attachment is a directory with a file per part, and what is in force is a
-// file that names the endpoints.
+// dirBackend is a data path that survives the death of its process. Each attachment is a directory with a
+// file per part. The state in force is a file that names the endpoints.
 type dirBackend struct {
 	dir  string
 	step func(string)

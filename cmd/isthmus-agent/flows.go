@@ -11,14 +11,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// flowOptions are the flags about events of single flows.
+// flowOptions are the flags about flow events.
 type flowOptions struct {
 	events      string
 	rate, burst int
 	logDenied   bool
 }
 
-// What --flow-events takes.
+// The values of --flow-events.
 const (
 	flowsAll    = "all"
 	flowsDenied = "denied"
@@ -26,10 +26,10 @@ const (
 )
 
 func (o *flowOptions) register(f *pflag.FlagSet) {
-	f.StringVar(&o.events, "flow-events", flowsAll, "Linux: what the data path tells of single packets: all (new flows and drops), denied (new flows that are denied, and drops), or off")
-	f.IntVar(&o.rate, "flow-event-rate", 20, "Linux: events a second that a pod may cause, for each direction, allowed and not apart; the others are counted")
-	f.IntVar(&o.burst, "flow-event-burst", 100, "Linux: events that a pod may cause at once after it was quiet, of each kind as before")
-	f.BoolVar(&o.logDenied, "log-denied-flows", false, "Linux: write every event of a flow that is denied or dropped to the log")
+	f.StringVar(&o.events, "flow-events", flowsAll, "Linux: flow events that the data path reports: all (new flows and drops), denied (denied new flows and drops), or off")
+	f.IntVar(&o.rate, "flow-event-rate", 20, "Linux: maximum flow events per second and pod, for each direction, and for allowed and denied separately; events over the limit are only counted")
+	f.IntVar(&o.burst, "flow-event-burst", 100, "Linux: maximum burst of flow events per pod, for each direction, and for allowed and denied separately")
+	f.BoolVar(&o.logDenied, "log-denied-flows", false, "Linux: log every event of a denied flow or dropped packet")
 }
 
 func (o *flowOptions) check() error {
@@ -44,7 +44,7 @@ func (o *flowOptions) check() error {
 		errs = append(errs, fmt.Errorf("--flow-event-burst %d: give 1 or more", o.burst))
 	}
 	if o.events == flowsOff && o.logDenied {
-		errs = append(errs, errors.New("--log-denied-flows: there is nothing to be logged with --flow-events=off"))
+		errs = append(errs, errors.New("--log-denied-flows has no effect with --flow-events=off: remove one of them"))
 	}
 	return errors.Join(append(errs, checkFlowEvents(o))...)
 }

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// routable returns the addresses of interfaces that packets to other machines or
-// to pods can come from: no loopback, no link-local addresses.
+// routable returns the interface addresses that packets to other machines or to pods can have as source: no
+// loopback and no link-local addresses.
 func routable(all []net.Addr) []netip.Addr {
 	var found []netip.Addr
 	for _, a := range all {

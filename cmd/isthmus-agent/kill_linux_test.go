@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// hold starts a process that lives in namespaces of its own until the test
-// ends, and returns its directory in /proc.
+// hold starts a process in new namespaces that lives until the test ends, and returns its directory in
+// /proc.
 func hold(t *testing.T, flags uintptr) string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])

@@ -18,13 +18,13 @@ import (
 // locks are the directories that this agent holds.
 type locks []*dirlock.Lock
 
-// lock takes directories, all or none: two agents that wrote the same records or
-// maps would undo each other's work. An agent that ends is waited for.
+// lock locks directories, all or none. Two agents that write the same records or maps would undo each
+// other's work. It waits for an agent that is stopping.
 func (o *options) lock(ctx context.Context, dirs []string, log *slog.Logger) (locks, error) {
 	var all locks
 	for _, dir := range dirs {
 		l, err := dirlock.Take(ctx, dir, o.lockTimeout, func(holder string) {
-			log.Warn("wait for another agent that uses the same directory", "directory", dir, "holder", holder, "timeout", o.lockTimeout)
+			log.Warn("waiting for another agent that uses the same directory", "directory", dir, "holder", holder, "timeout", o.lockTimeout)
 		})
 		if err != nil {
 			all.release()
@@ -44,10 +44,10 @@ func (l locks) release() {
 	}
 }
 
-// recordDir is the directory of the endpoint records.
+// recordDir returns the directory of the endpoint records.
 func (o *options) recordDir() string { return filepath.Join(o.stateDir, "endpoints") }
 
-// existing are those of the directories that are there.
+// existing returns those of the directories that exist.
 func existing(dirs []string) []string {
 	return slices.DeleteFunc(slices.Clone(dirs), func(dir string) bool {
 		_, err := os.Stat(dir)

@@ -34,13 +34,13 @@ func TestNextAgentWaits(t *testing.T) {
 	if _, err := next.add(0); err != nil {
 		t.Fatalf("%v\n%s", err, next.log.String())
 	}
-	if err := next.stop(); err != nil || !strings.Contains(next.log.String(), "wait for another agent that uses the same directory") {
+	if err := next.stop(); err != nil || !strings.Contains(next.log.String(), "waiting for another agent that uses the same directory") {
 		t.Errorf("the next agent: %v\n%s", err, next.log.String())
 	}
 }
 
-// TestSecondAgentOnTheSameMaps starts an agent with a state directory and a
-// socket of its own on the maps of another one.
+// TestSecondAgentOnTheSameMaps starts an agent with a separate state directory and socket on the maps of
+// another one.
 func TestSecondAgentOnTheSameMaps(t *testing.T) {
 	if os.Geteuid() != 0 || testing.Short() {
 		t.Skip("needs root, for network namespaces and BPF")

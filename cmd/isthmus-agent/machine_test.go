@@ -253,7 +253,7 @@ func (m *machine) traces() (attached, recorded []string) {
 	return attached, recorded
 }
 
-// scenario attaches three pods and detaches one, and returns what was answered.
+// scenario attaches three pods and detaches one, and returns the answers.
 func (m *machine) scenario() map[int][]string {
 	answered := make(map[int][]string)
 	for n := range 2 {

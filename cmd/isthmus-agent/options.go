@@ -68,27 +68,26 @@ type options struct {
 	hnsTimeout     time.Duration // Windows
 	windowsService bool          // Windows
 
-	// The lists of ranges, parsed by check.
+	// The ranges and addresses of list flags, parsed by check.
 	prefixes, cluster, services, hostRoutes []netip.Prefix
 	spared                                  []netip.Addr
 	reserved                                []agent.PortRange
 }
 
-// reportNone is what --report takes alone, reports all that it takes.
+// reportNone is the value of --report that excludes others; reports are the other values.
 const reportNone = "none"
 
-// reservedPorts are those of etcd, the API server, the kubelet, kube-proxy, the
-// controller manager and the scheduler. Nothing listens there while one of them
-// restarts.
+// reservedPorts are those of etcd, the API server, the kubelet, kube-proxy, the controller manager and the
+// scheduler. While one of them restarts, its port would otherwise look free.
 var reservedPorts = []string{"2379-2381", "6443", "10248-10250", "10255-10259"}
 
-// metadataServices are the addresses of clouds' metadata services: those of most,
-// of Azure, and of AWS by IPv6.
+// metadataServices are the addresses of cloud metadata services: those of most clouds, of Azure, and of AWS
+// over IPv6.
 var metadataServices = []string{"169.254.169.254/32", "168.63.129.16/32", "fd00:ec2::254/128"}
 
 var reports = []string{"conditions", "events", "node", reportNone}
 
-// linuxOnly and windowsOnly are the flags that mean something there only.
+// linuxOnly and windowsOnly are the flags that have a meaning on that OS only.
 var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
 		"flow-events", "flow-event-rate", "flow-event-burst", "log-denied-flows",
@@ -97,55 +96,54 @@ var (
 )
 
 func (o *options) register(f *pflag.FlagSet) {
-	// The kubelet names its Node object so too (as of 2026-11). Without a host
-	// name --node-name is needed.
+	// The kubelet names its Node object the same way (as of 2026-11). Without a host name --node-name is
+	// required.
 	host, _ := os.Hostname()
 	host = strings.ToLower(strings.TrimSpace(host))
 	defaults := agent.Defaults()
 	f.StringVar(&o.nodeName, "node-name", host, "name of this node's Node object")
-	f.StringVar(&o.manifests, "manifests", "", "watch this directory of manifests and no API server")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "reach the API server with this file; without it and --manifests as a pod of the cluster")
+	f.StringVar(&o.manifests, "manifests", "", "directory of manifests to watch instead of an API server")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; without it and --manifests the service account of the pod is used")
 	f.StringSliceVar(&o.report, "report", reports[:3], "what to write to the API server about policies that are not enforced exactly: "+
 		"conditions (of policies), events, node (a condition of the Node), or none")
-	f.StringVar(&o.httpAddress, "http-address", "127.0.0.1:9470", "address of /metrics, /healthz and /readyz; empty for none")
+	f.StringVar(&o.httpAddress, "http-address", "127.0.0.1:9470", "address of /metrics, /healthz and /readyz; empty disables them")
 	f.StringArrayVar(&o.podCIDRs, "pod-cidr", nil, "pod range of this node, instead of those of its Node object (repeatable)")
-	f.DurationVar(&o.quarantine, "quarantine", defaults.Quarantine, "how long the address of a deleted pod is not used again")
-	f.DurationVar(&o.audit, "audit-interval", defaults.AuditEvery, "how often what is installed is compared with what is intended, and repaired; 0 never")
-	f.StringSliceVar(&o.reservedPorts, "reserved-host-ports", reservedPorts, "ports of the node, of any protocol, that no pod gets as hostPort; --vxlan-port is always one of them")
+	f.DurationVar(&o.quarantine, "quarantine", defaults.Quarantine, "minimum time before the address of a deleted pod is reused")
+	f.DurationVar(&o.audit, "audit-interval", defaults.AuditEvery, "interval of comparing installed with intended state and repairing differences; 0 disables it")
+	f.StringSliceVar(&o.reservedPorts, "reserved-host-ports", reservedPorts, "ports of the node, of any protocol, that pods cannot use as hostPort; --vxlan-port is always included")
 	o.registerNode(f)
 	o.registerCNI(f)
 	o.flows.register(f)
-	f.StringVar(&o.fabricMode, "fabric", string(o.fabric.Mode), "Linux: how pods of other nodes are reached: auto (routes on the segment, VXLAN beyond), routes, vxlan, or none")
-	f.StringVar(&o.forwarding, "forwarding", "direct", "Linux: how packets between pods of different nodes go through this one: direct (past its stack and netfilter, as far as nobody misses them there), or stack")
-	f.StringVar(&o.fromNode, "host-ports-from-node", "all", "Linux: which of the node's own connections to host ports go to pods: all, loopback (those to 127.0.0.0/8), or none")
-	f.Uint32Var(&o.fabric.VNI, "vni", o.fabric.VNI, "VXLAN network identifier, the same on all nodes; Windows takes 4096 to 65535")
-	f.Uint16Var(&o.fabric.Port, "vxlan-port", o.fabric.Port, "UDP port of VXLAN, the same on all nodes; Windows knows 4789 only")
-	f.BoolVar(&o.fabric.Masquerade, "masquerade", o.fabric.Masquerade, "Linux: hide pods behind their node when they leave the cluster")
-	f.StringArrayVar(&o.exceptions, "masquerade-exception", nil, "Linux: range outside of the cluster that sees the pods' own addresses (repeatable)")
-	f.IntVar(&o.fabric.MTU, "mtu", 0, "Linux: MTU of the pods' interfaces; 0 for what the uplink and tunnels leave")
-	f.StringVar(&o.uplink, "uplink", "", "Linux: interface to the other nodes; empty for that of the default route")
-	f.StringToIntVar(&o.mapEntries, "map-entries", nil, "Linux: entries of a map, as NAME=NUMBER (repeatable; others keep their size, or get the standard one)")
+	f.StringVar(&o.fabricMode, "fabric", string(o.fabric.Mode), "Linux: connectivity to pods of other nodes: auto (routes on the segment, VXLAN beyond), routes, vxlan, or none")
+	f.StringVar(&o.forwarding, "forwarding", "direct", "Linux: forwarding of packets between pods of different nodes: direct (eBPF fast path that bypasses the host stack and netfilter where possible), or stack")
+	f.StringVar(&o.fromNode, "host-ports-from-node", "all", "Linux: the node's own connections to host ports that are forwarded to pods: all, loopback (those to 127.0.0.0/8), or none")
+	f.Uint32Var(&o.fabric.VNI, "vni", o.fabric.VNI, "VXLAN network identifier, the same on all nodes; Windows supports 4096 to 65535")
+	f.Uint16Var(&o.fabric.Port, "vxlan-port", o.fabric.Port, "UDP port of VXLAN, the same on all nodes; Windows supports only 4789")
+	f.BoolVar(&o.fabric.Masquerade, "masquerade", o.fabric.Masquerade, "Linux: masquerade pod traffic that leaves the cluster")
+	f.StringArrayVar(&o.exceptions, "masquerade-exception", nil, "Linux: range outside the cluster to which pod traffic is not masqueraded (repeatable)")
+	f.IntVar(&o.fabric.MTU, "mtu", 0, "Linux: MTU of the pods' interfaces; 0 derives it from the uplink and tunnels")
+	f.StringVar(&o.uplink, "uplink", "", "Linux: interface to the other nodes; empty selects that of the default route")
+	f.StringToIntVar(&o.mapEntries, "map-entries", nil, "Linux: capacity of a BPF map, as NAME=NUMBER (repeatable; other maps keep their size, or get the default)")
 	o.limits = compile.DefaultLimits()
 	for _, l := range o.limitFlags() {
-		f.IntVar(l.value, "limit-"+l.name, *l.value, "most "+l.help+"; what finds no place is denied and reported")
+		f.IntVar(l.value, "limit-"+l.name, *l.value, "maximum number of "+l.help+"; traffic beyond it is denied and reported")
 	}
-	f.StringVar(&o.xdp, "xdp-devices", "auto", "Linux: devices that drop what deny lists name: their names, separated by commas; auto: those of the default routes, while there are lists; off")
-	f.StringArrayVar(&o.neverDeny, "never-deny", nil, "Linux: address that no deny list concerns, such as the API server's; those of nodes need not be named (repeatable)")
+	f.StringVar(&o.xdp, "xdp-devices", "auto", "Linux: devices that enforce deny lists with XDP: comma-separated names; auto: those of the default routes, while deny lists exist; off")
+	f.StringArrayVar(&o.neverDeny, "never-deny", nil, "Linux: address exempt from all deny lists, such as the API server's; addresses of nodes are always exempt (repeatable)")
 	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
-	f.StringVar(&o.hnsSets, "hns-sets", "auto", "Windows: whether ACLs refer to sets of addresses, which HNS has from 13 on: auto (on l2bridge), on, or off (a pod that comes or goes then changes lists)")
-	f.DurationVar(&o.hnsTimeout, "hns-timeout", 2*time.Minute, "Windows: how long one call to HNS may take before it is given up")
-	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; beyond it pods go by their node's address (repeatable; without it nowhere)")
-	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service, with the event log as log")
+	f.StringVar(&o.hnsSets, "hns-sets", "auto", "Windows: use address sets (HNS 13 and newer) in ACLs: auto (on l2bridge), on, or off (ACL lists then change whenever pods come or go)")
+	f.DurationVar(&o.hnsTimeout, "hns-timeout", 2*time.Minute, "Windows: timeout of one HNS call")
+	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; traffic to destinations outside is masqueraded (repeatable; without it nothing is masqueraded)")
+	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service that logs to the event log")
 	f.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "Windows: range of the services (repeatable)")
-	f.StringArrayVar(&o.keepRoutes, "keep-route", metadataServices, "Windows: destination whose route is put back if the host loses it when the network is made (repeatable)")
+	f.StringArrayVar(&o.keepRoutes, "keep-route", metadataServices, "Windows: destination whose route is restored if the host loses it when the HNS network is created (repeatable)")
 }
 
-// registerNode declares the flags that say where on the node things are, and
-// how to tell about them.
+// registerNode declares the flags about directories, sockets and logs of the node.
 func (o *options) registerNode(f *pflag.FlagSet) {
 	o.fabric = fabric.Defaults()
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir(), "directory of the endpoint records")
-	f.DurationVar(&o.lockTimeout, "lock-timeout", 30*time.Second, "how long to wait for another agent that still uses the same directories; an agent that is told to stop takes up to 15 s")
+	f.DurationVar(&o.lockTimeout, "lock-timeout", 30*time.Second, "how long to wait for another agent that still uses the same directories; a stopping agent takes up to 15 s")
 	f.StringVar(&o.socket, "socket", socket.Default, "socket for isthmus-cni and isthmusctl")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
@@ -155,12 +153,12 @@ func (o *options) registerNode(f *pflag.FlagSet) {
 
 // registerCNI declares the flags about the files of the container runtime.
 func (o *options) registerCNI(f *pflag.FlagSet) {
-	f.StringVar(&o.cniBinDir, "cni-bin-dir", "", "install isthmus-cni in this directory of the container runtime; empty if it is there already")
-	f.StringVar(&o.cniConfDir, "cni-conf-dir", "", "install the CNI configuration in this directory as soon as the agent is ready; goes with --cni-bin-dir")
-	f.StringVar(&o.cniPlugin, "cni-plugin", defaultPlugin(), "isthmus-cni to be installed")
+	f.StringVar(&o.cniBinDir, "cni-bin-dir", "", "install isthmus-cni in this directory of the container runtime; empty if it is installed already")
+	f.StringVar(&o.cniConfDir, "cni-conf-dir", "", "install the CNI configuration in this directory as soon as the agent is ready; requires --cni-bin-dir")
+	f.StringVar(&o.cniPlugin, "cni-plugin", defaultPlugin(), "path of the isthmus-cni to install")
 }
 
-// defaultPlugin is isthmus-cni beside the agent.
+// defaultPlugin returns the path of isthmus-cni in the agent's directory.
 func defaultPlugin() string {
 	name := "isthmus-cni"
 	if runtime.GOOS == "windows" {
@@ -168,12 +166,12 @@ func defaultPlugin() string {
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return name // refused by check, if it is needed
+		return name // check rejects it if it is needed
 	}
 	return filepath.Join(filepath.Dir(self), name)
 }
 
-// installation says what to install, if the flags ask for it.
+// installation returns what to install, and whether the flags request it.
 func (o *options) installation() (install.Config, bool) {
 	return install.Config{Plugin: o.cniPlugin, BinDir: o.cniBinDir, ConfDir: o.cniConfDir, Socket: o.socket}, o.cniBinDir != "" || o.cniConfDir != ""
 }
@@ -188,11 +186,11 @@ type limitFlag struct {
 func (o *options) limitFlags() []limitFlag {
 	const many = 1 << 26
 	return []limitFlag{
-		{"peer-classes", "sets of peers that the policies on this node tell apart", &o.limits.PeerClasses, many},
-		{"port-classes", "sets of ports that the policies on this node tell apart", &o.limits.PortClasses, compile.DefaultLimits().PortClasses},
+		{"peer-classes", "sets of peers that the policies on this node distinguish", &o.limits.PeerClasses, many},
+		{"port-classes", "sets of ports that the policies on this node distinguish", &o.limits.PortClasses, compile.DefaultLimits().PortClasses},
 		{"rows", "rows in all tables of this node", &o.limits.Rows, many},
 		{"tables", "tables of this node", &o.limits.Tables, many},
-		{"addresses", "addresses of pods and nodes with a class of their own", &o.limits.Addresses, many},
+		{"addresses", "addresses of pods and nodes with an individual class", &o.limits.Addresses, many},
 	}
 }
 
@@ -285,8 +283,8 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	return errors.Join(append(errs, o.checkNode(f, goos))...)
 }
 
-// checkNode reports everything that is wrong with the flags of registerNode and
-// registerCNI, and with flags that mean nothing on an OS.
+// checkNode reports everything that is wrong with the flags of registerNode and registerCNI, and with flags
+// that have no meaning on an OS.
 func (o *options) checkNode(f *pflag.FlagSet, goos string) error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -317,10 +315,10 @@ func (o *options) checkNode(f *pflag.FlagSet, goos string) error {
 	return errors.Join(errs...)
 }
 
-// logger writes what the level lets pass.
+// logger returns a logger with the level and format of the flags.
 func (o *options) logger(w io.Writer) *slog.Logger {
 	var level slog.LevelVar
-	_ = level.UnmarshalText([]byte(o.logLevel)) // checked before
+	_ = level.UnmarshalText([]byte(o.logLevel)) // validated before
 	h := &slog.HandlerOptions{Level: &level}
 	if o.logFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, h))

@@ -58,8 +58,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 		return err
 	}
 	defer locks.release()
-	// The socket is opened before anything is changed, too: the runtime talks to
-	// one agent.
+	// Open the socket before changing anything, too: the runtime talks to one agent only.
 	requests, err := socket.Listen(o.socket)
 	if err != nil {
 		return err
@@ -82,19 +81,17 @@ func (e env) serve(ctx context.Context, o *options) error {
 	}
 	log.Info("agent starts", "version", version, "node", o.nodeName, "socket", o.socket)
 	err = runAll(ctx, services)
-	log.Info("agent has stopped; what is in force stays", "error", err)
+	log.Info("agent has stopped; policy stays in force", "error", err)
 	return err
 }
 
-// service runs until its context is done; it returns earlier only if it cannot
-// go on.
+// service runs until its context is done; it returns earlier only if it cannot continue.
 type service struct {
 	name string
 	run  func(context.Context) error
 }
 
-// runAll runs services until the context is done or one of them ends, then
-// stops them one after the other.
+// runAll runs services until the context is done or one of them ends, then stops them one after the other.
 func runAll(ctx context.Context, services []service) error {
 	type end struct {
 		index int

@@ -6,5 +6,5 @@ package main
 
 import "context"
 
-// serveAs runs the agent as what the flags say; only Windows has a choice.
+// serveAs runs the agent as a program; only Windows has services.
 func (e env) serveAs(ctx context.Context, o *options) error { return e.serve(ctx, o) }

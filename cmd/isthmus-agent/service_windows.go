@@ -11,12 +11,11 @@ import (
 	"golang.org/x/sys/windows/svc/eventlog"
 )
 
-// serviceName is the source of the agent's entries in the event log. The service
-// may have another name.
+// serviceName is the source of the agent's entries in the event log. The service may have another name.
 const serviceName = "isthmus-agent"
 
-// serveAs runs the agent as what the flags say: a service of Windows, whose log
-// is the event log, or a program like others.
+// serveAs runs the agent as the flags request: as a Windows service that logs to the event log, or as an
+// ordinary program.
 func (e env) serveAs(ctx context.Context, o *options) error {
 	if !o.windowsService {
 		return e.serve(ctx, o)
@@ -31,21 +30,20 @@ func (e env) serveAs(ctx context.Context, o *options) error {
 	defer stop()
 	s := &windowsService{serve: func() error { return e.serve(ctx, o) }, stop: stop}
 	if err := svc.Run(serviceName, s); err != nil {
-		return fmt.Errorf("run as a service: %w: let the service manager start it, or leave out --windows-service", err)
+		return fmt.Errorf("run as a service: %w: let the service manager start it, or remove --windows-service", err)
 	}
 	return s.err
 }
 
-// windowsService is what the service manager talks to.
+// windowsService implements the interface of the service manager.
 type windowsService struct {
 	serve func() error
 	stop  func()
-	err   error // of serve
+	err   error // the error of serve
 }
 
-// Execute implements svc.Handler. The agent counts as running at once: it is
-// the readiness that tells when a State is in force. An error ends it with the
-// exit code 1, on which the service manager's recovery actions go by.
+// Execute implements svc.Handler. The service counts as running at once; readiness reports when a State is
+// in force. An error ends it with exit code 1, which triggers the service manager's recovery actions.
 func (s *windowsService) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (specific bool, code uint32) {
 	ended := make(chan error, 1)
 	go func() { ended <- s.serve() }()
@@ -69,14 +67,13 @@ func (s *windowsService) Execute(_ []string, requests <-chan svc.ChangeRequest, 
 	}
 }
 
-// eventWriter makes an entry of the event log of every line.
+// eventWriter writes every line as an entry of the event log.
 type eventWriter struct{ log *eventlog.Log }
 
-// eventID is that of all entries: their text says what they are.
+// eventID is the id of all entries: their text says what they are about.
 const eventID = 1
 
-// Write implements io.Writer. The level is read from the line, as both formats
-// of the log write it.
+// Write implements io.Writer. It reads the level from the line, in both log formats.
 func (w eventWriter) Write(line []byte) (int, error) {
 	is := func(level string) bool {
 		return bytes.Contains(line, []byte("level="+level)) || bytes.Contains(line, []byte(`"level":"`+level))

@@ -16,7 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/kube"
 )
 
-// writers are what writes to the API server; nil for what does not.
+// writers write to the API server; a field is nil if its writes are disabled.
 type writers struct {
 	reporter  *kube.Reporter
 	announcer *kube.Announcer
@@ -43,8 +43,8 @@ func (w writers) services() (all []service) {
 	return all
 }
 
-// newSource makes the source of snapshots, and what writes back to it. The addresses of an API server are noted: no deny list may
-// cut it off.
+// newSource returns the source of snapshots and the writers to it. It adds the addresses of the API server
+// to the exempt ones: no deny list may block them.
 func newSource(ctx context.Context, o *options, log *slog.Logger) (kube.Source, writers, error) {
 	if o.manifests != "" {
 		source, err := kube.NewDirectory(kube.DefaultDirectoryConfig(o.manifests), log)
@@ -68,13 +68,13 @@ func newSource(ctx context.Context, o *options, log *slog.Logger) (kube.Source, 
 	return source, w, err
 }
 
-// addressesOf looks an API server's name up.
+// addressesOf resolves an API server's name.
 func addressesOf(ctx context.Context, host string, log *slog.Logger) []netip.Addr {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
-		log.Warn("the API server's addresses are not known; if deny lists might name them, give --never-deny", "host", host, "error", err)
+		log.Warn("resolve the API server's name; if deny lists may contain its addresses, set --never-deny", "host", host, "error", err)
 	}
 	for i, a := range found {
 		found[i] = a.Unmap().WithZone("")
@@ -82,5 +82,5 @@ func addressesOf(ctx context.Context, host string, log *slog.Logger) []netip.Add
 	return found
 }
 
-// lookupTimeout bounds the look-up of the API server's name at the start.
+// lookupTimeout bounds the lookup of the API server's name at the start.
 const lookupTimeout = 2 * time.Second

@@ -19,7 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/endpoint"
 )
 
-// uninstaller is what uninstall is asked for.
+// uninstaller holds the flags of uninstall.
 type uninstaller struct {
 	options
 	force, wait bool
@@ -29,8 +29,8 @@ func (e env) uninstallCommand() *cobra.Command {
 	u := &uninstaller{}
 	c := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Remove what Isthmus has put on this node; the agent must not run",
-		Long: `Remove what Isthmus has put on this node: CNI configuration and plugin, the data
+		Short: "Remove Isthmus from this node; the agent must not run",
+		Long: `Remove Isthmus from this node: CNI configuration and plugin, the data
 path with its programs, maps, interfaces and routes, and the records. It refuses
 while the agent runs, or while pods are attached: they would lose their network,
 and the runtime could no longer remove them. Delete or drain them first. Whatever
@@ -52,13 +52,12 @@ was left by an earlier attempt is removed, too; nothing left is no error.`,
 	f := c.Flags()
 	u.registerNode(f)
 	u.registerCNI(f)
-	f.BoolVar(&u.force, "force", false, "remove it although pods are attached; to be rid of them the node must be restarted")
-	f.BoolVar(&u.wait, "wait", false, "do not exit after success but at SIGTERM, as the pods of a DaemonSet must")
+	f.BoolVar(&u.force, "force", false, "remove Isthmus even if pods are attached; restart the node afterwards to remove them")
+	f.BoolVar(&u.wait, "wait", false, "after success, wait for SIGTERM instead of exiting, as pods of a DaemonSet must")
 	return c
 }
 
-// uninstall holds the agent's socket and directories meanwhile, so that none
-// starts.
+// uninstall holds the agent's socket and directories meanwhile, so that no agent starts.
 func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 	log := u.logger(e.stderr)
 	held, err := socket.Listen(u.socket)
@@ -67,7 +66,7 @@ func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 	}
 	defer held.Close()
 	backend := e.backend(&u.options, func(string) {}, log)
-	// What is not there is not made.
+	// Missing directories are not created.
 	locks, err := u.lock(ctx, existing(append(backend.directories, u.recordDir())), log)
 	if err != nil {
 		return fmt.Errorf("uninstall while no agent runs: %w", err)
@@ -76,7 +75,7 @@ func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 	if err := u.unused(); err != nil && !u.force {
 		return err
 	}
-	// The configuration goes first: from then on the runtime starts no pods.
+	// The configuration is removed first: from then on the runtime starts no pods.
 	if files, wanted := u.installation(); wanted {
 		if err := files.Remove(); err != nil {
 			return err
@@ -86,14 +85,14 @@ func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 		if err != nil {
 			return err
 		}
-		log.Info("CNI configurations of others are left", "names", strings.Join(others, " "))
+		log.Info("CNI configurations of other networks are kept", "names", strings.Join(others, " "))
 	}
 	if backend.remove != nil {
 		if err := backend.remove(ctx); err != nil {
 			return err
 		}
 	}
-	locks.release() // Windows removes no file that is open
+	locks.release() // Windows cannot remove an open file
 	if err := os.RemoveAll(u.stateDir); err != nil {
 		return fmt.Errorf("remove records: %w", err)
 	}
@@ -101,9 +100,9 @@ func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 		return fmt.Errorf("remove socket: %w", err)
 	}
 	if dir := filepath.Dir(u.socket); runtime.GOOS != "windows" {
-		// A directory with files of others in it stays.
+		// A directory with other files stays.
 		if err := os.Remove(dir); err != nil {
-			log.Info("directory of the socket is left", "error", err)
+			log.Info("directory of the socket is kept", "error", err)
 		}
 	}
 	log.Info("Isthmus is removed from this node")
@@ -124,10 +123,10 @@ func (u *uninstaller) unused() error {
 	if err != nil {
 		return err
 	}
-	// What is released only keeps its address from being used again too soon.
+	// A released record only keeps its address in quarantine.
 	records = slices.DeleteFunc(records, func(r endpoint.Record) bool { return r.State == endpoint.Released })
 	if len(records) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d pods are attached, the first is %s: start the agent, delete them or drain the node, and try again, or give --force and restart the node afterwards", len(records), records[0].Pod())
+	return fmt.Errorf("%d pods are attached, the first is %s: start the agent, delete them or drain the node, and try again, or use --force and restart the node afterwards", len(records), records[0].Pod())
 }

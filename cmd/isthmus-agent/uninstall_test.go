@@ -70,7 +70,7 @@ func TestInstallAndUninstall(t *testing.T) {
 			t.Errorf("exit status %d, %q, want 1 with %q; removed %d, files %v", status, text, want, removed, m.cniFiles())
 		}
 	}
-	refused("another agent answers there")
+	refused("another agent listens there")
 	if err := m.stop(); err != nil {
 		t.Fatal(err)
 	}

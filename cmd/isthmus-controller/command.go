@@ -32,7 +32,7 @@ type options struct {
 	leaseDuration       time.Duration
 }
 
-// usageError means that the command line is not right.
+// usageError reports an invalid command line.
 type usageError struct{ error }
 
 // run executes the command line and returns the exit status.
@@ -57,7 +57,7 @@ func command(stdout, stderr io.Writer) *cobra.Command {
 	o := &options{cfg: nodecidr.Defaults()}
 	root := &cobra.Command{
 		Use:           "isthmus-controller",
-		Short:         "Pod ranges for nodes that have none",
+		Short:         "Assign pod ranges to nodes without any",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          noArgs,
@@ -93,16 +93,16 @@ func noArgs(c *cobra.Command, args []string) error {
 }
 
 func (o *options) register(f *pflag.FlagSet) {
-	f.StringVar(&o.cfg.Kubeconfig, "kubeconfig", "", "reach the API server with this file; without it as a pod of the cluster")
-	f.StringArrayVar(&o.ranges, "cluster-cidr", nil, "range of all nodes' pods, of which nodes get blocks; the first of a family that has one free is used (repeatable)")
-	f.StringArrayVar(&o.reserved, "reserved-cidr", nil, "range of which no block is given out, such as that of the services (repeatable)")
+	f.StringVar(&o.cfg.Kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; without it the service account of the pod is used")
+	f.StringArrayVar(&o.ranges, "cluster-cidr", nil, "range of all nodes' pods, divided into blocks for nodes; the first range of a family with a free block is used (repeatable)")
+	f.StringArrayVar(&o.reserved, "reserved-cidr", nil, "range excluded from blocks, such as that of the services (repeatable)")
 	f.IntVar(&o.cfg.Ranges.Mask4, "node-mask-ipv4", o.cfg.Ranges.Mask4, "prefix length of a node's IPv4 block")
 	f.IntVar(&o.cfg.Ranges.Mask6, "node-mask-ipv6", o.cfg.Ranges.Mask6, "prefix length of a node's IPv6 block")
 	f.StringVar(&o.cfg.Namespace, "namespace", o.cfg.Namespace, "namespace of the Lease")
-	f.StringVar(&o.cfg.Lease, "lease", o.cfg.Lease, "name of the Lease by which one of several controllers works")
-	f.StringVar(&o.cfg.Identity, "identity", "", "name of this controller among the others; empty for the host name and something random")
-	f.DurationVar(&o.leaseDuration, "lease-duration", o.cfg.Duration, "after how long without a sign another controller takes over; at least 3s")
-	f.StringVar(&o.httpAddress, "http-address", "127.0.0.1:9471", "address of /metrics, /healthz and /readyz; empty for none")
+	f.StringVar(&o.cfg.Lease, "lease", o.cfg.Lease, "name of the Lease that elects one of several controllers")
+	f.StringVar(&o.cfg.Identity, "identity", "", "unique identity of this controller; empty selects the host name and a random suffix")
+	f.DurationVar(&o.leaseDuration, "lease-duration", o.cfg.Duration, "time after the last renewal until another controller takes over; at least 3s")
+	f.StringVar(&o.httpAddress, "http-address", "127.0.0.1:9471", "address of /metrics, /healthz and /readyz; empty disables them")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 }
@@ -147,7 +147,7 @@ func (o *options) check() error {
 
 func (o *options) logger(w io.Writer) *slog.Logger {
 	level := new(slog.LevelVar)
-	level.UnmarshalText([]byte(o.logLevel)) // was checked
+	level.UnmarshalText([]byte(o.logLevel)) // validated before
 	h := &slog.HandlerOptions{Level: level}
 	if o.logFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, h))
@@ -179,6 +179,6 @@ func (o *options) serve(ctx context.Context, stderr io.Writer) error {
 		defer func() { stop(); <-served }()
 	}
 	err = controller.Run(ctx)
-	log.Info("controller has stopped; what nodes have stays", "error", err)
+	log.Info("controller has stopped; nodes keep their pod ranges", "error", err)
 	return err
 }

@@ -20,7 +20,7 @@ func TestCommandLine(t *testing.T) {
 		"now":                                 {2, `unexpected argument "now"`},
 		"--what":                              {2, "see isthmus-controller --help"},
 		"--cluster-cidr=10.0.0.0":             {2, `--cluster-cidr "10.0.0.0": use an address and a prefix length`},
-		"--cluster-cidr=10.0.0.1/16":          {2, "10.0.0.1/16 has bits behind its prefix: use 10.0.0.0/16"},
+		"--cluster-cidr=10.0.0.1/16":          {2, "10.0.0.1/16 has host bits set: use 10.0.0.0/16"},
 		"--reserved-cidr=x":                   {2, `--reserved-cidr "x"`},
 		"--log-level=loud":                    {2, `--log-level "loud"`},
 		"--log-format=xml":                    {2, `--log-format "xml"`},

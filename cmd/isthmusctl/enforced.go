@@ -102,7 +102,7 @@ func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remo
 	var all []explain.Enforcement
 	for _, v := range versions {
 		lowering := acl.Lower(state, aclOptions(v), platformName(v))
-		got, reason := decideACLs(&lowering.Programme, id, pod, d, remote, f)
+		got, reason := decideACLs(&lowering.Ruleset, id, pod, d, remote, f)
 		c := check(platformName(v), got, slices.Concat(unsupported, lowering.Unsupported))
 		if reason != "" {
 			c.Exact, c.Reasons = false, append(c.Reasons, reason)
@@ -114,7 +114,7 @@ func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remo
 
 // decideACLs asks the list of an endpoint. Where readings of HNS differ that is
 // a reason of its own, and the flow counts as denied.
-func decideACLs(p *acl.Programme, id model.EndpointID, pod *model.Pod, d model.Direction, remote netip.Addr, f model.Flow) (model.Verdict, string) {
+func decideACLs(p *acl.Ruleset, id model.EndpointID, pod *model.Pod, d model.Direction, remote netip.Addr, f model.Flow) (model.Verdict, string) {
 	if slices.Contains(pod.IPs, remote) {
 		return model.Allow, "" // never leaves the compartment
 	}

@@ -42,7 +42,7 @@ The agent remembers the last 2048; --follow goes on with those that come. A pod 
 more (--flow-event-rate of isthmus-agent); isthmus_flow_events_missed_total counts the others. "rules not known" says
 that the policies under which the flow was decided are no longer, or not yet, known to the agent.
 
-On Windows there are no events: HNS does not tell of single flows.`,
+On Windows there are no events: HNS does not report single flows.`,
 		Example: `  isthmusctl events --follow --verdict deny,drop
   isthmusctl events --pod shop/web --last 20 -o json`,
 		Args: noArgs,

@@ -70,7 +70,7 @@ func compareACLs(t *testing.T, s *model.Snapshot, v hns.Version) (cells int) {
 				for _, d := range model.Directions {
 					f := model.Flow{Src: pod.IPs[0], Dst: pod.IPs[0], Protocol: p.Protocol, Port: p.Port}
 					want := reference.Endpoint(pod, d, a, p.Protocol, p.Port).Verdict
-					got, reason := decideACLs(&lowering.Programme, engine.EndpointOf(pod), pod, d, a, f)
+					got, reason := decideACLs(&lowering.Ruleset, engine.EndpointOf(pod), pod, d, a, f)
 					cells++
 					if got != want || reason != "" {
 						t.Fatalf("HNS %s: %s %s %s %v: ACLs %s %s, reference %s", v, pod.PodID, d, a, p, got, reason, want)

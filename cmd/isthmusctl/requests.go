@@ -89,11 +89,11 @@ func requestsFor(state *model.State, unsupported []model.Unsupported, options ac
 		u.OS, u.Platform = model.Windows, platformName(v)
 		r.Unsupported = append(r.Unsupported, u.String())
 	}
-	from := &acl.Programme{Lists: make(map[model.EndpointID][]hns.ACL), Sets: make(map[string][]netip.Addr)}
+	from := &acl.Ruleset{Lists: make(map[model.EndpointID][]hns.ACL), Sets: make(map[string][]netip.Addr)}
 	for id := range lowering.Lists {
 		from.Lists[id] = acl.DenyAll()
 	}
-	for _, step := range acl.NewPlan(from, &lowering.Programme).Steps {
+	for _, step := range acl.NewPlan(from, &lowering.Ruleset).Steps {
 		one := requestReport{Of: "network"}
 		one.Request.ResourceType, one.Request.RequestType = "Policy", hns.Update
 		switch step.Action {

@@ -14,21 +14,20 @@ import (
 	"strings"
 )
 
-// ConfName is the name of the configuration. Runtimes take the first file of
-// the directory, by name.
+// ConfName is the name of the configuration. Runtimes use the first file of the directory, by name.
 const ConfName = "05-isthmus.conflist"
 
-// Config says what goes where.
+// Config says which files go where.
 type Config struct {
-	// Plugin is the executable to be installed, under the name that it has.
+	// Plugin is the executable to install, under its own name.
 	Plugin string
 	// BinDir and ConfDir are the runtime's directories, absolute paths.
 	BinDir, ConfDir string
-	// Socket is the agent's, as the plugin has to dial it.
+	// Socket is the agent's address for the plugin.
 	Socket string
 }
 
-// Validate reports everything that is wrong.
+// Validate reports everything that is wrong with the Config.
 func (c Config) Validate() error {
 	var errs []error
 	for _, p := range []struct{ name, path string }{
@@ -39,19 +38,18 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.Socket == "" {
-		errs = append(errs, errors.New("socket is empty: name that of the agent"))
+		errs = append(errs, errors.New("socket is empty: set the address of the agent's socket"))
 	}
 	return errors.Join(errs...)
 }
 
-// installed is where the plugin goes.
+// installed returns the path of the installed plugin.
 func (c Config) installed() string { return filepath.Join(c.BinDir, filepath.Base(c.Plugin)) }
 
-// conf is where the configuration goes.
+// conf returns the path of the configuration.
 func (c Config) conf() string { return filepath.Join(c.ConfDir, ConfName) }
 
-// WritePlugin copies the plugin, if the one there is another. It reports
-// whether it had to.
+// WritePlugin copies the plugin, unless the installed one is equal. It reports whether it wrote.
 func (c Config) WritePlugin() (bool, error) {
 	content, err := os.ReadFile(c.Plugin)
 	if err != nil {
@@ -60,11 +58,10 @@ func (c Config) WritePlugin() (bool, error) {
 	return replace(c.installed(), content, 0o755)
 }
 
-// WriteConf writes the configuration, if the one there is another. It reports
-// whether it had to.
+// WriteConf writes the configuration, unless the installed one is equal. It reports whether it wrote.
 func (c Config) WriteConf() (bool, error) {
-	// What a node cannot do is refused with a reason; a capability that is not
-	// listed would be dropped by the runtime in silence.
+	// The configuration lists all capabilities. A node refuses what it cannot do, with a reason. A runtime
+	// silently drops a capability that is not listed.
 	type plugin struct {
 		Type         string          `json:"type"`
 		Socket       string          `json:"socket"`
@@ -84,8 +81,8 @@ func (c Config) WriteConf() (bool, error) {
 	return replace(c.conf(), append(content, '\n'), 0o644)
 }
 
-// Remove takes both files away, the configuration first, and whatever an
-// interrupted write left. What is gone already is no error.
+// Remove removes both files, the configuration first, and the remains of an interrupted write. A missing
+// file is not an error.
 func (c Config) Remove() error {
 	var errs []error
 	for _, path := range []string{c.conf(), c.installed()} {
@@ -98,8 +95,7 @@ func (c Config) Remove() error {
 	return errors.Join(errs...)
 }
 
-// Others names the configurations of others that the runtime would take
-// instead of ours, sorted.
+// Others returns the configurations of other networks that the runtime would use instead of ours, sorted.
 func (c Config) Others() ([]string, error) {
 	all, err := Confs(c.ConfDir)
 	if err != nil {
@@ -108,12 +104,12 @@ func (c Config) Others() ([]string, error) {
 	return slices.DeleteFunc(all, func(name string) bool { return name >= ConfName }), nil
 }
 
-// Confs names the CNI configurations in a directory, in the order in which
-// runtimes look at them. A directory that does not exist has none.
+// Confs returns the names of the CNI configurations in a directory, in the order in which runtimes read
+// them. A missing directory has none.
 func Confs(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir) // sorted
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("look for CNI configurations: %w", err)
+		return nil, fmt.Errorf("list CNI configurations: %w", err)
 	}
 	var names []string
 	for _, e := range entries {
@@ -124,13 +120,13 @@ func Confs(dir string) ([]string, error) {
 	return names, nil
 }
 
-// part is where the new content of a file is written, aside where a running
-// executable is moved to. Runtimes take neither for a configuration.
+// part is the path of a file's new content during a write. aside is the path to which a running executable
+// is moved. Runtimes ignore both.
 func part(path string) string  { return path + ".part" }
 func aside(path string) string { return path + ".old" }
 
-// replace gives a file its content and mode by one rename. A file that has them
-// is left alone. It reports whether it wrote.
+// replace sets a file's content and mode by one rename. It leaves a file alone that has them already. It
+// reports whether it wrote.
 func replace(path string, content []byte, mode fs.FileMode) (bool, error) {
 	if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, content) && hasMode(path, mode) {
 		return false, nil
@@ -158,7 +154,7 @@ func writeSynced(path string, content []byte, mode fs.FileMode) error {
 	}
 	_, err = f.Write(content)
 	if err == nil {
-		err = f.Chmod(mode) // the umask does not count
+		err = f.Chmod(mode) // independent of the umask
 	}
 	if err == nil {
 		err = f.Sync()

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// waiting is how often it is asked whether the agent is ready, keeping how
-	// often the files are looked after.
+	// waiting is how often the Keeper checks whether the agent is ready. keeping is how often it checks the
+	// files.
 	waiting = 100 * time.Millisecond
 	keeping = 10 * time.Second
 )
@@ -25,7 +25,7 @@ type Keeper struct {
 	problems atomic.Pointer[[]string]
 }
 
-// NewKeeper checks the Config and makes a Keeper; Run sets it to work.
+// NewKeeper validates the Config and returns a Keeper that Run starts.
 func NewKeeper(cfg Config, log *slog.Logger) (*Keeper, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -33,14 +33,14 @@ func NewKeeper(cfg Config, log *slog.Logger) (*Keeper, error) {
 	return &Keeper{cfg: cfg, log: log}, nil
 }
 
-// Run writes the plugin, waits until ready says so for the first time, writes
-// the configuration, and then repairs what others change. Trouble is reported
-// as a problem and tried again. It leaves the files when the context is done.
+// Run writes the plugin, waits until ready returns true for the first time, and writes the configuration.
+// It then repairs changes by other processes. Errors are reported as problems, and it retries. When the
+// context is done it leaves the files in place.
 func (k *Keeper) Run(ctx context.Context, ready func() bool) error {
 	announced := false
 	for {
 		announced = announced || ready()
-		k.tend(announced)
+		k.sync(announced)
 		pause := keeping
 		if !announced {
 			pause = waiting
@@ -53,8 +53,8 @@ func (k *Keeper) Run(ctx context.Context, ready func() bool) error {
 	}
 }
 
-// tend brings the files into place once.
-func (k *Keeper) tend(announce bool) {
+// sync writes the files once.
+func (k *Keeper) sync(announce bool) {
 	var problems []string
 	note := func(err error) {
 		if err != nil {
@@ -76,12 +76,12 @@ func (k *Keeper) tend(announce bool) {
 	others, err := k.cfg.Others()
 	note(err)
 	if len(others) > 0 {
-		note(fmt.Errorf("CNI configuration of another network comes before %s in %s: pods are not attached by isthmus: remove %s", ConfName, k.cfg.ConfDir, strings.Join(others, ", ")))
+		note(fmt.Errorf("CNI configuration of another network precedes %s in %s, so isthmus does not attach pods: remove %s", ConfName, k.cfg.ConfDir, strings.Join(others, ", ")))
 	}
 	k.problems.Store(&problems)
 }
 
-// Problems tells what is wrong now. It may be called from any goroutine.
+// Problems returns the present problems. It is safe for concurrent use.
 func (k *Keeper) Problems() []string {
 	if p := k.problems.Load(); p != nil {
 		return *p

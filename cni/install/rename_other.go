@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// rename replaces a file and makes the change last over a power failure.
+// rename replaces a file and makes the change durable across a power failure.
 func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err

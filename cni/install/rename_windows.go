@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// rename replaces a file. An executable that runs cannot be replaced, but moved
-// aside; it is removed at the next turn.
+// rename replaces a file. A running executable cannot be replaced, but moved aside; the next rename removes
+// it.
 func rename(from, to string) error {
 	first := os.Rename(from, to)
 	if first == nil {
@@ -27,5 +27,5 @@ func rename(from, to string) error {
 	return nil
 }
 
-// hasMode: modes mean nothing on Windows.
+// hasMode returns true: file modes have no meaning on Windows.
 func hasMode(string, fs.FileMode) bool { return true }

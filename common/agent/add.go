@@ -15,17 +15,17 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// addition is an Add that is not answered yet.
+// addition is an ADD that has no answer yet.
 type addition struct {
 	ctx context.Context
 	id  model.EndpointID
 	req *cniapi.AddRequest
-	// hostPorts and bandwidth are those of req, checked.
+	// hostPorts and bandwidth are the validated values of req.
 	hostPorts []model.HostPort
 	bandwidth model.Bandwidth
-	// deadline is until when its pod may become known.
+	// deadline is the time until which the agent waits for the pod to appear in a snapshot.
 	deadline time.Time
-	reply    chan addReply // of capacity 1
+	reply    chan addReply // capacity 1
 }
 
 type addReply struct {
@@ -39,8 +39,7 @@ func (a *addition) pod() model.PodID {
 	return model.PodID{Namespace: a.req.GetPodNamespace(), Name: a.req.GetPodName()}
 }
 
-// Add attaches a pod and returns when its policy is in force. The error is an
-// *Error or a context's.
+// Add attaches a pod and returns when its policy is in force. The error is an *Error or a context error.
 func (a *Agent) Add(ctx context.Context, req *cniapi.AddRequest) (*cniapi.AddResponse, error) {
 	id, err := checkAdd(req)
 	if err != nil {
@@ -56,7 +55,7 @@ func (a *Agent) Add(ctx context.Context, req *cniapi.AddRequest) (*cniapi.AddRes
 	}
 	add := &addition{ctx: ctx, id: id, req: req, hostPorts: ports, bandwidth: limits, deadline: time.Now().Add(a.cfg.AddWait), reply: make(chan addReply, 1)}
 	if d, ok := ctx.Deadline(); ok {
-		// Leave time to say why before the caller gives up.
+		// Answer with the reason before the caller gives up.
 		if d = d.Add(-time.Until(d) / 10); d.Before(add.deadline) {
 			add.deadline = d
 		}
@@ -81,23 +80,22 @@ func (a *Agent) Add(ctx context.Context, req *cniapi.AddRequest) (*cniapi.AddRes
 	}
 }
 
-// joining is an endpoint that is attached and waits for its policy, with the
-// Adds that wait for it.
-type joining struct {
+// attachedAdd is an endpoint that is attached and waits for its policy, with the ADDs that wait for it.
+type attachedAdd struct {
 	*entry
 	waiters []*addition
 }
 
-// admit attaches the pods that are known by now and puts their policy in force.
-func (l *loop) admit() {
+// processAdds attaches the pods that are in the snapshot and puts their policy in force.
+func (l *loop) processAdds() {
 	if len(l.pending) == 0 {
 		return
 	}
-	var batch []*joining
+	var batch []*attachedAdd
 	var waiting []*addition
 	for _, a := range l.pending {
 		if a.ctx.Err() != nil {
-			continue // nobody waits for the answer
+			continue // the caller no longer waits for the answer
 		}
 		known, err := l.checkPod(a)
 		if err == nil && !known {
@@ -105,18 +103,18 @@ func (l *loop) admit() {
 			continue
 		}
 		if err == nil {
-			batch, err = l.join(batch, a)
+			batch, err = l.attachPod(batch, a)
 		}
 		if err != nil {
 			a.fail(err)
 		}
 	}
 	l.pending = waiting
-	l.commit(batch)
+	l.finishAdds(batch)
 }
 
-// checkPod reports whether the pod of an Add is known, and refuses pods that
-// can never be attached.
+// checkPod reports whether the pod of an ADD is in the snapshot. It returns an error for a pod that can
+// never be attached.
 func (l *loop) checkPod(a *addition) (known bool, err error) {
 	if l.snapshot == nil {
 		return false, nil
@@ -124,14 +122,14 @@ func (l *loop) checkPod(a *addition) (known bool, err error) {
 	pod, ok := l.snapshot.Pods.Get(a.pod())
 	switch {
 	case !ok, !samePod(a.req.GetPodUid(), pod.UID), pod.Node != "" && pod.Node != l.cfg.NodeName, pod.Finished:
-		return false, nil // the snapshot may be behind
+		return false, nil // the snapshot may be stale
 	case pod.HostNetwork:
-		return false, refuse(CodeRefused, "it has its node's addresses and no interface of its own", "pod %s uses the host network", a.pod())
+		return false, refuse(CodeRefused, "it uses its node's addresses and needs no interface", "pod %s uses the host network", a.pod())
 	}
 	return true, nil
 }
 
-// expire answers the Adds that waited long enough.
+// expire answers the ADDs whose deadline has passed.
 func (l *loop) expire() {
 	now := time.Now()
 	l.pending = slices.DeleteFunc(l.pending, func(a *addition) bool {
@@ -143,11 +141,11 @@ func (l *loop) expire() {
 	})
 }
 
-// whyUnknown says what an Add waited for in vain.
+// whyUnknown returns the error for an ADD whose pod did not become known in time.
 func (l *loop) whyUnknown(a *addition) error {
 	remedy := "the runtime will try again"
 	if why := l.behind(); why != "" {
-		remedy += "; what is known of the cluster may be out of date: " + why
+		remedy += "; the agent's view of the cluster may be out of date: " + why
 	}
 	if l.snapshot == nil {
 		return refuse(CodeTryAgain, remedy, "pod %s is not attached: the state of the cluster is not known yet", a.pod())
@@ -167,7 +165,7 @@ func (l *loop) whyUnknown(a *addition) error {
 	return refuse(CodeTryAgain, remedy, "pod %s has finished", a.pod())
 }
 
-// behind says why the snapshot may be out of date.
+// behind returns why the snapshot may be out of date, or "".
 func (l *loop) behind() string {
 	if l.cfg.SourceBehind == nil {
 		return ""
@@ -175,8 +173,8 @@ func (l *loop) behind() string {
 	return l.cfg.SourceBehind()
 }
 
-// join adds the endpoint of an Add to the batch, attaching it if need be.
-func (l *loop) join(batch []*joining, a *addition) ([]*joining, error) {
+// attachPod adds the endpoint of an ADD to the batch and attaches it if necessary.
+func (l *loop) attachPod(batch []*attachedAdd, a *addition) ([]*attachedAdd, error) {
 	e := l.entries[a.id]
 	if e != nil && e.State != endpoint.Released && !e.leaving {
 		if err := conflict(e, a); err != nil {
@@ -192,12 +190,12 @@ func (l *loop) join(batch []*joining, a *addition) ([]*joining, error) {
 			l.adopt(e)
 		}
 		if e.problem != nil {
-			return batch, dataPathError(e.problem, "attach pod %s again", a.pod())
+			return batch, dataPathError(e.problem, "reattach pod %s", a.pod())
 		}
-		return append(batch, &joining{entry: e, waiters: []*addition{a}}), nil
+		return append(batch, &attachedAdd{entry: e, waiters: []*addition{a}}), nil
 	}
 	if e != nil && e.leaving {
-		// What could not be removed before goes first.
+		// Finish the removal that failed earlier.
 		if err := l.drop(e); err != nil {
 			return batch, err
 		}
@@ -206,29 +204,29 @@ func (l *loop) join(batch []*joining, a *addition) ([]*joining, error) {
 	if err != nil {
 		return batch, err
 	}
-	return append(batch, &joining{entry: e, waiters: []*addition{a}}), nil
+	return append(batch, &attachedAdd{entry: e, waiters: []*addition{a}}), nil
 }
 
-// conflict reports whether an Add asks for something else than what is there.
+// conflict returns an error if an ADD differs from the existing attachment.
 func conflict(e *entry, a *addition) error {
 	const remedy = "call DEL for it first"
 	switch {
 	case e.Pod() != a.pod():
-		return refuse(CodeConflict, remedy, "attachment %s is that of pod %s, not of %s", a.id, e.Pod(), a.pod())
+		return refuse(CodeConflict, remedy, "attachment %s belongs to pod %s, not to %s", a.id, e.Pod(), a.pod())
 	case e.UID != a.req.GetPodUid():
-		return refuse(CodeConflict, remedy, "attachment %s is that of pod %s with UID %q, not %q", a.id, e.Pod(), e.UID, a.req.GetPodUid())
+		return refuse(CodeConflict, remedy, "attachment %s belongs to pod %s with UID %q, not %q", a.id, e.Pod(), e.UID, a.req.GetPodUid())
 	case e.NetNS != a.req.GetNetns():
 		return refuse(CodeConflict, remedy, "attachment %s of pod %s is in %s, not in %s", a.id, e.Pod(), e.NetNS, a.req.GetNetns())
 	}
 	return nil
 }
 
-// attach makes a new attachment, which is denied everything: addresses, the
-// record of the intent, the data path. On an error nothing is left.
+// attach creates a new attachment. It takes addresses, writes the record of the intent and calls the data
+// path, which denies the endpoint all traffic. After an error nothing remains.
 func (l *loop) attach(a *addition) (*entry, error) {
 	for _, other := range l.entries {
 		if other.ContainerID == a.req.GetAttachment().GetContainerId() && other.State != endpoint.Released {
-			return nil, refuse(CodeRefused, "attach one interface per pod", "pod %s has the interface %s of container %s already", other.Pod(), other.IfName, other.ContainerID)
+			return nil, refuse(CodeRefused, "attach one interface per pod", "pod %s already has interface %s in container %s", other.Pod(), other.IfName, other.ContainerID)
 		}
 	}
 	if err := l.checkHostPorts(a); err != nil {
@@ -265,7 +263,7 @@ func (l *loop) attach(a *addition) (*entry, error) {
 	return e, nil
 }
 
-// dataPathError gives an error of the Backend its code.
+// dataPathError wraps an error of the Backend with its CNI error code.
 func dataPathError(err error, format string, args ...any) error {
 	switch {
 	case errors.Is(err, dataplane.ErrNoNetNS):

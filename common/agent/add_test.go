@@ -172,7 +172,7 @@ func TestAddressesRunOut(t *testing.T) {
 		r.agent.Publish(cluster{pods: 3}.snapshot())
 		r.mustAdd(0)
 		_, err := r.add(1)
-		wantCode(t, err, 102, "node node1 has no address for pod shop/web-1: no free address in 10.0.1.0/30: 1 used, 0 in quarantine: delete pods")
+		wantCode(t, err, 102, "node node1 has no free address for pod shop/web-1: no free address in 10.0.1.0/30: 1 used, 0 in quarantine: delete pods")
 		_, err = r.agent.Status(context.Background(), nil)
 		wantCode(t, err, 50, "no free address")
 		r.mustDel(0)
@@ -337,7 +337,7 @@ func TestCallerGivesUp(t *testing.T) {
 		}
 		r.agent.Publish(cluster{pods: 1}.snapshot())
 		r.settle()
-		r.wantOnly() // it is not attached behind the caller's back
+		r.wantOnly() // it is not attached without the caller's knowledge
 		r.end()
 	})
 }

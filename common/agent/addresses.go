@@ -14,22 +14,21 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// windowsHost is the offset of the address that the host's own endpoint has in
-// each pod range on Windows.
+// windowsHost is the offset of the host endpoint's address in each pod range on Windows.
 const windowsHost = 2
 
-// addresses are the node's pod ranges and what is given out of them.
+// addresses holds the node's pod ranges and the addresses allocated from them.
 type addresses struct {
 	allocator *ipam.Allocator // nil until a range is known
-	ranges    []netip.Prefix  // that the allocator has
-	// problems keep Add from giving out addresses.
+	ranges    []netip.Prefix  // the ranges of the allocator
+	// problems prevent Add from allocating addresses.
 	problems []string
-	// warnings do not.
+	// warnings do not prevent it.
 	warnings []string
 }
 
-// updateRanges looks at the node's pod ranges after a change of the nodes. The
-// allocator is rebuilt from the records when they changed.
+// updateRanges rereads the node's pod ranges after a change of the nodes. It rebuilds the allocator from
+// the records if they changed.
 func (l *loop) updateRanges() {
 	if l.backend == nil {
 		return
@@ -39,7 +38,7 @@ func (l *loop) updateRanges() {
 	node := l.node()
 	want := node.PodCIDRs
 	if len(want) == 0 {
-		// A Node object that is gone for a moment takes no range away.
+		// A Node object that is briefly missing does not remove a range.
 		want = a.ranges
 	}
 	if len(want) == 0 {
@@ -58,11 +57,11 @@ func (l *loop) updateRanges() {
 	}
 	a.problems = append(a.problems, overlaps(l.snapshot, l.cfg.NodeName, usable)...)
 	if l.cfg.OpenNeedsNode && !slices.Equal(want, l.openedAs.PodCIDRs) {
-		a.problems = append(a.problems, fmt.Sprintf("the pod ranges of node %s are now %s, the network was made for %s: drain the node and restart the agent",
+		a.problems = append(a.problems, fmt.Sprintf("the pod ranges of node %s are now %s, but its network was created for %s: drain the node and restart the agent",
 			l.cfg.NodeName, join(want), join(l.openedAs.PodCIDRs)))
 	}
 	if l.cfg.OpenNeedsNode && len(node.Addresses) > 0 && !slices.Equal(node.Addresses, l.openedAs.Addresses) {
-		a.warnings = append(a.warnings, fmt.Sprintf("the addresses of node %s are now %s, the network was made for %s: restart the agent",
+		a.warnings = append(a.warnings, fmt.Sprintf("the addresses of node %s are now %s, but its network was created for %s: restart the agent",
 			l.cfg.NodeName, join(node.Addresses), join(l.openedAs.Addresses)))
 	}
 	if a.allocator != nil && slices.Equal(usable, a.ranges) {
@@ -71,7 +70,7 @@ func (l *loop) updateRanges() {
 	l.rebuild(usable)
 }
 
-// rebuild makes an allocator for the ranges and replays the records.
+// rebuild creates an allocator for the ranges and replays the records.
 func (l *loop) rebuild(ranges []netip.Prefix) {
 	a := &l.addresses
 	config := ipam.Config{Prefixes: ranges, Quarantine: l.cfg.Quarantine}
@@ -98,7 +97,7 @@ func (l *loop) rebuild(ranges []netip.Prefix) {
 	l.log.Info("pod ranges", "ranges", join(ranges))
 }
 
-// overlaps lists the clashes of our ranges with those of other nodes.
+// overlaps lists the overlaps of this node's ranges with those of other nodes.
 func overlaps(s *model.Snapshot, self string, ranges []netip.Prefix) []string {
 	if s == nil {
 		return nil
@@ -120,12 +119,12 @@ func overlaps(s *model.Snapshot, self string, ranges []netip.Prefix) []string {
 	return all
 }
 
-// allocate gives the endpoint of an Add its addresses.
+// allocate allocates the addresses of an ADD's endpoint.
 func (l *loop) allocate(add *addition) ([]netip.Addr, error) {
 	a := &l.addresses
 	switch {
 	case len(a.problems) > 0:
-		return nil, refuse(CodeAddresses, strings.Join(a.problems, "; "), "addresses cannot be given out on node %s", l.cfg.NodeName)
+		return nil, refuse(CodeAddresses, strings.Join(a.problems, "; "), "node %s cannot allocate pod addresses", l.cfg.NodeName)
 	case a.allocator == nil:
 		return nil, refuse(CodeTryAgain, "wait until its Node object has podCIDRs", "the pod ranges of node %s are not known yet", l.cfg.NodeName)
 	}
@@ -142,8 +141,8 @@ func (l *loop) allocate(add *addition) ([]netip.Addr, error) {
 	return ips, nil
 }
 
-// giveBack returns the addresses of an endpoint that is gone: to quarantine if
-// they may have been seen, else for use at once.
+// giveBack returns the addresses of a removed endpoint. Addresses that other pods may have seen go to
+// quarantine, others are free at once.
 func (l *loop) giveBack(e *entry, at time.Time) {
 	if l.addresses.allocator == nil {
 		return

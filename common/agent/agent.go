@@ -11,14 +11,14 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Agent is a node's agent. Its methods may be called from any goroutine.
+// Agent is the agent of one node. Its methods are safe for concurrent use.
 type Agent struct {
 	cfg     Config
 	log     *slog.Logger
 	metrics *metrics
 	flows   *flows
 
-	// latest is the newest snapshot; wake tells the loop to look.
+	// latest is the newest snapshot; wake makes the loop read it.
 	latest atomic.Pointer[model.Snapshot]
 	wake   chan struct{}
 	// requests are executed by the loop, one after the other.
@@ -28,11 +28,11 @@ type Agent struct {
 
 	// view is what the loop last published.
 	view atomic.Pointer[view]
-	// beat is when the loop last gave a sign of life, in Unix nanoseconds.
+	// beat is the time of the loop's last heartbeat, in Unix nanoseconds.
 	beat atomic.Int64
 }
 
-// New checks the Config and makes an Agent; Run sets it to work.
+// New validates the Config and returns an Agent that Run starts.
 func New(cfg Config, log *slog.Logger) (*Agent, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -51,8 +51,8 @@ func New(cfg Config, log *slog.Logger) (*Agent, error) {
 	return a, nil
 }
 
-// Publish hands over the newest snapshot. It does not block; of several
-// snapshots that come quickly only the last may be used.
+// Publish hands over the newest snapshot. It does not block. The loop may skip all but the last of several
+// quick snapshots.
 func (a *Agent) Publish(s *model.Snapshot) {
 	a.latest.Store(s)
 	select {
@@ -61,10 +61,9 @@ func (a *Agent) Publish(s *model.Snapshot) {
 	}
 }
 
-// Run does the work until the context is done, then finishes what it is at,
-// answers who still waits, and lets go of the data path, which stays in force.
-// It may be called once. It returns an error if the records cannot be read or
-// the data path cannot be opened.
+// Run runs the loop until the context is done. It then finishes the current step, answers all waiting
+// requests and closes the Backend; the data path stays in force. Call it once. It returns an error if it
+// cannot read the records or open the data path.
 func (a *Agent) Run(ctx context.Context) error {
 	defer close(a.done)
 	l, err := newLoop(a)
@@ -74,8 +73,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return l.run(ctx)
 }
 
-// do lets the loop execute f and waits for it. f is not executed if the
-// context is done before its turn comes.
+// do lets the loop execute f and waits for it. If the context ends first, the loop does not execute f.
 func (a *Agent) do(ctx context.Context, f func(*loop)) error {
 	finished := make(chan struct{})
 	wrapped := func(l *loop) {
@@ -103,7 +101,7 @@ var errStopped = refuse(CodeTryAgain, "wait until it runs again", "isthmus-agent
 
 func (a *Agent) heartbeat() { a.beat.Store(time.Now().UnixNano()) }
 
-// stalled reports whether the loop has been silent for too long.
+// stalled reports whether the loop's last heartbeat is older than Config.Stall.
 func (a *Agent) stalled() bool {
 	return time.Since(time.Unix(0, a.beat.Load())) > a.cfg.Stall
 }

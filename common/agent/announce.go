@@ -9,8 +9,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// announce has what other nodes must know of this one said by its Node object,
-// and returns a warning while it does not.
+// announce requests that the Node object carries the data that other nodes need. It returns a warning while
+// data is missing there.
 func (l *loop) announce() []string {
 	a, ok := l.backend.(dataplane.Announcer)
 	if !ok || l.snapshot == nil {
@@ -20,15 +20,15 @@ func (l *loop) announce() []string {
 	if !ok {
 		return nil
 	}
-	said := a.Announcement()
-	unsaid := said.Unsaid(node)
-	if unsaid == (model.Announcement{}) {
+	info := a.NodeInfo()
+	missing := info.Missing(node)
+	if missing == (model.NodeInfo{}) {
 		return nil
 	}
-	remedy := "annotate it"
+	remedy := "add the annotation"
 	if l.cfg.Announce != nil {
-		l.cfg.Announce(said)
-		remedy = "the agent is writing it; if this stays see its log"
+		l.cfg.Announce(info)
+		remedy = "the agent writes it; if this warning persists, see the agent's log"
 	}
-	return []string{fmt.Sprintf("warning: pods of node %s cannot be reached by other nodes until its Node object says %s: %s", l.cfg.NodeName, unsaid.Text(), remedy)}
+	return []string{fmt.Sprintf("warning: pods of node %s are unreachable from other nodes until its Node object has %s: %s", l.cfg.NodeName, missing.Text(), remedy)}
 }

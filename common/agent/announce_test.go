@@ -15,36 +15,36 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// announcing is a data path that has something to say, and what was asked to be
-// written of it. The agent reads while the test writes.
+// announcing is a data path with data for the Node object. It records what the agent was requested to write
+// there. The agent reads while the test writes.
 type announcing struct {
 	*dataplane.Fake
 	mu    sync.Mutex
-	says  model.Announcement
-	asked []model.Announcement
+	says  model.NodeInfo
+	asked []model.NodeInfo
 }
 
-func (a *announcing) Announcement() model.Announcement {
+func (a *announcing) NodeInfo() model.NodeInfo {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.says
 }
 
-func (a *announcing) ask(to model.Announcement) {
+func (a *announcing) ask(to model.NodeInfo) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked = append(a.asked, to)
 }
 
-// say changes what it says.
-func (a *announcing) say(to model.Announcement) {
+// say changes the data.
+func (a *announcing) say(to model.NodeInfo) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.says = to
 }
 
-// taken returns what was asked, and forgets it.
-func (a *announcing) taken() []model.Announcement {
+// taken returns the recorded requests and clears them.
+func (a *announcing) taken() []model.NodeInfo {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	asked := a.asked
@@ -52,13 +52,13 @@ func (a *announcing) taken() []model.Announcement {
 	return asked
 }
 
-// TestAnnounce: what a data path says is asked to be written for as long as the
-// Node does not say it, and again if that changes.
+// TestAnnounce: the agent requests the write for as long as the Node object lacks the data, and again after
+// a change.
 func TestAnnounce(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
-		says := model.Announcement{Fabric: "vxlan"}
+		says := model.NodeInfo{Fabric: "vxlan"}
 		path := &announcing{says: says}
-		var asked []model.Announcement
+		var asked []model.NodeInfo
 		writes := true
 		r.change = func(c *agent.Config) {
 			c.Open = func(context.Context, model.Node) (dataplane.Backend, error) {
@@ -70,9 +70,9 @@ func TestAnnounce(t *testing.T) {
 				c.Announce = path.ask
 			}
 		}
-		publish := func(a model.Announcement) {
+		publish := func(a model.NodeInfo) {
 			own := node("node1", "10.0.1.0/24")
-			own.Addresses, own.Announcement = []netip.Addr{netip.MustParseAddr("192.0.2.1")}, a
+			own.Addresses, own.NodeInfo = []netip.Addr{netip.MustParseAddr("192.0.2.1")}, a
 			r.agent.Publish(cluster{nodes: []*model.Node{own}}.snapshot())
 			path.taken()
 			time.Sleep(3 * time.Second)
@@ -83,7 +83,7 @@ func TestAnnounce(t *testing.T) {
 			return !strings.Contains(body, "isthmus_problems 0")
 		}
 		r.start()
-		publish(model.Announcement{})
+		publish(model.NodeInfo{})
 		if len(asked) == 0 || asked[0] != says || !warned() {
 			t.Errorf("asked for %v, warned %t", asked, warned())
 		}
@@ -91,16 +91,16 @@ func TestAnnounce(t *testing.T) {
 		if len(asked) != 0 || warned() {
 			t.Errorf("asked for %v although it is said, warned %t", asked, warned())
 		}
-		// The Node's first address need not be said, another one has to be.
+		// The Node's first address needs no annotation, another address does.
 		says.Tunnel = netip.MustParseAddr("192.0.2.1")
 		path.say(says)
-		publish(model.Announcement{Fabric: "vxlan"})
+		publish(model.NodeInfo{Fabric: "vxlan"})
 		if len(asked) != 0 {
 			t.Errorf("asked for %v, which everybody knows", asked)
 		}
 		says.Tunnel, says.VTEP = netip.MustParseAddr("192.0.2.2"), model.MAC{2, 0, 0, 0, 0, 1}
 		path.say(says)
-		publish(model.Announcement{Fabric: "vxlan"})
+		publish(model.NodeInfo{Fabric: "vxlan"})
 		if len(asked) == 0 || asked[0] != says {
 			t.Errorf("asked for %v, want %v", asked, says)
 		}
@@ -111,7 +111,7 @@ func TestAnnounce(t *testing.T) {
 		r.end()
 		writes = false // a directory of manifests
 		r.start()
-		publish(model.Announcement{Fabric: "vxlan"})
+		publish(model.NodeInfo{Fabric: "vxlan"})
 		if len(asked) != 0 || !warned() {
 			t.Errorf("asked for %v where nothing can be written, warned %t", asked, warned())
 		}

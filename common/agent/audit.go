@@ -15,20 +15,20 @@ import (
 // maxLogged bounds the lines that one audit logs.
 const maxLogged = 20
 
-// audit compares what the system holds with what it should, once in
-// Config.AuditEvery while nothing else is to be done, and puts right what
-// differs: somebody else wrote, the service restarted, a write landed late.
+// audit compares installed with intended state and repairs differences, once per Config.AuditEvery while
+// the loop is idle. Differences come from other processes, a restart of the network service, or a late
+// write.
 func (l *loop) audit() {
 	now := time.Now()
 	if l.cfg.AuditEvery == 0 || now.Sub(l.audited) < l.cfg.AuditEvery || l.enforced.failed != nil || !l.enforced.at.IsZero() {
-		return // work that failed is repeated anyway
+		return // a failed Apply is retried anyway
 	}
 	l.audited = now
 	found, broken, unknown, err := l.compare()
 
 	if err != nil {
 		l.agent.metrics.audits.WithLabelValues("error").Inc()
-		l.log.Warn("audit; it is tried again", "error", err)
+		l.log.Warn("audit the data path; retrying at the next interval", "error", err)
 		return
 	}
 	due := l.contested.note(found, now, l.cfg.AuditEvery)
@@ -40,36 +40,36 @@ func (l *loop) audit() {
 	for i, d := range found {
 		l.agent.metrics.drifts.WithLabelValues(d.Object).Inc()
 		if i < maxLogged {
-			l.log.Warn("what is installed is not what was intended; it is repaired", "object", d.Object, "endpoint", d.Endpoint, "detail", d.Detail)
+			l.log.Warn("installed state differs from intended state; repairing", "object", d.Object, "endpoint", d.Endpoint, "detail", d.Detail)
 		}
 	}
 	if !due {
-		l.log.Warn("another process keeps changing what was found different; the repair waits", "differences", len(found))
+		l.log.Warn("another process keeps changing installed state; repair is delayed", "differences", len(found))
 		return
 	}
 	for _, e := range broken {
 		l.adopt(e)
 	}
 	if unknown {
-		_, err = l.removeUnknown() // logs
+		_, err = l.removeUnknown() // logs the error
 	}
 	if failed := l.enforce(nil); failed == nil && err == nil && !l.anyProblem(broken) {
 		l.agent.metrics.repaired.Add(float64(len(found)))
 	}
 }
 
-// Things that audits find different again and again are contested: another process
-// changes them back. After contestedAfter repairs they are a problem, and are repaired
-// after pauses that double, up to longestTruce intervals of audits.
+// An object that audits find different again and again is contested: another process changes it back. After
+// contestedAfter repairs the agent reports a problem. From then on it repairs after pauses that double, up
+// to maxPause audit intervals.
 const (
 	contestedAfter = 3
-	longestTruce   = 8
-	// settledAfter is after how many intervals without a difference a thing is no
-	// longer contested.
-	settledAfter = 10
+	maxPause       = 8
+	// uncontestedAfter is the number of intervals without a difference after which an object is no longer
+	// contested.
+	uncontestedAfter = 10
 )
 
-// contest is what is known of the things that audits found different.
+// contest maps each object that audits found different to its history.
 type contest map[contestedThing]*contested
 
 type contestedThing struct {
@@ -77,20 +77,18 @@ type contestedThing struct {
 	endpoint model.EndpointID
 }
 
-// contested is how often a thing was found different and repaired since it was last
-// settled.
+// contested counts how often an object was found different and repaired.
 type contested struct {
 	repairs int
-	repair  time.Time // not before
-	settle  time.Time // if it is not found different until then
+	repair  time.Time // do not repair before
+	forget  time.Time // forget the object at this time unless an audit finds it different again
 	detail  string
 }
 
-// note counts what an audit has found, and reports whether something of it is to be
-// repaired now.
+// note records the differences of one audit. It reports whether a repair is due now.
 func (c contest) note(found []dataplane.Drift, now time.Time, every time.Duration) (due bool) {
 	for thing, was := range c {
-		if now.After(was.settle) {
+		if now.After(was.forget) {
 			delete(c, thing)
 		}
 	}
@@ -98,7 +96,7 @@ func (c contest) note(found []dataplane.Drift, now time.Time, every time.Duratio
 	for _, d := range found {
 		thing := contestedThing{d.Object, d.Endpoint}
 		if seen[thing] {
-			continue // several entries of one object
+			continue // one object may have several differences
 		}
 		seen[thing] = true
 		is := c[thing]
@@ -106,25 +104,25 @@ func (c contest) note(found []dataplane.Drift, now time.Time, every time.Duratio
 			is = &contested{}
 			c[thing] = is
 		}
-		is.detail, is.settle = d.Detail, now.Add(settledAfter*every)
+		is.detail, is.forget = d.Detail, now.Add(uncontestedAfter*every)
 		if now.Before(is.repair) {
 			continue
 		}
 		due = true
 		is.repairs++
 		if over := is.repairs - contestedAfter; over > 0 {
-			pause := longestTruce * every
+			pause := maxPause * every
 			if over < 3 {
 				pause = every << over
 			}
-			is.repair = now.Add(pause - every/2) // audits are not on the dot
-			is.settle = is.repair.Add(settledAfter * every)
+			is.repair = now.Add(pause - every/2) // audits do not run exactly on time
+			is.forget = is.repair.Add(uncontestedAfter * every)
 		}
 	}
 	return due
 }
 
-// problems name what is contested.
+// problems returns one line per contested object, sorted.
 func (c contest) problems() (all []string) {
 	for thing, is := range c {
 		if is.repairs <= contestedAfter {
@@ -134,15 +132,15 @@ func (c contest) problems() (all []string) {
 		if thing.endpoint != "" {
 			of = fmt.Sprintf(" of endpoint %s", thing.endpoint)
 		}
-		all = append(all, fmt.Sprintf("audit: another process keeps changing %s%s: it was repaired %d times, last because of: %s; find that process and stop it",
+		all = append(all, fmt.Sprintf("audit: another process keeps changing %s%s: repaired %d times, last difference: %s; find that process and stop it",
 			thing.object, of, is.repairs, is.detail))
 	}
 	slices.Sort(all)
 	return all
 }
 
-// compare finds what differs: in the decisions, in attachments, which are
-// returned too, and attachments that no record knows.
+// compare returns all differences in decisions and attachments. It also returns the entries whose
+// attachments differ, and whether attachments without a record exist.
 func (l *loop) compare() (found []dataplane.Drift, broken []*entry, unknown bool, err error) {
 	ctx, cancel := l.opContext()
 	defer cancel()
@@ -156,16 +154,16 @@ func (l *loop) compare() (found []dataplane.Drift, broken []*entry, unknown bool
 		problems[i.ID] = append(problems[i.ID], i.Problems...)
 		if e := l.entries[i.ID]; e == nil || e.State == endpoint.Released {
 			unknown = true
-			found = append(found, dataplane.Drift{Object: "endpoint", Endpoint: i.ID, Detail: "no record knows it"})
+			found = append(found, dataplane.Drift{Object: "endpoint", Endpoint: i.ID, Detail: "no endpoint record exists for it"})
 		}
 	}
 	for _, e := range l.sorted() {
 		if e.State != endpoint.Ready || !e.attached || e.leaving || e.problem != nil {
-			continue // repair looks after those
+			continue // repair handles these
 		}
 		list, there := problems[e.ID()]
 		if !there {
-			list = []string{"it is gone"}
+			list = []string{"it does not exist"}
 		}
 		for _, p := range list {
 			found = append(found, dataplane.Drift{Object: "endpoint", Endpoint: e.ID(), Detail: p})

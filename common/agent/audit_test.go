@@ -16,8 +16,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/report"
 )
 
-// TestAudit: what others change is found within the interval, put right and
-// counted; what is right is left alone.
+// TestAudit: an audit finds changes by other processes within the interval, repairs and counts them, and
+// changes nothing else.
 func TestAudit(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.change = func(c *agent.Config) { c.AuditEvery = 10 * time.Second }
@@ -60,8 +60,8 @@ func TestAudit(t *testing.T) {
 	})
 }
 
-// TestAuditRemovesUnknown: an attachment that appears without a record, such as
-// one whose creation was given up, goes at the next audit.
+// TestAuditRemovesUnknown: the next audit removes an attachment without a record, such as one whose
+// creation was abandoned.
 func TestAuditRemovesUnknown(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.change = func(c *agent.Config) { c.AuditEvery = 10 * time.Second }
@@ -79,9 +79,8 @@ func TestAuditRemovesUnknown(t *testing.T) {
 	})
 }
 
-// TestAuditContested: what another process changes back each time becomes a problem that
-// names it, and is repaired after longer and longer pauses; when the process has
-// stopped, the problem goes.
+// TestAuditContested: an object that another process changes back each time becomes a problem that names
+// it. Repairs then have longer and longer pauses. When that process has stopped, the problem goes.
 func TestAuditContested(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		var facts atomic.Pointer[report.Facts]

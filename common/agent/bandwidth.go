@@ -7,7 +7,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// bandwidth checks the limits of a request.
+// bandwidth validates the limits of a request.
 func bandwidth(b *cniapi.Bandwidth) (model.Bandwidth, error) {
 	all := model.Bandwidth{
 		Ingress: model.Limit{Rate: b.GetIngressRate(), Burst: b.GetIngressBurst()},
@@ -19,7 +19,7 @@ func bandwidth(b *cniapi.Bandwidth) (model.Bandwidth, error) {
 	return all, nil
 }
 
-// checkBandwidth refuses limits that cannot be had here.
+// checkBandwidth returns an error for limits that this platform cannot enforce.
 func (l *loop) checkBandwidth(a *addition) error {
 	switch f := l.features; {
 	case a.bandwidth == (model.Bandwidth{}) || f.Bandwidth:
@@ -28,13 +28,13 @@ func (l *loop) checkBandwidth(a *addition) error {
 		return nil
 	case f.EgressBandwidth:
 		return refuse(CodeRefused, "remove the annotation kubernetes.io/ingress-bandwidth of the pod, or let it run on a node of another system",
-			"what pod %s receives cannot be limited on %s (%s), only what it sends", a.pod(), f.OS, f.Platform)
+			"ingress bandwidth of pod %s cannot be limited on %s (%s), only egress bandwidth", a.pod(), f.OS, f.Platform)
 	}
 	return refuse(CodeRefused, "remove the bandwidth annotations of the pod, or let it run on another node", "bandwidth of pod %s cannot be limited on %s (%s)", a.pod(), l.features.OS, l.features.Platform)
 }
 
-// compareBandwidth compares what a runtime asks for with what Add was asked. A
-// CHECK that names no limit says nothing about them.
+// compareBandwidth compares the limits in a CHECK with those of the ADD. A CHECK without limits matches
+// any.
 func compareBandwidth(e *entry, asked *cniapi.Bandwidth) error {
 	want, err := bandwidth(asked)
 	if err != nil || want == (model.Bandwidth{}) || want == e.Bandwidth {

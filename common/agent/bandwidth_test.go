@@ -76,8 +76,8 @@ func TestBandwidthIsRefused(t *testing.T) {
 	})
 }
 
-// TestOnlyEgressIsLimited: where the data path limits only what pods send, a pod
-// that is to receive less does not start, and says why.
+// TestOnlyEgressIsLimited: if the data path limits egress only, a pod with an ingress limit does not start,
+// and the error says why.
 func TestOnlyEgressIsLimited(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		able := linux
@@ -88,7 +88,7 @@ func TestOnlyEgressIsLimited(t *testing.T) {
 		req := addRequest(0)
 		req.Bandwidth = &cniapi.Bandwidth{EgressRate: 5e6, IngressRate: 1e6}
 		_, err := r.addContext(context.Background(), req)
-		wantCode(t, err, 101, "only what it sends")
+		wantCode(t, err, 101, "only egress bandwidth")
 		req.Bandwidth.IngressRate = 0
 		if _, err := r.addContext(context.Background(), req); err != nil {
 			t.Fatal(err)

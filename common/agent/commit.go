@@ -12,15 +12,15 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// commit puts the policy of attached endpoints in force and answers for them.
-func (l *loop) commit(batch []*joining) {
+// finishAdds puts the policy of attached endpoints in force and answers their ADDs.
+func (l *loop) finishAdds(batch []*attachedAdd) {
 	if len(batch) == 0 {
 		return
 	}
 	var entries []*entry
 	applied := true
 	for _, j := range batch {
-		j.exposed = true // from now on it may be seen
+		j.exposed = true // other pods may see its addresses from now on
 		entries = append(entries, j.entry)
 		applied = applied && j.State == endpoint.Ready && l.enforced.covered[j.ID()]
 	}
@@ -29,20 +29,20 @@ func (l *loop) commit(batch []*joining) {
 		err = l.enforce(entries)
 	}
 	if err != nil && len(batch) > 1 && dataplane.Concerns(err, "") {
-		// One of them may be what cannot be applied: find the others a place.
+		// One endpoint of the batch may be the cause of the error: apply each by itself.
 		for i := range batch {
-			l.commit(batch[i : i+1])
+			l.finishAdds(batch[i : i+1])
 		}
 		return
 	}
 	for _, j := range batch {
-		l.finish(j, err)
+		l.finishAdd(j, err)
 	}
 }
 
-// finish records that an endpoint is ready and answers, or rolls it back.
-func (l *loop) finish(j *joining, applied error) {
-	if err := l.settle(j, applied); err != nil {
+// finishAdd records that an endpoint is ready and answers its ADDs, or rolls the attachment back.
+func (l *loop) finishAdd(j *attachedAdd, applied error) {
+	if err := l.makeReady(j, applied); err != nil {
 		for _, a := range j.waiters {
 			a.fail(err)
 		}
@@ -54,15 +54,15 @@ func (l *loop) finish(j *joining, applied error) {
 	}
 }
 
-func (l *loop) settle(j *joining, applied error) error {
+func (l *loop) makeReady(j *attachedAdd, applied error) error {
 	if dataplane.Concerns(applied, j.ID()) {
 		if j.State == endpoint.Adding {
 			l.rollBack(j.entry)
 		}
-		return dataPathError(applied, "put the policy of pod %s in force", j.Pod())
+		return dataPathError(applied, "apply the policy of pod %s", j.Pod())
 	}
 	if !l.enforced.covered[j.ID()] {
-		// The State does not name it: its pod went or was replaced meanwhile.
+		// The State does not contain the endpoint: its pod was deleted or replaced meanwhile.
 		if j.State == endpoint.Adding {
 			l.rollBack(j.entry)
 		}
@@ -81,12 +81,12 @@ func (l *loop) settle(j *joining, applied error) error {
 	j.Record = ready
 	l.log.Info("pod is attached", "pod", j.Pod(), "endpoint", j.ID(), "addresses", join(j.IPs))
 	if why := l.behind(); why != "" {
-		l.log.Warn("the policy of the new pod is the last that is known; it may be out of date", "pod", j.Pod(), "why", why)
+		l.log.Warn("the policy of the new pod may be out of date", "pod", j.Pod(), "why", why)
 	}
 	return nil
 }
 
-// answer tells the plugin what Add made.
+// answer builds the response to an ADD.
 func answer(e *entry) *cniapi.AddResponse {
 	r := &cniapi.AddResponse{HostIfName: e.attachment.HostIfName, HostMac: e.attachment.HostMAC.String(),
 		Mac: e.attachment.MAC.String(), Mtu: int32(e.attachment.MTU)}
@@ -99,20 +99,19 @@ func answer(e *entry) *cniapi.AddResponse {
 	return r
 }
 
-// rollBack undoes an attachment that was not answered for. What cannot be
-// undone now is tried again later.
+// rollBack removes an attachment whose ADD was not answered. repair retries a removal that fails.
 func (l *loop) rollBack(e *entry) {
 	if err := l.drop(e); err != nil {
-		l.log.Error("undo attachment", "endpoint", e.ID(), "pod", e.Pod(), "error", err)
+		l.log.Error("roll back attachment", "endpoint", e.ID(), "pod", e.Pod(), "error", err)
 	}
 }
 
-// drop removes an endpoint, whatever its state, from the data path and then
-// from the records. After an error the entry stays, with its addresses, no
-// State names it, and repair tries again. The error is an *Error.
+// drop removes an endpoint in any state from the data path and then from the records. After an error the
+// entry keeps its addresses, no State contains it, and repair retries. The error is an *Error.
 func (l *loop) drop(e *entry) error { return l.dropAll([]*entry{e})[0] }
 
-// dropAll does so with several endpoints, and gives an error or nil for each.
+// dropAll removes several endpoints and returns an error or nil for each, in the same order. See drop for
+// what remains after an error.
 func (l *loop) dropAll(all []*entry) []error {
 	var ids []model.EndpointID
 	for _, e := range all {
@@ -135,20 +134,20 @@ func (l *loop) dropAll(all []*entry) []error {
 	return errs
 }
 
-// dropped brings the records to what became of the attachment.
+// dropped updates the records after an attempt to detach an endpoint.
 func (l *loop) dropped(e *entry, detached error) error {
 	if detached != nil {
 		return dataPathError(detached, "detach pod %s", e.Pod())
 	}
 	e.attached = false
 	if err := l.forget(e); err != nil {
-		return blame(CodeIO, err, "record that pod %s is gone", e.Pod())
+		return blame(CodeIO, err, "record that pod %s is detached", e.Pod())
 	}
 	return nil
 }
 
-// forget removes the record of an endpoint that is detached, or turns it into a
-// tombstone while its addresses are in quarantine.
+// forget removes the record of a detached endpoint. While its addresses are in quarantine it replaces the
+// record with a tombstone.
 func (l *loop) forget(e *entry) error {
 	now := timeNow()
 	if e.exposed && l.cfg.Quarantine > 0 {
@@ -156,8 +155,8 @@ func (l *loop) forget(e *entry) error {
 		l.step("drop.tombstone")
 		err := l.store.Release(gone)
 		if errors.Is(err, endpoint.ErrNoTombstone) {
-			// The entry is in its place, for as long as this agent runs.
-			l.log.Warn("the quarantine of a pod's addresses is not on disk, a restart of the agent forgets it", "pod", e.Pod(), "addresses", join(e.IPs), "error", err)
+			// The entry replaces the tombstone for as long as this agent runs.
+			l.log.Warn("cannot save the quarantine of a pod's addresses; a restart of the agent ends it", "pod", e.Pod(), "addresses", join(e.IPs), "error", err)
 			err = nil
 		}
 		if err != nil {
@@ -177,5 +176,5 @@ func (l *loop) forget(e *entry) error {
 	return nil
 }
 
-// timeNow is the wall clock, as records keep it.
+// timeNow returns the wall clock in UTC without a monotonic reading, as records store it.
 func timeNow() time.Time { return time.Now().UTC().Round(0) }

@@ -18,79 +18,74 @@ import (
 	"github.com/isthmus-net/isthmus/common/report"
 )
 
-// Config says what an Agent works with.
+// Config configures an Agent.
 type Config struct {
 	// NodeName is the name of the Node object of this node.
 	NodeName string
-	// Version is shown in status and metrics.
+	// Version appears in status and metrics.
 	Version string
-	// RecordDir is where the endpoint records are, an absolute path.
+	// RecordDir is the absolute path of the directory of endpoint records.
 	RecordDir string
-	// PodCIDRs, if set, are used instead of those of the Node object.
+	// PodCIDRs, if set, replace those of the Node object.
 	PodCIDRs []netip.Prefix
-	// Quarantine is how long a released address is not used again.
+	// Quarantine is the minimum time between release and reuse of an address.
 	Quarantine time.Duration
-	// ReservedHostPorts are ports of the node that no pod gets.
+	// ReservedHostPorts are ports of the node that pods cannot use as host ports.
 	ReservedHostPorts []PortRange
-	// Limits bounds what is compiled for the node.
+	// Limits bounds what the compiler generates for the node.
 	Limits compile.Limits
 
-	// AddWait bounds how long Add waits for its pod to be known.
+	// AddWait bounds how long Add waits for its pod to appear in a snapshot.
 	AddWait time.Duration
-	// Settle is how long a snapshot must have stayed the latest before it is
-	// compiled; MaxSettle bounds the delay when snapshots keep coming.
-	Settle, MaxSettle time.Duration
+	// Debounce is how long a snapshot must stay the latest before the loop compiles it. MaxDebounce bounds
+	// the delay while snapshots keep arriving.
+	Debounce, MaxDebounce time.Duration
 	// OpTimeout bounds every call of the Backend.
 	OpTimeout time.Duration
-	// RetryMin and RetryMax bound the delay before failed work is tried again.
+	// RetryMin and RetryMax bound the back-off between retries of failed work.
 	RetryMin, RetryMax time.Duration
-	// AuditEvery is how often what is installed is compared with what is
-	// intended; 0 never.
+	// AuditEvery is the interval between comparisons of installed with intended state; 0 disables them.
 	AuditEvery time.Duration
-	// Flows says what is done with what the data path tells of single flows.
+	// Flows configures what the agent does with flow events.
 	Flows FlowsConfig
-	// Stall is how long the loop may be silent before it counts as stuck. It
-	// must be longer than OpTimeout.
+	// Stall is how long the loop may go without a heartbeat before it counts as stuck. It must be longer
+	// than OpTimeout.
 	Stall time.Duration
 	// StopTimeout bounds how long Serve waits for requests when it stops.
 	StopTimeout time.Duration
 
-	// Open opens the data path. The node carries the name and whatever else is
-	// known.
+	// Open opens the data path. The node carries its name and all that is known about it.
 	Open func(ctx context.Context, node model.Node) (dataplane.Backend, error)
-	// OpenNeedsNode delays Open until the node's addresses and pod ranges are
-	// known.
+	// OpenNeedsNode delays Open until the node's addresses and pod ranges are known.
 	OpenNeedsNode bool
 
-	// SourceProblems tells what is wrong with the source of the snapshots; it
-	// is called from any goroutine and may be nil.
+	// SourceProblems returns the problems of the snapshot source. It may be nil. The agent calls it from
+	// any goroutine.
 	SourceProblems func() []string
-	// SourceBehind tells why the snapshots may be out of date; empty if they are
-	// not. It is called from any goroutine and may be nil.
+	// SourceBehind returns why the snapshots may be out of date, or "" if they are current. It may be nil.
+	// The agent calls it from any goroutine.
 	SourceBehind func() string
-	// Report, if set, is given what is to be said to the cluster, on the loop's
-	// goroutine and often; it must not block. Problems of the source are not in it.
+	// Report, if set, receives the facts to report to the cluster. They do not include problems of the
+	// source. The loop's goroutine calls it often, so it must not block.
 	Report func(report.Facts)
-	// Announce, if set, writes what other nodes have to know of this one to its
-	// Node object. It is called on the loop's goroutine and often, while that does
-	// not say it; it must not block.
-	Announce func(model.Announcement)
-	// Collectors are metrics of others that are served with the agent's own.
+	// Announce, if set, writes the data that other nodes need about this one to its Node object. The loop's
+	// goroutine calls it often while the Node object lacks that data, so it must not block.
+	Announce func(model.NodeInfo)
+	// Collectors are additional metrics that the agent serves with its own.
 	Collectors []prometheus.Collector
-	// Step, if set, is called before each step of the loop that can be seen
-	// from outside, by its name, on the loop's goroutine.
+	// Step, if set, is called on the loop's goroutine before each step with an external effect. The
+	// argument is the name of the step.
 	Step func(name string)
 }
 
-// Defaults returns a Config in which the names, directories and functions are
-// missing.
+// Defaults returns a Config without names, directories and functions; the caller sets those.
 func Defaults() Config {
 	return Config{
 		Quarantine:  ipam.Defaults().Quarantine,
 		Limits:      compile.DefaultLimits(),
 		AddWait:     5 * time.Second,
-		Settle:      5 * time.Millisecond,
-		MaxSettle:   50 * time.Millisecond,
+		Debounce:    5 * time.Millisecond,
+		MaxDebounce: 50 * time.Millisecond,
 		OpTimeout:   10 * time.Second,
 		RetryMin:    100 * time.Millisecond,
 		RetryMax:    30 * time.Second,
@@ -111,13 +106,13 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("record directory is empty: name an absolute path"))
 	}
 	if c.Open == nil {
-		errs = append(errs, errors.New("there is no way to open the data path"))
+		errs = append(errs, errors.New("no function opens the data path: set Open"))
 	}
 	for _, d := range []struct {
 		name  string
 		value time.Duration
 	}{
-		{"add wait", c.AddWait}, {"settle", c.Settle}, {"max settle", c.MaxSettle}, {"operation timeout", c.OpTimeout},
+		{"add wait", c.AddWait}, {"debounce", c.Debounce}, {"max debounce", c.MaxDebounce}, {"operation timeout", c.OpTimeout},
 		{"retry min", c.RetryMin}, {"retry max", c.RetryMax}, {"stall", c.Stall}, {"stop timeout", c.StopTimeout},
 	} {
 		if d.value <= 0 {
@@ -127,14 +122,14 @@ func (c Config) Validate() error {
 	if c.RetryMax < c.RetryMin {
 		errs = append(errs, fmt.Errorf("retry max %s is below retry min %s", c.RetryMax, c.RetryMin))
 	}
-	if c.MaxSettle < c.Settle {
-		errs = append(errs, fmt.Errorf("max settle %s is below settle %s", c.MaxSettle, c.Settle))
+	if c.MaxDebounce < c.Debounce {
+		errs = append(errs, fmt.Errorf("max debounce %s is below debounce %s", c.MaxDebounce, c.Debounce))
 	}
 	if c.Stall <= c.OpTimeout {
 		errs = append(errs, fmt.Errorf("stall %s must be longer than the operation timeout %s", c.Stall, c.OpTimeout))
 	}
 	if c.AuditEvery < 0 {
-		errs = append(errs, fmt.Errorf("audit interval %s is negative: use 0 to switch it off", c.AuditEvery))
+		errs = append(errs, fmt.Errorf("audit interval %s is negative: use 0 to disable audits", c.AuditEvery))
 	}
 	if c.Flows.Keep < 0 {
 		errs = append(errs, fmt.Errorf("flow events to keep %d is negative: use 0 or more", c.Flows.Keep))

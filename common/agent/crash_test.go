@@ -56,7 +56,7 @@ func (o outcome) pods() []int {
 	return all
 }
 
-// checkPods checks that what was answered for is as it was answered.
+// checkPods checks that answered pods are as the answers said.
 func (r *rig) checkPods(o outcome) {
 	r.t.Helper()
 	for n, ips := range o.added {
@@ -73,7 +73,7 @@ func (r *rig) checkPods(o outcome) {
 	}
 }
 
-// cleanUp is what a runtime does about requests that were not answered.
+// cleanUp handles unanswered requests as a runtime does.
 var cleanUp = map[string]func(*rig, outcome){
 	"DEL": func(r *rig, o outcome) {
 		for _, n := range o.unsure {
@@ -87,9 +87,8 @@ var cleanUp = map[string]func(*rig, outcome){
 	},
 }
 
-// TestCrashAtEveryStep kills the agent at every step of itself and of the data
-// path, starts another one on what is left, and expects no trace of what was
-// not answered.
+// TestCrashAtEveryStep kills the agent at every step of the agent and of the data path. It then starts
+// another agent and expects no trace of unanswered requests.
 func TestCrashAtEveryStep(t *testing.T) {
 	crashes := 0
 	for name, clean := range cleanUp {
@@ -123,7 +122,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 	t.Logf("crashes=%d", crashes)
 }
 
-// afterCrash starts a new agent and checks what it makes of what is left.
+// afterCrash starts a new agent and checks how it handles the remaining state.
 func (r *rig) afterCrash(o outcome, clean func(*rig, outcome)) {
 	r.t.Helper()
 	reach := make(map[int]bool)
@@ -239,7 +238,7 @@ func TestFailAtEveryStep(t *testing.T) {
 					o := r.scenario()
 					failures += len(o.unsure)
 					r.fake.SetFault(nil)
-					time.Sleep(time.Minute) // for what is tried again
+					time.Sleep(time.Minute) // leaves time for retries
 					cleanUp["DEL"](r, o)
 					r.settle()
 					r.wantOnly(o.pods()...)

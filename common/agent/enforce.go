@@ -13,50 +13,49 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
-// enforcement is what is in force and when it is worked out anew.
+// enforcement is the State in force and the schedule of the next Apply.
 type enforcement struct {
 	// at is when the next Apply is due; zero if nothing changed.
 	at time.Time
-	// since is when the first change came that at waits for.
+	// since is when the first change arrived that the next Apply covers.
 	since time.Time
-	// compiler remembers the last State that was compiled, in force or not: its
-	// numbers must not be used for anything else.
+	// compiler remembers the last compiled State, in force or not: its numbers must not be reused for
+	// anything else.
 	compiler *compile.Compiler
-	// found is what was in force when the agent started, or nil.
+	// found is the State that was in force when the agent started, or nil.
 	found *model.State
-	// inForce is the last State that Apply accepted, and covered the endpoints
-	// that are under its decisions or, where it failed, under earlier ones.
+	// inForce is the last State that Apply accepted. covered holds the endpoints that are under its
+	// decisions or, where Apply failed for them, under earlier ones.
 	inForce   *model.State
 	covered   map[model.EndpointID]bool
 	appliedAt time.Time
-	// failed is the error of the last Apply. It may concern single endpoints.
+	// failed is the error of the last Apply. It may concern single endpoints only.
 	failed error
 	delay  time.Duration // before the next attempt
 	// cost is how long the last compilation and Apply took.
 	cost time.Duration
-	// unsupported is what compile.Once and the data path over-block.
+	// unsupported lists what compile.Once and the data path over-block or refuse.
 	unsupported []model.Unsupported
 }
 
-// maxRest bounds how long the loop rests after costly work.
+// maxRest bounds the pause after a costly compilation and Apply.
 const maxRest = time.Second
 
-// changed notes a change that may wait for others to come. When the work takes
-// long the loop rests as long: it must have time for requests while snapshots
-// keep coming.
+// changed schedules an Apply for a change that may wait for further changes. After a costly Apply the loop
+// pauses as long as that took. This leaves time for requests while snapshots keep arriving.
 func (f *enforcement) changed(now time.Time, c Config) {
 	if f.since.IsZero() {
 		f.since = now
 	}
 	rest := min(f.cost, maxRest)
-	at := now.Add(max(c.Settle, rest))
-	if latest := f.since.Add(max(c.MaxSettle, rest)); at.After(latest) {
+	at := now.Add(max(c.Debounce, rest))
+	if latest := f.since.Add(max(c.MaxDebounce, rest)); at.After(latest) {
 		at = latest
 	}
 	f.at = at
 }
 
-// now notes a change that should not wait.
+// now schedules an Apply at once.
 func (f *enforcement) now() {
 	if f.since.IsZero() {
 		f.since = time.Now()
@@ -66,8 +65,8 @@ func (f *enforcement) now() {
 
 func (f *enforcement) due(now time.Time) bool { return !f.at.IsZero() && !now.Before(f.at) }
 
-// enforce compiles for the endpoints that are ready and for those that join,
-// and applies. The error is that of Apply.
+// enforce compiles for the ready and the joining endpoints, and applies the State. It returns the error of
+// Apply.
 func (l *loop) enforce(joining []*entry) error {
 	f := &l.enforced
 	if l.snapshot == nil {
@@ -79,7 +78,7 @@ func (l *loop) enforce(joining []*entry) error {
 	defer func() { f.cost = time.Since(began) }()
 	state, unsupported := f.compiler.Compile(compile.Input{Snapshot: l.snapshot, Node: l.cfg.NodeName,
 		Endpoints: l.endpoints(joining), Previous: f.found, Limits: l.cfg.Limits})
-	f.found = nil // the compiler knows better now
+	f.found = nil // the compiler now has the newer State
 	l.agent.metrics.compileSeconds.Observe(time.Since(began).Seconds())
 
 	ctx, cancel := l.opContext()
@@ -98,15 +97,14 @@ func (l *loop) enforce(joining []*entry) error {
 		f.delay = 0
 	}
 	f.failed = err
-	if !dataplane.Concerns(err, "") { // no error, or some of single endpoints
+	if !dataplane.Concerns(err, "") { // no error, or errors of single endpoints
 		f.accept(state, err)
 		l.report(append(slices.Clip(unsupported), more...))
 	}
 	return err
 }
 
-// accept notes that a State is in force, except for the endpoints that the
-// error concerns.
+// accept records that a State is in force, except for the endpoints that the error concerns.
 func (f *enforcement) accept(s *model.State, err error) {
 	covered := make(map[model.EndpointID]bool, len(s.Endpoints))
 	for id := range s.Endpoints {
@@ -117,10 +115,10 @@ func (f *enforcement) accept(s *model.State, err error) {
 	f.inForce, f.covered, f.appliedAt = s, covered, time.Now()
 }
 
-// report keeps what cannot be enforced as asked, and logs it when it changes.
+// report stores the constructs that cannot be enforced as written, and logs new ones.
 func (l *loop) report(all []model.Unsupported) {
 	for i := range all {
-		if all[i].OS == "" { // found by the compiler, which knows no OS
+		if all[i].OS == "" { // from the compiler, which knows no OS
 			all[i].OS, all[i].Platform = l.features.OS, l.features.Platform
 		}
 	}
@@ -130,21 +128,21 @@ func (l *loop) report(all []model.Unsupported) {
 	}
 	for _, u := range all {
 		if !slices.Contains(l.enforced.unsupported, u) {
-			l.log.Warn("policy cannot be enforced as asked", "policy", u.Policy.String(), "construct", u.Construct,
+			l.log.Warn("policy cannot be enforced as written", "policy", u.Policy.String(), "construct", u.Construct,
 				"effect", u.Effect.String(), "reason", u.Reason)
 		}
 	}
 	l.enforced.unsupported = all
 }
 
-// endpoints lists what a State should name. What it does not name is denied
-// everything by the data path.
+// endpoints returns the endpoints that a State contains. The data path denies all traffic of endpoints that
+// the State does not contain.
 func (l *loop) endpoints(joining []*entry) map[model.EndpointID]compile.Endpoint {
 	newest := make(map[model.PodID]*entry)
 	for _, e := range l.sorted() {
 		if e.attached && !e.leaving && (e.State == endpoint.Ready || slices.Contains(joining, e)) && !l.outlived(e) {
-			// The kubelet may make a new sandbox before the old one is gone. A
-			// pod has one set of addresses: those of the newest.
+			// The kubelet may create a new sandbox before it removes the old one. A pod has one set of
+			// addresses: those of the newest sandbox.
 			newest[e.Pod()] = e
 		}
 	}
@@ -155,9 +153,9 @@ func (l *loop) endpoints(joining []*entry) map[model.EndpointID]compile.Endpoint
 	return named
 }
 
-// outlived reports whether the pod that the snapshot has under the endpoint's
-// name is not the endpoint's own: its successor, perhaps on another node. A pod
-// that the snapshot does not have is left to the compiler, which denies all.
+// outlived reports whether the snapshot has another pod under the endpoint's pod name. Such a pod is a
+// successor, perhaps on another node. If the snapshot has no pod of that name, the compiler denies all
+// traffic.
 func (l *loop) outlived(e *entry) bool {
 	pod, ok := l.snapshot.Pods.Get(e.Pod())
 	return ok && (!samePod(e.UID, pod.UID) || pod.Node != "" && pod.Node != l.cfg.NodeName || !pod.Policed())

@@ -83,8 +83,8 @@ func TestRestsAfterCostlyWork(t *testing.T) {
 	})
 }
 
-// TestClassesKeepTheirNumbers changes policies one after the other, also over a
-// restart: the data path has nothing to do for addresses that mean the same.
+// TestClassesKeepTheirNumbers changes policies one after the other, also over a restart. The data path has
+// nothing to do for addresses that mean the same.
 func TestClassesKeepTheirNumbers(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		numbers := func() map[string]model.PeerClass {
@@ -179,8 +179,8 @@ func TestApplyIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestOneBrokenEndpointLeavesTheOthers breaks an attachment so that Apply
-// reports it: other pods come and go, and it is repaired.
+// TestOneBrokenEndpointLeavesTheOthers breaks an attachment so that Apply reports it. Other pods come and
+// go, and the agent repairs it.
 func TestOneBrokenEndpointLeavesTheOthers(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -202,7 +202,7 @@ func TestOneBrokenEndpointLeavesTheOthers(t *testing.T) {
 			t.Error("no problem is reported")
 		}
 		r.end()
-		r.start() // adopts, and so repairs, what is there
+		r.start() // adopts, and so repairs, the attachment
 		r.agent.Publish(cluster{pods: 4}.snapshot())
 		r.settle()
 		if err := r.check(0); err != nil {
@@ -252,7 +252,7 @@ func TestStuckLoopIsNotHealthy(t *testing.T) {
 			t.Errorf("healthz: %d", status)
 		}
 		_, err := r.agent.Status(context.Background(), nil)
-		wantCode(t, err, 51, "no sign of life")
+		wantCode(t, err, 51, "has not responded")
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if _, err := r.addContext(ctx, addRequest(1)); !errors.Is(err, context.DeadlineExceeded) {

@@ -14,29 +14,28 @@ import (
 	"github.com/isthmus-net/isthmus/common/cniapi"
 )
 
-// Codes of CNI errors. Those below 100 are the specification's (version 1.1,
-// section 5), the others are ours.
+// Codes of CNI errors. The CNI specification (version 1.1, section 5) defines those below 100; Isthmus
+// defines the others.
 const (
-	// CodeEnv: CNI_CONTAINERID, CNI_IFNAME, CNI_NETNS or CNI_ARGS is not right.
+	// CodeEnv: CNI_CONTAINERID, CNI_IFNAME, CNI_NETNS or CNI_ARGS is invalid.
 	CodeEnv = 4
 	// CodeIO: an endpoint record could not be written.
 	CodeIO = 5
-	// CodeTryAgain: it may work later.
+	// CodeTryAgain: a retry may succeed.
 	CodeTryAgain = 11
 	// CodeNotAvailable: Add cannot work now.
 	CodeNotAvailable = 50
-	// CodeLimited: Add cannot work now, and the policy of existing pods may not
-	// be up to date.
+	// CodeLimited: Add cannot work now, and the policy of existing pods may be out of date.
 	CodeLimited = 51
 	// CodeConflict: the attachment exists for another pod or namespace.
 	CodeConflict = 100
 	// CodeRefused: the pod cannot be attached, now or later.
 	CodeRefused = 101
-	// CodeAddresses: there is no address to give out.
+	// CodeAddresses: no address is available.
 	CodeAddresses = 102
-	// CodeDataPath: the data path reported an error.
+	// CodeDataPath: the data path returned an error.
 	CodeDataPath = 103
-	// CodeBroken: Check found an attachment that is not as Add left it.
+	// CodeBroken: Check found an attachment that differs from what Add created.
 	CodeBroken = 104
 	// CodeInternal: none of the above.
 	CodeInternal = 999
@@ -45,9 +44,9 @@ const (
 // Error is an error with the code that the CNI plugin prints.
 type Error struct {
 	Code uint32
-	// Msg says in one line what is wrong and with what.
+	// Msg is one line: the object and the problem.
 	Msg string
-	// Details are the cause or the remedy.
+	// Details is the cause or the remedy.
 	Details string
 	cause   error
 }
@@ -60,20 +59,20 @@ func (e *Error) Error() string {
 	return e.Msg + ": " + e.Details
 }
 
-// Unwrap returns the cause, if there is one.
+// Unwrap returns the cause, or nil.
 func (e *Error) Unwrap() error { return e.cause }
 
-// refuse makes an Error with a remedy.
+// refuse returns an Error with a remedy.
 func refuse(code uint32, remedy, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: fmt.Sprintf(format, args...), Details: remedy}
 }
 
-// blame makes an Error with a cause.
+// blame returns an Error with a cause.
 func blame(code uint32, cause error, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: fmt.Sprintf(format, args...), Details: cause.Error(), cause: cause}
 }
 
-// asError gives every error a code.
+// asError converts any error to an *Error with a code.
 func asError(err error) *Error {
 	var e *Error
 	switch {
@@ -82,10 +81,10 @@ func asError(err error) *Error {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return blame(CodeTryAgain, err, "request was not answered in time")
 	}
-	return blame(CodeInternal, err, "agent error")
+	return blame(CodeInternal, err, "internal error of isthmus-agent")
 }
 
-// toStatus turns an error into what is sent over gRPC.
+// toStatus converts an error to a gRPC status.
 func toStatus(e *Error) error {
 	code := codes.Internal
 	switch e.Code {

@@ -14,7 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// fixedIPs reads the addresses that the pod of an Add asks for.
+// fixedIPs parses the addresses that the pod of an ADD requests by annotation.
 func (l *loop) fixedIPs(a *addition) ([]netip.Addr, error) {
 	pod, ok := l.snapshot.Pods.Get(a.pod())
 	if !ok || pod.FixedIPs == "" {
@@ -28,7 +28,7 @@ func (l *loop) fixedIPs(a *addition) ([]netip.Addr, error) {
 				"annotation %s of pod %s: %q is not an address", model.AnnotationAddresses, a.pod(), shorten(strings.TrimSpace(text)))
 		}
 		if ip.Is6() && !l.features.IPv6 {
-			return nil, refuse(CodeRefused, "leave it out", "annotation %s of pod %s: pods cannot have the IPv6 address %s on %s (%s)",
+			return nil, refuse(CodeRefused, "remove the address", "annotation %s of pod %s: pods cannot have the IPv6 address %s on %s (%s)",
 				model.AnnotationAddresses, a.pod(), ip, l.features.OS, l.features.Platform)
 		}
 		all = append(all, ip)
@@ -36,16 +36,15 @@ func (l *loop) fixedIPs(a *addition) ([]netip.Addr, error) {
 	return all, l.allowed(a, all)
 }
 
-// allowed refuses addresses that the pod's namespace does not allow. Firewalls
-// trust addresses, so the right to create pods must not include the choice of any
-// address.
+// allowed returns an error for addresses that the pod's namespace does not allow. Firewalls trust
+// addresses, so the right to create pods must not include a free choice of address.
 func (l *loop) allowed(a *addition, ips []netip.Addr) error {
 	namespace := a.pod().Namespace
 	text := l.snapshot.Namespace(namespace).AllowedIPs
 	ranges, err := parseRanges(text)
 	if err != nil {
 		return refuse(CodeRefused, `use addresses and ranges without host bits, separated by commas, like "10.0.1.8/29,fd00::9"`,
-			"annotation %s of namespace %s, which pod %s needs: %s", model.AnnotationAllowedAddresses, namespace, a.pod(), err)
+			"annotation %s of namespace %s, required by pod %s: %s", model.AnnotationAllowedAddresses, namespace, a.pod(), err)
 	}
 	for _, ip := range ips {
 		if !slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(ip) }) {
@@ -56,7 +55,7 @@ func (l *loop) allowed(a *addition, ips []netip.Addr) error {
 	return nil
 }
 
-// parseRanges reads addresses and ranges that are separated by commas.
+// parseRanges parses comma-separated addresses and ranges.
 func parseRanges(text string) (all []netip.Prefix, err error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
@@ -75,8 +74,8 @@ func parseRanges(text string) (all []netip.Prefix, err error) {
 	return all, nil
 }
 
-// recall ends the quarantine of addresses that the same pod had in an earlier
-// sandbox: nobody takes it for another.
+// recall ends the quarantine of addresses that the same pod had in an earlier sandbox. Peers cannot confuse
+// the pod with another one.
 func (l *loop) recall(a *addition, ips []netip.Addr) {
 	l.resting(ips, func(e *entry, ip netip.Addr) {
 		if e.Pod() == a.pod() && e.UID != "" && e.UID == a.req.GetPodUid() {
@@ -85,8 +84,7 @@ func (l *loop) recall(a *addition, ips []netip.Addr) {
 	})
 }
 
-// restAgain puts addresses that nobody has back in the quarantine that tombstones
-// tell of.
+// restAgain returns unused addresses to the quarantine that their tombstones record.
 func (l *loop) restAgain(ips []netip.Addr) {
 	l.resting(ips, func(e *entry, ip netip.Addr) {
 		if _, used := l.addresses.allocator.Owner(ip); !used {
@@ -95,7 +93,7 @@ func (l *loop) restAgain(ips []netip.Addr) {
 	})
 }
 
-// resting finds the tombstones of addresses.
+// resting calls f for each tombstone and address that matches ips.
 func (l *loop) resting(ips []netip.Addr, f func(*entry, netip.Addr)) {
 	if len(ips) == 0 {
 		return
@@ -112,7 +110,7 @@ func (l *loop) resting(ips []netip.Addr, f func(*entry, netip.Addr)) {
 	}
 }
 
-// whyNoAddress says why the pod of an Add has no address, and what to do.
+// whyNoAddress returns the error for an ADD without an address, with cause and remedy.
 func (l *loop) whyNoAddress(a *addition, err error) error {
 	var full *ipam.ExhaustedError
 	var taken *ipam.TakenError
@@ -120,17 +118,17 @@ func (l *loop) whyNoAddress(a *addition, err error) error {
 	asked := fmt.Sprintf("annotation %s of pod %s on node %s", model.AnnotationAddresses, a.pod(), l.cfg.NodeName)
 	switch {
 	case errors.As(err, &full):
-		return blame(CodeAddresses, err, "node %s has no address for pod %s", l.cfg.NodeName, a.pod())
+		return blame(CodeAddresses, err, "node %s has no free address for pod %s", l.cfg.NodeName, a.pod())
 	case errors.As(err, &unusable):
 		return refuse(CodeRefused, "correct the annotation, or let the pod run on the node that has the range", "%s: %s", asked, err)
 	case errors.As(err, &taken) && taken.Owner == "":
-		return refuse(CodeTryAgain, "wait, the runtime will try again", "%s: %s", asked, err)
+		return refuse(CodeTryAgain, "the runtime will try again", "%s: %s", asked, err)
 	case errors.As(err, &taken):
 		whose := taken.Owner
 		if e := l.entries[model.EndpointID(taken.Owner)]; e != nil {
 			whose = fmt.Sprintf("pod %s (container %s)", e.Pod(), e.ContainerID)
 		}
-		return refuse(CodeTryAgain, "delete that pod, or ask for another address", "%s: address %s is that of %s", asked, taken.Addr, whose)
+		return refuse(CodeTryAgain, "delete that pod, or request another address", "%s: address %s is in use by %s", asked, taken.Addr, whose)
 	}
 	return blame(CodeInternal, err, "allocate address for %s", a.id)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// asking is a cluster whose pods ask for addresses, by number.
+// asking is a cluster whose pods request addresses, by number.
 func asking(cidrs []string, asked map[int]string) cluster {
 	return cluster{pods: 9, allowed: "0.0.0.0/0, ::/0", nodes: []*model.Node{node("node1", cidrs...), node("node2", "10.0.2.0/24")},
 		edit: func(n int, p *model.Pod) { p.FixedIPs = asked[n] }}
@@ -28,14 +28,14 @@ func TestFixedAddresses(t *testing.T) {
 		r.wantIPs(0, "10.0.1.9", "fd00:1::2") // again
 		r.wantIPs(1, "10.0.7.7", "fd00:1::77")
 		_, err := r.add(2)
-		wantCode(t, err, 11, "annotation isthmus.dev/addresses of pod shop/web-2 on node node1: address 10.0.1.9 is that of pod shop/web-0 (container c0): delete that pod, or ask for another address")
+		wantCode(t, err, 11, "annotation isthmus.dev/addresses of pod shop/web-2 on node node1: address 10.0.1.9 is in use by pod shop/web-0 (container c0): delete that pod, or request another address")
 		_, err = r.add(4)
-		wantCode(t, err, 11, "address fd00:1::77 is that of pod shop/web-1")
+		wantCode(t, err, 11, "address fd00:1::77 is in use by pod shop/web-1")
 		r.end()
 		r.start() // the records know it
 		r.agent.Publish(c.snapshot())
 		_, err = r.add(2)
-		wantCode(t, err, 11, "10.0.1.9 is that of pod shop/web-0")
+		wantCode(t, err, 11, "10.0.1.9 is in use by pod shop/web-0")
 		r.mustDel(0)
 		_, err = r.add(5)
 		wantCode(t, err, 11, "annotation isthmus.dev/addresses of pod shop/web-5 on node node1: address 10.0.1.9 is in quarantine until")
@@ -47,8 +47,8 @@ func TestFixedAddresses(t *testing.T) {
 	})
 }
 
-// TestFixedAddressesNeedPermission asks in a namespace that allows none, some,
-// or something that cannot be read.
+// TestFixedAddressesNeedPermission requests addresses in a namespace that allows none, that allows some,
+// and whose annotation is invalid.
 func TestFixedAddressesNeedPermission(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -67,9 +67,9 @@ func TestFixedAddressesNeedPermission(t *testing.T) {
 		refused("10.0.1.8/29", 1, "does not allow its pods the address fd00:1::9")
 		refused("10.0.1.8/29", 2, "does not allow its pods the address 10.0.1.17")
 		for _, bad := range []string{"10.0.1.9/24", "10.0.1.9;10.0.1.8", "any", "10.0.1.9,", "::ffff:10.0.1.9", "fe80::1%eth0", ","} {
-			refused(bad, 0, "annotation isthmus.dev/allowed-addresses of namespace shop, which pod shop/web-0 needs: ")
+			refused(bad, 0, "annotation isthmus.dev/allowed-addresses of namespace shop, required by pod shop/web-0: ")
 		}
-		r.mustAdd(3) // asks for nothing
+		r.mustAdd(3) // requests none
 		r.mustDel(3)
 
 		c.allowed = " 10.0.1.8/29 , 10.0.1.17,fd00:1::9 "
@@ -78,7 +78,7 @@ func TestFixedAddressesNeedPermission(t *testing.T) {
 		if ips := r.mustAdd(2); ips[0] != addresses("10.0.1.17")[0] {
 			t.Errorf("pod 2 has %v", ips)
 		}
-		c.allowed = "" // what is attached stays
+		c.allowed = "" // existing attachments stay
 		r.agent.Publish(c.snapshot())
 		r.wantIPs(1, "10.0.1.9", "fd00:1::9")
 		r.end()
@@ -121,7 +121,7 @@ func TestFixedAddressesThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestFixedAddressOfTheSamePod makes the sandbox of a pod again.
+// TestFixedAddressOfTheSamePod creates the sandbox of a pod again.
 func TestFixedAddressOfTheSamePod(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -150,7 +150,7 @@ func TestFixedAddressOfTheSamePod(t *testing.T) {
 		r.start() // tombstones of the first stay behind the address's owner
 		r.agent.Publish(c.snapshot())
 		_, err = r.add(1)
-		wantCode(t, err, 11, "10.0.1.4 is that of pod shop/web-0 (container third)")
+		wantCode(t, err, 11, "10.0.1.4 is in use by pod shop/web-0 (container third)")
 		r.end()
 	})
 }

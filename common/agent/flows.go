@@ -14,31 +14,31 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// FlowsConfig says what is done with what the data path tells of single flows.
+// FlowsConfig configures what the agent does with flow events.
 type FlowsConfig struct {
-	// Off: nobody listens.
+	// Off disables flow events: the agent does not read them.
 	Off bool
-	// Keep is how many events are remembered for who asks.
+	// Keep is the number of events that the agent keeps for later queries.
 	Keep int
-	// LogDenied writes what was denied or dropped to the log.
+	// LogDenied logs denied and dropped packets.
 	LogDenied bool
 }
 
 const (
-	// flowReaders bounds those who follow at one time, flowQueue what each may be
-	// behind before it misses events.
+	// flowReaders bounds the concurrent followers. flowQueue bounds the events that each may lag behind
+	// before it misses some.
 	flowReaders = 16
 	flowQueue   = 1024
-	// ownersFor is how long names of addresses may be out of date: resolving them
-	// walks through all pods of the cluster.
+	// ownersFor is how long resolved names of addresses may be out of date: resolving them walks all pods
+	// of the cluster.
 	ownersFor = time.Second
-	// watchPatience is how long the policies of the cluster are waited for, so that
-	// events from before the start can be explained by them.
+	// watchPatience is how long the agent waits for the cluster's policies before it reads events. They
+	// explain events from before the start.
 	watchPatience = 5 * time.Second
 )
 
-// flows remembers the last events and hands new ones to who follows. Its methods
-// may be called from any goroutine; nobody who is slow holds it up.
+// flows keeps the last events and sends new ones to followers. It is safe for concurrent use. A slow
+// follower misses events and delays nothing.
 type flows struct {
 	cfg FlowsConfig
 	log *slog.Logger
@@ -47,18 +47,18 @@ type flows struct {
 
 	mutex   sync.Mutex
 	kept    []*cniapi.FlowEvent // a ring of Keep events
-	next    int                 // its oldest, once it is full
+	next    int                 // index of the oldest event, once the ring is full
 	readers map[*flowReader]bool
 	stopped bool
 	seen    map[string]uint64 // by verdict
-	missed  uint64            // by readers that were too slow
-	// owners are of the snapshot resolved, as of resolvedAt.
+	missed  uint64            // by followers that were too slow
+	// owners belongs to the snapshot resolved, as of resolvedAt.
 	owners     model.Owners
 	resolved   *model.Snapshot
 	resolvedAt time.Time
 }
 
-// flowReader is somebody who follows.
+// flowReader is one follower.
 type flowReader struct {
 	wants  func(*cniapi.FlowEvent) bool
 	events chan *cniapi.WatchFlowsResponse // closed when the agent stops
@@ -73,7 +73,7 @@ func newFlows(cfg FlowsConfig, log *slog.Logger, latest func() *model.Snapshot) 
 	return f
 }
 
-// take hands over what the data path tells.
+// take stores events of the data path and sends them to followers.
 func (f *flows) take(list []model.FlowEvent) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
@@ -104,8 +104,8 @@ func (f *flows) keep(e *cniapi.FlowEvent) {
 	}
 }
 
-// offer gives an event to a reader if that has room, and returns how many events
-// it missed by it.
+// offer sends an event to a follower whose queue has room. It returns the number of events that the
+// follower missed: 0 or 1.
 func (r *flowReader) offer(e *cniapi.FlowEvent) uint64 {
 	select {
 	case r.events <- &cniapi.WatchFlowsResponse{Event: e, Missed: r.missed}:
@@ -117,7 +117,7 @@ func (r *flowReader) offer(e *cniapi.FlowEvent) uint64 {
 	}
 }
 
-// name says who has the address at the other end.
+// name resolves the remote address to a pod or node.
 func (f *flows) name(e *cniapi.FlowEvent, of *model.FlowEvent) {
 	if s := f.latest(); s != nil && s != f.resolved && time.Since(f.resolvedAt) >= ownersFor {
 		f.owners, f.resolved, f.resolvedAt = s.Owners(), s, time.Now()
@@ -130,7 +130,7 @@ func (f *flows) name(e *cniapi.FlowEvent, of *model.FlowEvent) {
 	}
 }
 
-// past returns the last events that are wanted, the oldest first; at most n.
+// past returns up to n of the last events that match, oldest first.
 func (f *flows) past(n int, wants func(*cniapi.FlowEvent) bool) (found []*cniapi.FlowEvent) {
 	for i := range f.kept {
 		if e := f.kept[(f.next+i)%len(f.kept)]; wants(e) {
@@ -140,9 +140,8 @@ func (f *flows) past(n int, wants func(*cniapi.FlowEvent) bool) (found []*cniapi
 	return found[max(0, len(found)-n):]
 }
 
-// follow returns the last events that are wanted and, if asked for, a reader of
-// those that come, without one in between that is in neither. end is to be called
-// with the reader.
+// follow returns the last events that match. With follow set it also returns a reader of later events,
+// without a gap in between. The caller must call end with the reader.
 func (f *flows) follow(last int, wants func(*cniapi.FlowEvent) bool, follow bool) ([]*cniapi.FlowEvent, *flowReader, error) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
@@ -157,7 +156,7 @@ func (f *flows) follow(last int, wants func(*cniapi.FlowEvent) bool, follow bool
 	return f.past(last, wants), r, nil
 }
 
-var errFlowReaders = fmt.Errorf("%d others follow the flows of this node already: end one of them", flowReaders)
+var errFlowReaders = fmt.Errorf("%d clients already follow the flows of this node: end one of them", flowReaders)
 
 func (f *flows) end(r *flowReader) {
 	f.mutex.Lock()
@@ -165,7 +164,7 @@ func (f *flows) end(r *flowReader) {
 	delete(f.readers, r)
 }
 
-// stop ends who follows.
+// stop disconnects all followers.
 func (f *flows) stop() {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
@@ -176,8 +175,7 @@ func (f *flows) stop() {
 	}
 }
 
-// totals returns the events that were seen, by verdict, and those that readers
-// missed.
+// totals returns the number of events seen, by verdict, and of those that followers missed.
 func (f *flows) totals() (seen map[string]uint64, missed uint64) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
@@ -188,15 +186,15 @@ func (f *flows) totals() (seen map[string]uint64, missed uint64) {
 	return seen, f.missed
 }
 
-// watching is the goroutine that listens to the data path.
+// watching is the goroutine that reads flow events from the data path.
 type watching struct {
 	opened time.Time
 	stop   context.CancelFunc // nil until it runs
 	done   chan struct{}
 }
 
-// watch begins to listen to the data path, if it tells of flows and they can be
-// explained by now.
+// watch starts reading flow events, if the data path reports them and the policies that explain them are
+// known.
 func (l *loop) watch() {
 	w, ok := l.backend.(dataplane.Watcher)
 	if !ok || l.cfg.Flows.Off || l.watching.stop != nil ||
@@ -219,7 +217,7 @@ func (l *loop) watch() {
 	}()
 }
 
-// unwatch waits until nobody listens any more.
+// unwatch stops reading flow events and waits for the goroutine to end.
 func (l *loop) unwatch() {
 	if l.watching.stop != nil {
 		l.watching.stop()

@@ -68,7 +68,8 @@ func TestFlowsAreRemembered(t *testing.T) {
 	}
 }
 
-// Who does not read misses events and is told how many; nobody else waits.
+// A follower that does not read misses events and gets the number with the next event. It delays no other
+// follower.
 func TestSlowReader(t *testing.T) {
 	f := testFlows(0, io.Discard)
 	_, slow, err := f.follow(0, all, true)
@@ -85,7 +86,7 @@ func TestSlowReader(t *testing.T) {
 	}
 	f.take([]model.FlowEvent{flowTo(1, model.Allow)})
 	if m := <-slow.events; m.Missed != 7 || m.Event.DstPort != 1 {
-		t.Errorf("told of %d missed events before port %d, want 7 before 1", m.Missed, m.Event.DstPort)
+		t.Errorf("%d missed events reported before port %d, want 7 before 1", m.Missed, m.Event.DstPort)
 	}
 	if _, missed := f.totals(); missed != 7 {
 		t.Errorf("counted %d missed events, want 7", missed)
@@ -96,16 +97,16 @@ func TestSlowReader(t *testing.T) {
 		}
 	}
 	if _, _, err := f.follow(0, all, true); err == nil {
-		t.Error("there is no limit to those who follow")
+		t.Error("the number of followers is unlimited")
 	}
 	f.end(slow)
 	if _, _, err := f.follow(0, all, true); err != nil {
 		t.Errorf("a place that became free is not given away: %v", err)
 	}
 	f.stop()
-	f.take([]model.FlowEvent{flowTo(1, model.Allow)}) // nobody is left
+	f.take([]model.FlowEvent{flowTo(1, model.Allow)}) // no follower is left
 	if _, _, err := f.follow(0, all, true); err == nil {
-		t.Error("somebody may follow an agent that is stopping")
+		t.Error("a stopping agent accepts a follower")
 	}
 }
 

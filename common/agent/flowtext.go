@@ -19,7 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// What becomes of a packet, as requests and metrics name it.
+// Verdicts of a packet, as in requests and metrics.
 const (
 	verdictAllow = "allow"
 	verdictDeny  = "deny"
@@ -28,8 +28,7 @@ const (
 
 var flowVerdicts = []string{verdictAllow, verdictDeny, verdictDrop}
 
-// describeFlow says in words what is known of an event, but for who has its
-// addresses.
+// describeFlow converts an event to its API form, without the names of its addresses.
 func describeFlow(e *model.FlowEvent) *cniapi.FlowEvent {
 	d := &cniapi.FlowEvent{UnixNano: e.Time.UnixNano(), PodNamespace: e.Pod.Namespace, PodName: e.Pod.Name, Direction: e.Direction.String(),
 		Verdict: verdictAllow, Reason: e.Drop, SrcPort: uint32(e.SrcPort), DstPort: uint32(e.DstPort),
@@ -69,7 +68,7 @@ func describeFlow(e *model.FlowEvent) *cniapi.FlowEvent {
 	return d
 }
 
-// logFlow writes what was denied or dropped to the log.
+// logFlow logs a denied or dropped packet.
 func logFlow(log *slog.Logger, e *cniapi.FlowEvent) {
 	var attrs []any
 	add := func(name, value string) {
@@ -94,10 +93,10 @@ func logFlow(log *slog.Logger, e *cniapi.FlowEvent) {
 	log.Info("flow "+map[string]string{verdictDeny: "denied", verdictDrop: "dropped"}[e.Verdict], attrs...)
 }
 
-// wantedFlows makes a filter of a request.
+// wantedFlows builds a filter from a request.
 func wantedFlows(r *cniapi.WatchFlowsRequest) (func(*cniapi.FlowEvent) bool, error) {
 	if r.GetPodName() != "" && r.GetPodNamespace() == "" {
-		return nil, fmt.Errorf("pod %q: name its namespace too", shorten(r.GetPodName()))
+		return nil, fmt.Errorf("pod %q: give its namespace too", shorten(r.GetPodName()))
 	}
 	for _, v := range r.GetVerdicts() {
 		if !slices.Contains(flowVerdicts, v) {
@@ -121,7 +120,7 @@ func (s *inspectServer) WatchFlows(r *cniapi.WatchFlowsRequest, stream grpc.Serv
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	if err := s.agent.tellsOfFlows(); err != nil {
+	if err := s.agent.checkFlowEvents(); err != nil {
 		return err
 	}
 	past, reader, err := s.agent.flows.follow(int(r.GetLast()), wants, r.GetFollow())
@@ -152,8 +151,8 @@ func (s *inspectServer) WatchFlows(r *cniapi.WatchFlowsRequest, stream grpc.Serv
 	return nil
 }
 
-// tellsOfFlows says why there is nothing to be told.
-func (a *Agent) tellsOfFlows() error {
+// checkFlowEvents returns why this node reports no flow events, or nil.
+func (a *Agent) checkFlowEvents() error {
 	v := a.view.Load()
 	if v.backend == nil {
 		return status.Error(codes.FailedPrecondition, "the data path is not open yet")
@@ -163,10 +162,10 @@ func (a *Agent) tellsOfFlows() error {
 		if v.features.OS == model.Windows {
 			what = "HNS"
 		}
-		return status.Errorf(codes.Unimplemented, "%s of this node (%s, %s) does not tell of single flows", what, v.features.OS, v.features.Platform)
+		return status.Errorf(codes.Unimplemented, "%s of this node (%s, %s) does not report single flows", what, v.features.OS, v.features.Platform)
 	}
 	if a.cfg.Flows.Off {
-		return status.Error(codes.FailedPrecondition, "the agent was told not to watch flows: start it without --flow-events=off")
+		return status.Error(codes.FailedPrecondition, "flow events are off: start the agent without --flow-events=off")
 	}
 	return nil
 }

@@ -207,8 +207,8 @@ func TestCrashOnFullDisk(t *testing.T) {
 	t.Logf("crashes=%d", crashes)
 }
 
-// TestReallyFullDisk does so with a small file system of its own, which is
-// filled to the last byte and to the last inode, and then takes no writes at all.
+// TestReallyFullDisk detaches pods on a small tmpfs. It fills that to the last byte, then to the last inode,
+// and then makes it read-only.
 func TestReallyFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount a file system")
@@ -282,7 +282,7 @@ func TestReallyFullDisk(t *testing.T) {
 			t.Error("the pod is attached")
 		}
 		r.end()
-		r.start() // an agent starts there, and what is attached stays
+		r.start() // an agent starts there, and attachments stay
 		r.agent.Publish(cluster{pods: 8}.snapshot())
 		r.settle()
 		if !slices.Contains(r.attached(), string(id(3))) {

@@ -28,7 +28,7 @@ import (
 
 var linux = model.Features{OS: model.Linux, Platform: "test", IPv6: true}
 
-// rig is a node: what survives an agent, and the agent that runs now.
+// rig is a node: the state that survives an agent, and the agent that runs now.
 type rig struct {
 	t    *testing.T
 	dir  string
@@ -49,8 +49,8 @@ func newRig(t *testing.T) *rig {
 	return &rig{t: t, dir: filepath.Join(memoryDir(t), "endpoints"), fake: dataplane.NewFake(linux)}
 }
 
-// memoryDir makes a directory in memory if there is such a file system: these
-// tests write thousands of records, and on Windows each is flushed (ADR 33).
+// memoryDir creates a directory in memory if such a file system exists. These tests write thousands of
+// records, and on Windows each is flushed (ADR 33).
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "isthmus")
@@ -124,7 +124,7 @@ func (r *rig) drop() {
 	<-r.ended
 }
 
-// run executes a test in a bubble with a clock of its own.
+// run executes a test in a bubble with its own clock.
 func run(t *testing.T, f func(t *testing.T, r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f(t, newRig(t)) })
@@ -217,7 +217,7 @@ type cluster struct {
 	pods  int
 	edit  func(n int, p *model.Pod)
 	nodes []*model.Node
-	// allowed are the addresses that the pods may ask for.
+	// allowed are the addresses that the pods may request.
 	allowed string
 	more    []*model.Policy
 }
@@ -265,7 +265,7 @@ func (r *rig) reachable(n int) bool {
 	return r.fake.Decide(id(n), model.Ingress, netip.MustParseAddr("10.0.2.7"), model.TCP, 80) == model.Allow
 }
 
-// attached lists what the data path has.
+// attached lists the attachments in the data path.
 func (r *rig) attached() []string {
 	r.t.Helper()
 	var ids []string
@@ -337,10 +337,10 @@ func (r *rig) calm() {
 	r.fake.SetFault(nil)
 }
 
-// onStep sets what is called before each step of the agent.
+// onStep sets the function that is called before each step of the agent.
 func (r *rig) onStep(f func(name string)) { r.step.Store(&f) }
 
-// settle waits until the agent has nothing to do but wait.
+// settle waits until the agent is idle.
 func (r *rig) settle() {
 	time.Sleep(100 * time.Millisecond)
 	synctest.Wait()

@@ -18,11 +18,11 @@ import (
 // maxHostPorts bounds the host ports of one pod.
 const maxHostPorts = 1000
 
-// hostPorts checks the host ports of a request.
+// hostPorts validates the host ports of a request.
 func hostPorts(r *cniapi.AddRequest) ([]model.HostPort, error) {
 	const remedy = "correct the ports of the pod"
 	if len(r.GetHostPorts()) > maxHostPorts {
-		return nil, refuse(CodeRefused, remedy, "pod %s/%s asks for %d host ports, at most %d are possible", r.GetPodNamespace(), r.GetPodName(), len(r.GetHostPorts()), maxHostPorts)
+		return nil, refuse(CodeRefused, remedy, "pod %s/%s requests %d host ports, at most %d are allowed", r.GetPodNamespace(), r.GetPodName(), len(r.GetHostPorts()), maxHostPorts)
 	}
 	var all []model.HostPort
 	for _, p := range r.GetHostPorts() {
@@ -39,7 +39,7 @@ func hostPorts(r *cniapi.AddRequest) ([]model.HostPort, error) {
 		}
 		for _, other := range all {
 			if h.Overlaps(other) {
-				return nil, refuse(CodeRefused, remedy, "the pod asks for host port %s twice", h)
+				return nil, refuse(CodeRefused, remedy, "the pod requests host port %s twice", h)
 			}
 		}
 		all = append(all, h)
@@ -50,7 +50,7 @@ func hostPorts(r *cniapi.AddRequest) ([]model.HostPort, error) {
 // PortRange is a range of port numbers of any protocol, both ends included.
 type PortRange struct{ First, Last uint16 }
 
-// ParsePortRange reads "6443" or "2379-2381".
+// ParsePortRange parses "6443" or "2379-2381".
 func ParsePortRange(text string) (PortRange, error) {
 	first, last, ranged := strings.Cut(text, "-")
 	if !ranged {
@@ -59,13 +59,13 @@ func ParsePortRange(text string) (PortRange, error) {
 	from, err1 := strconv.ParseUint(first, 10, 16)
 	to, err2 := strconv.ParseUint(last, 10, 16)
 	if err1 != nil || err2 != nil || from == 0 || to < from {
-		return PortRange{}, fmt.Errorf("%q is no port: use a number from 1 to 65535, or two as in 2379-2381", text)
+		return PortRange{}, fmt.Errorf("%q is not a port or range: use a number from 1 to 65535, or two as in 2379-2381", text)
 	}
 	return PortRange{uint16(from), uint16(to)}, nil
 }
 
-// checkHostPorts refuses host ports that cannot be had here, and those that
-// another pod or the node itself has.
+// checkHostPorts returns an error for host ports that this platform does not support, or that another pod
+// or the node uses.
 func (l *loop) checkHostPorts(a *addition) error {
 	if len(a.hostPorts) == 0 {
 		return nil
@@ -80,7 +80,7 @@ func (l *loop) checkHostPorts(a *addition) error {
 		for _, theirs := range e.HostPorts {
 			for _, ours := range a.hostPorts {
 				if ours.Overlaps(theirs) {
-					return refuse(CodeTryAgain, "delete one of the pods", "host port %s of pod %s is that of pod %s", ours, a.pod(), e.Pod())
+					return refuse(CodeTryAgain, "delete one of the pods", "host port %s of pod %s is in use by pod %s", ours, a.pod(), e.Pod())
 				}
 			}
 		}
@@ -88,13 +88,13 @@ func (l *loop) checkHostPorts(a *addition) error {
 	return l.checkNodePorts(a)
 }
 
-// checkNodePorts refuses host ports that would take over what is for the node:
-// connections to its kubelet, its API server, its SSH server.
+// checkNodePorts returns an error for host ports that would take over connections to the node itself: to
+// its kubelet, its API server or its SSH server.
 func (l *loop) checkNodePorts(a *addition) error {
 	for _, h := range a.hostPorts {
 		for _, r := range l.cfg.ReservedHostPorts {
 			if r.First <= h.Number && h.Number <= r.Last {
-				return refuse(CodeRefused, "give the pod another hostPort, or take this one out of --reserved-host-ports", "host port %s of pod %s is reserved for node %s", h, a.pod(), l.cfg.NodeName)
+				return refuse(CodeRefused, "give the pod another hostPort, or remove this one from --reserved-host-ports", "host port %s of pod %s is reserved for node %s", h, a.pod(), l.cfg.NodeName)
 			}
 		}
 	}

@@ -21,8 +21,8 @@ func TestHostPortRequests(t *testing.T) {
 		"of protocol 1 is not valid":       {port("", 80, 80, 1)},
 		"of protocol 262 is not valid":     {port("", 80, 80, 262)},
 		`host address "x"`:                 {port("x", 80, 80, 6)},
-		"asks for host port TCP 192.0.2.1": {port("", 80, 80, 6), port("192.0.2.1", 80, 81, 6)},
-		"at most 1000 are possible":        make([]*cniapi.HostPort, 1001),
+		"requests host port TCP 192.0.2.1": {port("", 80, 80, 6), port("192.0.2.1", 80, 81, 6)},
+		"at most 1000 are allowed":         make([]*cniapi.HostPort, 1001),
 	} {
 		got, err := hostPorts(&cniapi.AddRequest{HostPorts: all})
 		switch {

@@ -4,14 +4,14 @@ package agent
 
 import "time"
 
-// idleness is when the Backend may do work that can wait.
+// idleness schedules background work of the Backend.
 type idleness struct {
-	busy time.Time // when something last came in
-	next time.Time // not before
+	busy time.Time // when the last request or snapshot arrived
+	next time.Time // do not run before
 }
 
-// idle lets the Backend work if nothing has come in for a while. One call is
-// short, so that whatever comes in does not wait long.
+// idle lets the Backend do background work when the loop has been idle for a while. One call is short, so
+// that requests do not wait long.
 func (l *loop) idle() {
 	now := time.Now()
 	if l.backend == nil || l.enforced.inForce == nil || now.Sub(l.idleness.busy) < tick || now.Before(l.idleness.next) {
@@ -24,7 +24,7 @@ func (l *loop) idle() {
 	more, err := l.backend.Idle(ctx)
 	switch {
 	case err != nil:
-		l.log.Warn("work of the data path that can wait; it is tried again", "error", err)
+		l.log.Warn("run background work of the data path; retrying", "error", err)
 		l.idleness.next = now.Add(l.cfg.RetryMax)
 	case more:
 		l.idleness.next = now

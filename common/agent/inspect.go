@@ -12,14 +12,13 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// inspectServer answers isthmusctl.
+// inspectServer serves isthmusctl.
 type inspectServer struct {
 	cniapi.UnimplementedInspectServer
 	agent *Agent
 }
 
-// GetNode implements cniapi.InspectServer. It does not need the loop, so that
-// it answers when the loop hangs.
+// GetNode implements cniapi.InspectServer. It does not need the loop, so it answers when the loop hangs.
 func (s *inspectServer) GetNode(ctx context.Context, _ *cniapi.GetNodeRequest) (*cniapi.GetNodeResponse, error) {
 	a := s.agent
 	v := a.view.Load()
@@ -42,7 +41,7 @@ func (s *inspectServer) GetNode(ctx context.Context, _ *cniapi.GetNodeRequest) (
 	defer cancel()
 	n, err := v.backend.Counters(ctx)
 	if err != nil {
-		r.Problems = append(r.Problems, "counters cannot be read: "+oneLine(err))
+		r.Problems = append(r.Problems, "cannot read counters: "+oneLine(err))
 		return r, nil
 	}
 	r.IngressAllowed, r.IngressDenied = n.Verdicts[model.Ingress][model.Allow], n.Verdicts[model.Ingress][model.Deny]
@@ -58,8 +57,7 @@ func (s *inspectServer) GetNode(ctx context.Context, _ *cniapi.GetNodeRequest) (
 	return r, nil
 }
 
-// ListEndpoints implements cniapi.InspectServer. What is wrong with the
-// attachments is read from the data path.
+// ListEndpoints implements cniapi.InspectServer. It reads problems of attachments from the data path.
 func (s *inspectServer) ListEndpoints(ctx context.Context, _ *cniapi.ListEndpointsRequest) (*cniapi.ListEndpointsResponse, error) {
 	r := &cniapi.ListEndpointsResponse{}
 	err := s.agent.do(ctx, func(l *loop) { r.Endpoints = l.list() })
@@ -69,8 +67,7 @@ func (s *inspectServer) ListEndpoints(ctx context.Context, _ *cniapi.ListEndpoin
 	return r, nil
 }
 
-// list describes the endpoints in order of creation, then the attachments that
-// no record knows.
+// list describes the endpoints in order of creation, then the attachments without a record.
 func (l *loop) list() []*cniapi.Endpoint {
 	installed := make(map[model.EndpointID]dataplane.Installed)
 	var unread error
@@ -92,7 +89,7 @@ func (l *loop) list() []*cniapi.Endpoint {
 		delete(installed, e.ID())
 	}
 	for id, i := range installed {
-		list = append(list, &cniapi.Endpoint{Attachment: attachmentOf(id), Problems: append([]string{"no record: GC will remove it"}, i.Problems...)})
+		list = append(list, &cniapi.Endpoint{Attachment: attachmentOf(id), Problems: append([]string{"no endpoint record: the next GC removes it"}, i.Problems...)})
 	}
 	return list
 }
@@ -114,14 +111,14 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 		d.Problems = append(d.Problems, oneLine(e.problem))
 	}
 	if e.State == endpoint.Adding {
-		d.Problems = append(d.Problems, "is not attached completely")
+		d.Problems = append(d.Problems, "is attached only in part")
 	}
 	i, ok := installed[id]
 	switch {
 	case l.backend == nil:
 		d.Problems = append(d.Problems, "the data path is not open")
 	case unread != nil:
-		d.Problems = append(d.Problems, "the data path cannot be read: "+oneLine(unread))
+		d.Problems = append(d.Problems, "cannot read the data path: "+oneLine(unread))
 	case !ok:
 		d.Problems = append(d.Problems, "is not attached")
 	default:
@@ -133,10 +130,10 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 	pod, ok := l.snapshot.Pods.Get(e.Pod())
 	switch {
 	case !ok:
-		d.Problems = append(d.Problems, fmt.Sprintf("pod %s is not known: everything is denied", e.Pod()))
+		d.Problems = append(d.Problems, fmt.Sprintf("pod %s is not known: all traffic is denied", e.Pod()))
 		return d
 	case l.outlived(e):
-		d.Problems = append(d.Problems, fmt.Sprintf("another pod has the name %s by now: everything is denied", e.Pod()))
+		d.Problems = append(d.Problems, fmt.Sprintf("another pod now has the name %s: all traffic is denied", e.Pod()))
 		return d
 	}
 	ns := l.snapshot.Namespace(pod.Namespace)

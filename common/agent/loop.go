@@ -15,28 +15,28 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
-// tick is how often an idle loop gives a sign of life.
+// tick is the interval of heartbeats of an idle loop.
 const tick = time.Second
 
-// loop owns everything that changes. Only its goroutine touches it.
+// loop owns all mutable state. Only its goroutine touches it.
 type loop struct {
 	agent *Agent
 	cfg   Config
 	log   *slog.Logger
 
 	store *endpoint.Store
-	// entries are the records, with what is known about them in this life.
+	// entries are the records, with what this process knows about them.
 	entries map[model.EndpointID]*entry
-	// brokenRecords are the problems of the records at the start.
+	// brokenRecords are the problems found in the records at start.
 	brokenRecords []string
 
-	backend  dataplane.Backend // nil until it is opened
+	backend  dataplane.Backend // nil until opened
 	features model.Features
-	openedAs model.Node // what Open was told
+	openedAs model.Node // the node that Open received
 
 	snapshot *model.Snapshot // nil until the first one
-	pending  []*addition     // Adds that wait for their pod
-	removals []removal       // Dels that came since the last turn
+	pending  []*addition     // ADDs that wait for their pod
+	removals []removal       // DELs since the last turn
 	stopping bool
 
 	addresses addresses
@@ -44,28 +44,26 @@ type loop struct {
 	repairs   repairs
 	idleness  idleness
 	pressure  []string  // maps that are nearly full
-	audited   time.Time // when what is installed was last compared
-	contested contest   // what others keep changing
+	audited   time.Time // time of the last audit
+	contested contest   // objects that another process keeps changing
 	watching  watching
 }
 
-// entry is an endpoint's record and what is known about it in this life.
+// entry is an endpoint's record and what this process knows about it.
 type entry struct {
 	endpoint.Record
-	// attached tells that the data path has the attachment, so that a State may
-	// name it.
+	// attached is true if the data path has the attachment, so that a State may contain it.
 	attached   bool
 	attachment dataplane.Attachment
-	// exposed tells that somebody may have seen its addresses in use.
+	// exposed is true if other pods may have seen its addresses in use.
 	exposed bool
-	// leaving tells that it could not be removed yet.
+	// leaving is true while its removal has not succeeded.
 	leaving bool
-	// problem is why the last attempt to put it right did not work.
+	// problem is the error of the last attempt to repair or remove it.
 	problem error
 }
 
-// newLoop reads the records; it changes nothing that can be seen from outside
-// except for records that are broken.
+// newLoop loads the records. Apart from broken records it changes nothing outside the process.
 func newLoop(a *Agent) (*loop, error) {
 	l := &loop{agent: a, cfg: a.cfg, log: a.log, entries: make(map[model.EndpointID]*entry), contested: make(contest)}
 	l.enforced.compiler = compile.New()
@@ -79,7 +77,7 @@ func newLoop(a *Agent) (*loop, error) {
 	}
 	l.store = store
 	for _, p := range problems {
-		l.log.Error("endpoint record is broken", "error", p)
+		l.log.Error("endpoint record is damaged", "error", p)
 		l.brokenRecords = append(l.brokenRecords, p.Error())
 	}
 	now := timeNow()
@@ -116,7 +114,7 @@ func (l *loop) run(ctx context.Context) error {
 	}
 }
 
-// drain executes the requests that wait already, so that one Apply serves all.
+// drain executes the requests that already wait, so that one Apply serves them all.
 func (l *loop) drain() {
 	for {
 		select {
@@ -128,7 +126,7 @@ func (l *loop) drain() {
 	}
 }
 
-// turn does whatever is due.
+// turn does all work that is due.
 func (l *loop) turn(ctx context.Context) error {
 	l.agent.heartbeat()
 	l.takeSnapshot()
@@ -138,8 +136,8 @@ func (l *loop) turn(ctx context.Context) error {
 		}
 	}
 	if l.backend != nil {
-		l.dismiss()
-		l.admit()
+		l.processDels()
+		l.processAdds()
 		if l.enforced.due(time.Now()) {
 			l.enforce(nil)
 		}
@@ -152,7 +150,7 @@ func (l *loop) turn(ctx context.Context) error {
 	return nil
 }
 
-// next is when something is due if nothing comes in.
+// next returns when the next work is due, if nothing arrives before.
 func (l *loop) next() time.Time {
 	at := time.Now().Add(tick)
 	sooner := func(t time.Time) {
@@ -181,7 +179,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// close answers who waits and lets go of the data path.
+// close answers all waiting requests and closes the Backend.
 func (l *loop) close() error {
 	l.stop()
 	l.publish()
@@ -195,7 +193,7 @@ func (l *loop) close() error {
 	return nil
 }
 
-// stop answers every Add that waits; those that come later are not let in.
+// stop answers every waiting ADD and rejects later ones.
 func (l *loop) stop() {
 	l.stopping = true
 	for _, a := range l.pending {
@@ -204,7 +202,7 @@ func (l *loop) stop() {
 	l.pending = nil
 }
 
-// step announces a step that can be seen from outside.
+// step calls Config.Step before a step with an external effect.
 func (l *loop) step(name string) {
 	l.agent.heartbeat()
 	if l.cfg.Step != nil {
@@ -212,8 +210,8 @@ func (l *loop) step(name string) {
 	}
 }
 
-// opContext bounds one call of the Backend. It does not end with the agent: a
-// call that has begun is finished.
+// opContext bounds one call of the Backend. It does not end with the agent: the loop finishes a call that
+// has prefixedConn.
 func (l *loop) opContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), l.cfg.OpTimeout)
 }
@@ -239,7 +237,7 @@ func nodesChanged(old, s *model.Snapshot) bool {
 	return false
 }
 
-// node is this node, as far as it is known.
+// node returns this node, as far as it is known.
 func (l *loop) node() model.Node {
 	n := model.Node{Name: l.cfg.NodeName}
 	if l.snapshot != nil {

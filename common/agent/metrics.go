@@ -14,7 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// countersTimeout bounds the reading of the data path's counters by a scrape.
+// countersTimeout bounds how long a scrape reads the data path's counters.
 const countersTimeout = 2 * time.Second
 
 // metrics has the same names and labels on every OS.
@@ -35,21 +35,21 @@ func newMetrics(a *Agent) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		applySeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_apply_duration_seconds",
-			Help: "Time that the data path took to put a State in force.", Buckets: fast}),
+			Help: "Duration of applying a policy state to the data path.", Buckets: fast}),
 		applyErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_apply_errors_total",
-			Help: "Attempts to put a State in force that ended with an error."}),
+			Help: "Attempts to apply a policy state to the data path that failed."}),
 		compileSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_compile_duration_seconds",
-			Help: "Time that policies took to compile.", Buckets: fast}),
+			Help: "Duration of compiling policies.", Buckets: fast}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_cni_requests_total",
-			Help: "CNI requests by command and CNI error code; code 0 is success."}, []string{"command", "code"}),
+			Help: "CNI requests by command and CNI error code; code 0 means success."}, []string{"command", "code"}),
 		requestSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "isthmus_cni_request_duration_seconds",
-			Help: "Time that CNI requests took.", Buckets: prometheus.ExponentialBuckets(1e-3, 2, 15)}, []string{"command"}),
+			Help: "Duration of CNI requests by command.", Buckets: prometheus.ExponentialBuckets(1e-3, 2, 15)}, []string{"command"}),
 		audits: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_audit_runs_total",
-			Help: "Comparisons of what is installed with what is intended, by result: clean, drift or error."}, []string{"result"}),
+			Help: "Audits that compare installed with intended state, by result: clean, drift or error."}, []string{"result"}),
 		drifts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_audit_drifts_total",
-			Help: "Things that were not as intended, by kind."}, []string{"object"}),
+			Help: "Differences between installed and intended state, by kind of object."}, []string{"object"}),
 		repaired: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_audit_repaired_total",
-			Help: "Things of isthmus_audit_drifts_total that were put right at once."}),
+			Help: "Differences of isthmus_audit_drifts_total that were repaired at once."}),
 	}
 	m.registry.MustRegister(m.applySeconds, m.applyErrors, m.compileSeconds, m.requests, m.requestSeconds, m.audits, m.drifts, m.repaired,
 		newViewCollector(a), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -57,7 +57,7 @@ func newMetrics(a *Agent) *metrics {
 	return m
 }
 
-// served counts a CNI request.
+// served counts a CNI request and its duration.
 func (m *metrics) served(command string, began time.Time, err error) {
 	code := uint32(0)
 	if err != nil {
@@ -67,8 +67,7 @@ func (m *metrics) served(command string, began time.Time, err error) {
 	m.requestSeconds.WithLabelValues(command).Observe(time.Since(began).Seconds())
 }
 
-// viewCollector makes metrics of the view and of the data path's counters at
-// the moment of a scrape.
+// viewCollector collects metrics from the view and the data path's counters at each scrape.
 type viewCollector struct {
 	agent *Agent
 	build, ready, endpoints, problems, applied, addresses,
@@ -81,25 +80,25 @@ func newViewCollector(a *Agent) *viewCollector {
 	}
 	return &viewCollector{
 		agent:       a,
-		build:       desc("build_info", "Always 1; the labels say what runs where.", "version", "os", "platform"),
-		ready:       desc("ready", "1 when a State is in force."),
+		build:       desc("build_info", "Always 1; the labels give version, operating system and platform.", "version", "os", "platform"),
+		ready:       desc("ready", "1 when a policy state of this agent is in force, else 0."),
 		endpoints:   desc("endpoints", "Attached pods."),
-		problems:    desc("problems", "Things that are wrong; isthmusctl status lists them."),
-		applied:     desc("last_apply_timestamp_seconds", "Unix time of the last State that was put in force, 0 if none was."),
+		problems:    desc("problems", "Problems on this node; isthmusctl status lists them."),
+		applied:     desc("last_apply_timestamp_seconds", "Unix time of the last successful apply of a policy state, 0 before the first."),
 		addresses:   desc("ipam_addresses", "Addresses of the node's pod ranges by state.", "pool", "state"),
-		unsupported: desc("unsupported", "Constructs of policies that are not enforced exactly as asked, by what is done instead.", "effect"),
-		objects:     desc("snapshot_objects", "Objects of the cluster that are known.", "kind"),
+		unsupported: desc("unsupported", "Policy constructs that are not enforced exactly as written, by effect.", "effect"),
+		objects:     desc("snapshot_objects", "Objects in the agent's snapshot of the cluster, by kind.", "kind"),
 		verdicts:    desc("verdicts_total", "Decisions on new flows since the data path was loaded.", "direction", "verdict"),
-		drops:       desc("drops_total", "Packets dropped for other reasons than a policy.", "reason"),
-		untracked:   desc("flows_untracked_total", "Allowed flows that found no room in the flow table; the packets that answer them are decided as flows of their own."),
-		entries:     desc("map_entries", "Entries of the data path's maps, as last counted.", "map"),
+		drops:       desc("drops_total", "Packets dropped for reasons other than policy, by reason.", "reason"),
+		untracked:   desc("flows_untracked_total", "Allowed flows that did not fit into the full flow table; their reply packets are decided as new flows."),
+		entries:     desc("map_entries", "Entries of the data path's maps, at the last count.", "map"),
 		capacity:    desc("map_capacity", "Entries that the data path's maps hold.", "map"),
-		denied:      desc("deny_list_entries", "Entries of deny lists that are in force.", "family"),
-		denyDevices: desc("deny_list_device", "Always 1; an uplink that drops what deny lists name, in its driver (native) or in the kernel's stack (generic).", "device", "mode"),
-		pathModes:   desc("data_path", "How a part of the data path's work is done here: by how many pods, uplinks or ranges of other nodes, or 1.", "part", "mode"),
-		flows:       desc("flow_events_total", "Events of single flows that the agent has seen, by what became of the packet: allow, deny or drop.", "verdict"),
-		missedFlows: desc("flow_events_missed_total", "Events that nobody was told of: beyond what a pod may cause (limited), not read in time (lost), or left out for a reader that was too slow (slow_reader).", "reason"),
-		repairs:     desc("repairs_total", "Things of the data path and the fabric that others changed and that were put right."),
+		denied:      desc("deny_list_entries", "Deny list entries in force.", "family"),
+		denyDevices: desc("deny_list_device", "Always 1; an uplink that enforces deny lists with XDP, in its driver (native) or in the kernel's stack (generic).", "device", "mode"),
+		pathModes:   desc("data_path", "Modes of the parts of the data path; the value counts the pods, uplinks or remote pod ranges in that mode, or is 1.", "part", "mode"),
+		flows:       desc("flow_events_total", "Flow events that the agent has received, by verdict: allow, deny or drop.", "verdict"),
+		missedFlows: desc("flow_events_missed_total", "Flow events that were not delivered: over the rate limit of a pod (limited), not read in time (lost), or skipped for a slow client (slow_reader).", "reason"),
+		repairs:     desc("repairs_total", "Repairs of data path and fabric objects that another process had changed."),
 	}
 }
 
@@ -188,7 +187,7 @@ func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectFlows is about events where there can be some.
+// collectFlows adds the metrics of flow events, if the data path reports them.
 func (c *viewCollector) collectFlows(v *view, ch chan<- prometheus.Metric) {
 	if _, ok := v.backend.(dataplane.Watcher); !ok {
 		return
@@ -200,11 +199,11 @@ func (c *viewCollector) collectFlows(v *view, ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(c.missedFlows, prometheus.CounterValue, float64(missed), "slow_reader")
 }
 
-// allProblems adds those of the source of snapshots.
+// allProblems returns the problems of the view and of the snapshot source.
 func (a *Agent) allProblems(v *view) []string {
 	var all []string
 	if a.stalled() {
-		all = append(all, "the loop has given no sign of life for "+a.cfg.Stall.String())
+		all = append(all, "the agent's loop has not responded for "+a.cfg.Stall.String())
 	}
 	all = append(all, v.problems...)
 	if a.cfg.SourceProblems != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// get asks the agent's HTTP handler.
+// get sends a request to the agent's HTTP handler.
 func (r *rig) get(path string) (status int, body string) {
 	w := httptest.NewRecorder()
 	r.agent.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
@@ -35,7 +35,7 @@ func (r *rig) metric(series string) string {
 	return ""
 }
 
-// blocking is a collector that takes its time.
+// blocking is a collector that blocks.
 type blocking struct {
 	prometheus.Collector
 	entered, leave chan struct{}
@@ -47,7 +47,7 @@ func (b blocking) Collect(ch chan<- prometheus.Metric) {
 	b.Collector.Collect(ch)
 }
 
-// TestScrapesAtATime reads the metrics more often at a time than is let in.
+// TestScrapesAtATime sends more concurrent scrapes than the limit.
 func TestScrapesAtATime(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		slow := blocking{prometheus.NewGauge(prometheus.GaugeOpts{Name: "slow", Help: "Is slow."}), make(chan struct{}), make(chan struct{})}
@@ -134,7 +134,7 @@ func TestHTTP(t *testing.T) {
 		}
 		r.end()
 		time.Sleep(31 * time.Second)
-		if status, body := r.get("/healthz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "no sign of life") {
+		if status, body := r.get("/healthz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "has not responded") {
 			t.Errorf("healthz without a loop: %d %s", status, body)
 		}
 	})

@@ -21,7 +21,7 @@ func (r *rig) addWithPort(n int, hostIP string, port uint32) error {
 	return err
 }
 
-// TestPortsOfTheNode keeps pods from ports that are the node's.
+// TestPortsOfTheNode keeps pods from ports that the node uses.
 func TestPortsOfTheNode(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		features := linux
@@ -41,7 +41,7 @@ func TestPortsOfTheNode(t *testing.T) {
 		r.start()
 		r.agent.Publish(cluster{pods: 9}.snapshot())
 		for port, text := range map[uint32]string{
-			6443:  "host port TCP 6443 of pod shop/web-0 is reserved for node node1: give the pod another hostPort, or take this one out of --reserved-host-ports",
+			6443:  "host port TCP 6443 of pod shop/web-0 is reserved for node node1: give the pod another hostPort, or remove this one from --reserved-host-ports",
 			10248: "host port TCP 10248 of pod shop/web-0 is reserved",
 			10250: "host port TCP 10250 of pod shop/web-0 is reserved",
 		} {
@@ -63,7 +63,7 @@ func TestPortsOfTheNode(t *testing.T) {
 				t.Errorf("host port %s %d: %v", c.hostIP, c.port, err)
 			}
 		}
-		// What is attached stays, whatever listens there by now.
+		// Existing attachments stay, even if another process listens there now.
 		r.fake.SetSockets(socket("", model.TCP, 10251))
 		if err := r.addWithPort(0, "", 10251); err != nil {
 			t.Errorf("ADD again: %v", err)

@@ -105,8 +105,8 @@ func TestSecondSandbox(t *testing.T) {
 	})
 }
 
-// TestPodIsReplaced lets the API have another pod under the name of an
-// attached one: what is attached is not that pod.
+// TestPodIsReplaced: the API has another pod under the name of an attached one. The attachment does not get
+// the new pod's policy.
 func TestPodIsReplaced(t *testing.T) {
 	for name, edit := range map[string]func(*model.Pod){
 		"successor on this node": func(p *model.Pod) { p.UID = "uid-new" },
@@ -130,7 +130,7 @@ func TestPodIsReplaced(t *testing.T) {
 					t.Error("the old pod has the policy of the new one")
 				}
 				wantCode(t, r.check(0), 104, "is denied")
-				r.agent.Publish(cluster{}.snapshot()) // no such pod at all
+				r.agent.Publish(cluster{}.snapshot()) // the pod does not exist
 				r.settle()
 				if r.reachable(0) {
 					t.Error("a pod that the API does not have is reachable")

@@ -10,17 +10,16 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 )
 
-// pressed is the share of a map, in percent, from which on it is reported.
+// pressed is the usage of a map, in percent, from which the agent reports it.
 const pressed = 90
 
-// notePressure reports maps of the data path that are nearly full, before a
-// change does not fit.
+// notePressure reports maps of the data path that are nearly full, before a change fails for lack of room.
 func (l *loop) notePressure() {
 	ctx, cancel := l.opContext()
 	defer cancel()
 	n, err := l.backend.Counters(ctx)
 	if err != nil {
-		l.log.Warn("read how full the maps are", "error", err)
+		l.log.Warn("read the usage of maps", "error", err)
 		return
 	}
 	found := pressure(n.Maps)
@@ -36,8 +35,8 @@ func pressure(all map[string]dataplane.MapUsage) []string {
 	var found []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if u := all[name]; u.Capacity > 0 && u.Entries*100 >= u.Capacity*pressed {
-			// Without the numbers, so that it is the same as long as it lasts.
-			found = append(found, fmt.Sprintf("map %s has reached %d %% of its %d entries: make it larger with --map-entries before it is full",
+			// The text has no counts, so that it stays the same while the problem lasts.
+			found = append(found, fmt.Sprintf("map %s has reached %d %% of its %d entries: increase it with --map-entries before it is full",
 				name, pressed, u.Capacity))
 		}
 	}

@@ -24,8 +24,8 @@ func (l *loop) canOpen() bool {
 	return len(n.PodCIDRs) > 0 && len(n.Addresses) > 0
 }
 
-// open opens the data path and puts in order what an earlier agent left. The
-// decisions in force are not touched before the first snapshot.
+// open opens the data path and cleans up after an earlier agent. Decisions in force do not change before
+// the first snapshot.
 func (l *loop) open(ctx context.Context) error {
 	node := l.node()
 	l.step("open")
@@ -37,13 +37,13 @@ func (l *loop) open(ctx context.Context) error {
 	l.features = backend.Features()
 	l.openedAs = node
 	l.watching.opened = time.Now()
-	l.audited = time.Now() // what follows looks at everything
+	l.audited = time.Now() // the steps below inspect every attachment
 	l.log.Info("data path is open", "os", l.features.OS, "platform", l.features.Platform)
 	l.updateRanges()
 	l.readInForce()
 	for _, e := range l.sorted() {
 		if e.State == endpoint.Adding {
-			l.log.Info("undo an attachment that was not finished", "endpoint", e.ID(), "pod", e.Pod())
+			l.log.Info("rolling back an unfinished attachment", "endpoint", e.ID(), "pod", e.Pod())
 			l.rollBack(e)
 		}
 	}
@@ -56,20 +56,20 @@ func (l *loop) open(ctx context.Context) error {
 	return nil
 }
 
-// readInForce finds what to number classes by.
+// readInForce reads the State in force, whose class numbers the compiler continues.
 func (l *loop) readInForce() {
 	ctx, cancel := l.opContext()
 	defer cancel()
 	state, err := l.backend.InForce(ctx)
 	if err != nil {
-		// Without it classes get new numbers; Plan keeps that from being seen.
-		l.log.Warn("read what is in force", "error", err)
+		// Without it classes get new numbers; Plan hides that from packets.
+		l.log.Warn("read the state in force", "error", err)
 		return
 	}
 	l.enforced.found = state
 }
 
-// adopt makes an attachment of an earlier agent complete, or of this one again.
+// adopt completes the attachment of an earlier agent, or repairs one of this agent.
 func (l *loop) adopt(e *entry) {
 	ctx, cancel := l.opContext()
 	defer cancel()
@@ -86,15 +86,14 @@ func (l *loop) adopt(e *entry) {
 		l.log.Error("adopt endpoint", "endpoint", e.ID(), "pod", e.Pod(), "error", err)
 	}
 	e.problem = err
-	// What is attached, though not complete, keeps its decisions: to drop it
-	// from the State would cut its flows.
+	// An incomplete attachment keeps its decisions: dropping it from the State would cut its flows.
 	found, _, lookErr := l.inspect(e.ID())
 	e.attached = found || lookErr != nil
 	l.repairs.later(l.cfg)
 }
 
-// removeUnknown removes attachments that no record knows. It returns what was
-// removed and the errors of what could not be.
+// removeUnknown removes attachments without a record. It returns the ids of the removed attachments, and
+// the errors of the others.
 func (l *loop) removeUnknown() (removed []model.EndpointID, err error) {
 	ctx, cancel := l.opContext()
 	defer cancel()
@@ -132,7 +131,7 @@ func (l *loop) detach(id model.EndpointID) error {
 	return l.backend.DeleteEndpoint(ctx, id)
 }
 
-// detachAll removes attachments, all at once if the data path can.
+// detachAll removes attachments, in one batch if the data path supports that.
 func (l *loop) detachAll(ids []model.EndpointID) []error {
 	if b, ok := l.backend.(dataplane.BatchDeleter); ok && len(ids) > 1 {
 		ctx, cancel := l.opContext()
@@ -158,7 +157,7 @@ func (l *loop) sorted() []*entry {
 	return all
 }
 
-// spec is what the data path is asked for.
+// spec returns the attachment that the data path should have.
 func (e *entry) spec() dataplane.EndpointSpec {
 	return dataplane.EndpointSpec{ID: e.ID(), ContainerID: e.ContainerID, IfName: e.IfName, Pod: e.Pod(), NetNS: e.NetNS, IPs: e.IPs, HostPorts: e.HostPorts, Bandwidth: e.Bandwidth}
 }

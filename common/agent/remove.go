@@ -16,17 +16,17 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// errNotOpen is the answer while the data path is not open.
+// errNotOpen is the error while the data path is not open.
 var errNotOpen = refuse(CodeTryAgain, "wait until the addresses and pod ranges of the node are known", "the data path is not open yet")
 
-// removal is a Del that is not answered yet.
+// removal is a DEL that has no answer yet.
 type removal struct {
 	id    model.EndpointID
-	reply chan error // of capacity 1
+	reply chan error // capacity 1
 }
 
-// Del removes an attachment. One that is not there is no error. The error is
-// an *Error or a context's.
+// Del removes an attachment. A missing attachment is not an error. The error is an *Error or a context
+// error.
 func (a *Agent) Del(ctx context.Context, req *cniapi.DelRequest) (*cniapi.DelResponse, error) {
 	id, err := attachmentID(req.GetAttachment())
 	if err != nil {
@@ -49,7 +49,7 @@ func (a *Agent) Del(ctx context.Context, req *cniapi.DelRequest) (*cniapi.DelRes
 	}
 }
 
-// takeRemoval gives up Adds that a Del comes before, and keeps it for dismiss.
+// takeRemoval fails the waiting ADDs of the same attachment and queues the DEL for processDels.
 func (l *loop) takeRemoval(r removal) {
 	l.pending = slices.DeleteFunc(l.pending, func(a *addition) bool {
 		if a.id != r.id {
@@ -65,12 +65,12 @@ func (l *loop) takeRemoval(r removal) {
 	l.removals = append(l.removals, r)
 }
 
-// dismiss removes the attachments that Dels came for since the last turn. The
-// kernel takes its time for each, but not one after the other.
-func (l *loop) dismiss() {
+// processDels removes the attachments of the DELs since the last turn. It removes them in one batch,
+// because the kernel takes time for each single removal.
+func (l *loop) processDels() {
 	var known []*entry
 	of := make(map[model.EndpointID][]removal)
-	var others []model.EndpointID // the data path may know more of them
+	var others []model.EndpointID // the data path may still have these
 	for _, r := range l.removals {
 		if of[r.id] == nil {
 			if e := l.entries[r.id]; e != nil && e.State != endpoint.Released {
@@ -103,9 +103,8 @@ func (l *loop) dismiss() {
 	}
 }
 
-// GC removes every attachment of the network that is not in the list, and what
-// the data path has without a record. It goes on after errors. The error is an
-// *Error or a context's.
+// GC removes every attachment of the network that the request does not list, and attachments without a
+// record. It continues after errors. The error is an *Error or a context error.
 func (a *Agent) GC(ctx context.Context, req *cniapi.GCRequest) (*cniapi.GCResponse, error) {
 	valid := make(map[model.EndpointID]bool)
 	for _, v := range req.GetValid() {
@@ -141,7 +140,7 @@ func (l *loop) gc(valid map[model.EndpointID]bool, network string) ([]model.Endp
 		if e.State == endpoint.Released || valid[e.ID()] || other {
 			continue
 		}
-		l.log.Warn("remove attachment that the runtime does not know", "endpoint", e.ID(), "pod", e.Pod())
+		l.log.Warn("remove attachment that the runtime does not list", "endpoint", e.ID(), "pod", e.Pod())
 		stale = append(stale, e)
 	}
 	var errs []error
@@ -159,19 +158,19 @@ func (l *loop) gc(valid map[model.EndpointID]bool, network string) ([]model.Endp
 	removed = append(removed, more...)
 	slices.Sort(removed)
 	if len(errs) > 0 {
-		return removed, blame(asError(errs[0]).Code, errors.Join(errs...), "%d of the attachments could not be removed", len(errs))
+		return removed, blame(asError(errs[0]).Code, errors.Join(errs...), "remove %d of the attachments", len(errs))
 	}
 	return removed, nil
 }
 
-// attachmentOf splits an identity; neither part may contain a colon.
+// attachmentOf splits an endpoint id; neither part contains a colon.
 func attachmentOf(id model.EndpointID) *cniapi.Attachment {
 	container, name, _ := strings.Cut(string(id), ":")
 	return &cniapi.Attachment{ContainerId: container, IfName: name}
 }
 
-// Check fails if the attachment is missing or not as Add left it. The error is
-// an *Error or a context's.
+// Check fails if the attachment is missing or differs from what Add created. The error is an *Error or a
+// context error.
 func (a *Agent) Check(ctx context.Context, req *cniapi.CheckRequest) (*cniapi.CheckResponse, error) {
 	id, err := attachmentID(req.GetAttachment())
 	if err != nil {
@@ -194,7 +193,7 @@ func (l *loop) check(id model.EndpointID, req *cniapi.CheckRequest) error {
 	const remedy = "restart the pod"
 	e := l.entries[id]
 	if e == nil || e.State != endpoint.Ready || e.leaving {
-		return refuse(CodeBroken, remedy, "attachment %s is not there", id)
+		return refuse(CodeBroken, remedy, "attachment %s does not exist", id)
 	}
 	if n := req.GetNetns(); n != "" && n != e.NetNS {
 		return refuse(CodeBroken, remedy, "attachment %s of pod %s is in %s, not in %s", id, e.Pod(), e.NetNS, n)
@@ -208,18 +207,18 @@ func (l *loop) check(id model.EndpointID, req *cniapi.CheckRequest) error {
 	found, problems, err := l.inspect(id)
 	switch {
 	case err != nil:
-		return dataPathError(err, "look at pod %s", e.Pod())
+		return dataPathError(err, "inspect pod %s", e.Pod())
 	case !found:
 		return refuse(CodeBroken, remedy, "pod %s is not attached", e.Pod())
 	case len(problems) > 0:
 		return refuse(CodeBroken, strings.Join(problems, "; "), "the attachment of pod %s is broken", e.Pod())
 	case !l.enforced.covered[id]:
-		return refuse(CodeBroken, "its policy is not known, or not in force yet", "everything to and from pod %s is denied", e.Pod())
+		return refuse(CodeBroken, "its policy is not known, or not in force yet", "all traffic to and from pod %s is denied", e.Pod())
 	}
 	return nil
 }
 
-// checkAddresses compares with what Add answered.
+// checkAddresses compares the addresses of a CHECK with those that Add returned.
 func checkAddresses(e *entry, want []string) error {
 	if len(want) == 0 {
 		return nil
@@ -239,7 +238,7 @@ func checkAddresses(e *entry, want []string) error {
 	return nil
 }
 
-// inspect looks for one attachment in the data path.
+// inspect looks up one attachment in the data path.
 func (l *loop) inspect(id model.EndpointID) (found bool, problems []string, err error) {
 	ctx, cancel := l.opContext()
 	defer cancel()

@@ -57,7 +57,7 @@ func TestDelIsFinishedLater(t *testing.T) {
 		wantCode(t, err, 103, "busy")
 		r.fake.SetFault(nil)
 		time.Sleep(time.Minute)
-		r.wantOnly(1) // although nobody asked again
+		r.wantOnly(1) // although the runtime did not retry
 		r.end()
 	})
 }
@@ -90,7 +90,7 @@ func TestGC(t *testing.T) {
 			return nil
 		})
 		_, err = r.gc()
-		wantCode(t, err, 103, "1 of the attachments could not be removed")
+		wantCode(t, err, 103, "remove 1 of the attachments")
 		if got := r.attached(); len(got) != 2 {
 			t.Errorf("GC did not go on after an error: %v is attached", got)
 		}
@@ -110,7 +110,7 @@ func TestCheck(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
 		r.agent.Publish(cluster{pods: 2}.snapshot())
-		wantCode(t, r.check(0), 104, "attachment c0:eth0 is not there")
+		wantCode(t, r.check(0), 104, "attachment c0:eth0 does not exist")
 		ip := r.mustAdd(0)[0].String()
 		wantCode(t, r.check(0), 0, "")
 		wantCode(t, r.check(0, ip+"/32"), 0, "")
@@ -122,13 +122,13 @@ func TestCheck(t *testing.T) {
 		r.fake.Break(id(0), "addresses")
 		wantCode(t, r.check(0), 104, "addresses is missing")
 		r.mustDel(0)
-		wantCode(t, r.check(0), 104, "is not there")
+		wantCode(t, r.check(0), 104, "does not exist")
 		r.end()
 	})
 }
 
-// TestCheckNeedsThePolicy: an attachment that is complete fails CHECK while no
-// State is known to name it, as before the first snapshot of a new agent.
+// TestCheckNeedsThePolicy: CHECK of a complete attachment fails until a State with the endpoint is in
+// force, for example before the first snapshot of a new agent.
 func TestCheckNeedsThePolicy(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.start()
@@ -182,8 +182,8 @@ func (a *atOnce) DeleteEndpoints(ctx context.Context, ids []model.EndpointID) []
 	return errs
 }
 
-// TestDelsAreServedTogether sends Dels while the loop is at work on one: they are
-// served by one call, each gets its own answer, and one that fails keeps nobody.
+// TestDelsAreServedTogether sends several DELs while the loop works on one. One call serves them, each gets
+// its own answer, and a failed one does not delay the others.
 func TestDelsAreServedTogether(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		b := &atOnce{Fake: r.fake, busy: id(2)}

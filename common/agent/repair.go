@@ -8,17 +8,16 @@ import (
 	"github.com/isthmus-net/isthmus/common/endpoint"
 )
 
-// repairs is work that did not succeed and is tried again, and the tombstones
-// that go when their time has come.
+// repairs schedules retries of failed work and the removal of tombstones.
 type repairs struct {
-	at    time.Time // of the next attempt; zero if there is nothing to repair
+	at    time.Time // time of the next attempt; zero if nothing needs repair
 	delay time.Duration
-	purge time.Time // of the next tombstone; zero if there is none
-	// unknown are the errors about attachments without a record.
+	purge time.Time // time when the next tombstone expires; zero if none exists
+	// unknown holds the errors about attachments without a record.
 	unknown []error
 }
 
-// later plans an attempt, each time after a longer delay.
+// later schedules a retry with exponential back-off.
 func (r *repairs) later(c Config) {
 	if !r.at.IsZero() {
 		return
@@ -27,15 +26,15 @@ func (r *repairs) later(c Config) {
 	r.at = time.Now().Add(r.delay)
 }
 
-// purgeAt plans the removal of a tombstone.
+// purgeAt schedules the removal of a tombstone.
 func (r *repairs) purgeAt(t time.Time) {
 	if r.purge.IsZero() || t.Before(r.purge) {
 		r.purge = t
 	}
 }
 
-// repair tries what failed before: to remove endpoints, to make attachments
-// complete, to remove attachments without a record.
+// repair retries failed work: removing endpoints, completing attachments, and removing attachments without
+// a record.
 func (l *loop) repair() {
 	r := &l.repairs
 	if r.at.IsZero() || time.Now().Before(r.at) {

@@ -26,7 +26,7 @@ type event struct {
 	at   int // which snapshot
 }
 
-// story is a random history of a node, and what it must end in.
+// story is a random history of a node, and its expected end.
 type story struct {
 	snapshots []*model.Snapshot
 	pods      []*model.Pod // of node1
@@ -37,8 +37,8 @@ func newStory(seed uint64) story {
 	shape := world.Shape{Pods: 14, Policies: 5, Tiers: true, Nodes: 2}
 	base := world.Random(seed, shape)
 	var s story
-	// No policy of the world names this range: otherwise verdicts would depend
-	// on which pod has which address.
+	// No policy of the world names this range. Otherwise verdicts would depend on which pod has which
+	// address.
 	self, _ := base.Nodes.Get("node1")
 	moved := *self
 	moved.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("172.20.1.0/24")}
@@ -200,7 +200,7 @@ func fresh(t *testing.T, s story, ips map[model.PodID][]netip.Addr) *dataplane.F
 	return f
 }
 
-// matrix lists who reaches whom at which port, by names.
+// matrix lists which pod reaches which at each port, by names.
 func (r *rig) matrix(s story, ips map[model.PodID][]netip.Addr) string {
 	peers := make(map[string]netip.Addr)
 	for pod, addrs := range ips {
@@ -228,8 +228,8 @@ func (r *rig) matrix(s story, ips map[model.PodID][]netip.Addr) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestReplay lets random histories happen in several orders, with repetitions,
-// restarts and crashes, and expects the same end.
+// TestReplay plays random histories in several orders, with repetitions, restarts and crashes, and expects
+// the same end.
 func TestReplay(t *testing.T) {
 	stories := uint64(12)
 	if testing.Short() {

@@ -10,8 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// attachmentID checks the key of an attachment by the rules of the CNI
-// specification, section 2.
+// attachmentID validates the key of an attachment by the rules of the CNI specification, section 2.
 func attachmentID(a *cniapi.Attachment) (model.EndpointID, error) {
 	id, name := a.GetContainerId(), a.GetIfName()
 	// "Must start with an alphanumeric character, optionally followed by any
@@ -32,7 +31,7 @@ func notInIfName(r rune) bool {
 	return r == '/' || r == ':' || r == unicode.ReplacementChar || unicode.IsSpace(r) || unicode.IsControl(r)
 }
 
-// checkAdd checks what Add is asked.
+// checkAdd validates an ADD request and returns its endpoint id.
 func checkAdd(r *cniapi.AddRequest) (model.EndpointID, error) {
 	id, err := attachmentID(r.GetAttachment())
 	if err != nil {
@@ -42,7 +41,7 @@ func checkAdd(r *cniapi.AddRequest) (model.EndpointID, error) {
 		return "", refuse(CodeEnv, "give the path of a network namespace, on Windows the GUID of an HCN namespace", "CNI_NETNS %q is not valid", shorten(n))
 	}
 	if r.GetPodNamespace() == "" || r.GetPodName() == "" {
-		return "", refuse(CodeEnv, "let the runtime pass K8S_POD_NAMESPACE and K8S_POD_NAME", "CNI_ARGS names no pod for %s", id)
+		return "", refuse(CodeEnv, "let the runtime pass K8S_POD_NAMESPACE and K8S_POD_NAME", "CNI_ARGS has no pod name or namespace for %s", id)
 	}
 	if !validDNS(r.GetPodNamespace(), 63, false) {
 		return "", refuse(CodeEnv, "it must be a DNS label", "K8S_POD_NAMESPACE %q in CNI_ARGS is not valid", shorten(r.GetPodNamespace()))
@@ -59,7 +58,7 @@ func checkAdd(r *cniapi.AddRequest) (model.EndpointID, error) {
 	return id, nil
 }
 
-// validName reports whether s is a container id or network name.
+// validName reports whether s is a valid container id or network name.
 func validName(s string, longest int) bool {
 	for i := range len(s) {
 		if !alphanumeric(s[i]) && (i == 0 || !strings.ContainsRune("_.-", rune(s[i]))) {
@@ -69,7 +68,7 @@ func validName(s string, longest int) bool {
 	return s != "" && len(s) <= longest
 }
 
-// validDNS reports whether s is a DNS label of RFC 1123, or several with dots.
+// validDNS reports whether s is a DNS label of RFC 1123 or, with dots, a DNS subdomain.
 func validDNS(s string, longest int, dots bool) bool {
 	if len(s) > longest {
 		return false
@@ -95,7 +94,7 @@ func alphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// shorten keeps messages readable when a caller sends a long text.
+// shorten truncates long text of a caller, so that messages stay readable.
 func shorten(s string) string {
 	if len(s) > 64 {
 		return s[:61] + "..."
@@ -103,9 +102,9 @@ func shorten(s string) string {
 	return s
 }
 
-// samePod reports whether a runtime's UID and the API's can be of one pod. The
-// kubelet gives a static pod the hash of its manifest, 32 hexadecimal digits,
-// while the API has the UID of its mirror (kubelet, as of 2026-11).
+// samePod reports whether the UID of a runtime and that of the API can belong to the same pod. The kubelet
+// gives a static pod the hash of its manifest, 32 hexadecimal digits, while the API has the UID of its
+// mirror pod (kubelet, as of 2026-11).
 func samePod(runtime, api string) bool {
 	return runtime == "" || api == "" || runtime == api || staticUID(runtime)
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/isthmus-net/isthmus/common/cniapi"
 )
 
-// Serve answers the CNI plugin and isthmusctl on a listener until the context
-// is done; then it finishes the requests that were let in, for StopTimeout at
-// most, and closes the listener. Run must go on until Serve returns.
+// Serve serves the CNI plugin and isthmusctl on a listener until the context is done. It then finishes the
+// accepted requests, for StopTimeout at most, and closes the listener. Run must not return before Serve
+// does.
 func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 	calls, cut := context.WithCancel(context.Background())
 	defer cut()
 	cni := &cniServer{agent: a}
-	server := grpc.NewServer(grpc.Creds(newDoor(calls, cni)))
+	server := grpc.NewServer(grpc.Creds(newProtocolMux(calls, cni)))
 	cniapi.RegisterCNIServer(server, cni)
 	cniapi.RegisterInspectServer(server, &inspectServer{agent: a})
 	served := make(chan error, 1)
@@ -35,8 +35,8 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 		defer close(stopped)
 		bound, cancel := context.WithTimeout(context.Background(), a.cfg.StopTimeout)
 		defer cancel()
-		// An error means that the loop has ended or is busy: the requests that
-		// wait are then cut off below.
+		// An error means that the loop has ended or is busy. The code below then cuts off the waiting
+		// requests.
 		_ = a.do(bound, (*loop).stop)
 		a.flows.stop()
 		server.GracefulStop()
@@ -52,7 +52,7 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// cniServer is the Agent behind the socket, counted.
+// cniServer serves CNI requests with an Agent and counts them.
 type cniServer struct {
 	cniapi.UnimplementedCNIServer
 	agent *Agent
@@ -70,8 +70,8 @@ func serve[Q, R any](ctx context.Context, s *cniServer, command string, q Q, f f
 	return r, refused
 }
 
-// overGRPC executes one request of gRPC.
-func overGRPC[Q, R any](ctx context.Context, s *cniServer, command string, q Q, f func(context.Context, Q) (R, error)) (R, error) {
+// serveGRPC executes one gRPC request.
+func serveGRPC[Q, R any](ctx context.Context, s *cniServer, command string, q Q, f func(context.Context, Q) (R, error)) (R, error) {
 	r, refused := serve(ctx, s, command, q, f)
 	if refused != nil {
 		return r, toStatus(refused)
@@ -81,25 +81,25 @@ func overGRPC[Q, R any](ctx context.Context, s *cniServer, command string, q Q, 
 
 // Add implements cniapi.CNIServer.
 func (s *cniServer) Add(ctx context.Context, r *cniapi.AddRequest) (*cniapi.AddResponse, error) {
-	return overGRPC(ctx, s, "ADD", r, s.agent.Add)
+	return serveGRPC(ctx, s, "ADD", r, s.agent.Add)
 }
 
 // Del implements cniapi.CNIServer.
 func (s *cniServer) Del(ctx context.Context, r *cniapi.DelRequest) (*cniapi.DelResponse, error) {
-	return overGRPC(ctx, s, "DEL", r, s.agent.Del)
+	return serveGRPC(ctx, s, "DEL", r, s.agent.Del)
 }
 
 // Check implements cniapi.CNIServer.
 func (s *cniServer) Check(ctx context.Context, r *cniapi.CheckRequest) (*cniapi.CheckResponse, error) {
-	return overGRPC(ctx, s, "CHECK", r, s.agent.Check)
+	return serveGRPC(ctx, s, "CHECK", r, s.agent.Check)
 }
 
 // GC implements cniapi.CNIServer.
 func (s *cniServer) GC(ctx context.Context, r *cniapi.GCRequest) (*cniapi.GCResponse, error) {
-	return overGRPC(ctx, s, "GC", r, s.agent.GC)
+	return serveGRPC(ctx, s, "GC", r, s.agent.GC)
 }
 
 // Status implements cniapi.CNIServer.
 func (s *cniServer) Status(ctx context.Context, r *cniapi.StatusRequest) (*cniapi.StatusResponse, error) {
-	return overGRPC(ctx, s, "STATUS", r, s.agent.Status)
+	return serveGRPC(ctx, s, "STATUS", r, s.agent.Status)
 }

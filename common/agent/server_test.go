@@ -206,12 +206,12 @@ func TestConfigValidate(t *testing.T) {
 		t.Error(err)
 	}
 	for text, change := range map[string]func(*agent.Config){
-		"add wait is 0s":                      func(c *agent.Config) { c.AddWait = 0 },
-		"stall 5s must be longer":             func(c *agent.Config) { c.Stall = 5 * time.Second },
-		"retry max 1ms is below retry min":    func(c *agent.Config) { c.RetryMax = time.Millisecond },
-		"max settle 1ms is below settle 5ms":  func(c *agent.Config) { c.MaxSettle = time.Millisecond },
-		"quarantine -1s is negative":          func(c *agent.Config) { c.Quarantine = -time.Second },
-		"pod range 10.0.0.1/24 has host bits": func(c *agent.Config) { c.PodCIDRs = prefixes("10.0.0.1/24") },
+		"add wait is 0s":                         func(c *agent.Config) { c.AddWait = 0 },
+		"stall 5s must be longer":                func(c *agent.Config) { c.Stall = 5 * time.Second },
+		"retry max 1ms is below retry min":       func(c *agent.Config) { c.RetryMax = time.Millisecond },
+		"max debounce 1ms is below debounce 5ms": func(c *agent.Config) { c.MaxDebounce = time.Millisecond },
+		"quarantine -1s is negative":             func(c *agent.Config) { c.Quarantine = -time.Second },
+		"pod range 10.0.0.1/24 has host bits":    func(c *agent.Config) { c.PodCIDRs = prefixes("10.0.0.1/24") },
 	} {
 		c := good()
 		change(&c)

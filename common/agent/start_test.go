@@ -29,7 +29,7 @@ func (r *rig) block(n int) (unblock func()) {
 	return func() { os.RemoveAll(path) }
 }
 
-// blockRecord puts something that is no file in the record's place.
+// blockRecord puts an object that is not a file in the record's place.
 func (r *rig) blockRecord(n int) (unblock func()) {
 	path := r.recordPath(n)
 	if err := errors.Join(os.Remove(path), os.MkdirAll(filepath.Join(path, "x"), 0o700)); err != nil {
@@ -72,10 +72,10 @@ func TestRecordCannotBeWritten(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.wantOnly()
 		r.mustAdd(0)
-		// Neither a tombstone can be written, nor can the record be removed.
+		// The agent can neither write a tombstone nor remove the record.
 		unblock = r.block(0)
 		unblockRecord := r.blockRecord(0)
-		wantCode(t, r.del(0), 5, "record that pod shop/web-0 is gone")
+		wantCode(t, r.del(0), 5, "record that pod shop/web-0 is detached")
 		if r.reachable(0) || len(r.attached()) > 0 {
 			t.Error("the pod is still attached")
 		}
@@ -155,7 +155,7 @@ func TestRebootedNode(t *testing.T) {
 			t.Errorf("the new sandbox has %v, %v", ips, err)
 		}
 		if got := r.metric("isthmus_problems"); got == "0" {
-			t.Error("lost namespaces are no problem")
+			t.Error("lost namespaces are not reported as a problem")
 		}
 		wantCode(t, r.check(1), 104, "broken")
 		removed, err := r.gc(8)
@@ -194,7 +194,7 @@ func TestUnknownAttachmentsGo(t *testing.T) {
 		r.agent.Publish(cluster{pods: 3}.snapshot())
 		r.settle()
 		if got := r.metric("isthmus_problems"); got == "0" {
-			t.Error("what could not be removed is no problem")
+			t.Error("a failed removal is not reported as a problem")
 		}
 		time.Sleep(time.Minute)
 		r.wantOnly()

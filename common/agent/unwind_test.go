@@ -60,8 +60,8 @@ func TestAddressOfALateFailureRests(t *testing.T) {
 	})
 }
 
-// TestAddressOfAnEarlyFailureIsFree is the counterpart: an address that nobody
-// can have seen does not rest.
+// TestAddressOfAnEarlyFailureIsFree is the counterpart: an address that no peer can have seen is free at
+// once.
 func TestAddressOfAnEarlyFailureIsFree(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.change = func(c *agent.Config) { c.PodCIDRs = ranges("10.0.1.0/30") }

@@ -18,13 +18,13 @@ import (
 	"github.com/isthmus-net/isthmus/common/report"
 )
 
-// view is what others may know of the loop; it is not changed once published.
+// view is the published state of the loop. It is immutable once published.
 type view struct {
-	// ready tells that a State of this agent is in force.
+	// ready is true when a State of this agent is in force.
 	ready bool
-	// unable says why Add cannot work now; empty if it can.
+	// unable is the reason why Add cannot work now, or "".
 	unable string
-	// limited tells that the policy of existing pods may be out of date.
+	// limited is true if the policy of existing pods may be out of date.
 	limited  bool
 	problems []string
 
@@ -41,7 +41,7 @@ type view struct {
 	unsupported                       []model.Unsupported
 }
 
-// publish lets others see how things are.
+// publish publishes the loop's state as a new view and reports it.
 func (l *loop) publish() {
 	v := &view{ready: l.enforced.inForce != nil, backend: l.backend, features: l.features, ranges: l.addresses.ranges,
 		appliedAt: l.enforced.appliedAt, unsupported: l.enforced.unsupported, problems: l.problems()}
@@ -71,7 +71,7 @@ func (l *loop) publish() {
 
 func isWarning(problem string) bool { return strings.HasPrefix(problem, "warning: ") }
 
-// problems lists what is wrong, one thing each.
+// problems lists the current problems, one line each.
 func (l *loop) problems() []string {
 	all := slices.Clone(l.brokenRecords)
 	switch {
@@ -103,7 +103,7 @@ func (l *loop) problems() []string {
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// unable says why Add cannot work now, and whether existing pods are affected.
+// unable returns why Add cannot work now, and whether existing pods are affected.
 func (l *loop) unable() (why string, limited bool) {
 	f := &l.enforced
 	switch {
@@ -121,7 +121,7 @@ func (l *loop) unable() (why string, limited bool) {
 		return strings.Join(l.addresses.problems, "; "), false
 	}
 	if a := l.addresses.allocator; a != nil {
-		free := make(map[bool]float64) // by whether IPv6
+		free := make(map[bool]float64) // key: IPv6
 		for _, u := range a.Usage(time.Now()) {
 			free[u.Pool.Addr().Is6()] += u.Free
 		}
@@ -134,14 +134,14 @@ func (l *loop) unable() (why string, limited bool) {
 	return "", false
 }
 
-// Status fails if Add cannot work now: with CodeNotAvailable or, if the policy
-// of existing pods may be out of date too, CodeLimited.
+// Status fails if Add cannot work now. The code is CodeNotAvailable or, if the policy of existing pods may
+// be out of date too, CodeLimited.
 func (a *Agent) Status(context.Context, *cniapi.StatusRequest) (*cniapi.StatusResponse, error) {
 	v := a.view.Load()
 	const remedy = "see isthmusctl status"
 	switch {
 	case a.stalled():
-		return nil, refuse(CodeLimited, remedy, "the agent's loop has given no sign of life for %s", a.cfg.Stall)
+		return nil, refuse(CodeLimited, remedy, "the agent's loop has not responded for %s", a.cfg.Stall)
 	case v.unable == "" && !v.ready:
 		return nil, refuse(CodeNotAvailable, remedy, "the agent is starting")
 	case v.unable == "":

@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Attachment is the key by which the runtime knows a pod's interface.
+// Attachment identifies a pod's interface towards the runtime.
 type Attachment struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ContainerId   string                 `protobuf:"bytes,1,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
@@ -84,9 +84,9 @@ type AddRequest struct {
 	PodNamespace string `protobuf:"bytes,3,opt,name=pod_namespace,json=podNamespace,proto3" json:"pod_namespace,omitempty"`
 	PodName      string `protobuf:"bytes,4,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
 	PodUid       string `protobuf:"bytes,5,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
-	// Name of the CNI network, by which GC is scoped; may be empty.
+	// Name of the CNI network, which scopes GC; may be empty.
 	Network string `protobuf:"bytes,6,opt,name=network,proto3" json:"network,omitempty"`
-	// Ports of the node that lead to the pod.
+	// Ports of the node that are forwarded to the pod.
 	HostPorts []*HostPort `protobuf:"bytes,7,rep,name=host_ports,json=hostPorts,proto3" json:"host_ports,omitempty"`
 	// Limits of the pod's interface.
 	Bandwidth     *Bandwidth `protobuf:"bytes,8,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
@@ -180,8 +180,8 @@ func (x *AddRequest) GetBandwidth() *Bandwidth {
 	return nil
 }
 
-// Bandwidth limits what a pod receives (ingress) and sends (egress): rates in
-// bits per second, bursts in bits. 0 is no limit, and no wish.
+// Bandwidth limits traffic to the pod (ingress) and from it (egress): rates in
+// bits per second, bursts in bits. 0 means unlimited or unspecified.
 type Bandwidth struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	IngressRate   uint64                 `protobuf:"varint,1,opt,name=ingress_rate,json=ingressRate,proto3" json:"ingress_rate,omitempty"`
@@ -252,7 +252,7 @@ func (x *Bandwidth) GetEgressBurst() uint64 {
 
 type HostPort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Address of the node; empty for all. 0.0.0.0 and :: stand for all of a family.
+	// Address of the node; empty for all. 0.0.0.0 and :: mean all of a family.
 	HostIp   string `protobuf:"bytes,1,opt,name=host_ip,json=hostIp,proto3" json:"host_ip,omitempty"`
 	HostPort uint32 `protobuf:"varint,2,opt,name=host_port,json=hostPort,proto3" json:"host_port,omitempty"`
 	Port     uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
@@ -492,7 +492,7 @@ type CheckRequest struct {
 	Netns      string                 `protobuf:"bytes,2,opt,name=netns,proto3" json:"netns,omitempty"`
 	// Addresses that Add returned, from prevResult.
 	Addresses []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	// Limits that the runtime asked for; none says nothing about them.
+	// Limits that the runtime requested; if missing, Check does not compare them.
 	Bandwidth     *Bandwidth `protobuf:"bytes,4,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -595,7 +595,7 @@ func (*CheckResponse) Descriptor() ([]byte, []int) {
 type GCRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Valid []*Attachment          `protobuf:"bytes,1,rep,name=valid,proto3" json:"valid,omitempty"`
-	// Name of the CNI network that the list is complete for; attachments of
+	// Name of the CNI network whose attachments the list contains; attachments of
 	// other networks stay. Empty means all networks.
 	Network       string `protobuf:"bytes,2,opt,name=network,proto3" json:"network,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -868,7 +868,7 @@ type GetNodeResponse struct {
 	// Kernel release or HNS version.
 	Platform string `protobuf:"bytes,4,opt,name=platform,proto3" json:"platform,omitempty"`
 	Ready    bool   `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Why not ready; or what is wrong although the node works. One a line.
+	// Problems, one per entry: why the node is not ready, or what else is wrong.
 	Problems    []string `protobuf:"bytes,6,rep,name=problems,proto3" json:"problems,omitempty"`
 	PodCidrs    []string `protobuf:"bytes,7,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`
 	Endpoints   int32    `protobuf:"varint,8,opt,name=endpoints,proto3" json:"endpoints,omitempty"`
@@ -884,13 +884,13 @@ type GetNodeResponse struct {
 	IngressDenied  uint64 `protobuf:"varint,16,opt,name=ingress_denied,json=ingressDenied,proto3" json:"ingress_denied,omitempty"`
 	EgressAllowed  uint64 `protobuf:"varint,17,opt,name=egress_allowed,json=egressAllowed,proto3" json:"egress_allowed,omitempty"`
 	EgressDenied   uint64 `protobuf:"varint,18,opt,name=egress_denied,json=egressDenied,proto3" json:"egress_denied,omitempty"`
-	// What is enforced more strictly than asked, or refused; one a line.
+	// Policy constructs that are over-blocked or refused, one per entry.
 	Unsupported []string `protobuf:"bytes,19,rep,name=unsupported,proto3" json:"unsupported,omitempty"`
-	// Entries of deny lists that are in force.
+	// Deny list entries in force.
 	DeniedIpv4  uint32        `protobuf:"varint,20,opt,name=denied_ipv4,json=deniedIpv4,proto3" json:"denied_ipv4,omitempty"`
 	DeniedIpv6  uint32        `protobuf:"varint,21,opt,name=denied_ipv6,json=deniedIpv6,proto3" json:"denied_ipv6,omitempty"`
 	DenyDevices []*DenyDevice `protobuf:"bytes,22,rep,name=deny_devices,json=denyDevices,proto3" json:"deny_devices,omitempty"`
-	// How what can be done in several ways is done here.
+	// Modes of the parts of the data path on this node.
 	PathModes     []*PathMode `protobuf:"bytes,23,rep,name=path_modes,json=pathModes,proto3" json:"path_modes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1087,14 +1087,14 @@ func (x *GetNodeResponse) GetPathModes() []*PathMode {
 	return nil
 }
 
-// PathMode is how a part of the data path's work is done.
+// PathMode is the mode of one part of the data path.
 type PathMode struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// pods, services, uplinks, same_node, other_nodes or outside.
 	Part string `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
 	Mode string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
-	// How many pods, uplinks or ranges of other nodes are served so; 1 if it is said
-	// of the node.
+	// Number of pods, uplinks or remote pod ranges in this mode; 1 if the mode
+	// concerns the whole node.
 	Count         uint32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1151,11 +1151,11 @@ func (x *PathMode) GetCount() uint32 {
 	return 0
 }
 
-// DenyDevice is an uplink that drops what deny lists name.
+// DenyDevice is an uplink that enforces deny lists.
 type DenyDevice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// native: in the driver; generic: in the kernel's stack.
+	// XDP mode. native: in the driver; generic: in the kernel's stack.
 	Mode          string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1292,12 +1292,12 @@ type Endpoint struct {
 	PodName      string                 `protobuf:"bytes,3,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
 	Addresses    []string               `protobuf:"bytes,4,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	HostIfName   string                 `protobuf:"bytes,5,opt,name=host_if_name,json=hostIfName,proto3" json:"host_if_name,omitempty"`
-	// Identity of the table in force, empty while default deny is.
+	// Identity of the table in force; empty while default deny is in force.
 	Table string `protobuf:"bytes,6,opt,name=table,proto3" json:"table,omitempty"`
 	// Policies that select the pod, in order of evaluation.
 	Policies []string `protobuf:"bytes,7,rep,name=policies,proto3" json:"policies,omitempty"`
 	Problems []string `protobuf:"bytes,8,rep,name=problems,proto3" json:"problems,omitempty"`
-	// Limits of its interface; missing if there are none.
+	// Limits of its interface; missing if unlimited.
 	Bandwidth     *Bandwidth `protobuf:"bytes,9,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1398,10 +1398,10 @@ func (x *Endpoint) GetBandwidth() *Bandwidth {
 
 type WatchFlowsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many events to tell of that are past, at most.
+	// Maximum number of past events to send.
 	Last   uint32 `protobuf:"varint,1,opt,name=last,proto3" json:"last,omitempty"`
 	Follow bool   `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"`
-	// Events about pods of this namespace, or this pod of it, at either end; empty
+	// Send events with a pod of this namespace, or this pod, at either end; empty
 	// for all.
 	PodNamespace string `protobuf:"bytes,3,opt,name=pod_namespace,json=podNamespace,proto3" json:"pod_namespace,omitempty"`
 	PodName      string `protobuf:"bytes,4,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
@@ -1479,7 +1479,7 @@ func (x *WatchFlowsRequest) GetVerdicts() []string {
 type WatchFlowsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Event *FlowEvent             `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
-	// Events before this one that were left out as the reader was too slow.
+	// Number of events skipped before this one, because the client was too slow.
 	Missed        uint64 `protobuf:"varint,2,opt,name=missed,proto3" json:"missed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1529,51 +1529,51 @@ func (x *WatchFlowsResponse) GetMissed() uint64 {
 	return 0
 }
 
-// FlowEvent is a packet that opened a flow, which a pod's policy decided, or that
-// was dropped for another reason.
+// FlowEvent is a decision of a pod's policy on the first packet of a flow, or a
+// packet dropped for another reason.
 type FlowEvent struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	UnixNano int64                  `protobuf:"varint,1,opt,name=unix_nano,json=unixNano,proto3" json:"unix_nano,omitempty"`
-	// The pod whose policy was asked, or whose packet it was; empty if it is not known.
+	// The pod whose policy decided, or that sent or received the packet; empty if unknown.
 	PodNamespace string `protobuf:"bytes,2,opt,name=pod_namespace,json=podNamespace,proto3" json:"pod_namespace,omitempty"`
 	PodName      string `protobuf:"bytes,3,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
-	// Seen from the pod: ingress or egress.
+	// Direction seen from the pod: ingress or egress.
 	Direction string `protobuf:"bytes,4,opt,name=direction,proto3" json:"direction,omitempty"`
 	// allow, deny (by policy) or drop (for another reason).
 	Verdict string `protobuf:"bytes,5,opt,name=verdict,proto3" json:"verdict,omitempty"`
-	// Of drop: the reason, as the label of isthmus_drops_total.
+	// For drop: the reason, as in the label of isthmus_drops_total.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Why policy says so, in one line; empty if the rules of that time are not known.
+	// Cause of the verdict, in one line; empty if the rules of that time are unknown.
 	Cause string `protobuf:"bytes,7,opt,name=cause,proto3" json:"cause,omitempty"`
-	// The policy behind it, "Kind namespace/name", and the index or name of its rule;
-	// empty if it was no policy, or no rule.
+	// The deciding policy, "Kind namespace/name", and the index or name of its rule;
+	// empty if no policy or no rule decided.
 	Policy string `protobuf:"bytes,8,opt,name=policy,proto3" json:"policy,omitempty"`
 	Rule   string `protobuf:"bytes,9,opt,name=rule,proto3" json:"rule,omitempty"`
 	Tier   string `protobuf:"bytes,10,opt,name=tier,proto3" json:"tier,omitempty"`
-	// Empty if the frame has no addresses or was not read so far.
+	// Empty if the frame has no addresses or parsing stopped before them.
 	Src string `protobuf:"bytes,11,opt,name=src,proto3" json:"src,omitempty"`
 	Dst string `protobuf:"bytes,12,opt,name=dst,proto3" json:"dst,omitempty"`
-	// Of TCP, UDP and SCTP; of ICMP echo both are the identifier.
+	// Ports of TCP, UDP and SCTP; for ICMP echo both are the identifier.
 	SrcPort uint32 `protobuf:"varint,13,opt,name=src_port,json=srcPort,proto3" json:"src_port,omitempty"`
 	DstPort uint32 `protobuf:"varint,14,opt,name=dst_port,json=dstPort,proto3" json:"dst_port,omitempty"`
 	// TCP, UDP, SCTP, ICMP, ICMPv6 or a number.
 	Protocol string `protobuf:"bytes,15,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// Of ICMP and ICMPv6.
+	// For ICMP and ICMPv6.
 	IcmpType uint32 `protobuf:"varint,16,opt,name=icmp_type,json=icmpType,proto3" json:"icmp_type,omitempty"`
-	// Of frames without addresses.
+	// For frames without addresses.
 	EtherType uint32 `protobuf:"varint,17,opt,name=ether_type,json=etherType,proto3" json:"ether_type,omitempty"`
-	// Address and port of the Service that the pod sent to, if dst is its backend.
+	// Address and port of the Service that the pod sent to, if dst is a backend of it.
 	Service string `protobuf:"bytes,18,opt,name=service,proto3" json:"service,omitempty"`
-	// Who has the address at the other end: a pod, or a node.
+	// The pod or node with the remote address.
 	PeerNamespace string `protobuf:"bytes,19,opt,name=peer_namespace,json=peerNamespace,proto3" json:"peer_namespace,omitempty"`
 	PeerName      string `protobuf:"bytes,20,opt,name=peer_name,json=peerName,proto3" json:"peer_name,omitempty"`
 	PeerNode      string `protobuf:"bytes,21,opt,name=peer_node,json=peerNode,proto3" json:"peer_node,omitempty"`
-	// By which the data path decided.
+	// The table, epoch and peer class by which the data path decided.
 	Table     uint32 `protobuf:"varint,22,opt,name=table,proto3" json:"table,omitempty"`
 	Epoch     uint32 `protobuf:"varint,23,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	PeerClass uint32 `protobuf:"varint,24,opt,name=peer_class,json=peerClass,proto3" json:"peer_class,omitempty"`
-	// Address and port that the node puts in place of src before the packet reaches
-	// the pod; empty if it does not. The policy is asked about src.
+	// Address and port to which the node masquerades src before the packet reaches
+	// the pod; empty if it does not. Policy is evaluated for src.
 	Masquerade    string `protobuf:"bytes,25,opt,name=masquerade,proto3" json:"masquerade,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -32,17 +32,17 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// CNI does the work behind the plugin. Every method may be repeated with the
-// same arguments. Errors carry a CNIError as status detail.
+// CNI carries out the requests of the CNI plugin. Every method is idempotent.
+// Errors carry a CNIError as status detail.
 type CNIClient interface {
 	// Add attaches a pod and returns when its policy is in force. Repeated for
-	// an attachment that exists it returns the same answer.
+	// an existing attachment it returns the same answer.
 	Add(ctx context.Context, in *AddRequest, opts ...grpc.CallOption) (*AddResponse, error)
-	// Del removes an attachment. One that is not there is no error.
+	// Del removes an attachment. A missing attachment is not an error.
 	Del(ctx context.Context, in *DelRequest, opts ...grpc.CallOption) (*DelResponse, error)
-	// Check fails if the attachment is missing or not as Add left it.
+	// Check fails if the attachment is missing or differs from what Add created.
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error)
-	// GC removes every attachment that is not in the list.
+	// GC removes every attachment that the request does not list.
 	GC(ctx context.Context, in *GCRequest, opts ...grpc.CallOption) (*GCResponse, error)
 	// Status fails if Add cannot work now.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
@@ -110,17 +110,17 @@ func (c *cNIClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.
 // All implementations must embed UnimplementedCNIServer
 // for forward compatibility.
 //
-// CNI does the work behind the plugin. Every method may be repeated with the
-// same arguments. Errors carry a CNIError as status detail.
+// CNI carries out the requests of the CNI plugin. Every method is idempotent.
+// Errors carry a CNIError as status detail.
 type CNIServer interface {
 	// Add attaches a pod and returns when its policy is in force. Repeated for
-	// an attachment that exists it returns the same answer.
+	// an existing attachment it returns the same answer.
 	Add(context.Context, *AddRequest) (*AddResponse, error)
-	// Del removes an attachment. One that is not there is no error.
+	// Del removes an attachment. A missing attachment is not an error.
 	Del(context.Context, *DelRequest) (*DelResponse, error)
-	// Check fails if the attachment is missing or not as Add left it.
+	// Check fails if the attachment is missing or differs from what Add created.
 	Check(context.Context, *CheckRequest) (*CheckResponse, error)
-	// GC removes every attachment that is not in the list.
+	// GC removes every attachment that the request does not list.
 	GC(context.Context, *GCRequest) (*GCResponse, error)
 	// Status fails if Add cannot work now.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
@@ -302,13 +302,13 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Inspect answers isthmusctl. It changes nothing.
+// Inspect serves isthmusctl. It is read-only.
 type InspectClient interface {
 	GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*GetNodeResponse, error)
 	ListEndpoints(ctx context.Context, in *ListEndpointsRequest, opts ...grpc.CallOption) (*ListEndpointsResponse, error)
-	// WatchFlows tells of new flows that were decided, and of drops: first of those
-	// that the agent remembers, then, to who follows, of those that come. It is
-	// Unimplemented where the data path does not tell of single flows.
+	// WatchFlows streams decisions on new flows, and drops. It first sends kept
+	// events, then new ones if the client follows. It returns Unimplemented if the
+	// data path does not report single flows.
 	WatchFlows(ctx context.Context, in *WatchFlowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFlowsResponse], error)
 }
 
@@ -363,13 +363,13 @@ type Inspect_WatchFlowsClient = grpc.ServerStreamingClient[WatchFlowsResponse]
 // All implementations must embed UnimplementedInspectServer
 // for forward compatibility.
 //
-// Inspect answers isthmusctl. It changes nothing.
+// Inspect serves isthmusctl. It is read-only.
 type InspectServer interface {
 	GetNode(context.Context, *GetNodeRequest) (*GetNodeResponse, error)
 	ListEndpoints(context.Context, *ListEndpointsRequest) (*ListEndpointsResponse, error)
-	// WatchFlows tells of new flows that were decided, and of drops: first of those
-	// that the agent remembers, then, to who follows, of those that come. It is
-	// Unimplemented where the data path does not tell of single flows.
+	// WatchFlows streams decisions on new flows, and drops. It first sends kept
+	// events, then new ones if the client follows. It returns Unimplemented if the
+	// data path does not report single flows.
 	WatchFlows(*WatchFlowsRequest, grpc.ServerStreamingServer[WatchFlowsResponse]) error
 	mustEmbedUnimplementedInspectServer()
 }

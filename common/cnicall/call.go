@@ -11,17 +11,16 @@ import (
 	"time"
 )
 
-// ErrProtocol is the error about an answer that is none.
-var ErrProtocol = errors.New("the agent does not answer as this plugin asks")
+// ErrProtocol reports a malformed reply of the agent.
+var ErrProtocol = errors.New("malformed reply from isthmus-agent")
 
-// Call sends a request on a new connection and reads the answer, into answer if
-// that is not nil. The context must have a deadline. The error is an *Error if
-// the agent refused, wraps ErrProtocol if it said something else, and is the
-// connection's otherwise.
+// Call sends a request on a new connection and decodes the reply into answer, unless answer is nil. The
+// context must have a deadline. The error is an *Error if the agent refused the request. It wraps
+// ErrProtocol for a malformed reply, and is otherwise the error of the connection.
 func Call(ctx context.Context, conn net.Conn, kind Kind, request, answer any) error {
 	deadline, ok := ctx.Deadline()
 	if !ok {
-		return errors.New("a call needs a deadline")
+		return errors.New("call without a deadline")
 	}
 	if err := conn.SetDeadline(deadline); err != nil {
 		return err
@@ -30,8 +29,7 @@ func Call(ctx context.Context, conn net.Conn, kind Kind, request, answer any) er
 	if err != nil {
 		return fmt.Errorf("encode request: %w", err)
 	}
-	// First the whole request, then the answer, from one goroutine: nothing else
-	// is asked of the connection.
+	// One goroutine sends the whole request and then reads the answer. Nothing else uses the connection.
 	if err := (Frame{Kind: kind, Timeout: time.Until(deadline), Body: body}).Write(conn); err != nil {
 		return err
 	}

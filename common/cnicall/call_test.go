@@ -96,7 +96,7 @@ func value(f protoreflect.FieldDescriptor, n *int) protoreflect.Value {
 	panic("a field of kind " + f.Kind().String())
 }
 
-// answering calls somebody who reads a request and writes what f makes of it.
+// answering calls a peer that reads a request and writes what f makes of it.
 func answering(t *testing.T, timeout time.Duration, answer any, f func(cnicall.Frame) []byte) error {
 	t.Helper()
 	near, far := net.Pipe()

@@ -12,25 +12,25 @@ import (
 	"time"
 )
 
-// Magic begins every frame, of every version. It is no beginning of HTTP/2,
-// which is spoken on the same socket.
+// Magic begins every frame, of every version. It differs from the preface of HTTP/2, which uses the same
+// socket.
 const Magic = "ISTHMUS\n"
 
 const (
-	// version is that of the frame. Messages change as protobuf's do: by fields
-	// that the other side may not know.
+	// version is that of the frame. Messages evolve as in protobuf: by fields that the other side may not
+	// know.
 	version = 1
-	// headerSize is as long as the preface of HTTP/2: an agent that knows no
-	// frames has read enough to close the connection.
+	// headerSize equals the length of the HTTP/2 preface: an agent that does not support frames has then
+	// read enough to close the connection.
 	headerSize = 24
 	// MaxBody bounds a message, in bytes.
 	MaxBody = 4 << 20
 )
 
-// Kind says what a frame holds.
+// Kind is the kind of message in a frame.
 type Kind uint16
 
-// What the plugin asks, and how the agent answers.
+// Requests of the plugin and replies of the agent.
 const (
 	Add Kind = iota + 1
 	Del
@@ -42,12 +42,11 @@ const (
 	Refused Kind = 0x101
 )
 
-// ErrVersion is the error about a frame of another version.
+// ErrVersion reports a frame of another version.
 var ErrVersion = errors.New("frame is of another version")
 
-// Frame is what either side sends. On the wire, numbers with the high byte
-// first: Magic, version(2), kind(2), timeout in milliseconds(4), length of the
-// body(4), zero(4), body.
+// Frame is one message of either side. On the wire, numbers are big-endian: Magic, version(2), kind(2),
+// timeout in milliseconds(4), length of the body(4), zero(4), body.
 type Frame struct {
 	Kind Kind
 	// Timeout is how long the sender waits for an answer; 0 in answers.
@@ -59,9 +58,9 @@ type Frame struct {
 // Write sends a frame in one write.
 func (f Frame) Write(w io.Writer) error {
 	if len(f.Body) > MaxBody {
-		return fmt.Errorf("message has %d bytes: at most %d are possible", len(f.Body), MaxBody)
+		return fmt.Errorf("message has %d bytes: at most %d are allowed", len(f.Body), MaxBody)
 	}
-	// Rounded up: no limit must not become of a short one.
+	// Round up: a timeout below one millisecond must not become 0, which means none.
 	timeout := min((max(f.Timeout, 0)+time.Millisecond-1)/time.Millisecond, math.MaxUint32)
 	b := append(make([]byte, 0, headerSize+len(f.Body)), Magic...)
 	b = binary.BigEndian.AppendUint16(b, version)
@@ -73,15 +72,15 @@ func (f Frame) Write(w io.Writer) error {
 	return err
 }
 
-// Read receives a frame. The error is ErrVersion if the header is of another
-// version, of which nothing more is read.
+// Read receives a frame. The error is ErrVersion if the header is of another version; Read then reads no
+// further.
 func Read(r io.Reader) (Frame, error) {
 	var h [headerSize]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
 		return Frame{}, fmt.Errorf("read header: %w", err)
 	}
 	if string(h[:len(Magic)]) != Magic {
-		return Frame{}, fmt.Errorf("%q begins no frame", h[:len(Magic)])
+		return Frame{}, fmt.Errorf("%q is not the beginning of a frame", h[:len(Magic)])
 	}
 	if v := binary.BigEndian.Uint16(h[8:]); v != version {
 		return Frame{}, fmt.Errorf("%w: %d, not %d", ErrVersion, v, version)
@@ -91,7 +90,7 @@ func Read(r io.Reader) (Frame, error) {
 	if length > MaxBody || binary.BigEndian.Uint32(h[20:]) != 0 {
 		return Frame{}, fmt.Errorf("header % x is not valid", h)
 	}
-	// The memory grows with what comes, not with what is promised.
+	// Memory grows with the received bytes, not with the announced length.
 	var body bytes.Buffer
 	if _, err := io.CopyN(&body, r, int64(length)); err != nil {
 		return Frame{}, fmt.Errorf("read message: %w", err)

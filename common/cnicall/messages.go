@@ -2,8 +2,8 @@
 
 package cnicall
 
-// The messages of service CNI in common/cniapi/isthmus.proto, which says what
-// they mean; a test compares them.
+// The messages of service CNI in common/cniapi/isthmus.proto, which documents the fields. A test compares
+// both definitions.
 
 // Attachment is the key of a pod's interface.
 type Attachment struct {
@@ -11,7 +11,7 @@ type Attachment struct {
 	IfName      string `json:"ifName"`
 }
 
-// AddRequest is what Add sends.
+// AddRequest is the request of Add.
 type AddRequest struct {
 	Attachment   Attachment `json:"attachment"`
 	Netns        string     `json:"netns"`
@@ -23,8 +23,8 @@ type AddRequest struct {
 	Bandwidth    *Bandwidth `json:"bandwidth,omitempty"`
 }
 
-// Bandwidth is in bits per second and bits. 64-bit numbers are text in protobuf's
-// JSON.
+// Bandwidth holds rates in bits per second and bursts in bits. The JSON mapping of protobuf encodes 64-bit
+// numbers as text.
 type Bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate,string"`
 	IngressBurst uint64 `json:"ingressBurst,string"`
@@ -32,7 +32,7 @@ type Bandwidth struct {
 	EgressBurst  uint64 `json:"egressBurst,string"`
 }
 
-// HostPort is a port of the node that leads to the pod.
+// HostPort is a port of the node that is forwarded to the pod.
 type HostPort struct {
 	HostIP   string `json:"hostIp"`
 	HostPort uint32 `json:"hostPort"`
@@ -40,7 +40,7 @@ type HostPort struct {
 	Protocol uint32 `json:"protocol"`
 }
 
-// AddResponse answers Add.
+// AddResponse is the answer to Add.
 type AddResponse struct {
 	HostIfName string   `json:"hostIfName"`
 	HostMAC    string   `json:"hostMac"`
@@ -50,12 +50,12 @@ type AddResponse struct {
 	Gateways   []string `json:"gateways"`
 }
 
-// DelRequest is what Del sends.
+// DelRequest is the request of Del.
 type DelRequest struct {
 	Attachment Attachment `json:"attachment"`
 }
 
-// CheckRequest is what Check sends.
+// CheckRequest is the request of Check.
 type CheckRequest struct {
 	Attachment Attachment `json:"attachment"`
 	Netns      string     `json:"netns"`
@@ -63,13 +63,13 @@ type CheckRequest struct {
 	Bandwidth  *Bandwidth `json:"bandwidth,omitempty"`
 }
 
-// GCRequest is what GC sends.
+// GCRequest is the request of GC.
 type GCRequest struct {
 	Valid   []Attachment `json:"valid,omitempty"`
 	Network string       `json:"network"`
 }
 
-// Error is why the agent refused, as the CNI specification has it.
+// Error is a refusal of the agent, in the form of the CNI specification.
 type Error struct {
 	Code    uint32 `json:"code"`
 	Msg     string `json:"msg"`

@@ -15,138 +15,126 @@ import (
 // HCN namespace) does not exist.
 var ErrNoNetNS = errors.New("network namespace not found")
 
-// ErrInterfaceExists is returned by AddEndpoint when the pod already has an
-// interface of that name which Isthmus did not make.
+// ErrInterfaceExists is returned by AddEndpoint when the pod already has an interface of that name which
+// Isthmus did not create.
 var ErrInterfaceExists = errors.New("interface exists")
 
-// Backend enforces States and attaches pods on one node. All methods may be
-// called again with the same arguments, also after a crash in the middle of an
-// earlier call, and then complete what is missing. The agent calls them from
-// one goroutine, except for Counters.
+// Backend enforces States and attaches pods on one node. All methods are idempotent. Repeated after a crash
+// in the middle of a call, they complete the missing parts. The agent calls them from one goroutine, except
+// for Counters.
 type Backend interface {
-	// Features tells what the data path can do. It does not change.
+	// Features returns the capabilities of the data path. They do not change.
 	Features() model.Features
 
-	// AddEndpoint attaches a pod, or adopts the attachment if it is there
-	// already, and puts every missing part right. Before the pod can send or
-	// receive its first packet, default deny in both directions is in force;
-	// it stays until an Apply names the endpoint. On an error nothing of a new
-	// attachment is left.
+	// AddEndpoint attaches a pod. If the attachment exists it adopts it and repairs every missing part.
+	// Default deny in both directions is in force before the pod can send or receive its first packet. It
+	// stays until an Apply names the endpoint. After an error nothing of a new attachment remains.
 	AddEndpoint(ctx context.Context, spec EndpointSpec) (Attachment, error)
 
-	// DeleteEndpoint removes every trace of an attachment. What is gone
-	// already is no error.
+	// DeleteEndpoint removes every trace of an attachment. A missing attachment is not an error.
 	DeleteEndpoint(ctx context.Context, id model.EndpointID) error
 
-	// Endpoints lists what is attached, including half-made and broken
-	// attachments, by reading it from the system.
+	// Endpoints lists all attachments, including incomplete and damaged ones, by reading them from the
+	// system.
 	Endpoints(ctx context.Context) ([]Installed, error)
 
-	// Apply brings the whole node from what is in force to the State, by the
-	// steps of Plan, and returns when it is in force. Endpoints that the State
-	// does not name keep or get default deny. What the OS cannot state exactly
-	// is over-blocked and returned. After an error the old decisions are still
-	// in force for whatever could not be changed, and Apply can be repeated.
+	// Apply takes the whole node from the state in force to the State, by the steps of Plan, and returns
+	// when it is in force. Endpoints that the State does not name keep or get default deny. Constructs that
+	// the OS cannot express exactly are over-blocked and returned. After an error the old decisions stay in
+	// force where the change failed, and Apply can be repeated.
 	Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error)
 
-	// InForce reads back the State that is in force, without causes and terms,
-	// or nil if there is none or the data path does not keep classes.
+	// InForce reads back the State in force, without causes and terms. It returns nil if there is none or
+	// the data path does not store classes.
 	InForce(ctx context.Context) (*model.State, error)
 
-	// Idle does a short piece of work that can wait, such as turning what is
-	// quick to set up into what is better to keep, and reports whether there is
-	// more. The agent calls it when nothing else is to be done.
+	// Idle does a short piece of background work and reports whether more is left. An example is replacing
+	// hooks that are quick to set up by durable ones. The agent calls it when it has nothing else to do.
 	Idle(ctx context.Context) (more bool, err error)
 
-	// Counters reads the totals since the data path was first loaded.
+	// Counters returns the totals since the data path was first loaded.
 	Counters(ctx context.Context) (Counters, error)
 
-	// Close lets go of the data path and leaves it working.
+	// Close releases the data path, which continues to work.
 	Close() error
 }
 
-// Faulty is implemented by a Backend that looks after more than States: the
-// fabric between nodes.
+// Faulty is implemented by a Backend that also manages objects besides States, such as the fabric between
+// nodes.
 type Faulty interface {
-	// Faults say what is wrong beside the State in force, and the remedy, one
-	// thing each. It is called from the goroutine of the other methods.
+	// Faults returns the problems that do not concern the State in force, each with the remedy. The agent
+	// calls it from the goroutine of the other methods.
 	Faults() []string
 }
 
-// BatchDeleter is implemented by a Backend that removes several attachments in
-// less time at once than one after another.
+// BatchDeleter is implemented by a Backend that removes several attachments faster in one call than one
+// after another.
 type BatchDeleter interface {
-	// DeleteEndpoints does what DeleteEndpoint does with each, all of them
-	// different, and answers in that order. One that fails does not keep the others.
+	// DeleteEndpoints removes the attachments, all different, as DeleteEndpoint does. It returns one error
+	// or nil for each, in the same order. One failure does not prevent the other removals.
 	DeleteEndpoints(ctx context.Context, ids []model.EndpointID) []error
 }
 
-// Announcer is implemented by a Backend of which other nodes have to know
-// something to reach its pods.
+// Announcer is implemented by a Backend with data that other nodes need to reach its pods.
 type Announcer interface {
-	// Announcement is what is to be said now; it may be more later. It is called
-	// from the goroutine of the other methods, often.
-	Announcement() model.Announcement
+	// NodeInfo returns the data that is known now; more may follow. The agent calls it often, from the
+	// goroutine of the other methods.
+	NodeInfo() model.NodeInfo
 }
 
-// SocketLister is implemented by a Backend that sees the sockets of its node. A
-// host port would take over what comes to them.
+// SocketLister is implemented by a Backend that can list the sockets of its node. A host port would take
+// over their connections.
 type SocketLister interface {
-	// Listening lists where processes of the node accept connections or datagrams:
-	// address, protocol and number, without a pod's port. The zero address stands for
-	// all, the unspecified address of a family for all of that.
+	// Listening returns the address, protocol and port on which processes of the node accept connections or
+	// datagrams. The pod's port is not set. The zero address means all addresses, the unspecified address
+	// of a family all of that family.
 	Listening() ([]model.HostPort, error)
 }
 
-// Watcher is implemented by a Backend that can tell of single packets.
+// Watcher is implemented by a Backend that reports single packets.
 type Watcher interface {
-	// Watch calls f with what becomes known of new flows and of drops, in order,
-	// until the context is done; first with what became known while nobody watched,
-	// as far as that was kept. It may run beside the other methods except Close,
-	// and once at a time. The data path does not wait for f: what is not taken in
-	// time is counted as lost.
+	// Watch calls f with new flows and drops, in order, until the context is done. It begins with those
+	// that were kept while no Watch ran. It may run concurrently with the other methods except Close, but
+	// only once at a time. The data path does not wait for f: it counts events that f takes too late as
+	// lost.
 	Watch(ctx context.Context, f func([]model.FlowEvent)) error
 }
 
-// EndpointSpec asks for an attachment.
+// EndpointSpec is the desired attachment of a pod.
 type EndpointSpec struct {
 	ID          model.EndpointID
 	ContainerID string
 	// IfName is the name of the interface inside the pod.
 	IfName string
 	Pod    model.PodID
-	// NetNS is the path of a network namespace on Linux, the GUID of an HCN
-	// namespace on Windows.
+	// NetNS is the path of a network namespace on Linux, the GUID of an HCN namespace on Windows.
 	NetNS string
 	// IPs are the addresses, at most one per family, without prefix length.
 	IPs []netip.Addr
-	// HostPorts lead to the pod, from the next Apply on; none unless Features
-	// has them.
+	// HostPorts are forwarded to the pod from the next Apply on. They are empty unless Features has
+	// HostPorts.
 	HostPorts []model.HostPort
-	// Bandwidth limits the interface, before its first packet; nothing unless
-	// Features has it.
+	// Bandwidth limits the interface from its first packet on. It is zero unless Features supports it.
 	Bandwidth model.Bandwidth
 }
 
-// Attachment describes what AddEndpoint made.
+// Attachment is what AddEndpoint created.
 type Attachment struct {
 	// HostIfName is the interface on the host's side; empty on Windows.
 	HostIfName string
 	HostMAC    net.HardwareAddr
 	MAC        net.HardwareAddr
-	// Addresses are the pod's addresses with the prefix length that its
-	// interface has.
+	// Addresses are the pod's addresses with the prefix length of its interface.
 	Addresses []netip.Prefix
 	// Gateways are the next hops of the default routes.
 	Gateways []netip.Addr
 	MTU      int
 }
 
-// Installed is an attachment as it was found on the system.
+// Installed is an attachment as found on the system.
 type Installed struct {
 	ID model.EndpointID
-	// Problems say what is missing or wrong, one thing each; empty if the
-	// attachment is complete.
+	// Problems are the missing or wrong parts, one each; empty if the attachment is complete.
 	Problems []string
 }
 
@@ -154,55 +142,50 @@ type Installed struct {
 type Counters struct {
 	// Verdicts is indexed by Direction and Verdict.
 	Verdicts [2][2]uint64
-	// Drops counts packets dropped for other reasons than a policy, by reason.
+	// Drops counts packets dropped for reasons other than policy, by reason.
 	Drops map[string]uint64
-	// Untracked counts allowed flows for which the flow table had no room: their
-	// answers are decided as flows of their own.
+	// Untracked counts allowed flows that did not fit into the flow table: their replies are decided as new
+	// flows.
 	Untracked uint64
-	// Maps tells how full the tables of the data path are, by name; nil where it
-	// has none of fixed size.
+	// Maps is the usage of the data path's tables, by name; nil without tables of fixed size.
 	Maps map[string]MapUsage
 	Deny DenyStatus
-	// Repairs counts what others changed in the system and was put right.
+	// Repairs counts repaired changes by other processes.
 	Repairs uint64
-	// Events counts flow events that nobody was told of.
+	// Events counts flow events that were not delivered.
 	Events EventCounts
-	// PathModes say how what can be done in several ways is done on this node.
+	// PathModes are the modes of the parts of the data path on this node.
 	PathModes []PathMode
 }
 
-// PathMode is how a part of the data path's work is done: Part is one of a few
-// words for what, Mode one for how.
+// PathMode is the mode of a part of the data path. Part and Mode are each one of a few words.
 type PathMode struct {
 	Part, Mode string
-	// Count is how many pods, uplinks or ranges of other nodes are served so; 1
-	// if it is said of the node.
+	// Count is the number of pods, uplinks or remote pod ranges in this mode; 1 if the mode concerns the
+	// whole node.
 	Count int
 }
 
-// EventCounts are flow events that were left out since the data path was first
-// loaded.
+// EventCounts counts flow events that were not delivered since the data path was first loaded.
 type EventCounts struct {
-	// Limited were more than their pod may cause.
+	// Limited were over the rate limit of their pod.
 	Limited uint64
 	// Lost were not read in time.
 	Lost uint64
 }
 
-// MapUsage is how many entries a table has, as far as was last counted, and
-// how many it can have.
+// MapUsage is the number of entries of a table, as last counted, and its capacity.
 type MapUsage struct{ Entries, Capacity int }
 
-// DenyStatus is how the deny list is enforced.
+// DenyStatus is the state of the deny list.
 type DenyStatus struct {
-	// Entries are those in force, of IPv4 and of IPv6.
+	// Entries counts the entries in force, IPv4 and IPv6.
 	Entries [2]int
-	// Devices are the uplinks that drop what is listed, by name.
+	// Devices are the uplinks that enforce the deny list, by name.
 	Devices []DenyDevice
-	// Problems say what is wrong, one thing each.
+	// Problems are the problems, one each.
 	Problems []string
 }
 
-// DenyDevice is an uplink, and where its packets are dropped: "native" is in
-// its driver, "generic" in the kernel's stack.
+// DenyDevice is an uplink and its XDP mode: "native" is in its driver, "generic" in the kernel's stack.
 type DenyDevice struct{ Name, Mode string }

@@ -9,9 +9,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// EndpointError is an error that concerns one endpoint only. When everything
-// that Apply joins in its error is one, what the State says of all other
-// endpoints is in force.
+// EndpointError is an error that concerns one endpoint only. If an error of Apply joins only
+// EndpointErrors, the decisions of all other endpoints are in force.
 type EndpointError struct {
 	ID  model.EndpointID
 	Err error
@@ -23,9 +22,8 @@ func (e *EndpointError) Error() string { return fmt.Sprintf("endpoint %s: %v", e
 // Unwrap returns the cause.
 func (e *EndpointError) Unwrap() error { return e.Err }
 
-// Concerns reports whether, after an error of Apply, an endpoint may not be
-// under its new decisions: the error is about that endpoint or not about single
-// endpoints only.
+// Concerns reports whether, after an error of Apply, an endpoint may not be under its new decisions. That
+// is so if the error is about that endpoint, or not only about single endpoints.
 func Concerns(err error, id model.EndpointID) bool {
 	if err == nil {
 		return false

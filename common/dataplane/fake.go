@@ -15,29 +15,29 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// errClosed is returned by a Fake after Close.
+// errClosed is the error of a Fake after Close.
 var errClosed = errors.New("data path is closed")
 
-// errConcurrent is returned by a Fake that is used by two goroutines at once.
+// errConcurrent is the error of a Fake that two goroutines use at once.
 var errConcurrent = errors.New("data path is called from two goroutines at once")
 
-// Fault is asked before every step of a Fake. An error makes the operation fail
-// there; waiting for the context makes it hang; leaving the goroutine makes it
-// crash there, and what was done so far stays.
+// Fault is called before every step of a Fake. If it returns an error the operation fails there. If it
+// waits for the context the operation hangs. If it ends the goroutine the operation crashes there, and the
+// completed steps stay.
 type Fault func(ctx context.Context, step string) error
 
-// Fake is a Backend in memory. It refuses what a real one refuses, executes
-// Plan step by step, and survives the agent that uses it, as a kernel does.
+// Fake is a Backend in memory. It rejects what a real one rejects, executes Plan step by step, and outlives
+// the agent that uses it, as a kernel does.
 type Fake struct {
 	features model.Features
-	busy     atomic.Bool // a contract is checked, nothing is locked
+	busy     atomic.Bool // checks the contract, locks nothing
 
 	mu       sync.Mutex
 	closed   bool
 	fault    Fault
 	poison   func(*model.State) error
 	gone     map[string]bool    // network namespaces that do not exist
-	foreign  map[[2]string]bool // (namespace, interface) that somebody else made
+	foreign  map[[2]string]bool // (namespace, interface) created by another component
 	attached map[model.EndpointID]*fakeEndpoint
 	inForce  *model.State
 	counters Counters
@@ -51,29 +51,28 @@ var (
 	_ SocketLister = (*Fake)(nil)
 )
 
-// NewFake returns a data path that nothing is attached to.
+// NewFake returns a data path without attachments.
 func NewFake(features model.Features) *Fake {
 	return &Fake{features: features, gone: make(map[string]bool), foreign: make(map[[2]string]bool),
 		attached: make(map[model.EndpointID]*fakeEndpoint)}
 }
 
-// SetFault sets what is asked before every step; nil lets everything work.
+// SetFault sets the function that is called before every step; nil means no faults.
 func (f *Fake) SetFault(fault Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fault = fault
 }
 
-// SetPoison sets what Apply asks before it begins: an error refuses the State
-// as a whole, as one that has no room in the kernel. nil accepts every State.
+// SetPoison sets a function that Apply calls first. Its error rejects the whole State, as a kernel without
+// room does. nil accepts every State.
 func (f *Fake) SetPoison(poison func(*model.State) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.poison = poison
 }
 
-// RemoveNetNS makes a network namespace cease to exist, with the interfaces in
-// it, as the end of a sandbox or a reboot does.
+// RemoveNetNS removes a network namespace with its interfaces, as the end of a sandbox or a reboot does.
 func (f *Fake) RemoveNetNS(path string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,14 +84,14 @@ func (f *Fake) RemoveNetNS(path string) {
 	}
 }
 
-// OccupyInterface puts an interface that is not ours into a network namespace.
+// OccupyInterface adds an interface of another component to a network namespace.
 func (f *Fake) OccupyInterface(netns, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.foreign[[2]string{netns, name}] = true
 }
 
-// Break takes a part away from an attachment, as another program might.
+// Break removes a part of an attachment, as another program might.
 func (f *Fake) Break(id model.EndpointID, part string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,7 +107,7 @@ func (f *Fake) SetCounters(c Counters) {
 	f.counters = c
 }
 
-// SetSockets sets what Listening lists.
+// SetSockets sets what Listening returns.
 func (f *Fake) SetSockets(all ...model.HostPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,23 +130,22 @@ func (f *Fake) Reopen() {
 	f.closed = false
 }
 
-// Log lists the operations that were completed, oldest first: "add ID",
-// "delete ID", "apply ID ID ..." with the endpoints that the State names.
+// Log lists the completed operations, oldest first: "add ID", "delete ID", "apply ID ID ..." with the
+// endpoints that the State names.
 func (f *Fake) Log() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.log)
 }
 
-// Applied counts the Applies that were completed.
+// Applied counts the completed Applies.
 func (f *Fake) Applied() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.applied
 }
 
-// Decide gives the verdict that a new flow meets now. An endpoint that no
-// State names is denied.
+// Decide returns the present verdict for a new flow. An endpoint that the State does not name is denied.
 func (f *Fake) Decide(id model.EndpointID, d model.Direction, remote netip.Addr, p model.Protocol, port uint16) model.Verdict {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -173,7 +171,7 @@ func (f *Fake) enter() error {
 
 func (f *Fake) leave() { f.busy.Store(false) }
 
-// step asks for a fault, without holding the lock.
+// step calls the Fault, without holding the lock.
 func (f *Fake) step(ctx context.Context, name string) error {
 	f.mu.Lock()
 	fault := f.fault

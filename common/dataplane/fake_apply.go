@@ -13,8 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Apply implements Backend. An endpoint that cannot be put under its decisions
-// is reported as an EndpointError and keeps the old ones.
+// Apply implements Backend. An endpoint whose decisions cannot be applied is reported as an EndpointError
+// and keeps the old ones.
 func (f *Fake) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
 	if err := f.enter(); err != nil {
 		return nil, err
@@ -66,8 +66,7 @@ func (f *Fake) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, 
 	return nil, errors.Join(errs...)
 }
 
-// keepRefused keeps endpoints that s names and that were refused under the
-// table that is in force, if s still has it.
+// keepRefused keeps rejected endpoints of s under the table in force, if s still has it.
 func keepRefused(accepted, old, s *model.State) {
 	for id := range s.Endpoints {
 		if _, ok := accepted.Endpoints[id]; ok {
@@ -89,15 +88,14 @@ func (f *Fake) checkEndpoint(s *model.State, id model.EndpointID) error {
 	case len(e.missing()) > 0:
 		return fmt.Errorf("lacks %s", strings.Join(e.missing(), ", "))
 	case !slices.Equal(e.spec.IPs, want.IPs):
-		return fmt.Errorf("has addresses %v, the state says %v", e.spec.IPs, want.IPs)
+		return fmt.Errorf("has addresses %v, the state has %v", e.spec.IPs, want.IPs)
 	case s.Tables[want.Table] == nil:
 		return fmt.Errorf("table %s is not in the state", want.Table)
 	}
 	return nil
 }
 
-// InForce implements Backend: like maps in a kernel it keeps numbers and
-// verdicts, not what they mean.
+// InForce implements Backend. Like maps in a kernel it keeps numbers and verdicts, but not what they mean.
 func (f *Fake) InForce(ctx context.Context) (*model.State, error) {
 	if err := f.enter(); err != nil {
 		return nil, err

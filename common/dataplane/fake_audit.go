@@ -12,8 +12,7 @@ import (
 
 var _ Auditor = (*Fake)(nil)
 
-// Tamper takes an endpoint out of what is in force, as another program might:
-// everything of it is denied.
+// Tamper removes an endpoint from the state in force, as another program might: all its traffic is denied.
 func (f *Fake) Tamper(id model.EndpointID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -25,8 +24,7 @@ func (f *Fake) Tamper(id model.EndpointID) {
 	}
 }
 
-// Audit implements Auditor: endpoints that are under another table than they
-// should be.
+// Audit implements Auditor. It returns the endpoints that are under a wrong table.
 func (f *Fake) Audit(ctx context.Context, s *model.State) ([]Drift, error) {
 	if err := f.enter(); err != nil {
 		return nil, err

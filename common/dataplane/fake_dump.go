@@ -13,9 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Dump returns everything that is attached and in force as sorted text. The
-// numbers of classes and the identities of tables are replaced by their order
-// of appearance: data paths that decide alike give equal texts.
+// Dump returns all attachments and the state in force as sorted text. Numbers of classes and identities of
+// tables are replaced by their order of appearance: data paths with equal decisions give equal texts.
 func (f *Fake) Dump() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -51,8 +50,7 @@ type dumper struct {
 
 func (d *dumper) line(format string, args ...any) { fmt.Fprintf(&d.text, format+"\n", args...) }
 
-// number numbers tables by endpoint, peer classes by address and then prefix,
-// port classes by range.
+// number numbers tables by endpoint, peer classes by address and then prefix, port classes by range.
 func (d *dumper) number() {
 	d.tables, d.peers, d.ports = make(map[model.TableID]int), map[model.PeerClass]int{model.World: 0}, map[model.PortClass]int{model.OtherPorts: 0}
 	for _, id := range slices.Sorted(maps.Keys(d.state.Endpoints)) {
@@ -78,7 +76,7 @@ func (d *dumper) number() {
 	}
 }
 
-// appear gives what was not seen before the next number.
+// appear assigns the next number to a class without one.
 func appear[C comparable](numbers map[C]int, c C) {
 	if _, ok := numbers[c]; !ok {
 		numbers[c] = len(numbers)
@@ -112,7 +110,7 @@ func (d *dumper) classes() {
 	}
 }
 
-// table lists the verdicts of every class that has addresses.
+// table writes the verdicts of every class that has addresses.
 func (d *dumper) table(i int, t *model.Table) {
 	d.line("table %d", i)
 	byNumber := func(a, b model.PeerClass) int { return cmp.Compare(d.peers[a], d.peers[b]) }

@@ -16,11 +16,11 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// fakeParts are what an attachment consists of, in the order in which they are
-// made: default deny before anything can send.
+// fakeParts are the parts of an attachment, in the order of their creation: default deny before anything
+// can send.
 var fakeParts = [...]string{"slot", "deny", "interface", "addresses", "routes"}
 
-// fakeEndpoint is an attachment, perhaps a half-made one.
+// fakeEndpoint is an attachment, perhaps incomplete.
 type fakeEndpoint struct {
 	spec  EndpointSpec
 	parts map[string]bool
@@ -64,7 +64,7 @@ func (f *Fake) AddEndpoint(ctx context.Context, spec EndpointSpec) (Attachment, 
 	return fakeAttachment(spec), nil
 }
 
-// begin checks a spec against what is there.
+// begin checks a spec against the existing attachments.
 func (f *Fake) begin(spec EndpointSpec) (e *fakeEndpoint, isNew bool, err error) {
 	if err := f.checkSpec(spec); err != nil {
 		return nil, false, err
@@ -83,7 +83,7 @@ func (f *Fake) begin(spec EndpointSpec) (e *fakeEndpoint, isNew bool, err error)
 		}
 		for _, a := range spec.IPs {
 			if slices.Contains(other.spec.IPs, a) {
-				return nil, false, fmt.Errorf("address %s is that of endpoint %s", a, id)
+				return nil, false, fmt.Errorf("address %s is in use by endpoint %s", a, id)
 			}
 		}
 	}
@@ -121,8 +121,7 @@ func (f *Fake) checkSpec(spec EndpointSpec) error {
 	return nil
 }
 
-// fakeAttachment derives an answer from the spec alone, so that it is the same
-// every time.
+// fakeAttachment derives an attachment from the spec alone, so that it is the same every time.
 func fakeAttachment(spec EndpointSpec) Attachment {
 	h := fnv.New32a()
 	h.Write([]byte(spec.ID))

@@ -46,7 +46,7 @@ func TestFakeRefuses(t *testing.T) {
 	f.RemoveNetNS("/n/gone")
 	f.OccupyInterface("/n/theirs", "eth0")
 	for text, change := range map[string]func(*dataplane.EndpointSpec){
-		"is that of endpoint c2:eth0":       func(s *dataplane.EndpointSpec) { s.IPs = specOf(2).IPs },
+		"is in use by endpoint c2:eth0":     func(s *dataplane.EndpointSpec) { s.IPs = specOf(2).IPs },
 		"eth0 of c2:eth0: interface exists": func(s *dataplane.EndpointSpec) { s.NetNS = "/n/c2" },
 		"eth0: interface exists":            func(s *dataplane.EndpointSpec) { s.NetNS = "/n/theirs" },
 		"network namespace not found":       func(s *dataplane.EndpointSpec) { s.NetNS = "/n/gone" },

@@ -15,10 +15,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// cube walks through all that can be seen while a group of writes is made in any
-// order: writes of one group commute, so what is seen depends on which of them
-// were made and not on their order, and every order is a path along the edges of
-// a cube with a corner per subset.
+// cube walks through all visible states while a group of writes is made in any order. Writes of one group
+// commute, so a state depends only on which of them were made. Every order is a path along the edges of a
+// cube with a corner per subset.
 type cube struct {
 	*testing.T
 	store    *store
@@ -64,8 +63,8 @@ func (c *cube) see() []model.Verdict {
 	return v
 }
 
-// judge checks what is seen after one more write: every cell is as before the
-// change or as after it, and does not go back.
+// judge checks the verdicts after one more write: every cell is as before the change or as after it, and
+// does not go back.
 func (c *cube) judge(before, after []model.Verdict, what string) {
 	c.Helper()
 	for i, v := range after {
@@ -151,7 +150,7 @@ func interleave(t *testing.T, seed uint64, most int, a, b *model.Snapshot, old, 
 	return c.corners
 }
 
-// boundaries keeps one port of each kind that neither State tells apart.
+// boundaries keeps one port of each kind that no State distinguishes.
 func boundaries(old, next *model.State, ports []world.Port) []world.Port {
 	var kept []world.Port
 	seen := make(map[[2]model.PortClass]bool)
@@ -204,9 +203,9 @@ func FuzzInterleaving(f *testing.F) {
 	})
 }
 
-// TestNewcomerToATableInForce moves an endpoint to a table that stays in force
-// for another, while a peer leaves what the table allows: the table must not yet
-// deny the one what it must not allow the other for a moment.
+// TestNewcomerToATableInForce moves an endpoint to a table that stays in force for another, while a peer
+// loses access by that table. The table must not yet deny the peer for the one endpoint, and must not allow
+// it for the other for a moment.
 func TestNewcomerToATableInForce(t *testing.T) {
 	labelled := func(key, value string) model.Selector {
 		return model.MakeSelector(model.Requirement{Key: key, Values: []string{value}})

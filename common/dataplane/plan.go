@@ -11,26 +11,23 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Plan returns the States through which a data path is taken from old to new so
-// that every packet meets the old decision or the new one, never a mixture, and
-// every cell (endpoint, direction, address, port) changes at most once. The
-// last State decides as new does. old is what is in force, or nil.
+// Plan returns the States that lead a data path from old to new. Every packet meets the old decision or the
+// new one, never a mixture, and every cell (endpoint, direction, address, port) changes at most once. The
+// last State decides as new does. old is the State in force, or nil.
 //
-// A backend goes from one State to the next by writes that are atomic one by
-// one, in this order:
+// A backend goes from one State to the next by writes that are each atomic, in this order:
 //
-//  1. Tables and rows that were not there, and cells of port classes that no
+//  1. Tables and rows that were missing, and cells of port classes that no
 //     port had;
 //  2. Addresses added or changed, then prefixes added or changed (longest
 //     first), then prefixes removed (shortest first), then addresses removed;
 //     ports;
 //  3. the Table of each endpoint;
-//  4. whatever nothing refers to any more is removed.
+//  4. removal of everything unreferenced.
 //
-// This is refine, flip, collect: where addresses or ports change class together
-// with tables, they are first moved to intermediate classes for which every
-// table in force says what it said before, then endpoints flip to their new
-// tables, then the moves are completed.
+// This is refine, flip, collect. Addresses or ports may change class together with tables. They first move
+// to intermediate classes, for which every table in force decides as before. Then endpoints flip to their
+// new tables, and then the moves are completed.
 func Plan(old, new *model.State) []*model.State {
 	if old == nil {
 		return []*model.State{new}
@@ -46,9 +43,8 @@ func Plan(old, new *model.State) []*model.State {
 	return p.states()
 }
 
-// separate gives a new identity to every table of new that has the identity of
-// a table of old but contradicts it. This happens when the numbers of classes
-// were not carried over, after a restart for example.
+// separate gives a new identity to every table of new that shares the identity of a table of old but
+// contradicts it. This happens when the numbers of classes do not continue, for example after a restart.
 func separate(old, new *model.State) *model.State {
 	renamed := make(map[model.TableID]model.TableID)
 	for id, t := range new.Tables {
@@ -77,7 +73,7 @@ func separate(old, new *model.State) *model.State {
 	return &s
 }
 
-// successor returns an identity that neither State uses.
+// successor returns an identity that no State uses.
 func successor(id model.TableID, states ...*model.State) model.TableID {
 	for {
 		id[len(id)-1]++
@@ -87,8 +83,8 @@ func successor(id model.TableID, states ...*model.State) model.TableID {
 	}
 }
 
-// contradict reports whether the tables differ in a cell of a class and a port
-// class that both States use.
+// contradict reports whether the tables differ in a cell of a peer class and a port class that both States
+// use.
 func contradict(old *model.State, was *model.Table, new *model.State, is *model.Table) bool {
 	var ports []model.PortClass
 	for _, d := range model.Directions {
@@ -110,8 +106,7 @@ func contradict(old *model.State, was *model.Table, new *model.State, is *model.
 	return false
 }
 
-// differing lists the classes of both States for which the sides may have
-// different rows.
+// differing lists the classes of both States for which the sides may have different rows.
 func differing(old *model.State, was *model.Side, new *model.State, is *model.Side) []model.PeerClass {
 	if was.Default != is.Default {
 		return shared(old.PeerClasses, new.PeerClasses, func(i model.PeerClassInfo) model.PeerClass { return i.Class })
@@ -151,17 +146,17 @@ func shared[I any, N cmp.Ordered](old, new []I, number func(I) N) []N {
 	return both
 }
 
-// move is a change of class; numbers of both kinds of classes fit.
+// move is a change of class, for either kind of class.
 type move struct{ old, new uint32 }
 
-// moves are the changes of one kind of class, and the number that stands in for
-// each while it is under way: mostly the new number itself where nothing else
-// comes to it and it was not in use, otherwise one that nothing else uses.
+// moves are the changes of one kind of class, each with an intermediate number. The intermediate number is
+// mostly the new number itself, if it was unused and nothing else moves to it. Otherwise it is an unused
+// number.
 type moves struct {
 	moves map[move]uint32
-	// via is the inverse.
+	// via maps an intermediate number to its move.
 	via map[uint32]move
-	// targets are new numbers that are reached over another number.
+	// targets are new numbers that are reached via an intermediate number.
 	targets map[uint32]bool
 }
 
@@ -171,7 +166,7 @@ func (m *moves) add(old, new uint32) {
 	}
 }
 
-// during returns the number that stands in for a change.
+// during returns the intermediate number of a change.
 func (m *moves) during(old, new uint32) uint32 {
 	if old == new {
 		return old
@@ -179,7 +174,7 @@ func (m *moves) during(old, new uint32) uint32 {
 	return m.moves[move{old, new}]
 }
 
-// route sets the number that stands in for a change.
+// route sets the intermediate number of a change.
 func (m *moves) route(mv move, via uint32) {
 	m.moves[mv] = via
 	m.via[via] = mv
@@ -191,16 +186,16 @@ func (m *moves) route(mv move, via uint32) {
 type planner struct {
 	old, new     *model.State
 	peers, ports moves
-	// prefixes are those of both States, pieces the ports that neither cuts;
-	// nil where nothing changed.
+	// prefixes are those of both States. pieces are the port ranges that no bound divides. Both are nil
+	// where nothing changed.
 	prefixes []prefixMove
 	pieces   []portPiece
-	// flips maps a table of new that an endpoint comes to, while others keep
-	// it, to the identity that it has for the newcomers during the change.
+	// flips maps a table of new to a temporary identity. Some endpoints move to that table while others
+	// keep it; the former use the temporary identity during the change.
 	flips map[model.TableID]model.TableID
 }
 
-// portPiece is a range of ports that neither State cuts.
+// portPiece is a range of ports that no bound of either State divides.
 type portPiece struct {
 	protocol    model.Protocol
 	first, last int
@@ -211,7 +206,7 @@ func newMoves() moves {
 	return moves{moves: make(map[move]uint32), via: make(map[uint32]move), targets: make(map[uint32]bool)}
 }
 
-// findMoves lists which classes become which.
+// findMoves lists the changes of classes.
 func (p *planner) findMoves() {
 	p.peers, p.ports = newMoves(), newMoves()
 	for a := range p.new.Addresses.Changes(p.old.Addresses) {
@@ -229,14 +224,14 @@ func (p *planner) findMoves() {
 	}
 }
 
-// prefixMove is what becomes of the addresses in a prefix that have neither an
-// entry of their own nor a longer prefix in either State.
+// prefixMove is the change of the addresses in a prefix that have neither their own entry nor a longer
+// prefix in either State.
 type prefixMove struct {
 	netip.Prefix
 	move
 }
 
-// prefixMoves walks through the prefixes of both States, which are sorted.
+// prefixMoves walks the prefixes of both States, which are sorted.
 func prefixMoves(old, new *model.State) []prefixMove {
 	a, b := old.Prefixes, new.Prefixes
 	if slices.Equal(a, b) {
@@ -268,7 +263,7 @@ func prefixMoves(old, new *model.State) []prefixMove {
 	return all
 }
 
-// portPieces cuts the ports at the bounds of the ranges of both States.
+// portPieces divides the ports at the bounds of the ranges of both States.
 func portPieces(old, new *model.State) []portPiece {
 	var pieces []portPiece
 	for _, proto := range model.PortProtocols {
@@ -291,7 +286,7 @@ func portPieces(old, new *model.State) []portPiece {
 	return pieces
 }
 
-// tablesChange reports whether an endpoint that stays gets another table.
+// tablesChange reports whether an endpoint of both States changes its table.
 func (p *planner) tablesChange() bool {
 	for id, e := range p.new.Endpoints {
 		if was, ok := p.old.Endpoints[id]; ok && was.Table != e.Table {
@@ -301,8 +296,7 @@ func (p *planner) tablesChange() bool {
 	return false
 }
 
-// choosePortVia finds the number that stands in for each change of a class of
-// ports.
+// choosePortVia chooses the intermediate number of each change of a port class.
 func (p *planner) choosePortVia() {
 	used := map[uint32]bool{uint32(model.OtherPorts): true}
 	before := make(map[uint32]bool)
@@ -323,18 +317,17 @@ func (p *planner) choosePortVia() {
 		for used[free] && free < model.MaxPortClasses-1 {
 			free++
 		}
-		// When none is left the last class stands in, which every row denies:
-		// those ports are closed for the moment of the change.
+		// If all are in use, the last class is the intermediate one, which every row denies. Those ports
+		// are closed for the moment of the change.
 		used[free] = true
 		p.ports.route(m, free)
 	}
 }
 
-// choosePeerVia finds the number that stands in for each change of a class of
-// addresses. A fresh number stands in for itself, unless a class of ports takes
-// over a number that another class had: a table that stays would then have to say
-// of that number what the old class meant while addresses come to the fresh
-// number, and what the new class means once ports come to theirs.
+// choosePeerVia chooses the intermediate number of each change of a peer class. A fresh number needs none,
+// unless a port class takes over a number that another class had. A table that stays would then have to give
+// that number two meanings: the old one while addresses move to the fresh number, and the new one once ports
+// have moved to theirs.
 func (p *planner) choosePeerVia() {
 	next := max(p.old.NextPeerClass, p.new.NextPeerClass)
 	before := make(map[uint32]bool)
@@ -369,9 +362,8 @@ func sortedMoves(moves map[move]uint32) []move {
 	})
 }
 
-// replaceShared finds the tables that some endpoint comes to while they stay in
-// force for others. During the change the newcomers use a copy that already
-// says everything new.
+// replaceShared finds the tables that some endpoints move to while other endpoints keep them. During the
+// change the former use a copy with all new decisions.
 func (p *planner) replaceShared() {
 	p.flips = make(map[model.TableID]model.TableID)
 	for id, e := range p.new.Endpoints {

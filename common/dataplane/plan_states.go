@@ -10,9 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// states builds the steps: addresses and ports to the classes that stand in,
-// endpoints to their new tables, addresses to their final classes, ports to
-// theirs, endpoints from copies to originals.
+// states builds the steps: addresses and ports to intermediate classes, endpoints to their new tables,
+// addresses to their final classes, ports to theirs, and endpoints from copies to originals.
 func (p *planner) states() []*model.State {
 	refined := *p.new
 	refined.Endpoints = make(map[model.EndpointID]model.EndpointState, len(p.old.Endpoints))
@@ -44,8 +43,7 @@ func (p *planner) states() []*model.State {
 	return []*model.State{&refined, &flipped, &moved, &settled, p.new}
 }
 
-// addresses gives every address and prefix of either State the class that
-// stands in for its change.
+// addresses returns the class of every address and prefix of either State during the change.
 func (p *planner) addresses() (model.Map[netip.Addr, model.PeerClass], []model.PrefixClass) {
 	via := func(old, new model.PeerClass) model.PeerClass {
 		return model.PeerClass(p.peers.during(uint32(old), uint32(new)))
@@ -83,13 +81,13 @@ func (p *planner) portRanges() []model.PortRange {
 	return ranges
 }
 
-// classes lists the classes of both States and those that stand in.
+// classes lists the classes of both States and the intermediate ones.
 func (p *planner) classes() ([]model.PeerClassInfo, []model.PortClassInfo) {
 	peers := union(p.old.PeerClasses, p.new.PeerClasses, func(i model.PeerClassInfo) model.PeerClass { return i.Class })
 	ports := union(p.old.PortClasses, p.new.PortClasses, func(i model.PortClassInfo) model.PortClass { return i.Class })
 	for via, m := range p.peers.via {
 		if via != m.new {
-			// Not KindKnown: what moves through it may be a node.
+			// Not KindKnown: a node's address may pass through it.
 			peers = append(peers, model.PeerClassInfo{Class: model.PeerClass(via), Kind: model.KindUnknown})
 		}
 	}
@@ -103,7 +101,7 @@ func (p *planner) classes() ([]model.PeerClassInfo, []model.PortClassInfo) {
 	return peers, ports
 }
 
-// union merges two lists; where both have a number the second counts.
+// union merges two lists; for a number in both it takes the entry of the second.
 func union[I any, N comparable](old, new []I, number func(I) N) []I {
 	have := make(map[N]bool)
 	for _, i := range new {

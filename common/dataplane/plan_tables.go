@@ -8,10 +8,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// tables returns every table of both States with rows and cells for the
-// classes that stand in. Tables that go say what they said, tables that come
-// say what they will. A table that stays keeps saying what it said of classes
-// on their way, and says what it will of a class that is the end of a way.
+// tables returns every table of both States with rows and cells for the intermediate classes. Tables of old
+// only keep their decisions; tables of new only have theirs. A table of both keeps its old decisions for
+// classes that are being moved, and has the new ones for classes that are the target of a move.
 func (p *planner) tables() map[model.TableID]*model.Table {
 	b := newTableBuilder(p)
 	all := make(map[model.TableID]*model.Table)
@@ -34,8 +33,7 @@ func (p *planner) tables() map[model.TableID]*model.Table {
 	return all
 }
 
-// tableBuilder makes the tables of an intermediate State, sharing rows
-// wherever nothing has to be added to them.
+// tableBuilder builds the tables of an intermediate State. It shares unchanged rows.
 type tableBuilder struct {
 	*planner
 	before, after known
@@ -60,8 +58,8 @@ func numbers(s *model.State) known {
 	return k
 }
 
-// rowKey is what the cells of an intermediate row come from. Either row may be
-// nil. target tells that the class is the end of a way.
+// rowKey is the source of the cells of an intermediate row. Either row may be nil. target is true if the
+// class is the target of a move.
 type rowKey struct {
 	was, is *model.Row
 	target  bool
@@ -101,8 +99,8 @@ func (b *tableBuilder) table(id model.TableID, was, is *model.Table) *model.Tabl
 	return t
 }
 
-// side takes the rows of the table in one State and changes what an intermediate
-// State needs otherwise.
+// side takes the rows of the table in one State and adapts those that an intermediate State needs
+// differently.
 func (b *tableBuilder) side(was, is *model.Table, d model.Direction) model.Side {
 	base := was
 	if base == nil {
@@ -144,8 +142,7 @@ func (b *tableBuilder) side(was, is *model.Table, d model.Direction) model.Side 
 	return side
 }
 
-// joined makes a table whose rows come from different ones in both States, while
-// ports move.
+// joined builds a table whose rows come from different rows of both States, while ports move.
 func (b *tableBuilder) joined(id model.TableID, was, is *model.Table) *model.Table {
 	t := &model.Table{ID: id}
 	for _, d := range model.Directions {
@@ -173,7 +170,7 @@ func uniform(v model.Verdict, width int) *model.Row {
 	return r
 }
 
-// sources finds the rows that a class stands for in the old and the new State.
+// sources returns the rows of a class in the old and the new State.
 func (b *tableBuilder) sources(was, is *model.Table, d model.Direction, class uint32) rowKey {
 	from, to := class, class
 	if m, ok := b.planner.peers.via[class]; ok {
@@ -192,7 +189,7 @@ func (b *tableBuilder) sources(was, is *model.Table, d model.Direction, class ui
 	return key
 }
 
-// isDefault reports whether the row says v of everything, or is never asked.
+// isDefault reports whether the row has verdict v for everything, or is never used.
 func (b *tableBuilder) isDefault(key rowKey, was, is *model.Table, d model.Direction, v model.Verdict) bool {
 	plain := func(r *model.Row, t *model.Table) bool {
 		if r == nil {
@@ -207,16 +204,16 @@ func (b *tableBuilder) isDefault(key rowKey, was, is *model.Table, d model.Direc
 	return plain(key.was, was) && plain(key.is, is)
 }
 
-// adapted returns the row of an intermediate State: one of those that it comes
-// from if that says the same of every port, or nil if there is none.
+// adapted returns the row of an intermediate State. It returns a source row if that has the same decision
+// for every port, or nil without source rows.
 func (b *tableBuilder) adapted(key rowKey) *model.Row {
 	r := key.was
 	if r == nil {
 		r = key.is
 	}
 	if len(b.planner.ports.moves) == 0 || r == nil {
-		// No cell is missing: where both States know the row they agree, or the
-		// class is on its way and still means the old one.
+		// No cell is missing. Where both States know the row they agree. Otherwise the class is being moved
+		// and still means the old one.
 		return r
 	}
 	if made, ok := b.rows[key]; ok {
@@ -234,8 +231,7 @@ func (b *tableBuilder) adapted(key rowKey) *model.Row {
 	return r
 }
 
-// cell is the decision for one class of ports. What neither State knows is
-// never asked, and denied.
+// cell returns the decision for one port class. A cell that neither State knows is never used, and denied.
 func (b *tableBuilder) cell(key rowKey, port uint32) model.Decision {
 	if port == uint32(model.ClosedPorts) {
 		return model.Decision{}

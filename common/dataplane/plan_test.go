@@ -16,8 +16,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// store is a data path reduced to what it looks up: every field is written one
-// entry at a time, and decide reads it as the kernel program does.
+// store is a data path reduced to its lookups: every field is written one entry at a time, and decide reads
+// it as the kernel program does.
 type store struct {
 	slots     map[model.EndpointID]model.TableID
 	rows      map[rowID]*model.Row

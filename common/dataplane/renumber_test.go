@@ -96,8 +96,7 @@ func renumbered(r *rand.Rand, peerStyle, portStyle style, old, s *model.State) *
 	return &n
 }
 
-// withPorts returns a row that says of the new numbers what it said of the old
-// ones; rows that were shared are shared again.
+// withPorts returns a row whose new numbers have the decisions of the old ones; shared rows stay shared.
 func withPorts(r *model.Row, classes []model.PortClassInfo, to func(model.PortClass) model.PortClass, made map[*model.Row]*model.Row) *model.Row {
 	if m, ok := made[r]; ok {
 		return m
@@ -190,9 +189,9 @@ func portNumbersOf(infos []model.PortClassInfo) []model.PortClass {
 	return all
 }
 
-// TestClassesMergeIntoAFreshNumber gives two kinds of peers, which had a port
-// each, both ports: their classes become one, under a number that neither had. On
-// the way each must keep a number of its own, or one of them loses its port.
+// TestClassesMergeIntoAFreshNumber gives two kinds of peers, which had a port each, both ports. Their
+// classes become one, under a number that neither had. During the change each must keep its own number, or
+// one of them loses its port.
 func TestClassesMergeIntoAFreshNumber(t *testing.T) {
 	peers := func(apps ...string) model.Peer {
 		s := model.MakeSelector(model.Requirement{Key: "app", Operator: model.In, Values: apps})
@@ -225,9 +224,9 @@ func TestClassesMergeIntoAFreshNumber(t *testing.T) {
 	}
 }
 
-// TestPlanClosesPortsWithoutAClass exchanges the numbers of two classes of ports
-// while every number is in use. Nothing can stand in for them, so both are denied
-// on the way, whatever they were and will be.
+// TestPlanClosesPortsWithoutAClass exchanges the numbers of two classes of ports while every number is in
+// use. No number is free as an intermediate one, so both are denied during the change, whatever they were
+// and will be.
 func TestPlanClosesPortsWithoutAClass(t *testing.T) {
 	const open, shut = 2, 1 // TCP ports
 	state := func(id byte, ofOpen, ofShut model.PortClass) *model.State {

@@ -10,13 +10,13 @@ import (
 	"syscall"
 )
 
-// flush does nothing: interfaces, namespaces and pins last no longer than what
-// the kernel has in memory, so nothing is left that a record could be about when
-// one is lost with the machine. A file that is left empty is a broken one.
+// flush does nothing. Interfaces, namespaces and pins last no longer than the running kernel. A record that
+// is lost in a crash of the machine therefore describes nothing that still exists. An empty file counts as
+// damaged.
 func flush(*os.File) error { return nil }
 
-// isFull reports whether a write found no space, or no quota.
+// isFull reports whether a write failed for lack of space or quota.
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
-// isReadOnly reports whether the file system takes no writes.
+// isReadOnly reports whether the file system is read-only.
 func isReadOnly(err error) bool { return errors.Is(err, syscall.EROFS) }

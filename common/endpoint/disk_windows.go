@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// flush makes what was written to a file durable: endpoints of HNS may outlive
-// the machine's run. The rename that follows is in NTFS's journal.
+// flush makes the written data durable, since HNS endpoints may survive a restart of the machine. NTFS
+// journals the rename that follows.
 func flush(f *os.File) error { return f.Sync() }
 
-// isFull reports whether a write found no space, or no quota.
+// isFull reports whether a write failed for lack of space or quota.
 func isFull(err error) bool {
 	return errors.Is(err, windows.ERROR_DISK_FULL) || errors.Is(err, windows.ERROR_HANDLE_DISK_FULL) || errors.Is(err, windows.ERROR_DISK_QUOTA_EXCEEDED)
 }
 
-// isReadOnly reports whether the volume takes no writes.
+// isReadOnly reports whether the volume is read-only.
 func isReadOnly(err error) bool { return errors.Is(err, windows.ERROR_WRITE_PROTECT) }

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpoint keeps the records of a node's endpoints on disk: one JSON
-// file each, replaced atomically, so that a crash leaves the old record or the
-// new one and never half of either.
+// Package endpoint keeps the records of a node's endpoints on disk. Each record is a JSON file that is
+// replaced atomically: a crash leaves the old or the new record, never half of one.
 //
-// The records are the only store of what is attached and which addresses are
-// given out; everything else is rebuilt from them. A file that cannot be read
-// is moved aside, never deleted.
+// The records are the only store of attachments and allocated addresses; everything else is rebuilt from
+// them. A file that cannot be read is moved aside, never deleted.
 //
-// It decides nothing about endpoints: common/agent does. It is not safe for
-// concurrent use.
+// It makes no decisions about endpoints: common/agent does. It is not safe for concurrent use.
 package endpoint

@@ -17,22 +17,21 @@ import (
 // SchemaVersion is the version of the records that this package writes.
 const SchemaVersion = 1
 
-// State says how far an endpoint has come.
+// State is the stage in the life of an endpoint.
 type State string
 
-// The states.
+// The stages of an endpoint.
 const (
-	// Adding is written before anything is created. After a crash whatever was
-	// created is removed.
+	// Adding is written before anything is created. After a crash the agent removes whatever was created.
 	Adding State = "adding"
 	// Ready is written when the endpoint's policy is in force.
 	Ready State = "ready"
-	// Released is written when the endpoint is gone; the record stays while its
-	// addresses are in quarantine.
+	// Released is written when the endpoint is removed. The record stays while its addresses are in
+	// quarantine.
 	Released State = "released"
 )
 
-// Record is what has to survive a restart of the agent.
+// Record is the state of an endpoint that survives a restart of the agent.
 type Record struct {
 	Version     int    `json:"version"`
 	State       State  `json:"state"`
@@ -40,16 +39,16 @@ type Record struct {
 	IfName      string `json:"ifName"`
 	// NetNS is the path of a network namespace, or the GUID of an HCN namespace.
 	NetNS string `json:"netns"`
-	// Network is the name of the CNI network, by which GC is scoped.
+	// Network is the name of the CNI network, which scopes GC.
 	Network   string `json:"network,omitempty"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// UID is the pod's, as the runtime gave it; may be empty.
+	// UID is the pod's UID as the runtime passed it; it may be empty.
 	UID string       `json:"uid,omitempty"`
 	IPs []netip.Addr `json:"ips"`
-	// HostPorts are the ports of the node that lead to the pod.
+	// HostPorts are the ports of the node that are forwarded to the pod.
 	HostPorts []model.HostPort `json:"hostPorts,omitempty"`
-	// Bandwidth is what the runtime asked to limit the interface to.
+	// Bandwidth is the limit of the interface that the runtime requested.
 	Bandwidth model.Bandwidth `json:"bandwidth,omitzero"`
 	// Created orders the records by the time of allocation.
 	Created time.Time `json:"created"`
@@ -57,14 +56,14 @@ type Record struct {
 	ReleasedAt time.Time `json:"releasedAt,omitzero"`
 }
 
-// ID returns the endpoint's identity.
+// ID returns the endpoint's id.
 func (r Record) ID() model.EndpointID { return model.MakeEndpointID(r.ContainerID, r.IfName) }
 
 // Pod returns the pod's name.
 func (r Record) Pod() model.PodID { return model.PodID{Namespace: r.Namespace, Name: r.Name} }
 
-// Tombstone returns what stays of the record while the addresses are in
-// quarantine, from the time at which the endpoint went.
+// Tombstone returns the part of the record that stays while the addresses are in quarantine. at is the time
+// of the endpoint's removal.
 func (r Record) Tombstone(at time.Time) Record {
 	r.State, r.ReleasedAt = Released, at
 	r.NetNS, r.HostPorts, r.Bandwidth = "", nil, model.Bandwidth{}
@@ -80,7 +79,7 @@ func (r Record) Validate() error {
 		}
 	}
 	need(r.Version == SchemaVersion, fmt.Sprintf("version is %d, want %d", r.Version, SchemaVersion))
-	need(r.State == Adding || r.State == Ready || r.State == Released, fmt.Sprintf("state %q is none of adding, ready, released", r.State))
+	need(r.State == Adding || r.State == Ready || r.State == Released, fmt.Sprintf("state %q is not one of adding, ready, released", r.State))
 	need(r.ContainerID != "", "containerID is empty")
 	need(r.IfName != "", "ifName is empty")
 	need(r.Namespace != "" && r.Name != "", "namespace or name is empty")
@@ -89,13 +88,13 @@ func (r Record) Validate() error {
 	need(!r.Created.IsZero(), "created is missing")
 	need(r.State != Released || !r.ReleasedAt.IsZero(), "releasedAt is missing")
 	for i, h := range r.HostPorts {
-		need(h.Number > 0 && h.Port > 0 && h.Protocol.HasPorts(), fmt.Sprintf("hostPorts[%d] is %s to port %d, which is no port", i, h, h.Port))
+		need(h.Number > 0 && h.Port > 0 && h.Protocol.HasPorts(), fmt.Sprintf("hostPorts[%d] is %s to port %d: invalid port", i, h, h.Port))
 	}
 	if err := r.Bandwidth.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("bandwidth: %w", err))
 	}
 	for i, a := range r.IPs {
-		need(a.IsValid() && !a.Is4In6() && a.Zone() == "", fmt.Sprintf("ips[%d] is %q, which is no plain address", i, a))
+		need(a.IsValid() && !a.Is4In6() && a.Zone() == "", fmt.Sprintf("ips[%d] is %q, not a plain IPv4 or IPv6 address", i, a))
 		for _, other := range r.IPs[:i] {
 			need(other.Is6() != a.Is6(), fmt.Sprintf("ips has two addresses of one family, %s and %s", other, a))
 		}
@@ -103,10 +102,10 @@ func (r Record) Validate() error {
 	return errors.Join(errs...)
 }
 
-// errNewer means that a newer agent wrote the record.
+// errNewer reports a record that a newer agent wrote.
 var errNewer = errors.New("written by a newer version")
 
-// encode returns the bytes of the record's file.
+// encode returns the content of the record's file.
 func encode(r Record) ([]byte, error) {
 	r.Version = SchemaVersion
 	if err := r.Validate(); err != nil {
@@ -117,12 +116,12 @@ func encode(r Record) ([]byte, error) {
 		return nil, fmt.Errorf("encode record of %s: %w", r.ID(), err)
 	}
 	if len(b) >= maxRecord {
-		return nil, fmt.Errorf("encode record of %s: %d bytes are too many: at most %d can be read back", r.ID(), len(b), maxRecord)
+		return nil, fmt.Errorf("encode record of %s: %d bytes exceed the limit of %d", r.ID(), len(b), maxRecord)
 	}
 	return append(b, '\n'), nil
 }
 
-// encodeShort returns the same without indentation.
+// encodeShort returns the content of the record's file without indentation.
 func encodeShort(r Record) ([]byte, error) {
 	b, err := encode(r)
 	if err != nil {
@@ -135,8 +134,8 @@ func encodeShort(r Record) ([]byte, error) {
 	return short.Bytes(), nil
 }
 
-// decode reads the bytes of a record's file. Unknown fields are an error: what
-// is not understood must not be lost at the next write.
+// decode parses the content of a record's file. Unknown fields are an error, because the next write would
+// lose them.
 func decode(b []byte) (Record, error) {
 	var r Record
 	var version struct{ Version int }

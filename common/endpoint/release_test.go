@@ -58,8 +58,8 @@ func TestPutOnFullDisk(t *testing.T) {
 	}
 }
 
-// TestReleaseOnFullDisk turns records of all shapes into tombstones where there
-// is no space for a file. Another record must stay as it is.
+// TestReleaseOnFullDisk turns records of all shapes into tombstones without space for another file. Another
+// record must stay as it is.
 func TestReleaseOnFullDisk(t *testing.T) {
 	short := endpoint.Record{State: endpoint.Ready, ContainerID: "c", IfName: "e", NetNS: "/n/1", Namespace: "n", Name: "p", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Created: t0.Truncate(time.Second)}
 	adding, limited := record(1), record(1)
@@ -160,7 +160,7 @@ func TestLargeRecord(t *testing.T) {
 	for range 2 {
 		r.HostPorts = append(r.HostPorts, r.HostPorts...)
 	}
-	if err := s.Put(r); err == nil || !strings.Contains(err.Error(), "bytes are too many") {
+	if err := s.Put(r); err == nil || !strings.Contains(err.Error(), "bytes exceed the limit of") {
 		t.Errorf("got %v", err)
 	}
 }

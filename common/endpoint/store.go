@@ -20,26 +20,23 @@ import (
 const (
 	recordSuffix = ".json"
 	tempSuffix   = ".tmp"
-	// asideSuffix marks files that could not be read.
+	// asideSuffix marks damaged files that were moved aside.
 	asideSuffix = ".broken"
-	// maxRecord bounds a file, in bytes: a pod with 1000 host ports takes 140 KiB.
+	// maxRecord bounds a file, in bytes: a pod with 1000 host ports needs 140 KiB.
 	maxRecord = 256 << 10
-	// maxInPlace bounds a file that is overwritten where it is, in bytes. The
-	// kernel copies that much in one step, so that a killed process leaves the old
-	// content or the new one.
+	// maxInPlace bounds a file that is overwritten in place, in bytes. The kernel copies that much in one
+	// step, so that a killed process leaves the old or the new content.
 	maxInPlace = 4 << 10
 )
 
-// ErrNoTombstone is returned by Release when the record was removed because no
-// tombstone could be written.
+// ErrNoTombstone is returned by Release if it removed the record because it could not write a tombstone.
 var ErrNoTombstone = errors.New("the record is removed without a tombstone")
 
 // Store is a directory of records.
 type Store struct{ dir string }
 
-// Open creates the directory if it is missing, for the owner only, and removes
-// the temporary files of writes that did not come to an end. Nobody else may
-// use the directory at the same time.
+// Open creates the directory, restricted to its owner, if it is missing. It removes the temporary files of
+// unfinished writes. No other process may use the directory at the same time.
 func Open(dir string) (*Store, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, fmt.Errorf("open record directory %q: the path must be absolute", dir)
@@ -48,7 +45,7 @@ func Open(dir string) (*Store, error) {
 		return nil, fmt.Errorf("create record directory: %w", err)
 	}
 	if err := closeToOthers(dir); err != nil {
-		return nil, fmt.Errorf("close record directory to others: %w", err)
+		return nil, fmt.Errorf("restrict record directory to its owner: %w", err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -64,8 +61,8 @@ func Open(dir string) (*Store, error) {
 	return &Store{dir: dir}, nil
 }
 
-// closeToOthers sets the mode of a directory. It writes nothing if the mode is
-// right, so that an agent starts on a read-only file system, too.
+// closeToOthers sets the mode of a directory. If the mode is right it writes nothing, so that an agent also
+// starts on a read-only file system.
 func closeToOthers(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil || info.Mode().Perm() == 0o700 {
@@ -74,17 +71,15 @@ func closeToOthers(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// fileName is a hash because identities may be longer than file names may be
-// and may differ in case only.
+// fileName returns a hash. Ids may be longer than file names can be, and may differ only in case.
 func fileName(id model.EndpointID) string {
 	h := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(h[:16]) + recordSuffix
 }
 
-// Load reads all records, in the order of their creation. Files that cannot be
-// understood are moved aside and reported in problems: their endpoints are
-// unknown from then on. An error means that nothing was changed and the store
-// must not be used; a record that a newer agent wrote is one.
+// Load reads all records, in the order of their creation. It moves damaged files aside and reports them in
+// problems; the store then no longer knows their endpoints. An error means that the store is unchanged and
+// must not be used. A record that a newer agent wrote is such an error.
 func (s *Store) Load() (records []Record, problems []error, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -116,7 +111,7 @@ func (s *Store) Load() (records []Record, problems []error, err error) {
 	for path, cause := range broken {
 		aside, err := moveAside(path)
 		if err != nil {
-			return nil, nil, fmt.Errorf("move broken record %s aside: %w", path, err)
+			return nil, nil, fmt.Errorf("move damaged record %s aside: %w", path, err)
 		}
 		problems = append(problems, fmt.Errorf("endpoint record %s: %w; moved to %s, the endpoint is removed: restart its pod", path, cause, aside))
 	}
@@ -149,7 +144,7 @@ func readRecord(path string, kind os.FileMode) (Record, error) {
 	return decode(b)
 }
 
-// moveAside renames a file to a name that is not in use.
+// moveAside renames a file to an unused name.
 func moveAside(path string) (string, error) {
 	for i := 0; ; i++ {
 		aside := path + asideSuffix
@@ -165,10 +160,8 @@ func moveAside(path string) (string, error) {
 	}
 }
 
-// Put writes a record in place of the endpoint's earlier one. When it returns
-// without error the record is there for as long as the endpoint can be, whatever
-// becomes of this process (ADR 33); after an error the earlier one is, or the new
-// one.
+// Put replaces the endpoint's record. After success the record exists for as long as the endpoint can, even
+// if this process is killed (ADR 33). After an error either the old or the new record exists.
 func (s *Store) Put(r Record) error {
 	b, err := encode(r)
 	if err != nil {
@@ -181,7 +174,7 @@ func (s *Store) Put(r Record) error {
 	return nil
 }
 
-// remedy says what to do about an error of a write, if that is known.
+// remedy returns the remedy for an error of a write, or "".
 func (s *Store) remedy(err error) string {
 	switch {
 	case isFull(err):
@@ -214,12 +207,10 @@ func (s *Store) replace(path string, b []byte) error {
 	return nil
 }
 
-// Release puts a tombstone in place of the endpoint's record, as
-// Record.Tombstone makes it. Pods are evicted because a disk is full, so that a
-// full disk must not keep them: if there is no space for another file, the
-// tombstone overwrites the record in place. If that fails too, the record is
-// removed, and the error is ErrNoTombstone with the cause. After any other error
-// the record is still there.
+// Release replaces the endpoint's record with a tombstone from Record.Tombstone. It must succeed on a full
+// disk, because kubelet evicts pods when the disk is full. Without space for another file it overwrites the
+// record in place. If that fails too it removes the record, and the error is ErrNoTombstone with the cause.
+// After any other error the record still exists.
 func (s *Store) Release(tombstone Record) error {
 	cause := s.Put(tombstone)
 	if cause == nil {
@@ -236,9 +227,8 @@ func (s *Store) Release(tombstone Record) error {
 	return fmt.Errorf("%w: %w", ErrNoTombstone, cause)
 }
 
-// overwrite writes a record over the endpoint's earlier one, in a form without
-// indentation, and fills what is left of the file with spaces. It takes no space
-// on file systems that do not copy on write.
+// overwrite replaces the content of the endpoint's record in place. It encodes without indentation and
+// fills the rest of the file with spaces. On file systems without copy-on-write this needs no space.
 func (s *Store) overwrite(r Record) error {
 	b, err := encodeShort(r)
 	if err != nil {
@@ -250,7 +240,7 @@ func (s *Store) overwrite(r Record) error {
 	case err != nil:
 		return err
 	case !info.Mode().IsRegular() || info.Size() > maxInPlace || info.Size() < int64(len(b)):
-		return fmt.Errorf("%d bytes do not replace the %d bytes of %s (%s) in one step", len(b), info.Size(), path, info.Mode())
+		return fmt.Errorf("%d bytes do not fit into the %d bytes of %s (%s) in one step", len(b), info.Size(), path, info.Mode())
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -263,7 +253,7 @@ func (s *Store) overwrite(r Record) error {
 	return errors.Join(err, f.Close())
 }
 
-// Remove deletes an endpoint's record. One that is not there is no error.
+// Remove deletes an endpoint's record. A missing record is not an error.
 func (s *Store) Remove(id model.EndpointID) error {
 	if err := os.Remove(filepath.Join(s.dir, fileName(id))); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove record of %s: %w%s", id, err, s.remedy(err))

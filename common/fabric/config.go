@@ -18,37 +18,34 @@ type Mode string
 const (
 	// Auto routes inside one segment and tunnels across segments.
 	Auto Mode = "auto"
-	// Routes leaves what is beyond the segment to the network's own routers.
+	// Routes installs no routes beyond the segment: the network's own routers forward there.
 	Routes Mode = "routes"
 	// VXLAN tunnels to every node.
 	VXLAN Mode = "vxlan"
-	// None leaves the reaching of other nodes' pods to others.
+	// None installs nothing: another component connects the pods of nodes.
 	None Mode = "none"
 )
 
-// Valid reports whether the mode is one of those above.
+// Valid reports whether the mode is one of the above.
 func (m Mode) Valid() bool { return m == Auto || m == Routes || m == VXLAN || m == None }
 
-// Tunnels reports whether a node of this mode has an end for tunnels.
+// Tunnels reports whether a node of this mode has a tunnel endpoint.
 func (m Mode) Tunnels() bool { return m == Auto || m == VXLAN }
 
-// Config is what the cluster's administrator decides. It should be the same on
-// all nodes.
+// Config is the cluster administrator's configuration. It should be the same on all nodes.
 type Config struct {
 	Mode Mode
-	// VNI and Port are those of the VXLAN. Windows takes part only with a VNI of
-	// 4096 or more, and on Port 4789.
+	// VNI and Port are those of VXLAN. Windows nodes need a VNI of 4096 or more, and port 4789.
 	VNI  uint32
 	Port uint16
-	// MTU of pods; 0 derives it from the underlay's.
+	// MTU of pods, in bytes; 0 derives it from the underlay's MTU.
 	MTU int
-	// Masquerade hides pods behind their node when they leave the cluster, except
-	// for destinations in Exceptions.
+	// Masquerade masquerades pod traffic that leaves the cluster, except to Exceptions.
 	Masquerade bool
 	Exceptions []netip.Prefix
 }
 
-// Defaults returns a Config for any cluster.
+// Defaults returns a Config that suits any cluster.
 func Defaults() Config { return Config{Mode: Auto, VNI: 4096, Port: 4789, Masquerade: true} }
 
 // Limits of the settings. 1280 is the least MTU that IPv6 allows (RFC 8200,
@@ -56,8 +53,8 @@ func Defaults() Config { return Config{Mode: Auto, VNI: 4096, Port: 4789, Masque
 const (
 	minVNI = 4096
 	maxVNI = 1<<24 - 1
-	// MaxWindowsVNI is the greatest that HNS has room for in the routes to other
-	// nodes, and WindowsPort the only UDP port that it uses.
+	// MaxWindowsVNI is the greatest VNI that fits into HNS's routes to other nodes. WindowsPort is the only
+	// UDP port that HNS uses.
 	MaxWindowsVNI = 1<<16 - 1
 	WindowsPort   = 4789
 
@@ -65,15 +62,14 @@ const (
 	maxMTU = 65535
 )
 
-// ValidateForWindows reports what Windows nodes cannot do with tunnels of the
-// Config.
+// ValidateForWindows reports which tunnel settings Windows nodes do not support.
 func (c Config) ValidateForWindows() error {
 	var errs []error
 	if c.VNI < minVNI || c.VNI > MaxWindowsVNI {
-		errs = append(errs, fmt.Errorf("VNI %d: Windows takes %d to %d: give one of these to the agents of all nodes", c.VNI, minVNI, MaxWindowsVNI))
+		errs = append(errs, fmt.Errorf("VNI %d: Windows supports %d to %d: set one of these on the agents of all nodes", c.VNI, minVNI, MaxWindowsVNI))
 	}
 	if c.Port != WindowsPort {
-		errs = append(errs, fmt.Errorf("VXLAN port %d: Windows knows %d only: give it to the agents of all nodes", c.Port, WindowsPort))
+		errs = append(errs, fmt.Errorf("VXLAN port %d: Windows supports only %d: set it on the agents of all nodes", c.Port, WindowsPort))
 	}
 	return errors.Join(errs...)
 }
@@ -85,10 +81,10 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("fabric %q: use auto, routes, vxlan or none", c.Mode))
 	}
 	if c.VNI < minVNI || c.VNI > maxVNI {
-		errs = append(errs, fmt.Errorf("VNI %d: use a number from %d (the least for Windows) to %d", c.VNI, minVNI, maxVNI))
+		errs = append(errs, fmt.Errorf("VNI %d: use a number from %d (the minimum on Windows) to %d", c.VNI, minVNI, maxVNI))
 	}
 	if c.Port == 0 {
-		errs = append(errs, errors.New("VXLAN port 0: use a number from 1 to 65535; Windows knows 4789 only"))
+		errs = append(errs, errors.New("VXLAN port 0: use a number from 1 to 65535; Windows supports only 4789"))
 	}
 	if c.MTU != 0 && (c.MTU < minMTU || c.MTU > maxMTU) {
 		errs = append(errs, fmt.Errorf("MTU %d: use a number from %d to %d, or 0 to derive it", c.MTU, minMTU, maxMTU))
@@ -101,16 +97,16 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// What VXLAN adds to a packet: the outer IP and UDP headers, its own, and the
-// inner Ethernet header (RFC 7348, section 5).
+// The bytes that VXLAN adds to a packet: the outer IP and UDP headers, its own, and the inner Ethernet
+// header (RFC 7348, section 5).
 const (
 	overhead4 = 20 + 8 + 8 + 14
 	overhead6 = 40 + 8 + 8 + 14
 )
 
-// PodMTU is the MTU of pods on a node whose underlay has the given MTU and
-// whose tunnels go over IPv6 or IPv4. It leaves room for tunnels whenever one
-// could be needed, so that it does not change when a node joins.
+// PodMTU returns the MTU of pods, in bytes, on a node whose underlay has the given MTU. outer6 is true if
+// tunnels use IPv6. It leaves room for tunnels whenever one may be needed, so that the MTU does not change
+// when a node joins.
 func (c Config) PodMTU(underlay int, outer6 bool) int {
 	switch {
 	case c.MTU != 0:
@@ -123,9 +119,8 @@ func (c Config) PodMTU(underlay int, outer6 bool) int {
 	return max(underlay-overhead4, minMTU)
 }
 
-// VTEP is the hardware address of the tunnels' end of a node that does not say
-// another: locally administered, made of the node's name. So Linux nodes need
-// not tell each other.
+// VTEP returns the default MAC of a node's tunnel endpoint: locally administered and derived from the
+// node's name. Linux nodes therefore need not publish their MACs.
 func VTEP(node string) model.MAC {
 	sum := sha256.Sum256([]byte("vtep " + node))
 	m := model.MAC(sum[:6])

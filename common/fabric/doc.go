@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fabric plans how the pods of one node reach the pods of all others:
-// by routes to nodes on the same segment, by VXLAN across segments, or by one
-// of them always. It also derives the pods' MTU and says which addresses are
-// not hidden behind the node.
+// Package fabric plans how the pods of one node reach the pods of all others: by routes to nodes on the
+// same segment, by VXLAN across segments, or by one of them always. It also derives the pods' MTU and which
+// traffic is masqueraded.
 //
-// What nodes have to know of each other is in their Node objects: underlay
-// addresses, pod ranges, and two annotations. A plan is a pure function of
-// them; every node makes its own, and two nodes agree on a pair because each
-// decides it from the same values.
+// Nodes learn about each other from Node objects: underlay addresses, pod ranges and annotations. A plan is
+// a pure function of these values. Each node makes its own plan. Two nodes agree on a pair because both
+// decide from the same values.
 //
-// It touches no system: linux/fabric and windows make plans real.
+// It does not touch a system: linux/fabric and windows carry out plans.
 package fabric

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Dump returns the plan as text, a line for each thing.
+// Dump returns the plan as text, one item per line.
 func (p *Plan) Dump() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "mtu %d\n", p.MTU)
@@ -37,7 +37,7 @@ func (p *Plan) Dump() string {
 	return b.String()
 }
 
-// String describes the hop in a line.
+// String returns the hop in one line.
 func (h Hop) String() string {
 	s := fmt.Sprintf("%s node=%s %s %s", h.Prefix, h.Node, h.Via, h.Underlay)
 	if h.Via == VXLAN {

@@ -8,14 +8,13 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// macs finds the owner of each tunnel MAC. A node writes its own annotation, and
-// must not attract the traffic of another node by announcing that node's MAC. A
-// MAC that follows from the name of a Linux node belongs to that node; a MAC that
-// two nodes announce belongs to neither.
+// macs finds the owner of each tunnel MAC. A node writes its own annotation. It must not attract another
+// node's traffic by publishing that node's MAC. A MAC that is derived from the name of a Linux node belongs
+// to that node. A MAC that two nodes publish belongs to neither.
 func (p *planner) macs() {
 	p.owners = map[model.MAC]string{VTEP(p.self.Name): p.self.Name}
 	for _, peer := range p.peers {
-		if peer.OS != model.Windows { // HNS chooses that of a Windows node
+		if peer.OS != model.Windows { // HNS chooses the MAC of a Windows node
 			p.owners[VTEP(peer.Node)] = peer.Node
 		}
 	}
@@ -27,17 +26,16 @@ func (p *planner) macs() {
 	}
 }
 
-// disputed says which other node has the MAC that a node announces; empty if none
-// has.
+// disputed returns which other node has the MAC that a node publishes, or "".
 func (p *planner) disputed(peer model.Route) string {
 	if owner := p.owners[peer.VTEP]; owner == peer.Node {
 		return ""
 	} else if owner != "" {
-		return fmt.Sprintf("it is that of node %s", owner)
+		return fmt.Sprintf("it belongs to node %s", owner)
 	}
 	for _, other := range p.announced[peer.VTEP] {
 		if other != peer.Node {
-			return fmt.Sprintf("node %s announces it, too", other)
+			return fmt.Sprintf("node %s publishes it, too", other)
 		}
 	}
 	return ""

@@ -17,90 +17,84 @@ type Self struct {
 	PodCIDRs []netip.Prefix
 	// Addresses are those of the Node object.
 	Addresses []netip.Addr
-	// Underlay are the addresses of the interface to other nodes, with the
-	// prefixes that are on its segment.
+	// Underlay are the addresses of the interface to other nodes, with the prefix lengths of its segment.
 	Underlay []netip.Prefix
-	// MTU is that of this interface.
+	// MTU is that of this interface, in bytes.
 	MTU int
 }
 
-// Plan is what should be there. It is whole and sorted: equal inputs, in any
-// order, give equal plans.
+// Plan is the desired state of a node's fabric. It is complete and sorted: equal inputs, in any order, give
+// equal plans.
 type Plan struct {
 	// Hops lead to the pods of other nodes, sorted by prefix; disjoint.
 	Hops []Hop
-	// Returns lead to Linux nodes that are reached by tunnel. They are for packets
-	// of pods only: what such a node sent from its own address through the tunnel
-	// is answered the same way.
+	// Returns lead to Linux nodes that are reached by tunnel. Only packets of pods use them: replies to
+	// packets that such a node sent from its own address through the tunnel.
 	Returns []Hop
-	// Tunnel is this node's end of the tunnels; nil if it has none.
+	// Tunnel is this node's tunnel endpoint; nil if it has none.
 	Tunnel *Tunnel
 	// Senders are the nodes that send by tunnel, sorted by name.
 	Senders []Sender
-	// Own are this node's pod ranges. What in them no pod has is unreachable.
+	// Own are this node's pod ranges. An address in them without a pod is unreachable.
 	Own []netip.Prefix
-	// MTU is that of the pods.
+	// MTU is that of the pods, in bytes.
 	MTU int
-	// NAT is nil if nothing is to be masqueraded.
+	// NAT is nil without masquerading.
 	NAT *NAT
-	// Problems say what cannot be reached, and the remedy; one thing each.
+	// Problems are the ranges or nodes that cannot be reached, each with the remedy.
 	Problems []string
 }
 
-// Hop is the way to a range of addresses.
+// Hop is the next hop to a range of addresses.
 type Hop struct {
 	Prefix netip.Prefix
 	Node   string
 	OS     model.OS
 	// Via is Routes or VXLAN.
 	Via Mode
-	// Underlay is the other node's address: the gateway of a route, or where
-	// tunneled packets are sent to.
+	// Underlay is the other node's address: the gateway of a route, or the destination of tunneled packets.
 	Underlay netip.Addr
-	// VTEP is where the inner Ethernet header of tunneled packets points to.
+	// VTEP is the destination MAC of the inner Ethernet header of tunneled packets.
 	VTEP model.MAC
 }
 
-// Gateway is the next hop of a tunneled range, as its neighbour entry names it.
-// It needs to exist on no interface.
+// Gateway returns the next hop of a tunneled range, as its neighbour entry names it. The address need not
+// exist on any interface.
 func (h Hop) Gateway() netip.Addr { return h.Prefix.Addr() }
 
-// Sender is a node that sends by tunnel: nothing else may come by one.
+// Sender is a node that sends by tunnel. Packets of other senders must not arrive by tunnel.
 type Sender struct {
 	Node string
-	// Underlay are the addresses that it may send tunneled packets from.
+	// Underlay are the source addresses of its tunneled packets.
 	Underlay []netip.Addr
-	// Sources are those that it may send from in tunnels: its pods', and on Linux its
-	// own. Both are sorted.
+	// Sources are the allowed inner sources: those of its pods and, on Linux, its own. Both are sorted.
 	Sources []netip.Prefix
 }
 
-// Tunnel is this node's end of the tunnels.
+// Tunnel is this node's tunnel endpoint.
 type Tunnel struct {
 	VNI   uint32
 	Port  uint16
 	Local netip.Addr
 	MAC   model.MAC
 	MTU   int
-	// Sources are the node's addresses, by which it speaks to pods of others.
+	// Sources are the node's own addresses, from which it sends to pods of other nodes.
 	Sources []netip.Addr
 }
 
-// NAT says what is hidden behind the node.
+// NAT configures masquerading.
 type NAT struct {
-	// Sources are masqueraded unless they send to Keep. Both are disjoint and
-	// sorted.
+	// Sources are masqueraded unless the destination is in Keep. Both are disjoint and sorted.
 	Sources, Keep []netip.Prefix
 }
 
-// notForwarded are the ranges that no masquerading should touch: multicast, and
-// addresses of one link.
+// notForwarded are the destinations that are never masqueraded: multicast and link-local addresses.
 var notForwarded = []netip.Prefix{
 	netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("255.255.255.255/32"),
 	netip.MustParsePrefix("ff00::/8"), netip.MustParsePrefix("fe80::/10"),
 }
 
-// Make makes the plan of a node. The Config is valid.
+// Make makes the plan of a node. The Config must be valid.
 func Make(c Config, self Self, peers []model.Route) *Plan {
 	p := planner{cfg: c, self: self, plan: &Plan{}, hidden: make(map[string]bool)}
 	p.peers = slices.SortedFunc(slices.Values(peers), func(a, b model.Route) int { return strings.Compare(a.Node, b.Node) })
@@ -131,9 +125,9 @@ type planner struct {
 	// sources are this node's underlay addresses, one per family.
 	sources []netip.Addr
 	outer6  bool
-	// hidden are the nodes to which pods speak by their node's address.
+	// hidden are the nodes to which pod traffic is masqueraded.
 	hidden map[string]bool
-	// owners has the MACs that follow from names, announced those of annotations.
+	// owners maps the MACs derived from names to nodes, announced those from annotations.
 	owners    map[model.MAC]string
 	announced map[model.MAC][]string
 }
@@ -142,8 +136,8 @@ func (p *planner) problem(format string, args ...any) {
 	p.plan.Problems = append(p.plan.Problems, fmt.Sprintf(format, args...))
 }
 
-// underlay finds this node's own addresses and end of tunnels. The addresses
-// that the Node object lists go first: others reach the node by them.
+// underlay finds this node's own addresses and tunnel endpoint. It prefers the addresses of the Node
+// object, because other nodes use them.
 func (p *planner) underlay() {
 	for _, v6 := range []bool{false, true} {
 		if a, ok := p.source(v6); ok {
@@ -158,12 +152,12 @@ func (p *planner) underlay() {
 		return
 	}
 	if len(p.sources) == 0 {
-		p.problem("node %s has no underlay address: give its uplink one", p.self.Name)
+		p.problem("node %s has no underlay address: assign one to its uplink", p.self.Name)
 		return
 	}
 	p.plan.Tunnel = &Tunnel{VNI: p.cfg.VNI, Port: p.cfg.Port, Local: p.sources[0], MAC: VTEP(p.self.Name), MTU: p.plan.MTU, Sources: p.sources}
 	if over := overhead(p.outer6); p.self.MTU > 0 && p.plan.MTU+over > p.self.MTU {
-		p.problem("pods' MTU %d and %d bytes of VXLAN do not fit the uplink's MTU %d: raise the latter or set a lower MTU", p.plan.MTU, over, p.self.MTU)
+		p.problem("pods' MTU %d and %d bytes of VXLAN do not fit the uplink's MTU %d: raise the uplink's MTU or set a lower --mtu", p.plan.MTU, over, p.self.MTU)
 	}
 }
 
@@ -195,14 +189,14 @@ func (p *planner) onLink(a netip.Addr) bool {
 	return slices.ContainsFunc(p.self.Underlay, func(u netip.Prefix) bool { return u.Masked().Contains(a) })
 }
 
-// reach plans the ways to one node.
+// reach plans the hops to the pod ranges of one node.
 func (p *planner) reach(peer model.Route, ranges []netip.Prefix) {
 	theirs := Mode(peer.Fabric)
 	switch {
 	case theirs == "":
 		theirs = p.cfg.Mode
 	case !theirs.Valid():
-		p.problem("node %s: annotation isthmus.dev/fabric %q is none of auto, routes, vxlan, none: correct it", peer.Node, shorten(peer.Fabric))
+		p.problem("node %s: annotation isthmus.dev/fabric %q is not one of auto, routes, vxlan, none: correct it", peer.Node, shorten(peer.Fabric))
 		return
 	}
 	if theirs == None || len(ranges) == 0 {
@@ -221,7 +215,7 @@ func (p *planner) reach(peer model.Route, ranges []netip.Prefix) {
 		case mode == Auto && near, mode == Routes && near:
 			h.Via, h.Underlay = Routes, direct
 		case mode == Routes && has:
-			continue // the network's routers know the way
+			continue // the network's routers forward there
 		case mode == Routes:
 			p.problem("pod range %s of node %s cannot be reached: the node has no %s address: add one to its status.addresses", cidr, peer.Node, family(cidr.Addr().Is6()))
 			continue
@@ -239,7 +233,7 @@ func (p *planner) reach(peer model.Route, ranges []netip.Prefix) {
 	}
 }
 
-// sender plans what a node may send by tunnel, from any address that others know it by.
+// sender plans the allowed sources of a node's tunneled packets, for all its known addresses.
 func (p *planner) sender(peer model.Route, ranges []netip.Prefix) {
 	s := Sender{Node: peer.Node, Sources: slices.Clone(ranges)}
 	for _, a := range peer.Addresses {
@@ -258,7 +252,7 @@ func (p *planner) sender(peer model.Route, ranges []netip.Prefix) {
 	p.plan.Senders = append(p.plan.Senders, s)
 }
 
-// strictest is the mode of a pair of which none contradicts the other.
+// strictest returns the mode of a pair of nodes whose modes are compatible.
 func strictest(a, b Mode) Mode {
 	if a == Auto {
 		return b
@@ -266,22 +260,22 @@ func strictest(a, b Mode) Mode {
 	return a
 }
 
-// tunnel fills in the way through the tunnel.
+// tunnel completes a hop through the tunnel. It reports false if the tunnel cannot be used.
 func (p *planner) tunnel(h *Hop, peer model.Route) bool {
 	if p.plan.Tunnel == nil {
-		return false // reported once
+		return false // already reported
 	}
 	outer, ok := addressOf(peer, p.outer6)
 	if peer.Tunnel.IsValid() && peer.Tunnel.Is6() == p.outer6 {
 		outer, ok = peer.Tunnel, true
 	}
 	if !ok {
-		p.problem("pod range %s of node %s cannot be reached: tunnels of node %s go over %s, of which it has no address: add one to its status.addresses",
+		p.problem("pod range %s of node %s cannot be reached: tunnels of node %s use %s, but it has no such address: add one to its status.addresses",
 			h.Prefix, peer.Node, p.self.Name, family(p.outer6))
 		return false
 	}
 	if t := p.plan.Tunnel; peer.OS == model.Windows && (t.VNI > MaxWindowsVNI || t.Port != WindowsPort) {
-		p.problem("pod range %s of node %s cannot be reached: Windows takes VNI %d to %d and UDP port %d, not VNI %d and port %d: start the agents of all nodes with --vni and --vxlan-port that it takes",
+		p.problem("pod range %s of node %s cannot be reached: Windows supports VNI %d to %d and UDP port %d, not VNI %d and port %d: set --vni and --vxlan-port on the agents of all nodes accordingly",
 			h.Prefix, peer.Node, minVNI, MaxWindowsVNI, WindowsPort, t.VNI, t.Port)
 		return false
 	}
@@ -301,8 +295,8 @@ func (p *planner) tunnel(h *Hop, peer model.Route) bool {
 	return true
 }
 
-// returns plans the ways of pods to the addresses of a node across a tunnel. The
-// host of a Windows node is not in its overlay: pods reach it masqueraded.
+// returns plans the routes of pods to the addresses of a node across a tunnel. The host of a Windows node
+// is not in its overlay, so pod traffic to it is masqueraded.
 func (p *planner) returns(peer model.Route) {
 	if peer.OS == model.Windows {
 		p.hidden[peer.Node] = true
@@ -320,7 +314,7 @@ func (p *planner) returns(peer model.Route) {
 	}
 }
 
-// masquerade plans what is hidden behind the node.
+// masquerade plans the masquerading of pod traffic.
 func (p *planner) masquerade() {
 	if !p.cfg.Masquerade || len(p.self.PodCIDRs) == 0 {
 		return

@@ -60,7 +60,7 @@ func (g golden) input(t *testing.T) (Config, Self, []model.Route) {
 	}
 	var peers []model.Route
 	for _, p := range g.Peers {
-		r := model.Route{Node: p.Node, OS: p.OS, Addresses: p.Addresses, PodCIDRs: p.PodCIDRs, Announcement: model.Announcement{Fabric: p.Fabric, Tunnel: p.Tunnel}}
+		r := model.Route{Node: p.Node, OS: p.OS, Addresses: p.Addresses, PodCIDRs: p.PodCIDRs, NodeInfo: model.NodeInfo{Fabric: p.Fabric, Tunnel: p.Tunnel}}
 		if r.OS == "" {
 			r.OS = model.Linux
 		}
@@ -116,7 +116,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// checkPlan holds every plan against what it must never do.
+// checkPlan checks the properties that every plan must have.
 func checkPlan(t *testing.T, self Self, peers []model.Route, p *Plan) {
 	t.Helper()
 	claimed := make(map[netip.Prefix]string)
@@ -193,7 +193,7 @@ func TestPairsAgree(t *testing.T) {
 					c.Mode = mine
 					u, v := netip.MustParsePrefix(segments[me]), netip.MustParsePrefix(segments[you])
 					return Make(c, Self{Name: "me", PodCIDRs: cidr[me : me+1], Underlay: []netip.Prefix{u}, MTU: 1500},
-						[]model.Route{{Node: "you", OS: model.Linux, Addresses: []netip.Addr{v.Addr()}, PodCIDRs: cidr[you : you+1], Announcement: model.Announcement{Fabric: string(yours)}}}).Hops
+						[]model.Route{{Node: "you", OS: model.Linux, Addresses: []netip.Addr{v.Addr()}, PodCIDRs: cidr[you : you+1], NodeInfo: model.NodeInfo{Fabric: string(yours)}}}).Hops
 				}
 				there, back := see(0, 1, a, b), see(1, 0, b, a)
 				if len(there) != len(back) || len(there) > 0 && there[0].Via != back[0].Via {
@@ -265,7 +265,7 @@ func FuzzMake(f *testing.F) {
 		}
 		var peers []model.Route
 		for i := range r.IntN(6) {
-			p := model.Route{Node: string(rune('a' + i)), OS: model.Linux, PodCIDRs: prefixes(3), Announcement: model.Announcement{Fabric: []string{"", "auto", "routes", "vxlan", "none", "?"}[r.IntN(6)]}}
+			p := model.Route{Node: string(rune('a' + i)), OS: model.Linux, PodCIDRs: prefixes(3), NodeInfo: model.NodeInfo{Fabric: []string{"", "auto", "routes", "vxlan", "none", "?"}[r.IntN(6)]}}
 			for range r.IntN(3) {
 				p.Addresses = append(p.Addresses, addr())
 			}

@@ -17,9 +17,9 @@ type claim struct {
 	clash  bool
 }
 
-// ranges returns the pod ranges that can be used, by node. Of ranges that
-// overlap none is used: nobody can tell whose the packets are. The same goes for
-// a range with the address of a node in it, which would cut that node off.
+// ranges returns the usable pod ranges by node. Overlapping ranges are not used, because the owner of a
+// packet would be ambiguous. A range that contains the address of a node is not used either: it would cut
+// off that node.
 func (p *planner) ranges() map[string][]netip.Prefix {
 	var claims []claim
 	for _, c := range p.self.PodCIDRs {
@@ -36,7 +36,7 @@ func (p *planner) ranges() map[string][]netip.Prefix {
 		}
 		return strings.Compare(a.node, b.node)
 	})
-	claims = slices.Compact(claims) // one that a node lists twice is one
+	claims = slices.Compact(claims) // a range that a node lists twice counts once
 	p.overlaps(claims)
 	claims = slices.DeleteFunc(claims, func(c claim) bool { return c.clash })
 	p.inhabited(claims)
@@ -49,8 +49,7 @@ func (p *planner) ranges() map[string][]netip.Prefix {
 	return usable
 }
 
-// overlaps marks the claims that overlap. In sorted order a range comes after
-// all that contain it.
+// overlaps marks the claims that overlap. In sorted order a range follows all ranges that contain it.
 func (p *planner) overlaps(claims []claim) {
 	var open []int // ranges that contain the present one
 	for i := range claims {
@@ -69,8 +68,8 @@ func (p *planner) overlaps(claims []claim) {
 	}
 }
 
-// inhabited marks the claims that contain the underlay address of a node. The
-// claims are disjoint and sorted.
+// inhabited marks the claims that contain the underlay address of a node. The claims must be disjoint and
+// sorted.
 func (p *planner) inhabited(claims []claim) {
 	mark := func(node string, a netip.Addr) {
 		i, exact := slices.BinarySearchFunc(claims, a, func(c claim, a netip.Addr) int { return c.prefix.Addr().Compare(a) })
@@ -93,8 +92,8 @@ func (p *planner) inhabited(claims []claim) {
 	}
 }
 
-// merge returns the same set of addresses as disjoint, sorted prefixes, without
-// those that another contains.
+// merge returns the same set of addresses as disjoint, sorted prefixes, without those that another
+// contains.
 func merge(all []netip.Prefix) []netip.Prefix {
 	sorted := slices.SortedFunc(slices.Values(all), model.ComparePrefixes)
 	var out []netip.Prefix

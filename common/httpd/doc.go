@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package httpd serves metrics and health of a program over HTTP, with bounds on
-// time, size and connections: its address is open to every process of the node,
-// and to the network if the administrator says so.
+// Package httpd serves a program's metrics and health over HTTP, with limits on time, size and connections.
+// The limits matter because every process of the node can reach the address, and the network too if the
+// administrator configures it.
 //
 // It does not authenticate and does not encrypt.
 package httpd

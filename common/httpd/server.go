@@ -13,32 +13,31 @@ import (
 	"time"
 )
 
-// Limits bound what clients may take.
+// Limits bounds the resources of clients.
 type Limits struct {
-	// Connections are open at a time. One more closes the connection that has been
-	// in its state for the longest, so that clients that hold connections without
-	// using them do not keep others out.
+	// Connections bounds the open connections. A further one closes the connection that has been in its
+	// state for the longest time. Clients that hold idle connections therefore cannot lock out others.
 	Connections int
-	// HeaderBytes bounds the header of a request.
+	// HeaderBytes bounds the header of a request, in bytes.
 	HeaderBytes int
-	// ReadHeader and Read bound how long a request may take to arrive, without
-	// and with its body; Write how long the answer may take, from the header on.
+	// ReadHeader and Read bound the time until a request has arrived, without and with its body. Write
+	// bounds the time of the response, counted from the header of the request.
 	ReadHeader, Read, Write time.Duration
 	// Idle is how long a connection may wait for its next request.
 	Idle time.Duration
 }
 
-// Scrapes is how many readings of a program's metrics go on at a time: each
-// gathers all of them, which may take calls of the system.
+// Scrapes bounds the concurrent scrapes of a program's metrics: each gathers all metrics, which may need
+// system calls.
 const Scrapes = 4
 
-// Defaults are enough for the kubelet's probes and several Prometheus servers.
+// Defaults returns Limits that suffice for the kubelet's probes and several Prometheus servers.
 func Defaults() Limits {
 	return Limits{Connections: 64, HeaderBytes: 16 << 10, ReadHeader: 5 * time.Second, Read: 10 * time.Second, Write: 15 * time.Second, Idle: 90 * time.Second}
 }
 
-// Serve answers requests until the context is done, then closes the listener and
-// all connections and returns nil.
+// Serve serves requests until the context is done. It then closes the listener and all connections and
+// returns nil.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, l Limits) error {
 	open := &connections{most: l.Connections, entries: make(map[net.Conn]*list.Element)}
 	server := &http.Server{Handler: handler, MaxHeaderBytes: l.HeaderBytes, ReadHeaderTimeout: l.ReadHeader, ReadTimeout: l.Read,
@@ -58,8 +57,8 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, l L
 	return fmt.Errorf("serve HTTP: %w", err)
 }
 
-// connections are those that are open, in the order in which they came to their
-// state: new, with a request, or waiting for the next one.
+// connections lists the open connections in the order in which they entered their state: new, active or
+// idle.
 type connections struct {
 	most int
 
@@ -68,8 +67,8 @@ type connections struct {
 	entries map[net.Conn]*list.Element
 }
 
-// note is the server's ConnState. It is called for a new connection before the
-// next one is accepted.
+// note is the server's ConnState hook. The server calls it for a new connection before it accepts the next
+// one.
 func (c *connections) note(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,6 +83,6 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 	if c.order.Len() > c.most {
 		oldest := c.order.Remove(c.order.Front()).(net.Conn)
 		delete(c.entries, oldest)
-		oldest.Close() // its goroutine notices
+		oldest.Close() // its goroutine gets an error
 	}
 }

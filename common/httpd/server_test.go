@@ -115,8 +115,8 @@ func ask(t *testing.T, address string) {
 	}
 }
 
-// TestHeldConnections holds many connections in every way that does not cost the
-// client anything, and asks beside them.
+// TestHeldConnections holds many connections in every manner that costs the client nothing, and sends
+// requests beside them.
 func TestHeldConnections(t *testing.T) {
 	for name, use := range map[string]func(t *testing.T, c net.Conn){
 		"says nothing":  func(*testing.T, net.Conn) {},

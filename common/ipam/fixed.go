@@ -9,36 +9,35 @@ import (
 	"time"
 )
 
-// TakenError says that an address that was asked for is not free.
+// TakenError reports that a requested address is not free.
 type TakenError struct {
 	Addr netip.Addr
-	// Owner has it; empty if it is in quarantine.
+	// Owner is the present owner; empty if the address is in quarantine.
 	Owner string
 	// Until is when the quarantine ends.
 	Until time.Time
 }
 
-// Error says whose the address is.
+// Error names the address and its owner, or the end of its quarantine.
 func (e *TakenError) Error() string {
 	if e.Owner != "" {
-		return fmt.Sprintf("address %s is that of %s", e.Addr, e.Owner)
+		return fmt.Sprintf("address %s is in use by %s", e.Addr, e.Owner)
 	}
 	return fmt.Sprintf("address %s is in quarantine until %s", e.Addr, e.Until.UTC().Format(time.RFC3339))
 }
 
-// UnusableError says that an address can never be given out.
+// UnusableError reports that an address can never be allocated.
 type UnusableError struct {
 	Addr netip.Addr
 	Why  string
 }
 
-// Error says which address, and why.
+// Error names the address and the reason.
 func (e *UnusableError) Error() string { return fmt.Sprintf("address %s %s", e.Addr, e.Why) }
 
-// AllocateFixed gives an owner the addresses that it asks for, at most one per
-// family, and of the other families one as Allocate does. An owner that has
-// addresses gets the same again. Otherwise it returns a *TakenError, an
-// *UnusableError or an *ExhaustedError, and gives out nothing.
+// AllocateFixed allocates the addresses that an owner requests, at most one per family. For the other
+// families it allocates one as Allocate does. An owner with addresses gets the same ones again. Otherwise
+// it returns a *TakenError, an *UnusableError or an *ExhaustedError, and allocates nothing.
 func (a *Allocator) AllocateFixed(owner string, fixed []netip.Addr, now time.Time) ([]netip.Addr, error) {
 	if have := a.owned[owner]; len(have) > 0 {
 		return slices.Clone(have), nil
@@ -57,7 +56,7 @@ func (a *Allocator) AllocateFixed(owner string, fixed []netip.Addr, now time.Tim
 	return a.allocate(owner, fixed)
 }
 
-// checkFixed says why an address is not free.
+// checkFixed returns an error that says why an address is not free.
 func (a *Allocator) checkFixed(addr netip.Addr) error {
 	p := a.pool(addr)
 	if p == nil {
@@ -75,5 +74,5 @@ func (a *Allocator) checkFixed(addr netip.Addr) error {
 	return nil
 }
 
-// Recall ends the quarantine of an address. It is for who had it last.
+// Recall ends the quarantine of an address. Only its last owner may use it afterwards.
 func (a *Allocator) Recall(addr netip.Addr) { a.endQuarantine(addr.Unmap()) }

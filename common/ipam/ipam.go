@@ -12,18 +12,17 @@ import (
 	"time"
 )
 
-// Config says what an Allocator gives out.
+// Config configures an Allocator.
 type Config struct {
 	// Prefixes are the node's pod ranges, in order of preference.
 	Prefixes []netip.Prefix
-	// Reserved are further addresses of each range, counted from its first,
-	// that are not for pods. The first two and the IPv4 broadcast address are
-	// always reserved. On Windows the host has an endpoint at 2.
+	// Reserved are further addresses of each range that pods do not get, as offsets from its first address.
+	// The first two addresses and the IPv4 broadcast address are always reserved. On Windows the host has
+	// an endpoint at offset 2.
 	Reserved []uint64
-	// KeepLast keeps the IPv4 address before the broadcast address from pods,
-	// too. On Windows kube-proxy needs one of its own.
+	// KeepLast also reserves the IPv4 address before the broadcast address. On Windows kube-proxy needs it.
 	KeepLast bool
-	// Quarantine is how long a released address is not given out.
+	// Quarantine is the minimum time between release and reuse of an address.
 	Quarantine time.Duration
 }
 
@@ -64,21 +63,19 @@ func newPools(c Config) ([]*pool, error) {
 	return pools, errors.Join(errs...)
 }
 
-// Allocator gives out addresses.
+// Allocator allocates addresses.
 type Allocator struct {
 	pools      []*pool
 	quarantine time.Duration
-	// used tells who has an address. It may list addresses that were restored
-	// from outside of the pools.
+	// used maps an address to its owner. It may contain restored addresses outside the pools.
 	used map[netip.Addr]string
 	// owned lists an owner's addresses in the order of families, IPv4 first.
 	owned map[string][]netip.Addr
-	// free tells when a released address may be given out again.
+	// free maps a released address to the time when it may be allocated again.
 	free map[netip.Addr]time.Time
 }
 
-// New returns an Allocator of which every address is free. The error is that
-// of Config.Validate.
+// New returns an Allocator whose addresses are all free. The error is that of Config.Validate.
 func New(c Config) (*Allocator, error) {
 	pools, err := newPools(c)
 	if err != nil {
@@ -93,7 +90,7 @@ func New(c Config) (*Allocator, error) {
 	}, nil
 }
 
-// ExhaustedError says that a family has no free address.
+// ExhaustedError reports that a family has no free address.
 type ExhaustedError struct {
 	// Pools are the ranges of the family.
 	Pools []netip.Prefix
@@ -101,7 +98,7 @@ type ExhaustedError struct {
 	Used, Quarantined int
 }
 
-// Error names the pools and what has become of their addresses.
+// Error names the pools and counts their addresses.
 func (e *ExhaustedError) Error() string {
 	return fmt.Sprintf("no free address in %s: %d used, %d in quarantine: delete pods, wait for the quarantine to end, or give the node a larger range",
 		join(e.Pools), e.Used, e.Quarantined)
@@ -123,17 +120,15 @@ func join(all []netip.Prefix) string {
 	return strings.Join(names, ", ")
 }
 
-// Allocate gives an owner one address of every family that has a pool, IPv4
-// first. An owner that has addresses gets the same again. The search goes on
-// from the address that was given out last, so that an address rests as long as
-// possible. It returns an *ExhaustedError, and gives out nothing, when a family
-// has no free address.
+// Allocate allocates one address of every family that has a pool, IPv4 first. An owner with addresses gets
+// the same ones again. The search continues after the last allocated address, so that an address stays
+// unused as long as possible. If a family has no free address it returns an *ExhaustedError and allocates
+// nothing.
 func (a *Allocator) Allocate(owner string, now time.Time) ([]netip.Addr, error) {
 	return a.AllocateFixed(owner, nil, now)
 }
 
-// allocate gives an owner what is fixed and free, and of other families the next
-// free address.
+// allocate allocates the fixed addresses, which are free, and the next free address of the other families.
 func (a *Allocator) allocate(owner string, fixed []netip.Addr) ([]netip.Addr, error) {
 	var found []netip.Addr
 	for _, v6 := range []bool{false, true} {
@@ -155,8 +150,7 @@ func (a *Allocator) allocate(owner string, fixed []netip.Addr) ([]netip.Addr, er
 	return slices.Clone(found), nil
 }
 
-// search returns the next free address of a family; the zero Addr if the family
-// has no pool.
+// search returns the next free address of a family, or the zero Addr if the family has no pool.
 func (a *Allocator) search(v6 bool) (netip.Addr, error) {
 	var full ExhaustedError
 	for _, p := range a.pools {
@@ -166,7 +160,7 @@ func (a *Allocator) search(v6 bool) (netip.Addr, error) {
 		full.Pools = append(full.Pools, p.prefix)
 		full.Used += p.used
 		full.Quarantined += p.quarantined
-		// Each address that is not free is passed once at most.
+		// The loop skips each unavailable address at most once.
 		for addr, n := p.next, p.used+p.quarantined+len(p.reserved); n >= 0; addr, n = p.after(addr), n-1 {
 			if a.isFree(p, addr) {
 				return addr, nil
@@ -188,10 +182,9 @@ func (a *Allocator) isFree(p *pool, addr netip.Addr) bool {
 	return !used && !resting
 }
 
-// Restore records that an owner has an address, as an endpoint record says.
-// Addresses outside of every pool are held too: the node's ranges may have
-// changed. It fails if another owner has the address. To get the order of
-// allocation back, restore in the order in which addresses were given out.
+// Restore records that an owner has an address, from an endpoint record. It accepts addresses outside every
+// pool, as the node's ranges may have changed. It fails if another owner has the address. Restoring in the
+// order of allocation restores the position of the search.
 func (a *Allocator) Restore(addr netip.Addr, owner string) error {
 	addr = addr.Unmap()
 	if !addr.IsValid() || owner == "" {
@@ -208,9 +201,8 @@ func (a *Allocator) Restore(addr netip.Addr, owner string) error {
 	return nil
 }
 
-// Release takes an address from whoever has it and puts it in quarantine from
-// the given moment on. An address that nobody has is put in quarantine as well,
-// which is how the record of a released endpoint is replayed.
+// Release takes an address from its owner and puts it in quarantine from the given time on. It does so for
+// an address without an owner, too: that replays the record of a released endpoint.
 func (a *Allocator) Release(addr netip.Addr, at time.Time) {
 	addr = addr.Unmap()
 	a.drop(addr)
@@ -227,16 +219,16 @@ func (a *Allocator) Release(addr netip.Addr, at time.Time) {
 	a.free[addr] = until
 }
 
-// Cancel takes back an address that nobody could have used; it is free at once.
+// Cancel frees an address at once. No other pod can have seen it in use.
 func (a *Allocator) Cancel(addr netip.Addr) { a.drop(addr.Unmap()) }
 
-// Owner tells who has an address.
+// Owner returns the owner of an address, and whether it has one.
 func (a *Allocator) Owner(addr netip.Addr) (string, bool) {
 	owner, ok := a.used[addr.Unmap()]
 	return owner, ok
 }
 
-// hold gives an address that is not in quarantine to an owner.
+// hold assigns an address that is not in quarantine to an owner.
 func (a *Allocator) hold(addr netip.Addr, owner string) {
 	a.used[addr] = owner
 	a.owned[owner] = append(a.owned[owner], addr)
@@ -247,7 +239,7 @@ func (a *Allocator) hold(addr netip.Addr, owner string) {
 	}
 }
 
-// drop takes an address from its owner.
+// drop removes an address from its owner.
 func (a *Allocator) drop(addr netip.Addr) {
 	owner, ok := a.used[addr]
 	if !ok {
@@ -279,7 +271,7 @@ func (a *Allocator) endQuarantine(addr netip.Addr) {
 	}
 }
 
-// pool returns the pool that an address is in, or nil.
+// pool returns the pool that contains an address, or nil.
 func (a *Allocator) pool(addr netip.Addr) *pool {
 	for _, p := range a.pools {
 		if p.prefix.Contains(addr) {
@@ -289,16 +281,16 @@ func (a *Allocator) pool(addr netip.Addr) *pool {
 	return nil
 }
 
-// Usage tells what has become of the addresses of one pool.
+// Usage counts the addresses of one pool by state.
 type Usage struct {
 	Pool netip.Prefix
-	// Used and Quarantined count addresses. Free counts those that can be given
-	// out now, as a float because an IPv6 range has more than fit an integer.
+	// Used and Quarantined count addresses. Free counts those that can be allocated now. It is a float
+	// because an IPv6 range has more addresses than an integer can hold.
 	Used, Quarantined int
 	Free              float64
 }
 
-// Usage lists the pools in the order of the Config.
+// Usage returns the usage of the pools in the order of the Config.
 func (a *Allocator) Usage(now time.Time) []Usage {
 	a.expire(now)
 	all := make([]Usage, len(a.pools))
@@ -309,5 +301,5 @@ func (a *Allocator) Usage(now time.Time) []Usage {
 	return all
 }
 
-// Owners lists everyone who has an address, sorted.
+// Owners lists all owners, sorted.
 func (a *Allocator) Owners() []string { return slices.Sorted(maps.Keys(a.owned)) }

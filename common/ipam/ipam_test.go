@@ -147,8 +147,8 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
-// TestQuarantineIsNotShortened: of several releases the latest counts, in
-// whatever order they are told. Two tombstones may name one address.
+// TestQuarantineIsNotShortened: of several releases the latest counts, in any order of the calls. Two
+// tombstones may name one address.
 func TestQuarantineIsNotShortened(t *testing.T) {
 	for _, order := range [][]time.Duration{{0, -20 * time.Second}, {-20 * time.Second, 0}, {0, -20 * time.Second, -time.Hour}} {
 		a := newAllocator(t, nil, "10.0.0.0/30")
@@ -351,8 +351,8 @@ func FuzzPrefixes(f *testing.F) {
 	})
 }
 
-// TestReplay rebuilds an allocator from what was given out and released, as
-// the agent does after a restart, and expects the same next address.
+// TestReplay rebuilds an allocator from allocations and releases, as the agent does after a restart, and
+// expects the same next address.
 func TestReplay(t *testing.T) {
 	a := newAllocator(t, nil, "10.0.0.0/28")
 	for _, o := range []string{"a", "b", "c"} {

@@ -11,8 +11,8 @@ import (
 	"slices"
 )
 
-// reservedOffsets are never given out: the network's own address (for IPv6
-// the subnet-router anycast address) and the gateway.
+// reservedOffsets are never allocated: the network's own address (for IPv6 the subnet-router anycast
+// address) and the gateway.
 var reservedOffsets = [...]uint64{0, 1}
 
 // pool is one range of addresses.
@@ -20,10 +20,9 @@ type pool struct {
 	prefix netip.Prefix
 	// last is the last address in the prefix.
 	last netip.Addr
-	// reserved are the addresses that are never given out, sorted.
+	// reserved are the addresses that are never allocated, sorted.
 	reserved []netip.Addr
-	// capacity is how many addresses can be given out; MaxUint64 when the
-	// number does not fit.
+	// capacity is the number of addresses that can be allocated, MaxUint64 if it does not fit.
 	capacity uint64
 	// next is where the search for a free address begins.
 	next netip.Addr
@@ -31,7 +30,7 @@ type pool struct {
 	used, quarantined int
 }
 
-// newPool checks a prefix and works out its bounds.
+// newPool validates a prefix and computes its bounds.
 func newPool(p netip.Prefix, offsets []uint64, keepLast bool) (*pool, error) {
 	switch {
 	case !p.IsValid():
@@ -74,7 +73,7 @@ func newPool(p netip.Prefix, offsets []uint64, keepLast bool) (*pool, error) {
 	return r, nil
 }
 
-// after returns the address that follows in the pool, the first after the last.
+// after returns the next address of the pool; after the last it returns the first.
 func (p *pool) after(a netip.Addr) netip.Addr {
 	if a == p.last {
 		return p.prefix.Addr()

@@ -15,8 +15,8 @@ const (
 	kindBaselineAdminNetworkPolicy = "BaselineAdminNetworkPolicy"
 )
 
-// convertAdminNetworkPolicy converts an AdminNetworkPolicy v1alpha1, the
-// forerunner of ClusterNetworkPolicy in the Admin tier.
+// convertAdminNetworkPolicy converts an AdminNetworkPolicy v1alpha1, the predecessor of
+// ClusterNetworkPolicy in the Admin tier.
 func convertAdminNetworkPolicy(anp *v1alpha1.AdminNetworkPolicy, s strictness) converted {
 	c := &clusterPolicy{kind: kindAdminNetworkPolicy, meta: &anp.ObjectMeta, tier: model.TierAdmin, priority: anp.Spec.Priority,
 		maxItems: 100, portsField: "ports",
@@ -37,9 +37,8 @@ func convertAdminNetworkPolicy(anp *v1alpha1.AdminNetworkPolicy, s strictness) c
 	return c.convert(s)
 }
 
-// convertBaselineAdminNetworkPolicy converts the BaselineAdminNetworkPolicy
-// v1alpha1. It has no priority, as there is only one; beside policies of the
-// newer kind in the Baseline tier it comes last.
+// convertBaselineAdminNetworkPolicy converts the BaselineAdminNetworkPolicy v1alpha1. It has no priority,
+// as there is only one. Among policies of the newer kind in the Baseline tier it comes last.
 func convertBaselineAdminNetworkPolicy(banp *v1alpha1.BaselineAdminNetworkPolicy, s strictness) converted {
 	c := &clusterPolicy{kind: kindBaselineAdminNetworkPolicy, meta: &banp.ObjectMeta, tier: model.TierBaseline, priority: maxPriority,
 		maxItems: 100, portsField: "ports",

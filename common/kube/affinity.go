@@ -24,9 +24,9 @@ func nodeSelector(labels map[string]string, path *field.Path) (model.Selector, f
 	return s, nil
 }
 
-// requiredAffinity converts the node labels that a pod requires by affinity:
-// one of the selectors must match. Terms that compare numbers or fields are
-// left out, so that a pod may be expected on more nodes than will have it.
+// requiredAffinity converts the node labels that a pod requires by affinity: one of the selectors must
+// match. It ignores terms that compare numbers or fields. A pod may therefore be expected on more nodes
+// than will have it.
 func requiredAffinity(a *corev1.Affinity, path *field.Path) ([]model.Selector, field.ErrorList) {
 	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return nil, nil

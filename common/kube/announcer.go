@@ -17,9 +17,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Announcer writes what a node says of itself into annotations of its Node, by
-// way of the Node's status: so it needs the right that the kubelet has for its
-// own Node, and none to change labels and taints.
+// Announcer writes a node's NodeInfo into annotations of its Node object. It writes through the Node's
+// status. It therefore needs the right that the kubelet has for its own Node, and none to change labels and
+// taints.
 type Announcer struct {
 	node   string
 	client dynamic.Interface
@@ -29,20 +29,20 @@ type Announcer struct {
 	wake chan struct{} // capacity 1
 
 	mu   sync.Mutex
-	want *model.Announcement // nil until something is to be said
+	want *model.NodeInfo // nil until there is something to write
 }
 
-// announcer is who owns the annotations, among the managers of a Node's fields.
+// announcer is the field manager of the annotations.
 const announcer = "isthmus-fabric"
 
-// Times between writes: what was written takes a moment to be read again.
+// Times between writes: a write takes a moment to appear in the watch.
 const (
 	announceRest  = 10 * time.Second
 	announceRetry = time.Second
 	announceMost  = time.Minute
 )
 
-// NewAnnouncer makes an Announcer with the credentials of a source.
+// NewAnnouncer returns an Announcer with the credentials of a source.
 func NewAnnouncer(node string, source *APIServer, log *slog.Logger) (*Announcer, error) {
 	client, err := source.writer(1, 5)
 	if err != nil {
@@ -50,7 +50,7 @@ func NewAnnouncer(node string, source *APIServer, log *slog.Logger) (*Announcer,
 	}
 	return &Announcer{node: node, client: client, log: log, wake: make(chan struct{}, 1),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_announce_requests_total",
-			Help: "Requests that write into this node's Node object how its pods are reached, by result."}, []string{"result"})}, nil
+			Help: "Requests that write this node's fabric annotations to its Node object, by result."}, []string{"result"})}, nil
 }
 
 // Describe implements prometheus.Collector.
@@ -59,8 +59,8 @@ func (a *Announcer) Describe(ch chan<- *prometheus.Desc) { a.writes.Describe(ch)
 // Collect implements prometheus.Collector.
 func (a *Announcer) Collect(ch chan<- prometheus.Metric) { a.writes.Collect(ch) }
 
-// Set asks for something to be said that the Node does not say. It does not block.
-func (a *Announcer) Set(want model.Announcement) {
+// Set requests a write of data that the Node object lacks. It does not block.
+func (a *Announcer) Set(want model.NodeInfo) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.want = &want
@@ -70,8 +70,8 @@ func (a *Announcer) Set(want model.Announcement) {
 	}
 }
 
-// take returns what is to be said, once.
-func (a *Announcer) take() *model.Announcement {
+// take returns the data to write, and clears the request.
+func (a *Announcer) take() *model.NodeInfo {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	want := a.want
@@ -79,10 +79,9 @@ func (a *Announcer) take() *model.Announcement {
 	return want
 }
 
-// Run announces until ctx is done; then it returns nil. Who is not heard asks
-// again.
+// Run writes annotations until ctx is done; then it returns nil. After an error the agent calls Set again.
 func (a *Announcer) Run(ctx context.Context) error {
-	var said model.Announcement
+	var written model.NodeInfo
 	var at time.Time
 	pause := announceRetry
 	for {
@@ -92,7 +91,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 		case <-a.wake:
 		}
 		want := a.take()
-		if want == nil || *want == said && time.Since(at) < announceRest {
+		if want == nil || *want == written && time.Since(at) < announceRest {
 			continue
 		}
 		err := a.write(ctx, *want)
@@ -101,12 +100,12 @@ func (a *Announcer) Run(ctx context.Context) error {
 		}
 		if err == nil {
 			a.writes.WithLabelValues("ok").Inc()
-			a.log.Info("announced how this node's pods are reached", "node", a.node, "annotations", want.Text())
-			said, at, pause = *want, time.Now(), announceRetry
+			a.log.Info("wrote fabric annotations to the Node object", "node", a.node, "annotations", want.Text())
+			written, at, pause = *want, time.Now(), announceRetry
 			continue
 		}
 		a.writes.WithLabelValues("error").Inc()
-		a.log.Warn("announce how this node's pods are reached", "node", a.node, "annotations", want.Text(), "err", err, "again", pause)
+		a.log.Warn("write fabric annotations to the Node object", "node", a.node, "annotations", want.Text(), "err", err, "again", pause)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -116,9 +115,8 @@ func (a *Announcer) Run(ctx context.Context) error {
 	}
 }
 
-// write brings the annotations about; those that were written before and are not
-// wanted any more go.
-func (a *Announcer) write(ctx context.Context, want model.Announcement) error {
+// write applies the annotations. It removes those that an earlier write set and that want does not contain.
+func (a *Announcer) write(ctx context.Context, want model.NodeInfo) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Node",

@@ -34,35 +34,32 @@ import (
 type APIConfig struct {
 	// Kubeconfig is the path of a kubeconfig file; empty inside a cluster.
 	Kubeconfig string
-	// Dial, if set, is how the API server is connected to.
+	// Dial, if set, connects to the API server.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// UserAgent names this program to the API server.
+	// UserAgent identifies this program to the API server.
 	UserAgent string
-	// PageSize bounds the objects of one answer, where the API server does not
-	// stream them.
+	// PageSize bounds the objects of one response, if the API server does not stream them.
 	PageSize int64
-	// Interval is the least time between two snapshots.
+	// Interval is the minimum time between two snapshots.
 	Interval time.Duration
-	// Discovery is how often the API server is asked which kinds of
-	// cluster-wide policies it serves.
+	// Discovery is the interval of requests for the served kinds of cluster-wide policies.
 	Discovery time.Duration
 	// Timeout bounds one request that is not a watch.
 	Timeout time.Duration
 	// Backoff bounds the pause between two attempts to reach the API server.
 	Backoff time.Duration
-	// CatchUp bounds how long changes wait, after the API server was away, for
-	// all kinds to be up to date.
+	// CatchUp bounds how long changes wait until all kinds are up to date, after an outage of the API
+	// server.
 	CatchUp time.Duration
 }
 
-// DefaultAPIConfig returns the defaults for a kubeconfig file, or for a pod if
-// the name is empty.
+// DefaultAPIConfig returns the defaults for a kubeconfig file, or for a pod if the name is empty.
 func DefaultAPIConfig(kubeconfig string) APIConfig {
 	return APIConfig{Kubeconfig: kubeconfig, UserAgent: "isthmus-agent", PageSize: 500, Interval: 5 * time.Millisecond,
 		Discovery: time.Minute, Timeout: 60 * time.Second, Backoff: 10 * time.Second, CatchUp: 10 * time.Second}
 }
 
-// Validate reports everything that is wrong.
+// Validate reports everything that is wrong with the APIConfig.
 func (c APIConfig) Validate() error {
 	var errs []error
 	if c.PageSize <= 0 {
@@ -90,36 +87,35 @@ type APIServer struct {
 	custom  dynamic.Interface
 
 	wake chan struct{} // capacity 1
-	// away: some kind could not be read, and not all are up to date since.
+	// away is true from the first read error of a kind until all kinds are up to date.
 	away atomic.Bool
 
 	mu sync.Mutex
-	// feeds are the kinds that are watched, by kind.
+	// feeds are the watched kinds, by kind.
 	feeds map[string]*feed
-	// discovered: it is known which kinds of cluster-wide policies are served.
+	// discovered is true once the served kinds of cluster-wide policies are known.
 	discovered bool
-	// refusals are the kinds of trouble that discovery found.
+	// refusals are the problems that discovery found.
 	refusals []string
 	// faults are the remarks on objects, by object.
 	faults map[string][]string
-	// unsound are the objects of which what is in force never was valid.
+	// unsound are the invalid objects without an earlier valid version in force.
 	unsound map[string]bool
-	// statuses are what cluster-wide policies say of themselves and remarks what
-	// reading said of policies, by origin without UID; statusChanged is called
-	// when either has changed, and may be nil.
+	// statuses are the statuses of cluster-wide policies. remarks are the findings about policies from
+	// reading them. Both are by origin without UID. statusChanged is called when either has changed, and
+	// may be nil.
 	statuses      map[model.Origin]*writtenStatus
 	remarks       map[model.Origin]report.Remarks
 	statusChanged func()
-	// published: the first complete state has been handed out.
+	// published is true once the first complete state has been published.
 	published bool
-	// heldSince is when changes began to wait for other kinds to be up to date;
-	// zero if none wait. waived: they have waited long enough.
+	// heldSince is when changes began to wait for other kinds to be up to date; zero if none wait. waived
+	// is true if they have waited long enough.
 	heldSince time.Time
 	waived    bool
 }
 
-// NewAPIServer reads the credentials and prepares an APIServer; it connects to
-// nothing yet.
+// NewAPIServer reads the credentials and prepares an APIServer. It does not connect.
 func NewAPIServer(cfg APIConfig, log *slog.Logger) (*APIServer, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -158,7 +154,7 @@ func newAPIServer(cfg APIConfig, config *rest.Config, log *slog.Logger) (*APISer
 	if cfg.Dial != nil {
 		config.Dial = cfg.Dial
 	}
-	// A handful of watches need no throttle of their own; the API server has one.
+	// A few watches need no client-side throttle; the API server has one.
 	config.QPS = -1
 	a.config = rest.CopyConfig(config)
 	var err error
@@ -211,7 +207,7 @@ func (a *APIServer) Run(ctx context.Context, publish func(*model.Snapshot)) erro
 			return nil
 		case <-a.wake:
 		}
-		pause := a.cfg.Interval // let more arrive: one snapshot for all of it
+		pause := a.cfg.Interval // gather more changes into one snapshot
 		if a.hold(time.Now()) {
 			pause = max(pause, holdCheck)
 			a.notify()
@@ -226,11 +222,10 @@ func (a *APIServer) Run(ctx context.Context, publish func(*model.Snapshot)) erro
 	}
 }
 
-// holdCheck is how often changes that wait look whether they still have to.
+// holdCheck is how often held changes check whether they may proceed.
 const holdCheck = 20 * time.Millisecond
 
-// Host is the name or address under which the API server is reached; empty if it
-// is not known.
+// Host returns the name or address of the API server; empty if unknown.
 func (a *APIServer) Host() string { return a.host }
 
 // Problems implements Source.
@@ -265,8 +260,8 @@ func (a *APIServer) Behind() string {
 	return ""
 }
 
-// Refused says which right is missing to read the cluster, for those who do not
-// want to wait until it is given; nil if none is known to be missing.
+// Refused returns an error about a missing right to read the cluster, for callers that do not wait until it
+// is granted. It returns nil if no right is known to be missing.
 func (a *APIServer) Refused() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -285,7 +280,7 @@ func (a *APIServer) Refused() error {
 	return nil
 }
 
-// lost notes that a kind cannot be read.
+// lost records that a kind cannot be read.
 func (a *APIServer) lost() {
 	a.away.Store(true)
 	a.notify()
@@ -304,9 +299,8 @@ func (a *APIServer) addFeed(f *feed) {
 	a.feeds[f.kind] = f
 }
 
-// coreFeed watches a resource of a built-in group. The client must not repeat
-// what fails, as it would for many seconds before it says so: the reflector
-// repeats it.
+// coreFeed watches a resource of a built-in group. The client must not retry by itself, because it would
+// hide the error for many seconds: the reflector retries.
 func (a *APIServer) coreFeed(kind, resource string, client rest.Interface, object runtime.Object, convert func(runtime.Object) *record) *feed {
 	get := func(opts metav1.ListOptions) *rest.Request {
 		return client.Get().MaxRetries(0).Resource(resource).VersionedParams(&opts, metav1.ParameterCodec)

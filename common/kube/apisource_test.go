@@ -244,7 +244,7 @@ func TestAPIKindThatIsMissingForAMoment(t *testing.T) {
 // TestAPIServerThatHasJustStarted expects nothing to be handed out while the API
 // server does not know yet which kinds it serves, unless that lasts.
 func TestAPIServerThatHasJustStarted(t *testing.T) {
-	for name, forbidden := range map[string]string{"ready later": "", "nobody may ask": "/readyz"} {
+	for name, forbidden := range map[string]string{"ready later": "", "readyz is forbidden": "/readyz"} {
 		t.Run(name, func(t *testing.T) {
 			f := newFakeAPI(t)
 			f.starting, f.forbidden = true, forbidden
@@ -289,7 +289,7 @@ func TestAPIBadPolicies(t *testing.T) {
 	w := startAPI(t, f)
 	w.until("guard", hasPolicy(kindClusterNetworkPolicy, "", "guard"))
 
-	// No version of it was valid: what is valid is in force, and blocks.
+	// No version of it was valid: the valid part is in force, and blocks.
 	f.put(t, `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -317,7 +317,7 @@ spec:
 		t.Error("the last good version did not stay")
 	}
 
-	// Mended: in force, and no problem any more.
+	// Fixed: in force, and no longer a problem.
 	f.put(t, strings.Replace(cnpAdmin, "priority: 7", "priority: 9", 1))
 	f.remove(t, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: broken, namespace: shop}}`)
 	w.until("priority 9", func(s *model.Snapshot) bool {
@@ -353,8 +353,8 @@ func TestAPIAway(t *testing.T) {
 	w.noProblems()
 }
 
-// What happened while the API server was away is taken in as one change, also if
-// one kind can be read later than the others; but not if it cannot be read at all.
+// Changes during an outage of the API server are published as one change, also if one kind can be read
+// later than the others; but not if it cannot be read at all.
 func TestAPIAwayIsOneChange(t *testing.T) {
 	const relabelled = "{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: b}}}"
 	const opened = `
@@ -416,7 +416,7 @@ func TestAPIForbidden(t *testing.T) {
 	f.forbidden = policiesPath
 	f.put(t, world1)
 	w := startAPI(t, f)
-	w.problem("NetworkPolicy", "not for you", "give this program's account the right")
+	w.problem("NetworkPolicy", "not for you", "grant this program's account the right")
 	w.still(100 * time.Millisecond) // without the policies everything would be allowed
 	f.set(func() { f.forbidden = "" })
 	s := w.until("all", func(*model.Snapshot) bool { return true })

@@ -45,7 +45,7 @@ spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}}]}, {from
 			w := startAPI(t, f)
 			was, _ := w.until("the policy", hasPolicy(kind, c.origin.Namespace, c.origin.Name)).Policies.Get(c.origin)
 			w.noProblems()
-			// Another object of the kind tells when the feed has caught up.
+			// Another object of the kind shows when the feed has caught up.
 			same := func(marker, when string) {
 				t.Helper()
 				if is, _ := w.until(marker, hasPolicy(kind, c.origin.Namespace, marker)).Policies.Get(c.origin); is != was {
@@ -68,9 +68,8 @@ spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}}]}, {from
 	}
 }
 
-// TestStoredPolicyTypes reads policyTypes as the API server may have stored them.
-// A type that is not known isolates both directions: whoever wrote it wanted
-// something isolated, and it is not known what.
+// TestStoredPolicyTypes reads policyTypes as the API server may have stored them. An unknown type isolates
+// both directions: its author wanted some isolation, and it is not known which.
 func TestStoredPolicyTypes(t *testing.T) {
 	for _, c := range []struct {
 		types []networkingv1.PolicyType

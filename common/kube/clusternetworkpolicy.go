@@ -14,8 +14,8 @@ const (
 	clusterPolicyGroup       = v1alpha2.GroupName
 )
 
-// convertClusterNetworkPolicy converts a ClusterNetworkPolicy v1alpha2, or
-// v1beta1, which has the same shape.
+// convertClusterNetworkPolicy converts a ClusterNetworkPolicy v1alpha2, or v1beta1, which has the same
+// shape.
 func convertClusterNetworkPolicy(cnp *v1alpha2.ClusterNetworkPolicy, s strictness) converted {
 	c := &clusterPolicy{kind: kindClusterNetworkPolicy, meta: &cnp.ObjectMeta, priority: cnp.Spec.Priority, maxItems: 25,
 		portsField: "protocols",
@@ -62,7 +62,7 @@ func alpha2Pods(p *v1alpha2.NamespacedPod) *podsPeer {
 	return &podsPeer{namespaces: p.NamespaceSelector, pods: p.PodSelector}
 }
 
-// texts converts a list of strings; absent and empty lists stay apart.
+// texts converts a list of strings. An absent list stays distinct from an empty one.
 func texts[T ~string](list []T) []string {
 	if list == nil {
 		return nil
@@ -120,15 +120,15 @@ func alpha2Port(p *v1alpha2.ClusterNetworkPolicyProtocol, path *field.Path) clus
 		if !out.unknown {
 			out.errs = append(out.errs, field.Forbidden(path, "must specify exactly one of tcp, udp, sctp and destinationNamedPort"))
 		}
-		// The name carries the protocol of the container port.
+		// The name implies the protocol of the container port.
 		out.unknown = false
 		out.match = model.PortMatch{Protocol: model.AnyProtocol, Name: p.DestinationNamedPort}
 	}
 	return out
 }
 
-// convert converts the port of one protocol. The API wants it: all ports are
-// written as the range from 1 to 65535.
+// convert converts the port of one protocol. The API requires a port: all ports are the range from 1 to
+// 65535.
 func (a alpha2Protocol) convert(path *field.Path) (model.PortMatch, field.ErrorList) {
 	m := model.PortMatch{Protocol: a.protocol}
 	if a.port == nil {

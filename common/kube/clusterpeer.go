@@ -12,7 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// maxCIDR is the length of the longest text of a CIDR that the API takes.
+// maxCIDR is the longest text of a CIDR that the API accepts, in bytes.
 const maxCIDR = 43
 
 // domainName is the pattern of the CRD.
@@ -62,7 +62,7 @@ func checkDomainNames(list []string, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// portRange checks a range, of which the end must be greater than the start.
+// portRange checks a range, whose end must be greater than its start.
 func portRange(start, end int32, path *field.Path) (first, last uint16, errs field.ErrorList) {
 	first, errs = portNumber(start, path.Child("start"))
 	last, more := portNumber(end, path.Child("end"))

@@ -15,8 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// clusterPolicy is what ClusterNetworkPolicy, AdminNetworkPolicy and
-// BaselineAdminNetworkPolicy have in common, with ports converted already.
+// clusterPolicy holds the common parts of ClusterNetworkPolicy, AdminNetworkPolicy and
+// BaselineAdminNetworkPolicy, with converted ports.
 type clusterPolicy struct {
 	kind     string
 	meta     *metav1.ObjectMeta
@@ -24,24 +24,23 @@ type clusterPolicy struct {
 	priority int32
 	subject  clusterPeer // namespaces or pods only
 	rules    [2][]clusterRule
-	// actions are the spellings that the kind knows.
+	// actions maps the action spellings of the kind.
 	actions map[string]model.Action
 	// maxItems bounds the lists of rules, peers and ports.
 	maxItems int
-	// portsField is what the kind calls the list of ports.
+	// portsField is the name of the field with the list of ports.
 	portsField string
-	// unplaced: it is not known which tier or priority the policy has.
+	// unplaced is true if the tier or priority of the policy is unknown.
 	unplaced bool
 }
 
-// converted is what a cluster-wide policy was converted to.
+// converted is the result of converting a cluster-wide policy.
 type converted struct {
-	// policy is all that can be enforced safely.
+	// policy is the part that can be enforced safely.
 	policy *model.Policy
 	// warnings are remarks on rules that are not enforced as written.
 	warnings []remark
-	// errs are what makes the object invalid, and enforced says in one sentence what
-	// policy makes of it.
+	// errs make the object invalid. enforced says in one sentence how an invalid policy is enforced.
 	errs     field.ErrorList
 	enforced string
 }
@@ -50,7 +49,7 @@ type converted struct {
 type clusterRule struct {
 	name, action string
 	peers        []clusterPeer
-	// anyPort: the list of ports is absent.
+	// anyPort is true if the list of ports is absent.
 	anyPort bool
 	ports   []clusterPort
 }
@@ -71,31 +70,30 @@ type podsPeer struct {
 // clusterPort is one converted alternative of a list of ports.
 type clusterPort struct {
 	match model.PortMatch
-	// unknown: no field that this version knows is set.
+	// unknown is true if no field is set that this version supports.
 	unknown bool
 	errs    field.ErrorList
 }
 
-// maxNetworks bounds the lists networks and domainNames of one peer, and
-// maxRuleName the name of a rule, in characters.
+// maxNetworks bounds the lists networks and domainNames of one peer, and maxRuleName the name of a rule, in
+// characters.
 const (
 	maxNetworks = 25
 	maxRuleName = 100
 	maxPriority = 1000
 )
 
-// convert validates and converts. With errors the policy still denies all that it
-// can be meant to deny: rules with errors fail closed, as the API asks of rules that
-// are not known; and if it is not known which pods it selects, or which place it has
-// among the others, it applies to all pods that it may be meant for, first of all if
-// need be, and can only deny.
+// convert validates and converts. With errors the policy still denies everything that it may be meant to
+// deny. Rules with errors fail closed, as the API demands for unknown rules. If its pods or its place among
+// the policies are unknown, it applies to all pods that it may select, if need be before all other
+// policies, and can only deny.
 func (c *clusterPolicy) convert(s strictness) converted {
 	p := &model.Policy{Origin: model.Origin{Kind: c.kind, Name: c.meta.Name, UID: string(c.meta.UID)},
 		Tier: c.tier, Priority: min(int(c.priority), maxPriority)}
 	spec := field.NewPath("spec")
 	out := converted{policy: p, errs: validateCustomMeta(c.meta, s)}
 	if c.priority < 0 {
-		c.unplaced = true // what is known of the order says nothing of it
+		c.unplaced = true // the known part of the order is not reliable
 	}
 	if c.priority < 0 || c.priority > maxPriority {
 		out.errs = append(out.errs, field.Invalid(spec.Child("priority"), c.priority, "must be between 0 and 1000, inclusive"))
@@ -130,12 +128,11 @@ func (c *clusterPolicy) convert(s strictness) converted {
 	return out
 }
 
-// unknownPriority goes before all that the API allows.
+// unknownPriority sorts before every priority that the API allows.
 const unknownPriority = math.MinInt32
 
-// inDoubt returns what is left of a rule if it is not known whether its policy
-// selects the pod, or where the policy belongs: it must not allow what would be
-// denied without it.
+// inDoubt returns the safe part of a rule whose policy may not select the pod, or whose place is unknown.
+// It must not allow traffic that is denied without it.
 func inDoubt(r model.Rule) model.Rule {
 	switch r.Action {
 	case model.ActionAccept:
@@ -149,15 +146,15 @@ func inDoubt(r model.Rule) model.Rule {
 	return r
 }
 
-// enforced says what is enforced of a policy that is not valid.
+// enforced says how an invalid policy is enforced.
 func (c *clusterPolicy) enforced(p *model.Policy, doubt bool, closed []string) string {
 	text := "its rules are enforced as written"
 	if doubt {
 		what := "it is not known which pods the policy selects: its Deny rules apply to " + possible(p.Subject)
 		if c.unplaced {
-			what = "it is not known which place the policy has among the others: its Deny rules go before all of them, for " + possible(p.Subject)
+			what = "the tier or priority of the policy is not known: its Deny rules come before all other rules, for " + possible(p.Subject)
 		}
-		text = what + ", its Accept rules match nothing, and what its Pass rules match no later rule of the tier accepts"
+		text = what + ", its Accept rules match nothing, and no later rule of the tier accepts traffic that its Pass rules match"
 	}
 	if len(closed) > 0 {
 		list := closed[:min(len(closed), maxNamed)]
@@ -177,11 +174,11 @@ func possible(s model.PodSelector) string {
 	return "every pod of " + bounded(s.String(), maxValue)
 }
 
-// maxNamed bounds the rules that one sentence names.
+// maxNamed bounds the number of rules in one sentence.
 const maxNamed = 5
 
-// convertSubject returns the pods that a policy selects. With errors these are all
-// that it may select.
+// convertSubject returns the pods that a policy selects. With errors it returns all pods that the policy
+// may select.
 func (c *clusterPolicy) convertSubject(s strictness, path *field.Path) (model.PodSelector, field.ErrorList) {
 	switch n := c.subject.set(); {
 	case n == 0:
@@ -199,10 +196,9 @@ func (c *clusterPolicy) convertSubject(s strictness, path *field.Path) (model.Po
 	return model.PodSelector{Namespaces: wider(&c.subject.pods.namespaces, s), Pods: wider(&c.subject.pods.pods, s)}, errs
 }
 
-// convertRule converts one rule. If anything in it is unknown or wrong the
-// whole rule fails closed, as the API asks: 'For "Accept" rules, "fail closed"
-// means: "treat the rule as matching no traffic". For "Deny" and "Pass" rules,
-// "fail closed" means: "treat the rule as a 'Deny all' rule".'
+// convertRule converts one rule. If any part is unknown or wrong, the whole rule fails closed, as the API
+// demands: 'For "Accept" rules, "fail closed" means: "treat the rule as matching no traffic". For "Deny"
+// and "Pass" rules, "fail closed" means: "treat the rule as a 'Deny all' rule".'
 func (c *clusterPolicy) convertRule(cr *clusterRule, index int, d model.Direction, s strictness, path *field.Path) (model.Rule, []remark, field.ErrorList) {
 	r := model.Rule{Index: index, Name: cr.name, AnyPort: cr.anyPort}
 	errs := c.checkRule(cr, path)
@@ -226,7 +222,7 @@ func (c *clusterPolicy) convertRule(cr *clusterRule, index int, d model.Directio
 		peer, at := &cr.peers[i], peersPath.Index(i)
 		switch n := peer.set(); {
 		case n == 0:
-			warn(at, "no field that this version knows is set")
+			warn(at, "no field that this version supports is set")
 			continue
 		case n > 1:
 			errs = append(errs, field.Forbidden(at, "must specify exactly one kind of peer"))
@@ -236,7 +232,7 @@ func (c *clusterPolicy) convertRule(cr *clusterRule, index int, d model.Directio
 		errs = append(errs, more...)
 		r.Peers = append(r.Peers, peers...)
 		if peer.domainNames != nil {
-			warn(at.Child("domainNames"), "domain names are refused, as nodes do not follow DNS: list the addresses in networks")
+			warn(at.Child("domainNames"), "domain names are not supported, as nodes do not track DNS: list the addresses in networks")
 		}
 	}
 	if !cr.anyPort {
@@ -246,7 +242,7 @@ func (c *clusterPolicy) convertRule(cr *clusterRule, index int, d model.Directio
 		errs = append(errs, p.errs...)
 		r.Ports = append(r.Ports, p.match)
 		if p.unknown {
-			warn(path.Child(c.portsField).Index(i), "no field that this version knows is set")
+			warn(path.Child(c.portsField).Index(i), "no field that this version supports is set")
 		}
 	}
 	warnings = append(warnings, remarks(checkNamedPorts(cr, path))...)
@@ -282,10 +278,9 @@ func (c *clusterPolicy) checkCount(n int, path *field.Path) field.ErrorList {
 	return nil
 }
 
-// checkNamedPorts warns: "networks/nodes/domainNames peer cannot be set with
-// namedPorts since there are no namedPorts for networks/nodes/domainNames".
-// Only the experimental CRD has the rule, so that other API servers take such
-// objects; the name then matches on pods and nowhere else.
+// checkNamedPorts warns: "networks/nodes/domainNames peer cannot be set with namedPorts since there are no
+// namedPorts for networks/nodes/domainNames". Only the experimental CRD has the rule, so other API servers
+// accept such objects. The name then matches on pods only.
 func checkNamedPorts(cr *clusterRule, path *field.Path) field.ErrorList {
 	named := false
 	for _, p := range cr.ports {
@@ -294,7 +289,7 @@ func checkNamedPorts(cr *clusterRule, path *field.Path) field.ErrorList {
 	for _, p := range cr.peers {
 		if named && (p.nodes != nil || p.networks != nil || p.domainNames != nil) {
 			return field.ErrorList{field.Forbidden(path,
-				"networks, nodes and domainNames have no named ports: the name matches on pods only; use port numbers, or a rule of its own for these peers")}
+				"networks, nodes and domainNames have no named ports: the name matches on pods only; use port numbers, or a separate rule for these peers")}
 		}
 	}
 	return nil

@@ -11,14 +11,13 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// collector owns the snapshot that is being built.
+// collector owns the snapshot under construction.
 type collector struct {
 	snapshot *model.Snapshot
 }
 
-// collect takes what the feeds have gathered and builds the next snapshot out
-// of the last. It reports whether there is one to publish: it differs from the
-// last, and everything that was served at the start is in it.
+// collect builds the next snapshot from the last one and the changes of the feeds. It reports whether to
+// publish it: it differs from the last, and it contains every kind that was served at the start.
 func (a *APIServer) collect(c *collector) (*model.Snapshot, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -43,9 +42,9 @@ func (a *APIServer) collect(c *collector) (*model.Snapshot, bool) {
 	return &next, true
 }
 
-// hold reports whether changes wait. After the API server was away the kinds
-// are up to date one after the other; taken one by one they could add up to a
-// cluster that never was, and that allows more than the old one and the new one.
+// hold reports whether changes must wait. After an outage of the API server the kinds become up to date one
+// after the other. Applied one by one they could form a cluster that never existed, and that allows more
+// than both the old and the new one.
 func (a *APIServer) hold(now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -68,7 +67,7 @@ func (a *APIServer) hold(now time.Time) bool {
 		a.heldSince = now
 	case now.Sub(a.heldSince) > a.cfg.CatchUp:
 		a.waived = true
-		a.log.Warn("not all kinds can be read again, changes of the others are taken in", "after", a.cfg.CatchUp)
+		a.log.Warn("some kinds still cannot be read, applying the changes of the others", "after", a.cfg.CatchUp)
 		return false
 	}
 	return true
@@ -90,7 +89,7 @@ func (a *APIServer) ready() bool {
 	return true
 }
 
-// apply puts the changes of one kind into the snapshot.
+// apply applies the changes of one kind to the snapshot.
 func (a *APIServer) apply(s *model.Snapshot, kind string, changes map[string]*record, complete bool) bool {
 	var changed bool
 	name := func(r *record) string { return r.name }
@@ -117,8 +116,8 @@ func (a *APIServer) apply(s *model.Snapshot, kind string, changes map[string]*re
 	return changed
 }
 
-// applyRecords edits one map. A bad object leaves its predecessor in place.
-// mine tells which entries of the map belong to the kind.
+// applyRecords edits one map. An invalid object leaves its predecessor in place. mine reports which entries
+// of the map belong to the kind.
 func applyRecords[K comparable, V any](a *APIServer, kind string, m model.Map[K, *V], changes map[string]*record, complete bool,
 	key func(*record) K, mine func(K) bool) (model.Map[K, *V], bool) {
 	edits := make(map[K]*V, len(changes))
@@ -134,8 +133,7 @@ func applyRecords[K comparable, V any](a *APIServer, kind string, m model.Map[K,
 		k, object := key(r), objectName(kind, r.namespace, r.name)
 		value, _ := r.value.(*V)
 		was, known := m.Get(k)
-		// What is in force of an object that never was valid gives way to what can be
-		// enforced of it now.
+		// An object that never was valid is replaced by the part that can be enforced now.
 		kept := r.bad && known && !a.unsound[object]
 		if kept {
 			value = was
@@ -150,7 +148,7 @@ func applyRecords[K comparable, V any](a *APIServer, kind string, m model.Map[K,
 			delete(a.faults, object)
 			continue
 		}
-		if !slices.Equal(a.faults[object], r.notes) { // its status may have changed, by our own hand
+		if !slices.Equal(a.faults[object], r.notes) { // this agent may have changed its status
 			a.log.Warn("object of the API server", "object", object, "notes", r.notes)
 		}
 		a.faults[object] = r.notes
@@ -158,8 +156,7 @@ func applyRecords[K comparable, V any](a *APIServer, kind string, m model.Map[K,
 	return edit(m, edits)
 }
 
-// forget drops the remarks on all objects of a kind, and what is known of those that
-// are gone.
+// forget drops the remarks on all objects of a kind, and the state of deleted ones.
 func (a *APIServer) forget(kind string, there map[string]*record) {
 	prefix := kind + " "
 	maps.DeleteFunc(a.faults, func(object string, _ []string) bool { return strings.HasPrefix(object, prefix) })

@@ -12,10 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Confined reports whether the API server refuses to let these credentials change
-// the labels of a Node by way of its status, which RBAC does not tell from the
-// condition that an agent writes. It asks by a dry run, which changes nothing. The
-// Node must exist.
+// Confined reports whether the API server prevents these credentials from changing the labels of a Node
+// through its status. RBAC cannot distinguish that from the condition that an agent writes. It uses a dry
+// run, which changes nothing. The Node must exist.
 func (a *APIServer) Confined(ctx context.Context, node string) (bool, error) {
 	client, err := a.writer(1, 1)
 	if err != nil {

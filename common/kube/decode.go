@@ -22,7 +22,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// header is what every object has.
+// header holds the fields of every object.
 type header struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -36,7 +36,7 @@ func (h header) String() string {
 	return objectName(h.Kind, h.Metadata.Namespace, h.Metadata.Name)
 }
 
-// group is the API group, empty for the core group.
+// group returns the API group, empty for the core group.
 func (h header) group() string {
 	g, _, found := strings.Cut(h.APIVersion, "/")
 	if !found {
@@ -45,7 +45,7 @@ func (h header) group() string {
 	return g
 }
 
-// kind is a kind of object that counts.
+// kind is a kind of object that this package reads.
 type kind struct {
 	name     string
 	group    string
@@ -53,7 +53,7 @@ type kind struct {
 	take     func(l *loader, h header, raw []byte)
 }
 
-// kinds lists what is read; everything else is none of our business.
+// kinds lists the kinds that are read; all others are ignored.
 func kinds() []kind {
 	return []kind{
 		{"Namespace", "", []string{"v1"}, takeNamespace},
@@ -123,7 +123,7 @@ func (l *loader) take(raw []byte) {
 	}
 }
 
-// find returns the kind of an object; nil if it is to be ignored.
+// find returns the kind of an object; nil if the object is to be ignored.
 func (l *loader) find(h header) (*kind, *remark) {
 	for i := range l.kinds {
 		k := &l.kinds[i]
@@ -134,8 +134,7 @@ func (l *loader) find(h header) (*kind, *remark) {
 		case slices.Contains(k.versions, h.version()) && k.group == h.group():
 			return k, nil
 		case k.group == h.group() || h.group() == "" || h.group() == "extensions":
-			// An API that has gone, or a slip of the pen. To ignore it would be to
-			// not enforce it.
+			// A removed API, or a typing error. Ignoring the object would leave it unenforced.
 			return nil, &remark{"apiVersion", quoted(h.APIVersion) + " is not served: use " + k.apiVersion()}
 		}
 	}
@@ -160,8 +159,8 @@ func (k *kind) apiVersion() string {
 	return k.group + "/" + k.versions[0]
 }
 
-// isList tells v1 List, and lists of the kinds that are read, from kinds of
-// other groups whose names happen to end in List.
+// isList distinguishes v1 List, and lists of the kinds that are read, from kinds of other groups whose
+// names end in List.
 func (l *loader) isList(h header, item string) bool {
 	if item == "" {
 		return h.APIVersion == "v1" || h.APIVersion == ""
@@ -180,7 +179,7 @@ func (l *loader) takeList(h header, item string, raw []byte) {
 	at := l.at
 	for i, raw := range list.Items {
 		l.at = at
-		if item != "" { // items of a typed list need not repeat what they are
+		if item != "" { // items of a typed list may omit their type
 			raw = withType(raw, h.APIVersion, item)
 		}
 		errs := len(l.errors)
@@ -209,8 +208,7 @@ func withType(raw []byte, apiVersion, kind string) []byte {
 	return out
 }
 
-// decode reads an object strictly: fields that the API does not have are
-// warned of, values of a wrong type are errors.
+// decode reads an object strictly: unknown fields are warnings, values of a wrong type are errors.
 func decode[T any](l *loader, raw []byte) (*T, bool) {
 	var object T
 	strict, err := kjson.UnmarshalStrict(raw, &object)
@@ -231,7 +229,7 @@ func decode[T any](l *loader, raw []byte) (*T, bool) {
 		case path == "status" && strings.HasPrefix(l.at.Object, kindNetworkPolicy+" "):
 			// NetworkPolicy had a status in 1.24 to 1.27; files still carry it.
 		case l.strict == stored && !strings.Contains(l.at.Object, "Policy "):
-			// Of a newer API; what this version knows of other kinds is enough.
+			// A field of a newer API; for other kinds the known fields are enough.
 		default:
 			l.warn(remark{path, "no such field; it is ignored, as the API server does"})
 		}
@@ -243,5 +241,5 @@ func misfitRemarks(raw []byte, t reflect.Type, err error) []remark {
 	if found := remarks(misfits(raw, t)); len(found) > 0 {
 		return found
 	}
-	return []remark{{"", oneLine(strings.TrimPrefix(err.Error(), "json: ")) + ": write what the API wants"}}
+	return []remark{{"", oneLine(strings.TrimPrefix(err.Error(), "json: ")) + ": use the type that the API defines"}}
 }

@@ -33,11 +33,11 @@ type denyListSpec struct {
 	Entries []string `json:"entries"`
 }
 
-// linkLocal6 is what neighbour discovery uses; without it there is no IPv6.
+// linkLocal6 is the range of neighbour discovery, without which IPv6 does not work.
 var linkLocal6 = netip.MustParsePrefix("fe80::/10")
 
-// convertDenyList keeps what can be used: a bad entry must not take the others
-// out of force. The remarks say which are left out.
+// convertDenyList keeps the valid entries: an invalid entry must not disable the others. The remarks name
+// the ignored entries.
 func convertDenyList(o *denyList, s strictness) (*model.DenyList, []remark, field.ErrorList) {
 	l := &model.DenyList{Name: o.Name, Entries: make([]netip.Prefix, 0, len(o.Spec.Entries))}
 	var notes []remark
@@ -56,10 +56,10 @@ func convertDenyList(o *denyList, s strictness) (*model.DenyList, []remark, fiel
 	return l, notes, validateCustomMeta(&o.ObjectMeta, s)
 }
 
-// denyEntry reads one entry. It returns an invalid prefix for one that is left
-// out; a problem may also be a remark on one that is not.
+// denyEntry parses one entry. It returns an invalid prefix for an ignored entry. A problem may also be a
+// remark on an entry that is used.
 func denyEntry(text string) (p netip.Prefix, problem string) {
-	const left = "; the entry is left out, the others count"
+	const left = "; the entry is ignored, the others are enforced"
 	if a, err := netip.ParseAddr(text); err == nil {
 		if a.Zone() != "" || a.Is4In6() {
 			return p, "write the address without a zone, and IPv4 as such" + left
@@ -75,7 +75,7 @@ func denyEntry(text string) (p netip.Prefix, problem string) {
 	case masked.Overlaps(linkLocal6):
 		return netip.Prefix{}, "contains link-local addresses, without which IPv6 does not work: list the ranges around " + linkLocal6.String() + left
 	case masked != p:
-		return masked, fmt.Sprintf("is taken as %s: write it so", masked)
+		return masked, fmt.Sprintf("is enforced as %s: write it that way", masked)
 	}
 	return p, ""
 }
@@ -113,7 +113,7 @@ func recordDenyList(o runtime.Object) *record {
 		}
 		list, _, _ := convertDenyList(&typed, stored)
 		r := recordOf(u, list, nil)
-		r.bad, r.enforced = true, fmt.Sprintf("%d of its entries can be read and are enforced", len(list.Entries))
+		r.bad, r.enforced = true, fmt.Sprintf("%d of its entries are valid and enforced", len(list.Entries))
 		for _, e := range misfitRemarks(raw, reflect.TypeFor[denyList](), err) {
 			r.notes = append(r.notes, e.String())
 		}

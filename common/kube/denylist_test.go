@@ -37,7 +37,7 @@ func TestDenyListEntries(t *testing.T) {
 		{"192.0.2.7", "192.0.2.7/32", ""},
 		{"198.51.100.0/24", "198.51.100.0/24", ""},
 		{"2001:DB8::/32", "2001:db8::/32", ""},
-		{"198.51.100.9/24", "198.51.100.0/24", "is taken as 198.51.100.0/24"},
+		{"198.51.100.9/24", "198.51.100.0/24", "is enforced as 198.51.100.0/24"},
 		{"0.0.0.0/0", "", "cut every node off"},
 		{"::/0", "", "cut every node off"},
 		{"fe80::1", "", "link-local"},
@@ -77,7 +77,7 @@ func TestDenyListFromManifests(t *testing.T) {
 	if got := entries(s, "mixed"); got != "[203.0.113.0/24]" {
 		t.Error(got)
 	}
-	want := `a.yaml: document 2 (line 7): DenyList mixed: spec.entries[0]: "192.0.2.300": write an address, or ADDRESS/BITS; the entry is left out, the others count`
+	want := `a.yaml: document 2 (line 7): DenyList mixed: spec.entries[0]: "192.0.2.300": write an address, or ADDRESS/BITS; the entry is ignored, the others are enforced`
 	if len(warnings) != 1 || warnings[0].String() != want {
 		t.Errorf("warnings %v, want %s", warnings, want)
 	}

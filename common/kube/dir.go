@@ -15,20 +15,19 @@ import (
 	"strings"
 )
 
-// LoadDir reads the manifests below a directory: .yaml, .yml and .json files,
-// in order of their paths. Names that begin with a dot are not looked at,
-// links are followed. The objects are those without errors; whoever enforces
-// must not do so while there are errors.
+// LoadDir reads the manifests below a directory: .yaml, .yml and .json files, in order of their paths. It
+// skips names that begin with a dot, and follows links. The returned objects are those without errors. A
+// caller that enforces them must not do so while there are errors.
 func LoadDir(ctx context.Context, dir string, limits Limits) (Objects, []Warning, []DocumentError) {
 	return Reading{Limits: limits}.Dir(ctx, dir)
 }
 
-// tree is the manifests of a directory, as text.
+// tree is the text of all manifests of a directory.
 type tree struct {
 	files  []file
 	errors []DocumentError
-	// dirs are the directories that were read, as the system knows them, and
-	// the one that holds the top if that is a link.
+	// dirs are the directories that were read, by their real paths, and the parent of the top directory if
+	// that is a link.
 	dirs []string
 	// digest identifies names and contents.
 	digest [sha256.Size]byte
@@ -54,8 +53,7 @@ type reader struct {
 	limits Limits
 	tree   *tree
 	left   int64
-	// seen are the real paths of the directories that were read: links may lead
-	// in circles.
+	// seen are the real paths of the directories that were read: links may form cycles.
 	seen map[string]bool
 }
 
@@ -83,11 +81,10 @@ func readTree(ctx context.Context, dir string, limits Limits) *tree {
 
 var errLimit = errors.New("limit exceeded")
 
-// dir reads a directory. An error ends reading altogether; what concerns one
-// file only is noted and reading goes on.
+// dir reads a directory. An error ends reading. A problem of one file is noted, and reading continues.
 func (r *reader) dir(path, name string) error {
 	if err := r.ctx.Err(); err != nil {
-		return fmt.Errorf("reading was broken off: %w", err)
+		return fmt.Errorf("reading was interrupted: %w", err)
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -113,9 +110,9 @@ func (r *reader) dir(path, name string) error {
 		info, err := os.Stat(full)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			// Gone since the directory was read, or a link that leads nowhere.
+			// The file was deleted meanwhile, or is a broken link.
 			if _, err := os.Lstat(full); err == nil && isManifest(e.Name()) {
-				r.note(below, "the link leads nowhere: mend or remove it")
+				r.note(below, "broken symbolic link: fix or remove it")
 			}
 		case err != nil:
 			r.note(below, plain("open file", err).Error())
@@ -142,7 +139,7 @@ func (r *reader) file(path, name string, info fs.FileInfo) error {
 	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // gone since the directory was read
+		return nil // deleted since the directory was read
 	}
 	if err != nil {
 		r.note(name, plain("open file", err).Error())
@@ -180,7 +177,7 @@ func joinName(dir, name string) string {
 	return dir + "/" + name
 }
 
-// plain leaves the path out of an error: it is named already.
+// plain removes the path from an error: the caller names it.
 func plain(what string, err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {

@@ -22,13 +22,13 @@ import (
 type DirectoryConfig struct {
 	Path   string
 	Limits Limits
-	// Debounce is how long nothing must happen in the directory before it is
-	// read: writers of several files need a moment.
+	// Debounce is how long the directory must be quiet before it is read: a writer of several files needs a
+	// moment.
 	Debounce time.Duration
-	// MaxDelay bounds how long a busy writer can put off reading.
+	// MaxDelay bounds how long a busy writer can delay reading.
 	MaxDelay time.Duration
-	// Rescan is how often the directory is read without being told: some file
-	// systems and the targets of links send no events.
+	// Rescan is how often the directory is read without an event: some file systems and the targets of
+	// links send none.
 	Rescan time.Duration
 }
 
@@ -38,7 +38,7 @@ func DefaultDirectoryConfig(path string) DirectoryConfig {
 		Rescan: 30 * time.Second}
 }
 
-// Validate reports everything that is wrong.
+// Validate reports everything that is wrong with the DirectoryConfig.
 func (c DirectoryConfig) Validate() error {
 	errs := []error{c.Limits.Validate()}
 	if c.Path == "" {
@@ -55,9 +55,8 @@ func (c DirectoryConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Directory is a Source that watches a directory of manifests. While any
-// document is bad nothing is published: half a set of policies may allow what
-// the whole set denies.
+// Directory is a Source that watches a directory of manifests. While any document is bad it publishes
+// nothing: half a set of policies may allow traffic that the whole set denies.
 type Directory struct {
 	cfg DirectoryConfig
 	log *slog.Logger
@@ -65,11 +64,11 @@ type Directory struct {
 	mu       sync.Mutex
 	problems []string
 
-	// The rest belongs to Run.
-	watcher   *fsnotify.Watcher // nil if the system gives none
+	// Only Run uses the fields below.
+	watcher   *fsnotify.Watcher // nil if the system provides none
 	watched   map[string]bool
 	found     bool     // the directory could be read last time
-	last      [32]byte // digest of the tree that was taken last
+	last      [32]byte // digest of the tree that was published last
 	published *model.Snapshot
 }
 
@@ -109,13 +108,13 @@ func (d *Directory) setProblems(problems []string) {
 func (d *Directory) Run(ctx context.Context, publish func(*model.Snapshot)) error {
 	var err error
 	if d.watcher, err = fsnotify.NewWatcher(); err != nil {
-		d.log.Warn("no notice of changed manifests, reading them from time to time", "every", d.cfg.Rescan, "err", err)
+		d.log.Warn("cannot watch the directory of manifests, polling it", "every", d.cfg.Rescan, "err", err)
 		d.watcher = nil
 	} else {
 		defer d.watcher.Close()
 	}
 	for {
-		d.readSettled(ctx, publish)
+		d.readStable(ctx, publish)
 		rescan := d.cfg.Rescan
 		if !d.found {
 			rescan = min(rescan, missingRescan)
@@ -125,20 +124,20 @@ func (d *Directory) Run(ctx context.Context, publish func(*model.Snapshot)) erro
 			return nil
 		case <-time.After(rescan):
 		case <-d.events():
-			d.settle(ctx)
+			d.waitQuiet(ctx)
 		case err := <-d.errors():
-			d.log.Warn("notice of changed manifests may have been lost, reading them again", "err", err)
+			d.log.Warn("events of changed manifests may be lost, reading all again", "err", err)
 		}
 	}
 }
 
-// missingRescan is how often a directory that is not there is looked for.
+// missingRescan is how often a missing directory is looked for.
 const missingRescan = time.Second
 
-// readSettled reads the directory until two readings in a row, with notice of
-// all changes since before the second, found the same: then what was read was
-// there at one moment, even if a writer exchanges all files at once.
-func (d *Directory) readSettled(ctx context.Context, publish func(*model.Snapshot)) {
+// readStable reads the directory until two consecutive readings are equal. No change event may arrive
+// between the start of the second reading and its end. The result then existed at one moment, even if a
+// writer replaces all files at once.
+func (d *Directory) readStable(ctx context.Context, publish func(*model.Snapshot)) {
 	var before *tree
 	for attempt := 1; ctx.Err() == nil; attempt++ {
 		t := readTree(ctx, d.cfg.Path, d.cfg.Limits)
@@ -159,13 +158,13 @@ func (d *Directory) readSettled(ctx context.Context, publish func(*model.Snapsho
 				d.log.Warn("manifests change faster than they can be read, the last good state stays in force")
 				d.setProblems(append(d.Problems(), "manifests: they change faster than they can be read; the last good state stays in force"))
 			}
-			d.settle(ctx)
+			d.waitQuiet(ctx)
 		}
 		before = t
 	}
 }
 
-// hurried is after how many readings that differ it is time to complain.
+// hurried is the number of differing readings after which a problem is reported.
 const hurried = 20
 
 func (d *Directory) events() <-chan fsnotify.Event {
@@ -182,8 +181,8 @@ func (d *Directory) errors() <-chan error {
 	return d.watcher.Errors
 }
 
-// settle waits until the directory has been quiet for a while.
-func (d *Directory) settle(ctx context.Context) {
+// waitQuiet waits until the directory has been quiet for a while.
+func (d *Directory) waitQuiet(ctx context.Context) {
 	deadline := time.NewTimer(d.cfg.MaxDelay)
 	defer deadline.Stop()
 	for {
@@ -200,7 +199,7 @@ func (d *Directory) settle(ctx context.Context) {
 	}
 }
 
-// take publishes a tree if it is good and has changed.
+// take publishes a tree if it is valid and has changed.
 func (d *Directory) take(t *tree, publish func(*model.Snapshot)) {
 	if t.digest == d.last {
 		return
@@ -237,16 +236,15 @@ func (d *Directory) take(t *tree, publish func(*model.Snapshot)) {
 	publish(next)
 }
 
-// watch follows exactly the given directories. It reports whether any of them
-// was not watched before: a change in it between reading and watching would
-// have gone unnoticed.
+// watch follows exactly the given directories. It reports whether any of them was not watched before: a
+// change between reading and watching would be lost.
 func (d *Directory) watch(dirs []string) (added bool) {
 	if d.watcher == nil {
 		return false
 	}
 	current := make(map[string]bool)
 	for _, name := range d.watcher.WatchList() {
-		current[name] = true // the system drops what is deleted
+		current[name] = true // the system drops deleted directories
 	}
 	for _, dir := range dirs {
 		if current[dir] {
@@ -254,7 +252,7 @@ func (d *Directory) watch(dirs []string) (added bool) {
 		}
 		if err := d.watcher.Add(dir); err != nil {
 			if !d.watched[dir] {
-				d.log.Warn("no notice of changes in a directory, reading it from time to time", "dir", dir, "every", d.cfg.Rescan, "err", err)
+				d.log.Warn("cannot watch a directory of manifests, polling it", "dir", dir, "every", d.cfg.Rescan, "err", err)
 			}
 			d.watched[dir] = true
 			continue
@@ -264,7 +262,7 @@ func (d *Directory) watch(dirs []string) (added bool) {
 	}
 	for dir := range d.watched {
 		if !slices.Contains(dirs, dir) {
-			_ = d.watcher.Remove(dir) // it may be gone already
+			_ = d.watcher.Remove(dir) // it may be deleted already
 			delete(d.watched, dir)
 		}
 	}

@@ -21,10 +21,10 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// customKind is a kind that an API server may serve or not.
+// customKind is a kind that an API server may or may not serve.
 type customKind struct {
 	name, group, resource string
-	// versions are those that are understood, the best first.
+	// versions are the supported versions, best first.
 	versions []string
 	convert  func(runtime.Object) *record
 }
@@ -39,14 +39,13 @@ func customKinds() []customKind {
 	}
 }
 
-// discover follows which of the custom kinds the API server serves,
-// and watches exactly those.
+// discover tracks which of the custom kinds the API server serves, and watches exactly those.
 func (a *APIServer) discover(ctx context.Context, running *sync.WaitGroup) {
 	retry := min(200*time.Millisecond, a.cfg.Backoff)
 	var answered time.Time // the first time
 	for ctx.Err() == nil {
 		var starting error
-		if !a.discovered { // this goroutine alone changes it
+		if !a.discovered { // only this goroutine changes it
 			starting = a.starting(ctx)
 		}
 		served, unknown, err := a.served(ctx)
@@ -56,7 +55,7 @@ func (a *APIServer) discover(ctx context.Context, running *sync.WaitGroup) {
 		if err == nil && starting != nil && len(served)+len(unknown) < len(customKinds()) && time.Since(answered) < a.cfg.CatchUp {
 			err = fmt.Errorf("not all kinds are served yet: %w", starting)
 		}
-		wait := a.cfg.Discovery + rand.N(a.cfg.Discovery/4+1) // not all nodes at once
+		wait := a.cfg.Discovery + rand.N(a.cfg.Discovery/4+1) // spread the requests of all nodes
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -75,9 +74,9 @@ func (a *APIServer) discover(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// starting says why the API server may not serve yet what it is going to: one that
-// has just started answers before it has heard of all kinds, and says of the others
-// that there are none. Who believed that would open what their policies deny.
+// starting returns why the API server may not serve all kinds yet, or nil. A server that has just started
+// answers before it knows all kinds, and reports the others as absent. Believing it would open traffic that
+// their policies deny.
 func (a *APIServer) starting(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
 	defer cancel()
@@ -99,8 +98,8 @@ func (a *APIServer) setRefusals(refusals ...string) {
 	a.refusals = refusals
 }
 
-// served asks which kinds are served, and in which version of those that are
-// understood. unknown says what is served but not understood.
+// served returns the served kinds, each with the best supported version. unknown names kinds that are
+// served only in unsupported versions.
 func (a *APIServer) served(ctx context.Context) (versions map[string]string, unknown []string, err error) {
 	offered := make(map[string][]string) // by resource
 	for _, group := range []string{clusterPolicyGroup, isthmusGroup} {
@@ -115,7 +114,7 @@ func (a *APIServer) served(ctx context.Context) (versions map[string]string, unk
 		}
 		i := slices.IndexFunc(k.versions, func(v string) bool { return slices.Contains(offered[k.resource], v) })
 		if i < 0 {
-			unknown = append(unknown, fmt.Sprintf("API server: %s is served as %s only and is not enforced; this version knows %s",
+			unknown = append(unknown, fmt.Sprintf("API server: %s is served as %s only and is not enforced; this version supports %s",
 				k.name, strings.Join(offered[k.resource], ", "), strings.Join(k.versions, ", ")))
 			continue
 		}
@@ -124,7 +123,7 @@ func (a *APIServer) served(ctx context.Context) (versions map[string]string, unk
 	return versions, unknown, nil
 }
 
-// offers notes the versions in which the resources of a group are served.
+// offers records the versions in which the resources of a group are served.
 func (a *APIServer) offers(ctx context.Context, name string, offered map[string][]string) error {
 	var group metav1.APIGroup
 	if found, err := a.getJSON(ctx, "/apis/"+name, &group); err != nil || !found {
@@ -145,7 +144,7 @@ func (a *APIServer) offers(ctx context.Context, name string, offered map[string]
 	return nil
 }
 
-// getJSON reads a document of the API server. It reports whether there is one.
+// getJSON reads a document of the API server. It reports whether the document exists.
 func (a *APIServer) getJSON(ctx context.Context, path string, into any) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
 	defer cancel()
@@ -162,12 +161,11 @@ func (a *APIServer) getJSON(ctx context.Context, path string, into any) (bool, e
 	return true, nil
 }
 
-// confirmations is how many times in a row a kind must be found not to be
-// served before its policies are dropped: an API server that has just started
-// does not serve all kinds at once.
+// confirmations is how many times in a row a kind must be absent before its policies are dropped: an API
+// server that has just started does not serve all kinds at once.
 const confirmations = 3
 
-// follow starts and ends feeds, so that exactly the served kinds are watched.
+// follow starts and stops feeds, so that exactly the served kinds are watched.
 func (a *APIServer) follow(ctx context.Context, served map[string]string, running *sync.WaitGroup) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -178,7 +176,7 @@ func (a *APIServer) follow(ctx context.Context, served map[string]string, runnin
 		switch {
 		case !ok && watched:
 			if f.absent++; f.absent >= confirmations {
-				a.log.Info("kind is served no longer, its objects are dropped", "kind", k.name, "version", f.version)
+				a.log.Info("kind is no longer served, dropping its objects", "kind", k.name, "version", f.version)
 				f.retire()
 			}
 			continue
@@ -188,8 +186,8 @@ func (a *APIServer) follow(ctx context.Context, served map[string]string, runnin
 			f.absent = 0
 			continue
 		case watched:
-			// Another version: what is known stays until that is read, as the new
-			// feed takes the place of the old one before anything is collected.
+			// Another version: the known objects stay until the new feed has read it. The new feed replaces
+			// the old one before the next collection.
 			f.retire()
 		}
 		a.log.Info("kind is served", "kind", k.name, "version", version)

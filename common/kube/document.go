@@ -17,21 +17,20 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// document is one document of a file, still as text.
+// document is one document of a file, as text.
 type document struct {
 	number int // from 1
-	line   int // of the file, where its content begins; from 1
-	base   int // of the file, where its text begins; from 1
+	line   int // line of the file where its content begins; from 1
+	base   int // line of the file where its text begins; from 1
 	text   []byte
 }
 
-// splitYAML cuts a stream into its documents: at every line that begins with
-// "---" or "..." on its own. Documents without content are left out, and not
-// counted.
+// splitYAML divides a stream into its documents: at every line that begins with "---" or "...". It skips
+// documents without content and does not count them.
 func splitYAML(data []byte) []document {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	var docs []document
-	var doc document // text is what follows start
+	var doc document // its text begins at start
 	start, marked := 0, false
 	begin := func(at, line int, mark bool) {
 		doc = document{base: line}
@@ -57,7 +56,7 @@ func splitYAML(data []byte) []document {
 			at = end
 			continue
 		case isMarker(text, "---"):
-			// Directives before the marker belong to the document that it begins.
+			// Directives before the marker belong to the document that follows it.
 			if doc.line > 0 || marked {
 				flush(at)
 				begin(at, line, true)
@@ -79,13 +78,13 @@ func isMarker(line []byte, marker string) bool {
 	return bytes.HasPrefix(line, []byte(marker)) && (len(line) == 3 || line[3] == ' ' || line[3] == '\t')
 }
 
-// hasContent reports whether a line has anything besides a comment.
+// hasContent reports whether a line has content other than a comment.
 func hasContent(line []byte) bool {
 	line = bytes.TrimSpace(line)
 	return len(line) > 0 && line[0] != '#'
 }
 
-// splitJSON cuts a stream of JSON values.
+// splitJSON divides a stream of JSON values.
 func splitJSON(data []byte) ([]document, error) {
 	var docs []document
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -124,8 +123,8 @@ func (d document) toJSON(limits Limits) ([]byte, error) {
 
 var yamlLine = regexp.MustCompile(`line (\d+)`)
 
-// explain renders an error of the YAML library: on one line, with line numbers
-// of the file instead of the document's.
+// explain formats an error of the YAML library on one line, with line numbers of the file instead of the
+// document.
 func (d document) explain(err error) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	text = strings.TrimPrefix(text, "unmarshal errors:\n  ")
@@ -140,13 +139,12 @@ func (d document) explain(err error) error {
 	return fmt.Errorf("%s: %s", strings.Join(strings.Fields(text), " "), remedy)
 }
 
-// checkAliases refuses documents that grow when their aliases are replaced by
-// what they stand for: ten lines can stand for gigabytes. The library bounds
-// the number of values but not the length of texts.
+// checkAliases returns an error for documents that grow too much when their aliases are expanded: ten lines
+// can expand to gigabytes. The library bounds the number of values but not the length of texts.
 func checkAliases(text []byte, limits Limits) error {
 	var v any
 	if err := yamlv2.Unmarshal(text, &v); err != nil {
-		return nil // the conversion will say it better
+		return nil // the conversion returns a better error
 	}
 	left := limits.FileBytes
 	return measure(v, limits.Depth, &left)
@@ -183,7 +181,7 @@ func measure(v any, depth int, left *int64) error {
 
 var errDepth = errors.New("nested too deeply: no Kubernetes object needs that")
 
-// checkDepth refuses JSON that is nested too deeply. The text is valid.
+// checkDepth returns an error for JSON that is nested too deeply. The text must be valid.
 func checkDepth(text []byte, depth int) error {
 	quoted, level := false, 0
 	for i := 0; i < len(text); i++ {

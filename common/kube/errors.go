@@ -11,8 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// DocumentError says what is wrong with one document, or with a file or the
-// directory as a whole.
+// DocumentError is a problem of one document, of a file, or of the directory.
 type DocumentError struct {
 	// File is the path below the directory that was read.
 	File string
@@ -22,14 +21,14 @@ type DocumentError struct {
 	Line int
 	// Object is "Kind namespace/name" as far as it is known.
 	Object string
-	// Field is the path of the field, such as
-	// spec.ingress[0].from[1].ipBlock.cidr; empty if no field is to blame.
+	// Field is the path of the field, such as spec.ingress[0].from[1].ipBlock.cidr; empty if the problem
+	// concerns no single field.
 	Field string
-	// Detail is the bad value and what to write instead.
+	// Detail is the bad value and the remedy.
 	Detail string
 }
 
-// Error says everything in one line.
+// Error returns all fields in one line.
 func (e DocumentError) Error() string {
 	parts := []string{e.File}
 	if e.Document > 0 {
@@ -47,13 +46,13 @@ func (e DocumentError) Error() string {
 	return oneLine(strings.Join(parts, ": "))
 }
 
-// Warning is a remark on a document that was taken in all the same.
+// Warning is a remark on a document that is used nevertheless.
 type Warning DocumentError
 
-// String says everything in one line.
+// String returns all fields in one line.
 func (w Warning) String() string { return DocumentError(w).Error() }
 
-// remark is what is wrong with, or notable about, one field of an object.
+// remark is a problem of one field of an object, or a note about it.
 type remark struct {
 	field  string
 	detail string
@@ -66,14 +65,14 @@ func (r remark) String() string {
 	return r.field + ": " + r.detail
 }
 
-// maxValue bounds how much of a bad value is repeated in an error, in bytes.
+// maxValue bounds how much of a bad value an error repeats, in bytes.
 const maxValue = 200
 
 // wholeDocument is the path of a document as a whole, which has no field.
 const wholeDocument = "(document)"
 
-// remarks turns errors of the API's own validation into remarks. The library
-// walks over maps, so errors of one field are put in a fixed order here.
+// remarks converts errors of the API's own validation to remarks. The library iterates over maps, so this
+// sorts errors of one field into a fixed order.
 func remarks(errs field.ErrorList) []remark {
 	var out []remark
 	for _, e := range errs {
@@ -90,8 +89,7 @@ func remarks(errs field.ErrorList) []remark {
 	return out
 }
 
-// detail renders the bad value and the remedy. The library leaves out the
-// remedy where a person with the schema at hand would guess it.
+// detail formats the bad value and the remedy. The library omits the remedy where the schema implies it.
 func detail(e *field.Error) string {
 	d := *e
 	if v := reflect.ValueOf(d.BadValue); v.Kind() == reflect.String {
@@ -108,7 +106,7 @@ func detail(e *field.Error) string {
 	return bounded(d.ErrorBody(), 5*maxValue)
 }
 
-// bounded cuts a text that a document made long.
+// bounded truncates a text of a document.
 func bounded(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -116,7 +114,7 @@ func bounded(s string, limit int) string {
 	return s[:limit] + "..."
 }
 
-// oneLine keeps an error on one line whatever a document puts into it.
+// oneLine removes line breaks from an error, whatever a document contains.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == 0x2028 || r == 0x2029 || r == 0x85 {

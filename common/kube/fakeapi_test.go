@@ -38,18 +38,17 @@ type fakeAPI struct {
 	events  []fakeEvent
 	// served are the paths of custom resources.
 	served map[string]bool
-	// streams: initial events are sent on a watch when asked for.
+	// streams: initial events are sent on a watch on request.
 	streams bool
-	// protobuf: built-in kinds are sent in the binary form, as a real API server
-	// does when asked.
+	// protobuf: built-in kinds are sent in the binary form, as a real API server does on request.
 	protobuf bool
 	// starting: it does not say that it is ready.
 	starting bool
 	// down makes every request fail, and ends the watches.
 	down bool
-	// forbidden is a resource path that nobody may read.
+	// forbidden is a resource path that clients may not read.
 	forbidden string
-	// pages counts answers to lists, limits records what they were asked for.
+	// pages counts answers to lists, limits records the requested limits.
 	pages  int
 	limits []string
 }
@@ -101,7 +100,7 @@ current-context: x
 	return path
 }
 
-// set changes something and tells everybody who watches.
+// set changes something and notifies all watches.
 func (f *fakeAPI) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -24,21 +24,21 @@ import (
 
 type watcher = watch.Interface
 
-// record is what is kept of an object of the API server from the moment it
-// arrives: its name and the noun of package model that it was converted to.
+// record holds what is kept of an object of the API server from its arrival on: its name and the noun of
+// package model that it was converted to.
 type record struct {
 	namespace, name string
-	// value is a *model.Namespace, *model.Node, *model.Pod, *model.Policy or
-	// *model.DenyList; nil if the object is gone or says nothing that can be used.
+	// value is a *model.Namespace, *model.Node, *model.Pod, *model.Policy or *model.DenyList. It is nil if
+	// the object was deleted or nothing in it is usable.
 	value any
 	// notes are remarks on the object, for people.
 	notes []string
-	// bad: the object is not valid, and value is only what can be enforced
-	// safely when nothing better is known.
+	// bad is true if the object is invalid. value is then the part that can be enforced safely without an
+	// earlier valid version.
 	bad bool
-	// enforced says what value makes of an object that is not valid.
+	// enforced says how value enforces an invalid object.
 	enforced string
-	// written is what the object's status says, for kinds that have one.
+	// written is the object's status, for kinds that have one.
 	written *writtenStatus
 }
 
@@ -55,9 +55,8 @@ func (r *record) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKi
 // DeepCopyObject returns the record itself: it is never modified.
 func (r *record) DeepCopyObject() runtime.Object { return r }
 
-// feed watches one kind of object and gathers the changes until they are
-// collected. It is the store of its own reflector, so nothing but the changes
-// is held here; what is known is in the snapshot.
+// feed watches one kind of object and gathers the changes until they are collected. It is the store of its
+// own reflector and holds only the changes; the snapshot holds the known objects.
 type feed struct {
 	kind    string
 	object  runtime.Object
@@ -68,27 +67,26 @@ type feed struct {
 	lost    func() // called when the kind cannot be read
 	cfg     APIConfig
 	log     *slog.Logger
-	// version, absent and stop belong to discovery: the version that is watched,
-	// how many times in a row the kind was found not to be served, and what ends
-	// the feed. They are zero for the built-in kinds, and stop is nil after the
-	// feed has ended.
+	// version, absent and stop belong to discovery. version is the watched version. absent counts how many
+	// times in a row the kind was not served. stop ends the feed. They are zero for the built-in kinds, and
+	// stop is nil after the feed has ended.
 	version string
 	absent  int
 	stop    context.CancelFunc
 
 	mu      sync.Mutex
 	changes map[string]*record // by key
-	// complete: changes holds all there is; what it lacks is gone.
+	// complete is true if changes holds all objects; missing ones were deleted.
 	complete bool
-	// synced: the first complete list has arrived.
+	// synced is true once the first complete list has arrived.
 	synced bool
-	// retired: the kind is served no longer, and nothing more is taken.
+	// retired is true if the kind is no longer served; the feed then ignores objects.
 	retired bool
-	// trouble is why the API server cannot be read; nil while it can.
+	// trouble is why the API server cannot be read, or nil.
 	trouble error
 	refused bool // waiting does not help
-	// live: a watch is open, and what happened before has arrived. streams: it
-	// has not, and ends with a Replace.
+	// live is true while a watch is open and has delivered earlier events. streams is true while the
+	// initial events are incomplete; a Replace ends them.
 	live, streams bool
 	diedAt        time.Time // when it was live last
 	// watches numbers the watches.
@@ -104,7 +102,7 @@ func (f *feed) run(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, f.cfg.Timeout)
 			defer cancel()
 			if opts.ResourceVersion == "0" {
-				// "Any version" would be answered in one piece, however large.
+				// With "any version" the server would send everything in one response, however large.
 				opts.ResourceVersion = ""
 			}
 			page, err := f.list(ctx, opts)
@@ -129,12 +127,11 @@ func (f *feed) run(ctx context.Context) {
 	r.RunWithContext(ctx)
 }
 
-// settled is how long a watch must be open before it is believed: the client
-// takes a connection that is closed at once, and one that cannot be made in
-// time, for a watch that has ended.
-const settled = time.Second
+// watchProbation is how long a watch must be open before it counts as live. The client reports a connection
+// that closes at once, or that times out, as a watch that has ended.
+const watchProbation = time.Second
 
-// openWatch is a watch that is not believed at first.
+// openWatch is a watch on probation.
 type openWatch struct {
 	watcher
 	feed    *feed
@@ -143,15 +140,14 @@ type openWatch struct {
 	believe *time.Timer
 }
 
-// opened notes that a watch is open. streams tells that it begins with all
-// there is.
+// opened records that a watch is open. streams reports whether it begins with all existing objects.
 func (f *feed) opened(ctx context.Context, w watcher, streams bool) watcher {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.streams = streams
 	f.watches++
 	number := f.watches
-	return openWatch{w, f, ctx, number, time.AfterFunc(settled, func() {
+	return openWatch{w, f, ctx, number, time.AfterFunc(watchProbation, func() {
 		f.report(ctx, "watch", nil)
 		if !streams {
 			f.setLive(number, true)
@@ -168,8 +164,7 @@ func (w openWatch) Stop() {
 	w.watcher.Stop()
 }
 
-// setLive notes that a watch is believed or has ended, unless a later one has
-// been opened.
+// setLive records that a watch counts as live or has ended, unless a later one was opened.
 func (f *feed) setLive(number int, live bool) {
 	f.mu.Lock()
 	if number == f.watches {
@@ -178,14 +173,14 @@ func (f *feed) setLive(number int, live bool) {
 		}
 		f.live = live
 		if !live {
-			f.watches++ // believed no more
+			f.watches++ // the watch is no longer live
 		}
 	}
 	f.mu.Unlock()
 	f.notify()
 }
 
-// report notes whether the API server can be read.
+// report records whether the API server can be read.
 func (f *feed) report(ctx context.Context, verb string, err error) {
 	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return
@@ -193,9 +188,9 @@ func (f *feed) report(ctx context.Context, verb string, err error) {
 	refused := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
 	switch {
 	case refused:
-		err = fmt.Errorf("%w: give this program's account the right to list and watch it", err)
+		err = fmt.Errorf("%w: grant this program's account the right to list and watch it", err)
 	case apierrors.IsInvalid(err), apierrors.IsResourceExpired(err), apierrors.IsGone(err):
-		err = nil // the reflector tries in another way at once
+		err = nil // the reflector falls back to a list at once
 	}
 	if err != nil {
 		f.lost()
@@ -206,12 +201,12 @@ func (f *feed) report(ctx context.Context, verb string, err error) {
 		return
 	}
 	if err != nil && f.trouble == nil {
-		f.log.Warn("API server cannot be read, the last known state stays in force", "kind", f.kind, "verb", verb, "err", err)
+		f.log.Warn("cannot read the API server, the last known state stays in force", "kind", f.kind, "verb", verb, "err", err)
 	}
 	f.note(err, refused)
 }
 
-// note keeps why the kind cannot be read, or that it can. The caller holds the lock.
+// note stores why the kind cannot be read, or that it can. The caller holds the lock.
 func (f *feed) note(trouble error, refused bool) {
 	if trouble == nil && f.trouble != nil {
 		f.log.Info("API server can be read again", "kind", f.kind)
@@ -219,7 +214,7 @@ func (f *feed) note(trouble error, refused bool) {
 	f.trouble, f.refused = trouble, refused
 }
 
-// problems says why the feed is not up to date.
+// problems returns why the feed is not up to date.
 func (f *feed) problems() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -233,7 +228,7 @@ func (f *feed) problems() []string {
 	return out
 }
 
-// behind says why what is known may be out of date; empty if it is not.
+// behind returns why the known objects may be out of date, or "".
 func (f *feed) behind() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -242,14 +237,13 @@ func (f *feed) behind() string {
 		return oneLine(fmt.Sprintf("API server: %s: %v", f.kind, f.trouble))
 	case !f.synced:
 		return fmt.Sprintf("API server: %s: the first list has not arrived yet", f.kind)
-	case !f.live && !f.diedAt.IsZero() && time.Since(f.diedAt) > 2*settled:
-		return fmt.Sprintf("API server: %s: changes do not arrive since %s", f.kind, f.diedAt.UTC().Format(time.RFC3339))
+	case !f.live && !f.diedAt.IsZero() && time.Since(f.diedAt) > 2*watchProbation:
+		return fmt.Sprintf("API server: %s: no changes arrive since %s", f.kind, f.diedAt.UTC().Format(time.RFC3339))
 	}
 	return ""
 }
 
-// trim converts a page of a list on arrival, so that no more than a page of
-// whole objects is ever in memory.
+// trim converts a page of a list on arrival, so that at most one page of whole objects is in memory.
 func (f *feed) trim(page runtime.Object) (runtime.Object, error) {
 	from, err := meta.ListAccessor(page)
 	if err != nil {
@@ -264,7 +258,7 @@ func (f *feed) trim(page runtime.Object) (runtime.Object, error) {
 	return to, err
 }
 
-// record converts an object, unless it was converted before.
+// record converts an object, unless it is converted already.
 func (f *feed) record(o any) *record {
 	switch o := o.(type) {
 	case *record:
@@ -328,13 +322,13 @@ func (f *feed) Replace(list []any, _ string) error {
 	f.changes, f.complete, f.synced = changes, true, true
 	if f.streams {
 		f.live, f.streams = true, false
-		f.note(nil, false) // what has brought all there is needs no time to be believed
+		f.note(nil, false) // a complete list needs no probation
 	}
 	f.notify()
 	return nil
 }
 
-// retire ends the feed: whatever of its kind was known is gone.
+// retire ends the feed and drops the objects of its kind.
 func (f *feed) retire() {
 	f.stop()
 	f.stop = nil
@@ -344,8 +338,7 @@ func (f *feed) retire() {
 	f.notify()
 }
 
-// waiting tells whether there are changes, and whether more may come of what
-// has happened already.
+// waiting reports whether changes exist, and whether more changes of the past may arrive.
 func (f *feed) waiting() (changes, incomplete bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -355,8 +348,7 @@ func (f *feed) waiting() (changes, incomplete bool) {
 // Resync implements cache.ReflectorStore.
 func (f *feed) Resync() error { return nil }
 
-// take hands over what has gathered. Before the first complete list there is
-// nothing to hand over.
+// take returns the gathered changes. Before the first complete list it returns none.
 func (f *feed) take() (changes map[string]*record, complete, synced bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

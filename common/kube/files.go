@@ -13,15 +13,14 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// File is the text of one file of manifests. Errors call it by its name; one
-// that ends in .json makes it JSON.
+// File is the text of one file of manifests. Errors use its name; a name that ends in .json means JSON.
 type File struct {
 	Name string
 	Data []byte
 }
 
-// ReadFiles reads a file of manifests, or all below a directory as LoadDir
-// does. Names are the path that was given and what is below it.
+// ReadFiles reads a file of manifests, or all files below a directory as LoadDir does. Names are the given
+// path and the path below it.
 func ReadFiles(ctx context.Context, path string, limits Limits) ([]File, []DocumentError) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -32,7 +31,7 @@ func ReadFiles(ctx context.Context, path string, limits Limits) ([]File, []Docum
 	if info.IsDir() {
 		t = readTree(ctx, path, limits)
 		name = func(below string) string {
-			if below == path { // the directory as a whole
+			if below == path { // the directory itself
 				return path
 			}
 			return filepath.Join(path, filepath.FromSlash(below))
@@ -54,14 +53,13 @@ func ReadFiles(ctx context.Context, path string, limits Limits) ([]File, []Docum
 	return files, t.errors
 }
 
-// ParseFiles reads several files as one cluster; of two objects with one name
-// the later one counts. The objects are those without errors.
+// ParseFiles parses several files as one cluster; if two objects have one name the later one counts. The
+// returned objects are those without errors.
 func ParseFiles(files []File, limits Limits) (Objects, []Warning, []DocumentError) {
 	return Reading{Limits: limits}.ParseFiles(files)
 }
 
-// DefaultSpec returns the spec of a NetworkPolicy, in JSON, with the defaults
-// that the API server sets.
+// DefaultSpec returns the spec of a NetworkPolicy, in JSON, with the defaults that the API server sets.
 func DefaultSpec(networkPolicy []byte) ([]byte, error) {
 	var np networkingv1.NetworkPolicy
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(networkPolicy, &np); err != nil {

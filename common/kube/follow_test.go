@@ -13,7 +13,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// follower runs a source and keeps what it publishes.
+// follower runs a source and keeps the published snapshots.
 type follower struct {
 	t      *testing.T
 	source Source

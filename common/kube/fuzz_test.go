@@ -191,8 +191,7 @@ func object(t *testing.T, apiVersion, kind, namespace, name string, spec []byte)
 	return raw
 }
 
-// FuzzNetworkPolicy converts any spec, as somebody writes it and as an API
-// server may have stored it.
+// FuzzNetworkPolicy converts any spec, as newly written and as an API server may have stored it.
 func FuzzNetworkPolicy(f *testing.F) {
 	specs(f, kindNetworkPolicy)
 	f.Fuzz(func(t *testing.T, spec []byte) {

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestBadDocuments compares all errors on bad documents with a golden text.
 func TestBadDocuments(t *testing.T) {
@@ -46,13 +46,12 @@ func golden(t *testing.T, path, got string) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
-		t.Errorf("%s (-golden +now; -update writes it anew):\n%s", path, d)
+		t.Errorf("%s (-golden +now; -update rewrites it):\n%s", path, d)
 	}
 }
 
-// TestStoredDocuments compares what is enforced of documents as an API server
-// stores them, and what is said of it, with a golden text. Nothing that an API server
-// can store is left out as a whole: that would open what it denies.
+// TestStoredDocuments compares the enforced policies of stored documents, and the remarks about them, with
+// a golden text. No storable object may be ignored as a whole: that would open the traffic that it denies.
 func TestStoredDocuments(t *testing.T) {
 	o, warnings, errs := Reading{Limits: DefaultLimits(), Stored: true}.Dir(context.Background(), "testdata/stored")
 	var b strings.Builder

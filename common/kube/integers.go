@@ -9,9 +9,8 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// integers rewrites JSON of a custom resource: an API server takes 5.0 for the
-// integer 5 there, and not in built-in kinds. It returns the text itself if that has
-// no such number, or is not valid.
+// integers rewrites JSON of a custom resource: an API server accepts 5.0 for the integer 5 there, but not
+// in built-in kinds. It returns the text itself if that has no such number, or is invalid.
 func integers(raw []byte) []byte {
 	var v any
 	if kjson.UnmarshalCaseSensitivePreserveInts(raw, &v) != nil {

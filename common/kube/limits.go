@@ -7,11 +7,11 @@ import (
 	"fmt"
 )
 
-// Limits bounds what a directory of manifests may cost. What exceeds a limit
-// is an error, never cut short.
+// Limits bounds the resources that a directory of manifests may use. Exceeding a limit is an error; nothing
+// is truncated.
 type Limits struct {
-	// FileBytes and TotalBytes bound one file and all of them; FileBytes also
-	// bounds a document after its YAML aliases are replaced.
+	// FileBytes and TotalBytes bound one file and all of them; FileBytes also bounds a document after
+	// expansion of its YAML aliases.
 	FileBytes, TotalBytes int64
 	// Files bounds the number of files, Directories that of directories.
 	Files, Directories int
@@ -23,7 +23,7 @@ type Limits struct {
 	Depth int
 }
 
-// DefaultLimits are far above what people write by hand.
+// DefaultLimits are far above the size of manifests that people write by hand.
 func DefaultLimits() Limits {
 	return Limits{
 		FileBytes:   8 << 20,

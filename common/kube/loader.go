@@ -16,23 +16,22 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Objects is what a set of manifests holds, each list sorted by name.
+// Objects are the objects of a set of manifests, each list sorted by name.
 type Objects struct {
 	Namespaces []*model.Namespace
 	Nodes      []*model.Node
 	// Pods are the Pod objects and the pods of the workloads.
 	Pods     []*model.Pod
 	Policies []*model.Policy
-	// DenyLists are without their bad entries.
+	// DenyLists are without their invalid entries.
 	DenyLists []*model.DenyList
-	// Services are for people who look for mistakes; nothing else asks for them.
+	// Services are for checks of manifests only.
 	Services []*model.Service
-	// NodeSelectors says what nodes the pods of workloads ask for; only pods
-	// that ask for something are listed.
+	// NodeSelectors are the nodes that pods of workloads require; pods without requirements are not listed.
 	NodeSelectors map[model.PodID]model.Selector
 }
 
-// Snapshot puts the objects together.
+// Snapshot builds a snapshot of the objects.
 func (o Objects) Snapshot() *model.Snapshot {
 	s := model.MakeSnapshot(o.Namespaces, o.Nodes, o.Pods, o.Policies)
 	lists := make(map[string]*model.DenyList, len(o.DenyLists))
@@ -43,30 +42,27 @@ func (o Objects) Snapshot() *model.Snapshot {
 	return s
 }
 
-// Parse reads the text of one file of manifests; name is what errors call it,
-// and a name that ends in .json makes it JSON. The objects are those without
-// errors.
+// Parse parses the text of one file of manifests. Errors use the name; a name that ends in .json means
+// JSON. The returned objects are those without errors.
 func Parse(name string, data []byte, limits Limits) (Objects, []Warning, []DocumentError) {
 	return Reading{Limits: limits}.Parse(name, data)
 }
 
-// workloadID names a workload; pods of two kinds of workloads may collide, the
-// workloads do not.
+// workloadID identifies a workload. Pods of two kinds of workloads may have one name, the workloads do not.
 type workloadID struct{ kind, namespace, name string }
 
-// loader collects the objects of several files. Of two objects with one name
-// the later one counts.
+// loader collects the objects of several files. If two objects have one name the later one counts.
 type loader struct {
 	limits   Limits
 	strict   strictness
 	kinds    []kind
-	at       DocumentError // where reading is now
+	at       DocumentError // the position of reading
 	warnings []Warning
 	errors   []DocumentError
 	objects  int
 	// ignored counts objects of other kinds.
 	ignored map[string]int
-	// places tells where an object of a name was read last.
+	// places maps a name to the place of its last object.
 	places map[string]DocumentError
 
 	namespaces map[string]*model.Namespace
@@ -85,7 +81,7 @@ type loader struct {
 type placedWorkload struct {
 	workload
 	at DocumentError
-	// owned: another workload stands for its pods.
+	// owned is true if another workload represents its pods.
 	owned bool
 }
 
@@ -137,14 +133,13 @@ func (l *loader) file(name string, data []byte) {
 	}
 }
 
-// maxRemarks bounds the errors, and the warnings, that are kept: who has more
-// begins with these.
+// maxRemarks bounds the errors, and the warnings, that are kept.
 const maxRemarks = 1000
 
 func (l *loader) reject(problems ...remark) {
 	for _, p := range problems {
 		if len(l.errors) == maxRemarks {
-			p = remark{"", "this and more is wrong: mend the first errors and try again"}
+			p = remark{"", "more errors were found: fix the first ones and try again"}
 		}
 		if e, ok := l.place(p, len(l.errors)); ok {
 			l.errors = append(l.errors, e)
@@ -163,15 +158,15 @@ func (l *loader) warn(notes ...remark) {
 	}
 }
 
-// place says where a remark belongs; it reports false if there are too many.
+// place returns the position of a remark; it reports false if there are too many.
 func (l *loader) place(r remark, have int) (DocumentError, bool) {
 	e := l.at
 	e.Field, e.Detail = bounded(r.field, 2*maxValue), bounded(r.detail, 5*maxValue)
 	return e, have <= maxRemarks
 }
 
-// accept reports errors, and whether the object is taken in: not with errors, unless
-// it is stored and has a name. It warns if an object of that name was there before.
+// accept reports errors, and whether the object is used. An object with errors is not, unless it is stored
+// and has a name. It warns about an earlier object of that name.
 func (l *loader) accept(errs field.ErrorList) bool {
 	switch nameless := strings.HasSuffix(l.at.Object, noName); {
 	case nameless && len(errs) == 0:
@@ -222,19 +217,19 @@ func (l *loader) inNamespace(m *metav1.ObjectMeta, kind string) {
 	l.at.Object = objectName(kind, m.Namespace, m.Name)
 }
 
-// clusterWide drops the namespace of an object that has none, as kubectl does.
+// clusterWide drops the namespace of a cluster-scoped object, as kubectl does.
 func (l *loader) clusterWide(m *metav1.ObjectMeta, kind string) {
 	m.Namespace = ""
 	l.generateName(m, kind)
 	l.at.Object = objectName(kind, "", m.Name)
 }
 
-// maxGenerated is how much of generateName the API server keeps.
+// maxGenerated is how many bytes of generateName the API server keeps.
 const maxGenerated = 58
 
-// generateName names an object that leaves the end of its name to the API server,
-// which makes it of five characters. Here they are digits, by the order of the
-// documents, so that names stay from one reading to the next.
+// generateName names an object that leaves the end of its name to the API server, which appends five
+// characters. Here they are digits, by the order of the documents, so that names are stable from one
+// reading to the next.
 func (l *loader) generateName(m *metav1.ObjectMeta, kind string) {
 	if m.Name != "" || m.GenerateName == "" {
 		return
@@ -334,7 +329,7 @@ func (l *loader) finish() (Objects, []Warning, []DocumentError) {
 	for _, id := range slices.SortedFunc(maps.Keys(l.workloads), compareWorkloads) {
 		w := l.workloads[id]
 		if l.strict == stored && (len(l.pods) > 0 || w.owned) {
-			continue // its pods are there, or its owner stands for them
+			continue // its pods exist, or its owner represents them
 		}
 		l.at = w.at
 		pods, err := w.expand(o.Nodes, l.limits.Pods-len(l.pods)-len(expanded))
@@ -344,10 +339,10 @@ func (l *loader) finish() (Objects, []Warning, []DocumentError) {
 		}
 		for _, p := range pods {
 			if l.pods[p.PodID] != nil {
-				continue // an explicit Pod object stands for itself
+				continue // an explicit Pod object takes precedence
 			}
 			if expanded[p.PodID] != nil {
-				l.warn(remark{"metadata.name", fmt.Sprintf("pod %s is also one of another workload's: the last one counts", p.PodID)})
+				l.warn(remark{"metadata.name", fmt.Sprintf("pod %s also belongs to another workload: the last one counts", p.PodID)})
 			}
 			expanded[p.PodID] = p
 			delete(o.NodeSelectors, p.PodID)

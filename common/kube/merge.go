@@ -9,13 +9,11 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// rebuildShare: when more than one in so many entries change it is cheaper to
-// build a map anew than to edit it.
+// rebuildShare: if more than one in so many entries change, it is cheaper to rebuild a map than to edit it.
 const rebuildShare = 8
 
-// edit applies changes to a map; nil removes. Values that are equal to the old
-// ones are not changes: the old pointer stays. It reports whether anything
-// changed.
+// edit applies changes to a map; nil removes. A value that equals the old one is not a change: the old
+// pointer stays. It reports whether anything changed.
 func edit[K comparable, V any](m model.Map[K, *V], changes map[K]*V) (model.Map[K, *V], bool) {
 	real := make(map[K]*V)
 	for k, v := range changes {
@@ -58,8 +56,8 @@ func replace[K comparable, V any](m, next model.Map[K, *V]) (model.Map[K, *V], b
 	return edit(m, changes)
 }
 
-// replaceSnapshot makes a snapshot that is equal to next and shares with old
-// whatever is the same. It reports whether anything changed.
+// replaceSnapshot returns a snapshot that equals next and shares all equal parts with old. It reports
+// whether anything changed.
 func replaceSnapshot(old, next *model.Snapshot) (*model.Snapshot, bool) {
 	var s model.Snapshot
 	var changed [5]bool

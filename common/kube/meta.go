@@ -13,9 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// validateMeta checks the metadata that someone writes of an object of a built-in
-// kind: names, labels, annotations, owners, finalizers. That of stored objects is
-// taken as it is.
+// validateMeta checks the metadata of a newly written object of a built-in kind: names, labels,
+// annotations, owners, finalizers. It accepts metadata of stored objects as it is.
 func validateMeta(m *metav1.ObjectMeta, namespaced bool, s strictness) field.ErrorList {
 	return validateMetaNamed(m, namespaced, s, validation.NameIsDNSSubdomain)
 }
@@ -26,7 +25,7 @@ func validateMetaNamed(m *metav1.ObjectMeta, namespaced bool, s strictness, name
 	if s == stored || m.Name == "" {
 		return errs
 	}
-	// The API server wants this of the finalizers of built-in kinds only.
+	// The API server requires this of the finalizers of built-in kinds only.
 	for i, f := range m.Finalizers {
 		if !strings.Contains(f, "/") && !slices.Contains(standardFinalizers, f) {
 			errs = append(errs, field.Invalid(field.NewPath("metadata", "finalizers").Index(i), f,
@@ -39,8 +38,7 @@ func validateMetaNamed(m *metav1.ObjectMeta, namespaced bool, s strictness, name
 // standardFinalizers need no domain.
 var standardFinalizers = []string{string(corev1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents}
 
-// validateCustomMeta is validateMeta for cluster-wide objects of kinds that custom
-// resource definitions define.
+// validateCustomMeta is validateMeta for cluster-scoped objects of custom kinds.
 func validateCustomMeta(m *metav1.ObjectMeta, s strictness) field.ErrorList {
 	return validateAnyMeta(m, false, s, validation.NameIsDNSSubdomain)
 }
@@ -54,12 +52,12 @@ func validateAnyMeta(m *metav1.ObjectMeta, namespaced bool, s strictness, name v
 		return field.ErrorList{field.Required(path.Child("name"), "name the object")}
 	}
 	copied := *m
-	// Server-side bookkeeping, as in the output of kubectl get, is not ours to judge.
+	// Server-side bookkeeping, as in the output of kubectl get, is not validated.
 	copied.ManagedFields = nil
 	return validation.ValidateObjectMeta(&copied, namespaced, name, path)
 }
 
-// created is seconds since 1970, 0 if unknown.
+// created returns seconds since 1970, 0 if unknown.
 func created(m *metav1.ObjectMeta) int64 {
 	if m.CreationTimestamp.IsZero() {
 		return 0
@@ -67,6 +65,5 @@ func created(m *metav1.ObjectMeta) int64 {
 	return m.CreationTimestamp.Unix()
 }
 
-// intern makes equal names share memory: a hundred thousand pods name a few
-// hundred nodes and namespaces.
+// intern makes equal names share memory: a hundred thousand pods name a few hundred nodes and namespaces.
 func intern(s string) string { return unique.Make(s).Value() }

@@ -9,10 +9,9 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// The fields of cluster-wide policies that must be there although the zero
-// value of their Go type would pass: the decoder cannot tell. A priority that
-// was left out must not mean the highest, and a selector that was left out
-// must not select everything.
+// The required fields of cluster-wide policies whose zero Go value would be valid, so that the decoder
+// cannot detect their absence. A missing priority must not mean the highest, and a missing selector must
+// not select everything.
 type presence struct {
 	Spec struct {
 		Priority *json.RawMessage `json:"priority"`
@@ -33,13 +32,12 @@ type peerPresence struct {
 	} `json:"pods"`
 }
 
-// missing lists the required fields that a cluster-wide policy lacks, and those
-// selectors that the v1alpha1 kinds require, too, but that the objects of
-// these kinds in use leave out when they mean everything.
+// missing lists the required fields that a cluster-wide policy lacks. usual lists selectors that the
+// v1alpha1 kinds also require, but that objects of these kinds in use omit to select everything.
 func missing(raw []byte, kind string) (required, usual field.ErrorList) {
 	var p presence
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &p); err != nil {
-		return nil, nil // decoding has reported it
+		return nil, nil // decoding reports it
 	}
 	spec := field.NewPath("spec")
 	if p.Spec.Priority == nil && kind != kindBaselineAdminNetworkPolicy {
@@ -54,10 +52,10 @@ func missing(raw []byte, kind string) (required, usual field.ErrorList) {
 			}
 		default:
 			if peer.Pods.PodSelector == nil {
-				usual = append(usual, field.Required(path.Child("pods", "podSelector"), "all pods are selected; write {} to mean it"))
+				usual = append(usual, field.Required(path.Child("pods", "podSelector"), "all pods are selected; write {} to make that explicit"))
 			}
 			if peer.Pods.NamespaceSelector == nil {
-				usual = append(usual, field.Required(path.Child("pods", "namespaceSelector"), "all namespaces are selected; write {} to mean it"))
+				usual = append(usual, field.Required(path.Child("pods", "namespaceSelector"), "all namespaces are selected; write {} to make that explicit"))
 			}
 		}
 	}

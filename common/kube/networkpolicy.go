@@ -17,8 +17,7 @@ import (
 
 const kindNetworkPolicy = "NetworkPolicy"
 
-// defaultNetworkPolicy sets what the API server sets on every NetworkPolicy
-// that it reads.
+// defaultNetworkPolicy sets the defaults that the API server sets on every NetworkPolicy that it reads.
 func defaultNetworkPolicy(np *networkingv1.NetworkPolicy) {
 	ports := func(list []networkingv1.NetworkPolicyPort) {
 		for i := range list {
@@ -45,11 +44,10 @@ func defaultNetworkPolicy(np *networkingv1.NetworkPolicy) {
 	}
 }
 
-// convertNetworkPolicy validates and converts a NetworkPolicy that has its
-// defaults. With errors it still returns what can be enforced safely: rules
-// with errors are left out, and as rules of a NetworkPolicy only accept, the
-// rest blocks too much and never too little. If it is not known which pods are
-// selected, all that may be are isolated and no rule accepts anything.
+// convertNetworkPolicy validates and converts a NetworkPolicy that has its defaults. With errors it still
+// returns the part that can be enforced safely. It omits rules with errors; as NetworkPolicy rules only
+// accept, the rest blocks too much and never too little. If the selected pods are unknown, all pods that
+// may be selected are isolated, and no rule accepts anything.
 func convertNetworkPolicy(np *networkingv1.NetworkPolicy, s strictness) (*model.Policy, field.ErrorList) {
 	p := &model.Policy{
 		Origin: model.Origin{Kind: kindNetworkPolicy, Namespace: np.Namespace, Name: np.Name, UID: string(np.UID)},
@@ -83,7 +81,7 @@ func convertNetworkPolicy(np *networkingv1.NetworkPolicy, s strictness) (*model.
 	return p, errs
 }
 
-// enforcedNetworkPolicy says what is enforced of a NetworkPolicy that is not valid.
+// enforcedNetworkPolicy says how an invalid NetworkPolicy is enforced.
 func enforcedNetworkPolicy(np *networkingv1.NetworkPolicy, p *model.Policy) string {
 	if _, errs := selector(&np.Spec.PodSelector, stored, nil); len(errs) > 0 {
 		return "it is not known which pods the policy selects: " + possible(p.Subject) + " is isolated, and the policy accepts nothing"
@@ -113,8 +111,7 @@ func enforcedNetworkPolicy(np *networkingv1.NetworkPolicy, p *model.Policy) stri
 	return text
 }
 
-// policyTypes reads the directions that a policy isolates. Unknown types
-// isolate both.
+// policyTypes returns the directions that a policy isolates. Unknown types isolate both.
 func policyTypes(types []networkingv1.PolicyType, path *field.Path) (isolates [2]bool, errs field.ErrorList) {
 	if len(types) > 2 {
 		return [2]bool{true, true}, field.ErrorList{field.Invalid(path, types, "may not specify more than two policyTypes")}
@@ -134,9 +131,8 @@ func policyTypes(types []networkingv1.PolicyType, path *field.Path) (isolates [2
 	return isolates, errs
 }
 
-// networkPolicyRule converts one rule. "If this field is empty or missing,
-// this rule matches all ports (traffic not restricted by port)", and the same
-// for peers.
+// networkPolicyRule converts one rule. "If this field is empty or missing, this rule matches all ports
+// (traffic not restricted by port)", and the same for peers.
 func networkPolicyRule(namespace string, index int, ports []networkingv1.NetworkPolicyPort, peers []networkingv1.NetworkPolicyPeer,
 	s strictness, path *field.Path, peersField string) (model.Rule, field.ErrorList) {
 	r := model.Rule{Index: index, Action: model.ActionAccept, AnyPeer: len(peers) == 0, AnyPort: len(ports) == 0}
@@ -187,7 +183,7 @@ func networkPolicyPort(p *networkingv1.NetworkPolicyPort, path *field.Path) (mod
 	return m, errs
 }
 
-// protocol reads a protocol with ports.
+// protocol parses a protocol with ports.
 func protocol(p corev1.Protocol, path *field.Path) (model.Protocol, field.ErrorList) {
 	switch p {
 	case corev1.ProtocolTCP:
@@ -250,7 +246,7 @@ func ipBlock(b *networkingv1.IPBlock, s strictness, path *field.Path) (model.IPB
 	return block, errs
 }
 
-// within reports whether inner is a part of outer, and not all of it.
+// within reports whether inner is a proper subset of outer.
 func within(outer, inner netip.Prefix) bool {
 	return inner.Bits() > outer.Bits() && outer.Contains(inner.Addr())
 }

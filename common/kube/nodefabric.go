@@ -11,15 +11,14 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// What nodes say of themselves for the fabric, as annotations of their Node
-// objects. The plan judges the mode.
+// Annotations of Node objects with the NodeInfo of their nodes. The fabric's plan validates the mode.
 const (
 	annotationFabric = "isthmus.dev/fabric"
 	annotationVTEP   = "isthmus.dev/vtep-mac"
 	annotationTunnel = "isthmus.dev/vtep-address"
 )
 
-// readFabric reads the annotations into a node.
+// readFabric parses the annotations into a node.
 func readFabric(m metav1.Object, node *model.Node) (errs field.ErrorList) {
 	path := field.NewPath("metadata", "annotations")
 	annotations := m.GetAnnotations()
@@ -43,8 +42,8 @@ func readFabric(m metav1.Object, node *model.Node) (errs field.ErrorList) {
 	return errs
 }
 
-// annotations are what a node says, as Node objects have it.
-func annotationsOf(a model.Announcement) map[string]any {
+// annotationsOf returns a node's NodeInfo as annotations.
+func annotationsOf(a model.NodeInfo) map[string]any {
 	all := make(map[string]any)
 	if a.Fabric != "" {
 		all[annotationFabric] = a.Fabric

@@ -21,13 +21,13 @@ func convertNamespace(ns *corev1.Namespace, s strictness) (*model.Namespace, fie
 	return all, errs
 }
 
-// convertNode converts a Node. Addresses that cannot be read are left out.
+// convertNode converts a Node. It omits invalid addresses.
 func convertNode(n *corev1.Node, s strictness) (*model.Node, field.ErrorList) {
 	errs := validateMeta(&n.ObjectMeta, false, s)
 	node := &model.Node{Name: intern(n.Name), Labels: model.MakeLabels(n.Labels), OS: nodeOS(n)}
 	errs = append(errs, readFabric(n, node)...)
 	path := field.NewPath("status", "addresses")
-	// Other nodes route to the first address of a family: internal ones go first.
+	// Other nodes route to the first address of a family: internal ones come first.
 	for _, t := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for i, a := range n.Status.Addresses {
 			if a.Type != t {
@@ -52,8 +52,7 @@ func convertNode(n *corev1.Node, s strictness) (*model.Node, field.ErrorList) {
 	return node, errs
 }
 
-// nodeOS returns the node's operating system: its label, else what its kubelet
-// says, else nothing.
+// nodeOS returns the node's operating system: its label, otherwise what its kubelet reports, otherwise "".
 func nodeOS(n *corev1.Node) model.OS {
 	if os := n.Labels[corev1.LabelOSStable]; os != "" {
 		return model.OS(os)
@@ -61,7 +60,7 @@ func nodeOS(n *corev1.Node) model.OS {
 	return model.OS(n.Status.NodeInfo.OperatingSystem)
 }
 
-// convertPod converts a Pod. Parts that cannot be read are left out.
+// convertPod converts a Pod. It omits invalid parts.
 func convertPod(p *corev1.Pod, s strictness) (*model.Pod, field.ErrorList) {
 	errs := validateMeta(&p.ObjectMeta, true, s)
 	pod := &model.Pod{
@@ -81,14 +80,14 @@ func convertPod(p *corev1.Pod, s strictness) (*model.Pod, field.ErrorList) {
 	return pod, append(errs, more...)
 }
 
-// podIPs reads a pod's addresses, one per family.
+// podIPs parses a pod's addresses, one per family.
 func podIPs(status *corev1.PodStatus, path *field.Path) ([]netip.Addr, field.ErrorList) {
 	var texts []string
 	at := path.Child("podIPs")
 	for _, ip := range status.PodIPs {
 		texts = append(texts, ip.IP)
 	}
-	// Where the two disagree podIP counts, as it does for the API server.
+	// If the two disagree podIP counts, as in the API server.
 	if status.PodIP != "" && (len(texts) == 0 || texts[0] != status.PodIP) {
 		texts, at = []string{status.PodIP}, path.Child("podIP")
 	}
@@ -110,8 +109,8 @@ func podIPs(status *corev1.PodStatus, path *field.Path) ([]netip.Addr, field.Err
 	return ips, errs
 }
 
-// namedPorts lists the ports with names of all containers that stay: the
-// containers proper and the init containers that are restarted for ever.
+// namedPorts lists the named ports of all long-running containers: the regular ones and the restartable
+// init containers.
 func namedPorts(spec *corev1.PodSpec, path *field.Path) ([]model.NamedPort, field.ErrorList) {
 	var ports []model.NamedPort
 	var errs field.ErrorList

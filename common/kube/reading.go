@@ -4,14 +4,14 @@ package kube
 
 import "context"
 
-// Reading says how manifests are read. LoadDir, Parse and ParseFiles read objects as
-// someone writes them.
+// Reading selects how manifests are validated. LoadDir, Parse and ParseFiles validate objects as newly
+// written.
 type Reading struct {
 	Limits Limits
-	// Stored judges objects as an API server does that stores them already, such as
-	// those of a live cluster that kubectl has printed: by the rules that held when they
-	// were written. Invalid objects are warned of, and what an agent enforces of them
-	// is in the Objects. Workloads stand for pods only if no manifest is a Pod.
+	// Stored validates objects as an API server does that stores them already, such as objects of a live
+	// cluster that kubectl has printed. It applies the rules that held when they were written. Invalid
+	// objects are warnings, and Objects holds what an agent enforces of them. Workloads represent pods only
+	// if no manifest is a Pod.
 	Stored bool
 }
 
@@ -22,19 +22,19 @@ func (r Reading) strictness() strictness {
 	return written
 }
 
-// Dir is LoadDir.
+// Dir is LoadDir with this Reading.
 func (r Reading) Dir(ctx context.Context, dir string) (Objects, []Warning, []DocumentError) {
 	t := readTree(ctx, dir, r.Limits)
 	o, warnings, errs := t.load(r).finish()
 	return o, warnings, append(t.errors, errs...)
 }
 
-// Parse is Parse.
+// Parse is the function Parse with this Reading.
 func (r Reading) Parse(name string, data []byte) (Objects, []Warning, []DocumentError) {
 	return r.ParseFiles([]File{{name, data}})
 }
 
-// ParseFiles is ParseFiles.
+// ParseFiles is the function ParseFiles with this Reading.
 func (r Reading) ParseFiles(files []File) (Objects, []Warning, []DocumentError) {
 	l := newLoader(r)
 	for _, f := range files {

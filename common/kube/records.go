@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// recordOf makes the record of an object that was converted.
+// recordOf builds the record of a converted object.
 func recordOf[V any](m metav1.Object, value *V, errs field.ErrorList) *record {
 	r := &record{namespace: intern(m.GetNamespace()), name: m.GetName(), bad: len(errs) > 0}
 	if value != nil { // a nil pointer in an interface would not be nil
@@ -41,7 +41,7 @@ func recordNode(o runtime.Object) *record {
 	}
 	value, errs := convertNode(n, stored)
 	r := recordOf(n, value, errs)
-	r.bad = false // what can be read counts
+	r.bad = false // the valid part counts
 	return r
 }
 
@@ -52,7 +52,7 @@ func recordPod(o runtime.Object) *record {
 	}
 	value, errs := convertPod(p, stored)
 	r := recordOf(p, value, errs)
-	r.bad = false // what can be read counts
+	r.bad = false // the valid part counts
 	return r
 }
 
@@ -70,8 +70,7 @@ func recordNetworkPolicy(o runtime.Object) *record {
 	return r
 }
 
-// explain adds what is enforced of an object that is not valid. kept tells that its
-// last valid version stays in force.
+// explain adds how an invalid object is enforced. kept is true if its last valid version stays in force.
 func (r *record) explain(kept bool) {
 	switch {
 	case !r.bad:
@@ -82,9 +81,8 @@ func (r *record) explain(kept bool) {
 	}
 }
 
-// recordClusterPolicy makes records of a kind of cluster-wide policy. The
-// objects arrive untyped, so that one that does not fit the type hides no
-// other.
+// recordClusterPolicy builds records of a kind of cluster-wide policy. The objects arrive untyped, so that
+// an object that does not fit the type hides no other.
 func recordClusterPolicy[T any](convert func(*T, strictness) converted) func(runtime.Object) *record {
 	return func(o runtime.Object) *record {
 		u, ok := o.(*unstructured.Unstructured)

@@ -65,9 +65,8 @@ func TestGoodDocuments(t *testing.T) {
 	golden(t, "testdata/good.golden", b.String())
 }
 
-// TestOrderDoesNotMatter reads the good documents as one file, in the order of
-// the directory and in reverse: apart from what is there twice they mean the
-// same.
+// TestOrderDoesNotMatter reads the good documents as one file, in the order of the directory and in
+// reverse: apart from duplicates they mean the same.
 func TestOrderDoesNotMatter(t *testing.T) {
 	var docs [][]byte
 	for _, name := range []string{"cluster.yaml", "sub/pods.yaml", "windows-lines.yml"} {

@@ -20,20 +20,20 @@ import (
 	"github.com/isthmus-net/isthmus/common/report"
 )
 
-// ReporterConfig says what a Reporter writes.
+// ReporterConfig configures a Reporter.
 type ReporterConfig struct {
 	// Node is the name of this node's Node object.
 	Node string
-	// Conditions, Events and NodeCondition are what is written: conditions of
-	// cluster-wide policies, events, the condition of the Node.
+	// Conditions, Events and NodeCondition enable the kinds of writes: conditions of cluster-wide policies,
+	// events, the condition of the Node.
 	Conditions, Events, NodeCondition bool
 	// QPS and Burst bound the requests per second.
 	QPS   float32
 	Burst int
-	// Settle is how long facts must have stayed before they are reported.
-	Settle time.Duration
-	// Refresh is how often it is looked whether an event is still there: the API
-	// server forgets events, after an hour by default.
+	// Debounce is how long facts must stay the same before they are reported.
+	Debounce time.Duration
+	// Refresh is the interval between checks that an event still exists: the API server deletes events,
+	// after an hour by default.
 	Refresh time.Duration
 	// RetryMin and RetryMax bound the pause after a request that failed.
 	RetryMin, RetryMax time.Duration
@@ -41,11 +41,11 @@ type ReporterConfig struct {
 
 // DefaultReporterConfig reports everything of a node.
 func DefaultReporterConfig(node string) ReporterConfig {
-	return ReporterConfig{Node: node, Conditions: true, Events: true, NodeCondition: true, QPS: 2, Burst: 10, Settle: 500 * time.Millisecond,
+	return ReporterConfig{Node: node, Conditions: true, Events: true, NodeCondition: true, QPS: 2, Burst: 10, Debounce: 500 * time.Millisecond,
 		Refresh: 50 * time.Minute, RetryMin: time.Second, RetryMax: 5 * time.Minute}
 }
 
-// Validate reports everything that is wrong.
+// Validate reports everything that is wrong with the ReporterConfig.
 func (c ReporterConfig) Validate() error {
 	var errs []error
 	if c.Node == "" {
@@ -57,7 +57,7 @@ func (c ReporterConfig) Validate() error {
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"Settle", c.Settle}, {"Refresh", c.Refresh}, {"RetryMin", c.RetryMin}, {"RetryMax", c.RetryMax}} {
+	}{{"Debounce", c.Debounce}, {"Refresh", c.Refresh}, {"RetryMin", c.RetryMin}, {"RetryMax", c.RetryMax}} {
 		if d.value <= 0 {
 			errs = append(errs, fmt.Errorf("reporter: %s: %s: must be greater than 0", d.name, d.value))
 		}
@@ -65,9 +65,8 @@ func (c ReporterConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Reporter writes back to the API server what is not enforced exactly. It works
-// in a goroutine of its own; what it cannot write is logged and counted, and
-// concerns nobody else.
+// Reporter writes to the API server what is not enforced exactly. It works in its own goroutine. It logs
+// and counts failed writes, which affect no other component.
 type Reporter struct {
 	cfg    ReporterConfig
 	log    *slog.Logger
@@ -79,33 +78,33 @@ type Reporter struct {
 
 	mu    sync.Mutex
 	facts report.Facts
-	known bool // facts have been given
+	known bool // Set was called
 
-	// The rest belongs to Run.
+	// Only Run uses the fields below.
 	tasks map[string]*task
-	// said is when an event was last seen to be there, by its name.
-	said map[string]time.Time
-	// node is the condition of the Node as it was written or found at nodeAt.
+	// seen maps the name of an event to when it was last known to exist.
+	seen map[string]time.Time
+	// node is the condition of the Node as written or read at nodeAt.
 	node   *report.NodeCondition
 	nodeAt time.Time
 	began  time.Time
 }
 
-// task is something to write.
+// task is a pending write.
 type task struct {
 	kind string // label of the metric
 	do   func(context.Context) error
 	due  time.Time
-	// tries counts what failed.
+	// tries counts failed attempts.
 	tries int
 }
 
-// NewReporter makes a Reporter with the credentials of a source.
+// NewReporter returns a Reporter with the credentials of a source.
 func NewReporter(cfg ReporterConfig, source *APIServer, log *slog.Logger) (*Reporter, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	r := &Reporter{cfg: cfg, log: log, source: source, wake: make(chan struct{}, 1), tasks: make(map[string]*task), said: make(map[string]time.Time),
+	r := &Reporter{cfg: cfg, log: log, source: source, wake: make(chan struct{}, 1), tasks: make(map[string]*task), seen: make(map[string]time.Time),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_report_requests_total",
 			Help: "Requests that write conditions and events to the API server, by what they write and their result."}, []string{"what", "result"})}
 	var err error
@@ -124,7 +123,7 @@ func (r *Reporter) Describe(ch chan<- *prometheus.Desc) { r.writes.Describe(ch) 
 // Collect implements prometheus.Collector.
 func (r *Reporter) Collect(ch chan<- prometheus.Metric) { r.writes.Collect(ch) }
 
-// Set hands over what the agent knows now. It does not block.
+// Set hands over the present facts. It does not block.
 func (r *Reporter) Set(f report.Facts) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,8 +137,8 @@ func (r *Reporter) Set(f report.Facts) {
 	r.notify()
 }
 
-// samePolicies reports whether nothing that is reported on has changed. Pods
-// matter where they have reports, and then these change.
+// samePolicies reports whether the reported objects are unchanged. Pods matter only if they have reports,
+// and then the reports change.
 func samePolicies(a, b *model.Snapshot) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -169,10 +168,10 @@ func (r *Reporter) Run(ctx context.Context) error {
 		case <-r.wake:
 		case <-timer.C:
 		}
-		select { // what is only for a moment is not reported
+		select { // facts that last a moment only are not reported
 		case <-ctx.Done():
 			return nil
-		case <-time.After(r.cfg.Settle):
+		case <-time.After(r.cfg.Debounce):
 		}
 		r.mu.Lock()
 		facts, known := r.facts, r.known
@@ -184,10 +183,10 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// idle is how long the Reporter sleeps when there is nothing to do.
+// idle is how long the Reporter sleeps when no work is due.
 const idle = time.Minute
 
-// work does what is due and returns when it wants to be called again.
+// work does all due work and returns when to call it again.
 func (r *Reporter) work(ctx context.Context) time.Duration {
 	for _, key := range slices.Sorted(maps.Keys(r.tasks)) {
 		t := r.tasks[key]
@@ -197,7 +196,7 @@ func (r *Reporter) work(ctx context.Context) time.Duration {
 		err := r.try(ctx, t)
 		if err == nil {
 			r.writes.WithLabelValues(t.kind, "ok").Inc()
-			delete(r.tasks, key) // if it was not enough, plan finds it again
+			delete(r.tasks, key) // if it was not enough, plan adds it again
 			continue
 		}
 		if ctx.Err() != nil {
@@ -209,7 +208,7 @@ func (r *Reporter) work(ctx context.Context) time.Duration {
 		t.due = time.Now().Add(pause + rand.N(pause/2+1))
 		r.log.Warn("report to the API server", "what", key, "err", err, "again", pause)
 		if unreachable(err) {
-			for _, other := range r.tasks { // would fail in the same way
+			for _, other := range r.tasks { // these would fail for the same reason
 				if other.due.Before(t.due) {
 					other.due = t.due
 				}
@@ -224,18 +223,18 @@ func (r *Reporter) work(ctx context.Context) time.Duration {
 	return max(wait, 0)
 }
 
-// try bounds one task.
+// try executes one task with a time limit.
 func (r *Reporter) try(ctx context.Context, t *task) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	return t.do(ctx)
 }
 
-// startup is how long an agent may take to have policy in force before its Node
-// says that it has not.
+// startup is how long a starting agent may take to put policy in force before its Node reports that it has
+// not.
 const startup = 10 * time.Second
 
-// plan makes tasks of what differs, and drops those that differ no longer.
+// plan creates tasks for differences, and drops tasks without one.
 func (r *Reporter) plan(f report.Facts, now time.Time) {
 	statuses, remarks, versions := r.source.policyStatuses()
 	want := report.Make(f, remarks)
@@ -249,7 +248,7 @@ func (r *Reporter) plan(f report.Facts, now time.Time) {
 		}
 		t.do = do
 	}
-	// An agent that starts does not know yet what it must not take back.
+	// A starting agent does not know yet which conditions it must keep.
 	if f.Ready && f.Snapshot != nil {
 		crowd := report.Delay(alike(f))
 		if r.cfg.Conditions {
@@ -270,22 +269,22 @@ func (r *Reporter) plan(f report.Facts, now time.Time) {
 	maps.DeleteFunc(r.tasks, func(key string, _ *task) bool { return !wanted[key] })
 }
 
-// eventSpread is how many times more time nodes take for events than for
-// conditions: that an event is there is not seen without asking.
+// eventSpread is how many times longer the delay of nodes is for events than for conditions. A node sees
+// whether an event exists only by trying to create it.
 const eventSpread = 10
 
 func (r *Reporter) planEvents(events []report.Event, now time.Time, add func(key string, do func(context.Context) error)) {
 	names := make(map[string]bool)
 	for _, e := range events {
 		names[e.Name] = true
-		if now.Sub(r.said[e.Name]) > r.cfg.Refresh {
-			add("event "+e.Name+" on "+e.Object.String(), func(ctx context.Context) error { return r.sayOnce(ctx, e) })
+		if now.Sub(r.seen[e.Name]) > r.cfg.Refresh {
+			add("event "+e.Name+" on "+e.Object.String(), func(ctx context.Context) error { return r.createEvent(ctx, e) })
 		}
 	}
-	maps.DeleteFunc(r.said, func(name string, _ time.Time) bool { return !names[name] })
+	maps.DeleteFunc(r.seen, func(name string, _ time.Time) bool { return !names[name] })
 }
 
-// alike is the number of nodes that may have the same to say.
+// alike returns the number of nodes that may have the same report.
 func alike(f report.Facts) int {
 	n := 0
 	for _, node := range f.Snapshot.Nodes.All() {

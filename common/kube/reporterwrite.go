@@ -22,7 +22,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/report"
 )
 
-// writer makes a client for writing with the credentials for reading.
+// writer returns a client for writing with the credentials for reading.
 func (a *APIServer) writer(qps float32, burst int) (dynamic.Interface, error) {
 	config := rest.CopyConfig(a.config)
 	config.QPS, config.Burst = qps, burst
@@ -33,14 +33,14 @@ func (a *APIServer) writer(qps float32, burst int) (dynamic.Interface, error) {
 	return client, nil
 }
 
-// unreachable tells errors that have nothing to do with what was asked.
+// unreachable reports whether an error has nothing to do with the content of the request.
 func unreachable(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || apierrors.IsServiceUnavailable(err) ||
 		apierrors.IsTooManyRequests(err) || apierrors.IsUnauthorized(err)
 }
 
-// place is where a condition is: on which policy, served in which version.
+// place is the location of a condition: its policy and the served version.
 type place struct {
 	policy     model.Origin
 	version    string
@@ -48,13 +48,13 @@ type place struct {
 	kind       string // the type of the condition
 }
 
-// manager owns the conditions of one type, whichever node writes them: applying
-// without them takes them away, and nobody else's.
+// manager returns the field manager of the conditions of one type, whichever node writes them. Applying
+// without them removes them, and leaves conditions of other managers alone.
 func (p place) manager() string {
 	return "isthmus-" + strings.TrimPrefix(p.kind, report.ConditionPrefix)
 }
 
-// writeCondition brings a condition about. is may be nil.
+// writeCondition applies a condition. is may be nil.
 func (r *Reporter) writeCondition(ctx context.Context, at place, c report.Condition, is *report.Written) error {
 	since := time.Now()
 	if is != nil && is.Status == "False" && !is.Since.IsZero() {
@@ -65,7 +65,7 @@ func (r *Reporter) writeCondition(ctx context.Context, at place, c report.Condit
 		"lastTransitionTime": since.UTC().Format(time.RFC3339)}})
 }
 
-// clearCondition takes a condition back.
+// clearCondition removes a condition.
 func (r *Reporter) clearCondition(ctx context.Context, at place) error {
 	return r.applyConditions(ctx, at, []any{})
 }
@@ -78,32 +78,32 @@ func (r *Reporter) applyConditions(ctx context.Context, at place, conditions []a
 	gv := schema.GroupVersion{Group: clusterPolicyGroup, Version: at.version}
 	u := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": gv.String(), "kind": at.policy.Kind,
-		// With the UID a policy that was replaced meanwhile is not meant.
+		// The UID protects a policy that was recreated meanwhile.
 		"metadata": map[string]any{"name": at.policy.Name, "uid": at.policy.UID},
 		"status":   map[string]any{"conditions": conditions},
 	}}
 	_, err := r.client.Resource(gv.WithResource(customKinds()[i].resource)).ApplyStatus(ctx, at.policy.Name, u,
 		metav1.ApplyOptions{FieldManager: at.manager(), Force: true})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // gone, or another by now: what is read next decides
+		return nil // deleted or recreated; the next read decides
 	}
 	return err
 }
 
-// sayOnce makes an event, unless it is there: to look first would take the right
-// to read events, and as much of the API server.
-func (r *Reporter) sayOnce(ctx context.Context, e report.Event) error {
+// createEvent creates an event, unless it exists. Reading it first would need the right to read events, and
+// load the API server as much.
+func (r *Reporter) createEvent(ctx context.Context, e report.Event) error {
 	namespace := e.Object.Namespace
 	if namespace == "" {
-		namespace = metav1.NamespaceDefault // where the API wants those of cluster-wide objects
+		namespace = metav1.NamespaceDefault // the namespace for events of cluster-scoped objects
 	}
 	events := r.client.Resource(schema.GroupVersionResource{Group: "events.k8s.io", Version: "v1", Resource: "events"}).Namespace(namespace)
 	_, err := events.Create(ctx, r.event(e, namespace), metav1.CreateOptions{FieldManager: r.source.cfg.UserAgent})
-	gone := apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, "NamespaceTerminating") // the namespace, and the object with it
+	gone := apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, "NamespaceTerminating") // the namespace is deleted, and the object with it
 	if err != nil && !apierrors.IsAlreadyExists(err) && !gone {
 		return err
 	}
-	r.said[e.Name] = time.Now()
+	r.seen[e.Name] = time.Now()
 	return nil
 }
 
@@ -119,7 +119,7 @@ func (r *Reporter) event(e report.Event, namespace string) *unstructured.Unstruc
 	}}
 }
 
-// apiVersionOf is what events call the version of an object.
+// apiVersionOf returns the API version of a kind, for events.
 func apiVersionOf(kind string) string {
 	switch kind {
 	case "Pod", "Node":
@@ -138,10 +138,10 @@ func apiVersionOf(kind string) string {
 // nodeConditionType is the type of the Node's condition.
 const nodeConditionType = report.ConditionPrefix + "PolicyEnforced"
 
-// writeNode brings the condition of this node's Node about, if it is another.
+// writeNode writes the condition of this node's Node, if it differs.
 func (r *Reporter) writeNode(ctx context.Context, c report.NodeCondition) error {
 	nodes := r.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
-	// A list of one: to get it would take one more right.
+	// A list with one element: get would need one more right.
 	list, err := nodes.List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + r.cfg.Node})
 	if err != nil {
 		return err

@@ -14,19 +14,18 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// salvaged says which parts of a stored object do not have the type that this
-// version knows, so that they were left out.
+// salvaged lists the parts of a stored object that were dropped, because they lack the type that this
+// version knows.
 type salvaged struct {
 	errs field.ErrorList
-	// parts are the paths of what was left out.
+	// parts are the paths of the dropped parts.
 	parts []string
 }
 
-// salvage decodes a stored cluster-wide policy. Of an API that differs from the one
-// that this version knows it decodes what it can: a policy that is dropped as a whole
-// would open what it denies. Each part that does not fit is left out in such a way
-// that conversion makes it fail closed: a rule keeps its action at most, the subject
-// becomes empty, and a priority becomes one that is not known.
+// salvage decodes a stored cluster-wide policy. If its API differs from the known one, it decodes the
+// fitting parts: dropping a whole policy would open the traffic that it denies. It drops other parts in
+// such a manner that conversion fails closed. A rule keeps at most its action, the subject becomes empty,
+// and a priority becomes unknown.
 func salvage[T any](raw []byte) (*T, salvaged) {
 	var typed T
 	err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &typed)
@@ -56,14 +55,13 @@ func salvage[T any](raw []byte) (*T, salvaged) {
 	return &nothing, lost
 }
 
-// unknownSpec is the spec of a policy of which nothing is known: conversion makes it
-// deny everything.
+// unknownSpec is the spec of a policy of which nothing is known: conversion makes it deny everything.
 func unknownSpec() map[string]any {
 	rule := []any{map[string]any{}}
 	return map[string]any{"priority": -1, "ingress": rule, "egress": rule}
 }
 
-// leaveOut replaces the part of an object that has the field.
+// leaveOut replaces the part of an object that contains the field.
 func (l *salvaged) leaveOut(object map[string]any, at string) {
 	spec, _ := object["spec"].(map[string]any)
 	name, _, _ := strings.Cut(strings.TrimPrefix(at, "spec."), ".")
@@ -102,7 +100,7 @@ func (l *salvaged) leaveOut(object map[string]any, at string) {
 	}
 }
 
-// only returns the members of an object with these names that are texts.
+// only returns the string members of an object with these names.
 func only(object map[string]any, names ...string) map[string]any {
 	kept := make(map[string]any)
 	for _, name := range names {
@@ -113,7 +111,7 @@ func only(object map[string]any, names ...string) map[string]any {
 	return kept
 }
 
-// lose replaces the errors on parts that were left out by what was wrong with them.
+// lose replaces the errors about dropped parts by the original problems.
 func (c *converted) lose(lost salvaged) {
 	errs := lost.errs
 	for _, e := range c.errs {
@@ -124,7 +122,7 @@ func (c *converted) lose(lost salvaged) {
 	c.errs = errs
 }
 
-// has reports whether a field is in a part that was left out.
+// has reports whether a field is in a dropped part.
 func (l salvaged) has(at string) bool {
 	for _, part := range l.parts {
 		if rest, ok := strings.CutPrefix(at, part); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {

@@ -16,19 +16,18 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// strictness tells objects that somebody writes now from objects that an API
-// server has accepted, perhaps years ago under laxer rules.
+// strictness distinguishes newly written objects from stored objects. An API server may have accepted the
+// latter years ago under laxer rules.
 type strictness bool
 
 const (
 	// written: the rules that API server 1.36 applies on create.
 	written strictness = true
-	// stored: the rules that it applies to what was there before.
+	// stored: the rules that it applies to existing objects.
 	stored strictness = false
 )
 
-// selector converts a label selector; nil is the empty one. An invalid
-// selector gives errors and must not be used.
+// selector converts a label selector; nil is the empty one. With errors the result must not be used.
 func selector(ls *metav1.LabelSelector, s strictness, path *field.Path) (model.Selector, field.ErrorList) {
 	if ls == nil {
 		return model.Selector{}, nil
@@ -60,8 +59,8 @@ func selector(ls *metav1.LabelSelector, s strictness, path *field.Path) (model.S
 	return model.MakeSelector(rs...), nil
 }
 
-// wider converts what is well-formed of a label selector. It selects what the
-// selector selects and perhaps more, as requirements add up.
+// wider converts the valid part of a label selector. It selects at least what the selector selects, as
+// requirements are conjunctive.
 func wider(ls *metav1.LabelSelector, s strictness) model.Selector {
 	if ls == nil {
 		return model.Selector{}
@@ -81,9 +80,8 @@ func wider(ls *metav1.LabelSelector, s strictness) model.Selector {
 	return all
 }
 
-// cidr reads a range of addresses as NetworkPolicy does. Stored objects may
-// have leading zeros, bits beyond the prefix length and IPv4-mapped addresses,
-// which mean what they always meant.
+// cidr parses a range of addresses as NetworkPolicy does. Stored objects may have leading zeros, bits
+// beyond the prefix length and IPv4-mapped addresses; these keep their meaning.
 func cidr(text string, s strictness, path *field.Path) (netip.Prefix, field.ErrorList) {
 	if errs := validation.IsValidCIDRForLegacyField(path, text, s == written, nil); len(errs) > 0 {
 		return netip.Prefix{}, errs
@@ -100,8 +98,8 @@ func cidr(text string, s strictness, path *field.Path) (netip.Prefix, field.Erro
 	return netip.PrefixFrom(addr, bits).Masked(), nil
 }
 
-// strictCIDR reads a range of addresses as the isCIDR function of the API's
-// validation rules does: bits beyond the prefix length are ignored.
+// strictCIDR parses a range of addresses as the isCIDR function of the API's validation rules does: it
+// ignores bits beyond the prefix length.
 func strictCIDR(text string, path *field.Path) (netip.Prefix, field.ErrorList) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil || p.Addr().Is4In6() || p.Addr().Zone() != "" {
@@ -110,7 +108,7 @@ func strictCIDR(text string, path *field.Path) (netip.Prefix, field.ErrorList) {
 	return p.Masked(), nil
 }
 
-// parseAddr reads an IP address of a status or of the command line of a node.
+// parseAddr parses an IP address of a status or of the command line of a node.
 func parseAddr(text string, path *field.Path) (netip.Addr, field.ErrorList) {
 	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
 		return a.Unmap(), nil
@@ -141,11 +139,11 @@ func portName(name string, path *field.Path) field.ErrorList {
 	return errs
 }
 
-// noName stands for the name of an object that has none. No name has it.
+// noName replaces the name of an object without one. It is not a valid name.
 const noName = "?"
 
-// objectName renders "Kind namespace/name", with question marks for what is
-// missing. No valid name is cut.
+// objectName formats "Kind namespace/name", with question marks for missing parts. It does not truncate
+// valid names.
 func objectName(kind, namespace, name string) string {
 	if name == "" {
 		name = noName

@@ -22,7 +22,7 @@ func takeService(l *loader, h header, raw []byte) {
 	}
 }
 
-// convertService reads how clients outside of the cluster reach a Service.
+// convertService converts how clients outside the cluster reach a Service.
 func convertService(o *corev1.Service, s strictness) (*model.Service, field.ErrorList) {
 	errs := validateMeta(&o.ObjectMeta, true, s)
 	service := &model.Service{Namespace: intern(o.Namespace), Name: o.Name,
@@ -34,7 +34,7 @@ func convertService(o *corev1.Service, s strictness) (*model.Service, field.Erro
 		service.External = "externalIPs"
 	}
 	if len(o.Spec.Selector) == 0 {
-		service.External = "" // its endpoints are not ours to find
+		service.External = "" // its endpoints are unknown
 		return service, errs
 	}
 	pods, more := selector(&metav1.LabelSelector{MatchLabels: o.Spec.Selector}, s, field.NewPath("spec", "selector"))

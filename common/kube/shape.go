@@ -16,9 +16,8 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// misfits finds the values that do not have the type that the API wants. It is
-// asked only when decoding has failed already: the decoder does not tell which
-// element of a list was wrong.
+// misfits finds the values that do not have the type of the API. It runs only after decoding has failed:
+// the decoder does not report which element of a list was wrong.
 func misfits(raw []byte, t reflect.Type) field.ErrorList {
 	var v any
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &v); err != nil {
@@ -29,7 +28,7 @@ func misfits(raw []byte, t reflect.Type) field.ErrorList {
 
 func misfit(v any, t reflect.Type, path *field.Path) field.ErrorList {
 	if v == nil {
-		return nil // "null" leaves any field as it is
+		return nil // "null" leaves a field unchanged
 	}
 	if t.Kind() == reflect.Pointer {
 		return misfit(v, t.Elem(), path)
@@ -141,7 +140,7 @@ func isInteger(v any, bits int) bool {
 	return ok && (bits == 64 || n >= math.MinInt32 && n <= math.MaxInt32)
 }
 
-// wrong renders a value of any shape in one short line.
+// wrong formats a value of any shape in one short line.
 func wrong(path *field.Path, v any, want string) field.ErrorList {
 	if path == nil {
 		path = field.NewPath(wholeDocument)

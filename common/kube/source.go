@@ -8,22 +8,19 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Source follows the objects of a cluster.
+// Source reads the objects of a cluster and follows their changes.
 type Source interface {
-	// Run publishes the cluster, first when the first complete state is known
-	// and then after every change, until ctx is done; then it returns nil. It
-	// returns an error only if it could not begin. publish is called from one
-	// goroutine, with snapshots that share whatever did not change. While the
-	// objects cannot be read, or some of them are bad, the last snapshot stays
-	// in force: nothing is published. Run may be called once.
+	// Run publishes the cluster until ctx is done; then it returns nil. It publishes first when the
+	// complete state is known, and then after every change. It returns an error only if it could not begin.
+	// It calls publish from one goroutine, with snapshots that share all unchanged parts. While objects
+	// cannot be read, or some of them are bad, it publishes nothing and the last snapshot stays in force.
+	// Call it once.
 	Run(ctx context.Context, publish func(*model.Snapshot)) error
 
-	// Problems lists what is wrong now, one line each, sorted. It may be called
-	// at any time, from any goroutine.
+	// Problems lists the present problems, one line each, sorted. It is safe for concurrent use.
 	Problems() []string
 
-	// Behind says why the last snapshot may be out of date; empty if it is not.
-	// It may be called at any time, from any goroutine.
+	// Behind returns why the last snapshot may be out of date, or "". It is safe for concurrent use.
 	Behind() string
 }
 

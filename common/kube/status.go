@@ -13,15 +13,15 @@ import (
 	"github.com/isthmus-net/isthmus/common/report"
 )
 
-// writtenStatus is what is kept of the status of a cluster-wide policy: the
-// conditions that are Isthmus's own, by type.
+// writtenStatus is the stored part of the status of a cluster-wide policy: the conditions of Isthmus, by
+// type.
 type writtenStatus struct {
 	generation int64
 	conditions map[string]*report.Written
 }
 
-// statusOf reads the status of an object that arrived untyped. What does not
-// have the shape of a condition is passed over: it is not ours.
+// statusOf reads the status of an untyped object. It skips entries that do not have the shape of a
+// condition: other components wrote them.
 func statusOf(u *unstructured.Unstructured) *writtenStatus {
 	s := &writtenStatus{generation: u.GetGeneration()}
 	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
@@ -48,8 +48,8 @@ func statusOf(u *unstructured.Unstructured) *writtenStatus {
 	return s
 }
 
-// keepStatus notes what changed policies of a kind say of themselves and what
-// reading says of them. a.mu is held.
+// keepStatus stores the statuses of changed policies of a kind, and the findings about them. The caller
+// holds a.mu.
 func (a *APIServer) keepStatus(kind string, changes map[string]*record, complete bool) {
 	if complete {
 		mine := func(o model.Origin) bool { return o.Kind == kind }
@@ -72,8 +72,7 @@ func (a *APIServer) keepStatus(kind string, changes map[string]*record, complete
 	}
 }
 
-// policyStatuses are copies of what keepStatus noted, and the versions in which
-// kinds are served.
+// policyStatuses returns copies of what keepStatus stored, and the served versions of kinds.
 func (a *APIServer) policyStatuses() (map[model.Origin]*writtenStatus, map[model.Origin]report.Remarks, map[string]string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

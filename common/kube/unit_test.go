@@ -16,7 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// TestStoredCIDRs: what an old API server accepted means what it always meant.
+// TestStoredCIDRs: texts that an old API server accepted keep their meaning.
 func TestStoredCIDRs(t *testing.T) {
 	for _, c := range []struct{ text, stored, written string }{
 		{"10.0.0.0/8", "10.0.0.0/8", "10.0.0.0/8"},

@@ -59,7 +59,7 @@ func TestMalformedSubject(t *testing.T) {
 		t.Errorf("guard is %+v, want the last valid version", is)
 	}
 
-	// Deleted and created again: there is no valid version any more.
+	// Deleted and created again: the valid version no longer exists.
 	f.remove(t, cnpDoubt)
 	w.until("guard is gone", func(s *model.Snapshot) bool { return get(s) == nil })
 	f.put(t, cnpDoubt)
@@ -67,8 +67,8 @@ func TestMalformedSubject(t *testing.T) {
 	w.problem("ClusterNetworkPolicy guard", "no valid version is known")
 }
 
-// TestUnreadableStored reads objects whose parts do not have the types that this
-// version knows: what can be read of them is enforced, and the rest fails closed.
+// TestUnreadableStored reads objects whose parts lack the types of this version: the readable parts are
+// enforced, and the rest fails closed.
 func TestUnreadableStored(t *testing.T) {
 	t.Parallel()
 	f := newFakeAPI(t)
@@ -90,5 +90,5 @@ spec: {entries: [192.0.2.7, 17]}
 	if l, ok := s.DenyLists.Get("scanners"); !ok || len(l.Entries) != 1 {
 		t.Errorf("scanners are %+v", l)
 	}
-	w.problem("DenyList scanners", "1 of its entries can be read and are enforced")
+	w.problem("DenyList scanners", "1 of its entries are valid and enforced")
 }

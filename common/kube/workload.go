@@ -15,8 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// workload is an object whose controller would make pods. In a directory of
-// manifests it stands for those pods.
+// workload is an object whose controller creates pods. In a directory of manifests it represents those
+// pods.
 type workload struct {
 	kind, namespace, name string
 	// labels, ports, hostNetwork, node and fixedIPs are those of the pod template.
@@ -25,8 +25,7 @@ type workload struct {
 	hostNetwork bool
 	node        string
 	fixedIPs    string
-	// nodeSelector is what the template asks of a node; for a DaemonSet
-	// affinity, too, where it is required.
+	// nodeSelector is what the template requires of a node; for a DaemonSet it includes required affinity.
 	nodeSelector model.Selector
 	affinity     []model.Selector
 	created      int64
@@ -34,8 +33,7 @@ type workload struct {
 	first, replicas int
 }
 
-// The template's path and the replicas' path, for errors, and what else the
-// kinds of workloads have.
+// workloadParts holds the parts of a workload by kind, with the paths of template and replicas for errors.
 type workloadParts struct {
 	kind         string
 	template     *corev1.PodTemplateSpec
@@ -84,8 +82,8 @@ func cronJobParts(c *batchv1.CronJob) workloadParts {
 		replicas: jobPods(&c.Spec.JobTemplate.Spec), replicasPath: path.Child("parallelism")}
 }
 
-// jobPods is how many pods of a Job run at one time: parallelism, but not more
-// than are needed to complete.
+// jobPods returns how many pods of a Job run concurrently: parallelism, but not more than needed to
+// complete.
 func jobPods(j *batchv1.JobSpec) *int32 {
 	if j.Completions != nil && *j.Completions < deref(j.Parallelism, 1) {
 		return j.Completions
@@ -105,7 +103,7 @@ const (
 	kindJob       = "Job"
 )
 
-// convertWorkload converts what the kinds have in common.
+// convertWorkload converts the common parts of the kinds.
 func convertWorkload(parts workloadParts) (workload, field.ErrorList) {
 	spec := field.NewPath("spec")
 	if parts.templatePath == nil {
@@ -136,8 +134,7 @@ func convertWorkload(parts workloadParts) (workload, field.ErrorList) {
 	return w, append(errs, more...)
 }
 
-// expand makes the pods of a workload, at most limit of them. Their addresses
-// are not known.
+// expand creates the pods of a workload, at most limit of them. Their addresses are unknown.
 func (w *workload) expand(nodes []*model.Node, limit int) ([]*model.Pod, error) {
 	if w.kind != kindDaemonSet {
 		if w.replicas > limit {
@@ -165,16 +162,15 @@ func (w *workload) expand(nodes []*model.Node, limit int) ([]*model.Pod, error) 
 	return pods, nil
 }
 
-// runsOn reports whether a DaemonSet has a pod on the node, as far as the
-// node's labels tell. Taints are not looked at.
+// runsOn reports whether a DaemonSet has a pod on the node, according to the node's labels. It ignores
+// taints.
 func (w *workload) runsOn(n *model.Node) bool {
 	matches := func(s model.Selector) bool { return s.Matches(n.Labels) }
 	return w.nodeSelector.Matches(n.Labels) && (len(w.affinity) == 0 || slices.ContainsFunc(w.affinity, matches)) &&
 		(w.node == "" || w.node == n.Name)
 }
 
-// pod makes one pod, with the labels that its controller adds and that do not
-// change from run to run.
+// pod creates one pod, with the labels that its controller adds and that are the same in every run.
 func (w *workload) pod(suffix, node string) *model.Pod {
 	name := w.name + "-" + suffix
 	labels := make(map[string]string, len(w.labels)+2)

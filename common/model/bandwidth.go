@@ -7,26 +7,24 @@ import (
 	"fmt"
 )
 
-// Rates outside of these are refused, as the kubelet does: bits per second.
+// Bounds of rates, in bits per second. The kubelet rejects rates outside these bounds too.
 const (
 	MinRate = 1_000
 	MaxRate = 1_000_000_000_000_000
 )
 
-// Bandwidth is what a pod may receive and send at most. The zero value limits
-// nothing.
+// Bandwidth limits the traffic to a pod (ingress) and from it (egress). The zero value is unlimited.
 type Bandwidth struct {
 	Ingress Limit `json:"ingress,omitzero"`
 	Egress  Limit `json:"egress,omitzero"`
 }
 
-// Limit is a rate that is not exceeded in the long run.
+// Limit is a maximum long-term rate.
 type Limit struct {
 	// Rate is in bits per second; 0 means no limit.
 	Rate uint64 `json:"rate"`
-	// Burst is how many bits may go at once after a pause; 0 leaves the choice to
-	// the data path. Runtimes pass what they take for infinite, 2^32 bits, so
-	// that data paths make it shorter as the rate demands.
+	// Burst is the number of bits that may pass at once after a pause; 0 lets the data path choose.
+	// Runtimes pass 2^32 bits to mean infinite. Data paths reduce the burst to what the rate requires.
 	Burst uint64 `json:"burst,omitempty"`
 }
 
@@ -38,7 +36,7 @@ func (b Bandwidth) Validate() error {
 func (l Limit) validate(direction string) error {
 	switch {
 	case l.Rate == 0 && l.Burst != 0:
-		return fmt.Errorf("%sBurst is %d bits without a rate: give %sRate too", direction, l.Burst, direction)
+		return fmt.Errorf("%sBurst is %d bits without a rate: set %sRate too", direction, l.Burst, direction)
 	case l.Rate != 0 && (l.Rate < MinRate || l.Rate > MaxRate):
 		return fmt.Errorf("%sRate is %d bits per second: use %d to %d", direction, l.Rate, MinRate, uint64(MaxRate))
 	}

@@ -9,11 +9,10 @@ import (
 	"strings"
 )
 
-// KindDenyList is the kind of the objects behind DenyList.
+// KindDenyList is the kind of the API objects that DenyList represents.
 const KindDenyList = "DenyList"
 
-// DenyList is an object that lists addresses from which nodes take nothing in.
-// It is immutable.
+// DenyList is an object that lists source addresses whose packets nodes drop. It is immutable.
 type DenyList struct {
 	Name string
 	// Entries are masked and sorted; a single address is a prefix of full length.
@@ -23,20 +22,20 @@ type DenyList struct {
 // Origin names the object.
 func (l *DenyList) Origin() Origin { return Origin{Kind: KindDenyList, Name: l.Name} }
 
-// DenySet is all deny lists of a cluster as one node should enforce them:
-// whatever arrives from a listed source is dropped, of established flows too. It
-// is immutable; a change makes another one, so that pointers tell.
+// DenySet is the union of a cluster's deny lists as one node enforces it. A packet from a listed source is
+// dropped, also if it belongs to an established flow. It is immutable; a change creates another one, so
+// that comparing pointers is enough.
 type DenySet struct {
-	// Lists are what the set was made of, by name.
+	// Lists are the lists that the set consists of, by name.
 	Lists []*DenyList
 	// Prefixes are the listed addresses: sorted, none within another.
 	Prefixes []netip.Prefix
-	// Spared are addresses inside Prefixes that are not denied all the same,
-	// sorted: those of the cluster's nodes.
+	// Spared are addresses inside Prefixes that are exempt from the deny list, sorted: those of the
+	// cluster's nodes.
 	Spared []netip.Addr
 }
 
-// MakeDenySet unites lists. It returns nil if there are none.
+// MakeDenySet returns the union of lists, or nil without lists.
 func MakeDenySet(lists Map[string, *DenyList]) *DenySet {
 	if lists.Len() == 0 {
 		return nil
@@ -53,7 +52,7 @@ func MakeDenySet(lists Map[string, *DenyList]) *DenySet {
 		all = append(all, l.Entries...)
 	}
 	slices.SortFunc(all, ComparePrefixes)
-	for _, p := range all { // what contains others sorts before them
+	for _, p := range all { // a prefix sorts before those that it contains
 		if i := len(s.Prefixes); i == 0 || !s.Prefixes[i-1].Contains(p.Addr()) {
 			s.Prefixes = append(s.Prefixes, p)
 		}
@@ -61,8 +60,7 @@ func MakeDenySet(lists Map[string, *DenyList]) *DenySet {
 	return s
 }
 
-// Sparing returns the set with other spared addresses: those of the given ones
-// that it lists.
+// Sparing returns the set with other exempt addresses: those of the argument that the set lists.
 func (s *DenySet) Sparing(addresses []netip.Addr) *DenySet {
 	var spared []netip.Addr
 	for _, a := range addresses {
@@ -78,8 +76,7 @@ func (s *DenySet) Sparing(addresses []netip.Addr) *DenySet {
 	return &DenySet{Lists: s.Lists, Prefixes: s.Prefixes, Spared: spared}
 }
 
-// Covering returns the prefix of the set that contains an address, spared or
-// not.
+// Covering returns the prefix of the set that contains an address, exempt or not.
 func (s *DenySet) Covering(a netip.Addr) (netip.Prefix, bool) {
 	i, found := slices.BinarySearchFunc(s.Prefixes, a, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
 	if !found {
@@ -91,15 +88,15 @@ func (s *DenySet) Covering(a netip.Addr) (netip.Prefix, bool) {
 	return s.Prefixes[i], true
 }
 
-// Denies reports whether nothing from an address is taken in.
+// Denies reports whether packets from an address are dropped.
 func (s *DenySet) Denies(a netip.Addr) bool {
 	_, listed := s.Covering(a)
 	_, spared := slices.BinarySearchFunc(s.Spared, a, netip.Addr.Compare)
 	return listed && !spared
 }
 
-// Sparings reports the entries that are not enforced because an address that
-// they contain is spared; whose says who has it, as in "of node a".
+// Sparings returns the entries that are not enforced exactly because they contain an exempt address. whose
+// names the owner of the address, as in "of node a".
 func (s *DenySet) Sparings(a netip.Addr, whose string) []Unsupported {
 	var all []Unsupported
 	for _, l := range s.Lists {

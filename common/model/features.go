@@ -4,31 +4,29 @@ package model
 
 import "fmt"
 
-// Features is what a node's data path can do; the backend reports it.
+// Features are the capabilities of a node's data path; the backend reports them.
 type Features struct {
 	OS OS
-	// Platform names the kernel release or the HNS version, for people.
+	// Platform is the kernel release or the HNS version, for people.
 	Platform string
-	// IPv6 tells whether pods can have IPv6 addresses.
+	// IPv6 reports whether pods can have IPv6 addresses.
 	IPv6 bool
-	// HostPorts tells whether ports of the node can lead to pods.
+	// HostPorts reports whether ports of the node can be forwarded to pods.
 	HostPorts bool
-	// Bandwidth tells whether what pods receive and send can be limited.
+	// Bandwidth reports whether traffic to and from pods can be limited.
 	Bandwidth bool
-	// EgressBandwidth tells, where Bandwidth is false, that at least what pods
-	// send can be.
+	// EgressBandwidth reports whether at least egress can be limited if Bandwidth is false.
 	EgressBandwidth bool
 }
 
-// Effect says what happens instead of what a policy asked for.
+// Effect is what happens where a policy cannot be enforced as written.
 type Effect uint8
 
-// The effects. Nothing is ever enforced less strictly than asked.
+// The effects. No policy is ever enforced less strictly than written.
 const (
 	// OverBlocks: some traffic that the policy allows is denied.
 	OverBlocks Effect = iota
-	// Refused: the object is not taken in; what it would have selected stays
-	// under the policies that are in force.
+	// Refused: the object is not applied. The pods that it would select stay under the policies in force.
 	Refused
 )
 
@@ -44,7 +42,7 @@ func (e Effect) String() string {
 type Unsupported struct {
 	Policy    Origin
 	Direction Direction
-	// Rule is the index in the API object; -1 when the whole policy is meant.
+	// Rule is the index in the API object; -1 means the whole policy.
 	Rule int
 	// Construct names the field or feature.
 	Construct string
@@ -54,7 +52,7 @@ type Unsupported struct {
 	Reason    string
 }
 
-// String says everything in one line.
+// String returns all fields in one line.
 func (u Unsupported) String() string {
 	where := u.Policy.String()
 	if u.Rule >= 0 {

@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// Flow is a new connection (or the first packet of what has none) as it is on
-// the wire, after any service address was replaced by a backend's.
+// Flow is a new connection, or the first packet of a connectionless protocol, as on the wire. A service
+// address is already replaced by that of a backend.
 type Flow struct {
 	Src, Dst netip.Addr
 	Protocol Protocol
@@ -22,7 +22,7 @@ func (f Flow) String() string {
 	return fmt.Sprintf("%s -> %s %s/%d", f.Src, f.Dst, f.Protocol, f.Port)
 }
 
-// Reason is the kind of cause behind a Decision.
+// Reason is the kind of cause of a Decision.
 type Reason uint8
 
 // The reasons.
@@ -37,25 +37,24 @@ const (
 	ReasonSelf
 	// ReasonNode: the pod's own node always reaches it.
 	ReasonNode
-	// ReasonPending: what should be enforced is not known (yet); nothing passes.
+	// ReasonPending: the policy is not known (yet), so all traffic is denied.
 	ReasonPending
 )
 
-// Cause is what gave a Decision.
+// Cause is the rule or default that led to a Decision.
 type Cause struct {
 	Reason Reason
-	// Origin, Tier, Direction and Rule (the index in the API object) name the
-	// rule of ReasonRule. For ReasonIsolated Origin is the first policy that
-	// isolates.
+	// Origin, Tier, Direction and Rule (the index in the API object) name the rule of ReasonRule. For
+	// ReasonIsolated Origin is the first policy that isolates.
 	Origin    Origin
 	Tier      Tier
 	Direction Direction
 	Rule      int
-	// RuleName is the rule's name where the API has one.
+	// RuleName is the rule's name, if the API has one.
 	RuleName string
 }
 
-// String says the cause in one line.
+// String returns the cause in one line.
 func (c Cause) String() string {
 	switch c.Reason {
 	case ReasonRule:

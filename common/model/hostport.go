@@ -8,24 +8,24 @@ import (
 	"net/netip"
 )
 
-// HostPort is a port of the node that leads to a port of a pod.
+// HostPort is a port of the node that is forwarded to a port of a pod.
 type HostPort struct {
-	// Address is one of the node's; the zero Addr stands for all, and the
-	// unspecified address of a family for all of that.
+	// Address is one of the node's. The zero Addr means all addresses, the unspecified address of a family
+	// all of that family.
 	Address  netip.Addr `json:"address"`
 	Number   uint16     `json:"number"`
 	Protocol Protocol   `json:"protocol"`
-	// Port is the pod's.
+	// Port is the pod's port.
 	Port uint16 `json:"port"`
 }
 
-// Is reports whether the host port is reached at addresses of a family.
+// Is reports whether the host port applies to addresses of a family.
 func (h HostPort) Is(v6 bool) bool { return !h.Address.IsValid() || h.Address.Is6() == v6 }
 
-// All reports whether it is reached at every address of its families.
+// All reports whether it applies to every address of its families.
 func (h HostPort) All() bool { return !h.Address.IsValid() || h.Address.IsUnspecified() }
 
-// Overlaps reports whether some packet is for both.
+// Overlaps reports whether a packet can match both.
 func (h HostPort) Overlaps(other HostPort) bool {
 	if h.Protocol != other.Protocol || h.Number != other.Number {
 		return false
@@ -38,10 +38,9 @@ func (h HostPort) Overlaps(other HostPort) bool {
 	return false
 }
 
-// TakenBy reports whether a socket that listens on the node keeps the port from
-// pods. A socket at a loopback address does not, unless the pod asks for that
-// address: nothing from elsewhere reaches the socket, and the node's own
-// connections to it are not led to the pod.
+// TakenBy reports whether a socket that listens on the node keeps the port from pods. A socket at a
+// loopback address does so only if the pod requests that address. Packets from elsewhere never reach the
+// socket, and connections of the node to it are not forwarded to the pod.
 func (h HostPort) TakenBy(socket HostPort) bool {
 	return h.Overlaps(socket) && (!socket.Address.IsLoopback() || h.Address.IsLoopback())
 }
@@ -51,7 +50,7 @@ func (h HostPort) Compare(other HostPort) int {
 	return cmp.Or(h.Address.Compare(other.Address), cmp.Compare(h.Number, other.Number), cmp.Compare(h.Protocol, other.Protocol), cmp.Compare(h.Port, other.Port))
 }
 
-// String returns "TCP 192.0.2.1:80", without address if it stands for all.
+// String returns "TCP 192.0.2.1:80", without an address if it applies to all.
 func (h HostPort) String() string {
 	if !h.Address.IsValid() {
 		return fmt.Sprintf("%s %d", h.Protocol, h.Number)

@@ -10,12 +10,10 @@ import (
 	"unique"
 )
 
-// Labels is an immutable, interned set of labels. Equal sets share memory and
-// compare with ==, so that work can be done once per distinct set and not once
-// per pod. The zero value is the empty set.
+// Labels is an immutable, interned set of labels. Equal sets share memory and compare with ==. Work can
+// therefore be done once per distinct set instead of once per pod. The zero value is the empty set.
 type Labels struct {
-	// set is the pairs sorted by key, each "key\x00value\x00". Kubernetes
-	// allows no NUL in either.
+	// set holds the pairs sorted by key, each "key\x00value\x00". Kubernetes allows no NUL in either.
 	set unique.Handle[string]
 }
 
@@ -63,7 +61,7 @@ func (l Labels) All() iter.Seq2[string, string] {
 	}
 }
 
-// Get returns the value of a key, and whether the key is there at all.
+// Get returns the value of a key, and whether the key exists.
 func (l Labels) Get(key string) (string, bool) {
 	for k, v := range l.All() {
 		if k == key {
@@ -106,8 +104,8 @@ type Requirement struct {
 	Values   []string
 }
 
-// Matches applies the condition as k8s.io/apimachinery does: NotIn and
-// DoesNotExist match a set that lacks the key.
+// Matches applies the condition as k8s.io/apimachinery does: NotIn and DoesNotExist match a set that lacks
+// the key.
 func (r Requirement) Matches(l Labels) bool {
 	v, ok := l.Get(r.Key)
 	switch r.Operator {
@@ -161,7 +159,7 @@ func MakeSelector(requirements ...Requirement) Selector {
 	return Selector{requirements: requirements, text: strings.Join(parts, ",")}
 }
 
-// Requirements returns the conditions in canonical order; not to be modified.
+// Requirements returns the conditions in canonical order. The caller must not modify them.
 func (s Selector) Requirements() []Requirement { return s.requirements }
 
 // Everything reports whether the selector has no conditions.

@@ -7,12 +7,12 @@ import (
 	"iter"
 )
 
-// Map is an immutable map with structural sharing: With and Without return a
-// new Map and copy a path of a few small nodes, and Changes compares two
-// versions in time that grows with their differences. The zero value is empty.
+// Map is an immutable map with structural sharing. With and Without return a new Map and copy a path of a
+// few small nodes. Changes compares two versions in time that grows with their differences. The zero value
+// is empty.
 //
-// It is a trie over the bits of a hash of the key. Entries that share their
-// bits so far are kept in one leaf until there are too many.
+// It is a trie over the bits of a hash of the key. Entries with the same bits so far share one leaf until
+// it is full.
 type Map[K comparable, V comparable] struct {
 	root   *mapNode[K, V]
 	length int
@@ -21,7 +21,7 @@ type Map[K comparable, V comparable] struct {
 // mapNode has either children or entries. Nodes are never changed once a Map
 // refers to them.
 type mapNode[K comparable, V comparable] struct {
-	children []*mapNode[K, V] // mapFan of them, nil where there is nothing
+	children []*mapNode[K, V] // mapFan of them, nil where empty
 	entries  []mapEntry[K, V]
 }
 
@@ -33,7 +33,7 @@ type mapEntry[K comparable, V comparable] struct {
 const (
 	mapBits  = 5 // of the hash, per level
 	mapFan   = 1 << mapBits
-	mapLeaf  = 8  // entries, more make it a node with children
+	mapLeaf  = 8  // entries; a fuller leaf becomes a node with children
 	mapDepth = 60 // bits; below it leaves grow without bound
 )
 
@@ -94,7 +94,7 @@ func buildNode[K comparable, V comparable](all, spare []hashed[K, V], shift uint
 // Len returns the number of entries.
 func (m Map[K, V]) Len() int { return m.length }
 
-// Get returns the value of a key, and whether it is there.
+// Get returns the value of a key, and whether the key exists.
 func (m Map[K, V]) Get(k K) (V, bool) {
 	if m.root == nil {
 		var zero V
@@ -103,7 +103,7 @@ func (m Map[K, V]) Get(k K) (V, bool) {
 	return m.root.get(k, mapHash(k))
 }
 
-// get is given the hash without the bits that led to the node.
+// get takes the hash without the bits that led to the node.
 func (n *mapNode[K, V]) get(k K, hash uint64) (V, bool) {
 	for n != nil {
 		if n.children == nil {
@@ -226,8 +226,8 @@ func (n *mapNode[K, V]) without(k K, hash uint64) (_ *mapNode[K, V], removed boo
 	return n, false
 }
 
-// collapse makes a leaf of a node whose entries fit half of one, so that a map
-// that shrinks gives its memory back.
+// collapse turns a node whose entries fit half a leaf into a leaf, so that a shrinking map frees its
+// memory.
 func (n *mapNode[K, V]) collapse() *mapNode[K, V] {
 	size := 0
 	for _, c := range n.children {
@@ -250,8 +250,8 @@ func (n *mapNode[K, V]) collapse() *mapNode[K, V] {
 	return leaf
 }
 
-// Changes yields every key whose value in m differs from that in old, or which
-// only one of them has, once each and in no particular order.
+// Changes yields every key whose value differs between m and old, or that only one of them has. It yields
+// each key once, in no particular order.
 func (m Map[K, V]) Changes(old Map[K, V]) iter.Seq[K] {
 	return func(yield func(K) bool) { m.root.changes(old.root, 0, yield) }
 }

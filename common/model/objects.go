@@ -23,21 +23,20 @@ func (id PodID) Compare(other PodID) int {
 	return strings.Compare(id.Name, other.Name)
 }
 
-// AnnotationAddresses is by which a pod asks for its addresses, and
-// AnnotationAllowedAddresses by which its namespace says which ones its pods may
-// ask for.
+// AnnotationAddresses is the pod annotation that requests fixed IPs. AnnotationAllowedAddresses is the
+// namespace annotation that lists which IPs its pods may request.
 const (
 	AnnotationAddresses        = "isthmus.dev/addresses"
 	AnnotationAllowedAddresses = "isthmus.dev/allowed-addresses"
 )
 
-// Namespace is what policies see of a namespace.
+// Namespace holds the fields of a namespace that policies use.
 type Namespace struct {
 	Name string
 	// Labels always contains kubernetes.io/metadata.name.
 	Labels Labels
-	// AllowedIPs are the addresses and ranges that its pods may ask for, as written:
-	// separated by commas. Without it they may ask for none.
+	// AllowedIPs are the addresses and ranges that its pods may request, comma-separated as written. If
+	// empty they may request none.
 	AllowedIPs string
 }
 
@@ -49,26 +48,24 @@ type NamedPort struct {
 	Port     uint16
 }
 
-// Pod is what policies and the fabric see of a pod.
+// Pod holds the fields of a pod that policies and the fabric use.
 type Pod struct {
 	PodID
-	// UID tells a pod from its successor of the same name; may be empty offline.
+	// UID distinguishes a pod from its successor of the same name; may be empty offline.
 	UID    string
 	Labels Labels
 	// Node is the name of the node it is bound to; empty until it is scheduled.
 	Node string
 	// IPs are the pod's addresses, at most one per family, empty until known.
 	IPs []netip.Addr
-	// FixedIPs is what the pod asks to have as addresses when it is attached, as
-	// written: one per family, separated by commas.
+	// FixedIPs are the addresses that the pod requests, as written: one per family, comma-separated.
 	FixedIPs string
 	// HostNetwork pods share their node's addresses: policies neither select
 	// them nor count them as peers.
 	HostNetwork bool
 	// Finished pods (phase Succeeded or Failed) no longer own their addresses.
 	Finished bool
-	// Created is seconds since 1970; of two pods that claim one address the
-	// younger owns it.
+	// Created is in seconds since 1970. If two pods claim one address, the younger pod owns it.
 	Created int64
 	// Ports are the named ports of its containers and restartable init containers.
 	Ports []NamedPort
@@ -77,9 +74,8 @@ type Pod struct {
 // Policed reports whether policies apply to the pod and count it as a peer.
 func (p *Pod) Policed() bool { return !p.HostNetwork && !p.Finished }
 
-// Resolve returns the numbers that a port name stands for on this pod. With
-// AnyProtocol every protocol of that name is meant (ClusterNetworkPolicy
-// destinationNamedPort).
+// Resolve returns the ports that a port name means on this pod. AnyProtocol means every protocol of that
+// name (ClusterNetworkPolicy destinationNamedPort).
 func (p *Pod) Resolve(name string, protocol Protocol) []NamedPort {
 	var found []NamedPort
 	for _, port := range p.Ports {
@@ -90,43 +86,43 @@ func (p *Pod) Resolve(name string, protocol Protocol) []NamedPort {
 	return found
 }
 
-// OS names an operating system as the node label kubernetes.io/os does.
+// OS is an operating system, spelled as in the node label kubernetes.io/os.
 type OS string
 
-// The systems that Isthmus enforces on.
+// The operating systems that Isthmus supports.
 const (
 	Linux   OS = "linux"
 	Windows OS = "windows"
 )
 
-// Node is what policies and the fabric see of a node.
+// Node holds the fields of a node that policies and the fabric use.
 type Node struct {
 	Name   string
 	OS     OS
 	Labels Labels
-	// Addresses are the IP addresses of Node.status.addresses; the first of a
-	// family is the one that other nodes route to.
+	// Addresses are the IP addresses of Node.status.addresses. Other nodes route to the first of each
+	// family.
 	Addresses []netip.Addr
-	// PodCIDRs are the ranges that the node's pods take their addresses from.
+	// PodCIDRs are the ranges of the node's pod addresses.
 	PodCIDRs []netip.Prefix
-	// Announcement is what it says of itself in annotations.
-	Announcement
+	// NodeInfo is from annotations of the Node object.
+	NodeInfo
 }
 
-// Announcement is what a node says of itself so that others reach its pods. What
-// is zero is not said.
-type Announcement struct {
-	// Fabric is how the node takes part in the fabric (isthmus.dev/fabric).
+// NodeInfo is what the agent of a node publishes in annotations, so that other nodes can reach its pods. A
+// zero field is not published.
+type NodeInfo struct {
+	// Fabric is the fabric mode of the node (isthmus.dev/fabric).
 	Fabric string
-	// VTEP is the hardware address of its tunnels' end (isthmus.dev/vtep-mac).
+	// VTEP is the MAC of the node's tunnel endpoint (isthmus.dev/vtep-mac).
 	VTEP MAC
-	// Tunnel is the address to which others send tunneled packets, if it is not
-	// the first of its family in the node's addresses (isthmus.dev/vtep-address).
+	// Tunnel is the address of the node's tunnel endpoint, if it is not the first of its family in the
+	// node's addresses (isthmus.dev/vtep-address).
 	Tunnel netip.Addr
 }
 
-// Text lists what is said, as annotations.
-func (a Announcement) Text() string {
+// Text returns the published fields as annotations, separated by spaces.
+func (a NodeInfo) Text() string {
 	var words []string
 	if a.Fabric != "" {
 		words = append(words, "isthmus.dev/fabric="+a.Fabric)
@@ -140,9 +136,8 @@ func (a Announcement) Text() string {
 	return strings.Join(words, " ")
 }
 
-// Unsaid returns what of the announcement a node's object does not say, nor let
-// others find out.
-func (a Announcement) Unsaid(n *Node) Announcement {
+// Missing returns the fields that the Node object lacks and that other nodes cannot derive from it.
+func (a NodeInfo) Missing(n *Node) NodeInfo {
 	if a.Fabric == n.Fabric {
 		a.Fabric = ""
 	}
@@ -165,7 +160,7 @@ type MAC [6]byte
 // String returns the usual notation, 02:00:5e:10:00:01.
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
-// Address returns the node's first address of the family of like.
+// Address returns the node's first address of a family, and whether it has one.
 func (n *Node) Address(v6 bool) (netip.Addr, bool) {
 	for _, a := range n.Addresses {
 		if a.Is6() == v6 {
@@ -175,7 +170,7 @@ func (n *Node) Address(v6 bool) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// ParseMAC reads a hardware address of six bytes that one interface can have.
+// ParseMAC parses a unicast hardware address of six bytes.
 func ParseMAC(s string) (MAC, error) {
 	hw, err := net.ParseMAC(s)
 	if err != nil || len(hw) != 6 || hw[0]&1 != 0 || MAC(hw) == (MAC{}) {

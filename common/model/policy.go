@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Origin names the API object that a policy came from.
+// Origin names the API object that a policy comes from.
 type Origin struct {
 	Kind      string // NetworkPolicy, ClusterNetworkPolicy
 	Namespace string // empty for cluster-scoped kinds
@@ -35,20 +35,18 @@ func (o Origin) Compare(other Origin) int {
 	return strings.Compare(o.Name, other.Name)
 }
 
-// Policy is one policy object, normalised: API defaults are applied, every
-// field is valid, and what could not be understood is represented so that it
-// fails closed.
+// Policy is one policy object, normalised: API defaults are applied and every field is valid. Constructs
+// that this version does not understand are represented so that they fail closed.
 type Policy struct {
 	Origin Origin
 	Tier   Tier
-	// Priority orders policies inside the Admin and Baseline tiers, 0..1000,
-	// lower first. It is below 0 if it is not known where the policy belongs.
-	// NetworkPolicies have none: their rules only add up.
+	// Priority orders policies inside the Admin and Baseline tiers, 0..1000, lower first. A negative value
+	// means that the priority is unknown. NetworkPolicies have none, because their rules only add up.
 	Priority int
 	// Subject selects the pods that the policy applies to.
 	Subject PodSelector
-	// Isolates tells, per Direction, whether a selected pod accepts only what
-	// some rule of the NetworkPolicy tier accepts. Always false in other tiers.
+	// Isolates is true, per Direction, if a selected pod accepts only what some rule of the NetworkPolicy
+	// tier accepts. It is always false in other tiers.
 	Isolates [2]bool
 	// Rules are the rules per Direction, in the order of the object.
 	Rules [2][]Rule
@@ -58,24 +56,22 @@ type Policy struct {
 type Rule struct {
 	// Index is the rule's position in its list in the API object, from 0.
 	Index int
-	// Name is the rule's name, where the API has one.
+	// Name is the rule's name, if the API has one.
 	Name   string
 	Action Action
-	// AnyPeer makes the rule match every remote address; Peers is then empty.
-	// Without it the rule matches what one of Peers matches, so a rule without
-	// any peer matches nothing.
+	// AnyPeer makes the rule match every remote address; Peers is then empty. Otherwise the rule matches
+	// what one of Peers matches. Without AnyPeer and Peers it matches nothing.
 	AnyPeer bool
 	Peers   []Peer
-	// AnyPort makes the rule match every protocol and port; Ports is then
-	// empty. Without it the rule matches what one of Ports matches.
+	// AnyPort makes the rule match every protocol and port; Ports is then empty. Otherwise the rule matches
+	// what one of Ports matches.
 	AnyPort bool
 	Ports   []PortMatch
 }
 
 // PodSelector selects pods by namespace and labels.
 type PodSelector struct {
-	// Namespace, if set, is the one namespace meant; otherwise Namespaces
-	// selects namespaces by their labels.
+	// Namespace, if set, is the only namespace; otherwise Namespaces selects namespaces by their labels.
 	Namespace  string
 	Namespaces Selector
 	Pods       Selector
@@ -98,21 +94,21 @@ func (s PodSelector) String() string {
 	return ns + " pods{" + s.Pods.String() + "}"
 }
 
-// PeerKind says which members of a Peer are meant.
+// PeerKind is the kind of a Peer and determines which of its fields are used.
 type PeerKind uint8
 
 // The kinds of peers.
 const (
-	// PeerUnknown is a peer that this version does not understand (a newer
-	// API). As the ClusterNetworkPolicy API demands it fails closed: an Accept
-	// rule matches nothing by it, a Deny or Pass rule denies everything.
+	// PeerUnknown is a peer that this version does not understand (a newer API). As the
+	// ClusterNetworkPolicy API demands it fails closed: in an Accept rule it matches nothing, in a Deny or
+	// Pass rule it denies everything.
 	PeerUnknown PeerKind = iota
 	PeerPods
 	PeerBlock
 	PeerNodes
 )
 
-// Peer is one alternative of who the remote side may be.
+// Peer is one alternative for the remote end.
 type Peer struct {
 	Kind  PeerKind
 	Pods  PodSelector // PeerPods
@@ -133,14 +129,14 @@ func (p Peer) String() string {
 	return "unknown"
 }
 
-// IPBlock is a range of addresses with holes. Prefixes are masked.
+// IPBlock is a CIDR with exceptions. Prefixes are masked.
 type IPBlock struct {
 	CIDR   netip.Prefix
 	Except []netip.Prefix
 }
 
-// Contains reports whether the address is in the range and in no hole. The
-// address on the wire counts, pod addresses included.
+// Contains reports whether the address is in the CIDR and in no exception. It applies to the address on the
+// wire, pod addresses included.
 func (b IPBlock) Contains(a netip.Addr) bool {
 	if !b.CIDR.Contains(a) {
 		return false
@@ -165,12 +161,12 @@ func (b IPBlock) String() string {
 	return b.CIDR.String() + " except " + strings.Join(parts, ",")
 }
 
-// PortMatch is one alternative of which ports a rule means.
+// PortMatch is one alternative for the ports of a rule.
 type PortMatch struct {
-	// Protocol is one with ports; AnyProtocol only together with Name.
+	// Protocol has ports; AnyProtocol only together with Name.
 	Protocol Protocol
-	// Name, if set, is resolved on the destination pod, and First and Last are
-	// zero. A name that resolves nowhere matches nothing.
+	// Name, if set, is resolved on the destination pod, and First and Last are zero. A name without a match
+	// matches nothing.
 	Name string
 	// First and Last are inclusive; 0 and 65535 mean every port.
 	First, Last uint16

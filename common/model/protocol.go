@@ -11,8 +11,8 @@ import (
 // Protocol is an IP protocol number (IANA "Assigned Internet Protocol Numbers").
 type Protocol uint8
 
-// The protocols that policies name. AnyProtocol is used only where a rule may
-// leave the protocol open; it never occurs in a Flow.
+// The protocols that policies name. AnyProtocol is only for rules that leave the protocol open; it never
+// occurs in a Flow.
 const (
 	AnyProtocol Protocol = 0
 	ICMP        Protocol = 1
@@ -22,8 +22,7 @@ const (
 	SCTP        Protocol = 132
 )
 
-// PortProtocols lists the protocols that have ports, in the order in which
-// port tables are laid out.
+// PortProtocols lists the protocols with ports, in the order of port tables.
 var PortProtocols = [...]Protocol{TCP, UDP, SCTP}
 
 // HasPorts reports whether the protocol carries 16-bit port numbers that
@@ -49,8 +48,7 @@ func (p Protocol) String() string {
 	return strconv.Itoa(int(p))
 }
 
-// ParseProtocol reads a protocol name in any case ("TCP", "icmpv6") or a
-// number from 1 to 255.
+// ParseProtocol parses a protocol name in any case ("TCP", "icmpv6") or a number from 1 to 255.
 func ParseProtocol(s string) (Protocol, error) {
 	for _, p := range []Protocol{ICMP, TCP, UDP, ICMPv6, SCTP} {
 		if strings.EqualFold(s, p.String()) {
@@ -85,10 +83,10 @@ func (d Direction) String() string {
 	return "ingress"
 }
 
-// Verdict says what happens to a new connection.
+// Verdict is the result of policy for a new connection.
 type Verdict uint8
 
-// The verdicts. The zero value is Deny: what is not decided does not pass.
+// The verdicts. The zero value is Deny, so that an undecided connection is denied.
 const (
 	Deny  Verdict = 0
 	Allow Verdict = 1
@@ -102,7 +100,7 @@ func (v Verdict) String() string {
 	return "deny"
 }
 
-// Action is what a rule says.
+// Action is the action of a rule.
 type Action uint8
 
 // The actions of ClusterNetworkPolicy; NetworkPolicy rules only accept.
@@ -111,9 +109,9 @@ const (
 	ActionAccept
 	// ActionPass skips the rest of the tier.
 	ActionPass
-	// ActionMayPass is the Pass rule of a policy that perhaps does not select the pod.
-	// A connection that it matches may have left the tier, so that the tier can deny
-	// the connection and not accept it: an Accept rule that matches later passes it on.
+	// ActionMayPass is the Pass rule of a policy that may or may not select the pod. A connection that it
+	// matches may have left the tier. The tier can then still deny the connection, but not accept it: an
+	// Accept rule that matches later passes it on.
 	ActionMayPass
 )
 

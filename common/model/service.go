@@ -2,17 +2,17 @@
 
 package model
 
-// Service is what policies have to do with a Service: by which ways clients outside of
-// the cluster reach its pods, and whether nodes hide who they are.
+// Service holds the fields of a Service that policies depend on: how clients outside the cluster reach its
+// pods, and whether nodes masquerade them.
 type Service struct {
 	Namespace, Name string
-	// Pods selects the pods behind it, in its namespace; nothing if the Service has no
-	// selector.
+	// Pods selects the backend pods in the Service's namespace. Without a selector in the Service it
+	// matches nothing.
 	Pods Selector
-	// External names how clients outside of the cluster reach it: "NodePort",
-	// "LoadBalancer" or "externalIPs"; empty if they do not.
+	// External is how clients outside the cluster reach it: "NodePort", "LoadBalancer" or "externalIPs";
+	// empty if they cannot.
 	External string
-	// KeepsClients says that packets go to pods of the node that they arrive at only,
-	// with the address of the client (externalTrafficPolicy: Local).
+	// KeepsClients is true if nodes forward packets only to their own pods and keep the client's address
+	// (externalTrafficPolicy: Local).
 	KeepsClients bool
 }

@@ -8,9 +8,8 @@ import (
 	"slices"
 )
 
-// Snapshot is the cluster at one moment, immutable. Successive snapshots share
-// what has not changed; objects are replaced, never edited, so that a pointer
-// comparison finds the changes.
+// Snapshot is the cluster at one moment, immutable. Successive snapshots share unchanged parts. Objects are
+// replaced, never edited, so that comparing pointers finds the changes.
 type Snapshot struct {
 	Namespaces Map[string, *Namespace]
 	Nodes      Map[string, *Node]
@@ -19,9 +18,8 @@ type Snapshot struct {
 	DenyLists  Map[string, *DenyList]
 }
 
-// MakeSnapshot builds a snapshot from lists. Of two objects with one name the
-// later one counts. Namespaces that pods or policies name but nobody lists are
-// added without labels of their own.
+// MakeSnapshot builds a snapshot from lists. If two objects have one name, the later one counts. Namespaces
+// that pods or policies name but the list lacks are added with the default label only.
 func MakeSnapshot(namespaces []*Namespace, nodes []*Node, pods []*Pod, policies []*Policy) *Snapshot {
 	n := make(map[string]*Namespace)
 	for _, p := range pods {
@@ -59,7 +57,7 @@ func MakeSnapshot(namespaces []*Namespace, nodes []*Node, pods []*Pod, policies 
 	return s
 }
 
-// key leaves out the UID: a recreated object takes its predecessor's place.
+// key omits the UID: a recreated object replaces its predecessor.
 func (o Origin) key() Origin {
 	o.UID = ""
 	return o
@@ -81,8 +79,8 @@ func NewNamespace(name string, labels map[string]string) *Namespace {
 	return &Namespace{Name: name, Labels: MakeLabels(all)}
 }
 
-// Namespace returns the namespace, or one with only the default label when
-// the snapshot has not seen it (yet).
+// Namespace returns the namespace, or one with only the default label if the snapshot does not (yet)
+// contain it.
 func (s *Snapshot) Namespace(name string) *Namespace {
 	if ns, ok := s.Namespaces.Get(name); ok {
 		return ns
@@ -90,8 +88,7 @@ func (s *Snapshot) Namespace(name string) *Namespace {
 	return NewNamespace(name, nil)
 }
 
-// SortedPolicies returns the policies in the order in which they are
-// evaluated: by tier, priority, then origin.
+// SortedPolicies returns the policies in the order of evaluation: by tier, priority, then origin.
 func (s *Snapshot) SortedPolicies() []*Policy {
 	all := make([]*Policy, 0, s.Policies.Len())
 	for _, p := range s.Policies.All() {
@@ -101,13 +98,13 @@ func (s *Snapshot) SortedPolicies() []*Policy {
 	return all
 }
 
-// ComparePolicies orders by tier, priority, then origin. The API leaves the
-// order of equal priorities open; names make it the same on every node.
+// ComparePolicies orders by tier, priority, then origin. The API does not define the order of equal
+// priorities; origins make it the same on every node.
 func ComparePolicies(a, b *Policy) int {
 	return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Priority, b.Priority), a.Origin.Compare(b.Origin))
 }
 
-// Owners tells who has which address.
+// Owners maps addresses to their owners.
 type Owners struct {
 	// Pods are the policed pods by address.
 	Pods map[netip.Addr]*Pod
@@ -115,9 +112,8 @@ type Owners struct {
 	Nodes map[netip.Addr]*Node
 }
 
-// Owners resolves addresses. Of two policed pods that claim one address the
-// younger owns it (then the one whose name sorts last); a pod's claim goes
-// before a node's.
+// Owners resolves addresses. If two policed pods claim one address, the younger owns it (then the one whose
+// name sorts last). A pod's claim precedes a node's.
 func (s *Snapshot) Owners() Owners {
 	o := Owners{Pods: make(map[netip.Addr]*Pod, s.Pods.Len()), Nodes: make(map[netip.Addr]*Node)}
 	for _, p := range s.Pods.All() {
@@ -144,8 +140,7 @@ func younger(p, q *Pod) bool {
 	return cmp.Or(cmp.Compare(p.Created, q.Created), p.PodID.Compare(q.PodID)) > 0
 }
 
-// PodRange reports whether the address is in some node's range of pod
-// addresses.
+// PodRange reports whether the address is in some node's pod range.
 func (s *Snapshot) PodRange(a netip.Addr) bool {
 	for _, n := range s.Nodes.All() {
 		for _, c := range n.PodCIDRs {

@@ -11,39 +11,37 @@ import (
 	"sort"
 )
 
-// EndpointID names a local pod's attachment: "containerID:ifname".
+// EndpointID identifies a local pod's attachment: "containerID:ifname".
 type EndpointID string
 
-// MakeEndpointID joins the two keys by which the runtime knows an attachment.
+// MakeEndpointID joins the two keys of an attachment in the runtime.
 func MakeEndpointID(containerID, ifName string) EndpointID {
 	return EndpointID(containerID + ":" + ifName)
 }
 
-// PeerClass numbers a set of remote addresses that no rule on this node can
-// tell apart. Numbers are local to the node. They are not reused while the
-// agent lives, and a number never changes its meaning for rules that stay.
+// PeerClass numbers a set of remote addresses that no rule on this node distinguishes. Numbers are local to
+// the node. They are not reused while the agent lives, and a number never changes its meaning for rules
+// that stay.
 type PeerClass uint32
 
-// World is the class of addresses that no rule names and nobody owns.
+// World is the class of addresses that no rule names and that belong to no pod or node.
 const World PeerClass = 0
 
-// PortClass numbers a set of (protocol, port) that no rule on this node can
-// tell apart.
+// PortClass numbers a set of (protocol, port) that no rule on this node distinguishes.
 type PortClass uint16
 
-// OtherPorts is the class of protocols without ports and of ports that no rule
-// names.
+// OtherPorts is the class of protocols without ports, and of ports that no rule names.
 const OtherPorts PortClass = 0
 
 // MaxPortClasses bounds the port classes of one node (the width of a row).
 const MaxPortClasses = 1024
 
-// ClosedPorts is the class of ports that every row denies. A compiled State does
-// not use it; it stands in where a data path runs out of classes.
+// ClosedPorts is the class of ports that every row denies. A compiled State does not use it. Plan uses it
+// as a placeholder when it runs out of classes.
 const ClosedPorts PortClass = MaxPortClasses - 1
 
-// TableID identifies a Table by the rules that it was compiled from, so that
-// endpoints under the same rules share one.
+// TableID identifies a Table by the rules that it was compiled from, so that endpoints under the same rules
+// share one.
 type TableID [16]byte
 
 // String returns 32 hexadecimal digits.
@@ -52,9 +50,8 @@ func (id TableID) String() string { return hex.EncodeToString(id[:]) }
 // Row is the decision for every PortClass of one (Table, direction, PeerClass).
 // Rows are shared: compare pointers first.
 type Row struct {
-	// Cells is indexed by PortClass. Classes beyond its end are decided like
-	// OtherPorts, so that ports which only other rules tell apart cost a row
-	// nothing. A row without cells denies.
+	// Cells is indexed by PortClass. A class beyond its end is decided like OtherPorts. Ports that only
+	// other rules distinguish therefore need no cells in a row. A row without cells denies.
 	Cells []Decision
 }
 
@@ -111,8 +108,8 @@ type EndpointState struct {
 	Table TableID
 }
 
-// PrefixClass gives the class of the addresses in a prefix that have no entry
-// of their own and no longer prefix.
+// PrefixClass gives the class of the addresses in a prefix that have neither their own entry nor a longer
+// prefix.
 type PrefixClass struct {
 	Prefix netip.Prefix
 	Class  PeerClass
@@ -132,33 +129,32 @@ type Route struct {
 	// Addresses are the node's underlay addresses, at most one per family.
 	Addresses []netip.Addr
 	PodCIDRs  []netip.Prefix
-	// Announcement is what the node says of itself.
-	Announcement
+	// NodeInfo is what the node publishes in annotations.
+	NodeInfo
 }
 
-// PeerClassInfo describes a class: which terms of the rules match it.
+// PeerClassInfo describes a class by the terms of rules that match it.
 type PeerClassInfo struct {
 	Class PeerClass
 	// Kind is the special kind of the addresses.
 	Kind AddressKind
 	// Terms are the canonical texts of the peers that match, sorted.
 	Terms []string
-	// Names are the named ports that rules use and these pods resolve, each
-	// "name=TCP 80", sorted.
+	// Names are the named ports that rules use and these pods resolve, each "name=TCP 80", sorted.
 	Names []string
 }
 
-// PortClassInfo describes a class: which terms of the rules match it.
+// PortClassInfo describes a class by the terms of rules that match it.
 type PortClassInfo struct {
 	Class PortClass
 	// Terms are the canonical texts of the port matches, sorted.
 	Terms []string
 }
 
-// AddressKind separates addresses that rules treat apart for what they are.
+// AddressKind distinguishes addresses that rules treat differently because of their owner.
 type AddressKind uint8
 
-// The kinds.
+// The kinds of addresses.
 const (
 	// KindKnown is a pod's address, or one outside the cluster.
 	KindKnown AddressKind = iota
@@ -166,8 +162,8 @@ const (
 	KindThisNode
 	// KindOtherNode is an address of another node.
 	KindOtherNode
-	// KindUnknown is in some node's pod range, but no known pod has it: no
-	// Accept rule matches it by pod, and Deny rules do.
+	// KindUnknown is in some node's pod range but belongs to no known pod. No Accept rule matches it by
+	// pod; Deny rules do.
 	KindUnknown
 )
 
@@ -176,11 +172,10 @@ func (k AddressKind) String() string {
 	return [...]string{"known", "this node", "other node", "unknown pod"}[k]
 }
 
-// State is what one node should enforce, complete. Equal inputs give equal
-// States. It is immutable.
+// State is everything that one node should enforce. Equal inputs give equal States. It is immutable.
 type State struct {
 	Node string
-	// PodCIDRs are the ranges that this node's pods have their addresses from.
+	// PodCIDRs are the ranges of this node's pod addresses.
 	PodCIDRs []netip.Prefix
 	// NodeAddresses are the addresses of this node's Node object.
 	NodeAddresses []netip.Addr
@@ -188,28 +183,28 @@ type State struct {
 	Tables        map[TableID]*Table
 	// Addresses are the classes of single addresses: pods and nodes.
 	Addresses Map[netip.Addr, PeerClass]
-	// Prefixes are consulted for what Addresses does not list; sorted by
-	// prefix. What neither lists is World.
+	// Prefixes apply to addresses that Addresses does not list; sorted by prefix. Addresses in neither are
+	// World.
 	Prefixes []PrefixClass
 	// Ports lists the ranges whose class is not OtherPorts; disjoint, sorted by
 	// protocol and First.
 	Ports []PortRange
 	// Routes are the other nodes, sorted by name.
 	Routes []Route
-	// Deny is what uplinks do not take in; nil if there are no deny lists.
+	// Deny is the deny list of uplinks; nil without deny lists.
 	Deny *DenySet
 	// PeerClasses and PortClasses describe the classes in use, by number.
 	PeerClasses []PeerClassInfo
 	PortClasses []PortClassInfo
-	// PeerTerms and PeerNames are all the terms, and names of ports, that the
-	// rules can tell peers apart by; sorted.
+	// PeerTerms and PeerNames are all the terms and port names by which the rules distinguish peers;
+	// sorted.
 	PeerTerms, PeerNames []string
-	// NextPeerClass is the first number that was never used.
+	// NextPeerClass is the first unused number.
 	NextPeerClass PeerClass
 }
 
-// Class returns the PeerClass of an address: its own entry, else the longest
-// prefix that contains it, else World.
+// Class returns the PeerClass of an address: its own entry, otherwise the longest prefix that contains it,
+// otherwise World.
 func (s *State) Class(a netip.Addr) PeerClass {
 	if c, ok := s.Addresses.Get(a); ok {
 		return c
@@ -229,8 +224,8 @@ func (s *State) PrefixClass(p netip.Prefix) PeerClass {
 		if ok {
 			return s.Prefixes[i].Class
 		}
-		// What contains p and is shorter sorts before outer; so does everything
-		// else up to i, and none of it is longer than what it shares with p.
+		// A shorter prefix that contains p sorts before outer. So does everything else up to i, and its
+		// common part with p is no longer.
 		if i == 0 {
 			break
 		}
@@ -239,7 +234,7 @@ func (s *State) PrefixClass(p netip.Prefix) PeerClass {
 	return World
 }
 
-// commonBits counts the leading bits that two addresses of one family share.
+// commonBits counts the common leading bits of two addresses of one family.
 func commonBits(a, b netip.Addr) int {
 	if a.BitLen() != b.BitLen() {
 		return 0
@@ -271,8 +266,8 @@ func (s *State) PortClass(p Protocol, port uint16) PortClass {
 	return OtherPorts
 }
 
-// Decide gives the decision of an endpoint's Table for a new flow to or from a
-// remote address. An endpoint that the State does not list is denied.
+// Decide returns the decision of an endpoint's Table for a new flow to or from a remote address. It denies
+// an endpoint that the State does not contain.
 func (s *State) Decide(id EndpointID, d Direction, remote netip.Addr, p Protocol, port uint16) Decision {
 	e, ok := s.Endpoints[id]
 	if !ok || s.Tables[e.Table] == nil {

@@ -9,17 +9,17 @@ import (
 	"slices"
 )
 
-// maxBlockBits bounds into how many blocks a range is divided: two to this.
+// maxBlockBits bounds the number of blocks of a range: two to this power.
 const maxBlockBits = 32
 
-// Config says what there is to give out.
+// Config defines the ranges to divide.
 type Config struct {
-	// Ranges are those of the cluster's pods, in order of preference. A node gets
-	// one block of each family that is among them.
+	// Ranges are the cluster's pod ranges, in order of preference. A node gets one block of each family
+	// that they contain.
 	Ranges []netip.Prefix
 	// Mask4 and Mask6 are the prefix lengths of the blocks.
 	Mask4, Mask6 int
-	// Reserved are not given out: ranges of services, for example.
+	// Reserved are not allocated: ranges of services, for example.
 	Reserved []netip.Prefix
 }
 
@@ -33,7 +33,7 @@ func (c Config) mask(v6 bool) int {
 	return c.Mask4
 }
 
-// families lists those of the ranges, IPv4 first.
+// families lists the families of the ranges, IPv4 first.
 func (c Config) families() (all []bool) {
 	for _, v6 := range []bool{false, true} {
 		if slices.ContainsFunc(c.Ranges, func(r netip.Prefix) bool { return r.Addr().Is6() == v6 }) {
@@ -48,7 +48,7 @@ func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if len(c.Ranges) == 0 {
-		bad("no range for pods: give at least one")
+		bad("no pod range: give at least one")
 	}
 	if c.Mask4 < 1 || c.Mask4 > 30 {
 		bad("mask /%d of a node's IPv4 block: use 1 to 30, so that it has addresses for pods", c.Mask4)
@@ -58,19 +58,19 @@ func (c Config) Validate() error {
 	}
 	for i, r := range c.Ranges {
 		if err := plain(r); err != nil {
-			bad("range of pods %s", err)
+			bad("pod range %s", err)
 			continue
 		}
 		mask := c.mask(r.Addr().Is6())
 		switch {
 		case r.Bits() > mask:
-			bad("range of pods %s is smaller than the block /%d of one node: use a larger range or smaller blocks", r, mask)
+			bad("pod range %s is smaller than the block /%d of one node: use a larger range or smaller blocks", r, mask)
 		case mask-r.Bits() > maxBlockBits:
-			bad("range of pods %s has more than 2^%d blocks of /%d: use a smaller range or larger blocks", r, maxBlockBits, mask)
+			bad("pod range %s has more than 2^%d blocks of /%d: use a smaller range or larger blocks", r, maxBlockBits, mask)
 		}
 		for _, other := range c.Ranges[:i] {
 			if other.Overlaps(r) {
-				bad("ranges of pods %s and %s overlap: use disjoint ranges", other, r)
+				bad("pod ranges %s and %s overlap: use disjoint ranges", other, r)
 			}
 		}
 	}
@@ -82,13 +82,13 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// plain says what is wrong with a range.
+// plain returns an error if a range is invalid or has host bits.
 func plain(p netip.Prefix) error {
 	switch {
 	case !p.IsValid() || p.Addr().Is4In6():
 		return fmt.Errorf("%s is not valid: use an address and a prefix length, like 10.244.0.0/16", p)
 	case p != p.Masked():
-		return fmt.Errorf("%s has bits behind its prefix: use %s", p, p.Masked())
+		return fmt.Errorf("%s has host bits set: use %s", p, p.Masked())
 	}
 	return nil
 }

@@ -13,9 +13,9 @@ import (
 // Node is a node of the cluster.
 type Node struct {
 	Name string
-	// PodCIDRs are what it has.
+	// PodCIDRs are its present ranges.
 	PodCIDRs []netip.Prefix
-	// Unread tells that it has podCIDRs that are none. It is given nothing.
+	// Unread is true if its podCIDRs cannot be parsed. Such a node gets no ranges.
 	Unread bool
 	// Addresses are its own; no block contains one.
 	Addresses []netip.Addr
@@ -27,31 +27,31 @@ type Assignment struct {
 	PodCIDRs []netip.Prefix
 }
 
-// Problem is what keeps a node from having all that it should.
+// Problem is why a node lacks ranges that it should have.
 type Problem struct {
 	Node string
-	// Exhausted tells that it gets no ranges because none is free.
+	// Exhausted is true if the node gets no ranges because none is free.
 	Exhausted bool
 	Text      string
 }
 
-// Usage is what has become of a range.
+// Usage counts the blocks of a range.
 type Usage struct {
 	Range netip.Prefix
-	// Blocks counts all, Free those that touch nothing that is taken.
+	// Blocks counts all blocks, Free those that overlap no range in use.
 	Blocks, Free uint64
 }
 
-// Plan is what is to be done.
+// Plan is the list of changes, with problems and usage.
 type Plan struct {
 	Assignments []Assignment
 	Problems    []Problem
-	// Usage is that after the assignments.
+	// Usage is the usage after the assignments.
 	Usage []Usage
 }
 
-// MakePlan looks at all nodes. Config must be valid. Nodes get blocks of all
-// families or none, in the order of their names.
+// MakePlan plans for all nodes. The Config must be valid. A node gets blocks of all families or none. Nodes
+// are served in the order of their names.
 func MakePlan(c Config, nodes []Node) Plan {
 	pools := makePools(c, nodes)
 	nodes = slices.Clone(nodes)
@@ -76,7 +76,8 @@ func MakePlan(c Config, nodes []Node) Plan {
 	return p
 }
 
-// take takes the next block of each family, or none and says which are full.
+// take allocates the next block of each family. If a family is full it allocates none and names the full
+// families.
 func take(c Config, pools []*pool) (blocks []netip.Prefix, full string) {
 	type found struct {
 		pool  *pool
@@ -96,7 +97,7 @@ func take(c Config, pools []*pool) (blocks []netip.Prefix, full string) {
 			}
 		}
 		if at.pool == nil {
-			return nil, fmt.Sprintf("no block of /%d is free in %s: give the controller another --cluster-cidr, or remove nodes that are gone", c.mask(v6), strings.Join(tried, ", "))
+			return nil, fmt.Sprintf("no block of /%d is free in %s: give the controller another --cluster-cidr, or delete unused Node objects", c.mask(v6), strings.Join(tried, ", "))
 		}
 		all = append(all, at)
 	}
@@ -107,11 +108,11 @@ func take(c Config, pools []*pool) (blocks []netip.Prefix, full string) {
 	return blocks, ""
 }
 
-// judge says what is odd about the ranges that a node has. They are never
-// changed: the API server does not let them be.
+// judge returns the problems of a node's existing ranges. The plan never changes them, because the API
+// server rejects such changes.
 func judge(c Config, n Node) (all []Problem) {
 	if n.Unread {
-		return []Problem{{Node: n.Name, Text: "its podCIDRs cannot be read: delete the Node object, its kubelet makes it again"}}
+		return []Problem{{Node: n.Name, Text: "its podCIDRs cannot be read: delete the Node object; its kubelet creates it again"}}
 	}
 	for _, v6 := range c.families() {
 		if !slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return p.Addr().Is6() == v6 }) {
@@ -119,13 +120,13 @@ func judge(c Config, n Node) (all []Problem) {
 			if v6 {
 				family = "IPv6"
 			}
-			all = append(all, Problem{Node: n.Name, Text: fmt.Sprintf("it has pod ranges, but none of %s, and they cannot be changed: drain it and delete its Node object, its kubelet makes it again", family)})
+			all = append(all, Problem{Node: n.Name, Text: fmt.Sprintf("it has pod ranges, but none of %s, and they cannot be changed: drain the node and delete its Node object; its kubelet creates it again", family)})
 		}
 	}
 	return all
 }
 
-// clashes finds nodes whose ranges overlap, which somebody else gave them.
+// clashes returns the nodes whose ranges overlap. Another component assigned those.
 func clashes(nodes []Node) (all []Problem) {
 	type owned struct {
 		prefix netip.Prefix
@@ -137,7 +138,7 @@ func clashes(nodes []Node) (all []Problem) {
 			ranges = append(ranges, owned{p, n.Name})
 		}
 	}
-	// A range begins after those that contain it.
+	// A range sorts after the ranges that contain it.
 	slices.SortFunc(ranges, func(a, b owned) int {
 		return cmp.Or(a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()), cmp.Compare(a.node, b.node))
 	})

@@ -108,16 +108,16 @@ func TestUsage(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	for want, c := range map[string]nodeipam.Config{
-		"give at least one":                              nodeipam.Defaults(),
-		"10.0.0.1/16 has bits behind its prefix":         config("10.0.0.1/16", 24, 64, ""),
-		"is smaller than the block /24 of one":           config("10.0.0.0/25", 24, 64, ""),
-		"has more than 2^32 blocks of /64":               config("fd00::/16", 24, 64, ""),
-		"overlap: use disjoint ranges":                   config("10.0.0.0/8 10.4.0.0/16", 24, 64, ""),
-		"mask /31 of a node's IPv4 block":                config("10.0.0.0/8", 31, 64, ""),
-		"mask /0 of a node's IPv6 block":                 config("10.0.0.0/8", 24, 0, ""),
-		"reserved range 10.96.0.1/12 has bits":           config("10.0.0.0/16", 24, 64, "10.96.0.1/12"),
-		"is not valid: use an address and":               {Ranges: []netip.Prefix{{}}, Mask4: 24, Mask6: 64},
-		"range of pods ::ffff:10.0.0.0/112 is not valid": config("::ffff:10.0.0.0/112", 24, 64, ""),
+		"give at least one":                          nodeipam.Defaults(),
+		"10.0.0.1/16 has host bits set":              config("10.0.0.1/16", 24, 64, ""),
+		"is smaller than the block /24 of one":       config("10.0.0.0/25", 24, 64, ""),
+		"has more than 2^32 blocks of /64":           config("fd00::/16", 24, 64, ""),
+		"overlap: use disjoint ranges":               config("10.0.0.0/8 10.4.0.0/16", 24, 64, ""),
+		"mask /31 of a node's IPv4 block":            config("10.0.0.0/8", 31, 64, ""),
+		"mask /0 of a node's IPv6 block":             config("10.0.0.0/8", 24, 0, ""),
+		"reserved range 10.96.0.1/12 has host bits":  config("10.0.0.0/16", 24, 64, "10.96.0.1/12"),
+		"is not valid: use an address and":           {Ranges: []netip.Prefix{{}}, Mask4: 24, Mask6: 64},
+		"pod range ::ffff:10.0.0.0/112 is not valid": config("::ffff:10.0.0.0/112", 24, 64, ""),
 	} {
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", c, err, want)
@@ -125,9 +125,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// FuzzPlan lets nodes come and go, each with what it was given, and checks every
-// plan: nobody's range changes, none overlaps what is taken, and nobody waits
-// while there is room.
+// FuzzPlan lets nodes come and go, each with its assigned ranges, and checks every plan: ranges of nodes
+// never change, none overlaps a range in use, and no node waits while there is room.
 func FuzzPlan(f *testing.F) {
 	f.Add(uint8(3), uint8(2), []byte{1, 2, 3, 130, 4, 5, 6, 7, 129})
 	f.Add(uint8(0), uint8(8), []byte(strings.Repeat("\x01\x02\x83\x04\x05", 30)))

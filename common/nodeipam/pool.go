@@ -8,22 +8,21 @@ import (
 	"slices"
 )
 
-// span is a run of blocks of a pool, both ends in it.
+// span is a run of blocks of a pool, both ends included.
 type span struct{ first, last uint64 }
 
 // pool is a range of the cluster, divided into blocks that are numbered from 0.
 type pool struct {
 	prefix netip.Prefix
 	mask   int
-	// taken are the blocks that touch something that is taken, sorted, disjoint.
+	// taken are the blocks that overlap a range in use, sorted and disjoint.
 	taken []span
-	// after is where the search for a free block begins: behind the last that a
-	// node has, so that the block of a node that has just gone is not given to
-	// the next one as long as there are others.
+	// after is where the search for a free block begins: behind the last block in use. The block of a
+	// deleted node is therefore reused last.
 	after uint64
 }
 
-// makePools divides the ranges and marks what is taken.
+// makePools divides the ranges and marks the blocks in use.
 func makePools(c Config, nodes []Node) []*pool {
 	var pools []*pool
 	for _, r := range c.Ranges {
@@ -57,7 +56,7 @@ func makePools(c Config, nodes []Node) []*pool {
 	return pools
 }
 
-// count is the number of blocks.
+// count returns the number of blocks.
 func (p *pool) count() uint64 { return 1 << (p.mask - p.prefix.Bits()) }
 
 // free counts the blocks that are not taken.
@@ -69,7 +68,7 @@ func (p *pool) free() uint64 {
 	return n
 }
 
-// span finds the blocks that a prefix touches.
+// span returns the blocks that a prefix overlaps.
 func (p *pool) span(x netip.Prefix) (span, bool) {
 	x = x.Masked()
 	switch {
@@ -82,8 +81,8 @@ func (p *pool) span(x netip.Prefix) (span, bool) {
 	return span{first, first + 1<<max(0, p.mask-x.Bits()) - 1}, true
 }
 
-// index is the number of the block that an address of the range is in: the bits
-// between the prefix and the mask, at most 32.
+// index returns the number of the block that contains an address: the bits between the prefix and the mask,
+// at most 32.
 func (p *pool) index(a netip.Addr) uint64 {
 	high, low := words(a)
 	return bits(high, low, p.mask) & (p.count() - 1)
@@ -98,7 +97,7 @@ func bits(high, low uint64, n int) uint64 {
 	return high<<(64-shift) | low>>shift
 }
 
-// words returns an address as a number of 128 bits, IPv4 in the highest.
+// words returns an address as a number of 128 bits; IPv4 is in the highest bits.
 func words(a netip.Addr) (high, low uint64) {
 	if a.Is4() {
 		b := a.As4()
@@ -108,7 +107,7 @@ func words(a netip.Addr) (high, low uint64) {
 	return binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
 }
 
-// block is the prefix of a block.
+// block returns the prefix of a block.
 func (p *pool) block(index uint64) netip.Prefix {
 	high, low := words(p.prefix.Addr())
 	if shift := uint(128 - p.mask); shift >= 64 {
@@ -126,7 +125,7 @@ func (p *pool) block(index uint64) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(b), p.mask)
 }
 
-// next finds a free block, from after on and then from the beginning.
+// next returns a free block, searching from after on and then from the beginning.
 func (p *pool) next() (uint64, bool) {
 	for _, from := range []uint64{p.after, 0} {
 		for _, s := range p.taken {
@@ -150,7 +149,7 @@ func (p *pool) occupy(s span) {
 	}
 }
 
-// merge sorts spans and joins those that touch.
+// merge sorts spans and joins adjacent and overlapping ones.
 func merge(spans []span) []span {
 	slices.SortFunc(spans, func(a, b span) int {
 		if a.first < b.first {

@@ -8,34 +8,33 @@ import (
 	"time"
 )
 
-// Written is a condition as the API server has it.
+// Written is a condition as read from the API server.
 type Written struct {
 	// Status is True, False or Unknown.
 	Status, Reason, Message string
-	// Generation is that of the policy that was judged.
+	// Generation is the generation of the policy that was judged.
 	Generation int64
-	// Since is when the status changed last.
+	// Since is when the status last changed.
 	Since time.Time
 }
 
-// Action is what to do about a condition.
+// Action is what a node does about a condition.
 type Action uint8
 
 // The actions.
 const (
 	Leave Action = iota
-	Write        // make it what is wanted
-	Clear        // take it back
+	Write        // create or replace it
+	Clear        // remove it
 )
 
 // String returns the name of the action.
 func (a Action) String() string { return [...]string{"leave", "write", "clear"}[a] }
 
-// Decide says what one node does about a condition that it wants, or nil, when
-// the API server has another, or nil. Whoever finds something wrong first
-// reports it, and is who takes it back; others leave it, even if they would say
-// it with other words, until it is about an older generation of the policy, or
-// its reporter's node is gone.
+// Decide returns what one node does about a condition. want is the condition that the node wants, is the
+// one in the API server; either may be nil. The first node to detect a problem owns the condition and
+// clears it. Other nodes leave it alone, even if their message differs. They replace it if it is about an
+// older generation of the policy, or if its reporter's node no longer exists.
 func Decide(want *Condition, is *Written, self string, generation int64, exists func(node string) bool) Action {
 	if is == nil {
 		if want == nil {
@@ -64,12 +63,12 @@ const (
 	signedEnd = ")"
 )
 
-// Signed is the message with its reporter.
+// Signed returns the message with the name of the reporting node.
 func (c Condition) Signed(node string) string {
 	return fmt.Sprintf("%s%s%s%s", c.Message, signed, node, signedEnd)
 }
 
-// reporterOf reads the node's name that Signed wrote; empty if nobody signed.
+// reporterOf returns the node name that Signed wrote, or "".
 func reporterOf(message string) string {
 	i := strings.LastIndex(message, signed)
 	if i < 0 || !strings.HasSuffix(message, signedEnd) {
@@ -78,8 +77,8 @@ func reporterOf(message string) string {
 	return strings.TrimSuffix(message[i+len(signed):], signedEnd)
 }
 
-// Delay bounds how long a node of so many waits before it writes what others
-// may write, too: by then it has seen that they did.
+// Delay bounds how long a node waits before it writes a condition that other nodes may write too. nodes is
+// the size of the cluster. After the delay the node has seen the writes of others.
 func Delay(nodes int) time.Duration {
 	return min(time.Duration(nodes)*10*time.Millisecond, 30*time.Second)
 }

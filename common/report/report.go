@@ -13,41 +13,41 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
-// Facts are what a node's agent knows.
+// Facts is what a node's agent knows.
 type Facts struct {
 	Node     string
 	Platform model.Features
 	Snapshot *model.Snapshot
-	// Unsupported is what the node does not enforce exactly.
+	// Unsupported lists what the node does not enforce exactly.
 	Unsupported []model.Unsupported
-	// Problems are what is wrong with the node itself, one line each.
+	// Problems are the problems of the node itself, one line each.
 	Problems []string
-	// Ready tells that a State is in force.
+	// Ready is true if a State is in force.
 	Ready bool
 }
 
-// Remarks are what reading says of an object.
+// Remarks are the findings about one object from reading it.
 type Remarks struct {
 	Notes []string
-	// Bad: the object is not valid, and not all of it is taken in.
+	// Bad is true if the object is invalid and not all of it is used.
 	Bad bool
 }
 
-// Condition is one of a cluster-wide policy. Its status is False: there is none
-// where all is well.
+// Condition is a condition of a cluster-wide policy. Its status is always False: without a finding no
+// condition exists.
 type Condition struct {
 	// Reason is OverBlocks or Refused.
 	Reason  string
 	Message string
 }
 
-// Event is one on an object.
+// Event is an event about an object.
 type Event struct {
 	Object model.Origin
-	// Reason and Action are for programs, Note for people.
+	// Reason and Action are for programs, Note is for people.
 	Reason, Action, Note string
-	// Name is the same wherever and whenever the same is said of the object, so
-	// that it is said once.
+	// Name is a function of the object and the finding, so that several nodes and repetitions produce one
+	// event.
 	Name string
 }
 
@@ -57,17 +57,17 @@ type NodeCondition struct {
 	Reason, Message string
 }
 
-// Report is what should be said.
+// Report is the full report of a node.
 type Report struct {
-	// Type is the type of the conditions: the platform's.
+	// Type is the type of the conditions, which depends on the platform.
 	Type string
-	// Conditions are by Origin.Key.
+	// Conditions are keyed by Origin.Key.
 	Conditions map[model.Origin]Condition
 	Events     []Event
 	Node       NodeCondition
 }
 
-// Make works out what should be said. remarks are by Origin.Key.
+// Make computes the report. remarks are keyed by Origin.Key.
 func Make(f Facts, remarks map[model.Origin]Remarks) Report {
 	r := Report{Type: ConditionType(f.Platform), Conditions: make(map[model.Origin]Condition), Node: nodeCondition(f)}
 	if f.Snapshot == nil {
@@ -93,11 +93,11 @@ const (
 	kindNetworkPolicy = "NetworkPolicy"
 )
 
-// ConditionPrefix is what the types of all conditions begin with.
+// ConditionPrefix is the prefix of all condition types.
 const ConditionPrefix = "isthmus.dev/"
 
-// ConditionType is the type of a platform's conditions. What is not exact on
-// Windows depends on the version of HNS, and on Linux not on the kernel.
+// ConditionType returns the type of a platform's conditions. On Windows the exactness depends on the
+// version of HNS; on Linux it does not depend on the kernel.
 func ConditionType(p model.Features) string {
 	switch p.OS {
 	case model.Linux:
@@ -113,13 +113,13 @@ func ConditionType(p model.Features) string {
 	return ConditionPrefix + "Enforced"
 }
 
-// statement is what is said of one object.
+// statement collects the findings about one object.
 type statement struct {
 	effect model.Effect
 	items  []string
 }
 
-// maxItems and maxNote bound a message; maxNote is the API's bound for events.
+// maxItems and maxNote bound a message; maxNote is the API's limit for events.
 const (
 	maxItems = 8
 	maxNote  = 1024
@@ -134,7 +134,7 @@ func (s *statement) add(effect model.Effect, item string) {
 	}
 }
 
-// text is the same on all nodes that say the same.
+// text returns the same text on all nodes with the same findings.
 func (s *statement) text() (reason, message string) {
 	reason = "OverBlocks"
 	if s.effect == model.Refused {
@@ -150,7 +150,7 @@ func (s *statement) text() (reason, message string) {
 	return reason, strings.Join(items, "; ") + more
 }
 
-// statements are by policy, or pod, that is not enforced exactly.
+// statements returns the findings by policy or pod that is not enforced exactly.
 func statements(f Facts, remarks map[model.Origin]Remarks) map[model.Origin]*statement {
 	all := make(map[model.Origin]*statement)
 	of := func(o model.Origin) *statement {
@@ -163,7 +163,7 @@ func statements(f Facts, remarks map[model.Origin]Remarks) map[model.Origin]*sta
 	for _, g := range grouped(policy.Enforce(policies, f.Platform, f.Unsupported)) {
 		of(g.Policy).add(g.Effect, g.String())
 	}
-	// Reports on pods are reports on the policies that select them.
+	// A finding about a pod is reported on the policies that select it.
 	for _, u := range f.Unsupported {
 		if u.Policy.Kind != kindPod {
 			continue
@@ -193,7 +193,7 @@ func statements(f Facts, remarks map[model.Origin]Remarks) map[model.Origin]*sta
 	return all
 }
 
-// group is what one rule does not get for one reason.
+// group is a set of constructs that one rule cannot enforce for the same reason.
 type group struct {
 	policy.Enforceability
 	constructs []string
@@ -238,7 +238,7 @@ func nodeCondition(f Facts) NodeCondition {
 		_, message := s.text()
 		return NodeCondition{false, reason, message}
 	case !f.Ready:
-		return NodeCondition{false, "Starting", "no policy of this agent is in force yet"}
+		return NodeCondition{false, "Starting", "this agent has not put any policy in force yet"}
 	}
 	return NodeCondition{true, "InForce", "policy is in force"}
 }
@@ -250,7 +250,7 @@ func newEvent(o model.Origin, p model.Features, reason, message string) Event {
 	}
 	sum := sha256.Sum256([]byte(strings.Join([]string{o.Kind, o.Namespace, o.Name, o.UID, reason, note}, "\x00")))
 	name := o.Name
-	if len(name) > 200 { // of 253 that a name may have
+	if len(name) > 200 { // a name may have 253
 		name = strings.TrimRight(name[:200], ".-")
 	}
 	return Event{Object: o, Reason: reason, Action: "Enforce", Note: note, Name: fmt.Sprintf("%s.%x", name, sum[:8])}

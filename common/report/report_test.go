@@ -31,7 +31,7 @@ func TestMake(t *testing.T) {
 	f := Facts{Node: "n1", Platform: hns, Snapshot: cluster(), Ready: true, Unsupported: []model.Unsupported{
 		{Policy: model.Origin{Kind: "Pod", Namespace: "shop", Name: "web"}, Rule: -1, Construct: "rules per endpoint", Reason: "too many"},
 		{Policy: model.Origin{Kind: "Pod", Namespace: "shop", Name: "gone"}, Rule: -1, Construct: "rules per endpoint", Reason: "too many"}}}
-	r := Make(f, map[model.Origin]Remarks{{Kind: "ClusterNetworkPolicy", Name: "fine"}: {Notes: []string{"spec.tier: mend it"}, Bad: true}})
+	r := Make(f, map[model.Origin]Remarks{{Kind: "ClusterNetworkPolicy", Name: "fine"}: {Notes: []string{"spec.tier: fix it"}, Bad: true}})
 	var got []string
 	for o, c := range r.Conditions {
 		got = append(got, fmt.Sprintf("%s | %s | %s", o, c.Reason, c.Message))
@@ -43,7 +43,7 @@ func TestMake(t *testing.T) {
 	for _, want := range []string{
 		"ClusterNetworkPolicy cnp | OverBlocks | egress rule 0 (ipBlock IPv6): over-blocks: the platform has no IPv6 rules; IPv6 is denied where " +
 			"policies isolate; pods that it selects: rules per endpoint: over-blocks: too many",
-		"ClusterNetworkPolicy fine | Refused | spec.tier: mend it",
+		"ClusterNetworkPolicy fine | Refused | spec.tier: fix it",
 		"event NetworkPolicy shop/np u1 | OverBlocks | EnforcedOnWindowsHNS13.3: egress rule 0 (ipBlock IPv6)",
 		"event Pod shop/web u4 | OverBlocks | EnforcedOnWindowsHNS13.3: rules per endpoint: over-blocks: too many",
 		"event ClusterNetworkPolicy fine u3 | Refused",
@@ -95,9 +95,9 @@ func TestConditionType(t *testing.T) {
 	}
 }
 
-// Nodes that want different things, in any order, with policies edited and nodes
-// gone: in the end the condition is there exactly if some node that exists wants
-// it, is about the latest generation, and nobody writes any more.
+// Nodes that want different conditions, in any order, with edited policies and deleted nodes. In the end
+// the condition exists exactly if an existing node wants it, it is about the latest generation, and no node
+// writes any more.
 func TestDecideConverges(t *testing.T) {
 	for seed := range uint64(500) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

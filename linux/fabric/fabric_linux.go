@@ -102,12 +102,12 @@ func (f *Fabric) Sources() []netip.Addr { return f.found.Addresses() }
 // Problems say what is not as it should be, and the remedy, one thing each.
 func (f *Fabric) Problems() []string { return f.problems }
 
-// Announcement says where tunnels end; the MAC is known by the node's name.
-func (f *Fabric) Announcement() model.Announcement {
+// NodeInfo says where tunnels end; the MAC is known by the node's name.
+func (f *Fabric) NodeInfo() model.NodeInfo {
 	if f.plan == nil || f.plan.Tunnel == nil {
-		return model.Announcement{}
+		return model.NodeInfo{}
 	}
-	return model.Announcement{Tunnel: f.plan.Tunnel.Local}
+	return model.NodeInfo{Tunnel: f.plan.Tunnel.Local}
 }
 
 // Repairs counts what was found changed by others and put right.

@@ -165,7 +165,7 @@ func (o *outage) attachDuring() {
 	o.t.Helper()
 	known := o.attach(o.known)
 	serveAt(o.t, known)
-	if !o.logs(0, "the last that is known", "known") {
+	if !o.logs(0, "the policy of the new pod may be out of date", "known") {
 		o.t.Error("the agent does not say that a new pod's policy may be out of date")
 	}
 	o.expect("steady", "known", model.Allow, 0)

@@ -117,7 +117,7 @@ func TestReadForbidden(t *testing.T) {
 	s := running(t)
 	f := read(t, account(t, s, "nobody"), nil)
 	for _, resource := range []string{"pods", "namespaces", "nodes", "networkpolicies"} {
-		f.problem(resource, "is forbidden", "give this program's account the right")
+		f.problem(resource, "is forbidden", "grant this program's account the right")
 	}
 	if len(f.all()) > 0 {
 		t.Error("published without the right to read")

@@ -66,8 +66,8 @@ func TestAddressesByAnnotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	for asked, want := range map[string]struct{ node, text string }{
-		"10.244.1.77":  {"linux1", "annotation isthmus.dev/addresses of pod test/other on node linux1: address 10.244.1.77 is that of pod test/a"},
-		"10.244.2.88":  {"win1", "address 10.244.2.88 is that of pod test/w"},
+		"10.244.1.77":  {"linux1", "annotation isthmus.dev/addresses of pod test/other on node linux1: address 10.244.1.77 is in use by pod test/a"},
+		"10.244.2.88":  {"win1", "address 10.244.2.88 is in use by pod test/w"},
 		"10.244.2.2":   {"win1", "address 10.244.2.2 is reserved"},
 		"10.245.0.1":   {"win1", "namespace test does not allow its pods the address 10.245.0.1"},
 		"10.244.2.99":  {"linux1", "address 10.244.2.99 is in none of the pod ranges 10.244.1.0/24, fd44:0:0:1::/64"},

@@ -146,7 +146,7 @@ func TestFlowEvents(t *testing.T) {
 			continue
 		}
 		out, err := n.Ctl(ctx, "events").CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "HNS of this node") || !strings.Contains(string(out), "does not tell of single flows") {
+		if err == nil || !strings.Contains(string(out), "HNS of this node") || !strings.Contains(string(out), "does not report single flows") {
 			t.Errorf("a Windows node says %q (%v)", out, err)
 		}
 	}

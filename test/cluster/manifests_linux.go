@@ -120,7 +120,7 @@ func (m *Manifests) WriteNodes(nodes []*Node) error {
 	var b bytes.Buffer
 	for _, n := range nodes {
 		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Node\nmetadata:\n  name: %s\n  labels: {kubernetes.io/os: %s, kubernetes.io/hostname: %s}\n", n.Name, n.OS, n.Name)
-		if said := n.announcement(); m.apply == nil && said != (model.Announcement{}) {
+		if said := n.nodeInfo(); m.apply == nil && said != (model.NodeInfo{}) {
 			b.WriteString("  annotations:\n")
 			for _, word := range strings.Fields(said.Text()) {
 				name, value, _ := strings.Cut(word, "=")

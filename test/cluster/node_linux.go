@@ -111,14 +111,14 @@ func (n *Node) hardware() model.MAC { return model.MAC{0x00, 0x15, 0x5d, 0x00, 0
 
 // announcement is what the Node object of a Windows node says, which an agent
 // that watches a directory cannot write.
-func (n *Node) announcement() model.Announcement {
+func (n *Node) nodeInfo() model.NodeInfo {
 	switch {
 	case n.OS != model.Windows:
-		return model.Announcement{}
+		return model.NodeInfo{}
 	case n.cluster.cfg.Overlay:
-		return model.Announcement{Fabric: "vxlan", VTEP: n.hardware()}
+		return model.NodeInfo{Fabric: "vxlan", VTEP: n.hardware()}
 	}
-	return model.Announcement{Fabric: "routes"}
+	return model.NodeInfo{Fabric: "routes"}
 }
 
 // Start starts the agent, with what an earlier one left.

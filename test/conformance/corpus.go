@@ -88,11 +88,11 @@ func (s *stepRun) run(ctx context.Context, flows []corpus.Flow) error {
 // not written again.
 func (s *stepRun) install(ctx context.Context, node string, l *acl.Lowering) {
 	for _, id := range slices.Sorted(maps.Keys(l.Lists)) {
-		list := l.Programme.Lists[id]
-		text := written(&l.Programme, list)
+		list := l.Ruleset.Lists[id]
+		text := written(&l.Ruleset, list)
 		h, known := s.known[text]
 		if !known {
-			s.putSets(ctx, &l.Programme, list)
+			s.putSets(ctx, &l.Ruleset, list)
 			h = s.put(ctx, id, list)
 			s.known[text] = h
 		}
@@ -101,7 +101,7 @@ func (s *stepRun) install(ctx context.Context, node string, l *acl.Lowering) {
 }
 
 // written is what HNS is given for a list, as text.
-func written(p *acl.Programme, list []hns.ACL) string {
+func written(p *acl.Ruleset, list []hns.ACL) string {
 	var b strings.Builder
 	b.WriteString(hns.FormatACLs("", list))
 	for _, id := range slices.Sorted(maps.Keys(p.Sets)) {
@@ -113,7 +113,7 @@ func written(p *acl.Programme, list []hns.ACL) string {
 }
 
 // putSets makes the sets that a list refers to.
-func (s *stepRun) putSets(ctx context.Context, p *acl.Programme, list []hns.ACL) {
+func (s *stepRun) putSets(ctx context.Context, p *acl.Ruleset, list []hns.ACL) {
 	for _, id := range slices.Sorted(maps.Keys(p.Sets)) {
 		set := acl.EncodeSet(id, p.Sets[id])
 		if !acl.RefersTo(list, id) || s.sets[id] == set {

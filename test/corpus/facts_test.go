@@ -20,7 +20,7 @@ import (
 // what is known of HNS, without code of windows/hns.
 type stated struct {
 	variants []aclsim.Variant
-	nodes    []map[string]*acl.Programme
+	nodes    []map[string]*acl.Ruleset
 	ports    map[*hns.ACL]*facts.Port
 }
 
@@ -32,11 +32,11 @@ func (*stated) Close() error { return nil }
 // Load keeps lists that are in force and still right, as a node does.
 func (s *stated) Load(c *engine.Cluster) error {
 	before := s.nodes
-	s.nodes, s.ports = make([]map[string]*acl.Programme, len(s.variants)), make(map[*hns.ACL]*facts.Port)
+	s.nodes, s.ports = make([]map[string]*acl.Ruleset, len(s.variants)), make(map[*hns.ACL]*facts.Port)
 	for i, v := range s.variants {
-		s.nodes[i] = make(map[string]*acl.Programme)
+		s.nodes[i] = make(map[string]*acl.Ruleset)
 		for node, state := range c.States {
-			was := &acl.Programme{}
+			was := &acl.Ruleset{}
 			if before != nil && before[i][node] != nil {
 				was = before[i][node]
 			}
@@ -93,7 +93,7 @@ func (s *stated) Decide(q engine.Question) (model.Verdict, error) {
 }
 
 // port reads a list once.
-func (s *stated) port(p *acl.Programme, id model.EndpointID) (*facts.Port, error) {
+func (s *stated) port(p *acl.Ruleset, id model.EndpointID) (*facts.Port, error) {
 	list := p.Lists[id]
 	if len(list) > 0 && s.ports[&list[0]] != nil {
 		return s.ports[&list[0]], nil

@@ -35,7 +35,7 @@ func renderACLs(c *engine.Cluster) (string, error) {
 			}
 			out.add("HNS ", profile.String(), " ", node, " ", strings.Join(g.pods, " "))
 			for _, a := range lowering.Lists[g.endpoints[0]] {
-				text, err := n.acl(a, &lowering.Programme)
+				text, err := n.acl(a, &lowering.Ruleset)
 				if err != nil {
 					return "", err
 				}
@@ -47,7 +47,7 @@ func renderACLs(c *engine.Cluster) (string, error) {
 }
 
 // acl writes one ACL: "1000 in allow TCP 80 from x/a".
-func (n names) acl(a hns.ACL, p *acl.Programme) (string, error) {
+func (n names) acl(a hns.ACL, p *acl.Ruleset) (string, error) {
 	text := fmt.Sprintf("%d %s %s", a.Priority, a.Direction, a.Action)
 	if a.RuleType == hns.Host {
 		text = fmt.Sprintf("host %s %s", a.Direction, a.Action)
@@ -80,7 +80,7 @@ func (n names) acl(a hns.ACL, p *acl.Programme) (string, error) {
 	return text, nil
 }
 
-func (n names) addresses(text string, p *acl.Programme) (string, error) {
+func (n names) addresses(text string, p *acl.Ruleset) (string, error) {
 	if acl.OwnSet(text) {
 		var members []netip.Prefix
 		for _, a := range p.Sets[text] {

@@ -100,7 +100,7 @@ func BenchmarkKeep(b *testing.B) {
 	in.Snapshot = s
 	next, _ := compile.Once(in)
 	o := options(hns.Server2022)
-	from := &acl.Lower(old, o, "").Programme
+	from := &acl.Lower(old, o, "").Ruleset
 	to := acl.Lower(next, o, "")
 	if acl.Equal(from.Lists["c0:eth0"], to.Lists["c0:eth0"]) {
 		b.Fatal("the list is the same")
@@ -112,9 +112,9 @@ func BenchmarkKeep(b *testing.B) {
 	}
 }
 
-// BenchmarkManyRules lowers one endpoint whose policy opens one port each to
-// many networks: what costs most, since no two rules can be joined. More than
-// 1023 sets of ports no node tells apart.
+// BenchmarkManyRules lowers one endpoint whose policy opens one port each to many networks. This is the
+// most expensive case, since no two rules can be joined. No node distinguishes more than 1023 sets of
+// ports.
 func BenchmarkManyRules(b *testing.B) {
 	for _, n := range []int{100, 400, 1000} {
 		pod := largePod(0)

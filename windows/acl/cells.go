@@ -12,9 +12,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// cell is a part of (protocol, port) that the State does not divide. Cell 0
-// stands for all protocols without ports; the others tile the ports of each
-// protocol that has them, so ports without a class of their own are cells too.
+// cell is a part of (protocol, port) that the State does not divide. Cell 0 is all protocols without ports.
+// The others tile the ports of each protocol with ports, so ports without a class are cells too.
 type cell struct {
 	protocol    model.Protocol
 	first, last uint16
@@ -49,8 +48,8 @@ func sortedRanges(ranges []model.PortRange) []model.PortRange {
 	})
 }
 
-// cellSet is a set of cells, or the verdicts of a row: the cells it allows. All
-// sets of one lowering have the same length.
+// cellSet is a set of cells, for example the cells that a row allows. All sets of one lowering have the
+// same length.
 type cellSet []uint64
 
 func newCellSet(n int) cellSet { return make(cellSet, (n+63)/64) }
@@ -102,7 +101,7 @@ func (s cellSet) empty() bool {
 
 func (s cellSet) equal(t cellSet) bool { return slices.Equal(s, t) }
 
-// within reports whether t has every cell of s.
+// within reports whether t contains s.
 func (s cellSet) within(t cellSet) bool {
 	for i := range s {
 		if s[i]&^t[i] != 0 {
@@ -129,7 +128,7 @@ func (s cellSet) count() int {
 	return n
 }
 
-// common counts the cells that both have.
+// common counts the cells in both sets.
 func (s cellSet) common(t cellSet) int {
 	n := 0
 	for i := range s {
@@ -151,7 +150,7 @@ func (s cellSet) all() iter.Seq[int] {
 	}
 }
 
-// key is a text that only equal sets share.
+// key returns a text that is equal for equal sets only.
 func (s cellSet) key() string {
 	b := make([]byte, 0, len(s)*8)
 	for _, w := range s {

@@ -11,16 +11,16 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Check proves that a list gives the verdicts of the State for an endpoint: for
-// every address, protocol and port, under the given readings. The error names
-// the first packet that is decided otherwise, or what HNS would refuse.
+// Check proves that a list gives the verdicts of the State for an endpoint: for every address, protocol and
+// port, under the given readings. The error names the first packet with a different verdict, or the ACL
+// that HNS would refuse.
 //
-// Not asked is what no packet on a port has: the endpoint's own addresses and
-// loopback addresses that stand for nobody in sets.
+// It skips packets that cannot occur on a port: those from the endpoint's own addresses, and from the
+// placeholder addresses of empty sets.
 //
-// It is exhaustive: the space is cut wherever the State or the list can change
-// its mind, and one packet is tried in each part.
-func Check(s *model.State, id model.EndpointID, o Options, p *Programme, readings ...hns.Reading) error {
+// It is exhaustive: it divides the space at every bound in the State or the list, and tries one packet in
+// each part.
+func Check(s *model.State, id model.EndpointID, o Options, p *Ruleset, readings ...hns.Reading) error {
 	rules, err := p.Rules(id)
 	if err != nil {
 		return err
@@ -32,15 +32,14 @@ func Check(s *model.State, id model.EndpointID, o Options, p *Programme, reading
 // checker holds what checks of several endpoints of a State share.
 type checker struct {
 	*index
-	classes map[netip.Addr]model.PeerClass // of addresses that were asked for
+	classes map[netip.Addr]model.PeerClass // of the addresses checked so far
 }
 
 func newChecker(x *index) *checker {
 	return &checker{index: x, classes: make(map[netip.Addr]model.PeerClass)}
 }
 
-// check leaves out the addresses own, which the endpoint has itself, and those
-// that no packet has.
+// check skips the endpoint's own addresses and those that no packet has.
 func (c *checker) check(id model.EndpointID, own []netip.Addr, list []hns.ACL, sets map[string][]netip.Addr, rules *hns.Rules, readings []hns.Reading) error {
 	e, known := c.state.Endpoints[id]
 	table := c.state.Tables[e.Table]
@@ -57,7 +56,7 @@ func (c *checker) check(id model.EndpointID, own []netip.Addr, list []hns.ACL, s
 			}
 			done := make(map[part]bool)
 			for _, remote := range remotes {
-				if slices.Contains(own, remote) || slices.Contains(nobody[:], remote) {
+				if slices.Contains(own, remote) || slices.Contains(placeholder[:], remote) {
 					continue
 				}
 				between := rules.Between(PacketDirection(d), netip.Addr{}, remote, reading)
@@ -85,7 +84,7 @@ func (c *checker) check(id model.EndpointID, own []netip.Addr, list []hns.ACL, s
 	return nil
 }
 
-// letIn reports whether the address is one that Options give to the node.
+// letIn reports whether Options list the address as one of the node's.
 func (c *checker) letIn(d model.Direction, a netip.Addr) bool {
 	_, found := slices.BinarySearchFunc(c.families[version(a)].node, a, netip.Addr.Compare)
 	return d == model.Ingress && found
@@ -100,7 +99,7 @@ func (c *checker) class(a netip.Addr) model.PeerClass {
 	return class
 }
 
-// portCut is a protocol and a port that stand for a part of all of them.
+// portCut is a protocol and port that represents a part of all ports.
 type portCut struct {
 	protocol model.Protocol
 	port     uint16
@@ -120,9 +119,8 @@ func (c *checker) comparePart(part hns.Part, row *model.Row, ports []portCut) er
 	return nil
 }
 
-// portCuts lists one port for every part of the ports that neither the State
-// nor the list divides, and protocols without ports: those that the list names
-// and one that it does not.
+// portCuts lists one port for every part of the ports that neither the State nor the list divides. It adds
+// protocols without ports: those in the list and one other.
 func (c *checker) portCuts(list []hns.ACL) []portCut {
 	starts := map[uint16]bool{0: true}
 	protocols := map[model.Protocol]bool{model.ICMP: true, model.ICMPv6: true, 253: true}
@@ -138,7 +136,7 @@ func (c *checker) portCuts(list []hns.ACL) []portCut {
 			ranges, _ := hns.ParsePorts(text)
 			for _, r := range ranges {
 				starts[r.First] = true
-				starts[r.Last+1] = true // 65535+1 is 0, which is there already
+				starts[r.Last+1] = true // 65535+1 is 0, which is in the set already
 			}
 		}
 	}
@@ -156,8 +154,8 @@ func (c *checker) portCuts(list []hns.ACL) []portCut {
 	return cuts
 }
 
-// addressCuts lists at least one address for every part of the addresses that
-// neither the State nor the list divides.
+// addressCuts lists at least one address for every part of the addresses that neither the State nor the
+// list divides.
 func (c *checker) addressCuts(list []hns.ACL, sets map[string][]netip.Addr) ([]netip.Addr, error) {
 	cuts := make(map[netip.Addr]bool)
 	add := func(p netip.Prefix) {
@@ -171,7 +169,7 @@ func (c *checker) addressCuts(list []hns.ACL, sets map[string][]netip.Addr) ([]n
 		for _, n := range f.prefixes {
 			add(n.prefix)
 		}
-		for _, co := range f.cohorts {
+		for _, co := range f.addrGroups {
 			for _, a := range co.addrs {
 				add(single(a))
 			}

@@ -20,13 +20,13 @@ type churn struct {
 	o        acl.Options
 	snapshot *model.Snapshot
 	state    *model.State
-	now      *acl.Programme
+	now      *acl.Ruleset
 	// writes counts the steps of all plans by action.
 	writes map[acl.Action]int
 }
 
 func newChurn(t *testing.T, o acl.Options, s *model.Snapshot) *churn {
-	c := &churn{t: t, o: o, snapshot: s, now: &acl.Programme{Lists: map[model.EndpointID][]hns.ACL{}, Sets: map[string][]netip.Addr{}}, writes: map[acl.Action]int{}}
+	c := &churn{t: t, o: o, snapshot: s, now: &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{}, Sets: map[string][]netip.Addr{}}, writes: map[acl.Action]int{}}
 	c.settle(false)
 	c.writes = map[acl.Action]int{}
 	return c
@@ -201,10 +201,10 @@ func TestInlineChurn(t *testing.T) {
 	c.add(extra)
 	c.settle(false)
 	c.expect("a new pod", map[acl.Action]int{acl.WriteList: pods})
-	nobody := largePod(9_003)
-	nobody.Labels = model.MakeLabels(map[string]string{"app": "unnamed"})
-	nobody.IPs = []netip.Addr{netip.MustParseAddr("10.0.79.200")}
-	c.add(nobody)
+	unselected := largePod(9_003)
+	unselected.Labels = model.MakeLabels(map[string]string{"app": "unnamed"})
+	unselected.IPs = []netip.Addr{netip.MustParseAddr("10.0.79.200")}
+	c.add(unselected)
 	c.settle(false)
 	c.expect("a pod that no rule names", nil)
 	c.settle(true)

@@ -9,7 +9,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// subtract cuts a hole out of disjoint prefixes.
+// subtract removes a hole from disjoint prefixes.
 func subtract(from []netip.Prefix, hole netip.Prefix) []netip.Prefix {
 	var left []netip.Prefix
 	for _, p := range from {
@@ -33,7 +33,7 @@ func subtract(from []netip.Prefix, hole netip.Prefix) []netip.Prefix {
 	return left
 }
 
-// halves splits a prefix that is no single address.
+// halves divides a prefix that is not a single address.
 func halves(p netip.Prefix) (low, high netip.Prefix) {
 	low = netip.PrefixFrom(p.Addr(), p.Bits()+1)
 	b := p.Addr().AsSlice()
@@ -62,7 +62,7 @@ func canonical(list []netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// join returns the prefix that two prefixes are the halves of.
+// join returns the prefix whose halves the two prefixes are.
 func join(a, b netip.Prefix) (netip.Prefix, bool) {
 	if a.Bits() != b.Bits() || a.Bits() == 0 || a.Addr().BitLen() != b.Addr().BitLen() || a == b {
 		return netip.Prefix{}, false
@@ -71,10 +71,10 @@ func join(a, b netip.Prefix) (netip.Prefix, bool) {
 	return parent, parent.Contains(b.Addr())
 }
 
-// single is the prefix of one address.
+// single returns the prefix of one address.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// addressText writes a prefix as HNS reads it; single addresses without length.
+// addressText formats a prefix for HNS; single addresses have no length.
 func addressText(p netip.Prefix) string {
 	if p.IsSingleIP() {
 		return p.Addr().String()

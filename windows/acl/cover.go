@@ -10,8 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// maxCandidates bounds the sets of ports that are considered for one cover,
-// besides those of the groups themselves, which are enough.
+// maxCandidates bounds the sets of ports that are considered for one cover, besides those of the groups
+// themselves, which suffice.
 const maxCandidates = 256
 
 // demand is what one group needs of one verdict on one protocol.
@@ -21,15 +21,14 @@ type demand struct {
 	need, can cellSet
 }
 
-// cover returns rules of one protocol and verdict that match every cell where a
-// group wants the verdict and the rest does not give it, and no cell where it
-// wants the other verdict. So they may stand in any order.
+// cover returns rules of one protocol and verdict. They match every cell where a group wants the verdict
+// and the rest does not give it, and no cell where it wants the other verdict. The rules may therefore be
+// in any order.
 //
-// Each rule is a rectangle, members times ports. Finding the fewest rectangles
-// is hard in general. Two ways are tried: what single groups want, without what
-// others make up together; and the rectangle that covers most, until nothing is
-// left. The better is as good as one rule per rule of the policies, or better,
-// on all that was tried (TestNotWorseThanNaive).
+// Each rule is a rectangle, members times ports. Finding the fewest rectangles is hard in general. It tries
+// two methods and takes the better one. The first takes what single groups want, without sets that others
+// make superfluous. The second repeatedly takes the rectangle that covers most. On all tested inputs the
+// result is as good as one rule per rule of the policies, or better (TestNotWorseThanNaive).
 func (x *index) cover(list []group, rests []cellSet, free cellSet, p model.Protocol, v model.Verdict) []rule {
 	var demands []demand
 	for i, g := range list {
@@ -64,7 +63,7 @@ func (x *index) cover(list []group, rests []cellSet, free cellSet, p model.Proto
 			continue
 		}
 		if x.options.Sets {
-			used, fill = q, q // what a rule says must not depend on who is there
+			used, fill = q, q // a rule must not depend on the present members
 		}
 		r.ports, r.cells = x.portsOf(p, used, fill)
 		rules = append(rules, r)
@@ -72,8 +71,7 @@ func (x *index) cover(list []group, rests []cellSet, free cellSet, p model.Proto
 	return rules
 }
 
-// choose finds sets of cells such that every need is within the union of those
-// of them that the group can take.
+// choose returns sets of cells. Every need is within the union of those sets that the group can take.
 func (x *index) choose(demands []demand) []cellSet {
 	own, all := candidates(demands)
 	best := withoutSuperfluous(demands, own)
@@ -85,7 +83,7 @@ func (x *index) choose(demands []demand) []cellSet {
 	return best
 }
 
-// size counts the addresses and prefixes that rules for the sets would name.
+// size counts the addresses and prefixes that rules for the sets would contain.
 func (x *index) size(demands []demand, chosen []cellSet) int {
 	n := 0
 	for i, taken := range x.assign(demands, chosen) {
@@ -100,15 +98,14 @@ func (x *index) size(demands []demand, chosen []cellSet) int {
 
 func (x *index) memberCount(m members) int {
 	n := len(m.prefixes)
-	for _, c := range m.cohorts {
-		n += len(x.families[m.family].cohorts[c].addrs)
+	for _, c := range m.addrGroups {
+		n += len(x.families[m.family].addrGroups[c].addrs)
 	}
 	return n
 }
 
-// greedy takes the set that covers most of what is needed, again and again; of
-// equals the first. What a set would cover only shrinks, so that it is counted
-// anew only when it comes first.
+// greedy repeatedly takes the set that covers most of the remaining needs; of equals the first. The gain of
+// a set only shrinks, so it is recomputed only when the set comes first.
 func greedy(demands []demand, all []cellSet) []cellSet {
 	left := make([]cellSet, len(demands))
 	for i, d := range demands {
@@ -143,7 +140,7 @@ func greedy(demands []demand, all []cellSet) []cellSet {
 	return chosen
 }
 
-// gains is a heap of candidates, the one that covers most first.
+// gains is a heap of candidates, the one with the largest gain first.
 type gains []gainOf
 
 type gainOf struct{ candidate, gain int }
@@ -173,9 +170,8 @@ func takersOf(demands []demand, sets []cellSet) [][]int {
 	return takers
 }
 
-// candidates are the sets that some groups can take and that cannot be made
-// larger for the same groups: what single groups can (own), and the
-// intersections of those (all, which includes own). The largest comes first.
+// candidates returns the maximal sets for some groups: those of single groups (own), and their
+// intersections too (all, which includes own). The largest comes first.
 func candidates(demands []demand) (own, all []cellSet) {
 	seen := make(map[string]cellSet)
 	var needed cellSet
@@ -219,8 +215,7 @@ func sortBySize(list []cellSet) {
 	})
 }
 
-// withoutSuperfluous drops sets that the others make unnecessary, from the
-// first on: those whose every cell that somebody needs is covered by another.
+// withoutSuperfluous drops, from the first on, sets whose every needed cell is covered by another set.
 func withoutSuperfluous(demands []demand, chosen []cellSet) []cellSet {
 	takers := takersOf(demands, chosen)
 	covers := make([]map[int]int, len(demands)) // sets that cover each cell
@@ -260,10 +255,9 @@ func needed(demands []demand, takers []int, covers []map[int]int, q cellSet) boo
 	return false
 }
 
-// assign decides which groups become members of which chosen set. In lists
-// every group takes as few as it needs. In sets it takes all that it can use:
-// who is in a set then depends on the set and on its own verdicts only, and not
-// on what other groups there are.
+// assign decides which groups become members of which chosen set. Without HNS sets a group takes as few as
+// it needs. With HNS sets it takes all that it can use: membership then depends only on the set and the
+// group's own verdicts, and not on other groups.
 func (x *index) assign(demands []demand, chosen []cellSet) [][]bool {
 	taken := make([][]bool, len(demands))
 	for i, d := range demands {
@@ -282,7 +276,7 @@ func (x *index) assign(demands []demand, chosen []cellSet) [][]bool {
 			taken[i][best] = true
 			left = left.minus(chosen[best])
 		}
-		if x.options.Sets && len(d.who.cohorts) > 0 {
+		if x.options.Sets && len(d.who.addrGroups) > 0 {
 			for c, q := range chosen {
 				taken[i][c] = q.within(d.can) && q.meets(d.need)
 			}

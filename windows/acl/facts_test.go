@@ -17,7 +17,7 @@ import (
 )
 
 // sent writes a list and its sets as HNS is sent them.
-func sent(t *testing.T, p *acl.Programme, id model.EndpointID) (endpoint, network []json.RawMessage) {
+func sent(t *testing.T, p *acl.Ruleset, id model.EndpointID) (endpoint, network []json.RawMessage) {
 	t.Helper()
 	raw := func(p hns.Policy) json.RawMessage {
 		b, err := json.Marshal(p)
@@ -37,9 +37,8 @@ func sent(t *testing.T, p *acl.Programme, id model.EndpointID) (endpoint, networ
 	return endpoint, network
 }
 
-// TestListsByTheFacts asks an evaluator that shares no code with windows/hns what
-// the lists of random clusters do. A mistake about HNS that this package and
-// hns.Rules make together is seen here.
+// TestListsByTheFacts decides the lists of random clusters with an evaluator that shares no code with
+// windows/hns. It finds mistakes about HNS that this package and hns.Rules have in common.
 func TestListsByTheFacts(t *testing.T) {
 	seeds := uint64(8)
 	if testing.Short() {
@@ -54,7 +53,7 @@ func TestListsByTheFacts(t *testing.T) {
 				l := acl.Lower(state, options(profile), "")
 				addrs, ports := distinct(state, state, s, s)
 				for id, e := range state.Endpoints {
-					endpoint, network := sent(t, &l.Programme, id)
+					endpoint, network := sent(t, &l.Ruleset, id)
 					port, err := facts.Read(endpoint, network)
 					if err != nil {
 						t.Fatalf("hns %s shape%d/%d: %v\n%s", profile, i, seed, err, hns.FormatACLs("", l.Lists[id]))
@@ -101,7 +100,7 @@ func byTheFacts(state *model.State, id model.EndpointID, e model.EndpointState, 
 
 // TestDenyAllByTheFacts is about the list that every pod has before its policies.
 func TestDenyAllByTheFacts(t *testing.T) {
-	p := &acl.Programme{Lists: map[model.EndpointID][]hns.ACL{"a": acl.DenyAll()}}
+	p := &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{"a": acl.DenyAll()}}
 	endpoint, network := sent(t, p, "a")
 	port, err := facts.Read(endpoint, network)
 	if err != nil {

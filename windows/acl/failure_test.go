@@ -18,7 +18,7 @@ import (
 // failingAt executes a plan of which one step fails, as package windows does: a
 // step that needs one which was not done is not done, and one that waits for it
 // only if it tightens. seen is called after every step that is done.
-func failingAt(from *acl.Programme, plan *acl.Plan, bad int, seen func(now *acl.Programme, s acl.Step) error) error {
+func failingAt(from *acl.Ruleset, plan *acl.Plan, bad int, seen func(now *acl.Ruleset, s acl.Step) error) error {
 	now := clone(from)
 	failed := map[int]bool{bad: true}
 	for n, step := range plan.Steps {
@@ -63,8 +63,7 @@ func (f *fates) between(rules *hns.Rules, exact bool) error {
 	return nil
 }
 
-// distinct returns an address and a port of each kind that neither State tells
-// apart.
+// distinct returns an address and a port of each kind that no State distinguishes.
 func distinct(old, next *model.State, a, b *model.Snapshot) (addrs []netip.Addr, ports []world.Port) {
 	allAddrs, allPorts := world.Probes(a)
 	more, morePorts := world.Probes(b)
@@ -115,7 +114,7 @@ func TestPlanFailsClosed(t *testing.T) {
 			old := stateOf(a, "node1", nil)
 			next := stateOf(b, "node1", old)
 			o := options(hns.Server2022)
-			from := inForce(&acl.Lower(old, o, "").Programme, next)
+			from := inForce(&acl.Lower(old, o, "").Ruleset, next)
 			plan := acl.NewPlan(from, acl.Lower(next, o, "").Keep(from))
 			addrs, ports := distinct(old, next, a, b)
 			var all []*fates
@@ -131,7 +130,7 @@ func TestPlanFailsClosed(t *testing.T) {
 				failures++
 				kinds[plan.Steps[bad].Action]++
 				exact := plan.Steps[bad].Action == acl.AddMembers
-				err := failingAt(from, plan, bad, func(now *acl.Programme, s acl.Step) error {
+				err := failingAt(from, plan, bad, func(now *acl.Ruleset, s acl.Step) error {
 					for _, f := range all {
 						if s.Endpoint != f.id && !strings.Contains(hns.FormatACLs("", now.Lists[f.id]), s.Set) {
 							continue
@@ -186,12 +185,12 @@ func TestSetsOfListsThatAreWritten(t *testing.T) {
 		"a list turns it around": {nothing, exception, exception},
 	} {
 		t.Run(name, func(t *testing.T) {
-			from := &acl.Programme{Lists: map[model.EndpointID][]hns.ACL{"a:eth0": c.was, "b:eth0": c.other}, Sets: map[string][]netip.Addr{set: {leaver, stayer}}}
-			to := &acl.Programme{Lists: map[model.EndpointID][]hns.ACL{"a:eth0": c.is, "b:eth0": c.other}, Sets: map[string][]netip.Addr{set: {stayer}}}
+			from := &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{"a:eth0": c.was, "b:eth0": c.other}, Sets: map[string][]netip.Addr{set: {leaver, stayer}}}
+			to := &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{"a:eth0": c.is, "b:eth0": c.other}, Sets: map[string][]netip.Addr{set: {stayer}}}
 			if name == "a list turns it around" { // and a member joins
 				from.Sets, to.Sets = to.Sets, from.Sets
 			}
-			verdict := func(p *acl.Programme) bool {
+			verdict := func(p *acl.Ruleset) bool {
 				t.Helper()
 				got, err := acl.Lookup(p.Lists["a:eth0"], p.EncodedSets(), hns.Packet{Direction: hns.In, Remote: leaver, Protocol: 6, Port: 80}, hns.Reading{})
 				if err != nil {
@@ -205,7 +204,7 @@ func TestSetsOfListsThatAreWritten(t *testing.T) {
 			plan := acl.NewPlan(from, to)
 			flip := slices.IndexFunc(plan.Steps, func(s acl.Step) bool { return s.Action == acl.WriteList })
 			for bad := -1; bad < len(plan.Steps); bad++ { // -1: nothing fails
-				err := failingAt(from, plan, bad, func(now *acl.Programme, s acl.Step) error {
+				err := failingAt(from, plan, bad, func(now *acl.Ruleset, s acl.Step) error {
 					if verdict(now) {
 						return fmt.Errorf("%s passes", leaver)
 					}

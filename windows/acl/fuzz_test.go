@@ -14,8 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// FuzzDecodeSet: what is taken as a set is written and read again as the same
-// members.
+// FuzzDecodeSet: an accepted set has the same members after encoding and decoding.
 func FuzzDecodeSet(f *testing.F) {
 	for _, values := range []string{"10.0.0.1", "10.0.0.2,10.0.0.1,10.0.0.2", "fd00::1,10.0.0.1", "127.0.0.1", "::1", "", ",", "10.0.0.0/8", "pods", "10.0.0.01", "::ffff:10.0.0.1", "fe80::1%1"} {
 		f.Add("isthmus-00ff-v4", values)
@@ -64,7 +63,7 @@ func FuzzLower(f *testing.F) {
 				t.Fatalf("a small State does not fit: %v", l.Unsupported)
 			}
 			for id := range state.Endpoints {
-				if err := acl.Check(state, id, o, &l.Programme, hns.Readings()...); err != nil {
+				if err := acl.Check(state, id, o, &l.Ruleset, hns.Readings()...); err != nil {
 					t.Errorf("hns %s: %v\n%s", profile, err, hns.FormatACLs("", l.Lists[id]))
 				}
 			}

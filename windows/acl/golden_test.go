@@ -158,7 +158,7 @@ func TestGolden(t *testing.T) {
 			t.Run(name+"/"+profile.String(), func(t *testing.T) {
 				state := s.state()
 				l := acl.Lower(state, options(profile), profile.String())
-				if err := acl.Check(state, "billing:eth0", options(profile), &l.Programme, hns.Readings()...); err != nil {
+				if err := acl.Check(state, "billing:eth0", options(profile), &l.Ruleset, hns.Readings()...); err != nil {
 					t.Fatal(err)
 				}
 				var b strings.Builder

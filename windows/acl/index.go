@@ -10,8 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// index is what all tables of a State share: the addresses, sorted into parts
-// that no table can tell apart.
+// index holds the common data of all tables of a State: the addresses, divided into parts that no table
+// distinguishes.
 type index struct {
 	state    *model.State
 	options  Options
@@ -24,23 +24,23 @@ type index struct {
 
 // family holds the addresses of one IP version.
 type family struct {
-	// prefixes are the listed prefixes and the whole range, which is always
-	// first; a prefix comes after those that contain it.
-	prefixes []prefixNode
-	cohorts  []cohort
-	// node are the addresses of this node that no cohort of this node has.
+	// prefixes are the listed prefixes and the whole range, which is always first; a prefix comes after
+	// those that contain it.
+	prefixes   []prefixNode
+	addrGroups []addressGroup
+	// node are the addresses of this node in no addressGroup.
 	node []netip.Addr
 }
 
-// prefixNode is a prefix and the class of what is in it and in no longer one.
+// prefixNode is a prefix and the class of its addresses that no longer prefix contains.
 type prefixNode struct {
 	prefix netip.Prefix
 	class  model.PeerClass
-	parent int // index of the longest prefix around it; -1 for the whole range
+	parent int // index of the longest prefix that contains it; -1 for the whole range
 }
 
-// cohort is the single addresses of one class that one prefix covers.
-type cohort struct {
+// addressGroup is the single addresses of one class within one longest prefix.
+type addressGroup struct {
 	class model.PeerClass
 	cover int // index of the longest prefix
 	addrs []netip.Addr
@@ -127,11 +127,11 @@ func newFamily(s *model.State, v6 bool) family {
 		p := f.prefixes[i+1].prefix
 		f.prefixes[i+1].parent = longest(p.Addr(), p.Bits())
 	}
-	f.cohorts = newCohorts(s, v6, func(a netip.Addr) int { return longest(a, a.BitLen()+1) })
+	f.addrGroups = newAddressGroups(s, v6, func(a netip.Addr) int { return longest(a, a.BitLen()+1) })
 	return f
 }
 
-func newCohorts(s *model.State, v6 bool, cover func(netip.Addr) int) []cohort {
+func newAddressGroups(s *model.State, v6 bool, cover func(netip.Addr) int) []addressGroup {
 	type key struct {
 		class model.PeerClass
 		cover int
@@ -143,18 +143,18 @@ func newCohorts(s *model.State, v6 bool, cover func(netip.Addr) int) []cohort {
 			found[k] = append(found[k], a)
 		}
 	}
-	cohorts := make([]cohort, 0, len(found))
+	addrGroups := make([]addressGroup, 0, len(found))
 	for k, addrs := range found {
 		slices.SortFunc(addrs, netip.Addr.Compare)
-		cohorts = append(cohorts, cohort{k.class, k.cover, addrs})
+		addrGroups = append(addrGroups, addressGroup{k.class, k.cover, addrs})
 	}
-	slices.SortFunc(cohorts, func(a, b cohort) int {
+	slices.SortFunc(addrGroups, func(a, b addressGroup) int {
 		return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.cover, b.cover))
 	})
-	return cohorts
+	return addrGroups
 }
 
-// encloses reports whether prefix i is j or around it.
+// encloses reports whether prefix i equals or contains j.
 func (f *family) encloses(i, j int) bool {
 	a, b := f.prefixes[i].prefix, f.prefixes[j].prefix
 	return a.Bits() <= b.Bits() && a.Contains(b.Addr())

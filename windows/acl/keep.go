@@ -12,17 +12,15 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Keep returns the Programme to bring into force, given the one that is:
-// writing an endpoint's list may cut its connections, so a list that is right
-// stays although Lower would write it otherwise. That is so when the last pod
-// that a rule was for is gone, or when the same verdicts now come from other
-// policies. Whether a list is right is proved (Check), with the members that
-// its sets will have.
+// Keep returns the Ruleset to apply, given the one in force. Writing an endpoint's list may reset its
+// connections. A list that still gives the right verdicts therefore stays, even if Lower would write it
+// differently. Examples are a rule whose last pod is gone, and equal verdicts from other policies. Check
+// proves whether a list is right, with the future members of its sets.
 //
-// Every endpoint of the State has a list in the answer, and no other.
-func (l *Lowering) Keep(inForce *Programme) *Programme {
+// Every endpoint of the State has a list in the result, and no other.
+func (l *Lowering) Keep(inForce *Ruleset) *Ruleset {
 	k := &keeper{Lowering: l, checker: newChecker(l.index), orphans: make(map[string][]netip.Addr), done: make(map[string]bool)}
-	target := &Programme{Lists: make(map[model.EndpointID][]hns.ACL, len(l.Lists)), Sets: make(map[string][]netip.Addr)}
+	target := &Ruleset{Lists: make(map[model.EndpointID][]hns.ACL, len(l.Lists)), Sets: make(map[string][]netip.Addr)}
 	for _, id := range slices.Sorted(maps.Keys(l.Lists)) {
 		list := l.Lists[id]
 		if have := inForce.Lists[id]; Equal(have, list) || k.right(id, have) {
@@ -36,16 +34,16 @@ func (l *Lowering) Keep(inForce *Programme) *Programme {
 	return target
 }
 
-// keeper judges lists that are in force.
+// keeper checks lists that are in force.
 type keeper struct {
 	*Lowering
 	checker *checker
-	// orphans are the members of sets that Lower does not use any more.
+	// orphans are the members of sets that Lower no longer uses.
 	orphans map[string][]netip.Addr
-	done    map[string]bool // verdicts by table and list
+	done    map[string]bool // results by table and list
 }
 
-// members returns what a set will hold.
+// members returns the future members of a set.
 func (k *keeper) members(set string) []netip.Addr {
 	if m, ok := k.Sets[set]; ok {
 		return m
@@ -59,11 +57,10 @@ func (k *keeper) right(id model.EndpointID, list []hns.ACL) bool {
 		return false
 	}
 	if !k.index.options.Sets && len(setsOf(list)) > 0 {
-		return false // sets were turned off, as they might not be enforced
+		return false // sets were turned off, as HNS might not enforce them
 	}
 	e := k.index.state.Endpoints[id]
-	// Endpoints under one table share the answer, so it must not depend on
-	// their own addresses.
+	// Endpoints under one table share the result, so it must not depend on their own addresses.
 	key := e.Table.String() + hns.FormatACLs("", list)
 	right, ok := k.done[key]
 	if !ok {
@@ -94,7 +91,7 @@ func (k *keeper) prove(id model.EndpointID, e model.EndpointState, list []hns.AC
 			adopted[set], sets[set] = members, members
 		}
 	}
-	p := &Programme{Lists: map[model.EndpointID][]hns.ACL{id: list}, Sets: sets}
+	p := &Ruleset{Lists: map[model.EndpointID][]hns.ACL{id: list}, Sets: sets}
 	rules, err := p.Rules(id)
 	if err != nil || k.checker.check(id, nil, list, sets, rules, []hns.Reading{{}}) != nil {
 		return false
@@ -103,9 +100,8 @@ func (k *keeper) prove(id model.EndpointID, e model.EndpointState, list []hns.AC
 	return true
 }
 
-// adopt works out who belongs in a set that only a list in force knows, from
-// what the ACL says: those who would be members if Lower had written the rule.
-// An empty answer is a good one.
+// adopt returns the members of a set that only a list in force refers to. It derives them from the ACL: the
+// members that the set would have if Lower had written the rule. An empty result is valid.
 func (k *keeper) adopt(table model.TableID, set string, a hns.ACL) ([]netip.Addr, bool) {
 	v, part, ok := parseSetID(set)
 	t := k.index.state.Tables[table]
@@ -124,7 +120,7 @@ func (k *keeper) adopt(table model.TableID, set string, a hns.ACL) ([]netip.Addr
 	s := newSide(k.index, t, d)
 	f := &k.index.families[v]
 	members := []netip.Addr{}
-	for i, c := range f.cohorts {
+	for i, c := range f.addrGroups {
 		want, rest := s.verdicts(c.class), s.verdicts(f.prefixes[c.cover].class)
 		says := want
 		if a.Action == hns.Block {
@@ -144,9 +140,8 @@ func (k *keeper) adopt(table model.TableID, set string, a hns.ACL) ([]netip.Addr
 	return members, len(members) <= k.index.options.MaxMembers
 }
 
-// cellsOf returns the rank of a rule and the cells by which it is decided who
-// is in it: those of its ports, or those that stand for whole protocols or for
-// everything. ok tells that the ports cut no cell.
+// cellsOf returns the rank of a rule and the cells that determine its members: those of its ports, or those
+// that represent whole protocols or everything. ok is false if the ports divide a cell.
 func (x *index) cellsOf(protocols, ports string) (cells cellSet, rank int, ok bool) {
 	named, err := hns.ParseProtocols(protocols)
 	ranges, err2 := hns.ParsePorts(ports)
@@ -180,9 +175,9 @@ func (x *index) cellsOf(protocols, ports string) (cells cellSet, rank int, ok bo
 	return cells, rankPorts, true
 }
 
-// WellFormed reports whether a list depends on no Reading: every Switch rule
-// has its own priority, each direction ends in a rule that matches everything,
-// and the firewall of the pod is open.
+// WellFormed reports whether the verdicts of a list are the same under every Reading. Every Switch rule has
+// its own priority, each direction ends in a rule that matches everything, and the firewall of the pod is
+// open.
 func WellFormed(list []hns.ACL) bool {
 	seen := make(map[uint16]bool)
 	terminal, host := make(map[hns.Direction]bool), make(map[hns.Direction]bool)

@@ -36,7 +36,7 @@ func TestKeepJudgesEveryTable(t *testing.T) {
 			o := options(profile)
 			lowering := acl.Lower(state, o, "")
 			for _, own := range []*model.Table{open, shut} {
-				have := &acl.Programme{Lists: make(map[model.EndpointID][]hns.ACL)}
+				have := &acl.Ruleset{Lists: make(map[model.EndpointID][]hns.ACL)}
 				for id := range tables {
 					have.Lists[id] = longWinded(own)
 				}
@@ -82,7 +82,7 @@ func TestKeepRefuses(t *testing.T) {
 		Tables: map[model.TableID]*model.Table{table.ID: table}}
 	lowering := acl.Lower(state, options(hns.Server2022), "")
 	keeps := func(list []hns.ACL) bool {
-		kept := lowering.Keep(&acl.Programme{Lists: map[model.EndpointID][]hns.ACL{"a:eth0": list}})
+		kept := lowering.Keep(&acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{"a:eth0": list}})
 		return slices.Equal(kept.Lists["a:eth0"], list)
 	}
 	if good := longWinded(table); !keeps(good) || !acl.WellFormed(good) {
@@ -105,9 +105,9 @@ func TestKeepRefuses(t *testing.T) {
 		"two rules of one priority":       func(l []hns.ACL) []hns.ACL { l[inTCP].Priority = l[out].Priority; return l },
 		"the other verdict":               func(l []hns.ACL) []hns.ACL { l[out].Action = hns.Allow; return l },
 		"the other direction":             func(l []hns.ACL) []hns.ACL { l[in].Direction, l[out].Direction = hns.Out, hns.In; return l },
-		"a set that nobody has":           func(l []hns.ACL) []hns.ACL { l[inTCP].LocalAddresses = "azure-1"; return l },
+		"an unknown set":                  func(l []hns.ACL) []hns.ACL { l[inTCP].LocalAddresses = "azure-1"; return l },
 		"an address that cannot be read":  func(l []hns.ACL) []hns.ACL { l[inTCP].RemoteAddresses = "10.0.0.0/33"; return l },
-		"a rule type that nobody has":     func(l []hns.ACL) []hns.ACL { l[inTCP].RuleType = "Tier"; return l },
+		"an unknown rule type":            func(l []hns.ACL) []hns.ACL { l[inTCP].RuleType = "Tier"; return l },
 		"a priority that HNS does not do": func(l []hns.ACL) []hns.ACL { l[inTCP].Priority = 99; return l },
 	} {
 		if list := damage(longWinded(table)); keeps(list) {
@@ -135,7 +135,7 @@ func TestKeepWithSets(t *testing.T) {
 	o := options(hns.Server2022)
 	one := *state
 	one.Endpoints = map[model.EndpointID]model.EndpointState{"a:eth0": {Table: first.ID}}
-	have := acl.Lower(&one, o, "").Programme
+	have := acl.Lower(&one, o, "").Ruleset
 	have.Lists["b:eth0"] = have.Lists["a:eth0"] // which is wrong for it
 	kept := acl.Lower(state, o, "").Keep(&have)
 	for id, want := range map[model.EndpointID]netip.Addr{"a:eth0": peer, "b:eth0": other} {
@@ -145,9 +145,8 @@ func TestKeepWithSets(t *testing.T) {
 	}
 }
 
-// TestNodeRuleIsForIngress: the node reaches its pods whatever policies say, not
-// the other way round. What egress rules say of the node's address stands in the
-// list like what they say of any other.
+// TestNodeRuleIsForIngress: the node reaches its pods whatever policies say, but pods do not always reach
+// the node. Egress rules for the node's address are in the list like those for any other address.
 func TestNodeRuleIsForIngress(t *testing.T) {
 	node := netip.MustParseAddr("192.168.0.1")
 	allow := &model.Row{Cells: []model.Decision{{Verdict: model.Allow}}}
@@ -164,7 +163,7 @@ func TestNodeRuleIsForIngress(t *testing.T) {
 		for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
 			o := options(profile)
 			l := acl.Lower(state, o, "")
-			if err := acl.Check(state, "a:eth0", o, &l.Programme, hns.Readings()...); err != nil {
+			if err := acl.Check(state, "a:eth0", o, &l.Ruleset, hns.Readings()...); err != nil {
 				t.Errorf("%s, hns %s: %v\n%s", name, profile, err, hns.FormatACLs("", l.Lists["a:eth0"]))
 			}
 		}

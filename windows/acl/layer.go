@@ -9,14 +9,14 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// group is remote addresses with the same want, for which the rules that follow
-// give the same rest. Both are the cells that are allowed.
+// group is a set of remote addresses with the same wanted cells, for which the rules that follow allow the
+// same rest. Both are sets of allowed cells.
 type group struct {
 	want, rest cellSet
 	who        members
 }
 
-// groups collects members by what is wanted for them and what the rest gives.
+// groups collects members by wanted cells and rest.
 type groups struct {
 	byKey map[string]*group
 	order []string
@@ -29,12 +29,12 @@ func (g *groups) add(want, rest cellSet, who members) {
 	}
 	key := kind + want.key() + rest.key()
 	if have := g.byKey[key]; have != nil {
-		// sorted puts them in order, once: there may be thousands of members.
-		have.who.cohorts = append(have.who.cohorts, who.cohorts...)
+		// sorted sorts them later, once: there may be thousands of members.
+		have.who.addrGroups = append(have.who.addrGroups, who.addrGroups...)
 		have.who.prefixes = append(have.who.prefixes, who.prefixes...)
 		return
 	}
-	who.cohorts, who.prefixes = slices.Clone(who.cohorts), slices.Clone(who.prefixes)
+	who.addrGroups, who.prefixes = slices.Clone(who.addrGroups), slices.Clone(who.prefixes)
 	if g.byKey == nil {
 		g.byKey = make(map[string]*group)
 	}
@@ -47,7 +47,7 @@ func (g *groups) sorted() []group {
 	list := make([]group, len(g.order))
 	for i, k := range g.order {
 		list[i] = *g.byKey[k]
-		for _, members := range []*[]int{&list[i].who.cohorts, &list[i].who.prefixes} {
+		for _, members := range []*[]int{&list[i].who.addrGroups, &list[i].who.prefixes} {
 			slices.Sort(*members)
 			*members = slices.Compact(*members)
 		}
@@ -55,8 +55,8 @@ func (g *groups) sorted() []group {
 	return list
 }
 
-// parts returns the groups in an order that does not depend on how they were
-// found. With sets, single addresses and prefixes are apart: no ACL holds both.
+// parts returns the groups in an order that does not depend on how they were found. With HNS sets it
+// separates single addresses from prefixes: no ACL holds both.
 func (g *groups) parts(sets bool) [][]group {
 	all := g.sorted()
 	if !sets {
@@ -70,19 +70,16 @@ func (g *groups) parts(sets bool) [][]group {
 	return parts[:]
 }
 
-// ranks says how a group is told to HNS. The rules of a layer come in three
-// ranks, each right once those before it are there: ports, whole protocols,
-// every protocol.
+// ranks are the kinds of rules that express a group. The rules of a layer come in three ranks: ports, whole
+// protocols, every protocol. Each rank relies on the ranks after it.
 //
-// A group whose other protocols (cell 0) differ from the rest gets a rule for
-// every protocol, so that only cells unlike cell 0 are left to the ports. A
-// protocol whose port 0 differs gets a rule without ports for the same reason:
-// whether HNS takes port 0 in a list is not known.
+// If other protocols (cell 0) of a group differ from the rest, it gets a rule for every protocol. Only
+// cells that differ from cell 0 then need rules for ports. A protocol whose port 0 differs gets a rule
+// without ports for the same reason: whether HNS accepts port 0 in a list is not known.
 type ranks struct {
 	everything bool
 	protocols  []model.Protocol
-	// behind is what the rules behind each rank give: ports, whole protocols,
-	// every protocol.
+	// behind is the result of the rules after each rank: ports, whole protocols, every protocol.
 	behind [3]cellSet
 }
 
@@ -93,8 +90,7 @@ const (
 	rankEverything
 )
 
-// rank works out the ranks of a group. free are cells that an earlier rule
-// decides.
+// rank computes the ranks of a group. free are cells that an earlier rule decides.
 func (x *index) rank(want, rest, free cellSet) ranks {
 	var r ranks
 	r.behind[rankEverything] = rest
@@ -122,9 +118,8 @@ func (x *index) rank(want, rest, free cellSet) ranks {
 	return r
 }
 
-// layer returns rules that, in front of the rest, give every group what it
-// wants, except for free cells, of which they may say anything. No address is
-// in two groups.
+// layer returns rules that, before the rest, give every group its wanted cells. They may give any verdict
+// for free cells. The groups must be disjoint.
 func (x *index) layer(list []group, free cellSet) []rule {
 	var everything, whole, rules []rule
 	rests := make([]cellSet, len(list))
@@ -155,7 +150,7 @@ func verdictOf(allowed cellSet, cell int) model.Verdict {
 	return model.Deny
 }
 
-// firstCell is the cell of port 0 of a protocol.
+// firstCell returns the cell of port 0 of a protocol.
 func (x *index) firstCell(p model.Protocol) int {
 	return slices.IndexFunc(x.cells, func(c cell) bool { return c.protocol == p })
 }
@@ -171,8 +166,7 @@ func joinRule(list []rule, r rule) []rule {
 	return append(list, r)
 }
 
-// joinProtocols makes one rule of several that differ only in the protocol. The
-// rules may stand in any order.
+// joinProtocols merges rules that differ only in the protocol. The rules may be in any order.
 func joinProtocols(rules []rule) []rule {
 	var joined []rule
 	for _, r := range rules {

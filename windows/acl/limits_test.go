@@ -15,8 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestTooManyRulesOverBlocks: what does not fit is denied and reported; nothing
-// is let through that the State denies.
+// TestTooManyRulesOverBlocks: traffic of rules that do not fit is denied and reported; no traffic is
+// allowed that the State denies.
 func TestTooManyRulesOverBlocks(t *testing.T) {
 	truncated, denied := 0, 0
 	seeds := uint64(8)
@@ -138,7 +138,7 @@ func TestMembersAreBounded(t *testing.T) {
 				o.MaxMembers = 2
 				l := acl.Lower(state, o, "")
 				for id := range state.Endpoints {
-					if err := acl.Check(state, id, o, &l.Programme, hns.Readings()...); err != nil {
+					if err := acl.Check(state, id, o, &l.Ruleset, hns.Readings()...); err != nil {
 						t.Fatal(err)
 					}
 					for _, a := range l.Lists[id] {
@@ -257,7 +257,7 @@ func TestNodeAddresses(t *testing.T) {
 			t.Errorf("%s: %t, %v", remote, got.Allow, err)
 		}
 	}
-	if err := acl.Check(state, "c:eth0", o, &l.Programme, hns.Readings()...); err != nil {
+	if err := acl.Check(state, "c:eth0", o, &l.Ruleset, hns.Readings()...); err != nil {
 		t.Error(err)
 	}
 }
@@ -266,12 +266,12 @@ func TestNodeAddresses(t *testing.T) {
 func TestUnknownTableDenies(t *testing.T) {
 	state := &model.State{Endpoints: map[model.EndpointID]model.EndpointState{"c:eth0": {Table: model.TableID{9}}}}
 	l := acl.Lower(state, options(hns.Server2022), "")
-	if err := acl.Check(state, "c:eth0", options(hns.Server2022), &l.Programme, hns.Readings()...); err != nil || !acl.Equal(l.Lists["c:eth0"], acl.DenyAll()) {
+	if err := acl.Check(state, "c:eth0", options(hns.Server2022), &l.Ruleset, hns.Readings()...); err != nil || !acl.Equal(l.Lists["c:eth0"], acl.DenyAll()) {
 		t.Errorf("%v\n%s", err, hns.FormatACLs("", l.Lists["c:eth0"]))
 	}
 }
 
-// TestSetsRoundTrip: what is written is read, also when nobody is in it.
+// TestSetsRoundTrip: an encoded set decodes to the same members, also if it is empty.
 func TestSetsRoundTrip(t *testing.T) {
 	for _, members := range [][]netip.Addr{nil, {netip.MustParseAddr("10.0.0.1")}, {netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}} {
 		set := acl.EncodeSet("isthmus-00ff-v4", members)

@@ -7,8 +7,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// EncodedSets returns the sets of a Programme as HNS holds them.
-func (p *Programme) EncodedSets() []hns.SetPolicy {
+// EncodedSets returns the sets of a Ruleset in the form of HNS.
+func (p *Ruleset) EncodedSets() []hns.SetPolicy {
 	var sets []hns.SetPolicy
 	for id, members := range p.Sets {
 		sets = append(sets, EncodeSet(id, members))
@@ -16,14 +16,13 @@ func (p *Programme) EncodedSets() []hns.SetPolicy {
 	return sets
 }
 
-// Rules returns an endpoint's list as HNS evaluates it. The error is what HNS
-// would refuse.
-func (p *Programme) Rules(id model.EndpointID) (*hns.Rules, error) {
+// Rules returns an endpoint's list as HNS evaluates it. The error names what HNS would refuse.
+func (p *Ruleset) Rules(id model.EndpointID) (*hns.Rules, error) {
 	return hns.ParseRules(p.Lists[id], p.EncodedSets())
 }
 
-// Lookup decides a packet by a list and the sets that it refers to, through the
-// evaluator of package hns. The error is what HNS would refuse.
+// Lookup decides a packet by a list and the sets that it refers to, with the evaluator of package hns. The
+// error names what HNS would refuse.
 func Lookup(list []hns.ACL, sets []hns.SetPolicy, p hns.Packet, reading hns.Reading) (hns.Outcome, error) {
 	rules, err := hns.ParseRules(list, sets)
 	if err != nil {
@@ -32,7 +31,7 @@ func Lookup(list []hns.ACL, sets []hns.SetPolicy, p hns.Packet, reading hns.Read
 	return rules.Decide(p, reading), nil
 }
 
-// PacketDirection is how HNS calls a direction.
+// PacketDirection returns the HNS name of a direction.
 func PacketDirection(d model.Direction) hns.Direction {
 	if d == model.Egress {
 		return hns.Out

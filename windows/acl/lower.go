@@ -15,24 +15,23 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Lowering is what a State asks HNS to hold.
+// Lowering is the desired HNS objects for a State.
 type Lowering struct {
-	Programme
-	// Unsupported is what is denied although the State allows it.
+	Ruleset
+	// Unsupported lists what is denied although the State allows it.
 	Unsupported []model.Unsupported
 
 	index  *index
 	tables map[model.TableID]*[2]layout
 }
 
-// Lower works out the ACLs of every endpoint of a State. Endpoints whose table
-// the State does not have are denied everything. platform names the HNS for
-// Unsupported.
+// Lower computes the ACLs of every endpoint of a State. Endpoints whose table the State lacks are denied
+// all traffic. platform is the HNS version in Unsupported.
 func Lower(s *model.State, o Options, platform string) *Lowering {
 	return lower(s, o, platform, nil)
 }
 
-// lower takes what it can from a memory, if there is one.
+// lower reuses layouts from a memory, if there is one.
 func lower(s *model.State, o Options, platform string, m *memory) *Lowering {
 	l := &Lowering{index: newIndex(s, o), tables: make(map[model.TableID]*[2]layout)}
 	l.Lists = make(map[model.EndpointID][]hns.ACL, len(s.Endpoints))
@@ -60,7 +59,7 @@ func lower(s *model.State, o Options, platform string, m *memory) *Lowering {
 	return l
 }
 
-// report says what an endpoint is denied for lack of room or of IPv6.
+// report reports what an endpoint is denied for lack of room or of IPv6.
 func (l *Lowering) report(e model.EndpointState, dropped []*model.Cause, platform string) {
 	add := func(u model.Unsupported) {
 		u.OS, u.Platform, u.Effect = model.Windows, platform, model.OverBlocks
@@ -71,7 +70,7 @@ func (l *Lowering) report(e model.EndpointState, dropped []*model.Cause, platfor
 	pod := model.Origin{Kind: "Pod", Namespace: e.Pod.Namespace, Name: e.Pod.Name}
 	for _, c := range dropped {
 		u := model.Unsupported{Policy: pod, Rule: -1, Construct: "rules per endpoint",
-			Reason: fmt.Sprintf("more than %d ACLs for one endpoint; what did not fit is denied", l.index.options.MaxRules)}
+			Reason: fmt.Sprintf("more than %d ACLs for one endpoint; traffic of the remaining rules is denied", l.index.options.MaxRules)}
 		if c != nil {
 			u.Direction = c.Direction
 			if c.Reason == model.ReasonRule {
@@ -81,18 +80,18 @@ func (l *Lowering) report(e model.EndpointState, dropped []*model.Cause, platfor
 		add(u)
 	}
 	if l.index.options.NoIPv6 && slices.ContainsFunc(e.IPs, netip.Addr.Is6) {
-		add(model.Unsupported{Policy: pod, Rule: -1, Construct: "IPv6", Reason: "this HNS knows no IPv6 ACLs; IPv6 may be denied where policies allow it"})
+		add(model.Unsupported{Policy: pod, Rule: -1, Construct: "IPv6", Reason: "this HNS has no IPv6 ACLs; IPv6 may be denied where policies allow it"})
 	}
 }
 
-// slot is the place of a set: a rule of a table.
+// slot identifies the rule of a table that a set belongs to.
 type slot struct {
 	table model.TableID
 	d     model.Direction
 	rule  int
 }
 
-// writer writes rules out as ACLs and sets.
+// writer converts rules to ACLs and sets.
 type writer struct {
 	*Lowering
 	hashes map[slot]string
@@ -100,10 +99,9 @@ type writer struct {
 
 // nameSets gives every rule with single addresses the name of its set.
 //
-// A name is made from what the rule says and from the rules of policies that
-// gave it, not from who is in it: pods may come and go, and policies be edited,
-// while lists keep referring to it. Tables that come to the same name and
-// members share the set; where the members differ each table has its own.
+// A name is derived from the content of the rule and from the policy rules behind it, not from its members.
+// Pods may come and go, and policies be edited, while lists keep referring to it. Tables with the same name
+// and members share the set. If the members differ, each table has its own set.
 func (w *writer) nameSets() {
 	if !w.index.options.Sets {
 		return
@@ -112,7 +110,7 @@ func (w *writer) nameSets() {
 	for id, t := range w.tables {
 		for d := range t {
 			for i, r := range t[d].rules {
-				if len(r.who.cohorts) > 0 && !r.node {
+				if len(r.who.addrGroups) > 0 && !r.node {
 					s := slot{id, model.Direction(d), i}
 					key := w.key(s)
 					w.hashes[s] = hash(key)
@@ -134,11 +132,11 @@ func (w *writer) nameSets() {
 func (w *writer) rule(s slot) *rule { return &w.tables[s.table][s.d].rules[s.rule] }
 
 func (w *writer) sameMembers(slots []slot) bool {
-	first := w.rule(slots[0]).who.cohorts
-	return !slices.ContainsFunc(slots[1:], func(s slot) bool { return !slices.Equal(w.rule(s).who.cohorts, first) })
+	first := w.rule(slots[0]).who.addrGroups
+	return !slices.ContainsFunc(slots[1:], func(s slot) bool { return !slices.Equal(w.rule(s).who.addrGroups, first) })
 }
 
-// key is the text that a set's name is made from.
+// key returns the text that a set's name is derived from.
 func (w *writer) key(s slot) string {
 	r := w.rule(s)
 	parts := []string{s.d.String(), r.verdict.String(), protocolText(r.protocols), portText(r.ports), fmt.Sprint(r.who.family)}
@@ -154,8 +152,7 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// causes returns the rules of policies that gave a rule, or with none the
-// causes of other kinds.
+// causes returns the policy rules behind a rule; without any it returns the causes of other kinds.
 func (w *writer) causes(s slot) []*model.Cause {
 	r := w.rule(s)
 	side := &w.index.state.Tables[s.table].Sides[s.d]
@@ -197,8 +194,8 @@ func (w *writer) classes(r *rule) []model.PeerClass {
 		return []model.PeerClass{w.index.families[0].prefixes[0].class, w.index.families[1].prefixes[0].class}
 	}
 	var classes []model.PeerClass
-	for _, c := range r.who.cohorts {
-		classes = append(classes, f.cohorts[c].class)
+	for _, c := range r.who.addrGroups {
+		classes = append(classes, f.addrGroups[c].class)
 	}
 	for _, p := range r.who.prefixes {
 		classes = append(classes, f.prefixes[p].class)

@@ -32,8 +32,8 @@ func options(v hns.Version) acl.Options {
 	return acl.Options{Sets: v.Supports(hns.Sets)}.Defaults()
 }
 
-// TestLookupEqualsState asks the lowered lists about every flow that could tell
-// them from the State, under every reading and for every profile.
+// TestLookupEqualsState decides with the lowered lists every flow that could distinguish them from the
+// State, under every reading and for every profile.
 func TestLookupEqualsState(t *testing.T) {
 	seeds := uint64(6)
 	if testing.Short() {
@@ -105,7 +105,7 @@ func TestCheckAgrees(t *testing.T) {
 				state := stateOf(world.Random(seed+100, shape), "node1", nil)
 				l := acl.Lower(state, options(profile), profile.String())
 				for id := range state.Endpoints {
-					if err := acl.Check(state, id, options(profile), &l.Programme, hns.Readings()...); err != nil {
+					if err := acl.Check(state, id, options(profile), &l.Ruleset, hns.Readings()...); err != nil {
 						t.Fatalf("shape%d/%d: %v\n%s", i, seed, err, hns.FormatACLs("", l.Lists[id]))
 					}
 					m, c := mutate(state, l, id, options(profile))
@@ -131,7 +131,7 @@ func mutate(state *model.State, l *acl.Lowering, id model.EndpointID, o acl.Opti
 		}
 		list := slices.Clone(original)
 		list[i].Action = map[hns.Action]hns.Action{hns.Allow: hns.Block, hns.Block: hns.Allow}[a.Action]
-		p := &acl.Programme{Lists: map[model.EndpointID][]hns.ACL{id: list}, Sets: l.Sets}
+		p := &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{id: list}, Sets: l.Sets}
 		mutants++
 		if acl.Check(state, id, o, p, hns.Reading{}) != nil {
 			caught++

@@ -10,61 +10,59 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Lowerer lowers one State after another. It gives what Lower gives, and works
-// out the rules of a table again only if they can be others: not if addresses
-// have changed places that the table does not tell apart. The zero value is
-// ready.
+// Lowerer lowers one State after another. It returns the same as Lower. It recomputes the rules of a table
+// only if they may differ: not if addresses have moved between classes that the table does not distinguish.
+// The zero value is ready to use.
 type Lowerer struct{ known map[fingerprint]layout }
 
 // Lower is like the function Lower.
 func (l *Lowerer) Lower(s *model.State, o Options, platform string) *Lowering {
 	m := &memory{known: l.known, used: make(map[fingerprint]layout)}
 	lowering := lower(s, o, platform, m)
-	l.known = m.used // what nobody has asked for is forgotten
+	l.known = m.used // forget layouts that this State did not use
 	return lowering
 }
 
-// fingerprint sums up all that the rules of a direction of a table depend on,
-// except for who is in the cohorts.
+// fingerprint is a hash of everything that the rules of a direction of a table depend on, except the
+// members of address groups.
 type fingerprint [sha256.Size]byte
 
-// memory holds layouts whose cohorts are numbered among those that matter.
+// memory holds layouts whose address groups are numbered among those that matter.
 type memory struct{ known, used map[fingerprint]layout }
 
-// layout returns the layout of a side, worked out or remembered.
+// layout returns the layout of a side, computed or remembered.
 func (m *memory) layout(s *side) layout {
 	key, matter := s.fingerprint()
 	if _, ok := m.used[key]; !ok {
 		known, ok := m.known[key]
 		if !ok {
-			known = s.layout().withCohorts(func(family, cohort int) int {
-				place, _ := slices.BinarySearch(matter[family], cohort)
+			known = s.layout().withAddressGroups(func(family, addressGroup int) int {
+				place, _ := slices.BinarySearch(matter[family], addressGroup)
 				return place
 			})
 		}
 		m.used[key] = known
 	}
-	return m.used[key].withCohorts(func(family, place int) int { return matter[family][place] })
+	return m.used[key].withAddressGroups(func(family, place int) int { return matter[family][place] })
 }
 
-// withCohorts returns a copy with other numbers for the cohorts, in the same
-// order.
-func (l layout) withCohorts(number func(family, cohort int) int) layout {
+// withAddressGroups returns a copy with other numbers for the address groups, in the same order.
+func (l layout) withAddressGroups(number func(family, addressGroup int) int) layout {
 	l.rules = slices.Clone(l.rules)
 	for i := range l.rules {
 		who := &l.rules[i].who
-		cohorts := who.cohorts
-		who.cohorts = nil
-		for _, c := range cohorts {
-			who.cohorts = append(who.cohorts, number(who.family, c))
+		addrGroups := who.addrGroups
+		who.addrGroups = nil
+		for _, c := range addrGroups {
+			who.addrGroups = append(who.addrGroups, number(who.family, c))
 		}
 	}
 	return l
 }
 
-// fingerprint also lists, by family, the cohorts that matter: those that want
-// something else than the prefix around them, and those of this node. All
-// others are in no rule, and say nothing that a prefix does not say.
+// fingerprint also returns, by family, the address groups that matter: those whose verdicts differ from the
+// prefix around them, and those of this node. No rule contains any other group, because its prefix already
+// decides the same.
 func (s *side) fingerprint() (key fingerprint, matter [2][]int) {
 	var b []byte
 	add := func(numbers ...int) {
@@ -94,7 +92,7 @@ func (s *side) fingerprint() (key fingerprint, matter [2][]int) {
 			b = append(append(b, addr[:]...), byte(p.prefix.Bits()))
 			b = append(b, s.verdicts(p.class).key()...)
 		}
-		for i, c := range f.cohorts {
+		for i, c := range f.addrGroups {
 			want := s.verdicts(c.class)
 			in := slices.Contains(s.nodeIn[v], i)
 			if !in && want.equal(s.verdicts(f.prefixes[c.cover].class)) {
@@ -102,7 +100,7 @@ func (s *side) fingerprint() (key fingerprint, matter [2][]int) {
 			}
 			matter[v] = append(matter[v], i)
 			flag(in)
-			add(c.cover, len(c.addrs)) // rules are chosen by how many addresses they name
+			add(c.cover, len(c.addrs)) // the choice of rules depends on how many addresses they contain
 			b = append(b, want.key()...)
 		}
 		add(len(matter[v]))

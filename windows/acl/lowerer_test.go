@@ -13,9 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestLowererEqualsLower follows random clusters: whatever a Lowerer has seen
-// before, it gives what is lowered from nothing, to the last name of a set, and
-// so does what is kept of the lists in force.
+// TestLowererEqualsLower follows random clusters. Whatever a Lowerer has lowered before, its result equals
+// that of Lower, to the last name of a set, and so do the kept lists in force.
 func TestLowererEqualsLower(t *testing.T) {
 	seeds := uint64(8)
 	if testing.Short() {
@@ -31,7 +30,7 @@ func TestLowererEqualsLower(t *testing.T) {
 						o.NoIPv6 = noIPv6
 						var lowerer acl.Lowerer
 						var last *model.State
-						var inForce *acl.Programme
+						var inForce *acl.Ruleset
 						s := world.Random(seed, shape)
 						for round := range uint64(12) {
 							state := stateOf(s, "node1", last)
@@ -39,11 +38,11 @@ func TestLowererEqualsLower(t *testing.T) {
 								state = stateOf(s, "node1", nil) // classes have other numbers
 							}
 							got, want := lowerer.Lower(state, o, "x"), acl.Lower(state, o, "x")
-							if !reflect.DeepEqual(got.Programme, want.Programme) || !reflect.DeepEqual(got.Unsupported, want.Unsupported) {
-								t.Fatalf("round %d:\n%+v\nwant\n%+v", round, got.Programme, want.Programme)
+							if !reflect.DeepEqual(got.Ruleset, want.Ruleset) || !reflect.DeepEqual(got.Unsupported, want.Unsupported) {
+								t.Fatalf("round %d:\n%+v\nwant\n%+v", round, got.Ruleset, want.Ruleset)
 							}
 							if inForce == nil {
-								inForce = &want.Programme
+								inForce = &want.Ruleset
 							}
 							kept := got.Keep(inForce)
 							if again := want.Keep(inForce); !reflect.DeepEqual(kept, again) {

@@ -115,8 +115,8 @@ func naivePorts(s *model.Snapshot, pod *model.Pod, d model.Direction, r model.Ru
 	return found
 }
 
-// naivePeers lists the pods that a rule names; with a port name also those that
-// are in its blocks, since only a pod can tell what the name means.
+// naivePeers lists the pods that a rule names. With a port name it adds those within its blocks, since only
+// a pod defines what the name means.
 func naivePeers(s *model.Snapshot, r model.Rule, named bool) []netip.Addr {
 	var addrs []netip.Addr
 	for a, p := range s.Owners().Pods {
@@ -197,9 +197,8 @@ func withoutHoles(s *model.Snapshot) *model.Snapshot {
 	return &c
 }
 
-// TestNotWorseThanNaive compares rules and addresses on clusters that have
-// NetworkPolicies only. Holes in blocks may be told by a rule more, where
-// cutting them out would take more addresses than that is worth.
+// TestNotWorseThanNaive compares rules and addresses on clusters that have NetworkPolicies only. Holes in
+// blocks may cost one more rule, if cutting them out would need more addresses than that is worth.
 func TestNotWorseThanNaive(t *testing.T) {
 	for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
 		for _, holes := range []bool{false, true} {
@@ -224,8 +223,8 @@ func TestNotWorseThanNaive(t *testing.T) {
 						if a.rules+a.addresses > b.rules+b.addresses {
 							more++
 						}
-						// Sets take everybody who can use them, so that they can be
-						// shared: at times that is a few addresses more.
+						// Sets contain every group that can use them, so that they can be shared: at times
+						// that is a few addresses more.
 						if !holes && a.rules > b.rules || !options(profile).Sets && a.rules+a.addresses > b.rules+b.addresses {
 							t.Errorf("seed %d %s: %+v, naive %+v\n%s", seed, id, a, b, hns.FormatACLs("", l.Lists[id]))
 						}

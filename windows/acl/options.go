@@ -8,39 +8,36 @@ import (
 	"net/netip"
 )
 
-// The layout of priorities. Lower goes first; HNS takes 100..65500.
+// The layout of priorities. A lower number takes precedence; HNS accepts 100..65500.
 const (
-	// nodePriority is that of the first rule that lets the node reach its pods.
+	// nodePriority is that of the first rule that allows the node to reach its pods.
 	nodePriority = 900
 	// firstPriority is that of the first rule after those.
 	firstPriority = 1000
-	// lastPriority is the highest that may be given away.
+	// lastPriority is the highest that is used.
 	lastPriority = 65000
 )
 
-// Options say what HNS can take and how much of it.
+// Options are the capabilities and limits of HNS.
 type Options struct {
-	// Sets puts the addresses of pods and nodes into sets (hns.Sets), so that a
-	// pod that comes or goes changes a set and no list. Without it addresses
-	// are in the lists.
+	// Sets puts the addresses of pods and nodes into sets (hns.Sets). A pod that comes or goes then changes
+	// a set and no list. Without it the lists contain the addresses.
 	Sets bool
-	// NoIPv6 leaves out every rule with IPv6 addresses, for an HNS that does
-	// not know them. IPv6 is then denied wherever such a rule would be needed.
+	// NoIPv6 omits every rule with IPv6 addresses, for an HNS without IPv6 ACLs. IPv6 is then denied
+	// wherever such a rule would be needed.
 	NoIPv6 bool
-	// Node are addresses of this node besides those that the State gives to
-	// it, such as the host's own address on the pods' network. They reach every
-	// endpoint unless the State gives them to somebody else.
+	// Node are addresses of this node besides those in the State, such as the host's own address on the
+	// pods' network. They reach every endpoint, unless the State assigns them to a pod or another node.
 	Node []netip.Addr
-	// MaxRules bounds the ACLs of one endpoint. What does not fit is denied.
+	// MaxRules bounds the ACLs of one endpoint. Traffic of rules beyond it is denied.
 	MaxRules int
-	// MaxMembers bounds the addresses and prefixes of one ACL or set; beyond
-	// it the rule is repeated.
+	// MaxMembers bounds the addresses and prefixes of one ACL or set; beyond it the rule is repeated.
 	MaxMembers int
 }
 
-// Defaults fills in what is zero. 4000 members is what the field uses after
-// advice from Microsoft. HNS has no documented limit of rules; updates take
-// longer with each, and trouble was reported from about 1300 on a node.
+// Defaults replaces zero fields by defaults. 4000 members is the common value in the field after advice
+// from Microsoft. HNS documents no limit of rules. Updates take longer with each rule, and trouble was
+// reported from about 1300 rules on a node.
 func (o Options) Defaults() Options {
 	if o.MaxRules == 0 {
 		o.MaxRules = 1000
@@ -51,11 +48,11 @@ func (o Options) Defaults() Options {
 	return o
 }
 
-// minRules is what default deny needs: a terminal rule and a firewall rule in
-// each direction, and the node's rules.
+// minRules is the number of rules that default deny needs: a terminal rule and a firewall rule in each
+// direction, and the node's rules.
 const minRules = 6
 
-// Validate reports every value that makes no sense.
+// Validate reports every invalid value.
 func (o Options) Validate() error {
 	var errs []error
 	if o.MaxRules < minRules || o.MaxRules > lastPriority-firstPriority {

@@ -4,8 +4,8 @@ package acl
 
 import "slices"
 
-// order sorts the steps so that each comes after those it depends on. If that
-// cannot be, the answer is a set that is part of the reason.
+// order sorts the steps so that each follows those it depends on. If that is impossible, it returns a set
+// that is part of a cycle.
 func (p *planner) order() (stuck string) {
 	p.steps = nil
 	place := make(map[int]int) // in steps
@@ -45,8 +45,8 @@ func renumber(list []int, place map[int]int) []int {
 	return out
 }
 
-// stuck names the first set with an edit that is in a circle: of the steps left
-// over, follow what must come before until one comes again.
+// stuck returns the first set with an edit that is part of a cycle. It starts at a remaining step and
+// follows predecessors until one repeats.
 func (p *planner) stuck(place map[int]int) string {
 	first := func(of map[int]bool) int {
 		best := -1
@@ -62,7 +62,7 @@ func (p *planner) stuck(place map[int]int) string {
 		at++
 	}
 	for range p.writes {
-		at = first(p.before[at]) // now certainly inside a circle
+		at = first(p.before[at]) // now certainly inside a cycle
 	}
 	for p.writes[at].Action == WriteList {
 		at = first(p.before[at])

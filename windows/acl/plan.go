@@ -11,19 +11,18 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Action is what a Step does.
+// Action is the action of a Step.
 type Action uint8
 
 // The actions. Each is one call to HNS.
 const (
-	// AddMembers writes a set with new members besides those it has, or makes
-	// the set.
+	// AddMembers writes a set with new members besides the present ones, or creates the set.
 	AddMembers Action = iota
 	// WriteList replaces the ACLs of an endpoint.
 	WriteList
-	// RemoveMembers writes a set without those that do not belong in it.
+	// RemoveMembers writes a set without its obsolete members.
 	RemoveMembers
-	// RemoveSet removes a set that no list refers to any more.
+	// RemoveSet removes a set that no list refers to.
 	RemoveSet
 )
 
@@ -38,36 +37,32 @@ type Step struct {
 	// Set and Members are the set and all its members afterwards.
 	Set     string
 	Members []netip.Addr
-	// Make tells that the set does not exist yet.
+	// Make is true if the set does not exist yet.
 	Make bool
 	// Endpoint and List are for WriteList.
 	Endpoint model.EndpointID
 	List     []hns.ACL
-	// Needs are earlier steps without which this one must not be done.
+	// Needs are earlier steps whose failure prevents this one.
 	Needs []int
-	// Waits are earlier steps without which this one may be done only if it
-	// denies something and allows nothing.
+	// Waits are earlier steps whose failure prevents this one unless it only denies.
 	Waits []int
-	// Tightens tells that the step only denies.
+	// Tightens is true if the step only denies.
 	Tightens bool
 }
 
-// Plan brings HNS from one Programme to another so that every packet meets the
-// old verdict or the new one.
+// Plan leads HNS from one Ruleset to another so that every packet meets the old verdict or the new one.
 //
-// A member is added to its new set before it leaves its old one. A list is
-// written when the sets that it newly refers to hold what they should, and
-// before anything is done to the sets that it leaves which would show. Where no
-// order does all that, a set is made anew under another name.
+// A member is added to its new set before it leaves its old one. A list is written when the sets that it
+// newly refers to are complete. It is written before visible changes to the sets that it no longer refers
+// to. If no order satisfies all that, a set is recreated under another name.
 type Plan struct {
 	Steps []Step
-	// Target is what is in force at the end.
-	Target *Programme
+	// Target is the Ruleset in force at the end.
+	Target *Ruleset
 }
 
-// NewPlan orders the writes. Endpoints that only from has are left alone, and
-// so are the sets that they refer to.
-func NewPlan(from, to *Programme) *Plan {
+// NewPlan orders the writes. It leaves alone endpoints that only from has, and the sets that they refer to.
+func NewPlan(from, to *Ruleset) *Plan {
 	p := &planner{from: from, to: to}
 	for {
 		p.collect()
@@ -81,8 +76,8 @@ func NewPlan(from, to *Programme) *Plan {
 }
 
 type planner struct {
-	from, to *Programme
-	// writes are the steps and, by index, the steps that must come before.
+	from, to *Ruleset
+	// before lists, for each step of writes, the steps that must precede it.
 	writes []Step
 	before []map[int]bool
 	add    map[string]int // index of the step by set
@@ -90,7 +85,7 @@ type planner struct {
 	steps  []Step
 }
 
-// collect finds all steps and what must come before what.
+// collect adds all steps and their dependencies.
 func (p *planner) collect() {
 	p.writes, p.before = nil, nil
 	p.add, p.trim = make(map[string]int), make(map[string]int)
@@ -118,7 +113,7 @@ func (p *planner) collect() {
 	p.removeSets(flips)
 }
 
-// removeSets adds the removal of sets of ours that nobody will refer to.
+// removeSets adds the removal of our sets that no list will refer to.
 func (p *planner) removeSets(flips map[model.EndpointID]int) {
 	used := make(map[string]bool)
 	for id, list := range p.from.Lists {
@@ -170,11 +165,11 @@ func (p *planner) needs(later map[string]int, l string, earlier map[string]int, 
 	}
 }
 
-// verdicts tells which sets stand in rules that allow.
+// verdicts reports which sets are in rules that allow.
 func (p *planner) verdicts() map[string]bool {
 	allows := make(map[string]bool)
-	for _, programme := range []*Programme{p.from, p.to} {
-		for _, list := range programme.Lists {
+	for _, ruleset := range []*Ruleset{p.from, p.to} {
+		for _, list := range ruleset.Lists {
 			for _, a := range list {
 				if set := setOf(a); set != "" {
 					allows[set] = a.Normal().Action == hns.Allow
@@ -185,9 +180,8 @@ func (p *planner) verdicts() map[string]bool {
 	return allows
 }
 
-// rename makes a set anew under a name that nobody uses, for the lists that are
-// written anyway, or for all if there are none, so that the old one need not be
-// edited where it is in the way.
+// rename recreates a set under an unused name, so that the old one need not be edited where it blocks the
+// order. The new set is for the lists that are written anyway, or for all lists if none are.
 func (p *planner) rename(set string) {
 	name := set
 	for {
@@ -205,7 +199,7 @@ func (p *planner) rename(set string) {
 			all = false
 		}
 	}
-	to := &Programme{Lists: make(map[model.EndpointID][]hns.ACL, len(p.to.Lists)), Sets: maps.Clone(p.to.Sets)}
+	to := &Ruleset{Lists: make(map[model.EndpointID][]hns.ACL, len(p.to.Lists)), Sets: maps.Clone(p.to.Sets)}
 	to.Sets[name] = to.Sets[set]
 	left := false
 	for id, list := range p.to.Lists {
@@ -223,7 +217,7 @@ func (p *planner) rename(set string) {
 	p.to = to
 }
 
-// withSet returns the list with a set in place of another.
+// withSet returns the list with one set replaced by another.
 func withSet(list []hns.ACL, set, name string) []hns.ACL {
 	list = slices.Clone(list)
 	for i := range list {
@@ -237,14 +231,14 @@ func withSet(list []hns.ACL, set, name string) []hns.ACL {
 	return list
 }
 
-// successor returns another name for what a set stands for.
+// successor returns another name for the set of the same rule.
 func successor(set string) string {
 	rest := set[len(setPrefix):]
 	n := slices.Index([]byte(rest), '-')
 	return setPrefix + rest[:n] + "x" + rest[n:]
 }
 
-// union joins two ascending lists.
+// union merges two ascending lists.
 func union(a, b []netip.Addr) []netip.Addr {
 	all := make([]netip.Addr, 0, max(len(a), len(b)))
 	for len(a) > 0 || len(b) > 0 {

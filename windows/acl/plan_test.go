@@ -20,13 +20,13 @@ import (
 
 var longer = flag.Uint64("seeds", 15, "random clusters per shape and profile in TestPlanNeverShowsAMixture")
 
-// clone copies the maps of a Programme, so that steps can be applied to it.
-func clone(p *acl.Programme) *acl.Programme {
-	return &acl.Programme{Lists: maps.Clone(p.Lists), Sets: maps.Clone(p.Sets)}
+// clone copies the maps of a Ruleset, so that steps can be applied to it.
+func clone(p *acl.Ruleset) *acl.Ruleset {
+	return &acl.Ruleset{Lists: maps.Clone(p.Lists), Sets: maps.Clone(p.Sets)}
 }
 
 // apply does one step as HNS would. It reports what HNS would refuse.
-func apply(p *acl.Programme, s acl.Step) error {
+func apply(p *acl.Ruleset, s acl.Step) error {
 	_, exists := p.Sets[s.Set]
 	switch s.Action {
 	case acl.WriteList:
@@ -103,7 +103,7 @@ var errMixture = errors.New("a mixture")
 
 // walk executes a plan and checks after every step that every endpoint that it
 // touches decides every flow as before or as after.
-func walk(from *acl.Programme, plan *acl.Plan, old, new *model.State, addrs []netip.Addr, ports []world.Port) (cells int, err error) {
+func walk(from *acl.Ruleset, plan *acl.Plan, old, new *model.State, addrs []netip.Addr, ports []world.Port) (cells int, err error) {
 	var all []*fates
 	for id := range new.Endpoints {
 		all = append(all, newFates(id, old, new, addrs, ports))
@@ -145,9 +145,9 @@ func walk(from *acl.Programme, plan *acl.Plan, old, new *model.State, addrs []ne
 	return cells, nil
 }
 
-// inForce is what HNS holds after a Programme: endpoints that are new to it
+// inForce is what HNS holds after a Ruleset: endpoints that are new to it
 // have default deny.
-func inForce(p *acl.Programme, s *model.State) *acl.Programme {
+func inForce(p *acl.Ruleset, s *model.State) *acl.Ruleset {
 	c := clone(p)
 	for id := range s.Endpoints {
 		if c.Lists[id] == nil {
@@ -177,7 +177,7 @@ func TestPlanNeverShowsAMixture(t *testing.T) {
 					o := options(profile)
 					a := world.Random(seed, shape)
 					old := stateOf(a, "node1", nil)
-					now := clone(&acl.Lower(old, o, "").Programme)
+					now := clone(&acl.Lower(old, o, "").Ruleset)
 					addrs, ports := world.Probes(a)
 					for round := range uint64(3) {
 						b := world.Mutate(seed*7+round, a, shape, 1+int(seed+round)%5)
@@ -228,7 +228,7 @@ func TestWalkNoticesDisorder(t *testing.T) {
 		b := world.Mutate(seed, a, shape, 4)
 		next := stateOf(b, "node1", old)
 		o := options(hns.Server2022)
-		from := inForce(&acl.Lower(old, o, "").Programme, next)
+		from := inForce(&acl.Lower(old, o, "").Ruleset, next)
 		plan := acl.NewPlan(from, acl.Lower(next, o, "").Keep(from))
 		turn := map[acl.Action]int{acl.RemoveMembers: 0, acl.AddMembers: 1, acl.WriteList: 2}
 		slices.SortStableFunc(plan.Steps, func(x, y acl.Step) int { return turn[x.Action] - turn[y.Action] })

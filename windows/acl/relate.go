@@ -9,7 +9,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// relate adds the order that one endpoint demands.
+// relate adds the order that the lists of one endpoint require.
 func (p *planner) relate(id model.EndpointID, flips map[model.EndpointID]int) {
 	old, new := p.from.Lists[id], p.to.Lists[id]
 	p.relateSets(old)
@@ -27,7 +27,7 @@ func (p *planner) relate(id model.EndpointID, flips map[model.EndpointID]int) {
 			p.need(flip, add)
 		}
 		if trims && (joins || !within(guards(old, set), guards(new, set))) {
-			p.need(flip, trim) // it must not meet those who are on their way out
+			p.need(flip, trim) // the new list must not meet members that are about to leave
 		}
 	}
 	for _, set := range olds {
@@ -38,15 +38,14 @@ func (p *planner) relate(id model.EndpointID, flips map[model.EndpointID]int) {
 			p.wait(trim, flip)
 		}
 		if adds && (leaves || !within(guards(new, set), guards(old, set))) {
-			p.wait(add, flip) // its old list must not meet the newcomers
+			p.wait(add, flip) // the old list must not meet new members
 		}
 	}
 }
 
-// relateSets orders the edits of the sets that one list refers to. Nobody is in
-// neither of two sets in between. Of two rules that contradict each other the
-// first is an exception from the second: newcomers enter its set first, and
-// leave it last.
+// relateSets orders the edits of the sets that one list refers to. A moving member is never in neither of
+// two sets. If two rules contradict each other, the first is an exception from the second. New members then
+// enter the first set first, and leave it last.
 func (p *planner) relateSets(list []hns.ACL) {
 	var edited []hns.ACL
 	for _, a := range list {
@@ -69,9 +68,8 @@ func (p *planner) relateSets(list []hns.ACL) {
 	}
 }
 
-// guards returns what stands before the rule of a set and contradicts it, as
-// texts. A list in force and its successor may share a set during a change only
-// if what keeps members from the rule in one does so in the other.
+// guards returns, as texts, the earlier rules that contradict the rule of a set. A list in force and its
+// successor may share a set during a change only if these rules agree in both.
 func guards(list []hns.ACL, set string) []string {
 	var texts []string
 	for j, b := range list {
@@ -93,8 +91,8 @@ func within(some, all []string) bool {
 	return !slices.ContainsFunc(some, func(s string) bool { return !slices.Contains(all, s) })
 }
 
-// contradict reports whether two rules could match one packet with different
-// verdicts, as far as protocols, ports and families tell.
+// contradict reports whether two rules could match one packet with different verdicts, judged by protocols,
+// ports and families.
 func contradict(a, b hns.ACL) bool {
 	a, b = a.Normal(), b.Normal()
 	if a.Action == b.Action || a.Direction != b.Direction || a.RuleType != hns.Switch || b.RuleType != hns.Switch {

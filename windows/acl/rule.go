@@ -12,37 +12,36 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// rule is an ACL before its addresses are written out. Rules are ordered; the
-// first that matches decides.
+// rule is an ACL before its addresses are formatted. Rules are ordered; the first that matches decides.
 type rule struct {
 	verdict model.Verdict
-	// protocols are those with ports that are meant; nil means every protocol.
+	// protocols are the protocols with ports that the rule matches; nil means every protocol.
 	protocols []model.Protocol
 	// ports are disjoint and ascending; nil means every port.
 	ports []hns.PortRange
-	// cells are what the rule matches.
+	// cells are the cells that the rule matches.
 	cells cellSet
 	who   members
-	// node marks the rule that lets this node in.
+	// node marks the rule that allows this node.
 	node bool
 }
 
-// members are the remote addresses that a rule matches, all of one family. The
-// zero value with anyone set stands for every address of both families.
+// members are the remote addresses that a rule matches, all of one family. The zero value with anyone set
+// matches every address of both families.
 type members struct {
-	anyone  bool
-	family  int
-	cohorts []int // ascending
+	anyone     bool
+	family     int
+	addrGroups []int // ascending
 	// prefixes are indices of prefix nodes, ascending.
 	prefixes []int
 }
 
 func (m members) equal(o members) bool {
-	return m.anyone == o.anyone && m.family == o.family && slices.Equal(m.cohorts, o.cohorts) && slices.Equal(m.prefixes, o.prefixes)
+	return m.anyone == o.anyone && m.family == o.family && slices.Equal(m.addrGroups, o.addrGroups) && slices.Equal(m.prefixes, o.prefixes)
 }
 
 func (m members) union(o members) members {
-	m.cohorts = merge(m.cohorts, o.cohorts)
+	m.addrGroups = merge(m.addrGroups, o.addrGroups)
 	m.prefixes = merge(m.prefixes, o.prefixes)
 	return m
 }
@@ -53,20 +52,19 @@ func merge(a, b []int) []int {
 	return slices.Compact(u)
 }
 
-// overlaps reports whether some address is in both. The parts of one prefix
-// that were cut out of it count as in it.
+// overlaps reports whether an address is in both. Parts that were cut out of a prefix count as inside.
 func (m members) overlaps(o members, f *family) bool {
 	if m.anyone || o.anyone {
 		return true
 	}
-	for _, c := range m.cohorts {
-		if _, ok := slices.BinarySearch(o.cohorts, c); ok {
+	for _, c := range m.addrGroups {
+		if _, ok := slices.BinarySearch(o.addrGroups, c); ok {
 			return true
 		}
 	}
 	for _, pair := range [][2]members{{m, o}, {o, m}} {
 		for _, p := range pair[0].prefixes {
-			if slices.ContainsFunc(pair[1].cohorts, func(c int) bool { return f.encloses(p, f.cohorts[c].cover) }) ||
+			if slices.ContainsFunc(pair[1].addrGroups, func(c int) bool { return f.encloses(p, f.addrGroups[c].cover) }) ||
 				slices.ContainsFunc(pair[1].prefixes, func(q int) bool { return f.encloses(p, q) }) {
 				return true
 			}
@@ -75,8 +73,8 @@ func (m members) overlaps(o members, f *family) bool {
 	return false
 }
 
-// portsOf returns the ranges of a set of cells of one protocol, joined where
-// they touch and where every cell in between is in fill. All ports give nil.
+// portsOf returns the ranges of a set of cells of one protocol. It joins ranges that touch, or whose gap
+// consists of cells in fill. All ports give nil.
 func (x *index) portsOf(p model.Protocol, cells, fill cellSet) ([]hns.PortRange, cellSet) {
 	covered := newCellSet(len(x.cells))
 	var ranges []hns.PortRange
@@ -110,7 +108,7 @@ func (x *index) portsOf(p model.Protocol, cells, fill cellSet) ([]hns.PortRange,
 	return ranges, covered
 }
 
-// portText writes ports as HNS reads them: "80,8000-8010".
+// portText formats ports for HNS: "80,8000-8010".
 func portText(ranges []hns.PortRange) string {
 	parts := make([]string, len(ranges))
 	for i, r := range ranges {
@@ -122,7 +120,7 @@ func portText(ranges []hns.PortRange) string {
 	return strings.Join(parts, ",")
 }
 
-// protocolText writes protocols as HNS reads them: "6,17", or "256" for any.
+// protocolText formats protocols for HNS: "6,17", or "256" for any.
 func protocolText(protocols []model.Protocol) string {
 	if protocols == nil {
 		return fmt.Sprint(hns.AnyProtocol)
@@ -134,8 +132,8 @@ func protocolText(protocols []model.Protocol) string {
 	return strings.Join(parts, ",")
 }
 
-// compareRules gives rules that may stand in any order a fixed one: by
-// protocols and ports, blocks first, then by members.
+// compareRules defines an order of rules whose order does not matter: by protocols and ports, blocks first,
+// then by members.
 func compareRules(a, b rule) int {
 	return cmp.Or(
 		slices.Compare(a.protocols, b.protocols),
@@ -144,6 +142,6 @@ func compareRules(a, b rule) int {
 		}),
 		cmp.Compare(a.verdict, b.verdict),
 		slices.Compare(a.who.prefixes, b.who.prefixes),
-		slices.Compare(a.who.cohorts, b.who.cohorts),
+		slices.Compare(a.who.addrGroups, b.who.addrGroups),
 	)
 }

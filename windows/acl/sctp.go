@@ -9,7 +9,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// sctp is how ACLs write the protocol.
+// sctp is the protocol number of SCTP in ACLs.
 const sctp = uint8(model.SCTP)
 
 // NamesSCTP reports whether a list has a rule for SCTP by number.
@@ -20,13 +20,12 @@ func NamesSCTP(list []hns.ACL) bool {
 	})
 }
 
-// WithoutSCTP returns a State whose lists name SCTP nowhere, for an HNS that
-// refuses the protocol, and says what it denies that s allows. SCTP is decided
-// together with the protocols without ports: they are allowed where s allows them
-// and every port of SCTP.
+// WithoutSCTP returns a State whose lists do not name SCTP, for an HNS that refuses the protocol. It also
+// returns what that State denies although s allows it. SCTP is decided together with the protocols without
+// ports: they are allowed if s allows them and every port of SCTP.
 func WithoutSCTP(s *model.State, platform string) (*model.State, []model.Unsupported) {
-	// Ports of TCP and UDP that no rule names keep what they have: a class of
-	// their own, as the class that they leave will say something else.
+	// Ports of TCP and UDP that no rule names keep their verdict. They get their own class, because the
+	// verdict of their old class changes.
 	unnamed := model.PortClass(1)
 	for _, r := range s.Ports {
 		unnamed = max(unnamed, r.Class+1)
@@ -75,7 +74,7 @@ func sctpClasses(s *model.State) []model.PortClass {
 	return all
 }
 
-// overBlocked reports the endpoints under tables that deny more than they should.
+// overBlocked reports the endpoints under tables that deny more than the State.
 func overBlocked(s *model.State, over map[model.TableID]bool, platform string) []model.Unsupported {
 	var all []model.Unsupported
 	for _, e := range s.Endpoints {
@@ -87,12 +86,12 @@ func overBlocked(s *model.State, over map[model.TableID]bool, platform string) [
 	return all
 }
 
-// merger makes rows in which SCTP and the protocols without ports agree.
+// merger builds rows in which SCTP and the protocols without ports have the same verdict.
 type merger struct {
 	unnamed model.PortClass
 	classes []model.PortClass
 	rows    map[*model.Row]*model.Row
-	// denies is set when a row denies what it allowed.
+	// denies is true if a row denies what it allowed before.
 	denies bool
 }
 

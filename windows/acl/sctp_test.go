@@ -37,7 +37,7 @@ func TestWithoutSCTP(t *testing.T) {
 					if acl.NamesSCTP(acl.Lower(state, options(profile), "").Lists[id]) {
 						named++
 					}
-					if err := acl.Check(without, id, options(profile), &l.Programme, hns.Readings()...); err != nil {
+					if err := acl.Check(without, id, options(profile), &l.Ruleset, hns.Readings()...); err != nil {
 						t.Fatalf("%s: %v", where, err)
 					}
 					lost, err := onlyTighter(state, l, id, addrs, ports)

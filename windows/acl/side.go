@@ -15,32 +15,30 @@ type side struct {
 	table *model.Side
 	d     model.Direction
 	rows  map[*model.Row]cellSet
-	// classes remembers verdicts by class, which is asked for many times.
+	// classes caches verdicts by class.
 	classes map[model.PeerClass]cellSet
-	// nodeIn tells, per family, which cohorts the node rule lets in.
+	// nodeIn lists, per family, the address groups that the node rule allows.
 	nodeIn [2][]int
 }
 
-// layout is a direction of a table as rules. The last rule is terminal: it
-// matches everything.
+// layout is a direction of a table as rules. The last rule is terminal: it matches everything.
 type layout struct {
 	rules []rule
-	// pieces are what stands for a prefix from which others were cut out, per
-	// family and prefix node.
+	// pieces replace a prefix from which others were cut out, per family and prefix node.
 	pieces [2]map[int][]netip.Prefix
 }
 
-// ruleCost is how many addresses a rule counts for: VFP goes through rules one
-// by one, and HNS takes its time for each of them.
+// ruleCost is how many addresses a rule counts for: VFP evaluates rules one by one, and HNS takes time for
+// each of them.
 const ruleCost = 4
 
-// cost is what layouts are compared by.
+// cost returns the cost by which layouts are compared.
 func (x *index) cost(l layout) int {
 	n := ruleCost * len(l.rules)
 	for _, r := range l.rules {
 		f := &x.families[r.who.family]
-		for _, c := range r.who.cohorts {
-			n += len(f.cohorts[c].addrs)
+		for _, c := range r.who.addrGroups {
+			n += len(f.addrGroups[c].addrs)
 		}
 		for _, p := range r.who.prefixes {
 			n += max(1, len(l.pieces[r.who.family][p]))
@@ -58,15 +56,14 @@ func (x *index) lowerSide(t *model.Table, d model.Direction, m *memory) layout {
 	return m.layout(s)
 }
 
-// layout works the rules out.
+// layout computes the rules.
 //
-// What holds for addresses that nothing else is said about is told by rules
-// without addresses, which count for both families. If the families differ,
-// both are tried.
+// Rules without addresses express the base verdict, for addresses without other rules. They apply to both
+// families. If the base verdicts of the families differ, it tries both.
 func (s *side) layout() layout {
 	var best layout
-	for i, ground := range s.grounds() {
-		l := s.build(ground)
+	for i, base := range s.baseVerdicts() {
+		l := s.build(base)
 		if i == 0 || s.cost(l) < s.cost(best) {
 			best = l
 		}
@@ -81,15 +78,15 @@ func newSide(x *index, t *model.Table, d model.Direction) *side {
 	return s
 }
 
-// grounds are the verdicts that rules without addresses may give: those of
-// either family's addresses that no prefix and no address names.
-func (s *side) grounds() []cellSet {
+// baseVerdicts returns the possible verdicts of rules without addresses: those of the addresses of either
+// family that no prefix and no address names.
+func (s *side) baseVerdicts() []cellSet {
 	four, six := s.verdicts(s.families[0].prefixes[0].class), s.verdicts(s.families[1].prefixes[0].class)
 	switch {
 	case four.equal(six):
 		return []cellSet{four}
 	case s.options.NoIPv6:
-		// IPv6 can have no rule of its own, so this must not allow it.
+		// IPv6 cannot have its own rules, so the base must not allow it.
 		return []cellSet{newCellSet(len(s.cells))}
 	}
 	return []cellSet{four, six}
@@ -119,15 +116,14 @@ func (s *side) verdictsOf(row *model.Row) cellSet {
 	return v
 }
 
-// findNode finds the cohorts that the node rule stands for: "Traffic is allowed
-// to a pod if ... the traffic source is the pod's local node"
-// (NetworkPolicySpec.ingress).
+// findNode finds the address groups of the node rule: "Traffic is allowed to a pod if ... the traffic
+// source is the pod's local node" (NetworkPolicySpec.ingress).
 func (s *side) findNode() {
 	if s.d != model.Ingress {
 		return
 	}
 	for v := range s.families {
-		for i, c := range s.families[v].cohorts {
+		for i, c := range s.families[v].addrGroups {
 			if s.kinds[c.class] == model.KindThisNode && s.verdicts(c.class).equal(s.all) {
 				s.nodeIn[v] = append(s.nodeIn[v], i)
 			}
@@ -135,53 +131,53 @@ func (s *side) findNode() {
 	}
 }
 
-// nodeRules come before all others. Their addresses may go beyond the cohorts
-// (family.node).
+// nodeRules returns the rules that precede all others. They may contain addresses outside the address
+// groups (family.node).
 func (s *side) nodeRules() []rule {
 	var rules []rule
 	for v := range s.families {
 		if s.d != model.Ingress || s.options.NoIPv6 && v == 1 || len(s.nodeIn[v]) == 0 && len(s.families[v].node) == 0 {
 			continue
 		}
-		rules = append(rules, rule{verdict: model.Allow, cells: s.all, node: true, who: members{family: v, cohorts: s.nodeIn[v]}})
+		rules = append(rules, rule{verdict: model.Allow, cells: s.all, node: true, who: members{family: v, addrGroups: s.nodeIn[v]}})
 	}
 	return rules
 }
 
-// build returns the rules over a ground: per family what differs from it, then
-// the ground itself. NoIPv6 makes the ground deny what IPv6 might be denied.
+// build returns the rules over a base verdict: per family the differences from it, then the base itself.
+// With NoIPv6 the base denies what IPv6 might be denied.
 //
-// What the ground says of some ports and everybody agrees with goes first, and
-// the rules behind it are free to say anything of those ports.
-func (s *side) build(ground cellSet) layout {
-	if s.options.NoIPv6 && s.differsInIPv6(ground) {
-		ground = newCellSet(len(s.cells))
+// Ports for which every class agrees with the base come first. The rules after them may then give any
+// verdict for those ports.
+func (s *side) build(base cellSet) layout {
+	if s.options.NoIPv6 && s.differsInIPv6(base) {
+		base = newCellSet(len(s.cells))
 	}
 	anyone := members{anyone: true}
 	constant := newCellSet(len(s.cells))
-	if ground.has(0) {
+	if base.has(0) {
 		constant = s.all
 	}
 	none := newCellSet(len(s.cells))
-	free := s.whollyTold(s.agreed(ground).intersect(ground.differ(constant)))
+	free := s.dropPartialZero(s.agreed(base).intersect(base.differ(constant)))
 	var l layout
-	l.rules = s.layer([]group{{want: ground.intersect(free).union(constant.minus(free)), rest: constant, who: anyone}}, none)
+	l.rules = s.layer([]group{{want: base.intersect(free).union(constant.minus(free)), rest: constant, who: anyone}}, none)
 	for v := range s.families {
 		if v == 1 && s.options.NoIPv6 {
 			continue
 		}
-		rules, pieces := s.lowerFamily(v, ground, free)
+		rules, pieces := s.lowerFamily(v, base, free)
 		l.rules = append(l.rules, rules...)
 		l.pieces[v] = pieces
 	}
-	l.rules = append(l.rules, s.layer([]group{{want: ground, rest: constant, who: anyone}}, free)...)
-	l.rules = append(l.rules, rule{verdict: verdictOf(ground, 0), cells: s.all, who: anyone})
+	l.rules = append(l.rules, s.layer([]group{{want: base, rest: constant, who: anyone}}, free)...)
+	l.rules = append(l.rules, rule{verdict: verdictOf(base, 0), cells: s.all, who: anyone})
 	return l
 }
 
-// whollyTold leaves out port 0 of protocols of which other ports are missing: it
-// can be told only together with all of them.
-func (s *side) whollyTold(cells cellSet) cellSet {
+// dropPartialZero removes port 0 of protocols of which other ports are missing: only a rule for the whole
+// protocol can match port 0.
+func (s *side) dropPartialZero(cells cellSet) cellSet {
 	for _, p := range model.PortProtocols {
 		if zero := s.firstCell(p); cells.has(zero) && !s.ports[p].within(cells) {
 			only := newCellSet(len(s.cells))
@@ -192,19 +188,19 @@ func (s *side) whollyTold(cells cellSet) cellSet {
 	return cells
 }
 
-// agreed returns the cells of which every class says what the ground says.
-func (s *side) agreed(ground cellSet) cellSet {
+// agreed returns the cells for which every class has the verdict of the base.
+func (s *side) agreed(base cellSet) cellSet {
 	cells := slices.Clone(s.all)
 	agree := func(c model.PeerClass) {
 		for i, word := range s.verdicts(c) {
-			cells[i] &^= word ^ ground[i]
+			cells[i] &^= word ^ base[i]
 		}
 	}
 	for v := range s.families {
 		for _, p := range s.families[v].prefixes {
 			agree(p.class)
 		}
-		for i, c := range s.families[v].cohorts {
+		for i, c := range s.families[v].addrGroups {
 			if !slices.Contains(s.nodeIn[v], i) {
 				agree(c.class)
 			}
@@ -213,19 +209,17 @@ func (s *side) agreed(ground cellSet) cellSet {
 	return cells
 }
 
-// differsInIPv6 reports whether the ground allows something that some IPv6
-// address is denied.
-func (s *side) differsInIPv6(ground cellSet) bool {
+// differsInIPv6 reports whether the base allows something that some IPv6 address is denied.
+func (s *side) differsInIPv6(base cellSet) bool {
 	f := &s.families[1]
-	return slices.ContainsFunc(f.prefixes, func(p prefixNode) bool { return !ground.within(s.verdicts(p.class)) }) ||
-		slices.ContainsFunc(f.cohorts, func(c cohort) bool { return !ground.within(s.verdicts(c.class)) })
+	return slices.ContainsFunc(f.prefixes, func(p prefixNode) bool { return !base.within(s.verdicts(p.class)) }) ||
+		slices.ContainsFunc(f.addrGroups, func(c addressGroup) bool { return !base.within(s.verdicts(c.class)) })
 }
 
-// lowerFamily returns the rules of one family over a ground, and the pieces of
-// prefixes. Holes in prefixes are told by rules in front of them, or cut out,
-// whichever gives fewer rules and addresses.
-func (s *side) lowerFamily(v int, ground, free cellSet) ([]rule, map[int][]netip.Prefix) {
-	t := &terrain{side: s, v: v, f: &s.families[v], ground: ground, free: free, cut: make(map[int][]int)}
+// lowerFamily returns the rules of one family over a base verdict, and the pieces of prefixes. Holes in
+// prefixes become preceding rules or are cut out, whichever needs fewer rules and addresses.
+func (s *side) lowerFamily(v int, base, free cellSet) ([]rule, map[int][]netip.Prefix) {
+	t := &prefixTree{side: s, v: v, f: &s.families[v], base: base, free: free, cut: make(map[int][]int)}
 	best := t.rules()
 	bestCost := t.cost(best)
 	for _, c := range t.cuts() {

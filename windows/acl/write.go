@@ -12,15 +12,14 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// entry is an ACL on its way into a list.
+// entry is an ACL that is being added to a list.
 type entry struct {
 	hns.ACL
 	slot slot
 	node bool
 }
 
-// list returns the ACLs of a table, and the causes of what is left out because
-// there are too many.
+// list returns the ACLs of a table, and the causes of rules that did not fit.
 func (w *writer) list(id model.TableID) ([]hns.ACL, []*model.Cause) {
 	var sides [2][]entry
 	for _, d := range model.Directions {
@@ -48,8 +47,7 @@ func (w *writer) list(id model.TableID) ([]hns.ACL, []*model.Cause) {
 	return append(list, hostRule(hns.In), hostRule(hns.Out)), dropped
 }
 
-// entries writes one rule as ACLs: one for its prefixes, one for its single
-// addresses or per set of them.
+// entries converts one rule to ACLs: one for its prefixes, one for its single addresses or per set of them.
 func (w *writer) entries(s slot) []entry {
 	r := w.rule(s)
 	base := entry{slot: s, node: r.node}
@@ -95,15 +93,15 @@ func (w *writer) entries(s slot) []entry {
 // members returns the single addresses of a rule, ascending.
 func (w *writer) members(r *rule) []netip.Addr {
 	var addrs []netip.Addr
-	for _, c := range r.who.cohorts {
-		addrs = append(addrs, w.index.families[r.who.family].cohorts[c].addrs...)
+	for _, c := range r.who.addrGroups {
+		addrs = append(addrs, w.index.families[r.who.family].addrGroups[c].addrs...)
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return addrs
 }
 
-// addressTexts returns the prefixes of a rule, and its single addresses if they
-// are wanted, as address members of at most MaxMembers each.
+// addressTexts returns the prefixes of a rule, and with singles also its single addresses, as address
+// members of at most MaxMembers each.
 func (w *writer) addressTexts(s slot, singles bool) []string {
 	r := w.rule(s)
 	f := &w.index.families[r.who.family]
@@ -136,11 +134,11 @@ func (w *writer) addressTexts(s slot, singles bool) []string {
 	return texts
 }
 
-// maxID is the length of an ACL's Id; VFP shows it as the rule's friendly name.
+// maxID is the maximum length of an ACL's Id, in bytes; VFP shows it as the rule's friendly name.
 const maxID = 60
 
-// ruleID describes a rule so that a list can be read: direction, verdict,
-// protocols and ports, and a hash of the rules of policies behind it.
+// ruleID describes a rule so that a list is readable: direction, verdict, protocols and ports, and a hash
+// of the policy rules behind it.
 func (w *writer) ruleID(s slot, a hns.ACL) string {
 	r := w.rule(s)
 	d := strings.ToLower(string(a.Direction))
@@ -186,8 +184,8 @@ func (w *writer) putSets(e entry) {
 	w.Sets[id] = members
 }
 
-// fit leaves out rules until the list is within MaxRules. Only what is allowed
-// may be left out: the list then ends in a rule that blocks.
+// fit drops rules until the list is within MaxRules. It drops only what is allowed: the list then ends in a
+// rule that blocks.
 func (w *writer) fit(sides *[2][]entry) (dropped []*model.Cause) {
 	room := w.index.options.MaxRules - 2 // without the two Host rules
 	for len(sides[0])+len(sides[1]) > room {
@@ -195,7 +193,7 @@ func (w *writer) fit(sides *[2][]entry) (dropped []*model.Cause) {
 		if len(sides[1]) > len(sides[0]) {
 			d = model.Egress
 		}
-		// The longer direction gives way, down to the length of the other.
+		// The longer direction is shortened, down to the length of the other.
 		target := max(room-len(sides[1-d]), room/2)
 		var lost []*model.Cause
 		sides[d], lost = w.truncate(sides[d], target)
@@ -204,8 +202,8 @@ func (w *writer) fit(sides *[2][]entry) (dropped []*model.Cause) {
 	return dropped
 }
 
-// truncate returns at most n entries. What an Allow in front gave is decided by
-// what follows: by blocks only, once the last Allow goes first.
+// truncate returns at most n entries. It drops entries from the end and also drops blocks that would then be
+// last. The list ends in a block, which decides the packets of dropped Allows.
 func (w *writer) truncate(list []entry, n int) ([]entry, []*model.Cause) {
 	var lost []*model.Cause
 	last := list[len(list)-1]
@@ -225,7 +223,7 @@ func (w *writer) truncate(list []entry, n int) ([]entry, []*model.Cause) {
 	return append(slices.Clone(list), last), lost
 }
 
-// causesOrDirection never returns nothing, so that every loss is reported.
+// causesOrDirection never returns an empty list, so that every loss is reported.
 func (w *writer) causesOrDirection(s slot) []*model.Cause {
 	if causes := w.causes(s); len(causes) > 0 {
 		return causes

@@ -7,86 +7,79 @@ import (
 	"fmt"
 )
 
-// RequestType says what a modification does with the policies that it carries.
+// RequestType is the operation of a modification on the policies that it carries.
 type RequestType string
 
 // The request types.
 const (
-	// Add appends policies; nothing is compared with what is there.
+	// Add appends policies without comparing them with the present ones.
 	Add RequestType = "Add"
-	// Remove takes away policies whose settings equal the given ones.
+	// Remove removes policies whose settings equal the given ones.
 	Remove RequestType = "Remove"
-	// Update replaces. Whether only the types that the request carries or all
-	// policies are replaced is not documented: callers send all of them. On a
-	// network it replaces the sets with the same ids and nothing else.
+	// Update replaces policies. It is not documented whether it replaces all policies or only the types in
+	// the request: callers send all of them. On a network it replaces only the sets with the same ids.
 	Update RequestType = "Update"
 )
 
-// HostNamespace stands for the host's own compartment in AttachEndpoint.
+// HostNamespace means the host's own compartment in AttachEndpoint.
 const HostNamespace = "host"
 
-// Client reads and writes the objects of HNS. Answers are the full objects as
-// HNS stores them, with members that nobody asked for. Every error is an
-// *Error, to be told apart with errors.Is and the four class errors, except for
-// the context's own.
+// Client reads and writes the objects of HNS. Results are the full objects as HNS stores them, with members
+// that the request did not contain. Every error is an *Error, which errors.Is matches with one of the four
+// class errors. The only exceptions are the context's own errors.
 //
-// A call that the context interrupts may still take effect later. Methods may
-// be called from several goroutines; HNS works on them one after the other.
+// A call that the context interrupts may still take effect later. Methods are safe for concurrent use; HNS
+// executes calls one after the other.
 type Client interface {
-	// Version returns the version of HNS, by which features are known.
+	// Version returns the version of HNS, which determines its features.
 	Version(ctx context.Context) (Version, error)
 
 	// Networks lists all networks.
 	Networks(ctx context.Context) ([]Network, error)
-	// CreateNetwork makes a network and its vSwitch. The adapter may be bound
-	// anew, which disturbs the host's traffic for seconds, and policies such as
-	// DrMacAddress appear later. ErrConflict: the name is taken.
+	// CreateNetwork creates a network and its vSwitch. HNS may rebind the adapter, which disturbs the
+	// host's traffic for seconds. Policies such as DrMacAddress appear later. ErrConflict: the name is in
+	// use.
 	CreateNetwork(ctx context.Context, n Network) (Network, error)
-	// ModifyNetwork changes policies of a network. ErrGone: there is no such
-	// network. ErrRefused: a policy is malformed, unknown to this version, or
-	// in use.
+	// ModifyNetwork changes policies of a network. ErrGone: the network does not exist. ErrRefused: a
+	// policy is malformed, unknown to this version, or in use.
 	ModifyNetwork(ctx context.Context, id string, r RequestType, policies ...Policy) (Network, error)
 	// DeleteNetwork removes a network with everything on it.
 	DeleteNetwork(ctx context.Context, id string) error
 
-	// Endpoints lists the endpoints of a network, remote ones included.
-	// ErrGone: the network, or an endpoint in the middle of the listing, was
-	// removed meanwhile; list again.
+	// Endpoints lists the endpoints of a network, remote ones included. ErrGone: the network, or an
+	// endpoint in the middle of the listing, was removed meanwhile; list again.
 	Endpoints(ctx context.Context, network string) ([]Endpoint, error)
-	// CreateEndpoint makes an endpoint on e.HostComputeNetwork with its
-	// policies in force from the start. ErrConflict: the address is taken.
-	// ErrRefused: the address is reserved or outside the subnets, or a policy
-	// is malformed. A failed creation leaves nothing.
+	// CreateEndpoint creates an endpoint on e.HostComputeNetwork with its policies in force from the start.
+	// ErrConflict: the address is in use. ErrRefused: the address is reserved or outside the subnets, or a
+	// policy is malformed. A failed creation leaves nothing.
 	CreateEndpoint(ctx context.Context, e Endpoint) (Endpoint, error)
-	// ModifyEndpoint changes policies of an endpoint in one step. ErrGone:
-	// there is no such endpoint.
+	// ModifyEndpoint changes policies of an endpoint in one step. ErrGone: the endpoint does not exist.
 	ModifyEndpoint(ctx context.Context, id string, r RequestType, policies ...Policy) (Endpoint, error)
-	// DeleteEndpoint detaches and removes an endpoint. ErrGone: there is none.
+	// DeleteEndpoint detaches and removes an endpoint. ErrGone: it does not exist.
 	DeleteEndpoint(ctx context.Context, id string) error
 
-	// Namespace returns a namespace. ErrGone: there is no such namespace.
+	// Namespace returns a namespace. ErrGone: it does not exist.
 	Namespace(ctx context.Context, id string) (Namespace, error)
-	// AttachEndpoint puts an endpoint into a namespace, or into the host's
-	// compartment with HostNamespace. ErrGone: either does not exist.
-	// ErrConflict: the endpoint is in another namespace, or on the host already.
-	// ErrRefused: it is remote.
+	// AttachEndpoint attaches an endpoint to a namespace, or to the host's compartment with HostNamespace.
+	// ErrGone: either does not exist. ErrConflict: the endpoint is in another namespace, or on the host
+	// already. ErrRefused: it is remote.
 	AttachEndpoint(ctx context.Context, namespace, endpoint string) error
-	// DetachEndpoint takes an endpoint out of a namespace. ErrGone: either does
-	// not exist, or the endpoint is not in it.
+	// DetachEndpoint detaches an endpoint from a namespace. ErrGone: either does not exist, or the endpoint
+	// is not in it.
 	DetachEndpoint(ctx context.Context, namespace, endpoint string) error
 }
 
-// Stats are the packet counts of an endpoint since it was made. HNS does not
-// say why packets were dropped.
+// Stats are the packet counts of an endpoint since its creation. HNS does not report why packets were
+// dropped.
 type Stats struct {
 	PacketsReceived, PacketsSent uint64
 	DroppedIn, DroppedOut        uint64
 }
 
-// State is how far an endpoint has got.
+// State is the state of an endpoint.
 type State int
 
-// The states as schema 1 numbers them; schema 2 does not show them.
+// The states as numbered in schema 1; schema 2 does not show them.
 const (
 	StateNone State = iota
 	StateCreated
@@ -97,8 +90,7 @@ const (
 	StateDestroyed
 )
 
-// Broken reports whether an endpoint in this state moves no packets and never
-// will by itself.
+// Broken reports whether an endpoint in this state forwards no packets and will not recover by itself.
 func (s State) Broken() bool { return s == StateDegraded || s == StateDestroyed }
 
 // String returns "degraded (5)".
@@ -110,15 +102,15 @@ func (s State) String() string {
 	return fmt.Sprintf("%s (%d)", names[s], int(s))
 }
 
-// Stater is implemented by clients that can tell the states of endpoints.
+// Stater is implemented by clients that can read the states of endpoints.
 type Stater interface {
-	// EndpointStates returns the state of every endpoint by its GUID in lower
-	// case, those of other networks included.
+	// EndpointStates returns the state of every endpoint, including those of other networks, by its GUID in
+	// lower case.
 	EndpointStates(ctx context.Context) (map[string]State, error)
 }
 
 // Meter is implemented by clients that can count packets.
 type Meter interface {
-	// EndpointStats returns the counts of an endpoint. ErrGone: there is none.
+	// EndpointStats returns the counts of an endpoint. ErrGone: it does not exist.
 	EndpointStats(ctx context.Context, id string) (Stats, error)
 }

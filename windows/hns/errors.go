@@ -9,19 +9,18 @@ import (
 
 // The classes of errors. An *Error is exactly one of them by errors.Is.
 var (
-	// ErrGone: the object does not exist (any more). Right after a removal that
-	// is success.
+	// ErrGone: the object does not exist (any more). Right after a removal this is success.
 	ErrGone = errors.New("not found in hns")
-	// ErrConflict: something like it exists. List, find it, adopt or delete it.
+	// ErrConflict: a similar object exists. List, find it, adopt or delete it.
 	ErrConflict = errors.New("exists in hns")
-	// ErrRetry: HNS could not do it now, or did not answer in time. The same
-	// call may work later; a call that did not answer may still take effect.
+	// ErrRetry: HNS could not execute the call now, or did not answer in time. A retry may succeed; a call
+	// without an answer may still take effect.
 	ErrRetry = errors.New("hns not ready")
-	// ErrRefused: the request is wrong for this HNS; repeating it is useless.
+	// ErrRefused: the request is wrong for this HNS; a retry is useless.
 	ErrRefused = errors.New("refused by hns")
 )
 
-// The result codes (HRESULT) that have a meaning here or that Fake answers.
+// The result codes (HRESULT) that this package interprets or that Fake returns.
 const (
 	CodeNotFound            uint32 = 0x80070490 // ERROR_NOT_FOUND
 	CodeObjectExists        uint32 = 0x80071392 // ERROR_OBJECT_ALREADY_EXISTS: the address is taken
@@ -61,13 +60,13 @@ const (
 	CodeEndpointNotAttached uint32 = 0x803B0034
 )
 
-// Error is a call that HNS did not do.
+// Error is a failed call of HNS.
 type Error struct {
 	// Op is the Client method.
 	Op string
-	// Code is the HRESULT. Codes that came reduced to 16 bits are completed.
+	// Code is the HRESULT. NewError completes codes that were reduced to 16 bits.
 	Code uint32
-	// Text is what HNS said, in the system's language; for people only.
+	// Text is the message of HNS, in the system's language; for people only.
 	Text string
 }
 
@@ -87,7 +86,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("hns %s: %s (%#08x)", e.Op, e.Text, e.Code)
 }
 
-// Is makes errors.Is work with the four classes.
+// Is reports whether target is the class of the error, for errors.Is.
 func (e *Error) Is(target error) bool { return target == e.class() }
 
 func (e *Error) class() error {

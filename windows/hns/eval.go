@@ -15,15 +15,15 @@ type Packet struct {
 	// Local is the endpoint's address, Remote the peer's.
 	Local, Remote netip.Addr
 	Protocol      uint8
-	// Port is the destination port, SourcePort the other; 0 without ports.
+	// Port is the destination port, SourcePort the source port; 0 without ports.
 	Port, SourcePort uint16
 }
 
-// Outcome is what the rules do with a packet.
+// Outcome is the result of the rules for a packet.
 type Outcome struct {
 	Allow bool
-	// ID is the Id of the Switch rule that decided; Index its place in the
-	// list, or -1 when none matched and the default decided.
+	// ID is the Id of the deciding Switch rule. Index is its place in the list, or -1 if none matched and
+	// the default decided.
 	ID    string
 	Index int
 }
@@ -31,7 +31,7 @@ type Outcome struct {
 // Rules are the ACLs of one endpoint, parsed. Immutable.
 type Rules struct {
 	list []rule // by priority, then place in the list
-	// counts of rules, by layer and direction
+	// number of rules, by layer and direction
 	counts map[RuleType]map[Direction]int
 	total  int
 }
@@ -46,14 +46,14 @@ type rule struct {
 	remotePorts   []PortRange
 }
 
-// matcher is an address member: nothing (any), addresses, or sets.
+// matcher is an address member: empty (any), addresses, or sets.
 type matcher struct {
 	ranges *ranges
 	sets   []*ranges
 }
 
-// ParseRules reads ACLs, and the sets that they may refer to, as HNS does. The
-// error lists every ACL that HNS would refuse.
+// ParseRules parses ACLs, and the sets that they may refer to, as HNS does. The error lists every ACL that
+// HNS would refuse.
 func ParseRules(acls []ACL, sets []SetPolicy) (*Rules, error) {
 	known := make(map[string]*ranges, len(sets))
 	var errs []error
@@ -85,7 +85,7 @@ func unknownSets(list AddressList) error {
 	if len(list.Sets) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%q is no address", list.Sets[0])
+	return fmt.Errorf("%q is not an address", list.Sets[0])
 }
 
 func parseRule(a ACL, known map[string]*ranges) (rule, error) {
@@ -147,21 +147,20 @@ func newMatcher(text string, known map[string]*ranges) (matcher, error) {
 	for _, id := range list.Sets {
 		set, ok := known[id]
 		if !ok {
-			return matcher{}, fmt.Errorf("addresses %q: %q is no address and no set of the network", text, id)
+			return matcher{}, fmt.Errorf("addresses %q: %q is neither an address nor a set of the network", text, id)
 		}
 		m.sets = append(m.sets, set)
 	}
 	return m, nil
 }
 
-// Decide gives the outcome of a packet. The Windows Firewall of the pod decides
-// too: a packet passes only if both layers let it.
+// Decide returns the outcome of a packet. The Windows Firewall of the pod decides too: a packet passes only
+// if both layers allow it.
 func (r *Rules) Decide(p Packet, reading Reading) Outcome {
 	return r.Between(p.Direction, p.Local, p.Remote, reading).Decide(p.Protocol, p.Port, p.SourcePort)
 }
 
-// Part are the rules that match two addresses in one direction, so that many
-// protocols and ports can be decided.
+// Part is the rules that match two addresses in one direction, for deciding many protocols and ports.
 type Part struct {
 	rules   *Rules
 	reading Reading
@@ -180,8 +179,8 @@ func (r *Rules) Between(d Direction, local, remote netip.Addr, reading Reading) 
 	return part
 }
 
-// Parts is Between for many remote addresses, which are in ascending order. It
-// returns the distinct parts and, for each address, the index of its part.
+// Parts is Between for many remote addresses, in ascending order. It returns the distinct parts and, for
+// each address, the index of its part.
 func (r *Rules) Parts(d Direction, local netip.Addr, remotes []netip.Addr, reading Reading) (parts []Part, of []int) {
 	parts, of = []Part{{rules: r, reading: reading, d: d}}, make([]int, len(remotes))
 	matched := make([]bool, len(remotes))
@@ -209,22 +208,21 @@ func (r *Rules) Parts(d Direction, local netip.Addr, remotes []netip.Addr, readi
 	return parts, of
 }
 
-// EmptySets reports whether some rule refers to a set without members: only then
-// does it matter how the readings take sets.
+// EmptySets reports whether a rule refers to a set without members. Only then do readings of sets make a
+// difference.
 func (r *Rules) EmptySets() bool {
 	empty := func(m *matcher) bool { return slices.ContainsFunc(m.sets, (*ranges).empty) }
 	return slices.ContainsFunc(r.list, func(rule rule) bool { return empty(&rule.local) || empty(&rule.remote) })
 }
 
-// Under returns the same rules under another reading of what they do together.
-// The readings must take sets alike, or no set may be empty: that says which
-// rules match.
+// Under returns the same rules under another reading. The readings must agree about sets, or no set may be
+// empty, because sets determine which rules match.
 func (p Part) Under(reading Reading) Part {
 	p.reading = reading
 	return p
 }
 
-// Key is equal for two parts of the same Rules and Reading that decide alike.
+// Key returns a text that is equal for two parts of the same Rules and Reading with equal decisions.
 func (p Part) Key() string {
 	key := []byte(p.d)
 	for _, i := range p.indices {
@@ -233,8 +231,7 @@ func (p Part) Key() string {
 	return string(key)
 }
 
-// Decide gives the outcome for a protocol and its ports, which are 0 where it
-// has none.
+// Decide returns the outcome for a protocol and its ports, which are 0 for protocols without ports.
 func (p Part) Decide(protocol uint8, port, sourcePort uint16) Outcome {
 	r, best := p.rules, -1
 	for _, i := range p.indices {
@@ -256,8 +253,8 @@ func (p Part) Decide(protocol uint8, port, sourcePort uint16) Outcome {
 	return out
 }
 
-// firewall is the layer of the Host rules. A Block goes before an Allow there,
-// as the Windows Firewall does.
+// firewall reports whether the Host rules allow a packet. A Block precedes an Allow there, as in the
+// Windows Firewall.
 func (p Part) firewall(protocol uint8, port, sourcePort uint16) bool {
 	allowed := p.reading.Host == HostOpen || p.rules.total == 0
 	for _, i := range p.indices {
@@ -273,8 +270,7 @@ func (p Part) firewall(protocol uint8, port, sourcePort uint16) bool {
 	return allowed
 }
 
-// prefers reports whether a goes before b of the same priority; a comes later
-// in the list.
+// prefers reports whether a precedes b of the same priority; a is later in the list.
 func (t TieReading) prefers(a, b *rule) bool {
 	switch t {
 	case ReverseOrder:
@@ -310,8 +306,8 @@ func (r *rule) matchesEach(d Direction, local netip.Addr, remotes []netip.Addr, 
 			clear(matched)
 		}
 	}
-	// Addresses are compared with their own side; sets of Local with the source, and
-	// of Remote with the destination.
+	// Addresses are compared with their own side; sets of Local with the source, and of Remote with the
+	// destination.
 	for _, m := range []struct {
 		*matcher
 		side, end bool // whether that is the remote address
@@ -339,8 +335,8 @@ func inPorts(ranges []PortRange, port uint16) bool {
 	return len(ranges) == 0 || slices.ContainsFunc(ranges, func(r PortRange) bool { return r.First <= port && port <= r.Last })
 }
 
-// matches compares the member with side if it holds addresses, or with end, the
-// source or the destination, if it holds sets.
+// matches compares the member with side if it holds addresses, or with end, the source or the destination,
+// if it holds sets.
 func (m *matcher) matches(side, end netip.Addr, reading SetReading) bool {
 	for _, s := range m.sets {
 		if s.empty() && reading == EmptyMatchesAll {

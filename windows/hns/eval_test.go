@@ -31,7 +31,7 @@ func rule(id string, a hns.Action, d hns.Direction, priority uint16) hns.ACL {
 	return hns.ACL{ID: id, Action: a, Direction: d, RuleType: hns.Switch, Priority: priority}
 }
 
-// TestDecide fixes what is known of HNS, one fact a line.
+// TestDecide records the known behaviour of HNS, one fact a line.
 func TestDecide(t *testing.T) {
 	web := rule("web", hns.Allow, hns.In, 1000)
 	web.Protocols, web.LocalPorts, web.RemoteAddresses = "6", "80,8000-8010", "10.40.1.0/24,10.40.2.9"
@@ -83,8 +83,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestParts compares what is found for many remote addresses at once with what is
-// found for each.
+// TestParts compares the parts for many remote addresses with the part for each.
 func TestParts(t *testing.T) {
 	members := []string{"", "10.40.0.0/16", "10.40.1.0/24,10.40.2.9", "10.40.3.7", "fd00::/16", "fd00:1::/64,10.40.9.0/24"}
 	setMembers := []string{"peers", "none", "six", "peers,six"}

@@ -10,8 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestFacts asks the evaluator about every fact that is known of HNS, in the JSON
-// that HNS is sent, under every reading of what is not known.
+// TestFacts checks the evaluator against every known fact of HNS, in the JSON of HNS, under every reading
+// of undocumented behaviour.
 func TestFacts(t *testing.T) {
 	for _, f := range facts.All() {
 		rules, err := hns.ParseRules(decoded[hns.ACL](t, f.Endpoint()), decoded[hns.SetPolicy](t, f.Network()))

@@ -11,24 +11,23 @@ import (
 	"sync"
 )
 
-// Fake is an HNS in memory. It refuses what HNS refuses, with the same codes,
-// answers full objects, and can decide packets by the ACLs that it was given.
-// Nothing outlives it but what Save returns. All methods may be called from several goroutines.
+// Fake is an HNS in memory. It refuses what HNS refuses, with the same codes, returns full objects, and can
+// decide packets by its ACLs. Only the result of Save outlives it. All methods are safe for concurrent use.
 //
-// Like HNS it does not look at contexts: a call that hangs, hangs.
+// Like HNS it ignores contexts: a hanging call hangs.
 type Fake struct {
 	mu         sync.Mutex
 	version    Version
 	sequence   uint32
-	macs       uint32 // how many hardware addresses were given
+	macs       uint32 // number of assigned hardware addresses
 	networks   []*Network
 	endpoints  []*Endpoint
 	namespaces []*Namespace
 	host       []string // endpoints attached to the host's compartment
 	stats      map[string]*Stats
 	calls      []FakeCall
-	states     map[string]State // that SetState has given
-	left       map[string]bool  // endpoints that were taken out of a namespace
+	states     map[string]State // set by SetState
+	left       map[string]bool  // endpoints that were detached from a namespace
 	quirks     Quirks
 	bug        Bug
 	early      string // see Blackout
@@ -37,16 +36,15 @@ type Fake struct {
 
 	// Adapters are the names of physical adapters. Set before use.
 	Adapters []string
-	// UpdateReplacesAll makes the Update of an endpoint replace all policies
-	// and not only the types that the request carries; which of the two HNS
-	// does is not documented. Set before use.
+	// UpdateReplacesAll makes the Update of an endpoint replace all policies instead of only the types in
+	// the request. The behaviour of HNS is not documented. Set before use.
 	UpdateReplacesAll bool
-	// ManagementIP is the node's address on the adapter, and ManagementMAC the
-	// adapter's, which overlay networks show as their tunnel end. Without them
-	// every network gets addresses of its own. Set before use.
+	// ManagementIP is the node's address on the adapter. ManagementMAC is the adapter's MAC, which overlay
+	// networks show as that of their tunnel endpoint. Without them every network gets its own addresses.
+	// Set before use.
 	ManagementIP, ManagementMAC string
-	// Late is how many times Networks is called before a new overlay network
-	// shows its DrMacAddress and ProviderAddress. Set before use.
+	// Late is how many times Networks is called before a new overlay network shows its DrMacAddress and
+	// ProviderAddress. Set before use.
 	Late int
 }
 
@@ -72,16 +70,15 @@ func NewFake(v Version) *Fake {
 	return &Fake{version: v, Adapters: []string{"Ethernet"}, stats: make(map[string]*Stats), states: make(map[string]State), left: make(map[string]bool)}
 }
 
-// Before sets a function that is called at the start of every call, outside all
-// locks: it may block, change the Fake, or return the error that the call then
-// gives without doing anything. nil removes it.
+// Before sets a function that is called at the start of every call, outside all locks. It may block, change
+// the Fake, or return an error, with which the call then fails without an effect. nil removes it.
 func (f *Fake) Before(hook func(op, id string) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.before = hook
 }
 
-// After is like Before for the moment when the call has taken effect.
+// After sets a function like Before that is called when the call has taken effect.
 func (f *Fake) After(hook func(op, id string) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +99,7 @@ func (f *Fake) ForgetCalls() {
 	f.calls = nil
 }
 
-// do makes one call: hooks, the change itself under the lock, the log.
+// do executes one call: hooks, the change under the lock, the log.
 func (f *Fake) do(op, id string, request any, change func() error) error {
 	f.mu.Lock()
 	before, after := f.before, f.after
@@ -126,14 +123,13 @@ func (f *Fake) do(op, id string, request any, change func() error) error {
 	return err
 }
 
-// guid returns an identifier that no other object has.
+// guid returns an unused identifier.
 func (f *Fake) guid() string {
 	f.sequence++
 	return fmt.Sprintf("%08x-15d0-4e0f-8c0d-0123456789ab", f.sequence)
 }
 
-// newID returns the identifier that a new object was asked to have, or one that
-// no other has.
+// newID returns the requested identifier of a new object, or an unused one.
 func (f *Fake) newID(op, wanted string) (string, error) {
 	if wanted == "" || wanted == zeroGUID {
 		return f.guid(), nil
@@ -144,7 +140,7 @@ func (f *Fake) newID(op, wanted string) (string, error) {
 	return strings.ToLower(wanted), nil
 }
 
-// zeroGUID stands for no identifier.
+// zeroGUID means no identifier.
 const zeroGUID = "00000000-0000-0000-0000-000000000000"
 
 // Version implements Client.
@@ -174,8 +170,8 @@ func find[T any](list []*T, is func(*T) bool) *T {
 	return nil
 }
 
-// clone copies an object so that callers share nothing with the store. The
-// settings inside policies are replaced by the Fake, never changed.
+// clone copies an object so that callers share nothing with the store. The Fake replaces settings inside
+// policies, and never changes them.
 func (n *Network) clone() Network {
 	c := *n
 	c.Policies = slices.Clone(n.Policies)

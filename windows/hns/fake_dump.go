@@ -23,9 +23,8 @@ func (f *Fake) EndpointStats(_ context.Context, id string) (s Stats, err error) 
 	return s, err
 }
 
-// Send sends the first packet of a flow through the port of the endpoint with
-// a name and counts it. p.Local may be left out. The error is for packets that
-// cannot be: no such endpoint, or one that is attached nowhere.
+// Send sends the first packet of a flow through the port of the named endpoint and counts it. p.Local may
+// be empty. The error is for impossible packets: the endpoint does not exist, or is not attached.
 func (f *Fake) Send(name string, p Packet, reading Reading) (Outcome, error) {
 	rules, err := f.Rules(name)
 	if err != nil {
@@ -40,8 +39,8 @@ func (f *Fake) Send(name string, p Packet, reading Reading) (Outcome, error) {
 	return out, nil
 }
 
-// Rules returns what is in force at the port of the endpoint with a name, for
-// deciding many packets, which are then not counted. The error is as of Send.
+// Rules returns the rules in force at the port of the named endpoint, for deciding many packets without
+// counting them. It returns the same errors as Send.
 func (f *Fake) Rules(name string) (*Rules, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,12 +49,12 @@ func (f *Fake) Rules(name string) (*Rules, error) {
 		return nil, fmt.Errorf("endpoint %q does not exist", name)
 	}
 	if e.HostComputeNamespace == "" && !slices.Contains(f.host, e.ID) {
-		return nil, fmt.Errorf("endpoint %q is attached nowhere", name)
+		return nil, fmt.Errorf("endpoint %q is not attached", name)
 	}
 	return f.rules(e)
 }
 
-// rules parses what is in force at an endpoint's port.
+// rules parses the ACLs in force at an endpoint's port.
 func (f *Fake) rules(e *Endpoint) (*Rules, error) {
 	if slices.ContainsFunc(e.Policies, func(p Policy) bool { return p.Is(TypeTierACL) }) {
 		return nil, fmt.Errorf("endpoint %q has tiers of ACLs, whose meaning is not known well enough to decide packets", e.Name)
@@ -71,7 +70,7 @@ func (f *Fake) rules(e *Endpoint) (*Rules, error) {
 	return ParseRules(f.misread(acls), sets)
 }
 
-// port returns the endpoint with a name that packets can reach.
+// port returns the named endpoint if packets can reach it.
 func (f *Fake) port(name string) *Endpoint {
 	return find(f.endpoints, func(e *Endpoint) bool { return e.Name == name && !e.Remote() })
 }
@@ -89,8 +88,7 @@ func count(s *Stats, d Direction, passed bool) {
 	}
 }
 
-// Dump returns everything that is stored, as text in a canonical order and
-// without generated identifiers.
+// Dump returns all stored objects as text in a canonical order and without generated identifiers.
 func (f *Fake) Dump() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,7 +152,7 @@ func dumpPolicies(policies []Policy) string {
 	return text
 }
 
-// FormatACLs writes one line per ACL, in the given order.
+// FormatACLs formats one line per ACL, in the given order.
 func FormatACLs(indent string, acls []ACL) string {
 	var b strings.Builder
 	for _, a := range acls {

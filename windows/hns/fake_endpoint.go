@@ -61,10 +61,10 @@ func (f *Fake) CreateEndpoint(_ context.Context, e Endpoint) (made Endpoint, err
 	return made, err
 }
 
-// address checks the addresses that were asked for, or takes a free one.
+// address checks the requested addresses, or allocates a free one.
 func (f *Fake) address(op string, n *Network, e *Endpoint) error {
 	if len(n.Subnets()) == 0 || f.bug == BugNoAddress {
-		return nil // a DHCP server gives addresses
+		return nil // a DHCP server assigns addresses
 	}
 	if len(e.IPConfigurations) == 0 {
 		prefix := netip.MustParsePrefix(n.Subnets()[0].IPAddressPrefix)
@@ -92,9 +92,8 @@ func (f *Fake) address(op string, n *Network, e *Endpoint) error {
 	return nil
 }
 
-// place finds the subnet of an address; the code tells why it cannot be had.
-// Remote endpoints may be outside the subnets, but take their address as local
-// ones do.
+// place finds the subnet of an address; the code is the reason why the address cannot be used. Remote
+// endpoints may be outside the subnets, but occupy their address as local ones do.
 func (f *Fake) place(n *Network, a netip.Addr, remote bool) (bits uint8, code uint32) {
 	for _, e := range f.endpoints {
 		if f.bug == BugAddressTwice || f.quirks.RemotesApart && e.Remote() != remote {
@@ -121,7 +120,7 @@ func (f *Fake) place(n *Network, a netip.Addr, remote bool) (bits uint8, code ui
 	return 0, CodeAddressInvalid
 }
 
-// complete adds what HNS adds to a new endpoint.
+// complete adds the members that HNS adds to a new endpoint.
 func (f *Fake) complete(n *Network, e *Endpoint) {
 	e.HostComputeNetwork = n.ID
 	if e.Name == "" {
@@ -143,8 +142,7 @@ func (f *Fake) complete(n *Network, e *Endpoint) {
 	normalise(e.Policies)
 }
 
-// normalise rewrites ACLs as HNS answers them: with zero members that nobody
-// asked for.
+// normalise rewrites ACLs as HNS returns them: with zero values for missing members.
 func normalise(policies []Policy) {
 	for i, p := range policies {
 		var a map[string]any

@@ -7,37 +7,35 @@ import (
 	"slices"
 )
 
-// Quirks are what some HNS do and others do not.
+// Quirks are behaviours that differ between HNS installations.
 type Quirks struct {
-	// NoVFP is an edition of Windows for clients: overlay networks and ACLs are
-	// refused.
+	// NoVFP is a client edition of Windows: it refuses overlay networks and ACLs.
 	NoVFP bool
-	// RemotesApart gives an address to a remote and to a local endpoint of one
-	// network. Otherwise whoever comes second is refused.
+	// RemotesApart allows a remote and a local endpoint of one network to have the same address. Otherwise
+	// the second one is refused.
 	RemotesApart bool
-	// AttachOnce refuses to put an endpoint that was taken out of a namespace
-	// into another.
+	// AttachOnce refuses to attach an endpoint to another namespace after it was detached from one.
 	AttachOnce bool
-	// NoSCTP refuses ACLs that name the protocol.
+	// NoSCTP refuses ACLs that name SCTP.
 	NoSCTP bool
 }
 
-// SetQuirks makes the Fake behave so from now on.
+// SetQuirks changes the behaviour of the Fake from now on.
 func (f *Fake) SetQuirks(q Quirks) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.quirks = q
 }
 
-// SetVersion makes it another HNS; what is stored stays.
+// SetVersion changes the version of HNS; stored objects stay.
 func (f *Fake) SetVersion(v Version) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.version = v
 }
 
-// Rehydrate does what restarts of the service have been seen to do: every
-// network and endpoint comes back under another identifier.
+// Rehydrate repeats what restarts of the service have been seen to do: every network and endpoint comes
+// back with another identifier.
 func (f *Fake) Rehydrate() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,9 +76,8 @@ func (f *Fake) renumber(e *Endpoint) {
 	}
 }
 
-// Lose does what the worst restart of the service does: networks that are marked
-// NonPersistent are gone with everything on them; namespaces and the containers
-// in them stay.
+// Lose repeats the worst restart of the service. Networks marked NonPersistent are lost with everything on
+// them. Namespaces and the containers in them stay.
 func (f *Fake) Lose() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -91,16 +88,16 @@ func (f *Fake) Lose() {
 	}
 }
 
-// Blackout makes the next overlay network show an address that is not the node's
-// (link-local, or empty) for some listings, before it has its own.
+// Blackout makes the next overlay network show a wrong address (link-local, or empty) for some listings,
+// before it has its own.
 func (f *Fake) Blackout(listings int, shown string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.Late, f.early = listings, shown
 }
 
-// MoveTunnels gives all overlay networks another tunnel address, as HNS does
-// that finds another adapter when it comes back.
+// MoveTunnels gives all overlay networks another tunnel address, as HNS does if it finds another adapter
+// after a restart.
 func (f *Fake) MoveTunnels(address string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -113,8 +110,8 @@ func (f *Fake) MoveTunnels(address string) {
 	}
 }
 
-// SetState puts an endpoint into a state that nothing else would; StateNone
-// ends that. ErrGone: there is no such endpoint.
+// SetState puts an endpoint into a state that nothing else produces; StateNone ends that. ErrGone: the
+// endpoint does not exist.
 func (f *Fake) SetState(id string, s State) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

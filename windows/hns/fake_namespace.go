@@ -21,17 +21,17 @@ func (f *Fake) Namespace(_ context.Context, id string) (n Namespace, err error) 
 	return n, err
 }
 
-// AddNamespace makes an empty namespace, as a container runtime does.
+// AddNamespace creates an empty namespace, as a container runtime does.
 func (f *Fake) AddNamespace() string {
 	n, err := f.CreateNamespace(context.Background(), Namespace{Type: "HostDefault"})
 	if err != nil {
-		return "" // there is no namespace that could be in its way
+		return "" // cannot conflict with another namespace
 	}
 	return n.ID
 }
 
-// RemoveNamespace removes a namespace with whatever is in it, as a crash of a
-// container runtime may. Its endpoints stay, attached to nothing.
+// RemoveNamespace removes a namespace with its resources, as a crash of a container runtime may. Its
+// endpoints stay without a namespace.
 func (f *Fake) RemoveNamespace(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,7 +58,7 @@ func (f *Fake) Namespaces(context.Context) (list []Namespace, err error) {
 	return list, err
 }
 
-// CreateNamespace makes an empty namespace. ErrRefused: its type is unknown.
+// CreateNamespace creates an empty namespace. ErrRefused: its type is unknown.
 func (f *Fake) CreateNamespace(_ context.Context, n Namespace) (made Namespace, err error) {
 	const op = "CreateNamespace"
 	err = f.do(op, n.ID, n, func() error {
@@ -77,8 +77,8 @@ func (f *Fake) CreateNamespace(_ context.Context, n Namespace) (made Namespace, 
 	return made, err
 }
 
-// DeleteNamespace removes a namespace; its endpoints stay, attached to nothing.
-// ErrRefused: a container is in it. ErrGone: there is no such namespace.
+// DeleteNamespace removes a namespace; its endpoints stay without one. ErrRefused: a container is in it.
+// ErrGone: the namespace does not exist.
 func (f *Fake) DeleteNamespace(_ context.Context, id string) error {
 	const op = "DeleteNamespace"
 	return f.do(op, id, nil, func() error {
@@ -94,7 +94,7 @@ func (f *Fake) DeleteNamespace(_ context.Context, id string) error {
 	})
 }
 
-// PutContainer notes that a container runs in a namespace; with gone it ends.
+// PutContainer records that a container runs in a namespace; with gone it ends.
 func (f *Fake) PutContainer(namespace, container string, gone bool) error {
 	const op = "PutContainer"
 	return f.do(op, namespace, container, func() error {
@@ -191,8 +191,7 @@ func endpointResource(id string) Resource {
 	return Resource{Type: "Endpoint", Data: data}
 }
 
-// EndpointStates implements Stater. An endpoint in a namespace has state 1 until
-// a container runs there.
+// EndpointStates implements Stater. An endpoint in a namespace has state 1 until a container runs there.
 func (f *Fake) EndpointStates(context.Context) (states map[string]State, err error) {
 	err = f.do("EndpointStates", "", nil, func() error {
 		states = make(map[string]State, len(f.endpoints))
@@ -218,7 +217,7 @@ func (f *Fake) state(e *Endpoint) State {
 	return StateCreated
 }
 
-// State is the state of one endpoint; StateNone if there is none.
+// State returns the state of one endpoint; StateNone if none is known.
 func (f *Fake) State(id string) State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -228,7 +227,7 @@ func (f *Fake) State(id string) State {
 	return StateNone
 }
 
-// leave takes an endpoint out of its namespace and of the host.
+// leave detaches an endpoint from its namespace and the host.
 func (f *Fake) leave(e *Endpoint) {
 	if n := f.namespace(e.HostComputeNamespace); n != nil {
 		n.Resources = slices.DeleteFunc(n.Resources, func(r Resource) bool { return r.is("Endpoint", e.ID) })

@@ -25,7 +25,7 @@ func (f *Fake) Networks(context.Context) (list []Network, err error) {
 	return list, err
 }
 
-// ripen adds what HNS finds out only after it has bound the adapter.
+// ripen adds members that HNS knows only after it has bound the adapter.
 func (f *Fake) ripen(n *Network, i int) {
 	if slices.ContainsFunc(n.Policies, func(p Policy) bool { return p.Is(TypeDrMacAddress) }) {
 		return
@@ -46,13 +46,13 @@ func (f *Fake) ripen(n *Network, i int) {
 	n.Policies = append(n.Policies, MakePolicy(TypeProviderAddress, ProviderAddress{address}), MakePolicy(TypeDrMacAddress, DrMacAddress{mac}))
 }
 
-// inventedIpam is the range of a NAT network that was given none.
+// inventedIpam returns the range of a NAT network without one.
 func inventedIpam() Ipam {
 	return Ipam{Type: "Static", Subnets: []Subnet{{IPAddressPrefix: "172.29.0.0/20",
 		Routes: []Route{{NextHop: "172.29.0.1", DestinationPrefix: "0.0.0.0/0"}}}}}
 }
 
-// is compares kinds; HNS does so without case.
+// is compares types without case, as HNS does.
 func (t NetworkType) is(other NetworkType) bool { return strings.EqualFold(string(t), string(other)) }
 
 // CreateNetwork implements Client.
@@ -119,7 +119,7 @@ func (f *Fake) checkSubnet(op string, kind NetworkType, s Subnet) error {
 	if prefix.Addr().Is6() && (kind.is(Overlay) || !f.version.Supports(DualStack)) {
 		return NewError(op, CodeInvalidPrefix, "IPv6 is not supported here")
 	}
-	// hcsshim refuses subnets without a default route before HNS sees them.
+	// hcsshim refuses subnets without a default route before HNS gets them.
 	def := slices.IndexFunc(s.Routes, func(r Route) bool { return r.DestinationPrefix == "0.0.0.0/0" || r.DestinationPrefix == "::/0" })
 	if def < 0 {
 		return NewError(op, CodeInvalidNetwork, "subnet without default route")
@@ -213,7 +213,7 @@ func (f *Fake) changeNetwork(op string, n *Network, r RequestType, p Policy) err
 	return nil
 }
 
-// checkRemoteRoute refuses a route to another node that HNS cannot follow.
+// checkRemoteRoute returns an error for a route to another node that HNS refuses.
 func checkRemoteRoute(p Policy) error {
 	var r RemoteSubnetRoute
 	if err := p.Decode(&r); err != nil {

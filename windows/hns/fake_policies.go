@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// checkPolicies refuses policies of an endpoint that HNS refuses.
+// checkPolicies returns an error for policies of an endpoint that HNS refuses.
 func (f *Fake) checkPolicies(op string, n *Network, policies []Policy) error {
 	sets, err := n.Sets()
 	if err != nil {
@@ -51,7 +51,7 @@ func (f *Fake) checkPolicies(op string, n *Network, policies []Policy) error {
 		case p.Is(TypeQOS):
 			var q QOS
 			if err = p.Decode(&q); err == nil && q.MaximumOutgoingBandwidthInBytes == 0 {
-				err = errors.New("no bandwidth at all")
+				err = errors.New("no bandwidth")
 			}
 		case f.takes(p.Type):
 			err = p.Decode(new(map[string]any))
@@ -68,8 +68,8 @@ func (f *Fake) checkPolicies(op string, n *Network, policies []Policy) error {
 	return f.checkACLs(op, acls, sets)
 }
 
-// takes reports whether HNS knows a policy of endpoints that Isthmus does not
-// write. Nothing of them is checked but that they are objects.
+// takes reports whether HNS supports a policy type of endpoints that Isthmus does not write. The Fake
+// checks only that their settings are objects.
 func (f *Fake) takes(kind string) bool {
 	since := map[string]Feature{"L4WFPPROXY": WFPProxies, "TIERACL": TierACLs}
 	kind = strings.ToUpper(kind)
@@ -79,8 +79,7 @@ func (f *Fake) takes(kind string) bool {
 	return slices.Contains([]string{"L2DRIVER", "PORTMAPPING", "L4PROXY", "PORTNAME", "ENCAPOVERHEAD", "IOV", "INTERFACECONSTRAINT", "VLAN"}, kind)
 }
 
-// checkPorts refuses a port of the node that another endpoint has, or that is
-// mapped twice.
+// checkPorts returns an error for a port of the node that another endpoint uses, or that is mapped twice.
 func (f *Fake) checkPorts(op string, self *Endpoint, policies []Policy) error {
 	if f.bug == BugPortTwice {
 		return nil
@@ -147,8 +146,7 @@ func (f *Fake) checkPrefixes(list []string) error {
 	return nil
 }
 
-// sameJSON compares two settings by their meaning. HNS ignores members that it
-// does not know and adds zero ones.
+// sameJSON compares two settings by their meaning. HNS ignores unknown members and adds zero ones.
 func sameJSON(a, b json.RawMessage) bool {
 	var x, y map[string]any
 	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// store is what a Fake keeps over a restart.
+// store is the part of a Fake that survives a restart.
 type store struct {
 	Sequence, MACs uint32
 	Networks       []*Network
@@ -18,7 +18,7 @@ type store struct {
 	Host           []string
 }
 
-// Save returns everything that is stored, for Load.
+// Save returns all stored objects, for Load.
 func (f *Fake) Save() ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -29,7 +29,7 @@ func (f *Fake) Save() ([]byte, error) {
 	return text, nil
 }
 
-// Load replaces everything by what Save returned. Counts of packets start anew.
+// Load replaces all objects by those from Save. It resets the packet counts.
 func (f *Fake) Load(text []byte) error {
 	var s store
 	if err := json.Unmarshal(text, &s); err != nil {
@@ -48,8 +48,8 @@ func (f *Fake) Load(text []byte) error {
 	return nil
 }
 
-// Reboot does what a restart of the machine does: networks that are marked
-// NonPersistent are gone with everything on them, and so are all namespaces.
+// Reboot simulates a restart of the machine: networks marked NonPersistent are gone with everything on
+// them, and so are all namespaces.
 func (f *Fake) Reboot() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,7 +64,7 @@ func (f *Fake) Reboot() {
 	}
 }
 
-// Network returns a network. ErrGone: there is none.
+// Network returns a network. ErrGone: it does not exist.
 func (f *Fake) Network(_ context.Context, id string) (n Network, err error) {
 	err = f.do("Network", id, nil, func() error {
 		found := f.network(id)
@@ -77,7 +77,7 @@ func (f *Fake) Network(_ context.Context, id string) (n Network, err error) {
 	return n, err
 }
 
-// Endpoint returns an endpoint. ErrGone: there is none.
+// Endpoint returns an endpoint. ErrGone: it does not exist.
 func (f *Fake) Endpoint(_ context.Context, id string) (e Endpoint, err error) {
 	err = f.do("Endpoint", id, nil, func() error {
 		found := f.endpoint(id)
@@ -111,7 +111,7 @@ func (f *Fake) OnHost(id string) bool {
 	return slices.ContainsFunc(f.host, func(h string) bool { return SameID(h, id) })
 }
 
-// PortRules returns what is in force at the port of an attached endpoint.
+// PortRules returns the rules in force at the port of an attached endpoint.
 func (f *Fake) PortRules(id string) (*Rules, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -52,8 +52,8 @@ func set(id, values string) hns.Policy {
 	return hns.SetPolicy{ID: id, Name: id, PolicyType: hns.IPSet, Values: values}.Policy()
 }
 
-// refusal is a request that HNS refuses, with the code, and the class by which
-// callers act; code 0 is for its neighbour that HNS takes.
+// refusal is a request that HNS refuses, with the code and its class; code 0 is for a similar request that
+// HNS accepts.
 type refusal struct {
 	name    string
 	version hns.Version
@@ -165,7 +165,7 @@ func policyRefusals() []refusal {
 	}
 }
 
-// TestFakeRefuses holds what is known about refusals.
+// TestFakeRefuses checks all known refusals.
 func TestFakeRefuses(t *testing.T) {
 	for _, c := range slices.Concat(networkRefusals(), endpointRefusals(), policyRefusals()) {
 		t.Run(c.name, func(t *testing.T) {
@@ -230,7 +230,7 @@ func TestFakeLifecycle(t *testing.T) {
 		t.Errorf("an endpoint with only a name, that another has: %+v, %v", named, err)
 	}
 	if _, err := f.ModifyNetwork(ctx, n.ID, hns.Update, set("ghost", "10.0.0.1")); err != nil || strings.Contains(f.Dump(), "ghost") {
-		t.Errorf("an update of an unknown set must do nothing and say nothing: %v", err)
+		t.Errorf("an update of an unknown set must have no effect and no error: %v", err)
 	}
 	if _, err := f.ModifyEndpoint(ctx, e.ID, hns.Update, hns.MakePolicy(hns.TypeOutBoundNAT, hns.OutBoundNAT{}), remoteRule("10.0.0.1").Policy()); err != nil {
 		t.Fatal(err)

@@ -10,9 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// FuzzPolicies reads any text as the answer of HNS about a network and about an
-// endpoint on it. What is read must be evaluated without breaking anything
-// under every reading, and must be the same after being written and read again.
+// FuzzPolicies parses any text as the answer of HNS about a network and about an endpoint on it. The result
+// must be evaluated without a crash under every reading, and must be the same after encoding and decoding.
 func FuzzPolicies(f *testing.F) {
 	f.Add([]byte(`{"Policies":[]}`), []byte(`{"Policies":[{"Type":"ACL","Settings":{"Protocols":"6","Action":"Allow","Direction":"In","LocalPorts":"80","RuleType":"Switch","Priority":1000}}]}`))
 	f.Add([]byte(`{"Policies":[{"Type":"SetPolicy","Settings":{"Id":"isthmus-0a-v4","Name":"a","PolicyType":"IPSET","Values":"10.0.0.1,10.0.0.2"}}]}`),
@@ -55,8 +54,7 @@ func FuzzPolicies(f *testing.F) {
 	})
 }
 
-// decide asks about a few packets; the parts of a decision must be what the
-// whole is.
+// decide decides a few packets; the parts of a decision must equal the whole.
 func decide(t *testing.T, rules *hns.Rules) {
 	t.Helper()
 	v4, v6 := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")

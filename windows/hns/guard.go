@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// Call tells an observer how one attempt of a Client method ended.
+// Call describes the end of one attempt of a Client method.
 type Call struct {
 	Op string
 	// Code is the HRESULT, 0 for success and for calls that the context ended.
 	Code uint32
-	// Ended tells that the context ended the call.
+	// Ended is true if the context ended the call.
 	Ended    bool
 	Duration time.Duration
 	// Attempt counts from 1.
@@ -26,21 +26,21 @@ type Call struct {
 
 // GuardConfig bounds calls to HNS.
 type GuardConfig struct {
-	// Deadline is how long one attempt may take. HNS has been seen to hang for
-	// ever, and one ACL update to take a minute.
+	// Deadline bounds one attempt. HNS has been seen to hang for ever, and to need a minute for one ACL
+	// update.
 	Deadline time.Duration
-	// Attempts is how often a call of class ErrRetry is made in all.
+	// Attempts is the total number of attempts of a call with errors of class ErrRetry.
 	Attempts int
 	// Backoff is the wait before the second attempt; it doubles each time.
 	Backoff time.Duration
-	// MaxHung is how many calls may be left behind running. Each holds a system
-	// thread; beyond it calls fail at once.
+	// MaxHung bounds the timed-out calls that still run. Each holds a system thread; beyond it calls fail
+	// at once.
 	MaxHung int
 	// Observe, if set, is called after every attempt, from any goroutine.
 	Observe func(Call)
 }
 
-// Defaults fills in what is zero.
+// Defaults replaces zero fields by defaults.
 func (c GuardConfig) Defaults() GuardConfig {
 	if c.Deadline == 0 {
 		c.Deadline = 2 * time.Minute
@@ -57,7 +57,7 @@ func (c GuardConfig) Defaults() GuardConfig {
 	return c
 }
 
-// Validate reports every value that makes no sense.
+// Validate reports every invalid value.
 func (c GuardConfig) Validate() error {
 	var errs []error
 	if c.Deadline < 0 {
@@ -75,24 +75,22 @@ func (c GuardConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Guard wraps a client so that every call returns within its deadline, whatever
-// HNS does. Errors of class ErrRetry are tried again with back-off, except for
-// a call that did not return: it may still be at work, and a second one beside
-// it would race with it. The whole operation may be repeated instead.
+// Guard wraps a client so that every call returns within its deadline, whatever HNS does. It retries errors
+// of class ErrRetry with back-off. It does not retry a call that timed out, because the call may still run
+// and would race with the second one. The caller may repeat the whole operation.
 //
-// Nor is a second write of the same object made beside one that was left
-// behind: it is refused at once, with CodeBusy, so that what lands late never
-// undoes something newer. Removals are not held back.
+// Nor does it start a second write of an object while a timed-out one still runs. It returns CodeBusy at
+// once, so that a late write never undoes a newer one. Removals are exempt.
 func Guard(c Client, config GuardConfig) *Guarded {
 	return &Guarded{client: c, config: config.Defaults(), writing: make(map[Object]bool)}
 }
 
-// Guarded is a Client whose calls return. It does one write of an object at a
-// time: callers that write one object from two goroutines see CodeBusy too.
+// Guarded is a Client whose calls return in time. It makes one write of an object at a time: two goroutines
+// that write one object may get CodeBusy too.
 type Guarded struct {
 	client Client
 	config GuardConfig
-	hung   atomic.Int64 // calls that were left behind and have not returned
+	hung   atomic.Int64 // timed-out calls that have not returned
 
 	mu      sync.Mutex
 	writing map[Object]bool // writes that have not returned
@@ -104,24 +102,24 @@ var (
 	_ Stater = (*Guarded)(nil)
 )
 
-// Object is what a call writes, as far as writes of it must not overtake each
-// other. The empty Object is of calls of which the order does not matter.
+// Object identifies what a call writes; writes of one Object must not overtake each other. The empty Object
+// is for calls whose order does not matter.
 type Object string
 
-// EndpointObject is an endpoint that is modified, by its GUID.
+// EndpointObject identifies the modification of an endpoint, by its GUID.
 func EndpointObject(id string) Object { return Object("endpoint " + strings.ToLower(id)) }
 
-// NewEndpointObject is an endpoint that is made, by its name.
+// NewEndpointObject identifies the creation of an endpoint, by its name.
 func NewEndpointObject(name string) Object { return Object("new endpoint " + name) }
 
-// SetObject is a set of addresses, by its id.
+// SetObject identifies a set of addresses, by its id.
 func SetObject(id string) Object { return Object("set " + id) }
 
 // Set returns the id if the object is a set.
 func (o Object) Set() (id string, ok bool) { return strings.CutPrefix(string(o), "set ") }
 
-// networkObject is what a modification of a network writes: the one set that it
-// carries, or the network's other policies.
+// networkObject identifies what a modification of a network writes: the one set that it carries, or the
+// network's other policies.
 func networkObject(id string, policies []Policy) Object {
 	var set SetPolicy
 	if len(policies) == 1 && policies[0].Is(TypeSet) && policies[0].Decode(&set) == nil {
@@ -130,9 +128,8 @@ func networkObject(id string, policies []Policy) Object {
 	return Object("network " + strings.ToLower(id))
 }
 
-// Unfinished lists the objects with a write that was left behind and has not
-// returned: what HNS holds of them may change at any time. What is read after
-// an object is no longer listed shows the write, if it was done at all.
+// Unfinished lists the objects with a timed-out write that has not returned: their content may change at
+// any time. Once an object is no longer listed, a read shows the effect of the write, if it had any.
 func (g *Guarded) Unfinished() map[Object]bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -143,7 +140,7 @@ func (g *Guarded) Unfinished() map[Object]bool {
 	return all
 }
 
-// begin notes a write; false if there is one already.
+// begin records a write; it returns false if another one is running.
 func (g *Guarded) begin(o Object) bool {
 	if o == "" {
 		return true
@@ -168,8 +165,8 @@ type answer[T any] struct {
 	err   error
 }
 
-// call makes one guarded call. f must not touch what the caller goes on to use:
-// it may still run after call has returned.
+// call makes one guarded call. f must not use data that the caller continues to use: it may still run after
+// call has returned.
 func call[T any](ctx context.Context, g *Guarded, op string, o Object, f func(context.Context) (T, error)) (T, error) {
 	wait := g.config.Backoff
 	for attempt := 1; ; attempt++ {
@@ -186,7 +183,7 @@ func call[T any](ctx context.Context, g *Guarded, op string, o Object, f func(co
 	}
 }
 
-// try makes one attempt and tells whether another may be made.
+// try makes one attempt and reports whether a retry is allowed.
 func try[T any](ctx context.Context, g *Guarded, op string, o Object, attempt int, f func(context.Context) (T, error)) (value T, again bool, err error) {
 	if n := g.hung.Load(); n >= int64(g.config.MaxHung) {
 		return value, false, NewError(op, CodeTimeout, fmt.Sprintf("%d earlier calls have not returned; restart the hns service", n))
@@ -198,7 +195,7 @@ func try[T any](ctx context.Context, g *Guarded, op string, o Object, attempt in
 	done := make(chan answer[T], 1)
 	attemptCtx, cancel := context.WithTimeout(ctx, g.config.Deadline)
 	defer cancel()
-	var abandoned atomic.Bool // by whichever of the two sides is first
+	var abandoned atomic.Bool // set by whichever of the two sides is first
 	go func() {
 		v, err := f(attemptCtx)
 		g.end(o)
@@ -214,7 +211,7 @@ func try[T any](ctx context.Context, g *Guarded, op string, o Object, attempt in
 	case <-attemptCtx.Done():
 		g.hung.Add(1)
 		if !abandoned.CompareAndSwap(false, true) {
-			g.hung.Add(-1) // it has just returned; too late
+			g.hung.Add(-1) // it has just returned, but too late
 		}
 		err = fmt.Errorf("hns %s: %w", op, ctx.Err())
 		if ctx.Err() == nil {
@@ -294,16 +291,16 @@ func (g *Guarded) DetachEndpoint(ctx context.Context, namespace, endpoint string
 	return err
 }
 
-// EndpointStats asks the client if it is a Meter. ErrRefused: it is not.
+// EndpointStats reads the counts if the client is a Meter. ErrRefused: it is not.
 func (g *Guarded) EndpointStats(ctx context.Context, id string) (Stats, error) {
 	meter, ok := g.client.(Meter)
 	if !ok {
-		return Stats{}, NewError("EndpointStats", CodeNotImplemented, "this client counts nothing")
+		return Stats{}, NewError("EndpointStats", CodeNotImplemented, "this client does not count packets")
 	}
 	return call(ctx, g, "EndpointStats", "", func(ctx context.Context) (Stats, error) { return meter.EndpointStats(ctx, id) })
 }
 
-// EndpointStates asks the client if it is a Stater; otherwise there are none.
+// EndpointStates reads the states if the client is a Stater; otherwise it returns none.
 func (g *Guarded) EndpointStates(ctx context.Context) (map[string]State, error) {
 	stater, ok := g.client.(Stater)
 	if !ok {

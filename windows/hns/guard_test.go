@@ -59,7 +59,7 @@ func TestGuardEndsHungCalls(t *testing.T) {
 	}
 }
 
-// TestGuardRepeats only what can work later.
+// TestGuardRepeats: Guard retries only calls that can succeed later.
 func TestGuardRepeats(t *testing.T) {
 	for _, c := range []struct {
 		name     string

@@ -15,8 +15,8 @@ import (
 	"github.com/Microsoft/hcsshim/hcn"
 )
 
-// Open returns a client of this machine's HNS. It fails if the service cannot
-// be asked for its version: no rights, no HNS, or one too old.
+// Open returns a client of this machine's HNS. It fails if it cannot read the version of the service:
+// missing rights, no HNS, or an old one.
 func Open() (Client, error) {
 	var s service
 	v, err := s.Version(context.Background())
@@ -29,8 +29,8 @@ func Open() (Client, error) {
 	return s, nil
 }
 
-// service calls the DLLs of this machine through hcsshim. Calls cannot be
-// interrupted: contexts are looked at only before a call; Guard does the rest.
+// service calls the DLLs of this machine through hcsshim. Calls cannot be interrupted. It checks contexts
+// only before a call; Guard bounds the call.
 type service struct{}
 
 var (
@@ -39,8 +39,7 @@ var (
 	_ Stater = service{}
 )
 
-// do calls f and gives its error our form. hcsshim panics where a DLL or a
-// procedure is missing.
+// do calls f and converts its error. hcsshim panics if a DLL or a procedure is missing.
 func do(ctx context.Context, op string, f func() error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("hns %s: %w", op, err)
@@ -56,8 +55,8 @@ func do(ctx context.Context, op string, f func() error) (err error) {
 	return nil
 }
 
-// resultCode finds the HRESULT in an error of hcsshim. Only if the call itself
-// reported success it is taken from the error document of the service.
+// resultCode finds the HRESULT in an error of hcsshim. It uses the error document of the service only if
+// the call itself reported success.
 func resultCode(err error) uint32 {
 	if hcn.IsNotFoundError(err) {
 		return CodeNotFound
@@ -77,7 +76,7 @@ func resultCode(err error) uint32 {
 			return document.ErrorCode
 		}
 	}
-	// Calls of schema 1 say their code in hcsshim's words only.
+	// Errors of schema 1 contain the code only in hcsshim's text.
 	if _, rest, ok := strings.Cut(text, "failed in Win32: "); ok {
 		if i := strings.LastIndex(rest, "(0x"); i >= 0 {
 			digits, _, _ := strings.Cut(rest[i+3:], ")")
@@ -89,8 +88,7 @@ func resultCode(err error) uint32 {
 	return CodeUnexpected
 }
 
-// convert goes between our structs and those of hcsshim, which have the same
-// JSON.
+// convert converts between our structs and those of hcsshim, which have the same JSON.
 func convert(from, to any) error {
 	text, err := json.Marshal(from)
 	if err != nil {
@@ -227,8 +225,8 @@ func (service) AttachEndpoint(ctx context.Context, namespace, endpoint string) e
 		if namespace != HostNamespace {
 			return hcn.AddNamespaceEndpoint(namespace, endpoint)
 		}
-		// The host's compartment can be reached only through the old schema. Its
-		// errors carry no code, so an attached endpoint is found by its state.
+		// Only the old schema can attach to the host's compartment. Its errors carry no code, so the state
+		// shows whether the endpoint is attached already.
 		e, err := hcsshim.GetHNSEndpointByID(endpoint)
 		if err != nil {
 			return err
@@ -240,7 +238,7 @@ func (service) AttachEndpoint(ctx context.Context, namespace, endpoint string) e
 	})
 }
 
-// hostCompartment is the number of the compartment that the host is in.
+// hostCompartment is the number of the host's compartment.
 const hostCompartment = 1
 
 func (service) DetachEndpoint(ctx context.Context, namespace, endpoint string) error {

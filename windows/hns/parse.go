@@ -12,8 +12,8 @@ import (
 // PortRange is First..Last, inclusive.
 type PortRange struct{ First, Last uint16 }
 
-// ParsePorts reads the ports of an ACL: numbers and ascending ranges separated
-// by commas, without blanks. Empty text means any port and gives nil.
+// ParsePorts parses the ports of an ACL: numbers and ascending ranges separated by commas, without blanks.
+// Empty text means any port and gives nil.
 func ParsePorts(text string) ([]PortRange, error) {
 	if text == "" {
 		return nil, nil
@@ -40,8 +40,8 @@ func ParsePorts(text string) ([]PortRange, error) {
 	return ranges, nil
 }
 
-// ParseProtocols reads the protocols of an ACL: numbers from 0 to 255 separated
-// by commas. Empty text and "256" mean any protocol and give nil.
+// ParseProtocols parses the protocols of an ACL: numbers from 0 to 255 separated by commas. Empty text and
+// "256" mean any protocol and give nil.
 func ParseProtocols(text string) ([]uint8, error) {
 	if text == "" || text == strconv.Itoa(AnyProtocol) {
 		return nil, nil
@@ -71,19 +71,18 @@ func parseNumber(s string, limit uint64) (uint64, error) {
 	return n, nil
 }
 
-// AddressList is what one address member of an ACL, or the values of a set,
-// say: prefixes, or ids of sets.
+// AddressList is the content of one address member of an ACL, or the values of a set: prefixes, or ids of
+// sets.
 type AddressList struct {
 	Prefixes []netip.Prefix
-	// Sets are the tokens that are no addresses. All of them must match.
+	// Sets are the tokens that are not addresses. All of them must match.
 	Sets []string
-	// Canonical tells that no prefix had host bits.
+	// Canonical is true if no prefix has host bits.
 	Canonical bool
 }
 
-// ParseAddresses reads addresses, CIDRs and ids of sets, separated by commas.
-// Empty text means any address and gives an empty list. The word "any" is
-// refused, as HNS does; so are blanks, zones and IPv4 in IPv6 form.
+// ParseAddresses parses addresses, CIDRs and ids of sets, separated by commas. Empty text means any address
+// and gives an empty list. Like HNS it refuses the word "any", blanks, zones and IPv4 in IPv6 form.
 func ParseAddresses(text string) (AddressList, error) {
 	list := AddressList{Canonical: true}
 	if text == "" {
@@ -96,7 +95,7 @@ func ParseAddresses(text string) (AddressList, error) {
 			list.Canonical = list.Canonical && prefix == prefix.Masked()
 			list.Prefixes = append(list.Prefixes, prefix.Masked())
 		case token == "" || strings.EqualFold(token, "any") || strings.ContainsAny(token, " \t/:"):
-			return AddressList{}, fmt.Errorf("addresses %q: %q is no address, prefix or set", text, token)
+			return AddressList{}, fmt.Errorf("addresses %q: %q is not an address, prefix or set", text, token)
 		default:
 			list.Sets = append(list.Sets, token)
 		}

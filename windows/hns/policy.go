@@ -9,15 +9,14 @@ import (
 	"strings"
 )
 
-// Policy is the envelope that every policy of networks, subnets and endpoints
-// comes in. Settings is one of the setting types below.
+// Policy is the envelope of every policy of networks, subnets and endpoints. Settings is one of the setting
+// types below.
 type Policy struct {
 	Type     string
 	Settings json.RawMessage `json:",omitempty"`
 }
 
-// The policy types that Isthmus uses or has to keep. HNS compares them without
-// case.
+// The policy types that Isthmus uses or must preserve. HNS compares them without case.
 const (
 	TypeACL               = "ACL"
 	TypeSet               = "SetPolicy"
@@ -49,7 +48,7 @@ func MakePolicy(kind string, settings any) Policy {
 // Is reports whether the policy is of a type.
 func (p Policy) Is(kind string) bool { return strings.EqualFold(p.Type, kind) }
 
-// Decode reads the settings into one of the setting types.
+// Decode parses the settings into one of the setting types.
 func (p Policy) Decode(into any) error {
 	if err := json.Unmarshal(p.Settings, into); err != nil {
 		return fmt.Errorf("decode settings of policy %s: %w", p.Type, err)
@@ -57,14 +56,14 @@ func (p Policy) Decode(into any) error {
 	return nil
 }
 
-// Action is what an ACL does.
+// Action is the action of an ACL.
 type Action string
 
-// Direction is the direction of a packet as its endpoint sees it.
+// Direction is the direction of a packet from the view of its endpoint.
 type Direction string
 
-// RuleType is the layer that an ACL works in: Switch is VFP, outside the pod;
-// Host is the Windows Firewall of the pod's compartment.
+// RuleType is the layer of an ACL: Switch is VFP, outside the pod; Host is the Windows Firewall of the
+// pod's compartment.
 type RuleType string
 
 // The values of ACL members.
@@ -79,24 +78,22 @@ const (
 	Host   RuleType = "Host"
 )
 
-// AnyProtocol is the number that means every protocol in ACL.Protocols.
+// AnyProtocol is the number in ACL.Protocols that means every protocol.
 const AnyProtocol = 256
 
-// The priorities that Switch rules may have. Lower goes first.
+// The valid priorities of Switch rules. A lower number takes precedence.
 const (
 	MinPriority = 100
 	MaxPriority = 65500
 )
 
-// ACL is one rule of an endpoint. The lowest priority that matches decides.
+// ACL is one rule of an endpoint. The matching rule with the lowest priority number decides.
 //
-// An empty member means any. Protocols is a comma separated list of numbers
-// ("6,17") or "256" for any. Addresses are a comma separated list of addresses
-// and canonical CIDRs; ports of numbers and ranges ("80,8000-8010"). With plain
-// addresses, Local is the endpoint's side and Remote the peer's. With the id of
-// a set in place of addresses, Local is the source and Remote the destination
-// of the packet, in both directions. Ports do not change sides: LocalPorts is
-// the endpoint's side.
+// An empty member means any. Protocols is a comma separated list of numbers ("6,17") or "256" for any.
+// Addresses are a comma separated list of addresses and canonical CIDRs; ports of numbers and ranges
+// ("80,8000-8010"). With plain addresses, Local is the endpoint's side and Remote the peer's. With the id
+// of a set in place of addresses, Local is the source and Remote the destination of the packet, in both
+// directions. Ports do not change sides: LocalPorts is the endpoint's side.
 type ACL struct {
 	ID              string `json:"Id,omitempty"`
 	Protocols       string `json:",omitempty"`
@@ -113,8 +110,8 @@ type ACL struct {
 // Policy wraps the ACL.
 func (a ACL) Policy() Policy { return MakePolicy(TypeACL, a) }
 
-// Normal returns the ACL in the spelling that this package writes, so that what
-// HNS answers can be compared with what was asked for.
+// Normal returns the ACL in the spelling of this package, so that an answer of HNS can be compared with the
+// request.
 func (a ACL) Normal() ACL {
 	for _, v := range []Action{Allow, Block} {
 		if strings.EqualFold(string(a.Action), string(v)) {
@@ -170,8 +167,8 @@ func (n *Network) Sets() ([]SetPolicy, error) {
 	return sets, nil
 }
 
-// HoldsSet reports whether the network has a set that says exactly this. Other
-// sets, which may be many and large, are not decoded.
+// HoldsSet reports whether the network has exactly this set. It does not decode other sets, which may be
+// many and large.
 func (n *Network) HoldsSet(want SetPolicy) (bool, error) {
 	for _, p := range n.Policies {
 		if !p.Is(TypeSet) || !bytes.Contains(p.Settings, []byte(want.ID)) {
@@ -188,21 +185,20 @@ func (n *Network) HoldsSet(want SetPolicy) (bool, error) {
 	return false, nil
 }
 
-// NATIPv6 is the OutBoundNAT flag of the IPv6 policy; an endpoint has at most
-// one policy per family.
+// NATIPv6 is the OutBoundNAT flag of the IPv6 policy; an endpoint has at most one policy per family.
 const NATIPv6 = 2
 
-// OutBoundNAT replaces the source address of TCP and UDP with the node's unless
-// the destination is in Exceptions (canonical CIDRs).
+// OutBoundNAT replaces the source address of TCP and UDP with the node's unless the destination is in
+// Exceptions (canonical CIDRs).
 type OutBoundNAT struct {
 	Exceptions []string `json:",omitempty"`
-	// Destinations turns the policy round: only they see the node's address.
+	// Destinations inverts the policy: only traffic to them gets the node's address.
 	Destinations []string `json:",omitempty"`
 	Flags        uint32   `json:",omitempty"`
 }
 
-// PortMapping sends a port of the node to a port of the endpoint. Protocol is
-// an IP protocol number; an empty VIP is the node's own address.
+// PortMapping forwards a port of the node to a port of the endpoint. Protocol is an IP protocol number; an
+// empty VIP is the node's own address.
 type PortMapping struct {
 	Protocol     uint32 `json:",omitempty"`
 	InternalPort uint16 `json:",omitempty"`
@@ -211,18 +207,16 @@ type PortMapping struct {
 	Flags        uint32 `json:",omitempty"`
 }
 
-// QOS limits what an endpoint sends. HNS has nothing for what it receives, and
-// chooses bursts itself.
+// QOS limits the egress of an endpoint. HNS has no limit for ingress, and chooses bursts itself.
 type QOS struct {
 	MaximumOutgoingBandwidthInBytes uint64 // per second
 }
 
-// PortMappingIPv6 is the flag of a PortMapping that is for IPv6.
+// PortMappingIPv6 is the flag of a PortMapping for IPv6.
 const PortMappingIPv6 = 2
 
-// RemoteSubnetRoute tells an overlay network on which node a range of pods is:
-// its underlay address, the MAC address of its tunnel end, and the VXLAN
-// network identifier.
+// RemoteSubnetRoute routes a range of pods in an overlay network to its node: the underlay address, the MAC
+// address of the tunnel endpoint, and the VXLAN network identifier.
 type RemoteSubnetRoute struct {
 	DestinationPrefix string
 	IsolationID       uint16 `json:"IsolationId"`
@@ -237,13 +231,12 @@ type SDNRoute struct {
 	NeedEncap         bool   `json:",omitempty"`
 }
 
-// ProviderAddress is the underlay address of an overlay endpoint's node, or of
-// a network.
+// ProviderAddress is the underlay address of an overlay endpoint's node, or of a network.
 type ProviderAddress struct {
 	ProviderAddress string `json:",omitempty"`
 }
 
-// NetAdapterName chooses the physical adapter of a network.
+// NetAdapterName selects the physical adapter of a network.
 type NetAdapterName struct {
 	NetworkAdapterName string `json:",omitempty"`
 }
@@ -253,8 +246,8 @@ type IsolationID struct {
 	IsolationID uint32 `json:"IsolationId"`
 }
 
-// DrMacAddress is the MAC address of an overlay network's tunnel end; HNS adds
-// it to a network some time after creation.
+// DrMacAddress is the MAC address of an overlay network's tunnel endpoint; HNS adds it to a network some
+// time after creation.
 type DrMacAddress struct {
 	Address string `json:",omitempty"`
 }

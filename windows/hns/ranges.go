@@ -39,8 +39,7 @@ func (r *ranges) contains(a netip.Addr) bool {
 	return i < len(r.first) && r.first[i].BitLen() == a.BitLen() && r.first[i].Compare(a) <= 0
 }
 
-// keep clears what is set for addresses that are not contained; the addresses are
-// in ascending order.
+// keep clears the entries of addresses outside the ranges; the addresses must be in ascending order.
 func (r *ranges) keep(addrs []netip.Addr, set []bool) {
 	i := 0
 	for n, a := range addrs {

@@ -4,7 +4,7 @@ package hns
 
 import "fmt"
 
-// DefaultReading says which packets are dropped when no Switch rule matches.
+// DefaultReading defines which packets are dropped if no Switch rule matches.
 type DefaultReading uint8
 
 // Reports exist for both.
@@ -15,10 +15,10 @@ const (
 	PerDirection
 )
 
-// TieReading says which of several matching rules of equal priority decides.
+// TieReading defines which of several matching rules of equal priority decides.
 type TieReading uint8
 
-// HNS has a tie-break of its own that nobody has described.
+// HNS has its own undocumented tie-break.
 const (
 	ListOrder TieReading = iota
 	ReverseOrder
@@ -26,20 +26,18 @@ const (
 	AllowFirst
 )
 
-// HostReading says what the pod's Windows Firewall does with packets that no
-// Host rule matches.
+// HostReading defines what the pod's Windows Firewall does with packets that no Host rule matches.
 type HostReading uint8
 
-// The documented default lets most of it pass; the field adds Host rules
-// whenever Switch rules are used.
+// The documented default allows most of them; products in the field add Host rules whenever they use Switch
+// rules.
 const (
 	HostOpen HostReading = iota
-	// HostClosed: once an endpoint has any ACL, what no Host rule allows is
-	// dropped.
+	// HostClosed: once an endpoint has any ACL, packets that no Host rule allows are dropped.
 	HostClosed
 )
 
-// SetReading says what a set without members matches.
+// SetReading defines what a set without members matches.
 type SetReading uint8
 
 // An empty address member means any; whether an empty set does is not known.
@@ -48,12 +46,12 @@ const (
 	EmptyMatchesAll
 )
 
-// Reading is one way to read what HNS leaves undocumented. A list of ACLs is
-// right only if it gives the same verdicts under every Reading.
+// Reading is one interpretation of the undocumented behaviour of HNS. A list of ACLs is right only if it
+// gives the same verdicts under every Reading.
 //
-// Not a Reading because all evidence agrees: lower priority first, first match
-// decides, Local and Remote with plain addresses, source and destination with
-// sets, a rule without addresses matching both families.
+// All evidence agrees on the following, so it is not part of a Reading: lower priority first, first match
+// decides, Local and Remote with plain addresses, source and destination with sets, a rule without
+// addresses matching both families.
 type Reading struct {
 	Default DefaultReading
 	Tie     TieReading

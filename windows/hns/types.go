@@ -10,13 +10,13 @@ import (
 // NetworkType is the kind of a network.
 type NetworkType string
 
-// The kinds that Isthmus makes.
+// The types that Isthmus creates.
 const (
 	L2Bridge NetworkType = "L2Bridge"
 	Overlay  NetworkType = "Overlay"
 )
 
-// The kinds that others make on the same service.
+// The types that other components create on the same service.
 const (
 	NAT         NetworkType = "NAT"
 	ICS         NetworkType = "ICS"
@@ -26,15 +26,15 @@ const (
 	Internal    NetworkType = "Internal"
 )
 
-// NonPersistent is the network flag by which HNS forgets a network on reboot,
-// so that no stale vSwitch comes back with it.
+// NonPersistent is the network flag by which HNS drops a network on reboot, so that no stale vSwitch comes
+// back with it.
 const NonPersistent = 8
 
-// RemoteEndpoint is the endpoint flag of an address on another node: it has no
-// port on the vSwitch and cannot be attached.
+// RemoteEndpoint is the endpoint flag of an address on another node: it has no port on the vSwitch and
+// cannot be attached.
 const RemoteEndpoint = 1
 
-// SchemaVersion tells HNS which schema a document is in.
+// SchemaVersion is the schema of a document.
 type SchemaVersion struct {
 	Major int
 	Minor int
@@ -50,8 +50,8 @@ type Route struct {
 	Metric            uint16 `json:",omitempty"`
 }
 
-// Subnet is one range of addresses of a network. HNS wants a default route in
-// Routes; its NextHop becomes the subnet's gateway and is reserved.
+// Subnet is one range of addresses of a network. HNS requires a default route in Routes; its NextHop
+// becomes the subnet's gateway and is reserved.
 type Subnet struct {
 	IPAddressPrefix string   `json:"IpAddressPrefix,omitempty"`
 	Policies        []Policy `json:",omitempty"`
@@ -65,8 +65,8 @@ type Ipam struct {
 	Subnets []Subnet `json:",omitempty"`
 }
 
-// Network is a network with its vSwitch. IDs are GUIDs, compared without case.
-// MACPool and DNS are kept as they came; Isthmus leaves both to HNS.
+// Network is a network with its vSwitch. IDs are GUIDs, compared without case. MACPool and DNS are stored
+// unchanged; Isthmus leaves both to HNS.
 type Network struct {
 	ID            string          `json:"ID,omitempty"`
 	Name          string          `json:",omitempty"`
@@ -94,8 +94,8 @@ type IPConfig struct {
 	PrefixLength uint8  `json:",omitempty"`
 }
 
-// Endpoint is a port on a network. HostComputeNamespace is set by attaching it
-// and cannot be given at creation. Names need not be unique.
+// Endpoint is a port on a network. Attaching sets HostComputeNamespace, which creation rejects. Names need
+// not be unique.
 type Endpoint struct {
 	ID                   string     `json:"ID,omitempty"`
 	Name                 string     `json:",omitempty"`
@@ -104,7 +104,7 @@ type Endpoint struct {
 	Policies             []Policy   `json:",omitempty"`
 	IPConfigurations     []IPConfig `json:"IpConfigurations,omitempty"`
 	Routes               []Route    `json:",omitempty"`
-	// DNS is kept as it came; the container runtime sets a pod's resolver.
+	// DNS is stored unchanged; the container runtime sets a pod's resolver.
 	DNS json.RawMessage `json:"Dns,omitempty"`
 	// MACAddress has the form 0E-2A-0A-28-03-07.
 	MACAddress    string `json:"MacAddress,omitempty"`
@@ -112,7 +112,7 @@ type Endpoint struct {
 	SchemaVersion SchemaVersion
 }
 
-// Remote reports whether the endpoint stands for an address on another node.
+// Remote reports whether the endpoint represents an address on another node.
 func (e *Endpoint) Remote() bool { return e.Flags&RemoteEndpoint != 0 }
 
 // ACLs returns the endpoint's ACLs in the order in which HNS lists them.
@@ -131,14 +131,13 @@ func (e *Endpoint) ACLs() ([]ACL, error) {
 	return acls, nil
 }
 
-// Resource is something that is in a namespace. Data is {"ID": GUID} for an
-// endpoint.
+// Resource is an object in a namespace. Data is {"ID": GUID} for an endpoint.
 type Resource struct {
 	Type string
 	Data json.RawMessage
 }
 
-// Namespace is an HCN namespace: what a network namespace is on Linux.
+// Namespace is an HCN namespace: the counterpart of a network namespace on Linux.
 type Namespace struct {
 	ID            string     `json:"ID,omitempty"`
 	NamespaceID   uint32     `json:"NamespaceId,omitempty"`
@@ -159,5 +158,5 @@ func (n *Namespace) EndpointIDs() []string {
 	return ids
 }
 
-// SameID compares two GUIDs; HNS answers in upper or in lower case.
+// SameID compares two GUIDs; HNS returns upper or lower case.
 func SameID(a, b string) bool { return strings.EqualFold(a, b) }

@@ -4,21 +4,21 @@ package hns
 
 import "fmt"
 
-// Version is the version of the HNS service. It says more than the Windows
-// build: servicing updates raise it.
+// Version is the version of the HNS service. It is more precise than the Windows build: servicing updates
+// raise it.
 type Version struct {
 	Major int
 	Minor int
 }
 
-// The profiles that everything is tested with.
+// The versions that all tests run with.
 var (
 	Server2019 = Version{9, 5}
 	Server2022 = Version{13, 3}
 	Server2025 = Version{15, 5}
 )
 
-// Profiles lists them.
+// Profiles returns those versions.
 func Profiles() []Version { return []Version{Server2019, Server2022, Server2025} }
 
 // String returns "13.3".
@@ -29,16 +29,15 @@ func (v Version) AtLeast(major, minor int) bool {
 	return v.Major > major || v.Major == major && v.Minor >= minor
 }
 
-// Feature is something that not every HNS can do.
+// Feature is a capability that not every HNS has.
 type Feature uint8
 
-// The features that matter here. The versions are those by which the clients
-// in the field decide.
+// The features that matter here. The versions are those that clients in the field check.
 const (
 	// Schema2API: HCN objects of schema 2, remote subnets, host routes.
 	Schema2API Feature = iota
-	// DirectServerReturn: load balancing at the source pod, which keeps the
-	// pod's address; without it policies see the node instead.
+	// DirectServerReturn: load balancing at the source pod, which keeps the pod's address; without it
+	// policies see the node instead.
 	DirectServerReturn
 	// DualStack: endpoints with IPv6 addresses.
 	DualStack
@@ -46,8 +45,8 @@ const (
 	Sets
 	// CanonicalCIDRs: prefixes with host bits are refused.
 	CanonicalCIDRs
-	// WFPProxies, TierACLs, NetworkACLs and ModifiableLoadBalancers are not used
-	// by Isthmus; Fake refuses them where HNS does not have them.
+	// WFPProxies, TierACLs, NetworkACLs and ModifiableLoadBalancers are not used by Isthmus; Fake refuses
+	// them if its version does not have them.
 	WFPProxies
 	TierACLs
 	NetworkACLs

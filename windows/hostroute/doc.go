@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostroute keeps routes of a Windows host that are lost when HNS makes
-// the first network on an adapter: HNS moves the adapter's addresses to a new
-// interface, and what DHCP and the cloud's own scripts had added on the old one
-// is gone, the route to the metadata service among it. What was there is noted in
-// a file before, so that it can be put back after a crash too.
+// Package hostroute restores routes of a Windows host that are lost when HNS creates the first network on
+// an adapter. HNS moves the adapter's addresses to a new interface. Routes that DHCP and cloud scripts
+// added on the old one are lost, among them the route to the metadata service. The package saves the routes
+// in a file first, so that they can be restored after a crash too.
 //
-// It does not look at other routes than those it is told to keep.
+// It handles only the routes to the configured destinations.
 package hostroute

@@ -15,14 +15,14 @@ import (
 type Table interface {
 	// Routes lists the routes of both families.
 	Routes() ([]Route, error)
-	// Add adds a route until the host restarts. One that is there is no error.
+	// Add adds a route until the host restarts. An existing route is not an error.
 	Add(Route) error
 }
 
-// Keeper puts routes back. It is not safe for concurrent use.
+// Keeper saves and restores routes. It is not safe for concurrent use.
 type Keeper struct {
 	table Table
-	// file holds what was there before, as JSON, until all of it is back.
+	// file holds the saved routes, as JSON, until all are restored.
 	file         string
 	destinations []netip.Prefix
 }
@@ -32,8 +32,8 @@ func Keep(t Table, file string, destinations []netip.Prefix) *Keeper {
 	return &Keeper{table: t, file: file, destinations: destinations}
 }
 
-// Remember notes the routes that are there, before they may be lost. What is
-// noted already stays: it is from before an attempt that was not finished.
+// Remember saves the present routes before they may be lost. A route that is saved already stays: it is
+// from before an unfinished attempt.
 func (k *Keeper) Remember() error {
 	if k == nil {
 		return nil
@@ -51,19 +51,19 @@ func (k *Keeper) Remember() error {
 	}
 	text, err := json.Marshal(routes)
 	if err != nil {
-		return fmt.Errorf("note the host's routes: %w", err)
+		return fmt.Errorf("save the host's routes: %w", err)
 	}
 	if err := os.WriteFile(k.file+".new", text, 0o600); err != nil {
-		return fmt.Errorf("note the host's routes: %w", err)
+		return fmt.Errorf("save the host's routes: %w", err)
 	}
 	if err := os.Rename(k.file+".new", k.file); err != nil {
-		return fmt.Errorf("note the host's routes: %w", err)
+		return fmt.Errorf("save the host's routes: %w", err)
 	}
 	return nil
 }
 
-// Restore puts back what was noted and is gone, and returns what it added. After an error
-// it is to be called again: the host may not have its address yet.
+// Restore restores the saved routes that are missing, and returns those that it added. After an error call
+// it again: the host may not have its address yet.
 func (k *Keeper) Restore() ([]Route, error) {
 	if k == nil {
 		return nil, nil
@@ -77,7 +77,7 @@ func (k *Keeper) Restore() ([]Route, error) {
 		err = json.Unmarshal(text, &before)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the host's routes as noted in %s: %w: add them by hand and remove the file", k.file, err)
+		return nil, fmt.Errorf("read the host's routes saved in %s: %w: add them by hand and remove the file", k.file, err)
 	}
 	now, err := k.table.Routes()
 	if err != nil {
@@ -93,10 +93,10 @@ func (k *Keeper) Restore() ([]Route, error) {
 		added = append(added, r)
 	}
 	if err != nil {
-		return added, fmt.Errorf("put back the host's routes (where that is in vain, remove %s): %w", k.file, err)
+		return added, fmt.Errorf("restore the host's routes (to give up, remove %s): %w", k.file, err)
 	}
 	if err := os.Remove(k.file); err != nil {
-		return added, fmt.Errorf("forget the host's routes: %w", err)
+		return added, fmt.Errorf("remove the saved host's routes: %w", err)
 	}
 	return added, nil
 }

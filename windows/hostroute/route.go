@@ -13,22 +13,22 @@ import (
 // Route is one route of the host.
 type Route struct {
 	Destination netip.Prefix `json:"destination"`
-	// NextHop is unspecified (0.0.0.0, ::) if the destination is on the link.
+	// NextHop is unspecified (0.0.0.0, ::) for an on-link destination.
 	NextHop netip.Addr `json:"nextHop"`
-	// Interface is the number of the interface.
+	// Interface is the index of the interface.
 	Interface uint32 `json:"interface"`
 	Metric    uint32 `json:"metric"`
 }
 
 func (r Route) onLink() bool { return r.NextHop.IsUnspecified() }
 
-// kept selects the routes to exactly these destinations.
+// kept returns the routes to exactly these destinations.
 func kept(table []Route, destinations []netip.Prefix) []Route {
 	return slices.DeleteFunc(slices.Clone(table), func(r Route) bool { return !slices.Contains(destinations, r.Destination) })
 }
 
-// lost lists the routes of before whose destination has no route in now, on the
-// interfaces that they belong on now. The error is about those that have none.
+// lost returns the routes of before whose destination has no route in now, with the interfaces that they
+// belong to now. The error names those without an interface.
 func lost(before, now []Route) (list []Route, err error) {
 	for _, r := range before {
 		if slices.ContainsFunc(now, func(n Route) bool { return n.Destination == r.Destination }) {
@@ -45,8 +45,8 @@ func lost(before, now []Route) (list []Route, err error) {
 	return list, err
 }
 
-// interfaceOf finds the interface whose link the next hop is on; for what is on
-// the link itself that is the one of the default route.
+// interfaceOf returns the interface whose link contains the next hop; for an on-link destination it is that
+// of the default route.
 func interfaceOf(r Route, table []Route) (uint32, bool) {
 	candidates := slices.DeleteFunc(slices.Clone(table), func(n Route) bool {
 		if n.Destination.Addr().Is4() != r.Destination.Addr().Is4() {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// System is the routing table of this host, by the IP Helper API.
+// System is the routing table of this host, through the IP Helper API.
 type System struct{}
 
-// Both are in iphlpapi.dll since Windows Vista.
+// iphlpapi.dll has both procedures since Windows Vista.
 var (
 	iphlpapi   = windows.NewLazySystemDLL("iphlpapi.dll")
 	initialize = iphlpapi.NewProc("InitializeIpForwardEntry")
@@ -48,7 +48,7 @@ func (System) Add(r Route) error {
 		}
 	}
 	var row windows.MibIpForwardRow2
-	_, _, _ = initialize.Call(uintptr(unsafe.Pointer(&row))) // returns nothing
+	_, _, _ = initialize.Call(uintptr(unsafe.Pointer(&row))) // has no result
 	row.InterfaceIndex, row.Metric = r.Interface, r.Metric
 	row.Protocol = windows.MIB_IPPROTO_NETMGMT
 	row.DestinationPrefix.PrefixLength = uint8(r.Destination.Bits())
@@ -61,7 +61,7 @@ func (System) Add(r Route) error {
 	return nil
 }
 
-// address reads a SOCKADDR_INET; it is invalid for other families.
+// address converts a SOCKADDR_INET; it returns the invalid Addr for other families.
 func address(s *windows.RawSockaddrInet) netip.Addr {
 	switch s.Family {
 	case windows.AF_INET:

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dirlock keeps a directory for one agent: by flock on the directory
-// itself on Unix, by LockFileEx on a file in it on Windows. The kernel releases
-// the lock when the process ends, however that happens.
+// Package dirlock reserves a directory for one agent. It uses flock on the directory itself on Unix, and
+// LockFileEx on a file in it on Windows. The kernel releases the lock when the process ends for any reason.
 //
-// It does not say what is in the directory, and does not keep out processes that
-// do not ask.
+// It does not define what the directory contains, and does not stop processes that do not take the lock.
 package dirlock

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holder names the process that has the lock, as /proc/locks shows it. A process
-// in another PID namespace, such as an agent in another container, is not shown.
+// holder returns the process that holds the lock, as /proc/locks shows it. A process in another PID
+// namespace, such as an agent in another container, does not appear there.
 func holder(dir string) string {
 	const hidden = "another process that is not visible in this PID namespace"
 	var s unix.Stat_t

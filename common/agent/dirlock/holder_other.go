@@ -4,5 +4,5 @@
 
 package dirlock
 
-// holder names nothing: these are development systems only.
+// holder cannot identify the process. Only development systems use it.
 func holder(string) string { return "another process" }

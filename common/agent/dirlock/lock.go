@@ -14,17 +14,16 @@ import (
 // Lock is a directory that this process holds.
 type Lock struct{ file *os.File }
 
-// errHeld is what a system's tryLock returns while another process has the lock.
+// errHeld is the error of tryLock while another process holds the lock.
 var errHeld = errors.New("is in use")
 
-// retry is how often a lock that another process holds is tried again.
+// retry is the interval between attempts to take a lock that another process holds.
 const retry = 50 * time.Millisecond
 
-// Take makes the directory if it is missing, closes it to other users, and locks
-// it. While another process holds the lock it calls waiting once, with what is
-// known of the holder, and tries again until patience is over: an agent that was
-// told to stop takes a moment. The error then names directory and holder. An
-// agent on the way out that removes the directory leaves the next one a new one.
+// Take creates the directory if it is missing, restricts it to its owner, and locks it. While another
+// process holds the lock it calls waiting once, with what is known about the holder. It retries until
+// patience is over, since a stopping agent takes a moment to exit. The error then names directory and
+// holder. If a stopping agent removes the directory, Take creates a new one.
 func Take(ctx context.Context, dir string, patience time.Duration, waiting func(holder string)) (*Lock, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, fmt.Errorf("lock directory %q: the path must be absolute", dir)
@@ -36,7 +35,7 @@ func Take(ctx context.Context, dir string, patience time.Duration, waiting func(
 			return l, err
 		}
 		if !time.Now().Before(deadline) {
-			return nil, fmt.Errorf("lock directory %s: %s has it for more than %s: stop that agent, or give this one directories of its own", dir, holder(dir), patience)
+			return nil, fmt.Errorf("lock directory %s: %s has held it for more than %s: stop that agent, or give this one separate directories", dir, holder(dir), patience)
 		}
 		if !told {
 			waiting(holder(dir))
@@ -49,13 +48,13 @@ func Take(ctx context.Context, dir string, patience time.Duration, waiting func(
 	}
 }
 
-// try locks a directory that exists when it is locked.
+// try creates the directory if it is missing and tries to lock it.
 func try(dir string) (*Lock, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("lock directory %s: create it: %w", dir, err)
 	}
 	if err := closeToOthers(dir); err != nil {
-		return nil, fmt.Errorf("lock directory %s: close it to other users: %w", dir, err)
+		return nil, fmt.Errorf("lock directory %s: restrict it to its owner: %w", dir, err)
 	}
 	f, err := tryLock(dir)
 	if err != nil {
@@ -64,5 +63,5 @@ func try(dir string) (*Lock, error) {
 	return &Lock{f}, nil
 }
 
-// Release gives the directory back. The end of the process does so too.
+// Release unlocks the directory. The end of the process does so too.
 func (l *Lock) Release() error { return l.file.Close() }

@@ -10,8 +10,7 @@ import (
 	"syscall"
 )
 
-// closeToOthers keeps other users from the lock: a user who can open a directory
-// can lock it.
+// closeToOthers restricts the directory to its owner: a user who can open a directory can lock it.
 func closeToOthers(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil || info.Mode().Perm()&0o077 == 0 {
@@ -20,8 +19,8 @@ func closeToOthers(dir string) error {
 	return os.Chmod(dir, info.Mode().Perm()&0o700)
 }
 
-// tryLock locks the directory itself, which takes no file, so that it works on
-// a disk that is full or read-only, and on a bpffs.
+// tryLock locks the directory itself. That needs no file, so it works on a full or read-only disk and on a
+// bpffs.
 func tryLock(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -43,7 +42,7 @@ func tryLock(dir string) (*os.File, error) {
 	}
 	f.Close()
 	if err == nil || errors.Is(err, os.ErrNotExist) {
-		return nil, errHeld // it was removed or replaced meanwhile
+		return nil, errHeld // the directory was removed or replaced meanwhile
 	}
 	return nil, err
 }

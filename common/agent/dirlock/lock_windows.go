@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// lockFile is locked in place of the directory, which LockFileEx does not take.
-// It holds the process id of the last holder, and stays.
+// lockFile is locked in place of the directory, because LockFileEx cannot lock a directory. It holds the
+// process id of the last holder, and is never removed.
 const lockFile = "agent.lock"
 
-// The byte that is locked is far behind the content, as nothing else may read or
-// write what is locked.
+// lockedAt is the offset of the locked byte. It lies far beyond the content, as other processes can neither
+// read nor write locked bytes.
 const lockedAt = 1 << 30
 
-// closeToOthers has nothing to do: the directory inherits its access list from
-// the state directory, which is closed to others.
+// closeToOthers does nothing: the directory inherits its access list from the state directory, which is
+// restricted.
 func closeToOthers(string) error { return nil }
 
 func tryLock(dir string) (*os.File, error) {
@@ -40,12 +40,12 @@ func tryLock(dir string) (*os.File, error) {
 		}
 		return nil, os.NewSyscallError("LockFileEx", err)
 	}
-	// It is for messages only. Padding covers a longer number of an earlier holder.
+	// The id is for messages only. Padding overwrites a longer id of an earlier holder.
 	_, _ = f.WriteAt(fmt.Appendf(nil, "%-10d", os.Getpid()), 0)
 	return f, nil
 }
 
-// holder names the process that has the lock.
+// holder returns the process that holds the lock, as its file names it.
 func holder(dir string) string {
 	f, err := os.Open(filepath.Join(dir, lockFile))
 	if err != nil {

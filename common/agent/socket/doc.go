@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package socket opens and dials the agent's local socket: a Unix socket that
-// only root may use, on Windows a named pipe that only administrators and the
-// system may use.
+// Package socket opens and dials the agent's local socket. It is a Unix socket that only root may use. On
+// Windows it is a named pipe that only administrators and the system may use.
 //
-// It moves bytes; common/cniapi and common/cnicall say which.
+// It moves bytes and does not interpret them: common/cniapi and common/cnicall define the protocols.
 package socket

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// allowed reports whether the other side is root or the user that the agent
-// runs as. The kernel recorded who it was when it connected.
+// allowed reports whether the client runs as root or as the agent's own user. The kernel recorded the
+// client's credentials when it connected.
 func allowed(c *net.UnixConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {

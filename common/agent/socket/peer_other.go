@@ -6,6 +6,5 @@ package socket
 
 import "net"
 
-// allowed trusts the modes of the socket and its directory: development
-// systems only come here.
+// allowed relies on the modes of the socket and its directory. Only development systems use it.
 func allowed(*net.UnixConn) bool { return true }

@@ -73,7 +73,7 @@ func TestStaleSocketIsReplacedAndALiveOneIsNot(t *testing.T) {
 	dead.(*net.UnixListener).SetUnlinkOnClose(false) // as after a kill
 	dead.Close()
 	listen(t, path)
-	if _, err := socket.Listen(path); err == nil || !strings.Contains(err.Error(), "another agent answers there") {
+	if _, err := socket.Listen(path); err == nil || !strings.Contains(err.Error(), "another agent listens there") {
 		t.Errorf("a second listener: %v", err)
 	}
 	if c, err := socket.Dial(context.Background(), path); err != nil {
@@ -99,7 +99,7 @@ func TestRefusals(t *testing.T) {
 	for path, want := range map[string]string{
 		"relative.sock":                        "absolute path",
 		"/" + strings.Repeat("a", 120):         "at most 103 bytes",
-		file:                                   "no socket",
+		file:                                   "not a socket",
 		filepath.Join(open, "a.sock"):          "chmod 0700",
 		filepath.Join(file, "under", "a.sock"): "create socket directory",
 	} {

@@ -19,12 +19,12 @@ import (
 // Default is the address of the agent's socket.
 const Default = "/run/isthmus/agent.sock"
 
-// maxPath is the longest path that every Unix takes.
+// maxPath is the longest socket path, in bytes, that every Unix accepts.
 const maxPath = 103
 
-// Listen opens the socket at a path. It makes the directory, for the owner
-// only, and replaces a socket that nobody listens on. On Linux connections of
-// other users than root and the agent's own are closed at once.
+// Listen opens the socket at a path. It creates the directory with access for its owner only, and replaces
+// a socket without a listener. On Linux it closes connections of users other than root and the agent's own
+// at once.
 func Listen(path string) (net.Listener, error) {
 	if !filepath.IsAbs(path) || len(path) > maxPath {
 		return nil, fmt.Errorf("listen on %q: use an absolute path of at most %d bytes", path, maxPath)
@@ -47,13 +47,12 @@ func Listen(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("close socket to others: %w", err), l.Close())
+		return nil, errors.Join(fmt.Errorf("restrict socket to its owner: %w", err), l.Close())
 	}
 	return &listener{l.(*net.UnixListener)}, nil
 }
 
-// checkDir refuses a directory in which others could put a socket of theirs in
-// place of ours.
+// checkDir returns an error for a directory in which other users could replace the socket.
 func checkDir(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -63,7 +62,7 @@ func checkDir(dir string) error {
 		return fmt.Errorf("check socket directory: %s is not a directory", dir)
 	}
 	if info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("socket directory %s can be written by others (mode %04o): use a directory of its own, or chmod 0700 it", dir, info.Mode().Perm())
+		return fmt.Errorf("socket directory %s can be written by other users (mode %04o): use a separate directory, or chmod 0700 it", dir, info.Mode().Perm())
 	}
 	return nil
 }
@@ -78,15 +77,15 @@ func removeStale(path string) error {
 		return fmt.Errorf("check old socket: %w", err)
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("listen on %s: the path is taken by something that is no socket: remove it or use another path", path)
+		return fmt.Errorf("listen on %s: the path exists and is not a socket: remove it or use another path", path)
 	}
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		c.Close()
-		return fmt.Errorf("listen on %s: another agent answers there: stop it first", path)
+		return fmt.Errorf("listen on %s: another agent listens there: stop it first", path)
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("listen on %s: check whether another agent is there: %w", path, err)
+		return fmt.Errorf("listen on %s: check whether another agent listens there: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("remove old socket: %w", err)

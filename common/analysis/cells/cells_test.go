@@ -196,12 +196,12 @@ func wrongSlot(n *node, r *rand.Rand) string {
 // edit changes a copy of the list of one endpoint.
 func edit(n *node, r *rand.Rand, change func([]hns.ACL) ([]hns.ACL, string)) string {
 	l := n.lists[r.IntN(len(n.lists))]
-	for id, list := range l.Programme.Lists {
+	for id, list := range l.Ruleset.Lists {
 		changed, what := change(slices.Clone(list))
 		if what == "" {
 			continue
 		}
-		l.Programme.Lists[id] = changed
+		l.Ruleset.Lists[id] = changed
 		return fmt.Sprintf("%s, endpoint %s: %s", l.Name, id, what)
 	}
 	return ""
@@ -256,12 +256,12 @@ func wrongMember(n *node, r *rand.Rand) string {
 
 func wrongSet(n *node, r *rand.Rand) string {
 	for _, l := range n.lists {
-		for id, members := range l.Programme.Sets {
+		for id, members := range l.Ruleset.Sets {
 			if r.IntN(2) == 0 && len(members) > 0 {
-				l.Programme.Sets[id] = members[1:]
+				l.Ruleset.Sets[id] = members[1:]
 				return "a member of " + id + " is gone"
 			}
-			l.Programme.Sets[id] = append(slices.Clone(members), netip.MustParseAddr("203.0.113.77"))
+			l.Ruleset.Sets[id] = append(slices.Clone(members), netip.MustParseAddr("203.0.113.77"))
 			return "a member of " + id + " is too many"
 		}
 	}
@@ -337,8 +337,8 @@ func TestOneOfManyIsWrong(t *testing.T) {
 	for i := range clients {
 		n := encode()
 		for _, l := range n.lists {
-			for id, members := range l.Programme.Sets {
-				l.Programme.Sets[id] = slices.DeleteFunc(slices.Clone(members), func(a netip.Addr) bool { return a == at(i) })
+			for id, members := range l.Ruleset.Sets {
+				l.Ruleset.Sets[id] = slices.DeleteFunc(slices.Clone(members), func(a netip.Addr) bool { return a == at(i) })
 			}
 		}
 		r := compare(t, n)
@@ -366,7 +366,7 @@ func probe(t *testing.T, n *node) (wrong string, differs func(cells.Difference) 
 			return true
 		}
 		for _, l := range n.lists {
-			rules, err := hns.ParseRules(l.Programme.Lists[id], l.Programme.EncodedSets())
+			rules, err := hns.ParseRules(l.Ruleset.Lists[id], l.Ruleset.EncodedSets())
 			if err != nil {
 				return true
 			}

@@ -23,8 +23,8 @@ import (
 // pageSize is how many nodes a request lists.
 const pageSize = 500
 
-// follow wakes the worker when a node comes without ranges, or when one goes
-// while others wait. What it sees may be behind; it is only a reason to look.
+// follow wakes the worker when a node without ranges appears, or when one is deleted while others wait. Its
+// view may be stale; it is only a trigger.
 func (c *Controller) follow(ctx context.Context) {
 	nodes := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.nodes.List(ctx, o) },
@@ -40,7 +40,7 @@ func (c *Controller) follow(ctx context.Context) {
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: nodes, ObjectType: &corev1.Node{},
 		Transform: func(o any) (any, error) {
-			if n, ok := o.(*corev1.Node); ok { // all that is looked at
+			if n, ok := o.(*corev1.Node); ok { // only these fields are used
 				return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion},
 					Spec: corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs}}, nil
 			}
@@ -66,7 +66,7 @@ func (c *Controller) notify() {
 	}
 }
 
-// assign looks at all nodes and gives ranges to those that have none.
+// assign lists all nodes and assigns ranges to those without.
 func (c *Controller) assign(ctx context.Context) error {
 	found, err := c.list(ctx)
 	if err != nil {
@@ -90,12 +90,12 @@ func (c *Controller) assign(ctx context.Context) error {
 		c.metrics.writes.WithLabelValues("ok").Inc()
 		c.log.Info("node has pod ranges", "node", a.Node, "ranges", a.PodCIDRs)
 	}
-	c.tell(found, plan.Problems)
+	c.reportProblems(found, plan.Problems)
 	return errors.Join(errs...)
 }
 
-// list asks for all nodes as they are now, not as the API server remembers them:
-// a range that another controller has just given out must be seen.
+// list reads all nodes at their present version, not from the API server's cache: it must see a range that
+// another controller has just assigned.
 func (c *Controller) list(ctx context.Context) (map[string]*corev1.Node, error) {
 	all := make(map[string]*corev1.Node)
 	for o := (metav1.ListOptions{Limit: pageSize}); ; {
@@ -112,7 +112,7 @@ func (c *Controller) list(ctx context.Context) (map[string]*corev1.Node, error) 
 	}
 }
 
-// convert reads what counts of a node.
+// convert converts the relevant fields of a node.
 func convert(n *corev1.Node) nodeipam.Node {
 	node := nodeipam.Node{Name: n.Name}
 	cidrs := n.Spec.PodCIDRs
@@ -135,8 +135,8 @@ func convert(n *corev1.Node) nodeipam.Node {
 	return node
 }
 
-// write gives a node its ranges. The API server takes them only while it has
-// none, and only if it is still the same node.
+// write assigns ranges to a node. The API server accepts them only while the node has none, and only if it
+// is still the same node.
 func (c *Controller) write(ctx context.Context, n *corev1.Node, ranges []netip.Prefix) error {
 	var texts []string
 	for _, r := range ranges {
@@ -151,7 +151,7 @@ func (c *Controller) write(ctx context.Context, n *corev1.Node, ranges []netip.P
 	}
 	_, err = c.nodes.Patch(ctx, n.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: c.cfg.UserAgent})
 	if apierrors.IsNotFound(err) {
-		return nil // it is gone
+		return nil // the node is deleted
 	}
 	if err != nil {
 		return fmt.Errorf("write pod ranges %v of node %s: %w", texts, n.Name, err)
@@ -159,15 +159,15 @@ func (c *Controller) write(ctx context.Context, n *corev1.Node, ranges []netip.P
 	return nil
 }
 
-// tell says once what is wrong with nodes, in the log and as an event.
-func (c *Controller) tell(nodes map[string]*corev1.Node, problems []nodeipam.Problem) {
+// reportProblems reports problems of nodes once, in the log and as an event.
+func (c *Controller) reportProblems(nodes map[string]*corev1.Node, problems []nodeipam.Problem) {
 	now := make(map[string]string)
 	waiting := false
 	for _, p := range problems {
 		waiting = waiting || p.Exhausted
 		key := p.Node + "\x00" + p.Text
 		now[key] = p.Text
-		if _, said := c.said[key]; said {
+		if _, reported := c.reported[key]; reported {
 			continue
 		}
 		reason := "PodCIDRWrong"
@@ -179,6 +179,6 @@ func (c *Controller) tell(nodes map[string]*corev1.Node, problems []nodeipam.Pro
 			c.recorder.Event(&corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: n.Name, UID: n.UID}, corev1.EventTypeWarning, reason, p.Text)
 		}
 	}
-	c.said = now
+	c.reported = now
 	c.waiting.Store(waiting)
 }

@@ -13,22 +13,21 @@ import (
 	"github.com/isthmus-net/isthmus/common/nodeipam"
 )
 
-// Config says what a Controller does, and where.
+// Config configures a Controller.
 type Config struct {
-	// Kubeconfig names the file to reach the API server with; empty for the
-	// service account of the pod.
+	// Kubeconfig names the file to reach the API server with; empty for the service account of the pod.
 	Kubeconfig string
 	UserAgent  string
-	// Namespace and Lease name the Lease by which one of several controllers works.
+	// Namespace and Lease name the Lease by which one of several controllers is elected.
 	Namespace, Lease string
-	// Identity tells this controller from the others.
+	// Identity distinguishes this controller from the others.
 	Identity string
-	// Others take over when the Lease was not renewed for Duration; who cannot
-	// renew it for RenewDeadline stops. It is tried every RetryPeriod.
+	// Another controller takes over if the Lease was not renewed for Duration. A controller that cannot
+	// renew it for RenewDeadline stops. It tries every RetryPeriod.
 	Duration, RenewDeadline, RetryPeriod time.Duration
-	// Settle is how long the controller waits for more nodes to come.
-	Settle time.Duration
-	// Resync is how often everything is looked at without a reason.
+	// Debounce is how long the controller waits for further nodes.
+	Debounce time.Duration
+	// Resync is the interval of full runs without a trigger.
 	Resync time.Duration
 	// RetryMin and RetryMax bound the pause after a request that failed.
 	RetryMin, RetryMax time.Duration
@@ -39,7 +38,7 @@ type Config struct {
 func Defaults() Config {
 	return Config{UserAgent: "isthmus-controller", Namespace: "isthmus-system", Lease: "isthmus-controller",
 		Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
-		Settle: 100 * time.Millisecond, Resync: 5 * time.Minute, RetryMin: time.Second, RetryMax: time.Minute, Ranges: nodeipam.Defaults()}
+		Debounce: 100 * time.Millisecond, Resync: 5 * time.Minute, RetryMin: time.Second, RetryMax: time.Minute, Ranges: nodeipam.Defaults()}
 }
 
 // Validate reports everything that is wrong with the Config.
@@ -54,7 +53,7 @@ func (c Config) Validate() error {
 	need(c.Identity != "", "identity is empty: give one that no other controller has")
 	need(c.Duration > c.RenewDeadline && c.RenewDeadline > 2*c.RetryPeriod && c.RetryPeriod > 0,
 		"lease of %s, renewed for %s every %s: each must be longer than the next, the second more than twice", c.Duration, c.RenewDeadline, c.RetryPeriod)
-	need(c.Settle >= 0 && c.Resync > 0 && c.RetryMin > 0 && c.RetryMax >= c.RetryMin, "settle %s, resync %s, retry %s to %s: must be positive", c.Settle, c.Resync, c.RetryMin, c.RetryMax)
+	need(c.Debounce >= 0 && c.Resync > 0 && c.RetryMin > 0 && c.RetryMax >= c.RetryMin, "debounce %s, resync %s, retry %s to %s: must be positive", c.Debounce, c.Resync, c.RetryMin, c.RetryMax)
 	return errors.Join(append(errs, c.Ranges.Validate())...)
 }
 
@@ -70,8 +69,7 @@ func (c Config) client() (*rest.Config, error) {
 		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, err)
 	}
 	config.UserAgent = c.UserAgent
-	// A cluster that starts has all its nodes at once; the API server has a
-	// throttle of its own.
+	// A starting cluster adds all its nodes at once; the API server has its own throttle.
 	config.QPS = -1
 	return config, nil
 }

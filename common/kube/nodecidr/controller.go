@@ -23,7 +23,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Controller gives pod ranges to nodes.
+// Controller assigns pod ranges to nodes.
 type Controller struct {
 	cfg      Config
 	log      *slog.Logger
@@ -32,19 +32,19 @@ type Controller struct {
 	leases   coordination.LeasesGetter
 	metrics  *metrics
 	watchdog *leaderelection.HealthzAdaptor
-	// leading tells that this controller is elected, elected that some one is.
+	// leading is true if this controller is elected, elected if any controller is.
 	leading, elected atomic.Bool
 
-	// The rest belongs to the worker.
+	// Only the worker uses the fields below.
 	recorder record.EventRecorder
 	wake     chan struct{} // capacity 1
-	// waiting tells that some node got nothing at the last look.
+	// waiting is true if a node got no range in the last run.
 	waiting atomic.Bool
-	// said is what was last said of each node.
-	said map[string]string
+	// reported maps a node to the problem that was last reported for it.
+	reported map[string]string
 }
 
-// New prepares a Controller; it connects to nothing yet.
+// New prepares a Controller. It does not connect.
 func New(cfg Config, log *slog.Logger) (*Controller, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func New(cfg Config, log *slog.Logger) (*Controller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare client: %w", err)
 	}
-	c := &Controller{cfg: cfg, log: log, nodes: client.Nodes(), events: client, metrics: newMetrics(), wake: make(chan struct{}, 1), said: make(map[string]string),
+	c := &Controller{cfg: cfg, log: log, nodes: client.Nodes(), events: client, metrics: newMetrics(), wake: make(chan struct{}, 1), reported: make(map[string]string),
 		watchdog: leaderelection.NewLeaderHealthzAdaptor(cfg.Duration)}
 	if c.leases, err = coordination.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("prepare client: %w", err)
@@ -65,9 +65,8 @@ func New(cfg Config, log *slog.Logger) (*Controller, error) {
 	return c, nil
 }
 
-// Run takes part in the election and works while this controller is elected. It
-// returns when the context is done, and with an error when another was elected:
-// what this one knows is worth nothing then.
+// Run takes part in the election and works while this controller is elected. It returns when the context is
+// done, and with an error when another controller was elected: its state is then out of date.
 func (c *Controller) Run(ctx context.Context) error {
 	logs := klog.NewContext(context.WithoutCancel(ctx), logr.FromSlogHandler(c.log.Handler()))
 	elect, resign := context.WithCancel(logs)
@@ -97,7 +96,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("prepare the election: %w", err)
 	}
-	// Work ends before the Lease is given up.
+	// Work ends before the Lease is released.
 	defer context.AfterFunc(ctx, func() {
 		select {
 		case <-started:
@@ -119,7 +118,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// work gives ranges to nodes until the context is done.
+// work assigns ranges to nodes until the context is done.
 func (c *Controller) work(ctx context.Context) {
 	c.leading.Store(true)
 	c.metrics.leader.Set(1)
@@ -138,7 +137,7 @@ func (c *Controller) work(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-c.wake:
-			wait = c.cfg.Settle
+			wait = c.cfg.Debounce
 		case <-time.After(wait):
 			err := c.assign(ctx)
 			if ctx.Err() != nil {
@@ -149,14 +148,14 @@ func (c *Controller) work(ctx context.Context) {
 			} else {
 				delay = min(max(2*delay, c.cfg.RetryMin), c.cfg.RetryMax)
 				wait = delay
-				c.log.Error("give pod ranges to nodes", "error", err, "again in", wait)
+				c.log.Error("assign pod ranges to nodes", "error", err, "again in", wait)
 			}
 		}
 	}
 }
 
-// Handler serves /metrics, /healthz (200 unless this controller leads and cannot
-// renew its Lease) and /readyz (200 when somebody leads).
+// Handler serves /metrics, /healthz (200 unless this controller leads and cannot renew its Lease) and
+// /readyz (200 when any controller leads).
 func (c *Controller) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", c.metrics.handler())

@@ -22,11 +22,11 @@ type metrics struct {
 
 func newMetrics() *metrics {
 	m := &metrics{registry: prometheus.NewRegistry(),
-		leader: prometheus.NewGauge(prometheus.GaugeOpts{Name: "isthmus_controller_leader", Help: "1 on the controller that is elected."}),
+		leader: prometheus.NewGauge(prometheus.GaugeOpts{Name: "isthmus_controller_leader", Help: "1 on the elected controller, else 0."}),
 		blocks: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "isthmus_controller_blocks",
 			Help: "Blocks of a cluster range: free, or taken by nodes, reserved ranges and addresses of nodes."}, []string{"range", "state"}),
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "isthmus_controller_nodes",
-			Help: "Nodes that wait for a pod range as none is free, and those with something wrong about theirs."}, []string{"state"}),
+			Help: "Nodes that wait because no pod range is free, and nodes with a problem of their pod ranges."}, []string{"state"}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_controller_assignments_total",
 			Help: "Pod ranges written to nodes, by result."}, []string{"result"}),
 	}
@@ -34,7 +34,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-// note takes over a plan.
+// note updates the metrics from a plan.
 func (m *metrics) note(p nodeipam.Plan) {
 	for _, u := range p.Usage {
 		m.blocks.WithLabelValues(u.Range.String(), "free").Set(float64(u.Free))

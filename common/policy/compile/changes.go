@@ -90,7 +90,7 @@ func routes(s *model.Snapshot, self string) []model.Route {
 		if n.Name == self {
 			continue
 		}
-		r := model.Route{Node: n.Name, OS: n.OS, PodCIDRs: n.PodCIDRs, Announcement: n.Announcement}
+		r := model.Route{Node: n.Name, OS: n.OS, PodCIDRs: n.PodCIDRs, NodeInfo: n.NodeInfo}
 		for _, v6 := range []bool{false, true} {
 			if a, ok := n.Address(v6); ok {
 				r.Addresses = append(r.Addresses, a)

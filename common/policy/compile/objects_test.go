@@ -68,7 +68,7 @@ var nodeEdits = map[string][]func(*model.Node){
 		func(n *model.Node) { n.PodCIDRs = nil },
 		func(n *model.Node) { n.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.2.128/25")} },
 	},
-	"Announcement": {func(n *model.Node) { n.Announcement.Fabric = "x" }},
+	"NodeInfo": {func(n *model.Node) { n.NodeInfo.Fabric = "x" }},
 }
 
 // TestObjectFieldsAreFollowed edits every field of every pod, node and namespace,

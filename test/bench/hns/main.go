@@ -211,7 +211,7 @@ func prove(ctx context.Context, fake *hns.Fake, s *model.State, o acl.Options) e
 	if err != nil {
 		return err
 	}
-	held := &acl.Programme{Lists: make(map[model.EndpointID][]hns.ACL), Sets: make(map[string][]netip.Addr)}
+	held := &acl.Ruleset{Lists: make(map[model.EndpointID][]hns.ACL), Sets: make(map[string][]netip.Addr)}
 	sets, err := networks[0].Sets()
 	if err != nil {
 		return err

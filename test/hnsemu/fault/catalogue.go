@@ -122,7 +122,7 @@ func policies() []Row {
 		{Fault: "a change of ACLs takes seconds, more with every rule", Answer: "waits up to the deadline; changes that come meanwhile are written together",
 			Ways: []Way{{Name: "slow by the rule", When: WhileItRuns, Faults: []Fault{{Op: "Modify.endpoint", Times: 3, PerRule: 4 * time.Millisecond}}}, {Name: "slow", Faults: []Fault{{Op: "Modify.endpoint", Times: 2, Delay: 60 * time.Millisecond}}}}},
 		{Fault: "a write is accepted and not done", Answer: "read back, reported and written again",
-			Ways: []Way{{Name: "acls are accepted and not applied", Faults: lies("Modify.endpoint"), Says: "not the same"}, {Name: "a set is accepted and not applied", When: WhileItRuns, Faults: lies("Modify.network")},
+			Ways: []Way{{Name: "acls are accepted and not applied", Faults: lies("Modify.endpoint"), Says: "different ones"}, {Name: "a set is accepted and not applied", When: WhileItRuns, Faults: lies("Modify.network")},
 				{Name: "acls are applied and an error is given", Faults: []Fault{{Op: "Modify.endpoint", Times: 1, Code: hns.CodeUnspecified, After: true}}}}},
 		{Fault: "ACLs are stored and not enforced (NAT networks of Server 2025 before KB5082063)", Answer: "Isthmus makes l2bridge and overlay networks only",
 			Elsewhere: "HNS says that all is well; the packet questions of `isthmus-conformance` would show it"},

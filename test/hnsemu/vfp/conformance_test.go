@@ -27,7 +27,7 @@ var ctx = context.Background()
 type node struct {
 	store     *hns.Fake
 	network   string
-	programme *acl.Programme
+	ruleset   *acl.Ruleset
 	endpoints map[model.EndpointID]string // ids in HNS
 	specs     []vfp.Spec
 	// facts decide by what is known of HNS, by id in HNS.
@@ -49,7 +49,7 @@ func newNode(t *testing.T, v hns.Version) *node {
 		}
 		ipam.Subnets = append(ipam.Subnets, hns.Subnet{IPAddressPrefix: p[0], Routes: []hns.Route{{NextHop: p[1], DestinationPrefix: def}}})
 	}
-	n := &node{store: hns.NewFake(v), programme: &acl.Programme{}, endpoints: make(map[model.EndpointID]string)}
+	n := &node{store: hns.NewFake(v), ruleset: &acl.Ruleset{}, endpoints: make(map[model.EndpointID]string)}
 	made, err := n.store.CreateNetwork(ctx, hns.Network{Name: "net", Type: hns.L2Bridge, Ipams: []hns.Ipam{ipam}})
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func without(s *model.State, owners model.Owners) *model.State {
 func (n *node) apply(t *testing.T, v hns.Version, state *model.State) {
 	t.Helper()
 	options := acl.Options{Sets: v.Supports(hns.Sets), NoIPv6: !v.Supports(hns.DualStack)}.Defaults()
-	n.programme = acl.Lower(state, options, "HNS "+v.String()).Keep(n.programme)
+	n.ruleset = acl.Lower(state, options, "HNS "+v.String()).Keep(n.ruleset)
 	have := make(map[string]bool)
 	network, err := n.store.Network(ctx, n.network)
 	if err != nil {
@@ -97,7 +97,7 @@ func (n *node) apply(t *testing.T, v hns.Version, state *model.State) {
 	for _, s := range sets {
 		have[s.ID] = true
 	}
-	for id, members := range n.programme.Sets {
+	for id, members := range n.ruleset.Sets {
 		request := hns.Add
 		if have[id] {
 			request = hns.Update
@@ -115,7 +115,7 @@ func (n *node) apply(t *testing.T, v hns.Version, state *model.State) {
 	for id, e := range state.Endpoints {
 		n.attach(t, v, id, e.IPs)
 		var policies []hns.Policy
-		for _, a := range n.programme.Lists[id] {
+		for _, a := range n.ruleset.Lists[id] {
 			policies = append(policies, a.Policy())
 		}
 		if _, err := n.store.ModifyEndpoint(ctx, n.endpoints[id], hns.Update, policies...); err != nil {

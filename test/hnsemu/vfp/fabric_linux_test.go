@@ -172,7 +172,7 @@ func (m *machine) windows(t *testing.T, v hns.Version) {
 	if m.backend, err = windows.New(ctx, c, m.store, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	if said := m.backend.Announcement(); said.VTEP != m.vtep() || said.Tunnel != m.underlay() || said.Fabric != "vxlan" {
+	if said := m.backend.NodeInfo(); said.VTEP != m.vtep() || said.Tunnel != m.underlay() || said.Fabric != "vxlan" {
 		t.Fatalf("the node announces %+v, want the tunnel's end %s %s", said, m.vtep(), m.underlay())
 	}
 	m.endpoint = dataplane.EndpointSpec{ID: model.MakeEndpointID(m.name, "eth0"), ContainerID: m.name, IfName: "eth0",
@@ -214,7 +214,7 @@ func snapshotOf(ring []*machine) *model.Snapshot {
 		return model.MakeSelector(model.Requirement{Key: "on", Operator: model.In, Values: []string{name}})
 	}
 	for i, m := range ring {
-		nodes = append(nodes, &model.Node{Name: m.name, OS: m.os, Addresses: []netip.Addr{m.underlay()}, PodCIDRs: []netip.Prefix{m.cidr()}, Announcement: model.Announcement{VTEP: m.vtep()}})
+		nodes = append(nodes, &model.Node{Name: m.name, OS: m.os, Addresses: []netip.Addr{m.underlay()}, PodCIDRs: []netip.Prefix{m.cidr()}, NodeInfo: model.NodeInfo{VTEP: m.vtep()}})
 		pods = append(pods, &model.Pod{PodID: model.PodID{Namespace: "shop", Name: m.name}, Node: m.name, IPs: []netip.Addr{m.podIP()},
 			Labels: model.MakeLabels(map[string]string{"on": m.name})})
 		if m.os != model.Windows {

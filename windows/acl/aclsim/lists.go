@@ -17,7 +17,7 @@ import (
 // Divide and Explain are safe for concurrent use.
 type Lists struct {
 	Variant
-	Programme *acl.Programme
+	Ruleset *acl.Ruleset
 	// Unsupported is what the lowering denies although the State allows it.
 	Unsupported []model.Unsupported
 
@@ -39,7 +39,7 @@ func Encode(state *model.State) []*Lists {
 	var all []*Lists
 	for _, v := range Variants() {
 		l := acl.Lower(state, v.Options, v.Name)
-		all = append(all, &Lists{Variant: v, Programme: l.Keep(&acl.Programme{}), Unsupported: l.Unsupported})
+		all = append(all, &Lists{Variant: v, Ruleset: l.Keep(&acl.Ruleset{}), Unsupported: l.Unsupported})
 	}
 	return all
 }
@@ -64,7 +64,7 @@ func (l *Lists) Reported() []model.Unsupported {
 // numbers. It returns false if the endpoint has no ACLs, so that HNS passes
 // everything.
 func (l *Lists) List(id model.EndpointID) (number int, ok bool) {
-	list := l.Programme.Lists[id]
+	list := l.Ruleset.Lists[id]
 	if len(list) == 0 {
 		return -1, false
 	}
@@ -83,7 +83,7 @@ func (l *Lists) List(id model.EndpointID) (number int, ok bool) {
 func (l *Lists) distinct() [][]hns.ACL {
 	seen := make(map[*hns.ACL]bool)
 	var all [][]hns.ACL
-	for _, list := range l.Programme.Lists {
+	for _, list := range l.Ruleset.Lists {
 		if len(list) > 0 && !seen[&list[0]] {
 			seen[&list[0]] = true
 			all = append(all, list)
@@ -105,7 +105,7 @@ func (l *Lists) Members() ([][]netip.Prefix, error) {
 					continue
 				}
 				seen[text] = true
-				m, err := members(text, l.Programme.Sets)
+				m, err := members(text, l.Ruleset.Sets)
 				if err != nil {
 					return nil, err
 				}
@@ -177,7 +177,7 @@ func (l *Lists) Prepare(id model.EndpointID) error {
 	}
 	number, _ := l.List(id)
 	if l.byList[number] == nil {
-		rules, err := ParseList(l.Programme, l.Programme.Lists[id])
+		rules, err := ParseList(l.Ruleset, l.Ruleset.Lists[id])
 		if err != nil {
 			return err
 		}

@@ -49,7 +49,7 @@ type Node struct {
 // Endpoints that share a list share what was parsed.
 type variant struct {
 	Variant
-	programme *acl.Programme
+	programme *acl.Ruleset
 	rules     map[*hns.ACL]*hns.Rules
 }
 
@@ -57,7 +57,7 @@ type variant struct {
 func New() *Node {
 	n := &Node{state: &model.State{}, readings: ReadingsBySet()}
 	for _, v := range Variants() {
-		n.variants = append(n.variants, variant{Variant: v, programme: &acl.Programme{}})
+		n.variants = append(n.variants, variant{Variant: v, programme: &acl.Ruleset{}})
 	}
 	return n
 }
@@ -165,7 +165,7 @@ func ReadingsBySet() (groups [2][]hns.Reading) {
 
 // ParseList reads one list of a programme as HNS does, with the sets that it
 // refers to.
-func ParseList(p *acl.Programme, list []hns.ACL) (*hns.Rules, error) {
+func ParseList(p *acl.Ruleset, list []hns.ACL) (*hns.Rules, error) {
 	var sets []hns.SetPolicy
 	for _, id := range setsOf(list) {
 		if members, ok := p.Sets[id]; ok {

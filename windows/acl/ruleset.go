@@ -4,6 +4,7 @@ package acl
 
 import (
 	"fmt"
+	"hash/fnv"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -13,30 +14,30 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Programme is what HNS holds, or should hold, for the endpoints of a node.
-type Programme struct {
-	// Lists are the ACLs of every endpoint, in order of priority, Host rules
-	// last. Not to be modified: endpoints may share one.
+// Ruleset is the ACL lists and sets of the endpoints of a node, as desired or as read from HNS.
+type Ruleset struct {
+	// Lists are the ACLs of every endpoint, in order of priority, Host rules last. Callers must not modify
+	// them: endpoints may share one.
 	Lists map[model.EndpointID][]hns.ACL
-	// Sets are the members of every set by its id, ascending, all of one
-	// family. Not to be modified.
+	// Sets are the members of every set by its id, ascending, all of one family. Callers must not modify
+	// them.
 	Sets map[string][]netip.Addr
 }
 
-// setPrefix starts the ids of all sets that this package makes.
+// setPrefix begins the ids of all sets of this package.
 const setPrefix = "isthmus-"
 
-// OwnSet reports whether the id is of a set that this package made.
+// OwnSet reports whether the id is that of a set of this package.
 func OwnSet(id string) bool {
 	_, _, ok := parseSetID(id)
 	return ok
 }
 
-// chunk is a part of a set that is too large for one: the addresses whose hash
-// gives number modulo of. Whole sets have of = 1.
+// chunk is a part of a set that is too large for one: the addresses whose hash modulo of equals number. A
+// whole set has of = 1.
 type chunk struct{ number, of int }
 
-// setID names a set: a hash of what its rule says, the family, the chunk.
+// setID returns the id of a set: a hash of its rule's content, the family, the chunk.
 func setID(hash string, family int, c chunk) string {
 	id := fmt.Sprintf("%s%s-v%d", setPrefix, hash, [2]int{4, 6}[family])
 	if c.of > 1 {
@@ -76,15 +77,14 @@ func (c chunk) has(a netip.Addr) bool {
 	if c.of == 1 {
 		return true
 	}
-	h := uint32(2166136261) // FNV-1a
-	for _, b := range a.AsSlice() {
-		h = (h ^ uint32(b)) * 16777619
-	}
+	f := fnv.New32a()
+	f.Write(a.AsSlice())
+	h := f.Sum32()
 	return int((h^h>>16)%uint32(c.of)) == c.number
 }
 
-// chunks divides addresses into parts of at most limit members. The number of
-// parts is a power of two, so that it seldom changes.
+// chunks divides addresses into parts of at most limit members. The number of parts is a power of two, so
+// that it seldom changes.
 func chunks(addrs []netip.Addr, limit int) map[chunk][]netip.Addr {
 	for of := 1; ; of *= 2 {
 		parts := make(map[chunk][]netip.Addr, of)
@@ -107,15 +107,15 @@ func chunks(addrs []netip.Addr, limit int) map[chunk][]netip.Addr {
 	}
 }
 
-// nobody stands in an empty set: an address that no packet on a pod's port has.
-// An empty set might match everything.
-var nobody = [2]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+// placeholder are the members of an empty set, by family: addresses that no packet on a pod's port has. An
+// empty set might match everything.
+var placeholder = [2]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 
-// EncodeSet writes a set as HNS reads it.
+// EncodeSet returns a set in the form of HNS.
 func EncodeSet(id string, members []netip.Addr) hns.SetPolicy {
 	family, _, _ := parseSetID(id)
 	if len(members) == 0 {
-		members = []netip.Addr{nobody[family]}
+		members = []netip.Addr{placeholder[family]}
 	}
 	var b strings.Builder
 	for i, a := range members {
@@ -127,25 +127,25 @@ func EncodeSet(id string, members []netip.Addr) hns.SetPolicy {
 	return hns.SetPolicy{ID: id, Name: id, PolicyType: hns.IPSet, Values: b.String()}
 }
 
-// DecodeSet reads a set that HNS holds. What EncodeSet does not write is an
-// error: prefixes, and nothing at all.
+// DecodeSet parses a set that HNS holds. Content that EncodeSet does not write is an error: prefixes, and
+// an empty list.
 func DecodeSet(s hns.SetPolicy) ([]netip.Addr, error) {
 	list, err := hns.ParseAddresses(s.Values)
 	if err != nil {
 		return nil, fmt.Errorf("set %q: %w", s.ID, err)
 	}
 	if s.Values == "" {
-		return nil, fmt.Errorf("set %q: nothing in it; an empty set might match everything", s.ID)
+		return nil, fmt.Errorf("set %q: is empty; an empty set might match everything", s.ID)
 	}
 	if len(list.Sets) > 0 {
-		return nil, fmt.Errorf("set %q: %q is no address", s.ID, list.Sets[0])
+		return nil, fmt.Errorf("set %q: %q is not an address", s.ID, list.Sets[0])
 	}
 	var members []netip.Addr
 	for _, p := range list.Prefixes {
 		if !p.IsSingleIP() {
 			return nil, fmt.Errorf("set %q: prefix %s among the addresses", s.ID, p)
 		}
-		if p.Addr() != nobody[version(p.Addr())] {
+		if p.Addr() != placeholder[version(p.Addr())] {
 			members = append(members, p.Addr())
 		}
 	}
@@ -175,13 +175,13 @@ func setsOf(list []hns.ACL) []string {
 	return slices.Compact(ids)
 }
 
-// RefersTo reports whether a list names a set.
+// RefersTo reports whether a list refers to a set.
 func RefersTo(list []hns.ACL, set string) bool {
 	return slices.ContainsFunc(list, func(a hns.ACL) bool { return a.LocalAddresses == set || a.RemoteAddresses == set })
 }
 
-// Equal reports whether two lists say the same with the same rules. Ids are for
-// people and do not count, nor does how HNS spells what it was given.
+// Equal reports whether two lists have the same rules. It ignores ids, which are for people, and the
+// spelling of HNS.
 func Equal(a, b []hns.ACL) bool {
 	return slices.EqualFunc(a, b, func(x, y hns.ACL) bool {
 		x, y = x.Normal(), y.Normal()
@@ -190,8 +190,7 @@ func Equal(a, b []hns.ACL) bool {
 	})
 }
 
-// DenyAll is the list of an endpoint that nothing is known about: nothing
-// passes in either direction.
+// DenyAll returns the list of an endpoint without a known table: it denies all traffic in both directions.
 func DenyAll() []hns.ACL {
 	return []hns.ACL{
 		{ID: "in default block", Protocols: protocolText(nil), Action: hns.Block, Direction: hns.In, RuleType: hns.Switch, Priority: firstPriority},
@@ -200,8 +199,8 @@ func DenyAll() []hns.ACL {
 	}
 }
 
-// hostRule opens the Windows Firewall of the pod, so that only Switch rules
-// decide. It needs no priority on any HNS that is supported.
+// hostRule opens the Windows Firewall of the pod, so that only Switch rules decide. It needs no priority on
+// any supported HNS.
 func hostRule(d hns.Direction) hns.ACL {
 	return hns.ACL{ID: strings.ToLower(string(d)) + " host", Protocols: protocolText(nil), Action: hns.Allow, Direction: d, RuleType: hns.Host}
 }

@@ -30,7 +30,7 @@ func (r *rig) connect() net.Conn {
 	return c
 }
 
-// ask does what the plugin does.
+// ask calls the agent as the plugin does.
 func (r *rig) ask(timeout time.Duration, kind cnicall.Kind, request, answer any) error {
 	c := r.connect()
 	defer c.Close()
@@ -78,7 +78,7 @@ func TestCallsOfThePlugin(t *testing.T) {
 	if err := r.ask(time.Minute, cnicall.Add, pluginAdd(0), &added); err != nil || len(added.Addresses) != 1 || added.MAC == "" {
 		t.Fatalf("ADD: %+v, %v", added, err)
 	}
-	// An older plugin asks for the same attachment.
+	// An older plugin sends an ADD for the same attachment.
 	older, err := cniapi.NewCNIClient(conn).Add(context.Background(), addRequest(0))
 	if err != nil || !slices.Equal(older.GetAddresses(), added.Addresses) || older.GetHostMac() != added.HostMAC || older.GetMtu() != added.MTU {
 		t.Errorf("ADD by gRPC: %v, %v; the plugin got %+v", older, err, added)
@@ -103,8 +103,8 @@ func TestCallsOfThePlugin(t *testing.T) {
 	if err := r.ask(time.Minute, cnicall.Status, struct{}{}, nil); err != nil {
 		t.Errorf("STATUS: %v", err)
 	}
-	wantRefusal(t, r.ask(time.Minute, 77, struct{}{}, nil), 999, "does not know this request")
-	wantRefusal(t, r.ask(time.Minute, cnicall.Add, []int{1}, nil), 999, "does not understand the ADD")
+	wantRefusal(t, r.ask(time.Minute, 77, struct{}{}, nil), 999, "does not support this request")
+	wantRefusal(t, r.ask(time.Minute, cnicall.Add, []int{1}, nil), 999, "decode the ADD request")
 	if got := r.metric(`isthmus_cni_requests_total{code="0",command="ADD"}`); got != "3" {
 		t.Errorf("%s ADDs were counted", got)
 	}
@@ -114,7 +114,7 @@ func TestCallsOfThePlugin(t *testing.T) {
 	r.end()
 }
 
-// TestPluginLeaves expects that nothing is attached for a plugin that is gone.
+// TestPluginLeaves expects no attachment for a plugin that has gone.
 func TestPluginLeaves(t *testing.T) {
 	r, _, stopServing := serve(t)
 	r.agent.Publish(cluster{pods: 1}.snapshot())
@@ -134,7 +134,7 @@ func TestPluginLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	if dump := r.fake.Dump(); strings.Contains(dump, "endpoint c2:eth0") {
-		t.Errorf("attached for nobody:\n%s", dump)
+		t.Errorf("attached although the plugin has gone:\n%s", dump)
 	}
 	if err := stopServing(); err != nil {
 		t.Errorf("Serve: %v", err)
@@ -142,8 +142,8 @@ func TestPluginLeaves(t *testing.T) {
 	r.end()
 }
 
-// TestStrangeConnections says what is no request and expects an end of the
-// connection, an answer where there can be one, and nobody disturbed.
+// TestStrangeConnections sends bytes that are not a request. It expects the connection to end, an answer
+// where one is possible, and no effect on other clients.
 func TestStrangeConnections(t *testing.T) {
 	before := runtime.NumGoroutine()
 	r, conn, stopServing := serve(t)
@@ -160,13 +160,13 @@ func TestStrangeConnections(t *testing.T) {
 		say    string
 		answer bool
 	}{
-		"nothing":         {"", false},
-		"half a greeting": {"ISTH", false},
-		"half a frame":    {frame(func([]byte) {})[:25], false},
-		"other version":   {frame(func(b []byte) { b[9] = 9 }), true},
-		"too long":        {frame(func(b []byte) { b[16] = 0xff }), false},
-		"reserved":        {frame(func(b []byte) { b[23] = 1 }), false},
-		"HTTP/1.1":        {"GET / HTTP/1.1\r\nHost: agent\r\n\r\n", false},
+		"nothing":             {"", false},
+		"half a magic number": {"ISTH", false},
+		"half a frame":        {frame(func([]byte) {})[:25], false},
+		"other version":       {frame(func(b []byte) { b[9] = 9 }), true},
+		"too long":            {frame(func(b []byte) { b[16] = 0xff }), false},
+		"reserved":            {frame(func(b []byte) { b[23] = 1 }), false},
+		"HTTP/1.1":            {"GET / HTTP/1.1\r\nHost: agent\r\n\r\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c1 := r.connect()
@@ -190,7 +190,7 @@ func TestStrangeConnections(t *testing.T) {
 	silent := r.connect()
 	defer silent.Close()
 	conn.Close()
-	// Who says nothing does not keep the agent from stopping.
+	// A silent client does not keep the agent from stopping.
 	began := time.Now()
 	if err := stopServing(); err != nil || time.Since(began) > 8*time.Second {
 		t.Errorf("Serve: %v after %v", err, time.Since(began))

@@ -7,35 +7,34 @@ import (
 	"slices"
 )
 
-// maxCuts bounds how many prefixes are tried with their holes cut out.
+// maxCuts bounds the number of prefixes whose holes it tries to cut out.
 const maxCuts = 16
 
-// terrain is the prefixes and single addresses of one family over a ground.
-// From the most specific to the general each part that wants something else
-// than what is around it gets rules.
-type terrain struct {
+// prefixTree is the prefixes and single addresses of one family over a base verdict. From the most specific
+// to the most general, each part whose verdict differs from its surroundings gets rules.
+type prefixTree struct {
 	*side
-	v      int
-	f      *family
-	ground cellSet
-	free   cellSet // see side.build
-	// cut lists, per prefix, the prefixes inside it that are cut out of it:
-	// around the prefix the same holds as in them.
+	v    int
+	f    *family
+	base cellSet
+	free cellSet // see side.build
+	// cut maps a prefix to the prefixes inside it that are cut out of it: they have the same verdict as the
+	// surroundings of the prefix.
 	cut map[int][]int
 }
 
-// want is what holds in a prefix, around what holds next to it.
-func (t *terrain) want(p int) cellSet { return t.verdicts(t.f.prefixes[p].class) }
+// want returns the verdict of a prefix. around returns that of its surroundings.
+func (t *prefixTree) want(p int) cellSet { return t.verdicts(t.f.prefixes[p].class) }
 
-func (t *terrain) around(p int) cellSet {
+func (t *prefixTree) around(p int) cellSet {
 	if p == 0 {
-		return t.ground
+		return t.base
 	}
 	return t.want(t.f.prefixes[p].parent)
 }
 
 // live reports whether a prefix needs rules.
-func (t *terrain) live(p int) bool {
+func (t *prefixTree) live(p int) bool {
 	if t.want(p).equal(t.around(p)) {
 		return false
 	}
@@ -47,9 +46,9 @@ func (t *terrain) live(p int) bool {
 	return true
 }
 
-// rules returns the rules in order. Parts that are not inside each other share
-// a layer; a prefix comes in a later layer than what is inside it.
-func (t *terrain) rules() []rule {
+// rules returns the rules in order. Disjoint parts share a layer; a prefix is in a later layer than its
+// parts.
+func (t *prefixTree) rules() []rule {
 	heights := make([]int, len(t.f.prefixes))
 	lift := func(p, height int) {
 		for ; p >= 0; p = t.f.prefixes[p].parent {
@@ -63,13 +62,13 @@ func (t *terrain) rules() []rule {
 		}
 		layers[height].add(want, rest, who)
 	}
-	for i, c := range t.f.cohorts {
+	for i, c := range t.f.addrGroups {
 		want, rest := t.verdicts(c.class), t.want(c.cover)
 		if want.equal(rest) || slices.Contains(t.nodeIn[t.v], i) {
 			continue
 		}
 		lift(c.cover, 1)
-		add(0, want, rest, members{family: t.v, cohorts: []int{i}})
+		add(0, want, rest, members{family: t.v, addrGroups: []int{i}})
 	}
 	for p := len(t.f.prefixes) - 1; p >= 0; p-- {
 		if !t.live(p) {
@@ -87,9 +86,9 @@ func (t *terrain) rules() []rule {
 	return t.joinRules(rules)
 }
 
-// joinRules puts rules that differ only in their addresses together, where
-// none of those in between says something else of the same packets.
-func (t *terrain) joinRules(rules []rule) []rule {
+// joinRules merges rules that differ only in their addresses. It requires that no rule in between
+// contradicts them for the same packets.
+func (t *prefixTree) joinRules(rules []rule) []rule {
 	for j := 1; j < len(rules); j++ {
 		for i := range j {
 			if !sameButMembers(rules[i], rules[j]) || t.options.Sets && !sameKind(rules[i].who, rules[j].who) {
@@ -118,12 +117,12 @@ func sameButMembers(a, b rule) bool {
 	return a.verdict == b.verdict && slices.Equal(a.protocols, b.protocols) && slices.Equal(a.ports, b.ports)
 }
 
-// sameKind reports whether both are single addresses or both prefixes, so that
-// neither a set nor a list is needed besides the other.
-func sameKind(a, b members) bool { return (len(a.cohorts) == 0) == (len(b.cohorts) == 0) }
+// sameKind reports whether both are single addresses or both prefixes, so that the merged rule needs no
+// additional set or list.
+func sameKind(a, b members) bool { return (len(a.addrGroups) == 0) == (len(b.addrGroups) == 0) }
 
-// independent reports whether the rule may change places with all of the list.
-func (t *terrain) independent(r rule, list []rule) bool {
+// independent reports whether the rule may be swapped with all rules of the list.
+func (t *prefixTree) independent(r rule, list []rule) bool {
 	return !slices.ContainsFunc(list, func(o rule) bool {
 		return o.verdict != r.verdict && o.cells.meets(r.cells) && o.who.overlaps(r.who, t.f)
 	})
@@ -135,8 +134,8 @@ type possibleCut struct {
 	holes  []int
 }
 
-// cuts finds prefixes with holes in which the same holds as around the prefix.
-func (t *terrain) cuts() []possibleCut {
+// cuts returns prefixes with holes that have the same verdict as the surroundings of the prefix.
+func (t *prefixTree) cuts() []possibleCut {
 	var list []possibleCut
 	for p := range t.f.prefixes {
 		if !t.live(p) || len(list) == maxCuts {
@@ -155,21 +154,21 @@ func (t *terrain) cuts() []possibleCut {
 	return list
 }
 
-// possible reports whether a cut goes with those that are made already: what is
-// cut out of a prefix must not have holes of its own, nor be cut out itself.
-func (t *terrain) possible(c possibleCut) bool {
+// possible reports whether a cut is compatible with the chosen ones: a prefix that is cut out must not have
+// holes, nor be cut out of two prefixes.
+func (t *prefixTree) possible(c possibleCut) bool {
 	return t.live(c.around) && !slices.ContainsFunc(c.holes, func(h int) bool { return t.cut[h] != nil || !t.live(h) })
 }
 
 // innermostLive returns the longest live prefix around a prefix, or -1.
-func (t *terrain) innermostLive(p int) int {
+func (t *prefixTree) innermostLive(p int) int {
 	for p = t.f.prefixes[p].parent; p >= 0 && !t.live(p); p = t.f.prefixes[p].parent {
 	}
 	return p
 }
 
-// pieces returns what is left of every prefix with cuts.
-func (t *terrain) pieces() map[int][]netip.Prefix {
+// pieces returns the rest of every prefix with cuts.
+func (t *prefixTree) pieces() map[int][]netip.Prefix {
 	all := make(map[int][]netip.Prefix, len(t.cut))
 	for p, holes := range t.cut {
 		pieces := []netip.Prefix{t.f.prefixes[p].prefix}
@@ -182,7 +181,7 @@ func (t *terrain) pieces() map[int][]netip.Prefix {
 }
 
 // cost counts rules and addresses.
-func (t *terrain) cost(rules []rule) int {
+func (t *prefixTree) cost(rules []rule) int {
 	l := layout{rules: rules}
 	l.pieces[t.v] = t.pieces()
 	return t.index.cost(l)
