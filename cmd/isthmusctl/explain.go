@@ -74,7 +74,7 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 	if err != nil {
 		return err
 	}
-	x := explain.Flow(s, flow, func(pod *model.Pod, d model.Direction, remote netip.Addr) []explain.Enforcement {
+	x := explain.Flow(s, flow, o.services, func(pod *model.Pod, d model.Direction, remote netip.Addr) []explain.Enforcement {
 		return checkEnforcement(s, pod, d, remote, flow, versions)
 	})
 	if o.output == "json" {
@@ -113,6 +113,9 @@ func writeSide(b *strings.Builder, r *explain.Side, wide bool) {
 		fmt.Fprintf(b, "  isolated  by %s\n", strings.Join(r.Isolating, ", "))
 	}
 	writeEnforced(b, r.Enforced)
+	for _, n := range r.Notes {
+		fmt.Fprintf(b, "  but       %s\n", n)
+	}
 	for i, c := range r.Changes {
 		if i == 0 {
 			other := "allowed"

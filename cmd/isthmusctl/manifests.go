@@ -31,6 +31,8 @@ type source struct {
 	witnesses bool
 	// leftOut counts the errors whose documents were left out.
 	leftOut int
+	// services are those of the manifests that were loaded.
+	services []*model.Service
 }
 
 func (s *source) register(c *cobra.Command) {
@@ -99,6 +101,7 @@ func (s *source) load(ctx context.Context) (*model.Snapshot, problems, error) {
 		addWitnesses(&o)
 	}
 	p.assumed = assumptions(complete.Place(&o))
+	s.services = o.Services
 	return o.Snapshot(), p, nil
 }
 

@@ -16,3 +16,7 @@ type Service struct {
 	// (externalTrafficPolicy: Local).
 	KeepsClients bool
 }
+
+// HidesClients reports whether a node that forwards a client's packets to a pod of another
+// node replaces the client's address by its own.
+func (s *Service) HidesClients() bool { return s.External != "" && !s.KeepsClients }

@@ -13,7 +13,7 @@ import (
 // Pod api accepts TCP 80 from pod web. Web tries port 22.
 func ExampleFlow() {
 	f := model.Flow{Src: netip.MustParseAddr("10.0.2.2"), Dst: netip.MustParseAddr("10.0.1.2"), Protocol: model.TCP, Port: 22}
-	x := explain.Flow(webToAPI(), f, nil)
+	x := explain.Flow(webToAPI(), f, nil, nil)
 	fmt.Println(x.From, "->", x.To, x.Verdict)
 	for _, side := range x.Sides {
 		fmt.Println(side.Direction, "of", side.Pod+":", side.Decision.Text)

@@ -43,6 +43,8 @@ type Side struct {
 	Rules     []Rule        `json:"rules"`
 	Enforced  []Enforcement `json:"enforced"`
 	Changes   []Change      `json:"changes"`
+	// Notes name what the verdict does not cover.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // Decision is a verdict and its cause. Tier and Policy are set where a policy
@@ -93,8 +95,8 @@ type Enforcement struct {
 type Enforced func(pod *model.Pod, d model.Direction, remote netip.Addr) []Enforcement
 
 // Flow decides a flow at both ends. An end that is no policed pod decides nothing.
-// enforced may be nil.
-func Flow(s *model.Snapshot, f model.Flow, enforced Enforced) *Report {
+// enforced may be nil. services are those of the cluster, as far as they are known.
+func Flow(s *model.Snapshot, f model.Flow, services []*model.Service, enforced Enforced) *Report {
 	owners := s.Owners()
 	x := &Report{From: endOf(s, owners, f.Src), To: endOf(s, owners, f.Dst), Protocol: f.Protocol.String(), Port: f.Port,
 		Verdict: model.Allow.String(), Sides: []Side{}}
@@ -110,6 +112,9 @@ func Flow(s *model.Snapshot, f model.Flow, enforced Enforced) *Report {
 		r := sideOf(s, reference.Explain(pod, side.d, side.remote, f.Protocol, f.Port))
 		if enforced != nil {
 			r.Enforced = enforced(pod, side.d, side.remote)
+		}
+		if side.d == model.Ingress && len(r.Rules)+len(r.Isolating) > 0 {
+			r.Notes = hiddenClients(s, owners, side.remote, pod, services)
 		}
 		x.Sides = append(x.Sides, r)
 		if r.Decision.Verdict == model.Deny.String() {

@@ -376,7 +376,7 @@ func portsMeet(a, b *model.Rule) bool {
 func checkHiddenClients(l *Cluster) []Finding {
 	var all []Finding
 	for _, s := range l.Services {
-		if s.External == "" || s.KeepsClients {
+		if !s.HidesClients() {
 			continue
 		}
 		for _, p := range l.policies {
