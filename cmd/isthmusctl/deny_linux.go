@@ -3,9 +3,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -23,7 +26,14 @@ type nodeDenials struct {
 
 // pinnedDenials reads the maps that the agent pinned below a directory.
 func pinnedDenials(bpffs string) (denials, error) {
-	found, err := xdp.ReadPinned(filepath.Join(bpffs, loader.LayoutVersion))
+	pins := filepath.Join(bpffs, loader.LayoutVersion)
+	if _, err := os.Stat(pins); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("no data path of Isthmus on this node: %s does not exist: start the agent, name its directory "+
+			"with --bpffs, or read manifests with --manifests", pins)
+	} else if err != nil {
+		return nil, fmt.Errorf("read deny lists of this node: %w: run isthmusctl as root, or read manifests with --manifests", err)
+	}
+	found, err := xdp.ReadPinned(pins)
 	if err != nil {
 		return nil, fmt.Errorf("%w: run isthmusctl as root, or look at manifests with --manifests", err)
 	}
