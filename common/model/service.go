@@ -2,6 +2,8 @@
 
 package model
 
+import "net/netip"
+
 // Service holds the fields of a Service that policies depend on: how clients outside the cluster reach its
 // pods, and whether nodes masquerade them.
 type Service struct {
@@ -15,6 +17,8 @@ type Service struct {
 	// KeepsClients is true if nodes forward packets only to their own pods and keep the client's address
 	// (externalTrafficPolicy: Local).
 	KeepsClients bool
+	// Addresses are its cluster IPs, external IPs and those of its load balancer.
+	Addresses []netip.Addr
 }
 
 // HidesClients reports whether a node that forwards a client's packets to a pod of another
