@@ -76,13 +76,17 @@ func TestStopAndSecondAgent(t *testing.T) {
 		all, _ := io.ReadAll(resp.Body)
 		return resp.StatusCode, string(all)
 	}
+	// Readiness and metrics follow an answer after a moment.
+	deadline := time.Now().Add(10 * time.Second)
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 200, "/": 404} {
-		if status, body := get(path); status != want {
+		status, body := get(path)
+		for ; status != want && path == "/readyz" && time.Now().Before(deadline); status, body = get(path) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if status != want {
 			t.Errorf("%s: status %d\n%s", path, status, body)
 		}
 	}
-	// The metrics follow an answer after a moment.
-	deadline := time.Now().Add(10 * time.Second)
 	for _, body := get("/metrics"); !strings.Contains(body, "isthmus_endpoints 1"); _, body = get("/metrics") {
 		if time.Now().After(deadline) {
 			t.Fatalf("no endpoint is shown\n%s", body)
