@@ -139,6 +139,39 @@ func TestAttackMasqueradedConnections(t *testing.T) {
 	}
 }
 
+// A client that policy denies is masqueraded with the address and port that an allowed client
+// had: connection tracking has forgotten that one, the flow table has not.
+func TestAttackMasqueradedPortOfAnother(t *testing.T) {
+	t.Parallel()
+	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
+		l := newServiceAttackLab(t, change)
+		l.apply(isolate("b", model.Ingress, accept(block(outsideAddr4+"/32")), accept(block(outsideAddr6+"/128"))))
+		for _, f := range families {
+			from := func(ns *netns.NS) (c net.Conn) {
+				l.must(ns.Do(func() (err error) {
+					d := net.Dialer{LocalAddr: &net.UDPAddr{Port: 5555}}
+					c, err = d.Dial("udp", net.JoinHostPort(f.node, "30080"))
+					return err
+				}))
+				return c
+			}
+			allowed := from(l.outside)
+			l.must(exchange(allowed, patience))
+			l.forget()
+			attacks.tried.Add(1)
+			denied := from(l.pods["a"])
+			if exchange(denied, silence) == nil {
+				attacks.through.Add(1)
+				t.Errorf("got through: pod a to %s, by the port of a client that policy allows", f.node)
+			}
+			denied.Close()
+			l.forget()
+			l.must(exchange(allowed, patience))
+			allowed.Close()
+		}
+	})
+}
+
 // What connection tracking forgets is decided again where it goes then, be it the middle
 // of a connection to a Service or an answer to one that reached the pod.
 func TestAttackForgottenConnections(t *testing.T) {
