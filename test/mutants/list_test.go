@@ -3,22 +3,34 @@
 package main
 
 import (
+	"io/fs"
 	"os"
+	"path"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/fstest"
 )
 
-// TestLists reads the lists of this directory. Whether each entry still applies is
-// for make mutants: a change elsewhere need not wait for this package.
+// TestLists reads the lists of this directory. Every mutant applies to the sources as
+// they are, and the tests that must notice it exist.
 func TestLists(t *testing.T) {
 	all, err := readLists(os.DirFS("."))
 	if err != nil {
 		t.Fatal(err)
 	}
+	root := os.DirFS("../..")
 	areas := make(map[string]int)
 	for _, m := range all {
 		areas[m.area]++
+		if _, err := m.apply(root); err != nil {
+			t.Errorf("%s: %v", m.id, err)
+		}
+		for _, r := range m.runs {
+			for _, name := range missing(t, root, r) {
+				t.Errorf("%s: package %s has no test %s", m.id, r.pkg, name)
+			}
+		}
 	}
 	if len(all) < 200 {
 		t.Errorf("%d mutants are listed, at least 200 are promised", len(all))
@@ -29,6 +41,31 @@ func TestLists(t *testing.T) {
 		}
 	}
 	t.Logf("mutants=%d %v", len(all), areas)
+}
+
+// missing returns the names in a command's pattern that are no test of its package.
+func missing(t *testing.T, root fs.FS, c command) (names []string) {
+	t.Helper()
+	files, err := fs.Glob(root, path.Join(c.pkg, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, f := range files {
+		text, err := fs.ReadFile(root, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	top, _, _ := strings.Cut(c.run, "/")
+	for name := range strings.SplitSeq(top, "|") {
+		name = strings.TrimSuffix(strings.TrimPrefix(name, "^"), "$")
+		if !regexp.MustCompile(`(?m)^func (` + name + `)\(`).MatchString(all.String()) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 const entry = `# a comment
