@@ -40,8 +40,8 @@ func TestStartOnDamagedPins(t *testing.T) {
 		{"no endpoints and no flows", func() error { return remove(v3("endpoints"), v3("conns4"), v3("locals4"), v3("interfaces")) }, ""},
 		{"no ledger", func() error { return remove(v3("ledger4")) }, ""},
 		{"no directory", func() error { return remove(v3("")) }, ""},
-		{"map of another size", func() error { return replace(v3("endpoints"), ebpf.Hash, 4, 8) }, "endpoints is no map"},
-		{"map of another type", func() error { return replace(v3("verdicts"), ebpf.Array, 4, 4) }, "verdicts is no map"},
+		{"map of another size", func() error { return replace(v3("endpoints"), ebpf.Hash, 4, 8) }, "usable as map endpoints"},
+		{"map of another type", func() error { return replace(v3("verdicts"), ebpf.Array, 4, 4) }, "usable as map verdicts"},
 		{"map that cannot be written", func() error {
 			m, err := ebpf.LoadPinnedMap(v3("owners4"), nil)
 			if err != nil {
@@ -52,7 +52,7 @@ func TestStartOnDamagedPins(t *testing.T) {
 		}, "frozen"},
 		{"directories in place of maps", func() error {
 			return errors.Join(remove(v3("rows"), v3("tunnel_nodes")), os.Mkdir(v3("rows"), 0o700), os.Mkdir(v3("tunnel_nodes"), 0o700))
-		}, "rows is no map"},
+		}, "usable as map rows"},
 		{"map in place of a link", func() error { return replace(v3(links+"-to_pod"), ebpf.Hash, 4, 4) }, ""},
 		{"map in place of the directory of links", func() error { return replace(v3("links"), ebpf.Hash, 4, 4) }, ""},
 		{"other versions that are none", func() error {
