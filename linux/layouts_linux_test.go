@@ -280,7 +280,7 @@ func TestFlowsAreCarriedByTheNamesOfTheirFields(t *testing.T) {
 	u.judge()
 	u.settled()
 	u.end()
-	if !strings.Contains(log.String(), "unknown=1") || !strings.Contains(log.String(), "could not be carried over") {
+	if !strings.Contains(log.String(), "unknown=1") || !strings.Contains(log.String(), "could not be migrated") {
 		t.Errorf("the flow of an unknown state is not mentioned: %s", log.String())
 	}
 }

@@ -244,7 +244,7 @@ func TestTrackingComesLater(t *testing.T) {
 				}
 			}
 			n.hops("stack_routes")
-			if !strings.Contains(log.String(), "packets between nodes go through the stack") {
+			if !strings.Contains(log.String(), "packets between nodes go through the host stack") {
 				t.Errorf("the log says nothing of it: %s", log.String())
 			}
 			judge(false)
@@ -263,7 +263,7 @@ func TestTrackingComesLater(t *testing.T) {
 			there = loader.Loaded
 			n.settle()
 			n.hops("direct_routes")
-			if !strings.Contains(log.String(), "connection tracking can be asked by now") {
+			if !strings.Contains(log.String(), "programs can query connection tracking now") {
 				t.Errorf("the log says nothing of it: %s", log.String())
 			}
 			for _, c := range open {

@@ -158,7 +158,7 @@ func TestEgressToServices(t *testing.T) {
 		l.renew()
 		l.load("flush ruleset")
 		if len(l.problems()) != 2 {
-			t.Errorf("problems after somebody flushed the rules: %q", l.problems())
+			t.Errorf("problems after another process flushed the rules: %q", l.problems())
 		}
 		l.services()
 		l.must(l.add("a", 11)) // mends
