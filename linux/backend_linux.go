@@ -42,7 +42,8 @@ type Backend struct {
 	drifted bool
 	// egress is the mechanism that decides egress after DNAT.
 	egress string
-	// egressDue is the time of the next check of that mechanism; mended counts its repairs.
+	// egressDue is the time of the next check of that mechanism. The counter is the number of
+	// its repairs.
 	egressDue time.Time
 	mended    atomic.Uint64
 	// damaged describes faults of pins and maps that Apply has not repaired yet.
