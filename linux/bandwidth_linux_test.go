@@ -227,7 +227,7 @@ func TestBandwidthIsLookedAfter(t *testing.T) {
 		sender + " is not limited to 5000000000 bit/s": func() error { return bucket(sender) },
 		"is missing or down":                           func() error { return netlink.LinkSetDown(device(sender)) },
 		sender + ", which limits what the pod sends":   func() error { return netlink.LinkDel(device(sender)) },
-		"is not led to " + sender: func() error {
+		"are not redirected to " + sender: func() error {
 			return netlink.FilterDel(&netlink.U32{FilterAttrs: netlink.FilterAttrs{LinkIndex: device(host).Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Priority: 2, Protocol: 3}})
 		},
 	} {
