@@ -247,7 +247,8 @@ func TestPolicyChangeReachesTheFlow(t *testing.T) {
 		b.expect(in, packet(in, 6000, 80), true, nothing)
 		b.under(tableOpen)
 
-		// A flow that was accepted and then revoked does not pass as opened by the pod.
+		// After policy revokes a flow that the pod accepted, the pod cannot continue it as its
+		// opener.
 		b.expect(in, packet(in, 5000, 53), true, bpfobj.CountIngressAllow)
 		b.expect(out, packet(out, 53, 5000), true, nothing)
 		b.under(2<<2 | 0b10) // egress only
