@@ -315,7 +315,7 @@ func TestForeignXDPProgram(t *testing.T) {
 	}))
 	defer foreign.Close()
 	l.denyAll(denyList(outsideAddr4 + "/32"))
-	if len(l.refused) != 1 || !strings.Contains(l.refused[0].String(), "XDP on eth0: the device has an XDP program of somebody else") {
+	if len(l.refused) != 1 || !strings.Contains(l.refused[0].String(), "XDP on eth0: the device has an XDP program of another owner") {
 		t.Errorf("reported: %v", l.refused)
 	}
 	if m := l.mode("eth0"); m != "generic" {
