@@ -199,7 +199,7 @@ func TestAddressOfAnotherPod(t *testing.T) {
 	l.delete("b")
 	for _, c := range flows {
 		if err := exchange(c, silence); err == nil {
-			t.Errorf("%s: somebody answers for a pod that is gone", c.RemoteAddr())
+			t.Errorf("%s: a server answers for a pod that is gone", c.RemoteAddr())
 		}
 	}
 	l.pods["c"] = l.namespace("c")

@@ -234,7 +234,7 @@ func TestEventsAreLimited(t *testing.T) {
 	after, _ := b.missed()
 	if counted, err := b.path.Counters(); err != nil || counted[bpfobj.CountIngressDeny]-verdicts[bpfobj.CountIngressDeny] != 100 ||
 		got == 0 || got+int(after-before) != 100 {
-		t.Errorf("of 100 denied flows %d are told of and %d limited (%v)", got, after-before, err)
+		t.Errorf("of 100 denied flows %d caused events and %d were limited (%v)", got, after-before, err)
 	}
 	b.under(tableOpen)
 	// The budget refills.
