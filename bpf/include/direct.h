@@ -6,8 +6,8 @@
 /* Flows between two pods of this node. Their packets go from one interface directly into the
  * other. */
 
-/* Handles a packet of a direct flow whose receiving end changed: it has a new epoch or no role
- * yet, or the address moved to another pod or to none. */
+/* Handles a packet of a direct flow whose receiving end changed. That end has a new epoch or no
+ * role yet, or its address moved to another pod or to none. */
 __noinline int renew_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p, struct conn *c, int side)
 {
 	int err;

@@ -6,8 +6,8 @@
 
 /* Eviction from the flow table. Each entry has an index in the ledger. A clock hand moves over
  * the indexes. A new flow takes the first free index, or the first whose flow has expired. If
- * it finds none, it evicts the flow that was idle longest, but only a flow of its own pod or of
- * a pod that has more flows. So a pod with many flows cannot evict the flows of others. */
+ * it finds none, it evicts the flow that was idle longest. That flow must belong to its own pod
+ * or to a pod with more flows. So a pod with many flows cannot evict the flows of others. */
 
 /* The number of indexes that a new flow examines. */
 #define LEDGER_LOOKS 16

@@ -9,8 +9,8 @@
 #include "tracking.h"
 #include "translate.h"
 
-/* Flows between a pod of this node and a pod of another node, on the fast path: the conditions
- * under which they may bypass the host stack, and how their packets leave. */
+/* Fast-path flows between a pod of this node and a pod of another node. The functions here
+ * check whether a flow may bypass the host stack, and forward its packets. */
 
 /* Whether such flows exist at all. The agent writes this variable. */
 volatile __u32 forward_direct;
@@ -42,8 +42,9 @@ static __always_inline __u32 way_to(const struct ip *addr, bool v6)
 	return found && found->direct ? found->ifindex : 0;
 }
 
-/* Reports whether a frame is untagged and addressed to this host, and its packet can be
- * forwarded without change: hop limit above 1, no options, no extension headers, no fragment. */
+/* Reports whether a packet can be forwarded without change. Its frame must be untagged and
+ * addressed to this host. The packet must have a hop limit above 1, and no options, extension
+ * headers or fragments. */
 static __always_inline bool forwardable(struct __sk_buff *skb, bool v6)
 {
 	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
@@ -123,7 +124,7 @@ __noinline int leaves(struct __sk_buff *skb, const struct packet *p, int ifindex
 
 /* Reports whether a packet of an unknown flow may open a fast-path flow between a pod of this
  * node, at interface ifindex, and a remote address. The remote address must be in the pod range
- * of another node, the route must use the device of that node route, and connection tracking
+ * of another node, and the route must use the device of that node route. Connection tracking
  * must not know the flow. */
 __noinline int starts_remote(struct __sk_buff *skb, const struct packet *p, const struct ip *remote, int ifindex, __u32 *device)
 {

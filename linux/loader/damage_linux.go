@@ -58,8 +58,8 @@ func (d *DataPath) repairDirectory(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// RemoveUnusable removes objects from a directory that are pinned under the names of maps and
-// are not usable as those maps: other objects, and maps of another type or size. It returns one
+// RemoveUnusable removes objects from a directory that are pinned under the names of maps but
+// are not usable. These are other objects, and maps of another type or size. It returns one
 // text for each removed object.
 func RemoveUnusable(dir string, specs map[string]*ebpf.MapSpec) (removed []string, err error) {
 	for _, name := range slices.Sorted(maps.Keys(specs)) {

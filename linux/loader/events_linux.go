@@ -78,8 +78,9 @@ func readBatch(ring *ringbuf.Reader, batch [][]byte) ([][]byte, error) {
 	return batch, nil
 }
 
-// LostEvents returns how many events the programs have discarded since they were first loaded:
-// over the budget of their pod (limited), and because the ring was full (lost).
+// LostEvents returns the number of events that the programs have discarded since they were
+// first loaded. limited counts those over the budget of their pod, lost those that found the
+// ring full.
 func (d *DataPath) LostEvents() (limited, lost uint64, err error) {
 	for id, total := range map[uint32]*uint64{bpfobj.EventsLimited: &limited, bpfobj.EventsLost: &lost} {
 		var cpus []bpfobj.PodEventCount

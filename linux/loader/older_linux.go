@@ -48,9 +48,9 @@ func (o *older) close() error {
 }
 
 // FindLayouts searches for layouts of other versions that are in force. It returns the name of
-// an older layout, "" if there is none. A newer layout, or two older ones, is an error that
-// names the remedy: this version cannot read a newer layout, and an upgrade starts from one
-// layout.
+// an older layout, "" if there is none. A newer layout is an error, because this version cannot
+// read it. Two older ones are an error, because an upgrade starts from one layout. The error
+// names the remedy.
 func FindLayouts(dir string) (string, error) {
 	own, err := layoutNumber(LayoutVersion)
 	if err != nil {
