@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 
-/* What the programs of pod.bpf.c are measured against: the least that a data
- * path of their kind has to do, and what measuring takes. shuffle gives each packet of a test run another
- * flow and goes on to the program under test, which is one of those below or a
- * real one; its own cost is that of shuffle before empty. Nothing here is used
- * to enforce anything. */
+/* Baselines for the benchmarks of pod.bpf.c: the minimum work of such a data path, and the
+ * overhead of measuring. shuffle gives each packet of a test run another flow, then calls the
+ * program under test, which is one of these or a production program. shuffle before empty
+ * measures the overhead of shuffle. Nothing here enforces policy. */
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -17,11 +16,11 @@
 #include <stdbool.h>
 #include "include/types.h"
 
-/* Flow n of so many goes to 10.128.0.0 + n % addresses, from port 1024 + n /
- * addresses. Set before each run. */
+/* Flow n modulo flows goes to 10.128.0.0 + n % addresses, from port 1024 + n / addresses. The
+ * benchmark sets both before each run. */
 __u32 flows = 1;
 __u32 addresses = 1;
-__u32 in_order; /* one after the other, to visit all */
+__u32 in_order; /* visit the flows in order, so that each one occurs */
 __u32 next_flow;
 
 struct {
@@ -77,7 +76,7 @@ struct {
 struct headers {
 	struct ethhdr eth;
 	struct iphdr ip;
-	struct udphdr ports; /* those of TCP are at the same place */
+	struct udphdr ports; /* TCP has its ports at the same offset */
 } __attribute__((packed));
 
 static __always_inline struct headers *headers(struct __sk_buff *skb)
@@ -118,7 +117,7 @@ static __always_inline void place(const struct headers *h, struct conn_key4 *key
 	key->protocol = h->ip.protocol;
 }
 
-/* One hit in a connection table, time and counts noted. */
+/* Does one lookup in a connection table and updates time and counts. */
 static __always_inline void note(struct __sk_buff *skb, const struct headers *h)
 {
 	struct conn_key4 key = {};
@@ -134,7 +133,7 @@ static __always_inline void note(struct __sk_buff *skb, const struct headers *h)
 	c->sent[0]++;
 }
 
-/* The least for an established flow. */
+/* The minimum work for an established flow. */
 SEC("tc")
 int established(struct __sk_buff *skb)
 {
@@ -146,8 +145,8 @@ int established(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* The verdict on a new flow: slot, class of the address, class of the port, one
- * flat hash. */
+/* The minimum work for the verdict on a new flow: slot, class of the address, class of the
+ * port, and one flat hash. */
 SEC("tc")
 int verdict(struct __sk_buff *skb)
 {
@@ -176,17 +175,16 @@ int verdict(struct __sk_buff *skb)
 	return row && row->row == ROW_ALLOW ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
 
-/* The next three are for paths between real interfaces. */
+/* The next three programs serve paths between real interfaces. */
 
-/* Frames of a test run with live frames: all headers are written each time,
- * since the pages of frames are used again as the stack left them. */
+/* Writes all headers of each frame in a test run with live frames. The kernel reuses the pages
+ * of frames as the host stack left them. */
 __u8 injected[64];
 __u32 inject_v6;
-__u32 inject_answers; /* the port of the flow is that of the destination */
+__u32 inject_answers; /* the port that identifies the flow is the destination port */
 
-/* Frames on their way: how many have set out and come out, of how many, and
- * when the first and the last did, in ns. A test run itself takes milliseconds
- * before and after them. Counted on one CPU. */
+/* Frames in flight: the number sent and received, the total, and the times of the first and the
+ * last one, in ns. A test run takes milliseconds before and after them. All run on one CPU. */
 __u64 begun;
 __u64 sunk;
 __u64 expected;
@@ -211,7 +209,7 @@ int inject(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-/* The end of the way. Other packets are the network's own. */
+/* The receiver at the end of the path. It passes packets that are not of the benchmark. */
 SEC("tc")
 int sink(struct __sk_buff *skb)
 {
@@ -220,8 +218,8 @@ int sink(struct __sk_buff *skb)
 	return TC_ACT_SHOT;
 }
 
-/* The shortest way to a pod: into the other end of the pair whose host's end is
- * this one. Set before loading. */
+/* The shortest path to a pod: a redirect into the peer of this host interface. Set before
+ * loading. */
 const volatile __u32 bare_target;
 
 SEC("tc")
@@ -230,7 +228,7 @@ int bare_peer(struct __sk_buff *skb)
 	return bpf_redirect_peer(bare_target, 0);
 }
 
-/* The same with the least that knows flows; IPv4 only. */
+/* The same with the minimum of flow tracking; IPv4 only. */
 SEC("tc")
 int least_peer(struct __sk_buff *skb)
 {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 
-/* What xdp.bpf.c is measured against: the look-ups that its work takes, and
- * nothing else. As in bench.bpf.c, xdp_shuffle gives each packet of a test run
- * another source and goes on to the program under test. Nothing here is used to
- * drop anything. */
+/* Baselines for the benchmarks of xdp.bpf.c: only the map lookups that its work needs.
+ * xdp_shuffle gives each packet of a test run another source, then calls the program under
+ * test. Nothing here drops packets in production. */
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -13,7 +12,7 @@
 #include <bpf/bpf_helpers.h>
 #include "include/types.h"
 
-/* Packets come from 10.128.0.0 + n % sources. Set before each run. */
+/* Packets come from 10.128.0.0 + n % sources. The benchmark sets it before each run. */
 __u32 sources = 1;
 
 struct {
@@ -106,7 +105,7 @@ int xdp_empty(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-/* A listed source: one hash. */
+/* A source on the deny list: one hash lookup. */
 SEC("xdp.frags")
 int xdp_listed(struct xdp_md *ctx)
 {
@@ -117,8 +116,8 @@ int xdp_listed(struct xdp_md *ctx)
 	return bpf_map_lookup_elem(&least_denied, &h->ip.saddr) ? XDP_DROP : XDP_PASS;
 }
 
-/* A new flow to a local pod: slot of the address, table, class of the source,
- * class of the port, one flat hash. */
+/* A new flow to a local pod: slot of the address, table, class of the source, class of the
+ * port, and one flat hash. */
 SEC("xdp.frags")
 int xdp_refused(struct xdp_md *ctx)
 {

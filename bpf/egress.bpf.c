@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 
-/* What is decided in the stack. Where it has translated the addresses of Services,
- * on the netfilter hooks FORWARD and LOCAL_IN (LOCAL_OUT for IPVS), the destination is
- * the one that packets really go to, and the source is still the pod's: here are
- * decided the packets that from_pod left a record of. Packets with an address of this
- * node or its pods that others forge are dropped on FORWARD, tunneled ones that do
- * not come from the node that they say on LOCAL_IN. The same is there in two forms: a
- * program for the hooks themselves (Linux 6.4), and a filter for each hook that a rule
- * of nftables matches with (xt_bpf). */
+/* Policy in the host stack, on the netfilter hooks FORWARD and LOCAL_IN (LOCAL_OUT for IPVS).
+ * There, DNAT has replaced Service addresses with those of backends, and the source is still
+ * the pod. The programs decide the packets that from_pod stored a record of. On FORWARD they
+ * also drop packets with forged addresses of this node or its pods. On LOCAL_IN they drop
+ * tunneled packets whose inner source belongs to another node. The code exists in two forms: a
+ * netfilter program (Linux 6.4), and a socket filter for each hook that an nftables rule
+ * matches with (xt_bpf). */
 
 #include <linux/bpf.h>
 #include <linux/netfilter.h>
@@ -27,7 +26,7 @@
 #include "include/tunnel.h"
 #include "include/events.h"
 
-/* What is read of the kernel's own structs. */
+/* The fields of kernel structs that the programs read. CO-RE adjusts the offsets. */
 struct sk_buff {
 	unsigned int len;
 	__u32 mark;
@@ -45,13 +44,13 @@ struct bpf_nf_ctx {
 
 extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dynptr *ptr) __ksym __weak;
 
-/* Set by the loader while programs of an older layout that leave no marks are on
- * interfaces of pods, and decide what passes these. */
+/* Whether programs of an older layout, which set no marks, are still attached to interfaces of
+ * pods and decide the packets there. Set by the loader. */
 const volatile bool handover;
 
-/* Takes back what the pod was allowed to open in the flow, as the pod knows it, if that
- * is known. Returns what to count. These are global functions: the verifier reads each
- * once, and their frames are not those of decide. */
+/* Revokes the role of the pod in a recorded flow, if the flow is known. Returns the counter to
+ * use. These functions are global: the verifier checks each one once, and their stack frames do
+ * not count against decide. */
 __noinline int note_denied(const struct pending *r, const struct slot *slot, int v6)
 {
 	struct conn_place at = {};
@@ -67,13 +66,13 @@ __noinline int note_denied(const struct pending *r, const struct slot *slot, int
 	had = approval_of(c, at.src);
 	if (!(had.roles & ROLE_OPENED))
 		return COUNT_EGRESS_DENY;
-	/* What the pod was once reached by is not its own to open. */
+	/* A pod that accepted the flow may still answer, but not open it. */
 	approve(c, at.src, had.roles | ROLE_REVOKED, slot->epoch);
 	return r->kind == PACKET_OPENS ? COUNT_EGRESS_DENY : DROP_REVOKED;
 }
 
-/* Puts an allowed flow, as the pod knows it, into the table, so that answers pass; to is
- * where it really goes. Returns what to count, or less than 0. */
+/* Stores an allowed flow under the addresses that the pod uses, so that answers pass. to is the
+ * flow after DNAT. Returns the counter to use, or a negative number for none. */
 __noinline int note_allowed(const struct pending *r, const struct flow *to, const struct slot *slot, __u32 len, int v6)
 {
 	struct packet p = {};
@@ -115,8 +114,8 @@ __noinline int note_allowed(const struct pending *r, const struct flow *to, cons
 	return known ? -1 : COUNT_EGRESS_ALLOW;
 }
 
-/* Whether a translated answer goes to the client that the node masquerades: its
- * address is put back. */
+/* Reports whether a translated answer goes to the masqueraded client, whose address the host
+ * stack restores. */
 __noinline int answers_client(const struct pending *r, const struct flow *to, int v6)
 {
 	struct conn_place at = {};
@@ -133,9 +132,10 @@ __noinline int answers_client(const struct pending *r, const struct flow *to, in
 	return same(&client, &to->dst);
 }
 
-/* A flow past the stack that has the addresses and ports of a translated one
- * would be given its answers: it is over, or of a protocol that does not mind to
- * go through the stack from now on, where both are told apart. Returns 0. */
+/* Moves a fast-path flow to the host stack if DNAT gives a new flow the same addresses and
+ * ports. Otherwise the fast path would deliver the answers of the new flow. The old flow is
+ * closed, or it is not TCP and can continue through the host stack, which tells both apart.
+ * Returns 0. */
 __noinline int reuse(const struct flow *to, int v6)
 {
 	struct conn_place at = {};
@@ -150,9 +150,9 @@ __noinline int reuse(const struct flow *to, int v6)
 	return 0;
 }
 
-/* What the table of a slot's pod says of where a packet really goes; slot becomes what
- * it was asked under. Returns less than 0 if there is no such slot. A global function:
- * the verifier reads its loop once. */
+/* Returns the verdict of the table in a slot on the destination after DNAT. slot becomes the
+ * table and epoch of that verdict. Returns a negative number if the slot does not exist. A
+ * global function, so that the verifier checks its loop only once. */
 __noinline int ask(__u32 index, struct slot *slot, const struct flow *to, int v6)
 {
 	volatile __u64 *word = bpf_map_lookup_elem(&slots, &index);
@@ -162,7 +162,7 @@ __noinline int ask(__u32 index, struct slot *slot, const struct flow *to, int v6
 
 	if (!word || !slot || !to)
 		return -1;
-	dst = to->dst; /* on the stack, as Linux 6.1 wants keys */
+	dst = to->dst; /* Linux 6.1 accepts map keys only from the stack */
 	*(__u64 *)slot = *word;
 	if (same(&to->src, &to->dst))
 		return ALLOW; /* a pod always reaches itself */
@@ -176,7 +176,7 @@ __noinline int ask(__u32 index, struct slot *slot, const struct flow *to, int v6
 	return DENY;
 }
 
-/* Counts a drop that is about no policy, and emits an event. Returns false. */
+/* Counts a drop that is not a verdict of policy, and emits an event. Returns false. */
 static __always_inline bool refuse(const struct view *v, __u32 slot, const struct flow *flow, bool v6, __u32 reason)
 {
 	__u32 egress = slot != NO_SLOT ? EVENT_EGRESS : 0;
@@ -186,7 +186,7 @@ static __always_inline bool refuse(const struct view *v, __u32 slot, const struc
 	return false;
 }
 
-/* Decides by the record of a packet. Returns whether it may go on. */
+/* Decides a packet by its record. Returns whether the packet may continue. */
 static __always_inline bool decide(const struct pending *r, const struct view *v, bool v6)
 {
 	struct flow to = {};
@@ -218,7 +218,7 @@ static __always_inline bool decide(const struct pending *r, const struct view *v
 	return verdict == ALLOW;
 }
 
-/* Whether a packet of a pod may go on. */
+/* Reports whether the packet of a pod may continue. */
 static __always_inline bool pod_passes(const struct view *v, const struct endpoint *e, bool v6)
 {
 	__u32 place = v->mark >> 16;
@@ -234,8 +234,9 @@ static __always_inline bool pod_passes(const struct view *v, const struct endpoi
 	return v6 ? decide(r, v, true) : decide(r, v, false);
 }
 
-/* Whether another sender's packet may be forwarded: it must not claim to come from
- * this node or its pods. What the node masquerades still has its own source here. */
+/* Reports whether a packet from elsewhere may be forwarded. Its source must not be an address
+ * of this node or its pods. Masquerading comes later, so a masqueraded packet still has its own
+ * source. */
 static __always_inline bool may_forward(const struct view *v, bool v6)
 {
 	struct flow flow = {};
@@ -245,7 +246,7 @@ static __always_inline bool may_forward(const struct view *v, bool v6)
 	return owner_of(&flow.src, v6) ? refuse(v, NO_SLOT, &flow, v6, DROP_SPOOFED) : true;
 }
 
-/* Whether a packet may go on. */
+/* Reports whether a packet may continue. */
 static __always_inline bool passes(const struct view *v, bool v6)
 {
 	const struct endpoint *e = find_endpoint(v->ifindex);
@@ -263,7 +264,7 @@ static __always_inline bool passes(const struct view *v, bool v6)
 	return true;
 }
 
-/* Where a packet is, by its hook. */
+/* Returns the position of a packet in the host stack, by its hook. */
 static __always_inline enum place place_of(const struct nf_hook_state *state)
 {
 	switch (state->hook) {
@@ -275,7 +276,7 @@ static __always_inline enum place place_of(const struct nf_hook_state *state)
 	return LOCAL_OUT;
 }
 
-/* One program for all hooks: the verifier takes as long for it as for one of them. */
+/* One program for all hooks, because the verifier needs as long for it as for one hook. */
 SEC("netfilter")
 int hook(struct bpf_nf_ctx *ctx)
 {
@@ -285,13 +286,13 @@ int hook(struct bpf_nf_ctx *ctx)
 	__u8 version;
 
 	if (!v.ifindex)
-		return NF_ACCEPT; /* of this host */
+		return NF_ACCEPT; /* sent by this host */
 	if (bpf_dynptr_from_skb((struct __sk_buff *)skb, 0, &packet) || load(&v, 0, &version, 1))
 		return NF_DROP;
 	return (version >> 4 == 6 ? passes(&v, true) : passes(&v, false)) ? NF_ACCEPT : NF_DROP;
 }
 
-/* Matches what is to be dropped. */
+/* Reports whether the nftables rule must drop a packet. */
 static __always_inline int matches(struct __sk_buff *skb, enum place place)
 {
 	struct view v = { .from = skb, .filter = true, .place = place, .mark = skb->mark, .ifindex = skb->ingress_ifindex, .len = skb->len };

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 
-/* Policy on the host's side of a pod's veth pair: from_pod at tcx ingress sees
- * what the pod sends, to_pod at tcx egress what it is about to receive from the
- * stack. A packet passes when the pod's end of its flow has a role under the
- * policy in force, or gets one now. From pod to pod of this node from_pod
- * decides for both ends and delivers. To pods of other nodes it sends on, and
- * from_node, at tcx ingress of the devices that lead there, decides and delivers
- * what comes back. adopt_flow puts flows of an older layout into the table. */
+/* Policy at the host end of the veth pair of a pod. from_pod, at tcx ingress, sees what the pod
+ * sends. to_pod, at tcx egress, sees what the host stack sends to the pod. A packet passes if
+ * its pod has a role in the flow under the policy in force, or gets one now. Between two pods
+ * of this node, from_pod decides for both ends and delivers. To pods of other nodes, from_pod
+ * forwards. from_node, at tcx ingress of the devices that lead to other nodes, decides and
+ * delivers packets from there. adopt_flow migrates flows of an older layout. */
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -27,11 +26,11 @@
 #include "include/quote.h"
 #include "include/adopt.h"
 
-/* Other programs on the hook come next, then the stack. */
+/* Continue with the next program on the hook, then the host stack. */
 #define PASS TC_ACT_UNSPEC
 
-/* Asks about a packet that opens a flow before that is looked for: whatever it
- * was before, a refused packet costs nothing extra. */
+/* Evaluates policy before the flow lookup, for a packet that opens a flow. A denied packet then
+ * costs no lookup in the flow table, whether or not the flow is known. */
 static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, const struct packet *p, __u32 stage, bool v6)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
@@ -59,15 +58,15 @@ static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, con
 	return FATE_PASS;
 }
 
-/* What is read and found out about a packet: once on the stack, for both families. */
+/* The state of one decision. It is on the stack once, and serves both IP versions. */
 struct decision {
-	struct local local; /* the pod whose interface it is */
+	struct local local; /* the pod of this interface */
 	struct local peer;  /* the pod at the other end of a direct flow */
 	struct packet packet;
 };
 
-/* Decides a packet of a flow, and where it goes: the pod at the other end is
- * peer if that is FATE_DIRECT. */
+/* Decides a packet of a flow and its path. For FATE_DIRECT, d->peer becomes the pod at the
+ * other end. */
 static __always_inline int track(struct __sk_buff *skb, struct decision *d, bool v6)
 {
 	struct local *l = &d->local, *peer = &d->peer;
@@ -75,7 +74,7 @@ static __always_inline int track(struct __sk_buff *skb, struct decision *d, bool
 	struct conn_place *at = &d->packet.at;
 	__u32 now = bpf_jiffies64();
 	struct conn *c;
-	__u32 stage = p->kind == PACKET_OPENS ? stage_now() : 0; /* before anything is looked up */
+	__u32 stage = p->kind == PACKET_OPENS ? stage_now() : 0; /* before any lookup */
 	bool side;
 	int err;
 
@@ -102,9 +101,9 @@ static __always_inline int track(struct __sk_buff *skb, struct decision *d, bool
 	}
 	side = l->from_pod ? at->src : !at->src;
 	if (!l->from_pod) {
-		/* The ports of a flow that was direct are used again, by one that was
-		 * translated: answers have to go back the same way. And what the stack
-		 * brings of UDP may be translated. */
+		/* The ports of a closed fast-path flow may serve a new flow that DNAT changed.
+		 * Its answers must return through the host stack. UDP from the host stack may
+		 * always be such a flow. */
 		if (p->kind == PACKET_OPENS && c->state == CONN_CLOSING)
 			clear_flags(c, CONN_DIRECT | CONN_REMOTE);
 		if (p->flow.protocol == IPPROTO_UDP)
@@ -134,7 +133,7 @@ static __always_inline int track(struct __sk_buff *skb, struct decision *d, bool
 	return err;
 }
 
-/* A pod sends with its own address only. */
+/* A pod may send only from its own address. */
 static __always_inline bool spoofed(const struct endpoint *e, const struct packet *p, bool v6)
 {
 	struct ip own = address_of(e, v6);
@@ -142,14 +141,15 @@ static __always_inline bool spoofed(const struct endpoint *e, const struct packe
 	return unspecified(&own) || !same(&p->flow.src, &own);
 }
 
-/* Addresses of loopback: pods' interfaces take some for the sake of host ports. */
+/* Reports whether a packet goes to a loopback address. Interfaces of pods accept some of them
+ * to support host ports. */
 static __always_inline bool to_loopback(const struct packet *p, bool v6)
 {
 	return !v6 && (p->flow.dst.word[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
 }
 
-/* Sends a pod's packet to the pod at the other end, or leaves it to the stack to
- * be decided. fate may also be why it is dropped. */
+/* Sends the packet of a pod to the pod at the other end, or leaves it to the host stack. fate
+ * may also be a reason to drop it. */
 static __always_inline int send(struct __sk_buff *skb, const struct local *l, const struct packet *p, const struct local *peer, int fate)
 {
 	switch (fate) {
@@ -167,8 +167,8 @@ static __always_inline int send(struct __sk_buff *skb, const struct local *l, co
 	return drop(skb, l, p, fate);
 }
 
-/* What does not belong to a flow. Returns whether it passes, less than 0 if it is
- * to be decided as others, or the reason to drop it. */
+/* Handles packets that belong to no flow. Returns 0 to pass, a reason to drop, or a negative
+ * number if the packet must be decided as part of a flow. */
 static __always_inline int police_others(struct __sk_buff *skb, struct packet *p, bool from_pod)
 {
 	if (p->kind == PACKET_NEIGHBOUR || p->kind == PACKET_ROUTER) {
@@ -216,7 +216,8 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 		note_datagram(l, p);
 	if (err == FATE_PASS)
 		return PASS;
-	/* to_pod has to be without code that writes: see deliver. */
+	/* to_pod must contain no code that writes to the packet: the kernel would unshare every
+	 * packet. */
 	return from_pod ? send(skb, l, p, &d->peer, err) : drop(skb, l, p, err);
 }
 
@@ -228,7 +229,8 @@ static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
 static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 {
 	struct decision d = { .local = { .index = NO_SLOT, .from_pod = from_pod, .host = !from_pod && !skb->ingress_ifindex } };
-	struct ethhdr *eth = (void *)(long)skb->data; /* linear, or the kernel could not have read it */
+	struct ethhdr *eth = (void *)(long)skb->data; /* linear, because the kernel has read it
+						       * already */
 	const struct endpoint *e = find_endpoint(skb->ifindex);
 
 	if (!e)
@@ -244,7 +246,7 @@ static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 	case bpf_htons(ETH_P_IPV6):
 		return police_ip(skb, &d, e, true, from_pod);
 	case bpf_htons(ETH_P_ARP):
-		/* Nobody but the host has a way to send it to the pod. */
+		/* Only the host can send ARP to the pod. */
 		return !from_pod || own_arp(skb) ? PASS : drop(skb, &d.local, NULL, DROP_NEIGHBOUR);
 	}
 	return drop(skb, &d.local, NULL, DROP_NOT_IP);
@@ -253,7 +255,7 @@ static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
 {
-	skb->mark = MARK_APPROVED; /* unless it is said otherwise */
+	skb->mark = MARK_APPROVED; /* the default, unless the decision sets another mark */
 	return police(skb, true);
 }
 
@@ -275,5 +277,6 @@ int from_node(struct __sk_buff *skb)
 	return PASS;
 }
 
-/* Reading skb metadata and LRU maps is GPL-free, but kernels ask for the word. */
+/* bpf_fib_lookup and the connection tracking kfuncs are GPL-only: the kernel loads a program
+ * that calls them only with a GPL-compatible licence string. */
 char _license[] SEC("license") = "Dual BSD/GPL";

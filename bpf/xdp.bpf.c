@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 
-/* What an uplink need not take in, dropped before the kernel makes a packet of
- * it: everything from sources on the cluster's deny list; frames whose IP header
- * no stack would accept; and what asks a local pod to open a flow that its table
- * denies, where that is certain. All else goes on as if the program was not
- * there. */
+/* Drops packets at uplinks before the kernel allocates an skb. It drops packets from sources on
+ * the deny list of the cluster, and frames with an IP header that every host stack rejects. It
+ * also drops packets that open a flow to a local pod whose table certainly denies it. All other
+ * packets continue unchanged. */
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -20,7 +19,7 @@
 #include "include/deny.h"
 #include "include/events.h"
 
-/* Tags of VLANs that the device did not take off. */
+/* The maximum number of VLAN tags that the device left in a frame. */
 #define MAX_TAGS 2
 
 struct vlan {
@@ -35,7 +34,7 @@ enum xdp_counter {
 	XDP_COUNTERS = 3,
 };
 
-/* Drops by enum xdp_counter. Written by the program. */
+/* Drops by enum xdp_counter. The program writes it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, XDP_COUNTERS);
@@ -55,9 +54,9 @@ static __always_inline int drop(struct xdp_md *ctx, __u32 reason)
 	return XDP_DROP;
 }
 
-/* Headers that are not in the first piece of a frame of several, which few
- * devices make, are copied to see their source, nothing else; or the frame ends
- * before they do. */
+/* Handles frames whose first fragment does not contain the IP header; few devices make them.
+ * The program copies the header and checks only the source. It drops frames that end within the
+ * header. */
 static __always_inline int scattered4(struct xdp_md *ctx, __u32 offset)
 {
 	struct iphdr ip;
@@ -76,9 +75,9 @@ static __always_inline int scattered6(struct xdp_md *ctx, __u32 offset)
 	return denied6(ip.saddr.s6_addr32) ? drop(ctx, XDP_DENIED6) : XDP_PASS;
 }
 
-/* Whether a packet may ask for a new flow. Of protocols in which a packet does
- * not say so nothing is certain here: it may belong to a flow that a pod opened
- * to a service, whose address the stack is still to put back. */
+/* Reports whether a packet may open a flow. Other protocols do not mark the first packet. Such
+ * a packet may belong to a flow that a pod opened to a Service, and the host stack has not
+ * reversed the DNAT yet. */
 static __always_inline bool may_open(__u8 protocol, void *at, void *end)
 {
 	struct tcphdr *tcp = at;
@@ -95,12 +94,12 @@ static __always_inline bool may_open(__u8 protocol, void *at, void *end)
 	case IPPROTO_ROUTING:
 	case IPPROTO_FRAGMENT:
 	case IPPROTO_DSTOPTS:
-		return true; /* in IPv6; in IPv4 the parser finds no opening */
+		return true; /* in IPv6; for IPv4, parse_ip4 finds that the packet opens no flow */
 	}
 	return false;
 }
 
-/* Counts a verdict and tells of it as to_pod would have. */
+/* Counts a denied flow and emits its event, as to_pod does. */
 static __always_inline int refuse(struct xdp_md *ctx, const struct packet *p, __u32 index, const struct slot *slot)
 {
 	__u32 id = COUNT_INGRESS_DENY;
@@ -115,13 +114,13 @@ static __always_inline int refuse(struct xdp_md *ctx, const struct packet *p, __
 	return XDP_DROP;
 }
 
-/* Bounds where an IP header starts: after an Ethernet header and MAX_TAGS tags. */
+/* Bounds the offset of an IP header, which follows an Ethernet header and up to MAX_TAGS tags. */
 #define START_MASK 31
 _Static_assert(sizeof(struct ethhdr) + MAX_TAGS * sizeof(struct vlan) <= START_MASK, "masked offsets stay what they are");
 
-/* Decides a packet that may open a flow to a pod of this node, by the pod's table, as
- * to_pod does. start is the offset of its IP header, which is whole. A global function:
- * the verifier walks the headers once and not for every number of tags. */
+/* Decides a packet that may open a flow to a pod of this node, by the table of the pod, as
+ * to_pod does. start is the offset of its IP header, which is complete. A global function, so
+ * that the verifier checks the parser once and not for each number of tags. */
 __noinline int decide_local(struct xdp_md *ctx, __u32 start, int v6)
 {
 	struct cursor c = { .pos = (void *)(long)ctx->data + (start & START_MASK), .end = (void *)(long)ctx->data_end };
@@ -140,7 +139,7 @@ __noinline int decide_local(struct xdp_md *ctx, __u32 start, int v6)
 	if (!local)
 		return XDP_PASS;
 	err = v6 ? parse_ip6(&c, &p) : parse_ip4(&c, &p);
-	if (err) /* in a frame of several pieces the rest may be in the next */
+	if (err) /* the next fragment of a multi-buffer frame may hold the rest */
 		return err == -DROP_MALFORMED && bpf_xdp_get_buff_len(ctx) == ctx->data_end - ctx->data ?
 			       drop(ctx, XDP_MALFORMED) : XDP_PASS;
 	if (p.kind != PACKET_OPENS)
@@ -152,7 +151,7 @@ __noinline int decide_local(struct xdp_md *ctx, __u32 start, int v6)
 	*(__u64 *)&slot = *(volatile __u64 *)word;
 	if (table_says(slot.table, INGRESS, class_of(&p.flow.src, v6), p.flow.protocol, p.flow.dst_port) == ALLOW)
 		return XDP_PASS;
-	return stage_now() == stage ? refuse(ctx, &p, local->slot, &slot) : XDP_PASS; /* to_pod will ask */
+	return stage_now() == stage ? refuse(ctx, &p, local->slot, &slot) : XDP_PASS; /* to_pod will decide */
 }
 
 static __always_inline int filter4(struct xdp_md *ctx, void *at, void *end)
@@ -163,7 +162,7 @@ static __always_inline int filter4(struct xdp_md *ctx, void *at, void *end)
 		return scattered4(ctx, at - (void *)(long)ctx->data);
 	if (denied4(ip->saddr))
 		return drop(ctx, XDP_DENIED4);
-	/* RFC 1122, 3.2.1.1, and what cannot hold the header itself. */
+	/* RFC 1122, 3.2.1.1; and a total length that cannot hold the header. */
 	if (ip->version != 4 || ip->ihl < 5 || bpf_ntohs(ip->tot_len) < ip->ihl * 4)
 		return drop(ctx, XDP_MALFORMED);
 	if (ip->frag_off & bpf_htons(IP_OFFSET) || !may_open(ip->protocol, at + ip->ihl * 4, end))
@@ -186,7 +185,7 @@ static __always_inline int filter6(struct xdp_md *ctx, void *at, void *end)
 	return decide_local(ctx, at - (void *)(long)ctx->data, true);
 }
 
-/* The protocol behind tags of VLANs, or 0; at goes behind them. */
+/* Returns the protocol after the VLAN tags, or 0, and moves at past them. */
 static __always_inline __be16 untag(__be16 protocol, void **at, void *end)
 {
 	struct vlan *vlan;
@@ -212,7 +211,7 @@ int uplink(struct xdp_md *ctx)
 
 	at += sizeof(*eth);
 	if (at > end)
-		return XDP_PASS; /* not ours to judge */
+		return XDP_PASS; /* too short to decide */
 	protocol = eth->h_proto;
 	if (protocol != bpf_htons(ETH_P_IP) && protocol != bpf_htons(ETH_P_IPV6))
 		protocol = untag(protocol, &at, end);

@@ -13,8 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// AddEndpoint implements dataplane.Backend. The programs are on the host's end
-// of the pair before either end is up.
+// AddEndpoint implements dataplane.Backend. It attaches the programs to the host end of the
+// veth pair before either end is up.
 func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) (dataplane.Attachment, error) {
 	if b.layout == nil {
 		if err := b.readBack(); err != nil {
@@ -86,8 +86,8 @@ func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
 	return link.Configure(s, pair)
 }
 
-// register tells the programs of an interface. Packets of a pod with a limit go
-// through queues.
+// register writes the endpoint of an interface to the maps. queued says that the pod has a
+// bandwidth limit, so its packets must pass the qdiscs.
 func (b *Backend) register(index int, e bpfobj.PodEndpoint, queued bool) error {
 	if queued {
 		return b.path.PutQueuedEndpoint(index, e)

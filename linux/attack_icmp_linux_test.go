@@ -17,7 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// Messages that neighbours exchange pass between a pod and its host, not between pods
+// Neighbour discovery messages pass between a pod and its host. They do not pass between pods
 // or beyond, whatever their hop limit, and not in IPv4.
 func TestAttackNeighbourMessages(t *testing.T) {
 	t.Parallel()
@@ -28,7 +28,8 @@ func TestAttackNeighbourMessages(t *testing.T) {
 			for _, kind := range []byte{0, 1, 58, 130, 131, 132, 133, 134, 135, 136, 137, 143, 200} {
 				for _, hops := range []uint8{1, 64, 255} {
 					for _, p := range g.paths(f) {
-						// A router takes a hop: those with one left go no further.
+						// A router decrements the hop limit: packets with limit 1 go no
+						// further.
 						v.try(p.from, p.at, fmt.Sprintf("protocol 58, type %d, hops %d, %s, %s", kind, hops, p.name, p.dst), func(word string) []byte {
 							ip := ipHeader(p.src, p.dst, layers.IPProtocolICMPv6)
 							switch ip := ip.(type) {
@@ -47,7 +48,7 @@ func TestAttackNeighbourMessages(t *testing.T) {
 	})
 }
 
-// Nothing of what looks like ICMP of the other version, or of a fragment of it, passes.
+// ICMP of the other IP version, and fragments of it, must not pass.
 func TestAttackOtherICMP(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, func(*linux.Config) {})
@@ -75,8 +76,8 @@ func TestAttackOtherICMP(t *testing.T) {
 	}
 }
 
-// quotation is an ICMP error of a type that quotes the start of a packet of a protocol
-// between two ports.
+// quotation returns an ICMP error that quotes the start of a packet of a protocol between two
+// ports.
 func quotation(from *wire, to net.HardwareAddr, src, dst string, kind byte, protocol layers.IPProtocol, quotedSrc, quotedDst string, sport, dport uint16, word string) []byte {
 	ports := []byte{byte(sport >> 8), byte(sport), byte(dport >> 8), byte(dport), 0, 0, 0, 1}
 	quoted := serialize(ipHeader(quotedSrc, quotedDst, protocol), gopacket.Payload(append(ports, word...)))
@@ -88,7 +89,7 @@ func quotation(from *wire, to net.HardwareAddr, src, dst string, kind byte, prot
 	return packet(from.mac, to, ipHeader(src, dst, layers.IPProtocolICMPv4), icmp, gopacket.Payload(quoted))
 }
 
-// errorKinds are the types of errors of a family.
+// errorKinds returns the error types of an IP version.
 func errorKinds(v6 bool) []byte {
 	if v6 {
 		return []byte{1, 2, 3, 4}
@@ -96,8 +97,8 @@ func errorKinds(v6 bool) []byte {
 	return []byte{3, 11, 12}
 }
 
-// An ICMP error about a flow goes back along that flow and nowhere else, and only while
-// policy allows the flow.
+// An ICMP error about a flow may only go back along that flow, and only while policy allows the
+// flow.
 func TestAttackErrors(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
@@ -145,10 +146,10 @@ func TestAttackErrors(t *testing.T) {
 				}
 			}
 			v.held(append(g.controls(f), control{g.wa, wb, func(w string) []byte {
-				// What a received of its flow it may quote to who sent it.
+				// A pod may quote packets that it received, to their sender.
 				return quotation(g.wa, g.host, f.a, f.b, errorKinds(f.v6)[0], layers.IPProtocolTCP, f.b, f.a, 80, own, w)
 			}})...)
-			// The policy is tightened: what was allowed is no ticket any more.
+			// A stricter policy: flows that it denies no longer carry errors.
 			g.guard(isolate("b", model.Ingress), isolate("b", model.Egress, accept(block("0.0.0.0/0"), udp(controlPort)), accept(block("::/0"), udp(controlPort))))
 			for _, kind := range errorKinds(f.v6) {
 				v.try(g.wa, wb, fmt.Sprintf("type %d: a quotes a flow that is no longer allowed to b", kind), func(word string) []byte {
@@ -167,14 +168,14 @@ func TestAttackErrors(t *testing.T) {
 	})
 }
 
-// Errors about an allowed flow are limited: they are no channel of their own.
+// Errors about an allowed flow are rate-limited, so that they are no channel of their own.
 func TestAttackErrorFlood(t *testing.T) {
 	g := newGuarded(t, func(*linux.Config) {})
 	g.pod("b", 12)
 	g.echo(g.pods["b"], 80)
 	g.guard(isolate("a", model.Egress, accept(pods("b"), tcp(80)), accept(block("0.0.0.0/0"), udp(controlPort)), accept(block("::/0"), udp(controlPort))))
 	wb := g.wire(g.pods["b"], "eth0")
-	const sent, most = 2000, 400 // a burst of 200, and 100 a second
+	const sent, most = 2000, 400 // a burst of 200, and 100 per second
 	for _, f := range addressSets {
 		conn := g.dial("a", f.b, 80)
 		defer conn.Close()
@@ -200,7 +201,7 @@ func TestAttackErrorFlood(t *testing.T) {
 	}
 }
 
-// A pod makes no entries in the host's tables of neighbours but those of its own
+// A pod can create no entries in the neighbour tables of the host, except for its own
 // addresses.
 func TestAttackNeighbourTable(t *testing.T) {
 	t.Parallel()
@@ -220,7 +221,7 @@ func TestAttackNeighbourTable(t *testing.T) {
 		}
 	}
 	f := addressSets[0]
-	for i, c := range g.controls(f) { // what was sent before has been looked at
+	for i, c := range g.controls(f) { // controls arrive after all earlier packets
 		c.from.send(c.frame(fmt.Sprintf("end-%d-", i)))
 		if !c.at.await(fmt.Sprintf("end-%d-", i)) {
 			t.Fatal("a control did not arrive")

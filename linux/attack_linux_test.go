@@ -26,15 +26,15 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// The tests of names that begin with TestAttack send packets that policy denies, made
-// by hand, and look whether they arrive. Every try has a word of its own as payload. A
-// volley of them ends with a packet that is allowed on the same path: once that has
-// arrived, so has whatever got through before it.
+// Tests whose names begin with TestAttack send forged packets that policy denies, and check
+// whether they arrive. Each packet has its own word as payload. A volley ends with a packet
+// that policy allows on the same path. Once it has arrived, so have all packets that passed
+// before it.
 
-// Attacks counts the tries of all tests, and those that got through.
+// attacks counts the forged packets of all tests, and those that arrived.
 var attacks struct{ tried, through atomic.Int64 }
 
-// TestMain leaves the totals of attacks where ISTHMUS_ATTACK_SUMMARY says.
+// TestMain writes the totals of attacks to the file in ISTHMUS_ATTACK_SUMMARY.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	tried, through := attacks.tried.Load(), attacks.through.Load()
@@ -51,8 +51,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// onBothHooks runs an attack with the programs on tcx links and netfilter's hooks, and on
-// clsact hooks and a rule of nftables.
+// onBothHooks runs an attack twice: with tcx links and netfilter programs, and with clsact
+// hooks and an nftables rule.
 func onBothHooks(t *testing.T, attack func(*testing.T, func(*linux.Config))) {
 	t.Run("links", func(t *testing.T) { attack(t, func(*linux.Config) {}) })
 	t.Run("rules", func(t *testing.T) {
@@ -60,8 +60,8 @@ func onBothHooks(t *testing.T, attack func(*testing.T, func(*linux.Config))) {
 	})
 }
 
-// newAttackLab is a lab of one node, by either hook. While it is idle, programs are where
-// they stay.
+// newAttackLab returns a lab of one node with the given kind of hooks. Its programs have moved
+// to their final hooks.
 func newAttackLab(t *testing.T, change func(*linux.Config)) *lab {
 	t.Helper()
 	l := newNode(t)
@@ -80,7 +80,7 @@ func newAttackLab(t *testing.T, change func(*linux.Config)) *lab {
 	return l
 }
 
-// addressSet are the addresses of a family in a lab: of pods a, b and c, and of others.
+// addressSet holds the addresses of one IP version in a lab: of pods a, b and c, and of others.
 type addressSet struct {
 	a, b, c, out, node string
 	v6                 bool
@@ -91,8 +91,8 @@ var addressSets = []addressSet{
 	{"fd01::b", "fd01::c", "fd01::d", outsideAddr6, nodeAddr6, true},
 }
 
-// wire is an interface as a program with CAP_NET_RAW has it: it sends frames and sees
-// those that arrive.
+// wire is an interface as a program with CAP_NET_RAW sees it. It sends frames and records those
+// that arrive.
 type wire struct {
 	t   *testing.T
 	fd  int
@@ -130,7 +130,7 @@ func (w *wire) send(frame []byte) {
 	}
 }
 
-// receive takes what has arrived.
+// receive reads all frames that have arrived.
 func (w *wire) receive() {
 	buf := make([]byte, 1<<17)
 	for {
@@ -165,7 +165,7 @@ func (w *wire) await(word string) bool {
 	return true
 }
 
-// volley are tries of which the words are looked for together.
+// volley is a group of packets that are checked together.
 type volley struct {
 	l     *lab
 	tries []attempted
@@ -177,12 +177,12 @@ type attempted struct {
 	at         *wire
 }
 
-// word makes one that no other packet has.
+// word returns a word that no other packet has.
 func (v *volley) word() string {
 	return fmt.Sprintf("word-%06d-", attacks.tried.Add(1))
 }
 
-// try sends a frame that holds the word it is given, which must not arrive at a wire.
+// try sends a frame that contains the given word. It must not arrive at the wire at.
 func (v *volley) try(from, at *wire, what string, frame func(word string) []byte) {
 	v.l.t.Helper()
 	word := v.word()
@@ -190,8 +190,8 @@ func (v *volley) try(from, at *wire, what string, frame func(word string) []byte
 	from.send(frame(word))
 }
 
-// held sends the controls until each has arrived, and then looks for the words. A
-// control is a frame that is allowed on the path of the tries.
+// held sends the controls until each has arrived, and then checks the words. A control is a
+// frame that policy allows on the same path.
 func (v *volley) held(controls ...control) {
 	v.l.t.Helper()
 	for i, c := range controls {
@@ -215,7 +215,7 @@ type control struct {
 	frame    func(word string) []byte
 }
 
-// serialize makes bytes of layers, lengths and checksums right.
+// serialize returns the bytes of layers, with correct lengths and checksums.
 func serialize(ls ...gopacket.SerializableLayer) []byte {
 	buf := gopacket.NewSerializeBuffer()
 	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ls...); err != nil {
@@ -232,7 +232,7 @@ func ethernet(src, dst net.HardwareAddr, ip gopacket.SerializableLayer) *layers.
 	return e
 }
 
-// ipHeader is one of the family of the addresses.
+// ipHeader returns a header of the addresses' IP version.
 func ipHeader(src, dst string, protocol layers.IPProtocol) gopacket.SerializableLayer {
 	s, d := net.ParseIP(src), net.ParseIP(dst)
 	if s.To4() != nil {
@@ -241,7 +241,7 @@ func ipHeader(src, dst string, protocol layers.IPProtocol) gopacket.Serializable
 	return &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: protocol, SrcIP: s, DstIP: d}
 }
 
-// packet is an IP packet with a frame around it.
+// packet returns an IP packet in an Ethernet frame.
 func packet(src, dst net.HardwareAddr, ip gopacket.SerializableLayer, rest ...gopacket.SerializableLayer) []byte {
 	for _, r := range rest {
 		if sums, ok := r.(interface {
@@ -253,12 +253,12 @@ func packet(src, dst net.HardwareAddr, ip gopacket.SerializableLayer, rest ...go
 	return serialize(append([]gopacket.SerializableLayer{ethernet(src, dst, ip), ip}, rest...)...)
 }
 
-// udpFrame is a datagram with a word.
+// udpFrame returns a datagram with a word.
 func udpFrame(from *wire, to net.HardwareAddr, src, dst string, sport, dport uint16, word string) []byte {
 	return packet(from.mac, to, ipHeader(src, dst, layers.IPProtocolUDP), &layers.UDP{SrcPort: layers.UDPPort(sport), DstPort: layers.UDPPort(dport)}, gopacket.Payload(word))
 }
 
-// macIn is the address of an interface in a namespace.
+// macIn returns the MAC of an interface in a namespace.
 func (l *lab) macIn(ns *netns.NS, device string) (mac net.HardwareAddr) {
 	l.t.Helper()
 	l.must(ns.Do(func() error {
@@ -271,7 +271,7 @@ func (l *lab) macIn(ns *netns.NS, device string) (mac net.HardwareAddr) {
 	return mac
 }
 
-// hostMAC is that of the host's end of a pod's pair.
+// hostMAC returns the MAC of the host end of a pod's veth pair.
 func (l *lab) hostMAC(pod string) net.HardwareAddr {
 	l.t.Helper()
 	return l.macIn(l.node, link.HostName(model.MakeEndpointID(pod, "eth0")))
@@ -279,16 +279,16 @@ func (l *lab) hostMAC(pod string) net.HardwareAddr {
 
 func is6(addr string) bool { return strings.Contains(addr, ":") }
 
-// guarded are the pods a and c, which exchange nothing but UDP port 7777 with each other
-// and with outside, and wires to all three.
+// guarded is a lab with the pods a and c, which exchange only UDP port 7777 with each other and
+// with outside. It has wires to all three.
 type guarded struct {
 	*lab
 	a, c       *netns.NS
 	wa, wc, wo *wire
-	host, up   net.HardwareAddr // of a's pair, and of the node's uplink
+	host, up   net.HardwareAddr // of a's veth pair, and of the node's uplink
 }
 
-// controlPort is allowed everywhere in guarded labs.
+// policy allows controlPort everywhere in guarded labs.
 const controlPort = 7777
 
 func newGuarded(t *testing.T, change func(*linux.Config)) *guarded {
@@ -303,7 +303,7 @@ func newGuarded(t *testing.T, change func(*linux.Config)) *guarded {
 	return g
 }
 
-// guard applies the policies, and others.
+// guard applies the policies of guarded, and more.
 func (g *guarded) guard(more ...*model.Policy) {
 	g.t.Helper()
 	anywhere := []model.Rule{accept(block("0.0.0.0/0"), udp(controlPort)), accept(block("::/0"), udp(controlPort))}
@@ -314,7 +314,7 @@ func (g *guarded) guard(more ...*model.Policy) {
 	g.apply(append(all, more...)...)
 }
 
-// controls are allowed on every path between a, c and outside.
+// controls returns frames that policy allows on every path between a, c and outside.
 func (g *guarded) controls(f addressSet) []control {
 	sport := uint16(20000 + attacks.tried.Load()%20000)
 	return []control{
@@ -324,7 +324,7 @@ func (g *guarded) controls(f addressSet) []control {
 	}
 }
 
-// paths are those between a, c and outside.
+// paths returns the paths between a, c and outside.
 func (g *guarded) paths(f addressSet) []path {
 	return []path{{"a to c", f.a, f.c, g.wa, g.wc, g.host}, {"a to outside", f.a, f.out, g.wa, g.wo, g.host}, {"outside to c", f.out, f.c, g.wo, g.wc, g.up}}
 }
@@ -355,7 +355,7 @@ func localPort(c net.Conn) uint16 {
 	return netip.MustParseAddrPort(c.LocalAddr().String()).Port()
 }
 
-// neighbours counts the entries of the node on an interface.
+// neighbours counts the neighbour entries of the node on an interface.
 func (l *lab) neighbours(device string) (n int) {
 	l.t.Helper()
 	l.must(l.node.Do(func() error {
@@ -370,12 +370,12 @@ func (l *lab) neighbours(device string) (n int) {
 	return n
 }
 
-// sysctl sets one under net, in the namespace of the thread.
+// sysctl sets a value under net, in the namespace of the thread.
 func sysctl(path, value string) error {
 	return os.WriteFile("/proc/sys/net/"+path, []byte(value), 0)
 }
 
-// idleUntilQuiet lets the backend look at what changes by itself.
+// idleUntilQuiet runs Idle until the backend has seen all changes.
 func (l *lab) idleUntilQuiet() {
 	l.t.Helper()
 	time.Sleep(1100 * time.Millisecond) // linux.lookAtOrigins
@@ -383,7 +383,7 @@ func (l *lab) idleUntilQuiet() {
 	}
 }
 
-// cableTo connects the node with another namespace by interfaces of a name.
+// cableTo connects the node with another namespace by a pair of interfaces.
 func (l *lab) cableTo(other *netns.NS, name string) error {
 	return l.node.Do(func() error {
 		out, err := os.Open(other.Path())
@@ -395,7 +395,7 @@ func (l *lab) cableTo(other *netns.NS, name string) error {
 	})
 }
 
-// hearOn listens for datagrams in a namespace; heard reports whether there were any.
+// hearOn listens for datagrams in a namespace; heard reports whether any arrived.
 func (l *lab) hearOn(ns *netns.NS, address string) (heard func() bool) {
 	l.t.Helper()
 	var pc net.PacketConn
@@ -407,7 +407,7 @@ func (l *lab) hearOn(ns *netns.NS, address string) (heard func() bool) {
 	return func() bool { return hears(pc) }
 }
 
-// withoutAddress takes an address off an interface of the thread's namespace.
+// withoutAddress removes an address from an interface of the thread's namespace.
 func withoutAddress(name, cidr string) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {

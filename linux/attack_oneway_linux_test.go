@@ -10,8 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux"
 )
 
-// Datagrams that nobody answers meet a change of the receiver's policy with the next one,
-// although the policy of their sender is as before.
+// A policy change of the receiver applies to the next datagram of a flow without answers,
+// although the policy of the sender has not changed.
 func TestAttackOneWay(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {

@@ -13,7 +13,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// newServiceAttackLab is newServiceLab by either hook.
+// newServiceAttackLab is newServiceLab with the given kind of hooks.
 func newServiceAttackLab(t *testing.T, change func(*linux.Config)) *lab {
 	t.Helper()
 	l := newAttackLab(t, change)
@@ -29,7 +29,7 @@ func newServiceAttackLab(t *testing.T, change func(*linux.Config)) *lab {
 	return l
 }
 
-// client is one of a Service, by its NodePort or its address.
+// client is a client of a Service, by NodePort or cluster IP.
 type client struct {
 	name    string
 	ns      *netns.NS
@@ -39,7 +39,7 @@ type client struct {
 	want    bool
 }
 
-// ask tries them all at once; those that are denied are attacks.
+// ask runs all clients concurrently. Denied clients count as attacks.
 func (l *lab) ask(all []client) {
 	l.t.Helper()
 	results := make([]error, len(all))
@@ -66,8 +66,8 @@ func (l *lab) ask(all []client) {
 	}
 }
 
-// Ingress is decided on who really sends, though kube-proxy masquerades: by NodePort, for
-// pods, hosts outside and the pod itself.
+// Ingress policy sees the real source, although kube-proxy masquerades: by NodePort, for pods,
+// hosts outside and the pod itself.
 func TestAttackIngressByNodePort(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
@@ -93,7 +93,7 @@ func TestAttackIngressByNodePort(t *testing.T) {
 		try(true, false, false, true)
 		l.apply(isolate("b", model.Ingress, accept(block(outsideAddr4+"/32")), accept(block(outsideAddr6+"/128"))))
 		try(false, false, true, true)
-		// The node's address in a rule lets in what the node sends, not what it masquerades.
+		// A rule with the node's address allows what the node sends, not what it masquerades.
 		l.apply(isolate("b", model.Ingress, accept(block(nodeAddr4+"/32")), accept(block(nodeAddr6+"/128"))))
 		try(false, false, false, true)
 		l.apply(isolate("b", model.Ingress, accept(pods("c"), udp(8080))))
@@ -103,8 +103,7 @@ func TestAttackIngressByNodePort(t *testing.T) {
 	})
 }
 
-// A connection by NodePort meets a change of policy with its next packet, in both
-// directions.
+// A policy change applies to the next packet of a connection by NodePort, in both directions.
 func TestAttackMasqueradedConnections(t *testing.T) {
 	t.Parallel()
 	l := newServiceAttackLab(t, func(*linux.Config) {})
@@ -172,8 +171,9 @@ func TestAttackMasqueradedPortOfAnother(t *testing.T) {
 	})
 }
 
-// What connection tracking forgets is decided again where it goes then, be it the middle
-// of a connection to a Service or an answer to one that reached the pod.
+// When connection tracking forgets a flow, policy decides on its new destination. This holds in
+// the middle of a connection to a Service, and for an answer to a connection that reached the
+// pod.
 func TestAttackForgottenConnections(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
@@ -186,7 +186,7 @@ func TestAttackForgottenConnections(t *testing.T) {
 		wc := l.wire(l.pods["c"], "eth0")
 		v := &volley{l: l}
 		for i, f := range families {
-			// To a backend that is allowed; then kube-proxy would choose pod b.
+			// To an allowed backend; kube-proxy would then choose pod b.
 			c := l.dial("a", f.service, 81)
 			defer c.Close()
 			l.load(noServices)
@@ -197,13 +197,14 @@ func TestAttackForgottenConnections(t *testing.T) {
 				word := v.word()
 				v.tries = append(v.tries, attempted{fmt.Sprintf("segment %d of a connection to %s that was forgotten, to b", n, f.service), word, wb})
 				if _, err := c.Write([]byte(word)); err != nil {
-					break // it was reset
+					break // the connection was reset
 				}
 			}
 			set := addressSets[i]
 			v.held(control{wa, wc, func(w string) []byte { return udpFrame(wa, host, set.a, set.c, 7, controlPort, w) }})
-			// Somebody outside pretends to be the Service, and is let in; the pod's
-			// answers would be translated once connection tracking has forgotten them.
+			// A host outside forges the address of the Service, and ingress policy allows it.
+			// DNAT would apply to the pod's answers once connection tracking has forgotten
+			// them.
 			l.must(l.outside.Do(func() error {
 				return addresses("eth0", map[bool]string{false: service4 + "/32", true: service6 + "/128"}[set.v6])
 			}))

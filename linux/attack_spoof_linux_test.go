@@ -15,7 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux"
 )
 
-// protocols are those that a forged packet is made of, with a word.
+// protocols returns the transport layers of a forged packet, each with a word.
 func protocols(v6 bool) map[string]func(word string) []gopacket.SerializableLayer {
 	echo := func(word string) []gopacket.SerializableLayer {
 		return []gopacket.SerializableLayer{&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(8, 0), Id: 5}, gopacket.Payload(word)}
@@ -56,14 +56,14 @@ func numberOf(protocol string, v6 bool) layers.IPProtocol {
 	return layers.IPProtocolICMPv4
 }
 
-// From the uplink no host sends with an address of this node or its pods.
+// No host may send from the uplink with an address of this node or its pods.
 func TestAttackSpoofFromUplink(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		g := newGuarded(t, change)
 		g.pod("b", 12)
 		wb := g.wire(g.pods["b"], "eth0")
-		// The kernel drops some of these by itself, but only in IPv4.
+		// The kernel drops some of these by itself, but only for IPv4.
 		g.must(g.node.Do(func() error {
 			return errors.Join(addresses("eth0", "192.168.9.77/24", "fd99::77/64"), sysctl("ipv4/conf/all/rp_filter", "0"), sysctl("ipv4/conf/eth0/rp_filter", "0"),
 				sysctl("ipv4/conf/eth0/accept_local", "1"))
@@ -103,7 +103,7 @@ func TestAttackSpoofFromUplink(t *testing.T) {
 	})
 }
 
-// A pod sends with its own address, on whatever way.
+// A pod may send only from its own address, on every path.
 func TestAttackSpoofFromPod(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
@@ -131,8 +131,8 @@ func TestAttackSpoofFromPod(t *testing.T) {
 	})
 }
 
-// A pod does not reach what listens on the loopback addresses of the node, although its
-// interface takes packets for them.
+// A pod cannot reach sockets on the loopback addresses of the node, although its interface
+// accepts packets to them.
 func TestAttackLoopbackOfNode(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
@@ -140,7 +140,7 @@ func TestAttackLoopbackOfNode(t *testing.T) {
 		g.must(g.node.Do(func() error {
 			return errors.Join(sysctl("ipv4/conf/all/route_localnet", "1"), sysctl("ipv4/conf/all/rp_filter", "0"))
 		}))
-		lo := g.wire(g.node, "eth0") // not lo: a socket hears better
+		lo := g.wire(g.node, "eth0") // not lo: the socket of hearOn checks arrival there
 		v := &volley{l: g.lab}
 		heard := g.hearOn(g.node, "127.0.0.1:9999")
 		for range 20 {
@@ -158,8 +158,8 @@ func TestAttackLoopbackOfNode(t *testing.T) {
 	})
 }
 
-// What other nodes' pods send comes by the device that leads to their node, and
-// the node forwards nothing that pretends to be of its own pods.
+// Packets of other nodes' pods must arrive by the device that leads to their node. The node
+// forwards no packet that claims to come from its own pods.
 func TestAttackSpoofBetweenNodes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fabric.Mode{fabric.Routes, fabric.VXLAN} {
@@ -171,7 +171,7 @@ func TestAttackSpoofBetweenNodes(t *testing.T) {
 				near.pod("c", 13)
 				far.pod("b", 131)
 				far.pod("friend", 132)
-				// A third segment of the node near, which leads to nobody's pods.
+				// A third segment of the node near, which leads to no pods.
 				third := near.namespace("third")
 				near.must(near.cableTo(third, "eth1"))
 				near.must(near.node.Do(func() error {
@@ -202,7 +202,8 @@ func TestAttackSpoofBetweenNodes(t *testing.T) {
 							})
 						}
 					}
-					// Others' packets take no tunnel: nodes send their own by them only.
+					// Packets from elsewhere do not enter the tunnel: nodes send only packets
+					// of their own pods.
 					v.held(control{wt, wc, func(w string) []byte { return udpFrame(wt, up, out, f.c, 7, controlPort, w) }},
 						control{wa, wb, func(w string) []byte { return udpFrame(wa, host, f.a, b, 7, controlPort, w) }})
 				}

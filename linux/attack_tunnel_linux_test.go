@@ -18,14 +18,14 @@ import (
 	"github.com/isthmus-net/isthmus/linux"
 )
 
-// tunneled is what a tunnel carries: a datagram in a frame to the VTEP of a node.
+// tunneled returns the payload of a tunnel packet: a datagram in a frame to the VTEP of a node.
 func tunneled(node, src, dst, word string) []byte {
 	vtep := fabric.VTEP(node)
 	inner := packet(net.HardwareAddr{2, 1, 1, 1, 1, 1}, net.HardwareAddr(vtep[:]), ipHeader(src, dst, layers.IPProtocolUDP), &layers.UDP{SrcPort: 1234, DstPort: 9999}, gopacket.Payload(word))
 	return append([]byte{8, 0, 0, 0, 0, 4096 >> 8, 4096 & 255, 0}, inner...)
 }
 
-// inner are sources of tunneled packets that only their node may send.
+// inner is a source of tunneled packets that only its node may send.
 type inner struct{ what, node, src, dst string }
 
 func inners(far, near string) []inner {
@@ -50,7 +50,7 @@ func inners(far, near string) []inner {
 	}
 }
 
-// A pod makes no packets of the tunnels, to whichever node, directly or by a Service.
+// A pod cannot send tunnel packets to any node, directly or by a Service.
 func TestAttackTunnelFromPod(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
@@ -64,7 +64,7 @@ func TestAttackTunnelFromPod(t *testing.T) {
 		n.apply(isolate("b", model.Ingress, rules...), isolate("c", model.Ingress, accept(pods("friend")), accept(pods("a"), udp(controlPort))))
 		near.must(near.node.Do(func() error { return sysctl("ipv4/conf/isthmus-vxlan/rp_filter", "0") }))
 		far.must(far.node.Do(func() error { return sysctl("ipv4/conf/isthmus-vxlan/rp_filter", "0") }))
-		// Service ports that lead to the tunnels' port of either node.
+		// Service ports that lead to the tunnel port of either node.
 		near.load(fmt.Sprintf("table ip kube-test {\nchain pre { type nat hook prerouting priority -100; ip daddr 10.96.0.11 udp dport 53 dnat to %s:4789; ip daddr 10.96.0.12 udp dport 53 dnat to %s:4789; }\n}", nodeAddr4, outsideAddr4))
 		wa, wb, wc := near.wire(near.pods["a"], "eth0"), near.wire(far.pods["b"], "eth0"), near.wire(near.pods["c"], "eth0")
 		host := near.hostMAC("a")
@@ -92,7 +92,8 @@ func TestAttackTunnelFromPod(t *testing.T) {
 	})
 }
 
-// Of tunneled packets a node takes those of known nodes, with sources that are theirs.
+// A node accepts tunneled packets only from known nodes, and only with inner sources of the
+// sending node.
 func TestAttackTunnelFromSegment(t *testing.T) {
 	t.Parallel()
 	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
@@ -109,7 +110,7 @@ func TestAttackTunnelFromSegment(t *testing.T) {
 		near.must(near.node.Do(func() error {
 			return errors.Join(sysctl("ipv4/conf/isthmus-vxlan/rp_filter", "0"), sysctl("ipv4/conf/all/rp_filter", "0"))
 		}))
-		// The wire of far's uplink is as good as any host's on the segment.
+		// The uplink of far stands for any host on the segment.
 		wo, wc := near.wire(far.node, "eth0"), near.wire(near.pods["c"], "eth0")
 		up := near.macIn(near.node, "eth0")
 		v := &volley{l: near}
@@ -126,7 +127,7 @@ func TestAttackTunnelFromSegment(t *testing.T) {
 			for i, f := range addressSets {
 				for _, src := range []string{[]string{"10.1.0.132", "fd01::84"}[i], f.a, f.c, f.node, f.out, []string{"10.7.0.1", "fd07::1"}[i]} {
 					if source.may(src) {
-						continue // it is who it says, as far as the underlay can tell
+						continue // a valid source of that node
 					}
 					v.try(wo, wc, fmt.Sprintf("tunnel from %s with inner source %s", source.what, src), func(word string) []byte {
 						return udpFrame(wo, up, source.outer, nodeAddr4, 33333, 4789, string(tunneled("near", src, f.c, word)))

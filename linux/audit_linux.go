@@ -19,15 +19,15 @@ import (
 
 var _ dataplane.Auditor = (*Backend)(nil)
 
-// Audit implements dataplane.Auditor. It compares the maps that the agent writes, the
-// pins, and the programs on interfaces, devices and hooks. Maps that programs write
-// themselves hold what packets did: nothing says what they should hold.
+// Audit implements dataplane.Auditor. It compares the maps that the agent writes, the pins, and
+// the programs on interfaces, devices and hooks. It does not audit maps that programs write,
+// because their content depends on packets.
 func (b *Backend) Audit(_ context.Context, _ *model.State) ([]dataplane.Drift, error) {
 	if b.layout == nil {
-		return nil, errors.New("audit: what the maps hold is not known: the last write to them was cut short")
+		return nil, errors.New("audit: the content of the maps is unknown, because the last write was interrupted")
 	}
 	if b.path.Older() != "" {
-		return nil, nil // Faults tells of the upgrade; its end writes everything
+		return nil, nil // Faults reports the upgrade; its last step writes everything
 	}
 	pairs, err := b.alive()
 	if err != nil {
@@ -52,7 +52,7 @@ func (b *Backend) Audit(_ context.Context, _ *model.State) ([]dataplane.Drift, e
 	return found, nil
 }
 
-// alivePairs are the host's ends of the pairs that are there.
+// alivePairs are the host ends of the existing veth pairs.
 type alivePairs struct {
 	found   []link.Found
 	indexes map[int]bool
@@ -71,7 +71,7 @@ func (b *Backend) alive() (p alivePairs, err error) {
 	return p, err
 }
 
-// auditOthers audits everything but the policy maps.
+// auditOthers audits everything except the policy maps.
 func (b *Backend) auditOthers(pairs alivePairs) ([]loader.Finding, error) {
 	found, err := b.path.AuditMaps(pairs.indexes)
 	if err != nil {
@@ -92,7 +92,7 @@ func (b *Backend) auditOthers(pairs alivePairs) ([]loader.Finding, error) {
 	return found, nil
 }
 
-// byLinks reports whether the programs of an interface are on tcx links, or should be.
+// byLinks reports whether the programs of an interface are attached by tcx links, or should be.
 func (b *Backend) byLinks(f link.Found) bool { return b.linked[f.ID] || b.path.HasLinks(f.Name) }
 
 // auditPrograms audits the programs on the interfaces of pods.
@@ -130,7 +130,7 @@ func (b *Backend) auditPrograms(pairs alivePairs) (found []loader.Finding, err e
 	return found, nil
 }
 
-// auditEgress audits what decides after translation.
+// auditEgress audits the programs that decide after DNAT.
 func (b *Backend) auditEgress() ([]loader.Finding, error) {
 	if b.egress == byHooks {
 		return b.path.AuditHooks()
@@ -139,11 +139,11 @@ func (b *Backend) auditEgress() ([]loader.Finding, error) {
 	if err != nil || !lost {
 		return nil, err
 	}
-	return []loader.Finding{{Object: "nftables", Detail: "the rule that decides egress to Services is missing, or is not alone"}}, nil
+	return []loader.Finding{{Object: "nftables", Detail: "the rule that decides egress to Services is missing, or there are other rules"}}, nil
 }
 
-// repair puts right what Audit has found. Programs come first: without them nothing is
-// decided.
+// repair repairs what Audit has found. It repairs programs first, because without them no
+// packet is decided.
 func (b *Backend) repair() error {
 	if !b.drifted || b.path.Older() != "" {
 		return nil
@@ -162,8 +162,8 @@ func (b *Backend) repair() error {
 	return nil
 }
 
-// repairPrograms puts the programs of pods right. What is wrong with one pod does not
-// keep the others from being repaired.
+// repairPrograms repairs the programs of all pods. A failure at one pod does not prevent the
+// repair of the others.
 func (b *Backend) repairPrograms(pairs alivePairs) error {
 	found, err := b.auditPrograms(pairs)
 	if err != nil {
@@ -190,7 +190,7 @@ func (b *Backend) repairProgram(f link.Found) error {
 		if err := b.path.RepairLinks(f.Name, f.Index); err != nil {
 			return err
 		}
-		return link.DropClassifiers(f.Index) // of Endpoints' repair
+		return link.DropClassifiers(f.Index) // AddEndpoint attached them while the links were missing
 	}
 	if err := link.RepairClassifiers(f.Index, b.classifiers()); err != nil || !b.hasTCX {
 		return err
@@ -216,9 +216,10 @@ func (b *Backend) repairEgress() error {
 	return b.hookEgress()
 }
 
-// repairPolicy makes the policy maps what the layout says. Damage in one part of
-// verdicts is written over in place. With damage in several parts the way back leads
-// over other tables, as from any State to another: what Apply does next.
+// repairPolicy restores the content of the policy maps that the layout describes. It overwrites
+// damage in one part of the verdicts in place. After damage in several parts it reads the maps
+// back. The next Apply then moves from that content to other tables, as from any State to
+// another.
 func (b *Backend) repairPolicy() error {
 	if b.layout == nil {
 		return nil
@@ -268,7 +269,7 @@ func (f *forwarding) audit() (found []loader.Finding, err error) {
 	return found, nil
 }
 
-// repair puts them right.
+// repair repairs what audit finds.
 func (f *forwarding) repair() error {
 	found, err := f.audit()
 	if err != nil || len(found) == 0 {

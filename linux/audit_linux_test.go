@@ -23,14 +23,14 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// auditLab is a node with everything that an audit looks at: pods on tcx links and on
-// clsact hooks, one of them with limits, other nodes by route and by tunnel, and a
-// deny list on its uplink.
+// auditLab is a node with everything that an audit checks. It has pods on tcx links and on
+// clsact hooks, one of them with limits. It reaches other nodes by route and by tunnel, and has
+// a deny list on its uplink.
 type auditLab struct {
 	*lab
 	rng    *rand.Rand
 	tally  *tally
-	others []link.Link // programs of the damage
+	others []link.Link // programs that a damage attached
 }
 
 func newAuditLab(t *testing.T) *auditLab {
@@ -39,7 +39,7 @@ func newAuditLab(t *testing.T) *auditLab {
 	l.xdp = linux.XDPDevices{Auto: true}
 	l.change = func(c *linux.Config) {
 		c.Fabric.Mode = fabric.Auto
-		// To read a map costs what it could hold.
+		// Reading a map costs as much as its capacity.
 		c.MapEntries = loader.Sizes{"peers4": 1024, "peers6": 1024, "verdicts": 2048, "tables": 512, "rows": 1024, "conns4": 8192, "conns6": 8192}
 	}
 	l.must(l.node.Do(func() error { return route("0.0.0.0/0", outsideAddr4) }))
@@ -60,8 +60,8 @@ func newAuditLab(t *testing.T) *auditLab {
 	return a
 }
 
-// policies let a reach b at port 80, and friends from outside at 8080. variant
-// is for changes that concern other flows.
+// policies let a reach b at port 80, and friends from outside at 8080. variant changes only
+// other flows.
 func (a *auditLab) policies(variant int) []*model.Policy {
 	return []*model.Policy{
 		isolate("b", model.Ingress, accept(pods("a"), tcp(80), udp(80)), accept(block(friend4+"/32"), udp(8080), tcp(8080)),
@@ -72,7 +72,7 @@ func (a *auditLab) policies(variant int) []*model.Policy {
 	}
 }
 
-// enforce puts policies in force on a node of three.
+// enforce applies policies to one node of three.
 func (a *auditLab) enforce(policies ...*model.Policy) {
 	a.t.Helper()
 	prefixes := func(texts ...string) (all []netip.Prefix) {
@@ -105,7 +105,7 @@ func (a *auditLab) audit() (found []dataplane.Drift) {
 	return append(a.auditPairs(), a.auditAlone()...)
 }
 
-// auditAlone leaves out what Endpoints finds.
+// auditAlone audits without the findings of Endpoints.
 func (a *auditLab) auditAlone() (found []dataplane.Drift) {
 	a.t.Helper()
 	a.must(a.node.Do(func() (err error) {
@@ -132,7 +132,7 @@ func (a *auditLab) auditPairs() (found []dataplane.Drift) {
 	return found
 }
 
-// repair does what an agent does with what an audit has found.
+// repair repairs the findings as an agent does.
 func (a *auditLab) repair(found []dataplane.Drift) {
 	a.t.Helper()
 	broken := make(map[model.EndpointID]bool)
@@ -152,11 +152,11 @@ func (a *auditLab) repair(found []dataplane.Drift) {
 	}))
 }
 
-// tally is the result of the damages.
+// tally counts the damages and their outcomes.
 type tally struct{ damages, found, repaired, wrong, crashes int }
 
-// TestAuditFindsDamage damages what the agent has written, of every kind, and wants
-// each damage found by the next audit and repaired by the Apply after it.
+// TestAuditFindsDamage damages every kind of object that the agent writes. The next audit must
+// find each damage, and the Apply after it must repair it.
 func TestAuditFindsDamage(t *testing.T) {
 	a := newAuditLab(t)
 	a.tally = &tally{}
@@ -168,7 +168,7 @@ func TestAuditFindsDamage(t *testing.T) {
 	traffic := a.startTraffic()
 	const damages = 200
 	began := time.Now()
-	order := a.rng.Perm(len(kinds)) // every kind comes at least once
+	order := a.rng.Perm(len(kinds)) // every kind occurs at least once
 	for i := range damages {
 		k := kinds[order[i%len(order)]]
 		a.damage(k, intended, traffic)
@@ -187,7 +187,7 @@ func TestAuditFindsDamage(t *testing.T) {
 	a.cleanUnderChurn(1000)
 }
 
-// damage does one damage, and has it found and repaired under traffic.
+// damage does one damage and checks that it is found and repaired under traffic.
 func (a *auditLab) damage(k kind, intended map[string]string, traffic *probes) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -228,7 +228,7 @@ func (a *auditLab) damage(k kind, intended map[string]string, traffic *probes) {
 	}
 	if k.moves {
 		differ = slices.DeleteFunc(differ, func(d string) bool { return strings.Contains(d, a.hostEnd("d")) })
-		a.delete("d") // and made again, it is on the hooks where pods are at first
+		a.delete("d") // a new pod d starts on clsact hooks, as every pod does
 		a.must(a.add("d", 14))
 		a.repair(nil)
 		clear(intended)
@@ -244,7 +244,7 @@ func (a *auditLab) damage(k kind, intended map[string]string, traffic *probes) {
 	}
 }
 
-// differences lists what two fingerprints do not share.
+// differences lists the entries in which two fingerprints differ.
 func differences(want, is map[string]string) (differ []string) {
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if want[name] != is[name] {
@@ -259,7 +259,7 @@ func differences(want, is map[string]string) (differ []string) {
 	return differ
 }
 
-// cleanUnderChurn audits while pods come and go and policies change: nothing is found.
+// cleanUnderChurn audits while pods come and go and policies change. It must find nothing.
 func (a *auditLab) cleanUnderChurn(audits int) {
 	a.t.Helper()
 	a.pods["e"] = a.namespace("e")

@@ -15,12 +15,12 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
-// auditBudget is what one audit of a large cluster's maps may cost of a processor: at
-// one audit a minute, a thousandth.
+// auditBudget is the maximum CPU time of one audit in a large cluster: a thousandth of one CPU
+// at one audit per minute.
 const auditBudget = 60 * time.Millisecond
 
-// TestAuditCost measures an audit on a node of a cluster of 10,000 pods and 400
-// policies. The least of some runs counts: CPU time too depends on who else runs.
+// TestAuditCost measures an audit on a node in a cluster of 10,000 pods and 400 policies. It
+// uses the minimum of several runs, because other load also affects CPU time.
 func TestAuditCost(t *testing.T) {
 	l := newLab(t)
 	for i := range 10 {
@@ -59,8 +59,7 @@ func TestAuditCost(t *testing.T) {
 	}
 }
 
-// enforceLarge puts many policies in force in a cluster of many pods, most of them on
-// other nodes.
+// enforceLarge applies many policies in a cluster of many pods, most of them on other nodes.
 func (l *lab) enforceLarge(pods, policies int) {
 	l.t.Helper()
 	node := &model.Node{Name: "node", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr(nodeAddr4)}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}
@@ -88,7 +87,7 @@ func (l *lab) enforceLarge(pods, policies int) {
 	}))
 }
 
-// cpuTime is what this process has used, in both modes.
+// cpuTime returns the CPU time of this process, in user and kernel mode.
 func cpuTime() time.Duration {
 	var r unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &r) != nil {

@@ -25,25 +25,25 @@ import (
 // kind is a kind of damage.
 type kind struct {
 	name string
-	// objects are what an audit may call it.
+	// objects are the names that an audit may give it.
 	objects []string
-	// opens and cuts say that the damage itself may let denied packets pass, or keep
-	// allowed ones from passing, until it is repaired.
+	// opens and cuts say that the damage itself may pass denied packets, or drop allowed ones,
+	// until it is repaired.
 	opens, cuts bool
-	// renumbers says that the repair goes another way than to write what was there:
-	// the maps say the same in other numbers.
+	// renumbers says that the repair does not restore the previous entries, but writes the same
+	// policy with other numbers.
 	renumbers bool
 	// moves says that the repair moves the programs of pod d to other hooks.
 	moves bool
-	// do does it, in the node's namespace, and says to what.
+	// do does the damage in the node's namespace, and describes it.
 	do func() (string, error)
 }
 
-// The maps, and what damage to them may do.
+// The maps, and the possible effects of damage to them.
 var damagedMaps = []struct {
-	name, object string // object: names, one of them
+	name, object string // object: alternative names
 	opens, cuts  bool
-	ops          string // of entries: delete, change, add
+	ops          string // on entries: delete, change, add
 }{
 	{"slots", "slots", true, true, "change"}, {"peers4", "peers", true, true, "delete change add"}, {"peers6", "peers", true, true, "delete change add"},
 	{"prefixes4", "prefixes", true, true, "delete change add"}, {"prefixes6", "prefixes", true, true, "delete change add"},
@@ -138,7 +138,7 @@ func (a *auditLab) hostEnd(pod string) string {
 
 func (a *auditLab) index(pod string) (int, error) { return isthmuslink.Index(a.hostEnd(pod)) }
 
-// rawEntry is an entry of a map as the kernel has it.
+// rawEntry is an entry of a map as the kernel stores it.
 type rawEntry struct{ key, value []byte }
 
 // rawEntries reads a map, in the order of the kernel.
@@ -203,12 +203,12 @@ func (a *auditLab) damageMap(name, op string) (what string, err error) {
 	return what, err
 }
 
-// candidates are the entries of a map that mean something.
+// candidates returns the entries of a map that have a meaning.
 func (a *auditLab) candidates(name string, m *ebpf.Map) ([]rawEntry, error) {
 	if name == "rows" {
 		return a.usedRows(m)
 	}
-	if name == "ports" || name == "deny_sieve4" { // any means something
+	if name == "ports" || name == "deny_sieve4" { // every entry has a meaning
 		key := binary.NativeEndian.AppendUint32(nil, uint32(a.rng.IntN(int(m.MaxEntries()))))
 		value, err := m.LookupBytes(key)
 		return []rawEntry{{key, value}}, err
@@ -223,7 +223,7 @@ func (a *auditLab) candidates(name string, m *ebpf.Map) ([]rawEntry, error) {
 	return all, err
 }
 
-// usedRows are the rows that some verdict refers to.
+// usedRows returns the rows that verdicts refer to.
 func (a *auditLab) usedRows(rows *ebpf.Map) (used []rawEntry, err error) {
 	err = a.open("verdicts", func(m *ebpf.Map) error {
 		all, err := rawEntries(m)
@@ -269,7 +269,7 @@ func (a *auditLab) openRow() (what string, err error) {
 	return what, err
 }
 
-// pointElsewhere gives the slot of a pod the table of another.
+// pointElsewhere gives the slot of a pod the table of another pod.
 func (a *auditLab) pointElsewhere() (what string, err error) {
 	err = a.open("slots", func(m *ebpf.Map) error {
 		all, err := a.candidates("slots", m)
@@ -303,7 +303,7 @@ func (a *auditLab) swapClasses() (what string, err error) {
 	return what, err
 }
 
-// damageTwoParts leaves damage of which each part may be the remedy of the other.
+// damageTwoParts damages two parts, each of which could be repaired to match the other.
 func (a *auditLab) damageTwoParts() (string, error) {
 	one, err := a.damageMap("peers4", "change")
 	if err != nil {
@@ -317,7 +317,7 @@ func (a *auditLab) damageTwoParts() (string, error) {
 	return one + ", " + two + ", " + three, err
 }
 
-// pinOther pins an empty map in the place of one of ours.
+// pinOther pins an empty map in place of one of ours.
 func (a *auditLab) pinOther() (string, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: 16})
 	if err != nil {
@@ -349,7 +349,7 @@ func (a *auditLab) onHook(place string, f func(link.Link) error) (string, error)
 	return a.onPin(found[0], f)
 }
 
-// program returns a code and does nothing else.
+// program returns a program that only returns a code.
 func program(kind ebpf.ProgramType, code int32) (*ebpf.Program, error) {
 	var attach ebpf.AttachType
 	if kind == ebpf.XDP {
@@ -377,8 +377,8 @@ func (a *auditLab) replaceXDP(l link.Link) error {
 	return l.Update(p)
 }
 
-// programBefore attaches another program to the head of a pod's hook. It goes when the
-// damage is repaired: see removeOthers.
+// programBefore attaches another program to the head of a pod's hook. removeOthers detaches it
+// after the repair.
 func (a *auditLab) programBefore(pod string, code int32) (string, error) {
 	index, err := a.index(pod)
 	if err != nil {
@@ -417,7 +417,7 @@ func (a *auditLab) deleteClsact() (string, error) {
 	return "d", netlink.QdiscDel(clsact(index))
 }
 
-// replaceClassifier puts another program in the place of ours, under its name.
+// replaceClassifier puts another program in place of ours, with the same name.
 func (a *auditLab) replaceClassifier() (string, error) {
 	index, err := a.index("d")
 	if err != nil {
@@ -487,7 +487,7 @@ func (a *auditLab) setDown() (string, error) {
 	return "b", netlink.LinkSetDown(l)
 }
 
-// damageVariable writes to the data of the loaded programs, which is a map too.
+// damageVariable writes to the data of the loaded programs, which is also a map.
 func (a *auditLab) damageVariable() (string, error) {
 	p, err := link.LoadPinnedLink(a.pinned("links/"+a.hostEnd("a")+"-from_pod"), nil)
 	if err != nil {

@@ -14,9 +14,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// probes send datagrams all the time: of flows that policy allows and of flows that
-// it denies. Each says in which phase it was sent: odd ones are between a damage and
-// the end of its repair.
+// probes send datagrams continuously, of allowed and of denied flows. Each contains the phase
+// in which it was sent. Odd phases last from a damage to the end of its repair.
 type probes struct {
 	lab     *auditLab
 	allowed []*stream
@@ -109,7 +108,7 @@ func (p *probes) send() {
 			p.sending.RLock()
 			binary.LittleEndian.PutUint64(message[:], p.phase)
 			_, err := s.conn.Write(message[:])
-			if err == nil { // while an interface is away there may be no route
+			if err == nil { // while an interface is missing there may be no route
 				s.mu.Lock()
 				s.sent[p.phase]++
 				s.mu.Unlock()
@@ -123,7 +122,7 @@ func (p *probes) send() {
 // enter begins the phase of a damage, leave ends it.
 func (p *probes) enter(k kind) {
 	p.sending.Lock()
-	time.Sleep(time.Millisecond) // what was sent has arrived
+	time.Sleep(time.Millisecond) // all datagrams have arrived
 	p.phase, p.kind = p.phase+1, k
 	p.sending.Unlock()
 }
@@ -134,9 +133,9 @@ func (p *probes) leave() {
 	p.sending.Unlock()
 }
 
-// check wants the connection to go on, and of the phase of the damage that was
-// repaired and of the one before it what was allowed and nothing of what was denied,
-// as far as the damage itself leaves that.
+// check requires that the connection continues. In the phase of the repaired damage and the one
+// before, allowed datagrams must arrive and denied ones must not, except for direct effects of
+// the damage.
 func (p *probes) check() error {
 	if err := exchange(p.held, patience); err != nil {
 		return fmt.Errorf("the connection does not go on: %w", err)
@@ -158,7 +157,7 @@ func (p *probes) check() error {
 			}
 		}
 	}
-	// After the repair both are as intended again, which takes a datagram to tell.
+	// After the repair both must work again, which the next datagram shows.
 	for began := time.Now(); ; time.Sleep(time.Millisecond) {
 		flow := true
 		for _, s := range p.allowed {

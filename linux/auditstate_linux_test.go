@@ -21,9 +21,9 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// fingerprint reads everything that damages concern, without the code under test:
-// maps by their pins, programs by the hooks of interfaces, and what the kernel lists.
-// Epochs of slots may change, the stage too, and the map interfaces repeats endpoints.
+// fingerprint reads everything that damages change, without the code under test: maps by their
+// pins, programs by the hooks of interfaces, and kernel lists. It skips the epochs of slots and
+// the generation, which may change, and the map interfaces, a copy of endpoints.
 func (a *auditLab) fingerprint() map[string]string {
 	a.t.Helper()
 	is := make(map[string]string)
@@ -56,7 +56,7 @@ func (a *auditLab) printMap(is map[string]string, name string, m *ebpf.Map) erro
 	}
 	id, _ := info.ID()
 	is["map "+name] = fmt.Sprint(id)
-	if name == "ports" || name == "deny_sieve4" || name == "slots" { // large: read at once
+	if name == "ports" || name == "deny_sieve4" || name == "slots" { // large: read all at once
 		memory, err := m.Memory()
 		if err != nil {
 			return err
@@ -73,7 +73,7 @@ func (a *auditLab) printMap(is map[string]string, name string, m *ebpf.Map) erro
 		is["content of "+name] = string(buf)
 		return nil
 	}
-	if name == "attachments" { // many, and all at once
+	if name == "attachments" { // many entries, all at once
 		keys, values := make([]uint32, bpfobj.Slots), make([]bpfobj.PodAttachment, bpfobj.Slots)
 		var at ebpf.MapBatchCursor
 		if _, err := m.BatchLookup(&at, keys, values, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -101,7 +101,7 @@ func (a *auditLab) printMap(is map[string]string, name string, m *ebpf.Map) erro
 	return err
 }
 
-// printPins tells which pins there are, and which programs the links have.
+// printPins lists the pins, and the programs of the links.
 func (a *auditLab) printPins(is map[string]string) error {
 	for _, dir := range []string{a.pinned(""), a.pinned("links"), filepath.Join(a.bpffs, "xdp")} {
 		entries, err := os.ReadDir(dir)
@@ -110,12 +110,12 @@ func (a *auditLab) printPins(is map[string]string) error {
 		}
 		for _, e := range entries {
 			path := filepath.Join(dir, e.Name())
-			// The links of netfilter change places.
+			// Netfilter links may change their number.
 			name, _, _ := strings.Cut(path, "forward4-")
 			is["pin "+name] = e.Type().String()
 			l, err := link.LoadPinnedLink(path, nil)
 			if err != nil {
-				continue // another kind of object
+				continue // another type of object
 			}
 			info, err := l.Info()
 			l.Close()
@@ -133,8 +133,8 @@ func (a *auditLab) printPins(is map[string]string) error {
 	return nil
 }
 
-// printInterface tells what is on an interface: programs in their order, filters,
-// queues, flags and sysctls.
+// printInterface describes an interface: programs in their order, filters, qdiscs, flags and
+// sysctls.
 func (a *auditLab) printInterface(is map[string]string, name string) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -189,8 +189,7 @@ func (a *auditLab) printInterface(is map[string]string, name string) error {
 	return nil
 }
 
-// verdicts reads the policy maps by their pins and compares what they say with the
-// State.
+// verdicts reads the policy maps by their pins and compares their verdicts with the State.
 func (a *auditLab) verdicts() (wrong []string) {
 	a.t.Helper()
 	e := policymap.NewEntries()
@@ -239,7 +238,7 @@ func (a *auditLab) verdicts() (wrong []string) {
 		for _, remote := range []string{"10.1.0.11", "10.1.0.12", "10.1.0.13", "10.1.0.14", friend4, outsideAddr4, nodeAddr4, "172.21.1.1", "10.20.0.1", "10.2.0.5", "8.8.8.8", "fd01::b", "fd01::c", friend6, "2001:db8::1"} {
 			addr := netip.MustParseAddr(remote)
 			if slices.Contains(endpoint.IPs, addr) {
-				continue // what a pod sends to itself does not come to the maps
+				continue // a packet from a pod to itself needs no lookup
 			}
 			for _, d := range model.Directions {
 				for _, protocol := range []model.Protocol{model.TCP, model.UDP, model.SCTP} {

@@ -29,7 +29,7 @@ type Backend struct {
 	log      *slog.Logger
 	features model.Features
 	fabric   *fabric.Fabric
-	// sources are the node's own addresses, by which it speaks to its pods.
+	// sources are the node's own addresses, from which it sends to its pods.
 	sources []netip.Addr
 	mtu     int
 	ports   hostPorts
@@ -37,29 +37,30 @@ type Backend struct {
 	ways    forwarding
 	path    *loader.DataPath
 	tcx     bool // programs go to tcx links
-	hasTCX  bool // the kernel has them
-	// drifted tells that Audit has found something that Apply has to repair.
+	hasTCX  bool // the kernel has tcx links
+	// drifted says that Audit has found a difference that Apply must repair.
 	drifted bool
-	// egress says by what it is decided behind the translation.
+	// egress is the mechanism that decides egress after DNAT.
 	egress string
-	// egressDue is when to look next whether that is still there, mended how often
-	// it was not.
+	// egressDue is the time of the next check of that mechanism. The counter is the number of
+	// its repairs.
 	egressDue time.Time
 	mended    atomic.Uint64
-	// damaged says what was found wrong with pins and maps and is not written yet.
+	// damaged describes faults of pins and maps that Apply has not repaired yet.
 	damaged []string
-	// layout is what the maps hold; nil after writes that were cut short.
+	// layout is the content of the maps; nil after writes that were interrupted.
 	layout *policymap.Layout
-	// specs are the endpoints that AddEndpoint was asked for.
+	// specs are the endpoints that AddEndpoint has attached.
 	specs map[model.EndpointID]link.PairSpec
-	// linked are those of them whose programs have moved to tcx links.
+	// linked are the endpoints whose programs have moved to tcx links.
 	linked map[model.EndpointID]bool
-	// usage is what was last noted of the maps, for Counters.
+	// usage is the last recorded usage of the maps, for Counters.
 	usage     atomic.Pointer[map[string]dataplane.MapUsage]
 	pathModes atomic.Pointer[[]dataplane.PathMode] // likewise
 	upgrade   upgrade
 	uplinks   *uplinks
-	// pods are those of the endpoints, and book what was when in force, for Watch.
+	// pods are the pods of the endpoints. book records which policy was in force when, for
+	// Watch.
 	pods map[model.EndpointID]model.PodID
 	book events.Book
 }
@@ -73,9 +74,9 @@ var (
 	_ dataplane.Watcher      = (*Backend)(nil)
 )
 
-// New takes over the data path that is pinned in the configured directory, or
-// makes one. Attachments that were cut short before they had an identity are
-// removed. What is in force stays in force.
+// New opens the data path that is pinned in the configured directory, or creates one. It
+// removes attachments that were interrupted before they had an identity. Enforced policy stays
+// in force.
 func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -102,7 +103,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 		b.noteDamage(d)
 	}
 	if b.ways.asks = b.path.Asks(); cfg.Forwarding == Direct && !b.ways.asks {
-		log.Warn("packets between nodes go through the stack: the kernel's connection tracking cannot be asked, before its module nf_conntrack is loaded")
+		log.Warn("packets between nodes go through the host stack: programs cannot query connection tracking until the module nf_conntrack is loaded")
 	}
 	b.origins.backend = b
 	b.upgrade.waiting, b.upgrade.queued = b.path.OlderEndpoints(), make(map[int]bool)
@@ -134,8 +135,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	return b, nil
 }
 
-// sweep removes pairs without identity, and what the maps know of interfaces
-// that are gone.
+// sweep removes veth pairs without identity, and map entries of interfaces that are gone.
 func (b *Backend) sweep() error {
 	found, err := link.List()
 	if err != nil {
@@ -147,7 +147,7 @@ func (b *Backend) sweep() error {
 			alive[f.Index] = true
 			continue
 		}
-		b.log.Warn("removing an attachment that was cut short", "interface", f.Name)
+		b.log.Warn("removing an attachment that was not completed", "interface", f.Name)
 		if err := link.DeleteByName(f.Name); err != nil {
 			return err
 		}
@@ -169,7 +169,7 @@ func (b *Backend) sweep() error {
 	return nil
 }
 
-// readBack finds out what the maps hold and whose slots are whose.
+// readBack reads the content of the maps, and the slot of each endpoint.
 func (b *Backend) readBack() error {
 	entries, err := b.path.Read()
 	if err != nil {
@@ -231,7 +231,7 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 			return nil, fmt.Errorf("write policy: %w", err)
 		}
 	}
-	b.damaged = nil // all of it is written by now
+	b.damaged = nil // Apply has written everything
 	b.upgrade.failed = b.takeOver()
 	b.fabric.Apply(s, time.Now())
 	b.ways.tend(time.Now())
@@ -239,14 +239,14 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 	return b.uplinks.apply(s.Deny), errors.Join(b.upgrade.failed, b.followUplink(), b.ports.apply(time.Now()))
 }
 
-// followUplink gives the routes to pods the node's address of today. The kernel
-// removes those with an address that is gone.
+// followUplink gives the routes to pods the current address of the node. The kernel removes
+// routes with an address that is gone.
 func (b *Backend) followUplink() error {
 	now := b.fabric.Sources()
 	if len(now) == 0 || slices.Equal(now, b.sources) {
 		return nil
 	}
-	b.log.Info("the node has other addresses", "were", b.sources, "are", now)
+	b.log.Info("the addresses of the node changed", "were", b.sources, "are", now)
 	for id, s := range b.specs {
 		s.Sources = now
 		pair, err := link.FindPair(id)
@@ -262,15 +262,14 @@ func (b *Backend) followUplink() error {
 	return nil
 }
 
-// Faults implements dataplane.Faulty: what is wrong with the fabric, with the
-// origins of traffic, an upgrade that has not come to its end, and host ports on
-// which the node listens, too.
+// Faults implements dataplane.Faulty. It also reports problems of the fabric, of source checks
+// and host ports, and an upgrade that is not complete.
 func (b *Backend) Faults() []string {
 	return slices.Concat(b.damaged, b.fabric.Problems(), b.origins.problems, b.upgradeProblems(), b.ports.problems(b.pods))
 }
 
-// noteDamage remembers what was found wrong when the data path was opened or read
-// back, until the next Apply has made it what it should be.
+// noteDamage records a fault that was found when the data path was opened or read back. Faults
+// reports it until the next Apply has repaired it.
 func (b *Backend) noteDamage(what string) {
 	b.log.Warn("the data path was damaged; it is repaired", "problem", what)
 	b.damaged = append(b.damaged, "the data path was damaged, until policy is applied again: "+what)

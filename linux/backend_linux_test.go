@@ -58,8 +58,8 @@ func TestPolicyBetweenPods(t *testing.T) {
 	l.allowed(b, "tcp", outsideAddr6, 80)
 }
 
-// A tightened policy meets the next packet of an established connection, and
-// replies of connections that stay allowed keep passing.
+// A stricter policy applies to the next packet of an established connection. Replies of
+// connections that stay allowed keep passing.
 func TestPolicyReachesLiveConnections(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
@@ -83,7 +83,7 @@ func TestPolicyReachesLiveConnections(t *testing.T) {
 	}
 }
 
-// A new backend finds what the old one left and changes nothing.
+// A new backend finds the objects of the old one and changes nothing.
 func TestRestart(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
@@ -114,8 +114,7 @@ func TestRestart(t *testing.T) {
 	l.delete("b")
 }
 
-// What an agent with another layout left in force is not joined by a second set
-// of programs; the error says what to do.
+// The agent does not add programs beside those of a newer layout; the error names the remedy.
 func TestOtherLayoutIsRefused(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)

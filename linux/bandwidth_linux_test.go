@@ -20,16 +20,17 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// runtimeBurst is what runtimes ask for with the annotations of a pod.
+// runtimeBurst is the burst that container runtimes request for the bandwidth annotations of a
+// pod.
 const runtimeBurst = 1<<32 - 1
 
-// senderOf is the interface where what a pod sends is queued.
+// senderOf returns the interface whose qdisc limits what a pod sends.
 func senderOf(pod string) string {
 	return strings.Replace(link.HostName(model.MakeEndpointID(pod, "eth0")), "ist", "isq", 1)
 }
 
-// listen returns the bytes that arrive at an address, of one TCP connection or
-// of all datagrams.
+// listen returns the bytes that arrive at an address, of one TCP connection or of all
+// datagrams.
 func (l *lab) listen(ns *netns.NS, network, at string) (arriving io.ReadCloser) {
 	l.t.Helper()
 	l.must(ns.Do(func() error {
@@ -48,7 +49,7 @@ func (l *lab) listen(ns *netns.NS, network, at string) (arriving io.ReadCloser) 
 		arriving = r
 		go func() {
 			c, err := ln.Accept()
-			ln.Close() // the next one may be here before this one's sender has ended
+			ln.Close() // the next listener may start before this sender has ended
 			if err == nil {
 				_, err = io.Copy(w, c)
 				c.Close()
@@ -60,8 +61,8 @@ func (l *lab) listen(ns *netns.NS, network, at string) (arriving io.ReadCloser) 
 	return arriving
 }
 
-// flood sends as much as goes through, and returns how many bits per second
-// arrived after the first burst.
+// flood sends as much as possible. It returns the bits per second that arrived after the first
+// burst.
 func (l *lab) flood(from, to *netns.NS, network, address string) float64 {
 	l.t.Helper()
 	const datagrams = 50e6 // bits per second
@@ -108,8 +109,8 @@ func (l *lab) flood(from, to *netns.NS, network, address string) float64 {
 	}
 }
 
-// rated expects a rate of what arrives. Headers are not counted, which are some
-// percent; a busy machine may do less, and is asked again.
+// rated expects a rate of arriving bytes. Headers, a few percent, are not counted. A busy
+// machine may be slower, so rated tries again.
 func (l *lab) rated(want float64, from, to *netns.NS, network, address string) {
 	l.t.Helper()
 	var got float64
@@ -126,8 +127,8 @@ func (l *lab) rated(want float64, from, to *netns.NS, network, address string) {
 	l.t.Errorf("%s to %s: %.2f Mbit/s arrive, want %.2f", network, address, got/1e6, want/1e6)
 }
 
-// TestBandwidth floods a limited pod and lets it flood, from and to another pod
-// of the node, the node, and a host beyond. The agent restarts in between.
+// TestBandwidth floods a limited pod and lets it flood, to and from another pod of the node,
+// the node, and a host beyond. The agent restarts in between.
 func TestBandwidth(t *testing.T) {
 	const down, up = 20e6, 10e6
 	l := newLab(t)
@@ -146,7 +147,7 @@ func TestBandwidth(t *testing.T) {
 		}
 	}
 	all()
-	// A new agent, after somebody took everything away.
+	// A new agent, after another process removed everything.
 	l.must(l.backend.Close())
 	l.must(l.node.Do(func() error {
 		sender, err := netlink.LinkByName(senderOf("b"))
@@ -183,7 +184,7 @@ func TestBandwidth(t *testing.T) {
 	}))
 }
 
-// whole expects that nothing is wrong with a pod's attachment.
+// whole expects no problems of a pod's attachment.
 func (l *lab) whole(pod string) {
 	l.t.Helper()
 	if problems := l.problemsOf(pod); len(problems) > 0 {
@@ -205,8 +206,8 @@ func (l *lab) problemsOf(pod string) (problems []string) {
 	return problems
 }
 
-// TestBandwidthIsLookedAfter takes one part after the other away, each of which
-// the audit finds and AddEndpoint puts right.
+// TestBandwidthIsLookedAfter removes one part after the other. The audit finds each, and
+// AddEndpoint repairs it.
 func TestBandwidthIsLookedAfter(t *testing.T) {
 	l := newLab(t)
 	l.limits = map[string]model.Bandwidth{"b": {Ingress: model.Limit{Rate: 30e6}, Egress: model.Limit{Rate: 5e9}}}
@@ -226,7 +227,7 @@ func TestBandwidthIsLookedAfter(t *testing.T) {
 		sender + " is not limited to 5000000000 bit/s": func() error { return bucket(sender) },
 		"is missing or down":                           func() error { return netlink.LinkSetDown(device(sender)) },
 		sender + ", which limits what the pod sends":   func() error { return netlink.LinkDel(device(sender)) },
-		"is not led to " + sender: func() error {
+		"are not redirected to " + sender: func() error {
 			return netlink.FilterDel(&netlink.U32{FilterAttrs: netlink.FilterAttrs{LinkIndex: device(host).Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Priority: 2, Protocol: 3}})
 		},
 	} {
@@ -237,7 +238,7 @@ func TestBandwidthIsLookedAfter(t *testing.T) {
 		l.must(l.add("b", 12))
 		l.whole("b")
 	}
-	// What is left when the pair goes without DEL is found at the next start.
+	// The next start finds the parts that remain when the veth pair disappears without DEL.
 	l.must(l.backend.Close())
 	l.must(l.node.Do(func() error { return netlink.LinkDel(device(host)) }))
 	l.start()
@@ -249,8 +250,8 @@ func TestBandwidthIsLookedAfter(t *testing.T) {
 	}))
 }
 
-// TestBandwidthOfAnAddressThatWasAnothers gives the address of a pod to a limited
-// one, while the flows of the old one are known as direct.
+// TestBandwidthOfAnAddressThatWasAnothers gives the address of a pod to a limited pod, while
+// the flows of the old pod are known as direct.
 func TestBandwidthOfAnAddressThatWasAnothers(t *testing.T) {
 	l := newLab(t)
 	l.limits = map[string]model.Bandwidth{"c": {Ingress: model.Limit{Rate: 1e9}, Egress: model.Limit{Rate: 1e9}}}

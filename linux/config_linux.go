@@ -17,41 +17,37 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// Config is what a node's administrator decides.
+// Config holds the choices of a node's administrator.
 type Config struct {
-	// BPFFS is the directory for pins, on a mounted bpffs. Only one agent may
-	// use it.
+	// BPFFS is the directory for pins, on a mounted bpffs. Only one agent may use it.
 	BPFFS string
-	// Uplink is the interface to other nodes; empty means the one that has the
-	// default route.
+	// Uplink is the interface to other nodes. Empty means the interface of the default route.
 	Uplink string
-	// Fabric is how pods of other nodes are reached, and the MTU.
+	// Fabric says how the node reaches pods of other nodes, and sets the MTU.
 	Fabric fabric.Config
-	// Forwarding is how packets between pods of different nodes go through this one.
+	// Forwarding is the path of packets between pods of different nodes through this node.
 	Forwarding Forwarding
-	// HostPortsFromNode says which of the node's own connections to host ports go to
-	// pods.
+	// HostPortsFromNode selects the node's own connections to host ports that go to pods.
 	HostPortsFromNode nodefabric.FromNode
-	// XDP says which devices drop what deny lists name.
+	// XDP selects the devices that enforce deny lists.
 	XDP XDPDevices
-	// NeverDeny are addresses that no deny list concerns, beside those of nodes.
+	// NeverDeny are addresses that are exempt from deny lists, in addition to those of nodes.
 	NeverDeny []netip.Addr
 	// Timeouts of idle flows.
 	Timeouts loader.Timeouts
-	// Events says how much becomes known of new flows and of drops.
+	// Events limits the flow events about new flows and drops.
 	Events loader.Events
-	// MapEntries are the sizes of maps that should not have their standard size.
+	// MapEntries are the sizes of maps that should not have their default size.
 	MapEntries loader.Sizes
-	// EgressByRule has egress to Services decided by a rule of nftables, as on
-	// kernels before Linux 6.4, also where the hooks take programs.
+	// EgressByRule makes an nftables rule decide egress to Services, as on kernels before Linux
+	// 6.4, even if the kernel supports netfilter programs.
 	EgressByRule bool
-	// ByClassifiers leaves programs on clsact hooks, as on kernels before Linux 6.6,
-	// also where there is tcx.
+	// ByClassifiers keeps programs on clsact hooks, as on kernels before Linux 6.6, even if the
+	// kernel supports tcx.
 	ByClassifiers bool
-	// Tracking, if set, says what there is of connection tracking, in place of the
-	// kernel.
+	// Tracking, if set, replaces the probe of the kernel's connection tracking.
 	Tracking func() loader.Tracking
-	// Step, if set, is called before every change of the system, with its name.
+	// Step, if set, is called before every change of the system, with the name of the step.
 	Step func(name string)
 }
 
@@ -61,7 +57,7 @@ func Defaults() Config {
 		Events: loader.DefaultEvents()}
 }
 
-// Validate reports everything that is wrong with the configuration.
+// Validate reports all errors of the configuration.
 func (c Config) Validate() error {
 	var errs []error
 	if !filepath.IsAbs(c.BPFFS) {
@@ -81,7 +77,7 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs, c.Events.Validate(), c.MapEntries.Validate())...)
 }
 
-// probe reports what this kernel offers.
+// probe returns the features of this kernel.
 func probe() model.Features {
 	f := model.Features{OS: model.Linux, Platform: "unknown kernel", HostPorts: true, Bandwidth: true}
 	var u unix.Utsname

@@ -16,9 +16,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// TestStartOnDamagedPins: whatever others leave in the directory of pins while no agent
-// runs, the next one starts, lets nothing pass that policy denies, says what was wrong,
-// and enforces policy as before.
+// TestStartOnDamagedPins damages the directory of pins while no agent runs. The next agent
+// starts, passes no denied packet, reports the damage, and enforces policy as before.
 func TestStartOnDamagedPins(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
@@ -33,15 +32,15 @@ func TestStartOnDamagedPins(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		damage func() error
-		says   string // one of the problems; empty if there is nothing to say
+		says   string // one of the problems; empty if none is expected
 	}{
 		{"no policy map", func() error { return remove(v3("ports"), v3("peers4"), v3("verdicts")) }, "policy maps peers4, ports, verdicts are missing"},
 		{"no slots", func() error { return remove(v3("slots")) }, "policy maps slots are missing"},
 		{"no endpoints and no flows", func() error { return remove(v3("endpoints"), v3("conns4"), v3("locals4"), v3("interfaces")) }, ""},
 		{"no ledger", func() error { return remove(v3("ledger4")) }, ""},
 		{"no directory", func() error { return remove(v3("")) }, ""},
-		{"map of another size", func() error { return replace(v3("endpoints"), ebpf.Hash, 4, 8) }, "endpoints is no map"},
-		{"map of another type", func() error { return replace(v3("verdicts"), ebpf.Array, 4, 4) }, "verdicts is no map"},
+		{"map of another size", func() error { return replace(v3("endpoints"), ebpf.Hash, 4, 8) }, "usable as map endpoints"},
+		{"map of another type", func() error { return replace(v3("verdicts"), ebpf.Array, 4, 4) }, "usable as map verdicts"},
 		{"map that cannot be written", func() error {
 			m, err := ebpf.LoadPinnedMap(v3("owners4"), nil)
 			if err != nil {
@@ -52,7 +51,7 @@ func TestStartOnDamagedPins(t *testing.T) {
 		}, "frozen"},
 		{"directories in place of maps", func() error {
 			return errors.Join(remove(v3("rows"), v3("tunnel_nodes")), os.Mkdir(v3("rows"), 0o700), os.Mkdir(v3("tunnel_nodes"), 0o700))
-		}, "rows is no map"},
+		}, "usable as map rows"},
 		{"map in place of a link", func() error { return replace(v3(links+"-to_pod"), ebpf.Hash, 4, 4) }, ""},
 		{"map in place of the directory of links", func() error { return replace(v3("links"), ebpf.Hash, 4, 4) }, ""},
 		{"other versions that are none", func() error {
@@ -95,7 +94,7 @@ func TestStartOnDamagedPins(t *testing.T) {
 	}
 }
 
-// clean wants an audit to find nothing.
+// clean requires that an audit finds nothing.
 func (l *lab) clean() {
 	l.t.Helper()
 	l.must(l.node.Do(func() error {
@@ -107,8 +106,8 @@ func (l *lab) clean() {
 	}))
 }
 
-// TestUnpinningDetachesNothing: while the agent runs, removing the pins of links, or
-// all pins, opens nothing; the next audit pins them again.
+// TestUnpinningDetachesNothing removes the pins of links, or all pins, while the agent runs. No
+// denied packet passes, and the next audit pins them again.
 func TestUnpinningDetachesNothing(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
@@ -156,7 +155,7 @@ func remove(paths ...string) (err error) {
 	return err
 }
 
-// replace pins a map of another kind in the place of whatever is there.
+// replace pins a map of another type in place of any object.
 func replace(path string, kind ebpf.MapType, key, value uint32) error {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: kind, KeySize: key, ValueSize: value, MaxEntries: 16})
 	if err != nil {

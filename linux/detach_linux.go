@@ -14,8 +14,8 @@ func (b *Backend) DeleteEndpoint(ctx context.Context, id model.EndpointID) error
 	return b.DeleteEndpoints(ctx, []model.EndpointID{id})[0]
 }
 
-// DeleteEndpoints implements dataplane.BatchDeleter. It takes the pairs away first:
-// without programs no pair may carry a packet.
+// DeleteEndpoints implements dataplane.BatchDeleter. It removes the veth pairs first, because a
+// pair without programs must not carry packets.
 func (b *Backend) DeleteEndpoints(_ context.Context, ids []model.EndpointID) []error {
 	errs := make([]error, len(ids))
 	var unknown error
@@ -23,7 +23,7 @@ func (b *Backend) DeleteEndpoints(_ context.Context, ids []model.EndpointID) []e
 		unknown = b.readBack()
 	}
 	var leaving []model.EndpointID
-	var at []int // their places in ids
+	var at []int // their indexes in ids
 	for i, id := range ids {
 		if errs[i] = unknown; unknown == nil {
 			errs[i] = b.ports.forget(id)
@@ -46,7 +46,7 @@ func (b *Backend) DeleteEndpoints(_ context.Context, ids []model.EndpointID) []e
 	return errs
 }
 
-// indexes tells of each slot the interfaces that have it.
+// indexes returns the interfaces of each slot.
 func (b *Backend) indexes() (map[uint32][]int, error) {
 	known, err := b.path.Endpoints()
 	of := make(map[uint32][]int, len(known))
@@ -56,7 +56,7 @@ func (b *Backend) indexes() (map[uint32][]int, error) {
 	return of, err
 }
 
-// forget removes what is known of an endpoint without a pair.
+// forget removes the map entries and the state of an endpoint whose veth pair is gone.
 func (b *Backend) forget(id model.EndpointID, indexes map[uint32][]int) error {
 	b.step("unpin links")
 	if err := b.path.Detach(link.HostName(id)); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// TestSeveralAreRemovedAtOnce removes pods by one call, one of them limited, and
-// one that is not there.
+// TestSeveralAreRemovedAtOnce removes several pods by one call. One of them has a limit, and
+// one does not exist.
 func TestSeveralAreRemovedAtOnce(t *testing.T) {
 	l := newLab(t)
 	l.limits = map[string]model.Bandwidth{"b": {Egress: model.Limit{Rate: 10e6, Burst: 1e6}}}

@@ -28,7 +28,7 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 	seen := make(map[model.EndpointID]bool)
 	for _, f := range found {
 		if f.ID == "" {
-			continue // made by nobody who is still there; removed by the next New
+			continue // the process that created it is gone; the next New removes it
 		}
 		seen[f.ID] = true
 		i := dataplane.Installed{ID: f.ID}
@@ -38,10 +38,10 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 			i.Problems = append(i.Problems, "programs are not attached")
 		}
 		if lost {
-			i.Problems = append(i.Problems, "the rule of nftables for egress to Services is missing")
+			i.Problems = append(i.Problems, "the nftables rule for egress to Services is missing")
 		}
 		if _, ok := known[f.Index]; !ok && !b.underOlder(f.Index) {
-			i.Problems = append(i.Problems, "the map endpoints does not know interface "+f.Name)
+			i.Problems = append(i.Problems, "the map endpoints has no entry for interface "+f.Name)
 		}
 		if s, ok := b.specs[f.ID]; ok {
 			i.Problems = append(i.Problems, link.Check(s, link.Pair{Name: f.Name, Index: f.Index})...)

@@ -20,8 +20,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// sent counts the packets that went to a pod by its host's interface: all but
-// those that another pod's program put into its own.
+// sent counts the packets that reached a pod through the host end of its veth pair. It excludes
+// those that another pod's program redirected.
 func (l *lab) sent(pod string) int {
 	l.t.Helper()
 	return l.transmitted(link.HostName(model.MakeEndpointID(pod, "eth0")))
@@ -31,7 +31,7 @@ func (l *lab) sent(pod string) int {
 func (l *lab) transmitted(name string) (n int) {
 	l.t.Helper()
 	l.must(l.node.Do(func() error {
-		// The mount of sysfs shows another namespace; proc shows this one.
+		// sysfs shows the network namespace of its mount; proc shows the current one.
 		text, err := os.ReadFile("/proc/thread-self/net/dev")
 		if err != nil {
 			return err
@@ -47,7 +47,7 @@ func (l *lab) transmitted(name string) (n int) {
 	return n
 }
 
-// straight runs f and makes sure that nothing went to the pods by the stack.
+// straight runs f and checks that no packet reached the pods through the host stack.
 func (l *lab) straight(f func(), pods ...string) {
 	l.t.Helper()
 	before := make(map[string]int)
@@ -62,7 +62,7 @@ func (l *lab) straight(f func(), pods ...string) {
 	}
 }
 
-// quiet waits until IPv6 has no more to say on a new interface.
+// quiet waits until IPv6 has finished its start messages on a new interface.
 func (l *lab) quiet(pods ...string) {
 	l.t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
@@ -82,8 +82,8 @@ func (l *lab) quiet(pods ...string) {
 	l.t.Fatal("interfaces do not get quiet")
 }
 
-// From pod to pod of one node packets pass the stack by: connections, large
-// ones too, datagrams, fragments, echoes and errors about them.
+// Packets between pods of one node use the fast path: connections with large segments,
+// datagrams, fragments, echoes and errors about them.
 func TestPodToPodPassesTheStackBy(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
@@ -105,8 +105,8 @@ func TestPodToPodPassesTheStackBy(t *testing.T) {
 	}
 }
 
-// transfer sends some megabytes both ways, which the kernel moves in segments
-// that are larger than the MTU.
+// transfer sends some megabytes in both directions, which the kernel moves in segments larger
+// than the MTU.
 func (l *lab) transfer(from *netns.NS, to string) {
 	l.t.Helper()
 	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
@@ -129,8 +129,7 @@ func (l *lab) transfer(from *netns.NS, to string) {
 	}))
 }
 
-// datagram sends one that is longer than the MTU allows if size does, and waits
-// for the answer.
+// datagram sends a datagram of size bytes, which may exceed the MTU, and waits for the answer.
 func datagram(to string, port, size int) error {
 	c, err := net.Dial("udp", net.JoinHostPort(to, strconv.Itoa(port)))
 	if err != nil {
@@ -173,7 +172,7 @@ func ping(to string) error {
 			return fmt.Errorf("wait for an echo reply: %w", err)
 		}
 		at := 0
-		if buf[0]>>4 == 4 { // the header is there with IPv4 only
+		if buf[0]>>4 == 4 { // only IPv4 sockets return the header
 			at = 20
 		}
 		if n > at && buf[at] == reply {
@@ -182,8 +181,8 @@ func ping(to string) error {
 	}
 }
 
-// Whatever has another pod's address now is decided anew, also in the middle
-// of a flow, and never gets what was for the other.
+// When an address moves to another pod, policy decides again, even in the middle of a flow. The
+// new pod never gets packets of the old one by an old verdict.
 func TestAddressOfAnotherPod(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
@@ -200,7 +199,7 @@ func TestAddressOfAnotherPod(t *testing.T) {
 	l.delete("b")
 	for _, c := range flows {
 		if err := exchange(c, silence); err == nil {
-			t.Errorf("%s: somebody answers for a pod that is gone", c.RemoteAddr())
+			t.Errorf("%s: a server answers for a pod that is gone", c.RemoteAddr())
 		}
 	}
 	l.pods["c"] = l.namespace("c")
@@ -223,8 +222,8 @@ func TestAddressOfAnotherPod(t *testing.T) {
 	}
 }
 
-// A pod that is reached by a frame sees the addresses of its own link. Who listens
-// on the sender's link has the frame as it was sent, in memory that both share.
+// A pod receives a direct frame with the MAC addresses of its own link. A listener on the
+// sender's link sees the frame as it was sent, although both share its memory.
 func TestDirectFramesLookLikeTheHosts(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
@@ -237,7 +236,7 @@ func TestDirectFramesLookLikeTheHosts(t *testing.T) {
 	l.addressed(sent, l.mac(l.node, hostA), l.mac(a, "eth0"))
 }
 
-// capture receives the frames of an interface, before programs do.
+// capture receives the frames of an interface, before programs run.
 func (l *lab) capture(where *netns.NS, name string) (fd int) {
 	l.t.Helper()
 	const all = 0x0300 // ETH_P_ALL, network order
@@ -256,7 +255,7 @@ func (l *lab) capture(where *netns.NS, name string) (fd int) {
 	return fd
 }
 
-// addressed reads the next frame with IPv4 and checks its Ethernet header.
+// addressed reads the next IPv4 frame and checks its Ethernet header.
 func (l *lab) addressed(fd int, to, from net.HardwareAddr) {
 	l.t.Helper()
 	frame := make([]byte, 200)

@@ -15,33 +15,32 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// Forwarding is how packets between pods of different nodes go through a node.
+// Forwarding is the path of packets between pods of different nodes through a node.
 type Forwarding string
 
 const (
-	// Direct: past the stack, where nobody misses them there.
+	// Direct: the fast path, for packets that netfilter and connection tracking need not see.
 	Direct Forwarding = "direct"
-	// Stack: through it, with its netfilter.
+	// Stack: the host stack, with its netfilter.
 	Stack Forwarding = "stack"
 )
 
-// forwarding keeps from_node on the devices that lead to other nodes, and the
-// ways to them in the maps. Whatever is not so, packets go through the stack.
+// forwarding keeps from_node attached to the devices that lead to other nodes, and the node
+// routes in the maps. Until both are complete, packets use the host stack.
 type forwarding struct {
 	backend *Backend
-	asks    bool // all programs ask connection tracking
+	asks    bool // all programs query connection tracking
 	now     wantedWays
-	settled bool // it is so
+	settled bool // maps and devices match the fabric
 	failed  string
 	due     time.Time
 }
 
-// lookAtWays is how often the devices are looked at when nothing is known to
-// have changed.
+// lookAtWays is the interval between checks of the devices when no change is known.
 const lookAtWays = time.Second
 
-// tend makes everything as the fabric is by now. What does not work is logged:
-// nothing depends on it.
+// tend reconciles devices and node routes with the fabric. It only logs errors, because packets
+// then use the host stack.
 func (f *forwarding) tend(now time.Time) {
 	if now.Before(f.due) {
 		return
@@ -53,13 +52,12 @@ func (f *forwarding) tend(now time.Time) {
 		text = err.Error()
 	}
 	if text != "" && text != f.failed {
-		f.backend.log.Warn("packets between nodes go through the stack", "error", strings.ReplaceAll(text, "\n", "; "))
+		f.backend.log.Warn("packets between nodes go through the host stack", "error", strings.ReplaceAll(text, "\n", "; "))
 	}
 	f.failed = text
 }
 
-// learn puts programs that ask connection tracking where there are some that do
-// not, once its module is there.
+// learn loads programs that query connection tracking, once its kernel module is loaded.
 func (f *forwarding) learn() error {
 	b := f.backend
 	if f.asks || b.path.Older() != "" {
@@ -73,12 +71,12 @@ func (f *forwarding) learn() error {
 		return err
 	}
 	f.asks = true
-	b.log.Info("connection tracking can be asked by now")
+	b.log.Info("programs can query connection tracking now")
 	return nil
 }
 
-// wanted are the devices that should have from_node, and the ways. Under an older
-// layout nothing bypasses the stack: its programs know no such flows.
+// wanted returns the devices that need from_node, and the node routes. Under an older layout no
+// packet uses the fast path, because the older programs do not know such flows.
 func (f *forwarding) wanted() (w wantedWays, known bool, err error) {
 	w = wantedWays{make(map[string]int), make(map[netip.Prefix]loader.Way)}
 	may := f.backend.cfg.Forwarding == Direct && f.asks && f.backend.path.Older() == ""
@@ -92,13 +90,13 @@ func (f *forwarding) wanted() (w wantedWays, known bool, err error) {
 	return w, known, err
 }
 
-// wantedWays are the devices that should have the program, and the ways.
+// wantedWays are the devices that need the program, and the node routes.
 type wantedWays struct {
 	devices map[string]int
 	ways    map[netip.Prefix]loader.Way
 }
 
-// direct counts the ways that bypass the stack.
+// direct counts the node routes that allow the fast path.
 func (w wantedWays) direct() (n int) {
 	for _, way := range w.ways {
 		if way.Direct {
@@ -108,8 +106,8 @@ func (w wantedWays) direct() (n int) {
 	return n
 }
 
-// settle attaches before it names ways, and takes ways back before it detaches:
-// answers to what went past the stack must not come to it.
+// settle attaches programs before it writes node routes, and removes node routes before it
+// detaches programs. Otherwise answers of fast-path flows would reach the host stack.
 func (f *forwarding) settle() error {
 	w, known, err := f.wanted()
 	if err != nil || !known {
@@ -133,7 +131,7 @@ func (f *forwarding) settle() error {
 		return err
 	}
 	if w.direct() != f.now.direct() {
-		f.backend.log.Info("packets to pods of other nodes bypass the stack", "ranges", w.direct(), "devices", slices.Sorted(maps.Keys(w.devices)))
+		f.backend.log.Info("packets to pods of other nodes bypass the host stack", "ranges", w.direct(), "devices", slices.Sorted(maps.Keys(w.devices)))
 	}
 	f.now, f.settled = w, true
 	return nil
@@ -151,7 +149,7 @@ func (f *forwarding) attach(name string, index int) error {
 	return link.SetNodeClassifier(index, f.backend.path.FromNode().FD())
 }
 
-// detach takes the program off all devices but those that should have it.
+// detach detaches the program from all devices except those in keep.
 func (f *forwarding) detach(keep map[string]int) error {
 	if !f.backend.tcx {
 		indices := make(map[int]bool)
@@ -175,7 +173,7 @@ func (f *forwarding) detach(keep map[string]int) error {
 	return nil
 }
 
-// mode is how packets go to the pods of a range of another node.
+// mode is the path of packets to a pod range of another node.
 func (f *forwarding) mode(h fabric.Hop) string {
 	if f.now.ways[h.Prefix].Direct {
 		return string(Direct) + "_" + string(h.Via)

@@ -13,25 +13,25 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// The programs of an endpoint are on the clsact hooks of its interface at
-// first: that takes no time. Attaching a tcx link waits for grace periods of
-// the kernel, but it is pinned and no other tool removes it by accident; where
-// the kernel has it, Idle moves one endpoint after the other. While both are
-// there a packet is decided twice, the same way.
+// At first, the programs of an endpoint are on the clsact hooks of its interface, because
+// attaching there takes no time. A tcx link waits for RCU grace periods of the kernel, but it
+// is pinned, and no other tool removes it by accident. Where the kernel supports tcx, Idle
+// moves one endpoint after the other. While both exist, each packet is decided twice, with the
+// same verdict.
 
 func (b *Backend) classifiers() link.Classifiers {
 	return link.Classifiers{FromPod: b.path.Program(model.Egress).FD(), ToPod: b.path.Program(model.Ingress).FD()}
 }
 
-// By what egress is decided behind the translation.
+// The mechanisms that decide egress after DNAT.
 const (
 	byHooks = "netfilter"
 	byRule  = "nftables"
 )
 
-// hookEgress makes sure that egress is decided behind the translation before
-// any program leaves a decision to be made there: at the hooks of netfilter
-// where they take programs, else by a rule of nftables.
+// hookEgress attaches the programs that decide egress after DNAT, before any program leaves a
+// verdict to them. It uses the netfilter hooks if the kernel supports programs there, otherwise
+// an nftables rule.
 func (b *Backend) hookEgress() error {
 	hooked := false
 	var err error
@@ -45,7 +45,7 @@ func (b *Backend) hookEgress() error {
 	if hooked {
 		b.egress = byHooks
 		if older != (loader.Filters{}) {
-			return nil // its programs leave decisions to the rule
+			return nil // the older programs leave verdicts to the rule
 		}
 		return link.DropEgressFilter()
 	}
@@ -63,12 +63,12 @@ func (b *Backend) hookEgress() error {
 		}
 	}
 	if err := link.SetEgressFilter(pins); err != nil {
-		return fmt.Errorf("egress to Services cannot be policed, which takes Linux 6.4 or a rule of nftables: %w", err)
+		return fmt.Errorf("egress to Services cannot be enforced: it needs Linux 6.4 or an nftables rule: %w", err)
 	}
 	return b.path.UnhookEgress()
 }
 
-// lostEgress reports whether somebody flushed the rule that decides egress.
+// lostEgress reports whether another process flushed the rule that decides egress.
 func (b *Backend) lostEgress() (bool, error) {
 	if b.egress != byRule {
 		return false, nil
@@ -77,14 +77,14 @@ func (b *Backend) lostEgress() (bool, error) {
 	return !has, err
 }
 
-// mendEgress puts the rule back if somebody flushed it.
+// mendEgress adds the rule again if another process flushed it.
 func (b *Backend) mendEgress() error {
 	b.egressDue = time.Now().Add(lookAtEgress)
 	lost, err := b.lostEgress()
 	if err != nil || !lost {
 		return err
 	}
-	b.log.Warn("somebody flushed the rule of nftables that decides egress to Services; it is put back")
+	b.log.Warn("another process flushed the nftables rule that decides egress to Services; it is added again")
 	if err := b.hookEgress(); err != nil {
 		return err
 	}
@@ -92,11 +92,11 @@ func (b *Backend) mendEgress() error {
 	return nil
 }
 
-// lookAtEgress is for how long egress to Services may be open after somebody has
-// flushed the rule that decides it, while the agent is idle.
+// lookAtEgress is the interval between checks of the rule while the agent is idle. After a
+// flush, egress to Services may be open for that long.
 const lookAtEgress = time.Second
 
-// classify puts the programs on an interface that has no tcx links.
+// classify attaches the programs to the clsact hooks of an interface without tcx links.
 func (b *Backend) classify(name string, index int) error {
 	if err := b.mendEgress(); err != nil {
 		return err
@@ -111,8 +111,8 @@ func (b *Backend) classify(name string, index int) error {
 	return link.SetClassifiers(index, b.classifiers())
 }
 
-// renewClassifiers gives this build's programs to every interface without tcx
-// links, each by one atomic exchange.
+// renewClassifiers gives the programs of this build to every interface without tcx links, by
+// one atomic replacement each.
 func (b *Backend) renewClassifiers() error {
 	found, err := link.List()
 	if err != nil {
@@ -126,8 +126,7 @@ func (b *Backend) renewClassifiers() error {
 	return nil
 }
 
-// policed reports whether both programs are on an interface, on either kind of
-// hook.
+// policed reports whether both programs are attached to an interface, on either kind of hook.
 func (b *Backend) policed(name string, index int) (bool, error) {
 	if linked, err := b.path.Linked(name, index); err != nil || linked {
 		return linked, err
@@ -140,9 +139,9 @@ func (b *Backend) policed(name string, index int) (bool, error) {
 	return link.HasClassifiers(index)
 }
 
-// Idle implements dataplane.Backend: it looks after the fabric; then it moves the
-// programs of one endpoint to tcx links, which keeps the kernel's network lock
-// for some 30 ms. It also looks after the uplinks and the rule for egress.
+// Idle implements dataplane.Backend. It repairs the fabric, the uplinks and the rule for
+// egress. Then it moves the programs of one endpoint to tcx links, which holds the network lock
+// (RTNL) of the kernel for about 30 ms.
 func (b *Backend) Idle(context.Context) (more bool, err error) {
 	defer b.notePathModes()
 	b.uplinks.tend()

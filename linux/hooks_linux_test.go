@@ -16,8 +16,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// Programs start on classifiers and move to links, and are in force all the
-// time, also when a new agent finds them on either.
+// Programs start on clsact hooks and move to links. They are in force all the time, also when a
+// new agent finds them on either.
 func TestProgramsMoveToLinks(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
@@ -79,7 +79,7 @@ func TestProgramsMoveToLinks(t *testing.T) {
 	}
 }
 
-// Hooks that somebody emptied are noticed, and mended by the next AddEndpoint.
+// The agent notices hooks that another process emptied, and the next AddEndpoint repairs them.
 func TestLostClassifiersAreNoticed(t *testing.T) {
 	l := newLab(t)
 	l.pod("a", 11)
@@ -118,8 +118,8 @@ func (l *lab) idle() (more bool) {
 	return more
 }
 
-// pathModes checks what is said of the pods' hooks, and that of each other part one
-// thing is said.
+// pathModes checks the modes of the pods' hooks, and that every other part has exactly one
+// mode.
 func (l *lab) pathModes(pods ...dataplane.PathMode) {
 	l.t.Helper()
 	got := make(map[string][]dataplane.PathMode)
@@ -158,7 +158,7 @@ func (l *lab) classified(names ...string) (n int) {
 	return n
 }
 
-// problems lists what the backend says is wrong with its endpoints.
+// problems lists the problems of endpoints that the backend reports.
 func (l *lab) problems() (all []string) {
 	l.t.Helper()
 	l.must(l.node.Do(func() error {

@@ -14,14 +14,14 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// The table of host ports is looked for, and the node's sockets are listed, every
-// hostPortGlance; the table is compared as a whole every hostPortPeriod.
+// Every hostPortGlance the agent checks that the table of host ports exists and lists the
+// sockets of the node. Every hostPortPeriod it compares the whole table.
 const (
 	hostPortGlance = time.Second
 	hostPortPeriod = 5 * time.Second
 )
 
-// hostPorts is what leads from the node's ports to pods.
+// hostPorts manages the redirection of node ports to pods.
 type hostPorts struct {
 	fromNode fabric.FromNode
 	step     func(string)
@@ -31,20 +31,19 @@ type hostPorts struct {
 	forwards map[model.EndpointID][]fabric.Forward
 	// sockets are those of the node on ports that lead to pods.
 	sockets []model.HostPort
-	// unlisted is why the sockets could not be listed the last time.
+	// unlisted is the error of the last attempt to list the sockets.
 	unlisted error
-	// written tells that the forwards have been put in force once. Before, not
-	// every endpoint of an earlier agent may have been adopted, and what it left
-	// must not be taken away.
+	// written says that the redirections have been written once. Before that, some endpoints of
+	// an earlier agent may not be adopted yet, and their redirections must stay.
 	written       bool
 	stale         bool
-	glanced, full time.Time // when these were last done
+	glanced, full time.Time // times of the last check of each kind
 }
 
 // Listening implements dataplane.SocketLister.
 func (b *Backend) Listening() ([]model.HostPort, error) { return fabric.Listening() }
 
-// note remembers the host ports of an endpoint for the next write.
+// note records the host ports of an endpoint for the next write.
 func (h *hostPorts) note(spec dataplane.EndpointSpec) {
 	var all []fabric.Forward
 	for _, p := range spec.HostPorts {
@@ -59,7 +58,7 @@ func (h *hostPorts) note(spec dataplane.EndpointSpec) {
 	}
 }
 
-// forget drops those of an endpoint, at once if that is safe.
+// forget removes the host ports of an endpoint, at once if that is safe.
 func (h *hostPorts) forget(id model.EndpointID) error {
 	if h.forwards[id] == nil {
 		return nil
@@ -72,9 +71,9 @@ func (h *hostPorts) forget(id model.EndpointID) error {
 	return h.write(time.Now())
 }
 
-// write puts the forwards in force. Interfaces take loopback addresses only while
-// the table is there, which drops what pods send to them, and only those that
-// need it; so their sysctls are the first to be closed and the last to be opened.
+// write writes the redirections. Interfaces accept loopback addresses only while the table
+// exists, because the table drops what pods send to them, and only if their pods need it. So
+// the sysctls close first and open last.
 func (h *hostPorts) write(now time.Time) error {
 	h.list()
 	want := fabric.HostPorts{Spared: h.sockets, FromNode: h.fromNode}
@@ -101,7 +100,7 @@ func (h *hostPorts) write(now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// concern makes an error one of the endpoints that have host ports.
+// concern assigns an error to the endpoints that have host ports.
 func (h *hostPorts) concern(err error) error {
 	if len(h.forwards) == 0 {
 		return err
@@ -113,7 +112,7 @@ func (h *hostPorts) concern(err error) error {
 	return errors.Join(errs...)
 }
 
-// apply puts changes in force.
+// apply writes pending changes.
 func (h *hostPorts) apply(now time.Time) error {
 	if h.written && !h.stale {
 		return nil
@@ -121,7 +120,7 @@ func (h *hostPorts) apply(now time.Time) error {
 	return h.write(now)
 }
 
-// tend repairs what other processes changed, and notices new sockets.
+// tend repairs what other processes changed, and finds new sockets.
 func (h *hostPorts) tend(now time.Time) error {
 	switch {
 	case !h.written || now.Before(h.glanced.Add(hostPortGlance)):
@@ -146,8 +145,8 @@ func (h *hostPorts) tend(now time.Time) error {
 	return nil
 }
 
-// list looks for sockets of the node on ports that lead to pods, and reports
-// whether they are others than before. It keeps those from before if it cannot.
+// list lists the sockets of the node on ports that lead to pods, and reports whether they
+// changed. On an error it keeps the previous list.
 func (h *hostPorts) list() (changed bool) {
 	var found []model.HostPort
 	if len(h.forwards) > 0 {
@@ -167,7 +166,7 @@ func (h *hostPorts) list() (changed bool) {
 	return changed
 }
 
-// leads reports whether some packet to a socket is led to a pod.
+// leads reports whether packets to the address of a socket go to a pod.
 func (h *hostPorts) leads(socket model.HostPort) bool {
 	for _, forwards := range h.forwards {
 		if slices.ContainsFunc(forwards, func(f fabric.Forward) bool { return f.Overlaps(socket) }) {
@@ -180,7 +179,7 @@ func (h *hostPorts) leads(socket model.HostPort) bool {
 // problems reports the host ports on which a process of the node listens, too.
 func (h *hostPorts) problems(pods map[model.EndpointID]model.PodID) (all []string) {
 	if h.unlisted != nil {
-		all = append(all, fmt.Sprintf("host ports of pods: sockets of the node on the same ports are not noticed: %s", h.unlisted))
+		all = append(all, fmt.Sprintf("host ports of pods: cannot check for sockets of the node on the same ports: %s", h.unlisted))
 	}
 	for id, forwards := range h.forwards {
 		for _, s := range h.sockets {
@@ -194,11 +193,11 @@ func (h *hostPorts) problems(pods map[model.EndpointID]model.PodID) (all []strin
 	return slices.Compact(all)
 }
 
-// start closes what an earlier agent opened, if the table was flushed since.
+// start closes the sysctls that an earlier agent opened, if the table was flushed since.
 func (h *hostPorts) start() error {
 	there, err := fabric.HasHostPorts()
 	if err != nil || there {
-		return nil // apply says what is wrong, if there are host ports
+		return nil // apply reports the error if there are host ports
 	}
 	return link.RefuseLoopback(nil)
 }

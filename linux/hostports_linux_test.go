@@ -26,8 +26,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// hostPort is a TCP port of the node that leads to port 80 of a pod; address may
-// be empty.
+// hostPort returns a TCP port of the node that leads to port 80 of a pod. address may be empty.
 func hostPort(address string, number uint16) model.HostPort {
 	h := model.HostPort{Number: number, Protocol: model.TCP, Port: 80}
 	if address != "" {
@@ -36,12 +35,12 @@ func hostPort(address string, number uint16) model.HostPort {
 	return h
 }
 
-// serve accepts connections in a namespace and tells each its name.
+// serve accepts connections in a namespace and sends its name to each.
 func (l *lab) serve(ns *netns.NS, at, name string) io.Closer {
 	l.t.Helper()
 	network := "tcp"
 	if strings.HasPrefix(at, "0.0.0.0:") {
-		network = "tcp4" // Go takes it for all addresses of both families
+		network = "tcp4" // otherwise Go listens on all addresses of both IP versions
 	}
 	var listener net.Listener
 	l.must(ns.Do(func() (err error) { listener, err = net.Listen(network, at); return err }))
@@ -59,7 +58,8 @@ func (l *lab) serve(ns *netns.NS, at, name string) io.Closer {
 	return listener
 }
 
-// answer is who answers at an address: a name of serve, "refused", or "nobody".
+// answer returns the name of the server that answers at an address, "refused", or the word that
+// stands for no answer.
 func (l *lab) answer(from *netns.NS, to string) string {
 	l.t.Helper()
 	var text []byte
@@ -85,7 +85,7 @@ func (l *lab) answer(from *netns.NS, to string) string {
 	return string(text)
 }
 
-// answers compares who answers at several addresses.
+// answers compares which servers answer at several addresses.
 func (l *lab) answers(from *netns.NS, want map[string]string) {
 	l.t.Helper()
 	for to, name := range want {
@@ -95,8 +95,8 @@ func (l *lab) answers(from *netns.NS, want map[string]string) {
 	}
 }
 
-// takesLoopback reports the sysctl of a pod's interface, and whether the table of
-// host ports is there.
+// takesLoopback returns the sysctl of a pod's interface, and whether the table of host ports
+// exists.
 func (l *lab) takesLoopback(pod string) (open, table bool) {
 	l.t.Helper()
 	l.must(l.node.Do(func() error {
@@ -107,7 +107,7 @@ func (l *lab) takesLoopback(pod string) (open, table bool) {
 	return open, table
 }
 
-// takesLoopback is for callers that are in the node's namespace.
+// takesLoopback is for callers in the node's namespace.
 func takesLoopback(pod string) (open, table bool, err error) {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + link.HostName(model.MakeEndpointID(pod, "eth0")) + "/route_localnet")
 	if errors.Is(err, os.ErrNotExist) {
@@ -120,7 +120,7 @@ func takesLoopback(pod string) (open, table bool, err error) {
 	return string(text) == "1\n", table, err
 }
 
-// tend has the backend look after things for a while.
+// tend calls Idle of the backend for a while.
 func (l *lab) tend(d time.Duration) {
 	l.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -133,8 +133,7 @@ func (l *lab) flush() {
 	l.must(l.node.Do(func() error { return exec.Command("nft", "flush", "ruleset").Run() }))
 }
 
-// newPortLab has the loopback interface up, as connections of the node to itself
-// need it.
+// newPortLab sets the loopback interface up, because connections of the node to itself need it.
 func newPortLab(t *testing.T, ports map[string][]model.HostPort) *lab {
 	l := newLab(t)
 	l.ports = ports
@@ -148,9 +147,9 @@ func newPortLab(t *testing.T, ports map[string][]model.HostPort) *lab {
 	return l
 }
 
-// TestLoopbackIsOpenOnlyBehindTheTable looks at every step of a pod's life: its
-// interface takes loopback addresses only while the table drops what it sends
-// there, and other pods' never.
+// TestLoopbackIsOpenOnlyBehindTheTable checks every step of a pod's life. Its interface accepts
+// loopback addresses only while the table drops what it sends there. Interfaces of other pods
+// never accept them.
 func TestLoopbackIsOpenOnlyBehindTheTable(t *testing.T) {
 	l := newPortLab(t, map[string][]model.HostPort{"a": {hostPort("", 8100)}, "b": {hostPort(nodeAddr4, 8101)}, "c": {hostPort("::", 8102)}, "d": nil})
 	steps := 0
@@ -181,7 +180,7 @@ func TestLoopbackIsOpenOnlyBehindTheTable(t *testing.T) {
 	l.answers(l.node, map[string]string{"127.0.0.1:8100": "a"})
 	l.delete("b")
 	l.delete("c")
-	l.delete("a") // the last one: the table goes
+	l.delete("a") // the last one: the agent removes the table
 	look("deleted")
 	if _, table := l.takesLoopback("a"); table {
 		t.Error("the table of host ports is left")
@@ -191,8 +190,7 @@ func TestLoopbackIsOpenOnlyBehindTheTable(t *testing.T) {
 	}
 }
 
-// TestFlushedHostPorts flushes the ruleset while the agent is there, and while it
-// is not.
+// TestFlushedHostPorts flushes the ruleset while the agent runs, and while it does not.
 func TestFlushedHostPorts(t *testing.T) {
 	l := newPortLab(t, map[string][]model.HostPort{"a": {hostPort("", 8100)}})
 	l.pod("a", 11)
@@ -227,11 +225,11 @@ func TestFlushedHostPorts(t *testing.T) {
 	}
 }
 
-// TestOwnServicesStay has processes of the node listen on ports that lead to a
-// pod: the node's own connections stay with them, and the later one is reported.
+// TestOwnServicesStay lets processes of the node listen on ports that lead to a pod. The node's
+// own connections still reach them, and the later one is reported.
 func TestOwnServicesStay(t *testing.T) {
 	l := newPortLab(t, map[string][]model.HostPort{"a": {hostPort("", 8100)}})
-	resolver := l.serve(l.node, "127.0.0.53:8100", "resolver") // before the pod comes
+	resolver := l.serve(l.node, "127.0.0.53:8100", "resolver") // before the pod
 	l.pod("a", 11)
 	l.serve(l.pods["a"], ":80", "a")
 	l.apply()
@@ -244,7 +242,7 @@ func TestOwnServicesStay(t *testing.T) {
 	}
 
 	resolver.Close()
-	daemon := l.serve(l.node, "0.0.0.0:8100", "daemon") // after it
+	daemon := l.serve(l.node, "0.0.0.0:8100", "daemon") // after the pod
 	l.tend(1500 * time.Millisecond)
 	l.answers(l.node, map[string]string{"127.0.0.53:8100": "daemon", "127.0.0.1:8100": "daemon", node4: "daemon", node6: "a"})
 	l.answers(l.outside, map[string]string{node4: "a", node6: "a"})
@@ -309,7 +307,7 @@ func TestListening(t *testing.T) {
 		dual := func(name string) string { return strings.Replace(name, "[::]:", "", 1) }
 		want := []string{listen("tcp4", "0.0.0.0:0"), listen("tcp4", "127.0.0.1:0"), listen("tcp6", "[::]:0"), listen("tcp6", "["+nodeAddr6+"]:0"), dual(listen("tcp", ":0")),
 			listen("udp4", "0.0.0.0:0"), listen("udp4", nodeAddr4+":0"), listen("udp6", "[::]:0"), listen("udp6", "[::1]:0"), dual(listen("udp", ":0"))}
-		// An open connection and a connected socket take nothing from others.
+		// Open connections and connected sockets are not listed.
 		at := strings.TrimPrefix(want[1], "TCP ")
 		connection, err := net.Dial("tcp", at)
 		l.must(err)
@@ -323,7 +321,7 @@ func TestListening(t *testing.T) {
 		for _, h := range found {
 			got = append(got, fmt.Sprint(h))
 		}
-		// The kernel's own sockets, such as those of tunnels, are beside them.
+		// The list may also contain sockets of the kernel, such as those of tunnels.
 		for _, name := range []string{connection.LocalAddr().String(), connected.LocalAddr().String()} {
 			if slices.ContainsFunc(got, func(g string) bool { return strings.HasSuffix(g, " "+name) }) {
 				t.Errorf("%s is connected and listed in %q", name, got)

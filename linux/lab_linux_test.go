@@ -27,8 +27,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// lab is one node in a namespace of its own, with an uplink to a second
-// namespace that stands for the rest of the network.
+// lab is one node in its own network namespace, with an uplink to a second namespace that
+// stands for the rest of the network.
 type lab struct {
 	t       *testing.T
 	dir     string
@@ -40,13 +40,13 @@ type lab struct {
 	cluster *model.Snapshot
 	byRule  bool // as linux.Config.EgressByRule
 	step    func(string)
-	// change, if set, makes the configuration another one.
+	// change, if set, changes the configuration.
 	change func(*linux.Config)
-	log    io.Writer // nil: nowhere
+	log    io.Writer // nil: discard
 	state  *model.State
 	local  map[model.EndpointID]compile.Endpoint
-	// xdp are the devices of the XDP program, deny the lists that apply puts in
-	// force with the policies, refused what was not enforced as asked.
+	// xdp are the devices of the XDP program. deny holds the lists that apply applies with the
+	// policies; refused holds the entries that were not enforced as requested.
 	xdp     linux.XDPDevices
 	deny    []*model.DenyList
 	limits  map[string]model.Bandwidth // of pods, by name
@@ -78,7 +78,7 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// newNode makes a lab that is a namespace by now, and nothing in it.
+// newNode returns a lab with an empty namespace.
 func newNode(t *testing.T) *lab {
 	t.Helper()
 	if os.Getuid() != 0 || testing.Short() {
@@ -93,7 +93,7 @@ func newNode(t *testing.T) *lab {
 	return l
 }
 
-// cable connects the node by its uplink with that of another namespace.
+// cable connects the uplink of the node with that of another namespace.
 func (l *lab) cable(other *netns.NS) error {
 	return l.node.Do(func() error {
 		out, err := os.Open(other.Path())
@@ -118,7 +118,7 @@ func (l *lab) namespace(name string) *netns.NS {
 	l.must(err)
 	l.t.Cleanup(func() { ns.Close() })
 	l.must(ns.Do(func() error {
-		// No router asks for neighbours while it tests its own address.
+		// A router does not resolve neighbours during duplicate address detection.
 		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0); err != nil {
 			return err
 		}
@@ -157,7 +157,7 @@ func route(to, via string) error {
 	return netlink.RouteReplace(&netlink.Route{Dst: dst, Gw: net.ParseIP(via)})
 }
 
-// start makes a backend, as a starting agent does.
+// start creates a backend, as a starting agent does.
 func (l *lab) start() {
 	l.t.Helper()
 	l.must(l.node.Do(func() error {
@@ -197,7 +197,7 @@ func (l *lab) add(name string, n byte) error {
 	return l.node.Do(func() error { return l.addHere(name, n) })
 }
 
-// addHere is for callers that are in the node's namespace.
+// addHere is for callers in the node's namespace.
 func (l *lab) addHere(name string, n byte) error {
 	spec := dataplane.EndpointSpec{ID: model.MakeEndpointID(name, "eth0"), ContainerID: name, IfName: "eth0",
 		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: l.pods[name].Path(), IPs: podIPs(n), Bandwidth: l.limits[name], HostPorts: l.ports[name]}
@@ -215,7 +215,7 @@ func (l *lab) delete(name string) {
 	delete(l.local, id)
 }
 
-// apply enforces policies on the pods, which all carry the label name=NAME.
+// apply enforces policies on the pods, which all have the label name=NAME.
 func (l *lab) apply(policies ...*model.Policy) {
 	l.t.Helper()
 	l.must(l.tryApply(policies...))
@@ -252,8 +252,7 @@ func named(name string) model.PodSelector {
 	return model.PodSelector{Namespace: "default", Pods: model.MakeSelector(model.Requirement{Key: "name", Operator: model.In, Values: []string{name}})}
 }
 
-// isolate selects a pod for a direction and accepts the given peers at the
-// given ports.
+// isolate returns a policy that selects a pod for a direction, with the given rules.
 func isolate(pod string, d model.Direction, rules ...model.Rule) *model.Policy {
 	p := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "default", Name: pod + "-" + d.String()},
 		Tier: model.TierNetworkPolicy, Subject: named(pod)}
@@ -312,7 +311,7 @@ func (l *lab) echo(ns *netns.NS, port uint16) {
 	}))
 }
 
-// reach tries a connection and an echo over it.
+// reach opens a connection and sends an echo over it.
 func reach(from *netns.NS, network, to string, port uint16, limit time.Duration) error {
 	return from.Do(func() error {
 		c, err := (&net.Dialer{Timeout: limit}).Dial(network, net.JoinHostPort(to, fmt.Sprint(port)))
@@ -324,8 +323,8 @@ func reach(from *netns.NS, network, to string, port uint16, limit time.Duration)
 	})
 }
 
-// After silence an answer is not expected any more; what is wanted may take the
-// patience that a slow machine needs.
+// After silence, a test no longer expects an answer. An expected answer may take patience on a
+// slow machine.
 const (
 	silence  = 400 * time.Millisecond
 	patience = 5 * time.Second

@@ -29,8 +29,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// older reads programs of an older layout as the last version that had it compiled
-// them.
+// older reads programs of an older layout, as its last version compiled them.
 func (u *upgradeTraffic) older(file string) *ebpf.CollectionSpec {
 	u.t.Helper()
 	packed, err := os.Open(filepath.Join("testdata", file))
@@ -50,9 +49,9 @@ func (u *upgradeTraffic) older(file string) *ebpf.CollectionSpec {
 	return spec
 }
 
-// plant puts the programs of an older layout in force with what is in these maps
-// now; was converts a value to what it was, nil leaves an entry out. Behind the
-// translation, egress decides, if it is not nil; then ours is removed.
+// plant installs the programs of an older layout with the present content of the named maps.
+// was converts a value to the older struct; nil skips the entry. If egress is not nil, it
+// decides after DNAT. Then plant removes our programs.
 func (u *upgradeTraffic) plant(layout string, names []string, was func(name string, v []byte) []byte, egress *ebpf.CollectionSpec) {
 	u.t.Helper()
 	dir, now := filepath.Join(u.bpffs, layout), filepath.Join(u.bpffs, loader.LayoutVersion)
@@ -84,7 +83,7 @@ func (u *upgradeTraffic) plant(layout string, names []string, was func(name stri
 	u.must(os.RemoveAll(now))
 }
 
-// plantLinks puts the older programs on the host's end of a pod.
+// plantLinks attaches the older programs to the host end of a pod's veth pair.
 func (u *upgradeTraffic) plantLinks(old *ebpf.Collection, dir, host string) error {
 	index, err := link.Index(host)
 	if err != nil {
@@ -98,8 +97,8 @@ func (u *upgradeTraffic) plantLinks(old *ebpf.Collection, dir, host string) erro
 		pinTCX(toPod, ebpf.AttachTCXEgress, index, filepath.Join(dir, "links", host+"-to_pod")), link.DropClassifiers(index))
 }
 
-// plantEgress puts the one program for egress of layout v2 after translation:
-// in a rule of nftables, or at the hooks of netfilter.
+// plantEgress attaches the egress program of layout v2 after DNAT: in an nftables rule, or at
+// the netfilter hooks.
 func (u *upgradeTraffic) plantEgress(spec *ebpf.CollectionSpec, pinned ebpf.CollectionOptions) error {
 	if spec == nil {
 		return link.DropEgressFilter()
@@ -143,8 +142,7 @@ func (u *upgradeTraffic) plantEgress(spec *ebpf.CollectionSpec, pinned ebpf.Coll
 	return link.DropEgressFilter()
 }
 
-// plantV1 puts the programs of layout v1 in force: those before egress was decided
-// after translation.
+// plantV1 installs the programs of layout v1, which decide egress before DNAT.
 func (u *upgradeTraffic) plantV1() {
 	u.t.Helper()
 	names := []string{"slots", "peers4", "peers6", "prefixes4", "prefixes6", "ports", "verdicts", "rows", "tables", "endpoints"}
@@ -159,8 +157,8 @@ func (u *upgradeTraffic) plantV1() {
 	}, nil)
 }
 
-// plantV2 puts the programs of layout v2 in force: those before the sources of
-// packets were checked, and answers decided by both ends.
+// plantV2 installs the programs of layout v2, which do not check the sources of packets, and do
+// not let both ends decide about answers.
 func (u *upgradeTraffic) plantV2() {
 	u.t.Helper()
 	names := []string{"slots", "peers4", "peers6", "prefixes4", "prefixes6", "ports", "verdicts", "rows", "tables", "endpoints",
@@ -170,7 +168,7 @@ func (u *upgradeTraffic) plantV2() {
 			return v
 		}
 		if binary.NativeEndian.Uint32(v[4:]) == 0 {
-			return nil // v2 knew those of direct ways only
+			return nil // v2 knew only node routes of the fast path
 		}
 		return v[:4]
 	}, u.older("layout-v2-egress.o.gz"))
@@ -185,8 +183,7 @@ func pinTCX(p *ebpf.Program, at ebpf.AttachType, index int, path string) error {
 	return l.Pin(path)
 }
 
-// The layouts before this one, with other structs, and v1 without programs behind
-// the translation, are replaced under traffic.
+// Older layouts, with other structs, are replaced under traffic. v1 has no programs after DNAT.
 func TestUpgradeFromOlderLayouts(t *testing.T) {
 	t.Parallel()
 	for layout, plant := range map[string]func(*upgradeTraffic){"v1": (*upgradeTraffic).plantV1, "v2": (*upgradeTraffic).plantV2} {
@@ -210,8 +207,8 @@ func TestUpgradeFromOlderLayouts(t *testing.T) {
 	}
 }
 
-// reshaped makes a map of flows with the fields of struct conn in another order,
-// one that is new and without some, and copies the flows to it.
+// reshaped returns a flow table with the fields of struct conn in another order, with a new
+// field and without some others. It copies the flows to it.
 func reshaped(t *testing.T, from *ebpf.Map, without ...string) *ebpf.Map {
 	t.Helper()
 	spec, err := bpfobj.LoadPod()
@@ -251,8 +248,8 @@ func reshaped(t *testing.T, from *ebpf.Map, without ...string) *ebpf.Map {
 	return made
 }
 
-// Flows survive though the older layout has their fields elsewhere; what has a
-// value that means nothing is left behind and counted.
+// Flows survive if the older layout has their fields at other offsets. Flows with unknown
+// values are skipped and counted.
 func TestFlowsAreCarriedByTheNamesOfTheirFields(t *testing.T) {
 	l := newLab(t)
 	u := newUpgradeTraffic(l)
@@ -264,7 +261,7 @@ func TestFlowsAreCarriedByTheNamesOfTheirFields(t *testing.T) {
 	defer from.Close()
 	var odd bpfobj.PodConnKey4
 	var conn bpfobj.PodConn
-	if !from.Iterate().Next(&odd, &conn) { // seen lately, but not again
+	if !from.Iterate().Next(&odd, &conn) { // seen recently, but no packet follows
 		t.Fatal("there are no flows")
 	}
 	odd.Protocol, conn.State = 99, 9
@@ -280,13 +277,13 @@ func TestFlowsAreCarriedByTheNamesOfTheirFields(t *testing.T) {
 	u.judge()
 	u.settled()
 	u.end()
-	if !strings.Contains(log.String(), "unknown=1") || !strings.Contains(log.String(), "could not be carried over") {
+	if !strings.Contains(log.String(), "unknown=1") || !strings.Contains(log.String(), "could not be migrated") {
 		t.Errorf("the flow of an unknown state is not mentioned: %s", log.String())
 	}
 }
 
-// A pod whose older programs somebody took off is policed again, be it the only
-// one or not.
+// An agent polices a pod again after another process removed its older programs, also if no
+// older programs are left at all.
 func TestUpgradeWithoutOlderPrograms(t *testing.T) {
 	t.Parallel()
 	for _, bare := range [][]string{{"b"}, {"a", "b"}} {
@@ -312,7 +309,7 @@ func TestUpgradeWithoutOlderPrograms(t *testing.T) {
 	}
 }
 
-// Removal takes an older layout along that nobody has taken over.
+// Remove also removes an older layout that no agent has migrated.
 func TestRemoveOfOlderLayout(t *testing.T) {
 	l := newLab(t)
 	u := newUpgradeTraffic(l)
@@ -329,8 +326,8 @@ func TestRemoveOfOlderLayout(t *testing.T) {
 	l.start()
 }
 
-// What cannot be taken over is refused, stays in force, and is found as it was by
-// the agent that made it.
+// If an older layout cannot be migrated, the agent reports an error. The layout stays in force
+// and unchanged for the agent that created it.
 func TestUpgradeIsRefused(t *testing.T) {
 	l := newLab(t)
 	u := newUpgradeTraffic(l)

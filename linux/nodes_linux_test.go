@@ -24,10 +24,10 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// nodes are two, whose uplinks are connected.
+// nodes are two nodes whose uplinks are connected.
 type nodes [2]*lab
 
-// What they have of pods and addresses.
+// Their pod ranges and addresses.
 var nearAndFar = [2]*model.Node{
 	{Name: "near", OS: model.Linux, Addresses: []netip.Addr{netip.MustParseAddr(nodeAddr4), netip.MustParseAddr(nodeAddr6)},
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/25"), netip.MustParsePrefix("fd01::/121")}},
@@ -35,7 +35,7 @@ var nearAndFar = [2]*model.Node{
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.128/25"), netip.MustParsePrefix("fd01::80/121")}},
 }
 
-// newNodes starts both, with changes of the configuration.
+// newNodes starts both nodes with a changed configuration.
 func newNodes(t *testing.T, change func(*linux.Config)) nodes {
 	t.Helper()
 	var n nodes
@@ -54,8 +54,8 @@ func newNodes(t *testing.T, change func(*linux.Config)) nodes {
 	return n
 }
 
-// apply enforces policies on the pods of both, and lets the nodes be idle until
-// there is no more to do, devices have been looked after and interfaces are quiet.
+// apply enforces policies on the pods of both nodes. It calls Idle until no work is left,
+// devices have been checked and interfaces are quiet.
 func (n nodes) apply(policies ...*model.Policy) {
 	n[0].t.Helper()
 	n.applyTo(nearAndFar[:], policies...)
@@ -91,8 +91,7 @@ func (n nodes) settle() {
 	}
 }
 
-// straight runs f and makes sure that both stacks saw nothing of it, or that both
-// did.
+// straight runs f and checks that both host stacks saw none of its packets, or that both did.
 func (n nodes) straight(want bool, f func()) {
 	n[0].t.Helper()
 	var before [2]int
@@ -113,7 +112,7 @@ func (n nodes) straight(want bool, f func()) {
 	}
 }
 
-// hops checks what both say of the ranges of the other.
+// hops checks what both nodes report about the ranges of the other.
 func (n nodes) hops(mode string) {
 	n[0].t.Helper()
 	for i, l := range n {
@@ -129,8 +128,8 @@ func (n nodes) hops(mode string) {
 	}
 }
 
-// hooksHere are the kinds of hooks that this kernel has, and whether it is that
-// without links.
+// hooksHere returns the kinds of hooks to test on this kernel, and whether each works without
+// links.
 func hooksHere(t *testing.T) map[string]bool {
 	t.Helper()
 	if os.Getuid() != 0 || testing.Short() {
@@ -143,9 +142,9 @@ func hooksHere(t *testing.T) map[string]bool {
 	return kinds
 }
 
-// From pod to pod of two nodes packets pass both stacks by, by either kind of hook
-// and over either fabric, under the receiver's policy; also when agents start
-// again, and when somebody takes from_node off a device.
+// Packets between pods of two nodes use the fast path, with either kind of hook and over either
+// fabric, under the policy of the receiver. This also holds after the agents restart, and after
+// another process detaches from_node.
 func TestBetweenNodesPastTheStacks(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fabric.Mode{fabric.Routes, fabric.VXLAN} {
@@ -217,9 +216,9 @@ func TestBetweenNodesPastTheStacks(t *testing.T) {
 	}
 }
 
-// On a kernel whose connection tracking cannot be asked packets go through the
-// stacks of both nodes, under policy, and it is said; when its module is loaded,
-// past them from then on, while what was open goes on.
+// If the kernel offers no lookup in connection tracking, packets use the host stacks of both
+// nodes under policy, and the agent reports it. After its module is loaded, packets use the
+// fast path, while open connections continue.
 func TestTrackingComesLater(t *testing.T) {
 	for hook, clsact := range hooksHere(t) {
 		t.Run(hook, func(t *testing.T) {
@@ -244,7 +243,7 @@ func TestTrackingComesLater(t *testing.T) {
 				}
 			}
 			n.hops("stack_routes")
-			if !strings.Contains(log.String(), "packets between nodes go through the stack") {
+			if !strings.Contains(log.String(), "packets between nodes go through the host stack") {
 				t.Errorf("the log says nothing of it: %s", log.String())
 			}
 			judge(false)
@@ -263,7 +262,7 @@ func TestTrackingComesLater(t *testing.T) {
 			there = loader.Loaded
 			n.settle()
 			n.hops("direct_routes")
-			if !strings.Contains(log.String(), "connection tracking can be asked by now") {
+			if !strings.Contains(log.String(), "programs can query connection tracking now") {
 				t.Errorf("the log says nothing of it: %s", log.String())
 			}
 			for _, c := range open {

@@ -13,38 +13,37 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// origins keeps the programs informed of who may send from which address: whose the
-// addresses on this node are, and what comes by tunnel. Nothing may claim to come from
-// elsewhere than it does.
+// origins tells the programs which sources are valid: the owners of addresses on this node, and
+// the nodes that send by tunnel. No packet may claim a source from which it cannot come.
 type origins struct {
 	backend *Backend
 	ranges  []netip.Prefix // pod ranges of this node
-	known   bool           // ranges are
+	known   bool           // whether ranges are known
 	owners  map[netip.Prefix]loader.Owner
 	senders []loader.TunnelNode
-	// problems say what is not in force, and the remedy.
+	// problems describe settings that are not in force, and the remedy.
 	problems []string
 	due      time.Time
 }
 
-// lookAtOrigins is how often the addresses of interfaces are looked at.
+// lookAtOrigins is the interval between checks of the addresses of interfaces.
 const lookAtOrigins = time.Second
 
-// apply puts the node's pod ranges in force.
+// apply applies the node's pod ranges.
 func (o *origins) apply(ranges []netip.Prefix) {
 	o.ranges, o.known = ranges, true
 	o.sync()
 }
 
-// tend looks from time to time whether interfaces have other addresses.
+// tend checks periodically whether addresses of interfaces have changed.
 func (o *origins) tend(now time.Time) {
 	if o.known && !now.Before(o.due) {
 		o.sync()
 	}
 }
 
-// sync writes what has changed. What cannot be written is a problem, and is tried
-// again; what was written before stays.
+// sync writes the changes. A failed write is a problem and is retried; the previous entries
+// stay.
 func (o *origins) sync() {
 	o.due = time.Now().Add(lookAtOrigins)
 	o.problems = nil
@@ -75,12 +74,12 @@ func (o *origins) report(err error) {
 		return
 	}
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
-	o.backend.log.Error("forged sources may not be noticed", "error", text)
+	o.backend.log.Error("packets with forged sources may pass", "error", text)
 	o.problems = append(o.problems, "sources of packets: "+text)
 }
 
-// wantedOwners are the addresses of interfaces, the node's pod ranges, and addresses of
-// pods that are in none of them.
+// wantedOwners returns the addresses of interfaces, the node's pod ranges, and addresses of
+// pods outside these ranges.
 func (o *origins) wantedOwners() (map[netip.Prefix]loader.Owner, error) {
 	own, err := link.OwnAddresses()
 	if err != nil {
@@ -105,9 +104,9 @@ func (o *origins) wantedOwners() (map[netip.Prefix]loader.Owner, error) {
 	return owners, nil
 }
 
-// wantedSenders are the nodes that send by tunnel.
+// wantedSenders returns the nodes that send by tunnel.
 func (o *origins) wantedSenders() []loader.TunnelNode {
-	senders := []loader.TunnelNode{} // known, if there are none
+	senders := []loader.TunnelNode{} // not nil: an empty list is known to be empty
 	if plan := o.backend.fabric.Plan(); plan != nil {
 		for _, s := range plan.Senders {
 			senders = append(senders, loader.TunnelNode{Name: s.Node, Underlay: s.Underlay, Sources: s.Sources})

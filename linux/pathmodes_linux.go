@@ -9,7 +9,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 )
 
-// notePathModes notes how the work is done on this node, for Counters.
+// notePathModes records the mechanisms in use on this node, for Counters.
 func (b *Backend) notePathModes() {
 	older := len(b.upgrade.waiting)
 	modes := counted("pods", map[string]int{"tcx": len(b.linked), "older": older, "clsact": max(0, len(b.specs)-len(b.linked)-older)})
@@ -27,13 +27,13 @@ func (b *Backend) notePathModes() {
 	if b.fabric.Masquerades() {
 		outside.Mode = "stack_masquerade"
 	}
-	// A client that another node masquerades cannot be told from that node.
+	// This node cannot distinguish a client that another node masquerades from that node.
 	remote := dataplane.PathMode{Part: "remote_clients", Mode: "node_address", Count: 1}
 	modes = append(modes, clients, remote, outside)
 	b.pathModes.Store(&modes)
 }
 
-// counted are the modes in which anything is done.
+// counted returns the modes whose count is not zero.
 func counted(part string, count map[string]int) (modes []dataplane.PathMode) {
 	for _, mode := range slices.Sorted(maps.Keys(count)) {
 		if count[mode] > 0 {

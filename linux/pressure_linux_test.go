@@ -24,7 +24,7 @@ func cidr(s string) model.Peer {
 	return model.Peer{Kind: model.PeerBlock, Block: model.IPBlock{CIDR: netip.MustParsePrefix(s)}}
 }
 
-// open makes a backend with maps of other sizes.
+// open creates a backend with maps of other sizes.
 func (l *lab) open(entries loader.Sizes) error {
 	return l.node.Do(func() error {
 		cfg := linux.Defaults()
@@ -43,7 +43,7 @@ func (l *lab) restart(entries loader.Sizes) {
 	l.must(l.open(entries))
 }
 
-// usage checks what the backend says of a map.
+// usage checks the usage of a map that the backend reports.
 func (l *lab) usage(name string, capacity int) {
 	l.t.Helper()
 	c, err := l.backend.Counters(context.Background())
@@ -53,7 +53,7 @@ func (l *lab) usage(name string, capacity int) {
 	}
 }
 
-// hold opens a connection; the answer exchanges data on it.
+// hold opens a connection; the returned function exchanges data on it.
 func (l *lab) hold(from *netns.NS, to string, port uint16) func() {
 	l.t.Helper()
 	var c net.Conn
@@ -70,9 +70,9 @@ func (l *lab) hold(from *netns.NS, to string, port uint16) func() {
 	}
 }
 
-// A State for which a map is too small is refused before anything of it is in
-// force; what was in force stays, a pod that is new stays denied, and a larger
-// map takes the place of the full one while flows go on.
+// A State for which a map is too small is rejected before any part of it is in force. The
+// previous State stays, and a new pod stays denied. A larger map replaces the full one while
+// flows continue.
 func TestFullMapKeepsTheOldPolicy(t *testing.T) {
 	l := newLab(t)
 	l.restart(loader.Sizes{"prefixes4": 8, "prefixes6": 8, "verdicts": 16, "rows": 8})
@@ -84,7 +84,7 @@ func TestFullMapKeepsTheOldPolicy(t *testing.T) {
 	l.allowed(l.pods["client"], "tcp", "10.1.0.2", 80)
 	l.denied(l.outside, "tcp", "10.1.0.2", 80)
 
-	// Many blocks at the outside's own port, and the client let out of the rule.
+	// Many blocks at the port of outside, with the client removed from the rule.
 	var blocks []model.Peer
 	for i := range 20 {
 		blocks = append(blocks, cidr(fmt.Sprintf("20.%d.0.0/16", i)))
@@ -110,7 +110,7 @@ func TestFullMapKeepsTheOldPolicy(t *testing.T) {
 	l.allowed(l.outside, "tcp", "10.1.0.2", 80)
 	l.denied(l.pods["client"], "tcp", "10.1.0.2", 80)
 
-	// What is in force does not fit into the small map any more.
+	// The enforced State no longer fits into the small map.
 	l.backend.Close()
 	err = l.open(loader.Sizes{"prefixes4": 8})
 	if err == nil || !strings.Contains(err.Error(), "map prefixes4") || !strings.Contains(err.Error(), "drain the node") {

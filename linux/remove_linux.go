@@ -18,10 +18,10 @@ import (
 	"github.com/isthmus-net/isthmus/linux/xdp"
 )
 
-// Remove takes everything away that a Backend makes: pairs and their queues, the fabric, rules
-// of nftables, programs and maps, those of XDP on uplinks among them. No Backend
-// may be open. What is gone already is no error. Sysctls stay: others may have
-// come to rely on them.
+// Remove removes everything that a Backend creates: veth pairs and their qdiscs, the fabric,
+// nftables rules, programs and maps, including the XDP programs on uplinks. No Backend may be
+// open. Missing objects are no error. Sysctls stay, because other software may depend on them
+// by now.
 func Remove(_ context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -36,7 +36,7 @@ func Remove(_ context.Context, cfg Config) error {
 	}
 	errs = append(errs, link.SweepLimits(), fabric.Cleanup(), link.DropNodeClassifiers(nil))
 	if err := errors.Join(errs...); err != nil {
-		return err // programs stay as long as there may be pods behind them
+		return err // programs stay as long as pods may use them
 	}
 	if err := link.DropEgressFilter(); err != nil {
 		return err
@@ -47,9 +47,9 @@ func Remove(_ context.Context, cfg Config) error {
 	if err := loader.Remove(cfg.BPFFS); err != nil {
 		return fmt.Errorf("remove programs and maps: %w", err)
 	}
-	// A bpffs of its own stays mounted.
+	// The bpffs stays mounted if the directory is its mount point.
 	if err := os.Remove(cfg.BPFFS); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EBUSY) {
-		return fmt.Errorf("remove directory of pins (is another version's data path in it?): %w", err)
+		return fmt.Errorf("remove directory of pins (does it hold the data path of another version?): %w", err)
 	}
 	return nil
 }

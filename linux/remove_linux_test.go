@@ -17,11 +17,11 @@ import (
 	"github.com/isthmus-net/isthmus/linux"
 )
 
-// TestRemove expects the node's interfaces, routes, tables of nftables and XDP
-// programs to be those from before, and nothing to be pinned.
+// TestRemove expects the same interfaces, routes, nftables tables and XDP programs as before,
+// and no pins.
 func TestRemove(t *testing.T) {
 	l := newLab(t)
-	// Where egress is decided by rules, the lab has them by now.
+	// If rules decide egress, the lab already has them.
 	before := slices.DeleteFunc(l.traces(), func(t string) bool { return strings.HasPrefix(t, "table isthmus-egress ") })
 	l.xdp, l.byRule = linux.XDPDevices{Names: []string{"eth0"}}, true
 	l.again()
@@ -55,10 +55,10 @@ func TestRemove(t *testing.T) {
 		}
 		return nil
 	}))
-	l.start() // a node can be taken into service again
+	l.start() // the node can be used again
 }
 
-// traces names the node's interfaces, routes, tables and XDP programs.
+// traces lists the node's interfaces, routes, tables and XDP programs.
 func (l *lab) traces() []string {
 	l.t.Helper()
 	var all []string
@@ -82,7 +82,7 @@ func (l *lab) traces() []string {
 		}
 		routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
 		for _, r := range routes {
-			if r.Protocol != 2 || r.Dst == nil || !r.Dst.IP.IsLinkLocalUnicast() { // the kernel's own come with the family
+			if r.Protocol != 2 || r.Dst == nil || !r.Dst.IP.IsLinkLocalUnicast() { // the kernel adds its own routes with IPv6
 				all = append(all, fmt.Sprint(r.Dst, r.Gw, r.LinkIndex))
 			}
 		}

@@ -18,9 +18,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// rules stand for kube-proxy's in nftables mode: Services are translated as soon
-// as a packet is received, marked ones are masqueraded when they leave, and what
-// comes back to the pod that sent it is marked.
+// rules stand for kube-proxy in nftables mode. DNAT happens when a packet is received. Marked
+// packets are masqueraded when they leave; packets from a pod back to itself are marked.
 const rules = `
 table %[1]s kube-test {
 	chain pre { type nat hook prerouting priority -100; jump services; }
@@ -41,11 +40,11 @@ table %[1]s kube-test {
 	chain post { type nat hook postrouting priority 100; meta mark and 0x4000 != 0 masquerade; }
 }`
 
-// noServices takes the rules away, and leaves those of others.
+// noServices removes the rules, and keeps those of others.
 const noServices = "delete table ip kube-test; delete table ip6 kube-test"
 
-// The addresses of the Service; port 80 goes to pod b port 8080, 81 outside
-// port 8080, 82 to the node's own port 8080; NodePort 30080 to pod b.
+// The addresses of the Service. Port 80 goes to pod b port 8080, 81 to outside port 8080, 82 to
+// the node's own port 8080. NodePort 30080 goes to pod b.
 const (
 	service4 = "10.96.0.10"
 	service6 = "fd96::10"
@@ -69,7 +68,7 @@ func (l *lab) load(ruleset string) {
 	}))
 }
 
-// newServiceLab has pods a and b, and something that answers at every backend.
+// newServiceLab returns a lab with pods a and b, and a server at every backend.
 func newServiceLab(t *testing.T) *lab {
 	l := newLab(t)
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -81,7 +80,7 @@ func newServiceLab(t *testing.T) *lab {
 	l.echo(l.pods["b"], 8080)
 	l.echo(l.outside, 8080)
 	l.echo(l.node, 8080)
-	// The kernel takes its time until a new IPv6 address is in use.
+	// The kernel needs time until a new IPv6 address is usable.
 	for began := time.Now(); reach(l.node, "tcp", outsideAddr6, 8080, silence) != nil; {
 		if time.Since(began) > 10*time.Second {
 			t.Fatal("the network outside does not come up")
@@ -97,14 +96,14 @@ var families = []family{
 	{service6, nodeAddr6, "::/0", outsideAddr6 + "/128", nodeAddr6 + "/128", service6 + "/128"},
 }
 
-// try is one attempt to reach something from pod a or b.
+// try is one attempt to reach an address from pod a or b.
 type try struct {
 	from, network, to string
 	port              uint16
 	want              bool
 }
 
-// attempt makes them all at once.
+// attempt makes all attempts concurrently.
 func (l *lab) attempt(tries []try) {
 	l.t.Helper()
 	results := make([]error, len(tries))
@@ -124,8 +123,7 @@ func (l *lab) attempt(tries []try) {
 	}
 }
 
-// judge tries the Service's ports in turn, and its NodePort, by every protocol
-// and family.
+// judge tries each port of the Service and its NodePort, with every protocol and IP version.
 func (l *lab) judge(from string, wants [4]bool) {
 	l.t.Helper()
 	var tries []try
@@ -140,7 +138,7 @@ func (l *lab) judge(from string, wants [4]bool) {
 	l.attempt(tries)
 }
 
-// blocks are peers of both families.
+// blocks returns rules for both IP versions.
 func blocks(of func(f family) string, ports ...model.PortMatch) (rules []model.Rule) {
 	for _, f := range families {
 		rules = append(rules, accept(block(of(f)), ports...))
@@ -148,7 +146,7 @@ func blocks(of func(f family) string, ports ...model.PortMatch) (rules []model.R
 	return rules
 }
 
-// Egress to a Service is decided on what it stands for, at the hooks and by a
+// Egress to a Service is decided on the backend, at the netfilter hooks and by an nftables
 // rule.
 func TestEgressToServices(t *testing.T) {
 	t.Run("hooks", func(t *testing.T) { egressToServices(newServiceLab(t)) })
@@ -158,15 +156,15 @@ func TestEgressToServices(t *testing.T) {
 		l.renew()
 		l.load("flush ruleset")
 		if len(l.problems()) != 2 {
-			t.Errorf("problems after somebody flushed the rules: %q", l.problems())
+			t.Errorf("problems after another process flushed the rules: %q", l.problems())
 		}
 		l.services()
-		l.must(l.add("a", 11)) // mends
+		l.must(l.add("a", 11)) // repairs
 		l.sound()
 		l.load("flush ruleset")
 		l.services()
 		for began := time.Now(); len(l.problems()) > 0 && time.Since(began) < 10*time.Second; {
-			l.idle() // mends, too
+			l.idle() // repairs, too
 		}
 		l.sound()
 		if n := l.status().Repairs; n < 2 {
@@ -179,14 +177,14 @@ func TestEgressToServices(t *testing.T) {
 func egressToServices(l *lab) {
 	l.apply()
 	l.judge("a", [4]bool{true, true, true, true})
-	// The backend is allowed; the address of the Service is in no rule.
+	// Policy allows the backend; no rule contains the address of the Service.
 	l.apply(isolate("a", model.Egress, accept(pods("b"))))
 	l.judge("a", [4]bool{true, false, false, true})
 	l.apply(isolate("a", model.Egress, blocks(func(f family) string { return f.outside })...))
 	l.judge("a", [4]bool{false, true, false, false})
 	l.apply(isolate("a", model.Egress, blocks(func(f family) string { return f.own })...))
 	l.judge("a", [4]bool{false, false, true, false})
-	// Neither the address of the Service opens anything, nor its port.
+	// Neither the address nor the port of the Service allows anything.
 	l.apply(isolate("a", model.Egress, blocks(func(f family) string { return f.alone })...))
 	l.judge("a", [4]bool{})
 	l.apply(isolate("a", model.Egress, blocks(func(f family) string { return f.anywhere }, tcp(80), tcp(30080))...))
@@ -207,8 +205,8 @@ func egressToServices(l *lab) {
 	}
 }
 
-// A change of policy reaches connections to Services, also while only the other
-// end has something to say; a restart of the agent does not.
+// A policy change applies to connections to Services, also while only the other end sends; a
+// restart of the agent does not cut them.
 func TestConnectionsToServices(t *testing.T) {
 	l := newServiceLab(t)
 	outside := blocks(func(f family) string { return f.outside })
@@ -251,8 +249,8 @@ func TestConnectionsToServices(t *testing.T) {
 	}
 }
 
-// What a pod waits for on a connection to a Service arrives after a change of
-// policy that leaves it allowed, though the pod itself is silent.
+// An answer on a connection to a Service arrives after a policy change that still allows it,
+// although the pod itself is silent.
 func TestAnswerOfServiceAfterChange(t *testing.T) {
 	l := newServiceLab(t)
 	var ln net.Listener
@@ -278,7 +276,7 @@ func TestAnswerOfServiceAfterChange(t *testing.T) {
 	}
 }
 
-// renew makes a new backend over what the old one left.
+// renew creates a new backend over the objects of the old one.
 func (l *lab) renew() {
 	l.t.Helper()
 	l.must(l.backend.Close())
@@ -319,8 +317,8 @@ func (l *lab) forget() {
 	l.must(l.node.Do(func() error { return forgetConnections() }))
 }
 
-// Nobody reaches a pod by pretending to be a Service that it asked for and was
-// denied, and what somebody marks for other ends is dropped and counted.
+// A host cannot reach a pod by forging the address of a Service to which the pod was denied.
+// Packets with marks for other ends are dropped and counted.
 func TestNothingOpensBeforeTheVerdict(t *testing.T) {
 	l := newServiceLab(t)
 	a := l.pods["a"]
@@ -374,8 +372,7 @@ func hears(pc net.PacketConn) bool {
 	return err == nil
 }
 
-// forgetConnections deletes all entries of the connection tracking of the
-// thread's namespace.
+// forgetConnections deletes all connection tracking entries of the thread's namespace.
 func forgetConnections() error {
 	return netlink.ConntrackTableFlush(netlink.ConntrackTable)
 }

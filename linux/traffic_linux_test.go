@@ -31,7 +31,7 @@ const (
 	farMTU   = 1400
 )
 
-// far makes a host behind outside, over a link with a smaller MTU.
+// far creates a host behind outside, over a link with a smaller MTU.
 func (l *lab) far() *netns.NS {
 	l.t.Helper()
 	ns := l.namespace("far")
@@ -87,8 +87,8 @@ func (l *lab) echoDatagrams(ns *netns.NS, port int) {
 	}))
 }
 
-// Datagrams around every limit get through whole, in fragments where they must,
-// between pods and by the stack, and fragments of what is denied do not.
+// Datagrams of sizes around every limit arrive complete, in fragments if necessary, between
+// pods and through the host stack. Fragments of denied datagrams do not arrive.
 func TestDatagramsOfAllSizes(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
@@ -115,7 +115,7 @@ func TestDatagramsOfAllSizes(t *testing.T) {
 	}
 }
 
-// whole sends a datagram of so many bytes and waits for it to come back.
+// whole sends a datagram of size bytes and waits for its echo.
 func whole(to string, port, size int) error {
 	c, err := net.Dial("udp", net.JoinHostPort(to, fmt.Sprint(port)))
 	if err != nil {
@@ -157,7 +157,7 @@ func upload(to string, port int) error {
 	return <-sent
 }
 
-// fragmentsTo sends a datagram in fragments and waits a little for an answer.
+// fragmentsTo sends a datagram in fragments and waits briefly for an answer.
 func fragmentsTo(to string, port int) error {
 	c, err := net.Dial("udp", net.JoinHostPort(to, fmt.Sprint(port)))
 	if err != nil {
@@ -172,9 +172,9 @@ func fragmentsTo(to string, port int) error {
 	return err
 }
 
-// Errors about a pod's flows reach it though its policy lets nobody in: a router
-// far away says that packets are too big, a host that nobody listens. Large
-// segments of connections pass the programs before they are cut.
+// Errors about a pod's flows reach it although its policy denies all ingress: a remote router
+// reports that packets are too big, a host reports a closed port. Programs see large TCP
+// segments before they are segmented.
 func TestErrorsReachIsolatedPods(t *testing.T) {
 	l := newLab(t)
 	a := l.pod("a", 11)
@@ -216,7 +216,7 @@ func refused(to string) error {
 	return nil
 }
 
-// received counts what a pod has sent, as its host's interface sees it.
+// received counts the bytes that a pod has sent, at the host end of its veth pair.
 func (l *lab) received(pod string) (n uint64) {
 	l.t.Helper()
 	l.must(l.node.Do(func() error {
@@ -257,7 +257,7 @@ func (l *lab) packet(from, to *netns.NS, proto int, src, dst string, payload []b
 	return n == len(payload)
 }
 
-// SCTP is told apart by its ports, and what has no ports by its addresses.
+// Policy distinguishes SCTP by its ports, and protocols without ports by their addresses.
 func TestProtocolsWithoutSockets(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
@@ -288,7 +288,7 @@ func TestProtocolsWithoutSockets(t *testing.T) {
 	}
 }
 
-// A VLAN tag on what a pod sends gets it past nothing.
+// A VLAN tag does not let a pod bypass policy.
 func TestTaggedFramesArePoliced(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
@@ -316,8 +316,8 @@ func TestTaggedFramesArePoliced(t *testing.T) {
 	}
 }
 
-// sendFrame sends a datagram from 10.1.0.11 to 10.1.0.12 port 90 as a frame,
-// with a tag behind the addresses.
+// sendFrame sends a datagram from 10.1.0.11 to 10.1.0.12 port 90 as a frame, with a tag after
+// the MAC addresses.
 func sendFrame(tag []byte) error {
 	eth0, err := netlink.LinkByName("eth0")
 	if err != nil {

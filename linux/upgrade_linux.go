@@ -15,28 +15,27 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// An agent that finds an older layout of maps leaves it in force until a State
-// is in its own maps. Then it carries the flows over and exchanges the programs
-// of all interfaces in one moment. What was cut short is done again by the next
-// agent: every step may be made twice.
+// An agent that finds an older map layout leaves it in force until its own maps hold a State.
+// Then it migrates the flows and switches the programs of all interfaces at once. Every step
+// can be repeated, so the next agent completes an interrupted upgrade.
 
-// upgrade is how far that has come.
+// upgrade is the progress of that.
 type upgrade struct {
-	// waiting are the interfaces that programs of the older layout are on, by
-	// index, with what ours are to know of them; nil unless there are such.
+	// waiting are the interfaces with programs of the older layout, by index, with their
+	// endpoints in ours; nil if there are none.
 	waiting map[int]bpfobj.PodEndpoint
-	queued  map[int]bool // those of pods whose bandwidth is limited
-	failed  error        // why the last attempt came to no end
+	queued  map[int]bool // of pods with a bandwidth limit
+	failed  error        // why the last attempt failed
 }
 
-// underOlder reports whether an interface is left to the older layout for now.
+// underOlder reports whether the older layout still serves an interface.
 func (b *Backend) underOlder(index int) bool {
 	_, ok := b.upgrade.waiting[index]
 	return ok
 }
 
-// keptSlot tells which slot an interface under the older layout has in ours, if
-// an agent gave it one before.
+// keptSlot returns the slot in our layout of an interface under the older layout, if an earlier
+// agent assigned one.
 func (b *Backend) keptSlot(f link.Found, e *policymap.Entries) (uint32, bool) {
 	if f.ID == "" || !b.underOlder(f.Index) {
 		return 0, false
@@ -46,8 +45,8 @@ func (b *Backend) keptSlot(f link.Found, e *policymap.Entries) (uint32, bool) {
 	return n, written
 }
 
-// keepSlots gives the endpoints under the older layout the slots that they have
-// there: for a while both layouts read each other's records, which name slots.
+// keepSlots gives the endpoints under the older layout the same slots in ours. For a while both
+// layouts read the records of each other, which contain slots.
 func (b *Backend) keepSlots(found []link.Found) error {
 	for _, f := range found {
 		e, older := b.upgrade.waiting[f.Index]
@@ -57,7 +56,7 @@ func (b *Backend) keepSlots(found []link.Found) error {
 		if e.HostMac == [6]byte{} {
 			host, err := net.InterfaceByIndex(f.Index)
 			if err != nil {
-				return fmt.Errorf("look for interface %s: %w", f.Name, err)
+				return fmt.Errorf("find interface %s: %w", f.Name, err)
 			}
 			copy(e.HostMac[:], host.HardwareAddr)
 			b.upgrade.waiting[f.Index] = e
@@ -70,15 +69,15 @@ func (b *Backend) keepSlots(found []link.Found) error {
 			err = b.path.WriteSlot(w)
 		}
 		if err != nil {
-			return fmt.Errorf("take over interface %s: %w", f.Name, err)
+			return fmt.Errorf("migrate interface %s: %w", f.Name, err)
 		}
 	}
 	return nil
 }
 
-// takeOver ends an upgrade, if one is going on. What is to be in force must be
-// in the maps. Until then, and until programs are exchanged, the older ones decide
-// by the policy that their agent knew last.
+// takeOver completes an upgrade, if one is in progress. The maps must hold the policy to
+// enforce. Until the programs are switched, the older ones enforce the last policy that their
+// agent knew.
 func (b *Backend) takeOver() error {
 	if b.path.Older() == "" {
 		return nil
@@ -86,16 +85,16 @@ func (b *Backend) takeOver() error {
 	was := b.path.Older()
 	b.step("detach older from devices")
 	if err := errors.Join(b.path.DropOlderNodeLinks(), link.DropNodeClassifiers(nil)); err != nil {
-		return err // it would deliver by a policy that was
+		return err // it would deliver by an outdated policy
 	}
 	if !b.path.Alone() {
 		carried, err := b.switchAll()
 		if err != nil {
-			return fmt.Errorf("take over from layout %s: %w", was, err)
+			return fmt.Errorf("migrate layout %s: %w", was, err)
 		}
-		b.log.Info("programs were exchanged", "layout", was, "to", loader.LayoutVersion, "flows", carried.Alive, "expired", carried.Expired, "unknown", carried.Unknown)
+		b.log.Info("switched to the programs of the new layout", "layout", was, "to", loader.LayoutVersion, "flows", carried.Alive, "expired", carried.Expired, "unknown", carried.Unknown)
 		if carried.Unknown > 0 {
-			b.log.Warn("some flows could not be carried over and are decided anew", "flows", carried.Unknown)
+			b.log.Warn("some flows could not be migrated and are evaluated again", "flows", carried.Unknown)
 		}
 	}
 	b.step("decide egress alone")
@@ -110,10 +109,10 @@ func (b *Backend) takeOver() error {
 	return nil
 }
 
-// switchAll carries the flows over and puts the programs of ours on every
-// interface. Programs that call the older ones are put there first, so that all
-// change at once. Flows are carried before, so that they are known then, and
-// after, so that those are known that came in between.
+// switchAll migrates the flows and attaches our programs to every interface. First it attaches
+// programs that call the older ones, so that all interfaces switch at once. It migrates flows
+// before the switch, so that our programs know them, and again after it, for flows that opened
+// in between.
 func (b *Backend) switchAll() (carried loader.Carried, err error) {
 	all, err := link.List()
 	if err != nil {
@@ -140,7 +139,7 @@ func (b *Backend) switchAll() (carried loader.Carried, err error) {
 	return carried, b.path.DecideAlone()
 }
 
-// exchange makes the programs of ours decide for these interfaces.
+// exchange switches these interfaces to our programs.
 func (b *Backend) exchange(found []link.Found) error {
 	for _, f := range found {
 		fromPod, toPod, err := link.FindClassifiers(f.Index)
@@ -151,7 +150,8 @@ func (b *Backend) exchange(found []link.Found) error {
 			return err
 		}
 	}
-	// If somebody took them all off there is nothing to call.
+	// Without recorded older programs, because another process removed them all, there is
+	// nothing to call.
 	if known, err := b.path.KnowsOlder(); err != nil {
 		return err
 	} else if known {
@@ -179,7 +179,7 @@ func (b *Backend) exchange(found []link.Found) error {
 	return b.path.Exchange()
 }
 
-// divert puts the programs on an interface that call those in force.
+// divert attaches the programs to an interface that call the selected ones.
 func (b *Backend) divert(f link.Found) error {
 	b.step("divert")
 	linked, err := b.path.Divert(f.Name)
@@ -194,8 +194,7 @@ func (b *Backend) divert(f link.Found) error {
 		FromPod: b.path.Dispatcher(model.Egress).FD(), ToPod: b.path.Dispatcher(model.Ingress).FD()})
 }
 
-// settlePrograms puts the programs of ours on an interface, on whatever hooks
-// those of the older layout were.
+// settlePrograms attaches our programs to an interface, whichever hooks the older ones used.
 func (b *Backend) settlePrograms(f link.Found) error {
 	b.step("take links")
 	if err := b.path.TakeLinks(f.Name); err != nil {
@@ -209,7 +208,7 @@ func (b *Backend) settlePrograms(f link.Found) error {
 	return link.SetClassifiers(f.Index, b.classifiers())
 }
 
-// upgradeProblems says that an upgrade has not come to its end.
+// upgradeProblems reports an upgrade that is not complete.
 func (b *Backend) upgradeProblems() []string {
 	if b.path.Older() == "" {
 		return nil
@@ -218,6 +217,6 @@ func (b *Backend) upgradeProblems() []string {
 	if b.upgrade.failed != nil {
 		why = b.upgrade.failed
 	}
-	return []string{fmt.Sprintf("pods are still under the programs of layout %s, with the policy that its agent knew last, until those of %s take over: %v",
+	return []string{fmt.Sprintf("the programs of layout %s still enforce the last policy that their agent knew, until those of %s replace them: %v",
 		b.path.Older(), loader.LayoutVersion, why)}
 }

@@ -22,9 +22,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// upgradeTraffic goes from pod a to pod b and outside, in both families, over
-// programs that are exchanged. All pods are isolated in both directions, so that
-// a flow which is taken for another is cut.
+// upgradeTraffic goes from pod a to pod b and outside, for both IP versions, while the programs
+// are replaced. All pods are isolated in both directions, so a flow is cut if the programs lose
+// it.
 type upgradeTraffic struct {
 	*lab
 	pod      map[string]byte
@@ -32,8 +32,8 @@ type upgradeTraffic struct {
 	open     *traffic.Connections
 	stream   *traffic.Stream
 	services []net.Conn
-	// quiet are both ends of connections on which only the server speaks: no
-	// packet of the client opens them anew.
+	// quiet are both ends of connections on which only the server sends, so no packet of the
+	// client opens them again.
 	quiet [][2]net.Conn
 }
 
@@ -44,7 +44,7 @@ func newUpgradeTraffic(l *lab) *upgradeTraffic {
 	l.echo(l.pod("b", 12), 8080)
 	l.echo(l.outside, 8080)
 	both := []model.PortMatch{tcp(7001), tcp(7002), tcp(8080), {Protocol: model.UDP, First: 7001, Last: 7001}}
-	// Layout v1 asked about the address of a Service, later ones about the pod's.
+	// Layout v1 evaluates the address of a Service, later ones that of the pod.
 	u.policies = []*model.Policy{
 		isolate("a", model.Ingress), isolate("b", model.Egress),
 		isolate("a", model.Egress, accept(pods("b"), both...), accept(block(outsideAddr4+"/32"), both...), accept(block(outsideAddr6+"/128"), both...),
@@ -94,7 +94,7 @@ func (u *upgradeTraffic) begin() {
 	u.connectQuietly(u.outside, "["+outsideAddr6+"]:7002", "["+outsideAddr6+"]:7002")
 }
 
-// connectQuietly opens a connection from pod a that the server's end is kept of.
+// connectQuietly opens a connection from pod a and keeps both ends.
 func (u *upgradeTraffic) connectQuietly(server *netns.NS, listen, dial string) {
 	u.t.Helper()
 	var ln net.Listener
@@ -110,7 +110,7 @@ func (u *upgradeTraffic) connectQuietly(server *netns.NS, listen, dial string) {
 	u.quiet = append(u.quiet, ends)
 }
 
-// serversSpeak has the servers say something on all quiet connections.
+// serversSpeak lets the servers send on all quiet connections.
 func (u *upgradeTraffic) serversSpeak() {
 	u.t.Helper()
 	for _, c := range u.quiet {
@@ -123,7 +123,7 @@ func (u *upgradeTraffic) serversSpeak() {
 	}
 }
 
-// watchSteps tries connections at every step of an upgrade, while packets flow.
+// watchSteps opens connections at every step of an upgrade, while packets flow.
 func (u *upgradeTraffic) watchSteps() {
 	u.step = func(name string) {
 		if u.backend == nil || name == "write maps" {
@@ -139,8 +139,8 @@ func (u *upgradeTraffic) watchSteps() {
 	}
 }
 
-// ready waits until the node has found the host beyond, which takes IPv6 a second
-// on interfaces that are new.
+// ready waits until the node has resolved the host beyond, which takes IPv6 a second on new
+// interfaces.
 func (u *upgradeTraffic) ready() {
 	u.t.Helper()
 	var err error
@@ -152,7 +152,7 @@ func (u *upgradeTraffic) ready() {
 	u.t.Fatal(err)
 }
 
-// judge wants what policy says, of flows that are open and of new ones.
+// judge checks open flows and new ones against policy.
 func (u *upgradeTraffic) judge() {
 	u.t.Helper()
 	u.serversSpeak()
@@ -170,7 +170,7 @@ func (u *upgradeTraffic) judge() {
 	u.denied(u.pods["b"], "tcp", outsideAddr4, 8080)
 }
 
-// end wants that nothing was lost.
+// end checks that no packet was lost.
 func (u *upgradeTraffic) end() {
 	u.t.Helper()
 	got, err := u.stream.Finish()
@@ -195,7 +195,7 @@ func (u *upgradeTraffic) adopt() {
 	u.apply(u.policies...)
 }
 
-// settled wants the maps and programs of this layout in force and nothing else.
+// settled checks that only the maps and programs of this layout are in force.
 func (u *upgradeTraffic) settled() {
 	u.t.Helper()
 	layouts, err := os.ReadDir(u.bpffs)
@@ -211,16 +211,16 @@ func (u *upgradeTraffic) settled() {
 	}
 }
 
-// age makes the present layout an older one.
+// age turns the present layout into an older one.
 func (u *upgradeTraffic) age() {
 	u.t.Helper()
 	u.must(u.backend.Close())
 	u.must(os.Rename(filepath.Join(u.bpffs, loader.LayoutVersion), filepath.Join(u.bpffs, "v1")))
 }
 
-// Programs and maps of an older layout, on links or classifiers, which leave
-// decisions behind the translation to hooks or to a rule, are replaced under
-// traffic, by an agent that uses either.
+// An agent replaces programs and maps of an older layout under traffic. The older programs use
+// links or classifiers, and leave verdicts after DNAT to netfilter hooks or to a rule; the
+// agent uses either.
 func TestUpgradeUnderTraffic(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -261,8 +261,8 @@ func TestUpgradeUnderTraffic(t *testing.T) {
 	}
 }
 
-// A pod that comes before the older programs are replaced is under the policy at
-// once; the next restart of the agent finds nothing special.
+// A pod that is added before the older programs are replaced is policed at once. The next
+// restart of the agent finds nothing special.
 func TestPodsComeAndGoInAnUpgrade(t *testing.T) {
 	l := newLab(t)
 	u := newUpgradeTraffic(l)
@@ -287,11 +287,11 @@ func TestPodsComeAndGoInAnUpgrade(t *testing.T) {
 	u.end()
 }
 
-// errCrash is what ends an agent in the middle of something.
+// errCrash ends an agent in the middle of an operation.
 var errCrash = errors.New("crash")
 
-// crashAt makes the backend end at the nth step from now, as by SIGKILL, in what
-// a starting agent does. It returns the name of the step, "" if there are fewer.
+// crashAt ends the backend at the nth step from now, as SIGKILL would, during the start of an
+// agent. It returns the name of the step, "" if there are fewer.
 func (u *upgradeTraffic) crashAt(n int) (at string) {
 	u.t.Helper()
 	u.step = func(name string) {
@@ -329,8 +329,8 @@ func (u *upgradeTraffic) crashAt(n int) (at string) {
 	return at
 }
 
-// An agent that is killed at any step of an upgrade loses nothing, and the next
-// one finishes it.
+// An agent that is killed at any step of an upgrade loses nothing, and the next one completes
+// it.
 func TestUpgradeIsKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -369,7 +369,7 @@ func TestUpgradeIsKilledAtEveryStep(t *testing.T) {
 	u.end()
 }
 
-// judgeQuickly asks what does not have to wait for silence.
+// judgeQuickly checks only verdicts that need no wait for silence.
 func (u *upgradeTraffic) judgeQuickly() {
 	u.t.Helper()
 	u.serversSpeak()

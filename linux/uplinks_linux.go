@@ -22,17 +22,17 @@ import (
 	"github.com/isthmus-net/isthmus/linux/xdp"
 )
 
-// XDPDevices says on which devices the XDP program is.
+// XDPDevices selects the devices of the XDP program.
 type XDPDevices struct {
-	// Auto means the devices of the default routes, while there are deny lists:
-	// attaching can stop a device for a moment, and where the driver has no XDP
-	// every packet pays for it.
+	// Auto means the devices of the default routes, while deny lists exist. Attaching can
+	// interrupt a device for a moment. If the driver does not support XDP, every packet costs
+	// more.
 	Auto bool
-	// Names are devices that always have it; with Auto there are none.
+	// Names are devices that always have the program. With Auto, Names is empty.
 	Names []string
 }
 
-// ParseXDPDevices reads "auto", "off", or names separated by commas.
+// ParseXDPDevices parses "auto", "off", or names separated by commas.
 func ParseXDPDevices(text string) (XDPDevices, error) {
 	switch text {
 	case "auto":
@@ -43,42 +43,42 @@ func ParseXDPDevices(text string) (XDPDevices, error) {
 	var d XDPDevices
 	for _, name := range strings.Split(text, ",") {
 		if name == "" || name == "." || name == ".." || len(name) >= unix.IFNAMSIZ || strings.ContainsAny(name, "/ \t") || slices.Contains(d.Names, name) {
-			return XDPDevices{}, fmt.Errorf("%q: give auto, off, or names of devices separated by commas", text)
+			return XDPDevices{}, fmt.Errorf("%q: give auto, off, or device names separated by commas", text)
 		}
 		d.Names = append(d.Names, name)
 	}
 	return d, nil
 }
 
-// Off reports whether no device should have it.
+// Off reports whether no device has the program.
 func (d XDPDevices) Off() bool { return !d.Auto && len(d.Names) == 0 }
 
-// uplinks keeps the XDP program and its deny list on the uplinks. What goes
-// wrong with it is reported and does not concern the pods.
+// uplinks keeps the XDP program and its deny list on the uplinks. It reports errors, which do
+// not affect the pods.
 type uplinks struct {
 	backend *Backend
 	pins    string      // directory of the maps
-	filter  *xdp.Filter // nil until it is needed
-	// set is what was last asked for, asked that it was; failed is why it is not
-	// in force, unsupported what is not enforced as asked.
+	filter  *xdp.Filter // nil until first use
+	// set is the last requested set, and asked says that one was requested. failed is the
+	// reason why it is not in force; unsupported lists the entries that are not enforced as
+	// requested.
 	set         *model.DenySet
 	asked       bool
 	failed      error
 	unsupported []model.Unsupported
-	// laid is the set that the maps hold, sparing the addresses of own.
+	// laid is the set that the maps hold, with the addresses in own exempt.
 	laid *model.DenySet
 	own  []netip.Addr
-	// devices should have the program, by name; known since the last attach.
+	// devices are those that should have the program, by name; known since the last attach.
 	devices map[string]int
-	again   time.Time // when to look after the devices next
+	again   time.Time // time of the next check of the devices
 
-	mu     sync.Mutex // guards the rest, for Counters
+	mu     sync.Mutex // guards the fields below, for Counters
 	status dataplane.DenyStatus
 	drops  *xdp.Filter
 }
 
-// lookAfter is how often the devices are looked after, retry how often while
-// something is wrong.
+// lookAfter is the interval between checks of the devices, retry the interval after an error.
 const (
 	lookAfter = 10 * time.Second
 	retry     = time.Second
@@ -92,7 +92,7 @@ func newUplinks(b *Backend) (*uplinks, error) {
 	return u, nil
 }
 
-// apply puts a deny set in force. It returns what is not enforced as asked.
+// apply applies a deny set. It returns the entries that are not enforced as requested.
 func (u *uplinks) apply(set *model.DenySet) []model.Unsupported {
 	if u.asked && set == u.set && u.failed == nil {
 		return u.unsupported
@@ -113,7 +113,7 @@ func (u *uplinks) apply(set *model.DenySet) []model.Unsupported {
 	return u.unsupported
 }
 
-// report lists what is not enforced as asked.
+// report lists the entries that are not enforced as requested.
 func (u *uplinks) report(own []netip.Addr) []model.Unsupported {
 	if u.set == nil {
 		return nil
@@ -142,7 +142,7 @@ func (u *uplinks) report(own []netip.Addr) []model.Unsupported {
 	return all
 }
 
-// spared are the addresses that no list denies on this machine.
+// spared returns the addresses that are exempt from all deny lists on this node.
 func (u *uplinks) spared() ([]netip.Addr, error) {
 	if u.set == nil {
 		return nil, nil
@@ -160,7 +160,7 @@ func (u *uplinks) spared() ([]netip.Addr, error) {
 	return listed, nil
 }
 
-// settle brings maps and devices to where they should be.
+// settle reconciles maps and devices with the requested set.
 func (u *uplinks) settle(own []netip.Addr) error {
 	cfg := u.backend.cfg.XDP
 	if cfg.Off() {
@@ -192,7 +192,7 @@ func (u *uplinks) settle(own []netip.Addr) error {
 	return u.attach()
 }
 
-// leave takes the program off all devices and forgets the list.
+// leave detaches the program from all devices and removes the list.
 func (u *uplinks) leave() error {
 	u.laid = nil
 	if u.filter != nil {
@@ -205,7 +205,7 @@ func (u *uplinks) leave() error {
 	return xdp.Remove(u.pins)
 }
 
-// attach makes the program be on exactly the wanted devices.
+// attach attaches the program to exactly the wanted devices.
 func (u *uplinks) attach() error {
 	names := u.backend.cfg.XDP.Names
 	var errs []error
@@ -237,7 +237,7 @@ func (u *uplinks) attach() error {
 			var native error
 			native, err = u.filter.Attach(name, index)
 			if native != nil && err == nil {
-				u.backend.log.Warn("the driver takes no XDP program, the kernel's generic hook does", "device", name, "error", native)
+				u.backend.log.Warn("the driver supports no XDP program; using the generic hook of the kernel", "device", name, "error", native)
 			}
 		}
 		if err != nil {
@@ -247,8 +247,8 @@ func (u *uplinks) attach() error {
 	return errors.Join(errs...)
 }
 
-// tend looks after the devices from time to time: they come and go, and default
-// routes change. It tries again what failed.
+// tend checks the devices periodically, because devices and default routes change. It retries
+// after errors.
 func (u *uplinks) tend() {
 	if u.filter == nil && u.failed == nil || time.Now().Before(u.again) {
 		return
@@ -269,12 +269,12 @@ func (u *uplinks) tend() {
 // audit audits the program and the deny list.
 func (u *uplinks) audit() ([]loader.Finding, error) {
 	if u.filter == nil || u.laid == nil && u.set != nil || u.failed != nil {
-		return nil, nil // settle is about to write everything
+		return nil, nil // settle will write everything
 	}
 	return u.filter.Audit(denylist.Layout(u.set, u.own), u.devices)
 }
 
-// repair puts right what it finds.
+// repair repairs what audit finds.
 func (u *uplinks) repair() error {
 	found, err := u.audit()
 	if err != nil || len(found) == 0 {
@@ -290,7 +290,7 @@ func (u *uplinks) repair() error {
 	return u.attach()
 }
 
-// publish lets Counters see how things are.
+// publish makes the present state visible to Counters.
 func (u *uplinks) publish() {
 	var s dataplane.DenyStatus
 	if u.filter != nil {
@@ -319,8 +319,7 @@ func (u *uplinks) publish() {
 	u.status, u.drops = s, u.filter
 }
 
-// count adds what is known here to the totals. It may be called from any
-// goroutine.
+// count adds the counters of uplinks to the totals. Any goroutine may call it.
 func (u *uplinks) count(c *dataplane.Counters) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -338,7 +337,7 @@ func (u *uplinks) count(c *dataplane.Counters) error {
 	return nil
 }
 
-// pathModes says where the XDP program is.
+// pathModes returns where the XDP program runs.
 func (u *uplinks) pathModes() []dataplane.PathMode {
 	if len(u.status.Devices) == 0 {
 		return []dataplane.PathMode{{Part: "uplinks", Mode: "off", Count: 1}}

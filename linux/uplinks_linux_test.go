@@ -41,8 +41,8 @@ func denyList(entries ...string) []*model.DenyList {
 	return []*model.DenyList{l}
 }
 
-// newUplinkLab is a lab whose node has its default route by eth0, and a pod that
-// serves port 80.
+// newUplinkLab returns a lab whose node has its default route by eth0, and a pod that serves
+// port 80.
 func newUplinkLab(t *testing.T) *lab {
 	l := newLab(t)
 	l.xdp = linux.XDPDevices{Auto: true}
@@ -61,7 +61,7 @@ func (l *lab) again() {
 	l.start()
 }
 
-// denyAll puts lists in force.
+// denyAll applies deny lists.
 func (l *lab) denyAll(lists []*model.DenyList) {
 	l.t.Helper()
 	l.deny = lists
@@ -75,7 +75,7 @@ func (l *lab) status() dataplane.Counters {
 	return c
 }
 
-// mode is where the XDP program of a device of the node runs.
+// mode returns where the XDP program of a device runs.
 func (l *lab) mode(device string) (mode string) {
 	l.t.Helper()
 	l.must(l.node.Do(func() error {
@@ -89,7 +89,7 @@ func (l *lab) mode(device string) (mode string) {
 	return mode
 }
 
-// reachFrom tries an echo from one of several own addresses.
+// reachFrom sends an echo from one of several own addresses.
 func (l *lab) reachFrom(src, network, dst string, port uint16, limit time.Duration) error {
 	return l.outside.Do(func() error {
 		d := net.Dialer{Timeout: limit, LocalAddr: &net.TCPAddr{IP: net.ParseIP(src)}}
@@ -155,8 +155,8 @@ func TestDenyListOnUplink(t *testing.T) {
 	}
 }
 
-// soon waits until the namespace outside reaches port 80 of an address: the
-// node has to find its neighbour again, whose advertisements were dropped.
+// soon waits until the namespace outside reaches port 80 of an address. The node must resolve
+// its neighbour again, whose advertisements were dropped.
 func (l *lab) soon(dst string) {
 	l.t.Helper()
 	var err error
@@ -168,7 +168,7 @@ func (l *lab) soon(dst string) {
 	l.t.Errorf("%s: %v", dst, err)
 }
 
-// What the node itself has is never denied, and reported.
+// Addresses of the node are never denied, and the conflict is reported.
 func TestOwnAddressesAreSpared(t *testing.T) {
 	l := newUplinkLab(t)
 	l.denyAll(denyList("192.168.9.0/24"))
@@ -179,7 +179,7 @@ func TestOwnAddressesAreSpared(t *testing.T) {
 	if !found {
 		t.Errorf("spared: %v", l.state.Deny.Spared)
 	}
-	// An address that only the machine knows of.
+	// An address that only the node knows.
 	l.must(l.node.Do(func() error { return addresses("eth0", "192.168.9.77/24") }))
 	l.denyAll(denyList("192.168.9.0/25"))
 	reported := ""
@@ -192,8 +192,8 @@ func TestOwnAddressesAreSpared(t *testing.T) {
 	l.denied(l.outside, "tcp", podIPs(11)[0].String(), 80)
 }
 
-// The list holds while an agent of another layout takes over, and the program is
-// then one of its own.
+// The deny list stays in force while an agent of another layout replaces this one. That agent
+// then has its own program.
 func TestDenyListOverUpgrade(t *testing.T) {
 	l := newUplinkLab(t)
 	l.denyAll(denyList(outsideAddr4 + "/32"))
@@ -225,7 +225,7 @@ func TestDenyListOverUpgrade(t *testing.T) {
 	}
 }
 
-// uplinkProgram is the number of the XDP program on the uplink.
+// uplinkProgram returns the ID of the XDP program on the uplink.
 func (l *lab) uplinkProgram() (id uint32) {
 	l.t.Helper()
 	l.must(l.node.Do(func() error {
@@ -238,8 +238,8 @@ func (l *lab) uplinkProgram() (id uint32) {
 	return id
 }
 
-// The list holds while agents stop, start and exchange the program: nothing that
-// is listed gets through, nothing else is lost.
+// The deny list stays in force while agents stop, start and replace the program. No listed
+// source passes, and no other packet is lost.
 func TestDenyListOverRestarts(t *testing.T) {
 	l := newUplinkLab(t)
 	l.denyAll(denyList(outsideAddr4 + "/32"))
@@ -298,7 +298,7 @@ func TestDenyListOverRestarts(t *testing.T) {
 	l.soon(podIPs(11)[0].String())
 }
 
-// A program of somebody else stays, and is reported until it has gone.
+// An XDP program of another owner stays, and is reported until it is gone.
 func TestForeignXDPProgram(t *testing.T) {
 	l := newUplinkLab(t)
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "GPL",
@@ -315,7 +315,7 @@ func TestForeignXDPProgram(t *testing.T) {
 	}))
 	defer foreign.Close()
 	l.denyAll(denyList(outsideAddr4 + "/32"))
-	if len(l.refused) != 1 || !strings.Contains(l.refused[0].String(), "XDP on eth0: the device has an XDP program of somebody else") {
+	if len(l.refused) != 1 || !strings.Contains(l.refused[0].String(), "XDP on eth0: the device has an XDP program of another owner") {
 		t.Errorf("reported: %v", l.refused)
 	}
 	if m := l.mode("eth0"); m != "generic" {
@@ -325,7 +325,7 @@ func TestForeignXDPProgram(t *testing.T) {
 		t.Errorf("status %+v", s)
 	}
 	l.must(foreign.Close())
-	time.Sleep(1100 * time.Millisecond) // until it is tried again
+	time.Sleep(1100 * time.Millisecond) // until the agent retries
 	l.must(l.node.Do(func() error { _, err := l.backend.Idle(context.Background()); return err }))
 	if s := l.status().Deny; len(s.Problems) != 0 || len(s.Devices) != 1 || l.mode("eth0") != "native" {
 		t.Errorf("status %+v, mode %s", s, l.mode("eth0"))
@@ -333,8 +333,8 @@ func TestForeignXDPProgram(t *testing.T) {
 	l.denied(l.outside, "tcp", podIPs(11)[0].String(), 80)
 }
 
-// Where the driver has no XDP the kernel's generic hook does it; a device that
-// is not there is reported; one that is named no longer is left.
+// If the driver has no XDP, the generic hook of the kernel runs the program. A missing device
+// is reported. The program leaves a device that is no longer named.
 func TestNamedDevices(t *testing.T) {
 	l := newUplinkLab(t)
 	l.xdp = linux.XDPDevices{Names: []string{"eth0", "lo", "eth7"}}
@@ -350,7 +350,7 @@ func TestNamedDevices(t *testing.T) {
 	if l.mode("lo") != "none" || l.mode("eth0") != "native" {
 		t.Errorf("lo %s, eth0 %s", l.mode("lo"), l.mode("eth0"))
 	}
-	// What policy denies is denied there already, and counted as ever.
+	// XDP already drops what policy denies, and counts it as usual.
 	l.apply(isolate("web", model.Ingress, accept(pods("web"))))
 	before := l.status().Verdicts[model.Ingress][model.Deny]
 	l.denied(l.outside, "tcp", podIPs(11)[0].String(), 80)
@@ -358,7 +358,7 @@ func TestNamedDevices(t *testing.T) {
 	if after := l.status().Verdicts[model.Ingress][model.Deny]; after < before+2 {
 		t.Errorf("refused flows went from %d to %d", before, after)
 	}
-	l.must(l.node.Do(func() error { // the device goes
+	l.must(l.node.Do(func() error { // the device disappears
 		eth0, err := netlink.LinkByName("eth0")
 		if err == nil {
 			err = netlink.LinkDel(eth0)

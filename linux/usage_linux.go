@@ -4,10 +4,10 @@ package linux
 
 import "github.com/isthmus-net/isthmus/common/dataplane"
 
-// noteUsage notes how full the maps are, for Counters.
+// noteUsage records the usage of the maps, for Counters.
 func (b *Backend) noteUsage() {
 	if b.layout == nil {
-		return // it is read back at the next call
+		return // the next call reads it back
 	}
 	usage := make(map[string]dataplane.MapUsage)
 	for name, u := range b.layout.Usage() {

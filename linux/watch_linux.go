@@ -29,7 +29,7 @@ func (b *Backend) Watch(ctx context.Context, f func([]model.FlowEvent)) error {
 	})
 }
 
-// turnPage notes for Watch what the maps are about to hold.
+// turnPage records for Watch the policy that the maps will hold.
 func (b *Backend) turnPage() {
 	slots := make(map[uint32]events.Slot)
 	for n, id := range b.layout.Holders() {
@@ -39,11 +39,11 @@ func (b *Backend) turnPage() {
 	b.book.Add(events.Page{From: monotonic(), Slots: slots, State: b.layout.State()})
 }
 
-// monotonic is the clock of the programs.
+// monotonic returns the time of the clock that the programs use.
 func monotonic() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
-		return 0 // the kernel has no such error
+		return 0 // clock_gettime does not fail for this clock
 	}
 	return time.Duration(t.Nano())
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// told returns what became known since the last call, as text without source
-// ports; what was told more than once, as of a TCP SYN that was sent again, once.
+// told returns the events since the last call, as text without source ports. It removes
+// duplicates, for example of a retransmitted TCP SYN.
 func (l *lab) told() []string {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
@@ -47,7 +47,7 @@ func (l *lab) told() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// tells checks that exactly this became known.
+// tells checks that exactly these events occurred.
 func (l *lab) tells(want ...string) {
 	l.t.Helper()
 	got := l.told()
@@ -67,7 +67,7 @@ func TestFlowEvents(t *testing.T) {
 	l.tells("a: deny of egress from 10.1.0.11 to 10.1.0.12 TCP/80: policy not known yet")
 	l.apply()
 	l.told()
-	// From pod to pod both ends are told of, though one program decides for both.
+	// Between two pods both ends cause an event, although one program decides for both.
 	l.allowed(a, "tcp", "10.1.0.12", 80)
 	l.allowed(a, "udp", "fd01::c", 80)
 	l.tells("a: allow of egress from 10.1.0.11 to 10.1.0.12 TCP/80: "+open+"egress",
@@ -88,7 +88,7 @@ func TestFlowEvents(t *testing.T) {
 		"b: deny of ingress from fd01::b to fd01::c TCP/81: "+isolated,
 		"b: deny of ingress from "+outsideAddr4+" to 10.1.0.12 TCP/80: "+isolated)
 
-	// Flows whose policy goes are told of when their packets are dropped.
+	// Flows that lose their policy cause an event when their packets are dropped.
 	var c net.Conn
 	l.must(a.Do(func() (err error) { c, err = net.Dial("tcp", "10.1.0.12:80"); return err }))
 	defer c.Close()
@@ -99,11 +99,11 @@ func TestFlowEvents(t *testing.T) {
 		t.Error("the connection goes on under a policy that denies it")
 	}
 	l.must(c.(*net.TCPConn).SetLinger(0))
-	l.must(c.Close()) // it sends nothing again
+	l.must(c.Close()) // prevents retransmissions
 	l.tells("b: revoked of ingress from 10.1.0.11 to 10.1.0.12 TCP/80: not known")
 
-	// An agent that was away finds what happened meanwhile, and explains it as soon
-	// as it knows the policies again.
+	// A restarted agent reads the events since it stopped, and explains them as soon as it
+	// knows the policies again.
 	l.must(l.backend.Close())
 	l.denied(l.outside, "tcp", "10.1.0.12", 80)
 	l.start()
@@ -113,7 +113,7 @@ func TestFlowEvents(t *testing.T) {
 	l.apply(isolate("b", model.Ingress))
 	l.tells("b: deny of ingress from " + outsideAddr4 + " to 10.1.0.12 TCP/80: " + isolated)
 
-	// A policy that changed before anybody read: the rules of that time are named.
+	// If policy changed before the event is read, the event names the rules of its time.
 	l.denied(a, "tcp", "10.1.0.12", 80)
 	l.apply()
 	l.tells("a: allow of egress from 10.1.0.11 to 10.1.0.12 TCP/80: "+open+"egress",
@@ -123,7 +123,7 @@ func TestFlowEvents(t *testing.T) {
 	}
 }
 
-// What is for a Service is told of once it is decided, with both addresses.
+// A flow to a Service causes an event after the verdict, with both addresses.
 func TestFlowEventsOfServices(t *testing.T) {
 	l := newServiceLab(t)
 	l.apply(isolate("a", model.Egress, accept(pods("b"), tcp(8080))))
@@ -136,8 +136,8 @@ func TestFlowEventsOfServices(t *testing.T) {
 		"a: deny of egress from fd01::b to "+outsideAddr6+" TCP/8080 as ["+service6+"]:81: "+isolated)
 }
 
-// An agent that knows of events takes over from one that did not: the maps of
-// events are missing, all others stay.
+// An agent that supports events replaces one that does not: only the maps of events are
+// missing.
 func TestFlowEventsAfterUpgrade(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
@@ -151,7 +151,7 @@ func TestFlowEventsAfterUpgrade(t *testing.T) {
 	l.state = nil
 	l.must(l.add("a", 11))
 	l.must(l.add("b", 12))
-	l.allowed(a, "tcp", "10.1.0.12", 80) // as before, under what was in force
+	l.allowed(a, "tcp", "10.1.0.12", 80) // as before, by the policy in force
 	l.apply()
 	l.told()
 	l.allowed(b, "udp", "10.1.0.12", 80) // itself

@@ -4,17 +4,17 @@
 #include "ask.h"
 #include "ledger.h"
 
-/* Flows of an older layout, put into the table by user space in an upgrade: only the
- * programs keep the ledger. */
+/* Flows of an older map layout. In an upgrade, user space passes them to this program, because
+ * only programs may keep the ledger consistent. */
 
-/* What is carried over of a flow, by the names of its fields in all layouts. */
+/* The fields of a flow that an upgrade migrates. The names match those in all layouts. */
 struct carried_flow {
 	__u32 seen;
 	__u8 state;
-	__u8 side[2]; /* up to v2, with flags and packets */
+	__u8 side[2]; /* up to layout v2, as are flags and packets */
 	__u8 flags;
 	__u64 packets[2];
-	struct approval end[2]; /* since v3, with flow_flags and sent */
+	struct approval end[2]; /* since layout v3, as are flow_flags and sent */
 	__u32 flow_flags;
 	__u32 sent[2];
 	__u16 backend_port;
@@ -23,7 +23,7 @@ struct carried_flow {
 	__u8 client[16];
 };
 
-/* Puts the name where user space finds it. */
+/* Keeps the type in BTF, where user space finds it by name. */
 const struct carried_flow *carried_layout __attribute__((unused));
 
 struct adoption {
@@ -31,14 +31,14 @@ struct adoption {
 	struct conn_key6 key6;
 	struct conn_key4 key4;
 	__u32 v6;
-	__u32 slots[2]; /* of the ends; NO_SLOT is no pod's of this node */
+	__u32 slots[2]; /* of the two ends; NO_SLOT if the end is no pod of this node */
 	__u32 pad;
 };
 
 const struct adoption *adoption_layout __attribute__((unused));
 
-/* Reads a struct adoption in place of a packet. Returns 0 if the flow is in the table
- * now, 1 if it was, 2 if there is no room. */
+/* Reads a struct adoption in place of a packet. Returns 0 if the program stored the flow, 1 if
+ * the flow was in the table already, 2 if there is no room. */
 SEC("tc")
 int adopt_flow(struct __sk_buff *skb)
 {
@@ -60,7 +60,7 @@ int adopt_flow(struct __sk_buff *skb)
 	if (was)
 		return 1;
 	c.share = a->slots[0];
-	end = c.share != NO_SLOT; /* that is remote */
+	end = c.share != NO_SLOT; /* index of the remote end */
 	if (!end)
 		c.share = a->slots[1];
 	if (v6 && end)

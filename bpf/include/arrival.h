@@ -5,11 +5,11 @@
 #include "tracking.h"
 #include "remote.h"
 
-/* Who really sends a packet that the stack brings to a pod. Its source address
- * alone says nothing: the interface that it came by has to be one that packets of
- * this address come by. What processes of this node send comes by none. */
+/* The real source of a packet that the host stack brings to a pod. The source address alone
+ * proves nothing. The packet must arrive by the interface that leads to this address. Packets
+ * from processes of this node arrive by no interface. */
 
-/* The address of an endpoint in a family; zero if it has none. */
+/* Returns the address of an endpoint for one IP version; zero if it has none. */
 static __always_inline struct ip address_of(const struct endpoint *e, bool v6)
 {
 	struct ip own = {};
@@ -21,7 +21,7 @@ static __always_inline struct ip address_of(const struct endpoint *e, bool v6)
 	return own;
 }
 
-/* Whether packets from an address elsewhere may come by a device. */
+/* Reports whether packets from an address that is not on this node may arrive by a device. */
 __noinline int comes_by(const struct ip *src, int v6, __u32 device)
 {
 	struct way *way;
@@ -32,8 +32,8 @@ __noinline int comes_by(const struct ip *src, int v6, __u32 device)
 	return !way || way->ifindex == device;
 }
 
-/* Finds out who sends a packet. Returns 0, or DROP_SPOOFED if it cannot come by the
- * interface that it came by. */
+/* Finds the real source of a packet. Returns 0, or DROP_SPOOFED if the source cannot arrive by
+ * this interface. */
 __noinline int arrival(struct __sk_buff *skb, const struct packet *p, struct local *l)
 {
 	__u32 device = skb->ingress_ifindex;
@@ -54,8 +54,8 @@ __noinline int arrival(struct __sk_buff *skb, const struct packet *p, struct loc
 	from = find_endpoint(device);
 	if (from)
 		pod = address_of(from, p->v6);
-	/* The stack exchanges sources: for addresses of the node, and of pods of this node
-	 * for those of Services. */
+	/* The host stack replaces sources: it uses addresses of the node for masquerading, and
+	 * addresses of Services in place of the pods of this node that answer. */
 	exchanged = from ? !same(src, &pod) : owner_of(src, p->v6) == OWNER_NODE;
 	if (exchanged) {
 		if (!find_sender(skb, p, l))

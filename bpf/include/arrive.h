@@ -5,12 +5,11 @@
 #include "quote.h"
 #include "remote.h"
 
-/* Packets that come from other nodes, by devices that lead there. What does not
- * belong to a flow past the stack goes on as if the program was not there, and is
- * decided by to_pod. */
+/* Packets from other nodes, at the devices that lead there. Packets that belong to no fast-path
+ * flow continue unchanged through the host stack, and to_pod decides them. */
 
-/* Reads any packet. A function of its own, which the verifier looks at once; what
- * parse_plain left is overwritten. Pointers into the packet are void after it. */
+/* Parses any packet, and overwrites what parse_plain has left in p. Not inlined, so that the
+ * verifier checks it only once. The caller's pointers into the packet become invalid. */
 __noinline int parse_any(struct __sk_buff *skb, struct packet *p, int v6)
 {
 	__u32 headers = skb->len < MAX_HEADERS ? skb->len : MAX_HEADERS;
@@ -27,7 +26,7 @@ __noinline int parse_any(struct __sk_buff *skb, struct packet *p, int v6)
 	return v6 ? parse_ip6(&c, p) : parse_ip4(&c, p);
 }
 
-/* Whether a packet is ICMP in IP without anything in between. */
+/* Reports whether a packet is ICMP directly after the IP header. */
 static __always_inline bool plain_icmp(void *at, void *end, bool v6)
 {
 	struct ipv6hdr *ip6 = at;
@@ -39,9 +38,9 @@ static __always_inline bool plain_icmp(void *at, void *end, bool v6)
 	       !(ip4->frag_off & bpf_htons(IP_OFFSET | IP_MORE_FRAGMENTS));
 }
 
-/* An ICMP error that came from another node, or from on the way there: the stack
- * does not know the flow that it is about. One beyond the budget of the pod is left to
- * to_pod, whose policy decides. */
+/* Decides an ICMP error that another node, or a router on the way there, sent about a fast-path
+ * flow. The host stack does not know that flow. If the pod has used its budget, to_pod and the
+ * policy of the pod decide. */
 __noinline int error_arrived(struct __sk_buff *skb, const struct packet *p, struct local *pod)
 {
 	struct conn_place at = {};
@@ -54,7 +53,7 @@ __noinline int error_arrived(struct __sk_buff *skb, const struct packet *p, stru
 	return c && error_is_direct(p, c, pod, at.src, CONN_REMOTE) && receivable(skb, pod, p->v6) && error_due(pod) ? FATE_DIRECT : FATE_PASS;
 }
 
-/* Decides a packet between two pods, of which the one that it is for is here. */
+/* Decides a packet between two pods, of which the receiving one is on this node. */
 static __always_inline int track_arrived(struct __sk_buff *skb, struct packet *p, struct local *pod, bool v6)
 {
 	struct conn_place *at = &p->at;
@@ -72,7 +71,7 @@ static __always_inline int track_arrived(struct __sk_buff *skb, struct packet *p
 		}
 		return err;
 	}
-	/* An end with roles is the pod's here: nobody else sends from it. */
+	/* An end with roles is the pod on this node, so no other node may send from it. */
 	if (!(c->flow_flags & CONN_REMOTE) || approval_of(c, at->src).roles || !leads(skb->ifindex, OF_END(c->place, at->src), &p->flow.src, v6))
 		return FATE_PASS;
 	pod->index = OF_END(c->place, !at->src);

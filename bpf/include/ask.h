@@ -5,14 +5,15 @@
 #include "conntrack.h"
 #include "verdict.h"
 
-/* What is done for few packets is in functions that the verifier looks at once, by
- * themselves, and not wherever they are called. It takes their pointers to be
- * NULL if they are not compared. */
+/* Functions that run for few packets. They are not inlined, so that the verifier checks each
+ * one once and not at every call. The verifier assumes that their pointers may be NULL, so they
+ * compare them. */
 
-/* The two questions of policy, for all but the packets that are most of the work. */
+/* The two lookups of policy for rare packets. The hot path uses the inlined class_of and
+ * table_says. */
 __noinline int class_of_address(const struct ip *addr, int v6)
 {
-	struct prefix6 key = {}; /* on the stack, as in read_slot */
+	struct prefix6 key = {}; /* Linux 6.1 accepts map keys only from the stack */
 	const struct ip *a = (const struct ip *)key.addr;
 	struct peer_class *found;
 
@@ -38,8 +39,8 @@ __noinline int table_allows(__u32 table, __u32 dir, __u32 peer, __u32 protocol, 
 	return table_says(table, dir & 1, peer, protocol, port);
 }
 
-/* What is asked about a flow: the direction of policy, the family, and whether the
- * pod sends in it from src to dst. */
+/* The arguments of a policy lookup for a flow: the direction of policy, the family, and whether
+ * the pod sends from src to dst. */
 enum question {
 	ASK_EGRESS = EGRESS,
 	ASK_V6 = 2,
@@ -48,8 +49,9 @@ enum question {
 
 #define QUESTION(v6, sent, dir) (((v6) ? ASK_V6 : 0) | ((sent) ? ASK_SENT : 0) | (dir))
 
-/* Asks the pod's table about an address and a port, for the protocol of a flow. A
- * caller that notes the answer under an older epoch than it is of will only ask again. */
+/* Returns the verdict of the pod's table on a remote address and a port, for the protocol of a
+ * flow. A caller may store the verdict under an older epoch; the next packet then only
+ * revalidates it. */
 __noinline int ask_about(const struct local *l, const struct ip *remote, const struct flow *f, int port, int question)
 {
 	volatile struct slot *slot;
@@ -58,7 +60,7 @@ __noinline int ask_about(const struct local *l, const struct ip *remote, const s
 
 	if (!l || !remote || !f)
 		return DENY;
-	index = l->index; /* on the stack, as in read_slot */
+	index = l->index; /* Linux 6.1 accepts map keys only from the stack */
 	slot = bpf_map_lookup_elem(&slots, &index);
 	if (!slot)
 		return DENY;
@@ -81,7 +83,7 @@ static __always_inline const struct ip *own_of(const struct flow *f, int questio
 	return question & ASK_SENT ? &f->src : &f->dst;
 }
 
-/* Asks about a flow, as if it was opened in the direction of the question. */
+/* Returns the verdict on a flow, as if it opened in the direction of the question. */
 static __always_inline int ask_flow(const struct local *l, const struct flow *f, int question)
 {
 	bool sent = question & ASK_SENT, egress = question & ASK_EGRESS;
@@ -89,14 +91,14 @@ static __always_inline int ask_flow(const struct local *l, const struct flow *f,
 	return ask_about(l, remote_of(f, question), f, sent == egress ? f->dst_port : f->src_port, question);
 }
 
-/* The pod's own node reaches it, once there is a policy for it at all. */
+/* Allows the node of the pod, as soon as the pod has a table. */
 static __always_inline int ask_host(const struct local *l)
 {
 	return l->slot.table ? ALLOW : DENY;
 }
 
-/* Asks about the flow that a packet opens. A pod always reaches itself; of what the
- * node masquerades, the client is asked about. */
+/* Returns the verdict on the flow that a packet opens. A pod always reaches itself. For a
+ * masqueraded packet, the client is the remote address. */
 static __always_inline int ask(struct __sk_buff *skb, const struct local *l, const struct packet *p)
 {
 	struct end client;
@@ -112,8 +114,8 @@ static __always_inline int ask(struct __sk_buff *skb, const struct local *l, con
 		ask_about(l, &client.addr, &p->flow, p->flow.dst_port, QUESTION(p->v6, false, INGRESS));
 }
 
-/* Asks about a flow that the pod opened to a translated address, or that reached it from
- * a masqueraded client, by the address that is behind that. */
+/* Returns the verdict on a flow whose real remote address differs from its key: the backend of
+ * a Service that the pod opened, or a masqueraded client. */
 __noinline int ask_behind(const struct local *l, const struct flow *f, const struct conn *c, int question)
 {
 	bool egress = question & ASK_EGRESS;
@@ -130,7 +132,7 @@ __noinline int ask_behind(const struct local *l, const struct flow *f, const str
 	return ask_about(l, &other, f, egress ? c->backend_port : question & ASK_SENT ? f->src_port : f->dst_port, question);
 }
 
-/* Asks about a role that a pod has in a flow. */
+/* Evaluates a role of a pod in a flow again, under the policy in force. */
 static __always_inline int ask_again(const struct local *l, const struct flow *f, const struct conn *c, __u8 role, int question)
 {
 	bool opened = role & ROLE_OPENED;
@@ -143,7 +145,7 @@ static __always_inline int ask_again(const struct local *l, const struct flow *f
 	return ask_flow(l, f, question);
 }
 
-/* The role that a pod has in a flow which this packet opens. */
+/* Returns the role that a pod gets in a flow which this packet opens. */
 static __always_inline __u8 role_of(const struct local *l)
 {
 	if (l->from_pod)
@@ -151,7 +153,7 @@ static __always_inline __u8 role_of(const struct local *l)
 	return l->host ? ROLE_ACCEPTED | ROLE_OF_HOST : ROLE_ACCEPTED;
 }
 
-/* May the pod have that role? Counted as a verdict on a new flow. */
+/* Returns the verdict on a new role, and counts it as a verdict on a new flow. */
 static __always_inline __u8 judge(struct __sk_buff *skb, const struct local *l, const struct packet *p)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;

@@ -5,17 +5,17 @@
 #include "maps.h"
 #include "parse.h"
 
-/* How long a flow may be idle, in jiffies, set by the loader: its roles are
- * forgotten after that. */
+/* Idle timeouts of flows, in jiffies, set by the loader. After the timeout, the roles of a flow
+ * no longer count. */
 const volatile __u32 timeout_opening;
 const volatile __u32 timeout_tcp;
 const volatile __u32 timeout_other;
 const volatile __u32 timeout_closing;
 
-/* What an array of struct conn holds of one end. */
+/* The element of an array of struct conn that belongs to one end. */
 #define OF_END(array, end) (*((end) ? &(array)[1] : &(array)[0]))
 
-/* Any order will do as long as both directions agree on it. */
+/* Any order works if both directions of a flow agree on it. */
 static __always_inline bool source_first(const struct flow *f, bool v6)
 {
 #pragma unroll
@@ -48,7 +48,7 @@ static __always_inline void conn_place(const struct flow *f, struct conn_place *
 	}
 }
 
-/* Whether the flow was idle too long to count as the same flow. */
+/* Reports whether a flow was idle for so long that its next packet opens a new flow. */
 static __always_inline bool conn_expired(const struct conn *c, __u8 protocol, __u32 now)
 {
 	__u32 limit = timeout_other;
@@ -62,7 +62,7 @@ static __always_inline bool conn_expired(const struct conn *c, __u8 protocol, __
 	return now - c->seen > limit;
 }
 
-/* The entry of a flow, or NULL if there is none or it has expired. */
+/* Returns the entry of a flow, or NULL if it is missing or expired. */
 static __always_inline struct conn *conn_find(struct conn_place *at, __u8 protocol, __u32 now, bool v6)
 {
 	struct conn *c = v6 ? bpf_map_lookup_elem(&conns6, &at->key.v6) : bpf_map_lookup_elem(&conns4, &at->key.v4);
@@ -79,8 +79,8 @@ static __always_inline struct approval approval(__u8 roles, __u32 epoch)
 	return (struct approval){ .epoch = epoch, .roles = roles };
 }
 
-/* Grants roles to one end of a flow, or takes them back, by one store: the packets
- * of both directions may be decided at once. */
+/* Sets or clears the roles of one end with one store, because two CPUs may decide packets of
+ * both directions at once. */
 static __always_inline void approve(struct conn *c, bool end, __u8 roles, __u32 epoch)
 {
 	union {
@@ -91,7 +91,7 @@ static __always_inline void approve(struct conn *c, bool end, __u8 roles, __u32 
 	*(volatile __u64 *)(end ? &c->end[1] : &c->end[0]) = next.word;
 }
 
-/* Roles and epoch of one end, as they were granted together. */
+/* Reads roles and epoch of one end with one load, so that they belong together. */
 static __always_inline struct approval approval_of(const struct conn *c, bool end)
 {
 	union {
@@ -102,7 +102,7 @@ static __always_inline struct approval approval_of(const struct conn *c, bool en
 	return now.approval;
 }
 
-/* Whether an end has a role that was not taken back. */
+/* Reports whether an end has a role that policy has not revoked. */
 static __always_inline bool holds(struct approval a)
 {
 	return (__u8)(a.roles - 1) < ROLE_REVOKED - 1;
@@ -119,11 +119,11 @@ static __always_inline void clear_flags(struct conn *c, __u32 flags)
 		__sync_fetch_and_and(&c->flow_flags, ~flags);
 }
 
-/* Follows how a TCP connection closes. A forged FIN or RST must not end it early:
- * a FIN counts when the other end acknowledges it, and an RST from elsewhere if
- * its number is the one that the pod here acknowledged last, which is the only one
- * that the pod would take (RFC 5961, 3.2). own says that a pod of this node sent
- * the packet. A global function: the verifier reads it once. Returns 0. */
+/* Follows the closing of a TCP connection. A forged FIN or RST must not end it early. A FIN
+ * counts when the other end acknowledges it. An RST from elsewhere counts if its sequence
+ * number is the last one that the local pod acknowledged, the only one that the pod accepts
+ * (RFC 5961, 3.2). own says that a pod of this node sent the packet. A global function, so that
+ * the verifier checks it only once. Returns 0. */
 __noinline int conn_closes(struct conn *c, const struct packet *p, int from, int own)
 {
 	if (!c || !p)
@@ -141,8 +141,7 @@ __noinline int conn_closes(struct conn *c, const struct packet *p, int from, int
 	return 0;
 }
 
-/* Follows the state of a TCP connection; own says that a pod of this node sent the
- * packet. */
+/* Updates the TCP state of a flow. own says that a pod of this node sent the packet. */
 static __always_inline void conn_tcp(struct conn *c, const struct packet *p, bool from, bool own)
 {
 	if (own && (p->tcp & PACKET_ACK))
@@ -151,16 +150,16 @@ static __always_inline void conn_tcp(struct conn *c, const struct packet *p, boo
 		conn_closes(c, p, from, own);
 }
 
-/* Notes a packet that passes. from is the end that sent it, own says that this is
- * a pod of this node. Counts may lose an increment when both ends send at once;
- * they are for people. */
+/* Records a packet that passes. from is the end that sent it; own says that this end is a pod
+ * of this node. Packet counts may miss an increment when both ends send at once; no decision
+ * depends on them, except whether an end has sent at all. */
 static __always_inline void conn_seen(struct conn *c, const struct packet *p, bool from, bool own, __u32 now)
 {
 	c->seen = now;
 	if (p->kind == PACKET_OPENS) {
 		c->tcp[0] = c->tcp[1] = 0;
 		if (c->state == CONN_CLOSING)
-			c->state = CONN_OPENING; /* the ports are used again */
+			c->state = CONN_OPENING; /* the same ports open a new connection */
 	} else {
 		if (c->state == CONN_OPENING && OF_END(c->sent, !from))
 			c->state = CONN_ESTABLISHED;

@@ -4,12 +4,12 @@
 #include <stdbool.h>
 #include "local.h"
 
-/* Fragments. The first fragment of a datagram has the ports and is decided like
- * any packet. If it passes, its ports are noted for the later ones. Each pod has
- * places of its own for both directions, so that no other takes them. */
+/* Fragments. The first fragment of a datagram has the ports and is decided like any packet. If
+ * it passes, its ports are stored for the later fragments. Each pod has its own entries for
+ * each direction, so that no other pod can evict them. */
 
-/* How long later fragments may follow, in jiffies, set by the loader: as long as
- * receivers wait for them. */
+/* How long later fragments may follow, in jiffies, set by the loader. Receivers wait equally
+ * long. */
 const volatile __u32 timeout_datagram;
 
 static __always_inline struct datagram *datagram_place(const struct local *l, const struct packet *p)
@@ -19,7 +19,7 @@ static __always_inline struct datagram *datagram_place(const struct local *l, co
 	return bpf_map_lookup_elem(&datagrams, &index);
 }
 
-/* Notes the ports of a first fragment that passes. */
+/* Stores the ports of a first fragment that passes. Returns 0. */
 __noinline int note_datagram(const struct local *l, const struct packet *p)
 {
 	struct datagram *d;
@@ -39,7 +39,8 @@ __noinline int note_datagram(const struct local *l, const struct packet *p)
 	return 0;
 }
 
-/* Gives a later fragment the ports of the first one, if that passed. */
+/* Gives a later fragment the ports of the first one. Returns false if the first one did not
+ * pass. */
 __noinline int find_datagram(const struct local *l, struct packet *p)
 {
 	struct datagram *d;

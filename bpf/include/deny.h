@@ -7,30 +7,30 @@
 #include <stdbool.h>
 #include "types.h"
 
-/* The cluster's deny list: sources from which uplinks take nothing in. Most
- * addresses are in no list, so a sieve in front says for whole regions that
- * nothing in them is listed; it may say too much, never too little. */
+/* The deny list of the cluster: source addresses that uplinks drop. Most addresses are in no
+ * list. A prefilter, a bitmap of regions, rules them out before a lookup. It may have false
+ * positives, never false negatives. */
 
-/* Bits of an address, or of a hash of it, that make its region. */
+/* Bits of an address, or of its hash, that form the number of its region. */
 #define SIEVE_BITS 20
 
-/* Bit n of a word stands for the region whose number ends in n. */
+/* Bit n of a word stands for the region whose number modulo 64 is n. */
 struct sieve {
-	__u64 singles;  /* deny4 or deny6 may have addresses of the region */
-	__u64 prefixes; /* deny_prefixes4 or deny_prefixes6 may cover some of it */
+	__u64 singles;  /* deny4 or deny6 may hold addresses of the region */
+	__u64 prefixes; /* a prefix in deny_prefixes4 or deny_prefixes6 may overlap the region */
 };
 _Static_assert(sizeof(struct sieve) == 16, "shared with user space");
 
 enum deny_action {
 	DENY_SOURCE = 0,
-	SPARE_SOURCE = 1, /* never denied, though a prefix covers it */
+	SPARE_SOURCE = 1, /* exempt: never denied, even if a prefix contains it */
 };
 
 struct deny_entry {
 	__u32 action; /* enum deny_action */
 };
 
-/* By number of the region: the first 20 bits of an IPv4 address. */
+/* By region / 64. The region is the first 20 bits of an IPv4 address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1 << (SIEVE_BITS - 6));
@@ -40,7 +40,7 @@ struct {
 	__type(value, struct sieve);
 } deny_sieve4 SEC(".maps");
 
-/* By number of the region: 20 bits of a hash of the first 32. */
+/* By region / 64. The region is 20 bits of a hash of the first 32 bits of the address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1 << (SIEVE_BITS - 6));
@@ -50,7 +50,7 @@ struct {
 	__type(value, struct sieve);
 } deny_sieve6 SEC(".maps");
 
-/* Single addresses; what is here is not looked for among the prefixes. */
+/* Single addresses. An entry here overrides all prefixes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 131072);
@@ -69,7 +69,7 @@ struct {
 	__type(value, struct deny_entry);
 } deny6 SEC(".maps");
 
-/* Denied prefixes; a miss is not denied. */
+/* Denied prefixes. A miss passes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 131072);
@@ -88,7 +88,7 @@ struct {
 	__type(value, struct deny_entry);
 } deny_prefixes6 SEC(".maps");
 
-/* The source address is in network byte order. */
+/* Reports whether the deny list contains a source address, in network byte order. */
 static __always_inline bool denied4(__be32 src)
 {
 	__u32 region = bpf_ntohl(src) >> (32 - SIEVE_BITS), word = region / 64;
@@ -112,7 +112,7 @@ static __always_inline bool denied4(__be32 src)
 
 static __always_inline bool denied6(const __be32 *src)
 {
-	/* 2^32 divided by the golden ratio spreads neighbours. */
+	/* Multiplying by 2^32 divided by the golden ratio spreads adjacent prefixes. */
 	__u32 region = bpf_ntohl(src[0]) * 0x9e3779b1U >> (32 - SIEVE_BITS), word = region / 64;
 	struct sieve *s = bpf_map_lookup_elem(&deny_sieve6, &word);
 	struct prefix6 prefix = { .bits = 128 };

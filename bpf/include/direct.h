@@ -3,11 +3,11 @@
 
 #include "open.h"
 
-/* Flows between two pods of this node, whose packets go from one interface into
- * the other. */
+/* Flows between two pods of this node. Their packets go from one interface directly into the
+ * other. */
 
-/* The end of a direct flow that receives is under another policy by now, or has
- * no role yet, or the address is another pod's, or nobody's. */
+/* Handles a packet of a direct flow whose receiving end changed. That end has a new epoch or no
+ * role yet, or its address moved to another pod or to none. */
 __noinline int renew_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p, struct conn *c, int side)
 {
 	int err;
@@ -20,14 +20,14 @@ __noinline int renew_peer(struct __sk_buff *skb, struct local *peer, const struc
 	}
 	OF_END(c->place, side) = peer->index;
 	err = admit(skb, peer, p, c, side);
-	if (err > 0) { /* it is the peer's policy that says so */
+	if (err > 0) { /* a positive value is the verdict of the peer's policy */
 		drop(skb, peer, p, err);
 		return FATE_DENIED;
 	}
 	return err ? err : FATE_DIRECT;
 }
 
-/* May the pod at the end of a direct flow receive this packet? */
+/* Decides whether the pod at the end of a direct flow may receive this packet. */
 static __always_inline int admit_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p,
 				      struct conn *c, bool side)
 {
@@ -40,8 +40,9 @@ static __always_inline int admit_peer(struct __sk_buff *skb, struct local *peer,
 	return renew_peer(skb, peer, p, c, side);
 }
 
-/* Whether an ICMP error goes to the pod at an end of a direct flow of a kind, as
- * the packets did that it is about: the stack does not know them. */
+/* Reports whether an ICMP error must take the fast path to the pod at one end of a flow, as the
+ * packets of the flow do. kind is CONN_DIRECT or CONN_REMOTE. The host stack does not know such
+ * flows. */
 static __always_inline bool error_is_direct(const struct packet *p, const struct conn *c, struct local *peer, bool side,
 					    enum conn_flag kind)
 {
@@ -52,10 +53,10 @@ static __always_inline bool error_is_direct(const struct packet *p, const struct
 	       now.epoch == peer->slot.epoch;
 }
 
-/* Puts a packet into the interface of a pod of this node, as if the host had
- * sent it. Its hop limit stays: there is no router in between. The header is
- * written where it lies, which no other copy of the packet shares: a program that
- * contains such a write is given each packet after the kernel has seen to that. */
+/* Redirects a packet into the interface of a pod of this node, as if the host had sent it. The
+ * hop limit does not change, because there is no router in between. The program writes the
+ * header in place. That is safe: the kernel unshares the header before it runs a program that
+ * contains such a write. */
 static __always_inline int deliver(struct __sk_buff *skb, const struct local *peer, const struct packet *p)
 {
 	struct attachment *to = bpf_map_lookup_elem(&attachments, &peer->index);

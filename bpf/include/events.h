@@ -9,56 +9,58 @@
 #include "parse.h"
 #include "verdict.h"
 
-/* What people want to know of single packets: new flows that were decided, and
- * drops. Of packets of known flows nothing is said. Nobody needs to read: a ring
- * that is full loses what comes, and so does a pod that has used up its budget. */
+/* Flow events: the verdict on each new flow, and drops. Other packets of known flows cause no
+ * event. A reader is not required. A program discards an event if the ring is full or the pod
+ * has used its budget. */
 
-/* Events per second and pod, set by the loader; 0 is none at all. For each
- * direction what passes and what does not have budgets of their own, so that a
- * flood of one hides nothing of the other. */
+/* Events per second and pod, set by the loader; 0 disables events. Each direction has separate
+ * budgets for allowed and denied packets, so that a flood of one does not hide the other. */
 const volatile __u32 event_rate;
-/* Units: an event costs as many as a second has jiffies, and each jiffy brings
- * event_rate of them. A pod that was quiet has event_window. */
+/* Budgets count in units. An event costs event_cost units, the number of jiffies in a second.
+ * Each jiffy adds event_rate units. A pod that was idle has event_window units. */
 const volatile __u32 event_cost;
 const volatile __u32 event_window;
-/* Whether new flows that pass are told of too. */
+/* Whether allowed new flows cause events too. */
 const volatile __u32 event_allowed;
 
 enum event_flag {
-	EVENT_EGRESS = 1,     /* sent by the pod of the slot; otherwise on its way to it */
+	EVENT_EGRESS = 1,     /* sent by the pod of the slot; otherwise sent to it */
 	EVENT_V6 = 2,
-	EVENT_TRANSLATED = 4, /* the pod sent it to service, the stack to flow.dst */
-	EVENT_MASQUERADED = 8, /* flow.src sent it, the stack puts service in its place */
+	EVENT_TRANSLATED = 4, /* the pod sent it to service, the host stack translated that to
+			       * flow.dst */
+	EVENT_MASQUERADED = 8, /* flow.src sent it, the host stack replaced that source with
+			        * service */
 };
 
 struct event {
 	__u64 time; /* nanoseconds of CLOCK_MONOTONIC */
 	struct flow flow;
-	struct ip service; /* of EVENT_TRANSLATED and EVENT_MASQUERADED */
+	struct ip service; /* for EVENT_TRANSLATED and EVENT_MASQUERADED */
 	__u32 slot;
-	__u32 table; /* the word of the slot, as it was read; 0 of drops that ask no table */
+	__u32 table; /* of struct slot, as the program read it; 0 for drops without a table
+		      * lookup */
 	__u32 epoch;
-	__u32 class; /* of the remote address, for verdicts; else 0 */
+	__u32 class; /* of the remote address, for verdicts; otherwise 0 */
 	__u16 service_port;
-	__u16 detail; /* type of ICMP, or of Ethernet for what is not IP */
+	__u16 detail; /* ICMP type, or EtherType of a packet that is not IP */
 	__u8 id;      /* enum counter_id */
 	__u8 flags;   /* enum event_flag */
 	__u8 pad[2];
 };
 _Static_assert(sizeof(struct event) == 88, "layout");
 
-/* Puts the struct where user space finds it: a ring has no type. */
+/* Keeps the type in BTF for user space: a ring buffer has no value type. */
 const struct event *event_layout __attribute__((unused));
 
-/* The agent reads; it looks a few times a second, and is not woken up. */
+/* The agent polls the ring a few times per second; programs do not wake it up. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 512 * 1024);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } events SEC(".maps");
 
-/* Until when a pod has paid for its events, in units: by direction * 2 + verdict.
- * Written by the programs; processors that write at once lose a payment. */
+/* The time up to which a pod has paid for its events, in units, by direction * 2 + verdict. The
+ * programs write it. If two CPUs write at once, one payment is lost. */
 struct event_budget {
 	__u64 paid[4];
 };
@@ -72,7 +74,7 @@ struct {
 } event_budgets SEC(".maps");
 
 enum event_loss {
-	EVENTS_LIMITED = 0, /* beyond the budget of the pod */
+	EVENTS_LIMITED = 0, /* over the budget of the pod */
 	EVENTS_LOST = 1,    /* the ring was full */
 	EVENT_LOSSES = 2,
 };
@@ -81,7 +83,7 @@ struct event_count {
 	__u64 events;
 };
 
-/* Events that were not written, by enum event_loss. Written by the programs. */
+/* Events that were discarded, by enum event_loss. The programs write it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, EVENT_LOSSES);
@@ -99,24 +101,25 @@ static __always_inline int event_missed(__u32 loss)
 	return 0;
 }
 
-/* The budget for a kind of events. The compiler may know that the index is in
- * bounds; the verifier of Linux 6.1 has to see it. */
+/* Returns the budget for a kind of event. The empty asm keeps the compiler from removing the
+ * mask: the verifier of Linux 6.1 needs it to see that the index is in bounds. */
 static __always_inline __u64 *event_paid(struct event_budget *b, __u32 kind)
 {
 	asm volatile("" : "+r"(kind));
 	return &b->paid[kind & 3];
 }
 
-/* Whether a budget is used up. */
+/* Reports whether a budget is used up. */
 static __always_inline bool event_spent(__u64 paid, __u64 now)
 {
 	__u64 ahead = paid - now;
 
-	/* More than the window is quiet for long, or paid at the rate of an earlier agent. */
+	/* If the difference exceeds the window, the pod was idle for long, or an earlier agent
+	 * used another rate. */
 	return ahead <= event_window && ahead + event_cost > event_window;
 }
 
-/* Takes an event out of a budget, if there is one in it. */
+/* Takes one event from a budget. Returns false if the budget is used up. */
 static __always_inline bool event_due(__u32 slot, __u32 kind)
 {
 	struct event_budget *b = bpf_map_lookup_elem(&event_budgets, &slot);
@@ -131,8 +134,8 @@ static __always_inline bool event_due(__u32 slot, __u32 kind)
 	return true;
 }
 
-/* Whether report would do nothing but count. For what may come in floods: it costs
- * less than the call. slot is on the stack. */
+/* Reports whether report would only count a loss. Callers use it for packets that may come in
+ * floods, because it costs less than the call. slot must point to the stack. */
 static __always_inline bool event_limited(const __u32 *slot, __u32 kind)
 {
 	struct event_budget *b;
@@ -146,8 +149,9 @@ static __always_inline bool event_limited(const __u32 *slot, __u32 kind)
 	return true;
 }
 
-/* Class of the remote end, asked again as few packets get here. One key for all
- * maps: callers leave little of the stack, and Linux 6.1 wants keys there. */
+/* Returns the class of the remote end. It repeats the lookup, because few packets cause an
+ * event. One key serves all maps: callers leave little stack, and Linux 6.1 accepts map keys
+ * only from the stack. */
 static __always_inline __u32 event_class(const struct flow *f, bool egress, bool v6)
 {
 	const struct ip *remote = egress ? &f->dst : &f->src;
@@ -170,13 +174,12 @@ static __always_inline __u32 event_class(const struct flow *f, bool egress, bool
 	return found ? found->class & ~PEER_POD : 0;
 }
 
-/* What report is told beside the flow. */
+/* Packs the arguments of report that are no pointers. */
 #define EVENT(id, flags, detail) ((__u32)(id) | (__u32)(flags) << 8 | (__u32)(detail) << 16)
 
-/* Emits an event about a packet. flow and decided, the word of the slot, are NULL
- * where they are not known. other is what the pod sent to if that was translated, or
- * with EVENT_MASQUERADED the client; else NULL. A function of its own, which the
- * verifier looks at once. */
+/* Emits an event about a packet. flow and decided (the word of the slot) are NULL if unknown.
+ * other is the destination before DNAT or, with EVENT_MASQUERADED, the client; otherwise NULL.
+ * Not inlined, so that the verifier checks it only once. Returns 0. */
 __noinline int report(const struct flow *flow, __u32 slot, const struct slot *decided, __u32 what, const struct end *other)
 {
 	__u8 id = what, flags = what >> 8 & (EVENT_EGRESS | EVENT_V6 | EVENT_MASQUERADED);

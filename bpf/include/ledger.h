@@ -4,16 +4,15 @@
 #include <stdbool.h>
 #include "conntrack.h"
 
-/* Room in the flow table. Every entry is made at a place of the ledger. A hand goes
- * round the places; a new flow takes the first that it finds free, or whose flow
- * has expired. If there is none among those that it looks at, it takes the place
- * of the flow that has been idle longest, but only of its own pod or of one that has
- * more flows than its own: no pod makes another lose flows by having many. */
+/* Eviction from the flow table. Each entry has an index in the ledger. A clock hand moves over
+ * the indexes. A new flow takes the first free index, or the first whose flow has expired. If
+ * it finds none, it evicts the flow that was idle longest. That flow must belong to its own pod
+ * or to a pod with more flows. So a pod with many flows cannot evict the flows of others. */
 
-/* How many places a new flow looks at. */
+/* The number of indexes that a new flow examines. */
 #define LEDGER_LOOKS 16
 
-/* Sizes of the ledgers, set by the loader. */
+/* The sizes of the ledgers, set by the loader. */
 const volatile __u32 ledger_size4;
 const volatile __u32 ledger_size6;
 
@@ -37,10 +36,11 @@ static __always_inline void count_share(__u32 slot, bool v6, __s32 more)
 		__sync_fetch_and_add(flows, more);
 }
 
-/* Takes the flow at a place out of the table, if there is one. */
+/* Removes the flow at an index from the table, if there is one. */
 static __always_inline void ledger_clear(__u32 place, bool v6)
 {
-	void *entry = ledger_entry(place, v6); /* nobody else writes it before the hand is back */
+	void *entry = ledger_entry(place, v6); /* no other program writes it until the hand
+					        * returns */
 	struct conn *c;
 	__u32 share;
 
@@ -54,7 +54,8 @@ static __always_inline void ledger_clear(__u32 place, bool v6)
 		count_share(share, v6, -1);
 }
 
-/* Looks for a place for a flow of a slot's pod. Returns its index, free now, or -1. */
+/* Finds an index for a flow of the pod in a slot, and evicts its flow. Returns the index, or
+ * -1. */
 static __always_inline int ledger_take(__u32 slot, __u32 now, bool v6)
 {
 	__u32 zero = 0, size = v6 ? ledger_size6 : ledger_size4, idle, longest = 0;
@@ -89,15 +90,15 @@ static __always_inline int ledger_take(__u32 slot, __u32 now, bool v6)
 	return found;
 }
 
-/* Puts the entry of a flow into the table, in the share of c->share's pod. Returns 0,
- * or less if there is no room for it. Another one that was made meanwhile stays. */
+/* Stores the entry of a flow and counts it for the slot in c->share. Returns 0, or a negative
+ * number if there is no room. If another CPU has stored the flow meanwhile, that entry stays. */
 static __always_inline long conn_put(struct conn_place *at, struct conn *c, bool v6)
 {
 	void *entry;
 	long err;
 	int place;
 
-	if (at->expired) { /* it has a place */
+	if (at->expired) { /* the flow has an index already */
 		struct conn *was = v6 ? bpf_map_lookup_elem(&conns6, &at->key.v6) : bpf_map_lookup_elem(&conns4, &at->key.v4);
 
 		if (was) {

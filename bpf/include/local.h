@@ -7,31 +7,31 @@
 #include "parse.h"
 #include "events.h"
 
-/* What becomes of a packet: 0 or less, or the reason to drop it. */
+/* The fate of a packet: 0 or a negative value, or a positive reason to drop it. */
 enum fate {
 	FATE_PASS = 0,
-	FATE_DENIED = -1, /* dropped, and counted */
-	FATE_DIRECT = -2, /* into the interface of the pod at the other end */
-	FATE_PENDING = -3, /* decided after the stack has translated it */
-	FATE_REMOTE = -4, /* to the pod of another node at the other end */
-	FATE_ANSWER = -5, /* may pass as an answer, unless the stack makes another packet of it */
+	FATE_DENIED = -1, /* drop; already counted */
+	FATE_DIRECT = -2, /* redirect into the interface of the pod at the other end */
+	FATE_PENDING = -3, /* decide after DNAT in the host stack */
+	FATE_REMOTE = -4, /* forward to the pod of another node at the other end */
+	FATE_ANSWER = -5, /* pass as an answer, unless the host stack translates it */
 };
 
 /* A pod at one end of a packet's flow. */
 struct local {
 	__u32 index; /* of its slot */
 	struct slot slot;
-	bool from_pod; /* the packet is its own, or is for it */
-	bool asked;    /* its table allows what the packet opens */
-	/* Of a packet that is for the pod: who sends it; set by arrival. */
+	bool from_pod; /* whether the pod sends the packet; otherwise it receives it */
+	bool asked;    /* whether its table already allowed the flow that the packet opens */
+	/* The source of a packet to the pod; set by arrival. */
 	bool host;         /* a process of this node */
-	bool masqueraded;  /* a client, see load_sender, by an address of this node */
+	bool masqueraded;  /* a client (see load_sender) that uses an address of this node */
 	bool outside;  /* the other end is no pod; set by open_flow */
-	__u32 device;  /* that leads to the other end, if that is not on this node */
+	__u32 device;  /* leads to the other end, if that is not on this node */
 };
 
-/* Who sends a packet of which the stack exchanged the source. It is kept with the
- * packet: the stack of a program is short. */
+/* Returns the real source of a packet whose source the host stack replaced. The program stores
+ * it in skb->cb, because the BPF stack is small. */
 static __always_inline void load_sender(struct __sk_buff *skb, struct end *sender)
 {
 	sender->addr.word[0] = skb->cb[0];
@@ -66,8 +66,8 @@ static __always_inline void tell(struct __sk_buff *skb, const struct local *l, c
 	report(&p->flow, l->index, &l->slot, EVENT(id, flags | EVENT_MASQUERADED, p->icmp), &client);
 }
 
-/* Drops a packet and counts why. Of a frame that was not read as a packet, p is
- * NULL: the event has its kind only. */
+/* Drops a packet and counts the reason. p is NULL if the frame was not parsed; the event then
+ * has only the EtherType. */
 __noinline int drop(struct __sk_buff *skb, const struct local *l, const struct packet *p, __u32 reason)
 {
 	if (!l)
@@ -81,10 +81,10 @@ __noinline int drop(struct __sk_buff *skb, const struct local *l, const struct p
 	return TC_ACT_SHOT;
 }
 
-/* Whether there is such a slot. */
+/* Reads table and epoch of the slot. Returns false if the slot does not exist. */
 static __always_inline bool read_slot(struct local *l)
 {
-	__u32 index = l->index; /* on the stack, as Linux 6.1 wants keys */
+	__u32 index = l->index; /* Linux 6.1 accepts map keys only from the stack */
 	volatile __u64 *slot = bpf_map_lookup_elem(&slots, &index);
 
 	if (slot)

@@ -5,10 +5,10 @@
 #include <bpf/bpf_helpers.h>
 #include "types.h"
 
-/* All maps are pinned by name. Unless said otherwise only the agent writes.
- * max_entries of the tables below are defaults that the loader may change. */
+/* All maps are pinned by name. Only the agent writes a map, unless its comment says otherwise.
+ * max_entries are defaults that the loader may change. */
 
-/* Attachment of each interface. A miss drops the packet. */
+/* The attachment of each interface. A miss drops the packet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, SLOTS);
@@ -17,19 +17,20 @@ struct {
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
 
-/* The same of most interfaces, by the lowest bits of the index. What has the index
- * of another interface, or none, says nothing: endpoints does. The agent gives no
- * interface the place of one that lives, and writes the index last. */
+/* A direct-mapped copy of endpoints, indexed by the low bits of the interface index. If an
+ * entry holds another ifindex or none, endpoints has the answer. The agent never gives one
+ * interface the entry of another that exists, and writes the ifindex last. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, INTERFACES);
-	__uint(map_flags, BPF_F_MMAPABLE); /* and so in whole cache lines */
+	__uint(map_flags, BPF_F_MMAPABLE); /* mmapable arrays are page-aligned, so an entry is
+					    * one cache line */
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
 	__type(value, struct interface);
 } interfaces SEC(".maps");
 
-/* Table of each endpoint, by endpoint.slot. Zero is table 0, which denies. */
+/* The table of each endpoint, by endpoint.slot. Zero is table 0, which denies all. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SLOTS);
@@ -39,9 +40,9 @@ struct {
 	__type(value, struct slot);
 } slots SEC(".maps");
 
-/* Changes with every stage of writing to the maps that verdicts are made of. A
- * verdict that was not made within one stage is void: what it was made of may
- * have been taken apart meanwhile. */
+/* The generation of the maps that verdicts read; it changes with each step of a change. A
+ * program discards a verdict if the generation changed meanwhile, because the entries it read
+ * may have a new meaning. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -51,7 +52,7 @@ struct {
 	__type(value, struct stage);
 } stages SEC(".maps");
 
-/* Slot of each local pod, by address. On a miss the address is not local. */
+/* The slot of each local pod, by address. A miss means that the address is not local. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, SLOTS);
@@ -70,7 +71,7 @@ struct {
 	__type(value, struct slot_index);
 } locals6 SEC(".maps");
 
-/* Interface of each slot's pod. Interface 0 drops the packet. */
+/* The interface of the pod in each slot. Interface 0 drops the packet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SLOTS);
@@ -79,8 +80,8 @@ struct {
 	__type(value, struct attachment);
 } attachments SEC(".maps");
 
-/* Pod ranges of other nodes, and the device by which their packets come and go. A
- * miss is no such range. */
+/* The pod ranges of other nodes, and the device that leads to them. Packets from them arrive by
+ * the same device. A miss means that the address is in no such range. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 16384);
@@ -99,7 +100,8 @@ struct {
 	__type(value, struct way);
 } ways6 SEC(".maps");
 
-/* Class of single addresses: pods and nodes. On a miss the prefixes decide. */
+/* The peer class of single addresses: pods and nodes. After a miss, prefixes4 or prefixes6
+ * decides. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 131072);
@@ -118,8 +120,8 @@ struct {
 	__type(value, struct peer_class);
 } peers6 SEC(".maps");
 
-/* Class of the addresses in a prefix that rules name or pods are in. A miss is
- * class 0, the rest of the world. */
+/* The peer class of the addresses in a prefix that a rule names or that contains pods. A miss
+ * is class 0, all other addresses. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 16384);
@@ -138,7 +140,7 @@ struct {
 	__type(value, struct peer_class);
 } prefixes6 SEC(".maps");
 
-/* Class of each port: 65536 entries for TCP, then UDP, then SCTP. */
+/* The class of each port: 65536 entries for TCP, then UDP, then SCTP. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 3 * 65536);
@@ -148,8 +150,8 @@ struct {
 	__type(value, struct port_class);
 } ports SEC(".maps");
 
-/* Row of each (table, class of peers, direction). On a miss the table number
- * itself holds the verdict. */
+/* The row for each table, peer class and direction. After a miss, bits 0 and 1 of the table
+ * number hold the verdict. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 262144);
@@ -159,7 +161,7 @@ struct {
 	__type(value, struct verdict_row);
 } verdicts SEC(".maps");
 
-/* Rows that tell ports apart; shared by all tables. */
+/* Rows whose verdict depends on the port. All tables share them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 8192);
@@ -168,8 +170,8 @@ struct {
 	__type(value, struct row);
 } rows SEC(".maps");
 
-/* Identity of each table in use. Programs do not read it: it lets a restarted
- * agent, and people, know what a table number means. */
+/* The identity of each table in use. Programs do not read it. A restarted agent reads it, and
+ * so do operators who want to know what a table number means. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
@@ -179,8 +181,8 @@ struct {
 	__type(value, struct table_id);
 } tables SEC(".maps");
 
-/* Flows that policy has decided on. Written by the programs, which make room by
- * ledger4 and ledger6 (see ledger.h). A miss is a new flow. */
+/* The flow table: flows that policy has evaluated. The programs write it and evict entries
+ * through ledger4 and ledger6 (see ledger.h). A miss means a new flow. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 131072);
@@ -197,8 +199,8 @@ struct {
 	__type(value, struct conn);
 } conns6 SEC(".maps");
 
-/* The keys of conns4 and conns6, each at the place where its entry was made; as
- * many as these hold. A key without an entry is a free place. */
+/* The keys of conns4 and conns6, each at the index where the program stored it. Each ledger is
+ * as large as its flow table. A key without an entry in the flow table is a free index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 131072);
@@ -215,7 +217,7 @@ struct {
 	__type(value, struct conn_key6);
 } ledger6 SEC(".maps");
 
-/* How many places of ledger4 and ledger6 were ever looked at. */
+/* The number of ledger4 and ledger6 indexes that programs have examined so far. */
 struct ledger_hand {
 	__u64 looked[2];
 };
@@ -228,8 +230,8 @@ struct {
 	__type(value, struct ledger_hand);
 } ledger_hands SEC(".maps");
 
-/* Entries of conns4 and conns6, by the slot that they were made for. Written by
- * the programs. */
+/* The number of entries of conns4 and conns6, by the slot that caused them. The programs write
+ * it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SLOTS);
@@ -239,8 +241,8 @@ struct {
 	__type(value, struct flow_share);
 } flow_shares SEC(".maps");
 
-/* Ports of fragmented datagrams: DATAGRAMS places for each slot and direction.
- * Written by the programs. */
+/* The ports of fragmented datagrams: DATAGRAMS entries for each slot and direction. The
+ * programs write it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SLOTS * 2 * DATAGRAMS);
@@ -249,7 +251,7 @@ struct {
 	__type(value, struct datagram);
 } datagrams SEC(".maps");
 
-/* Whose addresses are on this node: those of its interfaces, and its pods'. */
+/* The owner of the addresses on this node: those of its interfaces and of its pods. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 16384);
@@ -268,7 +270,7 @@ struct {
 	__type(value, struct owner_entry);
 } owners6 SEC(".maps");
 
-/* Totals by enum counter_id. Written by the programs. */
+/* Packets and bytes by enum counter_id. The programs write it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, COUNTERS);
@@ -277,7 +279,7 @@ struct {
 	__type(value, struct counter);
 } counters SEC(".maps");
 
-/* The attachment of an interface, or NULL. */
+/* Returns the attachment of an interface, or NULL. */
 static __always_inline const struct endpoint *find_endpoint(__u32 ifindex)
 {
 	__u32 place = ifindex % INTERFACES;

@@ -3,10 +3,10 @@
 
 #include "arrival.h"
 
-/* ARP and neighbour discovery between a pod and its host. Both have permanent
- * entries for each other, so that neither has to ask. What tools in a pod send may
- * pass as long as it speaks for the pod alone: no pod fills the tables of the host,
- * or of others. */
+/* ARP and neighbour discovery between a pod and its host. Both have permanent neighbour entries
+ * for each other, so neither needs to resolve the other. A tool in a pod may still send such
+ * messages if they concern only that pod. No pod can fill the neighbour tables of the host or
+ * of other pods. */
 
 #define ARP_ETHERNET 1
 #define ARP_REQUEST 1
@@ -25,8 +25,8 @@ struct arp {
 	__u8 target[4];
 } __attribute__((packed));
 
-/* Whether ARP of a pod speaks for the pod: the sender is its own, or a probe's
- * (RFC 5227) without an address. */
+/* Reports whether an ARP message of a pod concerns only that pod. Its sender address must be
+ * that of the pod, or zero as in a probe (RFC 5227). */
 __noinline int own_arp(struct __sk_buff *skb)
 {
 	const struct endpoint *e = find_endpoint(skb->ifindex);
@@ -49,8 +49,8 @@ __noinline int own_arp(struct __sk_buff *skb)
 	return own && (sender == own || !sender);
 }
 
-/* Whether an address is the one that a pod's interface gives itself on the link,
- * made of its MAC (RFC 4291, appendix A). */
+/* Reports whether an address is the link-local address that the interface of the pod derives
+ * from its MAC (RFC 4291, appendix A). */
 static __always_inline bool own_link_local(const struct endpoint *e, const struct ip *a)
 {
 	__u32 high = e->mac[0] << 24 | e->mac[1] << 16 | e->mac[2] << 8 | 0xff;
@@ -60,8 +60,8 @@ static __always_inline bool own_link_local(const struct endpoint *e, const struc
 	       a->word[3] == bpf_htonl(low);
 }
 
-/* Whether a well-formed message of neighbour discovery or multicast listeners may
- * pass between a pod and its host. What may not is ICMP like any other. */
+/* Reports whether a well-formed message of neighbour discovery or multicast listener discovery
+ * may pass between a pod and its host. The caller treats all others as ordinary ICMP. */
 __noinline int may_discover(struct __sk_buff *skb, const struct packet *p, int from_pod)
 {
 	const struct endpoint *e = find_endpoint(skb->ifindex);
@@ -74,9 +74,9 @@ __noinline int may_discover(struct __sk_buff *skb, const struct packet *p, int f
 	if (p->kind == PACKET_ROUTER)
 		return false;
 	own = address_of(e, true);
-	dst = p->flow.dst; /* as in read_slot */
+	dst = p->flow.dst; /* Linux 6.1 accepts map keys only from the stack */
 	if (!on_link(&dst) && owner_of(&dst, true) != OWNER_NODE)
 		return false;
-	/* No address is learned from what has none. */
+	/* A receiver learns no neighbour from an unspecified source. */
 	return unspecified(&p->flow.src) || own_link_local(e, &p->flow.src) || (!unspecified(&own) && same(&p->flow.src, &own));
 }

@@ -7,12 +7,12 @@
 #include "roles.h"
 #include "remote.h"
 
-/* How unknown flows begin, at one end or at both. */
+/* How unknown flows open, at one end or at both ends. */
 
-/* The pod that has an address, if it is on this node. */
+/* Finds the pod that has an address. Returns false if no pod of this node has it. */
 static __always_inline bool find_local(const struct ip *addr, struct local *l, bool v6)
 {
-	struct ip a = *addr; /* as in read_slot */
+	struct ip a = *addr; /* Linux 6.1 accepts map keys only from the stack */
 	struct slot_index *found = v6 ? bpf_map_lookup_elem(&locals6, &a) : bpf_map_lookup_elem(&locals4, &a.word[3]);
 
 	if (!found)
@@ -21,17 +21,16 @@ static __always_inline bool find_local(const struct ip *addr, struct local *l, b
 	return read_slot(l);
 }
 
-/* Whether a packet of an unknown flow may start one that passes the stack by.
- * The stack may know what looks like the middle of a TCP connection, and may
- * have translated it. */
+/* Reports whether a packet of an unknown flow may open a fast-path flow. A packet from the
+ * middle of a TCP connection may not: the host stack may know the connection and translate it. */
 static __always_inline bool starts_direct(const struct packet *p)
 {
 	return p->kind == PACKET_OPENS || (p->kind == PACKET_FLOW && p->flow.protocol == IPPROTO_UDP);
 }
 
-/* Makes the entry of a flow that was looked for (p->at), and that open_flow or
- * open_arrived has decided: fate is what that returned, and peer the other end of a direct one. A flow without an entry is
- * decided packet by packet. */
+/* Stores the entry of a flow after a miss (p->at) and a verdict of open_flow or open_arrived.
+ * fate is that verdict; peer is the other end if fate is FATE_DIRECT. If there is no room,
+ * every packet of the flow is evaluated. Returns 0 or a negative number. */
 __noinline int note_flow(struct __sk_buff *skb, const struct local *l, const struct packet *p, const struct local *peer, int fate)
 {
 	bool direct = fate == FATE_DIRECT, v6;
@@ -51,7 +50,8 @@ __noinline int note_flow(struct __sk_buff *skb, const struct local *l, const str
 	fresh.flow_flags = direct ? CONN_DIRECT : fate == FATE_REMOTE ? CONN_REMOTE : l->outside ? CONN_OUTSIDE : 0;
 	here = fresh.flow_flags & (CONN_DIRECT | CONN_REMOTE) ? l->index : 0;
 	there = direct ? peer->index : l->device;
-	/* Both ends are written: the verifier knows no variable stack offsets. */
+	/* Write both elements with constant indexes: the verifier rejects writes at variable
+	 * stack offsets. */
 	fresh.end[0] = approval(end && !direct ? 0 : end ? ROLE_ACCEPTED : role_of(l), end ? peer->slot.epoch : l->slot.epoch);
 	fresh.end[1] = approval(!end && !direct ? 0 : !end ? ROLE_ACCEPTED : role_of(l), !end ? peer->slot.epoch : l->slot.epoch);
 	fresh.place[0] = end ? there : here;
@@ -71,8 +71,8 @@ __noinline int note_flow(struct __sk_buff *skb, const struct local *l, const str
 	return err;
 }
 
-/* Decides an unknown flow, for both ends if both are pods of this node. Of what is for
- * a pod it is known who sends it (arrival). */
+/* Decides an unknown flow, for both ends if both are pods of this node. For a packet to a pod,
+ * arrival has found the real source. */
 __noinline int open_flow(struct __sk_buff *skb, struct local *l, const struct packet *p, struct local *peer)
 {
 	int fate = FATE_PASS;
@@ -93,8 +93,9 @@ __noinline int open_flow(struct __sk_buff *skb, struct local *l, const struct pa
 	return fate;
 }
 
-/* Decides an unknown flow that came by a device from another node. It is FATE_REMOTE if
- * it is one between pods that may bypass the stack, and FATE_PASS if it is not. */
+/* Decides an unknown flow that arrives by a device from another node. Returns FATE_REMOTE if it
+ * is a flow between pods that may use the fast path, FATE_DENIED if policy denies it, otherwise
+ * FATE_PASS. */
 __noinline int open_arrived(struct __sk_buff *skb, struct local *pod, const struct packet *p)
 {
 	struct attachment *own;
@@ -102,7 +103,7 @@ __noinline int open_arrived(struct __sk_buff *skb, struct local *pod, const stru
 
 	if (!pod || !p || !starts_direct(p) || !find_local(&p->flow.dst, pod, p->v6))
 		return FATE_PASS;
-	index = pod->index; /* as in read_slot */
+	index = pod->index; /* Linux 6.1 accepts map keys only from the stack */
 	own = bpf_map_lookup_elem(&attachments, &index);
 	if (!own || !receivable(skb, pod, p->v6) || !starts_remote(skb, p, &p->flow.src, own->ifindex, &pod->device) || pod->device != skb->ifindex)
 		return FATE_PASS;

@@ -5,7 +5,7 @@
 #include "maps.h"
 #include "parse.h"
 
-/* Whose an address is, if it is on this node: enum owner, or 0. */
+/* Returns the owner (enum owner) of an address on this node, or 0. */
 __noinline int owner_of(const struct ip *addr, int v6)
 {
 	struct owner_entry *found;

@@ -12,15 +12,14 @@
 #include <stdbool.h>
 #include "maps.h"
 
-/* Headers are read in place. Where those of a packet are not plain (below), up to
- * this many bytes are made linear before; packets whose headers are longer still
- * are dropped as malformed. */
+/* The parser reads headers in place. If a packet is not plain (see parse_plain), the program
+ * first makes up to this many bytes linear. It drops packets with longer headers as malformed. */
 #define MAX_HEADERS 256
 
-/* Extension headers of IPv6 that are walked before a packet is given up. */
+/* The maximum number of IPv6 extension headers. A packet with more is malformed. */
 #define MAX_EXTENSIONS 8
 
-/* Changes no length of IPv4 options, but bounds it for the verifier. */
+/* Does not change a valid length of IPv4 options, but bounds it for the verifier. */
 #define OPTIONS_MASK 0x3c
 
 #define IP_MORE_FRAGMENTS 0x2000
@@ -37,8 +36,8 @@
 #define IPPROTO_ICMPV6 58
 #define IPPROTO_DSTOPTS 60
 
-/* A packet for neighbours only: a router would have taken a hop (RFC 4861, 6.1 and
- * 7.1). Listener messages go no further than the link (RFC 3810, 5). */
+/* Hop limits that prove that no router forwarded the packet (RFC 4861, 6.1 and 7.1). Multicast
+ * listener messages stay on the link (RFC 3810, 5). */
 #define ND_HOPS 255
 #define MLD_HOPS 1
 
@@ -62,14 +61,16 @@
 
 enum packet_kind {
 	PACKET_FLOW,      /* belongs to the flow that its addresses and ports name */
-	PACKET_OPENS,     /* asks to open that flow: TCP SYN, ICMP echo request */
-	PACKET_ERROR,     /* ICMP error about the flow in quoted */
-	PACKET_NEIGHBOUR, /* well-formed neighbour discovery, multicast listener */
-	PACKET_ROUTER,    /* the same of what only routers send: advertisement, redirect */
-	PACKET_ANSWER,    /* in struct pending: of a flow that reached the pod */
+	PACKET_OPENS,     /* opens that flow: TCP SYN, ICMP echo request */
+	PACKET_ERROR,     /* ICMP error about the flow in packet.quoted */
+	PACKET_NEIGHBOUR, /* well-formed neighbour discovery or multicast listener message */
+	PACKET_ROUTER,    /* the same, but of a type that only routers send: advertisement,
+			   * redirect */
+	PACKET_ANSWER,    /* only in struct pending: an answer in a flow that another end opened
+			   * to the pod */
 };
 
-/* Flags of a TCP header, as in its byte TCP_FLAGS. */
+/* Flags of a TCP header, as in byte TCP_FLAGS of the header. */
 enum packet_tcp {
 	PACKET_FIN = 0x01,
 	PACKET_SYN = 0x02,
@@ -81,10 +82,10 @@ enum packet_tcp {
 
 enum packet_fragment {
 	FRAGMENT_FIRST = 1,
-	FRAGMENT_LATER = 2, /* its ports are those of the first */
+	FRAGMENT_LATER = 2, /* has no ports; those of the first fragment apply */
 };
 
-/* An address as words in network byte order; IPv4 is in the last. */
+/* An address as words in network byte order. IPv4 uses the last word. */
 struct ip {
 	__be32 word[4];
 };
@@ -106,7 +107,7 @@ struct flow {
 	__u8 pad[3];
 };
 
-/* The key of a flow and where its ends are in it. */
+/* The key of a flow, and which end of the key sent the packet. */
 struct conn_place {
 	union {
 		struct conn_key4 v4;
@@ -119,8 +120,9 @@ struct conn_place {
 struct packet {
 	struct flow flow;
 	union {
-		struct flow quoted;   /* of PACKET_ERROR; protocol 0 if it cannot be told */
-		struct conn_place at; /* of others, once they were looked for */
+		struct flow quoted;   /* for PACKET_ERROR; protocol 0 if the quotation is too
+				       * short */
+		struct conn_place at; /* for all other kinds, after a lookup in the flow table */
 	};
 	__u8 kind;
 	__u8 tcp;      /* enum packet_tcp, without PACKET_SYN */
@@ -129,28 +131,28 @@ struct packet {
 	__u8 v6;
 	__u8 icmp; /* type of an ICMP message */
 	__u16 pad;
-	__u32 id;   /* of a fragment, as on the wire */
-	__be32 seq; /* of TCP, with ack */
+	__u32 id;   /* of a fragment, byte order as on the wire */
+	__be32 seq; /* of TCP, as is ack */
 	__be32 ack;
-	__u32 payload; /* bytes after the TCP header, of a packet with FIN */
+	__u32 payload; /* bytes after the TCP header, for a packet with FIN */
 };
 
-/* The start that all messages of ICMP and ICMPv6 have. */
+/* The first bytes of all ICMP and ICMPv6 messages. */
 struct icmp_header {
 	__u8 type;
 	__u8 code;
 	__be16 checksum;
-	__be16 id; /* of echo messages */
+	__be16 id; /* only in echo messages */
 	__be16 sequence;
 };
 
-/* What parsing moves through. */
+/* The part of a packet that is not parsed yet. */
 struct cursor {
 	void *pos;
 	void *end;
 };
 
-/* The next size bytes, or NULL. */
+/* Returns the next size bytes and advances the cursor, or returns NULL. */
 static __always_inline void *take(struct cursor *c, __u32 size)
 {
 	void *p = c->pos;
@@ -161,7 +163,7 @@ static __always_inline void *take(struct cursor *c, __u32 size)
 	return p;
 }
 
-/* Ports of TCP, UDP and SCTP: the first four bytes of each. */
+/* Reads the ports of TCP, UDP and SCTP, the first four bytes of each header. */
 static __always_inline int parse_ports(struct cursor *c, struct flow *f)
 {
 	__be16 *ports = take(c, 4);
@@ -173,8 +175,8 @@ static __always_inline int parse_ports(struct cursor *c, struct flow *f)
 	return 0;
 }
 
-/* What the flow table keeps of a TCP header. length is that of header and payload,
- * 0 if it is not known. */
+/* Reads the parts of a TCP header that the flow table needs. length is the length of header and
+ * payload in bytes, 0 if unknown. */
 static __always_inline void read_tcp(const struct tcphdr *tcp, struct packet *p, __u32 length)
 {
 	__u8 flags = ((const __u8 *)tcp)[TCP_FLAGS];
@@ -200,8 +202,8 @@ static __always_inline int parse_tcp(struct cursor *c, struct packet *p, __u32 l
 	return 0;
 }
 
-/* Ports of the packet that an ICMP error quotes: eight bytes of it are enough.
- * Whatever does not fit leaves the protocol 0. */
+/* Reads the ports of the packet that an ICMP error quotes. Eight bytes of its transport header
+ * suffice. If they are missing, the protocol stays 0. */
 static __always_inline void parse_quoted_ports(struct cursor *c, struct flow *f, __u8 protocol, bool v6)
 {
 	struct icmp_header *icmp;
@@ -216,7 +218,7 @@ static __always_inline void parse_quoted_ports(struct cursor *c, struct flow *f,
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:
 		if (protocol != (v6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP))
-			break; /* without ports, as parse_transport has it */
+			break; /* ICMP of the other IP version has no ports here */
 		icmp = take(c, sizeof(*icmp));
 		if (!icmp)
 			return;
@@ -272,17 +274,17 @@ static __always_inline bool link_local(const struct ip *a)
 	return (a->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
 }
 
-/* An address that no router forwards to: link-local unicast, or multicast of the
- * scope of the link (RFC 4291, 2.7). */
+/* Reports whether no router forwards packets to the address: link-local unicast, or multicast
+ * with link scope (RFC 4291, 2.7). */
 static __always_inline bool on_link(const struct ip *a)
 {
 	return link_local(a) || (a->word[0] & bpf_htonl(0xffff0000)) == bpf_htonl(0xff020000);
 }
 
-/* What a message of neighbour discovery or multicast listener discovery is: one of
- * these only if it cannot have come through a router, as their RFCs require;
- * otherwise ICMP like any other. Unicast solicitations and advertisements may be
- * for a global address, of which the caller says whether it is on the link. */
+/* Returns the kind of a message of neighbour discovery or multicast listener discovery. It is
+ * one of these only if no router can have forwarded it, as the RFCs require. Otherwise it is
+ * ordinary ICMP. Unicast solicitations and advertisements may have a global destination; the
+ * caller checks that it is on the link. */
 __noinline int kind_of_neighbour(const struct packet *p)
 {
 	bool on_the_link, from_link;
@@ -339,8 +341,9 @@ static __always_inline int parse_icmp6(struct cursor *c, struct packet *p)
 	return 0;
 }
 
-/* The part above IP, of a whole packet or of a first fragment; length is its own.
- * ICMP is that of the packet's version: the other one is a protocol without ports. */
+/* Parses the transport header of a whole packet or a first fragment. length is that of the
+ * transport header and payload in bytes. ICMP must match the IP version; the ICMP of the other
+ * version is a protocol without ports. */
 static __always_inline int parse_transport(struct cursor *c, struct packet *p, __u32 length)
 {
 	switch (p->flow.protocol) {
@@ -357,8 +360,8 @@ static __always_inline int parse_transport(struct cursor *c, struct packet *p, _
 	return 0;
 }
 
-/* Fragments: the first one has the ports, later ones do not (see datagram.h).
- * Neighbour discovery is never fragmented (RFC 6980). */
+/* Parses a fragment. Only the first one has the ports (see datagram.h). Neighbour discovery
+ * must not be fragmented (RFC 6980). */
 static __always_inline int parse_fragment(struct cursor *c, struct packet *p, __u32 id, bool first)
 {
 	int err;
@@ -378,8 +381,8 @@ static __always_inline bool same(const struct ip *a, const struct ip *b)
 	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] && a->word[3] == b->word[3];
 }
 
-/* Whether the headers that were read lie in the length that IP gives; behind it
- * there may be padding. 0 is a packet above 64 KiB that the stack will segment. */
+/* Reports whether the parsed headers end within the length that IP gives; padding may follow.
+ * Length 0 is a packet above 64 KiB that the host stack will segment. */
 static __always_inline int within(const struct cursor *c, const void *start, __u32 length)
 {
 	return length && c->pos - start > length ? -DROP_MALFORMED : 0;
@@ -412,7 +415,7 @@ static __always_inline int parse_ip4(struct cursor *c, struct packet *p)
 
 struct extension {
 	__u8 next;
-	__u8 length; /* in units of 8 bytes, the first not counted */
+	__u8 length; /* in units of 8 bytes, without the first 8 */
 };
 
 struct fragment_header {
@@ -461,11 +464,11 @@ static __always_inline int parse_ip6(struct cursor *c, struct packet *p)
 			next = fragment->next;
 			id = fragment->id;
 			offset = bpf_ntohs(fragment->offset);
-			/* Offset 0 and no more to come is a whole packet. */
+			/* Offset 0 without more fragments is a whole packet. */
 			fragmented = offset & (IP6_OFFSET | IP6_MORE_FRAGMENTS);
 			first = !(offset & IP6_OFFSET);
 			if (!first)
-				goto done; /* what follows is payload */
+				goto done; /* the rest is payload */
 			break;
 		default:
 			goto done;
@@ -479,9 +482,10 @@ done:
 	return err ? err : within(c, start, length);
 }
 
-/* Whether a packet is what most are, and was read: IP without options, extensions
- * and fragments, and TCP, UDP or SCTP that lies before end. Data need not, and to
- * make it linear would mean a copy of nearly every packet that a socket sends. */
+/* Parses a plain packet: IP without options, extension headers or fragments, then TCP, UDP or
+ * SCTP whose header ends before end. Most packets are plain. Returns false if the packet is not
+ * plain. The payload need not be linear: linearizing would copy nearly every packet that a
+ * socket sends. */
 static __always_inline bool parse_plain(void *at, void *end, struct packet *p, bool v6)
 {
 	__u32 size = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr), length;
@@ -499,7 +503,7 @@ static __always_inline bool parse_plain(void *at, void *end, struct packet *p, b
 		length = bpf_ntohs(ip6->payload_len);
 		__builtin_memcpy(&p->flow.src, &ip6->saddr, 16);
 		__builtin_memcpy(&p->flow.dst, &ip6->daddr, 16);
-		size = 0; /* of length */
+		size = 0; /* the IPv6 payload length excludes the IP header */
 	} else {
 		if (*(__u8 *)at != 0x45 || ip4->frag_off & bpf_htons(IP_OFFSET | IP_MORE_FRAGMENTS))
 			return false;

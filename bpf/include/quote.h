@@ -3,11 +3,12 @@
 
 #include "direct.h"
 
-/* ICMP errors. One passes if it is about a flow that policy allows the pod now: it
- * quotes a packet of this flow that the pod sent or received, and goes where that
- * came from. Any other is a packet like others. */
+/* ICMP errors. An error passes if it quotes a packet of a flow that policy allows now. The pod
+ * must have sent or received that packet, and the error must go to its sender. Any other error
+ * is decided as an ordinary packet. */
 
-/* Errors that each pod may send and receive, as events have it: units and window. */
+/* The rate of ICMP errors for each pod and direction. The units are those of the event budgets:
+ * each jiffy adds error_rate units, an error costs event_cost, an idle pod has error_window. */
 const volatile __u32 error_rate;
 const volatile __u32 error_window;
 
@@ -15,7 +16,7 @@ struct error_budget {
 	__u64 paid[2]; /* by direction */
 };
 
-/* Written by the programs; processors that write at once lose a payment. */
+/* The programs write it. If two CPUs write at once, one payment is lost. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SLOTS);
@@ -24,7 +25,7 @@ struct {
 	__type(value, struct error_budget);
 } error_budgets SEC(".maps");
 
-/* Takes an error out of the budget of a pod, if there is one in it. */
+/* Takes one ICMP error from the budget of a pod. Returns false if the budget is used up. */
 __noinline int error_due(const struct local *l)
 {
 	__u64 now = bpf_jiffies64() * error_rate, *paid, ahead;
@@ -39,7 +40,7 @@ __noinline int error_due(const struct local *l)
 		return false;
 	paid = l->from_pod ? &b->paid[1] : &b->paid[0];
 	ahead = *paid - now;
-	if (ahead > error_window) /* was quiet for long */
+	if (ahead > error_window) /* the pod was idle for long */
 		ahead = 0;
 	if (ahead + event_cost > error_window)
 		return false;
@@ -47,8 +48,8 @@ __noinline int error_due(const struct local *l)
 	return true;
 }
 
-/* Whether an error belongs to a flow of the pod: its own end of it, its address, and a
- * role under the policy in force. c is the flow, side the pod's end. */
+/* Reports whether an ICMP error belongs to a flow that policy allows the pod now. c is the
+ * flow, side the end of the pod. */
 static __always_inline bool may_quote(const struct local *l, const struct packet *p, struct conn *c, bool side)
 {
 	struct approval now = approval_of(c, side);
@@ -57,11 +58,12 @@ static __always_inline bool may_quote(const struct local *l, const struct packet
 		return false;
 	if (now.epoch == l->slot.epoch)
 		return holds(now);
-	/* The quoted packet went the other way. */
+	/* The quoted packet went in the opposite direction. */
 	return confirm(l, &p->quoted, c, side, QUESTION(p->v6, !l->from_pod, 0)) == FATE_PASS;
 }
 
-/* The flow that an error quotes, or NULL; src is the end that sent the quoted packet. */
+/* Returns the flow that an ICMP error quotes, or NULL. src becomes the end that sent the quoted
+ * packet. */
 static __noinline struct conn *find_quoted(const struct packet *p, bool *src)
 {
 	struct conn_place at = {};
@@ -71,8 +73,7 @@ static __noinline struct conn *find_quoted(const struct packet *p, bool *src)
 	return conn_find(&at, p->quoted.protocol, bpf_jiffies64(), p->v6);
 }
 
-/* Decides an ICMP error, and where it goes: the pod at the other end is peer if that is
- * FATE_DIRECT. */
+/* Decides an ICMP error and its path. For FATE_DIRECT, peer becomes the pod at the other end. */
 __noinline int track_error(struct __sk_buff *skb, struct local *l, const struct packet *p, struct local *peer)
 {
 	struct conn *c = NULL;
@@ -80,7 +81,8 @@ __noinline int track_error(struct __sk_buff *skb, struct local *l, const struct 
 
 	if (!l || !p || !peer || !read_slot(l))
 		return FATE_DENIED;
-	/* A pod quotes what it received, to who sent it, and is sent what it sent. */
+	/* A pod may quote only packets it received, to their sender. It may receive only quotes
+	 * of packets it sent. */
 	if (p->quoted.protocol && same(&p->flow.dst, &p->quoted.src) && (!l->from_pod || same(&p->flow.src, &p->quoted.dst)))
 		c = find_quoted(p, &src);
 	if (!c || !may_quote(l, p, c, l->from_pod ? !src : src) || !error_due(l))

@@ -9,17 +9,17 @@
 #include "tracking.h"
 #include "translate.h"
 
-/* Flows between a pod of this node and one of another, past the stack: what has
- * to be so that nobody misses them there, and how their packets leave. */
+/* Fast-path flows between a pod of this node and a pod of another node. The functions here
+ * check whether a flow may bypass the host stack, and forward its packets. */
 
-/* Whether there are such flows at all. The agent writes it. */
+/* Whether such flows exist at all. The agent writes this variable. */
 volatile __u32 forward_direct;
 
 #define AF_INET 2
 #define AF_INET6 10
 #define IP6_FLOWINFO 0x0fffffff
 
-/* The range of another node's pods that an address is in, or NULL. */
+/* Returns the node route of an address in the pod range of another node, or NULL. */
 static __always_inline struct way *find_way(const struct ip *addr, bool v6)
 {
 	struct prefix6 prefix;
@@ -34,7 +34,7 @@ static __always_inline struct way *find_way(const struct ip *addr, bool v6)
 	return bpf_map_lookup_elem(&ways4, &prefix);
 }
 
-/* The device by which an address is reached, if packets may bypass the stack. */
+/* Returns the device that leads to an address, if packets may use the fast path; otherwise 0. */
 static __always_inline __u32 way_to(const struct ip *addr, bool v6)
 {
 	struct way *found = find_way(addr, v6);
@@ -42,8 +42,9 @@ static __always_inline __u32 way_to(const struct ip *addr, bool v6)
 	return found && found->direct ? found->ifindex : 0;
 }
 
-/* Whether a frame is for this host and untagged, and its packet has a hop left,
- * no options, no extensions and is no fragment: what is forwarded as it is. */
+/* Reports whether a packet can be forwarded without change. Its frame must be untagged and
+ * addressed to this host. The packet must have a hop limit above 1, and no options, extension
+ * headers or fragments. */
 static __always_inline bool forwardable(struct __sk_buff *skb, bool v6)
 {
 	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
@@ -59,7 +60,7 @@ static __always_inline bool forwardable(struct __sk_buff *skb, bool v6)
 	       !(ip4->frag_off & bpf_htons(IP_OFFSET | IP_MORE_FRAGMENTS));
 }
 
-/* Length of the largest packet that this one becomes on a link. */
+/* Returns the length of the largest packet on the wire after segmentation. */
 static __always_inline __u32 wire_length(struct __sk_buff *skb, const struct packet *p)
 {
 	__u32 headers = p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
@@ -77,9 +78,9 @@ static __always_inline __u32 wire_length(struct __sk_buff *skb, const struct pac
 	return headers + skb->gso_size;
 }
 
-/* The device by which the stack would send a packet that a pod's interface
- * brings, or, with back, the answer to it; 0 if that takes more than to send it
- * to a neighbour. Whether that is known to be there the kernel finds out then. */
+/* Returns the device by which the host stack would forward a packet that arrives by ifindex, or
+ * its answer with back. Returns 0 if the packet needs more than forwarding to a neighbour. The
+ * kernel resolves the neighbour when it sends. */
 __noinline int leaves(struct __sk_buff *skb, const struct packet *p, int ifindex, int back)
 {
 	struct bpf_fib_lookup fib = {};
@@ -121,10 +122,10 @@ __noinline int leaves(struct __sk_buff *skb, const struct packet *p, int ifindex
 	return err == BPF_FIB_LKUP_RET_SUCCESS || err == BPF_FIB_LKUP_RET_NO_NEIGH ? fib.ifindex : 0;
 }
 
-/* Whether the packet of an unknown flow may start one past the stack, between a
- * pod of this node, behind an interface, and an address elsewhere: a pod's
- * address in the range of a node, reached by the device that the fabric means it
- * to be, which connection tracking never heard of. */
+/* Reports whether a packet of an unknown flow may open a fast-path flow between a pod of this
+ * node, at interface ifindex, and a remote address. The remote address must be in the pod range
+ * of another node, and the route must use the device of that node route. Connection tracking
+ * must not know the flow. */
 __noinline int starts_remote(struct __sk_buff *skb, const struct packet *p, const struct ip *remote, int ifindex, __u32 *device)
 {
 	struct ip addr;
@@ -132,7 +133,7 @@ __noinline int starts_remote(struct __sk_buff *skb, const struct packet *p, cons
 
 	if (!forward_direct || !p || !remote || !device || (p->flow.protocol != IPPROTO_TCP && p->flow.protocol != IPPROTO_UDP))
 		return false;
-	addr = *remote; /* as in read_slot */
+	addr = *remote; /* Linux 6.1 accepts map keys only from the stack */
 	way = way_to(&addr, p->v6);
 	if (!way || leaves(skb, p, ifindex, ifindex != (int)skb->ifindex) != (int)way || !untracked(skb, p))
 		return false;
@@ -140,21 +141,21 @@ __noinline int starts_remote(struct __sk_buff *skb, const struct packet *p, cons
 	return true;
 }
 
-/* Whether a device leads to the other end of a flow that bypasses the stack; known
- * is the one that did. */
+/* Reports whether a device leads to the other end of a fast-path flow. known is the device that
+ * did so before. */
 static __always_inline bool leads(__u32 device, __u32 known, const struct ip *remote, bool v6)
 {
 	return device && (device == known || way_to(remote, v6) == device);
 }
 
-/* Takes a hop of a packet, as a router. Sums of the packet stay right: in IPv4 the
- * header's changes by as much, so that it can be written in place as in deliver. */
+/* Decrements the hop limit of a packet, as a router does. Checksums stay valid. In IPv4 the
+ * header checksum changes by the same amount, so the program can write the header in place. */
 static __always_inline bool take_hop(struct __sk_buff *skb, bool v6)
 {
 	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
 	struct ipv6hdr *ip6 = at;
 	struct iphdr *ip4 = at;
-	__u32 check; /* as on the wire */
+	__u32 check; /* byte order as on the wire */
 	__u8 left;
 
 	if (v6) {
@@ -171,8 +172,8 @@ static __always_inline bool take_hop(struct __sk_buff *skb, bool v6)
 	return true;
 }
 
-/* Sends a pod's packet to another node as the stack would, or leaves it to the
- * stack: what has no hop left, does not fit, or goes elsewhere by now. */
+/* Sends the packet of a pod to another node, as the host stack would. Leaves it to the host
+ * stack if it has no hop left, does not fit the link, or has another route by now. */
 __noinline int forward(struct __sk_buff *skb, const struct packet *p, int known)
 {
 	int device;
@@ -180,7 +181,7 @@ __noinline int forward(struct __sk_buff *skb, const struct packet *p, int known)
 
 	if (!p || !forward_direct)
 		return TC_ACT_UNSPEC;
-	to = p->flow.dst; /* as in read_slot */
+	to = p->flow.dst; /* Linux 6.1 accepts map keys only from the stack */
 	device = leaves(skb, p, skb->ifindex, false);
 	if (!leads(device, known, &to, p->v6))
 		return TC_ACT_UNSPEC;
@@ -190,11 +191,11 @@ __noinline int forward(struct __sk_buff *skb, const struct packet *p, int known)
 	return bpf_redirect_neigh(device, NULL, 0, 0);
 }
 
-/* Whether a pod takes a packet from another node as it is: it has a hop left, and
- * the pod's interface has room for it. */
+/* Reports whether a pod can receive a packet from another node unchanged: it has a hop left and
+ * fits the MTU of the pod's interface. */
 static __always_inline bool receivable(struct __sk_buff *skb, const struct local *pod, bool v6)
 {
-	__u32 index = pod->index, mtu = 0; /* as in read_slot */
+	__u32 index = pod->index, mtu = 0; /* Linux 6.1 accepts map keys only from the stack */
 	struct attachment *to = bpf_map_lookup_elem(&attachments, &index);
 
 	return to && to->ifindex && forwardable(skb, v6) && !bpf_check_mtu(skb, to->ifindex, &mtu, 0, BPF_MTU_CHK_SEGS);

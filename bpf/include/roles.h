@@ -5,22 +5,22 @@
 #include "ask.h"
 #include "translate.h"
 
-/* What the pod at one end of a flow may do: the roles that it was granted, under
- * which epoch, and how they are granted, confirmed and taken back. */
+/* The roles of the pod at one end of a flow: what policy authorised, under which epoch. Here
+ * they are set, revalidated and revoked. */
 
-/* Whether a pod's packets may pass the stack by, and the queues of interfaces
- * with it, which limit the bandwidth of some pods. */
+/* Reports whether the packets of a pod may use the fast path. The fast path also bypasses the
+ * qdiscs that limit the bandwidth of some pods. */
 static __always_inline bool may_be_direct(const struct local *l)
 {
-	__u32 index = l->index; /* as in read_slot */
+	__u32 index = l->index; /* Linux 6.1 accepts map keys only from the stack */
 	struct attachment *own = bpf_map_lookup_elem(&attachments, &index);
 
 	return own && own->ifindex;
 }
 
-/* A flow that the pod had a role in under an older epoch: which roles does the
- * policy in force leave? It is asked about each as it was at first. side is the pod's
- * end; the question has family and sender only. */
+/* Revalidates the roles of a pod in a flow after the epoch of its slot changed. Each role is
+ * evaluated as it was when the flow opened. side is the end of the pod; question holds only the
+ * family and the sender. */
 __noinline int confirm(const struct local *l, const struct flow *f, struct conn *c, int side, int question)
 {
 	__u8 had, kept = 0;
@@ -32,15 +32,15 @@ __noinline int confirm(const struct local *l, const struct flow *f, struct conn 
 		kept |= ROLE_OPENED;
 	if ((had & ROLE_ACCEPTED) && ask_again(l, f, c, had & (ROLE_ACCEPTED | ROLE_OF_HOST), question))
 		kept |= had & (ROLE_ACCEPTED | ROLE_OF_HOST);
-	if (!may_be_direct(l)) /* as the pod was that had the address before */
+	if (!may_be_direct(l)) /* the pod that had this address before had no bandwidth limit */
 		clear_flags(c, CONN_DIRECT | CONN_REMOTE);
-	/* Without a role left the flow stays known, so that packets still on
-	 * their way are not taken for a new one. */
+	/* Without a role the flow stays in the table. Otherwise packets that are still on their
+	 * way would open a new flow. */
 	approve(c, side, kept ? kept : had | ROLE_REVOKED, l->slot.epoch);
 	return kept ? FATE_PASS : DROP_REVOKED;
 }
 
-/* A new role in a known flow: the pod opens it, or is reached. */
+/* Authorises a new role in a known flow: the pod opens it, or another end opens it to the pod. */
 __noinline int grant(struct __sk_buff *skb, const struct local *l, const struct packet *p, struct conn *c, int side)
 {
 	struct approval had;
@@ -58,7 +58,7 @@ __noinline int grant(struct __sk_buff *skb, const struct local *l, const struct 
 	return FATE_PASS;
 }
 
-/* May the pod at one end of a known flow send this packet, or receive it? */
+/* Decides whether the pod at one end of a known flow may send or receive this packet. */
 static __always_inline int admit(struct __sk_buff *skb, const struct local *l, const struct packet *p,
 				 struct conn *c, bool side)
 {
@@ -66,7 +66,7 @@ static __always_inline int admit(struct __sk_buff *skb, const struct local *l, c
 	bool stale = now.epoch != l->slot.epoch;
 
 	if (p->kind == PACKET_OPENS) {
-		/* Being reached by a flow gives no right to open its reverse. */
+		/* A pod that accepted a flow may not open its reverse. */
 		if (!(now.roles & (l->from_pod ? ROLE_OPENED : ROLE_ACCEPTED)) || (now.roles & ROLE_REVOKED) || stale)
 			return grant(skb, l, p, c, side);
 		return FATE_PASS;
@@ -78,8 +78,8 @@ static __always_inline int admit(struct __sk_buff *skb, const struct local *l, c
 	return now.roles & ROLE_REVOKED ? DROP_REVOKED : FATE_PASS;
 }
 
-/* Whether a packet of a pod's known flow is decided after the stack has translated
- * it: it is to an address that the stack may translate, and not an answer. */
+/* Reports whether a packet of a known flow must wait for a verdict after DNAT. This applies to
+ * packets that the host stack may translate, except answers. */
 static __always_inline bool pends(const struct local *l, const struct packet *p, const struct conn *c, bool side)
 {
 	struct approval now;
@@ -94,9 +94,9 @@ static __always_inline bool pends(const struct local *l, const struct packet *p,
 	return (now.epoch != l->slot.epoch || !now.roles) && !(class_of_address(&p->flow.dst, p->v6) & PEER_POD);
 }
 
-/* What becomes of a pod's packet that its role in a flow lets pass. Connection
- * tracking may forget a flow at any time: it then takes an answer, too, for a packet
- * that opens a flow to a Service, and chooses a backend. */
+/* Returns the fate of a packet that passes by the role of the pod. Connection tracking may
+ * forget a flow at any time. It then takes even an answer for a packet that opens a flow to a
+ * Service, and chooses a backend. */
 static __always_inline int passes_as(const struct local *l, const struct packet *p, const struct conn *c, bool side)
 {
 	if (!l->from_pod || !(c->flow_flags & CONN_OUTSIDE) || !translatable(p) || !decides_alone)
@@ -104,9 +104,9 @@ static __always_inline int passes_as(const struct local *l, const struct packet 
 	return approval_of(c, side).roles & ROLE_ACCEPTED ? FATE_ANSWER : FATE_PENDING;
 }
 
-/* A packet of a known flow by another device than before, or by an address that the
- * node may lend to another client at any time. arrival has found out who sends it: what
- * was granted to one sender is not granted to another. */
+/* Updates a known flow when a packet arrives by another device than before, or from an address
+ * that the node may use for another client at any time. arrival has found the real source.
+ * Roles that policy authorised for one source do not apply to another. Returns 0. */
 __noinline int recognise(struct __sk_buff *skb, const struct local *l, struct conn *c, int side)
 {
 	struct approval had;

@@ -4,13 +4,13 @@
 #include <stdbool.h>
 #include "local.h"
 
-/* What the kernel's connection tracking knows of a flow. */
+/* Lookups in the connection tracking of the kernel. */
 
-/* Whether it can be asked; set by the loader. Where it is not there the calls below
- * are none. */
+/* Whether the kernel has the lookup functions; set by the loader. Without them, no call below
+ * runs. */
 const volatile bool can_ask_tracking;
 
-/* What is read of the kernel's own structs. */
+/* The fields of kernel structs that the programs read. CO-RE adjusts the offsets. */
 union nf_inet_addr {
 	__u32 all[4];
 } __attribute__((preserve_access_index));
@@ -49,8 +49,8 @@ extern void bpf_ct_release(struct nf_conn *ct) __ksym __weak;
 
 #define ENOENT 2
 
-/* A flow in connection tracking, to be released, or NULL; opts says why. With back
- * it is looked for as its answers come. */
+/* Looks up a flow in connection tracking. The caller must release the result. NULL means an
+ * error, which opts holds. back looks up the reply direction. */
 static __always_inline struct nf_conn *find_tracked(struct __sk_buff *skb, const struct flow *f, bool v6, bool back, struct bpf_ct_opts *opts)
 {
 	const struct ip *src = back ? &f->dst : &f->src, *dst = back ? &f->src : &f->dst;
@@ -72,8 +72,8 @@ static __always_inline struct nf_conn *find_tracked(struct __sk_buff *skb, const
 	return bpf_skb_ct_lookup(skb, &t, sizeof(t.ipv4), opts, sizeof(*opts));
 }
 
-/* Whether connection tracking knows a flow in neither direction. What it knows
- * it may have translated, and it needs to see every packet of it. */
+/* Reports whether connection tracking knows a flow in neither direction. If it knows the flow,
+ * it may translate it and must see each of its packets. */
 __noinline int untracked(struct __sk_buff *skb, const struct packet *p)
 {
 	struct bpf_ct_opts opts = { .netns_id = BPF_F_CURRENT_NETNS };
@@ -93,9 +93,9 @@ __noinline int untracked(struct __sk_buff *skb, const struct packet *p)
 	return true;
 }
 
-/* Finds who really sends a packet on its way to a pod, of which the stack exchanged the
- * source: a client that it masquerades, or the backend of a Service that answers. Of an
- * ICMP error, the other end of the flow that it quotes. */
+/* Finds the real source of a packet to a pod whose source the host stack replaced: a
+ * masqueraded client, or the backend of a Service that answers. For an ICMP error it finds the
+ * other end of the quoted flow. Returns whether the source was replaced. */
 __noinline int find_sender(struct __sk_buff *skb, const struct packet *p, struct local *l)
 {
 	struct bpf_ct_opts opts = { .netns_id = BPF_F_CURRENT_NETNS };
@@ -106,7 +106,8 @@ __noinline int find_sender(struct __sk_buff *skb, const struct packet *p, struct
 
 	if (!p || !l || !can_ask_tracking)
 		return false;
-	/* As the pod sends: answers, or what the error is about. */
+	/* Look up the direction that the pod sends: answers, or the packet that the error
+	 * quotes. */
 	error = p->kind == PACKET_ERROR;
 	ct = find_tracked(skb, error ? &p->quoted : &p->flow, p->v6, !error, &opts);
 	if (!ct)
@@ -124,7 +125,7 @@ __noinline int find_sender(struct __sk_buff *skb, const struct packet *p, struct
 	bpf_ct_release(ct);
 	store_sender(skb, &sender);
 	exchanged = !same(&sender.addr, &p->flow.src);
-	/* The pod sends in the direction of answers, so that it was reached. */
+	/* The pod sends the reply direction, so another end opened the flow. */
 	l->masqueraded = exchanged && opts.dir;
 	return exchanged;
 }

@@ -4,18 +4,17 @@
 #include "maps.h"
 #include "parse.h"
 
-/* What a pod sends to an address that is no pod's may be for a Service: the
- * stack then translates the destination, and egress policy is about the result.
- * from_pod leaves a record of such a packet and its number in the mark; behind
- * the translation bpf/egress.bpf.c decides. What needs no decision there is
- * marked as approved, and what has neither mark is dropped.
+/* Packets that pods send to addresses outside the pod ranges. Such an address may belong to a
+ * Service: the host stack then replaces the destination (DNAT), and egress policy applies to
+ * the backend. from_pod stores a record of the packet and puts the index of the record into the
+ * mark. After DNAT, bpf/egress.bpf.c reads the record and decides. Packets that need no such
+ * verdict get the mark MARK_APPROVED. A packet with neither mark is dropped.
  *
- * A mark's upper half is the place of the record. Below are four bits for its
- * kind and ten for how often the place has been used. Bits 14 and 15 are left to
- * kube-proxy.
+ * The upper half of a mark is the index of the record. Below are four bits for the kind and ten
+ * bits that count how often the index was used. Bits 14 and 15 belong to kube-proxy.
  *
- * In an upgrade programs of two layouts share the records and see each other's
- * marks: who changes a mark's meaning changes struct pending too, which says so. */
+ * In an upgrade, programs of two layouts share the records and see the marks of each other. A
+ * change in the meaning of a mark must therefore change struct pending too. */
 #define MARK_KIND 0x00003c00
 #define MARK_OURS 0xffff3fff
 #define MARK_APPROVED 0x00001400
@@ -24,23 +23,23 @@
 
 #define PENDING 65536
 
-/* Whether the programs of this layout decide alone. In an upgrade those of an older
- * one see the records, too: they do not know PACKET_ANSWER, and are not given a
- * record for every packet. The agent writes it. */
+/* Whether only the programs of this layout decide. In an upgrade, the programs of an older
+ * layout see the records, too. They do not know PACKET_ANSWER and must not get a record for
+ * every packet. The agent writes this variable. */
 volatile __u32 decides_alone;
 
-/* A packet on its way to the translation. */
+/* The record of a packet that DNAT may change. */
 struct pending {
 	__u32 mark;
 	__u32 slot;
-	struct flow flow; /* before the translation */
+	struct flow flow; /* before DNAT */
 	__u8 kind;
 	__u8 closes; /* for programs of older layouts: 1 with a FIN, 2 with a RST */
 	__u8 pad[2];
 };
 _Static_assert(sizeof(struct pending) == 52, "layout");
 
-/* Written by the programs. */
+/* Records of packets, by index. The programs write it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, PENDING);
@@ -49,7 +48,7 @@ struct {
 	__type(value, struct pending);
 } pending SEC(".maps");
 
-/* How many records were ever written. */
+/* The number of records written so far. */
 struct record_count {
 	__u64 written;
 };
@@ -62,7 +61,7 @@ struct {
 	__type(value, struct record_count);
 } pending_count SEC(".maps");
 
-/* kube-proxy translates these. */
+/* Reports whether kube-proxy may translate a packet. */
 static __always_inline bool translatable(const struct packet *p)
 {
 	__u8 protocol = p->flow.protocol;
@@ -70,7 +69,7 @@ static __always_inline bool translatable(const struct packet *p)
 	return p->kind != PACKET_ERROR && (protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP);
 }
 
-/* Leaves a record and returns the mark that names it. */
+/* Stores a record and returns the mark that names it. */
 static __always_inline __u32 leave_record(const struct packet *p, __u32 slot, __u8 kind)
 {
 	__u32 zero = 0, place;

@@ -8,15 +8,15 @@
 #include "parse.h"
 #include "view.h"
 
-/* Tunneled packets (VXLAN, RFC 7348). The kernel takes them from any host that sends to
- * its port, on any interface. Here the outer source has to be a node of the fabric, and
- * the inner source one of that node's own addresses. */
+/* Tunneled packets (VXLAN, RFC 7348). The kernel accepts them from any host that sends to its
+ * port, on any interface. These checks require that the outer source is a known node, and that
+ * the inner source belongs to that node. */
 
-/* UDP port of the tunnels' device, 0 if there is none, and its VNI. Set by the loader. */
+/* UDP port and VNI of the tunnel device; the port is 0 without tunnels. Set by the loader. */
 const volatile __u32 tunnel_port;
 const volatile __u32 tunnel_vni;
 
-/* Nodes by underlay address; IPv4 is in the last four bytes. */
+/* Nodes by underlay address. IPv4 uses the last four bytes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -26,7 +26,8 @@ struct {
 	__type(value, struct tunnel_node);
 } tunnel_nodes SEC(".maps");
 
-/* Nodes by the addresses that they send from in tunnels: pod ranges, and their own. */
+/* Nodes by the inner addresses that they may send from: their pod ranges and their own
+ * addresses. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 16384);
@@ -50,7 +51,7 @@ struct vxlan {
 	__be32 vni; /* in the upper 24 bits */
 };
 
-/* The node that sends from an inner address, or NULL. */
+/* Returns the node that owns an inner source address, or NULL. */
 static __always_inline struct tunnel_node *tunnel_source(const struct view *v, __u32 offset, __be16 protocol)
 {
 	struct tunnel_node *found = NULL;
@@ -69,8 +70,8 @@ static __always_inline struct tunnel_node *tunnel_source(const struct view *v, _
 	return found;
 }
 
-/* Where UDP begins in a packet, 0 if it is of another protocol, less than 0 if that
- * cannot be told. Of a fragment, as if it was whole. */
+/* Returns the offset of the UDP header, 0 for another protocol, or a negative number if the
+ * packet is malformed. A first fragment counts as a whole packet. */
 static __always_inline int find_udp(const struct view *v, bool v6, bool *fragmented)
 {
 	struct fragment_header h;
@@ -94,18 +95,19 @@ static __always_inline int find_udp(const struct view *v, bool v6, bool *fragmen
 			return -1;
 		if (next == IPPROTO_FRAGMENT) {
 			if (h.offset & bpf_htons(IP6_OFFSET))
-				return 0; /* nothing without the first */
-			if (h.offset & bpf_htons(IP6_MORE_FRAGMENTS)) /* a later header of its own does not undo it */
+				return 0; /* receivers discard it without the first fragment */
+			if (h.offset & bpf_htons(IP6_MORE_FRAGMENTS)) /* a second fragment header does not reset
+								       * it */
 				*fragmented = true;
 		}
-		offset += next == IPPROTO_FRAGMENT ? 8 : h.reserved * 8 + 8; /* second byte: length */
+		offset += next == IPPROTO_FRAGMENT ? 8 : h.reserved * 8 + 8; /* the second byte is the length */
 		next = h.next;
 	}
 	return -1;
 }
 
-/* Whether a packet for this host may enter it: it is not for the tunnels, or comes
- * from the node that it says. */
+/* Reports whether a packet to this host may enter: it is not for the tunnel device, or its
+ * inner source belongs to the node that sent it. */
 static __always_inline bool may_enter(const struct view *v, bool v6)
 {
 	struct addr6 outer = {};
@@ -124,9 +126,10 @@ static __always_inline bool may_enter(const struct view *v, bool v6)
 	if (load(v, at, &udp, sizeof(udp)) || udp.dest != bpf_htons(tunnel_port))
 		return true;
 	if (fragmented)
-		return false; /* nodes send none, and what is inside would not be seen */
+		return false; /* nodes never send fragments, and the inner packet would escape
+			       * the check */
 	if (load(v, at + sizeof(udp), &vxlan, sizeof(vxlan)) || bpf_ntohl(vxlan.vni) >> 8 != tunnel_vni)
-		return true; /* for another device */
+		return true; /* for another VXLAN device */
 	if (load(v, v6 ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr), v6 ? outer.addr : outer.addr + 12, v6 ? 16 : 4))
 		return false;
 	node = bpf_map_lookup_elem(&tunnel_nodes, &outer);

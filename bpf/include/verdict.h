@@ -4,7 +4,7 @@
 #include "maps.h"
 #include "parse.h"
 
-/* Class of a remote address, with PEER_POD: its own entry, else that of the
+/* Returns the class of a remote address, with PEER_POD: that of its own entry, else of the
  * longest prefix, else 0. */
 static __always_inline __u32 class_of(const struct ip *addr, bool v6)
 {
@@ -30,7 +30,7 @@ static __always_inline __u32 class_of(const struct ip *addr, bool v6)
 	return found ? found->class : 0;
 }
 
-/* Class of a destination port; protocols without ports are class 0. */
+/* Returns the class of a destination port. Protocols without ports are class 0. */
 static __always_inline __u32 class_of_port(__u8 protocol, __u16 port)
 {
 	struct port_class *found;
@@ -52,7 +52,7 @@ static __always_inline __u32 class_of_port(__u8 protocol, __u16 port)
 	return found ? found->class : 0;
 }
 
-/* What a table says of a new flow between its pod and a class of addresses. */
+/* Returns the verdict of a table on a new flow between its pod and a class of addresses. */
 static __always_inline __u8 table_says(__u32 table, enum direction dir, __u32 peer, __u8 protocol, __u16 port)
 {
 	struct verdict_key key = { .table = table, .peer = (peer & ~PEER_POD) * 2 + dir };
@@ -72,9 +72,9 @@ static __always_inline __u8 table_says(__u32 table, enum direction dir, __u32 pe
 	return (row->allow[class / 64] >> (class % 64)) & 1;
 }
 
-/* Number of the present stage of writing. The kernel may hold a program up for
- * long between any two instructions; if the number is the same behind a verdict
- * as it was before its first lookup, the verdict stands. */
+/* Returns the current generation of the maps. The kernel may delay a program for long between
+ * any two instructions. A verdict is valid if the generation after it equals the generation
+ * before its first lookup. */
 static __always_inline __u32 stage_now(void)
 {
 	__u32 zero = 0;
@@ -83,5 +83,5 @@ static __always_inline __u32 stage_now(void)
 	return s ? s->number : 0;
 }
 
-/* How often a verdict is made anew before the answer is DENY. */
+/* How often a program evaluates a verdict again before it gives up with DENY. */
 #define VERDICT_TRIES 8

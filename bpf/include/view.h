@@ -7,17 +7,17 @@
 #include <stdbool.h>
 #include "parse.h"
 
-/* Packets in the stack, on the hooks of netfilter: read by either kind of program. */
+/* Packets at the netfilter hooks of the host stack, for both types of programs. */
 
 enum place { FORWARD, LOCAL_IN, LOCAL_OUT };
 
-/* A packet in the stack. */
+/* A packet at a netfilter hook. */
 struct view {
-	void *from; /* the context of the filter, or a dynptr */
+	void *from; /* the context of a socket filter, or a dynptr */
 	bool filter;
 	enum place place;
 	__u32 mark;
-	__u32 ifindex; /* that it came in by */
+	__u32 ifindex; /* of the interface it arrived by */
 	__u32 len;
 };
 
@@ -28,7 +28,8 @@ static __always_inline int load(const struct view *v, __u32 offset, void *to, __
 	return bpf_dynptr_read(to, size, v->from, offset, 0);
 }
 
-/* Ports at an offset; those of a later fragment are what the first one said. */
+/* Reads the ports at an offset. A later fragment has none; it gets those of was, the recorded
+ * flow. */
 static __always_inline int load_ports(const struct view *v, __u32 offset, struct flow *f, const struct flow *was, bool later)
 {
 	__be16 ports[2];
@@ -79,7 +80,7 @@ static __always_inline int load_flow6(const struct view *v, struct flow *f, cons
 			return -1;
 		f->protocol = h.next;
 		later = fragment && h.offset & bpf_htons(IP6_OFFSET);
-		offset += fragment ? 8 : h.reserved * 8 + 8; /* second byte: length */
+		offset += fragment ? 8 : h.reserved * 8 + 8; /* the second byte is the length */
 	}
 	return -1;
 }

@@ -2,9 +2,9 @@
 
 package bpfobj
 
-// The twins of enum counter_id in bpf/include/types.h. The first four are
-// verdicts on new flows: direction * 2 + verdict. CountUntracked counts allowed
-// flows for which the flow table had no room; the others are drops.
+// The values of enum counter_id in bpf/include/types.h. The first four count verdicts on new
+// flows: direction * 2 + verdict. CountUntracked counts allowed flows that found the flow table
+// full; the others count drops.
 const (
 	CountIngressDeny = iota
 	CountIngressAllow
@@ -23,8 +23,8 @@ const (
 	Counters
 )
 
-// DropReasons name the counters of drops for other reasons than a policy, as
-// metrics do.
+// DropReasons are the names, as in metrics, of the counters of drops that are not verdicts of
+// policy.
 var DropReasons = map[int]string{
 	DropNoEndpoint: "no_endpoint",
 	DropNotIP:      "not_ip",
@@ -37,7 +37,7 @@ var DropReasons = map[int]string{
 	DropTunnel:     "tunnel",
 }
 
-// The twins of enum event_flag in bpf/include/events.h.
+// The values of enum event_flag in bpf/include/events.h.
 const (
 	EventEgress      = 1
 	EventV6          = 2
@@ -45,24 +45,23 @@ const (
 	EventMasqueraded = 8
 )
 
-// The twins of enum event_loss: why an event was not written.
+// The values of enum event_loss: why an event was discarded.
 const (
 	EventsLimited = iota
 	EventsLost
 )
 
-// Slots is SLOTS: how many pods a node can have. NoSlot is NO_SLOT: the slot of what
-// belongs to no pod.
+// Slots is SLOTS, the maximum number of pods on a node. NoSlot is NO_SLOT, the slot number in
+// records that concern no pod.
 const (
 	Slots  = 4096
 	NoSlot = Slots
 )
 
-// PeerPod is PEER_POD: the bit of peer_class.class which says that an address is
-// a pod's.
+// PeerPod is PEER_POD, the bit of peer_class.class that marks the address of a pod.
 const PeerPod = 1 << 31
 
-// The twins of enum role.
+// The values of enum role.
 const (
 	RoleOpened   = 1
 	RoleAccepted = 2
@@ -70,7 +69,7 @@ const (
 	RoleRevoked  = 8
 )
 
-// The twins of enum conn_flag.
+// The values of enum conn_flag.
 const (
 	ConnDirect      = 1
 	ConnTranslated  = 2
@@ -79,22 +78,22 @@ const (
 	ConnOutside     = 16
 )
 
-// The twins of enum conn_state.
+// The values of enum conn_state.
 const (
 	ConnOpening = iota
 	ConnEstablished
 	ConnClosing
 )
 
-// The twins of enum owner.
+// The values of enum owner.
 const (
 	OwnerNode = 1
 	OwnerPod  = 2
 )
 
-// Interfaces is INTERFACES: how many entries the map of that name has.
+// Interfaces is INTERFACES, the number of entries of the map interfaces.
 const Interfaces = 8192
 
-// InterfaceKept is INTERFACE_KEPT: the bit of interface.ifindex which says that a
-// place is taken, but not to be read.
+// InterfaceKept is INTERFACE_KEPT, the bit of interface.ifindex that marks an entry as taken
+// but empty.
 const InterfaceKept = 1 << 31

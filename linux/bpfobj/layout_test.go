@@ -9,8 +9,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// The Go twins have the sizes that bpf/include/types.h asserts, and no padding
-// that C would not name.
+// The Go structs have the sizes that bpf/include/types.h asserts, and no padding without a name
+// in C.
 func TestSizes(t *testing.T) {
 	for name, s := range map[string]struct{ got, want uintptr }{
 		"slot":        {unsafe.Sizeof(bpfobj.PodSlot{}), 8},

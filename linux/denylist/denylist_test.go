@@ -16,8 +16,8 @@ func set(entries ...netip.Prefix) *model.DenySet {
 	return model.MakeDenySet(model.MakeMap(map[string]*model.DenyList{"a": l}))
 }
 
-// random makes prefixes and addresses in a small part of the space, so that
-// they overlap.
+// random returns prefixes and addresses in a small part of the address space, so that they
+// overlap.
 func random(r *rand.Rand) (*model.DenySet, []netip.Addr) {
 	address := func() netip.Addr {
 		if r.IntN(2) == 0 {
@@ -49,8 +49,8 @@ func sample(r *rand.Rand) netip.Addr {
 	return netip.AddrFrom16([16]byte{0x20, byte(r.IntN(2)), byte(r.IntN(2)), 0, 0, byte(r.IntN(2)), 15: byte(r.IntN(9))})
 }
 
-// The maps say what the set says; and after every single write of a change an
-// address that both sets deny is denied, and one that neither denies is not.
+// The maps give the verdicts of the set. After every single write of a change, an address that
+// both sets deny is denied, and one that neither denies passes.
 func TestEveryWriteOfAChange(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	from, was := NewEntries(), set()
@@ -107,7 +107,7 @@ func TestEveryWriteOfAChange(t *testing.T) {
 	}
 }
 
-// Every length of prefix gets through the sieve at its first and last address.
+// The prefilter passes the first and last address of prefixes of every length to the lookup.
 func TestSieveOfEveryLength(t *testing.T) {
 	for _, text := range []string{"10.129.77.3", "2001:db8:aaaa:bbbb:cccc::7"} {
 		a := netip.MustParseAddr(text)

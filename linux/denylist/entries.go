@@ -11,14 +11,13 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Action is what an entry says of its addresses: enum deny_action of
-// bpf/include/deny.h.
+// Action is the action of an entry: enum deny_action of bpf/include/deny.h.
 type Action uint32
 
 // The actions.
 const (
 	Deny Action = iota
-	// Spare is of single addresses only: not denied, though a prefix covers it.
+	// Spare exempts a single address, even if a prefix contains it.
 	Spare
 )
 
@@ -33,8 +32,8 @@ func NewEntries() *Entries {
 	return &Entries{Singles: make(map[netip.Addr]Action), Prefixes: make(map[netip.Prefix]bool)}
 }
 
-// Layout says what the maps should hold for a set; nil is the empty one. also
-// are further addresses that are not denied.
+// Layout returns the map content for a set; nil is the empty set. also are further exempt
+// addresses.
 func Layout(s *model.DenySet, also []netip.Addr) *Entries {
 	e := NewEntries()
 	if s == nil {
@@ -55,11 +54,10 @@ func Layout(s *model.DenySet, also []netip.Addr) *Entries {
 	return e
 }
 
-// Capacity is how much each of the maps holds: single addresses and prefixes,
-// of each family.
+// Capacity is the size of the maps: single addresses and prefixes, for each IP version.
 type Capacity struct{ Singles, Prefixes int }
 
-// Fits fails if there is more than the maps hold.
+// Fits returns an error if the maps cannot hold the entries.
 func (e *Entries) Fits(c Capacity) error {
 	var singles, prefixes [2]int
 	for a := range e.Singles {
@@ -70,10 +68,10 @@ func (e *Entries) Fits(c Capacity) error {
 	}
 	for f, name := range []string{"IPv4", "IPv6"} {
 		if singles[f] > c.Singles {
-			return fmt.Errorf("deny lists have %d single %s addresses, at most %d find a place: unite neighbours to prefixes", singles[f], name, c.Singles)
+			return fmt.Errorf("deny lists have %d single %s addresses, at most %d fit: merge adjacent addresses into prefixes", singles[f], name, c.Singles)
 		}
 		if prefixes[f] > c.Prefixes {
-			return fmt.Errorf("deny lists have %d %s prefixes, at most %d find a place: unite neighbours", prefixes[f], name, c.Prefixes)
+			return fmt.Errorf("deny lists have %d %s prefixes, at most %d fit: merge adjacent prefixes", prefixes[f], name, c.Prefixes)
 		}
 	}
 	return nil
@@ -87,8 +85,7 @@ func family(a netip.Addr) int {
 	return 0
 }
 
-// Count returns the number of denied entries of each family, spared addresses
-// left out.
+// Count returns the number of denied entries for each IP version, without exempt addresses.
 func (e *Entries) Count() (n [2]int) {
 	for a, action := range e.Singles {
 		if action == Deny {
@@ -101,7 +98,7 @@ func (e *Entries) Count() (n [2]int) {
 	return n
 }
 
-// Sieves returns the sieve of each family for what is in the entries.
+// Sieves returns the prefilter of each IP version for the entries.
 func (e *Entries) Sieves() [2]Sieve {
 	s := [2]Sieve{make(Sieve, Words), make(Sieve, Words)}
 	for a := range e.Singles {
@@ -113,8 +110,7 @@ func (e *Entries) Sieves() [2]Sieve {
 	return s
 }
 
-// Lookup decides as the program does: whether what comes from an address is
-// dropped.
+// Lookup decides as the program does: it reports whether packets from an address are dropped.
 func (e *Entries) Lookup(sieves [2]Sieve, a netip.Addr) bool {
 	singles, prefixes := sieves[family(a)].may(a)
 	if singles {
@@ -133,8 +129,8 @@ func (e *Entries) Lookup(sieves [2]Sieve, a netip.Addr) bool {
 	return false
 }
 
-// Writes lead from one content to another, in the order of the fields: first
-// the sieves let through what either content has, at last what the new one has.
+// Writes lead from one content to another, in the order of the fields. First the prefilter
+// passes candidates of both contents, at the end only those of the new one.
 type Writes struct {
 	Singles      []Single
 	Prefixes     []netip.Prefix
@@ -148,8 +144,8 @@ type Single struct {
 	Action Action
 }
 
-// Diff works out the writes. Spared addresses are there before a prefix that
-// covers them, and go after it.
+// Diff computes the writes. An exempt address is written before a prefix that contains it, and
+// removed after it.
 func Diff(from, to *Entries) *Writes {
 	w := &Writes{}
 	for a, action := range to.Singles {
@@ -184,8 +180,8 @@ func (w *Writes) None() bool {
 	return len(w.Singles)+len(w.Prefixes)+len(w.DropPrefixes)+len(w.DropSingles) == 0
 }
 
-// Union returns a content that has all of both, for a sieve that lets through
-// what either has.
+// Union returns a content with the entries of both, for a prefilter that passes candidates of
+// both.
 func Union(a, b *Entries) *Entries {
 	u := &Entries{Singles: maps.Clone(a.Singles), Prefixes: maps.Clone(a.Prefixes)}
 	maps.Copy(u.Singles, b.Singles)

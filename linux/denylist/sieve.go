@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// A sieve has a bit for each region of addresses, in words of 64.
+// A sieve is a prefilter: a bitmap with a bit for each region of addresses, in words of 64.
 const (
 	regionBits = 20 // SIEVE_BITS of bpf/include/deny.h
 	Words      = 1 << (regionBits - 6)
@@ -15,17 +15,17 @@ const (
 
 // Word is 64 regions: struct sieve of bpf/include/deny.h.
 type Word struct {
-	// Singles are the regions that have listed or spared single addresses.
+	// Singles are the regions that have listed or exempt single addresses.
 	Singles uint64
-	// Prefixes are the regions that a listed prefix covers, or covers a part of.
+	// Prefixes are the regions that overlap a listed prefix.
 	Prefixes uint64
 }
 
 // Sieve is the words by number.
 type Sieve []Word
 
-// region is that of an address. Those of IPv4 are its first 20 bits, those of
-// IPv6 a hash of its first 32.
+// region returns the region of an address: the first 20 bits of IPv4, a hash of the first 32
+// bits of IPv6.
 func region(a netip.Addr) uint32 {
 	if a.Is4() {
 		b := a.As4()
@@ -35,8 +35,7 @@ func region(a netip.Addr) uint32 {
 	return regionOf6(binary.BigEndian.Uint32(b[:]))
 }
 
-// regionOf6 multiplies by 2^32 divided by the golden ratio, which spreads
-// neighbours.
+// regionOf6 multiplies by 2^32 divided by the golden ratio, which spreads adjacent prefixes.
 func regionOf6(first uint32) uint32 { return first * 0x9e3779b1 >> (32 - regionBits) }
 
 func (s Sieve) addSingle(a netip.Addr) {
@@ -60,7 +59,7 @@ func (s Sieve) addPrefix(p netip.Prefix) {
 	switch bits := p.Bits(); {
 	case bits >= hashed:
 		set(region(p.Addr()))
-	case bits <= hashed-regionBits: // as many words as regions, or more
+	case bits <= hashed-regionBits: // covers at least as many 32-bit values as there are regions
 		for i := range s {
 			s[i].Prefixes = ^uint64(0)
 		}
@@ -73,7 +72,7 @@ func (s Sieve) addPrefix(p netip.Prefix) {
 	}
 }
 
-// may reports what the sieve lets through.
+// may reports which lookups the prefilter requires for an address.
 func (s Sieve) may(a netip.Addr) (singles, prefixes bool) {
 	n := region(a)
 	return s[n/64].Singles>>(n%64)&1 != 0, s[n/64].Prefixes>>(n%64)&1 != 0

@@ -12,7 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// Slot is what a slot meant for a while.
+// Slot is the meaning of a slot during a period.
 type Slot struct {
 	Endpoint model.EndpointID
 	Pod      model.PodID
@@ -20,7 +20,7 @@ type Slot struct {
 	Table, Epoch uint32
 }
 
-// Page is what the maps hold from a moment on.
+// Page is the content of the maps from a time on.
 type Page struct {
 	// From is by the clock of Record.Time.
 	From  time.Duration
@@ -28,18 +28,18 @@ type Page struct {
 	State *model.State
 }
 
-// pages is how far back a Book knows: steps of a few changes of policy. Records
-// are read a fraction of a second late.
+// pages is the number of pages that a Book keeps, enough for the steps of a few policy changes.
+// Records are read a fraction of a second late.
 const pages = 16
 
-// Book is the latest pages. It may be used from any goroutine.
+// Book holds the latest pages. Any goroutine may use it.
 type Book struct {
 	mutex sync.Mutex
 	pages []Page // oldest first
 }
 
-// Add notes what holds from now on. It is to be called before the maps are
-// written, so that no record is of a page that is still to come.
+// Add records the policy that holds from now on. Call it before the maps are written, so that
+// every record finds its page.
 func (b *Book) Add(p Page) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
@@ -49,7 +49,7 @@ func (b *Book) Add(p Page) {
 	b.pages = append(b.pages, p)
 }
 
-// Tell says what a record is of, at the wall clock's time when.
+// Tell converts a record to a flow event with the given wall-clock time.
 func (b *Book) Tell(r Record, when time.Time) model.FlowEvent {
 	e := model.FlowEvent{Time: when, Direction: r.Direction, Src: r.Src, Dst: r.Dst, SrcPort: r.SrcPort, DstPort: r.DstPort,
 		Protocol: r.Protocol, Service: r.Service, Masquerade: r.Masquerade, Table: r.Table, Epoch: r.Epoch, Class: r.Class, Detail: r.Detail}
@@ -79,13 +79,13 @@ func (b *Book) Tell(r Record, when time.Time) model.FlowEvent {
 	return e
 }
 
-// decidedBy returns pages that can explain a record, the best first: that of its
-// time, on which the slot had its epoch; the newest with that epoch, as what was
-// read back after a start does not know why; and the newest under the same table,
-// which stands for the same rules, although a start gives new epochs.
+// decidedBy returns the pages that can explain a record, the best first. The best is the page
+// of its time, if the slot had its epoch there. Next is the newest page with that epoch: a
+// State that was read back after a start has no causes. Last is the newest page with the same
+// table, which stands for the same rules, although a start assigns new epochs.
 func (b *Book) decidedBy(r Record) []*Page {
 	if r.Epoch == 0 {
-		return nil // no slot was read
+		return nil // the program read no slot
 	}
 	var then, newest, table *Page
 	for i := range b.pages {
@@ -108,7 +108,7 @@ func (b *Book) decidedBy(r Record) []*Page {
 	return slices.DeleteFunc([]*Page{then, newest, table}, func(p *Page) bool { return p == nil })
 }
 
-// at returns the page of a time, or the oldest.
+// at returns the page of a time, or the oldest page.
 func (b *Book) at(t time.Duration) *Page {
 	for i := len(b.pages) - 1; i >= 0; i-- {
 		if b.pages[i].From <= t || i == 0 {
@@ -118,14 +118,14 @@ func (b *Book) at(t time.Duration) *Page {
 	return nil
 }
 
-// owns reports whether the pod's end of the flow has an address of the endpoint:
-// a slot may have been another's when a record was written.
+// owns reports whether the pod's end of the flow has an address of the endpoint. The slot may
+// have belonged to another endpoint when the record was written.
 func owns(s *model.State, id model.EndpointID, r Record) bool {
 	return slices.Contains(s.Endpoints[id].IPs, r.own())
 }
 
-// cause finds why a State says what was decided; nil if it does not know, as
-// after a restart, or says something else, as while a table is being changed.
+// cause finds the cause of a verdict in a State. It returns nil if the State has no causes, as
+// after a restart, or another verdict, as while a table changes.
 func cause(s *model.State, slot Slot, r Record, verdict model.Verdict) *model.Cause {
 	endpoint, ok := s.Endpoints[slot.Endpoint]
 	table := s.Tables[endpoint.Table]
@@ -137,7 +137,7 @@ func cause(s *model.State, slot Slot, r Record, verdict model.Verdict) *model.Ca
 	}
 	port := r.DstPort
 	if !r.Protocol.HasPorts() {
-		port = 0 // of ICMP it is the identifier
+		port = 0 // for ICMP it is the identifier
 	}
 	d := table.Sides[r.Direction].Row(r.Class).Cell(s.PortClass(r.Protocol, port))
 	if d.Verdict != verdict {

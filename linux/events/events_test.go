@@ -15,7 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/events"
 )
 
-// raw lays an event out as the generated twin of the struct has it.
+// raw encodes an event as its generated Go struct defines it.
 func raw(t testing.TB, e bpfobj.PodEvent) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -40,7 +40,7 @@ func word(a string) (w [4]uint32) {
 	return w
 }
 
-// sample is the event of a flow to a Service.
+// sample returns the event of a flow to a Service.
 func sample() (e bpfobj.PodEvent) {
 	e.Time, e.Slot, e.Table, e.Epoch, e.Class, e.Id = 5e9, 3, 9, 17, 4, bpfobj.CountEgressDeny
 	e.Flags = bpfobj.EventEgress | bpfobj.EventTranslated
@@ -82,8 +82,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// Whatever is in the ring, decoding and telling of it neither fails badly nor
-// makes up a pod or a policy.
+// For any bytes in the ring, decoding and interpreting never panic, and never invent a pod or a
+// policy.
 func FuzzDecode(f *testing.F) {
 	f.Add(raw(f, sample()))
 	f.Add(make([]byte, events.Size))
@@ -108,8 +108,8 @@ func FuzzDecode(f *testing.F) {
 
 var web = model.PodID{Namespace: "shop", Name: "web"}
 
-// state has one endpoint under a table that denies egress for the cause and has
-// its causes or not.
+// state returns a State with one endpoint, whose table denies egress, with or without the
+// cause.
 func state(cause *model.Cause) *model.State {
 	row := func(v model.Verdict) *model.Row {
 		return &model.Row{Cells: []model.Decision{{Verdict: v, Cause: cause}}}
@@ -130,8 +130,8 @@ func page(from time.Duration, table, epoch uint32, s *model.State) events.Page {
 	return events.Page{From: from, State: s, Slots: map[uint32]events.Slot{3: {Endpoint: "a:eth0", Pod: web, Table: table, Epoch: epoch}}}
 }
 
-// book starts as after a restart, with a State that knows no causes; then the
-// policies are known, then changed.
+// book starts as after a restart, with a State without causes. Then the policies become known,
+// then they change.
 func book() *events.Book {
 	b := &events.Book{}
 	b.Add(page(time.Second, 9, 17, state(nil)))
@@ -167,7 +167,7 @@ func TestTell(t *testing.T) {
 			t.Errorf("%s: pod %s, cause %v, want %s, %v", name, e.Pod, e.Cause, c.pod, c.cause)
 		}
 	}
-	// Neither a slot nor its epoch is known: the address has to be the pod's.
+	// Neither the slot nor its epoch is known: the address must be the pod's.
 	r := record(9*time.Second, 8, 16, bpfobj.CountEgressDeny)
 	r.Src = netip.MustParseAddr("10.1.0.77")
 	if e := book().Tell(r, time.Time{}); e.Pod != (model.PodID{}) {
@@ -176,7 +176,7 @@ func TestTell(t *testing.T) {
 	if e := book().Tell(record(0, 0, 0, bpfobj.DropRevoked), time.Time{}); e.Drop != "revoked" || !e.Denied() {
 		t.Errorf("told %+v of a packet of a revoked flow", e)
 	}
-	// Before an endpoint is named by a State, it is under deny everything.
+	// Until a State contains an endpoint, its table denies everything.
 	b := &events.Book{}
 	b.Add(page(0, 9, 5, &model.State{}))
 	if e := b.Tell(record(1, 9, 5, bpfobj.CountEgressDeny), time.Time{}); e.Cause == nil || e.Cause.Reason != model.ReasonPending {

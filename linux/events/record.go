@@ -12,25 +12,22 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// Record is one event as a program wrote it: struct event of
-// bpf/include/events.h.
+// Record is one event as a program wrote it: struct event of bpf/include/events.h.
 type Record struct {
-	// Time is since an arbitrary moment, by CLOCK_MONOTONIC.
+	// Time is the time of CLOCK_MONOTONIC, since an arbitrary start.
 	Time time.Duration
-	// ID is what the packet was counted as.
+	// ID is the counter of the packet.
 	ID        int
 	Direction model.Direction
-	// Src and Dst are zero if the packet was not read so far.
+	// Src and Dst are zero if the packet was not parsed.
 	Src, Dst         netip.Addr
 	SrcPort, DstPort uint16
 	Protocol         model.Protocol
-	// Service is where the pod sent it, if that was translated to Dst and DstPort.
+	// Service is the destination that the pod used, if DNAT changed it to Dst and DstPort.
 	Service netip.AddrPort
-	// Masquerade is what the network stack puts in place of Src and SrcPort, if
-	// it does.
+	// Masquerade is the source with which the host stack replaces Src and SrcPort, if it does.
 	Masquerade netip.AddrPort
-	// Detail is the type of an ICMP message, or the kind of a frame without
-	// addresses.
+	// Detail is the type of an ICMP message, or the EtherType of a frame without addresses.
 	Detail uint16
 	// Slot is bpfobj.NoSlot if the packet belongs to no pod.
 	Slot         uint32
@@ -38,12 +35,12 @@ type Record struct {
 	Class        model.PeerClass
 }
 
-// Size is how many bytes a record has.
+// Size is the length of a record in bytes.
 const Size = 88
 
-// Decode reads what a program wrote.
+// Decode decodes a record as a program wrote it.
 func Decode(raw []byte) (Record, error) {
-	// The ring hands over multiples of eight bytes.
+	// The ring returns multiples of eight bytes.
 	if len(raw) != Size {
 		return Record{}, fmt.Errorf("decode flow event: it has %d bytes, not %d: were the programs loaded by another build?", len(raw), Size)
 	}
@@ -78,8 +75,8 @@ func Decode(raw []byte) (Record, error) {
 	return r, nil
 }
 
-// address reads struct ip, which has IPv4 in its last word. All zeros are what a
-// packet that was not read has.
+// address decodes struct ip, which has IPv4 in its last word. A packet that was not parsed has
+// only zeros.
 func address(raw []byte, v6 bool) netip.Addr {
 	if [16]byte(raw) == [16]byte{} {
 		return netip.Addr{}
@@ -90,12 +87,12 @@ func address(raw []byte, v6 bool) netip.Addr {
 	return netip.AddrFrom4([4]byte(raw[12:16]))
 }
 
-// Verdict says whether the record is of a verdict on a new flow, and which.
+// Verdict returns the verdict on a new flow; ok is false for drops for other reasons.
 func (r Record) Verdict() (v model.Verdict, ok bool) {
 	return model.Verdict(r.ID & 1), r.ID < bpfobj.DropNoEndpoint
 }
 
-// own is the address of the pod's end of the flow.
+// own returns the address of the pod's end of the flow.
 func (r Record) own() netip.Addr {
 	if r.Direction == model.Egress {
 		return r.Src

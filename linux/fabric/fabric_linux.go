@@ -19,45 +19,43 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// auditPeriod is how often what is there is compared with the plan when nothing
-// changed, and retryPeriod how soon after something did not work.
+// auditPeriod is the interval between comparisons of the system with an unchanged plan,
+// retryPeriod the interval after an error.
 const (
 	auditPeriod = 5 * time.Second
 	retryPeriod = time.Second
 )
 
-// Fabric keeps a node's fabric as planned. It is used from one goroutine,
-// except for Repairs.
+// Fabric keeps a node's fabric as planned. It is used from one goroutine, except for Repairs.
 type Fabric struct {
 	cfg    fabric.Config
 	uplink string
 	log    *slog.Logger
 
-	// self and peers are what the next plan is made of; wanted tells that they
-	// are known.
+	// self and peers are the input of the next plan; wanted says that they are known.
 	self   fabric.Self
 	peers  []model.Route
 	wanted bool
 
 	plan   *fabric.Plan
-	tunnel int // index of the tunnels' device, 0 without one
-	// foreign are ranges that another process has a route to.
+	tunnel int // index of the tunnel device, 0 without one
+	// foreign are ranges for which another process has a route.
 	foreign map[netip.Prefix]bool
-	// found is the uplink as the plan took it, and due when to look again.
+	// found is the uplink that the plan uses, due the time of the next check.
 	found    Uplink
 	due      time.Time
-	failed   bool // the last attempt, in part
+	failed   bool // the last attempt, at least in part
 	problems []string
 	repairs  atomic.Uint64
 }
 
-// New prepares a Fabric over the named uplink; without a name it is that of the
-// default route. It changes nothing. The Config is valid.
+// New prepares a Fabric over the named uplink, or over that of the default route if the name is
+// empty. It changes nothing. The Config must be valid.
 func New(cfg fabric.Config, uplink string, log *slog.Logger) *Fabric {
 	return &Fabric{cfg: cfg, uplink: uplink, log: log}
 }
 
-// MTU is that of pods now.
+// MTU returns the present MTU of pods.
 func (f *Fabric) MTU(u Uplink) int {
 	outer6 := true
 	for _, a := range u.Addresses() {
@@ -66,9 +64,8 @@ func (f *Fabric) MTU(u Uplink) int {
 	return f.cfg.PodMTU(u.MTU, outer6)
 }
 
-// Apply makes the fabric what the State says, unless the last call was with the
-// same. What does not work is a problem, never an error: pods of this node reach
-// each other without it.
+// Apply reconciles the fabric with the State, unless it equals that of the last call. A failure
+// is a problem, never an error: pods of this node reach each other without the fabric.
 func (f *Fabric) Apply(s *model.State, now time.Time) {
 	self := fabric.Self{Name: s.Node, PodCIDRs: s.PodCIDRs, Addresses: s.NodeAddresses}
 	if f.wanted && sameSlice(f.peers, s.Routes) && sameSlice(f.self.PodCIDRs, self.PodCIDRs) && sameSlice(f.self.Addresses, self.Addresses) {
@@ -78,14 +75,14 @@ func (f *Fabric) Apply(s *model.State, now time.Time) {
 	f.sync(now, false)
 }
 
-// sameSlice reports whether two slices of States are one; States share what did
-// not change.
+// sameSlice reports whether two slices of States share their memory; States share unchanged
+// slices.
 func sameSlice[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// Tend looks whether the uplink has changed, and from time to time whether
-// everything is still there, and puts it right.
+// Tend checks whether the uplink has changed, and periodically whether the system matches the
+// plan, and repairs it.
 func (f *Fabric) Tend(now time.Time) {
 	if !f.wanted {
 		return
@@ -96,13 +93,13 @@ func (f *Fabric) Tend(now time.Time) {
 	}
 }
 
-// Sources are the node's own addresses on the uplink, one per family.
+// Sources are the node's own addresses on the uplink, one per IP version.
 func (f *Fabric) Sources() []netip.Addr { return f.found.Addresses() }
 
-// Problems say what is not as it should be, and the remedy, one thing each.
+// Problems describes each difference from the plan, with its remedy.
 func (f *Fabric) Problems() []string { return f.problems }
 
-// NodeInfo says where tunnels end; the MAC is known by the node's name.
+// NodeInfo says where tunnels end. Other nodes derive the MAC from the node's name.
 func (f *Fabric) NodeInfo() model.NodeInfo {
 	if f.plan == nil || f.plan.Tunnel == nil {
 		return model.NodeInfo{}
@@ -110,7 +107,7 @@ func (f *Fabric) NodeInfo() model.NodeInfo {
 	return model.NodeInfo{Tunnel: f.plan.Tunnel.Local}
 }
 
-// Repairs counts what was found changed by others and put right.
+// Repairs counts the changes of other processes that were repaired.
 func (f *Fabric) Repairs() uint64 { return f.repairs.Load() }
 
 // Hops are the pod ranges of other nodes, and how they are reached.
@@ -121,18 +118,18 @@ func (f *Fabric) Hops() []fabric.Hop {
 	return f.plan.Hops
 }
 
-// Masquerades reports whether what pods send to the outside leaves with the node's
-// address.
+// Masquerades reports whether packets from pods to destinations outside the cluster leave with
+// the node's address.
 func (f *Fabric) Masquerades() bool { return f.plan != nil && f.plan.NAT != nil }
 
-// sync makes a plan and carries it out. In an audit whatever has to be done
-// although the plan is the same was undone by somebody else.
+// sync computes a plan and applies it. In an audit the plan is unchanged, so every necessary
+// change repairs what another process did.
 func (f *Fabric) sync(now time.Time, audit bool) {
 	uplink, err := FindUplink(f.uplink)
 	if err != nil {
 		f.failed = true
 		f.report(now, []string{oneLine(err)})
-		return // what is there stays
+		return // the installed state stays
 	}
 	f.found = uplink
 	self := f.self
@@ -144,7 +141,7 @@ func (f *Fabric) sync(now time.Time, audit bool) {
 	if audit && !f.failed && reflect.DeepEqual(f.plan, plan) {
 		for _, done := range c.done {
 			f.repairs.Add(1)
-			f.log.Warn("repaired what somebody else changed", "change", done)
+			f.log.Warn("repaired what another process changed", "change", done)
 		}
 	} else if len(c.done) > 0 {
 		f.log.Info("fabric", "mode", f.cfg.Mode, "hops", len(plan.Hops), "changes", len(c.done))
@@ -175,15 +172,15 @@ func (f *Fabric) report(now time.Time, problems []string) {
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// changes collects what was done and what did not work.
+// changes collects changes and failures.
 type changes struct {
 	done []string
 	errs []error
-	// foreign are ranges that another process has a route to.
+	// foreign are ranges for which another process has a route.
 	foreign map[netip.Prefix]bool
 }
 
-// do notes the outcome of a change that was made.
+// do records the outcome of a change.
 func (c *changes) do(what string, err error) {
 	if err != nil {
 		c.errs = append(c.errs, fmt.Errorf("%s: %w", what, err))
@@ -194,9 +191,8 @@ func (c *changes) do(what string, err error) {
 
 func (c *changes) fail(err error) { c.errs = append(c.errs, err) }
 
-// carryOut makes everything what the plan says. What packets need on their way
-// comes before the routes that send them there. It returns the index of the
-// tunnels' device, 0 without one.
+// carryOut applies the plan. Everything that packets need on a route comes before the route
+// itself. It returns the index of the tunnel device, 0 without one.
 func (c *changes) carryOut(p *fabric.Plan, uplink Uplink, mode fabric.Mode) (tunnel int) {
 	if mode != fabric.None {
 		c.forwarding(uplink.Name, slices.ContainsFunc(p.Own, isIPv6))
@@ -215,8 +211,8 @@ func (c *changes) carryOut(p *fabric.Plan, uplink Uplink, mode fabric.Mode) (tun
 	return tunnel
 }
 
-// forwarding makes the node forward. Router advertisements that the uplink
-// listened to so far are still listened to.
+// forwarding turns on forwarding. The uplink keeps accepting router advertisements if it did so
+// before, because forwarding would stop that.
 func (c *changes) forwarding(uplink string, v6 bool) {
 	turnOn := func(path string) {
 		if now, err := os.ReadFile("/proc/sys/net/" + path); err != nil || string(now) == "1\n" {
@@ -238,8 +234,8 @@ func (c *changes) forwarding(uplink string, v6 bool) {
 	turnOn("ipv6/conf/all/forwarding")
 }
 
-// Audit says which sysctls of forwarding are not as they should be. Routes, tunnels and
-// rules of nftables are looked after by Tend.
+// Audit describes forwarding sysctls with wrong values. Tend checks routes, tunnels and
+// nftables rules.
 func (f *Fabric) Audit() []string {
 	if f.plan == nil || f.cfg.Mode == fabric.None {
 		return nil
@@ -251,15 +247,15 @@ func (f *Fabric) Audit() []string {
 	return link.CheckSysctls(want)
 }
 
-// Repair makes everything as planned, now.
+// Repair reconciles everything with the plan immediately.
 func (f *Fabric) Repair(now time.Time) {
 	if f.wanted {
 		f.sync(now, true)
 	}
 }
 
-// Cleanup removes everything of the fabric from this node. Forwarding stays on:
-// others may rely on it by now.
+// Cleanup removes the fabric from this node. Forwarding stays on, because other software may
+// depend on it by now.
 func Cleanup() error {
 	c := &changes{foreign: make(map[netip.Prefix]bool)}
 	c.nat(nil)

@@ -20,21 +20,21 @@ import (
 // PortTable is the nftables table of host ports, of family inet.
 const PortTable = "isthmus-hostports"
 
-// podInterfaces is what the host's ends of pods' pairs begin with.
+// podInterfaces is the prefix of the names of pods' host interfaces.
 const podInterfaces = "ist"
 
-// FromNode says which of the node's own connections to host ports go to pods.
+// FromNode selects which of the node's own connections to host ports go to pods.
 type FromNode string
 
-// The values of FromNode: those to every address of the node, those to loopback
-// addresses, and none.
+// The values of FromNode: connections to every address of the node, to loopback addresses, and
+// none.
 const (
 	FromNodeAll      FromNode = "all"
 	FromNodeLoopback FromNode = "loopback"
 	FromNodeNone     FromNode = "none"
 )
 
-// Validate reports whether the value is one of those.
+// Validate returns an error unless the value is one of those.
 func (f FromNode) Validate() error {
 	switch f {
 	case FromNodeAll, FromNodeLoopback, FromNodeNone:
@@ -43,19 +43,18 @@ func (f FromNode) Validate() error {
 	return fmt.Errorf("connections of the node to host ports %q: use all, loopback or none", string(f))
 }
 
-// Forward leads a port of the node to a pod.
+// Forward redirects a port of the node to a pod.
 type Forward struct {
 	model.HostPort
 	To netip.Addr
 }
 
-// TakesLoopback reports whether connections from the node's loopback addresses
-// come to the pod.
+// TakesLoopback reports whether connections from the node's loopback addresses go to the pod.
 func (f Forward) TakesLoopback(from FromNode) bool {
 	return from != FromNodeNone && f.To.Is4() && (f.All() || f.Address.IsLoopback())
 }
 
-// HostPorts is what the table should hold.
+// HostPorts is the intended content of the table.
 type HostPorts struct {
 	Forwards []Forward
 	// Spared are sockets of the node: its own connections to them stay with them.
@@ -63,10 +62,9 @@ type HostPorts struct {
 	FromNode FromNode
 }
 
-// SetHostPorts makes the table lead exactly these ports to pods, in one
-// transaction, and reports whether it had to be written. Connections that are
-// open keep their translation. The pods see who really sends; only what a pod
-// sends to itself, and what comes from loopback addresses, has the node's.
+// SetHostPorts makes the table redirect exactly these ports to pods, in one transaction, and
+// reports whether it had to write. Open connections keep their DNAT. Pods see the real source.
+// Only packets from a pod to itself and packets from loopback addresses get the node's address.
 func SetHostPorts(want HostPorts) (changed bool, err error) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -95,7 +93,7 @@ func SetHostPorts(want HostPorts) (changed bool, err error) {
 	return true, nil
 }
 
-// HasHostPorts reports whether there is a table of host ports.
+// HasHostPorts reports whether the table of host ports exists.
 func HasHostPorts() (bool, error) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -117,7 +115,7 @@ func portTable(conn *nftables.Conn) (*nftables.Table, error) {
 	return nil, nil
 }
 
-// portChain is a chain of the table; kind is empty if others jump to it.
+// portChain is a chain of the table; kind is empty if other chains jump to it.
 type portChain struct {
 	name     string
 	kind     nftables.ChainType
@@ -126,7 +124,7 @@ type portChain struct {
 	rules    []portRule
 }
 
-// portRule has what it does as user data, by which it is known again.
+// portRule stores a description of the rule as user data, by which it is recognised.
 type portRule struct {
 	does  string
 	exprs []expr.Any
@@ -141,8 +139,8 @@ func verdict(kind expr.VerdictKind, chain string) []expr.Any {
 	return []expr.Any{&expr.Verdict{Kind: kind, Chain: chain}}
 }
 
-// chains returns the table's chains, each after those that it jumps to; nil if
-// there is nothing to be led anywhere.
+// chains returns the table's chains, each after those that it jumps to; nil if there is nothing
+// to redirect.
 func (h HostPorts) chains() []portChain {
 	if len(h.Forwards) == 0 {
 		return nil
@@ -168,8 +166,8 @@ func (h HostPorts) chains() []portChain {
 		post.rules = append(post.rules, rule("hide a pod from itself: "+f.String(), translated(), source(self), destination(self), masquerade))
 	}
 	all := []portChain{
-		// Pods' interfaces take loopback addresses for the sake of forwards from
-		// them; nothing that a pod sends there may get in.
+		// Interfaces of pods accept loopback addresses for the sake of redirections from them,
+		// so packets of pods to such addresses must be dropped here.
 		{name: "raw", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: nftables.ChainPriorityRaw,
 			rules: []portRule{rule("pods do not reach loopback addresses", fromPods(), destination(loopback4), verdict(expr.VerdictDrop, ""))}},
 		forwards,
@@ -186,7 +184,7 @@ func (h HostPorts) chains() []portChain {
 		output.rules = []portRule{rule("lead the node's connections to loopback addresses", destination(loopback4), jump)}
 	} else {
 		output.rules = []portRule{
-			// No interface takes ::1, so that such a connection would hang.
+			// No interface accepts ::1, so such a connection would hang.
 			rule("leave connections from ::1", source(loopback6), verdict(expr.VerdictReturn, "")),
 			rule("lead the node's connections", localDestination(), jump),
 		}
@@ -194,7 +192,7 @@ func (h HostPorts) chains() []portChain {
 	return append(all, own, output)
 }
 
-// sorted puts the same ports in the same order always.
+// sorted sorts ports in a deterministic order.
 func sorted[T fmt.Stringer](list []T) []T {
 	return slices.SortedFunc(slices.Values(list), func(a, b T) int { return strings.Compare(a.String(), b.String()) })
 }
@@ -232,11 +230,11 @@ func addChains(conn *nftables.Conn, chains []portChain) {
 	}
 }
 
-// String tells forwards apart.
+// String returns a text that identifies the redirection.
 func (f Forward) String() string { return fmt.Sprintf("%s to %s port %d", f.HostPort, f.To, f.Port) }
 
-// matchPort are the expressions for packets of a family to a port of the node;
-// localDestination has been asked before.
+// matchPort returns the expressions for packets of one IP version to a port of the node. An
+// earlier rule has matched localDestination.
 func matchPort(h model.HostPort, v6 bool) []expr.Any {
 	all := family(v6)
 	if !h.All() {
@@ -269,7 +267,7 @@ func family(v6 bool) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}}}
 }
 
-// Offsets of the addresses in headers of IPv4 and IPv6.
+// Offsets of the addresses in IPv4 and IPv6 headers, in bytes.
 func source(p netip.Prefix) []expr.Any      { return address(p, 12, 8) }
 func destination(p netip.Prefix) []expr.Any { return address(p, 16, 24) }
 
@@ -295,8 +293,8 @@ func fromPods() []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(podInterfaces)}}
 }
 
-// translated are connections of which the destination was exchanged (IPS_DST_NAT
-// of linux/netfilter/nf_conntrack_common.h).
+// translated matches connections after DNAT (IPS_DST_NAT of
+// linux/netfilter/nf_conntrack_common.h).
 func translated() []expr.Any {
 	const dstNAT = 1 << 5
 	return []expr.Any{&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},

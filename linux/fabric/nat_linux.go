@@ -22,17 +22,18 @@ const Table = "isthmus"
 // masqueradeMark is the user data of our rules: the version of their meaning.
 var masqueradeMark = []byte("isthmus masquerade 1")
 
-// chunk bounds the elements of one message; an attribute holds 64 KiB.
+// chunk is the maximum number of elements in one message; an attribute holds 64 KiB.
 const chunk = 500
 
-// set is a named set of ranges of addresses of one family.
+// set is a named set of address ranges of one IP version.
 type set struct {
 	name     string
 	v6       bool
 	elements []nftables.SetElement
 }
 
-// sets are those of the table: what is masqueraded, and towards what not.
+// sets returns the sets of the table: sources to masquerade, and destinations to which they
+// keep their address.
 func sets(n *fabric.NAT) []set {
 	var all []set
 	for _, v6 := range []bool{false, true} {
@@ -45,9 +46,9 @@ func sets(n *fabric.NAT) []set {
 	return all
 }
 
-// intervals turns disjoint sorted prefixes into the elements of an interval set:
-// the first address of each range and the one after its last. Neighbouring
-// ranges are one. The last range may be open.
+// intervals converts disjoint sorted prefixes into the elements of an interval set: the first
+// address of each range and the one after its last. It joins adjacent ranges. The last range
+// may be open.
 func intervals(all []netip.Prefix, v6 bool) []nftables.SetElement {
 	var elements []nftables.SetElement
 	var end netip.Addr
@@ -76,8 +77,8 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// nat makes the table what the plan says, in one transaction; connections keep
-// the addresses that they have. Nothing is written if it is there already.
+// nat reconciles the table with the plan in one transaction. Connections keep their addresses.
+// It writes nothing if the table is correct.
 func (c *changes) nat(want *fabric.NAT) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -108,8 +109,8 @@ func (c *changes) nat(want *fabric.NAT) {
 	c.do("write nftables table inet "+Table, err)
 }
 
-// natInForce reads the table, and whether it is what is wanted. Without a
-// kernel that has nftables there is none.
+// natInForce reads the table and reports whether it matches. If the kernel has no nftables,
+// there is none.
 func natInForce(conn *nftables.Conn, want *fabric.NAT) (*nftables.Table, bool, error) {
 	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
 	if err != nil {
@@ -154,9 +155,9 @@ func sameElements(have, want []nftables.SetElement) bool {
 
 const chainPostrouting = "postrouting"
 
-// addTable describes the table: per family, what comes from sources and does
-// not go to keep is masqueraded. kube-proxy has tables of its own; whoever
-// translates a connection first, it is translated once.
+// addTable creates the table: for each IP version, packets from sources to other destinations
+// than keep are masqueraded. kube-proxy has its own tables. Each connection gets SNAT only
+// once, from the first table that applies it.
 func addTable(conn *nftables.Conn, n *fabric.NAT) error {
 	table := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: Table})
 	chain := conn.AddChain(&nftables.Chain{Name: chainPostrouting, Table: table, Type: nftables.ChainTypeNAT,

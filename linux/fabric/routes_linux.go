@@ -17,25 +17,25 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// returnTable is the routing table of pods' ways to nodes across tunnels, and
-// returnPriority that of the rules that lead there.
+// returnTable is the routing table for packets from pods to other nodes across tunnels, and
+// returnPriority that of the rules that select it.
 const (
 	returnTable    = 7300
 	returnPriority = 7300
 )
 
-// route is what a route of ours consists of.
+// route is the content of one of our routes.
 type route struct {
 	table  int
 	prefix netip.Prefix
-	// index is the interface; 0 for what is unreachable.
+	// index is the interface; 0 for an unreachable route.
 	index  int
 	via    netip.Addr
 	source netip.Addr
 }
 
-// wantedRoutes lists the routes of a plan. tunnel is the index of the tunnels'
-// device, 0 without one.
+// wantedRoutes lists the routes of a plan. tunnel is the index of the tunnel device, 0 without
+// one.
 func wantedRoutes(p *fabric.Plan, uplink Uplink, tunnel int) []route {
 	var all []route
 	for _, h := range p.Hops {
@@ -45,8 +45,8 @@ func wantedRoutes(p *fabric.Plan, uplink Uplink, tunnel int) []route {
 				continue
 			}
 			r.index, r.via = tunnel, h.Gateway()
-			// Nodes speak by their underlay address on every way, as policies of
-			// nodes and of address blocks mean it.
+			// Nodes send from their underlay address on every route, because policies for nodes
+			// and address blocks refer to it.
 			for _, s := range p.Tunnel.Sources {
 				if s.Is6() == h.Prefix.Addr().Is6() {
 					r.source = s
@@ -82,7 +82,7 @@ func (r route) netlink() *netlink.Route {
 	return n
 }
 
-// is reports whether a route of the system is this one.
+// is reports whether a route of the system equals this one.
 func (r route) is(n netlink.Route) bool {
 	via, _ := netip.AddrFromSlice(n.Gw)
 	source, _ := netip.AddrFromSlice(n.Src)
@@ -92,14 +92,14 @@ func (r route) is(n netlink.Route) bool {
 	return n.Type == unix.RTN_UNICAST && n.LinkIndex == r.index && via.Unmap() == r.via && source.Unmap() == r.source
 }
 
-// isOurs reports whether a route is one of the fabric's. Those to pods have
-// neither a gateway nor a table of their own.
+// isOurs reports whether a route belongs to the fabric. Routes to pods of this node have
+// neither a gateway nor their own table.
 func isOurs(n netlink.Route) bool {
 	return n.Protocol == link.RouteProtocol && (n.Table == returnTable || len(n.Gw) > 0 || n.Type == unix.RTN_UNREACHABLE)
 }
 
-// routes makes the fabric's routes those that are wanted. Where somebody else
-// has a route to the same range, theirs stays and ours is not made.
+// routes reconciles the fabric's routes. If another process has a route to the same range, it
+// stays, and ours is not added.
 func (c *changes) routes(want []route) {
 	type key struct {
 		table  int
@@ -113,7 +113,7 @@ func (c *changes) routes(want []route) {
 			})
 			if err != nil {
 				c.fail(fmt.Errorf("list routes: %w", err))
-				return // what cannot be read must not be judged
+				return // without a list, no route may be judged
 			}
 			for _, r := range found {
 				p, ok := prefixOf(r.Dst)
@@ -131,7 +131,7 @@ func (c *changes) routes(want []route) {
 		k := key{r.table, r.prefix}
 		if f, ok := foreign[k]; ok && f.Protocol != link.RouteProtocol {
 			c.foreign[r.prefix] = true
-			c.fail(fmt.Errorf("route to %s by interface %d, protocol %s, is not ours and stays: pods there may be unreachable; remove it or give the node another range", r.prefix, f.LinkIndex, f.Protocol))
+			c.fail(fmt.Errorf("route to %s by interface %d, protocol %s, belongs to another process and stays: pods there may be unreachable; remove it or give the node another range", r.prefix, f.LinkIndex, f.Protocol))
 			continue
 		}
 		ours := have[k]
@@ -148,9 +148,9 @@ func (c *changes) routes(want []route) {
 	}
 }
 
-// setRoute sets a route in place of those that are there, and returns which of
-// these are left: the kernel replaces one. IPv6 takes no next hop that an older
-// route leads to another device; that one has to go before.
+// setRoute sets a route in place of the present ones, and returns those that remain: the kernel
+// replaces only one. IPv6 rejects a next hop that an older route directs to another device, so
+// that route must go first.
 func (c *changes) setRoute(r route, ours []netlink.Route) (left []netlink.Route) {
 	err := netlink.RouteReplace(r.netlink())
 	if errors.Is(err, unix.EINVAL) && len(ours) > 0 {
@@ -165,14 +165,13 @@ func (c *changes) dropRoutes(all []netlink.Route) {
 	for _, r := range all {
 		err := netlink.RouteDel(&r)
 		if errors.Is(err, unix.ESRCH) {
-			err = nil // it went with its interface
+			err = nil // it disappeared with its interface
 		}
 		c.do(fmt.Sprintf("remove route to %s", r.Dst), err)
 	}
 }
 
-// rules makes packets of the node's pods look for nodes in the table of returns
-// first.
+// rules makes packets of the node's pods use the table of returns first.
 func (c *changes) rules(sources []netip.Prefix) {
 	for _, family := range families {
 		have, err := link.Whole(func() ([]netlink.Rule, error) { return netlink.RuleList(family) })
@@ -205,7 +204,7 @@ func (c *changes) rules(sources []netip.Prefix) {
 	}
 }
 
-// hopsByTunnel are the ways, to pods and to nodes, that need neighbours.
+// hopsByTunnel returns the hops, to pods and to nodes, that need neighbours.
 func hopsByTunnel(p *fabric.Plan) []fabric.Hop {
 	hops := slices.Clone(p.Returns)
 	for _, h := range p.Hops {

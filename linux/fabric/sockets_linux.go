@@ -18,15 +18,15 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// States of sockets, of linux/tcp_states.h. An unconnected UDP socket is closed.
+// States of sockets, of linux/tcp_states.h. An unconnected UDP socket is in state closed.
 const (
 	stateClose  = 7
 	stateListen = 10
 )
 
-// Listening lists where processes of this network namespace accept connections
-// or datagrams, as dataplane.SocketLister says. Connected UDP sockets are left
-// out: connection tracking knows what belongs to them.
+// Listening lists where processes of this network namespace accept connections or datagrams; it
+// implements dataplane.SocketLister. It omits connected UDP sockets, because connection
+// tracking knows their packets.
 func Listening() (all []model.HostPort, err error) {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		for protocol, state := range map[model.Protocol]int{model.TCP: stateListen, model.UDP: stateClose} {
@@ -47,8 +47,8 @@ func Listening() (all []model.HostPort, err error) {
 	return append(all, parseEndpoints(string(text))...), nil
 }
 
-// diagRequest is struct inet_diag_req_v2 of linux/inet_diag.h: family and
-// protocol, two bytes, the states as bits, and a socket id that stays zero.
+// diagRequest is struct inet_diag_req_v2 of linux/inet_diag.h: family and protocol, two bytes,
+// the states as bits, and a socket ID that stays zero.
 type diagRequest struct {
 	family, protocol uint8
 	state            int
@@ -92,9 +92,9 @@ const sizeofSocket = 72
 // skV6Only is the attribute INET_DIAG_SKV6ONLY.
 const skV6Only = 11
 
-// parseSocket reads a struct inet_diag_msg: family(1) state(1) pad(2) source
-// port(2) destination port(2) source(16) destination(16) ..., ports and addresses in network order. A socket
-// without a port takes nothing.
+// parseSocket decodes a struct inet_diag_msg: family(1) state(1) pad(2) source port(2)
+// destination port(2) source(16) destination(16) ..., ports and addresses in network order. A
+// socket without a port receives nothing.
 func parseSocket(m []byte) (h model.HostPort, ok bool, err error) {
 	if len(m) < sizeofSocket {
 		return h, false, fmt.Errorf("a socket has %d bytes, want %d", len(m), sizeofSocket)
@@ -114,13 +114,13 @@ func parseSocket(m []byte) (h model.HostPort, ok bool, err error) {
 		only = only || a.Attr.Type == skV6Only && len(a.Value) > 0 && a.Value[0] != 0
 	}
 	if h.Address == netip.IPv6Unspecified() && !only {
-		h.Address = netip.Addr{} // takes IPv4, too
+		h.Address = netip.Addr{} // accepts IPv4, too
 	}
 	return h, h.Number != 0, nil
 }
 
-// parseEndpoints reads /proc/net/sctp/eps: ENDPT SOCK STY SST HBKT LPORT UID
-// INODE and the addresses. SST is the state of the socket.
+// parseEndpoints parses /proc/net/sctp/eps: ENDPT SOCK STY SST HBKT LPORT UID INODE and the
+// addresses. SST is the state of the socket.
 func parseEndpoints(text string) (all []model.HostPort) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)

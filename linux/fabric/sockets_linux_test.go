@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestParseEndpoints reads what the kernel writes of SCTP endpoints (net/sctp/proc.c).
+// TestParseEndpoints parses the kernel's format of SCTP endpoints (net/sctp/proc.c).
 func TestParseEndpoints(t *testing.T) {
 	const text = ` ENDPT     SOCK   STY SST HBKT LPORT   UID INODE LADDRS
 ffff8800 ffff8801 2   10  29   3868      0 31005 0.0.0.0

@@ -16,16 +16,15 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// Device is the name of the tunnels' device.
+// Device is the name of the tunnel device.
 const Device = "isthmus-vxlan"
 
-// tunnel makes the device what it should be and returns its index, or 0 if
-// there is none.
+// tunnel reconciles the device and returns its index, or 0 if there is none.
 func (c *changes) tunnel(want *fabric.Tunnel) int {
 	have, err := netlink.LinkByName(Device)
 	var missing netlink.LinkNotFoundError
 	if err != nil && !errors.As(err, &missing) {
-		c.fail(fmt.Errorf("look for interface %s: %w", Device, err))
+		c.fail(fmt.Errorf("find interface %s: %w", Device, err))
 		return 0
 	}
 	if err != nil {
@@ -33,7 +32,7 @@ func (c *changes) tunnel(want *fabric.Tunnel) int {
 	}
 	if have != nil && have.Type() != "vxlan" {
 		if want != nil {
-			c.fail(fmt.Errorf("interface %s is a %s and not ours: remove or rename it", Device, have.Type()))
+			c.fail(fmt.Errorf("interface %s is a %s of another owner: remove or rename it", Device, have.Type()))
 		}
 		return 0
 	}
@@ -72,8 +71,7 @@ func (c *changes) createTunnel(want *fabric.Tunnel) netlink.Link {
 	l := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: Device, MTU: want.MTU, HardwareAddr: want.MAC[:]},
 		VxlanId: int(want.VNI), SrcAddr: want.Local.AsSlice(), Port: int(want.Port)}
 	if want.Local.Is6() {
-		// Zero checksums are allowed for tunnels (RFC 6935), and inner packets
-		// have their own.
+		// Zero checksums are allowed for tunnels (RFC 6935), and inner packets have their own.
 		l.UDP6ZeroCSumRx = true
 	}
 	err := netlink.LinkAdd(l)
@@ -86,7 +84,7 @@ func (c *changes) createTunnel(want *fabric.Tunnel) netlink.Link {
 	}
 	made, err := netlink.LinkByName(Device)
 	if err != nil {
-		c.fail(fmt.Errorf("look for interface %s: %w", Device, err))
+		c.fail(fmt.Errorf("find interface %s: %w", Device, err))
 		return nil
 	}
 	return made
@@ -95,16 +93,15 @@ func (c *changes) createTunnel(want *fabric.Tunnel) netlink.Link {
 func (c *changes) up(l netlink.Link, want *fabric.Tunnel) bool {
 	err := netlink.LinkSetUp(l)
 	if errors.Is(err, unix.EADDRINUSE) {
-		err = fmt.Errorf("%w: UDP port %d is in use; choose another with --vxlan-port, or stop who uses it", err, want.Port)
+		err = fmt.Errorf("%w: UDP port %d is in use; choose another with --vxlan-port, or stop the process that uses it", err, want.Port)
 	}
 	c.do(fmt.Sprintf("set %s up", Device), err)
 	return err == nil
 }
 
-// tunnelSysctls let the device forward, and keep it from making up addresses
-// and from listening to advertisements. Sources of other nodes are answered by
-// the table of returns, which strict reverse-path filtering takes into account
-// for packets to pods; loose is enough for it.
+// tunnelSysctls let the device forward, and keep it from generating addresses and accepting
+// advertisements. Reverse-path filtering uses the table of returns for packets to pods, so
+// sources of other nodes are valid; loose filtering suffices.
 func tunnelSysctls() []link.Sysctl {
 	return []link.Sysctl{
 		{Path: "ipv4/conf/" + Device + "/forwarding", Value: "1"},
@@ -118,8 +115,8 @@ func tunnelSysctls() []link.Sysctl {
 	}
 }
 
-// addresses gives the device the node's own: masquerading takes the address of
-// the device by which a packet leaves.
+// addresses gives the device the node's own addresses, because masquerading uses an address of
+// the outgoing device.
 func (c *changes) addresses(l netlink.Link, want []netip.Addr) {
 	missing := make(map[netip.Addr]bool)
 	for _, a := range want {
@@ -148,15 +145,15 @@ func (c *changes) addresses(l netlink.Link, want []netip.Addr) {
 	}
 }
 
-// neighbour is an entry of the device: of its neighbours, where key is an
-// address, or of its forwarding table, where it is a MAC.
+// neighbour is an entry of the device: of its neighbour table if key is an address, of its
+// forwarding table if it is a MAC.
 type neighbour struct {
 	ip  netip.Addr
 	mac model.MAC
 }
 
-// neighbours gives the next hops of tunneled ranges their MACs, and the MACs
-// their nodes. Nothing is ever learned.
+// neighbours sets the MACs of the next hops of tunneled ranges, and the nodes of the MACs. The
+// device learns nothing by itself.
 func (c *changes) neighbours(index int, hops []fabric.Hop) {
 	next, nodes := make(map[netip.Addr]model.MAC), make(map[model.MAC]netip.Addr)
 	for _, h := range hops {
@@ -184,7 +181,7 @@ func (c *changes) neighbours(index int, hops []fabric.Hop) {
 	}
 }
 
-// entries makes the entries of one family those that are wanted.
+// entries reconciles the entries of one family.
 func (c *changes) entries(index, family int, have []netlink.Neigh, want map[neighbour]bool) {
 	for _, h := range have {
 		ip, _ := netip.AddrFromSlice(h.IP)
@@ -193,7 +190,7 @@ func (c *changes) entries(index, family int, have []netlink.Neigh, want map[neig
 			delete(want, n)
 			continue
 		}
-		// Entries that the kernel made, for multicast and its own addresses.
+		// Entries that the kernel created, for multicast and its own addresses.
 		if family != unix.AF_BRIDGE && h.State&netlink.NUD_PERMANENT == 0 {
 			continue
 		}

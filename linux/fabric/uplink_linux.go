@@ -13,19 +13,18 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// Uplink is the interface by which other nodes are reached.
+// Uplink is the interface to other nodes.
 type Uplink struct {
 	Name  string
 	Index int
 	MTU   int
-	// Ethernet tells that its frames begin with such a header.
+	// Ethernet says that its frames begin with an Ethernet header.
 	Ethernet bool
-	// Prefixes are its global addresses with the prefixes that are on its
-	// segment.
+	// Prefixes are its global addresses, with the prefixes of its segment.
 	Prefixes []netip.Prefix
 }
 
-// Addresses are the first of each family.
+// Addresses are the first of each IP version.
 func (u Uplink) Addresses() []netip.Addr {
 	var all []netip.Addr
 	for _, p := range u.Prefixes {
@@ -40,8 +39,7 @@ func (u Uplink) same(v Uplink) bool {
 	return u.Name == v.Name && u.Index == v.Index && u.MTU == v.MTU && slices.Equal(u.Prefixes, v.Prefixes)
 }
 
-// FindUplink returns the named interface, or without a name the one that has
-// the default route.
+// FindUplink returns the named interface, or that of the default route if the name is empty.
 func FindUplink(name string) (Uplink, error) {
 	var l netlink.Link
 	var err error
@@ -51,7 +49,7 @@ func FindUplink(name string) (Uplink, error) {
 		}
 	}
 	if l, err = netlink.LinkByName(name); err != nil {
-		return Uplink{}, fmt.Errorf("look for uplink %s: %w: name the interface to other nodes with --uplink", name, err)
+		return Uplink{}, fmt.Errorf("find uplink %s: %w: name the interface to other nodes with --uplink", name, err)
 	}
 	u := Uplink{Name: name, Index: l.Attrs().Index, MTU: l.Attrs().MTU, Ethernet: l.Attrs().EncapType == "ether"}
 	for _, family := range families {
@@ -83,7 +81,7 @@ func defaultInterface() (string, error) {
 			if p, ok := prefixOf(r.Dst); (!ok || p.Bits() == 0) && r.LinkIndex > 0 {
 				l, err := netlink.LinkByIndex(r.LinkIndex)
 				if err != nil {
-					return "", fmt.Errorf("look for the interface of the default route: %w", err)
+					return "", fmt.Errorf("find the interface of the default route: %w", err)
 				}
 				return l.Attrs().Name, nil
 			}

@@ -14,19 +14,19 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// Way is how a pod range of another node is reached.
+// Way is the node route to a pod range of another node.
 type Way struct {
 	Prefix netip.Prefix
 	Device string
 	Index  int
-	// Bypass says that packets may bypass the stack: the device is an Ethernet one,
-	// and there is nothing that only the stack heeds.
+	// Bypass says that packets may use the fast path: the device has Ethernet frames, and no
+	// feature requires the host stack.
 	Bypass bool
 }
 
-// Ways lists those that the plan has and the system follows; known reports whether
-// there is a plan. Nothing bypasses the stack while the kernel has policies for IPsec,
-// which only the stack heeds.
+// Ways lists the node routes that the plan has and the system uses; known reports whether there
+// is a plan. No route allows the fast path while the kernel has IPsec policies, which only the
+// host stack applies.
 func (f *Fabric) Ways() (all []Way, known bool, err error) {
 	if f.plan == nil {
 		return nil, false, nil
@@ -47,8 +47,7 @@ func (f *Fabric) Ways() (all []Way, known bool, err error) {
 	return all, true, nil
 }
 
-// Plan is the one that is carried out, nil before there is one. It must not be
-// changed.
+// Plan is the applied plan, nil before the first one. It must not be changed.
 func (f *Fabric) Plan() *fabric.Plan { return f.plan }
 
 func hasIPsec() (bool, error) {
@@ -57,10 +56,10 @@ func hasIPsec() (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("list policies for IPsec: %w", err)
+		return false, fmt.Errorf("list IPsec policies: %w", err)
 	}
 	for _, p := range policies {
-		if p.Dir <= netlink.XFRM_DIR_FWD { // those of sockets concern nobody else
+		if p.Dir <= netlink.XFRM_DIR_FWD { // policies of sockets apply only to those sockets
 			return true, nil
 		}
 	}

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AuditClassifiers says what is wrong with the programs on the clsact hooks of an
-// interface: one of ours is missing, is not the program with that number in the
-// kernel, or is behind a filter that could let packets pass before ours sees them.
+// AuditClassifiers describes faults of the programs on the clsact hooks of an interface. A
+// program of ours may be missing, may have another ID, or may run after a filter that could
+// pass packets before it.
 func AuditClassifiers(index int, fromPod, toPod uint32) (problems []string, err error) {
 	for parent, want := range classifierHooks(Classifiers{int(fromPod), int(toPod)}) {
 		filters, err := filtersOf(index, parent)
@@ -25,9 +25,9 @@ func AuditClassifiers(index int, fromPod, toPod uint32) (problems []string, err 
 		}
 		switch {
 		case len(filters) == 0:
-			problems = append(problems, name+" is not on its clsact hook")
+			problems = append(problems, name+" is not attached to its clsact hook")
 		case !isClassifier(filters[0]):
-			problems = append(problems, name+" is behind another filter, or gone")
+			problems = append(problems, name+" runs after another filter, or is missing")
 		case filters[0].(*netlink.BpfFilter).Id != want:
 			problems = append(problems, fmt.Sprintf("%s is program %d, not %d", name, filters[0].(*netlink.BpfFilter).Id, want))
 		}
@@ -35,8 +35,8 @@ func AuditClassifiers(index int, fromPod, toPod uint32) (problems []string, err 
 	return problems, nil
 }
 
-// RepairClassifiers puts the programs of ours before all other filters of an
-// interface of a pod. Others' filters with the priority of ours are removed.
+// RepairClassifiers attaches our programs before all other filters of a pod's interface. It
+// removes filters of other owners with the priority of ours.
 func RepairClassifiers(index int, c Classifiers) error {
 	for parent := range classifierHooks(c) {
 		filters, err := filtersOf(index, parent)
@@ -48,15 +48,15 @@ func RepairClassifiers(index int, c Classifiers) error {
 				continue
 			}
 			if err := netlink.FilterDel(f); err != nil && !errors.Is(err, unix.ENOENT) {
-				return fmt.Errorf("remove a filter that is before ours from interface %d: %w", index, err)
+				return fmt.Errorf("remove a filter that runs before ours from interface %d: %w", index, err)
 			}
 		}
 	}
 	return SetClassifiers(index, c)
 }
 
-// filtersOf lists the filters of a hook in the order in which they run; none if the
-// interface has no clsact.
+// filtersOf lists the filters of a hook in the order in which they run; none if the interface
+// has no clsact.
 func filtersOf(index int, parent uint32) ([]netlink.Filter, error) {
 	filters, err := Whole(func() ([]netlink.Filter, error) {
 		return netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, parent)

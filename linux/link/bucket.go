@@ -16,18 +16,17 @@ const (
 	patience     = 100 * time.Millisecond
 )
 
-// bucketSize is a token bucket: rate in bytes per second, burst and limit of the
-// queue in bytes.
+// bucketSize is a token bucket: rate in bytes per second, burst and limit of the queue in
+// bytes.
 type bucketSize struct {
 	rate         uint64
 	burst, limit uint32
 }
 
-// sizeBucket finds the bucket for a limit on an interface with an MTU. What runtimes
-// ask for as burst is half a gigabyte, which would be no limit for most
-// connections: it is cut to what the rate gives in a tenth of a second. A
-// bucket must hold a packet, and two let one of them wait for tokens while the
-// other is on its way.
+// sizeBucket computes the bucket for a limit on an interface with an MTU. Container runtimes
+// request a burst of half a gigabyte, which would not limit most connections. sizeBucket
+// reduces it to the bytes of a tenth of a second. A bucket must hold at least one packet. With
+// two, one packet can wait for tokens while the other is sent.
 func sizeBucket(l model.Limit, mtu int) bucketSize {
 	const ethernet = 18 // with a VLAN tag
 	packet := uint64(mtu + ethernet)

@@ -14,7 +14,7 @@ import (
 // Classifiers are the two programs of an endpoint, by file descriptor.
 type Classifiers struct{ FromPod, ToPod int }
 
-// The filters that hold them are ours by name, priority and handle.
+// Name, priority and handle identify our filters.
 const (
 	classifierName   = "isthmus"
 	classifierHandle = 1
@@ -40,9 +40,8 @@ func addClsact(h *netlink.Handle, index int) error {
 	return nil
 }
 
-// SetClassifiers puts programs on the clsact hooks of an interface, in place of
-// those that are there. Unlike a tcx link it waits for no grace period of the
-// kernel, and works before Linux 6.6.
+// SetClassifiers attaches programs to the clsact hooks of an interface, in place of the present
+// ones. Unlike a tcx link it does not wait for an RCU grace period, and works before Linux 6.6.
 func SetClassifiers(index int, c Classifiers) error {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -60,8 +59,7 @@ func SetClassifiers(index int, c Classifiers) error {
 	return nil
 }
 
-// The filter of a device that leads to other nodes, where others may have some,
-// too.
+// The filter of a device that leads to other nodes, where other software may have filters, too.
 const nodeHandle, nodePrio = 73, 73
 
 func nodeClassifier(index, program int) *netlink.BpfFilter {
@@ -70,8 +68,8 @@ func nodeClassifier(index, program int) *netlink.BpfFilter {
 	return f
 }
 
-// SetNodeClassifier puts a program on the ingress hook of a device that leads to
-// other nodes, in place of the one of ours that is there.
+// SetNodeClassifier attaches a program to the ingress hook of a device that leads to other
+// nodes, in place of an earlier one of ours.
 func SetNodeClassifier(index, program int) error {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -103,7 +101,7 @@ func isNodeClassifier(f netlink.Filter) bool {
 	return ok && b.Name == classifierName && b.Priority == nodePrio
 }
 
-// DropNodeClassifiers takes it off all devices but some.
+// DropNodeClassifiers detaches it from all devices except some.
 func DropNodeClassifiers(except map[int]bool) error {
 	links, err := Whole(netlink.LinkList)
 	if err != nil {
@@ -116,7 +114,7 @@ func DropNodeClassifiers(except map[int]bool) error {
 		}
 		filters, err := Whole(func() ([]netlink.Filter, error) { return netlink.FilterList(l, netlink.HANDLE_MIN_INGRESS) })
 		if err != nil {
-			continue // it has no such hook, or is gone
+			continue // the device has no such hook, or is gone
 		}
 		if slices.ContainsFunc(filters, isNodeClassifier) {
 			if err := netlink.FilterDel(nodeClassifier(l.Attrs().Index, -1)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
@@ -133,8 +131,7 @@ func HasClassifiers(index int) (bool, error) {
 	return fromPod != 0 && toPod != 0, err
 }
 
-// FindClassifiers tells which programs of ours are on an interface, by their
-// numbers in the kernel; 0 means none.
+// FindClassifiers returns the kernel IDs of our programs on an interface; 0 means none.
 func FindClassifiers(index int) (fromPod, toPod uint32, err error) {
 	l := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
 	for parent, id := range map[uint32]*uint32{netlink.HANDLE_MIN_INGRESS: &fromPod, netlink.HANDLE_MIN_EGRESS: &toPod} {
@@ -151,7 +148,7 @@ func FindClassifiers(index int) (fromPod, toPod uint32, err error) {
 	return fromPod, toPod, nil
 }
 
-// DropClassifiers takes the programs off. What is not there is no error.
+// DropClassifiers detaches the programs. Missing programs are no error.
 func DropClassifiers(index int) error {
 	for parent := range classifierHooks(Classifiers{}) {
 		err := netlink.FilterDel(classifier(index, parent, -1))

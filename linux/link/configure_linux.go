@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RouteProtocol marks the routes that Isthmus makes (rtm_protocol; not
-// assigned in linux/rtnetlink.h).
+// RouteProtocol marks the routes that Isthmus adds (rtm_protocol; not assigned in
+// linux/rtnetlink.h).
 const RouteProtocol netlink.RouteProtocol = 73
 
-// Configure gives both ends of a pair their addresses, routes and neighbours
-// and sets them up, the pod's end last.
+// Configure sets the addresses, routes and neighbours of both ends of a pair, and sets them up,
+// the pod's end last.
 func Configure(s PairSpec, p Pair) error {
 	if err := ConfigureHost(s, p); err != nil {
 		return err
@@ -27,7 +27,7 @@ func Configure(s PairSpec, p Pair) error {
 	return configurePod(s, p)
 }
 
-// ConfigureHost does so for the host's end.
+// ConfigureHost configures the host end.
 func ConfigureHost(s PairSpec, p Pair) error {
 	if err := WriteSysctls(hostSysctls(p.Name)); err != nil {
 		return err
@@ -62,16 +62,16 @@ func ConfigureHost(s PairSpec, p Pair) error {
 	return nil
 }
 
-// byIndex is a link of which no more is said.
+// byIndex returns a link that only has an index.
 func byIndex(index int) netlink.Link {
 	return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
 }
 
-// hostMTU corrects the MTU of a pair that was there already.
+// hostMTU corrects the MTU of a pair that existed already.
 func hostMTU(h *netlink.Handle, s PairSpec, p Pair) error {
 	l, err := h.LinkByIndex(p.Index)
 	if err != nil {
-		return fmt.Errorf("look for interface %s: %w", p.Name, err)
+		return fmt.Errorf("find interface %s: %w", p.Name, err)
 	}
 	if l.Attrs().MTU == s.MTU {
 		return nil
@@ -105,7 +105,7 @@ func configurePod(s PairSpec, p Pair) error {
 	defer h.Close()
 	l, err := h.LinkByName(s.IfName)
 	if err != nil {
-		return fmt.Errorf("look for interface %s in %s: %w", s.IfName, s.NetNS, err)
+		return fmt.Errorf("find interface %s in %s: %w", s.IfName, s.NetNS, err)
 	}
 	if l.Attrs().MTU != s.MTU {
 		if err := h.LinkSetMTU(l, s.MTU); err != nil {
@@ -113,7 +113,7 @@ func configurePod(s PairSpec, p Pair) error {
 		}
 	}
 	for _, ip := range s.IPs {
-		// No duplicate address detection: nobody else can be on this link.
+		// No duplicate address detection: no other interface is on this link.
 		addr := &netlink.Addr{IPNet: single(ip), Flags: unix.IFA_F_NODAD}
 		if err := h.AddrReplace(l, addr); err != nil {
 			return fmt.Errorf("set address %s of %s in %s: %w", ip, s.IfName, s.NetNS, err)
@@ -133,8 +133,8 @@ func configurePod(s PairSpec, p Pair) error {
 	return awaitLocal(h, s)
 }
 
-// awaitLocal waits until the pod takes packets to its addresses: the kernel does
-// the last step for IPv6 in a worker of its own, which others may keep waiting.
+// awaitLocal waits until the pod accepts packets to its addresses. For IPv6 the kernel
+// completes the last step in a worker, which may be delayed.
 func awaitLocal(h *netlink.Handle, s PairSpec) error {
 	const patience, longest = 2 * time.Second, time.Millisecond
 	for _, ip := range s.IPs {
@@ -146,14 +146,14 @@ func awaitLocal(h *netlink.Handle, s PairSpec) error {
 				break
 			}
 			if time.Since(began) > patience {
-				return fmt.Errorf("address %s of %s in %s is not in use after %v: %w", ip, s.IfName, s.NetNS, patience, errors.Join(err, os.ErrDeadlineExceeded))
+				return fmt.Errorf("address %s of %s in %s is not usable after %v: %w", ip, s.IfName, s.NetNS, patience, errors.Join(err, os.ErrDeadlineExceeded))
 			}
 		}
 	}
 	return nil
 }
 
-// podRoutes sends everything of one family to the host's end of the pair.
+// podRoutes routes all packets of one IP version to the host end of the pair.
 func podRoutes(h *netlink.Handle, index int, ip netip.Addr, hostMAC net.HardwareAddr) error {
 	gateway := GatewayFor(ip)
 	if err := h.NeighSet(permanent(index, gateway, hostMAC)); err != nil {
@@ -175,7 +175,7 @@ func podRoutes(h *netlink.Handle, index int, ip netip.Addr, hostMAC net.Hardware
 	return nil
 }
 
-// GatewayFor returns the next hop of a pod with an address of that family.
+// GatewayFor returns the next hop of a pod with an address of that IP version.
 func GatewayFor(ip netip.Addr) netip.Addr {
 	if ip.Is6() {
 		return Gateway6
@@ -197,7 +197,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// Check compares a pair with what it should be and says what differs.
+// Check compares a pair with its spec and describes the differences.
 func Check(s PairSpec, p Pair) (problems []string) {
 	host, err := netlink.LinkByName(p.Name)
 	if err != nil {

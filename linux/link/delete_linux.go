@@ -13,12 +13,12 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// deletionsAtOnce is how many pairs are taken apart side by side. The kernel lets
-// each of them wait for grace periods, on a thread of its own.
+// deletionsAtOnce is the number of pairs that are deleted in parallel. The kernel makes each
+// deletion wait for grace periods, and each uses a thread.
 const deletionsAtOnce = 32
 
-// DeletePairs removes endpoints' pairs, and what is beside them to limit them. What
-// is gone is no error. It answers for each, in that order.
+// DeletePairs removes the pairs of endpoints, and the objects that limit their bandwidth.
+// Missing objects are no error. It returns one result for each ID, in the same order.
 func DeletePairs(ids []model.EndpointID) []error {
 	errs := make([]error, len(ids))
 	var running errgroup.Group
@@ -39,10 +39,10 @@ func DeletePairs(ids []model.EndpointID) []error {
 	return errs
 }
 
-// DeletePair removes one.
+// DeletePair removes one pair.
 func DeletePair(id model.EndpointID) error { return DeletePairs([]model.EndpointID{id})[0] }
 
-// DeleteByName removes a pair by the name of the host's end.
+// DeleteByName removes a pair by the name of the host end.
 func DeleteByName(name string) error {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {

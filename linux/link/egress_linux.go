@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// egressTable is the table that SetEgressFilter owns, in both families.
+// egressTable is the table that SetEgressFilter owns, for both IP versions.
 const egressTable = "isthmus-egress"
 
-// egressPriority puts its chains before the filters of others.
+// egressPriority orders its chains before the filters of other software.
 const egressPriority = -160
 
-// egressChains are its chains. The last is for IPVS, which sends there what it has taken
-// at the second.
+// egressChains are its chains. The last is for IPVS, which sends packets to LOCAL_OUT that it
+// received on LOCAL_IN.
 var egressChains = []struct {
 	name string
 	hook *nftables.ChainHook
@@ -31,10 +31,9 @@ var egressChains = []struct {
 	{"output", nftables.ChainHookOutput},
 }
 
-// SetEgressFilter makes nftables drop what one of the pinned programs matches, by
-// chain: forward, input and output. They take the place of the programs that did so
-// before; each family changes at once. It needs the kernel's modules nft_compat and
-// xt_bpf.
+// SetEgressFilter makes nftables drop the packets that one of the pinned programs matches, by
+// chain: forward, input and output. It replaces earlier programs; each IP version changes at
+// once. It needs the kernel modules nft_compat and xt_bpf.
 func SetEgressFilter(pins map[string][]string) error {
 	infos := make(map[string][]xt.Unknown)
 	for chain, paths := range pins {
@@ -49,7 +48,7 @@ func SetEgressFilter(pins map[string][]string) error {
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		c := &nftables.Conn{}
 		t := &nftables.Table{Family: family, Name: egressTable}
-		c.AddTable(t) // so that there is one to delete
+		c.AddTable(t) // ensures that there is a table to delete
 		c.DelTable(t)
 		c.AddTable(t)
 		for _, e := range egressChains {
@@ -61,14 +60,14 @@ func SetEgressFilter(pins map[string][]string) error {
 			}
 		}
 		if err := c.Flush(); err != nil {
-			return fmt.Errorf("set table %s of nftables: %w: are the kernel's modules nft_compat and xt_bpf there?", egressTable, err)
+			return fmt.Errorf("set nftables table %s: %w: does the kernel have the modules nft_compat and xt_bpf?", egressTable, err)
 		}
 	}
 	return nil
 }
 
-// HasEgressFilter reports whether the rules are there and nothing else is in their
-// chains: others may flush or add some.
+// HasEgressFilter reports whether the rules exist and their chains have no other rules: another
+// process may flush or add some.
 func HasEgressFilter() (bool, error) {
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		c := &nftables.Conn{}
@@ -76,7 +75,7 @@ func HasEgressFilter() (bool, error) {
 		for _, chain := range egressChains {
 			rules, err := c.GetRules(t, &nftables.Chain{Name: chain.name, Table: t})
 			if err != nil && !errors.Is(err, unix.ENOENT) {
-				return false, fmt.Errorf("list rules of table %s of nftables: %w", egressTable, err)
+				return false, fmt.Errorf("list rules of nftables table %s: %w", egressTable, err)
 			}
 			if len(rules) == 0 || slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return !dropsMatched(r) }) {
 				return false, nil
@@ -86,8 +85,8 @@ func HasEgressFilter() (bool, error) {
 	return true, nil
 }
 
-// dropsMatched reports whether a rule drops what a program matches, as
-// SetEgressFilter makes them.
+// dropsMatched reports whether a rule drops the packets that a program matches, as
+// SetEgressFilter creates it.
 func dropsMatched(r *nftables.Rule) bool {
 	if len(r.Exprs) != 2 {
 		return false
@@ -97,24 +96,24 @@ func dropsMatched(r *nftables.Rule) bool {
 	return matches && match.Name == "bpf" && decides && verdict.Kind == expr.VerdictDrop
 }
 
-// DropEgressFilter takes it off. What is not there is no error.
+// DropEgressFilter removes the filter. A missing one is no error.
 func DropEgressFilter() error {
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		c := &nftables.Conn{}
 		c.DelTable(&nftables.Table{Family: family, Name: egressTable})
 		if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EOPNOTSUPP) {
-			return fmt.Errorf("remove table %s of nftables: %w", egressTable, err)
+			return fmt.Errorf("remove nftables table %s: %w", egressTable, err)
 		}
 	}
 	return nil
 }
 
-// matchPinned is struct xt_bpf_info_v1 of linux/netfilter/xt_bpf.h: mode, number
-// of instructions, descriptor, path or instructions, and a pointer of the kernel.
+// matchPinned returns struct xt_bpf_info_v1 of linux/netfilter/xt_bpf.h: mode, number of
+// instructions, descriptor, path or instructions, and a pointer of the kernel.
 func matchPinned(pin string) (xt.Unknown, error) {
 	const modePinned, pathLength = 1, 512
 	if len(pin) >= pathLength {
-		return nil, fmt.Errorf("pin %s: rules take paths of at most %d bytes: give --bpffs a shorter directory", pin, pathLength-1)
+		return nil, fmt.Errorf("pin %s: rules accept paths of at most %d bytes: give --bpffs a shorter directory", pin, pathLength-1)
 	}
 	info := make(xt.Unknown, 8+pathLength+8)
 	binary.NativeEndian.PutUint16(info, modePinned)

@@ -15,22 +15,22 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// A pod's bandwidth is limited by token buckets (tbf): what it receives where
-// the host's end of its pair sends, what it sends in an interface of type ifb,
-// to which a filter leads it when the programs have let it pass.
+// Token buckets (tbf) limit the bandwidth of a pod. The bucket for what the pod receives is the
+// root qdisc of the host end. What it sends goes to an ifb interface with another bucket: a
+// filter redirects it there after the programs have passed it.
 const (
 	senderPrefix = "isq"
 	redirectPrio = classifierPrio + 1
 )
 
-// senderName is the interface where what an endpoint's pod sends is queued.
+// senderName returns the name of the ifb interface for what an endpoint's pod sends.
 func senderName(id model.EndpointID) string {
 	return senderPrefix + strings.TrimPrefix(HostName(id), namePrefix)
 }
 
 var bucketHandle = netlink.MakeHandle(1, 0)
 
-// bucket is the queue that keeps a limit on an interface.
+// bucket returns the qdisc that enforces a limit on an interface.
 func bucket(index int, l model.Limit, mtu int) (*netlink.Tbf, error) {
 	size := sizeBucket(l, mtu)
 	ticks := float64(size.burst) / float64(size.rate) * netlink.TIME_UNITS_PER_SEC * netlink.TickInUsec()
@@ -43,8 +43,8 @@ func bucket(index int, l model.Limit, mtu int) (*netlink.Tbf, error) {
 	}, nil
 }
 
-// SetLimits limits an endpoint's bandwidth as asked. It is called before the
-// pair is up, and again to put right what is missing.
+// SetLimits limits an endpoint's bandwidth. It is called before the pair is up, and again to
+// repair what is missing.
 func SetLimits(s PairSpec, p Pair) error {
 	if s.Bandwidth.Ingress.Rate > 0 {
 		if err := setBucket(p.Index, p.Name, s.Bandwidth.Ingress, s.MTU); err != nil {
@@ -81,7 +81,7 @@ func setBucket(index int, name string, l model.Limit, mtu int) error {
 	return nil
 }
 
-// hasBucket reports whether the queue of an interface keeps a limit.
+// hasBucket reports whether the qdisc of an interface enforces a limit.
 func hasBucket(index int, l model.Limit, mtu int) (bool, error) {
 	want, err := bucket(index, l, mtu)
 	if err != nil {
@@ -91,7 +91,7 @@ func hasBucket(index int, l model.Limit, mtu int) (bool, error) {
 		return netlink.QdiscList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}})
 	})
 	if err != nil {
-		return false, fmt.Errorf("list queues of interface %d: %w", index, err)
+		return false, fmt.Errorf("list qdiscs of interface %d: %w", index, err)
 	}
 	for _, q := range found {
 		if b, ok := q.(*netlink.Tbf); ok && b.Parent == netlink.HANDLE_ROOT {
@@ -101,12 +101,12 @@ func hasBucket(index int, l model.Limit, mtu int) (bool, error) {
 	return false, nil
 }
 
-// ensureSender makes the interface where what the pod sends is queued.
+// ensureSender creates the ifb interface for what the pod sends.
 func ensureSender(s PairSpec) (index int, err error) {
 	name := senderName(s.ID)
 	l, err := netlink.LinkByName(name)
 	if err == nil && l.Type() != "ifb" {
-		return 0, fmt.Errorf("interface %s is in the way: remove it", name)
+		return 0, fmt.Errorf("interface %s exists and is not an ifb of Isthmus: remove it", name)
 	}
 	if isGone(err) {
 		err = netlink.LinkAdd(&netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: name}})
@@ -118,9 +118,9 @@ func ensureSender(s PairSpec) (index int, err error) {
 		}
 	}
 	if err != nil {
-		return 0, fmt.Errorf("make interface %s for what the pod sends: %w", name, err)
+		return 0, fmt.Errorf("create interface %s for what the pod sends: %w", name, err)
 	}
-	// It has no addresses, and nothing to say by itself.
+	// It has no addresses and sends nothing by itself.
 	if err := WriteSysctls(senderSysctls(name)); err != nil {
 		return 0, err
 	}
@@ -136,8 +136,8 @@ func senderSysctls(name string) []Sysctl {
 	return []Sysctl{{"ipv6/conf/" + name + "/disable_ipv6", "1"}}
 }
 
-// redirect leads what the pod sends to an interface, behind the programs: what
-// comes back from there is not looked at again.
+// redirect redirects what the pod sends to an interface, after the programs. Packets that
+// return from there skip the programs.
 func redirect(p Pair, to int) error {
 	if right, err := redirects(p.Index, to); err != nil || right {
 		return err
@@ -147,7 +147,7 @@ func redirect(p Pair, to int) error {
 		return fmt.Errorf("add clsact to %s: %w", p.Name, err)
 	}
 	attrs := netlink.FilterAttrs{LinkIndex: p.Index, Parent: netlink.HANDLE_MIN_INGRESS, Priority: redirectPrio, Protocol: unix.ETH_P_ALL}
-	err := netlink.FilterDel(&netlink.U32{FilterAttrs: attrs}) // one that leads elsewhere
+	err := netlink.FilterDel(&netlink.U32{FilterAttrs: attrs}) // one that redirects elsewhere
 	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
 		err = netlink.FilterAdd(&netlink.U32{FilterAttrs: attrs, RedirIndex: to, Actions: []netlink.Action{netlink.NewMirredAction(to)}})
 	}
@@ -155,12 +155,12 @@ func redirect(p Pair, to int) error {
 		err = fmt.Errorf("%w: the kernel has no u32 or no mirred, load the modules cls_u32 and act_mirred", err)
 	}
 	if err != nil {
-		return fmt.Errorf("lead what comes from %s to interface %d: %w", p.Name, to, err)
+		return fmt.Errorf("redirect packets from %s to interface %d: %w", p.Name, to, err)
 	}
 	return nil
 }
 
-// redirects reports whether an interface leads what it receives to another.
+// redirects reports whether an interface redirects what it receives to another.
 func redirects(from, to int) (bool, error) {
 	filters, err := Whole(func() ([]netlink.Filter, error) {
 		return netlink.FilterList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: from}}, netlink.HANDLE_MIN_INGRESS)
@@ -179,7 +179,7 @@ func redirects(from, to int) (bool, error) {
 	return false, nil
 }
 
-// checkLimits says what keeps an endpoint's bandwidth from being limited as asked.
+// checkLimits describes what prevents the limits of an endpoint's bandwidth.
 func checkLimits(s PairSpec, p Pair) (problems []string) {
 	check := func(index int, name string, l model.Limit) {
 		if limited, err := hasBucket(index, l, s.MTU); err != nil {
@@ -204,12 +204,12 @@ func checkLimits(s PairSpec, p Pair) (problems []string) {
 	if leads, err := redirects(p.Index, l.Attrs().Index); err != nil {
 		problems = append(problems, err.Error())
 	} else if !leads {
-		problems = append(problems, fmt.Sprintf("what comes from %s is not led to %s, which limits it", p.Name, name))
+		problems = append(problems, fmt.Sprintf("packets from %s are not redirected to %s, which limits them", p.Name, name))
 	}
 	return problems
 }
 
-// SweepLimits removes what limited endpoints whose pair is gone.
+// SweepLimits removes the ifb interfaces of endpoints whose pair is gone.
 func SweepLimits() error {
 	links, err := Whole(netlink.LinkList)
 	if err != nil {

@@ -31,14 +31,14 @@ var (
 	Gateway6 = netip.MustParseAddr("fe80::1")
 )
 
-// HostName is the name of the host's end of an endpoint's pair.
+// HostName returns the name of the host end of an endpoint's pair.
 func HostName(id model.EndpointID) string {
 	sum := sha256.Sum256([]byte(id))
 	return namePrefix + hex.EncodeToString(sum[:6])
 }
 
-// mac derives a locally administered address from the endpoint's identity, so
-// that a pair that is made again looks the same to its neighbours.
+// mac derives a locally administered MAC from the endpoint's identity, so a recreated pair
+// keeps the MACs that its neighbours know.
 func mac(id model.EndpointID, end byte) net.HardwareAddr {
 	sum := sha256.Sum256(append([]byte(id), end))
 	return net.HardwareAddr{sum[0]&0xfc | 0x02, sum[1], sum[2], sum[3], sum[4], sum[5]}
@@ -46,15 +46,15 @@ func mac(id model.EndpointID, end byte) net.HardwareAddr {
 
 // Pair is an endpoint's veth pair.
 type Pair struct {
-	Name    string // of the host's end
-	Index   int    // of the host's end
+	Name    string // of the host end
+	Index   int    // of the host end
 	HostMAC net.HardwareAddr
 	PodMAC  net.HardwareAddr
-	// fresh tells that CreatePair has just made it, as its spec says.
+	// fresh says that CreatePair has just created it by its spec.
 	fresh bool
 }
 
-// PairSpec says what a pair should be.
+// PairSpec is the intended state of a pair.
 type PairSpec struct {
 	ID     model.EndpointID
 	NetNS  string // path
@@ -67,9 +67,8 @@ type PairSpec struct {
 	Sources []netip.Addr
 }
 
-// CreatePair makes the pair, both ends down and without addresses, or returns
-// the one that is there. made tells which. A pair that is not whole is made
-// again.
+// CreatePair creates the pair, both ends down and without addresses, or returns the existing
+// one; made says which. It recreates an incomplete pair.
 func CreatePair(s PairSpec) (p Pair, made bool, err error) {
 	ns, err := openNetNS(s.NetNS)
 	if err != nil {
@@ -93,12 +92,12 @@ func CreatePair(s PairSpec) (p Pair, made bool, err error) {
 			return Pair{}, false, err
 		}
 	} else if !isGone(err) {
-		return Pair{}, false, fmt.Errorf("look for interface %s: %w", p.Name, err)
+		return Pair{}, false, fmt.Errorf("find interface %s: %w", p.Name, err)
 	}
 	return makePair(h, s, ns, p)
 }
 
-// makePair makes a pair of which nothing is there.
+// makePair creates a pair of which no part exists.
 func makePair(h *netlink.Handle, s PairSpec, ns netns.NsHandle, p Pair) (_ Pair, made bool, err error) {
 	veth := &netlink.Veth{
 		LinkAttrs:        netlink.LinkAttrs{Name: p.Name, MTU: s.MTU, HardwareAddr: p.HostMAC},
@@ -113,7 +112,7 @@ func makePair(h *netlink.Handle, s PairSpec, ns netns.NsHandle, p Pair) (_ Pair,
 		}
 		return Pair{}, false, fmt.Errorf("create veth pair %s for %s: %w", p.Name, s.ID, err)
 	}
-	// LinkAdd has looked up the index, by which all else is done.
+	// LinkAdd has set the index, which all later calls use.
 	p.Index, p.fresh = veth.Index, true
 	if p.Index == 0 {
 		err = unix.ENODEV
@@ -130,7 +129,7 @@ func pairOf(id model.EndpointID) Pair {
 	return Pair{Name: HostName(id), HostMAC: mac(id, 'h'), PodMAC: mac(id, 'p')}
 }
 
-// FindPair looks for the host's end of an endpoint's pair.
+// FindPair finds the host end of an endpoint's pair.
 func FindPair(id model.EndpointID) (Pair, error) {
 	p := pairOf(id)
 	var err error
@@ -155,8 +154,7 @@ func openNetNS(path string) (netns.NsHandle, error) {
 	return ns, nil
 }
 
-// isWhole reports whether the peer of the host's end is the pod's end in the
-// namespace.
+// isWhole reports whether the peer of the host end is the pod's end in the namespace.
 func isWhole(s PairSpec, ns netns.NsHandle, host netlink.Link, p Pair) (bool, error) {
 	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -168,14 +166,14 @@ func isWhole(s PairSpec, ns netns.NsHandle, host netlink.Link, p Pair) (bool, er
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look for interface %s in %s: %w", s.IfName, s.NetNS, err)
+		return false, fmt.Errorf("find interface %s in %s: %w", s.IfName, s.NetNS, err)
 	}
 	return host.Attrs().Alias == aliasPrefix+string(s.ID) &&
 		peer.Attrs().ParentIndex == host.Attrs().Index && host.Attrs().ParentIndex == peer.Attrs().Index &&
 		peer.Attrs().HardwareAddr.String() == p.PodMAC.String(), nil
 }
 
-// refuseForeign says so if the pod has an interface of that name already.
+// refuseForeign returns an error if the pod already has another interface of that name.
 func refuseForeign(s PairSpec, ns netns.NsHandle) error {
 	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -183,9 +181,9 @@ func refuseForeign(s PairSpec, ns netns.NsHandle) error {
 	}
 	defer h.Close()
 	if _, err := h.LinkByName(s.IfName); err == nil {
-		return fmt.Errorf("interface %s in %s: %w: remove it or ask for another name", s.IfName, s.NetNS, dataplane.ErrInterfaceExists)
+		return fmt.Errorf("interface %s in %s: %w: remove it or choose another name", s.IfName, s.NetNS, dataplane.ErrInterfaceExists)
 	} else if !isGone(err) {
-		return fmt.Errorf("look for interface %s in %s: %w", s.IfName, s.NetNS, err)
+		return fmt.Errorf("find interface %s in %s: %w", s.IfName, s.NetNS, err)
 	}
 	return nil
 }
@@ -195,11 +193,11 @@ func isGone(err error) bool {
 	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
 }
 
-// Index looks for an interface by name.
+// Index returns the index of an interface by name.
 func Index(name string) (int, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
-		return 0, fmt.Errorf("look for interface %s: %w", name, err)
+		return 0, fmt.Errorf("find interface %s: %w", name, err)
 	}
 	return l.Attrs().Index, nil
 }
@@ -208,12 +206,12 @@ func Index(name string) (int, error) {
 type Found struct {
 	Name  string
 	Index int
-	// ID is empty if the making of the pair was cut short.
+	// ID is empty if the creation of the pair was interrupted.
 	ID model.EndpointID
 	Up bool
 }
 
-// List finds the host's ends of all pairs.
+// List returns the host ends of all pairs.
 func List() ([]Found, error) {
 	links, err := Whole(netlink.LinkList)
 	if err != nil {

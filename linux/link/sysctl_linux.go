@@ -18,9 +18,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Where sysctls under net are: in a container that is not privileged the first
-// is read-only, and the second is the same directory of the host, mounted by
-// whoever installs. Both show the network namespace of the thread that looks.
+// The directories of sysctls under net. In an unprivileged container the first is read-only;
+// the second is the same directory of the host, which the manifest mounts. Both show the
+// network namespace of the calling thread.
 const (
 	sysctls     = "/proc/sys/net"
 	hostMounted = "/host/proc/sys/net"
@@ -29,8 +29,8 @@ const (
 // Sysctl is a setting under /proc/sys/net, and its value.
 type Sysctl struct{ Path, Value string }
 
-// WriteSysctls sets sysctls of the current thread's network namespace. A family that
-// the kernel does not have is passed over.
+// WriteSysctls sets sysctls of the current thread's network namespace. It skips an IP version
+// that the kernel does not have.
 func WriteSysctls(settings []Sysctl) error {
 	for _, s := range settings {
 		path := filepath.Join(sysctls, s.Path)
@@ -52,8 +52,8 @@ func WriteSysctls(settings []Sysctl) error {
 	return nil
 }
 
-// CheckSysctls says which settings have another value, in the current thread's
-// network namespace.
+// CheckSysctls describes settings with another value, in the current thread's network
+// namespace.
 func CheckSysctls(settings []Sysctl) (problems []string) {
 	for _, s := range settings {
 		now, err := os.ReadFile(filepath.Join(sysctls, s.Path))
@@ -64,8 +64,8 @@ func CheckSysctls(settings []Sysctl) (problems []string) {
 	return problems
 }
 
-// hostSysctls prepare the host's end of a pair: it forwards, and takes no
-// configuration from the pod. Source addresses are checked by the programs.
+// hostSysctls prepare the host end of a pair: it forwards, and accepts no configuration from
+// the pod. The programs check source addresses.
 func hostSysctls(name string) []Sysctl {
 	return []Sysctl{
 		{"ipv4/conf/" + name + "/forwarding", "1"},
@@ -79,12 +79,12 @@ func hostSysctls(name string) []Sysctl {
 	}
 }
 
-// AcceptLoopback lets the host's end of a pair take part in connections from the
-// node's loopback addresses to host ports of the pod. It also lets in what the
-// pod sends to loopback addresses, which has to be dropped elsewhere.
+// AcceptLoopback lets the host end of a pair take part in connections from the node's loopback
+// addresses to host ports of the pod. It then also accepts packets from the pod to loopback
+// addresses, which another component must drop.
 func AcceptLoopback(id model.EndpointID) error { return setLoopback(HostName(id), "1") }
 
-// RefuseLoopback ends that for all pairs but those of some endpoints.
+// RefuseLoopback reverses AcceptLoopback for all pairs except those of some endpoints.
 func RefuseLoopback(except map[model.EndpointID]bool) error {
 	found, err := List()
 	if err != nil {
@@ -103,8 +103,8 @@ func setLoopback(name, value string) error {
 	return WriteSysctls([]Sysctl{{"ipv4/conf/" + name + "/route_localnet", value}})
 }
 
-// podSysctls prepare the pod's end, in its namespace: no address is made up for
-// it, none is taken from advertisements.
+// podSysctls prepare the pod's end, in its namespace: the kernel generates no address for it,
+// and takes none from advertisements.
 func podSysctls(name string, ips []netip.Addr) []Sysctl {
 	if !slices.ContainsFunc(ips, netip.Addr.Is6) {
 		return nil
@@ -116,8 +116,8 @@ func podSysctls(name string, ips []netip.Addr) []Sysctl {
 	}
 }
 
-// inNetNS calls f while this thread is in the namespace. A thread of its own,
-// made and ended for that, costs more than what is done there.
+// inNetNS calls f while this thread is in the namespace. Starting and ending a separate thread
+// would cost more than f.
 func inNetNS(ns netns.NsHandle, f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -131,7 +131,7 @@ func inNetNS(ns netns.NsHandle, f func() error) error {
 	}
 	defer func() {
 		if err := netns.Set(own); err != nil {
-			// Whatever this thread did next would be done to a pod.
+			// Further calls of this thread would change the pod.
 			panic(fmt.Sprintf("return to the node's network namespace: %v", err))
 		}
 	}()

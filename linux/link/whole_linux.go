@@ -8,9 +8,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Whole asks the kernel for a list of rtnetlink until it has one that did not change
-// while it was read: others may lack what was there all the time. On a machine
-// where that is always so it gives up with the error of the last one.
+// Whole repeats an rtnetlink dump until the kernel did not change the list while it was read.
+// Otherwise the list may lack objects that existed all the time. If every dump is interrupted,
+// Whole returns the error of the last one.
 func Whole[T any](list func() ([]T, error)) ([]T, error) {
 	for again := 0; ; again++ {
 		all, err := list()

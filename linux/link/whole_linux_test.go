@@ -16,7 +16,7 @@ func TestWhole(t *testing.T) {
 	interrupted := fmt.Errorf("list: %w", netlink.ErrDumpInterrupted)
 	other := errors.New("other")
 	for name, c := range map[string]struct {
-		answers []error // the last one again and again
+		answers []error // the last one repeats
 		want    error
 		calls   int
 	}{

@@ -13,13 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// XDPMode says where the XDP program of an interface runs: "native" in the
-// driver, "generic" in the kernel's stack, "offloaded" in the device, "several"
-// or "none".
+// XDPMode returns where the XDP program of an interface runs: "native" in the driver, "generic"
+// in the kernel's stack, "offloaded" in the device, "several" or "none".
 func XDPMode(index int) (string, error) {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
-		return "", fmt.Errorf("look for interface %d: %w", index, err)
+		return "", fmt.Errorf("find interface %d: %w", index, err)
 	}
 	x := l.Attrs().Xdp
 	if x == nil || !x.Attached {
@@ -36,8 +35,8 @@ func XDPMode(index int) (string, error) {
 	return "several", nil
 }
 
-// DefaultInterfaces returns the names of the interfaces that have a default
-// route, sorted; of a route with several next hops all of them.
+// DefaultInterfaces returns the names of the interfaces that have a default route, sorted. A
+// route with several next hops counts for all of them.
 func DefaultInterfaces() ([]string, error) {
 	indexes := make(map[int]bool)
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
@@ -62,7 +61,7 @@ func DefaultInterfaces() ([]string, error) {
 		}
 		l, err := netlink.LinkByIndex(index)
 		if err != nil {
-			return nil, fmt.Errorf("look for the interface of a default route: %w", err)
+			return nil, fmt.Errorf("find the interface of a default route: %w", err)
 		}
 		names = append(names, l.Attrs().Name)
 	}

@@ -16,18 +16,18 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// Finding is one thing that is not as this process has left it.
+// Finding is one difference between the kernel and the intent of this process.
 type Finding struct {
-	// Object is the kind of thing: a map without its family, "link", "pin", "netfilter" or
-	// "variable".
+	// Object is the kind of object: the name of a map without its IP version, "link", "pin",
+	// "netfilter" or "variable".
 	Object string
-	// Interface is set if the thing belongs to one.
+	// Interface is set if the object belongs to an interface.
 	Interface string
 	Detail    string
 }
 
-// intent is what this process has written to the maps that no State describes. Nil
-// is what it has not written yet; that is not audited.
+// intent holds what this process wrote to the maps that no State describes. The audit skips a
+// nil field, because this process has not written it yet.
 type intent struct {
 	endpoints   map[bpfobj.PodIfindex]bpfobj.PodEndpoint
 	locals      map[netip.Addr]uint32
@@ -38,7 +38,7 @@ type intent struct {
 	sources     map[netip.Prefix]bpfobj.EgressTunnelNode
 }
 
-// ComparePolicy compares the policy maps with what they should hold.
+// ComparePolicy compares the policy maps with their intended content.
 func (d *DataPath) ComparePolicy(want *policymap.Entries) (*policymap.Comparison, error) {
 	is, err := d.read(want)
 	if err != nil {
@@ -47,18 +47,17 @@ func (d *DataPath) ComparePolicy(want *policymap.Entries) (*policymap.Comparison
 	return policymap.Compare(want, is), nil
 }
 
-// check is one audited thing beside the policy maps.
+// check audits one object other than the policy maps.
 type check struct {
 	object string
-	// find says what differs, one entry each.
+	// find returns one text for each difference.
 	find func() ([]string, error)
-	// repair makes it as it should be, and changes nothing that is.
+	// repair restores the intended content, and changes nothing that is correct.
 	repair func() error
 }
 
-// checks lists what this process has written beside policy. alive are the
-// interfaces of pods; of one that this process knows nothing about yet, what is
-// there stays.
+// checks lists the objects that this process wrote, other than policy. alive holds the
+// interfaces of pods. If this process does not know an interface yet, its entries stay.
 func (d *DataPath) checks(alive map[int]bool) ([]check, error) {
 	o, t, w := &d.objects, &d.egress.tunnels, d.want
 	endpoints, locals, attachments, err := d.wantedEndpoints(alive)
@@ -98,7 +97,7 @@ func (d *DataPath) checks(alive map[int]bool) ([]check, error) {
 	return all, nil
 }
 
-// entriesCheck is for a map that holds exactly these entries.
+// entriesCheck audits a map that must hold exactly the entries of want.
 func entriesCheck[K, V comparable](object string, m *ebpf.Map, want map[K]V) check {
 	return check{object, func() (found []string, err error) {
 		seen := 0
@@ -118,13 +117,13 @@ func entriesCheck[K, V comparable](object string, m *ebpf.Map, want map[K]V) che
 	}, func() error { return setEntries(m, want) }}
 }
 
-// prefixesCheck is for the two tries of both families.
+// prefixesCheck audits the two tries of both IP versions.
 func prefixesCheck[V comparable](object string, four, six *ebpf.Map, want map[netip.Prefix]V) []check {
 	want4, want6 := byFamily(want)
 	return []check{entriesCheck(object, four, want4), entriesCheck(object, six, want6)}
 }
 
-// variableCheck is for a variable of the programs.
+// variableCheck audits a variable of the programs.
 func variableCheck(name string, v *ebpf.Variable, want uint32) check {
 	return check{"variable", func() ([]string, error) {
 		var now uint32
@@ -143,22 +142,22 @@ func variableCheck(name string, v *ebpf.Variable, want uint32) check {
 	}}
 }
 
-// stagesCheck is for the number of the stage of writing: what counts is that the
-// next stage has another one.
+// stagesCheck audits the generation of the maps. It is enough that the next step uses another
+// generation.
 func (d *DataPath) stagesCheck() check {
 	return check{"stages", func() ([]string, error) {
 		var buf [4]byte
 		if _, err := d.stages.ReadAt(buf[:], 0); err != nil {
-			return nil, fmt.Errorf("read the stage of writing: %w", err)
+			return nil, fmt.Errorf("read the generation of the maps: %w", err)
 		}
 		if now := binary.NativeEndian.Uint32(buf[:]); now != d.stage {
-			return []string{fmt.Sprintf("the stage is %d, not %d", now, d.stage)}, nil
+			return []string{fmt.Sprintf("the generation is %d, not %d", now, d.stage)}, nil
 		}
 		return nil, nil
 	}, d.beginStage}
 }
 
-// attachmentsCheck is for an array, whose entries are zero where nothing is wanted.
+// attachmentsCheck audits an array, whose unused entries are zero.
 func (d *DataPath) attachmentsCheck(want map[uint32]bpfobj.PodAttachment) check {
 	m := d.objects.Attachments
 	differing := func() (found []uint32, err error) {
@@ -172,7 +171,7 @@ func (d *DataPath) attachmentsCheck(want map[uint32]bpfobj.PodAttachment) check 
 	return check{"attachments", func() (found []string, err error) {
 		slots, err := differing()
 		for _, slot := range slots {
-			found = append(found, fmt.Sprintf("slot %d does not name the interface and addresses of its pod", slot))
+			found = append(found, fmt.Sprintf("slot %d does not hold the interface and MAC addresses of its pod", slot))
 		}
 		return found, err
 	}, func() error {
@@ -186,8 +185,8 @@ func (d *DataPath) attachmentsCheck(want map[uint32]bpfobj.PodAttachment) check 
 	}}
 }
 
-// wantedEndpoints is what the maps endpoints, locals and attachments should hold:
-// what this process has written, and what is there of other interfaces that live.
+// wantedEndpoints returns the intended content of the maps endpoints, locals and attachments.
+// It contains what this process wrote, and the present entries of other interfaces that exist.
 func (d *DataPath) wantedEndpoints(alive map[int]bool) (map[bpfobj.PodIfindex]bpfobj.PodEndpoint, map[netip.Addr]uint32, map[uint32]bpfobj.PodAttachment, error) {
 	endpoints, locals, attachments := maps.Clone(d.want.endpoints), maps.Clone(d.want.locals), maps.Clone(d.want.attachments)
 	known, err := d.Endpoints()
@@ -215,8 +214,8 @@ func (d *DataPath) wantedEndpoints(alive map[int]bool) (map[bpfobj.PodIfindex]bp
 	return endpoints, locals, attachments, nil
 }
 
-// AuditMaps finds what differs in the maps that no State describes, and in their
-// pins. It changes nothing.
+// AuditMaps compares the maps that no State describes, and their pins, with the intent of this
+// process. It changes nothing.
 func (d *DataPath) AuditMaps(alive map[int]bool) (found []Finding, err error) {
 	checks, err := d.checks(alive)
 	if err != nil {
@@ -235,7 +234,7 @@ func (d *DataPath) AuditMaps(alive map[int]bool) (found []Finding, err error) {
 	return append(found, d.auditPins()...), nil
 }
 
-// RepairMaps makes what AuditMaps looks at as this process has left it.
+// RepairMaps restores everything that AuditMaps compares.
 func (d *DataPath) RepairMaps(alive map[int]bool) error {
 	checks, err := d.checks(alive)
 	if err != nil {

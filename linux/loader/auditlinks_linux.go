@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AuditLinks finds what is wrong with the links of an interface that Attach has put
-// programs on: detached, with another program, or behind another program, which could
-// let packets pass before ours see them.
+// AuditLinks checks the links of an interface to which Attach attached programs. A link may be
+// detached, may have another program, or may run after another program, which could pass
+// packets before ours see them.
 func (d *DataPath) AuditLinks(name string, ifindex int) (found []Finding, err error) {
 	for _, h := range d.hooks() {
 		wrong, err := d.auditLink(d.pin(name, h), ifindex, h, true)
@@ -31,8 +31,8 @@ func (d *DataPath) AuditLinks(name string, ifindex int) (found []Finding, err er
 	return found, nil
 }
 
-// AuditNodeLink does so for a device that AttachNode has put from_node on. Other
-// programs may be before it.
+// AuditNodeLink checks the link of a device to which AttachNode attached from_node. Other
+// programs may run before it.
 func (d *DataPath) AuditNodeLink(name string, ifindex int) (found []Finding, err error) {
 	wrong, err := d.auditLink(d.nodePin(name), ifindex, d.nodeHook(), false)
 	if err != nil {
@@ -48,7 +48,7 @@ func (d *DataPath) nodeHook() hook {
 	return hook{suffix: nodeSuffix, attach: ebpf.AttachTCXIngress, prog: d.objects.FromNode}
 }
 
-// auditLink says what is wrong with a link, "" if nothing is.
+// auditLink describes the fault of a link, "" if it has none.
 func (d *DataPath) auditLink(path string, ifindex int, h hook, first bool) (string, error) {
 	l, err := d.pins.Link(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -79,17 +79,17 @@ func (d *DataPath) auditLink(path string, ifindex int, h hook, first bool) (stri
 		return "", err
 	}
 	if before != own {
-		return fmt.Sprintf("is behind program %d", before), nil
+		return fmt.Sprintf("runs after program %d", before), nil
 	}
 	return "", nil
 }
 
-// firstProgram is the number of the program that a hook of an interface runs first,
-// 0 if there is none.
+// firstProgram returns the ID of the program that runs first on a hook of an interface, 0 if
+// the hook has none.
 func (d *DataPath) firstProgram(ifindex int, hook ebpf.AttachType) (ebpf.ProgramID, error) {
 	all, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: hook})
 	if err != nil {
-		return 0, fmt.Errorf("ask for the programs of interface %d: %w", ifindex, err)
+		return 0, fmt.Errorf("query the programs of interface %d: %w", ifindex, err)
 	}
 	if len(all.Programs) == 0 {
 		return 0, nil
@@ -97,8 +97,8 @@ func (d *DataPath) firstProgram(ifindex int, hook ebpf.AttachType) (ebpf.Program
 	return all.Programs[0].ID, nil
 }
 
-// Foreign returns the number of a program on the tcx hooks of an interface that has
-// no link of ours, 0 if there is none: it would run before ours on clsact hooks.
+// Foreign returns the ID of a program on the tcx hooks of an interface that is not attached by
+// a link of ours, 0 if there is none. Such a program would run before ours on clsact hooks.
 func (d *DataPath) Foreign(ifindex int) (ebpf.ProgramID, error) {
 	for _, h := range d.hooks() {
 		first, err := d.firstProgram(ifindex, h.attach)
@@ -116,7 +116,7 @@ func (d *DataPath) Foreign(ifindex int) (ebpf.ProgramID, error) {
 	return 0, nil
 }
 
-// programID is the number of a program in the kernel, which does not change.
+// programID returns the ID of a program in the kernel. It never changes, so it is cached.
 func (d *DataPath) programID(p *ebpf.Program) (ebpf.ProgramID, error) {
 	if id, ok := d.numbers[p]; ok {
 		return id, nil
@@ -127,13 +127,13 @@ func (d *DataPath) programID(p *ebpf.Program) (ebpf.ProgramID, error) {
 	}
 	id, ok := info.ID()
 	if !ok {
-		return 0, fmt.Errorf("inspect program %s: the kernel does not tell its number", p)
+		return 0, fmt.Errorf("inspect program %s: the kernel does not report its ID", p)
 	}
 	d.numbers[p] = id
 	return id, nil
 }
 
-// ProgramNumbers are the numbers in the kernel of the programs for interfaces of pods.
+// ProgramNumbers returns the kernel IDs of the programs for interfaces of pods.
 func (d *DataPath) ProgramNumbers() (fromPod, toPod uint32, err error) {
 	from, err := d.programID(d.objects.FromPod)
 	if err != nil {
@@ -143,7 +143,7 @@ func (d *DataPath) ProgramNumbers() (fromPod, toPod uint32, err error) {
 	return uint32(from), uint32(to), err
 }
 
-// HasLinks reports whether this process keeps links of an interface, attached or not.
+// HasLinks reports whether this process holds links of an interface, attached or not.
 func (d *DataPath) HasLinks(name string) bool {
 	for _, h := range d.hooks() {
 		if _, ok := d.pins[d.pin(name, h)]; ok {
@@ -153,7 +153,7 @@ func (d *DataPath) HasLinks(name string) bool {
 	return false
 }
 
-// RepairNodeLink puts right what AuditNodeLink finds.
+// RepairNodeLink repairs what AuditNodeLink finds.
 func (d *DataPath) RepairNodeLink(name string, ifindex int) error {
 	if err := d.AttachNode(name, ifindex); err != nil {
 		return err
@@ -162,8 +162,8 @@ func (d *DataPath) RepairNodeLink(name string, ifindex int) error {
 	return d.adoptLink(d.nodePin(name), h.attach, h.prog)
 }
 
-// RepairLinks puts right what AuditLinks finds. At no moment of it there is no program
-// of ours where there was one.
+// RepairLinks repairs what AuditLinks finds. While it runs, an attached program of ours always
+// stays on the hook.
 func (d *DataPath) RepairLinks(name string, ifindex int) error {
 	var errs []error
 	for _, h := range d.hooks() {
@@ -194,9 +194,9 @@ func (d *DataPath) repairLink(path string, ifindex int, h hook) error {
 	return d.moveToHead(path, ifindex, h)
 }
 
-// moveToHead attaches a program before all others that is attached behind some. The
-// kernel has no program twice on a hook, so that meanwhile another one is at the head
-// that does nothing but call ours.
+// moveToHead moves a program that runs after others to the head of a hook. The kernel accepts a
+// program only once for each hook. So a helper program that only calls ours stands at the head
+// meanwhile.
 func (d *DataPath) moveToHead(path string, ifindex int, h hook) error {
 	caller, err := callerOf(h.prog)
 	if err != nil {
@@ -205,7 +205,7 @@ func (d *DataPath) moveToHead(path string, ifindex int, h hook) error {
 	defer caller.close()
 	before, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: caller.program, Attach: h.attach, Anchor: link.Head()})
 	if err != nil {
-		return fmt.Errorf("attach to the head of interface %d: %w", ifindex, err)
+		return fmt.Errorf("attach the first program of interface %d: %w", ifindex, err)
 	}
 	defer before.Close()
 	if err := d.pins.Drop(path); err != nil {
@@ -225,7 +225,7 @@ func callerOf(p *ebpf.Program) (c *caller, err error) {
 	defer func() {
 		if err != nil {
 			c.close()
-			err = fmt.Errorf("make a program that calls %s: %w", p, err)
+			err = fmt.Errorf("create a program that calls %s: %w", p, err)
 		}
 	}()
 	if c.targets, err = ebpf.NewMap(&ebpf.MapSpec{Name: "caller", Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1}); err != nil {
@@ -239,7 +239,7 @@ func callerOf(p *ebpf.Program) (c *caller, err error) {
 		asm.LoadMapPtr(asm.R2, c.targets.FD()),
 		asm.Mov.Imm(asm.R3, 0),
 		asm.FnTailCall.Call(),
-		asm.Mov.Imm(asm.R0, shot), // it is not called: that opens nothing
+		asm.Mov.Imm(asm.R0, shot), // the tail call failed: drop, so that nothing passes without policy
 		asm.Return(),
 	}})
 	return c, err
@@ -250,9 +250,10 @@ func (c *caller) close() {
 	c.program.Close()
 }
 
-// AuditHooks finds hooks of netfilter that HookEgress has put programs on and that
-// have none now; HookEgress puts them right. The kernel does not tell which programs a hook has, nor does a link tell
-// that it was detached: it can be seen by whether its priority is free.
+// AuditHooks finds netfilter hooks on which HookEgress attached a program and that have none
+// now. HookEgress repairs them. The kernel does not list the programs of a hook, and a link
+// does not show that it was detached. So AuditHooks checks whether the priority of the link is
+// free.
 func (d *DataPath) AuditHooks() (found []Finding, err error) {
 	for _, p := range netfilterPlaces {
 		path, priority := d.hookPin(p.name)
@@ -275,7 +276,7 @@ func (d *DataPath) AuditHooks() (found []Finding, err error) {
 	return found, nil
 }
 
-// hookPin finds the link of a place, "" if there is none, and its priority.
+// hookPin returns the path and the priority of the link on a hook, "" if there is none.
 func (d *DataPath) hookPin(name string) (path string, priority int32) {
 	for at := range d.pins {
 		var n int32

@@ -9,12 +9,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// batchSize is how many entries one system call writes. The kernel makes them
-// one by one in the order given, each atomic, so that what relies on the order
-// of writes may rely on it within a batch too.
+// batchSize is the number of entries that one system call writes. The kernel writes them one by
+// one, in the given order, each atomically. So a caller may rely on the order also within a
+// batch.
 const batchSize = 4096
 
-// entryError says at which entry of a list writing stopped.
+// entryError names the entry of a list at which writing stopped.
 type entryError struct {
 	at  int
 	err error
@@ -34,7 +34,7 @@ func putAll[K, V any](d *DataPath, m *ebpf.Map, keys []K, values []V) *entryErro
 	return nil
 }
 
-// dropAll deletes entries in order. Those that are not there are no error.
+// dropAll deletes entries in order. A missing entry is no error.
 func dropAll[K any](d *DataPath, m *ebpf.Map, keys []K) *entryError {
 	for done := 0; done < len(keys); {
 		n := min(batchSize, len(keys)-done)
@@ -44,7 +44,7 @@ func dropAll[K any](d *DataPath, m *ebpf.Map, keys []K) *entryError {
 		done += made
 		switch {
 		case errors.Is(err, ebpf.ErrKeyNotExist):
-			done++ // the kernel stops there
+			done++ // the kernel stops at a missing entry
 		case err != nil:
 			return &entryError{done, err}
 		}
@@ -52,9 +52,9 @@ func dropAll[K any](d *DataPath, m *ebpf.Map, keys []K) *entryError {
 	return nil
 }
 
-// inBatches makes n writes by one system call, or one by one on a map for which
-// the kernel has no batches (Linux 5.6 has them for hashes, 5.14 for tries). It
-// returns how many were made before the error.
+// inBatches makes n writes by batch system calls, or one by one for a map without batch support
+// (hashes have it since Linux 5.6, tries since 5.14). It returns the number of writes before
+// the error.
 func (d *DataPath) inBatches(m *ebpf.Map, n int, batch func() (int, error), one func(int) error) (int, error) {
 	if !slices.Contains(d.single, m) {
 		made, err := batch()

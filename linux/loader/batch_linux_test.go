@@ -35,8 +35,8 @@ func (d *DataPath) oneByOne() {
 	d.single = []*ebpf.Map{o.Rows, o.Tables, o.Verdicts, o.Peers4, o.Peers6, o.Prefixes4, o.Prefixes6}
 }
 
-// manyWrites fills the maps; more takes half of it away again, and more that is
-// not there.
+// manyWrites returns writes that fill the maps. more removes half of the entries, and also
+// entries that do not exist.
 func manyWrites() (first, more *policymap.Writes) {
 	first, more = &policymap.Writes{}, &policymap.Writes{}
 	for i := range uint32(3 * batchSize / 2) {
@@ -64,8 +64,8 @@ func manyWrites() (first, more *policymap.Writes) {
 	return first, more
 }
 
-// TestBatchesWriteWhatSingleWritesDo compares both ways with the entries in
-// memory, with entries to delete that are not there.
+// TestBatchesWriteWhatSingleWritesDo compares batches, single writes and the entries in memory.
+// Some deletions concern entries that do not exist.
 func TestBatchesWriteWhatSingleWritesDo(t *testing.T) {
 	first, more := manyWrites()
 	for _, single := range []bool{false, true} {
@@ -83,7 +83,7 @@ func TestBatchesWriteWhatSingleWritesDo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for n := range want.Rows { // rows are never deleted, only forgotten
+			for n := range want.Rows { // rows are never deleted
 				if got.Rows[n] != want.Rows[n] && got.Rows[n] != (bpfobj.PodRow{}) {
 					t.Errorf("row %d: %v, want %v", n, got.Rows[n], want.Rows[n])
 				}

@@ -17,17 +17,15 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// policyMaps are the maps that verdicts are made of. One of them that is empty makes
-// the others say something else, so that all are made again if one is lost: slots
-// that are new deny everything.
+// policyMaps are the maps that verdicts read. If one of them is lost, the others give wrong
+// verdicts, so all are recreated. New slots deny everything.
 var policyMaps = []string{"slots", "peers4", "peers6", "prefixes4", "prefixes6", "ports", "verdicts", "rows", "tables"}
 
-// Damaged says what was found wrong with the pins when the data path was opened, and
-// was replaced, one thing each.
+// Damaged describes each pinned object that Open found unusable and replaced.
 func (d *DataPath) Damaged() []string { return d.damaged }
 
-// repairDirectory removes from the directory whatever keeps the programs from being
-// loaded with their maps, which are then made again.
+// repairDirectory removes each pinned object that would keep the programs from loading. The
+// loader then creates its map again.
 func (d *DataPath) repairDirectory(spec *ebpf.CollectionSpec) error {
 	egress, err := bpfobj.LoadEgress()
 	if err != nil {
@@ -51,7 +49,7 @@ func (d *DataPath) repairDirectory(spec *ebpf.CollectionSpec) error {
 	if len(lost) == 0 || len(there) == 0 {
 		return nil
 	}
-	d.damaged = append(d.damaged, fmt.Sprintf("the policy maps %s are missing in %s: all are made again", strings.Join(lost, ", "), d.dir))
+	d.damaged = append(d.damaged, fmt.Sprintf("the policy maps %s are missing in %s: all are recreated", strings.Join(lost, ", "), d.dir))
 	for _, name := range there {
 		if err := os.RemoveAll(filepath.Join(d.dir, name)); err != nil {
 			return fmt.Errorf("remove map %s: %w", name, err)
@@ -60,9 +58,9 @@ func (d *DataPath) repairDirectory(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// RemoveUnusable removes from a directory what is pinned under the names of maps and
-// cannot be used as such: other objects, and maps of another type or size. It
-// returns what it has removed, one thing each.
+// RemoveUnusable removes objects from a directory that are pinned under the names of maps but
+// are not usable. These are other objects, and maps of another type or size. It returns one
+// text for each removed object.
 func RemoveUnusable(dir string, specs map[string]*ebpf.MapSpec) (removed []string, err error) {
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
 		path := filepath.Join(dir, name)
@@ -77,14 +75,14 @@ func RemoveUnusable(dir string, specs map[string]*ebpf.MapSpec) (removed []strin
 			continue
 		}
 		if err := os.RemoveAll(path); err != nil {
-			return removed, fmt.Errorf("remove what is no map %s: %w", name, err)
+			return removed, fmt.Errorf("remove the object pinned as map %s: %w", name, err)
 		}
-		removed = append(removed, fmt.Sprintf("%s is no map %s as it should be and is made again: %v", path, name, why))
+		removed = append(removed, fmt.Sprintf("%s is not usable as map %s and is recreated: %v", path, name, why))
 	}
 	return removed, nil
 }
 
-// unusable says why a pinned object cannot be a map, nil if it can.
+// unusable returns the reason why a pinned object cannot serve as a map, nil if it can.
 func unusable(path string, spec *ebpf.MapSpec) error {
 	m, err := ebpf.LoadPinnedMap(path, nil)
 	if err != nil {

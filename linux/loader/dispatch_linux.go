@@ -15,11 +15,11 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// dispatch lets all interfaces change from the programs of an older layout to
-// ours in one moment: a flow that one pod opens under ours and another answers
-// under the older ones would be unknown there. For a while interfaces have a
-// program that calls either, by a word of a map. Both maps are pinned, so that the
-// next agent goes on where one was killed.
+// dispatch switches all interfaces at once from the programs of an older layout to ours.
+// Otherwise one pod could open a flow under our programs, and another pod answer it under the
+// older ones, which do not know the flow. During the switch, interfaces have a program that
+// calls either version, selected by a word in a map. Both maps are pinned, so that a restarted
+// agent can continue.
 type dispatch struct {
 	// word is 0 while the older programs decide, then 1.
 	word *ebpf.Map
@@ -45,14 +45,14 @@ func (d *dispatch) close() error {
 	return err
 }
 
-// openDispatch makes what dispatching takes, or takes over what an agent made
-// that was killed.
+// openDispatch creates the maps and programs for the switch, or opens those that an earlier
+// agent pinned.
 func (d *DataPath) openDispatch() (err error) {
 	x := &dispatch{}
 	defer func() {
 		if err != nil {
 			x.close()
-			err = fmt.Errorf("prepare the exchange of programs: %w", err)
+			err = fmt.Errorf("prepare the switch of programs: %w", err)
 		}
 	}()
 	pinned := ebpf.MapOptions{PinPath: d.dir}
@@ -74,8 +74,8 @@ func (d *DataPath) openDispatch() (err error) {
 	return nil
 }
 
-// program calls the program of a direction that the word names, and drops if
-// there is none.
+// program calls the program that word selects for a direction, and drops the packet if there is
+// none.
 func (d *dispatch) program(dir model.Direction) *ebpf.ProgramSpec {
 	const shot = 2 // TC_ACT_SHOT
 	return &ebpf.ProgramSpec{Name: "dispatch", Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: asm.Instructions{
@@ -97,44 +97,44 @@ func (d *dispatch) program(dir model.Direction) *ebpf.ProgramSpec {
 	}}
 }
 
-// KnowsOlder reports whether there are older programs to call.
+// KnowsOlder reports whether programs of an older layout are recorded.
 func (d *DataPath) KnowsOlder() (bool, error) {
 	for _, dir := range model.Directions {
 		var id uint32
 		if err := d.dispatch.targets.Lookup(uint32(dir), &id); errors.Is(err, ebpf.ErrKeyNotExist) {
 			return false, nil
 		} else if err != nil {
-			return false, fmt.Errorf("look for the older programs: %w", err)
+			return false, fmt.Errorf("find the programs of the older layout: %w", err)
 		}
 	}
 	return true, nil
 }
 
-// Exchanged reports whether the programs of ours decide, wherever those of the
-// older layout did.
+// Exchanged reports whether our programs decide on all interfaces that had programs of the
+// older layout.
 func (d *DataPath) Exchanged() (bool, error) {
 	var word uint32
 	if err := d.dispatch.word.Lookup(uint32(0), &word); err != nil {
-		return false, fmt.Errorf("look which programs decide: %w", err)
+		return false, fmt.Errorf("read which programs decide: %w", err)
 	}
 	return word == 1, nil
 }
 
-// Exchange makes them decide, everywhere with the next packet.
+// Exchange lets our programs decide on all interfaces, from the next packet on.
 func (d *DataPath) Exchange() error {
 	if err := d.dispatch.word.Put(uint32(0), uint32(1)); err != nil {
-		return fmt.Errorf("exchange the programs: %w", err)
+		return fmt.Errorf("switch to the programs of this layout: %w", err)
 	}
 	return nil
 }
 
-// Dispatcher is the program that calls the one in force for a direction of a
-// pod's traffic. It is the DataPath's to close.
+// Dispatcher returns the program that calls the selected program for a direction of pod
+// traffic. The DataPath closes it.
 func (d *DataPath) Dispatcher(dir model.Direction) *ebpf.Program { return d.dispatch.programs[dir] }
 
-// NameOlder notes the programs of the older layout on an interface, unless they
-// are known: those of its links, or else the given ones, by direction and number
-// in the kernel, 0 if there is none. It has to be called before any Divert.
+// NameOlder records the programs of the older layout on an interface, unless they are recorded
+// already. It takes those of the links or, without links, the given ones: kernel IDs by
+// direction, 0 for none. Call it before any Divert.
 func (d *DataPath) NameOlder(name string, classifiers [2]uint32) error {
 	known, err := d.KnowsOlder()
 	if err != nil || known {
@@ -157,7 +157,7 @@ func (d *DataPath) NameOlder(name string, classifiers [2]uint32) error {
 		ids[h.dir] = uint32(info.Program)
 	}
 	if ids[0] == 0 || ids[1] == 0 {
-		return nil // the next interface may have both
+		return nil // another interface may have both
 	}
 	for dir, id := range ids {
 		p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
@@ -166,14 +166,14 @@ func (d *DataPath) NameOlder(name string, classifiers [2]uint32) error {
 			p.Close()
 		}
 		if err != nil {
-			return fmt.Errorf("note program %d of layout %s: %w", id, d.older.name, err)
+			return fmt.Errorf("record program %d of layout %s: %w", id, d.older.name, err)
 		}
 	}
 	return nil
 }
 
-// Divert gives the links of the older layout on an interface the programs that
-// call those in force. It reports whether there are links for both directions.
+// Divert replaces the programs of the older links on an interface with the dispatchers. It
+// reports whether there are links for both directions.
 func (d *DataPath) Divert(name string) (bool, error) {
 	n := 0
 	for _, h := range d.hooks() {
@@ -188,7 +188,7 @@ func (d *DataPath) Divert(name string) (bool, error) {
 	return n == len(d.hooks()), nil
 }
 
-// dropDispatch removes the pins, which are of no use without an older layout.
+// dropDispatch removes the pins, which only an upgrade needs.
 func (d *DataPath) dropDispatch() error {
 	var errs []error
 	for _, name := range []string{dispatchWord, dispatchTargets} {

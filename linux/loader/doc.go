@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package loader puts the programs of bpf/ into the kernel, keeps them and
-// their maps pinned under one bpffs directory, attaches them to interfaces and
-// makes the map writes that linux/policymap has worked out.
+// Package loader loads the programs of bpf/ into the kernel and pins them and their maps under
+// one bpffs directory. It attaches them to interfaces, and makes the map writes that
+// linux/policymap computes.
 //
-// The directory is named by the version of the layout. Links are pinned beside
-// the maps, so that enforcement goes on while no agent runs; a new agent replaces
-// the programs in place, and takes over what an older layout left.
+// The layout version names the directory. Links are pinned beside the maps, so enforcement
+// continues while no agent runs. A new agent replaces the programs in place, and migrates the
+// data of an older layout.
 //
-// It decides nothing: not what is allowed, not what an entry means.
+// It decides nothing: neither what is allowed nor what an entry means.
 package loader

@@ -17,8 +17,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// egress are the programs that decide in the stack, in both forms: one program for all
-// hooks (Linux 6.4), and a filter for each. Only the form in use is loaded.
+// egress holds the programs that decide in the host stack, in two forms: one program for all
+// netfilter hooks (Linux 6.4), and a filter for each hook. Only one form is loaded.
 type egress struct {
 	hook    *ebpf.Program
 	filters [netfilterHooks]*ebpf.Program
@@ -27,14 +27,14 @@ type egress struct {
 	options *ebpf.CollectionOptions
 }
 
-// tunnelMaps say which node sends what in tunnels.
+// tunnelMaps hold the nodes that may send tunneled packets, and their inner sources.
 type tunnelMaps struct {
 	Nodes    *ebpf.Map `ebpf:"tunnel_nodes"`
 	Sources4 *ebpf.Map `ebpf:"tunnel_sources4"`
 	Sources6 *ebpf.Map `ebpf:"tunnel_sources6"`
 }
 
-// The hooks of netfilter that have a filter.
+// The netfilter hooks that have a filter.
 const (
 	forward = iota
 	localIn
@@ -42,7 +42,7 @@ const (
 	netfilterHooks
 )
 
-// hookNames are the hooks as pins, programs and errors name them.
+// hookNames are the names of the hooks in pins, programs and errors.
 var hookNames = [netfilterHooks]string{forward: "forward", localIn: "local_in", localOut: "local_out"}
 
 func (e *egress) close() error {
@@ -60,9 +60,9 @@ func (e *egress) close() error {
 // egressFilter is the name of the filter's pin in layouts up to v2.
 const egressFilter = "egress_filter"
 
-// loadEgress prepares the programs that decide in the stack, over the maps of the
-// others. While an older layout is in force whose programs leave no marks, they take
-// packets without marks for theirs.
+// loadEgress prepares the programs that decide in the host stack; they share the maps of the
+// other programs. While programs of an older layout that set no marks are in force, they accept
+// packets without marks.
 func (d *DataPath) loadEgress() error {
 	spec, err := bpfobj.LoadEgress()
 	if err != nil {
@@ -95,8 +95,8 @@ func (d *DataPath) loadEgress() error {
 	return nil
 }
 
-// loadHook loads the program for the hooks, unless it is, and reports whether the
-// kernel has the type.
+// loadHook loads the netfilter program, unless it is loaded, and reports whether the kernel
+// supports the type.
 func (d *DataPath) loadHook() (bool, error) {
 	e := &d.egress
 	if e.hook != nil {
@@ -117,7 +117,7 @@ func (d *DataPath) loadHook() (bool, error) {
 	return true, nil
 }
 
-// loadFilters loads the filters, unless they are.
+// loadFilters loads the filters, unless they are loaded.
 func (d *DataPath) loadFilters() error {
 	e := &d.egress
 	if e.filters[forward] != nil {
@@ -135,8 +135,7 @@ func (d *DataPath) loadFilters() error {
 	return nil
 }
 
-// overMaps has a spec's programs loaded over those of the maps of the others that
-// they have.
+// overMaps returns options that make the programs of spec use the maps of the other programs.
 func (d *DataPath) overMaps(spec *ebpf.CollectionSpec) *ebpf.CollectionOptions {
 	opts := &ebpf.CollectionOptions{MapReplacements: make(map[string]*ebpf.Map)}
 	for name, m := range d.maps() {
@@ -148,7 +147,7 @@ func (d *DataPath) overMaps(spec *ebpf.CollectionSpec) *ebpf.CollectionOptions {
 	return opts
 }
 
-// maps are those that the programs share, by name.
+// maps returns the maps that the programs share, by name.
 func (d *DataPath) maps() map[string]*ebpf.Map {
 	m := &d.objects.PodMaps
 	return map[string]*ebpf.Map{
@@ -161,11 +160,11 @@ func (d *DataPath) maps() map[string]*ebpf.Map {
 	}
 }
 
-// Filters are paths of pinned programs, by the hook of netfilter that they are for.
+// Filters are the paths of pinned programs, by netfilter hook.
 type Filters struct{ Forward, LocalIn, LocalOut string }
 
-// PinFilters pins the programs that match what is to be dropped in the stack, and
-// returns where, by hook: rules name them by that.
+// PinFilters pins the programs that match packets to drop in the host stack. It returns their
+// paths, because nftables rules refer to the paths.
 func (d *DataPath) PinFilters() (Filters, error) {
 	var paths [netfilterHooks]string
 	if err := d.loadFilters(); err != nil {
@@ -176,7 +175,7 @@ func (d *DataPath) PinFilters() (Filters, error) {
 		if kept, ok := d.pins[paths[hook]]; ok && kept.of == pinnable(filter) && inode(paths[hook]) == kept.inode {
 			continue
 		}
-		// The one of an earlier build may be there; rules keep it.
+		// A filter of an earlier build may be pinned there; rules that use it keep it alive.
 		if err := d.pins.Keep(paths[hook], filter); err != nil {
 			return Filters{}, err
 		}
@@ -187,7 +186,7 @@ func (d *DataPath) PinFilters() (Filters, error) {
 	return Filters{Forward: paths[forward], LocalIn: paths[localIn], LocalOut: paths[localOut]}, nil
 }
 
-// UnhookEgress takes off what HookEgress put there.
+// UnhookEgress detaches what HookEgress attached.
 func (d *DataPath) UnhookEgress() error {
 	for _, p := range netfilterPlaces {
 		if err := d.unpin(p.name, ""); err != nil {
@@ -197,17 +196,17 @@ func (d *DataPath) UnhookEgress() error {
 	return nil
 }
 
-// The links of netfilter are at the first free one of so many priorities: the kernel
-// exchanges no program of such a link and lets no two have one priority, so that a
-// new one is put beside the old before that goes.
+// A netfilter link takes the first free priority of this many. The kernel cannot replace the
+// program of such a link and allows each priority only once. So a new link is attached beside
+// the old one before that is detached.
 const netfilterPriorities = 8
 
-// netfilterPriority is the first of them: before the filters of others, behind the
-// translation of destinations, and before that of sources.
+// netfilterPriority is the largest of them: after DNAT, before the filter rules of others, and
+// before SNAT. Links with lower numbers run earlier.
 const netfilterPriority = -160
 
-// netfilterPlaces are the hooks by family. LOCAL_OUT is for IPVS, which sends there what
-// it has taken on LOCAL_IN.
+// netfilterPlaces are the hooks by IP version. LOCAL_OUT is for IPVS, which sends packets there
+// that it received on LOCAL_IN.
 var netfilterPlaces = []struct {
 	name   string
 	family link.NetfilterProtocolFamily
@@ -221,9 +220,9 @@ var netfilterPlaces = []struct {
 	{"local_out6", link.NetfilterProtoIPv6, link.NetfilterInetLocalOut},
 }
 
-// HookEgress puts the program on the hooks, in place of what is there, and reports
-// whether this kernel can. It has to be there before a program leaves them
-// decisions.
+// HookEgress attaches the program to the netfilter hooks, in place of an earlier one, and
+// reports whether the kernel supports that. It must run before any program leaves verdicts to
+// these hooks.
 func (d *DataPath) HookEgress() (bool, error) {
 	if can, err := d.loadHook(); err != nil || !can {
 		return false, err
@@ -243,7 +242,7 @@ func (d *DataPath) HookEgress() (bool, error) {
 	return true, nil
 }
 
-// attachNetfilter returns the link and how many priorities were taken.
+// attachNetfilter returns the link and the number of priorities that were taken.
 func attachNetfilter(p *ebpf.Program, family link.NetfilterProtocolFamily, hook link.NetfilterInetHook) (link.Link, int, error) {
 	for n := range netfilterPriorities {
 		l, err := link.AttachNetfilter(link.NetfilterOptions{Program: p, ProtocolFamily: family, Hook: hook, Priority: int32(netfilterPriority - n)})
@@ -254,10 +253,11 @@ func attachNetfilter(p *ebpf.Program, family link.NetfilterProtocolFamily, hook 
 	return nil, 0, fmt.Errorf("the priorities from %d to %d are taken: %w", netfilterPriority-netfilterPriorities+1, netfilterPriority, unix.EBUSY)
 }
 
-// replacePins pins the link with a number and lets go of all others of the same place.
+// replacePins pins the link under number n, and closes and unpins all other links of the same
+// hook.
 func (d *DataPath) replacePins(name string, n int, l link.Link) error {
 	path := filepath.Join(d.dir, "links", fmt.Sprint(name, "-", n))
-	// One of this name was of a namespace that is gone, or of another.
+	// A pin of this name belongs to a network namespace that is gone, or to another one.
 	if err := os.RemoveAll(path); err != nil {
 		l.Close()
 		return fmt.Errorf("remove stale pin %s: %w", path, err)
@@ -272,13 +272,13 @@ func (d *DataPath) replacePins(name string, n int, l link.Link) error {
 	return d.unpin(name, path)
 }
 
-// unpin removes the pins of a place, but one.
+// unpin removes all pins of a hook except one.
 func (d *DataPath) unpin(name, except string) error {
 	pins, err := filepath.Glob(filepath.Join(d.dir, "links", name+"-*"))
 	if err != nil {
 		return err
 	}
-	for path := range d.pins { // one whose file others have removed is held all the same
+	for path := range d.pins { // includes links whose pin another process removed
 		if strings.HasPrefix(path, filepath.Join(d.dir, "links", name+"-")) {
 			pins = append(pins, path)
 		}

@@ -19,14 +19,13 @@ func (d *DataPath) Endpoints() (map[int]bpfobj.PodEndpoint, error) {
 	return all, err
 }
 
-// PutEndpoint sets what the programs know of an interface and its pod, and lets
-// other pods of this node reach it.
+// PutEndpoint writes the endpoint of an interface, and lets other pods of this node reach it.
 func (d *DataPath) PutEndpoint(ifindex int, e bpfobj.PodEndpoint) error {
 	return d.putEndpoint(ifindex, e, true)
 }
 
-// PutQueuedEndpoint does so for a pod that other pods reach by the queues of its
-// interface only, and that reaches others by them only.
+// PutQueuedEndpoint writes the endpoint of a pod with a bandwidth limit. Its packets must pass
+// the qdiscs of its interface, so no fast path leads to or from it.
 func (d *DataPath) PutQueuedEndpoint(ifindex int, e bpfobj.PodEndpoint) error {
 	if err := d.forgetAddresses(bpfobj.PodIfindex{Ifindex: uint32(ifindex)}, bpfobj.PodEndpoint{}); err != nil {
 		return fmt.Errorf("replace endpoint of interface %d: %w", ifindex, err)
@@ -72,7 +71,7 @@ func (d *DataPath) putEndpoint(ifindex int, e bpfobj.PodEndpoint, direct bool) e
 	return nil
 }
 
-// DropEndpoint forgets an interface that is gone; one that is not known is no error.
+// DropEndpoint removes the endpoint of an interface. An unknown interface is no error.
 func (d *DataPath) DropEndpoint(ifindex int) error {
 	key := bpfobj.PodIfindex{Ifindex: uint32(ifindex)}
 	if err := d.forgetAddresses(key, bpfobj.PodEndpoint{}); err != nil {
@@ -85,8 +84,8 @@ func (d *DataPath) DropEndpoint(ifindex int) error {
 	return nil
 }
 
-// forgetAddresses takes away what other pods know of an interface's endpoint
-// and is not so for the next one. What another interface has taken over stays.
+// forgetAddresses removes the entries that lead other pods to an interface, except those that
+// next keeps. It does not touch addresses that another interface has now.
 func (d *DataPath) forgetAddresses(key bpfobj.PodIfindex, next bpfobj.PodEndpoint) error {
 	was, known := d.want.endpoints[key]
 	if !known {
@@ -116,7 +115,7 @@ func (d *DataPath) forgetAddresses(key bpfobj.PodIfindex, next bpfobj.PodEndpoin
 	}
 	var a bpfobj.PodAttachment
 	if err := d.objects.Attachments.Lookup(was.Slot, &a); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil // no agent gives such a slot
+		return nil // no agent assigns such a slot
 	} else if err != nil {
 		return err
 	}
@@ -130,7 +129,7 @@ func (d *DataPath) forgetAddresses(key bpfobj.PodIfindex, next bpfobj.PodEndpoin
 	return nil
 }
 
-// addresses lists those that an endpoint has.
+// addresses lists the addresses of an endpoint.
 func addresses(e bpfobj.PodEndpoint) (all []netip.Addr) {
 	if e.Ip4 != [4]byte{} {
 		all = append(all, netip.AddrFrom4(e.Ip4))

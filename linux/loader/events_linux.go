@@ -14,38 +14,37 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// lookAtEvents is how often the ring is looked at: the programs wake nobody up.
+// lookAtEvents is the interval between reads of the ring: the programs do not wake the reader.
 const lookAtEvents = 200 * time.Millisecond
 
-// ReadEvents calls f with every event that the programs wrote and nobody has read,
-// then with those that come, to the last before the context is done. Each call has
-// what came at once; f must not keep it. There must be one reader only; the DataPath's other
-// methods may be called meanwhile, but for Close.
+// ReadEvents calls f with all unread events and then with new ones, until the context is done
+// and the ring is empty. Each call gets a batch, which f must not keep. Only one reader may
+// run. Other methods of the DataPath may run meanwhile, except Close.
 func (d *DataPath) ReadEvents(ctx context.Context, f func(records [][]byte)) error {
 	ring, err := ringbuf.NewReader(d.objects.Events)
 	if err != nil {
-		return fmt.Errorf("open the ring of events: %w", err)
+		return fmt.Errorf("open the event ring: %w", err)
 	}
 	defer ring.Close()
 	var batch [][]byte
 	for ctx.Err() == nil {
 		if batch, err = readBatch(ring, batch[:0]); err != nil {
-			return fmt.Errorf("read the ring of events: %w", err)
+			return fmt.Errorf("read the event ring: %w", err)
 		}
 		if len(batch) > 0 {
 			f(batch)
 		}
-		if len(batch) < eventBatch { // that was all of it
+		if len(batch) < eventBatch { // the ring is empty
 			select {
 			case <-ctx.Done():
 			case <-time.After(lookAtEvents):
 			}
 		}
 	}
-	// No more than is there now: there may be a flood.
+	// Read only what is there now: during a flood the ring may never be empty.
 	for rest := ring.AvailableBytes(); rest > 0; {
 		if batch, err = readBatch(ring, batch[:0]); err != nil {
-			return fmt.Errorf("read the ring of events: %w", err)
+			return fmt.Errorf("read the event ring: %w", err)
 		}
 		if len(batch) == 0 {
 			return nil
@@ -58,10 +57,10 @@ func (d *DataPath) ReadEvents(ctx context.Context, f func(records [][]byte)) err
 	return nil
 }
 
-// eventHeader is what the kernel puts before each record in the ring.
+// eventHeader is the size of the kernel's header of each record in the ring, in bytes.
 const eventHeader = 8
 
-// eventBatch bounds what is handed over at once.
+// eventBatch is the maximum number of events in one call of f.
 const eventBatch = 256
 
 func readBatch(ring *ringbuf.Reader, batch [][]byte) ([][]byte, error) {
@@ -79,13 +78,14 @@ func readBatch(ring *ringbuf.Reader, batch [][]byte) ([][]byte, error) {
 	return batch, nil
 }
 
-// LostEvents are how many events were not written since the programs were first
-// loaded: beyond the budget of their pod, and because nobody had read the ring.
+// LostEvents returns the number of events that the programs have discarded since they were
+// first loaded. limited counts those over the budget of their pod, lost those that found the
+// ring full.
 func (d *DataPath) LostEvents() (limited, lost uint64, err error) {
 	for id, total := range map[uint32]*uint64{bpfobj.EventsLimited: &limited, bpfobj.EventsLost: &lost} {
 		var cpus []bpfobj.PodEventCount
 		if err := d.objects.EventLosses.Lookup(id, &cpus); err != nil {
-			return 0, 0, fmt.Errorf("read counter %d of events: %w", id, err)
+			return 0, 0, fmt.Errorf("read counter %d of lost events: %w", id, err)
 		}
 		for _, c := range cpus {
 			*total += c.Events

@@ -18,7 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// told returns the events that were written since the last call.
+// told returns the events since the last call.
 func told(t *testing.T, path *loader.DataPath) (all []events.Record) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -38,8 +38,8 @@ func told(t *testing.T, path *loader.DataPath) (all []events.Record) {
 	return all
 }
 
-// tells runs a frame and checks that exactly the events that are wanted come of
-// it, and that what is the same for all of them is right.
+// tells runs a frame and checks that it causes exactly the wanted events. It also checks the
+// fields that are equal for all events.
 func (b *bench) tells(d way, frame []byte, want ...events.Record) {
 	b.t.Helper()
 	before := time.Now()
@@ -59,7 +59,7 @@ func (b *bench) tells(d way, frame []byte, want ...events.Record) {
 		if _, verdict := want[i].Verdict(); verdict {
 			want[i].Table, want[i].Epoch = b.slot.Slot.Table, b.slot.Slot.Epoch
 		} else {
-			r.Table, r.Epoch = 0, 0 // depends on when it was dropped
+			r.Table, r.Epoch = 0, 0 // depend on where the packet was dropped
 		}
 		if r != want[i] {
 			b.t.Errorf("event\n%+v, want\n%+v", r, want[i])
@@ -67,7 +67,7 @@ func (b *bench) tells(d way, frame []byte, want ...events.Record) {
 	}
 }
 
-// of makes the expected record of a flow between pod and peer.
+// of returns the expected record of a flow between pod and peer.
 func of(id int, v6 bool, d way, protocol model.Protocol, src, dst uint16) events.Record {
 	r := events.Record{ID: id, Src: pod4, Dst: peer4, SrcPort: src, DstPort: dst, Protocol: protocol}
 	if v6 {
@@ -85,16 +85,16 @@ func TestEventsOfFlows(t *testing.T) {
 		seg := func(d way, src, dst uint16, flags string) []byte {
 			return frame(d, ip(v6, d, layers.IPProtocolTCP), tcp(src, dst, flags))
 		}
-		// Not to a pod, so that it is decided behind the translation.
+		// Not to a pod, so the verdict comes after DNAT.
 		b.tells(out, seg(out, 1000, 80, "S"), of(bpfobj.CountEgressAllow, v6, out, model.TCP, 1000, 80))
-		b.tells(out, seg(out, 1000, 80, "S")) // sent again
+		b.tells(out, seg(out, 1000, 80, "S")) // a retransmission
 		b.tells(in, seg(in, 80, 1000, "SA"))
 		b.tells(out, seg(out, 1000, 80, "A"))
 		b.tells(in, seg(in, 80, 1000, "FA"))
 		b.tells(out, seg(out, 1001, 81, "S"), of(bpfobj.CountEgressDeny, v6, out, model.TCP, 1001, 81))
 		b.tells(in, seg(in, 1002, 80, "S"), of(bpfobj.CountIngressDeny, v6, in, model.TCP, 1002, 80))
 
-		// To a pod, decided at once, and by its class.
+		// To a pod: the verdict comes at once, by the class of the pod.
 		peer := peer4
 		if v6 {
 			peer = peer6
@@ -167,7 +167,7 @@ func TestEventsOfDrops(t *testing.T) {
 	b.tells(out, echo, events.Record{ID: bpfobj.DropNoEndpoint, Slot: bpfobj.NoSlot, Detail: uint16(layers.EthernetTypeIPv4)})
 }
 
-// benchWith is a bench whose programs tell of events as is said.
+// benchWith returns a bench whose programs emit events as e says.
 func benchWith(t *testing.T, e loader.Events) *bench {
 	b := newBench(t)
 	path, err := loader.OpenSandboxWith(loader.Settings{Timeouts: loader.DefaultTimeouts(), Events: e})
@@ -180,7 +180,7 @@ func benchWith(t *testing.T, e loader.Events) *bench {
 	return b
 }
 
-// syn opens another flow with every port.
+// syn opens a new flow with every port.
 func syn(d way, port int) []byte {
 	return frame(d, ip4(d, layers.IPProtocolTCP), tcp(uint16(port), 80, "S"))
 }
@@ -207,7 +207,7 @@ func TestEventsAreLimited(t *testing.T) {
 	b := benchWith(t, loader.Events{Rate: 5, Burst: 20, Allowed: true})
 	began := time.Now()
 	b.flood(in, 1000, 100)
-	// What comes meanwhile is 5 a second.
+	// The budget grows by 5 per second meanwhile.
 	most := 20 + 5*int(time.Since(began).Seconds()+1)
 	if got := len(told(t, b.path)); got < 20 || got > most {
 		t.Errorf("%d events of 100 flows, want 20 to %d", got, most)
@@ -216,12 +216,13 @@ func TestEventsAreLimited(t *testing.T) {
 	if limited < uint64(100-most) || limited > 80 || lost != 0 {
 		t.Errorf("%d events limited and %d lost of 100", limited, lost)
 	}
-	// What is denied, and the other direction, have budgets of their own.
+	// Denied packets and the other direction have their own budgets.
 	b.under(policymap.DenyAll)
 	b.tells(in, syn(in, 3000), of(bpfobj.CountIngressDeny, false, in, model.TCP, 3000, 80))
 	b.under(tableOpen)
 	b.tells(out, syn(out, 3001), of(bpfobj.CountEgressAllow, false, out, model.TCP, 3001, 80))
-	// A flood of what is denied is counted, told of in part, and nothing is lost.
+	// A flood of denied packets is counted, part of it causes events, and the ring loses
+	// nothing.
 	b.under(policymap.DenyAll)
 	verdicts, err := b.path.Counters()
 	if err != nil {
@@ -233,10 +234,10 @@ func TestEventsAreLimited(t *testing.T) {
 	after, _ := b.missed()
 	if counted, err := b.path.Counters(); err != nil || counted[bpfobj.CountIngressDeny]-verdicts[bpfobj.CountIngressDeny] != 100 ||
 		got == 0 || got+int(after-before) != 100 {
-		t.Errorf("of 100 denied flows %d are told of and %d limited (%v)", got, after-before, err)
+		t.Errorf("of 100 denied flows %d caused events and %d were limited (%v)", got, after-before, err)
 	}
 	b.under(tableOpen)
-	// And it comes back.
+	// The budget refills.
 	time.Sleep(600 * time.Millisecond)
 	b.flood(in, 4000, 10)
 	if got := len(told(t, b.path)); got < 1 {
@@ -255,7 +256,7 @@ func TestEventsThatNobodyReads(t *testing.T) {
 	if got := told(t, b.path); len(got)+int(lost) != flows {
 		t.Errorf("%d events read and %d lost of %d", len(got), lost, flows)
 	}
-	// A reader that comes back finds what comes then.
+	// A reader that returns finds new events.
 	b.tells(in, syn(in, 60000), of(bpfobj.CountIngressAllow, false, in, model.TCP, 60000, 80))
 }
 

@@ -13,10 +13,11 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// flowLimits is how long flows may be idle, in jiffies, as the programs have it.
+// flowLimits are the idle timeouts of flows, in jiffies, as the programs use them.
 type flowLimits struct{ opening, tcp, other, closing uint32 }
 
-// expired is conn_expired of bpf/include/conntrack.h.
+// expired is the same as conn_expired in bpf/include/conntrack.h: it reports whether a flow was
+// idle for too long.
 func (l flowLimits) expired(c *bpfobj.PodConn, protocol uint8, now uint32) bool {
 	limit := l.other
 	switch {
@@ -27,12 +28,12 @@ func (l flowLimits) expired(c *bpfobj.PodConn, protocol uint8, now uint32) bool 
 	case protocol == unix.IPPROTO_TCP:
 		limit = l.tcp
 	}
-	// A packet may have come since now was asked for: that is no age.
+	// A packet may have passed after the caller read now, so a negative age counts as zero.
 	idle := now - c.Seen
 	return idle > limit && idle < 1<<31
 }
 
-// readLimits returns what the programs go by.
+// readLimits returns the timeouts that the programs use.
 func (d *DataPath) readLimits() (l flowLimits, err error) {
 	v := &d.objects.PodVariables
 	for _, x := range []struct {
@@ -46,8 +47,8 @@ func (d *DataPath) readLimits() (l flowLimits, err error) {
 	return l, nil
 }
 
-// FlowShares returns how many entries of the flow table were made for the pod of a
-// slot, by family; those that have expired and were not needed yet are among them.
+// FlowShares returns the number of entries in the flow table for each slot and IP version.
+// Expired entries that no new flow has replaced yet are included.
 func (d *DataPath) FlowShares() ([bpfobj.Slots][2]int32, error) {
 	var all [bpfobj.Slots][2]int32
 	var buf [bpfobj.Slots * 8]byte
@@ -62,7 +63,7 @@ func (d *DataPath) FlowShares() ([bpfobj.Slots][2]int32, error) {
 	return all, nil
 }
 
-// FlowUsage returns how full conns4 and conns6 are.
+// FlowUsage returns the usage of conns4 and conns6.
 func (d *DataPath) FlowUsage() (map[string]policymap.Usage, error) {
 	shares, err := d.FlowShares()
 	if err != nil {
@@ -80,7 +81,7 @@ func (d *DataPath) FlowUsage() (map[string]policymap.Usage, error) {
 	}, nil
 }
 
-// CountFlows counts the entries of the flow table of a family.
+// CountFlows counts the entries in the flow table of one IP version.
 func (d *DataPath) CountFlows(v6 bool) (n int, err error) {
 	if v6 {
 		err = eachAlone(d.objects.Conns6, func(bpfobj.PodConnKey6, bpfobj.PodConn) { n++ })

@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// measureHZ finds out how many jiffies a second has. Kernels do not tell, but
-// only a few values exist, so that a short look at the clock is enough.
+// measureHZ measures the number of jiffies in a second. Kernels do not report it, but only a
+// few values exist, so a short measurement is enough.
 func measureHZ() (int, error) {
 	prog, err := newClock()
 	if err != nil {
@@ -30,7 +30,7 @@ func measureHZ() (int, error) {
 			return 0, err
 		}
 		rate := float64(now-first) / time.Since(start).Seconds()
-		// The next higher and lower rates are at least 17 % away.
+		// The neighbouring rates differ by at least 17 %.
 		for _, hz := range []int{100, 250, 300, 1000} {
 			if now-first >= 6 && math.Abs(rate-float64(hz)) < 0.08*float64(hz) {
 				return hz, nil
@@ -42,8 +42,8 @@ func measureHZ() (int, error) {
 	}
 }
 
-// newClock loads a program that reads the clock by which the programs note when
-// a flow was last seen.
+// newClock loads a program that reads jiffies, the clock by which the programs record when a
+// flow was last seen.
 func newClock() (*ebpf.Program, error) {
 	return ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name:         "jiffies",
@@ -53,7 +53,7 @@ func newClock() (*ebpf.Program, error) {
 	})
 }
 
-// jiffies returns the low bits of the kernel's jiffies.
+// jiffies returns the low 32 bits of the kernel's jiffies.
 func jiffies(clock *ebpf.Program) (uint32, error) {
 	return clock.Run(&ebpf.RunOptions{Data: make([]byte, 14)})
 }

@@ -12,21 +12,21 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// The map interfaces repeats what endpoints says, where programs find it by the
-// lowest bits of the interface's index. They read it without a lock. So an entry
-// whose index they can match is never changed: what changes while the interface
-// lives is found in endpoints from then on, and the place stays taken.
+// The map interfaces copies the map endpoints into an array, which programs index by the low
+// bits of the ifindex. They read it without a lock, so an entry that a program can match never
+// changes. If the endpoint of an existing interface changes, its entry becomes empty but stays
+// taken, and programs use the map endpoints from then on.
 
-// interfaces is that map, through shared memory, and the index that was last written
-// to each place.
+// interfaces is that map in shared memory, with the ifindex that was last written to each
+// entry.
 type interfaces struct {
 	*ebpf.Memory
 	named map[int64]uint32
 }
 
 const (
-	interfaceSize = 64 // of an entry
-	ifindexSize   = 4  // of what it begins with
+	interfaceSize = 64 // of an entry, in bytes
+	ifindexSize   = 4  // of the first field, in bytes
 )
 
 func placeOf(ifindex uint32) int64 {
@@ -41,7 +41,7 @@ func (m interfaces) at(place int64) (i bpfobj.PodInterface, err error) {
 	return i, decode(buf, &i)
 }
 
-// name writes the index alone: one word.
+// name writes only the ifindex of an entry: one word, so the write is atomic.
 func (m interfaces) name(place int64, ifindex uint32) error {
 	var buf [ifindexSize]byte
 	binary.NativeEndian.PutUint32(buf[:], ifindex)
@@ -52,7 +52,7 @@ func (m interfaces) name(place int64, ifindex uint32) error {
 	return nil
 }
 
-// put repeats an endpoint, if the place is free.
+// put copies an endpoint, if its entry is free.
 func (m interfaces) put(ifindex uint32, e bpfobj.PodEndpoint) error {
 	place := placeOf(ifindex)
 	if i, err := m.at(place); err != nil || i.Ifindex != 0 {
@@ -68,8 +68,8 @@ func (m interfaces) put(ifindex uint32, e bpfobj.PodEndpoint) error {
 	return m.name(place, ifindex)
 }
 
-// withdraw leaves an interface to the map endpoints, unless what is said of it
-// is what it is about to say.
+// withdraw empties the entry of an interface, unless it already holds next. Programs then use
+// the map endpoints.
 func (m interfaces) withdraw(ifindex uint32, next bpfobj.PodEndpoint) error {
 	place := placeOf(ifindex)
 	if i, err := m.at(place); err != nil || i.Ifindex != ifindex || i.Endpoint == next {
@@ -78,7 +78,7 @@ func (m interfaces) withdraw(ifindex uint32, next bpfobj.PodEndpoint) error {
 	return m.name(place, ifindex|bpfobj.InterfaceKept)
 }
 
-// drop gives the place of an interface free that is gone.
+// drop frees the entry of an interface that is gone.
 func (m interfaces) drop(ifindex uint32) error {
 	place := placeOf(ifindex)
 	if i, err := m.at(place); err != nil || i.Ifindex&^bpfobj.InterfaceKept != ifindex {
@@ -87,9 +87,9 @@ func (m interfaces) drop(ifindex uint32) error {
 	return m.name(place, 0)
 }
 
-// audit finds places that hold another index than was written last, or what is not
-// said of their interface. Repaired, they send programs to the map endpoints: what
-// programs may be reading is not changed.
+// audit finds entries that hold another ifindex than was last written, or another endpoint than
+// their interface has. repair empties such entries, so that programs use the map endpoints. It
+// does not rewrite them, because programs may be reading.
 func (m interfaces) audit(known map[bpfobj.PodIfindex]bpfobj.PodEndpoint, repair bool) (found []string, err error) {
 	buf := make([]byte, bpfobj.Interfaces*interfaceSize)
 	if _, err := m.ReadAt(buf, 0); err != nil {
@@ -109,7 +109,7 @@ func (m interfaces) audit(known map[bpfobj.PodIfindex]bpfobj.PodEndpoint, repair
 		if right {
 			continue
 		}
-		found = append(found, fmt.Sprintf("place %d: index %#x, want %#x and what endpoints says of it", place/interfaceSize, is, want))
+		found = append(found, fmt.Sprintf("entry %d: ifindex %#x, want %#x with the values of map endpoints", place/interfaceSize, is, want))
 		if want != 0 {
 			want |= bpfobj.InterfaceKept
 		}
@@ -122,8 +122,8 @@ func (m interfaces) audit(known map[bpfobj.PodIfindex]bpfobj.PodEndpoint, repair
 	return found, nil
 }
 
-// openInterfaces maps the memory of interfaces and makes it agree with endpoints.
-// An agent that does not know it may have been at work, and this one cut short.
+// openInterfaces maps the memory of interfaces and makes it consistent with endpoints. An
+// earlier agent may not know the map, or may have stopped between two writes.
 func (d *DataPath) openInterfaces() error {
 	memory, err := d.objects.Interfaces.Memory()
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// places is a bench over pinned maps, with a look into endpoints and interfaces.
+// places is a bench with pinned maps and access to the maps endpoints and interfaces.
 type places struct {
 	*bench
 	dir                   string
 	endpoints, interfaces *ebpf.Map
 }
 
-// rival is an interface whose place is that of the bench's.
+// rival is an interface with the same map entry as the interface of the bench.
 const rival = loader.SandboxInterface + bpfobj.Interfaces
 
 func newPlaces(t *testing.T) *places {
@@ -61,14 +61,14 @@ func (p *places) open() {
 	p.must(err)
 }
 
-// restart is what another agent does that begins.
+// restart repeats what an agent does when it starts.
 func (p *places) restart() {
 	p.t.Helper()
 	p.must(p.path.Close())
 	p.open()
 }
 
-// says checks what is in a place, by its index.
+// says checks the content of an entry, by its index.
 func (p *places) says(place, ifindex uint32, e bpfobj.PodEndpoint) {
 	p.t.Helper()
 	var got bpfobj.PodInterface
@@ -78,8 +78,8 @@ func (p *places) says(place, ifindex uint32, e bpfobj.PodEndpoint) {
 	}
 }
 
-// decides sends a packet of either family from the pod's own addresses and MAC,
-// and from those of others.
+// decides sends packets of both IP versions, from the pod's own addresses and MAC and from
+// others.
 func (p *places) decides() {
 	p.t.Helper()
 	for _, v6 := range []bool{false, true} {
@@ -96,8 +96,8 @@ func (p *places) decides() {
 	}
 }
 
-// Two interfaces whose indexes have the same place: the first has it as long as it
-// is there, the other is found by the hash.
+// Two interfaces share an entry. The first one has it as long as it exists; programs find the
+// other one by hash.
 func TestInterfacesThatShareAPlace(t *testing.T) {
 	p := newPlaces(t)
 	other := bpfobj.PodEndpoint{Ip4: peer4.As4(), Ip6: peer6.As16(), Mac: [6]byte{2, 9}, Slot: 1}
@@ -112,15 +112,15 @@ func TestInterfacesThatShareAPlace(t *testing.T) {
 	p.says(loader.SandboxInterface, loader.SandboxInterface, p.pod)
 	p.must(p.path.PutEndpoint(rival, other))
 	p.says(loader.SandboxInterface, loader.SandboxInterface, p.pod)
-	// Nobody asks the hash any more.
+	// Programs no longer use the hash.
 	p.must(p.endpoints.Delete(bpfobj.PodIfindex{Ifindex: loader.SandboxInterface}))
 	p.decides()
 	p.must(p.path.DropEndpoint(loader.SandboxInterface))
 	p.expect(out, frame(out, ip4(out, layers.IPProtocolTCP), tcp(1000, 80, "A")), false, bpfobj.DropNoEndpoint)
 }
 
-// What changes of an interface that lives is not written where programs may be
-// reading, nor is its place given away.
+// A change of an existing interface is not written where programs may be reading, and its entry
+// is not assigned to another one.
 func TestInterfaceChanges(t *testing.T) {
 	p := newPlaces(t)
 	p.must(p.path.PutEndpoint(loader.SandboxInterface, p.pod))
@@ -137,7 +137,7 @@ func TestInterfaceChanges(t *testing.T) {
 	p.says(loader.SandboxInterface, rival, was)
 }
 
-// An agent that begins repeats what endpoints says, and nothing else stays.
+// A new agent copies the map endpoints, and removes all other entries.
 func TestInterfacesAfterRestart(t *testing.T) {
 	p := newPlaces(t)
 	second := bpfobj.PodEndpoint{Ip4: peer4.As4(), Mac: [6]byte{2, 9}, Slot: 1}
@@ -147,8 +147,8 @@ func TestInterfacesAfterRestart(t *testing.T) {
 	p.says(loader.SandboxInterface, loader.SandboxInterface, p.pod)
 	p.says(7, 7, second)
 
-	// An agent that knows no such map was at work: one interface is gone, one was
-	// given another address, one is new; and one has a place that is not its own.
+	// An agent without this map ran meanwhile. One interface is gone, one has another address,
+	// and one is new. One entry belongs to another interface.
 	gone, changed := bpfobj.PodInterface{Ifindex: rival, Endpoint: second}, bpfobj.PodInterface{Ifindex: 7, Endpoint: p.pod}
 	p.must(p.interfaces.Put(uint32(loader.SandboxInterface), gone))
 	p.must(p.interfaces.Put(uint32(7), changed))
@@ -162,8 +162,8 @@ func TestInterfacesAfterRestart(t *testing.T) {
 	p.decides()
 }
 
-// TestAddressThatMoves gives an address to another pod before the interface of the one
-// that had it is gone: the packets for it stay with the pod that has it now.
+// TestAddressThatMoves gives an address to another pod before the interface of its former pod
+// is gone. Packets to it reach the pod that has it now.
 func TestAddressThatMoves(t *testing.T) {
 	p := newPlaces(t)
 	locals, err := ebpf.LoadPinnedMap(filepath.Join(p.dir, loader.LayoutVersion, "locals4"), nil)

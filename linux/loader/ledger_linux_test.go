@@ -21,7 +21,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// crowd is a flow table of a size, and two pods that may send whatever they like.
+// crowd is a flow table of a given size, and two pods that may send anything.
 type crowd struct {
 	t    *testing.T
 	path *loader.DataPath
@@ -55,7 +55,7 @@ func newCrowd(t *testing.T, size int, timeouts loader.Timeouts) *crowd {
 	return c
 }
 
-// frame is a datagram between a pod and a server outside.
+// frame returns a datagram between a pod and a server outside.
 func (c *crowd) frame(pod int, d way, v6 bool, port uint16) []byte {
 	four, six := ip4(d, layers.IPProtocolUDP), ip6(d, layers.IPProtocolUDP)
 	own4, own6 := c.pods[pod].Ip4, c.pods[pod].Ip6
@@ -91,7 +91,7 @@ func (c *crowd) known(pod int, v6 bool, port uint16) bool {
 	return pass
 }
 
-// shares are the flows of both pods in a family, and how many entries there are.
+// shares returns the flows of both pods for an IP version, and the number of entries.
 func (c *crowd) shares(v6 bool) (shares [2]int, entries int) {
 	c.t.Helper()
 	all, err := c.path.FlowShares()
@@ -110,8 +110,8 @@ func (c *crowd) shares(v6 bool) (shares [2]int, entries int) {
 
 var forever = loader.Timeouts{Opening: time.Hour, TCP: time.Hour, Other: time.Hour, Closing: time.Hour}
 
-// A pod that opens more flows than there is room for loses its own, and not those of
-// another.
+// A pod that opens more flows than the table can hold loses its own flows, and not those of
+// another pod.
 func TestFloodTakesNobodysFlows(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, v6 bool) {
 		const size, quiet = 4096, 1000
@@ -123,14 +123,14 @@ func TestFloodTakesNobodysFlows(t *testing.T) {
 			}
 		}
 		flood := c.frame(0, out, v6, 0)
-		at := 34 // of the port
+		at := 34 // offset of the port
 		if v6 {
 			at = 54
 		}
 		for n := range 10 * size {
 			binary.BigEndian.PutUint16(flood[at:], uint16(n))
 			binary.BigEndian.PutUint16(flood[at+2:], uint16(100+n>>16))
-			for range 2 { // as if it was in use
+			for range 2 { // as if the flow was in use
 				if pass, err := c.path.Run(c.pods[0], model.Egress, flood); err != nil || !pass {
 					t.Fatal(pass, err)
 				}
@@ -150,7 +150,7 @@ func TestFloodTakesNobodysFlows(t *testing.T) {
 		if shares[0]+shares[1] != entries || shares[1] != quiet || shares[0] < (size-quiet)*9/10 {
 			t.Errorf("shares %v of %d entries, want %d and the rest", shares, entries, quiet)
 		}
-		// Who has few may have more, at the expense of who has many.
+		// A pod with few flows may evict flows of a pod with many.
 		for port := range uint16(quiet) {
 			c.open(1, v6, 9000+port)
 		}
@@ -166,7 +166,7 @@ func TestFloodTakesNobodysFlows(t *testing.T) {
 	})
 }
 
-// Flows that have expired make room for those of anybody, and are counted once.
+// Expired flows make room for those of any pod, and are counted once.
 func TestExpiredFlowsMakeRoom(t *testing.T) {
 	const size = 1024
 	c := newCrowd(t, size, loader.Timeouts{Opening: 100 * time.Millisecond, TCP: time.Hour, Other: time.Hour, Closing: time.Hour})
@@ -177,7 +177,7 @@ func TestExpiredFlowsMakeRoom(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 	}
 	for port := range uint16(size / 2) {
-		c.open(0, false, 1000+port) // those that have expired begin again in their places
+		c.open(0, false, 1000+port) // expired flows open again at their indexes
 	}
 	known := 0
 	for port := range uint16(size / 2) {
@@ -191,11 +191,11 @@ func TestExpiredFlowsMakeRoom(t *testing.T) {
 	}
 }
 
-// Many processors at once keep the ledger right.
+// Concurrent CPUs keep the ledger consistent.
 func TestLedgerUnderConcurrency(t *testing.T) {
 	const size = 2048
 	c := newCrowd(t, size, loader.Timeouts{Opening: 20 * time.Millisecond, TCP: time.Hour, Other: time.Hour, Closing: time.Hour})
-	// Test runs want interfaces that are there, one for each pod.
+	// Test runs need existing interfaces, one for each pod.
 	ns, err := netns.New(filepath.Join(t.TempDir(), "pods"))
 	if err != nil {
 		t.Fatal(err)

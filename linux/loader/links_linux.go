@@ -16,7 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// hook is one of the two places on the host's side of a pod's veth pair.
+// hook is one of the two hooks at the host end of a pod's veth pair.
 type hook struct {
 	suffix string // of the pin
 	attach ebpf.AttachType
@@ -41,15 +41,15 @@ func (d *DataPath) pin(name string, h hook) string {
 	return filepath.Join(d.dir, "links", name+h.suffix)
 }
 
-// HasTCX reports whether the kernel has the hooks that Attach needs (Linux 6.6
-// has): it asks to attach to an interface that cannot exist.
+// HasTCX reports whether the kernel has the hooks that Attach needs (Linux 6.6). It probes by
+// attaching to an interface index that cannot exist.
 func (d *DataPath) HasTCX() bool {
 	_, err := link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: d.objects.FromPod, Attach: ebpf.AttachTCXIngress})
 	return !errors.Is(err, ebpf.ErrNotSupported)
 }
 
-// Attach puts both programs on an interface, if they are not there already. It
-// waits for an RCU grace period of the kernel, about 10 ms for each.
+// Attach attaches both programs to an interface, if they are not attached already. Each one
+// waits for an RCU grace period of the kernel, about 10 ms.
 func (d *DataPath) Attach(name string, ifindex int) error {
 	for _, h := range d.hooks() {
 		attached, err := d.attached(name, ifindex, h)
@@ -66,7 +66,7 @@ func (d *DataPath) Attach(name string, ifindex int) error {
 	return nil
 }
 
-// attachAt puts a program on an interface, before all others, and pins the link.
+// attachAt attaches a program to an interface, before all others, and pins the link.
 func (d *DataPath) attachAt(path string, ifindex int, h hook) error {
 	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: h.prog, Attach: h.attach, Anchor: link.Head()})
 	if err != nil {
@@ -83,8 +83,8 @@ func (d *DataPath) attachAt(path string, ifindex int, h hook) error {
 	return d.pins.Keep(path, l)
 }
 
-// attached reports whether the link is on the interface. The link of an interface
-// that is gone, or that was detached, is let go of.
+// attached reports whether the link is attached to the interface. It closes and unpins a link
+// that is detached or whose interface is gone.
 func (d *DataPath) attached(name string, ifindex int, h hook) (bool, error) {
 	return d.attachedAt(d.pin(name, h), ifindex, h.attach)
 }
@@ -103,8 +103,8 @@ func (d *DataPath) attachedAt(path string, ifindex int, hook ebpf.AttachType) (b
 	return false, d.pins.Drop(path)
 }
 
-// linkInterface returns the index of the interface that a link is on, 0 if that is
-// gone, or if the link is none of that hook.
+// linkInterface returns the index of the interface of a link. It returns 0 if the interface is
+// gone, or if the link belongs to another hook.
 func linkInterface(l link.Link, hook ebpf.AttachType) int {
 	info, err := l.Info()
 	if err != nil {
@@ -117,7 +117,7 @@ func linkInterface(l link.Link, hook ebpf.AttachType) int {
 	return int(tcx.Ifindex)
 }
 
-// Linked reports whether both programs are on an interface by pinned links.
+// Linked reports whether pinned links attach both programs to an interface.
 func (d *DataPath) Linked(name string, ifindex int) (bool, error) {
 	for _, h := range d.hooks() {
 		if attached, err := d.attached(name, ifindex, h); err != nil || !attached {
@@ -127,7 +127,7 @@ func (d *DataPath) Linked(name string, ifindex int) (bool, error) {
 	return true, nil
 }
 
-// Detach takes the programs off an interface. What is not there is no error.
+// Detach detaches the programs from an interface. Missing links are no error.
 func (d *DataPath) Detach(name string) error {
 	for _, h := range d.hooks() {
 		if err := d.pins.Drop(d.pin(name, h)); err != nil {
@@ -137,8 +137,8 @@ func (d *DataPath) Detach(name string) error {
 	return nil
 }
 
-// Attached lists the interfaces that have a pinned link, and whether both are
-// in place.
+// Attached lists the interfaces that have a pinned link, and whether both programs are
+// attached.
 func (d *DataPath) Attached() (map[string]bool, error) {
 	entries, err := os.ReadDir(filepath.Join(d.dir, "links"))
 	if err != nil {
@@ -159,8 +159,8 @@ func (d *DataPath) Attached() (map[string]bool, error) {
 	return complete, nil
 }
 
-// AdoptLinks gives every pinned link the programs of this build, each by one
-// atomic exchange, and removes pins whose interface is gone.
+// AdoptLinks gives every pinned link the program of this build, by one atomic replacement each.
+// It removes pins whose interface is gone.
 func (d *DataPath) AdoptLinks() error {
 	names, err := d.Attached()
 	if err != nil {
@@ -185,8 +185,8 @@ func (d *DataPath) AdoptLinks() error {
 	return nil
 }
 
-// adoptLink gives the link at a path, which is of that hook, a program. A link whose
-// interface is gone is let go of, and so is what is no such link.
+// adoptLink gives the link at a path, which belongs to hook, a new program. It unpins a link
+// whose interface is gone, and any object that is not such a link.
 func (d *DataPath) adoptLink(path string, hook ebpf.AttachType, prog *ebpf.Program) error {
 	l, err := d.pins.Link(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -17,17 +17,17 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// LayoutVersion names the shape and meaning of the maps. It changes whenever
-// an older program or agent would read them wrongly.
+// LayoutVersion names the shape and meaning of the maps. It changes whenever an older program
+// or agent would misread them.
 const LayoutVersion = "v3"
 
-// DataPath is the loaded programs and their maps. It is not safe for
-// concurrent use, except for Counters.
+// DataPath holds the loaded programs and their maps. It is not safe for concurrent use, except
+// for Counters.
 type DataPath struct {
 	dir     string
 	objects bpfobj.PodObjects
-	// asks: programs ask connection tracking, tracking what there was of it when that
-	// was tried last.
+	// asks says that the programs can query connection tracking; tracking is the result of the
+	// last probe.
 	asks       bool
 	tracking   Tracking
 	look       func() Tracking
@@ -37,31 +37,30 @@ type DataPath struct {
 	stages     *ebpf.Memory
 	shares     *ebpf.Memory
 	interfaces interfaces
-	stage      uint32             // the last one that began
-	single     []*ebpf.Map        // that the kernel does not write in batches
-	running    bpfobj.PodEndpoint // the endpoint of the last Run
-	// older is nil unless an upgrade is going on.
+	stage      uint32             // generation of the last step that began
+	single     []*ebpf.Map        // maps without batch support in this kernel
+	running    bpfobj.PodEndpoint // endpoint of the last Run
+	// older is nil unless an upgrade is in progress.
 	older    *older
 	dispatch *dispatch
-	// constants are what programs are loaded with.
+	// constants are the constants that the programs were loaded with.
 	constants map[string]uint32
-	// pins are what is pinned, and the links, which it holds.
+	// pins are the pinned objects. It owns the links.
 	pins Pins
 	// want is what this process has written to maps that no State describes.
 	want intent
-	// numbers are those of programs in the kernel, as far as they were asked for.
+	// numbers caches the kernel IDs of programs.
 	numbers map[*ebpf.Program]ebpf.ProgramID
-	// damaged says what was found wrong with the pins at the start.
+	// damaged describes the faults of the pins at the start.
 	damaged []string
-	// instrument is that of the settings of a sandbox.
+	// instrument comes from the settings of a sandbox.
 	instrument func(*ebpf.CollectionSpec) error
 }
 
-// Open loads the programs, reusing the maps that are pinned under dir (a
-// directory on a bpffs) and creating those that are not. What is attached stays
-// until HookEgress and AdoptLinks replace it, in this order. Maps that should have
-// another size than they have are exchanged for copies. An older layout that is
-// there stays in force, see Older.
+// Open loads the programs. It reuses the maps pinned under dir, a directory on a bpffs, and
+// creates the missing ones. Attached programs stay until HookEgress and AdoptLinks replace
+// them, in this order. Open replaces maps of the wrong size with copies. An older layout stays
+// in force, see Older.
 func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
 	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), look: s.look(), pins: make(Pins), numbers: make(map[*ebpf.Program]ebpf.ProgramID)}
 	defer func() {
@@ -95,7 +94,7 @@ func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
 	}
 	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: d.dir}, MapReplacements: make(map[string]*ebpf.Map)}
 	for _, c := range copies {
-		defer c.Close() // the programs have references of their own
+		defer c.Close() // the programs hold their own references
 		options.MapReplacements[c.name] = c.Map
 	}
 	if err := d.load(spec, options); err != nil {
@@ -121,9 +120,9 @@ func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
 	return d, d.openDispatch()
 }
 
-// prepare looks at what other versions left and makes the directory of this
-// one. Where that is refused nothing is made: the other version must find the
-// directory as it was.
+// prepare examines what other versions left, and creates the directory of this version. If it
+// returns an error, it has created nothing: the other version must find the directory
+// unchanged.
 func (d *DataPath) prepare(dir string, spec *ebpf.CollectionSpec) error {
 	name, err := FindLayouts(dir)
 	if err == nil && name != "" {
@@ -146,7 +145,7 @@ func (d *DataPath) prepare(dir string, spec *ebpf.CollectionSpec) error {
 	return removeRetired(dir)
 }
 
-// shareMemory maps what is written by single words.
+// shareMemory maps the memory of the maps that are written word by word.
 func (d *DataPath) shareMemory() error {
 	for _, m := range []struct {
 		of *ebpf.Map
@@ -160,14 +159,13 @@ func (d *DataPath) shareMemory() error {
 	}
 	var buf [4]byte
 	if _, err := d.stages.ReadAt(buf[:], 0); err != nil {
-		return fmt.Errorf("read the stage of writing: %w", err)
+		return fmt.Errorf("read the generation of the maps: %w", err)
 	}
 	d.stage = binary.NativeEndian.Uint32(buf[:])
 	return d.openInterfaces()
 }
 
-// prepareDirectory makes the directory, readable by root only, where that is on
-// a bpffs.
+// prepareDirectory creates the directory on a bpffs, readable only by root.
 func prepareDirectory(dir string) error {
 	var fs unix.Statfs_t
 	for at := dir; ; at = filepath.Dir(at) {
@@ -184,7 +182,7 @@ func prepareDirectory(dir string) error {
 	}
 	for _, at := range []string{filepath.Dir(dir), dir, filepath.Join(dir, "links")} {
 		if err := removeFiles(at); err != nil {
-			return fmt.Errorf("remove what is in the way of directory %s: %w", at, err)
+			return fmt.Errorf("remove the file at the path of directory %s: %w", at, err)
 		}
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "links"), 0o700); err != nil {
@@ -193,7 +191,7 @@ func prepareDirectory(dir string) error {
 	return nil
 }
 
-// explain turns what the kernel says into what to do.
+// explain adds the remedy to an error of the kernel.
 func explain(dir string, err error) error {
 	var verifier *ebpf.VerifierError
 	switch {
@@ -201,7 +199,7 @@ func explain(dir string, err error) error {
 		return fmt.Errorf("load programs: %w: the maps pinned under %s were made by an incompatible build; "+
 			"drain the node and remove that directory", err, dir)
 	case errors.As(err, &verifier):
-		return fmt.Errorf("load programs: the kernel's verifier refused them: %w", err)
+		return fmt.Errorf("load programs: the kernel's verifier rejected them: %w", err)
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("load programs: %w: needs root, or CAP_BPF and CAP_NET_ADMIN", err)
 	case errors.Is(err, ebpf.ErrNotSupported):
@@ -210,12 +208,12 @@ func explain(dir string, err error) error {
 	return fmt.Errorf("load programs: %w", err)
 }
 
-// Close lets go of everything and leaves it working.
+// Close releases all descriptors. Attached programs stay in force.
 func (d *DataPath) Close() error {
 	return errors.Join(d.pins.Close(), d.objects.Close(), d.egress.close(), d.older.close(), d.dispatch.close())
 }
 
-// Capacity tells how many entries the maps hold.
+// Capacity returns the number of entries that the maps can hold.
 func (d *DataPath) Capacity() policymap.Capacity {
 	o := &d.objects
 	return policymap.Capacity{
@@ -226,8 +224,8 @@ func (d *DataPath) Capacity() policymap.Capacity {
 	}
 }
 
-// Remove detaches every program and removes every pin under dir, those of older
-// layouts too. What is not there is no error.
+// Remove detaches every program and removes every pin under dir, including those of older
+// layouts. Missing objects are no error.
 func Remove(dir string) error {
 	own, err := layoutNumber(LayoutVersion)
 	if err != nil {

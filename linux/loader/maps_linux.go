@@ -15,8 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// Execute makes the writes in order. After an error some of them are made; the
-// maps are then to be read anew.
+// Execute makes the writes in order. After an error some of them are done; the caller must read
+// the maps again.
 func (d *DataPath) Execute(w *policymap.Writes) error {
 	for _, stage := range []struct {
 		writes int
@@ -31,7 +31,7 @@ func (d *DataPath) Execute(w *policymap.Writes) error {
 		{len(w.DropTables), d.dropTables},
 	} {
 		if stage.writes == 0 {
-			continue // programs that find nothing but new stages in a row give up
+			continue // a program that sees a new generation at every try gives up and denies
 		}
 		if err := d.beginStage(); err != nil {
 			return err
@@ -43,14 +43,14 @@ func (d *DataPath) Execute(w *policymap.Writes) error {
 	return nil
 }
 
-// beginStage makes void what programs that are at it have found out so far, so
-// that no verdict is made of entries from before one stage and after the next.
+// beginStage increments the generation of the maps. Programs then discard the verdict in
+// progress, so no verdict combines entries from before this step and after the next one.
 func (d *DataPath) beginStage() error {
 	d.stage++
 	var buf [4]byte
 	binary.NativeEndian.PutUint32(buf[:], d.stage)
 	if _, err := d.stages.WriteAt(buf[:], 0); err != nil {
-		return fmt.Errorf("begin a stage of writing: %w", err)
+		return fmt.Errorf("increment the generation of the maps: %w", err)
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func (d *DataPath) dropTables(w *policymap.Writes) error {
 	return nil
 }
 
-// executeTables writes rows, tables, and what tables say, in this order.
+// executeTables writes rows, tables and verdicts, in this order.
 func (d *DataPath) executeTables(w *policymap.Writes) error {
 	o := &d.objects
 	indices, rows := make([]uint32, len(w.Rows)), make([]bpfobj.PodRow, len(w.Rows))
@@ -102,8 +102,8 @@ func (d *DataPath) executeTables(w *policymap.Writes) error {
 	return nil
 }
 
-// executeAddresses writes what classes addresses are in. The families have
-// nothing to do with each other, so that each keeps the order for itself.
+// executeAddresses writes the classes of addresses. The order matters only within an IP
+// version.
 func (d *DataPath) executeAddresses(w *policymap.Writes) error {
 	o := &d.objects
 	err := executeFamily(d, w, false, o.Peers4, o.Prefixes4,
@@ -146,7 +146,7 @@ func executeFamily[A, P any](d *DataPath, w *policymap.Writes, v6 bool, peers, p
 	if e := putAll(d, peers, keysOf(addrs, address), classes); e != nil {
 		return fail("write", addrs[e.at], e.err)
 	}
-	// An address is looked for in both maps.
+	// Programs search two maps for each address.
 	if len(set)+len(dropped) > 0 {
 		if err := d.beginStage(); err != nil {
 			return err
@@ -178,7 +178,7 @@ func keysOf[T, K any](list []T, key func(T) K) []K {
 	return keys
 }
 
-// drop deletes an entry; one that is not there is no error.
+// drop deletes an entry. A missing entry is no error.
 func drop(m *ebpf.Map, key any) error {
 	if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
@@ -196,10 +196,10 @@ func (d *DataPath) dropVerdicts(keys []policymap.VerdictKey) error {
 	return nil
 }
 
-// executePorts writes through shared memory: ranges of thousands of ports are
-// common, and each entry is a word that programs read whole.
+// executePorts writes through shared memory. Ranges of thousands of ports are common, and
+// programs read each entry as one word.
 func (d *DataPath) executePorts(writes []policymap.PortWrite) error {
-	const entry = 8 // array maps round their values up
+	const entry = 8 // the kernel rounds array values up to 8 bytes
 	var buf [entry]byte
 	for _, w := range writes {
 		binary.NativeEndian.PutUint16(buf[:], w.Class)
@@ -212,7 +212,7 @@ func (d *DataPath) executePorts(writes []policymap.PortWrite) error {
 	return nil
 }
 
-// WriteSlot sets table and epoch of a slot by one store of 64 bits.
+// WriteSlot sets table and epoch of a slot by one 64-bit store.
 func (d *DataPath) WriteSlot(s policymap.SlotWrite) error {
 	var buf [8]byte
 	binary.NativeEndian.PutUint32(buf[:4], s.Slot.Table)
@@ -223,7 +223,7 @@ func (d *DataPath) WriteSlot(s policymap.SlotWrite) error {
 	return nil
 }
 
-// Counters returns the totals of packets over all CPUs, by counter.
+// Counters returns the number of packets by counter, summed over all CPUs.
 func (d *DataPath) Counters() ([bpfobj.Counters]uint64, error) {
 	var totals [bpfobj.Counters]uint64
 	for id := range totals {

@@ -19,20 +19,20 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// retiredSuffix ends the name of the directory of an older layout that is in
-// force nowhere, and is about to be removed.
+// retiredSuffix is the suffix of the directory of an older layout that is no longer in force
+// and will be removed.
 const retiredSuffix = "-retired"
 
-// older is the data path of an older layout that is in force, next to ours.
+// older is the data path of an older layout that is in force beside ours.
 type older struct {
 	name, dir string
-	// marks says that its programs leave records and marks as ours do, which both
-	// then share; else they decide everything before the stack.
+	// marks says that its programs leave records and marks like ours, and both share them.
+	// Otherwise its programs decide everything before the host stack.
 	marks     bool
 	endpoints map[int]bpfobj.PodEndpoint
 	flows     []carrier
 	carried   Carried
-	// alone says that our programs are everywhere.
+	// alone says that our programs are attached everywhere.
 	alone bool
 }
 
@@ -47,10 +47,10 @@ func (o *older) close() error {
 	return errors.Join(errs...)
 }
 
-// FindLayouts looks for what other versions left in force beside this one: it
-// returns the name of an older layout, "" if there is none. What a newer one left
-// cannot be understood, and two older ones are one upgrade too many: errors that
-// say what to do.
+// FindLayouts searches for layouts of other versions that are in force. It returns the name of
+// an older layout, "" if there is none. A newer layout is an error, because this version cannot
+// read it. Two older ones are an error, because an upgrade starts from one layout. The error
+// names the remedy.
 func FindLayouts(dir string) (string, error) {
 	own, err := layoutNumber(LayoutVersion)
 	if err != nil {
@@ -64,7 +64,7 @@ func FindLayouts(dir string) (string, error) {
 	for _, e := range entries {
 		n, err := layoutNumber(e.Name())
 		switch {
-		case err != nil || n == own || !e.IsDir(): // what is pinned there is no layout
+		case err != nil || n == own || !e.IsDir(): // not the directory of another layout
 		case n > own:
 			return "", fmt.Errorf("%s holds the maps and programs of a newer agent, with layout %s, which are in force, and this one has layout %s: "+
 				"run that agent, or drain the node and remove the directory", filepath.Join(dir, e.Name()), e.Name(), LayoutVersion)
@@ -82,16 +82,16 @@ func FindLayouts(dir string) (string, error) {
 	return found[0], nil
 }
 
-// layoutNumber reads the name of a directory of pins.
+// layoutNumber parses the name of a layout directory.
 func layoutNumber(name string) (int, error) {
 	digits, ok := strings.CutPrefix(name, "v")
 	if !ok {
-		return 0, fmt.Errorf("%q is no version of a layout", name)
+		return 0, fmt.Errorf("%q is not the version of a layout", name)
 	}
 	return strconv.Atoi(digits)
 }
 
-// removeRetired removes what an earlier RemoveOlder was cut short of.
+// removeRetired completes an earlier RemoveOlder that was interrupted.
 func removeRetired(dir string) error {
 	retired, err := filepath.Glob(filepath.Join(dir, "v*"+retiredSuffix))
 	for _, r := range retired {
@@ -100,7 +100,7 @@ func removeRetired(dir string) error {
 	return err
 }
 
-// openOlder reads what is needed of an older layout. It changes nothing.
+// openOlder reads what an upgrade needs from an older layout. It changes nothing.
 func openOlder(dir, name string, spec *ebpf.CollectionSpec) (*older, error) {
 	o := &older{name: name, dir: filepath.Join(dir, name)}
 	err := o.readEndpoints(spec)
@@ -115,12 +115,12 @@ func openOlder(dir, name string, spec *ebpf.CollectionSpec) (*older, error) {
 	if err != nil {
 		o.close()
 		return nil, fmt.Errorf("%s holds the maps and programs of an older agent, with layout %s, which are in force, and this one, with layout %s, "+
-			"cannot take them over: %w: run that agent, or drain the node and remove the directory", o.dir, name, LayoutVersion, err)
+			"cannot migrate them: %w: run that agent, or drain the node and remove the directory", o.dir, name, LayoutVersion, err)
 	}
 	return o, nil
 }
 
-// openMap opens a map of the older layout with the types that it was made of.
+// openMap opens a map of the older layout, with the BTF types that it was created with.
 func (o *older) openMap(name string) (*ebpf.Map, *btf.Spec, error) {
 	m, err := ebpf.LoadPinnedMap(filepath.Join(o.dir, name), nil)
 	if err != nil {
@@ -129,7 +129,7 @@ func (o *older) openMap(name string) (*ebpf.Map, *btf.Spec, error) {
 	h, err := m.Handle()
 	if err != nil {
 		m.Close()
-		return nil, nil, fmt.Errorf("map %s has no BTF, which says what is in it: %w", name, err)
+		return nil, nil, fmt.Errorf("map %s has no BTF to describe its content: %w", name, err)
 	}
 	defer h.Close()
 	types, err := h.Spec(nil)
@@ -140,7 +140,7 @@ func (o *older) openMap(name string) (*ebpf.Map, *btf.Spec, error) {
 	return m, types, nil
 }
 
-// convert finds how a struct of the older layout becomes that of ours.
+// convert computes how to convert a struct of the older layout into ours.
 func convert(types *btf.Spec, now btf.Type, size uint32, required ...string) (*policymap.Conversion, error) {
 	to, err := shapeOf(now)
 	if err != nil {
@@ -168,7 +168,7 @@ func shapeByName(types *btf.Spec, name string) (policymap.Shape, error) {
 	return shapeOf(found)
 }
 
-// shapeOf lists the fields of a struct, and those of structs in it.
+// shapeOf lists the fields of a struct, including those of nested structs.
 func shapeOf(t btf.Type) (policymap.Shape, error) {
 	size, err := btf.Sizeof(t)
 	if err != nil {
@@ -181,11 +181,11 @@ func shapeOf(t btf.Type) (policymap.Shape, error) {
 func fieldsOf(t btf.Type, prefix string, at int) (all []policymap.Field, err error) {
 	s, ok := btf.UnderlyingType(t).(*btf.Struct)
 	if !ok {
-		return nil, fmt.Errorf("type %s is no struct", t.TypeName())
+		return nil, fmt.Errorf("type %s is not a struct", t.TypeName())
 	}
 	for _, m := range s.Members {
 		if m.BitfieldSize > 0 {
-			continue // is in no layout so far
+			continue // occurs in no layout so far
 		}
 		name, offset := prefix+m.Name, at+int(m.Offset.Bytes())
 		if _, nested := btf.UnderlyingType(m.Type).(*btf.Struct); nested {
@@ -205,8 +205,8 @@ func fieldsOf(t btf.Type, prefix string, at int) (all []policymap.Field, err err
 	return all, nil
 }
 
-// readEndpoints reads which interfaces the older programs are on, and what they
-// know of the pods behind them. A MAC of the host's end may be missing.
+// readEndpoints reads the interfaces of the older programs and the endpoints behind them. An
+// older layout may lack the MAC of the host end.
 func (o *older) readEndpoints(spec *ebpf.CollectionSpec) error {
 	m, types, err := o.openMap("endpoints")
 	if err != nil {
@@ -240,9 +240,9 @@ func decode(b []byte, to any) error {
 	return err
 }
 
-// sharesRecords reports whether programs of the older layout leave decisions to
-// be made behind the translation. If they do, their records have to be ours: for
-// a while packets that either left are seen by both.
+// sharesRecords reports whether programs of the older layout leave verdicts to the hooks after
+// DNAT. If they do, both layouts must share the records, because for a while each sees packets
+// of the other.
 func (o *older) sharesRecords(spec *ebpf.CollectionSpec) (bool, error) {
 	m, types, err := o.openMap("pending")
 	if errors.Is(err, os.ErrNotExist) {
@@ -258,10 +258,10 @@ func (o *older) sharesRecords(spec *ebpf.CollectionSpec) (bool, error) {
 	return true, sameMap(m, types, spec.Maps["pending"])
 }
 
-// sameMap says what keeps programs of both layouts from sharing a map.
+// sameMap returns an error if programs of both layouts cannot share a map.
 func sameMap(m *ebpf.Map, types *btf.Spec, now *ebpf.MapSpec) error {
 	if m.Type() != now.Type || m.Flags() != now.Flags || m.KeySize() != now.KeySize || m.ValueSize() != now.ValueSize {
-		return fmt.Errorf("map %s is of another kind", now.Name)
+		return fmt.Errorf("map %s has another type or size", now.Name)
 	}
 	for _, t := range []btf.Type{now.Key, now.Value} {
 		if _, ok := btf.UnderlyingType(t).(*btf.Struct); !ok {
@@ -276,14 +276,14 @@ func sameMap(m *ebpf.Map, types *btf.Spec, now *ebpf.MapSpec) error {
 			return err
 		}
 		if !is.Equal(was) {
-			return fmt.Errorf("struct %s is another one", t.TypeName())
+			return fmt.Errorf("struct %s differs", t.TypeName())
 		}
 	}
 	return nil
 }
 
-// share pins the maps into the directory of ours that programs of both layouts
-// write and read alike, unless ours has them already.
+// share pins the maps that programs of both layouts use into our directory, unless they are
+// pinned there already.
 func (o *older) share(dir string, spec *ebpf.CollectionSpec) error {
 	var names []string
 	if o.marks {
@@ -297,7 +297,7 @@ func (o *older) share(dir string, spec *ebpf.CollectionSpec) error {
 		if err != nil {
 			return fmt.Errorf("open pinned map %s: %w", name, err)
 		}
-		second, err := m.Clone() // has no pin yet
+		second, err := m.Clone() // a clone has no pin yet
 		m.Close()
 		if err != nil {
 			return err
@@ -311,7 +311,7 @@ func (o *older) share(dir string, spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// Older names the layout that is still in force beside ours, "" if none is.
+// Older returns the name of the layout that is still in force beside ours, "" if there is none.
 func (d *DataPath) Older() string {
 	if d.older == nil {
 		return ""
@@ -319,8 +319,8 @@ func (d *DataPath) Older() string {
 	return d.older.name
 }
 
-// OlderEndpoints are the interfaces that programs of the older layout are or
-// were on, by index, with what they know of them.
+// OlderEndpoints returns the interfaces that programs of the older layout are or were attached
+// to, by index, with their endpoints.
 func (d *DataPath) OlderEndpoints() map[int]bpfobj.PodEndpoint {
 	if d.older == nil {
 		return nil
@@ -328,9 +328,9 @@ func (d *DataPath) OlderEndpoints() map[int]bpfobj.PodEndpoint {
 	return d.older.endpoints
 }
 
-// OlderFilters are where the filters of the older layout are pinned that rules of
-// nftables have to match with as long as its programs leave decisions to them; empty
-// ones are none.
+// OlderFilters returns the paths of the pinned filters of the older layout. nftables rules must
+// match them while the older programs leave verdicts to them. Empty paths mean that there are
+// none.
 func (d *DataPath) OlderFilters() (f Filters) {
 	if d.older == nil || d.older.alone {
 		return f
@@ -344,7 +344,7 @@ func (d *DataPath) OlderFilters() (f Filters) {
 		}
 		return ""
 	}
-	// Up to v2 one filter was for both hooks.
+	// Up to v2, one filter served both hooks.
 	return Filters{
 		Forward:  pinned(hookNames[forward]+"_filter", egressFilter),
 		LocalIn:  pinned(hookNames[localIn]+"_filter", egressFilter),
@@ -352,7 +352,7 @@ func (d *DataPath) OlderFilters() (f Filters) {
 	}
 }
 
-// OlderLinked reports whether links of the older layout are on an interface.
+// OlderLinked reports whether links of the older layout are attached to an interface.
 func (d *DataPath) OlderLinked(name string) (bool, error) {
 	if d.older == nil {
 		return false, nil

@@ -14,19 +14,20 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// Owner says whose the addresses of a prefix on this node are.
+// Owner names the owner of the addresses in a prefix on this node.
 type Owner uint32
 
 // The owners.
 const (
-	// NodeOwns are addresses of this node's interfaces.
+	// NodeOwns marks addresses of this node's interfaces.
 	NodeOwns Owner = bpfobj.OwnerNode
-	// PodsOwn are this node's pod ranges, and addresses of its pods outside of them.
+	// PodsOwn marks this node's pod ranges, and addresses of its pods outside these ranges.
 	PodsOwn Owner = bpfobj.OwnerPod
 )
 
-// SetOwners says which addresses are on this node: others' packets that come with one
-// of them are dropped. What both the old and the new owners have stays throughout.
+// SetOwners sets the addresses that belong to this node. The programs drop packets from
+// elsewhere with such a source. Prefixes in both the old and the new list stay in force
+// throughout.
 func (d *DataPath) SetOwners(want map[netip.Prefix]Owner) error {
 	o := &d.objects
 	entries := make(map[netip.Prefix]bpfobj.PodOwnerEntry, len(want))
@@ -40,16 +41,16 @@ func (d *DataPath) SetOwners(want map[netip.Prefix]Owner) error {
 	return nil
 }
 
-// TunnelNode is a node that sends tunneled packets: from which underlay addresses,
-// and with which inner ones.
+// TunnelNode is a node that sends tunneled packets: its underlay addresses, and the inner
+// sources it may use.
 type TunnelNode struct {
 	Name     string
 	Underlay []netip.Addr
 	Sources  []netip.Prefix
 }
 
-// SetTunnelNodes says who may send what by tunnel; everything else is dropped. What
-// both the old and the new nodes may send passes throughout.
+// SetTunnelNodes sets which node may send which inner sources; the programs drop all other
+// tunneled packets. Entries in both the old and the new list stay in force throughout.
 func (d *DataPath) SetTunnelNodes(nodes []TunnelNode) error {
 	underlay := make(map[bpfobj.PodAddr6]bpfobj.EgressTunnelNode)
 	sources := make(map[netip.Prefix]bpfobj.EgressTunnelNode)
@@ -66,12 +67,12 @@ func (d *DataPath) SetTunnelNodes(nodes []TunnelNode) error {
 	t := &d.egress.tunnels
 	d.want.senders, d.want.sources = underlay, sources
 	if err := errors.Join(setPrefixes(t.Sources4, t.Sources6, sources), setEntries(t.Nodes, underlay)); err != nil {
-		return fmt.Errorf("write the nodes of tunnels: %w", err)
+		return fmt.Errorf("write the tunnel nodes: %w", err)
 	}
 	return nil
 }
 
-// outerKey is an address as a key of tunnel_nodes: IPv4 is in the last four bytes.
+// outerKey returns the key of tunnel_nodes for an address: IPv4 uses the last four bytes.
 func outerKey(a netip.Addr) (k bpfobj.PodAddr6) {
 	if a.Is4() {
 		four := a.As4()
@@ -81,13 +82,13 @@ func outerKey(a netip.Addr) (k bpfobj.PodAddr6) {
 	return bpfobj.PodAddr6{Addr: a.As16()}
 }
 
-// setPrefixes makes the two tries of both families hold exactly these entries.
+// setPrefixes makes the tries of both IP versions hold exactly these entries.
 func setPrefixes[V comparable](four, six *ebpf.Map, want map[netip.Prefix]V) error {
 	want4, want6 := byFamily(want)
 	return errors.Join(setEntries(four, want4), setEntries(six, want6))
 }
 
-// byFamily makes keys of prefixes.
+// byFamily converts prefixes to keys, by IP version.
 func byFamily[V any](all map[netip.Prefix]V) (map[bpfobj.PodPrefix4]V, map[bpfobj.PodPrefix6]V) {
 	all4, all6 := make(map[bpfobj.PodPrefix4]V), make(map[bpfobj.PodPrefix6]V)
 	for p, v := range all {
@@ -100,7 +101,7 @@ func byFamily[V any](all map[netip.Prefix]V) (map[bpfobj.PodPrefix4]V, map[bpfob
 	return all4, all6
 }
 
-// setEntries makes a map hold exactly these entries: it adds before it removes.
+// setEntries makes a map hold exactly these entries. It adds before it removes.
 func setEntries[K, V comparable](m *ebpf.Map, want map[K]V) error {
 	have := make(map[K]V)
 	if err := each(m, func(k K, v V) { have[canonical(k)] = v }); err != nil {
@@ -125,8 +126,8 @@ func setEntries[K, V comparable](m *ebpf.Map, want map[K]V) error {
 	return nil
 }
 
-// canonical clears the bits of a trie's key behind its prefix, which the kernel keeps
-// and which mean nothing.
+// canonical clears the bits after the prefix in the key of a trie. The kernel stores them, but
+// ignores them in lookups.
 func canonical[K comparable](key K) K {
 	switch k := any(&key).(type) {
 	case *bpfobj.PodPrefix4:

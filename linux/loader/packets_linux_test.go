@@ -28,8 +28,8 @@ var (
 	peer6   = netip.MustParseAddr("fd01::c")
 )
 
-// bench is a pod under one table: ingress denies everything, egress allows TCP
-// and UDP port 80 of everybody and ICMP of nobody.
+// bench is a pod with one table: ingress denies everything; egress allows TCP and UDP port 80
+// to all addresses, and ICMP to none.
 type bench struct {
 	t    *testing.T
 	path *loader.DataPath
@@ -37,7 +37,7 @@ type bench struct {
 	slot policymap.SlotWrite
 }
 
-// Table numbers: the lowest bits are the verdicts of classes without a row.
+// Table numbers: the lowest two bits are the verdicts of classes without a row.
 const (
 	tableWeb  = 1 << 2      // egress by row 2, ingress denied
 	tableOpen = 2<<2 | 0b11 // both directions allowed
@@ -70,7 +70,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// under puts the pod under a table, as of the next epoch.
+// under gives the pod a table and a new epoch.
 func (b *bench) under(table uint32) {
 	b.t.Helper()
 	b.slot.Slot.Table = table
@@ -87,14 +87,13 @@ const (
 	in  = model.Ingress
 )
 
-// expect runs a frame and checks its fate and what it was counted as; -1 means
-// that nothing is counted.
+// expect runs a frame and checks its verdict and counter; -1 means that nothing is counted.
 func (b *bench) expect(d way, frame []byte, pass bool, counter int) {
 	b.t.Helper()
 	b.expectFrom(d, loader.SandboxUplink, frame, pass, counter)
 }
 
-// expectFrom is expect for a frame that came by a device, if it is for the pod.
+// expectFrom is expect; a frame to the pod arrives by the given device.
 func (b *bench) expectFrom(d way, device int, frame []byte, pass bool, counter int) {
 	b.t.Helper()
 	before, err := b.path.Counters()
@@ -122,7 +121,7 @@ func (b *bench) expectFrom(d way, device int, frame []byte, pass bool, counter i
 
 const nothing = -1
 
-// frame builds a frame that the pod sends to its peer, or the other way round.
+// frame builds a frame from the pod to its peer, or the reverse.
 func frame(d way, ls ...gopacket.SerializableLayer) []byte {
 	eth := &layers.Ethernet{SrcMAC: podMAC, DstMAC: hostMAC, EthernetType: layers.EthernetTypeIPv4}
 	if d == in {
@@ -179,7 +178,7 @@ func tcp(src, dst uint16, flags string) *layers.TCP {
 	return t
 }
 
-// tcpAt is a segment with sequence numbers.
+// tcpAt returns a segment with sequence numbers.
 func tcpAt(src, dst uint16, flags string, seq, ack uint32) *layers.TCP {
 	t := tcp(src, dst, flags)
 	t.Seq, t.Ack = seq, ack
@@ -206,15 +205,15 @@ func TestTCP(t *testing.T) {
 		b.expect(out, l4(out, 1000, 81, "S"), false, bpfobj.CountEgressDeny)
 		b.expect(in, l4(in, 81, 1000, "SA"), false, bpfobj.CountIngressDeny)
 		b.expect(out, l4(out, 1000, 80, "S"), true, bpfobj.CountEgressAllow)
-		b.expect(out, l4(out, 1000, 80, "S"), true, nothing) // sent again
+		b.expect(out, l4(out, 1000, 80, "S"), true, nothing) // a retransmission
 		b.expect(in, l4(in, 80, 1000, "SA"), true, nothing)
 		b.expect(out, l4(out, 1000, 80, "A"), true, nothing)
-		// Having been reached gives no right to open the reverse.
+		// Accepting a flow gives no right to open its reverse.
 		b.expect(in, l4(in, 80, 1000, "S"), false, bpfobj.CountIngressDeny)
 		b.expect(in, l4(in, 80, 1000, "A"), true, nothing)
 		b.expect(out, l4(out, 1000, 80, "FA"), true, nothing)
 		b.expect(in, l4(in, 80, 1000, "FA"), true, nothing)
-		b.expect(out, l4(out, 1000, 80, "S"), true, nothing) // the ports are used again
+		b.expect(out, l4(out, 1000, 80, "S"), true, nothing) // the same ports open a new connection
 	})
 }
 
@@ -226,7 +225,7 @@ func TestPolicyChangeReachesTheFlow(t *testing.T) {
 		}
 		b.expect(out, packet(out, 1000, 80), true, bpfobj.CountEgressAllow)
 		b.expect(in, packet(in, 80, 1000), true, nothing)
-		b.under(tableWeb) // nothing new
+		b.under(tableWeb) // no change
 		b.expect(in, packet(in, 80, 1000), true, nothing)
 		b.under(policymap.DenyAll)
 		b.expect(in, packet(in, 80, 1000), false, bpfobj.DropRevoked)
@@ -235,8 +234,7 @@ func TestPolicyChangeReachesTheFlow(t *testing.T) {
 		b.expect(in, packet(in, 80, 1000), true, nothing)
 		b.expect(out, packet(out, 1000, 80), true, nothing)
 
-		// Decided again, when the pod that was reached sends first, by the port that it was
-		// reached at.
+		// Revalidated when the accepting pod sends first, by its own port.
 		const webIn = 3 << 2 // ingress by row 2
 		if err := b.path.Execute(&policymap.Writes{Tables: []policymap.TableWrite{{Number: webIn}},
 			Verdicts: []policymap.VerdictWrite{{VerdictKey: policymap.VerdictKey{Table: webIn, Peer: policymap.PeerKey(model.World, in)}, Row: 2}}}); err != nil {
@@ -249,7 +247,8 @@ func TestPolicyChangeReachesTheFlow(t *testing.T) {
 		b.expect(in, packet(in, 6000, 80), true, nothing)
 		b.under(tableOpen)
 
-		// What was accepted and then taken back does not pass as the pod's own.
+		// After policy revokes a flow that the pod accepted, the pod cannot continue it as its
+		// opener.
 		b.expect(in, packet(in, 5000, 53), true, bpfobj.CountIngressAllow)
 		b.expect(out, packet(out, 53, 5000), true, nothing)
 		b.under(2<<2 | 0b10) // egress only
@@ -280,7 +279,7 @@ func TestSpoofing(t *testing.T) {
 		b.expect(out, f, false, bpfobj.DropSpoofed)
 		b.pod.Ip4, b.pod.Ip6 = [4]byte{}, [16]byte{}
 		f[6] ^= 4
-		b.expect(out, f, false, bpfobj.DropSpoofed) // the pod has no address of the family
+		b.expect(out, f, false, bpfobj.DropSpoofed) // the pod has no address of this IP version
 	})
 }
 
@@ -300,7 +299,7 @@ func TestFragments(t *testing.T) {
 		b.expect(out, fragment(1, 5, true, payload), true, nothing)
 		b.expect(out, fragment(1, 10, false, payload), true, nothing)
 		b.expect(out, fragment(2, 5, false, payload), false, bpfobj.DropFragment)
-		// Of other datagrams, whose ports are noted at the same place.
+		// A fragment of another datagram whose ports use the same entry.
 		b.expect(out, fragment(1+8, 5, false, payload), false, bpfobj.DropFragment)
 		for _, change := range []func(*layers.IPv4){
 			func(h *layers.IPv4) { h.Protocol = layers.IPProtocolTCP },
@@ -313,16 +312,16 @@ func TestFragments(t *testing.T) {
 			b.expect(out, frame(out, h, payload), false, bpfobj.DropFragment)
 		}
 		b.expect(out, fragment(1, 12, false, payload), true, nothing)
-		// Denied by its ports, so its later fragments are too.
+		// Denied by its ports, and so are its later fragments.
 		b.expect(out, fragment(3, 0, true, udp(1000, 81), payload), false, bpfobj.CountEgressDeny)
 		b.expect(out, fragment(3, 5, false, payload), false, bpfobj.CountEgressDeny)
-		// Ports cut off by a tiny first fragment.
+		// A tiny first fragment cuts off the ports.
 		b.expect(out, fragment(4, 0, true, gopacket.Payload{1, 2}), false, bpfobj.DropMalformed)
 	})
 	t.Run("IPv6", func(t *testing.T) {
 		b := newBench(t)
 		fragment := func(id uint32, offset uint16, more bool, l4 ...gopacket.SerializableLayer) []byte {
-			// Serialised by hand: next header, reserved, offset and flag, id.
+			// Serialised by hand: next header, reserved, offset and flag, ID.
 			h := make([]byte, 8)
 			h[0] = byte(layers.IPProtocolUDP)
 			binary.BigEndian.PutUint16(h[2:], offset<<3)
@@ -336,7 +335,7 @@ func TestFragments(t *testing.T) {
 		b.expect(out, fragment(1, 5, false, payload), false, bpfobj.DropFragment)
 		b.expect(out, fragment(1, 0, true, udp(1000, 80), payload), true, bpfobj.CountEgressAllow)
 		b.expect(out, fragment(1, 5, false, payload), true, nothing)
-		b.expect(out, fragment(9, 0, false, udp(1001, 80), payload), true, bpfobj.CountEgressAllow) // atomic
+		b.expect(out, fragment(9, 0, false, udp(1001, 80), payload), true, bpfobj.CountEgressAllow) // atomic fragment
 	})
 }
 
@@ -367,7 +366,7 @@ func TestHeadersInBetween(t *testing.T) {
 func TestICMPErrors(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, v6 bool) {
 		b := newBench(t)
-		// An error from a router on the way about what the pod sent.
+		// An error from a router about a packet that the pod sent.
 		quoted := func(src, dst uint16) []byte {
 			inner := frame(out, ip(v6, out, layers.IPProtocolUDP), udp(src, dst), payload)[14:]
 			router4, router6 := ip4(in, layers.IPProtocolICMPv4), ip6(in, layers.IPProtocolICMPv6)
@@ -415,8 +414,9 @@ func TestEcho(t *testing.T) {
 	})
 }
 
-// Neighbour discovery and listener messages pass between a pod and its host, if they
-// cannot have come from elsewhere or speak for others. Otherwise they are ICMP.
+// Messages of neighbour discovery and multicast listener discovery pass between a pod and its
+// host, if no router can have forwarded them and they concern only that pod. Otherwise they are
+// ICMP.
 func TestNeighbourDiscovery(t *testing.T) {
 	b := newBench(t)
 	const link, nodes, solicited, own = "fe80::1", "ff02::1", "ff02::1:ff00:c", "fe80::ff:fe00:1"
@@ -433,29 +433,29 @@ func TestNeighbourDiscovery(t *testing.T) {
 	}
 	b.expect(out, nd(out, 143, 1, own, "ff02::16"), true, nothing)
 	b.expect(out, nd(out, 143, 1, "::", "ff02::16"), true, nothing)
-	// Not from neighbours, or not to them.
+	// Not from neighbours, or not to neighbours.
 	b.expect(out, nd(out, 135, 254, pod, solicited), false, bpfobj.CountEgressDeny)
 	b.expect(out, nd(out, 135, 255, pod, peer), false, bpfobj.CountEgressDeny)
 	b.expect(out, nd(out, 143, 2, pod, "ff02::16"), false, bpfobj.CountEgressDeny)
 	b.expect(out, nd(out, 143, 1, pod, peer), false, bpfobj.CountEgressDeny)
-	// For others, or as a router.
+	// For another address, or as a router.
 	b.expect(out, nd(out, 135, 255, "fd01::99", solicited), false, bpfobj.DropSpoofed)
 	b.expect(out, nd(out, 136, 255, "fe80::1234", link), false, bpfobj.DropSpoofed)
 	b.expect(out, nd(out, 134, 255, own, nodes), false, bpfobj.DropNeighbour)
 	b.expect(out, nd(out, 137, 255, own, nodes), false, bpfobj.DropNeighbour)
 	b.expect(out, nd(out, 134, 64, pod, peer), false, bpfobj.CountEgressDeny)
-	// To the pod from its host only.
+	// Only the host may send these to the pod.
 	for _, typ := range []uint8{133, 134, 135, 136, 137} {
 		b.expectFrom(in, loader.SandboxHost, nd(in, typ, 255, link, nodes), true, nothing)
 		b.expect(in, nd(in, typ, 255, link, nodes), false, bpfobj.CountIngressDeny)
 		b.expect(in, nd(in, typ, 255, peer, pod), false, bpfobj.CountIngressDeny)
 	}
-	// ICMPv6 in IPv4 is no ICMP.
+	// ICMPv6 in IPv4 is not ICMP.
 	b.expect(out, frame(out, ip4(out, layers.IPProtocolICMPv6), gopacket.Payload{135, 0, 0, 0, 0, 0, 0, 0}), false, bpfobj.CountEgressDeny)
 	b.expect(in, frame(in, ip4(in, layers.IPProtocolICMPv6), gopacket.Payload{135, 0, 0, 0, 0, 0, 0, 0}), false, bpfobj.CountIngressDeny)
 }
 
-// A pod speaks ARP for itself only.
+// A pod may send ARP only for itself.
 func TestARP(t *testing.T) {
 	b := newBench(t)
 	arp := func(change func(*layers.ARP)) []byte {
@@ -472,7 +472,7 @@ func TestARP(t *testing.T) {
 	}
 	b.expect(out, arp(func(*layers.ARP) {}), true, nothing)
 	b.expect(out, arp(func(a *layers.ARP) { a.Operation = layers.ARPReply }), true, nothing)
-	b.expect(out, arp(func(a *layers.ARP) { a.SourceProtAddress = make([]byte, 4) }), true, nothing) // a probe
+	b.expect(out, arp(func(a *layers.ARP) { a.SourceProtAddress = make([]byte, 4) }), true, nothing) // an ARP probe
 	for _, change := range []func(*layers.ARP){
 		func(a *layers.ARP) { a.SourceProtAddress = []byte{172, 20, 0, 1} },
 		func(a *layers.ARP) { a.SourceHwAddress = hostMAC },
@@ -499,12 +499,12 @@ func TestMalformed(t *testing.T) {
 	b.expect(out, good[:l3+24], false, bpfobj.DropMalformed)
 	b.expect(out, change(func(p []byte) { p[l3] = 0x44 }), false, bpfobj.DropMalformed)             // header length
 	b.expect(out, change(func(p []byte) { p[l3] = 0x65 }), false, bpfobj.DropMalformed)             // version
-	b.expect(out, change(func(p []byte) { p[l3+2], p[l3+3] = 0, 30 }), false, bpfobj.DropMalformed) // ends in the TCP header
+	b.expect(out, change(func(p []byte) { p[l3+2], p[l3+3] = 0, 30 }), false, bpfobj.DropMalformed) // ends within the TCP header
 	b.expect(out, change(func(p []byte) { p[l3+20+12] = 4 << 4 }), false, bpfobj.DropMalformed)     // TCP header length
 	b.expect(out, change(func(p []byte) { p[12], p[13] = 0x88, 0xb5 }), false, bpfobj.DropNotIP)
 }
 
-// An idle flow is a new one after its timeout.
+// A flow is new again after its idle timeout.
 func TestFlowIsForgotten(t *testing.T) {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
@@ -523,5 +523,5 @@ func TestFlowIsForgotten(t *testing.T) {
 	b.expect(out, frame(out, ip4(out, layers.IPProtocolUDP), udp(3, 4), payload), true, bpfobj.CountEgressAllow)
 	time.Sleep(200 * time.Millisecond)
 	b.expect(in, frame(in, ip4(in, layers.IPProtocolUDP), udp(4, 3), payload), false, bpfobj.CountIngressDeny)
-	b.expect(in, frame(in, ip4(in, layers.IPProtocolUDP), udp(2, 1), payload), true, nothing) // was answered: lasts longer
+	b.expect(in, frame(in, ip4(in, layers.IPProtocolUDP), udp(2, 1), payload), true, nothing) // answered, so the timeout is longer
 }

@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pins keeps what a process has pinned, by path: maps, links and programs. It holds
-// the descriptors of links while the process runs, so that a link stays attached
-// when another process removes its pin. It is not safe for concurrent use.
+// Pins records what a process has pinned, by path: maps, links and programs. It holds the
+// descriptors of links while the process runs, so a link stays attached if another process
+// removes its pin. It is not safe for concurrent use.
 type Pins map[string]*pin
 
 // pin is one pinned object.
 type pin struct {
 	of pinnable
-	// inode is that of the file that was made or opened for it. No later file has it.
+	// inode is that of the pinned file. No later file has the same one.
 	inode uint64
 }
 
@@ -32,8 +32,8 @@ type pinnable interface {
 	Unpin() error
 }
 
-// Keep notes that an object is pinned at a path. A link that was kept there before
-// is closed. The object is the Pins' to close if it is a link.
+// Keep records that an object is pinned at a path. It closes an earlier link of that path. If
+// the object is a link, Pins closes it.
 func (p Pins) Keep(path string, of pinnable) error {
 	if was, ok := p[path]; ok && was.of != of {
 		if err := p.forget(path); err != nil {
@@ -44,9 +44,9 @@ func (p Pins) Keep(path string, of pinnable) error {
 	return nil
 }
 
-// Link returns the link that is kept for a path, or the one that is pinned there,
-// which is kept from then on. The error wraps os.ErrNotExist if there is none. What
-// is pinned there and is no link is removed.
+// Link returns the recorded link of a path. Otherwise it opens the pinned link and records it.
+// The error wraps os.ErrNotExist if there is none. Link removes a pinned object that is not a
+// link.
 func (p Pins) Link(path string) (link.Link, error) {
 	if kept, ok := p[path]; ok {
 		if l, ok := kept.of.(link.Link); ok {
@@ -54,7 +54,7 @@ func (p Pins) Link(path string) (link.Link, error) {
 		}
 	}
 	if inode(path) == 0 {
-		return nil, fmt.Errorf("look for the pinned link %s: %w", path, os.ErrNotExist)
+		return nil, fmt.Errorf("find the pinned link %s: %w", path, os.ErrNotExist)
 	}
 	l, err := link.LoadPinnedLink(path, nil)
 	if errors.Is(err, os.ErrPermission) && isPin(path) {
@@ -62,15 +62,14 @@ func (p Pins) Link(path string) (link.Link, error) {
 	}
 	if err != nil {
 		if removed := os.RemoveAll(path); removed != nil {
-			return nil, fmt.Errorf("remove %s, which is no link: %w", path, removed)
+			return nil, fmt.Errorf("remove %s, which is not a link: %w", path, removed)
 		}
-		return nil, fmt.Errorf("%s is no link and was removed: %w: %w", path, err, os.ErrNotExist)
+		return nil, fmt.Errorf("%s is not a link and was removed: %w: %w", path, err, os.ErrNotExist)
 	}
 	return l, p.Keep(path, l)
 }
 
-// Drop removes a pin and lets go of the link that it is for, which is detached by
-// that. One that is not there is no error.
+// Drop removes a pin and closes its link, which detaches it. A missing pin is no error.
 func (p Pins) Drop(path string) error {
 	if err := os.RemoveAll(path); err != nil {
 		return fmt.Errorf("remove pin %s: %w", path, err)
@@ -78,7 +77,7 @@ func (p Pins) Drop(path string) error {
 	return p.forget(path)
 }
 
-// forget lets go of the object that is kept for a path.
+// forget closes the link that is recorded for a path.
 func (p Pins) forget(path string) error {
 	was, ok := p[path]
 	if !ok {
@@ -91,7 +90,7 @@ func (p Pins) forget(path string) error {
 	return nil
 }
 
-// Close lets go of all links. Those that are pinned stay attached.
+// Close closes all links. Pinned links stay attached.
 func (p Pins) Close() error {
 	var errs []error
 	for path := range p {
@@ -100,7 +99,7 @@ func (p Pins) Close() error {
 	return errors.Join(errs...)
 }
 
-// Lost lists the paths, sorted, whose pin is gone or is not the one that was kept.
+// Lost lists the paths, sorted, whose pin is gone or is another file than the recorded one.
 func (p Pins) Lost() (paths []string) {
 	for _, path := range slices.Sorted(maps.Keys(p)) {
 		if at := inode(path); at == 0 || at != p[path].inode {
@@ -110,7 +109,7 @@ func (p Pins) Lost() (paths []string) {
 	return paths
 }
 
-// Repair pins what is kept for a path again, in place of whatever is there.
+// Repair pins the recorded object of a path again, in place of any other file.
 func (p Pins) Repair(path string) error {
 	kept := p[path]
 	err := removeFiles(filepath.Dir(path))
@@ -121,7 +120,7 @@ func (p Pins) Repair(path string) error {
 		err = os.RemoveAll(path)
 	}
 	if err == nil {
-		err = kept.of.Unpin() // it believes to be pinned
+		err = kept.of.Unpin() // the library still takes it for pinned
 	}
 	if err == nil {
 		err = kept.of.Pin(path)
@@ -133,7 +132,7 @@ func (p Pins) Repair(path string) error {
 	return nil
 }
 
-// removeFiles removes a path that is no directory.
+// removeFiles removes a path that is not a directory.
 func removeFiles(dir string) error {
 	info, err := os.Lstat(dir)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.IsDir() {
@@ -145,14 +144,14 @@ func removeFiles(dir string) error {
 	return os.Remove(dir)
 }
 
-// isPin reports whether something is pinned at a path. To open a directory as a pin
-// is refused like something that only root may open.
+// isPin reports whether an object is pinned at a path. Opening a directory as a pin gives the
+// same error as a missing permission, so isPin checks the type of the file.
 func isPin(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && info.Mode().IsRegular()
 }
 
-// inode is that of a path, 0 if there is none.
+// inode returns the inode number of a path, 0 if it does not exist.
 func inode(path string) uint64 {
 	var s unix.Stat_t
 	if unix.Lstat(path, &s) != nil {
@@ -161,7 +160,7 @@ func inode(path string) uint64 {
 	return s.Ino
 }
 
-// keepMaps keeps the maps that are pinned by their names.
+// keepMaps records the maps that are pinned by name.
 func (d *DataPath) keepMaps() error {
 	all := d.maps()
 	t := &d.egress.tunnels
@@ -174,7 +173,7 @@ func (d *DataPath) keepMaps() error {
 	return nil
 }
 
-// auditPins finds pins that others have removed or replaced.
+// auditPins finds pins that another process removed or replaced.
 func (d *DataPath) auditPins() (found []Finding) {
 	for _, path := range d.pins.Lost() {
 		found = append(found, Finding{Object: "pin", Interface: interfaceOfPin(path), Detail: path + " is missing or is another object"})
@@ -182,7 +181,7 @@ func (d *DataPath) auditPins() (found []Finding) {
 	return found
 }
 
-// interfaceOfPin names the interface that a pinned link is on, "" for other pins.
+// interfaceOfPin returns the interface of a pinned link, "" for other pins.
 func interfaceOfPin(path string) string {
 	for _, suffix := range []string{fromPodSuffix, toPodSuffix, nodeSuffix} {
 		if name, ok := strings.CutSuffix(filepath.Base(path), suffix); ok && filepath.Base(filepath.Dir(path)) == "links" {
@@ -192,7 +191,7 @@ func interfaceOfPin(path string) string {
 	return ""
 }
 
-// repairPins pins again what others have unpinned.
+// repairPins pins objects again whose pin another process removed.
 func (d *DataPath) repairPins() error {
 	var errs []error
 	for _, path := range d.pins.Lost() {

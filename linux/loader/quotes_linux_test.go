@@ -13,8 +13,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// icmpError is an ICMP error that quotes a frame. Towards the pod it comes from
-// a router on the way.
+// icmpError returns an ICMP error that quotes a frame. An error to the pod comes from a router.
 func icmpError(v6 bool, d way, kind uint8, quoted []byte) []byte {
 	if v6 {
 		h := ip6(d, layers.IPProtocolICMPv6)
@@ -31,7 +30,7 @@ func icmpError(v6 bool, d way, kind uint8, quoted []byte) []byte {
 	return frame(d, h, &layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(kind, 0)}, gopacket.Payload(quoted[14:]))
 }
 
-// errorKinds are the types of errors of a family.
+// errorKinds returns the error types of an IP version.
 func errorKinds(v6 bool) []uint8 {
 	if v6 {
 		return []uint8{1, 2, 3, 4} // unreachable, too big, time exceeded, parameter problem
@@ -39,8 +38,8 @@ func errorKinds(v6 bool) []uint8 {
 	return []uint8{3, 11, 12} // unreachable, time exceeded, parameter problem
 }
 
-// ICMP errors about flows of the pod pass in the direction that makes sense, and
-// only there, whatever the policy of that direction says of new flows.
+// An ICMP error about a flow of the pod passes in the direction that the flow implies, and only
+// there. The policy of that direction for new flows does not matter.
 func TestErrorsAboutTrackedFlows(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, v6 bool) {
 		packet := func(d way, port uint16) []byte {
@@ -54,15 +53,16 @@ func TestErrorsAboutTrackedFlows(t *testing.T) {
 		for i, kind := range errorKinds(v6) {
 			t.Run(fmt.Sprintf("type %d", kind), func(t *testing.T) {
 				near, far := 1000+10*uint16(i), 2000+10*uint16(i)
-				// About what the pod sent.
+				// About packets that the pod sent.
 				b.under(tableOut)
 				b.expect(out, packet(out, near), true, bpfobj.CountEgressAllow)
 				b.expect(in, icmpError(v6, in, kind, packet(out, near)), true, nothing)
 				b.expect(in, icmpError(v6, in, kind, packet(out, near+1)), false, bpfobj.CountIngressDeny)
-				// Nobody on the way was sent what the peer sends to the pod.
+				// A router near the pod is not on the path of packets that the peer sends to
+				// the pod.
 				b.expect(in, icmpError(v6, in, kind, packet(in, near)), false, bpfobj.CountIngressDeny)
 
-				// About what the pod received.
+				// About packets that the pod received.
 				b.under(tableIn)
 				b.expect(in, packet(in, far), true, bpfobj.CountIngressAllow)
 				b.expect(out, icmpError(v6, out, kind, packet(in, far)), true, nothing)
@@ -73,7 +73,7 @@ func TestErrorsAboutTrackedFlows(t *testing.T) {
 	})
 }
 
-// An error about a flow whose roles a policy took back does not pass.
+// An error about a flow that policy revoked does not pass.
 func TestErrorsAboutRevokedFlows(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, v6 bool) {
 		b := newBench(t)
@@ -87,7 +87,7 @@ func TestErrorsAboutRevokedFlows(t *testing.T) {
 	})
 }
 
-// What an error quotes need not be UDP.
+// An error may quote other protocols than UDP.
 func TestErrorsQuoteAllProtocols(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, v6 bool) {
 		icmp := layers.IPProtocolICMPv4
@@ -115,7 +115,7 @@ func TestErrorsQuoteAllProtocols(t *testing.T) {
 	})
 }
 
-// Quotes with options are understood; of a later fragment no ports can be told.
+// Quotes with IP options are parsed; a later fragment has no ports.
 func TestErrorsQuoteOptionsAndFragments(t *testing.T) {
 	b := newBench(t)
 	b.under(tableOut)
@@ -126,7 +126,7 @@ func TestErrorsQuoteOptionsAndFragments(t *testing.T) {
 	b.expect(in, icmpError(false, in, 3, sent), true, nothing)
 	h.Options, h.FragOffset = nil, 5
 	b.expect(in, icmpError(false, in, 3, frame(out, h, udp(1000, 80), payload)), false, bpfobj.CountIngressDeny)
-	// Redirect and source quench are no errors about a flow.
+	// Redirect and source quench are not errors about a flow.
 	for _, kind := range []uint8{4, 5} {
 		b.expect(in, icmpError(false, in, kind, sent), false, bpfobj.CountIngressDeny)
 	}

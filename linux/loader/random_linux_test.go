@@ -17,10 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Random frames, most of them broken variants of good ones, meet a table that
-// denies everything: none passes but ARP, neighbour discovery and what a pod
-// sends to itself, and everything that is dropped is counted once. FRAMES=n
-// makes it more than 200,000.
+// Random frames, most of them corrupted variants of valid ones, meet a table that denies
+// everything. Only ARP, neighbour discovery and packets from a pod to itself pass, and each
+// dropped frame is counted once. FRAMES=n runs more than 200,000.
 func TestRandomFramesUnderDeny(t *testing.T) {
 	b := newBench(t)
 	b.under(0)
@@ -43,7 +42,7 @@ func TestRandomFramesUnderDeny(t *testing.T) {
 		f := corrupt(r, seeds[d][r.IntN(len(seeds[d]))])
 		pass, err := b.path.Run(b.pod, d, f)
 		if errors.Is(err, unix.EINVAL) {
-			refused++ // by the kernel, which wants whole IP headers in test runs
+			refused++ // by the kernel: test runs need complete IP headers
 			continue
 		}
 		if err != nil {
@@ -75,7 +74,7 @@ func TestRandomFramesUnderDeny(t *testing.T) {
 	}
 }
 
-// mayPass reads a frame as far as needed to say why it need not ask policy.
+// mayPass parses a frame to decide whether it may pass without a verdict of policy.
 func mayPass(f []byte) bool {
 	const arp, v4, v6 = 0x0806, 0x0800, 0x86dd
 	switch binary.BigEndian.Uint16(f[12:]) {
@@ -89,7 +88,8 @@ func mayPass(f []byte) bool {
 	return false
 }
 
-// discovers reports whether an IPv6 packet is neighbour or listener discovery.
+// discovers reports whether an IPv6 packet is neighbour discovery or multicast listener
+// discovery.
 func discovers(f []byte) bool {
 	next, at := f[20], 54
 	for next == 0 || next == 43 || next == 60 || next == 44 {
@@ -102,7 +102,7 @@ func discovers(f []byte) bool {
 	return next == 58 && (f[at] >= 130 && f[at] <= 137 || f[at] == 143)
 }
 
-// seedFrames are good frames of every kind that is parsed, by direction.
+// seedFrames returns valid frames of every parsed kind, by direction.
 func seedFrames() map[way][][]byte {
 	all := make(map[way][][]byte)
 	payload := gopacket.Payload(bytes.Repeat([]byte{1}, 40))
@@ -133,7 +133,7 @@ func corrupt(r *rand.Rand, good []byte) []byte {
 	f := slices.Clone(good)
 	for range r.IntN(4) {
 		switch r.IntN(8) {
-		case 0: // truncate; the kernel takes no frame without an Ethernet header
+		case 0: // truncate; the kernel rejects frames without an Ethernet header
 			f = f[:14+r.IntN(len(f)-13)]
 		case 1:
 			f = append(f, make([]byte, r.IntN(300))...)
@@ -141,7 +141,7 @@ func corrupt(r *rand.Rand, good []byte) []byte {
 			for i := range f[14:] {
 				f[14+i] = byte(r.Uint32())
 			}
-		default: // most of what matters is in the first headers
+		default: // most parsed fields are in the first headers
 			f[12+r.IntN(min(len(f)-12, 60))] = byte(r.Uint32())
 		}
 	}

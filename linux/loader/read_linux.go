@@ -15,11 +15,11 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// Read returns the content of the policy maps. Of the map rows it has those that
+// Read returns the content of the policy maps. Of the map rows it returns only those that
 // verdicts refer to.
 func (d *DataPath) Read() (*policymap.Entries, error) { return d.read(nil) }
 
-// read returns also the rows that wanted entries refer to.
+// read also returns the rows that wanted entries refer to.
 func (d *DataPath) read(wanted *policymap.Entries) (*policymap.Entries, error) {
 	e := policymap.NewEntries()
 	if err := d.readSlots(e); err != nil {
@@ -64,8 +64,8 @@ func (d *DataPath) readAddresses(e *policymap.Entries) error {
 		each(o.Prefixes6, func(k bpfobj.PodPrefix6, v bpfobj.PodPeerClass) { e.Prefixes[prefix6(k)] = v.Class }))
 }
 
-// prefix4 is the key of a trie. The kernel keeps bits behind the prefix, which mean
-// nothing.
+// prefix4 decodes the key of a trie. The kernel stores bits after the prefix, which have no
+// meaning.
 func prefix4(k bpfobj.PodPrefix4) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits)).Masked()
 }
@@ -93,8 +93,8 @@ func (d *DataPath) readTables(e *policymap.Entries) error {
 		}))
 }
 
-// readRows reads the rows that verdicts refer to, there or in the wanted entries. A
-// row that is not in the map denies.
+// readRows reads the rows that present or wanted verdicts refer to. A row that is not in the
+// map denies.
 func (d *DataPath) readRows(e, wanted *policymap.Entries) error {
 	var failed error
 	lookup := func(n uint32) (r policymap.Row, ok bool) {
@@ -134,14 +134,14 @@ func each[K, V any](m *ebpf.Map, f func(K, V)) error {
 		for i := range n {
 			f(keys[i], values[i])
 		}
-		if err != nil { // that was the last of it
+		if err != nil { // the last batch
 			return nil
 		}
 	}
 }
 
-// eachAlone reads one entry after the other, as Linux 6.1 has no batches for some
-// maps, and as maps need that programs write meanwhile.
+// eachAlone reads the entries one by one. Some maps have no batch reads in Linux 6.1, and maps
+// that programs write meanwhile need it, too.
 func eachAlone[K, V any](m *ebpf.Map, f func(K, V)) error {
 	var k K
 	var v V

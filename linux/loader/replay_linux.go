@@ -15,10 +15,10 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// Hook is where a packet meets one of the programs.
+// Hook is the hook at which a packet reaches one of the programs.
 type Hook int
 
-// The hooks, in the order in which packets meet them.
+// The hooks, in the order in which packets reach them.
 const (
 	AtFromNode Hook = iota
 	AtFromPod
@@ -28,10 +28,10 @@ const (
 	AtToPod
 )
 
-// Replayed is a frame at a hook. Ifindex is the interface of the program; Ingress is the
-// one that the frame came by, 0 if the host made it. Hooked has the programs of
-// netfilter's hooks decide in the stack, and not the filters: test runs give these neither
-// Ingress nor Mark.
+// Replayed is a frame at a hook. Ifindex is the interface of the program. Ingress is the
+// interface that the frame arrived by, 0 if the host created it. Hooked selects the netfilter
+// program instead of the filters in the host stack: a test run of a filter gets neither Ingress
+// nor Mark.
 type Replayed struct {
 	Ifindex, Ingress int
 	Mark             uint32
@@ -39,17 +39,18 @@ type Replayed struct {
 	Hooked           bool
 }
 
-// Outcome is what a program made of a frame.
+// Outcome is the result of a program for a frame.
 type Outcome struct {
-	// Passed: the frame goes on. Redirected: it goes on past the network stack.
+	// Passed: the frame continues. Redirected: it continues on the fast path, without the host
+	// stack.
 	Passed, Redirected bool
 	Mark               uint32
-	// Frame is overwritten by the next call.
+	// Frame is valid until the next call.
 	Frame []byte
 }
 
-// Replayer runs frames through the programs of a sandbox, one by one, with as little
-// work as possible. It is not safe for concurrent use.
+// Replayer runs frames through the programs of a sandbox, one by one, with little overhead. It
+// is not safe for concurrent use.
 type Replayer struct {
 	d        *DataPath
 	context  [192]byte // struct __sk_buff
@@ -57,10 +58,10 @@ type Replayer struct {
 	state    [48]byte // struct nf_hook_state
 	frame    [8192]byte
 	programs [AtToPod + 1]*ebpf.Program
-	hook     *ebpf.Program // of netfilter's hooks
+	hook     *ebpf.Program // the netfilter program
 }
 
-// Offsets of fields in struct __sk_buff.
+// Offsets of fields in struct __sk_buff, in bytes.
 const (
 	skbMark    = 8
 	skbIngress = 36
@@ -78,11 +79,11 @@ func (d *DataPath) Replay() (*Replayer, error) {
 	}, hook: e.hook}, nil
 }
 
-// Hooks reports whether the kernel has programs of netfilter.
+// Hooks reports whether the kernel supports netfilter programs.
 func (r *Replayer) Hooks() bool { return r.hook != nil }
 
-// Run sends a frame through the program of a hook, in the network namespace of the
-// calling thread, which must have both interfaces.
+// Run sends a frame through the program of a hook, in the network namespace of the calling
+// thread, which must contain both interfaces.
 func (r *Replayer) Run(h Hook, in Replayed) (Outcome, error) {
 	if h == AtForward || h == AtLocalIn || h == AtLocalOut {
 		return r.runInStack(h, in)
@@ -103,7 +104,7 @@ func (r *Replayer) Run(h Hook, in Replayed) (Outcome, error) {
 	return out, nil
 }
 
-// runInStack is Run for the programs in the stack, which change nothing.
+// runInStack is Run for the programs in the host stack, which change nothing.
 func (r *Replayer) runInStack(h Hook, in Replayed) (Outcome, error) {
 	out := Outcome{Mark: in.Mark, Frame: in.Frame}
 	if !in.Hooked {
@@ -114,10 +115,10 @@ func (r *Replayer) runInStack(h Hook, in Replayed) (Outcome, error) {
 		if err := run.of(r.programs[h]); err != nil {
 			return out, fmt.Errorf("run filter of hook %d: %w", h, err)
 		}
-		out.Passed = run.code == 0 // it matches what is to be dropped
+		out.Passed = run.code == 0 // the filter matches packets to drop
 		return out, nil
 	}
-	// The kernel reads the Ethernet header, but on LOCAL_OUT, where there is none yet.
+	// The kernel reads the Ethernet header, except on LOCAL_OUT, where there is none yet.
 	const ethernet, ipv6 = 14, 0x86dd
 	r.state[0] = map[Hook]byte{AtLocalIn: unix.NF_INET_LOCAL_IN, AtForward: unix.NF_INET_FORWARD, AtLocalOut: unix.NF_INET_LOCAL_OUT}[h]
 	r.state[1] = unix.NFPROTO_IPV4
@@ -129,19 +130,19 @@ func (r *Replayer) runInStack(h Hook, in Replayed) (Outcome, error) {
 		run.data = in.Frame[ethernet:]
 	}
 	if err := run.of(r.hook); err != nil {
-		return out, fmt.Errorf("run program of netfilter's hook %d: %w", h, err)
+		return out, fmt.Errorf("run program of netfilter hook %d: %w", h, err)
 	}
 	const drop, accept = 0, 1 // NF_DROP, NF_ACCEPT
 	if out.Passed = run.code == accept; run.code != drop && run.code != accept {
-		return out, fmt.Errorf("program of netfilter's hook %d returned %d, neither pass nor drop", h, run.code)
+		return out, fmt.Errorf("program of netfilter hook %d returned %d, neither pass nor drop", h, run.code)
 	}
 	return out, nil
 }
 
-// Age makes flows, and datagrams and budgets of the first slots, look that much older.
+// Age makes all flows older by that time, and the datagrams and budgets of the first slots.
 func (r *Replayer) Age(by time.Duration, slots int) error {
 	o := &r.d.objects
-	jiffies := uint32(by.Seconds() * float64(r.d.constants["event_cost"])) // which is the rate of the clock
+	jiffies := uint32(by.Seconds() * float64(r.d.constants["event_cost"])) // event_cost equals the rate of the clock
 	err := errors.Join(
 		rewrite(o.Conns4, func(_ bpfobj.PodConnKey4, c *bpfobj.PodConn) { c.Seen -= jiffies }),
 		rewrite(o.Conns6, func(_ bpfobj.PodConnKey6, c *bpfobj.PodConn) { c.Seen -= jiffies }))
@@ -172,7 +173,7 @@ func (r *Replayer) Age(by time.Duration, slots int) error {
 	return nil
 }
 
-// datagramsOfSlot is how many entries of the map datagrams a slot has: twice DATAGRAMS.
+// datagramsOfSlot is the number of entries of the map datagrams for each slot: twice DATAGRAMS.
 const datagramsOfSlot = 2 * 8
 
 // rewrite changes every value of a map in place.
@@ -190,7 +191,8 @@ func rewrite[K comparable, V any](m *ebpf.Map, change func(K, *V)) error {
 	return nil
 }
 
-// Forget removes all flows with their places in the ledger, and the datagrams and budgets of the first slots.
+// Forget removes all flows and ledger entries, and the datagrams and budgets of the first
+// slots.
 func (r *Replayer) Forget(slots int) error {
 	o := &r.d.objects
 	err := r.forgetFlows(slots)
@@ -203,13 +205,12 @@ func (r *Replayer) Forget(slots int) error {
 		err = errors.Join(err, o.ErrorBudgets.Put(i, bpfobj.PodErrorBudget{}))
 	}
 	if err = errors.Join(err, batch); err != nil {
-		return fmt.Errorf("forget flows: %w", err)
+		return fmt.Errorf("remove flows: %w", err)
 	}
 	return nil
 }
 
-// forgetFlows removes all flows, with their places in the ledger and the shares of the
-// first slots.
+// forgetFlows removes all flows and ledger entries, and resets flow_shares of the first slots.
 func (r *Replayer) forgetFlows(slots int) error {
 	o := &r.d.objects
 	err := errors.Join(empty[bpfobj.PodConnKey4, bpfobj.PodConn](o.Conns4), empty[bpfobj.PodConnKey6, bpfobj.PodConn](o.Conns6))
@@ -232,7 +233,7 @@ func (r *Replayer) Flows(f func(a, b netip.AddrPort, proto uint8)) error {
 		}))
 }
 
-// forgetLedger frees the places of flows that were given out.
+// forgetLedger clears the ledger indexes that are in use.
 func (r *Replayer) forgetLedger() error {
 	o := &r.d.objects
 	var hand bpfobj.PodLedgerHand
@@ -243,7 +244,7 @@ func (r *Replayer) forgetLedger() error {
 		o.LedgerHands.Put(uint32(0), bpfobj.PodLedgerHand{}))
 }
 
-// zero sets the first entries of an array to zero.
+// zero sets the first n entries of an array to zero.
 func zero[V any](m *ebpf.Map, n uint64) error {
 	var none V
 	for i := range uint32(min(n, uint64(m.MaxEntries()))) {
@@ -264,8 +265,8 @@ func empty[K comparable, V any](m *ebpf.Map) error {
 	return err
 }
 
-// Reload loads the programs of a sandbox once more, over the maps that are there, as an
-// agent does when it restarts. Replayers of before are void.
+// Reload loads the programs of a sandbox again, with the same maps, as a restarted agent does.
+// Earlier Replayers become invalid.
 func (d *DataPath) Reload() error {
 	if err := d.exchange(); err != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// ShareRecords has the programs of a sandbox share the records of packets with those of
-// an older layout, as they do in an upgrade, or decide alone.
+// ShareRecords lets the programs of a sandbox share the records of packets with those of an
+// older layout, as in an upgrade, or decide alone.
 func (d *DataPath) ShareRecords(share bool) error {
 	alone := uint32(1)
 	if share {
@@ -28,8 +28,9 @@ func (d *DataPath) ShareRecords(share bool) error {
 	return nil
 }
 
-// Adopt takes all flows out of the table and puts them there as CarryFlows does with those
-// of an older layout that has some fields. slots are those of the pods of this node.
+// Adopt removes all flows from the table and stores them again, as CarryFlows does with flows
+// of an older layout. has are the fields of that layout; slots are those of the pods of this
+// node.
 func (r *Replayer) Adopt(slots map[netip.Addr]uint32, has policymap.CarriedFields) error {
 	limits, err := r.d.readLimits()
 	if err != nil {
@@ -73,7 +74,7 @@ func (r *Replayer) Adopt(slots map[netip.Addr]uint32, has policymap.CarriedField
 	return err
 }
 
-// adopt runs adopt_flow, which puts a flow of a pod of this node into the table, once.
+// adopt runs adopt_flow once, which stores a flow of a pod of this node.
 func (r *Replayer) adopt(a bpfobj.PodAdoption) error {
 	want := [2]uint32{flowAdopted, flowKnown}
 	if a.Slots == [2]uint32{bpfobj.NoSlot, bpfobj.NoSlot} {
@@ -82,31 +83,31 @@ func (r *Replayer) adopt(a bpfobj.PodAdoption) error {
 	for _, outcome := range want {
 		got, err := r.d.objects.AdoptFlow.Run(&ebpf.RunOptions{Data: encoded(a)})
 		if err != nil || got != outcome {
-			return fmt.Errorf("adopt a flow: outcome %d instead of %d: %w", got, outcome, err)
+			return fmt.Errorf("migrate a flow: outcome %d instead of %d: %w", got, outcome, err)
 		}
 	}
 	return nil
 }
 
-// flowRefused is what adopt_flow returns without room.
+// flowRefused is the result of adopt_flow if there is no room.
 const flowRefused = 2
 
 func encoded(v any) []byte {
 	var b bytes.Buffer
 	if err := binary.Write(&b, binary.NativeEndian, v); err != nil {
-		panic(err) // structs of maps have a size
+		panic(err) // structs of maps have a fixed size
 	}
 	return b.Bytes()
 }
 
-// carried is a flow as a layout has it whose flows have some fields.
+// carried returns a flow as a layout with these fields holds it.
 func carried(c bpfobj.PodConn, has policymap.CarriedFields) bpfobj.PodCarriedFlow {
 	was := bpfobj.PodCarriedFlow{Seen: c.Seen, State: c.State, BackendPort: c.BackendPort, Backend: c.Backend, Client: c.Client}
 	if has.End {
 		was.End, was.FlowFlags, was.Sent = c.End, c.FlowFlags, c.Sent
 		return was
 	}
-	const opened, accepted, revoked, direct, translated = 1, 2, 4, 1, 2 // of struct conn up to v2
+	const opened, accepted, revoked, direct, translated = 1, 2, 4, 1, 2 // flags of struct conn up to v2
 	for end, a := range c.End {
 		was.Packets[end] = uint64(c.Sent[end])
 		was.Side[end] = a.Roles & (opened | accepted)

@@ -12,8 +12,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// Indices of the interfaces of test runs: that of the pod, one that others' packets
-// come by, and none, by which those of the host itself come.
+// Interface indexes in test runs: the interface of the pod, an interface by which packets from
+// elsewhere arrive, and none for packets of the host itself.
 const (
 	SandboxInterface = 1
 	SandboxUplink    = 2
@@ -23,8 +23,8 @@ const (
 // OpenSandbox is OpenSandboxWith the default settings.
 func OpenSandbox() (*DataPath, error) { return OpenSandboxWith(DefaultSettings()) }
 
-// OpenSandboxWith loads the programs with maps of their own that nobody else sees
-// and that go with Close. Nothing is pinned or attached; packets come from Run.
+// OpenSandboxWith loads the programs with private maps, which Close removes. It pins and
+// attaches nothing; Run sends the packets.
 func OpenSandboxWith(s Settings) (*DataPath, error) {
 	spec, err := bpfobj.LoadPod()
 	if err != nil {
@@ -71,7 +71,7 @@ func OpenSandboxWith(s Settings) (*DataPath, error) {
 	return d, nil
 }
 
-// instrumented changes the programs of a spec as the settings of a sandbox say.
+// instrumented changes the programs of a spec by the instrument of the sandbox settings.
 func (d *DataPath) instrumented(spec *ebpf.CollectionSpec) error {
 	if d.instrument == nil {
 		return nil
@@ -79,15 +79,15 @@ func (d *DataPath) instrumented(spec *ebpf.CollectionSpec) error {
 	return d.instrument(spec)
 }
 
-// Run sends an Ethernet frame through the real program by BPF_PROG_TEST_RUN: for
-// Egress as if e's pod had sent it, for Ingress as if it was on its way to the
-// pod, from outside. It returns whether the frame passes.
+// Run sends an Ethernet frame through the real program by BPF_PROG_TEST_RUN. For Egress the pod
+// of e sends it, for Ingress it arrives for the pod from outside. Run returns whether the frame
+// passes.
 func (d *DataPath) Run(e bpfobj.PodEndpoint, dir model.Direction, frame []byte) (bool, error) {
 	return d.RunFrom(e, dir, SandboxUplink, frame)
 }
 
-// RunFrom is Run for a frame that came by the interface with that index. What is
-// decided after the stack has translated it is decided at once, as nothing translates.
+// RunFrom is Run for a frame that arrived by the interface with that index. If the verdict is
+// due after DNAT, RunFrom evaluates it at once, because a sandbox translates nothing.
 func (d *DataPath) RunFrom(e bpfobj.PodEndpoint, dir model.Direction, device int, frame []byte) (bool, error) {
 	if e != d.running {
 		if err := d.PutEndpoint(SandboxInterface, e); err != nil {
@@ -102,8 +102,8 @@ func (d *DataPath) RunFrom(e bpfobj.PodEndpoint, dir model.Direction, device int
 	return d.behind(after.Mark, frame)
 }
 
-// RunOn is Run for the interface of an endpoint that was put before, and may be called
-// from several goroutines. It does not say whether the frame passes.
+// RunOn is Run for the interface of an endpoint that was put before. Several goroutines may
+// call it. It does not return whether the frame passes.
 func (d *DataPath) RunOn(ifindex int, dir model.Direction, frame []byte) error {
 	fate, after, err := d.run(ifindex, dir, SandboxUplink, frame)
 	if err == nil && fate == toStack && dir == model.Egress {
@@ -112,7 +112,7 @@ func (d *DataPath) RunOn(ifindex int, dir model.Direction, frame []byte) error {
 	return err
 }
 
-// What a program says of a frame.
+// The verdicts of a program on a frame.
 const (
 	toStack = iota
 	redirected
@@ -148,7 +148,7 @@ type skb struct {
 	_                  [192 - 44]byte
 }
 
-// before is the context of a packet before a program decides it: one for the pod came
+// before returns the context of a packet at the start of a program. A packet to the pod arrives
 // by a device.
 func before(dir model.Direction, device int) (c skb) {
 	if dir == model.Ingress {
@@ -157,8 +157,8 @@ func before(dir model.Direction, device int) (c skb) {
 	return c
 }
 
-// Repeat runs a frame of the endpoint of the last Run or PutEndpoint through the
-// program many times, from where Run sends it. Its fate is in the counters.
+// Repeat runs a frame through the program many times, for the endpoint of the last Run or
+// PutEndpoint. The counters hold the verdicts.
 func (d *DataPath) Repeat(dir model.Direction, frame []byte, times int) error {
 	_, err := d.Program(dir).Run(&ebpf.RunOptions{Data: frame, Context: before(dir, SandboxUplink), Repeat: uint32(times)})
 	if err != nil {
@@ -167,7 +167,7 @@ func (d *DataPath) Repeat(dir model.Direction, frame []byte, times int) error {
 	return nil
 }
 
-// behind runs the filter that stands for the hook FORWARD of netfilter.
+// behind runs the filter of the netfilter hook FORWARD, which decides after DNAT.
 func (d *DataPath) behind(mark uint32, frame []byte) (bool, error) {
 	return d.behindFrom(SandboxInterface, mark, frame)
 }
@@ -183,8 +183,8 @@ func (d *DataPath) behindFrom(ifindex int, mark uint32, frame []byte) (bool, err
 	return drop == 0, nil
 }
 
-// Program is the one that decides a direction of a pod's traffic. It is the
-// DataPath's to close.
+// Program returns the program that decides one direction of pod traffic. The DataPath closes
+// it.
 func (d *DataPath) Program(dir model.Direction) *ebpf.Program {
 	if dir == model.Egress {
 		return d.objects.FromPod

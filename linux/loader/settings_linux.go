@@ -10,40 +10,40 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Settings are what the programs are loaded with.
+// Settings are the parameters of the loaded programs.
 type Settings struct {
 	Timeouts Timeouts
 	Events   Events
-	// Direct has packets between pods of different nodes pass the stack by, where
-	// SetWays says that they may.
+	// Direct lets packets between pods of different nodes use the fast path, where SetWays
+	// allows it.
 	Direct bool
-	// Tunnel is that of the fabric; without one, packets of tunnels are not looked at.
+	// Tunnel is the tunnel of the fabric. Without one, the programs do not check tunneled
+	// packets.
 	Tunnel Tunnel
-	// Flows is how many flows of each family a sandbox has room for; 0 is the standard.
+	// Flows is the flow table size of a sandbox, for each IP version; 0 is the default.
 	Flows int
-	// Errors is how many ICMP errors about its flows a pod of a sandbox may send, and
-	// receive, until Replayer.Age; 0 is the standard, which refills with time.
+	// Errors is the number of ICMP errors about its flows that a pod of a sandbox may send, and
+	// receive, until Replayer.Age. 0 is the default, a budget that refills with time.
 	Errors int
-	// Tracking says what there is of connection tracking by now; nil looks at the
-	// kernel.
+	// Tracking reports the connection tracking of the kernel; nil probes the kernel.
 	Tracking func() Tracking
 	// Instrument changes the programs of a sandbox before they are loaded, for tests that
-	// measure which parts of them run; nil leaves them.
+	// measure coverage; nil changes nothing.
 	Instrument func(*ebpf.CollectionSpec) error
 }
 
-// Tunnel is the VXLAN of the fabric: its UDP port, 0 if there is none, and its VNI.
+// Tunnel is the VXLAN device of the fabric: its UDP port, 0 if there is none, and its VNI.
 type Tunnel struct {
 	Port uint16
 	VNI  uint32
 }
 
-// DefaultSettings are those of an ordinary node.
+// DefaultSettings returns the settings of an ordinary node.
 func DefaultSettings() Settings {
 	return Settings{Timeouts: DefaultTimeouts(), Events: DefaultEvents(), Direct: true}
 }
 
-// Timeouts are how long flows may be idle before they count as new.
+// Timeouts are the idle times after which a flow counts as new.
 type Timeouts struct {
 	// Opening: packets in one direction only.
 	Opening time.Duration
@@ -51,39 +51,38 @@ type Timeouts struct {
 	TCP time.Duration
 	// Other: established flows of other protocols.
 	Other time.Duration
-	// Closing: both ends of a TCP connection have closed it, or one was reset.
+	// Closing: both ends of a TCP connection have closed it, or one sent a reset.
 	Closing time.Duration
 }
 
-// DefaultTimeouts follow RFC 5382 (TCP, 2 h 4 min) and RFC 4787 (UDP, at least
-// 2 min) where they ask for more than common middleboxes give.
+// DefaultTimeouts follow RFC 5382 (TCP, 2 h 4 min) and RFC 4787 (UDP, at least 2 min) where
+// these require more than common middleboxes give.
 func DefaultTimeouts() Timeouts {
 	return Timeouts{Opening: time.Minute, TCP: 124 * time.Minute, Other: 3 * time.Minute, Closing: time.Minute}
 }
 
-// Events says how much the programs tell of single packets: new flows that were
-// decided, and drops.
+// Events limits the flow events that programs emit: verdicts on new flows, and drops.
 type Events struct {
-	// Rate is how many events a second a pod may cause, of each of four kinds: by
-	// direction, what passes and what does not. 0 is none at all.
+	// Rate is the maximum number of events per second for each pod and each of four kinds: by
+	// direction, allowed and denied. 0 disables events.
 	Rate int
-	// Burst is how many a pod may cause at once that was quiet before.
+	// Burst is the maximum number of events that an idle pod may cause at once.
 	Burst int
-	// Allowed has the programs tell of new flows that pass, too.
+	// Allowed makes the programs emit events for allowed new flows, too.
 	Allowed bool
 }
 
-// The most that Events may ask for: what one reader can follow.
+// The maximum values of Events: what one reader can process.
 const (
 	MaxEventRate  = 10_000
 	MaxEventBurst = 100_000
 )
 
-// DefaultEvents are few enough that a node full of pods which are all flooded
-// spends no more than a few percent of a processor on them.
+// DefaultEvents returns limits that cost at most a few percent of one CPU, even if all pods of
+// a full node are flooded.
 func DefaultEvents() Events { return Events{Rate: 20, Burst: 100, Allowed: true} }
 
-// Validate reports everything that is wrong with the numbers.
+// Validate reports all invalid numbers.
 func (e Events) Validate() error {
 	var errs []error
 	if e.Rate < 0 || e.Rate > MaxEventRate {
@@ -95,19 +94,19 @@ func (e Events) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Errors of ICMP that a pod may send and receive about its flows, each a second and
-// at once. Hosts send fewer: Linux limits itself to 1,000 a second over all (icmp(7)).
+// Limits on the ICMP errors that a pod may send and receive about its flows, per second and at
+// once. Hosts send fewer: Linux limits itself to 1,000 per second in total (icmp(7)).
 const (
 	errorRate  = 100
 	errorBurst = 200
 )
 
-// datagramLife is how long the later fragments of a datagram may follow the first:
-// receivers wait for 60 s at most (RFC 8200, section 4.5).
+// datagramLife is how long later fragments may follow the first one. Receivers wait for at most
+// 60 s (RFC 8200, section 4.5).
 const datagramLife = time.Minute
 
-// constants are the values of the programs' constants, by name; spec has the sizes of
-// the maps.
+// constants returns the values of the programs' constants, by name. spec has the sizes of the
+// maps.
 func (s Settings) constants(spec *ebpf.CollectionSpec) (map[string]uint32, error) {
 	hz, err := measureHZ()
 	if err != nil {
@@ -131,7 +130,7 @@ func (s Settings) constants(spec *ebpf.CollectionSpec) (map[string]uint32, error
 	return c, nil
 }
 
-// setConstants gives the programs of a spec those of the constants that they have.
+// setConstants sets the constants that the programs of a spec declare.
 func setConstants(spec *ebpf.CollectionSpec, constants map[string]uint32) error {
 	for name, value := range constants {
 		variable, ok := spec.Variables[name]

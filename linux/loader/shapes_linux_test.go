@@ -22,8 +22,7 @@ func sctp(src, dst uint16) gopacket.Payload {
 	return p
 }
 
-// Protocols without ports are flows between addresses, which only rules without
-// ports allow.
+// Protocols without ports are flows between addresses. Only rules without ports allow them.
 func TestOtherProtocols(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, v6 bool) {
 		b := newBench(t)
@@ -41,7 +40,7 @@ func TestOtherProtocols(t *testing.T) {
 	})
 }
 
-// SCTP has ports of its own: those of TCP and UDP say nothing of it.
+// SCTP has its own ports: rules for TCP and UDP ports do not apply.
 func TestSCTP(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, v6 bool) {
 		b := newBench(t)
@@ -57,8 +56,8 @@ func TestSCTP(t *testing.T) {
 	})
 }
 
-// A pod may speak VXLAN: policy sees the outer datagram, and what is in it is
-// payload, whole or not.
+// A pod may send VXLAN. Policy sees the outer datagram, and its content is payload, complete or
+// not.
 func TestVXLANIsPayload(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, v6 bool) {
 		b := newBench(t)
@@ -73,7 +72,7 @@ func TestVXLANIsPayload(t *testing.T) {
 	})
 }
 
-// Tagged frames do not get past policy.
+// VLAN-tagged frames do not bypass policy.
 func TestVLANTags(t *testing.T) {
 	b := newBench(t)
 	b.under(tableOpen)
@@ -84,8 +83,7 @@ func TestVLANTags(t *testing.T) {
 	}
 }
 
-// Options of IPv4 up to the longest header move the ports, and no further than
-// the packet goes.
+// IPv4 options up to the longest header move the ports, but not beyond the end of the packet.
 func TestIPv4Options(t *testing.T) {
 	b := newBench(t)
 	for words := range 11 {
@@ -104,7 +102,7 @@ func TestIPv4Options(t *testing.T) {
 	}
 }
 
-// extension is an extension header of IPv6 of so many bytes, a multiple of 8.
+// extension returns an IPv6 extension header of a length in bytes, a multiple of 8.
 func extension(next byte, length int) []byte {
 	h := make([]byte, length)
 	h[0], h[1] = next, byte(length/8-1)
@@ -116,7 +114,7 @@ const (
 	tcpNext, udpNext                                                  = 6, 17
 )
 
-// chain puts extension headers between IPv6 and what follows.
+// chain puts extension headers between the IPv6 header and the transport.
 func chain(d way, first layers.IPProtocol, headers [][]byte, l4 ...gopacket.SerializableLayer) []byte {
 	ls := []gopacket.SerializableLayer{ip6(d, first)}
 	for _, h := range headers {
@@ -125,11 +123,11 @@ func chain(d way, first layers.IPProtocol, headers [][]byte, l4 ...gopacket.Seri
 	return frame(d, append(ls, l4...)...)
 }
 
-// Chains of extension headers are followed to the transport, which decides.
+// The parser follows chains of extension headers to the transport header, which decides.
 func TestExtensionHeaderChains(t *testing.T) {
 	b := newBench(t)
 	port := uint16(1000)
-	whole := []byte{tcpNext, 0, 0, 0, 0, 0, 0, 1} // a fragment header of a whole packet
+	whole := []byte{tcpNext, 0, 0, 0, 0, 0, 0, 1} // the fragment header of a whole packet
 	for name, c := range map[string]struct {
 		first   layers.IPProtocol
 		headers [][]byte
@@ -150,8 +148,8 @@ func TestExtensionHeaderChains(t *testing.T) {
 	}
 }
 
-// What no node reads behind is a protocol of its own: a transport in it is not
-// seen, and allowed by rules without ports alone.
+// A header that the parser does not know is a protocol of its own. Its payload is not parsed,
+// and only rules without ports allow it.
 func TestOpaqueHeaders(t *testing.T) {
 	b := newBench(t)
 	for _, next := range []layers.IPProtocol{esp, ah, noNext, mobility} {
@@ -166,13 +164,13 @@ func TestOpaqueHeaders(t *testing.T) {
 	}
 	b.under(tableOpen)
 	b.expect(out, chain(out, fragmented, [][]byte{{fragmented, 0, 0, 0, 0, 0, 0, 1}, {tcpNext, 0, 0, 1, 0, 0, 0, 2}}, tcp(1000, 80, "S")),
-		true, bpfobj.CountEgressAllow) // the first was of a whole packet
+		true, bpfobj.CountEgressAllow) // the first fragment header was of a whole packet
 	b.expect(out, chain(out, fragmented, [][]byte{{fragmented, 0, 0, 1, 0, 0, 0, 3}, {tcpNext, 0, 0, 1, 0, 0, 0, 4}}, tcp(1000, 80, "S")),
 		false, bpfobj.DropMalformed)
 }
 
-// Later fragments wait for nobody: before the first they are dropped, and after
-// it they share its fate, that of the last first fragment seen.
+// Later fragments are dropped if they come before the first one. After it they share its
+// verdict, that of the last first fragment.
 func TestFragmentsOutOfOrder(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, v6 bool) {
 		b := newBench(t)
@@ -201,9 +199,9 @@ func TestFragmentsOutOfOrder(t *testing.T) {
 		b.expect(out, piece(0, true, 80), true, bpfobj.CountEgressAllow)
 		b.expect(out, piece(10, false, 0), true, nothing)
 		b.expect(out, piece(5, true, 0), true, nothing)
-		b.expect(out, piece(5, true, 0), true, nothing) // twice
-		b.expect(out, piece(1, true, 0), true, nothing) // over the first one: its ports stay
-		// Another first fragment under the same identification.
+		b.expect(out, piece(5, true, 0), true, nothing) // a duplicate
+		b.expect(out, piece(1, true, 0), true, nothing) // overlaps the first fragment, whose ports stay
+		// Another first fragment with the same ID.
 		b.expect(out, piece(0, true, 81), false, bpfobj.CountEgressDeny)
 		b.expect(out, piece(5, true, 0), false, bpfobj.CountEgressDeny)
 	})

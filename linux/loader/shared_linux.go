@@ -4,8 +4,8 @@ package loader
 
 import "github.com/cilium/ebpf"
 
-// Shared returns the maps by which other programs of the node ask what the
-// tables of local pods say, by name. They are the DataPath's to close.
+// Shared returns the maps, by name, through which other programs of the node read the tables of
+// local pods. The DataPath closes them.
 func (d *DataPath) Shared() map[string]*ebpf.Map {
 	o := &d.objects
 	return map[string]*ebpf.Map{
@@ -16,6 +16,6 @@ func (d *DataPath) Shared() map[string]*ebpf.Map {
 	}
 }
 
-// Constants are what the programs were loaded with, for others that share code
-// with them.
+// Constants returns the constants that the programs were loaded with, for other programs that
+// share code with them.
 func (d *DataPath) Constants() map[string]uint32 { return d.constants }

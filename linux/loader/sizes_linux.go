@@ -16,12 +16,12 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// Sizes is how many entries maps should hold, by name. Maps that it does not
-// name keep the size that they have, or get the standard one: that of the
-// programs, and for flows one that suits the memory of the node.
+// Sizes holds the requested number of entries of maps, by name. Other maps keep their size, or
+// get the default: that of the programs, and for flows one that depends on the memory of the
+// node.
 type Sizes map[string]int
 
-// Validate reports everything that is wrong with the sizes.
+// Validate reports all invalid sizes.
 func (s Sizes) Validate() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(s)) {
@@ -30,39 +30,37 @@ func (s Sizes) Validate() error {
 	return errors.Join(errs...)
 }
 
-// flowMemory is the share of the node's memory that flows get: 1/768.
+// flowMemory is the divisor for the memory of flows: they get 1/768 of the node's memory.
 const flowMemory = 768
 
-// flowSizes finds the sizes of conns4 and conns6 for a memory in bytes. An
-// entry takes 192 and 240 bytes, its place in the ledger among them; two thirds of
-// the memory are for IPv4.
+// flowSizes returns the sizes of conns4 and conns6 for a memory size in bytes. An entry takes
+// 192 or 240 bytes, including its entry in the ledger. IPv4 gets two thirds of the memory.
 func flowSizes(memory uint64) Sizes {
 	budget := memory / flowMemory
 	bounded := func(n uint64) int { return int(min(max(n, 8192), 1<<20)) }
 	return Sizes{"conns4": bounded(budget * 2 / 3 / 192), "conns6": bounded(budget / 3 / 240)}
 }
 
-// ledgers are the maps that have a place for each entry of another.
+// ledgers are the maps that hold one entry for each entry of another map.
 var ledgers = map[string]string{"conns4": "ledger4", "conns6": "ledger6"}
 
 func nodeMemory() (uint64, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
-		return 0, fmt.Errorf("ask for the memory of the node: %w", err)
+		return 0, fmt.Errorf("read the memory size of the node: %w", err)
 	}
 	return uint64(info.Totalram) * uint64(info.Unit), nil
 }
 
-// resized is a map that takes the place of one that is pinned.
+// resized is a copy that replaces a pinned map.
 type resized struct {
 	name string
 	*ebpf.Map
 }
 
-// size gives the maps of spec their sizes. Maps that are pinned with another
-// size than the one asked for are copied; the copies are to be given to the
-// programs, then pinned with replace. Maps that are not there yet get the size
-// that they have in an older layout, if there is one.
+// size sets the sizes of the maps in spec. It copies pinned maps whose size differs from the
+// requested one. The caller gives the copies to the programs, then pins them with replace. A
+// missing map gets its size in an older layout, if there is one.
 func (s Sizes) size(spec *ebpf.CollectionSpec, dir string, o *older) (copies []resized, err error) {
 	memory, err := nodeMemory()
 	if err != nil {
@@ -103,27 +101,27 @@ func (s Sizes) size(spec *ebpf.CollectionSpec, dir string, o *older) (copies []r
 		c, err := copyMap(old, m)
 		old.Close()
 		if err != nil {
-			return copies, fmt.Errorf("give map %s %d entries: %w", name, asked, err)
+			return copies, fmt.Errorf("resize map %s to %d entries: %w", name, asked, err)
 		}
 		copies = append(copies, resized{name, c})
 	}
 	for flows, ledger := range ledgers {
 		fresh, err := renewLedger(spec, dir, flows, ledger, copies)
 		if err != nil {
-			return copies, fmt.Errorf("make map %s for map %s: %w", ledger, flows, err)
+			return copies, fmt.Errorf("create map %s for map %s: %w", ledger, flows, err)
 		}
 		copies = append(copies, fresh...)
 	}
 	return copies, nil
 }
 
-// renewLedger gives a ledger the size of its map of flows. One that is pinned with
-// another size is to be exchanged for one with a place for each flow that is there.
+// renewLedger gives a ledger the size of its flow table. If a pinned ledger has another size,
+// it returns a new one that holds an index for each present flow.
 func renewLedger(spec *ebpf.CollectionSpec, dir, flows, ledger string, copies []resized) ([]resized, error) {
 	m := spec.Maps[ledger]
 	m.MaxEntries = spec.Maps[flows].MaxEntries
 	if inode(filepath.Join(dir, flows)) == 0 {
-		return nil, nil // all flows will have been made by way of the ledger
+		return nil, nil // all new flows will get an index
 	}
 	old, err := ebpf.LoadPinnedMap(filepath.Join(dir, ledger), nil)
 	if err == nil {
@@ -163,21 +161,21 @@ func renewLedger(spec *ebpf.CollectionSpec, dir, flows, ledger string, copies []
 	return []resized{{ledger, fresh}}, nil
 }
 
-// size is how many entries a map of the older layout holds.
+// size returns the number of entries of a map in the older layout.
 func (o *older) size(name string) (entries uint32, known bool) {
 	if o == nil {
 		return 0, false
 	}
 	m, err := ebpf.LoadPinnedMap(filepath.Join(o.dir, name), nil)
 	if err != nil {
-		return 0, false // it may have had no such map
+		return 0, false // the older layout may lack this map
 	}
 	defer m.Close()
 	return m.MaxEntries(), true
 }
 
-// copyMap makes a map with the content of another one. Nothing is left out: if
-// it does not fit there is an error.
+// copyMap creates a map with the content of another one. It returns an error if not all entries
+// fit.
 func copyMap(old *ebpf.Map, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	wanted := spec.Copy()
 	wanted.Pinning = ebpf.PinNone
@@ -189,23 +187,22 @@ func copyMap(old *ebpf.Map, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	all := old.Iterate()
 	for all.Next(&key, &value) {
 		if m.Type() == ebpf.Array && !slices.ContainsFunc(value, func(b byte) bool { return b != 0 }) {
-			continue // what it is already
+			continue // zero entries need no copy
 		}
 		if err := m.Put(key, value); err != nil {
 			m.Close()
-			return nil, fmt.Errorf("copy what is in force: %w: give it more entries, or drain the node first", err)
+			return nil, fmt.Errorf("copy the present entries: %w: give the map more entries, or drain the node first", err)
 		}
 	}
 	if err := all.Err(); err != nil {
 		m.Close()
-		return nil, fmt.Errorf("read what is in force: %w", err)
+		return nil, fmt.Errorf("read the present entries: %w", err)
 	}
 	return m, nil
 }
 
-// replace pins a copy in the place of the map that it was copied from, by one
-// atomic exchange. Until their programs are exchanged, pods use the old one,
-// which says the same.
+// replace pins a copy in place of the original map, by one atomic rename. Until their programs
+// are replaced, pods use the original, which has the same content.
 func (c resized) replace(dir string) error {
 	path := filepath.Join(dir, c.name)
 	fresh := path + "_new"
@@ -216,13 +213,13 @@ func (c resized) replace(dir string) error {
 		return fmt.Errorf("pin %s: %w", fresh, err)
 	}
 	if err := os.Rename(fresh, path); err != nil {
-		return fmt.Errorf("exchange the pinned map %s: %w", c.name, err)
+		return fmt.Errorf("replace the pinned map %s: %w", c.name, err)
 	}
 	return nil
 }
 
-// Memory is how many bytes of the kernel's memory the maps take, by name, as
-// far as the kernel accounts for them.
+// Memory returns the kernel memory of the maps in bytes, by name, as far as the kernel accounts
+// for it.
 func (d *DataPath) Memory() (map[string]uint64, error) {
 	taken := make(map[string]uint64)
 	for name, m := range d.all() {
@@ -232,7 +229,7 @@ func (d *DataPath) Memory() (map[string]uint64, error) {
 		}
 		bytes, known := info.Memlock()
 		if !known {
-			return nil, fmt.Errorf("inspect map %s: the kernel does not say how much memory it takes", name)
+			return nil, fmt.Errorf("inspect map %s: the kernel does not report its memory", name)
 		}
 		taken[name] = bytes
 	}

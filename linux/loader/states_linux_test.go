@@ -14,13 +14,13 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// Tables that allow one direction to everybody.
+// Tables that allow one direction for all addresses.
 const (
 	tableOut = 2<<2 | 0b10
 	tableIn  = 2<<2 | 0b01
 )
 
-// segment is one of a connection between a port of the pod and 80 of its peer.
+// segment is a TCP segment between a port of the pod and port 80 of its peer.
 type segment struct {
 	d       way
 	flags   string
@@ -28,7 +28,7 @@ type segment struct {
 	counter int
 }
 
-// What a connection may do under policies for one direction.
+// TCP connections under policies for one direction.
 func TestTCPSequences(t *testing.T) {
 	const deniedIn, deniedOut, allowedIn, allowedOut = bpfobj.CountIngressDeny, bpfobj.CountEgressDeny, bpfobj.CountIngressAllow, bpfobj.CountEgressAllow
 	opened := []segment{{out, "S", true, allowedOut}, {in, "SA", true, nothing}, {out, "A", true, nothing}}
@@ -74,8 +74,8 @@ func TestTCPSequences(t *testing.T) {
 	})
 }
 
-// Each state of a flow has a timeout of its own: with one of them short, just
-// the flows in that state are forgotten.
+// Each state of a flow has its own timeout. If one of them is short, only the flows in that
+// state expire.
 func TestTimeoutsByState(t *testing.T) {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
@@ -143,7 +143,7 @@ func (f bringer) to(state int, port uint16) {
 	}
 }
 
-// at is a segment with sequence numbers, which passes.
+// at sends a segment with sequence numbers, which must pass.
 func (f bringer) at(d way, port uint16, flags string, seq, ack uint32) {
 	f.b.t.Helper()
 	src, dst := port, uint16(80)
@@ -153,11 +153,11 @@ func (f bringer) at(d way, port uint16, flags string, seq, ack uint32) {
 	f.b.expect(d, frame(d, ip4(d, layers.IPProtocolTCP), tcpAt(src, dst, flags, seq, ack)), true, nothing)
 }
 
-// A connection that one end has closed lives on, and neither a reset nor a FIN that
-// somebody forges ends it. One that is over is forgotten.
+// A connection that one end has closed continues, and neither a forged reset nor a forged FIN
+// ends it. A closed connection expires soon.
 func TestClosing(t *testing.T) {
 	const short = 100 * time.Millisecond
-	// Numbers: the pod has sent up to 101 and acknowledged up to 201.
+	// Sequence numbers: the pod has sent up to 101 and acknowledged up to 201.
 	cases := []struct {
 		name  string
 		known bool
@@ -216,7 +216,7 @@ func TestClosing(t *testing.T) {
 	}
 }
 
-// answer lets the peer send something more, which passes if the flow is known.
+// answer sends one more packet from the peer, which passes if the flow is known.
 func (f bringer) answer(state int, port uint16, known bool) {
 	f.b.t.Helper()
 	counter := bpfobj.CountIngressDeny

@@ -21,25 +21,25 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// carrier takes the flows of one family from an older layout to ours.
+// carrier migrates the flows of one IP version from an older layout to ours.
 type carrier struct {
 	name      string
 	v6        bool
 	from      *ebpf.Map
 	key, conn *policymap.Conversion
 	fields    policymap.CarriedFields
-	// since is when the last walk began, 0 before the first: what had no packet
-	// after that is as it was.
+	// since is the start of the last pass in jiffies, 0 before the first. A flow without a
+	// packet since then has not changed.
 	since uint32
-	seen  int // where flows of the older layout say when that was
+	seen  int // offset of the field seen in flows of the older layout
 }
 
-// Carried counts flows: those that were carried over, those that had expired,
-// and those that have values which mean nothing here.
+// Carried counts migrated flows, expired flows, and flows with values that this layout does not
+// know.
 type Carried struct{ Alive, Expired, Unknown int }
 
-// openFlows finds out how flows are carried over. What a key or the roles of a
-// flow are has to be known.
+// openFlows prepares the migration of flows. The keys and the roles of flows must be
+// convertible.
 func (o *older) openFlows(name string, v6 bool, spec *ebpf.CollectionSpec) error {
 	m, types, err := o.openMap(name)
 	if err != nil {
@@ -52,7 +52,7 @@ func (o *older) openFlows(name string, v6 bool, spec *ebpf.CollectionSpec) error
 	}
 	if err != nil {
 		m.Close()
-		return fmt.Errorf("flows of map %s cannot be read: %w", name, err)
+		return fmt.Errorf("prepare the flows of map %s: %w", name, err)
 	}
 	c.seen = c.conn.From("seen")
 	c.fields = policymap.CarriedFields{End: c.conn.Copies("end", "flow_flags"), Backend: c.conn.Copies("backend", "backend_port"), Client: c.conn.Copies("client")}
@@ -60,7 +60,7 @@ func (o *older) openFlows(name string, v6 bool, spec *ebpf.CollectionSpec) error
 	return nil
 }
 
-// convertFlow finds how a flow of the older layout becomes a struct carried_flow.
+// convertFlow computes how to convert a flow of the older layout into a struct carried_flow.
 func convertFlow(types *btf.Spec, spec *ebpf.CollectionSpec, size uint32) (*policymap.Conversion, error) {
 	to, err := shapeByName(spec.Types, "carried_flow")
 	if err != nil {
@@ -75,14 +75,14 @@ func convertFlow(types *btf.Spec, spec *ebpf.CollectionSpec, size uint32) (*poli
 	}
 	c, err := policymap.NewConversion(from, to, "seen", "state")
 	if err == nil && !c.Copies("side") && !c.Copies("end") {
-		err = errors.New("there is no field side or end of the size that it has now")
+		err = errors.New("field side or end is missing or has another size")
 	}
 	return c, err
 }
 
-// CarryFlows copies the flows of the older layout. Called again it copies those
-// that had packets meanwhile. Flows that programs of ours have decided on stay as
-// these left them, see policymap.MergeFlow. It returns the counts of all calls.
+// CarryFlows copies the flows of the older layout. A repeated call copies the flows that had
+// packets meanwhile. Flows that our programs have decided stay unchanged, see
+// policymap.MergeFlow. It returns the counts of all calls.
 func (d *DataPath) CarryFlows() (Carried, error) {
 	if d.older == nil {
 		return Carried{}, nil
@@ -105,15 +105,15 @@ func (d *DataPath) CarryFlows() (Carried, error) {
 		}
 		to := carrying{limits: limits, now: now, slots: slots, flows: d.maps()[c.name]}
 		if err := c.each(func(key, value []byte) error { return d.carry(c, to, key, value) }); err != nil {
-			return d.older.carried, fmt.Errorf("carry flows of map %s over: %w", c.name, err)
+			return d.older.carried, fmt.Errorf("migrate flows of map %s: %w", c.name, err)
 		}
 		c.since = max(now, 1)
 	}
 	return d.older.carried, nil
 }
 
-// each calls f for every flow. Programs go on writing: one that comes or goes
-// meanwhile may be left out.
+// each calls f for every flow. Programs write meanwhile, so it may miss a flow that is created
+// or removed at the same time.
 func (c *carrier) each(f func(key, value []byte) error) error {
 	list := func(size uint32, n int) reflect.Value {
 		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), n, n)
@@ -140,12 +140,12 @@ func (c *carrier) each(f func(key, value []byte) error) error {
 	return nil
 }
 
-// carrying is what flows of one family are carried by.
+// carrying holds what the migration of one IP version needs.
 type carrying struct {
 	limits flowLimits
 	now    uint32                // in jiffies
 	slots  map[netip.Addr]uint32 // of the pods of this node
-	flows  *ebpf.Map             // that they are carried to
+	flows  *ebpf.Map             // the flow table of our layout
 }
 
 // slotsByAddress returns the slots of the pods that the older layout knows.
@@ -159,7 +159,7 @@ func (d *DataPath) slotsByAddress() map[netip.Addr]uint32 {
 	return slots
 }
 
-// carry writes one flow, if it is alive and not known as it is.
+// carry migrates one flow, unless it has expired or is migrated already.
 func (d *DataPath) carry(c *carrier, to carrying, key, value []byte) error {
 	if c.since != 0 && int32(binary.NativeEndian.Uint32(value[c.seen:])-c.since) < 0 {
 		return nil
@@ -196,13 +196,13 @@ func (d *DataPath) carry(c *carrier, to carrying, key, value []byte) error {
 	}
 	outcome, err := d.objects.AdoptFlow.Run(&ebpf.RunOptions{Data: data.Bytes()})
 	if err != nil {
-		return fmt.Errorf("adopt a flow: %w", err)
+		return fmt.Errorf("migrate a flow: %w", err)
 	}
 	if outcome != flowKnown {
 		if outcome == flowAdopted {
 			sum.Alive++
 		}
-		return nil // others need the place more
+		return nil // new flows need the room more
 	}
 	var there bpfobj.PodConn
 	if err := to.flows.Lookup(place, &there); errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -216,13 +216,13 @@ func (d *DataPath) carry(c *carrier, to carrying, key, value []byte) error {
 	return nil
 }
 
-// What adopt_flow of bpf/include/adopt.h returns.
+// The results of adopt_flow in bpf/include/adopt.h.
 const (
 	flowAdopted = 0
 	flowKnown   = 1
 )
 
-// adoptionOf reads a key of conns4 or conns6.
+// adoptionOf decodes a key of conns4 or conns6.
 func adoptionOf(key []byte, v6 bool) (a bpfobj.PodAdoption, ends [2]netip.Addr, protocol uint8, err error) {
 	if v6 {
 		a.V6 = 1
@@ -239,9 +239,8 @@ func adoptionOf(key []byte, v6 bool) (a bpfobj.PodAdoption, ends [2]netip.Addr, 
 	return a, ends, a.Key4.Protocol, err
 }
 
-// TakeLinks gives the links of the older layout on an interface the programs of
-// ours, each by one atomic exchange, and makes them links of ours. Without such
-// links there is nothing to do.
+// TakeLinks gives the links of the older layout on an interface our programs, by one atomic
+// replacement each, and moves their pins to our layout. Without such links it does nothing.
 func (d *DataPath) TakeLinks(name string) error {
 	if d.older == nil {
 		return nil
@@ -251,15 +250,15 @@ func (d *DataPath) TakeLinks(name string) error {
 		if _, err := os.Lstat(was); errors.Is(err, os.ErrNotExist) {
 			continue
 		} else if err != nil {
-			return fmt.Errorf("look for the pinned link %s: %w", was, err)
+			return fmt.Errorf("find the pinned link %s: %w", was, err)
 		}
 		if err := d.adoptLink(was, h.attach, h.prog); err != nil {
 			return err
 		}
-		if err := d.pins.forget(was); err != nil { // the pin keeps it
+		if err := d.pins.forget(was); err != nil { // the pin keeps the link attached
 			return err
 		}
-		// It is gone if its interface is.
+		// The pin disappears with the interface.
 		if err := os.Rename(was, d.pin(name, h)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("move the pinned link %s: %w", was, err)
 		}
@@ -267,9 +266,8 @@ func (d *DataPath) TakeLinks(name string) error {
 	return nil
 }
 
-// DecideAlone is called when the programs of ours are on every interface. From
-// now on every packet of a pod has to have a mark of ours, once the program
-// for egress is hooked again.
+// DecideAlone must be called when our programs are on every interface. From then on every
+// packet of a pod must have a mark of ours, as soon as HookEgress has run again.
 func (d *DataPath) DecideAlone() error {
 	if d.older == nil || d.older.alone {
 		return nil
@@ -287,8 +285,8 @@ func (d *DataPath) DecideAlone() error {
 // Alone reports whether no program of an older layout is needed any more.
 func (d *DataPath) Alone() bool { return d.older == nil || d.older.alone }
 
-// RemoveOlder removes the older layout. Its directory loses its name first, so
-// that a removal that is cut short is not taken for a layout in force.
+// RemoveOlder removes the older layout. It renames the directory first, so that no agent takes
+// a partly removed layout for one in force.
 func (d *DataPath) RemoveOlder() error {
 	if d.older == nil {
 		return nil

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testRun is one BPF_PROG_TEST_RUN. ebpf.Program.Run copies the context twice and masks
-// signals around each call, which takes longer than the programs.
+// testRun is one BPF_PROG_TEST_RUN. ebpf.Program.Run copies the context twice and masks signals
+// around each call, which takes longer than the programs.
 type testRun struct {
 	data    []byte
-	out     []byte // cut to what the program left
+	out     []byte // cut to the length of the frame after the program
 	context []byte
-	after   []byte // the context that the program left
+	after   []byte // the context after the program
 	code    uint32
 }
 
-// testRunAttr is what union bpf_attr has for BPF_PROG_TEST_RUN (linux/bpf.h).
+// testRunAttr is the part of union bpf_attr for BPF_PROG_TEST_RUN (linux/bpf.h).
 type testRunAttr struct {
 	program, code, dataSize, outSize         uint32
 	data, out                                uint64
@@ -46,7 +46,7 @@ func (t *testRun) of(p *ebpf.Program) error {
 		contextSize: uint32(len(t.context)), afterSize: uint32(len(t.after)), context: at(t.context), after: at(t.after),
 	}
 	const testRunCommand = 10 // BPF_PROG_TEST_RUN
-	// It does not block.
+	// The call does not block.
 	if _, _, errno := unix.RawSyscall(unix.SYS_BPF, testRunCommand, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr)); errno != 0 {
 		return errno
 	}

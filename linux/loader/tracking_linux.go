@@ -13,19 +13,19 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// Tracking is what a kernel has of connection tracking.
+// Tracking says how a kernel provides connection tracking.
 type Tracking int
 
 const (
 	// NoTracking: none, or a module that is not loaded.
 	NoTracking Tracking = iota
-	// BuiltIn: for good, whether programs can ask it or not.
+	// BuiltIn: compiled in, with or without lookup functions for programs.
 	BuiltIn
-	// Loaded: a module that is.
+	// Loaded: a loaded module.
 	Loaded
 )
 
-// FindTracking looks at the kernel whose sysfs is mounted at a directory.
+// FindTracking probes the kernel whose sysfs is mounted at a directory.
 func FindTracking(sys string) Tracking {
 	dir := filepath.Join(sys, "module", "nf_conntrack")
 	if _, err := os.Stat(dir); err != nil {
@@ -37,10 +37,10 @@ func FindTracking(sys string) Tracking {
 	case err == nil && strings.TrimSpace(string(state)) == "live":
 		return Loaded
 	}
-	return NoTracking // it is coming or going
+	return NoTracking // the module is being loaded or unloaded
 }
 
-// look is how there is to be looked.
+// look returns the function that probes the kernel.
 func (s Settings) look() func() Tracking {
 	if s.Tracking != nil {
 		return s.Tracking
@@ -48,8 +48,8 @@ func (s Settings) look() func() Tracking {
 	return func() Tracking { return FindTracking("/sys") }
 }
 
-// load loads the programs; without questions to the kernel's connection tracking,
-// and so without flows past the stack to other nodes, where it takes none.
+// load loads the programs. If the kernel rejects the lookups in connection tracking, it loads
+// them without, and so without fast-path flows to other nodes.
 func (d *DataPath) load(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions) error {
 	asking := spec.Variables["can_ask_tracking"]
 	if d.tracking = d.look(); d.tracking != NoTracking {
@@ -67,12 +67,12 @@ func (d *DataPath) load(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptio
 	return spec.LoadAndAssign(&d.objects, options)
 }
 
-// Asks reports whether the programs can ask connection tracking about flows: those
-// that it does not know may pass the stack by to other nodes.
+// Asks reports whether the programs can query connection tracking. Only flows that it does not
+// know may use the fast path to other nodes.
 func (d *DataPath) Asks() bool { return d.asks }
 
-// LearnToAsk has programs that ask, if connection tracking came with its module
-// since Open, and reports whether they do. AdoptLinks brings them to interfaces.
+// LearnToAsk loads programs that query connection tracking, if its module was loaded since
+// Open, and reports whether it did. AdoptLinks then attaches them to interfaces.
 func (d *DataPath) LearnToAsk() (bool, error) {
 	now := d.look()
 	if d.asks || now == d.tracking {
@@ -86,7 +86,7 @@ func (d *DataPath) LearnToAsk() (bool, error) {
 	return d.asks, err
 }
 
-// exchange loads the programs once more, over the maps of those that do not ask.
+// exchange loads the programs again, with the maps of those without lookups.
 func (d *DataPath) exchange() error {
 	spec, err := bpfobj.LoadPod()
 	if err != nil {
@@ -115,7 +115,7 @@ func (d *DataPath) exchange() error {
 	return was.Close()
 }
 
-// copyVariables gives the programs of a spec what those in force have in variables.
+// copyVariables copies the variables of the present programs into a spec.
 func (d *DataPath) copyVariables(spec *ebpf.CollectionSpec) error {
 	for name, from := range map[string]*ebpf.Variable{"forward_direct": d.objects.ForwardDirect, "decides_alone": d.objects.DecidesAlone} {
 		var now uint32

@@ -21,16 +21,16 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// recorded says how many instructions the verifier of each kernel processed of
-// each program: lines of kernel, program and count.
+// recorded holds the number of instructions that the verifier of each kernel processed for each
+// program, in lines of kernel, program and count.
 //
 //go:embed testdata/instructions.txt
 var recorded string
 
 var update = flag.Bool("update", false, "record the verifier's instructions on this kernel")
 
-// No program becomes much more work for the verifier by accident: it gives up
-// at a million instructions, and kernels differ in how soon they get there.
+// No program becomes much more work for the verifier by accident. The verifier gives up at a
+// million instructions, and the counts differ between kernels.
 func TestVerifiedInstructions(t *testing.T) {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
@@ -45,7 +45,7 @@ func TestVerifiedInstructions(t *testing.T) {
 		ceiling, ok := counts[[2]string{kernel, name}]
 		for k, other := range counts {
 			if !ok && k[1] == name {
-				ceiling = max(ceiling, other) // of kernels that are recorded
+				ceiling = max(ceiling, other) // the largest of the recorded kernels
 			}
 		}
 		t.Logf("program %s on %s: %d instructions verified, %d recorded", name, kernel, n, ceiling)
@@ -65,7 +65,7 @@ func TestVerifiedInstructions(t *testing.T) {
 	}
 }
 
-// release is the series of the running kernel, "6.12".
+// release returns the series of the running kernel, such as "6.12".
 func release(t *testing.T) string {
 	t.Helper()
 	var u unix.Utsname
@@ -93,7 +93,7 @@ func parseInstructions(t *testing.T, text string) map[[2]string]uint32 {
 	return counts
 }
 
-// verified loads every program and asks the kernel what that took.
+// verified loads every program and returns the instruction counts of the verifier.
 func verified(t *testing.T) map[string]uint32 {
 	t.Helper()
 	counts := make(map[string]uint32)
@@ -110,7 +110,7 @@ func verified(t *testing.T) map[string]uint32 {
 		for _, m := range spec.Maps {
 			m.Pinning = ebpf.PinNone
 		}
-		for name, value := range d.Constants() { // without them much of the code is dead
+		for name, value := range d.Constants() { // without constants much of the code is dead
 			if v, ok := spec.Variables[name]; ok {
 				if err := v.Set(value); err != nil {
 					t.Fatal(err)

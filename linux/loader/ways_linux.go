@@ -15,19 +15,18 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// nodeSuffix is that of the pins of from_node's links.
+// nodeSuffix is the suffix of the pins of from_node's links.
 const nodeSuffix = "-from_node"
 
 func (d *DataPath) nodePin(name string) string {
 	return filepath.Join(d.dir, "links", name+nodeSuffix)
 }
 
-// FromNode is the program for devices that lead to other nodes, for hooks that
-// take no links.
+// FromNode returns the program for devices that lead to other nodes, for hooks without links.
 func (d *DataPath) FromNode() *ebpf.Program { return d.objects.FromNode }
 
-// AttachNode puts from_node on a device that leads to other nodes, if it is not
-// there already.
+// AttachNode attaches from_node to a device that leads to other nodes, if it is not attached
+// already.
 func (d *DataPath) AttachNode(name string, ifindex int) error {
 	path := d.nodePin(name)
 	attached, err := d.attachedAt(path, ifindex, ebpf.AttachTCXIngress)
@@ -37,12 +36,12 @@ func (d *DataPath) AttachNode(name string, ifindex int) error {
 	return d.attachAt(path, ifindex, d.nodeHook())
 }
 
-// DetachNode takes it off a device. What is not there is no error.
+// DetachNode detaches from_node from a device. A missing link is no error.
 func (d *DataPath) DetachNode(name string) error {
 	return d.pins.Drop(d.nodePin(name))
 }
 
-// NodeLinks names the devices that from_node is pinned for.
+// NodeLinks lists the devices for which a link of from_node is pinned.
 func (d *DataPath) NodeLinks() (names []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(d.dir, "links"))
 	if err != nil {
@@ -56,16 +55,15 @@ func (d *DataPath) NodeLinks() (names []string, err error) {
 	return names, nil
 }
 
-// Way is how a pod range of another node is reached: by the interface with that index,
-// which must have from_node if packets may bypass the stack (Direct).
+// Way is the node route to a pod range of another node: the index of its interface. The
+// interface must have from_node if packets may use the fast path (Direct).
 type Way struct {
 	Index  int
 	Direct bool
 }
 
-// SetWays says how pod ranges of other nodes are reached; their packets may come by no
-// other interface. Flows that are known go on past the stack until there are no direct
-// ways at all.
+// SetWays sets the node routes to the pod ranges of other nodes. Their packets may arrive by no
+// other interface. Known flows continue on the fast path until no node route is Direct.
 func (d *DataPath) SetWays(want map[netip.Prefix]Way) error {
 	entries := make(map[netip.Prefix]bpfobj.PodWay, len(want))
 	for p, w := range want {
@@ -80,12 +78,12 @@ func (d *DataPath) SetWays(want map[netip.Prefix]Way) error {
 		return fmt.Errorf("set forward_direct: %w", err)
 	}
 	if err := setPrefixes(d.objects.Ways4, d.objects.Ways6, entries); err != nil {
-		return fmt.Errorf("write the ways to other nodes: %w", err)
+		return fmt.Errorf("write the node routes: %w", err)
 	}
 	return nil
 }
 
-// direct is 1 if packets bypass the stack on any way.
+// direct is 1 if any node route allows the fast path.
 func direct(ways map[netip.Prefix]bpfobj.PodWay) uint32 {
 	for _, w := range ways {
 		if w.Direct != 0 {
@@ -95,8 +93,8 @@ func direct(ways map[netip.Prefix]bpfobj.PodWay) uint32 {
 	return 0
 }
 
-// DropOlderNodeLinks takes the programs of an older layout off devices that lead
-// to other nodes. The flows that they delivered go through the stack then.
+// DropOlderNodeLinks detaches the programs of an older layout from devices that lead to other
+// nodes. Their flows then use the host stack.
 func (d *DataPath) DropOlderNodeLinks() error {
 	if d.older == nil {
 		return nil

@@ -13,12 +13,12 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// Capacity is how many entries the maps hold.
+// Capacity is the number of entries that each map can hold.
 type Capacity struct {
 	Slots, Peers4, Peers6, Prefixes4, Prefixes6, Verdicts, Rows, Tables int
 }
 
-// FullError says that a State does not fit. Nothing was changed.
+// FullError says that a State does not fit into a map. Nothing was changed.
 type FullError struct {
 	Map       string
 	Need, Max int
@@ -33,15 +33,15 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("map %s is full: the pods and policies of this node need %d entries, it holds %d: %s", e.Map, e.Need, e.Max, remedy)
 }
 
-// MaxEntries bounds the size of a map.
+// MaxEntries is the maximum size of a map.
 const MaxEntries = 1 << 24
 
-// Sizeable lists the maps whose size may be chosen.
+// Sizeable lists the maps whose size is configurable.
 func Sizeable() []string {
 	return []string{"conns4", "conns6", "peers4", "peers6", "prefixes4", "prefixes6", "rows", "tables", "verdicts"}
 }
 
-// CheckSize says what is wrong with a size for a map.
+// CheckSize returns an error if a map cannot have this size.
 func CheckSize(name string, entries int) error {
 	if !slices.Contains(Sizeable(), name) {
 		return fmt.Errorf("size of map %q: there is no such map, or its size is fixed: give one of %s", name, strings.Join(Sizeable(), ", "))
@@ -52,9 +52,9 @@ func CheckSize(name string, entries int) error {
 	return nil
 }
 
-// Check reports whether the maps hold every State of a plan, which is to be
-// executed in order from what they hold now, and whatever is there at the same
-// time on the way. If they do not, a *FullError is returned.
+// Check returns a *FullError if the maps cannot hold the States of a plan. The plan runs in
+// order from their present content, so Check also counts the entries that exist together during
+// a step.
 func (l *Layout) Check(steps []*model.State, now time.Time) error {
 	if l.bound(steps).fits(l.capacity, l.freeRows(now)) == nil {
 		return nil
@@ -62,10 +62,10 @@ func (l *Layout) Check(steps []*model.State, now time.Time) error {
 	return l.rehearse(steps, now)
 }
 
-// need is how many entries of each map there are at the same time.
+// need is the number of entries of each map that exist at the same time.
 type need struct {
-	peers, prefixes        [2]int // by family
-	tables, verdicts, rows int    // rows: that were not there
+	peers, prefixes        [2]int // by IP version
+	tables, verdicts, rows int    // rows counts only new ones
 }
 
 func (n need) fits(c Capacity, freeRows int) error {
@@ -85,7 +85,7 @@ func (n need) fits(c Capacity, freeRows int) error {
 	return nil
 }
 
-// freeRows counts the numbers of rows that may be used.
+// freeRows counts the row numbers that may be used.
 func (l *Layout) freeRows(now time.Time) int {
 	free := l.capacity.Rows - int(l.nextRow)
 	for _, f := range l.freed {
@@ -96,8 +96,8 @@ func (l *Layout) freeRows(now time.Time) int {
 	return free
 }
 
-// bound counts what there would be if every step added what it has and nothing
-// were removed. It is quick, and too much.
+// bound counts the entries as if every step only added its own and removed none. It is fast,
+// and an upper bound.
 func (l *Layout) bound(steps []*model.State) need {
 	n := need{peers: l.peers, tables: len(l.tables), verdicts: l.verdicts + len(l.garbage)}
 	for p := range l.Prefixes {
@@ -144,7 +144,7 @@ func (l *Layout) boundTables(to *model.State, n *need, rows map[bpfobj.PodRow]bo
 		for _, d := range model.Directions {
 			side := &t.Sides[d]
 			def, uniform := side.Default.Uniform()
-			listed := !uniform || known && uint32(def) != number>>d&1 // the default, too
+			listed := !uniform || known && uint32(def) != number>>d&1 // includes the default
 			switch {
 			case known && was != nil && was.Sides[d].Default == side.Default:
 				if listed {
@@ -168,7 +168,7 @@ func (l *Layout) boundTables(to *model.State, n *need, rows map[bpfobj.PodRow]bo
 	}
 }
 
-// rehearse goes the way on a copy and counts.
+// rehearse applies the steps to a copy and counts the entries exactly.
 func (l *Layout) rehearse(steps []*model.State, now time.Time) error {
 	c := l.clone()
 	for _, to := range steps {
@@ -214,7 +214,7 @@ func (l *Layout) clone() *Layout {
 	return &c
 }
 
-// Usage tells how many entries of a map are in use and how many it holds.
+// Usage is the number of used entries of a map, and its size.
 type Usage struct{ Entries, Capacity int }
 
 // Usage counts the entries of the policy maps, by map.

@@ -30,8 +30,8 @@ func slotted(t *testing.T, c policymap.Capacity, states ...*model.State) *policy
 	return l
 }
 
-// follow takes a layout to a State and notes the most entries that there were
-// of each map, after every list of writes.
+// follow applies a State to a layout. It records the maximum number of entries of each map
+// after every list of writes.
 func follow(t *testing.T, l *policymap.Layout, to *model.State, at time.Time, most *policymap.Capacity) {
 	t.Helper()
 	for _, step := range dataplane.Plan(l.State(), to) {
@@ -61,8 +61,8 @@ func follow(t *testing.T, l *policymap.Layout, to *model.State, at time.Time, mo
 	}
 }
 
-// TestCheckIsExact goes from one State to another in maps that hold just what
-// there is at the same time on the way, and in maps that miss one entry.
+// TestCheckIsExact changes from one State to another in maps that hold exactly the entries
+// needed on the way, and in maps with one entry less.
 func TestCheckIsExact(t *testing.T) {
 	refused := make(map[string]int)
 	for seed := range uint64(16) {
@@ -99,7 +99,7 @@ func TestCheckIsExact(t *testing.T) {
 		} {
 			tight := most
 			if *field(&tight)--; *field(&tight) < *field(&before) {
-				continue // the State before needs them all
+				continue // the previous State needs them all
 			}
 			var full *policymap.FullError
 			if err := check(tight); !errors.As(err, &full) || full.Map != name || full.Need != full.Max+1 {

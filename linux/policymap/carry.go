@@ -10,52 +10,52 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// Field is a field of a struct in a map: its name, and where it is, in bytes. A
-// field of a struct within the struct has the names of both, with a dot.
+// Field is a field of a struct in a map: its name, offset and size in bytes. The name of a
+// field of a nested struct consists of both names, with a dot.
 type Field struct {
 	Name         string
 	Offset, Size int
 }
 
-// Shape is a struct as a layout of the maps has it.
+// Shape is the shape of a struct in one map layout.
 type Shape struct {
 	Size   int
 	Fields []Field
 }
 
-// valid reports what no struct can be.
+// valid returns an error if no struct can have this shape.
 func (s Shape) valid() error {
 	seen := make(map[string]bool, len(s.Fields))
 	for _, f := range s.Fields {
 		if f.Offset < 0 || f.Size <= 0 || f.Size > s.Size || f.Offset > s.Size-f.Size {
-			return fmt.Errorf("field %s is outside of its struct", f.Name)
+			return fmt.Errorf("field %s is outside its struct", f.Name)
 		}
 		if seen[f.Name] {
-			return fmt.Errorf("there are two fields %s", f.Name)
+			return fmt.Errorf("field %s occurs twice", f.Name)
 		}
 		seen[f.Name] = true
 	}
 	return nil
 }
 
-// Equal reports whether both have the same fields in the same places.
+// Equal reports whether both shapes have the same fields at the same offsets.
 func (s Shape) Equal(o Shape) bool {
 	less := func(a, b Field) int { return a.Offset - b.Offset }
 	return s.Size == o.Size && slices.Equal(slices.SortedFunc(slices.Values(s.Fields), less), slices.SortedFunc(slices.Values(o.Fields), less))
 }
 
-// Conversion makes a struct of one layout from that of another: fields with the
-// same name and size are copied, the others are zero.
+// Conversion converts a struct of one layout into that of another. It copies fields with the
+// same name and size; the others are zero.
 type Conversion struct {
 	from, to int
 	moves    []move
-	copied   map[string]int // where they come from
+	copied   map[string]int // offsets in the source struct
 }
 
 type move struct{ from, to, size int }
 
-// NewConversion finds out what is to be copied. Fields that are required have to
-// be there with the same size.
+// NewConversion computes the fields to copy. Required fields must exist with the same size in
+// both.
 func NewConversion(from, to Shape, required ...string) (*Conversion, error) {
 	if err := from.valid(); err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func NewConversion(from, to Shape, required ...string) (*Conversion, error) {
 	}
 	for _, name := range required {
 		if !c.Copies(name) {
-			return nil, fmt.Errorf("there is no field %s of the size that it has now", name)
+			return nil, fmt.Errorf("field %s is missing or has another size", name)
 		}
 	}
 	return c, nil
@@ -84,11 +84,11 @@ func (c *Conversion) Copies(names ...string) bool {
 	return !slices.ContainsFunc(names, func(n string) bool { _, ok := c.copied[n]; return !ok })
 }
 
-// From is where a field that is copied is in the struct that it comes from.
+// From returns the offset of a copied field in the source struct.
 func (c *Conversion) From(name string) (offset int) { return c.copied[name] }
 
-// Convert returns the struct in the other layout, nil if this is none of the
-// size that was said.
+// Convert returns the converted struct, nil if from does not have the size of the source
+// struct.
 func (c *Conversion) Convert(from []byte) []byte {
 	if len(from) != c.from {
 		return nil
@@ -100,18 +100,18 @@ func (c *Conversion) Convert(from []byte) []byte {
 	return to
 }
 
-// CarriedEpoch is what the roles of flows have that come from another layout. No
-// slot ever has it, so that every flow is asked about again.
+// CarriedEpoch is the epoch of roles that were migrated from another layout. No slot ever has
+// it, so every migrated flow is revalidated.
 const CarriedEpoch = 1
 
 // CarriedFields says which fields the flows of an older layout have.
 type CarriedFields struct {
-	End     bool // roles and flags as they are now, since v3
-	Backend bool // where translated flows go, since v2
-	Client  bool // who is behind a masqueraded address, since v3
+	End     bool // roles and flags as in this layout, since v3
+	Backend bool // destination of flows after DNAT, since v2
+	Client  bool // client of a masqueraded flow, since v3
 }
 
-// What a flow of the layouts up to v2 may hold.
+// The flags of a flow in layouts up to v2.
 const (
 	carriedStates     = 3
 	sideOpened        = 1
@@ -121,8 +121,8 @@ const (
 	carriedTranslated = 2
 )
 
-// CarryFlow makes a flow of an older layout one that every policy is asked about
-// again. It returns false for a flow that has values which mean nothing here.
+// CarryFlow converts a flow of an older layout into one that the programs revalidate. It
+// returns false for a flow with unknown values.
 func CarryFlow(was bpfobj.PodCarriedFlow, has CarriedFields) (c bpfobj.PodConn, known bool) {
 	roles, flags, known := carriedRoles(was, has)
 	if !known || was.State >= carriedStates {
@@ -135,8 +135,8 @@ func CarryFlow(was bpfobj.PodCarriedFlow, has CarriedFields) (c bpfobj.PodConn, 
 			c.Sent[end] = uint32(min(was.Packets[end], math.MaxUint32))
 		}
 	}
-	// Of a flow whose backend is not known the next packet is decided after the
-	// translation. The slots of direct ones are found again by the addresses.
+	// If the backend is unknown, the next packet is decided after DNAT. The slots of direct
+	// flows are found again by their addresses.
 	if flags&bpfobj.ConnTranslated != 0 && has.Backend {
 		c.FlowFlags |= bpfobj.ConnTranslated
 		c.BackendPort, c.Backend = was.BackendPort, was.Backend
@@ -148,7 +148,7 @@ func CarryFlow(was bpfobj.PodCarriedFlow, has CarriedFields) (c bpfobj.PodConn, 
 	return c, true
 }
 
-// carriedRoles reads the roles of both ends, and the flags.
+// carriedRoles decodes the roles of both ends, and the flags.
 func carriedRoles(was bpfobj.PodCarriedFlow, has CarriedFields) (roles [2]uint8, flags uint32, known bool) {
 	if has.End {
 		const all = bpfobj.RoleOpened | bpfobj.RoleAccepted | bpfobj.RoleOfHost | bpfobj.RoleRevoked
@@ -178,9 +178,9 @@ func carriedRoles(was bpfobj.PodCarriedFlow, has CarriedFields) (roles [2]uint8,
 	return roles, flags, true
 }
 
-// MergeFlow tells what to write for a carried flow that is there already. What
-// no program has used since it was carried is exchanged; to what programs have
-// decided since, roles are added that it had, and all of it is asked about again.
+// MergeFlow computes the value to write for a migrated flow that the table already holds. If no
+// program has used the entry since it was migrated, it is replaced. Otherwise the older roles
+// are added to the newer ones, and all of them are revalidated.
 func MergeFlow(carried, there bpfobj.PodConn) (bpfobj.PodConn, bool) {
 	untouched := true
 	for _, end := range there.End {

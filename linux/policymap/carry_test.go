@@ -63,7 +63,7 @@ func TestShapesAreEqual(t *testing.T) {
 	}
 }
 
-// Roles stay, under an epoch that nothing has; what means nothing here does not.
+// Roles stay, under an epoch that no slot has. Flows with unknown values are rejected.
 func TestCarryFlow(t *testing.T) {
 	v2 := policymap.CarriedFields{Backend: true}
 	old := bpfobj.PodCarriedFlow{Seen: 7, State: 1, Side: [2]uint8{1, 6}, Flags: 3, Packets: [2]uint64{3, 1 << 40}, BackendPort: 80, Backend: [16]byte{15: 2}}
@@ -104,7 +104,7 @@ func TestCarryFlow(t *testing.T) {
 			t.Error("a role that means nothing was carried")
 		}
 	}
-	// The first epoch that a layout gives is a later one.
+	// The first epoch that a layout assigns is a later one.
 	slot, err := policymap.NewLayout(policymap.Capacity{Slots: 1}).AddSlot("a")
 	if err != nil || slot.Slot.Epoch <= policymap.CarriedEpoch {
 		t.Errorf("the first slot is %+v, %v", slot, err)
@@ -141,13 +141,13 @@ func TestMergeFlow(t *testing.T) {
 	}
 }
 
-// ends are both ends of a flow, under one epoch.
+// ends returns both ends of a flow, with one epoch.
 func ends(epoch uint32, a, b uint8) [2]bpfobj.PodApproval {
 	return [2]bpfobj.PodApproval{{Epoch: epoch, Roles: a}, {Epoch: epoch, Roles: b}}
 }
 
-// FuzzConversion reads shapes from what fuzzing makes up, converts, and compares
-// with copying field by field.
+// FuzzConversion derives shapes from the fuzz input, converts, and compares with a copy field
+// by field.
 func FuzzConversion(f *testing.F) {
 	f.Add([]byte{8, 0, 0, 4, 1, 4, 2}, []byte{8, 1, 0, 2, 0, 4, 4}, []byte{1, 2, 3, 4, 5, 6, 7, 8})
 	f.Add([]byte{4, 0, 1, 200}, []byte{4, 0, 0, 4}, []byte{1, 2, 3, 4})
@@ -195,7 +195,7 @@ func FuzzConversion(f *testing.F) {
 	})
 }
 
-// wantAskedAgain wants no role that a slot could confirm.
+// wantAskedAgain requires that no slot can confirm a role without a new verdict.
 func wantAskedAgain(t *testing.T, c bpfobj.PodConn) {
 	t.Helper()
 	if c.End[0].Epoch != policymap.CarriedEpoch || c.End[1].Epoch != policymap.CarriedEpoch {
@@ -203,7 +203,7 @@ func wantAskedAgain(t *testing.T, c bpfobj.PodConn) {
 	}
 }
 
-// shapeOf reads the size, then number, offset and size of fields.
+// shapeOf decodes the size, then number, offset and size of fields.
 func shapeOf(b []byte) (s policymap.Shape) {
 	if len(b) == 0 {
 		return s

@@ -12,30 +12,30 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// Difference is one entry of a policy map that is not as it should be.
+// Difference is one entry of a policy map that differs from the wanted content.
 type Difference struct {
-	// Map is the name of the map, without the address family.
+	// Map is the name of the map, without the IP version.
 	Map string
-	// Detail names the entry, what it holds and what it should hold.
+	// Detail names the entry, its present value and the wanted value.
 	Detail string
 }
 
-// Comparison is how the content of the policy maps differs from the wanted one.
+// Comparison lists how the content of the policy maps differs from the wanted content.
 type Comparison struct {
 	Differences []Difference
-	// Writes make the content the wanted one.
+	// Writes turn the present content into the wanted one.
 	Writes Writes
-	// Parts counts the parts of a verdict that are damaged: slots, classes of
-	// addresses, classes of ports, verdicts, rows. With one part, each write gives
-	// a packet the verdict from before the repair or the wanted one. With several,
-	// a repaired entry may meet one that is not repaired yet.
+	// Parts is the number of damaged parts of a verdict: slots, classes of addresses, classes
+	// of ports, verdicts, rows. With one part, each write gives a packet the verdict from
+	// before the repair or the wanted one. With several, a verdict may combine a repaired entry
+	// with a damaged one.
 	Parts int
-	// Epoch is the greatest that a damaged slot has: flows may have it.
+	// Epoch is the greatest epoch of a damaged slot: flows may have it.
 	Epoch uint32
 }
 
-// Compare finds the entries in which is differs from want. It changes neither.
-// Rows that want does not use are free and may hold anything.
+// Compare finds the entries in which is differs from want. It changes neither. Rows that want
+// does not use are free and may hold anything.
 func Compare(want, is *Entries) *Comparison {
 	c := &Comparison{}
 	for _, part := range []func(want, is *Entries){c.slots, c.addresses, c.ports, c.verdicts, c.rows} {
@@ -53,8 +53,8 @@ func (c *Comparison) found(name, format string, args ...any) {
 	c.Differences = append(c.Differences, Difference{name, fmt.Sprintf(format, args...)})
 }
 
-// differ calls changed for the keys whose value is not the wanted one or that are
-// missing, and foreign for those that should not be there.
+// differ calls changed for keys that are missing or have another value, and foreign for keys
+// that should not exist.
 func differ[K, V comparable](want, is map[K]V, changed func(k K, want, is V, there bool), foreign func(k K, is V)) {
 	for k, w := range want {
 		if v, there := is[k]; !there || v != w {
@@ -84,7 +84,7 @@ func (c *Comparison) addresses(want, is *Entries) {
 	w := &c.Writes
 	for a, class := range want.Peers {
 		if now, there := is.Peers[a]; !there || now != class || want.Pods[a] != is.Pods[a] {
-			c.found("peers", "address %s: there %t, class %d, a pod's %t; want class %d, a pod's %t", a, there, now, is.Pods[a], class, want.Pods[a])
+			c.found("peers", "address %s: present %t, class %d, pod %t; want class %d, pod %t", a, there, now, is.Pods[a], class, want.Pods[a])
 			w.Peers = append(w.Peers, PeerWrite{a, class, want.Pods[a]})
 		}
 	}
@@ -95,7 +95,7 @@ func (c *Comparison) addresses(want, is *Entries) {
 		}
 	}
 	differ(want.Prefixes, is.Prefixes, func(p netip.Prefix, class, now uint32, there bool) {
-		c.found("prefixes", "prefix %s: there %t, class %d, want %d", p, there, now, class)
+		c.found("prefixes", "prefix %s: present %t, class %d, want %d", p, there, now, class)
 		w.Prefixes = append(w.Prefixes, PrefixWrite{p, class})
 	}, func(p netip.Prefix, class uint32) {
 		c.found("prefixes", "prefix %s has class %d and should have no entry", p, class)
@@ -120,7 +120,7 @@ func (c *Comparison) ports(want, is *Entries) {
 func (c *Comparison) verdicts(want, is *Entries) {
 	compare := func(table uint32) {
 		differ(want.Verdicts[table], is.Verdicts[table], func(peer, row, now uint32, there bool) {
-			c.found("verdicts", "table %d, class %d, %s: there %t, row %d, want %d", table, peer/2, model.Direction(peer%2), there, now, row)
+			c.found("verdicts", "table %d, class %d, %s: present %t, row %d, want %d", table, peer/2, model.Direction(peer%2), there, now, row)
 			c.Writes.Verdicts = append(c.Writes.Verdicts, VerdictWrite{VerdictKey{table, peer}, row})
 		}, func(peer, row uint32) {
 			c.found("verdicts", "table %d, class %d, %s has row %d and should have no entry", table, peer/2, model.Direction(peer%2), row)
@@ -146,10 +146,10 @@ func (c *Comparison) rows(want, is *Entries) {
 	}
 }
 
-// tables compares what programs do not read.
+// tables compares the map tables, which programs do not read.
 func (c *Comparison) tables(want, is *Entries) {
 	differ(want.Tables, is.Tables, func(n uint32, id, _ model.TableID, there bool) {
-		c.found("tables", "table %d: there %t, with another identity or none", n, there)
+		c.found("tables", "table %d: present %t, with another identity or none", n, there)
 		c.Writes.Tables = append(c.Writes.Tables, TableWrite{n, id})
 	}, func(n uint32, _ model.TableID) {
 		c.found("tables", "table %d should have no entry", n)
@@ -157,8 +157,8 @@ func (c *Comparison) tables(want, is *Entries) {
 	})
 }
 
-// Renew gives every slot that an endpoint has a new epoch, beyond one that flows may
-// have: flows that were decided by damaged entries are decided again.
+// Renew gives every slot of an endpoint a new epoch, greater than beyond. Flows that were
+// decided by damaged entries are then decided again.
 func (l *Layout) Renew(beyond uint32) (w []SlotWrite) {
 	l.epoch = max(l.epoch, beyond)
 	for _, n := range slices.Sorted(maps.Values(l.slots)) {

@@ -13,11 +13,10 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// Decode finds out what entries that are in the maps mean. slots names the
-// endpoints that own a slot. The State that Layout.State returns has verdicts
-// without causes and classes without terms. What cannot be right, after writes
-// that were cut short for example, is returned as problems, counts as absent,
-// and is put right by the next Advance.
+// Decode interprets the entries of present maps. slots holds the slot of each endpoint. The
+// State of Layout.State has verdicts without causes and classes without terms. Decode returns
+// invalid entries, for example after interrupted writes, as problems. It treats them as absent,
+// and the next Advance repairs them.
 func Decode(e *Entries, slots map[model.EndpointID]uint32, c Capacity) (l *Layout, problems []string) {
 	l = NewLayout(c)
 	l.Entries, l.unsure = e, true
@@ -61,20 +60,19 @@ func Decode(e *Entries, slots map[model.EndpointID]uint32, c Capacity) (l *Layou
 	return l, problems
 }
 
-// Numbers beyond these are damage: no agent gets there, and what counts on from
-// them would wrap.
+// Greater numbers are damage: no agent reaches them, and counting on from them would overflow.
 const (
 	maxTable     = 1 << 29 // of a table, without the bits for defaults
 	maxEpoch     = 1 << 31
 	maxPeerClass = 1 << 30
 )
 
-// skippedEpochs is how far epochs go ahead when some were damaged: the greatest
-// that flows have may be among them.
+// skippedEpochs is the number of epochs to skip if some were damaged, because the greatest
+// epoch of a flow may be among them.
 const skippedEpochs = 1 << 16
 
-// numberTables notes which table has which number. Table DenyAll is nobody's; of
-// two tables with one identity the first counts.
+// numberTables records the number of each table. Table DenyAll has no identity; of two tables
+// with one identity, the first counts.
 func (l *Layout) numberTables() (problems []string) {
 	seen := func(number uint32) {
 		if number>>2 < maxTable {
@@ -86,12 +84,12 @@ func (l *Layout) numberTables() (problems []string) {
 		_, twice := l.tables[l.Tables[number]]
 		if number>>2 == DenyAll || number>>2 >= maxTable || twice {
 			l.strays = append(l.strays, number)
-			problems = append(problems, fmt.Sprintf("tables has an entry for table %d, which no agent makes", number))
+			problems = append(problems, fmt.Sprintf("tables has an entry for table %d, which no agent writes", number))
 			continue
 		}
 		l.tables[l.Tables[number]] = number
 	}
-	for number := range l.Verdicts { // of tables that are gone, too
+	for number := range l.Verdicts { // includes tables that are gone
 		seen(number)
 	}
 	for _, s := range l.Slots {
@@ -131,15 +129,14 @@ func (d *decoder) addresses() {
 	}
 	d.state.Addresses = model.MakeMap(all)
 	for p, c := range d.Prefixes {
-		class := model.PeerClass(c &^ bpfobj.PeerPod) // programs pass over the bit
+		class := model.PeerClass(c &^ bpfobj.PeerPod) // programs ignore the bit
 		d.state.Prefixes = append(d.state.Prefixes, model.PrefixClass{Prefix: p, Class: class})
 		d.classes[class] = true
 	}
 	slices.SortFunc(d.state.Prefixes, func(a, b model.PrefixClass) int { return model.ComparePrefixes(a.Prefix, b.Prefix) })
 }
 
-// ports reads the classes of ports. One that rows have no bit for counts as
-// closed.
+// ports decodes the classes of ports. A class without a bit in rows counts as closed.
 func (d *decoder) ports() (problems []string) {
 	used := map[uint16]bool{uint16(model.OtherPorts): true}
 	for i := 0; i < Ports; {
@@ -206,7 +203,7 @@ func (d *decoder) readTables() (problems []string) {
 	return problems
 }
 
-// row reads a row; one that is missing denies, as it does for the programs.
+// row decodes a row; a missing row denies, as in the programs.
 func (d *decoder) row(n uint32) (*model.Row, error) {
 	if r, ok := d.rows[n]; ok {
 		return r, nil
@@ -232,9 +229,9 @@ func (d *decoder) uniform(v model.Verdict) *model.Row {
 	return &model.Row{Cells: slices.Repeat([]model.Decision{{Verdict: v}}, d.width)}
 }
 
-// UsedRows returns the rows that some verdict refers to: the map rows is an
-// array and cannot say which of its entries are in use. read reports false for a
-// row that the array does not have: damaged verdicts may refer to any.
+// UsedRows returns the rows that verdicts refer to. The map rows is an array, so it does not
+// show which entries are in use. read reports false for a row outside the array, to which
+// damaged verdicts may refer.
 func UsedRows(verdicts map[uint32]map[uint32]uint32, read func(uint32) (bpfobj.PodRow, bool)) map[uint32]bpfobj.PodRow {
 	used := make(map[uint32]bpfobj.PodRow)
 	for _, entries := range verdicts {

@@ -16,7 +16,7 @@ const (
 	RowAllow = 1
 )
 
-// DenyAll is the number of the table that a slot has before any is written.
+// DenyAll is the number of the table of a slot before any table is written.
 const DenyAll = 0
 
 // Ports is the number of entries of the map ports.
@@ -26,10 +26,10 @@ const Ports = 3 * 65536
 type Entries struct {
 	// Slots: table and epoch by slot number.
 	Slots map[uint32]bpfobj.PodSlot
-	// Peers and Prefixes: class of addresses; both families.
+	// Peers and Prefixes: class of addresses; both IP versions.
 	Peers    map[netip.Addr]uint32
 	Prefixes map[netip.Prefix]uint32
-	// Pods are those of Peers that are pods', which the programs know by PEER_POD.
+	// Pods are the addresses in Peers that belong to pods. Programs know them by PEER_POD.
 	Pods map[netip.Addr]bool
 	// Ports: class by protocol index * 65536 + port.
 	Ports []uint16
@@ -40,7 +40,7 @@ type Entries struct {
 	Tables map[uint32]model.TableID
 }
 
-// NewEntries returns the content of maps that were just made.
+// NewEntries returns the content of new maps.
 func NewEntries() *Entries {
 	return &Entries{
 		Slots: make(map[uint32]bpfobj.PodSlot), Peers: make(map[netip.Addr]uint32), Prefixes: make(map[netip.Prefix]uint32),
@@ -49,10 +49,10 @@ func NewEntries() *Entries {
 	}
 }
 
-// PeerKey is the second half of a key of the map verdicts.
+// PeerKey returns the second half of a key of the map verdicts.
 func PeerKey(c model.PeerClass, d model.Direction) uint32 { return uint32(c)*2 + uint32(d) }
 
-// PortIndex is the key of the map ports; false for protocols without ports.
+// PortIndex returns the key of the map ports; false for protocols without ports.
 func PortIndex(p model.Protocol, port uint16) (uint32, bool) {
 	for i, proto := range model.PortProtocols {
 		if proto == p {
@@ -62,13 +62,13 @@ func PortIndex(p model.Protocol, port uint16) (uint32, bool) {
 	return 0, false
 }
 
-// Lookup gives the verdict on a new flow as the programs find it.
+// Lookup returns the verdict on a new flow as the programs compute it.
 func (e *Entries) Lookup(slot uint32, d model.Direction, remote netip.Addr, p model.Protocol, port uint16) model.Verdict {
 	return e.Verdict(e.Row(slot, d, e.Class(remote)), p, port)
 }
 
-// Row gives the number of the row that a slot's table has for a class:
-// RowDeny, RowAllow or a key of Rows.
+// Row returns the number of the row that a slot's table has for a class: RowDeny, RowAllow or a
+// key of Rows.
 func (e *Entries) Row(slot uint32, d model.Direction, c model.PeerClass) uint32 {
 	table := e.Slots[slot].Table
 	row, ok := e.Verdicts[table][PeerKey(c, d)]
@@ -78,7 +78,7 @@ func (e *Entries) Row(slot uint32, d model.Direction, c model.PeerClass) uint32 
 	return row
 }
 
-// Verdict gives what a row says of a protocol and port.
+// Verdict returns the verdict of a row for a protocol and port.
 func (e *Entries) Verdict(row uint32, p model.Protocol, port uint16) model.Verdict {
 	if row <= RowAllow {
 		return model.Verdict(row)
@@ -95,7 +95,7 @@ func (e *Entries) Verdict(row uint32, p model.Protocol, port uint16) model.Verdi
 	return model.Verdict(bits.Allow[class/64] >> (class % 64) & 1)
 }
 
-// Class gives the class of an address: its own, else that of the longest prefix.
+// Class returns the class of an address: its own, else that of the longest prefix.
 func (e *Entries) Class(a netip.Addr) model.PeerClass {
 	if c, ok := e.Peers[a]; ok {
 		return model.PeerClass(c)
@@ -109,9 +109,8 @@ func (e *Entries) Class(a netip.Addr) model.PeerClass {
 	return model.World
 }
 
-// Writes are the changes of map entries that take a data path from one State
-// to the next. They are to be made in the order of the fields, which is the
-// order that dataplane.Plan relies on.
+// Writes are the map writes that lead a data path from one State to the next. They must be made
+// in the order of the fields, on which dataplane.Plan relies.
 type Writes struct {
 	Rows     []RowWrite
 	Tables   []TableWrite
@@ -128,7 +127,7 @@ type Writes struct {
 	DropTables   []uint32
 }
 
-// RowWrite sets an entry of rows that nothing refers to yet.
+// RowWrite sets an entry of rows that no verdict refers to yet.
 type RowWrite struct {
 	Index uint32
 	Row   bpfobj.PodRow
@@ -153,8 +152,7 @@ type VerdictWrite struct {
 type PeerWrite struct {
 	Addr  netip.Addr
 	Class uint32
-	// Pod says that the address is a pod's, so that nothing on the way
-	// translates packets to it.
+	// Pod says that the address belongs to a pod, so DNAT does not apply to packets to it.
 	Pod bool
 }
 
@@ -176,7 +174,7 @@ type SlotWrite struct {
 	Slot  bpfobj.PodSlot
 }
 
-// Count returns how many entries are written.
+// Count returns the number of entries to write.
 func (w *Writes) Count() int {
 	n := len(w.Rows) + len(w.Tables) + len(w.Verdicts) + len(w.Unlist) + len(w.Peers) + len(w.Prefixes) + len(w.DropPrefixes) +
 		len(w.DropPeers) + len(w.Slots) + len(w.DropVerdicts) + len(w.DropTables)
@@ -242,7 +240,7 @@ func (e *Entries) dropVerdicts(keys []VerdictKey) {
 	}
 }
 
-// Clone returns a copy that shares nothing that is written to.
+// Clone returns a copy that shares no memory that writes change.
 func (e *Entries) Clone() *Entries {
 	c := *e
 	c.Slots, c.Peers, c.Prefixes = maps.Clone(e.Slots), maps.Clone(e.Peers), maps.Clone(e.Prefixes)

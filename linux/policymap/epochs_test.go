@@ -11,15 +11,15 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// TestEpochsGoOn restarts the agent after every change and removes endpoints. A slot
-// that changes gets an epoch that no slot ever had: flows of an earlier policy, and of
-// an earlier pod, are decided again.
+// TestEpochsGoOn restarts the agent after every change and removes endpoints. A changed slot
+// gets an epoch that no slot ever had, so flows of an earlier policy or an earlier pod are
+// decided again.
 func TestEpochsGoOn(t *testing.T) {
 	for seed := range uint64(6) {
 		k := newKernel()
 		s := world.Random(seed, shapes[0])
 		highest := uint32(policymap.CarriedEpoch)
-		// later takes in the slots and looks at those that differ from was.
+		// later records the slots and checks those that differ from was.
 		later := func(what string, was *policymap.Entries) {
 			t.Helper()
 			so := highest
@@ -52,8 +52,8 @@ func TestEpochsGoOn(t *testing.T) {
 	}
 }
 
-// peered is a State of one endpoint that one peer may reach at ports of class 1 and of
-// no class, and nobody else. infos are the classes of peers.
+// peered returns a State of one endpoint. Only one peer may reach it, at ports of class 1 and
+// of no class. infos are the classes of peers.
 func peered(ports []model.PortRange, peers map[netip.Addr]model.PeerClass, infos ...model.PeerClassInfo) *model.State {
 	deny := &model.Row{Cells: []model.Decision{{}, {}}}
 	allow := &model.Row{Cells: []model.Decision{{Verdict: model.Allow}, {}}}
@@ -69,8 +69,8 @@ func peered(ports []model.PortRange, peers map[netip.Addr]model.PeerClass, infos
 	}
 }
 
-// TestPeerThatGoes removes the address of a peer that a table allows. The table stays;
-// flows of the peer must be decided again.
+// TestPeerThatGoes removes the address of a peer that a table allows. The table stays; flows of
+// the peer must be decided again.
 func TestPeerThatGoes(t *testing.T) {
 	peer := netip.MustParseAddr("10.0.3.3")
 	known := model.PeerClassInfo{Class: 1}
@@ -111,7 +111,7 @@ func TestPrefixThatGoes(t *testing.T) {
 	}
 }
 
-// TestTableThatChanges changes what a table says of a peer, and nothing else.
+// TestTableThatChanges changes only the verdict of a table for a peer.
 func TestTableThatChanges(t *testing.T) {
 	peer := netip.MustParseAddr("10.0.3.3")
 	allows, denies := peered(nil, map[netip.Addr]model.PeerClass{peer: 1}, model.PeerClassInfo{Class: 1}), peered(nil, map[netip.Addr]model.PeerClass{peer: 1}, model.PeerClassInfo{Class: 1})
@@ -131,8 +131,8 @@ func TestTableThatChanges(t *testing.T) {
 	}
 }
 
-// TestClosedPorts: the class of ports that every row denies is denied by rows that
-// allow all ports without a class.
+// TestClosedPorts checks rows that deny the class of closed ports and allow all ports without a
+// class.
 func TestClosedPorts(t *testing.T) {
 	peer := netip.MustParseAddr("10.0.3.3")
 	ports := []model.PortRange{{Protocol: model.TCP, First: 80, Last: 80, Class: model.ClosedPorts}, {Protocol: model.TCP, First: 90, Last: 90, Class: 1}}
@@ -146,8 +146,8 @@ func TestClosedPorts(t *testing.T) {
 	}
 }
 
-// TestWhatIsAPod: only addresses of classes of known addresses are pods'. Packets to
-// others may be for a Service, and are decided after their translation.
+// TestWhatIsAPod checks that only addresses in classes of known addresses count as pods.
+// Packets to other addresses may be for a Service, and are decided after DNAT.
 func TestWhatIsAPod(t *testing.T) {
 	peer, node := netip.MustParseAddr("10.0.3.3"), netip.MustParseAddr("192.168.0.1")
 	for kind, want := range map[model.AddressKind]bool{model.KindKnown: true, model.KindThisNode: false, model.KindOtherNode: false, model.KindUnknown: false} {

@@ -15,9 +15,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// FuzzDecode damages the entries of a State as writes that were cut short, or
-// somebody with bpftool, might: what Decode makes of them must never allow
-// what the entries deny, and the next State must put everything right.
+// FuzzDecode damages the entries of a State, as interrupted writes or a user with bpftool
+// might. The decoded State must never allow what the entries deny, and the next State must
+// repair everything.
 func FuzzDecode(f *testing.F) {
 	for seed := range byte(24) {
 		f.Add(seed, []byte{})
@@ -44,7 +44,7 @@ func FuzzDecode(f *testing.F) {
 		next := world.Mutate(uint64(seed)+1, s, shapes[int(seed)%len(shapes)], 2)
 		var previous *model.State
 		if seed%2 == 1 {
-			previous = k.layout.State() // as an agent does; else numbers start anew
+			previous = k.layout.State() // as an agent does; otherwise numbers start again at zero
 		}
 		state := stateOf(t, next, previous)
 		k.apply(t, state)
@@ -54,8 +54,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// checkClean wants the maps to hold what they would if a State had been written to
-// new ones: marks of pods too, and nothing that no packet can reach yet.
+// checkClean requires that the maps hold what a new layout would write for the State, marks of
+// pods included. They must hold nothing that no packet can reach yet.
 func (k *kernel) checkClean(t *testing.T) {
 	t.Helper()
 	for a := range k.Peers {
@@ -85,8 +85,8 @@ func (k *kernel) checkClean(t *testing.T) {
 	}
 }
 
-// checkRows wants every row that a verdict refers to in the layout's notes: one
-// that is missing there would be written over.
+// checkRows requires that the layout knows every row that a verdict refers to. It would
+// overwrite an unknown one.
 func (k *kernel) checkRows(t *testing.T) {
 	t.Helper()
 	for table, entries := range k.Verdicts {
@@ -98,14 +98,14 @@ func (k *kernel) checkRows(t *testing.T) {
 	}
 }
 
-// spoil damages one entry; what and how tell which and to what.
+// spoil damages one entry; what and how select the entry and its new value.
 func spoil(e *policymap.Entries, kind, what, how byte) {
 	if kind%24 >= 8 {
 		spoilWildly(e, kind%24, what, how)
 		return
 	}
 	switch kind % 24 {
-	case 0: // a slot names any table
+	case 0: // a slot refers to an arbitrary table
 		if n, ok := nth(e.Slots, what); ok {
 			s := e.Slots[n]
 			s.Table = uint32(how)
@@ -119,11 +119,11 @@ func spoil(e *policymap.Entries, kind, what, how byte) {
 		if n, ok := nth(e.Rows, what); ok {
 			delete(e.Rows, n)
 		}
-	case 3: // a verdict names any row
+	case 3: // a verdict refers to an arbitrary row
 		if n, ok := nth(e.Verdicts, what); ok {
 			e.Verdicts[n][uint32(how)] = uint32(how) % 8
 		}
-	case 4: // rows of a table that is not there
+	case 4: // rows of a table that does not exist
 		e.Verdicts[uint32(what)<<2|uint32(how)&3] = map[uint32]uint32{uint32(how): uint32(what) % 5}
 	case 5:
 		a := netip.AddrFrom4([4]byte{10, 0, what % 4, how})
@@ -138,7 +138,7 @@ func spoil(e *policymap.Entries, kind, what, how byte) {
 	}
 }
 
-// wild makes a number of any size of two bytes.
+// wild returns a number of any size from two bytes.
 func wild(what, how byte) uint32 { return uint32(int32(int8(how))) << (what % 32) }
 
 // spoilWildly writes numbers that no agent writes.
@@ -159,7 +159,7 @@ func spoilWildly(e *policymap.Entries, kind, what, how byte) {
 		e.Ports[int(what)*770] = uint16(n >> 8)
 	case 12:
 		e.Ports[len(e.Ports)-1-int(what)] = uint16(how) << 8
-	case 13: // a row beyond the map, or any
+	case 13: // a row outside the map, or any
 		if table, ok := nth(e.Verdicts, what); ok {
 			e.Verdicts[table][uint32(how)] = n
 		}
@@ -169,13 +169,13 @@ func spoilWildly(e *policymap.Entries, kind, what, how byte) {
 		}
 	case 15: // any table
 		e.Verdicts[n] = map[uint32]uint32{uint32(what): uint32(how) % 2}
-	case 16: // any number, with the identity of a table that is there
+	case 16: // any number, with the identity of an existing table
 		if table, ok := nth(e.Tables, what); ok {
 			e.Tables[n] = e.Tables[table]
 		}
 	case 17:
 		e.Tables[n] = model.TableID{what, how}
-	case 18: // the identity of another
+	case 18: // the identity of another table
 		if table, ok := nth(e.Tables, what); ok {
 			if other, ok := nth(e.Tables, how); ok {
 				e.Tables[table] = e.Tables[other]
@@ -184,13 +184,13 @@ func spoilWildly(e *policymap.Entries, kind, what, how byte) {
 	case 19:
 		a := netip.AddrFrom4([4]byte{10, 0, what % 4, how})
 		e.Peers[a], e.Pods[a] = n&^bpfobj.PeerPod, how%2 == 0
-	case 20: // a flag that means something in another map
+	case 20: // a flag that belongs to another map
 		e.Prefixes[netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, what, 0}), 24)] = n | bpfobj.PeerPod
 	case 21:
 		for a := range e.Peers {
 			e.Pods[a] = !e.Pods[a]
 		}
-	case 22: // bits of classes that are not in use
+	case 22: // bits of unused classes
 		if row, ok := nth(e.Rows, what); ok {
 			bits := e.Rows[row]
 			bits.Allow[how%16] ^= 1 << (what % 64)
@@ -201,7 +201,7 @@ func spoilWildly(e *policymap.Entries, kind, what, how byte) {
 	}
 }
 
-// nth returns a key of a map, of which the number tells which.
+// nth returns a key of a map, selected by a number.
 func nth[V any](m map[uint32]V, n byte) (uint32, bool) {
 	keys := slices.Sorted(maps.Keys(m))
 	if len(keys) == 0 {
@@ -210,8 +210,7 @@ func nth[V any](m map[uint32]V, n byte) (uint32, bool) {
 	return keys[int(n)%len(keys)], true
 }
 
-// decoded reads the entries as a new agent does, and makes the result the
-// kernel's layout.
+// decoded reads the entries as a new agent does, and makes the result the kernel's layout.
 func decoded(t *testing.T, k *kernel, s *model.Snapshot, slots map[model.EndpointID]uint32) {
 	t.Helper()
 	found := k.Entries.Clone()
@@ -223,7 +222,7 @@ func decoded(t *testing.T, k *kernel, s *model.Snapshot, slots map[model.Endpoin
 		for _, d := range model.Directions {
 			for _, a := range addrs {
 				for i, at := range ports {
-					if i%5 != int(slot)%5 { // enough to find what is wrong, and quick
+					if i%5 != int(slot)%5 { // a fast sample that is enough to find errors
 						continue
 					}
 					got := state.Decide(id, d, a, at.Protocol, at.Port).Verdict

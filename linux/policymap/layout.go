@@ -14,33 +14,31 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// Grace is how long the number of a table or row is not used again after the
-// last entry that referred to it is gone: longer than any packet can be on its
-// way through a program.
+// Grace is how long the number of a table or row stays unused after the last entry that
+// referred to it is gone. It exceeds the time that a program can run for one packet.
 const Grace = 2 * time.Second
 
-// Layout knows what the maps contain and which numbers are in use. It is
-// changed by the methods below and not safe for concurrent use. After a failed
-// write it is to be thrown away and decoded anew.
+// Layout knows the content of the maps and the numbers in use. The methods below change it; it
+// is not safe for concurrent use. After a failed write, discard it and decode the maps again.
 type Layout struct {
 	*Entries
 	capacity Capacity
-	state    *model.State // what Entries mean
+	state    *model.State // the State that Entries encode
 	slots    map[model.EndpointID]uint32
 	tables   map[model.TableID]uint32
 	rows     map[bpfobj.PodRow]uint32
 	uses     map[uint32]int // of each row, by entries of verdicts
 	pending  []uint32       // rows that lost an entry in this step
-	garbage  []VerdictKey   // entries that were found and mean nothing
-	strays   []uint32       // likewise of the map tables
-	// unsure tells that Entries were read and may hold what state does not show.
+	garbage  []VerdictKey   // entries that were found and have no meaning
+	strays   []uint32       // the same for the map tables
+	// unsure says that Entries were read and may hold more than state shows.
 	unsure   bool
 	freed    []freedRow // oldest first
 	nextRow  uint32
 	next     uint32 // table number, without the bits for defaults
 	epoch    uint32
 	verdicts int    // entries
-	peers    [2]int // entries, by family
+	peers    [2]int // entries, by IP version
 	nodes    nodeAddresses
 }
 
@@ -49,7 +47,7 @@ type freedRow struct {
 	at    time.Time
 }
 
-// NewLayout starts with empty maps.
+// NewLayout returns a layout of empty maps.
 func NewLayout(c Capacity) *Layout {
 	return &Layout{
 		Entries: NewEntries(), capacity: c, state: &model.State{},
@@ -68,7 +66,7 @@ func (l *Layout) Slot(id model.EndpointID) (uint32, bool) {
 	return s, ok
 }
 
-// Holders returns whose each slot is.
+// Holders returns the endpoint of each slot.
 func (l *Layout) Holders() map[uint32]model.EndpointID {
 	held := make(map[uint32]model.EndpointID, len(l.slots))
 	for id, slot := range l.slots {
@@ -77,8 +75,8 @@ func (l *Layout) Holders() map[uint32]model.EndpointID {
 	return held
 }
 
-// AddSlot gives an endpoint a slot, under DenyAll and a new epoch if it had
-// none.
+// AddSlot returns the slot of an endpoint. If it has none, AddSlot assigns one, with table
+// DenyAll and a new epoch.
 func (l *Layout) AddSlot(id model.EndpointID) (SlotWrite, error) {
 	if s, ok := l.slots[id]; ok {
 		return SlotWrite{s, l.Slots[s]}, nil
@@ -100,8 +98,8 @@ func (l *Layout) AddSlot(id model.EndpointID) (SlotWrite, error) {
 	return w, nil
 }
 
-// KeepSlot gives an endpoint the slot that it has in another layout, under
-// DenyAll and a new epoch.
+// KeepSlot gives an endpoint the slot that it has in another layout, with table DenyAll and a
+// new epoch.
 func (l *Layout) KeepSlot(id model.EndpointID, n uint32) (SlotWrite, error) {
 	if int(n) >= l.capacity.Slots {
 		return SlotWrite{}, &FullError{Map: "slots", Need: int(n) + 1, Max: l.capacity.Slots}
@@ -117,7 +115,7 @@ func (l *Layout) KeepSlot(id model.EndpointID, n uint32) (SlotWrite, error) {
 	return w, nil
 }
 
-// DropSlot takes the slot of an endpoint away and puts it under DenyAll.
+// DropSlot releases the slot of an endpoint and gives it table DenyAll.
 func (l *Layout) DropSlot(id model.EndpointID) (SlotWrite, bool) {
 	s, ok := l.slots[id]
 	if !ok {
@@ -148,9 +146,9 @@ func (l *Layout) newEpoch() uint32 {
 	return l.epoch
 }
 
-// Advance works out the writes that take the maps from what they hold to the
-// State, which must be the next step of dataplane.Plan, and notes them as made.
-// When the State does not fit, a *FullError is returned and nothing is noted.
+// Advance computes the writes that lead the maps from their present content to the State, which
+// must be the next step of dataplane.Plan. It records them as made. If the State does not fit,
+// it returns a *FullError and records nothing.
 func (l *Layout) Advance(to *model.State, now time.Time) (*Writes, error) {
 	if err := l.Check([]*model.State{to}, now); err != nil {
 		return nil, err
@@ -196,7 +194,7 @@ func (l *Layout) advancePeers(to *model.State, w *Writes) {
 			w.DropPeers = append(w.DropPeers, a)
 		}
 	}
-	// Addresses that are nodes' now, or were, and stay in their class.
+	// Addresses that become or cease to be those of nodes, and stay in their class.
 	for _, nodes := range []nodeAddresses{was, l.nodes} {
 		for a := range nodes.all {
 			c, ok := to.Addresses.Get(a)
@@ -214,8 +212,8 @@ func (l *Layout) advancePeers(to *model.State, w *Writes) {
 	slices.SortFunc(w.DropPeers, netip.Addr.Compare)
 }
 
-// correctPeers writes the addresses that stay in their class and are marked as
-// pods' though they are not, or the other way round.
+// correctPeers writes addresses that stay in their class but are wrongly marked, or not marked,
+// as pods.
 func (l *Layout) correctPeers(to *model.State, written map[netip.Addr]bool, w *Writes) {
 	for a := range l.Peers {
 		c, ok := to.Addresses.Get(a)
@@ -226,14 +224,14 @@ func (l *Layout) correctPeers(to *model.State, written map[netip.Addr]bool, w *W
 	}
 }
 
-// nodeAddresses are those of all nodes of a State.
+// nodeAddresses are the addresses of all nodes of a State.
 type nodeAddresses struct {
 	all    map[netip.Addr]bool
-	own    []netip.Addr  // of the State, as routes
-	routes []model.Route // States share what did not change
+	own    []netip.Addr  // of the State, as are routes
+	routes []model.Route // States share unchanged slices
 }
 
-// of returns those of another State.
+// of returns the addresses of another State.
 func (n nodeAddresses) of(s *model.State) nodeAddresses {
 	if n.all != nil && sameSlice(n.own, s.NodeAddresses) && sameSlice(n.routes, s.Routes) {
 		return n
@@ -250,19 +248,19 @@ func (n nodeAddresses) of(s *model.State) nodeAddresses {
 	return n
 }
 
-// sameSlice reports whether two slices are one.
+// sameSlice reports whether two slices share their memory.
 func sameSlice[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// IsPod reports whether a State knows an address as a pod's.
+// IsPod reports whether an address belongs to a pod, according to a State.
 func IsPod(s *model.State, a netip.Addr) bool {
 	c, ok := s.Addresses.Get(a)
 	return ok && classOfPods(s, c) && !nodeAddresses{}.of(s).all[a]
 }
 
-// classOfPods reports whether the single addresses of a class may be pods': nodes'
-// are in classes of their own kinds, or in World if no rule tells them apart.
+// classOfPods reports whether the single addresses of a class may belong to pods. Nodes are in
+// classes of their own kinds, or in World if no rule distinguishes them.
 func classOfPods(s *model.State, c model.PeerClass) bool {
 	if c == model.World {
 		return true
@@ -310,7 +308,7 @@ func (l *Layout) advancePorts(to *model.State, w *Writes) {
 			want[first+i] = uint16(r.Class)
 		}
 	}
-	const stride = 1024 // most of the ports stay as they are, and are passed over quickly
+	const stride = 1024 // skips unchanged ports quickly
 	for i := 0; i < Ports; {
 		if i%stride == 0 && slices.Equal(want[i:i+stride], l.Ports[i:i+stride]) {
 			i += stride
@@ -329,9 +327,9 @@ func (l *Layout) advancePorts(to *model.State, w *Writes) {
 	}
 }
 
-// advanceSlots flips endpoints to their tables, and gives a new epoch to those
-// whose table now says something else of a class or an address, so that flows
-// in progress are decided again.
+// advanceSlots switches endpoints to their tables. It gives a new epoch to endpoints whose
+// table changed its verdict on a class or an address, so that flows in progress are decided
+// again.
 func (l *Layout) advanceSlots(to *model.State, w *Writes, changed map[model.TableID]bool) {
 	all := len(w.Prefixes) > 0 || len(w.DropPrefixes) > 0 || len(w.Ports) > 0
 	moved := l.movedClasses(to, w)
@@ -340,7 +338,7 @@ func (l *Layout) advanceSlots(to *model.State, w *Writes, changed map[model.Tabl
 		otherwise[id] = all || changed[id] || l.saysOtherwise(to, id, moved)
 	}
 	inOrder := slices.SortedFunc(maps.Keys(l.slots), func(a, b model.EndpointID) int { return int(l.slots[a]) - int(l.slots[b]) })
-	for _, id := range inOrder { // epochs should not depend on chance
+	for _, id := range inOrder { // keeps epochs deterministic
 		s, table := l.slots[id], uint32(DenyAll)
 		e, ok := to.Endpoints[id]
 		if ok {

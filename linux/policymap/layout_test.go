@@ -22,8 +22,7 @@ import (
 
 var roomy = policymap.Capacity{Slots: 64, Peers4: 1000, Peers6: 1000, Prefixes4: 1000, Prefixes6: 1000, Verdicts: 10000, Rows: 2000, Tables: 500}
 
-// kernel makes writes as the kernel's maps would see them, apart from the
-// layout's own notes.
+// kernel executes writes as the kernel would, without the records of the layout.
 type kernel struct {
 	*policymap.Entries
 	layout *policymap.Layout
@@ -53,7 +52,7 @@ func (k *kernel) apply(t *testing.T, s *model.State) {
 	}
 }
 
-// restart forgets everything but the maps.
+// restart discards everything except the maps.
 func (k *kernel) restart(t *testing.T) {
 	t.Helper()
 	slots := map[model.EndpointID]uint32{}
@@ -102,8 +101,8 @@ func (k *kernel) check(t *testing.T, s *model.Snapshot, state *model.State) {
 	}
 }
 
-// checkNotes compares the layout's notes with the maps. The map rows is an array,
-// so rows that nothing refers to stay in it.
+// checkNotes compares the records of the layout with the maps. The map rows is an array, so
+// unused rows stay in it.
 func (k *kernel) checkNotes(t *testing.T) {
 	t.Helper()
 	if !slices.Equal(k.Ports, k.layout.Ports) {
@@ -120,8 +119,8 @@ var shapes = []world.Shape{
 	{Pods: 6, Policies: 4}, {Pods: 8, Policies: 6, IPv6: true}, {Pods: 8, Policies: 8, Tiers: true}, {Pods: 8, Policies: 4, Nodes: 1},
 }
 
-// Through any sequence of changes, with restarts in between, the entries say
-// what the State says, and the layout's notes are what the maps hold.
+// Through any sequence of changes with restarts, the entries encode the State, and the records
+// of the layout match the maps.
 func TestEntriesFollowTheState(t *testing.T) {
 	for i, shape := range shapes {
 		for seed := range uint64(6) {
@@ -165,7 +164,7 @@ func TestNothingToDo(t *testing.T) {
 	}
 }
 
-// A State that does not fit is refused before anything is written.
+// A State that does not fit is rejected before anything is written.
 func TestFull(t *testing.T) {
 	s := world.Random(3, shapes[2])
 	state := stateOf(t, s, nil)
@@ -209,7 +208,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
-// Slots of another layout are kept, under DenyAll, and given to nobody else.
+// Slots of another layout are kept, with table DenyAll, and given to no other endpoint.
 func TestKeepSlot(t *testing.T) {
 	l := policymap.NewLayout(policymap.Capacity{Slots: 4})
 	kept, err := l.KeepSlot("a", 1)

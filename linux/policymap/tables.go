@@ -10,8 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// encodeRow packs the verdicts of a row: bit n is that of port class n, in use
-// or not.
+// encodeRow packs the verdicts of a row: bit n is that of port class n, in use or not.
 func encodeRow(r *model.Row) bpfobj.PodRow {
 	var bits bpfobj.PodRow
 	if r.Cell(model.OtherPorts).Verdict == model.Allow {
@@ -29,8 +28,8 @@ func encodeRow(r *model.Row) bpfobj.PodRow {
 	return bits
 }
 
-// advanceTables writes the rows of tables that are new or changed, and returns
-// the tables that were in force and now say something else of some class.
+// advanceTables writes the rows of tables that are new or changed. It returns the tables in
+// force whose verdict on a class has changed.
 func (l *Layout) advanceTables(to *model.State, w *Writes, now time.Time) map[model.TableID]bool {
 	changed := make(map[model.TableID]bool)
 	e := encoder{Layout: l, writes: w, now: now, cache: make(map[*model.Row]uint32)}
@@ -64,7 +63,7 @@ func (l *Layout) advanceTables(to *model.State, w *Writes, now time.Time) map[mo
 	return changed
 }
 
-// missing lists the classes that are in the second list only; both are sorted.
+// missing lists the classes that are only in the second list; both are sorted.
 func missing(from, in []model.PeerClassInfo) []model.PeerClass {
 	if len(from) == len(in) && len(in) > 0 && &from[0] == &in[0] {
 		return nil
@@ -90,9 +89,8 @@ func sortedTables(m map[model.TableID]*model.Table) []model.TableID {
 	return ids
 }
 
-// newTable finds a number whose lowest bits are the verdicts of the classes
-// that the table does not list. They stay what they are while the number is in
-// use.
+// newTable finds a number whose lowest bits are the verdicts of the classes that the table does
+// not list. They stay unchanged while the number is in use.
 func (l *Layout) newTable(t *model.Table) uint32 {
 	number := l.next << 2
 	l.next++
@@ -112,8 +110,8 @@ type encoder struct {
 	cache  map[*model.Row]uint32
 }
 
-// side writes what one direction of a table says of some classes, and reports
-// whether it said something else of one before.
+// side writes the verdicts of one direction of a table on some classes, and reports whether a
+// verdict on one changed.
 func (e *encoder) side(number uint32, d model.Direction, s *model.Side, classes []model.PeerClass) bool {
 	unlisted := uint32(number >> d & 1)
 	changed := false
@@ -141,8 +139,8 @@ func (e *encoder) side(number uint32, d model.Direction, s *model.Side, classes 
 	return changed
 }
 
-// changedClasses lists, by number, the classes of which a side may say something
-// else than it did, beside those that are new.
+// changedClasses lists, by number, the classes on which the verdict of a side may have changed,
+// other than new ones.
 func changedClasses(was, is *model.Side, all, fresh []model.PeerClass) []model.PeerClass {
 	if was == nil || was.Default != is.Default {
 		return all
@@ -157,7 +155,7 @@ func changedClasses(was, is *model.Side, all, fresh []model.PeerClass) []model.P
 	return slices.Compact(changed)
 }
 
-// row returns the number of a row, after writing it if no table has it yet.
+// row returns the number of a row, and writes it if no table uses it yet.
 func (e *encoder) row(r *model.Row) uint32 {
 	if n, ok := e.cache[r]; ok {
 		return n
@@ -187,10 +185,10 @@ func (e *encoder) rowNumber(r *model.Row) uint32 {
 	return n
 }
 
-// release notes that entries which referred to rows are gone. A row that
-// nothing refers to any more is free after the grace period.
+// release records that entries which referred to rows are gone. A row without references is
+// free after the grace period.
 func (l *Layout) release(now time.Time) {
-	slices.Sort(l.pending) // the order of reuse should not depend on chance
+	slices.Sort(l.pending) // keeps the order of reuse deterministic
 	for _, row := range l.pending {
 		if row <= RowAllow {
 			continue
@@ -200,7 +198,7 @@ func (l *Layout) release(now time.Time) {
 		}
 		delete(l.uses, row)
 		if _, ok := l.Rows[row]; !ok {
-			continue // a verdict referred to it that another process wrote
+			continue // a verdict of another process referred to it
 		}
 		delete(l.rows, l.Rows[row])
 		delete(l.Rows, row)
@@ -209,7 +207,7 @@ func (l *Layout) release(now time.Time) {
 	l.pending = nil
 }
 
-// collect removes what no endpoint and no class can reach any more.
+// collect removes entries that no endpoint and no class can reach any more.
 func (l *Layout) collect(to *model.State, w *Writes) {
 	dead := missing(to.PeerClasses, l.state.PeerClasses)
 	drop := func(number, peer uint32) {

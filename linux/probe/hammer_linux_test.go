@@ -16,14 +16,14 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// While policies, labels, addresses and ports change a thousand times, packets
-// of flows that the State before and the State after decide alike are sent
-// without a pause: none may meet another verdict.
+// While policies, labels, addresses and ports change a thousand times, the test sends packets
+// without pause. It uses flows on which the States before and after a change agree. No packet
+// may get another verdict.
 func TestNoPacketMeetsAMixture(t *testing.T) {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
 	}
-	const edits = 1000 // that are hammered
+	const edits = 1000 // with packets meanwhile
 	p, err := Load()
 	if err != nil {
 		t.Fatal(err)
@@ -69,8 +69,8 @@ func compileFor(s *model.Snapshot, previous *model.State) *model.State {
 	return state
 }
 
-// alike finds an endpoint and TCP flows in one direction that two States give
-// the same verdict, as frames that open them.
+// alike finds an endpoint and TCP flows in one direction that have the same verdict in two
+// States, as frames that open them.
 func alike(t *testing.T, p *Programs, before, after *model.State, s *model.Snapshot, v model.Verdict) (frames [][]byte, e bpfobj.PodEndpoint, d model.Direction) {
 	t.Helper()
 	const enough = 8
@@ -85,7 +85,7 @@ func alike(t *testing.T, p *Programs, before, after *model.State, s *model.Snaps
 			frames = frames[:0]
 			for _, remote := range addrs {
 				for _, port := range ports {
-					// What may be translated is decided by another program.
+					// Another program decides packets that DNAT may change.
 					if d == model.Egress && !(policymap.IsPod(before, remote) && policymap.IsPod(after, remote)) {
 						continue
 					}
@@ -117,8 +117,8 @@ func alike(t *testing.T, p *Programs, before, after *model.State, s *model.Snaps
 	return nil, e, d
 }
 
-// hammer sends frames from another thread while change runs, and counts those
-// that met another verdict than the steady one.
+// hammer sends frames from another thread while change runs, and counts packets with another
+// verdict than steady.
 func hammer(p *Programs, e bpfobj.PodEndpoint, d model.Direction, steady model.Verdict, frames [][]byte, change func() error) (packets int, wrong uint64, err error) {
 	if err := p.path.PutEndpoint(loader.SandboxInterface, e); err != nil {
 		return 0, 0, err

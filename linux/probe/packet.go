@@ -9,10 +9,10 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// First is the first packet of a flow as an Ethernet frame: a TCP SYN, an SCTP
-// INIT, an ICMP echo request, a datagram, or for other protocols eight bytes.
-// source is the port that it is sent from, or the identifier of an echo
-// request. Checksums are left zero: no program looks at them.
+// First returns the first packet of a flow as an Ethernet frame. It is a TCP SYN, an SCTP INIT,
+// an ICMP echo request, a datagram, or eight bytes for other protocols. source is the source
+// port, or the identifier of an echo request. Checksums are zero, because no program checks
+// them.
 func First(f model.Flow, source uint16, src, dst net.HardwareAddr) []byte {
 	payload := transport(f, source)
 	frame := append(append(make([]byte, 0, 96), dst...), src...)

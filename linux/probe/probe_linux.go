@@ -20,7 +20,7 @@ var (
 	hostMAC = net.HardwareAddr{2, 0, 0, 0, 0, 2}
 )
 
-// Programs are the real programs over a State.
+// Programs are the real programs with the maps of a State.
 type Programs struct {
 	path   *loader.DataPath
 	layout *policymap.Layout
@@ -28,7 +28,7 @@ type Programs struct {
 	source uint16
 }
 
-// Load puts the programs into the kernel. Needs root.
+// Load loads the programs into the kernel. It needs root.
 func Load() (*Programs, error) {
 	path, err := loader.OpenSandbox()
 	if err != nil {
@@ -40,8 +40,8 @@ func Load() (*Programs, error) {
 // Close unloads them.
 func (p *Programs) Close() error { return p.path.Close() }
 
-// Apply lays out a State, by the same steps as on a node. Endpoints that it
-// does not name lose their slots.
+// Apply lays out a State by the same steps as on a node. Endpoints that are not in the State
+// lose their slots.
 func (p *Programs) Apply(s *model.State) error {
 	for id := range p.layout.State().Endpoints {
 		if _, stays := s.Endpoints[id]; !stays {
@@ -80,8 +80,8 @@ func (p *Programs) Entries() (*policymap.Entries, error) { return p.path.Read() 
 // Slot returns the slot of an endpoint.
 func (p *Programs) Slot(id model.EndpointID) (uint32, bool) { return p.layout.Slot(id) }
 
-// Decide runs the first packet of a flow through the endpoint's program. A flow
-// that cannot exist, between families for example, is an error.
+// Decide runs the first packet of a flow through the endpoint's program. An impossible flow,
+// for example between IP versions, is an error.
 func (p *Programs) Decide(id model.EndpointID, d model.Direction, remote netip.Addr, proto model.Protocol, port uint16) (model.Verdict, error) {
 	slot, ok := p.layout.Slot(id)
 	if !ok {
@@ -119,8 +119,8 @@ func (p *Programs) Decide(id model.EndpointID, d model.Direction, remote netip.A
 	return model.Allow, nil
 }
 
-// family reports whether a flow can exist: both ends of one family, and ICMP of
-// the right version.
+// family reports whether a flow is possible: both ends have the same IP version, and ICMP
+// matches it.
 func family(f model.Flow, a netip.Addr) bool {
 	return f.Src.Is6() == f.Dst.Is6() && f.Src.Is6() == a.Is6() &&
 		(f.Protocol != model.ICMP || f.Src.Is4()) && (f.Protocol != model.ICMPv6 || f.Src.Is6())

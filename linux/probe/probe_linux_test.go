@@ -15,7 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// The real program says of every cell what the State says, through changes.
+// The real programs give the verdict of the State for every cell, also after changes.
 func TestProgramEqualsState(t *testing.T) {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")

@@ -12,9 +12,9 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// Audit compares maps, pins and links with what Apply and Attach have left: the
-// program on the devices of these names, by index, and the wanted entries. It changes
-// nothing but removes pins of links that are none.
+// Audit compares maps, pins and links with the results of Apply and Attach: the wanted entries,
+// and the program on the devices of these names, by index. It changes nothing, except that it
+// removes pinned objects that are not links.
 func (f *Filter) Audit(want *denylist.Entries, devices map[string]int) (found []loader.Finding, err error) {
 	is, err := f.objects.read()
 	if err != nil {
@@ -22,7 +22,7 @@ func (f *Filter) Audit(want *denylist.Entries, devices map[string]int) (found []
 	}
 	if w := denylist.Diff(want, is); !w.None() {
 		found = append(found, loader.Finding{Object: "deny_list", Detail: fmt.Sprintf(
-			"%d single addresses and %d prefixes differ or should not be there, %d and %d are missing", len(w.Singles), len(w.Prefixes), len(w.DropSingles), len(w.DropPrefixes))})
+			"%d single addresses and %d prefixes differ or are unwanted, %d and %d are missing", len(w.Singles), len(w.Prefixes), len(w.DropSingles), len(w.DropPrefixes))})
 	}
 	wrong, err := f.objects.sifted(want.Sieves())
 	if err != nil {
@@ -46,7 +46,7 @@ func (f *Filter) Audit(want *denylist.Entries, devices map[string]int) (found []
 	return found, nil
 }
 
-// auditLink says what is wrong with the program of a device, "" if nothing is.
+// auditLink describes the fault of a device's program, "" if it has none.
 func (f *Filter) auditLink(name string, index int) (string, error) {
 	l, err := f.pins.Link(filepath.Join(f.links, name))
 	if errors.Is(err, os.ErrNotExist) {
@@ -72,8 +72,8 @@ func (f *Filter) auditLink(name string, index int) (string, error) {
 	return "", nil
 }
 
-// Repair makes the next Apply write whatever differs, and pins again what others have
-// unpinned. Attach repairs links.
+// Repair makes the next Apply write all differences, and pins objects again whose pin another
+// process removed. Attach repairs links.
 func (f *Filter) Repair() error {
 	f.entries = nil
 	var errs []error

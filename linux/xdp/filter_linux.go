@@ -16,40 +16,39 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// Drops are packets that the program dropped since it was first loaded.
+// Drops counts the packets that the program has dropped since it was first loaded.
 type Drops struct {
-	// Denied is by family: IPv4, IPv6.
+	// Denied is by IP version: IPv4, IPv6.
 	Denied    [2]uint64
 	Malformed uint64
 }
 
-// objects is what is loaded of the compiled object.
+// objects holds the loaded programs and maps.
 type objects struct {
 	Uplink   *ebpf.Program `ebpf:"uplink"`
 	Counters *ebpf.Map     `ebpf:"xdp_counters"`
 	denyMaps
 }
 
-// Filter is the loaded program and its maps. It is not safe for concurrent
-// use, except for Drops.
+// Filter is the loaded program and its maps. It is not safe for concurrent use, except for
+// Drops.
 type Filter struct {
 	links   string // directory; empty in a sandbox
 	objects objects
 	pins    loader.Pins
 	damaged []string
-	// instrument is of a sandbox.
+	// instrument is only used in a sandbox.
 	instrument []func(*ebpf.CollectionSpec) error
-	// entries are what the maps hold; nil after writes that were cut short.
+	// entries is the content of the maps; nil after interrupted writes.
 	entries *denylist.Entries
 }
 
-// Open loads the program with the maps that are pinned in the directory
-// pins, which exists, or with new ones; pods are the maps of the pods' programs and
-// constants what they were loaded with, by name. Links are in a directory beside it. What is attached goes on as it is
-// until Attach.
+// Open loads the program with the maps pinned in the existing directory pins, or with new ones.
+// pods are the maps of the pods' programs and constants the constants they were loaded with, by
+// name. Links are in a directory beside pins. Attached programs stay until Attach.
 func Open(pins string, pods map[string]*ebpf.Map, constants map[string]uint32) (*Filter, error) {
 	f := &Filter{links: Links(pins), pins: make(loader.Pins)}
-	if _, err := Attached(f.links); err != nil { // removes what is no directory
+	if _, err := Attached(f.links); err != nil { // removes an object that is not a directory
 		return nil, err
 	}
 	if err := os.MkdirAll(f.links, 0o700); err != nil {
@@ -61,13 +60,13 @@ func Open(pins string, pods map[string]*ebpf.Map, constants map[string]uint32) (
 	return f, nil
 }
 
-// Links is the directory of the pinned links, which do not depend on the
-// version of the layout as the maps do.
+// Links returns the directory of the pinned links. Unlike the maps, they do not depend on the
+// layout version.
 func Links(pins string) string { return filepath.Join(filepath.Dir(pins), "xdp") }
 
-// OpenSandbox loads the program with a deny list of its own that goes with
-// Close, and the given maps and constants of pods. Nothing is pinned. Functions in
-// instrument change the program before it is loaded, as loader.Settings.Instrument.
+// OpenSandbox loads the program with a private deny list, which Close removes, and the given
+// maps and constants of pods. It pins nothing. Functions in instrument change the program
+// before it is loaded, as loader.Settings.Instrument does.
 func OpenSandbox(pods map[string]*ebpf.Map, constants map[string]uint32, instrument ...func(*ebpf.CollectionSpec) error) (*Filter, error) {
 	f := &Filter{pins: make(loader.Pins), instrument: instrument}
 	if err := f.load("", pods, constants); err != nil {
@@ -103,7 +102,7 @@ func (f *Filter) load(pins string, pods map[string]*ebpf.Map, constants map[stri
 	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}, MapReplacements: make(map[string]*ebpf.Map)}
 	for name, m := range spec.Maps {
 		if shared, ok := pods[name]; ok {
-			m.MaxEntries = shared.MaxEntries() // the loader of pods decides
+			m.MaxEntries = shared.MaxEntries() // the loader of pods decides the size
 			opts.MapReplacements[name] = shared
 		}
 		if pins == "" {
@@ -129,7 +128,7 @@ func (f *Filter) load(pins string, pods map[string]*ebpf.Map, constants map[stri
 	return nil
 }
 
-// Close lets go of everything and leaves it working.
+// Close releases all descriptors. Attached programs stay in force.
 func (f *Filter) Close() error {
 	errs := []error{f.pins.Close(), f.objects.Uplink.Close(), f.objects.Counters.Close()}
 	for _, m := range f.objects.all() {
@@ -138,16 +137,16 @@ func (f *Filter) Close() error {
 	return errors.Join(errs...)
 }
 
-// Capacity is how many entries find a place.
+// Capacity returns the number of entries that the maps can hold.
 func (f *Filter) Capacity() denylist.Capacity {
 	o := &f.objects
 	return denylist.Capacity{Singles: int(min(o.Singles4.MaxEntries(), o.Singles6.MaxEntries())),
 		Prefixes: int(min(o.Prefixes4.MaxEntries(), o.Prefixes6.MaxEntries()))}
 }
 
-// Apply makes the maps hold the entries. What both the old and the new entries
-// deny is denied throughout. If there are too many nothing is changed. After
-// another error it may be called again.
+// Apply makes the maps hold the entries. Sources that both the old and the new entries deny are
+// denied throughout. If the entries do not fit, nothing changes. After another error it may be
+// called again.
 func (f *Filter) Apply(want *denylist.Entries) error {
 	if err := want.Fits(f.Capacity()); err != nil {
 		return err
@@ -175,10 +174,10 @@ func (f *Filter) Apply(want *denylist.Entries) error {
 	return nil
 }
 
-// Damaged says which pinned maps could not be used and were made again.
+// Damaged describes the pinned maps that were unusable and were recreated.
 func (f *Filter) Damaged() []string { return f.damaged }
 
-// Entries returns what is in force; nil if that is not known.
+// Entries returns the entries in force; nil if unknown.
 func (f *Filter) Entries() *denylist.Entries { return f.entries }
 
 // Drops reads the counters.
@@ -196,15 +195,15 @@ func (f *Filter) Drops() (Drops, error) {
 	return Drops{Denied: [2]uint64{totals[0], totals[1]}, Malformed: totals[2]}, nil
 }
 
-// Program is the loaded program. It is the Filter's to close.
+// Program returns the loaded program. The Filter closes it.
 func (f *Filter) Program() *ebpf.Program { return f.objects.Uplink }
 
-// Run sends an Ethernet frame through the program by BPF_PROG_TEST_RUN and
-// returns whether it passes.
+// Run sends an Ethernet frame through the program by BPF_PROG_TEST_RUN and returns whether it
+// passes.
 func (f *Filter) Run(frame []byte) (bool, error) { return f.RunPieces(frame, len(frame)) }
 
-// RunPieces is Run for a frame of several pieces, of which the first has so many bytes (Linux
-// 6.18).
+// RunPieces is Run for a frame in several buffers, the first of which has that many bytes
+// (Linux 6.18).
 func (f *Filter) RunPieces(frame []byte, first int) (bool, error) {
 	run := ebpf.RunOptions{Data: frame}
 	if first < len(frame) {
@@ -221,8 +220,8 @@ func (f *Filter) RunPieces(frame []byte, first int) (bool, error) {
 	return code == passed, nil
 }
 
-// ReadPinned returns the deny list that is in force by the maps pinned in a
-// directory, or nil if there are none.
+// ReadPinned returns the deny list in force, from the maps pinned in a directory, or nil if
+// there are none.
 func ReadPinned(pins string) (*denylist.Entries, error) {
 	var m denyMaps
 	defer func() {

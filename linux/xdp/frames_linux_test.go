@@ -27,7 +27,7 @@ var (
 	here4  = netip.MustParseAddr("203.0.113.1")
 	here6  = netip.MustParseAddr("2001:db8:1::1")
 	denied = []string{"192.0.2.7", "198.51.100.0/24", "100.64.0.0/10", "2001:db8:2::7", "2001:db8:bad::/48", "2400::/12"}
-	// spared is inside of one of them.
+	// spared is an exempt address inside one of them.
 	spared = netip.MustParseAddr("198.51.100.9")
 )
 
@@ -80,7 +80,7 @@ func apply(t *testing.T, f *xdp.Filter, entries ...string) {
 	}
 }
 
-// from builds a UDP frame from an address, behind VLAN tags.
+// from builds a UDP frame from an address, with VLAN tags.
 func from(src netip.Addr, tags ...uint16) []byte {
 	eth := &layers.Ethernet{SrcMAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, DstMAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}}
 	ls := []gopacket.SerializableLayer{eth}
@@ -108,7 +108,7 @@ func from(src netip.Addr, tags ...uint16) []byte {
 	return buf.Bytes()
 }
 
-// expect runs a frame; what is dropped is counted once, as the right thing.
+// expect runs a frame. A dropped frame must be counted once, for the right reason.
 func expect(t *testing.T, f *xdp.Filter, what string, frame []byte, pass bool, counted xdp.Drops) {
 	t.Helper()
 	before, err := f.Drops()
@@ -148,7 +148,7 @@ func TestDeniedSources(t *testing.T) {
 	}{
 		{"192.0.2.7", false}, {"192.0.2.6", true}, {"192.0.2.8", true},
 		{"198.51.100.0", false}, {"198.51.100.255", false}, {"198.51.101.0", true}, {"198.51.99.255", true},
-		{"198.51.100.9", true}, // spared
+		{"198.51.100.9", true}, // exempt
 		{"100.64.0.0", false}, {"100.127.255.255", false}, {"100.128.0.0", true}, {"100.63.255.255", true},
 		{"2001:db8:2::7", false}, {"2001:db8:2::8", true},
 		{"2001:db8:bad::", false}, {"2001:db8:bad:ffff:ffff:ffff:ffff:ffff", false}, {"2001:db8:bae::", true},
@@ -163,8 +163,7 @@ func TestDeniedSources(t *testing.T) {
 			expect(t, f, c.src, from(src, tags...), c.pass, want)
 		}
 	}
-	// Fragments, whatever their offset, options and broken headers are no way
-	// around the list.
+	// Fragments with any offset, IP options and broken headers cannot bypass the list.
 	bad := from(netip.MustParseAddr("192.0.2.7"))
 	for name, change := range map[string]func(f []byte){
 		"later fragment": func(f []byte) { f[14+6], f[14+7] = 0, 9 }, "first fragment": func(f []byte) { f[14+6] = 0x20 },
@@ -211,8 +210,8 @@ func TestMalformed(t *testing.T) {
 	expect(t, f, "tag alone", append(slices.Clone(good4[:12]), 0x81, 0, 0, 7, 8, 0), false, malformed)
 }
 
-// Random variants of good frames: exactly those whose source is listed, and
-// those without a header, are dropped.
+// Random variants of valid frames: the program drops exactly those whose source is listed, and
+// those without a complete header.
 func TestRandomFrames(t *testing.T) {
 	f := sandbox(t)
 	apply(t, f, denied...)
@@ -254,7 +253,7 @@ func TestRandomFrames(t *testing.T) {
 	}
 }
 
-// mayPass reads a frame as the program should.
+// mayPass parses a frame as the program should.
 func mayPass(f []byte, set *model.DenySet) bool {
 	at := 12
 	for tags := 0; ; tags++ {
@@ -275,8 +274,8 @@ func mayPass(f []byte, set *model.DenySet) bool {
 	}
 }
 
-// 100,000 entries are in force within seconds, a change of one costs little,
-// and too many are refused as a whole.
+// 100,000 entries are in force within seconds. A change of one entry costs little. Too many
+// entries are rejected as a whole.
 func TestManyEntries(t *testing.T) {
 	f := sandbox(t)
 	list := func(n int) *model.DenySet {

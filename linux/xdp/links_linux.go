@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrForeign is returned by Attach when the device has an XDP program that
-// Isthmus did not attach.
-var ErrForeign = errors.New("the device has an XDP program of somebody else, which is not replaced: remove that program, or leave the device out")
+// ErrForeign is returned by Attach when the device has an XDP program that Isthmus did not
+// attach.
+var ErrForeign = errors.New("the device has an XDP program of another owner, which is not replaced: remove that program, or leave the device out")
 
-// Attach puts the program on a device, or exchanges an older one of ours for it
-// in place. It tries the driver first; native says why that did not work, nil if
-// it did or the device had the program already.
+// Attach attaches the program to a device, or replaces an older one of ours in place. It tries
+// the driver first. native is the reason why that failed, nil if it worked or the device had
+// the program already.
 func (f *Filter) Attach(name string, index int) (native, err error) {
 	path := filepath.Join(f.links, name)
 	l, err := f.pins.Link(path)
@@ -28,7 +28,7 @@ func (f *Filter) Attach(name string, index int) (native, err error) {
 	case err != nil:
 		return nil, err
 	}
-	if on, err := device(l); err != nil || on != index { // the device is another one by now, or it was detached
+	if on, err := device(l); err != nil || on != index { // the index belongs to another device now, or the link was detached
 		if err := f.pins.Drop(path); err != nil {
 			return nil, err
 		}
@@ -40,7 +40,7 @@ func (f *Filter) Attach(name string, index int) (native, err error) {
 	return nil, nil
 }
 
-// exchange gives a link this Filter's program, if it has another.
+// exchange gives a link this Filter's program, if it has another one.
 func (f *Filter) exchange(l link.Link) error {
 	info, err := l.Info()
 	if err != nil {
@@ -77,7 +77,7 @@ func (f *Filter) attach(path string, index int) (native, err error) {
 	return native, fmt.Errorf("attach to device %s: %w", filepath.Base(path), err)
 }
 
-// device returns the index of the device that a link is on, 0 if that is gone.
+// device returns the index of the device of a link, 0 if it is gone.
 func device(l link.Link) (int, error) {
 	info, err := l.Info()
 	if err != nil {
@@ -93,7 +93,7 @@ func device(l link.Link) (int, error) {
 // Attached lists the devices that have a pinned link in a directory.
 func Attached(links string) ([]string, error) {
 	entries, err := os.ReadDir(links)
-	if errors.Is(err, unix.ENOTDIR) { // another process has pinned something there
+	if errors.Is(err, unix.ENOTDIR) { // another process has pinned an object in its place
 		return nil, os.Remove(links)
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -106,14 +106,14 @@ func Attached(links string) ([]string, error) {
 	return names, nil
 }
 
-// Detach takes the program off a device. What is not there is no error.
+// Detach detaches the program from a device. A missing program is no error.
 func (f *Filter) Detach(name string) error {
 	err := Detach(f.links, name)
 	return errors.Join(err, f.pins.Drop(filepath.Join(f.links, name)))
 }
 
-// Detach takes the program off a device that no Filter is open for. What is not there
-// is no error.
+// Detach detaches the program from a device without an open Filter. A missing program is no
+// error.
 func Detach(links, name string) error {
 	path := filepath.Join(links, name)
 	l, err := link.LoadPinnedLink(path, nil)
@@ -121,22 +121,23 @@ func Detach(links, name string) error {
 		return nil
 	}
 	if err == nil {
-		// A link whose pin is removed stays for a moment.
+		// Without this call, the link would stay attached for a moment after its pin is
+		// removed.
 		err = l.Detach()
 		l.Close()
 		if err != nil {
 			return fmt.Errorf("detach from %s: %w", name, err)
 		}
 	}
-	// What is no link is removed, too.
+	// Remove objects that are not links, too.
 	if err := os.RemoveAll(path); err != nil {
 		return fmt.Errorf("unpin the link of %s: %w", name, err)
 	}
 	return nil
 }
 
-// Remove takes the program off every device, and removes its maps from the
-// directory pins and the directory of links. What is not there is no error.
+// Remove detaches the program from every device, and removes its maps from the directory pins
+// and the directory of links. Missing objects are no error.
 func Remove(pins string) error {
 	names, err := Attached(Links(pins))
 	if err != nil {

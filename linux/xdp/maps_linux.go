@@ -28,13 +28,13 @@ func (m *denyMaps) all() []*ebpf.Map {
 	return []*ebpf.Map{m.Sieve4, m.Sieve6, m.Singles4, m.Singles6, m.Prefixes4, m.Prefixes6}
 }
 
-// named are the maps by the names of their pins.
+// named returns the maps by the names of their pins.
 func (m *denyMaps) named() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{"deny_sieve4": m.Sieve4, "deny_sieve6": m.Sieve6, "deny4": m.Singles4, "deny6": m.Singles6,
 		"deny_prefixes4": m.Prefixes4, "deny_prefixes6": m.Prefixes6}
 }
 
-// read returns what the maps hold.
+// read returns the content of the maps.
 func (m *denyMaps) read() (*denylist.Entries, error) {
 	e := denylist.NewEntries()
 	return e, errors.Join(
@@ -52,7 +52,7 @@ func (m *denyMaps) read() (*denylist.Entries, error) {
 		}))
 }
 
-// execute makes the writes in their order.
+// execute makes the writes in order.
 func (m *denyMaps) execute(w *denylist.Writes) error {
 	var add4 pairs[bpfobj.XdpAddr4]
 	var add6 pairs[bpfobj.XdpAddr6]
@@ -97,18 +97,18 @@ func splitPrefixes(all []netip.Prefix) (v4 pairs[bpfobj.XdpPrefix4], v6 pairs[bp
 	return v4, v6
 }
 
-// sift makes the sieves what they should be; only words that differ are
-// written, each by stores that programs see whole.
+// sift writes the words of the prefilter that differ, each by stores that programs read as a
+// whole.
 func (m *denyMaps) sift(want [2]denylist.Sieve) error {
 	const size = 16 // struct sieve
 	for family, sieve := range []*ebpf.Map{m.Sieve4, m.Sieve6} {
 		memory, err := sieve.Memory()
 		if err != nil {
-			return fmt.Errorf("map the memory of the sieve: %w", err)
+			return fmt.Errorf("map the memory of the prefilter: %w", err)
 		}
 		have := make([]byte, denylist.Words*size)
 		if _, err := memory.ReadAt(have, 0); err != nil {
-			return fmt.Errorf("read sieve: %w", err)
+			return fmt.Errorf("read prefilter: %w", err)
 		}
 		for i, word := range want[family] {
 			at := have[i*size : (i+1)*size]
@@ -118,24 +118,24 @@ func (m *denyMaps) sift(want [2]denylist.Sieve) error {
 			binary.NativeEndian.PutUint64(at, word.Singles)
 			binary.NativeEndian.PutUint64(at[8:], word.Prefixes)
 			if _, err := memory.WriteAt(at, int64(i*size)); err != nil {
-				return fmt.Errorf("write word %d of sieve: %w", i, err)
+				return fmt.Errorf("write word %d of the prefilter: %w", i, err)
 			}
 		}
 	}
 	return nil
 }
 
-// sifted counts the words of the sieves that are not what they should be.
+// sifted counts the words of the prefilter that differ.
 func (m *denyMaps) sifted(want [2]denylist.Sieve) (wrong int, err error) {
 	const size = 16 // struct sieve
 	for family, sieve := range []*ebpf.Map{m.Sieve4, m.Sieve6} {
 		memory, err := sieve.Memory()
 		if err != nil {
-			return 0, fmt.Errorf("map the memory of the sieve: %w", err)
+			return 0, fmt.Errorf("map the memory of the prefilter: %w", err)
 		}
 		have := make([]byte, denylist.Words*size)
 		if _, err := memory.ReadAt(have, 0); err != nil {
-			return 0, fmt.Errorf("read sieve: %w", err)
+			return 0, fmt.Errorf("read prefilter: %w", err)
 		}
 		for i, word := range want[family] {
 			at := have[i*size : (i+1)*size]
@@ -158,7 +158,7 @@ func (p *pairs[K]) add(k K, a denylist.Action) {
 	p.values = append(p.values, bpfobj.XdpDenyEntry{Action: uint32(a)})
 }
 
-// chunk bounds the entries of one system call.
+// chunk is the maximum number of entries in one system call.
 const chunk = 4096
 
 func (p *pairs[K]) put(m *ebpf.Map) error {
@@ -177,7 +177,7 @@ func (p *pairs[K]) put(m *ebpf.Map) error {
 	return nil
 }
 
-// drop deletes one by one: a batch ends at the first key that is not there.
+// drop deletes entries one by one: a batch stops at the first missing key.
 func (p *pairs[K]) drop(m *ebpf.Map) error {
 	for _, k := range p.keys {
 		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -187,7 +187,7 @@ func (p *pairs[K]) drop(m *ebpf.Map) error {
 	return nil
 }
 
-// readAll calls f for every entry of a map that nobody writes meanwhile.
+// readAll calls f for every entry of a map that is not written meanwhile.
 func readAll[K, V any](m *ebpf.Map, f func(K, V)) error {
 	keys, values := make([]K, chunk), make([]V, chunk)
 	var at ebpf.MapBatchCursor
@@ -202,7 +202,7 @@ func readAll[K, V any](m *ebpf.Map, f func(K, V)) error {
 		for i := range n {
 			f(keys[i], values[i])
 		}
-		if err != nil { // that was the last of it
+		if err != nil { // the last batch
 			return nil
 		}
 	}

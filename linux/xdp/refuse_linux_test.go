@@ -28,11 +28,11 @@ var (
 	remote6 = netip.MustParseAddr("2001:db8::1")
 )
 
-// tableWeb lets TCP port 80 in and nothing else; a table's lowest bit is the
-// verdict on what it does not list.
+// tableWeb allows only TCP port 80 for ingress. The lowest bit of a table number is the verdict
+// on unlisted classes.
 const tableWeb, webRow, webClass = 1 << 2, 2, 1
 
-// refusal is a pod behind an uplink.
+// refusal is a pod whose packets arrive by an uplink.
 type refusal struct {
 	t      *testing.T
 	filter *xdp.Filter
@@ -90,8 +90,7 @@ func tcpTo(dst netip.Addr, port layers.TCPPort, change func(*layers.TCP)) []byte
 	return serialize(ipTo(dst, layers.IPProtocolTCP), tcp)
 }
 
-// expect runs a frame and checks that it is counted as a verdict if it is
-// refused, and not otherwise.
+// expect runs a frame. A denied frame must be counted as a verdict, any other must not.
 func (r *refusal) expect(what string, frame []byte, pass bool) {
 	r.t.Helper()
 	before, err := r.pods.Counters()
@@ -111,7 +110,7 @@ func (r *refusal) expect(what string, frame []byte, pass bool) {
 	}
 }
 
-// told returns what became known since the last call.
+// told returns the events since the last call.
 func (r *refusal) told() (all []events.Record) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -131,24 +130,24 @@ func (r *refusal) told() (all []events.Record) {
 	return all
 }
 
-// What is refused on an uplink is told of as if the pod's program had done it.
+// A denied flow on an uplink causes the same event as in the pod's own program.
 func TestRefusedFlowsAreToldOf(t *testing.T) {
 	r := newRefusal(t)
 	for _, dst := range []netip.Addr{pod4, pod6} {
 		r.expect("allowed port", tcpTo(dst, 80, nil), true)
 		if all := r.told(); len(all) != 0 {
-			t.Errorf("told of what to_pod will tell: %+v", all)
+			t.Errorf("events of packets that to_pod decides: %+v", all)
 		}
 		r.expect("denied port", tcpTo(dst, 81, nil), false)
 		all := r.told()
 		if len(all) != 1 || all[0].ID != bpfobj.CountIngressDeny || all[0].Dst != dst || all[0].DstPort != 81 || all[0].Table == 0 || all[0].Direction != model.Ingress {
-			t.Errorf("told of a refused flow to %s: %+v", dst, all)
+			t.Errorf("event of a denied flow to %s: %+v", dst, all)
 		}
 	}
 }
 
-// What surely opens a flow that the pod's table denies is refused; the rest is
-// left to the pod's own program.
+// The program drops packets that certainly open a flow that the pod's table denies. It leaves
+// all others to the pod's own program.
 func TestRefusedFlows(t *testing.T) {
 	r := newRefusal(t)
 	ack := func(tcp *layers.TCP) { tcp.ACK = true }
@@ -193,8 +192,8 @@ func TestRefusedFlows(t *testing.T) {
 
 }
 
-// Headers that do not fit are refused on the way to a pod only; what others
-// accept is theirs to say.
+// Malformed headers are dropped only in packets to a pod; other packets are left to their
+// receivers.
 func TestMalformedTowardsPods(t *testing.T) {
 	r := newRefusal(t)
 	for _, dst := range []netip.Addr{pod4, pod6, netip.MustParseAddr("10.1.0.12"), netip.MustParseAddr("fd01::c")} {

@@ -14,17 +14,16 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// Maps is the entries of one node's maps, for a comparison of all cells. Methods
-// that only read are safe for concurrent use. Class, Row and Verdict are those of
-// the Entries.
+// Maps is the entries of one node's maps, for a comparison of all cells. Methods that only read
+// are safe for concurrent use. Class, Row and Verdict are those of the Entries.
 type Maps struct {
 	*policymap.Entries
 	// Index is the slot of each endpoint.
 	Index map[model.EndpointID]uint32
 }
 
-// Encode lays a State out from nothing, as a new node would: the entries are those
-// that the map writes lead to.
+// Encode lays out a State in empty maps, as a new node would. The entries are the result of the
+// map writes.
 func Encode(state *model.State) (*Maps, error) {
 	m := &Maps{Entries: policymap.NewEntries(), Index: make(map[model.EndpointID]uint32)}
 	layout := policymap.NewLayout(unbounded)
@@ -46,7 +45,7 @@ func Encode(state *model.State) (*Maps, error) {
 	return m, nil
 }
 
-// unbounded is capacity for clusters of any size.
+// unbounded is a capacity for clusters of any size.
 var unbounded = policymap.Capacity{Slots: 1 << 20, Peers4: 1 << 24, Peers6: 1 << 24, Prefixes4: 1 << 20, Prefixes6: 1 << 20,
 	Verdicts: 1 << 28, Rows: 1 << 24, Tables: 1 << 20}
 
@@ -63,15 +62,15 @@ func (m *Maps) Slot(id model.EndpointID) (uint32, bool) {
 	return slot, ok
 }
 
-// Table returns the number of a slot's Table, the Table that has this number, and
-// false if none has.
+// Table returns the number of a slot's Table and the Table with this number. It returns false
+// if there is none.
 func (m *Maps) Table(slot uint32) (uint32, model.TableID, bool) {
 	number := m.Entries.Slots[slot].Table
 	id, ok := m.Tables[number]
 	return number, id, ok
 }
 
-// Addresses yields what has a class of its own: addresses as prefixes of full
+// Addresses yields everything that has its own class: single addresses, as prefixes of full
 // length, and prefixes.
 func (m *Maps) Addresses() iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
@@ -97,8 +96,8 @@ func (m *Maps) PortClass(p model.Protocol, port uint16) (uint16, bool) {
 	return m.Entries.Ports[i], true
 }
 
-// Ranges yields the ranges of ports between which the class changes, save those of
-// ports that no rule names.
+// Ranges yields the ranges of ports between which the class changes, except ranges of ports
+// that no rule names.
 func (m *Maps) Ranges() iter.Seq[model.PortMatch] {
 	return func(yield func(model.PortMatch) bool) {
 		for i, protocol := range model.PortProtocols {

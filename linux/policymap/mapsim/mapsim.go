@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mapsim decides flows of one node by the entries that its BPF maps would
-// hold, without a kernel.
+// Package mapsim decides flows of one node by the entries that its BPF maps would hold, without
+// a kernel.
 //
-// A Node reaches the entries of each State by the writes that a running node would
-// make. It does not run programs: linux/probe does.
+// A Node reaches the entries of each State by the writes that a running node would make. It
+// does not run programs: linux/probe does.
 package mapsim
 
 import (
@@ -20,15 +20,15 @@ import (
 // Node is the maps of one node. It belongs to one goroutine.
 type Node struct{ layout *policymap.Layout }
 
-// capacity is generous: what a node's maps hold is not in question here.
+// capacity is large enough for every test.
 var capacity = policymap.Capacity{Slots: 1 << 16, Peers4: 1 << 24, Peers6: 1 << 24, Prefixes4: 1 << 20, Prefixes6: 1 << 20,
 	Verdicts: 1 << 26, Rows: 1 << 20, Tables: 1 << 16}
 
 // New returns a Node with empty maps.
 func New() *Node { return &Node{layout: policymap.NewLayout(capacity)} }
 
-// Apply lays out a State, by the steps of dataplane.Plan. Endpoints that the State
-// does not name lose their slots.
+// Apply lays out a State, by the steps of dataplane.Plan. Endpoints that are not in the State
+// lose their slots.
 func (n *Node) Apply(s *model.State) error {
 	l := n.layout
 	for id := range l.State().Endpoints {
@@ -49,8 +49,8 @@ func (n *Node) Apply(s *model.State) error {
 	return nil
 }
 
-// Decide looks a flow up as the programs do. An endpoint without a slot is denied
-// everything. The error is always nil.
+// Decide looks up a flow as the programs do. For an endpoint without a slot it always denies.
+// The error is always nil.
 func (n *Node) Decide(id model.EndpointID, d model.Direction, remote netip.Addr, p model.Protocol, port uint16) (model.Verdict, error) {
 	slot, ok := n.layout.Slot(id)
 	if !ok {
@@ -59,5 +59,5 @@ func (n *Node) Decide(id model.EndpointID, d model.Direction, remote netip.Addr,
 	return n.layout.Lookup(slot, d, remote, p, port), nil
 }
 
-// Close does nothing; the maps are memory.
+// Close does nothing; the maps are in memory.
 func (n *Node) Close() error { return nil }

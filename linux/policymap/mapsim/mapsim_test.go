@@ -13,8 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// A Node that goes from one State to the next, and Maps that are laid out from
-// nothing, decide as the State does.
+// A Node that moves from one State to the next decides as the State does. So do Maps that are
+// laid out from nothing.
 func TestDecidesAsTheState(t *testing.T) {
 	asked := 0
 	for i, shape := range world.Shapes {
@@ -63,7 +63,7 @@ func TestDecidesAsTheState(t *testing.T) {
 	}
 }
 
-// An endpoint that no State names is denied everything.
+// An endpoint that is in no State is always denied.
 func TestUnknownEndpoint(t *testing.T) {
 	s := world.Random(1, world.Shapes[0])
 	addrs, _ := world.Probes(s)
