@@ -15,7 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/xdp"
 )
 
-// nodeDenials are what the maps of this node say.
+// nodeDenials are the deny lists in the maps of this node.
 type nodeDenials struct {
 	found  *denylist.Entries
 	sieves [2]denylist.Sieve
@@ -25,7 +25,7 @@ type nodeDenials struct {
 func pinnedDenials(bpffs string) (denials, error) {
 	found, err := xdp.ReadPinned(filepath.Join(bpffs, loader.LayoutVersion))
 	if err != nil {
-		return nil, fmt.Errorf("%w: run isthmusctl as root, or look at manifests with --manifests", err)
+		return nil, fmt.Errorf("%w: run isthmusctl as root, or read manifests with --manifests", err)
 	}
 	if found == nil { // no list is in force
 		found = denylist.NewEntries()

@@ -30,7 +30,7 @@ const (
 
 // String returns a few words.
 func (r Role) String() string {
-	return [...]string{"does not match", "decides", "passes to the next tier", "is not asked", "keeps its tier from accepting"}[r]
+	return [...]string{"does not match", "decides", "passes to the next tier", "is not evaluated", "keeps its tier from accepting"}[r]
 }
 
 // RuleTrace is one rule of a policy that selects the pod.

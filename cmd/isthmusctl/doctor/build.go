@@ -31,7 +31,7 @@ func buildFindings(build, revision uint32) []Finding {
 	case build == server2022 && revision == 2582:
 		add(Warning, what+" is KB5040437", "users report that networks of containers broke with it (microsoft/Windows-Containers #516)", "install a later update")
 	case build == server2025:
-		add(Warning, what+": look whether KB5082063 or a later update is installed",
+		add(Warning, what+": check whether KB5082063 or a later update is installed",
 			"before it, rules on endpoints of NAT networks were not enforced (microsoft/Windows-Containers #616); whether others were is not known", "install current updates")
 	}
 	return found

@@ -42,7 +42,7 @@ func (c Config) checkKernel() []Finding {
 func kernelFinding(release string) []Finding {
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return []Finding{{"kernel", Unknown, "release " + release, "an old one cannot run the programs", "look whether it is at least " + leastKernel()}}
+		return []Finding{{"kernel", Unknown, "release " + release, "an old one cannot run the programs", "check that it is at least " + leastKernel()}}
 	}
 	if major < leastMajor || major == leastMajor && minor < leastMinor {
 		return []Finding{{"kernel", Bad, "release " + release, "its verifier and hooks are not those that the programs are tested with: the agent may not start",
