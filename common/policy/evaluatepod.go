@@ -82,9 +82,9 @@ func (p *PodEvaluator) Decide(remote netip.Addr, proto model.Protocol, port uint
 
 // Alike returns a text that two remote addresses share only if they get the same decision
 // for every protocol and port. The text holds everything that Endpoint reads of an address:
-// whether it belongs to the pod or its node, the answer of the peers of each rule, and for
-// egress the meaning of port names there. answers are those of Evaluator.Answer, by rule of
-// Rules.
+// whether it belongs to the pod or its node, and the answer of the peers of each rule. For
+// egress it also holds the meaning of port names there. answers are those of
+// Evaluator.Answer, by rule of Rules.
 func (p *PodEvaluator) Alike(r Remote, answers []Answer) string {
 	p.key = p.key[:0]
 	if slices.Contains(p.pod.IPs, r.addr) {
