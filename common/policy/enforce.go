@@ -11,19 +11,19 @@ import (
 
 // The constructs that policies are made of, as Use.Construct names them.
 const (
-	ConstructEveryAddress     = "every address" // no from or to
-	ConstructSelector         = "selector" // pods by their labels
+	ConstructEveryAddress     = "every address"       // no from or to
+	ConstructSelector         = "selector"            // pods by their labels
 	ConstructNegativeSelector = "negative selector"   // NotIn, DoesNotExist
-	ConstructBlock            = "ipBlock" // or a network of a cluster-wide policy
-	ConstructExcept           = "except" // excluded ranges of an ipBlock
+	ConstructBlock            = "ipBlock"             // or a network of a cluster-wide policy
+	ConstructExcept           = "except"              // excluded ranges of an ipBlock
 	ConstructBlock6           = "ipBlock IPv6"        // a block of IPv6 addresses
 	ConstructNodes            = "nodes"               // nodes by labels
-	ConstructUnknown          = "unknown construct" // unknown to this version, or refused by it
+	ConstructUnknown          = "unknown construct"   // unknown to this version, or refused by it
 	ConstructEveryProtocol    = "every protocol"      // no ports
 	ConstructPort             = "port"                // one number
 	ConstructRange            = "endPort"             // a range of ports
 	ConstructAllPorts         = "protocol"            // all ports of a protocol
-	ConstructNamedPort        = "named port" // resolved on the destination pod
+	ConstructNamedPort        = "named port"          // resolved on the destination pod
 	ConstructSCTP             = "SCTP"                // a port of SCTP
 	ConstructAccept           = "cluster-wide Accept" // with a priority
 	ConstructDeny             = "cluster-wide Deny"
