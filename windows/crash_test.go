@@ -148,7 +148,7 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 			before := n.fake.Dump()
 			var calls atomic.Int64 // a hung call goes on beside the test
 			release := make(chan struct{})
-			n.fake.After(func(op, _ string) error { // it has taken effect, but nobody is told
+			n.fake.After(func(op, _ string) error { // the call has taken effect, but its caller gets no answer
 				if calls.Add(1) != int64(at) {
 					return nil
 				}

@@ -19,7 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/cniapi"
 )
 
-// ask connects to the agent and calls f; errors come with a remedy.
+// ask connects to the agent and calls f. Its errors include a remedy.
 func (e env) ask(ctx context.Context, s *shared, f func(context.Context, cniapi.InspectClient) error) error {
 	bound, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -49,14 +49,14 @@ func (e env) ask(ctx context.Context, s *shared, f func(context.Context, cniapi.
 	case codes.OK:
 		return err
 	case codes.DeadlineExceeded:
-		return fmt.Errorf("ask the agent: no answer within %s: it is busy; give more --timeout, or look at its log", s.timeout)
+		return fmt.Errorf("ask the agent: no answer within %s: it is busy; raise --timeout, or read its log", s.timeout)
 	case codes.Unavailable:
-		return fmt.Errorf("ask the agent: connection was lost: run isthmusctl as root, or look whether the agent restarts: %s", status.Convert(err).Message())
+		return fmt.Errorf("ask the agent: connection was lost: run isthmusctl as root, or check whether the agent restarts: %s", status.Convert(err).Message())
 	case codes.Unimplemented:
 		if message := status.Convert(err).Message(); !strings.HasPrefix(message, "unknown ") { // gRPC's own
 			return fmt.Errorf("ask the agent: %s", message)
 		}
-		return errors.New("ask the agent: it does not know this request: use isthmusctl of the agent's version")
+		return errors.New("ask the agent: it does not know this request: use the isthmusctl of the agent's version")
 	default:
 		return fmt.Errorf("ask the agent: %s", status.Convert(err).Message())
 	}
@@ -67,7 +67,7 @@ func remedy(err error) string {
 	case errors.Is(err, fs.ErrPermission):
 		return "run isthmusctl as root, on Windows as an administrator"
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return "start isthmus-agent, or name its socket with --socket"
+		return "start isthmus-agent, or give the path of its socket with --socket"
 	}
-	return "look whether isthmus-agent runs"
+	return "check whether isthmus-agent runs"
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// directory makes a directory with one file of manifests.
+// directory creates a directory with one manifest file.
 func directory(t *testing.T, text string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -26,8 +26,8 @@ const policyHead = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetad
 // clusterHead begins a ClusterNetworkPolicy.
 const clusterHead = "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: guard}\nspec: "
 
-// An edit of policies alone, without any pod, is seen if it changes a verdict for
-// pods that the policies could be about.
+// diff reports a change of policies without any pods if it changes a verdict for pods that
+// the policies may select.
 func TestDiffPoliciesAlone(t *testing.T) {
 	cluster := func(spec string) string { return policyHead + "{podSelector: {}}\n" + clusterHead + spec }
 	for name, c := range map[string]struct {
@@ -76,8 +76,7 @@ func TestDiffPoliciesAlone(t *testing.T) {
 	}
 }
 
-// Policies that differ while no verdict does are named: nothing is passed over in
-// silence.
+// diff lists policies that differ even if no verdict does.
 func TestDiffNamesPolicies(t *testing.T) {
 	pod := "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop, labels: {app: web}}, spec: {containers: [{name: c}]}}\n---\n"
 	a := directory(t, pod+policyHead+"{podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: nobody}}}]}]}")
@@ -98,7 +97,7 @@ func TestDiffNamesPolicies(t *testing.T) {
 	}
 }
 
-// Where manifests have pods for a policy, none is assumed for it.
+// diff adds no placeholder pod for a policy if the manifests have pods that it selects.
 func TestDiffAssumesNoMoreThanItMust(t *testing.T) {
 	pods := "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop, labels: {app: web}}, spec: {containers: [{name: c}]}}\n---\n"
 	a := directory(t, pods+policyHead+"{podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: nobody}}}]}]}")

@@ -9,7 +9,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/acl/aclsim"
 )
 
-// encode lays a State out for both systems, from nothing, as a new node would.
+// encode computes the map entries of a State from nothing, as a new node does. It works for
+// both operating systems.
 func encode(s *model.Snapshot, state *model.State, reported []model.Unsupported) (*cells.Node, error) {
 	maps, err := mapsim.Encode(state)
 	if err != nil {

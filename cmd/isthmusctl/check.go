@@ -18,26 +18,26 @@ import (
 	"github.com/isthmus-net/isthmus/common/kube"
 )
 
-const testHelp = `Run unit tests of policies: each file holds clusters, questions about flows in
-them, and the verdicts that are wanted. Files are YAML (.yaml, .yml), or JSON
+const testHelp = `Run unit tests of policies. Each file holds clusters, queries about flows in
+them, and the expected verdicts. Files are YAML (.yaml, .yml), or JSON
 Lines with one case a line; both may be compressed with gzip. The formats are
 described in docs/testing-policies.md.
 
-Every query is decided by each engine:
+Each engine decides every query:
   evaluate  the reference, which reads the policies from top to bottom
   tables    the compiled tables
   maps      the entries of the BPF maps that hold the tables
   program   the BPF programs themselves, run by the kernel; needs root on Linux
-  acl       the ACLs for every version of HNS, under every reading of what HNS
-            leaves undocumented
+acl       the HNS ACLs for every version of HNS, under every possible meaning
+            of what HNS leaves undocumented
 
-Each query that is not decided as wanted is printed with what each engine says
-and the rule that decided. The last line has the totals.
+The command prints each query with an unexpected verdict, the verdict of each
+engine, and the rule that decided. The last line has the totals.
 
 Exit status: 0 if every query passes, 1 if one fails or an engine was not run,
-2 if the command line or a file is not right, or there are no queries.`
+2 if the command line or a file is invalid, or there are no queries.`
 
-// checkOptions are the flags of the test command.
+// checkOptions are the flags of the command test.
 type checkOptions struct {
 	engines string
 	jobs    int
@@ -64,18 +64,18 @@ func (e env) testCommand() *cobra.Command {
 		}),
 	}
 	f := c.Flags()
-	f.StringVar(&o.engines, "engine", "evaluate,tables,maps,acl", "comma separated engines, or all")
-	f.IntVar(&o.jobs, "jobs", min(runtime.GOMAXPROCS(0), maxJobs), "cases that are judged at one time")
+	f.StringVar(&o.engines, "engine", "evaluate,tables,maps,acl", "comma-separated engines, or all")
+	f.IntVar(&o.jobs, "jobs", min(runtime.GOMAXPROCS(0), maxJobs), "cases to run at the same time")
 	registerStored(f, &o.stored)
 	return c
 }
 
 const maxJobs = 64
 
-var errBadTests = errors.New("not all tests could be run: mend the files that are named above")
+var errBadTests = errors.New("some tests could not run: fix the files that are named above")
 
-// totals is what the last line says. A query passes if every engine that ran
-// gives the wanted verdict.
+// totals holds the numbers of the last line. A query passes if every engine that ran returns
+// the expected verdict.
 type totals struct {
 	cases, queries, pass, fail int
 	impossible, bad            int
@@ -114,7 +114,7 @@ func (e env) check(ctx context.Context, files, engines []string, o *checkOptions
 	}()
 	sum, err := e.report(judged)
 	if sum.impossible > 0 {
-		fmt.Fprintf(e.stderr, "isthmusctl: %d queries are of packets that cannot exist: engines that need packets were not asked about them\n", sum.impossible)
+		fmt.Fprintf(e.stderr, "isthmusctl: %d queries describe packets that cannot exist: engines that need packets skipped them\n", sum.impossible)
 	}
 	fmt.Fprintf(e.stdout, "test: cases=%d queries=%d engines=%d pass=%d fail=%d\n", sum.cases, sum.queries, len(engines), sum.pass, sum.fail)
 	switch {
@@ -132,8 +132,8 @@ func (e env) check(ctx context.Context, files, engines []string, o *checkOptions
 	return nil
 }
 
-// prepareProgram takes the program engine off the list if it cannot run here,
-// says so, and reports that it is missing.
+// prepareProgram removes the engine program from the list if it cannot run here, prints the
+// reason, and reports that it is missing.
 func (e env) prepareProgram(engines *[]string) (program *engine.PerNode, missing bool) {
 	var rest []string
 	for _, name := range *engines {
@@ -153,7 +153,7 @@ func (e env) prepareProgram(engines *[]string) (program *engine.PerNode, missing
 	return program, missing
 }
 
-// report prints what was found, in the order of the files, and adds it up.
+// report prints the outcomes in the order of the files and adds up the totals.
 func (e env) report(judged <-chan *outcome) (totals, error) {
 	var sum totals
 	var failed error
@@ -182,7 +182,7 @@ func (e env) report(judged <-chan *outcome) (totals, error) {
 	}
 }
 
-// add counts an outcome and prints what is to be said about it.
+// add counts an outcome and prints its warnings and failures.
 func (t *totals) add(o *outcome, stdout, stderr io.Writer) error {
 	t.queries += o.queries
 	t.fail += o.failed

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Without the right to load programs --engine all says so, runs the other
-// engines, and fails.
+// Without the privilege to load programs --engine all reports that, runs the other engines,
+// and fails.
 func TestProgramNotRun(t *testing.T) {
 	path := write(t, "t.jsonl", line(rightQueries))
 	var status int
 	var out string
 	done := make(chan error)
 	go func() {
-		// Capabilities are the thread's: it ends with this goroutine.
+		// Capabilities belong to the thread, which ends with this goroutine.
 		runtime.LockOSThread()
 		var err error
 		if os.Getuid() == 0 {

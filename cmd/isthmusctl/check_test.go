@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// shop is the start of a case of JSON Lines: pod web of namespace shop is
-// reached by pod api on TCP port 80 and by nobody else.
+// shop is the start of a case in JSON Lines. Pod web of namespace shop accepts only pod api
+// on TCP port 80.
 const shop = `{"name": "shop", "objects": [
  {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}},
  {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "shop", "labels": {"app": "web"}}, "spec": {"nodeName": "n1"}, "status": {"podIP": "10.0.0.1"}},
@@ -23,12 +23,12 @@ const shop = `{"name": "shop", "objects": [
  {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "web", "namespace": "shop"}, "spec": {"podSelector": {"matchLabels": {"app": "web"}},
   "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "api"}}}], "ports": [{"port": 80}]}]}}], `
 
-// line makes a case of JSON Lines.
+// line returns a case in JSON Lines.
 func line(queries string) string {
 	return strings.ReplaceAll(shop+queries+"}", "\n", "") + "\n"
 }
 
-// write puts a file into a new directory.
+// write writes a file into a new directory.
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -71,7 +71,7 @@ func TestJSONLines(t *testing.T) {
 	}
 }
 
-// Each engine finds a wrong expectation, and the answer says who decided.
+// Each engine detects a wrong expectation, and the output names the rule that decided.
 func TestFailing(t *testing.T) {
 	wrong := strings.Replace(rightQueries, `"port": 81, "want": "deny"`, `"port": 81, "want": "allow"`, 1)
 	path := write(t, "t.jsonl", line(rightQueries)+line(wrong))
@@ -98,10 +98,10 @@ test: cases=2 queries=8 engines=1 pass=7 fail=1
 	}
 }
 
-// progress is what long runs tell on the way; a busy machine makes any run long.
+// progress matches the progress lines of long runs; on a busy machine any run may be long.
 var progress = regexp.MustCompile(`(?m)^test: \d+ cases, \d+ queries after .*\n`)
 
-// Cases that are judged at one time are printed in their order.
+// Cases that run at the same time are printed in order.
 func TestOrder(t *testing.T) {
 	wrong := strings.Replace(rightQueries, `"port": 81, "want": "deny"`, `"port": 81, "want": "allow"`, 1)
 	path := write(t, "t.jsonl", strings.Repeat(line(wrong), 40))
@@ -115,11 +115,11 @@ func TestOrder(t *testing.T) {
 // A flow between IPv4 and IPv6 has a verdict, but no packet.
 func TestImpossible(t *testing.T) {
 	path := write(t, "t.jsonl", line(`"queries": [{"src": "shop/api", "dst": "ip:2001:db8::1", "proto": "TCP", "port": 80, "want": "allow"}]`))
-	if status, out, errs := ctl("test", path); status != 0 || !strings.Contains(errs, "1 queries are of packets that cannot exist") {
+	if status, out, errs := ctl("test", path); status != 0 || !strings.Contains(errs, "1 queries describe packets that cannot exist") {
 		t.Errorf("exit status %d, %q, %q", status, out, errs)
 	}
-	if status, out, _ := ctl("test", "--engine", "acl", path); status != 1 || !strings.Contains(out, "no packet can be like this") {
-		t.Errorf("exit status %d, %q: passed without being asked", status, out)
+	if status, out, _ := ctl("test", "--engine", "acl", path); status != 1 || !strings.Contains(out, "no such packet can exist") {
+		t.Errorf("exit status %d, %q: a skipped engine passed", status, out)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestValidationLines(t *testing.T) {
 	}
 }
 
-// The example of the documentation is right.
+// The example of the documentation passes.
 func TestDocumentation(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/testing-policies.md")
 	if err != nil {
@@ -187,11 +187,11 @@ tests:
   queries:
 `
 
-// What is wrong is named with file, line and field.
+// Errors name the file, line and field.
 func TestBadTests(t *testing.T) {
 	for name, c := range map[string]struct{ file, text, want string }{
-		"empty":           {"t.jsonl", "", "t.jsonl: no cases in it"},
-		"empty YAML":      {"t.yaml", "", "t.yaml: no tests in it"},
+		"empty":           {"t.jsonl", "", "t.jsonl: the file has no cases"},
+		"empty YAML":      {"t.yaml", "", "t.yaml: the file has no tests"},
 		"no JSON":         {"t.jsonl", line(rightQueries) + "{\"name\": }\n", "t.jsonl:2: column 10: invalid character '}'"},
 		"two values":      {"t.jsonl", `{"objects": [], "queries": []} {}`, "t.jsonl:1: more than one JSON value"},
 		"type":            {"t.jsonl", `{"objects": [], "queries": [{"port": "http"}]}`, "t.jsonl:1: queries.port: string: want a number"},
@@ -210,8 +210,8 @@ func TestBadTests(t *testing.T) {
 		"YAML":            {"t.yaml", "tests: [", "write valid YAML"},
 		"two documents":   {"t.yaml", "tests: []\n---\ntests: []\n", "more than one YAML document"},
 		"no tests":        {"t.yaml", "objects: []\n", "tests: 0: give 1 to"},
-		"unknown field":   {"t.yaml", "test: []\n", `t.yaml: line 1: field "test" is not known: want manifests, objects, tests`},
-		"twice":           {"t.yaml", "tests: []\ntests: []\n", `field "tests" is there twice`},
+		"unknown field":   {"t.yaml", "test: []\n", `t.yaml: line 1: field "test" is unknown: want manifests, objects, tests`},
+		"twice":           {"t.yaml", "tests: []\ntests: []\n", `field "tests" occurs twice`},
 		"no name":         {"t.yaml", "tests:\n- queries: []\n", "line 2: name: missing"},
 		"empty test":      {"t.yaml", "tests:\n- name: x\n", "line 2: queries: 0: give 1 to"},
 		"no manifests":    {"t.yaml", "manifests: [nowhere]\ntests: []\n", "line 1: manifests: "},
@@ -249,7 +249,7 @@ func TestBadTests(t *testing.T) {
 	}
 }
 
-// A bad case does not keep those after it from being run.
+// The command runs the cases after a bad case.
 func TestBadCaseAmongGood(t *testing.T) {
 	path := write(t, "t.jsonl", "{}\n"+line(rightQueries))
 	if status, out, errs := ctl("test", path); status != 2 || out != "test: cases=1 queries=4 engines=4 pass=4 fail=0\n" || !strings.Contains(errs, ":1: ") {
@@ -260,7 +260,7 @@ func TestBadCaseAmongGood(t *testing.T) {
 		t.Errorf("exit status %d, %q", status, out)
 	}
 	unknown := strings.Replace(line(rightQueries), `"name"`, `"colour": 1, "name"`, 1)
-	if status, _, errs := ctl("test", write(t, "t.jsonl", unknown+unknown)); status != 0 || strings.Count(errs, `field "colour" is not known`) != 1 {
+	if status, _, errs := ctl("test", write(t, "t.jsonl", unknown+unknown)); status != 0 || strings.Count(errs, `field "colour" is unknown`) != 1 {
 		t.Errorf("exit status %d, %q", status, errs)
 	}
 }
@@ -283,7 +283,7 @@ func TestPublicVectors(t *testing.T) {
 func TestPublicManifests(t *testing.T) {
 	for _, dir := range corpora(t, "manifests/*") {
 		status, out, errs := ctl("verify", "--manifests", dir)
-		leftOut := strings.Contains(errs, "isthmusctl: left out: ")
+		leftOut := strings.Contains(errs, "isthmusctl: skipped: ")
 		if want := map[bool]int{false: 0, true: 2}[leftOut]; status != want || !regexp.MustCompile(`verify: policies=[1-9]\d* tables=[1-9]\d* cells=[1-9]\d* differ=0\n$`).MatchString(out) {
 			t.Errorf("%s: exit status %d\n%.5000s\n%.5000s", dir, status, out, errs)
 		}

@@ -11,15 +11,15 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// testCase is a cluster and what is asked about it, or an object and what the
-// API server says of it, or what is wrong with a file.
+// testCase is one of three: a cluster with queries, an object with the answer of the API
+// server, or the error of a file.
 type testCase struct {
 	number int // in the order of the files
-	// at is "file:line", title the name and the source of the case.
+	// at is "file:line"; title is the name and the source of the case.
 	at, title string
 	// files are the manifests of the cluster.
 	files []kube.File
-	// complete gives nodes and addresses to pods that have none.
+	// complete adds nodes and addresses to pods that have none.
 	complete   bool
 	queries    []testQuery
 	validation *validation
@@ -27,7 +27,7 @@ type testCase struct {
 	bad        error
 }
 
-// testQuery is one question.
+// testQuery is one query.
 type testQuery struct {
 	at       string // "file:line"; the case's if empty
 	from, to string
@@ -43,9 +43,8 @@ func (q testQuery) String() string {
 	return fmt.Sprintf("%s -> %s %s/%d", q.from, q.to, q.protocol, q.port)
 }
 
-// flow finds out what the ends of the query are in a cluster. Of a pod or node
-// with several addresses it is the first; fit makes it the one of the family
-// that the other end has.
+// flow resolves the ends of the query in a cluster. Of a pod or node with several addresses
+// it takes the first; fit replaces it by the address of the family of the other end.
 func (q testQuery) flow(s *model.Snapshot, fit bool) (model.Flow, error) {
 	f := model.Flow{Protocol: q.protocol, Port: q.port}
 	src, err := queryAddresses(s, q.from)
@@ -63,8 +62,8 @@ func (q testQuery) flow(s *model.Snapshot, fit bool) (model.Flow, error) {
 	return f, err
 }
 
-// queryAddresses resolves one end of a query: "node:NAME" or what commands take.
-// There is at least one address.
+// queryAddresses resolves one end of a query: "node:NAME", or an end as the commands accept
+// it. It returns at least one address.
 func queryAddresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
 	name, ok := strings.CutPrefix(text, "node:")
 	if !ok {
@@ -75,13 +74,13 @@ func queryAddresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
 	case !ok:
 		return nil, fmt.Errorf("%q: no such node among the objects: add it, or name another", text)
 	case len(n.Addresses) == 0:
-		return nil, fmt.Errorf("%q: the node has no address: give it status.addresses", text)
+		return nil, fmt.Errorf("%q: the node has no address: set status.addresses", text)
 	}
 	return n.Addresses, nil
 }
 
-// protocolAndPort reads the protocol and the port of a query. Protocols without
-// ports have none.
+// protocolAndPort reads the protocol and the port of a query. Protocols without ports have
+// none.
 func protocolAndPort(protocol string, port *int) (model.Protocol, uint16, error) {
 	p := model.TCP
 	if protocol != "" {
@@ -98,7 +97,7 @@ func protocolAndPort(protocol string, port *int) (model.Protocol, uint16, error)
 	case *port < 0 || *port > 65535:
 		return 0, 0, fmt.Errorf("port: %d: give the destination port, 0 to 65535", *port)
 	case *port != 0 && !p.HasPorts():
-		return 0, 0, fmt.Errorf("port: %d: %s has no ports: leave it out", *port, p)
+		return 0, 0, fmt.Errorf("port: %d: %s has no ports: remove the field", *port, p)
 	}
 	return p, uint16(*port), nil
 }

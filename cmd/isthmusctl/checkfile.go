@@ -20,7 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/kube"
 )
 
-// What a file of tests may hold. Sizes are in bytes, after decompression.
+// Limits on the content of a test file. Sizes are in bytes, after decompression.
 const (
 	maxTestFile = 4 << 30
 	maxLine     = 64 << 20
@@ -29,12 +29,12 @@ const (
 	maxQueries  = 1_000_000 // of one case
 )
 
-// reader reads files of tests and sends their cases on, until its context ends.
+// reader reads test files and sends their cases on, until its context ends.
 type reader struct {
 	ctx  context.Context
 	out  chan<- *testCase
 	next int
-	// unknown are the fields that were warned of, by file.
+	// unknown holds the unknown fields that a warning has named, by file.
 	unknown map[string]bool
 }
 
@@ -50,7 +50,7 @@ func (r *reader) send(c *testCase) bool {
 	}
 }
 
-// file reads one file. What is wrong with it is sent as a case.
+// file reads one file. It sends an error in the file as a case.
 func (r *reader) file(path string) {
 	r.unknown = make(map[string]bool)
 	f, err := os.Open(path)
@@ -69,8 +69,8 @@ func (r *reader) file(path string) {
 
 var gzipMagic = []byte{0x1f, 0x8b}
 
-// read decompresses, if need be, and tells the formats apart: by the name, and
-// where that says nothing by the first character.
+// read decompresses the file if necessary and detects the format: by the name, or else by
+// the first character.
 func (r *reader) read(path string, f io.Reader) error {
 	in := bufio.NewReaderSize(f, 1<<16)
 	if head, _ := in.Peek(len(gzipMagic)); bytes.Equal(head, gzipMagic) {
@@ -94,14 +94,14 @@ func (r *reader) read(path string, f io.Reader) error {
 			return fmt.Errorf("read: %w", err)
 		}
 		if len(text) > maxYAML {
-			return fmt.Errorf("more than %d bytes: divide the tests among several files", maxYAML)
+			return fmt.Errorf("more than %d bytes: split the tests into several files", maxYAML)
 		}
 		return r.yaml(path, text)
 	}
 	return r.lines(path, &bounded{in, maxTestFile})
 }
 
-// bounded fails on what is too long, instead of cutting it short.
+// bounded returns an error for input that is too long, instead of truncating it.
 type bounded struct {
 	io.Reader
 	left int64
@@ -110,12 +110,12 @@ type bounded struct {
 func (b *bounded) Read(p []byte) (int, error) {
 	n, err := b.Reader.Read(p)
 	if b.left -= int64(n); b.left < 0 {
-		return 0, fmt.Errorf("more than %d bytes: divide the cases among several files", int64(maxTestFile))
+		return 0, fmt.Errorf("more than %d bytes: split the cases into several files", int64(maxTestFile))
 	}
 	return n, err
 }
 
-// lines reads JSON Lines. A line that is not right does not end it.
+// lines reads JSON Lines. It continues after an invalid line.
 func (r *reader) lines(path string, in io.Reader) error {
 	s := bufio.NewScanner(in)
 	s.Buffer(make([]byte, 1<<16), maxLine)
@@ -127,7 +127,7 @@ func (r *reader) lines(path string, in io.Reader) error {
 			continue
 		}
 		if cases++; cases > maxCases {
-			return fmt.Errorf("more than %d cases: divide them among several files", maxCases)
+			return fmt.Errorf("more than %d cases: split them into several files", maxCases)
 		}
 		c := r.line(path, fmt.Sprintf("%s:%d", path, n), bytes.Clone(line))
 		if !r.send(c) {
@@ -135,18 +135,18 @@ func (r *reader) lines(path string, in io.Reader) error {
 		}
 	}
 	if err := s.Err(); errors.Is(err, bufio.ErrTooLong) {
-		return fmt.Errorf("line %d: more than %d bytes: divide the case into several", n+1, maxLine)
+		return fmt.Errorf("line %d: more than %d bytes: split the case into several", n+1, maxLine)
 	} else if err != nil {
 		return fmt.Errorf("line %d: %w", n+1, err)
 	}
 	if cases == 0 {
-		return errors.New("no cases in it: write one JSON object a line")
+		return errors.New("the file has no cases: write one JSON object per line")
 	}
 	return nil
 }
 
-// jsonCase is a line: the first members are of a case with verdicts, the others
-// of an object to validate.
+// jsonCase is a line. The first members belong to a case with verdicts, the others to an
+// object to validate.
 type jsonCase struct {
 	Name       string            `json:"name"`
 	Source     string            `json:"source"`
@@ -189,11 +189,11 @@ func (r *reader) line(path, at string, text []byte) *testCase {
 	case v.Object != nil:
 		return fail(errors.New("valid: missing: say whether the API server accepts the object: true or false"))
 	case v.Objects == nil:
-		return fail(errors.New("objects: missing: a case has objects and queries, or an object and valid"))
+		return fail(errors.New("objects: missing: a case has objects and queries, or object and valid"))
 	case v.Queries == nil:
 		return fail(errors.New("queries: missing: a case has objects and queries"))
 	case len(v.Queries) > maxQueries:
-		return fail(fmt.Errorf("queries: %d are more than %d: divide the case into several", len(v.Queries), maxQueries))
+		return fail(fmt.Errorf("queries: %d are more than %d: split the case into several", len(v.Queries), maxQueries))
 	}
 	c.title = v.title()
 	list, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": v.Objects})
@@ -211,7 +211,7 @@ func (r *reader) line(path, at string, text []byte) *testCase {
 	return c
 }
 
-// title names the case, where it is from and who says what is right.
+// title names the case, its source, and the implementation that gave the expected result.
 func (v *jsonCase) title() string {
 	title := v.Name
 	if v.Source != "" {
@@ -238,18 +238,18 @@ func (q jsonQuery) query() (testQuery, error) {
 	return t, err
 }
 
-// decode reads JSON. Fields that are not known are named once per file.
+// decode reads JSON. It warns once per file about each unknown field.
 func (r *reader) decode(path string, c *testCase, text []byte, into *jsonCase) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	err := d.Decode(into)
 	if err == nil && d.InputOffset() < int64(len(text)) {
-		return errors.New("more than one JSON value: write one a line")
+		return errors.New("more than one JSON value: write one per line")
 	}
 	if name, unknown := strings.CutPrefix(fmt.Sprint(err), "json: unknown field "); unknown {
 		if key := path + name; !r.unknown[key] {
 			r.unknown[key] = true
-			c.warnings = append(c.warnings, fmt.Sprintf("%s: field %s is not known and not looked at", c.at, name))
+			c.warnings = append(c.warnings, fmt.Sprintf("%s: field %s is unknown and ignored", c.at, name))
 		}
 		*into = jsonCase{}
 		err = json.Unmarshal(text, into)
@@ -267,7 +267,7 @@ func (r *reader) decode(path string, c *testCase, text []byte, into *jsonCase) e
 	return nil
 }
 
-// jsonType is what users call a Go type.
+// jsonType returns the name that users know a Go type by.
 func jsonType(kind string) string {
 	switch kind {
 	case "slice":

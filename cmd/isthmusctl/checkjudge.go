@@ -16,22 +16,22 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
-// outcome is what became of a case.
+// outcome is the result of a case.
 type outcome struct {
 	number          int
-	counts          bool // it is a case, not a file that could not be read
+	counts          bool // it is a case, and not an error about an unreadable file
 	queries, failed int
-	// impossible is how many queries are of packets that cannot exist.
+	// impossible is the number of queries about packets that cannot exist.
 	impossible int
-	text       strings.Builder // about what failed
+	text       strings.Builder // describes the failures
 	warnings   []string
-	bad        error // what is wrong with the file
+	bad        error // the error of the file
 }
 
-// judge judges cases one after the other; it belongs to one goroutine.
+// judge runs cases one after the other. It belongs to one goroutine.
 type judge struct {
 	engines []string
-	// program is kept from case to case: it takes long to load.
+	// program is kept from case to case, because loading it is slow.
 	program *engine.PerNode
 	reading kube.Reading
 }
@@ -42,8 +42,8 @@ func (j *judge) close() {
 	}
 }
 
-// fresh returns engines that have seen no cluster, save for the program engine:
-// its maps go from one case to the next by the writes that a node would make.
+// fresh returns engines without a cluster. Only the program engine keeps its maps: the
+// writes that a node would make bring them from one case to the next.
 func (j *judge) fresh() ([]engine.Engine, error) {
 	var all []engine.Engine
 	for _, name := range j.engines {
@@ -75,13 +75,13 @@ func (j *judge) judge(c *testCase) *outcome {
 	}
 	objects, warnings, errs := j.reading.ParseFiles(c.files)
 	for _, w := range warnings {
-		if c.complete && !strings.HasPrefix(w.Detail, "also in ") { // a test may replace what all share
+		if c.complete && !strings.HasPrefix(w.Detail, "also in ") { // a test may replace objects of the shared manifests
 			o.warnings = append(o.warnings, w.String())
 		}
 	}
 	if len(errs) > 0 {
 		o.queries, o.failed = len(c.queries), len(c.queries)
-		if c.complete { // a file that a person wrote, with lines
+		if c.complete { // a person wrote this file, so that line numbers help
 			o.bad = errs[0]
 			return o
 		}
@@ -95,14 +95,14 @@ func (j *judge) judge(c *testCase) *outcome {
 	return o
 }
 
-// about names the object and the field of an error in a case of JSON Lines,
-// whose objects have no lines of their own.
+// about names the object and the field of an error in a case of JSON Lines, where objects
+// have no line numbers of their own.
 func about(e kube.DocumentError) string {
 	e.File, e.Document, e.Line = "objects", 0, 0
 	return e.Error()
 }
 
-// where is the line of a query, or else that of its case.
+// where returns the line of a query, or else that of its case.
 func where(query, testCase string) string {
 	if query != "" {
 		return query
@@ -115,8 +115,8 @@ type question struct {
 	*testQuery
 	flow  model.Flow
 	cells []engine.Question
-	says  []string // what engines say that is not what is wanted
-	// asked is how many engines could be asked.
+	says  []string // unexpected answers of engines
+	// asked is the number of engines that could decide the query.
 	asked int
 }
 
@@ -152,7 +152,7 @@ func (j *judge) ask(c *testCase, s *model.Snapshot, o *outcome) error {
 			o.impossible++
 		}
 		if asked[i].asked == 0 {
-			asked[i].says = append(asked[i].says, "no packet can be like this, and none of the engines decides without one")
+			asked[i].says = append(asked[i].says, "no such packet can exist, and every selected engine needs one")
 		}
 		if len(asked[i].says) > 0 {
 			o.failed++
@@ -167,8 +167,8 @@ func (j *judge) ask(c *testCase, s *model.Snapshot, o *outcome) error {
 	return nil
 }
 
-// put asks one engine, and notes what it says if that is not what is wanted.
-// Engines that make packets cannot be asked about one that cannot exist.
+// put puts the query to one engine and records an unexpected answer. It skips engines that
+// build packets when no such packet can exist.
 func (q *question) put(e engine.Engine) {
 	verdict := model.Allow
 	for _, cell := range q.cells {
@@ -189,8 +189,8 @@ func (q *question) put(e engine.Engine) {
 	}
 }
 
-// explain prints a query that failed and what decides it at both ends, by the
-// reference and by the tables.
+// explain prints a query that failed, and the decision of the reference evaluator and of the
+// tables at both ends.
 func (q *question) explain(c *testCase, out *strings.Builder, cluster *engine.Cluster, reference *policy.Evaluator) {
 	fmt.Fprintf(out, "FAIL %s %s: %s: want %s: %s\n", where(q.at, c.at), c.title, q.testQuery, q.want, strings.Join(q.says, "; "))
 	if len(q.cells) == 0 {

@@ -12,20 +12,19 @@ import (
 	"github.com/isthmus-net/isthmus/common/kube"
 )
 
-// validation is an object and what the API server makes of it. It counts as one
-// query, which no engine is asked.
+// validation is an object and the answer of the API server to it. It counts as one query,
+// which no engine decides.
 type validation struct {
 	object json.RawMessage
 	valid  bool
-	// errors are the API server's, each "path: text"; strict what it warns of
-	// under strict field validation.
+	// errors are those of the API server, each "path: text". strict holds its warnings under
+	// strict field validation.
 	errors, strict []string
-	// defaulted is the spec with the API server's defaults; null if there is none.
+	// defaulted is the spec with the defaults of the API server; null if there is none.
 	defaulted json.RawMessage
 }
 
-// judge compares what is made of the object here with what the API server makes
-// of it.
+// judge compares the result for the object here with that of the API server.
 func (v *validation) judge(c *testCase, o *outcome) {
 	o.queries = 1
 	objects, warnings, errs := kube.Parse("object.json", v.object, kube.DefaultLimits())
@@ -52,8 +51,8 @@ func (v *validation) judge(c *testCase, o *outcome) {
 	}
 }
 
-// compareErrors wants an error on every field that the API server complains of.
-// Where a value is of the wrong type the API server names no field.
+// compareErrors expects an error for every field that the API server rejects. For a value of
+// the wrong type the API server names no field.
 func (v *validation) compareErrors(got []kube.DocumentError) (wrong []string) {
 	for _, w := range v.errors {
 		path, _, _ := strings.Cut(w, ": ")
@@ -64,8 +63,8 @@ func (v *validation) compareErrors(got []kube.DocumentError) (wrong []string) {
 	return wrong
 }
 
-// compareWarnings wants a warning on every unknown field. Policies have no
-// status, but objects in the field do, and nobody needs to be told.
+// compareWarnings expects a warning for every unknown field except in status. Policies have
+// no status, but stored objects may have one, and a warning about it helps no user.
 func (v *validation) compareWarnings(got []kube.Warning) (wrong []string) {
 	for _, s := range v.strict {
 		path := strings.Trim(strings.TrimPrefix(s, "strict: unknown field "), `"`)

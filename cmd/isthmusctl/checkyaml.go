@@ -17,28 +17,28 @@ import (
 	"github.com/isthmus-net/isthmus/common/kube"
 )
 
-// yamlFile is a file of tests that is being read.
+// yamlFile is a test file that is being read.
 type yamlFile struct {
 	*reader
 	path  string
 	lines [][]byte
-	// shared are the manifests that all tests of the file have in common.
+	// shared are the manifests that all tests of the file use.
 	shared []kube.File
 }
 
-// yaml reads tests as docs/testing-policies.md describes them.
+// yaml reads tests in the format of docs/testing-policies.md.
 func (r *reader) yaml(path string, text []byte) error {
 	f := &yamlFile{reader: r, path: path, lines: bytes.Split(text, []byte("\n"))}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	var doc, more yaml.Node
 	if err := d.Decode(&doc); err != nil {
 		if errors.Is(err, io.EOF) {
-			return errors.New("no tests in it: see docs/testing-policies.md")
+			return errors.New("the file has no tests: see docs/testing-policies.md")
 		}
 		return fmt.Errorf("%s: write valid YAML", strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "yaml: "))
 	}
 	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
-		return errors.New("more than one YAML document: write one, and manifests under objects or in files of their own")
+		return errors.New("more than one YAML document: write one, and put manifests under objects or into separate files")
 	}
 	fields, err := f.fields(doc.Content[0], "manifests", "objects", "tests")
 	if err != nil {
@@ -69,12 +69,12 @@ func (r *reader) yaml(path string, text []byte) error {
 	return nil
 }
 
-// wrong says what is wrong on the line of a node.
+// wrong returns an error about the line of a node.
 func (f *yamlFile) wrong(n *yaml.Node, format string, args ...any) error {
 	return fmt.Errorf("line %d: %w", n.Line, fmt.Errorf(format, args...))
 }
 
-// real is what an alias stands for.
+// real returns the node that an alias stands for.
 func real(n *yaml.Node) *yaml.Node {
 	if n != nil && n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -82,8 +82,8 @@ func real(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// fields returns the members of a mapping by name; only the named ones may
-// occur, and each once.
+// fields returns the members of a mapping by name. It accepts only the given names, each
+// once.
 func (f *yamlFile) fields(n *yaml.Node, names ...string) (map[string]*yaml.Node, error) {
 	n = real(n)
 	if n.Kind != yaml.MappingNode {
@@ -93,17 +93,17 @@ func (f *yamlFile) fields(n *yaml.Node, names ...string) (map[string]*yaml.Node,
 	for i := 0; i < len(n.Content); i += 2 {
 		key := n.Content[i]
 		if !slices.Contains(names, key.Value) {
-			return nil, f.wrong(key, "field %q is not known: want %s", key.Value, strings.Join(names, ", "))
+			return nil, f.wrong(key, "field %q is unknown: want %s", key.Value, strings.Join(names, ", "))
 		}
 		if found[key.Value] != nil {
-			return nil, f.wrong(key, "field %q is there twice: write it once", key.Value)
+			return nil, f.wrong(key, "field %q occurs twice: write it once", key.Value)
 		}
 		found[key.Value] = real(n.Content[i+1])
 	}
 	return found, nil
 }
 
-// items returns the elements of a list; nothing at all is an empty list.
+// items returns the elements of a list; a missing list is empty.
 func (f *yamlFile) items(n *yaml.Node, name string) ([]*yaml.Node, error) {
 	if n == nil || n.Tag == "!!null" {
 		return nil, nil
@@ -120,12 +120,12 @@ func (f *yamlFile) text(n *yaml.Node, name string) (string, error) {
 		return "", nil
 	}
 	if n.Kind != yaml.ScalarNode {
-		return "", f.wrong(n, "%s: want a text, not a list or a mapping", name)
+		return "", f.wrong(n, "%s: want a string, not a list or a mapping", name)
 	}
 	return n.Value, nil
 }
 
-// texts reads a scalar or a list of them.
+// texts reads a scalar or a list of scalars.
 func (f *yamlFile) texts(n *yaml.Node, name string) ([]string, error) {
 	if n == nil || n.Kind != yaml.SequenceNode {
 		t, err := f.text(n, name)
@@ -142,8 +142,7 @@ func (f *yamlFile) texts(n *yaml.Node, name string) ([]string, error) {
 	return all, nil
 }
 
-// manifests reads the files and directories that are named, from where the file
-// of tests is.
+// manifests reads the named files and directories. Paths are relative to the test file.
 func (f *yamlFile) manifests(n *yaml.Node) error {
 	list, err := f.items(n, "manifests")
 	if err != nil {
@@ -165,15 +164,15 @@ func (f *yamlFile) manifests(n *yaml.Node) error {
 		case len(errs) > 0:
 			return f.wrong(e, "manifests: %w", errs[0])
 		case len(files) == 0:
-			return f.wrong(e, "manifests: %s: no manifests in it: want .yaml, .yml or .json files", path)
+			return f.wrong(e, "manifests: %s: no manifests found: want .yaml, .yml or .json files", path)
 		}
 		f.shared = append(f.shared, files...)
 	}
 	return nil
 }
 
-// objects adds objects that are written in the file of tests, each as a file
-// that is called by the line on which it begins.
+// objects adds the objects that are written in the test file. Each becomes a manifest file
+// whose name is the line on which the object begins.
 func (f *yamlFile) objects(to []kube.File, n *yaml.Node) ([]kube.File, error) {
 	list, err := f.items(n, "objects")
 	if err != nil {
@@ -189,8 +188,8 @@ func (f *yamlFile) objects(to []kube.File, n *yaml.Node) ([]kube.File, error) {
 	return to, nil
 }
 
-// source returns the text of an element of a list, moved to the left, so that
-// it is read as the same text in a file of manifests is.
+// source returns the text of a list element without its indentation, so that it parses as it
+// would in a manifest file.
 func (f *yamlFile) source(n *yaml.Node) []byte {
 	indent := n.Column - 1
 	var out bytes.Buffer
@@ -223,7 +222,7 @@ func (f *yamlFile) test(n *yaml.Node) (*testCase, error) {
 		return nil, err
 	}
 	if c.title == "" {
-		return nil, f.wrong(real(n), "name: missing: say what the test shows")
+		return nil, f.wrong(real(n), "name: missing: describe what the test shows")
 	}
 	if c.files, err = f.objects(f.shared, fields["objects"]); err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 )
 
-// env is what the program gets from outside; tests bring their own.
+// env is the environment of the program; tests replace it.
 type env struct {
 	stdout, stderr io.Writer
 	dial           func(ctx context.Context, address string) (net.Conn, error)
@@ -32,13 +32,13 @@ type troubleError struct{ error }
 
 var (
 	errNotReady = errors.New("node is not ready")
-	// errNo is the answer no of such a command: denied, different, found. The
-	// command has printed it.
+	// errNo is the negative answer of such a command: denied, different, found. The command
+	// has printed it.
 	errNo = errors.New("no")
 )
 
-// answering makes a command whose exit status is 0 for yes, 1 for no, and 2 if
-// it cannot tell.
+// answering makes a command whose exit status is 0 for a positive answer, 1 for a negative
+// one, and 2 if there is no answer.
 func answering(f func(c *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		err := f(c, args)
@@ -79,7 +79,7 @@ type shared struct {
 	socket  string
 	timeout time.Duration
 	output  string
-	forever bool // the answer may take as long as it likes
+	forever bool // the answer may take any time
 }
 
 func (s *shared) register(c *cobra.Command) {

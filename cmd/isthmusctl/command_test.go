@@ -29,7 +29,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// node is an agent on a data path in memory, behind a real socket.
+// node is an agent with a data path in memory, behind a real socket.
 type node struct {
 	t      *testing.T
 	socket string
@@ -73,7 +73,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// fill attaches two pods, one of which is broken afterwards.
+// fill attaches two pods and breaks one of them.
 func (n *node) fill() {
 	n.t.Helper()
 	self := &model.Node{Name: "node1", OS: model.Linux, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}
@@ -97,7 +97,7 @@ func (n *node) fill() {
 	c.Verdicts = [2][2]uint64{{1, 2}, {3, 4}}
 	c.PathModes = []dataplane.PathMode{{Part: "pods", Mode: "tcx", Count: 1}, {Part: "pods", Mode: "clsact", Count: 1}, {Part: "other_nodes", Mode: "stack_vxlan", Count: 1}}
 	n.fake.SetCounters(c)
-	time.Sleep(50 * time.Millisecond) // for the view to be published
+	time.Sleep(50 * time.Millisecond) // wait until the agent publishes the view
 }
 
 // ctl runs the real command line.
@@ -107,7 +107,7 @@ func ctl(args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), errs.String()
 }
 
-// What differs from run to run, or with the compiler's own business.
+// Parts of the output that vary between runs, or with details of the compiler.
 var (
 	stamp = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:]+Z|"[0-9]{18,}"`)
 	table = regexp.MustCompile(`[0-9a-f]{32}`)
@@ -175,7 +175,7 @@ func TestErrors(t *testing.T) {
 		status int
 		text   string
 	}{
-		"no agent":           {[]string{"status", "--socket", filepath.Join(dir, "none")}, 1, "start isthmus-agent, or name its socket with --socket"},
+		"no agent":           {[]string{"status", "--socket", filepath.Join(dir, "none")}, 1, "start isthmus-agent, or give the path of its socket with --socket"},
 		"silent agent":       {[]string{"endpoints", "--socket", silent, "--timeout", "200ms"}, 1, "no answer within 200ms"},
 		"unknown flag":       {[]string{"status", "--colour"}, 2, "unknown flag: --colour: see isthmusctl status --help"},
 		"unknown subcommand": {[]string{"frobnicate"}, 2, `unexpected argument "frobnicate"`},

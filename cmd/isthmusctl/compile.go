@@ -32,21 +32,21 @@ func (e env) compileCommand() *cobra.Command {
 		Short: "Print what each node enforces: tables, map entries of Linux, or HNS requests of Windows",
 		Long: `Print what each node should enforce for all of its pods.
 
-Without --os that are the compiled tables, which are the same on every system. With --os linux it is the
-entries of the BPF maps. With --os windows it is the requests that the agent sends to HNS, in order, for endpoints
-that were just made and deny everything; it is always JSON. With --node the node need not run that system.
+Without --os, print the compiled tables, which are the same on every system. With --os linux, print the
+entries of the BPF maps. With --os windows, print the requests that the agent sends to HNS, in order, for new
+endpoints that deny everything; the output is always JSON. With --node, the node may run the other system.
 
-Exit status: 0, or 2 after an error.`,
+Exit status: 0 on success, 2 after an error.`,
 		Args: noArgs,
 		RunE: answering(func(c *cobra.Command, _ []string) error { return o.complete(e.compile(c.Context(), o)) }),
 	}
 	o.register(c)
-	o.registerWitnesses(c)
+	o.registerPlaceholders(c)
 	f := c.Flags()
 	f.StringSliceVar(&o.nodes, "node", nil, "compile for these nodes only")
-	f.StringVar(&o.os, "os", "", "linux or windows: print what this system is given")
+	f.StringVar(&o.os, "os", "", "linux or windows: print what the agent writes on this system")
 	f.StringSliceVar(&o.hns, "hns", []string{"13.3"}, "versions of HNS to print requests for")
-	f.StringVar(&o.mode, "hns-mode", "l2bridge", "the network of Windows nodes: l2bridge or overlay")
+	f.StringVar(&o.mode, "hns-mode", "l2bridge", "network type of Windows nodes: l2bridge or overlay")
 	registerOutput(c, &o.output, "text", "json")
 	return c
 }
@@ -87,15 +87,15 @@ func (e env) compile(ctx context.Context, o *compileOptions) error {
 	return errors.Join(err, out.Flush())
 }
 
-// nodeAnswer is what is printed about one node.
+// nodeAnswer is the answer about one node.
 type nodeAnswer interface {
-	// elements are what it adds to a list in JSON.
+	// elements are what the node adds to a list in JSON.
 	elements() []any
-	// write prints it for people. first: nothing was printed before.
+	// write prints the node as text. first: nothing was printed before.
 	write(out io.Writer, first bool) error
 }
 
-// compileEach reports on one node after the other; several are compiled at a time.
+// compileEach reports on the nodes in order; it compiles several at a time.
 func compileEach[T nodeAnswer](ctx context.Context, e env, out io.Writer, nodes []*model.Node, asJSON bool, report func(*model.Node) (T, error)) error {
 	progress := e.progress("compile", "nodes")
 	list := &jsonList{out: out}
@@ -142,9 +142,9 @@ func (o *compileOptions) choose(s *model.Snapshot) ([]*model.Node, error) {
 	}
 	switch {
 	case len(nodes) == 0 && s.Nodes.Len() == 0:
-		return nil, errors.New("there are no nodes and no pods to compile for; --witnesses makes a pod for every policy")
+		return nil, errors.New("there are no nodes and no pods to compile for; --witnesses adds a placeholder pod for every policy that selects none")
 	case len(nodes) == 0:
-		return nil, fmt.Errorf("no node runs %s: name one with --node to compile it as if it did", o.os)
+		return nil, fmt.Errorf("no node runs %s: give one with --node to compile it as if it did", o.os)
 	}
 	return nodes, nil
 }

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// No command answers with 0, or with 1, as if it had looked at everything, when
-// manifests were left out or when there is nothing to look at.
+// No command exits with 0 or 1 if manifests were skipped or if there is nothing to examine.
 func TestIncompleteInput(t *testing.T) {
 	good := policyHead + "{podSelector: {}, ingress: [{}]}\n---\n" +
 		"{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop}, spec: {containers: [{name: c}]}}\n"
@@ -34,7 +33,7 @@ func TestIncompleteInput(t *testing.T) {
 					}
 				}
 				status, out, errs := run(part, "--skip-bad")
-				if status != 2 || out == "" || !strings.Contains(errs, "left out: m.yaml: document 3") || !strings.Contains(errs, "a part of the manifests only") {
+				if status != 2 || out == "" || !strings.Contains(errs, "skipped: m.yaml: document 3") || !strings.Contains(errs, "only a part of the manifests") {
 					t.Errorf("a part: exit status %d, %q, %q", status, out, errs)
 				}
 			})
@@ -52,7 +51,7 @@ func TestIncompleteInput(t *testing.T) {
 	}
 }
 
-// A test that asks nothing does not pass.
+// A test file without queries does not pass.
 func TestNoQueries(t *testing.T) {
 	for name, path := range map[string]string{
 		"no queries": write(t, "t.jsonl", line(`"queries": []`)),

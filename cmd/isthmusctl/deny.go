@@ -28,7 +28,7 @@ type denyOptions struct {
 func (e env) denyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "deny",
-		Short: "Look at the cluster's deny lists, or at what this node denies by them",
+		Short: "Show the cluster's deny lists, or the entries that this node enforces",
 		Args:  noArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -38,7 +38,7 @@ func (e env) denyCommand() *cobra.Command {
 
 func (o *denyOptions) register(c *cobra.Command) {
 	o.source.register(c)
-	c.Flags().StringVar(&o.bpffs, "bpffs", "/sys/fs/bpf/isthmus", "without --manifests and --kubeconfig: the agent's directory of pinned maps (Linux, root)")
+	c.Flags().StringVar(&o.bpffs, "bpffs", "/sys/fs/bpf/isthmus", "the agent's directory of pinned maps, used without --manifests and --kubeconfig (Linux, root)")
 	registerOutput(c, &o.output, "text", "json")
 }
 
@@ -64,7 +64,7 @@ func (e env) denyCheckCommand() *cobra.Command {
 	o := &denyOptions{}
 	c := &cobra.Command{
 		Use:   "check ADDRESS...",
-		Short: "Say whether packets from addresses are taken in; exit status 1 if any is denied",
+		Short: "Report whether packets from addresses are accepted; exit status 1 if any is denied",
 		RunE: answering(func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usageError{errors.New("no address to check: give one or more")}
@@ -96,22 +96,22 @@ func (e env) denyCheckCommand() *cobra.Command {
 	return c
 }
 
-// deniedEntry is an entry, or an address and what is said of it.
+// deniedEntry is an entry, or an address and its verdict.
 type deniedEntry struct {
 	Address string `json:"address"`
-	// Verdict is denied, spared, or allowed.
+	// Verdict is denied, spared (exempt from deny lists), or allowed.
 	Verdict string `json:"verdict"`
-	// By are the entries that say so.
+	// By are the entries that decide.
 	By []string `json:"by,omitempty"`
 }
 
-// denials are deny lists as objects say it, or as maps do.
+// denials are deny lists, read from objects or from maps.
 type denials interface {
 	entries() []deniedEntry
 	check(netip.Addr) deniedEntry
 }
 
-// denied reads the cluster that the flags name, or else this node's maps.
+// denied reads the cluster that the flags name, or else the maps of this node.
 func (e env) denied(ctx context.Context, o *denyOptions) (denials, error) {
 	if err := checkOutput(o.output, "text", "json"); err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func (e env) denied(ctx context.Context, o *denyOptions) (denials, error) {
 	return &clusterDenials{compile.DenySet(snapshot)}, nil
 }
 
-// clusterDenials are what objects say.
+// clusterDenials are the deny lists of objects.
 type clusterDenials struct{ set *model.DenySet }
 
 func (c *clusterDenials) entries() []deniedEntry {
@@ -166,7 +166,7 @@ func (c *clusterDenials) check(a netip.Addr) deniedEntry {
 	return d
 }
 
-// entryText leaves out the length of single addresses.
+// entryText omits the prefix length of single addresses.
 func entryText(p netip.Prefix) string {
 	if p.IsSingleIP() {
 		return p.Addr().String()

@@ -18,7 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/xdp"
 )
 
-// nodeDenials are what the maps of this node say.
+// nodeDenials are the deny lists in the maps of this node.
 type nodeDenials struct {
 	found  *denylist.Entries
 	sieves [2]denylist.Sieve
@@ -35,7 +35,7 @@ func pinnedDenials(bpffs string) (denials, error) {
 	}
 	found, err := xdp.ReadPinned(pins)
 	if err != nil {
-		return nil, fmt.Errorf("%w: run isthmusctl as root, or look at manifests with --manifests", err)
+		return nil, fmt.Errorf("%w: run isthmusctl as root, or read manifests with --manifests", err)
 	}
 	if found == nil { // no list is in force
 		found = denylist.NewEntries()

@@ -6,7 +6,7 @@ package main
 
 import "errors"
 
-// pinnedDenials finds no maps: they are Linux's.
+// pinnedDenials always fails: only Linux has the maps.
 func pinnedDenials(string) (denials, error) {
-	return nil, usageError{errors.New("this system has no maps to look at: give --manifests DIR or --kubeconfig FILE")}
+	return nil, usageError{errors.New("this system has no BPF maps: give --manifests DIR or --kubeconfig FILE")}
 }

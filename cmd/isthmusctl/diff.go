@@ -30,14 +30,14 @@ func (e env) diffCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "diff DIR_A DIR_B",
 		Short: "List every verdict that differs between two directories of manifests",
-		Long: `List every flow whose verdict is another with the manifests of DIR_B than with those of DIR_A: as sets
-of pods, nodes and address ranges by sets of ports, complete and without samples, apart by the operating system of
-the node that enforces the difference. Pods that only one directory has are named, and not compared.
+		Long: `List every flow whose verdict differs between the manifests of DIR_A and of DIR_B. The answer consists of sets
+of pods, nodes, address ranges and ports. It is complete, without sampling, and separate for each operating system
+that enforces the difference. Pods that only one directory has are listed, but not compared.
 
-For a policy that differs and selects no pod of its directory, pods are assumed in both directories, as its selectors
-describe them, so that directories of policies alone are compared, too; --witnesses=false turns that off.
+If a policy differs and selects no pod of its directory, the command adds placeholder pods that match its selectors to
+both directories. So it also compares directories that hold only policies. --witnesses=false turns that off.
 
-Exit status: 0 no verdict differs, 1 some do, 2 the command line or a manifest is not right, or a directory is empty.`,
+Exit status: 0 no verdict differs, 1 some do, 2 the command line or a manifest is invalid, or a directory is empty.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usageError{fmt.Errorf("give two directories of manifests: see %s --help", c.CommandPath())}
@@ -49,15 +49,15 @@ Exit status: 0 no verdict differs, 1 some do, 2 the command line or a manifest i
 		}),
 	}
 	o.registerReading(c)
-	c.Flags().BoolVar(&o.witnesses, "witnesses", true, "assume pods for policies that differ and select none, to see what they would do")
+	c.Flags().BoolVar(&o.placeholders, "witnesses", true, "add placeholder pods for policies that differ and select none, to compare their effect")
 	registerOutput(c, &o.output, "text", "json")
-	c.Flags().IntVar(&o.limit, "limit", 200, "how many differences text shows for each system; 0 means all")
+	c.Flags().IntVar(&o.limit, "limit", 200, "maximum number of differences that text shows for each system; 0 means all")
 	return c
 }
 
-// assume adds pods for policies that select none, and says so.
+// assume adds placeholder pods for policies that select none, and reports them.
 func (o *diffOptions) assume(was, is *kube.Objects) []string {
-	if !o.witnesses {
+	if !o.placeholders {
 		return nil
 	}
 	a := complete.Assume(was, is)
@@ -66,7 +66,7 @@ func (o *diffOptions) assume(was, is *kube.Objects) []string {
 	}
 	said := []string{fmt.Sprintf("%d pods for %d policies that differ and select none: %s", len(a.Pods), a.Policies, shorten(a.Pods, 5))}
 	if a.Cut {
-		said = append(said, fmt.Sprintf("not more than %d pods: other selectors of these policies are not looked at; add pods to the manifests", complete.MaxAssumed))
+		said = append(said, fmt.Sprintf("the limit is %d pods: other selectors of these policies are not compared; add pods to the manifests", complete.MaxAssumed))
 	}
 	return said
 }
@@ -109,7 +109,7 @@ func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
 	return err
 }
 
-// The answer, as it is printed in JSON.
+// The JSON form of the answer.
 type (
 	diffReport struct {
 		Changes []diffChange `json:"changes"`
@@ -118,12 +118,12 @@ type (
 		OnlyB []string `json:"pods_only_in_b"`
 		// Policies are those that only one version has, or that differ.
 		Policies []string `json:"policies_that_differ"`
-		// OverBlocked says where a node may deny more than the policies do.
+		// OverBlocked lists where a node may deny more than the policies do.
 		OverBlocked []string `json:"over_blocked"`
 	}
-	// diffChange says that flows from all of From to all of To on all of Ports
-	// changed, except for those of a pod to itself. From and To name every end; those
-	// that are no pods are also in the other members.
+	// diffChange reports that flows from every member of From to every member of To on all
+	// of Ports changed, except for those of a pod to itself. From and To name every end. The
+	// other members also hold the ends that are no pods.
 	diffChange struct {
 		From       []string        `json:"from"`
 		FromNodes  []nodeEndReport `json:"from_nodes,omitempty"`
@@ -137,7 +137,7 @@ type (
 		// By are the sides whose decision changed.
 		By []diffSide `json:"by"`
 
-		from, to []string // for people
+		from, to []string // for the text output
 	}
 	diffSide struct {
 		Direction string   `json:"direction"`

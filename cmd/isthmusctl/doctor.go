@@ -27,12 +27,13 @@ func (e env) doctorCommand() *cobra.Command {
 	var output, agent, kubeconfig, node string
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look whether Isthmus can work on this node, and what to do",
-		Long: `Look at this node for what keeps Isthmus from working, or from enforcing what it
-should: kernel or Windows build, mounts, uplink, ports, what other networks have
-left, settings of kube-proxy. In the agent's pod, or with --kubeconfig, also what
-the agent's credentials are good for. It needs no agent and changes nothing. Exit status
-0 if there is no error, 1 if there is one, 2 if the command line is not right.`,
+		Short: "Check whether Isthmus can work on this node, and print remedies",
+		Long: `Check this node for problems that keep Isthmus from working or from enforcing
+policies: kernel or Windows build, mounts, uplink, ports, remains of other
+networks, settings of kube-proxy. In the agent's pod, or with --kubeconfig, also
+check the permissions of the agent's credentials. The command needs no agent and
+changes nothing. Exit status 0 if there is no error, 1 if there is one, 2 if the
+command line is invalid.`,
 		Args: noArgs,
 		RunE: answering(func(c *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
@@ -62,27 +63,27 @@ the agent's credentials are good for. It needs no agent and changes nothing. Exi
 	}
 	f := c.Flags()
 	f.StringVarP(&output, "output", "o", "text", "text or json")
-	f.StringVar(&agent, "socket", socket.Default, "the agent's socket, to see whether it runs")
-	f.StringVar(&kubeconfig, "kubeconfig", "", "the agent's, if it has one; in its pod it needs none")
-	f.StringVar(&node, "node-name", nodeName(), "name of this node's Node object; by default $NODE_NAME, or the host's name")
-	f.StringVar(&cfg.Root, "root", cfg.Root, "where the host's files are, if this runs in a container")
-	f.StringVar(&cfg.CNIBinDir, "cni-bin-dir", cfg.CNIBinDir, "the container runtime's directory of plugins")
-	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", cfg.CNIConfDir, "the container runtime's directory of configurations")
+	f.StringVar(&agent, "socket", socket.Default, "the agent's socket, to check whether the agent runs")
+	f.StringVar(&kubeconfig, "kubeconfig", "", "the agent's kubeconfig, if it has one; not needed in its pod")
+	f.StringVar(&node, "node-name", nodeName(), "name of this node's Node object; default $NODE_NAME, else the host name")
+	f.StringVar(&cfg.Root, "root", cfg.Root, "directory of the host's files, if this runs in a container")
+	f.StringVar(&cfg.CNIBinDir, "cni-bin-dir", cfg.CNIBinDir, "the container runtime's directory of CNI plugins")
+	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", cfg.CNIConfDir, "the container runtime's directory of CNI configurations")
 	f.IntVar(&cfg.VXLANPort, "vxlan-port", 4789, "UDP port of the overlay")
 	f.IntVar(&cfg.MetricsPort, "metrics-port", 9470, "TCP port of the agent's --http-address")
 	return c
 }
 
-// nodeName is the name that the agent's pod is given, or the host's.
+// nodeName returns the name that the agent's pod receives, or the host name.
 func nodeName() string {
 	if name := os.Getenv("NODE_NAME"); name != "" {
 		return name
 	}
-	host, _ := os.Hostname() // without one --node-name is needed
+	host, _ := os.Hostname() // if there is none, --node-name is needed
 	return strings.ToLower(host)
 }
 
-// confined asks the API server what the agent's credentials are good for.
+// confined asks the API server about the permissions of the agent's credentials.
 func confined(ctx context.Context, kubeconfig, node string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -93,7 +94,7 @@ func confined(ctx context.Context, kubeconfig, node string) (bool, error) {
 	return source.Confined(ctx, node)
 }
 
-// answers reports whether an agent takes connections.
+// answers reports whether an agent accepts connections.
 func (e env) answers(ctx context.Context, address string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

@@ -74,7 +74,7 @@ func writeEndpoints(out io.Writer, list []*cniapi.Endpoint, wide bool) error {
 	return w.Flush()
 }
 
-// limits are those of a pod's interface.
+// limits returns the bandwidth limits of a pod's interface.
 func limits(b *cniapi.Bandwidth) string {
 	if b == nil {
 		return "none"
@@ -82,8 +82,7 @@ func limits(b *cniapi.Bandwidth) string {
 	return model.Bandwidth{Ingress: model.Limit{Rate: b.GetIngressRate()}, Egress: model.Limit{Rate: b.GetEgressRate()}}.String()
 }
 
-// writeJSON writes every field, under the names of the protocol, so that
-// scripts find zeros too.
+// writeJSON writes every field under its protobuf name, including zeros, for scripts.
 func writeJSON(out io.Writer, m proto.Message) error {
 	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
 	if err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
 )
 
-// Ends of flows that are no pods, as they are printed in JSON.
+// Ends of flows that are no pods, in their JSON form.
 type (
-	// rangeReport is the addresses of CIDR that are not in Except and that no pod and
-	// no node has.
+	// rangeReport holds the addresses of CIDR that are not in Except and that belong to no
+	// pod and no node.
 	rangeReport struct {
 		CIDR   string   `json:"cidr"`
 		Except []string `json:"except"`
-		// Unknown: nodes give addresses from here to pods.
+		// Unknown: nodes assign pod addresses from this range.
 		Unknown bool `json:"unknown_pods,omitempty"`
 	}
 	nodeEndReport struct {
@@ -44,15 +44,15 @@ func reportNodes(g *reach.Group) []nodeEndReport {
 	return []nodeEndReport{{g.Node, g.Addr.String()}}
 }
 
-// maxExcept is how many prefixes that a range leaves out are named to people.
+// maxExcept is the largest number of excluded prefixes that text names.
 const maxExcept = 3
 
-// names lists the members of a group for people; endNames names ranges in full.
+// names lists the members of a group for text; endNames names ranges in full.
 func names(g *reach.Group) []string { return g.Names(maxExcept) }
 
 func endNames(g *reach.Group) []string { return g.Names(0) }
 
-// title names a group in a few words, of its names.
+// title names a group in a few words, from its names.
 func title(names []string) string {
 	if len(names) == 1 {
 		return names[0]

@@ -22,7 +22,7 @@ import (
 // hnsVersion is a version of HNS to lower for.
 type hnsVersion = hns.Version
 
-// parseVersions reads versions such as 13.3; none means all that are tested.
+// parseVersions reads versions such as 13.3; an empty list means all tested versions.
 func parseVersions(texts []string) ([]hnsVersion, error) {
 	if len(texts) == 0 {
 		return hns.Profiles(), nil
@@ -37,7 +37,7 @@ func parseVersions(texts []string) ([]hnsVersion, error) {
 			return nil, usageError{fmt.Errorf("--hns %q: give a version such as %s", t, versionsText(hns.Profiles()))}
 		}
 		if !v.Supports(hns.Schema2API) {
-			return nil, usageError{fmt.Errorf("--hns %q: older than 9.2, which Isthmus does not run on", t)}
+			return nil, usageError{fmt.Errorf("--hns %q: older than 9.2, the oldest that Isthmus supports", t)}
 		}
 		all = append(all, v)
 	}
@@ -52,12 +52,12 @@ func versionsText(versions []hnsVersion) string {
 	return strings.Join(parts, ", ")
 }
 
-// aclOptions are those that the agent uses on a version of HNS.
+// aclOptions returns the options that the agent uses on a version of HNS.
 func aclOptions(v hnsVersion) acl.Options {
 	return acl.Options{Sets: v.Supports(hns.Sets), NoIPv6: !v.Supports(hns.DualStack)}.Defaults()
 }
 
-// platformName is how reports call a version of HNS.
+// platformName is the name of a version of HNS in reports.
 func platformName(v hnsVersion) string { return "HNS " + v.String() }
 
 // localEndpoints are the pods of a node that policies apply to.
@@ -71,13 +71,13 @@ func localEndpoints(s *model.Snapshot, node string) map[model.EndpointID]compile
 	return local
 }
 
-// compileNode works out what a node should enforce for all of its pods.
+// compileNode computes the state that a node should enforce for all of its pods.
 func compileNode(s *model.Snapshot, node string) (*model.State, []model.Unsupported) {
 	return compile.Once(compile.Input{Snapshot: s, Node: node, Endpoints: localEndpoints(s, node)})
 }
 
-// checkEnforcement asks what the pod's node would really hold: the tables of
-// Linux, or the ACLs of Windows under every reading of HNS.
+// checkEnforcement evaluates what the pod's node would hold: the tables on Linux, or the
+// ACLs on Windows under every reading of HNS.
 func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remote netip.Addr, f model.Flow, versions []hnsVersion) []explain.Enforcement {
 	state, unsupported := compileNode(s, pod.Node)
 	id := engine.EndpointOf(pod)
@@ -112,11 +112,11 @@ func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remo
 	return all
 }
 
-// decideACLs asks the list of an endpoint. Where readings of HNS differ that is
-// a reason of its own, and the flow counts as denied.
+// decideACLs evaluates the ACLs of an endpoint. If readings of HNS disagree, it reports that
+// as a reason and counts the flow as denied.
 func decideACLs(p *acl.Ruleset, id model.EndpointID, pod *model.Pod, d model.Direction, remote netip.Addr, f model.Flow) (model.Verdict, string) {
 	if slices.Contains(pod.IPs, remote) {
-		return model.Allow, "" // never leaves the compartment
+		return model.Allow, "" // the packet never leaves the network compartment
 	}
 	rules, err := p.Rules(id)
 	if err != nil {
@@ -139,5 +139,5 @@ func decideACLs(p *acl.Ruleset, id model.EndpointID, pod *model.Pod, d model.Dir
 	case len(readings):
 		return model.Allow, ""
 	}
-	return model.Deny, "it depends on what HNS leaves undocumented"
+	return model.Deny, "the verdict depends on what HNS leaves undocumented"
 }

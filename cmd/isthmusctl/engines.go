@@ -12,10 +12,10 @@ import (
 	"github.com/isthmus-net/isthmus/windows/acl/aclsim"
 )
 
-// engineNames lists the engines that users may name, the reference first.
+// engineNames lists the engines that users may name, the reference evaluator first.
 func engineNames() []string { return []string{"evaluate", "tables", "maps", "program", "acl"} }
 
-// newEngine returns an engine that has seen no cluster yet.
+// newEngine returns an engine without a cluster.
 func newEngine(name string) (engine.Engine, error) {
 	switch name {
 	case "evaluate":
@@ -32,14 +32,14 @@ func newEngine(name string) (engine.Engine, error) {
 	return nil, fmt.Errorf("no engine %q: give %s, or all", name, strings.Join(engineNames(), ", "))
 }
 
-// newProgram returns the engine of the real BPF programs, which the kernel runs by
+// newProgram returns the engine of the real BPF programs, which the kernel runs with
 // BPF_PROG_TEST_RUN. It needs Linux and root. Loading takes a tenth of a second.
 func newProgram() *engine.PerNode {
 	return &engine.PerNode{Title: "program", Packets: true, Reuse: true, Open: loadPrograms}
 }
 
-// parseEngines reads a comma separated list of engines, or all, and returns them in
-// the order of engineNames.
+// parseEngines reads a comma-separated list of engines, or all, and returns them in the
+// order of engineNames.
 func parseEngines(list string) ([]string, error) {
 	if list == "all" {
 		return engineNames(), nil

@@ -34,13 +34,14 @@ func (e env) eventsCommand() *cobra.Command {
 	s := &eventFlags{}
 	c := &cobra.Command{
 		Use:   "events",
-		Short: "Show the last new flows that policies decided on this node, and what was dropped",
+		Short: "Show the last new flows that policies decided on this node, and dropped packets",
 		Long: `Show the last new flows that the policies of this node's pods decided, and packets that were dropped for other
-reasons: each with the pod, the other end, and the policy and rule that decided. Packets of known flows are not shown.
+reasons. Each event names the pod, the other end, and the policy and rule that decided. Packets of known flows cause
+no events.
 
-The agent remembers the last 2048; --follow goes on with those that come. A pod may cause so many events a second and no
-more (--flow-event-rate of isthmus-agent); isthmus_flow_events_missed_total counts the others. "rules not known" says
-that the policies under which the flow was decided are no longer, or not yet, known to the agent.
+The agent keeps the last 2048 events; --follow continues with new ones. --flow-event-rate of isthmus-agent limits the
+events of a pod per second; isthmus_flow_events_missed_total counts the others. "rules not known" means that the
+agent no longer knows, or does not know yet, the policies that decided the flow.
 
 On Windows there are no events: HNS does not report single flows.`,
 		Example: `  isthmusctl events --follow --verdict deny,drop
@@ -56,16 +57,16 @@ On Windows there are no events: HNS does not report single flows.`,
 	}
 	f := c.Flags()
 	s.register(c)
-	f.Lookup("output").Usage = "text or json (one object a line)"
-	f.BoolVarP(&s.follow, "follow", "f", false, "go on until interrupted")
-	f.Uint32Var(&s.last, "last", 100, "how many past events to show at most; 0 for none")
-	f.StringVar(&s.pod, "pod", "", "only of this pod, as NAMESPACE/NAME, at either end")
-	f.StringVarP(&s.namespace, "namespace", "n", "", "only of pods of this namespace, at either end")
-	f.StringSliceVar(&s.verdicts, "verdict", nil, "only these: allow, deny (by policy), drop (for another reason)")
+	f.Lookup("output").Usage = "text or json (one object per line)"
+	f.BoolVarP(&s.follow, "follow", "f", false, "continue until interrupted")
+	f.Uint32Var(&s.last, "last", 100, "maximum number of past events to show; 0 for none")
+	f.StringVar(&s.pod, "pod", "", "only flows with this pod at either end, as NAMESPACE/NAME")
+	f.StringVarP(&s.namespace, "namespace", "n", "", "only flows with a pod of this namespace at either end")
+	f.StringSliceVar(&s.verdicts, "verdict", nil, "only these verdicts: allow, deny (by policy), drop (for another reason)")
 	return c
 }
 
-// request checks the flags and makes a request of them.
+// request checks the flags and builds a request.
 func (s *eventFlags) request() (*cniapi.WatchFlowsRequest, error) {
 	if s.output == "wide" {
 		return nil, usageError{errors.New(`--output "wide": give text or json`)}
@@ -93,7 +94,7 @@ func (s *eventFlags) request() (*cniapi.WatchFlowsRequest, error) {
 	return r, nil
 }
 
-// watchFlows writes events until they end, or who follows is interrupted.
+// watchFlows writes events until the stream ends or the user interrupts it.
 func (e env) watchFlows(ctx context.Context, s *eventFlags, request *cniapi.WatchFlowsRequest) error {
 	write := writeFlowText
 	if s.output == "json" {
@@ -124,7 +125,7 @@ func writeFlowText(out, notes io.Writer, m *cniapi.WatchFlowsResponse) error {
 	return err
 }
 
-// flowLine says an event in a line:
+// flowLine formats an event as one line:
 // time verdict pod direction: source -> destination protocol: why.
 func flowLine(f *cniapi.FlowEvent) string {
 	var b strings.Builder
@@ -149,7 +150,8 @@ func flowLine(f *cniapi.FlowEvent) string {
 	return b.String()
 }
 
-// flowEnds says who sent what to whom; the end that is not the pod's with its name.
+// flowEnds formats source and destination. It adds a name to the end that is not the pod of
+// the event.
 func flowEnds(f *cniapi.FlowEvent) string {
 	peer := ""
 	switch {
@@ -179,7 +181,7 @@ func flowEnds(f *cniapi.FlowEvent) string {
 	return src + " -> " + dst + " " + what
 }
 
-// writeFlowJSON writes an object a line, with every field, and what is missing
+// writeFlowJSON writes one object per line with every field, and the number of missed events
 // before it.
 func writeFlowJSON(out, _ io.Writer, m *cniapi.WatchFlowsResponse) error {
 	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)

@@ -20,8 +20,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// What other systems do not enforce on Windows is exact there: lint says so, and
-// the ACLs decide as the reference does, under every reading.
+// Constructs that other products do not enforce on Windows are exact here. lint reports so,
+// and the ACLs decide as the reference evaluator does, under every reading.
 func TestExactOnWindows(t *testing.T) {
 	_, out, _ := ctl("lint", "-m", "testdata/mixed", "-o", "json")
 	var answer struct{ Constructs []lint.Construct }
@@ -54,7 +54,7 @@ func TestExactOnWindows(t *testing.T) {
 	t.Logf("cells=%d", cells)
 }
 
-// compareACLs decides every probe at every pod, by IPv4.
+// compareACLs decides every probe at every pod, over IPv4.
 func compareACLs(t *testing.T, s *model.Snapshot, v hns.Version) (cells int) {
 	t.Helper()
 	reference := policy.NewEvaluator(s)
@@ -82,8 +82,8 @@ func compareACLs(t *testing.T, s *model.Snapshot, v hns.Version) (cells int) {
 	return cells
 }
 
-// What is left out because there are more sets of ports than fit is found by
-// lint, and explain says what is enforced instead.
+// If there are more sets of ports than fit, lint reports the omitted ones, and explain
+// reports what is enforced instead.
 func TestOverBlocked(t *testing.T) {
 	dir := t.TempDir()
 	rules := ""

@@ -32,9 +32,9 @@ func (e env) explainCommand() *cobra.Command {
 	o := &explainOptions{}
 	c := &cobra.Command{
 		Use:   "explain --from POD|IP --to POD|IP --port N",
-		Short: "Say whether a flow is allowed, by which rule at which end, and what would change it",
-		Long: `Say whether a new connection is allowed, which tier, policy and rule decide it at each end, on which
-node, whether it is enforced exactly there, and which single edits of a policy would turn the verdict.
+		Short: "Report whether a flow is allowed, which rule decides at each end, and what would change it",
+		Long: `Report whether a new connection is allowed, and the tier, policy and rule that decide at each end. Report
+whether the node of that end enforces the rule exactly, and which single edits of a policy reverse the verdict.
 
 Ends are namespace/pod, namespace/pod@IP for one of several addresses, or an IP address. The port is a
 number, or a name that the destination pod gives to one of its ports.
@@ -44,13 +44,13 @@ Exit status: 0 allowed, 1 denied, 2 anything else.`,
 		RunE: answering(func(c *cobra.Command, _ []string) error { return o.complete(e.explain(c, o)) }),
 	}
 	o.register(c)
-	o.registerWitnesses(c)
+	o.registerPlaceholders(c)
 	f := c.Flags()
-	f.StringVar(&o.from, "from", "", "who opens the connection")
-	f.StringVar(&o.to, "to", "", "who is connected to")
+	f.StringVar(&o.from, "from", "", "source of the connection")
+	f.StringVar(&o.to, "to", "", "destination of the connection")
 	f.StringVar(&o.protocol, "protocol", "tcp", "tcp, udp, sctp, icmp, icmpv6 or a number")
-	f.StringVarP(&o.port, "port", "p", "", "destination port: a number, or a name of the destination pod")
-	f.StringSliceVar(&o.hns, "hns", nil, "versions of HNS to look at for Windows nodes (default all that are supported)")
+	f.StringVarP(&o.port, "port", "p", "", "destination port: a number, or a port name of the destination pod")
+	f.StringSliceVar(&o.hns, "hns", nil, "versions of HNS to check for Windows nodes (default all supported versions)")
 	registerOutput(c, &o.output, "text", "wide", "json")
 	return c
 }
@@ -88,7 +88,7 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 	return err
 }
 
-// writeExplanation prints a report for people.
+// writeExplanation prints a report as text.
 func writeExplanation(out io.Writer, x *explain.Report, wide bool) error {
 	var b strings.Builder
 	at := x.Protocol
@@ -137,7 +137,7 @@ func writeSide(b *strings.Builder, r *explain.Side, wide bool) {
 		countRules(b, r.Rules)
 		return
 	}
-	b.WriteString("  rules, in the order in which they are asked:\n")
+	b.WriteString("  rules, in the order of evaluation:\n")
 	for _, t := range r.Rules {
 		fmt.Fprintf(b, "    %s rule %d, %s, %s: %s\n", t.Policy, t.Rule, t.Tier, t.Action, t.Role)
 		for _, m := range slices.Concat(t.PeerMisses, t.PortMisses) {
@@ -146,8 +146,8 @@ func writeSide(b *strings.Builder, r *explain.Side, wide bool) {
 	}
 }
 
-// writeEnforced names the platforms that are exact in one line, and the others
-// each with its reason.
+// writeEnforced names the platforms that are exact in one line, and each of the others with
+// its reason.
 func writeEnforced(b *strings.Builder, checks []explain.Enforcement) {
 	var exact []string
 	for _, c := range checks {
@@ -165,7 +165,7 @@ func writeEnforced(b *strings.Builder, checks []explain.Enforcement) {
 	}
 }
 
-// countRules says in one line what the rules do.
+// countRules counts the rules by their role, in one line.
 func countRules(b *strings.Builder, rules []explain.Rule) {
 	counts := make(map[string]int)
 	for _, t := range rules {

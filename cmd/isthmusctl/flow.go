@@ -70,7 +70,7 @@ func (o *explainOptions) notOfService(s *model.Snapshot, a netip.Addr) error {
 func addresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(strings.TrimPrefix(text, "ip:")); err == nil {
 		if a.Zone() != "" {
-			return nil, usageError{fmt.Errorf("address %s: leave out the zone", text)}
+			return nil, usageError{fmt.Errorf("address %s: remove the zone", text)}
 		}
 		return []netip.Addr{a.Unmap()}, nil
 	}
@@ -100,7 +100,7 @@ func addresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
 	return ips, nil
 }
 
-// similarPods suggests names: pods of a workload have names that it gives.
+// similarPods suggests names: a workload generates the names of its pods.
 func similarPods(s *model.Snapshot, namespace, pod string) string {
 	var same, all []string
 	for id := range s.Pods.All() {
@@ -122,7 +122,7 @@ func similarPods(s *model.Snapshot, namespace, pod string) string {
 	return fmt.Sprintf(": namespace %s has %s", namespace, shorten(same, 5))
 }
 
-// sameFamily picks the first addresses that a packet can go between.
+// sameFamily returns the first two addresses of one family that the protocol can use.
 func sameFamily(from, to []netip.Addr, protocol model.Protocol) (src, dst netip.Addr, err error) {
 	for _, a := range from {
 		for _, b := range to {
@@ -132,10 +132,10 @@ func sameFamily(from, to []netip.Addr, protocol model.Protocol) (src, dst netip.
 			}
 		}
 	}
-	return src, dst, fmt.Errorf("no addresses of one family that %s goes between: %v and %v", protocol, from, to)
+	return src, dst, fmt.Errorf("the ends have no addresses of one family for %s: %v and %v", protocol, from, to)
 }
 
-// readPort reads a number, or a name of the destination.
+// readPort reads a number, or a port name of the destination.
 func readPort(text string, p model.Protocol, to *model.Pod) (uint16, error) {
 	if !p.HasPorts() {
 		if text != "" {
@@ -150,7 +150,7 @@ func readPort(text string, p model.Protocol, to *model.Pod) (uint16, error) {
 		return uint16(n), nil
 	}
 	if to == nil {
-		return 0, usageError{fmt.Errorf("--port %q: give a number from 0 to 65535; the destination is no pod and has no names for ports", text)}
+		return 0, usageError{fmt.Errorf("--port %q: give a number from 0 to 65535; only pods have named ports", text)}
 	}
 	if found := to.Resolve(text, p); len(found) > 0 {
 		return found[0].Port, nil

@@ -27,11 +27,10 @@ func (e env) lintCommand() *cobra.Command {
 	o := &lintOptions{}
 	c := &cobra.Command{
 		Use:   "lint",
-		Short: "Say what is not enforced exactly, on which platform, and what looks like a mistake",
-		Long: `Look at every construct of every policy for every platform: is it enforced exactly, are flows denied that
-it allows (over-blocks), or is it refused? And look for what is likely not meant: selectors that match nothing, names
-of ports that resolve nowhere, rules that repeat others, equal priorities, and more; docs/isthmusctl.md lists all
-checks.
+		Short: "Report what a platform does not enforce exactly, and what looks like a mistake",
+		Long: `For every construct of every policy, report how each platform enforces it: exactly, by denying flows that it
+allows (over-blocks), or not at all (refused). Also report likely mistakes: selectors that match nothing, port names
+that resolve nowhere, rules that repeat others, equal priorities, and more. docs/isthmusctl.md lists all checks.
 
 Exit status: 0 nothing found as severe as --fail-on, 1 something found, 2 anything else.`,
 		Args: noArgs,
@@ -40,8 +39,8 @@ Exit status: 0 nothing found as severe as --fail-on, 1 something found, 2 anythi
 	o.register(c)
 	f := c.Flags()
 	f.StringSliceVar(&o.platforms, "platform", []string{"linux", "hns-9.5", "hns-13.3", "hns-15.5"},
-		"platforms to look at: linux, linux-VERSION of the kernel, hns-VERSION")
-	f.StringVar(&o.failOn, "fail-on", "warning", "error, warning, note or never: what makes the exit status 1")
+		"platforms to check: linux, linux-VERSION of the kernel, hns-VERSION")
+	f.StringVar(&o.failOn, "fail-on", "warning", "lowest severity that makes the exit status 1: error, warning, note or never")
 	registerOutput(c, &o.output, "text", "wide", "json")
 	return c
 }
@@ -81,7 +80,7 @@ func (e env) lint(ctx context.Context, o *lintOptions) error {
 	return err
 }
 
-// read loads the cluster; documents with errors are findings here.
+// read loads the cluster; lint reports documents with errors as findings.
 func (o *lintOptions) read(ctx context.Context) (*lint.Cluster, []lint.Finding, error) {
 	if err := o.check(); err != nil {
 		return nil, nil, err
@@ -117,7 +116,7 @@ func (p problems) findings() []lint.Finding {
 	return all
 }
 
-// writeLint prints a report for people.
+// writeLint prints a report as text.
 func writeLint(out io.Writer, r *lint.Report, wide bool) error {
 	var b strings.Builder
 	counts := make(map[lint.Severity]int)

@@ -20,7 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// platform is what policies may be enforced by.
+// platform is a system that may enforce policies.
 type platform struct {
 	lint.Platform
 	hns hnsVersion // Windows
@@ -77,21 +77,21 @@ func kernelVersion(text string) (major, minor int, err error) {
 	return major, minor, err
 }
 
-// witnessNode is where the pods stand that are made for policies which select
-// none.
-const witnessNode = "(witnesses)"
+// placeholderNode is the node of the placeholder pods, which lint adds for policies that
+// select no pod.
+const placeholderNode = "(witnesses)"
 
-// witnessesPerNode bounds them, so that what they have to share does not run out.
-const witnessesPerNode = 50
+// placeholdersPerNode bounds them, so that they do not exhaust the classes of a node.
+const placeholdersPerNode = 50
 
-// inexactness is what is not enforced exactly: of the compiler, and of the lowering to
-// ACLs by the options that platforms have.
+// inexactness holds what is not enforced exactly: by the compiler, and by the lowering to
+// ACLs for each set of options.
 type inexactness struct {
 	compiled []model.Unsupported
 	lowered  map[loweringKey][]model.Unsupported
 }
 
-// loweringKey is what lowerings for platforms differ by.
+// loweringKey holds the options in which lowerings for platforms differ.
 type loweringKey struct{ sets, noIPv6 bool }
 
 func keyOf(v hnsVersion) loweringKey {
@@ -99,15 +99,14 @@ func keyOf(v hnsVersion) loweringKey {
 	return loweringKey{o.Sets, o.NoIPv6}
 }
 
-// compiledNode is a node, or some pods that are made for policies that select none.
+// compiledNode is a node, or some of the placeholder pods.
 type compiledNode struct {
 	state    *model.State
 	reported []model.Unsupported
 }
 
-// findInexact compiles every node, and the policies that select no pod for pods that are
-// made for the purpose, and lowers those that have tables of their own. No State is
-// kept.
+// findInexact compiles every node and lowers those that have tables of their own. It does
+// the same with a placeholder pod for each policy that selects no pod. It keeps no State.
 func findInexact(ctx context.Context, l *lint.Cluster, platforms []platform, progress func(done, total int)) (*inexactness, error) {
 	lowerings := make(map[loweringKey]hnsVersion)
 	for _, p := range platforms {
@@ -115,14 +114,14 @@ func findInexact(ctx context.Context, l *lint.Cluster, platforms []platform, pro
 			lowerings[keyOf(p.hns)] = p.hns
 		}
 	}
-	nodes, chunks := nodeNames(l.Snapshot), slices.Collect(slices.Chunk(l.Unselecting(), witnessesPerNode))
+	nodes, chunks := nodeNames(l.Snapshot), slices.Collect(slices.Chunk(l.Unselecting(), placeholdersPerNode))
 	found, seen := &inexactness{lowered: make(map[loweringKey][]model.Unsupported)}, make(map[model.TableID]bool)
 	return found, inOrder(ctx, len(nodes)+len(chunks), func(i int) (compiledNode, error) {
 		var c compiledNode
 		if i < len(nodes) {
 			c.state, c.reported = compileNode(l.Snapshot, nodes[i])
 		} else {
-			c.state, c.reported = compileWitnesses(l.Snapshot, chunks[i-len(nodes)])
+			c.state, c.reported = compilePlaceholders(l.Snapshot, chunks[i-len(nodes)])
 		}
 		return c, nil
 	}, func(i int, c compiledNode) error {
@@ -144,9 +143,8 @@ func findInexact(ctx context.Context, l *lint.Cluster, platforms []platform, pro
 	})
 }
 
-// compileWitnesses compiles policies that select no pod for pods that are made for
-// them.
-func compileWitnesses(snapshot *model.Snapshot, policies []*model.Policy) (*model.State, []model.Unsupported) {
+// compilePlaceholders compiles policies that select no pod, with placeholder pods.
+func compilePlaceholders(snapshot *model.Snapshot, policies []*model.Policy) (*model.State, []model.Unsupported) {
 	s := *snapshot
 	endpoints := make(map[model.EndpointID]compile.Endpoint)
 	for _, p := range policies {
@@ -154,14 +152,14 @@ func compileWitnesses(snapshot *model.Snapshot, policies []*model.Policy) (*mode
 		if !ok {
 			continue
 		}
-		pod.Node = witnessNode
+		pod.Node = placeholderNode
 		s.Pods, s.Namespaces = s.Pods.With(pod.PodID, pod), s.Namespaces.With(ns.Name, ns)
 		endpoints[engine.EndpointOf(pod)] = compile.Endpoint{Pod: pod.PodID}
 	}
-	return compile.Once(compile.Input{Snapshot: &s, Node: witnessNode, Endpoints: endpoints})
+	return compile.Once(compile.Input{Snapshot: &s, Node: placeholderNode, Endpoints: endpoints})
 }
 
-// reported is what a platform does not enforce exactly.
+// reported returns what a platform does not enforce exactly.
 func (p *platform) reported(found *inexactness) []model.Unsupported {
 	all := slices.Clone(found.compiled)
 	switch {
@@ -176,7 +174,7 @@ func (p *platform) reported(found *inexactness) []model.Unsupported {
 	return all
 }
 
-// results is the result on every platform in one line.
+// results formats the result on every platform in one line.
 func results(exactness []lint.Exactness) string {
 	parts := make([]string, len(exactness))
 	for i, on := range exactness {

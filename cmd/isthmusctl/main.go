@@ -14,8 +14,8 @@ import (
 // version is set by the linker.
 var version = "devel"
 
-// gcPercent lets the heap grow to four times what is in use before it is collected:
-// questions about large clusters make much garbage, and little of it is large.
+// gcPercent lets the heap grow to four times its live size before a collection. Queries
+// about large clusters allocate many short-lived objects, mostly small ones.
 const gcPercent = 300
 
 func main() {

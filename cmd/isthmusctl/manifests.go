@@ -19,17 +19,18 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
-// source says where a cluster is read from.
+// source selects where a cluster is read from.
 type source struct {
 	manifests  string
 	kubeconfig string
 	timeout    time.Duration
 	skipBad    bool
-	// stored judges manifests as objects that an API server stores.
+	// stored reads manifests as objects that an API server already stores, with looser
+	// validation.
 	stored bool
-	// witnesses adds a pod for every policy that selects none.
-	witnesses bool
-	// leftOut counts the errors whose documents were left out.
+	// placeholders adds a placeholder pod for every policy that selects no pod.
+	placeholders bool
+	// leftOut counts the errors whose documents were skipped.
 	leftOut int
 	// services are those of the manifests that were loaded.
 	services []*model.Service
@@ -43,52 +44,51 @@ func (s *source) register(c *cobra.Command) {
 	s.registerReading(c)
 }
 
-// registerReading registers how manifests are read.
+// registerReading registers the flags that control how manifests are read.
 func (s *source) registerReading(c *cobra.Command) {
 	f := c.Flags()
-	f.BoolVar(&s.skipBad, "skip-bad", false, "answer without the documents that have errors; they are named on stderr, and the exit status is 2")
+	f.BoolVar(&s.skipBad, "skip-bad", false, "skip documents with errors; stderr names them, and the exit status is 2")
 	registerStored(f, &s.stored)
 }
 
 func registerStored(f *pflag.FlagSet, stored *bool) {
-	f.BoolVar(stored, "stored", false, "judge manifests as objects that an API server stores already, as in a dump of a live cluster")
+	f.BoolVar(stored, "stored", false, "validate manifests as objects that an API server already stores, as in a dump of a live cluster")
 }
 
-func (s *source) registerWitnesses(c *cobra.Command) {
-	c.Flags().BoolVar(&s.witnesses, "witnesses", false, "add a pod for every policy that selects none, to see what it would do")
+func (s *source) registerPlaceholders(c *cobra.Command) {
+	c.Flags().BoolVar(&s.placeholders, "witnesses", false, "add a placeholder pod for every policy that selects no pod, to show its effect")
 }
 
 func (s *source) check() error {
 	switch {
 	case s.manifests == "" && s.kubeconfig == "":
-		return usageError{errors.New("no cluster to look at: give --manifests DIR or --kubeconfig FILE")}
+		return usageError{errors.New("no cluster given: give --manifests DIR or --kubeconfig FILE")}
 	case s.manifests != "" && s.kubeconfig != "":
 		return usageError{errors.New("--manifests and --kubeconfig: give one of them")}
-	case s.kubeconfig != "" && s.witnesses:
+	case s.kubeconfig != "" && s.placeholders:
 		return usageError{errors.New("--witnesses: works with --manifests only")}
 	case s.kubeconfig != "" && s.stored:
-		return usageError{errors.New("--stored: works with --manifests only; objects of an API server are always judged so")}
+		return usageError{errors.New("--stored: works with --manifests only; objects of an API server are always validated so")}
 	case s.timeout <= 0:
 		return usageError{fmt.Errorf("--timeout %s: give a duration above 0", s.timeout)}
 	}
 	return nil
 }
 
-// problems is what is to be said about a cluster that was read. None of it kept
-// the rest from being read.
+// problems lists remarks about a cluster that was read. None of them prevented the rest from
+// being read.
 type problems struct {
-	// bad are documents with errors. They are left out; an agent would keep the
-	// last good state instead.
+	// bad are documents with errors. The commands skip them; an agent would keep the last
+	// good state instead.
 	bad []string
-	// warnings are remarks on documents that were taken in, and what an API
-	// server has that is not right.
+	// warnings are remarks on accepted documents, and on invalid objects of an API server.
 	warnings []string
-	// assumed is what the manifests leave to a running cluster.
+	// assumed describes what the command added because a running cluster would.
 	assumed []string
 }
 
-// load reads the cluster. Of a directory the pods that have no node or address
-// are given one, so that every pod takes part.
+// load reads the cluster. For a directory it adds a node and an address to pods without one,
+// so that every pod takes part.
 func (s *source) load(ctx context.Context) (*model.Snapshot, problems, error) {
 	if s.kubeconfig != "" {
 		return s.loadAPI(ctx)
@@ -97,16 +97,16 @@ func (s *source) load(ctx context.Context) (*model.Snapshot, problems, error) {
 	if err != nil {
 		return nil, p, err
 	}
-	if s.witnesses {
-		addWitnesses(&o)
+	if s.placeholders {
+		addPlaceholders(&o)
 	}
 	p.assumed = assumptions(complete.Place(&o))
 	s.services = o.Services
 	return o.Snapshot(), p, nil
 }
 
-// addWitnesses makes a pod for every policy that selects none.
-func addWitnesses(o *kube.Objects) {
+// addPlaceholders adds a placeholder pod for every policy that selects no pod.
+func addPlaceholders(o *kube.Objects) {
 	snapshot := o.Snapshot()
 	for _, p := range complete.Unselecting(snapshot, snapshot.SortedPolicies()) {
 		if pod, ns, ok := policy.Witness(snapshot, p); ok {
@@ -116,7 +116,7 @@ func addWitnesses(o *kube.Objects) {
 	}
 }
 
-// assumptions says what was assumed, one line each.
+// assumptions describes the additions, one line each.
 func assumptions(p complete.Placed) []string {
 	var said []string
 	if len(p.Nodes) > 0 {
@@ -131,8 +131,8 @@ func assumptions(p complete.Placed) []string {
 	return said
 }
 
-// readDir reads a directory without adding anything. Only if nothing at all can
-// be read that is an error.
+// readDir reads a directory without adding anything. It returns an error only if it can read
+// nothing at all.
 func (s *source) readDir(ctx context.Context, dir string) (kube.Objects, problems, error) {
 	o, warnings, errs := s.reading().Dir(ctx, dir)
 	var p problems
@@ -183,14 +183,14 @@ func (s *source) loadAPI(ctx context.Context) (*model.Snapshot, problems, error)
 	case err != nil:
 		return nil, problems{}, fmt.Errorf("read from the API server: %w", err)
 	case snapshot == nil:
-		return nil, problems{}, fmt.Errorf("read from the API server: no complete answer within %s: give more --timeout: %s",
+		return nil, problems{}, fmt.Errorf("read from the API server: no complete answer within %s: raise --timeout: %s",
 			s.timeout, shorten(api.Problems(), 2))
 	}
 	return snapshot, problems{warnings: found}, nil
 }
 
-// untilRefused waits until the context is done, and ends it when the API server
-// refuses to show something.
+// untilRefused waits until the context is done, and ends it when the API server denies
+// access.
 func untilRefused(ctx context.Context, api *kube.APIServer, end context.CancelFunc) error {
 	for {
 		select {
@@ -205,8 +205,8 @@ func untilRefused(ctx context.Context, api *kube.APIServer, end context.CancelFu
 	}
 }
 
-// open loads the cluster for commands whose answer is wrong without all
-// documents: those with errors end it, unless they are to be skipped.
+// open loads the cluster for commands whose answer is wrong without all documents. Documents
+// with errors end the command, unless --skip-bad is set.
 func (e env) open(ctx context.Context, s *source) (*model.Snapshot, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -218,8 +218,8 @@ func (e env) open(ctx context.Context, s *source) (*model.Snapshot, error) {
 	return snapshot, e.reportProblems(s, p)
 }
 
-// reportProblems writes problems to stderr. Bad documents are an error unless they are to be
-// skipped.
+// reportProblems writes problems to stderr. Bad documents are an error unless --skip-bad is
+// set.
 func (e env) reportProblems(s *source, p problems) error {
 	for _, w := range p.warnings {
 		fmt.Fprintf(e.stderr, "isthmusctl: %s\n", w)
@@ -233,7 +233,7 @@ func (e env) reportProblems(s *source, p problems) error {
 	if s.skipBad {
 		s.leftOut += len(p.bad)
 		for _, b := range p.bad {
-			fmt.Fprintf(e.stderr, "isthmusctl: left out: %s\n", b)
+			fmt.Fprintf(e.stderr, "isthmusctl: skipped: %s\n", b)
 		}
 		return nil
 	}
@@ -241,14 +241,14 @@ func (e env) reportProblems(s *source, p problems) error {
 	if n := len(p.bad) - 1; n > 0 {
 		more = fmt.Sprintf(" (and %d more errors)", n)
 	}
-	return fmt.Errorf("%s%s: fix it, or leave it out with --skip-bad; isthmusctl lint lists all", p.bad[0], more)
+	return fmt.Errorf("%s%s: fix it, or skip it with --skip-bad; isthmusctl lint lists all", p.bad[0], more)
 }
 
-// complete turns an answer about a part of the manifests into an error: neither yes
-// nor no is certain without the rest.
+// complete turns an answer about a part of the manifests into an error: without the rest
+// neither answer is certain.
 func (s *source) complete(err error) error {
 	if s.leftOut > 0 && (err == nil || errors.Is(err, errNo)) {
-		return fmt.Errorf("the answer is about a part of the manifests only: %d errors left documents out", s.leftOut)
+		return fmt.Errorf("the answer covers only a part of the manifests: documents with %d errors were skipped", s.leftOut)
 	}
 	return err
 }

@@ -30,26 +30,26 @@ func (e env) matrixCommand() *cobra.Command {
 	o := &matrixOptions{}
 	c := &cobra.Command{
 		Use:   "matrix",
-		Short: "Show who reaches whom",
-		Long: `Show for every pair of pods whether new connections are allowed, on all ports that rules tell apart or
-on one. Pods that no policy can tell apart are one row and one column.
+		Short: "Show which pods reach which pods",
+		Long: `Show for every pair of pods whether new connections are allowed, on one port or on all ports that rules
+distinguish. Pods that no policy distinguishes share a row and a column.
 
-With --outside the ranges of addresses that are no pod's are there too. Nodes are not shown: a pod's own node
-always reaches it, and isthmusctl explain tells about any other flow.`,
+--outside adds address ranges that belong to no pod. Nodes are not shown: a pod's own node always reaches
+it, and isthmusctl explain answers for any other flow.`,
 		Args: noArgs,
 		RunE: answering(func(c *cobra.Command, _ []string) error { return o.complete(e.matrix(c.Context(), o)) }),
 	}
 	o.register(c)
-	o.registerWitnesses(c)
+	o.registerPlaceholders(c)
 	f := c.Flags()
-	f.StringVarP(&o.port, "port", "p", "", "look at this port only")
-	f.StringVar(&o.protocol, "protocol", "tcp", "the protocol of --port; one without ports needs no --port")
+	f.StringVarP(&o.port, "port", "p", "", "show this port only")
+	f.StringVar(&o.protocol, "protocol", "tcp", "protocol of --port; a protocol without ports needs no --port")
 	f.StringSliceVarP(&o.namespaces, "namespace", "n", nil, "show only pods of these namespaces")
 	f.StringSliceVar(&o.froms, "from-namespace", nil, "rows: show only pods of these namespaces")
 	f.StringSliceVar(&o.tos, "to-namespace", nil, "columns: show only pods of these namespaces")
-	f.BoolVar(&o.outside, "outside", false, "show ranges of addresses outside, too")
+	f.BoolVar(&o.outside, "outside", false, "also show address ranges outside the cluster")
 	f.BoolVar(&o.v6, "ipv6", false, "show flows over IPv6 instead of IPv4")
-	f.IntVar(&o.maxGroups, "max-groups", 0, "how many rows or columns there may be (default 60, for html 300, for csv and json 2000)")
+	f.IntVar(&o.maxGroups, "max-groups", 0, "maximum number of rows or columns (default 60; html 300; csv and json 2000)")
 	registerOutput(c, &o.output, "text", "wide", "csv", "html", "json")
 	return c
 }
@@ -68,7 +68,7 @@ func (e env) matrix(ctx context.Context, o *matrixOptions) error {
 	}
 	for _, name := range slices.Concat(o.namespaces, o.froms, o.tos) {
 		if _, ok := s.Namespaces.Get(name); !ok {
-			return usageError{fmt.Errorf("no namespace %s: look at the spelling", name)}
+			return usageError{fmt.Errorf("no namespace %s: check the spelling", name)}
 		}
 	}
 	p := reach.New(s)
@@ -78,7 +78,7 @@ func (e env) matrix(ctx context.Context, o *matrixOptions) error {
 	groups := p.Groups(o.v6)
 	m.rows, m.columns = o.choose(groups, o.froms), o.choose(groups, o.tos)
 	if len(m.rows) == 0 || len(m.columns) == 0 {
-		return errors.New("there are no such pods to show; --witnesses makes a pod for every policy that selects none, --outside shows other addresses")
+		return errors.New("there are no such pods to show; --witnesses adds a placeholder pod for every policy that selects none, --outside shows other addresses")
 	}
 	if err := o.bound(m); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (e env) matrix(ctx context.Context, o *matrixOptions) error {
 	return errors.Join(err, out.Flush())
 }
 
-// onePort is what a matrix is limited to.
+// onePort is the single port that a matrix is limited to.
 type onePort struct {
 	protocol model.Protocol
 	port     uint16
@@ -134,7 +134,7 @@ func (o *matrixOptions) only() (*onePort, error) {
 	return &onePort{p, uint16(n)}, nil
 }
 
-// choose lists the groups that rows, or columns, are for.
+// choose lists the groups of the rows, or of the columns.
 func (o *matrixOptions) choose(groups []*reach.Group, namespaces []string) []*reach.Group {
 	namespaces = slices.Concat(namespaces, o.namespaces)
 	var chosen []*reach.Group
@@ -149,7 +149,7 @@ func (o *matrixOptions) choose(groups []*reach.Group, namespaces []string) []*re
 	return chosen
 }
 
-// bound refuses what nobody can read.
+// bound rejects a matrix that is too large to read.
 func (o *matrixOptions) bound(m *matrix) error {
 	limit := map[string]int{"text": 60, "wide": 60, "html": 300, "csv": 2000, "json": 2000}[o.output]
 	if o.maxGroups < 0 {
@@ -165,27 +165,27 @@ func (o *matrixOptions) bound(m *matrix) error {
 	return nil
 }
 
-// matrix is who reaches whom. Its cells are worked out row by row, whenever they
-// are asked for: a large cluster has more of them than memory holds.
+// matrix holds which groups reach which. It computes its cells row by row when they are
+// needed: those of a large cluster do not fit into memory.
 type matrix struct {
 	only          *onePort
 	partition     *reach.Partition
 	rows, columns []*reach.Group
-	// known are the sets of ports that cells had so far.
+	// known are the sets of ports of the cells so far.
 	known map[reach.PortsID]*allowedPorts
 }
 
-// allowedPorts is a set of ports as outputs show it.
+// allowedPorts is a set of ports in the form of the outputs.
 type allowedPorts struct {
 	sets []reach.PortSet
-	text string // for people
+	text string // for the text output
 }
 
 // matrixCell is what is allowed between two groups.
 type matrixCell struct {
 	// itself: the groups are the same single pod, which reaches itself.
 	itself bool
-	// outside: neither group is of pods, so that nobody decides.
+	// outside: neither group consists of pods, so that no policy decides.
 	outside bool
 	*allowedPorts
 }
@@ -197,7 +197,7 @@ func newMatrix(p *reach.Partition, only *onePort) *matrix {
 // allows reports whether anything is allowed.
 func (c matrixCell) allows() bool { return c.itself || len(c.sets) > 0 }
 
-// each works out the rows in order. The slice of cells is used again.
+// each computes the rows in order. It reuses the slice of cells.
 func (m *matrix) each(row func(i int, cells []matrixCell) error) error {
 	cells := make([]matrixCell, len(m.columns))
 	return m.partition.Reach(m.rows, m.columns, func(i int, allowed []reach.PortsID) error {
@@ -214,7 +214,7 @@ func (m *matrix) each(row func(i int, cells []matrixCell) error) error {
 	})
 }
 
-// allowed lists the ports of a set, of those that are asked for.
+// allowed lists the ports of a set, within the selected port.
 func (m *matrix) allowed(id reach.PortsID) *allowedPorts {
 	a := m.known[id]
 	if a == nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
 )
 
-// The answer, as it is printed in JSON.
+// The JSON form of the answer.
 type (
 	matrixReport struct {
-		// Only is the port that was asked for.
+		// Only is the port that the matrix is limited to.
 		Only   string         `json:"only,omitempty"`
 		Groups []matrixGroup  `json:"groups"`
 		Cells  []matrixAnswer `json:"cells"`
@@ -55,7 +55,7 @@ func (m *matrix) writeJSON(out io.Writer) error {
 	if err := encodeJSON(&head, r); err != nil {
 		return err
 	}
-	const tail = "]\n}\n" // of a report without cells
+	const tail = "]\n}\n" // the end of a report without cells
 	before, ok := bytes.CutSuffix(head.Bytes(), []byte(tail))
 	if !ok {
 		return fmt.Errorf("encode answer: %q does not end the report", tail)

@@ -16,7 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
 )
 
-// heading says what the matrix is about.
+// heading describes the subject of the matrix.
 func (m *matrix) heading() string {
 	what := "all ports"
 	if m.only != nil {
@@ -33,7 +33,7 @@ func (m *matrix) heading() string {
 	return fmt.Sprintf("%s, %d pods in %d groups", what, pods, len(seen))
 }
 
-// signs are what cells show: one letter or number for every set of ports.
+// signs are the contents of cells: one letter or number for every set of ports.
 type signs struct {
 	of     map[string]string // by the text of the ports
 	legend []string          // "a  TCP 80"
@@ -60,7 +60,7 @@ func (m *matrix) signs() (*signs, error) {
 	})
 }
 
-// sign is what one cell shows.
+// sign returns the content of one cell.
 func (m *matrix) sign(s *signs, c matrixCell) string {
 	switch {
 	case c.itself:
@@ -75,8 +75,8 @@ func (m *matrix) sign(s *signs, c matrixCell) string {
 	return "."
 }
 
-// writeText writes rows that are numbered as the columns are, where they are
-// the same groups.
+// writeText writes the matrix as text. A row has the number of the column with the same
+// group.
 func (m *matrix) writeText(out io.Writer, wide bool) error {
 	signs, err := m.signs()
 	if err != nil {
@@ -143,7 +143,7 @@ func (m *matrix) writeLegend(out io.Writer, width int, numbers map[*reach.Group]
 	}
 }
 
-// words is a cell in words.
+// words describes a cell in words.
 func (m *matrix) words(c matrixCell) string {
 	switch {
 	case c.outside:
@@ -207,7 +207,7 @@ type (
 	}
 )
 
-// writeHTML writes a page that needs nothing else.
+// writeHTML writes a self-contained page.
 func (m *matrix) writeHTML(out io.Writer) error {
 	t, err := template.New("matrix").Parse(matrixPage)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 
 const hospital = "../../deploy/examples/hospital"
 
-// The offline commands over whole directories; the golden files are reviewed
-// text.
+// TestOfflineGolden runs the offline commands over whole directories and compares the output
+// with the golden files.
 func TestOfflineGolden(t *testing.T) {
 	for name, c := range map[string]struct {
 		args   string
@@ -75,7 +75,7 @@ func TestOfflineGolden(t *testing.T) {
 	}
 }
 
-// What is wrong is said in one line, with the remedy, and with exit status 2.
+// Each error is one line with a remedy, and the exit status is 2.
 func TestOfflineErrors(t *testing.T) {
 	empty, namespaces := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(namespaces, "n.yaml"), []byte("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}"), 0o600); err != nil {
@@ -92,20 +92,20 @@ func TestOfflineErrors(t *testing.T) {
 		"no directory":      {"compile -m testdata/none", "open directory"},
 		"no kubeconfig":     {"compile --kubeconfig testdata/none", "read kubeconfig"},
 		"no API server":     {"lint --kubeconfig EMPTY/kubeconfig --timeout 300ms", "no complete answer within 300ms"},
-		"bad document":      {"matrix -m testdata/mistakes", "or leave it out with --skip-bad"},
+		"bad document":      {"matrix -m testdata/mistakes", "or skip it with --skip-bad"},
 		"bad document diff": {"diff testdata/mistakes testdata/mixed", "testdata/mistakes: all.yaml"},
 		"no end":            {"explain -m testdata/mixed --from shop/web --port 1", "give both --from and --to"},
 		"no pod":            {"explain -m testdata/mixed --from shop/api --to shop/web --port 1", "no pod shop/api: namespace shop has api-1, api-2"},
 		"no such address":   {"explain -m testdata/mixed --from shop/web@10.9.9.9 --to shop/api-1 --port 1", "does not have the address"},
 		"no port":           {"explain -m testdata/mixed --from shop/web --to shop/api-1", "--port: give the destination port"},
 		"no port name":      {"explain -m testdata/mixed --from shop/web --to shop/api-1 --port dns", "has no TCP port of that name"},
-		"family":            {"explain -m testdata/mixed --from fd00:1::11 --to shop/api-1 --port 1", "no addresses of one family"},
+		"family":            {"explain -m testdata/mixed --from fd00:1::11 --to shop/api-1 --port 1", "the ends have no addresses of one family"},
 		"no node":           {"compile -m testdata/mixed --node mac", "no such node; there are: lin, win"},
 		"no os":             {"compile -m testdata/mixed --os plan9", "give linux or windows"},
 		"hns mode":          {"compile -m testdata/mixed --hns-mode nat", "give l2bridge or overlay"},
 		"old HNS":           {"compile -m testdata/mixed --os windows --hns 8.1", "older than 9.2"},
 		"nothing there":     {"compile -m EMPTY", "no policies, pods, workloads, namespaces, nodes or deny lists"},
-		"no pods":           {"matrix -m NAMESPACES", "there are no such pods to show; --witnesses makes a pod"},
+		"no pods":           {"matrix -m NAMESPACES", "there are no such pods to show; --witnesses adds a placeholder pod"},
 		"no nodes":          {"compile -m NAMESPACES", "there are no nodes and no pods"},
 		"stored":            {"lint --kubeconfig x --stored", "works with --manifests only"},
 		"namespace":         {"matrix -m testdata/mixed -n shpo", "no namespace shpo"},
@@ -128,8 +128,8 @@ func TestOfflineErrors(t *testing.T) {
 	}
 }
 
-// Policies alone are looked at by way of pods that are made for them.
-func TestWitnesses(t *testing.T) {
+// compile adds pods to a directory that holds only policies.
+func TestPlaceholders(t *testing.T) {
 	dir := t.TempDir()
 	text, err := os.ReadFile("testdata/mixed/policies.yaml")
 	if err == nil {

@@ -11,9 +11,9 @@ import (
 	"runtime"
 )
 
-// inOrder computes the results for 0 to n-1, several at one time, and emits them in
-// order from one goroutine. Only a few results are held at a time. It ends with the
-// first error, or when the context ends.
+// inOrder computes the results for 0 to n-1, several at one time, and emits them in order
+// from one goroutine. It holds only a few results at a time. It ends with the first error,
+// or when the context ends.
 func inOrder[T any](ctx context.Context, n int, compute func(i int) (T, error), emit func(i int, result T) error) error {
 	type outcome struct {
 		result T
@@ -21,7 +21,7 @@ func inOrder[T any](ctx context.Context, n int, compute func(i int) (T, error), 
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// A place in the queue is a computation that has begun: the queue bounds them.
+	// Each element of the queue is a computation that has begun: the queue bounds them.
 	queue := make(chan chan outcome, max(0, runtime.GOMAXPROCS(0)-1))
 	go func() {
 		defer close(queue)

@@ -10,11 +10,11 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
-// progressEvery is how often a long run reports how far it is.
+// progressEvery is the interval between two progress lines of a long run.
 const progressEvery = 5 * time.Second
 
-// progress returns a function that reports on stderr how much of a long run is
-// done, at most every progressEvery. It belongs to one goroutine.
+// progress returns a function that reports the progress of a long run on stderr, at most
+// every progressEvery. It belongs to one goroutine.
 func (e env) progress(command, what string) func(done, total int) {
 	started := time.Now()
 	said := started
@@ -28,18 +28,18 @@ func (e env) progress(command, what string) func(done, total int) {
 	}
 }
 
-// crowded says where nodes may hold less than the policies tell apart: the answer is
-// what the policies mean, and such a node denies what does not fit.
+// crowded reports where nodes may hold fewer classes than the policies distinguish. The
+// answer is what the policies mean; such a node denies the flows that do not fit.
 func crowded(p *reach.Partition) []string {
 	all := []string{}
 	limits := compile.DefaultLimits()
 	ports, peers := p.Size()
 	if ports > limits.PortClasses {
-		all = append(all, fmt.Sprintf("ports: the policies tell up to %d sets of ports apart, and a node holds %d: a node that needs more denies "+
+		all = append(all, fmt.Sprintf("ports: the policies distinguish up to %d sets of ports, and a node holds %d: a node that needs more denies "+
 			"what does not fit; isthmusctl lint names the rules", ports, limits.PortClasses))
 	}
 	if peers > limits.PeerClasses {
-		all = append(all, fmt.Sprintf("peers: the policies tell up to %d sets of peers apart, and a node holds %d: a node that needs more denies "+
+		all = append(all, fmt.Sprintf("peers: the policies distinguish up to %d sets of peers, and a node holds %d: a node that needs more denies "+
 			"what does not fit; isthmusctl lint names the rules", peers, limits.PeerClasses))
 	}
 	return all

@@ -22,7 +22,7 @@ var reachShapes = []world.Shape{
 	{Pods: 8, Policies: 8, Tiers: true, Doubts: true},
 }
 
-// seeds is how many clusters of each shape are tried.
+// seeds is the number of clusters of each shape.
 func seeds() uint64 {
 	if testing.Short() {
 		return 4
@@ -30,16 +30,16 @@ func seeds() uint64 {
 	return 12
 }
 
-// truth is one end of a flow as a test sees it: a name that both versions of a
-// cluster share, and the address in each.
+// truth is one end of a flow as the test expects it: a name that both versions of a cluster
+// share, and the address in each.
 type truth struct {
-	name  string // as reports call it
+	name  string // the name in reports
 	pod   bool
 	addrs []netip.Addr
 }
 
-// ends lists pods and nodes that all worlds have, and addresses that nobody has
-// in any of them, under the name of the range that they are in.
+// ends lists pods and nodes that all worlds have. It adds addresses without an owner in any
+// of them, under the name of their range.
 func ends(p *reach.Partition, versions int, probes []netip.Addr) []truth {
 	var all []truth
 	var ranges []*reach.Range
@@ -105,8 +105,8 @@ func contains(sets []reach.PortSet, p world.Port) bool {
 	return false
 }
 
-// Every flow of the probes whose verdict differs is in the report once, and
-// none that does not differ.
+// The report contains every flow of the probes whose verdict differs once, and no other
+// flow.
 func TestDiffIsComplete(t *testing.T) {
 	flows, differ := 0, 0
 	for i, shape := range reachShapes {
@@ -188,7 +188,8 @@ func changedSides(was, is *policy.Evaluator, from, to truth, p world.Port) []dif
 	return sides
 }
 
-// Every cell of the matrix is what the reference says of all its members.
+// Every cell of the matrix equals the verdict of the reference evaluator for all its
+// members.
 func TestMatrixAgreesWithEvaluate(t *testing.T) {
 	flows := 0
 	for i, shape := range reachShapes {
@@ -244,7 +245,7 @@ func TestMatrixAgreesWithEvaluate(t *testing.T) {
 	}
 }
 
-// A cluster that has more classes of ports than a State holds is answered exactly.
+// The answer is exact for a cluster with more port classes than a State holds.
 func TestMorePortsThanANodeHolds(t *testing.T) {
 	const pods, each = 8, 140
 	var list []*model.Pod

@@ -19,7 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// What HNS is asked for, as it is printed.
+// The requests to HNS in their JSON form.
 type (
 	requestsReport struct {
 		Node        string          `json:"node"`
@@ -28,13 +28,13 @@ type (
 		Requests    []requestReport `json:"requests"`
 	}
 	requestReport struct {
-		// Of is what is modified: the network, or the endpoint of Pod. The other
-		// policies of an endpoint are sent along, as HNS is told all of them.
+		// Of is the object to modify: the network, or the endpoint of Pod. A request repeats
+		// the other policies of an endpoint, because HNS replaces all of them.
 		Of      string     `json:"of"`
 		Pod     string     `json:"pod,omitempty"`
 		Request hnsRequest `json:"request"`
 	}
-	// hnsRequest has the names that HNS gives to the members.
+	// hnsRequest uses the member names of HNS.
 	hnsRequest struct {
 		ResourceType string
 		RequestType  hns.RequestType
@@ -42,7 +42,7 @@ type (
 	}
 )
 
-// requestsReports is what the versions of HNS are asked for on one node.
+// requestsReports lists the requests to each version of HNS on one node.
 type requestsReports []requestsReport
 
 func reportRequests(s *model.Snapshot, n *model.Node, versions []hnsVersion, overlay bool) requestsReports {
@@ -51,7 +51,7 @@ func reportRequests(s *model.Snapshot, n *model.Node, versions []hnsVersion, ove
 	for _, v := range versions {
 		options := aclOptions(v)
 		options.Node = hostAddresses(n, overlay)
-		options.Sets = options.Sets && !overlay // as the agent does by itself
+		options.Sets = options.Sets && !overlay // the agent chooses the same
 		all = append(all, requestsFor(state, unsupported, options, n.Name, v))
 	}
 	return all
@@ -68,8 +68,8 @@ func (r requestsReports) elements() []any {
 // write implements nodeAnswer; requests are always printed as JSON.
 func (r requestsReports) write(out io.Writer, _ bool) error { return encodeJSON(out, r) }
 
-// hostAddresses are those of the node that reach its pods whatever the policies
-// are: its own, and on an l2bridge the one that the host has among the pods.
+// hostAddresses are the addresses of the node that reach its pods under any policy: its own,
+// and on an l2bridge the address of the host in the pod network.
 func hostAddresses(n *model.Node, overlay bool) []netip.Addr {
 	addresses := slices.Clone(n.Addresses)
 	for _, p := range n.PodCIDRs {
@@ -80,7 +80,7 @@ func hostAddresses(n *model.Node, overlay bool) []netip.Addr {
 	return addresses
 }
 
-// requestsFor plans the writes as package windows does, from endpoints that deny
+// requestsFor plans the writes as package windows does, starting from endpoints that deny
 // everything.
 func requestsFor(state *model.State, unsupported []model.Unsupported, options acl.Options, node string, v hnsVersion) requestsReport {
 	lowering := acl.Lower(state, options, platformName(v))
@@ -102,7 +102,7 @@ func requestsFor(state *model.State, unsupported []model.Unsupported, options ac
 			for _, a := range step.List {
 				one.Request.Settings.Policies = append(one.Request.Settings.Policies, a.Policy())
 			}
-		default: // nothing is there yet, so that sets are only made
+		default: // no set exists yet, so that sets are only created
 			if step.Make {
 				one.Request.RequestType = hns.Add
 			}
@@ -113,7 +113,7 @@ func requestsFor(state *model.State, unsupported []model.Unsupported, options ac
 	return r
 }
 
-// What the maps of a Linux node hold, as it is printed.
+// The content of a Linux node's maps in its JSON form.
 type (
 	mapsReport struct {
 		Node        string     `json:"node"`
@@ -127,7 +127,8 @@ type (
 	}
 )
 
-// mapCapacity is generous: whether it fits into a node's maps is not asked.
+// mapCapacity is large: this command does not check whether the entries fit into the maps of
+// a node.
 var mapCapacity = policymap.Capacity{Slots: 1 << 20, Peers4: 1 << 24, Peers6: 1 << 24, Prefixes4: 1 << 20, Prefixes6: 1 << 20,
 	Verdicts: 1 << 26, Rows: 1 << 20, Tables: 1 << 16}
 
@@ -178,8 +179,8 @@ func (r *mapsReport) fill(state *model.State) error {
 	add := func(name, key, format string, args ...any) {
 		r.Entries = append(r.Entries, mapEntry{name, key, fmt.Sprintf(format, args...)})
 	}
-	// In the maps tables and classes have the numbers that were free. Here they
-	// have those of the compiled tables, so that both can be read side by side.
+	// The agent numbers tables and classes in the maps by the free numbers. Here they have
+	// the numbers of the compiled tables, so that both outputs can be compared.
 	var report nodeReport
 	peers, ports := report.addPeers(state), report.addPorts(state)
 	ids, _ := tablesOf(state)

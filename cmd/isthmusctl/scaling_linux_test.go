@@ -23,9 +23,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// maxGrowth is how many times more processor time four times the cluster may take:
-// what looks at every pair of pods or of policies takes sixteen times as much. The
-// rest is room for caches that others share.
+// maxGrowth is the accepted growth of processor time for a cluster of four times the size.
+// An algorithm that visits every pair of pods or of policies takes sixteen times as much.
+// The margin allows for cache misses.
 const maxGrowth = 9.0
 
 // clusterOf reads the manifests of a large cluster.
@@ -42,7 +42,7 @@ func clusterOf(t *testing.T, files map[string][]byte) *model.Snapshot {
 	return o.Snapshot()
 }
 
-// processorTime is what this process has used in user mode.
+// processorTime is the time that this process has used in user mode.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var u unix.Rusage
@@ -52,7 +52,7 @@ func processorTime(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano())
 }
 
-// questions are what is asked about a cluster, by name.
+// questions are the measured operations on a cluster, by name.
 func questions(t *testing.T, size world.Scale) map[string]func() {
 	t.Helper()
 	files := size.Manifests()
@@ -102,10 +102,10 @@ func questions(t *testing.T, size world.Scale) map[string]func() {
 	}
 }
 
-// Questions about a cluster that is four times as large cost about four times as much: what
-// compile and verify do for each node, diff of an edit of one namespace, and a matrix
-// of a few namespaces. The least of several runs counts; on a busy machine there are
-// more of them.
+// TestCostGrowsWithTheCluster compares a cluster with one of four times its size, for
+// which each operation should cost about four times as much. The operations are: compile
+// and verify for each node, diff of an edit of one namespace, and a matrix of a few
+// namespaces. The minimum of several runs counts; a busy machine gets more runs.
 func TestCostGrowsWithTheCluster(t *testing.T) {
 	const leastRounds, mostRounds = 3, 12
 	small, large := world.Scale{Pods: 300, Policies: 60, Seed: 1}, world.Scale{Pods: 1200, Policies: 240, Seed: 1}

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Objects as kubectl prints those of a live cluster are read with --stored, and mean
-// what they mean to an agent; without it they are refused as an API server would.
+// With --stored the commands read objects that kubectl prints from a live cluster, with the
+// same meaning as for an agent. Without it they reject them as an API server would.
 func TestStored(t *testing.T) {
 	dump, err := os.ReadFile("../../common/kube/testdata/stored/dump.yaml")
 	if err != nil {
@@ -41,8 +41,8 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// A case whose block has bits beyond the prefix length passes where an API server
-// stores it already.
+// A case passes whose block has bits beyond the prefix length, if an API server already
+// stores it.
 func TestStoredVectors(t *testing.T) {
 	text := strings.Replace(line(`"queries": [{"src": "ip:10.0.2.9", "dst": "shop/web", "proto": "TCP", "port": 80, "want": "allow"},
  {"src": "ip:10.0.3.1", "dst": "shop/web", "proto": "TCP", "port": 80, "want": "deny"}]`), `{"podSelector": {"matchLabels": {"app": "api"}}}`,
@@ -56,7 +56,7 @@ func TestStoredVectors(t *testing.T) {
 	}
 }
 
-// A stored policy with a malformed subject denies, and what is enforced is said.
+// A stored policy with a malformed subject denies, and explain reports the reason.
 func TestStoredMalformedSubject(t *testing.T) {
 	dir := directory(t, clusterHead+`
   tier: Admin

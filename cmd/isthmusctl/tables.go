@@ -14,9 +14,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// A compiled node, as it is printed in JSON. Tables and classes are numbered in
-// the order in which they are printed, which depends on nothing but the
-// objects.
+// A compiled node in its JSON form. Tables and classes are numbered in the order in which
+// they are printed, which depends only on the objects.
 type (
 	nodeReport struct {
 		Node        string        `json:"node"`
@@ -44,7 +43,7 @@ type (
 		Ingress []rowReport `json:"ingress"`
 		Egress  []rowReport `json:"egress"`
 	}
-	// rowReport is what holds for some classes of peers.
+	// rowReport is the decision for some classes of peers.
 	rowReport struct {
 		Peers []int        `json:"peer_classes"`
 		Cells []cellReport `json:"cells"`
@@ -75,8 +74,7 @@ func reportNode(s *model.Snapshot, n *model.Node) *nodeReport {
 	return r
 }
 
-// tablesOf returns the tables in the order of the first of their pods, and the
-// pods of each.
+// tablesOf returns the tables in the order of the first of their pods, and the pods of each.
 func tablesOf(state *model.State) ([]model.TableID, map[model.TableID][]string) {
 	members := make(map[model.TableID][]string)
 	for _, e := range state.Endpoints {
@@ -91,8 +89,8 @@ func tablesOf(state *model.State) ([]model.TableID, map[model.TableID][]string) 
 	return ids, members
 }
 
-// addPeers lists the classes of addresses that have members. The order of what
-// it returns is the order of the report.
+// addPeers lists the classes of addresses that have members. The order of its result is the
+// order of the report.
 func (r *nodeReport) addPeers(s *model.State) []model.PeerClass {
 	addresses := make(map[model.PeerClass][]netip.Addr)
 	for a, c := range s.Addresses.All() {
@@ -135,8 +133,7 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// addPorts lists the classes of ports. The order of what it returns is the
-// order of the report.
+// addPorts lists the classes of ports. The order of its result is the order of the report.
 func (r *nodeReport) addPorts(s *model.State) []model.PortClass {
 	r.Ports = []portsReport{{Class: 0, Ports: []reach.PortSet{}}}
 	order := []model.PortClass{model.OtherPorts}
@@ -152,8 +149,8 @@ func (r *nodeReport) addPorts(s *model.State) []model.PortClass {
 	return order
 }
 
-// reporter renders the rows of a node. A row, and the cause of a decision, is in
-// many places and rendered once.
+// reporter renders the rows of a node. It renders each row and each cause of a decision
+// once, because they occur in many places.
 type reporter struct {
 	peers  []model.PeerClass
 	ports  []model.PortClass
@@ -273,7 +270,7 @@ func (r *nodeReport) writeSide(b *strings.Builder, head string, rows []rowReport
 	}
 }
 
-// numbers writes ascending numbers with ranges: "0-3 7".
+// numbers formats ascending numbers with ranges: "0-3 7".
 func numbers(list []int) string {
 	var parts []string
 	for i := 0; i < len(list); {

@@ -21,26 +21,27 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
-const verifyHelp = `Compare everything that says what the pods of a cluster may do: the reference
+const verifyHelp = `Compare every representation of the policies of a cluster: the reference
 evaluator, the compiled tables, the entries of the BPF maps that hold them, and
-the HNS ACLs for every version of HNS under every reading of what HNS leaves
-undocumented.
+the HNS ACLs for every version of HNS, under every possible meaning of what HNS
+leaves undocumented.
 
-Documents with errors are left out, and the exit status is then 2. For policies in a directory that has no pods
-for them, pods are assumed. Every pod is taken as an endpoint of its node, whatever the node's system is. No
-sample is taken: every endpoint is compared in both directions with every class
-of addresses and of ports that any of the sides can tell apart. Each cell that is
-not decided alike is printed with what each side says. What is denied because it
-cannot be enforced exactly, and is reported, is counted as over-blocked.
+Documents with errors are skipped, and the exit status is then 2. If a directory
+has no pods for a policy, the command adds placeholder pods. Every pod counts as
+an endpoint of its node, on every operating system. The comparison is complete,
+without sampling: every endpoint, both directions, and every class of addresses
+and ports that any representation distinguishes. The command prints each cell with
+different verdicts. It counts a cell as over-blocked if a node denies and reports
+it because it cannot enforce the policy exactly.
 
 Exit status: 0 if nothing differs, 1 if something does, 2 if the command line or
-a manifest is not right, or the directory is empty.`
+a manifest is invalid, or the directory is empty.`
 
 func (e env) verifyCommand() *cobra.Command {
 	s := &source{}
 	c := &cobra.Command{
 		Use:   "verify",
-		Short: "Prove that both data paths enforce what the policies say",
+		Short: "Prove that both data paths enforce the policies exactly",
 		Long:  verifyHelp,
 		Args:  noArgs,
 		RunE: answering(func(c *cobra.Command, _ []string) error {
@@ -52,7 +53,7 @@ func (e env) verifyCommand() *cobra.Command {
 				err = e.verify(c.Context(), snapshot)
 			}
 			if errors.Is(err, errNo) {
-				return err // a difference is one whatever was left out
+				return err // skipped documents do not change a difference
 			}
 			return s.complete(err)
 		}),
@@ -61,9 +62,9 @@ func (e env) verifyCommand() *cobra.Command {
 	return c
 }
 
-// loadForVerify reads a cluster. Documents with errors are always left out: what is
-// right of the rest is right without them. Policies in a directory get pods, where it
-// has none for them.
+// loadForVerify reads a cluster. It always skips documents with errors: the result for the
+// rest is valid without them. It adds placeholder pods for policies of a directory that has
+// no pods for them.
 func (e env) loadForVerify(ctx context.Context, s *source) (*model.Snapshot, error) {
 	s.skipBad = true
 	if s.kubeconfig != "" {
@@ -78,20 +79,21 @@ func (e env) loadForVerify(ctx context.Context, s *source) (*model.Snapshot, err
 		return nil, err
 	}
 	if n := complete.Witnesses(&o); n > 0 {
-		p.assumed = append(p.assumed, fmt.Sprintf("%d pods that policies speak of and no manifest describes", n))
+		p.assumed = append(p.assumed, fmt.Sprintf("%d pods that policies name and no manifest describes", n))
 	}
 	p.assumed = append(p.assumed, assumptions(complete.Place(&o))...)
 	return o.Snapshot(), e.reportProblems(s, p)
 }
 
-// verified is what was found on a node, or on all.
+// verified holds the results of one node, or of all.
 type verified struct {
 	cells.Result
 	// inexact is what cannot be compiled exactly, by node.
 	inexact []string
 }
 
-// verify compares all nodes of a cluster. Each is compiled, compared and forgotten.
+// verify compares all nodes of a cluster. It compiles and compares each node and keeps only
+// the result.
 func (e env) verify(ctx context.Context, s *model.Snapshot) error {
 	endpoints := engine.Endpoints(s)
 	nodes := slices.Sorted(maps.Keys(endpoints))
@@ -133,8 +135,8 @@ func verifyNode(ctx context.Context, s *model.Snapshot, name string, endpoints m
 	return v, err
 }
 
-// verifyProgress reports how far the nodes are, and how far those that are being
-// compared.
+// verifyProgress reports how many nodes are done, and how many endpoints of the nodes that
+// are in progress.
 type verifyProgress struct {
 	out   io.Writer
 	nodes int

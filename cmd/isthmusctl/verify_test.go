@@ -41,21 +41,21 @@ spec:
     from: [{namespaces: {matchLabels: {impossible: "yes"}}}]
 `
 
-// A directory of policies alone is proved on pods that they speak of.
+// verify adds pods that match the selectors to a directory that holds only policies.
 func TestVerifyPoliciesAlone(t *testing.T) {
 	dir := strings.TrimSuffix(write(t, "p.yaml", policyAlone), "p.yaml")
 	status, out, errs := ctl("verify", "--manifests", dir)
 	m := regexp.MustCompile(`^verify: policies=2 tables=(\d+) cells=(\d{3,}) differ=0\n$`).FindStringSubmatch(out)
-	if status != 0 || m == nil || m[1] < "3" || !strings.Contains(errs, "pods that policies speak of and no manifest describes") {
+	if status != 0 || m == nil || m[1] < "3" || !strings.Contains(errs, "pods that policies name and no manifest describes") {
 		t.Errorf("exit status %d, %q, %q", status, out, errs)
 	}
 }
 
-// A document with errors is named and left out, and the answer is not a plain yes.
+// verify names and skips a document with errors, and does not exit with 0.
 func TestVerifyBadDocument(t *testing.T) {
 	dir := strings.TrimSuffix(write(t, "p.yaml", policyAlone+"---\nkind: NetworkPolicy\n"), "p.yaml")
 	status, out, errs := ctl("verify", "--manifests", dir)
-	if status != 2 || !strings.Contains(out, "verify: policies=2 ") || !strings.Contains(errs, "left out: p.yaml: document 3") {
+	if status != 2 || !strings.Contains(out, "verify: policies=2 ") || !strings.Contains(errs, "skipped: p.yaml: document 3") {
 		t.Errorf("exit status %d, %q, %q", status, out, errs)
 	}
 }
@@ -77,8 +77,8 @@ func TestVerifyErrors(t *testing.T) {
 	}
 }
 
-// What differs is printed with endpoint, direction, peer, port and what each
-// side says, and the command fails.
+// verify prints each difference with endpoint, direction, peer, port and the verdict of each
+// side, and fails.
 func TestVerifyDifference(t *testing.T) {
 	o, _, errs := kube.Parse("p.yaml", []byte(policyAlone), kube.DefaultLimits())
 	if len(errs) > 0 {

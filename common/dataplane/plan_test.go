@@ -217,9 +217,9 @@ func TestPlanNeverShowsAMixture(t *testing.T) {
 	t.Logf("cells=%d writes=%d", cells, writes)
 }
 
-// walk executes the plan write by write, in a random order where the contract
-// leaves the order open, and checks after each that every cell of an endpoint
-// that stays has its old or its new verdict and does not go back.
+// walk executes the plan write by write, in a random order where the contract leaves the
+// order open. After each write it checks that every cell of an endpoint that stays has its
+// old or its new verdict, and never returns to the old one.
 func walk(t *testing.T, seed uint64, a, b *model.Snapshot, old, next *model.State) (cells, writes int) {
 	addrs, ports := world.Probes(a)
 	more, morePorts := world.Probes(b)

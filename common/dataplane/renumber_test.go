@@ -17,11 +17,10 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// TestPlanUnderAnyNumbers gives the classes of the wanted State numbers at random,
-// as an agent may that could not read what its predecessor had: classes merge into
-// a fresh number, exchange numbers, take one that another class had, and a table
-// keeps its identity while its numbers mean something else. Plan must not show a
-// mixture under any of them.
+// TestPlanUnderAnyNumbers numbers the classes of the wanted State at random, as an agent may
+// if it cannot read the State of its predecessor. Classes merge into a fresh number,
+// exchange numbers, or take the number of another class. A table keeps its identity while
+// its numbers change their meaning. Plan must never show a mixture of old and new verdicts.
 func TestPlanUnderAnyNumbers(t *testing.T) {
 	seeds := uint64(96)
 	if testing.Short() {

@@ -101,7 +101,7 @@ func (r *replayed) check(t *testing.T, what string) {
 		policies = append(policies, recordNetworkPolicy(o).value.(*model.Policy))
 	}
 	want := model.MakeSnapshot(nil, nil, pods, policies)
-	want.Namespaces = r.c.snapshot.Namespaces // nobody listed any
+	want.Namespaces = r.c.snapshot.Namespaces // the replay lists no namespaces
 	if _, changed := replaceSnapshot(r.c.snapshot, want); changed {
 		t.Fatalf("%s: %d pods and %d policies, want %d and %d, or other contents", what, r.c.snapshot.Pods.Len(), r.c.snapshot.Policies.Len(),
 			want.Pods.Len(), want.Policies.Len())

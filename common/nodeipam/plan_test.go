@@ -142,7 +142,7 @@ func FuzzPlan(f *testing.F) {
 				delete(have, name)
 			} else if _, ok := have[name]; !ok {
 				n := nodeipam.Node{Name: name, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, op, 1})}}
-				if op%11 == 0 { // somebody else's idea of a range
+				if op%11 == 0 { // another component assigned a range
 					n.PodCIDRs = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, op &^ 3, 0}), 22)}
 				}
 				have[name] = n

@@ -2,11 +2,13 @@
 
 // Package policy is the specification: it decides what policies mean.
 //
-// Evaluator answers for one flow at a time by reading the policies top to
-// bottom: slow, obvious, the reference for everything else. Explain says why.
+// Evaluator decides one flow at a time by reading the policies from top to bottom.
+// It is slow and simple, and the reference for everything else. Explain gives the
+// reasons of a decision.
 // Enforce lists the constructs of a policy and how each platform enforces them.
 //
 // It does not compile policies for a data path. Package compile does, and shares
-// no code with this one beyond the nouns of common/model, so that tests can
-// compare the two. It does no I/O and knows no operating system.
+// no code with this one beyond the types of common/model, so that tests can
+// compare the two. Package policy does no I/O and does not depend on the
+// operating system.
 package policy

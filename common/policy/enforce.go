@@ -12,18 +12,18 @@ import (
 // The constructs that policies are made of, as Use.Construct names them.
 const (
 	ConstructEveryAddress     = "every address"       // no from or to
-	ConstructSelector         = "selector"            // pods by labels that they have
+	ConstructSelector         = "selector"            // pods by their labels
 	ConstructNegativeSelector = "negative selector"   // NotIn, DoesNotExist
 	ConstructBlock            = "ipBlock"             // or a network of a cluster-wide policy
-	ConstructExcept           = "except"              // holes of an ipBlock
+	ConstructExcept           = "except"              // excluded ranges of an ipBlock
 	ConstructBlock6           = "ipBlock IPv6"        // a block of IPv6 addresses
 	ConstructNodes            = "nodes"               // nodes by labels
-	ConstructUnknown          = "unknown construct"   // what this version does not know or refuses
+	ConstructUnknown          = "unknown construct"   // unknown to this version, or refused by it
 	ConstructEveryProtocol    = "every protocol"      // no ports
 	ConstructPort             = "port"                // one number
 	ConstructRange            = "endPort"             // a range of ports
 	ConstructAllPorts         = "protocol"            // all ports of a protocol
-	ConstructNamedPort        = "named port"          // looked up in the destination pod
+	ConstructNamedPort        = "named port"          // resolved on the destination pod
 	ConstructSCTP             = "SCTP"                // a port of SCTP
 	ConstructAccept           = "cluster-wide Accept" // with a priority
 	ConstructDeny             = "cluster-wide Deny"
@@ -39,12 +39,12 @@ type Use struct {
 	Construct string
 }
 
-// Enforceability says how a construct is enforced on one platform.
+// Enforceability states how a platform enforces a construct.
 type Enforceability struct {
 	Use
 	Platform model.Features
 	Exact    bool
-	// Effect and Reason say what is done instead, if it is not exact.
+	// Effect and Reason describe the substitute if the enforcement is not exact.
 	Effect model.Effect
 	Reason string
 }
@@ -57,8 +57,8 @@ func (e Enforceability) String() string {
 	return e.Effect.String()
 }
 
-// Uses lists the constructs of a policy, each once for every rule. Rules of a
-// direction that policyTypes leaves out say nothing and are not listed.
+// Uses lists the constructs of a policy, each once for every rule. It omits rules of a
+// direction that policyTypes does not list, because they have no effect.
 func Uses(p *model.Policy) []Use {
 	var all []Use
 	for _, d := range model.Directions {
@@ -144,11 +144,10 @@ func portConstructs(r *model.Rule) []string {
 	return found
 }
 
-// Enforce says how every construct of the policies is enforced on a platform.
-// reported is what the compiler and the lowering of that platform over-block or
-// refuse; what they do not report they enforce exactly. A report on a rule
-// concerns every construct of the rule, one on a policy every rule of it, and
-// one that names no policy concerns all.
+// Enforce reports how a platform enforces every construct of the policies. reported is what
+// the compiler and the lowering of that platform over-block or refuse; everything else they
+// enforce exactly. A report on a rule concerns every construct of the rule, a report on a
+// policy every rule of it, and a report without a policy all policies.
 func Enforce(policies []*model.Policy, platform model.Features, reported []model.Unsupported) []Enforceability {
 	byPolicy := make(map[model.Origin][]model.Unsupported)
 	for _, u := range reported {
@@ -185,12 +184,12 @@ func enforce(p *model.Policy, use Use, platform model.Features, reported []model
 	return e
 }
 
-// failsClosed says what a rule does that this version does not understand.
+// failsClosed describes the effect of a rule that this version does not understand.
 func failsClosed(p *model.Policy, use Use) string {
 	for _, r := range p.Rules[use.Direction] {
 		if r.Index == use.Rule && r.Action != model.ActionAccept {
-			return "something that this version does not know or cannot enforce; the rule denies everything"
+			return "a construct that this version does not know or cannot enforce; the rule denies everything"
 		}
 	}
-	return "something that this version does not know or cannot enforce; the rule matches nothing"
+	return "a construct that this version does not know or cannot enforce; the rule matches nothing"
 }

@@ -53,8 +53,8 @@ func TestEnforce(t *testing.T) {
 	}
 }
 
-// A witness is selected by its policy, and where there is none no pod of the
-// cluster is selected either.
+// A placeholder pod is selected by its policy. If there is none, the policy selects no pod
+// of the cluster either.
 func TestWitness(t *testing.T) {
 	made, none := 0, 0
 	for seed := range uint64(150) {
@@ -71,7 +71,7 @@ func TestWitness(t *testing.T) {
 			none++
 			for _, pod := range s.Pods.All() {
 				if p.Subject.MatchesNamespace(s.Namespace(pod.Namespace)) && p.Subject.Pods.Matches(pod.Labels) {
-					t.Fatalf("no witness of %s, which selects %s", p.Subject, pod.PodID)
+					t.Fatalf("no placeholder pod for %s, which selects %s", p.Subject, pod.PodID)
 				}
 			}
 		}

@@ -10,16 +10,16 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Witness makes a pod that a subject selects, with the port names of the rules,
-// so that a policy can be compiled where the cluster has no such pod. The
-// namespace is one of the snapshot's, or a new one. It reports false if no pod
-// can be selected.
+// Witness returns a placeholder pod that the subject of a policy selects, with the port
+// names of the rules. With it a policy can be compiled in a cluster that has no such pod.
+// The namespace is one of the snapshot, or a new one. Witness reports false if the subject
+// cannot select any pod.
 func Witness(s *model.Snapshot, p *model.Policy) (*model.Pod, *model.Namespace, bool) {
 	labels, ok := satisfy(p.Subject.Pods)
 	if !ok {
 		return nil, nil, false
 	}
-	ns, ok := witnessNamespace(s, p.Subject)
+	ns, ok := placeholderNamespace(s, p.Subject)
 	if !ok {
 		return nil, nil, false
 	}
@@ -40,9 +40,9 @@ func Witness(s *model.Snapshot, p *model.Policy) (*model.Pod, *model.Namespace, 
 	return pod, ns, true
 }
 
-// witnessNamespace finds a namespace that the selector matches, the first by
-// name, or makes one.
-func witnessNamespace(s *model.Snapshot, subject model.PodSelector) (*model.Namespace, bool) {
+// placeholderNamespace returns the first namespace by name that the selector matches, or
+// creates one.
+func placeholderNamespace(s *model.Snapshot, subject model.PodSelector) (*model.Namespace, bool) {
 	if subject.Namespace != "" {
 		return s.Namespace(subject.Namespace), true
 	}
@@ -75,8 +75,8 @@ func witnessNamespace(s *model.Snapshot, subject model.PodSelector) (*model.Name
 	return ns, subject.Namespaces.Matches(ns.Labels)
 }
 
-// satisfy returns labels that a selector matches: the fewest, with the first
-// value that all conditions on a key allow.
+// satisfy returns labels that a selector matches: as few as possible, each with the first
+// value that all conditions on the key allow.
 func satisfy(s model.Selector) (model.Labels, bool) {
 	m := make(map[string]string)
 	for _, r := range s.Requirements() {

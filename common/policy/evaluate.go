@@ -14,18 +14,18 @@ type Evaluator struct {
 	snapshot *model.Snapshot
 	policies []*model.Policy
 	owners   model.Owners
-	// selected: the policies are those that select the pod that is asked about.
+	// selected: all policies in the list select the pod of the query.
 	selected bool
 }
 
-// NewEvaluator prepares a snapshot: it resolves who owns which address and
-// sorts the policies. It decides nothing yet.
+// NewEvaluator prepares a snapshot: it resolves the owner of each address and sorts the
+// policies.
 func NewEvaluator(s *model.Snapshot) *Evaluator {
 	return &Evaluator{snapshot: s, policies: s.SortedPolicies(), owners: s.Owners()}
 }
 
-// Flow decides a new connection at both ends. A side that no policed pod owns
-// allows. The connection is allowed when both sides allow it.
+// Flow decides a new connection at both ends. An end whose address belongs to no pod with
+// policies allows. The connection is allowed if both ends allow it.
 func (e *Evaluator) Flow(f model.Flow) (egress, ingress model.Decision) {
 	egress = model.Decision{Verdict: model.Allow, Cause: &model.Cause{Direction: model.Egress}}
 	ingress = model.Decision{Verdict: model.Allow, Cause: &model.Cause{Direction: model.Ingress}}
@@ -72,7 +72,7 @@ func (e *Evaluator) endpoint(q question) model.Decision {
 	return model.Decision{Verdict: model.Allow, Cause: &model.Cause{Reason: model.ReasonDefault, Direction: d}}
 }
 
-// question is what rules are asked.
+// question is the flow that rules are evaluated for.
 type question struct {
 	pod       *model.Pod
 	direction model.Direction
@@ -81,12 +81,12 @@ type question struct {
 	port      uint16
 }
 
-// remote is who owns the remote address, if anybody.
+// remote is the remote address and its owner, if it has one.
 type remote struct {
 	addr netip.Addr
 	pod  *model.Pod
 	node *model.Node
-	// unknown: the address belongs to some pod, but not to a known one.
+	// unknown: the address belongs to a pod that is not known yet.
 	unknown bool
 }
 
@@ -98,9 +98,9 @@ func (e *Evaluator) remote(a netip.Addr) remote {
 	return r
 }
 
-// ordered evaluates the Admin or Baseline tier: the first rule that matches
-// counts, by priority of the policies and then by order of the rules. It
-// answers false when no rule matches or a Pass rule ends the tier.
+// ordered evaluates the Admin or Baseline tier: the first rule that matches counts, by
+// priority of the policies and then by order of the rules. It returns false if no rule
+// matches or a Pass rule ends the tier.
 func (e *Evaluator) ordered(tier model.Tier, q question) (model.Decision, bool) {
 	mayHavePassed := false
 	for _, p := range e.policies {
@@ -120,16 +120,15 @@ func (e *Evaluator) ordered(tier model.Tier, q question) (model.Decision, bool) 
 			case m == yes && r.Action == model.ActionAccept:
 				return model.Decision{Verdict: model.Allow, Cause: ruleCause(p, r, q.direction)}, true
 			}
-			// A Deny rule; or, what cannot be told fails closed, a Pass rule
-			// that might match.
+			// A Deny rule matches, or a Pass rule might match. Uncertainty fails closed.
 			return model.Decision{Verdict: model.Deny, Cause: ruleCause(p, r, q.direction)}, true
 		}
 	}
 	return model.Decision{}, false
 }
 
-// additive evaluates the NetworkPolicy tier: no order, no denial, but
-// isolation of the pods that some policy selects for the direction.
+// additive evaluates the NetworkPolicy tier: rules have no order and do not deny, but pods
+// that a policy selects for the direction are isolated.
 func (e *Evaluator) additive(q question) (model.Decision, bool) {
 	var isolating *model.Policy
 	for _, p := range e.policies {
@@ -164,19 +163,18 @@ func (e *Evaluator) selects(s model.PodSelector, pod *model.Pod) bool {
 	return s.MatchesNamespace(e.snapshot.Namespace(pod.Namespace)) && s.Pods.Matches(pod.Labels)
 }
 
-// match is the three-valued answer of a rule or one of its terms.
+// match is the three-valued result of a rule or of one of its terms.
 type match uint8
 
 const (
 	no match = iota
-	// maybe: it depends on what is not known (a pod whose labels have not been
-	// seen, a peer of a newer API).
+	// maybe: the result depends on an unknown, such as the labels of a pod that is not known
+	// yet, or a peer of a newer API.
 	maybe
 	yes
 )
 
-// matches combines the peers (one of them must match) and the ports (one of
-// them must match).
+// matches combines the peers and the ports: at least one of each must match.
 func (e *Evaluator) matches(r model.Rule, q question) match {
 	peer, port := e.matchesPeers(&r, q), no
 	if r.AnyPort {
@@ -215,7 +213,7 @@ func (e *Evaluator) matchesPort(m model.PortMatch, q question) match {
 	if m.Name == "" {
 		return is(q.protocol == m.Protocol && m.First <= q.port && q.port <= m.Last)
 	}
-	// A name means what the destination pod says it means.
+	// The destination pod defines the meaning of a port name.
 	destination := q.pod
 	if q.direction == model.Egress {
 		destination = q.remote.pod

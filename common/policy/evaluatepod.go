@@ -10,31 +10,31 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Answer says whether the peers of a rule match a remote address.
+// Answer states whether the peers of a rule match a remote address.
 type Answer uint8
 
-// The answers. AnswerMaybe depends on what is not known, such as the labels of a
-// pod of which only the address is known.
+// The answers. AnswerMaybe depends on an unknown, such as the labels of a pod of which only
+// the address is known.
 const (
 	AnswerNo    = Answer(no)
 	AnswerMaybe = Answer(maybe)
 	AnswerYes   = Answer(yes)
 )
 
-// Remote is a remote address, and who owns it in the snapshot of an Evaluator.
+// Remote is a remote address with its owner in the snapshot of an Evaluator.
 type Remote struct{ remote }
 
 // Remote resolves an address.
 func (e *Evaluator) Remote(a netip.Addr) Remote { return Remote{e.remote(a)} }
 
-// Answer asks the peers of a rule about a remote address. It does not depend on the
-// pod that the rule is for.
+// Answer evaluates the peers of a rule for a remote address. The result does not depend on
+// the pod that the rule applies to.
 func (e *Evaluator) Answer(r *model.Rule, remote Remote) Answer {
 	return Answer(e.matchesPeers(r, question{remote: remote.remote}))
 }
 
-// PodEvaluator is the reference for one direction of one pod, for callers that ask
-// about many remote addresses. It is not safe for concurrent use.
+// PodEvaluator is the reference for one direction of one pod, for callers that evaluate many
+// remote addresses. It is not safe for concurrent use.
 type PodEvaluator struct {
 	evaluator Evaluator // with the policies that select the pod
 	pod       *model.Pod
@@ -43,8 +43,8 @@ type PodEvaluator struct {
 	key       []byte
 }
 
-// Pod prepares to decide one direction of a pod: policies that do not select it
-// say nothing about it, and are left out.
+// Pod prepares to decide one direction of a pod. It omits policies that do not select the
+// pod, because they have no effect on it.
 func (e *Evaluator) Pod(pod *model.Pod, d model.Direction) *PodEvaluator {
 	p := &PodEvaluator{evaluator: *e, pod: pod}
 	p.evaluator.policies, p.evaluator.selected = nil, true
@@ -67,12 +67,12 @@ func (p *PodEvaluator) Toward(d model.Direction) *PodEvaluator {
 	return q
 }
 
-// Policies lists the policies that select the pod, in order of evaluation; not to
-// be modified.
+// Policies lists the policies that select the pod, in order of evaluation. Callers must not
+// modify it.
 func (p *PodEvaluator) Policies() []*model.Policy { return p.evaluator.policies }
 
-// Rules lists the rules of these policies in the direction, in the same order; not
-// to be modified.
+// Rules lists the rules of these policies in the direction, in the same order. Callers must
+// not modify it.
 func (p *PodEvaluator) Rules() []*model.Rule { return p.rules }
 
 // Decide is Evaluator.Endpoint for the pod and direction.
@@ -80,11 +80,11 @@ func (p *PodEvaluator) Decide(remote netip.Addr, proto model.Protocol, port uint
 	return p.evaluator.Endpoint(p.pod, p.direction, remote, proto, port)
 }
 
-// Alike returns a text that two remote addresses share only if they are decided
-// alike for every protocol and port: all that Endpoint looks at of an address is
-// in it. That is whether it is the pod's own or its node's, what the peers of
-// each rule answer, and for egress what port names mean there. answers are those
-// of Evaluator.Answer, by rule of Rules.
+// Alike returns a text that two remote addresses share only if they get the same decision
+// for every protocol and port. The text holds everything that Endpoint reads of an address:
+// whether it belongs to the pod or its node, and the answer of the peers of each rule. For
+// egress it also holds the meaning of port names there. answers are those of
+// Evaluator.Answer, by rule of Rules.
 func (p *PodEvaluator) Alike(r Remote, answers []Answer) string {
 	p.key = p.key[:0]
 	if slices.Contains(p.pod.IPs, r.addr) {
@@ -110,16 +110,16 @@ func (p *PodEvaluator) Alike(r Remote, answers []Answer) string {
 	return string(p.key)
 }
 
-// RemoteEvaluator is the reference for one direction of one pod and one remote
-// address, for callers that ask about many ports. It is not safe for concurrent use.
+// RemoteEvaluator is the reference for one direction of one pod and one remote address, for
+// callers that evaluate many ports. It is not safe for concurrent use.
 type RemoteEvaluator struct {
 	evaluator Evaluator
 	question  question
 	self      bool
 }
 
-// At prepares to decide flows with a remote address: rules whose peers do not match
-// it are left out. answers are those of Evaluator.Answer, by rule of Rules.
+// At prepares to decide flows with a remote address. It omits rules whose peers do not match
+// the address. answers are those of Evaluator.Answer, by rule of Rules.
 func (p *PodEvaluator) At(remote Remote, answers []Answer) *RemoteEvaluator {
 	r := &RemoteEvaluator{evaluator: p.evaluator, self: slices.Contains(p.pod.IPs, remote.addr),
 		question: question{pod: p.pod, direction: p.direction, remote: remote.remote}}

@@ -10,7 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// Addresses that are said to be alike are decided alike, cause included. A
+// Addresses with the same text from Alike get the same decision, including the cause. A
 // PodEvaluator and a RemoteEvaluator decide as the Evaluator does.
 func TestPodEvaluator(t *testing.T) {
 	shared := 0

@@ -9,7 +9,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Role is what a rule does to one flow.
+// Role is the effect of a rule on one flow.
 type Role uint8
 
 // The roles.
@@ -18,19 +18,19 @@ const (
 	NoMatch Role = iota
 	// Decides: the rule gives the verdict.
 	Decides
-	// Passes: a Pass rule that matches, or an Accept rule after MayPass; the rest of
-	// its tier is not asked.
+	// Passes: a Pass rule that matches, or an Accept rule after MayPass. The rest of its
+	// tier is not evaluated.
 	Passes
-	// NotAsked: the verdict is there already, or the tier was passed.
+	// NotAsked: an earlier rule gave the verdict or ended the tier.
 	NotAsked
-	// MayPass: a Pass rule that matches, of a policy that perhaps does not select the
-	// pod; its tier accepts the flow no more.
+	// MayPass: a Pass rule that matches, of a policy that may or may not select the pod. Its
+	// tier cannot accept the flow any more.
 	MayPass
 )
 
-// String returns a few words.
+// String returns a short description.
 func (r Role) String() string {
-	return [...]string{"does not match", "decides", "passes to the next tier", "is not asked", "keeps its tier from accepting"}[r]
+	return [...]string{"does not match", "decides", "passes to the next tier", "is not evaluated", "keeps its tier from accepting"}[r]
 }
 
 // RuleTrace is one rule of a policy that selects the pod.
@@ -38,25 +38,25 @@ type RuleTrace struct {
 	Policy *model.Policy
 	Rule   *model.Rule
 	Role   Role
-	// PeerMisses and PortMisses say why the rule's peers, or its ports, do not
-	// match the flow, one line for each alternative. Empty means that they do.
+	// PeerMisses and PortMisses give the reasons why the rule's peers, or its ports, do not
+	// match the flow, one line for each alternative. They are empty if the rule matches.
 	PeerMisses, PortMisses []string
 }
 
-// Change is something that would turn the verdict around.
+// Change is an edit that would reverse the verdict.
 type Change struct {
 	Policy model.Origin
-	// Rule is the index in the API object; -1 when the whole policy is meant.
+	// Rule is the index in the API object; -1 for the whole policy.
 	Rule int
-	// What says the change in one line, with the first few of Misses.
+	// What describes the change in one line, with the first few of Misses.
 	What string
-	// Misses are the conditions that the change would have met.
+	// Misses are the conditions that the change would make true.
 	Misses []string
-	// Then is the decision after it.
+	// Then is the decision after the change.
 	Then model.Decision
 }
 
-// Explanation is how one end of a flow is decided.
+// Explanation describes how one end of a flow is decided.
 type Explanation struct {
 	Pod       *model.Pod
 	Direction model.Direction
@@ -64,18 +64,18 @@ type Explanation struct {
 	Decision  model.Decision
 	// Isolating are the NetworkPolicies that isolate the pod in this direction.
 	Isolating []model.Origin
-	// Rules are those of all policies that select the pod and have rules for
-	// this direction, in the order in which they are asked.
+	// Rules are those of all policies that select the pod and have rules for this direction,
+	// in the order of evaluation.
 	Rules []RuleTrace
-	// Changes are single edits of one policy after which the verdict is another,
-	// at most maxChanges of them.
+	// Changes are single edits of one policy that reverse the verdict, at most maxChanges of
+	// them.
 	Changes []Change
 }
 
 // maxChanges bounds the changes that an Explanation lists.
 const maxChanges = 10
 
-// Explain decides as Endpoint does, and says how.
+// Explain decides as Endpoint does, and reports how.
 func (e *Evaluator) Explain(pod *model.Pod, d model.Direction, remote netip.Addr, p model.Protocol, port uint16) Explanation {
 	x := Explanation{Pod: pod, Direction: d, Remote: remote}
 	q := question{pod: pod, direction: d, remote: e.remote(remote), protocol: p, port: port}
@@ -95,7 +95,7 @@ func (e *Evaluator) Explain(pod *model.Pod, d model.Direction, remote netip.Addr
 	return x
 }
 
-// trace goes through the rules from top to bottom.
+// trace evaluates the rules in order.
 func (e *Evaluator) trace(x *Explanation, q question) {
 	passed, mayHavePassed := make(map[model.Tier]bool), make(map[model.Tier]bool)
 	var isolating *model.Policy
@@ -146,7 +146,7 @@ func (e *Evaluator) trace(x *Explanation, q question) {
 	}
 }
 
-// changes tries edits of one policy each and keeps those that turn the verdict.
+// changes tries edits of one policy each and keeps those that reverse the verdict.
 func (e *Evaluator) changes(x *Explanation, q question) []Change {
 	var found []Change
 	try := func(policy *model.Policy, rule int, what string, misses []string, edit *model.Policy) {
@@ -178,7 +178,7 @@ func (e *Evaluator) changes(x *Explanation, q question) []Change {
 			if slices.ContainsFunc(x.Isolating, func(o model.Origin) bool { return o == p.Origin }) {
 				try(p, -1, "without this policy, which isolates the pod", nil, nil)
 			}
-		case p.Subject.Namespace != "" && p.Subject.Namespace != q.pod.Namespace: // no edit makes it select the pod
+		case p.Subject.Namespace != "" && p.Subject.Namespace != q.pod.Namespace: // no edit can make the policy select the pod
 		default:
 			if misses := e.selectorMisses(p.Subject, q.pod); len(misses) == 1 {
 				all := *p
@@ -190,12 +190,12 @@ func (e *Evaluator) changes(x *Explanation, q question) []Change {
 	return found
 }
 
-// decide is Endpoint for a question that is neither self nor node.
+// decide is Endpoint for a flow whose remote end is neither the pod itself nor its node.
 func (e *Evaluator) decide(q question) model.Decision {
 	return e.Endpoint(q.pod, q.direction, q.remote.addr, q.protocol, q.port)
 }
 
-// edited returns an evaluator with another policy in place of one, or none.
+// edited returns an evaluator in which with replaces policy; a nil with removes it.
 func (e *Evaluator) edited(policy, with *model.Policy) *Evaluator {
 	c := *e
 	c.policies = nil
@@ -210,7 +210,8 @@ func (e *Evaluator) edited(policy, with *model.Policy) *Evaluator {
 	return &c
 }
 
-// withRule returns the policy with another rule in place of one, or none.
+// withRule returns the policy of t with its rule replaced by with; a nil with removes the
+// rule.
 func withRule(t RuleTrace, d model.Direction, with *model.Rule) *model.Policy {
 	p := *t.Policy
 	p.Rules[d] = nil

@@ -19,7 +19,7 @@ func join(misses []string) string {
 	return strings.Join(misses, "; ")
 }
 
-// peerMisses says for each peer of a rule why it does not match for sure. It is
+// peerMisses gives for each peer of a rule the reason why it does not certainly match. It is
 // empty if one matches.
 func (e *Evaluator) peerMisses(r *model.Rule, q question) []string {
 	if r.AnyPeer {
@@ -43,7 +43,7 @@ func (e *Evaluator) peerMiss(p model.Peer, q question) string {
 	case model.PeerPods:
 		switch {
 		case q.remote.unknown:
-			return fmt.Sprintf("%s is in a range of pods, but whose it is is not known", q.remote.addr)
+			return fmt.Sprintf("%s is in a pod range, but its pod is not known", q.remote.addr)
 		case q.remote.pod == nil:
 			return fmt.Sprintf("%s is no pod's address", q.remote.addr)
 		}
@@ -54,7 +54,7 @@ func (e *Evaluator) peerMiss(p model.Peer, q question) string {
 		}
 		for _, hole := range p.Block.Except {
 			if hole.Contains(q.remote.addr) {
-				return fmt.Sprintf("%s is in %s, which %s leaves out", q.remote.addr, hole, p.Block.CIDR)
+				return fmt.Sprintf("%s is in %s, which is an exception of %s", q.remote.addr, hole, p.Block.CIDR)
 			}
 		}
 	case model.PeerNodes:
@@ -63,7 +63,7 @@ func (e *Evaluator) peerMiss(p model.Peer, q question) string {
 		}
 		return strings.Join(misses("node "+q.remote.node.Name, p.Nodes, q.remote.node.Labels), ", ")
 	}
-	return "a peer that this version does not know"
+	return "this version does not know the kind of the peer"
 }
 
 // selectorMisses lists the conditions of a selector that a pod does not meet.
@@ -93,7 +93,7 @@ func misses(whose string, s model.Selector, labels model.Labels) []string {
 	return all
 }
 
-// portMisses says for each port of a rule why it does not match for sure. It is
+// portMisses gives for each port of a rule the reason why it does not certainly match. It is
 // empty if one matches.
 func (e *Evaluator) portMisses(r *model.Rule, q question) []string {
 	if r.AnyPort {
@@ -120,7 +120,7 @@ func (e *Evaluator) portMisses(r *model.Rule, q question) []string {
 	return misses
 }
 
-// meaning says what a port name stands for at the destination.
+// meaning describes the resolution of a port name at the destination.
 func (q question) meaning(m model.PortMatch) string {
 	destination := q.pod
 	if q.direction == model.Egress {

@@ -10,8 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// Explain decides as Endpoint does, its trace has exactly the rule that the
-// cause names, and every change that it lists turns the verdict.
+// Explain decides as Endpoint does. Its trace has exactly the rule that the cause names, and
+// every listed change reverses the verdict.
 func TestExplainAgreesWithEvaluate(t *testing.T) {
 	flows, changes := 0, 0
 	for i, shape := range world.Shapes {
@@ -34,7 +34,7 @@ func TestExplainAgreesWithEvaluate(t *testing.T) {
 		}
 	}
 	if changes == 0 {
-		t.Error("no change was ever suggested")
+		t.Error("no change was suggested in any case")
 	}
 	t.Logf("flows=%d changes=%d", flows, changes)
 }
@@ -62,7 +62,7 @@ func checkExplanation(t *testing.T, x policy.Explanation, want model.Decision) {
 	}
 	for _, c := range x.Changes {
 		if c.Then.Verdict == want.Verdict || c.What == "" {
-			t.Fatalf("change %q of %s does not turn %s: %s", c.What, c.Policy, want, c.Then)
+			t.Fatalf("change %q of %s does not reverse %s: %s", c.What, c.Policy, want, c.Then)
 		}
 	}
 }

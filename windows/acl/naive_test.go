@@ -20,9 +20,9 @@ type size struct{ rules, addresses int }
 
 func (s size) plus(o size) size { return size{s.rules + o.rules, s.addresses + o.addresses} }
 
-// naive counts the ACLs of the usual lowering: every rule of every policy that
-// selects the pod becomes one ACL per protocol and family with the addresses of
-// its peers and its ports; then one rule per direction for the rest.
+// naive counts the ACLs of the usual lowering. Every rule of every policy that selects the
+// pod becomes one ACL per protocol and family, with the addresses of its peers and its
+// ports. One rule per direction covers the rest.
 func naive(s *model.Snapshot, pod *model.Pod, sets bool) size {
 	n := size{rules: 4} // two terminal rules, two Host rules
 	for _, d := range model.Directions {

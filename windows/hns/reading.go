@@ -46,12 +46,13 @@ const (
 	EmptyMatchesAll
 )
 
-// Reading is one interpretation of the undocumented behaviour of HNS. A list of ACLs is right only if it
-// gives the same verdicts under every Reading.
+// Reading is one interpretation of the undocumented behaviour of HNS. A list of ACLs is
+// right only if it gives the same verdicts under every Reading.
 //
-// All evidence agrees on the following, so it is not part of a Reading: lower priority first, first match
-// decides, Local and Remote with plain addresses, source and destination with sets, a rule without
-// addresses matching both families.
+// All evidence agrees on the following points, so they are not part of a Reading. The rule
+// with the lowest priority value is evaluated first, and the first match decides. With plain
+// addresses, Local is the endpoint and Remote the peer; with sets they are source and
+// destination. A rule without addresses matches both families.
 type Reading struct {
 	Default DefaultReading
 	Tie     TieReading

@@ -15,7 +15,7 @@ func (c Config) checkCNIConfigurations() []Finding {
 	const check = "cni configuration"
 	names, err := install.Confs(filepath.Join(c.Root, c.CNIConfDir))
 	if err != nil {
-		return []Finding{{check, Unknown, err.Error(), "another network's may be there", "run this as root, or name the directory with --cni-conf-dir"}}
+		return []Finding{{check, Unknown, err.Error(), "there may be a configuration of another network", "run this as root, or give the directory with --cni-conf-dir"}}
 	}
 	var first, later []string
 	for _, n := range names {
@@ -29,16 +29,16 @@ func (c Config) checkCNIConfigurations() []Finding {
 	var found []Finding
 	if len(first) > 0 {
 		found = append(found, Finding{check, Bad, fmt.Sprintf("%s in %s", strings.Join(first, ", "), c.CNIConfDir),
-			"the runtime takes the first file by name, so that pods are attached by the other network and no policy is enforced on them",
+			"the runtime uses the first file by name: the other network attaches pods, and no policy is enforced on them",
 			"uninstall the other network, or remove the file and delete the pods that it attached"})
 	}
 	if len(later) > 0 {
 		found = append(found, Finding{check, Warning, fmt.Sprintf("%s in %s", strings.Join(later, ", "), c.CNIConfDir),
-			"pods that started before Isthmus are on the other network, and new ones are again if Isthmus is removed",
+			"pods that started before Isthmus use the other network, and new pods will too if Isthmus is removed",
 			"uninstall the other network, and delete the pods that it attached"})
 	}
 	if len(found) == 0 {
-		found = []Finding{{Check: check, Severity: Good, What: "no other network's in " + c.CNIConfDir}}
+		found = []Finding{{Check: check, Severity: Good, What: "no configuration of another network in " + c.CNIConfDir}}
 	}
 	return found
 }

@@ -35,7 +35,7 @@ func put(t *testing.T, path, content string, mode os.FileMode) {
 	}
 }
 
-// TestNode breaks a network namespace bit by bit.
+// TestNode breaks a network namespace step by step.
 func TestNode(t *testing.T) {
 	if os.Geteuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")

@@ -8,31 +8,31 @@ import (
 	"slices"
 )
 
-// Severity says how bad a finding is.
+// Severity is the severity of a finding.
 type Severity string
 
-// The severities, from the best.
+// The severities, ascending.
 const (
-	// Good: looked at, and as it should be.
+	// Good: the check passed.
 	Good Severity = "ok"
-	// Unknown: it could not be looked at.
+	// Unknown: the check could not run.
 	Unknown Severity = "unknown"
-	// Warning: works, but something may surprise.
+	// Warning: Isthmus works, but with a surprising effect.
 	Warning Severity = "warning"
-	// Bad: Isthmus does not work here, or not as it promises.
+	// Bad: Isthmus does not work here, or not as documented.
 	Bad Severity = "error"
 )
 
 func (s Severity) rank() int { return slices.Index([]Severity{Good, Unknown, Warning, Bad}, s) }
 
-// Finding is the result of one look.
+// Finding is the result of one check.
 type Finding struct {
-	// Check names what was looked at.
+	// Check names the check.
 	Check    string   `json:"check"`
 	Severity Severity `json:"severity"`
-	// What was found.
+	// What the check found.
 	What string `json:"what"`
-	// Why it matters, and what to Do; empty if it is good.
+	// Why the finding matters, and what to Do; empty if it is good.
 	Why string `json:"why,omitempty"`
 	Do  string `json:"do,omitempty"`
 }
@@ -42,18 +42,18 @@ func Worst(all []Finding) Severity {
 	return slices.MaxFunc(append(all, Finding{Severity: Good}), func(a, b Finding) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) }).Severity
 }
 
-// Config says where on the node things are.
+// Config holds paths and ports of the node.
 type Config struct {
-	// Root is the directory under which the host's files are, such as a mount
-	// in a container; usually "/".
+	// Root is the directory of the host's files, such as a mount in a container; usually
+	// "/".
 	Root string
-	// CNIBinDir and CNIConfDir are the container runtime's directories.
+	// CNIBinDir and CNIConfDir are the CNI directories of the container runtime.
 	CNIBinDir, CNIConfDir string
-	// VXLANPort is the UDP port of the overlay, MetricsPort the TCP port of the
-	// agent. AgentRuns tells that the agent answers, so that the latter is its.
+	// VXLANPort is the UDP port of the overlay; MetricsPort is the TCP port of the agent.
+	// AgentRuns: the agent answers, so that MetricsPort is in use by it.
 	VXLANPort, MetricsPort int
 	AgentRuns              bool
-	// Confined reports whether the API server keeps the agent's credentials from
-	// changing labels of a Node; nil without such credentials.
+	// Confined reports whether the API server prevents the agent's credentials from changing
+	// labels of a Node; nil without such credentials.
 	Confined func(context.Context) (bool, error)
 }

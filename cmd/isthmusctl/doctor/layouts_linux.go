@@ -17,12 +17,12 @@ func (c Config) checkLayouts() []Finding {
 	older, err := loader.FindLayouts(filepath.Join(c.Root, dir))
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return []Finding{{check, Unknown, err.Error(), "beside that of a newer version the agent does not start", "run this as root"}}
+		return []Finding{{check, Unknown, err.Error(), "the agent does not start if the layout of a newer version exists", "run this as root"}}
 	case err != nil:
-		return []Finding{{check, Bad, err.Error(), "the agent of this version does not start", "run the version that the text names, or drain the node and remove " + dir}}
+		return []Finding{{check, Bad, err.Error(), "the agent of this version does not start", "run the named version, or drain the node and remove " + dir}}
 	case older != "":
 		return []Finding{{check, Warning, fmt.Sprintf("%s/%s is of an older version, whose programs are in force", dir, older),
-			"policy that changes reaches no pod before they are replaced", "start the agent of this version: it takes them over while traffic goes on"}}
+			"changes of policy reach no pod until they are replaced", "start the agent of this version: it migrates them without interrupting traffic"}}
 	}
-	return []Finding{{Check: check, Severity: Good, What: "no other than " + loader.LayoutVersion}}
+	return []Finding{{Check: check, Severity: Good, What: "no layout except " + loader.LayoutVersion}}
 }

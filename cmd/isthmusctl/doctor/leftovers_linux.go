@@ -18,7 +18,7 @@ func (c Config) checkLoopback() []Finding {
 	switch {
 	case os.IsNotExist(err):
 		return []Finding{{check, Bad, path + " is missing", "containerd calls it for every pod, whatever the network is, and no pod starts without it",
-			"install the package containernetworking-plugins (or kubernetes-cni), or name the directory with --cni-bin-dir"}}
+			"install the package containernetworking-plugins (or kubernetes-cni), or give the directory with --cni-bin-dir"}}
 	case err != nil:
 		return []Finding{{check, Unknown, err.Error(), "containerd needs it", "run this as root"}}
 	case info.Mode().Perm()&0o111 == 0:
@@ -27,7 +27,7 @@ func (c Config) checkLoopback() []Finding {
 	return []Finding{{Check: check, Severity: Good, What: path}}
 }
 
-// others are networks by how the names of their interfaces begin, and of their
+// others are other networks, by the prefixes of the names of their interfaces, and of their
 // tables and chains of the packet filter.
 var others = []struct {
 	network            string
@@ -42,7 +42,7 @@ var others = []struct {
 	{"the bridge plugin", []string{"cni0", "cbr0"}, []string{"CNI-"}},
 }
 
-// ownerOf names the networks whose names begin so; a name may be several's.
+// ownerOf names the networks with a prefix of the name; several networks may share a prefix.
 func ownerOf(name string, prefixes func(i int) []string) (owners []string) {
 	for i, o := range others {
 		if slices.ContainsFunc(prefixes(i), func(p string) bool { return strings.HasPrefix(name, p) }) {
@@ -52,7 +52,7 @@ func ownerOf(name string, prefixes func(i int) []string) (owners []string) {
 	return owners
 }
 
-// leftovers makes findings of names, one for each group of owners.
+// leftovers converts names into findings, one for each group of owners.
 func leftovers(check, noun string, names []string, prefixes func(i int) []string, why, remedy string) []Finding {
 	groups := make(map[string][]string)
 	for _, n := range names {

@@ -19,22 +19,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Examine looks at this node, in the network namespace of the caller.
+// Examine checks this node, in the network namespace of the caller.
 func (c Config) Examine(ctx context.Context) []Finding {
 	return slices.Concat(c.checkKernel(), c.checkKernelConfig(), c.checkTracking(), c.checkBTF(), c.checkBPFFS(), c.checkLayouts(), c.checkCgroups(), c.checkUplink(), c.checkPorts(),
 		c.checkCNIConfigurations(), c.checkLoopback(), c.checkInterfaces(), c.checkFilter(ctx), c.checkProxy(), c.checkAdmission(ctx))
 }
 
-// threadNet shows the network namespace of the caller's thread.
+// threadNet is the network namespace of the caller's thread.
 const threadNet = "/proc/thread-self/net/"
 
-// The least kernel (docs/operate/node.md).
+// The minimum kernel (docs/operate/node.md).
 const leastMajor, leastMinor = 6, 1
 
 func (c Config) checkKernel() []Finding {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
-		return []Finding{{"kernel", Unknown, err.Error(), "an old one cannot run the programs", "look at uname -r"}}
+		return []Finding{{"kernel", Unknown, err.Error(), "an old kernel cannot run the BPF programs", "run uname -r"}}
 	}
 	return kernelFinding(unix.ByteSliceToString(u.Release[:]))
 }
@@ -42,10 +42,10 @@ func (c Config) checkKernel() []Finding {
 func kernelFinding(release string) []Finding {
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		return []Finding{{"kernel", Unknown, "release " + release, "an old one cannot run the programs", "look whether it is at least " + leastKernel()}}
+		return []Finding{{"kernel", Unknown, "release " + release, "an old kernel cannot run the BPF programs", "check that it is at least " + leastKernel()}}
 	}
 	if major < leastMajor || major == leastMajor && minor < leastMinor {
-		return []Finding{{"kernel", Bad, "release " + release, "its verifier and hooks are not those that the programs are tested with: the agent may not start",
+		return []Finding{{"kernel", Bad, "release " + release, "the BPF programs are not tested with its verifier and hooks: the agent may not start",
 			"boot a kernel of at least " + leastKernel()}}
 	}
 	return []Finding{{Check: "kernel", Severity: Good, What: "release " + release}}
@@ -53,7 +53,7 @@ func kernelFinding(release string) []Finding {
 
 func leastKernel() string { return fmt.Sprintf("%d.%d", leastMajor, leastMinor) }
 
-// wanted are the options of the kernel that are needed, and for what.
+// wanted are the required options of the kernel, each with the reason.
 var wanted = []struct{ option, why string }{
 	{"CONFIG_BPF_SYSCALL", "there are no BPF programs without it"},
 	{"CONFIG_NET_CLS_BPF", "programs are attached to clsact hooks first"},
@@ -66,7 +66,7 @@ func (c Config) checkKernelConfig() []Finding {
 	const check = "kernel configuration"
 	options, err := c.kernelOptions()
 	if err != nil {
-		return []Finding{{check, Unknown, err.Error(), "an option may be missing", "look for the options in the kernel's documentation; the agent's log says what it cannot do"}}
+		return []Finding{{check, Unknown, err.Error(), "an option may be missing", "look up the options in the kernel's documentation; the agent logs missing features"}}
 	}
 	var found []Finding
 	for _, w := range wanted {
@@ -75,7 +75,7 @@ func (c Config) checkKernelConfig() []Finding {
 		}
 	}
 	if len(found) == 0 {
-		found = []Finding{{Check: check, Severity: Good, What: fmt.Sprintf("%d options that are needed are set", len(wanted))}}
+		found = []Finding{{Check: check, Severity: Good, What: fmt.Sprintf("all %d required options are set", len(wanted))}}
 	}
 	return found
 }
@@ -117,7 +117,7 @@ func (c Config) checkBTF() []Finding {
 	return []Finding{{Check: "BTF", Severity: Good, What: path}}
 }
 
-// mounted returns the type of what is mounted at a path.
+// mounted returns the type of the file system at a mount point.
 func (c Config) mounted(path string) (int64, error) {
 	var s unix.Statfs_t
 	err := unix.Statfs(filepath.Join(c.Root, path), &s)
@@ -127,7 +127,7 @@ func (c Config) mounted(path string) (int64, error) {
 func (c Config) checkBPFFS() []Finding {
 	const path = "/sys/fs/bpf"
 	if kind, err := c.mounted(path); err != nil || kind != unix.BPF_FS_MAGIC {
-		return []Finding{{"bpffs", Bad, "none is mounted at " + path, "what is in force would be gone with the agent, which therefore does not start",
+		return []Finding{{"bpffs", Bad, "none is mounted at " + path, "without it the enforced policy would end with the agent process, so the agent does not start",
 			"mount -t bpf bpf " + path + ", at every boot (systemd does)"}}
 	}
 	return []Finding{{Check: "bpffs", Severity: Good, What: path}}
@@ -142,27 +142,27 @@ func (c Config) checkCgroups() []Finding {
 	return []Finding{{Check: "cgroups", Severity: Good, What: "version 2"}}
 }
 
-// checkUplink looks at the interface of the default route.
+// checkUplink checks the interface of the default route.
 func (c Config) checkUplink() []Finding {
 	const check = "uplink"
 	name, err := defaultInterface(threadNet + "route")
 	if err != nil {
-		return []Finding{{check, Bad, err.Error(), "the agent takes the interface of the default route for that to the other nodes", "give it a default route, or start it with --uplink"}}
+		return []Finding{{check, Bad, err.Error(), "the agent uses the interface of the default route to reach the other nodes", "add a default route, or start the agent with --uplink"}}
 	}
 	i, err := net.InterfaceByName(name)
 	if err != nil {
-		return []Finding{{check, Unknown, err.Error(), "its MTU is that of pods", "look at ip link"}}
+		return []Finding{{check, Unknown, err.Error(), "pods get its MTU", "look at ip link"}}
 	}
 	switch {
 	case i.MTU < 1280:
-		return []Finding{{check, Bad, fmt.Sprintf("%s has MTU %d", name, i.MTU), "IPv6 needs 1280, and pods get the same", "give it an MTU of at least 1280"}}
+		return []Finding{{check, Bad, fmt.Sprintf("%s has MTU %d", name, i.MTU), "IPv6 needs 1280, and pods get the same MTU", "set an MTU of at least 1280"}}
 	case i.MTU < 1330:
-		return []Finding{{check, Warning, fmt.Sprintf("%s has MTU %d", name, i.MTU), "an overlay takes 50 bytes of it, and IPv6 needs 1280 of the rest", "give it an MTU of at least 1330"}}
+		return []Finding{{check, Warning, fmt.Sprintf("%s has MTU %d", name, i.MTU), "an overlay takes 50 bytes of it, and IPv6 needs 1280 of the rest", "set an MTU of at least 1330"}}
 	}
 	return []Finding{{Check: check, Severity: Good, What: fmt.Sprintf("%s, MTU %d", name, i.MTU)}}
 }
 
-// defaultInterface reads the kernel's table of IPv4 routes (fib_trie.c).
+// defaultInterface reads the IPv4 routing table of the kernel (fib_trie.c).
 func defaultInterface(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -176,7 +176,7 @@ func defaultInterface(path string) (string, error) {
 	return "", fmt.Errorf("there is no default route")
 }
 
-// checkPorts looks whether others have the ports.
+// checkPorts checks whether other processes use the ports.
 func (c Config) checkPorts() []Finding {
 	var found []Finding
 	look := func(protocol string, port int, why, remedy string) {
@@ -191,10 +191,10 @@ func (c Config) checkPorts() []Finding {
 			found = append(found, Finding{Check: check, Severity: Good, What: "is free"})
 		}
 	}
-	look("udp", c.VXLANPort, "an overlay with the same port gets the packets of Isthmus' (or loses its own); Windows nodes can use 4789 only",
+	look("udp", c.VXLANPort, "overlays with the same port take each other's packets; Windows nodes can use 4789 only",
 		"uninstall the other overlay, or give it another port")
 	if !c.AgentRuns {
-		look("tcp", c.MetricsPort, "the agent serves health and metrics there and does not start without it", "stop what listens there, or give the agent another --http-address")
+		look("tcp", c.MetricsPort, "the agent serves health and metrics on this port and does not start without it", "stop the listening process, or give the agent another --http-address")
 	}
 	return found
 }
@@ -216,7 +216,7 @@ func portTaken(protocol string, port int) (bool, error) {
 			}
 			_, hex, _ := strings.Cut(f[1], ":")
 			n, err := strconv.ParseUint(hex, 16, 16)
-			if err == nil && int(n) == port && (protocol == "udp" || f[3] == "0A") { // 0A: listening
+			if err == nil && int(n) == port && (protocol == "udp" || f[3] == "0A") { // 0A is the state LISTEN
 				return true, nil
 			}
 		}
@@ -228,48 +228,48 @@ func (c Config) checkInterfaces() []Finding {
 	const check = "interfaces"
 	all, err := net.Interfaces()
 	if err != nil {
-		return []Finding{{check, Unknown, err.Error(), "other networks' may be there", "look at ip link"}}
+		return []Finding{{check, Unknown, err.Error(), "there may be interfaces of other networks", "look at ip link"}}
 	}
 	var names []string
 	for _, i := range all {
 		names = append(names, i.Name)
 	}
 	found := leftovers(check, "interfaces", names, func(i int) []string { return others[i].interfaces },
-		"pods may still be on that network, past every policy, and its routes may lead astray those of Isthmus",
+		"pods may still use that network and bypass every policy, and its routes may conflict with those of Isthmus",
 		"uninstall the other network and restart the node, or delete pods and interfaces by hand (ip link delete)")
 	if len(found) == 0 {
-		found = []Finding{{Check: check, Severity: Good, What: "none of other networks"}}
+		found = []Finding{{Check: check, Severity: Good, What: "no interfaces of other networks"}}
 	}
 	return found
 }
 
-// checkFilter looks at tables and chains of the packet filter.
+// checkFilter checks the tables and chains of the packet filter.
 func (c Config) checkFilter(ctx context.Context) []Finding {
 	const check = "packet filter"
 	out, err := exec.CommandContext(ctx, "nft", "list", "chains").Output()
 	if err != nil {
-		return []Finding{{check, Unknown, fmt.Sprintf("nft list chains: %v", err), "rules of other networks or a firewall may drop what pods send", "run this as root with nftables installed, or look at nft list ruleset and iptables-legacy-save"}}
+		return []Finding{{check, Unknown, fmt.Sprintf("nft list chains: %v", err), "rules of other networks or a firewall may drop packets of pods", "run this as root with nftables installed, or check nft list ruleset and iptables-legacy-save"}}
 	}
 	names, dropping := chains(string(out))
 	found := leftovers(check, "tables or chains", names, func(i int) []string { return others[i].chains },
-		"rules that nobody maintains any more drop or translate what pods send", "uninstall the other network and restart the node, or delete the rules by hand (nft delete table)")
+		"stale rules may drop packets of pods or translate their addresses", "uninstall the other network and restart the node, or delete the rules by hand (nft delete table)")
 	if len(dropping) > 0 {
 		found = append(found, Finding{check, Warning, "forwarding is dropped by default in " + strings.Join(dropping, ", "),
-			"what pods send and receive is forwarded by the node, and a firewall that does not know them drops it",
-			"let the firewall accept the pods' ranges when forwarding"})
+			"the node forwards packets of pods, and this firewall drops forwarded packets that no rule accepts",
+			"make the firewall accept forwarded packets of the pod ranges"})
 	}
 	if legacy, err := os.ReadFile(threadNet + "ip_tables_names"); err == nil && len(strings.TrimSpace(string(legacy))) > 0 {
 		found = append(found, Finding{check, Warning, "iptables-legacy has tables: " + strings.Join(strings.Fields(string(legacy)), ", "),
-			"its rules count besides those of nftables, and few tools show both", "look at iptables-legacy-save; move to iptables-nft"})
+			"its rules apply in addition to those of nftables, and few tools show both", "check iptables-legacy-save; migrate to iptables-nft"})
 	}
 	if len(found) == 0 {
-		found = []Finding{{Check: check, Severity: Good, What: "nothing of other networks"}}
+		found = []Finding{{Check: check, Severity: Good, What: "no rules of other networks"}}
 	}
 	return found
 }
 
-// chains reads the names of tables and chains, and the forward hooks that drop
-// what no rule accepts.
+// chains reads the names of tables and chains, and the forward hooks whose default is to
+// drop.
 func chains(listing string) (names, dropping []string) {
 	var table, chain string
 	for line := range strings.Lines(listing) {

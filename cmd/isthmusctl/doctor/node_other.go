@@ -9,7 +9,7 @@ import (
 	"runtime"
 )
 
-// Examine finds that this is no node.
+// Examine reports that this system cannot be a node.
 func (c Config) Examine(context.Context) []Finding {
 	return []Finding{{"system", Bad, runtime.GOOS, "nodes run Linux or Windows", "run this on a node"}}
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/windows/svc/mgr"
 )
 
-// Examine looks at this node.
+// Examine checks this node.
 func (c Config) Examine(ctx context.Context) []Finding {
 	return slices.Concat(checkBuild(), checkService(), c.checkCNIConfigurations(), c.checkAdmission(ctx))
 }
@@ -22,12 +22,12 @@ func checkBuild() []Finding {
 	v := windows.RtlGetVersion()
 	revision, err := updateRevision()
 	if err != nil {
-		return append(buildFindings(v.BuildNumber, 0)[:1], Finding{"update", Unknown, err.Error(), "some updates break the network", "look at winver"})
+		return append(buildFindings(v.BuildNumber, 0)[:1], Finding{"update", Unknown, err.Error(), "some updates break the network", "run winver"})
 	}
 	return buildFindings(v.BuildNumber, revision)
 }
 
-// updateRevision is the last number of the build, which every update raises.
+// updateRevision is the last number of the build, which every update increases.
 func updateRevision() (uint32, error) {
 	key, err := registry.OpenKey(registry.LOCAL_MACHINE, `SOFTWARE\Microsoft\Windows NT\CurrentVersion`, registry.QUERY_VALUE)
 	if err != nil {
@@ -41,10 +41,10 @@ func updateRevision() (uint32, error) {
 	return uint32(n), nil
 }
 
-// checkService looks whether the Host Network Service runs.
+// checkService checks whether the Host Network Service runs.
 func checkService() []Finding {
 	const check = "HNS"
-	const why = "interfaces and policies of pods are its"
+	const why = "this service owns the interfaces and policies of pods"
 	m, err := mgr.Connect()
 	if err != nil {
 		return []Finding{{check, Unknown, err.Error(), why, "run this as an administrator"}}

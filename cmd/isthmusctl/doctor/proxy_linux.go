@@ -11,16 +11,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// proxySettings are those of kube-proxy that matter here.
+// proxySettings are the relevant settings of kube-proxy.
 type proxySettings struct{ mode, masqueradeAll string }
 
-// checkProxy looks at the flags and the configuration file of a kube-proxy
-// process.
+// checkProxy checks the flags and the configuration file of a kube-proxy process.
 func (c Config) checkProxy() []Finding {
 	const check = "kube-proxy"
 	lines, err := filepath.Glob(filepath.Join(c.Root, "proc", "[0-9]*", "cmdline"))
 	if err != nil || len(lines) == 0 {
-		return []Finding{{check, Unknown, "no processes can be seen", "its mode may not be one that is tried", "run this on the node as root"}}
+		return []Finding{{check, Unknown, "no processes are visible", "its mode may be untested", "run this on the node as root"}}
 	}
 	for _, line := range lines {
 		text, err := os.ReadFile(line)
@@ -30,17 +29,17 @@ func (c Config) checkProxy() []Finding {
 		}
 		s, err := c.proxySettings(filepath.Dir(line), args[1:])
 		if err != nil {
-			return []Finding{{check, Unknown, err.Error(), "its mode may not be one that is tried", "run this as root, and look at the file yourself"}}
+			return []Finding{{check, Unknown, err.Error(), "its mode may be untested", "run this as root, and check the file yourself"}}
 		}
 		return s.findings(check)
 	}
 	return []Finding{{check, Warning, "no kube-proxy runs",
-		"without it, or something in its place, addresses of Services lead nowhere; where something else translates them, policy on Services is untried",
+		"without kube-proxy or a replacement, addresses of Services do not work; policy on Services is untested with replacements",
 		"run kube-proxy in mode nftables or iptables"}}
 }
 
-// elsewhere reports whether a process is known to be in another network
-// namespace, as on a machine that plays several nodes.
+// elsewhere reports whether a process is known to be in another network namespace, as on a
+// machine that emulates several nodes.
 func elsewhere(process string) bool {
 	its, err := os.Readlink(filepath.Join(process, "ns", "net"))
 	own, ownErr := os.Readlink("/proc/thread-self/ns/net")
@@ -69,7 +68,7 @@ func (c Config) proxySettings(process string, args []string) (s proxySettings, e
 	if file == "" {
 		return s, nil
 	}
-	// As the process sees it, which may be in a container.
+	// The path as the process sees it, which may be in a container.
 	text, err := os.ReadFile(filepath.Join(process, "root", file))
 	if err != nil {
 		return s, fmt.Errorf("read configuration of kube-proxy: %w", err)
@@ -86,7 +85,7 @@ func (c Config) proxySettings(process string, args []string) (s proxySettings, e
 	if err := yaml.Unmarshal(text, &config); err != nil {
 		return s, fmt.Errorf("read configuration of kube-proxy: %w", err)
 	}
-	s.mode = config.Mode // flags do not count beside a file
+	s.mode = config.Mode // a file overrides the flags
 	s.masqueradeAll = fmt.Sprint(config.IPTables.MasqueradeAll || config.NFTables.MasqueradeAll)
 	return s, nil
 }
@@ -99,11 +98,11 @@ func (s proxySettings) findings(check string) []Finding {
 	}
 	if s.masqueradeAll == "true" {
 		found = append(found, Finding{check, Bad, "masqueradeAll is on",
-			"connections to Services come from the node's address: policies that name pods deny them, and those that let in nodes allow them",
-			"turn --masquerade-all (masqueradeAll) off and restart kube-proxy"})
+			"connections to Services come from the node's address: policies for pods deny them, and policies that accept nodes allow them",
+			"disable --masquerade-all (masqueradeAll) and restart kube-proxy"})
 	}
 	if s.mode == "ipvs" || s.mode == "kernelspace" {
-		found = append(found, Finding{check, Warning, "mode is " + s.mode, "only nftables and iptables are tried on Linux", "use --proxy-mode=nftables"})
+		found = append(found, Finding{check, Warning, "mode is " + s.mode, "only nftables and iptables are tested on Linux", "use --proxy-mode=nftables"})
 	}
 	if len(found) == 0 {
 		found = []Finding{{Check: check, Severity: Good, What: "mode " + mode}}

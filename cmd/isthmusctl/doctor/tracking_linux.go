@@ -8,7 +8,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// checkTracking looks whether programs can ask connection tracking about flows.
+// checkTracking checks whether BPF programs can look up flows in connection tracking.
 func (c Config) checkTracking() []Finding {
 	const check = "connection tracking"
 	switch loader.FindTracking(filepath.Join(c.Root, "sys")) {
@@ -18,5 +18,5 @@ func (c Config) checkTracking() []Finding {
 		return []Finding{{Check: check, Severity: Good, What: "module nf_conntrack is loaded"}}
 	}
 	return []Finding{{check, Warning, "module nf_conntrack is not loaded",
-		"packets between pods of different nodes go through the node's stack until it is", "modprobe nf_conntrack, at every boot (/etc/modules-load.d)"}}
+		"without it, packets between pods of different nodes take the slow path through the host stack", "modprobe nf_conntrack, at every boot (/etc/modules-load.d)"}}
 }

@@ -70,7 +70,7 @@ func compare(t *testing.T, n *node) cells.Result {
 	return r
 }
 
-// All sides agree about random clusters.
+// All sides agree on random clusters.
 func TestAgree(t *testing.T) {
 	count := 0
 	for i, shape := range shapes {
@@ -90,8 +90,8 @@ func TestAgree(t *testing.T) {
 	t.Logf("cells=%d", count)
 }
 
-// plant makes something wrong on one side of a node, and says what; "" if there
-// is nothing to make wrong.
+// plant makes an error on one side of a node and describes it; it returns "" if there is
+// nothing to change.
 type plant struct {
 	side string
 	make func(n *node, r *rand.Rand) string
@@ -103,7 +103,7 @@ var plants = []plant{
 	{"HNS", wrongAction}, {"HNS", missingRule}, {"HNS", wrongPorts}, {"HNS", wrongMember}, {"HNS", wrongSet},
 }
 
-// wrongRow turns one cell of one row of a table around.
+// wrongRow reverses one cell of one row of a table.
 func wrongRow(n *node, r *rand.Rand) string {
 	state := *n.State
 	state.Tables = maps.Clone(state.Tables)
@@ -268,8 +268,8 @@ func wrongSet(n *node, r *rand.Rand) string {
 	return ""
 }
 
-// Whatever is made wrong on one side is found if it makes a difference for any
-// flow, and every difference that is found is one.
+// Every planted error that makes a difference for a flow is found, and every difference that
+// is found is real.
 func TestPlanted(t *testing.T) {
 	found := make(map[string]int)
 	for i, shape := range shapes {
@@ -286,7 +286,7 @@ func TestPlanted(t *testing.T) {
 					result, err := cells.Compare(context.Background(), n.Node)
 					if err != nil {
 						if p.side == "HNS" {
-							continue // HNS would not take it
+							continue // HNS would reject the list
 						}
 						t.Fatalf("%s: %v", name, err)
 					}
@@ -313,8 +313,8 @@ func TestPlanted(t *testing.T) {
 	t.Log(found)
 }
 
-// Addresses that policies do not tell apart are one peer, and still each of them is
-// found where a list or the maps treat it in another way.
+// Addresses that policies cannot distinguish form one peer. A list or map that treats one of
+// them differently is still detected.
 func TestOneOfManyIsWrong(t *testing.T) {
 	labels := model.MakeLabels(map[string]string{"app": "client"})
 	at := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 2, byte(10 + i)}) }
@@ -353,8 +353,8 @@ func TestOneOfManyIsWrong(t *testing.T) {
 	}
 }
 
-// probe looks for a difference without package cells: it asks all sides about
-// single flows. It returns the first, and a function that judges one cell.
+// probe looks for a difference without package cells: it evaluates single flows on all
+// sides. It returns the first difference, and a function that judges one cell.
 func probe(t *testing.T, n *node) (wrong string, differs func(cells.Difference) bool) {
 	t.Helper()
 	reference := policy.NewEvaluator(n.Snapshot)
@@ -382,7 +382,7 @@ func probe(t *testing.T, n *node) (wrong string, differs func(cells.Difference) 
 	addrs, ports := world.Probes(n.Snapshot)
 	r := rand.New(rand.NewPCG(1, 1))
 	for id, e := range n.State.Endpoints {
-		for range 60 { // a sample: the whole takes long, and plants are many
+		for range 60 { // a sample: all flows take long, and there are many planted errors
 			a, at := addrs[r.IntN(len(addrs))], ports[r.IntN(len(ports))]
 			d := model.Directions[r.IntN(2)]
 			if !slices.Contains(e.IPs, a) && !a.IsLoopback() && judge(id, d, a, at.Protocol, at.Port) {

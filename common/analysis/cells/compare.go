@@ -15,30 +15,29 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
-// maxProblems bounds what is kept of what is wrong beside cells.
+// maxProblems bounds the kept problems that belong to no cell.
 const maxProblems = 100
 
 // comparison is one run over a node.
 type comparison struct {
 	node      *Node
-	reference *Reference // nil if it is left out
+	reference *Reference // nil if it is omitted
 	owners    model.Owners
 	subjects  []subject
-	// rules are those of the policies that select a subject, and place the index of
-	// each.
+	// rules are those of the policies that select a subject; place is the index of each.
 	rules []*model.Rule
 	place map[*model.Rule]int
 	peers []peer
 	// firsts are the first addresses of the peers, ascending.
 	firsts []netip.Addr
-	// answers are what the rules answer about the peers, by rule.
+	// answers are those of the rules for the peers, by rule.
 	answers [][]policy.Answer
 	ports   []portPoint
 	result  Result
 }
 
-// Compare asks every side about every cell. It stops when the context ends. The
-// error is that, or a list that cannot be read at all.
+// Compare evaluates every cell on every side. It stops when the context ends. The error is
+// that of the context, or of a list that cannot be read at all.
 func Compare(ctx context.Context, n *Node) (Result, error) {
 	c := &comparison{node: n, reference: n.Reference, place: make(map[*model.Rule]int)}
 	switch {
@@ -69,8 +68,8 @@ func (c *comparison) problem(format string, args ...any) {
 	}
 }
 
-// parseLists reads the subjects' lists as HNS does. What HNS would refuse is an
-// error.
+// parseLists reads the lists of the subjects as HNS does. It returns an error for a list
+// that HNS would reject.
 func (c *comparison) parseLists() error {
 	for _, l := range c.node.Lists {
 		reported := l.Reported()
@@ -85,8 +84,7 @@ func (c *comparison) parseLists() error {
 	return nil
 }
 
-// concerns reports whether something that was reported may be about a subject:
-// it names the pod, or a policy.
+// concerns reports whether a report may be about a subject: it names the pod, or a policy.
 func concerns(reported []model.Unsupported, s *subject) bool {
 	return slices.ContainsFunc(reported, func(u model.Unsupported) bool {
 		return u.Policy.Kind != "Pod" || u.Policy.Namespace == s.state.Pod.Namespace && u.Policy.Name == s.state.Pod.Name
@@ -131,8 +129,8 @@ func (c *comparison) compareAll(ctx context.Context) {
 	}
 }
 
-// remote picks a member of a peer that is not the subject's own address, with
-// which it would speak without meeting a policy. It returns -1 if there is none.
+// remote picks a member of a peer that is not the subject's own address, because a pod
+// reaches itself without policy. It returns -1 if there is none.
 func (s *subject) remote(p *peer) int {
 	return slices.IndexFunc(p.members, func(a netip.Addr) bool { return !slices.Contains(s.state.IPs, a) })
 }

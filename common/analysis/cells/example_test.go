@@ -14,8 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/acl/aclsim"
 )
 
-// Everything that decides for node1 is asked about every cell. Then one entry of
-// the maps is made wrong.
+// All sides decide every cell of node1. Then one entry of the maps is changed.
 func ExampleCompare() {
 	web := &model.Pod{PodID: model.PodID{Namespace: "shop", Name: "web"}, Node: "node1", IPs: []netip.Addr{netip.MustParseAddr("10.0.1.2")}}
 	isolated := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "isolated"},

@@ -11,18 +11,18 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
-// peer is a set of remote addresses that no side can tell apart.
+// peer is a set of remote addresses that no side can distinguish.
 type peer struct {
-	// members are one or two of them: one may be the subject's own.
+	// members are one or two addresses of the set: one may be the subject's own.
 	members []netip.Addr
-	// remotes are the same, with their owners; none if the reference is left out.
+	// remotes are the members with their owners; empty if the reference is omitted.
 	remotes []policy.Remote
-	// class is what the State says, mapped what the maps say.
+	// class is the peer class in the State, mapped the class in the maps.
 	class, mapped model.PeerClass
 }
 
-// atlas is all addresses that have to be looked at: those that somebody has or
-// some side lists, and one from every part of the rest that no side divides.
+// atlas is all addresses to compare: those with an owner, those that a side lists, and one
+// from every undivided part of the rest.
 type atlas struct {
 	singles map[netip.Addr]bool
 	// cuts are the addresses at which a prefix begins or after which one ends.
@@ -48,8 +48,8 @@ func (t *atlas) add(p netip.Prefix) {
 	}
 }
 
-// loopback addresses are on no packet that meets a policy, and stand for nobody
-// in sets.
+// noPacket reports whether no packet that meets a policy can have the address. A set may
+// hold a loopback address to match nothing.
 func noPacket(a netip.Addr) bool { return a.IsLoopback() || a.IsUnspecified() }
 
 // layOut fixes the points.
@@ -97,8 +97,7 @@ func (t *atlas) divide(key func(i int, a netip.Addr) originKey) {
 	}
 }
 
-// refine splits the parts of which a list of prefixes contains some members and
-// not others.
+// refine splits the parts of which a list of prefixes contains some members but not all.
 func (t *atlas) refine(prefixes []netip.Prefix) {
 	var inside []int
 	for _, p := range prefixes {
@@ -118,7 +117,7 @@ func (t *atlas) refine(prefixes []netip.Prefix) {
 	for _, i := range inside {
 		was := t.part[i]
 		if counts[was] == t.sizes[was] {
-			continue // wholly inside
+			continue // the part is entirely inside
 		}
 		now, ok := moved[was]
 		if !ok {
@@ -133,14 +132,14 @@ func (t *atlas) refine(prefixes []netip.Prefix) {
 	}
 }
 
-// originKey is all that the reference sees of an address, and what the other
-// sides say of it.
+// originKey is everything that the reference reads of an address, and the classes of the
+// address on the other sides.
 type originKey struct {
 	v6 bool
-	// answers are those of all rules; ports, the named ports of the pod, if an egress
+	// answers are those of all rules; ports are the named ports of the pod, if an egress
 	// rule names one.
 	answers, ports string
-	kind           byte // of the owner: pod, node, nobody, a pod that is not known
+	kind           byte // of the owner: pod, node, none, or unknown pod
 	node           string
 	class, mapped  model.PeerClass
 }
@@ -205,8 +204,7 @@ func (c *comparison) findPeers() error {
 	return nil
 }
 
-// addOwned adds the addresses that somebody has, or that the State and the maps
-// list.
+// addOwned adds the addresses that have an owner, or that the State or the maps list.
 func (c *comparison) addOwned(t *atlas) {
 	for a := range c.owners.Pods {
 		t.singles[a] = true
@@ -233,7 +231,7 @@ func (c *comparison) addOwned(t *atlas) {
 	}
 }
 
-// addRuleBlocks adds the prefixes by which the rules tell addresses apart.
+// addRuleBlocks adds the prefixes by which the rules distinguish addresses.
 func (c *comparison) addRuleBlocks(t *atlas) {
 	for _, r := range c.rules {
 		for _, peer := range r.Peers {
@@ -248,8 +246,7 @@ func (c *comparison) addRuleBlocks(t *atlas) {
 	}
 }
 
-// peersOf takes the parts of the atlas as peers, in order of the first address of
-// each.
+// peersOf returns the parts of the atlas as peers, in order of the first address of each.
 func (c *comparison) peersOf(t *atlas, answers [][]policy.Answer) {
 	numbers := make(map[int]int, len(t.sizes))
 	for i, part := range t.part {
@@ -289,7 +286,7 @@ func (c *comparison) peersOf(t *atlas, answers [][]policy.Answer) {
 	c.result.Peers = len(c.peers)
 }
 
-// listMembers returns the sets of addresses that the lists tell from others.
+// listMembers returns the sets of addresses that the lists distinguish from others.
 func (c *comparison) listMembers() ([][]netip.Prefix, error) {
 	var all [][]netip.Prefix
 	for _, l := range c.node.Lists {

@@ -10,21 +10,21 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// portRange is a range of ports that some side tells from the others.
+// portRange is a range of ports that some side distinguishes from the others.
 type portRange struct {
 	protocol    model.Protocol
 	first, last uint16
 }
 
-// portRanges collects what the sides can tell ports apart by, and the protocols
+// portRanges collects the ranges by which the sides distinguish ports, and the protocols
 // without ports that lists name.
 type portRanges struct {
 	found map[portRange]bool
 	other map[model.Protocol]bool
 }
 
-// findPorts divides the ports of every protocol wherever a side may change its
-// mind, and joins the pieces that lie in the same ranges.
+// findPorts divides the ports of every protocol wherever the verdict of a side may change,
+// and joins the pieces that lie in the same ranges.
 func (c *comparison) findPorts() {
 	r := &portRanges{found: make(map[portRange]bool), other: map[model.Protocol]bool{model.ICMP: true, model.ICMPv6: true, 253: true}}
 	c.addRulePorts(r)
@@ -73,9 +73,8 @@ func (c *comparison) findPorts() {
 	c.result.Ports = len(c.ports)
 }
 
-// portKey is a text that two ports share if they lie in the same ranges. What
-// the State and the maps say of them is in it, too, in case it is not what their
-// ranges say.
+// portKey is a text that two ports share if they lie in the same ranges. It includes their
+// classes in the State and in the maps, in case these do not match the ranges.
 func (c *comparison) portKey(p portPoint, ranges []portRange) string {
 	class := c.node.State.PortClass(p.protocol, p.port)
 	key := []byte{byte(p.protocol), byte(class >> 8), byte(class)}
@@ -92,8 +91,8 @@ func (c *comparison) portKey(p portPoint, ranges []portRange) string {
 	return string(key)
 }
 
-// addRulePorts adds what the reference can tell apart: the ranges of the rules, and
-// what their names of ports stand for on the subjects, or on any pod for egress.
+// addRulePorts adds the distinctions of the reference: the ranges of the rules, and the
+// ports of their port names on the subjects, or for egress on any pod.
 func (c *comparison) addRulePorts(r *portRanges) {
 	if c.reference == nil {
 		return

@@ -10,9 +10,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
-// Reference is the evaluator of a cluster, with what the peers of its rules answer
-// about the addresses of pods and nodes. It is for the nodes of one snapshot, asks
-// each rule once, and is safe for concurrent use.
+// Reference is the evaluator of a cluster, with the answers of the peers of its rules for
+// the addresses of pods and nodes. It serves all nodes of one snapshot and evaluates each
+// rule once. It is safe for concurrent use.
 type Reference struct {
 	evaluator *policy.Evaluator
 	owners    model.Owners
@@ -24,7 +24,7 @@ type Reference struct {
 	asked map[*model.Rule]*column
 }
 
-// column is what one rule answers, by address.
+// column is the answers of one rule, by address.
 type column struct {
 	once    sync.Once
 	answers []policy.Answer
@@ -48,7 +48,7 @@ func NewReference(s *model.Snapshot) *Reference {
 	return r
 }
 
-// column returns what a rule answers about remotes.
+// column returns the answers of a rule for remotes.
 func (r *Reference) column(rule *model.Rule) []policy.Answer {
 	r.mu.Lock()
 	c := r.asked[rule]
@@ -74,7 +74,7 @@ func (r *Reference) resolve(a netip.Addr) policy.Remote {
 	return r.evaluator.Remote(a)
 }
 
-// answers returns what a rule answers about points.
+// answers returns the answers of a rule for points.
 func (r *Reference) answers(rule *model.Rule, points []point) []policy.Answer {
 	known := r.column(rule)
 	all := make([]policy.Answer, len(points))
@@ -88,7 +88,7 @@ func (r *Reference) answers(rule *model.Rule, points []point) []policy.Answer {
 	return all
 }
 
-// point is an address that rules are asked about.
+// point is an address that rules are evaluated for.
 type point struct {
 	remote policy.Remote
 	known  int // index of remotes, or -1

@@ -13,34 +13,34 @@ import (
 // maxKept bounds the differences that are kept; all are counted.
 const maxKept = 100
 
-// Result is what a comparison found.
+// Result is the result of a comparison.
 type Result struct {
-	// Tables is the number of distinct tables that endpoints are under.
+	// Tables is the number of distinct tables of the endpoints.
 	Tables int
-	// Endpoints is how many endpoints were compared, Subjects how many of them
-	// differ in anything that any side can see.
+	// Endpoints is the number of compared endpoints. Subjects is the number of them that
+	// some side can distinguish.
 	Endpoints, Subjects int
-	// Peers and Ports are the classes of addresses and of ports.
+	// Peers and Ports are the numbers of classes of addresses and of ports.
 	Peers, Ports int
 	// Cells is subjects x directions x peers x ports.
 	Cells int
-	// Differ is how many cells two sides decide differently. OverBlocked is how
-	// many cells some side denies that others allow, where that was reported.
+	// Differ is the number of cells that two sides decide differently. OverBlocked is the
+	// number of cells that some side denies and others allow, if a report announced it.
 	Differ, OverBlocked int
 	// Differences are the first cells that differ.
 	Differences []Difference
-	// Problems are what is wrong beside cells: maps or lists that cannot be read.
+	// Problems are errors that belong to no cell: maps or lists that cannot be read.
 	Problems []string
 }
 
-// Difference is a cell that is not decided alike.
+// Difference is a cell with different verdicts.
 type Difference struct {
 	Node      string
 	Endpoint  model.EndpointID
 	Pod       model.PodID
 	Direction model.Direction
 	Remote    netip.Addr
-	// RemotePod is the pod that has the address, if any does.
+	// RemotePod is the pod that has the address, if there is one.
 	RemotePod model.PodID
 	Protocol  model.Protocol
 	Port      uint16
@@ -51,11 +51,11 @@ type Difference struct {
 type Said struct {
 	By      string
 	Verdict model.Verdict
-	// Cause is what decided, as far as the side knows.
+	// Cause is the cause of the decision, as far as the side knows it.
 	Cause string
 }
 
-// String says everything in one line.
+// String formats the difference as one line.
 func (d Difference) String() string {
 	peer := d.Remote.String()
 	if d.RemotePod.Name != "" {

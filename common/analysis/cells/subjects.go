@@ -13,34 +13,33 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
-// subject is an endpoint that stands for all that no side can tell from it.
+// subject is an endpoint that stands for all endpoints that no side can distinguish from it.
 type subject struct {
 	id    model.EndpointID
 	state model.EndpointState
 	pod   *model.Pod
 	table *model.Table // nil: denies everything
-	// reference decides each direction; nil if it is left out, or the pod not known.
+	// reference decides each direction; nil if it is omitted or the pod is unknown.
 	reference [2]*policy.PodEvaluator
 	slot      uint32
-	// reported, by Lists: they say that they deny more than the State.
+	// reported, by Lists: the lists report that they deny more than the State.
 	reported []bool
 }
 
-// subjectKey is all that the sides see of an endpoint, besides its own address.
+// subjectKey is everything that the sides read of an endpoint, besides its own address.
 type subjectKey struct {
-	// policies are those that select the pod and ports its named ports, if a rule
-	// names one.
+	// policies are those that select the pod; ports are its named ports, if a rule names
+	// one.
 	policies, ports string
 	known           bool
 	table           model.TableID
-	// number is the table of the endpoint's slot; lists are the numbers of its
-	// lists, which endpoints share.
+	// number is the table of the endpoint's slot; lists are the numbers of its lists, which
+	// endpoints may share.
 	number uint32
 	lists  string
 }
 
-// findSubjects groups the endpoints. Endpoints that a side does not know at all are
-// problems.
+// findSubjects groups the endpoints. An endpoint that a side does not have is a problem.
 func (c *comparison) findSubjects() {
 	seen := make(map[subjectKey]bool)
 	tables := make(map[model.TableID]bool)
@@ -84,7 +83,7 @@ func (c *comparison) findSubjects() {
 	c.result.Tables, c.result.Subjects = len(tables), len(c.subjects)
 }
 
-// addRules notes the rules that the reference asks about a subject.
+// addRules records the rules that the reference evaluates for a subject.
 func (c *comparison) addRules(s *subject) {
 	for _, r := range s.reference {
 		if r == nil {
@@ -99,9 +98,9 @@ func (c *comparison) addRules(s *subject) {
 	}
 }
 
-// seen returns texts of what the reference sees of the subject's pod, besides its
-// addresses and its node: the policies that select it, and its named ports if an
-// ingress rule of them names one.
+// seen returns texts of everything that the reference reads of the subject's pod, besides
+// its addresses and its node. These are the policies that select it, and its named ports if
+// an ingress rule names one of them.
 func (s *subject) seen(numbers map[*model.Policy]uint32) (policies, ports string) {
 	var key []byte
 	ingress := s.reference[model.Ingress]
@@ -135,7 +134,7 @@ func (c *comparison) checkMaps() {
 	}
 }
 
-// portPoint is a protocol and a port that stand for all that no side can tell
+// portPoint is a protocol and a port that stand for all ports that no side can distinguish
 // from them.
 type portPoint struct {
 	protocol model.Protocol

@@ -22,9 +22,9 @@ func (v vector) count() int {
 	return n
 }
 
-// note adds the ports in which a side differs from the table. An excused port is one
-// that the side denies and the table allows, or the other way round if denies is
-// the table; the others differ.
+// note adds the ports in which a side differs from the table. A port is excused if the side
+// denies it and the table allows it; if denies is the table, the other way round. All other
+// differing ports count as differences.
 func note(differ, excused, table, side, denies vector) bool {
 	found := false
 	for i := range table {
@@ -42,15 +42,15 @@ func note(differ, excused, table, side, denies vector) bool {
 	return found
 }
 
-// vectors are what the sides of a node say, once for what many cells have in common.
+// vectors caches the verdicts of the sides of a node, one for all cells with the same input.
 // They belong to one goroutine.
 type vectors struct {
 	*comparison
-	// classes and indices are what the State and the maps say of the ports.
+	// classes and indices are the classes of the ports in the State and in the maps.
 	classes []model.PortClass
 	rows    map[*model.Row]vector
 	numbers map[uint32]vector
-	denies  *model.Row // of what has no table
+	denies  *model.Row // for endpoints without a table
 	// differ and excused are the ports of one peer.
 	differ, excused vector
 }
@@ -66,7 +66,7 @@ func newVectors(c *comparison) *vectors {
 
 func (v *vectors) vector() vector { return make(vector, (len(v.ports)+63)/64) }
 
-// make asks about every port.
+// make evaluates every port.
 func (v *vectors) make(allows func(n int, at portPoint) bool) vector {
 	list := v.vector()
 	for n, at := range v.ports {
@@ -77,7 +77,7 @@ func (v *vectors) make(allows func(n int, at portPoint) bool) vector {
 	return list
 }
 
-// row is what a row of a table says.
+// row returns the verdicts of a row of a table.
 func (v *vectors) row(r *model.Row) vector {
 	list, ok := v.rows[r]
 	if !ok {
@@ -87,7 +87,7 @@ func (v *vectors) row(r *model.Row) vector {
 	return list
 }
 
-// mapped is what a row of the maps says.
+// mapped returns the verdicts of a row of the maps.
 func (v *vectors) mapped(number uint32) vector {
 	list, ok := v.numbers[number]
 	if !ok {
@@ -99,7 +99,7 @@ func (v *vectors) mapped(number uint32) vector {
 	return list
 }
 
-// listed is what the rules of a list say that match some addresses, under each
+// listed is the verdicts of the rules of a list that match some addresses, under each
 // reading of a group.
 func (v *vectors) listed(readings int, under func(reading int) func(model.Protocol, uint16) bool) []vector {
 	list := make([]vector, readings)

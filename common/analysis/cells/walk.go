@@ -11,18 +11,19 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
-// walk goes over the cells of one subject and direction.
+// walk iterates over the cells of one subject and direction.
 type walk struct {
 	*vectors
 	s *subject
 	d model.Direction
-	// reference is what the reference says, by what it can tell of an address.
+	// reference caches the verdicts of the reference, by everything that it reads of an
+	// address.
 	reference map[string]vector
-	// columns are the answers about the peers, by rule of the subject; answers are
-	// those about one peer.
+	// columns are the answers for the peers, by rule of the subject; answers are those for
+	// one peer.
 	columns [][]policy.Answer
 	answers []policy.Answer
-	// lists are what the subject's lists make of the peers, by Lists and group of
+	// lists are the results of the subject's lists for the peers, by Lists and group of
 	// readings.
 	lists  [][]listWalk
 	result Result
@@ -33,14 +34,14 @@ type listWalk struct {
 	lists    Lists
 	group    int
 	readings int
-	// of is the part of each peer's first address, and under what the rules of a
-	// part allow; said is what each part says, nil until it is asked.
+	// of is the part of each peer's first address. under returns the ports that the rules of
+	// a part allow. said caches the verdicts of each part; nil until it is needed.
 	of    []int
 	under func(group, part, reading int) func(model.Protocol, uint16) bool
 	said  [][]vector
 }
 
-// prepare finds what the subject's lists make of all peers.
+// prepare evaluates the subject's lists for all peers.
 func (w *walk) prepare() {
 	w.lists = make([][]listWalk, len(w.node.Lists))
 	for v, lists := range w.node.Lists {
@@ -55,9 +56,9 @@ func (w *walk) prepare() {
 	}
 }
 
-// says is what a list says of a member of a peer, under each reading.
+// says returns the verdicts of a list for a member of a peer, under each reading.
 func (w *walk) says(l *listWalk, i, member int) []vector {
-	if member > 0 { // the first is the subject's own
+	if member > 0 { // the first member is the subject's own
 		of, under := l.lists.Divide(w.s.id, w.d, w.peers[i].members[member:member+1])
 		return w.listed(l.readings, func(reading int) func(model.Protocol, uint16) bool { return under(l.group, of[l.group][0], reading) })
 	}
@@ -68,7 +69,7 @@ func (w *walk) says(l *listWalk, i, member int) []vector {
 	return l.said[part]
 }
 
-// tableRow is what the table says of a peer.
+// tableRow returns the row of the table for a peer.
 func (w *walk) tableRow(p *peer) *model.Row {
 	if w.s.table != nil {
 		if r := w.s.table.Sides[w.d].Row(p.class); r != nil {
@@ -124,7 +125,7 @@ func (w *walk) comparePeer(i, member int) bool {
 	found := false
 	if w.s.reference[w.d] != nil {
 		var denied vector
-		if len(w.node.Reported) > 0 { // the compiler said that something is not exact
+		if len(w.node.Reported) > 0 { // the compiler reported that something is not exact
 			denied = table
 		}
 		found = note(w.differ, w.excused, table, w.evaluated(i, member), denied)
@@ -147,7 +148,7 @@ func (w *walk) comparePeer(i, member int) bool {
 	return found
 }
 
-// evaluated is what the reference says of a peer.
+// evaluated returns the verdicts of the reference for a peer.
 func (w *walk) evaluated(i, member int) vector {
 	r, remote := w.s.reference[w.d], w.peers[i].remotes[member]
 	for n, column := range w.columns {
@@ -168,7 +169,7 @@ func (w *walk) excuses(v int, remote netip.Addr) bool {
 	return w.s.reported[v] || w.node.Lists[v].Excuses(remote)
 }
 
-// describe asks every side about one cell.
+// describe evaluates one cell on every side.
 func (w *walk) describe(p *peer, remote netip.Addr, at portPoint) Difference {
 	x := Difference{Node: w.node.State.Node, Endpoint: w.s.id, Pod: w.s.state.Pod, Direction: w.d, Remote: remote, Protocol: at.protocol, Port: at.port}
 	if owner := w.owners.Pods[remote]; owner != nil {

@@ -16,22 +16,25 @@ import (
 // MaxAssumed bounds the pods that Assume adds.
 const MaxAssumed = 10_000
 
-// Assumed is what Assume added.
+// Assumed is the result of Assume.
 type Assumed struct {
-	// Pods are their names, in order, and Policies is how many policies they are for.
+	// Pods are the names of the added pods, in order. Policies is the number of policies
+	// that they are for.
 	Pods     []string
 	Policies int
 	// Cut is set if there would be more than MaxAssumed.
 	Cut bool
 }
 
-// Assume adds pods to two versions of a cluster, for policies that differ and
-// that select none: a directory of policies alone has no pod on which a verdict could
-// differ. If namespaces differ, all policies that select none are looked at. Both
-// versions get the same pods. For every selector of such a policy, as subject or as
-// peer, there are pods that it selects, some with each value that it names, and some
-// that miss one of its requirements alone; and in each namespace some without labels.
-// So selectors that differ in one requirement select different pods.
+// Assume adds placeholder pods to two versions of a cluster, for policies that differ and
+// that select no pod. A directory that holds only policies has no pod on which a verdict
+// could differ. If namespaces differ, Assume considers all policies that select no pod. Both
+// versions get the same pods.
+//
+// For every selector of such a policy, as subject or as peer, Assume adds pods that it
+// selects, also with each value that it names. It adds pods that violate exactly one of its
+// requirements, and in each namespace pods without labels. So selectors that differ in one
+// requirement select different pods.
 func Assume(was, is *kube.Objects) Assumed {
 	sets := []*kube.Objects{was, is}
 	differ := make(map[string]bool)
@@ -61,7 +64,7 @@ func Assume(was, is *kube.Objects) Assumed {
 		return a.Assumed
 	}
 	a.ports = namedPortsOf(policies)
-	// Namespaces first: selectors of pods in any namespace meet them all.
+	// Namespaces come first: selectors of pods in any namespace then match in all of them.
 	places := make([][]string, len(selectors))
 	for i, s := range selectors {
 		places[i] = a.places(s)
@@ -85,7 +88,7 @@ func Assume(was, is *kube.Objects) Assumed {
 type assuming struct {
 	Assumed
 	sets       []*kube.Objects
-	namespaces map[string][]*model.Namespace // known and assumed, the versions of each
+	namespaces map[string][]*model.Namespace // existing and added namespaces, each in its versions
 	pods       map[model.PodID]*model.Pod
 	ports      []model.NamedPort
 }
@@ -138,7 +141,7 @@ func selectorsOf(p *model.Policy) []model.PodSelector {
 	return all
 }
 
-// places are the namespaces in which pods are assumed for a selector.
+// places are the namespaces in which pods are added for a selector.
 func (a *assuming) places(s model.PodSelector) []string {
 	if s.Namespace != "" {
 		a.pod(s.Namespace, nil)
@@ -154,8 +157,8 @@ func (a *assuming) places(s model.PodSelector) []string {
 	return slices.Compact(all)
 }
 
-// namespace returns one that has the labels, and of the other labels that the selector
-// names none: a known one, or one that is assumed.
+// namespace returns a namespace with the labels and without the other labels that the
+// selector names: an existing one, or a new one.
 func (a *assuming) namespace(s model.Selector, labels map[string]string) string {
 	has := func(ns *model.Namespace) bool {
 		return !slices.ContainsFunc(s.Requirements(), func(r model.Requirement) bool {
@@ -165,7 +168,7 @@ func (a *assuming) namespace(s model.Selector, labels map[string]string) string 
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.namespaces)) {
-		// Without a requirement a namespace of a policy would do; another one tells
+		// Without a requirement a namespace of a policy would do. Another one distinguishes
 		// "all namespaces" from "this namespace".
 		if (len(labels) > 0 || strings.HasPrefix(name, assumedPrefix)) && slices.ContainsFunc(a.namespaces[name], has) {
 			return name
@@ -185,7 +188,7 @@ func (a *assuming) namespace(s model.Selector, labels map[string]string) string 
 	return name
 }
 
-// assumedPrefix begins the names of what is assumed; no object can have such a name.
+// assumedPrefix begins the names of added objects; no API object can have such a name.
 const assumedPrefix = "assumed:"
 
 // labelText names labels in order.
@@ -196,7 +199,7 @@ func labelText(labels map[string]string) string {
 	return model.MakeLabels(labels).String()
 }
 
-// pod assumes two pods with the labels: they may also speak with each other.
+// pod adds two pods with the labels, because they may also communicate with each other.
 func (a *assuming) pod(namespace string, labels map[string]string) {
 	for _, suffix := range []string{"", "(2)"} {
 		if len(a.pods) >= MaxAssumed {
@@ -208,12 +211,13 @@ func (a *assuming) pod(namespace string, labels map[string]string) {
 	}
 }
 
-// alternatives lists sets of labels that tell a selector from others: one that it
-// selects, and this one with each value that a requirement names, or without it.
+// alternatives lists sets of labels that distinguish a selector from others. The first is
+// one that it selects; the others have each value that a requirement names, or lack the
+// label.
 func alternatives(s model.Selector) []map[string]string {
 	base, ok := satisfy(s)
 	if !ok {
-		base = nil // it contradicts itself
+		base = nil // the selector contradicts itself
 	}
 	all := []map[string]string{base}
 	with := func(key, value string) {

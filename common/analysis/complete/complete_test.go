@@ -10,8 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// A pod of two sets of objects has one address in both, whatever else is in
-// them, and every pod has a node of its system.
+// A pod of two sets of objects has one address in both, whatever else is in them, and every
+// pod has a node of its operating system.
 func TestPlace(t *testing.T) {
 	pod := func(name string) *model.Pod { return &model.Pod{PodID: model.PodID{Namespace: "n", Name: name}} }
 	windows := map[model.PodID]model.Selector{{Namespace: "n", Name: "w"}: model.MakeSelector(model.Requirement{
@@ -44,8 +44,7 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// Witnesses are pods that selectors select; a selector that contradicts itself
-// has none.
+// Selectors select their placeholder pods; a selector that contradicts itself has none.
 func TestSatisfy(t *testing.T) {
 	need := func(key string, op model.Operator, values ...string) model.Requirement {
 		return model.Requirement{Key: key, Operator: op, Values: values}

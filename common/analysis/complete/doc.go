@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package complete adds to the objects of manifests what a running cluster would
-// add, or what a question needs: nodes and addresses for pods without (Place), pods
-// for policies that select none (Witnesses), and pods that tell two versions of
-// policies apart (Assume).
+// Package complete adds objects to manifests that a running cluster would add, or
+// that a query needs. Place adds nodes and addresses for pods without them. Witnesses
+// adds placeholder pods for policies that select none. Assume adds pods by
+// which two versions of policies can be distinguished.
 //
-// Equal objects are completed alike. The package reads no files, decides nothing,
-// and returns what it assumed, so that the caller can report it.
+// Equal objects get equal additions. The package reads no files, decides nothing,
+// and returns its additions, so that the caller can report them.
 package complete

@@ -20,7 +20,7 @@ spec:
     ports: [{port: 80}]
 `
 
-// A policy without a cluster gets pods that it speaks of, and these get a node and
+// A policy without a cluster gets pods that match its selectors, and these get a node and
 // addresses.
 func Example() {
 	o, _, errs := kube.Parse("policy.yaml", []byte(policyAlone), kube.DefaultLimits())

@@ -13,8 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Where the addresses come from that manifests leave out: the range for shared
-// address space (RFC 6598), which policies hardly name.
+// The source of addresses that manifests omit: the range for shared address space (RFC
+// 6598), which policies hardly name.
 var (
 	assumedRanges = map[model.OS]netip.Prefix{
 		model.Linux:   netip.MustParsePrefix("100.64.0.0/16"),
@@ -30,15 +30,13 @@ var (
 
 const (
 	osLabel = "kubernetes.io/os"
-	// firstHost leaves out the addresses at the start of a range that gateways
-	// and nodes have.
+	// firstHost skips the addresses at the start of a range, which gateways and nodes use.
 	firstHost = 10
 )
 
-// placer gives nodes and addresses to pods that have none: pods of workloads,
-// and Pod objects that were not created by a cluster. It has one memory for
-// several sets of objects, so that a pod that is in two of them has the same
-// address in both.
+// placer gives nodes and addresses to pods that have none: pods of workloads, and Pod
+// objects that no cluster created. It remembers the addresses across several sets of
+// objects, so that a pod of two sets has the same address in both.
 type placer struct {
 	used  map[netip.Addr]bool
 	given map[placing]netip.Addr
@@ -51,11 +49,11 @@ type placing struct {
 	from netip.Prefix
 }
 
-// Placed is what Place assumed.
+// Placed is the result of Place.
 type Placed struct {
 	// Nodes are the names of nodes that no manifest describes, in order.
 	Nodes []string
-	// Bound is the number of pods that got a node, Addressed of those that got
+	// Bound is the number of pods that got a node; Addressed is the number of pods that got
 	// addresses.
 	Bound, Addressed int
 }
@@ -84,7 +82,7 @@ func Place(sets ...*kube.Objects) Placed {
 	return Placed{Nodes: slices.Sorted(maps.Keys(nodes)), Bound: len(pods), Addressed: len(addresses)}
 }
 
-// complete adds to one set of objects what is missing, and notes it.
+// complete adds the missing nodes and addresses to one set of objects, and records them.
 func (p *placer) complete(o *kube.Objects, newNodes map[string]bool, bound, addressed map[model.PodID]bool) {
 	known := make(map[string]*model.Node, len(o.Nodes))
 	for _, n := range o.Nodes {
@@ -123,7 +121,7 @@ func (p *placer) complete(o *kube.Objects, newNodes map[string]bool, bound, addr
 	slices.SortFunc(o.Nodes, func(a, b *model.Node) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// choose picks one of the nodes that fit, always the same for one pod.
+// choose picks one of the suitable nodes, always the same for one pod.
 func choose(nodes []*model.Node, pod *model.Pod, wants model.Selector) *model.Node {
 	var fit []*model.Node
 	for _, n := range nodes {
@@ -139,7 +137,7 @@ func choose(nodes []*model.Node, pod *model.Pod, wants model.Selector) *model.No
 	return fit[int(h.Sum32())%len(fit)]
 }
 
-// wantedOS is the system that a pod asks for.
+// wantedOS is the operating system that a pod requests.
 func wantedOS(s model.Selector) model.OS {
 	for _, r := range s.Requirements() {
 		if r.Key == osLabel && r.Operator == model.In && slices.Contains(r.Values, string(model.Windows)) {
@@ -149,8 +147,8 @@ func wantedOS(s model.Selector) model.OS {
 	return model.Linux
 }
 
-// assumedNode stands for nodes that no manifest describes; one with a range of
-// its own stands for all nodes of a system.
+// assumedNode stands for nodes that no manifest describes. A node with a range of its own
+// stands for all nodes of an operating system.
 func assumedNode(name string, os model.OS, own bool) *model.Node {
 	n := &model.Node{Name: name, OS: os, Labels: model.MakeLabels(map[string]string{osLabel: string(os), "kubernetes.io/hostname": name})}
 	if own {
@@ -174,7 +172,7 @@ func (p *placer) addresses(pod model.PodID, n *model.Node) []netip.Addr {
 		}
 		a, ok := p.address(pod, r)
 		if !ok && r.Addr().Is4() {
-			a, ok = p.address(pod, elsewhere) // the range is used up
+			a, ok = p.address(pod, elsewhere) // the range is exhausted
 		}
 		if !ok {
 			continue
@@ -200,7 +198,7 @@ func (p *placer) address(pod model.PodID, from netip.Prefix) (netip.Addr, bool) 
 	for p.used[a] {
 		a = a.Next()
 	}
-	if !from.Contains(a.Next()) { // the last one may be the broadcast address
+	if !from.Contains(a.Next()) { // the last address may be the broadcast address
 		return netip.Addr{}, false
 	}
 	p.next[from] = a.Next()
@@ -208,8 +206,8 @@ func (p *placer) address(pod model.PodID, from netip.Prefix) (netip.Addr, bool) 
 	return a, true
 }
 
-// OSOf returns the system of the node that enforces for a pod, and Linux where
-// that is not known.
+// OSOf returns the operating system of the node that enforces for a pod, and Linux if that
+// is not known.
 func OSOf(s *model.Snapshot, pod *model.Pod) model.OS {
 	if n, ok := s.Nodes.Get(pod.Node); ok && n.OS != "" {
 		return n.OS

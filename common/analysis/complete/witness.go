@@ -11,10 +11,10 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Witnesses adds pods to manifests of policies that come without the pods they
-// are for: wherever a policy selects pods, as subject or as peer, and none is
-// there, one that it selects; and in each namespace of a policy one without
-// labels. It returns how many it added.
+// Witnesses adds placeholder pods to manifests that hold policies without their pods. For
+// each selector of a policy, as subject or as peer, that matches no pod, it adds a pod that
+// matches. In each namespace of a policy it adds a pod without labels. It returns the number
+// of added pods.
 func Witnesses(o *kube.Objects) int {
 	w := &witnessing{objects: o, snapshot: o.Snapshot(), pods: make(map[model.PodID]*model.Pod)}
 	w.ports = namedPortsOf(o.Policies)
@@ -42,12 +42,12 @@ func Witnesses(o *kube.Objects) int {
 
 type witnessing struct {
 	objects  *kube.Objects
-	snapshot *model.Snapshot // with the namespaces that were added
+	snapshot *model.Snapshot // with the added namespaces
 	pods     map[model.PodID]*model.Pod
 	ports    []model.NamedPort
 }
 
-// namedPortsOf gives a number to every name of a port that a policy uses.
+// namedPortsOf gives a number to every port name that a policy uses.
 func namedPortsOf(policies []*model.Policy) []model.NamedPort {
 	var ports []model.NamedPort
 	seen := make(map[model.NamedPort]bool)
@@ -77,8 +77,8 @@ func (w *witnessing) bystander(namespace string) {
 	w.pods[id] = &model.Pod{PodID: id}
 }
 
-// selected adds a pod that the selector selects, if there is none. A selector
-// that contradicts itself has none.
+// selected adds a pod that the selector selects, if there is none. A selector that
+// contradicts itself has none.
 func (w *witnessing) selected(s model.PodSelector) {
 	for _, p := range w.objects.Pods {
 		if p.Policed() && w.selects(s, p) {
@@ -147,7 +147,7 @@ func satisfy(s model.Selector) (map[string]string, bool) {
 			candidates = []string{"assumed"}
 		case model.In:
 		default:
-			continue // holds without the label
+			continue // the requirement holds without the label
 		}
 		if _, have := labels[r.Key]; have && r.Operator == model.Exists {
 			continue

@@ -12,11 +12,11 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
-// ErrImpossible is returned for flows that no packet can be made for: between
-// address families, or to protocols of the other family.
+// ErrImpossible is returned for flows that no packet can have: between address families, or
+// of an ICMP protocol of the other family.
 var ErrImpossible = errors.New("no such packet can exist")
 
-// Question is one cell: what is decided at one end of a flow.
+// Question is one cell: a flow at one of its ends.
 type Question struct {
 	Node      string
 	Endpoint  model.EndpointID
@@ -32,31 +32,30 @@ func (q Question) String() string {
 	return fmt.Sprintf("%s %s %s %s/%d", q.Pod.PodID, q.Direction, q.Remote, q.Protocol, q.Port)
 }
 
-// Engine decides cells of the cluster that it was last given.
+// Engine decides cells of the cluster that it loaded last.
 type Engine interface {
-	// Name is what users call it.
+	// Name is the name that users write.
 	Name() string
-	// Load takes a cluster in, replacing the one before as a running node
-	// would.
+	// Load replaces the loaded cluster as a running node would.
 	Load(c *Cluster) error
-	// Decide answers for one cell. An engine that has several ways to decide
-	// and finds that they differ returns an error that says how.
+	// Decide returns the decision for one cell. An engine that has several ways to decide
+	// returns an error with the details if they differ.
 	Decide(q Question) (model.Verdict, error)
-	// Close releases what the engine holds.
+	// Close releases the resources of the engine.
 	Close() error
 }
 
-// Cluster is a snapshot with what every node should enforce for it.
+// Cluster is a snapshot with the State of every node.
 type Cluster struct {
 	Snapshot *model.Snapshot
-	// States are by node. A node is listed if it runs a policed pod.
+	// States are by node. A node is listed if it runs a pod with policies.
 	States map[string]*model.State
 	// Unsupported is what cannot be compiled exactly, by node.
 	Unsupported map[string][]model.Unsupported
 	owners      model.Owners
 }
 
-// homeless is the node of pods that are bound to none (yet).
+// homeless is the node of pods that are not bound to a node (yet).
 const homeless = "(no node)"
 
 // nodeOf is the node that enforces for a pod.
@@ -72,8 +71,8 @@ func EndpointOf(p *model.Pod) model.EndpointID {
 	return model.MakeEndpointID(p.Namespace+"_"+p.Name, "eth0")
 }
 
-// Endpoints returns the endpoints of every node: the pods that policies apply to and
-// that have an address. Pods that are bound to no node are under "(no node)".
+// Endpoints returns the endpoints of every node: the pods that policies apply to and that
+// have an address. Pods that are not bound to a node are under "(no node)".
 func Endpoints(s *model.Snapshot) map[string]map[model.EndpointID]compile.Endpoint {
 	endpoints := make(map[string]map[model.EndpointID]compile.Endpoint)
 	for _, p := range s.Pods.All() {
@@ -89,8 +88,8 @@ func Endpoints(s *model.Snapshot) map[string]map[model.EndpointID]compile.Endpoi
 	return endpoints
 }
 
-// Compile compiles a snapshot for every node. previous, if given, is what the
-// nodes enforced before.
+// Compile compiles a snapshot for every node. previous, if not nil, holds the States that
+// the nodes enforced before.
 func Compile(s *model.Snapshot, previous *Cluster) *Cluster {
 	c := &Cluster{Snapshot: s, States: make(map[string]*model.State), Unsupported: make(map[string][]model.Unsupported), owners: s.Owners()}
 	for node, local := range Endpoints(s) {
@@ -107,8 +106,8 @@ func Compile(s *model.Snapshot, previous *Cluster) *Cluster {
 	return c
 }
 
-// Questions returns the cells that decide a flow: at the source if that is a
-// policed pod, and at the destination if that is one.
+// Questions returns the cells that decide a flow: at the source if that is a pod with
+// policies, and likewise at the destination.
 func (c *Cluster) Questions(f model.Flow) []Question {
 	var qs []Question
 	add := func(p *model.Pod, d model.Direction, remote netip.Addr) {
@@ -123,7 +122,7 @@ func (c *Cluster) Questions(f model.Flow) []Question {
 	return qs
 }
 
-// Decide asks an engine about both ends of a flow. It is allowed if every end
+// Decide evaluates both ends of a flow with an engine. The flow is allowed if every end
 // allows it.
 func (c *Cluster) Decide(e Engine, f model.Flow) (model.Verdict, error) {
 	verdict := model.Allow
@@ -137,12 +136,12 @@ func (c *Cluster) Decide(e Engine, f model.Flow) (model.Verdict, error) {
 	return verdict, nil
 }
 
-// Self reports whether the remote address is the pod's own. Such traffic never
-// leaves the pod.
+// Self reports whether the remote address is the pod's own. Such traffic never leaves the
+// pod.
 func (q Question) Self() bool { return slices.Contains(q.Pod.IPs, q.Remote) }
 
-// Possible reports whether a packet of the cell can exist: the pod must have an
-// address of the family of the remote one, and ICMP belongs to one family.
+// Possible reports whether a packet of the cell can exist. The pod must have an address of
+// the family of the remote address, and ICMP belongs to one family.
 func (q Question) Possible() bool {
 	if q.Protocol == model.ICMP && q.Remote.Is6() || q.Protocol == model.ICMPv6 && q.Remote.Is4() {
 		return false

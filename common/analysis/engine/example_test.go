@@ -10,7 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// A State of the compiler is a Node too: it needs only a place to be kept.
+// A State of the compiler can implement Node: it only has to be stored.
 type tables struct{ *model.State }
 
 func (n *tables) Apply(s *model.State) error { n.State = s; return nil }
@@ -20,7 +20,7 @@ func (n *tables) Decide(id model.EndpointID, d model.Direction, remote netip.Add
 	return n.State.Decide(id, d, remote, p, port).Verdict, nil
 }
 
-// Three engines decide one flow of a cluster: the reference, the tables, and the
+// Three engines decide one flow of a cluster: the reference evaluator, the tables, and the
 // tables again as one Node for each node.
 func Example() {
 	cluster := engine.Compile(webToAPI(), nil)

@@ -11,28 +11,27 @@ import (
 
 // Node decides flows at the endpoints of one node. It belongs to one goroutine.
 type Node interface {
-	// Apply puts a State in force, coming from the State before as a running
-	// node would.
+	// Apply enforces a State, replacing the State before as a running node would.
 	Apply(s *model.State) error
-	// Decide answers for one cell. Self traffic is never asked about. A Node that
-	// has several ways to decide and finds that they differ returns an error that
-	// says how.
+	// Decide returns the decision for one cell. It is never called for traffic of a pod to
+	// itself. A Node that has several ways to decide returns an error with the details if
+	// they differ.
 	Decide(id model.EndpointID, d model.Direction, remote netip.Addr, p model.Protocol, port uint16) (model.Verdict, error)
-	// Close releases what the Node holds.
+	// Close releases the resources of the Node.
 	Close() error
 }
 
 // PerNode is an Engine that has one Node for each node of the cluster.
 type PerNode struct {
-	// Title is what users call the engine.
+	// Title is the name of the engine that users write.
 	Title string
-	// Open makes a Node that has seen no State.
+	// Open makes a Node without a State.
 	Open func() (Node, error)
-	// Packets is set for engines that decide packets: for cells that no packet can
-	// be made for, Decide returns ErrImpossible.
+	// Packets is set for engines that decide packets. For cells that no packet can have,
+	// Decide then returns ErrImpossible.
 	Packets bool
-	// Reuse keeps the Nodes of nodes that leave the cluster for nodes that join,
-	// together with what they hold, because Open is slow.
+	// Reuse keeps the Nodes of removed cluster nodes, with their content, for new ones,
+	// because Open is slow.
 	Reuse bool
 
 	nodes map[string]Node
@@ -42,8 +41,8 @@ type PerNode struct {
 // Name implements Engine.
 func (p *PerNode) Name() string { return p.Title }
 
-// Ready opens a Node ahead of its use, so that a missing privilege or system is
-// found before any question. The error is that of Open.
+// Ready opens a Node ahead of its use, to detect a missing privilege or operating system
+// early. The error is that of Open.
 func (p *PerNode) Ready() error {
 	if len(p.idle)+len(p.nodes) > 0 {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// counted is a Node that counts those that are open.
+// counted is a Node that counts the open Nodes.
 type counted struct {
 	tables
 	open *int
@@ -19,7 +19,7 @@ type counted struct {
 
 func (n *counted) Close() error { *n.open--; return nil }
 
-// Nodes of the cluster that leave are closed, or kept for those that join.
+// Nodes of cluster nodes that leave are closed, or kept for those that join.
 func TestPerNodeFollowsNodes(t *testing.T) {
 	both := engine.Compile(webToAPI(), nil)
 	one := &engine.Cluster{Snapshot: both.Snapshot, States: map[string]*model.State{"node1": both.States["node1"]}}
@@ -47,8 +47,8 @@ func TestPerNodeFollowsNodes(t *testing.T) {
 	}
 }
 
-// Self traffic is allowed without a Node. A flow that no packet can be made for is
-// ErrImpossible for engines that decide packets, and for those only.
+// Traffic of a pod to itself is allowed without a Node. For a flow that no packet can have,
+// only engines that decide packets return ErrImpossible.
 func TestPerNodeSelfAndImpossible(t *testing.T) {
 	cluster := engine.Compile(webToAPI(), nil)
 	api := netip.MustParseAddr("10.0.1.2")

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package explain says how one flow of a cluster is decided: at each end that is a
-// pod which policies apply to, the rule that decides, every rule that was looked at
-// and why it does not match, and the single edits of a policy that would turn the
-// verdict.
+// Package explain reports how policies decide one flow of a cluster. For each end
+// that is a pod with policies it reports the rule that decides, and every other rule
+// with the reason why it does not match. It also lists the single edits of a policy
+// that would reverse the verdict.
 //
-// The decision is that of the reference in common/policy. The caller says what a
-// platform really enforces there, because the backends know that. The package reads
+// The decision is that of the reference evaluator in common/policy. The caller
+// reports what a platform enforces, because the backends know that. The package reads
 // no files and prints nothing.
 package explain

@@ -11,7 +11,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
-// Report is how a flow is decided. Its JSON form is an interface of isthmusctl.
+// Report is the explanation of a flow. Its JSON form is an interface of isthmusctl.
 type Report struct {
 	From     End    `json:"from"`
 	To       End    `json:"to"`
@@ -28,7 +28,7 @@ type End struct {
 	Address string `json:"address"`
 	Pod     string `json:"pod,omitempty"`
 	Node    string `json:"node,omitempty"`
-	// Unknown is set for an address of a range of pods that no known pod has.
+	// Unknown is set for an address of a pod range that no known pod has.
 	Unknown bool `json:"unknown_pod,omitempty"`
 }
 
@@ -47,8 +47,8 @@ type Side struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Decision is a verdict and its cause. Tier and Policy are set where a policy
-// decides, Rule where one of its rules does; Rule is the index in the API object.
+// Decision is a verdict and its cause. Tier and Policy are set if a policy decides, Rule if
+// one of its rules does; Rule is the index in the API object.
 type Decision struct {
 	Verdict string `json:"verdict"`
 	Reason  string `json:"reason"`
@@ -58,7 +58,7 @@ type Decision struct {
 	Text    string `json:"text"`
 }
 
-// Rule is a rule of a policy that selects the pod, and what it does to the flow.
+// Rule is a rule of a policy that selects the pod, and its effect on the flow.
 type Rule struct {
 	Policy     string   `json:"policy"`
 	Tier       string   `json:"tier"`
@@ -71,8 +71,8 @@ type Rule struct {
 	PortMisses []string `json:"port_misses,omitempty"`
 }
 
-// Change is a single edit of one policy that turns the verdict. Rule is nil where
-// the whole policy is meant.
+// Change is a single edit of one policy that reverses the verdict. Rule is nil for the whole
+// policy.
 type Change struct {
 	Policy string   `json:"policy"`
 	Rule   *int     `json:"rule,omitempty"`
@@ -81,21 +81,21 @@ type Change struct {
 	Then   Decision `json:"then"`
 }
 
-// Enforcement is what a data path makes of the flow.
+// Enforcement is the verdict of a data path for the flow.
 type Enforcement struct {
 	Platform string `json:"platform"`
 	Verdict  string `json:"verdict"`
-	// Exact is set if the verdict is that of the policies; Reasons say why it is not.
+	// Exact is set if the verdict is that of the policies; Reasons state why it is not.
 	Exact   bool     `json:"exact"`
 	Reasons []string `json:"reasons,omitempty"`
 }
 
-// Enforced returns what the data paths of a pod's node make of a flow with a remote
+// Enforced returns the verdicts of the data paths of a pod's node for a flow with a remote
 // address, in one direction.
 type Enforced func(pod *model.Pod, d model.Direction, remote netip.Addr) []Enforcement
 
-// Flow decides a flow at both ends. An end that is no policed pod decides nothing.
-// enforced may be nil. services are those of the cluster, as far as they are known.
+// Flow decides a flow at both ends. An end without a pod that policies apply to decides
+// nothing. services are those of the cluster, as far as they are known. enforced may be nil.
 func Flow(s *model.Snapshot, f model.Flow, services []*model.Service, enforced Enforced) *Report {
 	owners := s.Owners()
 	x := &Report{From: endOf(s, owners, f.Src), To: endOf(s, owners, f.Dst), Protocol: f.Protocol.String(), Port: f.Port,
@@ -182,7 +182,7 @@ func (e End) String() string {
 	case e.Node != "":
 		return fmt.Sprintf("node %s (%s)", e.Node, e.Address)
 	case e.Unknown:
-		return e.Address + " (a pod that is not known)"
+		return e.Address + " (unknown pod)"
 	}
 	return e.Address
 }

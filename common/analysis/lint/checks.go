@@ -29,7 +29,7 @@ func (l *Cluster) selected(s model.PodSelector) []*model.Pod {
 	return found
 }
 
-// eachRule calls f for every rule that can say something.
+// eachRule calls f for every rule that can have an effect.
 func (l *Cluster) eachRule(f func(p *model.Policy, d model.Direction, r *model.Rule)) {
 	for _, p := range l.policies {
 		for _, d := range model.Directions {
@@ -47,8 +47,8 @@ func atRule(s Severity, check string, p *model.Policy, d model.Direction, r *mod
 	return Finding{Severity: s, Check: check, Policy: p.Origin.String(), Direction: d.String(), Rule: &r.Index, Message: fmt.Sprintf(format, args...)}
 }
 
-// checkSubjects finds policies that select no pod. A directory without any pods
-// is one of policies alone: there the question makes no sense.
+// checkSubjects finds policies that select no pod. It skips a directory without any pods,
+// which holds only policies.
 func checkSubjects(l *Cluster) []Finding {
 	var all []Finding
 	for _, p := range l.Unselecting() {
@@ -65,7 +65,7 @@ func checkSubjects(l *Cluster) []Finding {
 	return all
 }
 
-// checkNamespaces finds policies in namespaces that nothing describes.
+// checkNamespaces finds policies in namespaces that no object describes.
 func checkNamespaces(l *Cluster) []Finding {
 	if l.namespaces == nil {
 		return nil
@@ -78,27 +78,27 @@ func checkNamespaces(l *Cluster) []Finding {
 	for _, p := range l.policies {
 		if ns := p.Origin.Namespace; ns != "" && !l.namespaces[ns] && !used[ns] {
 			all = append(all, Finding{Severity: Warning, Check: "unknown-namespace", Policy: p.Origin.String(),
-				Message: fmt.Sprintf("no Namespace object is called %s, and no pod is in it", ns)})
+				Message: fmt.Sprintf("there is no Namespace object %s, and no pod in it", ns)})
 		}
 	}
 	return all
 }
 
-// checkIgnoredRules finds rules of a direction that policyTypes leaves out.
+// checkIgnoredRules finds rules of a direction that policyTypes does not list.
 func checkIgnoredRules(l *Cluster) []Finding {
 	var all []Finding
 	for _, p := range l.policies {
 		for _, d := range model.Directions {
 			if p.Tier == model.TierNetworkPolicy && !p.Isolates[d] && len(p.Rules[d]) > 0 {
 				all = append(all, Finding{Severity: Warning, Check: "ignored-rules", Policy: p.Origin.String(), Direction: d.String(),
-					Message: "policyTypes leaves this direction out: its rules say nothing"})
+					Message: "policyTypes does not list this direction, so its rules have no effect"})
 			}
 		}
 	}
 	return all
 }
 
-// checkPortNames finds names that no destination of the rule gives to a port.
+// checkPortNames finds port names that no destination of the rule defines.
 func checkPortNames(l *Cluster) []Finding {
 	var all []Finding
 	l.eachRule(func(p *model.Policy, d model.Direction, r *model.Rule) {
@@ -112,7 +112,7 @@ func checkPortNames(l *Cluster) []Finding {
 			}
 			if !slices.ContainsFunc(destinations, func(pod *model.Pod) bool { return len(pod.Resolve(m.Name, m.Protocol)) > 0 }) {
 				all = append(all, atRule(Warning, "unresolved-port", p, d, r,
-					"no pod that it could be on has a port called %s: it matches nothing", m))
+					"no destination pod of the rule has a port named %s: it matches nothing", m))
 			}
 		}
 	})
@@ -156,8 +156,8 @@ func checkPeers(l *Cluster) []Finding {
 	return all
 }
 
-// checkEveryAddress finds NetworkPolicy rules that are open to every address,
-// by an empty or a missing list.
+// checkEveryAddress finds NetworkPolicy rules that are open to every address, by an empty or
+// a missing list.
 func checkEveryAddress(l *Cluster) []Finding {
 	var all []Finding
 	l.eachRule(func(p *model.Policy, d model.Direction, r *model.Rule) {
@@ -165,18 +165,18 @@ func checkEveryAddress(l *Cluster) []Finding {
 			return
 		}
 		field := [...]string{"from", "to"}[d]
-		ports := "the ports that it names"
+		ports := "the ports of the rule"
 		if r.AnyPort {
 			ports = "every protocol and port"
 		}
-		all = append(all, atRule(Note, "every-address", p, d, r, "it has no %s, or an empty one: that is every address, outside of the cluster too, on %s",
+		all = append(all, atRule(Note, "every-address", p, d, r, "%s is missing or empty: the rule matches every address, also outside the cluster, on %s",
 			field, ports))
 	})
 	return all
 }
 
-// checkBlocks finds blocks with addresses of pods, which are matched like any
-// other, though people often mean the outside.
+// checkBlocks finds blocks with addresses of pods. A block matches pods like any other
+// address, although users often mean only addresses outside the cluster.
 func checkBlocks(l *Cluster) []Finding {
 	var ranges []netip.Prefix
 	for _, n := range l.declared.Nodes.All() {
@@ -200,18 +200,18 @@ func checkBlocks(l *Cluster) []Finding {
 			})
 			switch {
 			case b.CIDR.Bits() == 0 && len(b.Except) == 0:
-				all = append(all, atRule(Note, "block-of-pods", p, d, r, "%s has the addresses of pods, too", b))
+				all = append(all, atRule(Note, "block-of-pods", p, d, r, "%s also contains addresses of pods", b))
 			case inRange || slices.ContainsFunc(addresses, b.Contains):
-				all = append(all, atRule(Warning, "block-of-pods", p, d, r, "%s has addresses of pods: they match, whatever their labels are; "+
-					"leave the pod ranges out with except if that is not meant", b))
+				all = append(all, atRule(Warning, "block-of-pods", p, d, r, "%s contains addresses of pods: they match, whatever their labels are; "+
+					"exclude the pod ranges with except if you do not mean them", b))
 			}
 		}
 	})
 	return all
 }
 
-// checkRepeated finds rules that say nothing new: what they match an earlier or
-// another rule of the policy matches already.
+// checkRepeated finds rules without effect, because an earlier or another rule of the policy
+// matches all their flows.
 func checkRepeated(l *Cluster) []Finding {
 	var all []Finding
 	for _, p := range l.policies {
@@ -219,7 +219,7 @@ func checkRepeated(l *Cluster) []Finding {
 			rules := p.Rules[d]
 			for i := range rules {
 				if j := covering(p, rules, i); j >= 0 {
-					all = append(all, atRule(Warning, "repeated-rule", p, d, &rules[i], "all that it matches is matched by rule %d already: it changes nothing", rules[j].Index))
+					all = append(all, atRule(Warning, "repeated-rule", p, d, &rules[i], "rule %d already matches all its flows: the rule has no effect", rules[j].Index))
 				}
 			}
 		}
@@ -227,9 +227,8 @@ func checkRepeated(l *Cluster) []Finding {
 	return all
 }
 
-// covering returns the index of a rule that makes rule i idle, or -1. Where
-// order counts that is an earlier one; where it does not, of two equal rules the
-// later one is idle.
+// covering returns the index of a rule that makes rule i redundant, or -1. If order counts,
+// that is an earlier rule. If it does not, the later of two equal rules is redundant.
 func covering(p *model.Policy, rules []model.Rule, i int) int {
 	for j := range rules {
 		switch {
@@ -243,7 +242,7 @@ func covering(p *model.Policy, rules []model.Rule, i int) int {
 	return -1
 }
 
-// covers reports whether a matches, for sure, all that b may match.
+// covers reports whether a certainly matches everything that b may match.
 func covers(a, b *model.Rule) bool {
 	unknown := func(p model.Peer) bool { return p.Kind == model.PeerUnknown }
 	if slices.ContainsFunc(a.Peers, unknown) || slices.ContainsFunc(b.Peers, unknown) {
@@ -271,11 +270,14 @@ func coversPort(a, b model.PortMatch) bool {
 	return a.Protocol == b.Protocol && a.First <= b.First && b.Last <= a.Last
 }
 
-// checkPriorities finds policies whose order the API leaves open: "If two (or
-// more) policies in the same tier with the same priority could match a
-// connection, then the implementation can apply any of the matching policies to
-// the connection" (ClusterNetworkPolicySpec.priority). Rules with one action
-// give one verdict in either order, and are left alone.
+// checkPriorities finds policies whose order the API does not define.
+// ClusterNetworkPolicySpec.priority says:
+//
+// "If two (or more) policies in the same tier with the same priority could match a
+// connection, then the implementation can apply any of the matching policies to the
+// connection".
+//
+// Rules with one action give one verdict in either order, and the check ignores them.
 func checkPriorities(l *Cluster) []Finding {
 	var all []Finding
 	for i, p := range l.policies {
@@ -286,7 +288,7 @@ func checkPriorities(l *Cluster) []Finding {
 			for _, d := range model.Directions {
 				if pairs := l.conflicts(p, q, d); len(pairs) > 0 {
 					all = append(all, Finding{Severity: Warning, Check: "equal-priority", Policy: p.Origin.String(), Direction: d.String(),
-						Message: fmt.Sprintf("%s has priority %d of tier %s, too, and selects the same pods: for connections that both match "+
+						Message: fmt.Sprintf("%s has the same priority %d in tier %s and selects the same pods: for connections that both match "+
 							"(rules %s) the API lets an implementation apply either; this one applies the first by name; give them unique priorities",
 							q.Origin, q.Priority, q.Tier, shorten(pairs))})
 				}
@@ -296,8 +298,8 @@ func checkPriorities(l *Cluster) []Finding {
 	return all
 }
 
-// shareSubject reports whether some pod is selected by both; without pods,
-// whether both select the same for sure.
+// shareSubject reports whether both policies select a common pod. Without pods it reports
+// whether both certainly select the same.
 func (l *Cluster) shareSubject(p, q *model.Policy) bool {
 	if len(l.pods) == 0 {
 		return p.Subject.String() == q.Subject.String()
@@ -308,8 +310,8 @@ func (l *Cluster) shareSubject(p, q *model.Policy) bool {
 	})
 }
 
-// conflicts lists the pairs of rules with different actions that could match
-// one connection, as "0 and 2".
+// conflicts lists the pairs of rules with different actions that could match one connection,
+// as "0 and 2".
 func (l *Cluster) conflicts(p, q *model.Policy, d model.Direction) []string {
 	var pairs []string
 	for i := range p.Rules[d] {
@@ -351,8 +353,7 @@ func (l *Cluster) peersMeet(a, b *model.Rule) bool {
 	return false
 }
 
-// portsMeet reports whether one port could match both rules. A name may be any
-// port.
+// portsMeet reports whether one port could match both rules. A name may be any port.
 func portsMeet(a, b *model.Rule) bool {
 	if a.AnyPort || b.AnyPort {
 		return true
@@ -370,9 +371,9 @@ func portsMeet(a, b *model.Rule) bool {
 	return false
 }
 
-// checkHiddenClients finds Services whose clients come with the address of a node: one
-// that masquerades them and sends them to a pod of another node. Policy on ingress then
-// sees that node.
+// checkHiddenClients finds external Services that masquerade a client with the address of a
+// node and send it to a pod of another node. Ingress policy then sees the node instead of
+// the client.
 func checkHiddenClients(l *Cluster) []Finding {
 	var all []Finding
 	for _, s := range l.Services {
@@ -382,15 +383,15 @@ func checkHiddenClients(l *Cluster) []Finding {
 		for _, p := range l.policies {
 			if l.decidesIngress(p, s) {
 				all = append(all, Finding{Severity: Warning, Check: "hidden-clients", Policy: p.Origin.String(), Direction: model.Ingress.String(),
-					Message: fmt.Sprintf("Service %s/%s (%s) leads to its pods: a client whose packets arrive at another node than the pod's "+
-						"has that node's address here; set externalTrafficPolicy: Local on the Service, or do not decide by clients", s.Namespace, s.Name, s.External)})
+					Message: fmt.Sprintf("Service %s/%s (%s) sends clients to its pods: a client whose packets arrive at another node than the pod's "+
+						"appears with the address of that node; set externalTrafficPolicy: Local on the Service, or do not match clients by address", s.Namespace, s.Name, s.External)})
 			}
 		}
 	}
 	return all
 }
 
-// decidesIngress reports whether a policy decides what reaches pods of a Service.
+// decidesIngress reports whether a policy selects a pod of a Service for ingress.
 func (l *Cluster) decidesIngress(p *model.Policy, s *model.Service) bool {
 	if p.Tier == model.TierNetworkPolicy && !p.Isolates[model.Ingress] || p.Tier != model.TierNetworkPolicy && len(p.Rules[model.Ingress]) == 0 {
 		return false

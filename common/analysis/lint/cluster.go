@@ -10,28 +10,27 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Cluster is what the checks look at.
+// Cluster is the input of the checks.
 type Cluster struct {
 	// Snapshot has nodes and addresses for all pods.
 	Snapshot *model.Snapshot
 	// Services are those of the cluster, if they are known.
 	Services []*model.Service
 
-	declared *model.Snapshot // has only what the manifests say
-	// namespaces are those that an object describes; nil if none is.
+	declared *model.Snapshot // contains only the content of the manifests
+	// namespaces are those that an object describes; nil if there are none.
 	namespaces map[string]bool
 	policies   []*model.Policy
-	// pods stand each for all pods that policies apply to with one namespace,
-	// one set of labels, port names and system, and have the addresses of all of
-	// them.
+	// pods: each stands for all pods with one namespace, one set of labels, port names and
+	// operating system, and has the addresses of all of them.
 	pods []*model.Pod
-	// os is the system that the pods of each run on.
+	// os is the operating system that each of the pods runs on.
 	os map[*model.Pod]model.OS
 }
 
-// NewCluster prepares a cluster. declared has only what its manifests say, without
-// what was assumed; namespaces are those that an object describes, nil if that is
-// not known.
+// NewCluster prepares a cluster. declared contains only the content of the manifests,
+// without added objects. namespaces are those that an object describes; nil if that is not
+// known.
 func NewCluster(snapshot, declared *model.Snapshot, namespaces []*model.Namespace) *Cluster {
 	l := &Cluster{Snapshot: snapshot, declared: declared, policies: snapshot.SortedPolicies()}
 	for _, ns := range namespaces {
@@ -44,7 +43,7 @@ func NewCluster(snapshot, declared *model.Snapshot, namespaces []*model.Namespac
 	return l
 }
 
-// join makes one pod of all that selectors cannot tell apart.
+// join replaces pods that selectors cannot distinguish by one pod.
 func (l *Cluster) join() {
 	type kind struct {
 		namespace string

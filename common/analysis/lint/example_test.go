@@ -44,7 +44,7 @@ func Example() {
 	}
 	// Output:
 	// warning NetworkPolicy shop/web-to-api: selects-no-pod: its selector (namespace shop pods{app=api}) matches no pod: it applies to nothing
-	// warning NetworkPolicy shop/web-to-api ingress rule 0: unresolved-port: no pod that it could be on has a port called TCP metrics: it matches nothing
+	// warning NetworkPolicy shop/web-to-api ingress rule 0: unresolved-port: no destination pod of the rule has a port named TCP metrics: it matches nothing
 	// NetworkPolicy shop/web-to-api ingress rule 0 named port [{linux exact }]
 	// NetworkPolicy shop/web-to-api ingress rule 0 selector [{linux exact }]
 }

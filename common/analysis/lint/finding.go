@@ -20,28 +20,28 @@ const (
 	Never
 )
 
-// String returns the word that users give and see.
+// String returns the word that users write and read.
 func (s Severity) String() string { return [...]string{"note", "warning", "error", "never"}[s] }
 
 // MarshalText writes the word.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Finding is one thing that is worth to be looked at. Its JSON form is an interface
-// of isthmusctl.
+// Finding is one likely mistake, or one construct that is not enforced exactly. Its JSON
+// form is an interface of isthmusctl.
 type Finding struct {
 	Severity Severity `json:"severity"`
-	// Check names what was looked for, such as "selects-no-pod".
+	// Check names the check, such as "selects-no-pod".
 	Check     string `json:"check"`
 	Policy    string `json:"policy,omitempty"`
 	Direction string `json:"direction,omitempty"`
-	// Rule is the index in the API object; nil if the finding is on all of them.
+	// Rule is the index in the API object; nil if the finding is about all rules.
 	Rule *int `json:"rule,omitempty"`
-	// Platforms are those that it is about; none means all.
+	// Platforms are the platforms of the finding; none means all.
 	Platforms []string `json:"platforms,omitempty"`
 	Message   string   `json:"message"`
 }
 
-// String says everything in one line.
+// String formats the finding as one line.
 func (f Finding) String() string {
 	where := f.Policy
 	if f.Rule != nil {

@@ -12,20 +12,20 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
-// Platform is something that may enforce the policies.
+// Platform is a system that may enforce the policies.
 type Platform struct {
 	Name     string
 	Features model.Features
-	// Refuses says why the agent does not run there; "" if it does.
+	// Refuses is the reason why the agent does not run there; "" if it does.
 	Refuses string
-	// Reported is what the platform does not enforce exactly: what the compiler and
-	// the backend reported for the policies of the cluster.
+	// Reported is what the platform does not enforce exactly, as the compiler and the
+	// backend reported for the policies of the cluster.
 	Reported []model.Unsupported
 }
 
-// Report is what was found. Its JSON form is an interface of isthmusctl.
+// Report is the result of lint. Its JSON form is an interface of isthmusctl.
 type Report struct {
-	// Policies is how many policies there are.
+	// Policies is the number of policies.
 	Policies   int         `json:"policies"`
 	Findings   []Finding   `json:"findings"`
 	Platforms  []string    `json:"platforms"`
@@ -42,16 +42,16 @@ type Construct struct {
 	use       policy.Use  // for joining
 }
 
-// Exactness is how one platform enforces a construct: "exact", "over-blocks" or
-// "refused", and why it is not exact.
+// Exactness is the enforcement of a construct by one platform: "exact", "over-blocks" or
+// "refused", and the reason if it is not exact.
 type Exactness struct {
 	Platform string `json:"platform"`
 	Result   string `json:"result"`
 	Reason   string `json:"reason,omitempty"`
 }
 
-// Report runs all checks. findings are those of reading the cluster, and become part
-// of the report.
+// Report runs all checks. findings are those of reading the cluster, and become part of the
+// report.
 func (l *Cluster) Report(platforms []Platform, findings []Finding) *Report {
 	r := &Report{Policies: len(l.policies), Findings: append([]Finding{}, findings...), Constructs: []Construct{}}
 	for _, p := range platforms {
@@ -66,9 +66,9 @@ func (l *Cluster) Report(platforms []Platform, findings []Finding) *Report {
 	return r
 }
 
-// addEnforceability asks every platform about every construct. What is not
-// exact is a warning where a pod of the policy runs on such a system, or none is
-// known to run anywhere, and a note elsewhere.
+// addEnforceability evaluates every construct for every platform. A construct that is not
+// exact is a warning if a pod of the policy runs on such an operating system, or if no pod
+// of the policy is known. Otherwise it is a note.
 func (r *Report) addEnforceability(l *Cluster, platforms []Platform) {
 	index := make(map[policy.Use]int)
 	for i := range platforms {
@@ -88,8 +88,7 @@ func (r *Report) addEnforceability(l *Cluster, platforms []Platform) {
 	r.addInexact(platforms, l.systems())
 }
 
-// unnamed are the reports that are on no policy: on pods, or on a platform as a
-// whole.
+// unnamed are the reports that name no policy: on pods, or on a platform as a whole.
 func (l *Cluster) unnamed(p *Platform) []Finding {
 	var all []Finding
 	add := func(who string, runs bool, message string) {
@@ -112,7 +111,7 @@ func (l *Cluster) unnamed(p *Platform) []Finding {
 	return all
 }
 
-// systems returns on which systems the pods of each policy run.
+// systems returns the operating systems of the pods of each policy.
 func (l *Cluster) systems() map[model.Origin]map[model.OS]bool {
 	all := make(map[model.Origin]map[model.OS]bool)
 	for _, p := range l.policies {
@@ -125,15 +124,15 @@ func (l *Cluster) systems() map[model.Origin]map[model.OS]bool {
 	return all
 }
 
-// inexact is what one rule does not get, for one reason.
+// inexact is one deviation of one rule, for one reason.
 type inexact struct {
 	policy, direction string
 	rule              int
 	why               string
 }
 
-// addInexact makes one finding for each rule and reason, with all constructs
-// and platforms that it concerns.
+// addInexact makes one finding for each rule and reason, with all constructs and platforms
+// that it concerns.
 func (r *Report) addInexact(platforms []Platform, runs map[model.Origin]map[model.OS]bool) {
 	constructs, on := make(map[inexact][]string), make(map[inexact][]string)
 	severities := make(map[inexact]Severity)

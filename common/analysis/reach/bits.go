@@ -35,7 +35,7 @@ func (s set) union(t set) {
 	}
 }
 
-// intersect removes what is not in t.
+// intersect removes the members that are not in t.
 func (s set) intersect(t set) {
 	for i, w := range t {
 		s[i] &= w

@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// classes divides numbers from 0 on into classes that no set so far tells apart.
+// classes divides the numbers from 0 on into classes that no set so far distinguishes.
 type classes struct {
 	class []int32 // by number
 	next  int32
-	// to is the class that members of a class go to in the current split, if stamp
-	// has its turn.
+	// to is the class that members of a class move to in the current split; it is valid if
+	// stamp equals the turn.
 	to    []int32
 	stamp []int64
 	turn  int64
@@ -29,7 +29,7 @@ func (c *classes) reset() {
 	c.next = 1
 }
 
-// split puts the members of a set into other classes than the rest.
+// split separates the members of a set from the rest of their classes.
 func (c *classes) split(members iter.Seq[int]) {
 	c.turn++
 	for n := range members {
@@ -41,7 +41,7 @@ func (c *classes) split(members iter.Seq[int]) {
 	}
 }
 
-// splitBy puts members with different keys into different classes.
+// splitBy separates members with different keys.
 func (c *classes) splitBy(members iter.Seq[int], key func(int) int32) {
 	to := make(map[[2]int32]int32)
 	for n := range members {
@@ -55,8 +55,8 @@ func (c *classes) splitBy(members iter.Seq[int], key func(int) int32) {
 	}
 }
 
-// fresh returns a number of a class that has no member. Splitting off all members
-// of a class leaves its old number without use.
+// fresh returns the number of a new, empty class. If a split moves all members of a class,
+// its old number stays unused.
 func (c *classes) fresh() int32 {
 	id := c.next
 	c.next++

@@ -8,17 +8,17 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// verdicts are the ports that are allowed, by version.
+// verdicts are the allowed ports, by version.
 type verdicts [2]PortsID
 
-// cutter divides the peers of a pod into parts that its rules cannot tell apart,
-// and decides each part. It belongs to one goroutine.
+// cutter divides the peers of a pod into parts that its rules cannot distinguish, and
+// decides each part. It belongs to one goroutine.
 type cutter struct {
 	f       *family
 	classes *classes
 	*decider
-	// part is the index of the part of each group of the last cut, if its class is
-	// in it: stamp has the turn.
+	// part is the index of the part of each class of groups in the last cut; it is valid if
+	// stamp equals the turn.
 	part  []int32
 	stamp []int64
 	turn  int64
@@ -29,8 +29,8 @@ func (f *family) newCutter() *cutter {
 	return &cutter{f: f, classes: newClasses(make([]int32, len(f.groups)), 1, len(f.groups)), decider: newDecider(f.p.ports)}
 }
 
-// cut yields the verdicts of a pair for some groups, in ascending order. A nil pair
-// is no pod's, and allows everything.
+// cut yields the verdicts of a pair for some groups, in ascending order. A nil pair belongs
+// to no pod and allows everything.
 func (c *cutter) cut(p *pair, groups set) iter.Seq2[int, verdicts] {
 	return func(yield func(int, verdicts) bool) {
 		if groups.empty() {
@@ -55,7 +55,7 @@ func (c *cutter) cut(p *pair, groups set) iter.Seq2[int, verdicts] {
 	}
 }
 
-// divide tells groups apart by all rules of all versions.
+// divide distinguishes groups by all rules of all versions.
 func (c *cutter) divide(p *pair, groups set) {
 	c.classes.reset()
 	for _, s := range p.sides {
@@ -74,7 +74,7 @@ func (c *cutter) divide(p *pair, groups set) {
 	}
 }
 
-// partOf returns the part of a group, and decides it if it is new.
+// partOf returns the part of a group, and decides a new part.
 func (c *cutter) partOf(p *pair, g int) int32 {
 	class := c.classes.class[g]
 	for int(class) >= len(c.stamp) {

@@ -9,8 +9,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Change is all flows from some groups to some groups on some ports whose verdict
-// differs between two versions, apart from those of a pod to itself.
+// Change is all flows from some groups to some groups on some ports whose verdict differs
+// between two versions, except those of a pod to itself.
 type Change struct {
 	From, To []*Group
 	Ports    PortsID
@@ -22,13 +22,13 @@ type Change struct {
 // Side is one end of a Change.
 type Side struct {
 	Direction model.Direction
-	// OS is the system that enforces it in the second version.
+	// OS is the operating system that enforces it in the second version.
 	OS model.OS
 }
 
-// Changes lists every flow that two versions decide differently, once, and no
-// other. Groups that change in the same way are joined, first by destination and
-// then by source. The order is that of the sources.
+// Changes lists every flow that two versions decide differently, once, and no other. It
+// joins groups that change in the same way, first by destination and then by source. The
+// order is that of the sources.
 func (p *Partition) Changes() []Change {
 	d := &differ{Partition: p, known: make(map[[4]PortsID][]delta), byTargets: make(map[string]*Change)}
 	for _, f := range p.families {
@@ -44,7 +44,7 @@ func (p *Partition) Changes() []Change {
 type delta struct {
 	ports PortsID
 	was   model.Verdict
-	sides [2]bool // by direction: whose decision differs
+	sides [2]bool // by direction: whether its decision differs
 }
 
 type differ struct {
@@ -58,13 +58,13 @@ type differ struct {
 	done, total int
 }
 
-// kind is what changes have in common that are joined.
+// kind is the part that joined changes have in common.
 type kind struct {
 	delta
 	os [2]model.OS
 }
 
-// step notes that one more pair, or group, is done.
+// step records that one more pair, or group, is done.
 func (d *differ) step() {
 	d.done++
 	d.progress(d.done, d.total)
@@ -87,8 +87,8 @@ func (d *differ) addFamily(f *family) {
 	}
 }
 
-// findDiffering finds for every pair of sides the groups about which the versions
-// differ. Versions with the same rules can differ only about groups that moved.
+// findDiffering finds for every pair of sides the groups that the versions decide
+// differently. Versions with the same rules can differ only for groups that moved.
 func (d *differ) findDiffering(f *family, c *cutter) {
 	for _, p := range f.pairs {
 		groups := f.all
@@ -105,8 +105,8 @@ func (d *differ) findDiffering(f *family, c *cutter) {
 	}
 }
 
-// candidates returns, for each source of a block, the destinations to which the
-// verdict of an end differs.
+// candidates returns, for each source of a block, the destinations for which the verdict of
+// an end differs.
 func (f *family) candidates(block []*Group) []set {
 	all := make([]set, len(block))
 	sources := newSet(len(f.groups))
@@ -131,8 +131,8 @@ func (f *family) candidates(block []*Group) []set {
 	return all
 }
 
-// admitted returns, for each source of a block that begins with the group first,
-// what its candidates admit, in order.
+// admitted returns, for each source of a block that begins with the group first, the ports
+// that its candidates admit, in order.
 func (f *family) admitted(c *cutter, first int, candidates []set) [][]verdicts {
 	any := newSet(len(f.groups))
 	for _, s := range candidates {
@@ -184,7 +184,7 @@ func (f *family) movers(block []*Group) []mover {
 	return all
 }
 
-// source adds what changes for flows from one group.
+// source adds the changes of flows from one group.
 func (d *differ) source(c *cutter, from *Group, candidates set, ingress []verdicts) {
 	targets := make(map[kind][]*Group)
 	var kinds []kind
@@ -208,7 +208,7 @@ func (d *differ) source(c *cutter, from *Group, candidates set, ingress []verdic
 		to, in := c.f.groups[t], ingress[i]
 		switch {
 		case to == from && from.Single():
-		case len(from.Pods) == 0 && len(to.Pods) == 0: // nobody decides
+		case len(from.Pods) == 0 && len(to.Pods) == 0: // no policy decides
 		case from.Node != "":
 			d.fromNode(from, to, [4]PortsID{e[0], e[1], in[0], in[1]}, add)
 		default:
@@ -220,7 +220,7 @@ func (d *differ) source(c *cutter, from *Group, candidates set, ingress []verdic
 	}
 }
 
-// fromNode adds what changes for flows from a node: it always reaches its own pods.
+// fromNode adds the changes of flows from a node, which always reaches its own pods.
 func (d *differ) fromNode(node, to *Group, v [4]PortsID, add func(*Group, [4]PortsID)) {
 	split := make(map[[2]bool][]*Member)
 	for _, m := range to.Pods {
@@ -244,7 +244,7 @@ func (d *differ) fromNode(node, to *Group, v [4]PortsID, add func(*Group, [4]Por
 	}
 }
 
-// deltas compares what both ends allow in both versions: egress, then ingress.
+// deltas compares the ports that both ends allow in both versions: egress, then ingress.
 func (d *differ) deltas(v [4]PortsID) []delta {
 	if v[0] == v[1] && v[2] == v[3] {
 		return nil

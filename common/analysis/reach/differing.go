@@ -9,8 +9,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Differing names the policies that only one list has, or that are not the same in
-// both.
+// Differing names the policies that only one list has, or that differ between the lists.
 func Differing(was, is []*model.Policy) []string {
 	before := make(map[model.Origin]*model.Policy)
 	for _, p := range was {

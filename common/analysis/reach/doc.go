@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reach computes who reaches whom in a cluster, and what differs between
-// two versions of a cluster, for all flows at once.
+// Package reach computes for all flows at once which pods, nodes and addresses of a
+// cluster reach each other, and the differences between two versions of a cluster.
 //
-// It divides pods, nodes and the addresses outside into groups, and ports into
-// cells, until no policy tells two members apart. What one member may do, all may.
-// Selectors are evaluated on sets of groups, a bit for each. Rules are resolved
-// once for every part of the groups that the rules of a pod tell apart. So the
-// cost grows with the pairs of groups that the caller asks for, and not with the
-// policies times these pairs.
+// It divides pods, nodes and the addresses outside the cluster into groups, and ports
+// into cells, until no policy can distinguish two members. All members of a group have
+// the same verdicts. Selectors are evaluated on bit sets of groups. Rules are resolved
+// once for every part of the groups that the rules of a pod distinguish. So the cost
+// grows with the requested pairs of groups, and not with the policies times these
+// pairs.
 //
-// It says what policies mean, not what a node can hold, and shares no code with
-// the compiler or the reference evaluator. It prints nothing.
+// The result is the meaning of the policies, without the limits of a node. The package
+// shares no code with the compiler or the reference evaluator, and prints nothing.
 package reach

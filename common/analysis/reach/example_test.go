@@ -10,15 +10,15 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// The ports that each pod may reach under a policy that isolates pod api and
-// accepts TCP 80 from pod web.
+// The ports that each pod may reach under a policy that isolates pod api and accepts TCP 80
+// from pod web.
 func ExamplePartition_Reach() {
 	p := reach.New(shop(webToAPI()))
 	pods := p.Groups(false)[:3] // groups of pods come first
 	err := p.Reach(pods, pods, func(i int, allowed []reach.PortsID) error {
 		for j, ports := range allowed {
 			if i == j && pods[i].Single() {
-				continue // no policy decides what a pod sends to itself
+				continue // no policy decides flows of a pod to itself
 			}
 			fmt.Printf("%s -> %s: %d of %d port cells\n", name(pods[i]), name(pods[j]), len(p.Members(ports)), len(p.Cells()))
 		}
@@ -36,7 +36,7 @@ func ExamplePartition_Reach() {
 	// web -> db: 6 of 6 port cells
 }
 
-// What the policy changes in a cluster that had none.
+// The changes by a policy in a cluster that had none.
 func ExamplePartition_Changes() {
 	p := reach.New(shop(), shop(webToAPI()))
 	for _, c := range p.Changes() {

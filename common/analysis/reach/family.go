@@ -15,20 +15,19 @@ import (
 type family struct {
 	p    *Partition
 	ends []*end
-	// groups are numbered by place; those from firstNode on are nodes.
+	// groups are numbered by index; those from firstNode on are nodes.
 	groups    []*Group
 	firstNode int
 	groupOf   []int32 // by end
 	all       set     // of the groups
 	views     []*view // by version
-	// moved are the groups that some rule that stays matches in one version and not
-	// in another.
+	// moved are the groups that some unchanged rule matches in one version only.
 	moved set
 	sides map[string]*side
 	pairs map[string]*pair
 }
 
-// view is what one version's rules match in a family.
+// view is the matches of one version's rules in a family.
 type view struct {
 	*version
 	f *family
@@ -38,12 +37,12 @@ type view struct {
 	endOf   []int32
 	unknown set            // ends
 	terms   map[string]set // ends, by text of a peer
-	// rules are the rules in force, with what they match as sets of groups; unsure
-	// are the groups that are in a range of pods.
+	// rules are the rules in force, with their matches as sets of groups; unsure are the
+	// groups that are in a pod range.
 	rules  map[*model.Rule]*rule
 	unsure set
-	// names number what names of ports that egress rules use stand for on the pods of
-	// a group; 0 is nothing.
+	// names numbers the meanings, on the pods of a group, of the port names that egress
+	// rules use; 0 is none.
 	names []int32
 	ports [][]model.NamedPort // by that number
 }
@@ -93,7 +92,7 @@ func (f *family) view(v *version, i int) *view {
 	return w
 }
 
-// match returns the ends that a peer matches for sure.
+// match returns the ends that a peer certainly matches.
 func (w *view) match(p model.Peer, i int) set {
 	found := newSet(len(w.f.ends))
 	switch p.Kind {
@@ -120,8 +119,8 @@ func (w *view) match(p model.Peer, i int) set {
 	return found
 }
 
-// addWithin adds the ends that are in a prefix. A range is in it or has no address
-// of it: ranges are cut at every prefix.
+// addWithin adds the ends that are in a prefix. A range is either entirely inside or
+// entirely outside, because ranges are cut at every prefix.
 func (w *view) addWithin(to set, p netip.Prefix, i int) {
 	at := func(n int) netip.Prefix { return w.f.ends[w.sorted[n]].at[i] }
 	first := sort.Search(len(w.sorted), func(n int) bool { return model.ComparePrefixes(at(n), p) >= 0 })
@@ -130,7 +129,7 @@ func (w *view) addWithin(to set, p netip.Prefix, i int) {
 	}
 }
 
-// group joins the ends that nothing tells apart.
+// group joins the ends that nothing distinguishes.
 func (f *family) group(v6 bool) {
 	class := make([]int32, len(f.ends))
 	first := make(map[string]int32)
@@ -167,8 +166,8 @@ func (f *family) group(v6 bool) {
 	}
 }
 
-// endKey is a text that two ends share unless something besides peers tells them
-// apart: the kind of end and, for pods, namespace, node's system and policies.
+// endKey is a text that two ends share unless something besides peers distinguishes them:
+// the kind of end and, for pods, namespace, operating system of the node, and policies.
 func (f *family) endKey(e *end, n int) string {
 	var key []byte
 	switch {
@@ -222,7 +221,7 @@ func (f *family) newGroup(e *end, v6 bool) *Group {
 	return g
 }
 
-// osOf is the system of the node that enforces for a pod.
+// osOf is the operating system of the node that enforces for a pod.
 func osOf(s *model.Snapshot, pod *model.Pod) model.OS {
 	if n, ok := s.Nodes.Get(pod.Node); ok && n.OS != "" {
 		return n.OS

@@ -9,9 +9,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Group is a set of ends of flows that no policy tells apart in any version of
-// the cluster: pods of one namespace, or ranges of addresses, or one address of a
-// node. All its addresses are of one family.
+// Group is a set of ends of flows that no policy distinguishes in any version of the
+// cluster: pods of one namespace, or ranges of addresses, or one address of a node. All its
+// addresses are of one family.
 type Group struct {
 	V6 bool
 	// Namespace is that of all pods.
@@ -21,11 +21,11 @@ type Group struct {
 	// Node is the name of the node that has Addr, if the group is a node.
 	Node string
 	Addr netip.Addr
-	// OS is the system that enforces for the pods, by version.
+	// OS is the operating system that enforces for the pods, by version.
 	OS []model.OS
 
 	id    int      // in its family
-	sides [2]*pair // by direction; nil if it is no pod
+	sides [2]*pair // by direction; nil if the group has no pods
 }
 
 // Member is a pod with one of its addresses.
@@ -36,19 +36,19 @@ type Member struct {
 	Nodes []string
 }
 
-// Range is the addresses of Prefix that are not in Except and that no pod and no
-// node has in any version.
+// Range is the addresses of Prefix that are not in Except and that belong to no pod and no
+// node in any version.
 type Range struct {
 	Prefix netip.Prefix
 	// Except are the longest prefixes inside that are ranges of their own.
 	Except []netip.Prefix
-	// Unknown: some version's nodes take addresses of pods from here, so that an
-	// address may be that of a pod that is not known.
+	// Unknown: the nodes of some version assign pod addresses from this range, so that an
+	// address may belong to an unknown pod.
 	Unknown bool
 }
 
-// Single reports whether flows within the group are those of one pod to itself,
-// which no policy decides.
+// Single reports whether flows within the group are those of one pod to itself, which no
+// policy decides.
 func (g *Group) Single() bool { return len(g.Pods) == 1 && len(g.Ranges) == 0 }
 
 // part is a copy of the group with some of its pods.
@@ -69,14 +69,14 @@ type end struct {
 	nodes []*model.Node
 	// at is the address or range as a prefix, by version.
 	at []netip.Prefix
-	// unknown: a range that is in some node's range of pods, by version.
+	// unknown: the range is in a pod range of some node, by version.
 	unknown []bool
 }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// podEnds lists the pods that every version has, by PodID, with their addresses
-// of one family.
+// podEnds lists the pods that every version has, by PodID, with their addresses of one
+// family.
 func (p *Partition) podEnds(v6 bool) []*end {
 	var ids []model.PodID
 	for id := range p.versions[0].pods {
@@ -101,8 +101,8 @@ func (p *Partition) podEnds(v6 bool) []*end {
 	return all
 }
 
-// nodeEnds lists the addresses of one family that are the same node's in every
-// version, in order.
+// nodeEnds lists the addresses of one family that belong to the same node in every version,
+// in order.
 func (p *Partition) nodeEnds(v6 bool) []*end {
 	var all []*end
 	for a, n := range p.versions[0].owners.Nodes {
@@ -125,8 +125,8 @@ func (p *Partition) nodeEnds(v6 bool) []*end {
 	return all
 }
 
-// address returns the first address of a family of a pod that policies apply to,
-// unless another pod owns it.
+// address returns the first address of a family of a pod that policies apply to, unless
+// another pod owns it.
 func (v *version) address(id model.PodID, v6 bool) (*model.Pod, netip.Addr, bool) {
 	pod := v.pods[id]
 	if pod == nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// labelIndex answers selectors for all pods of a version at once: one set of pods
+// labelIndex evaluates selectors for all pods of a version at once. It holds one set of pods
 // for each key and each value that a selector names.
 type labelIndex struct {
 	all    set
@@ -23,7 +23,7 @@ type keyIndex struct {
 	values map[string]set
 }
 
-// indexLabels indexes the pods by what the selectors name.
+// indexLabels indexes the pods by the labels that the selectors name.
 func indexLabels(s *model.Snapshot, pods []*model.Pod, selectors []model.Selector) *labelIndex {
 	x := &labelIndex{all: fullSet(len(pods)), keys: make(map[string]*keyIndex), pods: make(map[string]set),
 		byNS: make(map[string]set), spaces: make(map[string]set)}
@@ -59,7 +59,7 @@ func indexLabels(s *model.Snapshot, pods []*model.Pod, selectors []model.Selecto
 	return x
 }
 
-// selected returns the pods that a selector selects; not to be modified.
+// selected returns the pods that a selector selects. Callers must not modify the result.
 func (x *labelIndex) selected(s model.PodSelector) set {
 	found := x.matching(s.Pods)
 	switch {

@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// Reach works out the first version's verdicts between groups of one address
-// family. It calls row for each source in order, with the ports that it may reach
-// at each destination; the slice is used again. It ends with the first error of row.
-// What a node sends to its own pods is not known here.
+// Reach computes the first version's verdicts between groups of one address family. It calls
+// row for each source in order, with the ports that it may reach at each destination; it
+// reuses the slice. It ends with the first error of row. It does not consider that a node
+// always reaches its own pods.
 func (p *Partition) Reach(from, to []*Group, row func(i int, allowed []PortsID) error) error {
 	if len(from) == 0 || len(to) == 0 {
 		return nil
@@ -39,7 +39,7 @@ func (p *Partition) Reach(from, to []*Group, row func(i int, allowed []PortsID) 
 	return nil
 }
 
-// ingress returns what each destination admits from each source.
+// ingress returns the ports that each destination admits from each source.
 func (f *family) ingress(c *cutter, from, to []*Group) [][]PortsID {
 	sources, place := f.members(from)
 	known := make(map[*pair][]PortsID)
@@ -57,7 +57,7 @@ func (f *family) ingress(c *cutter, from, to []*Group) [][]PortsID {
 	return all
 }
 
-// members returns the groups as a set, and the place of each in the list.
+// members returns the groups as a set, and the position of each in the list.
 func (f *family) members(groups []*Group) (set, []int32) {
 	s, place := newSet(len(f.groups)), make([]int32, len(f.groups))
 	for i, g := range groups {

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Name returns a text for the range with at most some of the prefixes that it leaves
-// out; 0 means all.
+// Name returns a text for the range with at most some of the excluded prefixes; 0 means all.
 func (r *Range) Name(most int) string {
 	text := r.Prefix.String()
 	if len(r.Except) > 0 {
@@ -25,13 +24,13 @@ func (r *Range) Name(most int) string {
 		}
 	}
 	if r.Unknown {
-		text += " (pods that are not known)"
+		text += " (unknown pods)"
 	}
 	return text
 }
 
-// Names lists the members of a group: every pod, every range by its Name with most,
-// or the node. A pod of an IPv6 group is named with its address.
+// Names lists the members of a group: every pod, every range by its Name with most, or the
+// node. The name of a pod in an IPv6 group includes its address.
 func (g *Group) Names(most int) []string {
 	all := []string{}
 	for _, m := range g.Pods {

@@ -8,25 +8,24 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Partition is a cluster, or several versions of one, cut into groups of ends and
-// cells of ports.
+// Partition is a cluster, or several versions of one, divided into groups of ends and cells
+// of ports.
 type Partition struct {
-	// Progress, if set, is called from time to time with the share of the groups
-	// that is done.
+	// Progress, if set, is called from time to time with the fraction of the groups that is
+	// done.
 	Progress func(done, total int)
 
 	versions []*version
 	ports    *ports
 	families [2]*family // IPv4, IPv6
-	// texts numbers what policies say in one direction, equal texts alike.
+	// texts numbers the texts of policies for one direction; equal texts have one number.
 	texts map[string]int32
-	// block bounds how many sources are worked on at one time: what destinations say
-	// about them is held in memory.
+	// block bounds the number of sources that are processed at one time: memory holds the
+	// verdicts of all destinations for them.
 	block int
 }
 
-// New cuts the versions of a cluster. Ends that not all versions have are left
-// out.
+// New divides the versions of a cluster. It omits ends that not all versions have.
 func New(versions ...*model.Snapshot) *Partition {
 	p := &Partition{texts: make(map[string]int32), block: 1024}
 	ranges := make(map[Cell]bool)
@@ -42,8 +41,8 @@ func New(versions ...*model.Snapshot) *Partition {
 	return p
 }
 
-// Groups lists the groups of pods, in order of the first of each, and then those
-// of ranges, of one address family.
+// Groups lists the groups of one address family: those of pods, in order of the first pod of
+// each, and then those of ranges.
 func (p *Partition) Groups(v6 bool) []*Group {
 	f := p.family(v6)
 	return f.groups[:f.firstNode]
@@ -74,8 +73,8 @@ func (p *Partition) Members(id PortsID) []int { return slices.Collect(p.ports.se
 // Has reports whether a cell is in a set.
 func (p *Partition) Has(id PortsID, cell int) bool { return p.ports.sets[id].has(cell) }
 
-// Only lists the pods that policies apply to in one version, given by its index,
-// and that some other version does not have; in order.
+// Only lists, in order, the pods that policies apply to in the version with the given index,
+// and that some other version does not have.
 func (p *Partition) Only(which int) []model.PodID {
 	var ids []model.PodID
 	for _, pod := range p.versions[which].list {
@@ -86,12 +85,12 @@ func (p *Partition) Only(which int) []model.PodID {
 	return ids
 }
 
-// Size returns how many cells of ports and how many groups there are.
+// Size returns the numbers of cells of ports and of groups.
 func (p *Partition) Size() (cells, groups int) {
 	return len(p.ports.cells), len(p.families[0].groups) + len(p.families[1].groups)
 }
 
-// textID numbers what a policy says in one direction.
+// textID numbers the text of a policy for one direction.
 func (p *Partition) textID(text string) int32 {
 	id, ok := p.texts[text]
 	if !ok {

@@ -10,8 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Cell is a range of ports that no rule divides. The cell of all protocols
-// without ports has the protocol AnyProtocol.
+// Cell is a range of ports that no rule divides. The cell of all protocols without ports has
+// the protocol AnyProtocol.
 type Cell struct {
 	Protocol    model.Protocol
 	First, Last uint16
@@ -20,7 +20,7 @@ type Cell struct {
 // PortsID names a set of cells of one Partition.
 type PortsID int32
 
-// ports is what a Partition knows of ports.
+// ports is the cells and sets of cells of a Partition.
 type ports struct {
 	cells []Cell
 	// first is the index of the first cell of a protocol.
@@ -29,7 +29,7 @@ type ports struct {
 	sets []set
 	ids  map[string]PortsID
 	key  []byte
-	// and are the intersections that were asked for.
+	// and caches intersections.
 	and map[[2]PortsID]PortsID
 	// all holds every cell.
 	all PortsID
@@ -71,8 +71,8 @@ func (p *ports) index(proto model.Protocol, port uint16) int {
 	return first + i
 }
 
-// addRange adds the cells from first to last of a protocol, of which no cell
-// has a part only.
+// addRange adds the cells from first to last of a protocol. The bounds never lie inside a
+// cell.
 func (p *ports) addRange(to set, proto model.Protocol, first, last uint16) {
 	if !proto.HasPorts() {
 		return
@@ -82,7 +82,7 @@ func (p *ports) addRange(to set, proto model.Protocol, first, last uint16) {
 	}
 }
 
-// id returns the name of a set.
+// id returns the ID of a set.
 func (p *ports) id(s set) PortsID {
 	p.key = p.key[:0]
 	for _, w := range s {
@@ -97,10 +97,10 @@ func (p *ports) id(s set) PortsID {
 	return id
 }
 
-// maxKnown bounds the intersections that are kept.
+// maxKnown bounds the cached intersections.
 const maxKnown = 1 << 20
 
-// both returns the name of what is in both sets.
+// both returns the ID of the intersection of both sets.
 func (p *ports) both(a, b PortsID) PortsID {
 	switch {
 	case a == b || b == p.all:

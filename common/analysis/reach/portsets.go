@@ -18,11 +18,11 @@ type PortSet struct {
 	Last     uint16 `json:"last,omitempty"`
 }
 
-// OtherProtocols is what reports call protocols without ports.
+// OtherProtocols is the name of protocols without ports in reports.
 const OtherProtocols = "other protocols"
 
-// PortSets joins neighbouring cells of a Partition. all are its Cells; cells are the
-// indices of those wanted, ascending.
+// PortSets joins neighbouring cells of a Partition. all are its Cells; cells are the indices
+// of the wanted ones, ascending.
 func PortSets(all []Cell, cells []int) []PortSet {
 	sets := []PortSet{}
 	previous := -2
@@ -41,7 +41,7 @@ func PortSets(all []Cell, cells []int) []PortSet {
 	return sets
 }
 
-// PortsText writes ports for people: "TCP 80, 443, 8000-8010; UDP".
+// PortsText formats ports as text: "TCP 80, 443, 8000-8010; UDP".
 func PortsText(sets []PortSet) string {
 	if EveryPort(sets) {
 		return "all"
@@ -69,7 +69,7 @@ func PortsText(sets []PortSet) string {
 	return strings.Join(parts, "; ")
 }
 
-// EveryPort reports whether no protocol and port is left out.
+// EveryPort reports whether the sets contain every protocol and port.
 func EveryPort(sets []PortSet) bool {
 	return len(sets) == len(model.PortProtocols)+1 && !slices.ContainsFunc(sets, func(p PortSet) bool {
 		return p.Protocol != OtherProtocols && (p.First != 0 || p.Last != 65535)

@@ -11,8 +11,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// rangeEnds cuts all addresses of a family wherever a prefix of some version
-// begins or ends, and lists the ranges in which an address is nobody's.
+// rangeEnds cuts all addresses of a family wherever a prefix of some version begins or ends.
+// It lists the ranges that have an address without owner.
 func (p *Partition) rangeEnds(v6 bool) []*end {
 	unspecified := netip.IPv4Unspecified()
 	if v6 {
@@ -28,7 +28,7 @@ func (p *Partition) rangeEnds(v6 bool) []*end {
 	}
 	sorted := slices.SortedFunc(maps.Keys(prefixes), model.ComparePrefixes)
 	all := make([]*Range, len(sorted))
-	left := make([]*big.Int, len(sorted)) // addresses that are in no hole and nobody's
+	left := make([]*big.Int, len(sorted)) // the number of addresses outside holes and without owner
 	var open []int                        // the prefixes around the current one, outermost first
 	for i, prefix := range sorted {
 		all[i] = &Range{Prefix: prefix}
@@ -68,8 +68,8 @@ func size(p netip.Prefix) *big.Int {
 	return new(big.Int).Lsh(big.NewInt(1), uint(p.Addr().BitLen()-p.Bits()))
 }
 
-// longest returns the index of the longest prefix with the address. The prefixes
-// are sorted and have one for every address.
+// longest returns the index of the longest prefix that contains the address. The prefixes
+// are sorted and cover every address.
 func longest(sorted []netip.Prefix, a netip.Addr) int {
 	for bits := a.BitLen(); ; bits-- {
 		p, _ := a.Prefix(bits)
@@ -79,7 +79,7 @@ func longest(sorted []netip.Prefix, a netip.Addr) int {
 	}
 }
 
-// podRange reports whether all of the prefix is in some node's range of pods.
+// podRange reports whether the whole prefix is in a pod range of some node.
 func (v *version) podRange(p netip.Prefix) bool {
 	for _, n := range v.snapshot.Nodes.All() {
 		for _, c := range n.PodCIDRs {

@@ -16,7 +16,7 @@ var shapes = []world.Shape{
 	{Pods: 20, Policies: 12, Nodes: 2},
 }
 
-// rendered is a matrix and a diff as text. Groups are named by their numbers.
+// rendered is a matrix and a diff as text. Groups have their numbers as names.
 func rendered(t *testing.T, a, b *model.Snapshot, block int) string {
 	t.Helper()
 	p := New(a, b)
@@ -46,7 +46,7 @@ func rendered(t *testing.T, a, b *model.Snapshot, block int) string {
 	return text
 }
 
-// Sources are worked on in blocks; where one ends makes no difference.
+// Sources are processed in blocks. The bounds of blocks make no difference.
 func TestBlocks(t *testing.T) {
 	for i, shape := range shapes {
 		for seed := range uint64(5) {
@@ -62,8 +62,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// Versions of a cluster that are the same one have no changes, and the changes
-// between two are those between them the other way round, with verdicts exchanged.
+// Equal versions of a cluster have no changes. Exchanging the versions exchanges the
+// verdicts of the changes.
 func TestMirror(t *testing.T) {
 	changes := 0
 	for i, shape := range shapes {
@@ -113,8 +113,7 @@ func flows(p *Partition) map[string]model.Verdict {
 	return all
 }
 
-// Classes that sets divide are those of members that are in the same sets, whatever
-// the order of the sets.
+// Members of one class are in the same sets, in every order of the sets.
 func TestClasses(t *testing.T) {
 	const n = 300
 	c := newClasses(make([]int32, n), 1, n)

@@ -10,22 +10,22 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// rule is a rule in force, as one version and one address family see it.
+// rule is a rule in force in one version, with its matches in one address family.
 type rule struct {
 	tier   model.Tier
 	action model.Action
-	// yes are the groups that a peer matches for sure, maybe those that it matches
-	// depending on what is not known. every: all groups match.
+	// yes are the groups that a peer certainly matches; maybe are those that it matches
+	// depending on an unknown. every: all groups match.
 	yes, maybe set
 	every      bool
-	// ports are the cells that the rule names by number; without anyPort, named are
-	// those that it names by name.
+	// ports are the cells that the rule names by number. Without anyPort, named are those
+	// that it names by name.
 	ports   set
 	anyPort bool
 	named   []model.PortMatch
 }
 
-// prepare turns what rules match into sets of groups.
+// prepare converts the matches of rules into sets of groups.
 func (w *view) prepare(i int) {
 	f := w.f
 	project := func(ends set) set {
@@ -90,7 +90,7 @@ func (w *view) rule(p *policy, r *model.Rule) *rule {
 	return c
 }
 
-// addNamed adds the cells that the rule's names of ports stand for.
+// addNamed adds the cells that the port names of the rule stand for.
 func (c *rule) addNamed(p *ports, to set, names []model.NamedPort) {
 	for _, m := range c.named {
 		for _, n := range names {
@@ -101,7 +101,7 @@ func (c *rule) addNamed(p *ports, to set, names []model.NamedPort) {
 	}
 }
 
-// addPossible adds the cells that a name may stand for on a pod that is not known.
+// addPossible adds the cells that a name may stand for on an unknown pod.
 func (c *rule) addPossible(p *ports, to set) {
 	for _, m := range c.named {
 		for _, proto := range model.PortProtocols {
@@ -112,8 +112,8 @@ func (c *rule) addPossible(p *ports, to set) {
 	}
 }
 
-// ingressPorts lists what the names of ports that ingress rules of the policies use
-// stand for on the pod; sorted, without repetition.
+// ingressPorts lists the meanings, on the pod, of the port names that ingress rules of the
+// policies use; sorted, without repetition.
 func (w *view) ingressPorts(policies []int32, pod *model.Pod) []model.NamedPort {
 	if len(pod.Ports) == 0 {
 		return nil
@@ -131,8 +131,8 @@ func (w *view) ingressPorts(policies []int32, pod *model.Pod) []model.NamedPort 
 	return sortedPorts(found)
 }
 
-// egressPorts lists what the names of ports that egress rules use stand for on the
-// pod; sorted, without repetition.
+// egressPorts lists the meanings, on the pod, of the port names that egress rules use;
+// sorted, without repetition.
 func (w *view) egressPorts(pod *model.Pod) []model.NamedPort {
 	var found []model.NamedPort
 	for _, n := range pod.Ports {

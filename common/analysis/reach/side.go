@@ -8,12 +8,12 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// side is what one version decides in one direction for pods under the same rules.
+// side is the decisions of one version in one direction for pods with the same rules.
 type side struct {
 	view      *view
 	direction model.Direction
 	rules     [3][]*rule // by tier, in order
-	// isolated: what no rule of the NetworkPolicy tier accepts is denied.
+	// isolated: flows that no rule of the NetworkPolicy tier accepts are denied.
 	isolated bool
 	// names are the named ports of the pods, for ingress.
 	names []model.NamedPort
@@ -26,8 +26,8 @@ type pair struct {
 	sides []*side
 	// same: the versions have the same rules.
 	same bool
-	// differ are the groups to which versions give different verdicts; nil until it
-	// is asked for.
+	// differ caches the groups to which versions give different verdicts; nil until it is
+	// needed.
 	differ set
 }
 
@@ -85,8 +85,8 @@ func (w *view) side(i int, pod *model.Pod, d model.Direction) *side {
 	return s
 }
 
-// findMoved finds the groups for which a rule that all versions have answers
-// differently in them.
+// findMoved finds the groups that a rule of all versions does not match alike in all of
+// them.
 func (f *family) findMoved() {
 	f.moved = newSet(len(f.groups))
 	first := f.views[0]
@@ -108,9 +108,9 @@ func (f *family) findMoved() {
 // decider decides for one side after the other; it belongs to one goroutine.
 type decider struct {
 	p *ports
-	// Sets of cells: what is allowed, not decided, not decided and not passed in the
-	// tier, and what the tier does not accept any more, as it may have passed; y and
-	// m are what a rule matches for sure, and perhaps.
+	// Sets of cells. undecided have no decision yet; open are the undecided that have not
+	// passed the tier. held are those that the tier can no longer accept, because they may
+	// have passed. y and m are the certain and the possible matches of a rule.
 	allowed, undecided, open, held, y, m set
 }
 
@@ -119,10 +119,11 @@ func newDecider(p *ports) *decider {
 	return &decider{p, newSet(n), newSet(n), newSet(n), newSet(n), newSet(n), newSet(n)}
 }
 
-// decide returns the ports that a side allows to or from a group. It follows the
-// API: the tiers in order; in the Admin and Baseline tiers the first rule that
-// matches counts, and Pass leaves the tier; NetworkPolicies add up and are final
-// for the pods that they isolate; what nothing decides is allowed.
+// decide returns the ports that a side allows to or from a group. It follows the API:
+//
+// The tiers apply in order. In the Admin and Baseline tiers the first rule that matches
+// counts, and Pass leaves the tier. NetworkPolicies are additive and final for the pods that
+// they isolate. Flows without a decision are allowed.
 func (c *decider) decide(s *side, group int) PortsID {
 	clear(c.allowed)
 	copy(c.undecided, c.p.sets[c.p.all])
@@ -130,7 +131,7 @@ func (c *decider) decide(s *side, group int) PortsID {
 	if s.isolated {
 		for _, r := range s.rules[model.TierNetworkPolicy] {
 			if !r.every && !r.yes.has(group) {
-				continue // accepts nothing, or it is not known whether it does
+				continue // the rule accepts nothing, or it may not apply
 			}
 			c.match(s, r, group)
 			c.y.intersect(c.undecided)
@@ -168,7 +169,7 @@ func (c *decider) ordered(s *side, tier model.Tier, group int) {
 			c.held.union(c.y)
 			c.held.union(c.m)
 		case model.ActionPass:
-			// What cannot be told fails closed: a Pass rule that might match denies.
+			// Uncertainty fails closed: a Pass rule that might match denies.
 			c.undecided.remove(c.m)
 			c.open.remove(c.m)
 			c.open.remove(c.y)
@@ -180,7 +181,7 @@ func (c *decider) ordered(s *side, tier model.Tier, group int) {
 	}
 }
 
-// match finds the cells that a rule names: y for sure, and m perhaps, besides y.
+// match finds the cells that a rule names: y certainly, and m possibly, besides y.
 func (c *decider) match(s *side, r *rule, group int) {
 	copy(c.y, r.ports)
 	clear(c.m)

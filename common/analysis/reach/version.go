@@ -15,28 +15,27 @@ import (
 type version struct {
 	snapshot *model.Snapshot
 	owners   model.Owners
-	// pods are those that policies apply to and that have an address; list has
-	// them in order, and index is the place of each in it.
+	// pods are those that policies apply to and that have an address; list has them in
+	// order, and index is the position of each in it.
 	pods  map[model.PodID]*model.Pod
 	list  []*model.Pod
 	index map[model.PodID]int
-	// policies are those that select a pod, in order of evaluation; selecting are
-	// their indices by pod.
+	// policies are those that select a pod, in order of evaluation; selecting are their
+	// indices by pod.
 	policies  []*policy
 	selecting [][]int32
 	labels    *labelIndex
-	// prefixes are those of blocks, of their holes and of nodes' ranges of pods.
+	// prefixes are those of blocks, of their holes and of the pod ranges of nodes.
 	prefixes map[netip.Prefix]bool
-	// egressNames are the names of ports that egress rules use.
+	// egressNames are the port names that egress rules use.
 	egressNames map[string]bool
 }
 
 // policy is a policy that selects a pod.
 type policy struct {
 	*model.Policy
-	// rules are those of the directions that the policy decides, and texts what
-	// two policies share only if they decide a direction alike; "" means that the
-	// policy says nothing.
+	// rules are those of the directions that the policy decides. texts are equal only for
+	// policies that decide a direction alike; "" means that the policy has no effect.
 	rules [2][]*model.Rule
 	texts [2]string
 }
@@ -93,12 +92,12 @@ func selectorsOf(policies []*model.Policy) []model.Selector {
 	return all
 }
 
-// prepare notes what the rules of a policy use.
+// prepare records the words that the rules of a policy use.
 func (v *version) prepare(p *model.Policy) *policy {
 	c := &policy{Policy: p}
 	for _, d := range model.Directions {
 		if p.Tier == model.TierNetworkPolicy && !p.Isolates[d] {
-			continue // rules of a direction that policyTypes leaves out say nothing
+			continue // rules of a direction that policyTypes does not list have no effect
 		}
 		var text strings.Builder
 		for i := range p.Rules[d] {
@@ -129,8 +128,8 @@ func (v *version) prepare(p *model.Policy) *policy {
 	return c
 }
 
-// portRanges adds the ranges that rules name, and those that names of ports stand
-// for on some pod.
+// portRanges adds the ranges that rules name, and the ports that names stand for on some
+// pod.
 func (v *version) portRanges(to map[Cell]bool) {
 	named := make(map[string]bool)
 	for _, p := range v.policies {

@@ -12,8 +12,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// assemble makes the State, with everything of the one before that is the same.
-// tables tells that Tables changed, refused that some find, or found, no place.
+// assemble builds the State and shares everything that did not change with the State before.
+// tables: some Tables changed. refused: the set of Tables that exceed the limits changed.
 func (c *Compiler) assemble(in Input, d *difference, ch classChanges, tables, refused bool) *model.State {
 	s := *c.state
 	p := c.peers
@@ -44,8 +44,8 @@ func (c *Compiler) assemble(in Input, d *difference, ch classChanges, tables, re
 	return &s
 }
 
-// assign lists the endpoints with their Tables, those that are dirty or all of
-// them anew. Endpoints whose Table finds no place are denied everything.
+// assign lists the endpoints with their Tables: all of them, or only the dirty ones. An
+// endpoint whose Table exceeds the limits gets closedTable.
 func (c *Compiler) assign(dirty map[model.EndpointID]bool, all bool) (map[model.EndpointID]model.EndpointState, map[model.TableID]*model.Table) {
 	tables := make(map[model.TableID]*model.Table, len(c.selected.profiles))
 	for id, p := range c.selected.profiles {
@@ -95,7 +95,7 @@ func closedTable() *model.Table {
 	return t
 }
 
-// sameState reports whether a State has nothing that another has not.
+// sameState reports whether a State equals another one.
 func sameState(a, b *model.State) bool {
 	same := func(x, y any) bool { return reflect.ValueOf(x).Pointer() == reflect.ValueOf(y).Pointer() }
 	return same(a.Endpoints, b.Endpoints) && same(a.Tables, b.Tables) && a.Addresses == b.Addresses && same(a.Prefixes, b.Prefixes) &&
@@ -103,8 +103,8 @@ func sameState(a, b *model.State) bool {
 		same(a.PodCIDRs, b.PodCIDRs) && same(a.NodeAddresses, b.NodeAddresses) && same(a.PeerTerms, b.PeerTerms) && same(a.PeerNames, b.PeerNames) && a.NextPeerClass == b.NextPeerClass && a.Deny == b.Deny
 }
 
-// bulk is the share of addresses from which on it is cheaper to make the map of
-// addresses anew than to change it.
+// bulk is the share of changed addresses above which it is cheaper to rebuild the map of
+// addresses than to change it.
 const bulk = 4
 
 // numberAddresses brings the map of addresses up to date.
@@ -144,8 +144,8 @@ func (p *peers) numberAddresses(m model.Map[netip.Addr, model.PeerClass], ch cla
 	return m
 }
 
-// unlisted picks the addresses that find no place: what is not of this node
-// first, then the highest.
+// unlisted picks the addresses to omit when there are too many: first those of other nodes,
+// then the highest.
 func (p *peers) unlisted(most int) []netip.Addr {
 	if len(p.entries) <= most {
 		return nil
@@ -176,7 +176,7 @@ func (p *peers) numberPrefixes() []model.PrefixClass {
 	return all
 }
 
-// descriptions lists the classes by number: was, with what changed.
+// descriptions lists the classes by number: was, with the changes applied.
 func (p *peers) descriptions(was []model.PeerClassInfo, ch classChanges) []model.PeerClassInfo {
 	all := make([]model.PeerClassInfo, 0, len(p.classes))
 	if len(ch.added)+len(ch.dropped)+len(ch.stayed) > len(p.classes)/bulk {

@@ -13,7 +13,7 @@ type bitset []uint64
 
 func (b bitset) has(n int) bool { return n/64 < len(b) && b[n/64]>>(n%64)&1 != 0 }
 
-// set puts a number in or takes it out, and reports whether that was a change.
+// set adds or removes a number, and reports whether the set changed.
 func (b *bitset) set(n int, in bool) bool {
 	if b.has(n) == in {
 		return false
@@ -53,8 +53,7 @@ func (b bitset) without(c bitset) bitset {
 	return d
 }
 
-// sameOutside reports whether the sets are equal apart from the numbers that
-// may differ.
+// sameOutside reports whether the sets are equal apart from the numbers in the third set.
 func (b bitset) sameOutside(c, may bitset) bool {
 	for i := range max(len(b), len(c)) {
 		if (b.word(i)^c.word(i))&^may.word(i) != 0 {
@@ -64,7 +63,7 @@ func (b bitset) sameOutside(c, may bitset) bool {
 	return true
 }
 
-// meets reports whether a number is in both sets.
+// meets reports whether the sets have a number in common.
 func (b bitset) meets(c bitset) bool {
 	for i := range min(len(b), len(c)) {
 		if b[i]&c[i] != 0 {

@@ -10,19 +10,18 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// difference is what an input has that the one before had not, and the other
-// way round.
+// difference holds the objects in which an input differs from the one before.
 type difference struct {
 	namespaces []string
 	nodes      []change[model.Node]
 	policies   []change[model.Policy]
 	pods       []podChange
-	// endpoints are those that may be under another Table.
+	// endpoints are those whose Table may change.
 	endpoints map[model.EndpointID]bool
 	denyLists bool
 }
 
-// change is an object before and after; nil where there was or is none.
+// change is an object before and after; nil if it does not exist then.
 type change[T any] struct{ was, is *T }
 
 type podChange struct {
@@ -34,8 +33,8 @@ func (d *difference) none() bool {
 	return len(d.namespaces)+len(d.nodes)+len(d.policies)+len(d.pods)+len(d.endpoints) == 0 && !d.denyLists
 }
 
-// changes compares an input with the one before. In passing it notes the
-// endpoints of the new one.
+// changes compares an input with the one before. It also records the endpoints of the new
+// input.
 func (c *Compiler) changes(in Input) *difference {
 	is, was := in.Snapshot, c.snapshot
 	d := &difference{endpoints: make(map[model.EndpointID]bool), denyLists: is.DenyLists != was.DenyLists}

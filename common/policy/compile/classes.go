@@ -11,44 +11,44 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// bucket is groups that are in one class now.
+// bucket is the groups that now form one class.
 type bucket struct {
-	class   // what it means; number and groups are not set
+	class   // the meaning of the class; number and groups are not set
 	members []*group
-	// from are the classes that the members were in, and how many addresses
-	// and prefixes came from each.
+	// from are the previous classes of the members, with the number of addresses and
+	// prefixes from each.
 	from map[*class]int
-	heir *class // that goes on as this bucket
+	heir *class // the class that continues as this bucket
 }
 
-// classChanges is what became of classes.
+// classChanges is the result of a reclassification.
 type classChanges struct {
 	added, dropped []*class // by number
-	// stayed are classes that may be described otherwise.
+	// stayed are classes whose description may change.
 	stayed []*class
-	// renumbered are groups whose class has another number than the one that
-	// they were in before.
+	// renumbered are groups whose class now has another number.
 	renumbered []*group
-	// described tells that classes came, went or are described otherwise.
+	// described: classes were added or removed, or their descriptions changed.
 	described bool
 	reread    bool // see turnover
 }
 
-// turnover is how the vocabulary changed.
+// turnover is the change of the vocabulary.
 type turnover struct {
 	added, removed []*term
 	before, after  words
 	namesChanged   bool
-	// bits are those of terms that are in one vocabulary only, names the names
-	// that are in both.
+	// bits are those of terms that are in one vocabulary only; names are the port names that
+	// are in both.
 	bits  bitset
 	names map[string]bool
-	// reread: other words than before find no place; rows are to be built anew.
+	// reread: the set of words that exceed the limits changed, so that all rows must be
+	// rebuilt.
 	reread bool
 }
 
-// same reports whether two classes, one of before and one of now, mean the same
-// as far as both vocabularies can tell.
+// same reports whether a previous class and a present one have the same meaning, as far as
+// both vocabularies can express it.
 func (t turnover) same(was *class, is *bucket) bool {
 	if was.kind != is.kind || !was.bits.sameOutside(is.bits, t.bits) {
 		return false
@@ -65,11 +65,11 @@ func (t turnover) same(was *class, is *bucket) bool {
 	return slices.Equal(common(was.texts), common(is.texts))
 }
 
-// settleClasses finds the classes of marked groups. A class keeps its number as
-// long as it means the same to the rules that stay, so that rows which stay are
-// right under that number. Where a class is split its largest part keeps the
-// number; where classes are joined, the number of the largest is kept. inherit,
-// if given, finds numbers for classes that have no predecessor.
+// settleClasses assigns marked groups to classes. A class keeps its number as long as the
+// rules that stay cannot distinguish its old meaning from the new, so that rows that stay
+// remain correct under that number. If a class is split, its largest part keeps the number.
+// If classes are joined, the number of the largest is kept. inherit, if not nil, finds
+// numbers for classes without a predecessor.
 func (p *peers) settleClasses(t turnover, inherit func([]*bucket) []uint32) classChanges {
 	affected := make(map[*class]bool)
 	buckets := make(map[string]*bucket)
@@ -131,7 +131,7 @@ func put(buckets map[string]*bucket, m class, g *group, weight int) {
 	}
 }
 
-// stay puts the groups of a class that mean what they meant into their bucket.
+// stay puts the groups of a class whose meaning did not change into their bucket.
 func (p *peers) stay(buckets map[string]*bucket, c *class) {
 	if len(c.groups) == 0 {
 		return
@@ -142,8 +142,8 @@ func (p *peers) stay(buckets map[string]*bucket, c *class) {
 	}
 }
 
-// chooseHeirs finds for each bucket the class that it goes on as, if there is
-// one, by the number of members. World is always the same.
+// chooseHeirs finds for each bucket the class that continues as this bucket, if there is
+// one, by the number of members. World always continues as World.
 func chooseHeirs(buckets []*bucket, t turnover) {
 	type pair struct {
 		bucket *bucket
@@ -217,7 +217,7 @@ func (p *peers) rename(buckets []*bucket, affected map[*class]bool, inherit func
 	return ch
 }
 
-// order keeps byNumber.
+// order updates byNumber.
 func (p *peers) order(ch classChanges) {
 	all := make([]*class, 0, len(p.classes))
 	added := ch.added

@@ -8,30 +8,30 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Endpoint is a local attachment to compile a Table for. It is decided for its
-// own pod; a pod may have several.
+// Endpoint is a local attachment to compile a Table for. Policies apply to it as to its own
+// pod; a pod may have several endpoints.
 type Endpoint struct {
 	Pod model.PodID
-	// IPs are the addresses that the endpoint really has. They count for its
-	// pod in place of what the API shows, which may be late.
+	// IPs are the addresses that the endpoint really has. They replace the pod's addresses
+	// in the API, which may be late.
 	IPs []netip.Addr
 }
 
-// Input is everything that a Compile sees.
+// Input is everything that a Compile reads.
 type Input struct {
 	Snapshot *model.Snapshot
 	// Node is the name of the node to compile for.
 	Node      string
 	Endpoints map[model.EndpointID]Endpoint
 	Limits    Limits
-	// Previous, if given, is a State that was compiled before for this node:
-	// classes that still mean the same keep their numbers, so that the backend
-	// has little to change. A Compiler reads it in its first Compile only.
+	// Previous, if not nil, is a State compiled before for this node. Classes that keep
+	// their meaning keep their numbers, so that the backend has little to change. A Compiler
+	// reads Previous in its first Compile only.
 	Previous *model.State
 }
 
-// Once compiles what a node should enforce, from scratch. It is a pure function;
-// without Previous equal inputs give equal States, with it they give States that
-// are equal up to the numbers of classes. Every construct that cannot be compiled
-// exactly is returned as an Unsupported and fails closed.
+// Once compiles the state that a node should enforce, from scratch. It is a pure function.
+// Without Previous equal inputs give equal States; with it the States are equal up to the
+// numbers of classes. Once returns every construct that it cannot compile exactly as an
+// Unsupported, and such a construct fails closed.
 func Once(in Input) (*model.State, []model.Unsupported) { return New().Compile(in) }

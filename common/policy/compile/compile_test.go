@@ -14,8 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// answers gives the decisions of a State for a list of addresses, whose classes
-// are looked up once.
+// answers decides for a list of addresses by a State. It looks up their classes once.
 type answers struct {
 	*model.State
 	addrs   []netip.Addr
@@ -30,7 +29,7 @@ func newAnswers(s *model.State, addrs []netip.Addr) *answers {
 	return a
 }
 
-// decide says what State.Decide says of addrs[i].
+// decide returns State.Decide for addrs[i].
 func (a *answers) decide(id model.EndpointID, d model.Direction, i int, p model.Protocol, port uint16) model.Decision {
 	e := a.Endpoints[id]
 	t := a.Tables[e.Table]
@@ -40,8 +39,8 @@ func (a *answers) decide(id model.EndpointID, d model.Direction, i int, p model.
 	return t.Sides[d].Row(a.classes[i]).Cell(a.PortClass(p, port))
 }
 
-// compare asks the reference and the compiled State about every flow that
-// could tell them apart.
+// compare compares the reference with the compiled State for every flow that could
+// distinguish them.
 func compare(t *testing.T, s *model.Snapshot, node string, state *model.State) (cells int) {
 	t.Helper()
 	reference := policy.NewEvaluator(s)

@@ -8,10 +8,10 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Compiler compiles one State after another for one node. It keeps what it
-// derived, so that a Compile costs what changed since the one before and not
-// what there is, and its States share what is the same. What no longer exists
-// is dropped. It is owned by one goroutine; the States are not.
+// Compiler compiles one State after another for one node. It caches derived data, so that a
+// Compile costs time in proportion to the change since the last one. Its States share
+// everything that did not change. It drops data of objects that no longer exist. One
+// goroutine owns the Compiler; its States are immutable.
 type Compiler struct {
 	node     string
 	limits   Limits
@@ -21,19 +21,19 @@ type Compiler struct {
 	peers    *peers
 	ports    *portSpace
 	state    *model.State
-	// refused are the profiles whose Tables found no place in state, unsupported
-	// all that did not.
+	// refused are the profiles whose Tables exceed the limits; unsupported lists everything
+	// that exceeds them.
 	refused     []*profile
 	unsupported []model.Unsupported
-	spoken      words // by rules, as far as peers are concerned
+	spoken      words // the words of rules about peers
 }
 
-// New returns a Compiler that knows nothing yet.
+// New returns a Compiler without a previous State.
 func New() *Compiler { return &Compiler{} }
 
-// Compile works out what the node should enforce. Equal sequences of inputs
-// give equal sequences of States. Each State decides like that of a Compiler
-// that sees only the last input, under other numbers of classes perhaps.
+// Compile computes the state that the node should enforce. Equal sequences of inputs give
+// equal sequences of States. Each State decides like that of a Compiler that reads only the
+// last input; only the numbers of classes may differ.
 func (c *Compiler) Compile(in Input) (*model.State, []model.Unsupported) {
 	inherits, first := in.Previous, c.state == nil || c.node != in.Node
 	if limits := in.Limits.withDefaults(); !first && limits != c.limits {
@@ -70,7 +70,7 @@ func (c *Compiler) Compile(in Input) (*model.State, []model.Unsupported) {
 	return c.state, c.unsupported
 }
 
-// reset forgets everything but the numbers of a State, if one is given.
+// reset discards everything but the numbers of a State, if one is given.
 func (c *Compiler) reset(in Input, inherits *model.State) {
 	node := in.Node
 	c.node, c.limits = node, in.Limits.withDefaults()
@@ -86,7 +86,7 @@ func (c *Compiler) reset(in Input, inherits *model.State) {
 	}
 }
 
-// changePolicies finds what endpoints are under and enters it in the vocabulary.
+// changePolicies finds the policies of the endpoints and enters them in the vocabulary.
 func (c *Compiler) changePolicies(in Input, d *difference) {
 	for _, p := range d.policies {
 		c.selected.policyChanged(p.was, p.is, in.Snapshot, d.endpoints)
@@ -97,7 +97,7 @@ func (c *Compiler) changePolicies(in Input, d *difference) {
 	c.selected.selectAgain(d.endpoints, in.Endpoints, in.Snapshot, c.words)
 }
 
-// changeVocabulary says how the words of rules changed.
+// changeVocabulary returns the change of the words of rules.
 func (c *Compiler) changeVocabulary() turnover {
 	t := turnover{before: c.spoken, after: c.spoken, namesChanged: c.words.namesChanged}
 	c.words.namesChanged = false
@@ -134,19 +134,19 @@ func (c *Compiler) changePeers(d *difference, t turnover) {
 	}
 }
 
-// portsChange is what became of port classes.
+// portsChange is the change of the port classes.
 type portsChange uint8
 
 const (
 	portsSame portsChange = iota
-	// portsDiffer: rows are to be adapted.
+	// portsDiffer: rows must be adapted.
 	portsDiffer
-	// portsReread: other ranges than before find no place; rows are to be built
-	// anew.
+	// portsReread: the set of ranges that exceed the limits changed; all rows must be
+	// rebuilt.
 	portsReread
 )
 
-// settlePorts classifies the ports again if that may have changed.
+// settlePorts recomputes the port classes if they may have changed.
 func (c *Compiler) settlePorts() portsChange {
 	if !c.words.portsChanged && c.ports.classes != nil && len(c.ports.closed) == 0 {
 		return portsSame
@@ -166,8 +166,7 @@ func (c *Compiler) settlePorts() portsChange {
 	return portsReread
 }
 
-// settleLimits closes the words that find no place, and opens those that find
-// one again.
+// settleLimits closes the words that exceed the limits, and opens those that fit again.
 func (c *Compiler) settleLimits(t *turnover) {
 	p := c.peers
 	if crowded := len(p.entries) > c.limits.Addresses; crowded != p.crowded {
@@ -202,8 +201,7 @@ func (c *Compiler) settlePeers(t turnover, previous *model.State) classChanges {
 	return c.peers.settleClasses(t, heirs)
 }
 
-// inheritPeers finds the numbers that the classes had in a State that this
-// Compiler did not make.
+// inheritPeers takes over the numbers of the classes of a State that another Compiler made.
 func (c *Compiler) inheritPeers(buckets []*bucket, was *model.State) []uint32 {
 	var found []signature
 	for _, b := range buckets {
@@ -236,9 +234,8 @@ func (b *bucket) membersOf(s *model.State) map[uint32]int {
 	return n
 }
 
-// settleTables builds the tables of new profiles, which there are only if
-// endpoints changed, and brings the others up to date. It reports whether any is
-// another one.
+// settleTables builds the tables of new profiles and brings the others up to date. Profiles
+// are new only if endpoints changed. It reports whether any table changed.
 func (c *Compiler) settleTables(ch classChanges, ports portsChange, endpoints bool) (changed bool) {
 	if ports == portsSame && len(ch.added)+len(ch.dropped) == 0 && !ch.reread && !endpoints {
 		return false

@@ -22,7 +22,7 @@ type history struct {
 	*rand.Rand
 	shape world.Shape
 	input compile.Input
-	extra map[model.EndpointID]compile.Endpoint // beside one for every pod
+	extra map[model.EndpointID]compile.Endpoint // in addition to one for every pod
 }
 
 func newHistory(seed uint64, shape world.Shape) *history {
@@ -38,7 +38,7 @@ func (h *history) name() {
 	maps.Copy(h.input.Endpoints, h.extra)
 }
 
-// step changes something, sometimes nothing and sometimes a lot.
+// step changes nothing, a little or a lot.
 func (h *history) step() {
 	switch h.IntN(8) {
 	case 0:
@@ -59,8 +59,8 @@ func (h *history) step() {
 	h.name()
 }
 
-// changeNode takes a node away, brings it back, or changes its labels, its range
-// of pod addresses or its own addresses.
+// changeNode removes a node, adds it again, or changes its labels, its pod range or its own
+// addresses.
 func (h *history) changeNode() {
 	c := *h.input.Snapshot
 	name := fmt.Sprintf("node%d", 1+h.IntN(3))
@@ -86,8 +86,8 @@ func (h *history) changeNode() {
 	h.input.Snapshot = &c
 }
 
-// changeEndpoint adds or removes an attachment beside the one that every pod
-// has: a second one of a pod, or one of a pod that nobody knows.
+// changeEndpoint adds or removes an additional attachment: a second one of a pod, or one of
+// a pod that the API does not have.
 func (h *history) changeEndpoint() {
 	id := model.EndpointID(fmt.Sprintf("extra%d:eth0", h.IntN(3)))
 	if _, ok := h.extra[id]; ok {
@@ -131,7 +131,7 @@ func rebuilt(s *model.Snapshot) *model.Snapshot {
 		policies = append(policies, &c)
 	}
 	r := model.MakeSnapshot(namespaces, nodes, pods, policies)
-	for name := range r.Namespaces.All() { // MakeSnapshot adds those that pods name
+	for name := range r.Namespaces.All() { // MakeSnapshot adds the namespaces of pods
 		if _, ok := s.Namespaces.Get(name); !ok {
 			r.Namespaces = r.Namespaces.Without(name)
 		}
@@ -156,8 +156,8 @@ func effective(in compile.Input) *model.Snapshot {
 	return &c
 }
 
-// equalToReference asks the reference about every cell of every endpoint, each
-// as the pod that it is an attachment of.
+// equalToReference compares every cell of every endpoint with the reference, which decides
+// for its pod.
 func equalToReference(t *testing.T, in compile.Input, state *model.State) (cells int) {
 	t.Helper()
 	s := effective(in)
@@ -170,7 +170,7 @@ func equalToReference(t *testing.T, in compile.Input, state *model.State) (cells
 			continue
 		}
 		own := *pod
-		own.IPs, own.Node = e.IPs, in.Node // where the attachment is, whatever the API shows
+		own.IPs, own.Node = e.IPs, in.Node // the place of the attachment, whatever the API shows
 		for _, d := range model.Directions {
 			for i, a := range addrs {
 				for _, at := range ports {
@@ -187,8 +187,8 @@ func equalToReference(t *testing.T, in compile.Input, state *model.State) (cells
 	return cells
 }
 
-// equalToFull compares a State with one that was compiled from scratch: every
-// cell, causes included, and that nothing is in it that the other has not.
+// equalToFull compares a State with one that was compiled from scratch: every cell, causes
+// included, and the absence of anything else.
 func equalToFull(t *testing.T, state, full *model.State) (cells int) {
 	t.Helper()
 	if a, b := len(state.PeerClasses), len(full.PeerClasses); a != b {
@@ -224,8 +224,7 @@ func equalToFull(t *testing.T, state, full *model.State) (cells int) {
 	return cells
 }
 
-// pairs finds which class of one State is which of the other by what they
-// contain and by how they are described.
+// pairs finds the corresponding classes of two States by their content and description.
 func pairs(t *testing.T, a, b *model.State) map[model.PeerClass]model.PeerClass {
 	t.Helper()
 	if a.Addresses.Len() != b.Addresses.Len() || len(a.Prefixes) != len(b.Prefixes) {
@@ -278,8 +277,8 @@ func portPairs(t *testing.T, a, b *model.State) map[model.PortClass]model.PortCl
 	return m
 }
 
-// keepsMeaning checks that a number which stays says the same in a table that
-// stays: a data path need not touch it.
+// keepsMeaning checks that a number that stays has the same meaning in a table that stays: a
+// data path need not change it.
 func keepsMeaning(t *testing.T, was, is *model.State) {
 	t.Helper()
 	for id, a := range was.Tables {
@@ -328,7 +327,7 @@ func dump(s *model.State) string {
 	return b.String()
 }
 
-// TestCompilerEqualsCompile lets Compilers live through random histories.
+// TestCompilerEqualsCompile runs Compilers through random histories.
 func TestCompilerEqualsCompile(t *testing.T) {
 	histories, steps := uint64(60), 12
 	if testing.Short() {
@@ -348,7 +347,7 @@ func TestCompilerEqualsCompile(t *testing.T) {
 					}
 					full, _ := compile.Once(h.input)
 					cells += equalToFull(t, state, full)
-					if states%3 == 0 { // the full State is compared with it elsewhere
+					if states%3 == 0 { // another test compares the full State with it
 						cells += equalToReference(t, h.input, state)
 					}
 					if was != nil {
@@ -367,8 +366,8 @@ func TestCompilerEqualsCompile(t *testing.T) {
 	t.Logf("states=%d cells=%d", states, cells)
 }
 
-// TestCompilerIsDeterministic compares two Compilers that see the same inputs,
-// made anew so that no map is walked in the same order.
+// TestCompilerIsDeterministic compares two Compilers with the same inputs. The inputs are
+// rebuilt, so that the iteration order of maps differs.
 func TestCompilerIsDeterministic(t *testing.T) {
 	for i, shape := range world.Shapes {
 		for seed := range uint64(20) {

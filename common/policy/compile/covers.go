@@ -11,10 +11,10 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// prefix is one that a rule names or that a node's pods have their addresses
-// from. Addresses belong to the longest prefix that contains them.
+// prefix is one that a rule names or that a node assigns pod addresses from. An address
+// belongs to the longest prefix that contains it.
 type prefix struct {
-	netip.Prefix     // not valid for what no prefix contains
+	netip.Prefix     // not valid for the addresses outside all prefixes
 	uses         int // by blocks of terms and by nodes
 	ranges       int // uses by nodes
 	kind         model.AddressKind
@@ -24,7 +24,7 @@ type prefix struct {
 	entries list
 }
 
-// cover is the prefixes that rules cannot tell apart.
+// cover is a set of prefixes that rules cannot distinguish.
 type cover struct {
 	kind     model.AddressKind
 	bits     bitset
@@ -58,7 +58,7 @@ func family(a netip.Addr) int {
 // longest returns the longest prefix that contains the address.
 func (p *peers) longest(a netip.Addr) *prefix { return p.containing(a, a.BitLen()) }
 
-// containing returns the longest prefix of at most so many bits.
+// containing returns the longest prefix of at most that many bits that contains the address.
 func (p *peers) containing(a netip.Addr, most int) *prefix {
 	for _, bits := range p.lengths[family(a)] {
 		if bits > most {
@@ -75,8 +75,7 @@ func (p *peers) containing(a netip.Addr, most int) *prefix {
 	return p.nowhere
 }
 
-// usePrefix counts a use of a prefix. What comes and goes is placed by
-// settlePrefixes.
+// usePrefix counts a use of a prefix. settlePrefixes then places new and removed prefixes.
 func (p *peers) usePrefix(at netip.Prefix, uses, ranges int) {
 	x, ok := p.prefixes[at]
 	if !ok {
@@ -94,7 +93,7 @@ func (p *peers) usePrefix(at netip.Prefix, uses, ranges int) {
 	}
 }
 
-// useRanges counts the ranges of a node's pods.
+// useRanges counts the pod ranges of a node.
 func (p *peers) useRanges(n *model.Node, by int) {
 	if n == nil {
 		return
@@ -104,8 +103,8 @@ func (p *peers) useRanges(n *model.Node, by int) {
 	}
 }
 
-// useEverywhere adds, or takes back, prefixes that contain every address, so
-// that what is not listed has a class that rules can be told about.
+// useEverywhere adds or removes the prefixes that contain every address. They give addresses
+// without a more specific entry a class that rules can match.
 func (p *peers) useEverywhere(on bool) {
 	by := -1
 	if on {
@@ -136,16 +135,16 @@ func (p *peers) useBlock(b model.IPBlock, by int) {
 	}
 }
 
-// covers reports whether the block contains all of the prefix that is not in a
-// longer prefix of its own: the holes of a block have entries of their own.
+// covers reports whether the block contains all of the prefix outside longer prefixes: the
+// holes of a block have entries of their own.
 func covers(b model.IPBlock, p netip.Prefix) bool {
 	within := func(outer netip.Prefix) bool { return outer.Bits() <= p.Bits() && outer.Contains(p.Addr()) }
 	return within(b.CIDR) && !slices.ContainsFunc(b.Except, within)
 }
 
-// settlePrefixes brings prefixes up to date with the terms and nodes: which
-// there are, what matches them, which addresses they contain, and which of them
-// rules cannot tell apart.
+// settlePrefixes brings prefixes up to date with the terms and nodes: which prefixes exist,
+// which terms match them, which addresses they contain, and which of them rules cannot
+// distinguish.
 func (p *peers) settlePrefixes(added, removed []*term) {
 	notBlock := func(t *term) bool { return t.peer.Kind != model.PeerBlock }
 	added = slices.DeleteFunc(slices.Clone(added), notBlock)
@@ -172,8 +171,7 @@ func (p *peers) settlePrefixes(added, removed []*term) {
 	p.settleCovers(changed)
 }
 
-// changePrefixes lets addresses go to the prefixes that came and come back from
-// those that went.
+// changePrefixes moves addresses to new prefixes and away from removed ones.
 func (p *peers) changePrefixes() {
 	var gone []*prefix
 	for x := range p.idle {
@@ -228,8 +226,7 @@ func (p *peers) moveEntry(e *entry, to *prefix) {
 	}
 }
 
-// match brings up to date what matches a prefix, and reports whether that was a
-// change.
+// match updates the terms that match a prefix, and reports whether they changed.
 func (p *peers) match(x *prefix, added, removed []*term) bool {
 	fresh := p.fresh[x]
 	changed := fresh
@@ -253,7 +250,8 @@ func (p *peers) match(x *prefix, added, removed []*term) bool {
 	return changed
 }
 
-// kindOf tells whether a prefix is in the range of some node's pods.
+// kindOf returns the kind of addresses in a prefix: of unknown pods if a node assigns pod
+// addresses from it.
 func (p *peers) kindOf(x *prefix) model.AddressKind {
 	for _, bits := range p.lengths[family(x.Addr())] {
 		if bits > x.Bits() {
@@ -268,8 +266,8 @@ func (p *peers) kindOf(x *prefix) model.AddressKind {
 	return model.KindKnown
 }
 
-// settleCovers joins prefixes that match the same again. Where a cover splits
-// its largest part stays in place, so that few addresses move.
+// settleCovers joins prefixes that now match the same terms. If a cover is split, its
+// largest part stays in place, so that few addresses move.
 func (p *peers) settleCovers(changed map[*prefix]bool) {
 	affected := make(map[*cover]bool)
 	for x := range changed {
@@ -277,7 +275,7 @@ func (p *peers) settleCovers(changed map[*prefix]bool) {
 			affected[x.cover] = true
 		}
 	}
-	// Parts of the covers that change, by what they match now.
+	// Parts of the covers that change, by the terms that they now match.
 	var moving []*prefix
 	for c := range affected {
 		delete(p.covers, coverKey(c.kind, c.bits))
@@ -335,7 +333,7 @@ func (c *cover) first() string {
 	return least
 }
 
-// enterCover puts a prefix into the cover of those that match the same.
+// enterCover puts a prefix into the cover of the prefixes with the same terms.
 func (p *peers) enterCover(x *prefix) {
 	key := coverKey(x.kind, x.bits)
 	c := p.covers[key]
@@ -359,7 +357,7 @@ func (p *peers) enterCover(x *prefix) {
 	}
 }
 
-// leaveCover takes a prefix out; its entries are to be placed again.
+// leaveCover removes a prefix from its cover; its entries must be placed again.
 func (p *peers) leaveCover(x *prefix) {
 	c := x.cover
 	x.cover = nil

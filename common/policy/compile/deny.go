@@ -8,8 +8,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// denySet is the deny lists of a snapshot. Addresses of nodes are spared: a
-// list that cut nodes off from each other would take the cluster apart.
+// denySet is the deny lists of a snapshot. Addresses of nodes are exempt: a list that
+// separated nodes from each other would break the cluster.
 func denySet(was *model.DenySet, s *model.Snapshot, listsChanged bool) *model.DenySet {
 	set := was
 	if listsChanged {
@@ -25,12 +25,12 @@ func denySet(was *model.DenySet, s *model.Snapshot, listsChanged bool) *model.De
 	return set.Sparing(nodes)
 }
 
-// DenySet is the deny lists of a snapshot, as Compile puts them in a State; nil
-// if there are none.
+// DenySet is the deny lists of a snapshot, as Compile puts them in a State; nil if there are
+// none.
 func DenySet(s *model.Snapshot) *model.DenySet { return denySet(nil, s, true) }
 
-// sparedNodes reports the entries of deny lists that are not enforced for the
-// address of a node.
+// sparedNodes reports the entries of deny lists that are not enforced for the address of a
+// node.
 func sparedNodes(set *model.DenySet, s *model.Snapshot) []model.Unsupported {
 	if set == nil || len(set.Spared) == 0 {
 		return nil

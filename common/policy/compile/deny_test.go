@@ -10,8 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Deny lists reach the State; addresses of nodes are spared, as nodes come and
-// go, and what is the same stays the same.
+// Deny lists reach the State. Addresses of nodes are exempt, also as nodes are added and
+// removed. Unchanged parts are shared.
 func TestDenyListsAreCompiled(t *testing.T) {
 	lists := model.MakeMap(map[string]*model.DenyList{
 		"b": {Name: "b", Entries: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8::/32")}},

@@ -16,16 +16,16 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// notInDigest are the fields that the digest leaves out, with the reason.
-// TestEditsOfOneField shows that a change of them takes effect all the same.
+// notInDigest are the fields that the digest omits, with the reason. TestEditsOfOneField
+// shows that a change of them takes effect anyway.
 var notInDigest = map[string]string{
 	"Subject": "the Compiler selects again for every policy object that is replaced",
 }
 
-// TestDigestCoversEveryField changes every field that a policy has, found by
-// reflection, and asks for another digest. A Compiler takes a policy of equal
-// digest for the one it has compiled: a field that the digest leaves out is an
-// edit that never takes effect. A new field fails here until it is handled.
+// TestDigestCoversEveryField changes every field of a policy, found by reflection, and
+// expects another digest. A Compiler does not compile a policy again if its digest is equal:
+// an edit of a field outside the digest never takes effect. A new field fails here until it
+// is handled.
 func TestDigestCoversEveryField(t *testing.T) {
 	p := richPolicy()
 	was := compile.DigestPolicy(p)
@@ -44,11 +44,11 @@ func TestDigestCoversEveryField(t *testing.T) {
 	t.Logf("changes=%d", walked)
 }
 
-// TestEditsReachEveryField compares world.Edits with the fields that reflection
-// finds: random clusters must edit all that decide.
+// TestEditsReachEveryField compares world.Edits with the fields that reflection finds:
+// random clusters must edit every field that decides.
 func TestEditsReachEveryField(t *testing.T) {
-	// What the API fixes for the life of an object, and the position of a rule,
-	// which follows from its list.
+	// Fields that the API makes immutable, and the position of a rule, which follows from
+	// its list.
 	fixed := []string{"Origin.Kind", "Origin.Namespace", "Origin.Name", "Rules[][].Index"}
 	missing := make(map[string]bool)
 	f := fields{t: t, try: func(path string) {
@@ -100,8 +100,8 @@ func richPolicy() *model.Policy {
 		Isolates: [2]bool{true, false}, Rules: [2][]model.Rule{rules(), rules()}}
 }
 
-// meant reports whether a member of a struct counts, given the others: of a Peer
-// only what its kind says, and so on. Members that it does not know count.
+// meant reports whether a member of a struct counts, given the others: of a Peer only the
+// members of its kind, and so on. Unknown members count.
 func meant(of any, member string) bool {
 	switch v := of.(type) {
 	case model.Peer:
@@ -117,8 +117,7 @@ func meant(of any, member string) bool {
 	return true
 }
 
-// fields changes every field below a value that counts, one at a time, and puts it
-// back.
+// fields changes every field below a value that counts, one at a time, and restores it.
 type fields struct {
 	t   *testing.T
 	try func(path string)
@@ -177,7 +176,7 @@ func (f fields) walk(path string, v reflect.Value) {
 	}
 }
 
-// selector changes the conditions of a selector, which it makes anew each time.
+// selector changes the conditions of a selector, which it recreates each time.
 func (f fields) selector(path string, s model.Selector, put func(model.Selector, string)) {
 	if names := fieldNames(reflect.TypeFor[model.Selector]()); !slices.Equal(names, []string{"requirements", "text"}) {
 		f.t.Fatalf("a Selector has the fields %v: this test must change the new one", names)
@@ -203,7 +202,7 @@ func fieldNames(t reflect.Type) []string {
 	return names
 }
 
-// differences lists the paths, as fields has them, at which two values differ.
+// differences lists the paths, in the notation of fields, at which two values differ.
 func differences(path string, a, b reflect.Value) []string {
 	if reflect.DeepEqual(a.Interface(), b.Interface()) {
 		return nil

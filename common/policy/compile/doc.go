@@ -6,7 +6,7 @@
 // and Tables. It goes from one State to the next at the cost of the change; Once
 // starts from scratch. README.md follows one policy through the stages.
 //
-// It shares no code with the Evaluator of common/policy beyond the nouns of
-// common/model, so that a test that compares the two means something. It does no
+// It shares no code with the Evaluator of common/policy beyond the types of
+// common/model, so that tests compare two independent implementations. It does no
 // I/O and does not encode Tables: linux/policymap and windows/acl do.
 package compile

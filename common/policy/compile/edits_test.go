@@ -11,9 +11,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// TestEditsOfOneField edits every field of every policy, one at a time, under a
-// Compiler that has compiled the policy before. The edited State must equal one
-// that is compiled from scratch, and so must the State after the edit is undone.
+// TestEditsOfOneField edits every field of every policy, one at a time, under a Compiler
+// that has compiled the policy before. The edited State must equal one that is compiled from
+// scratch, and so must the State after the edit is undone.
 func TestEditsOfOneField(t *testing.T) {
 	seeds, every := uint64(3), 1
 	if testing.Short() {
@@ -52,8 +52,8 @@ func withPolicy(s *model.Snapshot, p *model.Policy) *model.Snapshot {
 	return &c
 }
 
-// sameAsScratch compiles an input with a Compiler that has a history, and
-// compares every cell with a State without one.
+// sameAsScratch compiles an input with a Compiler that has a history, and compares every
+// cell with a State that was compiled without one.
 func sameAsScratch(t *testing.T, c *compile.Compiler, in compile.Input, field string) {
 	t.Helper()
 	defer func() {
@@ -76,9 +76,8 @@ func sameAsScratch(t *testing.T, c *compile.Compiler, in compile.Input, field st
 	equalToFull(t, state, full)
 }
 
-// TestEditsAreDecided edits every field of some policies and asks the reference
-// about every cell. What the compiler and its twin from scratch get wrong
-// together, the reference does not.
+// TestEditsAreDecided edits every field of some policies and compares every cell with the
+// reference. It finds errors that the Compiler also makes from scratch.
 func TestEditsAreDecided(t *testing.T) {
 	seeds := uint64(2)
 	if testing.Short() {

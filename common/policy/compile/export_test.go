@@ -2,5 +2,5 @@
 
 package compile
 
-// DigestPolicy is the digest by which the Compiler tells policies apart.
+// DigestPolicy is the digest by which the Compiler identifies policies.
 var DigestPolicy = digestPolicy

@@ -10,9 +10,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// FuzzCompile lets a Compiler live through a history that the bytes of a script
-// choose, and compares it after each step with one that starts from scratch and
-// with the reference; under limits that some scripts choose, too.
+// FuzzCompile runs a Compiler through a history that the bytes of a script choose. After
+// each step it compares the State with one from scratch and with the reference. Some scripts
+// also choose limits.
 func FuzzCompile(f *testing.F) {
 	for seed := range uint64(4) {
 		f.Add(seed, byte(seed), byte(0), []byte{byte(seed), 7, 3, 2, 1})

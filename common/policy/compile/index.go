@@ -9,17 +9,17 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// classIndex finds the classes that rules may tell from World. Its lists may
-// name classes that are gone or are in another list now, and name one twice:
-// whoever reads them looks.
+// classIndex finds the classes that rules may distinguish from World. Its lists may contain
+// removed classes, classes that have moved to another list, and duplicates. Readers must
+// skip these.
 type classIndex struct {
 	all   []*class // by number
 	world *class
 	byBit [][]*class
-	// special are those that rules treat apart for what they are, named those
-	// that port names tell apart.
+	// special are classes of a kind other than KindKnown; named are those that port names
+	// distinguish.
 	special, named []*class
-	// length is that of all lists, room what it may be before they are made anew.
+	// length is the length of all lists; room is the length at which they are rebuilt.
 	length, room int
 	turn         uint64 // of toldApart
 }
@@ -36,7 +36,7 @@ func newClassIndex(all []*class) *classIndex {
 	return x
 }
 
-// enter notes what a class is now; was is what it was before, or nil.
+// enter records the present content of a class; was is its content before, or nil.
 func (x *classIndex) enter(c, was *class) {
 	if was == nil {
 		was = &class{}
@@ -62,7 +62,7 @@ func (x *classIndex) enter(c, was *class) {
 	}
 }
 
-// toldApart lists, by number, the classes that rules may tell from World.
+// toldApart lists, by number, the classes that rules may distinguish from World.
 func (x *classIndex) toldApart(rules []compiledRule) []*class {
 	x.turn++
 	var found []*class
@@ -91,7 +91,7 @@ func (x *classIndex) toldApart(rules []compiledRule) []*class {
 
 func compareClasses(a, b *class) int { return cmp.Compare(a.number, b.number) }
 
-// index returns the index of the classes that there are.
+// index returns the index of the present classes; it rebuilds an index that is too long.
 func (p *peers) index() *classIndex {
 	if p.classIndex == nil || p.classIndex.length > p.classIndex.room {
 		p.classIndex = newClassIndex(p.byNumber)
@@ -100,7 +100,7 @@ func (p *peers) index() *classIndex {
 	return p.classIndex
 }
 
-// note brings the index, if there is one, up to date with a class.
+// note updates the index, if there is one, for a class.
 func (p *peers) note(c, was *class) {
 	if p.classIndex != nil {
 		p.classIndex.enter(c, was)

@@ -12,29 +12,27 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Limits bounds what the State of one node holds. What does not fit is denied
-// and reported: the rules of the largest policies first, so that one policy
-// does not cost others their place. Zero fields stand for DefaultLimits.
+// Limits bounds the State of one node. The compiler denies and reports what exceeds them. It
+// starts with the rules of the largest policies, so that one policy does not use up the room
+// of others. Zero fields stand for DefaultLimits.
 type Limits struct {
-	// PeerClasses bounds the sets of addresses that rules tell apart. A peer
-	// that finds no place might be anybody: Accept rules match nothing by it,
-	// Deny and Pass rules deny everything.
+	// PeerClasses bounds the sets of addresses that rules distinguish. A peer beyond the
+	// limit might be any address: by it Accept rules match nothing, and Deny and Pass rules
+	// deny everything.
 	PeerClasses int
-	// PortClasses bounds the sets of ports, in the same way; at most
-	// model.MaxPortClasses-1.
+	// PortClasses bounds the sets of ports, in the same way; at most model.MaxPortClasses-1.
 	PortClasses int
-	// Rows bounds what all Tables list together: one for every class whose row
-	// is not the commonest of those with one verdict for all ports. Tables
-	// bounds the number of Tables that policies make. A Table that finds no place
-	// denies everything.
+	// Rows bounds the rows of all Tables: one for every class whose row is not the commonest
+	// of those with one verdict for all ports. Tables bounds the number of Tables that
+	// policies make. A Table beyond the limits denies everything.
 	Rows, Tables int
-	// Addresses bounds the addresses with a class of their own. Those of nodes
-	// and local endpoints come first. Once some find no place every address
-	// that is not listed might be any pod.
+	// Addresses bounds the addresses with a class of their own. Those of nodes and local
+	// endpoints come first. If some exceed the limit, every address that is not listed might
+	// belong to any pod.
 	Addresses int
 }
 
-// DefaultLimits is about what the data paths hold.
+// DefaultLimits is close to the capacity of the data paths.
 func DefaultLimits() Limits {
 	return Limits{PeerClasses: 65536, PortClasses: model.MaxPortClasses - 1, Rows: 1 << 20, Tables: 8192, Addresses: 1 << 18}
 }
@@ -52,7 +50,7 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// claim is what one rule asks for.
+// claim is the words that one rule needs.
 type claim[T comparable] struct {
 	policy *compiledPolicy
 	d      model.Direction
@@ -60,8 +58,7 @@ type claim[T comparable] struct {
 	wants  []T
 }
 
-// claims lists what the rules of this node ask for, the smallest policies
-// first.
+// claims lists the needs of the rules of this node, the smallest policies first.
 func claims[T comparable](compiled map[digest]*compiledPolicy, wants func(*compiledPolicy, model.Direction, *compiledRule) []T) []claim[T] {
 	var all []claim[T]
 	size := make(map[*compiledPolicy]int)
@@ -81,7 +78,7 @@ func claims[T comparable](compiled map[digest]*compiledPolicy, wants func(*compi
 	return all
 }
 
-// admit returns what the first claims ask for, as many of them as fit.
+// admit returns the needs of the first claims, as many as fit.
 func admit[T comparable](all []claim[T], fits func(map[T]bool) bool) map[T]bool {
 	first := func(n int) map[T]bool {
 		wanted := make(map[T]bool)
@@ -96,7 +93,7 @@ func admit[T comparable](all []claim[T], fits func(map[T]bool) bool) map[T]bool 
 	return first(n)
 }
 
-// closedPorts finds the ranges of ports that find no place.
+// closedPorts finds the ranges of ports that exceed the limit.
 func (c *Compiler) closedPorts() map[portRange]bool {
 	// Every range adds at most two pieces.
 	if 2*len(c.words.ranges)+1 <= c.limits.PortClasses || countPortClasses(c.words.ranges) <= c.limits.PortClasses {
@@ -156,8 +153,8 @@ func (c *Compiler) portClaims() []claim[portRange] {
 	})
 }
 
-// closedPeers finds the terms and port names that find no place among the
-// classes of peers, as words: the texts of terms, and names.
+// closedPeers finds the terms and port names that exceed the limit of peer classes, as
+// words: the texts of terms, and names.
 func (c *Compiler) closedPeers() map[peerWord]bool {
 	p := c.peers
 	if len(p.closed) == 0 && len(p.classes)+len(p.marked) <= c.limits.PeerClasses || p.countClasses(nil) <= c.limits.PeerClasses {
@@ -193,14 +190,13 @@ func (c *Compiler) closedPeers() map[peerWord]bool {
 	return closed
 }
 
-// peerWord is one of the things that rules can tell peers apart by.
+// peerWord is a term or port name by which rules distinguish peers.
 type peerWord struct {
 	term *term
 	name string
 }
 
-// countClasses counts the classes that there would be if some words were not
-// used.
+// countClasses counts the classes that would exist without some words.
 func (p *peers) countClasses(closed map[peerWord]bool) int {
 	was := p.closed
 	defer p.close(was)
@@ -237,7 +233,7 @@ func (p *peers) close(closed map[peerWord]bool) {
 	}
 }
 
-// refuse finds the profiles whose Tables find no place: those that list most.
+// refuse finds the profiles whose Tables exceed the limits: those that list the most rows.
 func (c *Compiler) refuse() []*profile {
 	total := 0
 	for _, p := range c.selected.profiles {
@@ -255,7 +251,7 @@ func (c *Compiler) refuse() []*profile {
 	if len(c.selected.profiles) <= c.limits.Tables && total <= c.limits.Rows {
 		return nil
 	}
-	// What no policy makes, the Table of pods that none selects, is not refused.
+	// The Table of pods that no policy selects is never refused.
 	maps.DeleteFunc(rows, func(p *profile, _ int) bool { return len(p.policies) == 0 })
 	all := slices.SortedFunc(maps.Keys(rows), func(a, b *profile) int { return cmp.Or(cmp.Compare(rows[a], rows[b]), compareTables(a.id, b.id)) })
 	total = 0
@@ -267,7 +263,7 @@ func (c *Compiler) refuse() []*profile {
 	return nil
 }
 
-// overflow reports what finds no place, by policy and rule.
+// overflow reports everything that exceeds the limits, by policy and rule.
 func (c *Compiler) overflow() []model.Unsupported {
 	if len(c.ports.closed)+len(c.peers.closed)+len(c.refused) == 0 && !c.peers.crowded {
 		return nil
@@ -277,17 +273,17 @@ func (c *Compiler) overflow() []model.Unsupported {
 		all = append(all, model.Unsupported{Policy: p.Origin, Direction: d, Rule: rule, Construct: construct, Effect: model.OverBlocks, Reason: reason})
 	}
 	if len(c.ports.closed) > 0 {
-		reason := fmt.Sprintf("the policies on this node tell more than %d sets of ports apart; an Accept rule does not match by ports that find "+
-			"no place, other rules deny; use fewer distinct ports and ranges", c.limits.PortClasses)
+		reason := fmt.Sprintf("the policies on this node distinguish more than %d sets of ports; an Accept rule does not match by ports over the "+
+			"limit, other rules deny; use fewer distinct ports and ranges", c.limits.PortClasses)
 		for _, u := range c.portClaims() {
 			if slices.ContainsFunc(u.wants, func(r portRange) bool { return c.ports.closed[r] }) {
 				report(u.policy, u.d, u.rule.Index, "ports", reason)
 			}
 		}
 	}
-	reason := fmt.Sprintf("the policies on this node tell more than %d sets of peers apart; an Accept rule does not match by peers that find no "+
-		"place, other rules deny; use fewer distinct selectors and blocks", c.limits.PeerClasses)
-	crowded := fmt.Sprintf("the cluster has more than %d addresses of pods and nodes; an address that finds no place might be any pod's: an Accept "+
+	reason := fmt.Sprintf("the policies on this node distinguish more than %d sets of peers; an Accept rule does not match by peers over the "+
+		"limit, other rules deny; use fewer distinct selectors and blocks", c.limits.PeerClasses)
+	crowded := fmt.Sprintf("the cluster has more than %d addresses of pods and nodes; an address over the limit might be any pod's: an Accept "+
 		"rule does not match it by pod, other rules deny it", c.limits.Addresses)
 	for _, u := range claims(c.selected.compiled, func(_ *compiledPolicy, _ model.Direction, r *compiledRule) []*term { return r.terms }) {
 		if slices.ContainsFunc(u.wants, func(t *term) bool { return t.closed }) || u.d == model.Egress && slices.ContainsFunc(u.rule.Ports, c.peers.nameClosed) {
@@ -305,7 +301,7 @@ func (c *Compiler) overflow() []model.Unsupported {
 	}
 	for p := range over {
 		report(p, model.Ingress, -1, "rows", fmt.Sprintf("the policies on this node need more than %d tables or %d rows in them; pods that the policy "+
-			"selects are denied everything; use fewer rules that tell peers apart", c.limits.Tables, c.limits.Rows))
+			"selects are denied everything; use fewer rules that distinguish peers", c.limits.Tables, c.limits.Rows))
 	}
 	slices.SortFunc(all, func(a, b model.Unsupported) int {
 		return cmp.Or(a.Policy.Compare(b.Policy), cmp.Compare(a.Direction, b.Direction), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Construct, b.Construct))

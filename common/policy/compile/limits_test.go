@@ -13,7 +13,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
-// neverLooser checks that what the reference denies is denied.
+// neverLooser checks that the State denies every flow that the reference denies.
 func neverLooser(t *testing.T, in compile.Input, state *model.State) (over int) {
 	t.Helper()
 	s := effective(in)
@@ -45,8 +45,8 @@ func neverLooser(t *testing.T, in compile.Input, state *model.State) (over int) 
 	return over
 }
 
-// withinLimits checks that a State keeps to its limits. Two Tables that no policy
-// makes come on top: those of pods that none selects, and of pods that wait.
+// withinLimits checks that a State keeps to its limits. Two Tables that no policy makes are
+// exempt: those of pods that no policy selects, and of pods that are not known yet.
 func withinLimits(t *testing.T, s *model.State, l compile.Limits) {
 	t.Helper()
 	for _, c := range []struct {
@@ -62,9 +62,9 @@ func withinLimits(t *testing.T, s *model.State, l compile.Limits) {
 	}
 }
 
-// TestLimitsFailClosed compiles histories under limits that are too small: no
-// cell is allowed that policies deny, what is denied too much is reported, and
-// the State does not depend on what was before.
+// TestLimitsFailClosed compiles histories under limits that are too small. No cell is
+// allowed that policies deny, every additional denial is reported, and the State does not
+// depend on the history.
 func TestLimitsFailClosed(t *testing.T) {
 	seeds := uint64(2)
 	if testing.Short() {
@@ -84,7 +84,7 @@ func TestLimitsFailClosed(t *testing.T) {
 					for step := range 8 {
 						h.input.Limits = l
 						if step == 3 {
-							h.input.Limits = compile.Limits{} // all find a place for a while
+							h.input.Limits = compile.Limits{} // everything fits for a while
 						}
 						state, unsupported := c.Compile(h.input)
 						full, again := compile.Once(h.input)
@@ -115,7 +115,8 @@ func TestLimitsFailClosed(t *testing.T) {
 	}
 }
 
-// TestOneLargePolicyLeavesOthersExact checks who pays when limits are reached.
+// TestOneLargePolicyLeavesOthersExact checks that one large policy does not make others
+// inexact when limits are reached.
 func TestOneLargePolicyLeavesOthersExact(t *testing.T) {
 	pods := []*model.Pod{}
 	for i, name := range []string{"small", "large", "peer"} {

@@ -4,14 +4,14 @@ package compile
 
 import "github.com/isthmus-net/isthmus/common/model"
 
-// match is the three-valued answer of a rule, or of one of its terms, about a
-// class. The order counts: min is and, max is or.
+// match is the three-valued answer of a rule, or of one of its terms, for a class. The order
+// matters: min is "and", max is "or".
 type match uint8
 
 const (
 	no match = iota
-	// maybe: the answer depends on something this node does not know, such as a
-	// pod whose labels have not arrived or a peer of a newer API.
+	// maybe: the answer depends on an unknown, such as a pod whose labels have not arrived
+	// or a peer of a newer API.
 	maybe
 	yes
 )

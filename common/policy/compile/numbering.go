@@ -11,9 +11,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// signature is what a class means: the kind of its addresses, the terms of
-// rules that match it, and what port names mean on its pods. For port classes
-// only terms is used.
+// signature is the meaning of a class: the kind of its addresses, the terms of rules that
+// match it, and the meaning of port names on its pods. Port classes use terms only.
 type signature struct {
 	kind  model.AddressKind
 	terms []string // sorted
@@ -28,7 +27,7 @@ func (s signature) key() string {
 	return string(rune('0'+s.kind)) + "\n" + strings.Join(s.names, "\n") + "\n\n" + strings.Join(s.terms, "\n")
 }
 
-// project keeps what is in the common vocabulary.
+// project returns the key of the part that is in the common vocabulary.
 func (s signature) project(terms, names map[string]bool) string {
 	p := signature{kind: s.kind}
 	for _, t := range s.terms {
@@ -51,22 +50,20 @@ type numbered struct {
 	signature
 }
 
-// none is no number.
+// none stands for a missing number.
 const none = math.MaxUint32
 
-// words are what rules use: a class can be told from another
-// only by these.
+// words are the terms and port names of rules: only by these can rules distinguish classes.
 type words struct {
 	terms []string
 	names []string
 }
 
-// inherit finds for each class the number of a previous class that meant the
-// same as far as both sets of rules can tell, so that rows which stay keep
-// being right under that number. Where a class was split the part with the
-// largest overlap keeps the number; where classes were joined, the number of
-// the largest is kept. overlaps counts the members of found[i] by the previous
-// class that they were in.
+// inherit finds for each class the number of a previous class with the same meaning, as far
+// as both sets of rules can express it. So rows that stay remain correct under that number.
+// If a class was split, the part with the largest overlap keeps the number. If classes were
+// joined, the number of the largest is kept. overlaps counts the members of found[i] by
+// their previous class.
 func inherit(found []signature, now words, previous []numbered, before words, overlaps func(i int) map[uint32]int) []uint32 {
 	terms := intersect(now.terms, before.terms)
 	names := intersect(now.names, before.names)

@@ -30,7 +30,7 @@ var podEdits = map[string][]func(*model.Pod){
 	},
 	"IPs": {
 		func(p *model.Pod) { p.IPs = []netip.Addr{netip.MustParseAddr("10.0.1.77")} },
-		func(p *model.Pod) { p.IPs = []netip.Addr{netip.MustParseAddr("10.0.1.3")} }, // perhaps another's
+		func(p *model.Pod) { p.IPs = []netip.Addr{netip.MustParseAddr("10.0.1.3")} }, // possibly the address of another pod
 		func(p *model.Pod) { p.IPs = nil },
 	},
 	"HostNetwork": {func(p *model.Pod) { p.HostNetwork = !p.HostNetwork }},
@@ -62,7 +62,7 @@ var nodeEdits = map[string][]func(*model.Node){
 	"Addresses": {
 		func(n *model.Node) { n.Addresses = nil },
 		func(n *model.Node) { n.Addresses = []netip.Addr{netip.MustParseAddr("192.168.0.77")} },
-		func(n *model.Node) { n.Addresses = []netip.Addr{netip.MustParseAddr("10.0.1.3")} }, // perhaps a pod's
+		func(n *model.Node) { n.Addresses = []netip.Addr{netip.MustParseAddr("10.0.1.3")} }, // possibly the address of a pod
 	},
 	"PodCIDRs": {
 		func(n *model.Node) { n.PodCIDRs = nil },
@@ -71,9 +71,9 @@ var nodeEdits = map[string][]func(*model.Node){
 	"NodeInfo": {func(n *model.Node) { n.NodeInfo.Fabric = "x" }},
 }
 
-// TestObjectFieldsAreFollowed edits every field of every pod, node and namespace,
-// one at a time, under a Compiler that has compiled the cluster before. A new
-// field fails here until an edit of it is listed.
+// TestObjectFieldsAreFollowed edits every field of every pod, node and namespace, one at a
+// time, under a Compiler that has compiled the cluster before. A new field fails here until
+// an edit of it is listed.
 func TestObjectFieldsAreFollowed(t *testing.T) {
 	fieldsAreListed(t, reflect.TypeFor[model.Pod](), podEdits, "PodID")
 	fieldsAreListed(t, reflect.TypeFor[model.Node](), nodeEdits, "Name")
@@ -124,7 +124,7 @@ func TestObjectFieldsAreFollowed(t *testing.T) {
 	t.Logf("edits=%d cells=%d", edits, cells)
 }
 
-// fieldsAreListed fails for exported fields that no edit changes, beside a name.
+// fieldsAreListed fails for exported fields, other than a name, that no edit changes.
 func fieldsAreListed[T any](t *testing.T, of reflect.Type, edits map[string][]func(*T), name string) {
 	t.Helper()
 	for _, field := range fieldNames(of) {

@@ -11,22 +11,22 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// owner is who may have an address, as far as rules can see: the pods with one
-// set of labels and named ports in one namespace, the nodes with one set of
-// labels, or nobody.
+// owner is a set of holders of addresses that rules cannot distinguish. It is one of
+// three: the pods with one set of labels and named ports in one namespace, the nodes with
+// one set of labels, or the addresses without pod and node.
 type owner struct {
 	ownerKey
 	uses int // pods and nodes
 	kind model.AddressKind
-	// bits are the terms that match, PeerPods or PeerNodes.
+	// bits are the PeerPods or PeerNodes terms that match.
 	bits bitset
-	// ports are all named ports, sorted; names those that egress rules use.
+	// ports are all named ports, sorted; names are those that egress rules use.
 	ports, names []model.NamedPort
 	texts        []string // of names
 	groups       map[*cover]*group
 }
 
-// ownerKey is all that selectors and port names can see.
+// ownerKey is all that selectors and port names can match.
 type ownerKey struct {
 	role      role
 	namespace string
@@ -43,7 +43,7 @@ const (
 	thisNode
 )
 
-// namespace is one that pods are in: its labels are matched once.
+// namespace is one with pods: terms match its labels once.
 type namespace struct {
 	*model.Namespace
 	owners map[*owner]bool
@@ -54,7 +54,7 @@ type namespace struct {
 // entry is an address that pods or nodes claim.
 type entry struct {
 	addr   netip.Addr
-	pods   []*model.Pod // policed
+	pods   []*model.Pod // pods with policies
 	nodes  []*model.Node
 	owner  *owner
 	prefix *prefix
@@ -126,7 +126,7 @@ func (p *peers) addOwner(o *owner) {
 	p.resolve(o)
 }
 
-// use counts the pods and nodes of an owner; one without any goes.
+// use counts the pods and nodes of an owner; an owner without any is removed.
 func (p *peers) use(o *owner, by int) {
 	if o.uses += by; o.uses > 0 {
 		return
@@ -143,7 +143,7 @@ func (p *peers) use(o *owner, by int) {
 	}
 }
 
-// resolve finds what the names of ports that egress rules use mean on the pods.
+// resolve computes the meaning, on the pods, of the port names that egress rules use.
 func (p *peers) resolve(o *owner) {
 	names := p.words.resolved(o.ports)
 	if slices.Equal(names, o.names) {
@@ -195,7 +195,7 @@ func (p *peers) matchOwners(added []*term) {
 	}
 }
 
-// forgetOwners takes terms out that are in use no more.
+// forgetOwners removes terms that are no longer in use.
 func (p *peers) forgetOwners(removed []*term) {
 	if len(removed) == 0 {
 		return
@@ -248,8 +248,8 @@ func (p *peers) touch(o *owner) {
 	}
 }
 
-// podChanged moves the claims of a pod from one version to the next, each with
-// the addresses that it really has; either may be nil.
+// podChanged moves the claims of a pod from one version to the next, each with the addresses
+// that it really has; either may be nil.
 func (p *peers) podChanged(was *model.Pod, wasIPs []netip.Addr, is *model.Pod, isIPs []netip.Addr) {
 	if was != nil && !was.Policed() {
 		was = nil
@@ -316,9 +316,9 @@ func (p *peers) entry(a netip.Addr) *entry {
 	return e
 }
 
-// settleEntry finds the owner of an address: of two policed pods that claim it
-// the younger (then the one whose name sorts last), else of two nodes the one
-// whose name sorts last.
+// settleEntry finds the owner of an address. Of two pods with policies that claim it, the
+// younger wins, then the one whose name sorts last. Without such a pod, of two nodes the one
+// whose name sorts last wins.
 func (p *peers) settleEntry(e *entry) {
 	e.owner = nil
 	switch {

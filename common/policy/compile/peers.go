@@ -10,9 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// peers keeps which addresses there are, who owns them, which prefix they are
-// in, and to which class that makes them belong. Owners and prefixes are asked
-// once what matches them, not once per address.
+// peers holds the known addresses, their owners and prefixes, and the class that follows
+// from these. It matches terms once per owner and prefix, not once per address.
 type peers struct {
 	node    string
 	cluster *model.Snapshot
@@ -20,33 +19,33 @@ type peers struct {
 
 	owners     map[ownerKey]*owner
 	namespaces map[string]*namespace
-	outside    *owner // owns what nobody does
+	outside    *owner // the owner of addresses without pod or node
 
 	entries  map[netip.Addr]*entry
 	prefixes map[netip.Prefix]*prefix
 	lengths  [2][]int // of prefixes in use, longest first; index 1 is IPv6
 	covers   map[string]*cover
-	nowhere  *prefix // what no prefix contains
+	nowhere  *prefix // the prefix of addresses outside all prefixes
 	blocks   map[*term]bool
 
-	// Prefixes that came, those that may go, and whether nodes' ranges changed.
+	// New prefixes, those that may be removed, and whether ranges of nodes changed.
 	fresh, idle   map[*prefix]bool
 	rangesChanged bool
 
-	// closed are the words that find no place (Limits.PeerClasses), closedBits
-	// the terms among them; crowded tells that addresses find none.
+	// closed are the words that exceed Limits.PeerClasses, closedBits the terms among them.
+	// crowded: some addresses exceed the limit.
 	closed     map[peerWord]bool
 	closedBits bitset
 	crowded    bool
-	relist     bool // crowded changed, so that all addresses are to be listed anew
+	relist     bool // crowded changed, so that all addresses must be listed again
 
 	classes  map[string]*class // by key
-	byNumber []*class          // the same in order
-	// classIndex is brought up to date by note, and made when it is first needed.
+	byNumber []*class          // the same classes, sorted
+	// note keeps classIndex up to date; index builds it on first use.
 	classIndex *classIndex
-	next       model.PeerClass // the first number that was never used
+	next       model.PeerClass // the lowest number that was never used
 
-	// What changed since the last settle.
+	// The changes since the last settle.
 	marked          []*group
 	moved           []*entry
 	gone            []netip.Addr
@@ -55,7 +54,7 @@ type peers struct {
 	scratch []byte
 }
 
-// group is the addresses with one owner and one cover: they are in one class.
+// group is the addresses with one owner and one cover; they share a class.
 type group struct {
 	owner   *owner
 	cover   *cover
@@ -64,7 +63,7 @@ type group struct {
 	marked  bool
 }
 
-// class is a set of addresses that no rule can tell apart.
+// class is a set of addresses that no rule can distinguish.
 type class struct {
 	number model.PeerClass
 	key    string
@@ -88,7 +87,7 @@ func newPeers(node string, words *vocabulary) *peers {
 		fresh: make(map[*prefix]bool), idle: make(map[*prefix]bool),
 		classes: make(map[string]*class), next: model.World + 1,
 	}
-	p.mark(p.group(p.outside, p.nowhere.cover)) // World is always there
+	p.mark(p.group(p.outside, p.nowhere.cover)) // World always exists
 	return p
 }
 
@@ -116,7 +115,7 @@ func (p *peers) group(o *owner, c *cover) *group {
 	return g
 }
 
-// mark notes that a group may be in another class than before, or be empty.
+// mark records that the class of a group may change, or that the group may be empty.
 func (p *peers) mark(g *group) {
 	if !g.marked {
 		g.marked = true
@@ -168,8 +167,8 @@ func (p *peers) weight(g *group) int {
 	return n
 }
 
-// meaning works out the class that a group belongs to: an owner is known,
-// whatever the prefix says.
+// meaning computes the class of a group. An address with an owner is known, whatever the
+// prefix says.
 func (p *peers) meaning(g *group) class {
 	c := class{kind: g.owner.kind, names: g.owner.names, texts: g.owner.texts, bits: g.owner.bits.union(g.cover.bits)}
 	if g.owner == p.outside {
@@ -191,12 +190,12 @@ func (p *peers) meaning(g *group) class {
 	return c
 }
 
-// world reports whether no rule tells the addresses from any others.
+// world reports whether no rule distinguishes the addresses from any others.
 func (c *class) world() bool {
 	return c.kind == model.KindKnown && len(c.names) == 0 && c.bits.empty()
 }
 
-// match is what a term says of the class.
+// match returns the answer of a term for the class.
 func (c *class) match(t *term) match {
 	switch {
 	case t.closed:

@@ -9,13 +9,13 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// portClass is a set of ports that no rule can tell apart.
+// portClass is a set of ports that no rule can distinguish.
 type portClass struct {
-	// protocol and port are one member, to ask rules about; OtherPorts has none.
+	// protocol and port are one member, to evaluate rules with; OtherPorts has none.
 	protocol model.Protocol
 	port     uint16
 	used     bool
-	// before is the class that the member was in.
+	// before is the previous class of the member.
 	before model.PortClass
 }
 
@@ -24,12 +24,12 @@ type portSpace struct {
 	classes []portClass // index: model.PortClass; the zero element is OtherPorts
 	ranges  []model.PortRange
 	info    []model.PortClassInfo
-	// closed are the ranges that find no place (Limits.PortClasses).
+	// closed are the ranges that exceed Limits.PortClasses.
 	closed map[portRange]bool
 }
 
-// classifyPorts cuts the ports of each protocol at the bounds of the ranges and
-// joins the pieces that lie in the same ranges.
+// classifyPorts cuts the ports of each protocol at the bounds of the ranges and joins the
+// pieces that lie in the same ranges.
 func classifyPorts(ranges map[portRange]int, previous *portSpace) *portSpace {
 	var pieces []piece
 	for _, proto := range model.PortProtocols {
@@ -81,8 +81,8 @@ func (s *portSpace) class(p model.Protocol, port uint16) model.PortClass {
 	return (&model.State{Ports: s.ranges}).PortClass(p, port)
 }
 
-// adapt returns a row of before with the cells of the classes of now. Rules
-// that stay cannot tell the members of a class apart, so one speaks for all.
+// adapt converts a row of the previous port classes to the present ones. Rules that stay
+// cannot distinguish the members of a class, so one member stands for all.
 func (s *portSpace) adapt(r *model.Row) *model.Row {
 	cells := make([]model.Decision, len(s.classes))
 	for n, class := range s.classes {
@@ -94,8 +94,8 @@ func (s *portSpace) adapt(r *model.Row) *model.Row {
 	return &model.Row{Cells: cells}
 }
 
-// trim takes off cells that say the same as that of OtherPorts, which is what a
-// row says of classes beyond its end.
+// trim removes the cells at the end that equal that of OtherPorts, which also stands for
+// classes beyond the end of a row.
 func trim(cells []model.Decision) []model.Decision {
 	n := len(cells)
 	for n > 1 && cells[n-1] == cells[model.OtherPorts] {
@@ -152,9 +152,8 @@ func cut(proto model.Protocol, ranges map[portRange]int) []piece {
 	return pieces
 }
 
-// numberPorts gives every class its number: that of the previous State where it
-// means the same, else the lowest free one. There are never more classes than
-// numbers.
+// numberPorts numbers every class: by the number of the previous State for a class of the
+// same meaning, else by the lowest free number. There are never more classes than numbers.
 func numberPorts(ranges map[portRange]int, found []signature, members map[string][]piece, was *portSpace) []model.PortClass {
 	var previous []numbered
 	var before, now words
@@ -184,8 +183,8 @@ func numberPorts(ranges map[portRange]int, found []signature, members map[string
 	}
 	numbers := make([]model.PortClass, len(found))
 	inherited := inherit(found, now, previous, before, overlaps)
-	// Numbers that were in use are taken again only when there are no others:
-	// until the change is complete they still mean what they meant.
+	// Numbers that were in use are reused only if there are no others: until the change is
+	// complete they keep their old meaning.
 	kept := map[uint32]bool{uint32(model.OtherPorts): true}
 	for _, n := range inherited {
 		kept[n] = true

@@ -10,15 +10,14 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// digest identifies a policy by all that it decides and explains.
+// digest identifies a policy by everything that decides or explains.
 type digest [sha256.Size]byte
 
-// compiledPolicy is a policy that some endpoint is under, with its peers as
-// terms.
+// compiledPolicy is a policy of some endpoint, with its peers as terms.
 type compiledPolicy struct {
 	*model.Policy
 	digest   digest
-	profiles int // that use it
+	profiles int // profiles that use it
 	rules    [2][]compiledRule
 }
 
@@ -30,12 +29,12 @@ type compiledRule struct {
 	named bool // has ports by name
 }
 
-// compilePolicy enters what the rules use in the vocabulary.
+// compilePolicy enters the words of the rules in the vocabulary.
 func (v *vocabulary) compilePolicy(p *model.Policy, d digest) *compiledPolicy {
 	c := &compiledPolicy{Policy: p, digest: d}
 	for _, d := range model.Directions {
 		if p.Tier == model.TierNetworkPolicy && !p.Isolates[d] {
-			continue // rules of a direction that policyTypes leaves out say nothing
+			continue // rules of a direction that policyTypes does not list have no effect
 		}
 		for i := range p.Rules[d] {
 			r := compiledRule{Rule: &p.Rules[d][i], tier: p.Tier, cause: ruleCause(p, &p.Rules[d][i], d), named: hasNames(p.Rules[d][i].Ports)}
@@ -49,7 +48,7 @@ func (v *vocabulary) compilePolicy(p *model.Policy, d digest) *compiledPolicy {
 	return c
 }
 
-// dropPolicy takes back what compilePolicy entered.
+// dropPolicy removes the entries of compilePolicy.
 func (v *vocabulary) dropPolicy(c *compiledPolicy) {
 	for _, rules := range c.rules {
 		for _, r := range rules {
@@ -83,9 +82,8 @@ func (v *vocabulary) countPort(m model.PortMatch, d model.Direction, tier model.
 	if tier == model.TierNetworkPolicy {
 		return
 	}
-	// On a pod that is not known yet the name may be any port of its protocol,
-	// and a Deny rule must then match: tell those ports from protocols that
-	// have none.
+	// On a pod that is not known yet the name may be any port of its protocol, and a Deny
+	// rule must then match. So distinguish those ports from protocols without ports.
 	for _, proto := range model.PortProtocols {
 		if m.Protocol == proto || m.Protocol == model.AnyProtocol {
 			v.useRange(portRange{proto, 0, 65535}, by)
@@ -99,8 +97,8 @@ func digestPolicy(p *model.Policy) digest {
 	return digest(h.Sum(nil))
 }
 
-// writePolicy writes a text that two policies share only if they decide, and
-// explain, the same.
+// writePolicy writes a text that two policies share only if they decide and explain the
+// same.
 func writePolicy(w io.Writer, p *model.Policy) {
 	fmt.Fprintf(w, "%q %q %d %d %v\n", p.Origin.String(), p.Origin.UID, p.Tier, p.Priority, p.Isolates)
 	for _, d := range model.Directions {

@@ -13,8 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// selection finds the policies of every endpoint. Policies are selected once
-// per namespace and set of labels.
+// selection finds the policies of every endpoint. It evaluates subjects once per namespace
+// and set of labels.
 type selection struct {
 	subjects  map[subjectKey]*subject
 	digests   map[*model.Policy]digest
@@ -23,8 +23,8 @@ type selection struct {
 	sides     map[sideKey]*sideBuilder
 	endpoints map[model.EndpointID]*attachment
 	byPod     map[model.PodID][]model.EndpointID
-	// bySubject are all policies by the namespace that they select in; "" for
-	// those that select namespaces by labels.
+	// bySubject are all policies by the namespace of their subject; "" for those that select
+	// namespaces by labels.
 	bySubject map[string]map[*model.Policy]bool
 }
 
@@ -33,23 +33,22 @@ type subjectKey struct {
 	labels    model.Labels
 }
 
-// subject is the endpoints whose pods policies cannot tell apart when they
-// select.
+// subject is a set of endpoints whose pods no policy subject can distinguish.
 type subject struct {
 	subjectKey
 	policies  []*model.Policy // in order of evaluation
 	endpoints map[model.EndpointID]bool
 }
 
-// attachment is an endpoint and what was found for it.
+// attachment is an endpoint with its subject and profile.
 type attachment struct {
 	Endpoint
 	subject *subject // nil if policies do not select the pod
 	profile *profile
 }
 
-// profile is what makes a Table: the policies that select a pod, and what the
-// port names of its ingress rules mean on it.
+// profile determines a Table: the policies that select a pod, and the meaning of the port
+// names of its ingress rules on it.
 type profile struct {
 	id        model.TableID
 	endpoints int
@@ -71,8 +70,8 @@ func newSelection() *selection {
 	}
 }
 
-// policyChanged takes a policy out of the subjects that it selected and puts
-// its successor into those that it selects; either may be nil.
+// policyChanged removes a policy from the subjects that it selected and adds its successor
+// to those that it selects; either may be nil.
 func (s *selection) policyChanged(was, is *model.Policy, cluster *model.Snapshot, dirty map[model.EndpointID]bool) {
 	delete(s.digests, was)
 	s.index(was, is)
@@ -92,7 +91,7 @@ func (s *selection) policyChanged(was, is *model.Policy, cluster *model.Snapshot
 	}
 }
 
-// namespaceChanged selects again for the pods of a namespace.
+// namespaceChanged evaluates the selection again for the pods of a namespace.
 func (s *selection) namespaceChanged(name string, cluster *model.Snapshot, dirty map[model.EndpointID]bool) {
 	for _, subject := range s.subjects {
 		if subject.namespace == name {
@@ -102,7 +101,7 @@ func (s *selection) namespaceChanged(name string, cluster *model.Snapshot, dirty
 	}
 }
 
-// index keeps bySubject.
+// index maintains bySubject.
 func (s *selection) index(was, is *model.Policy) {
 	if was != nil {
 		all := s.bySubject[was.Subject.Namespace]
@@ -134,7 +133,7 @@ func (s *selection) selecting(cluster *model.Snapshot, key subjectKey) []*model.
 	return found
 }
 
-// changedEndpoints lists the endpoints that are not what they were.
+// changedEndpoints lists the endpoints that changed.
 func (s *selection) changedEndpoints(now map[model.EndpointID]Endpoint) []model.EndpointID {
 	var changed []model.EndpointID
 	known := 0
@@ -158,8 +157,8 @@ func (s *selection) changedEndpoints(now map[model.EndpointID]Endpoint) []model.
 	return changed
 }
 
-// changeEndpoints notes what the endpoints are now. Those that went are kept
-// until selectAgain has let go of what they were under.
+// changeEndpoints records the present endpoints. It keeps the removed ones until selectAgain
+// has released their profiles.
 func (s *selection) changeEndpoints(changed []model.EndpointID, now map[model.EndpointID]Endpoint) {
 	for _, id := range changed {
 		e, ok := s.endpoints[id]
@@ -183,8 +182,8 @@ func (s *selection) removeFromPod(pod model.PodID, id model.EndpointID) {
 	}
 }
 
-// selectAgain finds the profiles of endpoints that may have got another one, and
-// enters and drops policies in the vocabulary.
+// selectAgain finds the profiles of endpoints that may have changed, and enters and drops
+// policies in the vocabulary.
 func (s *selection) selectAgain(dirty map[model.EndpointID]bool, now map[model.EndpointID]Endpoint, cluster *model.Snapshot, v *vocabulary) {
 	wanted := make(map[model.TableID]*profile)
 	next := make(map[model.EndpointID]*profile)
@@ -197,8 +196,8 @@ func (s *selection) selectAgain(dirty map[model.EndpointID]bool, now map[model.E
 			s.leave(id, e)
 		}
 	}
-	// What is new is entered in a fixed order and before anything is dropped:
-	// what both have in common stays as it is.
+	// Enter new policies in a fixed order, and before dropping any: words that both have in
+	// common stay unchanged.
 	for _, id := range slices.SortedFunc(maps.Keys(wanted), compareTables) {
 		if s.profiles[id] == nil {
 			s.profiles[id] = s.enter(wanted[id], v)
@@ -228,8 +227,7 @@ func (s *selection) selectAgain(dirty map[model.EndpointID]bool, now map[model.E
 
 func compareTables(a, b model.TableID) int { return slices.Compare(a[:], b[:]) }
 
-// profileOf says what an endpoint is under. The policies of the profile are
-// not compiled yet.
+// profileOf returns the profile of an endpoint. Its policies are not compiled yet.
 func (s *selection) profileOf(id model.EndpointID, e *attachment, cluster *model.Snapshot) *profile {
 	p := &profile{}
 	var key subjectKey
@@ -285,7 +283,7 @@ func (s *selection) digest(p *model.Policy) digest {
 	return d
 }
 
-// enter compiles the policies of a profile, or shares them with others.
+// enter compiles the policies of a profile, or shares them with other profiles.
 func (s *selection) enter(p *profile, v *vocabulary) *profile {
 	for i, policy := range p.policies {
 		c, ok := s.compiled[policy.digest]
@@ -310,7 +308,7 @@ func (s *selection) enter(p *profile, v *vocabulary) *profile {
 	return p
 }
 
-// remove drops a profile that no endpoint is under any more.
+// remove drops a profile without endpoints.
 func (s *selection) remove(p *profile, v *vocabulary) {
 	delete(s.profiles, p.id)
 	for _, d := range model.Directions {
@@ -327,8 +325,8 @@ func (s *selection) remove(p *profile, v *vocabulary) {
 	}
 }
 
-// ingressNames lists the pod's named ports that ingress rules of the policies
-// refer to, without repetition.
+// ingressNames lists the pod's named ports that ingress rules of the policies refer to,
+// without repetition.
 func ingressNames(policies []*compiledPolicy, pod *model.Pod) []model.NamedPort {
 	var names []model.NamedPort
 	for _, p := range policies {
@@ -370,9 +368,8 @@ func (p *profile) isolating(d model.Direction) *compiledPolicy {
 	return nil
 }
 
-// addressesOf returns what the endpoints of a pod really have, or what the API
-// shows if there are none. A pod with several attachments has the addresses of
-// all.
+// addressesOf returns the addresses that the endpoints of a pod really have, or those in the
+// API if there are no endpoints. A pod with several attachments has the addresses of all.
 func (s *selection) addressesOf(pod *model.Pod) []netip.Addr {
 	switch {
 	case pod == nil:

@@ -10,16 +10,16 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// sideBuilder keeps one direction of the Tables of all profiles that are under
-// the same rules in it. Classes that match the same rules share a row.
+// sideBuilder maintains one direction of the Tables of all profiles that have the same rules
+// in it. Classes that match the same rules share a row.
 type sideBuilder struct {
-	profiles  int // that use it
+	profiles  int // profiles that use it
 	direction model.Direction
-	pending   bool // of a pod that is not known: everything is denied
+	pending   bool // for a pod that is not known: deny everything
 	rules     []compiledRule
 	terms     bitset // of the rules
 	named     bool   // some rule has ports by name
-	// isolated is the first NetworkPolicy that isolates, nil if none does.
+	// isolated is the first NetworkPolicy that isolates; nil if there is none.
 	isolated *compiledPolicy
 	// names are the named ports of the pods, for ingress.
 	names []model.NamedPort
@@ -27,27 +27,27 @@ type sideBuilder struct {
 	peers *peers
 	rows  map[string]*model.Row
 	uses  map[*model.Row]*rowUse
-	// rest is the row of World, which is always there, and of every class that no
-	// rule tells from it.
+	// rest is the row of World, which always exists, and of every class that no rule
+	// distinguishes from it.
 	rest    *model.Row
 	restUse *rowUse
 	side    model.Side
-	// changed tells that the last settle made it another one.
+	// changed: the last settle changed the side.
 	changed bool
-	// listed is what countListed found, and what was added since by classes with
-	// other rows than commonest: never too little.
+	// listed is the result of countListed plus the classes added since then whose row is not
+	// the commonest. It is never too small.
 	listed    int
 	commonest *model.Row
 	key       []byte
 }
 
-// rowUse counts the classes that have a row.
+// rowUse counts the classes with a row.
 type rowUse struct {
 	key     string
 	classes int
 }
 
-// newSide makes one direction of a profile, without rows so far.
+// newSide makes one direction of a profile, without rows.
 func newSide(p *profile, d model.Direction) *sideBuilder {
 	b := &sideBuilder{direction: d, pending: p.pending, isolated: p.isolating(d)}
 	if d == model.Ingress {
@@ -65,7 +65,7 @@ func newSide(p *profile, d model.Direction) *sideBuilder {
 	return b
 }
 
-// sideKey identifies one direction of profiles by the full text of what it
+// sideKey identifies one direction of profiles by the full text of everything that it
 // depends on.
 type sideKey [sha256.Size]byte
 
@@ -103,8 +103,8 @@ func (b *sideBuilder) settle(ch classChanges, ports portsChange, space *portSpac
 	b.build(peers.index())
 }
 
-// build finds the row of every class. The row that most classes have is the
-// default. Classes that no rule of the side tells from World have its row.
+// build finds the row of every class. The row of most classes becomes the default. Classes
+// that no rule of the side distinguishes from World have its row.
 func (b *sideBuilder) build(classes *classIndex) {
 	b.rows, b.uses = make(map[string]*model.Row), make(map[*model.Row]*rowUse)
 	rest := b.row(classes.world)
@@ -142,13 +142,13 @@ func (b *sideBuilder) build(classes *classIndex) {
 	b.countListed()
 }
 
-// tells reports whether a rule of the side may tell the class from World.
+// tells reports whether a rule of the side may distinguish the class from World.
 func (b *sideBuilder) tells(c *class) bool {
 	return c.kind != model.KindKnown || b.named && len(c.names) > 0 || b.terms.meets(c.bits)
 }
 
-// change brings the rows up to date with classes that came and went, and
-// reports whether the side is another one.
+// change updates the rows for added and removed classes, and reports whether the side
+// changed.
 func (b *sideBuilder) change(ch classChanges) bool {
 	was := b.side
 	for _, class := range ch.dropped {
@@ -185,8 +185,8 @@ func (b *sideBuilder) change(ch classChanges) bool {
 	return b.side != was
 }
 
-// countListed counts the classes whose row is not the commonest of those with
-// one verdict for all ports.
+// countListed counts the classes whose row is not the commonest of those with one verdict
+// for all ports.
 func (b *sideBuilder) countListed() int {
 	b.commonest, b.listed = nil, 0
 	most := 0
@@ -205,8 +205,8 @@ func (b *sideBuilder) lopsided(classes int) bool {
 	return b.side.Rows.Len() > 64 && b.side.Rows.Len() > classes*3/4 && len(b.rows) < b.side.Rows.Len()/4
 }
 
-// adapt brings the cells of all rows up to date with the port classes, and
-// reports whether the side is another one.
+// adapt updates the cells of all rows for the port classes, and reports whether the side
+// changed.
 func (b *sideBuilder) adapt(ports *portSpace) bool {
 	b.ports = ports
 	next := make(map[*model.Row]*model.Row)
@@ -299,14 +299,14 @@ func (b *sideBuilder) cells(class *class) []model.Decision {
 	return cells
 }
 
-// decider finds the cells of one row.
+// decider computes the cells of one row.
 type decider struct {
 	*sideBuilder
 	class *class
-	// rules are those whose peers match, or might.
+	// rules are those whose peers match, or might match.
 	rules []peerMatch
-	// isolated is the cause where NetworkPolicies isolate and none accepts, nil
-	// if none isolates; fallback that of the default.
+	// isolated is the cause if NetworkPolicies isolate and none accepts; nil if none
+	// isolates. fallback is the cause of the default.
 	isolated, fallback *model.Cause
 }
 
@@ -315,8 +315,8 @@ type peerMatch struct {
 	peer match
 }
 
-// decide resolves tiers, priorities and actions for one cell. The rules are in
-// order of tier and priority, so one pass over them is enough.
+// decide resolves tiers, priorities and actions for one cell. The rules are in order of tier
+// and priority, so one pass is enough.
 func (d *decider) decide(ports portClass) model.Decision {
 	var passed, mayHavePassed [3]bool // by tier
 	for _, r := range d.rules {
@@ -356,8 +356,8 @@ func (c *class) matchesPeers(r *compiledRule) match {
 	return m
 }
 
-// matchesPorts reports whether the rule matches the ports on the destination:
-// the endpoint for ingress, the class's pods for egress.
+// matchesPorts reports whether the rule matches the ports on the destination: the endpoint
+// for ingress, the class's pods for egress.
 func (d *decider) matchesPorts(r *compiledRule, ports portClass) match {
 	if r.AnyPort {
 		return yes
@@ -382,7 +382,7 @@ func (d *decider) matchesPorts(r *compiledRule, ports portClass) match {
 	return m
 }
 
-// mightMatch reports whether there was no place for what the ports are.
+// mightMatch reports whether the rule might match because its ports exceed the limits.
 func (d *decider) mightMatch(p model.PortMatch) bool {
 	closed := d.ports.closed
 	if p.Name == "" {

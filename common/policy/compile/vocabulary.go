@@ -11,19 +11,19 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// vocabulary is what the rules in force on this node can tell addresses and
-// ports apart by. Everything in it is counted, and goes with its last use.
+// vocabulary is everything by which the rules in force on this node distinguish addresses
+// and ports. Each entry has a use count and is removed with its last use.
 type vocabulary struct {
 	terms map[string]*term
 	slots []*term // by bit
 	free  []int   // bits without a term; the last is taken first
-	// names are the port names that egress rules use; they make pods with
-	// different meanings of a name different peers.
+	// names are the port names that egress rules use. Pods on which a name has different
+	// meanings are different peers.
 	names map[portName]int
-	// ranges are the ports that rules use, names resolved.
+	// ranges are the ports that rules use, with names resolved.
 	ranges map[portRange]int
 
-	// What changed since it was last asked for.
+	// The changes since the last call of settle.
 	added, idle  []*term
 	namesChanged bool
 	portsChanged bool
@@ -35,7 +35,7 @@ type term struct {
 	peer model.Peer
 	text string
 	uses int
-	// closed: there is no place for it, so that it might match anything.
+	// closed: the term exceeds the limits, so that it might match any address.
 	closed bool
 }
 
@@ -82,8 +82,8 @@ func (v *vocabulary) drop(t *term) {
 	}
 }
 
-// settle returns the terms that came and went since it was last called. The
-// bits of those that went are free once release is called.
+// settle returns the terms that were added and removed since its last call. release then
+// frees the bits of the removed ones.
 func (v *vocabulary) settle() (added, removed []*term) {
 	gone := make(map[*term]bool)
 	for _, t := range v.idle {
@@ -123,7 +123,7 @@ func (v *vocabulary) usePorts(ports []model.NamedPort, by int) {
 	}
 }
 
-// count adds to a counter and reports whether the key came or went.
+// count adds to a counter and reports whether the key was added or removed.
 func count[K comparable](m map[K]int, k K, by int) bool {
 	was := m[k]
 	if m[k] += by; m[k] == 0 {
@@ -143,8 +143,8 @@ func (v *vocabulary) resolved(ports []model.NamedPort) []model.NamedPort {
 	return names
 }
 
-// peerWords lists the texts of all terms and all port names, sorted: was, with
-// what came and went.
+// peerWords lists the texts of all terms and all port names, sorted: was, with the changes
+// applied.
 func (v *vocabulary) peerWords(was words, t turnover) words {
 	w := words{terms: was.terms, names: was.names}
 	if len(t.added)+len(t.removed) > 0 {
@@ -161,8 +161,8 @@ func (v *vocabulary) peerWords(was words, t turnover) words {
 	return w
 }
 
-// merge returns a sorted list of texts with what came and without what went. A
-// text may be in both: the term is another one then.
+// merge returns a sorted list of texts with added and without removed texts. A text may be
+// in both; then the term was replaced.
 func merge(was []string, added, removed []*term) []string {
 	come, gone := make([]string, len(added)), make(map[string]bool, len(removed))
 	for i, t := range added {
@@ -189,7 +189,7 @@ func compareNamedPorts(a, b model.NamedPort) int {
 	return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 }
 
-// sortedPorts returns a copy without repetition.
+// sortedPorts returns a sorted copy without repetition.
 func sortedPorts(ports []model.NamedPort) []model.NamedPort {
 	if len(ports) == 0 {
 		return nil
@@ -197,7 +197,7 @@ func sortedPorts(ports []model.NamedPort) []model.NamedPort {
 	return slices.Compact(slices.SortedFunc(slices.Values(ports), compareNamedPorts))
 }
 
-// nameTexts renders named ports as PeerClassInfo.Names does.
+// nameTexts renders named ports in the form of PeerClassInfo.Names.
 func nameTexts(names []model.NamedPort) []string {
 	if len(names) == 0 {
 		return nil

@@ -12,9 +12,9 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Lists is the ACLs of one node for some profiles of HNS, for a comparison of all
-// cells. Prepare, List and Members are for one goroutine; after them Readings,
-// Divide and Explain are safe for concurrent use.
+// Lists is the ACLs of one node for some profiles of HNS, for a comparison of all cells. One
+// goroutine calls Prepare, List and Members. After them Readings, Divide and Explain are
+// safe for concurrent use.
 type Lists struct {
 	Variant
 	Ruleset *acl.Ruleset
@@ -26,15 +26,14 @@ type Lists struct {
 	byList  map[int]*parsed
 }
 
-// parsed is a list as HNS reads it, and the readings of HNS in groups: under those
-// of one group the same rules match an address.
+// parsed is a list as HNS reads it, with the readings of HNS in groups. Under all readings
+// of a group the same rules match an address.
 type parsed struct {
 	rules  *hns.Rules
 	groups [][]hns.Reading
 }
 
-// Encode lowers a State from nothing, as a new node would, for every form that the
-// lists have.
+// Encode lowers a State from nothing, as a new node would, for every form of the lists.
 func Encode(state *model.State) []*Lists {
 	var all []*Lists
 	for _, v := range Variants() {
@@ -47,15 +46,14 @@ func Encode(state *model.State) []*Lists {
 // Title names the profiles.
 func (l *Lists) Title() string { return l.Name }
 
-// Excuses reports whether the lists may deny everything about an address although
-// the State does not: an HNS without IPv6 may deny all of it.
+// Excuses reports whether the lists may deny everything about an address that the State
+// allows: an HNS without IPv6 may deny all IPv6.
 func (l *Lists) Excuses(remote netip.Addr) bool { return remote.Is6() && l.Options.NoIPv6 }
 
-// noIPv6 is the construct that package acl reports where HNS knows no IPv6.
+// noIPv6 is the construct that package acl reports for an HNS without IPv6.
 const noIPv6 = "IPv6"
 
-// Reported lists what the lists deny although the State allows it, besides what
-// Excuses says.
+// Reported lists the other flows that the lists deny although the State allows them.
 func (l *Lists) Reported() []model.Unsupported {
 	return slices.DeleteFunc(slices.Clone(l.Unsupported), func(u model.Unsupported) bool { return u.Construct == noIPv6 })
 }
@@ -79,7 +77,7 @@ func (l *Lists) List(id model.EndpointID) (number int, ok bool) {
 	return number, true
 }
 
-// distinct returns the lists that are not one and the same.
+// distinct returns the lists without duplicates.
 func (l *Lists) distinct() [][]hns.ACL {
 	seen := make(map[*hns.ACL]bool)
 	var all [][]hns.ACL
@@ -92,9 +90,9 @@ func (l *Lists) distinct() [][]hns.ACL {
 	return all
 }
 
-// Members returns what the address members of the ACLs stand for, each distinct
-// one once: its prefixes, and the members of each set that it names. The error
-// names what HNS could not read.
+// Members returns the distinct meanings of the address members of the ACLs: their prefixes,
+// and the members of each set that they name. The error names a member that HNS could not
+// read.
 func (l *Lists) Members() ([][]netip.Prefix, error) {
 	var all [][]netip.Prefix
 	seen := make(map[string]bool)
@@ -133,9 +131,8 @@ func members(text string, sets map[string][]netip.Addr) ([][]netip.Prefix, error
 	return all, nil
 }
 
-// Ranges yields the ranges of ports that the ACLs name, and protocols without
-// ports as a range from 0 to 0. It leaves out what HNS could not read: Prepare
-// finds that.
+// Ranges yields the ranges of ports that the ACLs name, and protocols without ports as a
+// range from 0 to 0. It omits values that HNS could not read, because Prepare reports those.
 func (l *Lists) Ranges() iter.Seq[model.PortMatch] {
 	return func(yield func(model.PortMatch) bool) {
 		for _, list := range l.distinct() {
@@ -169,8 +166,8 @@ func ranges(a hns.ACL) []model.PortMatch {
 	return all
 }
 
-// Prepare reads the list of an endpoint as HNS does. The error says what HNS would
-// refuse.
+// Prepare reads the list of an endpoint as HNS does. The error describes what HNS would
+// reject.
 func (l *Lists) Prepare(id model.EndpointID) error {
 	if l.rules == nil {
 		l.rules, l.byList = make(map[model.EndpointID]*parsed), make(map[int]*parsed)
@@ -192,8 +189,7 @@ func (l *Lists) Prepare(id model.EndpointID) error {
 	return nil
 }
 
-// Readings returns how many readings of HNS each group has, for the list of an
-// endpoint.
+// Readings returns the number of readings of HNS in each group, for the list of an endpoint.
 func (l *Lists) Readings(id model.EndpointID) []int {
 	var sizes []int
 	for _, g := range l.rules[id].groups {
@@ -202,9 +198,9 @@ func (l *Lists) Readings(id model.EndpointID) []int {
 	return sizes
 }
 
-// Divide divides remote addresses by the rules that match them, in one direction
-// and for each group of readings: of[group][i] is the part of remotes[i], counted
-// from 0. under returns how a part is decided under one reading of its group.
+// Divide divides remote addresses by the rules that match them, in one direction and for
+// each group of readings: of[group][i] is the part of remotes[i], counted from 0. under
+// returns the verdicts of a part under one reading of its group.
 func (l *Lists) Divide(id model.EndpointID, d model.Direction, remotes []netip.Addr) (of [][]int, under func(group, part, reading int) func(model.Protocol, uint16) bool) {
 	p := l.rules[id]
 	parts := make([][]hns.Part, len(p.groups))
@@ -218,8 +214,8 @@ func (l *Lists) Divide(id model.EndpointID, d model.Direction, remotes []netip.A
 	}
 }
 
-// Explain says what the list of an endpoint decides about one cell, and by which
-// rule: once if all readings agree, else for the first two that differ.
+// Explain returns the decision of an endpoint's list for one cell and the rule that decides:
+// once if all readings agree, else for the first two that differ.
 func (l *Lists) Explain(id model.EndpointID, d model.Direction, remote netip.Addr, p model.Protocol, port uint16, say func(by string, v model.Verdict, cause string)) {
 	type answer struct {
 		by, cause string

@@ -13,14 +13,14 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Variant is a form of the lists and the profiles of HNS that take it.
+// Variant is a form of the lists, with the profiles of HNS that accept it.
 type Variant struct {
 	Name    string
 	Options acl.Options
 }
 
-// Variants lists the forms that the lists have for the profiles of HNS.
-// Profiles with the same features get the same lists.
+// Variants lists the forms of the lists for the profiles of HNS. Profiles with the same
+// features get the same lists.
 func Variants() []Variant {
 	var all []Variant
 	for _, v := range hns.Profiles() {
@@ -37,16 +37,16 @@ func Variants() []Variant {
 	return all
 }
 
-// Node is what the HNS of one node would hold, for every profile. It belongs to
-// one goroutine.
+// Node is the ACLs that the HNS of one node would hold, for every profile. It belongs to one
+// goroutine.
 type Node struct {
 	state    *model.State
 	variants []variant
 	readings [2][]hns.Reading
 }
 
-// variant is one form of the lists, and the parsed lists so far asked for.
-// Endpoints that share a list share what was parsed.
+// variant is one form of the lists, with a cache of the parsed lists. Endpoints that share a
+// list share its parsed form.
 type variant struct {
 	Variant
 	programme *acl.Ruleset
@@ -62,8 +62,8 @@ func New() *Node {
 	return n
 }
 
-// Apply lowers a State. Lists that are in force and still right are kept, as on a
-// node. The error is always nil.
+// Apply lowers a State. It keeps lists in force that are still right, as a node does. The
+// error is always nil.
 func (n *Node) Apply(s *model.State) error {
 	n.state = s
 	for i := range n.variants {
@@ -74,9 +74,9 @@ func (n *Node) Apply(s *model.State) error {
 	return nil
 }
 
-// Decide returns what all profiles and readings say of a flow. The endpoint must
-// have an address of the remote one's family. Profiles that know no IPv6 are not
-// asked about it.
+// Decide returns the common decision of all profiles and readings for a flow. The endpoint
+// must have an address of the remote one's family. Decide skips profiles without IPv6 for an
+// IPv6 flow.
 func (n *Node) Decide(id model.EndpointID, d model.Direction, remote netip.Addr, p model.Protocol, port uint16) (model.Verdict, error) {
 	local := n.local(id, remote)
 	var said saying
@@ -101,11 +101,11 @@ func (n *Node) Decide(id model.EndpointID, d model.Direction, remote netip.Addr,
 	return said.verdict, nil
 }
 
-// Close does nothing; the lists are memory.
+// Close does nothing; the lists are in memory only.
 func (n *Node) Close() error { return nil }
 
-// local returns the endpoint's address of the family of the remote one; invalid if
-// it has none.
+// local returns the endpoint's address of the family of the remote one; invalid if there is
+// none.
 func (n *Node) local(id model.EndpointID, remote netip.Addr) netip.Addr {
 	for _, ip := range n.state.Endpoints[id].IPs {
 		if ip.Is6() == remote.Is6() {
@@ -130,10 +130,10 @@ func (v *variant) rulesOf(id model.EndpointID) (*hns.Rules, error) {
 	return r, err
 }
 
-// probePort is the port that a packet comes from, on protocols that have any.
+// probePort is the source port of a packet, for protocols with ports.
 const probePort = 40000
 
-// saying is what the first variant and reading said; the others must agree.
+// saying is the decision of the first variant and reading; the others must agree.
 type saying struct {
 	variant string
 	reading hns.Reading
@@ -154,8 +154,8 @@ func (s *saying) note(variant string, reading hns.Reading, o hns.Outcome) error 
 	return nil
 }
 
-// ReadingsBySet lists the readings of HNS, those that agree on what sets match
-// together: for them the same rules match an address.
+// ReadingsBySet groups the readings of HNS by the meaning of sets: under the readings of a
+// group the same rules match an address.
 func ReadingsBySet() (groups [2][]hns.Reading) {
 	for _, r := range hns.Readings() {
 		groups[r.Set] = append(groups[r.Set], r)
@@ -163,8 +163,7 @@ func ReadingsBySet() (groups [2][]hns.Reading) {
 	return groups
 }
 
-// ParseList reads one list of a programme as HNS does, with the sets that it
-// refers to.
+// ParseList reads one list of a ruleset as HNS does, with the sets that it refers to.
 func ParseList(p *acl.Ruleset, list []hns.ACL) (*hns.Rules, error) {
 	var sets []hns.SetPolicy
 	for _, id := range setsOf(list) {
@@ -175,7 +174,7 @@ func ParseList(p *acl.Ruleset, list []hns.ACL) (*hns.Rules, error) {
 	return hns.ParseRules(list, sets)
 }
 
-// setsOf lists the sets of ours that a list refers to.
+// setsOf lists the sets of Isthmus that a list refers to.
 func setsOf(list []hns.ACL) []string {
 	var ids []string
 	for _, a := range list {

@@ -12,9 +12,9 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestReadingsMustAgree decides by two rules of one priority, of which one allows
-// and one blocks: which of them counts is a matter of reading. Rules of different
-// priorities leave no room for that.
+// TestReadingsMustAgree decides by two rules of one priority, one of which allows and one
+// blocks. The reading determines which of them decides. Rules of different priorities are
+// unambiguous.
 func TestReadingsMustAgree(t *testing.T) {
 	id := model.EndpointID("e")
 	rule := func(a hns.Action, priority uint16) hns.ACL {
