@@ -148,7 +148,7 @@ func compilePlaceholders(snapshot *model.Snapshot, policies []*model.Policy) (*m
 	s := *snapshot
 	endpoints := make(map[model.EndpointID]compile.Endpoint)
 	for _, p := range policies {
-		pod, ns, ok := policy.Witness(&s, p)
+		pod, ns, ok := policy.PlaceholderPod(&s, p)
 		if !ok {
 			continue
 		}

@@ -109,7 +109,7 @@ func (s *source) load(ctx context.Context) (*model.Snapshot, problems, error) {
 func addPlaceholders(o *kube.Objects) {
 	snapshot := o.Snapshot()
 	for _, p := range complete.Unselecting(snapshot, snapshot.SortedPolicies()) {
-		if pod, ns, ok := policy.Witness(snapshot, p); ok {
+		if pod, ns, ok := policy.PlaceholderPod(snapshot, p); ok {
 			o.Pods = append(o.Pods, pod)
 			o.Namespaces = append(o.Namespaces, ns)
 		}

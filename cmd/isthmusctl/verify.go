@@ -78,7 +78,7 @@ func (e env) loadForVerify(ctx context.Context, s *source) (*model.Snapshot, err
 	if err != nil {
 		return nil, err
 	}
-	if n := complete.Witnesses(&o); n > 0 {
+	if n := complete.AddPlaceholders(&o); n > 0 {
 		p.assumed = append(p.assumed, fmt.Sprintf("%d pods that policies name and no manifest describes", n))
 	}
 	p.assumed = append(p.assumed, assumptions(complete.Place(&o))...)

@@ -84,7 +84,7 @@ func TestVerifyDifference(t *testing.T) {
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
-	complete.Witnesses(&o)
+	complete.AddPlaceholders(&o)
 	complete.Place(&o)
 	s := o.Snapshot()
 	cluster := engine.Compile(s, nil)

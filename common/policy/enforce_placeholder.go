@@ -10,11 +10,11 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Witness returns a placeholder pod that the subject of a policy selects, with the port
+// PlaceholderPod returns a placeholder pod that the subject of a policy selects, with the port
 // names of the rules. With it a policy can be compiled in a cluster that has no such pod.
-// The namespace is one of the snapshot, or a new one. Witness reports false if the subject
+// The namespace is one of the snapshot, or a new one. PlaceholderPod reports false if the subject
 // cannot select any pod.
-func Witness(s *model.Snapshot, p *model.Policy) (*model.Pod, *model.Namespace, bool) {
+func PlaceholderPod(s *model.Snapshot, p *model.Policy) (*model.Pod, *model.Namespace, bool) {
 	labels, ok := satisfy(p.Subject.Pods)
 	if !ok {
 		return nil, nil, false

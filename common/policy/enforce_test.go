@@ -55,12 +55,12 @@ func TestEnforce(t *testing.T) {
 
 // A placeholder pod is selected by its policy. If there is none, the policy selects no pod
 // of the cluster either.
-func TestWitness(t *testing.T) {
+func TestPlaceholderPod(t *testing.T) {
 	made, none := 0, 0
 	for seed := range uint64(150) {
 		s := world.Random(seed, world.Shape{Pods: 6, Policies: 8, Tiers: true})
 		for _, p := range s.Policies.All() {
-			pod, ns, ok := policy.Witness(s, p)
+			pod, ns, ok := policy.PlaceholderPod(s, p)
 			if ok {
 				made++
 				if !p.Subject.MatchesNamespace(ns) || !p.Subject.Pods.Matches(pod.Labels) || pod.Namespace != ns.Name {

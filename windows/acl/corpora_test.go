@@ -68,7 +68,7 @@ func onWindows(t *testing.T, dir string) *model.Snapshot {
 	o.Policies = policies
 	before := o.Snapshot()
 	for _, p := range policies {
-		if pod, ns, ok := policy.Witness(before, p); ok {
+		if pod, ns, ok := policy.PlaceholderPod(before, p); ok {
 			o.Pods, o.Namespaces = append(o.Pods, pod), append(o.Namespaces, ns)
 		}
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package complete adds objects to manifests that a running cluster would add, or
-// that a query needs. Place adds nodes and addresses for pods without them. Witnesses
+// that a query needs. Place adds nodes and addresses for pods without them. AddPlaceholders
 // adds placeholder pods for policies that select none. Assume adds pods by
 // which two versions of policies can be distinguished.
 //

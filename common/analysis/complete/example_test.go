@@ -27,7 +27,7 @@ func Example() {
 	if len(errs) > 0 {
 		fmt.Println(errs)
 	}
-	fmt.Println("pods added:", complete.Witnesses(&o))
+	fmt.Println("pods added:", complete.AddPlaceholders(&o))
 	placed := complete.Place(&o)
 	fmt.Println("nodes added:", placed.Nodes, "pods bound:", placed.Bound)
 	for _, p := range o.Pods {

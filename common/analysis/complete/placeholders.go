@@ -11,12 +11,12 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Witnesses adds placeholder pods to manifests that hold policies without their pods. For
+// AddPlaceholders adds placeholder pods to manifests that hold policies without their pods. For
 // each selector of a policy, as subject or as peer, that matches no pod, it adds a pod that
 // matches. In each namespace of a policy it adds a pod without labels. It returns the number
 // of added pods.
-func Witnesses(o *kube.Objects) int {
-	w := &witnessing{objects: o, snapshot: o.Snapshot(), pods: make(map[model.PodID]*model.Pod)}
+func AddPlaceholders(o *kube.Objects) int {
+	w := &placeholders{objects: o, snapshot: o.Snapshot(), pods: make(map[model.PodID]*model.Pod)}
 	w.ports = namedPortsOf(o.Policies)
 	for _, p := range o.Policies {
 		if p.Origin.Namespace != "" {
@@ -40,7 +40,7 @@ func Witnesses(o *kube.Objects) int {
 	return len(w.pods)
 }
 
-type witnessing struct {
+type placeholders struct {
 	objects  *kube.Objects
 	snapshot *model.Snapshot // with the added namespaces
 	pods     map[model.PodID]*model.Pod
@@ -72,14 +72,14 @@ func namedPortsOf(policies []*model.Policy) []model.NamedPort {
 	return ports
 }
 
-func (w *witnessing) bystander(namespace string) {
+func (w *placeholders) bystander(namespace string) {
 	id := model.PodID{Namespace: namespace, Name: "assumed-bystander"}
 	w.pods[id] = &model.Pod{PodID: id}
 }
 
 // selected adds a pod that the selector selects, if there is none. A selector that
 // contradicts itself has none.
-func (w *witnessing) selected(s model.PodSelector) {
+func (w *placeholders) selected(s model.PodSelector) {
 	for _, p := range w.objects.Pods {
 		if p.Policed() && w.selects(s, p) {
 			return
@@ -102,12 +102,12 @@ func (w *witnessing) selected(s model.PodSelector) {
 	w.pods[id] = &model.Pod{PodID: id, Labels: model.MakeLabels(labels), Ports: w.ports}
 }
 
-func (w *witnessing) selects(s model.PodSelector, p *model.Pod) bool {
+func (w *placeholders) selects(s model.PodSelector, p *model.Pod) bool {
 	return s.MatchesNamespace(w.snapshot.Namespace(p.Namespace)) && s.Pods.Matches(p.Labels)
 }
 
 // namespace finds a namespace that the selector selects, or adds one.
-func (w *witnessing) namespace(s model.PodSelector) (string, bool) {
+func (w *placeholders) namespace(s model.PodSelector) (string, bool) {
 	if s.Namespace != "" {
 		return s.Namespace, true
 	}

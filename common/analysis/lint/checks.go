@@ -53,7 +53,7 @@ func checkSubjects(l *Cluster) []Finding {
 	var all []Finding
 	for _, p := range l.Unselecting() {
 		f := Finding{Severity: Warning, Check: "selects-no-pod", Policy: p.Origin.String()}
-		if _, _, ok := policy.Witness(l.Snapshot, p); !ok {
+		if _, _, ok := policy.PlaceholderPod(l.Snapshot, p); !ok {
 			f.Message = fmt.Sprintf("its selector (%s) contradicts itself: no pod can match it", p.Subject)
 		} else if len(l.pods) > 0 {
 			f.Message = fmt.Sprintf("its selector (%s) matches no pod: it applies to nothing", p.Subject)
