@@ -107,7 +107,7 @@ func questions(t *testing.T, size world.Scale) map[string]func() {
 // and verify for each node, diff of an edit of one namespace, and a matrix of a few
 // namespaces. The minimum of several runs counts; a busy machine gets more runs.
 func TestCostGrowsWithTheCluster(t *testing.T) {
-	const leastRounds, mostRounds = 3, 12
+	const leastRounds, mostRounds = 3, 40
 	small, large := world.Scale{Pods: 300, Policies: 60, Seed: 1}, world.Scale{Pods: 1200, Policies: 240, Seed: 1}
 	asked := [2]map[string]func(){questions(t, small), questions(t, large)}
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))

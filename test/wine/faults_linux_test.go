@@ -136,7 +136,7 @@ func attachUnder(t *testing.T, m *Machine, way fault.Way) {
 	ctx := context.Background()
 	var web Pod
 	var err error
-	for range 5 {
+	for range 20 { // the agent's own work may meet the fault first
 		address := nextAddress(t, m)
 		if way.When == fault.BeforeAdd {
 			strike(t, m, way, url.Values{"address": {address}})
