@@ -96,8 +96,8 @@ static __always_inline int find_udp(const struct view *v, bool v6, bool *fragmen
 		if (next == IPPROTO_FRAGMENT) {
 			if (h.offset & bpf_htons(IP6_OFFSET))
 				return 0; /* receivers discard it without the first fragment */
-			if (h.offset & bpf_htons(IP6_MORE_FRAGMENTS)) /* a second fragment header does not reset
-								       * it */
+			/* A second fragment header does not reset it. */
+			if (h.offset & bpf_htons(IP6_MORE_FRAGMENTS))
 				*fragmented = true;
 		}
 		offset += next == IPPROTO_FRAGMENT ? 8 : h.reserved * 8 + 8; /* the second byte is the length */

@@ -67,7 +67,7 @@ func TestDecidesAsTheState(t *testing.T) {
 func TestUnknownEndpoint(t *testing.T) {
 	s := world.Random(1, world.Shapes[0])
 	addrs, _ := world.Probes(s)
-	if v, err := mapsim.New().Decide("nobody", model.Ingress, addrs[0], model.TCP, 80); v != model.Deny || err != nil {
+	if v, err := mapsim.New().Decide("unknown", model.Ingress, addrs[0], model.TCP, 80); v != model.Deny || err != nil {
 		t.Error(fmt.Sprint(v, err))
 	}
 }
