@@ -304,7 +304,7 @@ func heirOf(t *testing.T, c *cluster.Cluster, gone *cluster.Pod) *heir {
 	h := &heir{Pod: p}
 	err = p.NS.Do(func() error {
 		for _, a := range gone.IPs {
-			if err := ip("address", "add", netip.PrefixFrom(a, a.BitLen()).String(), "dev", "lo"); err != nil {
+			if err := ip("address", "add", netip.PrefixFrom(a, a.BitLen()).String(), "dev", "lo", "nodad"); err != nil {
 				return err
 			}
 			ear, err := net.ListenPacket("udp", netip.AddrPortFrom(a, 7000).String())
