@@ -9,7 +9,9 @@
  * it finds none, it evicts the flow that was idle longest. That flow must belong to its own pod
  * or to a pod with more flows. So a pod with many flows cannot evict the flows of others. */
 
-/* The number of indexes that a new flow examines. */
+/* The number of indexes that a new flow examines, and the most if it finds no flow there that
+ * it may evict. */
+#define LEDGER_CHOICE 4
 #define LEDGER_LOOKS 16
 
 /* The sizes of the ledgers, set by the loader. */
@@ -65,7 +67,7 @@ static __always_inline int ledger_take(__u32 slot, __u32 now, bool v6)
 
 	if (!hand || !own || !size)
 		return -1;
-	for (int i = 0; i < LEDGER_LOOKS; i++) {
+	for (int i = 0; i < LEDGER_CHOICE || (found < 0 && i < LEDGER_LOOKS); i++) {
 		__u32 place = __sync_fetch_and_add(&hand->looked[v6], 1) % size;
 		void *entry = ledger_entry(place, v6);
 		struct conn *c;
