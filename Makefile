@@ -25,17 +25,21 @@ generated = linux/bpfobj common/cniapi test/bench/floor
 MANIFESTS ?= deploy/examples
 KEEP ?=
 
-# Where Wine is, make demo runs the executables for Windows on its Windows node,
-# unless WINE=0; make mixed does so with WINE=1.
+# If Wine is installed, make demo runs the executables for Windows on its Windows
+# node, unless WINE=0; make mixed does so with WINE=1.
 WINE ?=
 
 # More flags of make e2e, see build/e2e-lab -h.
 E2E ?=
 
-# How long make fuzz gives each fuzz test, and how many random clusters of each
-# form make oracle makes.
-FUZZTIME ?= 1m
-WORLDS ?= 2000
+# test/run/suites.go holds what each suite of tests runs. It reads these variables:
+# how long each fuzz test runs (default 1m), how many random clusters of each form
+# make oracle makes (default 2000), and the directory of public test data.
+FUZZTIME ?=
+WORLDS ?=
+CORPORA ?=
+export FUZZTIME WORLDS CORPORA WINE
+run = $(path) $(usable) run ./test/run
 
 .PHONY: help
 help: ## Show this list
@@ -90,9 +94,7 @@ manifests: ## Render deploy/isthmus*.yaml from the chart
 
 .PHONY: helm-test
 helm-test: deps-kubernetes ## Images; lint the chart, compare what it renders, and have a real API server check it (the first time it builds them)
-	@cd test/helm && $(go) vet . && $(go) test -count=1 -v .
-	@cd deploy/images && $(go) vet . && $(go) test -count=1 -v .
-	@$(path) $(usable) test -count=1 -v -run TestDeploy ./test/apiserver
+	@$(run) helm
 
 .PHONY: lint
 lint: ## Format, vet for three systems, lint; tests for Windows compile
@@ -106,15 +108,11 @@ lint: ## Format, vet for three systems, lint; tests for Windows compile
 
 .PHONY: check
 check: lint ## lint, then tests that need no root (two minutes; more the first time)
-	$(go) test -short ./...
-
-# What has goroutines of its own, in so far as no root is needed. The rest are pure
-# functions, or wait for the kernel.
-concurrent = ./common/agent/... ./common/cnicall ./common/endpoint ./common/httpd ./common/kube/... ./cmd/isthmus-controller ./cni/... ./windows/hns ./test/hnsemu/fault ./test/hnsemu/service
+	@$(run) check
 
 .PHONY: test-race
 test-race: ## Tests of what is concurrent under the race detector (needs a C compiler; stops after five minutes a package)
-	CGO_ENABLED=1 $(go) test -race -short -timeout 5m $(concurrent)
+	@$(run) race
 
 .PHONY: gen-check
 gen-check:
@@ -123,40 +121,25 @@ gen-check:
 	@for d in $(generated); do diff -r build/generated/$$d $$d || { echo "generated code is not up to date: run make gen and commit it"; exit 1; }; done
 	@rm -rf build/generated
 
-# Where tests leave the words of the line about Windows.
-windows_words = ISTHMUS_WINDOWS_SUMMARY="$(abspath build/windows)"
-
-# Where attacks leave their line.
-attack_words = ISTHMUS_ATTACK_SUMMARY="$(abspath build/attack)"
-
 .PHONY: test
 test: deps deps-windows ## Everything but the API server: generated code is up to date, lint, all tests, the commands for Windows under Wine (needs root)
 	@$(MAKE) --no-print-directory gen-check
 	@$(MAKE) --no-print-directory lint
-	@rm -rf build/windows build/attack && mkdir -p build/windows
-	@{ $(windows_words) $(attack_words) $(go) test -json -count=1 -timeout 20m $$($(go) list ./... | grep -v -e '/test/wine$$' -e '/test/apiserver$$' -e '/test/cluster$$'); \
-		$(go) test -json -count=1 ./test/cluster; \
-		$(windows_words) $(go) test -json -count=1 -timeout 20m ./test/wine; \
-		ISTHMUS_WINE=1 $(go) test -json -count=1 -run '^TestTranslation$$' ./test/mixed; } | $(go) run ./test/summary # a cluster that is gone leaves nothing, and Wine is slow beside others: nobody else runs
-	@echo windows: $$(cat build/windows/*)
-	@cat build/attack
+	@$(run) test
 
 .PHONY: test-attack
 test-attack: deps ## Packets that policy denies, made as an attacker would, over every device and both kinds of hooks (needs root; two minutes)
-	@rm -f build/attack && mkdir -p build
-	@$(attack_words) $(go) test -count=1 -timeout 20m -run '^TestAttack' ./linux && cat build/attack
+	@$(run) attack
 
 .PHONY: mixed
 mixed: ## Two eBPF nodes and two emulated Windows nodes under the corpus, overlay and bridged, by real packets (some minutes; needs root; WINE=1)
-	$(go) test -count=1 -timeout 30m -v ./test/mixed
-mixed: export ISTHMUS_MIXED = 1
-mixed: export ISTHMUS_WINE = $(filter-out 0,$(WINE))
+	@$(run) mixed
 
 .PHONY: test-api
 test-api: deps-kubernetes deps-windows ## Against a real kube-apiserver, etcd and kube-proxy (needs root for its nodes; the first time it builds them)
 	@.ci/deps iptables nftables >/dev/null
 	@$(path) $(usable) run ./test/kubernetes/build kube-proxy kube-proxy.exe
-	@$(path) $(usable) test -json -count=1 -timeout 30m ./test/apiserver | $(go) run ./test/summary
+	@$(run) api
 
 .PHONY: e2e
 e2e: deps deps-e2e images ## Kubernetes' own tests on a real cluster on this machine (needs root, 4 GB; the first time it builds Kubernetes)
@@ -164,11 +147,7 @@ e2e: deps deps-e2e images ## Kubernetes' own tests on a real cluster on this mac
 
 .PHONY: test-windows
 test-windows: deps deps-windows ## The commands for Windows, under Wine over an emulated HNS (needs root)
-	@rm -rf build/windows && mkdir -p build/windows
-	@{ $(path) $(windows_words) $(usable) test -json -count=1 -timeout 20m ./windows/... ./test/hnsemu/...; \
-		$(path) $(windows_words) $(usable) test -json -count=1 -timeout 20m ./test/wine; \
-		ISTHMUS_WINE=1 $(path) $(usable) test -json -count=1 -run '^TestTranslation$$' ./test/mixed; } | $(go) run ./test/summary
-	@echo windows: $$(cat build/windows/*)
+	@$(run) windows
 
 .PHONY: test-kernel
 test-kernel: ## Run the data path's tests on Debian's 6.1 and 6.12 kernels in QEMU, without KVM (half an hour)
@@ -177,16 +156,15 @@ test-kernel: ## Run the data path's tests on Debian's 6.1 and 6.12 kernels in QE
 
 .PHONY: test-continuity
 test-continuity: ## 100,000 packets/s and 200 connections over 20 agent restarts and 5 program replacements (needs root)
-	@CONTINUITY=full $(go) test -count=1 -v -run '^TestContinuity$$' ./test/cluster
+	@$(run) continuity
 
 .PHONY: corpora
 corpora: ## Compare with public test data, real clusters' manifests and verdicts (CORPORA=dir)
-	CORPORA="$(abspath $(CORPORA))" $(go) test -count=1 -v -run "Vectors|PublicManifests" ./common/kube ./cmd/isthmusctl ./windows/acl
+	@$(run) corpora
 
 .PHONY: oracle
 oracle: ## Compare with policy engines of others over random clusters, and over CORPORA=dir (two minutes)
-	@cd test/oracle && $(go) vet ./... && cd analyzer && $(go) vet ./...
-	@cd test/oracle && CORPORA="$(if $(CORPORA),$(abspath $(CORPORA)))" $(go) test -count=1 -timeout 60m -v . -worlds $(WORLDS)
+	@$(run) oracle
 
 # Which mutants make mutants plants: ids and areas, separated by commas; all
 # without it. MUTANTS are more flags, see build/mutants -h.
@@ -199,17 +177,11 @@ mutants: ## Plant a list of mistakes, one at a time, and run the tests that must
 
 .PHONY: fuzz
 fuzz: ## Every fuzz test of the tree, FUZZTIME each (default 1m)
-	@set -e; for package in $$($(go) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
-		listed="$$($(go) test -list '^Fuzz' $$package)"; \
-		for name in $$(echo "$$listed" | grep '^Fuzz'); do \
-			echo "$$package $$name"; \
-			$(go) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$package; \
-		done; \
-	done
+	@$(run) fuzz
 
 .PHONY: fuzz-path
 fuzz-path: ## Random sequences of packets through the programs, compared with a reference, for FUZZTIME (needs root; ISTHMUS_FUZZ_SEED=n)
-	@ISTHMUS_FUZZ_PATH=$(FUZZTIME) $(go) test -count=1 -timeout 0 -v -run '^TestFuzz$$' ./test/path
+	@$(run) fuzz-path
 
 .PHONY: demo
 demo: deps ## A cluster of two Linux nodes and a Windows node on this machine (needs root; MANIFESTS=dir KEEP=1 WINE=0)

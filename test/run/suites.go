@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+)
+
+// suite is a set of tests that make runs together.
+type suite struct {
+	name    string
+	steps   []step   // run one after the other, also after one failed
+	fuzz    bool     // runs each fuzz test of the tree as a step of its own
+	summary bool     // runs under gotestsum
+	reports []report // printed before the totals of the summary
+}
+
+// step is one call of go test. Its packages run beside each other, as many as there
+// are processors. The flag -p changes that number; another step runs alone.
+type step struct {
+	dir      string   // of a module of its own, from the top of the repository
+	vet      bool     // go vet instead of go test
+	packages []string // patterns, as go list takes them
+	except   []string // packages that match but do not run, from the top of the repository
+	flags    []string
+	env      []string
+}
+
+// report is a line that tests leave in files.
+type report struct {
+	prefix string
+	files  string // a pattern of files under build; their contents make up the line
+}
+
+// Where tests leave their reports.
+var (
+	windowsReport = report{prefix: "windows: ", files: "build/windows/*"}
+	attackReport  = report{files: "build/attack/line"}
+)
+
+// concurrent lists what has goroutines of its own, in so far as it needs no root. The
+// other packages are pure functions, or wait for the kernel.
+var concurrent = []string{"./common/agent/...", "./common/cnicall", "./common/endpoint", "./common/httpd", "./common/kube/...",
+	"./cmd/isthmus-controller", "./cni/...", "./windows/hns", "./test/hnsemu/fault", "./test/hnsemu/service"}
+
+// suites returns the table. Environment variables that make documents set details of
+// some suites.
+func suites() []suite {
+	reports := []string{
+		"ISTHMUS_WINDOWS_SUMMARY=" + absolute("build/windows"),
+		"ISTHMUS_ATTACK_SUMMARY=" + absolute("build/attack/line"),
+	}
+	wine := ""
+	if w := os.Getenv("WINE"); w != "" && w != "0" {
+		wine = "1"
+	}
+	corpora := os.Getenv("CORPORA")
+	if corpora != "" {
+		corpora = absolute(corpora)
+	}
+	// Wine is slow beside others.
+	underWine := []step{
+		{packages: []string{"./test/wine"}, flags: []string{"-count=1", "-timeout=20m"}, env: reports},
+		{packages: []string{"./test/mixed"}, flags: []string{"-count=1", "-run=^TestTranslation$"}, env: []string{"ISTHMUS_WINE=1"}},
+	}
+	return []suite{
+		{name: "check", summary: true, steps: []step{
+			{packages: []string{"./..."}, flags: []string{"-short"}},
+		}},
+		{name: "test", summary: true, reports: []report{windowsReport, attackReport}, steps: append([]step{
+			{packages: []string{"./..."}, except: []string{"test/wine", "test/apiserver", "test/cluster"},
+				flags: []string{"-count=1", "-timeout=20m"}, env: reports},
+			// It checks that a removed cluster leaves nothing on the machine.
+			{packages: []string{"./test/cluster"}, flags: []string{"-count=1"}},
+		}, underWine...)},
+		{name: "windows", summary: true, reports: []report{windowsReport}, steps: append([]step{
+			{packages: []string{"./windows/...", "./test/hnsemu/..."}, flags: []string{"-count=1", "-timeout=20m"}, env: reports},
+		}, underWine...)},
+		{name: "api", summary: true, steps: []step{
+			{packages: []string{"./test/apiserver"}, flags: []string{"-count=1", "-timeout=30m"}},
+		}},
+		{name: "attack", summary: true, reports: []report{attackReport}, steps: []step{
+			{packages: []string{"./linux"}, flags: []string{"-count=1", "-timeout=20m", "-run=^TestAttack"}, env: reports},
+		}},
+		{name: "race", summary: true, steps: []step{
+			{packages: concurrent, flags: []string{"-race", "-short", "-timeout=5m"}, env: []string{"CGO_ENABLED=1"}},
+		}},
+		{name: "mixed", steps: []step{
+			{packages: []string{"./test/mixed"}, flags: []string{"-count=1", "-timeout=30m", "-v"},
+				env: []string{"ISTHMUS_MIXED=1", "ISTHMUS_WINE=" + wine}},
+		}},
+		{name: "continuity", steps: []step{
+			{packages: []string{"./test/cluster"}, flags: []string{"-count=1", "-v", "-run=^TestContinuity$"}, env: []string{"CONTINUITY=full"}},
+		}},
+		{name: "corpora", steps: []step{
+			{packages: []string{"./common/kube", "./cmd/isthmusctl", "./windows/acl"},
+				flags: []string{"-count=1", "-v", "-run=Vectors|PublicManifests"}, env: []string{"CORPORA=" + corpora}},
+		}},
+		{name: "oracle", steps: []step{
+			{dir: "test/oracle", vet: true, packages: []string{"./..."}},
+			{dir: "test/oracle/analyzer", vet: true, packages: []string{"./..."}},
+			{dir: "test/oracle", packages: []string{"."}, flags: []string{"-count=1", "-timeout=60m", "-v", "-worlds=" + cmp.Or(os.Getenv("WORLDS"), "2000")},
+				env: []string{"CORPORA=" + corpora}},
+		}},
+		{name: "helm", steps: []step{
+			{dir: "test/helm", vet: true, packages: []string{"."}},
+			{dir: "test/helm", packages: []string{"."}, flags: []string{"-count=1", "-v"}},
+			{dir: "deploy/images", vet: true, packages: []string{"."}},
+			{dir: "deploy/images", packages: []string{"."}, flags: []string{"-count=1", "-v"}},
+			{packages: []string{"./test/apiserver"}, flags: []string{"-count=1", "-v", "-run=TestDeploy"}},
+		}},
+		{name: "fuzz", fuzz: true},
+		{name: "fuzz-path", steps: []step{
+			{packages: []string{"./test/path"}, flags: []string{"-count=1", "-timeout=0", "-v", "-run=^TestFuzz$"},
+				env: []string{"ISTHMUS_FUZZ_PATH=" + fuzzTime()}},
+		}},
+	}
+}
+
+// fuzzTime returns how long each fuzz test runs.
+func fuzzTime() string { return cmp.Or(os.Getenv("FUZZTIME"), "1m") }
+
+// absolute returns the path for a test, which runs in the directory of its package.
+func absolute(path string) string {
+	abs, err := filepath.Abs(path)
+	if err != nil { // the working directory was removed
+		return path
+	}
+	return abs
+}
