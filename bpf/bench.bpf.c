@@ -73,6 +73,24 @@ struct {
 	__type(value, struct conn);
 } floor_conns SEC(".maps");
 
+/* The keys of floor_conns by index, and the number of entries of each slot. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 131072);
+	__type(key, __u32);
+	__type(value, struct conn_key4);
+} floor_ledger SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct flow_share);
+} floor_shares SEC(".maps");
+
+/* The number of indexes of floor_ledger that were used. */
+__u64 floor_hand;
+
 struct headers {
 	struct ethhdr eth;
 	struct iphdr ip;
@@ -145,24 +163,19 @@ int established(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* The minimum work for the verdict on a new flow: slot, class of the address, class of the
- * port, and one flat hash. */
-SEC("tc")
-int verdict(struct __sk_buff *skb)
+/* Returns the row of a new flow: slot, class of the address, class of the port, and one flat
+ * hash. */
+static __always_inline struct verdict_row *row_of(const struct headers *h)
 {
-	struct headers *h = headers(skb);
 	struct floor_verdict_key key = {};
-	struct verdict_row *row;
 	struct peer_class *peer;
 	struct port_class *port;
 	struct slot *slot;
 	__u32 index = 0;
 
-	if (!h)
-		return TC_ACT_SHOT;
 	slot = bpf_map_lookup_elem(&floor_slots, &index);
 	if (!slot)
-		return TC_ACT_SHOT;
+		return NULL;
 	key.table = slot->table;
 	peer = bpf_map_lookup_elem(&floor_peers, &h->ip.daddr);
 	if (peer)
@@ -171,8 +184,47 @@ int verdict(struct __sk_buff *skb)
 	port = bpf_map_lookup_elem(&floor_ports, &index);
 	if (port)
 		key.port = port->class;
-	row = bpf_map_lookup_elem(&floor_verdicts, &key);
+	return bpf_map_lookup_elem(&floor_verdicts, &key);
+}
+
+/* The minimum work for the verdict on a new flow. */
+SEC("tc")
+int verdict(struct __sk_buff *skb)
+{
+	struct headers *h = headers(skb);
+	struct verdict_row *row = h ? row_of(h) : NULL;
+
 	return row && row->row == ROW_ALLOW ? TC_ACT_UNSPEC : TC_ACT_SHOT;
+}
+
+/* The minimum work for a new flow that policy allows, in a full flow table: the verdict, a
+ * lookup of the flow, the removal of the oldest flow, and the new entry. */
+SEC("tc")
+int opened(struct __sk_buff *skb)
+{
+	struct headers *h = headers(skb);
+	struct conn_key4 key = {}, *oldest;
+	struct flow_share *share;
+	struct conn fresh = {};
+	__u32 index, zero = 0;
+
+	if (!h || !row_of(h))
+		return TC_ACT_SHOT;
+	place(h, &key);
+	if (bpf_map_lookup_elem(&floor_conns, &key))
+		return TC_ACT_UNSPEC;
+	index = __sync_fetch_and_add(&floor_hand, 1) % 131072;
+	oldest = bpf_map_lookup_elem(&floor_ledger, &index);
+	share = bpf_map_lookup_elem(&floor_shares, &zero);
+	if (!oldest || !share)
+		return TC_ACT_SHOT;
+	if (!bpf_map_delete_elem(&floor_conns, oldest))
+		__sync_fetch_and_add(&share->flows[0], -1);
+	*oldest = key;
+	fresh.seen = bpf_jiffies64();
+	if (!bpf_map_update_elem(&floor_conns, &key, &fresh, BPF_NOEXIST))
+		__sync_fetch_and_add(&share->flows[0], 1);
+	return TC_ACT_UNSPEC;
 }
 
 /* The next three programs serve paths between real interfaces. */

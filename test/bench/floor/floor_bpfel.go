@@ -56,6 +56,11 @@ type FloorFloorVerdictKey struct {
 	Port  uint32
 }
 
+type FloorFlowShare struct {
+	_     structs.HostLayout
+	Flows [2]int32
+}
+
 type FloorPeerClass struct {
 	_     structs.HostLayout
 	Class uint32
@@ -82,8 +87,10 @@ type FloorVerdictRow struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	FloorMapFloorConns    = "floor_conns"
+	FloorMapFloorLedger   = "floor_ledger"
 	FloorMapFloorPeers    = "floor_peers"
 	FloorMapFloorPorts    = "floor_ports"
+	FloorMapFloorShares   = "floor_shares"
 	FloorMapFloorSlots    = "floor_slots"
 	FloorMapFloorVerdicts = "floor_verdicts"
 	FloorMapTarget        = "target"
@@ -92,6 +99,7 @@ const (
 	FloorProgEstablished  = "established"
 	FloorProgInject       = "inject"
 	FloorProgLeastPeer    = "least_peer"
+	FloorProgOpened       = "opened"
 	FloorProgShuffle      = "shuffle"
 	FloorProgSink         = "sink"
 	FloorProgVerdict      = "verdict"
@@ -101,6 +109,7 @@ const (
 	FloorVarBegun         = "begun"
 	FloorVarEndedAt       = "ended_at"
 	FloorVarExpected      = "expected"
+	FloorVarFloorHand     = "floor_hand"
 	FloorVarFlows         = "flows"
 	FloorVarInOrder       = "in_order"
 	FloorVarInjectAnswers = "inject_answers"
@@ -157,6 +166,7 @@ type FloorProgramSpecs struct {
 	Established *ebpf.ProgramSpec `ebpf:"established"`
 	Inject      *ebpf.ProgramSpec `ebpf:"inject"`
 	LeastPeer   *ebpf.ProgramSpec `ebpf:"least_peer"`
+	Opened      *ebpf.ProgramSpec `ebpf:"opened"`
 	Shuffle     *ebpf.ProgramSpec `ebpf:"shuffle"`
 	Sink        *ebpf.ProgramSpec `ebpf:"sink"`
 	Verdict     *ebpf.ProgramSpec `ebpf:"verdict"`
@@ -167,8 +177,10 @@ type FloorProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type FloorMapSpecs struct {
 	FloorConns    *ebpf.MapSpec `ebpf:"floor_conns"`
+	FloorLedger   *ebpf.MapSpec `ebpf:"floor_ledger"`
 	FloorPeers    *ebpf.MapSpec `ebpf:"floor_peers"`
 	FloorPorts    *ebpf.MapSpec `ebpf:"floor_ports"`
+	FloorShares   *ebpf.MapSpec `ebpf:"floor_shares"`
 	FloorSlots    *ebpf.MapSpec `ebpf:"floor_slots"`
 	FloorVerdicts *ebpf.MapSpec `ebpf:"floor_verdicts"`
 	Target        *ebpf.MapSpec `ebpf:"target"`
@@ -184,6 +196,7 @@ type FloorVariableSpecs struct {
 	Begun         *ebpf.VariableSpec `ebpf:"begun"`
 	EndedAt       *ebpf.VariableSpec `ebpf:"ended_at"`
 	Expected      *ebpf.VariableSpec `ebpf:"expected"`
+	FloorHand     *ebpf.VariableSpec `ebpf:"floor_hand"`
 	Flows         *ebpf.VariableSpec `ebpf:"flows"`
 	InOrder       *ebpf.VariableSpec `ebpf:"in_order"`
 	InjectAnswers *ebpf.VariableSpec `ebpf:"inject_answers"`
@@ -214,8 +227,10 @@ func (o *FloorObjects) Close() error {
 // It can be passed to LoadFloorObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FloorMaps struct {
 	FloorConns    *ebpf.Map `ebpf:"floor_conns"`
+	FloorLedger   *ebpf.Map `ebpf:"floor_ledger"`
 	FloorPeers    *ebpf.Map `ebpf:"floor_peers"`
 	FloorPorts    *ebpf.Map `ebpf:"floor_ports"`
+	FloorShares   *ebpf.Map `ebpf:"floor_shares"`
 	FloorSlots    *ebpf.Map `ebpf:"floor_slots"`
 	FloorVerdicts *ebpf.Map `ebpf:"floor_verdicts"`
 	Target        *ebpf.Map `ebpf:"target"`
@@ -224,8 +239,10 @@ type FloorMaps struct {
 func (m *FloorMaps) Close() error {
 	return _FloorClose(
 		m.FloorConns,
+		m.FloorLedger,
 		m.FloorPeers,
 		m.FloorPorts,
+		m.FloorShares,
 		m.FloorSlots,
 		m.FloorVerdicts,
 		m.Target,
@@ -242,6 +259,7 @@ type FloorVariables struct {
 	Begun         *ebpf.Variable `ebpf:"begun"`
 	EndedAt       *ebpf.Variable `ebpf:"ended_at"`
 	Expected      *ebpf.Variable `ebpf:"expected"`
+	FloorHand     *ebpf.Variable `ebpf:"floor_hand"`
 	Flows         *ebpf.Variable `ebpf:"flows"`
 	InOrder       *ebpf.Variable `ebpf:"in_order"`
 	InjectAnswers *ebpf.Variable `ebpf:"inject_answers"`
@@ -260,6 +278,7 @@ type FloorPrograms struct {
 	Established *ebpf.Program `ebpf:"established"`
 	Inject      *ebpf.Program `ebpf:"inject"`
 	LeastPeer   *ebpf.Program `ebpf:"least_peer"`
+	Opened      *ebpf.Program `ebpf:"opened"`
 	Shuffle     *ebpf.Program `ebpf:"shuffle"`
 	Sink        *ebpf.Program `ebpf:"sink"`
 	Verdict     *ebpf.Program `ebpf:"verdict"`
@@ -272,6 +291,7 @@ func (p *FloorPrograms) Close() error {
 		p.Established,
 		p.Inject,
 		p.LeastPeer,
+		p.Opened,
 		p.Shuffle,
 		p.Sink,
 		p.Verdict,
