@@ -11,14 +11,6 @@ import (
 	"sort"
 )
 
-// EndpointID identifies a local pod's attachment: "containerID:ifname".
-type EndpointID string
-
-// MakeEndpointID joins the two keys of an attachment in the runtime.
-func MakeEndpointID(containerID, ifName string) EndpointID {
-	return EndpointID(containerID + ":" + ifName)
-}
-
 // PeerClass numbers a set of remote addresses that no rule on this node distinguishes. Numbers are local to
 // the node. They are not reused while the agent lives, and a number never changes its meaning for rules
 // that stay.
@@ -122,17 +114,6 @@ type PortRange struct {
 	Class       PortClass
 }
 
-// Route is another node, with what is needed to reach it and its pods.
-type Route struct {
-	Node string
-	OS   OS
-	// Addresses are the node's underlay addresses, at most one per family.
-	Addresses []netip.Addr
-	PodCIDRs  []netip.Prefix
-	// NodeInfo is what the node publishes in annotations.
-	NodeInfo
-}
-
 // PeerClassInfo describes a class by the terms of rules that match it.
 type PeerClassInfo struct {
 	Class PeerClass
@@ -172,15 +153,11 @@ func (k AddressKind) String() string {
 	return [...]string{"known", "this node", "other node", "unknown pod"}[k]
 }
 
-// State is everything that one node should enforce. Equal inputs give equal States. It is immutable.
-type State struct {
-	Node string
-	// PodCIDRs are the ranges of this node's pod addresses.
-	PodCIDRs []netip.Prefix
-	// NodeAddresses are the addresses of this node's Node object.
-	NodeAddresses []netip.Addr
-	Endpoints     map[EndpointID]EndpointState
-	Tables        map[TableID]*Table
+// PolicyState is what a node decides about packets of its pods: the decision for every endpoint, remote
+// address and port.
+type PolicyState struct {
+	Endpoints map[EndpointID]EndpointState
+	Tables    map[TableID]*Table
 	// Addresses are the classes of single addresses: pods and nodes.
 	Addresses Map[netip.Addr, PeerClass]
 	// Prefixes apply to addresses that Addresses does not list; sorted by prefix. Addresses in neither are
@@ -189,10 +166,6 @@ type State struct {
 	// Ports lists the ranges whose class is not OtherPorts; disjoint, sorted by
 	// protocol and First.
 	Ports []PortRange
-	// Routes are the other nodes, sorted by name.
-	Routes []Route
-	// Deny is the deny list of uplinks; nil without deny lists.
-	Deny *DenySet
 	// PeerClasses and PortClasses describe the classes in use, by number.
 	PeerClasses []PeerClassInfo
 	PortClasses []PortClassInfo
@@ -205,7 +178,7 @@ type State struct {
 
 // Class returns the PeerClass of an address: its own entry, otherwise the longest prefix that contains it,
 // otherwise World.
-func (s *State) Class(a netip.Addr) PeerClass {
+func (s *PolicyState) Class(a netip.Addr) PeerClass {
 	if c, ok := s.Addresses.Get(a); ok {
 		return c
 	}
@@ -214,7 +187,7 @@ func (s *State) Class(a netip.Addr) PeerClass {
 
 // PrefixClass returns the class of the longest listed prefix that contains p,
 // or World.
-func (s *State) PrefixClass(p netip.Prefix) PeerClass {
+func (s *PolicyState) PrefixClass(p netip.Prefix) PeerClass {
 	for most := p.Bits(); most >= 0; most-- {
 		outer, err := p.Addr().Prefix(most)
 		if err != nil {
@@ -252,7 +225,7 @@ func commonBits(a, b netip.Addr) int {
 }
 
 // PortClass returns the class of a protocol and port.
-func (s *State) PortClass(p Protocol, port uint16) PortClass {
+func (s *PolicyState) PortClass(p Protocol, port uint16) PortClass {
 	if !p.HasPorts() {
 		return OtherPorts
 	}
@@ -267,8 +240,8 @@ func (s *State) PortClass(p Protocol, port uint16) PortClass {
 }
 
 // Decide returns the decision of an endpoint's Table for a new flow to or from a remote address. It denies
-// an endpoint that the State does not contain.
-func (s *State) Decide(id EndpointID, d Direction, remote netip.Addr, p Protocol, port uint16) Decision {
+// an endpoint that the section does not contain.
+func (s *PolicyState) Decide(id EndpointID, d Direction, remote netip.Addr, p Protocol, port uint16) Decision {
 	e, ok := s.Endpoints[id]
 	if !ok || s.Tables[e.Table] == nil {
 		return Decision{Verdict: Deny, Cause: &Cause{Reason: ReasonPending, Direction: d}}

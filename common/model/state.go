@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+// EndpointID identifies a local pod's attachment: "containerID:ifname".
+type EndpointID string
+
+// MakeEndpointID joins the two keys of an attachment in the runtime.
+func MakeEndpointID(containerID, ifName string) EndpointID {
+	return EndpointID(containerID + ":" + ifName)
+}
+
+// State is everything that one node should enforce. Equal inputs give equal States. It is immutable.
+//
+// It has one section per feature of the data path. A component of a backend reads its own section.
+type State struct {
+	Node   string
+	Policy PolicyState
+	Fabric FabricState
+	// Deny is the deny list of uplinks; nil without deny lists.
+	Deny *DenySet
+}
