@@ -243,7 +243,7 @@ func (a *auditLab) verdicts() (wrong []string) {
 			for _, d := range model.Directions {
 				for _, protocol := range []model.Protocol{model.TCP, model.UDP, model.SCTP} {
 					for _, port := range []uint16{53, 80, 81, 443, 8080, 9000, 9100} {
-						want := a.state.Decide(id, d, addr, protocol, port).Verdict
+						want := a.state.Policy.Decide(id, d, addr, protocol, port).Verdict
 						if got := e.Lookup(slot, d, addr, protocol, port); got != want {
 							wrong = append(wrong, fmt.Sprintf("%s (slot %d, %v) %s %s %s/%d is %s, want %s", id, slot, e.Slots[slot], d, addr, protocol, port, got, want))
 						}

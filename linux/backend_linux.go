@@ -131,7 +131,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 		return nil, err
 	}
 	b.notePathModes()
-	log.Info("data path ready", "uplink", uplink.Name, "mtu", b.mtu, "bpffs", cfg.BPFFS, "egress", b.egress, "endpoints", len(b.layout.State().Endpoints))
+	log.Info("data path ready", "uplink", uplink.Name, "mtu", b.mtu, "bpffs", cfg.BPFFS, "egress", b.egress, "endpoints", len(b.layout.State().Policy.Endpoints))
 	return b, nil
 }
 
@@ -235,7 +235,7 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 	b.upgrade.failed = b.takeOver()
 	b.fabric.Apply(s, time.Now())
 	b.ways.tend(time.Now())
-	b.origins.apply(s.PodCIDRs)
+	b.origins.apply(s.Fabric.PodCIDRs)
 	return b.uplinks.apply(s.Deny), errors.Join(b.upgrade.failed, b.followUplink(), b.ports.apply(time.Now()))
 }
 
@@ -287,7 +287,7 @@ func (b *Backend) InForce(context.Context) (*model.State, error) {
 		}
 	}
 	s := b.layout.State()
-	if len(s.Tables) == 0 {
+	if len(s.Policy.Tables) == 0 {
 		return nil, nil
 	}
 	return s, nil

@@ -59,7 +59,7 @@ func (b *Backend) plan(have *inventory, s *model.State) ([]model.Unsupported, *a
 	lowering := b.lowerer.Lower(wanted, b.options, platform)
 	unsupported := slices.Concat(lowering.Unsupported, b.undenied(s.Deny), overBlocked)
 	for id := range have.endpoints {
-		if _, named := s.Endpoints[id]; !named {
+		if _, named := s.Policy.Endpoints[id]; !named {
 			lowering.Lists[id] = acl.DenyAll()
 		}
 	}
@@ -112,10 +112,10 @@ func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
 // only returns the State reduced to the endpoints that HNS has.
 func (inv *inventory) only(s *model.State) *model.State {
 	c := *s
-	c.Endpoints = make(map[model.EndpointID]model.EndpointState, len(s.Endpoints))
-	for id, e := range s.Endpoints {
+	c.Policy.Endpoints = make(map[model.EndpointID]model.EndpointState, len(s.Policy.Endpoints))
+	for id, e := range s.Policy.Endpoints {
 		if inv.endpoints[id] != nil {
-			c.Endpoints[id] = e
+			c.Policy.Endpoints[id] = e
 		}
 	}
 	return &c

@@ -29,9 +29,9 @@ func two(t *testing.T, v hns.Version, c windows.Config) (n *node, first, second 
 // both joins the States of two endpoints under one table.
 func both(first, second dataplane.EndpointSpec, peers ...string) *model.State {
 	s := peerState(first, peers...)
-	e := s.Endpoints[first.ID]
+	e := s.Policy.Endpoints[first.ID]
 	e.Pod, e.IPs = second.Pod, second.IPs
-	s.Endpoints[second.ID] = e
+	s.Policy.Endpoints[second.ID] = e
 	return s
 }
 
@@ -95,13 +95,13 @@ func TestFailureFailsClosed(t *testing.T) {
 	bad := n.hnsID(first.ID)
 	n.failing(func(op, id string) bool { return op == "ModifyEndpoint" && id == bad }, hns.CodeInvalidPolicy)
 	next := both(first, second, "10.0.3.4")
-	other := *next.Tables[model.TableID{1}] // the first endpoint comes under another table
+	other := *next.Policy.Tables[model.TableID{1}] // the first endpoint comes under another table
 	other.ID = model.TableID{2}
 	other.Sides[1].Default = other.Sides[0].Default
-	next.Tables[other.ID] = &other
-	e := next.Endpoints[first.ID]
+	next.Policy.Tables[other.ID] = &other
+	e := next.Policy.Endpoints[first.ID]
 	e.Table = other.ID
-	next.Endpoints[first.ID] = e
+	next.Policy.Endpoints[first.ID] = e
 	if _, err := n.backend.Apply(ctx, next); !dataplane.Concerns(err, first.ID) {
 		t.Fatalf("error %v", err)
 	}

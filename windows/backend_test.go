@@ -101,7 +101,7 @@ func TestNodeReachesItsPods(t *testing.T) {
 	n.add(spec)
 	deny := &model.Row{Cells: []model.Decision{{}}}
 	table := &model.Table{ID: model.TableID{1}, Sides: [2]model.Side{{Default: deny}, {Default: deny}}}
-	n.apply(&model.State{Endpoints: map[model.EndpointID]model.EndpointState{spec.ID: {IPs: spec.IPs, Table: table.ID}}, Tables: map[model.TableID]*model.Table{table.ID: table}})
+	n.apply(&model.State{Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{spec.ID: {IPs: spec.IPs, Table: table.ID}}, Tables: map[model.TableID]*model.Table{table.ID: table}}})
 	for remote, want := range map[string]bool{"192.168.0.1": true, "10.0.1.2": true, "192.168.0.2": false, "10.0.1.3": false} {
 		if got := n.send(spec.ID, model.Ingress, netip.MustParseAddr(remote), model.TCP, 80, hns.Reading{}); got != want {
 			t.Errorf("from %s: %t", remote, got)

@@ -95,7 +95,7 @@ func BenchmarkApply(b *testing.B) {
 					}
 				}
 				b.ReportMetric(float64(writes)/float64(i), "writes/op")
-				b.ReportMetric(float64(len(state.Tables)), "tables")
+				b.ReportMetric(float64(len(state.Policy.Tables)), "tables")
 			})
 		}
 	}

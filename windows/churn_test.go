@@ -289,7 +289,7 @@ func (c *churn) apply() error {
 	for id := range c.may {
 		c.may[id] = append(c.may[id], c.state)
 	}
-	for id := range c.state.Endpoints {
+	for id := range c.state.Policy.Endpoints {
 		if c.may[id] == nil {
 			c.may[id] = []*model.State{c.state}
 		}

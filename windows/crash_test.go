@@ -124,15 +124,15 @@ func peerState(spec dataplane.EndpointSpec, peers ...string) *model.State {
 	web := &model.Row{Cells: []model.Decision{{}, {Verdict: model.Allow, Cause: cause}}}
 	table := &model.Table{ID: model.TableID{1}, Sides: [2]model.Side{{Default: deny, Rows: model.MakeMap(map[model.PeerClass]*model.Row{1: web})}, {Default: allow}}}
 	s := &model.State{
-		Endpoints: map[model.EndpointID]model.EndpointState{spec.ID: {Pod: spec.Pod, IPs: spec.IPs, Table: table.ID}},
-		Tables:    map[model.TableID]*model.Table{table.ID: table},
-		Ports:     []model.PortRange{{Protocol: model.TCP, First: 80, Last: 80, Class: 1}},
+		Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{spec.ID: {Pod: spec.Pod, IPs: spec.IPs, Table: table.ID}},
+			Tables: map[model.TableID]*model.Table{table.ID: table},
+			Ports:  []model.PortRange{{Protocol: model.TCP, First: 80, Last: 80, Class: 1}}},
 	}
 	addresses := make(map[netip.Addr]model.PeerClass)
 	for _, p := range peers {
 		addresses[netip.MustParseAddr(p)] = 1
 	}
-	s.Addresses = model.MakeMap(addresses)
+	s.Policy.Addresses = model.MakeMap(addresses)
 	return s
 }
 

@@ -17,7 +17,7 @@ import (
 // sctpState lets a peer in by TCP 80 and SCTP 80.
 func sctpState(spec dataplane.EndpointSpec, peer string) *model.State {
 	s := peerState(spec, peer)
-	s.Ports = append(s.Ports, model.PortRange{Protocol: model.SCTP, First: 80, Last: 80, Class: 1})
+	s.Policy.Ports = append(s.Policy.Ports, model.PortRange{Protocol: model.SCTP, First: 80, Last: 80, Class: 1})
 	return s
 }
 
@@ -58,7 +58,7 @@ func TestRefusalForAnotherReason(t *testing.T) {
 	bad := n.hnsID(first.ID)
 	n.failing(func(op, id string) bool { return op == "ModifyEndpoint" && id == bad }, hns.CodeInvalidPolicy)
 	state := both(first, second, "10.0.3.3")
-	state.Ports = append(state.Ports, model.PortRange{Protocol: model.SCTP, First: 80, Last: 80, Class: 1})
+	state.Policy.Ports = append(state.Policy.Ports, model.PortRange{Protocol: model.SCTP, First: 80, Last: 80, Class: 1})
 	if _, err := n.backend.Apply(ctx, state); !dataplane.Concerns(err, first.ID) || dataplane.Concerns(err, second.ID) {
 		t.Fatalf("error %v", err)
 	}
@@ -138,7 +138,7 @@ func TestHostAddressesReachPods(t *testing.T) {
 	spec := n.spec("c1", "10.0.1.7")
 	n.add(spec)
 	state := peerState(spec, "10.0.3.3")
-	state.Addresses = state.Addresses.With(c.HostAddresses[1], 0)
+	state.Policy.Addresses = state.Policy.Addresses.With(c.HostAddresses[1], 0)
 	n.apply(state)
 	for from, want := range map[string]bool{"192.168.0.1": true, "172.16.0.5": true, "172.16.0.6": false, "10.0.3.9": false} {
 		if got := n.passes(spec.ID, from); got != want {

@@ -68,7 +68,9 @@ func (c *churn) lookAt(id model.EndpointID, rules *hns.Rules, d model.Direction,
 		if !part.Decide(uint8(at.Protocol), at.Port, 0).Allow {
 			continue
 		}
-		allowed := func(s *model.State) bool { return s.Decide(id, d, remote, at.Protocol, at.Port).Verdict == model.Allow }
+		allowed := func(s *model.State) bool {
+			return s.Policy.Decide(id, d, remote, at.Protocol, at.Port).Verdict == model.Allow
+		}
 		if !slices.ContainsFunc(c.may[id], allowed) {
 			c.t.Errorf("%s %s %s %s/%d passes, and none of %d policies allows it\n%s", id, d, remote, at.Protocol, at.Port, len(c.may[id]), c.fake.Dump())
 			return
@@ -106,7 +108,7 @@ func (c *churn) settle() {
 		c.t.Fatal("the last state cannot be put in force")
 	}
 	addrs, ports := world.Probes(c.snapshot)
-	if len(c.state.Endpoints) > 0 && c.compare(c.state, addrs, ports) == 0 {
+	if len(c.state.Policy.Endpoints) > 0 && c.compare(c.state, addrs, ports) == 0 {
 		c.t.Error("nothing was compared")
 	}
 	c.fake.ForgetCalls()

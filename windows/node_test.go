@@ -97,7 +97,7 @@ func (n *node) add(spec dataplane.EndpointSpec) dataplane.Attachment {
 // addAll attaches the pods of a State.
 func (n *node) addAll(s *model.State) {
 	n.t.Helper()
-	for id, e := range s.Endpoints {
+	for id, e := range s.Policy.Endpoints {
 		container, ifName, _ := strings.Cut(string(id), ":")
 		n.add(dataplane.EndpointSpec{ID: id, ContainerID: container, IfName: ifName, Pod: e.Pod, NetNS: n.fake.AddNamespace(), IPs: e.IPs})
 	}
@@ -133,7 +133,7 @@ func (n *node) send(id model.EndpointID, d model.Direction, remote netip.Addr, p
 func (n *node) compare(s *model.State, addrs []netip.Addr, ports []world.Port) (cells int) {
 	n.t.Helper()
 	readings := []hns.Reading{{}, {Default: hns.PerDirection, Tie: hns.BlockFirst, Host: hns.HostClosed, Set: hns.EmptyMatchesAll}}
-	for id, e := range s.Endpoints {
+	for id, e := range s.Policy.Endpoints {
 		rules, err := n.fake.Rules(n.name(id))
 		if err != nil {
 			n.t.Fatal(err)
@@ -148,7 +148,7 @@ func (n *node) compare(s *model.State, addrs []netip.Addr, ports []world.Port) (
 				for _, reading := range readings {
 					part := rules.Between(acl.PacketDirection(d), e.IPs[0], remote, reading)
 					for _, at := range ports {
-						want := s.Decide(id, d, remote, at.Protocol, at.Port)
+						want := s.Policy.Decide(id, d, remote, at.Protocol, at.Port)
 						cells++
 						if got := part.Decide(uint8(at.Protocol), at.Port, 0); got.Allow != (want.Verdict == model.Allow) {
 							n.t.Fatalf("%s %s %s %s/%d: hns %t, state %s (%s)\n%s", id, d, remote, at.Protocol, at.Port, got.Allow, want, reading, n.fake.Dump())
@@ -208,7 +208,7 @@ func stateOf(s *model.Snapshot, previous *model.State) *model.State {
 func onlyAttached(s *model.Snapshot, have *model.State) *model.Snapshot {
 	c := *s
 	for id, p := range s.Pods.All() {
-		if _, ok := have.Endpoints[world.EndpointID(p)]; !ok && p.Node == "node1" {
+		if _, ok := have.Policy.Endpoints[world.EndpointID(p)]; !ok && p.Node == "node1" {
 			q := *p
 			q.Node = "node2"
 			c.Pods = c.Pods.With(id, &q)

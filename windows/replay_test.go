@@ -37,7 +37,7 @@ func TestEveryCallShowsOldOrNew(t *testing.T) {
 				more, morePorts := world.Probes(b)
 				addrs, ports = append(addrs, more...), append(ports, morePorts...)
 				look := func() {
-					for id, e := range next.Endpoints {
+					for id, e := range next.Policy.Endpoints {
 						rules, err := n.fake.Rules(n.name(id))
 						if err != nil {
 							t.Error(err)
@@ -50,8 +50,8 @@ func TestEveryCallShowsOldOrNew(t *testing.T) {
 							for _, d := range model.Directions {
 								part := rules.Between(acl.PacketDirection(d), e.IPs[0], remote, hns.Reading{})
 								for _, at := range ports {
-									was := old.Decide(id, d, remote, at.Protocol, at.Port).Verdict == model.Allow
-									will := next.Decide(id, d, remote, at.Protocol, at.Port).Verdict == model.Allow
+									was := old.Policy.Decide(id, d, remote, at.Protocol, at.Port).Verdict == model.Allow
+									will := next.Policy.Decide(id, d, remote, at.Protocol, at.Port).Verdict == model.Allow
 									checks++
 									if got := part.Decide(uint8(at.Protocol), at.Port, 0).Allow; got != was && got != will {
 										t.Errorf("%s %s %s %s/%d is %t, before %t, after %t\n%s", id, d, remote, at.Protocol, at.Port, got, was, will, n.fake.Dump())
@@ -132,9 +132,9 @@ func TestReplay(t *testing.T) {
 // onlyNamed leaves only endpoints that both States have.
 func onlyNamed(s, also *model.State) *model.State {
 	c := *s
-	c.Endpoints = maps.Clone(s.Endpoints)
-	maps.DeleteFunc(c.Endpoints, func(id model.EndpointID, _ model.EndpointState) bool {
-		_, ok := also.Endpoints[id]
+	c.Policy.Endpoints = maps.Clone(s.Policy.Endpoints)
+	maps.DeleteFunc(c.Policy.Endpoints, func(id model.EndpointID, _ model.EndpointState) bool {
+		_, ok := also.Policy.Endpoints[id]
 		return !ok
 	})
 	return &c

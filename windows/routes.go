@@ -27,8 +27,8 @@ func wantedRoutes(c Config, s *model.State) (routes []hns.RemoteSubnetRoute, pro
 			self.Underlay = append(self.Underlay, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
-	peers := make([]model.Route, 0, len(s.Routes))
-	for _, r := range s.Routes {
+	peers := make([]model.Route, 0, len(s.Fabric.Routes))
+	for _, r := range s.Fabric.Routes {
 		r.PodCIDRs = slices.DeleteFunc(slices.Clone(r.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
 		r.Addresses = slices.DeleteFunc(slices.Clone(r.Addresses), netip.Addr.Is6)
 		peers = append(peers, r)

@@ -55,11 +55,11 @@ func peer(i int, os model.OS, mac string, ranges ...string) model.Route {
 func TestRoutesFollowTheNodes(t *testing.T) {
 	for _, profile := range hns.Profiles() {
 		n := newNode(t, profile, overlayConfig())
-		s := &model.State{Node: "node1", Routes: []model.Route{
+		s := &model.State{Node: "node1", Fabric: model.FabricState{Routes: []model.Route{
 			peer(2, model.Linux, "4e:5b:11:20:aa:01", "10.0.2.0/24", "fd00:2::/64"),
 			peer(3, model.Windows, "00:15:5d:7a:11:03", "10.0.3.0/24"),
 			peer(4, model.Windows, "", "10.0.4.0/24"), // does not say where its tunnel ends
-		}}
+		}}}
 		n.apply(s)
 		two, three := "10.0.2.0/24 4096 192.168.0.2 4E-5B-11-20-AA-01", "10.0.3.0/24 4096 192.168.0.3 00-15-5D-7A-11-03"
 		// A Linux node speaks to pods by its own address through the tunnel.
@@ -73,9 +73,9 @@ func TestRoutesFollowTheNodes(t *testing.T) {
 		if n.count("ModifyNetwork") != writes {
 			t.Error("routes that were right were written again")
 		}
-		s.Routes[2] = peer(4, model.Windows, "00:15:5d:7a:11:04", "10.0.4.0/24")
-		s.Routes[1] = peer(3, model.Windows, "00:15:5d:7a:11:33", "10.0.3.0/24", "10.0.33.0/24")
-		s.Routes = s.Routes[1:]
+		s.Fabric.Routes[2] = peer(4, model.Windows, "00:15:5d:7a:11:04", "10.0.4.0/24")
+		s.Fabric.Routes[1] = peer(3, model.Windows, "00:15:5d:7a:11:33", "10.0.3.0/24", "10.0.33.0/24")
+		s.Fabric.Routes = s.Fabric.Routes[1:]
 		n.apply(s)
 		n.wantRoutes("10.0.3.0/24 4096 192.168.0.3 00-15-5D-7A-11-33", "10.0.33.0/24 4096 192.168.0.3 00-15-5D-7A-11-33", "10.0.4.0/24 4096 192.168.0.4 00-15-5D-7A-11-04")
 		good := n.routes()
@@ -117,7 +117,7 @@ func TestRouteThatFails(t *testing.T) {
 	spec := n.spec("c1", "10.0.1.7")
 	n.add(spec)
 	s := peerState(spec, "10.0.3.3")
-	s.Node, s.Routes = "node1", []model.Route{peer(3, model.Windows, "00:15:5d:7a:11:03", "10.0.3.0/24")}
+	s.Node, s.Fabric.Routes = "node1", []model.Route{peer(3, model.Windows, "00:15:5d:7a:11:03", "10.0.3.0/24")}
 	fails := 1
 	n.fake.Before(func(op, _ string) error {
 		if op == "ModifyNetwork" && fails > 0 {

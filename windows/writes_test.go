@@ -23,7 +23,7 @@ import (
 // some everything.
 func portState(spec dataplane.EndpointSpec, some, everything []string) *model.State {
 	s := peerState(spec)
-	table := *s.Tables[model.TableID{1}]
+	table := *s.Policy.Tables[model.TableID{1}]
 	row := func(id string, cells ...model.Verdict) *model.Row {
 		r := &model.Row{}
 		for _, v := range cells {
@@ -33,17 +33,17 @@ func portState(spec dataplane.EndpointSpec, some, everything []string) *model.St
 	}
 	table.Sides[model.Ingress] = model.Side{Default: row("none", model.Deny), Rows: model.MakeMap(map[model.PeerClass]*model.Row{
 		1: row("some", model.Deny, model.Allow), 2: row("everything", model.Allow, model.Allow)})}
-	s.Tables = map[model.TableID]*model.Table{table.ID: &table}
-	s.Ports = []model.PortRange{{Protocol: model.TCP, First: 80, Last: 80, Class: 1}}
-	s.PortClasses = []model.PortClassInfo{{}, {Class: 1}}
-	s.PeerClasses = []model.PeerClassInfo{{}, {Class: 1}, {Class: 2}}
+	s.Policy.Tables = map[model.TableID]*model.Table{table.ID: &table}
+	s.Policy.Ports = []model.PortRange{{Protocol: model.TCP, First: 80, Last: 80, Class: 1}}
+	s.Policy.PortClasses = []model.PortClassInfo{{}, {Class: 1}}
+	s.Policy.PeerClasses = []model.PeerClassInfo{{}, {Class: 1}, {Class: 2}}
 	classes := make(map[netip.Addr]model.PeerClass)
 	for class, list := range [][]string{1: some, 2: everything} {
 		for _, ip := range list {
 			classes[netip.MustParseAddr(ip)] = model.PeerClass(class)
 		}
 	}
-	s.Addresses = model.MakeMap(classes)
+	s.Policy.Addresses = model.MakeMap(classes)
 	return s
 }
 
@@ -91,7 +91,7 @@ func TestListThatIsNotHeld(t *testing.T) {
 	n.add(spec)
 	n.apply(peerState(spec, "10.0.3.3"))
 	shut := portState(spec, nil, nil)
-	shut.Tables[model.TableID{1}] = &model.Table{ID: model.TableID{1}, Sides: [2]model.Side{{Default: &model.Row{}}, {Default: &model.Row{}}}}
+	shut.Policy.Tables[model.TableID{1}] = &model.Table{ID: model.TableID{1}, Sides: [2]model.Side{{Default: &model.Row{}}, {Default: &model.Row{}}}}
 	faults.Set(fault.Fault{Op: "Modify.endpoint", Times: 1, Lie: true})
 	n.fake.ForgetCalls()
 	if _, err := n.backend.Apply(ctx, shut); !dataplane.Concerns(err, spec.ID) || !strings.Contains(err.Error(), "hns accepted") {
@@ -190,13 +190,13 @@ func TestEndpointUnderAnotherID(t *testing.T) {
 			return nil
 		})
 		next := both(first, second, "10.0.3.4") // the first stays, the second opens to another peer
-		opened := peerState(second, "10.0.3.3").Tables[model.TableID{1}]
+		opened := peerState(second, "10.0.3.3").Policy.Tables[model.TableID{1}]
 		other := *opened
 		other.ID = model.TableID{2}
-		next.Tables[other.ID] = &other
-		e := next.Endpoints[second.ID]
+		next.Policy.Tables[other.ID] = &other
+		e := next.Policy.Endpoints[second.ID]
 		e.Table = other.ID
-		next.Endpoints[second.ID] = e
+		next.Policy.Endpoints[second.ID] = e
 		other.Sides[1] = model.Side{Default: &model.Row{}} // so that its list is another one
 		n.apply(next)
 		if n.hnsID(second.ID) == was {
@@ -355,7 +355,7 @@ func TestSilentHNSIsLeftAlone(t *testing.T) {
 // joined adds an endpoint to a State, under the table of the others.
 func joined(s *model.State, spec dataplane.EndpointSpec) *model.State {
 	c := *s
-	c.Endpoints = maps.Clone(s.Endpoints)
-	c.Endpoints[spec.ID] = model.EndpointState{Pod: spec.Pod, IPs: spec.IPs, Table: model.TableID{1}}
+	c.Policy.Endpoints = maps.Clone(s.Policy.Endpoints)
+	c.Policy.Endpoints[spec.ID] = model.EndpointState{Pod: spec.Pod, IPs: spec.IPs, Table: model.TableID{1}}
 	return &c
 }

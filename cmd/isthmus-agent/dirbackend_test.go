@@ -88,7 +88,7 @@ func (b *dirBackend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 // Apply implements dataplane.Backend.
 func (b *dirBackend) Apply(_ context.Context, s *model.State) ([]model.Unsupported, error) {
 	var named []string
-	for _, id := range slices.Sorted(maps.Keys(s.Endpoints)) {
+	for _, id := range slices.Sorted(maps.Keys(s.Policy.Endpoints)) {
 		named = append(named, string(id))
 	}
 	b.step("backend.apply")

@@ -203,6 +203,6 @@ func (q *question) explain(c *testCase, out *strings.Builder, cluster *engine.Cl
 		}
 		fmt.Fprintf(out, "  %s of %s, %s %s\n", cell.Direction, cell.Pod.PodID, end, cell.Remote)
 		fmt.Fprintf(out, "    evaluate: %s\n", reference.Endpoint(cell.Pod, cell.Direction, cell.Remote, cell.Protocol, cell.Port))
-		fmt.Fprintf(out, "    tables:   %s\n", cluster.States[cell.Node].Decide(cell.Endpoint, cell.Direction, cell.Remote, cell.Protocol, cell.Port))
+		fmt.Fprintf(out, "    tables:   %s\n", cluster.States[cell.Node].Policy.Decide(cell.Endpoint, cell.Direction, cell.Remote, cell.Protocol, cell.Port))
 	}
 }

@@ -82,7 +82,7 @@ func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remo
 	state, unsupported := compileNode(s, pod.Node)
 	id := engine.EndpointOf(pod)
 	want := policy.NewEvaluator(s).Endpoint(pod, d, remote, f.Protocol, f.Port).Verdict
-	table := state.Decide(id, d, remote, f.Protocol, f.Port).Verdict
+	table := state.Policy.Decide(id, d, remote, f.Protocol, f.Port).Verdict
 	check := func(platform string, got model.Verdict, reported []model.Unsupported) explain.Enforcement {
 		c := explain.Enforcement{Platform: platform, Verdict: got.String(), Exact: got == want}
 		if !c.Exact {

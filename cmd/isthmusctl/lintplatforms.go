@@ -128,10 +128,10 @@ func findInexact(ctx context.Context, l *lint.Cluster, platforms []platform, pro
 		progress(i+1, len(nodes)+len(chunks))
 		found.compiled = append(found.compiled, c.reported...)
 		fresh := false
-		for _, e := range c.state.Endpoints {
+		for _, e := range c.state.Policy.Endpoints {
 			fresh = fresh || !seen[e.Table]
 		}
-		for id := range c.state.Tables {
+		for id := range c.state.Policy.Tables {
 			seen[id] = true
 		}
 		for k, v := range lowerings {

@@ -98,7 +98,7 @@ func requestsFor(state *model.State, unsupported []model.Unsupported, options ac
 		one.Request.ResourceType, one.Request.RequestType = "Policy", hns.Update
 		switch step.Action {
 		case acl.WriteList:
-			one.Of, one.Pod = "endpoint", state.Endpoints[step.Endpoint].Pod.String()
+			one.Of, one.Pod = "endpoint", state.Policy.Endpoints[step.Endpoint].Pod.String()
 			for _, a := range step.List {
 				one.Request.Settings.Policies = append(one.Request.Settings.Policies, a.Policy())
 			}
@@ -164,12 +164,12 @@ func (r *mapsReport) write(out io.Writer, _ bool) error {
 func (r *mapsReport) fill(state *model.State) error {
 	layout := policymap.NewLayout(mapCapacity)
 	pods := make(map[uint32]string)
-	for _, id := range slices.Sorted(maps.Keys(state.Endpoints)) {
+	for _, id := range slices.Sorted(maps.Keys(state.Policy.Endpoints)) {
 		w, err := layout.AddSlot(id)
 		if err != nil {
 			return err
 		}
-		pods[w.Index] = state.Endpoints[id].Pod.String()
+		pods[w.Index] = state.Policy.Endpoints[id].Pod.String()
 	}
 	for _, step := range dataplane.Plan(layout.State(), state) {
 		if _, err := layout.Advance(step, time.Time{}); err != nil {
@@ -197,7 +197,7 @@ func (r *mapsReport) fill(state *model.State) error {
 	for _, p := range slices.SortedFunc(maps.Keys(layout.Prefixes), model.ComparePrefixes) {
 		add("prefixes"+family(p.Addr()), p.String(), "class %d", slices.Index(peers, model.PeerClass(layout.Prefixes[p])))
 	}
-	for _, p := range state.Ports {
+	for _, p := range state.Policy.Ports {
 		add("ports", reach.PortsText([]reach.PortSet{{Protocol: p.Protocol.String(), First: p.First, Last: p.Last}}), "class %d", slices.Index(ports, p.Class))
 	}
 	r.addTables(layout.Entries, tables, peers, ports)

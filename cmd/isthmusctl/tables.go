@@ -67,7 +67,7 @@ func reportNode(s *model.Snapshot, n *model.Node) *nodeReport {
 	ids, members := tablesOf(state)
 	r.Tables = []tableReport{}
 	for i, id := range ids {
-		t := state.Tables[id]
+		t := state.Policy.Tables[id]
 		r.Tables = append(r.Tables, tableReport{Table: i, Pods: members[id],
 			Ingress: render.side(&t.Sides[model.Ingress]), Egress: render.side(&t.Sides[model.Egress])})
 	}
@@ -77,7 +77,7 @@ func reportNode(s *model.Snapshot, n *model.Node) *nodeReport {
 // tablesOf returns the tables in the order of the first of their pods, and the pods of each.
 func tablesOf(state *model.State) ([]model.TableID, map[model.TableID][]string) {
 	members := make(map[model.TableID][]string)
-	for _, e := range state.Endpoints {
+	for _, e := range state.Policy.Endpoints {
 		members[e.Table] = append(members[e.Table], e.Pod.String())
 	}
 	var ids []model.TableID
@@ -93,14 +93,14 @@ func tablesOf(state *model.State) ([]model.TableID, map[model.TableID][]string) 
 // order of the report.
 func (r *nodeReport) addPeers(s *model.State) []model.PeerClass {
 	addresses := make(map[model.PeerClass][]netip.Addr)
-	for a, c := range s.Addresses.All() {
+	for a, c := range s.Policy.Addresses.All() {
 		addresses[c] = append(addresses[c], a)
 	}
 	prefixes := make(map[model.PeerClass][]string)
-	for _, p := range s.Prefixes {
+	for _, p := range s.Policy.Prefixes {
 		prefixes[p.Class] = append(prefixes[p.Class], p.Prefix.String())
 	}
-	infos := slices.Clone(s.PeerClasses)
+	infos := slices.Clone(s.Policy.PeerClasses)
 	slices.SortFunc(infos, func(a, b model.PeerClassInfo) int {
 		return cmp.Or(compareBool(b.Class == model.World, a.Class == model.World), cmp.Compare(a.Kind, b.Kind),
 			slices.Compare(a.Terms, b.Terms), slices.Compare(a.Names, b.Names))
@@ -137,7 +137,7 @@ func compareBool(a, b bool) int {
 func (r *nodeReport) addPorts(s *model.State) []model.PortClass {
 	r.Ports = []portsReport{{Class: 0, Ports: []reach.PortSet{}}}
 	order := []model.PortClass{model.OtherPorts}
-	for _, p := range s.Ports {
+	for _, p := range s.Policy.Ports {
 		i := slices.Index(order, p.Class)
 		if i < 0 {
 			i = len(order)

@@ -257,7 +257,7 @@ func TestOnePodThatCannotBeAppliedLeavesTheOthers(t *testing.T) {
 		}
 		r.settle()
 		r.fake.SetPoison(func(s *model.State) error {
-			if _, ok := s.Endpoints[id(3)]; ok {
+			if _, ok := s.Policy.Endpoints[id(3)]; ok {
 				return errors.New("no room for the table of pod 3")
 			}
 			return nil

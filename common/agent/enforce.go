@@ -90,7 +90,7 @@ func (l *loop) enforce(joining []*entry) error {
 	l.agent.heartbeat()
 	if err != nil {
 		l.agent.metrics.applyErrors.Inc()
-		l.log.Error("apply policy", "error", err, "endpoints", len(state.Endpoints))
+		l.log.Error("apply policy", "error", err, "endpoints", len(state.Policy.Endpoints))
 		f.delay = min(max(2*f.delay, l.cfg.RetryMin), l.cfg.RetryMax)
 		f.at = time.Now().Add(f.delay)
 	} else {
@@ -106,8 +106,8 @@ func (l *loop) enforce(joining []*entry) error {
 
 // accept records that a State is in force, except for the endpoints that the error concerns.
 func (f *enforcement) accept(s *model.State, err error) {
-	covered := make(map[model.EndpointID]bool, len(s.Endpoints))
-	for id := range s.Endpoints {
+	covered := make(map[model.EndpointID]bool, len(s.Policy.Endpoints))
+	for id := range s.Policy.Endpoints {
 		if f.covered[id] || !dataplane.Concerns(err, id) {
 			covered[id] = true
 		}

@@ -93,7 +93,7 @@ func TestClassesKeepTheirNumbers(t *testing.T) {
 				t.Fatal(err)
 			}
 			m := make(map[string]model.PeerClass)
-			for a, c := range s.Addresses.All() {
+			for a, c := range s.Policy.Addresses.All() {
 				m[a.String()] = c
 			}
 			return m

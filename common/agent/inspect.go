@@ -105,7 +105,7 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 	}
 	id := e.ID()
 	if l.enforced.covered[id] {
-		d.Table = l.enforced.inForce.Endpoints[id].Table.String()
+		d.Table = l.enforced.inForce.Policy.Endpoints[id].Table.String()
 	}
 	if e.problem != nil {
 		d.Problems = append(d.Problems, oneLine(e.problem))

@@ -60,7 +60,7 @@ func (l *loop) publish() {
 		v.denyLists = s.DenyLists.Len()
 	}
 	if s := l.enforced.inForce; s != nil {
-		v.tables, v.peerClasses, v.portClasses = len(s.Tables), len(s.PeerClasses), len(s.PortClasses)
+		v.tables, v.peerClasses, v.portClasses = len(s.Policy.Tables), len(s.Policy.PeerClasses), len(s.Policy.PortClasses)
 	}
 	l.agent.view.Store(v)
 	if l.cfg.Report != nil {

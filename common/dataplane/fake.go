@@ -152,7 +152,7 @@ func (f *Fake) Decide(id model.EndpointID, d model.Direction, remote netip.Addr,
 	if f.attached[id] == nil || f.inForce == nil {
 		return model.Deny
 	}
-	return f.inForce.Decide(id, d, remote, p, port).Verdict
+	return f.inForce.Policy.Decide(id, d, remote, p, port).Verdict
 }
 
 // enter begins an operation; leave ends it.

@@ -33,11 +33,11 @@ func (f *Fake) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, 
 	}
 	var errs []error
 	accepted := *s
-	accepted.Endpoints = maps.Clone(s.Endpoints)
-	for _, id := range slices.Sorted(maps.Keys(s.Endpoints)) {
+	accepted.Policy.Endpoints = maps.Clone(s.Policy.Endpoints)
+	for _, id := range slices.Sorted(maps.Keys(s.Policy.Endpoints)) {
 		if err := f.checkEndpoint(s, id); err != nil {
 			errs = append(errs, &EndpointError{ID: id, Err: err})
-			delete(accepted.Endpoints, id)
+			delete(accepted.Policy.Endpoints, id)
 		}
 	}
 	f.mu.Lock()
@@ -54,7 +54,7 @@ func (f *Fake) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, 
 		f.inForce = next
 		f.mu.Unlock()
 	}
-	named := slices.Sorted(maps.Keys(accepted.Endpoints))
+	named := slices.Sorted(maps.Keys(accepted.Policy.Endpoints))
 	words := []string{"apply"}
 	for _, id := range named {
 		words = append(words, string(id))
@@ -68,12 +68,12 @@ func (f *Fake) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, 
 
 // keepRefused keeps rejected endpoints of s under the table in force, if s still has it.
 func keepRefused(accepted, old, s *model.State) {
-	for id := range s.Endpoints {
-		if _, ok := accepted.Endpoints[id]; ok {
+	for id := range s.Policy.Endpoints {
+		if _, ok := accepted.Policy.Endpoints[id]; ok {
 			continue
 		}
-		if was, ok := old.Endpoints[id]; ok && s.Tables[was.Table] != nil {
-			accepted.Endpoints[id] = was
+		if was, ok := old.Policy.Endpoints[id]; ok && s.Policy.Tables[was.Table] != nil {
+			accepted.Policy.Endpoints[id] = was
 		}
 	}
 }
@@ -81,7 +81,7 @@ func keepRefused(accepted, old, s *model.State) {
 func (f *Fake) checkEndpoint(s *model.State, id model.EndpointID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	e, want := f.attached[id], s.Endpoints[id]
+	e, want := f.attached[id], s.Policy.Endpoints[id]
 	switch {
 	case e == nil:
 		return errors.New("is not attached")
@@ -89,7 +89,7 @@ func (f *Fake) checkEndpoint(s *model.State, id model.EndpointID) error {
 		return fmt.Errorf("lacks %s", strings.Join(e.missing(), ", "))
 	case !slices.Equal(e.spec.IPs, want.IPs):
 		return fmt.Errorf("has addresses %v, the state has %v", e.spec.IPs, want.IPs)
-	case s.Tables[want.Table] == nil:
+	case s.Policy.Tables[want.Table] == nil:
 		return fmt.Errorf("table %s is not in the state", want.Table)
 	}
 	return nil
@@ -110,18 +110,18 @@ func (f *Fake) InForce(ctx context.Context) (*model.State, error) {
 		return nil, nil
 	}
 	s := *f.inForce
-	s.PeerTerms, s.PeerNames = nil, nil
-	s.PeerClasses = slices.Clone(s.PeerClasses)
-	for i, c := range s.PeerClasses {
-		s.PeerClasses[i] = model.PeerClassInfo{Class: c.Class}
+	s.Policy.PeerTerms, s.Policy.PeerNames = nil, nil
+	s.Policy.PeerClasses = slices.Clone(s.Policy.PeerClasses)
+	for i, c := range s.Policy.PeerClasses {
+		s.Policy.PeerClasses[i] = model.PeerClassInfo{Class: c.Class}
 	}
-	s.PortClasses = slices.Clone(s.PortClasses)
-	for i, c := range s.PortClasses {
-		s.PortClasses[i] = model.PortClassInfo{Class: c.Class}
+	s.Policy.PortClasses = slices.Clone(s.Policy.PortClasses)
+	for i, c := range s.Policy.PortClasses {
+		s.Policy.PortClasses[i] = model.PortClassInfo{Class: c.Class}
 	}
-	s.Tables = make(map[model.TableID]*model.Table, len(f.inForce.Tables))
-	for id, t := range f.inForce.Tables {
-		s.Tables[id] = withoutCauses(t)
+	s.Policy.Tables = make(map[model.TableID]*model.Table, len(f.inForce.Policy.Tables))
+	for id, t := range f.inForce.Policy.Tables {
+		s.Policy.Tables[id] = withoutCauses(t)
 	}
 	return &s, nil
 }

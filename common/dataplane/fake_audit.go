@@ -18,8 +18,8 @@ func (f *Fake) Tamper(id model.EndpointID) {
 	defer f.mu.Unlock()
 	if f.inForce != nil {
 		s := *f.inForce
-		s.Endpoints = maps.Clone(s.Endpoints)
-		delete(s.Endpoints, id)
+		s.Policy.Endpoints = maps.Clone(s.Policy.Endpoints)
+		delete(s.Policy.Endpoints, id)
 		f.inForce = &s
 	}
 }
@@ -36,8 +36,8 @@ func (f *Fake) Audit(ctx context.Context, s *model.State) ([]Drift, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var found []Drift
-	for _, id := range slices.Sorted(maps.Keys(s.Endpoints)) {
-		if f.attached[id] != nil && (f.inForce == nil || f.inForce.Endpoints[id].Table != s.Endpoints[id].Table) {
+	for _, id := range slices.Sorted(maps.Keys(s.Policy.Endpoints)) {
+		if f.attached[id] != nil && (f.inForce == nil || f.inForce.Policy.Endpoints[id].Table != s.Policy.Endpoints[id].Table) {
 			found = append(found, Drift{Object: "table", Endpoint: id, Detail: "another table is in force"})
 		}
 	}

@@ -29,9 +29,9 @@ func (f *Fake) Dump() string {
 	}
 	d.classes()
 	for i, id := range d.order {
-		d.table(i, d.state.Tables[id])
+		d.table(i, d.state.Policy.Tables[id])
 	}
-	for _, r := range d.state.Routes {
+	for _, r := range d.state.Fabric.Routes {
 		d.line("route %s %s via %v: %v", r.Node, r.OS, r.Addresses, r.PodCIDRs)
 	}
 	return d.text.String()
@@ -53,25 +53,25 @@ func (d *dumper) line(format string, args ...any) { fmt.Fprintf(&d.text, format+
 // number numbers tables by endpoint, peer classes by address and then prefix, port classes by range.
 func (d *dumper) number() {
 	d.tables, d.peers, d.ports = make(map[model.TableID]int), map[model.PeerClass]int{model.World: 0}, map[model.PortClass]int{model.OtherPorts: 0}
-	for _, id := range slices.Sorted(maps.Keys(d.state.Endpoints)) {
-		table := d.state.Endpoints[id].Table
+	for _, id := range slices.Sorted(maps.Keys(d.state.Policy.Endpoints)) {
+		table := d.state.Policy.Endpoints[id].Table
 		if _, ok := d.tables[table]; !ok {
 			d.tables[table] = len(d.order)
 			d.order = append(d.order, table)
 		}
 	}
-	for a := range d.state.Addresses.All() {
+	for a := range d.state.Policy.Addresses.All() {
 		d.listed = append(d.listed, a)
 	}
 	slices.SortFunc(d.listed, netip.Addr.Compare)
 	for _, a := range d.listed {
-		c, _ := d.state.Addresses.Get(a)
+		c, _ := d.state.Policy.Addresses.Get(a)
 		appear(d.peers, c)
 	}
-	for _, p := range d.state.Prefixes {
+	for _, p := range d.state.Policy.Prefixes {
 		appear(d.peers, p.Class)
 	}
-	for _, r := range d.state.Ports {
+	for _, r := range d.state.Policy.Ports {
 		appear(d.ports, r.Class)
 	}
 }
@@ -85,7 +85,7 @@ func appear[C comparable](numbers map[C]int, c C) {
 
 func (d *dumper) endpoint(id model.EndpointID, e *fakeEndpoint) {
 	table := "default deny"
-	if s, ok := d.state.Endpoints[id]; ok {
+	if s, ok := d.state.Policy.Endpoints[id]; ok {
 		table = fmt.Sprintf("table %d", d.tables[s.Table])
 	}
 	d.line("endpoint %s pod %s netns %s addresses %v: %s", id, e.spec.Pod, e.spec.NetNS, e.spec.IPs, table)
@@ -99,13 +99,13 @@ func (d *dumper) endpoint(id model.EndpointID, e *fakeEndpoint) {
 
 func (d *dumper) classes() {
 	for _, a := range d.listed {
-		c, _ := d.state.Addresses.Get(a)
+		c, _ := d.state.Policy.Addresses.Get(a)
 		d.line("address %s: peer class %d", a, d.peers[c])
 	}
-	for _, p := range d.state.Prefixes {
+	for _, p := range d.state.Policy.Prefixes {
 		d.line("prefix %s: peer class %d", p.Prefix, d.peers[p.Class])
 	}
-	for _, r := range d.state.Ports {
+	for _, r := range d.state.Policy.Ports {
 		d.line("ports %s %d-%d: port class %d", r.Protocol, r.First, r.Last, d.ports[r.Class])
 	}
 }

@@ -163,8 +163,8 @@ func (f *Fake) DeleteEndpoint(ctx context.Context, id model.EndpointID) error {
 	delete(f.attached, id)
 	if f.inForce != nil {
 		s := *f.inForce
-		s.Endpoints = maps.Clone(s.Endpoints)
-		delete(s.Endpoints, id)
+		s.Policy.Endpoints = maps.Clone(s.Policy.Endpoints)
+		delete(s.Policy.Endpoints, id)
 		f.inForce = &s
 	}
 	f.mu.Unlock()

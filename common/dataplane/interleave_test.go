@@ -120,19 +120,19 @@ func interleave(t *testing.T, seed uint64, most int, a, b *model.Snapshot, old, 
 	addrs = slices.Compact(addrs)
 	c := &cube{T: t, store: newStore(old, ports), remotes: addrs, most: most, random: rand.New(rand.NewPCG(seed, 5))}
 	c.ports = boundaries(old, next, ports)
-	for id, e := range next.Endpoints {
-		if _, ok := old.Endpoints[id]; !ok {
+	for id, e := range next.Policy.Endpoints {
+		if _, ok := old.Policy.Endpoints[id]; !ok {
 			continue
 		}
 		for _, d := range model.Directions {
 			for i, remote := range addrs {
-				if slices.Contains(e.IPs, remote) || slices.Contains(old.Endpoints[id].IPs, remote) {
+				if slices.Contains(e.IPs, remote) || slices.Contains(old.Policy.Endpoints[id].IPs, remote) {
 					continue
 				}
 				c.lines = append(c.lines, line{id, d, i})
 				for _, at := range c.ports {
-					c.old = append(c.old, old.Decide(id, d, remote, at.Protocol, at.Port).Verdict)
-					c.new = append(c.new, next.Decide(id, d, remote, at.Protocol, at.Port).Verdict)
+					c.old = append(c.old, old.Policy.Decide(id, d, remote, at.Protocol, at.Port).Verdict)
+					c.new = append(c.new, next.Policy.Decide(id, d, remote, at.Protocol, at.Port).Verdict)
 				}
 			}
 		}
@@ -155,7 +155,7 @@ func boundaries(old, next *model.State, ports []world.Port) []world.Port {
 	var kept []world.Port
 	seen := make(map[[2]model.PortClass]bool)
 	for _, at := range ports {
-		key := [2]model.PortClass{old.PortClass(at.Protocol, at.Port), next.PortClass(at.Protocol, at.Port)}
+		key := [2]model.PortClass{old.Policy.PortClass(at.Protocol, at.Port), next.Policy.PortClass(at.Protocol, at.Port)}
 		if !seen[key] {
 			seen[key] = true
 			kept = append(kept, at)

@@ -47,8 +47,8 @@ func Plan(old, new *model.State) []*model.State {
 // contradicts it. This happens when the numbers of classes do not continue, for example after a restart.
 func separate(old, new *model.State) *model.State {
 	renamed := make(map[model.TableID]model.TableID)
-	for id, t := range new.Tables {
-		if was, ok := old.Tables[id]; ok && was != t && contradict(old, was, new, t) {
+	for id, t := range new.Policy.Tables {
+		if was, ok := old.Policy.Tables[id]; ok && was != t && contradict(old, was, new, t) {
 			renamed[id] = successor(id, old, new)
 		}
 	}
@@ -56,18 +56,18 @@ func separate(old, new *model.State) *model.State {
 		return new
 	}
 	s := *new
-	s.Tables = maps.Clone(new.Tables)
-	s.Endpoints = maps.Clone(new.Endpoints)
+	s.Policy.Tables = maps.Clone(new.Policy.Tables)
+	s.Policy.Endpoints = maps.Clone(new.Policy.Endpoints)
 	for from, to := range renamed {
-		t := *s.Tables[from]
+		t := *s.Policy.Tables[from]
 		t.ID = to
-		delete(s.Tables, from)
-		s.Tables[to] = &t
+		delete(s.Policy.Tables, from)
+		s.Policy.Tables[to] = &t
 	}
-	for id, e := range s.Endpoints {
+	for id, e := range s.Policy.Endpoints {
 		if to, ok := renamed[e.Table]; ok {
 			e.Table = to
-			s.Endpoints[id] = e
+			s.Policy.Endpoints[id] = e
 		}
 	}
 	return &s
@@ -77,7 +77,7 @@ func separate(old, new *model.State) *model.State {
 func successor(id model.TableID, states ...*model.State) model.TableID {
 	for {
 		id[len(id)-1]++
-		if !slices.ContainsFunc(states, func(s *model.State) bool { return s.Tables[id] != nil }) {
+		if !slices.ContainsFunc(states, func(s *model.State) bool { return s.Policy.Tables[id] != nil }) {
 			return id
 		}
 	}
@@ -109,10 +109,10 @@ func contradict(old *model.State, was *model.Table, new *model.State, is *model.
 // differing lists the classes of both States for which the sides may have different rows.
 func differing(old *model.State, was *model.Side, new *model.State, is *model.Side) []model.PeerClass {
 	if was.Default != is.Default {
-		return shared(old.PeerClasses, new.PeerClasses, func(i model.PeerClassInfo) model.PeerClass { return i.Class })
+		return shared(old.Policy.PeerClasses, new.Policy.PeerClasses, func(i model.PeerClassInfo) model.PeerClass { return i.Class })
 	}
 	has := func(s *model.State, c model.PeerClass) bool {
-		_, ok := slices.BinarySearchFunc(s.PeerClasses, c, func(i model.PeerClassInfo, c model.PeerClass) int { return cmp.Compare(i.Class, c) })
+		_, ok := slices.BinarySearchFunc(s.Policy.PeerClasses, c, func(i model.PeerClassInfo, c model.PeerClass) int { return cmp.Compare(i.Class, c) })
 		return ok
 	}
 	var classes []model.PeerClass
@@ -125,7 +125,7 @@ func differing(old *model.State, was *model.Side, new *model.State, is *model.Si
 }
 
 func sharedPorts(old, new *model.State) []model.PortClass {
-	return shared(old.PortClasses, new.PortClasses, func(i model.PortClassInfo) model.PortClass { return i.Class })
+	return shared(old.Policy.PortClasses, new.Policy.PortClasses, func(i model.PortClassInfo) model.PortClass { return i.Class })
 }
 
 // shared returns the numbers in both lists, which are sorted by number.
@@ -209,14 +209,14 @@ func newMoves() moves {
 // findMoves lists the changes of classes.
 func (p *planner) findMoves() {
 	p.peers, p.ports = newMoves(), newMoves()
-	for a := range p.new.Addresses.Changes(p.old.Addresses) {
-		p.peers.add(uint32(p.old.Class(a)), uint32(p.new.Class(a)))
+	for a := range p.new.Policy.Addresses.Changes(p.old.Policy.Addresses) {
+		p.peers.add(uint32(p.old.Policy.Class(a)), uint32(p.new.Policy.Class(a)))
 	}
 	p.prefixes = prefixMoves(p.old, p.new)
 	for _, m := range p.prefixes {
 		p.peers.add(m.old, m.new)
 	}
-	if !slices.Equal(p.old.Ports, p.new.Ports) {
+	if !slices.Equal(p.old.Policy.Ports, p.new.Policy.Ports) {
 		p.pieces = portPieces(p.old, p.new)
 	}
 	for _, piece := range p.pieces {
@@ -233,7 +233,7 @@ type prefixMove struct {
 
 // prefixMoves walks the prefixes of both States, which are sorted.
 func prefixMoves(old, new *model.State) []prefixMove {
-	a, b := old.Prefixes, new.Prefixes
+	a, b := old.Policy.Prefixes, new.Policy.Prefixes
 	if slices.Equal(a, b) {
 		return nil
 	}
@@ -250,10 +250,10 @@ func prefixMoves(old, new *model.State) []prefixMove {
 		}
 		switch {
 		case order < 0:
-			all = append(all, prefixMove{a[0].Prefix, move{uint32(a[0].Class), uint32(new.PrefixClass(a[0].Prefix))}})
+			all = append(all, prefixMove{a[0].Prefix, move{uint32(a[0].Class), uint32(new.Policy.PrefixClass(a[0].Prefix))}})
 			a = a[1:]
 		case order > 0:
-			all = append(all, prefixMove{b[0].Prefix, move{uint32(old.PrefixClass(b[0].Prefix)), uint32(b[0].Class)}})
+			all = append(all, prefixMove{b[0].Prefix, move{uint32(old.Policy.PrefixClass(b[0].Prefix)), uint32(b[0].Class)}})
 			b = b[1:]
 		default:
 			all = append(all, prefixMove{a[0].Prefix, move{uint32(a[0].Class), uint32(b[0].Class)}})
@@ -268,7 +268,7 @@ func portPieces(old, new *model.State) []portPiece {
 	var pieces []portPiece
 	for _, proto := range model.PortProtocols {
 		starts := map[int]bool{0: true, 65536: true}
-		for _, list := range [][]model.PortRange{old.Ports, new.Ports} {
+		for _, list := range [][]model.PortRange{old.Policy.Ports, new.Policy.Ports} {
 			for _, r := range list {
 				if r.Protocol == proto {
 					starts[int(r.First)] = true
@@ -280,7 +280,7 @@ func portPieces(old, new *model.State) []portPiece {
 		for i := 0; i+1 < len(bounds); i++ {
 			port := uint16(bounds[i])
 			pieces = append(pieces, portPiece{proto, bounds[i], bounds[i+1] - 1,
-				move{uint32(old.PortClass(proto, port)), uint32(new.PortClass(proto, port))}})
+				move{uint32(old.Policy.PortClass(proto, port)), uint32(new.Policy.PortClass(proto, port))}})
 		}
 	}
 	return pieces
@@ -288,8 +288,8 @@ func portPieces(old, new *model.State) []portPiece {
 
 // tablesChange reports whether an endpoint of both States changes its table.
 func (p *planner) tablesChange() bool {
-	for id, e := range p.new.Endpoints {
-		if was, ok := p.old.Endpoints[id]; ok && was.Table != e.Table {
+	for id, e := range p.new.Policy.Endpoints {
+		if was, ok := p.old.Policy.Endpoints[id]; ok && was.Table != e.Table {
 			return true
 		}
 	}
@@ -300,11 +300,11 @@ func (p *planner) tablesChange() bool {
 func (p *planner) choosePortVia() {
 	used := map[uint32]bool{uint32(model.OtherPorts): true}
 	before := make(map[uint32]bool)
-	for _, c := range p.old.PortClasses {
+	for _, c := range p.old.Policy.PortClasses {
 		before[uint32(c.Class)] = true
 		used[uint32(c.Class)] = true
 	}
-	for _, c := range p.new.PortClasses {
+	for _, c := range p.new.Policy.PortClasses {
 		used[uint32(c.Class)] = true
 	}
 	sources := countSources(p.ports.moves)
@@ -329,9 +329,9 @@ func (p *planner) choosePortVia() {
 // that number two meanings: the old one while addresses move to the fresh number, and the new one once ports
 // have moved to theirs.
 func (p *planner) choosePeerVia() {
-	next := max(p.old.NextPeerClass, p.new.NextPeerClass)
+	next := max(p.old.Policy.NextPeerClass, p.new.Policy.NextPeerClass)
 	before := make(map[uint32]bool)
-	for _, c := range p.old.PeerClasses {
+	for _, c := range p.old.Policy.PeerClasses {
 		before[uint32(c.Class)] = true
 	}
 	sources := countSources(p.peers.moves)
@@ -344,7 +344,7 @@ func (p *planner) choosePeerVia() {
 		next++
 	}
 	final := *p.new
-	final.NextPeerClass = next
+	final.Policy.NextPeerClass = next
 	p.new = &final
 }
 
@@ -366,9 +366,9 @@ func sortedMoves(moves map[move]uint32) []move {
 // change the former use a copy with all new decisions.
 func (p *planner) replaceShared() {
 	p.flips = make(map[model.TableID]model.TableID)
-	for id, e := range p.new.Endpoints {
-		was, ok := p.old.Endpoints[id]
-		if ok && was.Table != e.Table && p.old.Tables[e.Table] != nil && p.flips[e.Table] == (model.TableID{}) {
+	for id, e := range p.new.Policy.Endpoints {
+		was, ok := p.old.Policy.Endpoints[id]
+		if ok && was.Table != e.Table && p.old.Policy.Tables[e.Table] != nil && p.flips[e.Table] == (model.TableID{}) {
 			p.flips[e.Table] = successor(e.Table, p.old, p.new)
 		}
 	}

@@ -14,31 +14,31 @@ import (
 // addresses to their final classes, ports to theirs, and endpoints from copies to originals.
 func (p *planner) states() []*model.State {
 	refined := *p.new
-	refined.Endpoints = make(map[model.EndpointID]model.EndpointState, len(p.old.Endpoints))
-	for id, e := range p.old.Endpoints {
-		if _, ok := p.new.Endpoints[id]; ok {
-			refined.Endpoints[id] = e
+	refined.Policy.Endpoints = make(map[model.EndpointID]model.EndpointState, len(p.old.Policy.Endpoints))
+	for id, e := range p.old.Policy.Endpoints {
+		if _, ok := p.new.Policy.Endpoints[id]; ok {
+			refined.Policy.Endpoints[id] = e
 		}
 	}
-	refined.Tables = p.tables()
-	refined.Addresses, refined.Prefixes = p.addresses()
-	refined.Ports = p.portRanges()
-	refined.PeerClasses, refined.PortClasses = p.classes()
+	refined.Policy.Tables = p.tables()
+	refined.Policy.Addresses, refined.Policy.Prefixes = p.addresses()
+	refined.Policy.Ports = p.portRanges()
+	refined.Policy.PeerClasses, refined.Policy.PortClasses = p.classes()
 
 	flipped := refined
-	flipped.Endpoints = make(map[model.EndpointID]model.EndpointState, len(p.new.Endpoints))
-	for id, e := range p.new.Endpoints {
-		if was, ok := p.old.Endpoints[id]; (!ok || was.Table != e.Table) && p.flips[e.Table] != (model.TableID{}) {
+	flipped.Policy.Endpoints = make(map[model.EndpointID]model.EndpointState, len(p.new.Policy.Endpoints))
+	for id, e := range p.new.Policy.Endpoints {
+		if was, ok := p.old.Policy.Endpoints[id]; (!ok || was.Table != e.Table) && p.flips[e.Table] != (model.TableID{}) {
 			e.Table = p.flips[e.Table]
 		}
-		flipped.Endpoints[id] = e
+		flipped.Policy.Endpoints[id] = e
 	}
 
 	moved := flipped
-	moved.Addresses, moved.Prefixes = p.new.Addresses, p.new.Prefixes
+	moved.Policy.Addresses, moved.Policy.Prefixes = p.new.Policy.Addresses, p.new.Policy.Prefixes
 
 	settled := moved
-	settled.Ports = p.new.Ports
+	settled.Policy.Ports = p.new.Policy.Ports
 
 	return []*model.State{&refined, &flipped, &moved, &settled, p.new}
 }
@@ -48,12 +48,12 @@ func (p *planner) addresses() (model.Map[netip.Addr, model.PeerClass], []model.P
 	via := func(old, new model.PeerClass) model.PeerClass {
 		return model.PeerClass(p.peers.during(uint32(old), uint32(new)))
 	}
-	addresses := p.old.Addresses
-	for a := range p.new.Addresses.Changes(p.old.Addresses) {
-		addresses = addresses.With(a, via(p.old.Class(a), p.new.Class(a)))
+	addresses := p.old.Policy.Addresses
+	for a := range p.new.Policy.Addresses.Changes(p.old.Policy.Addresses) {
+		addresses = addresses.With(a, via(p.old.Policy.Class(a), p.new.Policy.Class(a)))
 	}
 	if p.prefixes == nil {
-		return addresses, p.new.Prefixes
+		return addresses, p.new.Policy.Prefixes
 	}
 	prefixes := make([]model.PrefixClass, len(p.prefixes))
 	for i, m := range p.prefixes {
@@ -64,7 +64,7 @@ func (p *planner) addresses() (model.Map[netip.Addr, model.PeerClass], []model.P
 
 func (p *planner) portRanges() []model.PortRange {
 	if p.pieces == nil {
-		return p.new.Ports
+		return p.new.Policy.Ports
 	}
 	var ranges []model.PortRange
 	for _, piece := range p.pieces {
@@ -83,8 +83,8 @@ func (p *planner) portRanges() []model.PortRange {
 
 // classes lists the classes of both States and the intermediate ones.
 func (p *planner) classes() ([]model.PeerClassInfo, []model.PortClassInfo) {
-	peers := union(p.old.PeerClasses, p.new.PeerClasses, func(i model.PeerClassInfo) model.PeerClass { return i.Class })
-	ports := union(p.old.PortClasses, p.new.PortClasses, func(i model.PortClassInfo) model.PortClass { return i.Class })
+	peers := union(p.old.Policy.PeerClasses, p.new.Policy.PeerClasses, func(i model.PeerClassInfo) model.PeerClass { return i.Class })
+	ports := union(p.old.Policy.PortClasses, p.new.Policy.PortClasses, func(i model.PortClassInfo) model.PortClass { return i.Class })
 	for via, m := range p.peers.via {
 		if via != m.new {
 			// Not KindKnown: a node's address may pass through it.

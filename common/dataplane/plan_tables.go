@@ -14,8 +14,8 @@ import (
 func (p *planner) tables() map[model.TableID]*model.Table {
 	b := newTableBuilder(p)
 	all := make(map[model.TableID]*model.Table)
-	for id, was := range p.old.Tables {
-		is, stays := p.new.Tables[id]
+	for id, was := range p.old.Policy.Tables {
+		is, stays := p.new.Policy.Tables[id]
 		if !stays {
 			all[id] = b.table(id, was, nil)
 			continue
@@ -25,8 +25,8 @@ func (p *planner) tables() map[model.TableID]*model.Table {
 			all[copied] = b.table(copied, nil, is)
 		}
 	}
-	for id, is := range p.new.Tables {
-		if p.old.Tables[id] == nil {
+	for id, is := range p.new.Policy.Tables {
+		if p.old.Policy.Tables[id] == nil {
 			all[id] = b.table(id, nil, is)
 		}
 	}
@@ -49,10 +49,10 @@ type known struct{ peers, ports map[uint32]bool }
 
 func numbers(s *model.State) known {
 	k := known{peers: make(map[uint32]bool), ports: make(map[uint32]bool)}
-	for _, c := range s.PeerClasses {
+	for _, c := range s.Policy.PeerClasses {
 		k.peers[uint32(c.Class)] = true
 	}
-	for _, c := range s.PortClasses {
+	for _, c := range s.Policy.PortClasses {
 		k.ports[uint32(c.Class)] = true
 	}
 	return k

@@ -90,30 +90,30 @@ func (st *store) row(id model.EndpointID, d model.Direction, class model.PeerCla
 // any order must do, except for prefixes.
 func (st *store) writes(from, to *model.State, probes []world.Port) [][]func() {
 	var adds, dels, ports, slots, collect []func()
-	for a := range to.Addresses.Changes(from.Addresses) {
-		if c, ok := to.Addresses.Get(a); ok {
+	for a := range to.Policy.Addresses.Changes(from.Policy.Addresses) {
+		if c, ok := to.Policy.Addresses.Get(a); ok {
 			adds = append(adds, func() { st.addresses[a] = c })
 		} else {
 			dels = append(dels, func() { delete(st.addresses, a) })
 		}
 	}
 	for _, at := range probes {
-		if c := to.PortClass(at.Protocol, at.Port); c != from.PortClass(at.Protocol, at.Port) {
+		if c := to.Policy.PortClass(at.Protocol, at.Port); c != from.Policy.PortClass(at.Protocol, at.Port) {
 			ports = append(ports, func() { st.ports[at] = c })
 		}
 	}
-	for id, e := range to.Endpoints {
-		if from.Endpoints[id].Table != e.Table {
+	for id, e := range to.Policy.Endpoints {
+		if from.Policy.Endpoints[id].Table != e.Table {
 			slots = append(slots, func() { st.slots[id] = e.Table })
 		}
 	}
-	for id := range from.Endpoints {
-		if _, ok := to.Endpoints[id]; !ok {
+	for id := range from.Policy.Endpoints {
+		if _, ok := to.Policy.Endpoints[id]; !ok {
 			collect = append(collect, func() { delete(st.slots, id) })
 		}
 	}
 	for key := range st.rows {
-		if to.Tables[key.table] == nil {
+		if to.Policy.Tables[key.table] == nil {
 			collect = append(collect, func() { delete(st.rows, key) })
 		}
 	}
@@ -142,7 +142,7 @@ func (st *store) tableWrites(to *model.State) (hidden, visible []func()) {
 	for _, c := range st.prefixes {
 		classes[c] = true
 	}
-	for id, t := range to.Tables {
+	for id, t := range to.Policy.Tables {
 		for _, d := range model.Directions {
 			side := tableSide{id, d}
 			def := st.defaults[side]
@@ -152,7 +152,7 @@ func (st *store) tableWrites(to *model.State) (hidden, visible []func()) {
 				}
 				st.defaults[side] = def
 			}
-			for _, info := range to.PeerClasses {
+			for _, info := range to.Policy.PeerClasses {
 				key := rowID{side, info.Class}
 				if r := t.Sides[d].Row(info.Class); r != def || st.rows[key] != nil {
 					write := func() { st.rows[key] = r }
@@ -174,16 +174,16 @@ func isUniform(r *model.Row) bool { _, ok := r.Uniform(); return ok }
 func (st *store) prefixWrites(from, to *model.State) (adds, dels []func()) {
 	longest := func(a, b model.PrefixClass) int { return b.Prefix.Bits() - a.Prefix.Bits() }
 	has := func(s *model.State, e model.PrefixClass, class bool) bool {
-		return slices.ContainsFunc(s.Prefixes, func(o model.PrefixClass) bool {
+		return slices.ContainsFunc(s.Policy.Prefixes, func(o model.PrefixClass) bool {
 			return o.Prefix == e.Prefix && (!class || o.Class == e.Class)
 		})
 	}
-	for _, e := range slices.SortedFunc(slices.Values(to.Prefixes), longest) {
+	for _, e := range slices.SortedFunc(slices.Values(to.Policy.Prefixes), longest) {
 		if !has(from, e, true) {
 			adds = append(adds, func() { st.prefixes[e.Prefix] = e.Class })
 		}
 	}
-	for _, e := range slices.SortedFunc(slices.Values(from.Prefixes), longest) {
+	for _, e := range slices.SortedFunc(slices.Values(from.Policy.Prefixes), longest) {
 		if !has(to, e, false) {
 			dels = append(dels, func() { delete(st.prefixes, e.Prefix) })
 		}
@@ -236,19 +236,19 @@ func walk(t *testing.T, seed uint64, a, b *model.Snapshot, old, next *model.Stat
 		changed  bool
 	}
 	fates := map[cell]*fate{}
-	for id, e := range next.Endpoints {
-		if _, ok := old.Endpoints[id]; !ok {
+	for id, e := range next.Policy.Endpoints {
+		if _, ok := old.Policy.Endpoints[id]; !ok {
 			continue
 		}
 		for _, d := range model.Directions {
 			for _, remote := range addrs {
-				if slices.Contains(e.IPs, remote) || slices.Contains(old.Endpoints[id].IPs, remote) {
+				if slices.Contains(e.IPs, remote) || slices.Contains(old.Policy.Endpoints[id].IPs, remote) {
 					continue
 				}
 				for _, at := range ports {
 					fates[cell{id, d, remote, at}] = &fate{
-						old: old.Decide(id, d, remote, at.Protocol, at.Port).Verdict,
-						new: next.Decide(id, d, remote, at.Protocol, at.Port).Verdict,
+						old: old.Policy.Decide(id, d, remote, at.Protocol, at.Port).Verdict,
+						new: next.Policy.Decide(id, d, remote, at.Protocol, at.Port).Verdict,
 					}
 				}
 			}

@@ -53,44 +53,44 @@ func TestPlanUnderAnyNumbers(t *testing.T) {
 // renumbered returns a State that decides as s does, with other numbers of
 // classes.
 func renumbered(r *rand.Rand, peerStyle, portStyle style, old, s *model.State) *model.State {
-	peers := injection(r, peerStyle, model.World, numbersOf(s.PeerClasses), numbersOf(old.PeerClasses), max(s.NextPeerClass, old.NextPeerClass))
-	ports := injection(r, portStyle, model.OtherPorts, portNumbersOf(s.PortClasses), portNumbersOf(old.PortClasses), 1)
+	peers := injection(r, peerStyle, model.World, numbersOf(s.Policy.PeerClasses), numbersOf(old.Policy.PeerClasses), max(s.Policy.NextPeerClass, old.Policy.NextPeerClass))
+	ports := injection(r, portStyle, model.OtherPorts, portNumbersOf(s.Policy.PortClasses), portNumbersOf(old.Policy.PortClasses), 1)
 	n := *s
-	n.Addresses = model.Map[netip.Addr, model.PeerClass]{}
-	for a, c := range s.Addresses.All() {
-		n.Addresses = n.Addresses.With(a, peers(c))
+	n.Policy.Addresses = model.Map[netip.Addr, model.PeerClass]{}
+	for a, c := range s.Policy.Addresses.All() {
+		n.Policy.Addresses = n.Policy.Addresses.With(a, peers(c))
 	}
-	n.Prefixes = slices.Clone(s.Prefixes)
-	for i := range n.Prefixes {
-		n.Prefixes[i].Class = peers(n.Prefixes[i].Class)
+	n.Policy.Prefixes = slices.Clone(s.Policy.Prefixes)
+	for i := range n.Policy.Prefixes {
+		n.Policy.Prefixes[i].Class = peers(n.Policy.Prefixes[i].Class)
 	}
-	n.Ports = slices.Clone(s.Ports)
-	for i := range n.Ports {
-		n.Ports[i].Class = ports(n.Ports[i].Class)
+	n.Policy.Ports = slices.Clone(s.Policy.Ports)
+	for i := range n.Policy.Ports {
+		n.Policy.Ports[i].Class = ports(n.Policy.Ports[i].Class)
 	}
-	n.PeerClasses = slices.Clone(s.PeerClasses)
-	for i, c := range s.PeerClasses {
-		n.PeerClasses[i].Class = peers(c.Class)
-		n.NextPeerClass = max(n.NextPeerClass, peers(c.Class)+1)
+	n.Policy.PeerClasses = slices.Clone(s.Policy.PeerClasses)
+	for i, c := range s.Policy.PeerClasses {
+		n.Policy.PeerClasses[i].Class = peers(c.Class)
+		n.Policy.NextPeerClass = max(n.Policy.NextPeerClass, peers(c.Class)+1)
 	}
-	slices.SortFunc(n.PeerClasses, func(a, b model.PeerClassInfo) int { return cmp.Compare(a.Class, b.Class) })
-	n.PortClasses = slices.Clone(s.PortClasses)
-	for i, c := range s.PortClasses {
-		n.PortClasses[i].Class = ports(c.Class)
+	slices.SortFunc(n.Policy.PeerClasses, func(a, b model.PeerClassInfo) int { return cmp.Compare(a.Class, b.Class) })
+	n.Policy.PortClasses = slices.Clone(s.Policy.PortClasses)
+	for i, c := range s.Policy.PortClasses {
+		n.Policy.PortClasses[i].Class = ports(c.Class)
 	}
-	slices.SortFunc(n.PortClasses, func(a, b model.PortClassInfo) int { return cmp.Compare(a.Class, b.Class) })
+	slices.SortFunc(n.Policy.PortClasses, func(a, b model.PortClassInfo) int { return cmp.Compare(a.Class, b.Class) })
 	rows := make(map[*model.Row]*model.Row)
-	n.Tables = make(map[model.TableID]*model.Table, len(s.Tables))
-	for id, table := range s.Tables {
+	n.Policy.Tables = make(map[model.TableID]*model.Table, len(s.Policy.Tables))
+	for id, table := range s.Policy.Tables {
 		t := &model.Table{ID: id}
 		for d := range t.Sides {
 			side := &table.Sides[d]
-			t.Sides[d].Default = withPorts(side.Default, s.PortClasses, ports, rows)
+			t.Sides[d].Default = withPorts(side.Default, s.Policy.PortClasses, ports, rows)
 			for c, row := range side.Rows.All() {
-				t.Sides[d].Rows = t.Sides[d].Rows.With(peers(c), withPorts(row, s.PortClasses, ports, rows))
+				t.Sides[d].Rows = t.Sides[d].Rows.With(peers(c), withPorts(row, s.Policy.PortClasses, ports, rows))
 			}
 		}
-		n.Tables[id] = t
+		n.Policy.Tables[id] = t
 	}
 	return &n
 }
@@ -229,8 +229,8 @@ func TestClassesMergeIntoAFreshNumber(t *testing.T) {
 func TestPlanClosesPortsWithoutAClass(t *testing.T) {
 	const open, shut = 2, 1 // TCP ports
 	state := func(id byte, ofOpen, ofShut model.PortClass) *model.State {
-		s := &model.State{NextPeerClass: 1, PeerClasses: []model.PeerClassInfo{{}}, PortClasses: []model.PortClassInfo{{}},
-			Endpoints: map[model.EndpointID]model.EndpointState{"e": {Table: model.TableID{id}}}}
+		s := &model.State{Policy: model.PolicyState{NextPeerClass: 1, PeerClasses: []model.PeerClassInfo{{}}, PortClasses: []model.PortClassInfo{{}},
+			Endpoints: map[model.EndpointID]model.EndpointState{"e": {Table: model.TableID{id}}}}}
 		row := &model.Row{Cells: make([]model.Decision, model.MaxPortClasses-1)}
 		row.Cells[ofOpen].Verdict = model.Allow
 		for port := uint16(1); port < model.MaxPortClasses-1; port++ {
@@ -241,10 +241,10 @@ func TestPlanClosesPortsWithoutAClass(t *testing.T) {
 			case shut:
 				class = ofShut
 			}
-			s.Ports = append(s.Ports, model.PortRange{Protocol: model.TCP, First: port, Last: port, Class: class})
-			s.PortClasses = append(s.PortClasses, model.PortClassInfo{Class: model.PortClass(port)})
+			s.Policy.Ports = append(s.Policy.Ports, model.PortRange{Protocol: model.TCP, First: port, Last: port, Class: class})
+			s.Policy.PortClasses = append(s.Policy.PortClasses, model.PortClassInfo{Class: model.PortClass(port)})
 		}
-		s.Tables = map[model.TableID]*model.Table{{id}: {ID: model.TableID{id}, Sides: [2]model.Side{{Default: row}, {Default: row}}}}
+		s.Policy.Tables = map[model.TableID]*model.Table{{id}: {ID: model.TableID{id}, Sides: [2]model.Side{{Default: row}, {Default: row}}}}
 		return s
 	}
 	old, next := state(1, 2, 1), state(2, 1, 2)
@@ -252,13 +252,13 @@ func TestPlanClosesPortsWithoutAClass(t *testing.T) {
 	plan := dataplane.Plan(old, next)
 	for i, s := range plan {
 		for port, want := range map[uint16]model.Verdict{open: model.Allow, shut: model.Deny} {
-			got := s.Decide("e", model.Ingress, netip.MustParseAddr("192.0.2.1"), model.TCP, port).Verdict
-			if s.PortClass(model.TCP, port) == model.ClosedPorts {
+			got := s.Policy.Decide("e", model.Ingress, netip.MustParseAddr("192.0.2.1"), model.TCP, port).Verdict
+			if s.Policy.PortClass(model.TCP, port) == model.ClosedPorts {
 				closed++
 				want = model.Deny
 			}
 			if got != want {
-				t.Errorf("step %d of %d: TCP %d in class %d is %s, want %s", i+1, len(plan), port, s.PortClass(model.TCP, port), got, want)
+				t.Errorf("step %d of %d: TCP %d in class %d is %s, want %s", i+1, len(plan), port, s.Policy.PortClass(model.TCP, port), got, want)
 			}
 		}
 	}

@@ -121,14 +121,14 @@ func (b *Book) at(t time.Duration) *Page {
 // owns reports whether the pod's end of the flow has an address of the endpoint. The slot may
 // have belonged to another endpoint when the record was written.
 func owns(s *model.State, id model.EndpointID, r Record) bool {
-	return slices.Contains(s.Endpoints[id].IPs, r.own())
+	return slices.Contains(s.Policy.Endpoints[id].IPs, r.own())
 }
 
 // cause finds the cause of a verdict in a State. It returns nil if the State has no causes, as
 // after a restart, or another verdict, as while a table changes.
 func cause(s *model.State, slot Slot, r Record, verdict model.Verdict) *model.Cause {
-	endpoint, ok := s.Endpoints[slot.Endpoint]
-	table := s.Tables[endpoint.Table]
+	endpoint, ok := s.Policy.Endpoints[slot.Endpoint]
+	table := s.Policy.Tables[endpoint.Table]
 	if !ok || table == nil {
 		if verdict == model.Deny {
 			return &model.Cause{Reason: model.ReasonPending, Direction: r.Direction}
@@ -139,7 +139,7 @@ func cause(s *model.State, slot Slot, r Record, verdict model.Verdict) *model.Ca
 	if !r.Protocol.HasPorts() {
 		port = 0 // for ICMP it is the identifier
 	}
-	d := table.Sides[r.Direction].Row(r.Class).Cell(s.PortClass(r.Protocol, port))
+	d := table.Sides[r.Direction].Row(r.Class).Cell(s.Policy.PortClass(r.Protocol, port))
 	if d.Verdict != verdict {
 		return nil
 	}

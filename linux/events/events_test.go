@@ -116,8 +116,8 @@ func state(cause *model.Cause) *model.State {
 	}
 	id := model.TableID{1}
 	return &model.State{
-		Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Pod: web, IPs: []netip.Addr{netip.MustParseAddr("10.1.0.1")}, Table: id}},
-		Tables:    map[model.TableID]*model.Table{id: {ID: id, Sides: [2]model.Side{{Default: row(model.Allow)}, {Default: row(model.Deny)}}}},
+		Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Pod: web, IPs: []netip.Addr{netip.MustParseAddr("10.1.0.1")}, Table: id}},
+			Tables: map[model.TableID]*model.Table{id: {ID: id, Sides: [2]model.Side{{Default: row(model.Allow)}, {Default: row(model.Deny)}}}}},
 	}
 }
 

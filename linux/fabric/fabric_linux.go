@@ -67,11 +67,11 @@ func (f *Fabric) MTU(u Uplink) int {
 // Apply reconciles the fabric with the State, unless it equals that of the last call. A failure
 // is a problem, never an error: pods of this node reach each other without the fabric.
 func (f *Fabric) Apply(s *model.State, now time.Time) {
-	self := fabric.Self{Name: s.Node, PodCIDRs: s.PodCIDRs, Addresses: s.NodeAddresses}
-	if f.wanted && sameSlice(f.peers, s.Routes) && sameSlice(f.self.PodCIDRs, self.PodCIDRs) && sameSlice(f.self.Addresses, self.Addresses) {
+	self := fabric.Self{Name: s.Node, PodCIDRs: s.Fabric.PodCIDRs, Addresses: s.Fabric.NodeAddresses}
+	if f.wanted && sameSlice(f.peers, s.Fabric.Routes) && sameSlice(f.self.PodCIDRs, self.PodCIDRs) && sameSlice(f.self.Addresses, self.Addresses) {
 		return
 	}
-	f.self, f.peers, f.wanted = self, s.Routes, true
+	f.self, f.peers, f.wanted = self, s.Fabric.Routes, true
 	f.sync(now, false)
 }
 

@@ -105,15 +105,15 @@ func (l *Layout) bound(steps []*model.State) need {
 	}
 	rows := make(map[bpfobj.PodRow]bool)
 	for _, to := range steps {
-		for a := range to.Addresses.Changes(l.state.Addresses) {
-			if _, is := to.Addresses.Get(a); !is {
+		for a := range to.Policy.Addresses.Changes(l.state.Policy.Addresses) {
+			if _, is := to.Policy.Addresses.Get(a); !is {
 				continue
 			}
 			if _, was := l.Peers[a]; !was {
 				n.peers[family(a)]++
 			}
 		}
-		for _, p := range to.Prefixes {
+		for _, p := range to.Policy.Prefixes {
 			if _, was := l.Prefixes[p.Prefix]; !was {
 				n.prefixes[family(p.Prefix.Addr())]++
 			}
@@ -134,10 +134,10 @@ func (l *Layout) boundTables(to *model.State, n *need, rows map[bpfobj.PodRow]bo
 		}
 		seen[r] = true
 	}
-	fresh := len(missing(l.state.PeerClasses, to.PeerClasses))
-	for id, t := range to.Tables {
+	fresh := len(missing(l.state.Policy.PeerClasses, to.Policy.PeerClasses))
+	for id, t := range to.Policy.Tables {
 		number, known := l.tables[id]
-		was := l.state.Tables[id]
+		was := l.state.Policy.Tables[id]
 		if !known {
 			n.tables++
 		}
@@ -156,7 +156,7 @@ func (l *Layout) boundTables(to *model.State, n *need, rows map[bpfobj.PodRow]bo
 				}
 				continue
 			case listed:
-				n.verdicts += len(to.PeerClasses)
+				n.verdicts += len(to.Policy.PeerClasses)
 			default:
 				n.verdicts += side.Rows.Len()
 			}

@@ -21,7 +21,7 @@ func slotted(t *testing.T, c policymap.Capacity, states ...*model.State) *policy
 	t.Helper()
 	l := policymap.NewLayout(c)
 	for _, s := range states {
-		for _, id := range slices.Sorted(maps.Keys(s.Endpoints)) {
+		for _, id := range slices.Sorted(maps.Keys(s.Policy.Endpoints)) {
 			if _, err := l.AddSlot(id); err != nil {
 				t.Fatal(err)
 			}

@@ -28,8 +28,8 @@ func Decode(e *Entries, slots map[model.EndpointID]uint32, c Capacity) (l *Layou
 		}
 	}
 	s := &model.State{
-		Endpoints: make(map[model.EndpointID]model.EndpointState),
-		Tables:    make(map[model.TableID]*model.Table),
+		Policy: model.PolicyState{Endpoints: make(map[model.EndpointID]model.EndpointState),
+			Tables: make(map[model.TableID]*model.Table)},
 	}
 	for a := range e.Peers {
 		l.peers[family(a)]++
@@ -45,17 +45,17 @@ func Decode(e *Entries, slots map[model.EndpointID]uint32, c Capacity) (l *Layou
 	for id, n := range l.slots {
 		table := e.Slots[n].Table
 		if t, ok := e.Tables[table]; ok && l.tables[t] == table {
-			s.Endpoints[id] = model.EndpointState{Table: t}
+			s.Policy.Endpoints[id] = model.EndpointState{Table: t}
 		}
 	}
 	for c := range d.classes {
-		s.PeerClasses = append(s.PeerClasses, model.PeerClassInfo{Class: c})
+		s.Policy.PeerClasses = append(s.Policy.PeerClasses, model.PeerClassInfo{Class: c})
 		if c < maxPeerClass {
-			s.NextPeerClass = max(s.NextPeerClass, c+1)
+			s.Policy.NextPeerClass = max(s.Policy.NextPeerClass, c+1)
 		}
 	}
 	slices.Sort(problems)
-	slices.SortFunc(s.PeerClasses, func(a, b model.PeerClassInfo) int { return cmp.Compare(a.Class, b.Class) })
+	slices.SortFunc(s.Policy.PeerClasses, func(a, b model.PeerClassInfo) int { return cmp.Compare(a.Class, b.Class) })
 	l.state = s
 	return l, problems
 }
@@ -127,13 +127,13 @@ func (d *decoder) addresses() {
 		all[a] = model.PeerClass(c)
 		d.classes[model.PeerClass(c)] = true
 	}
-	d.state.Addresses = model.MakeMap(all)
+	d.state.Policy.Addresses = model.MakeMap(all)
 	for p, c := range d.Prefixes {
 		class := model.PeerClass(c &^ bpfobj.PeerPod) // programs ignore the bit
-		d.state.Prefixes = append(d.state.Prefixes, model.PrefixClass{Prefix: p, Class: class})
+		d.state.Policy.Prefixes = append(d.state.Policy.Prefixes, model.PrefixClass{Prefix: p, Class: class})
 		d.classes[class] = true
 	}
-	slices.SortFunc(d.state.Prefixes, func(a, b model.PrefixClass) int { return model.ComparePrefixes(a.Prefix, b.Prefix) })
+	slices.SortFunc(d.state.Policy.Prefixes, func(a, b model.PrefixClass) int { return model.ComparePrefixes(a.Prefix, b.Prefix) })
 }
 
 // ports decodes the classes of ports. A class without a bit in rows counts as closed.
@@ -151,17 +151,17 @@ func (d *decoder) ports() (problems []string) {
 		}
 		used[class] = true
 		if class != uint16(model.OtherPorts) {
-			d.state.Ports = append(d.state.Ports, model.PortRange{Protocol: model.PortProtocols[i/65536],
+			d.state.Policy.Ports = append(d.state.Policy.Ports, model.PortRange{Protocol: model.PortProtocols[i/65536],
 				First: uint16(i % 65536), Last: uint16((i + n - 1) % 65536), Class: model.PortClass(class)})
 		}
 		i += n
 	}
 	for c := range used {
-		d.state.PortClasses = append(d.state.PortClasses, model.PortClassInfo{Class: model.PortClass(c)})
+		d.state.Policy.PortClasses = append(d.state.Policy.PortClasses, model.PortClassInfo{Class: model.PortClass(c)})
 		d.width = max(d.width, int(c)+1)
 	}
-	slices.SortFunc(d.state.PortClasses, func(a, b model.PortClassInfo) int { return cmp.Compare(a.Class, b.Class) })
-	slices.SortFunc(d.state.Ports, func(a, b model.PortRange) int {
+	slices.SortFunc(d.state.Policy.PortClasses, func(a, b model.PortClassInfo) int { return cmp.Compare(a.Class, b.Class) })
+	slices.SortFunc(d.state.Policy.Ports, func(a, b model.PortRange) int {
 		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.First, b.First))
 	})
 	return problems
@@ -173,7 +173,7 @@ func (d *decoder) readTables() (problems []string) {
 		for _, dir := range model.Directions {
 			t.Sides[dir] = model.Side{Default: d.uniform(model.Verdict(number >> dir & 1))}
 		}
-		d.state.Tables[id] = t
+		d.state.Policy.Tables[id] = t
 	}
 	for number, entries := range d.Verdicts {
 		id, ok := d.Tables[number]
@@ -197,7 +197,7 @@ func (d *decoder) readTables() (problems []string) {
 			d.verdicts++
 		}
 		for _, dir := range model.Directions {
-			d.state.Tables[id].Sides[dir].Rows = model.MakeMap(rows[dir])
+			d.state.Policy.Tables[id].Sides[dir].Rows = model.MakeMap(rows[dir])
 		}
 	}
 	return problems

@@ -36,7 +36,7 @@ func TestEpochsGoOn(t *testing.T) {
 			k.apply(t, state)
 			later("a change", was)
 			was = k.Entries.Clone()
-			for id := range state.Endpoints {
+			for id := range state.Policy.Endpoints {
 				if w, ok := k.layout.DropSlot(id); ok {
 					k.Slots[w.Index] = w.Slot
 					if w.Slot == was.Slots[w.Index] {
@@ -60,12 +60,12 @@ func peered(ports []model.PortRange, peers map[netip.Addr]model.PeerClass, infos
 	table := &model.Table{ID: model.TableID{1}, Sides: [2]model.Side{
 		{Default: deny, Rows: model.MakeMap(map[model.PeerClass]*model.Row{1: allow})}, {Default: deny}}}
 	return &model.State{
-		Endpoints:   map[model.EndpointID]model.EndpointState{"a": {Table: table.ID}},
-		Tables:      map[model.TableID]*model.Table{table.ID: table},
-		Addresses:   model.MakeMap(peers),
-		Ports:       ports,
-		PeerClasses: append([]model.PeerClassInfo{{Class: model.World}}, infos...),
-		PortClasses: []model.PortClassInfo{{Class: 0}, {Class: 1}},
+		Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{"a": {Table: table.ID}},
+			Tables:      map[model.TableID]*model.Table{table.ID: table},
+			Addresses:   model.MakeMap(peers),
+			Ports:       ports,
+			PeerClasses: append([]model.PeerClassInfo{{Class: model.World}}, infos...),
+			PortClasses: []model.PortClassInfo{{Class: 0}, {Class: 1}}},
 	}
 }
 
@@ -75,7 +75,7 @@ func TestPeerThatGoes(t *testing.T) {
 	peer := netip.MustParseAddr("10.0.3.3")
 	known := model.PeerClassInfo{Class: 1}
 	with, without := peered(nil, map[netip.Addr]model.PeerClass{peer: 1}, known), peered(nil, nil, known)
-	without.Tables = with.Tables
+	without.Policy.Tables = with.Policy.Tables
 	k := newKernel()
 	k.apply(t, with)
 	slot, _ := k.layout.Slot("a")
@@ -96,8 +96,8 @@ func TestPeerThatGoes(t *testing.T) {
 func TestPrefixThatGoes(t *testing.T) {
 	known := model.PeerClassInfo{Class: 1}
 	with, without := peered(nil, nil, known), peered(nil, nil, known)
-	with.Prefixes = []model.PrefixClass{{Prefix: netip.MustParsePrefix("10.0.3.0/24"), Class: 1}}
-	without.Tables = with.Tables
+	with.Policy.Prefixes = []model.PrefixClass{{Prefix: netip.MustParsePrefix("10.0.3.0/24"), Class: 1}}
+	without.Policy.Tables = with.Policy.Tables
 	k := newKernel()
 	k.apply(t, with)
 	slot, _ := k.layout.Slot("a")
@@ -116,7 +116,7 @@ func TestTableThatChanges(t *testing.T) {
 	peer := netip.MustParseAddr("10.0.3.3")
 	allows, denies := peered(nil, map[netip.Addr]model.PeerClass{peer: 1}, model.PeerClassInfo{Class: 1}), peered(nil, map[netip.Addr]model.PeerClass{peer: 1}, model.PeerClassInfo{Class: 1})
 	id := model.TableID{1}
-	denies.Tables[id].Sides[model.Ingress].Rows = model.MakeMap(map[model.PeerClass]*model.Row{1: {Cells: []model.Decision{{}, {Verdict: model.Allow}}}})
+	denies.Policy.Tables[id].Sides[model.Ingress].Rows = model.MakeMap(map[model.PeerClass]*model.Row{1: {Cells: []model.Decision{{}, {Verdict: model.Allow}}}})
 	k := newKernel()
 	k.apply(t, allows)
 	slot, _ := k.layout.Slot("a")
@@ -152,7 +152,7 @@ func TestWhatIsAPod(t *testing.T) {
 	peer, node := netip.MustParseAddr("10.0.3.3"), netip.MustParseAddr("192.168.0.1")
 	for kind, want := range map[model.AddressKind]bool{model.KindKnown: true, model.KindThisNode: false, model.KindOtherNode: false, model.KindUnknown: false} {
 		s := peered(nil, map[netip.Addr]model.PeerClass{peer: 1, node: 1}, model.PeerClassInfo{Class: 1, Kind: kind})
-		s.NodeAddresses = []netip.Addr{node}
+		s.Fabric.NodeAddresses = []netip.Addr{node}
 		k := newKernel()
 		k.apply(t, s)
 		if got := policymap.IsPod(s, peer); got != want || k.Pods[peer] != want {

@@ -34,7 +34,7 @@ func FuzzDecode(f *testing.F) {
 		k := newKernel()
 		k.apply(t, stateOf(t, s, nil))
 		slots := make(map[model.EndpointID]uint32)
-		for id := range k.layout.State().Endpoints {
+		for id := range k.layout.State().Policy.Endpoints {
 			slots[id], _ = k.layout.Slot(id)
 		}
 		for ; len(damage) >= 3; damage = damage[3:] {
@@ -225,7 +225,7 @@ func decoded(t *testing.T, k *kernel, s *model.Snapshot, slots map[model.Endpoin
 					if i%5 != int(slot)%5 { // a fast sample that is enough to find errors
 						continue
 					}
-					got := state.Decide(id, d, a, at.Protocol, at.Port).Verdict
+					got := state.Policy.Decide(id, d, a, at.Protocol, at.Port).Verdict
 					if is := k.Lookup(slot, d, a, at.Protocol, at.Port); got == model.Allow && is == model.Deny {
 						t.Fatalf("%s %s %s %s/%d: decoded as %s, the entries say %s", id, d, a, at.Protocol, at.Port, got, is)
 					}

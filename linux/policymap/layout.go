@@ -122,7 +122,7 @@ func (l *Layout) DropSlot(id model.EndpointID) (SlotWrite, bool) {
 		return SlotWrite{}, false
 	}
 	delete(l.slots, id)
-	if _, ok := l.state.Endpoints[id]; ok {
+	if _, ok := l.state.Policy.Endpoints[id]; ok {
 		l.state = withoutEndpoint(l.state, id)
 	}
 	w := SlotWrite{s, bpfobj.PodSlot{Table: DenyAll, Epoch: l.newEpoch()}}
@@ -132,10 +132,10 @@ func (l *Layout) DropSlot(id model.EndpointID) (SlotWrite, bool) {
 
 func withoutEndpoint(s *model.State, id model.EndpointID) *model.State {
 	c := *s
-	c.Endpoints = make(map[model.EndpointID]model.EndpointState, len(s.Endpoints))
-	for other, e := range s.Endpoints {
+	c.Policy.Endpoints = make(map[model.EndpointID]model.EndpointState, len(s.Policy.Endpoints))
+	for other, e := range s.Policy.Endpoints {
 		if other != id {
-			c.Endpoints[other] = e
+			c.Policy.Endpoints[other] = e
 		}
 	}
 	return &c
@@ -182,8 +182,8 @@ func (l *Layout) advancePeers(to *model.State, w *Writes) {
 	was := l.nodes
 	l.nodes = was.of(to)
 	written := make(map[netip.Addr]bool)
-	for a := range to.Addresses.Changes(l.state.Addresses) {
-		if c, ok := to.Addresses.Get(a); ok {
+	for a := range to.Policy.Addresses.Changes(l.state.Policy.Addresses) {
+		if c, ok := to.Policy.Addresses.Get(a); ok {
 			w.Peers = append(w.Peers, PeerWrite{a, uint32(c), classOfPods(to, c) && !l.nodes.all[a]})
 			written[a] = true
 			if _, was := l.Peers[a]; !was {
@@ -197,7 +197,7 @@ func (l *Layout) advancePeers(to *model.State, w *Writes) {
 	// Addresses that become or cease to be those of nodes, and stay in their class.
 	for _, nodes := range []nodeAddresses{was, l.nodes} {
 		for a := range nodes.all {
-			c, ok := to.Addresses.Get(a)
+			c, ok := to.Policy.Addresses.Get(a)
 			pod := ok && classOfPods(to, c) && !l.nodes.all[a]
 			if ok && !written[a] && pod != l.Pods[a] {
 				w.Peers = append(w.Peers, PeerWrite{a, uint32(c), pod})
@@ -216,7 +216,7 @@ func (l *Layout) advancePeers(to *model.State, w *Writes) {
 // as pods.
 func (l *Layout) correctPeers(to *model.State, written map[netip.Addr]bool, w *Writes) {
 	for a := range l.Peers {
-		c, ok := to.Addresses.Get(a)
+		c, ok := to.Policy.Addresses.Get(a)
 		pod := ok && classOfPods(to, c) && !l.nodes.all[a]
 		if ok && !written[a] && pod != l.Pods[a] {
 			w.Peers = append(w.Peers, PeerWrite{a, uint32(c), pod})
@@ -233,14 +233,14 @@ type nodeAddresses struct {
 
 // of returns the addresses of another State.
 func (n nodeAddresses) of(s *model.State) nodeAddresses {
-	if n.all != nil && sameSlice(n.own, s.NodeAddresses) && sameSlice(n.routes, s.Routes) {
+	if n.all != nil && sameSlice(n.own, s.Fabric.NodeAddresses) && sameSlice(n.routes, s.Fabric.Routes) {
 		return n
 	}
-	n = nodeAddresses{make(map[netip.Addr]bool), s.NodeAddresses, s.Routes}
-	for _, a := range s.NodeAddresses {
+	n = nodeAddresses{make(map[netip.Addr]bool), s.Fabric.NodeAddresses, s.Fabric.Routes}
+	for _, a := range s.Fabric.NodeAddresses {
 		n.all[a] = true
 	}
-	for _, r := range s.Routes {
+	for _, r := range s.Fabric.Routes {
 		for _, a := range r.Addresses {
 			n.all[a] = true
 		}
@@ -255,7 +255,7 @@ func sameSlice[T any](a, b []T) bool {
 
 // IsPod reports whether an address belongs to a pod, according to a State.
 func IsPod(s *model.State, a netip.Addr) bool {
-	c, ok := s.Addresses.Get(a)
+	c, ok := s.Policy.Addresses.Get(a)
 	return ok && classOfPods(s, c) && !nodeAddresses{}.of(s).all[a]
 }
 
@@ -265,16 +265,16 @@ func classOfPods(s *model.State, c model.PeerClass) bool {
 	if c == model.World {
 		return true
 	}
-	i, ok := slices.BinarySearchFunc(s.PeerClasses, c, func(i model.PeerClassInfo, c model.PeerClass) int { return cmp.Compare(i.Class, c) })
-	return ok && s.PeerClasses[i].Kind == model.KindKnown
+	i, ok := slices.BinarySearchFunc(s.Policy.PeerClasses, c, func(i model.PeerClassInfo, c model.PeerClass) int { return cmp.Compare(i.Class, c) })
+	return ok && s.Policy.PeerClasses[i].Kind == model.KindKnown
 }
 
 func (l *Layout) advancePrefixes(to *model.State, w *Writes) {
-	if slices.Equal(to.Prefixes, l.state.Prefixes) && !l.unsure {
+	if slices.Equal(to.Policy.Prefixes, l.state.Policy.Prefixes) && !l.unsure {
 		return
 	}
-	want := make(map[netip.Prefix]bool, len(to.Prefixes))
-	for _, p := range to.Prefixes {
+	want := make(map[netip.Prefix]bool, len(to.Policy.Prefixes))
+	for _, p := range to.Policy.Prefixes {
 		want[p.Prefix] = true
 		if was, ok := l.Prefixes[p.Prefix]; !ok || was != uint32(p.Class) {
 			w.Prefixes = append(w.Prefixes, PrefixWrite{p.Prefix, uint32(p.Class)})
@@ -298,11 +298,11 @@ func shorter(a, b netip.Prefix) int {
 }
 
 func (l *Layout) advancePorts(to *model.State, w *Writes) {
-	if slices.Equal(l.state.Ports, to.Ports) && !l.unsure {
+	if slices.Equal(l.state.Policy.Ports, to.Policy.Ports) && !l.unsure {
 		return
 	}
 	want := make([]uint16, Ports)
-	for _, r := range to.Ports {
+	for _, r := range to.Policy.Ports {
 		first, _ := PortIndex(r.Protocol, r.First)
 		for i := range uint32(r.Last) - uint32(r.First) + 1 {
 			want[first+i] = uint16(r.Class)
@@ -334,13 +334,13 @@ func (l *Layout) advanceSlots(to *model.State, w *Writes, changed map[model.Tabl
 	all := len(w.Prefixes) > 0 || len(w.DropPrefixes) > 0 || len(w.Ports) > 0
 	moved := l.movedClasses(to, w)
 	otherwise := make(map[model.TableID]bool)
-	for id := range to.Tables {
+	for id := range to.Policy.Tables {
 		otherwise[id] = all || changed[id] || l.saysOtherwise(to, id, moved)
 	}
 	inOrder := slices.SortedFunc(maps.Keys(l.slots), func(a, b model.EndpointID) int { return int(l.slots[a]) - int(l.slots[b]) })
 	for _, id := range inOrder { // keeps epochs deterministic
 		s, table := l.slots[id], uint32(DenyAll)
-		e, ok := to.Endpoints[id]
+		e, ok := to.Policy.Endpoints[id]
 		if ok {
 			table = l.tables[e.Table]
 		}
@@ -356,7 +356,7 @@ type classMove struct{ from, to model.PeerClass }
 func (l *Layout) movedClasses(to *model.State, w *Writes) map[classMove]bool {
 	moved := make(map[classMove]bool)
 	add := func(a netip.Addr) {
-		if m := (classMove{l.state.Class(a), to.Class(a)}); m.from != m.to {
+		if m := (classMove{l.state.Policy.Class(a), to.Policy.Class(a)}); m.from != m.to {
 			moved[m] = true
 		}
 	}
@@ -370,7 +370,7 @@ func (l *Layout) movedClasses(to *model.State, w *Writes) map[classMove]bool {
 }
 
 func (l *Layout) saysOtherwise(to *model.State, id model.TableID, moved map[classMove]bool) bool {
-	was, is := l.state.Tables[id], to.Tables[id]
+	was, is := l.state.Policy.Tables[id], to.Policy.Tables[id]
 	if was == nil || is == nil {
 		return true
 	}

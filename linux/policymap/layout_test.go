@@ -35,7 +35,7 @@ func newKernel() *kernel {
 
 func (k *kernel) apply(t *testing.T, s *model.State) {
 	t.Helper()
-	for id := range s.Endpoints {
+	for id := range s.Policy.Endpoints {
 		w, err := k.layout.AddSlot(id)
 		if err != nil {
 			t.Fatal(err)
@@ -56,7 +56,7 @@ func (k *kernel) apply(t *testing.T, s *model.State) {
 func (k *kernel) restart(t *testing.T) {
 	t.Helper()
 	slots := map[model.EndpointID]uint32{}
-	for id := range k.layout.State().Endpoints {
+	for id := range k.layout.State().Policy.Endpoints {
 		slots[id], _ = k.layout.Slot(id)
 	}
 	found := k.Entries.Clone()
@@ -83,7 +83,7 @@ func stateOf(t *testing.T, s *model.Snapshot, previous *model.State) *model.Stat
 func (k *kernel) check(t *testing.T, s *model.Snapshot, state *model.State) {
 	t.Helper()
 	addrs, ports := world.Probes(s)
-	for id, e := range state.Endpoints {
+	for id, e := range state.Policy.Endpoints {
 		slot, _ := k.layout.Slot(id)
 		for _, d := range model.Directions {
 			for _, a := range addrs {
@@ -91,7 +91,7 @@ func (k *kernel) check(t *testing.T, s *model.Snapshot, state *model.State) {
 					continue // never reaches the data path
 				}
 				for _, at := range ports {
-					want := state.Decide(id, d, a, at.Protocol, at.Port).Verdict
+					want := state.Policy.Decide(id, d, a, at.Protocol, at.Port).Verdict
 					if got := k.Lookup(slot, d, a, at.Protocol, at.Port); got != want {
 						t.Fatalf("%s %s %s %s/%d: entries say %s, the state %s", id, d, a, at.Protocol, at.Port, got, want)
 					}
@@ -192,7 +192,7 @@ func TestNothingIsLeft(t *testing.T) {
 	k := newKernel()
 	state := stateOf(t, s, nil)
 	k.apply(t, state)
-	for id := range maps.Clone(state.Endpoints) {
+	for id := range maps.Clone(state.Policy.Endpoints) {
 		k.layout.DropSlot(id)
 	}
 	empty, _ := compile.Once(compile.Input{Snapshot: model.MakeSnapshot(nil, nil, nil, nil), Node: "node1", Previous: state})

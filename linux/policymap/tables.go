@@ -33,13 +33,13 @@ func encodeRow(r *model.Row) bpfobj.PodRow {
 func (l *Layout) advanceTables(to *model.State, w *Writes, now time.Time) map[model.TableID]bool {
 	changed := make(map[model.TableID]bool)
 	e := encoder{Layout: l, writes: w, now: now, cache: make(map[*model.Row]uint32)}
-	fresh := missing(l.state.PeerClasses, to.PeerClasses)
-	all := make([]model.PeerClass, len(to.PeerClasses))
-	for i, info := range to.PeerClasses {
+	fresh := missing(l.state.Policy.PeerClasses, to.Policy.PeerClasses)
+	all := make([]model.PeerClass, len(to.Policy.PeerClasses))
+	for i, info := range to.Policy.PeerClasses {
 		all[i] = info.Class
 	}
-	for _, id := range sortedTables(to.Tables) {
-		t := to.Tables[id]
+	for _, id := range sortedTables(to.Policy.Tables) {
+		t := to.Policy.Tables[id]
 		number, known := l.tables[id]
 		if !known {
 			number = l.newTable(t)
@@ -48,7 +48,7 @@ func (l *Layout) advanceTables(to *model.State, w *Writes, now time.Time) map[mo
 		}
 		for _, d := range model.Directions {
 			classes := fresh
-			if was := l.state.Tables[id]; was != t {
+			if was := l.state.Policy.Tables[id]; was != t {
 				var side *model.Side
 				if known && was != nil {
 					side = &was.Sides[d]
@@ -209,7 +209,7 @@ func (l *Layout) release(now time.Time) {
 
 // collect removes entries that no endpoint and no class can reach any more.
 func (l *Layout) collect(to *model.State, w *Writes) {
-	dead := missing(to.PeerClasses, l.state.PeerClasses)
+	dead := missing(to.Policy.PeerClasses, l.state.Policy.PeerClasses)
 	drop := func(number, peer uint32) {
 		row, ok := l.Verdicts[number][peer]
 		if !ok {
@@ -220,7 +220,7 @@ func (l *Layout) collect(to *model.State, w *Writes) {
 		l.verdicts--
 	}
 	for id, number := range l.tables {
-		if _, stays := to.Tables[id]; stays {
+		if _, stays := to.Policy.Tables[id]; stays {
 			for _, c := range dead {
 				for _, d := range model.Directions {
 					drop(number, PeerKey(c, d))

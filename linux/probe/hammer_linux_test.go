@@ -75,8 +75,8 @@ func alike(t *testing.T, p *Programs, before, after *model.State, s *model.Snaps
 	t.Helper()
 	const enough = 8
 	addrs, ports := world.Probes(s)
-	for id, b := range before.Endpoints {
-		a, stays := after.Endpoints[id]
+	for id, b := range before.Policy.Endpoints {
+		a, stays := after.Policy.Endpoints[id]
 		if !stays || len(a.IPs) == 0 || !slices.Equal(a.IPs, b.IPs) {
 			continue
 		}
@@ -90,7 +90,7 @@ func alike(t *testing.T, p *Programs, before, after *model.State, s *model.Snaps
 						continue
 					}
 					if len(frames) == enough || port.Protocol != model.TCP || remote.Is6() != own.Is6() || slices.Contains(a.IPs, remote) ||
-						before.Decide(id, d, remote, model.TCP, port.Port).Verdict != v || after.Decide(id, d, remote, model.TCP, port.Port).Verdict != v {
+						before.Policy.Decide(id, d, remote, model.TCP, port.Port).Verdict != v || after.Policy.Decide(id, d, remote, model.TCP, port.Port).Verdict != v {
 						continue
 					}
 					f := model.Flow{Src: own, Dst: remote, Protocol: model.TCP, Port: port.Port}

@@ -43,8 +43,8 @@ func (p *Programs) Close() error { return p.path.Close() }
 // Apply lays out a State by the same steps as on a node. Endpoints that are not in the State
 // lose their slots.
 func (p *Programs) Apply(s *model.State) error {
-	for id := range p.layout.State().Endpoints {
-		if _, stays := s.Endpoints[id]; !stays {
+	for id := range p.layout.State().Policy.Endpoints {
+		if _, stays := s.Policy.Endpoints[id]; !stays {
 			if w, ok := p.layout.DropSlot(id); ok {
 				if err := p.path.WriteSlot(w); err != nil {
 					return err
@@ -52,7 +52,7 @@ func (p *Programs) Apply(s *model.State) error {
 			}
 		}
 	}
-	for id := range s.Endpoints {
+	for id := range s.Policy.Endpoints {
 		w, err := p.layout.AddSlot(id)
 		if err != nil {
 			return err
@@ -90,7 +90,7 @@ func (p *Programs) Decide(id model.EndpointID, d model.Direction, remote netip.A
 	e := bpfobj.PodEndpoint{Slot: slot}
 	copy(e.Mac[:], podMAC)
 	var own netip.Addr
-	for _, ip := range p.state.Endpoints[id].IPs {
+	for _, ip := range p.state.Policy.Endpoints[id].IPs {
 		if ip.Is6() {
 			e.Ip6 = ip.As16()
 		} else {

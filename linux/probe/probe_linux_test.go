@@ -46,7 +46,7 @@ func TestProgramEqualsState(t *testing.T) {
 
 func compare(t *testing.T, p *probe.Programs, s *model.Snapshot, state *model.State) (cells int) {
 	addrs, ports := world.Probes(s)
-	for id, e := range state.Endpoints {
+	for id, e := range state.Policy.Endpoints {
 		for _, d := range model.Directions {
 			for _, a := range addrs {
 				if slices.Contains(e.IPs, a) || !slices.ContainsFunc(e.IPs, func(own netip.Addr) bool { return own.Is6() == a.Is6() }) {
@@ -61,7 +61,7 @@ func compare(t *testing.T, p *probe.Programs, s *model.Snapshot, state *model.St
 						t.Fatal(err)
 					}
 					cells++
-					if want := state.Decide(id, d, a, at.Protocol, at.Port); got != want.Verdict {
+					if want := state.Policy.Decide(id, d, a, at.Protocol, at.Port); got != want.Verdict {
 						t.Fatalf("%s %s %s %s/%d: program says %s, state %s", id, d, a, at.Protocol, at.Port, got, want)
 					}
 				}

@@ -93,8 +93,8 @@ func (b *bench) full() error {
 	if err := b.put("compile full, heap with the snapshot, peak", float64(peak)/1e6, "MB", 400); err != nil {
 		return err
 	}
-	for name, n := range map[string]int{"tables": len(b.state.Tables), "peer classes": len(b.state.PeerClasses),
-		"port classes": len(b.state.PortClasses), "addresses": b.state.Addresses.Len(), "prefixes": len(b.state.Prefixes)} {
+	for name, n := range map[string]int{"tables": len(b.state.Policy.Tables), "peer classes": len(b.state.Policy.PeerClasses),
+		"port classes": len(b.state.Policy.PortClasses), "addresses": b.state.Policy.Addresses.Len(), "prefixes": len(b.state.Policy.Prefixes)} {
 		if err := b.put(name, float64(n), "", 0); err != nil {
 			return err
 		}

@@ -42,7 +42,7 @@ func renderMaps(c *engine.Cluster) (string, error) {
 	}
 	s := c.States[node]
 	layout := policymap.NewLayout(room)
-	for id := range s.Endpoints {
+	for id := range s.Policy.Endpoints {
 		if _, err := layout.AddSlot(id); err != nil {
 			return "", err
 		}

@@ -79,7 +79,7 @@ func spans(s *model.State) []portSpan {
 				next = last + 1
 			}
 		}
-		for _, r := range s.Ports {
+		for _, r := range s.Policy.Ports {
 			if r.Protocol == p {
 				add(int(r.First)-1, model.OtherPorts)
 				add(int(r.Last), r.Class)

@@ -22,10 +22,10 @@ type tableGroup struct {
 // groups returns the tables of a State in order of their pods.
 func groups(s *model.State) []tableGroup {
 	all := make(map[model.TableID]tableGroup)
-	for _, id := range slices.Sorted(maps.Keys(s.Endpoints)) {
-		e := s.Endpoints[id]
+	for _, id := range slices.Sorted(maps.Keys(s.Policy.Endpoints)) {
+		e := s.Policy.Endpoints[id]
 		g := all[e.Table]
-		g.table, g.endpoints, g.pods = s.Tables[e.Table], append(g.endpoints, id), append(g.pods, e.Pod.String())
+		g.table, g.endpoints, g.pods = s.Policy.Tables[e.Table], append(g.endpoints, id), append(g.pods, e.Pod.String())
 		all[e.Table] = g
 	}
 	return slices.SortedFunc(maps.Values(all), func(a, b tableGroup) int { return slices.Compare(a.pods, b.pods) })
@@ -47,10 +47,10 @@ func (g tableGroup) open(s *model.State) bool {
 // classes lists the classes that addresses and prefixes have.
 func classes(s *model.State) []model.PeerClass {
 	seen := make(map[model.PeerClass]bool)
-	for _, c := range s.Addresses.All() {
+	for _, c := range s.Policy.Addresses.All() {
 		seen[c] = true
 	}
-	for _, p := range s.Prefixes {
+	for _, p := range s.Policy.Prefixes {
 		seen[p.Class] = true
 	}
 	return slices.Sorted(maps.Keys(seen))
@@ -100,14 +100,14 @@ func sideLines(s *model.State, side *model.Side, n names) []string {
 			members[text(c)] = append(members[text(c)], p)
 		}
 	}
-	for a, c := range s.Addresses.All() {
-		add(single(a), c, s.PrefixClass(single(a)))
+	for a, c := range s.Policy.Addresses.All() {
+		add(single(a), c, s.Policy.PrefixClass(single(a)))
 	}
-	for _, p := range s.Prefixes {
+	for _, p := range s.Policy.Prefixes {
 		around := model.World
 		if p.Prefix.Bits() > 0 {
 			wider := netip.PrefixFrom(p.Prefix.Addr(), p.Prefix.Bits()-1).Masked()
-			around = s.PrefixClass(wider)
+			around = s.Policy.PrefixClass(wider)
 		}
 		add(p.Prefix, p.Class, around)
 	}

@@ -182,7 +182,7 @@ func (r *Runner) Run(steps []Step) error {
 func (r *Runner) reset() error {
 	r.node, r.says, r.marks, r.dirty, r.hooked = newReference(), make(map[string]string), nil, false, false
 	r.node.Tracked, r.waiting = r.track.knows, make(map[fragmentKey]*datagram)
-	for id := range maps.Clone(r.layout.State().Endpoints) {
+	for id := range maps.Clone(r.layout.State().Policy.Endpoints) {
 		if err := r.detach(string(id[:1])); err != nil {
 			return err
 		}

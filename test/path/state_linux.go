@@ -133,9 +133,10 @@ func endpointID(name string) model.EndpointID { return model.MakeEndpointID(name
 // state is what the node should enforce with these pods.
 func (l *layouts) state(pods map[int]*reference.Pod) *model.State {
 	s := &model.State{
-		Node: "node", PodCIDRs: ranges, NodeAddresses: nodeAddrs, Endpoints: make(map[model.EndpointID]model.EndpointState),
-		Tables: make(map[model.TableID]*model.Table), Prefixes: l.prefixes, Ports: l.ranges, Routes: l.routes,
-		PeerClasses: l.classes, NextPeerClass: unknownClass + 1,
+		Node: "node",
+		Policy: model.PolicyState{Endpoints: make(map[model.EndpointID]model.EndpointState), Tables: make(map[model.TableID]*model.Table),
+			Prefixes: l.prefixes, Ports: l.ranges, PeerClasses: l.classes, NextPeerClass: unknownClass + 1},
+		Fabric: model.FabricState{PodCIDRs: ranges, NodeAddresses: nodeAddrs, Routes: l.routes},
 	}
 	single := make(map[netip.Addr]model.PeerClass)
 	for name, all := range remotes {
@@ -150,13 +151,13 @@ func (l *layouts) state(pods map[int]*reference.Pod) *model.State {
 	}
 	for _, p := range pods {
 		t := l.table(&p.Policy)
-		s.Tables[t.ID] = t
-		s.Endpoints[endpointID(p.Name)] = model.EndpointState{Pod: model.PodID{Namespace: "ns", Name: p.Name}, IPs: p.Addrs, Table: t.ID}
+		s.Policy.Tables[t.ID] = t
+		s.Policy.Endpoints[endpointID(p.Name)] = model.EndpointState{Pod: model.PodID{Namespace: "ns", Name: p.Name}, IPs: p.Addrs, Table: t.ID}
 		for _, a := range p.Addrs {
 			single[a] = classOf(p.Name)
 		}
 	}
-	s.Addresses = model.MakeMap(single)
+	s.Policy.Addresses = model.MakeMap(single)
 	return s
 }
 

@@ -31,7 +31,7 @@ func portCells(s *model.State) []cell {
 				next = last + 1
 			}
 		}
-		for _, r := range sortedRanges(s.Ports) {
+		for _, r := range sortedRanges(s.Policy.Ports) {
 			if r.Protocol == p {
 				add(int(r.First)-1, model.OtherPorts)
 				add(int(r.Last), r.Class)

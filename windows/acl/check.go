@@ -26,7 +26,7 @@ func Check(s *model.State, id model.EndpointID, o Options, p *Ruleset, readings 
 		return err
 	}
 	c := newChecker(newIndex(s, o))
-	return c.check(id, s.Endpoints[id].IPs, p.Lists[id], p.Sets, rules, readings)
+	return c.check(id, s.Policy.Endpoints[id].IPs, p.Lists[id], p.Sets, rules, readings)
 }
 
 // checker holds what checks of several endpoints of a State share.
@@ -41,8 +41,8 @@ func newChecker(x *index) *checker {
 
 // check skips the endpoint's own addresses and those that no packet has.
 func (c *checker) check(id model.EndpointID, own []netip.Addr, list []hns.ACL, sets map[string][]netip.Addr, rules *hns.Rules, readings []hns.Reading) error {
-	e, known := c.state.Endpoints[id]
-	table := c.state.Tables[e.Table]
+	e, known := c.state.Policy.Endpoints[id]
+	table := c.state.Policy.Tables[e.Table]
 	ports := c.portCuts(list)
 	remotes, err := c.addressCuts(list, sets)
 	if err != nil {
@@ -93,7 +93,7 @@ func (c *checker) letIn(d model.Direction, a netip.Addr) bool {
 func (c *checker) class(a netip.Addr) model.PeerClass {
 	class, ok := c.classes[a]
 	if !ok {
-		class = c.state.Class(a)
+		class = c.state.Policy.Class(a)
 		c.classes[a] = class
 	}
 	return class
@@ -110,7 +110,7 @@ func (c *checker) comparePart(part hns.Part, row *model.Row, ports []portCut) er
 	for _, at := range ports {
 		want := model.Allow
 		if row != nil {
-			want = row.Cell(c.state.PortClass(at.protocol, at.port)).Verdict
+			want = row.Cell(c.state.Policy.PortClass(at.protocol, at.port)).Verdict
 		}
 		if got := part.Decide(uint8(at.protocol), at.port, 0); got.Allow != (want == model.Allow) {
 			return fmt.Errorf("%s/%d: decided by %q, which is not %s", at.protocol, at.port, got.ID, want)

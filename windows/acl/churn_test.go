@@ -54,7 +54,7 @@ func (c *churn) settle(restart bool) {
 			c.t.Fatal(err)
 		}
 	}
-	for id := range c.state.Endpoints {
+	for id := range c.state.Policy.Endpoints {
 		if err := acl.Check(c.state, id, c.o, now, hns.Reading{}); err != nil {
 			c.t.Fatal(err)
 		}
@@ -181,8 +181,8 @@ func TestOneSetPerRuleOfPolicies(t *testing.T) {
 		s.Pods = s.Pods.With(pod.PodID, pod)
 	}
 	c := newChurn(t, options(hns.Server2022), s)
-	if len(c.state.Tables) < 6 {
-		t.Fatalf("only %d tables", len(c.state.Tables))
+	if len(c.state.Policy.Tables) < 6 {
+		t.Fatalf("only %d tables", len(c.state.Policy.Tables))
 	}
 	extra := largePod(9_001)
 	extra.IPs = []netip.Addr{netip.MustParseAddr("10.0.77.200")}
@@ -195,7 +195,7 @@ func TestOneSetPerRuleOfPolicies(t *testing.T) {
 // and no other.
 func TestInlineChurn(t *testing.T) {
 	c := newChurn(t, options(hns.Server2019), large(600))
-	pods := len(c.state.Endpoints)
+	pods := len(c.state.Policy.Endpoints)
 	extra := largePod(9_001)
 	extra.IPs = []netip.Addr{netip.MustParseAddr("10.0.77.200")}
 	c.add(extra)

@@ -36,7 +36,7 @@ func TestPublicManifestsNotWorseThanNaive(t *testing.T) {
 			s := onWindows(t, dir)
 			state, _ := compile.Once(compile.Input{Snapshot: s, Node: "node1", Endpoints: endpointsOf(s)})
 			l := acl.Lower(state, o, profile.String())
-			for id, e := range state.Endpoints {
+			for id, e := range state.Policy.Endpoints {
 				pod, _ := s.Pods.Get(e.Pod)
 				a, b := sizeOf(l, id), naive(s, pod, o.Sets)
 				ours, theirs, endpoints = ours.plus(a), theirs.plus(b), endpoints+1

@@ -52,7 +52,7 @@ func TestListsByTheFacts(t *testing.T) {
 				state := stateOf(s, "node1", nil)
 				l := acl.Lower(state, options(profile), "")
 				addrs, ports := distinct(state, state, s, s)
-				for id, e := range state.Endpoints {
+				for id, e := range state.Policy.Endpoints {
 					endpoint, network := sent(t, &l.Ruleset, id)
 					port, err := facts.Read(endpoint, network)
 					if err != nil {
@@ -87,7 +87,7 @@ func byTheFacts(state *model.State, id model.EndpointID, e model.EndpointState, 
 				} else {
 					k.ToPort = 0
 				}
-				want := state.Decide(id, d, remote, at.Protocol, at.Port)
+				want := state.Policy.Decide(id, d, remote, at.Protocol, at.Port)
 				got, err := port.Decide(way, k)
 				if packets++; err != nil || got != (want.Verdict == model.Allow) {
 					return packets, fmt.Errorf("%s %s %s passes %t, %v, state %s", id, way, k, got, err, want)

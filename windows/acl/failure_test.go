@@ -74,9 +74,9 @@ func distinct(old, next *model.State, a, b *model.Snapshot) (addrs []netip.Addr,
 	}
 	seen := make(map[kind]bool)
 	for _, addr := range append(allAddrs, more...) {
-		k := kind{was: old.Class(addr), is: next.Class(addr), v6: addr.Is6()}
-		_, k.wasOwned = old.Addresses.Get(addr)
-		_, k.isOwned = next.Addresses.Get(addr)
+		k := kind{was: old.Policy.Class(addr), is: next.Policy.Class(addr), v6: addr.Is6()}
+		_, k.wasOwned = old.Policy.Addresses.Get(addr)
+		_, k.isOwned = next.Policy.Addresses.Get(addr)
 		if !seen[k] {
 			seen[k] = true
 			addrs = append(addrs, addr)
@@ -88,7 +88,7 @@ func distinct(old, next *model.State, a, b *model.Snapshot) (addrs []netip.Addr,
 	}
 	seenPort := make(map[portKind]bool)
 	for _, at := range append(allPorts, morePorts...) {
-		k := portKind{at.Protocol, old.PortClass(at.Protocol, at.Port), next.PortClass(at.Protocol, at.Port)}
+		k := portKind{at.Protocol, old.Policy.PortClass(at.Protocol, at.Port), next.Policy.PortClass(at.Protocol, at.Port)}
 		if !seenPort[k] {
 			seenPort[k] = true
 			ports = append(ports, at)
@@ -118,8 +118,8 @@ func TestPlanFailsClosed(t *testing.T) {
 			plan := acl.NewPlan(from, acl.Lower(next, o, "").Keep(from))
 			addrs, ports := distinct(old, next, a, b)
 			var all []*fates
-			for id := range next.Endpoints {
-				if _, stays := old.Endpoints[id]; stays {
+			for id := range next.Policy.Endpoints {
+				if _, stays := old.Policy.Endpoints[id]; stays {
 					all = append(all, newFates(id, old, next, addrs, ports))
 				}
 			}

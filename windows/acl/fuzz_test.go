@@ -62,7 +62,7 @@ func FuzzLower(f *testing.F) {
 			if len(l.Unsupported) > 0 {
 				t.Fatalf("a small State does not fit: %v", l.Unsupported)
 			}
-			for id := range state.Endpoints {
+			for id := range state.Policy.Endpoints {
 				if err := acl.Check(state, id, o, &l.Ruleset, hns.Readings()...); err != nil {
 					t.Errorf("hns %s: %v\n%s", profile, err, hns.FormatACLs("", l.Lists[id]))
 				}
@@ -100,22 +100,22 @@ func (d *dice) addr() netip.Addr {
 
 func arbitraryState(text []byte) *model.State {
 	d := &dice{text}
-	s := &model.State{Node: "node1", Endpoints: make(map[model.EndpointID]model.EndpointState), Tables: make(map[model.TableID]*model.Table)}
+	s := &model.State{Node: "node1", Policy: model.PolicyState{Endpoints: make(map[model.EndpointID]model.EndpointState), Tables: make(map[model.TableID]*model.Table)}}
 	classes, width := 1+d.below(6), 1+d.below(5)
 	for c := range classes {
-		s.PeerClasses = append(s.PeerClasses, model.PeerClassInfo{Class: model.PeerClass(c), Kind: model.AddressKind(d.below(4))})
+		s.Policy.PeerClasses = append(s.Policy.PeerClasses, model.PeerClassInfo{Class: model.PeerClass(c), Kind: model.AddressKind(d.below(4))})
 	}
-	s.NextPeerClass = model.PeerClass(classes)
+	s.Policy.NextPeerClass = model.PeerClass(classes)
 	for c := range width {
-		s.PortClasses = append(s.PortClasses, model.PortClassInfo{Class: model.PortClass(c)})
+		s.Policy.PortClasses = append(s.Policy.PortClasses, model.PortClassInfo{Class: model.PortClass(c)})
 	}
 	addrs := make(map[netip.Addr]model.PeerClass)
 	for range d.below(12) {
 		addrs[d.addr()] = model.PeerClass(d.below(classes))
 	}
-	s.Addresses = model.MakeMap(addrs)
-	s.Prefixes = d.prefixes(classes)
-	s.Ports = d.ports(width)
+	s.Policy.Addresses = model.MakeMap(addrs)
+	s.Policy.Prefixes = d.prefixes(classes)
+	s.Policy.Ports = d.ports(width)
 	for i := range 1 + d.below(3) {
 		id := model.TableID{byte(i)}
 		t := &model.Table{ID: id}
@@ -128,11 +128,11 @@ func arbitraryState(text []byte) *model.State {
 			}
 			t.Sides[side] = model.Side{Default: d.row(1), Rows: model.MakeMap(rows)}
 		}
-		s.Tables[id] = t
+		s.Policy.Tables[id] = t
 	}
 	for i := range 1 + d.below(3) {
 		id := model.MakeEndpointID(string(rune('a'+i)), "eth0")
-		s.Endpoints[id] = model.EndpointState{IPs: []netip.Addr{d.addr()}, Table: model.TableID{byte(d.below(4))}}
+		s.Policy.Endpoints[id] = model.EndpointState{IPs: []netip.Addr{d.addr()}, Table: model.TableID{byte(d.below(4))}}
 	}
 	return s
 }

@@ -58,14 +58,14 @@ func newIndex(s *model.State, o Options) *index {
 			x.ports[c.protocol].add(i)
 		}
 	}
-	for _, info := range s.PeerClasses {
+	for _, info := range s.Policy.PeerClasses {
 		x.kinds[info.Class] = info.Kind
 	}
 	for v := range x.families {
 		x.families[v] = newFamily(s, v == 1)
 	}
 	for _, a := range o.Node {
-		if _, ok := s.Addresses.Get(a); !ok {
+		if _, ok := s.Policy.Addresses.Get(a); !ok {
 			f := &x.families[version(a)]
 			f.node = append(f.node, a)
 		}
@@ -93,7 +93,7 @@ func newFamily(s *model.State, v6 bool) family {
 		v = 1
 	}
 	f := family{prefixes: []prefixNode{{prefix: whole[v], class: model.World, parent: -1}}}
-	listed := slices.SortedFunc(slices.Values(s.Prefixes), func(a, b model.PrefixClass) int { return model.ComparePrefixes(a.Prefix, b.Prefix) })
+	listed := slices.SortedFunc(slices.Values(s.Policy.Prefixes), func(a, b model.PrefixClass) int { return model.ComparePrefixes(a.Prefix, b.Prefix) })
 	byPrefix := map[netip.Prefix]int{whole[v]: 0}
 	lengths := []int{0}
 	for _, e := range listed {
@@ -137,7 +137,7 @@ func newAddressGroups(s *model.State, v6 bool, cover func(netip.Addr) int) []add
 		cover int
 	}
 	found := make(map[key][]netip.Addr)
-	for a, class := range s.Addresses.All() {
+	for a, class := range s.Policy.Addresses.All() {
 		if a.Is6() == v6 {
 			k := key{class, cover(a)}
 			found[k] = append(found[k], a)

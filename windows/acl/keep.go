@@ -59,7 +59,7 @@ func (k *keeper) right(id model.EndpointID, list []hns.ACL) bool {
 	if !k.index.options.Sets && len(setsOf(list)) > 0 {
 		return false // sets were turned off, as HNS might not enforce them
 	}
-	e := k.index.state.Endpoints[id]
+	e := k.index.state.Policy.Endpoints[id]
 	// Endpoints under one table share the result, so it must not depend on their own addresses.
 	key := e.Table.String() + hns.FormatACLs("", list)
 	right, ok := k.done[key]
@@ -104,7 +104,7 @@ func (k *keeper) prove(id model.EndpointID, e model.EndpointState, list []hns.AC
 // members that the set would have if Lower had written the rule. An empty result is valid.
 func (k *keeper) adopt(table model.TableID, set string, a hns.ACL) ([]netip.Addr, bool) {
 	v, part, ok := parseSetID(set)
-	t := k.index.state.Tables[table]
+	t := k.index.state.Policy.Tables[table]
 	if !ok || t == nil {
 		return nil, false
 	}

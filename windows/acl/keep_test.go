@@ -27,10 +27,10 @@ func TestKeepJudgesEveryTable(t *testing.T) {
 		"right first": {"a:eth0": open, "b:eth0": shut, "c:eth0": open},
 		"wrong first": {"a:eth0": shut, "b:eth0": open, "c:eth0": shut},
 	} {
-		state := &model.State{Endpoints: make(map[model.EndpointID]model.EndpointState),
-			Tables: map[model.TableID]*model.Table{open.ID: open, shut.ID: shut}}
+		state := &model.State{Policy: model.PolicyState{Endpoints: make(map[model.EndpointID]model.EndpointState),
+			Tables: map[model.TableID]*model.Table{open.ID: open, shut.ID: shut}}}
 		for id, table := range tables {
-			state.Endpoints[id] = model.EndpointState{Table: table.ID}
+			state.Policy.Endpoints[id] = model.EndpointState{Table: table.ID}
 		}
 		for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
 			o := options(profile)
@@ -78,8 +78,8 @@ func longWinded(t *model.Table) []hns.ACL {
 // document, or it is wrong.
 func TestKeepRefuses(t *testing.T) {
 	table := plain(1, model.Allow, model.Deny)
-	state := &model.State{Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Table: table.ID}},
-		Tables: map[model.TableID]*model.Table{table.ID: table}}
+	state := &model.State{Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Table: table.ID}},
+		Tables: map[model.TableID]*model.Table{table.ID: table}}}
 	lowering := acl.Lower(state, options(hns.Server2022), "")
 	keeps := func(list []hns.ACL) bool {
 		kept := lowering.Keep(&acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{"a:eth0": list}})
@@ -128,13 +128,13 @@ func TestKeepWithSets(t *testing.T) {
 	}
 	first, second := allowing(1, 1), allowing(2, 2)
 	state := &model.State{
-		Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Table: first.ID}, "b:eth0": {Table: second.ID}},
-		Tables:    map[model.TableID]*model.Table{first.ID: first, second.ID: second},
-		Addresses: model.MakeMap(map[netip.Addr]model.PeerClass{peer: 1, other: 2}),
+		Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Table: first.ID}, "b:eth0": {Table: second.ID}},
+			Tables:    map[model.TableID]*model.Table{first.ID: first, second.ID: second},
+			Addresses: model.MakeMap(map[netip.Addr]model.PeerClass{peer: 1, other: 2})},
 	}
 	o := options(hns.Server2022)
 	one := *state
-	one.Endpoints = map[model.EndpointID]model.EndpointState{"a:eth0": {Table: first.ID}}
+	one.Policy.Endpoints = map[model.EndpointID]model.EndpointState{"a:eth0": {Table: first.ID}}
 	have := acl.Lower(&one, o, "").Ruleset
 	have.Lists["b:eth0"] = have.Lists["a:eth0"] // which is wrong for it
 	kept := acl.Lower(state, o, "").Keep(&have)
@@ -157,9 +157,9 @@ func TestNodeRuleIsForIngress(t *testing.T) {
 		}
 		table.Sides[model.Ingress].Rows = model.MakeMap(map[model.PeerClass]*model.Row{1: allow})
 		table.Sides[model.Egress].Rows = model.MakeMap(map[model.PeerClass]*model.Row{1: out})
-		state := &model.State{Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Table: table.ID}},
+		state := &model.State{Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Table: table.ID}},
 			Tables: map[model.TableID]*model.Table{table.ID: table}, Addresses: model.MakeMap(map[netip.Addr]model.PeerClass{node: 1}),
-			PeerClasses: []model.PeerClassInfo{{}, {Class: 1, Kind: model.KindThisNode}}}
+			PeerClasses: []model.PeerClassInfo{{}, {Class: 1, Kind: model.KindThisNode}}}}
 		for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
 			o := options(profile)
 			l := acl.Lower(state, o, "")

@@ -34,7 +34,7 @@ func TestTooManyRulesOverBlocks(t *testing.T) {
 					o := options(profile)
 					o.MaxRules = limit
 					l := acl.Lower(state, o, "HNS "+profile.String())
-					for id := range state.Endpoints {
+					for id := range state.Policy.Endpoints {
 						if len(l.Lists[id]) > limit {
 							t.Fatalf("%d rules, limit %d", len(l.Lists[id]), limit)
 						}
@@ -76,12 +76,12 @@ func onlyTighter(state *model.State, l *acl.Lowering, id model.EndpointID, addrs
 	}
 	for _, d := range model.Directions {
 		for _, remote := range addrs {
-			if slices.Contains(state.Endpoints[id].IPs, remote) {
+			if slices.Contains(state.Policy.Endpoints[id].IPs, remote) {
 				continue
 			}
 			part := rules.Between(acl.PacketDirection(d), netip.Addr{}, remote, hns.Reading{})
 			for _, at := range ports {
-				want := state.Decide(id, d, remote, at.Protocol, at.Port)
+				want := state.Policy.Decide(id, d, remote, at.Protocol, at.Port)
 				got := part.Decide(uint8(at.Protocol), at.Port, 0)
 				switch {
 				case got.Allow && want.Verdict == model.Deny:
@@ -110,7 +110,7 @@ func TestNoIPv6(t *testing.T) {
 			l := acl.Lower(state, o, "")
 			addrs, ports := world.Probes(s)
 			four := slices.DeleteFunc(slices.Clone(addrs), netip.Addr.Is6)
-			for id, e := range state.Endpoints {
+			for id, e := range state.Policy.Endpoints {
 				if text := hns.FormatACLs("", l.Lists[id]); strings.Contains(text, "::") {
 					t.Fatalf("an IPv6 rule:\n%s", text)
 				}
@@ -137,7 +137,7 @@ func TestMembersAreBounded(t *testing.T) {
 				o := options(profile)
 				o.MaxMembers = 2
 				l := acl.Lower(state, o, "")
-				for id := range state.Endpoints {
+				for id := range state.Policy.Endpoints {
 					if err := acl.Check(state, id, o, &l.Ruleset, hns.Readings()...); err != nil {
 						t.Fatal(err)
 					}
@@ -244,9 +244,9 @@ func TestNodeAddresses(t *testing.T) {
 	deny := &model.Row{Cells: []model.Decision{{}}}
 	table := &model.Table{ID: model.TableID{1}, Sides: [2]model.Side{{Default: deny}, {Default: deny}}}
 	state := &model.State{
-		Endpoints: map[model.EndpointID]model.EndpointState{"c:eth0": {Table: table.ID}},
-		Tables:    map[model.TableID]*model.Table{table.ID: table},
-		Addresses: model.MakeMap(map[netip.Addr]model.PeerClass{netip.MustParseAddr("10.0.1.3"): 1}),
+		Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{"c:eth0": {Table: table.ID}},
+			Tables:    map[model.TableID]*model.Table{table.ID: table},
+			Addresses: model.MakeMap(map[netip.Addr]model.PeerClass{netip.MustParseAddr("10.0.1.3"): 1})},
 	}
 	o := options(hns.Server2022)
 	o.Node = []netip.Addr{netip.MustParseAddr("10.0.1.2"), netip.MustParseAddr("10.0.1.3"), netip.MustParseAddr("fd00::2")}
@@ -264,7 +264,7 @@ func TestNodeAddresses(t *testing.T) {
 
 // TestUnknownTableDenies: a State that names a table it does not have.
 func TestUnknownTableDenies(t *testing.T) {
-	state := &model.State{Endpoints: map[model.EndpointID]model.EndpointState{"c:eth0": {Table: model.TableID{9}}}}
+	state := &model.State{Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{"c:eth0": {Table: model.TableID{9}}}}}
 	l := acl.Lower(state, options(hns.Server2022), "")
 	if err := acl.Check(state, "c:eth0", options(hns.Server2022), &l.Ruleset, hns.Readings()...); err != nil || !acl.Equal(l.Lists["c:eth0"], acl.DenyAll()) {
 		t.Errorf("%v\n%s", err, hns.FormatACLs("", l.Lists["c:eth0"]))

@@ -34,10 +34,10 @@ func Lower(s *model.State, o Options, platform string) *Lowering {
 // lower reuses layouts from a memory, if there is one.
 func lower(s *model.State, o Options, platform string, m *memory) *Lowering {
 	l := &Lowering{index: newIndex(s, o), tables: make(map[model.TableID]*[2]layout)}
-	l.Lists = make(map[model.EndpointID][]hns.ACL, len(s.Endpoints))
+	l.Lists = make(map[model.EndpointID][]hns.ACL, len(s.Policy.Endpoints))
 	l.Sets = make(map[string][]netip.Addr)
-	for _, e := range s.Endpoints {
-		if t := s.Tables[e.Table]; t != nil && l.tables[e.Table] == nil {
+	for _, e := range s.Policy.Endpoints {
+		if t := s.Policy.Tables[e.Table]; t != nil && l.tables[e.Table] == nil {
 			l.tables[e.Table] = &[2]layout{l.index.lowerSide(t, model.Ingress, m), l.index.lowerSide(t, model.Egress, m)}
 		}
 	}
@@ -48,8 +48,8 @@ func lower(s *model.State, o Options, platform string, m *memory) *Lowering {
 	for id := range l.tables {
 		lists[id], dropped[id] = w.list(id)
 	}
-	for _, id := range slices.Sorted(maps.Keys(s.Endpoints)) {
-		e := s.Endpoints[id]
+	for _, id := range slices.Sorted(maps.Keys(s.Policy.Endpoints)) {
+		e := s.Policy.Endpoints[id]
 		l.Lists[id] = lists[e.Table]
 		if l.Lists[id] == nil {
 			l.Lists[id] = DenyAll()
@@ -155,7 +155,7 @@ func hash(text string) string {
 // causes returns the policy rules behind a rule; without any it returns the causes of other kinds.
 func (w *writer) causes(s slot) []*model.Cause {
 	r := w.rule(s)
-	side := &w.index.state.Tables[s.table].Sides[s.d]
+	side := &w.index.state.Policy.Tables[s.table].Sides[s.d]
 	seen := make(map[*model.Cause]bool)
 	rows := make(map[*model.Row]bool)
 	for _, class := range w.classes(r) {

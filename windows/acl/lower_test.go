@@ -51,7 +51,7 @@ func TestLookupEqualsState(t *testing.T) {
 						t.Fatal(l.Unsupported)
 					}
 					addrs, ports := world.Probes(s)
-					for id, e := range state.Endpoints {
+					for id, e := range state.Policy.Endpoints {
 						cells += lookup(t, state, l, id, e, addrs, ports)
 					}
 				})
@@ -74,7 +74,7 @@ func lookup(t *testing.T, state *model.State, l *acl.Lowering, id model.Endpoint
 			}
 			want := make([]model.Decision, len(ports))
 			for i, at := range ports {
-				want[i] = state.Decide(id, d, remote, at.Protocol, at.Port)
+				want[i] = state.Policy.Decide(id, d, remote, at.Protocol, at.Port)
 			}
 			for _, reading := range hns.Readings() {
 				part := rules.Between(acl.PacketDirection(d), e.IPs[0], remote, reading)
@@ -104,7 +104,7 @@ func TestCheckAgrees(t *testing.T) {
 			for seed := range seeds {
 				state := stateOf(world.Random(seed+100, shape), "node1", nil)
 				l := acl.Lower(state, options(profile), profile.String())
-				for id := range state.Endpoints {
+				for id := range state.Policy.Endpoints {
 					if err := acl.Check(state, id, options(profile), &l.Ruleset, hns.Readings()...); err != nil {
 						t.Fatalf("shape%d/%d: %v\n%s", i, seed, err, hns.FormatACLs("", l.Lists[id]))
 					}

@@ -212,7 +212,7 @@ func TestNotWorseThanNaive(t *testing.T) {
 					}
 					state := stateOf(s, "node1", nil)
 					l := acl.Lower(state, options(profile), profile.String())
-					for id, e := range state.Endpoints {
+					for id, e := range state.Policy.Endpoints {
 						pod, _ := s.Pods.Get(e.Pod)
 						a, b := sizeOf(l, id), naive(s, pod, options(profile).Sets)
 						ours, theirs = ours.plus(a), theirs.plus(b)

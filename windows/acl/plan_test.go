@@ -60,18 +60,18 @@ type fates struct {
 }
 
 func newFates(id model.EndpointID, old, new *model.State, addrs []netip.Addr, ports []world.Port) *fates {
-	f := &fates{id: id, local: new.Endpoints[id].IPs[0], ports: ports}
+	f := &fates{id: id, local: new.Policy.Endpoints[id].IPs[0], ports: ports}
 	for _, a := range addrs {
 		// Loopback addresses stand in empty sets; no packet has them.
-		if !a.IsLoopback() && !slices.Contains(new.Endpoints[id].IPs, a) && !slices.Contains(old.Endpoints[id].IPs, a) {
+		if !a.IsLoopback() && !slices.Contains(new.Policy.Endpoints[id].IPs, a) && !slices.Contains(old.Policy.Endpoints[id].IPs, a) {
 			f.remotes = append(f.remotes, a)
 		}
 	}
 	for _, d := range model.Directions {
 		for _, a := range f.remotes {
 			for _, at := range ports {
-				f.was[d] = append(f.was[d], old.Decide(id, d, a, at.Protocol, at.Port).Verdict == model.Allow)
-				f.is[d] = append(f.is[d], new.Decide(id, d, a, at.Protocol, at.Port).Verdict == model.Allow)
+				f.was[d] = append(f.was[d], old.Policy.Decide(id, d, a, at.Protocol, at.Port).Verdict == model.Allow)
+				f.is[d] = append(f.is[d], new.Policy.Decide(id, d, a, at.Protocol, at.Port).Verdict == model.Allow)
 			}
 		}
 	}
@@ -105,7 +105,7 @@ var errMixture = errors.New("a mixture")
 // touches decides every flow as before or as after.
 func walk(from *acl.Ruleset, plan *acl.Plan, old, new *model.State, addrs []netip.Addr, ports []world.Port) (cells int, err error) {
 	var all []*fates
-	for id := range new.Endpoints {
+	for id := range new.Policy.Endpoints {
 		all = append(all, newFates(id, old, new, addrs, ports))
 	}
 	now := clone(from)
@@ -149,13 +149,13 @@ func walk(from *acl.Ruleset, plan *acl.Plan, old, new *model.State, addrs []neti
 // have default deny.
 func inForce(p *acl.Ruleset, s *model.State) *acl.Ruleset {
 	c := clone(p)
-	for id := range s.Endpoints {
+	for id := range s.Policy.Endpoints {
 		if c.Lists[id] == nil {
 			c.Lists[id] = acl.DenyAll()
 		}
 	}
 	for id := range c.Lists {
-		if _, ok := s.Endpoints[id]; !ok {
+		if _, ok := s.Policy.Endpoints[id]; !ok {
 			delete(c.Lists, id)
 		}
 	}
@@ -199,7 +199,7 @@ func TestPlanNeverShowsAMixture(t *testing.T) {
 						if len(plan.Target.Sets) > 0 && !maps.EqualFunc(plan.Target.Sets, to.Sets, slices.Equal[[]netip.Addr]) {
 							renamed++
 						}
-						for id := range next.Endpoints {
+						for id := range next.Policy.Endpoints {
 							if err := acl.Check(next, id, o, plan.Target, hns.Reading{}, hns.Reading{Default: hns.PerDirection, Tie: hns.AllowFirst, Host: hns.HostClosed, Set: hns.EmptyMatchesAll}); err != nil {
 								t.Fatal(err)
 							}

@@ -27,37 +27,37 @@ func WithoutSCTP(s *model.State, platform string) (*model.State, []model.Unsuppo
 	// Ports of TCP and UDP that no rule names keep their verdict. They get their own class, because the
 	// verdict of their old class changes.
 	unnamed := model.PortClass(1)
-	for _, r := range s.Ports {
+	for _, r := range s.Policy.Ports {
 		unnamed = max(unnamed, r.Class+1)
 	}
-	for _, c := range s.PortClasses {
+	for _, c := range s.Policy.PortClasses {
 		unnamed = max(unnamed, c.Class+1)
 	}
 	c := *s
-	c.PortClasses = append(slices.Clone(s.PortClasses), model.PortClassInfo{Class: unnamed})
-	c.Ports = nil
+	c.Policy.PortClasses = append(slices.Clone(s.Policy.PortClasses), model.PortClassInfo{Class: unnamed})
+	c.Policy.Ports = nil
 	for _, p := range []model.Protocol{model.TCP, model.UDP} {
 		next := 0
-		for _, r := range sortedRanges(s.Ports) {
+		for _, r := range sortedRanges(s.Policy.Ports) {
 			if r.Protocol != p {
 				continue
 			}
 			if next < int(r.First) {
-				c.Ports = append(c.Ports, model.PortRange{Protocol: p, First: uint16(next), Last: r.First - 1, Class: unnamed})
+				c.Policy.Ports = append(c.Policy.Ports, model.PortRange{Protocol: p, First: uint16(next), Last: r.First - 1, Class: unnamed})
 			}
-			c.Ports = append(c.Ports, r)
+			c.Policy.Ports = append(c.Policy.Ports, r)
 			next = int(r.Last) + 1
 		}
 		if next <= 65535 {
-			c.Ports = append(c.Ports, model.PortRange{Protocol: p, First: uint16(next), Last: 65535, Class: unnamed})
+			c.Policy.Ports = append(c.Policy.Ports, model.PortRange{Protocol: p, First: uint16(next), Last: 65535, Class: unnamed})
 		}
 	}
 	m := merger{unnamed: unnamed, classes: sctpClasses(s), rows: make(map[*model.Row]*model.Row)}
-	c.Tables = make(map[model.TableID]*model.Table, len(s.Tables))
+	c.Policy.Tables = make(map[model.TableID]*model.Table, len(s.Policy.Tables))
 	over := make(map[model.TableID]bool)
-	for id, t := range s.Tables {
+	for id, t := range s.Policy.Tables {
 		m.denies = false
-		c.Tables[id] = m.table(t)
+		c.Policy.Tables[id] = m.table(t)
 		over[id] = m.denies
 	}
 	return &c, overBlocked(s, over, platform)
@@ -77,7 +77,7 @@ func sctpClasses(s *model.State) []model.PortClass {
 // overBlocked reports the endpoints under tables that deny more than the State.
 func overBlocked(s *model.State, over map[model.TableID]bool, platform string) []model.Unsupported {
 	var all []model.Unsupported
-	for _, e := range s.Endpoints {
+	for _, e := range s.Policy.Endpoints {
 		if over[e.Table] {
 			all = append(all, model.Unsupported{Policy: model.Origin{Kind: "Pod", Namespace: e.Pod.Namespace, Name: e.Pod.Name}, Rule: -1, OS: model.Windows,
 				Platform: platform, Construct: "SCTP", Effect: model.OverBlocks, Reason: "this HNS refuses ACLs for SCTP; SCTP, and protocols without ports, may be denied where policies allow them"})

@@ -29,7 +29,7 @@ func TestWithoutSCTP(t *testing.T) {
 			addrs, ports := distinct(state, state, s, s)
 			for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
 				l := acl.Lower(without, options(profile), "")
-				for id := range state.Endpoints {
+				for id := range state.Policy.Endpoints {
 					where := fmt.Sprintf("hns %s shape%d/%d %s", profile, i, seed, id)
 					if acl.NamesSCTP(l.Lists[id]) {
 						t.Fatalf("%s: a list names SCTP:\n%s", where, hns.FormatACLs("", l.Lists[id]))
@@ -55,7 +55,7 @@ func TestWithoutSCTP(t *testing.T) {
 					}
 					reported := false
 					for _, u := range unsupported {
-						reported = reported || u.Policy.Name == state.Endpoints[id].Pod.Name && u.Policy.Namespace == state.Endpoints[id].Pod.Namespace
+						reported = reported || u.Policy.Name == state.Policy.Endpoints[id].Pod.Name && u.Policy.Namespace == state.Policy.Endpoints[id].Pod.Namespace
 					}
 					if lost > 0 && !reported {
 						t.Fatalf("%s: %d flows are denied and nothing is reported", where, lost)

@@ -106,20 +106,20 @@ var plants = []plant{
 // wrongRow reverses one cell of one row of a table.
 func wrongRow(n *node, r *rand.Rand) string {
 	state := *n.State
-	state.Tables = maps.Clone(state.Tables)
-	for id, t := range state.Tables {
+	state.Policy.Tables = maps.Clone(state.Policy.Tables)
+	for id, t := range state.Policy.Tables {
 		d := model.Directions[r.IntN(2)]
-		class := state.PeerClasses[r.IntN(len(state.PeerClasses))].Class
+		class := state.Policy.PeerClasses[r.IntN(len(state.Policy.PeerClasses))].Class
 		row := t.Sides[d].Row(class)
-		wrong := &model.Row{Cells: make([]model.Decision, len(state.PortClasses)+1)}
+		wrong := &model.Row{Cells: make([]model.Decision, len(state.Policy.PortClasses)+1)}
 		for i := range wrong.Cells {
 			wrong.Cells[i] = row.Cell(model.PortClass(i))
 		}
-		port := state.PortClasses[r.IntN(len(state.PortClasses))].Class
+		port := state.Policy.PortClasses[r.IntN(len(state.Policy.PortClasses))].Class
 		wrong.Cells[port].Verdict ^= 1
 		changed := *t
 		changed.Sides[d].Rows = t.Sides[d].Rows.With(class, wrong)
-		state.Tables[id] = &changed
+		state.Policy.Tables[id] = &changed
 		n.State = &state
 		return fmt.Sprintf("row of table %s, class %d, ports %d", id, class, port)
 	}
@@ -142,7 +142,7 @@ func wrongVerdict(n *node, r *rand.Rand) string {
 
 func wrongBits(n *node, r *rand.Rand) string {
 	for number, row := range n.maps.Entries.Rows {
-		bit := r.IntN(len(n.State.PortClasses))
+		bit := r.IntN(len(n.State.Policy.PortClasses))
 		row.Allow[bit/64] ^= 1 << (bit % 64)
 		n.maps.Entries.Rows[number] = row
 		return fmt.Sprintf("bit %d of row %d", bit, number)
@@ -151,7 +151,7 @@ func wrongBits(n *node, r *rand.Rand) string {
 }
 
 func anotherClass(n *node, r *rand.Rand, was uint32) uint32 {
-	class := uint32(n.State.PeerClasses[r.IntN(len(n.State.PeerClasses))].Class)
+	class := uint32(n.State.Policy.PeerClasses[r.IntN(len(n.State.Policy.PeerClasses))].Class)
 	if class == was {
 		return was + 1
 	}
@@ -176,7 +176,7 @@ func wrongPrefix(n *node, r *rand.Rand) string {
 
 func wrongPort(n *node, r *rand.Rand) string {
 	i := r.IntN(len(n.maps.Entries.Ports))
-	n.maps.Entries.Ports[i] = uint16((int(n.maps.Entries.Ports[i]) + 1) % (len(n.State.PortClasses) + 1))
+	n.maps.Entries.Ports[i] = uint16((int(n.maps.Entries.Ports[i]) + 1) % (len(n.State.Policy.PortClasses) + 1))
 	return fmt.Sprintf("class of port %d", i)
 }
 
@@ -359,9 +359,9 @@ func probe(t *testing.T, n *node) (wrong string, differs func(cells.Difference) 
 	t.Helper()
 	reference := policy.NewEvaluator(n.Snapshot)
 	judge := func(id model.EndpointID, d model.Direction, a netip.Addr, p model.Protocol, port uint16) bool {
-		e := n.State.Endpoints[id]
+		e := n.State.Policy.Endpoints[id]
 		pod, _ := n.Snapshot.Pods.Get(e.Pod)
-		want := n.State.Decide(id, d, a, p, port).Verdict
+		want := n.State.Policy.Decide(id, d, a, p, port).Verdict
 		if reference.Endpoint(pod, d, a, p, port).Verdict != want || n.maps.Lookup(n.maps.Index[id], d, a, p, port) != want {
 			return true
 		}
@@ -381,7 +381,7 @@ func probe(t *testing.T, n *node) (wrong string, differs func(cells.Difference) 
 	}
 	addrs, ports := world.Probes(n.Snapshot)
 	r := rand.New(rand.NewPCG(1, 1))
-	for id, e := range n.State.Endpoints {
+	for id, e := range n.State.Policy.Endpoints {
 		for range 60 { // a sample: all flows take long, and there are many planted errors
 			a, at := addrs[r.IntN(len(addrs))], ports[r.IntN(len(ports))]
 			d := model.Directions[r.IntN(2)]

@@ -176,7 +176,7 @@ func (c *comparison) findPeers() error {
 	}
 	key := make([]byte, len(c.rules))
 	t.divide(func(i int, a netip.Addr) originKey {
-		k := originKey{v6: a.Is6(), class: c.node.State.Class(a)}
+		k := originKey{v6: a.Is6(), class: c.node.State.Policy.Class(a)}
 		if c.node.Maps != nil {
 			k.mapped = c.node.Maps.Class(a)
 		}
@@ -217,10 +217,10 @@ func (c *comparison) addOwned(t *atlas) {
 			t.add(p)
 		}
 	}
-	for a := range c.node.State.Addresses.All() {
+	for a := range c.node.State.Policy.Addresses.All() {
 		t.singles[a] = true
 	}
-	for _, p := range c.node.State.Prefixes {
+	for _, p := range c.node.State.Policy.Prefixes {
 		t.add(p.Prefix)
 	}
 	if c.node.Maps == nil {
@@ -265,7 +265,7 @@ func (c *comparison) peersOf(t *atlas, answers [][]policy.Answer) {
 	for i, a := range t.points {
 		p := &c.peers[t.part[i]]
 		if len(p.members) == 0 {
-			p.class = c.node.State.Class(a)
+			p.class = c.node.State.Policy.Class(a)
 			if c.node.Maps != nil {
 				p.mapped = c.node.Maps.Class(a)
 			}

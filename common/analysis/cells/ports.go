@@ -28,7 +28,7 @@ type portRanges struct {
 func (c *comparison) findPorts() {
 	r := &portRanges{found: make(map[portRange]bool), other: map[model.Protocol]bool{model.ICMP: true, model.ICMPv6: true, 253: true}}
 	c.addRulePorts(r)
-	for _, p := range c.node.State.Ports {
+	for _, p := range c.node.State.Policy.Ports {
 		r.found[portRange{p.Protocol, p.First, p.Last}] = true
 	}
 	if c.node.Maps != nil {
@@ -76,7 +76,7 @@ func (c *comparison) findPorts() {
 // portKey is a text that two ports share if they lie in the same ranges. It includes their
 // classes in the State and in the maps, in case these do not match the ranges.
 func (c *comparison) portKey(p portPoint, ranges []portRange) string {
-	class := c.node.State.PortClass(p.protocol, p.port)
+	class := c.node.State.Policy.PortClass(p.protocol, p.port)
 	key := []byte{byte(p.protocol), byte(class >> 8), byte(class)}
 	if c.node.Maps != nil {
 		if mapped, ok := c.node.Maps.PortClass(p.protocol, p.port); ok {

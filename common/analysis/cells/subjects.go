@@ -44,9 +44,9 @@ func (c *comparison) findSubjects() {
 	seen := make(map[subjectKey]bool)
 	tables := make(map[model.TableID]bool)
 	numbers := make(map[*model.Policy]uint32)
-	for _, id := range slices.Sorted(maps.Keys(c.node.State.Endpoints)) {
-		e := c.node.State.Endpoints[id]
-		s := subject{id: id, state: e, table: c.node.State.Tables[e.Table]}
+	for _, id := range slices.Sorted(maps.Keys(c.node.State.Policy.Endpoints)) {
+		e := c.node.State.Policy.Endpoints[id]
+		s := subject{id: id, state: e, table: c.node.State.Policy.Tables[e.Table]}
 		tables[e.Table] = true
 		key := subjectKey{table: e.Table}
 		if s.pod, key.known = c.node.Snapshot.Pods.Get(e.Pod); key.known && c.reference != nil {

@@ -59,7 +59,7 @@ func newVectors(c *comparison) *vectors {
 	v := &vectors{comparison: c, denies: &model.Row{}, rows: make(map[*model.Row]vector), numbers: make(map[uint32]vector)}
 	v.differ, v.excused = v.vector(), v.vector()
 	for _, at := range c.ports {
-		v.classes = append(v.classes, c.node.State.PortClass(at.protocol, at.port))
+		v.classes = append(v.classes, c.node.State.Policy.PortClass(at.protocol, at.port))
 	}
 	return v
 }

@@ -185,7 +185,7 @@ func (w *walk) describe(p *peer, remote netip.Addr, at portPoint) Difference {
 	if r := w.s.reference[w.d]; r != nil {
 		say("evaluate", r.Decide(remote, at.protocol, at.port))
 	}
-	say("tables", w.tableRow(p).Cell(w.node.State.PortClass(at.protocol, at.port)))
+	say("tables", w.tableRow(p).Cell(w.node.State.Policy.PortClass(at.protocol, at.port)))
 	if m := w.node.Maps; m != nil {
 		say("maps", model.Decision{Verdict: m.Verdict(m.Row(w.s.slot, w.d, m.Class(remote)), at.protocol, at.port)})
 	}

@@ -17,7 +17,7 @@ func (n *tables) Apply(s *model.State) error { n.State = s; return nil }
 func (n *tables) Close() error               { return nil }
 
 func (n *tables) Decide(id model.EndpointID, d model.Direction, remote netip.Addr, p model.Protocol, port uint16) (model.Verdict, error) {
-	return n.State.Decide(id, d, remote, p, port).Verdict, nil
+	return n.State.Policy.Decide(id, d, remote, p, port).Verdict, nil
 }
 
 // Three engines decide one flow of a cluster: the reference evaluator, the tables, and the

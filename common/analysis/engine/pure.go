@@ -41,7 +41,7 @@ func (t *Tables) Load(c *Cluster) error {
 
 // Decide implements Engine.
 func (t *Tables) Decide(q Question) (model.Verdict, error) {
-	return t.states[q.Node].Decide(q.Endpoint, q.Direction, q.Remote, q.Protocol, q.Port).Verdict, nil
+	return t.states[q.Node].Policy.Decide(q.Endpoint, q.Direction, q.Remote, q.Protocol, q.Port).Verdict, nil
 }
 
 // Close implements Engine.

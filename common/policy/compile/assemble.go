@@ -16,17 +16,19 @@ import (
 // tables: some Tables changed. refused: the set of Tables that exceed the limits changed.
 func (c *Compiler) assemble(in Input, d *difference, ch classChanges, tables, refused bool) *model.State {
 	s := *c.state
-	p := c.peers
 	if len(d.nodes) > 0 {
-		s.PodCIDRs, s.NodeAddresses = nil, nil
-		if n, ok := in.Snapshot.Nodes.Get(in.Node); ok {
-			s.PodCIDRs, s.NodeAddresses = n.PodCIDRs, n.Addresses
-		}
-		s.Routes = routes(in.Snapshot, in.Node)
+		s.Fabric = fabricState(in.Snapshot, in.Node)
 	}
 	if d.denyLists || len(d.nodes) > 0 {
 		s.Deny = denySet(s.Deny, in.Snapshot, d.denyLists)
 	}
+	c.assemblePolicy(&s.Policy, d, ch, tables, refused)
+	return &s
+}
+
+// assemblePolicy brings the section of policy up to date.
+func (c *Compiler) assemblePolicy(s *model.PolicyState, d *difference, ch classChanges, tables, refused bool) {
+	p := c.peers
 	if len(d.endpoints) > 0 || tables || refused || s.Tables == nil {
 		s.Endpoints, s.Tables = c.assign(d.endpoints, refused)
 	}
@@ -41,7 +43,6 @@ func (c *Compiler) assemble(in Input, d *difference, ch classChanges, tables, re
 	s.Ports, s.PortClasses = c.ports.ranges, c.ports.info
 	s.PeerTerms, s.PeerNames = c.spoken.terms, c.spoken.names
 	s.NextPeerClass = p.next
-	return &s
 }
 
 // assign lists the endpoints with their Tables: all of them, or only the dirty ones. An
@@ -59,7 +60,7 @@ func (c *Compiler) assign(dirty map[model.EndpointID]bool, all bool) (map[model.
 	for _, p := range c.refused {
 		delete(tables, p.id)
 	}
-	endpoints := maps.Clone(c.state.Endpoints)
+	endpoints := maps.Clone(c.state.Policy.Endpoints)
 	if all || endpoints == nil {
 		endpoints = make(map[model.EndpointID]model.EndpointState, len(c.selected.endpoints))
 		dirty = make(map[model.EndpointID]bool, len(c.selected.endpoints))
@@ -95,13 +96,23 @@ func closedTable() *model.Table {
 	return t
 }
 
-// sameState reports whether a State equals another one.
+// sameState reports whether a State shares everything with another one.
 func sameState(a, b *model.State) bool {
-	same := func(x, y any) bool { return reflect.ValueOf(x).Pointer() == reflect.ValueOf(y).Pointer() }
-	return same(a.Endpoints, b.Endpoints) && same(a.Tables, b.Tables) && a.Addresses == b.Addresses && same(a.Prefixes, b.Prefixes) &&
-		same(a.Ports, b.Ports) && same(a.PortClasses, b.PortClasses) && same(a.PeerClasses, b.PeerClasses) && same(a.Routes, b.Routes) &&
-		same(a.PodCIDRs, b.PodCIDRs) && same(a.NodeAddresses, b.NodeAddresses) && same(a.PeerTerms, b.PeerTerms) && same(a.PeerNames, b.PeerNames) && a.NextPeerClass == b.NextPeerClass && a.Deny == b.Deny
+	return a.Node == b.Node && samePolicy(&a.Policy, &b.Policy) && sameFabric(&a.Fabric, &b.Fabric) && a.Deny == b.Deny
 }
+
+func samePolicy(a, b *model.PolicyState) bool {
+	return same(a.Endpoints, b.Endpoints) && same(a.Tables, b.Tables) && a.Addresses == b.Addresses && same(a.Prefixes, b.Prefixes) &&
+		same(a.Ports, b.Ports) && same(a.PeerClasses, b.PeerClasses) && same(a.PortClasses, b.PortClasses) &&
+		same(a.PeerTerms, b.PeerTerms) && same(a.PeerNames, b.PeerNames) && a.NextPeerClass == b.NextPeerClass
+}
+
+func sameFabric(a, b *model.FabricState) bool {
+	return same(a.PodCIDRs, b.PodCIDRs) && same(a.NodeAddresses, b.NodeAddresses) && same(a.Routes, b.Routes)
+}
+
+// same reports whether two maps, or two slices, share their memory.
+func same(a, b any) bool { return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer() }
 
 // bulk is the share of changed addresses above which it is cheaper to rebuild the map of
 // addresses than to change it.

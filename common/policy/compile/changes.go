@@ -82,6 +82,15 @@ func objectChanges[K comparable, V any](is, was model.Map[K, *V], compare func(a
 	return all
 }
 
+// fabricState says where the pods of a cluster are, as seen from one node.
+func fabricState(s *model.Snapshot, self string) model.FabricState {
+	f := model.FabricState{Routes: routes(s, self)}
+	if n, ok := s.Nodes.Get(self); ok {
+		f.PodCIDRs, f.NodeAddresses = n.PodCIDRs, n.Addresses
+	}
+	return f
+}
+
 // routes lists the other nodes.
 func routes(s *model.Snapshot, self string) []model.Route {
 	var all []model.Route

@@ -24,19 +24,19 @@ type answers struct {
 func newAnswers(s *model.State, addrs []netip.Addr) *answers {
 	a := &answers{State: s, addrs: addrs}
 	for _, addr := range addrs {
-		a.classes = append(a.classes, s.Class(addr))
+		a.classes = append(a.classes, s.Policy.Class(addr))
 	}
 	return a
 }
 
 // decide returns State.Decide for addrs[i].
 func (a *answers) decide(id model.EndpointID, d model.Direction, i int, p model.Protocol, port uint16) model.Decision {
-	e := a.Endpoints[id]
-	t := a.Tables[e.Table]
+	e := a.Policy.Endpoints[id]
+	t := a.Policy.Tables[e.Table]
 	if t == nil || slices.Contains(e.IPs, a.addrs[i]) {
-		return a.State.Decide(id, d, a.addrs[i], p, port)
+		return a.State.Policy.Decide(id, d, a.addrs[i], p, port)
 	}
-	return t.Sides[d].Row(a.classes[i]).Cell(a.PortClass(p, port))
+	return t.Sides[d].Row(a.classes[i]).Cell(a.Policy.PortClass(p, port))
 }
 
 // compare compares the reference with the compiled State for every flow that could

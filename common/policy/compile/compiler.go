@@ -81,8 +81,8 @@ func (c *Compiler) reset(in Input, inherits *model.State) {
 	c.ports = &portSpace{info: []model.PortClassInfo{{Class: model.OtherPorts}}}
 	c.spoken = words{}
 	if inherits != nil {
-		c.peers.next = max(c.peers.next, inherits.NextPeerClass)
-		c.ports = &portSpace{ranges: inherits.Ports, info: inherits.PortClasses}
+		c.peers.next = max(c.peers.next, inherits.Policy.NextPeerClass)
+		c.ports = &portSpace{ranges: inherits.Policy.Ports, info: inherits.Policy.PortClasses}
 	}
 }
 
@@ -209,13 +209,13 @@ func (c *Compiler) inheritPeers(buckets []*bucket, was *model.State) []uint32 {
 		found = append(found, signature{b.kind, info.Terms, info.Names})
 	}
 	var previous []numbered
-	for _, info := range was.PeerClasses {
+	for _, info := range was.Policy.PeerClasses {
 		if info.Class != model.World {
 			previous = append(previous, numbered{uint32(info.Class), signature{info.Kind, info.Terms, info.Names}})
 		}
 	}
 	overlaps := func(i int) map[uint32]int { return buckets[i].membersOf(was) }
-	return inherit(found, c.spoken, previous, words{was.PeerTerms, was.PeerNames}, overlaps)
+	return inherit(found, c.spoken, previous, words{was.Policy.PeerTerms, was.Policy.PeerNames}, overlaps)
 }
 
 // membersOf counts the members of a bucket by their class in another State.
@@ -223,11 +223,11 @@ func (b *bucket) membersOf(s *model.State) map[uint32]int {
 	n := make(map[uint32]int)
 	for _, g := range b.members {
 		for e := g.entries.head; e != nil; e = e.links[inGroup].next {
-			n[uint32(s.Class(e.addr))]++
+			n[uint32(s.Policy.Class(e.addr))]++
 		}
 		if g.owner.role == nobody {
 			for x := range g.cover.prefixes {
-				n[uint32(s.PrefixClass(x.Prefix))]++
+				n[uint32(s.Policy.PrefixClass(x.Prefix))]++
 			}
 		}
 	}

@@ -191,28 +191,28 @@ func equalToReference(t *testing.T, in compile.Input, state *model.State) (cells
 // included, and the absence of anything else.
 func equalToFull(t *testing.T, state, full *model.State) (cells int) {
 	t.Helper()
-	if a, b := len(state.PeerClasses), len(full.PeerClasses); a != b {
+	if a, b := len(state.Policy.PeerClasses), len(full.Policy.PeerClasses); a != b {
 		t.Fatalf("%d peer classes, from scratch %d", a, b)
 	}
-	if a, b := len(state.PortClasses), len(full.PortClasses); a != b {
+	if a, b := len(state.Policy.PortClasses), len(full.Policy.PortClasses); a != b {
 		t.Fatalf("%d port classes, from scratch %d", a, b)
 	}
 	peers := pairs(t, state, full)
 	ports := portPairs(t, state, full)
-	if a, b := len(state.Tables), len(full.Tables); a != b {
+	if a, b := len(state.Policy.Tables), len(full.Policy.Tables); a != b {
 		t.Fatalf("%d tables, from scratch %d", a, b)
 	}
-	for id, e := range full.Endpoints {
-		got := state.Endpoints[id]
+	for id, e := range full.Policy.Endpoints {
+		got := state.Policy.Endpoints[id]
 		if got.Table != e.Table || got.Pod != e.Pod || !slices.Equal(got.IPs, e.IPs) {
 			t.Fatalf("endpoint %s is %v, from scratch %v", id, got, e)
 		}
 	}
-	for id, want := range full.Tables {
+	for id, want := range full.Policy.Tables {
 		for _, d := range model.Directions {
 			for a, b := range peers {
 				for m, n := range ports {
-					x, y := state.Tables[id].Sides[d].Row(a).Cell(m), want.Sides[d].Row(b).Cell(n)
+					x, y := state.Policy.Tables[id].Sides[d].Row(a).Cell(m), want.Sides[d].Row(b).Cell(n)
 					cells++
 					if x.Verdict != y.Verdict || *x.Cause != *y.Cause {
 						t.Fatalf("table %s %s class %d ports %d: %s, from scratch %s", id, d, a, m, x, y)
@@ -227,28 +227,28 @@ func equalToFull(t *testing.T, state, full *model.State) (cells int) {
 // pairs finds the corresponding classes of two States by their content and description.
 func pairs(t *testing.T, a, b *model.State) map[model.PeerClass]model.PeerClass {
 	t.Helper()
-	if a.Addresses.Len() != b.Addresses.Len() || len(a.Prefixes) != len(b.Prefixes) {
-		t.Fatalf("%d addresses and %d prefixes, from scratch %d and %d", a.Addresses.Len(), len(a.Prefixes), b.Addresses.Len(), len(b.Prefixes))
+	if a.Policy.Addresses.Len() != b.Policy.Addresses.Len() || len(a.Policy.Prefixes) != len(b.Policy.Prefixes) {
+		t.Fatalf("%d addresses and %d prefixes, from scratch %d and %d", a.Policy.Addresses.Len(), len(a.Policy.Prefixes), b.Policy.Addresses.Len(), len(b.Policy.Prefixes))
 	}
 	byText := make(map[string]model.PeerClass)
-	for _, info := range b.PeerClasses {
+	for _, info := range b.Policy.PeerClasses {
 		byText[fmt.Sprint(info.Kind, info.Terms, info.Names)] = info.Class
 	}
 	m := make(map[model.PeerClass]model.PeerClass)
-	for _, info := range a.PeerClasses {
+	for _, info := range a.Policy.PeerClasses {
 		other, ok := byText[fmt.Sprint(info.Kind, info.Terms, info.Names)]
 		if !ok {
 			t.Fatalf("class %+v is not among those from scratch", info)
 		}
 		m[info.Class] = other
 	}
-	for addr, c := range a.Addresses.All() {
-		if other, ok := b.Addresses.Get(addr); !ok || m[c] != other {
+	for addr, c := range a.Policy.Addresses.All() {
+		if other, ok := b.Policy.Addresses.Get(addr); !ok || m[c] != other {
 			t.Fatalf("%s is in class %d, from scratch in what would be %d", addr, c, other)
 		}
 	}
-	for i, p := range a.Prefixes {
-		if other := b.Prefixes[i]; p.Prefix != other.Prefix || m[p.Class] != other.Class {
+	for i, p := range a.Policy.Prefixes {
+		if other := b.Policy.Prefixes[i]; p.Prefix != other.Prefix || m[p.Class] != other.Class {
 			t.Fatalf("prefix %v, from scratch %v", p, other)
 		}
 	}
@@ -258,17 +258,17 @@ func pairs(t *testing.T, a, b *model.State) map[model.PeerClass]model.PeerClass 
 func portPairs(t *testing.T, a, b *model.State) map[model.PortClass]model.PortClass {
 	t.Helper()
 	m := map[model.PortClass]model.PortClass{}
-	for _, info := range a.PortClasses {
-		i := slices.IndexFunc(b.PortClasses, func(o model.PortClassInfo) bool { return slices.Equal(o.Terms, info.Terms) })
+	for _, info := range a.Policy.PortClasses {
+		i := slices.IndexFunc(b.Policy.PortClasses, func(o model.PortClassInfo) bool { return slices.Equal(o.Terms, info.Terms) })
 		if i < 0 {
 			t.Fatalf("port class %+v is not among those from scratch", info)
 		}
-		m[info.Class] = b.PortClasses[i].Class
+		m[info.Class] = b.Policy.PortClasses[i].Class
 	}
-	for _, list := range [][]model.PortRange{a.Ports, b.Ports} {
+	for _, list := range [][]model.PortRange{a.Policy.Ports, b.Policy.Ports} {
 		for _, r := range list {
 			for _, port := range []uint16{r.First - 1, r.First, r.Last, r.Last + 1} {
-				if x, y := a.PortClass(r.Protocol, port), b.PortClass(r.Protocol, port); m[x] != y {
+				if x, y := a.Policy.PortClass(r.Protocol, port), b.Policy.PortClass(r.Protocol, port); m[x] != y {
 					t.Fatalf("%s %d is in class %d, from scratch in %d", r.Protocol, port, x, y)
 				}
 			}
@@ -281,18 +281,18 @@ func portPairs(t *testing.T, a, b *model.State) map[model.PortClass]model.PortCl
 // data path need not change it.
 func keepsMeaning(t *testing.T, was, is *model.State) {
 	t.Helper()
-	for id, a := range was.Tables {
-		b := is.Tables[id]
+	for id, a := range was.Policy.Tables {
+		b := is.Policy.Tables[id]
 		if b == nil || a == b {
 			continue
 		}
 		for _, d := range model.Directions {
-			for _, class := range was.PeerClasses {
-				if !slices.ContainsFunc(is.PeerClasses, func(i model.PeerClassInfo) bool { return i.Class == class.Class }) {
+			for _, class := range was.Policy.PeerClasses {
+				if !slices.ContainsFunc(is.Policy.PeerClasses, func(i model.PeerClassInfo) bool { return i.Class == class.Class }) {
 					continue
 				}
-				for _, n := range was.PortClasses {
-					if !slices.ContainsFunc(is.PortClasses, func(i model.PortClassInfo) bool { return i.Class == n.Class }) {
+				for _, n := range was.Policy.PortClasses {
+					if !slices.ContainsFunc(is.Policy.PortClasses, func(i model.PortClassInfo) bool { return i.Class == n.Class }) {
 						continue
 					}
 					if x, y := a.Sides[d].Row(class.Class).Cell(n.Class), b.Sides[d].Row(class.Class).Cell(n.Class); x.Verdict != y.Verdict {
@@ -307,16 +307,21 @@ func keepsMeaning(t *testing.T, was, is *model.State) {
 // dump renders a State completely, numbers included.
 func dump(s *model.State) string {
 	var b strings.Builder
-	fmt.Fprintln(&b, s.Node, s.PodCIDRs, s.Routes, s.Prefixes, s.Ports, s.PeerClasses, s.PortClasses, s.PeerTerms, s.PeerNames, s.NextPeerClass)
-	for _, id := range slices.Sorted(maps.Keys(s.Endpoints)) {
-		fmt.Fprintln(&b, id, s.Endpoints[id])
+	rest := s.Policy // what is not written below
+	rest.Endpoints, rest.Addresses, rest.Tables = nil, model.Map[netip.Addr, model.PeerClass]{}, nil
+	fmt.Fprintf(&b, "%s %v %v\n", s.Node, s.Fabric, rest)
+	if s.Deny != nil {
+		fmt.Fprintln(&b, len(s.Deny.Lists), s.Deny.Prefixes, s.Deny.Spared)
 	}
-	addresses := maps.Collect(s.Addresses.All())
+	for _, id := range slices.Sorted(maps.Keys(s.Policy.Endpoints)) {
+		fmt.Fprintln(&b, id, s.Policy.Endpoints[id])
+	}
+	addresses := maps.Collect(s.Policy.Addresses.All())
 	for _, a := range slices.SortedFunc(maps.Keys(addresses), netip.Addr.Compare) {
 		fmt.Fprintln(&b, a, addresses[a])
 	}
-	for _, id := range slices.SortedFunc(maps.Keys(s.Tables), func(a, b model.TableID) int { return slices.Compare(a[:], b[:]) }) {
-		for d, side := range s.Tables[id].Sides {
+	for _, id := range slices.SortedFunc(maps.Keys(s.Policy.Tables), func(a, b model.TableID) int { return slices.Compare(a[:], b[:]) }) {
+		for d, side := range s.Policy.Tables[id].Sides {
 			fmt.Fprintln(&b, id, d, side.Default.Cells)
 			rows := maps.Collect(side.Rows.All())
 			for _, c := range slices.Sorted(maps.Keys(rows)) {

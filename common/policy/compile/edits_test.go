@@ -63,13 +63,13 @@ func sameAsScratch(t *testing.T, c *compile.Compiler, in compile.Input, field st
 	}()
 	state, _ := c.Compile(in)
 	full, _ := compile.Once(in)
-	for id, e := range full.Endpoints {
-		if state.Endpoints[id].Table != e.Table {
-			t.Fatalf("%s: endpoint %s is under table %s, from scratch %s", field, id, state.Endpoints[id].Table, e.Table)
+	for id, e := range full.Policy.Endpoints {
+		if state.Policy.Endpoints[id].Table != e.Table {
+			t.Fatalf("%s: endpoint %s is under table %s, from scratch %s", field, id, state.Policy.Endpoints[id].Table, e.Table)
 		}
 	}
-	for id := range full.Tables {
-		if state.Tables[id] == nil {
+	for id := range full.Policy.Tables {
+		if state.Policy.Tables[id] == nil {
 			t.Fatalf("%s: table %s is missing", field, id)
 		}
 	}

@@ -15,18 +15,18 @@ import (
 func ExampleOnce() {
 	in := webToAPI()
 	state, unsupported := compile.Once(in)
-	for _, c := range state.PeerClasses {
+	for _, c := range state.Policy.PeerClasses {
 		fmt.Printf("peer class %d (%s): %q\n", c.Class, c.Kind, c.Terms)
 	}
-	for _, c := range state.PortClasses {
+	for _, c := range state.Policy.PortClasses {
 		fmt.Printf("port class %d: %q\n", c.Class, c.Terms)
 	}
 	web, other := netip.MustParseAddr("10.0.2.2"), netip.MustParseAddr("10.0.2.9")
-	ingress := state.Tables[state.Endpoints["api-eth0"].Table].Sides[model.Ingress]
+	ingress := state.Policy.Tables[state.Policy.Endpoints["api-eth0"].Table].Sides[model.Ingress]
 	for _, a := range []netip.Addr{web, other} {
-		row := ingress.Row(state.Class(a))
-		fmt.Println(a, "port 80:", row.Cell(state.PortClass(model.TCP, 80)))
-		fmt.Println(a, "port 22:", row.Cell(state.PortClass(model.TCP, 22)))
+		row := ingress.Row(state.Policy.Class(a))
+		fmt.Println(a, "port 80:", row.Cell(state.Policy.PortClass(model.TCP, 80)))
+		fmt.Println(a, "port 22:", row.Cell(state.Policy.PortClass(model.TCP, 22)))
 	}
 	fmt.Println("not exact:", len(unsupported))
 	// Output:

@@ -53,8 +53,8 @@ func withinLimits(t *testing.T, s *model.State, l compile.Limits) {
 		what       string
 		have, most int
 	}{
-		{"port classes", len(s.PortClasses), l.PortClasses}, {"peer classes", len(s.PeerClasses), l.PeerClasses}, {"tables", len(s.Tables) - 2, l.Tables},
-		{"addresses", s.Addresses.Len(), l.Addresses},
+		{"port classes", len(s.Policy.PortClasses), l.PortClasses}, {"peer classes", len(s.Policy.PeerClasses), l.PeerClasses}, {"tables", len(s.Policy.Tables) - 2, l.Tables},
+		{"addresses", s.Policy.Addresses.Len(), l.Addresses},
 	} {
 		if c.most > 0 && c.have > c.most {
 			t.Errorf("%d %s, want %d at most", c.have, c.what, c.most)
@@ -170,13 +170,13 @@ func TestOneLargePolicyLeavesOthersExact(t *testing.T) {
 				for _, a := range []string{"20.0.1.1", "30.1.1.1", "40.1.1.1", "10.0.1.4"} {
 					for _, pod := range []*model.Pod{pods[0], pods[2]} {
 						want := reference.Endpoint(pod, model.Ingress, netip.MustParseAddr(a), model.TCP, p).Verdict
-						if got := state.Decide(world.EndpointID(pod), model.Ingress, netip.MustParseAddr(a), model.TCP, p).Verdict; got != want {
+						if got := state.Policy.Decide(world.EndpointID(pod), model.Ingress, netip.MustParseAddr(a), model.TCP, p).Verdict; got != want {
 							t.Errorf("%s from %s to TCP/%d: %s, want %s", pod.PodID, a, p, got, want)
 						}
 					}
 				}
 			}
-			if state.Decide(world.EndpointID(pods[1]), model.Ingress, netip.MustParseAddr("20.0.1.1"), model.TCP, 2).Verdict != model.Allow {
+			if state.Policy.Decide(world.EndpointID(pods[1]), model.Ingress, netip.MustParseAddr("20.0.1.1"), model.TCP, 2).Verdict != model.Allow {
 				t.Error("the rule of the large policy that has a place is not in force")
 			}
 		})

@@ -78,7 +78,7 @@ func countPortClasses(ranges map[portRange]int) int {
 }
 
 func (s *portSpace) class(p model.Protocol, port uint16) model.PortClass {
-	return (&model.State{Ports: s.ranges}).PortClass(p, port)
+	return (&model.PolicyState{Ports: s.ranges}).PortClass(p, port)
 }
 
 // adapt converts a row of the previous port classes to the present ones. Rules that stay

@@ -27,7 +27,7 @@ type Maps struct {
 func Encode(state *model.State) (*Maps, error) {
 	m := &Maps{Entries: policymap.NewEntries(), Index: make(map[model.EndpointID]uint32)}
 	layout := policymap.NewLayout(unbounded)
-	for id := range state.Endpoints {
+	for id := range state.Policy.Endpoints {
 		w, err := layout.AddSlot(id)
 		if err != nil {
 			return nil, fmt.Errorf("lay out the maps of node %q: %w", state.Node, err)

@@ -31,12 +31,12 @@ func New() *Node { return &Node{layout: policymap.NewLayout(capacity)} }
 // lose their slots.
 func (n *Node) Apply(s *model.State) error {
 	l := n.layout
-	for id := range l.State().Endpoints {
-		if _, stays := s.Endpoints[id]; !stays {
+	for id := range l.State().Policy.Endpoints {
+		if _, stays := s.Policy.Endpoints[id]; !stays {
 			l.DropSlot(id)
 		}
 	}
-	for id := range s.Endpoints {
+	for id := range s.Policy.Endpoints {
 		if _, err := l.AddSlot(id); err != nil {
 			return fmt.Errorf("lay out the maps of node %q: %w", s.Node, err)
 		}

@@ -34,7 +34,7 @@ func TestDecidesAsTheState(t *testing.T) {
 				t.Errorf("shape %d change %d: %v", i, change, problems)
 			}
 			addrs, ports := world.Probes(s)
-			for id, e := range state.Endpoints {
+			for id, e := range state.Policy.Endpoints {
 				slot, ok := maps.Slot(id)
 				if !ok {
 					t.Fatalf("endpoint %s has no slot", id)
@@ -45,7 +45,7 @@ func TestDecidesAsTheState(t *testing.T) {
 							continue
 						}
 						for _, at := range ports {
-							want := state.Decide(id, d, a, at.Protocol, at.Port).Verdict
+							want := state.Policy.Decide(id, d, a, at.Protocol, at.Port).Verdict
 							got, err := node.Decide(id, d, a, at.Protocol, at.Port)
 							laidOut := maps.Verdict(maps.Row(slot, d, maps.Class(a)), at.Protocol, at.Port)
 							if asked++; err != nil || got != want || laidOut != want {

@@ -228,7 +228,7 @@ func prove(ctx context.Context, fake *hns.Fake, s *model.State, o acl.Options) e
 			}
 		}
 	}
-	for id := range s.Endpoints {
+	for id := range s.Policy.Endpoints {
 		if err := acl.Check(s, id, o, held, hns.Reading{}); err != nil {
 			return err
 		}

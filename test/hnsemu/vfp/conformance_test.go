@@ -69,11 +69,11 @@ func newNode(t *testing.T, v hns.Version) *node {
 // have no other: HNS gives no address twice.
 func without(s *model.State, owners model.Owners) *model.State {
 	c := *s
-	c.Endpoints = make(map[model.EndpointID]model.EndpointState)
-	for id, e := range s.Endpoints {
+	c.Policy.Endpoints = make(map[model.EndpointID]model.EndpointState)
+	for id, e := range s.Policy.Endpoints {
 		e.IPs = slices.DeleteFunc(slices.Clone(e.IPs), func(a netip.Addr) bool { return owners.Pods[a] == nil || owners.Pods[a].PodID != e.Pod })
 		if len(e.IPs) > 0 {
-			c.Endpoints[id] = e
+			c.Policy.Endpoints[id] = e
 		}
 	}
 	return &c
@@ -112,7 +112,7 @@ func (n *node) apply(t *testing.T, v hns.Version, state *model.State) {
 		}
 		delete(n.endpoints, id)
 	}
-	for id, e := range state.Endpoints {
+	for id, e := range state.Policy.Endpoints {
 		n.attach(t, v, id, e.IPs)
 		var policies []hns.Policy
 		for _, a := range n.ruleset.Lists[id] {
@@ -282,7 +282,7 @@ func (c *conformance) run(t *testing.T, one *corpus.Case, v hns.Version, reading
 				nodes[name] = newNode(t, v)
 			}
 			nodes[name].apply(t, v, without(state, owners))
-			for id, e := range state.Endpoints {
+			for id, e := range state.Policy.Endpoints {
 				for _, a := range e.IPs {
 					if owners.Pods[a] != nil && owners.Pods[a].PodID == e.Pod {
 						places[a] = place{name, nodes[name].endpoints[id]}

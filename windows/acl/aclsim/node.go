@@ -107,7 +107,7 @@ func (n *Node) Close() error { return nil }
 // local returns the endpoint's address of the family of the remote one; invalid if there is
 // none.
 func (n *Node) local(id model.EndpointID, remote netip.Addr) netip.Addr {
-	for _, ip := range n.state.Endpoints[id].IPs {
+	for _, ip := range n.state.Policy.Endpoints[id].IPs {
 		if ip.Is6() == remote.Is6() {
 			return ip
 		}

@@ -24,7 +24,7 @@ func TestReadingsMustAgree(t *testing.T) {
 	host.ID, host.RuleType = "host", hns.Host
 	decide := func(list ...hns.ACL) (model.Verdict, error) {
 		n := New()
-		n.state = &model.State{Endpoints: map[model.EndpointID]model.EndpointState{id: {IPs: []netip.Addr{netip.MustParseAddr("10.0.1.2")}}}}
+		n.state = &model.State{Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{id: {IPs: []netip.Addr{netip.MustParseAddr("10.0.1.2")}}}}}
 		for i := range n.variants {
 			n.variants[i].programme = &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{id: append(list, host)}}
 			n.variants[i].rules = make(map[*hns.ACL]*hns.Rules)

@@ -20,7 +20,7 @@ func TestPrefixClassIsLongest(t *testing.T) {
 		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(r.IntN(2)), byte(r.IntN(256)), byte(r.IntN(4))}), r.IntN(33)).Masked()
 	}
 	for range 300 {
-		s := &State{}
+		s := &PolicyState{}
 		seen := map[netip.Prefix]bool{}
 		for i := range r.IntN(30) {
 			if p := random(); !seen[p] {

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import "net/netip"
+
+// FabricState says where the pods of the cluster are: on this node, and behind which other nodes.
+type FabricState struct {
+	// PodCIDRs are the ranges of this node's pod addresses.
+	PodCIDRs []netip.Prefix
+	// NodeAddresses are the addresses of this node's Node object.
+	NodeAddresses []netip.Addr
+	// Routes are the other nodes, sorted by name.
+	Routes []Route
+}
+
+// Route is another node, with what is needed to reach it and its pods.
+type Route struct {
+	Node string
+	OS   OS
+	// Addresses are the node's underlay addresses, at most one per family.
+	Addresses []netip.Addr
+	PodCIDRs  []netip.Prefix
+	// NodeInfo is what the node publishes in annotations.
+	NodeInfo
+}
