@@ -4,12 +4,12 @@ package cni
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
+	"go4.org/netipx"
 
 	"github.com/isthmus-net/isthmus/common/cnicall"
 )
@@ -31,10 +31,10 @@ func makeResult(r cnicall.AddResponse, ifName, netns string, dns types.DNS, want
 		if err != nil {
 			return nil, fmt.Errorf("read answer of the agent: address: %w", err)
 		}
-		ip := &types100.IPConfig{Interface: types100.Int(inside), Address: ipNet(p)}
+		ip := &types100.IPConfig{Interface: types100.Int(inside), Address: *netipx.PrefixIPNet(p)}
 		if gateway, ok := gateways[p.Addr().Is6()]; ok {
 			ip.Gateway = gateway.AsSlice()
-			result.Routes = append(result.Routes, &types.Route{Dst: ipNet(defaultRoute(p.Addr().Is6())), GW: gateway.AsSlice()})
+			result.Routes = append(result.Routes, &types.Route{Dst: *netipx.PrefixIPNet(defaultRoute(p.Addr().Is6())), GW: gateway.AsSlice()})
 		}
 		result.IPs = append(result.IPs, ip)
 	}
@@ -63,11 +63,6 @@ func defaultRoute(v6 bool) netip.Prefix {
 		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 	}
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-}
-
-// ipNet converts a prefix for the CNI library, which needs net.IPNet.
-func ipNet(p netip.Prefix) net.IPNet {
-	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
 // ownAddresses returns the addresses, with prefix length, of the pod's interface in a result. Later plugins

@@ -13,6 +13,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"go4.org/netipx"
 )
 
 // AddEndpoint attaches a pod. The endpoint has default deny from its creation on, so that no packet passes
@@ -81,7 +82,7 @@ func (b *Backend) wantedEndpoint(spec dataplane.EndpointSpec) (hns.Endpoint, err
 		if !ok {
 			return hns.Endpoint{}, fmt.Errorf("address %s: not in the node's pod ranges %v", a, b.config.PodCIDRs)
 		}
-		reserved := a == p.Addr() || a == gateway(p) || a == b.config.nextHop(p) || a.Is4() && a == hns.LastAddr(p)
+		reserved := a == p.Addr() || a == gateway(p) || a == b.config.nextHop(p) || a.Is4() && a == netipx.PrefixLastIP(p)
 		if reserved {
 			return hns.Endpoint{}, fmt.Errorf("address %s: reserved on Windows in %s; the allocator must skip the first addresses and the last", a, p)
 		}

@@ -9,6 +9,8 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
+
+	"go4.org/netipx"
 )
 
 // reservedOffsets are never allocated: the network's own address (for IPv6 the subnet-router anycast
@@ -42,7 +44,7 @@ func newPool(p netip.Prefix, offsets []uint64, keepLast bool) (*pool, error) {
 	case p != p.Masked():
 		return nil, fmt.Errorf("pod range %s has host bits set: write %s", p, p.Masked())
 	}
-	r := &pool{prefix: p, last: lastAddr(p)}
+	r := &pool{prefix: p, last: netipx.PrefixLastIP(p)}
 	for _, o := range append(reservedOffsets[:], offsets...) {
 		if a, ok := offset(p, o); ok {
 			r.reserved = append(r.reserved, a)
@@ -102,13 +104,4 @@ func offset(p netip.Prefix, n uint64) (netip.Addr, bool) {
 	}
 	a, ok := netip.AddrFromSlice(b)
 	return a, ok
-}
-
-func lastAddr(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }

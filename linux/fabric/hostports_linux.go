@@ -12,6 +12,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -276,7 +277,7 @@ func address(p netip.Prefix, at4, at6 uint32) []expr.Any {
 	if p.Addr().Is6() {
 		size, at = 16, at6
 	}
-	mask := ipNet(p).Mask
+	mask := netipx.PrefixIPNet(p).Mask
 	return append(family(p.Addr().Is6()),
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: size},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: size, Mask: mask, Xor: make([]byte, size)},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/fabric"
@@ -61,20 +62,11 @@ func intervals(all []netip.Prefix, v6 bool) []nftables.SetElement {
 		} else {
 			elements = append(elements, nftables.SetElement{Key: p.Addr().AsSlice()})
 		}
-		if end = lastOf(p).Next(); end.IsValid() {
+		if end = netipx.PrefixLastIP(p).Next(); end.IsValid() {
 			elements = append(elements, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
 		}
 	}
 	return elements
-}
-
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }
 
 // nat reconciles the table with the plan in one transaction. Connections keep their addresses.

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/fabric"
@@ -67,7 +68,7 @@ func wantedRoutes(p *fabric.Plan, uplink Uplink, tunnel int) []route {
 }
 
 func (r route) netlink() *netlink.Route {
-	n := &netlink.Route{Dst: ipNet(r.prefix), Table: r.table, Protocol: link.RouteProtocol, LinkIndex: r.index}
+	n := &netlink.Route{Dst: netipx.PrefixIPNet(r.prefix), Table: r.table, Protocol: link.RouteProtocol, LinkIndex: r.index}
 	switch {
 	case r.index == 0:
 		n.Type = unix.RTN_UNREACHABLE
@@ -198,7 +199,7 @@ func (c *changes) rules(sources []netip.Prefix) {
 		}
 		for s := range missing {
 			r := netlink.NewRule()
-			r.Family, r.Src, r.Table, r.Priority, r.Protocol = family, ipNet(s), returnTable, returnPriority, uint8(link.RouteProtocol)
+			r.Family, r.Src, r.Table, r.Priority, r.Protocol = family, netipx.PrefixIPNet(s), returnTable, returnPriority, uint8(link.RouteProtocol)
 			c.do(fmt.Sprintf("set routing rule for %s", s), netlink.RuleAdd(r))
 		}
 	}
@@ -215,17 +216,11 @@ func hopsByTunnel(p *fabric.Plan) []fabric.Hop {
 	return hops
 }
 
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
 func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 	if n == nil {
 		return netip.Prefix{}, false
 	}
-	a, ok := netip.AddrFromSlice(n.IP)
-	ones, _ := n.Mask.Size()
-	return netip.PrefixFrom(a.Unmap(), ones), ok
+	return netipx.FromStdIPNet(n)
 }
 
 func macOf(hw net.HardwareAddr) model.MAC {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/fabric"
@@ -139,7 +140,7 @@ func (c *changes) addresses(l netlink.Link, want []netip.Addr) {
 	}
 	for _, a := range want {
 		if missing[a] {
-			addr := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, a.BitLen())), Flags: unix.IFA_F_NODAD}
+			addr := &netlink.Addr{IPNet: netipx.AddrIPNet(a), Flags: unix.IFA_F_NODAD}
 			c.do(fmt.Sprintf("set address %s of %s", a, Device), netlink.AddrReplace(l, addr))
 		}
 	}

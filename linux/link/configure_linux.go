@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,7 +50,7 @@ func ConfigureHost(s PairSpec, p Pair) error {
 		if err := h.NeighSet(permanent(p.Index, ip, p.PodMAC)); err != nil {
 			return fmt.Errorf("set neighbour %s of %s: %w", ip, p.Name, err)
 		}
-		r := &netlink.Route{LinkIndex: p.Index, Scope: netlink.SCOPE_LINK, Protocol: RouteProtocol, Dst: single(ip)}
+		r := &netlink.Route{LinkIndex: p.Index, Scope: netlink.SCOPE_LINK, Protocol: RouteProtocol, Dst: netipx.AddrIPNet(ip)}
 		for _, src := range s.Sources {
 			if src.Is6() == ip.Is6() {
 				r.Src = src.AsSlice()
@@ -114,7 +115,7 @@ func configurePod(s PairSpec, p Pair) error {
 	}
 	for _, ip := range s.IPs {
 		// No duplicate address detection: no other interface is on this link.
-		addr := &netlink.Addr{IPNet: single(ip), Flags: unix.IFA_F_NODAD}
+		addr := &netlink.Addr{IPNet: netipx.AddrIPNet(ip), Flags: unix.IFA_F_NODAD}
 		if err := h.AddrReplace(l, addr); err != nil {
 			return fmt.Errorf("set address %s of %s in %s: %w", ip, s.IfName, s.NetNS, err)
 		}
@@ -163,12 +164,12 @@ func podRoutes(h *netlink.Handle, index int, ip netip.Addr, hostMAC net.Hardware
 	if ip.Is6() {
 		anywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 	} else {
-		direct := &netlink.Route{LinkIndex: index, Scope: netlink.SCOPE_LINK, Dst: single(gateway)}
+		direct := &netlink.Route{LinkIndex: index, Scope: netlink.SCOPE_LINK, Dst: netipx.AddrIPNet(gateway)}
 		if err := h.RouteReplace(direct); err != nil {
 			return fmt.Errorf("route to %s: %w", gateway, err)
 		}
 	}
-	def := &netlink.Route{LinkIndex: index, Gw: gateway.AsSlice(), Dst: ipNet(anywhere)}
+	def := &netlink.Route{LinkIndex: index, Gw: gateway.AsSlice(), Dst: netipx.PrefixIPNet(anywhere)}
 	if err := h.RouteReplace(def); err != nil {
 		return fmt.Errorf("default route: %w", err)
 	}
@@ -189,12 +190,6 @@ func permanent(index int, ip netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 		family = netlink.FAMILY_V6
 	}
 	return &netlink.Neigh{LinkIndex: index, Family: family, State: netlink.NUD_PERMANENT, IP: ip.AsSlice(), HardwareAddr: mac}
-}
-
-func single(ip netip.Addr) *net.IPNet { return ipNet(netip.PrefixFrom(ip, ip.BitLen())) }
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
 // Check compares a pair with its spec and describes the differences.

@@ -5,12 +5,12 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/test/netns"
@@ -178,7 +178,7 @@ func addresses(name string, prefixes []netip.Prefix) error {
 		return fmt.Errorf("look for interface %s: %w", name, err)
 	}
 	for _, p := range prefixes {
-		if err := netlink.AddrReplace(l, &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD}); err != nil {
+		if err := netlink.AddrReplace(l, &netlink.Addr{IPNet: netipx.PrefixIPNet(p), Flags: unix.IFA_F_NODAD}); err != nil {
 			return fmt.Errorf("set address %s of %s: %w", p, name, err)
 		}
 	}
@@ -191,7 +191,7 @@ func removeAddresses(name string, prefixes []netip.Prefix) error {
 		return fmt.Errorf("look for interface %s: %w", name, err)
 	}
 	for _, p := range prefixes {
-		if err := netlink.AddrDel(l, &netlink.Addr{IPNet: ipNet(p)}); err != nil {
+		if err := netlink.AddrDel(l, &netlink.Addr{IPNet: netipx.PrefixIPNet(p)}); err != nil {
 			return fmt.Errorf("remove address %s of %s: %w", p, name, err)
 		}
 	}
@@ -199,12 +199,8 @@ func removeAddresses(name string, prefixes []netip.Prefix) error {
 }
 
 func route(to netip.Prefix, via netip.Addr) error {
-	if err := netlink.RouteReplace(&netlink.Route{Dst: ipNet(to), Gw: via.AsSlice()}); err != nil {
+	if err := netlink.RouteReplace(&netlink.Route{Dst: netipx.PrefixIPNet(to), Gw: via.AsSlice()}); err != nil {
 		return fmt.Errorf("set route to %s via %s: %w", to, via, err)
 	}
 	return nil
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

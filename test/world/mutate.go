@@ -4,6 +4,7 @@ package world
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"net/netip"
 
@@ -103,9 +104,7 @@ func anyOf[K comparable, V interface{ comparable }](g *generator, m model.Map[K,
 }
 
 func hash(s string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(s) {
-		h = (h ^ uint64(s[i])) * 1099511628211
-	}
-	return h
+	h := fnv.New64a()
+	h.Write([]byte(s))
+	return h.Sum64()
 }

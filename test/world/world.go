@@ -10,6 +10,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
+	"go4.org/netipx"
 )
 
 // Shape bounds what Random makes.
@@ -264,7 +265,7 @@ func Probes(s *model.Snapshot) (addrs []netip.Addr, at []Port) {
 		add(p.Addr())
 		add(p.Addr().Prev())
 		add(p.Addr().Next())
-		last := lastAddr(p)
+		last := netipx.PrefixLastIP(p)
 		add(last)
 		add(last.Next())
 	}
@@ -319,13 +320,4 @@ func Probes(s *model.Snapshot) (addrs []netip.Addr, at []Port) {
 type Port struct {
 	Protocol model.Protocol
 	Port     uint16
-}
-
-func lastAddr(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }

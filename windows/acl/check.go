@@ -9,6 +9,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"go4.org/netipx"
 )
 
 // Check proves that a list gives the verdicts of the State for an endpoint: for every address, protocol and
@@ -160,7 +161,7 @@ func (c *checker) addressCuts(list []hns.ACL, sets map[string][]netip.Addr) ([]n
 	cuts := make(map[netip.Addr]bool)
 	add := func(p netip.Prefix) {
 		cuts[p.Addr()] = true
-		if next := hns.LastAddr(p).Next(); next.IsValid() {
+		if next := netipx.PrefixLastIP(p).Next(); next.IsValid() {
 			cuts[next] = true
 		}
 	}

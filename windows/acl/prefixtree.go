@@ -171,11 +171,11 @@ func (t *prefixTree) innermostLive(p int) int {
 func (t *prefixTree) pieces() map[int][]netip.Prefix {
 	all := make(map[int][]netip.Prefix, len(t.cut))
 	for p, holes := range t.cut {
-		pieces := []netip.Prefix{t.f.prefixes[p].prefix}
-		for _, h := range holes {
-			pieces = subtract(pieces, t.f.prefixes[h].prefix)
+		prefixes := make([]netip.Prefix, len(holes))
+		for i, h := range holes {
+			prefixes[i] = t.f.prefixes[h].prefix
 		}
-		all[p] = pieces
+		all[p] = outside(t.f.prefixes[p].prefix, prefixes)
 	}
 	return all
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"go4.org/netipx"
 )
 
 // Endpoints implements Client.
@@ -112,7 +114,7 @@ func (f *Fake) place(n *Network, a netip.Addr, remote bool) (bits uint8, code ui
 			continue
 		}
 		gateway := slices.ContainsFunc(s.Routes, func(r Route) bool { return r.NextHop == a.String() })
-		if gateway || a == prefix.Addr() || a.Is4() && a == LastAddr(prefix) {
+		if gateway || a == prefix.Addr() || a.Is4() && a == netipx.PrefixLastIP(prefix) {
 			return 0, CodeAddressInvalid
 		}
 		return uint8(prefix.Bits()), 0

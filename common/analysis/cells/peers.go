@@ -9,6 +9,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"go4.org/netipx"
 )
 
 // peer is a set of remote addresses that no side can distinguish.
@@ -43,7 +44,7 @@ func (t *atlas) add(p netip.Prefix) {
 	}
 	p = p.Masked()
 	t.cuts[p.Addr()] = true
-	if next := lastAddr(p).Next(); next.IsValid() {
+	if next := netipx.PrefixLastIP(p).Next(); next.IsValid() {
 		t.cuts[next] = true
 	}
 }
@@ -102,7 +103,7 @@ func (t *atlas) refine(prefixes []netip.Prefix) {
 	var inside []int
 	for _, p := range prefixes {
 		from, _ := slices.BinarySearchFunc(t.points, p.Addr(), netip.Addr.Compare)
-		last := lastAddr(p)
+		last := netipx.PrefixLastIP(p)
 		for i := from; i < len(t.points) && t.points[i].Compare(last) <= 0; i++ {
 			inside = append(inside, i)
 		}
@@ -297,14 +298,4 @@ func (c *comparison) listMembers() ([][]netip.Prefix, error) {
 		all = append(all, m...)
 	}
 	return all, nil
-}
-
-// lastAddr returns the last address of a prefix.
-func lastAddr(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := range b {
-		b[i] |= byte(0xff >> min(max(p.Bits()-8*i, 0), 8))
-	}
-	last, _ := netip.AddrFromSlice(b)
-	return last
 }

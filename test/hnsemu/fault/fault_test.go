@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"go4.org/netipx"
 )
 
 // TestCatalogueIsDocumented: docs/windows.md has a line for every row, and no
@@ -97,7 +98,7 @@ func world(t *testing.T, c *Client, target *Target) (endpoint string) {
 	if err := c.AttachEndpoint(ctx, target.Namespace, e.ID); err != nil {
 		t.Fatal(err)
 	}
-	target.Address = hns.LastAddr(mustPrefix(n)).Prev()
+	target.Address = netipx.PrefixLastIP(mustPrefix(n)).Prev()
 	return e.ID
 }
 
