@@ -81,7 +81,7 @@ func TestPath(t *testing.T) {
 // In a table that is always full flows make room for others as they should, and what
 // is left is decided as ever.
 func TestScarceTable(t *testing.T) {
-	for _, size := range []struct{ flows, evicted int }{{Scarce, 200}, {Tight, 5}} {
+	for _, size := range []struct{ flows, evicted int }{{Few, 200}, {Scarce, 200}, {Tight, 5}} {
 		r := open(t, size.flows)
 		for seed := uint64(1); seed <= 10 && !t.Failed(); seed++ {
 			check(t, r, seed, Generate(seed, 4*length))

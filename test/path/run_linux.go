@@ -80,11 +80,13 @@ type left struct {
 	record int
 }
 
-// Sizes of the flow table: Ample is never full, Scarce nearly always. The programs look
-// at 16 places for a free one, which are all that Scarce has.
+// Sizes of the flow table: Ample is never full, Scarce and Few nearly always. The programs look
+// at 4 places for a new flow, which are all of Few, and at 16 before they find none, which are
+// all of Scarce.
 const (
 	Ample  = 4096
 	Scarce = 16
+	Few    = 4
 	// Tight is full most of the time, and a new flow may find no place in it.
 	Tight = 40
 )

@@ -4,18 +4,20 @@ package reference
 
 import "fmt"
 
-// looks is how many places of a table are looked at for a new flow.
-const looks = 16
+// choice is how many places of a table are looked at for a new flow, and looks how many at most
+// if no flow there may make room (ADR 38).
+const choice, looks = 4, 16
 
 // Follow forgets the flows that are not in a table with room for size flows of each
 // family, which was looked at after each program. It is an error if there was no reason to
 // make room: an entry goes only if the table is full, and only one of the pod that
 // needs the place, or of one that holds more (ADR 38).
 //
-// The programs look at 16 places for a new flow. In a larger table that may be the wrong ones:
-// there only whose flow made room is compared. It returns how many flows were forgotten.
+// The programs look at 4 places for a new flow, and at 16 before they find none. In a larger
+// table that may be the wrong ones: there only whose flow made room is compared. It returns how
+// many flows were forgotten.
 func (n *Node) Follow(table map[Key]bool, size int) (gone int, err error) {
-	created, all := n.created, size <= looks
+	created := n.created
 	n.created = nil
 	for k := range table {
 		if n.flows[k] == nil {
@@ -35,7 +37,8 @@ func (n *Node) Follow(table map[Key]bool, size int) (gone int, err error) {
 			gone++
 			continue
 		}
-		if all && k != *created && n.hasExpired(*created, table) {
+		all := size <= choice || k == *created && size <= looks
+		if all && n.hasExpired(*created, table) {
 			return 0, fmt.Errorf("flow %v made room, but there is one that expired", k)
 		}
 		shares, total := n.shares(*created)
