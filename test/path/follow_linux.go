@@ -242,7 +242,11 @@ func (r *Runner) translate(s *Step, p *reference.Packet) (*reference.Packet, *tr
 	if t == nil && s.Backend.IsValid() && s.Backend.Addr().Is6() == p.V6() && !r.node.IsPodAddress(p.Dst) {
 		t = &tracked{src: src, dst: dst, from: src, to: s.Backend, proto: p.Proto, ipvs: s.IPVS}
 		if s.Masquerade > 0 {
-			t.from, t.masquerading = netip.AddrPortFrom(same(nodeAddrs, p.V6()), s.Masquerade), true
+			own := nodeAddrs[:2]
+			if s.Gateway {
+				own = nodeAddrs[2:]
+			}
+			t.from = netip.AddrPortFrom(same(own, p.V6()), s.Masquerade)
 		}
 		if ok, err := r.track.add(t); err != nil || !ok {
 			return p, nil, err

@@ -5,6 +5,7 @@ package path
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
@@ -63,8 +64,17 @@ func (g *generator) attach(name string, address int) {
 	if was, ok := g.pods[name]; ok {
 		address = was
 	}
+	g.attachWith(name, address, g.policy())
+}
+
+func (g *generator) attachWith(name string, address int, policy reference.Policy) {
 	g.pods[name] = address
-	g.steps = append(g.steps, Step{Pod: &PodStep{Name: name, Address: address, Limited: name == "c", Policy: g.policy()}})
+	g.steps = append(g.steps, Step{Pod: &PodStep{Name: name, Address: address, Limited: name == "c", Policy: policy}})
+}
+
+func (g *generator) remove(name string) {
+	delete(g.pods, name)
+	g.steps = append(g.steps, Step{Remove: name})
 }
 
 func (g *generator) policy() (p reference.Policy) {
@@ -97,8 +107,7 @@ func (g *generator) change() {
 	case n < 85:
 		name := pick(g, g.names()...)
 		address := g.pods[name]
-		delete(g.pods, name)
-		g.steps = append(g.steps, Step{Remove: name})
+		g.remove(name)
 		if g.chance(80) { // its address gets another pod
 			g.attach(pick(g, name, "e", "f"), address)
 		}
@@ -155,7 +164,7 @@ func (g *generator) anyAddr(v6 bool) netip.Addr {
 	if g.chance(15) {
 		return same(pick(g, listed[:2], listed[2:4], listed[4:]), v6)
 	}
-	return same(pick(g, nodeAddrs, otherNode, strangers[:2], strangers[2:], podAddrs(g.r.IntN(maxPods))), v6)
+	return same(pick(g, nodeAddrs[:2], nodeAddrs[2:], otherNode, strangers[:2], strangers[2:], podAddrs(g.r.IntN(maxPods))), v6)
 }
 
 // known picks a conversation, the latest most of the time.
@@ -227,7 +236,7 @@ func isService(a netip.Addr) bool {
 	return false
 }
 
-func isNode(a netip.Addr) bool { return a == nodeAddrs[0] || a == nodeAddrs[1] }
+func isNode(a netip.Addr) bool { return slices.Contains(nodeAddrs, a) }
 
 // packet is one of the conversation, sent by an end.
 func (t *talk) packet(from int) reference.Packet {

@@ -53,11 +53,10 @@ func addRoute(p netip.Prefix, device int) error {
 
 // tracked is a flow of connection tracking: as it was sent, and as its answers come.
 type tracked struct {
-	src, dst     netip.AddrPort // as the client sends
-	from, to     netip.AddrPort // as the backend sees it
-	proto        uint8
-	masquerading bool
-	ipvs         bool
+	src, dst netip.AddrPort // as the client sends
+	from, to netip.AddrPort // as the backend sees it
+	proto    uint8
+	ipvs     bool
 }
 
 // conntrack is the connection tracking of the lab: what the runner decides is also

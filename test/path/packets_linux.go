@@ -11,8 +11,10 @@ import (
 // packet adds a packet: mostly of a conversation, as its end would send it.
 func (g *generator) packet() {
 	switch n := g.r.IntN(100); {
-	case n < 69:
+	case n < 66:
 		g.talk()
+	case n < 69:
+		g.probe()
 	case n < 77:
 		g.icmpError()
 	case n < 83:

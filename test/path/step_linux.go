@@ -42,10 +42,12 @@ type Step struct {
 	Packet *reference.Packet `json:"packet,omitempty"`
 	// Backend has the stack translate the destination to it, if nothing else translates
 	// the packet. Fresh has it forget what it translated before. Masquerade is the port
-	// of the node that takes the place of the source; 0 leaves that.
+	// of the node that takes the place of the source; 0 leaves that. With Gateway it is a port
+	// of the node's address in the range of its pods.
 	Backend    netip.AddrPort `json:"backend,omitzero"`
 	Fresh      bool           `json:"fresh,omitempty"`
 	Masquerade uint16         `json:"masquerade,omitempty"`
+	Gateway    bool           `json:"gateway,omitempty"`
 	// IPVS has the kernel's virtual server translate to Backend.
 	IPVS bool `json:"ipvs,omitempty"`
 	// Defragment has the stack put a fragmented datagram together, as connection tracking does.

@@ -4,6 +4,7 @@ package path
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
@@ -95,9 +96,18 @@ func (g *generator) onWire() {
 	t, ok := g.known()
 	if !ok || g.chance(50) {
 		t = &talk{ends: [2]netip.AddrPort{netip.AddrPortFrom(g.anyAddr(v6), 1000), netip.AddrPortFrom(g.podAddr(v6), 80)}, proto: pick[uint8](g, reference.TCP, reference.ICMP, reference.ICMPv6, icmp(v6), 17)}
+		if g.chance(15) { // headers of IPv6, which are protocols to IPv4, and others
+			t.proto = pick[uint8](g, 0, 43, 44, 60, 2, 50, 132)
+		}
 	}
 	p := t.packet(0)
+	if p.V6() && slices.Contains([]uint8{0, 43, 44, 60}, p.Proto) {
+		p.Proto = 59 // it would be a header
+	}
 	p.Flags = map[bool]string{true: pick(g, "S", "A", "SA")}[p.Proto == reference.TCP]
+	if p.Proto == icmp(!p.V6()) {
+		p.Type, p.Size = pick[uint8](g, 8, 128, 0, 1), pick(g, 0, 4, 8, 16)
+	}
 	if g.chance(30) {
 		p.Src = same(pick(g, listed[:2], listed[2:4], listed[4:]), p.V6())
 	}
@@ -113,6 +123,9 @@ func (g *generator) onWire() {
 	}
 	if p.Proto == icmp(p.V6()) && g.chance(70) {
 		q := t.packet(1)
+		if g.chance(30) {
+			q.Proto = pick[uint8](g, reference.UDP, reference.SCTP, 47, 50, 132)
+		}
 		p.Type, p.Quote, p.Short = uint8(g.r.IntN(15)), &q, g.chance(20)
 		if p.V6() {
 			p.Type = pick[uint8](g, 1, 4, 128, 129, 130, 132, 133, 134, 135, 136, 137, 143, 150)

@@ -32,7 +32,7 @@ var timeouts = reference.Timeouts{Opening: 60 * time.Second, TCP: 575 * time.Sec
 // The addresses that packets have. Each list has IPv4 and IPv6. Of others some come before
 // those of pods in the keys of flows, which have the order of words in memory.
 var (
-	nodeAddrs   = addrs("192.0.2.1", "fd09::1")
+	nodeAddrs   = addrs("192.0.2.1", "fd09::1", "10.1.0.1", "fd01::1") // the latter in the node's range
 	otherNode   = addrs("192.0.2.2", "fd09::2")
 	routerAddrs = addrs("192.0.2.254", "fd09::fe")
 	services    = addrs("10.96.0.10", "fd96::10", "9.96.0.20", "fd00:0:0:96::20")

@@ -72,7 +72,8 @@ func (p *Packet) left() int {
 	return p.Length()
 }
 
-// mayOpen reports whether its first headers leave open that it opens a flow.
+// mayOpen reports whether its first headers leave open that it opens a flow. The numbers of
+// headers of IPv6 do, also in IPv4, where packets with them open none.
 func (p *Packet) mayOpen() bool {
 	left := p.left()
 	if p.Piece > 0 {
@@ -82,6 +83,8 @@ func (p *Packet) mayOpen() bool {
 		return true
 	}
 	switch p.Proto {
+	case 0, 43, 44, 60:
+		return true
 	case TCP:
 		return left < p.network()+20 || p.flag("S") && !p.flag("A")
 	case ICMP:

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package path
+
+import (
+	"net/netip"
+
+	"github.com/isthmus-net/isthmus/test/path/reference"
+)
+
+// probe adds a few steps that lead to a state which conversations reach too rarely.
+func (g *generator) probe() {
+	probes := []func(*generator){
+		(*generator).replayed, (*generator).replayed, (*generator).headerless, (*generator).longChain,
+		(*generator).peerGone, (*generator).ownerGone, (*generator).impostor, (*generator).answered,
+		(*generator).virtual, (*generator).virtual, (*generator).newSource,
+	}
+	if g.chance(8) {
+		g.crowd()
+		return
+	}
+	pick(g, probes...)(g)
+}
+
+// open attaches a pod that policy allows everything, and returns its name and address.
+func (g *generator) open(v6 bool) (name string, address netip.Addr) {
+	name = pick(g, g.names()...)
+	g.attachWith(name, g.pods[name], reference.Policy{})
+	return name, same(podAddrs(g.pods[name]), v6)
+}
+
+// alike are addresses that differ in one word only: the second, third or last.
+var alike = [][2]netip.Addr{
+	pair("fd18::1", "fd18:0:1::1"), pair("fd18::1", "fd18::1:0:1"), pair("fd18::1", "fd18::2"),
+	pair("fd09::1", "fd09:0:1::1"), pair("fd09::1", "fd09::1:0:1"), pair("fd09::1", "fd09::2"),
+	pair("198.18.0.1", "198.18.0.2"), pair("192.0.2.1", "192.0.2.2"),
+	// As words, IPv4 has zeros before its only one.
+	pair("198.18.0.1", "::1:0:0:7"), pair("198.18.0.1", "::1:0:0:0:7"), pair("192.0.2.1", "fd18::1"),
+}
+
+func pair(a, b string) [2]netip.Addr {
+	return [2]netip.Addr{netip.MustParseAddr(a), netip.MustParseAddr(b)}
+}
+
+// udp is a datagram of a pod.
+func (g *generator) udp(name string, dst netip.Addr, sport, dport uint16) reference.Packet {
+	return reference.Packet{Src: same(podAddrs(g.pods[name]), dst.Is6()), Dst: dst, Proto: reference.UDP, Sport: sport, Dport: dport}
+}
+
+func (g *generator) step(at string, p reference.Packet, more ...func(*Step)) {
+	s := Step{At: at, Packet: &p}
+	for _, set := range more {
+		set(&s)
+	}
+	g.steps = append(g.steps, s)
+}
+
+func marked(mark string) func(*Step) { return func(s *Step) { s.Mark = mark } }
+
+// translatedTo has the stack translate the destination.
+func translatedTo(backend netip.AddrPort, ipvs bool) func(*Step) {
+	return func(s *Step) { s.Backend, s.IPVS = backend, ipvs }
+}
+
+// replayed sends a packet with the mark of another one, to an address that is nearly that of
+// the other: of fragments only addresses tell them apart.
+func (g *generator) replayed() {
+	p := pick(g, alike...)
+	if g.chance(30) {
+		p[0], p[1] = p[1], p[0]
+	}
+	name, _ := g.open(p[0].Is6())
+	sport := uint16(1000 + g.r.IntN(4))
+	first := g.udp(name, p[0], sport, 80)
+	first.Fragment, first.ID, first.Size = reference.FirstFragment, uint32(g.r.IntN(12)), 16
+	later := first
+	later.Fragment = reference.LaterFragment
+	g.step(name, first)
+	g.step(name, g.udp(name, p[1], sport, 80))
+	g.step(name, later, marked("old"))
+	whole := g.udp(name, p[0], sport, 80)
+	switch g.r.IntN(5) {
+	case 0:
+		whole.Sport++
+	case 1:
+		whole.Proto = reference.SCTP
+	}
+	g.step(name, g.udp(name, p[1], sport, 80))
+	g.step(name, whole, marked("old"))
+}
+
+// headerless sends a packet that ends with the IP header, with the mark of one that has ports.
+func (g *generator) headerless() {
+	v6 := g.chance(50)
+	name, _ := g.open(v6)
+	dst := same(pick(g, strangers[:2], nodeAddrs), v6)
+	g.step(name, g.udp(name, dst, 1000, 80))
+	g.step(name, g.udp(name, dst, 1001, 80))
+	p := g.udp(name, dst, 0, 0)
+	p.Proto = pick[uint8](g, 2, 50, 59)
+	g.step(name, p, marked("old"))
+}
+
+// longChain sends a fragment with as many headers as the programs read.
+func (g *generator) longChain() {
+	name, _ := g.open(true)
+	p := g.udp(name, same(pick(g, strangers[:2], nodeAddrs, remotes["r1"]), true), 1000, 80)
+	p.Fragment, p.ID, p.Size = reference.FirstFragment, uint32(g.r.IntN(12)), 16
+	g.step(name, p)
+	p.Fragment = reference.LaterFragment
+	for range 6 + g.r.IntN(3) {
+		p.Extensions = append(p.Extensions, pick(g, 0, 43, 60))
+	}
+	g.step(name, p)
+}
+
+// two attaches two pods that policy allows everything.
+func (g *generator) two(v6 bool) (a, b string) {
+	for len(g.pods) < 2 {
+		g.attach(pick(g, "a", "b", "c", "d"), g.r.IntN(maxPods))
+	}
+	a, _ = g.open(v6)
+	for b = a; b == a; b = pick(g, g.names()...) {
+	}
+	g.attachWith(b, g.pods[b], reference.Policy{})
+	return a, b
+}
+
+// peerGone goes on with a flow between two pods after one of them is gone: what the stack does
+// with its address is decided there.
+func (g *generator) peerGone() {
+	v6 := g.chance(50)
+	a, b := g.two(v6)
+	p := g.udp(a, same(podAddrs(g.pods[b]), v6), uint16(1000+g.r.IntN(4)), 80)
+	if g.chance(60) {
+		p.Proto, p.Flags = reference.TCP, "S"
+	}
+	g.step(a, p)
+	g.remove(b)
+	if p.Proto == reference.UDP { // another epoch
+		g.attachWith(a, g.pods[a], reference.Policy{Isolated: [2]bool{true, false}})
+	}
+	g.step(a, p)
+	p.Flags = map[bool]string{true: "A"}[p.Proto == reference.TCP]
+	g.step(a, p)
+}
+
+// ownerGone opens a flow again that another pod had opened before it was gone.
+func (g *generator) ownerGone() {
+	v6 := g.chance(50)
+	a, b := g.two(v6)
+	p := g.udp(b, same(podAddrs(g.pods[a]), v6), 1000, 80)
+	back := g.udp(a, p.Src, 80, 1000)
+	g.step(b, p)
+	g.remove(b)
+	g.steps = append(g.steps, Step{Age: 600})
+	g.step(a, back)
+}
+
+// impostor has connection tracking take a masqueraded flow for that of another client, of which
+// no packet gets to the pod: the answer is not the first client's.
+func (g *generator) impostor() {
+	v6 := g.chance(50)
+	name, own := g.open(v6)
+	backend, port := netip.AddrPortFrom(own, 8080), uint16(40000+g.r.IntN(1000))
+	client, service := same(servers["w1"], v6), same(services[:2], v6)
+	request := reference.Packet{Src: client, Dst: service, Proto: reference.UDP, Sport: 1000, Dport: 80}
+	answer := reference.Packet{Src: own, Dst: same(nodeAddrs[:2], v6), Proto: reference.UDP, Sport: 8080, Dport: port}
+	gateway := g.chance(50)
+	if gateway {
+		answer.Dst = same(nodeAddrs[2:], v6)
+	}
+	masquerade := func(s *Step) { s.Backend, s.Masquerade, s.Gateway = backend, port, gateway }
+	g.step("uplink", request, masquerade)
+	g.step(name, answer)
+	g.steps = append(g.steps, Step{Forget: true})
+	request.Src = same(pick(g, remotes["r2"], remotes["r3"]), v6) // not by this device
+	if g.chance(30) {
+		request.Src = client.Next()
+	}
+	g.step("uplink", request, masquerade)
+	g.step(name, answer)
+}
+
+// answered has a pod answer what the host, or a stranger, opened, while the stack translates the
+// address as that of a Service.
+func (g *generator) answered() {
+	v6 := g.chance(60)
+	name, own := g.open(v6)
+	peer, at := same(pick(g, nodeAddrs[:2], nodeAddrs[2:]), v6), "host"
+	if g.chance(30) {
+		peer, at = same(services[:2], v6), "uplink"
+	}
+	port := uint16(1000 + g.r.IntN(4))
+	g.step(at, reference.Packet{Src: peer, Dst: own, Proto: reference.UDP, Sport: port, Dport: 80})
+	backend := netip.AddrPortFrom(pick(g, same(nodeAddrs, v6), g.podAddr(v6), same(servers["w1"], v6)), 8080)
+	for range 2 {
+		g.step(name, reference.Packet{Src: own, Dst: peer, Proto: reference.UDP, Sport: 80, Dport: port}, translatedTo(backend, g.chance(60)))
+	}
+}
+
+// virtual sends by the kernel's virtual server, to a port or backend that policy may deny.
+func (g *generator) virtual() {
+	v6 := g.chance(60)
+	name := pick(g, g.names()...)
+	rule := reference.Rule{Dir: reference.Egress, Ports: pick(g, []uint16{80}, []uint16{80, 8080}, []uint16{443}), Proto: reference.UDP}
+	g.attachWith(name, g.pods[name], reference.Policy{Isolated: [2]bool{false, g.chance(80)}, Rules: []reference.Rule{rule}})
+	service := same(pick(g, services[:2], services[2:], nodeAddrs[:2], nodeAddrs[2:], strangers[2:]), v6)
+	backend := netip.AddrPortFrom(g.backend(v6), pick[uint16](g, 80, 8080, 8080, tunnelPort))
+	sport := uint16(1000 + g.r.IntN(4))
+	if g.chance(40) { // the mark is that of a packet to the backend itself
+		g.step(name, g.udp(name, backend.Addr(), sport, backend.Port()))
+		g.step(name, g.udp(name, service, sport, 80), translatedTo(backend, true), marked("old"))
+		return
+	}
+	p := g.udp(name, service, sport, 80)
+	if g.chance(20) {
+		g.extend(&p)
+	}
+	g.step(name, p, translatedTo(backend, true))
+	g.step(name, p, translatedTo(backend, true))
+}
+
+// newSource gives the address of a pod to another pod, which goes on with its flow.
+func (g *generator) newSource() {
+	v6 := g.chance(50)
+	name, _ := g.open(v6)
+	address := g.pods[name]
+	p := g.udp(name, same(pick(g, servers["w1"], remotes["r2"], remotes["r3"], nodeAddrs), v6), 1000, 80)
+	g.step(name, p)
+	g.remove(name)
+	g.steps = append(g.steps, Step{Age: 50 * pick(g, 1, 12)})
+	next := pick(g, "e", "f")
+	if _, taken := g.pods[next]; taken {
+		next = name
+	}
+	g.attachWith(next, address, reference.Policy{})
+	g.step(next, p)
+}
+
+// crowd has several pods hold as many flows each: in a small table the next flow of one of them
+// may find no place, as nobody holds more than it.
+func (g *generator) crowd() {
+	v6 := g.chance(50)
+	each := 8 + g.r.IntN(4)
+	names := g.names()
+	dst := same(servers["w1"], v6)
+	for _, name := range names {
+		g.attachWith(name, g.pods[name], reference.Policy{})
+		for i := range each {
+			g.step(name, g.udp(name, dst, uint16(2000+i), 80))
+		}
+	}
+	last := names[len(names)-1]
+	for i := range 2 {
+		g.step(last, g.udp(last, dst, uint16(2000+each+i), 80))
+	}
+}
