@@ -15,6 +15,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // annotated has pods that ask for addresses, of which linux1 has the first two
@@ -128,7 +129,7 @@ func receives(t *testing.T, from, to *cluster.Pod) float64 {
 	}
 	defer ln.Close()
 	var c net.Conn
-	if err := from.NS.Do(func() (err error) { c, err = net.DialTimeout("tcp", at, 5*time.Second); return err }); err != nil {
+	if err := from.NS.Do(func() (err error) { c, err = net.DialTimeout("tcp", at, patience); return err }); err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
@@ -144,19 +145,16 @@ func receives(t *testing.T, from, to *cluster.Pod) float64 {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	r.SetDeadline(time.Now().Add(20 * time.Second))
-	for began, buf := time.Now(), make([]byte, 1<<16); time.Since(began) < 500*time.Millisecond; {
-		if _, err := r.Read(buf); err != nil {
+	go io.Copy(io.Discard, r)
+	arrived := func() uint64 {
+		n, err := traffic.Arrived(r.(*net.TCPConn))
+		if err != nil {
 			t.Fatal(err)
 		}
+		return n
 	}
-	n, began := 0, time.Now()
-	for buf := make([]byte, 1<<16); time.Since(began) < 2*time.Second; {
-		m, err := r.Read(buf)
-		if err != nil && err != io.EOF {
-			t.Fatal(err)
-		}
-		n += m
-	}
-	return float64(8*n) / time.Since(began).Seconds()
+	time.Sleep(500 * time.Millisecond)
+	n, began := arrived(), time.Now()
+	time.Sleep(2 * time.Second)
+	return float64(8*(arrived()-n)) / time.Since(began).Seconds()
 }

@@ -219,10 +219,13 @@ func Remove(dir string) error {
 	return errors.Join(errs...)
 }
 
-// Build compiles the commands that a cluster needs into a directory.
-func Build(ctx context.Context, bin string, out io.Writer) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", bin+"/",
+// Build compiles the commands that a cluster needs into the directory bin, an absolute path. top
+// is the top of the repository. The commands have no debug information: linking is most of the
+// work.
+func Build(ctx context.Context, top, bin string, out io.Writer) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", bin+"/",
 		"./cmd/isthmus-agent", "./cmd/isthmus-cni", "./cmd/isthmusctl", "./test/cluster/winnode")
+	cmd.Dir = top
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {

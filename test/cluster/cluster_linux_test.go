@@ -45,6 +45,32 @@ spec:
   - from: [{ipBlock: {cidr: 203.0.113.0/24}}, {ipBlock: {cidr: "2001:db8:1::/48"}}]
 `
 
+// built is what the nodes of all tests run.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// commands builds what the nodes run, once for all tests, and returns its directory.
+func commands() (string, error) {
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "isthmus-commands-"); built.err == nil {
+			built.err = cluster.Build(context.Background(), "../..", built.dir, os.Stderr)
+		}
+	})
+	return built.dir, built.err
+}
+
+// TestMain removes what commands built.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.dir != "" {
+		os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
 // start makes a cluster of two Linux nodes with the two pods on them.
 func start(t *testing.T) (*cluster.Cluster, map[string]*cluster.Pod) {
 	t.Helper()
@@ -64,16 +90,12 @@ func startCluster(t *testing.T, manifests string, cfg cluster.Config) (*cluster.
 		t.Skip("needs root and no -short: make test runs it")
 	}
 	ctx := context.Background()
-	dir, err := os.MkdirTemp("/run", "isthmus-test-")
+	bin, err := commands()
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin := filepath.Join(t.TempDir(), "bin")
-	if err := os.Mkdir(bin, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Chdir("../..")
-	if err := cluster.Build(ctx, bin, os.Stderr); err != nil {
+	dir, err := os.MkdirTemp("/run", "isthmus-test-")
+	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.Dir, cfg.Bin = dir, bin
@@ -217,10 +239,7 @@ func newStream(t *testing.T, ns *netns.NS, from netip.Addr, to netip.AddrPort) *
 func (s *stream) finish() (sent uint64, lost []uint64) {
 	close(s.stop)
 	<-s.stopped
-	for range 50 {
-		if s.complete() {
-			break
-		}
+	for deadline := time.Now().Add(patience); !s.complete() && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	s.conn.Close()
@@ -291,80 +310,4 @@ func TestBPFToolShowsNames(t *testing.T) {
 			t.Errorf("values of %s have no field names: %v", name, value)
 		}
 	}
-}
-
-// What a cluster made is gone when it is closed.
-func TestNothingIsLeft(t *testing.T) {
-	if os.Getuid() != 0 || testing.Short() {
-		t.Skip("needs root and no -short: make test runs it")
-	}
-	// What earlier tests made may still be on its way out.
-	before := traces(t)
-	for same := 0; same < 4; {
-		time.Sleep(500 * time.Millisecond)
-		now := traces(t)
-		if same++; now != before {
-			before, same = now, 0
-		}
-	}
-	t.Run("cluster", func(t *testing.T) { start(t) })
-	var after string
-	for range 100 { // the kernel frees programs and maps a little later
-		if after = traces(t); after == before {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Errorf("before:\n%s\nafter:\n%s", before, after)
-}
-
-// traces lists what clusters are made of.
-func traces(t *testing.T) string {
-	t.Helper()
-	var b strings.Builder
-	for _, args := range [][]string{
-		{"ip", "netns"}, {"ip", "-o", "link"}, {"bpftool", "-j", "link"}, {"bpftool", "-j", "map"}, {"bpftool", "-j", "prog"},
-		{"sh", "-c", "ls -d /run/isthmus-* 2>/dev/null; findmnt -n -t bpf,nsfs; true"}, {"sh", "-c", "pgrep -a 'isthmus|winnode'; true"},
-	} {
-		out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
-		}
-		if strings.Contains(args[len(args)-1], "pgrep") {
-			// The test binary itself has isthmus in its path.
-			var lines []string
-			for _, l := range strings.Split(string(out), "\n") {
-				if strings.Contains(l, "--node-name") {
-					lines = append(lines, l)
-				}
-			}
-			out = []byte(strings.Join(lines, "\n"))
-		}
-		if args[0] == "bpftool" {
-			out = names(t, out)
-		}
-		b.Write(out)
-		b.WriteByte('\n')
-	}
-	return b.String()
-}
-
-// names keeps the names of the project's objects from a list of bpftool.
-func names(t *testing.T, list []byte) []byte {
-	t.Helper()
-	var objects []struct {
-		Name string
-		Type any // of links a word or a number
-	}
-	if err := json.Unmarshal(list, &objects); err != nil {
-		t.Fatal(err)
-	}
-	ours := map[string]bool{"from_pod": true, "to_pod": true, "conns4": true, "conns6": true, "slots": true, "verdicts": true, "endpoints": true}
-	var found []string
-	for _, o := range objects {
-		if ours[o.Name] || o.Type == "tcx" {
-			found = append(found, o.Name)
-		}
-	}
-	return []byte(strings.Join(found, " "))
 }

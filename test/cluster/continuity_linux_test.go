@@ -62,7 +62,8 @@ spec:
 type continuity struct {
 	rate, connections      int // packets per second
 	restarts, replacements int
-	pause                  time.Duration // before every change
+	pause                  time.Duration // before every change, at that rate
+	flow                   *traffic.Stream
 }
 
 // A stream of packets and open connections lose nothing while agents are ended
@@ -73,18 +74,45 @@ func TestContinuity(t *testing.T) {
 	if os.Getenv("CONTINUITY") == "full" {
 		size = continuity{rate: 100_000, connections: 200, restarts: 20, replacements: 5, pause: 300 * time.Millisecond}
 	}
-	size.run(t, size.disturb)
+	size.run(t, (*continuity).disturb)
 }
 
 // An agent whose maps have another layout takes over from the one before, on both
 // nodes, and its next start is as any; it may be killed while it does.
 func TestContinuityOverUpgrades(t *testing.T) {
 	size := continuity{rate: 20_000, connections: 100, restarts: 2, pause: 50 * time.Millisecond}
-	size.run(t, size.upgrade)
+	size.run(t, (*continuity).upgrade)
+}
+
+// rest waits until the stream has carried what it carries in a pause. A busy machine takes
+// longer.
+func (s *continuity) rest(t *testing.T) {
+	t.Helper()
+	want := s.flow.Received() + uint64(float64(s.rate)*s.pause.Seconds())
+	eventually(t, func() error {
+		if n := s.flow.Received(); n < want {
+			return fmt.Errorf("%d packets of the stream have arrived, want %d", n, want)
+		}
+		return nil
+	})
+}
+
+// leastDuring is how many packets must arrive during each change, or it shows nothing.
+const leastDuring = 100
+
+// during runs a change and checks that packets flow meanwhile.
+func (s *continuity) during(t *testing.T, change func() error) error {
+	t.Helper()
+	before := s.flow.Received()
+	err := change()
+	if n := s.flow.Received() - before; n < leastDuring {
+		t.Errorf("%d packets arrived during a change, want at least %d", n, leastDuring)
+	}
+	return err
 }
 
 // run sends traffic while something happens to the agents.
-func (size continuity) run(t *testing.T, happens func(*testing.T, *cluster.Cluster)) {
+func (size *continuity) run(t *testing.T, happens func(*continuity, *testing.T, *cluster.Cluster)) {
 	t.Helper()
 	c, pods := startWith(t, continuityManifests)
 	awaitLinks(t, c, map[string]int{"linux1": 4, "linux2": 2})
@@ -103,9 +131,16 @@ func (size continuity) run(t *testing.T, happens func(*testing.T, *cluster.Clust
 	if err != nil {
 		t.Fatal(err)
 	}
+	size.flow = flow
 	began := time.Now()
-	happens(t, c)
-	time.Sleep(size.pause)
+	happens(size, t, c)
+	size.rest(t)
+	eventually(t, func() error {
+		if n, want := open.Exchanges(), size.connections*size.restarts; n < want {
+			return fmt.Errorf("%d connections exchanged only %d messages, want %d", size.connections, n, want)
+		}
+		return nil
+	})
 	took := time.Since(began)
 	got, err := flow.Finish()
 	if err != nil {
@@ -123,32 +158,30 @@ func (size continuity) run(t *testing.T, happens func(*testing.T, *cluster.Clust
 	if len(resets) != 0 {
 		t.Errorf("%d of %d connections broke, the first: %v", len(resets), size.connections, resets[0])
 	}
-	if exchanges < size.connections*size.restarts {
-		t.Errorf("%d connections exchanged only %d messages", size.connections, exchanges)
-	}
-	// A busy machine sends less, but a stream it must be.
-	if want := float64(size.rate) * took.Seconds() / 2; float64(got.Sent) < want {
+	// The full size is a claim about a rate. Elsewhere rest and during make sure that there is a
+	// stream, however busy the machine is.
+	if want := float64(size.rate) * took.Seconds() / 2; os.Getenv("CONTINUITY") == "full" && float64(got.Sent) < want {
 		t.Errorf("sent %d packets in %s, want %.0f at least", got.Sent, took, want)
 	}
 }
 
 // disturb restarts the nodes' agents in turn, by SIGKILL and by SIGTERM, and in
 // between replaces the programs as another version of the agent would.
-func (s continuity) disturb(t *testing.T, c *cluster.Cluster) {
+func (s *continuity) disturb(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	every := s.restarts / s.replacements
 	for i, replaced := 0, 0; i < s.restarts; i++ {
-		time.Sleep(s.pause)
+		s.rest(t)
 		node := c.Nodes[i%len(c.Nodes)]
 		how := []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}[i/len(c.Nodes)%2]
-		changes(t, c, node, func() error { return node.Restart(context.Background(), how) })
+		s.changes(t, c, node, func() error { return node.Restart(context.Background(), how) })
 		if (i+1)%every != 0 || replaced == s.replacements {
 			continue
 		}
 		replaced++
-		time.Sleep(s.pause)
+		s.rest(t)
 		for _, n := range c.Nodes {
-			changes(t, c, n, func() error {
+			s.changes(t, c, n, func() error {
 				settings := loader.DefaultSettings() // are constants of the programs
 				settings.Timeouts.Opening += time.Duration(replaced) * time.Second
 				path, err := loader.Open(filepath.Join(c.BPFFS(), n.Name), settings, nil)
@@ -168,11 +201,11 @@ func (s continuity) disturb(t *testing.T, c *cluster.Cluster) {
 
 // upgrade gives what is in force the name of an older layout while no agent runs,
 // and starts agents twice: the first is killed somewhere on the way.
-func (s continuity) upgrade(t *testing.T, c *cluster.Cluster) {
+func (s *continuity) upgrade(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	for i := range s.restarts {
 		for _, n := range c.Nodes {
-			time.Sleep(s.pause)
+			s.rest(t)
 			if err := n.Kill(); err != nil {
 				t.Fatal(err)
 			}
@@ -195,10 +228,10 @@ func (s continuity) upgrade(t *testing.T, c *cluster.Cluster) {
 }
 
 // changes makes sure that an action gives every hook of a node another program.
-func changes(t *testing.T, c *cluster.Cluster, n *cluster.Node, act func() error) {
+func (s *continuity) changes(t *testing.T, c *cluster.Cluster, n *cluster.Node, act func() error) {
 	t.Helper()
 	before := programs(t, c, n)
-	if err := act(); err != nil {
+	if err := s.during(t, act); err != nil {
 		t.Fatal(err)
 	}
 	after := programs(t, c, n)
@@ -239,7 +272,7 @@ func programs(t *testing.T, c *cluster.Cluster, n *cluster.Node) map[string]uint
 // awaitLinks waits until the programs of all pods are on pinned links.
 func awaitLinks(t *testing.T, c *cluster.Cluster, want map[string]int) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for _, n := range c.Nodes {
 		for len(programs(t, c, n)) < want[n.Name] {
 			if time.Now().After(deadline) {

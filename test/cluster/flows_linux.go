@@ -132,7 +132,7 @@ func (c *Cluster) Try(ctx context.Context, flows []*Flow, progress func(done int
 func (c *Cluster) try(ctx context.Context, f *Flow) (err error) {
 	f.Got, err = connect(ctx, f.From.ns, f.Src, f.Dst, f.Protocol, f.Port, 250*time.Millisecond)
 	for attempt := 0; err == nil && f.Got == model.Deny && f.Want == model.Allow && attempt < 2; attempt++ {
-		f.Got, err = connect(ctx, f.From.ns, f.Src, f.Dst, f.Protocol, f.Port, 2*time.Second)
+		f.Got, err = connect(ctx, f.From.ns, f.Src, f.Dst, f.Protocol, f.Port, 5*time.Second)
 	}
 	return err
 }

@@ -28,22 +28,22 @@ func underPolicy(t *testing.T, c *cluster.Cluster, from *netns.NS, to netip.Addr
 			return err
 		}
 		defer conn.Close()
-		echo := func() error {
-			conn.SetDeadline(time.Now().Add(200 * time.Millisecond))
+		echo := func(wait time.Duration) error {
+			conn.SetDeadline(time.Now().Add(wait))
 			if _, err := conn.Write([]byte("still there?")); err != nil {
 				return err
 			}
 			_, err := conn.Read(make([]byte, 100))
 			return err
 		}
-		if err := echo(); err != nil {
+		if err := echo(patience); err != nil {
 			return err
 		}
 		if err := c.Manifests.Put("no-client", noClient); err != nil {
 			return err
 		}
 		eventually(t, func() error {
-			if echo() == nil {
+			if echo(impatience) == nil {
 				return errors.New("an open flow gets around a new policy")
 			}
 			return nil
@@ -51,7 +51,7 @@ func underPolicy(t *testing.T, c *cluster.Cluster, from *netns.NS, to netip.Addr
 		if err := c.Manifests.Drop("no-client"); err != nil {
 			return err
 		}
-		eventually(t, echo)
+		eventually(t, func() error { return echo(impatience) })
 		return nil
 	})
 	if err != nil {
@@ -114,7 +114,7 @@ func bulk(t *testing.T, from, to *netns.NS, addr netip.Addr) {
 			return err
 		}
 		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(20 * time.Second))
+		conn.SetDeadline(time.Now().Add(4 * patience))
 		go conn.Write(data)
 		got := make([]byte, len(data))
 		if _, err := io.ReadFull(conn, got); err != nil {
@@ -159,7 +159,7 @@ func hops(t *testing.T, from, to *netns.NS, addr netip.Addr, want int) {
 		if fd, err = unix.Socket(domain, unix.SOCK_DGRAM, 0); err != nil {
 			return err
 		}
-		return errors.Join(unix.SetsockoptInt(fd, level, receive, 1), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 2}),
+		return errors.Join(unix.SetsockoptInt(fd, level, receive, 1), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(patience.Seconds())}),
 			unix.Bind(fd, socketAddress(addr, 7201)))
 	})
 	if err != nil {
@@ -210,7 +210,7 @@ func expires(t *testing.T, from *netns.NS, to netip.Addr, ttl int, node []netip.
 			return err
 		}
 		defer unix.Close(fd)
-		err = errors.Join(unix.SetsockoptInt(fd, level, receive, 1), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 2}),
+		err = errors.Join(unix.SetsockoptInt(fd, level, receive, 1), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(patience.Seconds())}),
 			unix.Connect(fd, socketAddress(to, 7100)))
 		if err != nil {
 			return err

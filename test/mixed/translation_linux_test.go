@@ -7,7 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -146,28 +146,37 @@ func whoAmI(ns *netns.NS, network string, to netip.AddrPort) netip.Addr {
 	return at.Addr().Unmap()
 }
 
-// build compiles the commands.
+// built is what the nodes of all tests run.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// TestMain removes what build compiled.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.dir != "" {
+		os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
+// build compiles the commands, once for all tests, and returns their directory.
 func build(t *testing.T) string {
 	t.Helper()
-	bin := filepath.Join(t.TempDir(), "bin")
-	home, err := os.Getwd()
-	if err == nil {
-		err = os.Mkdir(bin, 0o700)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Chdir("../..") // where the commands are
-	if err := cluster.Build(ctx, bin, os.Stderr); err != nil {
-		t.Fatal(err)
-	}
-	if underWine(t) {
-		if err := wine.Build(ctx, ".", bin); err != nil {
-			t.Fatal(err)
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "isthmus-commands-"); built.err != nil {
+			return
 		}
+		if built.err = cluster.Build(ctx, "../..", built.dir, os.Stderr); built.err == nil && underWine(t) {
+			built.err = wine.Build(ctx, "../..", built.dir)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
 	}
-	t.Chdir(home)
-	return bin
+	return built.dir
 }
 
 // underWine tells whether Windows nodes run the executables for Windows.

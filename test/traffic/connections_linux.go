@@ -114,22 +114,39 @@ func exchangeNumber(conn *net.TCPConn, n uint64) error {
 	return nil
 }
 
-// retransmits asks the kernel how many segments a connection sent again.
-func retransmits(conn *net.TCPConn) (n int, err error) {
-	raw, err := conn.SyscallConn()
+// Arrived returns how many bytes the kernel has received on a connection, whether or not they
+// have been read. A reader that is late on a busy machine does not matter.
+func Arrived(conn *net.TCPConn) (uint64, error) {
+	info, err := tcpInfo(conn)
 	if err != nil {
 		return 0, err
 	}
-	var info *unix.TCPInfo
-	controlErr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), syscall.IPPROTO_TCP, unix.TCP_INFO) })
-	if err == nil {
-		err = controlErr
-	}
+	return info.Bytes_received, nil
+}
+
+// retransmits asks the kernel how many segments a connection sent again.
+func retransmits(conn *net.TCPConn) (int, error) {
+	info, err := tcpInfo(conn)
 	if err != nil {
 		return 0, err
 	}
 	return int(info.Total_retrans), nil
 }
+
+func tcpInfo(conn *net.TCPConn) (info *unix.TCPInfo, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	controlErr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), syscall.IPPROTO_TCP, unix.TCP_INFO) })
+	if err == nil {
+		err = controlErr
+	}
+	return info, err
+}
+
+// Exchanges is how many messages were exchanged so far.
+func (c *Connections) Exchanges() int { return int(c.exchanges.Load()) }
 
 // end ends all connections and servers.
 func (c *Connections) end() error {

@@ -190,7 +190,7 @@ func (s *Stream) send(rate int) error {
 	total, window := uint64(0), max(onTheWay, uint64(rate)/20)
 	arrived, moved, gone := uint64(0), began, uint64(0)
 	for !s.stop.Load() {
-		if n := s.received(); n != arrived {
+		if n := s.Received(); n != arrived {
 			arrived, moved = n, time.Now()
 		}
 		if total > arrived+gone+window {
@@ -238,11 +238,15 @@ func (s *Stream) Finish() (Outcome, error) {
 	for _, n := range s.sent {
 		o.Sent += n
 	}
-	for range 200 {
-		if o.Received = s.received(); o.Received == o.Sent {
+	// On a busy machine the receivers may be far behind. They are done when nothing arrives.
+	for moved := time.Now(); time.Since(moved) < 2*patience; time.Sleep(10 * time.Millisecond) {
+		n := s.Received()
+		if n == o.Sent {
 			break
 		}
-		time.Sleep(10 * time.Millisecond)
+		if n != o.Received {
+			o.Received, moved = n, time.Now()
+		}
 	}
 	for _, r := range s.receivers {
 		r.stop.Store(true)
@@ -252,11 +256,12 @@ func (s *Stream) Finish() (Outcome, error) {
 		o.Overflowed += n
 		o.Twice += r.twice
 	}
-	o.Received = s.received()
+	o.Received = s.Received()
 	return o, errors.Join(append(errs, s.close())...)
 }
 
-func (s *Stream) received() (n uint64) {
+// Received is how many packets have arrived so far.
+func (s *Stream) Received() (n uint64) {
 	for _, r := range s.receivers {
 		n += r.count.Load()
 	}

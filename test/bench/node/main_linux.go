@@ -71,7 +71,7 @@ func run(ctx context.Context, attachOnly bool, out, log io.Writer) (err error) {
 	if err := os.Mkdir(bin, 0o700); err != nil {
 		return err
 	}
-	if err := cluster.Build(ctx, bin, log); err != nil {
+	if err := cluster.Build(ctx, ".", bin, log); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
 	// Addresses of pods that are gone are in quarantine: the usual range is too

@@ -124,7 +124,7 @@ func (d *demo) remove() error {
 
 func (d *demo) build(ctx context.Context, bin string) (err error) {
 	d.say("building isthmus-agent, isthmus-cni and the emulated Windows node")
-	if err := cluster.Build(ctx, bin, d.out); err != nil {
+	if err := cluster.Build(ctx, ".", bin, d.out); err != nil {
 		return err
 	}
 	missing := wine.Missing()
