@@ -122,7 +122,7 @@ func (p *probes) send() {
 // enter begins the phase of a damage, leave ends it.
 func (p *probes) enter(k kind) {
 	p.sending.Lock()
-	time.Sleep(time.Millisecond) // all datagrams have arrived
+	p.arrive(p.phase) // the damage must not meet datagrams of the phase before
 	p.phase, p.kind = p.phase+1, k
 	p.sending.Unlock()
 }
@@ -131,6 +131,21 @@ func (p *probes) leave() {
 	p.sending.Lock()
 	p.phase++
 	p.sending.Unlock()
+}
+
+// arrive waits until all allowed datagrams of a phase have been received. If they never are,
+// check reports it.
+func (p *probes) arrive(phase uint64) {
+	for began := time.Now(); time.Since(began) < patience; time.Sleep(100 * time.Microsecond) {
+		complete := true
+		for _, s := range p.allowed {
+			sent, n := s.count(phase)
+			complete = complete && n >= sent
+		}
+		if complete {
+			return
+		}
+	}
 }
 
 // check requires that the connection continues. In the phase of the repaired damage and the one
@@ -146,6 +161,9 @@ func (p *probes) check() error {
 	var errs []error
 	for _, phase := range []uint64{now - 2, now - 1} {
 		damaged := phase%2 == 1
+		if !(damaged && k.cuts) {
+			p.arrive(phase)
+		}
 		for _, s := range p.denied {
 			if _, n := s.count(phase); n > 0 && !(damaged && k.opens) {
 				errs = append(errs, fmt.Errorf("%s: %d denied datagrams of phase %d arrived", s.name, n, phase%2))

@@ -327,7 +327,7 @@ func reach(from *netns.NS, network, to string, port uint16, limit time.Duration)
 // slow machine.
 const (
 	silence  = 400 * time.Millisecond
-	patience = 5 * time.Second
+	patience = 20 * time.Second
 )
 
 func exchange(c net.Conn, limit time.Duration) error {

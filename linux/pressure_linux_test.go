@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
@@ -58,7 +57,7 @@ func (l *lab) hold(from *netns.NS, to string, port uint16) func() {
 	l.t.Helper()
 	var c net.Conn
 	l.must(from.Do(func() (err error) {
-		c, err = net.DialTimeout("tcp", net.JoinHostPort(to, fmt.Sprint(port)), time.Second)
+		c, err = net.DialTimeout("tcp", net.JoinHostPort(to, fmt.Sprint(port)), patience)
 		return err
 	}))
 	l.t.Cleanup(func() { c.Close() })

@@ -82,7 +82,7 @@ func newServiceLab(t *testing.T) *lab {
 	l.echo(l.node, 8080)
 	// The kernel needs time until a new IPv6 address is usable.
 	for began := time.Now(); reach(l.node, "tcp", outsideAddr6, 8080, silence) != nil; {
-		if time.Since(began) > 10*time.Second {
+		if time.Since(began) > patience {
 			t.Fatal("the network outside does not come up")
 		}
 	}
@@ -163,7 +163,7 @@ func TestEgressToServices(t *testing.T) {
 		l.sound()
 		l.load("flush ruleset")
 		l.services()
-		for began := time.Now(); len(l.problems()) > 0 && time.Since(began) < 10*time.Second; {
+		for began := time.Now(); len(l.problems()) > 0 && time.Since(began) < patience; {
 			l.idle() // repairs, too
 		}
 		l.sound()
@@ -270,7 +270,7 @@ func TestAnswerOfServiceAfterChange(t *testing.T) {
 		l.apply(isolate("a", model.Egress, accept(pods("b")), accept(block("10.7.0.0/16"))))
 		_, err = peer.Write([]byte("hello"))
 		l.must(err)
-		c.SetReadDeadline(time.Now().Add(2 * time.Second))
+		c.SetReadDeadline(time.Now().Add(patience))
 		_, err = io.ReadFull(c, make([]byte, 5))
 		l.must(err)
 	}

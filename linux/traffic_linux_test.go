@@ -122,7 +122,7 @@ func whole(to string, port, size int) error {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(5 * time.Second))
+	c.SetDeadline(time.Now().Add(patience))
 	if _, err := c.Write(make([]byte, size)); err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func refused(to string) error {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(3 * time.Second))
+	c.SetDeadline(time.Now().Add(patience))
 	if _, err := c.Write([]byte("anybody?")); err != nil {
 		return err
 	}
@@ -265,11 +265,11 @@ func TestProtocolsWithoutSockets(t *testing.T) {
 	const sctp, gre = 132, 47
 	expect := func(want bool, from *netns.NS, proto int, src, dst string, payload []byte) {
 		t.Helper()
-		patience := 250 * time.Millisecond
+		wait := silence
 		if want {
-			patience = 5 * time.Second
+			wait = patience
 		}
-		if got := l.packet(from, b, proto, src, dst, payload, patience); got != want {
+		if got := l.packet(from, b, proto, src, dst, payload, wait); got != want {
 			t.Errorf("protocol %d from %s to %s arrives: %t, want %t", proto, src, dst, got, want)
 		}
 	}
@@ -305,7 +305,7 @@ func TestTaggedFramesArePoliced(t *testing.T) {
 		return err == nil
 	}
 	l.apply()
-	if !arrives(nil, 5*time.Second) {
+	if !arrives(nil, patience) {
 		t.Fatal("a plain frame does not arrive: the frame is not what it should be")
 	}
 	l.apply(isolate("b", model.Ingress))

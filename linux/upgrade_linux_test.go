@@ -101,7 +101,7 @@ func (u *upgradeTraffic) connectQuietly(server *netns.NS, listen, dial string) {
 	u.must(server.Do(func() (err error) { ln, err = net.Listen("tcp", listen); return err }))
 	defer ln.Close()
 	var ends [2]net.Conn
-	u.must(u.pods["a"].Do(func() (err error) { ends[0], err = net.DialTimeout("tcp", dial, 3*time.Second); return err }))
+	u.must(u.pods["a"].Do(func() (err error) { ends[0], err = net.DialTimeout("tcp", dial, patience); return err }))
 	u.t.Cleanup(func() { ends[0].Close() })
 	var err error
 	ends[1], err = ln.Accept()

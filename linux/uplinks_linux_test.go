@@ -113,7 +113,7 @@ func TestDenyListOnUplink(t *testing.T) {
 	pod4, pod6 := podIPs(11)[0].String(), podIPs(11)[1].String()
 	var open net.Conn
 	l.must(l.outside.Do(func() (err error) {
-		open, err = net.DialTimeout("tcp", net.JoinHostPort(pod4, "80"), 5*time.Second)
+		open, err = net.DialTimeout("tcp", net.JoinHostPort(pod4, "80"), patience)
 		return err
 	}))
 	defer open.Close()
@@ -160,7 +160,7 @@ func TestDenyListOnUplink(t *testing.T) {
 func (l *lab) soon(dst string) {
 	l.t.Helper()
 	var err error
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(2 * patience); time.Now().Before(deadline); {
 		if err = reach(l.outside, "tcp", dst, 80, silence); err == nil {
 			return
 		}
@@ -263,7 +263,7 @@ func TestDenyListOverRestarts(t *testing.T) {
 					return err
 				}
 				sent++
-				c.SetReadDeadline(time.Now().Add(map[bool]time.Duration{true: time.Second, false: time.Millisecond}[want]))
+				c.SetReadDeadline(time.Now().Add(map[bool]time.Duration{true: patience, false: time.Millisecond}[want]))
 				if _, err := c.Read(buf); err == nil {
 					back++
 				}
