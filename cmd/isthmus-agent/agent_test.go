@@ -27,6 +27,7 @@ import (
 // TestKillAtEveryStep kills the process at every step of attaching three pods and detaching one, and starts
 // it again. It expects no trace of unanswered requests, and every trace of answered ones.
 func TestKillAtEveryStep(t *testing.T) {
+	t.Parallel()
 	stride := 1
 	if testing.Short() {
 		stride = 6
@@ -35,7 +36,7 @@ func TestKillAtEveryStep(t *testing.T) {
 	for at := 1; ; at += stride {
 		m := newMachine(t, 3)
 		answered, killed := m.killed(at)
-		m.recovers(at, answered)
+		m.recovers(at, answered, func() {})
 		var want []string
 		for _, n := range slices.Sorted(maps.Keys(answered)) {
 			want = append(want, fmt.Sprintf("c%d:eth0[]", n))
@@ -77,7 +78,7 @@ func TestStopAndSecondAgent(t *testing.T) {
 		return resp.StatusCode, string(all)
 	}
 	// Readiness and metrics follow an answer after a moment.
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 200, "/": 404} {
 		status, body := get(path)
 		for ; status != want && path == "/readyz" && time.Now().Before(deadline); status, body = get(path) {
@@ -216,7 +217,7 @@ func TestRuntimeErrors(t *testing.T) {
 			var out, errs bytes.Buffer
 			args := append([]string{"--node-name=n", "--manifests", dir, "--state-dir=" + filepath.Join(own, "s"), "--socket=" + filepath.Join(own, "r", "a.sock"),
 				"--http-address=", "--log-level=error"}, c.args...)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if status := (env{stdout: &out, stderr: &errs, backend: failing}).run(ctx, args); status != 1 || !strings.Contains(errs.String(), c.text) {
 				t.Errorf("exit status %d, %q, want 1 with %q", status, errs.String(), c.text)

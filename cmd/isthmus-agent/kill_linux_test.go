@@ -41,6 +41,7 @@ func TestKillWithTheRealDataPath(t *testing.T) {
 	if os.Geteuid() != 0 || testing.Short() {
 		t.Skip("needs root and takes half a minute")
 	}
+	t.Parallel()
 	node := hold(t, syscall.CLONE_NEWNET|syscall.CLONE_NEWNS)
 	enter := []string{"nsenter", "--net=" + node + "/ns/net", "--mount=" + node + "/ns/mnt"}
 	inNode := func(line string) string {
@@ -69,17 +70,14 @@ func TestKillWithTheRealDataPath(t *testing.T) {
 		m.netns = func(n int) string { return pods[n] + "/ns/net" }
 		m.extraArgs = []string{"--bpffs", filepath.Join(dir, "isthmus"), "--uplink", "up0"}
 		answered, killed := m.killed(at)
-		m.recovers(at, answered)
-		if n := strings.Count(inNode("ip -o link show type veth"), ": ist"); n != len(answered) {
-			t.Fatalf("kill at step %d: %d interfaces for %d pods\n%s", at, n, len(answered), inNode("ip -o link"))
-		}
-		m.start(0) // leaves nothing for the next round
-		if err := m.gc(nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := m.stop(); err != nil {
-			t.Fatal(err)
-		}
+		m.recovers(at, answered, func() {
+			if n := strings.Count(inNode("ip -o link show type veth"), ": ist"); n != len(answered) {
+				t.Errorf("kill at step %d: %d interfaces for %d pods\n%s", at, n, len(answered), inNode("ip -o link"))
+			}
+			if err := m.gc(nil); err != nil { // leaves nothing for the next round
+				t.Error(err)
+			}
+		})
 		if out := inNode("ip -o link show type veth"); strings.Contains(out, ": ist") {
 			t.Fatalf("interfaces are left after GC of everything:\n%s", out)
 		}

@@ -22,9 +22,18 @@ func TestNextAgentWaits(t *testing.T) {
 	if err := m.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	next := &machine{t: t, dir: m.dir, datapath: m.datapath, netns: m.netns}
+	log := filepath.Join(t.TempDir(), "log")
+	next := &machine{t: t, dir: m.dir, datapath: m.datapath, netns: m.netns, prefix: []string{"sh", "-c", `exec "$0" "$@" >` + log + " 2>&1"}}
 	next.start(0)
-	time.Sleep(300 * time.Millisecond)
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		text, _ := os.ReadFile(log)
+		if strings.Contains(string(text), "waiting for another agent that uses the same directory") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the next agent does not wait:\n%s", text)
+		}
+	}
 	if _, err := os.Stat(m.socket()); err != nil {
 		t.Error("the socket of the agent that ends was taken away")
 	}
@@ -32,10 +41,11 @@ func TestNextAgentWaits(t *testing.T) {
 	<-m.ended
 	m.conn.Close()
 	if _, err := next.add(0); err != nil {
-		t.Fatalf("%v\n%s", err, next.log.String())
+		text, _ := os.ReadFile(log)
+		t.Fatalf("%v\n%s", err, text)
 	}
-	if err := next.stop(); err != nil || !strings.Contains(next.log.String(), "waiting for another agent that uses the same directory") {
-		t.Errorf("the next agent: %v\n%s", err, next.log.String())
+	if err := next.stop(); err != nil {
+		t.Errorf("the next agent: %v", err)
 	}
 }
 

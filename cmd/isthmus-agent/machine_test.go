@@ -283,8 +283,8 @@ func (m *machine) killed(at int) (answered map[int][]string, killed bool) {
 }
 
 // recovers starts an agent on what a killed one left. It must still have what
-// was answered for and, after GC, nothing else.
-func (m *machine) recovers(at int, answered map[int][]string) {
+// was answered for and, after GC, nothing else. last runs before the agent stops.
+func (m *machine) recovers(at int, answered map[int][]string, last func()) {
 	m.t.Helper()
 	m.start(0)
 	if err := m.gc(slices.Sorted(maps.Keys(answered))); err != nil {
@@ -298,6 +298,7 @@ func (m *machine) recovers(at int, answered map[int][]string) {
 			m.t.Errorf("kill at step %d: CHECK %d: %v", at, n, err)
 		}
 	}
+	last()
 	if err := m.stop(); err != nil {
 		m.t.Errorf("kill at step %d: agent ended with %v", at, err)
 	}

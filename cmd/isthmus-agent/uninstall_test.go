@@ -58,7 +58,7 @@ func TestInstallAndUninstall(t *testing.T) {
 	if _, err := m.add(0); err != nil {
 		t.Fatalf("%v\n%s", err, m.log.String())
 	}
-	for deadline := time.Now().Add(10 * time.Second); !slices.Equal(m.cniFiles(), []string{"isthmus-cni", "05-isthmus.conflist"}); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !slices.Equal(m.cniFiles(), []string{"isthmus-cni", "05-isthmus.conflist"}); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("files are %v\n%s", m.cniFiles(), m.log.String())
 		}
