@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package linux
+package denylist
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -16,14 +16,14 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/denymap"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/xdp"
 )
 
-// XDPDevices selects the devices of the XDP program.
-type XDPDevices struct {
+// Devices selects the devices of the XDP program.
+type Devices struct {
 	// Auto means the devices of the default routes, while deny lists exist. Attaching can
 	// interrupt a device for a moment. If the driver does not support XDP, every packet costs
 	// more.
@@ -32,18 +32,18 @@ type XDPDevices struct {
 	Names []string
 }
 
-// ParseXDPDevices parses "auto", "off", or names separated by commas.
-func ParseXDPDevices(text string) (XDPDevices, error) {
+// ParseDevices parses "auto", "off", or names separated by commas.
+func ParseDevices(text string) (Devices, error) {
 	switch text {
 	case "auto":
-		return XDPDevices{Auto: true}, nil
+		return Devices{Auto: true}, nil
 	case "off":
-		return XDPDevices{}, nil
+		return Devices{}, nil
 	}
-	var d XDPDevices
+	var d Devices
 	for _, name := range strings.Split(text, ",") {
 		if name == "" || name == "." || name == ".." || len(name) >= unix.IFNAMSIZ || strings.ContainsAny(name, "/ \t") || slices.Contains(d.Names, name) {
-			return XDPDevices{}, fmt.Errorf("%q: give auto, off, or device names separated by commas", text)
+			return Devices{}, fmt.Errorf("%q: give auto, off, or device names separated by commas", text)
 		}
 		d.Names = append(d.Names, name)
 	}
@@ -51,14 +51,25 @@ func ParseXDPDevices(text string) (XDPDevices, error) {
 }
 
 // Off reports whether no device has the program.
-func (d XDPDevices) Off() bool { return !d.Auto && len(d.Names) == 0 }
+func (d Devices) Off() bool { return !d.Auto && len(d.Names) == 0 }
 
-// uplinks keeps the XDP program and its deny list on the uplinks. It reports errors, which do
-// not affect the pods.
-type uplinks struct {
-	backend *Backend
-	pins    string      // directory of the maps
-	filter  *xdp.Filter // nil until first use
+// Config says where deny lists are in force, and how to open the program.
+type Config struct {
+	Devices Devices
+	// NeverDeny are addresses that are exempt from deny lists, besides those of nodes and of this machine.
+	NeverDeny []netip.Addr
+	// Pins is the directory of the maps.
+	Pins string
+	// Open opens the program with the maps in Pins. It is called while deny lists exist.
+	Open func() (*xdp.Filter, error)
+}
+
+// DenyList keeps the XDP program and its deny list on the uplinks. Its errors are problems, which do not
+// affect the pods.
+type DenyList struct {
+	cfg    Config
+	host   dataplane.Host
+	filter *xdp.Filter // nil until first use
 	// set is the last requested set, and asked says that one was requested. failed is the
 	// reason why it is not in force; unsupported lists the entries that are not enforced as
 	// requested.
@@ -84,67 +95,76 @@ const (
 	retry     = time.Second
 )
 
-func newUplinks(b *Backend) (*uplinks, error) {
-	u := &uplinks{backend: b, pins: filepath.Join(b.cfg.BPFFS, loader.LayoutVersion)}
-	if b.cfg.XDP.Off() {
-		return u, xdp.Remove(u.pins)
+var (
+	_ dataplane.Component = (*DenyList)(nil)
+	_ dataplane.Repairer  = (*DenyList)(nil)
+	_ dataplane.Counter   = (*DenyList)(nil)
+)
+
+// New returns the component. If no device may have the program it removes that of an earlier agent.
+func New(cfg Config, host dataplane.Host) (*DenyList, error) {
+	l := &DenyList{cfg: cfg, host: host}
+	if cfg.Devices.Off() {
+		return l, xdp.Remove(cfg.Pins)
 	}
-	return u, nil
+	return l, nil
+}
+
+// Apply implements dataplane.Component. It never returns an error.
+func (l *DenyList) Apply(_ context.Context, s *model.State) ([]model.Unsupported, error) {
+	return l.apply(s.Deny), nil
 }
 
 // apply applies a deny set. It returns the entries that are not enforced as requested.
-func (u *uplinks) apply(set *model.DenySet) []model.Unsupported {
-	if u.asked && set == u.set && u.failed == nil {
-		return u.unsupported
+func (l *DenyList) apply(set *model.DenySet) []model.Unsupported {
+	if l.asked && set == l.set && l.failed == nil {
+		return l.unsupported
 	}
-	u.set, u.asked = set, true
-	own, err := u.spared()
+	l.set, l.asked = set, true
+	own, err := l.spared()
 	if err == nil {
-		err = u.settle(own)
+		err = l.sync(own)
 	}
 	if err != nil {
-		u.backend.log.Warn("deny list", "error", err)
+		l.host.Log.Warn("deny list", "error", err)
 	}
-	if u.failed = err; err != nil {
-		u.again = time.Now().Add(retry)
+	if l.failed = err; err != nil {
+		l.again = time.Now().Add(retry)
 	}
-	u.publish()
-	u.unsupported = u.report(own)
-	return u.unsupported
+	l.publish()
+	l.unsupported = l.report(own)
+	return l.unsupported
 }
 
 // report lists the entries that are not enforced as requested.
-func (u *uplinks) report(own []netip.Addr) []model.Unsupported {
-	if u.set == nil {
+func (l *DenyList) report(own []netip.Addr) []model.Unsupported {
+	if l.set == nil {
 		return nil
 	}
 	var why string
 	switch {
-	case u.backend.cfg.XDP.Off():
+	case l.cfg.Devices.Off():
 		why = "XDP is switched off: start isthmus-agent with --xdp-devices auto"
-	case u.failed != nil:
-		why = "not enforced everywhere: " + strings.ReplaceAll(u.failed.Error(), "\n", "; ")
+	case l.failed != nil:
+		why = "not enforced everywhere: " + strings.ReplaceAll(l.failed.Error(), "\n", "; ")
 	}
 	var all []model.Unsupported
-	for _, l := range u.set.Lists {
+	for _, list := range l.set.Lists {
 		if why != "" {
-			all = append(all, model.Unsupported{Policy: l.Origin(), Rule: -1, Construct: "spec.entries", Effect: model.Refused, Reason: why})
+			all = append(all, model.Unsupported{Policy: list.Origin(), Rule: -1, Construct: "spec.entries", Effect: model.Refused, Reason: why})
 		}
 	}
 	for _, a := range own {
-		if _, reported := slices.BinarySearchFunc(u.set.Spared, a, netip.Addr.Compare); !reported {
-			all = append(all, u.set.Sparings(a, "of this machine, or one that --never-deny names,")...)
+		if _, reported := slices.BinarySearchFunc(l.set.Spared, a, netip.Addr.Compare); !reported {
+			all = append(all, l.set.Sparings(a, "of this machine, or one that --never-deny names,")...)
 		}
-	}
-	for i := range all {
-		all[i].OS, all[i].Platform = u.backend.features.OS, u.backend.features.Platform
 	}
 	return all
 }
 
 // spared returns the addresses that are exempt from all deny lists on this node.
-func (u *uplinks) spared() ([]netip.Addr, error) {
-	if u.set == nil {
+func (l *DenyList) spared() ([]netip.Addr, error) {
+	if l.set == nil {
 		return nil, nil
 	}
 	own, err := link.OwnAddresses()
@@ -152,64 +172,64 @@ func (u *uplinks) spared() ([]netip.Addr, error) {
 		return nil, err
 	}
 	var listed []netip.Addr
-	for _, a := range slices.Concat(own, u.backend.cfg.NeverDeny) {
-		if _, ok := u.set.Covering(a); ok && !slices.Contains(listed, a) {
+	for _, a := range slices.Concat(own, l.cfg.NeverDeny) {
+		if _, ok := l.set.Covering(a); ok && !slices.Contains(listed, a) {
 			listed = append(listed, a)
 		}
 	}
 	return listed, nil
 }
 
-// settle reconciles maps and devices with the requested set.
-func (u *uplinks) settle(own []netip.Addr) error {
-	cfg := u.backend.cfg.XDP
+// sync reconciles maps and devices with the requested set.
+func (l *DenyList) sync(own []netip.Addr) error {
+	cfg := l.cfg.Devices
 	if cfg.Off() {
 		return nil
 	}
-	u.again = time.Now().Add(lookAfter)
-	if u.set == nil && cfg.Auto {
-		return u.leave()
+	l.again = time.Now().Add(lookAfter)
+	if l.set == nil && cfg.Auto {
+		return l.leave()
 	}
-	if u.filter == nil {
-		f, err := xdp.Open(u.pins, u.backend.path.Shared(), u.backend.path.Constants())
+	if l.filter == nil {
+		f, err := l.cfg.Open()
 		if err != nil {
 			return err
 		}
-		u.filter = f
+		l.filter = f
 		for _, d := range f.Damaged() {
-			u.backend.log.Warn("the deny list was damaged; it is repaired", "problem", d)
-			u.backend.mended.Add(1)
+			l.host.Log.Warn("the deny list was damaged; it is repaired", "problem", d)
+			l.host.Repaired()
 		}
 	}
-	if u.laid == nil || u.laid != u.set || !slices.Equal(own, u.own) {
-		u.laid = nil
-		u.backend.step("write deny list")
-		if err := u.filter.Apply(denylist.Layout(u.set, own)); err != nil {
+	if l.laid == nil || l.laid != l.set || !slices.Equal(own, l.own) {
+		l.laid = nil
+		l.host.Step("write deny list")
+		if err := l.filter.Apply(denymap.Layout(l.set, own)); err != nil {
 			return err
 		}
-		u.laid, u.own = u.set, own
+		l.laid, l.own = l.set, own
 	}
-	return u.attach()
+	return l.attach()
 }
 
 // leave detaches the program from all devices and removes the list.
-func (u *uplinks) leave() error {
-	u.laid = nil
-	if u.filter != nil {
-		u.mu.Lock()
-		u.drops = nil
-		u.mu.Unlock()
-		u.filter.Close()
-		u.filter = nil
+func (l *DenyList) leave() error {
+	l.laid = nil
+	if l.filter != nil {
+		l.mu.Lock()
+		l.drops = nil
+		l.mu.Unlock()
+		l.filter.Close()
+		l.filter = nil
 	}
-	return xdp.Remove(u.pins)
+	return xdp.Remove(l.cfg.Pins)
 }
 
 // attach attaches the program to exactly the wanted devices.
-func (u *uplinks) attach() error {
-	names := u.backend.cfg.XDP.Names
+func (l *DenyList) attach() error {
+	names := l.cfg.Devices.Names
 	var errs []error
-	if u.backend.cfg.XDP.Auto {
+	if l.cfg.Devices.Auto {
 		var err error
 		if names, err = link.DefaultInterfaces(); err != nil {
 			return err
@@ -218,26 +238,26 @@ func (u *uplinks) attach() error {
 			errs = append(errs, errors.New("no device has a default route: name the uplinks with --xdp-devices"))
 		}
 	}
-	have, err := xdp.Attached(xdp.Links(u.pins))
+	have, err := xdp.Attached(xdp.Links(l.cfg.Pins))
 	if err != nil {
 		return err
 	}
 	for _, name := range have {
 		if !slices.Contains(names, name) {
-			u.backend.step("detach XDP")
-			errs = append(errs, u.filter.Detach(name))
+			l.host.Step("detach XDP")
+			errs = append(errs, l.filter.Detach(name))
 		}
 	}
-	u.devices = make(map[string]int)
+	l.devices = make(map[string]int)
 	for _, name := range names {
 		index, err := link.Index(name)
 		if err == nil {
-			u.devices[name] = index
-			u.backend.step("attach XDP")
+			l.devices[name] = index
+			l.host.Step("attach XDP")
 			var native error
-			native, err = u.filter.Attach(name, index)
+			native, err = l.filter.Attach(name, index)
 			if native != nil && err == nil {
-				u.backend.log.Warn("the driver supports no XDP program; using the generic hook of the kernel", "device", name, "error", native)
+				l.host.Log.Warn("the driver supports no XDP program; using the generic hook of the kernel", "device", name, "error", native)
 			}
 		}
 		if err != nil {
@@ -247,57 +267,67 @@ func (u *uplinks) attach() error {
 	return errors.Join(errs...)
 }
 
-// tend checks the devices periodically, because devices and default routes change. It retries
-// after errors.
-func (u *uplinks) tend() {
-	if u.filter == nil && u.failed == nil || time.Now().Before(u.again) {
-		return
+// Sync implements dataplane.Component. It checks the devices periodically, because devices and default
+// routes change, and retries after errors. Problems are in the DenyStatus, so it returns none.
+func (l *DenyList) Sync(_ context.Context, now time.Time) error {
+	if l.filter == nil && l.failed == nil || now.Before(l.again) {
+		return nil
 	}
-	own, err := u.spared()
+	own, err := l.spared()
 	if err == nil {
-		err = u.settle(own)
+		err = l.sync(own)
 	}
-	if err != nil && (u.failed == nil || err.Error() != u.failed.Error()) {
-		u.backend.log.Warn("deny list", "error", err)
+	if err != nil && (l.failed == nil || err.Error() != l.failed.Error()) {
+		l.host.Log.Warn("deny list", "error", err)
 	}
-	if u.failed = err; err != nil {
-		u.again = time.Now().Add(retry)
+	if l.failed = err; err != nil {
+		l.again = time.Now().Add(retry)
 	}
-	u.publish()
+	l.publish()
+	return nil
+}
+
+// Problems returns nil: the DenyStatus of Counters has the problems.
+func (l *DenyList) Problems() []string { return nil }
+
+// Audit implements dataplane.Auditor.
+func (l *DenyList) Audit(context.Context, *model.State) ([]dataplane.Drift, error) {
+	found, err := l.audit()
+	return loader.Drifts(found), err
 }
 
 // audit audits the program and the deny list.
-func (u *uplinks) audit() ([]loader.Finding, error) {
-	if u.filter == nil || u.laid == nil && u.set != nil || u.failed != nil {
-		return nil, nil // settle will write everything
+func (l *DenyList) audit() ([]loader.Finding, error) {
+	if l.filter == nil || l.laid == nil && l.set != nil || l.failed != nil {
+		return nil, nil // sync will write everything
 	}
-	return u.filter.Audit(denylist.Layout(u.set, u.own), u.devices)
+	return l.filter.Audit(denymap.Layout(l.set, l.own), l.devices)
 }
 
-// repair repairs what audit finds.
-func (u *uplinks) repair() error {
-	found, err := u.audit()
+// Repair implements dataplane.Repairer.
+func (l *DenyList) Repair(context.Context) error {
+	found, err := l.audit()
 	if err != nil || len(found) == 0 {
 		return err
 	}
-	if err := u.filter.Repair(); err != nil {
+	if err := l.filter.Repair(); err != nil {
 		return err
 	}
-	if err := u.filter.Apply(denylist.Layout(u.set, u.own)); err != nil {
-		u.laid = nil
+	if err := l.filter.Apply(denymap.Layout(l.set, l.own)); err != nil {
+		l.laid = nil
 		return err
 	}
-	return u.attach()
+	return l.attach()
 }
 
 // publish makes the present state visible to Counters.
-func (u *uplinks) publish() {
+func (l *DenyList) publish() {
 	var s dataplane.DenyStatus
-	if u.filter != nil {
-		if e := u.filter.Entries(); e != nil {
+	if l.filter != nil {
+		if e := l.filter.Entries(); e != nil {
 			s.Entries = e.Count()
 		}
-		names, err := xdp.Attached(xdp.Links(u.pins))
+		names, err := xdp.Attached(xdp.Links(l.cfg.Pins))
 		if err != nil {
 			s.Problems = append(s.Problems, err.Error())
 		}
@@ -311,24 +341,23 @@ func (u *uplinks) publish() {
 			s.Devices = append(s.Devices, dataplane.DenyDevice{Name: name, Mode: mode})
 		}
 	}
-	if u.failed != nil {
-		s.Problems = append(s.Problems, "deny list: "+strings.ReplaceAll(u.failed.Error(), "\n", "; "))
+	if l.failed != nil {
+		s.Problems = append(s.Problems, "deny list: "+strings.ReplaceAll(l.failed.Error(), "\n", "; "))
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.status, u.drops = s, u.filter
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.status, l.drops = s, l.filter
 }
 
-// count adds the counters of uplinks to the totals. Any goroutine may call it.
-func (u *uplinks) count(c *dataplane.Counters) error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	c.Deny = u.status
-	c.PathModes = append(c.PathModes, u.pathModes()...)
+// Count implements dataplane.Counter. It adds the status of the deny list, and the dropped packets.
+func (l *DenyList) Count(c *dataplane.Counters) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.Deny = l.status
 	var d xdp.Drops
-	if u.drops != nil {
+	if l.drops != nil {
 		var err error
-		if d, err = u.drops.Drops(); err != nil {
+		if d, err = l.drops.Drops(); err != nil {
 			return err
 		}
 	}
@@ -337,26 +366,27 @@ func (u *uplinks) count(c *dataplane.Counters) error {
 	return nil
 }
 
-// pathModes returns where the XDP program runs.
-func (u *uplinks) pathModes() []dataplane.PathMode {
-	if len(u.status.Devices) == 0 {
+// PathModes says where the XDP program runs.
+func (l *DenyList) PathModes() []dataplane.PathMode {
+	if len(l.status.Devices) == 0 {
 		return []dataplane.PathMode{{Part: "uplinks", Mode: "off", Count: 1}}
 	}
 	modes := make(map[string]int)
-	for _, d := range u.status.Devices {
+	for _, d := range l.status.Devices {
 		modes[d.Mode]++
 	}
-	return counted("uplinks", modes)
+	return dataplane.CountModes("uplinks", modes)
 }
 
-func (u *uplinks) close() error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.drops = nil
-	if u.filter == nil {
+// Close implements dataplane.Component. The program continues to drop packets.
+func (l *DenyList) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drops = nil
+	if l.filter == nil {
 		return nil
 	}
-	err := u.filter.Close()
-	u.filter = nil
+	err := l.filter.Close()
+	l.filter = nil
 	return err
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package linux
+package fastpath
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"net/netip"
@@ -10,7 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	commonfabric "github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/fabric"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
@@ -25,62 +29,104 @@ const (
 	Stack Forwarding = "stack"
 )
 
-// forwarding keeps from_node attached to the devices that lead to other nodes, and the node
-// routes in the maps. Until both are complete, packets use the host stack.
-type forwarding struct {
-	backend *Backend
-	asks    bool // all programs query connection tracking
-	now     wantedWays
-	settled bool // maps and devices match the fabric
-	failed  string
-	due     time.Time
+// Programs are the programs and maps of the fast path. A loader.DataPath implements them.
+type Programs interface {
+	// Older returns the older layout whose programs still decide; empty if there is none.
+	Older() string
+	// AttachNode attaches from_node to a device by a link, DetachNode detaches it, and NodeLinks lists the
+	// devices that have one.
+	AttachNode(name string, ifindex int) error
+	DetachNode(name string) error
+	NodeLinks() ([]string, error)
+	AuditNodeLink(name string, ifindex int) ([]loader.Finding, error)
+	RepairNodeLink(name string, ifindex int) error
+	// SetWays writes the node routes.
+	SetWays(map[netip.Prefix]loader.Way) error
 }
 
-// lookAtWays is the interval between checks of the devices when no change is known.
-const lookAtWays = time.Second
+// Routes are the node routes of the fabric. A fabric.Fabric implements them.
+type Routes interface {
+	Ways() (all []fabric.Way, known bool, err error)
+	Hops() []commonfabric.Hop
+}
 
-// tend reconciles devices and node routes with the fabric. It only logs errors, because packets
-// then use the host stack.
-func (f *forwarding) tend(now time.Time) {
+// Config says how the fast path works on a node.
+type Config struct {
+	Forwarding Forwarding
+	// ByLinks says that programs are attached by tcx links, not as classifiers.
+	ByLinks bool
+	// FromNode returns the descriptor of from_node, for classifiers.
+	FromNode func() int
+	// Track loads programs that query connection tracking, if possible, and reports whether all programs
+	// do. Without them no packet may use the fast path.
+	Track func() (bool, error)
+}
+
+// FastPath keeps from_node attached to the devices that lead to other nodes, and the node routes in the
+// maps. Until both are complete, packets use the host stack.
+type FastPath struct {
+	cfg      Config
+	programs Programs
+	routes   Routes
+	host     dataplane.Host
+	tracking bool // all programs query connection tracking
+	now      wantedWays
+	synced   bool // maps and devices match the fabric
+	failed   string
+	due      time.Time
+}
+
+var (
+	_ dataplane.Component = (*FastPath)(nil)
+	_ dataplane.Repairer  = (*FastPath)(nil)
+)
+
+// New returns the component. tracking says that all programs query connection tracking.
+func New(cfg Config, programs Programs, routes Routes, tracking bool, host dataplane.Host) *FastPath {
+	return &FastPath{cfg: cfg, programs: programs, routes: routes, tracking: tracking, host: host}
+}
+
+// period is the interval between checks of the devices when no change is known.
+const period = time.Second
+
+// Apply implements dataplane.Component. The fabric must have been applied before.
+func (f *FastPath) Apply(ctx context.Context, _ *model.State) ([]model.Unsupported, error) {
+	return nil, f.Sync(ctx, time.Now())
+}
+
+// Sync implements dataplane.Component. It reconciles devices and node routes with the fabric. It logs
+// errors and returns none, because packets then use the host stack.
+func (f *FastPath) Sync(_ context.Context, now time.Time) error {
 	if now.Before(f.due) {
-		return
+		return nil
 	}
-	f.due = now.Add(lookAtWays)
-	err := errors.Join(f.learn(), f.settle())
+	f.due = now.Add(period)
+	err := errors.Join(f.track(), f.sync())
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
 	if text != "" && text != f.failed {
-		f.backend.log.Warn("packets between nodes go through the host stack", "error", strings.ReplaceAll(text, "\n", "; "))
+		f.host.Log.Warn("packets between nodes go through the host stack", "error", strings.ReplaceAll(text, "\n", "; "))
 	}
 	f.failed = text
+	return nil
 }
 
-// learn loads programs that query connection tracking, once its kernel module is loaded.
-func (f *forwarding) learn() error {
-	b := f.backend
-	if f.asks || b.path.Older() != "" {
-		return nil
+// track loads programs that query connection tracking, once its kernel module is loaded.
+func (f *FastPath) track() (err error) {
+	if !f.tracking && f.programs.Older() == "" {
+		f.tracking, err = f.cfg.Track()
 	}
-	if asks, err := b.path.LearnToAsk(); err != nil || !asks {
-		return err
-	}
-	b.step("exchange programs")
-	if err := errors.Join(b.path.AdoptLinks(), b.renewClassifiers()); err != nil {
-		return err
-	}
-	f.asks = true
-	b.log.Info("programs can query connection tracking now")
-	return nil
+	return err
 }
 
 // wanted returns the devices that need from_node, and the node routes. Under an older layout no
 // packet uses the fast path, because the older programs do not know such flows.
-func (f *forwarding) wanted() (w wantedWays, known bool, err error) {
+func (f *FastPath) wanted() (w wantedWays, known bool, err error) {
 	w = wantedWays{make(map[string]int), make(map[netip.Prefix]loader.Way)}
-	may := f.backend.cfg.Forwarding == Direct && f.asks && f.backend.path.Older() == ""
-	all, known, err := f.backend.fabric.Ways()
+	may := f.cfg.Forwarding == Direct && f.tracking && f.programs.Older() == ""
+	all, known, err := f.routes.Ways()
 	for _, one := range all {
 		w.ways[one.Prefix] = loader.Way{Index: one.Index, Direct: may && one.Bypass}
 		if may && one.Bypass {
@@ -106,9 +152,9 @@ func (w wantedWays) direct() (n int) {
 	return n
 }
 
-// settle attaches programs before it writes node routes, and removes node routes before it
+// sync attaches programs before it writes node routes, and removes node routes before it
 // detaches programs. Otherwise answers of fast-path flows would reach the host stack.
-func (f *forwarding) settle() error {
+func (f *FastPath) sync() error {
 	w, known, err := f.wanted()
 	if err != nil || !known {
 		return err
@@ -118,47 +164,47 @@ func (f *forwarding) settle() error {
 			return err
 		}
 	}
-	if f.settled && maps.Equal(w.devices, f.now.devices) && maps.Equal(w.ways, f.now.ways) {
+	if f.synced && maps.Equal(w.devices, f.now.devices) && maps.Equal(w.ways, f.now.ways) {
 		return nil
 	}
-	f.settled = false
-	f.backend.step("write ways")
-	if err := f.backend.path.SetWays(w.ways); err != nil {
+	f.synced = false
+	f.host.Step("write ways")
+	if err := f.programs.SetWays(w.ways); err != nil {
 		return err
 	}
-	f.backend.step("detach from devices")
+	f.host.Step("detach from devices")
 	if err := f.detach(w.devices); err != nil {
 		return err
 	}
 	if w.direct() != f.now.direct() {
-		f.backend.log.Info("packets to pods of other nodes bypass the host stack", "ranges", w.direct(), "devices", slices.Sorted(maps.Keys(w.devices)))
+		f.host.Log.Info("packets to pods of other nodes bypass the host stack", "ranges", w.direct(), "devices", slices.Sorted(maps.Keys(w.devices)))
 	}
-	f.now, f.settled = w, true
+	f.now, f.synced = w, true
 	return nil
 }
 
-func (f *forwarding) attach(name string, index int) error {
-	if f.backend.tcx {
-		return f.backend.path.AttachNode(name, index)
+func (f *FastPath) attach(name string, index int) error {
+	if f.cfg.ByLinks {
+		return f.programs.AttachNode(name, index)
 	}
-	if f.settled {
+	if f.synced {
 		if has, err := link.HasNodeClassifier(index); err != nil || has {
 			return err
 		}
 	}
-	return link.SetNodeClassifier(index, f.backend.path.FromNode().FD())
+	return link.SetNodeClassifier(index, f.cfg.FromNode())
 }
 
 // detach detaches the program from all devices except those in keep.
-func (f *forwarding) detach(keep map[string]int) error {
-	if !f.backend.tcx {
+func (f *FastPath) detach(keep map[string]int) error {
+	if !f.cfg.ByLinks {
 		indices := make(map[int]bool)
 		for _, index := range keep {
 			indices[index] = true
 		}
 		return link.DropNodeClassifiers(indices)
 	}
-	have, err := f.backend.path.NodeLinks()
+	have, err := f.programs.NodeLinks()
 	if err != nil {
 		return err
 	}
@@ -166,17 +212,28 @@ func (f *forwarding) detach(keep map[string]int) error {
 		if _, ok := keep[name]; ok {
 			continue
 		}
-		if err := f.backend.path.DetachNode(name); err != nil {
+		if err := f.programs.DetachNode(name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// mode is the path of packets to a pod range of another node.
-func (f *forwarding) mode(h fabric.Hop) string {
-	if f.now.ways[h.Prefix].Direct {
-		return string(Direct) + "_" + string(h.Via)
+// Problems returns nil: without the fast path packets use the host stack.
+func (f *FastPath) Problems() []string { return nil }
+
+// PathModes counts the pod ranges of other nodes by the path of their packets.
+func (f *FastPath) PathModes() []dataplane.PathMode {
+	modes := make(map[string]int)
+	for _, h := range f.routes.Hops() {
+		mode := Stack
+		if f.now.ways[h.Prefix].Direct {
+			mode = Direct
+		}
+		modes[string(mode)+"_"+string(h.Via)]++
 	}
-	return string(Stack) + "_" + string(h.Via)
+	return dataplane.CountModes("other_nodes", modes)
 }
+
+// Close does nothing: programs and node routes stay.
+func (f *FastPath) Close() error { return nil }

@@ -1,22 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package linux
+package sources
 
 import (
+	"context"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// origins tells the programs which sources are valid: the owners of addresses on this node, and
-// the nodes that send by tunnel. No packet may claim a source from which it cannot come.
-type origins struct {
-	backend *Backend
+// Maps are the maps of valid sources. A loader.DataPath implements them.
+type Maps interface {
+	SetOwners(map[netip.Prefix]loader.Owner) error
+	SetTunnelNodes([]loader.TunnelNode) error
+}
+
+// Checks tells the programs which sources are valid: the owners of addresses on this node, and the nodes
+// that send by tunnel.
+type Checks struct {
+	maps Maps
+	host dataplane.Host
+	// pods returns the addresses of the attached pods, tunnels the nodes that send by tunnel.
+	pods    func() []netip.Addr
+	tunnels func() []fabric.Sender
 	ranges  []netip.Prefix // pod ranges of this node
 	known   bool           // whether ranges are known
 	owners  map[netip.Prefix]loader.Owner
@@ -26,61 +40,81 @@ type origins struct {
 	due      time.Time
 }
 
-// lookAtOrigins is the interval between checks of the addresses of interfaces.
-const lookAtOrigins = time.Second
+var _ dataplane.Component = (*Checks)(nil)
 
-// apply applies the node's pod ranges.
-func (o *origins) apply(ranges []netip.Prefix) {
-	o.ranges, o.known = ranges, true
-	o.sync()
+// period is the interval between checks of the addresses of interfaces.
+const period = time.Second
+
+// New returns the component. pods returns the addresses of the attached pods, tunnels the nodes that send
+// by tunnel.
+func New(m Maps, pods func() []netip.Addr, tunnels func() []fabric.Sender, host dataplane.Host) *Checks {
+	return &Checks{maps: m, pods: pods, tunnels: tunnels, host: host}
 }
 
-// tend checks periodically whether addresses of interfaces have changed.
-func (o *origins) tend(now time.Time) {
-	if o.known && !now.Before(o.due) {
-		o.sync()
+// Apply implements dataplane.Component. It never returns an error.
+func (c *Checks) Apply(_ context.Context, s *model.State) ([]model.Unsupported, error) {
+	c.ranges, c.known = s.Fabric.PodCIDRs, true
+	c.sync()
+	return nil, nil
+}
+
+// Sync implements dataplane.Component. It checks periodically whether addresses of interfaces have
+// changed. A failure is a problem, so it returns no error.
+func (c *Checks) Sync(_ context.Context, now time.Time) error {
+	if c.known && !now.Before(c.due) {
+		c.sync()
 	}
+	return nil
 }
+
+// Problems implements dataplane.Component.
+func (c *Checks) Problems() []string { return c.problems }
+
+// PathModes returns nil: sources are checked in one way.
+func (c *Checks) PathModes() []dataplane.PathMode { return nil }
+
+// Close does nothing.
+func (c *Checks) Close() error { return nil }
 
 // sync writes the changes. A failed write is a problem and is retried; the previous entries
 // stay.
-func (o *origins) sync() {
-	o.due = time.Now().Add(lookAtOrigins)
-	o.problems = nil
-	owners, err := o.wantedOwners()
-	if err == nil && !(o.owners != nil && maps.Equal(owners, o.owners)) {
-		o.owners = nil
-		o.backend.step("write owners")
-		if err = o.backend.path.SetOwners(owners); err == nil {
-			o.owners = owners
+func (c *Checks) sync() {
+	c.due = time.Now().Add(period)
+	c.problems = nil
+	owners, err := c.wantedOwners()
+	if err == nil && !(c.owners != nil && maps.Equal(owners, c.owners)) {
+		c.owners = nil
+		c.host.Step("write owners")
+		if err = c.maps.SetOwners(owners); err == nil {
+			c.owners = owners
 		}
 	}
-	o.report(err)
-	senders := o.wantedSenders()
-	if o.senders != nil && slices.EqualFunc(senders, o.senders, sameSender) {
+	c.report(err)
+	senders := c.wantedSenders()
+	if c.senders != nil && slices.EqualFunc(senders, c.senders, sameSender) {
 		return
 	}
-	o.senders = nil
-	o.backend.step("write tunnel nodes")
-	if err := o.backend.path.SetTunnelNodes(senders); err != nil {
-		o.report(err)
+	c.senders = nil
+	c.host.Step("write tunnel nodes")
+	if err := c.maps.SetTunnelNodes(senders); err != nil {
+		c.report(err)
 		return
 	}
-	o.senders = senders
+	c.senders = senders
 }
 
-func (o *origins) report(err error) {
+func (c *Checks) report(err error) {
 	if err == nil {
 		return
 	}
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
-	o.backend.log.Error("packets with forged sources may pass", "error", text)
-	o.problems = append(o.problems, "sources of packets: "+text)
+	c.host.Log.Error("packets with forged sources may pass", "error", text)
+	c.problems = append(c.problems, "sources of packets: "+text)
 }
 
 // wantedOwners returns the addresses of interfaces, the node's pod ranges, and addresses of
 // pods outside these ranges.
-func (o *origins) wantedOwners() (map[netip.Prefix]loader.Owner, error) {
+func (c *Checks) wantedOwners() (map[netip.Prefix]loader.Owner, error) {
 	own, err := link.OwnAddresses()
 	if err != nil {
 		return nil, err
@@ -91,26 +125,22 @@ func (o *origins) wantedOwners() (map[netip.Prefix]loader.Owner, error) {
 			owners[netip.PrefixFrom(a, a.BitLen())] = loader.NodeOwns
 		}
 	}
-	for _, p := range o.ranges {
+	for _, p := range c.ranges {
 		owners[p] = loader.PodsOwn
 	}
-	for _, s := range o.backend.specs {
-		for _, ip := range s.IPs {
-			if !slices.ContainsFunc(o.ranges, func(p netip.Prefix) bool { return p.Contains(ip) }) {
-				owners[netip.PrefixFrom(ip, ip.BitLen())] = loader.PodsOwn
-			}
+	for _, ip := range c.pods() {
+		if !slices.ContainsFunc(c.ranges, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+			owners[netip.PrefixFrom(ip, ip.BitLen())] = loader.PodsOwn
 		}
 	}
 	return owners, nil
 }
 
 // wantedSenders returns the nodes that send by tunnel.
-func (o *origins) wantedSenders() []loader.TunnelNode {
+func (c *Checks) wantedSenders() []loader.TunnelNode {
 	senders := []loader.TunnelNode{} // not nil: an empty list is known to be empty
-	if plan := o.backend.fabric.Plan(); plan != nil {
-		for _, s := range plan.Senders {
-			senders = append(senders, loader.TunnelNode{Name: s.Node, Underlay: s.Underlay, Sources: s.Sources})
-		}
+	for _, s := range c.tunnels() {
+		senders = append(senders, loader.TunnelNode{Name: s.Node, Underlay: s.Underlay, Sources: s.Sources})
 	}
 	return senders
 }
