@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package windows
+package fabric
 
 import (
 	"context"
@@ -10,18 +10,115 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
+
+// HNS writes the routes of a network. hns.Client says what it does.
+type HNS interface {
+	ModifyNetwork(ctx context.Context, id string, r hns.RequestType, policies ...hns.Policy) (hns.Network, error)
+}
+
+// Config describes an overlay network.
+type Config struct {
+	// Overlay is false for an L2Bridge network, which has no routes of its own.
+	Overlay       bool
+	VNI           uint32
+	PodCIDRs      []netip.Prefix
+	NodeAddresses []netip.Addr
+	// MTU is that of the underlay, in bytes.
+	MTU int
+	// Find reads the network from HNS; nil if it does not exist. It must call Observe.
+	Find func(context.Context) (*hns.Network, error)
+}
+
+// Fabric keeps the routes of an overlay network to pods of other nodes.
+type Fabric struct {
+	cfg  Config
+	hns  HNS
+	host dataplane.Host
+	// network is the network as last read, nodeInfo what it tells other nodes.
+	network  *hns.Network
+	nodeInfo model.NodeInfo
+	// due is the State whose routes could not all be written.
+	due *model.State
+	// unreachable are the problems of unreachable nodes, tunnel that of the tunnel endpoint.
+	unreachable []string
+	tunnel      string
+}
+
+var (
+	_ dataplane.Component = (*Fabric)(nil)
+	_ dataplane.Auditor   = (*Fabric)(nil)
+)
+
+// New returns the component. It calls no method of HNS.
+func New(cfg Config, client HNS, host dataplane.Host) *Fabric {
+	return &Fabric{cfg: cfg, hns: client, host: host}
+}
+
+// Apply implements dataplane.Component. It writes to the network that was observed last. A failed route
+// does not affect policy: it is a problem, and Sync retries it.
+func (f *Fabric) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
+	f.due = nil
+	if err := f.applyRoutes(ctx, f.network, s); err != nil {
+		f.host.Log.Warn("write routes to other nodes; retrying", "err", err)
+		f.due = s
+	}
+	return nil, nil
+}
+
+// Sync implements dataplane.Component. It writes routes that could not be written, and reads the tunnel
+// endpoint that a new network did not have yet.
+func (f *Fabric) Sync(ctx context.Context, _ time.Time) error {
+	return errors.Join(f.retryRoutes(ctx), f.awaitTunnel(ctx))
+}
+
+// Audit implements dataplane.Auditor. It returns routes that are missing from the network that was observed
+// last, or stray.
+func (f *Fabric) Audit(_ context.Context, s *model.State) (found []dataplane.Drift, _ error) {
+	if !f.cfg.Overlay {
+		return nil, nil
+	}
+	want, _ := wantedRoutes(f.cfg, s)
+	stale, missing := routeChanges(f.network, want)
+	for _, p := range stale {
+		found = append(found, dataplane.Drift{Object: "route", Detail: fmt.Sprintf("stray: %s", p.Settings)})
+	}
+	for _, r := range missing {
+		found = append(found, dataplane.Drift{Object: "route", Detail: "missing: " + r.DestinationPrefix})
+	}
+	return found, nil
+}
+
+// Problems implements dataplane.Component.
+func (f *Fabric) Problems() []string {
+	all := slices.Clone(f.unreachable)
+	if f.tunnel != "" {
+		all = append(all, f.tunnel)
+	}
+	if f.due != nil {
+		all = append(all, "some routes to other nodes could not be written: the agent retries, see its log")
+	}
+	return all
+}
+
+// PathModes returns nil: HNS does not say how it forwards.
+func (f *Fabric) PathModes() []dataplane.PathMode { return nil }
+
+// Close does nothing: the routes stay.
+func (f *Fabric) Close() error { return nil }
 
 // wantedRoutes returns, for an overlay network, the routes to pods of other nodes, and what cannot be
 // reached. Linux nodes send to pods from their own addresses through the tunnel, so the routes include
 // those addresses. The result depends on the arguments only. It is sorted by prefix, first pods, then
 // nodes. It omits IPv6, which overlay networks do not support.
 func wantedRoutes(c Config, s *model.State) (routes []hns.RemoteSubnetRoute, problems []string) {
-	self := fabric.Self{Name: s.Node, PodCIDRs: c.PodCIDRs, Addresses: c.NodeAddresses, MTU: underlayMTU}
+	self := fabric.Self{Name: s.Node, PodCIDRs: c.PodCIDRs, Addresses: c.NodeAddresses, MTU: c.MTU}
 	for _, a := range c.NodeAddresses {
 		if a.Is4() {
 			self.Underlay = append(self.Underlay, netip.PrefixFrom(a, a.BitLen()))
@@ -71,30 +168,30 @@ func routeChanges(n *hns.Network, want []hns.RemoteSubnetRoute) (stale []hns.Pol
 
 // applyRoutes makes the routes of an overlay network those of the State. A failed route does not affect
 // other routes and policy; the agent retries it when it is idle.
-func (b *Backend) applyRoutes(ctx context.Context, n *hns.Network, s *model.State) error {
-	if b.config.Mode != Overlay {
+func (f *Fabric) applyRoutes(ctx context.Context, n *hns.Network, s *model.State) error {
+	if !f.cfg.Overlay {
 		return nil
 	}
-	b.checkTunnel(n)
-	want, problems := wantedRoutes(b.config, s)
+	f.CheckTunnel(n)
+	want, problems := wantedRoutes(f.cfg, s)
 	for i, p := range problems {
 		problems[i] = "overlay: " + p
-		if !slices.Contains(b.unreachable, problems[i]) {
-			b.log.Warn("pods of another node cannot be reached", "problem", p)
+		if !slices.Contains(f.unreachable, problems[i]) {
+			f.host.Log.Warn("pods of another node cannot be reached", "problem", p)
 		}
 	}
-	b.unreachable = problems
+	f.unreachable = problems
 	stale, missing := routeChanges(n, want)
 	var errs []error
 	for _, p := range stale {
-		b.config.Step("remove route")
-		if _, err := b.hns.ModifyNetwork(ctx, n.ID, hns.Remove, p); err != nil && !errors.Is(err, hns.ErrGone) {
+		f.host.Step("remove route")
+		if _, err := f.hns.ModifyNetwork(ctx, n.ID, hns.Remove, p); err != nil && !errors.Is(err, hns.ErrGone) {
 			errs = append(errs, fmt.Errorf("remove route %s: %w", p.Settings, err))
 		}
 	}
 	for _, r := range missing {
-		b.config.Step("add route")
-		answer, err := b.hns.ModifyNetwork(ctx, n.ID, hns.Add, hns.MakePolicy(hns.TypeRemoteSubnetRoute, r))
+		f.host.Step("add route")
+		answer, err := f.hns.ModifyNetwork(ctx, n.ID, hns.Add, hns.MakePolicy(hns.TypeRemoteSubnetRoute, r))
 		if err == nil && !holds(&answer, r) {
 			err = errors.New("hns accepted it but did not store it")
 		}
@@ -113,46 +210,17 @@ func holds(n *hns.Network, want hns.RemoteSubnetRoute) bool {
 }
 
 // retryRoutes retries the routes that the last Apply could not write.
-func (b *Backend) retryRoutes(ctx context.Context) error {
-	if b.routesDue == nil {
+func (f *Fabric) retryRoutes(ctx context.Context) error {
+	if f.due == nil {
 		return nil
 	}
-	n, err := b.findNetwork(ctx)
+	n, err := f.cfg.Find(ctx)
 	if err != nil || n == nil {
 		return err // without a network the audit triggers an Apply
 	}
-	if err := b.applyRoutes(ctx, n, b.routesDue); err != nil {
+	if err := f.applyRoutes(ctx, n, f.due); err != nil {
 		return err
 	}
-	b.routesDue = nil
+	f.due = nil
 	return nil
-}
-
-// NodeInfo implements dataplane.Announcer. HNS chooses address and MAC of the tunnel endpoint of an overlay
-// network. They are known once the network has found its adapter.
-func (b *Backend) NodeInfo() model.NodeInfo { return b.nodeInfo }
-
-// announce updates the NodeInfo from the network.
-func (b *Backend) announce(n *hns.Network) {
-	if b.config.Mode != Overlay {
-		b.nodeInfo = model.NodeInfo{Fabric: string(fabric.Routes)}
-		return
-	}
-	said := model.NodeInfo{Fabric: string(fabric.VXLAN)}
-	if address, ok := tunnelAddress(n); ok {
-		said.Tunnel = address
-		if mac, err := model.ParseMAC(tunnelMAC(n)); err == nil {
-			said.VTEP = mac
-		}
-	}
-	b.nodeInfo = said
-}
-
-// awaitTunnel rereads the tunnel endpoint of an overlay network that had none at the last read.
-func (b *Backend) awaitTunnel(ctx context.Context) error {
-	if b.config.Mode != Overlay || b.nodeInfo.VTEP != (model.MAC{}) {
-		return nil
-	}
-	_, err := b.findNetwork(ctx)
-	return err
 }
