@@ -74,9 +74,6 @@ func TestComponentInTheList(t *testing.T) {
 	if _, err := n.backend.Apply(ctx, s); err == nil || !strings.Contains(err.Error(), "no example today") {
 		t.Errorf("Apply returns %v", err)
 	}
-	if _, err := n.backend.Idle(ctx); err != nil {
-		t.Error(err)
-	}
 	if all := n.backend.Faults(); !slices.Contains(all, "example: out of order") {
 		t.Errorf("faults %q", all)
 	}
@@ -86,6 +83,9 @@ func TestComponentInTheList(t *testing.T) {
 	c, err := n.backend.Counters(ctx)
 	if err != nil || c.Repairs != 7 || !slices.Contains(c.PathModes, dataplane.PathMode{Part: "example", Mode: "on", Count: 1}) {
 		t.Errorf("counters %+v, %v", c, err)
+	}
+	if _, err := n.backend.Idle(ctx); err != nil {
+		t.Error(err)
 	}
 	if err := errors.Join(n.backend.DeleteEndpoint(ctx, spec.ID), n.backend.Close()); err != nil {
 		t.Error(err)

@@ -132,6 +132,10 @@ func TestHostStackUntilReady(t *testing.T) {
 	k.expect(t, f, &now, "route 10.1.2.0/24:false")
 	tracks = true
 	k.expect(t, f, &now) // the older programs still decide
+	other := path(&kernel{older: "v1", routes: k.routes}, &tracks)
+	if err := other.Sync(context.Background(), now); err != nil || other.PathModes()[0].Mode != "stack_vxlan" {
+		t.Errorf("beside older programs: %v, %v", other.PathModes(), err)
+	}
 	k.older = ""
 	k.expect(t, f, &now, "attach eth0", "route 10.1.2.0/24:true")
 	if modes := f.PathModes(); !slices.Equal(modes, []dataplane.PathMode{{Part: "other_nodes", Mode: "direct_vxlan", Count: 1}}) {
