@@ -38,7 +38,7 @@ func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 		return dataplane.Attachment{}, err
 	}
 	b.specs[spec.ID] = s
-	b.ports.note(spec)
+	b.components.EndpointAdded(spec)
 	a := dataplane.Attachment{HostIfName: pair.Name, HostMAC: pair.HostMAC, MAC: pair.PodMAC, MTU: s.MTU}
 	for _, ip := range s.IPs {
 		a.Addresses = append(a.Addresses, netip.PrefixFrom(ip, ip.BitLen()))

@@ -13,6 +13,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/fastpath"
 )
 
 // protocols returns the transport layers of a forged packet, each with a word.
@@ -163,7 +164,7 @@ func TestAttackLoopbackOfNode(t *testing.T) {
 func TestAttackSpoofBetweenNodes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fabric.Mode{fabric.Routes, fabric.VXLAN} {
-		for _, forwarding := range []linux.Forwarding{linux.Direct, linux.Stack} {
+		for _, forwarding := range []fastpath.Forwarding{fastpath.Direct, fastpath.Stack} {
 			t.Run(fmt.Sprintf("%s/%s", mode, forwarding), func(t *testing.T) {
 				n := newNodes(t, func(c *linux.Config) { c.Fabric.Mode, c.Forwarding = mode, forwarding })
 				near, far := n[0], n[1]

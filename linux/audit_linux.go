@@ -6,9 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -22,7 +19,7 @@ var _ dataplane.Auditor = (*Backend)(nil)
 // Audit implements dataplane.Auditor. It compares the maps that the agent writes, the pins, and
 // the programs on interfaces, devices and hooks. It does not audit maps that programs write,
 // because their content depends on packets.
-func (b *Backend) Audit(_ context.Context, _ *model.State) ([]dataplane.Drift, error) {
+func (b *Backend) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift, error) {
 	if b.layout == nil {
 		return nil, errors.New("audit: the content of the maps is unknown, because the last write was interrupted")
 	}
@@ -48,6 +45,11 @@ func (b *Backend) Audit(_ context.Context, _ *model.State) ([]dataplane.Drift, e
 	for _, f := range others {
 		found = append(found, dataplane.Drift{Object: f.Object, Endpoint: pairs.ids[f.Interface], Detail: f.Detail})
 	}
+	more, err := b.components.Audit(ctx, s)
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	found = append(found, more...)
 	b.drifted = len(found) > 0
 	return found, nil
 }
@@ -71,25 +73,14 @@ func (b *Backend) alive() (p alivePairs, err error) {
 	return p, err
 }
 
-// auditOthers audits everything except the policy maps.
+// auditOthers audits the maps besides those of policy, and the programs on the interfaces of pods.
 func (b *Backend) auditOthers(pairs alivePairs) ([]loader.Finding, error) {
 	found, err := b.path.AuditMaps(pairs.indexes)
 	if err != nil {
 		return nil, err
 	}
-	for _, part := range []func() ([]loader.Finding, error){
-		func() ([]loader.Finding, error) { return b.auditPrograms(pairs) }, b.ways.audit, b.auditEgress, b.uplinks.audit,
-	} {
-		more, err := part()
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, more...)
-	}
-	for _, problem := range b.fabric.Audit() {
-		found = append(found, loader.Finding{Object: "sysctl", Detail: problem})
-	}
-	return found, nil
+	programs, err := b.auditPrograms(pairs)
+	return append(found, programs...), err
 }
 
 // byLinks reports whether the programs of an interface are attached by tcx links, or should be.
@@ -130,21 +121,9 @@ func (b *Backend) auditPrograms(pairs alivePairs) (found []loader.Finding, err e
 	return found, nil
 }
 
-// auditEgress audits the programs that decide after DNAT.
-func (b *Backend) auditEgress() ([]loader.Finding, error) {
-	if b.egress == byHooks {
-		return b.path.AuditHooks()
-	}
-	lost, err := b.lostEgress()
-	if err != nil || !lost {
-		return nil, err
-	}
-	return []loader.Finding{{Object: "nftables", Detail: "the rule that decides egress to Services is missing, or there are other rules"}}, nil
-}
-
 // repair repairs what Audit has found. It repairs programs first, because without them no
 // packet is decided.
-func (b *Backend) repair() error {
+func (b *Backend) repair(ctx context.Context) error {
 	if !b.drifted || b.path.Older() != "" {
 		return nil
 	}
@@ -153,9 +132,7 @@ func (b *Backend) repair() error {
 	if err != nil {
 		return fmt.Errorf("repair: %w", err)
 	}
-	errs := []error{b.repairPrograms(pairs), b.repairEgress(), b.path.RepairMaps(pairs.indexes), b.repairPolicy(), b.ways.repair(), b.uplinks.repair()}
-	b.fabric.Repair(time.Now())
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(b.repairPrograms(pairs), b.components.Repair(ctx), b.path.RepairMaps(pairs.indexes), b.repairPolicy()); err != nil {
 		return fmt.Errorf("repair: %w", err)
 	}
 	b.drifted = false
@@ -208,14 +185,6 @@ func (b *Backend) repairProgram(f link.Found) error {
 	return link.DropClassifiers(f.Index)
 }
 
-func (b *Backend) repairEgress() error {
-	found, err := b.auditEgress()
-	if err != nil || len(found) == 0 {
-		return err
-	}
-	return b.hookEgress()
-}
-
 // repairPolicy restores the content of the policy maps that the layout describes. It overwrites
 // damage in one part of the verdicts in place. After damage in several parts it reads the maps
 // back. The next Apply then moves from that content to other tables, as from any State to
@@ -240,51 +209,5 @@ func (b *Backend) repairPolicy() error {
 		return err
 	}
 	b.turnPage()
-	return nil
-}
-
-// audit audits the programs on devices that lead to other nodes.
-func (f *forwarding) audit() (found []loader.Finding, err error) {
-	if !f.settled {
-		return nil, nil
-	}
-	for _, name := range slices.Sorted(maps.Keys(f.now.devices)) {
-		index := f.now.devices[name]
-		if f.backend.tcx {
-			more, err := f.backend.path.AuditNodeLink(name, index)
-			if err != nil {
-				return nil, err
-			}
-			found = append(found, more...)
-			continue
-		}
-		has, err := link.HasNodeClassifier(index)
-		if err != nil {
-			return nil, err
-		}
-		if !has {
-			found = append(found, loader.Finding{Object: "classifier", Interface: name, Detail: "from_node is missing"})
-		}
-	}
-	return found, nil
-}
-
-// repair repairs what audit finds.
-func (f *forwarding) repair() error {
-	found, err := f.audit()
-	if err != nil || len(found) == 0 {
-		return err
-	}
-	for _, wrong := range found {
-		name := wrong.Interface
-		if f.backend.tcx {
-			err = f.backend.path.RepairNodeLink(name, f.now.devices[name])
-		} else {
-			err = link.SetNodeClassifier(f.now.devices[name], f.backend.path.FromNode().FD())
-		}
-		if err != nil {
-			return err
-		}
-	}
 	return nil
 }

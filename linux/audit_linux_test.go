@@ -20,6 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/denylist"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
@@ -36,7 +37,7 @@ type auditLab struct {
 func newAuditLab(t *testing.T) *auditLab {
 	l := newLab(t)
 	l.must(l.backend.Close())
-	l.xdp = linux.XDPDevices{Auto: true}
+	l.xdp = denylist.Devices{Auto: true}
 	l.change = func(c *linux.Config) {
 		c.Fabric.Mode = fabric.Auto
 		// Reading a map costs as much as its capacity.

@@ -18,6 +18,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/events"
 	"github.com/isthmus-net/isthmus/linux/fabric"
+	"github.com/isthmus-net/isthmus/linux/fastpath"
+	"github.com/isthmus-net/isthmus/linux/kubeproxy"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/policymap"
@@ -28,24 +30,20 @@ type Backend struct {
 	cfg      Config
 	log      *slog.Logger
 	features model.Features
-	fabric   *fabric.Fabric
+	// components are the features besides the policy core, fabric and egress among them.
+	components dataplane.Components
+	fabric     *fabric.Fabric
+	egress     *kubeproxy.Egress
 	// sources are the node's own addresses, from which it sends to its pods.
 	sources []netip.Addr
 	mtu     int
-	ports   hostPorts
-	origins origins
-	ways    forwarding
 	path    *loader.DataPath
 	tcx     bool // programs go to tcx links
 	hasTCX  bool // the kernel has tcx links
 	// drifted says that Audit has found a difference that Apply must repair.
 	drifted bool
-	// egress is the mechanism that decides egress after DNAT.
-	egress string
-	// egressDue is the time of the next check of that mechanism. The counter is the number of
-	// its repairs.
-	egressDue time.Time
-	mended    atomic.Uint64
+	// repairs counts repaired changes by other processes.
+	repairs atomic.Uint64
 	// damaged describes faults of pins and maps that Apply has not repaired yet.
 	damaged []string
 	// layout is the content of the maps; nil after writes that were interrupted.
@@ -58,7 +56,6 @@ type Backend struct {
 	usage     atomic.Pointer[map[string]dataplane.MapUsage]
 	pathModes atomic.Pointer[[]dataplane.PathMode] // likewise
 	upgrade   upgrade
-	uplinks   *uplinks
 	// pods are the pods of the endpoints. book records which policy was in force when, for
 	// Watch.
 	pods map[model.EndpointID]model.PodID
@@ -82,15 +79,13 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec), pods: make(map[model.EndpointID]model.PodID), linked: make(map[model.EndpointID]bool)}
-	b.ports = hostPorts{fromNode: cfg.HostPortsFromNode, step: b.step, repaired: func() { b.mended.Add(1) }, forwards: make(map[model.EndpointID][]fabric.Forward)}
-	b.ways.backend = b
 	uplink, err := fabric.FindUplink(cfg.Uplink)
 	if err != nil {
 		return nil, err
 	}
-	b.fabric = fabric.New(cfg.Fabric, cfg.Uplink, log)
+	b.fabric = fabric.New(cfg.Fabric, cfg.Uplink, b.host())
 	b.sources, b.mtu = uplink.Addresses(), b.fabric.MTU(uplink)
-	settings := loader.Settings{Timeouts: cfg.Timeouts, Events: cfg.Events, Direct: cfg.Forwarding == Direct, Tracking: cfg.Tracking}
+	settings := loader.Settings{Timeouts: cfg.Timeouts, Events: cfg.Events, Direct: cfg.Forwarding == fastpath.Direct, Tracking: cfg.Tracking}
 	if cfg.Fabric.Mode.Tunnels() {
 		settings.Tunnel = loader.Tunnel{Port: cfg.Fabric.Port, VNI: cfg.Fabric.VNI}
 	}
@@ -102,12 +97,12 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	for _, d := range b.path.Damaged() {
 		b.noteDamage(d)
 	}
-	if b.ways.asks = b.path.Asks(); cfg.Forwarding == Direct && !b.ways.asks {
+	if cfg.Forwarding == fastpath.Direct && !b.path.Asks() {
 		log.Warn("packets between nodes go through the host stack: programs cannot query connection tracking until the module nf_conntrack is loaded")
 	}
-	b.origins.backend = b
 	b.upgrade.waiting, b.upgrade.queued = b.path.OlderEndpoints(), make(map[int]bool)
-	err = b.hookEgress()
+	b.egress = kubeproxy.New(b.path, cfg.EgressByRule, b.host())
+	err = b.egress.Attach()
 	if err == nil {
 		err = b.path.AdoptLinks()
 	}
@@ -121,17 +116,14 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 		err = b.renewClassifiers()
 	}
 	if err == nil {
-		err = b.ports.start()
-	}
-	if err == nil {
-		b.uplinks, err = newUplinks(b)
+		b.components, err = b.makeComponents()
 	}
 	if err != nil {
 		b.path.Close()
 		return nil, err
 	}
 	b.notePathModes()
-	log.Info("data path ready", "uplink", uplink.Name, "mtu", b.mtu, "bpffs", cfg.BPFFS, "egress", b.egress, "endpoints", len(b.layout.State().Policy.Endpoints))
+	log.Info("data path ready", "uplink", uplink.Name, "mtu", b.mtu, "bpffs", cfg.BPFFS, "egress", b.egress.PathModes()[0].Mode, "endpoints", len(b.layout.State().Policy.Endpoints))
 	return b, nil
 }
 
@@ -205,14 +197,15 @@ func (b *Backend) readBack() error {
 func (b *Backend) Features() model.Features { return b.features }
 
 // Apply implements dataplane.Backend.
-func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported, error) {
+func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
 	if b.layout == nil {
 		if err := b.readBack(); err != nil {
 			return nil, err
 		}
 	}
 	defer b.noteUsage()
-	if err := b.repair(); err != nil {
+	defer b.notePathModes()
+	if err := b.repair(ctx); err != nil {
 		return nil, err
 	}
 	plan, now := dataplane.Plan(b.layout.State(), s), time.Now()
@@ -233,10 +226,8 @@ func (b *Backend) Apply(_ context.Context, s *model.State) ([]model.Unsupported,
 	}
 	b.damaged = nil // Apply has written everything
 	b.upgrade.failed = b.takeOver()
-	b.fabric.Apply(s, time.Now())
-	b.ways.tend(time.Now())
-	b.origins.apply(s.Fabric.PodCIDRs)
-	return b.uplinks.apply(s.Deny), errors.Join(b.upgrade.failed, b.followUplink(), b.ports.apply(time.Now()))
+	unsupported, err := b.components.Apply(ctx, s, b.features)
+	return unsupported, errors.Join(b.upgrade.failed, b.followUplink(), err)
 }
 
 // followUplink gives the routes to pods the current address of the node. The kernel removes
@@ -262,10 +253,10 @@ func (b *Backend) followUplink() error {
 	return nil
 }
 
-// Faults implements dataplane.Faulty. It also reports problems of the fabric, of source checks
-// and host ports, and an upgrade that is not complete.
+// Faults implements dataplane.Faulty: damage, an upgrade that is not complete, and the problems of
+// components.
 func (b *Backend) Faults() []string {
-	return slices.Concat(b.damaged, b.fabric.Problems(), b.origins.problems, b.upgradeProblems(), b.ports.problems(b.pods))
+	return slices.Concat(b.damaged, b.upgradeProblems(), b.components.Problems())
 }
 
 // noteDamage records a fault that was found when the data path was opened or read back. Faults
@@ -273,7 +264,7 @@ func (b *Backend) Faults() []string {
 func (b *Backend) noteDamage(what string) {
 	b.log.Warn("the data path was damaged; it is repaired", "problem", what)
 	b.damaged = append(b.damaged, "the data path was damaged, until policy is applied again: "+what)
-	b.mended.Add(1)
+	b.repairs.Add(1)
 }
 
 // NodeInfo implements dataplane.Announcer.
@@ -299,7 +290,7 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	if err != nil {
 		return dataplane.Counters{}, err
 	}
-	c := dataplane.Counters{Repairs: b.fabric.Repairs() + b.mended.Load(), Drops: make(map[string]uint64, len(bpfobj.DropReasons))}
+	c := dataplane.Counters{Repairs: b.repairs.Load(), Drops: make(map[string]uint64, len(bpfobj.DropReasons))}
 	for _, d := range model.Directions {
 		c.Verdicts[d] = [2]uint64{totals[2*int(d)], totals[2*int(d)+1]}
 	}
@@ -322,11 +313,12 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 		c.Maps[name] = dataplane.MapUsage{Entries: u.Entries, Capacity: u.Capacity}
 	}
 	c.PathModes = slices.Clip(*b.pathModes.Load())
-	return c, b.uplinks.count(&c)
+	err = b.components.Count(&c)
+	return c, err
 }
 
 // Close implements dataplane.Backend.
-func (b *Backend) Close() error { return errors.Join(b.uplinks.close(), b.path.Close()) }
+func (b *Backend) Close() error { return errors.Join(b.components.Close(), b.path.Close()) }
 
 func (b *Backend) step(name string) {
 	if b.cfg.Step != nil {

@@ -13,7 +13,9 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
-	nodefabric "github.com/isthmus-net/isthmus/linux/fabric"
+	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/fastpath"
+	"github.com/isthmus-net/isthmus/linux/hostport"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
@@ -26,11 +28,11 @@ type Config struct {
 	// Fabric says how the node reaches pods of other nodes, and sets the MTU.
 	Fabric fabric.Config
 	// Forwarding is the path of packets between pods of different nodes through this node.
-	Forwarding Forwarding
+	Forwarding fastpath.Forwarding
 	// HostPortsFromNode selects the node's own connections to host ports that go to pods.
-	HostPortsFromNode nodefabric.FromNode
+	HostPortsFromNode hostport.FromNode
 	// XDP selects the devices that enforce deny lists.
-	XDP XDPDevices
+	XDP denylist.Devices
 	// NeverDeny are addresses that are exempt from deny lists, in addition to those of nodes.
 	NeverDeny []netip.Addr
 	// Timeouts of idle flows.
@@ -53,7 +55,7 @@ type Config struct {
 
 // Defaults returns the configuration of an ordinary node.
 func Defaults() Config {
-	return Config{BPFFS: "/sys/fs/bpf/isthmus", Fabric: fabric.Defaults(), Forwarding: Direct, HostPortsFromNode: nodefabric.FromNodeAll, XDP: XDPDevices{Auto: true}, Timeouts: loader.DefaultTimeouts(),
+	return Config{BPFFS: "/sys/fs/bpf/isthmus", Fabric: fabric.Defaults(), Forwarding: fastpath.Direct, HostPortsFromNode: hostport.FromNodeAll, XDP: denylist.Devices{Auto: true}, Timeouts: loader.DefaultTimeouts(),
 		Events: loader.DefaultEvents()}
 }
 
@@ -67,7 +69,7 @@ func (c Config) Validate() error {
 	if len(c.Uplink) >= unix.IFNAMSIZ {
 		errs = append(errs, fmt.Errorf("uplink %q: interface names have at most %d characters", c.Uplink, unix.IFNAMSIZ-1))
 	}
-	if c.Forwarding != Direct && c.Forwarding != Stack {
+	if c.Forwarding != fastpath.Direct && c.Forwarding != fastpath.Stack {
 		errs = append(errs, fmt.Errorf("forwarding %q: give direct or stack", c.Forwarding))
 	}
 	if c.Timeouts.Opening <= 0 || c.Timeouts.TCP <= 0 || c.Timeouts.Other <= 0 || c.Timeouts.Closing <= 0 {

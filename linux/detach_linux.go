@@ -26,7 +26,7 @@ func (b *Backend) DeleteEndpoints(_ context.Context, ids []model.EndpointID) []e
 	var at []int // their indexes in ids
 	for i, id := range ids {
 		if errs[i] = unknown; unknown == nil {
-			errs[i] = b.ports.forget(id)
+			errs[i] = b.components.RemoveEndpoint(id)
 		}
 		if errs[i] == nil {
 			leaving, at = append(leaving, id), append(at, i)

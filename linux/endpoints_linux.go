@@ -20,7 +20,7 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 	if err != nil {
 		return nil, err
 	}
-	lost, err := b.lostEgress()
+	lost, err := b.egress.Lost()
 	if err != nil {
 		return nil, err
 	}

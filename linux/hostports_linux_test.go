@@ -21,7 +21,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
-	"github.com/isthmus-net/isthmus/linux/fabric"
+	"github.com/isthmus-net/isthmus/linux/hostport"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -116,7 +116,7 @@ func takesLoopback(pod string) (open, table bool, err error) {
 	if err != nil {
 		return false, false, err
 	}
-	table, err = fabric.HasHostPorts()
+	table, err = hostport.HasTable()
 	return string(text) == "1\n", table, err
 }
 
@@ -267,10 +267,10 @@ func TestHostPortsFromNode(t *testing.T) {
 	l.apply()
 	node4, node6 := nodeAddr4+":8100", "["+nodeAddr6+"]:8100"
 	for _, c := range []struct {
-		mode           fabric.FromNode
+		mode           hostport.FromNode
 		loopback, node string
 		open           bool
-	}{{fabric.FromNodeAll, "a", "a", true}, {fabric.FromNodeLoopback, "a", "refused", true}, {fabric.FromNodeNone, "refused", "refused", false}, {fabric.FromNodeAll, "a", "a", true}} {
+	}{{hostport.FromNodeAll, "a", "a", true}, {hostport.FromNodeLoopback, "a", "refused", true}, {hostport.FromNodeNone, "refused", "refused", false}, {hostport.FromNodeAll, "a", "a", true}} {
 		t.Run(string(c.mode), func(t *testing.T) {
 			l.t = t
 			l.must(l.backend.Close())
@@ -315,7 +315,7 @@ func TestListening(t *testing.T) {
 		connected, err := net.Dial("udp", nodeAddr4+":9")
 		l.must(err)
 		defer connected.Close()
-		found, err := fabric.Listening()
+		found, err := hostport.Listening()
 		l.must(err)
 		var got []string
 		for _, h := range found {

@@ -24,6 +24,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/denylist"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
@@ -47,7 +48,7 @@ type lab struct {
 	local  map[model.EndpointID]compile.Endpoint
 	// xdp are the devices of the XDP program. deny holds the lists that apply applies with the
 	// policies; refused holds the entries that were not enforced as requested.
-	xdp     linux.XDPDevices
+	xdp     denylist.Devices
 	deny    []*model.DenyList
 	limits  map[string]model.Bandwidth // of pods, by name
 	refused []model.Unsupported

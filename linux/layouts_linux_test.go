@@ -25,6 +25,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/kubeproxy"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
@@ -101,7 +102,7 @@ func (u *upgradeTraffic) plantLinks(old *ebpf.Collection, dir, host string) erro
 // the netfilter hooks.
 func (u *upgradeTraffic) plantEgress(spec *ebpf.CollectionSpec, pinned ebpf.CollectionOptions) error {
 	if spec == nil {
-		return link.DropEgressFilter()
+		return kubeproxy.DropRule()
 	}
 	if u.byRule {
 		delete(spec.Programs, "egress")
@@ -114,7 +115,7 @@ func (u *upgradeTraffic) plantEgress(spec *ebpf.CollectionSpec, pinned ebpf.Coll
 		if err := old.Programs["egress_filter"].Pin(pin); err != nil {
 			return err
 		}
-		return link.SetEgressFilter(map[string][]string{"forward": {pin}, "input": {pin}})
+		return kubeproxy.SetRule(map[string][]string{"forward": {pin}, "input": {pin}})
 	}
 	delete(spec.Programs, "egress_filter")
 	old, err := ebpf.NewCollectionWithOptions(spec, pinned)
@@ -139,7 +140,7 @@ func (u *upgradeTraffic) plantEgress(spec *ebpf.CollectionSpec, pinned ebpf.Coll
 			return err
 		}
 	}
-	return link.DropEgressFilter()
+	return kubeproxy.DropRule()
 }
 
 // plantV1 installs the programs of layout v1, which decide egress before DNAT.

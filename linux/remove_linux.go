@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/fabric"
+	"github.com/isthmus-net/isthmus/linux/hostport"
+	"github.com/isthmus-net/isthmus/linux/kubeproxy"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/xdp"
@@ -34,11 +36,11 @@ func Remove(_ context.Context, cfg Config) error {
 	for _, f := range found {
 		errs = append(errs, link.DeleteByName(f.Name))
 	}
-	errs = append(errs, link.SweepLimits(), fabric.Cleanup(), link.DropNodeClassifiers(nil))
+	errs = append(errs, link.SweepLimits(), fabric.Cleanup(), hostport.Remove(), link.DropNodeClassifiers(nil))
 	if err := errors.Join(errs...); err != nil {
 		return err // programs stay as long as pods may use them
 	}
-	if err := link.DropEgressFilter(); err != nil {
+	if err := kubeproxy.DropRule(); err != nil {
 		return err
 	}
 	if err := xdp.Remove(filepath.Join(cfg.BPFFS, loader.LayoutVersion)); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/denylist"
 )
 
 // TestRemove expects the same interfaces, routes, nftables tables and XDP programs as before,
@@ -23,7 +24,7 @@ func TestRemove(t *testing.T) {
 	l := newLab(t)
 	// If rules decide egress, the lab already has them.
 	before := slices.DeleteFunc(l.traces(), func(t string) bool { return strings.HasPrefix(t, "table isthmus-egress ") })
-	l.xdp, l.byRule = linux.XDPDevices{Names: []string{"eth0"}}, true
+	l.xdp, l.byRule = denylist.Devices{Names: []string{"eth0"}}, true
 	l.again()
 	a := l.pod("a", 11)
 	l.pod("b", 12)

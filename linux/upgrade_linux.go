@@ -98,7 +98,7 @@ func (b *Backend) takeOver() error {
 		}
 	}
 	b.step("decide egress alone")
-	if err := b.hookEgress(); err != nil {
+	if err := b.egress.Attach(); err != nil {
 		return err
 	}
 	b.step("remove older layout")

@@ -22,7 +22,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/denylist"
 	isthmuslink "github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
@@ -45,7 +45,7 @@ func denyList(entries ...string) []*model.DenyList {
 // port 80.
 func newUplinkLab(t *testing.T) *lab {
 	l := newLab(t)
-	l.xdp = linux.XDPDevices{Auto: true}
+	l.xdp = denylist.Devices{Auto: true}
 	l.again()
 	l.must(l.node.Do(func() error { return route("0.0.0.0/0", outsideAddr4) }))
 	l.must(l.outside.Do(func() error { return addresses("eth0", friend4+"/24", friend6+"/64") }))
@@ -286,7 +286,7 @@ func TestDenyListOverRestarts(t *testing.T) {
 	if m := l.mode("eth0"); m != "native" {
 		t.Error(m)
 	}
-	l.xdp = linux.XDPDevices{}
+	l.xdp = denylist.Devices{}
 	l.again()
 	if m := l.mode("eth0"); m != "none" {
 		t.Errorf("switched off, but the program is there: %s", m)
@@ -337,7 +337,7 @@ func TestForeignXDPProgram(t *testing.T) {
 // is reported. The program leaves a device that is no longer named.
 func TestNamedDevices(t *testing.T) {
 	l := newUplinkLab(t)
-	l.xdp = linux.XDPDevices{Names: []string{"eth0", "lo", "eth7"}}
+	l.xdp = denylist.Devices{Names: []string{"eth0", "lo", "eth7"}}
 	l.again()
 	l.apply()
 	if s := l.status().Deny; len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "eth7") ||
@@ -367,18 +367,5 @@ func TestNamedDevices(t *testing.T) {
 	}))
 	if m := l.status().Deny; len(m.Devices) != 1 {
 		t.Errorf("%+v", m)
-	}
-}
-
-func TestParseXDPDevices(t *testing.T) {
-	for text, want := range map[string]string{"auto": "{true []}", "off": "{false []}", "eth0": "{false [eth0]}", "eth0,eth1": "{false [eth0 eth1]}"} {
-		if d, err := linux.ParseXDPDevices(text); err != nil || fmt.Sprint(d) != want {
-			t.Errorf("%q: %v %v, want %s", text, d, err, want)
-		}
-	}
-	for _, text := range []string{"", ",", "eth0,", "eth0,eth0", "a/b", "..", "averyveryverylongname"} {
-		if _, err := linux.ParseXDPDevices(text); err == nil {
-			t.Errorf("%q is taken", text)
-		}
 	}
 }

@@ -25,18 +25,15 @@ func (b *Backend) applyOnce(ctx context.Context, s *model.State) (unsupported []
 	if err != nil {
 		return nil, nil, fmt.Errorf("apply: %w", err)
 	}
-	b.routesDue = nil
-	if err := b.applyRoutes(ctx, n, s); err != nil {
-		b.log.Warn("write routes to other nodes; retrying", "err", err)
-		b.routesDue = s
-	}
+	unsupported, failed := b.applyComponents(ctx, s)
 	have := b.read(n, list)
-	unsupported, plan := b.plan(have, s)
+	overBlocked, plan := b.plan(have, s)
+	unsupported = append(unsupported, overBlocked...)
 	x := &execution{Backend: b, have: have, unfinished: unfinished, failed: make(map[int]error), errs: make(map[model.EndpointID][]error), refused: make(map[model.EndpointID]bool)}
 	x.plan = plan
 	x.repairSets()
 	if err := x.run(ctx); err != nil {
-		return unsupported, x.refused, fmt.Errorf("apply: %w", err)
+		return unsupported, x.refused, fmt.Errorf("apply: %w", errors.Join(err, failed))
 	}
 	if x.wrote {
 		if err := x.compare(ctx); err != nil {
@@ -44,7 +41,7 @@ func (b *Backend) applyOnce(ctx context.Context, s *model.State) (unsupported []
 		}
 	}
 	x.blameUnfinished()
-	return unsupported, x.refused, x.err()
+	return unsupported, x.refused, errors.Join(x.err(), failed)
 }
 
 // plan computes the desired objects of HNS and the writes that lead there. Endpoints that the State does
@@ -57,7 +54,7 @@ func (b *Backend) plan(have *inventory, s *model.State) ([]model.Unsupported, *a
 		wanted, overBlocked = acl.WithoutSCTP(wanted, platform)
 	}
 	lowering := b.lowerer.Lower(wanted, b.options, platform)
-	unsupported := slices.Concat(lowering.Unsupported, b.undenied(s.Deny), overBlocked)
+	unsupported := slices.Concat(lowering.Unsupported, overBlocked)
 	for id := range have.endpoints {
 		if _, named := s.Policy.Endpoints[id]; !named {
 			lowering.Lists[id] = acl.DenyAll()

@@ -15,6 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/fabric"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -23,7 +24,7 @@ import (
 func (b *Backend) attachment(n *hns.Network, list []hns.Endpoint, e *hns.Endpoint, spec dataplane.EndpointSpec) dataplane.Attachment {
 	a := dataplane.Attachment{MAC: parseMAC(e.MACAddress), MTU: b.config.mtu()}
 	if b.config.Mode == Overlay {
-		a.HostMAC = parseMAC(tunnelMAC(n))
+		a.HostMAC = parseMAC(fabric.TunnelMAC(n))
 	} else if host := findNamed(list, b.config.hostEndpointName()); host != nil {
 		a.HostMAC = parseMAC(host.MACAddress)
 	}
@@ -40,6 +41,9 @@ func (b *Backend) DeleteEndpoint(ctx context.Context, id model.EndpointID) error
 	name, err := b.config.endpointName(id)
 	if err != nil {
 		return fmt.Errorf("delete endpoint: %w", err)
+	}
+	if err := b.components.RemoveEndpoint(id); err != nil {
+		return fmt.Errorf("delete endpoint %s: %w", id, err)
 	}
 	n, err := b.findNetwork(ctx)
 	if err != nil {

@@ -11,26 +11,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/acl"
-	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 var _ dataplane.Auditor = (*Backend)(nil)
-
-// auditRoutes returns routes of an overlay network that are missing or stray.
-func (b *Backend) auditRoutes(n *hns.Network, s *model.State) (found []dataplane.Drift) {
-	if b.config.Mode != Overlay {
-		return nil
-	}
-	want, _ := wantedRoutes(b.config, s)
-	stale, missing := routeChanges(n, want)
-	for _, p := range stale {
-		found = append(found, dataplane.Drift{Object: "route", Detail: fmt.Sprintf("stray: %s", p.Settings)})
-	}
-	for _, r := range missing {
-		found = append(found, dataplane.Drift{Object: "route", Detail: "missing: " + r.DestinationPrefix})
-	}
-	return found
-}
 
 // Audit implements dataplane.Auditor. It returns what an Apply of the State would write.
 func (b *Backend) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift, error) {
@@ -52,7 +35,11 @@ func (b *Backend) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift,
 	if b.config.Mode == L2Bridge && findNamed(list, b.config.hostEndpointName()) == nil {
 		found = append(found, dataplane.Drift{Object: "host endpoint", Detail: "the host's endpoint is missing"})
 	}
-	found = append(found, b.auditRoutes(n, s)...)
+	more, err := b.components.Audit(ctx, s)
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	found = append(found, more...)
 	have := b.read(n, list)
 	_, plan := b.plan(have, s)
 	for _, step := range plan.Steps {

@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/fabric"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -32,21 +33,18 @@ type Backend struct {
 	sctp sctpSupport
 	// late are the lists of ACLs in writes that timed out and have not returned.
 	late map[hns.Object][]hns.ACL
-	// routesDue is the State whose routes could not all be written. unreachable is the last reported
-	// problem of unreachable nodes.
-	routesDue   *model.State
-	unreachable []string
-	// nodeInfo is derived from the network as last read.
-	nodeInfo model.NodeInfo
-	// tunnel is the problem of the overlay network's tunnel endpoint. created maps the GUID of an attached
+	// components are the features besides the policy core, the fabric among them.
+	components dataplane.Components
+	fabric     *fabric.Fabric
+	// created maps the GUID of an attached
 	// endpoint that is not connected to the time since when. idle are the problems of those endpoints.
-	tunnel  string
 	created map[string]time.Time
 	idle    []string
 
 	mu      sync.Mutex // guards what Counters shares with the other methods
 	network string     // id
 	meter   meter
+	modes   []dataplane.PathMode
 }
 
 var (
@@ -69,6 +67,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		meter:  newMeter(), orphans: make(map[string]bool), late: make(map[hns.Object][]hns.ACL),
 		sctp: sctpSupport{otherwise: make(map[model.EndpointID]bool)},
 	}
+	b.makeComponents()
 	v, err := b.hns.Version(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the version of hns: %w", remedied(err))
@@ -119,8 +118,8 @@ func (b *Backend) Features() model.Features {
 // InForce returns nil: HNS stores addresses and ports, no classes.
 func (b *Backend) InForce(context.Context) (*model.State, error) { return nil, nil }
 
-// Close does nothing; HNS continues.
-func (b *Backend) Close() error { return nil }
+// Close closes the components; HNS continues.
+func (b *Backend) Close() error { return b.components.Close() }
 
 // meter adds up the counts of endpoints, including deleted ones, since the process started.
 type meter struct {
@@ -140,11 +139,11 @@ func (m *meter) add(id string, now hns.Stats) {
 	m.last[id] = now
 }
 
-// Idle implements dataplane.Backend. It removes objects of calls that timed out. It writes routes that
-// could not be written, the host's own too. It looks for the tunnel endpoint that a new network did not
-// have yet.
+// Idle implements dataplane.Backend. It removes objects of calls that timed out, syncs the components,
+// and restores routes of the host.
 func (b *Backend) Idle(ctx context.Context) (bool, error) {
-	return false, errors.Join(b.removeOrphans(ctx), b.retryRoutes(ctx), b.restoreRoutes(), b.awaitTunnel(ctx))
+	defer b.noteModes()
+	return false, errors.Join(b.removeOrphans(ctx), b.components.Sync(ctx, time.Now()), b.restoreRoutes())
 }
 
 // Counters returns the packets that HNS dropped at the pods' ports. HNS counts packets and not decisions,
@@ -175,11 +174,13 @@ func (b *Backend) Counters(ctx context.Context) (dataplane.Counters, error) {
 		b.mu.Unlock()
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	return dataplane.Counters{Drops: map[string]uint64{
+	c := dataplane.Counters{PathModes: slices.Clip(b.modes), Drops: map[string]uint64{
 		"hns ingress": b.meter.sum.DroppedIn,
 		"hns egress":  b.meter.sum.DroppedOut,
-	}}, errors.Join(errs...)
+	}}
+	b.mu.Unlock()
+	err = errors.Join(append(errs, b.components.Count(&c))...)
+	return c, err
 }
 
 // cleanupTime bounds the rollback after the caller's context has ended.

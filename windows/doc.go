@@ -7,6 +7,9 @@
 // endpoints by their names, and may repeat everything after a crash. It runs on any system against
 // hns.Fake; only one file of package hns needs Windows.
 //
+// Its Backend is the policy core: network, endpoints and ACLs. Other features are components with packages
+// of their own: fabric and denylist; components.go lists them.
+//
 // It programs neither the host's own routes (which L2Bridge needs to reach other nodes) nor load balancers,
 // and cannot report why HNS dropped a packet.
 package windows

@@ -64,6 +64,7 @@ func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 		return dataplane.Attachment{}, err
 	}
 	delete(b.orphans, want.Name)
+	b.components.EndpointAdded(spec)
 	return b.attachment(n, list, found, spec), nil
 }
 

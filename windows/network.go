@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/isthmus-net/isthmus/windows/fabric"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -25,7 +26,7 @@ func (b *Backend) findNetwork(ctx context.Context) (*hns.Network, error) {
 			b.mu.Lock()
 			b.network = n.ID
 			b.mu.Unlock()
-			b.announce(&list[i])
+			b.fabric.Observe(&list[i])
 			return &list[i], nil
 		}
 	}
@@ -179,9 +180,9 @@ func (b *Backend) waitForTunnel(ctx context.Context, n *hns.Network) error {
 		return nil
 	}
 	deadline := time.Now().Add(b.config.NetworkWait)
-	defer func() { b.checkTunnel(n) }()
+	defer func() { b.fabric.CheckTunnel(n) }()
 	for {
-		if _, ok := tunnelAddress(n); ok && tunnelMAC(n) != "" {
+		if fabric.HasTunnel(n) {
 			return nil
 		}
 		if time.Now().After(deadline) {
@@ -211,17 +212,6 @@ func (b *Backend) restoreRoutes() error {
 		b.log.Info("restored a route of the host", "destination", r.Destination, "next hop", r.NextHop, "interface", r.Interface)
 	}
 	return err
-}
-
-// tunnelMAC returns the MAC address of an overlay network's tunnel endpoint.
-func tunnelMAC(n *hns.Network) string {
-	for _, p := range n.Policies {
-		var dr hns.DrMacAddress
-		if p.Is(hns.TypeDrMacAddress) && p.Decode(&dr) == nil {
-			return dr.Address
-		}
-	}
-	return ""
 }
 
 // listAttempts is how often a listing is repeated if an object is removed in the middle of it.

@@ -10,7 +10,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
-	"github.com/isthmus-net/isthmus/linux/fabric"
+	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/fastpath"
+	"github.com/isthmus-net/isthmus/linux/hostport"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
@@ -23,11 +25,11 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	remove := func(ctx context.Context) error { return linux.Remove(ctx, cfg) }
 	return opener{remove: remove, directories: []string{o.bpffs}, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
 		var err error
-		if cfg.XDP, err = linux.ParseXDPDevices(o.xdp); err != nil {
+		if cfg.XDP, err = denylist.ParseDevices(o.xdp); err != nil {
 			return nil, fmt.Errorf("--xdp-devices %w", err)
 		}
-		cfg.NeverDeny, cfg.Forwarding = o.spared, linux.Forwarding(o.forwarding)
-		cfg.HostPortsFromNode = fabric.FromNode(o.fromNode)
+		cfg.NeverDeny, cfg.Forwarding = o.spared, fastpath.Forwarding(o.forwarding)
+		cfg.HostPortsFromNode = hostport.FromNode(o.fromNode)
 		return linux.New(ctx, cfg, log)
 	}}
 }

@@ -13,15 +13,15 @@ import (
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/denymap"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/xdp"
 )
 
 // nodeDenials are the deny lists in the maps of this node.
 type nodeDenials struct {
-	found  *denylist.Entries
-	sieves [2]denylist.Sieve
+	found  *denymap.Entries
+	sieves [2]denymap.Sieve
 }
 
 // pinnedDenials reads the maps that the agent pinned below a directory.
@@ -38,7 +38,7 @@ func pinnedDenials(bpffs string) (denials, error) {
 		return nil, fmt.Errorf("%w: run isthmusctl as root, or read manifests with --manifests", err)
 	}
 	if found == nil { // no list is in force
-		found = denylist.NewEntries()
+		found = denymap.NewEntries()
 	}
 	return &nodeDenials{found, found.Sieves()}, nil
 }
@@ -52,7 +52,7 @@ func (n *nodeDenials) entries() []deniedEntry {
 	slices.SortFunc(prefixes, model.ComparePrefixes)
 	for _, p := range prefixes {
 		d := deniedEntry{Address: entryText(p), Verdict: "denied"}
-		if action, ok := n.found.Singles[p.Addr()]; ok && p.IsSingleIP() && action == denylist.Spare {
+		if action, ok := n.found.Singles[p.Addr()]; ok && p.IsSingleIP() && action == denymap.Spare {
 			d.Verdict = "spared"
 		}
 		all = append(all, d)
@@ -64,7 +64,7 @@ func (n *nodeDenials) check(a netip.Addr) deniedEntry {
 	d := deniedEntry{Address: a.String(), Verdict: "allowed"}
 	if n.found.Lookup(n.sieves, a) {
 		d.Verdict = "denied"
-	} else if action, ok := n.found.Singles[a]; ok && action == denylist.Spare {
+	} else if action, ok := n.found.Singles[a]; ok && action == denymap.Spare {
 		d.Verdict = "spared"
 	}
 	for p := range n.found.Prefixes {

@@ -38,10 +38,12 @@ type Backend interface {
 	// system.
 	Endpoints(ctx context.Context) ([]Installed, error)
 
-	// Apply takes the whole node from the state in force to the State, by the steps of Plan, and returns
-	// when it is in force. Endpoints that the State does not name keep or get default deny. Constructs that
-	// the OS cannot express exactly are over-blocked and returned. After an error the old decisions stay in
-	// force where the change failed, and Apply can be repeated.
+	// Apply takes the whole node from the state in force to the State, and returns when it is in force.
+	// Meanwhile every packet meets the old decision or the new one. A data path that stores classes goes by
+	// the steps of Plan. One that stores rules per endpoint orders its writes itself, to the same effect.
+	// Apply also applies the State to the Components. Endpoints that the State does not name keep or get
+	// default deny. Constructs that the OS cannot express exactly are over-blocked and returned. After an
+	// error the old decisions stay in force where the change failed, and Apply can be repeated.
 	Apply(ctx context.Context, s *model.State) ([]model.Unsupported, error)
 
 	// InForce reads back the State in force, without causes and terms. It returns nil if there is none or

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package denylist lays out deny sets in the maps that bpf/xdp.bpf.c reads: single addresses,
-// prefixes, and a prefilter that rules out whole regions of addresses. It computes the writes
-// from one set to another. Their order keeps denied what both sets deny, and passes what
-// neither denies, throughout.
+// Package denylist keeps deny lists in force on the uplinks of a node: it lays a deny set out with
+// linux/denymap and attaches the program of linux/xdp. Addresses of the machine and those of
+// Config.NeverDeny are exempt. It checks the devices every 10 seconds, because default routes change.
 //
-// It is pure and builds on any OS. It does not touch a map: linux/xdp does.
+// It is a dataplane.Component; its section of a State is Deny. It does not decide which addresses are
+// denied, and does not touch packets of pods to each other.
 package denylist

@@ -3,17 +3,17 @@
 package fabric
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"reflect"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/link"
@@ -26,11 +26,11 @@ const (
 	retryPeriod = time.Second
 )
 
-// Fabric keeps a node's fabric as planned. It is used from one goroutine, except for Repairs.
+// Fabric keeps a node's fabric as planned. It is used from one goroutine.
 type Fabric struct {
 	cfg    fabric.Config
 	uplink string
-	log    *slog.Logger
+	host   dataplane.Host
 
 	// self and peers are the input of the next plan; wanted says that they are known.
 	self   fabric.Self
@@ -46,13 +46,17 @@ type Fabric struct {
 	due      time.Time
 	failed   bool // the last attempt, at least in part
 	problems []string
-	repairs  atomic.Uint64
 }
+
+var (
+	_ dataplane.Component = (*Fabric)(nil)
+	_ dataplane.Repairer  = (*Fabric)(nil)
+)
 
 // New prepares a Fabric over the named uplink, or over that of the default route if the name is
 // empty. It changes nothing. The Config must be valid.
-func New(cfg fabric.Config, uplink string, log *slog.Logger) *Fabric {
-	return &Fabric{cfg: cfg, uplink: uplink, log: log}
+func New(cfg fabric.Config, uplink string, host dataplane.Host) *Fabric {
+	return &Fabric{cfg: cfg, uplink: uplink, host: host}
 }
 
 // MTU returns the present MTU of pods.
@@ -64,15 +68,17 @@ func (f *Fabric) MTU(u Uplink) int {
 	return f.cfg.PodMTU(u.MTU, outer6)
 }
 
-// Apply reconciles the fabric with the State, unless it equals that of the last call. A failure
-// is a problem, never an error: pods of this node reach each other without the fabric.
-func (f *Fabric) Apply(s *model.State, now time.Time) {
+// Apply implements dataplane.Component. It reconciles the fabric with the State, unless the section equals
+// that of the last call. A failure is a problem, never an error: pods of this node reach each other
+// without the fabric.
+func (f *Fabric) Apply(_ context.Context, s *model.State) ([]model.Unsupported, error) {
 	self := fabric.Self{Name: s.Node, PodCIDRs: s.Fabric.PodCIDRs, Addresses: s.Fabric.NodeAddresses}
 	if f.wanted && sameSlice(f.peers, s.Fabric.Routes) && sameSlice(f.self.PodCIDRs, self.PodCIDRs) && sameSlice(f.self.Addresses, self.Addresses) {
-		return
+		return nil, nil
 	}
 	f.self, f.peers, f.wanted = self, s.Fabric.Routes, true
-	f.sync(now, false)
+	f.sync(time.Now(), false)
+	return nil, nil
 }
 
 // sameSlice reports whether two slices of States share their memory; States share unchanged
@@ -81,16 +87,17 @@ func sameSlice[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// Tend checks whether the uplink has changed, and periodically whether the system matches the
-// plan, and repairs it.
-func (f *Fabric) Tend(now time.Time) {
+// Sync implements dataplane.Component. It checks whether the uplink has changed, and periodically whether
+// the system matches the plan, and repairs it.
+func (f *Fabric) Sync(_ context.Context, now time.Time) error {
 	if !f.wanted {
-		return
+		return nil
 	}
 	u, err := FindUplink(f.uplink)
 	if moved := err == nil && !u.same(f.found); moved || !now.Before(f.due) {
 		f.sync(now, true)
 	}
+	return nil
 }
 
 // Sources are the node's own addresses on the uplink, one per IP version.
@@ -107,9 +114,6 @@ func (f *Fabric) NodeInfo() model.NodeInfo {
 	return model.NodeInfo{Tunnel: f.plan.Tunnel.Local}
 }
 
-// Repairs counts the changes of other processes that were repaired.
-func (f *Fabric) Repairs() uint64 { return f.repairs.Load() }
-
 // Hops are the pod ranges of other nodes, and how they are reached.
 func (f *Fabric) Hops() []fabric.Hop {
 	if f.plan == nil {
@@ -118,9 +122,26 @@ func (f *Fabric) Hops() []fabric.Hop {
 	return f.plan.Hops
 }
 
-// Masquerades reports whether packets from pods to destinations outside the cluster leave with
-// the node's address.
-func (f *Fabric) Masquerades() bool { return f.plan != nil && f.plan.NAT != nil }
+// PathModes says how packets from pods to destinations outside the cluster leave: with the pod's address or
+// the node's.
+func (f *Fabric) PathModes() []dataplane.PathMode {
+	mode := "stack"
+	if f.plan != nil && f.plan.NAT != nil {
+		mode = "stack_masquerade"
+	}
+	return []dataplane.PathMode{{Part: "outside", Mode: mode, Count: 1}}
+}
+
+// Senders are the nodes that send to this one by tunnel.
+func (f *Fabric) Senders() []fabric.Sender {
+	if f.plan == nil {
+		return nil
+	}
+	return f.plan.Senders
+}
+
+// Close does nothing: the fabric stays.
+func (f *Fabric) Close() error { return nil }
 
 // sync computes a plan and applies it. In an audit the plan is unchanged, so every necessary
 // change repairs what another process did.
@@ -140,11 +161,11 @@ func (f *Fabric) sync(now time.Time, audit bool) {
 	f.foreign = c.foreign
 	if audit && !f.failed && reflect.DeepEqual(f.plan, plan) {
 		for _, done := range c.done {
-			f.repairs.Add(1)
-			f.log.Warn("repaired what another process changed", "change", done)
+			f.host.Repaired()
+			f.host.Log.Warn("repaired what another process changed", "change", done)
 		}
 	} else if len(c.done) > 0 {
-		f.log.Info("fabric", "mode", f.cfg.Mode, "hops", len(plan.Hops), "changes", len(c.done))
+		f.host.Log.Info("fabric", "mode", f.cfg.Mode, "hops", len(plan.Hops), "changes", len(c.done))
 	}
 	f.plan, f.failed = plan, len(c.errs) > 0
 	problems := slices.Clone(plan.Problems)
@@ -164,7 +185,7 @@ func (f *Fabric) report(now time.Time, problems []string) {
 	for i, p := range problems {
 		problems[i] = "fabric: " + p
 		if !slices.Contains(f.problems, problems[i]) {
-			f.log.Error("fabric", "problem", p)
+			f.host.Log.Error("fabric", "problem", p)
 		}
 	}
 	f.problems = problems
@@ -234,24 +255,28 @@ func (c *changes) forwarding(uplink string, v6 bool) {
 	turnOn("ipv6/conf/all/forwarding")
 }
 
-// Audit describes forwarding sysctls with wrong values. Tend checks routes, tunnels and
-// nftables rules.
-func (f *Fabric) Audit() []string {
+// Audit implements dataplane.Auditor. It finds forwarding sysctls with wrong values; Sync checks routes,
+// tunnels and nftables rules.
+func (f *Fabric) Audit(context.Context, *model.State) (found []dataplane.Drift, _ error) {
 	if f.plan == nil || f.cfg.Mode == fabric.None {
-		return nil
+		return nil, nil
 	}
 	want := []link.Sysctl{{Path: "ipv4/ip_forward", Value: "1"}, {Path: "ipv4/conf/" + f.found.Name + "/forwarding", Value: "1"}}
 	if slices.ContainsFunc(f.plan.Own, isIPv6) {
 		want = append(want, link.Sysctl{Path: "ipv6/conf/all/forwarding", Value: "1"})
 	}
-	return link.CheckSysctls(want)
+	for _, problem := range link.CheckSysctls(want) {
+		found = append(found, dataplane.Drift{Object: "sysctl", Detail: problem})
+	}
+	return found, nil
 }
 
-// Repair reconciles everything with the plan immediately.
-func (f *Fabric) Repair(now time.Time) {
+// Repair implements dataplane.Repairer. It reconciles everything with the plan immediately.
+func (f *Fabric) Repair(context.Context) error {
 	if f.wanted {
-		f.sync(now, true)
+		f.sync(time.Now(), true)
 	}
+	return nil
 }
 
 // Cleanup removes the fabric from this node. Forwarding stays on, because other software may
@@ -262,8 +287,5 @@ func Cleanup() error {
 	c.routes(nil)
 	c.rules(nil)
 	c.tunnel(nil)
-	if _, err := SetHostPorts(HostPorts{}); err != nil {
-		c.fail(err)
-	}
 	return errors.Join(c.errs...)
 }

@@ -47,9 +47,6 @@ func (f *Fabric) Ways() (all []Way, known bool, err error) {
 	return all, true, nil
 }
 
-// Plan is the applied plan, nil before the first one. It must not be changed.
-func (f *Fabric) Plan() *fabric.Plan { return f.plan }
-
 func hasIPsec() (bool, error) {
 	policies, err := link.Whole(func() ([]netlink.XfrmPolicy, error) { return netlink.XfrmPolicyList(netlink.FAMILY_ALL) })
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {

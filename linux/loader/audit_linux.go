@@ -12,6 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
@@ -24,6 +25,14 @@ type Finding struct {
 	// Interface is set if the object belongs to an interface.
 	Interface string
 	Detail    string
+}
+
+// Drifts returns findings about objects that belong to no endpoint.
+func Drifts(found []Finding) (all []dataplane.Drift) {
+	for _, f := range found {
+		all = append(all, dataplane.Drift{Object: f.Object, Detail: f.Detail})
+	}
+	return all
 }
 
 // intent holds what this process wrote to the maps that no State describes. The audit skips a

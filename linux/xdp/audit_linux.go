@@ -8,19 +8,19 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/denymap"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
 // Audit compares maps, pins and links with the results of Apply and Attach: the wanted entries,
 // and the program on the devices of these names, by index. It changes nothing, except that it
 // removes pinned objects that are not links.
-func (f *Filter) Audit(want *denylist.Entries, devices map[string]int) (found []loader.Finding, err error) {
+func (f *Filter) Audit(want *denymap.Entries, devices map[string]int) (found []loader.Finding, err error) {
 	is, err := f.objects.read()
 	if err != nil {
 		return nil, err
 	}
-	if w := denylist.Diff(want, is); !w.None() {
+	if w := denymap.Diff(want, is); !w.None() {
 		found = append(found, loader.Finding{Object: "deny_list", Detail: fmt.Sprintf(
 			"%d single addresses and %d prefixes differ or are unwanted, %d and %d are missing", len(w.Singles), len(w.Prefixes), len(w.DropSingles), len(w.DropPrefixes))})
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
-	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/denymap"
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
@@ -40,7 +40,7 @@ type Filter struct {
 	// instrument is only used in a sandbox.
 	instrument []func(*ebpf.CollectionSpec) error
 	// entries is the content of the maps; nil after interrupted writes.
-	entries *denylist.Entries
+	entries *denymap.Entries
 }
 
 // Open loads the program with the maps pinned in the existing directory pins, or with new ones.
@@ -138,16 +138,16 @@ func (f *Filter) Close() error {
 }
 
 // Capacity returns the number of entries that the maps can hold.
-func (f *Filter) Capacity() denylist.Capacity {
+func (f *Filter) Capacity() denymap.Capacity {
 	o := &f.objects
-	return denylist.Capacity{Singles: int(min(o.Singles4.MaxEntries(), o.Singles6.MaxEntries())),
+	return denymap.Capacity{Singles: int(min(o.Singles4.MaxEntries(), o.Singles6.MaxEntries())),
 		Prefixes: int(min(o.Prefixes4.MaxEntries(), o.Prefixes6.MaxEntries()))}
 }
 
 // Apply makes the maps hold the entries. Sources that both the old and the new entries deny are
 // denied throughout. If the entries do not fit, nothing changes. After another error it may be
 // called again.
-func (f *Filter) Apply(want *denylist.Entries) error {
+func (f *Filter) Apply(want *denymap.Entries) error {
 	if err := want.Fits(f.Capacity()); err != nil {
 		return err
 	}
@@ -158,9 +158,9 @@ func (f *Filter) Apply(want *denylist.Entries) error {
 		}
 		f.entries = have
 	}
-	w, have := denylist.Diff(f.entries, want), f.entries
+	w, have := denymap.Diff(f.entries, want), f.entries
 	f.entries = nil
-	err := f.objects.sift(denylist.Union(have, want).Sieves())
+	err := f.objects.sift(denymap.Union(have, want).Sieves())
 	if err == nil {
 		err = f.objects.execute(w)
 	}
@@ -178,7 +178,7 @@ func (f *Filter) Apply(want *denylist.Entries) error {
 func (f *Filter) Damaged() []string { return f.damaged }
 
 // Entries returns the entries in force; nil if unknown.
-func (f *Filter) Entries() *denylist.Entries { return f.entries }
+func (f *Filter) Entries() *denymap.Entries { return f.entries }
 
 // Drops reads the counters.
 func (f *Filter) Drops() (Drops, error) {
@@ -222,7 +222,7 @@ func (f *Filter) RunPieces(frame []byte, first int) (bool, error) {
 
 // ReadPinned returns the deny list in force, from the maps pinned in a directory, or nil if
 // there are none.
-func ReadPinned(pins string) (*denylist.Entries, error) {
+func ReadPinned(pins string) (*denymap.Entries, error) {
 	var m denyMaps
 	defer func() {
 		for _, open := range m.all() {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/denymap"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/xdp"
 )
@@ -75,7 +75,7 @@ func denySet(t *testing.T, entries ...string) *model.DenySet {
 
 func apply(t *testing.T, f *xdp.Filter, entries ...string) {
 	t.Helper()
-	if err := f.Apply(denylist.Layout(denySet(t, entries...), []netip.Addr{spared})); err != nil {
+	if err := f.Apply(denymap.Layout(denySet(t, entries...), []netip.Addr{spared})); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -296,7 +296,7 @@ func TestManyEntries(t *testing.T) {
 	}
 	set := list(100_000)
 	began := time.Now()
-	if err := f.Apply(denylist.Layout(set, nil)); err != nil {
+	if err := f.Apply(denymap.Layout(set, nil)); err != nil {
 		t.Fatal(err)
 	}
 	n := f.Entries().Count()
@@ -310,15 +310,15 @@ func TestManyEntries(t *testing.T) {
 	}
 	more := list(100_001)
 	began = time.Now()
-	if err := f.Apply(denylist.Layout(more, nil)); err != nil {
+	if err := f.Apply(denymap.Layout(more, nil)); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("one more: %.3f s", time.Since(began).Seconds())
-	if err := f.Apply(denylist.Layout(list(200_000), nil)); err == nil {
+	if err := f.Apply(denymap.Layout(list(200_000), nil)); err == nil {
 		t.Error("200,000 entries were taken")
 	}
 	expect(t, f, "after a refusal", from(set.Prefixes[1].Addr()), false, drop4)
-	if err := f.Apply(denylist.NewEntries()); err != nil {
+	if err := f.Apply(denymap.NewEntries()); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, f, "after all were removed", from(set.Prefixes[1].Addr()), true, nothing)

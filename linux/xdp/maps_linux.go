@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
-	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/denymap"
 )
 
 // denyMaps are the maps of the deny list.
@@ -35,25 +35,25 @@ func (m *denyMaps) named() map[string]*ebpf.Map {
 }
 
 // read returns the content of the maps.
-func (m *denyMaps) read() (*denylist.Entries, error) {
-	e := denylist.NewEntries()
+func (m *denyMaps) read() (*denymap.Entries, error) {
+	e := denymap.NewEntries()
 	return e, errors.Join(
 		readAll(m.Singles4, func(k bpfobj.XdpAddr4, v bpfobj.XdpDenyEntry) {
-			e.Singles[netip.AddrFrom4(k.Addr)] = denylist.Action(v.Action)
+			e.Singles[netip.AddrFrom4(k.Addr)] = denymap.Action(v.Action)
 		}),
 		readAll(m.Singles6, func(k bpfobj.XdpAddr6, v bpfobj.XdpDenyEntry) {
-			e.Singles[netip.AddrFrom16(k.Addr)] = denylist.Action(v.Action)
+			e.Singles[netip.AddrFrom16(k.Addr)] = denymap.Action(v.Action)
 		}),
 		readAll(m.Prefixes4, func(k bpfobj.XdpPrefix4, v bpfobj.XdpDenyEntry) {
-			e.Prefixes[netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits)).Masked()] = denylist.Action(v.Action) == denylist.Deny
+			e.Prefixes[netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits)).Masked()] = denymap.Action(v.Action) == denymap.Deny
 		}),
 		readAll(m.Prefixes6, func(k bpfobj.XdpPrefix6, v bpfobj.XdpDenyEntry) {
-			e.Prefixes[netip.PrefixFrom(netip.AddrFrom16(k.Addr), int(k.Bits)).Masked()] = denylist.Action(v.Action) == denylist.Deny
+			e.Prefixes[netip.PrefixFrom(netip.AddrFrom16(k.Addr), int(k.Bits)).Masked()] = denymap.Action(v.Action) == denymap.Deny
 		}))
 }
 
 // execute makes the writes in order.
-func (m *denyMaps) execute(w *denylist.Writes) error {
+func (m *denyMaps) execute(w *denymap.Writes) error {
 	var add4 pairs[bpfobj.XdpAddr4]
 	var add6 pairs[bpfobj.XdpAddr6]
 	for _, s := range w.Singles {
@@ -89,9 +89,9 @@ func (m *denyMaps) execute(w *denylist.Writes) error {
 func splitPrefixes(all []netip.Prefix) (v4 pairs[bpfobj.XdpPrefix4], v6 pairs[bpfobj.XdpPrefix6]) {
 	for _, p := range all {
 		if p.Addr().Is4() {
-			v4.add(bpfobj.XdpPrefix4{Bits: uint32(p.Bits()), Addr: p.Addr().As4()}, denylist.Deny)
+			v4.add(bpfobj.XdpPrefix4{Bits: uint32(p.Bits()), Addr: p.Addr().As4()}, denymap.Deny)
 		} else {
-			v6.add(bpfobj.XdpPrefix6{Bits: uint32(p.Bits()), Addr: p.Addr().As16()}, denylist.Deny)
+			v6.add(bpfobj.XdpPrefix6{Bits: uint32(p.Bits()), Addr: p.Addr().As16()}, denymap.Deny)
 		}
 	}
 	return v4, v6
@@ -99,14 +99,14 @@ func splitPrefixes(all []netip.Prefix) (v4 pairs[bpfobj.XdpPrefix4], v6 pairs[bp
 
 // sift writes the words of the prefilter that differ, each by stores that programs read as a
 // whole.
-func (m *denyMaps) sift(want [2]denylist.Sieve) error {
+func (m *denyMaps) sift(want [2]denymap.Sieve) error {
 	const size = 16 // struct sieve
 	for family, sieve := range []*ebpf.Map{m.Sieve4, m.Sieve6} {
 		memory, err := sieve.Memory()
 		if err != nil {
 			return fmt.Errorf("map the memory of the prefilter: %w", err)
 		}
-		have := make([]byte, denylist.Words*size)
+		have := make([]byte, denymap.Words*size)
 		if _, err := memory.ReadAt(have, 0); err != nil {
 			return fmt.Errorf("read prefilter: %w", err)
 		}
@@ -126,14 +126,14 @@ func (m *denyMaps) sift(want [2]denylist.Sieve) error {
 }
 
 // sifted counts the words of the prefilter that differ.
-func (m *denyMaps) sifted(want [2]denylist.Sieve) (wrong int, err error) {
+func (m *denyMaps) sifted(want [2]denymap.Sieve) (wrong int, err error) {
 	const size = 16 // struct sieve
 	for family, sieve := range []*ebpf.Map{m.Sieve4, m.Sieve6} {
 		memory, err := sieve.Memory()
 		if err != nil {
 			return 0, fmt.Errorf("map the memory of the prefilter: %w", err)
 		}
-		have := make([]byte, denylist.Words*size)
+		have := make([]byte, denymap.Words*size)
 		if _, err := memory.ReadAt(have, 0); err != nil {
 			return 0, fmt.Errorf("read prefilter: %w", err)
 		}
@@ -153,7 +153,7 @@ type pairs[K any] struct {
 	values []bpfobj.XdpDenyEntry
 }
 
-func (p *pairs[K]) add(k K, a denylist.Action) {
+func (p *pairs[K]) add(k K, a denymap.Action) {
 	p.keys = append(p.keys, k)
 	p.values = append(p.values, bpfobj.XdpDenyEntry{Action: uint32(a)})
 }

@@ -26,7 +26,7 @@ var suites = []suite{
 	{"loader", "./linux/loader", ""},
 	{"probe", "./linux/probe", ""},
 	{"linux", "./linux", ""},
-	{"denylist", "./linux/denylist", ""},
+	{"denymap", "./linux/denymap", ""},
 	{"xdp", "./linux/xdp", ""},
 	{"corpus", "./test/corpus", "-test.run=^TestCorpus$"},
 }

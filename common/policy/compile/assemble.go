@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -16,12 +15,7 @@ import (
 // tables: some Tables changed. refused: the set of Tables that exceed the limits changed.
 func (c *Compiler) assemble(in Input, d *difference, ch classChanges, tables, refused bool) *model.State {
 	s := *c.state
-	if len(d.nodes) > 0 {
-		s.Fabric = fabricState(in.Snapshot, in.Node)
-	}
-	if d.denyLists || len(d.nodes) > 0 {
-		s.Deny = denySet(s.Deny, in.Snapshot, d.denyLists)
-	}
+	refreshSections(&s, d, in.Snapshot)
 	c.assemblePolicy(&s.Policy, d, ch, tables, refused)
 	return &s
 }
@@ -95,24 +89,6 @@ func closedTable() *model.Table {
 	}
 	return t
 }
-
-// sameState reports whether a State shares everything with another one.
-func sameState(a, b *model.State) bool {
-	return a.Node == b.Node && samePolicy(&a.Policy, &b.Policy) && sameFabric(&a.Fabric, &b.Fabric) && a.Deny == b.Deny
-}
-
-func samePolicy(a, b *model.PolicyState) bool {
-	return same(a.Endpoints, b.Endpoints) && same(a.Tables, b.Tables) && a.Addresses == b.Addresses && same(a.Prefixes, b.Prefixes) &&
-		same(a.Ports, b.Ports) && same(a.PeerClasses, b.PeerClasses) && same(a.PortClasses, b.PortClasses) &&
-		same(a.PeerTerms, b.PeerTerms) && same(a.PeerNames, b.PeerNames) && a.NextPeerClass == b.NextPeerClass
-}
-
-func sameFabric(a, b *model.FabricState) bool {
-	return same(a.PodCIDRs, b.PodCIDRs) && same(a.NodeAddresses, b.NodeAddresses) && same(a.Routes, b.Routes)
-}
-
-// same reports whether two maps, or two slices, share their memory.
-func same(a, b any) bool { return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer() }
 
 // bulk is the share of changed addresses above which it is cheaper to rebuild the map of
 // addresses than to change it.

@@ -18,7 +18,8 @@ type difference struct {
 	pods       []podChange
 	// endpoints are those whose Table may change.
 	endpoints map[model.EndpointID]bool
-	denyLists bool
+	// others are objects that policy does not read.
+	others otherObjects
 }
 
 // change is an object before and after; nil if it does not exist then.
@@ -30,14 +31,14 @@ type podChange struct {
 }
 
 func (d *difference) none() bool {
-	return len(d.namespaces)+len(d.nodes)+len(d.policies)+len(d.pods)+len(d.endpoints) == 0 && !d.denyLists
+	return len(d.namespaces)+len(d.nodes)+len(d.policies)+len(d.pods)+len(d.endpoints) == 0 && d.others == (otherObjects{})
 }
 
 // changes compares an input with the one before. It also records the endpoints of the new
 // input.
 func (c *Compiler) changes(in Input) *difference {
 	is, was := in.Snapshot, c.snapshot
-	d := &difference{endpoints: make(map[model.EndpointID]bool), denyLists: is.DenyLists != was.DenyLists}
+	d := &difference{endpoints: make(map[model.EndpointID]bool), others: compareOthers(was, is)}
 	d.namespaces = slices.Sorted(is.Namespaces.Changes(was.Namespaces))
 	d.nodes = objectChanges(is.Nodes, was.Nodes, strings.Compare)
 	d.policies = objectChanges(is.Policies, was.Policies, model.Origin.Compare)
@@ -80,15 +81,6 @@ func objectChanges[K comparable, V any](is, was model.Map[K, *V], compare func(a
 		all = append(all, c)
 	}
 	return all
-}
-
-// fabricState says where the pods of a cluster are, as seen from one node.
-func fabricState(s *model.Snapshot, self string) model.FabricState {
-	f := model.FabricState{Routes: routes(s, self)}
-	if n, ok := s.Nodes.Get(self); ok {
-		f.PodCIDRs, f.NodeAddresses = n.PodCIDRs, n.Addresses
-	}
-	return f
 }
 
 // routes lists the other nodes.

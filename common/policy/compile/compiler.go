@@ -62,7 +62,7 @@ func (c *Compiler) Compile(in Input) (*model.State, []model.Unsupported) {
 		c.refused = c.refuse()
 	}
 	next := c.assemble(in, d, classes, tables, len(was)+len(c.refused) > 0)
-	c.unsupported = append(c.overflow(), sparedNodes(next.Deny, in.Snapshot)...)
+	c.unsupported = append(c.overflow(), sectionReports(next, in.Snapshot)...)
 	if sameState(next, c.state) {
 		next = c.state
 	}

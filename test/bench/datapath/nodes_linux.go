@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/linux/fastpath"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
@@ -29,7 +30,7 @@ var nearAndFar = [2]*model.Node{
 
 // across connects the client's node with the server's by a veth pair, and lets
 // real backends do the rest.
-func (w *ways) across(name string, mode fabric.Mode, forwarding linux.Forwarding) error {
+func (w *ways) across(name string, mode fabric.Mode, forwarding fastpath.Forwarding) error {
 	of, err := w.pods(name, true)
 	if err != nil {
 		return err
@@ -142,7 +143,7 @@ func (o options) nodes(ctx context.Context) (rows []row, err error) {
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
 	for _, m := range acrossModes {
-		err := errors.Join(w.across(throughStacks(m.name), m.mode, linux.Stack), w.across(pastStacks(m.name), m.mode, linux.Direct))
+		err := errors.Join(w.across(throughStacks(m.name), m.mode, fastpath.Stack), w.across(pastStacks(m.name), m.mode, fastpath.Direct))
 		if err != nil {
 			return nil, err
 		}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
-	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/denymap"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 	"github.com/isthmus-net/isthmus/linux/probe"
@@ -120,7 +120,7 @@ func (u *uplinkBench) fill() error {
 // list makes the deny list of a case: its sources themselves if they are to be
 // dropped, as many others if not.
 func (u *uplinkBench) list(c uplinkCase) error {
-	e := denylist.NewEntries()
+	e := denymap.NewEntries()
 	for i := range c.listed {
 		a := netip.AddrFrom4([4]byte{first[0], first[1], byte(i >> 8), byte(i)})
 		if c.passes {
@@ -128,7 +128,7 @@ func (u *uplinkBench) list(c uplinkCase) error {
 		} else if err := u.floor.LeastDenied.Put(a.As4(), uint32(0)); err != nil {
 			return err
 		}
-		e.Singles[a] = denylist.Deny
+		e.Singles[a] = denymap.Deny
 	}
 	return u.filter.Apply(e)
 }

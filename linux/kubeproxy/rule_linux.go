@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package link
+package kubeproxy
 
 import (
 	"encoding/binary"
@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// egressTable is the table that SetEgressFilter owns, for both IP versions.
-const egressTable = "isthmus-egress"
+// table is the table that SetRule owns, for both IP versions.
+const table = "isthmus-egress"
 
-// egressPriority orders its chains before the filters of other software.
-const egressPriority = -160
+// priority orders its chains before the filters of other software.
+const priority = -160
 
-// egressChains are its chains. The last is for IPVS, which sends packets to LOCAL_OUT that it
+// chains are its chains. The last is for IPVS, which sends packets to LOCAL_OUT that it
 // received on LOCAL_IN.
-var egressChains = []struct {
+var chains = []struct {
 	name string
 	hook *nftables.ChainHook
 }{
@@ -31,10 +31,10 @@ var egressChains = []struct {
 	{"output", nftables.ChainHookOutput},
 }
 
-// SetEgressFilter makes nftables drop the packets that one of the pinned programs matches, by
+// SetRule makes nftables drop the packets that one of the pinned programs matches, by
 // chain: forward, input and output. It replaces earlier programs; each IP version changes at
 // once. It needs the kernel modules nft_compat and xt_bpf.
-func SetEgressFilter(pins map[string][]string) error {
+func SetRule(pins map[string][]string) error {
 	infos := make(map[string][]xt.Unknown)
 	for chain, paths := range pins {
 		for _, pin := range paths {
@@ -47,35 +47,35 @@ func SetEgressFilter(pins map[string][]string) error {
 	}
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		c := &nftables.Conn{}
-		t := &nftables.Table{Family: family, Name: egressTable}
+		t := &nftables.Table{Family: family, Name: table}
 		c.AddTable(t) // ensures that there is a table to delete
 		c.DelTable(t)
 		c.AddTable(t)
-		for _, e := range egressChains {
+		for _, e := range chains {
 			chain := c.AddChain(&nftables.Chain{Name: e.name, Table: t, Type: nftables.ChainTypeFilter, Hooknum: e.hook,
-				Priority: nftables.ChainPriorityRef(egressPriority)})
+				Priority: nftables.ChainPriorityRef(priority)})
 			for i := range infos[e.name] {
 				c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: []expr.Any{
 					&expr.Match{Name: "bpf", Rev: 1, Info: &infos[e.name][i]}, &expr.Verdict{Kind: expr.VerdictDrop}}})
 			}
 		}
 		if err := c.Flush(); err != nil {
-			return fmt.Errorf("set nftables table %s: %w: does the kernel have the modules nft_compat and xt_bpf?", egressTable, err)
+			return fmt.Errorf("set nftables table %s: %w: does the kernel have the modules nft_compat and xt_bpf?", table, err)
 		}
 	}
 	return nil
 }
 
-// HasEgressFilter reports whether the rules exist and their chains have no other rules: another
+// HasRule reports whether the rules exist and their chains have no other rules: another
 // process may flush or add some.
-func HasEgressFilter() (bool, error) {
+func HasRule() (bool, error) {
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		c := &nftables.Conn{}
-		t := &nftables.Table{Family: family, Name: egressTable}
-		for _, chain := range egressChains {
+		t := &nftables.Table{Family: family, Name: table}
+		for _, chain := range chains {
 			rules, err := c.GetRules(t, &nftables.Chain{Name: chain.name, Table: t})
 			if err != nil && !errors.Is(err, unix.ENOENT) {
-				return false, fmt.Errorf("list rules of nftables table %s: %w", egressTable, err)
+				return false, fmt.Errorf("list rules of nftables table %s: %w", table, err)
 			}
 			if len(rules) == 0 || slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return !dropsMatched(r) }) {
 				return false, nil
@@ -86,7 +86,7 @@ func HasEgressFilter() (bool, error) {
 }
 
 // dropsMatched reports whether a rule drops the packets that a program matches, as
-// SetEgressFilter creates it.
+// SetRule creates it.
 func dropsMatched(r *nftables.Rule) bool {
 	if len(r.Exprs) != 2 {
 		return false
@@ -96,13 +96,13 @@ func dropsMatched(r *nftables.Rule) bool {
 	return matches && match.Name == "bpf" && decides && verdict.Kind == expr.VerdictDrop
 }
 
-// DropEgressFilter removes the filter. A missing one is no error.
-func DropEgressFilter() error {
+// DropRule removes the filter. A missing one is no error.
+func DropRule() error {
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		c := &nftables.Conn{}
-		c.DelTable(&nftables.Table{Family: family, Name: egressTable})
+		c.DelTable(&nftables.Table{Family: family, Name: table})
 		if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EOPNOTSUPP) {
-			return fmt.Errorf("remove nftables table %s: %w", egressTable, err)
+			return fmt.Errorf("remove nftables table %s: %w", table, err)
 		}
 	}
 	return nil

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package linux
+package hostport
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,25 +11,24 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/linux/fabric"
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// Every hostPortGlance the agent checks that the table of host ports exists and lists the
-// sockets of the node. Every hostPortPeriod it compares the whole table.
+// Every quickPeriod Sync checks that the table exists and lists the sockets of the node. Every fullPeriod
+// it compares the whole table.
 const (
-	hostPortGlance = time.Second
-	hostPortPeriod = 5 * time.Second
+	quickPeriod = time.Second
+	fullPeriod  = 5 * time.Second
 )
 
-// hostPorts manages the redirection of node ports to pods.
-type hostPorts struct {
-	fromNode fabric.FromNode
-	step     func(string)
-	// repaired is called when another process has removed the table.
-	repaired func()
+// HostPorts redirects ports of the node to pods.
+type HostPorts struct {
+	fromNode FromNode
+	host     dataplane.Host
 
-	forwards map[model.EndpointID][]fabric.Forward
+	forwards map[model.EndpointID][]forward
+	// pods are the pods of the endpoints in forwards.
+	pods map[model.EndpointID]model.PodID
 	// sockets are those of the node on ports that lead to pods.
 	sockets []model.HostPort
 	// unlisted is the error of the last attempt to list the sockets.
@@ -40,30 +40,50 @@ type hostPorts struct {
 	glanced, full time.Time // times of the last check of each kind
 }
 
-// Listening implements dataplane.SocketLister.
-func (b *Backend) Listening() ([]model.HostPort, error) { return fabric.Listening() }
+var (
+	_ dataplane.Component        = (*HostPorts)(nil)
+	_ dataplane.EndpointObserver = (*HostPorts)(nil)
+)
 
-// note records the host ports of an endpoint for the next write.
-func (h *hostPorts) note(spec dataplane.EndpointSpec) {
-	var all []fabric.Forward
+// New returns the component. It closes the sysctls that an earlier agent opened, if the table was flushed
+// since.
+func New(fromNode FromNode, host dataplane.Host) (*HostPorts, error) {
+	h := &HostPorts{fromNode: fromNode, host: host, forwards: make(map[model.EndpointID][]forward), pods: make(map[model.EndpointID]model.PodID)}
+	exists, err := HasTable()
+	if err != nil || exists {
+		return h, nil // Apply reports the error if there are host ports
+	}
+	return h, link.RefuseLoopback(nil)
+}
+
+// Remove removes the table of host ports.
+func Remove() error {
+	_, err := setTable(content{})
+	return err
+}
+
+// EndpointAdded implements dataplane.EndpointObserver. It records the host ports for the next Apply.
+func (h *HostPorts) EndpointAdded(spec dataplane.EndpointSpec) {
+	var all []forward
 	for _, p := range spec.HostPorts {
 		for _, ip := range spec.IPs {
 			if p.Is(ip.Is6()) {
-				all = append(all, fabric.Forward{HostPort: p, To: ip})
+				all = append(all, forward{HostPort: p, To: ip})
 			}
 		}
 	}
 	if len(all) > 0 {
-		h.forwards[spec.ID], h.stale = all, true
+		h.forwards[spec.ID], h.pods[spec.ID], h.stale = all, spec.Pod, true
 	}
 }
 
-// forget removes the host ports of an endpoint, at once if that is safe.
-func (h *hostPorts) forget(id model.EndpointID) error {
+// RemoveEndpoint implements dataplane.EndpointObserver. It removes the host ports at once if that is safe.
+func (h *HostPorts) RemoveEndpoint(id model.EndpointID) error {
 	if h.forwards[id] == nil {
 		return nil
 	}
 	delete(h.forwards, id)
+	delete(h.pods, id)
 	h.stale = true
 	if !h.written {
 		return nil
@@ -74,24 +94,24 @@ func (h *hostPorts) forget(id model.EndpointID) error {
 // write writes the redirections. Interfaces accept loopback addresses only while the table
 // exists, because the table drops what pods send to them, and only if their pods need it. So
 // the sysctls close first and open last.
-func (h *hostPorts) write(now time.Time) error {
+func (h *HostPorts) write(now time.Time) error {
 	h.list()
-	want := fabric.HostPorts{Spared: h.sockets, FromNode: h.fromNode}
+	want := content{Spared: h.sockets, FromNode: h.fromNode}
 	open := make(map[model.EndpointID]bool)
 	for id, forwards := range h.forwards {
 		want.Forwards = append(want.Forwards, forwards...)
-		if slices.ContainsFunc(forwards, func(f fabric.Forward) bool { return f.TakesLoopback(h.fromNode) }) {
+		if slices.ContainsFunc(forwards, func(f forward) bool { return f.takesLoopback(h.fromNode) }) {
 			open[id] = true
 		}
 	}
-	h.step("refuse loopback addresses")
+	h.host.Step("refuse loopback addresses")
 	errs := []error{link.RefuseLoopback(open)}
-	h.step("write host ports")
-	if _, err := fabric.SetHostPorts(want); err != nil {
+	h.host.Step("write host ports")
+	if _, err := setTable(want); err != nil {
 		return errors.Join(append(errs, h.concern(err), link.RefuseLoopback(nil))...)
 	}
 	for id := range open {
-		h.step("accept loopback addresses")
+		h.host.Step("accept loopback addresses")
 		if err := link.AcceptLoopback(id); err != nil {
 			errs = append(errs, &dataplane.EndpointError{ID: id, Err: err})
 		}
@@ -101,7 +121,7 @@ func (h *hostPorts) write(now time.Time) error {
 }
 
 // concern assigns an error to the endpoints that have host ports.
-func (h *hostPorts) concern(err error) error {
+func (h *HostPorts) concern(err error) error {
 	if len(h.forwards) == 0 {
 		return err
 	}
@@ -112,31 +132,31 @@ func (h *hostPorts) concern(err error) error {
 	return errors.Join(errs...)
 }
 
-// apply writes pending changes.
-func (h *hostPorts) apply(now time.Time) error {
+// Apply implements dataplane.Component. It writes pending changes; the State has no section for them.
+func (h *HostPorts) Apply(context.Context, *model.State) ([]model.Unsupported, error) {
 	if h.written && !h.stale {
-		return nil
+		return nil, nil
 	}
-	return h.write(now)
+	return nil, h.write(time.Now())
 }
 
-// tend repairs what other processes changed, and finds new sockets.
-func (h *hostPorts) tend(now time.Time) error {
+// Sync implements dataplane.Component. It repairs what other processes changed, and finds new sockets.
+func (h *HostPorts) Sync(_ context.Context, now time.Time) error {
 	switch {
-	case !h.written || now.Before(h.glanced.Add(hostPortGlance)):
+	case !h.written || now.Before(h.glanced.Add(quickPeriod)):
 		return nil
-	case !now.Before(h.full.Add(hostPortPeriod)):
+	case !now.Before(h.full.Add(fullPeriod)):
 		return h.write(now)
 	case len(h.forwards) == 0:
 		return nil
 	}
 	h.glanced = now
-	there, err := fabric.HasHostPorts()
+	exists, err := HasTable()
 	if err != nil {
 		return err
 	}
-	if !there {
-		h.repaired()
+	if !exists {
+		h.host.Repaired()
 		return errors.Join(link.RefuseLoopback(nil), h.write(now))
 	}
 	if h.list() {
@@ -147,11 +167,11 @@ func (h *hostPorts) tend(now time.Time) error {
 
 // list lists the sockets of the node on ports that lead to pods, and reports whether they
 // changed. On an error it keeps the previous list.
-func (h *hostPorts) list() (changed bool) {
+func (h *HostPorts) list() (changed bool) {
 	var found []model.HostPort
 	if len(h.forwards) > 0 {
 		var all []model.HostPort
-		if all, h.unlisted = fabric.Listening(); h.unlisted != nil {
+		if all, h.unlisted = Listening(); h.unlisted != nil {
 			return false
 		}
 		for _, s := range all {
@@ -167,25 +187,25 @@ func (h *hostPorts) list() (changed bool) {
 }
 
 // leads reports whether packets to the address of a socket go to a pod.
-func (h *hostPorts) leads(socket model.HostPort) bool {
+func (h *HostPorts) leads(socket model.HostPort) bool {
 	for _, forwards := range h.forwards {
-		if slices.ContainsFunc(forwards, func(f fabric.Forward) bool { return f.Overlaps(socket) }) {
+		if slices.ContainsFunc(forwards, func(f forward) bool { return f.Overlaps(socket) }) {
 			return true
 		}
 	}
 	return false
 }
 
-// problems reports the host ports on which a process of the node listens, too.
-func (h *hostPorts) problems(pods map[model.EndpointID]model.PodID) (all []string) {
+// Problems reports the host ports on which a process of the node listens, too.
+func (h *HostPorts) Problems() (all []string) {
 	if h.unlisted != nil {
 		all = append(all, fmt.Sprintf("host ports of pods: cannot check for sockets of the node on the same ports: %s", h.unlisted))
 	}
 	for id, forwards := range h.forwards {
 		for _, s := range h.sockets {
-			if i := slices.IndexFunc(forwards, func(f fabric.Forward) bool { return f.TakenBy(s) }); i >= 0 {
+			if i := slices.IndexFunc(forwards, func(f forward) bool { return f.TakenBy(s) }); i >= 0 {
 				all = append(all, fmt.Sprintf("host port %s of pod %s: a process of the node listens on %s, too: connections from elsewhere go to the pod, those of the node to the process: stop the process, or delete the pod and give it another hostPort",
-					forwards[i].HostPort, pods[id], s))
+					forwards[i].HostPort, h.pods[id], s))
 			}
 		}
 	}
@@ -193,11 +213,8 @@ func (h *hostPorts) problems(pods map[model.EndpointID]model.PodID) (all []strin
 	return slices.Compact(all)
 }
 
-// start closes the sysctls that an earlier agent opened, if the table was flushed since.
-func (h *hostPorts) start() error {
-	there, err := fabric.HasHostPorts()
-	if err != nil || there {
-		return nil // apply reports the error if there are host ports
-	}
-	return link.RefuseLoopback(nil)
-}
+// PathModes returns nil: host ports work in one way.
+func (h *HostPorts) PathModes() []dataplane.PathMode { return nil }
+
+// Close does nothing: the table stays.
+func (h *HostPorts) Close() error { return nil }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fabric
+package hostport
 
 import (
 	"errors"
@@ -18,8 +18,8 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// PortTable is the nftables table of host ports, of family inet.
-const PortTable = "isthmus-hostports"
+// tableName is the nftables table of host ports, of family inet.
+const tableName = "isthmus-hostports"
 
 // podInterfaces is the prefix of the names of pods' host interfaces.
 const podInterfaces = "ist"
@@ -44,34 +44,34 @@ func (f FromNode) Validate() error {
 	return fmt.Errorf("connections of the node to host ports %q: use all, loopback or none", string(f))
 }
 
-// Forward redirects a port of the node to a pod.
-type Forward struct {
+// forward redirects a port of the node to a pod.
+type forward struct {
 	model.HostPort
 	To netip.Addr
 }
 
-// TakesLoopback reports whether connections from the node's loopback addresses go to the pod.
-func (f Forward) TakesLoopback(from FromNode) bool {
+// takesLoopback reports whether connections from the node's loopback addresses go to the pod.
+func (f forward) takesLoopback(from FromNode) bool {
 	return from != FromNodeNone && f.To.Is4() && (f.All() || f.Address.IsLoopback())
 }
 
-// HostPorts is the intended content of the table.
-type HostPorts struct {
-	Forwards []Forward
+// content is the intended content of the table of host ports.
+type content struct {
+	Forwards []forward
 	// Spared are sockets of the node: its own connections to them stay with them.
 	Spared   []model.HostPort
 	FromNode FromNode
 }
 
-// SetHostPorts makes the table redirect exactly these ports to pods, in one transaction, and
+// setTable makes the table redirect exactly these ports to pods, in one transaction, and
 // reports whether it had to write. Open connections keep their DNAT. Pods see the real source.
 // Only packets from a pod to itself and packets from loopback addresses get the node's address.
-func SetHostPorts(want HostPorts) (changed bool, err error) {
+func setTable(want content) (changed bool, err error) {
 	conn, err := nftables.New()
 	if err != nil {
 		return false, fmt.Errorf("open nftables: %w", err)
 	}
-	table, err := portTable(conn)
+	table, err := findTable(conn)
 	if err != nil {
 		if len(want.Forwards) == 0 {
 			return false, nil // without nftables in the kernel there is no table
@@ -89,28 +89,28 @@ func SetHostPorts(want HostPorts) (changed bool, err error) {
 		addChains(conn, chains)
 	}
 	if err := conn.Flush(); err != nil && !(chains == nil && errors.Is(err, unix.ENOENT)) {
-		return false, fmt.Errorf("write nftables table inet %s: %w", PortTable, err)
+		return false, fmt.Errorf("write nftables table inet %s: %w", tableName, err)
 	}
 	return true, nil
 }
 
-// HasHostPorts reports whether the table of host ports exists.
-func HasHostPorts() (bool, error) {
+// HasTable reports whether the table of host ports exists.
+func HasTable() (bool, error) {
 	conn, err := nftables.New()
 	if err != nil {
 		return false, fmt.Errorf("open nftables: %w", err)
 	}
-	table, err := portTable(conn)
+	table, err := findTable(conn)
 	return table != nil, err
 }
 
-// portTable finds the table; nil if there is none.
-func portTable(conn *nftables.Conn) (*nftables.Table, error) {
+// findTable finds the table; nil if there is none.
+func findTable(conn *nftables.Conn) (*nftables.Table, error) {
 	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
 	if err != nil {
 		return nil, fmt.Errorf("list nftables tables: %w", err)
 	}
-	if i := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == PortTable }); i >= 0 {
+	if i := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == tableName }); i >= 0 {
 		return tables[i], nil
 	}
 	return nil, nil
@@ -142,7 +142,7 @@ func verdict(kind expr.VerdictKind, chain string) []expr.Any {
 
 // chains returns the table's chains, each after those that it jumps to; nil if there is nothing
 // to redirect.
-func (h HostPorts) chains() []portChain {
+func (h content) chains() []portChain {
 	if len(h.Forwards) == 0 {
 		return nil
 	}
@@ -214,7 +214,7 @@ func inForce(conn *nftables.Conn, table *nftables.Table, want []portChain) bool 
 	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	n := 0
 	for _, c := range chains {
-		if c.Table.Name == PortTable {
+		if c.Table.Name == tableName {
 			n++
 		}
 	}
@@ -222,7 +222,7 @@ func inForce(conn *nftables.Conn, table *nftables.Table, want []portChain) bool 
 }
 
 func addChains(conn *nftables.Conn, chains []portChain) {
-	t := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: PortTable})
+	t := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: tableName})
 	for _, c := range chains {
 		chain := conn.AddChain(&nftables.Chain{Name: c.name, Table: t, Type: c.kind, Hooknum: c.hook, Priority: c.priority})
 		for _, r := range c.rules {
@@ -232,7 +232,7 @@ func addChains(conn *nftables.Conn, chains []portChain) {
 }
 
 // String returns a text that identifies the redirection.
-func (f Forward) String() string { return fmt.Sprintf("%s to %s port %d", f.HostPort, f.To, f.Port) }
+func (f forward) String() string { return fmt.Sprintf("%s to %s port %d", f.HostPort, f.To, f.Port) }
 
 // matchPort returns the expressions for packets of one IP version to a port of the node. An
 // earlier rule has matched localDestination.
@@ -248,7 +248,7 @@ func matchPort(h model.HostPort, v6 bool) []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(h.Number)})
 }
 
-func (f Forward) translate() []expr.Any {
+func (f forward) translate() []expr.Any {
 	to := uint32(unix.NFPROTO_IPV4)
 	if f.To.Is6() {
 		to = unix.NFPROTO_IPV6

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package denylist
+package denymap
 
 import (
 	"math/rand/v2"

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compile
+
+import (
+	"reflect"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// A State has sections besides policy. Each is a function of the Snapshot, and all of them are here: a new
+// section edits this file only.
+
+// otherObjects says which objects changed that only sections besides policy read.
+type otherObjects struct{ denyLists bool }
+
+func compareOthers(was, is *model.Snapshot) otherObjects {
+	return otherObjects{denyLists: is.DenyLists != was.DenyLists}
+}
+
+// refreshSections brings the sections besides policy up to date. A section whose objects did not change
+// stays, so that its component finds by comparing pointers that there is nothing to do.
+func refreshSections(s *model.State, d *difference, now *model.Snapshot) {
+	if len(d.nodes) > 0 {
+		s.Fabric = fabricState(now, s.Node)
+	}
+	if len(d.nodes) > 0 || d.others.denyLists {
+		s.Deny = denySet(s.Deny, now, d.others.denyLists)
+	}
+}
+
+// sectionReports returns what the sections do not enforce as written, on any operating system.
+func sectionReports(s *model.State, now *model.Snapshot) []model.Unsupported {
+	return sparedNodes(s.Deny, now)
+}
+
+// sameState reports whether a State shares everything with another one.
+func sameState(a, b *model.State) bool {
+	return a.Node == b.Node && samePolicy(&a.Policy, &b.Policy) && sameFabric(&a.Fabric, &b.Fabric) && a.Deny == b.Deny
+}
+
+func samePolicy(a, b *model.PolicyState) bool {
+	return same(a.Endpoints, b.Endpoints) && same(a.Tables, b.Tables) && a.Addresses == b.Addresses && same(a.Prefixes, b.Prefixes) &&
+		same(a.Ports, b.Ports) && same(a.PeerClasses, b.PeerClasses) && same(a.PortClasses, b.PortClasses) &&
+		same(a.PeerTerms, b.PeerTerms) && same(a.PeerNames, b.PeerNames) && a.NextPeerClass == b.NextPeerClass
+}
+
+func sameFabric(a, b *model.FabricState) bool {
+	return same(a.PodCIDRs, b.PodCIDRs) && same(a.NodeAddresses, b.NodeAddresses) && same(a.Routes, b.Routes)
+}
+
+// same reports whether two maps, or two slices, share their memory.
+func same(a, b any) bool { return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer() }
+
+// fabricState says where the pods of a cluster are, as seen from one node.
+func fabricState(s *model.Snapshot, self string) model.FabricState {
+	f := model.FabricState{Routes: routes(s, self)}
+	if n, ok := s.Nodes.Get(self); ok {
+		f.PodCIDRs, f.NodeAddresses = n.PodCIDRs, n.Addresses
+	}
+	return f
+}

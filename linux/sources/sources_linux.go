@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sources
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
+	"github.com/isthmus-net/isthmus/linux/loader"
+)
+
+// Maps are the maps of valid sources. A loader.DataPath implements them.
+type Maps interface {
+	SetOwners(map[netip.Prefix]loader.Owner) error
+	SetTunnelNodes([]loader.TunnelNode) error
+}
+
+// Checks tells the programs which sources are valid: the owners of addresses on this node, and the nodes
+// that send by tunnel.
+type Checks struct {
+	maps Maps
+	host dataplane.Host
+	// pods returns the addresses of the attached pods, tunnels the nodes that send by tunnel.
+	pods    func() []netip.Addr
+	tunnels func() []fabric.Sender
+	ranges  []netip.Prefix // pod ranges of this node
+	known   bool           // whether ranges are known
+	owners  map[netip.Prefix]loader.Owner
+	senders []loader.TunnelNode
+	// problems describe settings that are not in force, and the remedy.
+	problems []string
+	due      time.Time
+}
+
+var _ dataplane.Component = (*Checks)(nil)
+
+// period is the interval between checks of the addresses of interfaces.
+const period = time.Second
+
+// New returns the component. pods returns the addresses of the attached pods, tunnels the nodes that send
+// by tunnel.
+func New(m Maps, pods func() []netip.Addr, tunnels func() []fabric.Sender, host dataplane.Host) *Checks {
+	return &Checks{maps: m, pods: pods, tunnels: tunnels, host: host}
+}
+
+// Apply implements dataplane.Component. It never returns an error.
+func (c *Checks) Apply(_ context.Context, s *model.State) ([]model.Unsupported, error) {
+	c.ranges, c.known = s.Fabric.PodCIDRs, true
+	c.sync()
+	return nil, nil
+}
+
+// Sync implements dataplane.Component. It checks periodically whether addresses of interfaces have
+// changed. A failure is a problem, so it returns no error.
+func (c *Checks) Sync(_ context.Context, now time.Time) error {
+	if c.known && !now.Before(c.due) {
+		c.sync()
+	}
+	return nil
+}
+
+// Problems implements dataplane.Component.
+func (c *Checks) Problems() []string { return c.problems }
+
+// PathModes returns nil: sources are checked in one way.
+func (c *Checks) PathModes() []dataplane.PathMode { return nil }
+
+// Close does nothing.
+func (c *Checks) Close() error { return nil }
+
+// sync writes the changes. A failed write is a problem and is retried; the previous entries
+// stay.
+func (c *Checks) sync() {
+	c.due = time.Now().Add(period)
+	c.problems = nil
+	owners, err := c.wantedOwners()
+	if err == nil && !(c.owners != nil && maps.Equal(owners, c.owners)) {
+		c.owners = nil
+		c.host.Step("write owners")
+		if err = c.maps.SetOwners(owners); err == nil {
+			c.owners = owners
+		}
+	}
+	c.report(err)
+	senders := c.wantedSenders()
+	if c.senders != nil && slices.EqualFunc(senders, c.senders, sameSender) {
+		return
+	}
+	c.senders = nil
+	c.host.Step("write tunnel nodes")
+	if err := c.maps.SetTunnelNodes(senders); err != nil {
+		c.report(err)
+		return
+	}
+	c.senders = senders
+}
+
+func (c *Checks) report(err error) {
+	if err == nil {
+		return
+	}
+	text := strings.ReplaceAll(err.Error(), "\n", "; ")
+	c.host.Log.Error("packets with forged sources may pass", "error", text)
+	c.problems = append(c.problems, "sources of packets: "+text)
+}
+
+// wantedOwners returns the addresses of interfaces, the node's pod ranges, and addresses of
+// pods outside these ranges.
+func (c *Checks) wantedOwners() (map[netip.Prefix]loader.Owner, error) {
+	own, err := link.OwnAddresses()
+	if err != nil {
+		return nil, err
+	}
+	owners := make(map[netip.Prefix]loader.Owner)
+	for _, a := range own {
+		if !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+			owners[netip.PrefixFrom(a, a.BitLen())] = loader.NodeOwns
+		}
+	}
+	for _, p := range c.ranges {
+		owners[p] = loader.PodsOwn
+	}
+	for _, ip := range c.pods() {
+		if !slices.ContainsFunc(c.ranges, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+			owners[netip.PrefixFrom(ip, ip.BitLen())] = loader.PodsOwn
+		}
+	}
+	return owners, nil
+}
+
+// wantedSenders returns the nodes that send by tunnel.
+func (c *Checks) wantedSenders() []loader.TunnelNode {
+	senders := []loader.TunnelNode{} // not nil: an empty list is known to be empty
+	for _, s := range c.tunnels() {
+		senders = append(senders, loader.TunnelNode{Name: s.Node, Underlay: s.Underlay, Sources: s.Sources})
+	}
+	return senders
+}
+
+func sameSender(a, b loader.TunnelNode) bool {
+	return a.Name == b.Name && slices.Equal(a.Underlay, b.Underlay) && slices.Equal(a.Sources, b.Sources)
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"context"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/denylist"
+	"github.com/isthmus-net/isthmus/windows/fabric"
+)
+
+// makeComponents creates the components of a node. Host ports and bandwidth limits are not among them: they
+// are policies of the endpoint itself, so AddEndpoint writes them.
+func (b *Backend) makeComponents() {
+	host := dataplane.Host{Log: b.log, Step: b.config.Step, Repaired: func() {}} // the agent counts repairs
+	b.fabric = fabric.New(fabric.Config{Overlay: b.config.Mode == Overlay, VNI: b.config.VNI, PodCIDRs: b.config.PodCIDRs,
+		NodeAddresses: b.config.NodeAddresses, MTU: underlayMTU, Find: b.findNetwork}, b.hns, host)
+	b.components = dataplane.Components{b.fabric, denylist.DenyList{}}
+}
+
+// applyComponents applies a State to the components.
+func (b *Backend) applyComponents(ctx context.Context, s *model.State) ([]model.Unsupported, error) {
+	defer b.noteModes()
+	return b.components.Apply(ctx, s, b.Features())
+}
+
+// noteModes records the modes of the components, for Counters.
+func (b *Backend) noteModes() {
+	modes := b.components.PathModes()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.modes = modes
+}
+
+// NodeInfo implements dataplane.Announcer.
+func (b *Backend) NodeInfo() model.NodeInfo { return b.fabric.NodeInfo() }
