@@ -277,6 +277,27 @@ int from_node(struct __sk_buff *skb)
 	return PASS;
 }
 
+/* Types that user space needs, besides those of the maps. The variable keeps them in BTF, from
+ * which bpf2go generates Go types, and Go constants for an enum. */
+const struct shared_types {
+	struct event event;
+	struct approval approval;
+	struct carried_flow carried_flow;
+	struct adoption adoption;
+	enum adoption_result adoption_result;
+	enum class_flag class_flag;
+	enum conn_flag conn_flag;
+	enum conn_state conn_state;
+	enum counter_id counter_id;
+	enum event_flag event_flag;
+	enum event_loss event_loss;
+	enum interface_number interface_number;
+	enum owner owner;
+	enum role role;
+	enum row_number row_number;
+	enum slot_number slot_number;
+} *shared_types __attribute__((unused));
+
 /* bpf_fib_lookup and the connection tracking kfuncs are GPL-only: the kernel loads a program
  * that calls them only with a GPL-compatible licence string. */
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -49,9 +49,6 @@ struct event {
 };
 _Static_assert(sizeof(struct event) == 88, "layout");
 
-/* Keeps the type in BTF for user space: a ring buffer has no value type. */
-const struct event *event_layout __attribute__((unused));
-
 /* The agent polls the ring a few times per second; programs do not wake it up. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -30,10 +30,10 @@ enum counter_id {
 	COUNTERS = 14,
 };
 
-/* The maximum number of pods on a node. */
-#define SLOTS 4096
-/* The slot number in records that concern no pod. */
-#define NO_SLOT SLOTS
+enum slot_number {
+	SLOTS = 4096,    /* the maximum number of pods on a node */
+	NO_SLOT = SLOTS, /* in records that concern no pod */
+};
 
 struct counter {
 	__u64 packets;
@@ -76,8 +76,10 @@ struct interface {
 };
 _Static_assert(sizeof(struct interface) == 64, "a cache line");
 
-#define INTERFACE_KEPT (1u << 31)
-#define INTERFACES 8192
+enum interface_number {
+	INTERFACES = 8192,         /* the number of entries of the map interfaces */
+	INTERFACE_KEPT = 1u << 31, /* flag of interface.ifindex */
+};
 
 /* How other pods of this node reach the pod of a slot. The two MAC addresses make the Ethernet
  * header that the pod must receive. */
@@ -141,11 +143,13 @@ struct prefix6 {
 };
 
 struct peer_class {
-	__u32 class; /* without the flag PEER_POD, the number of the class */
+	__u32 class; /* without enum class_flag, the number of the class */
 };
 
-/* The address belongs to a pod, so kube-proxy does not translate packets to it. */
-#define PEER_POD (1u << 31)
+enum class_flag {
+	PEER_POD = 1u << 31, /* the address belongs to a pod, so kube-proxy does not translate
+			      * packets to it */
+};
 
 struct port_class {
 	__u16 class;
@@ -158,10 +162,11 @@ struct verdict_key {
 };
 
 struct verdict_row {
-	__u32 row; /* ROW_DENY, ROW_ALLOW, or an index into rows */
+	__u32 row; /* enum row_number, or an index into rows */
 };
 
-enum { ROW_DENY = 0, ROW_ALLOW = 1 };
+/* Rows that need no entry in rows. */
+enum row_number { ROW_DENY = 0, ROW_ALLOW = 1 };
 
 /* A row whose verdict depends on the port. Bit n is the verdict for port class n. */
 #define PORT_CLASSES 1024

@@ -2,25 +2,25 @@
 
 package bpfobj
 
-// The values of enum counter_id in bpf/include/types.h. The first four count verdicts on new
-// flows: direction * 2 + verdict. CountUntracked counts allowed flows that found the flow table
-// full; the others count drops.
+// The counters of the programs, by enum counter_id in bpf/include/types.h. The first four count
+// verdicts on new flows: direction * 2 + verdict. CountUntracked counts allowed flows that found
+// the flow table full; the others count drops.
 const (
-	CountIngressDeny = iota
-	CountIngressAllow
-	CountEgressDeny
-	CountEgressAllow
-	DropNoEndpoint
-	DropNotIP
-	DropMalformed
-	DropSpoofed
-	DropFragment
-	DropRevoked
-	DropNeighbour
-	DropUnmarked
-	DropTunnel
-	CountUntracked
-	Counters
+	CountIngressDeny  = int(PodCounterIdCOUNT_INGRESS_DENY)
+	CountIngressAllow = int(PodCounterIdCOUNT_INGRESS_ALLOW)
+	CountEgressDeny   = int(PodCounterIdCOUNT_EGRESS_DENY)
+	CountEgressAllow  = int(PodCounterIdCOUNT_EGRESS_ALLOW)
+	DropNoEndpoint    = int(PodCounterIdDROP_NO_ENDPOINT)
+	DropNotIP         = int(PodCounterIdDROP_NOT_IP)
+	DropMalformed     = int(PodCounterIdDROP_MALFORMED)
+	DropSpoofed       = int(PodCounterIdDROP_SPOOFED)
+	DropFragment      = int(PodCounterIdDROP_FRAGMENT)
+	DropRevoked       = int(PodCounterIdDROP_REVOKED)
+	DropNeighbour     = int(PodCounterIdDROP_NEIGHBOUR)
+	DropUnmarked      = int(PodCounterIdDROP_UNMARKED)
+	DropTunnel        = int(PodCounterIdDROP_TUNNEL)
+	CountUntracked    = int(PodCounterIdCOUNT_UNTRACKED)
+	Counters          = int(PodCounterIdCOUNTERS)
 )
 
 // DropReasons are the names, as in metrics, of the counters of drops that are not verdicts of
@@ -37,63 +37,75 @@ var DropReasons = map[int]string{
 	DropTunnel:     "tunnel",
 }
 
-// The values of enum event_flag in bpf/include/events.h.
+// The flags of PodEvent.Flags.
 const (
-	EventEgress      = 1
-	EventV6          = 2
-	EventTranslated  = 4
-	EventMasqueraded = 8
+	EventEgress      = uint8(PodEventFlagEVENT_EGRESS)
+	EventV6          = uint8(PodEventFlagEVENT_V6)
+	EventTranslated  = uint8(PodEventFlagEVENT_TRANSLATED)
+	EventMasqueraded = uint8(PodEventFlagEVENT_MASQUERADED)
 )
 
-// The values of enum event_loss: why an event was discarded.
+// The keys of the map event_losses: why a program discarded an event.
 const (
-	EventsLimited = iota
-	EventsLost
+	EventsLimited = uint32(PodEventLossEVENTS_LIMITED)
+	EventsLost    = uint32(PodEventLossEVENTS_LOST)
 )
 
-// Slots is SLOTS, the maximum number of pods on a node. NoSlot is NO_SLOT, the slot number in
-// records that concern no pod.
+// Slots is the maximum number of pods on a node. NoSlot is the slot number in records that
+// concern no pod.
 const (
-	Slots  = 4096
-	NoSlot = Slots
+	Slots  = uint32(PodSlotNumberSLOTS)
+	NoSlot = uint32(PodSlotNumberNO_SLOT)
 )
 
-// PeerPod is PEER_POD, the bit of peer_class.class that marks the address of a pod.
-const PeerPod = 1 << 31
+// PeerPod is the bit of PodPeerClass.Class that marks the address of a pod.
+const PeerPod = uint32(PodClassFlagPEER_POD)
 
-// The values of enum role.
+// The rows of PodVerdictRow.Row that need no entry in the map rows.
 const (
-	RoleOpened   = 1
-	RoleAccepted = 2
-	RoleOfHost   = 4
-	RoleRevoked  = 8
+	RowDeny  = uint32(PodRowNumberROW_DENY)
+	RowAllow = uint32(PodRowNumberROW_ALLOW)
 )
 
-// The values of enum conn_flag.
+// The roles of PodApproval.Roles.
 const (
-	ConnDirect      = 1
-	ConnTranslated  = 2
-	ConnRemote      = 4
-	ConnMasqueraded = 8
-	ConnOutside     = 16
+	RoleOpened   = uint8(PodRoleROLE_OPENED)
+	RoleAccepted = uint8(PodRoleROLE_ACCEPTED)
+	RoleOfHost   = uint8(PodRoleROLE_OF_HOST)
+	RoleRevoked  = uint8(PodRoleROLE_REVOKED)
 )
 
-// The values of enum conn_state.
+// The flags of PodConn.FlowFlags.
 const (
-	ConnOpening = iota
-	ConnEstablished
-	ConnClosing
+	ConnDirect      = uint32(PodConnFlagCONN_DIRECT)
+	ConnTranslated  = uint32(PodConnFlagCONN_TRANSLATED)
+	ConnRemote      = uint32(PodConnFlagCONN_REMOTE)
+	ConnMasqueraded = uint32(PodConnFlagCONN_MASQUERADED)
+	ConnOutside     = uint32(PodConnFlagCONN_OUTSIDE)
 )
 
-// The values of enum owner.
+// The states of PodConn.State.
 const (
-	OwnerNode = 1
-	OwnerPod  = 2
+	ConnOpening     = uint8(PodConnStateCONN_OPENING)
+	ConnEstablished = uint8(PodConnStateCONN_ESTABLISHED)
+	ConnClosing     = uint8(PodConnStateCONN_CLOSING)
 )
 
-// Interfaces is INTERFACES, the number of entries of the map interfaces.
-const Interfaces = 8192
+// The owners of PodOwnerEntry.Owner.
+const (
+	OwnerNode = uint32(PodOwnerOWNER_NODE)
+	OwnerPod  = uint32(PodOwnerOWNER_POD)
+)
 
-// InterfaceKept is INTERFACE_KEPT, the bit of interface.ifindex that marks an entry as taken
-// but empty.
-const InterfaceKept = 1 << 31
+// Interfaces is the number of entries of the map interfaces.
+const Interfaces = uint32(PodInterfaceNumberINTERFACES)
+
+// InterfaceKept is the bit of PodInterface.Ifindex that marks an entry as taken but empty.
+const InterfaceKept = uint32(PodInterfaceNumberINTERFACE_KEPT)
+
+// The results of the program adopt_flow.
+const (
+	FlowAdopted = uint32(PodAdoptionResultFLOW_ADOPTED)
+	FlowKnown   = uint32(PodAdoptionResultFLOW_KNOWN)
+	FlowNoRoom  = uint32(PodAdoptionResultFLOW_NO_ROOM)
+)

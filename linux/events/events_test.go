@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
@@ -42,7 +41,7 @@ func word(a string) (w [4]uint32) {
 
 // sample returns the event of a flow to a Service.
 func sample() (e bpfobj.PodEvent) {
-	e.Time, e.Slot, e.Table, e.Epoch, e.Class, e.Id = 5e9, 3, 9, 17, 4, bpfobj.CountEgressDeny
+	e.Time, e.Slot, e.Table, e.Epoch, e.Class, e.Id = 5e9, 3, 9, 17, 4, uint8(bpfobj.CountEgressDeny)
 	e.Flags = bpfobj.EventEgress | bpfobj.EventTranslated
 	e.Flow.Src.Word, e.Flow.Dst.Word, e.Flow.SrcPort, e.Flow.DstPort, e.Flow.Protocol = word("10.1.0.1"), word("10.1.0.2"), 1000, 8080, 6
 	e.Service.Word, e.ServicePort = word("10.96.0.1"), 80
@@ -50,7 +49,7 @@ func sample() (e bpfobj.PodEvent) {
 }
 
 func TestDecode(t *testing.T) {
-	if s := unsafe.Sizeof(bpfobj.PodEvent{}); s != events.Size {
+	if s := binary.Size(bpfobj.PodEvent{}); s != events.Size {
 		t.Fatalf("struct event has %d bytes, not %d", s, events.Size)
 	}
 	want := events.Record{Time: 5 * time.Second, ID: bpfobj.CountEgressDeny, Direction: model.Egress, Src: netip.MustParseAddr("10.1.0.1"),
@@ -61,20 +60,20 @@ func TestDecode(t *testing.T) {
 	}
 	e := sample()
 	e.Flags = bpfobj.EventMasqueraded
-	e.Id = bpfobj.CountIngressDeny
+	e.Id = uint8(bpfobj.CountIngressDeny)
 	want.ID, want.Direction, want.Service, want.Masquerade = bpfobj.CountIngressDeny, model.Ingress, netip.AddrPort{}, want.Service
 	if got, err := events.Decode(raw(t, e)); err != nil || got != want {
 		t.Errorf("decoded %+v, %v", got, err)
 	}
 	e = sample()
 	e.Flags = bpfobj.EventV6
-	e.Flow.Src.Word, e.Flow.Dst.Word, e.Flow.Protocol, e.Id, e.Detail = word("fd00::1"), word("fd00::2"), 58, bpfobj.DropSpoofed, 128
+	e.Flow.Src.Word, e.Flow.Dst.Word, e.Flow.Protocol, e.Id, e.Detail = word("fd00::1"), word("fd00::2"), 58, uint8(bpfobj.DropSpoofed), 128
 	want = events.Record{Time: want.Time, ID: bpfobj.DropSpoofed, Src: netip.MustParseAddr("fd00::1"), Dst: netip.MustParseAddr("fd00::2"),
 		SrcPort: 1000, DstPort: 8080, Protocol: model.ICMPv6, Detail: 128, Slot: 3, Table: 9, Epoch: 17, Class: 4}
 	if got, err := events.Decode(raw(t, e)); err != nil || got != want {
 		t.Errorf("decoded %+v, %v", got, err)
 	}
-	e.Id = bpfobj.Counters
+	e.Id = uint8(bpfobj.Counters)
 	for what, b := range map[string][]byte{"unknown kind": raw(t, e), "short": raw(t, sample())[1:], "long": append(raw(t, sample()), 0), "nothing": nil} {
 		if _, err := events.Decode(b); err == nil {
 			t.Errorf("%s: no error", what)
