@@ -141,7 +141,8 @@ __noinline int decide_local(struct xdp_md *ctx, __u32 start, int v6)
 	err = v6 ? parse_ip6(&c, &p) : parse_ip4(&c, &p);
 	if (err) /* the next fragment of a multi-buffer frame may hold the rest */
 		return err == -DROP_MALFORMED && bpf_xdp_get_buff_len(ctx) == ctx->data_end - ctx->data ?
-			       drop(ctx, XDP_MALFORMED) : XDP_PASS;
+			drop(ctx, XDP_MALFORMED) :
+			XDP_PASS;
 	if (p.kind != PACKET_OPENS)
 		return XDP_PASS;
 	stage = stage_now();

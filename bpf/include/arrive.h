@@ -35,7 +35,7 @@ static __always_inline bool plain_icmp(void *at, void *end, bool v6)
 	if (v6)
 		return at + sizeof(*ip6) <= end && ip6->nexthdr == IPPROTO_ICMPV6;
 	return at + sizeof(*ip4) <= end && *(__u8 *)at == 0x45 && ip4->protocol == IPPROTO_ICMP &&
-	       !(ip4->frag_off & bpf_htons(IP_OFFSET | IP_MORE_FRAGMENTS));
+		!(ip4->frag_off & bpf_htons(IP_OFFSET | IP_MORE_FRAGMENTS));
 }
 
 /* Decides an ICMP error that another node, or a router on the way there, sent about a fast-path

@@ -111,7 +111,7 @@ static __always_inline int ask(struct __sk_buff *skb, const struct local *l, con
 		return ask_flow(l, &p->flow, QUESTION(p->v6, false, INGRESS));
 	load_sender(skb, &client);
 	return same(&client.addr, &p->flow.dst) ? ALLOW :
-		ask_about(l, &client.addr, &p->flow, p->flow.dst_port, QUESTION(p->v6, false, INGRESS));
+						  ask_about(l, &client.addr, &p->flow, p->flow.dst_port, QUESTION(p->v6, false, INGRESS));
 }
 
 /* Returns the verdict on a flow whose real remote address differs from its key: the backend of
@@ -129,7 +129,7 @@ __noinline int ask_behind(const struct local *l, const struct flow *f, const str
 		__builtin_memcpy(&other, c->client, sizeof(other));
 	if (same(own_of(f, question), &other))
 		return ALLOW;
-	return ask_about(l, &other, f, egress ? c->backend_port : question & ASK_SENT ? f->src_port : f->dst_port, question);
+	return ask_about(l, &other, f, egress ? c->backend_port : (question & ASK_SENT ? f->src_port : f->dst_port), question);
 }
 
 /* Evaluates a role of a pod in a flow again, under the policy in force. */

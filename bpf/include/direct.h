@@ -50,7 +50,7 @@ static __always_inline bool error_is_direct(const struct packet *p, const struct
 
 	peer->index = OF_END(c->place, side);
 	return (c->flow_flags & kind) && same(&p->flow.dst, &p->quoted.src) && holds(now) && read_slot(peer) &&
-	       now.epoch == peer->slot.epoch;
+		now.epoch == peer->slot.epoch;
 }
 
 /* Redirects a packet into the interface of a pod of this node, as if the host had sent it. The

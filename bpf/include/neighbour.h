@@ -57,7 +57,7 @@ static __always_inline bool own_link_local(const struct endpoint *e, const struc
 	__u32 low = 0xfeu << 24 | e->mac[3] << 16 | e->mac[4] << 8 | e->mac[5];
 
 	return a->word[0] == bpf_htonl(0xfe800000) && !a->word[1] && a->word[2] == bpf_htonl(high ^ 0x02000000) &&
-	       a->word[3] == bpf_htonl(low);
+		a->word[3] == bpf_htonl(low);
 }
 
 /* Reports whether a well-formed message of neighbour discovery or multicast listener discovery

@@ -47,13 +47,13 @@ __noinline int note_flow(struct __sk_buff *skb, const struct local *l, const str
 	conn_place(&p->flow, &at, v6);
 	at.expired = p->at.expired;
 	end = l->from_pod ? at.src : !at.src;
-	fresh.flow_flags = direct ? CONN_DIRECT : fate == FATE_REMOTE ? CONN_REMOTE : l->outside ? CONN_OUTSIDE : 0;
+	fresh.flow_flags = direct ? CONN_DIRECT : (fate == FATE_REMOTE ? CONN_REMOTE : (l->outside ? CONN_OUTSIDE : 0));
 	here = fresh.flow_flags & (CONN_DIRECT | CONN_REMOTE) ? l->index : 0;
 	there = direct ? peer->index : l->device;
 	/* Write both elements with constant indexes: the verifier rejects writes at variable
 	 * stack offsets. */
-	fresh.end[0] = approval(end && !direct ? 0 : end ? ROLE_ACCEPTED : role_of(l), end ? peer->slot.epoch : l->slot.epoch);
-	fresh.end[1] = approval(!end && !direct ? 0 : !end ? ROLE_ACCEPTED : role_of(l), !end ? peer->slot.epoch : l->slot.epoch);
+	fresh.end[0] = approval(end && !direct ? 0 : (end ? ROLE_ACCEPTED : role_of(l)), end ? peer->slot.epoch : l->slot.epoch);
+	fresh.end[1] = approval(!end && !direct ? 0 : (!end ? ROLE_ACCEPTED : role_of(l)), !end ? peer->slot.epoch : l->slot.epoch);
 	fresh.place[0] = end ? there : here;
 	fresh.place[1] = end ? here : there;
 	if (l->masqueraded) {

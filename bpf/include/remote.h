@@ -55,9 +55,9 @@ static __always_inline bool forwardable(struct __sk_buff *skb, bool v6)
 		return false;
 	if (v6)
 		return at + sizeof(*ip6) <= end && ip6->hop_limit > 1 &&
-		       (ip6->nexthdr == IPPROTO_TCP || ip6->nexthdr == IPPROTO_UDP || ip6->nexthdr == IPPROTO_ICMPV6);
+			(ip6->nexthdr == IPPROTO_TCP || ip6->nexthdr == IPPROTO_UDP || ip6->nexthdr == IPPROTO_ICMPV6);
 	return at + sizeof(*ip4) <= end && ip4->ttl > 1 && *(__u8 *)at == 0x45 &&
-	       !(ip4->frag_off & bpf_htons(IP_OFFSET | IP_MORE_FRAGMENTS));
+		!(ip4->frag_off & bpf_htons(IP_OFFSET | IP_MORE_FRAGMENTS));
 }
 
 /* Returns the length of the largest packet on the wire after segmentation. */

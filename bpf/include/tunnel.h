@@ -82,7 +82,7 @@ static __always_inline int find_udp(const struct view *v, bool v6, bool *fragmen
 
 	*fragmented = false;
 	if (!v6)
-		return load(v, 0, &ip4, sizeof(ip4)) || ip4.ihl < 5 ? -1 : ip4.protocol == IPPROTO_UDP ? ip4.ihl * 4 : 0;
+		return load(v, 0, &ip4, sizeof(ip4)) || ip4.ihl < 5 ? -1 : (ip4.protocol == IPPROTO_UDP ? ip4.ihl * 4 : 0);
 	if (load(v, 0, &ip6, sizeof(ip6)))
 		return -1;
 	next = ip6.nexthdr;

@@ -4,8 +4,15 @@
 #include <linux/types.h>
 
 /* The numbers are those of model.Direction and model.Verdict. */
-enum direction { INGRESS = 0, EGRESS = 1 };
-enum verdict { DENY = 0, ALLOW = 1 };
+enum direction {
+	INGRESS = 0,
+	EGRESS = 1,
+};
+
+enum verdict {
+	DENY = 0,
+	ALLOW = 1,
+};
 
 /* Indexes of counters. The first four count verdicts on new flows and equal direction * 2 +
  * verdict. The others count drops for other reasons, except the last. */
@@ -166,7 +173,10 @@ struct verdict_row {
 };
 
 /* Rows that need no entry in rows. */
-enum row_number { ROW_DENY = 0, ROW_ALLOW = 1 };
+enum row_number {
+	ROW_DENY = 0,
+	ROW_ALLOW = 1,
+};
 
 /* A row whose verdict depends on the port. Bit n is the verdict for port class n. */
 #define PORT_CLASSES 1024
