@@ -48,6 +48,10 @@ extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dy
  * pods and decide the packets there. Set by the loader. */
 const volatile bool handover;
 
+/* No verdict, because the slot does not exist. No counter, because the flow is not new. */
+#define NO_VERDICT -1
+#define NO_COUNTER -1
+
 /* Revokes the role of the pod in a recorded flow, if the flow is known. Returns the counter to
  * use. These functions are global: the verifier checks each one once, and their stack frames do
  * not count against decide. */
@@ -72,7 +76,7 @@ __noinline int note_denied(const struct pending *r, const struct slot *slot, int
 }
 
 /* Stores an allowed flow under the addresses that the pod uses, so that answers pass. to is the
- * flow after DNAT. Returns the counter to use, or a negative number for none. */
+ * flow after DNAT. Returns the counter to use, or NO_COUNTER. */
 __noinline int note_allowed(const struct pending *r, const struct flow *to, const struct slot *slot, __u32 len, int v6)
 {
 	struct packet p = {};
@@ -83,7 +87,7 @@ __noinline int note_allowed(const struct pending *r, const struct flow *to, cons
 	bool known;
 
 	if (!r || !to || !slot)
-		return -1;
+		return NO_COUNTER;
 	conn_place(&r->flow, at, v6);
 	c = conn_find(at, r->flow.protocol, now, v6);
 	if (!c) {
@@ -111,7 +115,7 @@ __noinline int note_allowed(const struct pending *r, const struct flow *to, cons
 	approve(c, at->src, had.roles | ROLE_OPENED, slot->epoch);
 	p.kind = r->kind;
 	conn_seen(c, &p, at->src, true, now);
-	return known ? -1 : COUNT_EGRESS_ALLOW;
+	return known ? NO_COUNTER : COUNT_EGRESS_ALLOW;
 }
 
 /* Reports whether a translated answer goes to the masqueraded client, whose address the host
@@ -151,7 +155,7 @@ __noinline int reuse(const struct flow *to, int v6)
 }
 
 /* Returns the verdict of the table in a slot on the destination after DNAT. slot becomes the
- * table and epoch of that verdict. Returns a negative number if the slot does not exist. A
+ * table and epoch of that verdict. Returns NO_VERDICT if the slot does not exist. A
  * global function, so that the verifier checks its loop only once. */
 __noinline int ask(__u32 index, struct slot *slot, const struct flow *to, int v6)
 {
@@ -161,7 +165,7 @@ __noinline int ask(__u32 index, struct slot *slot, const struct flow *to, int v6
 	__u8 verdict;
 
 	if (!word || !slot || !to)
-		return -1;
+		return NO_VERDICT;
 	dst = to->dst; /* Linux 6.1 accepts map keys only from the stack */
 	*(__u64 *)slot = *word;
 	if (same(&to->src, &to->dst))
@@ -204,10 +208,10 @@ static __always_inline bool decide(const struct pending *r, const struct view *v
 	if (r->kind == PACKET_ANSWER && (!translated || answers_client(r, &to, v6)))
 		return true;
 	verdict = ask(r->slot, &slot, &to, v6);
-	if (verdict < 0)
+	if (verdict == NO_VERDICT)
 		return refuse(v, r->slot, &r->flow, v6, DROP_UNMARKED);
 	id = verdict == ALLOW ? note_allowed(r, &to, &slot, v->len, v6) : note_denied(r, &slot, v6);
-	if (id >= 0) {
+	if (id != NO_COUNTER) {
 		service.addr = r->flow.dst;
 		service.port = r->flow.dst_port;
 		count_bytes(v->len, id);

@@ -31,7 +31,7 @@
 
 /* Evaluates policy before the flow lookup, for a packet that opens a flow. A denied packet then
  * costs no lookup in the flow table, whether or not the flow is known. */
-static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, const struct packet *p, __u32 stage, bool v6)
+static __always_inline enum outcome ask_first(struct __sk_buff *skb, struct local *l, const struct packet *p, __u32 stage, bool v6)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
 	int verdict;
@@ -42,7 +42,7 @@ static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, con
 	} else {
 		peer = class_of(l->from_pod ? &p->flow.dst : &p->flow.src, v6);
 		if (l->from_pod && !(peer & PEER_POD) && translatable(p))
-			return FATE_PENDING;
+			return ACT_POST_DNAT;
 		verdict = table_says(l->slot.table, dir, peer, p->flow.protocol, p->flow.dst_port);
 		if (stage_now() != stage)
 			verdict = ask(skb, l, p);
@@ -52,10 +52,10 @@ static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, con
 			count(skb, dir * 2 + DENY);
 		else
 			drop(skb, l, p, dir * 2 + DENY);
-		return FATE_DENIED;
+		return ACT_DENIED;
 	}
 	l->asked = true;
-	return FATE_PASS;
+	return ACT_PASS;
 }
 
 /* The state of one decision. It is on the stack once, and serves both IP versions. */
@@ -65,9 +65,9 @@ struct decision {
 	struct packet packet;
 };
 
-/* Decides a packet of a flow and its path. For FATE_DIRECT, d->peer becomes the pod at the
+/* Decides a packet of a flow and its path. For ACT_LOCAL, d->peer becomes the pod at the
  * other end. */
-static __always_inline int track(struct __sk_buff *skb, struct decision *d, bool v6)
+static __always_inline enum outcome track(struct __sk_buff *skb, struct decision *d, bool v6)
 {
 	struct local *l = &d->local, *peer = &d->peer;
 	const struct packet *p = &d->packet;
@@ -76,28 +76,28 @@ static __always_inline int track(struct __sk_buff *skb, struct decision *d, bool
 	struct conn *c;
 	__u32 stage = p->kind == PACKET_OPENS ? stage_now() : 0; /* before any lookup */
 	bool side;
-	int err;
+	enum outcome act;
 
 	if (!read_slot(l))
 		return DROP_NO_ENDPOINT;
 	if (p->kind == PACKET_OPENS) {
-		err = l->from_pod ? 0 : arrival(skb, p, l);
-		if (!err)
-			err = ask_first(skb, l, p, stage, v6);
-		if (err)
-			return err;
+		act = l->from_pod ? ACT_PASS : arrival(skb, p, l);
+		if (!act)
+			act = ask_first(skb, l, p, stage, v6);
+		if (act)
+			return act;
 	}
 	conn_place(&p->flow, at, v6);
 	c = conn_find(at, p->flow.protocol, now, v6);
 	if (!c) {
 		if (l->from_pod && !l->asked && translatable(p) && !(class_of_address(&p->flow.dst, v6) & PEER_POD))
-			return FATE_PENDING;
-		err = l->from_pod || l->asked ? 0 : arrival(skb, p, l);
-		if (!err)
-			err = open_flow(skb, l, p, peer);
-		if (err <= 0 && err != FATE_DENIED)
-			note_flow(skb, l, p, peer, err);
-		return err;
+			return ACT_POST_DNAT;
+		act = l->from_pod || l->asked ? ACT_PASS : arrival(skb, p, l);
+		if (!act)
+			act = open_flow(skb, l, p, peer);
+		if (continues(act))
+			note_flow(skb, l, p, peer, act);
+		return act;
 	}
 	side = l->from_pod ? at->src : !at->src;
 	if (!l->from_pod) {
@@ -109,28 +109,28 @@ static __always_inline int track(struct __sk_buff *skb, struct decision *d, bool
 		if (p->flow.protocol == IPPROTO_UDP)
 			clear_flags(c, CONN_REMOTE);
 		if ((c->flow_flags & (CONN_DIRECT | CONN_MASQUERADED)) || OF_END(c->place, !side) != skb->ingress_ifindex) {
-			err = arrival(skb, p, l);
-			if (err)
-				return err;
+			act = arrival(skb, p, l);
+			if (act)
+				return act;
 			recognise(skb, l, c, side);
 		}
 	}
 	if (pends(l, p, c, side)) {
 		conn_tcp(c, p, at->src, true);
-		return FATE_PENDING;
+		return ACT_POST_DNAT;
 	}
-	err = admit(skb, l, p, c, side);
-	if (!err && l->from_pod && (c->flow_flags & CONN_DIRECT)) {
-		err = admit_peer(skb, peer, p, c, !side);
-	} else if (!err && l->from_pod && (c->flow_flags & CONN_REMOTE)) {
+	act = admit(skb, l, p, c, side);
+	if (!act && l->from_pod && (c->flow_flags & CONN_DIRECT)) {
+		act = admit_peer(skb, peer, p, c, !side);
+	} else if (!act && l->from_pod && (c->flow_flags & CONN_REMOTE)) {
 		l->device = OF_END(c->place, !side);
-		err = FATE_REMOTE;
-	} else if (!err) {
-		err = passes_as(l, p, c, side);
+		act = ACT_REMOTE;
+	} else if (!act) {
+		act = passes_as(l, p, c, side);
 	}
-	if (err <= 0 && err != FATE_DENIED)
+	if (continues(act))
 		conn_seen(c, p, at->src, l->from_pod, now);
-	return err;
+	return act;
 }
 
 /* A pod may send only from its own address. */
@@ -148,37 +148,36 @@ static __always_inline bool to_loopback(const struct packet *p, bool v6)
 	return !v6 && (p->flow.dst.word[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
 }
 
-/* Sends the packet of a pod to the pod at the other end, or leaves it to the host stack. fate
- * may also be a reason to drop it. */
-static __always_inline int send(struct __sk_buff *skb, const struct local *l, const struct packet *p, const struct local *peer, int fate)
+/* Carries out a decision, other than ACT_PASS and ACT_DENIED, about a packet of a pod. */
+static __always_inline int send(struct __sk_buff *skb, const struct local *l, const struct packet *p, const struct local *peer, enum outcome act)
 {
-	switch (fate) {
-	case FATE_DIRECT:
+	switch (act) {
+	case ACT_LOCAL:
 		return deliver(skb, peer, p);
-	case FATE_REMOTE:
+	case ACT_REMOTE:
 		return forward(skb, p, l->device);
-	case FATE_PENDING:
+	case ACT_POST_DNAT:
 		skb->mark = leave_record(p, l->index, p->kind);
 		return PASS;
-	case FATE_ANSWER:
+	case ACT_ANSWER:
 		skb->mark = leave_record(p, l->index, PACKET_ANSWER);
 		return PASS;
+	default:
+		return drop(skb, l, p, act);
 	}
-	return drop(skb, l, p, fate);
 }
 
-/* Handles packets that belong to no flow. Returns 0 to pass, a reason to drop, or a negative
- * number if the packet must be decided as part of a flow. */
-static __always_inline int police_others(struct __sk_buff *skb, struct packet *p, bool from_pod)
+/* Decides packets that belong to no flow. Returns ACT_FLOW for all others. */
+static __always_inline enum outcome police_others(struct __sk_buff *skb, struct packet *p, bool from_pod)
 {
 	if (p->kind == PACKET_NEIGHBOUR || p->kind == PACKET_ROUTER) {
 		if (may_discover(skb, p, from_pod))
-			return 0;
+			return ACT_PASS;
 		if (from_pod && p->kind == PACKET_ROUTER)
 			return DROP_NEIGHBOUR;
 		p->kind = PACKET_FLOW;
 	}
-	return -1;
+	return ACT_FLOW;
 }
 
 static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, const struct endpoint *e, bool v6, bool from_pod)
@@ -186,16 +185,16 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
 	struct packet *p = &d->packet;
 	struct local *l = &d->local;
-	int err = 0;
+	enum outcome act;
 
 	p->v6 = v6;
 	if (!parse_plain(at, end, p, v6)) {
-		err = parse_any(skb, p, v6);
-		if (err)
-			return drop(skb, l, p, -err);
-		err = v6 ? police_others(skb, p, from_pod) : -1;
-		if (err >= 0)
-			return err ? drop(skb, l, p, err) : PASS;
+		act = parse_any(skb, p, v6);
+		if (act)
+			return drop(skb, l, p, act);
+		act = v6 ? police_others(skb, p, from_pod) : ACT_FLOW;
+		if (act != ACT_FLOW)
+			return act ? drop(skb, l, p, act) : PASS;
 		if (p->fragment == FRAGMENT_LATER && !find_datagram(l, p))
 			return drop(skb, l, p, DROP_FRAGMENT);
 	}
@@ -204,21 +203,21 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 	if (same(&p->flow.src, &p->flow.dst)) /* a pod always reaches itself */
 		return from_pod || !skb->ingress_ifindex || skb->ingress_ifindex == skb->ifindex ? PASS : drop(skb, l, p, DROP_SPOOFED);
 	if (p->kind == PACKET_ERROR) {
-		err = from_pod ? 0 : arrival(skb, p, l);
-		if (!err)
-			err = track_error(skb, l, p, &d->peer);
+		act = from_pod ? ACT_PASS : arrival(skb, p, l);
+		if (!act)
+			act = track_error(skb, l, p, &d->peer);
 	} else {
-		err = track(skb, d, v6);
+		act = track(skb, d, v6);
 	}
-	if (err == FATE_DENIED)
+	if (act == ACT_DENIED)
 		return TC_ACT_SHOT;
-	if (p->fragment == FRAGMENT_FIRST && err <= 0)
+	if (p->fragment == FRAGMENT_FIRST && act <= ACT_PASS)
 		note_datagram(l, p);
-	if (err == FATE_PASS)
+	if (act == ACT_PASS)
 		return PASS;
 	/* to_pod must contain no code that writes to the packet: the kernel would unshare every
 	 * packet. */
-	return from_pod ? send(skb, l, p, &d->peer, err) : drop(skb, l, p, err);
+	return from_pod ? send(skb, l, p, &d->peer, act) : drop(skb, l, p, act);
 }
 
 static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
@@ -292,6 +291,7 @@ const struct shared_types {
 	enum event_flag event_flag;
 	enum event_loss event_loss;
 	enum interface_number interface_number;
+	enum outcome outcome;
 	enum owner owner;
 	enum role role;
 	enum row_number row_number;

@@ -131,16 +131,16 @@ __noinline int decide_local(struct xdp_md *ctx, __u32 start, int v6)
 	struct slot slot;
 	__u32 stage;
 	__u64 *word;
-	int err;
+	enum outcome act;
 
 	if (c.pos + (v6 ? sizeof(*ip6) : sizeof(*ip4)) > c.end)
 		return XDP_PASS;
 	local = v6 ? bpf_map_lookup_elem(&locals6, &ip6->daddr) : bpf_map_lookup_elem(&locals4, &ip4->daddr);
 	if (!local)
 		return XDP_PASS;
-	err = v6 ? parse_ip6(&c, &p) : parse_ip4(&c, &p);
-	if (err) /* the next fragment of a multi-buffer frame may hold the rest */
-		return err == -DROP_MALFORMED && bpf_xdp_get_buff_len(ctx) == ctx->data_end - ctx->data ?
+	act = v6 ? parse_ip6(&c, &p) : parse_ip4(&c, &p);
+	if (act) /* the next fragment of a multi-buffer frame may hold the rest */
+		return act == DROP_MALFORMED && bpf_xdp_get_buff_len(ctx) == ctx->data_end - ctx->data ?
 			drop(ctx, XDP_MALFORMED) :
 			XDP_PASS;
 	if (p.kind != PACKET_OPENS)

@@ -32,9 +32,9 @@ __noinline int comes_by(const struct ip *src, int v6, __u32 device)
 	return !way || way->ifindex == device;
 }
 
-/* Finds the real source of a packet. Returns 0, or DROP_SPOOFED if the source cannot arrive by
- * this interface. */
-__noinline int arrival(struct __sk_buff *skb, const struct packet *p, struct local *l)
+/* Finds the real source of a packet. Returns ACT_PASS, or DROP_SPOOFED if the source cannot
+ * arrive by this interface. */
+__noinline enum outcome arrival(struct __sk_buff *skb, const struct packet *p, struct local *l)
 {
 	__u32 device = skb->ingress_ifindex;
 	const struct endpoint *from;
@@ -49,7 +49,7 @@ __noinline int arrival(struct __sk_buff *skb, const struct packet *p, struct loc
 	l->host = !device;
 	l->masqueraded = false;
 	if (!device)
-		return 0;
+		return ACT_PASS;
 	src = &p->flow.src;
 	from = find_endpoint(device);
 	if (from)
@@ -63,5 +63,5 @@ __noinline int arrival(struct __sk_buff *skb, const struct packet *p, struct loc
 		load_sender(skb, &sender);
 		src = &sender.addr;
 	}
-	return (from ? same(src, &pod) : comes_by(src, p->v6, device)) ? 0 : DROP_SPOOFED;
+	return (from ? same(src, &pod) : comes_by(src, p->v6, device)) ? ACT_PASS : DROP_SPOOFED;
 }

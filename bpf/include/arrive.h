@@ -10,13 +10,13 @@
 
 /* Parses any packet, and overwrites what parse_plain has left in p. Not inlined, so that the
  * verifier checks it only once. The caller's pointers into the packet become invalid. */
-__noinline int parse_any(struct __sk_buff *skb, struct packet *p, int v6)
+__noinline enum outcome parse_any(struct __sk_buff *skb, struct packet *p, int v6)
 {
 	__u32 headers = skb->len < MAX_HEADERS ? skb->len : MAX_HEADERS;
 	struct cursor c;
 
 	if (!p)
-		return -DROP_MALFORMED;
+		return DROP_MALFORMED;
 	if (skb->data + headers > skb->data_end)
 		bpf_skb_pull_data(skb, headers);
 	c.pos = (void *)(long)skb->data + sizeof(struct ethhdr);
@@ -41,47 +41,47 @@ static __always_inline bool plain_icmp(void *at, void *end, bool v6)
 /* Decides an ICMP error that another node, or a router on the way there, sent about a fast-path
  * flow. The host stack does not know that flow. If the pod has used its budget, to_pod and the
  * policy of the pod decide. */
-__noinline int error_arrived(struct __sk_buff *skb, const struct packet *p, struct local *pod)
+__noinline enum outcome error_arrived(struct __sk_buff *skb, const struct packet *p, struct local *pod)
 {
 	struct conn_place at = {};
 	struct conn *c;
 
 	if (!p || !pod || p->kind != PACKET_ERROR || !p->quoted.protocol)
-		return FATE_PASS;
+		return ACT_PASS;
 	conn_place(&p->quoted, &at, p->v6);
 	c = conn_find(&at, p->quoted.protocol, bpf_jiffies64(), p->v6);
-	return c && error_is_direct(p, c, pod, at.src, CONN_REMOTE) && receivable(skb, pod, p->v6) && error_due(pod) ? FATE_DIRECT : FATE_PASS;
+	return c && error_is_direct(p, c, pod, at.src, CONN_REMOTE) && receivable(skb, pod, p->v6) && error_due(pod) ? ACT_LOCAL : ACT_PASS;
 }
 
 /* Decides a packet between two pods, of which the receiving one is on this node. */
-static __always_inline int track_arrived(struct __sk_buff *skb, struct packet *p, struct local *pod, bool v6)
+static __always_inline enum outcome track_arrived(struct __sk_buff *skb, struct packet *p, struct local *pod, bool v6)
 {
 	struct conn_place *at = &p->at;
 	__u32 now = bpf_jiffies64();
 	struct conn *c;
-	int err;
+	enum outcome act;
 
 	conn_place(&p->flow, at, v6);
 	c = conn_find(at, p->flow.protocol, now, v6);
 	if (!c) {
-		err = open_arrived(skb, pod, p);
-		if (err == FATE_REMOTE) {
-			note_flow(skb, pod, p, pod, FATE_REMOTE);
-			err = FATE_DIRECT;
+		act = open_arrived(skb, pod, p);
+		if (act == ACT_REMOTE) {
+			note_flow(skb, pod, p, pod, ACT_REMOTE);
+			act = ACT_LOCAL;
 		}
-		return err;
+		return act;
 	}
 	/* An end with roles is the pod on this node, so no other node may send from it. */
 	if (!(c->flow_flags & CONN_REMOTE) || approval_of(c, at->src).roles || !leads(skb->ifindex, OF_END(c->place, at->src), &p->flow.src, v6))
-		return FATE_PASS;
+		return ACT_PASS;
 	pod->index = OF_END(c->place, !at->src);
 	if (!receivable(skb, pod, v6))
-		return FATE_PASS;
+		return ACT_PASS;
 	OF_END(c->place, at->src) = skb->ifindex;
-	err = admit_peer(skb, pod, p, c, !at->src);
-	if (err == FATE_DIRECT)
+	act = admit_peer(skb, pod, p, c, !at->src);
+	if (act == ACT_LOCAL)
 		conn_seen(c, p, at->src, false, now);
-	return err;
+	return act;
 }
 
 static __always_inline int arrive(struct __sk_buff *skb, bool v6)
@@ -89,17 +89,17 @@ static __always_inline int arrive(struct __sk_buff *skb, bool v6)
 	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
 	struct packet p = { .v6 = v6 };
 	struct local pod = { .index = NO_SLOT };
-	int err;
+	enum outcome act;
 
 	if (parse_plain(at, end, &p, v6))
-		err = track_arrived(skb, &p, &pod, v6);
+		act = track_arrived(skb, &p, &pod, v6);
 	else if (plain_icmp(at, end, v6) && !parse_any(skb, &p, v6))
-		err = error_arrived(skb, &p, &pod);
+		act = error_arrived(skb, &p, &pod);
 	else
 		return TC_ACT_UNSPEC;
-	if (err == FATE_DENIED)
+	if (act == ACT_DENIED)
 		return TC_ACT_SHOT;
-	if (err != FATE_DIRECT)
+	if (act != ACT_LOCAL)
 		return TC_ACT_UNSPEC;
 	if (!take_hop(skb, v6))
 		return TC_ACT_SHOT;

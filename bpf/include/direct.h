@@ -8,35 +8,35 @@
 
 /* Handles a packet of a direct flow whose receiving end changed. That end has a new epoch or no
  * role yet, or its address moved to another pod or to none. */
-__noinline int renew_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p, struct conn *c, int side)
+__noinline enum outcome renew_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p, struct conn *c, int side)
 {
-	int err;
+	enum outcome act;
 
 	if (!peer || !p || !c)
-		return FATE_DENIED;
+		return ACT_DENIED;
 	if (!find_local(&p->flow.dst, peer, p->v6)) {
 		clear_flags(c, CONN_DIRECT | CONN_REMOTE);
-		return FATE_PASS;
+		return ACT_PASS;
 	}
 	OF_END(c->place, side) = peer->index;
-	err = admit(skb, peer, p, c, side);
-	if (err > 0) { /* a positive value is the verdict of the peer's policy */
-		drop(skb, peer, p, err);
-		return FATE_DENIED;
+	act = admit(skb, peer, p, c, side);
+	if (act > ACT_PASS) { /* the policy of the peer has revoked the flow */
+		drop(skb, peer, p, act);
+		return ACT_DENIED;
 	}
-	return err ? err : FATE_DIRECT;
+	return act ? act : ACT_LOCAL;
 }
 
 /* Decides whether the pod at the end of a direct flow may receive this packet. */
-static __always_inline int admit_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p,
-				      struct conn *c, bool side)
+static __always_inline enum outcome admit_peer(struct __sk_buff *skb, struct local *peer, const struct packet *p,
+					       struct conn *c, bool side)
 {
 	struct approval now = approval_of(c, side);
 
 	peer->index = OF_END(c->place, side);
 	if (read_slot(peer) && now.epoch == peer->slot.epoch && holds(now) &&
 	    (p->kind != PACKET_OPENS || (now.roles & ROLE_ACCEPTED)))
-		return FATE_DIRECT;
+		return ACT_LOCAL;
 	return renew_peer(skb, peer, p, c, side);
 }
 

@@ -7,15 +7,11 @@
 #include "parse.h"
 #include "events.h"
 
-/* The fate of a packet: 0 or a negative value, or a positive reason to drop it. */
-enum fate {
-	FATE_PASS = 0,
-	FATE_DENIED = -1, /* drop; already counted */
-	FATE_DIRECT = -2, /* redirect into the interface of the pod at the other end */
-	FATE_PENDING = -3, /* decide after DNAT in the host stack */
-	FATE_REMOTE = -4, /* forward to the pod of another node at the other end */
-	FATE_ANSWER = -5, /* pass as an answer, unless the host stack translates it */
-};
+/* Reports whether a packet continues, on any path. */
+static __always_inline bool continues(enum outcome act)
+{
+	return act <= ACT_PASS && act != ACT_DENIED;
+}
 
 /* A pod at one end of a packet's flow. */
 struct local {

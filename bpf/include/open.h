@@ -29,11 +29,11 @@ static __always_inline bool starts_direct(const struct packet *p)
 }
 
 /* Stores the entry of a flow after a miss (p->at) and a verdict of open_flow or open_arrived.
- * fate is that verdict; peer is the other end if fate is FATE_DIRECT. If there is no room,
+ * act is that verdict; peer is the other end if act is ACT_LOCAL. If there is no room,
  * every packet of the flow is evaluated. Returns 0 or a negative number. */
-__noinline int note_flow(struct __sk_buff *skb, const struct local *l, const struct packet *p, const struct local *peer, int fate)
+__noinline int note_flow(struct __sk_buff *skb, const struct local *l, const struct packet *p, const struct local *peer, enum outcome act)
 {
-	bool direct = fate == FATE_DIRECT, v6;
+	bool direct = act == ACT_LOCAL, v6;
 	struct conn_place at = {};
 	struct conn fresh = {};
 	struct end client;
@@ -47,7 +47,7 @@ __noinline int note_flow(struct __sk_buff *skb, const struct local *l, const str
 	conn_place(&p->flow, &at, v6);
 	at.expired = p->at.expired;
 	end = l->from_pod ? at.src : !at.src;
-	fresh.flow_flags = direct ? CONN_DIRECT : (fate == FATE_REMOTE ? CONN_REMOTE : (l->outside ? CONN_OUTSIDE : 0));
+	fresh.flow_flags = direct ? CONN_DIRECT : (act == ACT_REMOTE ? CONN_REMOTE : (l->outside ? CONN_OUTSIDE : 0));
 	here = fresh.flow_flags & (CONN_DIRECT | CONN_REMOTE) ? l->index : 0;
 	there = direct ? peer->index : l->device;
 	/* Write both elements with constant indexes: the verifier rejects writes at variable
@@ -73,39 +73,39 @@ __noinline int note_flow(struct __sk_buff *skb, const struct local *l, const str
 
 /* Decides an unknown flow, for both ends if both are pods of this node. For a packet to a pod,
  * arrival has found the real source. */
-__noinline int open_flow(struct __sk_buff *skb, struct local *l, const struct packet *p, struct local *peer)
+__noinline enum outcome open_flow(struct __sk_buff *skb, struct local *l, const struct packet *p, struct local *peer)
 {
-	int fate = FATE_PASS;
+	enum outcome act = ACT_PASS;
 
 	if (!l || !p || !peer)
-		return FATE_DENIED;
+		return ACT_DENIED;
 	if (judge(skb, l, p) == DENY)
-		return FATE_DENIED;
+		return ACT_DENIED;
 	if (l->from_pod && starts_direct(p) && may_be_direct(l)) {
 		if (find_local(&p->flow.dst, peer, p->v6))
-			fate = FATE_DIRECT;
+			act = ACT_LOCAL;
 		else if (starts_remote(skb, p, &p->flow.dst, skb->ifindex, &l->device))
-			fate = FATE_REMOTE;
+			act = ACT_REMOTE;
 	}
-	if (fate == FATE_DIRECT && judge(skb, peer, p) == DENY)
-		return FATE_DENIED;
-	l->outside = fate == FATE_PASS && !(class_of_address(l->from_pod ? &p->flow.dst : &p->flow.src, p->v6) & PEER_POD);
-	return fate;
+	if (act == ACT_LOCAL && judge(skb, peer, p) == DENY)
+		return ACT_DENIED;
+	l->outside = act == ACT_PASS && !(class_of_address(l->from_pod ? &p->flow.dst : &p->flow.src, p->v6) & PEER_POD);
+	return act;
 }
 
-/* Decides an unknown flow that arrives by a device from another node. Returns FATE_REMOTE if it
- * is a flow between pods that may use the fast path, FATE_DENIED if policy denies it, otherwise
- * FATE_PASS. */
-__noinline int open_arrived(struct __sk_buff *skb, struct local *pod, const struct packet *p)
+/* Decides an unknown flow that arrives by a device from another node. Returns ACT_REMOTE if it
+ * is a flow between pods that may use the fast path, ACT_DENIED if policy denies it, otherwise
+ * ACT_PASS. */
+__noinline enum outcome open_arrived(struct __sk_buff *skb, struct local *pod, const struct packet *p)
 {
 	struct attachment *own;
 	__u32 index;
 
 	if (!pod || !p || !starts_direct(p) || !find_local(&p->flow.dst, pod, p->v6))
-		return FATE_PASS;
+		return ACT_PASS;
 	index = pod->index; /* Linux 6.1 accepts map keys only from the stack */
 	own = bpf_map_lookup_elem(&attachments, &index);
 	if (!own || !receivable(skb, pod, p->v6) || !starts_remote(skb, p, &p->flow.src, own->ifindex, &pod->device) || pod->device != skb->ifindex)
-		return FATE_PASS;
-	return judge(skb, pod, p) == DENY ? FATE_DENIED : FATE_REMOTE;
+		return ACT_PASS;
+	return judge(skb, pod, p) == DENY ? ACT_DENIED : ACT_REMOTE;
 }

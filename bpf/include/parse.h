@@ -164,15 +164,15 @@ static __always_inline void *take(struct cursor *c, __u32 size)
 }
 
 /* Reads the ports of TCP, UDP and SCTP, the first four bytes of each header. */
-static __always_inline int parse_ports(struct cursor *c, struct flow *f)
+static __always_inline enum outcome parse_ports(struct cursor *c, struct flow *f)
 {
 	__be16 *ports = take(c, 4);
 
 	if (!ports)
-		return -DROP_MALFORMED;
+		return DROP_MALFORMED;
 	f->src_port = bpf_ntohs(ports[0]);
 	f->dst_port = bpf_ntohs(ports[1]);
-	return 0;
+	return ACT_PASS;
 }
 
 /* Reads the parts of a TCP header that the flow table needs. length is the length of header and
@@ -192,14 +192,14 @@ static __always_inline void read_tcp(const struct tcphdr *tcp, struct packet *p,
 		p->payload = length - tcp->doff * 4;
 }
 
-static __always_inline int parse_tcp(struct cursor *c, struct packet *p, __u32 length)
+static __always_inline enum outcome parse_tcp(struct cursor *c, struct packet *p, __u32 length)
 {
 	struct tcphdr *tcp = take(c, sizeof(*tcp));
 
 	if (!tcp || tcp->doff < 5)
-		return -DROP_MALFORMED;
+		return DROP_MALFORMED;
 	read_tcp(tcp, p, length);
-	return 0;
+	return ACT_PASS;
 }
 
 /* Reads the ports of the packet that an ICMP error quotes. Eight bytes of its transport header
@@ -228,14 +228,14 @@ static __always_inline void parse_quoted_ports(struct cursor *c, struct flow *f,
 	f->protocol = protocol;
 }
 
-static __always_inline int parse_icmp4(struct cursor *c, struct packet *p)
+static __always_inline enum outcome parse_icmp4(struct cursor *c, struct packet *p)
 {
 	struct icmp_header *icmp = take(c, sizeof(*icmp));
 	struct iphdr *ip;
 	__u32 length;
 
 	if (!icmp)
-		return -DROP_MALFORMED;
+		return DROP_MALFORMED;
 	p->icmp = icmp->type;
 	switch (icmp->type) {
 	case ICMP4_ECHO_REQUEST:
@@ -243,25 +243,25 @@ static __always_inline int parse_icmp4(struct cursor *c, struct packet *p)
 		/* fall through */
 	case ICMP4_ECHO_REPLY:
 		p->flow.src_port = p->flow.dst_port = bpf_ntohs(icmp->id);
-		return 0;
+		return ACT_PASS;
 	case ICMP4_UNREACHABLE:
 	case ICMP4_TIME_EXCEEDED:
 	case ICMP4_PARAMETER_PROBLEM:
 		break;
 	default:
-		return 0;
+		return ACT_PASS;
 	}
 	p->kind = PACKET_ERROR;
 	ip = take(c, sizeof(*ip));
 	if (!ip || ip->version != 4 || ip->ihl < 5)
-		return -DROP_MALFORMED;
+		return DROP_MALFORMED;
 	p->quoted.src.word[3] = ip->saddr;
 	p->quoted.dst.word[3] = ip->daddr;
 	length = (ip->ihl - 5) * 4 & OPTIONS_MASK;
 	if (!take(c, length) || ip->frag_off & bpf_htons(IP_OFFSET))
-		return 0;
+		return ACT_PASS;
 	parse_quoted_ports(c, &p->quoted, ip->protocol, false);
-	return 0;
+	return ACT_PASS;
 }
 
 static __always_inline bool unspecified(const struct ip *a)
@@ -306,13 +306,13 @@ __noinline int kind_of_neighbour(const struct packet *p)
 	return p->hops == MLD_HOPS && on_the_link && from_link ? PACKET_NEIGHBOUR : PACKET_FLOW;
 }
 
-static __always_inline int parse_icmp6(struct cursor *c, struct packet *p)
+static __always_inline enum outcome parse_icmp6(struct cursor *c, struct packet *p)
 {
 	struct icmp_header *icmp = take(c, sizeof(*icmp));
 	struct ipv6hdr *ip;
 
 	if (!icmp)
-		return -DROP_MALFORMED;
+		return DROP_MALFORMED;
 	p->icmp = icmp->type;
 	switch (icmp->type) {
 	case ICMP6_ECHO_REQUEST:
@@ -320,31 +320,31 @@ static __always_inline int parse_icmp6(struct cursor *c, struct packet *p)
 		/* fall through */
 	case ICMP6_ECHO_REPLY:
 		p->flow.src_port = p->flow.dst_port = bpf_ntohs(icmp->id);
-		return 0;
+		return ACT_PASS;
 	case MLD_QUERY ... MLD_DONE:
 	case ND_ROUTER_SOLICIT ... ND_REDIRECT:
 	case MLD2_REPORT:
 		p->kind = kind_of_neighbour(p);
-		return 0;
+		return ACT_PASS;
 	case ICMP6_UNREACHABLE ... ICMP6_PARAMETER_PROBLEM:
 		break;
 	default:
-		return 0;
+		return ACT_PASS;
 	}
 	p->kind = PACKET_ERROR;
 	ip = take(c, sizeof(*ip));
 	if (!ip || ip->version != 6)
-		return -DROP_MALFORMED;
+		return DROP_MALFORMED;
 	__builtin_memcpy(&p->quoted.src, &ip->saddr, 16);
 	__builtin_memcpy(&p->quoted.dst, &ip->daddr, 16);
 	parse_quoted_ports(c, &p->quoted, ip->nexthdr, true);
-	return 0;
+	return ACT_PASS;
 }
 
 /* Parses the transport header of a whole packet or a first fragment. length is that of the
  * transport header and payload in bytes. ICMP must match the IP version; the ICMP of the other
  * version is a protocol without ports. */
-static __always_inline int parse_transport(struct cursor *c, struct packet *p, __u32 length)
+static __always_inline enum outcome parse_transport(struct cursor *c, struct packet *p, __u32 length)
 {
 	switch (p->flow.protocol) {
 	case IPPROTO_TCP:
@@ -353,27 +353,27 @@ static __always_inline int parse_transport(struct cursor *c, struct packet *p, _
 	case IPPROTO_SCTP:
 		return parse_ports(c, &p->flow);
 	case IPPROTO_ICMP:
-		return p->v6 ? 0 : parse_icmp4(c, p);
+		return p->v6 ? ACT_PASS : parse_icmp4(c, p);
 	case IPPROTO_ICMPV6:
-		return p->v6 ? parse_icmp6(c, p) : 0;
+		return p->v6 ? parse_icmp6(c, p) : ACT_PASS;
 	}
-	return 0;
+	return ACT_PASS;
 }
 
 /* Parses a fragment. Only the first one has the ports (see datagram.h). Neighbour discovery
  * must not be fragmented (RFC 6980). */
-static __always_inline int parse_fragment(struct cursor *c, struct packet *p, __u32 id, bool first)
+static __always_inline enum outcome parse_fragment(struct cursor *c, struct packet *p, __u32 id, bool first)
 {
-	int err;
+	enum outcome act;
 
 	p->id = id;
 	p->fragment = first ? FRAGMENT_FIRST : FRAGMENT_LATER;
 	if (!first)
-		return 0;
-	err = parse_transport(c, p, 0);
+		return ACT_PASS;
+	act = parse_transport(c, p, 0);
 	if (p->kind == PACKET_NEIGHBOUR || p->kind == PACKET_ROUTER)
 		p->kind = PACKET_FLOW;
-	return err;
+	return act;
 }
 
 static __always_inline bool same(const struct ip *a, const struct ip *b)
@@ -383,34 +383,34 @@ static __always_inline bool same(const struct ip *a, const struct ip *b)
 
 /* Reports whether the parsed headers end within the length that IP gives; padding may follow.
  * Length 0 is a packet above 64 KiB that the host stack will segment. */
-static __always_inline int within(const struct cursor *c, const void *start, __u32 length)
+static __always_inline enum outcome within(const struct cursor *c, const void *start, __u32 length)
 {
-	return length && c->pos - start > length ? -DROP_MALFORMED : 0;
+	return length && c->pos - start > length ? DROP_MALFORMED : ACT_PASS;
 }
 
-static __always_inline int parse_ip4(struct cursor *c, struct packet *p)
+static __always_inline enum outcome parse_ip4(struct cursor *c, struct packet *p)
 {
 	void *start = c->pos;
 	struct iphdr *ip = take(c, sizeof(*ip));
 	__u32 options, total;
 	__u16 fragment;
-	int err;
+	enum outcome act;
 
 	if (!ip || ip->version != 4 || ip->ihl < 5)
-		return -DROP_MALFORMED;
+		return DROP_MALFORMED;
 	total = bpf_ntohs(ip->tot_len);
 	options = (ip->ihl - 5) * 4 & OPTIONS_MASK;
 	if (!take(c, options))
-		return -DROP_MALFORMED;
+		return DROP_MALFORMED;
 	p->flow.src.word[3] = ip->saddr;
 	p->flow.dst.word[3] = ip->daddr;
 	p->flow.protocol = ip->protocol;
 	fragment = bpf_ntohs(ip->frag_off);
 	if (fragment & (IP_OFFSET | IP_MORE_FRAGMENTS))
-		err = parse_fragment(c, p, ip->id, !(fragment & IP_OFFSET));
+		act = parse_fragment(c, p, ip->id, !(fragment & IP_OFFSET));
 	else
-		err = parse_transport(c, p, total > options + sizeof(*ip) ? total - options - sizeof(*ip) : 0);
-	return err ? err : within(c, start, total);
+		act = parse_transport(c, p, total > options + sizeof(*ip) ? total - options - sizeof(*ip) : 0);
+	return act ? act : within(c, start, total);
 }
 
 struct extension {
@@ -425,7 +425,7 @@ struct fragment_header {
 	__be32 id;
 };
 
-static __always_inline int parse_ip6(struct cursor *c, struct packet *p)
+static __always_inline enum outcome parse_ip6(struct cursor *c, struct packet *p)
 {
 	struct ipv6hdr *ip = take(c, sizeof(*ip));
 	struct fragment_header *fragment = NULL;
@@ -436,10 +436,10 @@ static __always_inline int parse_ip6(struct cursor *c, struct packet *p)
 	void *start = c->pos;
 	__u32 length, taken;
 	__u8 next;
-	int err;
+	enum outcome act;
 
 	if (!ip || ip->version != 6)
-		return -DROP_MALFORMED;
+		return DROP_MALFORMED;
 	length = bpf_ntohs(ip->payload_len);
 	__builtin_memcpy(&p->flow.src, &ip->saddr, 16);
 	__builtin_memcpy(&p->flow.dst, &ip->daddr, 16);
@@ -452,15 +452,15 @@ static __always_inline int parse_ip6(struct cursor *c, struct packet *p)
 		case IPPROTO_DSTOPTS:
 			ext = take(c, sizeof(*ext));
 			if (!ext)
-				return -DROP_MALFORMED;
+				return DROP_MALFORMED;
 			next = ext->next;
 			if (!take(c, ext->length * 8 + 6))
-				return -DROP_MALFORMED;
+				return DROP_MALFORMED;
 			break;
 		case IPPROTO_FRAGMENT:
 			fragment = take(c, sizeof(*fragment));
 			if (!fragment || fragmented)
-				return -DROP_MALFORMED;
+				return DROP_MALFORMED;
 			next = fragment->next;
 			id = fragment->id;
 			offset = bpf_ntohs(fragment->offset);
@@ -474,12 +474,12 @@ static __always_inline int parse_ip6(struct cursor *c, struct packet *p)
 			goto done;
 		}
 	}
-	return -DROP_MALFORMED;
+	return DROP_MALFORMED;
 done:
 	p->flow.protocol = next;
 	taken = c->pos - start;
-	err = fragmented ? parse_fragment(c, p, id, first) : parse_transport(c, p, length > taken ? length - taken : 0);
-	return err ? err : within(c, start, length);
+	act = fragmented ? parse_fragment(c, p, id, first) : parse_transport(c, p, length > taken ? length - taken : 0);
+	return act ? act : within(c, start, length);
 }
 
 /* Parses a plain packet: IP without options, extension headers or fragments, then TCP, UDP or

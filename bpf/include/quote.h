@@ -59,7 +59,7 @@ static __always_inline bool may_quote(const struct local *l, const struct packet
 	if (now.epoch == l->slot.epoch)
 		return holds(now);
 	/* The quoted packet went in the opposite direction. */
-	return confirm(l, &p->quoted, c, side, QUESTION(p->v6, !l->from_pod, 0)) == FATE_PASS;
+	return confirm(l, &p->quoted, c, side, QUESTION(p->v6, !l->from_pod, 0)) == ACT_PASS;
 }
 
 /* Returns the flow that an ICMP error quotes, or NULL. src becomes the end that sent the quoted
@@ -73,27 +73,27 @@ static __noinline struct conn *find_quoted(const struct packet *p, bool *src)
 	return conn_find(&at, p->quoted.protocol, bpf_jiffies64(), p->v6);
 }
 
-/* Decides an ICMP error and its path. For FATE_DIRECT, peer becomes the pod at the other end. */
-__noinline int track_error(struct __sk_buff *skb, struct local *l, const struct packet *p, struct local *peer)
+/* Decides an ICMP error and its path. For ACT_LOCAL, peer becomes the pod at the other end. */
+__noinline enum outcome track_error(struct __sk_buff *skb, struct local *l, const struct packet *p, struct local *peer)
 {
 	struct conn *c = NULL;
 	bool src = false;
 
 	if (!l || !p || !peer || !read_slot(l))
-		return FATE_DENIED;
+		return ACT_DENIED;
 	/* A pod may quote only packets it received, to their sender. It may receive only quotes
 	 * of packets it sent. */
 	if (p->quoted.protocol && same(&p->flow.dst, &p->quoted.src) && (!l->from_pod || same(&p->flow.src, &p->quoted.dst)))
 		c = find_quoted(p, &src);
 	if (!c || !may_quote(l, p, c, l->from_pod ? !src : src) || !error_due(l))
-		return judge(skb, l, p) == ALLOW ? FATE_PASS : FATE_DENIED;
+		return judge(skb, l, p) == ALLOW ? ACT_PASS : ACT_DENIED;
 	if (!l->from_pod)
-		return FATE_PASS;
+		return ACT_PASS;
 	if (error_is_direct(p, c, peer, src, CONN_DIRECT))
-		return FATE_DIRECT;
+		return ACT_LOCAL;
 	if (c->flow_flags & CONN_REMOTE) {
 		l->device = OF_END(c->place, src);
-		return FATE_REMOTE;
+		return ACT_REMOTE;
 	}
-	return FATE_PASS;
+	return ACT_PASS;
 }

@@ -21,7 +21,7 @@ static __always_inline bool may_be_direct(const struct local *l)
 /* Revalidates the roles of a pod in a flow after the epoch of its slot changed. Each role is
  * evaluated as it was when the flow opened. side is the end of the pod; question holds only the
  * family and the sender. */
-__noinline int confirm(const struct local *l, const struct flow *f, struct conn *c, int side, int question)
+__noinline enum outcome confirm(const struct local *l, const struct flow *f, struct conn *c, int side, int question)
 {
 	__u8 had, kept = 0;
 
@@ -37,17 +37,17 @@ __noinline int confirm(const struct local *l, const struct flow *f, struct conn 
 	/* Without a role the flow stays in the table. Otherwise packets that are still on their
 	 * way would open a new flow. */
 	approve(c, side, kept ? kept : had | ROLE_REVOKED, l->slot.epoch);
-	return kept ? FATE_PASS : DROP_REVOKED;
+	return kept ? ACT_PASS : DROP_REVOKED;
 }
 
 /* Authorises a new role in a known flow: the pod opens it, or another end opens it to the pod. */
-__noinline int grant(struct __sk_buff *skb, const struct local *l, const struct packet *p, struct conn *c, int side)
+__noinline enum outcome grant(struct __sk_buff *skb, const struct local *l, const struct packet *p, struct conn *c, int side)
 {
 	struct approval had;
 	__u8 role;
 
 	if (!l || !p || !c || judge(skb, l, p) == DENY)
-		return FATE_DENIED;
+		return ACT_DENIED;
 	role = role_of(l);
 	had = approval_of(c, side);
 	if (had.epoch == l->slot.epoch && !(had.roles & ROLE_REVOKED))
@@ -55,12 +55,12 @@ __noinline int grant(struct __sk_buff *skb, const struct local *l, const struct 
 	if (!may_be_direct(l))
 		clear_flags(c, CONN_DIRECT | CONN_REMOTE);
 	approve(c, side, role, l->slot.epoch);
-	return FATE_PASS;
+	return ACT_PASS;
 }
 
 /* Decides whether the pod at one end of a known flow may send or receive this packet. */
-static __always_inline int admit(struct __sk_buff *skb, const struct local *l, const struct packet *p,
-				 struct conn *c, bool side)
+static __always_inline enum outcome admit(struct __sk_buff *skb, const struct local *l, const struct packet *p,
+					  struct conn *c, bool side)
 {
 	struct approval now = approval_of(c, side);
 	bool stale = now.epoch != l->slot.epoch;
@@ -69,13 +69,13 @@ static __always_inline int admit(struct __sk_buff *skb, const struct local *l, c
 		/* A pod that accepted a flow may not open its reverse. */
 		if (!(now.roles & (l->from_pod ? ROLE_OPENED : ROLE_ACCEPTED)) || (now.roles & ROLE_REVOKED) || stale)
 			return grant(skb, l, p, c, side);
-		return FATE_PASS;
+		return ACT_PASS;
 	}
 	if (!now.roles)
 		return grant(skb, l, p, c, side);
 	if (stale)
 		return confirm(l, &p->flow, c, side, QUESTION(p->v6, l->from_pod, 0));
-	return now.roles & ROLE_REVOKED ? DROP_REVOKED : FATE_PASS;
+	return now.roles & ROLE_REVOKED ? DROP_REVOKED : ACT_PASS;
 }
 
 /* Reports whether a packet of a known flow must wait for a verdict after DNAT. This applies to
@@ -94,14 +94,14 @@ static __always_inline bool pends(const struct local *l, const struct packet *p,
 	return (now.epoch != l->slot.epoch || !now.roles) && !(class_of_address(&p->flow.dst, p->v6) & PEER_POD);
 }
 
-/* Returns the fate of a packet that passes by the role of the pod. Connection tracking may
+/* Returns the path of a packet that passes by the role of the pod. Connection tracking may
  * forget a flow at any time. It then takes even an answer for a packet that opens a flow to a
  * Service, and chooses a backend. */
-static __always_inline int passes_as(const struct local *l, const struct packet *p, const struct conn *c, bool side)
+static __always_inline enum outcome passes_as(const struct local *l, const struct packet *p, const struct conn *c, bool side)
 {
 	if (!l->from_pod || !(c->flow_flags & CONN_OUTSIDE) || !translatable(p) || !decides_alone)
-		return FATE_PASS;
-	return approval_of(c, side).roles & ROLE_ACCEPTED ? FATE_ANSWER : FATE_PENDING;
+		return ACT_PASS;
+	return approval_of(c, side).roles & ROLE_ACCEPTED ? ACT_ANSWER : ACT_POST_DNAT;
 }
 
 /* Updates a known flow when a packet arrives by another device than before, or from an address

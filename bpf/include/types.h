@@ -15,26 +15,38 @@ enum verdict {
 };
 
 /* Indexes of counters. The first four count verdicts on new flows and equal direction * 2 +
- * verdict. The others count drops for other reasons, except the last. */
+ * verdict. Those between count drops for other reasons, by enum outcome. */
 enum counter_id {
 	COUNT_INGRESS_DENY = 0,
 	COUNT_INGRESS_ALLOW = 1,
 	COUNT_EGRESS_DENY = 2,
 	COUNT_EGRESS_ALLOW = 3,
-	DROP_NO_ENDPOINT = 4,   /* interface without an entry in endpoints */
-	DROP_NOT_IP = 5,        /* neither IPv4, IPv6 nor ARP */
-	DROP_MALFORMED = 6,     /* headers that do not fit the packet */
-	DROP_SPOOFED = 7,       /* source MAC or address is not valid on that interface */
-	DROP_FRAGMENT = 8,      /* later fragment that arrives before the first one */
-	DROP_REVOKED = 9,       /* packet of a flow that policy no longer allows */
-	DROP_NEIGHBOUR = 10,    /* ARP, neighbour discovery or router message that is not
-				 * allowed here */
-	DROP_UNMARKED = 11,     /* something rewrote the mark of a packet from a pod */
-	DROP_TUNNEL = 12,       /* VXLAN from a pod, or an inner source that belongs to another
-				 * node */
-	COUNT_UNTRACKED = 13,   /* not a drop: an allowed new flow that found the flow table
-				 * full */
+	COUNT_UNTRACKED = 13, /* an allowed new flow that found the flow table full */
 	COUNTERS = 14,
+};
+
+/* What to do with a packet: the result of all functions that parse or decide. A positive value
+ * is a reason to drop the packet, and the index of its counter. Functions that only check return
+ * bool. Functions that read or write return 0 or a negative number, as the kernel's helpers do. */
+enum outcome {
+	ACT_PASS = 0,
+	ACT_DENIED = -1,       /* drop; already counted */
+	ACT_LOCAL = -2,        /* redirect into the interface of the pod at the other end */
+	ACT_POST_DNAT = -3,    /* decide after DNAT in the host stack */
+	ACT_REMOTE = -4,       /* forward to the pod of another node at the other end */
+	ACT_ANSWER = -5,       /* pass as an answer, unless the host stack translates it */
+	ACT_FLOW = -6,         /* not decided: the packet is part of a flow */
+	DROP_NO_ENDPOINT = 4,  /* interface without an entry in endpoints */
+	DROP_NOT_IP = 5,       /* neither IPv4, IPv6 nor ARP */
+	DROP_MALFORMED = 6,    /* headers that do not fit the packet */
+	DROP_SPOOFED = 7,      /* source MAC or address is not valid on that interface */
+	DROP_FRAGMENT = 8,     /* later fragment that arrives before the first one */
+	DROP_REVOKED = 9,      /* packet of a flow that policy no longer allows */
+	DROP_NEIGHBOUR = 10,   /* ARP, neighbour discovery or router message that is not
+				* allowed here */
+	DROP_UNMARKED = 11,    /* something rewrote the mark of a packet from a pod */
+	DROP_TUNNEL = 12,      /* VXLAN from a pod, or an inner source that belongs to another
+				* node */
 };
 
 enum slot_number {

@@ -2,23 +2,23 @@
 
 package bpfobj
 
-// The counters of the programs, by enum counter_id in bpf/include/types.h. The first four count
-// verdicts on new flows: direction * 2 + verdict. CountUntracked counts allowed flows that found
-// the flow table full; the others count drops.
+// The counters of the programs, by enum counter_id and enum outcome in bpf/include/types.h. The
+// first four count verdicts on new flows: direction * 2 + verdict. CountUntracked counts allowed
+// flows that found the flow table full; the others count drops.
 const (
 	CountIngressDeny  = int(PodCounterIdCOUNT_INGRESS_DENY)
 	CountIngressAllow = int(PodCounterIdCOUNT_INGRESS_ALLOW)
 	CountEgressDeny   = int(PodCounterIdCOUNT_EGRESS_DENY)
 	CountEgressAllow  = int(PodCounterIdCOUNT_EGRESS_ALLOW)
-	DropNoEndpoint    = int(PodCounterIdDROP_NO_ENDPOINT)
-	DropNotIP         = int(PodCounterIdDROP_NOT_IP)
-	DropMalformed     = int(PodCounterIdDROP_MALFORMED)
-	DropSpoofed       = int(PodCounterIdDROP_SPOOFED)
-	DropFragment      = int(PodCounterIdDROP_FRAGMENT)
-	DropRevoked       = int(PodCounterIdDROP_REVOKED)
-	DropNeighbour     = int(PodCounterIdDROP_NEIGHBOUR)
-	DropUnmarked      = int(PodCounterIdDROP_UNMARKED)
-	DropTunnel        = int(PodCounterIdDROP_TUNNEL)
+	DropNoEndpoint    = int(PodOutcomeDROP_NO_ENDPOINT)
+	DropNotIP         = int(PodOutcomeDROP_NOT_IP)
+	DropMalformed     = int(PodOutcomeDROP_MALFORMED)
+	DropSpoofed       = int(PodOutcomeDROP_SPOOFED)
+	DropFragment      = int(PodOutcomeDROP_FRAGMENT)
+	DropRevoked       = int(PodOutcomeDROP_REVOKED)
+	DropNeighbour     = int(PodOutcomeDROP_NEIGHBOUR)
+	DropUnmarked      = int(PodOutcomeDROP_UNMARKED)
+	DropTunnel        = int(PodOutcomeDROP_TUNNEL)
 	CountUntracked    = int(PodCounterIdCOUNT_UNTRACKED)
 	Counters          = int(PodCounterIdCOUNTERS)
 )

@@ -142,15 +142,6 @@ const (
 	PodCounterIdCOUNT_INGRESS_ALLOW PodCounterId = 1
 	PodCounterIdCOUNT_EGRESS_DENY   PodCounterId = 2
 	PodCounterIdCOUNT_EGRESS_ALLOW  PodCounterId = 3
-	PodCounterIdDROP_NO_ENDPOINT    PodCounterId = 4
-	PodCounterIdDROP_NOT_IP         PodCounterId = 5
-	PodCounterIdDROP_MALFORMED      PodCounterId = 6
-	PodCounterIdDROP_SPOOFED        PodCounterId = 7
-	PodCounterIdDROP_FRAGMENT       PodCounterId = 8
-	PodCounterIdDROP_REVOKED        PodCounterId = 9
-	PodCounterIdDROP_NEIGHBOUR      PodCounterId = 10
-	PodCounterIdDROP_UNMARKED       PodCounterId = 11
-	PodCounterIdDROP_TUNNEL         PodCounterId = 12
 	PodCounterIdCOUNT_UNTRACKED     PodCounterId = 13
 	PodCounterIdCOUNTERS            PodCounterId = 14
 )
@@ -269,6 +260,27 @@ type PodLedgerHand struct {
 	_      structs.HostLayout
 	Looked [2]uint64
 }
+
+type PodOutcome int32
+
+const (
+	PodOutcomeACT_PASS         PodOutcome = 0
+	PodOutcomeACT_DENIED       PodOutcome = -1
+	PodOutcomeACT_LOCAL        PodOutcome = -2
+	PodOutcomeACT_POST_DNAT    PodOutcome = -3
+	PodOutcomeACT_REMOTE       PodOutcome = -4
+	PodOutcomeACT_ANSWER       PodOutcome = -5
+	PodOutcomeACT_FLOW         PodOutcome = -6
+	PodOutcomeDROP_NO_ENDPOINT PodOutcome = 4
+	PodOutcomeDROP_NOT_IP      PodOutcome = 5
+	PodOutcomeDROP_MALFORMED   PodOutcome = 6
+	PodOutcomeDROP_SPOOFED     PodOutcome = 7
+	PodOutcomeDROP_FRAGMENT    PodOutcome = 8
+	PodOutcomeDROP_REVOKED     PodOutcome = 9
+	PodOutcomeDROP_NEIGHBOUR   PodOutcome = 10
+	PodOutcomeDROP_UNMARKED    PodOutcome = 11
+	PodOutcomeDROP_TUNNEL      PodOutcome = 12
+)
 
 type PodOwner uint32
 
