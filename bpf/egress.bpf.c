@@ -20,9 +20,9 @@
 #include "include/conntrack.h"
 #include "include/ledger.h"
 #include "include/owner.h"
-#include "include/verdict.h"
-#include "include/translate.h"
-#include "include/view.h"
+#include "include/policy.h"
+#include "include/post_dnat.h"
+#include "include/netfilter.h"
 #include "include/tunnel.h"
 #include "include/events.h"
 

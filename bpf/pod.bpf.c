@@ -14,17 +14,17 @@
 #include <stdbool.h>
 #include "include/conntrack.h"
 #include "include/parse.h"
-#include "include/translate.h"
-#include "include/local.h"
-#include "include/ask.h"
-#include "include/roles.h"
-#include "include/open.h"
-#include "include/direct.h"
-#include "include/arrive.h"
-#include "include/datagram.h"
+#include "include/post_dnat.h"
+#include "include/pod_context.h"
+#include "include/pod_policy.h"
+#include "include/authorisation.h"
+#include "include/new_flow.h"
+#include "include/local_delivery.h"
+#include "include/from_node.h"
+#include "include/fragments.h"
 #include "include/neighbour.h"
-#include "include/quote.h"
-#include "include/adopt.h"
+#include "include/icmp_error.h"
+#include "include/migration.h"
 
 /* Continue with the next program on the hook, then the host stack. */
 #define PASS TC_ACT_UNSPEC

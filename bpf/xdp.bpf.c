@@ -15,8 +15,8 @@
 #include "include/types.h"
 #include "include/maps.h"
 #include "include/parse.h"
-#include "include/verdict.h"
-#include "include/deny.h"
+#include "include/policy.h"
+#include "include/deny_list.h"
 #include "include/events.h"
 
 /* The maximum number of VLAN tags that the device left in a frame. */

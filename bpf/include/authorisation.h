@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
-#include "arrival.h"
-#include "ask.h"
-#include "translate.h"
+#include "source.h"
+#include "pod_policy.h"
+#include "post_dnat.h"
 
 /* The roles of the pod at one end of a flow: what policy authorised, under which epoch. Here
  * they are set, revalidated and revoked. */

@@ -7,7 +7,7 @@
 #include "types.h"
 #include "maps.h"
 #include "parse.h"
-#include "verdict.h"
+#include "policy.h"
 
 /* Flow events: the verdict on each new flow, and drops. Other packets of known flows cause no
  * event. A reader is not required. A program discards an event if the ring is full or the pod

@@ -5,9 +5,9 @@
 #include <linux/in.h>
 #include <linux/udp.h>
 #include <stdbool.h>
-#include "local.h"
-#include "tracking.h"
-#include "translate.h"
+#include "pod_context.h"
+#include "nf_conntrack.h"
+#include "post_dnat.h"
 
 /* Fast-path flows between a pod of this node and a pod of another node. The functions here
  * check whether a flow may bypass the host stack, and forward its packets. */

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <stdbool.h>
-#include "local.h"
+#include "pod_context.h"
 
 /* Fragments. The first fragment of a datagram has the ports and is decided like any packet. If
  * it passes, its ports are stored for the later fragments. Each pod has its own entries for

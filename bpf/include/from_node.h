@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
-#include "direct.h"
-#include "quote.h"
-#include "remote.h"
+#include "local_delivery.h"
+#include "icmp_error.h"
+#include "fastpath.h"
 
 /* Packets from other nodes, at the devices that lead there. Packets that belong to no fast-path
  * flow continue unchanged through the host stack, and to_pod decides them. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
-#include "direct.h"
+#include "local_delivery.h"
 
 /* ICMP errors. An error passes if it quotes a packet of a flow that policy allows now. The pod
  * must have sent or received that packet, and the error must go to its sender. Any other error

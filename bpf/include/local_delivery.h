@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
-#include "open.h"
+#include "new_flow.h"
 
 /* Flows between two pods of this node. Their packets go from one interface directly into the
  * other. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
-#include "ask.h"
+#include "pod_policy.h"
 #include "ledger.h"
 
 /* Flows of an older map layout. In an upgrade, user space passes them to this program, because

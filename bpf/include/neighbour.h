@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
-#include "arrival.h"
+#include "source.h"
 
 /* ARP and neighbour discovery between a pod and its host. Both have permanent neighbour entries
  * for each other, so neither needs to resolve the other. A tool in a pod may still send such

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
-#include "ask.h"
-#include "arrival.h"
+#include "pod_policy.h"
+#include "source.h"
 #include "ledger.h"
-#include "roles.h"
-#include "remote.h"
+#include "authorisation.h"
+#include "fastpath.h"
 
 /* How unknown flows open, at one end or at both ends. */
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <stdbool.h>
-#include "local.h"
+#include "pod_context.h"
 
 /* Lookups in the connection tracking of the kernel. */
 

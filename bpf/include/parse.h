@@ -360,7 +360,7 @@ static __always_inline enum outcome parse_transport(struct cursor *c, struct pac
 	return ACT_PASS;
 }
 
-/* Parses a fragment. Only the first one has the ports (see datagram.h). Neighbour discovery
+/* Parses a fragment. Only the first one has the ports (see fragments.h). Neighbour discovery
  * must not be fragmented (RFC 6980). */
 static __always_inline enum outcome parse_fragment(struct cursor *c, struct packet *p, __u32 id, bool first)
 {

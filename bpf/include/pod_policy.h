@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
-#include "local.h"
+#include "pod_context.h"
 #include "conntrack.h"
-#include "verdict.h"
+#include "policy.h"
 
 /* Functions that run for few packets. They are not inlined, so that the verifier checks each
  * one once and not at every call. The verifier assumes that their pointers may be NULL, so they

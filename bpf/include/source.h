@@ -2,8 +2,8 @@
 #pragma once
 
 #include "owner.h"
-#include "tracking.h"
-#include "remote.h"
+#include "nf_conntrack.h"
+#include "fastpath.h"
 
 /* The real source of a packet that the host stack brings to a pod. The source address alone
  * proves nothing. The packet must arrive by the interface that leads to this address. Packets

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include "maps.h"
 #include "parse.h"
-#include "view.h"
+#include "netfilter.h"
 
 /* Tunneled packets (VXLAN, RFC 7348). The kernel accepts them from any host that sends to its
  * port, on any interface. These checks require that the outer source is a known node, and that
