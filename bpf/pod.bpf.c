@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include "include/conntrack.h"
 #include "include/parse.h"
+#include "include/parse_skb.h"
 #include "include/post_dnat.h"
 #include "include/pod_context.h"
 #include "include/pod_policy.h"

@@ -4,39 +4,10 @@
 #include "local_delivery.h"
 #include "icmp_error.h"
 #include "fastpath.h"
+#include "parse_skb.h"
 
 /* Packets from other nodes, at the devices that lead there. Packets that belong to no fast-path
  * flow continue unchanged through the host stack, and to_pod decides them. */
-
-/* Parses any packet, and overwrites what parse_plain has left in p. Not inlined, so that the
- * verifier checks it only once. The caller's pointers into the packet become invalid. */
-__noinline enum outcome parse_any(struct __sk_buff *skb, struct packet *p, int v6)
-{
-	__u32 headers = skb->len < MAX_HEADERS ? skb->len : MAX_HEADERS;
-	struct cursor c;
-
-	if (!p)
-		return DROP_MALFORMED;
-	if (skb->data + headers > skb->data_end)
-		bpf_skb_pull_data(skb, headers);
-	c.pos = (void *)(long)skb->data + sizeof(struct ethhdr);
-	c.end = (void *)(long)skb->data_end;
-	__builtin_memset(p, 0, sizeof(*p));
-	p->v6 = v6;
-	return v6 ? parse_ip6(&c, p) : parse_ip4(&c, p);
-}
-
-/* Reports whether a packet is ICMP directly after the IP header. */
-static __always_inline bool plain_icmp(void *at, void *end, bool v6)
-{
-	struct ipv6hdr *ip6 = at;
-	struct iphdr *ip4 = at;
-
-	if (v6)
-		return at + sizeof(*ip6) <= end && ip6->nexthdr == IPPROTO_ICMPV6;
-	return at + sizeof(*ip4) <= end && *(__u8 *)at == 0x45 && ip4->protocol == IPPROTO_ICMP &&
-		!(ip4->frag_off & bpf_htons(IP_OFFSET | IP_MORE_FRAGMENTS));
-}
 
 /* Decides an ICMP error that another node, or a router on the way there, sent about a fast-path
  * flow. The host stack does not know that flow. If the pod has used its budget, to_pod and the
