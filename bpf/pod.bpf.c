@@ -32,21 +32,21 @@
 
 /* Evaluates policy before the flow lookup, for a packet that opens a flow. A denied packet then
  * costs no lookup in the flow table, whether or not the flow is known. */
-static __always_inline enum outcome ask_first(struct __sk_buff *skb, struct local *l, const struct packet *p, __u32 stage, bool v6)
+static __always_inline enum outcome evaluate_early(struct __sk_buff *skb, struct pod_ctx *l, const struct packet *p, __u32 generation, bool v6)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
 	int verdict;
 	__u32 peer;
 
 	if (l->host || l->masqueraded) {
-		verdict = ask(skb, l, p);
+		verdict = evaluate(skb, l, p);
 	} else {
 		peer = class_of(l->from_pod ? &p->flow.dst : &p->flow.src, v6);
-		if (l->from_pod && !(peer & PEER_POD) && translatable(p))
+		if (l->from_pod && !(peer & PEER_POD) && may_be_translated(p))
 			return ACT_POST_DNAT;
-		verdict = table_says(l->slot.table, dir, peer, p->flow.protocol, p->flow.dst_port);
-		if (stage_now() != stage)
-			verdict = ask(skb, l, p);
+		verdict = table_verdict(l->slot.table, dir, peer, p->flow.protocol, p->flow.dst_port);
+		if (current_generation() != generation)
+			verdict = evaluate(skb, l, p);
 	}
 	if (verdict == DENY) {
 		if (event_limited(&l->index, dir * 2 + DENY))
@@ -55,14 +55,14 @@ static __always_inline enum outcome ask_first(struct __sk_buff *skb, struct loca
 			drop(skb, l, p, dir * 2 + DENY);
 		return ACT_DENIED;
 	}
-	l->asked = true;
+	l->allowed = true;
 	return ACT_PASS;
 }
 
 /* The state of one decision. It is on the stack once, and serves both IP versions. */
 struct decision {
-	struct local local; /* the pod of this interface */
-	struct local peer;  /* the pod at the other end of a direct flow */
+	struct pod_ctx local; /* the pod of this interface */
+	struct pod_ctx peer;  /* the pod at the other end of a direct flow */
 	struct packet packet;
 };
 
@@ -70,34 +70,34 @@ struct decision {
  * other end. */
 static __always_inline enum outcome track(struct __sk_buff *skb, struct decision *d, bool v6)
 {
-	struct local *l = &d->local, *peer = &d->peer;
+	struct pod_ctx *l = &d->local, *peer = &d->peer;
 	const struct packet *p = &d->packet;
 	struct conn_place *at = &d->packet.at;
 	__u32 now = bpf_jiffies64();
 	struct conn *c;
-	__u32 stage = p->kind == PACKET_OPENS ? stage_now() : 0; /* before any lookup */
+	__u32 generation = p->kind == PACKET_OPENS ? current_generation() : 0; /* before any lookup */
 	bool side;
 	enum outcome act;
 
 	if (!read_slot(l))
 		return DROP_NO_ENDPOINT;
 	if (p->kind == PACKET_OPENS) {
-		act = l->from_pod ? ACT_PASS : arrival(skb, p, l);
+		act = l->from_pod ? ACT_PASS : find_source(skb, p, l);
 		if (!act)
-			act = ask_first(skb, l, p, stage, v6);
+			act = evaluate_early(skb, l, p, generation, v6);
 		if (act)
 			return act;
 	}
 	conn_place(&p->flow, at, v6);
 	c = conn_find(at, p->flow.protocol, now, v6);
 	if (!c) {
-		if (l->from_pod && !l->asked && translatable(p) && !(class_of_address(&p->flow.dst, v6) & PEER_POD))
+		if (l->from_pod && !l->allowed && may_be_translated(p) && !(class_of_address(&p->flow.dst, v6) & PEER_POD))
 			return ACT_POST_DNAT;
-		act = l->from_pod || l->asked ? ACT_PASS : arrival(skb, p, l);
+		act = l->from_pod || l->allowed ? ACT_PASS : find_source(skb, p, l);
 		if (!act)
 			act = open_flow(skb, l, p, peer);
 		if (continues(act))
-			note_flow(skb, l, p, peer, act);
+			store_flow(skb, l, p, peer, act);
 		return act;
 	}
 	side = l->from_pod ? at->src : !at->src;
@@ -110,24 +110,24 @@ static __always_inline enum outcome track(struct __sk_buff *skb, struct decision
 		if (p->flow.protocol == IPPROTO_UDP)
 			clear_flags(c, CONN_REMOTE);
 		if ((c->flow_flags & (CONN_DIRECT | CONN_MASQUERADED)) || OF_END(c->place, !side) != skb->ingress_ifindex) {
-			act = arrival(skb, p, l);
+			act = find_source(skb, p, l);
 			if (act)
 				return act;
-			recognise(skb, l, c, side);
+			update_source(skb, l, c, side);
 		}
 	}
-	if (pends(l, p, c, side)) {
+	if (needs_post_dnat(l, p, c, side)) {
 		conn_tcp(c, p, at->src, true);
 		return ACT_POST_DNAT;
 	}
-	act = admit(skb, l, p, c, side);
+	act = authorise_packet(skb, l, p, c, side);
 	if (!act && l->from_pod && (c->flow_flags & CONN_DIRECT)) {
-		act = admit_peer(skb, peer, p, c, !side);
+		act = authorise_peer(skb, peer, p, c, !side);
 	} else if (!act && l->from_pod && (c->flow_flags & CONN_REMOTE)) {
 		l->device = OF_END(c->place, !side);
 		act = ACT_REMOTE;
 	} else if (!act) {
-		act = passes_as(l, p, c, side);
+		act = path_of(l, p, c, side);
 	}
 	if (continues(act))
 		conn_seen(c, p, at->src, l->from_pod, now);
@@ -150,7 +150,7 @@ static __always_inline bool to_loopback(const struct packet *p, bool v6)
 }
 
 /* Carries out a decision, other than ACT_PASS and ACT_DENIED, about a packet of a pod. */
-static __always_inline int send(struct __sk_buff *skb, const struct local *l, const struct packet *p, const struct local *peer, enum outcome act)
+static __always_inline int send(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, const struct pod_ctx *peer, enum outcome act)
 {
 	switch (act) {
 	case ACT_LOCAL:
@@ -158,10 +158,10 @@ static __always_inline int send(struct __sk_buff *skb, const struct local *l, co
 	case ACT_REMOTE:
 		return forward(skb, p, l->device);
 	case ACT_POST_DNAT:
-		skb->mark = leave_record(p, l->index, p->kind);
+		skb->mark = store_record(p, l->index, p->kind);
 		return PASS;
 	case ACT_ANSWER:
-		skb->mark = leave_record(p, l->index, PACKET_ANSWER);
+		skb->mark = store_record(p, l->index, PACKET_ANSWER);
 		return PASS;
 	default:
 		return drop(skb, l, p, act);
@@ -169,7 +169,7 @@ static __always_inline int send(struct __sk_buff *skb, const struct local *l, co
 }
 
 /* Decides packets that belong to no flow. Returns ACT_FLOW for all others. */
-static __always_inline enum outcome police_others(struct __sk_buff *skb, struct packet *p, bool from_pod)
+static __always_inline enum outcome police_discovery(struct __sk_buff *skb, struct packet *p, bool from_pod)
 {
 	if (p->kind == PACKET_NEIGHBOUR || p->kind == PACKET_ROUTER) {
 		if (may_discover(skb, p, from_pod))
@@ -185,7 +185,7 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 {
 	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
 	struct packet *p = &d->packet;
-	struct local *l = &d->local;
+	struct pod_ctx *l = &d->local;
 	enum outcome act;
 
 	p->v6 = v6;
@@ -193,10 +193,10 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 		act = parse_any(skb, p, v6);
 		if (act)
 			return drop(skb, l, p, act);
-		act = v6 ? police_others(skb, p, from_pod) : ACT_FLOW;
+		act = v6 ? police_discovery(skb, p, from_pod) : ACT_FLOW;
 		if (act != ACT_FLOW)
 			return act ? drop(skb, l, p, act) : PASS;
-		if (p->fragment == FRAGMENT_LATER && !find_datagram(l, p))
+		if (p->fragment == FRAGMENT_LATER && !find_fragment(l, p))
 			return drop(skb, l, p, DROP_FRAGMENT);
 	}
 	if (from_pod && (spoofed(e, p, v6) || to_loopback(p, v6)))
@@ -204,7 +204,7 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 	if (same(&p->flow.src, &p->flow.dst)) /* a pod always reaches itself */
 		return from_pod || !skb->ingress_ifindex || skb->ingress_ifindex == skb->ifindex ? PASS : drop(skb, l, p, DROP_SPOOFED);
 	if (p->kind == PACKET_ERROR) {
-		act = from_pod ? ACT_PASS : arrival(skb, p, l);
+		act = from_pod ? ACT_PASS : find_source(skb, p, l);
 		if (!act)
 			act = track_error(skb, l, p, &d->peer);
 	} else {
@@ -213,7 +213,7 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 	if (act == ACT_DENIED)
 		return TC_ACT_SHOT;
 	if (p->fragment == FRAGMENT_FIRST && act <= ACT_PASS)
-		note_datagram(l, p);
+		store_fragment(l, p);
 	if (act == ACT_PASS)
 		return PASS;
 	/* to_pod must contain no code that writes to the packet: the kernel would unshare every
@@ -270,9 +270,9 @@ int from_node(struct __sk_buff *skb)
 {
 	switch (skb->protocol) {
 	case bpf_htons(ETH_P_IP):
-		return arrive(skb, false);
+		return police_from_node(skb, false);
 	case bpf_htons(ETH_P_IPV6):
-		return arrive(skb, true);
+		return police_from_node(skb, true);
 	}
 	return PASS;
 }

@@ -10,7 +10,7 @@
 /* How unknown flows open, at one end or at both ends. */
 
 /* Finds the pod that has an address. Returns false if no pod of this node has it. */
-static __always_inline bool find_local(const struct ip *addr, struct local *l, bool v6)
+static __always_inline bool find_local_pod(const struct ip *addr, struct pod_ctx *l, bool v6)
 {
 	struct ip a = *addr; /* Linux 6.1 accepts map keys only from the stack */
 	struct slot_index *found = v6 ? bpf_map_lookup_elem(&locals6, &a) : bpf_map_lookup_elem(&locals4, &a.word[3]);
@@ -23,15 +23,15 @@ static __always_inline bool find_local(const struct ip *addr, struct local *l, b
 
 /* Reports whether a packet of an unknown flow may open a fast-path flow. A packet from the
  * middle of a TCP connection may not: the host stack may know the connection and translate it. */
-static __always_inline bool starts_direct(const struct packet *p)
+static __always_inline bool may_open_fast_path(const struct packet *p)
 {
 	return p->kind == PACKET_OPENS || (p->kind == PACKET_FLOW && p->flow.protocol == IPPROTO_UDP);
 }
 
-/* Stores the entry of a flow after a miss (p->at) and a verdict of open_flow or open_arrived.
+/* Stores the entry of a flow after a miss (p->at) and a verdict of open_flow or open_from_node.
  * act is that verdict; peer is the other end if act is ACT_LOCAL. If there is no room,
  * every packet of the flow is evaluated. Returns 0 or a negative number. */
-__noinline int note_flow(struct __sk_buff *skb, const struct local *l, const struct packet *p, const struct local *peer, enum outcome act)
+__noinline int store_flow(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, const struct pod_ctx *peer, enum outcome act)
 {
 	bool direct = act == ACT_LOCAL, v6;
 	struct conn_place at = {};
@@ -72,22 +72,22 @@ __noinline int note_flow(struct __sk_buff *skb, const struct local *l, const str
 }
 
 /* Decides an unknown flow, for both ends if both are pods of this node. For a packet to a pod,
- * arrival has found the real source. */
-__noinline enum outcome open_flow(struct __sk_buff *skb, struct local *l, const struct packet *p, struct local *peer)
+ * find_source has found the real source. */
+__noinline enum outcome open_flow(struct __sk_buff *skb, struct pod_ctx *l, const struct packet *p, struct pod_ctx *peer)
 {
 	enum outcome act = ACT_PASS;
 
 	if (!l || !p || !peer)
 		return ACT_DENIED;
-	if (judge(skb, l, p) == DENY)
+	if (evaluate_new_role(skb, l, p) == DENY)
 		return ACT_DENIED;
-	if (l->from_pod && starts_direct(p) && may_be_direct(l)) {
-		if (find_local(&p->flow.dst, peer, p->v6))
+	if (l->from_pod && may_open_fast_path(p) && may_use_fast_path(l)) {
+		if (find_local_pod(&p->flow.dst, peer, p->v6))
 			act = ACT_LOCAL;
-		else if (starts_remote(skb, p, &p->flow.dst, skb->ifindex, &l->device))
+		else if (may_open_remote(skb, p, &p->flow.dst, skb->ifindex, &l->device))
 			act = ACT_REMOTE;
 	}
-	if (act == ACT_LOCAL && judge(skb, peer, p) == DENY)
+	if (act == ACT_LOCAL && evaluate_new_role(skb, peer, p) == DENY)
 		return ACT_DENIED;
 	l->outside = act == ACT_PASS && !(class_of_address(l->from_pod ? &p->flow.dst : &p->flow.src, p->v6) & PEER_POD);
 	return act;
@@ -96,16 +96,16 @@ __noinline enum outcome open_flow(struct __sk_buff *skb, struct local *l, const 
 /* Decides an unknown flow that arrives by a device from another node. Returns ACT_REMOTE if it
  * is a flow between pods that may use the fast path, ACT_DENIED if policy denies it, otherwise
  * ACT_PASS. */
-__noinline enum outcome open_arrived(struct __sk_buff *skb, struct local *pod, const struct packet *p)
+__noinline enum outcome open_from_node(struct __sk_buff *skb, struct pod_ctx *pod, const struct packet *p)
 {
 	struct attachment *own;
 	__u32 index;
 
-	if (!pod || !p || !starts_direct(p) || !find_local(&p->flow.dst, pod, p->v6))
+	if (!pod || !p || !may_open_fast_path(p) || !find_local_pod(&p->flow.dst, pod, p->v6))
 		return ACT_PASS;
 	index = pod->index; /* Linux 6.1 accepts map keys only from the stack */
 	own = bpf_map_lookup_elem(&attachments, &index);
-	if (!own || !receivable(skb, pod, p->v6) || !starts_remote(skb, p, &p->flow.src, own->ifindex, &pod->device) || pod->device != skb->ifindex)
+	if (!own || !receivable(skb, pod, p->v6) || !may_open_remote(skb, p, &p->flow.src, own->ifindex, &pod->device) || pod->device != skb->ifindex)
 		return ACT_PASS;
-	return judge(skb, pod, p) == DENY ? ACT_DENIED : ACT_REMOTE;
+	return evaluate_new_role(skb, pod, p) == DENY ? ACT_DENIED : ACT_REMOTE;
 }

@@ -96,7 +96,7 @@ __noinline int untracked(struct __sk_buff *skb, const struct packet *p)
 /* Finds the real source of a packet to a pod whose source the host stack replaced: a
  * masqueraded client, or the backend of a Service that answers. For an ICMP error it finds the
  * other end of the quoted flow. Returns whether the source was replaced. */
-__noinline int find_sender(struct __sk_buff *skb, const struct packet *p, struct local *l)
+__noinline int find_translated_source(struct __sk_buff *skb, const struct packet *p, struct pod_ctx *l)
 {
 	struct bpf_ct_opts opts = { .netns_id = BPF_F_CURRENT_NETNS };
 	struct nf_conntrack_man *man;

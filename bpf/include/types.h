@@ -145,7 +145,7 @@ struct addr6 {
 
 /* The device that leads to a pod range of other nodes. Packets from the range arrive by the
  * same device. */
-struct way {
+struct node_route {
 	__u32 ifindex;
 	__u32 direct; /* whether packets may use the fast path */
 };

@@ -128,6 +128,12 @@ type EgressLedgerHand struct {
 	Looked [2]uint64
 }
 
+type EgressNodeRoute struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Direct  uint32
+}
+
 type EgressOwnerEntry struct {
 	_     structs.HostLayout
 	Owner uint32
@@ -229,12 +235,6 @@ type EgressVerdictKey struct {
 type EgressVerdictRow struct {
 	_   structs.HostLayout
 	Row uint32
-}
-
-type EgressWay struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Direct  uint32
 }
 
 // Names of all BPF objects in the ELF.

@@ -261,6 +261,12 @@ type PodLedgerHand struct {
 	Looked [2]uint64
 }
 
+type PodNodeRoute struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Direct  uint32
+}
+
 type PodOutcome int32
 
 const (
@@ -408,12 +414,6 @@ type PodVerdictKey struct {
 type PodVerdictRow struct {
 	_   structs.HostLayout
 	Row uint32
-}
-
-type PodWay struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Direct  uint32
 }
 
 // Names of all BPF objects in the ELF.

@@ -133,6 +133,12 @@ type XdpLedgerHand struct {
 	Looked [2]uint64
 }
 
+type XdpNodeRoute struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Direct  uint32
+}
+
 type XdpOwnerEntry struct {
 	_     structs.HostLayout
 	Owner uint32
@@ -206,12 +212,6 @@ type XdpVerdictKey struct {
 type XdpVerdictRow struct {
 	_   structs.HostLayout
 	Row uint32
-}
-
-type XdpWay struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Direct  uint32
 }
 
 // Names of all BPF objects in the ELF.

@@ -32,7 +32,7 @@ type intent struct {
 	endpoints   map[bpfobj.PodIfindex]bpfobj.PodEndpoint
 	locals      map[netip.Addr]uint32
 	attachments map[uint32]bpfobj.PodAttachment
-	ways        map[netip.Prefix]bpfobj.PodWay
+	ways        map[netip.Prefix]bpfobj.PodNodeRoute
 	owners      map[netip.Prefix]bpfobj.PodOwnerEntry
 	senders     map[bpfobj.PodAddr6]bpfobj.EgressTunnelNode
 	sources     map[netip.Prefix]bpfobj.EgressTunnelNode
