@@ -457,7 +457,6 @@ const (
 	PodProgFromNode       = "from_node"
 	PodProgFromPod        = "from_pod"
 	PodProgToPod          = "to_pod"
-	PodVarCanAskTracking  = "can_ask_tracking"
 	PodVarDecidesAlone    = "decides_alone"
 	PodVarErrorRate       = "error_rate"
 	PodVarErrorWindow     = "error_window"
@@ -466,6 +465,7 @@ const (
 	PodVarEventRate       = "event_rate"
 	PodVarEventWindow     = "event_window"
 	PodVarForwardDirect   = "forward_direct"
+	PodVarHasNfConntrack  = "has_nf_conntrack"
 	PodVarLedgerSize4     = "ledger_size4"
 	PodVarLedgerSize6     = "ledger_size6"
 	PodVarSharedTypes     = "shared_types"
@@ -567,7 +567,6 @@ type PodMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodVariableSpecs struct {
-	CanAskTracking  *ebpf.VariableSpec `ebpf:"can_ask_tracking"`
 	DecidesAlone    *ebpf.VariableSpec `ebpf:"decides_alone"`
 	ErrorRate       *ebpf.VariableSpec `ebpf:"error_rate"`
 	ErrorWindow     *ebpf.VariableSpec `ebpf:"error_window"`
@@ -576,6 +575,7 @@ type PodVariableSpecs struct {
 	EventRate       *ebpf.VariableSpec `ebpf:"event_rate"`
 	EventWindow     *ebpf.VariableSpec `ebpf:"event_window"`
 	ForwardDirect   *ebpf.VariableSpec `ebpf:"forward_direct"`
+	HasNfConntrack  *ebpf.VariableSpec `ebpf:"has_nf_conntrack"`
 	LedgerSize4     *ebpf.VariableSpec `ebpf:"ledger_size4"`
 	LedgerSize6     *ebpf.VariableSpec `ebpf:"ledger_size6"`
 	SharedTypes     *ebpf.VariableSpec `ebpf:"shared_types"`
@@ -683,7 +683,6 @@ func (m *PodMaps) Close() error {
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodVariables struct {
-	CanAskTracking  *ebpf.Variable `ebpf:"can_ask_tracking"`
 	DecidesAlone    *ebpf.Variable `ebpf:"decides_alone"`
 	ErrorRate       *ebpf.Variable `ebpf:"error_rate"`
 	ErrorWindow     *ebpf.Variable `ebpf:"error_window"`
@@ -692,6 +691,7 @@ type PodVariables struct {
 	EventRate       *ebpf.Variable `ebpf:"event_rate"`
 	EventWindow     *ebpf.Variable `ebpf:"event_window"`
 	ForwardDirect   *ebpf.Variable `ebpf:"forward_direct"`
+	HasNfConntrack  *ebpf.Variable `ebpf:"has_nf_conntrack"`
 	LedgerSize4     *ebpf.Variable `ebpf:"ledger_size4"`
 	LedgerSize6     *ebpf.Variable `ebpf:"ledger_size6"`
 	SharedTypes     *ebpf.Variable `ebpf:"shared_types"`

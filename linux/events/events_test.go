@@ -95,9 +95,9 @@ func FuzzDecode(f *testing.F) {
 		if len(b) != events.Size || r.ID >= bpfobj.Counters || r.Src.IsValid() != r.Dst.IsValid() || r.Time < 0 {
 			t.Errorf("decoded %x as %+v", b, r)
 		}
-		e := book().Tell(r, time.Unix(0, 0))
+		e := book().Resolve(r, time.Unix(0, 0))
 		if _, decided := r.Verdict(); decided == (e.Drop != "") {
-			t.Errorf("told %+v of %+v", e, r)
+			t.Errorf("resolved %+v from %+v", e, r)
 		}
 		if e.Cause != nil && (r.Slot != 3 || r.Epoch == 0 || r.Table != 9 && r.Table != 13) {
 			t.Errorf("made up the cause %v of %+v", e.Cause, r)
@@ -139,7 +139,7 @@ func book() *events.Book {
 	return b
 }
 
-func TestTell(t *testing.T) {
+func TestResolve(t *testing.T) {
 	record := func(at time.Duration, table, epoch uint32, id int) events.Record {
 		r, err := events.Decode(raw(t, sample()))
 		if err != nil {
@@ -161,7 +161,7 @@ func TestTell(t *testing.T) {
 		"another verdict than the rules give":                  {record(9*time.Second, 13, 18, bpfobj.CountEgressAllow), web, nil},
 		"a drop":                                               {record(9*time.Second, 0, 0, bpfobj.DropSpoofed), web, nil},
 	} {
-		e := book().Tell(c.record, time.Unix(7, 0))
+		e := book().Resolve(c.record, time.Unix(7, 0))
 		if e.Pod != c.pod || e.Cause != c.cause || !e.Time.Equal(time.Unix(7, 0)) {
 			t.Errorf("%s: pod %s, cause %v, want %s, %v", name, e.Pod, e.Cause, c.pod, c.cause)
 		}
@@ -169,16 +169,16 @@ func TestTell(t *testing.T) {
 	// Neither the slot nor its epoch is known: the address must be the pod's.
 	r := record(9*time.Second, 8, 16, bpfobj.CountEgressDeny)
 	r.Src = netip.MustParseAddr("10.1.0.77")
-	if e := book().Tell(r, time.Time{}); e.Pod != (model.PodID{}) {
+	if e := book().Resolve(r, time.Time{}); e.Pod != (model.PodID{}) {
 		t.Errorf("flow of 10.1.0.77 is said to be of pod %s", e.Pod)
 	}
-	if e := book().Tell(record(0, 0, 0, bpfobj.DropRevoked), time.Time{}); e.Drop != "revoked" || !e.Denied() {
-		t.Errorf("told %+v of a packet of a revoked flow", e)
+	if e := book().Resolve(record(0, 0, 0, bpfobj.DropRevoked), time.Time{}); e.Drop != "revoked" || !e.Denied() {
+		t.Errorf("resolved %+v from a packet of a revoked flow", e)
 	}
 	// Until a State contains an endpoint, its table denies everything.
 	b := &events.Book{}
 	b.Add(page(0, 9, 5, &model.State{}))
-	if e := b.Tell(record(1, 9, 5, bpfobj.CountEgressDeny), time.Time{}); e.Cause == nil || e.Cause.Reason != model.ReasonPending {
+	if e := b.Resolve(record(1, 9, 5, bpfobj.CountEgressDeny), time.Time{}); e.Cause == nil || e.Cause.Reason != model.ReasonPending {
 		t.Errorf("denied by %v, want that policy is not known yet", e.Cause)
 	}
 }
