@@ -116,6 +116,7 @@ test-race: ## Tests of what is concurrent under the race detector (needs a C com
 
 .PHONY: gen-check
 gen-check:
+	@clang-format-19 --dry-run --Werror bpf/*.c bpf/include/*.h || { echo "run clang-format-19 -i on these files"; exit 1; }
 	@rm -rf build/generated && mkdir -p build/generated && cp -r --parents $(generated) build/generated
 	@$(MAKE) --no-print-directory gen
 	@for d in $(generated); do diff -r build/generated/$$d $$d || { echo "generated code is not up to date: run make gen and commit it"; exit 1; }; done

@@ -20,9 +20,9 @@
 #include "include/conntrack.h"
 #include "include/ledger.h"
 #include "include/owner.h"
-#include "include/verdict.h"
-#include "include/translate.h"
-#include "include/view.h"
+#include "include/policy.h"
+#include "include/post_dnat.h"
+#include "include/netfilter.h"
 #include "include/tunnel.h"
 #include "include/events.h"
 
@@ -48,10 +48,14 @@ extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags, struct bpf_dy
  * pods and decide the packets there. Set by the loader. */
 const volatile bool handover;
 
+/* No verdict, because the slot does not exist. No counter, because the flow is not new. */
+#define NO_VERDICT -1
+#define NO_COUNTER -1
+
 /* Revokes the role of the pod in a recorded flow, if the flow is known. Returns the counter to
  * use. These functions are global: the verifier checks each one once, and their stack frames do
  * not count against decide. */
-__noinline int note_denied(const struct pending *r, const struct slot *slot, int v6)
+__noinline int store_denied(const struct pending *r, const struct slot *slot, int v6)
 {
 	struct conn_place at = {};
 	struct approval had;
@@ -72,8 +76,8 @@ __noinline int note_denied(const struct pending *r, const struct slot *slot, int
 }
 
 /* Stores an allowed flow under the addresses that the pod uses, so that answers pass. to is the
- * flow after DNAT. Returns the counter to use, or a negative number for none. */
-__noinline int note_allowed(const struct pending *r, const struct flow *to, const struct slot *slot, __u32 len, int v6)
+ * flow after DNAT. Returns the counter to use, or NO_COUNTER. */
+__noinline int store_allowed(const struct pending *r, const struct flow *to, const struct slot *slot, __u32 len, int v6)
 {
 	struct packet p = {};
 	struct conn_place *at = &p.at;
@@ -83,7 +87,7 @@ __noinline int note_allowed(const struct pending *r, const struct flow *to, cons
 	bool known;
 
 	if (!r || !to || !slot)
-		return -1;
+		return NO_COUNTER;
 	conn_place(&r->flow, at, v6);
 	c = conn_find(at, r->flow.protocol, now, v6);
 	if (!c) {
@@ -111,7 +115,7 @@ __noinline int note_allowed(const struct pending *r, const struct flow *to, cons
 	approve(c, at->src, had.roles | ROLE_OPENED, slot->epoch);
 	p.kind = r->kind;
 	conn_seen(c, &p, at->src, true, now);
-	return known ? -1 : COUNT_EGRESS_ALLOW;
+	return known ? NO_COUNTER : COUNT_EGRESS_ALLOW;
 }
 
 /* Reports whether a translated answer goes to the masqueraded client, whose address the host
@@ -136,7 +140,7 @@ __noinline int answers_client(const struct pending *r, const struct flow *to, in
  * ports. Otherwise the fast path would deliver the answers of the new flow. The old flow is
  * closed, or it is not TCP and can continue through the host stack, which tells both apart.
  * Returns 0. */
-__noinline int reuse(const struct flow *to, int v6)
+__noinline int retire_fast_path(const struct flow *to, int v6)
 {
 	struct conn_place at = {};
 	struct conn *c;
@@ -151,38 +155,38 @@ __noinline int reuse(const struct flow *to, int v6)
 }
 
 /* Returns the verdict of the table in a slot on the destination after DNAT. slot becomes the
- * table and epoch of that verdict. Returns a negative number if the slot does not exist. A
+ * table and epoch of that verdict. Returns NO_VERDICT if the slot does not exist. A
  * global function, so that the verifier checks its loop only once. */
-__noinline int ask(__u32 index, struct slot *slot, const struct flow *to, int v6)
+__noinline int evaluate(__u32 index, struct slot *slot, const struct flow *to, int v6)
 {
 	volatile __u64 *word = bpf_map_lookup_elem(&slots, &index);
 	struct ip dst;
-	__u32 stage;
+	__u32 generation;
 	__u8 verdict;
 
 	if (!word || !slot || !to)
-		return -1;
+		return NO_VERDICT;
 	dst = to->dst; /* Linux 6.1 accepts map keys only from the stack */
 	*(__u64 *)slot = *word;
 	if (same(&to->src, &to->dst))
 		return ALLOW; /* a pod always reaches itself */
 	for (int i = 0; i < VERDICT_TRIES; i++) {
-		stage = stage_now();
+		generation = current_generation();
 		*(__u64 *)slot = *word;
-		verdict = table_says(slot->table, EGRESS, class_of(&dst, v6), to->protocol, to->dst_port);
-		if (stage_now() == stage)
+		verdict = table_verdict(slot->table, EGRESS, class_of(&dst, v6), to->protocol, to->dst_port);
+		if (current_generation() == generation)
 			return verdict;
 	}
 	return DENY;
 }
 
 /* Counts a drop that is not a verdict of policy, and emits an event. Returns false. */
-static __always_inline bool refuse(const struct view *v, __u32 slot, const struct flow *flow, bool v6, __u32 reason)
+static __always_inline bool reject(const struct view *v, __u32 slot, const struct flow *flow, bool v6, __u32 reason)
 {
 	__u32 egress = slot != NO_SLOT ? EVENT_EGRESS : 0;
 
 	count_bytes(v->len, reason);
-	report(flow, slot, NULL, EVENT(reason, egress | (v6 ? EVENT_V6 : 0), 0), NULL);
+	emit_event(flow, slot, NULL, EVENT(reason, egress | (v6 ? EVENT_V6 : 0), 0), NULL);
 	return false;
 }
 
@@ -197,24 +201,24 @@ static __always_inline bool decide(const struct pending *r, const struct view *v
 
 	if ((v6 ? load_flow6(v, &to, &r->flow) : load_flow4(v, &to, &r->flow)) || !same(&to.src, &r->flow.src) ||
 	    to.src_port != r->flow.src_port || to.protocol != r->flow.protocol)
-		return refuse(v, r->slot, &r->flow, v6, DROP_UNMARKED);
+		return reject(v, r->slot, &r->flow, v6, DROP_UNMARKED);
 	if (tunnel_port && to.protocol == IPPROTO_UDP && to.dst_port == tunnel_port)
-		return refuse(v, r->slot, &to, v6, DROP_TUNNEL);
+		return reject(v, r->slot, &to, v6, DROP_TUNNEL);
 	translated = !same(&to.dst, &r->flow.dst) || to.dst_port != r->flow.dst_port;
 	if (r->kind == PACKET_ANSWER && (!translated || answers_client(r, &to, v6)))
 		return true;
-	verdict = ask(r->slot, &slot, &to, v6);
-	if (verdict < 0)
-		return refuse(v, r->slot, &r->flow, v6, DROP_UNMARKED);
-	id = verdict == ALLOW ? note_allowed(r, &to, &slot, v->len, v6) : note_denied(r, &slot, v6);
-	if (id >= 0) {
+	verdict = evaluate(r->slot, &slot, &to, v6);
+	if (verdict == NO_VERDICT)
+		return reject(v, r->slot, &r->flow, v6, DROP_UNMARKED);
+	id = verdict == ALLOW ? store_allowed(r, &to, &slot, v->len, v6) : store_denied(r, &slot, v6);
+	if (id != NO_COUNTER) {
 		service.addr = r->flow.dst;
 		service.port = r->flow.dst_port;
 		count_bytes(v->len, id);
-		report(&to, r->slot, &slot, EVENT(id, EVENT_EGRESS | (v6 ? EVENT_V6 : 0), 0), translated ? &service : NULL);
+		emit_event(&to, r->slot, &slot, EVENT(id, EVENT_EGRESS | (v6 ? EVENT_V6 : 0), 0), translated ? &service : NULL);
 	}
 	if (verdict == ALLOW && translated)
-		reuse(&to, v6);
+		retire_fast_path(&to, v6);
 	return verdict == ALLOW;
 }
 
@@ -230,7 +234,7 @@ static __always_inline bool pod_passes(const struct view *v, const struct endpoi
 		return true;
 	r = bpf_map_lookup_elem(&pending, &place);
 	if ((v->mark & MARK_KIND) != MARK_PENDING || !r || r->mark != (v->mark & MARK_OURS) || r->slot != e->slot)
-		return refuse(v, e->slot, NULL, v6, DROP_UNMARKED);
+		return reject(v, e->slot, NULL, v6, DROP_UNMARKED);
 	return v6 ? decide(r, v, true) : decide(r, v, false);
 }
 
@@ -243,7 +247,7 @@ static __always_inline bool may_forward(const struct view *v, bool v6)
 
 	if (load(v, v6 ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr), v6 ? &flow.src.word[0] : &flow.src.word[3], v6 ? 16 : 4))
 		return false;
-	return owner_of(&flow.src, v6) ? refuse(v, NO_SLOT, &flow, v6, DROP_SPOOFED) : true;
+	return owner_of(&flow.src, v6) ? reject(v, NO_SLOT, &flow, v6, DROP_SPOOFED) : true;
 }
 
 /* Reports whether a packet may continue. */
@@ -257,7 +261,7 @@ static __always_inline bool passes(const struct view *v, bool v6)
 	case FORWARD:
 		return may_forward(v, v6);
 	case LOCAL_IN:
-		return may_enter(v, v6) ? true : refuse(v, NO_SLOT, NULL, v6, DROP_TUNNEL);
+		return may_enter(v, v6) ? true : reject(v, NO_SLOT, NULL, v6, DROP_TUNNEL);
 	case LOCAL_OUT:
 		break;
 	}

@@ -14,90 +14,91 @@
 #include <stdbool.h>
 #include "include/conntrack.h"
 #include "include/parse.h"
-#include "include/translate.h"
-#include "include/local.h"
-#include "include/ask.h"
-#include "include/roles.h"
-#include "include/open.h"
-#include "include/direct.h"
-#include "include/arrive.h"
-#include "include/datagram.h"
+#include "include/parse_skb.h"
+#include "include/post_dnat.h"
+#include "include/pod_context.h"
+#include "include/pod_policy.h"
+#include "include/authorisation.h"
+#include "include/new_flow.h"
+#include "include/local_delivery.h"
+#include "include/from_node.h"
+#include "include/fragments.h"
 #include "include/neighbour.h"
-#include "include/quote.h"
-#include "include/adopt.h"
+#include "include/icmp_error.h"
+#include "include/migration.h"
 
 /* Continue with the next program on the hook, then the host stack. */
 #define PASS TC_ACT_UNSPEC
 
 /* Evaluates policy before the flow lookup, for a packet that opens a flow. A denied packet then
  * costs no lookup in the flow table, whether or not the flow is known. */
-static __always_inline int ask_first(struct __sk_buff *skb, struct local *l, const struct packet *p, __u32 stage, bool v6)
+static __always_inline enum outcome evaluate_early(struct __sk_buff *skb, struct pod_ctx *l, const struct packet *p, __u32 generation, bool v6)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
 	int verdict;
 	__u32 peer;
 
 	if (l->host || l->masqueraded) {
-		verdict = ask(skb, l, p);
+		verdict = evaluate(skb, l, p);
 	} else {
 		peer = class_of(l->from_pod ? &p->flow.dst : &p->flow.src, v6);
-		if (l->from_pod && !(peer & PEER_POD) && translatable(p))
-			return FATE_PENDING;
-		verdict = table_says(l->slot.table, dir, peer, p->flow.protocol, p->flow.dst_port);
-		if (stage_now() != stage)
-			verdict = ask(skb, l, p);
+		if (l->from_pod && !(peer & PEER_POD) && may_be_translated(p))
+			return ACT_POST_DNAT;
+		verdict = table_verdict(l->slot.table, dir, peer, p->flow.protocol, p->flow.dst_port);
+		if (current_generation() != generation)
+			verdict = evaluate(skb, l, p);
 	}
 	if (verdict == DENY) {
 		if (event_limited(&l->index, dir * 2 + DENY))
 			count(skb, dir * 2 + DENY);
 		else
 			drop(skb, l, p, dir * 2 + DENY);
-		return FATE_DENIED;
+		return ACT_DENIED;
 	}
-	l->asked = true;
-	return FATE_PASS;
+	l->allowed = true;
+	return ACT_PASS;
 }
 
 /* The state of one decision. It is on the stack once, and serves both IP versions. */
 struct decision {
-	struct local local; /* the pod of this interface */
-	struct local peer;  /* the pod at the other end of a direct flow */
+	struct pod_ctx local; /* the pod of this interface */
+	struct pod_ctx peer;  /* the pod at the other end of a direct flow */
 	struct packet packet;
 };
 
-/* Decides a packet of a flow and its path. For FATE_DIRECT, d->peer becomes the pod at the
+/* Decides a packet of a flow and its path. For ACT_LOCAL, d->peer becomes the pod at the
  * other end. */
-static __always_inline int track(struct __sk_buff *skb, struct decision *d, bool v6)
+static __always_inline enum outcome track(struct __sk_buff *skb, struct decision *d, bool v6)
 {
-	struct local *l = &d->local, *peer = &d->peer;
+	struct pod_ctx *l = &d->local, *peer = &d->peer;
 	const struct packet *p = &d->packet;
 	struct conn_place *at = &d->packet.at;
 	__u32 now = bpf_jiffies64();
 	struct conn *c;
-	__u32 stage = p->kind == PACKET_OPENS ? stage_now() : 0; /* before any lookup */
+	__u32 generation = p->kind == PACKET_OPENS ? current_generation() : 0; /* before any lookup */
 	bool side;
-	int err;
+	enum outcome act;
 
 	if (!read_slot(l))
 		return DROP_NO_ENDPOINT;
 	if (p->kind == PACKET_OPENS) {
-		err = l->from_pod ? 0 : arrival(skb, p, l);
-		if (!err)
-			err = ask_first(skb, l, p, stage, v6);
-		if (err)
-			return err;
+		act = l->from_pod ? ACT_PASS : find_source(skb, p, l);
+		if (!act)
+			act = evaluate_early(skb, l, p, generation, v6);
+		if (act)
+			return act;
 	}
 	conn_place(&p->flow, at, v6);
 	c = conn_find(at, p->flow.protocol, now, v6);
 	if (!c) {
-		if (l->from_pod && !l->asked && translatable(p) && !(class_of_address(&p->flow.dst, v6) & PEER_POD))
-			return FATE_PENDING;
-		err = l->from_pod || l->asked ? 0 : arrival(skb, p, l);
-		if (!err)
-			err = open_flow(skb, l, p, peer);
-		if (err <= 0 && err != FATE_DENIED)
-			note_flow(skb, l, p, peer, err);
-		return err;
+		if (l->from_pod && !l->allowed && may_be_translated(p) && !(class_of_address(&p->flow.dst, v6) & PEER_POD))
+			return ACT_POST_DNAT;
+		act = l->from_pod || l->allowed ? ACT_PASS : find_source(skb, p, l);
+		if (!act)
+			act = open_flow(skb, l, p, peer);
+		if (continues(act))
+			store_flow(skb, l, p, peer, act);
+		return act;
 	}
 	side = l->from_pod ? at->src : !at->src;
 	if (!l->from_pod) {
@@ -109,28 +110,28 @@ static __always_inline int track(struct __sk_buff *skb, struct decision *d, bool
 		if (p->flow.protocol == IPPROTO_UDP)
 			clear_flags(c, CONN_REMOTE);
 		if ((c->flow_flags & (CONN_DIRECT | CONN_MASQUERADED)) || OF_END(c->place, !side) != skb->ingress_ifindex) {
-			err = arrival(skb, p, l);
-			if (err)
-				return err;
-			recognise(skb, l, c, side);
+			act = find_source(skb, p, l);
+			if (act)
+				return act;
+			update_source(skb, l, c, side);
 		}
 	}
-	if (pends(l, p, c, side)) {
+	if (needs_post_dnat(l, p, c, side)) {
 		conn_tcp(c, p, at->src, true);
-		return FATE_PENDING;
+		return ACT_POST_DNAT;
 	}
-	err = admit(skb, l, p, c, side);
-	if (!err && l->from_pod && (c->flow_flags & CONN_DIRECT)) {
-		err = admit_peer(skb, peer, p, c, !side);
-	} else if (!err && l->from_pod && (c->flow_flags & CONN_REMOTE)) {
+	act = authorise_packet(skb, l, p, c, side);
+	if (!act && l->from_pod && (c->flow_flags & CONN_DIRECT)) {
+		act = authorise_peer(skb, peer, p, c, !side);
+	} else if (!act && l->from_pod && (c->flow_flags & CONN_REMOTE)) {
 		l->device = OF_END(c->place, !side);
-		err = FATE_REMOTE;
-	} else if (!err) {
-		err = passes_as(l, p, c, side);
+		act = ACT_REMOTE;
+	} else if (!act) {
+		act = path_of(l, p, c, side);
 	}
-	if (err <= 0 && err != FATE_DENIED)
+	if (continues(act))
 		conn_seen(c, p, at->src, l->from_pod, now);
-	return err;
+	return act;
 }
 
 /* A pod may send only from its own address. */
@@ -148,55 +149,54 @@ static __always_inline bool to_loopback(const struct packet *p, bool v6)
 	return !v6 && (p->flow.dst.word[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
 }
 
-/* Sends the packet of a pod to the pod at the other end, or leaves it to the host stack. fate
- * may also be a reason to drop it. */
-static __always_inline int send(struct __sk_buff *skb, const struct local *l, const struct packet *p, const struct local *peer, int fate)
+/* Carries out a decision, other than ACT_PASS and ACT_DENIED, about a packet of a pod. */
+static __always_inline int send(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, const struct pod_ctx *peer, enum outcome act)
 {
-	switch (fate) {
-	case FATE_DIRECT:
+	switch (act) {
+	case ACT_LOCAL:
 		return deliver(skb, peer, p);
-	case FATE_REMOTE:
+	case ACT_REMOTE:
 		return forward(skb, p, l->device);
-	case FATE_PENDING:
-		skb->mark = leave_record(p, l->index, p->kind);
+	case ACT_POST_DNAT:
+		skb->mark = store_record(p, l->index, p->kind);
 		return PASS;
-	case FATE_ANSWER:
-		skb->mark = leave_record(p, l->index, PACKET_ANSWER);
+	case ACT_ANSWER:
+		skb->mark = store_record(p, l->index, PACKET_ANSWER);
 		return PASS;
+	default:
+		return drop(skb, l, p, act);
 	}
-	return drop(skb, l, p, fate);
 }
 
-/* Handles packets that belong to no flow. Returns 0 to pass, a reason to drop, or a negative
- * number if the packet must be decided as part of a flow. */
-static __always_inline int police_others(struct __sk_buff *skb, struct packet *p, bool from_pod)
+/* Decides packets that belong to no flow. Returns ACT_FLOW for all others. */
+static __always_inline enum outcome police_discovery(struct __sk_buff *skb, struct packet *p, bool from_pod)
 {
 	if (p->kind == PACKET_NEIGHBOUR || p->kind == PACKET_ROUTER) {
 		if (may_discover(skb, p, from_pod))
-			return 0;
+			return ACT_PASS;
 		if (from_pod && p->kind == PACKET_ROUTER)
 			return DROP_NEIGHBOUR;
 		p->kind = PACKET_FLOW;
 	}
-	return -1;
+	return ACT_FLOW;
 }
 
 static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, const struct endpoint *e, bool v6, bool from_pod)
 {
 	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
 	struct packet *p = &d->packet;
-	struct local *l = &d->local;
-	int err = 0;
+	struct pod_ctx *l = &d->local;
+	enum outcome act;
 
 	p->v6 = v6;
 	if (!parse_plain(at, end, p, v6)) {
-		err = parse_any(skb, p, v6);
-		if (err)
-			return drop(skb, l, p, -err);
-		err = v6 ? police_others(skb, p, from_pod) : -1;
-		if (err >= 0)
-			return err ? drop(skb, l, p, err) : PASS;
-		if (p->fragment == FRAGMENT_LATER && !find_datagram(l, p))
+		act = parse_any(skb, p, v6);
+		if (act)
+			return drop(skb, l, p, act);
+		act = v6 ? police_discovery(skb, p, from_pod) : ACT_FLOW;
+		if (act != ACT_FLOW)
+			return act ? drop(skb, l, p, act) : PASS;
+		if (p->fragment == FRAGMENT_LATER && !find_fragment(l, p))
 			return drop(skb, l, p, DROP_FRAGMENT);
 	}
 	if (from_pod && (spoofed(e, p, v6) || to_loopback(p, v6)))
@@ -204,21 +204,21 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 	if (same(&p->flow.src, &p->flow.dst)) /* a pod always reaches itself */
 		return from_pod || !skb->ingress_ifindex || skb->ingress_ifindex == skb->ifindex ? PASS : drop(skb, l, p, DROP_SPOOFED);
 	if (p->kind == PACKET_ERROR) {
-		err = from_pod ? 0 : arrival(skb, p, l);
-		if (!err)
-			err = track_error(skb, l, p, &d->peer);
+		act = from_pod ? ACT_PASS : find_source(skb, p, l);
+		if (!act)
+			act = track_error(skb, l, p, &d->peer);
 	} else {
-		err = track(skb, d, v6);
+		act = track(skb, d, v6);
 	}
-	if (err == FATE_DENIED)
+	if (act == ACT_DENIED)
 		return TC_ACT_SHOT;
-	if (p->fragment == FRAGMENT_FIRST && err <= 0)
-		note_datagram(l, p);
-	if (err == FATE_PASS)
+	if (p->fragment == FRAGMENT_FIRST && act <= ACT_PASS)
+		store_fragment(l, p);
+	if (act == ACT_PASS)
 		return PASS;
 	/* to_pod must contain no code that writes to the packet: the kernel would unshare every
 	 * packet. */
-	return from_pod ? send(skb, l, p, &d->peer, err) : drop(skb, l, p, err);
+	return from_pod ? send(skb, l, p, &d->peer, act) : drop(skb, l, p, act);
 }
 
 static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
@@ -270,12 +270,34 @@ int from_node(struct __sk_buff *skb)
 {
 	switch (skb->protocol) {
 	case bpf_htons(ETH_P_IP):
-		return arrive(skb, false);
+		return police_from_node(skb, false);
 	case bpf_htons(ETH_P_IPV6):
-		return arrive(skb, true);
+		return police_from_node(skb, true);
 	}
 	return PASS;
 }
+
+/* Types that user space needs, besides those of the maps. The variable keeps them in BTF, from
+ * which bpf2go generates Go types, and Go constants for an enum. */
+const struct shared_types {
+	struct event event;
+	struct approval approval;
+	struct carried_flow carried_flow;
+	struct adoption adoption;
+	enum adoption_result adoption_result;
+	enum class_flag class_flag;
+	enum conn_flag conn_flag;
+	enum conn_state conn_state;
+	enum counter_id counter_id;
+	enum event_flag event_flag;
+	enum event_loss event_loss;
+	enum interface_number interface_number;
+	enum outcome outcome;
+	enum owner owner;
+	enum role role;
+	enum row_number row_number;
+	enum slot_number slot_number;
+} *shared_types __attribute__((unused));
 
 /* bpf_fib_lookup and the connection tracking kfuncs are GPL-only: the kernel loads a program
  * that calls them only with a GPL-compatible licence string. */

@@ -15,8 +15,8 @@
 #include "include/types.h"
 #include "include/maps.h"
 #include "include/parse.h"
-#include "include/verdict.h"
-#include "include/deny.h"
+#include "include/policy.h"
+#include "include/deny_list.h"
 #include "include/events.h"
 
 /* The maximum number of VLAN tags that the device left in a frame. */
@@ -100,7 +100,7 @@ static __always_inline bool may_open(__u8 protocol, void *at, void *end)
 }
 
 /* Counts a denied flow and emits its event, as to_pod does. */
-static __always_inline int refuse(struct xdp_md *ctx, const struct packet *p, __u32 index, const struct slot *slot)
+static __always_inline int reject(struct xdp_md *ctx, const struct packet *p, __u32 index, const struct slot *slot)
 {
 	__u32 id = COUNT_INGRESS_DENY;
 	struct counter *c = bpf_map_lookup_elem(&counters, &id);
@@ -110,7 +110,7 @@ static __always_inline int refuse(struct xdp_md *ctx, const struct packet *p, __
 		c->bytes += ctx->data_end - ctx->data;
 	}
 	if (!event_limited(&index, id))
-		report(&p->flow, index, slot, EVENT(id, p->v6 ? EVENT_V6 : 0, p->icmp), NULL);
+		emit_event(&p->flow, index, slot, EVENT(id, p->v6 ? EVENT_V6 : 0, p->icmp), NULL);
 	return XDP_DROP;
 }
 
@@ -129,29 +129,30 @@ __noinline int decide_local(struct xdp_md *ctx, __u32 start, int v6)
 	struct ipv6hdr *ip6 = c.pos;
 	struct iphdr *ip4 = c.pos;
 	struct slot slot;
-	__u32 stage;
+	__u32 generation;
 	__u64 *word;
-	int err;
+	enum outcome act;
 
 	if (c.pos + (v6 ? sizeof(*ip6) : sizeof(*ip4)) > c.end)
 		return XDP_PASS;
 	local = v6 ? bpf_map_lookup_elem(&locals6, &ip6->daddr) : bpf_map_lookup_elem(&locals4, &ip4->daddr);
 	if (!local)
 		return XDP_PASS;
-	err = v6 ? parse_ip6(&c, &p) : parse_ip4(&c, &p);
-	if (err) /* the next fragment of a multi-buffer frame may hold the rest */
-		return err == -DROP_MALFORMED && bpf_xdp_get_buff_len(ctx) == ctx->data_end - ctx->data ?
-			       drop(ctx, XDP_MALFORMED) : XDP_PASS;
+	act = v6 ? parse_ip6(&c, &p) : parse_ip4(&c, &p);
+	if (act) /* the next fragment of a multi-buffer frame may hold the rest */
+		return act == DROP_MALFORMED && bpf_xdp_get_buff_len(ctx) == ctx->data_end - ctx->data ?
+			drop(ctx, XDP_MALFORMED) :
+			XDP_PASS;
 	if (p.kind != PACKET_OPENS)
 		return XDP_PASS;
-	stage = stage_now();
+	generation = current_generation();
 	word = bpf_map_lookup_elem(&slots, &local->slot);
 	if (!word)
 		return XDP_PASS;
 	*(__u64 *)&slot = *(volatile __u64 *)word;
-	if (table_says(slot.table, INGRESS, class_of(&p.flow.src, v6), p.flow.protocol, p.flow.dst_port) == ALLOW)
+	if (table_verdict(slot.table, INGRESS, class_of(&p.flow.src, v6), p.flow.protocol, p.flow.dst_port) == ALLOW)
 		return XDP_PASS;
-	return stage_now() == stage ? refuse(ctx, &p, local->slot, &slot) : XDP_PASS; /* to_pod will decide */
+	return current_generation() == generation ? reject(ctx, &p, local->slot, &slot) : XDP_PASS; /* to_pod will decide */
 }
 
 static __always_inline int filter4(struct xdp_md *ctx, void *at, void *end)

@@ -23,7 +23,7 @@ func (b *Backend) Watch(ctx context.Context, f func([]model.FlowEvent)) error {
 				b.log.Warn("read flow event", "error", err)
 				continue
 			}
-			list = append(list, b.book.Tell(r, now.Add(r.Time-clock)))
+			list = append(list, b.book.Resolve(r, now.Add(r.Time-clock)))
 		}
 		f(list)
 	})

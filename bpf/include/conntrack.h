@@ -165,5 +165,5 @@ static __always_inline void conn_seen(struct conn *c, const struct packet *p, bo
 			c->state = CONN_ESTABLISHED;
 		conn_tcp(c, p, from, own);
 	}
-	OF_END(c->sent, from)++;
+	OF_END(c->sent, from) += 1;
 }

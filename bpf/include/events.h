@@ -7,7 +7,7 @@
 #include "types.h"
 #include "maps.h"
 #include "parse.h"
-#include "verdict.h"
+#include "policy.h"
 
 /* Flow events: the verdict on each new flow, and drops. Other packets of known flows cause no
  * event. A reader is not required. A program discards an event if the ring is full or the pod
@@ -48,9 +48,6 @@ struct event {
 	__u8 pad[2];
 };
 _Static_assert(sizeof(struct event) == 88, "layout");
-
-/* Keeps the type in BTF for user space: a ring buffer has no value type. */
-const struct event *event_layout __attribute__((unused));
 
 /* The agent polls the ring a few times per second; programs do not wake it up. */
 struct {
@@ -120,7 +117,7 @@ static __always_inline bool event_spent(__u64 paid, __u64 now)
 }
 
 /* Takes one event from a budget. Returns false if the budget is used up. */
-static __always_inline bool event_due(__u32 slot, __u32 kind)
+static __always_inline bool take_event_budget(__u32 slot, __u32 kind)
 {
 	struct event_budget *b = bpf_map_lookup_elem(&event_budgets, &slot);
 	__u64 now = bpf_jiffies64() * event_rate, *paid;
@@ -134,7 +131,7 @@ static __always_inline bool event_due(__u32 slot, __u32 kind)
 	return true;
 }
 
-/* Reports whether report would only count a loss. Callers use it for packets that may come in
+/* Reports whether emit_event would only count a loss. Callers use it for packets that may come in
  * floods, because it costs less than the call. slot must point to the stack. */
 static __always_inline bool event_limited(const __u32 *slot, __u32 kind)
 {
@@ -174,13 +171,13 @@ static __always_inline __u32 event_class(const struct flow *f, bool egress, bool
 	return found ? found->class & ~PEER_POD : 0;
 }
 
-/* Packs the arguments of report that are no pointers. */
+/* Packs the arguments of emit_event that are no pointers. */
 #define EVENT(id, flags, detail) ((__u32)(id) | (__u32)(flags) << 8 | (__u32)(detail) << 16)
 
 /* Emits an event about a packet. flow and decided (the word of the slot) are NULL if unknown.
  * other is the destination before DNAT or, with EVENT_MASQUERADED, the client; otherwise NULL.
  * Not inlined, so that the verifier checks it only once. Returns 0. */
-__noinline int report(const struct flow *flow, __u32 slot, const struct slot *decided, __u32 what, const struct end *other)
+__noinline int emit_event(const struct flow *flow, __u32 slot, const struct slot *decided, __u32 what, const struct end *other)
 {
 	__u8 id = what, flags = what >> 8 & (EVENT_EGRESS | EVENT_V6 | EVENT_MASQUERADED);
 	bool egress = flags & EVENT_EGRESS, verdict = id < DROP_NO_ENDPOINT, passes = verdict && id & ALLOW;
@@ -188,7 +185,7 @@ __noinline int report(const struct flow *flow, __u32 slot, const struct slot *de
 
 	if (!event_rate || (passes && !event_allowed))
 		return 0;
-	if (!event_due(slot, egress * 2 + passes))
+	if (!take_event_budget(slot, egress * 2 + passes))
 		return event_missed(EVENTS_LIMITED);
 	e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (!e)

@@ -88,7 +88,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct prefix4);
-	__type(value, struct way);
+	__type(value, struct node_route);
 } ways4 SEC(".maps");
 
 struct {
@@ -97,7 +97,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, struct prefix6);
-	__type(value, struct way);
+	__type(value, struct node_route);
 } ways6 SEC(".maps");
 
 /* The peer class of single addresses: pods and nodes. After a miss, prefixes4 or prefixes6

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
-#include "arrival.h"
+#include "source.h"
 
 /* ARP and neighbour discovery between a pod and its host. Both have permanent neighbour entries
  * for each other, so neither needs to resolve the other. A tool in a pod may still send such
@@ -57,7 +57,7 @@ static __always_inline bool own_link_local(const struct endpoint *e, const struc
 	__u32 low = 0xfeu << 24 | e->mac[3] << 16 | e->mac[4] << 8 | e->mac[5];
 
 	return a->word[0] == bpf_htonl(0xfe800000) && !a->word[1] && a->word[2] == bpf_htonl(high ^ 0x02000000) &&
-	       a->word[3] == bpf_htonl(low);
+		a->word[3] == bpf_htonl(low);
 }
 
 /* Reports whether a well-formed message of neighbour discovery or multicast listener discovery

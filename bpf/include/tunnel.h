@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include "maps.h"
 #include "parse.h"
-#include "view.h"
+#include "netfilter.h"
 
 /* Tunneled packets (VXLAN, RFC 7348). The kernel accepts them from any host that sends to its
  * port, on any interface. These checks require that the outer source is a known node, and that
@@ -82,7 +82,7 @@ static __always_inline int find_udp(const struct view *v, bool v6, bool *fragmen
 
 	*fragmented = false;
 	if (!v6)
-		return load(v, 0, &ip4, sizeof(ip4)) || ip4.ihl < 5 ? -1 : ip4.protocol == IPPROTO_UDP ? ip4.ihl * 4 : 0;
+		return load(v, 0, &ip4, sizeof(ip4)) || ip4.ihl < 5 ? -1 : (ip4.protocol == IPPROTO_UDP ? ip4.ihl * 4 : 0);
 	if (load(v, 0, &ip6, sizeof(ip6)))
 		return -1;
 	next = ip6.nexthdr;

@@ -4,36 +4,55 @@
 #include <linux/types.h>
 
 /* The numbers are those of model.Direction and model.Verdict. */
-enum direction { INGRESS = 0, EGRESS = 1 };
-enum verdict { DENY = 0, ALLOW = 1 };
+enum direction {
+	INGRESS = 0,
+	EGRESS = 1,
+};
+
+enum verdict {
+	DENY = 0,
+	ALLOW = 1,
+};
 
 /* Indexes of counters. The first four count verdicts on new flows and equal direction * 2 +
- * verdict. The others count drops for other reasons, except the last. */
+ * verdict. Those between count drops for other reasons, by enum outcome. */
 enum counter_id {
 	COUNT_INGRESS_DENY = 0,
 	COUNT_INGRESS_ALLOW = 1,
 	COUNT_EGRESS_DENY = 2,
 	COUNT_EGRESS_ALLOW = 3,
-	DROP_NO_ENDPOINT = 4,   /* interface without an entry in endpoints */
-	DROP_NOT_IP = 5,        /* neither IPv4, IPv6 nor ARP */
-	DROP_MALFORMED = 6,     /* headers that do not fit the packet */
-	DROP_SPOOFED = 7,       /* source MAC or address is not valid on that interface */
-	DROP_FRAGMENT = 8,      /* later fragment that arrives before the first one */
-	DROP_REVOKED = 9,       /* packet of a flow that policy no longer allows */
-	DROP_NEIGHBOUR = 10,    /* ARP, neighbour discovery or router message that is not
-				 * allowed here */
-	DROP_UNMARKED = 11,     /* something rewrote the mark of a packet from a pod */
-	DROP_TUNNEL = 12,       /* VXLAN from a pod, or an inner source that belongs to another
-				 * node */
-	COUNT_UNTRACKED = 13,   /* not a drop: an allowed new flow that found the flow table
-				 * full */
+	COUNT_UNTRACKED = 13, /* an allowed new flow that found the flow table full */
 	COUNTERS = 14,
 };
 
-/* The maximum number of pods on a node. */
-#define SLOTS 4096
-/* The slot number in records that concern no pod. */
-#define NO_SLOT SLOTS
+/* What to do with a packet: the result of all functions that parse or decide. A positive value
+ * is a reason to drop the packet, and the index of its counter. Functions that only check return
+ * bool. Functions that read or write return 0 or a negative number, as the kernel's helpers do. */
+enum outcome {
+	ACT_PASS = 0,
+	ACT_DENIED = -1,       /* drop; already counted */
+	ACT_LOCAL = -2,        /* redirect into the interface of the pod at the other end */
+	ACT_POST_DNAT = -3,    /* decide after DNAT in the host stack */
+	ACT_REMOTE = -4,       /* forward to the pod of another node at the other end */
+	ACT_ANSWER = -5,       /* pass as an answer, unless the host stack translates it */
+	ACT_FLOW = -6,         /* not decided: the packet is part of a flow */
+	DROP_NO_ENDPOINT = 4,  /* interface without an entry in endpoints */
+	DROP_NOT_IP = 5,       /* neither IPv4, IPv6 nor ARP */
+	DROP_MALFORMED = 6,    /* headers that do not fit the packet */
+	DROP_SPOOFED = 7,      /* source MAC or address is not valid on that interface */
+	DROP_FRAGMENT = 8,     /* later fragment that arrives before the first one */
+	DROP_REVOKED = 9,      /* packet of a flow that policy no longer allows */
+	DROP_NEIGHBOUR = 10,   /* ARP, neighbour discovery or router message that is not
+				* allowed here */
+	DROP_UNMARKED = 11,    /* something rewrote the mark of a packet from a pod */
+	DROP_TUNNEL = 12,      /* VXLAN from a pod, or an inner source that belongs to another
+				* node */
+};
+
+enum slot_number {
+	SLOTS = 4096,    /* the maximum number of pods on a node */
+	NO_SLOT = SLOTS, /* in records that concern no pod */
+};
 
 struct counter {
 	__u64 packets;
@@ -76,8 +95,10 @@ struct interface {
 };
 _Static_assert(sizeof(struct interface) == 64, "a cache line");
 
-#define INTERFACE_KEPT (1u << 31)
-#define INTERFACES 8192
+enum interface_number {
+	INTERFACES = 8192,         /* the number of entries of the map interfaces */
+	INTERFACE_KEPT = 1u << 31, /* flag of interface.ifindex */
+};
 
 /* How other pods of this node reach the pod of a slot. The two MAC addresses make the Ethernet
  * header that the pod must receive. */
@@ -124,7 +145,7 @@ struct addr6 {
 
 /* The device that leads to a pod range of other nodes. Packets from the range arrive by the
  * same device. */
-struct way {
+struct node_route {
 	__u32 ifindex;
 	__u32 direct; /* whether packets may use the fast path */
 };
@@ -141,11 +162,13 @@ struct prefix6 {
 };
 
 struct peer_class {
-	__u32 class; /* without the flag PEER_POD, the number of the class */
+	__u32 class; /* without enum class_flag, the number of the class */
 };
 
-/* The address belongs to a pod, so kube-proxy does not translate packets to it. */
-#define PEER_POD (1u << 31)
+enum class_flag {
+	PEER_POD = 1u << 31, /* the address belongs to a pod, so kube-proxy does not translate
+			      * packets to it */
+};
 
 struct port_class {
 	__u16 class;
@@ -158,10 +181,14 @@ struct verdict_key {
 };
 
 struct verdict_row {
-	__u32 row; /* ROW_DENY, ROW_ALLOW, or an index into rows */
+	__u32 row; /* enum row_number, or an index into rows */
 };
 
-enum { ROW_DENY = 0, ROW_ALLOW = 1 };
+/* Rows that need no entry in rows. */
+enum row_number {
+	ROW_DENY = 0,
+	ROW_ALLOW = 1,
+};
 
 /* A row whose verdict depends on the port. Bit n is the verdict for port class n. */
 #define PORT_CLASSES 1024

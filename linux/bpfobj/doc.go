@@ -7,6 +7,7 @@
 // It does not load anything: linux/loader does.
 package bpfobj
 
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type counter -type slot -type endpoint -type interface -type attachment -type slot_index -type ifindex -type addr4 -type addr6 -type prefix4 -type prefix6 -type peer_class -type way -type port_class -type verdict_key -type verdict_row -type row -type table_id -type table_number -type conn_key4 -type conn_key6 -type approval -type conn -type datagram -type flow_share -type owner_entry -type carried_flow -type adoption -type ledger_hand -type event -type event_budget -type event_count Pod ../../bpf/pod.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type sieve -type deny_entry -type counter -type addr4 -type addr6 -type prefix4 -type prefix6 Xdp ../../bpf/xdp.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type tunnel_node Egress ../../bpf/egress.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
+//go:generate -command bpf2go go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel
+//go:generate bpf2go -type event -type approval -type carried_flow -type adoption -type adoption_result -type class_flag -type conn_flag -type conn_state -type counter_id -type event_flag -type event_loss -type interface_number -type outcome -type owner -type role -type row_number -type slot_number Pod ../../bpf/pod.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
+//go:generate bpf2go Xdp ../../bpf/xdp.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
+//go:generate bpf2go Egress ../../bpf/egress.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter

@@ -128,6 +128,12 @@ type EgressLedgerHand struct {
 	Looked [2]uint64
 }
 
+type EgressNodeRoute struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Direct  uint32
+}
+
 type EgressOwnerEntry struct {
 	_     structs.HostLayout
 	Owner uint32
@@ -231,12 +237,6 @@ type EgressVerdictRow struct {
 	Row uint32
 }
 
-type EgressWay struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Direct  uint32
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -283,7 +283,6 @@ const (
 	EgressVarDecidesAlone    = "decides_alone"
 	EgressVarEventAllowed    = "event_allowed"
 	EgressVarEventCost       = "event_cost"
-	EgressVarEventLayout     = "event_layout"
 	EgressVarEventRate       = "event_rate"
 	EgressVarEventWindow     = "event_window"
 	EgressVarHandover        = "handover"
@@ -393,7 +392,6 @@ type EgressVariableSpecs struct {
 	DecidesAlone   *ebpf.VariableSpec `ebpf:"decides_alone"`
 	EventAllowed   *ebpf.VariableSpec `ebpf:"event_allowed"`
 	EventCost      *ebpf.VariableSpec `ebpf:"event_cost"`
-	EventLayout    *ebpf.VariableSpec `ebpf:"event_layout"`
 	EventRate      *ebpf.VariableSpec `ebpf:"event_rate"`
 	EventWindow    *ebpf.VariableSpec `ebpf:"event_window"`
 	Handover       *ebpf.VariableSpec `ebpf:"handover"`
@@ -511,7 +509,6 @@ type EgressVariables struct {
 	DecidesAlone   *ebpf.Variable `ebpf:"decides_alone"`
 	EventAllowed   *ebpf.Variable `ebpf:"event_allowed"`
 	EventCost      *ebpf.Variable `ebpf:"event_cost"`
-	EventLayout    *ebpf.Variable `ebpf:"event_layout"`
 	EventRate      *ebpf.Variable `ebpf:"event_rate"`
 	EventWindow    *ebpf.Variable `ebpf:"event_window"`
 	Handover       *ebpf.Variable `ebpf:"handover"`

@@ -33,6 +33,14 @@ type PodAdoption struct {
 	Pad   uint32
 }
 
+type PodAdoptionResult uint32
+
+const (
+	PodAdoptionResultFLOW_ADOPTED PodAdoptionResult = 0
+	PodAdoptionResultFLOW_KNOWN   PodAdoptionResult = 1
+	PodAdoptionResultFLOW_NO_ROOM PodAdoptionResult = 2
+)
+
 type PodApproval struct {
 	_     structs.HostLayout
 	Epoch uint32
@@ -63,6 +71,12 @@ type PodCarriedFlow struct {
 	Client      [16]uint8
 }
 
+type PodClassFlag uint32
+
+const (
+	PodClassFlagPEER_POD PodClassFlag = 2147483648
+)
+
 type PodConn struct {
 	_           structs.HostLayout
 	Seen        uint32
@@ -81,6 +95,16 @@ type PodConn struct {
 	Fin         [2]uint32
 }
 
+type PodConnFlag uint32
+
+const (
+	PodConnFlagCONN_DIRECT      PodConnFlag = 1
+	PodConnFlagCONN_TRANSLATED  PodConnFlag = 2
+	PodConnFlagCONN_REMOTE      PodConnFlag = 4
+	PodConnFlagCONN_MASQUERADED PodConnFlag = 8
+	PodConnFlagCONN_OUTSIDE     PodConnFlag = 16
+)
+
 type PodConnKey4 struct {
 	_        structs.HostLayout
 	Addr     [2][4]uint8
@@ -97,11 +121,30 @@ type PodConnKey6 struct {
 	Pad      [3]uint8
 }
 
+type PodConnState uint32
+
+const (
+	PodConnStateCONN_OPENING     PodConnState = 0
+	PodConnStateCONN_ESTABLISHED PodConnState = 1
+	PodConnStateCONN_CLOSING     PodConnState = 2
+)
+
 type PodCounter struct {
 	_       structs.HostLayout
 	Packets uint64
 	Bytes   uint64
 }
+
+type PodCounterId uint32
+
+const (
+	PodCounterIdCOUNT_INGRESS_DENY  PodCounterId = 0
+	PodCounterIdCOUNT_INGRESS_ALLOW PodCounterId = 1
+	PodCounterIdCOUNT_EGRESS_DENY   PodCounterId = 2
+	PodCounterIdCOUNT_EGRESS_ALLOW  PodCounterId = 3
+	PodCounterIdCOUNT_UNTRACKED     PodCounterId = 13
+	PodCounterIdCOUNTERS            PodCounterId = 14
+)
 
 type PodDatagram struct {
 	_        structs.HostLayout
@@ -172,6 +215,23 @@ type PodEventCount struct {
 	Events uint64
 }
 
+type PodEventFlag uint32
+
+const (
+	PodEventFlagEVENT_EGRESS      PodEventFlag = 1
+	PodEventFlagEVENT_V6          PodEventFlag = 2
+	PodEventFlagEVENT_TRANSLATED  PodEventFlag = 4
+	PodEventFlagEVENT_MASQUERADED PodEventFlag = 8
+)
+
+type PodEventLoss uint32
+
+const (
+	PodEventLossEVENTS_LIMITED PodEventLoss = 0
+	PodEventLossEVENTS_LOST    PodEventLoss = 1
+	PodEventLossEVENT_LOSSES   PodEventLoss = 2
+)
+
 type PodFlowShare struct {
 	_     structs.HostLayout
 	Flows [2]int32
@@ -189,10 +249,51 @@ type PodInterface struct {
 	Pad      [6]uint32
 }
 
+type PodInterfaceNumber uint32
+
+const (
+	PodInterfaceNumberINTERFACES     PodInterfaceNumber = 8192
+	PodInterfaceNumberINTERFACE_KEPT PodInterfaceNumber = 2147483648
+)
+
 type PodLedgerHand struct {
 	_      structs.HostLayout
 	Looked [2]uint64
 }
+
+type PodNodeRoute struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Direct  uint32
+}
+
+type PodOutcome int32
+
+const (
+	PodOutcomeACT_PASS         PodOutcome = 0
+	PodOutcomeACT_DENIED       PodOutcome = -1
+	PodOutcomeACT_LOCAL        PodOutcome = -2
+	PodOutcomeACT_POST_DNAT    PodOutcome = -3
+	PodOutcomeACT_REMOTE       PodOutcome = -4
+	PodOutcomeACT_ANSWER       PodOutcome = -5
+	PodOutcomeACT_FLOW         PodOutcome = -6
+	PodOutcomeDROP_NO_ENDPOINT PodOutcome = 4
+	PodOutcomeDROP_NOT_IP      PodOutcome = 5
+	PodOutcomeDROP_MALFORMED   PodOutcome = 6
+	PodOutcomeDROP_SPOOFED     PodOutcome = 7
+	PodOutcomeDROP_FRAGMENT    PodOutcome = 8
+	PodOutcomeDROP_REVOKED     PodOutcome = 9
+	PodOutcomeDROP_NEIGHBOUR   PodOutcome = 10
+	PodOutcomeDROP_UNMARKED    PodOutcome = 11
+	PodOutcomeDROP_TUNNEL      PodOutcome = 12
+)
+
+type PodOwner uint32
+
+const (
+	PodOwnerOWNER_NODE PodOwner = 1
+	PodOwnerOWNER_POD  PodOwner = 2
+)
 
 type PodOwnerEntry struct {
 	_     structs.HostLayout
@@ -250,10 +351,26 @@ type PodRecordCount struct {
 	Written uint64
 }
 
+type PodRole uint32
+
+const (
+	PodRoleROLE_OPENED   PodRole = 1
+	PodRoleROLE_ACCEPTED PodRole = 2
+	PodRoleROLE_OF_HOST  PodRole = 4
+	PodRoleROLE_REVOKED  PodRole = 8
+)
+
 type PodRow struct {
 	_     structs.HostLayout
 	Allow [16]uint64
 }
+
+type PodRowNumber uint32
+
+const (
+	PodRowNumberROW_DENY  PodRowNumber = 0
+	PodRowNumberROW_ALLOW PodRowNumber = 1
+)
 
 type PodSlot struct {
 	_     structs.HostLayout
@@ -265,6 +382,13 @@ type PodSlotIndex struct {
 	_    structs.HostLayout
 	Slot uint32
 }
+
+type PodSlotNumber uint32
+
+const (
+	PodSlotNumberSLOTS   PodSlotNumber = 4096
+	PodSlotNumberNO_SLOT PodSlotNumber = 4096
+)
 
 type PodStage struct {
 	_      structs.HostLayout
@@ -290,12 +414,6 @@ type PodVerdictKey struct {
 type PodVerdictRow struct {
 	_   structs.HostLayout
 	Row uint32
-}
-
-type PodWay struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Direct  uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -339,20 +457,18 @@ const (
 	PodProgFromNode       = "from_node"
 	PodProgFromPod        = "from_pod"
 	PodProgToPod          = "to_pod"
-	PodVarAdoptionLayout  = "adoption_layout"
-	PodVarCanAskTracking  = "can_ask_tracking"
-	PodVarCarriedLayout   = "carried_layout"
 	PodVarDecidesAlone    = "decides_alone"
 	PodVarErrorRate       = "error_rate"
 	PodVarErrorWindow     = "error_window"
 	PodVarEventAllowed    = "event_allowed"
 	PodVarEventCost       = "event_cost"
-	PodVarEventLayout     = "event_layout"
 	PodVarEventRate       = "event_rate"
 	PodVarEventWindow     = "event_window"
 	PodVarForwardDirect   = "forward_direct"
+	PodVarHasNfConntrack  = "has_nf_conntrack"
 	PodVarLedgerSize4     = "ledger_size4"
 	PodVarLedgerSize6     = "ledger_size6"
+	PodVarSharedTypes     = "shared_types"
 	PodVarTimeoutClosing  = "timeout_closing"
 	PodVarTimeoutDatagram = "timeout_datagram"
 	PodVarTimeoutOpening  = "timeout_opening"
@@ -451,20 +567,18 @@ type PodMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodVariableSpecs struct {
-	AdoptionLayout  *ebpf.VariableSpec `ebpf:"adoption_layout"`
-	CanAskTracking  *ebpf.VariableSpec `ebpf:"can_ask_tracking"`
-	CarriedLayout   *ebpf.VariableSpec `ebpf:"carried_layout"`
 	DecidesAlone    *ebpf.VariableSpec `ebpf:"decides_alone"`
 	ErrorRate       *ebpf.VariableSpec `ebpf:"error_rate"`
 	ErrorWindow     *ebpf.VariableSpec `ebpf:"error_window"`
 	EventAllowed    *ebpf.VariableSpec `ebpf:"event_allowed"`
 	EventCost       *ebpf.VariableSpec `ebpf:"event_cost"`
-	EventLayout     *ebpf.VariableSpec `ebpf:"event_layout"`
 	EventRate       *ebpf.VariableSpec `ebpf:"event_rate"`
 	EventWindow     *ebpf.VariableSpec `ebpf:"event_window"`
 	ForwardDirect   *ebpf.VariableSpec `ebpf:"forward_direct"`
+	HasNfConntrack  *ebpf.VariableSpec `ebpf:"has_nf_conntrack"`
 	LedgerSize4     *ebpf.VariableSpec `ebpf:"ledger_size4"`
 	LedgerSize6     *ebpf.VariableSpec `ebpf:"ledger_size6"`
+	SharedTypes     *ebpf.VariableSpec `ebpf:"shared_types"`
 	TimeoutClosing  *ebpf.VariableSpec `ebpf:"timeout_closing"`
 	TimeoutDatagram *ebpf.VariableSpec `ebpf:"timeout_datagram"`
 	TimeoutOpening  *ebpf.VariableSpec `ebpf:"timeout_opening"`
@@ -569,20 +683,18 @@ func (m *PodMaps) Close() error {
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodVariables struct {
-	AdoptionLayout  *ebpf.Variable `ebpf:"adoption_layout"`
-	CanAskTracking  *ebpf.Variable `ebpf:"can_ask_tracking"`
-	CarriedLayout   *ebpf.Variable `ebpf:"carried_layout"`
 	DecidesAlone    *ebpf.Variable `ebpf:"decides_alone"`
 	ErrorRate       *ebpf.Variable `ebpf:"error_rate"`
 	ErrorWindow     *ebpf.Variable `ebpf:"error_window"`
 	EventAllowed    *ebpf.Variable `ebpf:"event_allowed"`
 	EventCost       *ebpf.Variable `ebpf:"event_cost"`
-	EventLayout     *ebpf.Variable `ebpf:"event_layout"`
 	EventRate       *ebpf.Variable `ebpf:"event_rate"`
 	EventWindow     *ebpf.Variable `ebpf:"event_window"`
 	ForwardDirect   *ebpf.Variable `ebpf:"forward_direct"`
+	HasNfConntrack  *ebpf.Variable `ebpf:"has_nf_conntrack"`
 	LedgerSize4     *ebpf.Variable `ebpf:"ledger_size4"`
 	LedgerSize6     *ebpf.Variable `ebpf:"ledger_size6"`
+	SharedTypes     *ebpf.Variable `ebpf:"shared_types"`
 	TimeoutClosing  *ebpf.Variable `ebpf:"timeout_closing"`
 	TimeoutDatagram *ebpf.Variable `ebpf:"timeout_datagram"`
 	TimeoutOpening  *ebpf.Variable `ebpf:"timeout_opening"`

@@ -133,6 +133,12 @@ type XdpLedgerHand struct {
 	Looked [2]uint64
 }
 
+type XdpNodeRoute struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Direct  uint32
+}
+
 type XdpOwnerEntry struct {
 	_     structs.HostLayout
 	Owner uint32
@@ -208,12 +214,6 @@ type XdpVerdictRow struct {
 	Row uint32
 }
 
-type XdpWay struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Direct  uint32
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -258,7 +258,6 @@ const (
 	XdpProgUplink       = "uplink"
 	XdpVarEventAllowed  = "event_allowed"
 	XdpVarEventCost     = "event_cost"
-	XdpVarEventLayout   = "event_layout"
 	XdpVarEventRate     = "event_rate"
 	XdpVarEventWindow   = "event_window"
 )
@@ -357,7 +356,6 @@ type XdpMapSpecs struct {
 type XdpVariableSpecs struct {
 	EventAllowed *ebpf.VariableSpec `ebpf:"event_allowed"`
 	EventCost    *ebpf.VariableSpec `ebpf:"event_cost"`
-	EventLayout  *ebpf.VariableSpec `ebpf:"event_layout"`
 	EventRate    *ebpf.VariableSpec `ebpf:"event_rate"`
 	EventWindow  *ebpf.VariableSpec `ebpf:"event_window"`
 }
@@ -469,7 +467,6 @@ func (m *XdpMaps) Close() error {
 type XdpVariables struct {
 	EventAllowed *ebpf.Variable `ebpf:"event_allowed"`
 	EventCost    *ebpf.Variable `ebpf:"event_cost"`
-	EventLayout  *ebpf.Variable `ebpf:"event_layout"`
 	EventRate    *ebpf.Variable `ebpf:"event_rate"`
 	EventWindow  *ebpf.Variable `ebpf:"event_window"`
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Action is the action of an entry: enum deny_action of bpf/include/deny.h.
+// Action is the action of an entry: enum deny_action of bpf/include/deny_list.h.
 type Action uint32
 
 // The actions.

@@ -9,11 +9,11 @@ import (
 
 // A sieve is a prefilter: a bitmap with a bit for each region of addresses, in words of 64.
 const (
-	regionBits = 20 // SIEVE_BITS of bpf/include/deny.h
+	regionBits = 20 // SIEVE_BITS of bpf/include/deny_list.h
 	Words      = 1 << (regionBits - 6)
 )
 
-// Word is 64 regions: struct sieve of bpf/include/deny.h.
+// Word is 64 regions: struct sieve of bpf/include/deny_list.h.
 type Word struct {
 	// Singles are the regions that have listed or exempt single addresses.
 	Singles uint64

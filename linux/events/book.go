@@ -49,8 +49,8 @@ func (b *Book) Add(p Page) {
 	b.pages = append(b.pages, p)
 }
 
-// Tell converts a record to a flow event with the given wall-clock time.
-func (b *Book) Tell(r Record, when time.Time) model.FlowEvent {
+// Resolve converts a record to a flow event with the given wall-clock time.
+func (b *Book) Resolve(r Record, when time.Time) model.FlowEvent {
 	e := model.FlowEvent{Time: when, Direction: r.Direction, Src: r.Src, Dst: r.Dst, SrcPort: r.SrcPort, DstPort: r.DstPort,
 		Protocol: r.Protocol, Service: r.Service, Masquerade: r.Masquerade, Table: r.Table, Epoch: r.Epoch, Class: r.Class, Detail: r.Detail}
 	verdict, decided := r.Verdict()

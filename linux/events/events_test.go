@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
@@ -42,7 +41,7 @@ func word(a string) (w [4]uint32) {
 
 // sample returns the event of a flow to a Service.
 func sample() (e bpfobj.PodEvent) {
-	e.Time, e.Slot, e.Table, e.Epoch, e.Class, e.Id = 5e9, 3, 9, 17, 4, bpfobj.CountEgressDeny
+	e.Time, e.Slot, e.Table, e.Epoch, e.Class, e.Id = 5e9, 3, 9, 17, 4, uint8(bpfobj.CountEgressDeny)
 	e.Flags = bpfobj.EventEgress | bpfobj.EventTranslated
 	e.Flow.Src.Word, e.Flow.Dst.Word, e.Flow.SrcPort, e.Flow.DstPort, e.Flow.Protocol = word("10.1.0.1"), word("10.1.0.2"), 1000, 8080, 6
 	e.Service.Word, e.ServicePort = word("10.96.0.1"), 80
@@ -50,7 +49,7 @@ func sample() (e bpfobj.PodEvent) {
 }
 
 func TestDecode(t *testing.T) {
-	if s := unsafe.Sizeof(bpfobj.PodEvent{}); s != events.Size {
+	if s := binary.Size(bpfobj.PodEvent{}); s != events.Size {
 		t.Fatalf("struct event has %d bytes, not %d", s, events.Size)
 	}
 	want := events.Record{Time: 5 * time.Second, ID: bpfobj.CountEgressDeny, Direction: model.Egress, Src: netip.MustParseAddr("10.1.0.1"),
@@ -61,20 +60,20 @@ func TestDecode(t *testing.T) {
 	}
 	e := sample()
 	e.Flags = bpfobj.EventMasqueraded
-	e.Id = bpfobj.CountIngressDeny
+	e.Id = uint8(bpfobj.CountIngressDeny)
 	want.ID, want.Direction, want.Service, want.Masquerade = bpfobj.CountIngressDeny, model.Ingress, netip.AddrPort{}, want.Service
 	if got, err := events.Decode(raw(t, e)); err != nil || got != want {
 		t.Errorf("decoded %+v, %v", got, err)
 	}
 	e = sample()
 	e.Flags = bpfobj.EventV6
-	e.Flow.Src.Word, e.Flow.Dst.Word, e.Flow.Protocol, e.Id, e.Detail = word("fd00::1"), word("fd00::2"), 58, bpfobj.DropSpoofed, 128
+	e.Flow.Src.Word, e.Flow.Dst.Word, e.Flow.Protocol, e.Id, e.Detail = word("fd00::1"), word("fd00::2"), 58, uint8(bpfobj.DropSpoofed), 128
 	want = events.Record{Time: want.Time, ID: bpfobj.DropSpoofed, Src: netip.MustParseAddr("fd00::1"), Dst: netip.MustParseAddr("fd00::2"),
 		SrcPort: 1000, DstPort: 8080, Protocol: model.ICMPv6, Detail: 128, Slot: 3, Table: 9, Epoch: 17, Class: 4}
 	if got, err := events.Decode(raw(t, e)); err != nil || got != want {
 		t.Errorf("decoded %+v, %v", got, err)
 	}
-	e.Id = bpfobj.Counters
+	e.Id = uint8(bpfobj.Counters)
 	for what, b := range map[string][]byte{"unknown kind": raw(t, e), "short": raw(t, sample())[1:], "long": append(raw(t, sample()), 0), "nothing": nil} {
 		if _, err := events.Decode(b); err == nil {
 			t.Errorf("%s: no error", what)
@@ -96,9 +95,9 @@ func FuzzDecode(f *testing.F) {
 		if len(b) != events.Size || r.ID >= bpfobj.Counters || r.Src.IsValid() != r.Dst.IsValid() || r.Time < 0 {
 			t.Errorf("decoded %x as %+v", b, r)
 		}
-		e := book().Tell(r, time.Unix(0, 0))
+		e := book().Resolve(r, time.Unix(0, 0))
 		if _, decided := r.Verdict(); decided == (e.Drop != "") {
-			t.Errorf("told %+v of %+v", e, r)
+			t.Errorf("resolved %+v from %+v", e, r)
 		}
 		if e.Cause != nil && (r.Slot != 3 || r.Epoch == 0 || r.Table != 9 && r.Table != 13) {
 			t.Errorf("made up the cause %v of %+v", e.Cause, r)
@@ -140,7 +139,7 @@ func book() *events.Book {
 	return b
 }
 
-func TestTell(t *testing.T) {
+func TestResolve(t *testing.T) {
 	record := func(at time.Duration, table, epoch uint32, id int) events.Record {
 		r, err := events.Decode(raw(t, sample()))
 		if err != nil {
@@ -162,7 +161,7 @@ func TestTell(t *testing.T) {
 		"another verdict than the rules give":                  {record(9*time.Second, 13, 18, bpfobj.CountEgressAllow), web, nil},
 		"a drop":                                               {record(9*time.Second, 0, 0, bpfobj.DropSpoofed), web, nil},
 	} {
-		e := book().Tell(c.record, time.Unix(7, 0))
+		e := book().Resolve(c.record, time.Unix(7, 0))
 		if e.Pod != c.pod || e.Cause != c.cause || !e.Time.Equal(time.Unix(7, 0)) {
 			t.Errorf("%s: pod %s, cause %v, want %s, %v", name, e.Pod, e.Cause, c.pod, c.cause)
 		}
@@ -170,16 +169,16 @@ func TestTell(t *testing.T) {
 	// Neither the slot nor its epoch is known: the address must be the pod's.
 	r := record(9*time.Second, 8, 16, bpfobj.CountEgressDeny)
 	r.Src = netip.MustParseAddr("10.1.0.77")
-	if e := book().Tell(r, time.Time{}); e.Pod != (model.PodID{}) {
+	if e := book().Resolve(r, time.Time{}); e.Pod != (model.PodID{}) {
 		t.Errorf("flow of 10.1.0.77 is said to be of pod %s", e.Pod)
 	}
-	if e := book().Tell(record(0, 0, 0, bpfobj.DropRevoked), time.Time{}); e.Drop != "revoked" || !e.Denied() {
-		t.Errorf("told %+v of a packet of a revoked flow", e)
+	if e := book().Resolve(record(0, 0, 0, bpfobj.DropRevoked), time.Time{}); e.Drop != "revoked" || !e.Denied() {
+		t.Errorf("resolved %+v from a packet of a revoked flow", e)
 	}
 	// Until a State contains an endpoint, its table denies everything.
 	b := &events.Book{}
 	b.Add(page(0, 9, 5, &model.State{}))
-	if e := b.Tell(record(1, 9, 5, bpfobj.CountEgressDeny), time.Time{}); e.Cause == nil || e.Cause.Reason != model.ReasonPending {
+	if e := b.Resolve(record(1, 9, 5, bpfobj.CountEgressDeny), time.Time{}); e.Cause == nil || e.Cause.Reason != model.ReasonPending {
 		t.Errorf("denied by %v, want that policy is not known yet", e.Cause)
 	}
 }

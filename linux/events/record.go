@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+	"unsafe"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
@@ -36,20 +37,21 @@ type Record struct {
 }
 
 // Size is the length of a record in bytes.
-const Size = 88
+const Size = int(unsafe.Sizeof(bpfobj.PodEvent{}))
 
-// Decode decodes a record as a program wrote it.
+// Decode decodes a record as a program wrote it: a struct event.
 func Decode(raw []byte) (Record, error) {
 	// The ring returns multiples of eight bytes.
 	if len(raw) != Size {
 		return Record{}, fmt.Errorf("decode flow event: it has %d bytes, not %d: were the programs loaded by another build?", len(raw), Size)
 	}
-	word, short := binary.NativeEndian.Uint32, binary.NativeEndian.Uint16
-	flags := raw[85]
+	// PodEvent has the layout of the struct in C, without implicit padding, and any bytes are
+	// valid values of its fields. encoding/binary would use reflection for every event.
+	var e bpfobj.PodEvent
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&e)), Size), raw)
 	r := Record{
-		Time: time.Duration(binary.NativeEndian.Uint64(raw)), ID: int(raw[84]), Detail: short(raw[82:]),
-		SrcPort: short(raw[40:]), DstPort: short(raw[42:]), Protocol: model.Protocol(raw[44]),
-		Slot: word(raw[64:]), Table: word(raw[68:]), Epoch: word(raw[72:]), Class: model.PeerClass(word(raw[76:])),
+		Time: time.Duration(e.Time), ID: int(e.Id), SrcPort: e.Flow.SrcPort, DstPort: e.Flow.DstPort, Protocol: model.Protocol(e.Flow.Protocol),
+		Detail: e.Detail, Slot: e.Slot, Table: e.Table, Epoch: e.Epoch, Class: model.PeerClass(e.Class),
 	}
 	if r.ID >= bpfobj.Counters {
 		return Record{}, fmt.Errorf("decode flow event: kind %d is not known", r.ID)
@@ -57,34 +59,38 @@ func Decode(raw []byte) (Record, error) {
 	if r.Time < 0 {
 		return Record{}, fmt.Errorf("decode flow event: time %d is out of range", r.Time)
 	}
-	if flags&bpfobj.EventEgress != 0 {
+	if e.Flags&bpfobj.EventEgress != 0 {
 		r.Direction = model.Egress
 	}
-	v6 := flags&bpfobj.EventV6 != 0
-	r.Src, r.Dst = address(raw[8:24], v6), address(raw[24:40], v6)
+	v6 := e.Flags&bpfobj.EventV6 != 0
+	r.Src, r.Dst = address(e.Flow.Src.Word, v6), address(e.Flow.Dst.Word, v6)
 	if !r.Src.IsValid() || !r.Dst.IsValid() {
 		r.Src, r.Dst = netip.Addr{}, netip.Addr{}
 	}
-	other := netip.AddrPortFrom(address(raw[48:64], v6), short(raw[80:]))
+	other := netip.AddrPortFrom(address(e.Service.Word, v6), e.ServicePort)
 	switch {
-	case flags&bpfobj.EventMasqueraded != 0:
+	case e.Flags&bpfobj.EventMasqueraded != 0:
 		r.Masquerade = other
-	case flags&bpfobj.EventTranslated != 0:
+	case e.Flags&bpfobj.EventTranslated != 0:
 		r.Service = other
 	}
 	return r, nil
 }
 
-// address decodes struct ip, which has IPv4 in its last word. A packet that was not parsed has
-// only zeros.
-func address(raw []byte, v6 bool) netip.Addr {
-	if [16]byte(raw) == [16]byte{} {
+// address decodes struct ip: words in network byte order. IPv4 uses the last word. A packet that
+// was not parsed has only zeros.
+func address(words [4]uint32, v6 bool) netip.Addr {
+	if words == [4]uint32{} {
 		return netip.Addr{}
 	}
-	if v6 {
-		return netip.AddrFrom16([16]byte(raw))
+	var b [16]byte
+	for i, w := range words {
+		binary.NativeEndian.PutUint32(b[i*4:], w)
 	}
-	return netip.AddrFrom4([4]byte(raw[12:16]))
+	if v6 {
+		return netip.AddrFrom16(b)
+	}
+	return netip.AddrFrom4([4]byte(b[12:]))
 }
 
 // Verdict returns the verdict on a new flow; ok is false for drops for other reasons.

@@ -41,7 +41,7 @@ type intent struct {
 	endpoints   map[bpfobj.PodIfindex]bpfobj.PodEndpoint
 	locals      map[netip.Addr]uint32
 	attachments map[uint32]bpfobj.PodAttachment
-	ways        map[netip.Prefix]bpfobj.PodWay
+	ways        map[netip.Prefix]bpfobj.PodNodeRoute
 	owners      map[netip.Prefix]bpfobj.PodOwnerEntry
 	senders     map[bpfobj.PodAddr6]bpfobj.EgressTunnelNode
 	sources     map[netip.Prefix]bpfobj.EgressTunnelNode
@@ -87,7 +87,7 @@ func (d *DataPath) checks(alive map[int]bool) ([]check, error) {
 		d.attachmentsCheck(attachments),
 		{"interfaces", func() ([]string, error) { return d.interfaces.audit(endpoints, false) },
 			func() error { _, err := d.interfaces.audit(endpoints, true); return err }},
-		d.stagesCheck(),
+		d.generationCheck(),
 	}
 	if w.ways != nil {
 		all = append(all, prefixesCheck("ways", o.Ways4, o.Ways6, w.ways)...)
@@ -151,19 +151,19 @@ func variableCheck(name string, v *ebpf.Variable, want uint32) check {
 	}}
 }
 
-// stagesCheck audits the generation of the maps. It is enough that the next step uses another
+// generationCheck audits the generation of the maps. It is enough that the next step uses another
 // generation.
-func (d *DataPath) stagesCheck() check {
+func (d *DataPath) generationCheck() check {
 	return check{"stages", func() ([]string, error) {
 		var buf [4]byte
 		if _, err := d.stages.ReadAt(buf[:], 0); err != nil {
 			return nil, fmt.Errorf("read the generation of the maps: %w", err)
 		}
-		if now := binary.NativeEndian.Uint32(buf[:]); now != d.stage {
-			return []string{fmt.Sprintf("the generation is %d, not %d", now, d.stage)}, nil
+		if now := binary.NativeEndian.Uint32(buf[:]); now != d.generation {
+			return []string{fmt.Sprintf("the generation is %d, not %d", now, d.generation)}, nil
 		}
 		return nil, nil
-	}, d.beginStage}
+	}, d.beginGeneration}
 }
 
 // attachmentsCheck audits an array, whose unused entries are zero.

@@ -135,7 +135,7 @@ func (d *DataPath) openInterfaces() error {
 	if err != nil {
 		return err
 	}
-	for place := int64(0); place < bpfobj.Interfaces*interfaceSize; place += interfaceSize {
+	for place := int64(0); place < int64(bpfobj.Interfaces)*interfaceSize; place += interfaceSize {
 		i, err := d.interfaces.at(place)
 		if err != nil {
 			return err

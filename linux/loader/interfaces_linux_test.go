@@ -23,7 +23,7 @@ type places struct {
 }
 
 // rival is an interface with the same map entry as the interface of the bench.
-const rival = loader.SandboxInterface + bpfobj.Interfaces
+const rival = int(loader.SandboxInterface + bpfobj.Interfaces)
 
 func newPlaces(t *testing.T) *places {
 	t.Helper()
@@ -103,7 +103,7 @@ func TestInterfacesThatShareAPlace(t *testing.T) {
 	other := bpfobj.PodEndpoint{Ip4: peer4.As4(), Ip6: peer6.As16(), Mac: [6]byte{2, 9}, Slot: 1}
 	p.must(p.path.PutEndpoint(rival, other))
 	p.must(p.path.PutEndpoint(loader.SandboxInterface, p.pod))
-	p.says(loader.SandboxInterface, rival, other)
+	p.says(loader.SandboxInterface, uint32(rival), other)
 	p.decides()
 	p.must(p.path.DropEndpoint(rival))
 	p.says(loader.SandboxInterface, 0, other)
@@ -134,7 +134,7 @@ func TestInterfaceChanges(t *testing.T) {
 	p.decides()
 	p.must(p.path.DropEndpoint(loader.SandboxInterface))
 	p.must(p.path.PutEndpoint(rival, was))
-	p.says(loader.SandboxInterface, rival, was)
+	p.says(loader.SandboxInterface, uint32(rival), was)
 }
 
 // A new agent copies the map endpoints, and removes all other entries.
@@ -149,7 +149,7 @@ func TestInterfacesAfterRestart(t *testing.T) {
 
 	// An agent without this map ran meanwhile. One interface is gone, one has another address,
 	// and one is new. One entry belongs to another interface.
-	gone, changed := bpfobj.PodInterface{Ifindex: rival, Endpoint: second}, bpfobj.PodInterface{Ifindex: 7, Endpoint: p.pod}
+	gone, changed := bpfobj.PodInterface{Ifindex: uint32(rival), Endpoint: second}, bpfobj.PodInterface{Ifindex: 7, Endpoint: p.pod}
 	p.must(p.interfaces.Put(uint32(loader.SandboxInterface), gone))
 	p.must(p.interfaces.Put(uint32(7), changed))
 	p.must(p.interfaces.Put(uint32(8), bpfobj.PodInterface{Ifindex: 9 | bpfobj.InterfaceKept, Endpoint: second}))

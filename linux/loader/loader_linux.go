@@ -26,18 +26,18 @@ const LayoutVersion = "v3"
 type DataPath struct {
 	dir     string
 	objects bpfobj.PodObjects
-	// asks says that the programs can query connection tracking; tracking is the result of the
+	// queries says that the programs can query connection tracking; tracking is the result of the
 	// last probe.
-	asks       bool
+	queries    bool
 	tracking   Tracking
-	look       func() Tracking
+	probe      func() Tracking
 	egress     egress
 	slots      *ebpf.Memory
 	ports      *ebpf.Memory
 	stages     *ebpf.Memory
 	shares     *ebpf.Memory
 	interfaces interfaces
-	stage      uint32             // generation of the last step that began
+	generation uint32             // generation of the last step that began
 	single     []*ebpf.Map        // maps without batch support in this kernel
 	running    bpfobj.PodEndpoint // endpoint of the last Run
 	// older is nil unless an upgrade is in progress.
@@ -62,7 +62,7 @@ type DataPath struct {
 // them, in this order. Open replaces maps of the wrong size with copies. An older layout stays
 // in force, see Older.
 func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
-	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), look: s.look(), pins: make(Pins), numbers: make(map[*ebpf.Program]ebpf.ProgramID)}
+	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), probe: s.probe(), pins: make(Pins), numbers: make(map[*ebpf.Program]ebpf.ProgramID)}
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -161,7 +161,7 @@ func (d *DataPath) shareMemory() error {
 	if _, err := d.stages.ReadAt(buf[:], 0); err != nil {
 		return fmt.Errorf("read the generation of the maps: %w", err)
 	}
-	d.stage = binary.NativeEndian.Uint32(buf[:])
+	d.generation = binary.NativeEndian.Uint32(buf[:])
 	return d.openInterfaces()
 }
 

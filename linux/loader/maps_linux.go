@@ -18,7 +18,7 @@ import (
 // Execute makes the writes in order. After an error some of them are done; the caller must read
 // the maps again.
 func (d *DataPath) Execute(w *policymap.Writes) error {
-	for _, stage := range []struct {
+	for _, step := range []struct {
 		writes int
 		make   func(*policymap.Writes) error
 	}{
@@ -30,25 +30,25 @@ func (d *DataPath) Execute(w *policymap.Writes) error {
 		{len(w.DropVerdicts), func(w *policymap.Writes) error { return d.dropVerdicts(w.DropVerdicts) }},
 		{len(w.DropTables), d.dropTables},
 	} {
-		if stage.writes == 0 {
+		if step.writes == 0 {
 			continue // a program that sees a new generation at every try gives up and denies
 		}
-		if err := d.beginStage(); err != nil {
+		if err := d.beginGeneration(); err != nil {
 			return err
 		}
-		if err := stage.make(w); err != nil {
+		if err := step.make(w); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// beginStage increments the generation of the maps. Programs then discard the verdict in
+// beginGeneration increments the generation of the maps. Programs then discard the verdict in
 // progress, so no verdict combines entries from before this step and after the next one.
-func (d *DataPath) beginStage() error {
-	d.stage++
+func (d *DataPath) beginGeneration() error {
+	d.generation++
 	var buf [4]byte
-	binary.NativeEndian.PutUint32(buf[:], d.stage)
+	binary.NativeEndian.PutUint32(buf[:], d.generation)
 	if _, err := d.stages.WriteAt(buf[:], 0); err != nil {
 		return fmt.Errorf("increment the generation of the maps: %w", err)
 	}
@@ -148,7 +148,7 @@ func executeFamily[A, P any](d *DataPath, w *policymap.Writes, v6 bool, peers, p
 	}
 	// Programs search two maps for each address.
 	if len(set)+len(dropped) > 0 {
-		if err := d.beginStage(); err != nil {
+		if err := d.beginGeneration(); err != nil {
 			return err
 		}
 	}
@@ -161,7 +161,7 @@ func executeFamily[A, P any](d *DataPath, w *policymap.Writes, v6 bool, peers, p
 	if len(gone) == 0 {
 		return nil
 	}
-	if err := d.beginStage(); err != nil {
+	if err := d.beginGeneration(); err != nil {
 		return err
 	}
 	if e := dropAll(d, peers, keysOf(gone, address)); e != nil {

@@ -20,9 +20,9 @@ type Owner uint32
 // The owners.
 const (
 	// NodeOwns marks addresses of this node's interfaces.
-	NodeOwns Owner = bpfobj.OwnerNode
+	NodeOwns Owner = Owner(bpfobj.OwnerNode)
 	// PodsOwn marks this node's pod ranges, and addresses of its pods outside these ranges.
-	PodsOwn Owner = bpfobj.OwnerPod
+	PodsOwn Owner = Owner(bpfobj.OwnerPod)
 )
 
 // SetOwners sets the addresses that belong to this node. The programs drop packets from

@@ -76,9 +76,9 @@ func (r *Replayer) Adopt(slots map[netip.Addr]uint32, has policymap.CarriedField
 
 // adopt runs adopt_flow once, which stores a flow of a pod of this node.
 func (r *Replayer) adopt(a bpfobj.PodAdoption) error {
-	want := [2]uint32{flowAdopted, flowKnown}
+	want := [2]uint32{bpfobj.FlowAdopted, bpfobj.FlowKnown}
 	if a.Slots == [2]uint32{bpfobj.NoSlot, bpfobj.NoSlot} {
-		want = [2]uint32{flowRefused, flowRefused}
+		want = [2]uint32{bpfobj.FlowNoRoom, bpfobj.FlowNoRoom}
 	}
 	for _, outcome := range want {
 		got, err := r.d.objects.AdoptFlow.Run(&ebpf.RunOptions{Data: encoded(a)})
@@ -88,9 +88,6 @@ func (r *Replayer) adopt(a bpfobj.PodAdoption) error {
 	}
 	return nil
 }
-
-// flowRefused is the result of adopt_flow if there is no room.
-const flowRefused = 2
 
 func encoded(v any) []byte {
 	var b bytes.Buffer

@@ -45,9 +45,9 @@ func OpenSandboxWith(s Settings) (*DataPath, error) {
 	if err := errors.Join(setConstants(spec, d.constants), setConstants(spec, map[string]uint32{"decides_alone": 1})); err != nil {
 		return nil, err
 	}
-	if d.asks = s.Tracking != nil && s.Tracking() != NoTracking; d.asks {
-		if err := spec.Variables["can_ask_tracking"].Set(true); err != nil {
-			return nil, fmt.Errorf("set can_ask_tracking: %w", err)
+	if d.queries = s.Tracking != nil && s.Tracking() != NoTracking; d.queries {
+		if err := spec.Variables["has_nf_conntrack"].Set(true); err != nil {
+			return nil, fmt.Errorf("set has_nf_conntrack: %w", err)
 		}
 	}
 	if err := d.instrumented(spec); err != nil {

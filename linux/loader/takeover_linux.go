@@ -198,8 +198,8 @@ func (d *DataPath) carry(c *carrier, to carrying, key, value []byte) error {
 	if err != nil {
 		return fmt.Errorf("migrate a flow: %w", err)
 	}
-	if outcome != flowKnown {
-		if outcome == flowAdopted {
+	if outcome != bpfobj.FlowKnown {
+		if outcome == bpfobj.FlowAdopted {
 			sum.Alive++
 		}
 		return nil // new flows need the room more
@@ -215,12 +215,6 @@ func (d *DataPath) carry(c *carrier, to carrying, key, value []byte) error {
 	}
 	return nil
 }
-
-// The results of adopt_flow in bpf/include/adopt.h.
-const (
-	flowAdopted = 0
-	flowKnown   = 1
-)
 
 // adoptionOf decodes a key of conns4 or conns6.
 func adoptionOf(key []byte, v6 bool) (a bpfobj.PodAdoption, ends [2]netip.Addr, protocol uint8, err error) {

@@ -40,8 +40,8 @@ func FindTracking(sys string) Tracking {
 	return NoTracking // the module is being loaded or unloaded
 }
 
-// look returns the function that probes the kernel.
-func (s Settings) look() func() Tracking {
+// probe returns the function that probes the kernel.
+func (s Settings) probe() func() Tracking {
 	if s.Tracking != nil {
 		return s.Tracking
 	}
@@ -51,39 +51,39 @@ func (s Settings) look() func() Tracking {
 // load loads the programs. If the kernel rejects the lookups in connection tracking, it loads
 // them without, and so without fast-path flows to other nodes.
 func (d *DataPath) load(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions) error {
-	asking := spec.Variables["can_ask_tracking"]
-	if d.tracking = d.look(); d.tracking != NoTracking {
-		if err := asking.Set(true); err != nil {
-			return fmt.Errorf("set can_ask_tracking: %w", err)
+	queries := spec.Variables["has_nf_conntrack"]
+	if d.tracking = d.probe(); d.tracking != NoTracking {
+		if err := queries.Set(true); err != nil {
+			return fmt.Errorf("set has_nf_conntrack: %w", err)
 		}
 		if err := spec.LoadAndAssign(&d.objects, options); err == nil {
-			d.asks = true
+			d.queries = true
 			return nil
 		}
 	}
-	if err := asking.Set(false); err != nil {
-		return fmt.Errorf("set can_ask_tracking: %w", err)
+	if err := queries.Set(false); err != nil {
+		return fmt.Errorf("set has_nf_conntrack: %w", err)
 	}
 	return spec.LoadAndAssign(&d.objects, options)
 }
 
 // Asks reports whether the programs can query connection tracking. Only flows that it does not
 // know may use the fast path to other nodes.
-func (d *DataPath) Asks() bool { return d.asks }
+func (d *DataPath) Asks() bool { return d.queries }
 
 // LearnToAsk loads programs that query connection tracking, if its module was loaded since
 // Open, and reports whether it did. AdoptLinks then attaches them to interfaces.
 func (d *DataPath) LearnToAsk() (bool, error) {
-	now := d.look()
-	if d.asks || now == d.tracking {
-		return d.asks, nil
+	now := d.probe()
+	if d.queries || now == d.tracking {
+		return d.queries, nil
 	}
 	if d.tracking = now; now == NoTracking {
 		return false, nil
 	}
 	err := d.exchange()
-	d.asks = err == nil
-	return d.asks, err
+	d.queries = err == nil
+	return d.queries, err
 }
 
 // exchange loads the programs again, with the maps of those without lookups.
@@ -95,8 +95,8 @@ func (d *DataPath) exchange() error {
 	if err := setConstants(spec, d.constants); err != nil {
 		return err
 	}
-	if err := spec.Variables["can_ask_tracking"].Set(true); err != nil {
-		return fmt.Errorf("set can_ask_tracking: %w", err)
+	if err := spec.Variables["has_nf_conntrack"].Set(true); err != nil {
+		return fmt.Errorf("set has_nf_conntrack: %w", err)
 	}
 	opts := d.overMaps(spec)
 	if err := d.copyVariables(spec); err != nil {

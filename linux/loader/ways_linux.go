@@ -65,9 +65,9 @@ type Way struct {
 // SetWays sets the node routes to the pod ranges of other nodes. Their packets may arrive by no
 // other interface. Known flows continue on the fast path until no node route is Direct.
 func (d *DataPath) SetWays(want map[netip.Prefix]Way) error {
-	entries := make(map[netip.Prefix]bpfobj.PodWay, len(want))
+	entries := make(map[netip.Prefix]bpfobj.PodNodeRoute, len(want))
 	for p, w := range want {
-		entry := bpfobj.PodWay{Ifindex: uint32(w.Index)}
+		entry := bpfobj.PodNodeRoute{Ifindex: uint32(w.Index)}
 		if w.Direct {
 			entry.Direct = 1
 		}
@@ -84,7 +84,7 @@ func (d *DataPath) SetWays(want map[netip.Prefix]Way) error {
 }
 
 // direct is 1 if any node route allows the fast path.
-func direct(ways map[netip.Prefix]bpfobj.PodWay) uint32 {
+func direct(ways map[netip.Prefix]bpfobj.PodNodeRoute) uint32 {
 	for _, w := range ways {
 		if w.Direct != 0 {
 			return 1

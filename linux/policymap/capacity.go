@@ -46,7 +46,7 @@ func CheckSize(name string, entries int) error {
 	if !slices.Contains(Sizeable(), name) {
 		return fmt.Errorf("size of map %q: there is no such map, or its size is fixed: give one of %s", name, strings.Join(Sizeable(), ", "))
 	}
-	if least := RowAllow + 2; entries < least || entries > MaxEntries {
+	if least := int(RowAllow) + 2; entries < least || entries > MaxEntries {
 		return fmt.Errorf("size of map %s: %d entries: give a number from %d to %d", name, entries, least, MaxEntries)
 	}
 	return nil
@@ -226,7 +226,7 @@ func (l *Layout) Usage() map[string]Usage {
 	c := l.capacity
 	return map[string]Usage{
 		"slots": {len(l.slots), c.Slots}, "tables": {len(l.tables), c.Tables}, "verdicts": {l.verdicts, c.Verdicts},
-		"rows": {len(l.rows), c.Rows - RowAllow - 1}, "peers4": {l.peers[0], c.Peers4}, "peers6": {l.peers[1], c.Peers6},
+		"rows": {len(l.rows), c.Rows - int(RowAllow) - 1}, "peers4": {l.peers[0], c.Peers4}, "peers6": {l.peers[1], c.Peers6},
 		"prefixes4": {prefixes[0], c.Prefixes4}, "prefixes6": {prefixes[1], c.Prefixes6},
 	}
 }

@@ -69,7 +69,7 @@ func TestCheckIsExact(t *testing.T) {
 		s := world.Random(seed, shapes[seed%uint64(len(shapes))])
 		from := stateOf(t, s, nil)
 		to := stateOf(t, world.Mutate(seed, s, shapes[seed%uint64(len(shapes))], 5), from)
-		most := policymap.Capacity{Rows: policymap.RowAllow + 1}
+		most := policymap.Capacity{Rows: int(policymap.RowAllow) + 1}
 		l := slotted(t, roomy, from, to)
 		follow(t, l, from, time.Unix(0, 0), &most)
 		most.Slots = roomy.Slots

@@ -10,10 +10,10 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// Rows that need no entry in the map rows (bpf/include/types.h).
+// Rows that need no entry in the map rows.
 const (
-	RowDeny  = 0
-	RowAllow = 1
+	RowDeny  = bpfobj.RowDeny
+	RowAllow = bpfobj.RowAllow
 )
 
 // DenyAll is the number of the table of a slot before any table is written.

@@ -7,5 +7,5 @@
 // It measures nothing: test/bench/datapath does.
 package floor
 
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type floor_verdict_key -type verdict_row -type peer_class -type port_class -type slot Floor ../../../bpf/bench.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
-//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel -type least_verdict_key -type verdict_row -type peer_class -type port_class -type slot -type slot_index Least ../../../bpf/benchxdp.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel Floor ../../../bpf/bench.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter
+//go:generate go tool bpf2go -cc clang-19 -strip llvm-strip-19 -target bpfel Least ../../../bpf/benchxdp.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Wno-unused-parameter

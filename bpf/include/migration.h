@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
-#include "ask.h"
+#include "pod_policy.h"
 #include "ledger.h"
 
 /* Flows of an older map layout. In an upgrade, user space passes them to this program, because
@@ -23,9 +23,6 @@ struct carried_flow {
 	__u8 client[16];
 };
 
-/* Keeps the type in BTF, where user space finds it by name. */
-const struct carried_flow *carried_layout __attribute__((unused));
-
 struct adoption {
 	struct conn conn;
 	struct conn_key6 key6;
@@ -35,10 +32,14 @@ struct adoption {
 	__u32 pad;
 };
 
-const struct adoption *adoption_layout __attribute__((unused));
+/* The results of adopt_flow. */
+enum adoption_result {
+	FLOW_ADOPTED = 0,
+	FLOW_KNOWN = 1, /* was in the table already */
+	FLOW_NO_ROOM = 2,
+};
 
-/* Reads a struct adoption in place of a packet. Returns 0 if the program stored the flow, 1 if
- * the flow was in the table already, 2 if there is no room. */
+/* Reads a struct adoption in place of a packet. Returns an enum adoption_result. */
 SEC("tc")
 int adopt_flow(struct __sk_buff *skb)
 {
@@ -49,7 +50,7 @@ int adopt_flow(struct __sk_buff *skb)
 	bool v6, end;
 
 	if ((void *)(a + 1) > (void *)(long)skb->data_end)
-		return 2;
+		return FLOW_NO_ROOM;
 	v6 = a->v6;
 	c = a->conn;
 	if (v6)
@@ -58,7 +59,7 @@ int adopt_flow(struct __sk_buff *skb)
 		at.key.v4 = a->key4;
 	was = v6 ? bpf_map_lookup_elem(&conns6, &at.key.v6) : bpf_map_lookup_elem(&conns4, &at.key.v4);
 	if (was)
-		return 1;
+		return FLOW_KNOWN;
 	c.share = a->slots[0];
 	end = c.share != NO_SLOT; /* index of the remote end */
 	if (!end)
@@ -73,5 +74,5 @@ int adopt_flow(struct __sk_buff *skb)
 		__builtin_memcpy(&remote.word[3], at.key.v4.addr[0], 4);
 	if (!(class_of_address(&remote, v6) & PEER_POD))
 		c.flow_flags |= CONN_OUTSIDE;
-	return (v6 ? conn_put(&at, &c, true) : conn_put(&at, &c, false)) ? 2 : 0;
+	return (v6 ? conn_put(&at, &c, true) : conn_put(&at, &c, false)) ? FLOW_NO_ROOM : FLOW_ADOPTED;
 }

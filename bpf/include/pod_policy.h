@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
-#include "local.h"
+#include "pod_context.h"
 #include "conntrack.h"
-#include "verdict.h"
+#include "policy.h"
 
 /* Functions that run for few packets. They are not inlined, so that the verifier checks each
  * one once and not at every call. The verifier assumes that their pointers may be NULL, so they
  * compare them. */
 
 /* The two lookups of policy for rare packets. The hot path uses the inlined class_of and
- * table_says. */
+ * table_verdict. */
 __noinline int class_of_address(const struct ip *addr, int v6)
 {
 	struct prefix6 key = {}; /* Linux 6.1 accepts map keys only from the stack */
@@ -34,28 +34,28 @@ __noinline int class_of_address(const struct ip *addr, int v6)
 	return found ? found->class : 0;
 }
 
-__noinline int table_allows(__u32 table, __u32 dir, __u32 peer, __u32 protocol, __u32 port)
+__noinline int lookup_verdict(__u32 table, __u32 dir, __u32 peer, __u32 protocol, __u32 port)
 {
-	return table_says(table, dir & 1, peer, protocol, port);
+	return table_verdict(table, dir & 1, peer, protocol, port);
 }
 
 /* The arguments of a policy lookup for a flow: the direction of policy, the family, and whether
  * the pod sends from src to dst. */
-enum question {
-	ASK_EGRESS = EGRESS,
-	ASK_V6 = 2,
-	ASK_SENT = 4,
+enum eval_flag {
+	EVAL_EGRESS = EGRESS,
+	EVAL_V6 = 2,
+	EVAL_SENT = 4,
 };
 
-#define QUESTION(v6, sent, dir) (((v6) ? ASK_V6 : 0) | ((sent) ? ASK_SENT : 0) | (dir))
+#define EVAL(v6, sent, dir) (((v6) ? EVAL_V6 : 0) | ((sent) ? EVAL_SENT : 0) | (dir))
 
 /* Returns the verdict of the pod's table on a remote address and a port, for the protocol of a
  * flow. A caller may store the verdict under an older epoch; the next packet then only
  * revalidates it. */
-__noinline int ask_about(const struct local *l, const struct ip *remote, const struct flow *f, int port, int question)
+__noinline int evaluate_address(const struct pod_ctx *l, const struct ip *remote, const struct flow *f, int port, int flags)
 {
 	volatile struct slot *slot;
-	__u32 index, stage;
+	__u32 index, generation;
 	int verdict;
 
 	if (!l || !remote || !f)
@@ -65,60 +65,60 @@ __noinline int ask_about(const struct local *l, const struct ip *remote, const s
 	if (!slot)
 		return DENY;
 	for (int i = 0; i < VERDICT_TRIES; i++) {
-		stage = stage_now();
-		verdict = table_allows(slot->table, question & ASK_EGRESS, class_of_address(remote, question & ASK_V6), f->protocol, port);
-		if (stage_now() == stage)
+		generation = current_generation();
+		verdict = lookup_verdict(slot->table, flags & EVAL_EGRESS, class_of_address(remote, flags & EVAL_V6), f->protocol, port);
+		if (current_generation() == generation)
 			return verdict;
 	}
 	return DENY;
 }
 
-static __always_inline const struct ip *remote_of(const struct flow *f, int question)
+static __always_inline const struct ip *remote_of(const struct flow *f, int flags)
 {
-	return question & ASK_SENT ? &f->dst : &f->src;
+	return flags & EVAL_SENT ? &f->dst : &f->src;
 }
 
-static __always_inline const struct ip *own_of(const struct flow *f, int question)
+static __always_inline const struct ip *own_of(const struct flow *f, int flags)
 {
-	return question & ASK_SENT ? &f->src : &f->dst;
+	return flags & EVAL_SENT ? &f->src : &f->dst;
 }
 
-/* Returns the verdict on a flow, as if it opened in the direction of the question. */
-static __always_inline int ask_flow(const struct local *l, const struct flow *f, int question)
+/* Returns the verdict on a flow, as if it opened in the direction of the flags. */
+static __always_inline int evaluate_flow(const struct pod_ctx *l, const struct flow *f, int flags)
 {
-	bool sent = question & ASK_SENT, egress = question & ASK_EGRESS;
+	bool sent = flags & EVAL_SENT, egress = flags & EVAL_EGRESS;
 
-	return ask_about(l, remote_of(f, question), f, sent == egress ? f->dst_port : f->src_port, question);
+	return evaluate_address(l, remote_of(f, flags), f, sent == egress ? f->dst_port : f->src_port, flags);
 }
 
 /* Allows the node of the pod, as soon as the pod has a table. */
-static __always_inline int ask_host(const struct local *l)
+static __always_inline int evaluate_host(const struct pod_ctx *l)
 {
 	return l->slot.table ? ALLOW : DENY;
 }
 
 /* Returns the verdict on the flow that a packet opens. A pod always reaches itself. For a
  * masqueraded packet, the client is the remote address. */
-static __always_inline int ask(struct __sk_buff *skb, const struct local *l, const struct packet *p)
+static __always_inline int evaluate(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p)
 {
 	struct end client;
 
 	if (l->from_pod)
-		return ask_flow(l, &p->flow, QUESTION(p->v6, true, EGRESS));
+		return evaluate_flow(l, &p->flow, EVAL(p->v6, true, EGRESS));
 	if (l->host)
-		return ask_host(l);
+		return evaluate_host(l);
 	if (!l->masqueraded)
-		return ask_flow(l, &p->flow, QUESTION(p->v6, false, INGRESS));
+		return evaluate_flow(l, &p->flow, EVAL(p->v6, false, INGRESS));
 	load_sender(skb, &client);
 	return same(&client.addr, &p->flow.dst) ? ALLOW :
-		ask_about(l, &client.addr, &p->flow, p->flow.dst_port, QUESTION(p->v6, false, INGRESS));
+						  evaluate_address(l, &client.addr, &p->flow, p->flow.dst_port, EVAL(p->v6, false, INGRESS));
 }
 
 /* Returns the verdict on a flow whose real remote address differs from its key: the backend of
  * a Service that the pod opened, or a masqueraded client. */
-__noinline int ask_behind(const struct local *l, const struct flow *f, const struct conn *c, int question)
+__noinline int evaluate_translated(const struct pod_ctx *l, const struct flow *f, const struct conn *c, int flags)
 {
-	bool egress = question & ASK_EGRESS;
+	bool egress = flags & EVAL_EGRESS;
 	struct ip other;
 
 	if (!l || !f || !c)
@@ -127,26 +127,26 @@ __noinline int ask_behind(const struct local *l, const struct flow *f, const str
 		__builtin_memcpy(&other, c->backend, sizeof(other));
 	else
 		__builtin_memcpy(&other, c->client, sizeof(other));
-	if (same(own_of(f, question), &other))
+	if (same(own_of(f, flags), &other))
 		return ALLOW;
-	return ask_about(l, &other, f, egress ? c->backend_port : question & ASK_SENT ? f->src_port : f->dst_port, question);
+	return evaluate_address(l, &other, f, egress ? c->backend_port : (flags & EVAL_SENT ? f->src_port : f->dst_port), flags);
 }
 
 /* Evaluates a role of a pod in a flow again, under the policy in force. */
-static __always_inline int ask_again(const struct local *l, const struct flow *f, const struct conn *c, __u8 role, int question)
+static __always_inline int reevaluate(const struct pod_ctx *l, const struct flow *f, const struct conn *c, __u8 role, int flags)
 {
 	bool opened = role & ROLE_OPENED;
 
 	if (role & ROLE_OF_HOST)
-		return ask_host(l);
-	question |= opened ? EGRESS : INGRESS;
+		return evaluate_host(l);
+	flags |= opened ? EGRESS : INGRESS;
 	if (c->flow_flags & (opened ? CONN_TRANSLATED : CONN_MASQUERADED))
-		return ask_behind(l, f, c, question);
-	return ask_flow(l, f, question);
+		return evaluate_translated(l, f, c, flags);
+	return evaluate_flow(l, f, flags);
 }
 
 /* Returns the role that a pod gets in a flow which this packet opens. */
-static __always_inline __u8 role_of(const struct local *l)
+static __always_inline __u8 role_of(const struct pod_ctx *l)
 {
 	if (l->from_pod)
 		return ROLE_OPENED;
@@ -154,11 +154,11 @@ static __always_inline __u8 role_of(const struct local *l)
 }
 
 /* Returns the verdict on a new role, and counts it as a verdict on a new flow. */
-static __always_inline __u8 judge(struct __sk_buff *skb, const struct local *l, const struct packet *p)
+static __always_inline __u8 evaluate_new_role(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p)
 {
 	enum direction dir = l->from_pod ? EGRESS : INGRESS;
-	__u8 verdict = l->asked ? ALLOW : ask(skb, l, p);
+	__u8 verdict = l->allowed ? ALLOW : evaluate(skb, l, p);
 
-	tell(skb, l, p, dir * 2 + verdict);
+	count_and_report(skb, l, p, dir * 2 + verdict);
 	return verdict;
 }

@@ -53,7 +53,7 @@ static __always_inline __u32 class_of_port(__u8 protocol, __u16 port)
 }
 
 /* Returns the verdict of a table on a new flow between its pod and a class of addresses. */
-static __always_inline __u8 table_says(__u32 table, enum direction dir, __u32 peer, __u8 protocol, __u16 port)
+static __always_inline __u8 table_verdict(__u32 table, enum direction dir, __u32 peer, __u8 protocol, __u16 port)
 {
 	struct verdict_key key = { .table = table, .peer = (peer & ~PEER_POD) * 2 + dir };
 	struct verdict_row *found = bpf_map_lookup_elem(&verdicts, &key);
@@ -75,7 +75,7 @@ static __always_inline __u8 table_says(__u32 table, enum direction dir, __u32 pe
 /* Returns the current generation of the maps. The kernel may delay a program for long between
  * any two instructions. A verdict is valid if the generation after it equals the generation
  * before its first lookup. */
-static __always_inline __u32 stage_now(void)
+static __always_inline __u32 current_generation(void)
 {
 	__u32 zero = 0;
 	volatile struct stage *s = bpf_map_lookup_elem(&stages, &zero);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
-#include "direct.h"
+#include "local_delivery.h"
 
 /* ICMP errors. An error passes if it quotes a packet of a flow that policy allows now. The pod
  * must have sent or received that packet, and the error must go to its sender. Any other error
@@ -26,7 +26,7 @@ struct {
 } error_budgets SEC(".maps");
 
 /* Takes one ICMP error from the budget of a pod. Returns false if the budget is used up. */
-__noinline int error_due(const struct local *l)
+__noinline int take_error_budget(const struct pod_ctx *l)
 {
 	__u64 now = bpf_jiffies64() * error_rate, *paid, ahead;
 	struct error_budget *b;
@@ -50,7 +50,7 @@ __noinline int error_due(const struct local *l)
 
 /* Reports whether an ICMP error belongs to a flow that policy allows the pod now. c is the
  * flow, side the end of the pod. */
-static __always_inline bool may_quote(const struct local *l, const struct packet *p, struct conn *c, bool side)
+static __always_inline bool error_is_allowed(const struct pod_ctx *l, const struct packet *p, struct conn *c, bool side)
 {
 	struct approval now = approval_of(c, side);
 
@@ -59,7 +59,7 @@ static __always_inline bool may_quote(const struct local *l, const struct packet
 	if (now.epoch == l->slot.epoch)
 		return holds(now);
 	/* The quoted packet went in the opposite direction. */
-	return confirm(l, &p->quoted, c, side, QUESTION(p->v6, !l->from_pod, 0)) == FATE_PASS;
+	return revalidate(l, &p->quoted, c, side, EVAL(p->v6, !l->from_pod, 0)) == ACT_PASS;
 }
 
 /* Returns the flow that an ICMP error quotes, or NULL. src becomes the end that sent the quoted
@@ -73,27 +73,27 @@ static __noinline struct conn *find_quoted(const struct packet *p, bool *src)
 	return conn_find(&at, p->quoted.protocol, bpf_jiffies64(), p->v6);
 }
 
-/* Decides an ICMP error and its path. For FATE_DIRECT, peer becomes the pod at the other end. */
-__noinline int track_error(struct __sk_buff *skb, struct local *l, const struct packet *p, struct local *peer)
+/* Decides an ICMP error and its path. For ACT_LOCAL, peer becomes the pod at the other end. */
+__noinline enum outcome track_error(struct __sk_buff *skb, struct pod_ctx *l, const struct packet *p, struct pod_ctx *peer)
 {
 	struct conn *c = NULL;
 	bool src = false;
 
 	if (!l || !p || !peer || !read_slot(l))
-		return FATE_DENIED;
+		return ACT_DENIED;
 	/* A pod may quote only packets it received, to their sender. It may receive only quotes
 	 * of packets it sent. */
 	if (p->quoted.protocol && same(&p->flow.dst, &p->quoted.src) && (!l->from_pod || same(&p->flow.src, &p->quoted.dst)))
 		c = find_quoted(p, &src);
-	if (!c || !may_quote(l, p, c, l->from_pod ? !src : src) || !error_due(l))
-		return judge(skb, l, p) == ALLOW ? FATE_PASS : FATE_DENIED;
+	if (!c || !error_is_allowed(l, p, c, l->from_pod ? !src : src) || !take_error_budget(l))
+		return evaluate_new_role(skb, l, p) == ALLOW ? ACT_PASS : ACT_DENIED;
 	if (!l->from_pod)
-		return FATE_PASS;
-	if (error_is_direct(p, c, peer, src, CONN_DIRECT))
-		return FATE_DIRECT;
+		return ACT_PASS;
+	if (error_uses_fast_path(p, c, peer, src, CONN_DIRECT))
+		return ACT_LOCAL;
 	if (c->flow_flags & CONN_REMOTE) {
 		l->device = OF_END(c->place, src);
-		return FATE_REMOTE;
+		return ACT_REMOTE;
 	}
-	return FATE_PASS;
+	return ACT_PASS;
 }

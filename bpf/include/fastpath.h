@@ -5,9 +5,9 @@
 #include <linux/in.h>
 #include <linux/udp.h>
 #include <stdbool.h>
-#include "local.h"
-#include "tracking.h"
-#include "translate.h"
+#include "pod_context.h"
+#include "nf_conntrack.h"
+#include "post_dnat.h"
 
 /* Fast-path flows between a pod of this node and a pod of another node. The functions here
  * check whether a flow may bypass the host stack, and forward its packets. */
@@ -20,7 +20,7 @@ volatile __u32 forward_direct;
 #define IP6_FLOWINFO 0x0fffffff
 
 /* Returns the node route of an address in the pod range of another node, or NULL. */
-static __always_inline struct way *find_way(const struct ip *addr, bool v6)
+static __always_inline struct node_route *find_node_route(const struct ip *addr, bool v6)
 {
 	struct prefix6 prefix;
 
@@ -35,9 +35,9 @@ static __always_inline struct way *find_way(const struct ip *addr, bool v6)
 }
 
 /* Returns the device that leads to an address, if packets may use the fast path; otherwise 0. */
-static __always_inline __u32 way_to(const struct ip *addr, bool v6)
+static __always_inline __u32 fast_path_device(const struct ip *addr, bool v6)
 {
-	struct way *found = find_way(addr, v6);
+	struct node_route *found = find_node_route(addr, v6);
 
 	return found && found->direct ? found->ifindex : 0;
 }
@@ -55,9 +55,9 @@ static __always_inline bool forwardable(struct __sk_buff *skb, bool v6)
 		return false;
 	if (v6)
 		return at + sizeof(*ip6) <= end && ip6->hop_limit > 1 &&
-		       (ip6->nexthdr == IPPROTO_TCP || ip6->nexthdr == IPPROTO_UDP || ip6->nexthdr == IPPROTO_ICMPV6);
+			(ip6->nexthdr == IPPROTO_TCP || ip6->nexthdr == IPPROTO_UDP || ip6->nexthdr == IPPROTO_ICMPV6);
 	return at + sizeof(*ip4) <= end && ip4->ttl > 1 && *(__u8 *)at == 0x45 &&
-	       !(ip4->frag_off & bpf_htons(IP_OFFSET | IP_MORE_FRAGMENTS));
+		!(ip4->frag_off & bpf_htons(IP_OFFSET | IP_MORE_FRAGMENTS));
 }
 
 /* Returns the length of the largest packet on the wire after segmentation. */
@@ -81,7 +81,7 @@ static __always_inline __u32 wire_length(struct __sk_buff *skb, const struct pac
 /* Returns the device by which the host stack would forward a packet that arrives by ifindex, or
  * its answer with back. Returns 0 if the packet needs more than forwarding to a neighbour. The
  * kernel resolves the neighbour when it sends. */
-__noinline int leaves(struct __sk_buff *skb, const struct packet *p, int ifindex, int back)
+__noinline int route_device(struct __sk_buff *skb, const struct packet *p, int ifindex, int back)
 {
 	struct bpf_fib_lookup fib = {};
 	const struct flow *f;
@@ -126,31 +126,31 @@ __noinline int leaves(struct __sk_buff *skb, const struct packet *p, int ifindex
  * node, at interface ifindex, and a remote address. The remote address must be in the pod range
  * of another node, and the route must use the device of that node route. Connection tracking
  * must not know the flow. */
-__noinline int starts_remote(struct __sk_buff *skb, const struct packet *p, const struct ip *remote, int ifindex, __u32 *device)
+__noinline int may_open_remote(struct __sk_buff *skb, const struct packet *p, const struct ip *remote, int ifindex, __u32 *device)
 {
 	struct ip addr;
-	__u32 way;
+	__u32 via;
 
 	if (!forward_direct || !p || !remote || !device || (p->flow.protocol != IPPROTO_TCP && p->flow.protocol != IPPROTO_UDP))
 		return false;
 	addr = *remote; /* Linux 6.1 accepts map keys only from the stack */
-	way = way_to(&addr, p->v6);
-	if (!way || leaves(skb, p, ifindex, ifindex != (int)skb->ifindex) != (int)way || !untracked(skb, p))
+	via = fast_path_device(&addr, p->v6);
+	if (!via || route_device(skb, p, ifindex, ifindex != (int)skb->ifindex) != (int)via || !untracked(skb, p))
 		return false;
-	*device = way;
+	*device = via;
 	return true;
 }
 
 /* Reports whether a device leads to the other end of a fast-path flow. known is the device that
  * did so before. */
-static __always_inline bool leads(__u32 device, __u32 known, const struct ip *remote, bool v6)
+static __always_inline bool leads_to(__u32 device, __u32 known, const struct ip *remote, bool v6)
 {
-	return device && (device == known || way_to(remote, v6) == device);
+	return device && (device == known || fast_path_device(remote, v6) == device);
 }
 
 /* Decrements the hop limit of a packet, as a router does. Checksums stay valid. In IPv4 the
  * header checksum changes by the same amount, so the program can write the header in place. */
-static __always_inline bool take_hop(struct __sk_buff *skb, bool v6)
+static __always_inline bool decrement_hop_limit(struct __sk_buff *skb, bool v6)
 {
 	void *at = (void *)(long)skb->data + sizeof(struct ethhdr), *end = (void *)(long)skb->data_end;
 	struct ipv6hdr *ip6 = at;
@@ -182,10 +182,10 @@ __noinline int forward(struct __sk_buff *skb, const struct packet *p, int known)
 	if (!p || !forward_direct)
 		return TC_ACT_UNSPEC;
 	to = p->flow.dst; /* Linux 6.1 accepts map keys only from the stack */
-	device = leaves(skb, p, skb->ifindex, false);
-	if (!leads(device, known, &to, p->v6))
+	device = route_device(skb, p, skb->ifindex, false);
+	if (!leads_to(device, known, &to, p->v6))
 		return TC_ACT_UNSPEC;
-	if (!take_hop(skb, p->v6))
+	if (!decrement_hop_limit(skb, p->v6))
 		return TC_ACT_SHOT;
 	skb->mark = 0;
 	return bpf_redirect_neigh(device, NULL, 0, 0);
@@ -193,7 +193,7 @@ __noinline int forward(struct __sk_buff *skb, const struct packet *p, int known)
 
 /* Reports whether a pod can receive a packet from another node unchanged: it has a hop left and
  * fits the MTU of the pod's interface. */
-static __always_inline bool receivable(struct __sk_buff *skb, const struct local *pod, bool v6)
+static __always_inline bool receivable(struct __sk_buff *skb, const struct pod_ctx *pod, bool v6)
 {
 	__u32 index = pod->index, mtu = 0; /* Linux 6.1 accepts map keys only from the stack */
 	struct attachment *to = bpf_map_lookup_elem(&attachments, &index);

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "owner.h"
-#include "tracking.h"
-#include "remote.h"
+#include "nf_conntrack.h"
+#include "fastpath.h"
 
 /* The real source of a packet that the host stack brings to a pod. The source address alone
  * proves nothing. The packet must arrive by the interface that leads to this address. Packets
@@ -22,19 +22,19 @@ static __always_inline struct ip address_of(const struct endpoint *e, bool v6)
 }
 
 /* Reports whether packets from an address that is not on this node may arrive by a device. */
-__noinline int comes_by(const struct ip *src, int v6, __u32 device)
+__noinline int may_arrive_by(const struct ip *src, int v6, __u32 device)
 {
-	struct way *way;
+	struct node_route *route;
 
 	if (!src || owner_of(src, v6))
 		return false;
-	way = find_way(src, v6);
-	return !way || way->ifindex == device;
+	route = find_node_route(src, v6);
+	return !route || route->ifindex == device;
 }
 
-/* Finds the real source of a packet. Returns 0, or DROP_SPOOFED if the source cannot arrive by
- * this interface. */
-__noinline int arrival(struct __sk_buff *skb, const struct packet *p, struct local *l)
+/* Finds the real source of a packet. Returns ACT_PASS, or DROP_SPOOFED if the source cannot
+ * arrive by this interface. */
+__noinline enum outcome find_source(struct __sk_buff *skb, const struct packet *p, struct pod_ctx *l)
 {
 	__u32 device = skb->ingress_ifindex;
 	const struct endpoint *from;
@@ -49,7 +49,7 @@ __noinline int arrival(struct __sk_buff *skb, const struct packet *p, struct loc
 	l->host = !device;
 	l->masqueraded = false;
 	if (!device)
-		return 0;
+		return ACT_PASS;
 	src = &p->flow.src;
 	from = find_endpoint(device);
 	if (from)
@@ -58,10 +58,10 @@ __noinline int arrival(struct __sk_buff *skb, const struct packet *p, struct loc
 	 * addresses of Services in place of the pods of this node that answer. */
 	exchanged = from ? !same(src, &pod) : owner_of(src, p->v6) == OWNER_NODE;
 	if (exchanged) {
-		if (!find_sender(skb, p, l))
+		if (!find_translated_source(skb, p, l))
 			return DROP_SPOOFED;
 		load_sender(skb, &sender);
 		src = &sender.addr;
 	}
-	return (from ? same(src, &pod) : comes_by(src, p->v6, device)) ? 0 : DROP_SPOOFED;
+	return (from ? same(src, &pod) : may_arrive_by(src, p->v6, device)) ? ACT_PASS : DROP_SPOOFED;
 }

@@ -62,7 +62,7 @@ struct {
 } pending_count SEC(".maps");
 
 /* Reports whether kube-proxy may translate a packet. */
-static __always_inline bool translatable(const struct packet *p)
+static __always_inline bool may_be_translated(const struct packet *p)
 {
 	__u8 protocol = p->flow.protocol;
 
@@ -70,7 +70,7 @@ static __always_inline bool translatable(const struct packet *p)
 }
 
 /* Stores a record and returns the mark that names it. */
-static __always_inline __u32 leave_record(const struct packet *p, __u32 slot, __u8 kind)
+static __always_inline __u32 store_record(const struct packet *p, __u32 slot, __u8 kind)
 {
 	__u32 zero = 0, place;
 	struct record_count *count = bpf_map_lookup_elem(&pending_count, &zero);

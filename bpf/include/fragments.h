@@ -2,7 +2,7 @@
 #pragma once
 
 #include <stdbool.h>
-#include "local.h"
+#include "pod_context.h"
 
 /* Fragments. The first fragment of a datagram has the ports and is decided like any packet. If
  * it passes, its ports are stored for the later fragments. Each pod has its own entries for
@@ -12,7 +12,7 @@
  * long. */
 const volatile __u32 timeout_datagram;
 
-static __always_inline struct datagram *datagram_place(const struct local *l, const struct packet *p)
+static __always_inline struct datagram *datagram_place(const struct pod_ctx *l, const struct packet *p)
 {
 	__u32 index = (l->index * 2 + l->from_pod) * DATAGRAMS + (p->v6 ? bpf_ntohl(p->id) : bpf_ntohs(p->id)) % DATAGRAMS;
 
@@ -20,7 +20,7 @@ static __always_inline struct datagram *datagram_place(const struct local *l, co
 }
 
 /* Stores the ports of a first fragment that passes. Returns 0. */
-__noinline int note_datagram(const struct local *l, const struct packet *p)
+__noinline int store_fragment(const struct pod_ctx *l, const struct packet *p)
 {
 	struct datagram *d;
 
@@ -41,7 +41,7 @@ __noinline int note_datagram(const struct local *l, const struct packet *p)
 
 /* Gives a later fragment the ports of the first one. Returns false if the first one did not
  * pass. */
-__noinline int find_datagram(const struct local *l, struct packet *p)
+__noinline int find_fragment(const struct pod_ctx *l, struct packet *p)
 {
 	struct datagram *d;
 	struct ip src, dst;

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <stdbool.h>
-#include "local.h"
+#include "pod_context.h"
 
 /* Lookups in the connection tracking of the kernel. */
 
 /* Whether the kernel has the lookup functions; set by the loader. Without them, no call below
  * runs. */
-const volatile bool can_ask_tracking;
+const volatile bool has_nf_conntrack;
 
 /* The fields of kernel structs that the programs read. CO-RE adjusts the offsets. */
 union nf_inet_addr {
@@ -79,7 +79,7 @@ __noinline int untracked(struct __sk_buff *skb, const struct packet *p)
 	struct bpf_ct_opts opts = { .netns_id = BPF_F_CURRENT_NETNS };
 	struct nf_conn *ct;
 
-	if (!p || !can_ask_tracking)
+	if (!p || !has_nf_conntrack)
 		return false;
 	for (int back = 0; back < 2; back++) {
 		ct = find_tracked(skb, &p->flow, p->v6, back, &opts);
@@ -96,7 +96,7 @@ __noinline int untracked(struct __sk_buff *skb, const struct packet *p)
 /* Finds the real source of a packet to a pod whose source the host stack replaced: a
  * masqueraded client, or the backend of a Service that answers. For an ICMP error it finds the
  * other end of the quoted flow. Returns whether the source was replaced. */
-__noinline int find_sender(struct __sk_buff *skb, const struct packet *p, struct local *l)
+__noinline int find_translated_source(struct __sk_buff *skb, const struct packet *p, struct pod_ctx *l)
 {
 	struct bpf_ct_opts opts = { .netns_id = BPF_F_CURRENT_NETNS };
 	struct nf_conntrack_man *man;
@@ -104,7 +104,7 @@ __noinline int find_sender(struct __sk_buff *skb, const struct packet *p, struct
 	struct nf_conn *ct;
 	bool error, exchanged;
 
-	if (!p || !l || !can_ask_tracking)
+	if (!p || !l || !has_nf_conntrack)
 		return false;
 	/* Look up the direction that the pod sends: answers, or the packet that the error
 	 * quotes. */

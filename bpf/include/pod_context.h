@@ -7,27 +7,23 @@
 #include "parse.h"
 #include "events.h"
 
-/* The fate of a packet: 0 or a negative value, or a positive reason to drop it. */
-enum fate {
-	FATE_PASS = 0,
-	FATE_DENIED = -1, /* drop; already counted */
-	FATE_DIRECT = -2, /* redirect into the interface of the pod at the other end */
-	FATE_PENDING = -3, /* decide after DNAT in the host stack */
-	FATE_REMOTE = -4, /* forward to the pod of another node at the other end */
-	FATE_ANSWER = -5, /* pass as an answer, unless the host stack translates it */
-};
+/* Reports whether a packet continues, on any path. */
+static __always_inline bool continues(enum outcome act)
+{
+	return act <= ACT_PASS && act != ACT_DENIED;
+}
 
 /* A pod at one end of a packet's flow. */
-struct local {
+struct pod_ctx {
 	__u32 index; /* of its slot */
 	struct slot slot;
 	bool from_pod; /* whether the pod sends the packet; otherwise it receives it */
-	bool asked;    /* whether its table already allowed the flow that the packet opens */
-	/* The source of a packet to the pod; set by arrival. */
-	bool host;         /* a process of this node */
-	bool masqueraded;  /* a client (see load_sender) that uses an address of this node */
-	bool outside;  /* the other end is no pod; set by open_flow */
-	__u32 device;  /* leads to the other end, if that is not on this node */
+	bool allowed;  /* whether its table already allowed the flow that the packet opens */
+	/* The source of a packet to the pod; set by find_source. */
+	bool host;        /* a process of this node */
+	bool masqueraded; /* a client (see load_sender) that uses an address of this node */
+	bool outside;     /* the other end is no pod; set by open_flow */
+	__u32 device;     /* leads to the other end, if that is not on this node */
 };
 
 /* Returns the real source of a packet whose source the host stack replaced. The program stores
@@ -52,37 +48,37 @@ static __always_inline void store_sender(struct __sk_buff *skb, const struct end
 }
 
 /* Counts a verdict or a drop, and emits an event. */
-static __always_inline void tell(struct __sk_buff *skb, const struct local *l, const struct packet *p, __u32 id)
+static __always_inline void count_and_report(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, __u32 id)
 {
 	__u32 flags = (l->from_pod ? EVENT_EGRESS : 0) | (p->v6 ? EVENT_V6 : 0);
 	struct end client;
 
 	count(skb, id);
 	if (!l->masqueraded) {
-		report(&p->flow, l->index, &l->slot, EVENT(id, flags, p->icmp), NULL);
+		emit_event(&p->flow, l->index, &l->slot, EVENT(id, flags, p->icmp), NULL);
 		return;
 	}
 	load_sender(skb, &client);
-	report(&p->flow, l->index, &l->slot, EVENT(id, flags | EVENT_MASQUERADED, p->icmp), &client);
+	emit_event(&p->flow, l->index, &l->slot, EVENT(id, flags | EVENT_MASQUERADED, p->icmp), &client);
 }
 
 /* Drops a packet and counts the reason. p is NULL if the frame was not parsed; the event then
  * has only the EtherType. */
-__noinline int drop(struct __sk_buff *skb, const struct local *l, const struct packet *p, __u32 reason)
+__noinline int drop(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, __u32 reason)
 {
 	if (!l)
 		return TC_ACT_SHOT;
 	if (p) {
-		tell(skb, l, p, reason);
+		count_and_report(skb, l, p, reason);
 	} else {
 		count(skb, reason);
-		report(NULL, l->index, NULL, EVENT(reason, l->from_pod ? EVENT_EGRESS : 0, bpf_ntohs(skb->protocol)), NULL);
+		emit_event(NULL, l->index, NULL, EVENT(reason, l->from_pod ? EVENT_EGRESS : 0, bpf_ntohs(skb->protocol)), NULL);
 	}
 	return TC_ACT_SHOT;
 }
 
 /* Reads table and epoch of the slot. Returns false if the slot does not exist. */
-static __always_inline bool read_slot(struct local *l)
+static __always_inline bool read_slot(struct pod_ctx *l)
 {
 	__u32 index = l->index; /* Linux 6.1 accepts map keys only from the stack */
 	volatile __u64 *slot = bpf_map_lookup_elem(&slots, &index);

@@ -9,7 +9,11 @@
 
 /* Packets at the netfilter hooks of the host stack, for both types of programs. */
 
-enum place { FORWARD, LOCAL_IN, LOCAL_OUT };
+enum place {
+	FORWARD,
+	LOCAL_IN,
+	LOCAL_OUT,
+};
 
 /* A packet at a netfilter hook. */
 struct view {
@@ -73,8 +77,7 @@ static __always_inline int load_flow6(const struct view *v, struct flow *f, cons
 	for (int i = 0; i < MAX_EXTENSIONS; i++) {
 		bool fragment = f->protocol == IPPROTO_FRAGMENT;
 
-		if (later || (!fragment && f->protocol != IPPROTO_HOPOPTS && f->protocol != IPPROTO_ROUTING &&
-			      f->protocol != IPPROTO_DSTOPTS))
+		if (later || (!fragment && f->protocol != IPPROTO_HOPOPTS && f->protocol != IPPROTO_ROUTING && f->protocol != IPPROTO_DSTOPTS))
 			return load_ports(v, offset, f, was, later);
 		if (load(v, offset, &h, sizeof(h)))
 			return -1;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
-#include "arrival.h"
-#include "ask.h"
-#include "translate.h"
+#include "source.h"
+#include "pod_policy.h"
+#include "post_dnat.h"
 
 /* The roles of the pod at one end of a flow: what policy authorised, under which epoch. Here
  * they are set, revalidated and revoked. */
 
 /* Reports whether the packets of a pod may use the fast path. The fast path also bypasses the
  * qdiscs that limit the bandwidth of some pods. */
-static __always_inline bool may_be_direct(const struct local *l)
+static __always_inline bool may_use_fast_path(const struct pod_ctx *l)
 {
 	__u32 index = l->index; /* Linux 6.1 accepts map keys only from the stack */
 	struct attachment *own = bpf_map_lookup_elem(&attachments, &index);
@@ -19,48 +19,48 @@ static __always_inline bool may_be_direct(const struct local *l)
 }
 
 /* Revalidates the roles of a pod in a flow after the epoch of its slot changed. Each role is
- * evaluated as it was when the flow opened. side is the end of the pod; question holds only the
+ * evaluated as it was when the flow opened. side is the end of the pod; flags holds only the
  * family and the sender. */
-__noinline int confirm(const struct local *l, const struct flow *f, struct conn *c, int side, int question)
+__noinline enum outcome revalidate(const struct pod_ctx *l, const struct flow *f, struct conn *c, int side, int flags)
 {
 	__u8 had, kept = 0;
 
 	if (!l || !f || !c)
 		return DROP_REVOKED;
 	had = approval_of(c, side).roles & ~ROLE_REVOKED;
-	if ((had & ROLE_OPENED) && ask_again(l, f, c, ROLE_OPENED, question))
+	if ((had & ROLE_OPENED) && reevaluate(l, f, c, ROLE_OPENED, flags))
 		kept |= ROLE_OPENED;
-	if ((had & ROLE_ACCEPTED) && ask_again(l, f, c, had & (ROLE_ACCEPTED | ROLE_OF_HOST), question))
+	if ((had & ROLE_ACCEPTED) && reevaluate(l, f, c, had & (ROLE_ACCEPTED | ROLE_OF_HOST), flags))
 		kept |= had & (ROLE_ACCEPTED | ROLE_OF_HOST);
-	if (!may_be_direct(l)) /* the pod that had this address before had no bandwidth limit */
+	if (!may_use_fast_path(l)) /* the pod that had this address before had no bandwidth limit */
 		clear_flags(c, CONN_DIRECT | CONN_REMOTE);
 	/* Without a role the flow stays in the table. Otherwise packets that are still on their
 	 * way would open a new flow. */
 	approve(c, side, kept ? kept : had | ROLE_REVOKED, l->slot.epoch);
-	return kept ? FATE_PASS : DROP_REVOKED;
+	return kept ? ACT_PASS : DROP_REVOKED;
 }
 
 /* Authorises a new role in a known flow: the pod opens it, or another end opens it to the pod. */
-__noinline int grant(struct __sk_buff *skb, const struct local *l, const struct packet *p, struct conn *c, int side)
+__noinline enum outcome authorise(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, struct conn *c, int side)
 {
 	struct approval had;
 	__u8 role;
 
-	if (!l || !p || !c || judge(skb, l, p) == DENY)
-		return FATE_DENIED;
+	if (!l || !p || !c || evaluate_new_role(skb, l, p) == DENY)
+		return ACT_DENIED;
 	role = role_of(l);
 	had = approval_of(c, side);
 	if (had.epoch == l->slot.epoch && !(had.roles & ROLE_REVOKED))
 		role |= l->from_pod ? had.roles : had.roles & ROLE_OPENED;
-	if (!may_be_direct(l))
+	if (!may_use_fast_path(l))
 		clear_flags(c, CONN_DIRECT | CONN_REMOTE);
 	approve(c, side, role, l->slot.epoch);
-	return FATE_PASS;
+	return ACT_PASS;
 }
 
 /* Decides whether the pod at one end of a known flow may send or receive this packet. */
-static __always_inline int admit(struct __sk_buff *skb, const struct local *l, const struct packet *p,
-				 struct conn *c, bool side)
+static __always_inline enum outcome authorise_packet(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p,
+						     struct conn *c, bool side)
 {
 	struct approval now = approval_of(c, side);
 	bool stale = now.epoch != l->slot.epoch;
@@ -68,23 +68,23 @@ static __always_inline int admit(struct __sk_buff *skb, const struct local *l, c
 	if (p->kind == PACKET_OPENS) {
 		/* A pod that accepted a flow may not open its reverse. */
 		if (!(now.roles & (l->from_pod ? ROLE_OPENED : ROLE_ACCEPTED)) || (now.roles & ROLE_REVOKED) || stale)
-			return grant(skb, l, p, c, side);
-		return FATE_PASS;
+			return authorise(skb, l, p, c, side);
+		return ACT_PASS;
 	}
 	if (!now.roles)
-		return grant(skb, l, p, c, side);
+		return authorise(skb, l, p, c, side);
 	if (stale)
-		return confirm(l, &p->flow, c, side, QUESTION(p->v6, l->from_pod, 0));
-	return now.roles & ROLE_REVOKED ? DROP_REVOKED : FATE_PASS;
+		return revalidate(l, &p->flow, c, side, EVAL(p->v6, l->from_pod, 0));
+	return now.roles & ROLE_REVOKED ? DROP_REVOKED : ACT_PASS;
 }
 
 /* Reports whether a packet of a known flow must wait for a verdict after DNAT. This applies to
  * packets that the host stack may translate, except answers. */
-static __always_inline bool pends(const struct local *l, const struct packet *p, const struct conn *c, bool side)
+static __always_inline bool needs_post_dnat(const struct pod_ctx *l, const struct packet *p, const struct conn *c, bool side)
 {
 	struct approval now;
 
-	if (!l->from_pod || !translatable(p))
+	if (!l->from_pod || !may_be_translated(p))
 		return false;
 	now = approval_of(c, side);
 	if (now.roles & ROLE_ACCEPTED)
@@ -94,20 +94,20 @@ static __always_inline bool pends(const struct local *l, const struct packet *p,
 	return (now.epoch != l->slot.epoch || !now.roles) && !(class_of_address(&p->flow.dst, p->v6) & PEER_POD);
 }
 
-/* Returns the fate of a packet that passes by the role of the pod. Connection tracking may
+/* Returns the path of a packet that passes by the role of the pod. Connection tracking may
  * forget a flow at any time. It then takes even an answer for a packet that opens a flow to a
  * Service, and chooses a backend. */
-static __always_inline int passes_as(const struct local *l, const struct packet *p, const struct conn *c, bool side)
+static __always_inline enum outcome path_of(const struct pod_ctx *l, const struct packet *p, const struct conn *c, bool side)
 {
-	if (!l->from_pod || !(c->flow_flags & CONN_OUTSIDE) || !translatable(p) || !decides_alone)
-		return FATE_PASS;
-	return approval_of(c, side).roles & ROLE_ACCEPTED ? FATE_ANSWER : FATE_PENDING;
+	if (!l->from_pod || !(c->flow_flags & CONN_OUTSIDE) || !may_be_translated(p) || !decides_alone)
+		return ACT_PASS;
+	return approval_of(c, side).roles & ROLE_ACCEPTED ? ACT_ANSWER : ACT_POST_DNAT;
 }
 
 /* Updates a known flow when a packet arrives by another device than before, or from an address
- * that the node may use for another client at any time. arrival has found the real source.
+ * that the node may use for another client at any time. find_source has found the real source.
  * Roles that policy authorised for one source do not apply to another. Returns 0. */
-__noinline int recognise(struct __sk_buff *skb, const struct local *l, struct conn *c, int side)
+__noinline int update_source(struct __sk_buff *skb, const struct pod_ctx *l, struct conn *c, int side)
 {
 	struct approval had;
 	struct end client;

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpfobj
+
+// The counters of the programs, by enum counter_id and enum outcome in bpf/include/types.h. The
+// first four count verdicts on new flows: direction * 2 + verdict. CountUntracked counts allowed
+// flows that found the flow table full; the others count drops.
+const (
+	CountIngressDeny  = int(PodCounterIdCOUNT_INGRESS_DENY)
+	CountIngressAllow = int(PodCounterIdCOUNT_INGRESS_ALLOW)
+	CountEgressDeny   = int(PodCounterIdCOUNT_EGRESS_DENY)
+	CountEgressAllow  = int(PodCounterIdCOUNT_EGRESS_ALLOW)
+	DropNoEndpoint    = int(PodOutcomeDROP_NO_ENDPOINT)
+	DropNotIP         = int(PodOutcomeDROP_NOT_IP)
+	DropMalformed     = int(PodOutcomeDROP_MALFORMED)
+	DropSpoofed       = int(PodOutcomeDROP_SPOOFED)
+	DropFragment      = int(PodOutcomeDROP_FRAGMENT)
+	DropRevoked       = int(PodOutcomeDROP_REVOKED)
+	DropNeighbour     = int(PodOutcomeDROP_NEIGHBOUR)
+	DropUnmarked      = int(PodOutcomeDROP_UNMARKED)
+	DropTunnel        = int(PodOutcomeDROP_TUNNEL)
+	CountUntracked    = int(PodCounterIdCOUNT_UNTRACKED)
+	Counters          = int(PodCounterIdCOUNTERS)
+)
+
+// DropReasons are the names, as in metrics, of the counters of drops that are not verdicts of
+// policy.
+var DropReasons = map[int]string{
+	DropNoEndpoint: "no_endpoint",
+	DropNotIP:      "not_ip",
+	DropMalformed:  "malformed",
+	DropSpoofed:    "spoofed",
+	DropFragment:   "fragment",
+	DropRevoked:    "revoked",
+	DropNeighbour:  "neighbour",
+	DropUnmarked:   "unmarked",
+	DropTunnel:     "tunnel",
+}
+
+// The flags of PodEvent.Flags.
+const (
+	EventEgress      = uint8(PodEventFlagEVENT_EGRESS)
+	EventV6          = uint8(PodEventFlagEVENT_V6)
+	EventTranslated  = uint8(PodEventFlagEVENT_TRANSLATED)
+	EventMasqueraded = uint8(PodEventFlagEVENT_MASQUERADED)
+)
+
+// The keys of the map event_losses: why a program discarded an event.
+const (
+	EventsLimited = uint32(PodEventLossEVENTS_LIMITED)
+	EventsLost    = uint32(PodEventLossEVENTS_LOST)
+)
+
+// Slots is the maximum number of pods on a node. NoSlot is the slot number in records that
+// concern no pod.
+const (
+	Slots  = uint32(PodSlotNumberSLOTS)
+	NoSlot = uint32(PodSlotNumberNO_SLOT)
+)
+
+// PeerPod is the bit of PodPeerClass.Class that marks the address of a pod.
+const PeerPod = uint32(PodClassFlagPEER_POD)
+
+// The rows of PodVerdictRow.Row that need no entry in the map rows.
+const (
+	RowDeny  = uint32(PodRowNumberROW_DENY)
+	RowAllow = uint32(PodRowNumberROW_ALLOW)
+)
+
+// The roles of PodApproval.Roles.
+const (
+	RoleOpened   = uint8(PodRoleROLE_OPENED)
+	RoleAccepted = uint8(PodRoleROLE_ACCEPTED)
+	RoleOfHost   = uint8(PodRoleROLE_OF_HOST)
+	RoleRevoked  = uint8(PodRoleROLE_REVOKED)
+)
+
+// The flags of PodConn.FlowFlags.
+const (
+	ConnDirect      = uint32(PodConnFlagCONN_DIRECT)
+	ConnTranslated  = uint32(PodConnFlagCONN_TRANSLATED)
+	ConnRemote      = uint32(PodConnFlagCONN_REMOTE)
+	ConnMasqueraded = uint32(PodConnFlagCONN_MASQUERADED)
+	ConnOutside     = uint32(PodConnFlagCONN_OUTSIDE)
+)
+
+// The states of PodConn.State.
+const (
+	ConnOpening     = uint8(PodConnStateCONN_OPENING)
+	ConnEstablished = uint8(PodConnStateCONN_ESTABLISHED)
+	ConnClosing     = uint8(PodConnStateCONN_CLOSING)
+)
+
+// The owners of PodOwnerEntry.Owner.
+const (
+	OwnerNode = uint32(PodOwnerOWNER_NODE)
+	OwnerPod  = uint32(PodOwnerOWNER_POD)
+)
+
+// Interfaces is the number of entries of the map interfaces.
+const Interfaces = uint32(PodInterfaceNumberINTERFACES)
+
+// InterfaceKept is the bit of PodInterface.Ifindex that marks an entry as taken but empty.
+const InterfaceKept = uint32(PodInterfaceNumberINTERFACE_KEPT)
+
+// The results of the program adopt_flow.
+const (
+	FlowAdopted = uint32(PodAdoptionResultFLOW_ADOPTED)
+	FlowKnown   = uint32(PodAdoptionResultFLOW_KNOWN)
+	FlowNoRoom  = uint32(PodAdoptionResultFLOW_NO_ROOM)
+)
