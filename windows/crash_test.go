@@ -11,6 +11,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -122,7 +123,7 @@ func peerState(spec dataplane.EndpointSpec, peers ...string) *model.State {
 	deny := &model.Row{Cells: []model.Decision{{}, {}}}
 	allow := &model.Row{Cells: []model.Decision{{Verdict: model.Allow}, {Verdict: model.Allow}}}
 	web := &model.Row{Cells: []model.Decision{{}, {Verdict: model.Allow, Cause: cause}}}
-	table := &model.Table{ID: model.TableID{1}, Sides: [2]model.Side{{Default: deny, Rows: model.MakeMap(map[model.PeerClass]*model.Row{1: web})}, {Default: allow}}}
+	table := &model.Table{ID: model.TableID{1}, Sides: [2]model.Side{{Default: deny, Rows: immutable.MakeMap(map[model.PeerClass]*model.Row{1: web})}, {Default: allow}}}
 	s := &model.State{
 		Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{spec.ID: {Pod: spec.Pod, IPs: spec.IPs, Table: table.ID}},
 			Tables: map[model.TableID]*model.Table{table.ID: table},
@@ -132,7 +133,7 @@ func peerState(spec dataplane.EndpointSpec, peers ...string) *model.State {
 	for _, p := range peers {
 		addresses[netip.MustParseAddr(p)] = 1
 	}
-	s.Policy.Addresses = model.MakeMap(addresses)
+	s.Policy.Addresses = immutable.MakeMap(addresses)
 	return s
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -31,7 +32,7 @@ func portState(spec dataplane.EndpointSpec, some, everything []string) *model.St
 		}
 		return r
 	}
-	table.Sides[model.Ingress] = model.Side{Default: row("none", model.Deny), Rows: model.MakeMap(map[model.PeerClass]*model.Row{
+	table.Sides[model.Ingress] = model.Side{Default: row("none", model.Deny), Rows: immutable.MakeMap(map[model.PeerClass]*model.Row{
 		1: row("some", model.Deny, model.Allow), 2: row("everything", model.Allow, model.Allow)})}
 	s.Policy.Tables = map[model.TableID]*model.Table{table.ID: &table}
 	s.Policy.Ports = []model.PortRange{{Protocol: model.TCP, First: 80, Last: 80, Class: 1}}
@@ -43,7 +44,7 @@ func portState(spec dataplane.EndpointSpec, some, everything []string) *model.St
 			classes[netip.MustParseAddr(ip)] = model.PeerClass(class)
 		}
 	}
-	s.Policy.Addresses = model.MakeMap(classes)
+	s.Policy.Addresses = immutable.MakeMap(classes)
 	return s
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // collector owns the snapshot under construction.
@@ -118,8 +119,8 @@ func (a *APIServer) apply(s *model.Snapshot, kind string, changes map[string]*re
 
 // applyRecords edits one map. An invalid object leaves its predecessor in place. mine reports which entries
 // of the map belong to the kind.
-func applyRecords[K comparable, V any](a *APIServer, kind string, m model.Map[K, *V], changes map[string]*record, complete bool,
-	key func(*record) K, mine func(K) bool) (model.Map[K, *V], bool) {
+func applyRecords[K comparable, V any](a *APIServer, kind string, m immutable.Map[K, *V], changes map[string]*record, complete bool,
+	key func(*record) K, mine func(K) bool) (immutable.Map[K, *V], bool) {
 	edits := make(map[K]*V, len(changes))
 	if complete {
 		a.forget(kind, changes)

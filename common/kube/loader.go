@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // Objects are the objects of a set of manifests, each list sorted by name.
@@ -38,7 +39,7 @@ func (o Objects) Snapshot() *model.Snapshot {
 	for _, l := range o.DenyLists {
 		lists[l.Name] = l
 	}
-	s.DenyLists = model.MakeMap(lists)
+	s.DenyLists = immutable.MakeMap(lists)
 	return s
 }
 

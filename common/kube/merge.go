@@ -7,6 +7,7 @@ import (
 	"reflect"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // rebuildShare: if more than one in so many entries change, it is cheaper to rebuild a map than to edit it.
@@ -14,7 +15,7 @@ const rebuildShare = 8
 
 // edit applies changes to a map; nil removes. A value that equals the old one is not a change: the old
 // pointer stays. It reports whether anything changed.
-func edit[K comparable, V any](m model.Map[K, *V], changes map[K]*V) (model.Map[K, *V], bool) {
+func edit[K comparable, V any](m immutable.Map[K, *V], changes map[K]*V) (immutable.Map[K, *V], bool) {
 	real := make(map[K]*V)
 	for k, v := range changes {
 		was, ok := m.Get(k)
@@ -35,7 +36,7 @@ func edit[K comparable, V any](m model.Map[K, *V], changes map[K]*V) (model.Map[
 				all[k] = v
 			}
 		}
-		return model.MakeMap(all), true
+		return immutable.MakeMap(all), true
 	}
 	for k, v := range real {
 		if v == nil {
@@ -48,7 +49,7 @@ func edit[K comparable, V any](m model.Map[K, *V], changes map[K]*V) (model.Map[
 }
 
 // replace makes a map equal to next, with old pointers where values are equal.
-func replace[K comparable, V any](m, next model.Map[K, *V]) (model.Map[K, *V], bool) {
+func replace[K comparable, V any](m, next immutable.Map[K, *V]) (immutable.Map[K, *V], bool) {
 	changes := make(map[K]*V)
 	for k := range next.Changes(m) {
 		changes[k], _ = next.Get(k)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // TestStoredCIDRs: texts that an old API server accepted keep their meaning.
@@ -120,7 +121,7 @@ func TestClusterPolicyLimits(t *testing.T) {
 func TestEdit(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	plain := make(map[int]*model.Node)
-	var m model.Map[int, *model.Node]
+	var m immutable.Map[int, *model.Node]
 	for step := range 300 {
 		changes := make(map[int]*model.Node)
 		want := maps.Clone(plain)

@@ -6,16 +6,18 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // Snapshot is the cluster at one moment, immutable. Successive snapshots share unchanged parts. Objects are
 // replaced, never edited, so that comparing pointers finds the changes.
 type Snapshot struct {
-	Namespaces Map[string, *Namespace]
-	Nodes      Map[string, *Node]
-	Pods       Map[PodID, *Pod]
-	Policies   Map[Origin, *Policy]
-	DenyLists  Map[string, *DenyList]
+	Namespaces immutable.Map[string, *Namespace]
+	Nodes      immutable.Map[string, *Node]
+	Pods       immutable.Map[PodID, *Pod]
+	Policies   immutable.Map[Origin, *Policy]
+	DenyLists  immutable.Map[string, *DenyList]
 }
 
 // MakeSnapshot builds a snapshot from lists. If two objects have one name, the later one counts. Namespaces
@@ -38,22 +40,22 @@ func MakeSnapshot(namespaces []*Namespace, nodes []*Node, pods []*Pod, policies 
 			n[name] = NewNamespace(name, nil)
 		}
 	}
-	s := &Snapshot{Namespaces: MakeMap(n)}
+	s := &Snapshot{Namespaces: immutable.MakeMap(n)}
 	no := make(map[string]*Node, len(nodes))
 	for _, node := range nodes {
 		no[node.Name] = node
 	}
-	s.Nodes = MakeMap(no)
+	s.Nodes = immutable.MakeMap(no)
 	po := make(map[PodID]*Pod, len(pods))
 	for _, p := range pods {
 		po[p.PodID] = p
 	}
-	s.Pods = MakeMap(po)
+	s.Pods = immutable.MakeMap(po)
 	pol := make(map[Origin]*Policy, len(policies))
 	for _, p := range policies {
 		pol[p.Origin.key()] = p
 	}
-	s.Policies = MakeMap(pol)
+	s.Policies = immutable.MakeMap(pol)
 	return s
 }
 

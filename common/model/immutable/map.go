@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package model
+package immutable
 
 import (
 	"hash/maphash"
@@ -14,79 +14,78 @@ import (
 // It is a trie over the bits of a hash of the key. Entries with the same bits so far share one leaf until
 // it is full.
 type Map[K comparable, V comparable] struct {
-	root   *mapNode[K, V]
+	root   *node[K, V]
 	length int
 }
 
-// mapNode has either children or entries. Nodes are never changed once a Map
-// refers to them.
-type mapNode[K comparable, V comparable] struct {
-	children []*mapNode[K, V] // mapFan of them, nil where empty
-	entries  []mapEntry[K, V]
+// node has either children or entries. Nodes are never changed once a Map refers to them.
+type node[K comparable, V comparable] struct {
+	children []*node[K, V] // fanout of them, nil where empty
+	entries  []entry[K, V]
 }
 
-type mapEntry[K comparable, V comparable] struct {
+type entry[K comparable, V comparable] struct {
 	key   K
 	value V
 }
 
 const (
-	mapBits  = 5 // of the hash, per level
-	mapFan   = 1 << mapBits
-	mapLeaf  = 8  // entries; a fuller leaf becomes a node with children
-	mapDepth = 60 // bits; below it leaves grow without bound
+	bitsPerLevel = 5 // of the hash, per level
+	fanout       = 1 << bitsPerLevel
+	leafSize     = 8  // entries; a fuller leaf becomes a node with children
+	hashBits     = 60 // of the hash in use; below them leaves grow without bound
 )
 
-var mapSeed = maphash.MakeSeed()
+var seed = maphash.MakeSeed()
 
-func mapHash[K comparable](k K) uint64 { return maphash.Comparable(mapSeed, k) }
+func hashOf[K comparable](k K) uint64 { return maphash.Comparable(seed, k) }
 
-// MakeMap copies a Go map.
+// MakeMap returns a Map with the entries of a Go map, which it copies.
 func MakeMap[K comparable, V comparable](m map[K]V) Map[K, V] {
 	if len(m) == 0 {
 		return Map[K, V]{}
 	}
 	b := make([]hashed[K, V], 0, len(m))
 	for k, v := range m {
-		b = append(b, hashed[K, V]{mapHash(k), mapEntry[K, V]{k, v}})
+		b = append(b, hashed[K, V]{hashOf(k), entry[K, V]{k, v}})
 	}
 	return Map[K, V]{root: buildNode(b, make([]hashed[K, V], len(b)), 0), length: len(m)}
 }
 
 type hashed[K comparable, V comparable] struct {
 	hash uint64
-	mapEntry[K, V]
+	entry[K, V]
 }
 
 // buildNode distributes entries by the bits of their hashes from shift on.
 // spare is as long as all and is overwritten.
-func buildNode[K comparable, V comparable](all, spare []hashed[K, V], shift uint) *mapNode[K, V] {
+func buildNode[K comparable, V comparable](all, spare []hashed[K, V], shift uint) *node[K, V] {
 	if len(all) == 0 {
 		return nil
 	}
-	if len(all) <= mapLeaf || shift >= mapDepth {
-		n := &mapNode[K, V]{entries: make([]mapEntry[K, V], len(all))}
+	if len(all) <= leafSize || shift >= hashBits {
+		n := &node[K, V]{entries: make([]entry[K, V], len(all))}
 		for i, e := range all {
-			n.entries[i] = e.mapEntry
+			n.entries[i] = e.entry
 		}
 		return n
 	}
-	var end [mapFan]int
+	var end [fanout]int
 	for _, e := range all {
-		end[e.hash>>shift%mapFan]++
+		end[e.hash>>shift%fanout]++
 	}
-	for i := 1; i < mapFan; i++ {
+	for i := 1; i < fanout; i++ {
 		end[i] += end[i-1]
 	}
 	bounds := end
 	for _, e := range all {
-		i := e.hash >> shift % mapFan
+		i := e.hash >> shift % fanout
 		end[i]--
 		spare[end[i]] = e
 	}
-	n := &mapNode[K, V]{children: make([]*mapNode[K, V], mapFan)}
+	n := &node[K, V]{children: make([]*node[K, V], fanout)}
 	for i := range n.children {
-		n.children[i] = buildNode(spare[end[i]:bounds[i]], all[end[i]:bounds[i]], shift+mapBits)
+		n.children[i] = buildNode(spare[end[i]:bounds[i]], all[end[i]:bounds[i]], shift+bitsPerLevel)
 	}
 	return n
 }
@@ -100,11 +99,11 @@ func (m Map[K, V]) Get(k K) (V, bool) {
 		var zero V
 		return zero, false
 	}
-	return m.root.get(k, mapHash(k))
+	return m.root.get(k, hashOf(k))
 }
 
 // get takes the hash without the bits that led to the node.
-func (n *mapNode[K, V]) get(k K, hash uint64) (V, bool) {
+func (n *node[K, V]) get(k K, hash uint64) (V, bool) {
 	for n != nil {
 		if n.children == nil {
 			for i := range n.entries {
@@ -114,8 +113,8 @@ func (n *mapNode[K, V]) get(k K, hash uint64) (V, bool) {
 			}
 			break
 		}
-		n = n.children[hash%mapFan]
-		hash >>= mapBits
+		n = n.children[hash%fanout]
+		hash >>= bitsPerLevel
 	}
 	var zero V
 	return zero, false
@@ -126,7 +125,7 @@ func (m Map[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) { m.root.all(yield) }
 }
 
-func (n *mapNode[K, V]) all(yield func(K, V) bool) bool {
+func (n *node[K, V]) all(yield func(K, V) bool) bool {
 	if n == nil {
 		return true
 	}
@@ -143,22 +142,22 @@ func (n *mapNode[K, V]) all(yield func(K, V) bool) bool {
 	return true
 }
 
-// With returns the map with k set to v.
+// With returns a Map in which k has the value v. If m has that entry already, With returns m.
 func (m Map[K, V]) With(k K, v V) Map[K, V] {
-	root, added, changed := m.root.with(k, v, mapHash(k), 0)
+	root, added, changed := m.root.with(k, v, hashOf(k), 0)
 	if !changed {
 		return m
 	}
 	return Map[K, V]{root: root, length: m.length + added}
 }
 
-func (n *mapNode[K, V]) with(k K, v V, hash uint64, shift uint) (_ *mapNode[K, V], added int, changed bool) {
+func (n *node[K, V]) with(k K, v V, hash uint64, shift uint) (_ *node[K, V], added int, changed bool) {
 	if n == nil {
-		return &mapNode[K, V]{entries: []mapEntry[K, V]{{k, v}}}, 1, true
+		return &node[K, V]{entries: []entry[K, V]{{k, v}}}, 1, true
 	}
 	if n.children != nil {
-		i := hash >> shift % mapFan
-		child, added, changed := n.children[i].with(k, v, hash, shift+mapBits)
+		i := hash >> shift % fanout
+		child, added, changed := n.children[i].with(k, v, hash, shift+bitsPerLevel)
 		if !changed {
 			return n, 0, false
 		}
@@ -169,45 +168,45 @@ func (n *mapNode[K, V]) with(k K, v V, hash uint64, shift uint) (_ *mapNode[K, V
 			if e.value == v {
 				return n, 0, false
 			}
-			c := &mapNode[K, V]{entries: append([]mapEntry[K, V](nil), n.entries...)}
+			c := &node[K, V]{entries: append([]entry[K, V](nil), n.entries...)}
 			c.entries[i].value = v
 			return c, 0, true
 		}
 	}
-	if len(n.entries) < mapLeaf || shift >= mapDepth {
-		entries := make([]mapEntry[K, V], len(n.entries)+1)
-		entries[copy(entries, n.entries)] = mapEntry[K, V]{k, v}
-		return &mapNode[K, V]{entries: entries}, 1, true
+	if len(n.entries) < leafSize || shift >= hashBits {
+		entries := make([]entry[K, V], len(n.entries)+1)
+		entries[copy(entries, n.entries)] = entry[K, V]{k, v}
+		return &node[K, V]{entries: entries}, 1, true
 	}
-	all := []hashed[K, V]{{hash, mapEntry[K, V]{k, v}}}
+	all := []hashed[K, V]{{hash, entry[K, V]{k, v}}}
 	for _, e := range n.entries {
-		all = append(all, hashed[K, V]{mapHash(e.key), e})
+		all = append(all, hashed[K, V]{hashOf(e.key), e})
 	}
 	return buildNode(all, make([]hashed[K, V], len(all)), shift), 1, true
 }
 
-func (n *mapNode[K, V]) replace(i int, child *mapNode[K, V]) *mapNode[K, V] {
-	c := &mapNode[K, V]{children: append([]*mapNode[K, V](nil), n.children...)}
+func (n *node[K, V]) replace(i int, child *node[K, V]) *node[K, V] {
+	c := &node[K, V]{children: append([]*node[K, V](nil), n.children...)}
 	c.children[i] = child
 	return c
 }
 
-// Without returns the map without k.
+// Without returns a Map that lacks k. If m lacks it already, Without returns m.
 func (m Map[K, V]) Without(k K) Map[K, V] {
-	root, removed := m.root.without(k, mapHash(k))
+	root, removed := m.root.without(k, hashOf(k))
 	if !removed {
 		return m
 	}
 	return Map[K, V]{root: root, length: m.length - 1}
 }
 
-func (n *mapNode[K, V]) without(k K, hash uint64) (_ *mapNode[K, V], removed bool) {
+func (n *node[K, V]) without(k K, hash uint64) (_ *node[K, V], removed bool) {
 	if n == nil {
 		return nil, false
 	}
 	if n.children != nil {
-		i := int(hash % mapFan)
-		child, removed := n.children[i].without(k, hash>>mapBits)
+		i := int(hash % fanout)
+		child, removed := n.children[i].without(k, hash>>bitsPerLevel)
 		if !removed {
 			return n, false
 		}
@@ -218,9 +217,9 @@ func (n *mapNode[K, V]) without(k K, hash uint64) (_ *mapNode[K, V], removed boo
 			if len(n.entries) == 1 {
 				return nil, true
 			}
-			entries := make([]mapEntry[K, V], 0, len(n.entries)-1)
+			entries := make([]entry[K, V], 0, len(n.entries)-1)
 			entries = append(append(entries, n.entries[:i]...), n.entries[i+1:]...)
-			return &mapNode[K, V]{entries: entries}, true
+			return &node[K, V]{entries: entries}, true
 		}
 	}
 	return n, false
@@ -228,20 +227,20 @@ func (n *mapNode[K, V]) without(k K, hash uint64) (_ *mapNode[K, V], removed boo
 
 // collapse turns a node whose entries fit half a leaf into a leaf, so that a shrinking map frees its
 // memory.
-func (n *mapNode[K, V]) collapse() *mapNode[K, V] {
+func (n *node[K, V]) collapse() *node[K, V] {
 	size := 0
 	for _, c := range n.children {
 		if c == nil {
 			continue
 		}
-		if size += len(c.entries); c.children != nil || size > mapLeaf/2 {
+		if size += len(c.entries); c.children != nil || size > leafSize/2 {
 			return n
 		}
 	}
 	if size == 0 {
 		return nil
 	}
-	leaf := &mapNode[K, V]{entries: make([]mapEntry[K, V], 0, size)}
+	leaf := &node[K, V]{entries: make([]entry[K, V], 0, size)}
 	for _, c := range n.children {
 		if c != nil {
 			leaf.entries = append(leaf.entries, c.entries...)
@@ -256,23 +255,23 @@ func (m Map[K, V]) Changes(old Map[K, V]) iter.Seq[K] {
 	return func(yield func(K) bool) { m.root.changes(old.root, 0, yield) }
 }
 
-func (n *mapNode[K, V]) changes(old *mapNode[K, V], shift uint, yield func(K) bool) bool {
+func (n *node[K, V]) changes(old *node[K, V], shift uint, yield func(K) bool) bool {
 	if n == old {
 		return true
 	}
 	if n != nil && old != nil && n.children != nil && old.children != nil {
 		for i, c := range n.children {
-			if !c.changes(old.children[i], shift+mapBits, yield) {
+			if !c.changes(old.children[i], shift+bitsPerLevel, yield) {
 				return false
 			}
 		}
 		return true
 	}
 	return n.all(func(k K, v V) bool {
-		was, ok := old.get(k, mapHash(k)>>shift)
+		was, ok := old.get(k, hashOf(k)>>shift)
 		return ok && was == v || yield(k)
 	}) && old.all(func(k K, _ V) bool {
-		_, ok := n.get(k, mapHash(k)>>shift)
+		_, ok := n.get(k, hashOf(k)>>shift)
 		return ok || yield(k)
 	})
 }

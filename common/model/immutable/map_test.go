@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package model
+package immutable
 
 import (
 	"maps"
@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestMapIsAMap compares versions of a Map with Go maps, and the changes
+// TestMapAgainstGoMap compares versions of a Map with Go maps, and the changes
 // between any two versions with those of the Go maps.
-func TestMapIsAMap(t *testing.T) {
+func TestMapAgainstGoMap(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for round := range 60 {
 		size := 1 + r.IntN([]int{4, 40, 600, 5000}[round%4])
@@ -71,24 +71,49 @@ func differences(a, b map[int]int) []int {
 	return keys
 }
 
-// TestMapSharesAndShrinks checks that a map from which everything was taken holds
-// no nodes, and that one that changes and changes back says so cheaply.
-func TestMapSharesAndShrinks(t *testing.T) {
+// TestSharingAndShrinking checks that an edit without an effect returns the same nodes, and that a map without
+// entries has no nodes.
+func TestSharingAndShrinking(t *testing.T) {
 	m := Map[int, int]{}
 	for i := range 5000 {
 		m = m.With(i, i)
 	}
 	if same := m.With(17, 17); same.root != m.root {
-		t.Error("setting what is set already makes a new map")
+		t.Error("setting an equal value makes a new map")
 	}
 	if same := m.Without(-1); same.root != m.root {
-		t.Error("removing what is not there makes a new map")
+		t.Error("removing a missing key makes a new map")
 	}
 	for i := range 5000 {
 		m = m.Without(i)
 	}
 	if m.root != nil || m.Len() != 0 {
 		t.Error("an empty map still has nodes")
+	}
+}
+
+// TestEqualHashes checks leaves of keys whose hashes are equal: below the last level a leaf exceeds leafSize
+// and never splits.
+func TestEqualHashes(t *testing.T) {
+	const keys, hash = 5 * leafSize, 0
+	var n *node[int, int]
+	all := make([]hashed[int, int], 0, keys)
+	for k := range keys {
+		var added int
+		if n, added, _ = n.with(k, 2*k, hash, hashBits); added != 1 {
+			t.Fatalf("key %d: added %d entries, want 1", k, added)
+		}
+		all = append(all, hashed[int, int]{hash, entry[int, int]{k, 2 * k}})
+	}
+	for name, leaf := range map[string]*node[int, int]{"edited": n, "built": buildNode(all, make([]hashed[int, int], keys), 0)} {
+		for k := range keys {
+			if v, ok := leaf.get(k, hash); !ok || v != 2*k {
+				t.Errorf("%s: key %d is %d, %t, want %d", name, k, v, ok, 2*k)
+			}
+			if smaller, removed := leaf.without(k, hash); !removed || smaller == leaf {
+				t.Errorf("%s: key %d is not removed", name, k)
+			}
+		}
 	}
 }
 
