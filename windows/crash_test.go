@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // crash is what a Step panics with.
@@ -50,7 +51,7 @@ func TestCrashAnywhere(t *testing.T) {
 	for _, c := range []windows.Config{bridgeConfig(), overlayConfig()} {
 		for _, retry := range []bool{true, false} {
 			for at := 1; ; at++ {
-				n := &node{t: t, fake: hns.NewFake(hns.Server2022), config: c}
+				n := &node{t: t, fake: hnstest.NewFake(hns.Server2022), config: c}
 				var spec dataplane.EndpointSpec
 				crashed := n.during(at, func() {
 					spec = n.spec("c1", "10.0.1.7")
@@ -63,7 +64,7 @@ func TestCrashAnywhere(t *testing.T) {
 				})
 				points++
 				n.start()
-				want := &node{t: t, fake: hns.NewFake(hns.Server2022), config: c}
+				want := &node{t: t, fake: hnstest.NewFake(hns.Server2022), config: c}
 				want.start()
 				if retry && spec.ID != "" {
 					n.add(spec)

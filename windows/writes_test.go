@@ -18,6 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // portState is the State of an endpoint with two kinds of peers: some reach TCP 80,
@@ -296,7 +297,7 @@ func TestRemoteEndpointsAreNoPods(t *testing.T) {
 // an address of this node's range and so is stale.
 func TestRemotesGiveWay(t *testing.T) {
 	n := newNode(t, hns.Server2019, bridgeConfig())
-	n.fake.SetQuirks(hns.Quirks{RemotesApart: true})
+	n.fake.SetQuirks(hnstest.Quirks{RemotesApart: true})
 	networks, _ := n.fake.Networks(ctx)
 	for name, ip := range map[string]string{"stale": "10.0.1.7", "right": "10.0.2.7"} {
 		if _, err := n.fake.CreateEndpoint(ctx, hns.Endpoint{Name: name, Flags: hns.RemoteEndpoint, HostComputeNetwork: networks[0].ID,

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hns
+package hnstest
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
 
 // Bug is a bug that can be planted in a Fake, to prove that tests notice it.
 type Bug string
@@ -41,20 +45,20 @@ func (f *Fake) Plant(b Bug) { f.bug = b }
 func (f *Fake) Has(b Bug) bool { return f.bug == b }
 
 // misread returns ACLs as a Fake with a bug interprets them.
-func (f *Fake) misread(acls []ACL) []ACL {
+func (f *Fake) misread(acls []hns.ACL) []hns.ACL {
 	acls = slices.Clone(acls)
 	for i := range acls {
 		a := &acls[i]
 		switch f.bug {
 		case BugLastWins:
 			if a.Priority > 0 {
-				a.Priority = MaxPriority - a.Priority + MinPriority
+				a.Priority = hns.MaxPriority - a.Priority + hns.MinPriority
 			}
 		case BugDirections:
-			if a.Direction == In {
-				a.Direction = Out
+			if a.Direction == hns.In {
+				a.Direction = hns.Out
 			} else {
-				a.Direction = In
+				a.Direction = hns.In
 			}
 		case BugPortsIgnored:
 			a.LocalPorts, a.RemotePorts = "", ""

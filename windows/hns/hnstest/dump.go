@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hns
+package hnstest
 
 import (
 	"context"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // EndpointStats implements Meter.
-func (f *Fake) EndpointStats(_ context.Context, id string) (s Stats, err error) {
+func (f *Fake) EndpointStats(_ context.Context, id string) (s hns.Stats, err error) {
 	const op = "EndpointStats"
 	err = f.do(op, id, nil, func() error {
 		e := f.endpoint(id)
 		if e == nil {
-			return NewError(op, CodeEndpointNotFound, "The endpoint was not found.")
+			return hns.NewError(op, hns.CodeEndpointNotFound, "The endpoint was not found.")
 		}
 		s = *f.stats[e.ID]
 		return nil
@@ -25,10 +27,10 @@ func (f *Fake) EndpointStats(_ context.Context, id string) (s Stats, err error) 
 
 // Send sends the first packet of a flow through the port of the named endpoint and counts it. p.Local may
 // be empty. The error is for impossible packets: the endpoint does not exist, or is not attached.
-func (f *Fake) Send(name string, p Packet, reading Reading) (Outcome, error) {
+func (f *Fake) Send(name string, p hns.Packet, reading hns.Reading) (hns.Outcome, error) {
 	rules, err := f.Rules(name)
 	if err != nil {
-		return Outcome{}, err
+		return hns.Outcome{}, err
 	}
 	out := rules.Decide(p, reading)
 	f.mu.Lock()
@@ -41,7 +43,7 @@ func (f *Fake) Send(name string, p Packet, reading Reading) (Outcome, error) {
 
 // Rules returns the rules in force at the port of the named endpoint, for deciding many packets without
 // counting them. It returns the same errors as Send.
-func (f *Fake) Rules(name string) (*Rules, error) {
+func (f *Fake) Rules(name string) (*hns.Rules, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.port(name)
@@ -55,8 +57,8 @@ func (f *Fake) Rules(name string) (*Rules, error) {
 }
 
 // rules parses the ACLs in force at an endpoint's port.
-func (f *Fake) rules(e *Endpoint) (*Rules, error) {
-	if slices.ContainsFunc(e.Policies, func(p Policy) bool { return p.Is(TypeTierACL) }) {
+func (f *Fake) rules(e *hns.Endpoint) (*hns.Rules, error) {
+	if slices.ContainsFunc(e.Policies, func(p hns.Policy) bool { return p.Is(hns.TypeTierACL) }) {
 		return nil, fmt.Errorf("endpoint %q has tiers of ACLs, whose meaning is not known well enough to decide packets", e.Name)
 	}
 	acls, err := e.ACLs()
@@ -67,19 +69,19 @@ func (f *Fake) rules(e *Endpoint) (*Rules, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ParseRules(f.misread(acls), sets)
+	return hns.ParseRules(f.misread(acls), sets)
 }
 
 // port returns the named endpoint if packets can reach it.
-func (f *Fake) port(name string) *Endpoint {
-	return find(f.endpoints, func(e *Endpoint) bool { return e.Name == name && !e.Remote() })
+func (f *Fake) port(name string) *hns.Endpoint {
+	return find(f.endpoints, func(e *hns.Endpoint) bool { return e.Name == name && !e.Remote() })
 }
 
-func count(s *Stats, d Direction, passed bool) {
+func count(s *hns.Stats, d hns.Direction, passed bool) {
 	switch {
-	case d == In && passed:
+	case d == hns.In && passed:
 		s.PacketsReceived++
-	case d == In:
+	case d == hns.In:
 		s.DroppedIn++
 	case passed:
 		s.PacketsSent++
@@ -93,7 +95,7 @@ func (f *Fake) Dump() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var b strings.Builder
-	byName := func(a, b *Network) int { return strings.Compare(a.Name, b.Name) }
+	byName := func(a, b *hns.Network) int { return strings.Compare(a.Name, b.Name) }
 	for _, n := range slices.SortedFunc(slices.Values(f.networks), byName) {
 		fmt.Fprintf(&b, "network %s %s flags=%d\n", n.Name, n.Type, n.Flags)
 		for _, s := range n.Subnets() {
@@ -118,54 +120,36 @@ func (f *Fake) Dump() string {
 	return b.String()
 }
 
-func (f *Fake) dumpEndpoints(b *strings.Builder, n *Network) {
-	byName := func(a, b *Endpoint) int { return strings.Compare(a.Name, b.Name) }
+func (f *Fake) dumpEndpoints(b *strings.Builder, n *hns.Network) {
+	byName := func(a, b *hns.Endpoint) int { return strings.Compare(a.Name, b.Name) }
 	for _, e := range slices.SortedStableFunc(slices.Values(f.endpoints), byName) {
-		if !SameID(e.HostComputeNetwork, n.ID) {
+		if !hns.SameID(e.HostComputeNetwork, n.ID) {
 			continue
 		}
 		where := "detached"
 		if slices.Contains(f.host, e.ID) {
 			where = "on host"
 		} else if e.HostComputeNamespace != "" {
-			where = fmt.Sprintf("in namespace %d", slices.IndexFunc(f.namespaces, func(n *Namespace) bool { return SameID(n.ID, e.HostComputeNamespace) }))
+			where = fmt.Sprintf("in namespace %d", slices.IndexFunc(f.namespaces, func(n *hns.Namespace) bool { return hns.SameID(n.ID, e.HostComputeNamespace) }))
 		}
 		fmt.Fprintf(b, "  endpoint %s %s %v flags=%d %s\n", e.Name, e.MACAddress, e.IPConfigurations, e.Flags, where)
 		var lines []string
 		for _, p := range e.Policies {
-			if !p.Is(TypeACL) {
+			if !p.Is(hns.TypeACL) {
 				lines = append(lines, fmt.Sprintf("    %s %s\n", p.Type, p.Settings))
 			}
 		}
 		slices.Sort(lines)
 		b.WriteString(strings.Join(lines, ""))
 		acls, _ := e.ACLs()
-		b.WriteString(FormatACLs("    ", acls))
+		b.WriteString(hns.FormatACLs("    ", acls))
 	}
 }
 
-func dumpPolicies(policies []Policy) string {
+func dumpPolicies(policies []hns.Policy) string {
 	var text string
 	for _, p := range policies {
 		text += fmt.Sprintf(" %s %s", p.Type, p.Settings)
 	}
 	return text
-}
-
-// FormatACLs formats one line per ACL, in the given order.
-func FormatACLs(indent string, acls []ACL) string {
-	var b strings.Builder
-	for _, a := range acls {
-		a = a.Normal()
-		fmt.Fprintf(&b, "%s%5d %-3s %-6s %-5s proto=%s", indent, a.Priority, a.Direction, a.RuleType, a.Action, a.Protocols)
-		for _, m := range []struct{ name, value string }{
-			{"local", a.LocalAddresses}, {"remote", a.RemoteAddresses}, {"lports", a.LocalPorts}, {"rports", a.RemotePorts},
-		} {
-			if m.value != "" {
-				fmt.Fprintf(&b, " %s=%s", m.name, m.value)
-			}
-		}
-		fmt.Fprintf(&b, " id=%s\n", a.ID)
-	}
-	return b.String()
 }

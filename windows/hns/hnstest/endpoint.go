@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hns
+package hnstest
 
 import (
 	"context"
@@ -9,18 +9,19 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/isthmus-net/isthmus/windows/hns"
 	"go4.org/netipx"
 )
 
 // Endpoints implements Client.
-func (f *Fake) Endpoints(_ context.Context, network string) (list []Endpoint, err error) {
+func (f *Fake) Endpoints(_ context.Context, network string) (list []hns.Endpoint, err error) {
 	err = f.do("Endpoints", network, nil, func() error {
 		if f.network(network) == nil {
-			return NewError("Endpoints", CodeNetworkNotFound, "The network was not found.")
+			return hns.NewError("Endpoints", hns.CodeNetworkNotFound, "The network was not found.")
 		}
 		for _, e := range f.endpoints {
-			if SameID(e.HostComputeNetwork, network) {
-				list = append(list, e.clone())
+			if hns.SameID(e.HostComputeNetwork, network) {
+				list = append(list, cloneEndpoint(e))
 			}
 		}
 		return nil
@@ -29,17 +30,17 @@ func (f *Fake) Endpoints(_ context.Context, network string) (list []Endpoint, er
 }
 
 // CreateEndpoint implements Client.
-func (f *Fake) CreateEndpoint(_ context.Context, e Endpoint) (made Endpoint, err error) {
+func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (made hns.Endpoint, err error) {
 	const op = "CreateEndpoint"
 	err = f.do(op, e.Name, e, func() error {
 		n := f.network(e.HostComputeNetwork)
 		if n == nil {
-			return NewError(op, CodeNetworkNotFound, "The network was not found.")
+			return hns.NewError(op, hns.CodeNetworkNotFound, "The network was not found.")
 		}
 		if e.HostComputeNamespace != "" {
-			return NewError(op, CodeInvalidEndpoint, "an endpoint cannot be made in a namespace")
+			return hns.NewError(op, CodeInvalidEndpoint, "an endpoint cannot be made in a namespace")
 		}
-		stored := e.clone()
+		stored := cloneEndpoint(&e)
 		if err := f.address(op, n, &stored); err != nil {
 			return err
 		}
@@ -56,15 +57,15 @@ func (f *Fake) CreateEndpoint(_ context.Context, e Endpoint) (made Endpoint, err
 		stored.ID = id
 		f.complete(n, &stored)
 		f.endpoints = append(f.endpoints, &stored)
-		f.stats[stored.ID] = &Stats{}
-		made = stored.clone()
+		f.stats[stored.ID] = &hns.Stats{}
+		made = cloneEndpoint(&stored)
 		return nil
 	})
 	return made, err
 }
 
 // address checks the requested addresses, or allocates a free one.
-func (f *Fake) address(op string, n *Network, e *Endpoint) error {
+func (f *Fake) address(op string, n *hns.Network, e *hns.Endpoint) error {
 	if len(n.Subnets()) == 0 || f.bug == BugNoAddress {
 		return nil // a DHCP server assigns addresses
 	}
@@ -72,22 +73,22 @@ func (f *Fake) address(op string, n *Network, e *Endpoint) error {
 		prefix := netip.MustParsePrefix(n.Subnets()[0].IPAddressPrefix)
 		for a := prefix.Addr().Next(); prefix.Contains(a); a = a.Next() {
 			if _, code := f.place(n, a, false); code == 0 {
-				e.IPConfigurations = []IPConfig{{IPAddress: a.String()}}
+				e.IPConfigurations = []hns.IPConfig{{IPAddress: a.String()}}
 				break
 			}
 		}
 		if len(e.IPConfigurations) == 0 {
-			return NewError(op, CodeAddressInvalid, "no address is free")
+			return hns.NewError(op, CodeAddressInvalid, "no address is free")
 		}
 	}
 	for i, c := range e.IPConfigurations {
 		a, err := netip.ParseAddr(c.IPAddress)
 		if err != nil {
-			return NewError(op, CodeAddressInvalid, fmt.Sprintf("address %q", c.IPAddress))
+			return hns.NewError(op, CodeAddressInvalid, fmt.Sprintf("address %q", c.IPAddress))
 		}
 		bits, code := f.place(n, a, e.Remote())
 		if code != 0 {
-			return NewError(op, code, fmt.Sprintf("address %s", a))
+			return hns.NewError(op, code, fmt.Sprintf("address %s", a))
 		}
 		e.IPConfigurations[i].PrefixLength = bits
 	}
@@ -96,13 +97,13 @@ func (f *Fake) address(op string, n *Network, e *Endpoint) error {
 
 // place finds the subnet of an address; the code is the reason why the address cannot be used. Remote
 // endpoints may be outside the subnets, but occupy their address as local ones do.
-func (f *Fake) place(n *Network, a netip.Addr, remote bool) (bits uint8, code uint32) {
+func (f *Fake) place(n *hns.Network, a netip.Addr, remote bool) (bits uint8, code uint32) {
 	for _, e := range f.endpoints {
 		if f.bug == BugAddressTwice || f.quirks.RemotesApart && e.Remote() != remote {
 			continue
 		}
-		if SameID(e.HostComputeNetwork, n.ID) && slices.ContainsFunc(e.IPConfigurations, func(c IPConfig) bool { return c.IPAddress == a.String() }) {
-			return 0, CodeObjectExists
+		if hns.SameID(e.HostComputeNetwork, n.ID) && slices.ContainsFunc(e.IPConfigurations, func(c hns.IPConfig) bool { return c.IPAddress == a.String() }) {
+			return 0, hns.CodeObjectExists
 		}
 	}
 	if remote {
@@ -113,7 +114,7 @@ func (f *Fake) place(n *Network, a netip.Addr, remote bool) (bits uint8, code ui
 		if !prefix.Contains(a) {
 			continue
 		}
-		gateway := slices.ContainsFunc(s.Routes, func(r Route) bool { return r.NextHop == a.String() })
+		gateway := slices.ContainsFunc(s.Routes, func(r hns.Route) bool { return r.NextHop == a.String() })
 		if gateway || a == prefix.Addr() || a.Is4() && a == netipx.PrefixLastIP(prefix) {
 			return 0, CodeAddressInvalid
 		}
@@ -123,7 +124,7 @@ func (f *Fake) place(n *Network, a netip.Addr, remote bool) (bits uint8, code ui
 }
 
 // complete adds the members that HNS adds to a new endpoint.
-func (f *Fake) complete(n *Network, e *Endpoint) {
+func (f *Fake) complete(n *hns.Network, e *hns.Endpoint) {
 	e.HostComputeNetwork = n.ID
 	if e.Name == "" {
 		e.Name = "Ethernet"
@@ -138,17 +139,17 @@ func (f *Fake) complete(n *Network, e *Endpoint) {
 			e.MACAddress = "zz"
 		}
 	}
-	if n.Type.is(L2Bridge) {
-		e.Policies = append(e.Policies, MakePolicy(TypeL2Driver, struct{}{}))
+	if sameType(n.Type, hns.L2Bridge) {
+		e.Policies = append(e.Policies, hns.MakePolicy(hns.TypeL2Driver, struct{}{}))
 	}
 	normalise(e.Policies)
 }
 
 // normalise rewrites ACLs as HNS returns them: with zero values for missing members.
-func normalise(policies []Policy) {
+func normalise(policies []hns.Policy) {
 	for i, p := range policies {
 		var a map[string]any
-		if !p.Is(TypeACL) || json.Unmarshal(p.Settings, &a) != nil {
+		if !p.Is(hns.TypeACL) || json.Unmarshal(p.Settings, &a) != nil {
 			continue
 		}
 		for _, member := range []string{"LocalAddresses", "ServiceName"} {
@@ -157,17 +158,17 @@ func normalise(policies []Policy) {
 			}
 		}
 		a["InternalPort"], a["Scope"] = 0, 0
-		policies[i] = MakePolicy(TypeACL, a)
+		policies[i] = hns.MakePolicy(hns.TypeACL, a)
 	}
 }
 
 // ModifyEndpoint implements Client.
-func (f *Fake) ModifyEndpoint(_ context.Context, id string, r RequestType, policies ...Policy) (changed Endpoint, err error) {
+func (f *Fake) ModifyEndpoint(_ context.Context, id string, r hns.RequestType, policies ...hns.Policy) (changed hns.Endpoint, err error) {
 	const op = "ModifyEndpoint"
 	err = f.do(op, id, map[string]any{"RequestType": r, "Policies": policies}, func() error {
 		e := f.endpoint(id)
 		if e == nil {
-			return NewError(op, CodeEndpointNotFound, "The endpoint was not found.")
+			return hns.NewError(op, hns.CodeEndpointNotFound, "The endpoint was not found.")
 		}
 		n := f.network(e.HostComputeNetwork)
 		if err := f.checkPolicies(op, n, policies); err != nil {
@@ -181,40 +182,40 @@ func (f *Fake) ModifyEndpoint(_ context.Context, id string, r RequestType, polic
 			return err
 		}
 		e.Policies = next
-		changed = e.clone()
+		changed = cloneEndpoint(e)
 		return nil
 	})
 	return changed, err
 }
 
 // merge returns the policies of an endpoint after a modification.
-func (f *Fake) merge(op string, have []Policy, r RequestType, request []Policy) ([]Policy, error) {
+func (f *Fake) merge(op string, have []hns.Policy, r hns.RequestType, request []hns.Policy) ([]hns.Policy, error) {
 	normalise(request)
 	switch r {
-	case Add:
+	case hns.Add:
 		if f.bug == BugAddLost {
 			return have, nil
 		}
 		return append(have, request...), nil
-	case Remove:
+	case hns.Remove:
 		if f.bug == BugRemoveIgnored {
 			return have, nil
 		}
 		for _, p := range request {
-			i := slices.IndexFunc(have, func(o Policy) bool { return o.Is(p.Type) && sameJSON(o.Settings, p.Settings) })
+			i := slices.IndexFunc(have, func(o hns.Policy) bool { return o.Is(p.Type) && sameJSON(o.Settings, p.Settings) })
 			if i < 0 {
-				return nil, NewError(op, CodePolicyNotFound, "The policy was not found.")
+				return nil, hns.NewError(op, hns.CodePolicyNotFound, "The policy was not found.")
 			}
 			have = slices.Delete(have, i, i+1)
 		}
 		return have, nil
-	case Update:
-		have = slices.DeleteFunc(have, func(o Policy) bool {
-			return f.bug != BugUpdateAppends && f.UpdateReplacesAll || f.bug != BugUpdateAppends && slices.ContainsFunc(request, func(p Policy) bool { return o.Is(p.Type) })
+	case hns.Update:
+		have = slices.DeleteFunc(have, func(o hns.Policy) bool {
+			return f.bug != BugUpdateAppends && f.UpdateReplacesAll || f.bug != BugUpdateAppends && slices.ContainsFunc(request, func(p hns.Policy) bool { return o.Is(p.Type) })
 		})
 		return append(have, request...), nil
 	}
-	return nil, NewError(op, CodeRequestUnsupported, fmt.Sprintf("request type %q", r))
+	return nil, hns.NewError(op, CodeRequestUnsupported, fmt.Sprintf("request type %q", r))
 }
 
 // DeleteEndpoint implements Client.
@@ -223,7 +224,7 @@ func (f *Fake) DeleteEndpoint(_ context.Context, id string) error {
 	return f.do(op, id, nil, func() error {
 		e := f.endpoint(id)
 		if e == nil {
-			return NewError(op, CodeEndpointNotFound, "The endpoint was not found.")
+			return hns.NewError(op, hns.CodeEndpointNotFound, "The endpoint was not found.")
 		}
 		if f.bug != BugDeleteKeeps {
 			f.drop(e)
@@ -232,9 +233,9 @@ func (f *Fake) DeleteEndpoint(_ context.Context, id string) error {
 	})
 }
 
-func (f *Fake) drop(e *Endpoint) {
+func (f *Fake) drop(e *hns.Endpoint) {
 	f.leave(e)
-	f.endpoints = slices.DeleteFunc(f.endpoints, func(o *Endpoint) bool { return o == e })
+	f.endpoints = slices.DeleteFunc(f.endpoints, func(o *hns.Endpoint) bool { return o == e })
 	delete(f.stats, e.ID)
 	delete(f.states, e.ID)
 	delete(f.left, e.ID)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hns
+package hnstest
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // Fake is an HNS in memory. It refuses what HNS refuses, with the same codes, returns full objects, and can
@@ -17,17 +19,17 @@ import (
 // Like HNS it ignores contexts: a hanging call hangs.
 type Fake struct {
 	mu         sync.Mutex
-	version    Version
+	version    hns.Version
 	sequence   uint32
 	macs       uint32 // number of assigned hardware addresses
-	networks   []*Network
-	endpoints  []*Endpoint
-	namespaces []*Namespace
+	networks   []*hns.Network
+	endpoints  []*hns.Endpoint
+	namespaces []*hns.Namespace
 	host       []string // endpoints attached to the host's compartment
-	stats      map[string]*Stats
-	calls      []FakeCall
-	states     map[string]State // set by SetState
-	left       map[string]bool  // endpoints that were detached from a namespace
+	stats      map[string]*hns.Stats
+	calls      []Call
+	states     map[string]hns.State // set by SetState
+	left       map[string]bool      // endpoints that were detached from a namespace
 	quirks     Quirks
 	bug        Bug
 	early      string // see Blackout
@@ -49,13 +51,13 @@ type Fake struct {
 }
 
 var (
-	_ Client = (*Fake)(nil)
-	_ Meter  = (*Fake)(nil)
-	_ Stater = (*Fake)(nil)
+	_ hns.Client = (*Fake)(nil)
+	_ hns.Meter  = (*Fake)(nil)
+	_ hns.Stater = (*Fake)(nil)
 )
 
-// FakeCall is one line of the call log.
-type FakeCall struct {
+// Call is one line of the call log.
+type Call struct {
 	Op string
 	// ID is the object or the name that the call is about.
 	ID string
@@ -66,8 +68,8 @@ type FakeCall struct {
 }
 
 // NewFake returns a service with one adapter, "Ethernet", and no network.
-func NewFake(v Version) *Fake {
-	return &Fake{version: v, Adapters: []string{"Ethernet"}, stats: make(map[string]*Stats), states: make(map[string]State), left: make(map[string]bool)}
+func NewFake(v hns.Version) *Fake {
+	return &Fake{version: v, Adapters: []string{"Ethernet"}, stats: make(map[string]*hns.Stats), states: make(map[string]hns.State), left: make(map[string]bool)}
 }
 
 // Before sets a function that is called at the start of every call, outside all locks. It may block, change
@@ -86,7 +88,7 @@ func (f *Fake) After(hook func(op, id string) error) {
 }
 
 // Calls returns the log so far.
-func (f *Fake) Calls() []FakeCall {
+func (f *Fake) Calls() []Call {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.calls)
@@ -119,7 +121,7 @@ func (f *Fake) do(op, id string, request any, change func() error) error {
 	text, _ := json.Marshal(request)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.calls = append(f.calls, FakeCall{Op: op, ID: id, Request: string(text), Code: Code(err)})
+	f.calls = append(f.calls, Call{Op: op, ID: id, Request: string(text), Code: hns.Code(err)})
 	return err
 }
 
@@ -135,7 +137,7 @@ func (f *Fake) newID(op, wanted string) (string, error) {
 		return f.guid(), nil
 	}
 	if f.network(wanted) != nil || f.endpoint(wanted) != nil || f.namespace(wanted) != nil {
-		return "", NewError(op, CodeAlreadyExists, "Cannot create a file when that file already exists.")
+		return "", hns.NewError(op, hns.CodeAlreadyExists, "Cannot create a file when that file already exists.")
 	}
 	return strings.ToLower(wanted), nil
 }
@@ -144,21 +146,21 @@ func (f *Fake) newID(op, wanted string) (string, error) {
 const zeroGUID = "00000000-0000-0000-0000-000000000000"
 
 // Version implements Client.
-func (f *Fake) Version(context.Context) (v Version, err error) {
+func (f *Fake) Version(context.Context) (v hns.Version, err error) {
 	err = f.do("Version", "", nil, func() error { v = f.version; return nil })
 	return v, err
 }
 
-func (f *Fake) network(id string) *Network {
-	return find(f.networks, func(n *Network) bool { return SameID(n.ID, id) })
+func (f *Fake) network(id string) *hns.Network {
+	return find(f.networks, func(n *hns.Network) bool { return hns.SameID(n.ID, id) })
 }
 
-func (f *Fake) endpoint(id string) *Endpoint {
-	return find(f.endpoints, func(e *Endpoint) bool { return SameID(e.ID, id) })
+func (f *Fake) endpoint(id string) *hns.Endpoint {
+	return find(f.endpoints, func(e *hns.Endpoint) bool { return hns.SameID(e.ID, id) })
 }
 
-func (f *Fake) namespace(id string) *Namespace {
-	return find(f.namespaces, func(n *Namespace) bool { return SameID(n.ID, id) })
+func (f *Fake) namespace(id string) *hns.Namespace {
+	return find(f.namespaces, func(n *hns.Namespace) bool { return hns.SameID(n.ID, id) })
 }
 
 func find[T any](list []*T, is func(*T) bool) *T {
@@ -172,7 +174,7 @@ func find[T any](list []*T, is func(*T) bool) *T {
 
 // clone copies an object so that callers share nothing with the store. The Fake replaces settings inside
 // policies, and never changes them.
-func (n *Network) clone() Network {
+func cloneNetwork(n *hns.Network) hns.Network {
 	c := *n
 	c.Policies = slices.Clone(n.Policies)
 	c.Ipams = slices.Clone(n.Ipams)
@@ -186,7 +188,7 @@ func (n *Network) clone() Network {
 	return c
 }
 
-func (e *Endpoint) clone() Endpoint {
+func cloneEndpoint(e *hns.Endpoint) hns.Endpoint {
 	c := *e
 	c.Policies = slices.Clone(e.Policies)
 	c.IPConfigurations = slices.Clone(e.IPConfigurations)
@@ -194,7 +196,7 @@ func (e *Endpoint) clone() Endpoint {
 	return c
 }
 
-func (n *Namespace) clone() Namespace {
+func cloneNamespace(n *hns.Namespace) hns.Namespace {
 	c := *n
 	c.Resources = slices.Clone(n.Resources)
 	return c

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hns_test
+package hnstest_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 var ctx = context.Background()
+
+// pod is the address of the endpoint of fakeWith.
+var pod = netip.MustParseAddr("10.40.3.7")
 
 func l2bridge(name string) hns.Network {
 	return hns.Network{Name: name, Type: hns.L2Bridge, Flags: hns.NonPersistent, SchemaVersion: hns.Schema2,
@@ -31,9 +36,9 @@ func overlay(name string, vni uint32) hns.Network {
 }
 
 // fakeWith returns a service with a network and an attached endpoint on it.
-func fakeWith(t *testing.T, v hns.Version) (*hns.Fake, hns.Network, hns.Endpoint) {
+func fakeWith(t *testing.T, v hns.Version) (*hnstest.Fake, hns.Network, hns.Endpoint) {
 	t.Helper()
-	f := hns.NewFake(v)
+	f := hnstest.NewFake(v)
 	n, err := f.CreateNetwork(ctx, l2bridge("net"))
 	if err != nil {
 		t.Fatal(err)
@@ -57,39 +62,39 @@ func set(id, values string) hns.Policy {
 type refusal struct {
 	name    string
 	version hns.Version
-	call    func(f *hns.Fake, n hns.Network, e hns.Endpoint) error
+	call    func(f *hnstest.Fake, n hns.Network, e hns.Endpoint) error
 	code    uint32
 	class   error
 }
 
 func networkRefusals() []refusal {
 	return []refusal{
-		{"same network name", hns.Server2022, func(f *hns.Fake, _ hns.Network, _ hns.Endpoint) error {
+		{"same network name", hns.Server2022, func(f *hnstest.Fake, _ hns.Network, _ hns.Endpoint) error {
 			_, err := f.CreateNetwork(ctx, l2bridge("NET"))
 			return err
 		}, hns.CodeNetworkExists, hns.ErrConflict},
-		{"adapter that is not there", hns.Server2022, func(f *hns.Fake, _ hns.Network, _ hns.Endpoint) error {
+		{"adapter that is not there", hns.Server2022, func(f *hnstest.Fake, _ hns.Network, _ hns.Endpoint) error {
 			n := l2bridge("other")
 			n.Policies = []hns.Policy{hns.MakePolicy(hns.TypeNetAdapterName, hns.NetAdapterName{NetworkAdapterName: "eth9"})}
 			_, err := f.CreateNetwork(ctx, n)
 			return err
 		}, 0x803B0006, hns.ErrRefused},
-		{"vni below 4096", hns.Server2022, func(f *hns.Fake, _ hns.Network, _ hns.Endpoint) error {
+		{"vni below 4096", hns.Server2022, func(f *hnstest.Fake, _ hns.Network, _ hns.Endpoint) error {
 			_, err := f.CreateNetwork(ctx, overlay("other", 4095))
 			return err
 		}, hns.CodeInvalidPolicy, hns.ErrRefused},
-		{"subnet without default route", hns.Server2022, func(f *hns.Fake, _ hns.Network, _ hns.Endpoint) error {
+		{"subnet without default route", hns.Server2022, func(f *hnstest.Fake, _ hns.Network, _ hns.Endpoint) error {
 			n := l2bridge("other")
 			n.Ipams[0].Subnets[0].Routes = nil
 			_, err := f.CreateNetwork(ctx, n)
 			return err
-		}, hns.CodeInvalidNetwork, hns.ErrRefused},
+		}, hnstest.CodeInvalidNetwork, hns.ErrRefused},
 		{"settings that are no JSON", hns.Server2022, update(hns.Policy{Type: hns.TypeACL, Settings: []byte(`{"Id"`)}), hns.CodeInvalidPolicy, hns.ErrRefused},
-		{"set on 2019", hns.Server2019, modifyNetwork(hns.Add, set("s", "10.0.0.1")), hns.CodeInvalidPolicyType, hns.ErrRefused},
+		{"set on 2019", hns.Server2019, modifyNetwork(hns.Add, set("s", "10.0.0.1")), hnstest.CodeInvalidPolicyType, hns.ErrRefused},
 		{"set with host bits", hns.Server2022, modifyNetwork(hns.Add, set("s", "10.0.0.1/8")), hns.CodeInvalidPolicy, hns.ErrRefused},
 		{"set twice", hns.Server2022, modifyNetwork(hns.Add, set("s", "10.0.0.1"), set("s", "10.0.0.2")), hns.CodePolicyExists, hns.ErrConflict},
 		{"remove an unknown set", hns.Server2022, modifyNetwork(hns.Remove, set("s", "10.0.0.1")), hns.CodePolicyNotFound, hns.ErrGone},
-		{"remove a set in use", hns.Server2022, func(f *hns.Fake, n hns.Network, e hns.Endpoint) error {
+		{"remove a set in use", hns.Server2022, func(f *hnstest.Fake, n hns.Network, e hns.Endpoint) error {
 			if _, err := f.ModifyNetwork(ctx, n.ID, hns.Add, set("s", "10.0.0.1")); err != nil {
 				return err
 			}
@@ -98,51 +103,51 @@ func networkRefusals() []refusal {
 			}
 			_, err := f.ModifyNetwork(ctx, n.ID, hns.Remove, set("s", "10.0.0.1"))
 			return err
-		}, hns.CodeHasReferences, hns.ErrRefused},
+		}, hnstest.CodeHasReferences, hns.ErrRefused},
 	}
 }
 
 func endpointRefusals() []refusal {
 	return []refusal{
-		{"address taken", hns.Server2022, func(f *hns.Fake, n hns.Network, _ hns.Endpoint) error {
+		{"address taken", hns.Server2022, func(f *hnstest.Fake, n hns.Network, _ hns.Endpoint) error {
 			_, err := f.CreateEndpoint(ctx, hns.Endpoint{HostComputeNetwork: n.ID, IPConfigurations: []hns.IPConfig{{IPAddress: "10.40.3.7"}}})
 			return err
 		}, hns.CodeObjectExists, hns.ErrConflict},
-		{"address taken, for a remote endpoint", hns.Server2022, func(f *hns.Fake, n hns.Network, _ hns.Endpoint) error {
+		{"address taken, for a remote endpoint", hns.Server2022, func(f *hnstest.Fake, n hns.Network, _ hns.Endpoint) error {
 			_, err := f.CreateEndpoint(ctx, hns.Endpoint{HostComputeNetwork: n.ID, Flags: hns.RemoteEndpoint, IPConfigurations: []hns.IPConfig{{IPAddress: "10.40.3.7"}}})
 			return err
 		}, hns.CodeObjectExists, hns.ErrConflict},
-		{"gateway's address", hns.Server2022, createAt("10.40.3.1"), hns.CodeAddressInvalid, hns.ErrRefused},
-		{"network's address", hns.Server2022, createAt("10.40.3.0"), hns.CodeAddressInvalid, hns.ErrRefused},
-		{"broadcast address", hns.Server2022, createAt("10.40.3.255"), hns.CodeAddressInvalid, hns.ErrRefused},
-		{"outside the subnet", hns.Server2022, createAt("10.40.4.7"), hns.CodeAddressInvalid, hns.ErrRefused},
-		{"unknown network", hns.Server2022, func(f *hns.Fake, _ hns.Network, _ hns.Endpoint) error {
+		{"gateway's address", hns.Server2022, createAt("10.40.3.1"), hnstest.CodeAddressInvalid, hns.ErrRefused},
+		{"network's address", hns.Server2022, createAt("10.40.3.0"), hnstest.CodeAddressInvalid, hns.ErrRefused},
+		{"broadcast address", hns.Server2022, createAt("10.40.3.255"), hnstest.CodeAddressInvalid, hns.ErrRefused},
+		{"outside the subnet", hns.Server2022, createAt("10.40.4.7"), hnstest.CodeAddressInvalid, hns.ErrRefused},
+		{"unknown network", hns.Server2022, func(f *hnstest.Fake, _ hns.Network, _ hns.Endpoint) error {
 			_, err := f.CreateEndpoint(ctx, hns.Endpoint{HostComputeNetwork: "nowhere"})
 			return err
 		}, hns.CodeNetworkNotFound, hns.ErrGone},
-		{"endpoint made in a namespace", hns.Server2022, func(f *hns.Fake, n hns.Network, _ hns.Endpoint) error {
+		{"endpoint made in a namespace", hns.Server2022, func(f *hnstest.Fake, n hns.Network, _ hns.Endpoint) error {
 			_, err := f.CreateEndpoint(ctx, hns.Endpoint{HostComputeNetwork: n.ID, HostComputeNamespace: f.AddNamespace()})
 			return err
-		}, hns.CodeInvalidEndpoint, hns.ErrRefused},
-		{"modify an unknown endpoint", hns.Server2022, func(f *hns.Fake, _ hns.Network, _ hns.Endpoint) error {
+		}, hnstest.CodeInvalidEndpoint, hns.ErrRefused},
+		{"modify an unknown endpoint", hns.Server2022, func(f *hnstest.Fake, _ hns.Network, _ hns.Endpoint) error {
 			_, err := f.ModifyEndpoint(ctx, "nobody", hns.Update)
 			return err
 		}, hns.CodeEndpointNotFound, hns.ErrGone},
-		{"unknown namespace", hns.Server2022, func(f *hns.Fake, _ hns.Network, _ hns.Endpoint) error {
+		{"unknown namespace", hns.Server2022, func(f *hnstest.Fake, _ hns.Network, _ hns.Endpoint) error {
 			_, err := f.Namespace(ctx, "nobody")
 			return err
 		}, hns.CodeNotFound, hns.ErrGone},
-		{"attached already", hns.Server2022, func(f *hns.Fake, _ hns.Network, e hns.Endpoint) error {
+		{"attached already", hns.Server2022, func(f *hnstest.Fake, _ hns.Network, e hns.Endpoint) error {
 			return f.AttachEndpoint(ctx, f.AddNamespace(), e.ID)
 		}, hns.CodeNamespaceHas, hns.ErrConflict},
-		{"attached to the host already", hns.Server2022, func(f *hns.Fake, _ hns.Network, e hns.Endpoint) error {
+		{"attached to the host already", hns.Server2022, func(f *hnstest.Fake, _ hns.Network, e hns.Endpoint) error {
 			return errors.Join(f.AttachEndpoint(ctx, hns.HostNamespace, e.ID), f.AttachEndpoint(ctx, hns.HostNamespace, e.ID))
 		}, hns.CodeAlreadyAttached, hns.ErrConflict},
-		{"attach a remote endpoint", hns.Server2022, func(f *hns.Fake, n hns.Network, _ hns.Endpoint) error {
+		{"attach a remote endpoint", hns.Server2022, func(f *hnstest.Fake, n hns.Network, _ hns.Endpoint) error {
 			e, err := f.CreateEndpoint(ctx, hns.Endpoint{HostComputeNetwork: n.ID, Flags: hns.RemoteEndpoint, IPConfigurations: []hns.IPConfig{{IPAddress: "10.40.9.9"}}})
 			return errors.Join(err, f.AttachEndpoint(ctx, f.AddNamespace(), e.ID))
-		}, hns.CodeRemoteEndpoint, hns.ErrRefused},
-		{"detach where it is not", hns.Server2022, func(f *hns.Fake, _ hns.Network, e hns.Endpoint) error {
+		}, hnstest.CodeRemoteEndpoint, hns.ErrRefused},
+		{"detach where it is not", hns.Server2022, func(f *hnstest.Fake, _ hns.Network, e hns.Endpoint) error {
 			return f.DetachEndpoint(ctx, f.AddNamespace(), e.ID)
 		}, hns.CodeNotFound, hns.ErrGone},
 	}
@@ -150,7 +155,7 @@ func endpointRefusals() []refusal {
 
 func policyRefusals() []refusal {
 	return []refusal{
-		{"unknown policy type", hns.Server2022, update(hns.Policy{Type: "Magic", Settings: []byte(`{}`)}), hns.CodeInvalidPolicyType, hns.ErrRefused},
+		{"unknown policy type", hns.Server2022, update(hns.Policy{Type: "Magic", Settings: []byte(`{}`)}), hnstest.CodeInvalidPolicyType, hns.ErrRefused},
 		{"priority out of range", hns.Server2019, update(rule("x", hns.Allow, hns.In, 65501).Policy()), hns.CodeInvalidPolicy, hns.ErrRefused},
 		{"prefix with host bits on 2022", hns.Server2022, update(remoteRule("10.0.0.1/8").Policy()), hns.CodeInvalidPolicy, hns.ErrRefused},
 		{"and on 2019", hns.Server2019, update(remoteRule("10.0.0.1/8").Policy()), 0, nil},
@@ -158,7 +163,7 @@ func policyRefusals() []refusal {
 		{"two nat policies", hns.Server2022, update(hns.MakePolicy(hns.TypeOutBoundNAT, hns.OutBoundNAT{}), hns.MakePolicy(hns.TypeOutBoundNAT, hns.OutBoundNAT{})), hns.CodeInvalidPolicy, hns.ErrRefused},
 		{"one of each family", hns.Server2022, update(hns.MakePolicy(hns.TypeOutBoundNAT, hns.OutBoundNAT{}), hns.MakePolicy(hns.TypeOutBoundNAT, hns.OutBoundNAT{Flags: hns.NATIPv6})), 0, nil},
 		{"unknown set", hns.Server2022, update(remoteRule("pods").Policy()), hns.CodeInvalidPolicy, hns.ErrRefused},
-		{"remove an unknown policy", hns.Server2022, func(f *hns.Fake, _ hns.Network, e hns.Endpoint) error {
+		{"remove an unknown policy", hns.Server2022, func(f *hnstest.Fake, _ hns.Network, e hns.Endpoint) error {
 			_, err := f.ModifyEndpoint(ctx, e.ID, hns.Remove, remoteRule("10.0.0.1").Policy())
 			return err
 		}, hns.CodePolicyNotFound, hns.ErrGone},
@@ -192,22 +197,22 @@ func TestFakeRefuses(t *testing.T) {
 	}
 }
 
-func createAt(ip string) func(*hns.Fake, hns.Network, hns.Endpoint) error {
-	return func(f *hns.Fake, n hns.Network, _ hns.Endpoint) error {
+func createAt(ip string) func(*hnstest.Fake, hns.Network, hns.Endpoint) error {
+	return func(f *hnstest.Fake, n hns.Network, _ hns.Endpoint) error {
 		_, err := f.CreateEndpoint(ctx, hns.Endpoint{HostComputeNetwork: n.ID, IPConfigurations: []hns.IPConfig{{IPAddress: ip}}})
 		return err
 	}
 }
 
-func update(policies ...hns.Policy) func(*hns.Fake, hns.Network, hns.Endpoint) error {
-	return func(f *hns.Fake, _ hns.Network, e hns.Endpoint) error {
+func update(policies ...hns.Policy) func(*hnstest.Fake, hns.Network, hns.Endpoint) error {
+	return func(f *hnstest.Fake, _ hns.Network, e hns.Endpoint) error {
 		_, err := f.ModifyEndpoint(ctx, e.ID, hns.Update, policies...)
 		return err
 	}
 }
 
-func modifyNetwork(r hns.RequestType, policies ...hns.Policy) func(*hns.Fake, hns.Network, hns.Endpoint) error {
-	return func(f *hns.Fake, n hns.Network, _ hns.Endpoint) error {
+func modifyNetwork(r hns.RequestType, policies ...hns.Policy) func(*hnstest.Fake, hns.Network, hns.Endpoint) error {
+	return func(f *hnstest.Fake, n hns.Network, _ hns.Endpoint) error {
 		_, err := f.ModifyNetwork(ctx, n.ID, r, policies...)
 		return err
 	}
@@ -266,7 +271,7 @@ func TestFakeLifecycle(t *testing.T) {
 // TestFakeOverlayRipensLate: the tunnel's addresses appear some time after the
 // network.
 func TestFakeOverlayRipensLate(t *testing.T) {
-	f := hns.NewFake(hns.Server2025)
+	f := hnstest.NewFake(hns.Server2025)
 	f.Late = 2
 	if _, err := f.CreateNetwork(ctx, overlay("net", 4096)); err != nil {
 		t.Fatal(err)
@@ -304,4 +309,12 @@ func TestFakeIsSafe(t *testing.T) {
 		})
 	}
 	group.Wait()
+}
+
+func packet(d hns.Direction, remote string, protocol uint8, port uint16) hns.Packet {
+	return hns.Packet{Direction: d, Local: pod, Remote: netip.MustParseAddr(remote), Protocol: protocol, Port: port}
+}
+
+func rule(id string, a hns.Action, d hns.Direction, priority uint16) hns.ACL {
+	return hns.ACL{ID: id, Action: a, Direction: d, RuleType: hns.Switch, Priority: priority}
 }

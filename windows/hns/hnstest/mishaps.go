@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hns
+package hnstest
 
 import (
 	"fmt"
 	"slices"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // Quirks are behaviours that differ between HNS installations.
@@ -28,7 +30,7 @@ func (f *Fake) SetQuirks(q Quirks) {
 }
 
 // SetVersion changes the version of HNS; stored objects stay.
-func (f *Fake) SetVersion(v Version) {
+func (f *Fake) SetVersion(v hns.Version) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.version = v
@@ -43,7 +45,7 @@ func (f *Fake) Rehydrate() {
 		was := n.ID
 		n.ID = f.guid()
 		for _, e := range f.endpoints {
-			if SameID(e.HostComputeNetwork, was) {
+			if hns.SameID(e.HostComputeNetwork, was) {
 				e.HostComputeNetwork = n.ID
 			}
 		}
@@ -53,23 +55,23 @@ func (f *Fake) Rehydrate() {
 	}
 }
 
-func (f *Fake) renumber(e *Endpoint) {
+func (f *Fake) renumber(e *hns.Endpoint) {
 	was := e.ID
 	e.ID = f.guid()
-	f.stats[e.ID] = &Stats{}
+	f.stats[e.ID] = &hns.Stats{}
 	delete(f.stats, was)
 	if state, ok := f.states[was]; ok {
 		f.states[e.ID] = state
 		delete(f.states, was)
 	}
 	for i, id := range f.host {
-		if SameID(id, was) {
+		if hns.SameID(id, was) {
 			f.host[i] = e.ID
 		}
 	}
 	for _, n := range f.namespaces {
 		for i, r := range n.Resources {
-			if r.is("Endpoint", was) {
+			if isObject(r, "Endpoint", was) {
 				n.Resources[i] = endpointResource(e.ID)
 			}
 		}
@@ -82,7 +84,7 @@ func (f *Fake) Lose() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, n := range slices.Clone(f.networks) {
-		if n.Flags&NonPersistent != 0 {
+		if n.Flags&hns.NonPersistent != 0 {
 			f.dropNetwork(n)
 		}
 	}
@@ -103,8 +105,8 @@ func (f *Fake) MoveTunnels(address string) {
 	defer f.mu.Unlock()
 	for _, n := range f.networks {
 		for i, p := range n.Policies {
-			if p.Is(TypeProviderAddress) {
-				n.Policies[i] = MakePolicy(TypeProviderAddress, ProviderAddress{address})
+			if p.Is(hns.TypeProviderAddress) {
+				n.Policies[i] = hns.MakePolicy(hns.TypeProviderAddress, hns.ProviderAddress{ProviderAddress: address})
 			}
 		}
 	}
@@ -112,14 +114,14 @@ func (f *Fake) MoveTunnels(address string) {
 
 // SetState puts an endpoint into a state that nothing else produces; StateNone ends that. ErrGone: the
 // endpoint does not exist.
-func (f *Fake) SetState(id string, s State) error {
+func (f *Fake) SetState(id string, s hns.State) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.endpoint(id)
 	if e == nil {
-		return NewError("SetState", CodeEndpointNotFound, fmt.Sprintf("endpoint %q does not exist", id))
+		return hns.NewError("SetState", hns.CodeEndpointNotFound, fmt.Sprintf("endpoint %q does not exist", id))
 	}
-	if delete(f.states, e.ID); s != StateNone {
+	if delete(f.states, e.ID); s != hns.StateNone {
 		f.states[e.ID] = s
 	}
 	return nil

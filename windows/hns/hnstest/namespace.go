@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hns
+package hnstest
 
 import (
 	"context"
 	"encoding/json"
 	"slices"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // Namespace implements Client.
-func (f *Fake) Namespace(_ context.Context, id string) (n Namespace, err error) {
+func (f *Fake) Namespace(_ context.Context, id string) (n hns.Namespace, err error) {
 	err = f.do("Namespace", id, nil, func() error {
 		found := f.namespace(id)
 		if found == nil {
-			return NewError("Namespace", CodeNotFound, "Element not found.")
+			return hns.NewError("Namespace", hns.CodeNotFound, "Element not found.")
 		}
-		n = found.clone()
+		n = cloneNamespace(found)
 		return nil
 	})
 	return n, err
@@ -23,7 +25,7 @@ func (f *Fake) Namespace(_ context.Context, id string) (n Namespace, err error) 
 
 // AddNamespace creates an empty namespace, as a container runtime does.
 func (f *Fake) AddNamespace() string {
-	n, err := f.CreateNamespace(context.Background(), Namespace{Type: "HostDefault"})
+	n, err := f.CreateNamespace(context.Background(), hns.Namespace{Type: "HostDefault"})
 	if err != nil {
 		return "" // cannot conflict with another namespace
 	}
@@ -39,19 +41,19 @@ func (f *Fake) RemoveNamespace(id string) {
 }
 
 func (f *Fake) forgetNamespace(id string) {
-	f.namespaces = slices.DeleteFunc(f.namespaces, func(n *Namespace) bool { return SameID(n.ID, id) })
+	f.namespaces = slices.DeleteFunc(f.namespaces, func(n *hns.Namespace) bool { return hns.SameID(n.ID, id) })
 	for _, e := range f.endpoints {
-		if SameID(e.HostComputeNamespace, id) {
+		if hns.SameID(e.HostComputeNamespace, id) {
 			e.HostComputeNamespace = ""
 		}
 	}
 }
 
 // Namespaces lists all namespaces.
-func (f *Fake) Namespaces(context.Context) (list []Namespace, err error) {
+func (f *Fake) Namespaces(context.Context) (list []hns.Namespace, err error) {
 	err = f.do("Namespaces", "", nil, func() error {
 		for _, n := range f.namespaces {
-			list = append(list, n.clone())
+			list = append(list, cloneNamespace(n))
 		}
 		return nil
 	})
@@ -59,19 +61,19 @@ func (f *Fake) Namespaces(context.Context) (list []Namespace, err error) {
 }
 
 // CreateNamespace creates an empty namespace. ErrRefused: its type is unknown.
-func (f *Fake) CreateNamespace(_ context.Context, n Namespace) (made Namespace, err error) {
+func (f *Fake) CreateNamespace(_ context.Context, n hns.Namespace) (made hns.Namespace, err error) {
 	const op = "CreateNamespace"
 	err = f.do(op, n.ID, n, func() error {
 		if n.Type != "" && !slices.Contains([]string{"Host", "HostDefault", "Guest", "GuestDefault"}, n.Type) {
-			return NewError(op, CodeInvalidArgument, "namespace type "+n.Type)
+			return hns.NewError(op, CodeInvalidArgument, "namespace type "+n.Type)
 		}
 		id, err := f.newID(op, n.ID)
 		if err != nil {
 			return err
 		}
-		stored := Namespace{ID: id, NamespaceID: n.NamespaceID, Type: n.Type, SchemaVersion: Schema2}
+		stored := hns.Namespace{ID: id, NamespaceID: n.NamespaceID, Type: n.Type, SchemaVersion: hns.Schema2}
 		f.namespaces = append(f.namespaces, &stored)
-		made = stored.clone()
+		made = cloneNamespace(&stored)
 		return nil
 	})
 	return made, err
@@ -84,10 +86,10 @@ func (f *Fake) DeleteNamespace(_ context.Context, id string) error {
 	return f.do(op, id, nil, func() error {
 		n := f.namespace(id)
 		if n == nil {
-			return NewError(op, CodeNotFound, "Element not found.")
+			return hns.NewError(op, hns.CodeNotFound, "Element not found.")
 		}
-		if slices.ContainsFunc(n.Resources, func(r Resource) bool { return r.Type == "Container" }) {
-			return NewError(op, CodeRequestUnsupported, "The specified request is unsupported.")
+		if slices.ContainsFunc(n.Resources, func(r hns.Resource) bool { return r.Type == "Container" }) {
+			return hns.NewError(op, CodeRequestUnsupported, "The specified request is unsupported.")
 		}
 		f.forgetNamespace(id)
 		return nil
@@ -100,21 +102,21 @@ func (f *Fake) PutContainer(namespace, container string, gone bool) error {
 	return f.do(op, namespace, container, func() error {
 		n := f.namespace(namespace)
 		if n == nil {
-			return NewError(op, CodeNotFound, "Element not found.")
+			return hns.NewError(op, hns.CodeNotFound, "Element not found.")
 		}
-		n.Resources = slices.DeleteFunc(n.Resources, func(r Resource) bool { return r.is("Container", container) })
+		n.Resources = slices.DeleteFunc(n.Resources, func(r hns.Resource) bool { return isObject(r, "Container", container) })
 		if !gone {
 			data, _ := json.Marshal(map[string]string{"ID": container})
-			n.Resources = append(n.Resources, Resource{Type: "Container", Data: data})
+			n.Resources = append(n.Resources, hns.Resource{Type: "Container", Data: data})
 		}
 		return nil
 	})
 }
 
-// is reports whether a resource is the object of a kind with an id.
-func (r Resource) is(kind, id string) bool {
+// isObject reports whether a resource is the object of a kind with an id.
+func isObject(r hns.Resource, kind, id string) bool {
 	var data struct{ ID string }
-	return r.Type == kind && json.Unmarshal(r.Data, &data) == nil && SameID(data.ID, id)
+	return r.Type == kind && json.Unmarshal(r.Data, &data) == nil && hns.SameID(data.ID, id)
 }
 
 // AttachEndpoint implements Client.
@@ -123,30 +125,30 @@ func (f *Fake) AttachEndpoint(_ context.Context, namespace, endpoint string) err
 	return f.do(op, endpoint, namespace, func() error {
 		e := f.endpoint(endpoint)
 		if e == nil {
-			return NewError(op, CodeEndpointNotFound, "The endpoint was not found.")
+			return hns.NewError(op, hns.CodeEndpointNotFound, "The endpoint was not found.")
 		}
 		if e.Remote() {
-			return NewError(op, CodeRemoteEndpoint, "The operation is not possible with a remote endpoint.")
+			return hns.NewError(op, CodeRemoteEndpoint, "The operation is not possible with a remote endpoint.")
 		}
-		if namespace == HostNamespace {
+		if namespace == hns.HostNamespace {
 			if slices.Contains(f.host, e.ID) {
-				return NewError(op, CodeAlreadyAttached, "The endpoint is already attached.")
+				return hns.NewError(op, hns.CodeAlreadyAttached, "The endpoint is already attached.")
 			}
 			f.host = append(f.host, e.ID)
 			return nil
 		}
 		n := f.namespace(namespace)
 		if n == nil {
-			return NewError(op, CodeNotFound, "Element not found.")
+			return hns.NewError(op, hns.CodeNotFound, "Element not found.")
 		}
-		if SameID(e.HostComputeNamespace, n.ID) {
+		if hns.SameID(e.HostComputeNamespace, n.ID) {
 			return nil // win-bridge and win-overlay do so at every further ADD
 		}
 		if e.HostComputeNamespace != "" {
-			return NewError(op, CodeNamespaceHas, "The endpoint is in a namespace already.")
+			return hns.NewError(op, hns.CodeNamespaceHas, "The endpoint is in a namespace already.")
 		}
 		if f.quirks.AttachOnce && f.left[e.ID] {
-			return NewError(op, CodeRequestUnsupported, "The specified request is unsupported.")
+			return hns.NewError(op, CodeRequestUnsupported, "The specified request is unsupported.")
 		}
 		e.HostComputeNamespace = n.ID
 		if f.bug != BugResourceMissing {
@@ -161,22 +163,22 @@ func (f *Fake) DetachEndpoint(_ context.Context, namespace, endpoint string) err
 	const op = "DetachEndpoint"
 	return f.do(op, endpoint, namespace, func() error {
 		n := f.namespace(namespace)
-		if n == nil && namespace != HostNamespace {
-			return NewError(op, CodeNotFound, "Element not found.")
+		if n == nil && namespace != hns.HostNamespace {
+			return hns.NewError(op, hns.CodeNotFound, "Element not found.")
 		}
 		e := f.endpoint(endpoint)
 		if e == nil {
-			return NewError(op, CodeEndpointNotFound, "The endpoint was not found.")
+			return hns.NewError(op, hns.CodeEndpointNotFound, "The endpoint was not found.")
 		}
-		if namespace == HostNamespace {
+		if namespace == hns.HostNamespace {
 			if !slices.Contains(f.host, e.ID) {
-				return NewError(op, CodeEndpointNotAttached, "The endpoint is not attached.")
+				return hns.NewError(op, hns.CodeEndpointNotAttached, "The endpoint is not attached.")
 			}
 			f.leave(e)
 			return nil
 		}
-		if !SameID(e.HostComputeNamespace, n.ID) {
-			return NewError(op, CodeNotFound, "Element not found.")
+		if !hns.SameID(e.HostComputeNamespace, n.ID) {
+			return hns.NewError(op, hns.CodeNotFound, "Element not found.")
 		}
 		if f.bug != BugDetachKeeps {
 			f.leave(e)
@@ -186,15 +188,15 @@ func (f *Fake) DetachEndpoint(_ context.Context, namespace, endpoint string) err
 	})
 }
 
-func endpointResource(id string) Resource {
+func endpointResource(id string) hns.Resource {
 	data, _ := json.Marshal(map[string]string{"ID": id})
-	return Resource{Type: "Endpoint", Data: data}
+	return hns.Resource{Type: "Endpoint", Data: data}
 }
 
 // EndpointStates implements Stater. An endpoint in a namespace has state 1 until a container runs there.
-func (f *Fake) EndpointStates(context.Context) (states map[string]State, err error) {
+func (f *Fake) EndpointStates(context.Context) (states map[string]hns.State, err error) {
 	err = f.do("EndpointStates", "", nil, func() error {
-		states = make(map[string]State, len(f.endpoints))
+		states = make(map[string]hns.State, len(f.endpoints))
 		for _, e := range f.endpoints {
 			states[e.ID] = f.state(e)
 		}
@@ -203,34 +205,34 @@ func (f *Fake) EndpointStates(context.Context) (states map[string]State, err err
 	return states, err
 }
 
-func (f *Fake) state(e *Endpoint) State {
+func (f *Fake) state(e *hns.Endpoint) hns.State {
 	if s, ok := f.states[e.ID]; ok {
 		return s
 	}
 	if slices.Contains(f.host, e.ID) {
-		return StateAttached
+		return hns.StateAttached
 	}
 	n := f.namespace(e.HostComputeNamespace)
-	if n != nil && slices.ContainsFunc(n.Resources, func(r Resource) bool { return r.Type == "Container" }) {
-		return StateAttachedSharing
+	if n != nil && slices.ContainsFunc(n.Resources, func(r hns.Resource) bool { return r.Type == "Container" }) {
+		return hns.StateAttachedSharing
 	}
-	return StateCreated
+	return hns.StateCreated
 }
 
 // State returns the state of one endpoint; StateNone if none is known.
-func (f *Fake) State(id string) State {
+func (f *Fake) State(id string) hns.State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if e := f.endpoint(id); e != nil {
 		return f.state(e)
 	}
-	return StateNone
+	return hns.StateNone
 }
 
 // leave detaches an endpoint from its namespace and the host.
-func (f *Fake) leave(e *Endpoint) {
+func (f *Fake) leave(e *hns.Endpoint) {
 	if n := f.namespace(e.HostComputeNamespace); n != nil {
-		n.Resources = slices.DeleteFunc(n.Resources, func(r Resource) bool { return r.is("Endpoint", e.ID) })
+		n.Resources = slices.DeleteFunc(n.Resources, func(r hns.Resource) bool { return isObject(r, "Endpoint", e.ID) })
 	}
 	e.HostComputeNamespace = ""
 	f.host = slices.DeleteFunc(f.host, func(id string) bool { return id == e.ID })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hns
+package hnstest
 
 import (
 	"context"
@@ -9,16 +9,18 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // Networks implements Client.
-func (f *Fake) Networks(context.Context) (list []Network, err error) {
+func (f *Fake) Networks(context.Context) (list []hns.Network, err error) {
 	err = f.do("Networks", "", nil, func() error {
 		for i, n := range f.networks {
-			if n.Type.is(Overlay) {
+			if sameType(n.Type, hns.Overlay) {
 				f.ripen(n, i)
 			}
-			list = append(list, n.clone())
+			list = append(list, cloneNetwork(n))
 		}
 		return nil
 	})
@@ -26,14 +28,14 @@ func (f *Fake) Networks(context.Context) (list []Network, err error) {
 }
 
 // ripen adds members that HNS knows only after it has bound the adapter.
-func (f *Fake) ripen(n *Network, i int) {
-	if slices.ContainsFunc(n.Policies, func(p Policy) bool { return p.Is(TypeDrMacAddress) }) {
+func (f *Fake) ripen(n *hns.Network, i int) {
+	if slices.ContainsFunc(n.Policies, func(p hns.Policy) bool { return p.Is(hns.TypeDrMacAddress) }) {
 		return
 	}
-	n.Policies = slices.DeleteFunc(n.Policies, func(p Policy) bool { return p.Is(TypeProviderAddress) })
+	n.Policies = slices.DeleteFunc(n.Policies, func(p hns.Policy) bool { return p.Is(hns.TypeProviderAddress) })
 	if f.Late > 0 {
 		f.Late--
-		n.Policies = append(n.Policies, MakePolicy(TypeProviderAddress, ProviderAddress{f.early}))
+		n.Policies = append(n.Policies, hns.MakePolicy(hns.TypeProviderAddress, hns.ProviderAddress{ProviderAddress: f.early}))
 		return
 	}
 	address, mac := f.ManagementIP, f.ManagementMAC
@@ -43,25 +45,25 @@ func (f *Fake) ripen(n *Network, i int) {
 	if mac == "" {
 		mac = fmt.Sprintf("00-15-5D-7A-11-%02X", 2+i)
 	}
-	n.Policies = append(n.Policies, MakePolicy(TypeProviderAddress, ProviderAddress{address}), MakePolicy(TypeDrMacAddress, DrMacAddress{mac}))
+	n.Policies = append(n.Policies, hns.MakePolicy(hns.TypeProviderAddress, hns.ProviderAddress{ProviderAddress: address}), hns.MakePolicy(hns.TypeDrMacAddress, hns.DrMacAddress{Address: mac}))
 }
 
 // inventedIpam returns the range of a NAT network without one.
-func inventedIpam() Ipam {
-	return Ipam{Type: "Static", Subnets: []Subnet{{IPAddressPrefix: "172.29.0.0/20",
-		Routes: []Route{{NextHop: "172.29.0.1", DestinationPrefix: "0.0.0.0/0"}}}}}
+func inventedIpam() hns.Ipam {
+	return hns.Ipam{Type: "Static", Subnets: []hns.Subnet{{IPAddressPrefix: "172.29.0.0/20",
+		Routes: []hns.Route{{NextHop: "172.29.0.1", DestinationPrefix: "0.0.0.0/0"}}}}}
 }
 
-// is compares types without case, as HNS does.
-func (t NetworkType) is(other NetworkType) bool { return strings.EqualFold(string(t), string(other)) }
+// sameType compares types without case, as HNS does.
+func sameType(a, b hns.NetworkType) bool { return strings.EqualFold(string(a), string(b)) }
 
 // CreateNetwork implements Client.
-func (f *Fake) CreateNetwork(_ context.Context, n Network) (made Network, err error) {
+func (f *Fake) CreateNetwork(_ context.Context, n hns.Network) (made hns.Network, err error) {
 	const op = "CreateNetwork"
 	err = f.do(op, n.Name, n, func() error {
-		stored := n.clone()
-		if stored.Type.is(NAT) && len(stored.Subnets()) == 0 {
-			stored.Ipams = []Ipam{inventedIpam()}
+		stored := cloneNetwork(&n)
+		if sameType(stored.Type, NAT) && len(stored.Subnets()) == 0 {
+			stored.Ipams = []hns.Ipam{inventedIpam()}
 		}
 		if err := f.checkNetwork(op, stored); err != nil {
 			return err
@@ -72,36 +74,36 @@ func (f *Fake) CreateNetwork(_ context.Context, n Network) (made Network, err er
 		}
 		stored.ID = id
 		f.networks = append(f.networks, &stored)
-		made = stored.clone()
+		made = cloneNetwork(&stored)
 		return nil
 	})
 	return made, err
 }
 
-func (f *Fake) checkNetwork(op string, n Network) error {
-	if !f.version.Supports(Schema2API) {
-		return NewError(op, CodeNotImplemented, "schema 2 needs hns 9.2")
+func (f *Fake) checkNetwork(op string, n hns.Network) error {
+	if !f.version.Supports(hns.Schema2API) {
+		return hns.NewError(op, hns.CodeNotImplemented, "schema 2 needs hns 9.2")
 	}
-	if find(f.networks, func(o *Network) bool { return strings.EqualFold(o.Name, n.Name) }) != nil {
-		return NewError(op, CodeNetworkExists, "A network with this name already exists.")
+	if find(f.networks, func(o *hns.Network) bool { return strings.EqualFold(o.Name, n.Name) }) != nil {
+		return hns.NewError(op, hns.CodeNetworkExists, "A network with this name already exists.")
 	}
-	if f.quirks.NoVFP && n.Type.is(Overlay) {
-		return NewError(op, CodeInvalidPolicy, "A policy is invalid.")
+	if f.quirks.NoVFP && sameType(n.Type, hns.Overlay) {
+		return hns.NewError(op, hns.CodeInvalidPolicy, "A policy is invalid.")
 	}
-	if !slices.ContainsFunc([]NetworkType{L2Bridge, Overlay, NAT, ICS, Transparent, L2Tunnel, Private, Internal}, n.Type.is) {
-		return NewError(op, CodeInvalidNetworkType, fmt.Sprintf("network type %q", n.Type))
+	if !slices.ContainsFunc([]hns.NetworkType{hns.L2Bridge, hns.Overlay, NAT, ICS, Transparent, L2Tunnel, Private, Internal}, func(t hns.NetworkType) bool { return sameType(n.Type, t) }) {
+		return hns.NewError(op, CodeInvalidNetworkType, fmt.Sprintf("network type %q", n.Type))
 	}
 	for _, p := range n.Policies {
-		var adapter NetAdapterName
-		if p.Is(TypeNetAdapterName) && (p.Decode(&adapter) != nil || !slices.Contains(f.Adapters, adapter.NetworkAdapterName)) {
-			return NewError(op, CodeAdapterNotFound, "An adapter was not found.")
+		var adapter hns.NetAdapterName
+		if p.Is(hns.TypeNetAdapterName) && (p.Decode(&adapter) != nil || !slices.Contains(f.Adapters, adapter.NetworkAdapterName)) {
+			return hns.NewError(op, hns.CodeAdapterNotFound, "An adapter was not found.")
 		}
-		if p.Is(TypeSet) || p.Is(TypeRemoteSubnetRoute) {
-			return NewError(op, CodeInvalidPolicyType, p.Type+" at creation")
+		if p.Is(hns.TypeSet) || p.Is(hns.TypeRemoteSubnetRoute) {
+			return hns.NewError(op, CodeInvalidPolicyType, p.Type+" at creation")
 		}
 	}
-	if len(n.Subnets()) == 0 && (n.Type.is(L2Bridge) || n.Type.is(Overlay)) {
-		return NewError(op, CodeInvalidNetwork, "no subnet")
+	if len(n.Subnets()) == 0 && (sameType(n.Type, hns.L2Bridge) || sameType(n.Type, hns.Overlay)) {
+		return hns.NewError(op, CodeInvalidNetwork, "no subnet")
 	}
 	for _, s := range n.Subnets() {
 		if err := f.checkSubnet(op, n.Type, s); err != nil {
@@ -111,29 +113,29 @@ func (f *Fake) checkNetwork(op string, n Network) error {
 	return nil
 }
 
-func (f *Fake) checkSubnet(op string, kind NetworkType, s Subnet) error {
+func (f *Fake) checkSubnet(op string, kind hns.NetworkType, s hns.Subnet) error {
 	prefix, err := netip.ParsePrefix(s.IPAddressPrefix)
 	if err != nil || prefix != prefix.Masked() {
-		return NewError(op, CodeInvalidPrefix, fmt.Sprintf("subnet %q", s.IPAddressPrefix))
+		return hns.NewError(op, CodeInvalidPrefix, fmt.Sprintf("subnet %q", s.IPAddressPrefix))
 	}
-	if prefix.Addr().Is6() && (kind.is(Overlay) || !f.version.Supports(DualStack)) {
-		return NewError(op, CodeInvalidPrefix, "IPv6 is not supported here")
+	if prefix.Addr().Is6() && (sameType(kind, hns.Overlay) || !f.version.Supports(hns.DualStack)) {
+		return hns.NewError(op, CodeInvalidPrefix, "IPv6 is not supported here")
 	}
 	// hcsshim refuses subnets without a default route before HNS gets them.
-	def := slices.IndexFunc(s.Routes, func(r Route) bool { return r.DestinationPrefix == "0.0.0.0/0" || r.DestinationPrefix == "::/0" })
+	def := slices.IndexFunc(s.Routes, func(r hns.Route) bool { return r.DestinationPrefix == "0.0.0.0/0" || r.DestinationPrefix == "::/0" })
 	if def < 0 {
-		return NewError(op, CodeInvalidNetwork, "subnet without default route")
+		return hns.NewError(op, CodeInvalidNetwork, "subnet without default route")
 	}
 	if gateway, err := netip.ParseAddr(s.Routes[def].NextHop); err != nil || !prefix.Contains(gateway) {
-		return NewError(op, CodeInvalidNetwork, fmt.Sprintf("gateway %q is not in the subnet", s.Routes[def].NextHop))
+		return hns.NewError(op, CodeInvalidNetwork, fmt.Sprintf("gateway %q is not in the subnet", s.Routes[def].NextHop))
 	}
-	if !kind.is(Overlay) {
+	if !sameType(kind, hns.Overlay) {
 		return nil
 	}
-	var id IsolationID
-	vsid := slices.IndexFunc(s.Policies, func(p Policy) bool { return p.Is(TypeVSID) })
+	var id hns.IsolationID
+	vsid := slices.IndexFunc(s.Policies, func(p hns.Policy) bool { return p.Is(hns.TypeVSID) })
 	if vsid < 0 || s.Policies[vsid].Decode(&id) != nil || id.IsolationID < 4096 || id.IsolationID > 1<<24-1 {
-		return NewError(op, CodeInvalidPolicy, "overlay subnets need a VSID policy of 4096 or more")
+		return hns.NewError(op, hns.CodeInvalidPolicy, "overlay subnets need a VSID policy of 4096 or more")
 	}
 	return nil
 }
@@ -144,78 +146,78 @@ func (f *Fake) DeleteNetwork(_ context.Context, id string) error {
 	return f.do(op, id, nil, func() error {
 		n := f.network(id)
 		if n == nil {
-			return NewError(op, CodeNetworkNotFound, "The network was not found.")
+			return hns.NewError(op, hns.CodeNetworkNotFound, "The network was not found.")
 		}
 		f.dropNetwork(n)
 		return nil
 	})
 }
 
-func (f *Fake) dropNetwork(n *Network) {
+func (f *Fake) dropNetwork(n *hns.Network) {
 	for _, e := range slices.Clone(f.endpoints) {
-		if SameID(e.HostComputeNetwork, n.ID) {
+		if hns.SameID(e.HostComputeNetwork, n.ID) {
 			f.drop(e)
 		}
 	}
-	f.networks = slices.DeleteFunc(f.networks, func(o *Network) bool { return o == n })
+	f.networks = slices.DeleteFunc(f.networks, func(o *hns.Network) bool { return o == n })
 }
 
 // ModifyNetwork implements Client.
-func (f *Fake) ModifyNetwork(_ context.Context, id string, r RequestType, policies ...Policy) (changed Network, err error) {
+func (f *Fake) ModifyNetwork(_ context.Context, id string, r hns.RequestType, policies ...hns.Policy) (changed hns.Network, err error) {
 	const op = "ModifyNetwork"
 	err = f.do(op, id, map[string]any{"RequestType": r, "Policies": policies}, func() error {
 		n := f.network(id)
 		if n == nil {
-			return NewError(op, CodeNetworkNotFound, "The network was not found.")
+			return hns.NewError(op, hns.CodeNetworkNotFound, "The network was not found.")
 		}
-		next := n.clone()
+		next := cloneNetwork(n)
 		for _, p := range policies {
 			if err := f.changeNetwork(op, &next, r, p); err != nil {
 				return err
 			}
 		}
 		*n = next
-		changed = next.clone()
+		changed = cloneNetwork(&next)
 		return nil
 	})
 	return changed, err
 }
 
-func (f *Fake) changeNetwork(op string, n *Network, r RequestType, p Policy) error {
+func (f *Fake) changeNetwork(op string, n *hns.Network, r hns.RequestType, p hns.Policy) error {
 	switch {
-	case p.Is(TypeSet):
+	case p.Is(hns.TypeSet):
 		return f.changeSet(op, n, r, p)
-	case p.Is(TypeNetworkACL) && f.version.Supports(NetworkACLs):
-	case p.Is(TypeRemoteSubnetRoute):
+	case p.Is(hns.TypeNetworkACL) && Since(f.version, NetworkACLs):
+	case p.Is(hns.TypeRemoteSubnetRoute):
 		if err := checkRemoteRoute(p); err != nil {
-			return NewError(op, CodeInvalidPolicy, err.Error())
+			return hns.NewError(op, hns.CodeInvalidPolicy, err.Error())
 		}
-	case p.Is(TypeHostRoute):
+	case p.Is(hns.TypeHostRoute):
 	default:
-		return NewError(op, CodeInvalidPolicyType, fmt.Sprintf("policy type %q", p.Type))
+		return hns.NewError(op, CodeInvalidPolicyType, fmt.Sprintf("policy type %q", p.Type))
 	}
 	switch {
-	case f.bug == BugAddLost && r == Add, f.bug == BugRemoveIgnored && r == Remove:
+	case f.bug == BugAddLost && r == hns.Add, f.bug == BugRemoveIgnored && r == hns.Remove:
 		return nil
 	}
 	switch r {
-	case Add:
+	case hns.Add:
 		n.Policies = append(n.Policies, p)
-	case Remove:
-		i := slices.IndexFunc(n.Policies, func(o Policy) bool { return o.Is(p.Type) && sameJSON(o.Settings, p.Settings) })
+	case hns.Remove:
+		i := slices.IndexFunc(n.Policies, func(o hns.Policy) bool { return o.Is(p.Type) && sameJSON(o.Settings, p.Settings) })
 		if i < 0 {
-			return NewError(op, CodePolicyNotFound, "The policy was not found.")
+			return hns.NewError(op, hns.CodePolicyNotFound, "The policy was not found.")
 		}
 		n.Policies = slices.Delete(n.Policies, i, i+1)
 	default:
-		return NewError(op, CodeRequestUnsupported, fmt.Sprintf("request type %q for %s", r, p.Type))
+		return hns.NewError(op, CodeRequestUnsupported, fmt.Sprintf("request type %q for %s", r, p.Type))
 	}
 	return nil
 }
 
 // checkRemoteRoute returns an error for a route to another node that HNS refuses.
-func checkRemoteRoute(p Policy) error {
-	var r RemoteSubnetRoute
+func checkRemoteRoute(p hns.Policy) error {
+	var r hns.RemoteSubnetRoute
 	if err := p.Decode(&r); err != nil {
 		return err
 	}
@@ -232,40 +234,40 @@ func checkRemoteRoute(p Policy) error {
 }
 
 // changeSet adds, replaces or removes one set of addresses.
-func (f *Fake) changeSet(op string, n *Network, r RequestType, p Policy) error {
-	if !f.version.Supports(Sets) {
-		return NewError(op, CodeInvalidPolicyType, "sets need hns 13.0")
+func (f *Fake) changeSet(op string, n *hns.Network, r hns.RequestType, p hns.Policy) error {
+	if !f.version.Supports(hns.Sets) {
+		return hns.NewError(op, CodeInvalidPolicyType, "sets need hns 13.0")
 	}
-	var set SetPolicy
+	var set hns.SetPolicy
 	if err := p.Decode(&set); err != nil {
-		return NewError(op, CodeInvalidJSON, err.Error())
+		return hns.NewError(op, CodeInvalidJSON, err.Error())
 	}
-	list, err := ParseAddresses(set.Values)
-	if err != nil || set.ID == "" || len(list.Sets) > 0 || !list.Canonical || !strings.EqualFold(set.PolicyType, IPSet) {
-		return NewError(op, CodeInvalidPolicy, fmt.Sprintf("set %q is malformed", set.ID))
+	list, err := hns.ParseAddresses(set.Values)
+	if err != nil || set.ID == "" || len(list.Sets) > 0 || !list.Canonical || !strings.EqualFold(set.PolicyType, hns.IPSet) {
+		return hns.NewError(op, hns.CodeInvalidPolicy, fmt.Sprintf("set %q is malformed", set.ID))
 	}
-	i := slices.IndexFunc(n.Policies, func(o Policy) bool {
-		var other SetPolicy
-		return o.Is(TypeSet) && o.Decode(&other) == nil && other.ID == set.ID
+	i := slices.IndexFunc(n.Policies, func(o hns.Policy) bool {
+		var other hns.SetPolicy
+		return o.Is(hns.TypeSet) && o.Decode(&other) == nil && other.ID == set.ID
 	})
 	switch {
-	case r == Add && i >= 0:
-		return NewError(op, CodePolicyExists, fmt.Sprintf("set %q exists", set.ID))
-	case r == Add:
+	case r == hns.Add && i >= 0:
+		return hns.NewError(op, hns.CodePolicyExists, fmt.Sprintf("set %q exists", set.ID))
+	case r == hns.Add:
 		n.Policies = append(n.Policies, p)
-	case r == Update && f.bug == BugSetKept:
-	case r == Update && i >= 0:
+	case r == hns.Update && f.bug == BugSetKept:
+	case r == hns.Update && i >= 0:
 		n.Policies[i] = p
-	case r == Update:
+	case r == hns.Update:
 		// An Update of an unknown set has no effect and no error.
-	case r == Remove && (i < 0 || !sameJSON(n.Policies[i].Settings, p.Settings)):
-		return NewError(op, CodePolicyNotFound, "The policy was not found.")
-	case r == Remove && f.used(n.ID, set.ID):
-		return NewError(op, CodeHasReferences, fmt.Sprintf("set %q is in use", set.ID))
-	case r == Remove:
+	case r == hns.Remove && (i < 0 || !sameJSON(n.Policies[i].Settings, p.Settings)):
+		return hns.NewError(op, hns.CodePolicyNotFound, "The policy was not found.")
+	case r == hns.Remove && f.used(n.ID, set.ID):
+		return hns.NewError(op, CodeHasReferences, fmt.Sprintf("set %q is in use", set.ID))
+	case r == hns.Remove:
 		n.Policies = slices.Delete(n.Policies, i, i+1)
 	default:
-		return NewError(op, CodeRequestUnsupported, fmt.Sprintf("request type %q", r))
+		return hns.NewError(op, CodeRequestUnsupported, fmt.Sprintf("request type %q", r))
 	}
 	return nil
 }
@@ -273,13 +275,13 @@ func (f *Fake) changeSet(op string, n *Network, r RequestType, p Policy) error {
 // used reports whether an ACL on the network refers to a set.
 func (f *Fake) used(network, set string) bool {
 	for _, e := range f.endpoints {
-		if !SameID(e.HostComputeNetwork, network) {
+		if !hns.SameID(e.HostComputeNetwork, network) {
 			continue
 		}
 		acls, _ := e.ACLs()
 		for _, a := range acls {
 			for _, text := range []string{a.LocalAddresses, a.RemoteAddresses} {
-				if list, err := ParseAddresses(text); err == nil && slices.Contains(list.Sets, set) {
+				if list, err := hns.ParseAddresses(text); err == nil && slices.Contains(list.Sets, set) {
 					return true
 				}
 			}

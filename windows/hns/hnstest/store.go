@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hns
+package hnstest
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // store is the part of a Fake that survives a restart.
 type store struct {
 	Sequence, MACs uint32
-	Networks       []*Network
-	Endpoints      []*Endpoint
-	Namespaces     []*Namespace
+	Networks       []*hns.Network
+	Endpoints      []*hns.Endpoint
+	Namespaces     []*hns.Namespace
 	Host           []string
 }
 
@@ -39,11 +41,11 @@ func (f *Fake) Load(text []byte) error {
 	defer f.mu.Unlock()
 	f.sequence, f.macs = s.Sequence, s.MACs
 	f.networks, f.endpoints, f.namespaces, f.host = s.Networks, s.Endpoints, s.Namespaces, s.Host
-	f.stats = make(map[string]*Stats, len(f.endpoints))
+	f.stats = make(map[string]*hns.Stats, len(f.endpoints))
 	clear(f.states)
 	clear(f.left)
 	for _, e := range f.endpoints {
-		f.stats[e.ID] = &Stats{}
+		f.stats[e.ID] = &hns.Stats{}
 	}
 	return nil
 }
@@ -55,7 +57,7 @@ func (f *Fake) Reboot() {
 	defer f.mu.Unlock()
 	f.namespaces, f.host = nil, nil
 	for _, n := range slices.Clone(f.networks) {
-		if n.Flags&NonPersistent != 0 && f.bug != BugRebootKeeps {
+		if n.Flags&hns.NonPersistent != 0 && f.bug != BugRebootKeeps {
 			f.dropNetwork(n)
 		}
 	}
@@ -65,39 +67,39 @@ func (f *Fake) Reboot() {
 }
 
 // Network returns a network. ErrGone: it does not exist.
-func (f *Fake) Network(_ context.Context, id string) (n Network, err error) {
+func (f *Fake) Network(_ context.Context, id string) (n hns.Network, err error) {
 	err = f.do("Network", id, nil, func() error {
 		found := f.network(id)
 		if found == nil {
-			return NewError("Network", CodeNotFound, "Element not found.")
+			return hns.NewError("Network", hns.CodeNotFound, "Element not found.")
 		}
-		n = found.clone()
+		n = cloneNetwork(found)
 		return nil
 	})
 	return n, err
 }
 
 // Endpoint returns an endpoint. ErrGone: it does not exist.
-func (f *Fake) Endpoint(_ context.Context, id string) (e Endpoint, err error) {
+func (f *Fake) Endpoint(_ context.Context, id string) (e hns.Endpoint, err error) {
 	err = f.do("Endpoint", id, nil, func() error {
 		found := f.endpoint(id)
 		if found == nil {
 			if f.bug == BugWrongCode {
-				return NewError("Endpoint", CodeUnexpected, "Catastrophic failure")
+				return hns.NewError("Endpoint", hns.CodeUnexpected, "Catastrophic failure")
 			}
-			return NewError("Endpoint", CodeNotFound, "Element not found.")
+			return hns.NewError("Endpoint", hns.CodeNotFound, "Element not found.")
 		}
-		e = found.clone()
+		e = cloneEndpoint(found)
 		return nil
 	})
 	return e, err
 }
 
 // AllEndpoints lists the endpoints of all networks.
-func (f *Fake) AllEndpoints(context.Context) (list []Endpoint, err error) {
+func (f *Fake) AllEndpoints(context.Context) (list []hns.Endpoint, err error) {
 	err = f.do("AllEndpoints", "", nil, func() error {
 		for _, e := range f.endpoints {
-			list = append(list, e.clone())
+			list = append(list, cloneEndpoint(e))
 		}
 		return nil
 	})
@@ -108,11 +110,11 @@ func (f *Fake) AllEndpoints(context.Context) (list []Endpoint, err error) {
 func (f *Fake) OnHost(id string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.ContainsFunc(f.host, func(h string) bool { return SameID(h, id) })
+	return slices.ContainsFunc(f.host, func(h string) bool { return hns.SameID(h, id) })
 }
 
 // PortRules returns the rules in force at the port of an attached endpoint.
-func (f *Fake) PortRules(id string) (*Rules, error) {
+func (f *Fake) PortRules(id string) (*hns.Rules, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.endpoint(id)
@@ -123,7 +125,7 @@ func (f *Fake) PortRules(id string) (*Rules, error) {
 }
 
 // Count adds to the packet counts of an endpoint.
-func (f *Fake) Count(id string, d Direction, passed bool) {
+func (f *Fake) Count(id string, d hns.Direction, passed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s := f.stats[id]; s != nil {
