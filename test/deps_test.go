@@ -85,6 +85,8 @@ var rules = []rule{
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/cilium/ebpf"},
 		except: []string{"linux/bpfobj", "linux/loader", "linux/xdp"}, reason: "the kernel's BPF is reached through the loaders"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{module + "test"}, reason: "the product does not import tests"},
+	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{module + "windows/hns/hnstest", module + "common/dataplane/dataplanetest"},
+		reason: "fakes are for tests: only they and test/ import them"},
 	{from: []string{"test/hnsemu/facts"}, banned: []string{module}, reason: "a second opinion about HNS shares no code with the first"},
 	{from: []string{"test/path/reference"}, banned: []string{module, "github.com/", "golang.org/"}, reason: "a reference that shares code with what it judges shares its mistakes"},
 }

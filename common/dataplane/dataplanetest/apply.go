@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package dataplane
+package dataplanetest
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -36,7 +37,7 @@ func (f *Fake) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, 
 	accepted.Policy.Endpoints = maps.Clone(s.Policy.Endpoints)
 	for _, id := range slices.Sorted(maps.Keys(s.Policy.Endpoints)) {
 		if err := f.checkEndpoint(s, id); err != nil {
-			errs = append(errs, &EndpointError{ID: id, Err: err})
+			errs = append(errs, &dataplane.EndpointError{ID: id, Err: err})
 			delete(accepted.Policy.Endpoints, id)
 		}
 	}
@@ -46,7 +47,7 @@ func (f *Fake) Apply(ctx context.Context, s *model.State) ([]model.Unsupported, 
 	if old != nil {
 		keepRefused(&accepted, old, s)
 	}
-	for i, next := range Plan(old, &accepted) {
+	for i, next := range dataplane.Plan(old, &accepted) {
 		if err := f.step(ctx, fmt.Sprintf("apply.%d", i)); err != nil {
 			return nil, errors.Join(append(errs, err)...)
 		}

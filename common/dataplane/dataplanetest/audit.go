@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package dataplane
+package dataplanetest
 
 import (
 	"context"
 	"maps"
 	"slices"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-var _ Auditor = (*Fake)(nil)
+var _ dataplane.Auditor = (*Fake)(nil)
 
 // Tamper removes an endpoint from the state in force, as another program might: all its traffic is denied.
 func (f *Fake) Tamper(id model.EndpointID) {
@@ -25,7 +26,7 @@ func (f *Fake) Tamper(id model.EndpointID) {
 }
 
 // Audit implements Auditor. It returns the endpoints that are under a wrong table.
-func (f *Fake) Audit(ctx context.Context, s *model.State) ([]Drift, error) {
+func (f *Fake) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift, error) {
 	if err := f.enter(); err != nil {
 		return nil, err
 	}
@@ -35,10 +36,10 @@ func (f *Fake) Audit(ctx context.Context, s *model.State) ([]Drift, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var found []Drift
+	var found []dataplane.Drift
 	for _, id := range slices.Sorted(maps.Keys(s.Policy.Endpoints)) {
 		if f.attached[id] != nil && (f.inForce == nil || f.inForce.Policy.Endpoints[id].Table != s.Policy.Endpoints[id].Table) {
-			found = append(found, Drift{Object: "table", Endpoint: id, Detail: "another table is in force"})
+			found = append(found, dataplane.Drift{Object: "table", Endpoint: id, Detail: "another table is in force"})
 		}
 	}
 	return found, nil

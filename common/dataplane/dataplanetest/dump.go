@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package dataplane
+package dataplanetest
 
 import (
 	"cmp"
@@ -83,7 +83,7 @@ func appear[C comparable](numbers map[C]int, c C) {
 	}
 }
 
-func (d *dumper) endpoint(id model.EndpointID, e *fakeEndpoint) {
+func (d *dumper) endpoint(id model.EndpointID, e *endpoint) {
 	table := "default deny"
 	if s, ok := d.state.Policy.Endpoints[id]; ok {
 		table = fmt.Sprintf("table %d", d.tables[s.Table])

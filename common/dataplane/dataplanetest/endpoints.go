@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package dataplane
+package dataplanetest
 
 import (
 	"cmp"
@@ -13,22 +13,23 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// fakeParts are the parts of an attachment, in the order of their creation: default deny before anything
+// allParts are the parts of an attachment, in the order of their creation: default deny before anything
 // can send.
-var fakeParts = [...]string{"slot", "deny", "interface", "addresses", "routes"}
+var allParts = [...]string{"slot", "deny", "interface", "addresses", "routes"}
 
-// fakeEndpoint is an attachment, perhaps incomplete.
-type fakeEndpoint struct {
-	spec  EndpointSpec
+// endpoint is an attachment, perhaps incomplete.
+type endpoint struct {
+	spec  dataplane.EndpointSpec
 	parts map[string]bool
 }
 
-func (e *fakeEndpoint) missing() []string {
+func (e *endpoint) missing() []string {
 	var parts []string
-	for _, p := range fakeParts {
+	for _, p := range allParts {
 		if !e.parts[p] {
 			parts = append(parts, p)
 		}
@@ -37,23 +38,23 @@ func (e *fakeEndpoint) missing() []string {
 }
 
 // AddEndpoint implements Backend.
-func (f *Fake) AddEndpoint(ctx context.Context, spec EndpointSpec) (Attachment, error) {
+func (f *Fake) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) (dataplane.Attachment, error) {
 	if err := f.enter(); err != nil {
-		return Attachment{}, err
+		return dataplane.Attachment{}, err
 	}
 	defer f.leave()
 	e, isNew, err := f.begin(spec)
 	if err != nil {
-		return Attachment{}, fmt.Errorf("add endpoint %s: %w", spec.ID, err)
+		return dataplane.Attachment{}, fmt.Errorf("add endpoint %s: %w", spec.ID, err)
 	}
-	for _, part := range fakeParts {
+	for _, part := range allParts {
 		if err := f.step(ctx, "add."+part); err != nil {
 			if isNew {
 				f.mu.Lock()
 				delete(f.attached, spec.ID)
 				f.mu.Unlock()
 			}
-			return Attachment{}, fmt.Errorf("add endpoint %s: %w", spec.ID, err)
+			return dataplane.Attachment{}, fmt.Errorf("add endpoint %s: %w", spec.ID, err)
 		}
 		f.mu.Lock()
 		f.attached[spec.ID] = e
@@ -61,25 +62,25 @@ func (f *Fake) AddEndpoint(ctx context.Context, spec EndpointSpec) (Attachment, 
 		f.mu.Unlock()
 	}
 	f.done("add", string(spec.ID))
-	return fakeAttachment(spec), nil
+	return attachment(spec), nil
 }
 
 // begin checks a spec against the existing attachments.
-func (f *Fake) begin(spec EndpointSpec) (e *fakeEndpoint, isNew bool, err error) {
+func (f *Fake) begin(spec dataplane.EndpointSpec) (e *endpoint, isNew bool, err error) {
 	if err := f.checkSpec(spec); err != nil {
 		return nil, false, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.gone[spec.NetNS] {
-		return nil, false, fmt.Errorf("%s: %w", spec.NetNS, ErrNoNetNS)
+		return nil, false, fmt.Errorf("%s: %w", spec.NetNS, dataplane.ErrNoNetNS)
 	}
 	for id, other := range f.attached {
 		if id == spec.ID {
 			continue
 		}
 		if other.spec.NetNS == spec.NetNS && other.spec.IfName == spec.IfName {
-			return nil, false, fmt.Errorf("%s of %s: %w", spec.IfName, id, ErrInterfaceExists)
+			return nil, false, fmt.Errorf("%s of %s: %w", spec.IfName, id, dataplane.ErrInterfaceExists)
 		}
 		for _, a := range spec.IPs {
 			if slices.Contains(other.spec.IPs, a) {
@@ -94,13 +95,13 @@ func (f *Fake) begin(spec EndpointSpec) (e *fakeEndpoint, isNew bool, err error)
 		return e, false, nil
 	}
 	if f.foreign[[2]string{spec.NetNS, spec.IfName}] {
-		return nil, false, fmt.Errorf("%s: %w", spec.IfName, ErrInterfaceExists)
+		return nil, false, fmt.Errorf("%s: %w", spec.IfName, dataplane.ErrInterfaceExists)
 	}
 	spec.IPs = slices.Clone(spec.IPs)
-	return &fakeEndpoint{spec: spec, parts: make(map[string]bool)}, true, nil
+	return &endpoint{spec: spec, parts: make(map[string]bool)}, true, nil
 }
 
-func (f *Fake) checkSpec(spec EndpointSpec) error {
+func (f *Fake) checkSpec(spec dataplane.EndpointSpec) error {
 	switch {
 	case spec.ContainerID == "" || spec.IfName == "" || spec.NetNS == "":
 		return errors.New("container id, interface name and network namespace are needed")
@@ -121,12 +122,12 @@ func (f *Fake) checkSpec(spec EndpointSpec) error {
 	return nil
 }
 
-// fakeAttachment derives an attachment from the spec alone, so that it is the same every time.
-func fakeAttachment(spec EndpointSpec) Attachment {
+// attachment derives an attachment from the spec alone, so that it is the same every time.
+func attachment(spec dataplane.EndpointSpec) dataplane.Attachment {
 	h := fnv.New32a()
 	h.Write([]byte(spec.ID))
 	sum := h.Sum32()
-	a := Attachment{
+	a := dataplane.Attachment{
 		HostIfName: fmt.Sprintf("ith%08x", sum),
 		HostMAC:    net.HardwareAddr{0x02, 0x00, byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)},
 		MAC:        net.HardwareAddr{0x06, 0x00, byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)},
@@ -149,7 +150,7 @@ func (f *Fake) DeleteEndpoint(ctx context.Context, id model.EndpointID) error {
 		return err
 	}
 	defer f.leave()
-	for _, part := range slices.Backward(fakeParts[:]) {
+	for _, part := range slices.Backward(allParts[:]) {
 		if err := f.step(ctx, "delete."+part); err != nil {
 			return fmt.Errorf("delete endpoint %s: %w", id, err)
 		}
@@ -173,7 +174,7 @@ func (f *Fake) DeleteEndpoint(ctx context.Context, id model.EndpointID) error {
 }
 
 // Endpoints implements Backend.
-func (f *Fake) Endpoints(ctx context.Context) ([]Installed, error) {
+func (f *Fake) Endpoints(ctx context.Context) ([]dataplane.Installed, error) {
 	if err := f.enter(); err != nil {
 		return nil, err
 	}
@@ -183,14 +184,14 @@ func (f *Fake) Endpoints(ctx context.Context) ([]Installed, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var all []Installed
+	var all []dataplane.Installed
 	for id, e := range f.attached {
-		i := Installed{ID: id}
+		i := dataplane.Installed{ID: id}
 		for _, part := range e.missing() {
 			i.Problems = append(i.Problems, part+" is missing")
 		}
 		all = append(all, i)
 	}
-	slices.SortFunc(all, func(a, b Installed) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, func(a, b dataplane.Installed) int { return cmp.Compare(a.ID, b.ID) })
 	return all, nil
 }

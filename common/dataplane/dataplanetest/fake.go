@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package dataplane
+package dataplanetest
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -38,23 +39,23 @@ type Fake struct {
 	poison   func(*model.State) error
 	gone     map[string]bool    // network namespaces that do not exist
 	foreign  map[[2]string]bool // (namespace, interface) created by another component
-	attached map[model.EndpointID]*fakeEndpoint
+	attached map[model.EndpointID]*endpoint
 	inForce  *model.State
-	counters Counters
+	counters dataplane.Counters
 	sockets  []model.HostPort
 	log      []string
 	applied  int
 }
 
 var (
-	_ Backend      = (*Fake)(nil)
-	_ SocketLister = (*Fake)(nil)
+	_ dataplane.Backend      = (*Fake)(nil)
+	_ dataplane.SocketLister = (*Fake)(nil)
 )
 
 // NewFake returns a data path without attachments.
 func NewFake(features model.Features) *Fake {
 	return &Fake{features: features, gone: make(map[string]bool), foreign: make(map[[2]string]bool),
-		attached: make(map[model.EndpointID]*fakeEndpoint)}
+		attached: make(map[model.EndpointID]*endpoint)}
 }
 
 // SetFault sets the function that is called before every step; nil means no faults.
@@ -101,7 +102,7 @@ func (f *Fake) Break(id model.EndpointID, part string) {
 }
 
 // SetCounters sets what Counters returns.
-func (f *Fake) SetCounters(c Counters) {
+func (f *Fake) SetCounters(c dataplane.Counters) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.counters = c
@@ -201,11 +202,11 @@ func (f *Fake) Features() model.Features { return f.features }
 func (f *Fake) Idle(context.Context) (bool, error) { return false, nil }
 
 // Counters implements Backend.
-func (f *Fake) Counters(context.Context) (Counters, error) {
+func (f *Fake) Counters(context.Context) (dataplane.Counters, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return Counters{}, errClosed
+		return dataplane.Counters{}, errClosed
 	}
 	return f.counters, nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package dataplane_test
+package dataplanetest_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
@@ -30,9 +31,9 @@ func specOf(n int) dataplane.EndpointSpec {
 		Pod: model.PodID{Namespace: "x", Name: c}, IPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 1, byte(n)})}}
 }
 
-func newFake(t *testing.T, endpoints int) *dataplane.Fake {
+func newFake(t *testing.T, endpoints int) *dataplanetest.Fake {
 	t.Helper()
-	f := dataplane.NewFake(model.Features{OS: model.Linux})
+	f := dataplanetest.NewFake(model.Features{OS: model.Linux})
 	for n := range endpoints {
 		if _, err := f.AddEndpoint(ctx, specOf(n+2)); err != nil {
 			t.Fatal(err)
