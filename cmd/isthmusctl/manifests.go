@@ -106,7 +106,7 @@ func (s *source) load(ctx context.Context) (*model.Snapshot, problems, error) {
 }
 
 // addPlaceholders adds a placeholder pod for every policy that selects no pod.
-func addPlaceholders(o *kube.Objects) {
+func addPlaceholders(o *model.Objects) {
 	snapshot := o.Snapshot()
 	for _, p := range complete.Unselecting(snapshot, snapshot.SortedPolicies()) {
 		if pod, ns, ok := policy.PlaceholderPod(snapshot, p); ok {
@@ -133,7 +133,7 @@ func assumptions(p complete.Placed) []string {
 
 // readDir reads a directory without adding anything. It returns an error only if it can read
 // nothing at all.
-func (s *source) readDir(ctx context.Context, dir string) (kube.Objects, problems, error) {
+func (s *source) readDir(ctx context.Context, dir string) (model.Objects, problems, error) {
 	o, warnings, errs := s.reading().Dir(ctx, dir)
 	var p problems
 	for _, w := range warnings {

@@ -15,6 +15,14 @@ const (
 	kindBaselineAdminNetworkPolicy = "BaselineAdminNetworkPolicy"
 )
 
+func adminNetworkPolicyKind() Kind {
+	return clusterPolicyKind(kindAdminNetworkPolicy, "adminnetworkpolicies", convertAdminNetworkPolicy, "v1alpha1")
+}
+
+func baselineAdminNetworkPolicyKind() Kind {
+	return clusterPolicyKind(kindBaselineAdminNetworkPolicy, "baselineadminnetworkpolicies", convertBaselineAdminNetworkPolicy, "v1alpha1")
+}
+
 // convertAdminNetworkPolicy converts an AdminNetworkPolicy v1alpha1, the predecessor of
 // ClusterNetworkPolicy in the Admin tier.
 func convertAdminNetworkPolicy(anp *v1alpha1.AdminNetworkPolicy, s strictness) converted {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -78,12 +77,13 @@ func (c APIConfig) Validate() error {
 
 // APIServer is a Source that watches an API server.
 type APIServer struct {
-	cfg     APIConfig
-	log     *slog.Logger
-	config  *rest.Config
-	host    string
+	cfg    APIConfig
+	log    *slog.Logger
+	config *rest.Config
+	host   string
+	// builtin are the clients of the built-in groups, core that of the core group.
+	builtin map[schema.GroupVersion]rest.Interface
 	core    rest.Interface
-	network rest.Interface
 	custom  dynamic.Interface
 
 	wake chan struct{} // capacity 1
@@ -163,25 +163,36 @@ func newAPIServer(cfg APIConfig, config *rest.Config, log *slog.Logger) (*APISer
 	}
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, networkingv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("prepare client: %w", err)
-		}
-	}
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	client := func(gv schema.GroupVersion, path string) (rest.Interface, error) {
-		c := rest.CopyConfig(config)
-		c.GroupVersion, c.APIPath = &gv, path
-		return rest.RESTClientFor(c)
-	}
-	if a.core, err = client(corev1.SchemeGroupVersion, "/api"); err != nil {
-		return nil, fmt.Errorf("prepare client: %w", err)
-	}
-	if a.network, err = client(networkingv1.SchemeGroupVersion, "/apis"); err != nil {
+	if err := a.addBuiltin(config); err != nil {
 		return nil, fmt.Errorf("prepare client: %w", err)
 	}
 	return a, nil
+}
+
+// addBuiltin creates the clients of the built-in groups.
+func (a *APIServer) addBuiltin(config *rest.Config) error {
+	scheme := runtime.NewScheme()
+	for _, k := range builtinKinds() {
+		if err := k.addToScheme(scheme); err != nil {
+			return err
+		}
+	}
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	a.builtin = make(map[schema.GroupVersion]rest.Interface)
+	for _, k := range builtinKinds() {
+		gv := k.groupVersion()
+		c := rest.CopyConfig(config)
+		c.GroupVersion, c.APIPath = &gv, "/apis"
+		if k.Group == "" {
+			c.APIPath = "/api"
+		}
+		var err error
+		if a.builtin[gv], err = rest.RESTClientFor(c); err != nil {
+			return err
+		}
+	}
+	a.core = a.builtin[corev1.SchemeGroupVersion]
+	return nil
 }
 
 // Run implements Source.
@@ -189,12 +200,8 @@ func (a *APIServer) Run(ctx context.Context, publish func(*model.Snapshot)) erro
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(a.log.Handler()))
 	var running sync.WaitGroup
 	defer running.Wait()
-	for _, f := range []*feed{
-		a.coreFeed("Namespace", "namespaces", a.core, &corev1.Namespace{}, recordNamespace),
-		a.coreFeed("Node", "nodes", a.core, &corev1.Node{}, recordNode),
-		a.coreFeed("Pod", "pods", a.core, &corev1.Pod{}, recordPod),
-		a.coreFeed(kindNetworkPolicy, "networkpolicies", a.network, &networkingv1.NetworkPolicy{}, recordNetworkPolicy),
-	} {
+	for _, k := range builtinKinds() {
+		f := a.builtinFeed(k)
 		a.addFeed(f)
 		running.Go(func() { f.run(ctx) })
 	}
@@ -296,17 +303,17 @@ func (a *APIServer) notify() {
 func (a *APIServer) addFeed(f *feed) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.feeds[f.kind] = f
+	a.feeds[f.kind.Name] = f
 }
 
-// coreFeed watches a resource of a built-in group. The client must not retry by itself, because it would
+// builtinFeed watches a kind of a built-in group. The client must not retry by itself, because it would
 // hide the error for many seconds: the reflector retries.
-func (a *APIServer) coreFeed(kind, resource string, client rest.Interface, object runtime.Object, convert func(runtime.Object) *record) *feed {
+func (a *APIServer) builtinFeed(k Kind) *feed {
 	get := func(opts metav1.ListOptions) *rest.Request {
-		return client.Get().MaxRetries(0).Resource(resource).VersionedParams(&opts, metav1.ParameterCodec)
+		return a.builtin[k.groupVersion()].Get().MaxRetries(0).Resource(k.Resource).VersionedParams(&opts, metav1.ParameterCodec)
 	}
 	return &feed{
-		kind: kind, object: object, convert: convert, notify: a.notify, lost: a.lost, cfg: a.cfg, log: a.log,
+		kind: k, object: k.typed, notify: a.notify, lost: a.lost, cfg: a.cfg, log: a.log,
 		list: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			return get(opts).Do(ctx).Get()
 		},

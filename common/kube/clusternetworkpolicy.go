@@ -14,6 +14,10 @@ const (
 	clusterPolicyGroup       = v1alpha2.GroupName
 )
 
+func clusterNetworkPolicyKind() Kind {
+	return clusterPolicyKind(kindClusterNetworkPolicy, "clusternetworkpolicies", convertClusterNetworkPolicy, "v1beta1", "v1alpha2")
+}
+
 // convertClusterNetworkPolicy converts a ClusterNetworkPolicy v1alpha2, or v1beta1, which has the same
 // shape.
 func convertClusterNetworkPolicy(cnp *v1alpha2.ClusterNetworkPolicy, s strictness) converted {

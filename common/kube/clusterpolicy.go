@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -10,10 +11,50 @@ import (
 	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
+
+// clusterPolicyKind returns a kind of cluster-wide policy, whose objects decode to a T.
+func clusterPolicyKind[T any, P apiObject[T]](name, resource string, convert func(*T, strictness) converted, versions ...string) Kind {
+	return Kind{Name: name, Group: clusterPolicyGroup, Versions: versions, Resource: resource, Policy: true,
+		read:   readClusterPolicy[T, P](convert),
+		put:    putPolicy,
+		record: recordClusterPolicy(convert),
+		store:  policies(name)}
+}
+
+// readClusterPolicy decodes a stored policy as far as its API is known.
+func readClusterPolicy[T any, P apiObject[T]](convert func(*T, strictness) converted) func(*Kind, []byte, strictness) draft {
+	return func(k *Kind, raw []byte, s strictness) draft {
+		raw = integers(raw)
+		var lost salvaged
+		var d draft
+		o := new(T)
+		if s == stored {
+			o, lost = salvage[T](raw)
+		}
+		if len(lost.errs) == 0 {
+			if o, d = decode[T](k, raw, s); len(d.problems) > 0 {
+				return d
+			}
+		}
+		d.meta = P(o)
+		d.convert = func() result {
+			c := convert(o, s)
+			c.lose(lost)
+			if s == written {
+				required, usual := missing(raw, k.Name)
+				c.errs, c.warnings = append(required, c.errs...), append(c.warnings, remarks(usual)...)
+			}
+			return result{value: c.policy, warnings: c.warnings, errs: c.errs, enforced: c.enforced}
+		}
+		return d
+	}
+}
 
 // clusterPolicy holds the common parts of ClusterNetworkPolicy, AdminNetworkPolicy and
 // BaselineAdminNetworkPolicy, with converted ports.
@@ -323,4 +364,28 @@ func (p *clusterPeer) convert(s strictness, path *field.Path) ([]model.Peer, fie
 		return convertNetworks(p.networks, path.Child("networks"))
 	}
 	return nil, checkDomainNames(p.domainNames, path.Child("domainNames"))
+}
+
+// recordClusterPolicy builds records of a kind of cluster-wide policy. The objects arrive untyped, so that
+// an object that does not fit the type hides no other.
+func recordClusterPolicy[T any](convert func(*T, strictness) converted) func(runtime.Object) *record {
+	return func(o runtime.Object) *record {
+		u, ok := o.(*unstructured.Unstructured)
+		if !ok {
+			return nil
+		}
+		raw, err := json.Marshal(u.Object)
+		if err != nil {
+			return nil
+		}
+		typed, lost := salvage[T](raw)
+		c := convert(typed, stored)
+		c.lose(lost)
+		r := recordOf(u, c.policy, c.errs)
+		r.enforced, r.written = c.enforced, statusOf(u)
+		for _, w := range c.warnings {
+			r.notes = append(r.notes, w.String())
+		}
+		return r
+	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // collector owns the snapshot under construction.
@@ -26,12 +25,13 @@ func (a *APIServer) collect(c *collector) (*model.Snapshot, bool) {
 		return nil, false
 	}
 	next, changed := *c.snapshot, !a.published
-	for _, kind := range slices.Sorted(maps.Keys(a.feeds)) {
-		changes, complete, synced := a.feeds[kind].take()
+	for _, name := range slices.Sorted(maps.Keys(a.feeds)) {
+		f := a.feeds[name]
+		changes, complete, synced := f.take()
 		if !synced || len(changes) == 0 && !complete {
 			continue
 		}
-		if a.apply(&next, kind, changes, complete) {
+		if a.apply(&next, &f.kind, changes, complete) {
 			changed = true
 		}
 	}
@@ -91,70 +91,37 @@ func (a *APIServer) ready() bool {
 }
 
 // apply applies the changes of one kind to the snapshot.
-func (a *APIServer) apply(s *model.Snapshot, kind string, changes map[string]*record, complete bool) bool {
-	var changed bool
-	name := func(r *record) string { return r.name }
-	all := func(string) bool { return true }
-	switch kind {
-	case "Namespace":
-		s.Namespaces, changed = applyRecords(a, kind, s.Namespaces, changes, complete, name, all)
-	case "Node":
-		s.Nodes, changed = applyRecords(a, kind, s.Nodes, changes, complete, name, all)
-	case "Pod":
-		s.Pods, changed = applyRecords(a, kind, s.Pods, changes, complete,
-			func(r *record) model.PodID { return model.PodID{Namespace: r.namespace, Name: r.name} },
-			func(model.PodID) bool { return true })
-	case model.KindDenyList:
-		s.DenyLists, changed = applyRecords(a, kind, s.DenyLists, changes, complete, name, all)
-	default:
-		s.Policies, changed = applyRecords(a, kind, s.Policies, changes, complete,
-			func(r *record) model.Origin {
-				return model.Origin{Kind: kind, Namespace: r.namespace, Name: r.name}
-			},
-			func(o model.Origin) bool { return o.Kind == kind })
-		a.keepStatus(kind, changes, complete)
+func (a *APIServer) apply(s *model.Snapshot, k *Kind, changes map[string]*record, complete bool) bool {
+	if complete {
+		a.forget(k.Name, changes)
+	}
+	changed := k.store.apply(s, changes, complete, func(r *record, known bool) bool { return a.judge(k.Name, r, known) })
+	if k.Policy {
+		a.keepStatus(k.Name, changes, complete)
 	}
 	return changed
 }
 
-// applyRecords edits one map. An invalid object leaves its predecessor in place. mine reports which entries
-// of the map belong to the kind.
-func applyRecords[K comparable, V any](a *APIServer, kind string, m immutable.Map[K, *V], changes map[string]*record, complete bool,
-	key func(*record) K, mine func(K) bool) (immutable.Map[K, *V], bool) {
-	edits := make(map[K]*V, len(changes))
-	if complete {
-		a.forget(kind, changes)
-		for k := range m.All() {
-			if mine(k) {
-				edits[k] = nil
-			}
-		}
+// judge notes the remarks on an object. It reports whether its predecessor stays in force: an invalid object
+// does not replace a valid one. known is true if it has a predecessor.
+func (a *APIServer) judge(kind string, r *record, known bool) bool {
+	object := objectName(kind, r.namespace, r.name)
+	// An object that never was valid is replaced by the part that can be enforced now.
+	kept := r.bad && known && !a.unsound[object]
+	if r.explain(kept); r.bad && !kept {
+		a.unsound[object] = true
+	} else if !r.bad {
+		delete(a.unsound, object)
 	}
-	for _, r := range changes {
-		k, object := key(r), objectName(kind, r.namespace, r.name)
-		value, _ := r.value.(*V)
-		was, known := m.Get(k)
-		// An object that never was valid is replaced by the part that can be enforced now.
-		kept := r.bad && known && !a.unsound[object]
-		if kept {
-			value = was
-		}
-		edits[k] = value
-		if r.explain(kept); r.bad && !kept {
-			a.unsound[object] = true
-		} else if !r.bad {
-			delete(a.unsound, object)
-		}
-		if len(r.notes) == 0 {
-			delete(a.faults, object)
-			continue
-		}
-		if !slices.Equal(a.faults[object], r.notes) { // this agent may have changed its status
-			a.log.Warn("object of the API server", "object", object, "notes", r.notes)
-		}
-		a.faults[object] = r.notes
+	if len(r.notes) == 0 {
+		delete(a.faults, object)
+		return kept
 	}
-	return edit(m, edits)
+	if !slices.Equal(a.faults[object], r.notes) { // this agent may have changed its status
+		a.log.Warn("object of the API server", "object", object, "notes", r.notes)
+	}
+	a.faults[object] = r.notes
+	return kept
 }
 
 // forget drops the remarks on all objects of a kind, and the state of deleted ones.

@@ -10,16 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
-	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
-
-	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // header holds the fields of every object.
@@ -43,46 +34,6 @@ func (h header) group() string {
 		return ""
 	}
 	return g
-}
-
-// kind is a kind of object that this package reads.
-type kind struct {
-	name     string
-	group    string
-	versions []string
-	take     func(l *loader, h header, raw []byte)
-}
-
-// kinds lists the kinds that are read; all others are ignored.
-func kinds() []kind {
-	return []kind{
-		{"Namespace", "", []string{"v1"}, takeNamespace},
-		{"Node", "", []string{"v1"}, takeNode},
-		{"Pod", "", []string{"v1"}, takePod},
-		{"Service", "", []string{"v1"}, takeService},
-		{"ReplicationController", "", []string{"v1"}, takeWorkload(replicationControllerParts,
-			func(o *corev1.ReplicationController) *metav1.ObjectMeta { return &o.ObjectMeta })},
-		{"Deployment", "apps", []string{"v1"}, takeWorkload(deploymentParts,
-			func(o *appsv1.Deployment) *metav1.ObjectMeta { return &o.ObjectMeta })},
-		{"ReplicaSet", "apps", []string{"v1"}, takeWorkload(replicaSetParts,
-			func(o *appsv1.ReplicaSet) *metav1.ObjectMeta { return &o.ObjectMeta })},
-		{"StatefulSet", "apps", []string{"v1"}, takeWorkload(statefulSetParts,
-			func(o *appsv1.StatefulSet) *metav1.ObjectMeta { return &o.ObjectMeta })},
-		{kindDaemonSet, "apps", []string{"v1"}, takeWorkload(daemonSetParts,
-			func(o *appsv1.DaemonSet) *metav1.ObjectMeta { return &o.ObjectMeta })},
-		{kindJob, "batch", []string{"v1"}, takeWorkload(jobParts,
-			func(o *batchv1.Job) *metav1.ObjectMeta { return &o.ObjectMeta })},
-		{"CronJob", "batch", []string{"v1"}, takeWorkload(cronJobParts,
-			func(o *batchv1.CronJob) *metav1.ObjectMeta { return &o.ObjectMeta })},
-		{kindNetworkPolicy, networkingv1.GroupName, []string{"v1"}, takeNetworkPolicy},
-		{kindClusterNetworkPolicy, clusterPolicyGroup, []string{"v1alpha2", "v1beta1"},
-			takeClusterPolicy(convertClusterNetworkPolicy, func(o *v1alpha2.ClusterNetworkPolicy) *metav1.ObjectMeta { return &o.ObjectMeta })},
-		{kindAdminNetworkPolicy, clusterPolicyGroup, []string{"v1alpha1"},
-			takeClusterPolicy(convertAdminNetworkPolicy, func(o *v1alpha1.AdminNetworkPolicy) *metav1.ObjectMeta { return &o.ObjectMeta })},
-		{kindBaselineAdminNetworkPolicy, clusterPolicyGroup, []string{"v1alpha1"},
-			takeClusterPolicy(convertBaselineAdminNetworkPolicy, func(o *v1alpha1.BaselineAdminNetworkPolicy) *metav1.ObjectMeta { return &o.ObjectMeta })},
-		{model.KindDenyList, isthmusGroup, []string{"v1alpha1"}, takeDenyList},
-	}
 }
 
 // take reads one object, or a list of them.
@@ -117,32 +68,53 @@ func (l *loader) take(raw []byte) {
 	case problem != nil:
 		l.reject(*problem)
 	case k != nil:
-		k.take(l, h, raw)
+		l.read(k, raw)
 	default:
 		l.ignored[h.APIVersion+" "+h.Kind]++
 	}
 }
 
+// read converts an object of a kind and keeps it.
+func (l *loader) read(k *Kind, raw []byte) {
+	d := k.read(k, raw, l.strict)
+	l.reject(d.problems...)
+	l.warn(d.warnings...)
+	if len(d.problems) > 0 {
+		return
+	}
+	l.complete(k, d.meta)
+	r := d.convert()
+	if !l.accept(r.errs) {
+		return
+	}
+	l.warn(r.warnings...)
+	if len(r.errs) > 0 && r.enforced != "" {
+		l.warn(remark{"", "the policy is not valid: " + r.enforced})
+	}
+	l.found[objectID{k.Name, d.meta.GetNamespace(), d.meta.GetName()}] = found{k, r.value, l.at}
+}
+
 // find returns the kind of an object; nil if the object is to be ignored.
-func (l *loader) find(h header) (*kind, *remark) {
+func (l *loader) find(h header) (*Kind, *remark) {
+	var sibling *Kind // the first custom kind of the object's group
 	for i := range l.kinds {
 		k := &l.kinds[i]
 		switch {
-		case k.name != h.Kind && strings.EqualFold(k.name, h.Kind) && k.group == h.group():
-			return nil, &remark{"kind", quoted(h.Kind) + ": write " + k.name}
-		case k.name != h.Kind:
-		case slices.Contains(k.versions, h.version()) && k.group == h.group():
+		case k.Name != h.Kind && strings.EqualFold(k.Name, h.Kind) && k.Group == h.group():
+			return nil, &remark{"kind", quoted(h.Kind) + ": write " + k.Name}
+		case k.Name != h.Kind:
+		case slices.Contains(k.Versions, h.version()) && k.Group == h.group():
 			return k, nil
-		case k.group == h.group() || h.group() == "" || h.group() == "extensions":
+		case k.Group == h.group() || h.group() == "" || h.group() == "extensions":
 			// A removed API, or a typing error. Ignoring the object would leave it unenforced.
-			return nil, &remark{"apiVersion", quoted(h.APIVersion) + " is not served: use " + k.apiVersion()}
+			return nil, &remark{"apiVersion", quoted(h.APIVersion) + " is not served: use " + k.APIVersion()}
+		}
+		if sibling == nil && k.custom() && k.Group == h.group() {
+			sibling = k
 		}
 	}
-	if h.group() == clusterPolicyGroup {
-		return nil, &remark{"kind", fmt.Sprintf("%s %s is not known: use %s", quoted(h.APIVersion), quoted(h.Kind), kindClusterNetworkPolicy)}
-	}
-	if h.group() == isthmusGroup {
-		return nil, &remark{"kind", fmt.Sprintf("%s %s is not known: use %s", quoted(h.APIVersion), quoted(h.Kind), model.KindDenyList)}
+	if sibling != nil {
+		return nil, &remark{"kind", fmt.Sprintf("%s %s is not known: use %s", quoted(h.APIVersion), quoted(h.Kind), sibling.Name)}
 	}
 	if strings.HasSuffix(h.Kind, "NetworkPolicy") {
 		l.warn(remark{"kind", fmt.Sprintf("%s of %s is a policy of another product and is not enforced", h.Kind, bounded(h.APIVersion, maxValue))})
@@ -152,20 +124,13 @@ func (l *loader) find(h header) (*kind, *remark) {
 
 func (h header) version() string { return h.APIVersion[strings.LastIndexByte(h.APIVersion, '/')+1:] }
 
-func (k *kind) apiVersion() string {
-	if k.group == "" {
-		return k.versions[0]
-	}
-	return k.group + "/" + k.versions[0]
-}
-
 // isList distinguishes v1 List, and lists of the kinds that are read, from kinds of other groups whose
 // names end in List.
 func (l *loader) isList(h header, item string) bool {
 	if item == "" {
 		return h.APIVersion == "v1" || h.APIVersion == ""
 	}
-	return slices.ContainsFunc(l.kinds, func(k kind) bool { return k.name == item && k.group == h.group() })
+	return slices.ContainsFunc(l.kinds, func(k Kind) bool { return k.Name == item && k.Group == h.group() })
 }
 
 func (l *loader) takeList(h header, item string, raw []byte) {
@@ -208,15 +173,14 @@ func withType(raw []byte, apiVersion, kind string) []byte {
 	return out
 }
 
-// decode reads an object strictly: unknown fields are warnings, values of a wrong type are errors.
-func decode[T any](l *loader, raw []byte) (*T, bool) {
+// decode reads an object strictly: unknown fields are warnings, values of a wrong type are problems.
+func decode[T any](k *Kind, raw []byte, s strictness) (*T, draft) {
 	var object T
+	var d draft
 	strict, err := kjson.UnmarshalStrict(raw, &object)
 	if err != nil {
-		l.reject(misfitRemarks(raw, reflect.TypeFor[T](), err)...)
-		return nil, false
+		return nil, draft{problems: misfitRemarks(raw, reflect.TypeFor[T](), err)}
 	}
-	ok := true
 	for _, e := range strict {
 		path := ""
 		if fe, is := e.(kjson.FieldError); is {
@@ -224,17 +188,16 @@ func decode[T any](l *loader, raw []byte) (*T, bool) {
 		}
 		switch {
 		case strings.HasPrefix(e.Error(), "duplicate"):
-			ok = false
-			l.reject(remark{path, "written twice: write it once"})
-		case path == "status" && strings.HasPrefix(l.at.Object, kindNetworkPolicy+" "):
+			d.problems = append(d.problems, remark{path, "written twice: write it once"})
+		case path == "status" && k.Name == kindNetworkPolicy:
 			// NetworkPolicy had a status in 1.24 to 1.27; files still carry it.
-		case l.strict == stored && !strings.Contains(l.at.Object, "Policy "):
+		case s == stored && !k.Policy:
 			// A field of a newer API; for other kinds the known fields are enough.
 		default:
-			l.warn(remark{path, "no such field; it is ignored, as the API server does"})
+			d.warnings = append(d.warnings, remark{path, "no such field; it is ignored, as the API server does"})
 		}
 	}
-	return &object, ok
+	return &object, d
 }
 
 func misfitRemarks(raw []byte, t reflect.Type, err error) []remark {

@@ -16,9 +16,20 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
-const isthmusGroup = "isthmus.dev"
+func denyListKind() Kind {
+	return Kind{Name: model.KindDenyList, Group: "isthmus.dev", Versions: []string{"v1alpha1"}, Resource: "denylists",
+		read: reads(func(o *denyList, s strictness) result {
+			l, notes, errs := convertDenyList(o, s)
+			return result{value: l, warnings: notes, errs: errs}
+		}),
+		put:    func(o *model.Objects, v any) { o.DenyLists = append(o.DenyLists, v.(*model.DenyList)) },
+		record: recordDenyList,
+		store: mapStore[string, model.DenyList]{byName, all[string],
+			func(s *model.Snapshot) *immutable.Map[string, *model.DenyList] { return &s.DenyLists }}}
+}
 
 // denyList is isthmus.dev/v1alpha1 DenyList, a cluster-scoped kind; its
 // definition is deploy/crds/denylists.yaml.
@@ -78,19 +89,6 @@ func denyEntry(text string) (p netip.Prefix, problem string) {
 		return masked, fmt.Sprintf("is enforced as %s: write it that way", masked)
 	}
 	return p, ""
-}
-
-func takeDenyList(l *loader, h header, raw []byte) {
-	o, ok := decode[denyList](l, raw)
-	if !ok {
-		return
-	}
-	l.clusterWide(&o.ObjectMeta, h.Kind)
-	list, notes, errs := convertDenyList(o, l.strict)
-	if l.accept(errs) {
-		l.warn(notes...)
-		l.denyLists[list.Name] = list
-	}
 }
 
 func recordDenyList(o runtime.Object) *record {

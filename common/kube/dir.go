@@ -13,12 +13,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // LoadDir reads the manifests below a directory: .yaml, .yml and .json files, in order of their paths. It
 // skips names that begin with a dot, and follows links. The returned objects are those without errors. A
 // caller that enforces them must not do so while there are errors.
-func LoadDir(ctx context.Context, dir string, limits Limits) (Objects, []Warning, []DocumentError) {
+func LoadDir(ctx context.Context, dir string, limits Limits) (model.Objects, []Warning, []DocumentError) {
 	return Reading{Limits: limits}.Dir(ctx, dir)
 }
 

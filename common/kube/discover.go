@@ -17,27 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/isthmus-net/isthmus/common/model"
 )
-
-// customKind is a kind that an API server may or may not serve.
-type customKind struct {
-	name, group, resource string
-	// versions are the supported versions, best first.
-	versions []string
-	convert  func(runtime.Object) *record
-}
-
-func customKinds() []customKind {
-	return []customKind{
-		{kindClusterNetworkPolicy, clusterPolicyGroup, "clusternetworkpolicies", []string{"v1beta1", "v1alpha2"}, recordClusterPolicy(convertClusterNetworkPolicy)},
-		{kindAdminNetworkPolicy, clusterPolicyGroup, "adminnetworkpolicies", []string{"v1alpha1"}, recordClusterPolicy(convertAdminNetworkPolicy)},
-		{kindBaselineAdminNetworkPolicy, clusterPolicyGroup, "baselineadminnetworkpolicies", []string{"v1alpha1"},
-			recordClusterPolicy(convertBaselineAdminNetworkPolicy)},
-		{model.KindDenyList, isthmusGroup, "denylists", []string{"v1alpha1"}, recordDenyList},
-	}
-}
 
 // discover tracks which of the custom kinds the API server serves, and watches exactly those.
 func (a *APIServer) discover(ctx context.Context, running *sync.WaitGroup) {
@@ -102,23 +82,28 @@ func (a *APIServer) setRefusals(refusals ...string) {
 // served only in unsupported versions.
 func (a *APIServer) served(ctx context.Context) (versions map[string]string, unknown []string, err error) {
 	offered := make(map[string][]string) // by resource
-	for _, group := range []string{clusterPolicyGroup, isthmusGroup} {
-		if err := a.offers(ctx, group, offered); err != nil {
+	asked := make(map[string]bool)
+	for _, k := range customKinds() {
+		if asked[k.Group] {
+			continue
+		}
+		asked[k.Group] = true
+		if err := a.offers(ctx, k.Group, offered); err != nil {
 			return nil, nil, err
 		}
 	}
 	versions = make(map[string]string)
 	for _, k := range customKinds() {
-		if len(offered[k.resource]) == 0 {
+		if len(offered[k.Resource]) == 0 {
 			continue
 		}
-		i := slices.IndexFunc(k.versions, func(v string) bool { return slices.Contains(offered[k.resource], v) })
+		i := slices.IndexFunc(k.Versions, func(v string) bool { return slices.Contains(offered[k.Resource], v) })
 		if i < 0 {
 			unknown = append(unknown, fmt.Sprintf("API server: %s is served as %s only and is not enforced; this version supports %s",
-				k.name, strings.Join(offered[k.resource], ", "), strings.Join(k.versions, ", ")))
+				k.Name, strings.Join(offered[k.Resource], ", "), strings.Join(k.Versions, ", ")))
 			continue
 		}
-		versions[k.name] = k.versions[i]
+		versions[k.Name] = k.Versions[i]
 	}
 	return versions, unknown, nil
 }
@@ -170,13 +155,13 @@ func (a *APIServer) follow(ctx context.Context, served map[string]string, runnin
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, k := range customKinds() {
-		f := a.feeds[k.name]
+		f := a.feeds[k.Name]
 		watched := f != nil && f.stop != nil
-		version, ok := served[k.name]
+		version, ok := served[k.Name]
 		switch {
 		case !ok && watched:
 			if f.absent++; f.absent >= confirmations {
-				a.log.Info("kind is no longer served, dropping its objects", "kind", k.name, "version", f.version)
+				a.log.Info("kind is no longer served, dropping its objects", "kind", k.Name, "version", f.version)
 				f.retire()
 			}
 			continue
@@ -190,23 +175,23 @@ func (a *APIServer) follow(ctx context.Context, served map[string]string, runnin
 			// the old one before the next collection.
 			f.retire()
 		}
-		a.log.Info("kind is served", "kind", k.name, "version", version)
+		a.log.Info("kind is served", "kind", k.Name, "version", version)
 		f = a.customFeed(k, version)
 		var feedCtx context.Context
 		feedCtx, f.stop = context.WithCancel(ctx)
-		a.feeds[k.name] = f
+		a.feeds[k.Name] = f
 		running.Go(func() { f.run(feedCtx) })
 	}
 	a.discovered = true
 	a.notify()
 }
 
-func (a *APIServer) customFeed(k customKind, version string) *feed {
-	gvr := schema.GroupVersionResource{Group: k.group, Version: version, Resource: k.resource}
+func (a *APIServer) customFeed(k Kind, version string) *feed {
+	gvr := schema.GroupVersionResource{Group: k.Group, Version: version, Resource: k.Resource}
 	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(gvr.GroupVersion().WithKind(k.name))
+	object.SetGroupVersionKind(gvr.GroupVersion().WithKind(k.Name))
 	return &feed{
-		kind: k.name, version: version, object: object, convert: k.convert, notify: a.notify, lost: a.lost, cfg: a.cfg, log: a.log,
+		kind: k, version: version, object: object, notify: a.notify, lost: a.lost, cfg: a.cfg, log: a.log,
 		list: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			return a.custom.Resource(gvr).List(ctx, opts)
 		},

@@ -21,7 +21,7 @@ import (
 
 const examples = "../../deploy/examples"
 
-func loadExamples(t *testing.T) Objects {
+func loadExamples(t *testing.T) model.Objects {
 	t.Helper()
 	o, warnings, errs := LoadDir(context.Background(), examples, DefaultLimits())
 	for _, w := range warnings {

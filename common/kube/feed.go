@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -24,49 +23,17 @@ import (
 
 type watcher = watch.Interface
 
-// record holds what is kept of an object of the API server from its arrival on: its name and the noun of
-// package model that it was converted to.
-type record struct {
-	namespace, name string
-	// value is a *model.Namespace, *model.Node, *model.Pod, *model.Policy or *model.DenyList. It is nil if
-	// the object was deleted or nothing in it is usable.
-	value any
-	// notes are remarks on the object, for people.
-	notes []string
-	// bad is true if the object is invalid. value is then the part that can be enforced safely without an
-	// earlier valid version.
-	bad bool
-	// enforced says how value enforces an invalid object.
-	enforced string
-	// written is the object's status, for kinds that have one.
-	written *writtenStatus
-}
-
-func (r *record) key() string { return r.namespace + "/" + r.name }
-
-// GetObjectMeta makes a record acceptable to the caches of client-go.
-func (r *record) GetObjectMeta() metav1.Object {
-	return &metav1.ObjectMeta{Namespace: r.namespace, Name: r.name}
-}
-
-// GetObjectKind makes a record acceptable as an item of a list.
-func (r *record) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
-
-// DeepCopyObject returns the record itself: it is never modified.
-func (r *record) DeepCopyObject() runtime.Object { return r }
-
 // feed watches one kind of object and gathers the changes until they are collected. It is the store of its
 // own reflector and holds only the changes; the snapshot holds the known objects.
 type feed struct {
-	kind    string
-	object  runtime.Object
-	convert func(runtime.Object) *record
-	list    func(context.Context, metav1.ListOptions) (runtime.Object, error)
-	watch   func(context.Context, metav1.ListOptions) (watcher, error)
-	notify  func()
-	lost    func() // called when the kind cannot be read
-	cfg     APIConfig
-	log     *slog.Logger
+	kind   Kind
+	object runtime.Object
+	list   func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch  func(context.Context, metav1.ListOptions) (watcher, error)
+	notify func()
+	lost   func() // called when the kind cannot be read
+	cfg    APIConfig
+	log    *slog.Logger
 	// version, absent and stop belong to discovery. version is the watched version. absent counts how many
 	// times in a row the kind was not served. stop ends the feed. They are zero for the built-in kinds, and
 	// stop is nil after the feed has ended.
@@ -121,7 +88,7 @@ func (f *feed) run(ctx context.Context) {
 		},
 	}
 	logger := klog.FromContext(ctx)
-	r := cache.NewReflectorWithOptions(lw, f.object, f, cache.ReflectorOptions{Name: f.kind, TypeDescription: f.kind, Logger: &logger,
+	r := cache.NewReflectorWithOptions(lw, f.object, f, cache.ReflectorOptions{Name: f.kind.Name, TypeDescription: f.kind.Name, Logger: &logger,
 		Backoff: &wait.Backoff{Duration: min(200*time.Millisecond, f.cfg.Backoff), Cap: f.cfg.Backoff, Steps: 100, Factor: 2, Jitter: 0.5}})
 	r.WatchListPageSize = f.cfg.PageSize
 	r.RunWithContext(ctx)
@@ -201,7 +168,7 @@ func (f *feed) report(ctx context.Context, verb string, err error) {
 		return
 	}
 	if err != nil && f.trouble == nil {
-		f.log.Warn("cannot read the API server, the last known state stays in force", "kind", f.kind, "verb", verb, "err", err)
+		f.log.Warn("cannot read the API server, the last known state stays in force", "kind", f.kind.Name, "verb", verb, "err", err)
 	}
 	f.note(err, refused)
 }
@@ -209,7 +176,7 @@ func (f *feed) report(ctx context.Context, verb string, err error) {
 // note stores why the kind cannot be read, or that it can. The caller holds the lock.
 func (f *feed) note(trouble error, refused bool) {
 	if trouble == nil && f.trouble != nil {
-		f.log.Info("API server can be read again", "kind", f.kind)
+		f.log.Info("API server can be read again", "kind", f.kind.Name)
 	}
 	f.trouble, f.refused = trouble, refused
 }
@@ -220,10 +187,10 @@ func (f *feed) problems() []string {
 	defer f.mu.Unlock()
 	var out []string
 	if f.trouble != nil {
-		out = append(out, oneLine(fmt.Sprintf("API server: %s: %v; the last known state stays in force", f.kind, f.trouble)))
+		out = append(out, oneLine(fmt.Sprintf("API server: %s: %v; the last known state stays in force", f.kind.Name, f.trouble)))
 	}
 	if !f.synced {
-		out = append(out, fmt.Sprintf("API server: %s: the first list has not arrived yet", f.kind))
+		out = append(out, fmt.Sprintf("API server: %s: the first list has not arrived yet", f.kind.Name))
 	}
 	return out
 }
@@ -234,11 +201,11 @@ func (f *feed) behind() string {
 	defer f.mu.Unlock()
 	switch {
 	case f.trouble != nil:
-		return oneLine(fmt.Sprintf("API server: %s: %v", f.kind, f.trouble))
+		return oneLine(fmt.Sprintf("API server: %s: %v", f.kind.Name, f.trouble))
 	case !f.synced:
-		return fmt.Sprintf("API server: %s: the first list has not arrived yet", f.kind)
+		return fmt.Sprintf("API server: %s: the first list has not arrived yet", f.kind.Name)
 	case !f.live && !f.diedAt.IsZero() && time.Since(f.diedAt) > 2*watchProbation:
-		return fmt.Sprintf("API server: %s: no changes arrive since %s", f.kind, f.diedAt.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("API server: %s: no changes arrive since %s", f.kind.Name, f.diedAt.UTC().Format(time.RFC3339))
 	}
 	return ""
 }
@@ -247,7 +214,7 @@ func (f *feed) behind() string {
 func (f *feed) trim(page runtime.Object) (runtime.Object, error) {
 	from, err := meta.ListAccessor(page)
 	if err != nil {
-		return nil, fmt.Errorf("read list of %s: %w", f.kind, err)
+		return nil, fmt.Errorf("read list of %s: %w", f.kind.Name, err)
 	}
 	to := &internalversion.List{ListMeta: metav1.ListMeta{ResourceVersion: from.GetResourceVersion(), Continue: from.GetContinue(),
 		RemainingItemCount: from.GetRemainingItemCount()}}
@@ -264,7 +231,7 @@ func (f *feed) record(o any) *record {
 	case *record:
 		return o
 	case runtime.Object:
-		return f.convert(o)
+		return f.kind.record(o)
 	}
 	return nil
 }
@@ -284,14 +251,14 @@ func (f *feed) Update(o any) error { return f.change(f.record(o)) }
 func (f *feed) Delete(o any) error {
 	m, err := meta.Accessor(o)
 	if err != nil {
-		return fmt.Errorf("read deleted %s: %w", f.kind, err)
+		return fmt.Errorf("read deleted %s: %w", f.kind.Name, err)
 	}
 	return f.change(&record{namespace: m.GetNamespace(), name: m.GetName()})
 }
 
 func (f *feed) change(r *record) error {
 	if r == nil {
-		return fmt.Errorf("read %s: not an object", f.kind)
+		return fmt.Errorf("read %s: not an object", f.kind.Name)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

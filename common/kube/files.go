@@ -11,6 +11,8 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // File is the text of one file of manifests. Errors use its name; a name that ends in .json means JSON.
@@ -55,7 +57,7 @@ func ReadFiles(ctx context.Context, path string, limits Limits) ([]File, []Docum
 
 // ParseFiles parses several files as one cluster; if two objects have one name the later one counts. The
 // returned objects are those without errors.
-func ParseFiles(files []File, limits Limits) (Objects, []Warning, []DocumentError) {
+func ParseFiles(files []File, limits Limits) (model.Objects, []Warning, []DocumentError) {
 	return Reading{Limits: limits}.ParseFiles(files)
 }
 

@@ -71,7 +71,7 @@ func checkError(t *testing.T, e DocumentError) {
 	}
 }
 
-func checkObjects(t *testing.T, o Objects) {
+func checkObjects(t *testing.T, o model.Objects) {
 	t.Helper()
 	for _, p := range o.Pods {
 		for _, ip := range p.IPs {
@@ -223,15 +223,15 @@ func FuzzNetworkPolicy(f *testing.F) {
 
 // FuzzClusterPolicy does the same for the kinds of cluster-wide policies.
 func FuzzClusterPolicy(f *testing.F) {
-	kinds := slices.DeleteFunc(customKinds(), func(k customKind) bool { return k.group != clusterPolicyGroup })
+	kinds := slices.DeleteFunc(customKinds(), func(k Kind) bool { return k.Group != clusterPolicyGroup })
 	var names []string
 	for _, k := range kinds {
-		names = append(names, k.name)
+		names = append(names, k.Name)
 	}
 	specs(f, names...)
 	f.Fuzz(func(t *testing.T, spec []byte, which byte) {
 		k := kinds[int(which)%len(kinds)]
-		raw := object(t, clusterPolicyGroup+"/"+k.versions[0], k.name, "", "default", spec)
+		raw := object(t, clusterPolicyGroup+"/"+k.Versions[0], k.Name, "", "default", spec)
 		if raw == nil {
 			return
 		}
@@ -250,7 +250,7 @@ func FuzzClusterPolicy(f *testing.F) {
 		if json.Unmarshal(raw, &u.Object) != nil {
 			return
 		}
-		r := k.convert(u)
+		r := k.record(u)
 		if p, ok := r.value.(*model.Policy); ok {
 			checkPolicy(t, p)
 			if len(errs) == 0 && r.bad {

@@ -8,55 +8,33 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
-
-// Objects are the objects of a set of manifests, each list sorted by name.
-type Objects struct {
-	Namespaces []*model.Namespace
-	Nodes      []*model.Node
-	// Pods are the Pod objects and the pods of the workloads.
-	Pods     []*model.Pod
-	Policies []*model.Policy
-	// DenyLists are without their invalid entries.
-	DenyLists []*model.DenyList
-	// Services are for checks of manifests only.
-	Services []*model.Service
-	// NodeSelectors are the nodes that pods of workloads require; pods without requirements are not listed.
-	NodeSelectors map[model.PodID]model.Selector
-}
-
-// Snapshot builds a snapshot of the objects.
-func (o Objects) Snapshot() *model.Snapshot {
-	s := model.MakeSnapshot(o.Namespaces, o.Nodes, o.Pods, o.Policies)
-	lists := make(map[string]*model.DenyList, len(o.DenyLists))
-	for _, l := range o.DenyLists {
-		lists[l.Name] = l
-	}
-	s.DenyLists = immutable.MakeMap(lists)
-	return s
-}
 
 // Parse parses the text of one file of manifests. Errors use the name; a name that ends in .json means
 // JSON. The returned objects are those without errors.
-func Parse(name string, data []byte, limits Limits) (Objects, []Warning, []DocumentError) {
+func Parse(name string, data []byte, limits Limits) (model.Objects, []Warning, []DocumentError) {
 	return Reading{Limits: limits}.Parse(name, data)
 }
 
-// workloadID identifies a workload. Pods of two kinds of workloads may have one name, the workloads do not.
-type workloadID struct{ kind, namespace, name string }
+// objectID identifies an object. Pods of two kinds of workloads may have one name, the workloads do not.
+type objectID struct{ kind, namespace, name string }
+
+// found is a converted object and its place.
+type found struct {
+	kind  *Kind
+	value any
+	at    DocumentError
+}
 
 // loader collects the objects of several files. If two objects have one name the later one counts.
 type loader struct {
 	limits   Limits
 	strict   strictness
-	kinds    []kind
+	kinds    []Kind
 	at       DocumentError // the position of reading
 	warnings []Warning
 	errors   []DocumentError
@@ -66,42 +44,20 @@ type loader struct {
 	// places maps a name to the place of its last object.
 	places map[string]DocumentError
 
-	namespaces map[string]*model.Namespace
-	nodes      map[string]*model.Node
-	pods       map[model.PodID]*model.Pod
-	policies   map[model.Origin]*model.Policy
-	denyLists  map[string]*model.DenyList
-	services   map[string]*model.Service
-	workloads  map[workloadID]placedWorkload
-	// selectors are the nodeSelectors of explicit pods.
-	selectors map[model.PodID]model.Selector
+	found map[objectID]found
 	// generated counts the objects of a kind, namespace and generateName.
 	generated map[string]int
 }
 
-type placedWorkload struct {
-	workload
-	at DocumentError
-	// owned is true if another workload represents its pods.
-	owned bool
-}
-
 func newLoader(r Reading) *loader {
 	return &loader{
-		limits:     r.Limits,
-		strict:     r.strictness(),
-		kinds:      kinds(),
-		ignored:    make(map[string]int),
-		places:     make(map[string]DocumentError),
-		namespaces: make(map[string]*model.Namespace),
-		nodes:      make(map[string]*model.Node),
-		pods:       make(map[model.PodID]*model.Pod),
-		policies:   make(map[model.Origin]*model.Policy),
-		denyLists:  make(map[string]*model.DenyList),
-		services:   make(map[string]*model.Service),
-		workloads:  make(map[workloadID]placedWorkload),
-		selectors:  make(map[model.PodID]model.Selector),
-		generated:  make(map[string]int),
+		limits:    r.Limits,
+		strict:    r.strictness(),
+		kinds:     Kinds(),
+		ignored:   make(map[string]int),
+		places:    make(map[string]DocumentError),
+		found:     make(map[objectID]found),
+		generated: make(map[string]int),
 	}
 }
 
@@ -185,44 +141,16 @@ func (l *loader) accept(errs field.ErrorList) bool {
 	return true
 }
 
-func takeNamespace(l *loader, h header, raw []byte) {
-	o, ok := decode[corev1.Namespace](l, raw)
-	if !ok {
-		return
+// complete sets the namespace as kubectl does, and a name that the API server would generate.
+func (l *loader) complete(k *Kind, m metav1.Object) {
+	switch {
+	case !k.Namespaced:
+		m.SetNamespace("")
+	case m.GetNamespace() == "":
+		m.SetNamespace(metav1.NamespaceDefault)
 	}
-	l.clusterWide(&o.ObjectMeta, h.Kind)
-	ns, errs := convertNamespace(o, l.strict)
-	if l.accept(errs) {
-		l.namespaces[ns.Name] = ns
-	}
-}
-
-func takeNode(l *loader, h header, raw []byte) {
-	o, ok := decode[corev1.Node](l, raw)
-	if !ok {
-		return
-	}
-	l.clusterWide(&o.ObjectMeta, h.Kind)
-	n, errs := convertNode(o, l.strict)
-	if l.accept(errs) {
-		l.nodes[n.Name] = n
-	}
-}
-
-// inNamespace sets the namespace that kubectl would set.
-func (l *loader) inNamespace(m *metav1.ObjectMeta, kind string) {
-	if m.Namespace == "" {
-		m.Namespace = metav1.NamespaceDefault
-	}
-	l.generateName(m, kind)
-	l.at.Object = objectName(kind, m.Namespace, m.Name)
-}
-
-// clusterWide drops the namespace of a cluster-scoped object, as kubectl does.
-func (l *loader) clusterWide(m *metav1.ObjectMeta, kind string) {
-	m.Namespace = ""
-	l.generateName(m, kind)
-	l.at.Object = objectName(kind, "", m.Name)
+	l.generateName(m, k.Name)
+	l.at.Object = objectName(k.Name, m.GetNamespace(), m.GetName())
 }
 
 // maxGenerated is how many bytes of generateName the API server keeps.
@@ -231,116 +159,58 @@ const maxGenerated = 58
 // generateName names an object that leaves the end of its name to the API server, which appends five
 // characters. Here they are digits, by the order of the documents, so that names are stable from one
 // reading to the next.
-func (l *loader) generateName(m *metav1.ObjectMeta, kind string) {
-	if m.Name != "" || m.GenerateName == "" {
+func (l *loader) generateName(m metav1.Object, kind string) {
+	prefix := m.GetGenerateName()
+	if m.GetName() != "" || prefix == "" {
 		return
 	}
-	key := kind + " " + m.Namespace + "/" + m.GenerateName
+	key := kind + " " + m.GetNamespace() + "/" + prefix
 	l.generated[key]++
-	m.Name = fmt.Sprintf("%s%05d", m.GenerateName[:min(len(m.GenerateName), maxGenerated)], l.generated[key])
-}
-
-func takePod(l *loader, h header, raw []byte) {
-	o, ok := decode[corev1.Pod](l, raw)
-	if !ok {
-		return
-	}
-	l.inNamespace(&o.ObjectMeta, h.Kind)
-	pod, errs := convertPod(o, l.strict)
-	wants, more := nodeSelector(o.Spec.NodeSelector, field.NewPath("spec", "nodeSelector"))
-	if !l.accept(append(errs, more...)) {
-		return
-	}
-	l.pods[pod.PodID] = pod
-	delete(l.selectors, pod.PodID)
-	if !wants.Everything() {
-		l.selectors[pod.PodID] = wants
-	}
-}
-
-func takeNetworkPolicy(l *loader, h header, raw []byte) {
-	o, ok := decode[networkingv1.NetworkPolicy](l, raw)
-	if !ok {
-		return
-	}
-	l.inNamespace(&o.ObjectMeta, h.Kind)
-	defaultNetworkPolicy(o)
-	p, errs := convertNetworkPolicy(o, l.strict)
-	l.takePolicy(converted{policy: p, errs: errs, enforced: enforcedNetworkPolicy(o, p)})
-}
-
-func (l *loader) takePolicy(c converted) {
-	if !l.accept(c.errs) {
-		return
-	}
-	l.warn(c.warnings...)
-	if len(c.errs) > 0 {
-		l.warn(remark{"", "the policy is not valid: " + c.enforced})
-	}
-	l.policies[c.policy.Origin.Key()] = c.policy
-}
-
-func takeClusterPolicy[T any](convert func(*T, strictness) converted, meta func(*T) *metav1.ObjectMeta) func(*loader, header, []byte) {
-	return func(l *loader, h header, raw []byte) {
-		raw = integers(raw)
-		var lost salvaged
-		o := new(T)
-		if l.strict == stored {
-			o, lost = salvage[T](raw)
-		}
-		if len(lost.errs) == 0 {
-			var ok bool
-			if o, ok = decode[T](l, raw); !ok {
-				return
-			}
-		}
-		l.clusterWide(meta(o), h.Kind)
-		c := convert(o, l.strict)
-		c.lose(lost)
-		if l.strict == written {
-			required, usual := missing(raw, h.Kind)
-			c.errs, c.warnings = append(required, c.errs...), append(c.warnings, remarks(usual)...)
-		}
-		l.takePolicy(c)
-	}
-}
-
-func takeWorkload[T any](parts func(*T) workloadParts, meta func(*T) *metav1.ObjectMeta) func(*loader, header, []byte) {
-	return func(l *loader, h header, raw []byte) {
-		o, ok := decode[T](l, raw)
-		if !ok {
-			return
-		}
-		m := meta(o)
-		l.inNamespace(m, h.Kind)
-		w, errs := convertWorkload(parts(o))
-		w.namespace, w.name, w.created = intern(m.Namespace), m.Name, created(m)
-		if l.accept(append(validateMeta(m, true, l.strict), errs...)) {
-			l.workloads[workloadID{h.Kind, w.namespace, w.name}] = placedWorkload{w, l.at, metav1.GetControllerOfNoCopy(m) != nil}
-		}
-	}
+	m.SetName(fmt.Sprintf("%s%05d", prefix[:min(len(prefix), maxGenerated)], l.generated[key]))
 }
 
 // finish expands the workloads and returns everything.
-func (l *loader) finish() (Objects, []Warning, []DocumentError) {
-	o := Objects{Namespaces: sorted(l.namespaces, strings.Compare), Nodes: sorted(l.nodes, strings.Compare),
-		Policies: sorted(l.policies, model.Origin.Compare), DenyLists: sorted(l.denyLists, strings.Compare),
-		Services: sorted(l.services, strings.Compare), NodeSelectors: l.selectors}
+func (l *loader) finish() (model.Objects, []Warning, []DocumentError) {
+	o := model.Objects{NodeSelectors: make(map[model.PodID]model.Selector)}
+	workloads := make(map[objectID]found)
+	for id, f := range l.found {
+		if f.kind.put == nil {
+			workloads[id] = f
+			continue
+		}
+		f.kind.put(&o, f.value)
+	}
+	o.Sort()
+	explicit := make(map[model.PodID]bool, len(o.Pods))
+	for _, p := range o.Pods {
+		explicit[p.PodID] = true
+	}
+	l.expand(&o, workloads, explicit)
+	if len(explicit) > l.limits.Pods {
+		l.at = DocumentError{File: l.at.File}
+		l.reject(remark{"", fmt.Sprintf("%d pods are more than the limit of %d: remove some or raise the limit", len(explicit), l.limits.Pods)})
+	}
+	o.Sort()
+	return o, l.warnings, l.errors
+}
+
+// expand adds the pods of workloads. An explicit Pod object takes precedence.
+func (l *loader) expand(o *model.Objects, workloads map[objectID]found, explicit map[model.PodID]bool) {
 	expanded := make(map[model.PodID]*model.Pod)
-	for _, id := range slices.SortedFunc(maps.Keys(l.workloads), compareWorkloads) {
-		w := l.workloads[id]
-		if l.strict == stored && (len(l.pods) > 0 || w.owned) {
+	for _, id := range slices.SortedFunc(maps.Keys(workloads), compareWorkloads) {
+		w := workloads[id].value.(*workload)
+		if l.strict == stored && (len(explicit) > 0 || w.owned) {
 			continue // its pods exist, or its owner represents them
 		}
-		l.at = w.at
-		pods, err := w.expand(o.Nodes, l.limits.Pods-len(l.pods)-len(expanded))
+		l.at = workloads[id].at
+		pods, err := w.expand(o.Nodes, l.limits.Pods-len(explicit)-len(expanded))
 		if err != nil {
 			l.reject(remark{"", err.Error()})
 			continue
 		}
 		for _, p := range pods {
-			if l.pods[p.PodID] != nil {
-				continue // an explicit Pod object takes precedence
+			if explicit[p.PodID] {
+				continue
 			}
 			if expanded[p.PodID] != nil {
 				l.warn(remark{"metadata.name", fmt.Sprintf("pod %s also belongs to another workload: the last one counts", p.PodID)})
@@ -352,23 +222,11 @@ func (l *loader) finish() (Objects, []Warning, []DocumentError) {
 			}
 		}
 	}
-	if len(l.pods) > l.limits.Pods {
-		l.at = DocumentError{File: l.at.File}
-		l.reject(remark{"", fmt.Sprintf("%d pods are more than the limit of %d: remove some or raise the limit", len(l.pods), l.limits.Pods)})
+	for _, p := range expanded {
+		o.Pods = append(o.Pods, p)
 	}
-	maps.Copy(expanded, l.pods)
-	o.Pods = sorted(expanded, model.PodID.Compare)
-	return o, l.warnings, l.errors
 }
 
-func compareWorkloads(a, b workloadID) int {
+func compareWorkloads(a, b objectID) int {
 	return slices.Compare([]string{a.namespace, a.name, a.kind}, []string{b.namespace, b.name, b.kind})
-}
-
-func sorted[K comparable, V any](m map[K]V, compare func(a, b K) int) []V {
-	var out []V
-	for _, k := range slices.SortedFunc(maps.Keys(m), compare) {
-		out = append(out, m[k])
-	}
-	return out
 }

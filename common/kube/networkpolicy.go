@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -16,6 +17,19 @@ import (
 )
 
 const kindNetworkPolicy = "NetworkPolicy"
+
+func networkPolicyKind() Kind {
+	return Kind{Name: kindNetworkPolicy, Group: networkingv1.GroupName, Versions: []string{"v1"}, Resource: "networkpolicies",
+		typed: &networkingv1.NetworkPolicy{}, addToScheme: networkingv1.AddToScheme, Namespaced: true, Policy: true,
+		read: reads(func(o *networkingv1.NetworkPolicy, s strictness) result {
+			defaultNetworkPolicy(o)
+			p, errs := convertNetworkPolicy(o, s)
+			return result{value: p, errs: errs, enforced: enforcedNetworkPolicy(o, p)}
+		}),
+		put:    putPolicy,
+		record: recordNetworkPolicy,
+		store:  policies(kindNetworkPolicy)}
+}
 
 // defaultNetworkPolicy sets the defaults that the API server sets on every NetworkPolicy that it reads.
 func defaultNetworkPolicy(np *networkingv1.NetworkPolicy) {
@@ -249,4 +263,18 @@ func ipBlock(b *networkingv1.IPBlock, s strictness, path *field.Path) (model.IPB
 // within reports whether inner is a proper subset of outer.
 func within(outer, inner netip.Prefix) bool {
 	return inner.Bits() > outer.Bits() && outer.Contains(inner.Addr())
+}
+
+func recordNetworkPolicy(o runtime.Object) *record {
+	np, ok := o.(*networkingv1.NetworkPolicy)
+	if !ok {
+		return nil
+	}
+	defaultNetworkPolicy(np)
+	value, errs := convertNetworkPolicy(np, stored)
+	r := recordOf(np, value, errs)
+	if r.bad {
+		r.enforced = enforcedNetworkPolicy(np, value)
+	}
+	return r
 }

@@ -2,7 +2,11 @@
 
 package kube
 
-import "context"
+import (
+	"context"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
 
 // Reading selects how manifests are validated. LoadDir, Parse and ParseFiles validate objects as newly
 // written.
@@ -23,19 +27,19 @@ func (r Reading) strictness() strictness {
 }
 
 // Dir is LoadDir with this Reading.
-func (r Reading) Dir(ctx context.Context, dir string) (Objects, []Warning, []DocumentError) {
+func (r Reading) Dir(ctx context.Context, dir string) (model.Objects, []Warning, []DocumentError) {
 	t := readTree(ctx, dir, r.Limits)
 	o, warnings, errs := t.load(r).finish()
 	return o, warnings, append(t.errors, errs...)
 }
 
 // Parse is the function Parse with this Reading.
-func (r Reading) Parse(name string, data []byte) (Objects, []Warning, []DocumentError) {
+func (r Reading) Parse(name string, data []byte) (model.Objects, []Warning, []DocumentError) {
 	return r.ParseFiles([]File{{name, data}})
 }
 
 // ParseFiles is the function ParseFiles with this Reading.
-func (r Reading) ParseFiles(files []File) (Objects, []Warning, []DocumentError) {
+func (r Reading) ParseFiles(files []File) (model.Objects, []Warning, []DocumentError) {
 	l := newLoader(r)
 	for _, f := range files {
 		l.file(f.Name, f.Data)

@@ -14,7 +14,7 @@ import (
 )
 
 // render writes everything that policies can see of the objects.
-func render(o Objects) string {
+func render(o model.Objects) string {
 	var b strings.Builder
 	for _, n := range o.Namespaces {
 		fmt.Fprintf(&b, "namespace %s labels{%s} allowed=%q\n", n.Name, n.Labels, n.AllowedIPs)

@@ -30,8 +30,8 @@ type replayed struct {
 func newReplayed(seed uint64) *replayed {
 	a := &APIServer{log: quiet(), wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string), discovered: true}
 	r := &replayed{Rand: rand.New(rand.NewPCG(seed, 3)), a: a, c: &collector{snapshot: &model.Snapshot{}},
-		pods:     &feed{kind: "Pod", convert: recordPod, notify: a.notify, log: a.log},
-		policies: &feed{kind: kindNetworkPolicy, convert: recordNetworkPolicy, notify: a.notify, log: a.log},
+		pods:     &feed{kind: podKind(), notify: a.notify, log: a.log},
+		policies: &feed{kind: networkPolicyKind(), notify: a.notify, log: a.log},
 		live:     map[string]map[string]runtime.Object{"Pod": {}, kindNetworkPolicy: {}}}
 	for _, f := range []*feed{r.pods, r.policies} {
 		a.addFeed(f)
@@ -56,17 +56,17 @@ func (r *replayed) event(t *testing.T, times int) {
 	gone := r.IntN(4) == 0
 	for range times {
 		var err error
-		_, exists := r.live[f.kind][name]
+		_, exists := r.live[f.kind.Name][name]
 		switch {
 		case gone:
 			err = f.Delete(o)
-			delete(r.live[f.kind], name)
+			delete(r.live[f.kind.Name], name)
 		case exists:
 			err = f.Update(o)
-			r.live[f.kind][name] = o
+			r.live[f.kind.Name][name] = o
 		default:
 			err = f.Add(o)
-			r.live[f.kind][name] = o
+			r.live[f.kind.Name][name] = o
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -79,7 +79,7 @@ func (r *replayed) relist(t *testing.T) {
 	t.Helper()
 	for _, f := range []*feed{r.pods, r.policies} {
 		var all []any
-		for _, o := range r.live[f.kind] {
+		for _, o := range r.live[f.kind.Name] {
 			all = append(all, o)
 		}
 		if err := f.Replace(all, ""); err != nil {

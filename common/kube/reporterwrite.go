@@ -71,18 +71,19 @@ func (r *Reporter) clearCondition(ctx context.Context, at place) error {
 }
 
 func (r *Reporter) applyConditions(ctx context.Context, at place, conditions []any) error {
-	i := slices.IndexFunc(customKinds(), func(k customKind) bool { return k.name == at.policy.Kind })
+	kinds := customKinds()
+	i := slices.IndexFunc(kinds, func(k Kind) bool { return k.Name == at.policy.Kind })
 	if i < 0 {
 		return fmt.Errorf("report on %s: has no status", at.policy)
 	}
-	gv := schema.GroupVersion{Group: clusterPolicyGroup, Version: at.version}
+	gv := schema.GroupVersion{Group: kinds[i].Group, Version: at.version}
 	u := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": gv.String(), "kind": at.policy.Kind,
 		// The UID protects a policy that was recreated meanwhile.
 		"metadata": map[string]any{"name": at.policy.Name, "uid": at.policy.UID},
 		"status":   map[string]any{"conditions": conditions},
 	}}
-	_, err := r.client.Resource(gv.WithResource(customKinds()[i].resource)).ApplyStatus(ctx, at.policy.Name, u,
+	_, err := r.client.Resource(gv.WithResource(kinds[i].Resource)).ApplyStatus(ctx, at.policy.Name, u,
 		metav1.ApplyOptions{FieldManager: at.manager(), Force: true})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // deleted or recreated; the next read decides
@@ -117,22 +118,6 @@ func (r *Reporter) event(e report.Event, namespace string) *unstructured.Unstruc
 		"regarding": map[string]any{"apiVersion": apiVersionOf(e.Object.Kind), "kind": e.Object.Kind, "namespace": e.Object.Namespace,
 			"name": e.Object.Name, "uid": e.Object.UID},
 	}}
-}
-
-// apiVersionOf returns the API version of a kind, for events.
-func apiVersionOf(kind string) string {
-	switch kind {
-	case "Pod", "Node":
-		return "v1"
-	case kindNetworkPolicy:
-		return "networking.k8s.io/v1"
-	}
-	for _, k := range customKinds() {
-		if k.name == kind {
-			return clusterPolicyGroup + "/" + k.versions[len(k.versions)-1]
-		}
-	}
-	return ""
 }
 
 // nodeConditionType is the type of the Node's condition.

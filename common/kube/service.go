@@ -13,16 +13,14 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-func takeService(l *loader, h header, raw []byte) {
-	o, ok := decode[corev1.Service](l, raw)
-	if !ok {
-		return
-	}
-	l.inNamespace(&o.ObjectMeta, h.Kind)
-	s, errs := convertService(o, l.strict)
-	if l.accept(errs) {
-		l.services[s.Namespace+"/"+s.Name] = s
-	}
+// serviceKind is for checks of manifests only.
+func serviceKind() Kind {
+	return Kind{Name: "Service", Versions: []string{"v1"}, Namespaced: true,
+		read: reads(func(o *corev1.Service, s strictness) result {
+			service, errs := convertService(o, s)
+			return result{value: service, errs: errs}
+		}),
+		put: func(o *model.Objects, v any) { o.Services = append(o.Services, v.(*model.Service)) }}
 }
 
 // convertService converts how clients outside the cluster reach a Service.

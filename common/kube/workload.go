@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -29,12 +30,15 @@ type workload struct {
 	nodeSelector model.Selector
 	affinity     []model.Selector
 	created      int64
+	// owned is true if another workload represents its pods.
+	owned bool
 	// first and replicas number the pods of all kinds but DaemonSet.
 	first, replicas int
 }
 
 // workloadParts holds the parts of a workload by kind, with the paths of template and replicas for errors.
 type workloadParts struct {
+	meta         *metav1.ObjectMeta
 	kind         string
 	template     *corev1.PodTemplateSpec
 	templatePath *field.Path
@@ -43,16 +47,36 @@ type workloadParts struct {
 	first        int32
 }
 
+// workloadKind returns a kind of workload, whose objects decode to a T. Pods stand for it: it has no noun.
+func workloadKind[T any, P apiObject[T]](name, group string, parts func(*T) workloadParts) Kind {
+	return Kind{Name: name, Group: group, Versions: []string{"v1"}, Namespaced: true,
+		read: reads[T, P](func(o *T, s strictness) result {
+			p := parts(o)
+			w, errs := convertWorkload(p)
+			return result{value: &w, errs: append(validateMeta(p.meta, true, s), errs...)}
+		})}
+}
+
+func replicationControllerKind() Kind {
+	return workloadKind("ReplicationController", "", replicationControllerParts)
+}
+func deploymentKind() Kind  { return workloadKind("Deployment", "apps", deploymentParts) }
+func replicaSetKind() Kind  { return workloadKind("ReplicaSet", "apps", replicaSetParts) }
+func statefulSetKind() Kind { return workloadKind("StatefulSet", "apps", statefulSetParts) }
+func daemonSetKind() Kind   { return workloadKind(kindDaemonSet, "apps", daemonSetParts) }
+func jobKind() Kind         { return workloadKind(kindJob, "batch", jobParts) }
+func cronJobKind() Kind     { return workloadKind("CronJob", "batch", cronJobParts) }
+
 func deploymentParts(d *appsv1.Deployment) workloadParts {
-	return workloadParts{kind: "Deployment", template: &d.Spec.Template, replicas: d.Spec.Replicas}
+	return workloadParts{meta: &d.ObjectMeta, kind: "Deployment", template: &d.Spec.Template, replicas: d.Spec.Replicas}
 }
 
 func replicaSetParts(r *appsv1.ReplicaSet) workloadParts {
-	return workloadParts{kind: "ReplicaSet", template: &r.Spec.Template, replicas: r.Spec.Replicas}
+	return workloadParts{meta: &r.ObjectMeta, kind: "ReplicaSet", template: &r.Spec.Template, replicas: r.Spec.Replicas}
 }
 
 func statefulSetParts(s *appsv1.StatefulSet) workloadParts {
-	parts := workloadParts{kind: "StatefulSet", template: &s.Spec.Template, replicas: s.Spec.Replicas}
+	parts := workloadParts{meta: &s.ObjectMeta, kind: "StatefulSet", template: &s.Spec.Template, replicas: s.Spec.Replicas}
 	if s.Spec.Ordinals != nil {
 		parts.first = s.Spec.Ordinals.Start
 	}
@@ -60,7 +84,7 @@ func statefulSetParts(s *appsv1.StatefulSet) workloadParts {
 }
 
 func daemonSetParts(d *appsv1.DaemonSet) workloadParts {
-	return workloadParts{kind: kindDaemonSet, template: &d.Spec.Template}
+	return workloadParts{meta: &d.ObjectMeta, kind: kindDaemonSet, template: &d.Spec.Template}
 }
 
 func replicationControllerParts(r *corev1.ReplicationController) workloadParts {
@@ -68,17 +92,17 @@ func replicationControllerParts(r *corev1.ReplicationController) workloadParts {
 	if template == nil {
 		template = &corev1.PodTemplateSpec{}
 	}
-	return workloadParts{kind: "ReplicationController", template: template, replicas: r.Spec.Replicas}
+	return workloadParts{meta: &r.ObjectMeta, kind: "ReplicationController", template: template, replicas: r.Spec.Replicas}
 }
 
 func jobParts(j *batchv1.Job) workloadParts {
-	return workloadParts{kind: kindJob, template: &j.Spec.Template, replicas: jobPods(&j.Spec),
+	return workloadParts{meta: &j.ObjectMeta, kind: kindJob, template: &j.Spec.Template, replicas: jobPods(&j.Spec),
 		replicasPath: field.NewPath("spec", "parallelism")}
 }
 
 func cronJobParts(c *batchv1.CronJob) workloadParts {
 	path := field.NewPath("spec", "jobTemplate", "spec")
-	return workloadParts{kind: "CronJob", template: &c.Spec.JobTemplate.Spec.Template, templatePath: path.Child("template"),
+	return workloadParts{meta: &c.ObjectMeta, kind: "CronJob", template: &c.Spec.JobTemplate.Spec.Template, templatePath: path.Child("template"),
 		replicas: jobPods(&c.Spec.JobTemplate.Spec), replicasPath: path.Child("parallelism")}
 }
 
@@ -114,7 +138,10 @@ func convertWorkload(parts workloadParts) (workload, field.ErrorList) {
 	}
 	t := parts.template
 	var errs field.ErrorList
-	w := workload{kind: parts.kind, labels: t.Labels, hostNetwork: t.Spec.HostNetwork, node: intern(t.Spec.NodeName),
+	m := parts.meta
+	w := workload{kind: parts.kind, namespace: intern(m.Namespace), name: m.Name, created: created(m),
+		owned:  metav1.GetControllerOfNoCopy(m) != nil,
+		labels: t.Labels, hostNetwork: t.Spec.HostNetwork, node: intern(t.Spec.NodeName),
 		fixedIPs: t.Annotations[model.AnnotationAddresses],
 		first:    int(parts.first), replicas: int(deref(parts.replicas, 1))}
 	if w.replicas < 0 {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
@@ -56,6 +57,45 @@ func MakeSnapshot(namespaces []*Namespace, nodes []*Node, pods []*Pod, policies 
 		pol[p.Origin.key()] = p
 	}
 	s.Policies = immutable.MakeMap(pol)
+	return s
+}
+
+// Objects are the objects of a cluster as lists, without repeated names. A list that has been sorted is in the
+// order of its names.
+type Objects struct {
+	Namespaces []*Namespace
+	Nodes      []*Node
+	// Pods are the Pod objects and the pods of the workloads.
+	Pods     []*Pod
+	Policies []*Policy
+	// DenyLists are without their invalid entries.
+	DenyLists []*DenyList
+	// Services are for checks of manifests only.
+	Services []*Service
+	// NodeSelectors are the nodes that pods of workloads require; pods without requirements are not listed.
+	NodeSelectors map[PodID]Selector
+}
+
+// Sort sorts each list by name.
+func (o *Objects) Sort() {
+	slices.SortFunc(o.Namespaces, func(a, b *Namespace) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(o.Nodes, func(a, b *Node) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(o.Pods, func(a, b *Pod) int { return a.PodID.Compare(b.PodID) })
+	slices.SortFunc(o.Policies, func(a, b *Policy) int { return a.Origin.Key().Compare(b.Origin.Key()) })
+	slices.SortFunc(o.DenyLists, func(a, b *DenyList) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(o.Services, func(a, b *Service) int {
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+}
+
+// Snapshot builds a snapshot of the objects.
+func (o Objects) Snapshot() *Snapshot {
+	s := MakeSnapshot(o.Namespaces, o.Nodes, o.Pods, o.Policies)
+	lists := make(map[string]*DenyList, len(o.DenyLists))
+	for _, l := range o.DenyLists {
+		lists[l.Name] = l
+	}
+	s.DenyLists = immutable.MakeMap(lists)
 	return s
 }
 

@@ -107,7 +107,7 @@ func (m *Manifests) write(name string, text []byte) error {
 }
 
 // Objects reads the directory as the agents do.
-func (m *Manifests) Objects(ctx context.Context) (kube.Objects, error) {
+func (m *Manifests) Objects(ctx context.Context) (model.Objects, error) {
 	objects, _, errs := kube.LoadDir(ctx, m.dir, kube.DefaultLimits())
 	if len(errs) > 0 {
 		return objects, errs[0]

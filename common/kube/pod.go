@@ -7,57 +7,41 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
-// convertNamespace converts a Namespace.
-func convertNamespace(ns *corev1.Namespace, s strictness) (*model.Namespace, field.ErrorList) {
-	errs := validateMetaNamed(&ns.ObjectMeta, false, s, validation.ValidateNamespaceName)
-	all := model.NewNamespace(intern(ns.Name), ns.Labels)
-	all.AllowedIPs = ns.Annotations[model.AnnotationAllowedAddresses]
-	return all, errs
+func podKind() Kind {
+	return Kind{Name: "Pod", Versions: []string{"v1"}, Resource: "pods", typed: &corev1.Pod{}, addToScheme: corev1.AddToScheme, Namespaced: true,
+		read:   reads(convertPodManifest),
+		put:    putPod,
+		record: recordPod,
+		store: mapStore[model.PodID, model.Pod]{
+			func(namespace, name string) model.PodID { return model.PodID{Namespace: namespace, Name: name} }, all[model.PodID],
+			func(s *model.Snapshot) *immutable.Map[model.PodID, *model.Pod] { return &s.Pods }}}
 }
 
-// convertNode converts a Node. It omits invalid addresses.
-func convertNode(n *corev1.Node, s strictness) (*model.Node, field.ErrorList) {
-	errs := validateMeta(&n.ObjectMeta, false, s)
-	node := &model.Node{Name: intern(n.Name), Labels: model.MakeLabels(n.Labels), OS: nodeOS(n)}
-	errs = append(errs, readFabric(n, node)...)
-	path := field.NewPath("status", "addresses")
-	// Other nodes route to the first address of a family: internal ones come first.
-	for _, t := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
-		for i, a := range n.Status.Addresses {
-			if a.Type != t {
-				continue
-			}
-			ip, more := parseAddr(a.Address, path.Index(i).Child("address"))
-			if errs = append(errs, more...); len(more) == 0 && !slices.Contains(node.Addresses, ip) {
-				node.Addresses = append(node.Addresses, ip)
-			}
-		}
-	}
-	cidrs, at := n.Spec.PodCIDRs, field.NewPath("spec", "podCIDRs")
-	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
-		cidrs, at = []string{n.Spec.PodCIDR}, field.NewPath("spec", "podCIDR")
-	}
-	for i, text := range cidrs {
-		p, more := cidr(text, stored, at.Index(i))
-		if errs = append(errs, more...); len(more) == 0 {
-			node.PodCIDRs = append(node.PodCIDRs, p)
-		}
-	}
-	return node, errs
+// podManifest is a Pod with the node labels that it requires.
+type podManifest struct {
+	pod          *model.Pod
+	nodeSelector model.Selector
 }
 
-// nodeOS returns the node's operating system: its label, otherwise what its kubelet reports, otherwise "".
-func nodeOS(n *corev1.Node) model.OS {
-	if os := n.Labels[corev1.LabelOSStable]; os != "" {
-		return model.OS(os)
+func convertPodManifest(o *corev1.Pod, s strictness) result {
+	pod, errs := convertPod(o, s)
+	wants, more := nodeSelector(o.Spec.NodeSelector, field.NewPath("spec", "nodeSelector"))
+	return result{value: podManifest{pod, wants}, errs: append(errs, more...)}
+}
+
+func putPod(o *model.Objects, v any) {
+	m := v.(podManifest)
+	o.Pods = append(o.Pods, m.pod)
+	if !m.nodeSelector.Everything() {
+		o.NodeSelectors[m.pod.PodID] = m.nodeSelector
 	}
-	return model.OS(n.Status.NodeInfo.OperatingSystem)
 }
 
 // convertPod converts a Pod. It omits invalid parts.
@@ -146,4 +130,15 @@ func namedPort(p *corev1.ContainerPort, path *field.Path) (model.NamedPort, fiel
 		errs = append(errs, portName(p.Name, path.Child("name"))...)
 	}
 	return n, errs
+}
+
+func recordPod(o runtime.Object) *record {
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	value, errs := convertPod(p, stored)
+	r := recordOf(p, value, errs)
+	r.bad = false // the valid part counts
+	return r
 }

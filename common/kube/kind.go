@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Kinds returns the table of the kinds that are read from manifests and from an API server. All other kinds
+// are ignored.
+//
+// To add a kind:
+//
+//  1. Write one file with its Kind, the conversion to a noun of package model, and nothing else.
+//     denylist.go is an example of a custom kind, namespace.go of a built-in one.
+//  2. Add a line to this table.
+//  3. Give model.Objects and model.Snapshot a field for it, and Objects.Snapshot a line.
+//
+// Manifests, discovery, the watch, the last valid version of an invalid object, and the API version in
+// events follow from the table. The agent also needs the right to list and watch the kind: add it to the
+// roles under deploy.
+func Kinds() []Kind {
+	return []Kind{
+		namespaceKind(),
+		nodeKind(),
+		podKind(),
+		serviceKind(),
+		replicationControllerKind(),
+		deploymentKind(),
+		replicaSetKind(),
+		statefulSetKind(),
+		daemonSetKind(),
+		jobKind(),
+		cronJobKind(),
+		networkPolicyKind(),
+		clusterNetworkPolicyKind(),
+		adminNetworkPolicyKind(),
+		baselineAdminNetworkPolicyKind(),
+		denyListKind(),
+	}
+}
+
+// Kind is a kind of object that is read.
+type Kind struct {
+	// Name is the kind, Group its API group, empty for the core group.
+	Name, Group string
+	// Versions are the supported versions, best first. They have one shape. Messages and events name the
+	// last one, which is served for longest.
+	Versions []string
+	// Resource is the plural in the paths of the API; empty for a kind that is read from manifests only.
+	Resource string
+	// Namespaced is true if its objects belong to namespaces.
+	Namespaced bool
+	// Policy is true if its objects become model.Policies. Unknown fields of stored ones are then reported,
+	// since they may restrict traffic, and so are findings about single objects.
+	Policy bool
+
+	// typed is an empty object of a kind that every API server serves, and addToScheme registers its group.
+	// They are nil for a custom kind. A custom kind may be absent, and its objects arrive untyped.
+	typed       runtime.Object
+	addToScheme func(*runtime.Scheme) error
+
+	// read decodes a manifest in JSON.
+	read func(k *Kind, raw []byte, s strictness) draft
+	// put adds the value of a result to the objects of a set of manifests. It is nil for workloads, which
+	// stand for pods.
+	put func(o *model.Objects, value any)
+	// record converts an object of an API server; it returns nil for an object of another type. It is nil
+	// without Resource, as is store.
+	record func(runtime.Object) *record
+	store  store
+}
+
+// custom reports whether an API server may or may not serve the kind.
+func (k *Kind) custom() bool { return k.Resource != "" && k.typed == nil }
+
+// APIVersion returns the group and version that messages and events name.
+func (k *Kind) APIVersion() string {
+	version := k.Versions[len(k.Versions)-1]
+	if k.Group == "" {
+		return version
+	}
+	return k.Group + "/" + version
+}
+
+// groupVersion returns the best version, for a client.
+func (k *Kind) groupVersion() schema.GroupVersion {
+	return schema.GroupVersion{Group: k.Group, Version: k.Versions[0]}
+}
+
+// builtinKinds lists the watched kinds that every API server serves.
+func builtinKinds() []Kind {
+	return slices.DeleteFunc(Kinds(), func(k Kind) bool { return k.typed == nil })
+}
+
+// customKinds lists the kinds that an API server may or may not serve.
+func customKinds() []Kind {
+	return slices.DeleteFunc(Kinds(), func(k Kind) bool { return !k.custom() })
+}
+
+// apiVersionOf returns the API version of a kind; empty if it is not in the table.
+func apiVersionOf(name string) string {
+	for _, k := range Kinds() {
+		if k.Name == name {
+			return k.APIVersion()
+		}
+	}
+	return ""
+}
+
+// draft is a decoded manifest. Its reader completes the namespace and the name in meta, and then calls
+// convert.
+type draft struct {
+	meta    metav1.Object
+	convert func() result
+	// problems prevent the conversion; meta and convert may then be nil.
+	problems []remark
+	warnings []remark
+}
+
+// result is a converted manifest.
+type result struct {
+	// value is what put accepts: the part of the object that can be enforced safely.
+	value any
+	// warnings are remarks on parts that are not enforced as written.
+	warnings []remark
+	// errs make the object invalid. enforced says in one sentence how a stored invalid policy is enforced.
+	errs     field.ErrorList
+	enforced string
+}
+
+// apiObject is a pointer to an API type.
+type apiObject[T any] interface {
+	*T
+	metav1.Object
+}
+
+// reads returns the read function of a kind whose objects decode to a T.
+func reads[T any, P apiObject[T]](convert func(*T, strictness) result) func(*Kind, []byte, strictness) draft {
+	return func(k *Kind, raw []byte, s strictness) draft {
+		o, d := decode[T](k, raw, s)
+		d.meta, d.convert = P(o), func() result { return convert(o, s) }
+		return d
+	}
+}
