@@ -115,6 +115,8 @@ type APIServer struct {
 	waived    bool
 }
 
+var _ Source = (*APIServer)(nil)
+
 // NewAPIServer reads the credentials and prepares an APIServer. It does not connect.
 func NewAPIServer(cfg APIConfig, log *slog.Logger) (*APIServer, error) {
 	if err := cfg.Validate(); err != nil {
@@ -234,6 +236,28 @@ const holdCheck = 20 * time.Millisecond
 
 // Host returns the name or address of the API server; empty if unknown.
 func (a *APIServer) Host() string { return a.host }
+
+// UserAgent identifies this program to the API server.
+func (a *APIServer) UserAgent() string { return a.cfg.UserAgent }
+
+// OnStatus sets a function that is called when the status of a policy, or the findings about one, have
+// changed. It must not block.
+func (a *APIServer) OnStatus(f func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.statusChanged = f
+}
+
+// writer returns a client for writing with the credentials for reading.
+func (a *APIServer) writer(qps float32, burst int) (dynamic.Interface, error) {
+	config := rest.CopyConfig(a.config)
+	config.QPS, config.Burst = qps, burst
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("prepare client: %w", err)
+	}
+	return client, nil
+}
 
 // Problems implements Source.
 func (a *APIServer) Problems() []string {

@@ -188,8 +188,8 @@ func TestAPIKindAppearsAndDisappears(t *testing.T) {
 	f.put(t, cnpAdmin)
 	w.still(150 * time.Millisecond) // the kind is not served
 	f.set(func() { f.served[cnpPath] = true })
-	s := w.until("guard", hasPolicy(kindClusterNetworkPolicy, "", "guard"))
-	p, _ := s.Policies.Get(model.Origin{Kind: kindClusterNetworkPolicy, Name: "guard"})
+	s := w.until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard"))
+	p, _ := s.Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
 	if p.Tier != model.TierAdmin || p.Priority != 7 || len(p.Rules[model.Egress]) != 1 {
 		t.Errorf("guard is %+v", p)
 	}
@@ -199,20 +199,20 @@ func TestAPIKindAppearsAndDisappears(t *testing.T) {
 	f.set(func() { delete(f.served, cnpPath); f.served[cnpBetaPath] = true })
 	f.put(t, strings.Replace(strings.Replace(cnpAdmin, "v1alpha2", "v1beta1", 1), "priority: 7", "priority: 8", 1))
 	w.until("priority 8", func(s *model.Snapshot) bool {
-		p, ok := s.Policies.Get(model.Origin{Kind: kindClusterNetworkPolicy, Name: "guard"})
+		p, ok := s.Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
 		return ok && p.Priority == 8
 	})
 	for _, s := range w.all()[from:] {
-		if !hasPolicy(kindClusterNetworkPolicy, "", "guard")(s) {
+		if !hasPolicy("ClusterNetworkPolicy", "", "guard")(s) {
 			t.Error("the policy was missing while the version changed")
 		}
 	}
 	w.noProblems()
 	f.set(func() { delete(f.served, cnpBetaPath) })
-	w.until("no guard", func(s *model.Snapshot) bool { return !hasPolicy(kindClusterNetworkPolicy, "", "guard")(s) })
+	w.until("no guard", func(s *model.Snapshot) bool { return !hasPolicy("ClusterNetworkPolicy", "", "guard")(s) })
 	w.noProblems()
 	f.set(func() { f.served[cnpBetaPath] = true })
-	w.until("guard again", hasPolicy(kindClusterNetworkPolicy, "", "guard"))
+	w.until("guard again", hasPolicy("ClusterNetworkPolicy", "", "guard"))
 }
 
 func TestAPIKindThatIsMissingForAMoment(t *testing.T) {
@@ -226,7 +226,7 @@ func TestAPIKindThatIsMissingForAMoment(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := follow(t, a)
-	w.until("guard", hasPolicy(kindClusterNetworkPolicy, "", "guard"))
+	w.until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard"))
 	f.set(func() { delete(f.served, cnpPath) }) // as in the first moments of an API server
 	time.Sleep(250 * time.Millisecond)
 	f.set(func() { f.served[cnpPath] = true })
@@ -234,7 +234,7 @@ func TestAPIKindThatIsMissingForAMoment(t *testing.T) {
 	w.until("after", hasPod("after"))
 	time.Sleep(400 * time.Millisecond)
 	for _, s := range w.all() {
-		if !hasPolicy(kindClusterNetworkPolicy, "", "guard")(s) {
+		if !hasPolicy("ClusterNetworkPolicy", "", "guard")(s) {
 			t.Fatal("the policy was dropped")
 		}
 	}
@@ -262,9 +262,9 @@ func TestAPIServerThatHasJustStarted(t *testing.T) {
 				w.until("db", hasPod("db"))
 			}
 			f.set(func() { f.served[cnpPath], f.starting = true, false })
-			w.until("guard", hasPolicy(kindClusterNetworkPolicy, "", "guard"))
+			w.until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard"))
 			for _, s := range w.all() {
-				if forbidden == "" && !hasPolicy(kindClusterNetworkPolicy, "", "guard")(s) {
+				if forbidden == "" && !hasPolicy("ClusterNetworkPolicy", "", "guard")(s) {
 					t.Error("a state without the policy was handed out")
 				}
 			}
@@ -287,7 +287,7 @@ func TestAPIBadPolicies(t *testing.T) {
 	f.served[cnpPath] = true
 	f.put(t, world1+"---"+cnpAdmin)
 	w := startAPI(t, f)
-	w.until("guard", hasPolicy(kindClusterNetworkPolicy, "", "guard"))
+	w.until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard"))
 
 	// No version of it was valid: the valid part is in force, and blocks.
 	f.put(t, `
@@ -300,20 +300,20 @@ spec:
     - from: [{ipBlock: {cidr: 10.0.0.300/8}}]
     - from: [{podSelector: {}}]
 `)
-	s := w.until("broken", hasPolicy(kindNetworkPolicy, "shop", "broken"))
-	p, _ := s.Policies.Get(model.Origin{Kind: kindNetworkPolicy, Namespace: "shop", Name: "broken"})
+	s := w.until("broken", hasPolicy("NetworkPolicy", "shop", "broken"))
+	p, _ := s.Policies.Get(model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "broken"})
 	if !p.Isolates[model.Ingress] || len(p.Rules[model.Ingress]) != 1 || p.Rules[model.Ingress][0].Index != 1 {
 		t.Errorf("broken is %+v", p)
 	}
 	w.problem("NetworkPolicy shop/broken", "spec.ingress[0].from[0].ipBlock.cidr", "10.0.0.300/8")
 
 	// An object that does not fit its type: the last good version stays.
-	before, _ := w.last().Policies.Get(model.Origin{Kind: kindClusterNetworkPolicy, Name: "guard"})
+	before, _ := w.last().Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
 	f.put(t, strings.Replace(cnpAdmin, "priority: 7", "priority: high", 1))
 	w.problem("ClusterNetworkPolicy guard", "spec.priority", "high", "must be an integer")
 	f.put(t, `{apiVersion: v1, kind: Pod, metadata: {name: after, namespace: shop}}`)
 	s = w.until("after", hasPod("after"))
-	if after, _ := s.Policies.Get(model.Origin{Kind: kindClusterNetworkPolicy, Name: "guard"}); after != before {
+	if after, _ := s.Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"}); after != before {
 		t.Error("the last good version did not stay")
 	}
 
@@ -321,7 +321,7 @@ spec:
 	f.put(t, strings.Replace(cnpAdmin, "priority: 7", "priority: 9", 1))
 	f.remove(t, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: broken, namespace: shop}}`)
 	w.until("priority 9", func(s *model.Snapshot) bool {
-		p, _ := s.Policies.Get(model.Origin{Kind: kindClusterNetworkPolicy, Name: "guard"})
+		p, _ := s.Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
 		return p.Priority == 9
 	})
 	w.noProblems()
@@ -388,7 +388,7 @@ spec: {podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {tea
 			f.put(t, relabelled+"\n---"+opened)
 			f.set(func() { f.down, f.forbidden = false, namespacesPath })
 			isOpen := func(s *model.Snapshot) bool {
-				p, _ := s.Policies.Get(model.Origin{Kind: kindNetworkPolicy, Namespace: "shop", Name: "deny"})
+				p, _ := s.Policies.Get(model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "deny"})
 				return len(p.Rules[model.Ingress]) > 0
 			}
 			isNew := func(s *model.Snapshot) bool {

@@ -6,9 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -33,8 +30,8 @@ spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}}]}, {from
 		good         string
 		replace, bad string
 	}{
-		"NetworkPolicy":        {model.Origin{Kind: kindNetworkPolicy, Namespace: "shop", Name: "guard"}, np, "10.0.0.0/8", "10.0.0.300/8"},
-		"ClusterNetworkPolicy": {model.Origin{Kind: kindClusterNetworkPolicy, Name: "guard"}, cnpAdmin, "169.254.169.254/32", "169.254.169.300/32"},
+		"NetworkPolicy":        {model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "guard"}, np, "10.0.0.0/8", "10.0.0.300/8"},
+		"ClusterNetworkPolicy": {model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"}, cnpAdmin, "169.254.169.254/32", "169.254.169.300/32"},
 		"AdminNetworkPolicy":   {model.Origin{Kind: "AdminNetworkPolicy", Name: "old"}, anp, "Deny", "Drop"},
 	} {
 		t.Run(kind, func(t *testing.T) {
@@ -68,31 +65,6 @@ spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}}]}, {from
 	}
 }
 
-// TestStoredPolicyTypes reads policyTypes as the API server may have stored them. An unknown type isolates
-// both directions: its author wanted some isolation, and it is not known which.
-func TestStoredPolicyTypes(t *testing.T) {
-	for _, c := range []struct {
-		types []networkingv1.PolicyType
-		want  [2]bool // ingress, egress
-		errs  int
-	}{
-		{[]networkingv1.PolicyType{"Ingress"}, [2]bool{true, false}, 0},
-		{[]networkingv1.PolicyType{"Egress"}, [2]bool{false, true}, 0},
-		{[]networkingv1.PolicyType{"Egress", "Ingress"}, [2]bool{true, true}, 0},
-		{[]networkingv1.PolicyType{"Foo"}, [2]bool{true, true}, 1},
-		{[]networkingv1.PolicyType{"ingress"}, [2]bool{true, true}, 1},
-		{[]networkingv1.PolicyType{"Ingress", "Foo"}, [2]bool{true, true}, 1},
-		{[]networkingv1.PolicyType{"Foo", "Egress"}, [2]bool{true, true}, 1},
-		{[]networkingv1.PolicyType{"Ingress", "Ingress", "Ingress"}, [2]bool{true, true}, 1},
-	} {
-		np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "shop"}, Spec: networkingv1.NetworkPolicySpec{PolicyTypes: c.types}}
-		p, errs := convertNetworkPolicy(np, stored)
-		if p == nil || p.Isolates != c.want || len(errs) != c.errs {
-			t.Errorf("policyTypes %v: %+v with %v, want isolation %v and %d errors", c.types, p, errs, c.want, c.errs)
-		}
-	}
-}
-
 // TestStoredActions reads an action of a newer API. Without a valid predecessor
 // the rule denies everything: it may have been written to deny.
 func TestStoredActions(t *testing.T) {
@@ -100,8 +72,8 @@ func TestStoredActions(t *testing.T) {
 	f.served[cnpPath] = true
 	f.put(t, world1+"---"+strings.Replace(cnpAdmin, "action: Deny", "action: Quarantine", 1))
 	w := startAPI(t, f)
-	s := w.until("the policy", hasPolicy(kindClusterNetworkPolicy, "", "guard"))
-	p, _ := s.Policies.Get(model.Origin{Kind: kindClusterNetworkPolicy, Name: "guard"})
+	s := w.until("the policy", hasPolicy("ClusterNetworkPolicy", "", "guard"))
+	p, _ := s.Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
 	rules := p.Rules[model.Egress]
 	if len(rules) != 1 || rules[0].Action != model.ActionDeny || !rules[0].AnyPort || len(rules[0].Peers) != 1 || rules[0].Peers[0].Kind != model.PeerUnknown {
 		t.Errorf("rules %+v, want one that denies everything", rules)

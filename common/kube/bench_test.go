@@ -44,7 +44,7 @@ func bigPod(i int) *corev1.Pod {
 // benchSource is an APIServer with a feed of pods and nothing else.
 func benchSource() (*APIServer, *feed, *collector) {
 	a := &APIServer{log: quiet(), wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string), discovered: true}
-	f := &feed{kind: podKind(), notify: a.notify, log: a.log}
+	f := &feed{kind: kindOf("Pod"), notify: a.notify, log: a.log}
 	a.addFeed(f)
 	return a, f, &collector{snapshot: &model.Snapshot{}}
 }

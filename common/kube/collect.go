@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/report"
 )
 
 // collector owns the snapshot under construction.
@@ -95,7 +96,7 @@ func (a *APIServer) apply(s *model.Snapshot, k *Kind, changes map[string]*record
 	if complete {
 		a.forget(k.Name, changes)
 	}
-	changed := k.store.apply(s, changes, complete, func(r *record, known bool) bool { return a.judge(k.Name, r, known) })
+	changed := k.Apply(s, changes, complete, func(r *record, known bool) bool { return a.judge(k.Name, r, known) })
 	if k.Policy {
 		a.keepStatus(k.Name, changes, complete)
 	}
@@ -133,4 +134,41 @@ func (a *APIServer) forget(kind string, there map[string]*record) {
 		names[objectName(kind, r.namespace, r.name)] = true
 	}
 	maps.DeleteFunc(a.unsound, func(object string, _ bool) bool { return strings.HasPrefix(object, prefix) && !names[object] })
+}
+
+// keepStatus stores the statuses of changed policies of a kind, and the findings about them. The caller
+// holds a.mu.
+func (a *APIServer) keepStatus(kind string, changes map[string]*record, complete bool) {
+	if complete {
+		mine := func(o model.Origin) bool { return o.Kind == kind }
+		maps.DeleteFunc(a.statuses, func(o model.Origin, _ *writtenStatus) bool { return mine(o) })
+		maps.DeleteFunc(a.remarks, func(o model.Origin, _ report.Remarks) bool { return mine(o) })
+	}
+	for _, r := range changes {
+		o := model.Origin{Kind: kind, Namespace: r.namespace, Name: r.name}
+		delete(a.statuses, o)
+		delete(a.remarks, o)
+		if r.written != nil {
+			a.statuses[o] = r.written
+		}
+		if len(r.notes) > 0 {
+			a.remarks[o] = report.Remarks{Notes: r.notes, Bad: r.bad}
+		}
+	}
+	if a.statusChanged != nil {
+		a.statusChanged()
+	}
+}
+
+// policyStatuses returns copies of what keepStatus stored, and the served versions of kinds.
+func (a *APIServer) policyStatuses() (map[model.Origin]*writtenStatus, map[model.Origin]report.Remarks, map[string]string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	versions := make(map[string]string)
+	for kind, f := range a.feeds {
+		if f.stop != nil {
+			versions[kind] = f.version
+		}
+	}
+	return maps.Clone(a.statuses), maps.Clone(a.remarks), versions
 }

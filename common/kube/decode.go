@@ -50,7 +50,7 @@ func (l *loader) take(raw []byte) {
 	l.at.Object = h.String()
 	if h.Kind == "" {
 		l.at.Object = ""
-		l.reject(remark{"kind", "missing: every document must be a Kubernetes object with apiVersion and kind"})
+		l.reject(remark{field: "kind", detail: "missing: every document must be a Kubernetes object with apiVersion and kind"})
 		return
 	}
 	if item, ok := strings.CutSuffix(h.Kind, "List"); ok && l.isList(h, item) {
@@ -59,7 +59,7 @@ func (l *loader) take(raw []byte) {
 	}
 	if l.objects++; l.objects > l.limits.Objects {
 		if l.objects == l.limits.Objects+1 {
-			l.reject(remark{"", fmt.Sprintf("more than %d objects: remove some or raise the limit", l.limits.Objects)})
+			l.reject(remark{detail: fmt.Sprintf("more than %d objects: remove some or raise the limit", l.limits.Objects)})
 		}
 		return
 	}
@@ -89,7 +89,7 @@ func (l *loader) read(k *Kind, raw []byte) {
 	}
 	l.warn(r.warnings...)
 	if len(r.errs) > 0 && r.enforced != "" {
-		l.warn(remark{"", "the policy is not valid: " + r.enforced})
+		l.warn(remark{detail: "the policy is not valid: " + r.enforced})
 	}
 	l.found[objectID{k.Name, d.meta.GetNamespace(), d.meta.GetName()}] = found{k, r.value, l.at}
 }
@@ -101,23 +101,23 @@ func (l *loader) find(h header) (*Kind, *remark) {
 		k := &l.kinds[i]
 		switch {
 		case k.Name != h.Kind && strings.EqualFold(k.Name, h.Kind) && k.Group == h.group():
-			return nil, &remark{"kind", quoted(h.Kind) + ": write " + k.Name}
+			return nil, &remark{field: "kind", detail: quoted(h.Kind) + ": write " + k.Name}
 		case k.Name != h.Kind:
 		case slices.Contains(k.Versions, h.version()) && k.Group == h.group():
 			return k, nil
 		case k.Group == h.group() || h.group() == "" || h.group() == "extensions":
 			// A removed API, or a typing error. Ignoring the object would leave it unenforced.
-			return nil, &remark{"apiVersion", quoted(h.APIVersion) + " is not served: use " + k.APIVersion()}
+			return nil, &remark{field: "apiVersion", detail: quoted(h.APIVersion) + " is not served: use " + k.APIVersion()}
 		}
 		if sibling == nil && k.custom() && k.Group == h.group() {
 			sibling = k
 		}
 	}
 	if sibling != nil {
-		return nil, &remark{"kind", fmt.Sprintf("%s %s is not known: use %s", quoted(h.APIVersion), quoted(h.Kind), sibling.Name)}
+		return nil, &remark{field: "kind", detail: fmt.Sprintf("%s %s is not known: use %s", quoted(h.APIVersion), quoted(h.Kind), sibling.Name)}
 	}
 	if strings.HasSuffix(h.Kind, "NetworkPolicy") {
-		l.warn(remark{"kind", fmt.Sprintf("%s of %s is a policy of another product and is not enforced", h.Kind, bounded(h.APIVersion, maxValue))})
+		l.warn(remark{field: "kind", detail: fmt.Sprintf("%s of %s is a policy of another product and is not enforced", h.Kind, bounded(h.APIVersion, maxValue))})
 	}
 	return nil, nil
 }
@@ -138,7 +138,7 @@ func (l *loader) takeList(h header, item string, raw []byte) {
 		Items []json.RawMessage `json:"items"`
 	}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &list); err != nil {
-		l.reject(remark{"items", "must be a list of objects"})
+		l.reject(remark{field: "items", detail: "must be a list of objects"})
 		return
 	}
 	at := l.at
@@ -171,38 +171,4 @@ func withType(raw []byte, apiVersion, kind string) []byte {
 		return raw
 	}
 	return out
-}
-
-// decode reads an object strictly: unknown fields are warnings, values of a wrong type are problems.
-func decode[T any](k *Kind, raw []byte, s strictness) (*T, draft) {
-	var object T
-	var d draft
-	strict, err := kjson.UnmarshalStrict(raw, &object)
-	if err != nil {
-		return nil, draft{problems: misfitRemarks(raw, reflect.TypeFor[T](), err)}
-	}
-	for _, e := range strict {
-		path := ""
-		if fe, is := e.(kjson.FieldError); is {
-			path = fe.FieldPath()
-		}
-		switch {
-		case strings.HasPrefix(e.Error(), "duplicate"):
-			d.problems = append(d.problems, remark{path, "written twice: write it once"})
-		case path == "status" && k.Name == kindNetworkPolicy:
-			// NetworkPolicy had a status in 1.24 to 1.27; files still carry it.
-		case s == stored && !k.Policy:
-			// A field of a newer API; for other kinds the known fields are enough.
-		default:
-			d.warnings = append(d.warnings, remark{path, "no such field; it is ignored, as the API server does"})
-		}
-	}
-	return &object, d
-}
-
-func misfitRemarks(raw []byte, t reflect.Type, err error) []remark {
-	if found := remarks(misfits(raw, t)); len(found) > 0 {
-		return found
-	}
-	return []remark{{"", oneLine(strings.TrimPrefix(err.Error(), "json: ")) + ": use the type that the API defines"}}
 }

@@ -72,6 +72,8 @@ type Directory struct {
 	published *model.Snapshot
 }
 
+var _ Source = (*Directory)(nil)
+
 // NewDirectory prepares a Directory; it reads nothing yet.
 func NewDirectory(cfg DirectoryConfig, log *slog.Logger) (*Directory, error) {
 	if err := cfg.Validate(); err != nil {

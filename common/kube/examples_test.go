@@ -57,7 +57,7 @@ func TestExamplesLoad(t *testing.T) {
 		t.Errorf("pods by system: %v", on)
 	}
 	for _, p := range o.Policies {
-		if p.Origin.Kind != kindNetworkPolicy {
+		if p.Origin.Kind != "NetworkPolicy" {
 			t.Errorf("%s: the examples must work on any cluster", p.Origin)
 		}
 	}
@@ -183,7 +183,7 @@ func TestExamplesUseEveryField(t *testing.T) {
 			if err := json.Unmarshal(raw, &object); err != nil {
 				t.Fatal(err)
 			}
-			if object.Kind != kindNetworkPolicy {
+			if object.Kind != "NetworkPolicy" {
 				continue
 			}
 			for f := range features(object.Spec) {

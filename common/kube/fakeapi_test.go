@@ -122,10 +122,13 @@ func pathOf(object map[string]any) string {
 // put creates or changes the objects of a YAML text.
 func (f *fakeAPI) put(t *testing.T, text string) {
 	t.Helper()
-	for _, d := range splitYAML([]byte(text)) {
+	for doc := range strings.SplitSeq("\n"+text, "\n---") {
 		var object map[string]any
-		if err := yaml.Unmarshal(d.text, &object); err != nil {
+		if err := yaml.Unmarshal([]byte(doc), &object); err != nil {
 			t.Fatal(err)
+		}
+		if len(object) == 0 {
+			continue
 		}
 		if f.protobuf && !strings.Contains(pathOf(object), "policy.") && !strings.Contains(pathOf(object), "isthmus.") {
 			binary(object) // panic here, where a test sees it, rather than in the server

@@ -4,13 +4,8 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
-
-	networkingv1 "k8s.io/api/networking/v1"
-	kjson "sigs.k8s.io/json"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -59,14 +54,4 @@ func ReadFiles(ctx context.Context, path string, limits Limits) ([]File, []Docum
 // returned objects are those without errors.
 func ParseFiles(files []File, limits Limits) (model.Objects, []Warning, []DocumentError) {
 	return Reading{Limits: limits}.ParseFiles(files)
-}
-
-// DefaultSpec returns the spec of a NetworkPolicy, in JSON, with the defaults that the API server sets.
-func DefaultSpec(networkPolicy []byte) ([]byte, error) {
-	var np networkingv1.NetworkPolicy
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(networkPolicy, &np); err != nil {
-		return nil, fmt.Errorf("decode NetworkPolicy: %w", err)
-	}
-	defaultNetworkPolicy(&np)
-	return json.Marshal(np.Spec)
 }

@@ -193,9 +193,10 @@ func object(t *testing.T, apiVersion, kind, namespace, name string, spec []byte)
 
 // FuzzNetworkPolicy converts any spec, as newly written and as an API server may have stored it.
 func FuzzNetworkPolicy(f *testing.F) {
-	specs(f, kindNetworkPolicy)
+	specs(f, "NetworkPolicy")
+	k, _ := KindOf("NetworkPolicy")
 	f.Fuzz(func(t *testing.T, spec []byte) {
-		raw := object(t, "networking.k8s.io/v1", kindNetworkPolicy, "shop", "fuzz", spec)
+		raw := object(t, "networking.k8s.io/v1", "NetworkPolicy", "shop", "fuzz", spec)
 		if raw == nil {
 			return
 		}
@@ -211,7 +212,7 @@ func FuzzNetworkPolicy(f *testing.F) {
 		if kjson.UnmarshalCaseSensitivePreserveInts(raw, &np) != nil {
 			return
 		}
-		r := recordNetworkPolicy(&np)
+		r := k.record(&np)
 		if p, ok := r.value.(*model.Policy); ok {
 			checkPolicy(t, p)
 			if len(errs) == 0 && r.bad {
@@ -223,7 +224,7 @@ func FuzzNetworkPolicy(f *testing.F) {
 
 // FuzzClusterPolicy does the same for the kinds of cluster-wide policies.
 func FuzzClusterPolicy(f *testing.F) {
-	kinds := slices.DeleteFunc(customKinds(), func(k Kind) bool { return k.Group != clusterPolicyGroup })
+	kinds := slices.DeleteFunc(customKinds(), func(k Kind) bool { return k.Group != "policy.networking.k8s.io" })
 	var names []string
 	for _, k := range kinds {
 		names = append(names, k.Name)
@@ -231,7 +232,7 @@ func FuzzClusterPolicy(f *testing.F) {
 	specs(f, names...)
 	f.Fuzz(func(t *testing.T, spec []byte, which byte) {
 		k := kinds[int(which)%len(kinds)]
-		raw := object(t, clusterPolicyGroup+"/"+k.Versions[0], k.Name, "", "default", spec)
+		raw := object(t, "policy.networking.k8s.io"+"/"+k.Versions[0], k.Name, "", "default", spec)
 		if raw == nil {
 			return
 		}

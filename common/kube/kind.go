@@ -5,10 +5,8 @@ package kube
 import (
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -81,13 +79,23 @@ type Kind struct {
 // custom reports whether an API server may or may not serve the kind.
 func (k *Kind) custom() bool { return k.Resource != "" && k.typed == nil }
 
-// APIVersion returns the group and version that messages and events name.
+// APIVersion returns the group and version that messages and events name; empty for the zero Kind.
 func (k *Kind) APIVersion() string {
+	if len(k.Versions) == 0 {
+		return ""
+	}
 	version := k.Versions[len(k.Versions)-1]
 	if k.Group == "" {
 		return version
 	}
 	return k.Group + "/" + version
+}
+
+// Apply edits the objects of the kind in a snapshot. With complete, changes are all of them, and others are
+// removed. keep reports whether the predecessor of a record stays; known is true if there is one. Apply
+// reports whether anything changed.
+func (k *Kind) Apply(s *model.Snapshot, changes map[string]*record, complete bool, keep func(r *record, known bool) bool) bool {
+	return k.store.apply(s, changes, complete, keep)
 }
 
 // groupVersion returns the best version, for a client.
@@ -105,48 +113,12 @@ func customKinds() []Kind {
 	return slices.DeleteFunc(Kinds(), func(k Kind) bool { return !k.custom() })
 }
 
-// apiVersionOf returns the API version of a kind; empty if it is not in the table.
-func apiVersionOf(name string) string {
-	for _, k := range Kinds() {
-		if k.Name == name {
-			return k.APIVersion()
-		}
+// KindOf returns the kind with a name; false if it is not in the table.
+func KindOf(name string) (Kind, bool) {
+	all := Kinds()
+	i := slices.IndexFunc(all, func(k Kind) bool { return k.Name == name })
+	if i < 0 {
+		return Kind{}, false
 	}
-	return ""
-}
-
-// draft is a decoded manifest. Its reader completes the namespace and the name in meta, and then calls
-// convert.
-type draft struct {
-	meta    metav1.Object
-	convert func() result
-	// problems prevent the conversion; meta and convert may then be nil.
-	problems []remark
-	warnings []remark
-}
-
-// result is a converted manifest.
-type result struct {
-	// value is what put accepts: the part of the object that can be enforced safely.
-	value any
-	// warnings are remarks on parts that are not enforced as written.
-	warnings []remark
-	// errs make the object invalid. enforced says in one sentence how a stored invalid policy is enforced.
-	errs     field.ErrorList
-	enforced string
-}
-
-// apiObject is a pointer to an API type.
-type apiObject[T any] interface {
-	*T
-	metav1.Object
-}
-
-// reads returns the read function of a kind whose objects decode to a T.
-func reads[T any, P apiObject[T]](convert func(*T, strictness) result) func(*Kind, []byte, strictness) draft {
-	return func(k *Kind, raw []byte, s strictness) draft {
-		o, d := decode[T](k, raw, s)
-		d.meta, d.convert = P(o), func() result { return convert(o, s) }
-		return d
-	}
+	return all[i], true
 }

@@ -32,9 +32,10 @@ func TestAPIVersions(t *testing.T) {
 	for kind, want := range map[string]string{
 		"Node": "v1", "Pod": "v1", "NetworkPolicy": "networking.k8s.io/v1",
 		"ClusterNetworkPolicy": "policy.networking.k8s.io/v1alpha2", "AdminNetworkPolicy": "policy.networking.k8s.io/v1alpha1",
-		"DenyList": "isthmus.dev/v1alpha1", "Unknown": "",
+		"DenyList": "isthmus.dev/v1alpha1",
 	} {
-		if got := apiVersionOf(kind); got != want {
+		k, ok := KindOf(kind)
+		if got := k.APIVersion(); !ok || got != want {
 			t.Errorf("%s: API version %q, want %q", kind, got, want)
 		}
 	}

@@ -69,7 +69,7 @@ func (l *loader) file(name string, data []byte) {
 		var err error
 		if docs, err = splitJSON(data); err != nil {
 			l.at = DocumentError{File: name, Document: len(docs) + 1}
-			l.reject(remark{"", err.Error()})
+			l.reject(remark{detail: err.Error()})
 		}
 	} else {
 		docs = splitYAML(data)
@@ -83,20 +83,17 @@ func (l *loader) file(name string, data []byte) {
 			raw, err = d.toJSON(l.limits)
 		}
 		if err != nil {
-			l.reject(remark{"", err.Error()})
+			l.reject(remark{detail: err.Error()})
 			continue
 		}
 		l.take(raw)
 	}
 }
 
-// maxRemarks bounds the errors, and the warnings, that are kept.
-const maxRemarks = 1000
-
 func (l *loader) reject(problems ...remark) {
 	for _, p := range problems {
 		if len(l.errors) == maxRemarks {
-			p = remark{"", "more errors were found: fix the first ones and try again"}
+			p = remark{detail: "more errors were found: fix the first ones and try again"}
 		}
 		if e, ok := l.place(p, len(l.errors)); ok {
 			l.errors = append(l.errors, e)
@@ -107,7 +104,7 @@ func (l *loader) reject(problems ...remark) {
 func (l *loader) warn(notes ...remark) {
 	for _, n := range notes {
 		if len(l.warnings) == maxRemarks {
-			n = remark{"", "there are more warnings"}
+			n = remark{detail: "there are more warnings"}
 		}
 		if w, ok := l.place(n, len(l.warnings)); ok {
 			l.warnings = append(l.warnings, Warning(w))
@@ -127,7 +124,7 @@ func (l *loader) place(r remark, have int) (DocumentError, bool) {
 func (l *loader) accept(errs field.ErrorList) bool {
 	switch nameless := strings.HasSuffix(l.at.Object, noName); {
 	case nameless && len(errs) == 0:
-		l.reject(remark{"metadata.name", "missing: name the object"})
+		l.reject(remark{field: "metadata.name", detail: "missing: name the object"})
 		return false
 	case len(errs) > 0 && (l.strict == written || nameless):
 		l.reject(remarks(errs)...)
@@ -135,7 +132,7 @@ func (l *loader) accept(errs field.ErrorList) bool {
 	}
 	l.warn(remarks(errs)...)
 	if was, ok := l.places[l.at.Object]; ok {
-		l.warn(remark{"metadata.name", fmt.Sprintf("also in %s, document %d: the last one counts", was.File, was.Document)})
+		l.warn(remark{field: "metadata.name", detail: fmt.Sprintf("also in %s, document %d: the last one counts", was.File, was.Document)})
 	}
 	l.places[l.at.Object] = l.at
 	return true
@@ -188,7 +185,7 @@ func (l *loader) finish() (model.Objects, []Warning, []DocumentError) {
 	l.expand(&o, workloads, explicit)
 	if len(explicit) > l.limits.Pods {
 		l.at = DocumentError{File: l.at.File}
-		l.reject(remark{"", fmt.Sprintf("%d pods are more than the limit of %d: remove some or raise the limit", len(explicit), l.limits.Pods)})
+		l.reject(remark{detail: fmt.Sprintf("%d pods are more than the limit of %d: remove some or raise the limit", len(explicit), l.limits.Pods)})
 	}
 	o.Sort()
 	return o, l.warnings, l.errors
@@ -205,7 +202,7 @@ func (l *loader) expand(o *model.Objects, workloads map[objectID]found, explicit
 		l.at = workloads[id].at
 		pods, err := w.expand(o.Nodes, l.limits.Pods-len(explicit)-len(expanded))
 		if err != nil {
-			l.reject(remark{"", err.Error()})
+			l.reject(remark{detail: err.Error()})
 			continue
 		}
 		for _, p := range pods {
@@ -213,7 +210,7 @@ func (l *loader) expand(o *model.Objects, workloads map[objectID]found, explicit
 				continue
 			}
 			if expanded[p.PodID] != nil {
-				l.warn(remark{"metadata.name", fmt.Sprintf("pod %s also belongs to another workload: the last one counts", p.PodID)})
+				l.warn(remark{field: "metadata.name", detail: fmt.Sprintf("pod %s also belongs to another workload: the last one counts", p.PodID)})
 			}
 			expanded[p.PodID] = p
 			delete(o.NodeSelectors, p.PodID)

@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -277,4 +279,14 @@ func recordNetworkPolicy(o runtime.Object) *record {
 		r.enforced = enforcedNetworkPolicy(np, value)
 	}
 	return r
+}
+
+// DefaultSpec returns the spec of a NetworkPolicy, in JSON, with the defaults that the API server sets.
+func DefaultSpec(networkPolicy []byte) ([]byte, error) {
+	var np networkingv1.NetworkPolicy
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(networkPolicy, &np); err != nil {
+		return nil, fmt.Errorf("decode NetworkPolicy: %w", err)
+	}
+	defaultNetworkPolicy(&np)
+	return json.Marshal(np.Spec)
 }

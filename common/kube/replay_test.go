@@ -30,9 +30,9 @@ type replayed struct {
 func newReplayed(seed uint64) *replayed {
 	a := &APIServer{log: quiet(), wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string), discovered: true}
 	r := &replayed{Rand: rand.New(rand.NewPCG(seed, 3)), a: a, c: &collector{snapshot: &model.Snapshot{}},
-		pods:     &feed{kind: podKind(), notify: a.notify, log: a.log},
-		policies: &feed{kind: networkPolicyKind(), notify: a.notify, log: a.log},
-		live:     map[string]map[string]runtime.Object{"Pod": {}, kindNetworkPolicy: {}}}
+		pods:     &feed{kind: kindOf("Pod"), notify: a.notify, log: a.log},
+		policies: &feed{kind: kindOf("NetworkPolicy"), notify: a.notify, log: a.log},
+		live:     map[string]map[string]runtime.Object{"Pod": {}, "NetworkPolicy": {}}}
 	for _, f := range []*feed{r.pods, r.policies} {
 		a.addFeed(f)
 		_ = f.Replace(nil, "")
@@ -95,10 +95,10 @@ func (r *replayed) check(t *testing.T, what string) {
 	var pods []*model.Pod
 	var policies []*model.Policy
 	for _, o := range r.live["Pod"] {
-		pods = append(pods, recordPod(o).value.(*model.Pod))
+		pods = append(pods, r.pods.kind.record(o).value.(*model.Pod))
 	}
-	for _, o := range r.live[kindNetworkPolicy] {
-		policies = append(policies, recordNetworkPolicy(o).value.(*model.Policy))
+	for _, o := range r.live["NetworkPolicy"] {
+		policies = append(policies, r.policies.kind.record(o).value.(*model.Policy))
 	}
 	want := model.MakeSnapshot(nil, nil, pods, policies)
 	want.Namespaces = r.c.snapshot.Namespaces // the replay lists no namespaces
@@ -132,4 +132,9 @@ func TestReplay(t *testing.T) {
 			r.check(t, fmt.Sprintf("seed %d, %s", seed, way))
 		}
 	}
+}
+
+func kindOf(name string) Kind {
+	k, _ := KindOf(name)
+	return k
 }

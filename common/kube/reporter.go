@@ -111,9 +111,7 @@ func NewReporter(cfg ReporterConfig, source *APIServer, log *slog.Logger) (*Repo
 	if r.client, err = source.writer(cfg.QPS, cfg.Burst); err != nil {
 		return nil, err
 	}
-	source.mu.Lock()
-	defer source.mu.Unlock()
-	source.statusChanged = r.notify
+	source.OnStatus(r.notify)
 	return r, nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,23 +14,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/report"
 )
-
-// writer returns a client for writing with the credentials for reading.
-func (a *APIServer) writer(qps float32, burst int) (dynamic.Interface, error) {
-	config := rest.CopyConfig(a.config)
-	config.QPS, config.Burst = qps, burst
-	client, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("prepare client: %w", err)
-	}
-	return client, nil
-}
 
 // unreachable reports whether an error has nothing to do with the content of the request.
 func unreachable(err error) bool {
@@ -71,19 +57,18 @@ func (r *Reporter) clearCondition(ctx context.Context, at place) error {
 }
 
 func (r *Reporter) applyConditions(ctx context.Context, at place, conditions []any) error {
-	kinds := customKinds()
-	i := slices.IndexFunc(kinds, func(k Kind) bool { return k.Name == at.policy.Kind })
-	if i < 0 {
+	k, ok := KindOf(at.policy.Kind)
+	if !ok || !k.custom() {
 		return fmt.Errorf("report on %s: has no status", at.policy)
 	}
-	gv := schema.GroupVersion{Group: kinds[i].Group, Version: at.version}
+	gv := schema.GroupVersion{Group: k.Group, Version: at.version}
 	u := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": gv.String(), "kind": at.policy.Kind,
 		// The UID protects a policy that was recreated meanwhile.
 		"metadata": map[string]any{"name": at.policy.Name, "uid": at.policy.UID},
 		"status":   map[string]any{"conditions": conditions},
 	}}
-	_, err := r.client.Resource(gv.WithResource(kinds[i].Resource)).ApplyStatus(ctx, at.policy.Name, u,
+	_, err := r.client.Resource(gv.WithResource(k.Resource)).ApplyStatus(ctx, at.policy.Name, u,
 		metav1.ApplyOptions{FieldManager: at.manager(), Force: true})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // deleted or recreated; the next read decides
@@ -99,7 +84,7 @@ func (r *Reporter) createEvent(ctx context.Context, e report.Event) error {
 		namespace = metav1.NamespaceDefault // the namespace for events of cluster-scoped objects
 	}
 	events := r.client.Resource(schema.GroupVersionResource{Group: "events.k8s.io", Version: "v1", Resource: "events"}).Namespace(namespace)
-	_, err := events.Create(ctx, r.event(e, namespace), metav1.CreateOptions{FieldManager: r.source.cfg.UserAgent})
+	_, err := events.Create(ctx, r.event(e, namespace), metav1.CreateOptions{FieldManager: r.source.UserAgent()})
 	gone := apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, "NamespaceTerminating") // the namespace is deleted, and the object with it
 	if err != nil && !apierrors.IsAlreadyExists(err) && !gone {
 		return err
@@ -109,13 +94,14 @@ func (r *Reporter) createEvent(ctx context.Context, e report.Event) error {
 }
 
 func (r *Reporter) event(e report.Event, namespace string) *unstructured.Unstructured {
+	k, _ := KindOf(e.Object.Kind)
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "events.k8s.io/v1", "kind": "Event",
 		"metadata":  map[string]any{"name": e.Name, "namespace": namespace},
 		"eventTime": time.Now().UTC().Format(metav1.RFC3339Micro),
 		"type":      "Warning", "reason": e.Reason, "action": e.Action, "note": e.Note,
 		"reportingController": strings.TrimSuffix(report.ConditionPrefix, "/") + "/agent", "reportingInstance": r.cfg.Node,
-		"regarding": map[string]any{"apiVersion": apiVersionOf(e.Object.Kind), "kind": e.Object.Kind, "namespace": e.Object.Namespace,
+		"regarding": map[string]any{"apiVersion": k.APIVersion(), "kind": e.Object.Kind, "namespace": e.Object.Namespace,
 			"name": e.Object.Name, "uid": e.Object.UID},
 	}}
 }
@@ -159,7 +145,7 @@ func (r *Reporter) writeNode(ctx context.Context, c report.NodeCondition) error 
 		"status": map[string]any{"conditions": []any{map[string]any{"type": nodeConditionType, "status": status, "reason": c.Reason,
 			"message": c.Message, "lastHeartbeatTime": now, "lastTransitionTime": since}}},
 	}}
-	if _, err := nodes.ApplyStatus(ctx, r.cfg.Node, u, metav1.ApplyOptions{FieldManager: r.source.cfg.UserAgent, Force: true}); err != nil {
+	if _, err := nodes.ApplyStatus(ctx, r.cfg.Node, u, metav1.ApplyOptions{FieldManager: r.source.UserAgent(), Force: true}); err != nil {
 		return err
 	}
 	r.node, r.nodeAt = &c, time.Now()

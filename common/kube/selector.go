@@ -5,7 +5,6 @@ package kube
 import (
 	"net/netip"
 	"slices"
-	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -138,21 +137,3 @@ func portName(name string, path *field.Path) field.ErrorList {
 	}
 	return errs
 }
-
-// noName replaces the name of an object without one. It is not a valid name.
-const noName = "?"
-
-// objectName formats "Kind namespace/name", with question marks for missing parts. It does not truncate
-// valid names.
-func objectName(kind, namespace, name string) string {
-	if name == "" {
-		name = noName
-	}
-	if name = bounded(name, 2*maxValue); namespace != "" {
-		name = bounded(namespace, maxValue) + "/" + name
-	}
-	return bounded(kind, maxValue) + " " + name
-}
-
-// quoted bounds and quotes a bad value.
-func quoted(s string) string { return strconv.Quote(bounded(s, maxValue)) }

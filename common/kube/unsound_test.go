@@ -31,12 +31,12 @@ func TestMalformedSubject(t *testing.T) {
 	f.served[cnpPath] = true
 	f.put(t, world1+"---"+cnpDoubt)
 	w := startAPI(t, f)
-	guard := model.Origin{Kind: kindClusterNetworkPolicy, Name: "guard"}
+	guard := model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"}
 	get := func(s *model.Snapshot) *model.Policy {
 		p, _ := s.Policies.Get(guard)
 		return p
 	}
-	p := get(w.until("guard", hasPolicy(kindClusterNetworkPolicy, "", "guard")))
+	p := get(w.until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard")))
 	if r := p.Rules[model.Ingress]; !p.Subject.Namespaces.Everything() || !p.Subject.Pods.Everything() || len(r) != 1 || r[0].Action != model.ActionDeny {
 		t.Errorf("guard is %+v", p)
 	}
@@ -81,8 +81,8 @@ metadata: {name: scanners}
 spec: {entries: [192.0.2.7, 17]}
 `)
 	w := startAPI(t, f)
-	s := w.until("guard", hasPolicy(kindClusterNetworkPolicy, "", "guard"))
-	p, _ := s.Policies.Get(model.Origin{Kind: kindClusterNetworkPolicy, Name: "guard"})
+	s := w.until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard"))
+	p, _ := s.Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
 	if r := p.Rules[model.Egress]; len(r) != 1 || r[0].Action != model.ActionDeny || !r[0].AnyPort || r[0].Peers[0].Kind != model.PeerUnknown {
 		t.Errorf("guard is %+v", p)
 	}
