@@ -56,13 +56,6 @@ func startAPI(t *testing.T, f *fakeAPI) *follower {
 	return follow(t, a)
 }
 
-func hasPod(name string) func(*model.Snapshot) bool {
-	return func(s *model.Snapshot) bool {
-		_, ok := s.Pods.Get(model.PodID{Namespace: "shop", Name: name})
-		return ok
-	}
-}
-
 func hasPolicy(kind, ns, name string) func(*model.Snapshot) bool {
 	return func(s *model.Snapshot) bool {
 		_, ok := s.Policies.Get(model.Origin{Kind: kind, Namespace: ns, Name: name})

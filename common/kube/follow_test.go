@@ -121,3 +121,11 @@ func (f *follower) still(while time.Duration) {
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// hasPod returns a condition: a pod with this name exists.
+func hasPod(name string) func(*model.Snapshot) bool {
+	return func(s *model.Snapshot) bool {
+		_, ok := s.Pods.Get(model.PodID{Namespace: "shop", Name: name})
+		return ok
+	}
+}
