@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +25,7 @@ func baselineAdminNetworkPolicyKind() Kind {
 
 // convertAdminNetworkPolicy converts an AdminNetworkPolicy v1alpha1, the predecessor of
 // ClusterNetworkPolicy in the Admin tier.
-func convertAdminNetworkPolicy(anp *v1alpha1.AdminNetworkPolicy, s strictness) converted {
+func convertAdminNetworkPolicy(anp *v1alpha1.AdminNetworkPolicy, s Strictness) converted {
 	c := &clusterPolicy{kind: kindAdminNetworkPolicy, meta: &anp.ObjectMeta, tier: model.TierAdmin, priority: anp.Spec.Priority,
 		maxItems: 100, portsField: "ports",
 		actions: map[string]model.Action{"Allow": model.ActionAccept, "Deny": model.ActionDeny, "Pass": model.ActionPass}}
@@ -47,7 +47,7 @@ func convertAdminNetworkPolicy(anp *v1alpha1.AdminNetworkPolicy, s strictness) c
 
 // convertBaselineAdminNetworkPolicy converts the BaselineAdminNetworkPolicy v1alpha1. It has no priority,
 // as there is only one. Among policies of the newer kind in the Baseline tier it comes last.
-func convertBaselineAdminNetworkPolicy(banp *v1alpha1.BaselineAdminNetworkPolicy, s strictness) converted {
+func convertBaselineAdminNetworkPolicy(banp *v1alpha1.BaselineAdminNetworkPolicy, s Strictness) converted {
 	c := &clusterPolicy{kind: kindBaselineAdminNetworkPolicy, meta: &banp.ObjectMeta, tier: model.TierBaseline, priority: maxPriority,
 		maxItems: 100, portsField: "ports",
 		actions: map[string]model.Action{"Allow": model.ActionAccept, "Deny": model.ActionDeny}}
@@ -65,7 +65,7 @@ func convertBaselineAdminNetworkPolicy(banp *v1alpha1.BaselineAdminNetworkPolicy
 		c.rules[model.Egress] = append(c.rules[model.Egress], rule)
 	}
 	out := c.convert(s)
-	if s == written && banp.Name != "" && banp.Name != "default" {
+	if s == Written && banp.Name != "" && banp.Name != "default" {
 		out.errs = append(out.errs, field.Invalid(field.NewPath("metadata", "name"), banp.Name, "only one can exist, and its name must be default"))
 	}
 	return out

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -20,7 +20,7 @@ func clusterNetworkPolicyKind() Kind {
 
 // convertClusterNetworkPolicy converts a ClusterNetworkPolicy v1alpha2, or v1beta1, which has the same
 // shape.
-func convertClusterNetworkPolicy(cnp *v1alpha2.ClusterNetworkPolicy, s strictness) converted {
+func convertClusterNetworkPolicy(cnp *v1alpha2.ClusterNetworkPolicy, s Strictness) converted {
 	c := &clusterPolicy{kind: kindClusterNetworkPolicy, meta: &cnp.ObjectMeta, priority: cnp.Spec.Priority, maxItems: 25,
 		portsField: "protocols",
 		actions:    map[string]model.Action{"Accept": model.ActionAccept, "Deny": model.ActionDeny, "Pass": model.ActionPass}}

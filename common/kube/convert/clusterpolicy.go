@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"encoding/json"
@@ -19,38 +19,38 @@ import (
 )
 
 // clusterPolicyKind returns a kind of cluster-wide policy, whose objects decode to a T.
-func clusterPolicyKind[T any, P apiObject[T]](name, resource string, convert func(*T, strictness) converted, versions ...string) Kind {
+func clusterPolicyKind[T any, P apiObject[T]](name, resource string, convert func(*T, Strictness) converted, versions ...string) Kind {
 	return Kind{Name: name, Group: clusterPolicyGroup, Versions: versions, Resource: resource, Policy: true,
-		read:   readClusterPolicy[T, P](convert),
-		put:    putPolicy,
-		record: recordClusterPolicy(convert),
+		Read:   readClusterPolicy[T, P](convert),
+		Put:    putPolicy,
+		Record: recordClusterPolicy(convert),
 		store:  policies(name)}
 }
 
 // readClusterPolicy decodes a stored policy as far as its API is known.
-func readClusterPolicy[T any, P apiObject[T]](convert func(*T, strictness) converted) func(*Kind, []byte, strictness) draft {
-	return func(k *Kind, raw []byte, s strictness) draft {
+func readClusterPolicy[T any, P apiObject[T]](convert func(*T, Strictness) converted) func(*Kind, []byte, Strictness) Draft {
+	return func(k *Kind, raw []byte, s Strictness) Draft {
 		raw = integers(raw)
 		var lost salvaged
-		var d draft
+		var d Draft
 		o := new(T)
-		if s == stored {
+		if s == Stored {
 			o, lost = salvage[T](raw)
 		}
 		if len(lost.errs) == 0 {
-			if o, d = decode[T](k, raw, s); len(d.problems) > 0 {
+			if o, d = decode[T](k, raw, s); len(d.Problems) > 0 {
 				return d
 			}
 		}
-		d.meta = P(o)
-		d.convert = func() result {
+		d.Meta = P(o)
+		d.Convert = func() Result {
 			c := convert(o, s)
 			c.lose(lost)
-			if s == written {
+			if s == Written {
 				required, usual := missing(raw, k.Name)
-				c.errs, c.warnings = append(required, c.errs...), append(c.warnings, remarks(usual)...)
+				c.errs, c.warnings = append(required, c.errs...), append(c.warnings, Remarks(usual)...)
 			}
-			return result{value: c.policy, warnings: c.warnings, errs: c.errs, enforced: c.enforced}
+			return Result{Value: c.policy, Warnings: c.warnings, Errs: c.errs, Enforced: c.enforced}
 		}
 		return d
 	}
@@ -80,7 +80,7 @@ type converted struct {
 	// policy is the part that can be enforced safely.
 	policy *model.Policy
 	// warnings are remarks on rules that are not enforced as written.
-	warnings []remark
+	warnings []Remark
 	// errs make the object invalid. enforced says in one sentence how an invalid policy is enforced.
 	errs     field.ErrorList
 	enforced string
@@ -128,7 +128,7 @@ const (
 // deny. Rules with errors fail closed, as the API demands for unknown rules. If its pods or its place among
 // the policies are unknown, it applies to all pods that it may select, if need be before all other
 // policies, and can only deny.
-func (c *clusterPolicy) convert(s strictness) converted {
+func (c *clusterPolicy) convert(s Strictness) converted {
 	p := &model.Policy{Origin: model.Origin{Kind: c.kind, Name: c.meta.Name, UID: string(c.meta.UID)},
 		Tier: c.tier, Priority: min(int(c.priority), maxPriority)}
 	spec := field.NewPath("spec")
@@ -212,7 +212,7 @@ func possible(s model.PodSelector) string {
 	if s.Namespace == "" && s.Namespaces.Everything() && s.Pods.Everything() {
 		return "every pod"
 	}
-	return "every pod of " + bounded(s.String(), maxValue)
+	return "every pod of " + Bounded(s.String(), MaxValue)
 }
 
 // maxNamed bounds the number of rules in one sentence.
@@ -220,7 +220,7 @@ const maxNamed = 5
 
 // convertSubject returns the pods that a policy selects. With errors it returns all pods that the policy
 // may select.
-func (c *clusterPolicy) convertSubject(s strictness, path *field.Path) (model.PodSelector, field.ErrorList) {
+func (c *clusterPolicy) convertSubject(s Strictness, path *field.Path) (model.PodSelector, field.ErrorList) {
 	switch n := c.subject.set(); {
 	case n == 0:
 		return model.PodSelector{}, field.ErrorList{field.Required(path, "must specify namespaces or pods")}
@@ -240,7 +240,7 @@ func (c *clusterPolicy) convertSubject(s strictness, path *field.Path) (model.Po
 // convertRule converts one rule. If any part is unknown or wrong, the whole rule fails closed, as the API
 // demands: 'For "Accept" rules, "fail closed" means: "treat the rule as matching no traffic". For "Deny"
 // and "Pass" rules, "fail closed" means: "treat the rule as a 'Deny all' rule".'
-func (c *clusterPolicy) convertRule(cr *clusterRule, index int, d model.Direction, s strictness, path *field.Path) (model.Rule, []remark, field.ErrorList) {
+func (c *clusterPolicy) convertRule(cr *clusterRule, index int, d model.Direction, s Strictness, path *field.Path) (model.Rule, []Remark, field.ErrorList) {
 	r := model.Rule{Index: index, Name: cr.name, AnyPort: cr.anyPort}
 	errs := c.checkRule(cr, path)
 	action, ok := c.actions[cr.action]
@@ -248,11 +248,11 @@ func (c *clusterPolicy) convertRule(cr *clusterRule, index int, d model.Directio
 		r.Action = model.ActionDeny
 		errs = append(errs, field.NotSupported(path.Child("action"), cr.action, keys(c.actions)))
 	}
-	var warnings []remark
+	var warnings []Remark
 	closed := false
 	warn := func(path *field.Path, why string) {
 		closed = true
-		warnings = append(warnings, remark{path.String(), why + "; " + failsClosed(r.Action)})
+		warnings = append(warnings, Remark{path.String(), why + "; " + failsClosed(r.Action)})
 	}
 	peersPath := path.Child("from")
 	if d == model.Egress {
@@ -286,7 +286,7 @@ func (c *clusterPolicy) convertRule(cr *clusterRule, index int, d model.Directio
 			warn(path.Child(c.portsField).Index(i), "no field that this version supports is set")
 		}
 	}
-	warnings = append(warnings, remarks(checkNamedPorts(cr, path))...)
+	warnings = append(warnings, Remarks(checkNamedPorts(cr, path))...)
 	if closed || len(errs) > 0 {
 		r.AnyPeer, r.Peers = false, []model.Peer{{Kind: model.PeerUnknown}}
 		r.AnyPort, r.Ports = true, nil
@@ -348,7 +348,7 @@ func (p *clusterPeer) set() int {
 }
 
 // convert converts the one field that is set; networks become several peers.
-func (p *clusterPeer) convert(s strictness, path *field.Path) ([]model.Peer, field.ErrorList) {
+func (p *clusterPeer) convert(s Strictness, path *field.Path) ([]model.Peer, field.ErrorList) {
 	switch {
 	case p.namespaces != nil:
 		ns, errs := selector(p.namespaces, s, path.Child("namespaces"))
@@ -368,8 +368,8 @@ func (p *clusterPeer) convert(s strictness, path *field.Path) ([]model.Peer, fie
 
 // recordClusterPolicy builds records of a kind of cluster-wide policy. The objects arrive untyped, so that
 // an object that does not fit the type hides no other.
-func recordClusterPolicy[T any](convert func(*T, strictness) converted) func(runtime.Object) *record {
-	return func(o runtime.Object) *record {
+func recordClusterPolicy[T any](convert func(*T, Strictness) converted) func(runtime.Object) *Record {
+	return func(o runtime.Object) *Record {
 		u, ok := o.(*unstructured.Unstructured)
 		if !ok {
 			return nil
@@ -379,12 +379,12 @@ func recordClusterPolicy[T any](convert func(*T, strictness) converted) func(run
 			return nil
 		}
 		typed, lost := salvage[T](raw)
-		c := convert(typed, stored)
+		c := convert(typed, Stored)
 		c.lose(lost)
 		r := recordOf(u, c.policy, c.errs)
-		r.enforced, r.written = c.enforced, statusOf(u)
+		r.enforced, r.Status = c.enforced, statusOf(u)
 		for _, w := range c.warnings {
-			r.notes = append(r.notes, w.String())
+			r.Notes = append(r.Notes, w.String())
 		}
 		return r
 	}

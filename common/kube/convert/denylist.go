@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"encoding/json"
@@ -21,12 +21,12 @@ import (
 
 func denyListKind() Kind {
 	return Kind{Name: model.KindDenyList, Group: "isthmus.dev", Versions: []string{"v1alpha1"}, Resource: "denylists",
-		read: reads(func(o *denyList, s strictness) result {
+		Read: reads(func(o *denyList, s Strictness) Result {
 			l, notes, errs := convertDenyList(o, s)
-			return result{value: l, warnings: notes, errs: errs}
+			return Result{Value: l, Warnings: notes, Errs: errs}
 		}),
-		put:    func(o *model.Objects, v any) { o.DenyLists = append(o.DenyLists, v.(*model.DenyList)) },
-		record: recordDenyList,
+		Put:    func(o *model.Objects, v any) { o.DenyLists = append(o.DenyLists, v.(*model.DenyList)) },
+		Record: recordDenyList,
 		store: mapStore[string, model.DenyList]{byName, all[string],
 			func(s *model.Snapshot) *immutable.Map[string, *model.DenyList] { return &s.DenyLists }}}
 }
@@ -49,14 +49,14 @@ var linkLocal6 = netip.MustParsePrefix("fe80::/10")
 
 // convertDenyList keeps the valid entries: an invalid entry must not disable the others. The remarks name
 // the ignored entries.
-func convertDenyList(o *denyList, s strictness) (*model.DenyList, []remark, field.ErrorList) {
+func convertDenyList(o *denyList, s Strictness) (*model.DenyList, []Remark, field.ErrorList) {
 	l := &model.DenyList{Name: o.Name, Entries: make([]netip.Prefix, 0, len(o.Spec.Entries))}
-	var notes []remark
+	var notes []Remark
 	path := field.NewPath("spec", "entries")
 	for i, text := range o.Spec.Entries {
 		p, problem := denyEntry(text)
-		if problem != "" && len(notes) < maxRemarks {
-			notes = append(notes, remark{path.Index(i).String(), quoted(text) + ": " + problem})
+		if problem != "" && len(notes) < MaxRemarks {
+			notes = append(notes, Remark{path.Index(i).String(), Quoted(text) + ": " + problem})
 		}
 		if p.IsValid() {
 			l.Entries = append(l.Entries, p)
@@ -91,7 +91,7 @@ func denyEntry(text string) (p netip.Prefix, problem string) {
 	return p, ""
 }
 
-func recordDenyList(o runtime.Object) *record {
+func recordDenyList(o runtime.Object) *Record {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {
 		return nil
@@ -109,18 +109,18 @@ func recordDenyList(o runtime.Object) *record {
 				typed.Spec.Entries = append(typed.Spec.Entries, text)
 			}
 		}
-		list, _, _ := convertDenyList(&typed, stored)
+		list, _, _ := convertDenyList(&typed, Stored)
 		r := recordOf(u, list, nil)
-		r.bad, r.enforced = true, fmt.Sprintf("%d of its entries are valid and enforced", len(list.Entries))
-		for _, e := range misfitRemarks(raw, reflect.TypeFor[denyList](), err) {
-			r.notes = append(r.notes, e.String())
+		r.Bad, r.enforced = true, fmt.Sprintf("%d of its entries are valid and enforced", len(list.Entries))
+		for _, e := range MisfitRemarks(raw, reflect.TypeFor[denyList](), err) {
+			r.Notes = append(r.Notes, e.String())
 		}
 		return r
 	}
-	list, notes, errs := convertDenyList(&typed, stored)
+	list, notes, errs := convertDenyList(&typed, Stored)
 	r := recordOf(u, list, errs)
 	for _, n := range notes {
-		r.notes = append(r.notes, n.String())
+		r.Notes = append(r.Notes, n.String())
 	}
 	return r
 }

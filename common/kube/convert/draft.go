@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"reflect"
@@ -11,25 +11,25 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// draft is a decoded manifest. Its reader completes the namespace and the name in meta, and then calls
-// convert.
-type draft struct {
-	meta    metav1.Object
-	convert func() result
-	// problems prevent the conversion; meta and convert may then be nil.
-	problems []remark
-	warnings []remark
+// Draft is a decoded manifest. Its reader completes the namespace and the name in Meta, and then calls
+// Convert.
+type Draft struct {
+	Meta    metav1.Object
+	Convert func() Result
+	// Problems prevent the conversion: Convert must not be called.
+	Problems []Remark
+	Warnings []Remark
 }
 
-// result is a converted manifest.
-type result struct {
-	// value is what put accepts: the part of the object that can be enforced safely.
-	value any
-	// warnings are remarks on parts that are not enforced as written.
-	warnings []remark
-	// errs make the object invalid. enforced says in one sentence how a stored invalid policy is enforced.
-	errs     field.ErrorList
-	enforced string
+// Result is a converted manifest.
+type Result struct {
+	// Value is what Kind.Put accepts: the part of the object that can be enforced safely.
+	Value any
+	// Warnings are remarks on parts that are not enforced as written.
+	Warnings []Remark
+	// Errs make the object invalid. Enforced says in one sentence how a stored invalid policy is enforced.
+	Errs     field.ErrorList
+	Enforced string
 }
 
 // apiObject is a pointer to an API type.
@@ -39,21 +39,21 @@ type apiObject[T any] interface {
 }
 
 // reads returns the read function of a kind whose objects decode to a T.
-func reads[T any, P apiObject[T]](convert func(*T, strictness) result) func(*Kind, []byte, strictness) draft {
-	return func(k *Kind, raw []byte, s strictness) draft {
+func reads[T any, P apiObject[T]](convert func(*T, Strictness) Result) func(*Kind, []byte, Strictness) Draft {
+	return func(k *Kind, raw []byte, s Strictness) Draft {
 		o, d := decode[T](k, raw, s)
-		d.meta, d.convert = P(o), func() result { return convert(o, s) }
+		d.Meta, d.Convert = P(o), func() Result { return convert(o, s) }
 		return d
 	}
 }
 
 // decode reads an object strictly: unknown fields are warnings, values of a wrong type are problems.
-func decode[T any](k *Kind, raw []byte, s strictness) (*T, draft) {
+func decode[T any](k *Kind, raw []byte, s Strictness) (*T, Draft) {
 	var object T
-	var d draft
+	var d Draft
 	strict, err := kjson.UnmarshalStrict(raw, &object)
 	if err != nil {
-		return nil, draft{problems: misfitRemarks(raw, reflect.TypeFor[T](), err)}
+		return nil, Draft{Problems: MisfitRemarks(raw, reflect.TypeFor[T](), err)}
 	}
 	for _, e := range strict {
 		path := ""
@@ -62,21 +62,23 @@ func decode[T any](k *Kind, raw []byte, s strictness) (*T, draft) {
 		}
 		switch {
 		case strings.HasPrefix(e.Error(), "duplicate"):
-			d.problems = append(d.problems, remark{path, "written twice: write it once"})
+			d.Problems = append(d.Problems, Remark{path, "written twice: write it once"})
 		case path == "status" && k.Name == kindNetworkPolicy:
 			// NetworkPolicy had a status in 1.24 to 1.27; files still carry it.
-		case s == stored && !k.Policy:
+		case s == Stored && !k.Policy:
 			// A field of a newer API; for other kinds the known fields are enough.
 		default:
-			d.warnings = append(d.warnings, remark{path, "no such field; it is ignored, as the API server does"})
+			d.Warnings = append(d.Warnings, Remark{path, "no such field; it is ignored, as the API server does"})
 		}
 	}
 	return &object, d
 }
 
-func misfitRemarks(raw []byte, t reflect.Type, err error) []remark {
-	if found := remarks(misfits(raw, t)); len(found) > 0 {
+// MisfitRemarks lists the values of a document that do not fit a type. err is the error of decoding it, and the
+// answer if no such value is found.
+func MisfitRemarks(raw []byte, t reflect.Type, err error) []Remark {
+	if found := Remarks(misfits(raw, t)); len(found) > 0 {
 		return found
 	}
-	return []remark{{"", oneLine(strings.TrimPrefix(err.Error(), "json: ")) + ": use the type that the API defines"}}
+	return []Remark{{"", OneLine(strings.TrimPrefix(err.Error(), "json: ")) + ": use the type that the API defines"}}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"slices"
@@ -22,7 +22,7 @@ import (
 //  3. Give model.Objects and model.Snapshot a field for it, and Objects.Snapshot a line.
 //
 // Manifests, discovery, the watch, the last valid version of an invalid object, and the API version in
-// events follow from the table. The agent also needs the right to list and watch the kind: add it to the
+// events follow from the table. Nodes also need the right to list and watch the kind: add it to the
 // roles under deploy.
 func Kinds() []Kind {
 	return []Kind{
@@ -60,24 +60,25 @@ type Kind struct {
 	// since they may restrict traffic, and so are findings about single objects.
 	Policy bool
 
-	// typed is an empty object of a kind that every API server serves, and addToScheme registers its group.
+	// Typed is an empty object of a kind that every API server serves, and AddToScheme registers its group.
 	// They are nil for a custom kind. A custom kind may be absent, and its objects arrive untyped.
-	typed       runtime.Object
-	addToScheme func(*runtime.Scheme) error
+	Typed       runtime.Object
+	AddToScheme func(*runtime.Scheme) error
 
-	// read decodes a manifest in JSON.
-	read func(k *Kind, raw []byte, s strictness) draft
-	// put adds the value of a result to the objects of a set of manifests. It is nil for workloads, which
-	// stand for pods.
-	put func(o *model.Objects, value any)
-	// record converts an object of an API server; it returns nil for an object of another type. It is nil
-	// without Resource, as is store.
-	record func(runtime.Object) *record
-	store  store
+	// Read decodes a manifest in JSON.
+	Read func(k *Kind, raw []byte, s Strictness) Draft
+	// Put adds the Value of a Result to the objects of a set of manifests. It is nil for workloads, whose
+	// Value is a *Workload: pods stand for them.
+	Put func(o *model.Objects, value any)
+	// Record converts an object of an API server; it returns nil for an object of another type. It is nil
+	// for a kind without Resource.
+	Record func(runtime.Object) *Record
+	// store is nil for a kind without Resource.
+	store store
 }
 
-// custom reports whether an API server may or may not serve the kind.
-func (k *Kind) custom() bool { return k.Resource != "" && k.typed == nil }
+// Custom reports whether an API server may or may not serve the kind.
+func (k *Kind) Custom() bool { return k.Resource != "" && k.Typed == nil }
 
 // APIVersion returns the group and version that messages and events name; empty for the zero Kind.
 func (k *Kind) APIVersion() string {
@@ -94,23 +95,23 @@ func (k *Kind) APIVersion() string {
 // Apply edits the objects of the kind in a snapshot. With complete, changes are all of them, and others are
 // removed. keep reports whether the predecessor of a record stays; known is true if there is one. Apply
 // reports whether anything changed.
-func (k *Kind) Apply(s *model.Snapshot, changes map[string]*record, complete bool, keep func(r *record, known bool) bool) bool {
+func (k *Kind) Apply(s *model.Snapshot, changes map[string]*Record, complete bool, keep func(r *Record, known bool) bool) bool {
 	return k.store.apply(s, changes, complete, keep)
 }
 
-// groupVersion returns the best version, for a client.
-func (k *Kind) groupVersion() schema.GroupVersion {
+// GroupVersion returns the best version, for a client.
+func (k *Kind) GroupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: k.Group, Version: k.Versions[0]}
 }
 
-// builtinKinds lists the watched kinds that every API server serves.
-func builtinKinds() []Kind {
-	return slices.DeleteFunc(Kinds(), func(k Kind) bool { return k.typed == nil })
+// BuiltinKinds lists the watched kinds that every API server serves.
+func BuiltinKinds() []Kind {
+	return slices.DeleteFunc(Kinds(), func(k Kind) bool { return k.Typed == nil })
 }
 
-// customKinds lists the kinds that an API server may or may not serve.
-func customKinds() []Kind {
-	return slices.DeleteFunc(Kinds(), func(k Kind) bool { return !k.custom() })
+// CustomKinds lists the kinds that an API server may or may not serve.
+func CustomKinds() []Kind {
+	return slices.DeleteFunc(Kinds(), func(k Kind) bool { return !k.Custom() })
 }
 
 // KindOf returns the kind with a name; false if it is not in the table.

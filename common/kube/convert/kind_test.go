@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import "testing"
 
@@ -12,16 +12,16 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%s is in the table twice", k.Name)
 		}
 		seen[k.Name] = true
-		if len(k.Versions) == 0 || k.read == nil {
+		if len(k.Versions) == 0 || k.Read == nil {
 			t.Errorf("%s: needs versions and a read function", k.Name)
 		}
-		if watched := k.Resource != ""; watched != (k.record != nil) || watched != (k.store != nil) {
+		if watched := k.Resource != ""; watched != (k.Record != nil) || watched != (k.store != nil) {
 			t.Errorf("%s: Resource, record and store belong together", k.Name)
 		}
-		if (k.typed == nil) != (k.addToScheme == nil) {
+		if (k.Typed == nil) != (k.AddToScheme == nil) {
 			t.Errorf("%s: typed and addToScheme belong together", k.Name)
 		}
-		if k.Policy && k.put == nil {
+		if k.Policy && k.Put == nil {
 			t.Errorf("%s: a policy needs a put function", k.Name)
 		}
 	}

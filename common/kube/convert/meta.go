@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"slices"
@@ -15,21 +15,21 @@ import (
 
 // validateMeta checks the metadata of a newly written object of a built-in kind: names, labels,
 // annotations, owners, finalizers. It accepts metadata of stored objects as it is.
-func validateMeta(m *metav1.ObjectMeta, namespaced bool, s strictness) field.ErrorList {
+func validateMeta(m *metav1.ObjectMeta, namespaced bool, s Strictness) field.ErrorList {
 	return validateMetaNamed(m, namespaced, s, validation.NameIsDNSSubdomain)
 }
 
 // validateMetaNamed is validateMeta for kinds with other names.
-func validateMetaNamed(m *metav1.ObjectMeta, namespaced bool, s strictness, name validation.ValidateNameFunc) field.ErrorList {
+func validateMetaNamed(m *metav1.ObjectMeta, namespaced bool, s Strictness, name validation.ValidateNameFunc) field.ErrorList {
 	errs := validateAnyMeta(m, namespaced, s, name)
-	if s == stored || m.Name == "" {
+	if s == Stored || m.Name == "" {
 		return errs
 	}
 	// The API server requires this of the finalizers of built-in kinds only.
 	for i, f := range m.Finalizers {
 		if !strings.Contains(f, "/") && !slices.Contains(standardFinalizers, f) {
 			errs = append(errs, field.Invalid(field.NewPath("metadata", "finalizers").Index(i), f,
-				"name is neither a standard finalizer name nor is it fully qualified: write it as example.com/"+bounded(f, maxValue)))
+				"name is neither a standard finalizer name nor is it fully qualified: write it as example.com/"+Bounded(f, MaxValue)))
 		}
 	}
 	return errs
@@ -39,12 +39,12 @@ func validateMetaNamed(m *metav1.ObjectMeta, namespaced bool, s strictness, name
 var standardFinalizers = []string{string(corev1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents}
 
 // validateCustomMeta is validateMeta for cluster-scoped objects of custom kinds.
-func validateCustomMeta(m *metav1.ObjectMeta, s strictness) field.ErrorList {
+func validateCustomMeta(m *metav1.ObjectMeta, s Strictness) field.ErrorList {
 	return validateAnyMeta(m, false, s, validation.NameIsDNSSubdomain)
 }
 
-func validateAnyMeta(m *metav1.ObjectMeta, namespaced bool, s strictness, name validation.ValidateNameFunc) field.ErrorList {
-	if s == stored {
+func validateAnyMeta(m *metav1.ObjectMeta, namespaced bool, s Strictness, name validation.ValidateNameFunc) field.ErrorList {
+	if s == Stored {
 		return nil
 	}
 	path := field.NewPath("metadata")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"encoding/json"
@@ -22,14 +22,14 @@ const kindNetworkPolicy = "NetworkPolicy"
 
 func networkPolicyKind() Kind {
 	return Kind{Name: kindNetworkPolicy, Group: networkingv1.GroupName, Versions: []string{"v1"}, Resource: "networkpolicies",
-		typed: &networkingv1.NetworkPolicy{}, addToScheme: networkingv1.AddToScheme, Namespaced: true, Policy: true,
-		read: reads(func(o *networkingv1.NetworkPolicy, s strictness) result {
+		Typed: &networkingv1.NetworkPolicy{}, AddToScheme: networkingv1.AddToScheme, Namespaced: true, Policy: true,
+		Read: reads(func(o *networkingv1.NetworkPolicy, s Strictness) Result {
 			defaultNetworkPolicy(o)
 			p, errs := convertNetworkPolicy(o, s)
-			return result{value: p, errs: errs, enforced: enforcedNetworkPolicy(o, p)}
+			return Result{Value: p, Errs: errs, Enforced: enforcedNetworkPolicy(o, p)}
 		}),
-		put:    putPolicy,
-		record: recordNetworkPolicy,
+		Put:    putPolicy,
+		Record: recordNetworkPolicy,
 		store:  policies(kindNetworkPolicy)}
 }
 
@@ -64,7 +64,7 @@ func defaultNetworkPolicy(np *networkingv1.NetworkPolicy) {
 // returns the part that can be enforced safely. It omits rules with errors; as NetworkPolicy rules only
 // accept, the rest blocks too much and never too little. If the selected pods are unknown, all pods that
 // may be selected are isolated, and no rule accepts anything.
-func convertNetworkPolicy(np *networkingv1.NetworkPolicy, s strictness) (*model.Policy, field.ErrorList) {
+func convertNetworkPolicy(np *networkingv1.NetworkPolicy, s Strictness) (*model.Policy, field.ErrorList) {
 	p := &model.Policy{
 		Origin: model.Origin{Kind: kindNetworkPolicy, Namespace: np.Namespace, Name: np.Name, UID: string(np.UID)},
 		Tier:   model.TierNetworkPolicy,
@@ -99,7 +99,7 @@ func convertNetworkPolicy(np *networkingv1.NetworkPolicy, s strictness) (*model.
 
 // enforcedNetworkPolicy says how an invalid NetworkPolicy is enforced.
 func enforcedNetworkPolicy(np *networkingv1.NetworkPolicy, p *model.Policy) string {
-	if _, errs := selector(&np.Spec.PodSelector, stored, nil); len(errs) > 0 {
+	if _, errs := selector(&np.Spec.PodSelector, Stored, nil); len(errs) > 0 {
 		return "it is not known which pods the policy selects: " + possible(p.Subject) + " is isolated, and the policy accepts nothing"
 	}
 	var out []string
@@ -150,7 +150,7 @@ func policyTypes(types []networkingv1.PolicyType, path *field.Path) (isolates [2
 // networkPolicyRule converts one rule. "If this field is empty or missing, this rule matches all ports
 // (traffic not restricted by port)", and the same for peers.
 func networkPolicyRule(namespace string, index int, ports []networkingv1.NetworkPolicyPort, peers []networkingv1.NetworkPolicyPeer,
-	s strictness, path *field.Path, peersField string) (model.Rule, field.ErrorList) {
+	s Strictness, path *field.Path, peersField string) (model.Rule, field.ErrorList) {
 	r := model.Rule{Index: index, Action: model.ActionAccept, AnyPeer: len(peers) == 0, AnyPort: len(ports) == 0}
 	var errs field.ErrorList
 	for i := range ports {
@@ -213,7 +213,7 @@ func protocol(p corev1.Protocol, path *field.Path) (model.Protocol, field.ErrorL
 		[]corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP})}
 }
 
-func networkPolicyPeer(namespace string, p *networkingv1.NetworkPolicyPeer, s strictness, path *field.Path) (model.Peer, field.ErrorList) {
+func networkPolicyPeer(namespace string, p *networkingv1.NetworkPolicyPeer, s Strictness, path *field.Path) (model.Peer, field.ErrorList) {
 	if p.PodSelector == nil && p.NamespaceSelector == nil && p.IPBlock == nil {
 		return model.Peer{}, field.ErrorList{field.Required(path, "must specify a peer: podSelector, namespaceSelector or ipBlock")}
 	}
@@ -238,7 +238,7 @@ func networkPolicyPeer(namespace string, p *networkingv1.NetworkPolicyPeer, s st
 	return peer, errs
 }
 
-func ipBlock(b *networkingv1.IPBlock, s strictness, path *field.Path) (model.IPBlock, field.ErrorList) {
+func ipBlock(b *networkingv1.IPBlock, s Strictness, path *field.Path) (model.IPBlock, field.ErrorList) {
 	if b.CIDR == "" {
 		return model.IPBlock{}, field.ErrorList{field.Required(path.Child("cidr"), "a range such as 10.9.8.0/24 or 2001:db8::/64")}
 	}
@@ -267,15 +267,15 @@ func within(outer, inner netip.Prefix) bool {
 	return inner.Bits() > outer.Bits() && outer.Contains(inner.Addr())
 }
 
-func recordNetworkPolicy(o runtime.Object) *record {
+func recordNetworkPolicy(o runtime.Object) *Record {
 	np, ok := o.(*networkingv1.NetworkPolicy)
 	if !ok {
 		return nil
 	}
 	defaultNetworkPolicy(np)
-	value, errs := convertNetworkPolicy(np, stored)
+	value, errs := convertNetworkPolicy(np, Stored)
 	r := recordOf(np, value, errs)
-	if r.bad {
+	if r.Bad {
 		r.enforced = enforcedNetworkPolicy(np, value)
 	}
 	return r

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"testing"
@@ -27,7 +27,7 @@ func TestStoredPolicyTypes(t *testing.T) {
 		{[]networkingv1.PolicyType{"Ingress", "Ingress", "Ingress"}, [2]bool{true, true}, 1},
 	} {
 		np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "shop"}, Spec: networkingv1.NetworkPolicySpec{PolicyTypes: c.types}}
-		p, errs := convertNetworkPolicy(np, stored)
+		p, errs := convertNetworkPolicy(np, Stored)
 		if p == nil || p.Isolates != c.want || len(errs) != c.errs {
 			t.Errorf("policyTypes %v: %+v with %v, want isolation %v and %d errors", c.types, p, errs, c.want, c.errs)
 		}

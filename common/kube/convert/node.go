@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"slices"
@@ -14,19 +14,19 @@ import (
 )
 
 func nodeKind() Kind {
-	return Kind{Name: "Node", Versions: []string{"v1"}, Resource: "nodes", typed: &corev1.Node{}, addToScheme: corev1.AddToScheme,
-		read: reads(func(o *corev1.Node, s strictness) result {
+	return Kind{Name: "Node", Versions: []string{"v1"}, Resource: "nodes", Typed: &corev1.Node{}, AddToScheme: corev1.AddToScheme,
+		Read: reads(func(o *corev1.Node, s Strictness) Result {
 			n, errs := convertNode(o, s)
-			return result{value: n, errs: errs}
+			return Result{Value: n, Errs: errs}
 		}),
-		put:    func(o *model.Objects, v any) { o.Nodes = append(o.Nodes, v.(*model.Node)) },
-		record: recordNode,
+		Put:    func(o *model.Objects, v any) { o.Nodes = append(o.Nodes, v.(*model.Node)) },
+		Record: recordNode,
 		store: mapStore[string, model.Node]{byName, all[string],
 			func(s *model.Snapshot) *immutable.Map[string, *model.Node] { return &s.Nodes }}}
 }
 
 // convertNode converts a Node. It omits invalid addresses.
-func convertNode(n *corev1.Node, s strictness) (*model.Node, field.ErrorList) {
+func convertNode(n *corev1.Node, s Strictness) (*model.Node, field.ErrorList) {
 	errs := validateMeta(&n.ObjectMeta, false, s)
 	node := &model.Node{Name: intern(n.Name), Labels: model.MakeLabels(n.Labels), OS: nodeOS(n)}
 	errs = append(errs, readFabric(n, node)...)
@@ -48,7 +48,7 @@ func convertNode(n *corev1.Node, s strictness) (*model.Node, field.ErrorList) {
 		cidrs, at = []string{n.Spec.PodCIDR}, field.NewPath("spec", "podCIDR")
 	}
 	for i, text := range cidrs {
-		p, more := cidr(text, stored, at.Index(i))
+		p, more := cidr(text, Stored, at.Index(i))
 		if errs = append(errs, more...); len(more) == 0 {
 			node.PodCIDRs = append(node.PodCIDRs, p)
 		}
@@ -64,13 +64,13 @@ func nodeOS(n *corev1.Node) model.OS {
 	return model.OS(n.Status.NodeInfo.OperatingSystem)
 }
 
-func recordNode(o runtime.Object) *record {
+func recordNode(o runtime.Object) *Record {
 	n, ok := o.(*corev1.Node)
 	if !ok {
 		return nil
 	}
-	value, errs := convertNode(n, stored)
+	value, errs := convertNode(n, Stored)
 	r := recordOf(n, value, errs)
-	r.bad = false // the valid part counts
+	r.Bad = false // the valid part counts
 	return r
 }

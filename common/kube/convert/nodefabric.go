@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"net/netip"
@@ -42,8 +42,8 @@ func readFabric(m metav1.Object, node *model.Node) (errs field.ErrorList) {
 	return errs
 }
 
-// annotationsOf returns a node's NodeInfo as annotations.
-func annotationsOf(a model.NodeInfo) map[string]any {
+// AnnotationsOf returns a node's NodeInfo as annotations.
+func AnnotationsOf(a model.NodeInfo) map[string]any {
 	all := make(map[string]any)
 	if a.Fabric != "" {
 		all[annotationFabric] = a.Fabric

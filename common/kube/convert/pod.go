@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"net/netip"
@@ -15,10 +15,10 @@ import (
 )
 
 func podKind() Kind {
-	return Kind{Name: "Pod", Versions: []string{"v1"}, Resource: "pods", typed: &corev1.Pod{}, addToScheme: corev1.AddToScheme, Namespaced: true,
-		read:   reads(convertPodManifest),
-		put:    putPod,
-		record: recordPod,
+	return Kind{Name: "Pod", Versions: []string{"v1"}, Resource: "pods", Typed: &corev1.Pod{}, AddToScheme: corev1.AddToScheme, Namespaced: true,
+		Read:   reads(convertPodManifest),
+		Put:    putPod,
+		Record: recordPod,
 		store: mapStore[model.PodID, model.Pod]{
 			func(namespace, name string) model.PodID { return model.PodID{Namespace: namespace, Name: name} }, all[model.PodID],
 			func(s *model.Snapshot) *immutable.Map[model.PodID, *model.Pod] { return &s.Pods }}}
@@ -30,10 +30,10 @@ type podManifest struct {
 	nodeSelector model.Selector
 }
 
-func convertPodManifest(o *corev1.Pod, s strictness) result {
+func convertPodManifest(o *corev1.Pod, s Strictness) Result {
 	pod, errs := convertPod(o, s)
 	wants, more := nodeSelector(o.Spec.NodeSelector, field.NewPath("spec", "nodeSelector"))
-	return result{value: podManifest{pod, wants}, errs: append(errs, more...)}
+	return Result{Value: podManifest{pod, wants}, Errs: append(errs, more...)}
 }
 
 func putPod(o *model.Objects, v any) {
@@ -45,7 +45,7 @@ func putPod(o *model.Objects, v any) {
 }
 
 // convertPod converts a Pod. It omits invalid parts.
-func convertPod(p *corev1.Pod, s strictness) (*model.Pod, field.ErrorList) {
+func convertPod(p *corev1.Pod, s Strictness) (*model.Pod, field.ErrorList) {
 	errs := validateMeta(&p.ObjectMeta, true, s)
 	pod := &model.Pod{
 		PodID:       model.PodID{Namespace: intern(p.Namespace), Name: p.Name},
@@ -132,13 +132,13 @@ func namedPort(p *corev1.ContainerPort, path *field.Path) (model.NamedPort, fiel
 	return n, errs
 }
 
-func recordPod(o runtime.Object) *record {
+func recordPod(o runtime.Object) *Record {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
 		return nil
 	}
-	value, errs := convertPod(p, stored)
+	value, errs := convertPod(p, Stored)
 	r := recordOf(p, value, errs)
-	r.bad = false // the valid part counts
+	r.Bad = false // the valid part counts
 	return r
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"reflect"
@@ -11,38 +11,41 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// remark is a problem of one field of an object, or a note about it.
-type remark struct {
-	field  string
-	detail string
+// Remark is a problem of one field of an object, or a note about it.
+type Remark struct {
+	// Field is the path of the field, such as spec.ingress[0].from; empty if it concerns no single field.
+	Field string
+	// Detail is the bad value and the remedy.
+	Detail string
 }
 
-func (r remark) String() string {
-	if r.field == "" {
-		return r.detail
+// String returns "field: detail", or the detail alone.
+func (r Remark) String() string {
+	if r.Field == "" {
+		return r.Detail
 	}
-	return r.field + ": " + r.detail
+	return r.Field + ": " + r.Detail
 }
 
-// maxValue bounds how much of a bad value an error repeats, in bytes.
-const maxValue = 200
+// MaxValue bounds how much of a bad value an error repeats, in bytes.
+const MaxValue = 200
 
 // wholeDocument is the path of a document as a whole, which has no field.
 const wholeDocument = "(document)"
 
-// remarks converts errors of the API's own validation to remarks. The library iterates over maps, so this
+// Remarks converts errors of the API's own validation to remarks. The library iterates over maps, so this
 // sorts errors of one field into a fixed order.
-func remarks(errs field.ErrorList) []remark {
-	var out []remark
+func Remarks(errs field.ErrorList) []Remark {
+	var out []Remark
 	for _, e := range errs {
-		out = append(out, remark{field: bounded(strings.TrimSuffix(e.Field, wholeDocument), 2*maxValue), detail: oneLine(detail(e))})
+		out = append(out, Remark{Field: Bounded(strings.TrimSuffix(e.Field, wholeDocument), 2*MaxValue), Detail: OneLine(detail(e))})
 	}
 	for from := 0; from < len(out); {
 		to := from + 1
-		for to < len(out) && out[to].field == out[from].field {
+		for to < len(out) && out[to].Field == out[from].Field {
 			to++
 		}
-		slices.SortFunc(out[from:to], func(a, b remark) int { return strings.Compare(a.detail, b.detail) })
+		slices.SortFunc(out[from:to], func(a, b Remark) int { return strings.Compare(a.Detail, b.Detail) })
 		from = to
 	}
 	return out
@@ -52,7 +55,7 @@ func remarks(errs field.ErrorList) []remark {
 func detail(e *field.Error) string {
 	d := *e
 	if v := reflect.ValueOf(d.BadValue); v.Kind() == reflect.String {
-		d.BadValue = bounded(v.String(), maxValue)
+		d.BadValue = Bounded(v.String(), MaxValue)
 	}
 	switch {
 	case d.Detail == "not a valid selector operator":
@@ -62,19 +65,19 @@ func detail(e *field.Error) string {
 	case d.Detail == "" && d.Type == field.ErrorTypeDuplicate:
 		d.Detail = "write it once"
 	}
-	return bounded(d.ErrorBody(), 5*maxValue)
+	return Bounded(d.ErrorBody(), 5*MaxValue)
 }
 
-// bounded truncates a text of a document.
-func bounded(s string, limit int) string {
+// Bounded truncates a text of a document.
+func Bounded(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}
 	return s[:limit] + "..."
 }
 
-// oneLine removes line breaks from an error, whatever a document contains.
-func oneLine(s string) string {
+// OneLine removes line breaks from an error, whatever a document contains.
+func OneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == 0x2028 || r == 0x2029 || r == 0x85 {
 			return ' '
@@ -83,23 +86,23 @@ func oneLine(s string) string {
 	}, strings.ToValidUTF8(s, "?"))
 }
 
-// maxRemarks bounds the errors, and the warnings, that are kept.
-const maxRemarks = 1000
+// MaxRemarks bounds the errors, and the warnings, that are kept.
+const MaxRemarks = 1000
 
-// noName replaces the name of an object without one. It is not a valid name.
-const noName = "?"
+// NoName replaces the name of an object without one. It is not a valid name.
+const NoName = "?"
 
-// objectName formats "Kind namespace/name", with question marks for missing parts. It does not truncate
+// ObjectName formats "Kind namespace/name", with question marks for missing parts. It does not truncate
 // valid names.
-func objectName(kind, namespace, name string) string {
+func ObjectName(kind, namespace, name string) string {
 	if name == "" {
-		name = noName
+		name = NoName
 	}
-	if name = bounded(name, 2*maxValue); namespace != "" {
-		name = bounded(namespace, maxValue) + "/" + name
+	if name = Bounded(name, 2*MaxValue); namespace != "" {
+		name = Bounded(namespace, MaxValue) + "/" + name
 	}
-	return bounded(kind, maxValue) + " " + name
+	return Bounded(kind, MaxValue) + " " + name
 }
 
-// quoted bounds and quotes a bad value.
-func quoted(s string) string { return strconv.Quote(bounded(s, maxValue)) }
+// Quoted bounds and quotes a bad value.
+func Quoted(s string) string { return strconv.Quote(Bounded(s, MaxValue)) }

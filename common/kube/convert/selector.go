@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -15,24 +16,24 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// strictness distinguishes newly written objects from stored objects. An API server may have accepted the
+// Strictness distinguishes newly written objects from stored objects. An API server may have accepted the
 // latter years ago under laxer rules.
-type strictness bool
+type Strictness bool
 
 const (
-	// written: the rules that API server 1.36 applies on create.
-	written strictness = true
-	// stored: the rules that it applies to existing objects.
-	stored strictness = false
+	// Written: the rules that API server 1.36 applies on create.
+	Written Strictness = true
+	// Stored: the rules that it applies to existing objects.
+	Stored Strictness = false
 )
 
 // selector converts a label selector; nil is the empty one. With errors the result must not be used.
-func selector(ls *metav1.LabelSelector, s strictness, path *field.Path) (model.Selector, field.ErrorList) {
+func selector(ls *metav1.LabelSelector, s Strictness, path *field.Path) (model.Selector, field.ErrorList) {
 	if ls == nil {
 		return model.Selector{}, nil
 	}
 	errs := metavalidation.ValidateLabelSelector(ls, metavalidation.LabelSelectorValidationOptions{
-		AllowInvalidLabelValueInSelector: s == stored,
+		AllowInvalidLabelValueInSelector: s == Stored,
 	}, path)
 	if len(errs) > 0 {
 		return model.Selector{}, errs
@@ -60,7 +61,7 @@ func selector(ls *metav1.LabelSelector, s strictness, path *field.Path) (model.S
 
 // wider converts the valid part of a label selector. It selects at least what the selector selects, as
 // requirements are conjunctive.
-func wider(ls *metav1.LabelSelector, s strictness) model.Selector {
+func wider(ls *metav1.LabelSelector, s Strictness) model.Selector {
 	if ls == nil {
 		return model.Selector{}
 	}
@@ -81,8 +82,8 @@ func wider(ls *metav1.LabelSelector, s strictness) model.Selector {
 
 // cidr parses a range of addresses as NetworkPolicy does. Stored objects may have leading zeros, bits
 // beyond the prefix length and IPv4-mapped addresses; these keep their meaning.
-func cidr(text string, s strictness, path *field.Path) (netip.Prefix, field.ErrorList) {
-	if errs := validation.IsValidCIDRForLegacyField(path, text, s == written, nil); len(errs) > 0 {
+func cidr(text string, s Strictness, path *field.Path) (netip.Prefix, field.ErrorList) {
+	if errs := validation.IsValidCIDRForLegacyField(path, text, s == Written, nil); len(errs) > 0 {
 		return netip.Prefix{}, errs
 	}
 	_, ipNet, err := netutils.ParseCIDRSloppy(text)
@@ -136,4 +137,45 @@ func portName(name string, path *field.Path) field.ErrorList {
 		errs = append(errs, field.Invalid(path, name, msg))
 	}
 	return errs
+}
+
+func validateLabels(labels map[string]string, path *field.Path) field.ErrorList {
+	return metavalidation.ValidateLabels(labels, path)
+}
+
+// nodeSelector converts the nodeSelector of a pod.
+func nodeSelector(labels map[string]string, path *field.Path) (model.Selector, field.ErrorList) {
+	if errs := validateLabels(labels, path); len(errs) > 0 {
+		return model.Selector{}, errs
+	}
+	s, _ := selector(&metav1.LabelSelector{MatchLabels: labels}, Stored, path)
+	return s, nil
+}
+
+// requiredAffinity converts the node labels that a pod requires by affinity: one of the selectors must
+// match. It ignores terms that compare numbers or fields. A pod may therefore be expected on more nodes
+// than will have it.
+func requiredAffinity(a *corev1.Affinity, path *field.Path) ([]model.Selector, field.ErrorList) {
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil, nil
+	}
+	var terms []model.Selector
+	var errs field.ErrorList
+	for i, t := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		if len(t.MatchExpressions) == 0 && len(t.MatchFields) == 0 {
+			continue // "A null or empty node selector term matches no objects."
+		}
+		ls := &metav1.LabelSelector{}
+		for _, e := range t.MatchExpressions {
+			if e.Operator == corev1.NodeSelectorOpGt || e.Operator == corev1.NodeSelectorOpLt {
+				continue
+			}
+			ls.MatchExpressions = append(ls.MatchExpressions, metav1.LabelSelectorRequirement{
+				Key: e.Key, Operator: metav1.LabelSelectorOperator(e.Operator), Values: e.Values})
+		}
+		s, more := selector(ls, Stored, path.Index(i))
+		errs = append(errs, more...)
+		terms = append(terms, s)
+	}
+	return terms, errs
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"testing"
@@ -28,7 +28,7 @@ func TestStoredCIDRs(t *testing.T) {
 		{"fe80::1%eth0/64", "", ""},
 		{"", "", ""},
 	} {
-		for s, want := range map[strictness]string{stored: c.stored, written: c.written} {
+		for s, want := range map[Strictness]string{Stored: c.stored, Written: c.written} {
 			got, errs := cidr(c.text, s, field.NewPath("cidr"))
 			if (len(errs) == 0) != (want != "") || want != "" && got.String() != want {
 				t.Errorf("%q strict=%t: %s %v, want %q", c.text, s, got, errs, want)
@@ -39,10 +39,10 @@ func TestStoredCIDRs(t *testing.T) {
 
 func TestStoredSelectorsMayHaveBadValues(t *testing.T) {
 	ls := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: metav1.LabelSelectorOpIn, Values: []string{"b c"}}}}
-	if s, errs := selector(ls, stored, field.NewPath("s")); len(errs) > 0 || s.String() != "a=b c" {
+	if s, errs := selector(ls, Stored, field.NewPath("s")); len(errs) > 0 || s.String() != "a=b c" {
 		t.Errorf("%s %v", s, errs)
 	}
-	if _, errs := selector(ls, written, field.NewPath("s")); len(errs) != 1 {
+	if _, errs := selector(ls, Written, field.NewPath("s")); len(errs) != 1 {
 		t.Errorf("%v", errs)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"net/netip"
@@ -16,15 +16,15 @@ import (
 // serviceKind is for checks of manifests only.
 func serviceKind() Kind {
 	return Kind{Name: "Service", Versions: []string{"v1"}, Namespaced: true,
-		read: reads(func(o *corev1.Service, s strictness) result {
+		Read: reads(func(o *corev1.Service, s Strictness) Result {
 			service, errs := convertService(o, s)
-			return result{value: service, errs: errs}
+			return Result{Value: service, Errs: errs}
 		}),
-		put: func(o *model.Objects, v any) { o.Services = append(o.Services, v.(*model.Service)) }}
+		Put: func(o *model.Objects, v any) { o.Services = append(o.Services, v.(*model.Service)) }}
 }
 
 // convertService converts how clients outside the cluster reach a Service.
-func convertService(o *corev1.Service, s strictness) (*model.Service, field.ErrorList) {
+func convertService(o *corev1.Service, s Strictness) (*model.Service, field.ErrorList) {
 	errs := validateMeta(&o.ObjectMeta, true, s)
 	service := &model.Service{Namespace: intern(o.Namespace), Name: o.Name,
 		KeepsClients: o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal}

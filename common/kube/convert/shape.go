@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"encoding/json"
@@ -149,7 +149,7 @@ func wrong(path *field.Path, v any, want string) field.ErrorList {
 	if err != nil {
 		text = []byte(fmt.Sprint(v))
 	}
-	return field.ErrorList{field.TypeInvalid(path, field.OmitValueType{}, bounded(string(text), maxValue)+": "+want)}
+	return field.ErrorList{field.TypeInvalid(path, field.OmitValueType{}, Bounded(string(text), MaxValue)+": "+want)}
 }
 
 func child(path *field.Path, name string) *field.Path {
@@ -157,4 +157,43 @@ func child(path *field.Path, name string) *field.Path {
 		return field.NewPath(name)
 	}
 	return path.Child(name)
+}
+
+// integers rewrites JSON of a custom resource: an API server accepts 5.0 for the integer 5 there, but not
+// in built-in kinds. It returns the text itself if that has no such number, or is invalid.
+func integers(raw []byte) []byte {
+	var v any
+	if kjson.UnmarshalCaseSensitivePreserveInts(raw, &v) != nil {
+		return raw
+	}
+	changed := false
+	v = integer(v, &changed)
+	if !changed {
+		return raw
+	}
+	out, err := json.Marshal(v)
+	if err != nil {
+		return raw
+	}
+	return out
+}
+
+// integer replaces numbers without fractions by integers.
+func integer(v any, changed *bool) any {
+	switch v := v.(type) {
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+			*changed = true
+			return int64(v)
+		}
+	case []any:
+		for i := range v {
+			v[i] = integer(v[i], changed)
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = integer(v[k], changed)
+		}
+	}
+	return v
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"maps"
@@ -53,7 +53,7 @@ type store interface {
 	// apply edits the snapshot. With complete, changes are all objects of the kind, and others are removed.
 	// keep reports whether the predecessor of a record stays; known is true if there is one. It returns
 	// whether anything changed.
-	apply(s *model.Snapshot, changes map[string]*record, complete bool, keep func(r *record, known bool) bool) bool
+	apply(s *model.Snapshot, changes map[string]*Record, complete bool, keep func(r *Record, known bool) bool) bool
 	// replace makes the objects of s equal to those of next, with old pointers where values are equal. It
 	// returns whether anything changed.
 	replace(s, next *model.Snapshot) bool
@@ -83,7 +83,7 @@ func policies(kind string) store {
 
 func putPolicy(o *model.Objects, v any) { o.Policies = append(o.Policies, v.(*model.Policy)) }
 
-func (m mapStore[K, V]) apply(s *model.Snapshot, changes map[string]*record, complete bool, keep func(*record, bool) bool) bool {
+func (m mapStore[K, V]) apply(s *model.Snapshot, changes map[string]*Record, complete bool, keep func(*Record, bool) bool) bool {
 	at := m.of(s)
 	edits := make(map[K]*V, len(changes))
 	if complete {
@@ -94,8 +94,8 @@ func (m mapStore[K, V]) apply(s *model.Snapshot, changes map[string]*record, com
 		}
 	}
 	for _, r := range changes {
-		k := m.key(r.namespace, r.name)
-		value, _ := r.value.(*V)
+		k := m.key(r.Namespace, r.Name)
+		value, _ := r.Value.(*V)
 		was, known := at.Get(k)
 		if keep(r, known) {
 			value = was
@@ -120,9 +120,9 @@ func (m mapStore[K, V]) replace(s, next *model.Snapshot) bool {
 	return changed
 }
 
-// replaceSnapshot returns a snapshot that equals next and shares all equal parts with old. It reports
+// ReplaceSnapshot returns a snapshot that equals next and shares all equal parts with old. It reports
 // whether anything changed.
-func replaceSnapshot(old, next *model.Snapshot) (*model.Snapshot, bool) {
+func ReplaceSnapshot(old, next *model.Snapshot) (*model.Snapshot, bool) {
 	s, changed := *old, false
 	for _, k := range Kinds() {
 		if k.store != nil && k.store.replace(&s, next) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package convert
 
 import (
 	"fmt"
@@ -16,9 +16,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// workload is an object whose controller creates pods. In a directory of manifests it represents those
+// Workload is an object whose controller creates pods. In a directory of manifests it represents those
 // pods.
-type workload struct {
+type Workload struct {
 	kind, namespace, name string
 	// labels, ports, hostNetwork, node and fixedIPs are those of the pod template.
 	labels      map[string]string
@@ -26,12 +26,12 @@ type workload struct {
 	hostNetwork bool
 	node        string
 	fixedIPs    string
-	// nodeSelector is what the template requires of a node; for a DaemonSet it includes required affinity.
-	nodeSelector model.Selector
+	// NodeSelector is what the template requires of a node; for a DaemonSet it includes required affinity.
+	NodeSelector model.Selector
 	affinity     []model.Selector
 	created      int64
-	// owned is true if another workload represents its pods.
-	owned bool
+	// Owned is true if another workload represents its pods.
+	Owned bool
 	// first and replicas number the pods of all kinds but DaemonSet.
 	first, replicas int
 }
@@ -50,10 +50,10 @@ type workloadParts struct {
 // workloadKind returns a kind of workload, whose objects decode to a T. Pods stand for it: it has no noun.
 func workloadKind[T any, P apiObject[T]](name, group string, parts func(*T) workloadParts) Kind {
 	return Kind{Name: name, Group: group, Versions: []string{"v1"}, Namespaced: true,
-		read: reads[T, P](func(o *T, s strictness) result {
+		Read: reads[T, P](func(o *T, s Strictness) Result {
 			p := parts(o)
 			w, errs := convertWorkload(p)
-			return result{value: &w, errs: append(validateMeta(p.meta, true, s), errs...)}
+			return Result{Value: &w, Errs: append(validateMeta(p.meta, true, s), errs...)}
 		})}
 }
 
@@ -128,7 +128,7 @@ const (
 )
 
 // convertWorkload converts the common parts of the kinds.
-func convertWorkload(parts workloadParts) (workload, field.ErrorList) {
+func convertWorkload(parts workloadParts) (Workload, field.ErrorList) {
 	spec := field.NewPath("spec")
 	if parts.templatePath == nil {
 		parts.templatePath = spec.Child("template")
@@ -139,8 +139,8 @@ func convertWorkload(parts workloadParts) (workload, field.ErrorList) {
 	t := parts.template
 	var errs field.ErrorList
 	m := parts.meta
-	w := workload{kind: parts.kind, namespace: intern(m.Namespace), name: m.Name, created: created(m),
-		owned:  metav1.GetControllerOfNoCopy(m) != nil,
+	w := Workload{kind: parts.kind, namespace: intern(m.Namespace), name: m.Name, created: created(m),
+		Owned:  metav1.GetControllerOfNoCopy(m) != nil,
 		labels: t.Labels, hostNetwork: t.Spec.HostNetwork, node: intern(t.Spec.NodeName),
 		fixedIPs: t.Annotations[model.AnnotationAddresses],
 		first:    int(parts.first), replicas: int(deref(parts.replicas, 1))}
@@ -154,15 +154,15 @@ func convertWorkload(parts workloadParts) (workload, field.ErrorList) {
 	ports, more := namedPorts(&t.Spec, parts.templatePath.Child("spec"))
 	w.ports = ports
 	errs = append(errs, more...)
-	w.nodeSelector, more = nodeSelector(t.Spec.NodeSelector, parts.templatePath.Child("spec", "nodeSelector"))
+	w.NodeSelector, more = nodeSelector(t.Spec.NodeSelector, parts.templatePath.Child("spec", "nodeSelector"))
 	errs = append(errs, more...)
 	w.affinity, more = requiredAffinity(t.Spec.Affinity, parts.templatePath.Child("spec", "affinity", "nodeAffinity",
 		"requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"))
 	return w, append(errs, more...)
 }
 
-// expand creates the pods of a workload, at most limit of them. Their addresses are unknown.
-func (w *workload) expand(nodes []*model.Node, limit int) ([]*model.Pod, error) {
+// Expand creates the pods of a workload, at most limit of them. Their addresses are unknown.
+func (w *Workload) Expand(nodes []*model.Node, limit int) ([]*model.Pod, error) {
 	if w.kind != kindDaemonSet {
 		if w.replicas > limit {
 			return nil, fmt.Errorf("%d pods, together with the rest more than the limit of pods: lower the number or raise the limit", w.replicas)
@@ -191,14 +191,14 @@ func (w *workload) expand(nodes []*model.Node, limit int) ([]*model.Pod, error) 
 
 // runsOn reports whether a DaemonSet has a pod on the node, according to the node's labels. It ignores
 // taints.
-func (w *workload) runsOn(n *model.Node) bool {
+func (w *Workload) runsOn(n *model.Node) bool {
 	matches := func(s model.Selector) bool { return s.Matches(n.Labels) }
-	return w.nodeSelector.Matches(n.Labels) && (len(w.affinity) == 0 || slices.ContainsFunc(w.affinity, matches)) &&
+	return w.NodeSelector.Matches(n.Labels) && (len(w.affinity) == 0 || slices.ContainsFunc(w.affinity, matches)) &&
 		(w.node == "" || w.node == n.Name)
 }
 
 // pod creates one pod, with the labels that its controller adds and that are the same in every run.
-func (w *workload) pod(suffix, node string) *model.Pod {
+func (w *Workload) pod(suffix, node string) *model.Pod {
 	name := w.name + "-" + suffix
 	labels := make(map[string]string, len(w.labels)+2)
 	for k, v := range w.labels {

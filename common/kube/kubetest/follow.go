@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package kubetest
 
 import (
 	"context"
@@ -10,23 +10,24 @@ import (
 	"testing"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// follower runs a source and keeps the published snapshots.
-type follower struct {
+// Follower runs a Source and keeps the published snapshots. Its methods fail the test after 20 seconds.
+type Follower struct {
 	t      *testing.T
-	source Source
+	source kube.Source
 
 	mu        sync.Mutex
 	snapshots []*model.Snapshot
 	publish   chan struct{}
 }
 
-// follow runs a source until the test ends.
-func follow(t *testing.T, s Source) *follower {
+// Follow runs a Source until the test ends. The test fails if Run returns an error.
+func Follow(t *testing.T, s kube.Source) *Follower {
 	t.Helper()
-	f := &follower{t: t, source: s, publish: make(chan struct{}, 1000)}
+	f := &Follower{t: t, source: s, publish: make(chan struct{}, 1000)}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
@@ -51,27 +52,28 @@ func follow(t *testing.T, s Source) *follower {
 	return f
 }
 
-func (f *follower) all() []*model.Snapshot {
+// All returns the published snapshots, oldest first.
+func (f *Follower) All() []*model.Snapshot {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]*model.Snapshot(nil), f.snapshots...)
 }
 
-// last returns the last snapshot, or an empty one.
-func (f *follower) last() *model.Snapshot {
-	if all := f.all(); len(all) > 0 {
+// Last returns the last snapshot, or an empty one if none was published.
+func (f *Follower) Last() *model.Snapshot {
+	if all := f.All(); len(all) > 0 {
 		return all[len(all)-1]
 	}
 	return &model.Snapshot{}
 }
 
-// until waits for a snapshot that pleases.
-func (f *follower) until(what string, ok func(*model.Snapshot) bool) *model.Snapshot {
+// Until waits for a snapshot that satisfies ok, and returns it.
+func (f *Follower) Until(what string, ok func(*model.Snapshot) bool) *model.Snapshot {
 	f.t.Helper()
 	deadline := time.After(20 * time.Second)
 	for {
-		if len(f.all()) > 0 && ok(f.last()) {
-			return f.last()
+		if len(f.All()) > 0 && ok(f.Last()) {
+			return f.Last()
 		}
 		select {
 		case <-f.publish:
@@ -81,8 +83,8 @@ func (f *follower) until(what string, ok func(*model.Snapshot) bool) *model.Snap
 	}
 }
 
-// problem waits for a problem that contains all texts.
-func (f *follower) problem(texts ...string) string {
+// Problem waits for a problem that contains all texts, and returns it.
+func (f *Follower) Problem(texts ...string) string {
 	f.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		for _, p := range f.source.Problems() {
@@ -99,8 +101,8 @@ func (f *follower) problem(texts ...string) string {
 	return ""
 }
 
-// noProblems waits until all is well.
-func (f *follower) noProblems() {
+// NoProblems waits until the Source reports no problem.
+func (f *Follower) NoProblems() {
 	f.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if len(f.source.Problems()) == 0 {
@@ -110,20 +112,21 @@ func (f *follower) noProblems() {
 	f.t.Fatalf("problems: %q", f.source.Problems())
 }
 
-// still fails if anything is published in a while.
-func (f *follower) still(while time.Duration) {
+// Still fails if anything is published in a while.
+func (f *Follower) Still(while time.Duration) {
 	f.t.Helper()
-	before := len(f.all())
+	before := len(f.All())
 	time.Sleep(while)
-	if after := len(f.all()); after != before {
+	if after := len(f.All()); after != before {
 		f.t.Fatalf("%d snapshots published, want none", after-before)
 	}
 }
 
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+// Quiet returns a logger that discards everything.
+func Quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// hasPod returns a condition: a pod with this name exists.
-func hasPod(name string) func(*model.Snapshot) bool {
+// HasPod returns a condition for Until: the pod exists in namespace shop.
+func HasPod(name string) func(*model.Snapshot) bool {
 	return func(s *model.Snapshot) bool {
 		_, ok := s.Pods.Get(model.PodID{Namespace: "shop", Name: name})
 		return ok

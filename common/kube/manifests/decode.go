@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package manifests
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 	kjson "sigs.k8s.io/json"
 )
 
@@ -24,7 +25,7 @@ type header struct {
 }
 
 func (h header) String() string {
-	return objectName(h.Kind, h.Metadata.Namespace, h.Metadata.Name)
+	return convert.ObjectName(h.Kind, h.Metadata.Namespace, h.Metadata.Name)
 }
 
 // group returns the API group, empty for the core group.
@@ -44,13 +45,13 @@ func (l *loader) take(raw []byte) {
 	var h header
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &h); err != nil {
 		l.at.Object = ""
-		l.reject(misfitRemarks(raw, reflect.TypeFor[header](), err)...)
+		l.reject(convert.MisfitRemarks(raw, reflect.TypeFor[header](), err)...)
 		return
 	}
 	l.at.Object = h.String()
 	if h.Kind == "" {
 		l.at.Object = ""
-		l.reject(remark{field: "kind", detail: "missing: every document must be a Kubernetes object with apiVersion and kind"})
+		l.reject(convert.Remark{Field: "kind", Detail: "missing: every document must be a Kubernetes object with apiVersion and kind"})
 		return
 	}
 	if item, ok := strings.CutSuffix(h.Kind, "List"); ok && l.isList(h, item) {
@@ -59,7 +60,7 @@ func (l *loader) take(raw []byte) {
 	}
 	if l.objects++; l.objects > l.limits.Objects {
 		if l.objects == l.limits.Objects+1 {
-			l.reject(remark{detail: fmt.Sprintf("more than %d objects: remove some or raise the limit", l.limits.Objects)})
+			l.reject(convert.Remark{Detail: fmt.Sprintf("more than %d objects: remove some or raise the limit", l.limits.Objects)})
 		}
 		return
 	}
@@ -75,49 +76,49 @@ func (l *loader) take(raw []byte) {
 }
 
 // read converts an object of a kind and keeps it.
-func (l *loader) read(k *Kind, raw []byte) {
-	d := k.read(k, raw, l.strict)
-	l.reject(d.problems...)
-	l.warn(d.warnings...)
-	if len(d.problems) > 0 {
+func (l *loader) read(k *convert.Kind, raw []byte) {
+	d := k.Read(k, raw, l.strict)
+	l.reject(d.Problems...)
+	l.warn(d.Warnings...)
+	if len(d.Problems) > 0 {
 		return
 	}
-	l.complete(k, d.meta)
-	r := d.convert()
-	if !l.accept(r.errs) {
+	l.complete(k, d.Meta)
+	r := d.Convert()
+	if !l.accept(r.Errs) {
 		return
 	}
-	l.warn(r.warnings...)
-	if len(r.errs) > 0 && r.enforced != "" {
-		l.warn(remark{detail: "the policy is not valid: " + r.enforced})
+	l.warn(r.Warnings...)
+	if len(r.Errs) > 0 && r.Enforced != "" {
+		l.warn(convert.Remark{Detail: "the policy is not valid: " + r.Enforced})
 	}
-	l.found[objectID{k.Name, d.meta.GetNamespace(), d.meta.GetName()}] = found{k, r.value, l.at}
+	l.found[objectID{k.Name, d.Meta.GetNamespace(), d.Meta.GetName()}] = found{k, r.Value, l.at}
 }
 
 // find returns the kind of an object; nil if the object is to be ignored.
-func (l *loader) find(h header) (*Kind, *remark) {
-	var sibling *Kind // the first custom kind of the object's group
+func (l *loader) find(h header) (*convert.Kind, *convert.Remark) {
+	var sibling *convert.Kind // the first custom kind of the object's group
 	for i := range l.kinds {
 		k := &l.kinds[i]
 		switch {
 		case k.Name != h.Kind && strings.EqualFold(k.Name, h.Kind) && k.Group == h.group():
-			return nil, &remark{field: "kind", detail: quoted(h.Kind) + ": write " + k.Name}
+			return nil, &convert.Remark{Field: "kind", Detail: convert.Quoted(h.Kind) + ": write " + k.Name}
 		case k.Name != h.Kind:
 		case slices.Contains(k.Versions, h.version()) && k.Group == h.group():
 			return k, nil
 		case k.Group == h.group() || h.group() == "" || h.group() == "extensions":
 			// A removed API, or a typing error. Ignoring the object would leave it unenforced.
-			return nil, &remark{field: "apiVersion", detail: quoted(h.APIVersion) + " is not served: use " + k.APIVersion()}
+			return nil, &convert.Remark{Field: "apiVersion", Detail: convert.Quoted(h.APIVersion) + " is not served: use " + k.APIVersion()}
 		}
-		if sibling == nil && k.custom() && k.Group == h.group() {
+		if sibling == nil && k.Custom() && k.Group == h.group() {
 			sibling = k
 		}
 	}
 	if sibling != nil {
-		return nil, &remark{field: "kind", detail: fmt.Sprintf("%s %s is not known: use %s", quoted(h.APIVersion), quoted(h.Kind), sibling.Name)}
+		return nil, &convert.Remark{Field: "kind", Detail: fmt.Sprintf("%s %s is not known: use %s", convert.Quoted(h.APIVersion), convert.Quoted(h.Kind), sibling.Name)}
 	}
 	if strings.HasSuffix(h.Kind, "NetworkPolicy") {
-		l.warn(remark{field: "kind", detail: fmt.Sprintf("%s of %s is a policy of another product and is not enforced", h.Kind, bounded(h.APIVersion, maxValue))})
+		l.warn(convert.Remark{Field: "kind", Detail: fmt.Sprintf("%s of %s is a policy of another product and is not enforced", h.Kind, convert.Bounded(h.APIVersion, convert.MaxValue))})
 	}
 	return nil, nil
 }
@@ -130,7 +131,7 @@ func (l *loader) isList(h header, item string) bool {
 	if item == "" {
 		return h.APIVersion == "v1" || h.APIVersion == ""
 	}
-	return slices.ContainsFunc(l.kinds, func(k Kind) bool { return k.Name == item && k.Group == h.group() })
+	return slices.ContainsFunc(l.kinds, func(k convert.Kind) bool { return k.Name == item && k.Group == h.group() })
 }
 
 func (l *loader) takeList(h header, item string, raw []byte) {
@@ -138,7 +139,7 @@ func (l *loader) takeList(h header, item string, raw []byte) {
 		Items []json.RawMessage `json:"items"`
 	}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &list); err != nil {
-		l.reject(remark{field: "items", detail: "must be a list of objects"})
+		l.reject(convert.Remark{Field: "items", Detail: "must be a list of objects"})
 		return
 	}
 	at := l.at

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package manifests
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -72,7 +74,7 @@ type Directory struct {
 	published *model.Snapshot
 }
 
-var _ Source = (*Directory)(nil)
+var _ kube.Source = (*Directory)(nil)
 
 // NewDirectory prepares a Directory; it reads nothing yet.
 func NewDirectory(cfg DirectoryConfig, log *slog.Logger) (*Directory, error) {
@@ -229,7 +231,7 @@ func (d *Directory) take(t *tree, publish func(*model.Snapshot)) {
 	next := objects.Snapshot()
 	if d.published != nil {
 		changed := false
-		if next, changed = replaceSnapshot(d.published, next); !changed {
+		if next, changed = convert.ReplaceSnapshot(d.published, next); !changed {
 			return
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package manifests
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/kube/kubetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -36,13 +37,13 @@ func testDirectoryConfig(dir string) DirectoryConfig {
 	return c
 }
 
-func startDir(t *testing.T, cfg DirectoryConfig) *follower {
+func startDir(t *testing.T, cfg DirectoryConfig) *kubetest.Follower {
 	t.Helper()
-	d, err := NewDirectory(cfg, quiet())
+	d, err := NewDirectory(cfg, kubetest.Quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return follow(t, d)
+	return kubetest.Follow(t, d)
 }
 
 func podText(name, ip string) string {
@@ -54,11 +55,11 @@ func TestDirectoryFollowsChanges(t *testing.T) {
 	write(t, dir, "a.yaml", podText("a", "10.0.0.1"))
 	write(t, dir, "notes.txt", "kind: nonsense")
 	w := startDir(t, testDirectoryConfig(dir))
-	first := w.until("a", hasPod("a"))
-	w.noProblems()
+	first := w.Until("a", kubetest.HasPod("a"))
+	w.NoProblems()
 
 	write(t, dir, "b.yml", podText("b", "10.0.0.2"))
-	second := w.until("b", hasPod("b"))
+	second := w.Until("b", kubetest.HasPod("b"))
 	id := model.PodID{Namespace: "shop", Name: "a"}
 	was, _ := first.Pods.Get(id)
 	if is, _ := second.Pods.Get(id); was != is {
@@ -66,13 +67,13 @@ func TestDirectoryFollowsChanges(t *testing.T) {
 	}
 
 	write(t, dir, "later/deep/c.json", `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "c", "namespace": "shop"}}`)
-	w.until("c", hasPod("c"))
+	w.Until("c", kubetest.HasPod("c"))
 	write(t, dir, "later/deep/d.yaml", podText("d", "10.0.0.4")) // the new directory is watched, too
-	w.until("d", hasPod("d"))
+	w.Until("d", kubetest.HasPod("d"))
 	if err := os.RemoveAll(filepath.Join(dir, "later")); err != nil {
 		t.Fatal(err)
 	}
-	w.until("no c", func(s *model.Snapshot) bool { return !hasPod("c")(s) && !hasPod("d")(s) })
+	w.Until("no c", func(s *model.Snapshot) bool { return !kubetest.HasPod("c")(s) && !kubetest.HasPod("d")(s) })
 
 	// In place, in pieces.
 	f, err := os.OpenFile(filepath.Join(dir, "a.yaml"), os.O_APPEND|os.O_WRONLY, 0)
@@ -85,11 +86,11 @@ func TestDirectoryFollowsChanges(t *testing.T) {
 		}
 	}
 	f.Close()
-	w.until("e", hasPod("e"))
+	w.Until("e", kubetest.HasPod("e"))
 
 	// What says the same is not published.
 	write(t, dir, "b.yml", "# a remark\n"+podText("b", "10.0.0.2"))
-	w.still(150 * time.Millisecond)
+	w.Still(150 * time.Millisecond)
 }
 
 func TestDirectoryKeepsTheLastGoodState(t *testing.T) {
@@ -97,19 +98,19 @@ func TestDirectoryKeepsTheLastGoodState(t *testing.T) {
 	write(t, dir, "pods.yaml", podText("a", "10.0.0.1"))
 	write(t, dir, "policy.yaml", "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny, namespace: shop}, spec: {podSelector: {}}}")
 	w := startDir(t, testDirectoryConfig(dir))
-	w.until("a", hasPod("a"))
+	w.Until("a", kubetest.HasPod("a"))
 	good, _ := os.ReadFile(filepath.Join(dir, "policy.yaml"))
 	for _, bad := range []struct{ text, problem string }{
 		{"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: deny, namespace: shop}, spec: {policyTypes: [In]}}", "spec.policyTypes[0]"},
 		{"{apiVersion: networking.k8s.io/v1, kind: Network", "valid YAML"},
 		{string(good[:len(good)-1]), "valid YAML"},
 	} {
-		n := len(w.all())
+		n := len(w.All())
 		write(t, dir, "policy.yaml", bad.text)
-		w.problem("policy.yaml", bad.problem)
+		w.Problem("policy.yaml", bad.problem)
 		write(t, dir, "more.yaml", podText("more", "10.0.0.9")) // good, but must wait
-		w.still(100 * time.Millisecond)
-		if len(w.all()) != n {
+		w.Still(100 * time.Millisecond)
+		if len(w.All()) != n {
 			t.Errorf("published in spite of %q", bad.text)
 		}
 		if err := os.Remove(filepath.Join(dir, "more.yaml")); err != nil {
@@ -118,41 +119,41 @@ func TestDirectoryKeepsTheLastGoodState(t *testing.T) {
 	}
 	write(t, dir, "more.yaml", podText("more", "10.0.0.9"))
 	write(t, dir, "policy.yaml", string(good))
-	s := w.until("more", hasPod("more"))
+	s := w.Until("more", kubetest.HasPod("more"))
 	if s.Policies.Len() != 1 {
 		t.Errorf("%d policies", s.Policies.Len())
 	}
-	w.noProblems()
+	w.NoProblems()
 }
 
 func TestDirectoryBadFromTheStart(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "a.yaml", podText("a", "10.0.0.256"))
 	w := startDir(t, testDirectoryConfig(dir))
-	w.problem("a.yaml", "document 1 (line 2)", "Pod shop/a", "status.podIP", "10.0.0.256")
-	w.still(50 * time.Millisecond)
+	w.Problem("a.yaml", "document 1 (line 2)", "Pod shop/a", "status.podIP", "10.0.0.256")
+	w.Still(50 * time.Millisecond)
 	write(t, dir, "a.yaml", podText("a", "10.0.0.25"))
-	w.until("a", hasPod("a"))
-	w.noProblems()
+	w.Until("a", kubetest.HasPod("a"))
+	w.NoProblems()
 }
 
 func TestDirectoryComesAndGoes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "manifests")
 	w := startDir(t, testDirectoryConfig(dir))
-	w.problem(dir, "open directory")
+	w.Problem(dir, "open directory")
 	write(t, dir, "a.yaml", podText("a", "10.0.0.1"))
-	w.until("a", hasPod("a"))
-	w.noProblems()
+	w.Until("a", kubetest.HasPod("a"))
+	w.NoProblems()
 	if err := os.Rename(dir, dir+".old"); err != nil {
 		t.Fatal(err)
 	}
-	w.problem(dir, "open directory")
-	if !hasPod("a")(w.last()) {
+	w.Problem(dir, "open directory")
+	if !kubetest.HasPod("a")(w.Last()) {
 		t.Error("the last good state did not stay")
 	}
 	write(t, dir, "b.yaml", podText("b", "10.0.0.2"))
-	w.until("b", func(s *model.Snapshot) bool { return hasPod("b")(s) && !hasPod("a")(s) })
-	w.noProblems()
+	w.Until("b", func(s *model.Snapshot) bool { return kubetest.HasPod("b")(s) && !kubetest.HasPod("a")(s) })
+	w.NoProblems()
 }
 
 // swap exchanges the contents of a directory as kubelet does with ConfigMaps:
@@ -204,7 +205,7 @@ func TestDirectoryNeverMixes(t *testing.T) {
 	cfg := testDirectoryConfig(dir)
 	cfg.Debounce, cfg.MaxDelay = time.Millisecond, 5*time.Millisecond
 	w := startDir(t, cfg)
-	w.until("p0", hasPod("p0"))
+	w.Until("p0", kubetest.HasPod("p0"))
 	const swaps = 200
 	for i := 1; i <= swaps; i++ {
 		swap(t, dir, fmt.Sprint(i), version(i))
@@ -218,16 +219,16 @@ func TestDirectoryNeverMixes(t *testing.T) {
 		ip := p.IPs[0].As4()
 		return int(ip[1])*200 + int(ip[3])
 	}
-	w.until("the last", func(s *model.Snapshot) bool { return at(s, 0) == swaps })
-	for n, s := range w.all() {
+	w.Until("the last", func(s *model.Snapshot) bool { return at(s, 0) == swaps })
+	for n, s := range w.All() {
 		for f := range files {
 			if at(s, f) != at(s, 0) {
 				t.Fatalf("snapshot %d: file 0 is version %d, file %d is version %d", n, at(s, 0), f, at(s, f))
 			}
 		}
 	}
-	w.noProblems()
-	t.Logf("swaps=%d snapshots=%d", swaps, len(w.all()))
+	w.NoProblems()
+	t.Logf("swaps=%d snapshots=%d", swaps, len(w.All()))
 }
 
 func TestDirectoryIsALink(t *testing.T) {
@@ -239,14 +240,14 @@ func TestDirectoryIsALink(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := startDir(t, testDirectoryConfig(link))
-	w.until("a", hasPod("a"))
+	w.Until("a", kubetest.HasPod("a"))
 	if err := os.Symlink("two", link+".new"); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(link+".new", link); err != nil {
 		t.Fatal(err)
 	}
-	w.until("b", func(s *model.Snapshot) bool { return hasPod("b")(s) && !hasPod("a")(s) })
+	w.Until("b", func(s *model.Snapshot) bool { return kubetest.HasPod("b")(s) && !kubetest.HasPod("a")(s) })
 }
 
 func TestDirectoryRescans(t *testing.T) {
@@ -262,13 +263,13 @@ func TestDirectoryRescans(t *testing.T) {
 	cfg := testDirectoryConfig(dir)
 	cfg.Rescan = 50 * time.Millisecond
 	w := startDir(t, cfg)
-	w.until("a", hasPod("a"))
+	w.Until("a", kubetest.HasPod("a"))
 	write(t, base, "elsewhere/target.yaml", podText("b", "10.0.0.1")) // no event in the directory itself
-	w.until("b", hasPod("b"))
+	w.Until("b", kubetest.HasPod("b"))
 }
 
 func TestDirectoryConfigErrors(t *testing.T) {
-	_, err := NewDirectory(DirectoryConfig{}, quiet())
+	_, err := NewDirectory(DirectoryConfig{}, kubetest.Quiet())
 	for _, want := range []string{"path", "Debounce", "MaxDelay", "Rescan", "FileBytes", "TotalBytes", "Files", "Directories", "Objects", "Pods", "Depth"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no error on %s: %v", want, err)

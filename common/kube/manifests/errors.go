@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package manifests
 
 import (
 	"fmt"
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 	"strings"
 )
 
@@ -39,7 +40,7 @@ func (e DocumentError) Error() string {
 			parts = append(parts, s)
 		}
 	}
-	return oneLine(strings.Join(parts, ": "))
+	return convert.OneLine(strings.Join(parts, ": "))
 }
 
 // Warning is a remark on a document that is used nevertheless.

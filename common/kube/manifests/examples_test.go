@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package manifests
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy"
 )
 
-const examples = "../../deploy/examples"
+const examples = "../../../deploy/examples"
 
 func loadExamples(t *testing.T) model.Objects {
 	t.Helper()

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package manifests
 
 import (
 	"context"
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,11 +71,11 @@ func TestFilesErrors(t *testing.T) {
 }
 
 func TestDefaultSpec(t *testing.T) {
-	got, err := DefaultSpec([]byte(`{"spec": {"podSelector": {}, "egress": [{"ports": [{"port": 53}]}]}}`))
+	got, err := convert.DefaultSpec([]byte(`{"spec": {"podSelector": {}, "egress": [{"ports": [{"port": 53}]}]}}`))
 	if want := `{"podSelector":{},"egress":[{"ports":[{"protocol":"TCP","port":53}]}],"policyTypes":["Ingress","Egress"]}`; err != nil || string(got) != want {
 		t.Errorf("%s, %v, want %s", got, err, want)
 	}
-	if _, err := DefaultSpec([]byte(`{"spec": 1}`)); err == nil {
+	if _, err := convert.DefaultSpec([]byte(`{"spec": 1}`)); err == nil {
 		t.Error("a number is no spec")
 	}
 }

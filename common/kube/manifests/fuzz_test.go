@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package manifests
 
 import (
 	"encoding/json"
@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
@@ -195,7 +196,7 @@ func object(t *testing.T, apiVersion, kind, namespace, name string, spec []byte)
 // FuzzNetworkPolicy converts any spec, as newly written and as an API server may have stored it.
 func FuzzNetworkPolicy(f *testing.F) {
 	specs(f, "NetworkPolicy")
-	k, _ := KindOf("NetworkPolicy")
+	k, _ := convert.KindOf("NetworkPolicy")
 	f.Fuzz(func(t *testing.T, spec []byte) {
 		raw := object(t, "networking.k8s.io/v1", "NetworkPolicy", "shop", "fuzz", spec)
 		if raw == nil {
@@ -213,11 +214,11 @@ func FuzzNetworkPolicy(f *testing.F) {
 		if kjson.UnmarshalCaseSensitivePreserveInts(raw, &np) != nil {
 			return
 		}
-		r := k.record(&np)
-		if p, ok := r.value.(*model.Policy); ok {
+		r := k.Record(&np)
+		if p, ok := r.Value.(*model.Policy); ok {
 			checkPolicy(t, p)
-			if len(errs) == 0 && r.bad {
-				t.Errorf("good when written, bad when stored: %v", r.notes)
+			if len(errs) == 0 && r.Bad {
+				t.Errorf("good when written, bad when stored: %v", r.Notes)
 			}
 		}
 	})
@@ -225,7 +226,7 @@ func FuzzNetworkPolicy(f *testing.F) {
 
 // FuzzClusterPolicy does the same for the kinds of cluster-wide policies.
 func FuzzClusterPolicy(f *testing.F) {
-	kinds := slices.DeleteFunc(customKinds(), func(k Kind) bool { return k.Group != "policy.networking.k8s.io" })
+	kinds := slices.DeleteFunc(convert.CustomKinds(), func(k convert.Kind) bool { return k.Group != "policy.networking.k8s.io" })
 	var names []string
 	for _, k := range kinds {
 		names = append(names, k.Name)
@@ -252,11 +253,11 @@ func FuzzClusterPolicy(f *testing.F) {
 		if json.Unmarshal(raw, &u.Object) != nil {
 			return
 		}
-		r := k.record(u)
-		if p, ok := r.value.(*model.Policy); ok {
+		r := k.Record(u)
+		if p, ok := r.Value.(*model.Policy); ok {
 			checkPolicy(t, p)
-			if len(errs) == 0 && r.bad {
-				t.Errorf("good when written, bad when stored: %v", r.notes)
+			if len(errs) == 0 && r.Bad {
+				t.Errorf("good when written, bad when stored: %v", r.Notes)
 			}
 		}
 	})

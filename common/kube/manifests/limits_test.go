@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package manifests
 
 import (
 	"bytes"
 	"context"
 	"fmt"
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -98,11 +99,11 @@ func TestLimits(t *testing.T) {
 
 func TestTooManyErrors(t *testing.T) {
 	_, _, errs := Parse("a.yaml", []byte(strings.Repeat("---\nkind: Pod\n", 3000)), DefaultLimits())
-	if len(errs) != maxRemarks+1 || !strings.Contains(errs[maxRemarks].Error(), "fix the first ones") {
+	if len(errs) != convert.MaxRemarks+1 || !strings.Contains(errs[convert.MaxRemarks].Error(), "fix the first ones") {
 		t.Errorf("%d errors, the last %v", len(errs), errs[len(errs)-1])
 	}
 	_, warnings, _ := Parse("a.yaml", []byte(strings.Repeat("---\n{kind: Namespace, apiVersion: v1, metadata: {name: a}}\n", 3000)), DefaultLimits())
-	if len(warnings) != maxRemarks+1 {
+	if len(warnings) != convert.MaxRemarks+1 {
 		t.Errorf("%d warnings", len(warnings))
 	}
 }

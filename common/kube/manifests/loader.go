@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package manifests
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -25,7 +26,7 @@ type objectID struct{ kind, namespace, name string }
 
 // found is a converted object and its place.
 type found struct {
-	kind  *Kind
+	kind  *convert.Kind
 	value any
 	at    DocumentError
 }
@@ -33,8 +34,8 @@ type found struct {
 // loader collects the objects of several files. If two objects have one name the later one counts.
 type loader struct {
 	limits   Limits
-	strict   strictness
-	kinds    []Kind
+	strict   convert.Strictness
+	kinds    []convert.Kind
 	at       DocumentError // the position of reading
 	warnings []Warning
 	errors   []DocumentError
@@ -53,7 +54,7 @@ func newLoader(r Reading) *loader {
 	return &loader{
 		limits:    r.Limits,
 		strict:    r.strictness(),
-		kinds:     Kinds(),
+		kinds:     convert.Kinds(),
 		ignored:   make(map[string]int),
 		places:    make(map[string]DocumentError),
 		found:     make(map[objectID]found),
@@ -69,7 +70,7 @@ func (l *loader) file(name string, data []byte) {
 		var err error
 		if docs, err = splitJSON(data); err != nil {
 			l.at = DocumentError{File: name, Document: len(docs) + 1}
-			l.reject(remark{detail: err.Error()})
+			l.reject(convert.Remark{Detail: err.Error()})
 		}
 	} else {
 		docs = splitYAML(data)
@@ -83,17 +84,17 @@ func (l *loader) file(name string, data []byte) {
 			raw, err = d.toJSON(l.limits)
 		}
 		if err != nil {
-			l.reject(remark{detail: err.Error()})
+			l.reject(convert.Remark{Detail: err.Error()})
 			continue
 		}
 		l.take(raw)
 	}
 }
 
-func (l *loader) reject(problems ...remark) {
+func (l *loader) reject(problems ...convert.Remark) {
 	for _, p := range problems {
-		if len(l.errors) == maxRemarks {
-			p = remark{detail: "more errors were found: fix the first ones and try again"}
+		if len(l.errors) == convert.MaxRemarks {
+			p = convert.Remark{Detail: "more errors were found: fix the first ones and try again"}
 		}
 		if e, ok := l.place(p, len(l.errors)); ok {
 			l.errors = append(l.errors, e)
@@ -101,10 +102,10 @@ func (l *loader) reject(problems ...remark) {
 	}
 }
 
-func (l *loader) warn(notes ...remark) {
+func (l *loader) warn(notes ...convert.Remark) {
 	for _, n := range notes {
-		if len(l.warnings) == maxRemarks {
-			n = remark{detail: "there are more warnings"}
+		if len(l.warnings) == convert.MaxRemarks {
+			n = convert.Remark{Detail: "there are more warnings"}
 		}
 		if w, ok := l.place(n, len(l.warnings)); ok {
 			l.warnings = append(l.warnings, Warning(w))
@@ -113,33 +114,33 @@ func (l *loader) warn(notes ...remark) {
 }
 
 // place returns the position of a remark; it reports false if there are too many.
-func (l *loader) place(r remark, have int) (DocumentError, bool) {
+func (l *loader) place(r convert.Remark, have int) (DocumentError, bool) {
 	e := l.at
-	e.Field, e.Detail = bounded(r.field, 2*maxValue), bounded(r.detail, 5*maxValue)
-	return e, have <= maxRemarks
+	e.Field, e.Detail = convert.Bounded(r.Field, 2*convert.MaxValue), convert.Bounded(r.Detail, 5*convert.MaxValue)
+	return e, have <= convert.MaxRemarks
 }
 
 // accept reports errors, and whether the object is used. An object with errors is not, unless it is stored
 // and has a name. It warns about an earlier object of that name.
 func (l *loader) accept(errs field.ErrorList) bool {
-	switch nameless := strings.HasSuffix(l.at.Object, noName); {
+	switch nameless := strings.HasSuffix(l.at.Object, convert.NoName); {
 	case nameless && len(errs) == 0:
-		l.reject(remark{field: "metadata.name", detail: "missing: name the object"})
+		l.reject(convert.Remark{Field: "metadata.name", Detail: "missing: name the object"})
 		return false
-	case len(errs) > 0 && (l.strict == written || nameless):
-		l.reject(remarks(errs)...)
+	case len(errs) > 0 && (l.strict == convert.Written || nameless):
+		l.reject(convert.Remarks(errs)...)
 		return false
 	}
-	l.warn(remarks(errs)...)
+	l.warn(convert.Remarks(errs)...)
 	if was, ok := l.places[l.at.Object]; ok {
-		l.warn(remark{field: "metadata.name", detail: fmt.Sprintf("also in %s, document %d: the last one counts", was.File, was.Document)})
+		l.warn(convert.Remark{Field: "metadata.name", Detail: fmt.Sprintf("also in %s, document %d: the last one counts", was.File, was.Document)})
 	}
 	l.places[l.at.Object] = l.at
 	return true
 }
 
 // complete sets the namespace as kubectl does, and a name that the API server would generate.
-func (l *loader) complete(k *Kind, m metav1.Object) {
+func (l *loader) complete(k *convert.Kind, m metav1.Object) {
 	switch {
 	case !k.Namespaced:
 		m.SetNamespace("")
@@ -147,7 +148,7 @@ func (l *loader) complete(k *Kind, m metav1.Object) {
 		m.SetNamespace(metav1.NamespaceDefault)
 	}
 	l.generateName(m, k.Name)
-	l.at.Object = objectName(k.Name, m.GetNamespace(), m.GetName())
+	l.at.Object = convert.ObjectName(k.Name, m.GetNamespace(), m.GetName())
 }
 
 // maxGenerated is how many bytes of generateName the API server keeps.
@@ -171,11 +172,11 @@ func (l *loader) finish() (model.Objects, []Warning, []DocumentError) {
 	o := model.Objects{NodeSelectors: make(map[model.PodID]model.Selector)}
 	workloads := make(map[objectID]found)
 	for id, f := range l.found {
-		if f.kind.put == nil {
+		if f.kind.Put == nil {
 			workloads[id] = f
 			continue
 		}
-		f.kind.put(&o, f.value)
+		f.kind.Put(&o, f.value)
 	}
 	o.Sort()
 	explicit := make(map[model.PodID]bool, len(o.Pods))
@@ -185,7 +186,7 @@ func (l *loader) finish() (model.Objects, []Warning, []DocumentError) {
 	l.expand(&o, workloads, explicit)
 	if len(explicit) > l.limits.Pods {
 		l.at = DocumentError{File: l.at.File}
-		l.reject(remark{detail: fmt.Sprintf("%d pods are more than the limit of %d: remove some or raise the limit", len(explicit), l.limits.Pods)})
+		l.reject(convert.Remark{Detail: fmt.Sprintf("%d pods are more than the limit of %d: remove some or raise the limit", len(explicit), l.limits.Pods)})
 	}
 	o.Sort()
 	return o, l.warnings, l.errors
@@ -195,14 +196,14 @@ func (l *loader) finish() (model.Objects, []Warning, []DocumentError) {
 func (l *loader) expand(o *model.Objects, workloads map[objectID]found, explicit map[model.PodID]bool) {
 	expanded := make(map[model.PodID]*model.Pod)
 	for _, id := range slices.SortedFunc(maps.Keys(workloads), compareWorkloads) {
-		w := workloads[id].value.(*workload)
-		if l.strict == stored && (len(explicit) > 0 || w.owned) {
+		w := workloads[id].value.(*convert.Workload)
+		if l.strict == convert.Stored && (len(explicit) > 0 || w.Owned) {
 			continue // its pods exist, or its owner represents them
 		}
 		l.at = workloads[id].at
-		pods, err := w.expand(o.Nodes, l.limits.Pods-len(explicit)-len(expanded))
+		pods, err := w.Expand(o.Nodes, l.limits.Pods-len(explicit)-len(expanded))
 		if err != nil {
-			l.reject(remark{detail: err.Error()})
+			l.reject(convert.Remark{Detail: err.Error()})
 			continue
 		}
 		for _, p := range pods {
@@ -210,12 +211,12 @@ func (l *loader) expand(o *model.Objects, workloads map[objectID]found, explicit
 				continue
 			}
 			if expanded[p.PodID] != nil {
-				l.warn(remark{field: "metadata.name", detail: fmt.Sprintf("pod %s also belongs to another workload: the last one counts", p.PodID)})
+				l.warn(convert.Remark{Field: "metadata.name", Detail: fmt.Sprintf("pod %s also belongs to another workload: the last one counts", p.PodID)})
 			}
 			expanded[p.PodID] = p
 			delete(o.NodeSelectors, p.PodID)
-			if !w.nodeSelector.Everything() {
-				o.NodeSelectors[p.PodID] = w.nodeSelector
+			if !w.NodeSelector.Everything() {
+				o.NodeSelectors[p.PodID] = w.NodeSelector
 			}
 		}
 	}

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package manifests
 
 import (
 	"context"
 
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -19,11 +20,11 @@ type Reading struct {
 	Stored bool
 }
 
-func (r Reading) strictness() strictness {
+func (r Reading) strictness() convert.Strictness {
 	if r.Stored {
-		return stored
+		return convert.Stored
 	}
-	return written
+	return convert.Written
 }
 
 // Dir is LoadDir with this Reading.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package watch
 
 import (
 	"context"
@@ -25,6 +25,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/report"
 )
@@ -104,7 +106,7 @@ type APIServer struct {
 	// statuses are the statuses of cluster-wide policies. remarks are the findings about policies from
 	// reading them. Both are by origin without UID. statusChanged is called when either has changed, and
 	// may be nil.
-	statuses      map[model.Origin]*writtenStatus
+	statuses      map[model.Origin]*convert.Status
 	remarks       map[model.Origin]report.Remarks
 	statusChanged func()
 	// published is true once the first complete state has been published.
@@ -115,7 +117,7 @@ type APIServer struct {
 	waived    bool
 }
 
-var _ Source = (*APIServer)(nil)
+var _ kube.Source = (*APIServer)(nil)
 
 // NewAPIServer reads the credentials and prepares an APIServer. It does not connect.
 func NewAPIServer(cfg APIConfig, log *slog.Logger) (*APIServer, error) {
@@ -147,7 +149,7 @@ func restConfig(cfg APIConfig) (*rest.Config, error) {
 func newAPIServer(cfg APIConfig, config *rest.Config, log *slog.Logger) (*APIServer, error) {
 	a := &APIServer{cfg: cfg, log: log, wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string),
 		unsound:  make(map[string]bool),
-		statuses: make(map[model.Origin]*writtenStatus), remarks: make(map[model.Origin]report.Remarks)}
+		statuses: make(map[model.Origin]*convert.Status), remarks: make(map[model.Origin]report.Remarks)}
 	config = rest.CopyConfig(config)
 	if u, _, err := rest.DefaultServerUrlFor(config); err == nil {
 		a.host = u.Hostname()
@@ -174,15 +176,15 @@ func newAPIServer(cfg APIConfig, config *rest.Config, log *slog.Logger) (*APISer
 // addBuiltin creates the clients of the built-in groups.
 func (a *APIServer) addBuiltin(config *rest.Config) error {
 	scheme := runtime.NewScheme()
-	for _, k := range builtinKinds() {
-		if err := k.addToScheme(scheme); err != nil {
+	for _, k := range convert.BuiltinKinds() {
+		if err := k.AddToScheme(scheme); err != nil {
 			return err
 		}
 	}
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	a.builtin = make(map[schema.GroupVersion]rest.Interface)
-	for _, k := range builtinKinds() {
-		gv := k.groupVersion()
+	for _, k := range convert.BuiltinKinds() {
+		gv := k.GroupVersion()
 		c := rest.CopyConfig(config)
 		c.GroupVersion, c.APIPath = &gv, "/apis"
 		if k.Group == "" {
@@ -202,7 +204,7 @@ func (a *APIServer) Run(ctx context.Context, publish func(*model.Snapshot)) erro
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(a.log.Handler()))
 	var running sync.WaitGroup
 	defer running.Wait()
-	for _, k := range builtinKinds() {
+	for _, k := range convert.BuiltinKinds() {
 		f := a.builtinFeed(k)
 		a.addFeed(f)
 		running.Go(func() { f.run(ctx) })
@@ -248,8 +250,8 @@ func (a *APIServer) OnStatus(f func()) {
 	a.statusChanged = f
 }
 
-// writer returns a client for writing with the credentials for reading.
-func (a *APIServer) writer(qps float32, burst int) (dynamic.Interface, error) {
+// Writer returns a client for writing with the credentials for reading.
+func (a *APIServer) Writer(qps float32, burst int) (dynamic.Interface, error) {
 	config := rest.CopyConfig(a.config)
 	config.QPS, config.Burst = qps, burst
 	client, err := dynamic.NewForConfig(config)
@@ -272,7 +274,7 @@ func (a *APIServer) Problems() []string {
 	}
 	for object, notes := range a.faults {
 		for _, n := range notes {
-			out = append(out, oneLine(object+": "+n))
+			out = append(out, convert.OneLine(object+": "+n))
 		}
 	}
 	slices.Sort(out)
@@ -332,12 +334,12 @@ func (a *APIServer) addFeed(f *feed) {
 
 // builtinFeed watches a kind of a built-in group. The client must not retry by itself, because it would
 // hide the error for many seconds: the reflector retries.
-func (a *APIServer) builtinFeed(k Kind) *feed {
+func (a *APIServer) builtinFeed(k convert.Kind) *feed {
 	get := func(opts metav1.ListOptions) *rest.Request {
-		return a.builtin[k.groupVersion()].Get().MaxRetries(0).Resource(k.Resource).VersionedParams(&opts, metav1.ParameterCodec)
+		return a.builtin[k.GroupVersion()].Get().MaxRetries(0).Resource(k.Resource).VersionedParams(&opts, metav1.ParameterCodec)
 	}
 	return &feed{
-		kind: k, object: k.typed, notify: a.notify, lost: a.lost, cfg: a.cfg, log: a.log,
+		kind: k, object: k.Typed, notify: a.notify, lost: a.lost, cfg: a.cfg, log: a.log,
 		list: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			return get(opts).Do(ctx).Get()
 		},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package watch
 
 import (
 	"fmt"
@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/kube/convert"
+	"github.com/isthmus-net/isthmus/common/kube/kubetest"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -47,13 +50,13 @@ func testAPIConfig(kubeconfig string) APIConfig {
 	return c
 }
 
-func startAPI(t *testing.T, f *fakeAPI) *follower {
+func startAPI(t *testing.T, f *fakeAPI) *kubetest.Follower {
 	t.Helper()
-	a, err := NewAPIServer(testAPIConfig(f.kubeconfig(t)), quiet())
+	a, err := NewAPIServer(testAPIConfig(f.kubeconfig(t)), kubetest.Quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return follow(t, a)
+	return kubetest.Follow(t, a)
 }
 
 func hasPolicy(kind, ns, name string) func(*model.Snapshot) bool {
@@ -71,20 +74,20 @@ func TestAPIFirstStateIsComplete(t *testing.T) {
 			f.served[cnpPath] = true
 			f.put(t, world1+"---"+cnpAdmin)
 			w := startAPI(t, f)
-			w.until("anything", func(*model.Snapshot) bool { return true })
-			s := w.all()[0]
+			w.Until("anything", func(*model.Snapshot) bool { return true })
+			s := w.All()[0]
 			if s.Namespaces.Len() != 1 || s.Nodes.Len() != 1 || s.Pods.Len() != 2 || s.Policies.Len() != 2 {
 				t.Fatalf("first snapshot has %d namespaces, %d nodes, %d pods, %d policies", s.Namespaces.Len(), s.Nodes.Len(), s.Pods.Len(), s.Policies.Len())
 			}
 			// The same objects from a file mean the same.
-			o, _, errs := Parse("world.yaml", []byte(world1+"---"+cnpAdmin), DefaultLimits())
+			o, _, errs := manifests.Parse("world.yaml", []byte(world1+"---"+cnpAdmin), manifests.DefaultLimits())
 			if len(errs) > 0 {
 				t.Fatal(errs)
 			}
-			if _, changed := replaceSnapshot(s, o.Snapshot()); changed {
+			if _, changed := convert.ReplaceSnapshot(s, o.Snapshot()); changed {
 				t.Error("the API server and the file differ")
 			}
-			w.noProblems()
+			w.NoProblems()
 		})
 	}
 }
@@ -94,9 +97,9 @@ func TestAPIChangesAreIncremental(t *testing.T) {
 	f.protobuf = true
 	f.put(t, world1)
 	w := startAPI(t, f)
-	first := w.until("db", hasPod("db"))
+	first := w.Until("db", kubetest.HasPod("db"))
 	f.put(t, `{apiVersion: v1, kind: Pod, metadata: {name: new, namespace: shop}, spec: {nodeName: n1}, status: {podIP: 10.244.1.9}}`)
-	second := w.until("new", hasPod("new"))
+	second := w.Until("new", kubetest.HasPod("new"))
 	id := model.PodID{Namespace: "shop", Name: "web"}
 	was, _ := first.Pods.Get(id)
 	is, _ := second.Pods.Get(id)
@@ -107,9 +110,9 @@ func TestAPIChangesAreIncremental(t *testing.T) {
 		t.Error("a published snapshot was modified")
 	}
 	f.remove(t, `{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop}}`)
-	w.until("no db", func(s *model.Snapshot) bool { return !hasPod("db")(s) })
+	w.Until("no db", func(s *model.Snapshot) bool { return !kubetest.HasPod("db")(s) })
 	f.put(t, `{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: b}}}`)
-	w.until("label", func(s *model.Snapshot) bool {
+	w.Until("label", func(s *model.Snapshot) bool {
 		v, _ := s.Namespace("shop").Labels.Get("team")
 		return v == "b"
 	})
@@ -118,7 +121,7 @@ func TestAPIChangesAreIncremental(t *testing.T) {
 	f.put(t, `
 {apiVersion: v1, kind: Pod, metadata: {name: new, namespace: shop, annotations: {note: seen}}, spec: {nodeName: n1},
  status: {podIP: 10.244.1.9, conditions: [{type: Ready, status: "True"}]}}`)
-	w.still(100 * time.Millisecond)
+	w.Still(100 * time.Millisecond)
 }
 
 func TestAPIListsArePaged(t *testing.T) {
@@ -131,11 +134,11 @@ func TestAPIListsArePaged(t *testing.T) {
 	f.put(t, text.String())
 	cfg := testAPIConfig(f.kubeconfig(t))
 	cfg.PageSize = 5
-	a, err := NewAPIServer(cfg, quiet())
+	a, err := NewAPIServer(cfg, kubetest.Quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := follow(t, a).until("pods", func(*model.Snapshot) bool { return true })
+	s := kubetest.Follow(t, a).Until("pods", func(*model.Snapshot) bool { return true })
 	if s.Pods.Len() != 23 {
 		t.Errorf("%d pods, want 23", s.Pods.Len())
 	}
@@ -156,19 +159,19 @@ func TestAPICoalesces(t *testing.T) {
 	f.put(t, world1)
 	cfg := testAPIConfig(f.kubeconfig(t))
 	cfg.Interval = 50 * time.Millisecond
-	a, err := NewAPIServer(cfg, quiet())
+	a, err := NewAPIServer(cfg, kubetest.Quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := follow(t, a)
-	w.until("db", hasPod("db"))
-	before, begin := len(w.all()), time.Now()
+	w := kubetest.Follow(t, a)
+	w.Until("db", kubetest.HasPod("db"))
+	before, begin := len(w.All()), time.Now()
 	for i := range 500 {
 		f.put(t, fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: p%d, namespace: shop}}", i))
 	}
-	w.until("the last", hasPod("p499"))
+	w.Until("the last", kubetest.HasPod("p499"))
 	took := time.Since(begin)
-	if n := len(w.all()) - before; n > 2+int(took/cfg.Interval) {
+	if n := len(w.All()) - before; n > 2+int(took/cfg.Interval) {
 		t.Errorf("%d snapshots in %s, want one per %s at most", n, took, cfg.Interval)
 	}
 }
@@ -177,35 +180,35 @@ func TestAPIKindAppearsAndDisappears(t *testing.T) {
 	f := newFakeAPI(t)
 	f.put(t, world1)
 	w := startAPI(t, f)
-	w.until("db", hasPod("db"))
+	w.Until("db", kubetest.HasPod("db"))
 	f.put(t, cnpAdmin)
-	w.still(150 * time.Millisecond) // the kind is not served
+	w.Still(150 * time.Millisecond) // the kind is not served
 	f.set(func() { f.served[cnpPath] = true })
-	s := w.until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard"))
+	s := w.Until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard"))
 	p, _ := s.Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
 	if p.Tier != model.TierAdmin || p.Priority != 7 || len(p.Rules[model.Egress]) != 1 {
 		t.Errorf("guard is %+v", p)
 	}
 	// The same object in a newer version: it must not be missing in between.
 	f.put(t, strings.Replace(cnpAdmin, "v1alpha2", "v1beta1", 1))
-	from := len(w.all())
+	from := len(w.All())
 	f.set(func() { delete(f.served, cnpPath); f.served[cnpBetaPath] = true })
 	f.put(t, strings.Replace(strings.Replace(cnpAdmin, "v1alpha2", "v1beta1", 1), "priority: 7", "priority: 8", 1))
-	w.until("priority 8", func(s *model.Snapshot) bool {
+	w.Until("priority 8", func(s *model.Snapshot) bool {
 		p, ok := s.Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
 		return ok && p.Priority == 8
 	})
-	for _, s := range w.all()[from:] {
+	for _, s := range w.All()[from:] {
 		if !hasPolicy("ClusterNetworkPolicy", "", "guard")(s) {
 			t.Error("the policy was missing while the version changed")
 		}
 	}
-	w.noProblems()
+	w.NoProblems()
 	f.set(func() { delete(f.served, cnpBetaPath) })
-	w.until("no guard", func(s *model.Snapshot) bool { return !hasPolicy("ClusterNetworkPolicy", "", "guard")(s) })
-	w.noProblems()
+	w.Until("no guard", func(s *model.Snapshot) bool { return !hasPolicy("ClusterNetworkPolicy", "", "guard")(s) })
+	w.NoProblems()
 	f.set(func() { f.served[cnpBetaPath] = true })
-	w.until("guard again", hasPolicy("ClusterNetworkPolicy", "", "guard"))
+	w.Until("guard again", hasPolicy("ClusterNetworkPolicy", "", "guard"))
 }
 
 func TestAPIKindThatIsMissingForAMoment(t *testing.T) {
@@ -214,24 +217,24 @@ func TestAPIKindThatIsMissingForAMoment(t *testing.T) {
 	f.put(t, world1+"---"+cnpAdmin)
 	cfg := testAPIConfig(f.kubeconfig(t))
 	cfg.Discovery = 200 * time.Millisecond
-	a, err := NewAPIServer(cfg, quiet())
+	a, err := NewAPIServer(cfg, kubetest.Quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := follow(t, a)
-	w.until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard"))
+	w := kubetest.Follow(t, a)
+	w.Until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard"))
 	f.set(func() { delete(f.served, cnpPath) }) // as in the first moments of an API server
 	time.Sleep(250 * time.Millisecond)
 	f.set(func() { f.served[cnpPath] = true })
 	f.put(t, `{apiVersion: v1, kind: Pod, metadata: {name: after, namespace: shop}}`)
-	w.until("after", hasPod("after"))
+	w.Until("after", kubetest.HasPod("after"))
 	time.Sleep(400 * time.Millisecond)
-	for _, s := range w.all() {
+	for _, s := range w.All() {
 		if !hasPolicy("ClusterNetworkPolicy", "", "guard")(s) {
 			t.Fatal("the policy was dropped")
 		}
 	}
-	w.noProblems()
+	w.NoProblems()
 }
 
 // TestAPIServerThatHasJustStarted expects nothing to be handed out while the API
@@ -244,24 +247,24 @@ func TestAPIServerThatHasJustStarted(t *testing.T) {
 			f.put(t, world1+"---"+cnpAdmin)
 			cfg := testAPIConfig(f.kubeconfig(t))
 			cfg.CatchUp = time.Second
-			a, err := NewAPIServer(cfg, quiet())
+			a, err := NewAPIServer(cfg, kubetest.Quiet())
 			if err != nil {
 				t.Fatal(err)
 			}
-			w := follow(t, a)
-			w.still(cfg.CatchUp / 2)
-			w.problem("discovery", "not all kinds are served yet", "/readyz")
+			w := kubetest.Follow(t, a)
+			w.Still(cfg.CatchUp / 2)
+			w.Problem("discovery", "not all kinds are served yet", "/readyz")
 			if forbidden != "" {
-				w.until("db", hasPod("db"))
+				w.Until("db", kubetest.HasPod("db"))
 			}
 			f.set(func() { f.served[cnpPath], f.starting = true, false })
-			w.until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard"))
-			for _, s := range w.all() {
+			w.Until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard"))
+			for _, s := range w.All() {
 				if forbidden == "" && !hasPolicy("ClusterNetworkPolicy", "", "guard")(s) {
 					t.Error("a state without the policy was handed out")
 				}
 			}
-			w.noProblems()
+			w.NoProblems()
 		})
 	}
 }
@@ -271,8 +274,8 @@ func TestAPIUnknownVersionIsReported(t *testing.T) {
 	f.served["/apis/policy.networking.k8s.io/v7/clusternetworkpolicies"] = true
 	f.put(t, world1)
 	w := startAPI(t, f)
-	w.until("db", hasPod("db"))
-	w.problem("ClusterNetworkPolicy", "v7", "not enforced")
+	w.Until("db", kubetest.HasPod("db"))
+	w.Problem("ClusterNetworkPolicy", "v7", "not enforced")
 }
 
 func TestAPIBadPolicies(t *testing.T) {
@@ -280,7 +283,7 @@ func TestAPIBadPolicies(t *testing.T) {
 	f.served[cnpPath] = true
 	f.put(t, world1+"---"+cnpAdmin)
 	w := startAPI(t, f)
-	w.until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard"))
+	w.Until("guard", hasPolicy("ClusterNetworkPolicy", "", "guard"))
 
 	// No version of it was valid: the valid part is in force, and blocks.
 	f.put(t, `
@@ -293,19 +296,19 @@ spec:
     - from: [{ipBlock: {cidr: 10.0.0.300/8}}]
     - from: [{podSelector: {}}]
 `)
-	s := w.until("broken", hasPolicy("NetworkPolicy", "shop", "broken"))
+	s := w.Until("broken", hasPolicy("NetworkPolicy", "shop", "broken"))
 	p, _ := s.Policies.Get(model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "broken"})
 	if !p.Isolates[model.Ingress] || len(p.Rules[model.Ingress]) != 1 || p.Rules[model.Ingress][0].Index != 1 {
 		t.Errorf("broken is %+v", p)
 	}
-	w.problem("NetworkPolicy shop/broken", "spec.ingress[0].from[0].ipBlock.cidr", "10.0.0.300/8")
+	w.Problem("NetworkPolicy shop/broken", "spec.ingress[0].from[0].ipBlock.cidr", "10.0.0.300/8")
 
 	// An object that does not fit its type: the last good version stays.
-	before, _ := w.last().Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
+	before, _ := w.Last().Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
 	f.put(t, strings.Replace(cnpAdmin, "priority: 7", "priority: high", 1))
-	w.problem("ClusterNetworkPolicy guard", "spec.priority", "high", "must be an integer")
+	w.Problem("ClusterNetworkPolicy guard", "spec.priority", "high", "must be an integer")
 	f.put(t, `{apiVersion: v1, kind: Pod, metadata: {name: after, namespace: shop}}`)
-	s = w.until("after", hasPod("after"))
+	s = w.Until("after", kubetest.HasPod("after"))
 	if after, _ := s.Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"}); after != before {
 		t.Error("the last good version did not stay")
 	}
@@ -313,37 +316,37 @@ spec:
 	// Fixed: in force, and no longer a problem.
 	f.put(t, strings.Replace(cnpAdmin, "priority: 7", "priority: 9", 1))
 	f.remove(t, `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: broken, namespace: shop}}`)
-	w.until("priority 9", func(s *model.Snapshot) bool {
+	w.Until("priority 9", func(s *model.Snapshot) bool {
 		p, _ := s.Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
 		return p.Priority == 9
 	})
-	w.noProblems()
+	w.NoProblems()
 }
 
 func TestAPIAway(t *testing.T) {
 	f := newFakeAPI(t)
 	f.put(t, world1)
 	w := startAPI(t, f)
-	w.until("db", hasPod("db"))
-	w.noProblems()
+	w.Until("db", kubetest.HasPod("db"))
+	w.NoProblems()
 	f.set(func() { f.down = true })
 	f.server.CloseClientConnections()
-	w.problem("API server", "Pod", "the last known state stays in force")
-	n := len(w.all())
+	w.Problem("API server", "Pod", "the last known state stays in force")
+	n := len(w.All())
 	// While it is away one pod goes and one comes.
 	f.remove(t, `{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop}}`)
 	f.put(t, `{apiVersion: v1, kind: Pod, metadata: {name: new, namespace: shop}}`)
-	w.still(50 * time.Millisecond)
+	w.Still(50 * time.Millisecond)
 	f.set(func() { f.down = false })
-	s := w.until("new", hasPod("new"))
-	w.until("no db", func(s *model.Snapshot) bool { return !hasPod("db")(s) })
+	s := w.Until("new", kubetest.HasPod("new"))
+	w.Until("no db", func(s *model.Snapshot) bool { return !kubetest.HasPod("db")(s) })
 	if s.Policies.Len() != 1 {
 		t.Error("a policy got lost")
 	}
-	if len(w.all()) == n {
+	if len(w.All()) == n {
 		t.Error("nothing was published")
 	}
-	w.noProblems()
+	w.NoProblems()
 }
 
 // Changes during an outage of the API server are published as one change, also if one kind can be read
@@ -365,16 +368,16 @@ spec: {podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {tea
 			f.put(t, world1)
 			cfg := testAPIConfig(f.kubeconfig(t))
 			cfg.CatchUp = c.catchUp
-			a, err := NewAPIServer(cfg, quiet())
+			a, err := NewAPIServer(cfg, kubetest.Quiet())
 			if err != nil {
 				t.Fatal(err)
 			}
-			w := follow(t, a)
-			w.until("db", hasPod("db"))
-			w.noProblems()
+			w := kubetest.Follow(t, a)
+			w.Until("db", kubetest.HasPod("db"))
+			w.NoProblems()
 			f.set(func() { f.down = true })
 			f.server.CloseClientConnections()
-			w.problem("API server", "NetworkPolicy")
+			w.Problem("API server", "NetworkPolicy")
 			if a.Behind() == "" {
 				t.Error("does not say that the snapshot may be out of date")
 			}
@@ -389,13 +392,13 @@ spec: {podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {tea
 				return team == "b"
 			}
 			if c.comes {
-				w.still(1500 * time.Millisecond) // the other kinds are up to date by then
+				w.Still(1500 * time.Millisecond) // the other kinds are up to date by then
 				f.set(func() { f.forbidden = "" })
-				w.until("the new cluster", func(s *model.Snapshot) bool { return isNew(s) && isOpen(s) })
+				w.Until("the new cluster", func(s *model.Snapshot) bool { return isNew(s) && isOpen(s) })
 			} else {
-				w.until("the policy alone", isOpen)
+				w.Until("the policy alone", isOpen)
 			}
-			for _, s := range w.all() {
+			for _, s := range w.All() {
 				if c.comes && isOpen(s) && !isNew(s) {
 					t.Error("a namespace of before was under a policy of after")
 				}
@@ -409,14 +412,14 @@ func TestAPIForbidden(t *testing.T) {
 	f.forbidden = policiesPath
 	f.put(t, world1)
 	w := startAPI(t, f)
-	w.problem("NetworkPolicy", "not for you", "grant this program's account the right")
-	w.still(100 * time.Millisecond) // without the policies everything would be allowed
+	w.Problem("NetworkPolicy", "not for you", "grant this program's account the right")
+	w.Still(100 * time.Millisecond) // without the policies everything would be allowed
 	f.set(func() { f.forbidden = "" })
-	s := w.until("all", func(*model.Snapshot) bool { return true })
+	s := w.Until("all", func(*model.Snapshot) bool { return true })
 	if s.Policies.Len() != 1 {
 		t.Error("published without the policies")
 	}
-	w.noProblems()
+	w.NoProblems()
 }
 
 func TestAPIConfigErrors(t *testing.T) {
@@ -426,11 +429,11 @@ func TestAPIConfigErrors(t *testing.T) {
 			t.Errorf("no error on %s: %v", want, err)
 		}
 	}
-	if _, err := NewAPIServer(DefaultAPIConfig("/does/not/exist"), quiet()); err == nil || !strings.Contains(err.Error(), "kubeconfig") {
+	if _, err := NewAPIServer(DefaultAPIConfig("/does/not/exist"), kubetest.Quiet()); err == nil || !strings.Contains(err.Error(), "kubeconfig") {
 		t.Errorf("kubeconfig that is not there: %v", err)
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	if _, err := NewAPIServer(DefaultAPIConfig(""), quiet()); err == nil || !strings.Contains(err.Error(), "kubeconfig") {
+	if _, err := NewAPIServer(DefaultAPIConfig(""), kubetest.Quiet()); err == nil || !strings.Contains(err.Error(), "kubeconfig") {
 		t.Errorf("not in a cluster: %v", err)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package watch
 
 import (
 	"strings"
@@ -40,27 +40,27 @@ spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}}]}, {from
 			f.served[cnpPath], f.served[anpPath] = true, true
 			f.put(t, world1+"---"+c.good)
 			w := startAPI(t, f)
-			was, _ := w.until("the policy", hasPolicy(kind, c.origin.Namespace, c.origin.Name)).Policies.Get(c.origin)
-			w.noProblems()
+			was, _ := w.Until("the policy", hasPolicy(kind, c.origin.Namespace, c.origin.Name)).Policies.Get(c.origin)
+			w.NoProblems()
 			// Another object of the kind shows when the feed has caught up.
 			same := func(marker, when string) {
 				t.Helper()
-				if is, _ := w.until(marker, hasPolicy(kind, c.origin.Namespace, marker)).Policies.Get(c.origin); is != was {
+				if is, _ := w.Until(marker, hasPolicy(kind, c.origin.Namespace, marker)).Policies.Get(c.origin); is != was {
 					t.Errorf("%s: %+v is in force, want the last valid version %+v", when, is, was)
 				}
 			}
 			mark := func(marker string) { f.put(t, strings.Replace(c.good, "name: "+c.origin.Name, "name: "+marker, 1)) }
 			f.put(t, strings.Replace(c.good, c.replace, c.bad, 1))
-			w.problem(c.origin.String(), "is not valid")
+			w.Problem(c.origin.String(), "is not valid")
 			mark("edited")
 			same("edited", "after the edit")
 			f.set(func() { f.down = true })
 			f.server.CloseClientConnections()
-			w.problem("API server", kind)
+			w.Problem("API server", kind)
 			mark("listed")
 			f.set(func() { f.down = false })
 			same("listed", "after a list")
-			w.problem(c.origin.String(), "is not valid")
+			w.Problem(c.origin.String(), "is not valid")
 		})
 	}
 }
@@ -72,11 +72,11 @@ func TestStoredActions(t *testing.T) {
 	f.served[cnpPath] = true
 	f.put(t, world1+"---"+strings.Replace(cnpAdmin, "action: Deny", "action: Quarantine", 1))
 	w := startAPI(t, f)
-	s := w.until("the policy", hasPolicy("ClusterNetworkPolicy", "", "guard"))
+	s := w.Until("the policy", hasPolicy("ClusterNetworkPolicy", "", "guard"))
 	p, _ := s.Policies.Get(model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"})
 	rules := p.Rules[model.Egress]
 	if len(rules) != 1 || rules[0].Action != model.ActionDeny || !rules[0].AnyPort || len(rules[0].Peers) != 1 || rules[0].Peers[0].Kind != model.PeerUnknown {
 		t.Errorf("rules %+v, want one that denies everything", rules)
 	}
-	w.problem("ClusterNetworkPolicy guard", "action", "Quarantine")
+	w.Problem("ClusterNetworkPolicy guard", "action", "Quarantine")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package watch
 
 import (
 	"fmt"
@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/isthmus-net/isthmus/common/kube/kubetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -43,7 +44,7 @@ func bigPod(i int) *corev1.Pod {
 
 // benchSource is an APIServer with a feed of pods and nothing else.
 func benchSource() (*APIServer, *feed, *collector) {
-	a := &APIServer{log: quiet(), wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string), discovered: true}
+	a := &APIServer{log: kubetest.Quiet(), wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string), discovered: true}
 	f := &feed{kind: kindOf("Pod"), notify: a.notify, log: a.log}
 	a.addFeed(f)
 	return a, f, &collector{snapshot: &model.Snapshot{}}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package watch
 
 import (
 	"maps"
@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/report"
 )
@@ -92,11 +93,11 @@ func (a *APIServer) ready() bool {
 }
 
 // apply applies the changes of one kind to the snapshot.
-func (a *APIServer) apply(s *model.Snapshot, k *Kind, changes map[string]*record, complete bool) bool {
+func (a *APIServer) apply(s *model.Snapshot, k *convert.Kind, changes map[string]*convert.Record, complete bool) bool {
 	if complete {
 		a.forget(k.Name, changes)
 	}
-	changed := k.Apply(s, changes, complete, func(r *record, known bool) bool { return a.judge(k.Name, r, known) })
+	changed := k.Apply(s, changes, complete, func(r *convert.Record, known bool) bool { return a.judge(k.Name, r, known) })
 	if k.Policy {
 		a.keepStatus(k.Name, changes, complete)
 	}
@@ -105,54 +106,54 @@ func (a *APIServer) apply(s *model.Snapshot, k *Kind, changes map[string]*record
 
 // judge notes the remarks on an object. It reports whether its predecessor stays in force: an invalid object
 // does not replace a valid one. known is true if it has a predecessor.
-func (a *APIServer) judge(kind string, r *record, known bool) bool {
-	object := objectName(kind, r.namespace, r.name)
+func (a *APIServer) judge(kind string, r *convert.Record, known bool) bool {
+	object := convert.ObjectName(kind, r.Namespace, r.Name)
 	// An object that never was valid is replaced by the part that can be enforced now.
-	kept := r.bad && known && !a.unsound[object]
-	if r.explain(kept); r.bad && !kept {
+	kept := r.Bad && known && !a.unsound[object]
+	if r.Explain(kept); r.Bad && !kept {
 		a.unsound[object] = true
-	} else if !r.bad {
+	} else if !r.Bad {
 		delete(a.unsound, object)
 	}
-	if len(r.notes) == 0 {
+	if len(r.Notes) == 0 {
 		delete(a.faults, object)
 		return kept
 	}
-	if !slices.Equal(a.faults[object], r.notes) { // this agent may have changed its status
-		a.log.Warn("object of the API server", "object", object, "notes", r.notes)
+	if !slices.Equal(a.faults[object], r.Notes) { // this agent may have changed its status
+		a.log.Warn("object of the API server", "object", object, "notes", r.Notes)
 	}
-	a.faults[object] = r.notes
+	a.faults[object] = r.Notes
 	return kept
 }
 
 // forget drops the remarks on all objects of a kind, and the state of deleted ones.
-func (a *APIServer) forget(kind string, there map[string]*record) {
+func (a *APIServer) forget(kind string, there map[string]*convert.Record) {
 	prefix := kind + " "
 	maps.DeleteFunc(a.faults, func(object string, _ []string) bool { return strings.HasPrefix(object, prefix) })
 	names := make(map[string]bool, len(there))
 	for _, r := range there {
-		names[objectName(kind, r.namespace, r.name)] = true
+		names[convert.ObjectName(kind, r.Namespace, r.Name)] = true
 	}
 	maps.DeleteFunc(a.unsound, func(object string, _ bool) bool { return strings.HasPrefix(object, prefix) && !names[object] })
 }
 
 // keepStatus stores the statuses of changed policies of a kind, and the findings about them. The caller
 // holds a.mu.
-func (a *APIServer) keepStatus(kind string, changes map[string]*record, complete bool) {
+func (a *APIServer) keepStatus(kind string, changes map[string]*convert.Record, complete bool) {
 	if complete {
 		mine := func(o model.Origin) bool { return o.Kind == kind }
-		maps.DeleteFunc(a.statuses, func(o model.Origin, _ *writtenStatus) bool { return mine(o) })
+		maps.DeleteFunc(a.statuses, func(o model.Origin, _ *convert.Status) bool { return mine(o) })
 		maps.DeleteFunc(a.remarks, func(o model.Origin, _ report.Remarks) bool { return mine(o) })
 	}
 	for _, r := range changes {
-		o := model.Origin{Kind: kind, Namespace: r.namespace, Name: r.name}
+		o := model.Origin{Kind: kind, Namespace: r.Namespace, Name: r.Name}
 		delete(a.statuses, o)
 		delete(a.remarks, o)
-		if r.written != nil {
-			a.statuses[o] = r.written
+		if r.Status != nil {
+			a.statuses[o] = r.Status
 		}
-		if len(r.notes) > 0 {
-			a.remarks[o] = report.Remarks{Notes: r.notes, Bad: r.bad}
+		if len(r.Notes) > 0 {
+			a.remarks[o] = report.Remarks{Notes: r.Notes, Bad: r.Bad}
 		}
 	}
 	if a.statusChanged != nil {
@@ -160,8 +161,8 @@ func (a *APIServer) keepStatus(kind string, changes map[string]*record, complete
 	}
 }
 
-// policyStatuses returns copies of what keepStatus stored, and the served versions of kinds.
-func (a *APIServer) policyStatuses() (map[model.Origin]*writtenStatus, map[model.Origin]report.Remarks, map[string]string) {
+// PolicyStatuses returns copies of what keepStatus stored, and the served versions of kinds.
+func (a *APIServer) PolicyStatuses() (map[model.Origin]*convert.Status, map[model.Origin]report.Remarks, map[string]string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	versions := make(map[string]string)

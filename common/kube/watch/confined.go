@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package watch
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // through its status. RBAC cannot distinguish that from the condition that an agent writes. It uses a dry
 // run, which changes nothing. The Node must exist.
 func (a *APIServer) Confined(ctx context.Context, node string) (bool, error) {
-	client, err := a.writer(1, 1)
+	client, err := a.Writer(1, 1)
 	if err != nil {
 		return false, err
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package watch
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/isthmus-net/isthmus/common/kube/kubetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -35,31 +36,31 @@ func TestDenyListFromAPIServer(t *testing.T) {
 	f := newFakeAPI(t)
 	f.put(t, world1)
 	w := startAPI(t, f)
-	w.until("db", hasPod("db"))
+	w.Until("db", kubetest.HasPod("db"))
 	f.put(t, scanners)
 	f.set(func() { f.served[denyPath] = true })
 	has := func(want string) func(*model.Snapshot) bool {
 		return func(s *model.Snapshot) bool { return entries(s, "scanners") == want }
 	}
-	w.until("the list", has("[192.0.2.7/32 198.51.100.0/24 2001:db8::7/128 2001:db8:bad::/48]"))
-	w.noProblems()
+	w.Until("the list", has("[192.0.2.7/32 198.51.100.0/24 2001:db8::7/128 2001:db8:bad::/48]"))
+	w.NoProblems()
 	head := `{apiVersion: isthmus.dev/v1alpha1, kind: DenyList, metadata: {name: scanners}, spec: {entries: `
 	f.put(t, head+`[192.0.2.8, nonsense]}}`)
-	w.until("the good entry", has("[192.0.2.8/32]"))
-	w.problem(`DenyList scanners: spec.entries[1]: "nonsense"`)
+	w.Until("the good entry", has("[192.0.2.8/32]"))
+	w.Problem(`DenyList scanners: spec.entries[1]: "nonsense"`)
 	f.put(t, head+`17}}`)
-	w.problem("its last valid version stays in force")
-	w.until("the last good list", has("[192.0.2.8/32]"))
+	w.Problem("its last valid version stays in force")
+	w.Until("the last good list", has("[192.0.2.8/32]"))
 	f.put(t, head+`[192.0.2.9]}}`)
-	w.until("the next list", has("[192.0.2.9/32]"))
-	w.noProblems()
+	w.Until("the next list", has("[192.0.2.9/32]"))
+	w.NoProblems()
 	f.set(func() { delete(f.served, denyPath) })
-	w.until("no list", has("none"))
+	w.Until("no list", has("none"))
 }
 
 // The definition in deploy/ is of the kind that is read.
 func TestDenyListDefinition(t *testing.T) {
-	raw, err := os.ReadFile(filepath.FromSlash("../../deploy/crds/denylists.yaml"))
+	raw, err := os.ReadFile(filepath.FromSlash("../../../deploy/crds/denylists.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

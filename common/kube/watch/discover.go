@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package watch
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -32,7 +33,7 @@ func (a *APIServer) discover(ctx context.Context, running *sync.WaitGroup) {
 		if err == nil && answered.IsZero() {
 			answered = time.Now()
 		}
-		if err == nil && starting != nil && len(served)+len(unknown) < len(customKinds()) && time.Since(answered) < a.cfg.CatchUp {
+		if err == nil && starting != nil && len(served)+len(unknown) < len(convert.CustomKinds()) && time.Since(answered) < a.cfg.CatchUp {
 			err = fmt.Errorf("not all kinds are served yet: %w", starting)
 		}
 		wait := a.cfg.Discovery + rand.N(a.cfg.Discovery/4+1) // spread the requests of all nodes
@@ -70,7 +71,7 @@ func (a *APIServer) setRefusals(refusals ...string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range refusals {
-		refusals[i] = oneLine(refusals[i])
+		refusals[i] = convert.OneLine(refusals[i])
 		if !slices.Contains(a.refusals, refusals[i]) {
 			a.log.Warn("discovery", "problem", refusals[i])
 		}
@@ -83,7 +84,7 @@ func (a *APIServer) setRefusals(refusals ...string) {
 func (a *APIServer) served(ctx context.Context) (versions map[string]string, unknown []string, err error) {
 	offered := make(map[string][]string) // by resource
 	asked := make(map[string]bool)
-	for _, k := range customKinds() {
+	for _, k := range convert.CustomKinds() {
 		if asked[k.Group] {
 			continue
 		}
@@ -93,7 +94,7 @@ func (a *APIServer) served(ctx context.Context) (versions map[string]string, unk
 		}
 	}
 	versions = make(map[string]string)
-	for _, k := range customKinds() {
+	for _, k := range convert.CustomKinds() {
 		if len(offered[k.Resource]) == 0 {
 			continue
 		}
@@ -154,7 +155,7 @@ const confirmations = 3
 func (a *APIServer) follow(ctx context.Context, served map[string]string, running *sync.WaitGroup) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, k := range customKinds() {
+	for _, k := range convert.CustomKinds() {
 		f := a.feeds[k.Name]
 		watched := f != nil && f.stop != nil
 		version, ok := served[k.Name]
@@ -186,7 +187,7 @@ func (a *APIServer) follow(ctx context.Context, served map[string]string, runnin
 	a.notify()
 }
 
-func (a *APIServer) customFeed(k Kind, version string) *feed {
+func (a *APIServer) customFeed(k convert.Kind, version string) *feed {
 	gvr := schema.GroupVersionResource{Group: k.Group, Version: version, Resource: k.Resource}
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(gvr.GroupVersion().WithKind(k.Name))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package watch
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -26,7 +27,7 @@ type watcher = watch.Interface
 // feed watches one kind of object and gathers the changes until they are collected. It is the store of its
 // own reflector and holds only the changes; the snapshot holds the known objects.
 type feed struct {
-	kind   Kind
+	kind   convert.Kind
 	object runtime.Object
 	list   func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch  func(context.Context, metav1.ListOptions) (watcher, error)
@@ -42,7 +43,7 @@ type feed struct {
 	stop    context.CancelFunc
 
 	mu      sync.Mutex
-	changes map[string]*record // by key
+	changes map[string]*convert.Record // by key
 	// complete is true if changes holds all objects; missing ones were deleted.
 	complete bool
 	// synced is true once the first complete list has arrived.
@@ -187,7 +188,7 @@ func (f *feed) problems() []string {
 	defer f.mu.Unlock()
 	var out []string
 	if f.trouble != nil {
-		out = append(out, oneLine(fmt.Sprintf("API server: %s: %v; the last known state stays in force", f.kind.Name, f.trouble)))
+		out = append(out, convert.OneLine(fmt.Sprintf("API server: %s: %v; the last known state stays in force", f.kind.Name, f.trouble)))
 	}
 	if !f.synced {
 		out = append(out, fmt.Sprintf("API server: %s: the first list has not arrived yet", f.kind.Name))
@@ -201,7 +202,7 @@ func (f *feed) behind() string {
 	defer f.mu.Unlock()
 	switch {
 	case f.trouble != nil:
-		return oneLine(fmt.Sprintf("API server: %s: %v", f.kind.Name, f.trouble))
+		return convert.OneLine(fmt.Sprintf("API server: %s: %v", f.kind.Name, f.trouble))
 	case !f.synced:
 		return fmt.Sprintf("API server: %s: the first list has not arrived yet", f.kind.Name)
 	case !f.live && !f.diedAt.IsZero() && time.Since(f.diedAt) > 2*watchProbation:
@@ -226,12 +227,12 @@ func (f *feed) trim(page runtime.Object) (runtime.Object, error) {
 }
 
 // record converts an object, unless it is converted already.
-func (f *feed) record(o any) *record {
+func (f *feed) record(o any) *convert.Record {
 	switch o := o.(type) {
-	case *record:
+	case *convert.Record:
 		return o
 	case runtime.Object:
-		return f.kind.record(o)
+		return f.kind.Record(o)
 	}
 	return nil
 }
@@ -253,10 +254,10 @@ func (f *feed) Delete(o any) error {
 	if err != nil {
 		return fmt.Errorf("read deleted %s: %w", f.kind.Name, err)
 	}
-	return f.change(&record{namespace: m.GetNamespace(), name: m.GetName()})
+	return f.change(&convert.Record{Namespace: m.GetNamespace(), Name: m.GetName()})
 }
 
-func (f *feed) change(r *record) error {
+func (f *feed) change(r *convert.Record) error {
 	if r == nil {
 		return fmt.Errorf("read %s: not an object", f.kind.Name)
 	}
@@ -266,19 +267,19 @@ func (f *feed) change(r *record) error {
 		return nil
 	}
 	if f.changes == nil {
-		f.changes = make(map[string]*record)
+		f.changes = make(map[string]*convert.Record)
 	}
-	f.changes[r.key()] = r
+	f.changes[r.Key()] = r
 	f.notify()
 	return nil
 }
 
 // Replace implements cache.ReflectorStore.
 func (f *feed) Replace(list []any, _ string) error {
-	changes := make(map[string]*record, len(list))
+	changes := make(map[string]*convert.Record, len(list))
 	for _, o := range list {
 		if r := f.record(o); r != nil {
-			changes[r.key()] = r
+			changes[r.Key()] = r
 		}
 	}
 	f.mu.Lock()
@@ -316,7 +317,7 @@ func (f *feed) waiting() (changes, incomplete bool) {
 func (f *feed) Resync() error { return nil }
 
 // take returns the gathered changes. Before the first complete list it returns none.
-func (f *feed) take() (changes map[string]*record, complete, synced bool) {
+func (f *feed) take() (changes map[string]*convert.Record, complete, synced bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.synced {

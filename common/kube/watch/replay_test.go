@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package watch
 
 import (
 	"fmt"
@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/isthmus-net/isthmus/common/kube/convert"
+	"github.com/isthmus-net/isthmus/common/kube/kubetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -28,7 +30,7 @@ type replayed struct {
 }
 
 func newReplayed(seed uint64) *replayed {
-	a := &APIServer{log: quiet(), wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string), discovered: true}
+	a := &APIServer{log: kubetest.Quiet(), wake: make(chan struct{}, 1), feeds: make(map[string]*feed), faults: make(map[string][]string), discovered: true}
 	r := &replayed{Rand: rand.New(rand.NewPCG(seed, 3)), a: a, c: &collector{snapshot: &model.Snapshot{}},
 		pods:     &feed{kind: kindOf("Pod"), notify: a.notify, log: a.log},
 		policies: &feed{kind: kindOf("NetworkPolicy"), notify: a.notify, log: a.log},
@@ -95,14 +97,14 @@ func (r *replayed) check(t *testing.T, what string) {
 	var pods []*model.Pod
 	var policies []*model.Policy
 	for _, o := range r.live["Pod"] {
-		pods = append(pods, r.pods.kind.record(o).value.(*model.Pod))
+		pods = append(pods, r.pods.kind.Record(o).Value.(*model.Pod))
 	}
 	for _, o := range r.live["NetworkPolicy"] {
-		policies = append(policies, r.policies.kind.record(o).value.(*model.Policy))
+		policies = append(policies, r.policies.kind.Record(o).Value.(*model.Policy))
 	}
 	want := model.MakeSnapshot(nil, nil, pods, policies)
 	want.Namespaces = r.c.snapshot.Namespaces // the replay lists no namespaces
-	if _, changed := replaceSnapshot(r.c.snapshot, want); changed {
+	if _, changed := convert.ReplaceSnapshot(r.c.snapshot, want); changed {
 		t.Fatalf("%s: %d pods and %d policies, want %d and %d, or other contents", what, r.c.snapshot.Pods.Len(), r.c.snapshot.Policies.Len(),
 			want.Pods.Len(), want.Policies.Len())
 	}
@@ -134,7 +136,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-func kindOf(name string) Kind {
-	k, _ := KindOf(name)
+func kindOf(name string) convert.Kind {
+	k, _ := convert.KindOf(name)
 	return k
 }

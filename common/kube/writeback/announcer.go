@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package writeback
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/isthmus-net/isthmus/common/kube/convert"
+	"github.com/isthmus-net/isthmus/common/kube/watch"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -43,8 +45,8 @@ const (
 )
 
 // NewAnnouncer returns an Announcer with the credentials of a source.
-func NewAnnouncer(node string, source *APIServer, log *slog.Logger) (*Announcer, error) {
-	client, err := source.writer(1, 5)
+func NewAnnouncer(node string, source *watch.APIServer, log *slog.Logger) (*Announcer, error) {
+	client, err := source.Writer(1, 5)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +122,7 @@ func (a *Announcer) write(ctx context.Context, want model.NodeInfo) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Node",
-		"metadata": map[string]any{"name": a.node, "annotations": annotationsOf(want)}}}
+		"metadata": map[string]any{"name": a.node, "annotations": convert.AnnotationsOf(want)}}}
 	_, err := a.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"}).ApplyStatus(ctx, a.node, u,
 		metav1.ApplyOptions{FieldManager: announcer, Force: true})
 	return err

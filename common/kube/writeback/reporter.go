@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package writeback
 
 import (
 	"context"
@@ -16,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/isthmus-net/isthmus/common/kube/convert"
+	"github.com/isthmus-net/isthmus/common/kube/watch"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/report"
 )
@@ -70,7 +72,7 @@ func (c ReporterConfig) Validate() error {
 type Reporter struct {
 	cfg    ReporterConfig
 	log    *slog.Logger
-	source *APIServer
+	source *watch.APIServer
 	client dynamic.Interface
 	writes *prometheus.CounterVec
 
@@ -100,7 +102,7 @@ type task struct {
 }
 
 // NewReporter returns a Reporter with the credentials of a source.
-func NewReporter(cfg ReporterConfig, source *APIServer, log *slog.Logger) (*Reporter, error) {
+func NewReporter(cfg ReporterConfig, source *watch.APIServer, log *slog.Logger) (*Reporter, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -108,7 +110,7 @@ func NewReporter(cfg ReporterConfig, source *APIServer, log *slog.Logger) (*Repo
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_report_requests_total",
 			Help: "Requests that write conditions and events to the API server, by what they write and their result."}, []string{"what", "result"})}
 	var err error
-	if r.client, err = source.writer(cfg.QPS, cfg.Burst); err != nil {
+	if r.client, err = source.Writer(cfg.QPS, cfg.Burst); err != nil {
 		return nil, err
 	}
 	source.OnStatus(r.notify)
@@ -234,7 +236,7 @@ const startup = 10 * time.Second
 
 // plan creates tasks for differences, and drops tasks without one.
 func (r *Reporter) plan(f report.Facts, now time.Time) {
-	statuses, remarks, versions := r.source.policyStatuses()
+	statuses, remarks, versions := r.source.PolicyStatuses()
 	want := report.Make(f, remarks)
 	wanted := make(map[string]bool)
 	add := func(key, kind string, delay time.Duration, do func(context.Context) error) {
@@ -293,7 +295,7 @@ func alike(f report.Facts) int {
 	return n
 }
 
-func (r *Reporter) planConditions(f report.Facts, want report.Report, statuses map[model.Origin]*writtenStatus, versions map[string]string,
+func (r *Reporter) planConditions(f report.Facts, want report.Report, statuses map[model.Origin]*convert.Status, versions map[string]string,
 	add func(key string, do func(context.Context) error)) {
 	exists := func(node string) bool {
 		_, ok := f.Snapshot.Nodes.Get(node)
@@ -308,9 +310,9 @@ func (r *Reporter) planConditions(f report.Facts, want report.Report, statuses m
 		if c, ok := want.Conditions[origin]; ok {
 			wanted = &c
 		}
-		is := status.conditions[want.Type]
-		at := place{policy.Origin, versions[origin.Kind], status.generation, want.Type}
-		switch report.Decide(wanted, is, r.cfg.Node, status.generation, exists) {
+		is := status.Conditions[want.Type]
+		at := place{policy.Origin, versions[origin.Kind], status.Generation, want.Type}
+		switch report.Decide(wanted, is, r.cfg.Node, status.Generation, exists) {
 		case report.Write:
 			add("condition on "+origin.String(), func(ctx context.Context) error { return r.writeCondition(ctx, at, *wanted, is) })
 		case report.Clear:

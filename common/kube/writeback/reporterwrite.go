@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package writeback
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/isthmus-net/isthmus/common/kube/convert"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/report"
 )
@@ -57,8 +58,8 @@ func (r *Reporter) clearCondition(ctx context.Context, at place) error {
 }
 
 func (r *Reporter) applyConditions(ctx context.Context, at place, conditions []any) error {
-	k, ok := KindOf(at.policy.Kind)
-	if !ok || !k.custom() {
+	k, ok := convert.KindOf(at.policy.Kind)
+	if !ok || !k.Custom() {
 		return fmt.Errorf("report on %s: has no status", at.policy)
 	}
 	gv := schema.GroupVersion{Group: k.Group, Version: at.version}
@@ -94,7 +95,7 @@ func (r *Reporter) createEvent(ctx context.Context, e report.Event) error {
 }
 
 func (r *Reporter) event(e report.Event, namespace string) *unstructured.Unstructured {
-	k, _ := KindOf(e.Object.Kind)
+	k, _ := convert.KindOf(e.Object.Kind)
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "events.k8s.io/v1", "kind": "Event",
 		"metadata":  map[string]any{"name": e.Name, "namespace": namespace},
