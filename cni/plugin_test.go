@@ -26,6 +26,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -63,7 +64,7 @@ func buildAndRun(m *testing.M) int {
 type rig struct {
 	t      testing.TB
 	socket string
-	fake   *dataplane.Fake
+	fake   *dataplanetest.Fake
 	agent  *agent.Agent
 	libcni *libcni.CNIConfig
 }
@@ -78,7 +79,7 @@ func newRig(t testing.TB) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	r := &rig{t: t, socket: filepath.Join(dir, "a.sock"), fake: dataplane.NewFake(model.Features{OS: model.Linux, Platform: "test", IPv6: true}),
+	r := &rig{t: t, socket: filepath.Join(dir, "a.sock"), fake: dataplanetest.NewFake(model.Features{OS: model.Linux, Platform: "test", IPv6: true}),
 		libcni: libcni.NewCNIConfigWithCacheDir([]string{binDir}, filepath.Join(dir, "cache"), nil)}
 	c := agent.Defaults()
 	c.NodeName, c.RecordDir, c.AddWait = "node1", filepath.Join(dir, "endpoints"), time.Second

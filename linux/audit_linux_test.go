@@ -18,6 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/denylist"
@@ -92,7 +93,7 @@ func (a *auditLab) enforce(policies ...*model.Policy) {
 		all = append(all, &model.Pod{PodID: e.Pod, Node: "node", IPs: e.IPs, Labels: model.MakeLabels(map[string]string{"name": e.Pod.Name})})
 	}
 	a.cluster = model.MakeSnapshot(nil, nodes, all, policies)
-	a.cluster.DenyLists = model.MakeMap(map[string]*model.DenyList{a.deny[0].Name: a.deny[0]})
+	a.cluster.DenyLists = immutable.MakeMap(map[string]*model.DenyList{a.deny[0].Name: a.deny[0]})
 	a.must(a.node.Do(func() (err error) {
 		a.state, _ = compile.Once(compile.Input{Snapshot: a.cluster, Node: "node", Endpoints: a.local, Previous: a.state})
 		_, err = a.backend.Apply(context.Background(), a.state)

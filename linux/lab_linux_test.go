@@ -22,6 +22,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/denylist"
@@ -234,7 +235,7 @@ func (l *lab) tryApply(policies ...*model.Policy) error {
 	for _, list := range l.deny {
 		lists[list.Name] = list
 	}
-	l.cluster.DenyLists = model.MakeMap(lists)
+	l.cluster.DenyLists = immutable.MakeMap(lists)
 	return l.node.Do(func() error {
 		previous, err := l.backend.InForce(context.Background())
 		if err != nil {

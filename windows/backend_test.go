@@ -15,6 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // TestApplyIsTheState brings random States into force, in every profile and
@@ -138,7 +139,7 @@ func TestConfig(t *testing.T) {
 			c := bridgeConfig()
 			c.PodCIDRs, c.NodeAddresses, c.OutboundNATExceptions = slices.Clone(c.PodCIDRs), slices.Clone(c.NodeAddresses), slices.Clone(c.OutboundNATExceptions)
 			change(&c)
-			if _, err := windows.New(ctx, c, hns.NewFake(hns.Server2022), discard); err == nil {
+			if _, err := windows.New(ctx, c, hnstest.NewFake(hns.Server2022), discard); err == nil {
 				t.Error("was taken")
 			}
 		})
@@ -146,7 +147,7 @@ func TestConfig(t *testing.T) {
 	for _, v := range []hns.Version{{Major: 9, Minor: 1}, hns.Server2019} {
 		c := bridgeConfig()
 		c.PodCIDRs = append(slices.Clone(c.PodCIDRs), netip.MustParsePrefix("fd00:1::/64"))
-		if _, err := windows.New(ctx, c, hns.NewFake(v), discard); err == nil || !strings.Contains(err.Error(), "hns") {
+		if _, err := windows.New(ctx, c, hnstest.NewFake(v), discard); err == nil || !strings.Contains(err.Error(), "hns") {
 			t.Errorf("hns %s with IPv6: %v", v, err)
 		}
 	}
@@ -184,7 +185,7 @@ func TestNetwork(t *testing.T) {
 	}
 	adapter := bridgeConfig()
 	adapter.Adapter = "eth9"
-	if _, err := windows.New(ctx, adapter, hns.NewFake(hns.Server2022), discard); !errors.Is(err, hns.ErrRefused) || !strings.Contains(err.Error(), "eth9") {
+	if _, err := windows.New(ctx, adapter, hnstest.NewFake(hns.Server2022), discard); !errors.Is(err, hns.ErrRefused) || !strings.Contains(err.Error(), "eth9") {
 		t.Errorf("an adapter that is not there: %v", err)
 	}
 }
@@ -192,7 +193,7 @@ func TestNetwork(t *testing.T) {
 // TestTunnelAppearsLate: the backend waits for it, and then not for ever.
 func TestTunnelAppearsLate(t *testing.T) {
 	for late, warned := range map[int]bool{3: false, 1000: true} {
-		n := &node{t: t, fake: hns.NewFake(hns.Server2022), config: overlayConfig()}
+		n := &node{t: t, fake: hnstest.NewFake(hns.Server2022), config: overlayConfig()}
 		n.fake.Late = late
 		n.config.NetworkWait = 200 * time.Millisecond
 		if !warned { // enough on a busy machine

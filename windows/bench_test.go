@@ -12,6 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // crowd is a node with 60 endpoints under 30 tables in a cluster of 5,000 pods:
@@ -66,7 +67,7 @@ func BenchmarkApply(b *testing.B) {
 		next, _ := compile.Once(in)
 		for name, states := range map[string][]*model.State{"unchanged": {state}, "pod": {state, next}} {
 			b.Run(fmt.Sprintf("hns%s/%s", profile, name), func(b *testing.B) {
-				fake := hns.NewFake(profile)
+				fake := hnstest.NewFake(profile)
 				backend, err := windows.New(ctx, bridgeConfig(), fake, discard)
 				if err != nil {
 					b.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // TestUpgradeRemovesNoNetwork: whatever an agent is configured to, it removes no
@@ -148,7 +149,7 @@ func (n *node) problems(id model.EndpointID) string {
 // endpoint change its namespace.
 func TestNewNamespaceNewEndpoint(t *testing.T) {
 	n := newNode(t, hns.Server2019, bridgeConfig())
-	n.fake.SetQuirks(hns.Quirks{AttachOnce: true})
+	n.fake.SetQuirks(hnstest.Quirks{AttachOnce: true})
 	spec := n.spec("c1", "10.0.1.9")
 	for range 3 {
 		n.add(spec)
@@ -195,7 +196,7 @@ func TestUnconnectedIsReported(t *testing.T) {
 // problem. It publishes its tunnel only once it has one.
 func TestTunnelAddress(t *testing.T) {
 	for _, early := range []string{"", "169.254.3.4"} {
-		n := &node{t: t, fake: hns.NewFake(hns.Server2022), config: overlayConfig()}
+		n := &node{t: t, fake: hnstest.NewFake(hns.Server2022), config: overlayConfig()}
 		n.fake.ManagementIP = n.config.NodeAddresses[0].String()
 		n.fake.Blackout(1000, early)
 		n.start()

@@ -17,6 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // churn is a node whose pods and policies come and go on an HNS with faults.
@@ -87,7 +88,7 @@ var churnShape = world.Shape{Pods: 12, Policies: 5, Tiers: true}
 
 func newChurn(t *testing.T, v hns.Version, config windows.Config) *churn {
 	config.CallDeadline, config.NetworkWait, config.ConnectWait = churnDeadline, churnDeadline, time.Nanosecond
-	c := &churn{node: &node{t: t, fake: hns.NewFake(v), config: config}, random: rand.New(rand.NewPCG(uint64(v.Major), 1)),
+	c := &churn{node: &node{t: t, fake: hnstest.NewFake(v), config: config}, random: rand.New(rand.NewPCG(uint64(v.Major), 1)),
 		attached: make(map[model.EndpointID]dataplane.EndpointSpec), may: make(map[model.EndpointID][]*model.State), outcomes: make(map[string]*outcome)}
 	c.fake.ManagementIP = config.NodeAddresses[0].String()
 	c.faults = new(fault.Faults)

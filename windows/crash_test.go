@@ -11,8 +11,10 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // crash is what a Step panics with.
@@ -49,7 +51,7 @@ func TestCrashAnywhere(t *testing.T) {
 	for _, c := range []windows.Config{bridgeConfig(), overlayConfig()} {
 		for _, retry := range []bool{true, false} {
 			for at := 1; ; at++ {
-				n := &node{t: t, fake: hns.NewFake(hns.Server2022), config: c}
+				n := &node{t: t, fake: hnstest.NewFake(hns.Server2022), config: c}
 				var spec dataplane.EndpointSpec
 				crashed := n.during(at, func() {
 					spec = n.spec("c1", "10.0.1.7")
@@ -62,7 +64,7 @@ func TestCrashAnywhere(t *testing.T) {
 				})
 				points++
 				n.start()
-				want := &node{t: t, fake: hns.NewFake(hns.Server2022), config: c}
+				want := &node{t: t, fake: hnstest.NewFake(hns.Server2022), config: c}
 				want.start()
 				if retry && spec.ID != "" {
 					n.add(spec)
@@ -122,7 +124,7 @@ func peerState(spec dataplane.EndpointSpec, peers ...string) *model.State {
 	deny := &model.Row{Cells: []model.Decision{{}, {}}}
 	allow := &model.Row{Cells: []model.Decision{{Verdict: model.Allow}, {Verdict: model.Allow}}}
 	web := &model.Row{Cells: []model.Decision{{}, {Verdict: model.Allow, Cause: cause}}}
-	table := &model.Table{ID: model.TableID{1}, Sides: [2]model.Side{{Default: deny, Rows: model.MakeMap(map[model.PeerClass]*model.Row{1: web})}, {Default: allow}}}
+	table := &model.Table{ID: model.TableID{1}, Sides: [2]model.Side{{Default: deny, Rows: immutable.MakeMap(map[model.PeerClass]*model.Row{1: web})}, {Default: allow}}}
 	s := &model.State{
 		Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{spec.ID: {Pod: spec.Pod, IPs: spec.IPs, Table: table.ID}},
 			Tables: map[model.TableID]*model.Table{table.ID: table},
@@ -132,7 +134,7 @@ func peerState(spec dataplane.EndpointSpec, peers ...string) *model.State {
 	for _, p := range peers {
 		addresses[netip.MustParseAddr(p)] = 1
 	}
-	s.Policy.Addresses = model.MakeMap(addresses)
+	s.Policy.Addresses = immutable.MakeMap(addresses)
 	return s
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // sctpState lets a peer in by TCP 80 and SCTP 80.
@@ -27,7 +28,7 @@ func sctpState(spec dataplane.EndpointSpec, peer string) *model.State {
 func TestHNSWithoutSCTP(t *testing.T) {
 	for _, v := range []hns.Version{hns.Server2019, hns.Server2022} {
 		n := newNode(t, v, bridgeConfig())
-		n.fake.SetQuirks(hns.Quirks{NoSCTP: true})
+		n.fake.SetQuirks(hnstest.Quirks{NoSCTP: true})
 		spec := n.spec("c1", "10.0.1.7")
 		n.add(spec)
 		state := sctpState(spec, "10.0.3.3")
@@ -146,7 +147,7 @@ func TestHostAddressesReachPods(t *testing.T) {
 		}
 	}
 	c.HostAddresses = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
-	if _, err := windows.New(ctx, c, hns.NewFake(hns.Server2022), discard); err == nil {
+	if _, err := windows.New(ctx, c, hnstest.NewFake(hns.Server2022), discard); err == nil {
 		t.Error("a loopback address was taken")
 	}
 }
@@ -174,7 +175,7 @@ func TestWhereSetsAreUsed(t *testing.T) {
 	}
 	bad := bridgeConfig()
 	bad.Sets = "some"
-	if _, err := windows.New(ctx, bad, hns.NewFake(hns.Server2022), discard); err == nil {
+	if _, err := windows.New(ctx, bad, hnstest.NewFake(hns.Server2022), discard); err == nil {
 		t.Error(`sets "some" was taken`)
 	}
 }

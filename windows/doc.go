@@ -5,7 +5,7 @@
 //
 // HNS itself is the only store. The package reads attachments and policies from it every time, identifies
 // endpoints by their names, and may repeat everything after a crash. It runs on any system against
-// hns.Fake; only one file of package hns needs Windows.
+// hnstest.Fake; only one file of package hns needs Windows.
 //
 // Its Backend is the policy core: network, endpoints and ACLs. Other features are components with packages
 // of their own: fabric and denylist; components.go lists them.

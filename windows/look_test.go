@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/world"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // look checks every endpoint with every probe: it must not allow a flow that none of its possible States
@@ -148,14 +149,14 @@ func (c *churn) dropRemotes() {
 	}
 }
 
-func mustVersion(f *hns.Fake) hns.Version {
+func mustVersion(f *hnstest.Fake) hns.Version {
 	v, _ := f.Version(ctx) // a fake always knows
 	return v
 }
 
 // endpointLines are the endpoints that a dump lists, without where they are
 // attached and what HNS has dealt out.
-func endpointLines(f *hns.Fake) []string {
+func endpointLines(f *hnstest.Fake) []string {
 	var lines []string
 	for line := range strings.Lines(withoutMACs(f.Dump())) {
 		if strings.HasPrefix(line, "  endpoint ") {

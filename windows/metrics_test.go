@@ -12,12 +12,13 @@ import (
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // TestCallMetrics counts calls that succeed, fail, are repeated and get no answer.
 func TestCallMetrics(t *testing.T) {
 	m := windows.NewCallMetrics()
-	n := &node{t: t, fake: hns.NewFake(hns.Server2022), config: bridgeConfig()}
+	n := &node{t: t, fake: hnstest.NewFake(hns.Server2022), config: bridgeConfig()}
 	n.config.Observe, n.config.CallDeadline = m.Observe, 200*time.Millisecond
 	faults := new(fault.Faults)
 	backend, err := windows.New(ctx, n.config, &fault.Client{Fake: n.fake, Faults: faults}, discard)

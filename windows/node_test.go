@@ -19,6 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 var (
@@ -31,7 +32,7 @@ var (
 // node is a node with its HNS and its backend.
 type node struct {
 	t       *testing.T
-	fake    *hns.Fake
+	fake    *hnstest.Fake
 	config  windows.Config
 	backend *windows.Backend
 	log     bytes.Buffer
@@ -65,7 +66,7 @@ func dualConfig() windows.Config {
 
 func newNode(t *testing.T, v hns.Version, c windows.Config) *node {
 	t.Helper()
-	n := &node{t: t, fake: hns.NewFake(v), config: c}
+	n := &node{t: t, fake: hnstest.NewFake(v), config: c}
 	n.start()
 	return n
 }

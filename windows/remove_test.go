@@ -7,12 +7,13 @@ import (
 
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 func TestRemove(t *testing.T) {
 	for _, profile := range hns.Profiles() {
 		n := newNode(t, profile, bridgeConfig())
-		other, err := n.fake.CreateNetwork(ctx, hns.Network{Name: "nat", Type: hns.NAT})
+		other, err := n.fake.CreateNetwork(ctx, hns.Network{Name: "nat", Type: hnstest.NAT})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // routes are those that the network holds.
@@ -141,7 +142,7 @@ func TestRouteThatFails(t *testing.T) {
 func TestNodeInfo(t *testing.T) {
 	c := overlayConfig()
 	c.NetworkWait = time.Nanosecond
-	n := &node{t: t, fake: hns.NewFake(hns.Server2022), config: c}
+	n := &node{t: t, fake: hnstest.NewFake(hns.Server2022), config: c}
 	n.fake.Late, n.fake.ManagementIP, n.fake.ManagementMAC = 4, "192.168.0.77", "00-15-5D-7A-11-77"
 	n.start()
 	if said := n.backend.NodeInfo(); said != (model.NodeInfo{Fabric: "vxlan"}) {

@@ -14,9 +14,11 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // portState is the State of an endpoint with two kinds of peers: some reach TCP 80,
@@ -31,7 +33,7 @@ func portState(spec dataplane.EndpointSpec, some, everything []string) *model.St
 		}
 		return r
 	}
-	table.Sides[model.Ingress] = model.Side{Default: row("none", model.Deny), Rows: model.MakeMap(map[model.PeerClass]*model.Row{
+	table.Sides[model.Ingress] = model.Side{Default: row("none", model.Deny), Rows: immutable.MakeMap(map[model.PeerClass]*model.Row{
 		1: row("some", model.Deny, model.Allow), 2: row("everything", model.Allow, model.Allow)})}
 	s.Policy.Tables = map[model.TableID]*model.Table{table.ID: &table}
 	s.Policy.Ports = []model.PortRange{{Protocol: model.TCP, First: 80, Last: 80, Class: 1}}
@@ -43,7 +45,7 @@ func portState(spec dataplane.EndpointSpec, some, everything []string) *model.St
 			classes[netip.MustParseAddr(ip)] = model.PeerClass(class)
 		}
 	}
-	s.Policy.Addresses = model.MakeMap(classes)
+	s.Policy.Addresses = immutable.MakeMap(classes)
 	return s
 }
 
@@ -295,7 +297,7 @@ func TestRemoteEndpointsAreNoPods(t *testing.T) {
 // an address of this node's range and so is stale.
 func TestRemotesGiveWay(t *testing.T) {
 	n := newNode(t, hns.Server2019, bridgeConfig())
-	n.fake.SetQuirks(hns.Quirks{RemotesApart: true})
+	n.fake.SetQuirks(hnstest.Quirks{RemotesApart: true})
 	networks, _ := n.fake.Networks(ctx)
 	for name, ip := range map[string]string{"stale": "10.0.1.7", "right": "10.0.2.7"} {
 		if _, err := n.fake.CreateEndpoint(ctx, hns.Endpoint{Name: name, Flags: hns.RemoteEndpoint, HostComputeNetwork: networks[0].ID,

@@ -14,12 +14,15 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
+	"github.com/isthmus-net/isthmus/common/kube/watch"
+	"github.com/isthmus-net/isthmus/common/kube/writeback"
 )
 
 // writers write to the API server; a field is nil if its writes are disabled.
 type writers struct {
-	reporter  *kube.Reporter
-	announcer *kube.Announcer
+	reporter  *writeback.Reporter
+	announcer *writeback.Announcer
 }
 
 func (w writers) configure(cfg *agent.Config) {
@@ -47,24 +50,24 @@ func (w writers) services() (all []service) {
 // to the exempt ones: no deny list may block them.
 func newSource(ctx context.Context, o *options, log *slog.Logger) (kube.Source, writers, error) {
 	if o.manifests != "" {
-		source, err := kube.NewDirectory(kube.DefaultDirectoryConfig(o.manifests), log)
+		source, err := manifests.NewDirectory(manifests.DefaultDirectoryConfig(o.manifests), log)
 		return source, writers{}, err
 	}
-	source, err := kube.NewAPIServer(kube.DefaultAPIConfig(o.kubeconfig), log)
+	source, err := watch.NewAPIServer(watch.DefaultAPIConfig(o.kubeconfig), log)
 	if err != nil {
 		return nil, writers{}, err
 	}
 	var w writers
-	if w.announcer, err = kube.NewAnnouncer(o.nodeName, source, log); err != nil {
+	if w.announcer, err = writeback.NewAnnouncer(o.nodeName, source, log); err != nil {
 		return nil, writers{}, err
 	}
 	o.spared = append(o.spared, addressesOf(ctx, source.Host(), log)...)
 	if slices.Contains(o.report, reportNone) {
 		return source, w, nil
 	}
-	cfg := kube.DefaultReporterConfig(o.nodeName)
+	cfg := writeback.DefaultReporterConfig(o.nodeName)
 	cfg.Conditions, cfg.Events, cfg.NodeCondition = slices.Contains(o.report, "conditions"), slices.Contains(o.report, "events"), slices.Contains(o.report, "node")
-	w.reporter, err = kube.NewReporter(cfg, source, log)
+	w.reporter, err = writeback.NewReporter(cfg, source, log)
 	return source, w, err
 }
 

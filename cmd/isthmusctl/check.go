@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 )
 
 const testHelp = `Run unit tests of policies. Each file holds clusters, queries about flows in
@@ -99,7 +99,7 @@ func (e env) check(ctx context.Context, files, engines []string, o *checkOptions
 	}()
 	var workers sync.WaitGroup
 	for range o.jobs {
-		j := &judge{engines: engines, program: program, reading: kube.Reading{Limits: kube.DefaultLimits(), Stored: o.stored}}
+		j := &judge{engines: engines, program: program, reading: manifests.Reading{Limits: manifests.DefaultLimits(), Stored: o.stored}}
 		program = nil // each worker has its own; the first takes this one
 		workers.Go(func() {
 			defer j.close()

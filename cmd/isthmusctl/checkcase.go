@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -18,7 +18,7 @@ type testCase struct {
 	// at is "file:line"; title is the name and the source of the case.
 	at, title string
 	// files are the manifests of the cluster.
-	files []kube.File
+	files []manifests.File
 	// complete adds nodes and addresses to pods that have none.
 	complete   bool
 	queries    []testQuery

@@ -17,7 +17,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 )
 
 // Limits on the content of a test file. Sizes are in bytes, after decompression.
@@ -200,7 +200,7 @@ func (r *reader) line(path, at string, text []byte) *testCase {
 	if err != nil {
 		return fail(err)
 	}
-	c.files = []kube.File{{Name: "objects.json", Data: list}}
+	c.files = []manifests.File{{Name: "objects.json", Data: list}}
 	for i, q := range v.Queries {
 		query, err := q.query()
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 )
@@ -33,7 +33,7 @@ type judge struct {
 	engines []string
 	// program is kept from case to case, because loading it is slow.
 	program *engine.PerNode
-	reading kube.Reading
+	reading manifests.Reading
 }
 
 func (j *judge) close() {
@@ -97,7 +97,7 @@ func (j *judge) judge(c *testCase) *outcome {
 
 // about names the object and the field of an error in a case of JSON Lines, where objects
 // have no line numbers of their own.
-func about(e kube.DocumentError) string {
+func about(e manifests.DocumentError) string {
 	e.File, e.Document, e.Line = "objects", 0, 0
 	return e.Error()
 }

@@ -9,7 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/convert"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 )
 
 // validation is an object and the answer of the API server to it. It counts as one query,
@@ -27,7 +28,7 @@ type validation struct {
 // judge compares the result for the object here with that of the API server.
 func (v *validation) judge(c *testCase, o *outcome) {
 	o.queries = 1
-	objects, warnings, errs := kube.Parse("object.json", v.object, kube.DefaultLimits())
+	objects, warnings, errs := manifests.Parse("object.json", v.object, manifests.DefaultLimits())
 	var wrong []string
 	if accepted := len(errs) == 0; accepted != v.valid {
 		wrong = append(wrong, fmt.Sprintf("want valid=%t, got %t", v.valid, accepted))
@@ -53,10 +54,10 @@ func (v *validation) judge(c *testCase, o *outcome) {
 
 // compareErrors expects an error for every field that the API server rejects. For a value of
 // the wrong type the API server names no field.
-func (v *validation) compareErrors(got []kube.DocumentError) (wrong []string) {
+func (v *validation) compareErrors(got []manifests.DocumentError) (wrong []string) {
 	for _, w := range v.errors {
 		path, _, _ := strings.Cut(w, ": ")
-		if path != "decode" && !slices.ContainsFunc(got, func(e kube.DocumentError) bool { return e.Field == path }) {
+		if path != "decode" && !slices.ContainsFunc(got, func(e manifests.DocumentError) bool { return e.Field == path }) {
 			wrong = append(wrong, "no error on "+path)
 		}
 	}
@@ -65,10 +66,10 @@ func (v *validation) compareErrors(got []kube.DocumentError) (wrong []string) {
 
 // compareWarnings expects a warning for every unknown field except in status. Policies have
 // no status, but stored objects may have one, and a warning about it helps no user.
-func (v *validation) compareWarnings(got []kube.Warning) (wrong []string) {
+func (v *validation) compareWarnings(got []manifests.Warning) (wrong []string) {
 	for _, s := range v.strict {
 		path := strings.Trim(strings.TrimPrefix(s, "strict: unknown field "), `"`)
-		if path != "status" && !slices.ContainsFunc(got, func(w kube.Warning) bool { return w.Field == path }) {
+		if path != "status" && !slices.ContainsFunc(got, func(w manifests.Warning) bool { return w.Field == path }) {
 			wrong = append(wrong, "no warning on "+path)
 		}
 	}
@@ -79,7 +80,7 @@ func (v *validation) compareDefaults() []string {
 	if len(v.defaulted) == 0 || string(v.defaulted) == "null" {
 		return nil
 	}
-	spec, err := kube.DefaultSpec(v.object)
+	spec, err := convert.DefaultSpec(v.object)
 	if err != nil {
 		return []string{err.Error()}
 	}

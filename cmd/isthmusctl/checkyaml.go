@@ -14,7 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 )
 
 // yamlFile is a test file that is being read.
@@ -23,7 +23,7 @@ type yamlFile struct {
 	path  string
 	lines [][]byte
 	// shared are the manifests that all tests of the file use.
-	shared []kube.File
+	shared []manifests.File
 }
 
 // yaml reads tests in the format of docs/testing-policies.md.
@@ -159,7 +159,7 @@ func (f *yamlFile) manifests(n *yaml.Node) error {
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(filepath.Dir(f.path), filepath.FromSlash(path))
 		}
-		files, errs := kube.ReadFiles(f.ctx, path, kube.DefaultLimits())
+		files, errs := manifests.ReadFiles(f.ctx, path, manifests.DefaultLimits())
 		switch {
 		case len(errs) > 0:
 			return f.wrong(e, "manifests: %w", errs[0])
@@ -173,7 +173,7 @@ func (f *yamlFile) manifests(n *yaml.Node) error {
 
 // objects adds the objects that are written in the test file. Each becomes a manifest file
 // whose name is the line on which the object begins.
-func (f *yamlFile) objects(to []kube.File, n *yaml.Node) ([]kube.File, error) {
+func (f *yamlFile) objects(to []manifests.File, n *yaml.Node) ([]manifests.File, error) {
 	list, err := f.items(n, "objects")
 	if err != nil {
 		return nil, err
@@ -183,7 +183,7 @@ func (f *yamlFile) objects(to []kube.File, n *yaml.Node) ([]kube.File, error) {
 		if e.Kind != yaml.MappingNode || n.Style&yaml.FlowStyle != 0 {
 			return nil, f.wrong(e, "objects: want a list with one object after each dash, no aliases")
 		}
-		to = append(to, kube.File{Name: fmt.Sprintf("%s:%d", f.path, e.Line), Data: f.source(e)})
+		to = append(to, manifests.File{Name: fmt.Sprintf("%s:%d", f.path, e.Line), Data: f.source(e)})
 	}
 	return to, nil
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/cniapi"
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -33,7 +34,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 type node struct {
 	t      *testing.T
 	socket string
-	fake   *dataplane.Fake
+	fake   *dataplanetest.Fake
 	agent  *agent.Agent
 }
 
@@ -47,7 +48,7 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	n := &node{t: t, socket: filepath.Join(dir, "a.sock"), fake: dataplane.NewFake(model.Features{OS: model.Linux, Platform: "kernel 6.1"})}
+	n := &node{t: t, socket: filepath.Join(dir, "a.sock"), fake: dataplanetest.NewFake(model.Features{OS: model.Linux, Platform: "kernel 6.1"})}
 	c := agent.Defaults()
 	c.NodeName, c.Version, c.RecordDir = "node1", "v1.2.3", filepath.Join(dir, "endpoints")
 	c.Open = func(context.Context, model.Node) (dataplane.Backend, error) { return n.fake, nil }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
-	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -56,7 +55,7 @@ Exit status: 0 no verdict differs, 1 some do, 2 the command line or a manifest i
 }
 
 // assume adds placeholder pods for policies that select none, and reports them.
-func (o *diffOptions) assume(was, is *kube.Objects) []string {
+func (o *diffOptions) assume(was, is *model.Objects) []string {
 	if !o.placeholders {
 		return nil
 	}

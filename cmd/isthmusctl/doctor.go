@@ -16,7 +16,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/doctor"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/watch"
 )
 
 func (e env) doctorCommand() *cobra.Command {
@@ -87,7 +87,7 @@ func nodeName() string {
 func confined(ctx context.Context, kubeconfig, node string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	source, err := kube.NewAPIServer(kube.DefaultAPIConfig(kubeconfig), slog.New(slog.DiscardHandler))
+	source, err := watch.NewAPIServer(watch.DefaultAPIConfig(kubeconfig), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return false, err
 	}

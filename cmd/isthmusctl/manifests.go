@@ -14,7 +14,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
+	"github.com/isthmus-net/isthmus/common/kube/watch"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 )
@@ -106,7 +107,7 @@ func (s *source) load(ctx context.Context) (*model.Snapshot, problems, error) {
 }
 
 // addPlaceholders adds a placeholder pod for every policy that selects no pod.
-func addPlaceholders(o *kube.Objects) {
+func addPlaceholders(o *model.Objects) {
 	snapshot := o.Snapshot()
 	for _, p := range complete.Unselecting(snapshot, snapshot.SortedPolicies()) {
 		if pod, ns, ok := policy.PlaceholderPod(snapshot, p); ok {
@@ -133,7 +134,7 @@ func assumptions(p complete.Placed) []string {
 
 // readDir reads a directory without adding anything. It returns an error only if it can read
 // nothing at all.
-func (s *source) readDir(ctx context.Context, dir string) (kube.Objects, problems, error) {
+func (s *source) readDir(ctx context.Context, dir string) (model.Objects, problems, error) {
 	o, warnings, errs := s.reading().Dir(ctx, dir)
 	var p problems
 	for _, w := range warnings {
@@ -151,15 +152,15 @@ func (s *source) readDir(ctx context.Context, dir string) (kube.Objects, problem
 	return o, p, ctx.Err()
 }
 
-func (s *source) reading() kube.Reading {
-	return kube.Reading{Limits: kube.DefaultLimits(), Stored: s.stored}
+func (s *source) reading() manifests.Reading {
+	return manifests.Reading{Limits: manifests.DefaultLimits(), Stored: s.stored}
 }
 
 // loadAPI waits for the first complete state of an API server.
 func (s *source) loadAPI(ctx context.Context) (*model.Snapshot, problems, error) {
-	cfg := kube.DefaultAPIConfig(s.kubeconfig)
+	cfg := watch.DefaultAPIConfig(s.kubeconfig)
 	cfg.UserAgent = "isthmusctl"
-	api, err := kube.NewAPIServer(cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	api, err := watch.NewAPIServer(cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		return nil, problems{}, err
 	}
@@ -191,7 +192,7 @@ func (s *source) loadAPI(ctx context.Context) (*model.Snapshot, problems, error)
 
 // untilRefused waits until the context is done, and ends it when the API server denies
 // access.
-func untilRefused(ctx context.Context, api *kube.APIServer, end context.CancelFunc) error {
+func untilRefused(ctx context.Context, api *watch.APIServer, end context.CancelFunc) error {
 	for {
 		select {
 		case <-ctx.Done():

@@ -18,7 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/analysis/cells"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/world"
 )
@@ -31,11 +31,11 @@ const maxGrowth = 9.0
 // clusterOf reads the manifests of a large cluster.
 func clusterOf(t *testing.T, files map[string][]byte) *model.Snapshot {
 	t.Helper()
-	var list []kube.File
+	var list []manifests.File
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		list = append(list, kube.File{Name: name, Data: files[name]})
+		list = append(list, manifests.File{Name: name, Data: files[name]})
 	}
-	o, _, errs := kube.ParseFiles(list, kube.DefaultLimits())
+	o, _, errs := manifests.ParseFiles(list, manifests.DefaultLimits())
 	if len(errs) > 0 {
 		t.Fatal(errs[0])
 	}

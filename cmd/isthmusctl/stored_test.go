@@ -11,7 +11,7 @@ import (
 // With --stored the commands read objects that kubectl prints from a live cluster, with the
 // same meaning as for an agent. Without it they reject them as an API server would.
 func TestStored(t *testing.T) {
-	dump, err := os.ReadFile("../../common/kube/testdata/stored/dump.yaml")
+	dump, err := os.ReadFile("../../common/kube/manifests/testdata/stored/dump.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/analysis/cells"
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/policymap/mapsim"
 )
@@ -80,7 +80,7 @@ func TestVerifyErrors(t *testing.T) {
 // verify prints each difference with endpoint, direction, peer, port and the verdict of each
 // side, and fails.
 func TestVerifyDifference(t *testing.T) {
-	o, _, errs := kube.Parse("p.yaml", []byte(policyAlone), kube.DefaultLimits())
+	o, _, errs := manifests.Parse("p.yaml", []byte(policyAlone), manifests.DefaultLimits())
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}

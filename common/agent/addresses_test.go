@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -105,7 +106,7 @@ func TestRangesFromTheConfig(t *testing.T) {
 
 func TestWindowsNode(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
-		r.fake = dataplane.NewFake(model.Features{OS: model.Windows, Platform: "13.3"})
+		r.fake = dataplanetest.NewFake(model.Features{OS: model.Windows, Platform: "13.3"})
 		var opened []string
 		r.change = func(c *agentConfig) {
 			c.OpenNeedsNode = true

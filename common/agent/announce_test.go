@@ -12,13 +12,14 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // announcing is a data path with data for the Node object. It records what the agent was requested to write
 // there. The agent reads while the test writes.
 type announcing struct {
-	*dataplane.Fake
+	*dataplanetest.Fake
 	mu    sync.Mutex
 	says  model.NodeInfo
 	asked []model.NodeInfo

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
-	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 )
 
 // TestBandwidth follows limits from ADD through a restart to DEL.
@@ -16,7 +16,7 @@ func TestBandwidth(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		able := linux
 		able.Bandwidth = true
-		r.fake = dataplane.NewFake(able)
+		r.fake = dataplanetest.NewFake(able)
 		r.start()
 		r.agent.Publish(cluster{pods: 2}.snapshot())
 		req := addRequest(0)
@@ -82,7 +82,7 @@ func TestOnlyEgressIsLimited(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		able := linux
 		able.EgressBandwidth = true
-		r.fake = dataplane.NewFake(able)
+		r.fake = dataplanetest.NewFake(able)
 		r.start()
 		r.agent.Publish(cluster{pods: 2}.snapshot())
 		req := addRequest(0)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -157,7 +157,7 @@ func TestFixedAddressOfTheSamePod(t *testing.T) {
 
 func TestFixedAddressOnWindows(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
-		r.fake = dataplane.NewFake(model.Features{OS: model.Windows, Platform: "13.3"})
+		r.fake = dataplanetest.NewFake(model.Features{OS: model.Windows, Platform: "13.3"})
 		r.start()
 		r.agent.Publish(asking([]string{"10.0.1.0/24"}, map[int]string{0: "10.0.1.2", 1: "10.0.1.9,fd00::9", 2: "10.0.1.9"}).snapshot())
 		_, err := r.add(0)

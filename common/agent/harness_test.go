@@ -22,6 +22,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/cniapi"
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -32,7 +33,7 @@ var linux = model.Features{OS: model.Linux, Platform: "test", IPv6: true}
 type rig struct {
 	t    *testing.T
 	dir  string
-	fake *dataplane.Fake
+	fake *dataplanetest.Fake
 	// change edits the Config of the agents started from now on.
 	change func(*agent.Config)
 	// step is called before each step of an agent.
@@ -46,7 +47,7 @@ type rig struct {
 // newRig makes a node without an agent. It must be called in a synctest bubble.
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	return &rig{t: t, dir: filepath.Join(memoryDir(t), "endpoints"), fake: dataplane.NewFake(linux)}
+	return &rig{t: t, dir: filepath.Join(memoryDir(t), "endpoints"), fake: dataplanetest.NewFake(linux)}
 }
 
 // memoryDir creates a directory in memory if such a file system exists. These tests write thousands of

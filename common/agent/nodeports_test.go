@@ -9,7 +9,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/cniapi"
-	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -26,7 +26,7 @@ func TestPortsOfTheNode(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		features := linux
 		features.HostPorts = true
-		r.fake = dataplane.NewFake(features)
+		r.fake = dataplanetest.NewFake(features)
 		r.change = func(c *agent.Config) {
 			c.ReservedHostPorts = []agent.PortRange{{First: 6443, Last: 6443}, {First: 10248, Last: 10250}}
 		}

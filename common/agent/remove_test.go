@@ -13,6 +13,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -166,7 +167,7 @@ func TestStopAnswersWhoWaits(t *testing.T) {
 
 // atOnce is a data path that removes several attachments by one call, all but one.
 type atOnce struct {
-	*dataplane.Fake
+	*dataplanetest.Fake
 	busy  model.EndpointID
 	sizes []int
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/cniapi"
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
@@ -180,9 +181,9 @@ func (r *rig) restart(s story, last int) {
 
 // fresh is the data path as it is when the end of a story is put in force on an
 // empty node.
-func fresh(t *testing.T, s story, ips map[model.PodID][]netip.Addr) *dataplane.Fake {
+func fresh(t *testing.T, s story, ips map[model.PodID][]netip.Addr) *dataplanetest.Fake {
 	t.Helper()
-	f := dataplane.NewFake(linux)
+	f := dataplanetest.NewFake(linux)
 	endpoints := make(map[model.EndpointID]compile.Endpoint)
 	for pod, addrs := range ips {
 		q := podRequest(&model.Pod{PodID: pod})

@@ -22,6 +22,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/cniapi"
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -36,7 +37,7 @@ func serve(t *testing.T) (r *rig, conn *grpc.ClientConn, stopServing func() erro
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	r = &rig{t: t, dir: filepath.Join(dir, "endpoints"), fake: dataplane.NewFake(linux)}
+	r = &rig{t: t, dir: filepath.Join(dir, "endpoints"), fake: dataplanetest.NewFake(linux)}
 	r.change = func(c *agent.Config) { c.AddWait, c.StopTimeout = time.Second, 2*time.Second }
 	r.start()
 	path := filepath.Join(dir, "a.sock")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -114,7 +115,7 @@ func ranges(texts ...string) []netip.Prefix {
 // forgetful is a data path that says it has removed an attachment which is still
 // there.
 type forgetful struct {
-	*dataplane.Fake
+	*dataplanetest.Fake
 	keeps bool
 }
 

@@ -4,5 +4,7 @@
 // interface, the facts about endpoints that cross it, and Plan, the update protocol that every backend
 // executes.
 //
+// Package dataplanetest has a Backend in memory for tests.
+//
 // It knows no operating system and no policy: a State contains all that is to be enforced.
 package dataplane

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // states builds the steps: addresses and ports to intermediate classes, endpoints to their new tables,
@@ -44,7 +45,7 @@ func (p *planner) states() []*model.State {
 }
 
 // addresses returns the class of every address and prefix of either State during the change.
-func (p *planner) addresses() (model.Map[netip.Addr, model.PeerClass], []model.PrefixClass) {
+func (p *planner) addresses() (immutable.Map[netip.Addr, model.PeerClass], []model.PrefixClass) {
 	via := func(old, new model.PeerClass) model.PeerClass {
 		return model.PeerClass(p.peers.during(uint32(old), uint32(new)))
 	}

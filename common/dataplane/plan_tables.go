@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // tables returns every table of both States with rows and cells for the intermediate classes. Tables of old
@@ -157,7 +158,7 @@ func (b *tableBuilder) joined(id model.TableID, was, is *model.Table) *model.Tab
 				rows[info.Class] = r
 			}
 		}
-		t.Sides[d] = model.Side{Default: uniform(v, b.width), Rows: model.MakeMap(rows)}
+		t.Sides[d] = model.Side{Default: uniform(v, b.width), Rows: immutable.MakeMap(rows)}
 	}
 	return t
 }

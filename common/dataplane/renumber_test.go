@@ -13,6 +13,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 )
@@ -56,7 +57,7 @@ func renumbered(r *rand.Rand, peerStyle, portStyle style, old, s *model.State) *
 	peers := injection(r, peerStyle, model.World, numbersOf(s.Policy.PeerClasses), numbersOf(old.Policy.PeerClasses), max(s.Policy.NextPeerClass, old.Policy.NextPeerClass))
 	ports := injection(r, portStyle, model.OtherPorts, portNumbersOf(s.Policy.PortClasses), portNumbersOf(old.Policy.PortClasses), 1)
 	n := *s
-	n.Policy.Addresses = model.Map[netip.Addr, model.PeerClass]{}
+	n.Policy.Addresses = immutable.Map[netip.Addr, model.PeerClass]{}
 	for a, c := range s.Policy.Addresses.All() {
 		n.Policy.Addresses = n.Policy.Addresses.With(a, peers(c))
 	}

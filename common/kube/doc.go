@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube converts Kubernetes objects to model.Snapshots. They come from an API server (APIServer) or
-// from a watched directory of manifests (Directory); both are a Source. It applies the API's defaults and
-// validates as the API server does. Errors name object, field and remedy.
+// Package kube holds Source, from which the agent receives the objects of a cluster. The packages below it
+// are the only ones that know Kubernetes types, and none of them leaves it:
 //
-// With nodecidr below it, it is the only package that knows Kubernetes types, and none of them leaves it.
+//   - convert: the table of kinds, and how each becomes a noun of package model
+//   - manifests: text, files and a watched directory
+//   - watch: an API server
+//   - writeback: conditions, events and annotations that nodes write
+//   - nodecidr: pod ranges of nodes
+//   - kubetest: a follower of a Source, for tests
 //
-// A Reporter writes back what nodes do not enforce exactly, and an Announcer a node's fabric annotations;
-// nothing else is written.
-//
-// It does not decide what a policy means or what is reported, and does not resolve services or domain
-// names.
+// It does not decide what a policy means.
 package kube

@@ -23,8 +23,3 @@ type Source interface {
 	// Behind returns why the last snapshot may be out of date, or "". It is safe for concurrent use.
 	Behind() string
 }
-
-var (
-	_ Source = (*Directory)(nil)
-	_ Source = (*APIServer)(nil)
-)

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // KindDenyList is the kind of the API objects that DenyList represents.
@@ -36,7 +38,7 @@ type DenySet struct {
 }
 
 // MakeDenySet returns the union of lists, or nil without lists.
-func MakeDenySet(lists Map[string, *DenyList]) *DenySet {
+func MakeDenySet(lists immutable.Map[string, *DenyList]) *DenySet {
 	if lists.Len() == 0 {
 		return nil
 	}

@@ -6,5 +6,6 @@
 // Everything here is a value. It is built once and then only read, so goroutines may share it without
 // locks. All addresses are netip values; IPv4 is never held in its IPv6-mapped form.
 //
-// It does not decide anything: package policy does. It imports only the standard library.
+// It does not decide anything: package policy does. It imports only the standard library and package
+// immutable.
 package model

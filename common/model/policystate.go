@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"slices"
 	"sort"
+
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // PeerClass numbers a set of remote addresses that no rule on this node distinguishes. Numbers are local to
@@ -75,7 +77,7 @@ func (r *Row) Uniform() (Verdict, bool) {
 type Side struct {
 	// Default is the row of every PeerClass that Rows does not list.
 	Default *Row
-	Rows    Map[PeerClass, *Row]
+	Rows    immutable.Map[PeerClass, *Row]
 }
 
 // Row returns the row of a class.
@@ -159,7 +161,7 @@ type PolicyState struct {
 	Endpoints map[EndpointID]EndpointState
 	Tables    map[TableID]*Table
 	// Addresses are the classes of single addresses: pods and nodes.
-	Addresses Map[netip.Addr, PeerClass]
+	Addresses immutable.Map[netip.Addr, PeerClass]
 	// Prefixes apply to addresses that Addresses does not list; sorted by prefix. Addresses in neither are
 	// World.
 	Prefixes []PrefixClass

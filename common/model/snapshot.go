@@ -6,16 +6,19 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // Snapshot is the cluster at one moment, immutable. Successive snapshots share unchanged parts. Objects are
 // replaced, never edited, so that comparing pointers finds the changes.
 type Snapshot struct {
-	Namespaces Map[string, *Namespace]
-	Nodes      Map[string, *Node]
-	Pods       Map[PodID, *Pod]
-	Policies   Map[Origin, *Policy]
-	DenyLists  Map[string, *DenyList]
+	Namespaces immutable.Map[string, *Namespace]
+	Nodes      immutable.Map[string, *Node]
+	Pods       immutable.Map[PodID, *Pod]
+	Policies   immutable.Map[Origin, *Policy]
+	DenyLists  immutable.Map[string, *DenyList]
 }
 
 // MakeSnapshot builds a snapshot from lists. If two objects have one name, the later one counts. Namespaces
@@ -38,22 +41,61 @@ func MakeSnapshot(namespaces []*Namespace, nodes []*Node, pods []*Pod, policies 
 			n[name] = NewNamespace(name, nil)
 		}
 	}
-	s := &Snapshot{Namespaces: MakeMap(n)}
+	s := &Snapshot{Namespaces: immutable.MakeMap(n)}
 	no := make(map[string]*Node, len(nodes))
 	for _, node := range nodes {
 		no[node.Name] = node
 	}
-	s.Nodes = MakeMap(no)
+	s.Nodes = immutable.MakeMap(no)
 	po := make(map[PodID]*Pod, len(pods))
 	for _, p := range pods {
 		po[p.PodID] = p
 	}
-	s.Pods = MakeMap(po)
+	s.Pods = immutable.MakeMap(po)
 	pol := make(map[Origin]*Policy, len(policies))
 	for _, p := range policies {
 		pol[p.Origin.key()] = p
 	}
-	s.Policies = MakeMap(pol)
+	s.Policies = immutable.MakeMap(pol)
+	return s
+}
+
+// Objects are the objects of a cluster as lists, without repeated names. A list that has been sorted is in the
+// order of its names.
+type Objects struct {
+	Namespaces []*Namespace
+	Nodes      []*Node
+	// Pods are the Pod objects and the pods of the workloads.
+	Pods     []*Pod
+	Policies []*Policy
+	// DenyLists are without their invalid entries.
+	DenyLists []*DenyList
+	// Services are for checks of manifests only.
+	Services []*Service
+	// NodeSelectors are the nodes that pods of workloads require; pods without requirements are not listed.
+	NodeSelectors map[PodID]Selector
+}
+
+// Sort sorts each list by name.
+func (o *Objects) Sort() {
+	slices.SortFunc(o.Namespaces, func(a, b *Namespace) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(o.Nodes, func(a, b *Node) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(o.Pods, func(a, b *Pod) int { return a.PodID.Compare(b.PodID) })
+	slices.SortFunc(o.Policies, func(a, b *Policy) int { return a.Origin.Key().Compare(b.Origin.Key()) })
+	slices.SortFunc(o.DenyLists, func(a, b *DenyList) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(o.Services, func(a, b *Service) int {
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+}
+
+// Snapshot builds a snapshot of the objects.
+func (o Objects) Snapshot() *Snapshot {
+	s := MakeSnapshot(o.Namespaces, o.Nodes, o.Pods, o.Policies)
+	lists := make(map[string]*DenyList, len(o.DenyLists))
+	for _, l := range o.DenyLists {
+		lists[l.Name] = l
+	}
+	s.DenyLists = immutable.MakeMap(lists)
 	return s
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/linux/denylist"
 	"github.com/isthmus-net/isthmus/linux/xdp"
 )
@@ -27,7 +28,7 @@ func TestSwitchedOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := &model.DenyList{Name: "guests", Entries: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
-	s := &model.State{Deny: model.MakeDenySet(model.MakeMap(map[string]*model.DenyList{"guests": l}))}
+	s := &model.State{Deny: model.MakeDenySet(immutable.MakeMap(map[string]*model.DenyList{"guests": l}))}
 	refused, err := d.Apply(context.Background(), s)
 	if err != nil || len(refused) != 1 || refused[0].Policy != l.Origin() || !strings.Contains(refused[0].Reason, "XDP is switched off") {
 		t.Errorf("reported %v, %v", refused, err)

@@ -9,11 +9,12 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 func set(entries ...netip.Prefix) *model.DenySet {
 	l := &model.DenyList{Name: "a", Entries: entries}
-	return model.MakeDenySet(model.MakeMap(map[string]*model.DenyList{"a": l}))
+	return model.MakeDenySet(immutable.MakeMap(map[string]*model.DenyList{"a": l}))
 }
 
 // random returns prefixes and addresses in a small part of the address space, so that they

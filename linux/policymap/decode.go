@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
@@ -127,7 +128,7 @@ func (d *decoder) addresses() {
 		all[a] = model.PeerClass(c)
 		d.classes[model.PeerClass(c)] = true
 	}
-	d.state.Policy.Addresses = model.MakeMap(all)
+	d.state.Policy.Addresses = immutable.MakeMap(all)
 	for p, c := range d.Prefixes {
 		class := model.PeerClass(c &^ bpfobj.PeerPod) // programs ignore the bit
 		d.state.Policy.Prefixes = append(d.state.Policy.Prefixes, model.PrefixClass{Prefix: p, Class: class})
@@ -197,7 +198,7 @@ func (d *decoder) readTables() (problems []string) {
 			d.verdicts++
 		}
 		for _, dir := range model.Directions {
-			d.state.Policy.Tables[id].Sides[dir].Rows = model.MakeMap(rows[dir])
+			d.state.Policy.Tables[id].Sides[dir].Rows = immutable.MakeMap(rows[dir])
 		}
 	}
 	return problems

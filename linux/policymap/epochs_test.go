@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 	"github.com/isthmus-net/isthmus/test/world"
 )
@@ -58,11 +59,11 @@ func peered(ports []model.PortRange, peers map[netip.Addr]model.PeerClass, infos
 	deny := &model.Row{Cells: []model.Decision{{}, {}}}
 	allow := &model.Row{Cells: []model.Decision{{Verdict: model.Allow}, {}}}
 	table := &model.Table{ID: model.TableID{1}, Sides: [2]model.Side{
-		{Default: deny, Rows: model.MakeMap(map[model.PeerClass]*model.Row{1: allow})}, {Default: deny}}}
+		{Default: deny, Rows: immutable.MakeMap(map[model.PeerClass]*model.Row{1: allow})}, {Default: deny}}}
 	return &model.State{
 		Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{"a": {Table: table.ID}},
 			Tables:      map[model.TableID]*model.Table{table.ID: table},
-			Addresses:   model.MakeMap(peers),
+			Addresses:   immutable.MakeMap(peers),
 			Ports:       ports,
 			PeerClasses: append([]model.PeerClassInfo{{Class: model.World}}, infos...),
 			PortClasses: []model.PortClassInfo{{Class: 0}, {Class: 1}}},
@@ -116,7 +117,7 @@ func TestTableThatChanges(t *testing.T) {
 	peer := netip.MustParseAddr("10.0.3.3")
 	allows, denies := peered(nil, map[netip.Addr]model.PeerClass{peer: 1}, model.PeerClassInfo{Class: 1}), peered(nil, map[netip.Addr]model.PeerClass{peer: 1}, model.PeerClassInfo{Class: 1})
 	id := model.TableID{1}
-	denies.Policy.Tables[id].Sides[model.Ingress].Rows = model.MakeMap(map[model.PeerClass]*model.Row{1: {Cells: []model.Decision{{}, {Verdict: model.Allow}}}})
+	denies.Policy.Tables[id].Sides[model.Ingress].Rows = immutable.MakeMap(map[model.PeerClass]*model.Row{1: {Cells: []model.Decision{{}, {Verdict: model.Allow}}}})
 	k := newKernel()
 	k.apply(t, allows)
 	slot, _ := k.layout.Slot("a")

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/linux/denymap"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/xdp"
@@ -70,7 +71,7 @@ func denySet(t *testing.T, entries ...string) *model.DenySet {
 		}
 		l.Entries = append(l.Entries, netip.MustParsePrefix(text))
 	}
-	return model.MakeDenySet(model.MakeMap(map[string]*model.DenyList{"a": l}))
+	return model.MakeDenySet(immutable.MakeMap(map[string]*model.DenyList{"a": l}))
 }
 
 func apply(t *testing.T, f *xdp.Filter, entries ...string) {
@@ -292,7 +293,7 @@ func TestManyEntries(t *testing.T) {
 			l.Entries = append(l.Entries, netip.PrefixFrom(a, bits).Masked())
 		}
 		slices.SortFunc(l.Entries, model.ComparePrefixes)
-		return model.MakeDenySet(model.MakeMap(map[string]*model.DenyList{"a": l}))
+		return model.MakeDenySet(immutable.MakeMap(map[string]*model.DenyList{"a": l}))
 	}
 	set := list(100_000)
 	began := time.Now()

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/test/cluster"
@@ -143,7 +143,7 @@ func (n *nodes) reference() *policy.Evaluator {
 	n.mu.Lock()
 	text := strings.Join(slices.Collect(maps.Values(n.written)), "\n---\n")
 	n.mu.Unlock()
-	objects, _, errs := kube.Parse("written.yaml", []byte(text), kube.DefaultLimits())
+	objects, _, errs := manifests.Parse("written.yaml", []byte(text), manifests.DefaultLimits())
 	if len(errs) > 0 {
 		n.t.Fatal(errs[0])
 	}

@@ -114,7 +114,7 @@ func (n *nodes) newOutage(name string) *outage {
 	}
 	o.known = n.place(0, name, "known", map[string]string{"app": "client", "name": "known"})
 	n.settle()
-	o.watch = watch(n.t, n.pods["stranger"], n.pods["db"], n.pods["vault"], n.pods["safe"])
+	o.watch = startWatchmen(n.t, n.pods["stranger"], n.pods["db"], n.pods["vault"], n.pods["safe"])
 	o.steady = beSteady(n.t, n.pods["steady"], n.pods["db"])
 	o.expect("stranger", "db", model.Deny, 0)
 	return o

@@ -8,7 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
+	"github.com/isthmus-net/isthmus/common/kube/watch"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -67,13 +68,13 @@ spec:
 `
 
 // read follows the API server as an account does.
-func read(t *testing.T, kubeconfig string, change func(*kube.APIConfig)) *follower {
+func read(t *testing.T, kubeconfig string, change func(*watch.APIConfig)) *follower {
 	t.Helper()
-	cfg := kube.DefaultAPIConfig(kubeconfig)
+	cfg := watch.DefaultAPIConfig(kubeconfig)
 	if change != nil {
 		change(&cfg)
 	}
-	source, err := kube.NewAPIServer(cfg, quiet())
+	source, err := watch.NewAPIServer(cfg, quiet())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func TestReadWithShippedRole(t *testing.T) {
 	f := read(t, account(t, s, "reader", "isthmus-agent"), nil)
 	got := f.until("everything", func(*model.Snapshot) bool { return true })
 	f.noProblems()
-	want, _, errs := kube.Parse("shop.yaml", []byte(shop), kube.DefaultLimits())
+	want, _, errs := manifests.Parse("shop.yaml", []byte(shop), manifests.DefaultLimits())
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -152,7 +153,7 @@ func TestReadPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := read(t, account(t, s, "pager", "isthmus-agent"), func(c *kube.APIConfig) { c.PageSize = 5 })
+	f := read(t, account(t, s, "pager", "isthmus-agent"), func(c *watch.APIConfig) { c.PageSize = 5 })
 	got := f.until("pods", func(*model.Snapshot) bool { return true })
 	n := 0
 	for id := range got.Pods.All() {

@@ -26,9 +26,9 @@ type watchmen struct {
 	running sync.WaitGroup
 }
 
-// watch sends to all addresses of pods about every millisecond, each time from
+// startWatchmen sends to all addresses of pods about every millisecond, each time from
 // a source port of a few dozen. The pods answer others.
-func watch(t *testing.T, from *cluster.Pod, to ...*cluster.Pod) *watchmen {
+func startWatchmen(t *testing.T, from *cluster.Pod, to ...*cluster.Pod) *watchmen {
 	t.Helper()
 	w := &watchmen{stop: make(chan struct{})}
 	t.Cleanup(func() { w.finish() })

@@ -13,7 +13,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -29,8 +29,8 @@ type Manifests struct {
 // Take copies the documents of a user's directory, without Node objects, which
 // are the cluster's own, and without those that have an error. It returns the
 // errors and warnings.
-func (m *Manifests) Take(ctx context.Context, dir string) (rejected []kube.DocumentError, warnings []kube.Warning, err error) {
-	_, warnings, rejected = kube.LoadDir(ctx, dir, kube.DefaultLimits())
+func (m *Manifests) Take(ctx context.Context, dir string) (rejected []manifests.DocumentError, warnings []manifests.Warning, err error) {
+	_, warnings, rejected = manifests.LoadDir(ctx, dir, manifests.DefaultLimits())
 	bad := make(map[string]bool)
 	for _, e := range rejected {
 		if e.File == "" {
@@ -107,8 +107,8 @@ func (m *Manifests) write(name string, text []byte) error {
 }
 
 // Objects reads the directory as the agents do.
-func (m *Manifests) Objects(ctx context.Context) (kube.Objects, error) {
-	objects, _, errs := kube.LoadDir(ctx, m.dir, kube.DefaultLimits())
+func (m *Manifests) Objects(ctx context.Context) (model.Objects, error) {
+	objects, _, errs := manifests.LoadDir(ctx, m.dir, manifests.DefaultLimits())
 	if len(errs) > 0 {
 		return objects, errs[0]
 	}
@@ -195,7 +195,7 @@ func (m *Manifests) policyFile(o model.Origin) (name string, content []byte, ok 
 		if err != nil {
 			return "", nil, false, err
 		}
-		objects, _, _ := kube.Parse(path, text, kube.DefaultLimits())
+		objects, _, _ := manifests.Parse(path, text, manifests.DefaultLimits())
 		for _, p := range objects.Policies {
 			if p.Origin.Key() == o.Key() {
 				name, content = filepath.Base(path), text

@@ -18,7 +18,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
 
-	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -37,7 +36,7 @@ type Pod struct {
 // it, and writes it to the manifests. What else selectors ask of nodes cannot be
 // had here and is passed over. At most limit pods are placed; the others stay
 // known without an address.
-func (c *Cluster) Schedule(o kube.Objects, limit int) ([]*model.Pod, error) {
+func (c *Cluster) Schedule(o model.Objects, limit int) ([]*model.Pod, error) {
 	var bySystem = map[model.OS][]*Node{}
 	for _, n := range c.Nodes {
 		bySystem[n.OS] = append(bySystem[n.OS], n)

@@ -5,7 +5,6 @@ package cluster
 import (
 	"fmt"
 
-	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -14,7 +13,7 @@ import (
 // that it selects, in a namespace that fits, and for every namespace one pod
 // without labels. Named ports that policies use are given to all of them.
 // There are at most limit pods in the end.
-func Populate(o *kube.Objects, limit int) int {
+func Populate(o *model.Objects, limit int) int {
 	p := &population{objects: o, limit: limit, have: make(map[string]bool)}
 	for _, pod := range o.Pods {
 		p.have[pod.Namespace+" "+pod.Labels.String()] = true
@@ -47,7 +46,7 @@ func Populate(o *kube.Objects, limit int) int {
 }
 
 type population struct {
-	objects *kube.Objects
+	objects *model.Objects
 	limit   int
 	have    map[string]bool // namespace and labels
 	ports   []model.NamedPort

@@ -13,11 +13,12 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // simulated is a network of HNS with two pods, read in one way.
 type simulated struct {
-	fake    *hns.Fake
+	fake    *hnstest.Fake
 	reading hns.Reading
 	pods    []string // namespaces
 }
@@ -34,7 +35,7 @@ func (s simulated) Reach(_ context.Context, from, to pod, port uint16) (bool, er
 
 func simulate(t *testing.T, v hns.Version, reading hns.Reading) simulated {
 	t.Helper()
-	ctx, s := t.Context(), simulated{fake: hns.NewFake(v), reading: reading}
+	ctx, s := t.Context(), simulated{fake: hnstest.NewFake(v), reading: reading}
 	n, err := s.fake.CreateNetwork(ctx, hns.Network{Name: "isthmus", Type: hns.L2Bridge, Ipams: []hns.Ipam{{Subnets: []hns.Subnet{
 		{IPAddressPrefix: "10.1.0.0/24", Routes: []hns.Route{{NextHop: "10.1.0.1", DestinationPrefix: "0.0.0.0/0"}}}}}}})
 	if err != nil {
@@ -150,7 +151,7 @@ func TestOtherwise(t *testing.T) {
 }
 
 // forgetful drops the first ACL of every list that is written.
-type forgetful struct{ *hns.Fake }
+type forgetful struct{ *hnstest.Fake }
 
 func (f forgetful) ModifyEndpoint(ctx context.Context, id string, r hns.RequestType, policies ...hns.Policy) (hns.Endpoint, error) {
 	if len(policies) > 4 {

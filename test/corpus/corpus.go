@@ -16,7 +16,7 @@ import (
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -238,7 +238,7 @@ func (d *documents) step(flows []byte, expected string) (Step, error) {
 // Snapshot reads YAML documents as the sources do, and says what they warn of. stored
 // is for objects that an API server stores already.
 func Snapshot(docs []string, stored bool) (*model.Snapshot, []string, error) {
-	reading := kube.Reading{Limits: kube.DefaultLimits(), Stored: stored}
+	reading := manifests.Reading{Limits: manifests.DefaultLimits(), Stored: stored}
 	objects, warnings, errs := reading.Parse("case.yaml", []byte(strings.Join(docs, "\n---\n")))
 	if len(errs) > 0 {
 		return nil, nil, errs[0]

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/network-policy-api/apis/v1alpha1"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -41,7 +41,7 @@ type Objects struct {
 }
 
 // NewCase reads the objects twice: as Kubernetes' types for the oracles, and
-// by way of common/kube for Isthmus.
+// by way of common/kube/manifests for Isthmus.
 func NewCase(name string, objects []json.RawMessage) (*Case, error) {
 	c := &Case{Name: name, Objects: Objects{Namespaces: make(map[string]*corev1.Namespace)}}
 	for i, raw := range objects {
@@ -53,7 +53,7 @@ func NewCase(name string, objects []json.RawMessage) (*Case, error) {
 	if err != nil {
 		return nil, fmt.Errorf("case %s: %w", name, err)
 	}
-	read, _, errs := kube.Parse("case.json", list, kube.DefaultLimits())
+	read, _, errs := manifests.Parse("case.json", list, manifests.DefaultLimits())
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("case %s: %w", name, errs[0])
 	}

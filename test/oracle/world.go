@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/test/world"
 )
 
@@ -126,7 +127,7 @@ func (w *writer) add(object any) {
 	w.objects, w.err = append(w.objects, b), err
 }
 
-func sorted[K, V comparable](m model.Map[K, V], compare func(a, b K) int) []V {
+func sorted[K, V comparable](m immutable.Map[K, V], compare func(a, b K) int) []V {
 	all := maps.Collect(m.All())
 	var out []V
 	for _, k := range slices.SortedFunc(maps.Keys(all), compare) {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/linux/denymap"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/policymap"
@@ -135,7 +136,7 @@ func Open(flows int, c *Coverage) (*Runner, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	list := model.MakeDenySet(model.MakeMap(map[string]*model.DenyList{"list": {Name: "list", Entries: denied}})).Sparing(spared)
+	list := model.MakeDenySet(immutable.MakeMap(map[string]*model.DenyList{"list": {Name: "list", Entries: denied}})).Sparing(spared)
 	if err := errors.Join(r.surroundings(), r.uplink.Apply(denymap.Layout(list, nil))); err != nil {
 		r.Close()
 		return nil, err

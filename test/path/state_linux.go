@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
@@ -86,7 +87,7 @@ func tableOf(p *reference.Policy) *model.Table {
 		for _, party := range parties {
 			rows[classOf(party)] = row(party)
 		}
-		side.Rows = model.MakeMap(rows)
+		side.Rows = immutable.MakeMap(rows)
 		t.Sides[dir] = side
 	}
 	return t
@@ -157,7 +158,7 @@ func (l *layouts) state(pods map[int]*reference.Pod) *model.State {
 			single[a] = classOf(p.Name)
 		}
 	}
-	s.Policy.Addresses = model.MakeMap(single)
+	s.Policy.Addresses = immutable.MakeMap(single)
 	return s
 }
 

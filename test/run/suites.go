@@ -43,7 +43,7 @@ var (
 // concurrent lists what has goroutines of its own, in so far as it needs no root. The
 // other packages are pure functions, or wait for the kernel.
 var concurrent = []string{"./common/agent/...", "./common/cnicall", "./common/endpoint", "./common/httpd", "./common/kube/...",
-	"./cmd/isthmus-controller", "./cni/...", "./windows/hns", "./test/hnsemu/fault", "./test/hnsemu/service"}
+	"./cmd/isthmus-controller", "./cni/...", "./windows/hns/...", "./test/hnsemu/fault", "./test/hnsemu/service"}
 
 // suites returns the table. Environment variables that make documents set details of
 // some suites.
@@ -95,7 +95,7 @@ func suites() []suite {
 			{packages: []string{"./test/cluster"}, flags: []string{"-count=1", "-v", "-run=^TestContinuity$"}, env: []string{"CONTINUITY=full"}},
 		}},
 		{name: "corpora", steps: []step{
-			{packages: []string{"./common/kube", "./cmd/isthmusctl", "./windows/acl"},
+			{packages: []string{"./common/kube/manifests", "./cmd/isthmusctl", "./windows/acl"},
 				flags: []string{"-count=1", "-v", "-run=Vectors|PublicManifests"}, env: []string{"CORPORA=" + corpora}},
 		}},
 		{name: "oracle", steps: []step{

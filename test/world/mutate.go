@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // Mutate returns the snapshot after n random changes of the kinds that happen
@@ -86,7 +87,7 @@ func (g *generator) change(s *model.Snapshot, i int) {
 }
 
 // anyOf picks an element in a way that the seed decides.
-func anyOf[K comparable, V interface{ comparable }](g *generator, m model.Map[K, V]) V {
+func anyOf[K comparable, V interface{ comparable }](g *generator, m immutable.Map[K, V]) V {
 	var zero V
 	if m.Len() == 0 {
 		return zero

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
@@ -58,7 +58,7 @@ func TestPublicManifestsNotWorseThanNaive(t *testing.T) {
 // each policy that selects none, all on one Windows node.
 func onWindows(t *testing.T, dir string) *model.Snapshot {
 	t.Helper()
-	o, _, _ := kube.LoadDir(context.Background(), dir, kube.DefaultLimits()) // some are wrong on purpose
+	o, _, _ := manifests.LoadDir(context.Background(), dir, manifests.DefaultLimits()) // some are wrong on purpose
 	var policies []*model.Policy
 	for _, p := range o.Policies {
 		if p.Tier == model.TierNetworkPolicy {

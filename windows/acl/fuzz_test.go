@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -113,7 +114,7 @@ func arbitraryState(text []byte) *model.State {
 	for range d.below(12) {
 		addrs[d.addr()] = model.PeerClass(d.below(classes))
 	}
-	s.Policy.Addresses = model.MakeMap(addrs)
+	s.Policy.Addresses = immutable.MakeMap(addrs)
 	s.Policy.Prefixes = d.prefixes(classes)
 	s.Policy.Ports = d.ports(width)
 	for i := range 1 + d.below(3) {
@@ -126,7 +127,7 @@ func arbitraryState(text []byte) *model.State {
 					rows[model.PeerClass(c)] = d.row(width)
 				}
 			}
-			t.Sides[side] = model.Side{Default: d.row(1), Rows: model.MakeMap(rows)}
+			t.Sides[side] = model.Side{Default: d.row(1), Rows: immutable.MakeMap(rows)}
 		}
 		s.Policy.Tables[id] = t
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -123,14 +124,14 @@ func TestKeepWithSets(t *testing.T) {
 	allowing := func(id byte, class model.PeerClass) *model.Table {
 		t := plain(id, model.Deny, model.Deny)
 		row := &model.Row{Cells: []model.Decision{{Verdict: model.Allow, Cause: &model.Cause{Reason: model.ReasonRule, Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "x", Name: "p"}}}}}
-		t.Sides[model.Ingress].Rows = model.MakeMap(map[model.PeerClass]*model.Row{class: row})
+		t.Sides[model.Ingress].Rows = immutable.MakeMap(map[model.PeerClass]*model.Row{class: row})
 		return t
 	}
 	first, second := allowing(1, 1), allowing(2, 2)
 	state := &model.State{
 		Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Table: first.ID}, "b:eth0": {Table: second.ID}},
 			Tables:    map[model.TableID]*model.Table{first.ID: first, second.ID: second},
-			Addresses: model.MakeMap(map[netip.Addr]model.PeerClass{peer: 1, other: 2})},
+			Addresses: immutable.MakeMap(map[netip.Addr]model.PeerClass{peer: 1, other: 2})},
 	}
 	o := options(hns.Server2022)
 	one := *state
@@ -155,10 +156,10 @@ func TestNodeRuleIsForIngress(t *testing.T) {
 		if name == "egress to the node is denied" {
 			table.Sides[model.Egress].Default = allow
 		}
-		table.Sides[model.Ingress].Rows = model.MakeMap(map[model.PeerClass]*model.Row{1: allow})
-		table.Sides[model.Egress].Rows = model.MakeMap(map[model.PeerClass]*model.Row{1: out})
+		table.Sides[model.Ingress].Rows = immutable.MakeMap(map[model.PeerClass]*model.Row{1: allow})
+		table.Sides[model.Egress].Rows = immutable.MakeMap(map[model.PeerClass]*model.Row{1: out})
 		state := &model.State{Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{"a:eth0": {Table: table.ID}},
-			Tables: map[model.TableID]*model.Table{table.ID: table}, Addresses: model.MakeMap(map[netip.Addr]model.PeerClass{node: 1}),
+			Tables: map[model.TableID]*model.Table{table.ID: table}, Addresses: immutable.MakeMap(map[netip.Addr]model.PeerClass{node: 1}),
 			PeerClasses: []model.PeerClassInfo{{}, {Class: 1, Kind: model.KindThisNode}}}}
 		for _, profile := range []hns.Version{hns.Server2019, hns.Server2022} {
 			o := options(profile)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/test/world"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -246,7 +247,7 @@ func TestNodeAddresses(t *testing.T) {
 	state := &model.State{
 		Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{"c:eth0": {Table: table.ID}},
 			Tables:    map[model.TableID]*model.Table{table.ID: table},
-			Addresses: model.MakeMap(map[netip.Addr]model.PeerClass{netip.MustParseAddr("10.0.1.3"): 1})},
+			Addresses: immutable.MakeMap(map[netip.Addr]model.PeerClass{netip.MustParseAddr("10.0.1.3"): 1})},
 	}
 	o := options(hns.Server2022)
 	o.Node = []netip.Addr{netip.MustParseAddr("10.0.1.2"), netip.MustParseAddr("10.0.1.3"), netip.MustParseAddr("fd00::2")}

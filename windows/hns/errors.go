@@ -20,7 +20,7 @@ var (
 	ErrRefused = errors.New("refused by hns")
 )
 
-// The result codes (HRESULT) that this package interprets or that Fake returns.
+// The result codes (HRESULT) that the product interprets. Package hnstest has further ones.
 const (
 	CodeNotFound            uint32 = 0x80070490 // ERROR_NOT_FOUND
 	CodeObjectExists        uint32 = 0x80071392 // ERROR_OBJECT_ALREADY_EXISTS: the address is taken
@@ -33,30 +33,17 @@ const (
 	CodeUnspecified         uint32 = 0x80004005 // E_FAIL: among others, networks created at the same time
 	CodeUnexpected          uint32 = 0x8000FFFF // E_UNEXPECTED
 	CodeNotImplemented      uint32 = 0x80004001 // E_NOTIMPL
-	CodeInvalidArgument     uint32 = 0x80070057 // E_INVALIDARG
-	CodeInvalidHandle       uint32 = 0x80070006 // E_HANDLE
 	CodeNetworkNotFound     uint32 = 0x803B0001
 	CodeEndpointNotFound    uint32 = 0x803B0002
 	CodeAdapterNotFound     uint32 = 0x803B0006
-	CodePortNotFound        uint32 = 0x803B0007
 	CodePolicyNotFound      uint32 = 0x803B0008
-	CodeInvalidNetwork      uint32 = 0x803B000A
-	CodeInvalidNetworkType  uint32 = 0x803B000B
-	CodeInvalidEndpoint     uint32 = 0x803B000C
 	CodeInvalidPolicy       uint32 = 0x803B000D
-	CodeInvalidPolicyType   uint32 = 0x803B000E
-	CodeRemoteEndpoint      uint32 = 0x803B000F // not possible with a remote endpoint
 	CodeNetworkExists       uint32 = 0x803B0010
 	CodePolicyExists        uint32 = 0x803B0012
 	CodePortExists          uint32 = 0x803B0013
 	CodeAlreadyAttached     uint32 = 0x803B0014
-	CodeRequestUnsupported  uint32 = 0x803B0015
-	CodeInvalidJSON         uint32 = 0x803B001B
 	CodeManagerStopped      uint32 = 0x803B0020
 	CodeNamespaceHas        uint32 = 0x803B002B // the endpoint is in a namespace already
-	CodeHasReferences       uint32 = 0x803B002C
-	CodeAddressInvalid      uint32 = 0x803B002F // reserved or outside the subnets
-	CodeInvalidPrefix       uint32 = 0x803B0030
 	CodeEndpointNotAttached uint32 = 0x803B0034
 )
 

@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // guarded returns a guarded Fake and what the observer saw.
-func guarded(t *testing.T, c hns.GuardConfig) (*hns.Fake, hns.Client, func() []hns.Call) {
+func guarded(t *testing.T, c hns.GuardConfig) (*hnstest.Fake, hns.Client, func() []hns.Call) {
 	t.Helper()
-	f := hns.NewFake(hns.Server2022)
+	f := hnstest.NewFake(hns.Server2022)
 	var mu sync.Mutex
 	var calls []hns.Call
 	c.Observe = func(call hns.Call) {

@@ -16,16 +16,6 @@ const (
 	Overlay  NetworkType = "Overlay"
 )
 
-// The types that other components create on the same service.
-const (
-	NAT         NetworkType = "NAT"
-	ICS         NetworkType = "ICS"
-	Transparent NetworkType = "Transparent"
-	L2Tunnel    NetworkType = "L2Tunnel"
-	Private     NetworkType = "Private"
-	Internal    NetworkType = "Internal"
-)
-
 // NonPersistent is the network flag by which HNS drops a network on reboot, so that no stale vSwitch comes
 // back with it.
 const NonPersistent = 8

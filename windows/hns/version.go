@@ -45,12 +45,6 @@ const (
 	Sets
 	// CanonicalCIDRs: prefixes with host bits are refused.
 	CanonicalCIDRs
-	// WFPProxies, TierACLs, NetworkACLs and ModifiableLoadBalancers are not used by Isthmus; Fake refuses
-	// them if its version does not have them.
-	WFPProxies
-	TierACLs
-	NetworkACLs
-	ModifiableLoadBalancers
 )
 
 // Supports reports whether this version has a feature.
@@ -65,14 +59,6 @@ func (v Version) Supports(f Feature) bool {
 		return v.AtLeast(11, 10)
 	case Sets, CanonicalCIDRs:
 		return v.AtLeast(13, 0)
-	case WFPProxies:
-		return v.AtLeast(13, 2)
-	case TierACLs:
-		return v.AtLeast(14, 0)
-	case NetworkACLs:
-		return v.AtLeast(15, 0)
-	case ModifiableLoadBalancers:
-		return v.AtLeast(15, 4)
 	}
 	return false
 }

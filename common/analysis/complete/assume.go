@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
-	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -35,8 +34,8 @@ type Assumed struct {
 // selects, also with each value that it names. It adds pods that violate exactly one of its
 // requirements, and in each namespace pods without labels. So selectors that differ in one
 // requirement select different pods.
-func Assume(was, is *kube.Objects) Assumed {
-	sets := []*kube.Objects{was, is}
+func Assume(was, is *model.Objects) Assumed {
+	sets := []*model.Objects{was, is}
 	differ := make(map[string]bool)
 	for _, name := range reach.Differing(was.Policies, is.Policies) {
 		differ[name] = true
@@ -87,7 +86,7 @@ func Assume(was, is *kube.Objects) Assumed {
 
 type assuming struct {
 	Assumed
-	sets       []*kube.Objects
+	sets       []*model.Objects
 	namespaces map[string][]*model.Namespace // existing and added namespaces, each in its versions
 	pods       map[model.PodID]*model.Pod
 	ports      []model.NamedPort

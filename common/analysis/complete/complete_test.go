@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -16,8 +15,8 @@ func TestPlace(t *testing.T) {
 	pod := func(name string) *model.Pod { return &model.Pod{PodID: model.PodID{Namespace: "n", Name: name}} }
 	windows := map[model.PodID]model.Selector{{Namespace: "n", Name: "w"}: model.MakeSelector(model.Requirement{
 		Key: osLabel, Operator: model.In, Values: []string{"windows"}})}
-	a := kube.Objects{Pods: []*model.Pod{pod("b"), pod("w")}, NodeSelectors: windows}
-	b := kube.Objects{Pods: []*model.Pod{pod("a"), pod("b"), pod("w")}, NodeSelectors: windows}
+	a := model.Objects{Pods: []*model.Pod{pod("b"), pod("w")}, NodeSelectors: windows}
+	b := model.Objects{Pods: []*model.Pod{pod("a"), pod("b"), pod("w")}, NodeSelectors: windows}
 	fixed := pod("fixed")
 	fixed.Node, fixed.IPs = "there", []netip.Addr{netip.MustParseAddr("100.64.0.10")}
 	b.Pods = append(b.Pods, fixed)

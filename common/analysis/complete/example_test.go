@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 )
 
 const policyAlone = `
@@ -23,7 +23,7 @@ spec:
 // A policy without a cluster gets pods that match its selectors, and these get a node and
 // addresses.
 func Example() {
-	o, _, errs := kube.Parse("policy.yaml", []byte(policyAlone), kube.DefaultLimits())
+	o, _, errs := manifests.Parse("policy.yaml", []byte(policyAlone), manifests.DefaultLimits())
 	if len(errs) > 0 {
 		fmt.Println(errs)
 	}

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -61,7 +60,7 @@ type Placed struct {
 // Place gives nodes and addresses to pods that have none, in sets of objects that
 // are versions of one cluster: a pod of several sets has the same address in each.
 // It changes the sets and none of the objects in them.
-func Place(sets ...*kube.Objects) Placed {
+func Place(sets ...*model.Objects) Placed {
 	p := &placer{used: make(map[netip.Addr]bool), given: make(map[placing]netip.Addr), next: make(map[netip.Prefix]netip.Addr)}
 	for _, o := range sets {
 		for _, pod := range o.Pods {
@@ -83,7 +82,7 @@ func Place(sets ...*kube.Objects) Placed {
 }
 
 // complete adds the missing nodes and addresses to one set of objects, and records them.
-func (p *placer) complete(o *kube.Objects, newNodes map[string]bool, bound, addressed map[model.PodID]bool) {
+func (p *placer) complete(o *model.Objects, newNodes map[string]bool, bound, addressed map[model.PodID]bool) {
 	known := make(map[string]*model.Node, len(o.Nodes))
 	for _, n := range o.Nodes {
 		known[n.Name] = n

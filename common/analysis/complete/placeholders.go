@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -15,7 +14,7 @@ import (
 // each selector of a policy, as subject or as peer, that matches no pod, it adds a pod that
 // matches. In each namespace of a policy it adds a pod without labels. It returns the number
 // of added pods.
-func AddPlaceholders(o *kube.Objects) int {
+func AddPlaceholders(o *model.Objects) int {
 	w := &placeholders{objects: o, snapshot: o.Snapshot(), pods: make(map[model.PodID]*model.Pod)}
 	w.ports = namedPortsOf(o.Policies)
 	for _, p := range o.Policies {
@@ -41,7 +40,7 @@ func AddPlaceholders(o *kube.Objects) int {
 }
 
 type placeholders struct {
-	objects  *kube.Objects
+	objects  *model.Objects
 	snapshot *model.Snapshot // with the added namespaces
 	pods     map[model.PodID]*model.Pod
 	ports    []model.NamedPort

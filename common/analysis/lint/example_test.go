@@ -6,11 +6,11 @@ import (
 	"fmt"
 
 	"github.com/isthmus-net/isthmus/common/analysis/lint"
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-const manifests = `
+const shop = `
 apiVersion: v1
 kind: Pod
 metadata: {name: web, namespace: shop, labels: {app: web}}
@@ -29,7 +29,7 @@ spec:
 // A policy that selects no pod, with a port name that no pod has, on one platform
 // that enforces everything.
 func Example() {
-	o, _, errs := kube.Parse("shop.yaml", []byte(manifests), kube.DefaultLimits())
+	o, _, errs := manifests.Parse("shop.yaml", []byte(shop), manifests.DefaultLimits())
 	if len(errs) > 0 {
 		fmt.Println(errs)
 	}

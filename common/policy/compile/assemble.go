@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // assemble builds the State and shares everything that did not change with the State before.
@@ -95,7 +96,7 @@ func closedTable() *model.Table {
 const bulk = 4
 
 // numberAddresses brings the map of addresses up to date.
-func (p *peers) numberAddresses(m model.Map[netip.Addr, model.PeerClass], ch classChanges, most int) model.Map[netip.Addr, model.PeerClass] {
+func (p *peers) numberAddresses(m immutable.Map[netip.Addr, model.PeerClass], ch classChanges, most int) immutable.Map[netip.Addr, model.PeerClass] {
 	moved, gone := p.moved, p.gone
 	p.moved, p.gone = nil, nil
 	n := len(gone) + len(moved)
@@ -111,7 +112,7 @@ func (p *peers) numberAddresses(m model.Map[netip.Addr, model.PeerClass], ch cla
 			delete(all, a)
 		}
 		p.relist = false
-		return model.MakeMap(all)
+		return immutable.MakeMap(all)
 	}
 	for _, a := range gone {
 		if p.entries[a] == nil {

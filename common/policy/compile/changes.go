@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // difference holds the objects in which an input differs from the one before.
@@ -72,7 +73,7 @@ func (c *Compiler) changes(in Input) *difference {
 	return d
 }
 
-func objectChanges[K comparable, V any](is, was model.Map[K, *V], compare func(a, b K) int) []change[V] {
+func objectChanges[K comparable, V any](is, was immutable.Map[K, *V], compare func(a, b K) int) []change[V] {
 	var all []change[V]
 	for _, k := range slices.SortedFunc(is.Changes(was), compare) {
 		var c change[V]

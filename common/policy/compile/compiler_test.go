@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/common/policy"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
@@ -308,7 +309,7 @@ func keepsMeaning(t *testing.T, was, is *model.State) {
 func dump(s *model.State) string {
 	var b strings.Builder
 	rest := s.Policy // what is not written below
-	rest.Endpoints, rest.Addresses, rest.Tables = nil, model.Map[netip.Addr, model.PeerClass]{}, nil
+	rest.Endpoints, rest.Addresses, rest.Tables = nil, immutable.Map[netip.Addr, model.PeerClass]{}, nil
 	fmt.Fprintf(&b, "%s %v %v\n", s.Node, s.Fabric, rest)
 	if s.Deny != nil {
 		fmt.Fprintln(&b, len(s.Deny.Lists), s.Deny.Prefixes, s.Deny.Spared)

@@ -8,16 +8,17 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // Deny lists reach the State. Addresses of nodes are exempt, also as nodes are added and
 // removed. Unchanged parts are shared.
 func TestDenyListsAreCompiled(t *testing.T) {
-	lists := model.MakeMap(map[string]*model.DenyList{
+	lists := immutable.MakeMap(map[string]*model.DenyList{
 		"b": {Name: "b", Entries: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8::/32")}},
 		"a": {Name: "a", Entries: []netip.Prefix{netip.MustParsePrefix("198.51.100.128/25"), netip.MustParsePrefix("192.0.2.7/32")}},
 	})
-	cluster := func(lists model.Map[string, *model.DenyList], addresses ...string) Input {
+	cluster := func(lists immutable.Map[string, *model.DenyList], addresses ...string) Input {
 		n := &model.Node{Name: "n", OS: model.Linux}
 		for _, a := range addresses {
 			n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
@@ -47,7 +48,7 @@ func TestDenyListsAreCompiled(t *testing.T) {
 		!strings.Contains(unsupported[1].String(), "198.51.100.200 is an address of node n and is not denied") {
 		t.Errorf("reported %v", unsupported)
 	}
-	if s, unsupported = c.Compile(cluster(model.Map[string, *model.DenyList]{}, "198.51.100.200")); s.Deny != nil || len(unsupported) > 0 {
+	if s, unsupported = c.Compile(cluster(immutable.Map[string, *model.DenyList]{}, "198.51.100.200")); s.Deny != nil || len(unsupported) > 0 {
 		t.Errorf("without lists: %+v, reported %v", s.Deny, unsupported)
 	}
 }

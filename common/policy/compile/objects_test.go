@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/world"
 )
@@ -101,12 +102,12 @@ func TestObjectFieldsAreFollowed(t *testing.T) {
 					}
 					sameAsScratch(t, c, in(was), field+" undone")
 				}
-				forEveryEdit(was.Pods, podEdits, func(pods model.Map[model.PodID, *model.Pod], field string) {
+				forEveryEdit(was.Pods, podEdits, func(pods immutable.Map[model.PodID, *model.Pod], field string) {
 					s := *was
 					s.Pods = pods
 					try(&s, "Pod."+field)
 				})
-				forEveryEdit(was.Nodes, nodeEdits, func(nodes model.Map[string, *model.Node], field string) {
+				forEveryEdit(was.Nodes, nodeEdits, func(nodes immutable.Map[string, *model.Node], field string) {
 					s := *was
 					s.Nodes = nodes
 					try(&s, "Node."+field)
@@ -135,7 +136,7 @@ func fieldsAreListed[T any](t *testing.T, of reflect.Type, edits map[string][]fu
 }
 
 // forEveryEdit calls try with a map in which one field of one object is changed.
-func forEveryEdit[K comparable, T any](m model.Map[K, *T], edits map[string][]func(*T), try func(model.Map[K, *T], string)) {
+func forEveryEdit[K comparable, T any](m immutable.Map[K, *T], edits map[string][]func(*T), try func(immutable.Map[K, *T], string)) {
 	var keys []K
 	for k := range m.All() {
 		keys = append(keys, k)

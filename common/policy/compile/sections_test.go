@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
@@ -58,10 +59,10 @@ func otherValue(t *testing.T, path string, of reflect.Type) reflect.Value {
 	case reflect.Pointer:
 		v.Set(reflect.New(of.Elem()))
 	default:
-		if of != reflect.TypeFor[model.Map[netip.Addr, model.PeerClass]]() {
+		if of != reflect.TypeFor[immutable.Map[netip.Addr, model.PeerClass]]() {
 			t.Fatalf("%s has type %s: say here which value differs", path, of)
 		}
-		v.Set(reflect.ValueOf(model.MakeMap(map[netip.Addr]model.PeerClass{netip.IPv6Loopback(): 1})))
+		v.Set(reflect.ValueOf(immutable.MakeMap(map[netip.Addr]model.PeerClass{netip.IPv6Loopback(): 1})))
 	}
 	return v
 }

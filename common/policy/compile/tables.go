@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
 // sideBuilder maintains one direction of the Tables of all profiles that have the same rules
@@ -138,7 +139,7 @@ func (b *sideBuilder) build(classes *classIndex) {
 		delete(listed, class.number)
 		list(class, rows[i])
 	}
-	b.side.Rows = model.MakeMap(listed)
+	b.side.Rows = immutable.MakeMap(listed)
 	b.countListed()
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 func main() {
@@ -151,7 +152,7 @@ type counts map[string]int
 // measure follows the changes with the backend over a Fake.
 func measure(v hns.Version) (counts, error) {
 	ctx := context.Background()
-	fake := hns.NewFake(v)
+	fake := hnstest.NewFake(v)
 	config := windows.Config{Mode: windows.L2Bridge, PodCIDRs: []netip.Prefix{cidrOf(0)}, NodeAddresses: []netip.Addr{nodeAddress(0)}, NoOutboundNAT: true}
 	backend, err := windows.New(ctx, config, fake, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -202,7 +203,7 @@ func (c counts) figures(v hns.Version, naive int) []figure {
 }
 
 // prove reads what HNS holds and compares it with the State in every cell.
-func prove(ctx context.Context, fake *hns.Fake, s *model.State, o acl.Options) error {
+func prove(ctx context.Context, fake *hnstest.Fake, s *model.State, o acl.Options) error {
 	networks, err := fake.Networks(ctx)
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/watch"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -81,9 +81,9 @@ func cpuTime(pid int) (time.Duration, error) {
 // measureDelivery measures from writing a policy until a snapshot with it is
 // handed out, in this process.
 func (b *bench) measureDelivery(ctx context.Context) error {
-	config := kube.DefaultAPIConfig(b.kubeconfig)
+	config := watch.DefaultAPIConfig(b.kubeconfig)
 	config.Dial = b.server.RESTConfig().Dial
-	source, err := kube.NewAPIServer(config, slog.New(slog.DiscardHandler))
+	source, err := watch.NewAPIServer(config, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/wine"
@@ -69,7 +68,7 @@ type demo struct {
 	out     io.Writer
 	start   time.Time
 	cluster *cluster.Cluster
-	objects kube.Objects
+	objects model.Objects
 	flows   []*cluster.Flow
 }
 

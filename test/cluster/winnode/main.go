@@ -25,6 +25,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/kube"
+	"github.com/isthmus-net/isthmus/common/kube/manifests"
+	"github.com/isthmus-net/isthmus/common/kube/watch"
+	"github.com/isthmus-net/isthmus/common/kube/writeback"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/hnsemu/host"
 	"github.com/isthmus-net/isthmus/windows"
@@ -174,25 +177,25 @@ func opener(o options, system hns.Client, log *slog.Logger) (func(context.Contex
 
 // writers are what writes to an API server.
 type writers struct {
-	reporter  *kube.Reporter
-	announcer *kube.Announcer
+	reporter  *writeback.Reporter
+	announcer *writeback.Announcer
 }
 
 // newSource makes the source of snapshots, and what writes back to an API
 // server.
 func newSource(o options, log *slog.Logger) (kube.Source, *writers, error) {
 	if o.kubeconfig == "" {
-		source, err := kube.NewDirectory(kube.DefaultDirectoryConfig(o.manifests), log)
+		source, err := manifests.NewDirectory(manifests.DefaultDirectoryConfig(o.manifests), log)
 		return source, nil, err
 	}
-	source, err := kube.NewAPIServer(kube.DefaultAPIConfig(o.kubeconfig), log)
+	source, err := watch.NewAPIServer(watch.DefaultAPIConfig(o.kubeconfig), log)
 	if err != nil {
 		return nil, nil, err
 	}
 	w := &writers{}
-	w.reporter, err = kube.NewReporter(kube.DefaultReporterConfig(o.nodeName), source, log)
+	w.reporter, err = writeback.NewReporter(writeback.DefaultReporterConfig(o.nodeName), source, log)
 	if err == nil {
-		w.announcer, err = kube.NewAnnouncer(o.nodeName, source, log)
+		w.announcer, err = writeback.NewAnnouncer(o.nodeName, source, log)
 	}
 	return source, w, err
 }

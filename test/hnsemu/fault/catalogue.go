@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // once is a fault that one call meets.
@@ -24,7 +25,7 @@ func loses(name string, faults []Fault, answer string) Way {
 	return Way{Name: name, Do: lose, Faults: faults, Says: answer}
 }
 
-func quirk(name string, q hns.Quirks, answer string) Way {
+func quirk(name string, q hnstest.Quirks, answer string) Way {
 	return Way{Name: name, Do: func(t Target) error { t.HNS.SetQuirks(q); return nil }, Says: answer}
 }
 
@@ -54,7 +55,7 @@ func objects() []Row {
 		{Fault: "a removal gives an error once, or succeeds and the object is still listed", Answer: "removes again; an endpoint that is still listed makes DEL fail, and the runtime retries",
 			Ways: []Way{{Name: "not deleted at once", When: BeforeDel, Faults: once("Delete.endpoint", hns.CodeUnspecified)}, {Name: "deleted and still there", When: BeforeDel, Faults: lies("Delete.endpoint")},
 				{Name: "deleted and an error", When: BeforeDel, Faults: []Fault{{Op: "Delete.endpoint", Times: 1, Code: hns.CodeUnspecified, After: true}}},
-				{Name: "referred to by a load balancer", When: BeforeDel, Faults: once("Delete.endpoint", hns.CodeHasReferences)}}},
+				{Name: "referred to by a load balancer", When: BeforeDel, Faults: once("Delete.endpoint", hnstest.CodeHasReferences)}}},
 		{Fault: "the address is taken (0x80071392), by a leaked endpoint or by none that is listed", Answer: "a leaked endpoint of ours is removed; one of others is named in the error",
 			Ways: []Way{{Name: "an address is taken by nobody", Faults: once("Create.endpoint", hns.CodeObjectExists)},
 				{Name: "an address is taken for long", Faults: []Fault{{Op: "Create.endpoint", Times: 2, Code: hns.CodeObjectExists}}, Says: "0x80071392"},
@@ -62,13 +63,13 @@ func objects() []Row {
 		{Fault: "a remote endpoint has a local pod's address: refused, or both exist", Answer: "the remote one is removed before the pod's is made: the address is of this node's range",
 			Ways: []Way{{Name: "a remote endpoint has the address", Do: func(t Target) error { return t.squat(hns.Endpoint{Flags: hns.RemoteEndpoint}) }},
 				{Name: "a remote endpoint may have the address", Do: func(t Target) error {
-					t.HNS.SetQuirks(hns.Quirks{RemotesApart: true})
+					t.HNS.SetQuirks(hnstest.Quirks{RemotesApart: true})
 					return t.squat(hns.Endpoint{Flags: hns.RemoteEndpoint})
 				}}}},
 		{Fault: "an endpoint stays after a failed attachment", Answer: "undone; if that fails too, when the agent is idle, at DEL, GC and start",
-			Ways: []Way{{Name: "neither attached nor removed", Faults: []Fault{{Op: "Modify.namespace", Times: 1, Code: codeAttachFails}, {Op: "Delete.endpoint", Times: 1, Code: hns.CodeRequestUnsupported}}, Says: "0x803b002e"}}},
+			Ways: []Way{{Name: "neither attached nor removed", Faults: []Fault{{Op: "Modify.namespace", Times: 1, Code: codeAttachFails}, {Op: "Delete.endpoint", Times: 1, Code: hnstest.CodeRequestUnsupported}}, Says: "0x803b002e"}}},
 		{Fault: "a namespace cannot be left or removed while its container lives (0x803B0015), or is gone before DEL", Answer: "removes the endpoint all the same; the namespace is the runtime's",
-			Ways: []Way{{Name: "the namespace cannot be left", When: BeforeDel, Faults: once("Modify.namespace", hns.CodeRequestUnsupported)},
+			Ways: []Way{{Name: "the namespace cannot be left", When: BeforeDel, Faults: once("Modify.namespace", hnstest.CodeRequestUnsupported)},
 				{Name: "not in its namespace", When: BeforeDel, Faults: once("Modify.namespace", hns.CodeNotFound)},
 				{Name: "the namespace is gone", When: BeforeDel, Do: func(t Target) error { t.HNS.RemoveNamespace(t.Namespace); return nil }}}},
 		{Fault: "an attachment fails (0x803B002E, 0x803B0017), the endpoint is Degraded", Answer: "undone, and ADD fails; an attached endpoint that degrades is reported and recreated",
@@ -76,7 +77,7 @@ func objects() []Row {
 				{Name: "attached and an error", Faults: []Fault{{Op: "Modify.namespace", Times: 1, Code: codeAttachFails, After: true}}, Says: "0x803b002e"},
 				{Name: "degraded", When: WhileItRuns, Do: func(t Target) error { return t.setState(hns.StateDegraded) }}}},
 		{Fault: "an endpoint that was in one namespace is refused in another (Server 2019)", Answer: "never tried: a pod whose namespace is new gets a new endpoint",
-			Ways: []Way{quirk("attached once only", hns.Quirks{AttachOnce: true}, "")}},
+			Ways: []Way{quirk("attached once only", hnstest.Quirks{AttachOnce: true}, "")}},
 	}
 }
 
@@ -106,7 +107,7 @@ func service() []Row {
 		{Fault: "the caller has no rights (0x80070005)", Answer: "refused, with the remedy",
 			Ways: []Way{{Name: "no rights", Faults: once("Create.endpoint", hns.CodeAccessDenied), Says: "administrator"}}},
 		{Fault: "Windows for clients has no VFP (0x803B000D)", Answer: "refused, with the remedy: no pod starts without its policy",
-			Ways: []Way{quirk("no VFP", hns.Quirks{NoVFP: true}, "Windows Server")}},
+			Ways: []Way{quirk("no VFP", hnstest.Quirks{NoVFP: true}, "Windows Server")}},
 		{Fault: "Windows Server 2019 without updates (HNS 9.1) knows no schema 2", Answer: "the agent does not start, and says which updates are missing",
 			Ways: []Way{{Name: "HNS 9.1", When: BeforeStart, Do: func(t Target) error { t.HNS.SetVersion(hns.Version{Major: 9, Minor: 1}); return nil }, Says: "too old"}}},
 		{Fault: "texts of errors are in the language of Windows", Answer: "only codes are looked at",

@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // Client is a Fake whose calls can go wrong. Each of its methods makes the calls
 // of the DLLs that hcsshim makes for it, as far as Faults can hit them. Like HNS
 // it does not look at contexts.
 type Client struct {
-	*hns.Fake
+	*hnstest.Fake
 	Faults *Faults
 }
 
@@ -133,7 +134,7 @@ func (c *Client) Endpoints(ctx context.Context, network string) ([]hns.Endpoint,
 func (c *Client) CreateEndpoint(ctx context.Context, e hns.Endpoint) (hns.Endpoint, error) {
 	return through(c, "Create.endpoint", text(e), func() (hns.Endpoint, error) { return c.Fake.CreateEndpoint(ctx, e) },
 		func() (hns.Endpoint, error) {
-			return hns.Endpoint{}, hns.NewError("Query.endpoint", hns.CodeInvalidHandle, "The handle is invalid.")
+			return hns.Endpoint{}, hns.NewError("Query.endpoint", hnstest.CodeInvalidHandle, "The handle is invalid.")
 		})
 }
 

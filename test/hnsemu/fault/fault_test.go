@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 	"go4.org/netipx"
 )
 
@@ -62,7 +63,7 @@ func TestWaysStrike(t *testing.T) {
 	ctx := context.Background()
 	for _, r := range Catalogue() {
 		for _, w := range r.Ways {
-			fake := hns.NewFake(hns.Server2022)
+			fake := hnstest.NewFake(hns.Server2022)
 			target := Target{HNS: fake, Faults: new(Faults), Version: hns.Server2022}
 			c := &Client{Fake: fake, Faults: target.Faults}
 			e := world(t, c, &target)
@@ -105,7 +106,7 @@ func world(t *testing.T, c *Client, target *Target) (endpoint string) {
 // TestFaultsOfCalls: what a fault says is what a call does.
 func TestFaultsOfCalls(t *testing.T) {
 	ctx := context.Background()
-	fake := hns.NewFake(hns.Server2022)
+	fake := hnstest.NewFake(hns.Server2022)
 	target := Target{HNS: fake, Faults: new(Faults), Version: hns.Server2022}
 	c := &Client{Fake: fake, Faults: target.Faults}
 	e := world(t, c, &target)
@@ -154,7 +155,7 @@ func TestFaultsOfCalls(t *testing.T) {
 // begun is not done.
 func TestAbandonedCalls(t *testing.T) {
 	ctx := context.Background()
-	fake := hns.NewFake(hns.Server2022)
+	fake := hnstest.NewFake(hns.Server2022)
 	target := Target{HNS: fake, Faults: new(Faults)}
 	c := &Client{Fake: fake, Faults: target.Faults}
 	e := world(t, c, &target)

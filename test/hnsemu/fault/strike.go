@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // Row is something that HNS has been seen to do.
@@ -47,7 +48,7 @@ type Way struct {
 
 // Target is what is struck.
 type Target struct {
-	HNS     *hns.Fake
+	HNS     *hnstest.Fake
 	Faults  *Faults
 	Version hns.Version // to go back to
 	// Address is the one that the next pod is given, if that is known.
@@ -72,7 +73,7 @@ func (t Target) Strike(w Way) error {
 // Calm ends all faults of calls and of kind. What HNS has lost stays lost.
 func (t Target) Calm() {
 	t.Faults.Clear()
-	t.HNS.SetQuirks(hns.Quirks{})
+	t.HNS.SetQuirks(hnstest.Quirks{})
 	t.HNS.SetVersion(t.Version)
 	t.HNS.Blackout(0, "")
 }

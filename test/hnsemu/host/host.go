@@ -20,6 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/hnsemu/service"
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // Config says which host it is.
@@ -43,7 +44,7 @@ type Config struct {
 // Host is HNS of a node, and the switch that does what it says.
 type Host struct {
 	Service *service.Service
-	store   *hns.Fake
+	store   *hnstest.Fake
 	file    string
 	sw      *vfp.Switch
 	node    []netip.Addr // its own
@@ -59,7 +60,7 @@ const maxTraces = 4096
 
 // New returns a host with what an earlier one has left in the file.
 func New(c Config) (*Host, error) {
-	store := hns.NewFake(c.Version)
+	store := hnstest.NewFake(c.Version)
 	if c.Adapter != "" {
 		store.Adapters = []string{c.Adapter}
 	}
@@ -75,7 +76,7 @@ func New(c Config) (*Host, error) {
 
 // Client is HNS for a program in this process. The ports have followed when a
 // call returns.
-func (h *Host) Client() *hns.Fake {
+func (h *Host) Client() *hnstest.Fake {
 	h.store.After(func(op, _ string) error {
 		switch {
 		case strings.HasPrefix(op, "Create"), strings.HasPrefix(op, "Modify"), strings.HasPrefix(op, "Delete"),

@@ -10,12 +10,13 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // recorder runs a scenario over a service with a bug and notes what it finds.
 type recorder struct {
 	testing.TB
-	bug   hns.Bug
+	bug   hnstest.Bug
 	found []string
 }
 
@@ -48,7 +49,7 @@ var scenarios = map[string]func(testing.TB){"life": lifeThroughHandles, "errors"
 // TestPlantedBugs: every mistake in the service is found by at least one of the
 // scenarios, and without one none finds anything.
 func TestPlantedBugs(t *testing.T) {
-	for _, bug := range append(hns.Bugs(), "") {
+	for _, bug := range append(hnstest.Bugs(), "") {
 		var found []string
 		for name, scenario := range scenarios {
 			r := &recorder{TB: t, bug: bug}

@@ -5,7 +5,7 @@
 // vmcompute.dll (schema 1, by method and path) and answers as HNS does, with
 // result codes and error documents.
 //
-// Networks, endpoints and namespaces are those of hns.Fake, which also decides
+// Networks, endpoints and namespaces are those of hnstest.Fake, which also decides
 // what is refused; load balancers, routes and policy lists, which Isthmus does
 // not make, are kept here. Faults change what calls do.
 //

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // document is an object as its client wrote it.
@@ -44,7 +45,7 @@ func (d document) documents(member string) []document {
 	return all
 }
 
-// extra holds the objects that hns.Fake does not know: load balancers, routes
+// extra holds the objects that hnstest.Fake does not know: load balancers, routes
 // and policy lists. They are kept as written and lost with the process.
 type extra struct {
 	sequence uint32
@@ -90,7 +91,7 @@ func (x *extra) delete(kind, id string) error {
 	return nil
 }
 
-func (x *extra) create(kind, id string, d document, store *hns.Fake) (string, error) {
+func (x *extra) create(kind, id string, d document, store *hnstest.Fake) (string, error) {
 	if _, err := x.get(kind, id); err == nil {
 		return "", hns.NewError("create", hns.CodeAlreadyExists, "Cannot create a file when that file already exists.")
 	}
@@ -105,7 +106,7 @@ const maxBackends = 1024
 
 // check refuses references to endpoints that are not there and ports that
 // another load balancer has.
-func (x *extra) check(kind, self string, d document, store *hns.Fake) error {
+func (x *extra) check(kind, self string, d document, store *hnstest.Fake) error {
 	backends := d.texts("HostComputeEndpoints")
 	for _, id := range backends {
 		if _, err := store.Endpoint(context.Background(), id); err != nil {
@@ -156,7 +157,7 @@ func frontends(d document) (map[string]bool, error) {
 
 // modifyBalancer replaces a load balancer by the whole of another.
 func (s *Service) modifyBalancer(id, settings string) error {
-	if !s.config.Version.Supports(hns.ModifiableLoadBalancers) {
+	if !hnstest.Since(s.config.Version, hnstest.ModifiableLoadBalancers) {
 		return hns.NewError("modify", hns.CodeNotImplemented, "Not implemented")
 	}
 	have, err := s.extra.get(balancers, id)

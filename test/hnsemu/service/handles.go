@@ -2,7 +2,10 @@
 
 package service
 
-import "github.com/isthmus-net/isthmus/windows/hns"
+import (
+	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
+)
 
 // handle is an object that a client has opened. The object may be gone.
 type handle struct{ client, kind, id string }
@@ -27,14 +30,14 @@ func (h *handles) open(client, kind, id string) uint64 {
 func (h *handles) get(n uint64, kind string) (handle, error) {
 	found, ok := h.objects[n]
 	if !ok || found.kind != kind {
-		return handle{}, hns.NewError("handle", hns.CodeInvalidHandle, "The handle is invalid.")
+		return handle{}, hns.NewError("handle", hnstest.CodeInvalidHandle, "The handle is invalid.")
 	}
 	return found, nil
 }
 
 func (h *handles) close(n uint64) error {
 	if _, ok := h.objects[n]; !ok {
-		return hns.NewError("handle", hns.CodeInvalidHandle, "The handle is invalid.")
+		return hns.NewError("handle", hnstest.CodeInvalidHandle, "The handle is invalid.")
 	}
 	delete(h.objects, n)
 	return nil

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // request is what a Modify call carries.
@@ -35,7 +36,7 @@ func (s *Service) modify(kind, id, settings string) error {
 	case (kind == networks || kind == endpoints) && r.ResourceType == "Policy":
 		return s.modifyPolicies(kind, id, r)
 	}
-	return hns.NewError("modify", hns.CodeRequestUnsupported, "The specified request is unsupported.")
+	return hns.NewError("modify", hnstest.CodeRequestUnsupported, "The specified request is unsupported.")
 }
 
 func (s *Service) modifyNamespace(id string, r request) error {
@@ -49,7 +50,7 @@ func (s *Service) modifyNamespace(id string, r request) error {
 	case "Remove":
 		return s.config.HNS.DetachEndpoint(context.Background(), id, e.EndpointId)
 	}
-	return hns.NewError("modify", hns.CodeRequestUnsupported, "The specified request is unsupported.")
+	return hns.NewError("modify", hnstest.CodeRequestUnsupported, "The specified request is unsupported.")
 }
 
 func (s *Service) modifyPolicies(kind, id string, r request) error {

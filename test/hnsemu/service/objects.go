@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // The kinds of objects.
@@ -48,7 +49,7 @@ func (s *Service) enumerate(kind, query string) (Answer, error) {
 	}
 	ids := []string{}
 	for _, o := range all {
-		if o.matches(filter) || s.config.HNS.Has(hns.BugFilterIgnored) {
+		if o.matches(filter) || s.config.HNS.Has(hnstest.BugFilterIgnored) {
 			ids = append(ids, o["ID"])
 		}
 	}
@@ -106,14 +107,14 @@ func parseQuery(query string) (map[string]string, error) {
 	}
 	var q struct{ Filter string }
 	if err := json.Unmarshal([]byte(query), &q); err != nil {
-		return nil, hns.NewError("query", hns.CodeInvalidJSON, "Invalid JSON document string.")
+		return nil, hns.NewError("query", hnstest.CodeInvalidJSON, "Invalid JSON document string.")
 	}
 	if q.Filter == "" {
 		return nil, nil
 	}
 	var members map[string]any
 	if err := json.Unmarshal([]byte(q.Filter), &members); err != nil {
-		return nil, hns.NewError("query", hns.CodeInvalidJSON, "Invalid JSON document string.")
+		return nil, hns.NewError("query", hnstest.CodeInvalidJSON, "Invalid JSON document string.")
 	}
 	filter := make(map[string]string, len(members))
 	for name, value := range members {
@@ -185,7 +186,7 @@ func (s *Service) delete(kind, id string) error {
 // decode reads a document of a client.
 func decode(text string, into any) error {
 	if err := json.Unmarshal([]byte(text), into); err != nil {
-		return hns.NewError("settings", hns.CodeInvalidJSON, "Invalid JSON document string.")
+		return hns.NewError("settings", hnstest.CodeInvalidJSON, "Invalid JSON document string.")
 	}
 	return nil
 }

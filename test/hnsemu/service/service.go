@@ -18,6 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // Call is one call of a DLL.
@@ -42,7 +43,7 @@ type Answer struct {
 // Config says which service this is.
 type Config struct {
 	// HNS is the store; nobody else should change it.
-	HNS     *hns.Fake
+	HNS     *hnstest.Fake
 	Version hns.Version
 	// Calls, if set, gets every call as a line of JSON.
 	Calls io.Writer

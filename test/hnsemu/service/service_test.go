@@ -19,6 +19,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/test/hnsemu/fault"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 const (
@@ -37,7 +38,7 @@ type client struct {
 
 func newClient(t testing.TB, v hns.Version) *client {
 	t.Helper()
-	fake := hns.NewFake(v)
+	fake := hnstest.NewFake(v)
 	if r, ok := t.(*recorder); ok {
 		fake.Plant(r.bug)
 	}
@@ -99,7 +100,7 @@ func lifeThroughHandles(t testing.TB) {
 		t.Errorf("the endpoint was given %v and %v: %v", got["MacAddress"], got["IpConfigurations"], err)
 	}
 	c.do(0, Call{Op: "Modify.namespace", Handle: namespace, Args: [3]string{`{"ResourceType":"Container","RequestType":"Add","Settings":{"ContainerId":"c"}}`}})
-	c.do(hns.CodeRequestUnsupported, Call{Op: "Delete.namespace", GUID: namespaceID})
+	c.do(hnstest.CodeRequestUnsupported, Call{Op: "Delete.namespace", GUID: namespaceID})
 	for filter, want := range map[string]int{`{\"VirtualNetwork\":\"` + strings.ToUpper(networkID) + `\"}`: 1, `{\"Name\":\"POD\"}`: 0, `{\"State\":3}`: 1, `{\"State\":2}`: 0, ``: 1} {
 		a := c.do(0, settings("Enumerate.endpoint", `{"Filter":"`+filter+`"}`))
 		var ids []string
@@ -111,8 +112,8 @@ func lifeThroughHandles(t testing.TB) {
 	c.do(hns.CodeNotFound, Call{Op: "Query.endpoint", Handle: pod})
 	c.do(hns.CodeNotFound, Call{Op: "Open.endpoint", GUID: podID})
 	c.do(0, Call{Op: "Close.endpoint", Handle: pod})
-	c.do(hns.CodeInvalidHandle, Call{Op: "Close.endpoint", Handle: pod})
-	c.do(hns.CodeInvalidHandle, Call{Op: "Query.namespace", Handle: network})
+	c.do(hnstest.CodeInvalidHandle, Call{Op: "Close.endpoint", Handle: pod})
+	c.do(hnstest.CodeInvalidHandle, Call{Op: "Query.namespace", Handle: network})
 	if n := c.s.Handles(); n != 2 {
 		t.Errorf("%d handles are open, want those of the network and the namespace", n)
 	}
@@ -131,7 +132,7 @@ func errorsAreDocuments(t testing.TB) {
 	if want := `{"Error":"A network with this name already exists. ","ErrorCode":2151350288,"Success":false}`; a.Output != nil || *a.Error != want {
 		t.Errorf("error document %s, want %s", *a.Error, want)
 	}
-	c.do(hns.CodeInvalidJSON, settings("Create.network", `{`))
+	c.do(hnstest.CodeInvalidJSON, settings("Create.network", `{`))
 	a = c.do(0, Call{Op: "HNSCall", Args: [3]string{"GET", "/endpoints/x", ""}})
 	if a.Error != nil || !strings.Contains(*a.Output, `"Success":false`) || !strings.Contains(*a.Output, fmt.Sprint(hns.CodeNotFound)) {
 		t.Errorf("schema 1 answers %s", *a.Output)
@@ -164,7 +165,7 @@ func bothSchemas(t testing.TB) {
 	if err != nil || len(acls) != 1 || acls[0].ID != "y" || acls[0].Protocols != "17" || len(e.Policies) != 2 {
 		t.Errorf("after an update by schema 1: %v %v", e.Policies, err)
 	}
-	if got := old("POST", "/endpoints/"+id, `{"Policies":[{"Type":"PortMapping"}]}`); !strings.Contains(got, fmt.Sprint(hns.CodeInvalidPolicyType)) {
+	if got := old("POST", "/endpoints/"+id, `{"Policies":[{"Type":"PortMapping"}]}`); !strings.Contains(got, fmt.Sprint(hnstest.CodeInvalidPolicyType)) {
 		t.Errorf("a policy of schema 2 in schema 1: %s", got)
 	}
 	old("POST", "/endpoints/"+id+"/attach", `{"SystemType":"Host","CompartmentId":1}`)
@@ -196,7 +197,7 @@ func versionsGate(t testing.TB) {
 			if c.op == "Modify.endpoint" {
 				call.Handle = endpoint
 			}
-			want := hns.CodeInvalidPolicyType
+			want := hnstest.CodeInvalidPolicyType
 			if v.AtLeast(c.since.Major, c.since.Minor) {
 				want = 0
 			}
@@ -249,7 +250,7 @@ func restarts(t testing.TB) {
 	if err := c.s.Restart(false); err != nil {
 		t.Fatal(err)
 	}
-	c.do(hns.CodeInvalidHandle, Call{Op: "Query.network", Handle: network})
+	c.do(hnstest.CodeInvalidHandle, Call{Op: "Query.network", Handle: network})
 	if c.s.config.HNS.Dump() != dump {
 		t.Error("a restart of the service lost something")
 	}
@@ -325,7 +326,7 @@ func TestWire(t *testing.T) {
 		t.Fatalf("got %+v, %v", c, err)
 	}
 	var calls bytes.Buffer
-	s := New(Config{HNS: hns.NewFake(hns.Server2022), Version: hns.Server2022, Calls: &calls, Log: slog.New(slog.DiscardHandler)})
+	s := New(Config{HNS: hnstest.NewFake(hns.Server2022), Version: hns.Server2022, Calls: &calls, Log: slog.New(slog.DiscardHandler)})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -401,7 +402,7 @@ func FuzzCall(f *testing.F) {
 		if err != nil {
 			return
 		}
-		s := New(Config{HNS: hns.NewFake(hns.Server2025), Version: hns.Server2025, Log: slog.New(slog.DiscardHandler)})
+		s := New(Config{HNS: hnstest.NewFake(hns.Server2025), Version: hns.Server2025, Log: slog.New(slog.DiscardHandler)})
 		encodeAnswer(s.Do("client", c))
 	})
 }

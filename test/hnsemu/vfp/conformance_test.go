@@ -19,13 +19,14 @@ import (
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 var ctx = context.Background()
 
 // node is a Windows node: what its HNS holds, and the ports that follow from it.
 type node struct {
-	store     *hns.Fake
+	store     *hnstest.Fake
 	network   string
 	ruleset   *acl.Ruleset
 	endpoints map[model.EndpointID]string // ids in HNS
@@ -49,7 +50,7 @@ func newNode(t *testing.T, v hns.Version) *node {
 		}
 		ipam.Subnets = append(ipam.Subnets, hns.Subnet{IPAddressPrefix: p[0], Routes: []hns.Route{{NextHop: p[1], DestinationPrefix: def}}})
 	}
-	n := &node{store: hns.NewFake(v), ruleset: &acl.Ruleset{}, endpoints: make(map[model.EndpointID]string)}
+	n := &node{store: hnstest.NewFake(v), ruleset: &acl.Ruleset{}, endpoints: make(map[model.EndpointID]string)}
 	made, err := n.store.CreateNetwork(ctx, hns.Network{Name: "net", Type: hns.L2Bridge, Ipams: []hns.Ipam{ipam}})
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // machine is a node on the underlay: its namespace, and that of its one pod,
@@ -37,7 +38,7 @@ type machine struct {
 	number   byte // of its addresses
 	ns, pod  *netns.NS
 	backend  *windows.Backend
-	store    *hns.Fake
+	store    *hnstest.Fake
 	sw       *vfp.Switch
 	endpoint dataplane.EndpointSpec
 }
@@ -155,7 +156,7 @@ func (m *machine) tunnel(t *testing.T, peers []*machine) {
 func (m *machine) windows(t *testing.T, v hns.Version) {
 	t.Helper()
 	m.pod = newNS(t)
-	m.store = hns.NewFake(v)
+	m.store = hnstest.NewFake(v)
 	m.store.ManagementIP = m.underlay().String()
 	m.store.ManagementMAC = fmt.Sprintf("00-15-5D-7A-11-%02X", m.number)
 	m.sw = vfp.New(vfp.Config{

@@ -10,12 +10,13 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // Specs says which ports there should be for what a service holds: one for
 // every endpoint that is attached to the host or to a namespace. netns tells
 // which file stands for a namespace; an endpoint in one without has no port.
-func Specs(store *hns.Fake, netns func(namespace string) string) ([]Spec, error) {
+func Specs(store *hnstest.Fake, netns func(namespace string) string) ([]Spec, error) {
 	ctx := context.Background()
 	endpoints, err := store.AllEndpoints(ctx)
 	if err != nil {

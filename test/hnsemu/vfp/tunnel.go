@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
 
 // Tunnel is the end of an overlay network's tunnels. Like VFP it learns nothing:
@@ -46,7 +47,7 @@ const (
 
 // TunnelOf reads the tunnel of the overlay network that a service holds; nil if
 // there is none, or it has not found its adapter.
-func TunnelOf(store *hns.Fake) (*Tunnel, error) {
+func TunnelOf(store *hnstest.Fake) (*Tunnel, error) {
 	networks, err := store.Networks(context.Background())
 	if err != nil {
 		return nil, err

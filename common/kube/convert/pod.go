@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/model/immutable"
+)
+
+func podKind() Kind {
+	return Kind{Name: "Pod", Versions: []string{"v1"}, Resource: "pods", Typed: &corev1.Pod{}, AddToScheme: corev1.AddToScheme, Namespaced: true,
+		Read:   reads(convertPodManifest),
+		Put:    putPod,
+		Record: recordPod,
+		store: mapStore[model.PodID, model.Pod]{
+			func(namespace, name string) model.PodID { return model.PodID{Namespace: namespace, Name: name} }, all[model.PodID],
+			func(s *model.Snapshot) *immutable.Map[model.PodID, *model.Pod] { return &s.Pods }}}
+}
+
+// podManifest is a Pod with the node labels that it requires.
+type podManifest struct {
+	pod          *model.Pod
+	nodeSelector model.Selector
+}
+
+func convertPodManifest(o *corev1.Pod, s Strictness) Result {
+	pod, errs := convertPod(o, s)
+	wants, more := nodeSelector(o.Spec.NodeSelector, field.NewPath("spec", "nodeSelector"))
+	return Result{Value: podManifest{pod, wants}, Errs: append(errs, more...)}
+}
+
+func putPod(o *model.Objects, v any) {
+	m := v.(podManifest)
+	o.Pods = append(o.Pods, m.pod)
+	if !m.nodeSelector.Everything() {
+		o.NodeSelectors[m.pod.PodID] = m.nodeSelector
+	}
+}
+
+// convertPod converts a Pod. It omits invalid parts.
+func convertPod(p *corev1.Pod, s Strictness) (*model.Pod, field.ErrorList) {
+	errs := validateMeta(&p.ObjectMeta, true, s)
+	pod := &model.Pod{
+		PodID:       model.PodID{Namespace: intern(p.Namespace), Name: p.Name},
+		UID:         string(p.UID),
+		Labels:      model.MakeLabels(p.Labels),
+		Node:        intern(p.Spec.NodeName),
+		HostNetwork: p.Spec.HostNetwork,
+		Finished:    p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
+		Created:     created(&p.ObjectMeta),
+		FixedIPs:    p.Annotations[model.AnnotationAddresses],
+	}
+	var more field.ErrorList
+	pod.IPs, more = podIPs(&p.Status, field.NewPath("status"))
+	errs = append(errs, more...)
+	pod.Ports, more = namedPorts(&p.Spec, field.NewPath("spec"))
+	return pod, append(errs, more...)
+}
+
+// podIPs parses a pod's addresses, one per family.
+func podIPs(status *corev1.PodStatus, path *field.Path) ([]netip.Addr, field.ErrorList) {
+	var texts []string
+	at := path.Child("podIPs")
+	for _, ip := range status.PodIPs {
+		texts = append(texts, ip.IP)
+	}
+	// If the two disagree podIP counts, as in the API server.
+	if status.PodIP != "" && (len(texts) == 0 || texts[0] != status.PodIP) {
+		texts, at = []string{status.PodIP}, path.Child("podIP")
+	}
+	var ips []netip.Addr
+	var errs field.ErrorList
+	for i, text := range texts {
+		ipPath := at
+		if len(status.PodIPs) > 0 && len(texts) == len(status.PodIPs) {
+			ipPath = at.Index(i).Child("ip")
+		}
+		ip, more := parseAddr(text, ipPath)
+		if len(more) == 0 && slices.ContainsFunc(ips, func(a netip.Addr) bool { return a.Is4() == ip.Is4() }) {
+			more = field.ErrorList{field.Invalid(ipPath, text, "a pod has at most one address per family")}
+		}
+		if errs = append(errs, more...); len(more) == 0 {
+			ips = append(ips, ip)
+		}
+	}
+	return ips, errs
+}
+
+// namedPorts lists the named ports of all long-running containers: the regular ones and the restartable
+// init containers.
+func namedPorts(spec *corev1.PodSpec, path *field.Path) ([]model.NamedPort, field.ErrorList) {
+	var ports []model.NamedPort
+	var errs field.ErrorList
+	add := func(c *corev1.Container, path *field.Path) {
+		for i := range c.Ports {
+			p, more := namedPort(&c.Ports[i], path.Child("ports").Index(i))
+			if errs = append(errs, more...); len(more) == 0 && p.Name != "" {
+				ports = append(ports, p)
+			}
+		}
+	}
+	for i := range spec.Containers {
+		add(&spec.Containers[i], path.Child("containers").Index(i))
+	}
+	for i := range spec.InitContainers {
+		c := &spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			add(c, path.Child("initContainers").Index(i))
+		}
+	}
+	return ports, errs
+}
+
+func namedPort(p *corev1.ContainerPort, path *field.Path) (model.NamedPort, field.ErrorList) {
+	n := model.NamedPort{Name: intern(p.Name), Protocol: model.TCP}
+	var errs, more field.ErrorList
+	if p.Protocol != "" {
+		n.Protocol, errs = protocol(p.Protocol, path.Child("protocol"))
+	}
+	n.Port, more = portNumber(p.ContainerPort, path.Child("containerPort"))
+	errs = append(errs, more...)
+	if p.Name != "" {
+		errs = append(errs, portName(p.Name, path.Child("name"))...)
+	}
+	return n, errs
+}
+
+func recordPod(o runtime.Object) *Record {
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	value, errs := convertPod(p, Stored)
+	r := recordOf(p, value, errs)
+	r.Bad = false // the valid part counts
+	return r
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// serviceKind is for checks of manifests only.
+func serviceKind() Kind {
+	return Kind{Name: "Service", Versions: []string{"v1"}, Namespaced: true,
+		Read: reads(func(o *corev1.Service, s Strictness) Result {
+			service, errs := convertService(o, s)
+			return Result{Value: service, Errs: errs}
+		}),
+		Put: func(o *model.Objects, v any) { o.Services = append(o.Services, v.(*model.Service)) }}
+}
+
+// convertService converts how clients outside the cluster reach a Service.
+func convertService(o *corev1.Service, s Strictness) (*model.Service, field.ErrorList) {
+	errs := validateMeta(&o.ObjectMeta, true, s)
+	service := &model.Service{Namespace: intern(o.Namespace), Name: o.Name,
+		KeepsClients: o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal}
+	var wrong field.ErrorList
+	service.Addresses, wrong = serviceAddresses(o)
+	errs = append(errs, wrong...)
+	switch {
+	case o.Spec.Type == corev1.ServiceTypeNodePort, o.Spec.Type == corev1.ServiceTypeLoadBalancer:
+		service.External = string(o.Spec.Type)
+	case len(o.Spec.ExternalIPs) > 0:
+		service.External = "externalIPs"
+	}
+	if len(o.Spec.Selector) == 0 {
+		service.External = "" // its endpoints are unknown
+		return service, errs
+	}
+	pods, more := selector(&metav1.LabelSelector{MatchLabels: o.Spec.Selector}, s, field.NewPath("spec", "selector"))
+	service.Pods = pods
+	return service, append(errs, more...)
+}
+
+// serviceAddresses returns the addresses to which clients send.
+func serviceAddresses(o *corev1.Service) (all []netip.Addr, errs field.ErrorList) {
+	add := func(text string, path *field.Path) {
+		if text == "" || text == corev1.ClusterIPNone {
+			return
+		}
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			errs = append(errs, field.Invalid(path, text, "must be an IP address"))
+			return
+		}
+		if a = a.Unmap(); !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	spec := field.NewPath("spec")
+	add(o.Spec.ClusterIP, spec.Child("clusterIP"))
+	for i, text := range o.Spec.ClusterIPs {
+		add(text, spec.Child("clusterIPs").Index(i))
+	}
+	for i, text := range o.Spec.ExternalIPs {
+		add(text, spec.Child("externalIPs").Index(i))
+	}
+	for i, ingress := range o.Status.LoadBalancer.Ingress {
+		add(ingress.IP, field.NewPath("status", "loadBalancer", "ingress").Index(i).Child("ip"))
+	}
+	return all, errs
+}
