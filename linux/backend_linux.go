@@ -97,7 +97,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	for _, d := range b.path.Damaged() {
 		b.noteDamage(d)
 	}
-	if cfg.Forwarding == fastpath.Direct && !b.path.Asks() {
+	if cfg.Forwarding == fastpath.Direct && !b.path.QueriesConntrack() {
 		log.Warn("packets between nodes go through the host stack: programs cannot query connection tracking until the module nf_conntrack is loaded")
 	}
 	b.upgrade.waiting, b.upgrade.queued = b.path.OlderEndpoints(), make(map[int]bool)

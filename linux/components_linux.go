@@ -30,7 +30,7 @@ func (b *Backend) makeComponents() (dataplane.Components, error) {
 		return nil, err
 	}
 	fast := fastpath.New(fastpath.Config{Forwarding: b.cfg.Forwarding, ByLinks: b.tcx, Track: b.trackConnections,
-		FromNode: func() int { return b.path.FromNode().FD() }}, b.path, b.fabric, b.path.Asks(), b.host())
+		FromNode: func() int { return b.path.FromNode().FD() }}, b.path, b.fabric, b.path.QueriesConntrack(), b.host())
 	return dataplane.Components{b.egress, b.fabric, fast, sources.New(b.path, b.podAddresses, b.fabric.Senders, b.host()), deny, ports}, nil
 }
 

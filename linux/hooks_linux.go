@@ -67,7 +67,7 @@ func (b *Backend) policed(name string, index int) (bool, error) {
 // trackConnections loads programs that query connection tracking, if its kernel module is loaded. It
 // reports whether all programs do.
 func (b *Backend) trackConnections() (bool, error) {
-	if asks, err := b.path.LearnToAsk(); err != nil || !asks {
+	if asks, err := b.path.ProbeConntrack(); err != nil || !asks {
 		return false, err
 	}
 	b.step("exchange programs")

@@ -251,7 +251,7 @@ func reshaped(t *testing.T, from *ebpf.Map, without ...string) *ebpf.Map {
 
 // Flows survive if the older layout has their fields at other offsets. Flows with unknown
 // values are skipped and counted.
-func TestFlowsAreCarriedByTheNamesOfTheirFields(t *testing.T) {
+func TestFlowsAreMigratedByTheNamesOfTheirFields(t *testing.T) {
 	l := newLab(t)
 	u := newUpgradeTraffic(l)
 	u.begin()

@@ -9,7 +9,7 @@ func (b *Backend) notePathModes() {
 	older := len(b.upgrade.waiting)
 	modes := dataplane.CountModes("pods", map[string]int{"tcx": len(b.linked), "older": older, "clsact": max(0, len(b.specs)-len(b.linked)-older)})
 	clients := dataplane.PathMode{Part: "clients", Mode: "dropped", Count: 1}
-	if b.path.Asks() {
+	if b.path.QueriesConntrack() {
 		clients.Mode = "tracked"
 	}
 	modes = append(modes, dataplane.PathMode{Part: "same_node", Mode: "redirect", Count: 1}, clients,

@@ -88,13 +88,13 @@ func (b *Backend) takeOver() error {
 		return err // it would deliver by an outdated policy
 	}
 	if !b.path.Alone() {
-		carried, err := b.switchAll()
+		migrated, err := b.switchAll()
 		if err != nil {
 			return fmt.Errorf("migrate layout %s: %w", was, err)
 		}
-		b.log.Info("switched to the programs of the new layout", "layout", was, "to", loader.LayoutVersion, "flows", carried.Alive, "expired", carried.Expired, "unknown", carried.Unknown)
-		if carried.Unknown > 0 {
-			b.log.Warn("some flows could not be migrated and are evaluated again", "flows", carried.Unknown)
+		b.log.Info("switched to the programs of the new layout", "layout", was, "to", loader.LayoutVersion, "flows", migrated.Alive, "expired", migrated.Expired, "unknown", migrated.Unknown)
+		if migrated.Unknown > 0 {
+			b.log.Warn("some flows could not be migrated and are evaluated again", "flows", migrated.Unknown)
 		}
 	}
 	b.step("decide egress alone")
@@ -113,10 +113,10 @@ func (b *Backend) takeOver() error {
 // programs that call the older ones, so that all interfaces switch at once. It migrates flows
 // before the switch, so that our programs know them, and again after it, for flows that opened
 // in between.
-func (b *Backend) switchAll() (carried loader.Carried, err error) {
+func (b *Backend) switchAll() (migrated loader.Migrated, err error) {
 	all, err := link.List()
 	if err != nil {
-		return carried, err
+		return migrated, err
 	}
 	found := slices.DeleteFunc(all, func(f link.Found) bool { return !b.underOlder(f.Index) })
 	exchanged, err := b.path.Exchanged()
@@ -124,19 +124,19 @@ func (b *Backend) switchAll() (carried loader.Carried, err error) {
 		err = b.exchange(found)
 	}
 	if err != nil {
-		return carried, err
+		return migrated, err
 	}
-	b.step("carry late flows")
-	if carried, err = b.path.CarryFlows(); err != nil {
-		return carried, err
+	b.step("migrate late flows")
+	if migrated, err = b.path.MigrateFlows(); err != nil {
+		return migrated, err
 	}
 	for _, f := range found {
 		if err := b.settlePrograms(f); err != nil {
-			return carried, err
+			return migrated, err
 		}
 	}
 	b.step("load strict programs")
-	return carried, b.path.DecideAlone()
+	return migrated, b.path.DecideAlone()
 }
 
 // exchange switches these interfaces to our programs.
@@ -161,8 +161,8 @@ func (b *Backend) exchange(found []link.Found) error {
 			}
 		}
 	}
-	b.step("carry flows")
-	if _, err := b.path.CarryFlows(); err != nil {
+	b.step("migrate flows")
+	if _, err := b.path.MigrateFlows(); err != nil {
 		return err
 	}
 	for _, f := range found {
@@ -171,8 +171,8 @@ func (b *Backend) exchange(found []link.Found) error {
 			return err
 		}
 	}
-	b.step("carry flows again")
-	if _, err := b.path.CarryFlows(); err != nil {
+	b.step("migrate flows again")
+	if _, err := b.path.MigrateFlows(); err != nil {
 		return err
 	}
 	b.step("exchange programs")

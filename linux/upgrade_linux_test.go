@@ -359,8 +359,8 @@ func TestUpgradeIsKilledAtEveryStep(t *testing.T) {
 		}
 	}
 	t.Logf("killed at %d steps: %q", len(steps), steps)
-	for _, want := range []string{"divert", "divert classifiers", "carry flows", "register endpoint again", "carry flows again", "exchange programs",
-		"carry late flows", "take links", "load strict programs", "decide egress alone", "remove older layout"} {
+	for _, want := range []string{"divert", "divert classifiers", "migrate flows", "register endpoint again", "migrate flows again", "exchange programs",
+		"migrate late flows", "take links", "load strict programs", "decide egress alone", "remove older layout"} {
 		if !strings.Contains(strings.Join(steps, ","), want) {
 			t.Errorf("there was no step %q", want)
 		}

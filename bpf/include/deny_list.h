@@ -12,18 +12,18 @@
  * positives, never false negatives. */
 
 /* Bits of an address, or of its hash, that form the number of its region. */
-#define SIEVE_BITS 20
+#define REGION_BITS 20
 
 /* Bit n of a word stands for the region whose number modulo 64 is n. */
-struct sieve {
+struct prefilter {
 	__u64 singles;  /* deny4 or deny6 may hold addresses of the region */
 	__u64 prefixes; /* a prefix in deny_prefixes4 or deny_prefixes6 may overlap the region */
 };
-_Static_assert(sizeof(struct sieve) == 16, "shared with user space");
+_Static_assert(sizeof(struct prefilter) == 16, "shared with user space");
 
 enum deny_action {
 	DENY_SOURCE = 0,
-	SPARE_SOURCE = 1, /* exempt: never denied, even if a prefix contains it */
+	EXEMPT_SOURCE = 1, /* exempt: never denied, even if a prefix contains it */
 };
 
 struct deny_entry {
@@ -33,21 +33,21 @@ struct deny_entry {
 /* By region / 64. The region is the first 20 bits of an IPv4 address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1 << (SIEVE_BITS - 6));
+	__uint(max_entries, 1 << (REGION_BITS - 6));
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
-	__type(value, struct sieve);
+	__type(value, struct prefilter);
 } deny_sieve4 SEC(".maps");
 
 /* By region / 64. The region is 20 bits of a hash of the first 32 bits of the address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1 << (SIEVE_BITS - 6));
+	__uint(max_entries, 1 << (REGION_BITS - 6));
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 	__type(key, __u32);
-	__type(value, struct sieve);
+	__type(value, struct prefilter);
 } deny_sieve6 SEC(".maps");
 
 /* Single addresses. An entry here overrides all prefixes. */
@@ -91,8 +91,8 @@ struct {
 /* Reports whether the deny list contains a source address, in network byte order. */
 static __always_inline bool denied4(__be32 src)
 {
-	__u32 region = bpf_ntohl(src) >> (32 - SIEVE_BITS), word = region / 64;
-	struct sieve *s = bpf_map_lookup_elem(&deny_sieve4, &word);
+	__u32 region = bpf_ntohl(src) >> (32 - REGION_BITS), word = region / 64;
+	struct prefilter *s = bpf_map_lookup_elem(&deny_sieve4, &word);
 	struct prefix4 prefix = { .bits = 32 };
 	struct deny_entry *found;
 	__u64 bit = 1ULL << (region % 64);
@@ -113,8 +113,8 @@ static __always_inline bool denied4(__be32 src)
 static __always_inline bool denied6(const __be32 *src)
 {
 	/* Multiplying by 2^32 divided by the golden ratio spreads adjacent prefixes. */
-	__u32 region = bpf_ntohl(src[0]) * 0x9e3779b1U >> (32 - SIEVE_BITS), word = region / 64;
-	struct sieve *s = bpf_map_lookup_elem(&deny_sieve6, &word);
+	__u32 region = bpf_ntohl(src[0]) * 0x9e3779b1U >> (32 - REGION_BITS), word = region / 64;
+	struct prefilter *s = bpf_map_lookup_elem(&deny_sieve6, &word);
 	struct prefix6 prefix = { .bits = 128 };
 	struct deny_entry *found;
 	__u64 bit = 1ULL << (region % 64);

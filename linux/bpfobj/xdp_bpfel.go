@@ -154,6 +154,12 @@ type XdpPortClass struct {
 	Class uint16
 }
 
+type XdpPrefilter struct {
+	_        structs.HostLayout
+	Singles  uint64
+	Prefixes uint64
+}
+
 type XdpPrefix4 struct {
 	_    structs.HostLayout
 	Bits uint32
@@ -169,12 +175,6 @@ type XdpPrefix6 struct {
 type XdpRow struct {
 	_     structs.HostLayout
 	Allow [16]uint64
-}
-
-type XdpSieve struct {
-	_        structs.HostLayout
-	Singles  uint64
-	Prefixes uint64
 }
 
 type XdpSlot struct {

@@ -60,7 +60,7 @@ func TestEveryWriteOfAChange(t *testing.T) {
 		is, _ := random(r)
 		to := Layout(is, nil)
 		w := Diff(from, to)
-		now, sieves := Union(from, NewEntries()), Union(from, to).Sieves()
+		now, prefilters := Union(from, NewEntries()), Union(from, to).Prefilters()
 		addresses := make([]netip.Addr, 60)
 		for i := range addresses {
 			addresses[i] = sample(r)
@@ -68,7 +68,7 @@ func TestEveryWriteOfAChange(t *testing.T) {
 		check := func() {
 			t.Helper()
 			for _, a := range addresses {
-				if before, after := was.Denies(a), is.Denies(a); before == after && now.Lookup(sieves, a) != after {
+				if before, after := was.Denies(a), is.Denies(a); before == after && now.Lookup(prefilters, a) != after {
 					t.Fatalf("round %d: %s: in between %t, before and after %t", round, a, !after, after)
 				}
 			}
@@ -89,9 +89,9 @@ func TestEveryWriteOfAChange(t *testing.T) {
 			delete(now.Singles, a)
 			check()
 		}
-		sieves = to.Sieves()
+		prefilters = to.Prefilters()
 		for _, a := range addresses {
-			if now.Lookup(sieves, a) != is.Denies(a) {
+			if now.Lookup(prefilters, a) != is.Denies(a) {
 				t.Fatalf("round %d: %s: the maps say %t", round, a, !is.Denies(a))
 			}
 			if is.Denies(a) {
@@ -115,13 +115,13 @@ func TestSieveOfEveryLength(t *testing.T) {
 		for bits := 1; bits <= a.BitLen(); bits++ {
 			p := netip.PrefixFrom(a, bits).Masked()
 			e := Layout(set(p), nil)
-			sieves := e.Sieves()
+			prefilters := e.Prefilters()
 			for _, in := range []netip.Addr{a, p.Addr()} {
-				if !e.Lookup(sieves, in) {
+				if !e.Lookup(prefilters, in) {
 					t.Errorf("%s does not deny %s", p, in)
 				}
 			}
-			if before := p.Addr().Prev(); before.IsValid() && before.BitLen() == a.BitLen() && e.Lookup(sieves, before) {
+			if before := p.Addr().Prev(); before.IsValid() && before.BitLen() == a.BitLen() && e.Lookup(prefilters, before) {
 				t.Errorf("%s denies %s", p, before)
 			}
 		}
@@ -131,7 +131,7 @@ func TestSieveOfEveryLength(t *testing.T) {
 func TestAlsoSpared(t *testing.T) {
 	own := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("192.0.2.1")}
 	e := Layout(set(netip.MustParsePrefix("10.0.0.0/8")), own)
-	if len(e.Singles) != 1 || e.Lookup(e.Sieves(), own[0]) || !e.Lookup(e.Sieves(), netip.MustParseAddr("10.0.0.2")) {
+	if len(e.Singles) != 1 || e.Lookup(e.Prefilters(), own[0]) || !e.Lookup(e.Prefilters(), netip.MustParseAddr("10.0.0.2")) {
 		t.Errorf("%+v", e)
 	}
 	if n := e.Count(); n != [2]int{1, 0} {

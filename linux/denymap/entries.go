@@ -17,8 +17,8 @@ type Action uint32
 // The actions.
 const (
 	Deny Action = iota
-	// Spare exempts a single address, even if a prefix contains it.
-	Spare
+	// Exempt exempts a single address, even if a prefix contains it.
+	Exempt
 )
 
 // Entries are the content of the maps.
@@ -48,7 +48,7 @@ func Layout(s *model.DenySet, also []netip.Addr) *Entries {
 	}
 	for _, a := range slices.Concat(s.Spared, also) {
 		if _, listed := s.Covering(a); listed {
-			e.Singles[a] = Spare
+			e.Singles[a] = Exempt
 		}
 	}
 	return e
@@ -98,9 +98,9 @@ func (e *Entries) Count() (n [2]int) {
 	return n
 }
 
-// Sieves returns the prefilter of each IP version for the entries.
-func (e *Entries) Sieves() [2]Sieve {
-	s := [2]Sieve{make(Sieve, Words), make(Sieve, Words)}
+// Prefilters returns the prefilter of each IP version for the entries.
+func (e *Entries) Prefilters() [2]Prefilter {
+	s := [2]Prefilter{make(Prefilter, Words), make(Prefilter, Words)}
 	for a := range e.Singles {
 		s[family(a)].addSingle(a)
 	}
@@ -111,8 +111,8 @@ func (e *Entries) Sieves() [2]Sieve {
 }
 
 // Lookup decides as the program does: it reports whether packets from an address are dropped.
-func (e *Entries) Lookup(sieves [2]Sieve, a netip.Addr) bool {
-	singles, prefixes := sieves[family(a)].may(a)
+func (e *Entries) Lookup(prefilters [2]Prefilter, a netip.Addr) bool {
+	singles, prefixes := prefilters[family(a)].may(a)
 	if singles {
 		if action, ok := e.Singles[a]; ok {
 			return action == Deny

@@ -157,7 +157,7 @@ func (f *Fabric) sync(now time.Time, audit bool) {
 	self.Underlay, self.MTU = uplink.Prefixes, uplink.MTU
 	plan := fabric.Make(f.cfg, self, f.peers)
 	c := &changes{foreign: make(map[netip.Prefix]bool)}
-	f.tunnel = c.carryOut(plan, uplink, f.cfg.Mode)
+	f.tunnel = c.apply(plan, uplink, f.cfg.Mode)
 	f.foreign = c.foreign
 	if audit && !f.failed && reflect.DeepEqual(f.plan, plan) {
 		for _, done := range c.done {
@@ -212,9 +212,9 @@ func (c *changes) do(what string, err error) {
 
 func (c *changes) fail(err error) { c.errs = append(c.errs, err) }
 
-// carryOut applies the plan. Everything that packets need on a route comes before the route
+// apply applies the plan. Everything that packets need on a route comes before the route
 // itself. It returns the index of the tunnel device, 0 without one.
-func (c *changes) carryOut(p *fabric.Plan, uplink Uplink, mode fabric.Mode) (tunnel int) {
+func (c *changes) apply(p *fabric.Plan, uplink Uplink, mode fabric.Mode) (tunnel int) {
 	if mode != fabric.None {
 		c.forwarding(uplink.Name, slices.ContainsFunc(p.Own, isIPv6))
 	}

@@ -40,13 +40,13 @@ type Programs interface {
 	NodeLinks() ([]string, error)
 	AuditNodeLink(name string, ifindex int) ([]loader.Finding, error)
 	RepairNodeLink(name string, ifindex int) error
-	// SetWays writes the node routes.
-	SetWays(map[netip.Prefix]loader.Way) error
+	// SetNodeRoutes writes the node routes.
+	SetNodeRoutes(map[netip.Prefix]loader.NodeRoute) error
 }
 
 // Routes are the node routes of the fabric. A fabric.Fabric implements them.
 type Routes interface {
-	Ways() (all []fabric.Way, known bool, err error)
+	NodeRoutes() (all []fabric.NodeRoute, known bool, err error)
 	Hops() []commonfabric.Hop
 }
 
@@ -70,7 +70,7 @@ type FastPath struct {
 	routes   Routes
 	host     dataplane.Host
 	tracking bool // all programs query connection tracking
-	now      wantedWays
+	now      wantedRoutes
 	synced   bool // maps and devices match the fabric
 	failed   string
 	due      time.Time
@@ -123,12 +123,12 @@ func (f *FastPath) track() (err error) {
 
 // wanted returns the devices that need from_node, and the node routes. Under an older layout no
 // packet uses the fast path, because the older programs do not know such flows.
-func (f *FastPath) wanted() (w wantedWays, known bool, err error) {
-	w = wantedWays{make(map[string]int), make(map[netip.Prefix]loader.Way)}
+func (f *FastPath) wanted() (w wantedRoutes, known bool, err error) {
+	w = wantedRoutes{make(map[string]int), make(map[netip.Prefix]loader.NodeRoute)}
 	may := f.cfg.Forwarding == Direct && f.tracking && f.programs.Older() == ""
-	all, known, err := f.routes.Ways()
+	all, known, err := f.routes.NodeRoutes()
 	for _, one := range all {
-		w.ways[one.Prefix] = loader.Way{Index: one.Index, Direct: may && one.Bypass}
+		w.routes[one.Prefix] = loader.NodeRoute{Index: one.Index, Direct: may && one.Bypass}
 		if may && one.Bypass {
 			w.devices[one.Device] = one.Index
 		}
@@ -136,16 +136,16 @@ func (f *FastPath) wanted() (w wantedWays, known bool, err error) {
 	return w, known, err
 }
 
-// wantedWays are the devices that need the program, and the node routes.
-type wantedWays struct {
+// wantedRoutes are the devices that need the program, and the node routes.
+type wantedRoutes struct {
 	devices map[string]int
-	ways    map[netip.Prefix]loader.Way
+	routes  map[netip.Prefix]loader.NodeRoute
 }
 
 // direct counts the node routes that allow the fast path.
-func (w wantedWays) direct() (n int) {
-	for _, way := range w.ways {
-		if way.Direct {
+func (w wantedRoutes) direct() (n int) {
+	for _, route := range w.routes {
+		if route.Direct {
 			n++
 		}
 	}
@@ -164,12 +164,12 @@ func (f *FastPath) sync() error {
 			return err
 		}
 	}
-	if f.synced && maps.Equal(w.devices, f.now.devices) && maps.Equal(w.ways, f.now.ways) {
+	if f.synced && maps.Equal(w.devices, f.now.devices) && maps.Equal(w.routes, f.now.routes) {
 		return nil
 	}
 	f.synced = false
-	f.host.Step("write ways")
-	if err := f.programs.SetWays(w.ways); err != nil {
+	f.host.Step("write node routes")
+	if err := f.programs.SetNodeRoutes(w.routes); err != nil {
 		return err
 	}
 	f.host.Step("detach from devices")
@@ -227,7 +227,7 @@ func (f *FastPath) PathModes() []dataplane.PathMode {
 	modes := make(map[string]int)
 	for _, h := range f.routes.Hops() {
 		mode := Stack
-		if f.now.ways[h.Prefix].Direct {
+		if f.now.routes[h.Prefix].Direct {
 			mode = Direct
 		}
 		modes[string(mode)+"_"+string(h.Via)]++

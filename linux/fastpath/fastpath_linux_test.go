@@ -30,7 +30,7 @@ var (
 type kernel struct {
 	older    string
 	attached map[string]bool
-	routes   []fabric.Way
+	routes   []fabric.NodeRoute
 	done     []string
 	fails    string // the change that fails
 }
@@ -71,15 +71,17 @@ func (k *kernel) AuditNodeLink(name string, _ int) ([]loader.Finding, error) {
 	return []loader.Finding{{Object: "link", Interface: name, Detail: "from_node is missing"}}, nil
 }
 func (k *kernel) RepairNodeLink(name string, i int) error { return k.AttachNode(name, i) }
-func (k *kernel) SetWays(ways map[netip.Prefix]loader.Way) error {
+func (k *kernel) SetNodeRoutes(routes map[netip.Prefix]loader.NodeRoute) error {
 	var list []string
-	for p, w := range ways {
+	for p, w := range routes {
 		list = append(list, fmt.Sprintf("%s:%t", p, w.Direct))
 	}
 	slices.Sort(list)
 	return k.change("route " + strings.Join(list, " "))
 }
-func (k *kernel) Ways() ([]fabric.Way, bool, error) { return k.routes, k.routes != nil, nil }
+func (k *kernel) NodeRoutes() ([]fabric.NodeRoute, bool, error) {
+	return k.routes, k.routes != nil, nil
+}
 func (k *kernel) Hops() (hops []commonfabric.Hop) {
 	for _, r := range k.routes {
 		hops = append(hops, commonfabric.Hop{Prefix: r.Prefix, Via: commonfabric.VXLAN})
@@ -112,7 +114,7 @@ func TestOrderOfChanges(t *testing.T) {
 	k, tracks, now := &kernel{}, true, time.Now()
 	f := path(k, &tracks)
 	k.expect(t, f, &now) // no plan yet
-	k.routes = []fabric.Way{{Prefix: rangeB, Device: "eth0", Index: 2, Bypass: true}, {Prefix: rangeC, Device: "eth1", Index: 3, Bypass: true}}
+	k.routes = []fabric.NodeRoute{{Prefix: rangeB, Device: "eth0", Index: 2, Bypass: true}, {Prefix: rangeC, Device: "eth1", Index: 3, Bypass: true}}
 	k.expect(t, f, &now, "attach eth0", "attach eth1", "route 10.1.2.0/24:true 10.1.3.0/24:true")
 	k.expect(t, f, &now)
 	k.routes = k.routes[:1]
@@ -128,7 +130,7 @@ func TestOrderOfChanges(t *testing.T) {
 func TestHostStackUntilReady(t *testing.T) {
 	k, tracks, now := &kernel{older: "v1"}, false, time.Now()
 	f := path(k, &tracks)
-	k.routes = []fabric.Way{{Prefix: rangeB, Device: "eth0", Index: 2, Bypass: true}}
+	k.routes = []fabric.NodeRoute{{Prefix: rangeB, Device: "eth0", Index: 2, Bypass: true}}
 	k.expect(t, f, &now, "route 10.1.2.0/24:false")
 	tracks = true
 	k.expect(t, f, &now) // the older programs still decide
@@ -147,7 +149,7 @@ func TestHostStackUntilReady(t *testing.T) {
 func TestRetryAndRepair(t *testing.T) {
 	k, tracks, now := &kernel{}, true, time.Now()
 	f := path(k, &tracks)
-	k.routes = []fabric.Way{{Prefix: rangeB, Device: "eth0", Index: 2, Bypass: true}}
+	k.routes = []fabric.NodeRoute{{Prefix: rangeB, Device: "eth0", Index: 2, Bypass: true}}
 	k.fails = "route 10.1.2.0/24:true"
 	k.expect(t, f, &now, "attach eth0")
 	if found, err := f.Audit(context.Background(), nil); len(found) > 0 || err != nil {

@@ -41,7 +41,7 @@ type intent struct {
 	endpoints   map[bpfobj.PodIfindex]bpfobj.PodEndpoint
 	locals      map[netip.Addr]uint32
 	attachments map[uint32]bpfobj.PodAttachment
-	ways        map[netip.Prefix]bpfobj.PodNodeRoute
+	routes      map[netip.Prefix]bpfobj.PodNodeRoute
 	owners      map[netip.Prefix]bpfobj.PodOwnerEntry
 	senders     map[bpfobj.PodAddr6]bpfobj.EgressTunnelNode
 	sources     map[netip.Prefix]bpfobj.EgressTunnelNode
@@ -89,9 +89,9 @@ func (d *DataPath) checks(alive map[int]bool) ([]check, error) {
 			func() error { _, err := d.interfaces.audit(endpoints, true); return err }},
 		d.generationCheck(),
 	}
-	if w.ways != nil {
-		all = append(all, prefixesCheck("ways", o.Ways4, o.Ways6, w.ways)...)
-		all = append(all, variableCheck("forward_direct", o.ForwardDirect, direct(w.ways)))
+	if w.routes != nil {
+		all = append(all, prefixesCheck("ways", o.Ways4, o.Ways6, w.routes)...)
+		all = append(all, variableCheck("forward_direct", o.ForwardDirect, direct(w.routes)))
 	}
 	if w.owners != nil {
 		all = append(all, prefixesCheck("owners", o.Owners4, o.Owners6, w.owners)...)

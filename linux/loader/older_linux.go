@@ -30,8 +30,8 @@ type older struct {
 	// Otherwise its programs decide everything before the host stack.
 	marks     bool
 	endpoints map[int]bpfobj.PodEndpoint
-	flows     []carrier
-	carried   Carried
+	flows     []flowSource
+	migrated  Migrated
 	// alone says that our programs are attached everywhere.
 	alone bool
 }

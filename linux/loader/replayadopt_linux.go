@@ -28,10 +28,10 @@ func (d *DataPath) ShareRecords(share bool) error {
 	return nil
 }
 
-// Adopt removes all flows from the table and stores them again, as CarryFlows does with flows
+// Adopt removes all flows from the table and stores them again, as MigrateFlows does with flows
 // of an older layout. has are the fields of that layout; slots are those of the pods of this
 // node.
-func (r *Replayer) Adopt(slots map[netip.Addr]uint32, has policymap.CarriedFields) error {
+func (r *Replayer) Adopt(slots map[netip.Addr]uint32, has policymap.MigratedFields) error {
 	limits, err := r.d.readLimits()
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (r *Replayer) Adopt(slots map[netip.Addr]uint32, has policymap.CarriedField
 	var all []bpfobj.PodAdoption
 	keep := func(key any, v6 bool, c bpfobj.PodConn) error {
 		a, ends, protocol, err := adoptionOf(encoded(key), v6)
-		flow, known := policymap.CarryFlow(carried(c, has), has)
+		flow, known := policymap.MigrateFlow(previous(c, has), has)
 		if err != nil || !known || limits.expired(&flow, protocol, now) {
 			return err
 		}
@@ -97,8 +97,8 @@ func encoded(v any) []byte {
 	return b.Bytes()
 }
 
-// carried returns a flow as a layout with these fields holds it.
-func carried(c bpfobj.PodConn, has policymap.CarriedFields) bpfobj.PodCarriedFlow {
+// previous returns a flow as a layout with these fields holds it.
+func previous(c bpfobj.PodConn, has policymap.MigratedFields) bpfobj.PodCarriedFlow {
 	was := bpfobj.PodCarriedFlow{Seen: c.Seen, State: c.State, BackendPort: c.BackendPort, Backend: c.Backend, Client: c.Client}
 	if has.End {
 		was.End, was.FlowFlags, was.Sent = c.End, c.FlowFlags, c.Sent

@@ -14,7 +14,7 @@ import (
 type Settings struct {
 	Timeouts Timeouts
 	Events   Events
-	// Direct lets packets between pods of different nodes use the fast path, where SetWays
+	// Direct lets packets between pods of different nodes use the fast path, where SetNodeRoutes
 	// allows it.
 	Direct bool
 	// Tunnel is the tunnel of the fabric. Without one, the programs do not check tunneled

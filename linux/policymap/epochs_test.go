@@ -19,7 +19,7 @@ func TestEpochsGoOn(t *testing.T) {
 	for seed := range uint64(6) {
 		k := newKernel()
 		s := world.Random(seed, shapes[0])
-		highest := uint32(policymap.CarriedEpoch)
+		highest := uint32(policymap.MigratedEpoch)
 		// later records the slots and checks those that differ from was.
 		later := func(what string, was *policymap.Entries) {
 			t.Helper()

@@ -212,7 +212,7 @@ func TestNothingIsLeft(t *testing.T) {
 func TestKeepSlot(t *testing.T) {
 	l := policymap.NewLayout(policymap.Capacity{Slots: 4})
 	kept, err := l.KeepSlot("a", 1)
-	if err != nil || kept.Index != 1 || kept.Slot.Table != policymap.DenyAll || kept.Slot.Epoch <= policymap.CarriedEpoch {
+	if err != nil || kept.Index != 1 || kept.Slot.Table != policymap.DenyAll || kept.Slot.Epoch <= policymap.MigratedEpoch {
 		t.Fatalf("kept %+v, %v", kept, err)
 	}
 	if w, err := l.AddSlot("a"); err != nil || w != kept {

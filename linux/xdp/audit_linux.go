@@ -24,7 +24,7 @@ func (f *Filter) Audit(want *denymap.Entries, devices map[string]int) (found []l
 		found = append(found, loader.Finding{Object: "deny_list", Detail: fmt.Sprintf(
 			"%d single addresses and %d prefixes differ or are unwanted, %d and %d are missing", len(w.Singles), len(w.Prefixes), len(w.DropSingles), len(w.DropPrefixes))})
 	}
-	wrong, err := f.objects.sifted(want.Sieves())
+	wrong, err := f.objects.comparePrefilter(want.Prefilters())
 	if err != nil {
 		return nil, err
 	}

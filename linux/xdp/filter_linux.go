@@ -160,12 +160,12 @@ func (f *Filter) Apply(want *denymap.Entries) error {
 	}
 	w, have := denymap.Diff(f.entries, want), f.entries
 	f.entries = nil
-	err := f.objects.sift(denymap.Union(have, want).Sieves())
+	err := f.objects.writePrefilter(denymap.Union(have, want).Prefilters())
 	if err == nil {
 		err = f.objects.execute(w)
 	}
 	if err == nil {
-		err = f.objects.sift(want.Sieves())
+		err = f.objects.writePrefilter(want.Prefilters())
 	}
 	if err != nil {
 		return fmt.Errorf("write deny list: %w", err)

@@ -97,10 +97,10 @@ func splitPrefixes(all []netip.Prefix) (v4 pairs[bpfobj.XdpPrefix4], v6 pairs[bp
 	return v4, v6
 }
 
-// sift writes the words of the prefilter that differ, each by stores that programs read as a
+// writePrefilter writes the words of the prefilter that differ, each by stores that programs read as a
 // whole.
-func (m *denyMaps) sift(want [2]denymap.Sieve) error {
-	const size = 16 // struct sieve
+func (m *denyMaps) writePrefilter(want [2]denymap.Prefilter) error {
+	const size = 16 // struct prefilter
 	for family, sieve := range []*ebpf.Map{m.Sieve4, m.Sieve6} {
 		memory, err := sieve.Memory()
 		if err != nil {
@@ -125,9 +125,9 @@ func (m *denyMaps) sift(want [2]denymap.Sieve) error {
 	return nil
 }
 
-// sifted counts the words of the prefilter that differ.
-func (m *denyMaps) sifted(want [2]denymap.Sieve) (wrong int, err error) {
-	const size = 16 // struct sieve
+// comparePrefilter counts the words of the prefilter that differ.
+func (m *denyMaps) comparePrefilter(want [2]denymap.Prefilter) (wrong int, err error) {
+	const size = 16 // struct prefilter
 	for family, sieve := range []*ebpf.Map{m.Sieve4, m.Sieve6} {
 		memory, err := sieve.Memory()
 		if err != nil {

@@ -158,12 +158,12 @@ func (r *Runner) surroundings() error {
 	for _, p := range ranges {
 		owners[p] = loader.PodsOwn
 	}
-	planned := make(map[netip.Prefix]loader.Way)
+	planned := make(map[netip.Prefix]loader.NodeRoute)
 	for _, w := range ways {
-		planned[w.Range] = loader.Way{Index: w.Device, Direct: w.Direct}
+		planned[w.Range] = loader.NodeRoute{Index: w.Device, Direct: w.Direct}
 	}
 	nodes := []loader.TunnelNode{{Name: "node2", Underlay: tunnels[0].Outer, Sources: tunnels[0].Inner}}
-	return errors.Join(r.path.SetOwners(owners), r.path.SetWays(planned), r.path.SetTunnelNodes(nodes))
+	return errors.Join(r.path.SetOwners(owners), r.path.SetNodeRoutes(planned), r.path.SetTunnelNodes(nodes))
 }
 
 // Run runs a sequence on a node without pods and flows. A *Failure says which packet

@@ -34,7 +34,7 @@ func (r *Runner) adopt(layout int) error {
 		}
 	}
 	r.node.Adopt(layout)
-	return r.replay.Adopt(slots, policymap.CarriedFields{
+	return r.replay.Adopt(slots, policymap.MigratedFields{
 		End: layout >= reference.WithClients, Backend: layout >= reference.WithBackends, Client: layout >= reference.WithClients,
 	})
 }

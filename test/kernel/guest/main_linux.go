@@ -64,14 +64,14 @@ func learnLate() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, path.Close(), loader.Remove(dir)) }()
-	before, err := path.LearnToAsk()
+	before, err := path.ProbeConntrack()
 	if err != nil {
 		return err
 	}
 	if err := loadModules(); err != nil {
 		return err
 	}
-	after, err := path.LearnToAsk()
+	after, err := path.ProbeConntrack()
 	fmt.Printf("guest: asks connection tracking: without its module %t, with it %t\n", before, after)
 	if err == nil && (before || !after) {
 		err = errors.New("connection tracking that comes late is not asked")

@@ -64,21 +64,21 @@ func TestShapesAreEqual(t *testing.T) {
 }
 
 // Roles stay, under an epoch that no slot has. Flows with unknown values are rejected.
-func TestCarryFlow(t *testing.T) {
-	v2 := policymap.CarriedFields{Backend: true}
+func TestMigrateFlow(t *testing.T) {
+	v2 := policymap.MigratedFields{Backend: true}
 	old := bpfobj.PodCarriedFlow{Seen: 7, State: 1, Side: [2]uint8{1, 6}, Flags: 3, Packets: [2]uint64{3, 1 << 40}, BackendPort: 80, Backend: [16]byte{15: 2}}
-	got, ok := policymap.CarryFlow(old, v2)
+	got, ok := policymap.MigrateFlow(old, v2)
 	want := bpfobj.PodConn{Seen: 7, State: 1, FlowFlags: bpfobj.ConnDirect | bpfobj.ConnTranslated, Sent: [2]uint32{3, math.MaxUint32},
-		End: ends(policymap.CarriedEpoch, bpfobj.RoleOpened, bpfobj.RoleAccepted|bpfobj.RoleRevoked), BackendPort: 80, Backend: [16]byte{15: 2}}
+		End: ends(policymap.MigratedEpoch, bpfobj.RoleOpened, bpfobj.RoleAccepted|bpfobj.RoleRevoked), BackendPort: 80, Backend: [16]byte{15: 2}}
 	if !ok || got != want {
 		t.Errorf("carried %+v, %t, want %+v", got, ok, want)
 	}
-	got, _ = policymap.CarryFlow(old, policymap.CarriedFields{})
+	got, _ = policymap.MigrateFlow(old, policymap.MigratedFields{})
 	if want.FlowFlags, want.BackendPort, want.Backend = bpfobj.ConnDirect, 0, [16]byte{}; got != want {
 		t.Errorf("without a backend carried %+v, want %+v", got, want)
 	}
 	old.Flags = 0xfd
-	if got, _ := policymap.CarryFlow(old, v2); got.FlowFlags != bpfobj.ConnDirect {
+	if got, _ := policymap.MigrateFlow(old, v2); got.FlowFlags != bpfobj.ConnDirect {
 		t.Errorf("flags 0xfd were carried as %#x", got.FlowFlags)
 	}
 	for _, change := range []func(*bpfobj.PodCarriedFlow){
@@ -86,27 +86,27 @@ func TestCarryFlow(t *testing.T) {
 	} {
 		odd := old
 		change(&odd)
-		if _, ok := policymap.CarryFlow(odd, v2); ok {
+		if _, ok := policymap.MigrateFlow(odd, v2); ok {
 			t.Errorf("%+v was carried", odd)
 		}
 	}
-	v3 := policymap.CarriedFields{End: true, Backend: true, Client: true}
+	v3 := policymap.MigratedFields{End: true, Backend: true, Client: true}
 	now := bpfobj.PodCarriedFlow{Seen: 7, State: 2, End: ends(40, bpfobj.RoleAccepted|bpfobj.RoleOfHost, 0), Sent: [2]uint32{3, 4},
 		FlowFlags: bpfobj.ConnRemote | bpfobj.ConnMasqueraded | bpfobj.ConnOutside, Client: [16]byte{15: 9}}
-	got, ok = policymap.CarryFlow(now, v3)
+	got, ok = policymap.MigrateFlow(now, v3)
 	want = bpfobj.PodConn{Seen: 7, State: 2, Sent: [2]uint32{3, 4}, FlowFlags: bpfobj.ConnMasqueraded, Client: [16]byte{15: 9},
-		End: ends(policymap.CarriedEpoch, bpfobj.RoleAccepted|bpfobj.RoleOfHost, 0)}
+		End: ends(policymap.MigratedEpoch, bpfobj.RoleAccepted|bpfobj.RoleOfHost, 0)}
 	if !ok || got != want {
 		t.Errorf("carried %+v, %t, want %+v", got, ok, want)
 	}
 	if now.End[1].Roles = 16; ok {
-		if _, ok := policymap.CarryFlow(now, v3); ok {
+		if _, ok := policymap.MigrateFlow(now, v3); ok {
 			t.Error("a role that means nothing was carried")
 		}
 	}
 	// The first epoch that a layout assigns is a later one.
 	slot, err := policymap.NewLayout(policymap.Capacity{Slots: 1}).AddSlot("a")
-	if err != nil || slot.Slot.Epoch <= policymap.CarriedEpoch {
+	if err != nil || slot.Slot.Epoch <= policymap.MigratedEpoch {
 		t.Errorf("the first slot is %+v, %v", slot, err)
 	}
 }
@@ -114,7 +114,7 @@ func TestCarryFlow(t *testing.T) {
 func TestMergeFlow(t *testing.T) {
 	const live, revoked = 12, bpfobj.RoleRevoked
 	carried := func(seen uint32, a, b uint8) bpfobj.PodConn {
-		return bpfobj.PodConn{Seen: seen, End: ends(policymap.CarriedEpoch, a, b)}
+		return bpfobj.PodConn{Seen: seen, End: ends(policymap.MigratedEpoch, a, b)}
 	}
 	used := func(seen uint32, a, b uint8) bpfobj.PodConn {
 		return bpfobj.PodConn{Seen: seen, End: ends(live, a, b)}
@@ -186,7 +186,7 @@ func FuzzConversion(f *testing.F) {
 		if _, err := binary.Decode(got, binary.NativeEndian, &there); err != nil {
 			t.Fatal(err)
 		}
-		if carried, ok := policymap.CarryFlow(flow, policymap.CarriedFields{End: data[0]%2 == 0, Backend: data[0]%4 == 0, Client: data[0]%8 == 0}); ok {
+		if carried, ok := policymap.MigrateFlow(flow, policymap.MigratedFields{End: data[0]%2 == 0, Backend: data[0]%4 == 0, Client: data[0]%8 == 0}); ok {
 			wantAskedAgain(t, carried)
 			if merged, _ := policymap.MergeFlow(carried, there); merged.End[0].Roles != there.End[0].Roles || merged.End[1].Roles != there.End[1].Roles {
 				wantAskedAgain(t, merged)
@@ -198,7 +198,7 @@ func FuzzConversion(f *testing.F) {
 // wantAskedAgain requires that no slot can confirm a role without a new verdict.
 func wantAskedAgain(t *testing.T, c bpfobj.PodConn) {
 	t.Helper()
-	if c.End[0].Epoch != policymap.CarriedEpoch || c.End[1].Epoch != policymap.CarriedEpoch {
+	if c.End[0].Epoch != policymap.MigratedEpoch || c.End[1].Epoch != policymap.MigratedEpoch {
 		t.Fatalf("roles of %+v have other epochs", c)
 	}
 }

@@ -67,13 +67,13 @@ func (d *DataPath) load(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptio
 	return spec.LoadAndAssign(&d.objects, options)
 }
 
-// Asks reports whether the programs can query connection tracking. Only flows that it does not
+// QueriesConntrack reports whether the programs can query connection tracking. Only flows that it does not
 // know may use the fast path to other nodes.
-func (d *DataPath) Asks() bool { return d.queries }
+func (d *DataPath) QueriesConntrack() bool { return d.queries }
 
-// LearnToAsk loads programs that query connection tracking, if its module was loaded since
+// ProbeConntrack loads programs that query connection tracking, if its module was loaded since
 // Open, and reports whether it did. AdoptLinks then attaches them to interfaces.
-func (d *DataPath) LearnToAsk() (bool, error) {
+func (d *DataPath) ProbeConntrack() (bool, error) {
 	now := d.probe()
 	if d.queries || now == d.tracking {
 		return d.queries, nil

@@ -100,12 +100,12 @@ func (c *Conversion) Convert(from []byte) []byte {
 	return to
 }
 
-// CarriedEpoch is the epoch of roles that were migrated from another layout. No slot ever has
+// MigratedEpoch is the epoch of roles that were migrated from another layout. No slot ever has
 // it, so every migrated flow is revalidated.
-const CarriedEpoch = 1
+const MigratedEpoch = 1
 
-// CarriedFields says which fields the flows of an older layout have.
-type CarriedFields struct {
+// MigratedFields says which fields the flows of an older layout have.
+type MigratedFields struct {
 	End     bool // roles and flags as in this layout, since v3
 	Backend bool // destination of flows after DNAT, since v2
 	Client  bool // client of a masqueraded flow, since v3
@@ -113,24 +113,24 @@ type CarriedFields struct {
 
 // The flags of a flow in layouts up to v2.
 const (
-	carriedStates     = 3
-	sideOpened        = 1
-	sideAccepted      = 2
-	sideRevoked       = 4
-	carriedDirect     = 1
-	carriedTranslated = 2
+	previousStates     = 3
+	sideOpened         = 1
+	sideAccepted       = 2
+	sideRevoked        = 4
+	previousDirect     = 1
+	previousTranslated = 2
 )
 
-// CarryFlow converts a flow of an older layout into one that the programs revalidate. It
+// MigrateFlow converts a flow of an older layout into one that the programs revalidate. It
 // returns false for a flow with unknown values.
-func CarryFlow(was bpfobj.PodCarriedFlow, has CarriedFields) (c bpfobj.PodConn, known bool) {
-	roles, flags, known := carriedRoles(was, has)
-	if !known || was.State >= carriedStates {
+func MigrateFlow(was bpfobj.PodCarriedFlow, has MigratedFields) (c bpfobj.PodConn, known bool) {
+	roles, flags, known := previousRoles(was, has)
+	if !known || was.State >= previousStates {
 		return c, false
 	}
 	c = bpfobj.PodConn{Seen: was.Seen, State: was.State, Sent: was.Sent, FlowFlags: flags & bpfobj.ConnDirect}
 	for end := range c.End {
-		c.End[end] = bpfobj.PodApproval{Epoch: CarriedEpoch, Roles: roles[end]}
+		c.End[end] = bpfobj.PodApproval{Epoch: MigratedEpoch, Roles: roles[end]}
 		if !has.End {
 			c.Sent[end] = uint32(min(was.Packets[end], math.MaxUint32))
 		}
@@ -148,8 +148,8 @@ func CarryFlow(was bpfobj.PodCarriedFlow, has CarriedFields) (c bpfobj.PodConn, 
 	return c, true
 }
 
-// carriedRoles decodes the roles of both ends, and the flags.
-func carriedRoles(was bpfobj.PodCarriedFlow, has CarriedFields) (roles [2]uint8, flags uint32, known bool) {
+// previousRoles decodes the roles of both ends, and the flags.
+func previousRoles(was bpfobj.PodCarriedFlow, has MigratedFields) (roles [2]uint8, flags uint32, known bool) {
 	if has.End {
 		const all = bpfobj.RoleOpened | bpfobj.RoleAccepted | bpfobj.RoleOfHost | bpfobj.RoleRevoked
 		for end, a := range was.End {
@@ -169,10 +169,10 @@ func carriedRoles(was bpfobj.PodCarriedFlow, has CarriedFields) (roles [2]uint8,
 			roles[end] |= bpfobj.RoleRevoked
 		}
 	}
-	if was.Flags&carriedDirect != 0 {
+	if was.Flags&previousDirect != 0 {
 		flags |= bpfobj.ConnDirect
 	}
-	if was.Flags&carriedTranslated != 0 {
+	if was.Flags&previousTranslated != 0 {
 		flags |= bpfobj.ConnTranslated
 	}
 	return roles, flags, true
@@ -181,17 +181,17 @@ func carriedRoles(was bpfobj.PodCarriedFlow, has CarriedFields) (roles [2]uint8,
 // MergeFlow computes the value to write for a migrated flow that the table already holds. If no
 // program has used the entry since it was migrated, it is replaced. Otherwise the older roles
 // are added to the newer ones, and all of them are revalidated.
-func MergeFlow(carried, there bpfobj.PodConn) (bpfobj.PodConn, bool) {
+func MergeFlow(migrated, there bpfobj.PodConn) (bpfobj.PodConn, bool) {
 	untouched := true
 	for _, end := range there.End {
-		untouched = untouched && (end.Roles == 0 || end.Epoch == CarriedEpoch)
+		untouched = untouched && (end.Roles == 0 || end.Epoch == MigratedEpoch)
 	}
-	carried.Share, carried.FlowFlags = there.Share, carried.FlowFlags|there.FlowFlags&bpfobj.ConnOutside
-	if newer := int32(there.Seen - carried.Seen); untouched && newer <= 0 {
-		return carried, carried != there
+	migrated.Share, migrated.FlowFlags = there.Share, migrated.FlowFlags|there.FlowFlags&bpfobj.ConnOutside
+	if newer := int32(there.Seen - migrated.Seen); untouched && newer <= 0 {
+		return migrated, migrated != there
 	}
 	merged, changed := there, false
-	for i, had := range carried.End {
+	for i, had := range migrated.End {
 		if there.End[i].Roles&bpfobj.RoleRevoked == 0 && had.Roles&^there.End[i].Roles != 0 {
 			merged.End[i].Roles |= had.Roles &^ bpfobj.RoleRevoked
 			changed = merged.End[i].Roles != there.End[i].Roles || changed
@@ -199,7 +199,7 @@ func MergeFlow(carried, there bpfobj.PodConn) (bpfobj.PodConn, bool) {
 	}
 	if changed {
 		for i := range merged.End {
-			merged.End[i].Epoch = CarriedEpoch
+			merged.End[i].Epoch = MigratedEpoch
 		}
 	}
 	return merged, changed

@@ -55,16 +55,16 @@ func (d *DataPath) NodeLinks() (names []string, err error) {
 	return names, nil
 }
 
-// Way is the node route to a pod range of another node: the index of its interface. The
+// NodeRoute is the node route to a pod range of another node: the index of its interface. The
 // interface must have from_node if packets may use the fast path (Direct).
-type Way struct {
+type NodeRoute struct {
 	Index  int
 	Direct bool
 }
 
-// SetWays sets the node routes to the pod ranges of other nodes. Their packets may arrive by no
+// SetNodeRoutes sets the node routes to the pod ranges of other nodes. Their packets may arrive by no
 // other interface. Known flows continue on the fast path until no node route is Direct.
-func (d *DataPath) SetWays(want map[netip.Prefix]Way) error {
+func (d *DataPath) SetNodeRoutes(want map[netip.Prefix]NodeRoute) error {
 	entries := make(map[netip.Prefix]bpfobj.PodNodeRoute, len(want))
 	for p, w := range want {
 		entry := bpfobj.PodNodeRoute{Ifindex: uint32(w.Index)}
@@ -73,7 +73,7 @@ func (d *DataPath) SetWays(want map[netip.Prefix]Way) error {
 		}
 		entries[p] = entry
 	}
-	d.want.ways = entries
+	d.want.routes = entries
 	if err := d.objects.ForwardDirect.Set(direct(entries)); err != nil {
 		return fmt.Errorf("set forward_direct: %w", err)
 	}
@@ -84,8 +84,8 @@ func (d *DataPath) SetWays(want map[netip.Prefix]Way) error {
 }
 
 // direct is 1 if any node route allows the fast path.
-func direct(ways map[netip.Prefix]bpfobj.PodNodeRoute) uint32 {
-	for _, w := range ways {
+func direct(routes map[netip.Prefix]bpfobj.PodNodeRoute) uint32 {
+	for _, w := range routes {
 		if w.Direct != 0 {
 			return 1
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
-// Way is the node route to a pod range of another node.
-type Way struct {
+// NodeRoute is the node route to a pod range of another node.
+type NodeRoute struct {
 	Prefix netip.Prefix
 	Device string
 	Index  int
@@ -24,10 +24,10 @@ type Way struct {
 	Bypass bool
 }
 
-// Ways lists the node routes that the plan has and the system uses; known reports whether there
+// NodeRoutes lists the node routes that the plan has and the system uses; known reports whether there
 // is a plan. No route allows the fast path while the kernel has IPsec policies, which only the
 // host stack applies.
-func (f *Fabric) Ways() (all []Way, known bool, err error) {
+func (f *Fabric) NodeRoutes() (all []NodeRoute, known bool, err error) {
 	if f.plan == nil {
 		return nil, false, nil
 	}
@@ -36,7 +36,7 @@ func (f *Fabric) Ways() (all []Way, known bool, err error) {
 		return nil, true, err
 	}
 	for _, h := range f.plan.Hops {
-		w := Way{Prefix: h.Prefix, Device: f.found.Name, Index: f.found.Index, Bypass: !secured && f.found.Ethernet}
+		w := NodeRoute{Prefix: h.Prefix, Device: f.found.Name, Index: f.found.Index, Bypass: !secured && f.found.Ethernet}
 		if h.Via == fabric.VXLAN {
 			w.Device, w.Index, w.Bypass = Device, f.tunnel, !secured
 		}

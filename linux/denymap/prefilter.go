@@ -7,13 +7,13 @@ import (
 	"net/netip"
 )
 
-// A sieve is a prefilter: a bitmap with a bit for each region of addresses, in words of 64.
+// A prefilter is a prefilter: a bitmap with a bit for each region of addresses, in words of 64.
 const (
-	regionBits = 20 // SIEVE_BITS of bpf/include/deny_list.h
+	regionBits = 20 // REGION_BITS of bpf/include/deny_list.h
 	Words      = 1 << (regionBits - 6)
 )
 
-// Word is 64 regions: struct sieve of bpf/include/deny_list.h.
+// Word is 64 regions: struct prefilter of bpf/include/deny_list.h.
 type Word struct {
 	// Singles are the regions that have listed or exempt single addresses.
 	Singles uint64
@@ -21,8 +21,8 @@ type Word struct {
 	Prefixes uint64
 }
 
-// Sieve is the words by number.
-type Sieve []Word
+// Prefilter is the words by number.
+type Prefilter []Word
 
 // region returns the region of an address: the first 20 bits of IPv4, a hash of the first 32
 // bits of IPv6.
@@ -38,12 +38,12 @@ func region(a netip.Addr) uint32 {
 // regionOf6 multiplies by 2^32 divided by the golden ratio, which spreads adjacent prefixes.
 func regionOf6(first uint32) uint32 { return first * 0x9e3779b1 >> (32 - regionBits) }
 
-func (s Sieve) addSingle(a netip.Addr) {
+func (s Prefilter) addSingle(a netip.Addr) {
 	n := region(a)
 	s[n/64].Singles |= 1 << (n % 64)
 }
 
-func (s Sieve) addPrefix(p netip.Prefix) {
+func (s Prefilter) addPrefix(p netip.Prefix) {
 	set := func(n uint32) { s[n/64].Prefixes |= 1 << (n % 64) }
 	if p.Addr().Is4() {
 		first, count := region(p.Addr()), uint32(1)
@@ -73,7 +73,7 @@ func (s Sieve) addPrefix(p netip.Prefix) {
 }
 
 // may reports which lookups the prefilter requires for an address.
-func (s Sieve) may(a netip.Addr) (singles, prefixes bool) {
+func (s Prefilter) may(a netip.Addr) (singles, prefixes bool) {
 	n := region(a)
 	return s[n/64].Singles>>(n%64)&1 != 0, s[n/64].Prefixes>>(n%64)&1 != 0
 }

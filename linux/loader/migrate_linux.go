@@ -21,22 +21,22 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// carrier migrates the flows of one IP version from an older layout to ours.
-type carrier struct {
+// flowSource is the flow table of one IP version in an older layout.
+type flowSource struct {
 	name      string
 	v6        bool
 	from      *ebpf.Map
 	key, conn *policymap.Conversion
-	fields    policymap.CarriedFields
+	fields    policymap.MigratedFields
 	// since is the start of the last pass in jiffies, 0 before the first. A flow without a
 	// packet since then has not changed.
 	since uint32
 	seen  int // offset of the field seen in flows of the older layout
 }
 
-// Carried counts migrated flows, expired flows, and flows with values that this layout does not
+// Migrated counts migrated flows, expired flows, and flows with values that this layout does not
 // know.
-type Carried struct{ Alive, Expired, Unknown int }
+type Migrated struct{ Alive, Expired, Unknown int }
 
 // openFlows prepares the migration of flows. The keys and the roles of flows must be
 // convertible.
@@ -45,7 +45,7 @@ func (o *older) openFlows(name string, v6 bool, spec *ebpf.CollectionSpec) error
 	if err != nil {
 		return err
 	}
-	c := carrier{name: name, v6: v6, from: m}
+	c := flowSource{name: name, v6: v6, from: m}
 	c.key, err = convert(types, spec.Maps[name].Key, m.KeySize(), "addr", "port", "protocol")
 	if err == nil {
 		c.conn, err = convertFlow(types, spec, m.ValueSize())
@@ -55,7 +55,7 @@ func (o *older) openFlows(name string, v6 bool, spec *ebpf.CollectionSpec) error
 		return fmt.Errorf("prepare the flows of map %s: %w", name, err)
 	}
 	c.seen = c.conn.From("seen")
-	c.fields = policymap.CarriedFields{End: c.conn.Copies("end", "flow_flags"), Backend: c.conn.Copies("backend", "backend_port"), Client: c.conn.Copies("client")}
+	c.fields = policymap.MigratedFields{End: c.conn.Copies("end", "flow_flags"), Backend: c.conn.Copies("backend", "backend_port"), Client: c.conn.Copies("client")}
 	o.flows = append(o.flows, c)
 	return nil
 }
@@ -80,20 +80,20 @@ func convertFlow(types *btf.Spec, spec *ebpf.CollectionSpec, size uint32) (*poli
 	return c, err
 }
 
-// CarryFlows copies the flows of the older layout. A repeated call copies the flows that had
+// MigrateFlows copies the flows of the older layout. A repeated call copies the flows that had
 // packets meanwhile. Flows that our programs have decided stay unchanged, see
 // policymap.MergeFlow. It returns the counts of all calls.
-func (d *DataPath) CarryFlows() (Carried, error) {
+func (d *DataPath) MigrateFlows() (Migrated, error) {
 	if d.older == nil {
-		return Carried{}, nil
+		return Migrated{}, nil
 	}
 	limits, err := d.readLimits()
 	if err != nil {
-		return d.older.carried, err
+		return d.older.migrated, err
 	}
 	clock, err := newClock()
 	if err != nil {
-		return d.older.carried, fmt.Errorf("load the clock of flows: %w", err)
+		return d.older.migrated, fmt.Errorf("load the clock of flows: %w", err)
 	}
 	defer clock.Close()
 	slots := d.slotsByAddress()
@@ -101,20 +101,20 @@ func (d *DataPath) CarryFlows() (Carried, error) {
 		c := &d.older.flows[i]
 		now, err := jiffies(clock)
 		if err != nil {
-			return d.older.carried, fmt.Errorf("read the clock of flows: %w", err)
+			return d.older.migrated, fmt.Errorf("read the clock of flows: %w", err)
 		}
-		to := carrying{limits: limits, now: now, slots: slots, flows: d.maps()[c.name]}
-		if err := c.each(func(key, value []byte) error { return d.carry(c, to, key, value) }); err != nil {
-			return d.older.carried, fmt.Errorf("migrate flows of map %s: %w", c.name, err)
+		to := flowTarget{limits: limits, now: now, slots: slots, flows: d.maps()[c.name]}
+		if err := c.each(func(key, value []byte) error { return d.migrateFlow(c, to, key, value) }); err != nil {
+			return d.older.migrated, fmt.Errorf("migrate flows of map %s: %w", c.name, err)
 		}
 		c.since = max(now, 1)
 	}
-	return d.older.carried, nil
+	return d.older.migrated, nil
 }
 
 // each calls f for every flow. Programs write meanwhile, so it may miss a flow that is created
 // or removed at the same time.
-func (c *carrier) each(f func(key, value []byte) error) error {
+func (c *flowSource) each(f func(key, value []byte) error) error {
 	list := func(size uint32, n int) reflect.Value {
 		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), n, n)
 	}
@@ -140,8 +140,8 @@ func (c *carrier) each(f func(key, value []byte) error) error {
 	return nil
 }
 
-// carrying holds what the migration of one IP version needs.
-type carrying struct {
+// flowTarget holds what the migration into our flow table needs.
+type flowTarget struct {
 	limits flowLimits
 	now    uint32                // in jiffies
 	slots  map[netip.Addr]uint32 // of the pods of this node
@@ -159,8 +159,8 @@ func (d *DataPath) slotsByAddress() map[netip.Addr]uint32 {
 	return slots
 }
 
-// carry migrates one flow, unless it has expired or is migrated already.
-func (d *DataPath) carry(c *carrier, to carrying, key, value []byte) error {
+// migrateFlow migrates one flow, unless it has expired or is migrated already.
+func (d *DataPath) migrateFlow(c *flowSource, to flowTarget, key, value []byte) error {
 	if c.since != 0 && int32(binary.NativeEndian.Uint32(value[c.seen:])-c.since) < 0 {
 		return nil
 	}
@@ -168,8 +168,8 @@ func (d *DataPath) carry(c *carrier, to carrying, key, value []byte) error {
 	if err := decode(c.conn.Convert(value), &was); err != nil {
 		return err
 	}
-	sum := &d.older.carried
-	flow, known := policymap.CarryFlow(was, c.fields)
+	sum := &d.older.migrated
+	flow, known := policymap.MigrateFlow(was, c.fields)
 	if !known {
 		sum.Unknown++
 		return nil
