@@ -109,7 +109,7 @@ func TestEveryWriteOfAChange(t *testing.T) {
 }
 
 // The prefilter passes the first and last address of prefixes of every length to the lookup.
-func TestSieveOfEveryLength(t *testing.T) {
+func TestPrefilterOfEveryLength(t *testing.T) {
 	for _, text := range []string{"10.129.77.3", "2001:db8:aaaa:bbbb:cccc::7"} {
 		a := netip.MustParseAddr(text)
 		for bits := 1; bits <= a.BitLen(); bits++ {
