@@ -64,15 +64,17 @@ func (c *churn) look() {
 func (c *churn) lookAt(id model.EndpointID, rules *hns.Rules, d model.Direction, remote netip.Addr, ports []world.Port) {
 	c.t.Helper()
 	part := rules.Between(acl.PacketDirection(d), netip.Addr{}, remote, hns.Reading{})
+	var may []func(world.Port) model.Decision
+	for _, s := range c.may[id] {
+		may = append(may, toward(s, id, d, remote))
+	}
 	for _, at := range ports {
 		c.checks++
 		if !part.Decide(uint8(at.Protocol), at.Port, 0).Allow {
 			continue
 		}
-		allowed := func(s *model.State) bool {
-			return s.Policy.Decide(id, d, remote, at.Protocol, at.Port).Verdict == model.Allow
-		}
-		if !slices.ContainsFunc(c.may[id], allowed) {
+		allowed := func(decide func(world.Port) model.Decision) bool { return decide(at).Verdict == model.Allow }
+		if !slices.ContainsFunc(may, allowed) {
 			c.t.Errorf("%s %s %s %s/%d passes, and none of %d policies allows it\n%s", id, d, remote, at.Protocol, at.Port, len(c.may[id]), c.fake.Dump())
 			return
 		}

@@ -146,10 +146,11 @@ func (n *node) compare(s *model.State, addrs []netip.Addr, ports []world.Port) (
 				if slices.Contains(e.IPs, remote) || remote.IsLoopback() || remote == hostAddress || remote == hostAddress6 {
 					continue
 				}
+				decide := toward(s, id, d, remote)
 				for _, reading := range readings {
 					part := rules.Between(acl.PacketDirection(d), e.IPs[0], remote, reading)
 					for _, at := range ports {
-						want := s.Policy.Decide(id, d, remote, at.Protocol, at.Port)
+						want := decide(at)
 						cells++
 						if got := part.Decide(uint8(at.Protocol), at.Port, 0); got.Allow != (want.Verdict == model.Allow) {
 							n.t.Fatalf("%s %s %s %s/%d: hns %t, state %s (%s)\n%s", id, d, remote, at.Protocol, at.Port, got.Allow, want, reading, n.fake.Dump())
@@ -216,4 +217,15 @@ func onlyAttached(s *model.Snapshot, have *model.State) *model.Snapshot {
 		}
 	}
 	return &c
+}
+
+// toward is s.Policy.Decide for one remote address, whose class it looks up once.
+func toward(s *model.State, id model.EndpointID, d model.Direction, remote netip.Addr) func(world.Port) model.Decision {
+	e := s.Policy.Endpoints[id]
+	table := s.Policy.Tables[e.Table]
+	if table == nil || slices.Contains(e.IPs, remote) {
+		return func(at world.Port) model.Decision { return s.Policy.Decide(id, d, remote, at.Protocol, at.Port) }
+	}
+	row := table.Sides[d].Row(s.Policy.Class(remote))
+	return func(at world.Port) model.Decision { return row.Cell(s.Policy.PortClass(at.Protocol, at.Port)) }
 }

@@ -49,9 +49,9 @@ func TestEveryCallShowsOldOrNew(t *testing.T) {
 							}
 							for _, d := range model.Directions {
 								part := rules.Between(acl.PacketDirection(d), e.IPs[0], remote, hns.Reading{})
+								before, after := toward(old, id, d, remote), toward(next, id, d, remote)
 								for _, at := range ports {
-									was := old.Policy.Decide(id, d, remote, at.Protocol, at.Port).Verdict == model.Allow
-									will := next.Policy.Decide(id, d, remote, at.Protocol, at.Port).Verdict == model.Allow
+									was, will := before(at).Verdict == model.Allow, after(at).Verdict == model.Allow
 									checks++
 									if got := part.Decide(uint8(at.Protocol), at.Port, 0).Allow; got != was && got != will {
 										t.Errorf("%s %s %s %s/%d is %t, before %t, after %t\n%s", id, d, remote, at.Protocol, at.Port, got, was, will, n.fake.Dump())

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
@@ -29,9 +30,12 @@ func engines(t *testing.T) []engine.Engine {
 	return all
 }
 
+// loaded reads the corpus once for all tests, which do not change it.
+var loaded = sync.OnceValues(func() ([]corpus.Case, error) { return corpus.Load(".") })
+
 func load(t *testing.T) []corpus.Case {
 	t.Helper()
-	cases, err := corpus.Load(".")
+	cases, err := loaded()
 	if err != nil {
 		t.Fatal(err)
 	}

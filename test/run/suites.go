@@ -60,24 +60,22 @@ func suites() []suite {
 	if corpora != "" {
 		corpora = absolute(corpora)
 	}
-	// Wine is slow beside others.
-	underWine := []step{
-		{packages: []string{"./test/wine"}, flags: []string{"-count=1", "-timeout=20m"}, env: reports},
-		{packages: []string{"./test/mixed"}, flags: []string{"-count=1", "-run=^TestTranslation$"}, env: []string{"ISTHMUS_WINE=1"}},
-	}
+	underWine := step{packages: []string{"./test/mixed"}, flags: []string{"-count=1", "-run=^TestTranslation$"}, env: []string{"ISTHMUS_WINE=1"}}
 	return []suite{
 		{name: "check", summary: true, steps: []step{
 			{packages: []string{"./..."}, flags: []string{"-short"}},
 		}},
-		{name: "test", summary: true, reports: []report{windowsReport, attackReport}, steps: append([]step{
-			{packages: []string{"./..."}, except: []string{"test/wine", "test/apiserver", "test/cluster"},
-				flags: []string{"-count=1", "-timeout=20m"}, env: reports},
-			// It checks that a removed cluster leaves nothing on the machine.
-			{packages: []string{"./test/cluster"}, flags: []string{"-count=1"}},
-		}, underWine...)},
-		{name: "windows", summary: true, reports: []report{windowsReport}, steps: append([]step{
-			{packages: []string{"./windows/...", "./test/hnsemu/..."}, flags: []string{"-count=1", "-timeout=20m"}, env: reports},
-		}, underWine...)},
+		{name: "test", summary: true, reports: []report{windowsReport, attackReport}, steps: []step{
+			// The longest packages start first. They wait for the kernel, agents and Wine more than
+			// they compute, so more of them run than there are processors.
+			{packages: []string{"./linux", "./test/cluster", "./test/wine", "./test/mixed", "./..."}, except: []string{"test/apiserver"},
+				flags: []string{"-count=1", "-timeout=20m", "-p=4"}, env: reports},
+			underWine,
+		}},
+		{name: "windows", summary: true, reports: []report{windowsReport}, steps: []step{
+			{packages: []string{"./test/wine", "./windows/...", "./test/hnsemu/..."}, flags: []string{"-count=1", "-timeout=20m"}, env: reports},
+			underWine,
+		}},
 		{name: "api", summary: true, steps: []step{
 			{packages: []string{"./test/apiserver"}, flags: []string{"-count=1", "-timeout=30m"}},
 		}},

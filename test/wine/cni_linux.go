@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -31,15 +32,20 @@ func (l launcher) FindInPath(plugin string, _ []string) (string, error) {
 }
 
 // ExecPlugin runs a plugin. One that was killed before it said anything is run again,
-// as container runtimes do.
+// as container runtimes do. So is one that ended with an error and said nothing:
+// plugins print their errors, so Wine did not let this one get that far.
 func (l launcher) ExecPlugin(ctx context.Context, exe string, stdin []byte, environ []string) ([]byte, error) {
 	for again := 0; ; again++ {
 		answer, err := l.execute(ctx, exe, stdin, environ)
-		if again == 2 || len(answer) > 0 || !killedAtExit(ctx, err) {
+		if again == 2 || len(answer) > 0 || !killedAtExit(ctx, err) && !errors.Is(err, errSilent) {
 			return answer, err
 		}
+		fmt.Fprintf(os.Stderr, "run again: %v\n", err)
 	}
 }
+
+// errSilent is in the error of a plugin that ended with an exit code and wrote nothing.
+var errSilent = errors.New("it wrote nothing")
 
 func (l launcher) execute(ctx context.Context, exe string, stdin []byte, environ []string) ([]byte, error) {
 	cmd := l.m.Command(ctx, exe)
@@ -58,6 +64,10 @@ func (l launcher) execute(ctx context.Context, exe string, stdin []byte, environ
 	var said types.Error
 	if err != nil && json.Unmarshal(out.Bytes(), &said) == nil && said.Msg != "" {
 		return nil, &said
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Exited() && out.Len() == 0 && errOut.Len() == 0 {
+		return nil, fmt.Errorf("%s: %w: %w", filepath.Base(exe), err, errSilent)
 	}
 	answered := err == nil || errors.Is(err, exec.ErrWaitDelay) || (killedAtExit(ctx, err) && json.Valid(out.Bytes()))
 	if !answered {

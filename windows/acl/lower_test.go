@@ -72,9 +72,10 @@ func lookup(t *testing.T, state *model.State, l *acl.Lowering, id model.Endpoint
 			if slices.Contains(e.IPs, remote) {
 				continue
 			}
+			row := state.Policy.Tables[e.Table].Sides[d].Row(state.Policy.Class(remote))
 			want := make([]model.Decision, len(ports))
 			for i, at := range ports {
-				want[i] = state.Policy.Decide(id, d, remote, at.Protocol, at.Port)
+				want[i] = row.Cell(state.Policy.PortClass(at.Protocol, at.Port))
 			}
 			for _, reading := range hns.Readings() {
 				part := rules.Between(acl.PacketDirection(d), e.IPs[0], remote, reading)

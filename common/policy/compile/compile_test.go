@@ -39,6 +39,17 @@ func (a *answers) decide(id model.EndpointID, d model.Direction, i int, p model.
 	return t.Sides[d].Row(a.classes[i]).Cell(a.Policy.PortClass(p, port))
 }
 
+// remoteOf prepares the reference to decide many ports of a remote address. TestPodEvaluator
+// in package policy compares it with Evaluator.Endpoint.
+func remoteOf(reference *policy.Evaluator, pod *policy.PodEvaluator, a netip.Addr) *policy.RemoteEvaluator {
+	remote := reference.Remote(a)
+	var answers []policy.Answer
+	for _, r := range pod.Rules() {
+		answers = append(answers, reference.Answer(r, remote))
+	}
+	return pod.At(remote, answers)
+}
+
 // compare compares the reference with the compiled State for every flow that could
 // distinguish them.
 func compare(t *testing.T, s *model.Snapshot, node string, state *model.State) (cells int) {
@@ -51,9 +62,11 @@ func compare(t *testing.T, s *model.Snapshot, node string, state *model.State) (
 			continue
 		}
 		for _, d := range model.Directions {
+			pod := reference.Pod(p, d)
 			for i, a := range addrs {
+				remote := remoteOf(reference, pod, a)
 				for _, at := range ports {
-					want := reference.Endpoint(p, d, a, at.Protocol, at.Port)
+					want := remote.Decide(at.Protocol, at.Port)
 					got := answers.decide(world.EndpointID(p), d, i, at.Protocol, at.Port)
 					cells++
 					if want.Verdict != got.Verdict || want.Cause.Reason != got.Cause.Reason {

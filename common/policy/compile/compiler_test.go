@@ -173,9 +173,11 @@ func equalToReference(t *testing.T, in compile.Input, state *model.State) (cells
 		own := *pod
 		own.IPs, own.Node = e.IPs, in.Node // the place of the attachment, whatever the API shows
 		for _, d := range model.Directions {
+			one := reference.Pod(&own, d)
 			for i, a := range addrs {
+				remote := remoteOf(reference, one, a)
 				for _, at := range ports {
-					want := reference.Endpoint(&own, d, a, at.Protocol, at.Port)
+					want := remote.Decide(at.Protocol, at.Port)
 					got := answers.decide(id, d, i, at.Protocol, at.Port)
 					cells++
 					if want.Verdict != got.Verdict || want.Cause.Reason != got.Cause.Reason {

@@ -28,9 +28,11 @@ func neverLooser(t *testing.T, in compile.Input, state *model.State) (over int) 
 		own := *pod
 		own.IPs, own.Node = e.IPs, in.Node
 		for _, d := range model.Directions {
+			one := reference.Pod(&own, d)
 			for i, a := range addrs {
+				remote := remoteOf(reference, one, a)
 				for _, at := range ports {
-					want := reference.Endpoint(&own, d, a, at.Protocol, at.Port)
+					want := remote.Decide(at.Protocol, at.Port)
 					got := answers.decide(id, d, i, at.Protocol, at.Port)
 					switch {
 					case want.Verdict == model.Deny && got.Verdict == model.Allow:

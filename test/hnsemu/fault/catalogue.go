@@ -12,6 +12,10 @@ import (
 // once is a fault that one call meets.
 func once(op string, code uint32) []Fault { return []Fault{{Op: op, Times: 1, Code: code}} }
 
+// always is a fault that every call meets until the faults are cleared. The agent retries on its
+// own what a pod needs too; the ADD meets the fault however often the agent was there first.
+func always(op string, code uint32) []Fault { return []Fault{{Op: op, Code: code}} }
+
 func lies(op string) []Fault { return []Fault{{Op: op, Times: 1, Lie: true}} }
 
 func says(op string, code uint32, text string) []Fault {
@@ -95,9 +99,9 @@ func service() []Row {
 		{Fault: "two networks are made at once (0x80004005)", Answer: "retried, four times in all",
 			Ways: []Way{loses("networks made at once", once("Create.network", hns.CodeUnspecified), "")}},
 		{Fault: "a network of that name exists, and the list is empty", Answer: "refused, with the remedy (restart HNS); retried",
-			Ways: []Way{loses("a ghost has the network's name", once("Create.network", hns.CodeNetworkExists), "restart the hns service")}},
+			Ways: []Way{loses("a ghost has the network's name", always("Create.network", hns.CodeNetworkExists), "restart the hns service")}},
 		{Fault: "no adapter, or one without an address (0x803B0006, 0x80070490)", Answer: "refused, with the remedy; retried",
-			Ways: []Way{loses("no adapter", once("Create.network", hns.CodeAdapterNotFound), "Get-NetAdapter"), loses("an adapter without address", once("Create.network", hns.CodeNotFound), "Get-NetAdapter")}},
+			Ways: []Way{loses("no adapter", always("Create.network", hns.CodeAdapterNotFound), "Get-NetAdapter"), loses("an adapter without address", always("Create.network", hns.CodeNotFound), "Get-NetAdapter")}},
 		{Fault: "a call never returns", Answer: "given up after its deadline; its object is not written until it returns ([ADR 16](adr/0016-writes-of-hns-that-hang.md)), all others are",
 			Ways: []Way{{Name: "a write hangs", When: WhileItRuns, Faults: []Fault{{Op: "Modify.endpoint", Times: 1, Hang: true}}}, {Name: "a write of a network hangs", When: WhileItRuns, Faults: []Fault{{Op: "Modify.network", Times: 1, Hang: true}}},
 				{Name: "the making of an endpoint hangs", When: WhileItRuns, Faults: []Fault{{Op: "Create.endpoint", Times: 1, Hang: true}}},
