@@ -26,7 +26,7 @@ func TestRecipe(t *testing.T) {
 	if len(rows) < 5 || len(rows) > 8 {
 		t.Errorf("%d files are listed, want 5 to 8", len(rows))
 	}
-	named := regexp.MustCompile("to `([A-Za-z]+)`:")
+	named := regexp.MustCompile("`([A-Za-z]+)`(?: and|:)")
 	for _, row := range rows {
 		file := filepath.Join("..", row[1])
 		if _, err := os.Stat(file); err != nil {
