@@ -21,7 +21,7 @@ import (
 // nodeDenials are the deny lists in the maps of this node.
 type nodeDenials struct {
 	found  *denymap.Entries
-	sieves [2]denymap.Sieve
+	prefilters [2]denymap.Prefilter
 }
 
 // pinnedDenials reads the maps that the agent pinned below a directory.
@@ -40,7 +40,7 @@ func pinnedDenials(bpffs string) (denials, error) {
 	if found == nil { // no list is in force
 		found = denymap.NewEntries()
 	}
-	return &nodeDenials{found, found.Sieves()}, nil
+	return &nodeDenials{found, found.Prefilters()}, nil
 }
 
 func (n *nodeDenials) entries() []deniedEntry {
@@ -52,7 +52,7 @@ func (n *nodeDenials) entries() []deniedEntry {
 	slices.SortFunc(prefixes, model.ComparePrefixes)
 	for _, p := range prefixes {
 		d := deniedEntry{Address: entryText(p), Verdict: "denied"}
-		if action, ok := n.found.Singles[p.Addr()]; ok && p.IsSingleIP() && action == denymap.Spare {
+		if action, ok := n.found.Singles[p.Addr()]; ok && p.IsSingleIP() && action == denymap.Exempt {
 			d.Verdict = "spared"
 		}
 		all = append(all, d)
@@ -62,9 +62,9 @@ func (n *nodeDenials) entries() []deniedEntry {
 
 func (n *nodeDenials) check(a netip.Addr) deniedEntry {
 	d := deniedEntry{Address: a.String(), Verdict: "allowed"}
-	if n.found.Lookup(n.sieves, a) {
+	if n.found.Lookup(n.prefilters, a) {
 		d.Verdict = "denied"
-	} else if action, ok := n.found.Singles[a]; ok && action == denymap.Spare {
+	} else if action, ok := n.found.Singles[a]; ok && action == denymap.Exempt {
 		d.Verdict = "spared"
 	}
 	for p := range n.found.Prefixes {
