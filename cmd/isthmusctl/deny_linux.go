@@ -20,7 +20,7 @@ import (
 
 // nodeDenials are the deny lists in the maps of this node.
 type nodeDenials struct {
-	found  *denymap.Entries
+	found      *denymap.Entries
 	prefilters [2]denymap.Prefilter
 }
 
