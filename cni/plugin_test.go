@@ -88,14 +88,14 @@ func newRig(t testing.TB) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := socket.Listen(r.socket)
+	sockets, err := socket.Open(r.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	serving, stopServing := context.WithCancel(context.Background())
 	running, stopRunning := context.WithCancel(context.Background())
 	served, ran := make(chan error, 1), make(chan error, 1)
-	go func() { served <- r.agent.Serve(serving, listener) }()
+	go func() { served <- r.agent.Serve(serving, sockets) }()
 	go func() { ran <- r.agent.Run(running) }()
 	t.Cleanup(func() {
 		stopServing()

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/cniapi"
 )
 
@@ -23,7 +24,7 @@ import (
 func (e env) ask(ctx context.Context, s *shared, f func(context.Context, cniapi.InspectClient) error) error {
 	bound, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	conn, err := e.dial(bound, s.socket)
+	conn, err := e.dial(bound, socket.Inspection(s.socket))
 	if err != nil {
 		return fmt.Errorf("connect to the agent: %w: %s", err, remedy(err))
 	}

@@ -55,13 +55,13 @@ func newNode(t *testing.T) *node {
 	if n.agent, err = agent.New(c, slog.New(slog.NewTextHandler(io.Discard, nil))); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := socket.Listen(n.socket)
+	sockets, err := socket.Open(n.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served, ran := make(chan error, 1), make(chan error, 1)
-	go func() { served <- n.agent.Serve(ctx, listener) }()
+	go func() { served <- n.agent.Serve(ctx, sockets) }()
 	go func() { ran <- n.agent.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
@@ -166,7 +166,7 @@ func TestNotReady(t *testing.T) {
 func TestErrors(t *testing.T) {
 	dir := t.TempDir()
 	silent := filepath.Join(dir, "s")
-	listener, err := net.Listen("unix", silent)
+	listener, err := net.Listen("unix", socket.Inspection(silent))
 	if err != nil {
 		t.Fatal(err)
 	}

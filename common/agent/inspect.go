@@ -6,6 +6,9 @@ import (
 	"context"
 	"fmt"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/isthmus-net/isthmus/common/cniapi"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
@@ -62,7 +65,7 @@ func (s *inspectServer) ListEndpoints(ctx context.Context, _ *cniapi.ListEndpoin
 	r := &cniapi.ListEndpointsResponse{}
 	err := s.agent.do(ctx, func(l *loop) { r.Endpoints = l.list() })
 	if err != nil {
-		return nil, toStatus(asError(err))
+		return nil, status.Error(codes.Unavailable, asError(err).Error())
 	}
 	return r, nil
 }

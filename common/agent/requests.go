@@ -6,12 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net"
+	"sync"
 	"time"
 
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -26,60 +24,67 @@ const (
 	maxCall = 15 * time.Minute
 	// maxCalls bounds the number of concurrent calls.
 	maxCalls = 512
+	// acceptRetryMin and acceptRetryMax bound the wait after a failed accept, as when file descriptors run
+	// out.
+	acceptRetryMin, acceptRetryMax = 5 * time.Millisecond, time.Second
 )
 
-// protocolMux is the handshake hook of the gRPC server. It recognises CNI plugin calls by their first
-// bytes, answers them and closes the connection. It passes all other connections to gRPC.
-type protocolMux struct {
-	credentials.TransportCredentials
+// requestServer serves the CNI plugin: one request per connection.
+type requestServer struct {
+	agent *Agent
 	// ctx ends when the server cuts off running calls.
-	ctx    context.Context
-	server *cniServer
+	ctx context.Context
 	// slots holds one token per running call.
 	slots chan struct{}
 }
 
-func newProtocolMux(ctx context.Context, s *cniServer) *protocolMux {
-	return &protocolMux{TransportCredentials: insecure.NewCredentials(), ctx: ctx, server: s, slots: make(chan struct{}, maxCalls)}
+func newRequestServer(ctx context.Context, a *Agent) *requestServer {
+	return &requestServer{agent: a, ctx: ctx, slots: make(chan struct{}, maxCalls)}
 }
 
-// ServerHandshake implements credentials.TransportCredentials.
-func (m *protocolMux) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	defer context.AfterFunc(m.ctx, func() { c.Close() })()
+// serve answers connections until the listener is closed. It then waits for the calls that run.
+func (s *requestServer) serve(l net.Listener) error {
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	retry := acceptRetryMin
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			if !passes(err) {
+				return err
+			}
+			s.agent.log.Warn("accept CNI request", "error", err, "again in", retry)
+			select {
+			case <-s.ctx.Done():
+			case <-time.After(retry):
+			}
+			retry = min(2*retry, acceptRetryMax)
+			continue
+		}
+		retry = acceptRetryMin
+		calls.Go(func() {
+			defer c.Close()
+			if err := s.serveConn(c); err != nil {
+				s.agent.log.Debug("call of the CNI plugin", "error", err)
+			}
+		})
+	}
+}
+
+// passes reports whether an error of Accept may go away, as when file descriptors run out.
+func passes(err error) bool {
+	var t interface{ Temporary() bool }
+	return errors.As(err, &t) && t.Temporary()
+}
+
+// serveConn answers the request of a connection.
+func (s *requestServer) serveConn(c net.Conn) error {
 	if err := c.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
-		return nil, nil, err
+		return err
 	}
-	begin := make([]byte, len(cnicall.Magic))
-	if _, err := io.ReadFull(c, begin); err != nil {
-		return nil, nil, err
-	}
-	if read := (&prefixedConn{Conn: c, begin: begin}); string(begin) != cnicall.Magic {
-		return m.TransportCredentials.ServerHandshake(read)
-	} else if err := m.call(read); err != nil {
-		m.server.agent.log.Debug("call of the CNI plugin", "error", err)
-	}
-	return nil, nil, credentials.ErrConnDispatched
-}
-
-// prefixedConn is a connection whose first bytes have already been read.
-type prefixedConn struct {
-	net.Conn
-	begin []byte
-}
-
-// Read implements net.Conn.
-func (b *prefixedConn) Read(p []byte) (int, error) {
-	if len(b.begin) == 0 {
-		return b.Conn.Read(p)
-	}
-	n := copy(p, b.begin)
-	b.begin = b.begin[n:]
-	return n, nil
-}
-
-// call answers the request of a connection and closes the connection.
-func (m *protocolMux) call(c net.Conn) error {
-	defer c.Close()
 	request, err := cnicall.Read(c)
 	if errors.Is(err, cnicall.ErrVersion) {
 		return errors.Join(err, reject(c, refusal(errOtherVersion)))
@@ -88,8 +93,8 @@ func (m *protocolMux) call(c net.Conn) error {
 		return err
 	}
 	select {
-	case m.slots <- struct{}{}:
-		defer func() { <-m.slots }()
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
 	default:
 		return reject(c, refusal(refuse(CodeTryAgain, "the runtime will try again", "isthmus-agent already serves %d requests", maxCalls)))
 	}
@@ -97,7 +102,7 @@ func (m *protocolMux) call(c net.Conn) error {
 	if request.Timeout > 0 {
 		timeout = min(timeout, request.Timeout)
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, timeout)
+	ctx, cancel := context.WithTimeout(s.ctx, timeout)
 	defer cancel()
 	if err := c.SetDeadline(time.Time{}); err != nil {
 		return err
@@ -110,7 +115,7 @@ func (m *protocolMux) call(c net.Conn) error {
 		defer cancel()
 		c.Read(make([]byte, 1))
 	}()
-	answer := m.server.call(ctx, request)
+	answer := s.call(ctx, request)
 	if err := c.SetWriteDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return err
 	}
@@ -137,18 +142,18 @@ func reject(c net.Conn, answer cnicall.Frame) error {
 var errOtherVersion = refuse(CodeInternal, "install the same version of the plugin and the agent", "isthmus-agent does not support this request")
 
 // call executes a request.
-func (s *cniServer) call(ctx context.Context, f cnicall.Frame) cnicall.Frame {
-	switch f.Kind {
+func (s *requestServer) call(ctx context.Context, f cnicall.Frame) cnicall.Frame {
+	switch a := s.agent; f.Kind {
 	case cnicall.Add:
-		return serveFrame(ctx, s, "ADD", f.Body, s.agent.Add)
+		return serve(ctx, s, "ADD", f.Body, a.Add)
 	case cnicall.Del:
-		return serveFrame(ctx, s, "DEL", f.Body, s.agent.Del)
+		return serve(ctx, s, "DEL", f.Body, a.Del)
 	case cnicall.Check:
-		return serveFrame(ctx, s, "CHECK", f.Body, s.agent.Check)
+		return serve(ctx, s, "CHECK", f.Body, a.Check)
 	case cnicall.GC:
-		return serveFrame(ctx, s, "GC", f.Body, s.agent.GC)
+		return serve(ctx, s, "GC", f.Body, a.GC)
 	case cnicall.Status:
-		return serveFrame(ctx, s, "STATUS", f.Body, s.agent.Status)
+		return serve(ctx, s, "STATUS", f.Body, a.Status)
 	}
 	return refusal(errOtherVersion)
 }
@@ -159,15 +164,18 @@ type message[Q any] interface {
 	proto.Message
 }
 
-// serveFrame executes one request of a frame. It ignores unknown fields, as gRPC does.
-func serveFrame[Q any, M message[Q], R proto.Message](ctx context.Context, s *cniServer, command string, body []byte, f func(context.Context, M) (R, error)) cnicall.Frame {
+// serve executes one request, and counts and logs it. It ignores unknown fields.
+func serve[Q any, M message[Q], R proto.Message](ctx context.Context, s *requestServer, command string, body []byte, f func(context.Context, M) (R, error)) cnicall.Frame {
 	q := M(new(Q))
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body, q); err != nil {
 		return refusal(blame(CodeInternal, err, "decode the %s request", command))
 	}
-	r, refused := serve(ctx, s, command, q, f)
-	if refused != nil {
-		return refusal(refused)
+	began := time.Now()
+	r, err := f(ctx, q)
+	s.agent.metrics.served(command, began, err)
+	if err != nil {
+		s.agent.log.Warn("CNI request", "command", command, "seconds", time.Since(began).Seconds(), "error", err)
+		return refusal(asError(err))
 	}
 	answer, err := protojson.Marshal(r)
 	if err != nil {

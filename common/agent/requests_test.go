@@ -8,22 +8,26 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
-	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/agent/socket"
-	"github.com/isthmus-net/isthmus/common/cniapi"
 	"github.com/isthmus-net/isthmus/common/cnicall"
 )
 
-// connect opens a connection to the agent of serve.
+// socket returns the address of the CNI socket of serve.
+func (r *rig) socket() string { return filepath.Join(filepath.Dir(r.dir), "a.sock") }
+
+// connect opens a connection to the CNI socket of serve.
 func (r *rig) connect() net.Conn {
 	r.t.Helper()
-	c, err := socket.Dial(context.Background(), filepath.Join(filepath.Dir(r.dir), "a.sock"))
+	c, err := socket.Dial(context.Background(), r.socket())
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -68,9 +72,9 @@ func (r *rig) started() {
 	}
 }
 
-// TestCallsOfThePlugin makes every call, beside gRPC on the same socket.
+// TestCallsOfThePlugin makes every call.
 func TestCallsOfThePlugin(t *testing.T) {
-	r, conn, stopServing := serve(t)
+	r, _, stopServing := serve(t)
 	r.started()
 	wantRefusal(t, r.ask(time.Minute, cnicall.Status, struct{}{}, nil), 50, "the state of the cluster is not known yet")
 	r.agent.Publish(cluster{pods: 3}.snapshot())
@@ -78,10 +82,10 @@ func TestCallsOfThePlugin(t *testing.T) {
 	if err := r.ask(time.Minute, cnicall.Add, pluginAdd(0), &added); err != nil || len(added.Addresses) != 1 || added.MAC == "" {
 		t.Fatalf("ADD: %+v, %v", added, err)
 	}
-	// An older plugin sends an ADD for the same attachment.
-	older, err := cniapi.NewCNIClient(conn).Add(context.Background(), addRequest(0))
-	if err != nil || !slices.Equal(older.GetAddresses(), added.Addresses) || older.GetHostMac() != added.HostMAC || older.GetMtu() != added.MTU {
-		t.Errorf("ADD by gRPC: %v, %v; the plugin got %+v", older, err, added)
+	// A repeated ADD has the same answer.
+	var again cnicall.AddResponse
+	if err := r.ask(time.Minute, cnicall.Add, pluginAdd(0), &again); err != nil || !reflect.DeepEqual(again, added) {
+		t.Errorf("second ADD: %+v, %v; the first was answered with %+v", again, err, added)
 	}
 	check := &cnicall.CheckRequest{Attachment: pluginAdd(0).Attachment, Netns: pluginAdd(0).Netns, Addresses: added.Addresses}
 	if err := r.ask(time.Minute, cnicall.Check, check, nil); err != nil {
@@ -105,8 +109,15 @@ func TestCallsOfThePlugin(t *testing.T) {
 	}
 	wantRefusal(t, r.ask(time.Minute, 77, struct{}{}, nil), 999, "does not support this request")
 	wantRefusal(t, r.ask(time.Minute, cnicall.Add, []int{1}, nil), 999, "decode the ADD request")
-	if got := r.metric(`isthmus_cni_requests_total{code="0",command="ADD"}`); got != "3" {
-		t.Errorf("%s ADDs were counted", got)
+	for series, want := range map[string]string{
+		`isthmus_cni_requests_total{code="0",command="ADD"}`:       "3",
+		`isthmus_cni_requests_total{code="11",command="ADD"}`:      "1",
+		`isthmus_cni_requests_total{code="0",command="DEL"}`:       "1",
+		`isthmus_cni_request_duration_seconds_count{command="GC"}`: "1",
+	} {
+		if got := r.metric(series); got != want {
+			t.Errorf("%s is %q, want %q", series, got, want)
+		}
 	}
 	if err := stopServing(); err != nil {
 		t.Errorf("Serve: %v", err)
@@ -167,6 +178,7 @@ func TestStrangeConnections(t *testing.T) {
 		"too long":            {frame(func(b []byte) { b[16] = 0xff }), false},
 		"reserved":            {frame(func(b []byte) { b[23] = 1 }), false},
 		"HTTP/1.1":            {"GET / HTTP/1.1\r\nHost: agent\r\n\r\n", false},
+		"gRPC":                {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c1 := r.connect()
@@ -187,10 +199,15 @@ func TestStrangeConnections(t *testing.T) {
 			}
 		})
 	}
-	silent := r.connect()
-	defer silent.Close()
 	conn.Close()
-	// A silent client does not keep the agent from stopping.
+	// Silent clients do not keep the agent from stopping.
+	for _, address := range []string{r.socket(), socket.Inspection(r.socket())} {
+		silent, err := socket.Dial(context.Background(), address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer silent.Close()
+	}
 	began := time.Now()
 	if err := stopServing(); err != nil || time.Since(began) > 8*time.Second {
 		t.Errorf("Serve: %v after %v", err, time.Since(began))
@@ -202,4 +219,108 @@ func TestStrangeConnections(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// TestTooManyCalls sends more calls than the agent serves at once. It rejects those that exceed the limit at
+// once, and serves later ones.
+func TestTooManyCalls(t *testing.T) {
+	r, _, stopServing := serve(t)
+	r.started()
+	r.agent.Publish(cluster{pods: 1}.snapshot())
+	inside, release := make(chan struct{}), make(chan struct{})
+	r.fake.SetFault(func(_ context.Context, step string) error {
+		if step == "add.deny" {
+			close(inside)
+			<-release
+		}
+		return nil
+	})
+	const served, more = 512, 8
+	answers := make(chan error, served+more)
+	call := func(n int) { answers <- r.ask(time.Minute, cnicall.Add, pluginAdd(n), nil) }
+	go call(0)
+	<-inside // the loop is busy until it is released
+	for range served + more - 1 {
+		go call(9)
+	}
+	for range more {
+		wantRefusal(t, <-answers, 11, "already serves 512 requests")
+	}
+	close(release)
+	attached := 0
+	for range served {
+		if err := <-answers; err == nil {
+			attached++
+		} else {
+			wantRefusal(t, err, 11, "pod shop/web-9 is not known")
+		}
+	}
+	if attached != 1 {
+		t.Errorf("%d of the calls attached a pod, want 1", attached)
+	}
+	if err := r.ask(time.Minute, cnicall.Status, struct{}{}, nil); err != nil {
+		t.Errorf("STATUS when the calls have ended: %v", err)
+	}
+	if err := stopServing(); err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+	r.end()
+}
+
+// failing is a listener whose first accepts fail.
+type failing struct {
+	net.Listener
+	errs chan error
+}
+
+func (l *failing) Accept() (net.Conn, error) {
+	select {
+	case err := <-l.errs:
+		return nil, err
+	default:
+		return l.Listener.Accept()
+	}
+}
+
+// TestAcceptIsTriedAgain runs out of file descriptors for a while.
+func TestAcceptIsTriedAgain(t *testing.T) {
+	l := &failing{errs: make(chan error, 3)}
+	for range cap(l.errs) {
+		l.errs <- &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	r, _, stopServing := serveOn(t, func(s *socket.Sockets) { l.Listener = s.Requests; s.Requests = l })
+	r.started()
+	if len(l.errs) > 0 {
+		t.Errorf("%d accepts have not failed", len(l.errs))
+	}
+	if err := stopServing(); err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+	r.end()
+}
+
+// TestAcceptFails expects Serve to end, and to close both sockets, if one cannot accept connections.
+func TestAcceptFails(t *testing.T) {
+	broken := errors.New("broken")
+	l := &failing{errs: make(chan error, 1)}
+	l.errs <- broken
+	r, _, stopServing := serveOn(t, func(s *socket.Sockets) { l.Listener = s.Requests; s.Requests = l })
+	deadline := time.Now().Add(10 * time.Second)
+	for _, address := range []string{r.socket(), socket.Inspection(r.socket())} {
+		for {
+			c, err := socket.Dial(context.Background(), address)
+			if err != nil {
+				break
+			}
+			c.Close()
+			if time.Now().After(deadline) {
+				t.Fatalf("%s is open", address)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if err := stopServing(); !errors.Is(err, broken) {
+		t.Errorf("Serve: %v", err)
+	}
+	r.end()
 }

@@ -10,24 +10,36 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/cniapi"
 )
 
-// Serve serves the CNI plugin and isthmusctl on a listener until the context is done. It then finishes the
-// accepted requests, for StopTimeout at most, and closes the listener. Run must not return before Serve
-// does.
-func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
-	calls, cut := context.WithCancel(context.Background())
+// Serve serves the CNI plugin and isthmusctl, each on its socket, until the context is done. It then
+// finishes the accepted requests, for StopTimeout at most, and closes the sockets. Run must not return
+// before Serve does.
+func (a *Agent) Serve(ctx context.Context, sockets *socket.Sockets) error {
+	clients, cut := context.WithCancel(context.Background())
 	defer cut()
-	cni := &cniServer{agent: a}
-	server := grpc.NewServer(grpc.Creds(newProtocolMux(calls, cni)))
-	cniapi.RegisterCNIServer(server, cni)
-	cniapi.RegisterInspectServer(server, &inspectServer{agent: a})
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	requests := newRequestServer(clients, a)
+	inspection := grpc.NewServer(grpc.ConnectionTimeout(handshakeTimeout))
+	cniapi.RegisterInspectServer(inspection, &inspectServer{agent: a})
+	ended := make(chan error, 2)
+	start := func(l net.Listener, serve func(net.Listener) error) {
+		go func() {
+			err := serve(&clientListener{l, clients})
+			if err != nil {
+				err = fmt.Errorf("serve on %s: %w", l.Addr(), err)
+			}
+			ended <- err
+		}()
+	}
+	start(sockets.Requests, requests.serve)
+	start(sockets.Inspection, inspection.Serve)
+	var failed error
+	running := 2
 	select {
-	case err := <-served:
-		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
+	case failed = <-ended:
+		running--
 	case <-ctx.Done():
 	}
 	stopped := make(chan struct{})
@@ -39,67 +51,45 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 		// requests.
 		_ = a.do(bound, (*loop).stop)
 		a.flows.stop()
-		server.GracefulStop()
+		sockets.Requests.Close()
+		inspection.GracefulStop()
+		for range running {
+			<-ended
+		}
 	}()
 	select {
 	case <-stopped:
 	case <-time.After(a.cfg.StopTimeout):
 		cut()
-		server.Stop()
+		inspection.Stop()
 		<-stopped
 	}
-	<-served
-	return nil
+	return failed
 }
 
-// cniServer serves CNI requests with an Agent and counts them.
-type cniServer struct {
-	cniapi.UnimplementedCNIServer
-	agent *Agent
+// clientListener closes the connections of its clients when a context ends.
+type clientListener struct {
+	net.Listener
+	ctx context.Context
 }
 
-// serve executes one request. The error is an *Error.
-func serve[Q, R any](ctx context.Context, s *cniServer, command string, q Q, f func(context.Context, Q) (R, error)) (r R, refused *Error) {
-	began := time.Now()
-	r, err := f(ctx, q)
-	s.agent.metrics.served(command, began, err)
+// Accept implements net.Listener.
+func (l *clientListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
 	if err != nil {
-		s.agent.log.Warn("CNI request", "command", command, "seconds", time.Since(began).Seconds(), "error", err)
-		refused = asError(err)
+		return nil, err
 	}
-	return r, refused
+	return &client{c, context.AfterFunc(l.ctx, func() { c.Close() })}, nil
 }
 
-// serveGRPC executes one gRPC request.
-func serveGRPC[Q, R any](ctx context.Context, s *cniServer, command string, q Q, f func(context.Context, Q) (R, error)) (R, error) {
-	r, refused := serve(ctx, s, command, q, f)
-	if refused != nil {
-		return r, toStatus(refused)
-	}
-	return r, nil
+// client is a connection of a clientListener.
+type client struct {
+	net.Conn
+	forget func() bool
 }
 
-// Add implements cniapi.CNIServer.
-func (s *cniServer) Add(ctx context.Context, r *cniapi.AddRequest) (*cniapi.AddResponse, error) {
-	return serveGRPC(ctx, s, "ADD", r, s.agent.Add)
-}
-
-// Del implements cniapi.CNIServer.
-func (s *cniServer) Del(ctx context.Context, r *cniapi.DelRequest) (*cniapi.DelResponse, error) {
-	return serveGRPC(ctx, s, "DEL", r, s.agent.Del)
-}
-
-// Check implements cniapi.CNIServer.
-func (s *cniServer) Check(ctx context.Context, r *cniapi.CheckRequest) (*cniapi.CheckResponse, error) {
-	return serveGRPC(ctx, s, "CHECK", r, s.agent.Check)
-}
-
-// GC implements cniapi.CNIServer.
-func (s *cniServer) GC(ctx context.Context, r *cniapi.GCRequest) (*cniapi.GCResponse, error) {
-	return serveGRPC(ctx, s, "GC", r, s.agent.GC)
-}
-
-// Status implements cniapi.CNIServer.
-func (s *cniServer) Status(ctx context.Context, r *cniapi.StatusRequest) (*cniapi.StatusResponse, error) {
-	return serveGRPC(ctx, s, "STATUS", r, s.agent.Status)
+// Close implements net.Conn.
+func (c *client) Close() error {
+	c.forget()
+	return c.Conn.Close()
 }

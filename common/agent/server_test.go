@@ -21,13 +21,20 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/cnicall"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// serve runs an agent on a real socket, with the real clock.
+// serve runs an agent on real sockets, with the real clock. The connection is for inspection.
 func serve(t *testing.T) (r *rig, conn *grpc.ClientConn, stopServing func() error) {
+	t.Helper()
+	return serveOn(t, func(*socket.Sockets) {})
+}
+
+// serveOn is serve with sockets that the test may change.
+func serveOn(t *testing.T, change func(*socket.Sockets)) (r *rig, conn *grpc.ClientConn, stopServing func() error) {
 	t.Helper()
 	if runtime.GOOS == "windows" {
 		t.Skip("the socket is a pipe that only administrators may open")
@@ -40,16 +47,19 @@ func serve(t *testing.T) (r *rig, conn *grpc.ClientConn, stopServing func() erro
 	r = &rig{t: t, dir: filepath.Join(dir, "endpoints"), fake: dataplanetest.NewFake(linux)}
 	r.change = func(c *agent.Config) { c.AddWait, c.StopTimeout = time.Second, 2*time.Second }
 	r.start()
-	path := filepath.Join(dir, "a.sock")
-	listener, err := socket.Listen(path)
+	path := r.socket()
+	sockets, err := socket.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	change(sockets)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- r.agent.Serve(ctx, listener) }()
+	go func() { served <- r.agent.Serve(ctx, sockets) }()
 	conn, err = grpc.NewClient("passthrough:///agent", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return socket.Dial(ctx, path) }))
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return socket.Dial(ctx, socket.Inspection(path))
+		}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,48 +67,13 @@ func serve(t *testing.T) (r *rig, conn *grpc.ClientConn, stopServing func() erro
 	return r, conn, func() error { cancel(); return <-served }
 }
 
-func detail(t *testing.T, err error) *cniapi.CNIError {
-	t.Helper()
-	for _, d := range status.Convert(err).Details() {
-		if e, ok := d.(*cniapi.CNIError); ok {
-			return e
-		}
-	}
-	t.Fatalf("%v carries no CNIError", err)
-	return nil
-}
-
-func TestServe(t *testing.T) {
+func TestInspect(t *testing.T) {
 	r, conn, stopServing := serve(t)
 	ctx := context.Background()
-	cni, inspect := cniapi.NewCNIClient(conn), cniapi.NewInspectClient(conn)
-	_, err := cni.Status(ctx, &cniapi.StatusRequest{})
-	if e := detail(t, err); e.GetCode() != 50 || status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("STATUS: %v", err)
-	}
+	inspect := cniapi.NewInspectClient(conn)
 	r.agent.Publish(cluster{pods: 3}.snapshot())
-	if _, err := cni.Add(ctx, addRequest(0)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := cni.Check(ctx, &cniapi.CheckRequest{Attachment: addRequest(0).Attachment}); err != nil {
-		t.Errorf("CHECK: %v", err)
-	}
-	_, err = cni.Add(ctx, addRequest(7))
-	if e := detail(t, err); e.GetCode() != 11 || status.Code(err) != codes.Unavailable || !strings.Contains(e.GetMsg(), "shop/web-7") {
-		t.Errorf("ADD of an unknown pod: %v", err)
-	}
-	if _, err := cni.Add(ctx, addRequest(1)); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := cni.GC(ctx, &cniapi.GCRequest{Valid: []*cniapi.Attachment{addRequest(1).Attachment}}); err != nil || len(got.GetRemoved()) != 1 {
-		t.Errorf("GC: %v, %v", got, err)
-	}
-	if _, err := cni.Del(ctx, &cniapi.DelRequest{Attachment: addRequest(0).Attachment}); err != nil {
-		t.Errorf("DEL: %v", err)
-	}
-	if _, err := cni.Status(ctx, &cniapi.StatusRequest{}); err != nil {
-		t.Errorf("STATUS: %v", err)
-	}
+	r.mustAdd(1)
+	time.Sleep(50 * time.Millisecond) // wait until the agent publishes the view
 	node, err := inspect.GetNode(ctx, &cniapi.GetNodeRequest{})
 	if err != nil || !node.GetReady() || node.GetNode() != "node1" || node.GetOs() != "linux" || node.GetEndpoints() != 1 || node.GetPodsKnown() != 4 ||
 		node.GetPolicies() != 1 || fmt.Sprint(node.GetPodCidrs()) != "[10.0.1.0/24]" || node.GetAppliedUnixNano() == 0 || len(node.GetProblems()) > 0 {
@@ -114,17 +89,6 @@ func TestServe(t *testing.T) {
 		fmt.Sprint(e.GetProblems()) != "[routes is missing]" || e.GetHostIfName() == "" || len(e.GetAddresses()) != 1 {
 		t.Errorf("ListEndpoints: %v", e)
 	}
-	for series, want := range map[string]string{
-		`isthmus_cni_requests_total{code="0",command="ADD"}`:       "2",
-		`isthmus_cni_requests_total{code="11",command="ADD"}`:      "1",
-		`isthmus_cni_requests_total{code="0",command="DEL"}`:       "1",
-		`isthmus_cni_requests_total{code="50",command="STATUS"}`:   "1",
-		`isthmus_cni_request_duration_seconds_count{command="GC"}`: "1",
-	} {
-		if got := r.metric(series); got != want {
-			t.Errorf("%s is %q, want %q", series, got, want)
-		}
-	}
 	if err := stopServing(); err != nil {
 		t.Errorf("Serve: %v", err)
 	}
@@ -135,7 +99,7 @@ func TestServe(t *testing.T) {
 // is at work in the data path.
 func TestServeStopsInOrder(t *testing.T) {
 	r, conn, stopServing := serve(t)
-	cni := cniapi.NewCNIClient(conn)
+	r.started()
 	r.agent.Publish(cluster{pods: 1}.snapshot())
 	inside, release := make(chan struct{}), make(chan struct{})
 	r.fake.SetFault(func(_ context.Context, step string) error {
@@ -146,9 +110,9 @@ func TestServeStopsInOrder(t *testing.T) {
 		return nil
 	})
 	waits, works := make(chan error, 1), make(chan error, 1)
-	go func() { _, err := cni.Add(context.Background(), addRequest(5)); waits <- err }()
+	go func() { waits <- r.ask(time.Minute, cnicall.Add, pluginAdd(5), nil) }()
 	time.Sleep(50 * time.Millisecond)
-	go func() { _, err := cni.Add(context.Background(), addRequest(0)); works <- err }()
+	go func() { works <- r.ask(time.Minute, cnicall.Add, pluginAdd(0), nil) }()
 	<-inside
 	stopped := make(chan error, 1)
 	go func() { stopped <- stopServing() }()
@@ -157,14 +121,12 @@ func TestServeStopsInOrder(t *testing.T) {
 	if err := <-works; err != nil {
 		t.Errorf("the request that was at work: %v", err)
 	}
-	if e := detail(t, <-waits); e.GetCode() != 11 {
-		t.Errorf("the request that waited: %v", e)
-	}
+	wantRefusal(t, <-waits, 11, "isthmus-agent is stopping")
 	if err := <-stopped; err != nil {
 		t.Errorf("Serve: %v", err)
 	}
-	if _, err := cni.Status(context.Background(), &cniapi.StatusRequest{}); status.Code(err) != codes.Unavailable {
-		t.Errorf("STATUS after the end: %v", err)
+	if _, err := cniapi.NewInspectClient(conn).GetNode(context.Background(), &cniapi.GetNodeRequest{}); status.Code(err) != codes.Unavailable {
+		t.Errorf("GetNode after the end: %v", err)
 	}
 	r.end()
 	if !r.reachable(0) {
@@ -176,7 +138,10 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 	before := runtime.NumGoroutine()
 	r, conn, stopServing := serve(t)
 	r.agent.Publish(cluster{pods: 2}.snapshot())
-	if _, err := cniapi.NewCNIClient(conn).Add(context.Background(), addRequest(0)); err != nil {
+	if err := r.ask(time.Minute, cnicall.Add, pluginAdd(0), nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cniapi.NewInspectClient(conn).GetNode(context.Background(), &cniapi.GetNodeRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	conn.Close()

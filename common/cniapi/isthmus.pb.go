@@ -1945,13 +1945,7 @@ const file_isthmus_proto_rawDesc = "" +
 	"peer_class\x18\x18 \x01(\rR\tpeerClass\x12\x1e\n" +
 	"\n" +
 	"masquerade\x18\x19 \x01(\tR\n" +
-	"masquerade2\xa9\x02\n" +
-	"\x03CNI\x126\n" +
-	"\x03Add\x12\x16.isthmus.v1.AddRequest\x1a\x17.isthmus.v1.AddResponse\x126\n" +
-	"\x03Del\x12\x16.isthmus.v1.DelRequest\x1a\x17.isthmus.v1.DelResponse\x12<\n" +
-	"\x05Check\x12\x18.isthmus.v1.CheckRequest\x1a\x19.isthmus.v1.CheckResponse\x123\n" +
-	"\x02GC\x12\x15.isthmus.v1.GCRequest\x1a\x16.isthmus.v1.GCResponse\x12?\n" +
-	"\x06Status\x12\x19.isthmus.v1.StatusRequest\x1a\x1a.isthmus.v1.StatusResponse2\xf2\x01\n" +
+	"masquerade2\xf2\x01\n" +
 	"\aInspect\x12B\n" +
 	"\aGetNode\x12\x1a.isthmus.v1.GetNodeRequest\x1a\x1b.isthmus.v1.GetNodeResponse\x12T\n" +
 	"\rListEndpoints\x12 .isthmus.v1.ListEndpointsRequest\x1a!.isthmus.v1.ListEndpointsResponse\x12M\n" +
@@ -2012,24 +2006,14 @@ var file_isthmus_proto_depIdxs = []int32{
 	0,  // 11: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
 	2,  // 12: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
 	23, // 13: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
-	1,  // 14: isthmus.v1.CNI.Add:input_type -> isthmus.v1.AddRequest
-	5,  // 15: isthmus.v1.CNI.Del:input_type -> isthmus.v1.DelRequest
-	7,  // 16: isthmus.v1.CNI.Check:input_type -> isthmus.v1.CheckRequest
-	9,  // 17: isthmus.v1.CNI.GC:input_type -> isthmus.v1.GCRequest
-	11, // 18: isthmus.v1.CNI.Status:input_type -> isthmus.v1.StatusRequest
-	14, // 19: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
-	18, // 20: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
-	21, // 21: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
-	4,  // 22: isthmus.v1.CNI.Add:output_type -> isthmus.v1.AddResponse
-	6,  // 23: isthmus.v1.CNI.Del:output_type -> isthmus.v1.DelResponse
-	8,  // 24: isthmus.v1.CNI.Check:output_type -> isthmus.v1.CheckResponse
-	10, // 25: isthmus.v1.CNI.GC:output_type -> isthmus.v1.GCResponse
-	12, // 26: isthmus.v1.CNI.Status:output_type -> isthmus.v1.StatusResponse
-	15, // 27: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
-	19, // 28: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
-	22, // 29: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
-	22, // [22:30] is the sub-list for method output_type
-	14, // [14:22] is the sub-list for method input_type
+	14, // 14: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
+	18, // 15: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
+	21, // 16: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
+	15, // 17: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
+	19, // 18: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
+	22, // 19: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
+	17, // [17:20] is the sub-list for method output_type
+	14, // [14:17] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
 	14, // [14:14] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name
@@ -2048,7 +2032,7 @@ func file_isthmus_proto_init() {
 			NumEnums:      0,
 			NumMessages:   24,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   1,
 		},
 		GoTypes:           file_isthmus_proto_goTypes,
 		DependencyIndexes: file_isthmus_proto_depIdxs,

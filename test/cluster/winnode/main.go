@@ -106,7 +106,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	requests, err := socket.Listen(o.socket)
+	sockets, err := socket.Open(o.socket)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 			ended <- err
 		}()
 	}
-	start(func(ctx context.Context) error { return a.Serve(ctx, requests) })
+	start(func(ctx context.Context) error { return a.Serve(ctx, sockets) })
 	start(a.Run)
 	start(func(ctx context.Context) error { return source.Run(ctx, a.Publish) })
 	if writers == nil {
