@@ -25,7 +25,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/agent/socket"
-	"github.com/isthmus-net/isthmus/common/cnicall"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -177,7 +177,7 @@ func (m *machine) gaveUp() error {
 }
 
 // call calls the agent as the plugin does.
-func (m *machine) call(kind cnicall.Kind, request, answer any) error {
+func (m *machine) call(kind cniframe.Kind, request, answer any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	c, err := m.dial(ctx)
@@ -185,33 +185,33 @@ func (m *machine) call(kind cnicall.Kind, request, answer any) error {
 		return err
 	}
 	defer c.Close()
-	return cnicall.Call(ctx, c, kind, request, answer)
+	return cniframe.Call(ctx, c, kind, request, answer)
 }
 
-func attachment(n int) cnicall.Attachment {
-	return cnicall.Attachment{ContainerID: fmt.Sprintf("c%d", n), IfName: "eth0"}
+func attachment(n int) cniframe.Attachment {
+	return cniframe.Attachment{ContainerID: fmt.Sprintf("c%d", n), IfName: "eth0"}
 }
 
 func (m *machine) add(n int) ([]string, error) {
-	var r cnicall.AddResponse
-	err := m.call(cnicall.Add, &cnicall.AddRequest{Attachment: attachment(n), Netns: m.netns(n), PodNamespace: "shop", PodName: fmt.Sprintf("web-%d", n)}, &r)
+	var r cniframe.AddResponse
+	err := m.call(cniframe.Add, &cniframe.AddRequest{Attachment: attachment(n), Netns: m.netns(n), PodNamespace: "shop", PodName: fmt.Sprintf("web-%d", n)}, &r)
 	return r.Addresses, err
 }
 
 func (m *machine) del(n int) error {
-	return m.call(cnicall.Del, &cnicall.DelRequest{Attachment: attachment(n)}, nil)
+	return m.call(cniframe.Del, &cniframe.DelRequest{Attachment: attachment(n)}, nil)
 }
 
 func (m *machine) check(n int) error {
-	return m.call(cnicall.Check, &cnicall.CheckRequest{Attachment: attachment(n)}, nil)
+	return m.call(cniframe.Check, &cniframe.CheckRequest{Attachment: attachment(n)}, nil)
 }
 
 func (m *machine) gc(valid []int) error {
-	q := &cnicall.GCRequest{}
+	q := &cniframe.GCRequest{}
 	for _, n := range valid {
 		q.Valid = append(q.Valid, attachment(n))
 	}
-	return m.call(cnicall.GC, q, nil)
+	return m.call(cniframe.GC, q, nil)
 }
 
 // traces lists the attachments and the records, by container.

@@ -22,7 +22,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -87,7 +87,7 @@ func (n *node) fill() {
 		Isolates: [2]bool{true, true}, Subject: model.PodSelector{Namespace: "shop", Pods: web}}
 	n.agent.Publish(model.MakeSnapshot(nil, []*model.Node{self}, pods, []*model.Policy{policy}))
 	for i, p := range pods {
-		_, err := n.agent.Add(context.Background(), &cniapi.AddRequest{Attachment: &cniapi.Attachment{ContainerId: fmt.Sprintf("c%d", i), IfName: "eth0"},
+		_, err := n.agent.Add(context.Background(), &cniframe.AddRequest{Attachment: cniframe.Attachment{ContainerID: fmt.Sprintf("c%d", i), IfName: "eth0"},
 			Netns: fmt.Sprintf("/run/netns/c%d", i), PodNamespace: p.Namespace, PodName: p.Name})
 		if err != nil {
 			n.t.Fatal(err)

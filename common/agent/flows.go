@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -46,8 +46,8 @@ type flows struct {
 	latest func() *model.Snapshot
 
 	mutex   sync.Mutex
-	kept    []*cniapi.FlowEvent // a ring of Keep events
-	next    int                 // index of the oldest event, once the ring is full
+	kept    []*isthmusv1.FlowEvent // a ring of Keep events
+	next    int                    // index of the oldest event, once the ring is full
 	readers map[*flowReader]bool
 	stopped bool
 	seen    map[string]uint64 // by verdict
@@ -60,8 +60,8 @@ type flows struct {
 
 // flowReader is one follower.
 type flowReader struct {
-	wants  func(*cniapi.FlowEvent) bool
-	events chan *cniapi.WatchFlowsResponse // closed when the agent stops
+	wants  func(*isthmusv1.FlowEvent) bool
+	events chan *isthmusv1.WatchFlowsResponse // closed when the agent stops
 	missed uint64
 }
 
@@ -93,7 +93,7 @@ func (f *flows) take(list []model.FlowEvent) {
 	}
 }
 
-func (f *flows) keep(e *cniapi.FlowEvent) {
+func (f *flows) keep(e *isthmusv1.FlowEvent) {
 	switch {
 	case f.cfg.Keep == 0:
 	case len(f.kept) < f.cfg.Keep:
@@ -106,9 +106,9 @@ func (f *flows) keep(e *cniapi.FlowEvent) {
 
 // offer sends an event to a follower whose queue has room. It returns the number of events that the
 // follower missed: 0 or 1.
-func (r *flowReader) offer(e *cniapi.FlowEvent) uint64 {
+func (r *flowReader) offer(e *isthmusv1.FlowEvent) uint64 {
 	select {
-	case r.events <- &cniapi.WatchFlowsResponse{Event: e, Missed: r.missed}:
+	case r.events <- &isthmusv1.WatchFlowsResponse{Event: e, Missed: r.missed}:
 		r.missed = 0
 		return 0
 	default:
@@ -118,7 +118,7 @@ func (r *flowReader) offer(e *cniapi.FlowEvent) uint64 {
 }
 
 // name resolves the remote address to a pod or node.
-func (f *flows) name(e *cniapi.FlowEvent, of *model.FlowEvent) {
+func (f *flows) name(e *isthmusv1.FlowEvent, of *model.FlowEvent) {
 	if s := f.latest(); s != nil && s != f.resolved && time.Since(f.resolvedAt) >= ownersFor {
 		f.owners, f.resolved, f.resolvedAt = s.Owners(), s, time.Now()
 	}
@@ -131,7 +131,7 @@ func (f *flows) name(e *cniapi.FlowEvent, of *model.FlowEvent) {
 }
 
 // past returns up to n of the last events that match, oldest first.
-func (f *flows) past(n int, wants func(*cniapi.FlowEvent) bool) (found []*cniapi.FlowEvent) {
+func (f *flows) past(n int, wants func(*isthmusv1.FlowEvent) bool) (found []*isthmusv1.FlowEvent) {
 	for i := range f.kept {
 		if e := f.kept[(f.next+i)%len(f.kept)]; wants(e) {
 			found = append(found, e)
@@ -142,7 +142,7 @@ func (f *flows) past(n int, wants func(*cniapi.FlowEvent) bool) (found []*cniapi
 
 // follow returns the last events that match. With follow set it also returns a reader of later events,
 // without a gap in between. The caller must call end with the reader.
-func (f *flows) follow(last int, wants func(*cniapi.FlowEvent) bool, follow bool) ([]*cniapi.FlowEvent, *flowReader, error) {
+func (f *flows) follow(last int, wants func(*isthmusv1.FlowEvent) bool, follow bool) ([]*isthmusv1.FlowEvent, *flowReader, error) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	if !follow {
@@ -151,7 +151,7 @@ func (f *flows) follow(last int, wants func(*cniapi.FlowEvent) bool, follow bool
 	if len(f.readers) == flowReaders || f.stopped {
 		return nil, nil, errFlowReaders
 	}
-	r := &flowReader{wants: wants, events: make(chan *cniapi.WatchFlowsResponse, flowQueue)}
+	r := &flowReader{wants: wants, events: make(chan *isthmusv1.WatchFlowsResponse, flowQueue)}
 	f.readers[r] = true
 	return f.past(last, wants), r, nil
 }

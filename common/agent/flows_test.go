@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -27,14 +27,14 @@ func testFlows(keep int, log io.Writer) *flows {
 	return newFlows(FlowsConfig{Keep: keep, LogDenied: true}, slog.New(slog.NewTextHandler(log, nil)), func() *model.Snapshot { return s })
 }
 
-func all(*cniapi.FlowEvent) bool { return true }
+func all(*isthmusv1.FlowEvent) bool { return true }
 
 func TestFlowsAreRemembered(t *testing.T) {
 	f := testFlows(10, io.Discard)
 	for n := range 25 {
 		f.take([]model.FlowEvent{flowTo(uint16(n), model.Verdict(n%2))})
 	}
-	ports := func(last int, wants func(*cniapi.FlowEvent) bool) (list []uint32) {
+	ports := func(last int, wants func(*isthmusv1.FlowEvent) bool) (list []uint32) {
 		past, _, err := f.follow(last, wants, false)
 		if err != nil {
 			t.Fatal(err)
@@ -44,7 +44,7 @@ func TestFlowsAreRemembered(t *testing.T) {
 		}
 		return list
 	}
-	denied, err := wantedFlows(&cniapi.WatchFlowsRequest{Verdicts: []string{"deny"}, PodNamespace: "data", PodName: "db"})
+	denied, err := wantedFlows(&isthmusv1.WatchFlowsRequest{Verdicts: []string{"deny"}, PodNamespace: "data", PodName: "db"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestFlowsAreRemembered(t *testing.T) {
 			t.Errorf("remembered %s, want %s", got, want)
 		}
 	}
-	for _, r := range []*cniapi.WatchFlowsRequest{{PodName: "web"}, {Verdicts: []string{"maybe"}}} {
+	for _, r := range []*isthmusv1.WatchFlowsRequest{{PodName: "web"}, {Verdicts: []string{"maybe"}}} {
 		if _, err := wantedFlows(r); err == nil {
 			t.Errorf("request %v is taken", r)
 		}

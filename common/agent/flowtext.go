@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -29,8 +29,8 @@ const (
 var flowVerdicts = []string{verdictAllow, verdictDeny, verdictDrop}
 
 // describeFlow converts an event to its API form, without the names of its addresses.
-func describeFlow(e *model.FlowEvent) *cniapi.FlowEvent {
-	d := &cniapi.FlowEvent{UnixNano: e.Time.UnixNano(), PodNamespace: e.Pod.Namespace, PodName: e.Pod.Name, Direction: e.Direction.String(),
+func describeFlow(e *model.FlowEvent) *isthmusv1.FlowEvent {
+	d := &isthmusv1.FlowEvent{UnixNano: e.Time.UnixNano(), PodNamespace: e.Pod.Namespace, PodName: e.Pod.Name, Direction: e.Direction.String(),
 		Verdict: verdictAllow, Reason: e.Drop, SrcPort: uint32(e.SrcPort), DstPort: uint32(e.DstPort),
 		Table: e.Table, Epoch: e.Epoch, PeerClass: uint32(e.Class)}
 	switch {
@@ -69,7 +69,7 @@ func describeFlow(e *model.FlowEvent) *cniapi.FlowEvent {
 }
 
 // logFlow logs a denied or dropped packet.
-func logFlow(log *slog.Logger, e *cniapi.FlowEvent) {
+func logFlow(log *slog.Logger, e *isthmusv1.FlowEvent) {
 	var attrs []any
 	add := func(name, value string) {
 		if value != "" && value != "/" {
@@ -94,7 +94,7 @@ func logFlow(log *slog.Logger, e *cniapi.FlowEvent) {
 }
 
 // wantedFlows builds a filter from a request.
-func wantedFlows(r *cniapi.WatchFlowsRequest) (func(*cniapi.FlowEvent) bool, error) {
+func wantedFlows(r *isthmusv1.WatchFlowsRequest) (func(*isthmusv1.FlowEvent) bool, error) {
 	if r.GetPodName() != "" && r.GetPodNamespace() == "" {
 		return nil, fmt.Errorf("pod %q: give its namespace too", shorten(r.GetPodName()))
 	}
@@ -106,7 +106,7 @@ func wantedFlows(r *cniapi.WatchFlowsRequest) (func(*cniapi.FlowEvent) bool, err
 	is := func(namespace, name string) bool {
 		return namespace == r.GetPodNamespace() && (r.GetPodName() == "" || name == r.GetPodName())
 	}
-	return func(e *cniapi.FlowEvent) bool {
+	return func(e *isthmusv1.FlowEvent) bool {
 		if len(r.GetVerdicts()) > 0 && !slices.Contains(r.GetVerdicts(), e.Verdict) {
 			return false
 		}
@@ -114,8 +114,8 @@ func wantedFlows(r *cniapi.WatchFlowsRequest) (func(*cniapi.FlowEvent) bool, err
 	}, nil
 }
 
-// WatchFlows implements cniapi.InspectServer.
-func (s *inspectServer) WatchFlows(r *cniapi.WatchFlowsRequest, stream grpc.ServerStreamingServer[cniapi.WatchFlowsResponse]) error {
+// WatchFlows implements isthmusv1.InspectServer.
+func (s *inspectServer) WatchFlows(r *isthmusv1.WatchFlowsRequest, stream grpc.ServerStreamingServer[isthmusv1.WatchFlowsResponse]) error {
 	wants, err := wantedFlows(r)
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -131,7 +131,7 @@ func (s *inspectServer) WatchFlows(r *cniapi.WatchFlowsRequest, stream grpc.Serv
 		defer s.agent.flows.end(reader)
 	}
 	for _, e := range past {
-		if err := stream.Send(&cniapi.WatchFlowsResponse{Event: e}); err != nil {
+		if err := stream.Send(&isthmusv1.WatchFlowsResponse{Event: e}); err != nil {
 			return err
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -17,15 +17,15 @@ import (
 
 // inspectServer serves isthmusctl.
 type inspectServer struct {
-	cniapi.UnimplementedInspectServer
+	isthmusv1.UnimplementedInspectServer
 	agent *Agent
 }
 
-// GetNode implements cniapi.InspectServer. It does not need the loop, so it answers when the loop hangs.
-func (s *inspectServer) GetNode(ctx context.Context, _ *cniapi.GetNodeRequest) (*cniapi.GetNodeResponse, error) {
+// GetNode implements isthmusv1.InspectServer. It does not need the loop, so it answers when the loop hangs.
+func (s *inspectServer) GetNode(ctx context.Context, _ *isthmusv1.GetNodeRequest) (*isthmusv1.GetNodeResponse, error) {
 	a := s.agent
 	v := a.view.Load()
-	r := &cniapi.GetNodeResponse{Node: a.cfg.NodeName, Os: string(v.features.OS), Version: a.cfg.Version, Platform: v.features.Platform,
+	r := &isthmusv1.GetNodeResponse{Node: a.cfg.NodeName, Os: string(v.features.OS), Version: a.cfg.Version, Platform: v.features.Platform,
 		Ready: v.ready, Problems: a.allProblems(v), Endpoints: int32(v.endpoints), PodsKnown: int32(v.pods), Policies: int32(v.policies),
 		Tables: int32(v.tables), PeerClasses: int32(v.peerClasses), PortClasses: int32(v.portClasses)}
 	if !v.appliedAt.IsZero() {
@@ -50,19 +50,19 @@ func (s *inspectServer) GetNode(ctx context.Context, _ *cniapi.GetNodeRequest) (
 	r.IngressAllowed, r.IngressDenied = n.Verdicts[model.Ingress][model.Allow], n.Verdicts[model.Ingress][model.Deny]
 	r.DeniedIpv4, r.DeniedIpv6 = uint32(n.Deny.Entries[0]), uint32(n.Deny.Entries[1])
 	for _, d := range n.Deny.Devices {
-		r.DenyDevices = append(r.DenyDevices, &cniapi.DenyDevice{Name: d.Name, Mode: d.Mode})
+		r.DenyDevices = append(r.DenyDevices, &isthmusv1.DenyDevice{Name: d.Name, Mode: d.Mode})
 	}
 	for _, w := range n.PathModes {
-		r.PathModes = append(r.PathModes, &cniapi.PathMode{Part: w.Part, Mode: w.Mode, Count: uint32(w.Count)})
+		r.PathModes = append(r.PathModes, &isthmusv1.PathMode{Part: w.Part, Mode: w.Mode, Count: uint32(w.Count)})
 	}
 	r.Problems = append(r.Problems, n.Deny.Problems...)
 	r.EgressAllowed, r.EgressDenied = n.Verdicts[model.Egress][model.Allow], n.Verdicts[model.Egress][model.Deny]
 	return r, nil
 }
 
-// ListEndpoints implements cniapi.InspectServer. It reads problems of attachments from the data path.
-func (s *inspectServer) ListEndpoints(ctx context.Context, _ *cniapi.ListEndpointsRequest) (*cniapi.ListEndpointsResponse, error) {
-	r := &cniapi.ListEndpointsResponse{}
+// ListEndpoints implements isthmusv1.InspectServer. It reads problems of attachments from the data path.
+func (s *inspectServer) ListEndpoints(ctx context.Context, _ *isthmusv1.ListEndpointsRequest) (*isthmusv1.ListEndpointsResponse, error) {
+	r := &isthmusv1.ListEndpointsResponse{}
 	err := s.agent.do(ctx, func(l *loop) { r.Endpoints = l.list() })
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, asError(err).Error())
@@ -71,7 +71,7 @@ func (s *inspectServer) ListEndpoints(ctx context.Context, _ *cniapi.ListEndpoin
 }
 
 // list describes the endpoints in order of creation, then the attachments without a record.
-func (l *loop) list() []*cniapi.Endpoint {
+func (l *loop) list() []*isthmusv1.Endpoint {
 	installed := make(map[model.EndpointID]dataplane.Installed)
 	var unread error
 	if l.backend != nil {
@@ -83,7 +83,7 @@ func (l *loop) list() []*cniapi.Endpoint {
 			installed[i.ID] = i
 		}
 	}
-	var list []*cniapi.Endpoint
+	var list []*isthmusv1.Endpoint
 	for _, e := range l.sorted() {
 		if e.State == endpoint.Released {
 			continue
@@ -92,18 +92,18 @@ func (l *loop) list() []*cniapi.Endpoint {
 		delete(installed, e.ID())
 	}
 	for id, i := range installed {
-		list = append(list, &cniapi.Endpoint{Attachment: attachmentOf(id), Problems: append([]string{"no endpoint record: the next GC removes it"}, i.Problems...)})
+		list = append(list, &isthmusv1.Endpoint{Attachment: attachmentMessage(id), Problems: append([]string{"no endpoint record: the next GC removes it"}, i.Problems...)})
 	}
 	return list
 }
 
-func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Installed, unread error) *cniapi.Endpoint {
-	d := &cniapi.Endpoint{Attachment: attachmentOf(e.ID()), PodNamespace: e.Namespace, PodName: e.Name, HostIfName: e.attachment.HostIfName}
+func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Installed, unread error) *isthmusv1.Endpoint {
+	d := &isthmusv1.Endpoint{Attachment: attachmentMessage(e.ID()), PodNamespace: e.Namespace, PodName: e.Name, HostIfName: e.attachment.HostIfName}
 	for _, ip := range e.IPs {
 		d.Addresses = append(d.Addresses, ip.String())
 	}
 	if e.Bandwidth != (model.Bandwidth{}) {
-		d.Bandwidth = &cniapi.Bandwidth{IngressRate: e.Bandwidth.Ingress.Rate, IngressBurst: e.Bandwidth.Ingress.Burst,
+		d.Bandwidth = &isthmusv1.Bandwidth{IngressRate: e.Bandwidth.Ingress.Rate, IngressBurst: e.Bandwidth.Ingress.Burst,
 			EgressRate: e.Bandwidth.Egress.Rate, EgressBurst: e.Bandwidth.Egress.Burst}
 	}
 	id := e.ID()
@@ -146,4 +146,9 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 		}
 	}
 	return d
+}
+
+func attachmentMessage(id model.EndpointID) *isthmusv1.Attachment {
+	a := attachmentOf(id)
+	return &isthmusv1.Attachment{ContainerId: a.ContainerID, IfName: a.IfName}
 }

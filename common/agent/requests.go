@@ -10,10 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-
-	"github.com/isthmus-net/isthmus/common/cnicall"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 )
 
 const (
@@ -85,8 +82,8 @@ func (s *requestServer) serveConn(c net.Conn) error {
 	if err := c.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return err
 	}
-	request, err := cnicall.Read(c)
-	if errors.Is(err, cnicall.ErrVersion) {
+	request, err := cniframe.Read(c)
+	if errors.Is(err, cniframe.ErrVersion) {
 		return errors.Join(err, reject(c, refusal(errOtherVersion)))
 	}
 	if err != nil {
@@ -132,7 +129,7 @@ func (s *requestServer) serveConn(c net.Conn) error {
 
 // reject sends a final answer on a connection that the caller then closes. It waits up to closeTimeout for
 // the client to close first.
-func reject(c net.Conn, answer cnicall.Frame) error {
+func reject(c net.Conn, answer cniframe.Frame) error {
 	err := answer.Write(c)
 	c.SetReadDeadline(time.Now().Add(closeTimeout))
 	c.Read(make([]byte, 1))
@@ -142,32 +139,31 @@ func reject(c net.Conn, answer cnicall.Frame) error {
 var errOtherVersion = refuse(CodeInternal, "install the same version of the plugin and the agent", "isthmus-agent does not support this request")
 
 // call executes a request.
-func (s *requestServer) call(ctx context.Context, f cnicall.Frame) cnicall.Frame {
+func (s *requestServer) call(ctx context.Context, f cniframe.Frame) cniframe.Frame {
 	switch a := s.agent; f.Kind {
-	case cnicall.Add:
+	case cniframe.Add:
 		return serve(ctx, s, "ADD", f.Body, a.Add)
-	case cnicall.Del:
-		return serve(ctx, s, "DEL", f.Body, a.Del)
-	case cnicall.Check:
-		return serve(ctx, s, "CHECK", f.Body, a.Check)
-	case cnicall.GC:
+	case cniframe.Del:
+		return serve(ctx, s, "DEL", f.Body, empty(a.Del))
+	case cniframe.Check:
+		return serve(ctx, s, "CHECK", f.Body, empty(a.Check))
+	case cniframe.GC:
 		return serve(ctx, s, "GC", f.Body, a.GC)
-	case cnicall.Status:
-		return serve(ctx, s, "STATUS", f.Body, a.Status)
+	case cniframe.Status:
+		return serve(ctx, s, "STATUS", f.Body, empty(a.Status))
 	}
 	return refusal(errOtherVersion)
 }
 
-// message is a pointer to a Q that implements proto.Message.
-type message[Q any] interface {
-	*Q
-	proto.Message
+// empty makes a function without a result return an empty answer.
+func empty[Q any](f func(context.Context, *Q) error) func(context.Context, *Q) (struct{}, error) {
+	return func(ctx context.Context, q *Q) (struct{}, error) { return struct{}{}, f(ctx, q) }
 }
 
 // serve executes one request, and counts and logs it. It ignores unknown fields.
-func serve[Q any, M message[Q], R proto.Message](ctx context.Context, s *requestServer, command string, body []byte, f func(context.Context, M) (R, error)) cnicall.Frame {
-	q := M(new(Q))
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body, q); err != nil {
+func serve[Q, R any](ctx context.Context, s *requestServer, command string, body []byte, f func(context.Context, *Q) (R, error)) cniframe.Frame {
+	q := new(Q)
+	if err := json.Unmarshal(body, q); err != nil {
 		return refusal(blame(CodeInternal, err, "decode the %s request", command))
 	}
 	began := time.Now()
@@ -177,17 +173,17 @@ func serve[Q any, M message[Q], R proto.Message](ctx context.Context, s *request
 		s.agent.log.Warn("CNI request", "command", command, "seconds", time.Since(began).Seconds(), "error", err)
 		return refusal(asError(err))
 	}
-	answer, err := protojson.Marshal(r)
+	answer, err := json.Marshal(r)
 	if err != nil {
 		return refusal(blame(CodeInternal, err, "encode the response to %s", command))
 	}
-	return cnicall.Frame{Kind: cnicall.Done, Body: answer}
+	return cniframe.Frame{Kind: cniframe.Done, Body: answer}
 }
 
-func refusal(e *Error) cnicall.Frame {
-	body, err := json.Marshal(cnicall.Error{Code: e.Code, Msg: e.Msg, Details: e.Details})
+func refusal(e *Error) cniframe.Frame {
+	body, err := json.Marshal(cniframe.Error{Code: e.Code, Msg: e.Msg, Details: e.Details})
 	if err != nil {
 		panic(err) // cannot happen: the struct has three JSON fields
 	}
-	return cnicall.Frame{Kind: cnicall.Refused, Body: body}
+	return cniframe.Frame{Kind: cniframe.Refused, Body: body}
 }

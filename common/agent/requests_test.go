@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/agent/socket"
-	"github.com/isthmus-net/isthmus/common/cnicall"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 )
 
 // socket returns the address of the CNI socket of serve.
@@ -35,34 +35,28 @@ func (r *rig) connect() net.Conn {
 }
 
 // ask calls the agent as the plugin does.
-func (r *rig) ask(timeout time.Duration, kind cnicall.Kind, request, answer any) error {
+func (r *rig) ask(timeout time.Duration, kind cniframe.Kind, request, answer any) error {
 	c := r.connect()
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	return cnicall.Call(ctx, c, kind, request, answer)
+	return cniframe.Call(ctx, c, kind, request, answer)
 }
 
 func wantRefusal(t *testing.T, err error, code uint32, text string) {
 	t.Helper()
-	var e *cnicall.Error
+	var e *cniframe.Error
 	if !errors.As(err, &e) || e.Code != code || !strings.Contains(e.Msg+e.Details, text) {
 		t.Errorf("got %v, want code %d with %q", err, code, text)
 	}
-}
-
-func pluginAdd(n int) *cnicall.AddRequest {
-	q := addRequest(n)
-	return &cnicall.AddRequest{Attachment: cnicall.Attachment{ContainerID: q.Attachment.ContainerId, IfName: "eth0"}, Netns: q.Netns,
-		PodNamespace: q.PodNamespace, PodName: q.PodName, PodUID: q.PodUid, Network: q.Network}
 }
 
 // started waits until the loop has taken over: the socket answers before.
 func (r *rig) started() {
 	r.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		err := r.ask(time.Minute, cnicall.Status, struct{}{}, nil)
-		var e *cnicall.Error
+		err := r.ask(time.Minute, cniframe.Status, struct{}{}, nil)
+		var e *cniframe.Error
 		if !errors.As(err, &e) || !strings.Contains(e.Msg+e.Details, "the agent is starting") {
 			return
 		}
@@ -76,39 +70,39 @@ func (r *rig) started() {
 func TestCallsOfThePlugin(t *testing.T) {
 	r, _, stopServing := serve(t)
 	r.started()
-	wantRefusal(t, r.ask(time.Minute, cnicall.Status, struct{}{}, nil), 50, "the state of the cluster is not known yet")
+	wantRefusal(t, r.ask(time.Minute, cniframe.Status, struct{}{}, nil), 50, "the state of the cluster is not known yet")
 	r.agent.Publish(cluster{pods: 3}.snapshot())
-	var added cnicall.AddResponse
-	if err := r.ask(time.Minute, cnicall.Add, pluginAdd(0), &added); err != nil || len(added.Addresses) != 1 || added.MAC == "" {
+	var added cniframe.AddResponse
+	if err := r.ask(time.Minute, cniframe.Add, addRequest(0), &added); err != nil || len(added.Addresses) != 1 || added.MAC == "" {
 		t.Fatalf("ADD: %+v, %v", added, err)
 	}
 	// A repeated ADD has the same answer.
-	var again cnicall.AddResponse
-	if err := r.ask(time.Minute, cnicall.Add, pluginAdd(0), &again); err != nil || !reflect.DeepEqual(again, added) {
+	var again cniframe.AddResponse
+	if err := r.ask(time.Minute, cniframe.Add, addRequest(0), &again); err != nil || !reflect.DeepEqual(again, added) {
 		t.Errorf("second ADD: %+v, %v; the first was answered with %+v", again, err, added)
 	}
-	check := &cnicall.CheckRequest{Attachment: pluginAdd(0).Attachment, Netns: pluginAdd(0).Netns, Addresses: added.Addresses}
-	if err := r.ask(time.Minute, cnicall.Check, check, nil); err != nil {
+	check := &cniframe.CheckRequest{Attachment: addRequest(0).Attachment, Netns: addRequest(0).Netns, Addresses: added.Addresses}
+	if err := r.ask(time.Minute, cniframe.Check, check, nil); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
-	wantRefusal(t, r.ask(300*time.Millisecond, cnicall.Add, pluginAdd(7), nil), 11, "shop/web-7")
-	if err := r.ask(time.Minute, cnicall.Add, pluginAdd(1), nil); err != nil {
+	wantRefusal(t, r.ask(300*time.Millisecond, cniframe.Add, addRequest(7), nil), 11, "shop/web-7")
+	if err := r.ask(time.Minute, cniframe.Add, addRequest(1), nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.ask(time.Minute, cnicall.GC, &cnicall.GCRequest{Valid: []cnicall.Attachment{pluginAdd(1).Attachment}}, nil); err != nil {
+	if err := r.ask(time.Minute, cniframe.GC, &cniframe.GCRequest{Valid: []cniframe.Attachment{addRequest(1).Attachment}}, nil); err != nil {
 		t.Errorf("GC: %v", err)
 	}
 	if dump := r.fake.Dump(); strings.Contains(dump, "endpoint c0:eth0") || !strings.Contains(dump, "endpoint c1:eth0") {
 		t.Errorf("after GC:\n%s", dump)
 	}
-	if err := r.ask(time.Minute, cnicall.Del, &cnicall.DelRequest{Attachment: pluginAdd(1).Attachment}, nil); err != nil {
+	if err := r.ask(time.Minute, cniframe.Del, &cniframe.DelRequest{Attachment: addRequest(1).Attachment}, nil); err != nil {
 		t.Errorf("DEL: %v", err)
 	}
-	if err := r.ask(time.Minute, cnicall.Status, struct{}{}, nil); err != nil {
+	if err := r.ask(time.Minute, cniframe.Status, struct{}{}, nil); err != nil {
 		t.Errorf("STATUS: %v", err)
 	}
 	wantRefusal(t, r.ask(time.Minute, 77, struct{}{}, nil), 999, "does not support this request")
-	wantRefusal(t, r.ask(time.Minute, cnicall.Add, []int{1}, nil), 999, "decode the ADD request")
+	wantRefusal(t, r.ask(time.Minute, cniframe.Add, []int{1}, nil), 999, "decode the ADD request")
 	for series, want := range map[string]string{
 		`isthmus_cni_requests_total{code="0",command="ADD"}`:       "3",
 		`isthmus_cni_requests_total{code="11",command="ADD"}`:      "1",
@@ -130,18 +124,18 @@ func TestPluginLeaves(t *testing.T) {
 	r, _, stopServing := serve(t)
 	r.agent.Publish(cluster{pods: 1}.snapshot())
 	c := r.connect()
-	body, err := json.Marshal(pluginAdd(2)) // not known yet
+	body, err := json.Marshal(addRequest(2)) // not known yet
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := (cnicall.Frame{Kind: cnicall.Add, Timeout: time.Minute, Body: body}).Write(c); err != nil {
+	if err := (cniframe.Frame{Kind: cniframe.Add, Timeout: time.Minute, Body: body}).Write(c); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(50 * time.Millisecond)
 	c.Close()
 	time.Sleep(50 * time.Millisecond)
 	r.agent.Publish(cluster{pods: 3}.snapshot())
-	if err := r.ask(time.Minute, cnicall.Add, pluginAdd(0), nil); err != nil {
+	if err := r.ask(time.Minute, cniframe.Add, addRequest(0), nil); err != nil {
 		t.Fatal(err)
 	}
 	if dump := r.fake.Dump(); strings.Contains(dump, "endpoint c2:eth0") {
@@ -160,7 +154,7 @@ func TestStrangeConnections(t *testing.T) {
 	r, conn, stopServing := serve(t)
 	frame := func(change func([]byte)) string {
 		var b strings.Builder
-		if err := (cnicall.Frame{Kind: cnicall.Status, Timeout: time.Second, Body: []byte("{}")}).Write(&b); err != nil {
+		if err := (cniframe.Frame{Kind: cniframe.Status, Timeout: time.Second, Body: []byte("{}")}).Write(&b); err != nil {
 			t.Fatal(err)
 		}
 		all := []byte(b.String())
@@ -187,8 +181,8 @@ func TestStrangeConnections(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.answer {
-				f, err := cnicall.Read(c1)
-				if err != nil || f.Kind != cnicall.Refused || !strings.Contains(string(f.Body), "999") {
+				f, err := cniframe.Read(c1)
+				if err != nil || f.Kind != cniframe.Refused || !strings.Contains(string(f.Body), "999") {
 					t.Errorf("got %+v, %v", f, err)
 				}
 			}
@@ -237,7 +231,7 @@ func TestTooManyCalls(t *testing.T) {
 	})
 	const served, more = 512, 8
 	answers := make(chan error, served+more)
-	call := func(n int) { answers <- r.ask(time.Minute, cnicall.Add, pluginAdd(n), nil) }
+	call := func(n int) { answers <- r.ask(time.Minute, cniframe.Add, addRequest(n), nil) }
 	go call(0)
 	<-inside // the loop is busy until it is released
 	for range served + more - 1 {
@@ -258,7 +252,7 @@ func TestTooManyCalls(t *testing.T) {
 	if attached != 1 {
 		t.Errorf("%d of the calls attached a pod, want 1", attached)
 	}
-	if err := r.ask(time.Minute, cnicall.Status, struct{}{}, nil); err != nil {
+	if err := r.ask(time.Minute, cniframe.Status, struct{}{}, nil); err != nil {
 		t.Errorf("STATUS when the calls have ended: %v", err)
 	}
 	if err := stopServing(); err != nil {

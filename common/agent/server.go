@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/isthmus-net/isthmus/common/agent/socket"
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 )
 
 // Serve serves the CNI plugin and isthmusctl, each on its socket, until the context is done. It then
@@ -22,7 +22,7 @@ func (a *Agent) Serve(ctx context.Context, sockets *socket.Sockets) error {
 	defer cut()
 	requests := newRequestServer(clients, a)
 	inspection := grpc.NewServer(grpc.ConnectionTimeout(handshakeTimeout))
-	cniapi.RegisterInspectServer(inspection, &inspectServer{agent: a})
+	isthmusv1.RegisterInspectServer(inspection, &inspectServer{agent: a})
 	ended := make(chan error, 2)
 	start := func(l net.Listener, serve func(net.Listener) error) {
 		go func() {

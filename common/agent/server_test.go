@@ -20,8 +20,8 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
-	"github.com/isthmus-net/isthmus/common/cniapi"
-	"github.com/isthmus-net/isthmus/common/cnicall"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -70,17 +70,17 @@ func serveOn(t *testing.T, change func(*socket.Sockets)) (r *rig, conn *grpc.Cli
 func TestInspect(t *testing.T) {
 	r, conn, stopServing := serve(t)
 	ctx := context.Background()
-	inspect := cniapi.NewInspectClient(conn)
+	inspect := isthmusv1.NewInspectClient(conn)
 	r.agent.Publish(cluster{pods: 3}.snapshot())
 	r.mustAdd(1)
 	time.Sleep(50 * time.Millisecond) // wait until the agent publishes the view
-	node, err := inspect.GetNode(ctx, &cniapi.GetNodeRequest{})
+	node, err := inspect.GetNode(ctx, &isthmusv1.GetNodeRequest{})
 	if err != nil || !node.GetReady() || node.GetNode() != "node1" || node.GetOs() != "linux" || node.GetEndpoints() != 1 || node.GetPodsKnown() != 4 ||
 		node.GetPolicies() != 1 || fmt.Sprint(node.GetPodCidrs()) != "[10.0.1.0/24]" || node.GetAppliedUnixNano() == 0 || len(node.GetProblems()) > 0 {
 		t.Errorf("GetNode: %v, %v", node, err)
 	}
 	r.fake.Break(id(1), "routes")
-	list, err := inspect.ListEndpoints(ctx, &cniapi.ListEndpointsRequest{})
+	list, err := inspect.ListEndpoints(ctx, &isthmusv1.ListEndpointsRequest{})
 	if err != nil || len(list.GetEndpoints()) != 1 {
 		t.Fatalf("ListEndpoints: %v, %v", list, err)
 	}
@@ -110,9 +110,9 @@ func TestServeStopsInOrder(t *testing.T) {
 		return nil
 	})
 	waits, works := make(chan error, 1), make(chan error, 1)
-	go func() { waits <- r.ask(time.Minute, cnicall.Add, pluginAdd(5), nil) }()
+	go func() { waits <- r.ask(time.Minute, cniframe.Add, addRequest(5), nil) }()
 	time.Sleep(50 * time.Millisecond)
-	go func() { works <- r.ask(time.Minute, cnicall.Add, pluginAdd(0), nil) }()
+	go func() { works <- r.ask(time.Minute, cniframe.Add, addRequest(0), nil) }()
 	<-inside
 	stopped := make(chan error, 1)
 	go func() { stopped <- stopServing() }()
@@ -125,7 +125,7 @@ func TestServeStopsInOrder(t *testing.T) {
 	if err := <-stopped; err != nil {
 		t.Errorf("Serve: %v", err)
 	}
-	if _, err := cniapi.NewInspectClient(conn).GetNode(context.Background(), &cniapi.GetNodeRequest{}); status.Code(err) != codes.Unavailable {
+	if _, err := isthmusv1.NewInspectClient(conn).GetNode(context.Background(), &isthmusv1.GetNodeRequest{}); status.Code(err) != codes.Unavailable {
 		t.Errorf("GetNode after the end: %v", err)
 	}
 	r.end()
@@ -138,10 +138,10 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 	before := runtime.NumGoroutine()
 	r, conn, stopServing := serve(t)
 	r.agent.Publish(cluster{pods: 2}.snapshot())
-	if err := r.ask(time.Minute, cnicall.Add, pluginAdd(0), nil); err != nil {
+	if err := r.ask(time.Minute, cniframe.Add, addRequest(0), nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cniapi.NewInspectClient(conn).GetNode(context.Background(), &cniapi.GetNodeRequest{}); err != nil {
+	if _, err := isthmusv1.NewInspectClient(conn).GetNode(context.Background(), &isthmusv1.GetNodeRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	conn.Close()

@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/isthmus-net/isthmus/common/agent/socket"
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/wine"
@@ -282,7 +282,7 @@ func (n *Node) logTail() string {
 }
 
 // Status asks the agent what it does.
-func (n *Node) Status(ctx context.Context) (*cniapi.GetNodeResponse, error) {
+func (n *Node) Status(ctx context.Context) (*isthmusv1.GetNodeResponse, error) {
 	if n.machine != nil {
 		return n.statusUnderWine(ctx)
 	}
@@ -291,5 +291,5 @@ func (n *Node) Status(ctx context.Context) (*cniapi.GetNodeResponse, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	return cniapi.NewInspectClient(conn).GetNode(ctx, &cniapi.GetNodeRequest{})
+	return isthmusv1.NewInspectClient(conn).GetNode(ctx, &isthmusv1.GetNodeRequest{})
 }

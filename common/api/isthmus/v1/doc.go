@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cniapi is the local gRPC interface of the agent: service CNI for the CNI plugin and service
-// Inspect for isthmusctl. It runs over a socket that only root may open (a named pipe for administrators on
-// Windows). Only older plugins call service CNI over gRPC. This version sends the same messages in frames
-// of common/cnicall.
+// Package isthmusv1 is the gRPC interface by which isthmusctl inspects an agent: service Inspect. It is
+// served on a socket that only root may open (a named pipe for administrators on Windows).
 //
-// The code is generated from isthmus.proto by make gen. The package implements neither side: common/agent
+// The code is generated from inspect.proto by make gen. The package implements neither side: common/agent
 // is the server.
-package cniapi
+package isthmusv1

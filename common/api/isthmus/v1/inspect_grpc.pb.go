@@ -4,9 +4,9 @@
 // versions:
 // - protoc-gen-go-grpc v1.6.2
 // - protoc             v3.21.12
-// source: isthmus.proto
+// source: isthmus/v1/inspect.proto
 
-package cniapi
+package isthmusv1
 
 import (
 	context "context"
@@ -209,5 +209,5 @@ var Inspect_ServiceDesc = grpc.ServiceDesc{
 			ServerStreams: true,
 		},
 	},
-	Metadata: "isthmus.proto",
+	Metadata: "isthmus/v1/inspect.proto",
 }
