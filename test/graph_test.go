@@ -24,7 +24,7 @@ var layers = []struct {
 	{"analysis", []string{"common/analysis"}},
 	{"cluster", []string{"common/kube"}},
 	{"reports", []string{"common/report"}},
-	{"plans", []string{"common/policy", "common/dataplane", "common/fabric", "common/endpoint"}},
+	{"plans", []string{"common/policy", "common/dataplane", "common/fabric", "common/endpoint", "common/observe"}},
 	{"leaves", []string{"common/model", "common/ipam", "common/nodeipam", "common/api", "common/httpd"}},
 }
 

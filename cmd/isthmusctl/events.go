@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
+	"github.com/isthmus-net/isthmus/common/observe"
 )
 
 // eventFlags are the flags of the command events.
@@ -75,8 +75,8 @@ func (s *eventFlags) request() (*isthmusv1.WatchFlowsRequest, error) {
 		return nil, err
 	}
 	for _, v := range s.verdicts {
-		if all := []string{"allow", "deny", "drop"}; !slices.Contains(all, v) {
-			return nil, usageError{fmt.Errorf("--verdict %q: give %s", v, strings.Join(all, ", "))}
+		if _, err := observe.ParseOutcome(v); err != nil {
+			return nil, usageError{fmt.Errorf("--%w", err)}
 		}
 	}
 	r := &isthmusv1.WatchFlowsRequest{Last: s.last, Follow: s.follow, PodNamespace: s.namespace, Verdicts: s.verdicts}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/observe"
 )
 
 // Agent is the agent of one node. Its methods are safe for concurrent use.
@@ -16,7 +17,7 @@ type Agent struct {
 	cfg     Config
 	log     *slog.Logger
 	metrics *metrics
-	flows   *flows
+	flows   *observe.Store
 
 	// latest is the newest snapshot; wake makes the loop read it.
 	latest atomic.Pointer[model.Snapshot]
@@ -44,7 +45,7 @@ func New(cfg Config, log *slog.Logger) (*Agent, error) {
 		requests: make(chan func(*loop)),
 		done:     make(chan struct{}),
 	}
-	a.flows = newFlows(cfg.Flows, log, a.latest.Load)
+	a.flows = observe.NewStore(cfg.Flows.Config, log, a.latest.Load)
 	a.metrics = newMetrics(a)
 	a.view.Store(&view{problems: []string{"agent is starting"}})
 	a.heartbeat()

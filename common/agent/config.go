@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/ipam"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/observe"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/common/report"
 )
@@ -78,6 +79,13 @@ type Config struct {
 	Step func(name string)
 }
 
+// FlowsConfig configures what the agent does with flow events.
+type FlowsConfig struct {
+	// Off disables flow events: the agent does not read them.
+	Off bool
+	observe.Config
+}
+
 // Defaults returns a Config without names, directories and functions; the caller sets those.
 func Defaults() Config {
 	return Config{
@@ -90,7 +98,7 @@ func Defaults() Config {
 		RetryMin:    100 * time.Millisecond,
 		RetryMax:    30 * time.Second,
 		AuditEvery:  time.Minute,
-		Flows:       FlowsConfig{Keep: 2048},
+		Flows:       FlowsConfig{Config: observe.Config{Keep: 2048}},
 		Stall:       30 * time.Second,
 		StopTimeout: 10 * time.Second,
 	}

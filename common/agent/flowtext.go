@@ -3,12 +3,8 @@
 package agent
 
 import (
-	"fmt"
-	"log/slog"
 	"net/netip"
-	"slices"
 	"strconv"
-	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -17,135 +13,83 @@ import (
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/observe"
 )
 
-// Verdicts of a packet, as in requests and metrics.
-const (
-	verdictAllow = "allow"
-	verdictDeny  = "deny"
-	verdictDrop  = "drop"
-)
-
-var flowVerdicts = []string{verdictAllow, verdictDeny, verdictDrop}
-
-// describeFlow converts an event to its API form, without the names of its addresses.
-func describeFlow(e *model.FlowEvent) *isthmusv1.FlowEvent {
-	d := &isthmusv1.FlowEvent{UnixNano: e.Time.UnixNano(), PodNamespace: e.Pod.Namespace, PodName: e.Pod.Name, Direction: e.Direction.String(),
-		Verdict: verdictAllow, Reason: e.Drop, SrcPort: uint32(e.SrcPort), DstPort: uint32(e.DstPort),
-		Table: e.Table, Epoch: e.Epoch, PeerClass: uint32(e.Class)}
-	switch {
-	case e.Drop != "":
-		d.Verdict = verdictDrop
-	case e.Verdict == model.Deny:
-		d.Verdict = verdictDeny
-	}
-	if !e.Src.IsValid() {
-		d.EtherType = uint32(e.Detail)
+// flowMessage converts a flow to its message.
+func flowMessage(f *observe.Flow) *isthmusv1.FlowEvent {
+	m := &isthmusv1.FlowEvent{UnixNano: f.Time.UnixNano(), PodNamespace: f.Pod.Namespace, PodName: f.Pod.Name, Direction: f.Direction.String(),
+		Verdict: f.Outcome().String(), Reason: f.Drop, SrcPort: uint32(f.SrcPort), DstPort: uint32(f.DstPort),
+		PeerNamespace: f.Peer.Namespace, PeerName: f.Peer.Name, PeerNode: f.PeerNode,
+		Table: f.Table, Epoch: f.Epoch, PeerClass: uint32(f.Class)}
+	if !f.Src.IsValid() {
+		m.EtherType = uint32(f.Detail)
 	} else {
-		d.Src, d.Dst, d.Protocol = e.Src.String(), e.Dst.String(), e.Protocol.String()
-		if e.Protocol == model.ICMP || e.Protocol == model.ICMPv6 {
-			d.IcmpType = uint32(e.Detail)
+		m.Src, m.Dst, m.Protocol = f.Src.String(), f.Dst.String(), f.Protocol.String()
+		if f.Protocol == model.ICMP || f.Protocol == model.ICMPv6 {
+			m.IcmpType = uint32(f.Detail)
 		}
 	}
-	if e.Service != (netip.AddrPort{}) {
-		d.Service = e.Service.String()
+	if f.Service != (netip.AddrPort{}) {
+		m.Service = f.Service.String()
 	}
-	if e.Masquerade != (netip.AddrPort{}) {
-		d.Masquerade = e.Masquerade.String()
+	if f.Masquerade != (netip.AddrPort{}) {
+		m.Masquerade = f.Masquerade.String()
 	}
-	if c := e.Cause; c != nil {
-		d.Cause = c.String()
+	if c := f.Cause; c != nil {
+		m.Cause = c.String()
 		if c.Reason == model.ReasonRule || c.Reason == model.ReasonIsolated {
-			d.Policy = c.Origin.String()
+			m.Policy = c.Origin.String()
 		}
 		if c.Reason == model.ReasonRule {
-			d.Rule, d.Tier = strconv.Itoa(c.Rule), c.Tier.String()
+			m.Rule, m.Tier = strconv.Itoa(c.Rule), c.Tier.String()
 			if c.RuleName != "" {
-				d.Rule = c.RuleName
+				m.Rule = c.RuleName
 			}
 		}
 	}
-	return d
-}
-
-// logFlow logs a denied or dropped packet.
-func logFlow(log *slog.Logger, e *isthmusv1.FlowEvent) {
-	var attrs []any
-	add := func(name, value string) {
-		if value != "" && value != "/" {
-			attrs = append(attrs, name, value)
-		}
-	}
-	add("pod", e.PodNamespace+"/"+e.PodName)
-	add("direction", e.Direction)
-	add("reason", e.Reason)
-	add("because", e.Cause)
-	add("src", e.Src)
-	add("dst", e.Dst)
-	add("protocol", e.Protocol)
-	if e.DstPort != 0 {
-		attrs = append(attrs, "src port", e.SrcPort, "dst port", e.DstPort)
-	}
-	add("service", e.Service)
-	add("masquerade", e.Masquerade)
-	add("peer", e.PeerNamespace+"/"+e.PeerName)
-	add("peer node", e.PeerNode)
-	log.Info("flow "+map[string]string{verdictDeny: "denied", verdictDrop: "dropped"}[e.Verdict], attrs...)
-}
-
-// wantedFlows builds a filter from a request.
-func wantedFlows(r *isthmusv1.WatchFlowsRequest) (func(*isthmusv1.FlowEvent) bool, error) {
-	if r.GetPodName() != "" && r.GetPodNamespace() == "" {
-		return nil, fmt.Errorf("pod %q: give its namespace too", shorten(r.GetPodName()))
-	}
-	for _, v := range r.GetVerdicts() {
-		if !slices.Contains(flowVerdicts, v) {
-			return nil, fmt.Errorf("verdict %q: give %s", shorten(v), strings.Join(flowVerdicts, ", "))
-		}
-	}
-	is := func(namespace, name string) bool {
-		return namespace == r.GetPodNamespace() && (r.GetPodName() == "" || name == r.GetPodName())
-	}
-	return func(e *isthmusv1.FlowEvent) bool {
-		if len(r.GetVerdicts()) > 0 && !slices.Contains(r.GetVerdicts(), e.Verdict) {
-			return false
-		}
-		return r.GetPodNamespace() == "" || is(e.PodNamespace, e.PodName) || is(e.PeerNamespace, e.PeerName)
-	}, nil
+	return m
 }
 
 // WatchFlows implements isthmusv1.InspectServer.
 func (s *inspectServer) WatchFlows(r *isthmusv1.WatchFlowsRequest, stream grpc.ServerStreamingServer[isthmusv1.WatchFlowsResponse]) error {
-	wants, err := wantedFlows(r)
+	filter, err := observe.ParseFilter(r.GetPodNamespace(), r.GetPodName(), r.GetVerdicts())
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	if err := s.agent.checkFlowEvents(); err != nil {
 		return err
 	}
-	past, reader, err := s.agent.flows.follow(int(r.GetLast()), wants, r.GetFollow())
+	if !r.GetFollow() {
+		return sendFlows(stream, s.agent.flows.Last(int(r.GetLast()), filter))
+	}
+	past, reader, err := s.agent.flows.Follow(int(r.GetLast()), filter)
 	if err != nil {
 		return status.Error(codes.ResourceExhausted, err.Error())
 	}
-	if reader != nil {
-		defer s.agent.flows.end(reader)
+	defer reader.Close()
+	if err := sendFlows(stream, past); err != nil {
+		return err
 	}
-	for _, e := range past {
-		if err := stream.Send(&isthmusv1.WatchFlowsResponse{Event: e}); err != nil {
-			return err
-		}
-	}
-	for reader != nil {
+	for {
 		select {
 		case <-stream.Context().Done():
 			return nil
-		case m, ok := <-reader.events:
+		case d, ok := <-reader.Flows:
 			if !ok {
 				return status.Error(codes.Unavailable, "isthmus-agent is stopping")
 			}
-			if err := stream.Send(m); err != nil {
+			if err := stream.Send(&isthmusv1.WatchFlowsResponse{Event: flowMessage(d.Flow), Missed: d.Missed}); err != nil {
 				return err
 			}
+		}
+	}
+}
+
+func sendFlows(stream grpc.ServerStreamingServer[isthmusv1.WatchFlowsResponse], list []*observe.Flow) error {
+	for _, f := range list {
+		if err := stream.Send(&isthmusv1.WatchFlowsResponse{Event: flowMessage(f)}); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/observe"
 )
 
 // countersTimeout bounds how long a scrape reads the data path's counters.
@@ -192,9 +193,9 @@ func (c *viewCollector) collectFlows(v *view, ch chan<- prometheus.Metric) {
 	if _, ok := v.backend.(dataplane.Watcher); !ok {
 		return
 	}
-	seen, missed := c.agent.flows.totals()
-	for verdict, n := range seen {
-		ch <- prometheus.MustNewConstMetric(c.flows, prometheus.CounterValue, float64(n), verdict)
+	seen, missed := c.agent.flows.Totals()
+	for _, o := range observe.Outcomes() {
+		ch <- prometheus.MustNewConstMetric(c.flows, prometheus.CounterValue, float64(seen[o]), o.String())
 	}
 	ch <- prometheus.MustNewConstMetric(c.missedFlows, prometheus.CounterValue, float64(missed), "slow_reader")
 }

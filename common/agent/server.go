@@ -50,7 +50,7 @@ func (a *Agent) Serve(ctx context.Context, sockets *socket.Sockets) error {
 		// An error means that the loop has ended or is busy. The code below then cuts off the waiting
 		// requests.
 		_ = a.do(bound, (*loop).stop)
-		a.flows.stop()
+		a.flows.Stop()
 		sockets.Requests.Close()
 		inspection.GracefulStop()
 		for range running {

@@ -1,114 +1,129 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package observe
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
-	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
-	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// FlowsConfig configures what the agent does with flow events.
-type FlowsConfig struct {
-	// Off disables flow events: the agent does not read them.
-	Off bool
-	// Keep is the number of events that the agent keeps for later queries.
+// Config configures a Store.
+type Config struct {
+	// Keep is the number of flows that the Store keeps for later queries.
 	Keep int
 	// LogDenied logs denied and dropped packets.
 	LogDenied bool
 }
 
 const (
-	// flowReaders bounds the concurrent followers. flowQueue bounds the events that each may lag behind
-	// before it misses some.
-	flowReaders = 16
-	flowQueue   = 1024
+	// maxReaders bounds the concurrent followers. queue bounds the flows that each may lag behind before it
+	// misses some.
+	maxReaders = 16
+	queue      = 1024
 	// ownersFor is how long resolved names of addresses may be out of date: resolving them walks all pods
 	// of the cluster.
 	ownersFor = time.Second
-	// watchPatience is how long the agent waits for the cluster's policies before it reads events. They
-	// explain events from before the start.
-	watchPatience = 5 * time.Second
 )
 
-// flows keeps the last events and sends new ones to followers. It is safe for concurrent use. A slow
-// follower misses events and delays nothing.
-type flows struct {
-	cfg FlowsConfig
+// Store keeps the last flows and sends new ones to followers. It is safe for concurrent use. A slow follower
+// misses flows and delays nothing.
+type Store struct {
+	cfg Config
 	log *slog.Logger
 	// latest returns the newest snapshot, or nil.
 	latest func() *model.Snapshot
 
 	mutex   sync.Mutex
-	kept    []*isthmusv1.FlowEvent // a ring of Keep events
-	next    int                    // index of the oldest event, once the ring is full
-	readers map[*flowReader]bool
+	kept    []*Flow // a ring of Keep flows
+	next    int     // index of the oldest flow, once the ring is full
+	readers map[*Reader]bool
 	stopped bool
-	seen    map[string]uint64 // by verdict
-	missed  uint64            // by followers that were too slow
+	seen    [3]uint64 // by outcome
+	missed  uint64    // by followers that were too slow
 	// owners belongs to the snapshot resolved, as of resolvedAt.
 	owners     model.Owners
 	resolved   *model.Snapshot
 	resolvedAt time.Time
 }
 
-// flowReader is one follower.
-type flowReader struct {
-	wants  func(*isthmusv1.FlowEvent) bool
-	events chan *isthmusv1.WatchFlowsResponse // closed when the agent stops
+// Delivery is a flow for a follower.
+type Delivery struct {
+	Flow *Flow
+	// Missed is the number of flows before this one that the follower was too slow for.
+	Missed uint64
+}
+
+// Reader is one follower. Its holder receives from Flows until it calls Close.
+type Reader struct {
+	// Flows is closed when the Store stops.
+	Flows <-chan Delivery
+
+	store  *Store
+	flows  chan Delivery
+	filter Filter
 	missed uint64
 }
 
-func newFlows(cfg FlowsConfig, log *slog.Logger, latest func() *model.Snapshot) *flows {
-	f := &flows{cfg: cfg, log: log, latest: latest, readers: make(map[*flowReader]bool), seen: make(map[string]uint64)}
-	for _, v := range flowVerdicts {
-		f.seen[v] = 0
+// NewStore returns an empty Store. It resolves addresses by the snapshot that latest returns, which may be
+// nil.
+func NewStore(cfg Config, log *slog.Logger, latest func() *model.Snapshot) *Store {
+	return &Store{cfg: cfg, log: log, latest: latest, readers: make(map[*Reader]bool)}
+}
+
+// Add stores events of the data path and sends them to followers.
+func (s *Store) Add(list []model.FlowEvent) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	for i := range list {
+		f := s.named(list[i])
+		s.seen[f.Outcome()]++
+		s.keep(f)
+		for r := range s.readers {
+			if r.filter.Matches(f) {
+				s.missed += r.offer(f)
+			}
+		}
+		if s.cfg.LogDenied && f.Outcome() != Allowed {
+			logDenied(s.log, f)
+		}
+	}
+}
+
+// named resolves the remote address of an event to a pod or node.
+func (s *Store) named(e model.FlowEvent) *Flow {
+	if latest := s.latest(); latest != nil && latest != s.resolved && time.Since(s.resolvedAt) >= ownersFor {
+		s.owners, s.resolved, s.resolvedAt = latest.Owners(), latest, time.Now()
+	}
+	f := &Flow{FlowEvent: e}
+	remote := e.Remote()
+	if p := s.owners.Pods[remote]; p != nil {
+		f.Peer = p.PodID
+	} else if n := s.owners.Nodes[remote]; n != nil {
+		f.PeerNode = n.Name
 	}
 	return f
 }
 
-// take stores events of the data path and sends them to followers.
-func (f *flows) take(list []model.FlowEvent) {
-	f.mutex.Lock()
-	defer f.mutex.Unlock()
-	for i := range list {
-		e := describeFlow(&list[i])
-		f.name(e, &list[i])
-		f.seen[e.Verdict]++
-		f.keep(e)
-		for r := range f.readers {
-			if r.wants(e) {
-				f.missed += r.offer(e)
-			}
-		}
-		if f.cfg.LogDenied && e.Verdict != verdictAllow {
-			logFlow(f.log, e)
-		}
-	}
-}
-
-func (f *flows) keep(e *isthmusv1.FlowEvent) {
+func (s *Store) keep(f *Flow) {
 	switch {
-	case f.cfg.Keep == 0:
-	case len(f.kept) < f.cfg.Keep:
-		f.kept = append(f.kept, e)
+	case s.cfg.Keep == 0:
+	case len(s.kept) < s.cfg.Keep:
+		s.kept = append(s.kept, f)
 	default:
-		f.kept[f.next] = e
-		f.next = (f.next + 1) % len(f.kept)
+		s.kept[s.next] = f
+		s.next = (s.next + 1) % len(s.kept)
 	}
 }
 
-// offer sends an event to a follower whose queue has room. It returns the number of events that the
-// follower missed: 0 or 1.
-func (r *flowReader) offer(e *isthmusv1.FlowEvent) uint64 {
+// offer sends a flow to a follower whose queue has room. It returns the number of flows that the follower
+// missed: 0 or 1.
+func (r *Reader) offer(f *Flow) uint64 {
 	select {
-	case r.events <- &isthmusv1.WatchFlowsResponse{Event: e, Missed: r.missed}:
+	case r.flows <- Delivery{f, r.missed}:
 		r.missed = 0
 		return 0
 	default:
@@ -117,110 +132,60 @@ func (r *flowReader) offer(e *isthmusv1.FlowEvent) uint64 {
 	}
 }
 
-// name resolves the remote address to a pod or node.
-func (f *flows) name(e *isthmusv1.FlowEvent, of *model.FlowEvent) {
-	if s := f.latest(); s != nil && s != f.resolved && time.Since(f.resolvedAt) >= ownersFor {
-		f.owners, f.resolved, f.resolvedAt = s.Owners(), s, time.Now()
-	}
-	remote := of.Remote()
-	if p := f.owners.Pods[remote]; p != nil {
-		e.PeerNamespace, e.PeerName = p.Namespace, p.Name
-	} else if n := f.owners.Nodes[remote]; n != nil {
-		e.PeerNode = n.Name
-	}
+// Last returns up to n of the last flows that the filter selects, oldest first.
+func (s *Store) Last(n int, filter Filter) []*Flow {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.last(n, filter)
 }
 
-// past returns up to n of the last events that match, oldest first.
-func (f *flows) past(n int, wants func(*isthmusv1.FlowEvent) bool) (found []*isthmusv1.FlowEvent) {
-	for i := range f.kept {
-		if e := f.kept[(f.next+i)%len(f.kept)]; wants(e) {
-			found = append(found, e)
+func (s *Store) last(n int, filter Filter) (found []*Flow) {
+	for i := range s.kept {
+		if f := s.kept[(s.next+i)%len(s.kept)]; filter.Matches(f) {
+			found = append(found, f)
 		}
 	}
 	return found[max(0, len(found)-n):]
 }
 
-// follow returns the last events that match. With follow set it also returns a reader of later events,
-// without a gap in between. The caller must call end with the reader.
-func (f *flows) follow(last int, wants func(*isthmusv1.FlowEvent) bool, follow bool) ([]*isthmusv1.FlowEvent, *flowReader, error) {
-	f.mutex.Lock()
-	defer f.mutex.Unlock()
-	if !follow {
-		return f.past(last, wants), nil, nil
+// Follow is Last, and returns a Reader of later flows, without a gap in between. The caller must close the
+// Reader. The error is ErrReaders.
+func (s *Store) Follow(n int, filter Filter) ([]*Flow, *Reader, error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if len(s.readers) == maxReaders || s.stopped {
+		return nil, nil, ErrReaders
 	}
-	if len(f.readers) == flowReaders || f.stopped {
-		return nil, nil, errFlowReaders
-	}
-	r := &flowReader{wants: wants, events: make(chan *isthmusv1.WatchFlowsResponse, flowQueue)}
-	f.readers[r] = true
-	return f.past(last, wants), r, nil
+	flows := make(chan Delivery, queue)
+	r := &Reader{Flows: flows, store: s, flows: flows, filter: filter}
+	s.readers[r] = true
+	return s.last(n, filter), r, nil
 }
 
-var errFlowReaders = fmt.Errorf("%d clients already follow the flows of this node: end one of them", flowReaders)
+// ErrReaders is the error of Follow for a follower too many, or after Stop.
+var ErrReaders = fmt.Errorf("%d clients already follow the flows of this node: end one of them", maxReaders)
 
-func (f *flows) end(r *flowReader) {
-	f.mutex.Lock()
-	defer f.mutex.Unlock()
-	delete(f.readers, r)
+// Close ends a follower.
+func (r *Reader) Close() {
+	r.store.mutex.Lock()
+	defer r.store.mutex.Unlock()
+	delete(r.store.readers, r)
 }
 
-// stop disconnects all followers.
-func (f *flows) stop() {
-	f.mutex.Lock()
-	defer f.mutex.Unlock()
-	f.stopped = true
-	for r := range f.readers {
-		close(r.events)
-		delete(f.readers, r)
+// Stop disconnects all followers. The Store accepts no more.
+func (s *Store) Stop() {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.stopped = true
+	for r := range s.readers {
+		close(r.flows)
+		delete(s.readers, r)
 	}
 }
 
-// totals returns the number of events seen, by verdict, and of those that followers missed.
-func (f *flows) totals() (seen map[string]uint64, missed uint64) {
-	f.mutex.Lock()
-	defer f.mutex.Unlock()
-	seen = make(map[string]uint64, len(f.seen))
-	for v, n := range f.seen {
-		seen[v] = n
-	}
-	return seen, f.missed
-}
-
-// watching is the goroutine that reads flow events from the data path.
-type watching struct {
-	opened time.Time
-	stop   context.CancelFunc // nil until it runs
-	done   chan struct{}
-}
-
-// watch starts reading flow events, if the data path reports them and the policies that explain them are
-// known.
-func (l *loop) watch() {
-	w, ok := l.backend.(dataplane.Watcher)
-	if !ok || l.cfg.Flows.Off || l.watching.stop != nil ||
-		l.enforced.inForce == nil && time.Since(l.watching.opened) < watchPatience {
-		return
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	l.watching.stop, l.watching.done = cancel, make(chan struct{})
-	go func() {
-		defer close(l.watching.done)
-		for ctx.Err() == nil {
-			if err := w.Watch(ctx, l.agent.flows.take); err != nil {
-				l.log.Error("watch flows", "error", err, "again in", l.cfg.RetryMax)
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(l.cfg.RetryMax):
-			}
-		}
-	}()
-}
-
-// unwatch stops reading flow events and waits for the goroutine to end.
-func (l *loop) unwatch() {
-	if l.watching.stop != nil {
-		l.watching.stop()
-		<-l.watching.done
-	}
+// Totals returns the number of flows seen, by Outcome, and of those that followers missed.
+func (s *Store) Totals() (seen [3]uint64, missed uint64) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.seen, s.missed
 }

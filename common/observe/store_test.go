@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package observe
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -21,121 +22,132 @@ func flowTo(port uint16, verdict model.Verdict) model.FlowEvent {
 		Src: netip.MustParseAddr("10.0.1.1"), Dst: netip.MustParseAddr("10.0.1.2"), SrcPort: 1000, DstPort: port, Protocol: model.TCP}
 }
 
-func testFlows(keep int, log io.Writer) *flows {
+func testStore(keep int, log io.Writer) *Store {
 	s := model.MakeSnapshot(nil, []*model.Node{{Name: "node2", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}},
 		[]*model.Pod{{PodID: model.PodID{Namespace: "data", Name: "db"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.1.2")}}}, nil)
-	return newFlows(FlowsConfig{Keep: keep, LogDenied: true}, slog.New(slog.NewTextHandler(log, nil)), func() *model.Snapshot { return s })
+	return NewStore(Config{Keep: keep, LogDenied: true}, slog.New(slog.NewTextHandler(log, nil)), func() *model.Snapshot { return s })
 }
 
-func all(*isthmusv1.FlowEvent) bool { return true }
-
-func TestFlowsAreRemembered(t *testing.T) {
-	f := testFlows(10, io.Discard)
+func TestLast(t *testing.T) {
+	s := testStore(10, io.Discard)
 	for n := range 25 {
-		f.take([]model.FlowEvent{flowTo(uint16(n), model.Verdict(n%2))})
+		s.Add([]model.FlowEvent{flowTo(uint16(n), model.Verdict(n%2))})
 	}
-	ports := func(last int, wants func(*isthmusv1.FlowEvent) bool) (list []uint32) {
-		past, _, err := f.follow(last, wants, false)
+	ports := func(last int, namespace, pod string, outcomes ...string) string {
+		filter, err := ParseFilter(namespace, pod, outcomes)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range past {
-			list = append(list, e.DstPort)
+		list := []uint16{}
+		for _, f := range s.Last(last, filter) {
+			list = append(list, f.DstPort)
 		}
-		return list
-	}
-	denied, err := wantedFlows(&isthmusv1.WatchFlowsRequest{Verdicts: []string{"deny"}, PodNamespace: "data", PodName: "db"})
-	if err != nil {
-		t.Fatal(err)
+		return fmt.Sprint(list)
 	}
 	for got, want := range map[string]string{
-		fmt.Sprint(ports(100, all)):    "[15 16 17 18 19 20 21 22 23 24]",
-		fmt.Sprint(ports(3, all)):      "[22 23 24]",
-		fmt.Sprint(ports(0, all)):      "[]",
-		fmt.Sprint(ports(100, denied)): "[16 18 20 22 24]", // the peer is db
+		ports(100, "", ""):               "[15 16 17 18 19 20 21 22 23 24]",
+		ports(3, "", ""):                 "[22 23 24]",
+		ports(0, "", ""):                 "[]",
+		ports(3, "data", ""):             "[22 23 24]", // the peer is db
+		ports(3, "shop", "db"):           "[]",
+		ports(100, "data", "db", "deny"): "[16 18 20 22 24]",
 	} {
 		if got != want {
 			t.Errorf("remembered %s, want %s", got, want)
 		}
 	}
-	for _, r := range []*isthmusv1.WatchFlowsRequest{{PodName: "web"}, {Verdicts: []string{"maybe"}}} {
-		if _, err := wantedFlows(r); err == nil {
-			t.Errorf("request %v is taken", r)
-		}
-	}
-	if seen, missed := f.totals(); seen["deny"] != 13 || seen["allow"] != 12 || missed != 0 {
+	if seen, missed := s.Totals(); seen != [3]uint64{Denied: 13, Allowed: 12} || missed != 0 {
 		t.Errorf("counted %v, missed %d", seen, missed)
 	}
 }
 
-// A follower that does not read misses events and gets the number with the next event. It delays no other
-// follower.
-func TestSlowReader(t *testing.T) {
-	f := testFlows(0, io.Discard)
-	_, slow, err := f.follow(0, all, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := range flowQueue + 7 {
-		f.take([]model.FlowEvent{flowTo(uint16(n), model.Allow)})
-	}
-	for range flowQueue {
-		if m := <-slow.events; m.Missed != 0 {
-			t.Fatalf("%d events missed before the queue was full", m.Missed)
+func TestParseFilter(t *testing.T) {
+	for want, c := range map[string]struct {
+		pod      string
+		outcomes []string
+	}{
+		`pod "web": give its namespace too`:            {pod: "web"},
+		`verdict "maybe": give allow, deny, drop`:      {outcomes: []string{"drop", "maybe"}},
+		`verdict "` + strings.Repeat("x", 61) + `..."`: {outcomes: []string{strings.Repeat("x", 65)}},
+	} {
+		if _, err := ParseFilter("", c.pod, c.outcomes); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%+v: got %v, want %s", c, err, want)
 		}
 	}
-	f.take([]model.FlowEvent{flowTo(1, model.Allow)})
-	if m := <-slow.events; m.Missed != 7 || m.Event.DstPort != 1 {
-		t.Errorf("%d missed events reported before port %d, want 7 before 1", m.Missed, m.Event.DstPort)
-	}
-	if _, missed := f.totals(); missed != 7 {
-		t.Errorf("counted %d missed events, want 7", missed)
-	}
-	for range flowReaders - 1 {
-		if _, _, err := f.follow(0, all, true); err != nil {
-			t.Fatal(err)
+	for _, o := range Outcomes() {
+		if got, err := ParseOutcome(o.String()); err != nil || got != o {
+			t.Errorf("%s is parsed as %s, %v", o, got, err)
 		}
-	}
-	if _, _, err := f.follow(0, all, true); err == nil {
-		t.Error("the number of followers is unlimited")
-	}
-	f.end(slow)
-	if _, _, err := f.follow(0, all, true); err != nil {
-		t.Errorf("a place that became free is not given away: %v", err)
-	}
-	f.stop()
-	f.take([]model.FlowEvent{flowTo(1, model.Allow)}) // no follower is left
-	if _, _, err := f.follow(0, all, true); err == nil {
-		t.Error("a stopping agent accepts a follower")
 	}
 }
 
-func TestFlowTexts(t *testing.T) {
+// A follower that does not read misses flows and gets the number with the next flow. It delays no other
+// follower.
+func TestSlowReader(t *testing.T) {
+	s := testStore(0, io.Discard)
+	_, slow, err := s.Follow(0, Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range queue + 7 {
+		s.Add([]model.FlowEvent{flowTo(uint16(n), model.Allow)})
+	}
+	for range queue {
+		if d := <-slow.Flows; d.Missed != 0 {
+			t.Fatalf("%d flows missed before the queue was full", d.Missed)
+		}
+	}
+	s.Add([]model.FlowEvent{flowTo(1, model.Allow)})
+	if d := <-slow.Flows; d.Missed != 7 || d.Flow.DstPort != 1 {
+		t.Errorf("%d missed flows reported before port %d, want 7 before 1", d.Missed, d.Flow.DstPort)
+	}
+	if _, missed := s.Totals(); missed != 7 {
+		t.Errorf("counted %d missed flows, want 7", missed)
+	}
+	for range maxReaders - 1 {
+		if _, _, err := s.Follow(0, Filter{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := s.Follow(0, Filter{}); !errors.Is(err, ErrReaders) {
+		t.Errorf("one follower too many: %v", err)
+	}
+	slow.Close()
+	_, last, err := s.Follow(0, Filter{})
+	if err != nil {
+		t.Fatalf("a place that became free is not given away: %v", err)
+	}
+	s.Stop()
+	if d, ok := <-last.Flows; ok {
+		t.Errorf("a follower got %+v after the stop", d)
+	}
+	s.Add([]model.FlowEvent{flowTo(1, model.Allow)}) // no follower is left
+	if _, _, err := s.Follow(0, Filter{}); !errors.Is(err, ErrReaders) {
+		t.Errorf("a follower after the stop: %v", err)
+	}
+}
+
+func TestNamesAndLog(t *testing.T) {
 	var log strings.Builder
-	f := testFlows(10, &log)
+	s := testStore(10, &log)
 	rule := flowTo(80, model.Deny)
 	rule.Cause = &model.Cause{Reason: model.ReasonRule, Origin: model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"}, Rule: 2, RuleName: "no-db", Direction: model.Egress}
 	rule.Service = netip.MustParseAddrPort("10.96.0.1:443")
 	frame := model.FlowEvent{Time: time.Unix(2, 0), Drop: "not_ip", Detail: 0x88cc}
 	echo := flowTo(7, model.Allow)
 	echo.Protocol, echo.Detail, echo.Direction, echo.Src = model.ICMP, 8, model.Ingress, netip.MustParseAddr("192.0.2.2")
-	echo.Masquerade = netip.MustParseAddrPort("192.0.2.9:7")
-	f.take([]model.FlowEvent{rule, frame, echo})
-	past, _, err := f.follow(10, all, false)
-	if err != nil {
-		t.Fatal(err)
+	s.Add([]model.FlowEvent{rule, frame, echo})
+	past := s.Last(10, Filter{})
+	for i, want := range []string{"deny data/db ", "drop / ", "allow / node2"} {
+		if got := fmt.Sprintf("%s %s/%s %s", past[i].Outcome(), past[i].Peer.Namespace, past[i].Peer.Name, past[i].PeerNode); got != want {
+			t.Errorf("flow %d is %q, want %q", i, got, want)
+		}
 	}
-	if e := past[0]; e.Verdict != "deny" || e.Policy != "ClusterNetworkPolicy guard" || e.Rule != "no-db" || e.Service != "10.96.0.1:443" || e.PeerName != "db" || e.PodName != "web" {
-		t.Errorf("denied by a rule: %v", e)
-	}
-	if e := past[1]; e.Verdict != "drop" || e.Reason != "not_ip" || e.EtherType != 0x88cc || e.Src != "" || e.PeerName != "" {
-		t.Errorf("frame without addresses: %v", e)
-	}
-	if e := past[2]; e.Verdict != "allow" || e.IcmpType != 8 || e.PeerNode != "node2" || e.Masquerade != "192.0.2.9:7" {
-		t.Errorf("echo request of a node: %v", e)
-	}
-	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], `msg="flow denied" pod=shop/web`) || !strings.Contains(lines[0], "guard") || !strings.Contains(lines[1], `msg="flow dropped"`) {
-		t.Errorf("logged %q", lines)
+	const want = `level=INFO msg="flow denied" pod=shop/web direction=egress because="CAUSE" src=10.0.1.1 dst=10.0.1.2 protocol=TCP "src port"=1000 "dst port"=80 service=10.96.0.1:443 peer=data/db
+level=INFO msg="flow dropped" direction=ingress reason=not_ip
+`
+	got := regexp.MustCompile(`time=\S+ `).ReplaceAllString(log.String(), "")
+	if want := strings.Replace(want, "CAUSE", rule.Cause.String(), 1); got != want {
+		t.Errorf("logged\n%s\nwant\n%s", got, want)
 	}
 }
