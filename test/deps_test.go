@@ -86,6 +86,8 @@ var rules = []rule{
 		reason: "netlink and nftables are reached by the packages that own such objects"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/cilium/ebpf"},
 		except: []string{"linux/bpfobj", "linux/loader", "linux/xdp"}, reason: "the kernel's BPF is reached through the loaders"},
+	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"google.golang.org/grpc", "google.golang.org/protobuf", module + "common/api/isthmus"},
+		except: []string{"common/api/isthmus", "common/agent/server", "cmd/isthmusctl"}, reason: "state stays typed up to the edge: the server and isthmusctl alone know its messages"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{module + "test"}, reason: "the product does not import tests"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{module + "windows/hns/hnstest", module + "common/dataplane/dataplanetest", module + "common/kube/kubetest"},
 		reason: "fakes are for tests: only they and test/ import them"},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/agent/server"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/httpd"
 )
@@ -64,7 +65,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 		return err
 	}
 	services := []service{ // in the order in which they are stopped
-		{"requests", func(ctx context.Context) error { return node.Serve(ctx, sockets) }},
+		{"requests", func(ctx context.Context) error { return server.New(node, log).Serve(ctx, sockets) }},
 		{"loop", node.Run},
 		{"cluster", func(ctx context.Context) error { return source.Run(ctx, node.Publish) }},
 	}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/agent/server"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -52,7 +53,8 @@ func newNode(t *testing.T) *node {
 	c := agent.Defaults()
 	c.NodeName, c.Version, c.RecordDir = "node1", "v1.2.3", filepath.Join(dir, "endpoints")
 	c.Open = func(context.Context, model.Node) (dataplane.Backend, error) { return n.fake, nil }
-	if n.agent, err = agent.New(c, slog.New(slog.NewTextHandler(io.Discard, nil))); err != nil {
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	if n.agent, err = agent.New(c, log); err != nil {
 		t.Fatal(err)
 	}
 	sockets, err := socket.Open(n.socket)
@@ -61,7 +63,7 @@ func newNode(t *testing.T) *node {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served, ran := make(chan error, 1), make(chan error, 1)
-	go func() { served <- n.agent.Serve(ctx, sockets) }()
+	go func() { served <- server.New(n.agent, log).Serve(ctx, sockets) }()
 	go func() { ran <- n.agent.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()

@@ -40,7 +40,8 @@ func (a *addition) pod() model.PodID {
 }
 
 // Add attaches a pod and returns when its policy is in force. The error is an *Error or a context error.
-func (a *Agent) Add(ctx context.Context, req *cniframe.AddRequest) (*cniframe.AddResponse, error) {
+func (a *Agent) Add(ctx context.Context, req *cniframe.AddRequest) (_ *cniframe.AddResponse, err error) {
+	defer a.served("ADD", time.Now(), &err)
 	id, err := checkAdd(req)
 	if err != nil {
 		return nil, err

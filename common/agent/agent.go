@@ -74,6 +74,22 @@ func (a *Agent) Run(ctx context.Context) error {
 	return l.run(ctx)
 }
 
+// Drain prepares the end: it answers all waiting requests, rejects new ones and disconnects the followers of
+// flows. It returns an error if the loop has ended, or was busy until the context ended.
+func (a *Agent) Drain(ctx context.Context) error {
+	err := a.do(ctx, (*loop).stop)
+	a.flows.Stop()
+	return err
+}
+
+// served counts and logs a CNI request. It runs when the request ends.
+func (a *Agent) served(command string, began time.Time, failed *error) {
+	a.metrics.served(command, began, *failed)
+	if *failed != nil {
+		a.log.Warn("CNI request", "command", command, "seconds", time.Since(began).Seconds(), "error", *failed)
+	}
+}
+
 // do lets the loop execute f and waits for it. If the context ends first, the loop does not execute f.
 func (a *Agent) do(ctx context.Context, f func(*loop)) error {
 	finished := make(chan struct{})

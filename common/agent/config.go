@@ -52,8 +52,6 @@ type Config struct {
 	// Stall is how long the loop may go without a heartbeat before it counts as stuck. It must be longer
 	// than OpTimeout.
 	Stall time.Duration
-	// StopTimeout bounds how long Serve waits for requests when it stops.
-	StopTimeout time.Duration
 
 	// Open opens the data path. The node carries its name and all that is known about it.
 	Open func(ctx context.Context, node model.Node) (dataplane.Backend, error)
@@ -100,7 +98,6 @@ func Defaults() Config {
 		AuditEvery:  time.Minute,
 		Flows:       FlowsConfig{Config: observe.Config{Keep: 2048}},
 		Stall:       30 * time.Second,
-		StopTimeout: 10 * time.Second,
 	}
 }
 
@@ -121,7 +118,7 @@ func (c Config) Validate() error {
 		value time.Duration
 	}{
 		{"add wait", c.AddWait}, {"debounce", c.Debounce}, {"max debounce", c.MaxDebounce}, {"operation timeout", c.OpTimeout},
-		{"retry min", c.RetryMin}, {"retry max", c.RetryMax}, {"stall", c.Stall}, {"stop timeout", c.StopTimeout},
+		{"retry min", c.RetryMin}, {"retry max", c.RetryMax}, {"stall", c.Stall},
 	} {
 		if d.value <= 0 {
 			errs = append(errs, fmt.Errorf("%s is %s: use a duration above 0", d.name, d.value))

@@ -66,8 +66,8 @@ func blame(code uint32, cause error, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: fmt.Sprintf(format, args...), Details: cause.Error(), cause: cause}
 }
 
-// asError converts any error to an *Error with a code.
-func asError(err error) *Error {
+// AsError converts any error to an *Error with a code.
+func AsError(err error) *Error {
 	var e *Error
 	switch {
 	case errors.As(err, &e):

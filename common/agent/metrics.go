@@ -62,7 +62,7 @@ func newMetrics(a *Agent) *metrics {
 func (m *metrics) served(command string, began time.Time, err error) {
 	code := uint32(0)
 	if err != nil {
-		code = asError(err).Code
+		code = AsError(err).Code
 	}
 	m.requests.WithLabelValues(command, strconv.Itoa(int(code))).Inc()
 	m.requestSeconds.WithLabelValues(command).Observe(time.Since(began).Seconds())

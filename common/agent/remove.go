@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -27,7 +28,8 @@ type removal struct {
 
 // Del removes an attachment. A missing attachment is not an error. The error is an *Error or a context
 // error.
-func (a *Agent) Del(ctx context.Context, req *cniframe.DelRequest) error {
+func (a *Agent) Del(ctx context.Context, req *cniframe.DelRequest) (err error) {
+	defer a.served("DEL", time.Now(), &err)
 	id, err := attachmentID(req.Attachment)
 	if err != nil {
 		return err
@@ -102,7 +104,8 @@ func (l *loop) processDels() {
 
 // GC removes every attachment of the network that the request does not list, and attachments without a
 // record. It continues after errors. The error is an *Error or a context error.
-func (a *Agent) GC(ctx context.Context, req *cniframe.GCRequest) (*cniframe.GCResponse, error) {
+func (a *Agent) GC(ctx context.Context, req *cniframe.GCRequest) (_ *cniframe.GCResponse, err error) {
+	defer a.served("GC", time.Now(), &err)
 	valid := make(map[model.EndpointID]bool)
 	for _, v := range req.Valid {
 		id, err := attachmentID(v)
@@ -121,7 +124,7 @@ func (a *Agent) GC(ctx context.Context, req *cniframe.GCRequest) (*cniframe.GCRe
 	}
 	r := &cniframe.GCResponse{}
 	for _, id := range removed {
-		r.Removed = append(r.Removed, attachmentOf(id))
+		r.Removed = append(r.Removed, AttachmentOf(id))
 	}
 	return r, nil
 }
@@ -155,20 +158,21 @@ func (l *loop) gc(valid map[model.EndpointID]bool, network string) ([]model.Endp
 	removed = append(removed, more...)
 	slices.Sort(removed)
 	if len(errs) > 0 {
-		return removed, blame(asError(errs[0]).Code, errors.Join(errs...), "remove %d of the attachments", len(errs))
+		return removed, blame(AsError(errs[0]).Code, errors.Join(errs...), "remove %d of the attachments", len(errs))
 	}
 	return removed, nil
 }
 
-// attachmentOf splits an endpoint id; neither part contains a colon.
-func attachmentOf(id model.EndpointID) cniframe.Attachment {
+// AttachmentOf splits an endpoint id; neither part contains a colon.
+func AttachmentOf(id model.EndpointID) cniframe.Attachment {
 	container, name, _ := strings.Cut(string(id), ":")
 	return cniframe.Attachment{ContainerID: container, IfName: name}
 }
 
 // Check fails if the attachment is missing or differs from what Add created. The error is an *Error or a
 // context error.
-func (a *Agent) Check(ctx context.Context, req *cniframe.CheckRequest) error {
+func (a *Agent) Check(ctx context.Context, req *cniframe.CheckRequest) (err error) {
+	defer a.served("CHECK", time.Now(), &err)
 	id, err := attachmentID(req.Attachment)
 	if err != nil {
 		return err

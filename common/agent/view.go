@@ -136,7 +136,8 @@ func (l *loop) unable() (why string, limited bool) {
 
 // Status fails if Add cannot work now. The code is CodeNotAvailable or, if the policy of existing pods may
 // be out of date too, CodeLimited.
-func (a *Agent) Status(context.Context, *cniframe.StatusRequest) error {
+func (a *Agent) Status(context.Context, *cniframe.StatusRequest) (err error) {
+	defer a.served("STATUS", time.Now(), &err)
 	v := a.view.Load()
 	const remedy = "see isthmusctl status"
 	switch {

@@ -4,9 +4,13 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/observe"
 )
 
 // watchPatience is how long the agent waits for the cluster's policies before it reads flow events. They
@@ -51,3 +55,32 @@ func (l *loop) unwatch() {
 		<-l.watching.done
 	}
 }
+
+// Flows returns the flow events of this node. The error says why there are none; it is
+// errors.ErrUnsupported if the data path does not report single flows.
+func (a *Agent) Flows() (*observe.Store, error) {
+	v := a.view.Load()
+	if v.backend == nil {
+		return nil, errors.New("the data path is not open yet")
+	}
+	if _, ok := v.backend.(dataplane.Watcher); !ok {
+		what := "the data path"
+		if v.features.OS == model.Windows {
+			what = "HNS"
+		}
+		return nil, noFlows(fmt.Sprintf("%s of this node (%s, %s) does not report single flows", what, v.features.OS, v.features.Platform))
+	}
+	if a.cfg.Flows.Off {
+		return nil, errors.New("flow events are off: start the agent without --flow-events=off")
+	}
+	return a.flows, nil
+}
+
+// noFlows is the error of a data path that does not report single flows.
+type noFlows string
+
+// Error returns the message.
+func (e noFlows) Error() string { return string(e) }
+
+// Is reports whether the target is errors.ErrUnsupported.
+func (noFlows) Is(target error) bool { return target == errors.ErrUnsupported }

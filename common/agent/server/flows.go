@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package server
 
 import (
+	"errors"
 	"net/netip"
 	"strconv"
 
@@ -11,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
-	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/observe"
 )
@@ -57,13 +57,17 @@ func (s *inspectServer) WatchFlows(r *isthmusv1.WatchFlowsRequest, stream grpc.S
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	if err := s.agent.checkFlowEvents(); err != nil {
-		return err
+	flows, err := s.agent.Flows()
+	if errors.Is(err, errors.ErrUnsupported) {
+		return status.Error(codes.Unimplemented, err.Error())
+	}
+	if err != nil {
+		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	if !r.GetFollow() {
-		return sendFlows(stream, s.agent.flows.Last(int(r.GetLast()), filter))
+		return sendFlows(stream, flows.Last(int(r.GetLast()), filter))
 	}
-	past, reader, err := s.agent.flows.Follow(int(r.GetLast()), filter)
+	past, reader, err := flows.Follow(int(r.GetLast()), filter)
 	if err != nil {
 		return status.Error(codes.ResourceExhausted, err.Error())
 	}
@@ -91,25 +95,6 @@ func sendFlows(stream grpc.ServerStreamingServer[isthmusv1.WatchFlowsResponse], 
 		if err := stream.Send(&isthmusv1.WatchFlowsResponse{Event: flowMessage(f)}); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// checkFlowEvents returns why this node reports no flow events, or nil.
-func (a *Agent) checkFlowEvents() error {
-	v := a.view.Load()
-	if v.backend == nil {
-		return status.Error(codes.FailedPrecondition, "the data path is not open yet")
-	}
-	if _, ok := v.backend.(dataplane.Watcher); !ok {
-		what := "the data path"
-		if v.features.OS == model.Windows {
-			what = "HNS"
-		}
-		return status.Errorf(codes.Unimplemented, "%s of this node (%s, %s) does not report single flows", what, v.features.OS, v.features.Platform)
-	}
-	if a.cfg.Flows.Off {
-		return status.Error(codes.FailedPrecondition, "flow events are off: start the agent without --flow-events=off")
 	}
 	return nil
 }

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package server
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"sync"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/api/cniframe"
 )
 
@@ -28,15 +31,16 @@ const (
 
 // requestServer serves the CNI plugin: one request per connection.
 type requestServer struct {
-	agent *Agent
+	agent *agent.Agent
+	log   *slog.Logger
 	// ctx ends when the server cuts off running calls.
 	ctx context.Context
 	// slots holds one token per running call.
 	slots chan struct{}
 }
 
-func newRequestServer(ctx context.Context, a *Agent) *requestServer {
-	return &requestServer{agent: a, ctx: ctx, slots: make(chan struct{}, maxCalls)}
+func newRequestServer(ctx context.Context, a *agent.Agent, log *slog.Logger) *requestServer {
+	return &requestServer{agent: a, log: log, ctx: ctx, slots: make(chan struct{}, maxCalls)}
 }
 
 // serve answers connections until the listener is closed. It then waits for the calls that run.
@@ -53,7 +57,7 @@ func (s *requestServer) serve(l net.Listener) error {
 			if !passes(err) {
 				return err
 			}
-			s.agent.log.Warn("accept CNI request", "error", err, "again in", retry)
+			s.log.Warn("accept CNI request", "error", err, "again in", retry)
 			select {
 			case <-s.ctx.Done():
 			case <-time.After(retry):
@@ -65,7 +69,7 @@ func (s *requestServer) serve(l net.Listener) error {
 		calls.Go(func() {
 			defer c.Close()
 			if err := s.serveConn(c); err != nil {
-				s.agent.log.Debug("call of the CNI plugin", "error", err)
+				s.log.Debug("call of the CNI plugin", "error", err)
 			}
 		})
 	}
@@ -93,7 +97,7 @@ func (s *requestServer) serveConn(c net.Conn) error {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
 	default:
-		return reject(c, refusal(refuse(CodeTryAgain, "the runtime will try again", "isthmus-agent already serves %d requests", maxCalls)))
+		return reject(c, refusal(errTooMany))
 	}
 	timeout := maxCall
 	if request.Timeout > 0 {
@@ -136,21 +140,24 @@ func reject(c net.Conn, answer cniframe.Frame) error {
 	return err
 }
 
-var errOtherVersion = refuse(CodeInternal, "install the same version of the plugin and the agent", "isthmus-agent does not support this request")
+var (
+	errOtherVersion = &agent.Error{Code: agent.CodeInternal, Msg: "isthmus-agent does not support this request", Details: "install the same version of the plugin and the agent"}
+	errTooMany      = &agent.Error{Code: agent.CodeTryAgain, Msg: fmt.Sprintf("isthmus-agent already serves %d requests", maxCalls), Details: "the runtime will try again"}
+)
 
 // call executes a request.
 func (s *requestServer) call(ctx context.Context, f cniframe.Frame) cniframe.Frame {
 	switch a := s.agent; f.Kind {
 	case cniframe.Add:
-		return serve(ctx, s, "ADD", f.Body, a.Add)
+		return serve(ctx, "ADD", f.Body, a.Add)
 	case cniframe.Del:
-		return serve(ctx, s, "DEL", f.Body, empty(a.Del))
+		return serve(ctx, "DEL", f.Body, empty(a.Del))
 	case cniframe.Check:
-		return serve(ctx, s, "CHECK", f.Body, empty(a.Check))
+		return serve(ctx, "CHECK", f.Body, empty(a.Check))
 	case cniframe.GC:
-		return serve(ctx, s, "GC", f.Body, a.GC)
+		return serve(ctx, "GC", f.Body, a.GC)
 	case cniframe.Status:
-		return serve(ctx, s, "STATUS", f.Body, empty(a.Status))
+		return serve(ctx, "STATUS", f.Body, empty(a.Status))
 	}
 	return refusal(errOtherVersion)
 }
@@ -160,27 +167,28 @@ func empty[Q any](f func(context.Context, *Q) error) func(context.Context, *Q) (
 	return func(ctx context.Context, q *Q) (struct{}, error) { return struct{}{}, f(ctx, q) }
 }
 
-// serve executes one request, and counts and logs it. It ignores unknown fields.
-func serve[Q, R any](ctx context.Context, s *requestServer, command string, body []byte, f func(context.Context, *Q) (R, error)) cniframe.Frame {
+// serve executes one request. It ignores unknown fields.
+func serve[Q, R any](ctx context.Context, command string, body []byte, f func(context.Context, *Q) (R, error)) cniframe.Frame {
 	q := new(Q)
 	if err := json.Unmarshal(body, q); err != nil {
-		return refusal(blame(CodeInternal, err, "decode the %s request", command))
+		return refusal(internal(err, "decode the %s request", command))
 	}
-	began := time.Now()
 	r, err := f(ctx, q)
-	s.agent.metrics.served(command, began, err)
 	if err != nil {
-		s.agent.log.Warn("CNI request", "command", command, "seconds", time.Since(began).Seconds(), "error", err)
-		return refusal(asError(err))
+		return refusal(agent.AsError(err))
 	}
 	answer, err := json.Marshal(r)
 	if err != nil {
-		return refusal(blame(CodeInternal, err, "encode the response to %s", command))
+		return refusal(internal(err, "encode the response to %s", command))
 	}
 	return cniframe.Frame{Kind: cniframe.Done, Body: answer}
 }
 
-func refusal(e *Error) cniframe.Frame {
+func internal(cause error, format string, args ...any) *agent.Error {
+	return &agent.Error{Code: agent.CodeInternal, Msg: fmt.Sprintf(format, args...), Details: cause.Error()}
+}
+
+func refusal(e *agent.Error) cniframe.Frame {
 	body, err := json.Marshal(cniframe.Error{Code: e.Code, Msg: e.Msg, Details: e.Details})
 	if err != nil {
 		panic(err) // cannot happen: the struct has three JSON fields

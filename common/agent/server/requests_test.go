@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent_test
+package server_test
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"reflect"
 	"runtime"
 	"strings"
@@ -21,57 +20,12 @@ import (
 	"github.com/isthmus-net/isthmus/common/api/cniframe"
 )
 
-// socket returns the address of the CNI socket of serve.
-func (r *rig) socket() string { return filepath.Join(filepath.Dir(r.dir), "a.sock") }
-
-// connect opens a connection to the CNI socket of serve.
-func (r *rig) connect() net.Conn {
-	r.t.Helper()
-	c, err := socket.Dial(context.Background(), r.socket())
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return c
-}
-
-// ask calls the agent as the plugin does.
-func (r *rig) ask(timeout time.Duration, kind cniframe.Kind, request, answer any) error {
-	c := r.connect()
-	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	return cniframe.Call(ctx, c, kind, request, answer)
-}
-
-func wantRefusal(t *testing.T, err error, code uint32, text string) {
-	t.Helper()
-	var e *cniframe.Error
-	if !errors.As(err, &e) || e.Code != code || !strings.Contains(e.Msg+e.Details, text) {
-		t.Errorf("got %v, want code %d with %q", err, code, text)
-	}
-}
-
-// started waits until the loop has taken over: the socket answers before.
-func (r *rig) started() {
-	r.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		err := r.ask(time.Minute, cniframe.Status, struct{}{}, nil)
-		var e *cniframe.Error
-		if !errors.As(err, &e) || !strings.Contains(e.Msg+e.Details, "the agent is starting") {
-			return
-		}
-		if time.Now().After(deadline) {
-			r.t.Fatal("the agent is starting for a minute")
-		}
-	}
-}
-
 // TestCallsOfThePlugin makes every call.
 func TestCallsOfThePlugin(t *testing.T) {
 	r, _, stopServing := serve(t)
 	r.started()
 	wantRefusal(t, r.ask(time.Minute, cniframe.Status, struct{}{}, nil), 50, "the state of the cluster is not known yet")
-	r.agent.Publish(cluster{pods: 3}.snapshot())
+	r.publish(3)
 	var added cniframe.AddResponse
 	if err := r.ask(time.Minute, cniframe.Add, addRequest(0), &added); err != nil || len(added.Addresses) != 1 || added.MAC == "" {
 		t.Fatalf("ADD: %+v, %v", added, err)
@@ -122,7 +76,7 @@ func TestCallsOfThePlugin(t *testing.T) {
 // TestPluginLeaves expects no attachment for a plugin that has gone.
 func TestPluginLeaves(t *testing.T) {
 	r, _, stopServing := serve(t)
-	r.agent.Publish(cluster{pods: 1}.snapshot())
+	r.publish(1)
 	c := r.connect()
 	body, err := json.Marshal(addRequest(2)) // not known yet
 	if err != nil {
@@ -134,7 +88,7 @@ func TestPluginLeaves(t *testing.T) {
 	time.Sleep(50 * time.Millisecond)
 	c.Close()
 	time.Sleep(50 * time.Millisecond)
-	r.agent.Publish(cluster{pods: 3}.snapshot())
+	r.publish(3)
 	if err := r.ask(time.Minute, cniframe.Add, addRequest(0), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +149,7 @@ func TestStrangeConnections(t *testing.T) {
 	}
 	conn.Close()
 	// Silent clients do not keep the agent from stopping.
-	for _, address := range []string{r.socket(), socket.Inspection(r.socket())} {
+	for _, address := range []string{r.socket, socket.Inspection(r.socket)} {
 		silent, err := socket.Dial(context.Background(), address)
 		if err != nil {
 			t.Fatal(err)
@@ -220,7 +174,7 @@ func TestStrangeConnections(t *testing.T) {
 func TestTooManyCalls(t *testing.T) {
 	r, _, stopServing := serve(t)
 	r.started()
-	r.agent.Publish(cluster{pods: 1}.snapshot())
+	r.publish(1)
 	inside, release := make(chan struct{}), make(chan struct{})
 	r.fake.SetFault(func(_ context.Context, step string) error {
 		if step == "add.deny" {
@@ -300,7 +254,7 @@ func TestAcceptFails(t *testing.T) {
 	l.errs <- broken
 	r, _, stopServing := serveOn(t, func(s *socket.Sockets) { l.Listener = s.Requests; s.Requests = l })
 	deadline := time.Now().Add(10 * time.Second)
-	for _, address := range []string{r.socket(), socket.Inspection(r.socket())} {
+	for _, address := range []string{r.socket, socket.Inspection(r.socket)} {
 		for {
 			c, err := socket.Dial(context.Background(), address)
 			if err != nil {

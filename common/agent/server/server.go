@@ -1,28 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package server
 
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"time"
 
 	"google.golang.org/grpc"
 
+	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 )
 
+// Server serves an agent on its two sockets.
+type Server struct {
+	agent *agent.Agent
+	log   *slog.Logger
+	// StopTimeout bounds how long Serve waits for requests when it stops.
+	StopTimeout time.Duration
+}
+
+// New returns a Server with a StopTimeout of 10 seconds.
+func New(a *agent.Agent, log *slog.Logger) *Server {
+	return &Server{agent: a, log: log, StopTimeout: 10 * time.Second}
+}
+
 // Serve serves the CNI plugin and isthmusctl, each on its socket, until the context is done. It then
-// finishes the accepted requests, for StopTimeout at most, and closes the sockets. Run must not return
-// before Serve does.
-func (a *Agent) Serve(ctx context.Context, sockets *socket.Sockets) error {
+// finishes the accepted requests, for StopTimeout at most, and closes the sockets. The agent's Run must not
+// return before Serve does.
+func (s *Server) Serve(ctx context.Context, sockets *socket.Sockets) error {
 	clients, cut := context.WithCancel(context.Background())
 	defer cut()
-	requests := newRequestServer(clients, a)
+	requests := newRequestServer(clients, s.agent, s.log)
 	inspection := grpc.NewServer(grpc.ConnectionTimeout(handshakeTimeout))
-	isthmusv1.RegisterInspectServer(inspection, &inspectServer{agent: a})
+	isthmusv1.RegisterInspectServer(inspection, &inspectServer{agent: s.agent})
 	ended := make(chan error, 2)
 	start := func(l net.Listener, serve func(net.Listener) error) {
 		go func() {
@@ -45,12 +60,11 @@ func (a *Agent) Serve(ctx context.Context, sockets *socket.Sockets) error {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		bound, cancel := context.WithTimeout(context.Background(), a.cfg.StopTimeout)
+		bound, cancel := context.WithTimeout(context.Background(), s.StopTimeout)
 		defer cancel()
 		// An error means that the loop has ended or is busy. The code below then cuts off the waiting
 		// requests.
-		_ = a.do(bound, (*loop).stop)
-		a.flows.Stop()
+		_ = s.agent.Drain(bound)
 		sockets.Requests.Close()
 		inspection.GracefulStop()
 		for range running {
@@ -59,7 +73,7 @@ func (a *Agent) Serve(ctx context.Context, sockets *socket.Sockets) error {
 	}()
 	select {
 	case <-stopped:
-	case <-time.After(a.cfg.StopTimeout):
+	case <-time.After(s.StopTimeout):
 		cut()
 		inspection.Stop()
 		<-stopped

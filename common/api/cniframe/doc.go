@@ -7,5 +7,5 @@
 // The plugin and the agent may differ in version while a node is upgraded. A message keeps its fields: new
 // ones are optional, and the other side ignores fields that it does not know.
 //
-// It opens no connection and executes no request: common/agent/socket and common/agent do.
+// It opens no connection and executes no request: common/agent/socket and common/agent/server do.
 package cniframe
