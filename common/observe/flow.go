@@ -58,7 +58,7 @@ type Flow struct {
 // Outcome returns what happened to the packet.
 func (f *Flow) Outcome() Outcome {
 	switch {
-	case f.Drop != "":
+	case f.Drop != model.NotDropped:
 		return Dropped
 	case f.Verdict == model.Deny:
 		return Denied

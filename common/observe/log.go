@@ -23,7 +23,7 @@ func logDenied(log *slog.Logger, f *Flow) {
 	}
 	pod("pod", f.Pod)
 	add("direction", f.Direction.String())
-	add("reason", f.Drop)
+	add("reason", f.Drop.String())
 	if f.Cause != nil {
 		add("because", f.Cause.String())
 	}

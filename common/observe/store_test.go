@@ -133,7 +133,7 @@ func TestNamesAndLog(t *testing.T) {
 	rule := flowTo(80, model.Deny)
 	rule.Cause = &model.Cause{Reason: model.ReasonRule, Origin: model.Origin{Kind: "ClusterNetworkPolicy", Name: "guard"}, Rule: 2, RuleName: "no-db", Direction: model.Egress}
 	rule.Service = netip.MustParseAddrPort("10.96.0.1:443")
-	frame := model.FlowEvent{Time: time.Unix(2, 0), Drop: "not_ip", Detail: 0x88cc}
+	frame := model.FlowEvent{Time: time.Unix(2, 0), Drop: model.DropNotIP, Detail: 0x88cc}
 	echo := flowTo(7, model.Allow)
 	echo.Protocol, echo.Detail, echo.Direction, echo.Src = model.ICMP, 8, model.Ingress, netip.MustParseAddr("192.0.2.2")
 	s.Add([]model.FlowEvent{rule, frame, echo})

@@ -19,7 +19,7 @@ import (
 // flowMessage converts a flow to its message.
 func flowMessage(f *observe.Flow) *isthmusv1.FlowEvent {
 	m := &isthmusv1.FlowEvent{UnixNano: f.Time.UnixNano(), PodNamespace: f.Pod.Namespace, PodName: f.Pod.Name, Direction: f.Direction.String(),
-		Verdict: f.Outcome().String(), Reason: f.Drop, SrcPort: uint32(f.SrcPort), DstPort: uint32(f.DstPort),
+		Verdict: f.Outcome().String(), Reason: f.Drop.String(), SrcPort: uint32(f.SrcPort), DstPort: uint32(f.DstPort),
 		PeerNamespace: f.Peer.Namespace, PeerName: f.Peer.Name, PeerNode: f.PeerNode,
 		Table: f.Table, Epoch: f.Epoch, PeerClass: uint32(f.Class)}
 	if !f.Src.IsValid() {

@@ -28,7 +28,7 @@ func TestFlowMessage(t *testing.T) {
 			&isthmusv1.FlowEvent{UnixNano: 1e9 + 5, PodNamespace: "shop", PodName: "web", Direction: "egress", Verdict: "deny", Src: "10.0.1.1", Dst: "10.0.1.2",
 				SrcPort: 1000, DstPort: 443, Protocol: "TCP", Service: "10.96.0.1:443", Cause: rule.String(), Policy: "ClusterNetworkPolicy guard", Rule: "no-db",
 				Tier: model.TierAdmin.String(), PeerNamespace: "data", PeerName: "db", Table: 3, Epoch: 4, PeerClass: 5}},
-		{observe.Flow{FlowEvent: model.FlowEvent{Time: time.Unix(2, 0), Drop: "not_ip", Detail: 0x88cc}},
+		{observe.Flow{FlowEvent: model.FlowEvent{Time: time.Unix(2, 0), Drop: model.DropNotIP, Detail: 0x88cc}},
 			&isthmusv1.FlowEvent{UnixNano: 2e9, Direction: "ingress", Verdict: "drop", Reason: "not_ip", EtherType: 0x88cc}},
 		{observe.Flow{FlowEvent: model.FlowEvent{Time: time.Unix(3, 0), Verdict: model.Allow, Protocol: model.ICMP, Detail: 8, Src: addr("192.0.2.2"), Dst: addr("10.0.1.1"),
 			Masquerade: port("192.0.2.9:7")}, PeerNode: "node2"},
