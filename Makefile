@@ -19,7 +19,7 @@ ldflags = -s -w -X main.version=$(VERSION)
 binaries = isthmus-agent isthmus-cni isthmusctl isthmus-controller
 
 source = bpf cmd cni common linux windows test
-generated = linux/bpfobj common/cniapi test/bench/floor
+generated = linux/bpfobj common/api test/bench/floor
 
 # The directory that make demo takes manifests from; KEEP=1 leaves it running.
 MANIFESTS ?= deploy/examples
@@ -64,9 +64,9 @@ deps-kubernetes: ## Build kube-apiserver and etcd for test-api into a cache (onc
 .PHONY: gen
 gen: ## Regenerate the BPF objects and the gRPC code (needs clang-19 and protoc)
 	BPF2GO_CFLAGS="-I/usr/include/$$(gcc -print-multiarch)" $(go) generate ./linux/bpfobj ./test/bench/floor
-	cd common/cniapi && protoc --plugin=protoc-gen-go="$$($(go) tool -n protoc-gen-go)" \
+	cd common/api && protoc --plugin=protoc-gen-go="$$($(go) tool -n protoc-gen-go)" \
 		--plugin=protoc-gen-go-grpc="$$($(go) tool -n protoc-gen-go-grpc)" \
-		--go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative isthmus.proto
+		--go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative isthmus/v1/inspect.proto
 
 .PHONY: build
 build: ## Build the commands for Linux and Windows into bin/

@@ -5,7 +5,7 @@ package cni
 import (
 	"encoding/json"
 
-	"github.com/isthmus-net/isthmus/common/cnicall"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -27,6 +27,6 @@ func (c *Conf) readBandwidth(raw json.RawMessage) {
 		return
 	}
 	if asked != (model.Bandwidth{}) {
-		c.bandwidth = &cnicall.Bandwidth{IngressRate: b.IngressRate, IngressBurst: b.IngressBurst, EgressRate: b.EgressRate, EgressBurst: b.EgressBurst}
+		c.bandwidth = &cniframe.Bandwidth{IngressRate: b.IngressRate, IngressBurst: b.IngressBurst, EgressRate: b.EgressRate, EgressBurst: b.EgressBurst}
 	}
 }

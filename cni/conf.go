@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/isthmus-net/isthmus/common/agent/socket"
-	"github.com/isthmus-net/isthmus/common/cnicall"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 )
 
 // DefaultTimeout bounds a request if the configuration does not.
@@ -40,9 +40,9 @@ type Conf struct {
 	// Valid are the attachments that GC keeps; nil if the key is missing.
 	Valid []types.GCAttachment
 	// hostPorts are the host ports that a runtime requests.
-	hostPorts []cnicall.HostPort
+	hostPorts []cniframe.HostPort
 	// bandwidth are the limits that a runtime requests, nil for none.
-	bandwidth *cnicall.Bandwidth
+	bandwidth *cniframe.Bandwidth
 	// refused lists the keys that request unsupported features; ADD fails with them.
 	refused []string
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"github.com/isthmus-net/isthmus/common/cnicall"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 )
 
 // Plugin serves the runtime. Its methods return *types.Error.
@@ -55,8 +55,8 @@ func (p *Plugin) Add(args *skel.CmdArgs) error {
 	} else if same && !overridden(args.NetnsOverride) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the network namespace of the plugin", "pass the pod's")
 	}
-	var answer cnicall.AddResponse
-	err = p.call(conf, types.ErrTryAgainLater, cnicall.Add, &cnicall.AddRequest{Attachment: attachment(args), Netns: args.Netns, Network: conf.Name,
+	var answer cniframe.AddResponse
+	err = p.call(conf, types.ErrTryAgainLater, cniframe.Add, &cniframe.AddRequest{Attachment: attachment(args), Netns: args.Netns, Network: conf.Name,
 		PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME), PodUID: string(pod.K8S_POD_UID), HostPorts: conf.hostPorts, Bandwidth: conf.bandwidth}, &answer)
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func (p *Plugin) Del(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return p.call(conf, types.ErrTryAgainLater, cnicall.Del, &cnicall.DelRequest{Attachment: attachment(args)}, nil)
+	return p.call(conf, types.ErrTryAgainLater, cniframe.Del, &cniframe.DelRequest{Attachment: attachment(args)}, nil)
 }
 
 // Check fails if the attachment differs from what Add created.
@@ -97,7 +97,7 @@ func (p *Plugin) Check(args *skel.CmdArgs) error {
 	if err != nil {
 		return types.NewError(types.ErrInvalidNetworkConfig, "prevResult is not that of this attachment", err.Error())
 	}
-	return p.call(conf, types.ErrTryAgainLater, cnicall.Check, &cnicall.CheckRequest{Attachment: attachment(args), Netns: args.Netns, Addresses: addresses, Bandwidth: conf.bandwidth}, nil)
+	return p.call(conf, types.ErrTryAgainLater, cniframe.Check, &cniframe.CheckRequest{Attachment: attachment(args), Netns: args.Netns, Addresses: addresses, Bandwidth: conf.bandwidth}, nil)
 }
 
 // GC removes the attachments of the network that the list does not contain.
@@ -110,11 +110,11 @@ func (p *Plugin) GC(args *skel.CmdArgs) error {
 		// Treating a missing list as empty would disconnect every pod.
 		return types.NewError(types.ErrInvalidNetworkConfig, "network configuration has no cni.dev/valid-attachments", "pass the list; an empty one removes every attachment")
 	}
-	req := &cnicall.GCRequest{Network: conf.Name}
+	req := &cniframe.GCRequest{Network: conf.Name}
 	for _, v := range conf.Valid {
-		req.Valid = append(req.Valid, cnicall.Attachment{ContainerID: v.ContainerID, IfName: v.IfName})
+		req.Valid = append(req.Valid, cniframe.Attachment{ContainerID: v.ContainerID, IfName: v.IfName})
 	}
-	return p.call(conf, types.ErrTryAgainLater, cnicall.GC, req, nil)
+	return p.call(conf, types.ErrTryAgainLater, cniframe.GC, req, nil)
 }
 
 // Status fails if ADD cannot work now.
@@ -123,15 +123,15 @@ func (p *Plugin) Status(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return p.call(conf, types.ErrPluginNotAvailable, cnicall.Status, struct{}{}, nil)
+	return p.call(conf, types.ErrPluginNotAvailable, cniframe.Status, struct{}{}, nil)
 }
 
-func attachment(args *skel.CmdArgs) cnicall.Attachment {
-	return cnicall.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
+func attachment(args *skel.CmdArgs) cniframe.Attachment {
+	return cniframe.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
 }
 
 // call sends one request to the agent. away is the error code if the agent does not answer.
-func (p *Plugin) call(conf *Conf, away uint, kind cnicall.Kind, request, answer any) error {
+func (p *Plugin) call(conf *Conf, away uint, kind cniframe.Kind, request, answer any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), conf.Timeout)
 	defer cancel()
 	conn, err := p.Dial(ctx, conf.Socket)
@@ -139,7 +139,7 @@ func (p *Plugin) call(conf *Conf, away uint, kind cnicall.Kind, request, answer 
 		return types.NewError(away, "isthmus-agent is not reachable at "+conf.Socket, err.Error()+"; "+remedy(err))
 	}
 	defer conn.Close()
-	return fromCall(cnicall.Call(ctx, conn, kind, request, answer), conf, away)
+	return fromCall(cniframe.Call(ctx, conn, kind, request, answer), conf, away)
 }
 
 func remedy(err error) string {
@@ -154,7 +154,7 @@ func remedy(err error) string {
 
 // fromCall converts an error of a call to the error that is printed.
 func fromCall(err error, conf *Conf, away uint) error {
-	var refused *cnicall.Error
+	var refused *cniframe.Error
 	switch {
 	case err == nil:
 		return nil
@@ -162,7 +162,7 @@ func fromCall(err error, conf *Conf, away uint) error {
 		return types.NewError(uint(refused.Code), refused.Msg, refused.Details)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return types.NewError(away, fmt.Sprintf("isthmus-agent did not answer within %s", conf.Timeout), "it is busy; try again")
-	case errors.Is(err, cnicall.ErrProtocol):
+	case errors.Is(err, cniframe.ErrProtocol):
 		return types.NewError(types.ErrInternal, err.Error(), "install the same version of the plugin and the agent")
 	}
 	return types.NewError(away, "isthmus-agent closed the connection", err.Error())

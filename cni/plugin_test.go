@@ -24,6 +24,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/agent/server"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
@@ -84,18 +85,19 @@ func newRig(t testing.TB) *rig {
 	c := agent.Defaults()
 	c.NodeName, c.RecordDir, c.AddWait = "node1", filepath.Join(dir, "endpoints"), time.Second
 	c.Open = func(context.Context, model.Node) (dataplane.Backend, error) { return r.fake, nil }
-	r.agent, err = agent.New(c, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	r.agent, err = agent.New(c, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := socket.Listen(r.socket)
+	sockets, err := socket.Open(r.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	serving, stopServing := context.WithCancel(context.Background())
 	running, stopRunning := context.WithCancel(context.Background())
 	served, ran := make(chan error, 1), make(chan error, 1)
-	go func() { served <- r.agent.Serve(serving, listener) }()
+	go func() { served <- server.New(r.agent, log).Serve(serving, sockets) }()
 	go func() { ran <- r.agent.Run(running) }()
 	t.Cleanup(func() {
 		stopServing()

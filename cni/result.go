@@ -11,11 +11,11 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"go4.org/netipx"
 
-	"github.com/isthmus-net/isthmus/common/cnicall"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 )
 
 // makeResult converts the agent's answer to a result of the requested version.
-func makeResult(r cnicall.AddResponse, ifName, netns string, dns types.DNS, want string) (types.Result, error) {
+func makeResult(r cniframe.AddResponse, ifName, netns string, dns types.DNS, want string) (types.Result, error) {
 	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, DNS: dns}
 	if r.HostIfName != "" {
 		result.Interfaces = append(result.Interfaces, &types100.Interface{Name: r.HostIfName, Mac: r.HostMAC, Mtu: int(r.MTU)})

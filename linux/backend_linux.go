@@ -295,7 +295,7 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 		c.Verdicts[d] = [2]uint64{totals[2*int(d)], totals[2*int(d)+1]}
 	}
 	for id, reason := range bpfobj.DropReasons {
-		c.Drops[reason] = totals[id]
+		c.Drops[reason.String()] = totals[id]
 	}
 	if c.Events.Limited, c.Events.Lost, err = b.path.LostEvents(); err != nil {
 		return c, err

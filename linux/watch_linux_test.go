@@ -27,8 +27,8 @@ func (l *lab) told() []string {
 	l.must(l.backend.Watch(ctx, func(list []model.FlowEvent) {
 		for _, e := range list {
 			what := e.Verdict.String()
-			if e.Drop != "" {
-				what = e.Drop
+			if e.Drop != model.NotDropped {
+				what = e.Drop.String()
 			}
 			to := fmt.Sprintf("%s %s/%d", e.Dst, e.Protocol, e.DstPort)
 			if e.Service.IsValid() {

@@ -24,8 +24,8 @@ var layers = []struct {
 	{"analysis", []string{"common/analysis"}},
 	{"cluster", []string{"common/kube"}},
 	{"reports", []string{"common/report"}},
-	{"plans", []string{"common/policy", "common/dataplane", "common/fabric", "common/endpoint"}},
-	{"leaves", []string{"common/model", "common/ipam", "common/nodeipam", "common/cniapi", "common/cnicall", "common/httpd"}},
+	{"plans", []string{"common/policy", "common/dataplane", "common/fabric", "common/endpoint", "common/observe"}},
+	{"leaves", []string{"common/model", "common/ipam", "common/nodeipam", "common/api", "common/httpd"}},
 }
 
 // layerOf returns the layer of a package, 0 at the top, and its directory; -1 if it has none.

@@ -39,7 +39,6 @@ func TestNextAgentWaits(t *testing.T) {
 	}
 	m.cmd.Process.Kill()
 	<-m.ended
-	m.conn.Close()
 	if _, err := next.add(0); err != nil {
 		text, _ := os.ReadFile(log)
 		t.Fatalf("%v\n%s", err, text)

@@ -24,11 +24,8 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
 	"github.com/isthmus-net/isthmus/common/agent/socket"
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -85,7 +82,6 @@ type machine struct {
 	cmd       *exec.Cmd
 	ended     chan error
 	log       bytes.Buffer
-	conn      *grpc.ClientConn
 	extraArgs []string
 	// prefix is a command that runs the agent, such as one that enters
 	// namespaces.
@@ -141,12 +137,6 @@ func (m *machine) start(killAt int) {
 	m.ended = make(chan error, 1)
 	cmd, ended := m.cmd, m.ended
 	go func() { ended <- cmd.Wait() }()
-	conn, err := grpc.NewClient("passthrough:///agent", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return m.dial(ctx) }))
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	m.conn = conn
 }
 
 // dial waits for the agent's socket while the agent lives.
@@ -169,7 +159,6 @@ func (m *machine) dial(ctx context.Context) (net.Conn, error) {
 
 // stop ends the agent by SIGTERM and returns how it ended.
 func (m *machine) stop() error {
-	m.conn.Close()
 	m.cmd.Process.Signal(syscall.SIGTERM)
 	return <-m.ended
 }
@@ -177,7 +166,6 @@ func (m *machine) stop() error {
 // gaveUp waits for an agent that cannot go on, and returns how it ended; nil if
 // it did not.
 func (m *machine) gaveUp() error {
-	defer m.conn.Close()
 	select {
 	case err := <-m.ended:
 		return err
@@ -188,40 +176,42 @@ func (m *machine) gaveUp() error {
 	}
 }
 
-func attachment(n int) *cniapi.Attachment {
-	return &cniapi.Attachment{ContainerId: fmt.Sprintf("c%d", n), IfName: "eth0"}
+// call calls the agent as the plugin does.
+func (m *machine) call(kind cniframe.Kind, request, answer any) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	c, err := m.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return cniframe.Call(ctx, c, kind, request, answer)
+}
+
+func attachment(n int) cniframe.Attachment {
+	return cniframe.Attachment{ContainerID: fmt.Sprintf("c%d", n), IfName: "eth0"}
 }
 
 func (m *machine) add(n int) ([]string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	r, err := cniapi.NewCNIClient(m.conn).Add(ctx, &cniapi.AddRequest{Attachment: attachment(n), Netns: m.netns(n), PodNamespace: "shop", PodName: fmt.Sprintf("web-%d", n)})
-	return r.GetAddresses(), err
+	var r cniframe.AddResponse
+	err := m.call(cniframe.Add, &cniframe.AddRequest{Attachment: attachment(n), Netns: m.netns(n), PodNamespace: "shop", PodName: fmt.Sprintf("web-%d", n)}, &r)
+	return r.Addresses, err
 }
 
 func (m *machine) del(n int) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	_, err := cniapi.NewCNIClient(m.conn).Del(ctx, &cniapi.DelRequest{Attachment: attachment(n)})
-	return err
+	return m.call(cniframe.Del, &cniframe.DelRequest{Attachment: attachment(n)}, nil)
 }
 
 func (m *machine) check(n int) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	_, err := cniapi.NewCNIClient(m.conn).Check(ctx, &cniapi.CheckRequest{Attachment: attachment(n)})
-	return err
+	return m.call(cniframe.Check, &cniframe.CheckRequest{Attachment: attachment(n)}, nil)
 }
 
 func (m *machine) gc(valid []int) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	q := &cniapi.GCRequest{}
+	q := &cniframe.GCRequest{}
 	for _, n := range valid {
 		q.Valid = append(q.Valid, attachment(n))
 	}
-	_, err := cniapi.NewCNIClient(m.conn).GC(ctx, q)
-	return err
+	return m.call(cniframe.GC, q, nil)
 }
 
 // traces lists the attachments and the records, by container.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/agent/server"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/httpd"
 )
@@ -58,13 +59,13 @@ func (e env) serve(ctx context.Context, o *options) error {
 		return err
 	}
 	defer locks.release()
-	// Open the socket before changing anything, too: the runtime talks to one agent only.
-	requests, err := socket.Listen(o.socket)
+	// Open the sockets before changing anything, too: the runtime talks to one agent only.
+	sockets, err := socket.Open(o.socket)
 	if err != nil {
 		return err
 	}
 	services := []service{ // in the order in which they are stopped
-		{"requests", func(ctx context.Context) error { return node.Serve(ctx, requests) }},
+		{"requests", func(ctx context.Context) error { return server.New(node, log).Serve(ctx, sockets) }},
 		{"loop", node.Run},
 		{"cluster", func(ctx context.Context) error { return source.Run(ctx, node.Publish) }},
 	}
@@ -72,7 +73,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	if o.httpAddress != "" {
 		listener, err := net.Listen("tcp", o.httpAddress)
 		if err != nil {
-			return errors.Join(fmt.Errorf("listen on --http-address: %w", err), requests.Close())
+			return errors.Join(fmt.Errorf("listen on --http-address: %w", err), sockets.Close())
 		}
 		services = append(services, service{"http", func(ctx context.Context) error { return httpd.Serve(ctx, listener, node.Handler(), httpd.Defaults()) }})
 	}

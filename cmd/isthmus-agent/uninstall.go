@@ -57,10 +57,10 @@ was left by an earlier attempt is removed, too; nothing left is no error.`,
 	return c
 }
 
-// uninstall holds the agent's socket and directories meanwhile, so that no agent starts.
+// uninstall holds the agent's sockets and directories meanwhile, so that no agent starts.
 func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 	log := u.logger(e.stderr)
-	held, err := socket.Listen(u.socket)
+	held, err := socket.Open(u.socket)
 	if err != nil {
 		return fmt.Errorf("uninstall while no agent runs: %w", err)
 	}
@@ -97,12 +97,12 @@ func (e env) uninstall(ctx context.Context, u *uninstaller) error {
 		return fmt.Errorf("remove records: %w", err)
 	}
 	if err := held.Close(); err != nil {
-		return fmt.Errorf("remove socket: %w", err)
+		return fmt.Errorf("remove sockets: %w", err)
 	}
 	if dir := filepath.Dir(u.socket); runtime.GOOS != "windows" {
 		// A directory with other files stays.
 		if err := os.Remove(dir); err != nil {
-			log.Info("directory of the socket is kept", "error", err)
+			log.Info("directory of the sockets is kept", "error", err)
 		}
 	}
 	log.Info("Isthmus is removed from this node")

@@ -6,12 +6,15 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/isthmus-net/isthmus/common/agent/socket"
 )
 
 // uninstallFrom runs uninstall on a machine and returns the exit status and what
@@ -104,8 +107,20 @@ func TestUninstallByForce(t *testing.T) {
 	if err := m.stop(); err != nil {
 		t.Fatal(err)
 	}
+	// An agent that was killed leaves its sockets.
+	for _, path := range []string{m.socket(), socket.Inspection(m.socket())} {
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		l.Close()
+	}
 	removed := 0
 	if status, text := m.uninstallFrom(&removed, "--force"); status != 0 || removed != 1 {
 		t.Errorf("exit status %d, removed %d\n%s", status, removed, text)
+	}
+	if left, err := filepath.Glob(m.socket() + "*"); err != nil || len(left) > 0 {
+		t.Errorf("sockets %v are left, %v", left, err)
 	}
 }

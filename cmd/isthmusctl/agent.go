@@ -16,14 +16,15 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/agent/socket"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 )
 
 // ask connects to the agent and calls f. Its errors include a remedy.
-func (e env) ask(ctx context.Context, s *shared, f func(context.Context, cniapi.InspectClient) error) error {
+func (e env) ask(ctx context.Context, s *shared, f func(context.Context, isthmusv1.InspectClient) error) error {
 	bound, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	conn, err := e.dial(bound, s.socket)
+	conn, err := e.dial(bound, socket.Inspection(s.socket))
 	if err != nil {
 		return fmt.Errorf("connect to the agent: %w: %s", err, remedy(err))
 	}
@@ -45,7 +46,7 @@ func (e env) ask(ctx context.Context, s *shared, f func(context.Context, cniapi.
 	if s.forever {
 		bound = ctx
 	}
-	switch err := f(bound, cniapi.NewInspectClient(client)); status.Code(err) {
+	switch err := f(bound, isthmusv1.NewInspectClient(client)); status.Code(err) {
 	case codes.OK:
 		return err
 	case codes.DeadlineExceeded:

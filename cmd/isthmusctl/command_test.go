@@ -21,8 +21,9 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/agent/server"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -52,16 +53,17 @@ func newNode(t *testing.T) *node {
 	c := agent.Defaults()
 	c.NodeName, c.Version, c.RecordDir = "node1", "v1.2.3", filepath.Join(dir, "endpoints")
 	c.Open = func(context.Context, model.Node) (dataplane.Backend, error) { return n.fake, nil }
-	if n.agent, err = agent.New(c, slog.New(slog.NewTextHandler(io.Discard, nil))); err != nil {
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	if n.agent, err = agent.New(c, log); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := socket.Listen(n.socket)
+	sockets, err := socket.Open(n.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served, ran := make(chan error, 1), make(chan error, 1)
-	go func() { served <- n.agent.Serve(ctx, listener) }()
+	go func() { served <- server.New(n.agent, log).Serve(ctx, sockets) }()
 	go func() { ran <- n.agent.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
@@ -87,7 +89,7 @@ func (n *node) fill() {
 		Isolates: [2]bool{true, true}, Subject: model.PodSelector{Namespace: "shop", Pods: web}}
 	n.agent.Publish(model.MakeSnapshot(nil, []*model.Node{self}, pods, []*model.Policy{policy}))
 	for i, p := range pods {
-		_, err := n.agent.Add(context.Background(), &cniapi.AddRequest{Attachment: &cniapi.Attachment{ContainerId: fmt.Sprintf("c%d", i), IfName: "eth0"},
+		_, err := n.agent.Add(context.Background(), &cniframe.AddRequest{Attachment: cniframe.Attachment{ContainerID: fmt.Sprintf("c%d", i), IfName: "eth0"},
 			Netns: fmt.Sprintf("/run/netns/c%d", i), PodNamespace: p.Namespace, PodName: p.Name})
 		if err != nil {
 			n.t.Fatal(err)
@@ -166,7 +168,7 @@ func TestNotReady(t *testing.T) {
 func TestErrors(t *testing.T) {
 	dir := t.TempDir()
 	silent := filepath.Join(dir, "s")
-	listener, err := net.Listen("unix", silent)
+	listener, err := net.Listen("unix", socket.Inspection(silent))
 	if err != nil {
 		t.Fatal(err)
 	}

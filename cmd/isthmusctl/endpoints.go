@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -29,9 +29,9 @@ func (e env) endpointsCommand() *cobra.Command {
 			if err := s.check(); err != nil {
 				return err
 			}
-			var list *cniapi.ListEndpointsResponse
-			err := e.ask(c.Context(), s, func(ctx context.Context, agent cniapi.InspectClient) (err error) {
-				list, err = agent.ListEndpoints(ctx, &cniapi.ListEndpointsRequest{})
+			var list *isthmusv1.ListEndpointsResponse
+			err := e.ask(c.Context(), s, func(ctx context.Context, agent isthmusv1.InspectClient) (err error) {
+				list, err = agent.ListEndpoints(ctx, &isthmusv1.ListEndpointsRequest{})
 				return err
 			})
 			if err != nil {
@@ -47,7 +47,7 @@ func (e env) endpointsCommand() *cobra.Command {
 	return c
 }
 
-func writeEndpoints(out io.Writer, list []*cniapi.Endpoint, wide bool) error {
+func writeEndpoints(out io.Writer, list []*isthmusv1.Endpoint, wide bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	head := "POD\tADDRESSES\tPOLICY\tPROBLEMS"
 	if wide {
@@ -75,7 +75,7 @@ func writeEndpoints(out io.Writer, list []*cniapi.Endpoint, wide bool) error {
 }
 
 // limits returns the bandwidth limits of a pod's interface.
-func limits(b *cniapi.Bandwidth) string {
+func limits(b *isthmusv1.Bandwidth) string {
 	if b == nil {
 		return "none"
 	}

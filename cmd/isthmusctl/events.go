@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
+	"github.com/isthmus-net/isthmus/common/observe"
 )
 
 // eventFlags are the flags of the command events.
@@ -67,7 +67,7 @@ On Windows there are no events: HNS does not report single flows.`,
 }
 
 // request checks the flags and builds a request.
-func (s *eventFlags) request() (*cniapi.WatchFlowsRequest, error) {
+func (s *eventFlags) request() (*isthmusv1.WatchFlowsRequest, error) {
 	if s.output == "wide" {
 		return nil, usageError{errors.New(`--output "wide": give text or json`)}
 	}
@@ -75,11 +75,11 @@ func (s *eventFlags) request() (*cniapi.WatchFlowsRequest, error) {
 		return nil, err
 	}
 	for _, v := range s.verdicts {
-		if all := []string{"allow", "deny", "drop"}; !slices.Contains(all, v) {
-			return nil, usageError{fmt.Errorf("--verdict %q: give %s", v, strings.Join(all, ", "))}
+		if _, err := observe.ParseOutcome(v); err != nil {
+			return nil, usageError{fmt.Errorf("--%w", err)}
 		}
 	}
-	r := &cniapi.WatchFlowsRequest{Last: s.last, Follow: s.follow, PodNamespace: s.namespace, Verdicts: s.verdicts}
+	r := &isthmusv1.WatchFlowsRequest{Last: s.last, Follow: s.follow, PodNamespace: s.namespace, Verdicts: s.verdicts}
 	if s.pod == "" {
 		return r, nil
 	}
@@ -95,17 +95,17 @@ func (s *eventFlags) request() (*cniapi.WatchFlowsRequest, error) {
 }
 
 // watchFlows writes events until the stream ends or the user interrupts it.
-func (e env) watchFlows(ctx context.Context, s *eventFlags, request *cniapi.WatchFlowsRequest) error {
+func (e env) watchFlows(ctx context.Context, s *eventFlags, request *isthmusv1.WatchFlowsRequest) error {
 	write := writeFlowText
 	if s.output == "json" {
 		write = writeFlowJSON
 	}
 	stopped := ctx
 	s.forever = s.follow
-	return e.ask(ctx, &s.shared, func(ctx context.Context, agent cniapi.InspectClient) error {
+	return e.ask(ctx, &s.shared, func(ctx context.Context, agent isthmusv1.InspectClient) error {
 		stream, err := agent.WatchFlows(ctx, request)
 		for err == nil {
-			var m *cniapi.WatchFlowsResponse
+			var m *isthmusv1.WatchFlowsResponse
 			if m, err = stream.Recv(); err == nil {
 				err = write(e.stdout, e.stderr, m)
 			}
@@ -117,7 +117,7 @@ func (e env) watchFlows(ctx context.Context, s *eventFlags, request *cniapi.Watc
 	})
 }
 
-func writeFlowText(out, notes io.Writer, m *cniapi.WatchFlowsResponse) error {
+func writeFlowText(out, notes io.Writer, m *isthmusv1.WatchFlowsResponse) error {
 	if n := m.GetMissed(); n > 0 {
 		fmt.Fprintf(notes, "isthmusctl: %d events are missing here: they came faster than they were read\n", n)
 	}
@@ -127,7 +127,7 @@ func writeFlowText(out, notes io.Writer, m *cniapi.WatchFlowsResponse) error {
 
 // flowLine formats an event as one line:
 // time verdict pod direction: source -> destination protocol: why.
-func flowLine(f *cniapi.FlowEvent) string {
+func flowLine(f *isthmusv1.FlowEvent) string {
 	var b strings.Builder
 	pod := "no known pod"
 	if f.GetPodName() != "" {
@@ -152,7 +152,7 @@ func flowLine(f *cniapi.FlowEvent) string {
 
 // flowEnds formats source and destination. It adds a name to the end that is not the pod of
 // the event.
-func flowEnds(f *cniapi.FlowEvent) string {
+func flowEnds(f *isthmusv1.FlowEvent) string {
 	peer := ""
 	switch {
 	case f.GetPeerName() != "":
@@ -183,7 +183,7 @@ func flowEnds(f *cniapi.FlowEvent) string {
 
 // writeFlowJSON writes one object per line with every field, and the number of missed events
 // before it.
-func writeFlowJSON(out, _ io.Writer, m *cniapi.WatchFlowsResponse) error {
+func writeFlowJSON(out, _ io.Writer, m *isthmusv1.WatchFlowsResponse) error {
 	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("encode event: %w", err)

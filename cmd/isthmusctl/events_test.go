@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 )
 
 func TestEventsErrors(t *testing.T) {
@@ -33,7 +33,7 @@ func TestEventsErrors(t *testing.T) {
 }
 
 func TestFlowLines(t *testing.T) {
-	for want, f := range map[string]*cniapi.FlowEvent{
+	for want, f := range map[string]*isthmusv1.FlowEvent{
 		"1970-01-01T00:00:01.500Z deny  shop/web egress: 10.0.0.1 -> 10.0.0.2 (data/db) TCP/5432 by service 10.96.0.1:5432: isolated": {UnixNano: 1.5e9,
 			Verdict: "deny", PodNamespace: "shop", PodName: "web", Direction: "egress", Src: "10.0.0.1", Dst: "10.0.0.2", Protocol: "TCP", DstPort: 5432,
 			PeerNamespace: "data", PeerName: "db", Service: "10.96.0.1:5432", Cause: "isolated"},
@@ -48,7 +48,7 @@ func TestFlowLines(t *testing.T) {
 		}
 	}
 	var out, notes bytes.Buffer
-	m := &cniapi.WatchFlowsResponse{Missed: 3, Event: &cniapi.FlowEvent{Verdict: "allow"}}
+	m := &isthmusv1.WatchFlowsResponse{Missed: 3, Event: &isthmusv1.FlowEvent{Verdict: "allow"}}
 	if err := writeFlowText(&out, &notes, m); err != nil || !strings.Contains(notes.String(), "3 events are missing here") {
 		t.Errorf("missed events are noted as %q (%v)", notes.String(), err)
 	}

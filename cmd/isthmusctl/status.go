@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 )
 
 func (e env) statusCommand() *cobra.Command {
@@ -25,9 +25,9 @@ func (e env) statusCommand() *cobra.Command {
 			if err := s.check(); err != nil {
 				return err
 			}
-			var node *cniapi.GetNodeResponse
-			err := e.ask(c.Context(), s, func(ctx context.Context, agent cniapi.InspectClient) (err error) {
-				node, err = agent.GetNode(ctx, &cniapi.GetNodeRequest{})
+			var node *isthmusv1.GetNodeResponse
+			err := e.ask(c.Context(), s, func(ctx context.Context, agent isthmusv1.InspectClient) (err error) {
+				node, err = agent.GetNode(ctx, &isthmusv1.GetNodeRequest{})
 				return err
 			})
 			if err != nil {
@@ -48,7 +48,7 @@ func (e env) statusCommand() *cobra.Command {
 	return c
 }
 
-func writeStatus(out io.Writer, n *cniapi.GetNodeResponse, wide bool) error {
+func writeStatus(out io.Writer, n *isthmusv1.GetNodeResponse, wide bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%s:\t%s\n", name, fmt.Sprintf(format, args...))

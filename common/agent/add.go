@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -19,7 +19,7 @@ import (
 type addition struct {
 	ctx context.Context
 	id  model.EndpointID
-	req *cniapi.AddRequest
+	req *cniframe.AddRequest
 	// hostPorts and bandwidth are the validated values of req.
 	hostPorts []model.HostPort
 	bandwidth model.Bandwidth
@@ -29,18 +29,19 @@ type addition struct {
 }
 
 type addReply struct {
-	response *cniapi.AddResponse
+	response *cniframe.AddResponse
 	err      error
 }
 
 func (a *addition) fail(err error) { a.reply <- addReply{err: err} }
 
 func (a *addition) pod() model.PodID {
-	return model.PodID{Namespace: a.req.GetPodNamespace(), Name: a.req.GetPodName()}
+	return model.PodID{Namespace: a.req.PodNamespace, Name: a.req.PodName}
 }
 
 // Add attaches a pod and returns when its policy is in force. The error is an *Error or a context error.
-func (a *Agent) Add(ctx context.Context, req *cniapi.AddRequest) (*cniapi.AddResponse, error) {
+func (a *Agent) Add(ctx context.Context, req *cniframe.AddRequest) (_ *cniframe.AddResponse, err error) {
+	defer a.served("ADD", time.Now(), &err)
 	id, err := checkAdd(req)
 	if err != nil {
 		return nil, err
@@ -49,7 +50,7 @@ func (a *Agent) Add(ctx context.Context, req *cniapi.AddRequest) (*cniapi.AddRes
 	if err != nil {
 		return nil, err
 	}
-	limits, err := bandwidth(req.GetBandwidth())
+	limits, err := bandwidth(req.Bandwidth)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +122,7 @@ func (l *loop) checkPod(a *addition) (known bool, err error) {
 	}
 	pod, ok := l.snapshot.Pods.Get(a.pod())
 	switch {
-	case !ok, !samePod(a.req.GetPodUid(), pod.UID), pod.Node != "" && pod.Node != l.cfg.NodeName, pod.Finished:
+	case !ok, !samePod(a.req.PodUID, pod.UID), pod.Node != "" && pod.Node != l.cfg.NodeName, pod.Finished:
 		return false, nil // the snapshot may be stale
 	case pod.HostNetwork:
 		return false, refuse(CodeRefused, "it uses its node's addresses and needs no interface", "pod %s uses the host network", a.pod())
@@ -157,8 +158,8 @@ func (l *loop) whyUnknown(a *addition) error {
 	switch {
 	case !ok:
 		return refuse(CodeTryAgain, remedy, "pod %s is not known to the agent", a.pod())
-	case !samePod(a.req.GetPodUid(), pod.UID):
-		return refuse(CodeTryAgain, remedy, "pod %s is known with UID %s, not %s", a.pod(), pod.UID, a.req.GetPodUid())
+	case !samePod(a.req.PodUID, pod.UID):
+		return refuse(CodeTryAgain, remedy, "pod %s is known with UID %s, not %s", a.pod(), pod.UID, a.req.PodUID)
 	case pod.Node != "" && pod.Node != l.cfg.NodeName:
 		return refuse(CodeTryAgain, remedy, "pod %s is bound to node %s, not to %s", a.pod(), pod.Node, l.cfg.NodeName)
 	}
@@ -213,10 +214,10 @@ func conflict(e *entry, a *addition) error {
 	switch {
 	case e.Pod() != a.pod():
 		return refuse(CodeConflict, remedy, "attachment %s belongs to pod %s, not to %s", a.id, e.Pod(), a.pod())
-	case e.UID != a.req.GetPodUid():
-		return refuse(CodeConflict, remedy, "attachment %s belongs to pod %s with UID %q, not %q", a.id, e.Pod(), e.UID, a.req.GetPodUid())
-	case e.NetNS != a.req.GetNetns():
-		return refuse(CodeConflict, remedy, "attachment %s of pod %s is in %s, not in %s", a.id, e.Pod(), e.NetNS, a.req.GetNetns())
+	case e.UID != a.req.PodUID:
+		return refuse(CodeConflict, remedy, "attachment %s belongs to pod %s with UID %q, not %q", a.id, e.Pod(), e.UID, a.req.PodUID)
+	case e.NetNS != a.req.Netns:
+		return refuse(CodeConflict, remedy, "attachment %s of pod %s is in %s, not in %s", a.id, e.Pod(), e.NetNS, a.req.Netns)
 	}
 	return nil
 }
@@ -225,7 +226,7 @@ func conflict(e *entry, a *addition) error {
 // path, which denies the endpoint all traffic. After an error nothing remains.
 func (l *loop) attach(a *addition) (*entry, error) {
 	for _, other := range l.entries {
-		if other.ContainerID == a.req.GetAttachment().GetContainerId() && other.State != endpoint.Released {
+		if other.ContainerID == a.req.Attachment.ContainerID && other.State != endpoint.Released {
 			return nil, refuse(CodeRefused, "attach one interface per pod", "pod %s already has interface %s in container %s", other.Pod(), other.IfName, other.ContainerID)
 		}
 	}
@@ -239,9 +240,9 @@ func (l *loop) attach(a *addition) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &entry{Record: endpoint.Record{State: endpoint.Adding, ContainerID: a.req.GetAttachment().GetContainerId(),
-		IfName: a.req.GetAttachment().GetIfName(), NetNS: a.req.GetNetns(), Network: a.req.GetNetwork(), Namespace: a.req.GetPodNamespace(),
-		Name: a.req.GetPodName(), UID: a.req.GetPodUid(), IPs: ips, HostPorts: a.hostPorts, Bandwidth: a.bandwidth, Created: timeNow()}}
+	e := &entry{Record: endpoint.Record{State: endpoint.Adding, ContainerID: a.req.Attachment.ContainerID,
+		IfName: a.req.Attachment.IfName, NetNS: a.req.Netns, Network: a.req.Network, Namespace: a.req.PodNamespace,
+		Name: a.req.PodName, UID: a.req.PodUID, IPs: ips, HostPorts: a.hostPorts, Bandwidth: a.bandwidth, Created: timeNow()}}
 	l.step("add.intent")
 	if err := l.store.Put(e.Record); err != nil {
 		l.giveBack(e, timeNow())

@@ -7,13 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -75,7 +76,7 @@ func TestAddAgain(t *testing.T) {
 		}
 		for round := range 3 {
 			again, err := r.agent.Add(context.Background(), addRequest(0))
-			if err != nil || again.String() != first.String() {
+			if err != nil || !reflect.DeepEqual(again, first) {
 				t.Errorf("round %d: %v, %v, want %v", round, again, err, first)
 			}
 			if round == 1 {
@@ -85,10 +86,10 @@ func TestAddAgain(t *testing.T) {
 			}
 		}
 		r.wantOnly(0)
-		for name, change := range map[string]func(*cniapi.AddRequest){
-			"pod":   func(q *cniapi.AddRequest) { q.PodName, q.PodUid = "web-1", "uid-1" },
-			"uid":   func(q *cniapi.AddRequest) { q.PodUid = "" },
-			"netns": func(q *cniapi.AddRequest) { q.Netns = "/run/netns/other" },
+		for name, change := range map[string]func(*cniframe.AddRequest){
+			"pod":   func(q *cniframe.AddRequest) { q.PodName, q.PodUID = "web-1", "uid-1" },
+			"uid":   func(q *cniframe.AddRequest) { q.PodUID = "" },
+			"netns": func(q *cniframe.AddRequest) { q.Netns = "/run/netns/other" },
 		} {
 			q := addRequest(0)
 			change(q)
@@ -112,26 +113,26 @@ func TestAddRefusesBadRequests(t *testing.T) {
 		r.agent.Publish(cluster{pods: 1}.snapshot())
 		long := strings.Repeat("a", 300)
 		for _, c := range []struct {
-			change func(*cniapi.AddRequest)
+			change func(*cniframe.AddRequest)
 			text   string
 		}{
-			{func(q *cniapi.AddRequest) { q.Attachment = nil }, "CNI_CONTAINERID"},
-			{func(q *cniapi.AddRequest) { q.Attachment.ContainerId = "../x" }, "CNI_CONTAINERID"},
-			{func(q *cniapi.AddRequest) { q.Attachment.ContainerId = "-x" }, "CNI_CONTAINERID"},
-			{func(q *cniapi.AddRequest) { q.Attachment.ContainerId = "a:b" }, "CNI_CONTAINERID"},
-			{func(q *cniapi.AddRequest) { q.Attachment.IfName = "" }, "CNI_IFNAME"},
-			{func(q *cniapi.AddRequest) { q.Attachment.IfName = ".." }, "CNI_IFNAME"},
-			{func(q *cniapi.AddRequest) { q.Attachment.IfName = "a/b" }, "CNI_IFNAME"},
-			{func(q *cniapi.AddRequest) { q.Attachment.IfName = "sixteen-letters-" }, "CNI_IFNAME"},
-			{func(q *cniapi.AddRequest) { q.Netns = "" }, "CNI_NETNS"},
-			{func(q *cniapi.AddRequest) { q.Netns = "/run/\x00" }, "CNI_NETNS"},
-			{func(q *cniapi.AddRequest) { q.PodName = "" }, "CNI_ARGS"},
-			{func(q *cniapi.AddRequest) { q.PodNamespace = "" }, "CNI_ARGS"},
-			{func(q *cniapi.AddRequest) { q.PodNamespace = "a.b" }, "K8S_POD_NAMESPACE"},
-			{func(q *cniapi.AddRequest) { q.PodName = "Web" }, "K8S_POD_NAME"},
-			{func(q *cniapi.AddRequest) { q.PodName = long }, "K8S_POD_NAME"},
-			{func(q *cniapi.AddRequest) { q.PodUid = "u id" }, "K8S_POD_UID"},
-			{func(q *cniapi.AddRequest) { q.Network = "/" }, "network name"},
+			{func(q *cniframe.AddRequest) { q.Attachment = cniframe.Attachment{} }, "CNI_CONTAINERID"},
+			{func(q *cniframe.AddRequest) { q.Attachment.ContainerID = "../x" }, "CNI_CONTAINERID"},
+			{func(q *cniframe.AddRequest) { q.Attachment.ContainerID = "-x" }, "CNI_CONTAINERID"},
+			{func(q *cniframe.AddRequest) { q.Attachment.ContainerID = "a:b" }, "CNI_CONTAINERID"},
+			{func(q *cniframe.AddRequest) { q.Attachment.IfName = "" }, "CNI_IFNAME"},
+			{func(q *cniframe.AddRequest) { q.Attachment.IfName = ".." }, "CNI_IFNAME"},
+			{func(q *cniframe.AddRequest) { q.Attachment.IfName = "a/b" }, "CNI_IFNAME"},
+			{func(q *cniframe.AddRequest) { q.Attachment.IfName = "sixteen-letters-" }, "CNI_IFNAME"},
+			{func(q *cniframe.AddRequest) { q.Netns = "" }, "CNI_NETNS"},
+			{func(q *cniframe.AddRequest) { q.Netns = "/run/\x00" }, "CNI_NETNS"},
+			{func(q *cniframe.AddRequest) { q.PodName = "" }, "CNI_ARGS"},
+			{func(q *cniframe.AddRequest) { q.PodNamespace = "" }, "CNI_ARGS"},
+			{func(q *cniframe.AddRequest) { q.PodNamespace = "a.b" }, "K8S_POD_NAMESPACE"},
+			{func(q *cniframe.AddRequest) { q.PodName = "Web" }, "K8S_POD_NAME"},
+			{func(q *cniframe.AddRequest) { q.PodName = long }, "K8S_POD_NAME"},
+			{func(q *cniframe.AddRequest) { q.PodUID = "u id" }, "K8S_POD_UID"},
+			{func(q *cniframe.AddRequest) { q.Network = "/" }, "network name"},
 		} {
 			q := addRequest(0)
 			c.change(q)
@@ -173,7 +174,7 @@ func TestAddressesRunOut(t *testing.T) {
 		r.mustAdd(0)
 		_, err := r.add(1)
 		wantCode(t, err, 102, "node node1 has no free address for pod shop/web-1: no free address in 10.0.1.0/30: 1 used, 0 in quarantine: delete pods")
-		_, err = r.agent.Status(context.Background(), nil)
+		err = r.agent.Status(context.Background(), nil)
 		wantCode(t, err, 50, "no free address")
 		r.mustDel(0)
 		_, err = r.add(1)
@@ -272,7 +273,7 @@ func TestOnePodThatCannotBeAppliedLeavesTheOthers(t *testing.T) {
 		wantCode(t, results[3], 103, "no room")
 		r.settle()
 		r.wantOnly(0, 1, 2, 4, 5)
-		_, err := r.agent.Status(context.Background(), nil)
+		err := r.agent.Status(context.Background(), nil)
 		wantCode(t, err, 0, "")
 		r.end()
 	})

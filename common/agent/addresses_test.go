@@ -72,7 +72,7 @@ func TestRangesThatCannotBeUsed(t *testing.T) {
 				_, err := r.add(0)
 				wantCode(t, err, 102, c.text)
 				r.settle()
-				_, err = r.agent.Status(context.Background(), nil)
+				err = r.agent.Status(context.Background(), nil)
 				wantCode(t, err, 50, c.text)
 				if got := r.metric("isthmus_problems"); got != "1" {
 					t.Errorf("%s problems", got)
@@ -128,7 +128,7 @@ func TestWindowsNode(t *testing.T) {
 		r.agent.Publish(nodes().snapshot())
 		_, err = r.add(0)
 		wantCode(t, err, 11, "the addresses and pod ranges of node node1 are not known yet")
-		_, err = r.agent.Status(context.Background(), nil)
+		err = r.agent.Status(context.Background(), nil)
 		wantCode(t, err, 50, "the addresses and pod ranges of node node1 are not known")
 		if len(opened) > 0 {
 			t.Errorf("opened %v too early", opened)

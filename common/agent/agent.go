@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/observe"
 )
 
 // Agent is the agent of one node. Its methods are safe for concurrent use.
@@ -16,7 +17,7 @@ type Agent struct {
 	cfg     Config
 	log     *slog.Logger
 	metrics *metrics
-	flows   *flows
+	flows   *observe.Store
 
 	// latest is the newest snapshot; wake makes the loop read it.
 	latest atomic.Pointer[model.Snapshot]
@@ -44,7 +45,7 @@ func New(cfg Config, log *slog.Logger) (*Agent, error) {
 		requests: make(chan func(*loop)),
 		done:     make(chan struct{}),
 	}
-	a.flows = newFlows(cfg.Flows, log, a.latest.Load)
+	a.flows = observe.NewStore(cfg.Flows.Config, log, a.latest.Load)
 	a.metrics = newMetrics(a)
 	a.view.Store(&view{problems: []string{"agent is starting"}})
 	a.heartbeat()
@@ -71,6 +72,22 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	return l.run(ctx)
+}
+
+// Drain prepares the end: it answers all waiting requests, rejects new ones and disconnects the followers of
+// flows. It returns an error if the loop has ended, or was busy until the context ended.
+func (a *Agent) Drain(ctx context.Context) error {
+	err := a.do(ctx, (*loop).stop)
+	a.flows.Stop()
+	return err
+}
+
+// served counts and logs a CNI request. It runs when the request ends.
+func (a *Agent) served(command string, began time.Time, failed *error) {
+	a.metrics.served(command, began, *failed)
+	if *failed != nil {
+		a.log.Warn("CNI request", "command", command, "seconds", time.Since(began).Seconds(), "error", *failed)
+	}
 }
 
 // do lets the loop execute f and waits for it. If the context ends first, the loop does not execute f.

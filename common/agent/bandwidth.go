@@ -3,15 +3,18 @@
 package agent
 
 import (
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// bandwidth validates the limits of a request.
-func bandwidth(b *cniapi.Bandwidth) (model.Bandwidth, error) {
+// bandwidth validates the limits of a request; nil means none.
+func bandwidth(b *cniframe.Bandwidth) (model.Bandwidth, error) {
+	if b == nil {
+		return model.Bandwidth{}, nil
+	}
 	all := model.Bandwidth{
-		Ingress: model.Limit{Rate: b.GetIngressRate(), Burst: b.GetIngressBurst()},
-		Egress:  model.Limit{Rate: b.GetEgressRate(), Burst: b.GetEgressBurst()},
+		Ingress: model.Limit{Rate: b.IngressRate, Burst: b.IngressBurst},
+		Egress:  model.Limit{Rate: b.EgressRate, Burst: b.EgressBurst},
 	}
 	if err := all.Validate(); err != nil {
 		return model.Bandwidth{}, refuse(CodeRefused, "correct the bandwidth annotations of the pod", "bandwidth: %s", oneLine(err))
@@ -35,7 +38,7 @@ func (l *loop) checkBandwidth(a *addition) error {
 
 // compareBandwidth compares the limits in a CHECK with those of the ADD. A CHECK without limits matches
 // any.
-func compareBandwidth(e *entry, asked *cniapi.Bandwidth) error {
+func compareBandwidth(e *entry, asked *cniframe.Bandwidth) error {
 	want, err := bandwidth(asked)
 	if err != nil || want == (model.Bandwidth{}) || want == e.Bandwidth {
 		return err

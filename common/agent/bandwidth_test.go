@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 )
 
@@ -20,7 +20,7 @@ func TestBandwidth(t *testing.T) {
 		r.start()
 		r.agent.Publish(cluster{pods: 2}.snapshot())
 		req := addRequest(0)
-		req.Bandwidth = &cniapi.Bandwidth{IngressRate: 10e6, IngressBurst: 1<<32 - 1}
+		req.Bandwidth = &cniframe.Bandwidth{IngressRate: 10e6, IngressBurst: 1<<32 - 1}
 		if _, err := r.addContext(context.Background(), req); err != nil {
 			t.Fatal(err)
 		}
@@ -31,8 +31,8 @@ func TestBandwidth(t *testing.T) {
 				t.Errorf("%s:\n%s", when, dump)
 			}
 		}
-		check := func(b *cniapi.Bandwidth) error {
-			_, err := r.agent.Check(context.Background(), &cniapi.CheckRequest{Attachment: req.Attachment, Bandwidth: b})
+		check := func(b *cniframe.Bandwidth) error {
+			err := r.agent.Check(context.Background(), &cniframe.CheckRequest{Attachment: req.Attachment, Bandwidth: b})
 			return err
 		}
 		limited("after ADD")
@@ -43,8 +43,8 @@ func TestBandwidth(t *testing.T) {
 		limited("after a restart")
 		wantCode(t, check(req.Bandwidth), 0, "")
 		wantCode(t, check(nil), 0, "")
-		wantCode(t, check(&cniapi.Bandwidth{IngressRate: 20e6}), 104, "restart the pod")
-		wantCode(t, check(&cniapi.Bandwidth{EgressBurst: 1}), 101, "egressBurst is 1 bits without a rate")
+		wantCode(t, check(&cniframe.Bandwidth{IngressRate: 20e6}), 104, "restart the pod")
+		wantCode(t, check(&cniframe.Bandwidth{EgressBurst: 1}), 101, "egressBurst is 1 bits without a rate")
 		r.mustDel(0)
 		if strings.Contains(r.fake.Dump(), "limited") {
 			t.Errorf("after DEL:\n%s", r.fake.Dump())
@@ -58,11 +58,11 @@ func TestBandwidthIsRefused(t *testing.T) {
 		r.start()
 		r.agent.Publish(cluster{pods: 1}.snapshot())
 		for _, c := range []struct {
-			b    *cniapi.Bandwidth
+			b    *cniframe.Bandwidth
 			text string
 		}{
-			{&cniapi.Bandwidth{EgressRate: 1e6}, "cannot be limited on linux (test)"},
-			{&cniapi.Bandwidth{EgressRate: 7}, "egressRate is 7"},
+			{&cniframe.Bandwidth{EgressRate: 1e6}, "cannot be limited on linux (test)"},
+			{&cniframe.Bandwidth{EgressRate: 7}, "egressRate is 7"},
 		} {
 			req := addRequest(0)
 			req.Bandwidth = c.b
@@ -86,7 +86,7 @@ func TestOnlyEgressIsLimited(t *testing.T) {
 		r.start()
 		r.agent.Publish(cluster{pods: 2}.snapshot())
 		req := addRequest(0)
-		req.Bandwidth = &cniapi.Bandwidth{EgressRate: 5e6, IngressRate: 1e6}
+		req.Bandwidth = &cniframe.Bandwidth{EgressRate: 5e6, IngressRate: 1e6}
 		_, err := r.addContext(context.Background(), req)
 		wantCode(t, err, 101, "only egress bandwidth")
 		req.Bandwidth.IngressRate = 0

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -87,9 +87,9 @@ func (l *loop) makeReady(j *attachedAdd, applied error) error {
 }
 
 // answer builds the response to an ADD.
-func answer(e *entry) *cniapi.AddResponse {
-	r := &cniapi.AddResponse{HostIfName: e.attachment.HostIfName, HostMac: e.attachment.HostMAC.String(),
-		Mac: e.attachment.MAC.String(), Mtu: int32(e.attachment.MTU)}
+func answer(e *entry) *cniframe.AddResponse {
+	r := &cniframe.AddResponse{HostIfName: e.attachment.HostIfName, HostMAC: e.attachment.HostMAC.String(),
+		MAC: e.attachment.MAC.String(), MTU: int32(e.attachment.MTU)}
 	for _, p := range e.attachment.Addresses {
 		r.Addresses = append(r.Addresses, p.String())
 	}

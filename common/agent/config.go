@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/ipam"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/observe"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/common/report"
 )
@@ -51,8 +52,6 @@ type Config struct {
 	// Stall is how long the loop may go without a heartbeat before it counts as stuck. It must be longer
 	// than OpTimeout.
 	Stall time.Duration
-	// StopTimeout bounds how long Serve waits for requests when it stops.
-	StopTimeout time.Duration
 
 	// Open opens the data path. The node carries its name and all that is known about it.
 	Open func(ctx context.Context, node model.Node) (dataplane.Backend, error)
@@ -78,6 +77,13 @@ type Config struct {
 	Step func(name string)
 }
 
+// FlowsConfig configures what the agent does with flow events.
+type FlowsConfig struct {
+	// Off disables flow events: the agent does not read them.
+	Off bool
+	observe.Config
+}
+
 // Defaults returns a Config without names, directories and functions; the caller sets those.
 func Defaults() Config {
 	return Config{
@@ -90,9 +96,8 @@ func Defaults() Config {
 		RetryMin:    100 * time.Millisecond,
 		RetryMax:    30 * time.Second,
 		AuditEvery:  time.Minute,
-		Flows:       FlowsConfig{Keep: 2048},
+		Flows:       FlowsConfig{Config: observe.Config{Keep: 2048}},
 		Stall:       30 * time.Second,
-		StopTimeout: 10 * time.Second,
 	}
 }
 
@@ -113,7 +118,7 @@ func (c Config) Validate() error {
 		value time.Duration
 	}{
 		{"add wait", c.AddWait}, {"debounce", c.Debounce}, {"max debounce", c.MaxDebounce}, {"operation timeout", c.OpTimeout},
-		{"retry min", c.RetryMin}, {"retry max", c.RetryMax}, {"stall", c.Stall}, {"stop timeout", c.StopTimeout},
+		{"retry min", c.RetryMin}, {"retry max", c.RetryMax}, {"stall", c.Stall},
 	} {
 		if d.value <= 0 {
 			errs = append(errs, fmt.Errorf("%s is %s: use a duration above 0", d.name, d.value))

@@ -8,6 +8,6 @@
 // after a failure the agent rolls back. Policy stays in force while the agent is down, and until the first
 // snapshot after a start.
 //
-// It does not watch the cluster (common/kube does), decide policy (common/policy does) or know an operating
-// system (a Backend does).
+// It does not watch the cluster (common/kube does), decide policy (common/policy does), know an operating
+// system (a Backend does) or serve sockets (common/agent/server does).
 package agent

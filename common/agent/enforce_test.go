@@ -26,7 +26,7 @@ func TestNothingIsAppliedBeforeTheFirstSnapshot(t *testing.T) {
 		if after := r.fake.Dump(); after != before {
 			t.Errorf("the data path changed from\n%s\nto\n%s", before, after)
 		}
-		_, err := r.agent.Status(context.Background(), nil)
+		err := r.agent.Status(context.Background(), nil)
 		wantCode(t, err, 50, "the state of the cluster is not known yet")
 		r.mustDel(0) // which needs no snapshot
 		if len(r.attached()) > 0 {
@@ -162,7 +162,7 @@ func TestApplyIsTriedAgain(t *testing.T) {
 		if got := r.metric("isthmus_apply_errors_total"); got == "0" {
 			t.Error("errors are not counted")
 		}
-		_, err := r.agent.Status(context.Background(), nil)
+		err := r.agent.Status(context.Background(), nil)
 		wantCode(t, err, 51, "map is full")
 		_, err = r.add(1)
 		wantCode(t, err, 103, "map is full")
@@ -172,7 +172,7 @@ func TestApplyIsTriedAgain(t *testing.T) {
 		if r.reachable(0) {
 			t.Error("the new policy is not in force")
 		}
-		_, err = r.agent.Status(context.Background(), nil)
+		err = r.agent.Status(context.Background(), nil)
 		wantCode(t, err, 0, "")
 		r.mustAdd(1)
 		r.end()
@@ -189,7 +189,7 @@ func TestOneBrokenEndpointLeavesTheOthers(t *testing.T) {
 		r.fake.Break(id(0), "routes")
 		r.mustAdd(1)
 		r.mustAdd(2)
-		_, err := r.agent.Status(context.Background(), nil)
+		err := r.agent.Status(context.Background(), nil)
 		wantCode(t, err, 0, "")
 		wantCode(t, r.check(0), 104, "routes is missing")
 		if err := r.check(2); err != nil {
@@ -251,7 +251,7 @@ func TestStuckLoopIsNotHealthy(t *testing.T) {
 		if status, _ := r.get("/healthz"); status != 503 {
 			t.Errorf("healthz: %d", status)
 		}
-		_, err := r.agent.Status(context.Background(), nil)
+		err := r.agent.Status(context.Background(), nil)
 		wantCode(t, err, 51, "has not responded")
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()

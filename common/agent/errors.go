@@ -6,12 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/protoadapt"
-
-	"github.com/isthmus-net/isthmus/common/cniapi"
 )
 
 // Codes of CNI errors. The CNI specification (version 1.1, section 5) defines those below 100; Isthmus
@@ -72,8 +66,8 @@ func blame(code uint32, cause error, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: fmt.Sprintf(format, args...), Details: cause.Error(), cause: cause}
 }
 
-// asError converts any error to an *Error with a code.
-func asError(err error) *Error {
+// AsError converts any error to an *Error with a code.
+func AsError(err error) *Error {
 	var e *Error
 	switch {
 	case errors.As(err, &e):
@@ -82,27 +76,4 @@ func asError(err error) *Error {
 		return blame(CodeTryAgain, err, "request was not answered in time")
 	}
 	return blame(CodeInternal, err, "internal error of isthmus-agent")
-}
-
-// toStatus converts an error to a gRPC status.
-func toStatus(e *Error) error {
-	code := codes.Internal
-	switch e.Code {
-	case CodeEnv:
-		code = codes.InvalidArgument
-	case CodeTryAgain:
-		code = codes.Unavailable
-	case CodeNotAvailable, CodeLimited, CodeRefused, CodeBroken:
-		code = codes.FailedPrecondition
-	case CodeConflict:
-		code = codes.AlreadyExists
-	case CodeAddresses:
-		code = codes.ResourceExhausted
-	}
-	detail := &cniapi.CNIError{Code: e.Code, Msg: e.Msg, Details: e.Details}
-	s, detailErr := status.New(code, e.Error()).WithDetails(protoadapt.MessageV1Of(detail))
-	if detailErr != nil {
-		return status.Error(code, e.Error())
-	}
-	return s.Err()
 }

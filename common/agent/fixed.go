@@ -78,7 +78,7 @@ func parseRanges(text string) (all []netip.Prefix, err error) {
 // the pod with another one.
 func (l *loop) recall(a *addition, ips []netip.Addr) {
 	l.resting(ips, func(e *entry, ip netip.Addr) {
-		if e.Pod() == a.pod() && e.UID != "" && e.UID == a.req.GetPodUid() {
+		if e.Pod() == a.pod() && e.UID != "" && e.UID == a.req.PodUID {
 			l.addresses.allocator.Recall(ip)
 		}
 	})

@@ -130,7 +130,7 @@ func TestFixedAddressOfTheSamePod(t *testing.T) {
 		r.wantIPs(0, "10.0.1.4")
 		r.mustDel(0)
 		again := addRequest(0)
-		again.Attachment.ContainerId, again.Netns = "again", "/run/netns/again"
+		again.Attachment.ContainerID, again.Netns = "again", "/run/netns/again"
 		r.step.Store(new(func(name string) {
 			if name == "add.attach" {
 				r.fake.RemoveNetNS("/run/netns/again")
@@ -141,7 +141,7 @@ func TestFixedAddressOfTheSamePod(t *testing.T) {
 		r.step.Store(nil)
 		_, err = r.add(1) // not for others, also after an attempt that failed
 		wantCode(t, err, 11, "is in quarantine until")
-		again.Attachment.ContainerId, again.Netns = "third", "/run/netns/third"
+		again.Attachment.ContainerID, again.Netns = "third", "/run/netns/third"
 		ips, err := r.addContext(context.Background(), again)
 		if err != nil || ips[0] != addresses("10.0.1.4")[0] {
 			t.Errorf("the third sandbox has %v, %v", ips, err)

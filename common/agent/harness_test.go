@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/agent"
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/endpoint"
@@ -131,9 +131,9 @@ func run(t *testing.T, f func(t *testing.T, r *rig)) {
 	synctest.Test(t, func(t *testing.T) { f(t, newRig(t)) })
 }
 
-func addRequest(n int) *cniapi.AddRequest {
-	return &cniapi.AddRequest{Attachment: &cniapi.Attachment{ContainerId: fmt.Sprintf("c%d", n), IfName: "eth0"},
-		Netns: fmt.Sprintf("/run/netns/c%d", n), PodNamespace: "shop", PodName: fmt.Sprintf("web-%d", n), PodUid: fmt.Sprintf("uid-%d", n), Network: "pods"}
+func addRequest(n int) *cniframe.AddRequest {
+	return &cniframe.AddRequest{Attachment: cniframe.Attachment{ContainerID: fmt.Sprintf("c%d", n), IfName: "eth0"},
+		Netns: fmt.Sprintf("/run/netns/c%d", n), PodNamespace: "shop", PodName: fmt.Sprintf("web-%d", n), PodUID: fmt.Sprintf("uid-%d", n), Network: "pods"}
 }
 
 func id(n int) model.EndpointID { return model.EndpointID(fmt.Sprintf("c%d:eth0", n)) }
@@ -143,13 +143,13 @@ func (r *rig) add(n int) ([]netip.Addr, error) {
 	return r.addContext(context.Background(), addRequest(n))
 }
 
-func (r *rig) addContext(ctx context.Context, req *cniapi.AddRequest) ([]netip.Addr, error) {
+func (r *rig) addContext(ctx context.Context, req *cniframe.AddRequest) ([]netip.Addr, error) {
 	resp, err := r.agent.Add(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	var ips []netip.Addr
-	for _, s := range resp.GetAddresses() {
+	for _, s := range resp.Addresses {
 		ips = append(ips, netip.MustParsePrefix(s).Addr())
 	}
 	return ips, nil
@@ -165,7 +165,7 @@ func (r *rig) mustAdd(n int) []netip.Addr {
 }
 
 func (r *rig) del(n int) error {
-	_, err := r.agent.Del(context.Background(), &cniapi.DelRequest{Attachment: addRequest(n).Attachment})
+	err := r.agent.Del(context.Background(), &cniframe.DelRequest{Attachment: addRequest(n).Attachment})
 	return err
 }
 
@@ -177,19 +177,22 @@ func (r *rig) mustDel(n int) {
 }
 
 func (r *rig) gc(valid ...int) (removed []string, err error) {
-	req := &cniapi.GCRequest{Network: "pods"}
+	req := &cniframe.GCRequest{Network: "pods"}
 	for _, n := range valid {
 		req.Valid = append(req.Valid, addRequest(n).Attachment)
 	}
 	resp, err := r.agent.GC(context.Background(), req)
-	for _, a := range resp.GetRemoved() {
-		removed = append(removed, a.GetContainerId()+":"+a.GetIfName())
+	if resp == nil {
+		return nil, err
+	}
+	for _, a := range resp.Removed {
+		removed = append(removed, a.ContainerID+":"+a.IfName)
 	}
 	return removed, err
 }
 
 func (r *rig) check(n int, addresses ...string) error {
-	_, err := r.agent.Check(context.Background(), &cniapi.CheckRequest{Attachment: addRequest(n).Attachment, Netns: addRequest(n).Netns, Addresses: addresses})
+	err := r.agent.Check(context.Background(), &cniframe.CheckRequest{Attachment: addRequest(n).Attachment, Netns: addRequest(n).Netns, Addresses: addresses})
 	return err
 }
 

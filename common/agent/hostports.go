@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -19,18 +19,18 @@ import (
 const maxHostPorts = 1000
 
 // hostPorts validates the host ports of a request.
-func hostPorts(r *cniapi.AddRequest) ([]model.HostPort, error) {
+func hostPorts(r *cniframe.AddRequest) ([]model.HostPort, error) {
 	const remedy = "correct the ports of the pod"
-	if len(r.GetHostPorts()) > maxHostPorts {
-		return nil, refuse(CodeRefused, remedy, "pod %s/%s requests %d host ports, at most %d are allowed", r.GetPodNamespace(), r.GetPodName(), len(r.GetHostPorts()), maxHostPorts)
+	if len(r.HostPorts) > maxHostPorts {
+		return nil, refuse(CodeRefused, remedy, "pod %s/%s requests %d host ports, at most %d are allowed", r.PodNamespace, r.PodName, len(r.HostPorts), maxHostPorts)
 	}
 	var all []model.HostPort
-	for _, p := range r.GetHostPorts() {
-		h := model.HostPort{Number: uint16(p.GetHostPort()), Port: uint16(p.GetPort()), Protocol: model.Protocol(p.GetProtocol())}
-		if p.GetHostPort()-1 > 65534 || p.GetPort()-1 > 65534 || p.GetProtocol() > 255 || !h.Protocol.HasPorts() {
-			return nil, refuse(CodeRefused, remedy, "host port %d to port %d of protocol %d is not valid", p.GetHostPort(), p.GetPort(), p.GetProtocol())
+	for _, p := range r.HostPorts {
+		h := model.HostPort{Number: uint16(p.HostPort), Port: uint16(p.Port), Protocol: model.Protocol(p.Protocol)}
+		if p.HostPort-1 > 65534 || p.Port-1 > 65534 || p.Protocol > 255 || !h.Protocol.HasPorts() {
+			return nil, refuse(CodeRefused, remedy, "host port %d to port %d of protocol %d is not valid", p.HostPort, p.Port, p.Protocol)
 		}
-		if ip := p.GetHostIp(); ip != "" {
+		if ip := p.HostIP; ip != "" {
 			a, err := netip.ParseAddr(ip)
 			if err != nil || a.Zone() != "" {
 				return nil, refuse(CodeRefused, remedy, "host address %q of host port %d is not valid", shorten(ip), h.Number)

@@ -5,70 +5,82 @@ package agent
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
+	"time"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// inspectServer serves isthmusctl.
-type inspectServer struct {
-	cniapi.UnimplementedInspectServer
-	agent *Agent
+// NodeStatus describes an agent and its node.
+type NodeStatus struct {
+	Name, Version string
+	Features      model.Features
+	// Ready is true when a State of this agent is in force.
+	Ready bool
+	// Problems are what is wrong, one per entry.
+	Problems []string
+	PodCIDRs []netip.Prefix
+	// Endpoints counts the attached pods, Pods and Policies those of the cluster that are known.
+	Endpoints, Pods, Policies int
+	// Tables, PeerClasses and PortClasses are the size of the State in force.
+	Tables, PeerClasses, PortClasses int
+	// AppliedAt is the time of the last State in force; zero if there is none.
+	AppliedAt   time.Time
+	Unsupported []model.Unsupported
+	// Counters are zero if the data path is not open or cannot be read.
+	Counters dataplane.Counters
 }
 
-// GetNode implements cniapi.InspectServer. It does not need the loop, so it answers when the loop hangs.
-func (s *inspectServer) GetNode(ctx context.Context, _ *cniapi.GetNodeRequest) (*cniapi.GetNodeResponse, error) {
-	a := s.agent
+// Node returns the current description. It does not need the loop, so it answers when the loop hangs.
+func (a *Agent) Node(ctx context.Context) NodeStatus {
 	v := a.view.Load()
-	r := &cniapi.GetNodeResponse{Node: a.cfg.NodeName, Os: string(v.features.OS), Version: a.cfg.Version, Platform: v.features.Platform,
-		Ready: v.ready, Problems: a.allProblems(v), Endpoints: int32(v.endpoints), PodsKnown: int32(v.pods), Policies: int32(v.policies),
-		Tables: int32(v.tables), PeerClasses: int32(v.peerClasses), PortClasses: int32(v.portClasses)}
-	if !v.appliedAt.IsZero() {
-		r.AppliedUnixNano = v.appliedAt.UnixNano()
-	}
-	for _, p := range v.ranges {
-		r.PodCidrs = append(r.PodCidrs, p.String())
-	}
-	for _, u := range v.unsupported {
-		r.Unsupported = append(r.Unsupported, u.String())
-	}
+	n := NodeStatus{Name: a.cfg.NodeName, Version: a.cfg.Version, Features: v.features, Ready: v.ready, Problems: a.allProblems(v), PodCIDRs: v.ranges,
+		Endpoints: v.endpoints, Pods: v.pods, Policies: v.policies, Tables: v.tables, PeerClasses: v.peerClasses, PortClasses: v.portClasses,
+		AppliedAt: v.appliedAt, Unsupported: v.unsupported}
 	if v.backend == nil {
-		return r, nil
+		return n
 	}
 	ctx, cancel := context.WithTimeout(ctx, countersTimeout)
 	defer cancel()
-	n, err := v.backend.Counters(ctx)
+	counters, err := v.backend.Counters(ctx)
 	if err != nil {
-		r.Problems = append(r.Problems, "cannot read counters: "+oneLine(err))
-		return r, nil
+		n.Problems = append(n.Problems, "cannot read counters: "+oneLine(err))
+		return n
 	}
-	r.IngressAllowed, r.IngressDenied = n.Verdicts[model.Ingress][model.Allow], n.Verdicts[model.Ingress][model.Deny]
-	r.DeniedIpv4, r.DeniedIpv6 = uint32(n.Deny.Entries[0]), uint32(n.Deny.Entries[1])
-	for _, d := range n.Deny.Devices {
-		r.DenyDevices = append(r.DenyDevices, &cniapi.DenyDevice{Name: d.Name, Mode: d.Mode})
-	}
-	for _, w := range n.PathModes {
-		r.PathModes = append(r.PathModes, &cniapi.PathMode{Part: w.Part, Mode: w.Mode, Count: uint32(w.Count)})
-	}
-	r.Problems = append(r.Problems, n.Deny.Problems...)
-	r.EgressAllowed, r.EgressDenied = n.Verdicts[model.Egress][model.Allow], n.Verdicts[model.Egress][model.Deny]
-	return r, nil
+	n.Counters = counters
+	n.Problems = append(n.Problems, counters.Deny.Problems...)
+	return n
 }
 
-// ListEndpoints implements cniapi.InspectServer. It reads problems of attachments from the data path.
-func (s *inspectServer) ListEndpoints(ctx context.Context, _ *cniapi.ListEndpointsRequest) (*cniapi.ListEndpointsResponse, error) {
-	r := &cniapi.ListEndpointsResponse{}
-	err := s.agent.do(ctx, func(l *loop) { r.Endpoints = l.list() })
-	if err != nil {
-		return nil, toStatus(asError(err))
-	}
-	return r, nil
+// EndpointStatus describes an attachment.
+type EndpointStatus struct {
+	ID model.EndpointID
+	// Pod is zero if the attachment has no record.
+	Pod        model.PodID
+	Addresses  []netip.Addr
+	HostIfName string
+	// Table is the identity of the table in force; empty while default deny is in force.
+	Table string
+	// Policies are those that select the pod, in order of evaluation.
+	Policies []model.Origin
+	Problems []string
+	// Bandwidth is zero if the interface has no limits.
+	Bandwidth model.Bandwidth
 }
 
-// list describes the endpoints in order of creation, then the attachments without a record.
-func (l *loop) list() []*cniapi.Endpoint {
+// Endpoints describes the endpoints in order of creation, then the attachments without a record. It reads
+// their problems from the data path. The error is an *Error or a context error.
+func (a *Agent) Endpoints(ctx context.Context) (list []EndpointStatus, err error) {
+	if err := a.do(ctx, func(l *loop) { list = l.list() }); err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+func (l *loop) list() []EndpointStatus {
 	installed := make(map[model.EndpointID]dataplane.Installed)
 	var unread error
 	if l.backend != nil {
@@ -80,7 +92,7 @@ func (l *loop) list() []*cniapi.Endpoint {
 			installed[i.ID] = i
 		}
 	}
-	var list []*cniapi.Endpoint
+	var list []EndpointStatus
 	for _, e := range l.sorted() {
 		if e.State == endpoint.Released {
 			continue
@@ -89,20 +101,13 @@ func (l *loop) list() []*cniapi.Endpoint {
 		delete(installed, e.ID())
 	}
 	for id, i := range installed {
-		list = append(list, &cniapi.Endpoint{Attachment: attachmentOf(id), Problems: append([]string{"no endpoint record: the next GC removes it"}, i.Problems...)})
+		list = append(list, EndpointStatus{ID: id, Problems: append([]string{"no endpoint record: the next GC removes it"}, i.Problems...)})
 	}
 	return list
 }
 
-func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Installed, unread error) *cniapi.Endpoint {
-	d := &cniapi.Endpoint{Attachment: attachmentOf(e.ID()), PodNamespace: e.Namespace, PodName: e.Name, HostIfName: e.attachment.HostIfName}
-	for _, ip := range e.IPs {
-		d.Addresses = append(d.Addresses, ip.String())
-	}
-	if e.Bandwidth != (model.Bandwidth{}) {
-		d.Bandwidth = &cniapi.Bandwidth{IngressRate: e.Bandwidth.Ingress.Rate, IngressBurst: e.Bandwidth.Ingress.Burst,
-			EgressRate: e.Bandwidth.Egress.Rate, EgressBurst: e.Bandwidth.Egress.Burst}
-	}
+func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Installed, unread error) EndpointStatus {
+	d := EndpointStatus{ID: e.ID(), Pod: e.Pod(), HostIfName: e.attachment.HostIfName, Addresses: slices.Clone(e.IPs), Bandwidth: e.Bandwidth}
 	id := e.ID()
 	if l.enforced.covered[id] {
 		d.Table = l.enforced.inForce.Policy.Endpoints[id].Table.String()
@@ -139,7 +144,7 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 	ns := l.snapshot.Namespace(pod.Namespace)
 	for _, p := range l.snapshot.SortedPolicies() {
 		if p.Subject.MatchesNamespace(ns) && p.Subject.Pods.Matches(pod.Labels) {
-			d.Policies = append(d.Policies, p.Origin.String())
+			d.Policies = append(d.Policies, p.Origin)
 		}
 	}
 	return d

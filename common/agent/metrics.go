@@ -12,6 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/observe"
 )
 
 // countersTimeout bounds how long a scrape reads the data path's counters.
@@ -61,7 +62,7 @@ func newMetrics(a *Agent) *metrics {
 func (m *metrics) served(command string, began time.Time, err error) {
 	code := uint32(0)
 	if err != nil {
-		code = asError(err).Code
+		code = AsError(err).Code
 	}
 	m.requests.WithLabelValues(command, strconv.Itoa(int(code))).Inc()
 	m.requestSeconds.WithLabelValues(command).Observe(time.Since(began).Seconds())
@@ -192,9 +193,9 @@ func (c *viewCollector) collectFlows(v *view, ch chan<- prometheus.Metric) {
 	if _, ok := v.backend.(dataplane.Watcher); !ok {
 		return
 	}
-	seen, missed := c.agent.flows.totals()
-	for verdict, n := range seen {
-		ch <- prometheus.MustNewConstMetric(c.flows, prometheus.CounterValue, float64(n), verdict)
+	seen, missed := c.agent.flows.Totals()
+	for _, o := range observe.Outcomes() {
+		ch <- prometheus.MustNewConstMetric(c.flows, prometheus.CounterValue, float64(seen[o]), o.String())
 	}
 	ch <- prometheus.MustNewConstMetric(c.missedFlows, prometheus.CounterValue, float64(missed), "slow_reader")
 }

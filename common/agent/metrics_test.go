@@ -109,7 +109,9 @@ func TestHTTP(t *testing.T) {
 			`isthmus_ipam_addresses{pool="10.0.1.0/24",state="used"}`:        "1",
 			`isthmus_ipam_addresses{pool="10.0.1.0/24",state="quarantined"}`: "1",
 			`isthmus_ipam_addresses{pool="10.0.1.0/24",state="free"}`:        "251",
-			`isthmus_cni_requests_total{code="0",command="ADD"}`:             "", // only requests of the socket are counted
+			`isthmus_cni_requests_total{code="0",command="ADD"}`:             "2",
+			`isthmus_cni_requests_total{code="11",command="ADD"}`:            "1",
+			`isthmus_cni_requests_total{code="0",command="DEL"}`:             "1",
 			`isthmus_snapshot_objects{kind="pod"}`:                           "4",
 			`isthmus_snapshot_objects{kind="policy"}`:                        "1",
 			`isthmus_unsupported{effect="over-blocks"}`:                      "0",

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/common/agent"
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -16,7 +16,7 @@ import (
 // addWithPort attaches pod n with a TCP host port.
 func (r *rig) addWithPort(n int, hostIP string, port uint32) error {
 	q := addRequest(n)
-	q.HostPorts = []*cniapi.HostPort{{HostIp: hostIP, HostPort: port, Port: 80, Protocol: uint32(model.TCP)}}
+	q.HostPorts = []cniframe.HostPort{{HostIP: hostIP, HostPort: port, Port: 80, Protocol: uint32(model.TCP)}}
 	_, err := r.agent.Add(context.Background(), q)
 	return err
 }

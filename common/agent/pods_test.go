@@ -68,7 +68,7 @@ func TestAddWaitsForTheRightPod(t *testing.T) {
 				r.start()
 				r.agent.Publish(cluster{pods: 1, edit: func(_ int, p *model.Pod) { c.edit(p) }}.snapshot())
 				q := addRequest(0)
-				q.PodUid = c.uid
+				q.PodUID = c.uid
 				_, err := r.agent.Add(context.Background(), q)
 				wantCode(t, err, c.want, c.text)
 				if c.want != 0 {
@@ -88,7 +88,7 @@ func TestSecondSandbox(t *testing.T) {
 		r.agent.Publish(cluster{pods: 1}.snapshot())
 		r.mustAdd(0)
 		again := addRequest(0)
-		again.Attachment.ContainerId, again.Netns = "c7", "/run/netns/c7"
+		again.Attachment.ContainerID, again.Netns = "c7", "/run/netns/c7"
 		time.Sleep(time.Second)
 		if _, err := r.agent.Add(context.Background(), again); err != nil {
 			t.Fatal(err)

@@ -9,8 +9,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -27,25 +28,23 @@ type removal struct {
 
 // Del removes an attachment. A missing attachment is not an error. The error is an *Error or a context
 // error.
-func (a *Agent) Del(ctx context.Context, req *cniapi.DelRequest) (*cniapi.DelResponse, error) {
-	id, err := attachmentID(req.GetAttachment())
+func (a *Agent) Del(ctx context.Context, req *cniframe.DelRequest) (err error) {
+	defer a.served("DEL", time.Now(), &err)
+	id, err := attachmentID(req.Attachment)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r := removal{id, make(chan error, 1)}
 	if err := a.do(ctx, func(l *loop) { l.takeRemoval(r) }); err != nil {
-		return nil, err
+		return err
 	}
 	select {
 	case err := <-r.reply:
-		if err != nil {
-			return nil, err
-		}
-		return &cniapi.DelResponse{}, nil
+		return err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	case <-a.done:
-		return nil, errStopped
+		return errStopped
 	}
 }
 
@@ -105,9 +104,10 @@ func (l *loop) processDels() {
 
 // GC removes every attachment of the network that the request does not list, and attachments without a
 // record. It continues after errors. The error is an *Error or a context error.
-func (a *Agent) GC(ctx context.Context, req *cniapi.GCRequest) (*cniapi.GCResponse, error) {
+func (a *Agent) GC(ctx context.Context, req *cniframe.GCRequest) (_ *cniframe.GCResponse, err error) {
+	defer a.served("GC", time.Now(), &err)
 	valid := make(map[model.EndpointID]bool)
-	for _, v := range req.GetValid() {
+	for _, v := range req.Valid {
 		id, err := attachmentID(v)
 		if err != nil {
 			return nil, err
@@ -116,15 +116,15 @@ func (a *Agent) GC(ctx context.Context, req *cniapi.GCRequest) (*cniapi.GCRespon
 	}
 	var removed []model.EndpointID
 	var failed error
-	if err := a.do(ctx, func(l *loop) { removed, failed = l.gc(valid, req.GetNetwork()) }); err != nil {
+	if err := a.do(ctx, func(l *loop) { removed, failed = l.gc(valid, req.Network) }); err != nil {
 		return nil, err
 	}
 	if failed != nil {
 		return nil, failed
 	}
-	r := &cniapi.GCResponse{}
+	r := &cniframe.GCResponse{}
 	for _, id := range removed {
-		r.Removed = append(r.Removed, attachmentOf(id))
+		r.Removed = append(r.Removed, AttachmentOf(id))
 	}
 	return r, nil
 }
@@ -158,35 +158,33 @@ func (l *loop) gc(valid map[model.EndpointID]bool, network string) ([]model.Endp
 	removed = append(removed, more...)
 	slices.Sort(removed)
 	if len(errs) > 0 {
-		return removed, blame(asError(errs[0]).Code, errors.Join(errs...), "remove %d of the attachments", len(errs))
+		return removed, blame(AsError(errs[0]).Code, errors.Join(errs...), "remove %d of the attachments", len(errs))
 	}
 	return removed, nil
 }
 
-// attachmentOf splits an endpoint id; neither part contains a colon.
-func attachmentOf(id model.EndpointID) *cniapi.Attachment {
+// AttachmentOf splits an endpoint id; neither part contains a colon.
+func AttachmentOf(id model.EndpointID) cniframe.Attachment {
 	container, name, _ := strings.Cut(string(id), ":")
-	return &cniapi.Attachment{ContainerId: container, IfName: name}
+	return cniframe.Attachment{ContainerID: container, IfName: name}
 }
 
 // Check fails if the attachment is missing or differs from what Add created. The error is an *Error or a
 // context error.
-func (a *Agent) Check(ctx context.Context, req *cniapi.CheckRequest) (*cniapi.CheckResponse, error) {
-	id, err := attachmentID(req.GetAttachment())
+func (a *Agent) Check(ctx context.Context, req *cniframe.CheckRequest) (err error) {
+	defer a.served("CHECK", time.Now(), &err)
+	id, err := attachmentID(req.Attachment)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var failed error
 	if err := a.do(ctx, func(l *loop) { failed = l.check(id, req) }); err != nil {
-		return nil, err
+		return err
 	}
-	if failed != nil {
-		return nil, failed
-	}
-	return &cniapi.CheckResponse{}, nil
+	return failed
 }
 
-func (l *loop) check(id model.EndpointID, req *cniapi.CheckRequest) error {
+func (l *loop) check(id model.EndpointID, req *cniframe.CheckRequest) error {
 	if l.backend == nil {
 		return errNotOpen
 	}
@@ -195,13 +193,13 @@ func (l *loop) check(id model.EndpointID, req *cniapi.CheckRequest) error {
 	if e == nil || e.State != endpoint.Ready || e.leaving {
 		return refuse(CodeBroken, remedy, "attachment %s does not exist", id)
 	}
-	if n := req.GetNetns(); n != "" && n != e.NetNS {
+	if n := req.Netns; n != "" && n != e.NetNS {
 		return refuse(CodeBroken, remedy, "attachment %s of pod %s is in %s, not in %s", id, e.Pod(), e.NetNS, n)
 	}
-	if err := checkAddresses(e, req.GetAddresses()); err != nil {
+	if err := checkAddresses(e, req.Addresses); err != nil {
 		return err
 	}
-	if err := compareBandwidth(e, req.GetBandwidth()); err != nil {
+	if err := compareBandwidth(e, req.Bandwidth); err != nil {
 		return err
 	}
 	found, problems, err := l.inspect(id)

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -28,7 +28,7 @@ func TestDelIsTolerant(t *testing.T) {
 			r.mustDel(0)
 		}
 		r.wantOnly()
-		_, err := r.agent.Del(context.Background(), &cniapi.DelRequest{Attachment: &cniapi.Attachment{ContainerId: "/", IfName: "eth0"}})
+		err := r.agent.Del(context.Background(), &cniframe.DelRequest{Attachment: cniframe.Attachment{ContainerID: "/", IfName: "eth0"}})
 		wantCode(t, err, 4, "CNI_CONTAINERID")
 		r.end()
 	})
@@ -97,11 +97,11 @@ func TestGC(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		r.wantOnly(4)
-		resp, err := r.agent.GC(context.Background(), &cniapi.GCRequest{}) // of all networks
-		if err != nil || len(resp.GetRemoved()) != 1 {
+		resp, err := r.agent.GC(context.Background(), &cniframe.GCRequest{}) // of all networks
+		if err != nil || len(resp.Removed) != 1 {
 			t.Errorf("removed %v, %v", resp, err)
 		}
-		_, err = r.agent.GC(context.Background(), &cniapi.GCRequest{Valid: []*cniapi.Attachment{{ContainerId: "ok", IfName: "a b"}}})
+		_, err = r.agent.GC(context.Background(), &cniframe.GCRequest{Valid: []cniframe.Attachment{{ContainerID: "ok", IfName: "a b"}}})
 		wantCode(t, err, 4, "CNI_IFNAME")
 		r.end()
 	})
@@ -118,7 +118,7 @@ func TestCheck(t *testing.T) {
 		wantCode(t, r.check(0, "10.0.1.9/32"), 104, "has the addresses "+ip)
 		wantCode(t, r.check(0, ip+"/32", "fd00::1/64"), 104, "has the addresses "+ip)
 		wantCode(t, r.check(0, "nonsense"), 4, "is not valid")
-		_, err := r.agent.Check(context.Background(), &cniapi.CheckRequest{Attachment: addRequest(0).Attachment, Netns: "/run/netns/x"})
+		err := r.agent.Check(context.Background(), &cniframe.CheckRequest{Attachment: addRequest(0).Attachment, Netns: "/run/netns/x"})
 		wantCode(t, err, 104, "is in /run/netns/c0, not in /run/netns/x")
 		r.fake.Break(id(0), "addresses")
 		wantCode(t, r.check(0), 104, "addresses is missing")

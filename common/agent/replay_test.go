@@ -12,7 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/dataplane/dataplanetest"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -128,9 +128,9 @@ func without(all []event, kind string) (out []event) {
 	return out
 }
 
-func podRequest(p *model.Pod) *cniapi.AddRequest {
+func podRequest(p *model.Pod) *cniframe.AddRequest {
 	name := p.Namespace + "-" + p.Name
-	return &cniapi.AddRequest{Attachment: &cniapi.Attachment{ContainerId: name, IfName: "eth0"}, Netns: "/run/netns/" + name,
+	return &cniframe.AddRequest{Attachment: cniframe.Attachment{ContainerID: name, IfName: "eth0"}, Netns: "/run/netns/" + name,
 		PodNamespace: p.Namespace, PodName: p.Name}
 }
 
@@ -152,7 +152,7 @@ func (r *rig) play(s story, events []event) map[model.PodID][]netip.Addr {
 			}
 			ips[e.pod.PodID] = got
 		case "del":
-			if _, err := r.agent.Del(context.Background(), &cniapi.DelRequest{Attachment: podRequest(e.pod).Attachment}); err != nil {
+			if err := r.agent.Del(context.Background(), &cniframe.DelRequest{Attachment: podRequest(e.pod).Attachment}); err != nil {
 				r.t.Fatalf("DEL %s: %v", e.pod, err)
 			}
 			delete(ips, e.pod.PodID)
@@ -187,8 +187,8 @@ func fresh(t *testing.T, s story, ips map[model.PodID][]netip.Addr) *dataplanete
 	endpoints := make(map[model.EndpointID]compile.Endpoint)
 	for pod, addrs := range ips {
 		q := podRequest(&model.Pod{PodID: pod})
-		id := model.MakeEndpointID(q.Attachment.ContainerId, "eth0")
-		spec := dataplane.EndpointSpec{ID: id, ContainerID: q.Attachment.ContainerId, IfName: "eth0", Pod: pod, NetNS: q.Netns, IPs: addrs}
+		id := model.MakeEndpointID(q.Attachment.ContainerID, "eth0")
+		spec := dataplane.EndpointSpec{ID: id, ContainerID: q.Attachment.ContainerID, IfName: "eth0", Pod: pod, NetNS: q.Netns, IPs: addrs}
 		if _, err := f.AddEndpoint(context.Background(), spec); err != nil {
 			t.Fatal(err)
 		}

@@ -6,13 +6,13 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // attachmentID validates the key of an attachment by the rules of the CNI specification, section 2.
-func attachmentID(a *cniapi.Attachment) (model.EndpointID, error) {
-	id, name := a.GetContainerId(), a.GetIfName()
+func attachmentID(a cniframe.Attachment) (model.EndpointID, error) {
+	id, name := a.ContainerID, a.IfName
 	// "Must start with an alphanumeric character, optionally followed by any
 	// combination of one or more alphanumeric characters, underscore (_), dot
 	// (.) or hyphen (-)" (CNI_CONTAINERID).
@@ -32,27 +32,27 @@ func notInIfName(r rune) bool {
 }
 
 // checkAdd validates an ADD request and returns its endpoint id.
-func checkAdd(r *cniapi.AddRequest) (model.EndpointID, error) {
-	id, err := attachmentID(r.GetAttachment())
+func checkAdd(r *cniframe.AddRequest) (model.EndpointID, error) {
+	id, err := attachmentID(r.Attachment)
 	if err != nil {
 		return "", err
 	}
-	if n := r.GetNetns(); n == "" || len(n) > 4096 || strings.ContainsFunc(n, unicode.IsControl) {
+	if n := r.Netns; n == "" || len(n) > 4096 || strings.ContainsFunc(n, unicode.IsControl) {
 		return "", refuse(CodeEnv, "give the path of a network namespace, on Windows the GUID of an HCN namespace", "CNI_NETNS %q is not valid", shorten(n))
 	}
-	if r.GetPodNamespace() == "" || r.GetPodName() == "" {
+	if r.PodNamespace == "" || r.PodName == "" {
 		return "", refuse(CodeEnv, "let the runtime pass K8S_POD_NAMESPACE and K8S_POD_NAME", "CNI_ARGS has no pod name or namespace for %s", id)
 	}
-	if !validDNS(r.GetPodNamespace(), 63, false) {
-		return "", refuse(CodeEnv, "it must be a DNS label", "K8S_POD_NAMESPACE %q in CNI_ARGS is not valid", shorten(r.GetPodNamespace()))
+	if !validDNS(r.PodNamespace, 63, false) {
+		return "", refuse(CodeEnv, "it must be a DNS label", "K8S_POD_NAMESPACE %q in CNI_ARGS is not valid", shorten(r.PodNamespace))
 	}
-	if !validDNS(r.GetPodName(), 253, true) {
-		return "", refuse(CodeEnv, "it must be a DNS subdomain", "K8S_POD_NAME %q in CNI_ARGS is not valid", shorten(r.GetPodName()))
+	if !validDNS(r.PodName, 253, true) {
+		return "", refuse(CodeEnv, "it must be a DNS subdomain", "K8S_POD_NAME %q in CNI_ARGS is not valid", shorten(r.PodName))
 	}
-	if u := r.GetPodUid(); u != "" && !validName(u, 253) {
+	if u := r.PodUID; u != "" && !validName(u, 253) {
 		return "", refuse(CodeEnv, "pass the pod's metadata.uid", "K8S_POD_UID %q in CNI_ARGS is not valid", shorten(u))
 	}
-	if n := r.GetNetwork(); n != "" && !validName(n, 1024) {
+	if n := r.Network; n != "" && !validName(n, 1024) {
 		return "", refuse(CodeEnv, "use letters, digits, '_', '.' and '-', beginning with a letter or digit", "network name %q is not valid", shorten(n))
 	}
 	return id, nil

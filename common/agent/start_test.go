@@ -149,7 +149,7 @@ func TestRebootedNode(t *testing.T) {
 		r.agent.Publish(cluster{pods: 3}.snapshot())
 		r.settle()
 		again := addRequest(0) // the new sandbox of the pod comes before the DEL of the old one
-		again.Attachment.ContainerId, again.Netns = "c8", "/run/netns/c8"
+		again.Attachment.ContainerID, again.Netns = "c8", "/run/netns/c8"
 		ips, err := r.addContext(context.Background(), again)
 		if err != nil || slices.Equal(ips, first) {
 			t.Errorf("the new sandbox has %v, %v", ips, err)

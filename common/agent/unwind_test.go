@@ -86,7 +86,7 @@ func TestTwoSandboxesOfOnePod(t *testing.T) {
 		r.agent.Publish(cluster{pods: 0}.snapshot())
 		r.settle()
 		second := addRequest(0)
-		second.Attachment.ContainerId, second.Netns = "c8", "/run/netns/c8"
+		second.Attachment.ContainerID, second.Netns = "c8", "/run/netns/c8"
 		var older, newer error
 		var wg sync.WaitGroup
 		wg.Go(func() { _, older = r.add(0) })

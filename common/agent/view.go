@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/ipam"
@@ -136,18 +136,19 @@ func (l *loop) unable() (why string, limited bool) {
 
 // Status fails if Add cannot work now. The code is CodeNotAvailable or, if the policy of existing pods may
 // be out of date too, CodeLimited.
-func (a *Agent) Status(context.Context, *cniapi.StatusRequest) (*cniapi.StatusResponse, error) {
+func (a *Agent) Status(context.Context, *cniframe.StatusRequest) (err error) {
+	defer a.served("STATUS", time.Now(), &err)
 	v := a.view.Load()
 	const remedy = "see isthmusctl status"
 	switch {
 	case a.stalled():
-		return nil, refuse(CodeLimited, remedy, "the agent's loop has not responded for %s", a.cfg.Stall)
+		return refuse(CodeLimited, remedy, "the agent's loop has not responded for %s", a.cfg.Stall)
 	case v.unable == "" && !v.ready:
-		return nil, refuse(CodeNotAvailable, remedy, "the agent is starting")
+		return refuse(CodeNotAvailable, remedy, "the agent is starting")
 	case v.unable == "":
-		return &cniapi.StatusResponse{}, nil
+		return nil
 	case v.limited:
-		return nil, refuse(CodeLimited, remedy, "%s", v.unable)
+		return refuse(CodeLimited, remedy, "%s", v.unable)
 	}
-	return nil, refuse(CodeNotAvailable, remedy, "%s", v.unable)
+	return refuse(CodeNotAvailable, remedy, "%s", v.unable)
 }

@@ -18,7 +18,7 @@ type FlowEvent struct {
 	Direction Direction
 	// Verdict is the verdict of policy, unless Drop names another reason.
 	Verdict Verdict
-	Drop    string
+	Drop    DropReason
 	// Src and Dst are invalid if the packet has no addresses, or parsing stopped before them. Ports are
 	// those of TCP, UDP and SCTP, the identifier of ICMP echo, or 0.
 	Src, Dst         netip.Addr
@@ -42,7 +42,7 @@ type FlowEvent struct {
 }
 
 // Denied reports whether the packet was denied or dropped.
-func (e *FlowEvent) Denied() bool { return e.Drop != "" || e.Verdict == Deny }
+func (e *FlowEvent) Denied() bool { return e.Drop != NotDropped || e.Verdict == Deny }
 
 // Remote returns the address of the remote end, seen from the pod.
 func (e *FlowEvent) Remote() netip.Addr {

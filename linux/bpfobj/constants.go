@@ -2,6 +2,8 @@
 
 package bpfobj
 
+import "github.com/isthmus-net/isthmus/common/model"
+
 // The counters of the programs, by enum counter_id and enum outcome in bpf/include/types.h. The
 // first four count verdicts on new flows: direction * 2 + verdict. CountUntracked counts allowed
 // flows that found the flow table full; the others count drops.
@@ -23,18 +25,17 @@ const (
 	Counters          = int(PodCounterIdCOUNTERS)
 )
 
-// DropReasons are the names, as in metrics, of the counters of drops that are not verdicts of
-// policy.
-var DropReasons = map[int]string{
-	DropNoEndpoint: "no_endpoint",
-	DropNotIP:      "not_ip",
-	DropMalformed:  "malformed",
-	DropSpoofed:    "spoofed",
-	DropFragment:   "fragment",
-	DropRevoked:    "revoked",
-	DropNeighbour:  "neighbour",
-	DropUnmarked:   "unmarked",
-	DropTunnel:     "tunnel",
+// DropReasons are the reasons that the counters of drops count, by counter.
+var DropReasons = map[int]model.DropReason{
+	DropNoEndpoint: model.DropNoEndpoint,
+	DropNotIP:      model.DropNotIP,
+	DropMalformed:  model.DropMalformed,
+	DropSpoofed:    model.DropSpoofed,
+	DropFragment:   model.DropFragment,
+	DropRevoked:    model.DropRevoked,
+	DropNeighbour:  model.DropNeighbour,
+	DropUnmarked:   model.DropUnmarked,
+	DropTunnel:     model.DropTunnel,
 }
 
 // The flags of PodEvent.Flags.

@@ -96,7 +96,7 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("decoded %x as %+v", b, r)
 		}
 		e := book().Resolve(r, time.Unix(0, 0))
-		if _, decided := r.Verdict(); decided == (e.Drop != "") {
+		if _, decided := r.Verdict(); decided == (e.Drop != model.NotDropped) {
 			t.Errorf("resolved %+v from %+v", e, r)
 		}
 		if e.Cause != nil && (r.Slot != 3 || r.Epoch == 0 || r.Table != 9 && r.Table != 13) {
@@ -172,7 +172,7 @@ func TestResolve(t *testing.T) {
 	if e := book().Resolve(r, time.Time{}); e.Pod != (model.PodID{}) {
 		t.Errorf("flow of 10.1.0.77 is said to be of pod %s", e.Pod)
 	}
-	if e := book().Resolve(record(0, 0, 0, bpfobj.DropRevoked), time.Time{}); e.Drop != "revoked" || !e.Denied() {
+	if e := book().Resolve(record(0, 0, 0, bpfobj.DropRevoked), time.Time{}); e.Drop != model.DropRevoked || !e.Denied() {
 		t.Errorf("resolved %+v from a packet of a revoked flow", e)
 	}
 	// Until a State contains an endpoint, its table denies everything.

@@ -22,7 +22,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	"github.com/isthmus-net/isthmus/common/agent/socket"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/wine"
@@ -281,14 +282,14 @@ func (n *Node) logTail() string {
 }
 
 // Status asks the agent what it does.
-func (n *Node) Status(ctx context.Context) (*cniapi.GetNodeResponse, error) {
+func (n *Node) Status(ctx context.Context) (*isthmusv1.GetNodeResponse, error) {
 	if n.machine != nil {
 		return n.statusUnderWine(ctx)
 	}
-	conn, err := grpc.NewClient("unix:"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+socket.Inspection(n.Socket()), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	return cniapi.NewInspectClient(conn).GetNode(ctx, &cniapi.GetNodeRequest{})
+	return isthmusv1.NewInspectClient(conn).GetNode(ctx, &isthmusv1.GetNodeRequest{})
 }

@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/isthmus-net/isthmus/common/cniapi"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/wine"
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -69,11 +69,11 @@ func (n *Node) Executable(ctx context.Context, exe string, args ...string) *exec
 
 // statusUnderWine asks by isthmusctl.exe: pipes of Wine are not for programs of
 // this system.
-func (n *Node) statusUnderWine(ctx context.Context) (*cniapi.GetNodeResponse, error) {
+func (n *Node) statusUnderWine(ctx context.Context) (*isthmusv1.GetNodeResponse, error) {
 	text, err := n.machine.Output(n.machine.Command(ctx, filepath.Join(n.cluster.cfg.Bin, "isthmusctl.exe"), "status", "-o", "json"))
 	if err != nil {
 		return nil, fmt.Errorf("isthmusctl.exe status: %w: %s", err, text)
 	}
-	status := &cniapi.GetNodeResponse{}
+	status := &isthmusv1.GetNodeResponse{}
 	return status, protojson.Unmarshal([]byte(text), status)
 }

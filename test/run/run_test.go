@@ -113,7 +113,7 @@ func TestCount(t *testing.T) {
 
 // TestFuzzSteps checks that make fuzz finds the fuzz tests of packages.
 func TestFuzzSteps(t *testing.T) {
-	steps, err := fuzzSteps("./common/ipam", "./common/httpd", "./common/cnicall")
+	steps, err := fuzzSteps("./common/ipam", "./common/httpd", "./common/api/cniframe")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestFuzzSteps(t *testing.T) {
 	for _, s := range steps {
 		got = append(got, s.packages[0]+" "+s.flags[1])
 	}
-	want := []string{module + "common/ipam -fuzz=^FuzzOperations$", module + "common/ipam -fuzz=^FuzzPrefixes$", module + "common/cnicall -fuzz=^FuzzRead$"}
+	want := []string{module + "common/ipam -fuzz=^FuzzOperations$", module + "common/ipam -fuzz=^FuzzPrefixes$", module + "common/api/cniframe -fuzz=^FuzzRead$"}
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {

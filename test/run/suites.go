@@ -42,8 +42,8 @@ var (
 
 // concurrent lists what has goroutines of its own, in so far as it needs no root. The
 // other packages are pure functions, or wait for the kernel.
-var concurrent = []string{"./common/agent/...", "./common/cnicall", "./common/endpoint", "./common/httpd", "./common/kube/...",
-	"./cmd/isthmus-controller", "./cni/...", "./windows/hns/...", "./test/hnsemu/fault", "./test/hnsemu/service"}
+var concurrent = []string{"./common/agent/...", "./common/api/cniframe", "./common/endpoint", "./common/httpd", "./common/kube/...",
+	"./common/observe", "./cmd/isthmus-controller", "./cni/...", "./windows/hns/...", "./test/hnsemu/fault", "./test/hnsemu/service"}
 
 // suites returns the table. Environment variables that make documents set details of
 // some suites.

@@ -173,3 +173,55 @@ func TestOtherUsersAreCutOff(t *testing.T) {
 		t.Errorf("another user: %v\n%s", err, out)
 	}
 }
+
+// TestOpen opens the two sockets of an agent. It fails, and leaves nothing open, if one of them is in use.
+func TestOpen(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.sock")
+	both := []string{path, socket.Inspection(path)}
+	for _, used := range both {
+		other := listen(t, used)
+		if s, err := socket.Open(path); err == nil || !strings.Contains(err.Error(), used+": another agent listens there") {
+			t.Errorf("open while %s is in use: %v", used, err)
+			if s != nil {
+				s.Close()
+			}
+		}
+		other.Close()
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("%s was in use: left %v, %v", used, left, err)
+		}
+	}
+	// A crash leaves both files.
+	for _, p := range both {
+		dead, err := net.Listen("unix", p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dead.(*net.UnixListener).SetUnlinkOnClose(false)
+		dead.Close()
+	}
+	s, err := socket.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range both {
+		if info, err := os.Stat(p); err != nil || info.Mode() != os.ModeSocket|0o600 {
+			t.Errorf("%s: %v, %v", p, info, err)
+		}
+		c, err := socket.Dial(context.Background(), p)
+		if err != nil {
+			t.Errorf("dial %s: %v", p, err)
+			continue
+		}
+		c.Close()
+	}
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/agent/server"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/kube"
@@ -106,7 +107,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	requests, err := socket.Listen(o.socket)
+	sockets, err := socket.Open(o.socket)
 	if err != nil {
 		return err
 	}
@@ -119,7 +120,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 			ended <- err
 		}()
 	}
-	start(func(ctx context.Context) error { return a.Serve(ctx, requests) })
+	start(func(ctx context.Context) error { return server.New(a, log).Serve(ctx, sockets) })
 	start(a.Run)
 	start(func(ctx context.Context) error { return source.Run(ctx, a.Publish) })
 	if writers == nil {

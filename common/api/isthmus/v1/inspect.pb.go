@@ -4,9 +4,9 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        v3.21.12
-// source: isthmus.proto
+// source: isthmus/v1/inspect.proto
 
-package cniapi
+package isthmusv1
 
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
@@ -34,7 +34,7 @@ type Attachment struct {
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_isthmus_proto_msgTypes[0]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +46,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[0]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +59,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{0}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *Attachment) GetContainerId() string {
@@ -76,110 +76,6 @@ func (x *Attachment) GetIfName() string {
 	return ""
 }
 
-type AddRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Attachment *Attachment            `protobuf:"bytes,1,opt,name=attachment,proto3" json:"attachment,omitempty"`
-	// Path of a network namespace, or GUID of an HCN namespace.
-	Netns        string `protobuf:"bytes,2,opt,name=netns,proto3" json:"netns,omitempty"`
-	PodNamespace string `protobuf:"bytes,3,opt,name=pod_namespace,json=podNamespace,proto3" json:"pod_namespace,omitempty"`
-	PodName      string `protobuf:"bytes,4,opt,name=pod_name,json=podName,proto3" json:"pod_name,omitempty"`
-	PodUid       string `protobuf:"bytes,5,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
-	// Name of the CNI network, which scopes GC; may be empty.
-	Network string `protobuf:"bytes,6,opt,name=network,proto3" json:"network,omitempty"`
-	// Ports of the node that are forwarded to the pod.
-	HostPorts []*HostPort `protobuf:"bytes,7,rep,name=host_ports,json=hostPorts,proto3" json:"host_ports,omitempty"`
-	// Limits of the pod's interface.
-	Bandwidth     *Bandwidth `protobuf:"bytes,8,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AddRequest) Reset() {
-	*x = AddRequest{}
-	mi := &file_isthmus_proto_msgTypes[1]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AddRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AddRequest) ProtoMessage() {}
-
-func (x *AddRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[1]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AddRequest.ProtoReflect.Descriptor instead.
-func (*AddRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{1}
-}
-
-func (x *AddRequest) GetAttachment() *Attachment {
-	if x != nil {
-		return x.Attachment
-	}
-	return nil
-}
-
-func (x *AddRequest) GetNetns() string {
-	if x != nil {
-		return x.Netns
-	}
-	return ""
-}
-
-func (x *AddRequest) GetPodNamespace() string {
-	if x != nil {
-		return x.PodNamespace
-	}
-	return ""
-}
-
-func (x *AddRequest) GetPodName() string {
-	if x != nil {
-		return x.PodName
-	}
-	return ""
-}
-
-func (x *AddRequest) GetPodUid() string {
-	if x != nil {
-		return x.PodUid
-	}
-	return ""
-}
-
-func (x *AddRequest) GetNetwork() string {
-	if x != nil {
-		return x.Network
-	}
-	return ""
-}
-
-func (x *AddRequest) GetHostPorts() []*HostPort {
-	if x != nil {
-		return x.HostPorts
-	}
-	return nil
-}
-
-func (x *AddRequest) GetBandwidth() *Bandwidth {
-	if x != nil {
-		return x.Bandwidth
-	}
-	return nil
-}
-
 // Bandwidth limits traffic to the pod (ingress) and from it (egress): rates in
 // bits per second, bursts in bits. 0 means unlimited or unspecified.
 type Bandwidth struct {
@@ -194,7 +90,7 @@ type Bandwidth struct {
 
 func (x *Bandwidth) Reset() {
 	*x = Bandwidth{}
-	mi := &file_isthmus_proto_msgTypes[2]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -206,7 +102,7 @@ func (x *Bandwidth) String() string {
 func (*Bandwidth) ProtoMessage() {}
 
 func (x *Bandwidth) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[2]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -219,7 +115,7 @@ func (x *Bandwidth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bandwidth.ProtoReflect.Descriptor instead.
 func (*Bandwidth) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{2}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Bandwidth) GetIngressRate() uint64 {
@@ -250,580 +146,6 @@ func (x *Bandwidth) GetEgressBurst() uint64 {
 	return 0
 }
 
-type HostPort struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Address of the node; empty for all. 0.0.0.0 and :: mean all of a family.
-	HostIp   string `protobuf:"bytes,1,opt,name=host_ip,json=hostIp,proto3" json:"host_ip,omitempty"`
-	HostPort uint32 `protobuf:"varint,2,opt,name=host_port,json=hostPort,proto3" json:"host_port,omitempty"`
-	Port     uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
-	// Number of the IP protocol.
-	Protocol      uint32 `protobuf:"varint,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *HostPort) Reset() {
-	*x = HostPort{}
-	mi := &file_isthmus_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *HostPort) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*HostPort) ProtoMessage() {}
-
-func (x *HostPort) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use HostPort.ProtoReflect.Descriptor instead.
-func (*HostPort) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *HostPort) GetHostIp() string {
-	if x != nil {
-		return x.HostIp
-	}
-	return ""
-}
-
-func (x *HostPort) GetHostPort() uint32 {
-	if x != nil {
-		return x.HostPort
-	}
-	return 0
-}
-
-func (x *HostPort) GetPort() uint32 {
-	if x != nil {
-		return x.Port
-	}
-	return 0
-}
-
-func (x *HostPort) GetProtocol() uint32 {
-	if x != nil {
-		return x.Protocol
-	}
-	return 0
-}
-
-type AddResponse struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	HostIfName string                 `protobuf:"bytes,1,opt,name=host_if_name,json=hostIfName,proto3" json:"host_if_name,omitempty"`
-	HostMac    string                 `protobuf:"bytes,2,opt,name=host_mac,json=hostMac,proto3" json:"host_mac,omitempty"`
-	Mac        string                 `protobuf:"bytes,3,opt,name=mac,proto3" json:"mac,omitempty"`
-	Mtu        int32                  `protobuf:"varint,4,opt,name=mtu,proto3" json:"mtu,omitempty"`
-	// Addresses with prefix length, at most one per family.
-	Addresses []string `protobuf:"bytes,5,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	// Next hops of the default routes, one per family of addresses.
-	Gateways      []string `protobuf:"bytes,6,rep,name=gateways,proto3" json:"gateways,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AddResponse) Reset() {
-	*x = AddResponse{}
-	mi := &file_isthmus_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AddResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AddResponse) ProtoMessage() {}
-
-func (x *AddResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AddResponse.ProtoReflect.Descriptor instead.
-func (*AddResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *AddResponse) GetHostIfName() string {
-	if x != nil {
-		return x.HostIfName
-	}
-	return ""
-}
-
-func (x *AddResponse) GetHostMac() string {
-	if x != nil {
-		return x.HostMac
-	}
-	return ""
-}
-
-func (x *AddResponse) GetMac() string {
-	if x != nil {
-		return x.Mac
-	}
-	return ""
-}
-
-func (x *AddResponse) GetMtu() int32 {
-	if x != nil {
-		return x.Mtu
-	}
-	return 0
-}
-
-func (x *AddResponse) GetAddresses() []string {
-	if x != nil {
-		return x.Addresses
-	}
-	return nil
-}
-
-func (x *AddResponse) GetGateways() []string {
-	if x != nil {
-		return x.Gateways
-	}
-	return nil
-}
-
-type DelRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Attachment    *Attachment            `protobuf:"bytes,1,opt,name=attachment,proto3" json:"attachment,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DelRequest) Reset() {
-	*x = DelRequest{}
-	mi := &file_isthmus_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DelRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DelRequest) ProtoMessage() {}
-
-func (x *DelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DelRequest.ProtoReflect.Descriptor instead.
-func (*DelRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *DelRequest) GetAttachment() *Attachment {
-	if x != nil {
-		return x.Attachment
-	}
-	return nil
-}
-
-type DelResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DelResponse) Reset() {
-	*x = DelResponse{}
-	mi := &file_isthmus_proto_msgTypes[6]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DelResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DelResponse) ProtoMessage() {}
-
-func (x *DelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[6]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DelResponse.ProtoReflect.Descriptor instead.
-func (*DelResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{6}
-}
-
-type CheckRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Attachment *Attachment            `protobuf:"bytes,1,opt,name=attachment,proto3" json:"attachment,omitempty"`
-	Netns      string                 `protobuf:"bytes,2,opt,name=netns,proto3" json:"netns,omitempty"`
-	// Addresses that Add returned, from prevResult.
-	Addresses []string `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	// Limits that the runtime requested; if missing, Check does not compare them.
-	Bandwidth     *Bandwidth `protobuf:"bytes,4,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CheckRequest) Reset() {
-	*x = CheckRequest{}
-	mi := &file_isthmus_proto_msgTypes[7]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CheckRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CheckRequest) ProtoMessage() {}
-
-func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[7]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
-func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *CheckRequest) GetAttachment() *Attachment {
-	if x != nil {
-		return x.Attachment
-	}
-	return nil
-}
-
-func (x *CheckRequest) GetNetns() string {
-	if x != nil {
-		return x.Netns
-	}
-	return ""
-}
-
-func (x *CheckRequest) GetAddresses() []string {
-	if x != nil {
-		return x.Addresses
-	}
-	return nil
-}
-
-func (x *CheckRequest) GetBandwidth() *Bandwidth {
-	if x != nil {
-		return x.Bandwidth
-	}
-	return nil
-}
-
-type CheckResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CheckResponse) Reset() {
-	*x = CheckResponse{}
-	mi := &file_isthmus_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CheckResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CheckResponse) ProtoMessage() {}
-
-func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
-func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{8}
-}
-
-type GCRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Valid []*Attachment          `protobuf:"bytes,1,rep,name=valid,proto3" json:"valid,omitempty"`
-	// Name of the CNI network whose attachments the list contains; attachments of
-	// other networks stay. Empty means all networks.
-	Network       string `protobuf:"bytes,2,opt,name=network,proto3" json:"network,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GCRequest) Reset() {
-	*x = GCRequest{}
-	mi := &file_isthmus_proto_msgTypes[9]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GCRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GCRequest) ProtoMessage() {}
-
-func (x *GCRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[9]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GCRequest.ProtoReflect.Descriptor instead.
-func (*GCRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{9}
-}
-
-func (x *GCRequest) GetValid() []*Attachment {
-	if x != nil {
-		return x.Valid
-	}
-	return nil
-}
-
-func (x *GCRequest) GetNetwork() string {
-	if x != nil {
-		return x.Network
-	}
-	return ""
-}
-
-type GCResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Attachments that were removed.
-	Removed       []*Attachment `protobuf:"bytes,1,rep,name=removed,proto3" json:"removed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GCResponse) Reset() {
-	*x = GCResponse{}
-	mi := &file_isthmus_proto_msgTypes[10]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GCResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GCResponse) ProtoMessage() {}
-
-func (x *GCResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[10]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GCResponse.ProtoReflect.Descriptor instead.
-func (*GCResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{10}
-}
-
-func (x *GCResponse) GetRemoved() []*Attachment {
-	if x != nil {
-		return x.Removed
-	}
-	return nil
-}
-
-type StatusRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StatusRequest) Reset() {
-	*x = StatusRequest{}
-	mi := &file_isthmus_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StatusRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StatusRequest) ProtoMessage() {}
-
-func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
-func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{11}
-}
-
-type StatusResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StatusResponse) Reset() {
-	*x = StatusResponse{}
-	mi := &file_isthmus_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StatusResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StatusResponse) ProtoMessage() {}
-
-func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
-func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{12}
-}
-
-// CNIError is the error object of the CNI specification, section 4.
-type CNIError struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          uint32                 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
-	Msg           string                 `protobuf:"bytes,2,opt,name=msg,proto3" json:"msg,omitempty"`
-	Details       string                 `protobuf:"bytes,3,opt,name=details,proto3" json:"details,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *CNIError) Reset() {
-	*x = CNIError{}
-	mi := &file_isthmus_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *CNIError) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*CNIError) ProtoMessage() {}
-
-func (x *CNIError) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use CNIError.ProtoReflect.Descriptor instead.
-func (*CNIError) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{13}
-}
-
-func (x *CNIError) GetCode() uint32 {
-	if x != nil {
-		return x.Code
-	}
-	return 0
-}
-
-func (x *CNIError) GetMsg() string {
-	if x != nil {
-		return x.Msg
-	}
-	return ""
-}
-
-func (x *CNIError) GetDetails() string {
-	if x != nil {
-		return x.Details
-	}
-	return ""
-}
-
 type GetNodeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -832,7 +154,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_isthmus_proto_msgTypes[14]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +166,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[14]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +179,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{14}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{2}
 }
 
 type GetNodeResponse struct {
@@ -898,7 +220,7 @@ type GetNodeResponse struct {
 
 func (x *GetNodeResponse) Reset() {
 	*x = GetNodeResponse{}
-	mi := &file_isthmus_proto_msgTypes[15]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +232,7 @@ func (x *GetNodeResponse) String() string {
 func (*GetNodeResponse) ProtoMessage() {}
 
 func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[15]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +245,7 @@ func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
 func (*GetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{15}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GetNodeResponse) GetNode() string {
@@ -1102,7 +424,7 @@ type PathMode struct {
 
 func (x *PathMode) Reset() {
 	*x = PathMode{}
-	mi := &file_isthmus_proto_msgTypes[16]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +436,7 @@ func (x *PathMode) String() string {
 func (*PathMode) ProtoMessage() {}
 
 func (x *PathMode) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[16]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +449,7 @@ func (x *PathMode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathMode.ProtoReflect.Descriptor instead.
 func (*PathMode) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{16}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PathMode) GetPart() string {
@@ -1163,7 +485,7 @@ type DenyDevice struct {
 
 func (x *DenyDevice) Reset() {
 	*x = DenyDevice{}
-	mi := &file_isthmus_proto_msgTypes[17]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +497,7 @@ func (x *DenyDevice) String() string {
 func (*DenyDevice) ProtoMessage() {}
 
 func (x *DenyDevice) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[17]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +510,7 @@ func (x *DenyDevice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyDevice.ProtoReflect.Descriptor instead.
 func (*DenyDevice) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{17}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DenyDevice) GetName() string {
@@ -1213,7 +535,7 @@ type ListEndpointsRequest struct {
 
 func (x *ListEndpointsRequest) Reset() {
 	*x = ListEndpointsRequest{}
-	mi := &file_isthmus_proto_msgTypes[18]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1225,7 +547,7 @@ func (x *ListEndpointsRequest) String() string {
 func (*ListEndpointsRequest) ProtoMessage() {}
 
 func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[18]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1238,7 +560,7 @@ func (x *ListEndpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListEndpointsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{18}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{6}
 }
 
 type ListEndpointsResponse struct {
@@ -1250,7 +572,7 @@ type ListEndpointsResponse struct {
 
 func (x *ListEndpointsResponse) Reset() {
 	*x = ListEndpointsResponse{}
-	mi := &file_isthmus_proto_msgTypes[19]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +584,7 @@ func (x *ListEndpointsResponse) String() string {
 func (*ListEndpointsResponse) ProtoMessage() {}
 
 func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[19]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +597,7 @@ func (x *ListEndpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEndpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListEndpointsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{19}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListEndpointsResponse) GetEndpoints() []*Endpoint {
@@ -1305,7 +627,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_isthmus_proto_msgTypes[20]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +639,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[20]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +652,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{20}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Endpoint) GetAttachment() *Attachment {
@@ -1413,7 +735,7 @@ type WatchFlowsRequest struct {
 
 func (x *WatchFlowsRequest) Reset() {
 	*x = WatchFlowsRequest{}
-	mi := &file_isthmus_proto_msgTypes[21]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1425,7 +747,7 @@ func (x *WatchFlowsRequest) String() string {
 func (*WatchFlowsRequest) ProtoMessage() {}
 
 func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[21]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1438,7 +760,7 @@ func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFlowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchFlowsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{21}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WatchFlowsRequest) GetLast() uint32 {
@@ -1487,7 +809,7 @@ type WatchFlowsResponse struct {
 
 func (x *WatchFlowsResponse) Reset() {
 	*x = WatchFlowsResponse{}
-	mi := &file_isthmus_proto_msgTypes[22]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +821,7 @@ func (x *WatchFlowsResponse) String() string {
 func (*WatchFlowsResponse) ProtoMessage() {}
 
 func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[22]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +834,7 @@ func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFlowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchFlowsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{22}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WatchFlowsResponse) GetEvent() *FlowEvent {
@@ -1581,7 +903,7 @@ type FlowEvent struct {
 
 func (x *FlowEvent) Reset() {
 	*x = FlowEvent{}
-	mi := &file_isthmus_proto_msgTypes[23]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1593,7 +915,7 @@ func (x *FlowEvent) String() string {
 func (*FlowEvent) ProtoMessage() {}
 
 func (x *FlowEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_proto_msgTypes[23]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1606,7 +928,7 @@ func (x *FlowEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowEvent.ProtoReflect.Descriptor instead.
 func (*FlowEvent) Descriptor() ([]byte, []int) {
-	return file_isthmus_proto_rawDescGZIP(), []int{23}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FlowEvent) GetUnixNano() int64 {
@@ -1784,74 +1106,22 @@ func (x *FlowEvent) GetMasquerade() string {
 	return ""
 }
 
-var File_isthmus_proto protoreflect.FileDescriptor
+var File_isthmus_v1_inspect_proto protoreflect.FileDescriptor
 
-const file_isthmus_proto_rawDesc = "" +
+const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\n" +
-	"\risthmus.proto\x12\n" +
+	"\x18isthmus/v1/inspect.proto\x12\n" +
 	"isthmus.v1\"H\n" +
 	"\n" +
 	"Attachment\x12!\n" +
 	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x17\n" +
-	"\aif_name\x18\x02 \x01(\tR\x06ifName\"\xb7\x02\n" +
-	"\n" +
-	"AddRequest\x126\n" +
-	"\n" +
-	"attachment\x18\x01 \x01(\v2\x16.isthmus.v1.AttachmentR\n" +
-	"attachment\x12\x14\n" +
-	"\x05netns\x18\x02 \x01(\tR\x05netns\x12#\n" +
-	"\rpod_namespace\x18\x03 \x01(\tR\fpodNamespace\x12\x19\n" +
-	"\bpod_name\x18\x04 \x01(\tR\apodName\x12\x17\n" +
-	"\apod_uid\x18\x05 \x01(\tR\x06podUid\x12\x18\n" +
-	"\anetwork\x18\x06 \x01(\tR\anetwork\x123\n" +
-	"\n" +
-	"host_ports\x18\a \x03(\v2\x14.isthmus.v1.HostPortR\thostPorts\x123\n" +
-	"\tbandwidth\x18\b \x01(\v2\x15.isthmus.v1.BandwidthR\tbandwidth\"\x97\x01\n" +
+	"\aif_name\x18\x02 \x01(\tR\x06ifName\"\x97\x01\n" +
 	"\tBandwidth\x12!\n" +
 	"\fingress_rate\x18\x01 \x01(\x04R\vingressRate\x12#\n" +
 	"\ringress_burst\x18\x02 \x01(\x04R\fingressBurst\x12\x1f\n" +
 	"\vegress_rate\x18\x03 \x01(\x04R\n" +
 	"egressRate\x12!\n" +
-	"\fegress_burst\x18\x04 \x01(\x04R\vegressBurst\"p\n" +
-	"\bHostPort\x12\x17\n" +
-	"\ahost_ip\x18\x01 \x01(\tR\x06hostIp\x12\x1b\n" +
-	"\thost_port\x18\x02 \x01(\rR\bhostPort\x12\x12\n" +
-	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1a\n" +
-	"\bprotocol\x18\x04 \x01(\rR\bprotocol\"\xa8\x01\n" +
-	"\vAddResponse\x12 \n" +
-	"\fhost_if_name\x18\x01 \x01(\tR\n" +
-	"hostIfName\x12\x19\n" +
-	"\bhost_mac\x18\x02 \x01(\tR\ahostMac\x12\x10\n" +
-	"\x03mac\x18\x03 \x01(\tR\x03mac\x12\x10\n" +
-	"\x03mtu\x18\x04 \x01(\x05R\x03mtu\x12\x1c\n" +
-	"\taddresses\x18\x05 \x03(\tR\taddresses\x12\x1a\n" +
-	"\bgateways\x18\x06 \x03(\tR\bgateways\"D\n" +
-	"\n" +
-	"DelRequest\x126\n" +
-	"\n" +
-	"attachment\x18\x01 \x01(\v2\x16.isthmus.v1.AttachmentR\n" +
-	"attachment\"\r\n" +
-	"\vDelResponse\"\xaf\x01\n" +
-	"\fCheckRequest\x126\n" +
-	"\n" +
-	"attachment\x18\x01 \x01(\v2\x16.isthmus.v1.AttachmentR\n" +
-	"attachment\x12\x14\n" +
-	"\x05netns\x18\x02 \x01(\tR\x05netns\x12\x1c\n" +
-	"\taddresses\x18\x03 \x03(\tR\taddresses\x123\n" +
-	"\tbandwidth\x18\x04 \x01(\v2\x15.isthmus.v1.BandwidthR\tbandwidth\"\x0f\n" +
-	"\rCheckResponse\"S\n" +
-	"\tGCRequest\x12,\n" +
-	"\x05valid\x18\x01 \x03(\v2\x16.isthmus.v1.AttachmentR\x05valid\x12\x18\n" +
-	"\anetwork\x18\x02 \x01(\tR\anetwork\">\n" +
-	"\n" +
-	"GCResponse\x120\n" +
-	"\aremoved\x18\x01 \x03(\v2\x16.isthmus.v1.AttachmentR\aremoved\"\x0f\n" +
-	"\rStatusRequest\"\x10\n" +
-	"\x0eStatusResponse\"J\n" +
-	"\bCNIError\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\rR\x04code\x12\x10\n" +
-	"\x03msg\x18\x02 \x01(\tR\x03msg\x12\x18\n" +
-	"\adetails\x18\x03 \x01(\tR\adetails\"\x10\n" +
+	"\fegress_burst\x18\x04 \x01(\x04R\vegressBurst\"\x10\n" +
 	"\x0eGetNodeRequest\"\x8d\x06\n" +
 	"\x0fGetNodeResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
@@ -1945,116 +1215,80 @@ const file_isthmus_proto_rawDesc = "" +
 	"peer_class\x18\x18 \x01(\rR\tpeerClass\x12\x1e\n" +
 	"\n" +
 	"masquerade\x18\x19 \x01(\tR\n" +
-	"masquerade2\xa9\x02\n" +
-	"\x03CNI\x126\n" +
-	"\x03Add\x12\x16.isthmus.v1.AddRequest\x1a\x17.isthmus.v1.AddResponse\x126\n" +
-	"\x03Del\x12\x16.isthmus.v1.DelRequest\x1a\x17.isthmus.v1.DelResponse\x12<\n" +
-	"\x05Check\x12\x18.isthmus.v1.CheckRequest\x1a\x19.isthmus.v1.CheckResponse\x123\n" +
-	"\x02GC\x12\x15.isthmus.v1.GCRequest\x1a\x16.isthmus.v1.GCResponse\x12?\n" +
-	"\x06Status\x12\x19.isthmus.v1.StatusRequest\x1a\x1a.isthmus.v1.StatusResponse2\xf2\x01\n" +
+	"masquerade2\xf2\x01\n" +
 	"\aInspect\x12B\n" +
 	"\aGetNode\x12\x1a.isthmus.v1.GetNodeRequest\x1a\x1b.isthmus.v1.GetNodeResponse\x12T\n" +
 	"\rListEndpoints\x12 .isthmus.v1.ListEndpointsRequest\x1a!.isthmus.v1.ListEndpointsResponse\x12M\n" +
 	"\n" +
-	"WatchFlows\x12\x1d.isthmus.v1.WatchFlowsRequest\x1a\x1e.isthmus.v1.WatchFlowsResponse0\x01B.Z,github.com/isthmus-net/isthmus/common/cniapib\x06proto3"
+	"WatchFlows\x12\x1d.isthmus.v1.WatchFlowsRequest\x1a\x1e.isthmus.v1.WatchFlowsResponse0\x01B@Z>github.com/isthmus-net/isthmus/common/api/isthmus/v1;isthmusv1b\x06proto3"
 
 var (
-	file_isthmus_proto_rawDescOnce sync.Once
-	file_isthmus_proto_rawDescData []byte
+	file_isthmus_v1_inspect_proto_rawDescOnce sync.Once
+	file_isthmus_v1_inspect_proto_rawDescData []byte
 )
 
-func file_isthmus_proto_rawDescGZIP() []byte {
-	file_isthmus_proto_rawDescOnce.Do(func() {
-		file_isthmus_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_isthmus_proto_rawDesc), len(file_isthmus_proto_rawDesc)))
+func file_isthmus_v1_inspect_proto_rawDescGZIP() []byte {
+	file_isthmus_v1_inspect_proto_rawDescOnce.Do(func() {
+		file_isthmus_v1_inspect_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_isthmus_v1_inspect_proto_rawDesc), len(file_isthmus_v1_inspect_proto_rawDesc)))
 	})
-	return file_isthmus_proto_rawDescData
+	return file_isthmus_v1_inspect_proto_rawDescData
 }
 
-var file_isthmus_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
-var file_isthmus_proto_goTypes = []any{
+var file_isthmus_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_isthmus_v1_inspect_proto_goTypes = []any{
 	(*Attachment)(nil),            // 0: isthmus.v1.Attachment
-	(*AddRequest)(nil),            // 1: isthmus.v1.AddRequest
-	(*Bandwidth)(nil),             // 2: isthmus.v1.Bandwidth
-	(*HostPort)(nil),              // 3: isthmus.v1.HostPort
-	(*AddResponse)(nil),           // 4: isthmus.v1.AddResponse
-	(*DelRequest)(nil),            // 5: isthmus.v1.DelRequest
-	(*DelResponse)(nil),           // 6: isthmus.v1.DelResponse
-	(*CheckRequest)(nil),          // 7: isthmus.v1.CheckRequest
-	(*CheckResponse)(nil),         // 8: isthmus.v1.CheckResponse
-	(*GCRequest)(nil),             // 9: isthmus.v1.GCRequest
-	(*GCResponse)(nil),            // 10: isthmus.v1.GCResponse
-	(*StatusRequest)(nil),         // 11: isthmus.v1.StatusRequest
-	(*StatusResponse)(nil),        // 12: isthmus.v1.StatusResponse
-	(*CNIError)(nil),              // 13: isthmus.v1.CNIError
-	(*GetNodeRequest)(nil),        // 14: isthmus.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),       // 15: isthmus.v1.GetNodeResponse
-	(*PathMode)(nil),              // 16: isthmus.v1.PathMode
-	(*DenyDevice)(nil),            // 17: isthmus.v1.DenyDevice
-	(*ListEndpointsRequest)(nil),  // 18: isthmus.v1.ListEndpointsRequest
-	(*ListEndpointsResponse)(nil), // 19: isthmus.v1.ListEndpointsResponse
-	(*Endpoint)(nil),              // 20: isthmus.v1.Endpoint
-	(*WatchFlowsRequest)(nil),     // 21: isthmus.v1.WatchFlowsRequest
-	(*WatchFlowsResponse)(nil),    // 22: isthmus.v1.WatchFlowsResponse
-	(*FlowEvent)(nil),             // 23: isthmus.v1.FlowEvent
+	(*Bandwidth)(nil),             // 1: isthmus.v1.Bandwidth
+	(*GetNodeRequest)(nil),        // 2: isthmus.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),       // 3: isthmus.v1.GetNodeResponse
+	(*PathMode)(nil),              // 4: isthmus.v1.PathMode
+	(*DenyDevice)(nil),            // 5: isthmus.v1.DenyDevice
+	(*ListEndpointsRequest)(nil),  // 6: isthmus.v1.ListEndpointsRequest
+	(*ListEndpointsResponse)(nil), // 7: isthmus.v1.ListEndpointsResponse
+	(*Endpoint)(nil),              // 8: isthmus.v1.Endpoint
+	(*WatchFlowsRequest)(nil),     // 9: isthmus.v1.WatchFlowsRequest
+	(*WatchFlowsResponse)(nil),    // 10: isthmus.v1.WatchFlowsResponse
+	(*FlowEvent)(nil),             // 11: isthmus.v1.FlowEvent
 }
-var file_isthmus_proto_depIdxs = []int32{
-	0,  // 0: isthmus.v1.AddRequest.attachment:type_name -> isthmus.v1.Attachment
-	3,  // 1: isthmus.v1.AddRequest.host_ports:type_name -> isthmus.v1.HostPort
-	2,  // 2: isthmus.v1.AddRequest.bandwidth:type_name -> isthmus.v1.Bandwidth
-	0,  // 3: isthmus.v1.DelRequest.attachment:type_name -> isthmus.v1.Attachment
-	0,  // 4: isthmus.v1.CheckRequest.attachment:type_name -> isthmus.v1.Attachment
-	2,  // 5: isthmus.v1.CheckRequest.bandwidth:type_name -> isthmus.v1.Bandwidth
-	0,  // 6: isthmus.v1.GCRequest.valid:type_name -> isthmus.v1.Attachment
-	0,  // 7: isthmus.v1.GCResponse.removed:type_name -> isthmus.v1.Attachment
-	17, // 8: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
-	16, // 9: isthmus.v1.GetNodeResponse.path_modes:type_name -> isthmus.v1.PathMode
-	20, // 10: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
-	0,  // 11: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
-	2,  // 12: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
-	23, // 13: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
-	1,  // 14: isthmus.v1.CNI.Add:input_type -> isthmus.v1.AddRequest
-	5,  // 15: isthmus.v1.CNI.Del:input_type -> isthmus.v1.DelRequest
-	7,  // 16: isthmus.v1.CNI.Check:input_type -> isthmus.v1.CheckRequest
-	9,  // 17: isthmus.v1.CNI.GC:input_type -> isthmus.v1.GCRequest
-	11, // 18: isthmus.v1.CNI.Status:input_type -> isthmus.v1.StatusRequest
-	14, // 19: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
-	18, // 20: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
-	21, // 21: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
-	4,  // 22: isthmus.v1.CNI.Add:output_type -> isthmus.v1.AddResponse
-	6,  // 23: isthmus.v1.CNI.Del:output_type -> isthmus.v1.DelResponse
-	8,  // 24: isthmus.v1.CNI.Check:output_type -> isthmus.v1.CheckResponse
-	10, // 25: isthmus.v1.CNI.GC:output_type -> isthmus.v1.GCResponse
-	12, // 26: isthmus.v1.CNI.Status:output_type -> isthmus.v1.StatusResponse
-	15, // 27: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
-	19, // 28: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
-	22, // 29: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
-	22, // [22:30] is the sub-list for method output_type
-	14, // [14:22] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+var file_isthmus_v1_inspect_proto_depIdxs = []int32{
+	5,  // 0: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
+	4,  // 1: isthmus.v1.GetNodeResponse.path_modes:type_name -> isthmus.v1.PathMode
+	8,  // 2: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
+	0,  // 3: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
+	1,  // 4: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
+	11, // 5: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
+	2,  // 6: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
+	6,  // 7: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
+	9,  // 8: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
+	3,  // 9: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
+	7,  // 10: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
+	10, // 11: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
+	9,  // [9:12] is the sub-list for method output_type
+	6,  // [6:9] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
-func init() { file_isthmus_proto_init() }
-func file_isthmus_proto_init() {
-	if File_isthmus_proto != nil {
+func init() { file_isthmus_v1_inspect_proto_init() }
+func file_isthmus_v1_inspect_proto_init() {
+	if File_isthmus_v1_inspect_proto != nil {
 		return
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_isthmus_proto_rawDesc), len(file_isthmus_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_isthmus_v1_inspect_proto_rawDesc), len(file_isthmus_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   12,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   1,
 		},
-		GoTypes:           file_isthmus_proto_goTypes,
-		DependencyIndexes: file_isthmus_proto_depIdxs,
-		MessageInfos:      file_isthmus_proto_msgTypes,
+		GoTypes:           file_isthmus_v1_inspect_proto_goTypes,
+		DependencyIndexes: file_isthmus_v1_inspect_proto_depIdxs,
+		MessageInfos:      file_isthmus_v1_inspect_proto_msgTypes,
 	}.Build()
-	File_isthmus_proto = out.File
-	file_isthmus_proto_goTypes = nil
-	file_isthmus_proto_depIdxs = nil
+	File_isthmus_v1_inspect_proto = out.File
+	file_isthmus_v1_inspect_proto_goTypes = nil
+	file_isthmus_v1_inspect_proto_depIdxs = nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cnicall
+package cniframe
 
 import (
 	"bytes"
@@ -12,16 +12,14 @@ import (
 	"time"
 )
 
-// Magic begins every frame, of every version. It differs from the preface of HTTP/2, which uses the same
-// socket.
+// Magic begins every frame, of every version.
 const Magic = "ISTHMUS\n"
 
 const (
 	// version is that of the frame. Messages evolve as in protobuf: by fields that the other side may not
 	// know.
 	version = 1
-	// headerSize equals the length of the HTTP/2 preface: an agent that does not support frames has then
-	// read enough to close the connection.
+	// headerSize is the length of the header, in bytes.
 	headerSize = 24
 	// MaxBody bounds a message, in bytes.
 	MaxBody = 4 << 20

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/observe"
+)
+
+// watchPatience is how long the agent waits for the cluster's policies before it reads flow events. They
+// explain events from before the start.
+const watchPatience = 5 * time.Second
+
+// watching is the goroutine that reads flow events from the data path.
+type watching struct {
+	opened time.Time
+	stop   context.CancelFunc // nil until it runs
+	done   chan struct{}
+}
+
+// watch starts reading flow events, if the data path reports them and the policies that explain them are
+// known.
+func (l *loop) watch() {
+	w, ok := l.backend.(dataplane.Watcher)
+	if !ok || l.cfg.Flows.Off || l.watching.stop != nil ||
+		l.enforced.inForce == nil && time.Since(l.watching.opened) < watchPatience {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l.watching.stop, l.watching.done = cancel, make(chan struct{})
+	go func() {
+		defer close(l.watching.done)
+		for ctx.Err() == nil {
+			if err := w.Watch(ctx, l.agent.flows.Add); err != nil {
+				l.log.Error("watch flows", "error", err, "again in", l.cfg.RetryMax)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(l.cfg.RetryMax):
+			}
+		}
+	}()
+}
+
+// unwatch stops reading flow events and waits for the goroutine to end.
+func (l *loop) unwatch() {
+	if l.watching.stop != nil {
+		l.watching.stop()
+		<-l.watching.done
+	}
+}
+
+// Flows returns the flow events of this node. The error says why there are none; it is
+// errors.ErrUnsupported if the data path does not report single flows.
+func (a *Agent) Flows() (*observe.Store, error) {
+	v := a.view.Load()
+	if v.backend == nil {
+		return nil, errors.New("the data path is not open yet")
+	}
+	if _, ok := v.backend.(dataplane.Watcher); !ok {
+		what := "the data path"
+		if v.features.OS == model.Windows {
+			what = "HNS"
+		}
+		return nil, noFlows(fmt.Sprintf("%s of this node (%s, %s) does not report single flows", what, v.features.OS, v.features.Platform))
+	}
+	if a.cfg.Flows.Off {
+		return nil, errors.New("flow events are off: start the agent without --flow-events=off")
+	}
+	return a.flows, nil
+}
+
+// noFlows is the error of a data path that does not report single flows.
+type noFlows string
+
+// Error returns the message.
+func (e noFlows) Error() string { return string(e) }
+
+// Is reports whether the target is errors.ErrUnsupported.
+func (noFlows) Is(target error) bool { return target == errors.ErrUnsupported }
