@@ -37,7 +37,8 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		if err != nil {
 			return nil, err
 		}
-		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses, VNI: o.fabric.VNI, CallDeadline: o.hnsTimeout, Sets: windows.SetUse(o.hnsSets), Step: step, Observe: calls.Observe}
+		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses,
+			VNI: o.fabric.VNI, CallDeadline: o.hnsTimeout, Sets: windows.SetUse(o.hnsSets), Step: step, Observe: calls.Observe}
 		if c.Mode == windows.Overlay { // overlay networks have no IPv6
 			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
 		}

@@ -23,9 +23,9 @@ import (
 type Forwarding string
 
 const (
-	// Direct: the fast path, for packets that netfilter and connection tracking need not see.
+	// Direct is the fast path, for packets that netfilter and connection tracking need not see.
 	Direct Forwarding = "direct"
-	// Stack: the host stack, with its netfilter.
+	// Stack is the host stack, with its netfilter.
 	Stack Forwarding = "stack"
 )
 

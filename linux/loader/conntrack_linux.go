@@ -17,11 +17,11 @@ import (
 type Tracking int
 
 const (
-	// NoTracking: none, or a module that is not loaded.
+	// NoTracking means none, or a module that is not loaded.
 	NoTracking Tracking = iota
-	// BuiltIn: compiled in, with or without lookup functions for programs.
+	// BuiltIn means compiled in, with or without lookup functions for programs.
 	BuiltIn
-	// Loaded: a loaded module.
+	// Loaded means a loaded module.
 	Loaded
 )
 

@@ -95,7 +95,8 @@ func (g *generator) onWire() {
 	v6 := g.chance(50)
 	t, ok := g.known()
 	if !ok || g.chance(50) {
-		t = &talk{ends: [2]netip.AddrPort{netip.AddrPortFrom(g.anyAddr(v6), 1000), netip.AddrPortFrom(g.podAddr(v6), 80)}, proto: pick[uint8](g, reference.TCP, reference.ICMP, reference.ICMPv6, icmp(v6), 17)}
+		t = &talk{ends: [2]netip.AddrPort{netip.AddrPortFrom(g.anyAddr(v6), 1000), netip.AddrPortFrom(g.podAddr(v6), 80)},
+			proto: pick[uint8](g, reference.TCP, reference.ICMP, reference.ICMPv6, icmp(v6), 17)}
 		if g.chance(15) { // headers of IPv6, which are protocols to IPv4, and others
 			t.proto = pick[uint8](g, 0, 43, 44, 60, 2, 50, 132)
 		}

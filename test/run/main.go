@@ -39,7 +39,7 @@ func run(args []string) error {
 	}
 	s := all[i]
 	if s.summary && !*events {
-		return summarize(s)
+		return summarise(s)
 	}
 	if s.fuzz {
 		found, err := fuzzSteps("./...")

@@ -60,9 +60,9 @@ func count(events io.Reader) (totals, error) {
 	}
 }
 
-// summarize runs a suite under gotestsum, and prints the slowest tests, the reports and
+// summarise runs a suite under gotestsum, and prints the slowest tests, the reports and
 // the totals. It returns an error if a package or test fails, or no test ran.
-func summarize(s suite) error {
+func summarise(s suite) error {
 	for _, r := range s.reports {
 		if err := r.clear(); err != nil {
 			return err

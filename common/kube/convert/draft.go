@@ -3,6 +3,7 @@
 package convert
 
 import (
+	"errors"
 	"reflect"
 	"strings"
 
@@ -57,7 +58,7 @@ func decode[T any](k *Kind, raw []byte, s Strictness) (*T, Draft) {
 	}
 	for _, e := range strict {
 		path := ""
-		if fe, is := e.(kjson.FieldError); is {
+		if fe, is := errors.AsType[kjson.FieldError](e); is {
 			path = fe.FieldPath()
 		}
 		switch {

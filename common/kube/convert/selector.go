@@ -21,9 +21,9 @@ import (
 type Strictness bool
 
 const (
-	// Written: the rules that API server 1.36 applies on create.
+	// Written means the rules that API server 1.36 applies on create.
 	Written Strictness = true
-	// Stored: the rules that it applies to existing objects.
+	// Stored means the rules that it applies to existing objects.
 	Stored Strictness = false
 )
 
