@@ -136,7 +136,7 @@ func (g *generator) names() (all []string) {
 		}
 	}
 	if len(all) == 0 {
-		return parties[:2]
+		return slices.Clone(parties[:2]) // callers append
 	}
 	return all
 }

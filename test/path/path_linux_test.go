@@ -37,6 +37,17 @@ func open(t *testing.T, flows int) *Runner {
 	return r
 }
 
+// The generator ends, also without pods, and leaves the names of pods as they are.
+func TestGenerate(t *testing.T) {
+	want := slices.Clone(parties)
+	for seed := range uint64(1000) {
+		Generate(seed, length)
+		if !slices.Equal(parties, want) {
+			t.Fatalf("seed %d: names are %v, want %v", seed, parties, want)
+		}
+	}
+}
+
 // The programs do with generated sequences what the reference does, and with those that
 // failed once.
 func TestPath(t *testing.T) {
