@@ -39,7 +39,7 @@ func TestCallsOfThePlugin(t *testing.T) {
 	if err := r.ask(time.Minute, cniframe.Check, check, nil); err != nil {
 		t.Errorf("CHECK: %v", err)
 	}
-	wantRefusal(t, r.ask(300*time.Millisecond, cniframe.Add, addRequest(7), nil), 11, "shop/web-7")
+	wantRefusal(t, r.ask(time.Minute, cniframe.Add, addRequest(7), nil), 11, "shop/web-7")
 	if err := r.ask(time.Minute, cniframe.Add, addRequest(1), nil); err != nil {
 		t.Fatal(err)
 	}

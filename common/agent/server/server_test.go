@@ -26,8 +26,11 @@ func TestInspect(t *testing.T) {
 	if err := r.ask(time.Minute, cniframe.Add, addRequest(1), nil); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(50 * time.Millisecond) // wait until the agent publishes the view
 	node, err := inspect.GetNode(ctx, &isthmusv1.GetNodeRequest{})
+	// The agent publishes the view after it has answered the request.
+	for deadline := time.Now().Add(time.Minute); err == nil && node.GetEndpoints() == 0 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		node, err = inspect.GetNode(ctx, &isthmusv1.GetNodeRequest{})
+	}
 	if err != nil || !node.GetReady() || node.GetNode() != "node1" || node.GetOs() != "linux" || node.GetEndpoints() != 1 || node.GetPodsKnown() != 3 ||
 		node.GetPolicies() != 1 || fmt.Sprint(node.GetPodCidrs()) != "[10.0.1.0/24]" || node.GetAppliedUnixNano() == 0 || len(node.GetProblems()) > 0 {
 		t.Errorf("GetNode: %v, %v", node, err)
