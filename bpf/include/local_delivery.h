@@ -18,7 +18,7 @@ __noinline enum outcome revalidate_peer(struct __sk_buff *skb, struct pod_ctx *p
 		clear_flags(c, CONN_DIRECT | CONN_REMOTE);
 		return ACT_PASS;
 	}
-	OF_END(c->place, side) = peer->index;
+	OF_END(c->place, side) = peer->index | PLACE_IS_SLOT;
 	act = authorise_packet(skb, peer, p, c, side);
 	if (act > ACT_PASS) { /* the policy of the peer has revoked the flow */
 		drop(skb, peer, p, act);
@@ -33,7 +33,7 @@ static __always_inline enum outcome authorise_peer(struct __sk_buff *skb, struct
 {
 	struct approval now = approval_of(c, side);
 
-	peer->index = OF_END(c->place, side);
+	peer->index = OF_END(c->place, side) ^ PLACE_IS_SLOT;
 	if (read_slot(peer) && now.epoch == peer->slot.epoch && holds(now) &&
 	    (p->kind != PACKET_OPENS || (now.roles & ROLE_ACCEPTED)))
 		return ACT_LOCAL;
@@ -48,7 +48,7 @@ static __always_inline bool error_uses_fast_path(const struct packet *p, const s
 {
 	struct approval now = approval_of(c, side);
 
-	peer->index = OF_END(c->place, side);
+	peer->index = OF_END(c->place, side) ^ PLACE_IS_SLOT;
 	return (c->flow_flags & kind) && same(&p->flow.dst, &p->quoted.src) && holds(now) && read_slot(peer) &&
 		now.epoch == peer->slot.epoch;
 }

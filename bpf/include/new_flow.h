@@ -48,8 +48,8 @@ __noinline int store_flow(struct __sk_buff *skb, const struct pod_ctx *l, const 
 	at.expired = p->at.expired;
 	end = l->from_pod ? at.src : !at.src;
 	fresh.flow_flags = direct ? CONN_DIRECT : (act == ACT_REMOTE ? CONN_REMOTE : (l->outside ? CONN_OUTSIDE : 0));
-	here = fresh.flow_flags & (CONN_DIRECT | CONN_REMOTE) ? l->index : 0;
-	there = direct ? peer->index : l->device;
+	here = fresh.flow_flags & (CONN_DIRECT | CONN_REMOTE) ? l->index | PLACE_IS_SLOT : 0;
+	there = direct ? peer->index | PLACE_IS_SLOT : l->device;
 	/* Write both elements with constant indexes: the verifier rejects writes at variable
 	 * stack offsets. */
 	fresh.end[0] = approval(end && !direct ? 0 : (end ? ROLE_ACCEPTED : role_of(l)), end ? peer->slot.epoch : l->slot.epoch);

@@ -272,6 +272,10 @@ enum conn_flag {
 	CONN_OUTSIDE = 16,
 };
 
+/* Marks the place of an end that is a slot. A flow that leaves the fast path keeps its slots, and
+ * no device has such an index. */
+#define PLACE_IS_SLOT 0x80000000u
+
 /* The progress of closing a TCP connection, for one end. */
 enum tcp_flag {
 	TCP_FIN = 1,    /* the end sent a FIN */
@@ -288,8 +292,8 @@ struct conn {
 	__u8 tcp[2]; /* enum tcp_flag */
 	__u8 pad;
 	/* For a pod at either end of a CONN_DIRECT flow, and for the local end of a CONN_REMOTE
-	 * flow: its slot. For all other ends: the index of the device by which their packets
-	 * arrive; 0 is the host itself. */
+	 * flow: its slot, with PLACE_IS_SLOT. For all other ends: the index of the device by which
+	 * their packets arrive; 0 is the host itself. */
 	__u32 place[2];
 	__u16 share; /* the slot that the entry counts against, see flow_shares */
 	__u16 backend_port;
