@@ -74,10 +74,10 @@ int adopt_flow(struct __sk_buff *skb)
 		__builtin_memcpy(&remote.word[3], at.key.v4.addr[0], 4);
 	if (!(class_of_address(&remote, v6) & PEER_POD))
 		c.flow_flags |= CONN_OUTSIDE;
-	/* Older layouts store slots without the mark. */
-	if ((c.flow_flags & CONN_DIRECT) || ((c.flow_flags & CONN_REMOTE) && end))
-		c.place[0] |= PLACE_IS_SLOT;
-	if ((c.flow_flags & CONN_DIRECT) || ((c.flow_flags & CONN_REMOTE) && !end))
-		c.place[1] |= PLACE_IS_SLOT;
+	/* The slots of a flow between two pods of this node, 0 for other flows. Without branches,
+	 * the verifier checks what follows once. */
+	_Static_assert(CONN_DIRECT == 1, "makes a mask");
+	c.place[0] = (a->slots[0] | PLACE_IS_SLOT) & -(c.flow_flags & CONN_DIRECT);
+	c.place[1] = (a->slots[1] | PLACE_IS_SLOT) & -(c.flow_flags & CONN_DIRECT);
 	return (v6 ? conn_put(&at, &c, true) : conn_put(&at, &c, false)) ? FLOW_NO_ROOM : FLOW_ADOPTED;
 }

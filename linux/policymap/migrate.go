@@ -136,7 +136,7 @@ func MigrateFlow(was bpfobj.PodCarriedFlow, has MigratedFields) (c bpfobj.PodCon
 		}
 	}
 	// If the backend is unknown, the next packet is decided after DNAT. The slots of direct
-	// flows are found again by their addresses.
+	// flows follow from their addresses, in adopt_flow.
 	if flags&bpfobj.ConnTranslated != 0 && has.Backend {
 		c.FlowFlags |= bpfobj.ConnTranslated
 		c.BackendPort, c.Backend = was.BackendPort, was.Backend
