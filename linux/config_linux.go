@@ -55,8 +55,9 @@ type Config struct {
 
 // Defaults returns the configuration of an ordinary node.
 func Defaults() Config {
-	return Config{BPFFS: "/sys/fs/bpf/isthmus", Fabric: fabric.Defaults(), Forwarding: fastpath.Direct, HostPortsFromNode: hostport.FromNodeAll, XDP: denylist.Devices{Auto: true}, Timeouts: loader.DefaultTimeouts(),
-		Events: loader.DefaultEvents()}
+	return Config{BPFFS: "/sys/fs/bpf/isthmus", Fabric: fabric.Defaults(), Forwarding: fastpath.Direct, HostPortsFromNode: hostport.FromNodeAll, XDP: denylist.Devices{Auto: true},
+		Timeouts: loader.DefaultTimeouts(),
+		Events:   loader.DefaultEvents()}
 }
 
 // Validate reports all errors of the configuration.
