@@ -239,7 +239,7 @@ func (g *generator) newSource() {
 }
 
 // crowd has several pods hold as many flows each: in a small table the next flow of one of them
-// may find no place, as nobody holds more than it.
+// may find no place, because no other pod holds more.
 func (g *generator) crowd() {
 	v6 := g.chance(50)
 	each := 8 + g.r.IntN(4)

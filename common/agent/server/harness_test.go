@@ -163,6 +163,20 @@ func (r *rig) started() {
 	}
 }
 
+// blockAdd makes the next attachment stop in the data path. It closes inside when the attachment is there,
+// and continues when release is closed.
+func (r *rig) blockAdd() (inside, release chan struct{}) {
+	inside, release = make(chan struct{}), make(chan struct{})
+	r.fake.SetFault(func(_ context.Context, step string) error {
+		if step == "add.deny" {
+			close(inside)
+			<-release
+		}
+		return nil
+	})
+	return inside, release
+}
+
 // metric returns the value of a series, "" if it is missing.
 func (r *rig) metric(series string) string {
 	w := httptest.NewRecorder()

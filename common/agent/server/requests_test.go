@@ -175,14 +175,7 @@ func TestTooManyCalls(t *testing.T) {
 	r, _, stopServing := serve(t)
 	r.started()
 	r.publish(1)
-	inside, release := make(chan struct{}), make(chan struct{})
-	r.fake.SetFault(func(_ context.Context, step string) error {
-		if step == "add.deny" {
-			close(inside)
-			<-release
-		}
-		return nil
-	})
+	inside, release := r.blockAdd()
 	const served, more = 512, 8
 	answers := make(chan error, served+more)
 	call := func(n int) { answers <- r.ask(time.Minute, cniframe.Add, addRequest(n), nil) }

@@ -57,14 +57,7 @@ func TestServeStopsInOrder(t *testing.T) {
 	r, conn, stopServing := serve(t)
 	r.started()
 	r.publish(1)
-	inside, release := make(chan struct{}), make(chan struct{})
-	r.fake.SetFault(func(_ context.Context, step string) error {
-		if step == "add.deny" {
-			close(inside)
-			<-release
-		}
-		return nil
-	})
+	inside, release := r.blockAdd()
 	waits, works := make(chan error, 1), make(chan error, 1)
 	go func() { waits <- r.ask(time.Minute, cniframe.Add, addRequest(5), nil) }()
 	time.Sleep(50 * time.Millisecond)
