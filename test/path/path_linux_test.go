@@ -144,14 +144,28 @@ type fuzzing struct {
 	totals   Totals
 }
 
-// work runs sequences on a node of its own.
+// work runs sequences, on a new node after each one that fails.
 func (f *fuzzing) work() {
-	r, err := Open(Ample, nil)
-	if err != nil {
-		f.t.Error(err)
-		return
+	for time.Now().Before(f.end) && f.failures.Load() < 10 {
+		r, err := Open(Ample, nil)
+		if err != nil {
+			f.t.Error(err)
+			return
+		}
+		if err := f.untilOneFails(r); err != nil {
+			f.t.Error(err)
+			f.failures.Store(10)
+		}
+		f.mu.Lock()
+		f.totals.Add(&r.Totals)
+		f.mu.Unlock()
+		r.Close()
 	}
-	defer r.Close()
+}
+
+// untilOneFails runs sequences until one fails, or the time is over. An error is of the
+// machinery.
+func (f *fuzzing) untilOneFails(r *Runner) error {
 	for time.Now().Before(f.end) && f.failures.Load() < 10 {
 		seed := f.seed.Add(1) - 1
 		steps := Generate(seed, length)
@@ -163,21 +177,14 @@ func (f *fuzzing) work() {
 		}
 		small, err := f.totals.check(f.t, r, seed, steps, &f.mu)
 		if err != nil {
-			f.t.Error(err)
-			return
+			return err
 		}
-		if small == nil {
-			continue
-		}
-		f.failures.Add(1)
-		name := filepath.Join("testdata", fmt.Sprintf("seed-%d.steps", seed))
-		if err := os.WriteFile(name, []byte(Text(small)), 0o644); err != nil {
-			f.t.Error(err)
+		if small != nil {
+			f.failures.Add(1)
+			return os.WriteFile(filepath.Join("testdata", fmt.Sprintf("seed-%d.steps", seed)), []byte(Text(small)), 0o644)
 		}
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.totals.Add(&r.Totals)
+	return nil
 }
 
 // check runs a sequence, and counts a difference. It returns what is left of one that

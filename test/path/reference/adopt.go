@@ -2,6 +2,8 @@
 
 package reference
 
+import "net/netip"
+
 // Layouts of maps that flows come from.
 const (
 	// WithoutBackends is that of v1: of a translated flow it is not known where it goes.
@@ -12,8 +14,8 @@ const (
 	WithClients = 3
 )
 
-// never is an epoch that no pod has.
-const never = -1
+// never is an epoch that no pod has, noSlot a slot that no pod has.
+const never, noSlot = -1, -1
 
 // Adopt has the flows of an older layout go on in a new one: each is asked about again
 // with its next packet (ADR 31). Flows of no pod of this node are left behind.
@@ -30,6 +32,7 @@ func (n *Node) Adopt(layout int) {
 		}
 		now := &flow{seen: f.seen, state: f.state, sent: f.sent, direct: f.direct, device: [2]int{noDevice, noDevice}, owner: pod.Slot}
 		now.outside = !n.isPod(remote)
+		now.slots = [2]int{n.slot(k.end[0].Addr()), n.slot(k.end[1].Addr())}
 		for end, had := range f.roles {
 			had.epoch = never
 			had.ofHost = had.ofHost && layout >= WithClients
@@ -43,4 +46,12 @@ func (n *Node) Adopt(layout int) {
 		}
 		n.flows[k] = now
 	}
+}
+
+// slot returns the slot of the pod of this node that has an address, or noSlot.
+func (n *Node) slot(addr netip.Addr) int {
+	if pod := n.local(addr); pod != nil {
+		return pod.Slot
+	}
+	return noSlot
 }
