@@ -5,15 +5,19 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
 )
+
+const policyHead = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web, namespace: shop}\nspec: "
 
 // No command exits with 0 or 1 if manifests were skipped or if there is nothing to examine.
 func TestIncompleteInput(t *testing.T) {
 	good := policyHead + "{podSelector: {}, ingress: [{}]}\n---\n" +
 		"{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop}, spec: {containers: [{name: c}]}}\n"
 	bad := "---\n" + policyHead + "{podSelector: {}, ingress: [{from: [{}]}]}\n"
-	whole, part, onlyBad := directory(t, good), directory(t, good+bad), directory(t, bad)
-	other, empty := directory(t, "{apiVersion: v1, kind: Service, metadata: {name: s}}"), t.TempDir()
+	whole, part, onlyBad := clitest.Directory(t, good), clitest.Directory(t, good+bad), clitest.Directory(t, bad)
+	other, empty := clitest.Directory(t, "{apiVersion: v1, kind: Service, metadata: {name: s}}"), t.TempDir()
 	commands := map[string][]string{
 		"verify": {"verify -m DIR"}, "matrix": {"matrix -m DIR"}, "compile": {"compile -m DIR", "compile -m DIR --os linux"},
 		"diff": {"diff DIR " + whole, "diff " + whole + " DIR", "diff DIR DIR"}, "explain": {"explain -m DIR --from shop/p --to 192.0.2.1 -p 80"},
@@ -48,21 +52,5 @@ func TestIncompleteInput(t *testing.T) {
 		if status, out, _ := ctl("lint", "-m", dir, "--fail-on", "error"); status != 1 || !strings.Contains(out, "bad-document") {
 			t.Errorf("lint: exit status %d, %q", status, out)
 		}
-	}
-}
-
-// A test file without queries does not pass.
-func TestNoQueries(t *testing.T) {
-	for name, path := range map[string]string{
-		"no queries": write(t, "t.jsonl", line(`"queries": []`)),
-		"no objects": write(t, "t.jsonl", `{"name": "x", "objects": [], "queries": []}`+"\n"),
-		"no cases":   write(t, "t.jsonl", "\n"),
-		"no tests":   write(t, "t.yaml", "tests: []\n"),
-	} {
-		t.Run(name, func(t *testing.T) {
-			if status, out, errs := ctl("test", path); status != 2 || !strings.HasPrefix(errs, "isthmusctl: ") {
-				t.Errorf("exit status %d, %q, %q", status, out, errs)
-			}
-		})
 	}
 }

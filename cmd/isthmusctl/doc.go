@@ -11,5 +11,6 @@
 //
 // doctor needs neither: it checks the node itself.
 //
-// It changes nothing.
+// The packages query and check hold the commands about policies, node those about
+// this node. This package only wires them. The commands change nothing.
 package main

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 )
 
@@ -24,5 +25,5 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	os.Exit(env{stdout: os.Stdout, stderr: os.Stderr, dial: socket.Dial}.run(ctx, os.Args[1:]))
+	os.Exit(run(ctx, cli.Env{Stdout: os.Stdout, Stderr: os.Stderr, Dial: socket.Dial}, os.Args[1:]))
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
 )
 
 // With --stored the commands read objects that kubectl prints from a live cluster, with the
@@ -15,7 +17,7 @@ func TestStored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := directory(t, string(dump))
+	dir := clitest.Directory(t, string(dump))
 	for _, c := range []struct {
 		args   string
 		status int
@@ -38,38 +40,5 @@ func TestStored(t *testing.T) {
 		if want := map[bool]int{false: 2, true: 1}[args[0] == "lint"]; status != want || !strings.Contains(out+errs, "metadata.finalizers[0]") {
 			t.Errorf("%s: exit status %d, %q, %q", c.args, status, out, errs)
 		}
-	}
-}
-
-// A case passes whose block has bits beyond the prefix length, if an API server already
-// stores it.
-func TestStoredVectors(t *testing.T) {
-	text := strings.Replace(line(`"queries": [{"src": "ip:10.0.2.9", "dst": "shop/web", "proto": "TCP", "port": 80, "want": "allow"},
- {"src": "ip:10.0.3.1", "dst": "shop/web", "proto": "TCP", "port": 80, "want": "deny"}]`), `{"podSelector": {"matchLabels": {"app": "api"}}}`,
-		`{"ipBlock": {"cidr": "10.0.2.77/24"}}`, 1)
-	path := write(t, "t.jsonl", text)
-	if status, out, errs := ctl("test", "--stored", path); status != 0 || !strings.HasSuffix(out, "pass=2 fail=0\n") {
-		t.Errorf("exit status %d, %q, %q", status, out, errs)
-	}
-	if status, out, _ := ctl("test", path); status != 1 || !strings.Contains(out, "must not have bits set beyond the prefix length") {
-		t.Errorf("exit status %d, %q", status, out)
-	}
-}
-
-// A stored policy with a malformed subject denies, and explain reports the reason.
-func TestStoredMalformedSubject(t *testing.T) {
-	dir := directory(t, clusterHead+`
-  tier: Admin
-  priority: 1
-  subject: {namespaces: {matchExpressions: [{key: team, operator: in, values: [x]}]}}
-  ingress: [{action: Deny, from: [{namespaces: {}}]}]
----
-{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop}, spec: {containers: [{name: c}]}}
----
-{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: lab}, spec: {containers: [{name: c}]}}
-`)
-	status, out, errs := ctl("explain", "--stored", "-m", dir, "--from", "lab/p", "--to", "shop/p", "-p", "80")
-	if status != 1 || !strings.Contains(out, "ingress rule 0 of ClusterNetworkPolicy guard") || !strings.Contains(errs, "its Deny rules apply to every pod") {
-		t.Errorf("exit status %d, %q, %q", status, out, errs)
 	}
 }

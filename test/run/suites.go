@@ -93,7 +93,7 @@ func suites() []suite {
 			{packages: []string{"./test/cluster"}, flags: []string{"-count=1", "-v", "-run=^TestContinuity$"}, env: []string{"CONTINUITY=full"}},
 		}},
 		{name: "corpora", steps: []step{
-			{packages: []string{"./common/kube/manifests", "./cmd/isthmusctl", "./windows/acl"},
+			{packages: []string{"./common/kube/manifests", "./cmd/isthmusctl/check", "./windows/acl"},
 				flags: []string{"-count=1", "-v", "-run=Vectors|PublicManifests"}, env: []string{"CORPORA=" + corpora}},
 		}},
 		{name: "oracle", steps: []step{

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package check
 
 import (
 	"fmt"
 	"net/netip"
 	"strings"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -57,7 +58,7 @@ func (q testQuery) flow(s *model.Snapshot, fit bool) (model.Flow, error) {
 	}
 	f.Src, f.Dst = src[0], dst[0]
 	if fit {
-		f.Src, f.Dst, err = sameFamily(src, dst, q.protocol)
+		f.Src, f.Dst, err = cluster.SameFamily(src, dst, q.protocol)
 	}
 	return f, err
 }
@@ -67,7 +68,7 @@ func (q testQuery) flow(s *model.Snapshot, fit bool) (model.Flow, error) {
 func queryAddresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
 	name, ok := strings.CutPrefix(text, "node:")
 	if !ok {
-		return addresses(s, text)
+		return cluster.Addresses(s, text)
 	}
 	n, ok := s.Nodes.Get(name)
 	switch {

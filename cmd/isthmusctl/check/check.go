@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package check
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/kube/manifests"
 )
@@ -50,15 +52,15 @@ func (e env) testCommand() *cobra.Command {
 		Use:   "test FILE...",
 		Short: "Run unit tests of policies",
 		Long:  testHelp,
-		RunE: answering(func(c *cobra.Command, files []string) error {
+		RunE: cli.Answering(func(c *cobra.Command, files []string) error {
 			engines, err := parseEngines(o.engines)
 			switch {
 			case err != nil:
-				return usageError{fmt.Errorf("--engine %q: %w", o.engines, err)}
+				return cli.Usagef("--engine %q: %w", o.engines, err)
 			case len(files) == 0:
-				return usageError{errors.New("no tests: name one or more files")}
+				return cli.Usagef("no tests: name one or more files")
 			case o.jobs < 1 || o.jobs > maxJobs:
-				return usageError{fmt.Errorf("--jobs %d: give 1 to %d", o.jobs, maxJobs)}
+				return cli.Usagef("--jobs %d: give 1 to %d", o.jobs, maxJobs)
 			}
 			return e.check(c.Context(), files, engines, o)
 		}),
@@ -66,7 +68,7 @@ func (e env) testCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&o.engines, "engine", "evaluate,tables,maps,acl", "comma-separated engines, or all")
 	f.IntVar(&o.jobs, "jobs", min(runtime.GOMAXPROCS(0), maxJobs), "cases to run at the same time")
-	registerStored(f, &o.stored)
+	cluster.RegisterStored(f, &o.stored)
 	return c
 }
 
@@ -114,9 +116,9 @@ func (e env) check(ctx context.Context, files, engines []string, o *checkOptions
 	}()
 	sum, err := e.report(judged)
 	if sum.impossible > 0 {
-		fmt.Fprintf(e.stderr, "isthmusctl: %d queries describe packets that cannot exist: engines that need packets skipped them\n", sum.impossible)
+		fmt.Fprintf(e.Stderr, "isthmusctl: %d queries describe packets that cannot exist: engines that need packets skipped them\n", sum.impossible)
 	}
-	fmt.Fprintf(e.stdout, "test: cases=%d queries=%d engines=%d pass=%d fail=%d\n", sum.cases, sum.queries, len(engines), sum.pass, sum.fail)
+	fmt.Fprintf(e.Stdout, "test: cases=%d queries=%d engines=%d pass=%d fail=%d\n", sum.cases, sum.queries, len(engines), sum.pass, sum.fail)
 	switch {
 	case err != nil:
 		return err
@@ -127,7 +129,7 @@ func (e env) check(ctx context.Context, files, engines []string, o *checkOptions
 	case sum.queries == 0:
 		return errors.New("no queries in the files: nothing was tested")
 	case sum.fail > 0 || missing:
-		return errNo
+		return cli.ErrNo
 	}
 	return nil
 }
@@ -143,7 +145,7 @@ func (e env) prepareProgram(engines *[]string) (program *engine.PerNode, missing
 		}
 		program = newProgram()
 		if err := program.Ready(); err != nil {
-			fmt.Fprintf(e.stdout, "program: not run: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+			fmt.Fprintf(e.Stdout, "program: not run: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 			program, missing = nil, true
 			continue
 		}
@@ -159,20 +161,20 @@ func (e env) report(judged <-chan *outcome) (totals, error) {
 	var failed error
 	waiting := make(map[int]*outcome)
 	next := 0
-	tick := time.NewTicker(progressEvery)
+	tick := time.NewTicker(cli.ProgressEvery)
 	defer tick.Stop()
 	started := time.Now()
 	for {
 		select {
 		case <-tick.C:
-			fmt.Fprintf(e.stderr, "test: %d cases, %d queries after %s\n", sum.cases, sum.queries, time.Since(started).Round(time.Second))
+			fmt.Fprintf(e.Stderr, "test: %d cases, %d queries after %s\n", sum.cases, sum.queries, time.Since(started).Round(time.Second))
 		case o, ok := <-judged:
 			if !ok {
 				return sum, failed
 			}
 			waiting[o.number] = o
 			for waiting[next] != nil {
-				if err := sum.add(waiting[next], e.stdout, e.stderr); err != nil && failed == nil {
+				if err := sum.add(waiting[next], e.Stdout, e.Stderr); err != nil && failed == nil {
 					failed = err
 				}
 				delete(waiting, next)

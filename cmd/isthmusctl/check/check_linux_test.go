@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package check
 
 import (
 	"os"
@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
 )
 
 // Without the privilege to load programs --engine all reports that, runs the other engines,
 // and fails.
 func TestProgramNotRun(t *testing.T) {
-	path := write(t, "t.jsonl", line(rightQueries))
+	path := clitest.Write(t, "t.jsonl", line(rightQueries))
 	var status int
 	var out string
 	done := make(chan error)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package check
 
 import (
 	"bytes"
@@ -11,7 +11,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
 )
+
+// ctl runs a command line of isthmusctl.
+func ctl(args ...string) (status int, stdout, stderr string) { return clitest.Run(Commands, args...) }
 
 // shop is the start of a case in JSON Lines. Pod web of namespace shop accepts only pod api
 // on TCP port 80.
@@ -26,16 +31,6 @@ const shop = `{"name": "shop", "objects": [
 // line returns a case in JSON Lines.
 func line(queries string) string {
 	return strings.ReplaceAll(shop+queries+"}", "\n", "") + "\n"
-}
-
-// write writes a file into a new directory.
-func write(t *testing.T, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 func compress(t *testing.T, text string) string {
@@ -58,9 +53,9 @@ const rightQueries = `"queries": [{"src": "shop/api", "dst": "shop/web", "proto"
 
 func TestJSONLines(t *testing.T) {
 	for name, path := range map[string]string{
-		"plain":   write(t, "t.jsonl", line(rightQueries)+"\n"+line(rightQueries)),
-		"gzip":    write(t, "t.jsonl.gz", compress(t, line(rightQueries)+line(rightQueries))),
-		"no name": write(t, "tests", line(rightQueries)+line(rightQueries)),
+		"plain":   clitest.Write(t, "t.jsonl", line(rightQueries)+"\n"+line(rightQueries)),
+		"gzip":    clitest.Write(t, "t.jsonl.gz", compress(t, line(rightQueries)+line(rightQueries))),
+		"no name": clitest.Write(t, "tests", line(rightQueries)+line(rightQueries)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, out, errs := ctl("test", path)
@@ -74,7 +69,7 @@ func TestJSONLines(t *testing.T) {
 // Each engine detects a wrong expectation, and the output names the rule that decided.
 func TestFailing(t *testing.T) {
 	wrong := strings.Replace(rightQueries, `"port": 81, "want": "deny"`, `"port": 81, "want": "allow"`, 1)
-	path := write(t, "t.jsonl", line(rightQueries)+line(wrong))
+	path := clitest.Write(t, "t.jsonl", line(rightQueries)+line(wrong))
 	engines := []string{"evaluate", "tables", "maps", "acl"}
 	if os.Getuid() == 0 && !testing.Short() {
 		engines = append(engines, "program")
@@ -104,7 +99,7 @@ var progress = regexp.MustCompile(`(?m)^test: \d+ cases, \d+ queries after .*\n`
 // Cases that run at the same time are printed in order.
 func TestOrder(t *testing.T) {
 	wrong := strings.Replace(rightQueries, `"port": 81, "want": "deny"`, `"port": 81, "want": "allow"`, 1)
-	path := write(t, "t.jsonl", strings.Repeat(line(wrong), 40))
+	path := clitest.Write(t, "t.jsonl", strings.Repeat(line(wrong), 40))
 	_, once, _ := ctl("test", "--engine", "evaluate", "--jobs", "1", path)
 	_, eight, _ := ctl("test", "--engine", "evaluate", "--jobs", "8", path)
 	if once != eight || strings.Count(once, "FAIL") != 40 {
@@ -114,7 +109,7 @@ func TestOrder(t *testing.T) {
 
 // A flow between IPv4 and IPv6 has a verdict, but no packet.
 func TestImpossible(t *testing.T) {
-	path := write(t, "t.jsonl", line(`"queries": [{"src": "shop/api", "dst": "ip:2001:db8::1", "proto": "TCP", "port": 80, "want": "allow"}]`))
+	path := clitest.Write(t, "t.jsonl", line(`"queries": [{"src": "shop/api", "dst": "ip:2001:db8::1", "proto": "TCP", "port": 80, "want": "allow"}]`))
 	if status, out, errs := ctl("test", path); status != 0 || !strings.Contains(errs, "1 queries describe packets that cannot exist") {
 		t.Errorf("exit status %d, %q, %q", status, out, errs)
 	}
@@ -129,7 +124,7 @@ func TestValidationLines(t *testing.T) {
 	bad := `{"file": "b.yaml", "object": {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "a", "namespace": "b"}, "spec": {"podSelector": {}, "ingress": [{"ports": [{"port": 70000}]}], "typo": 1}},
  "valid": false, "errors": ["spec.ingress[0].ports[0].port: Invalid value: 70000: must be between 1 and 65535, inclusive"], "strict": ["strict: unknown field \"spec.typo\""], "defaulted": null}`
 	one := func(s string) string { return strings.ReplaceAll(s, "\n", "") + "\n" }
-	path := write(t, "v.jsonl", one(good)+one(bad))
+	path := clitest.Write(t, "v.jsonl", one(good)+one(bad))
 	if status, out, errs := ctl("test", path); status != 0 || out != "test: cases=2 queries=2 engines=4 pass=2 fail=0\n" || errs != "" {
 		t.Errorf("exit status %d, %q, %q", status, out, errs)
 	}
@@ -141,7 +136,7 @@ func TestValidationLines(t *testing.T) {
 		"no strict": {strings.Replace(bad, `spec.typo`, `spec.other`, 1), "no warning on spec.other"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, out, _ := ctl("test", write(t, "v.jsonl", one(c.line)))
+			status, out, _ := ctl("test", clitest.Write(t, "v.jsonl", one(c.line)))
 			if status != 1 || !strings.Contains(out, c.want) || !strings.Contains(out, "pass=0 fail=1\n") {
 				t.Errorf("exit status %d, %q", status, out)
 			}
@@ -151,7 +146,7 @@ func TestValidationLines(t *testing.T) {
 
 // The example of the documentation passes.
 func TestDocumentation(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/testing-policies.md")
+	doc, err := os.ReadFile("../../../docs/testing-policies.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,11 +155,11 @@ func TestDocumentation(t *testing.T) {
 	if !ok {
 		t.Fatal("no example")
 	}
-	examples, err := filepath.Abs("../../deploy/examples/hospital")
+	examples, err := filepath.Abs("../../../deploy/examples/hospital")
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := write(t, "tests.yaml", strings.Replace(example, "deploy/examples/hospital", examples, 1))
+	path := clitest.Write(t, "tests.yaml", strings.Replace(example, "deploy/examples/hospital", examples, 1))
 	status, out, errs := ctl("test", path)
 	if status != 0 || errs != "" || out != "test: cases=3 queries=15 engines=4 pass=15 fail=0\n" {
 		t.Errorf("exit status %d\n%s\n%s", status, out, errs)
@@ -225,7 +220,7 @@ func TestBadTests(t *testing.T) {
 		"object of lines": {"t.yaml", "objects:\n- &x\n  kind: Pod\n- *x\ntests: []\n", "line 4: objects: want a list"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, out, errs := ctl("test", write(t, c.file, c.text))
+			status, out, errs := ctl("test", clitest.Write(t, c.file, c.text))
 			if status != 2 || !strings.Contains(errs, c.want) || !strings.HasPrefix(out, "test: cases=") {
 				t.Errorf("exit status %d, %q, %q", status, out, errs)
 			}
@@ -251,17 +246,48 @@ func TestBadTests(t *testing.T) {
 
 // The command runs the cases after a bad case.
 func TestBadCaseAmongGood(t *testing.T) {
-	path := write(t, "t.jsonl", "{}\n"+line(rightQueries))
+	path := clitest.Write(t, "t.jsonl", "{}\n"+line(rightQueries))
 	if status, out, errs := ctl("test", path); status != 2 || out != "test: cases=1 queries=4 engines=4 pass=4 fail=0\n" || !strings.Contains(errs, ":1: ") {
 		t.Errorf("exit status %d, %q, %q", status, out, errs)
 	}
 	refused := strings.Replace(line(rightQueries), `{"port": 80}`, `{"port": 80, "endPort": 70}`, 1)
-	if status, out, _ := ctl("test", write(t, "t.jsonl", refused)); status != 1 || !strings.Contains(out, "all 4 queries: the objects are not accepted: ") || !strings.HasSuffix(out, "pass=0 fail=4\n") {
+	if status, out, _ := ctl("test", clitest.Write(t, "t.jsonl", refused)); status != 1 || !strings.Contains(out, "all 4 queries: the objects are not accepted: ") || !strings.HasSuffix(out, "pass=0 fail=4\n") {
 		t.Errorf("exit status %d, %q", status, out)
 	}
 	unknown := strings.Replace(line(rightQueries), `"name"`, `"colour": 1, "name"`, 1)
-	if status, _, errs := ctl("test", write(t, "t.jsonl", unknown+unknown)); status != 0 || strings.Count(errs, `field "colour" is unknown`) != 1 {
+	if status, _, errs := ctl("test", clitest.Write(t, "t.jsonl", unknown+unknown)); status != 0 || strings.Count(errs, `field "colour" is unknown`) != 1 {
 		t.Errorf("exit status %d, %q", status, errs)
+	}
+}
+
+// A test file without queries does not pass.
+func TestNoQueries(t *testing.T) {
+	for name, path := range map[string]string{
+		"no queries": clitest.Write(t, "t.jsonl", line(`"queries": []`)),
+		"no objects": clitest.Write(t, "t.jsonl", `{"name": "x", "objects": [], "queries": []}`+"\n"),
+		"no cases":   clitest.Write(t, "t.jsonl", "\n"),
+		"no tests":   clitest.Write(t, "t.yaml", "tests: []\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if status, out, errs := ctl("test", path); status != 2 || !strings.HasPrefix(errs, "isthmusctl: ") {
+				t.Errorf("exit status %d, %q, %q", status, out, errs)
+			}
+		})
+	}
+}
+
+// A case passes whose block has bits beyond the prefix length, if an API server already
+// stores it.
+func TestStoredVectors(t *testing.T) {
+	text := strings.Replace(line(`"queries": [{"src": "ip:10.0.2.9", "dst": "shop/web", "proto": "TCP", "port": 80, "want": "allow"},
+ {"src": "ip:10.0.3.1", "dst": "shop/web", "proto": "TCP", "port": 80, "want": "deny"}]`), `{"podSelector": {"matchLabels": {"app": "api"}}}`,
+		`{"ipBlock": {"cidr": "10.0.2.77/24"}}`, 1)
+	path := clitest.Write(t, "t.jsonl", text)
+	if status, out, errs := ctl("test", "--stored", path); status != 0 || !strings.HasSuffix(out, "pass=2 fail=0\n") {
+		t.Errorf("exit status %d, %q, %q", status, out, errs)
+	}
+	if status, out, _ := ctl("test", path); status != 1 || !strings.Contains(out, "must not have bits set beyond the prefix length") {
+		t.Errorf("exit status %d, %q", status, out)
 	}
 }
 

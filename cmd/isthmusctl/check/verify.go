@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package check
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/cells"
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
@@ -38,51 +40,51 @@ Exit status: 0 if nothing differs, 1 if something does, 2 if the command line or
 a manifest is invalid, or the directory is empty.`
 
 func (e env) verifyCommand() *cobra.Command {
-	s := &source{}
+	s := &cluster.Source{}
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "Prove that both data paths enforce the policies exactly",
 		Long:  verifyHelp,
-		Args:  noArgs,
-		RunE: answering(func(c *cobra.Command, _ []string) error {
-			if err := s.check(); err != nil {
+		Args:  cli.NoArgs,
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
+			if err := s.Check(); err != nil {
 				return err
 			}
 			snapshot, err := e.loadForVerify(c.Context(), s)
 			if err == nil {
 				err = e.verify(c.Context(), snapshot)
 			}
-			if errors.Is(err, errNo) {
+			if errors.Is(err, cli.ErrNo) {
 				return err // skipped documents do not change a difference
 			}
-			return s.complete(err)
+			return s.Complete(err)
 		}),
 	}
-	s.register(c)
+	s.Register(c)
 	return c
 }
 
 // loadForVerify reads a cluster. It always skips documents with errors: the result for the
 // rest is valid without them. It adds placeholder pods for policies of a directory that has
 // no pods for them.
-func (e env) loadForVerify(ctx context.Context, s *source) (*model.Snapshot, error) {
-	s.skipBad = true
-	if s.kubeconfig != "" {
-		snapshot, p, err := s.load(ctx)
+func (e env) loadForVerify(ctx context.Context, s *cluster.Source) (*model.Snapshot, error) {
+	s.SkipBad = true
+	if s.Kubeconfig != "" {
+		snapshot, p, err := s.Load(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return snapshot, e.reportProblems(s, p)
+		return snapshot, s.Report(e.Stderr, p)
 	}
-	o, p, err := s.readDir(ctx, s.manifests)
+	o, p, err := s.ReadDir(ctx, s.Manifests)
 	if err != nil {
 		return nil, err
 	}
 	if n := complete.AddPlaceholders(&o); n > 0 {
-		p.assumed = append(p.assumed, fmt.Sprintf("%d pods that policies name and no manifest describes", n))
+		p.Assumed = append(p.Assumed, fmt.Sprintf("%d pods that policies name and no manifest describes", n))
 	}
-	p.assumed = append(p.assumed, assumptions(complete.Place(&o))...)
-	return o.Snapshot(), e.reportProblems(s, p)
+	p.Assumed = append(p.Assumed, cluster.Assumptions(complete.Place(&o))...)
+	return o.Snapshot(), s.Report(e.Stderr, p)
 }
 
 // verified holds the results of one node, or of all.
@@ -98,9 +100,9 @@ func (e env) verify(ctx context.Context, s *model.Snapshot) error {
 	endpoints := engine.Endpoints(s)
 	nodes := slices.Sorted(maps.Keys(endpoints))
 	reference := cells.NewReference(s)
-	progress := &verifyProgress{out: e.stderr, nodes: len(nodes), said: time.Now(), working: make(map[string][2]int)}
+	progress := &verifyProgress{out: e.Stderr, nodes: len(nodes), said: time.Now(), working: make(map[string][2]int)}
 	var all verified
-	err := inOrder(ctx, len(nodes), func(i int) (verified, error) {
+	err := cli.InOrder(ctx, len(nodes), func(i int) (verified, error) {
 		name := nodes[i]
 		v, err := verifyNode(ctx, s, name, endpoints[name], reference, len(nodes), func(done, total int) { progress.at(name, done, total) })
 		progress.finish(name, v.Cells)
@@ -165,7 +167,7 @@ func (p *verifyProgress) finish(node string, cells int) {
 }
 
 func (p *verifyProgress) say() {
-	if time.Since(p.said) < progressEvery {
+	if time.Since(p.said) < cli.ProgressEvery {
 		return
 	}
 	p.said = time.Now()
@@ -178,23 +180,23 @@ func (p *verifyProgress) say() {
 
 func (e env) writeVerified(s *model.Snapshot, r verified) error {
 	for _, u := range r.inexact {
-		fmt.Fprintf(e.stdout, "not exact: %s\n", u)
+		fmt.Fprintf(e.Stdout, "not exact: %s\n", u)
 	}
 	for _, p := range r.Problems {
-		fmt.Fprintf(e.stdout, "wrong: %s\n", p)
+		fmt.Fprintf(e.Stdout, "wrong: %s\n", p)
 	}
 	for _, d := range r.Differences {
-		fmt.Fprintf(e.stdout, "differs: %s\n", d)
+		fmt.Fprintf(e.Stdout, "differs: %s\n", d)
 	}
 	if more := r.Differ - len(r.Differences); more > 0 {
-		fmt.Fprintf(e.stdout, "differs: %d more cells\n", more)
+		fmt.Fprintf(e.Stdout, "differs: %d more cells\n", more)
 	}
 	if r.OverBlocked > 0 {
-		fmt.Fprintf(e.stdout, "over-blocked: %d cells, as reported\n", r.OverBlocked)
+		fmt.Fprintf(e.Stdout, "over-blocked: %d cells, as reported\n", r.OverBlocked)
 	}
-	_, err := fmt.Fprintf(e.stdout, "verify: policies=%d tables=%d cells=%d differ=%d\n", s.Policies.Len(), r.Tables, r.Cells, r.Differ+len(r.Problems))
+	_, err := fmt.Fprintf(e.Stdout, "verify: policies=%d tables=%d cells=%d differ=%d\n", s.Policies.Len(), r.Tables, r.Cells, r.Differ+len(r.Problems))
 	if err == nil && r.Differ+len(r.Problems) > 0 {
-		return errNo
+		return cli.ErrNo
 	}
 	return err
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package check
 
 import (
 	"bytes"
@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
 	"github.com/isthmus-net/isthmus/common/analysis/cells"
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
@@ -43,7 +45,7 @@ spec:
 
 // verify adds pods that match the selectors to a directory that holds only policies.
 func TestVerifyPoliciesAlone(t *testing.T) {
-	dir := strings.TrimSuffix(write(t, "p.yaml", policyAlone), "p.yaml")
+	dir := strings.TrimSuffix(clitest.Write(t, "p.yaml", policyAlone), "p.yaml")
 	status, out, errs := ctl("verify", "--manifests", dir)
 	m := regexp.MustCompile(`^verify: policies=2 tables=(\d+) cells=(\d{3,}) differ=0\n$`).FindStringSubmatch(out)
 	if status != 0 || m == nil || m[1] < "3" || !strings.Contains(errs, "pods that policies name and no manifest describes") {
@@ -53,7 +55,7 @@ func TestVerifyPoliciesAlone(t *testing.T) {
 
 // verify names and skips a document with errors, and does not exit with 0.
 func TestVerifyBadDocument(t *testing.T) {
-	dir := strings.TrimSuffix(write(t, "p.yaml", policyAlone+"---\nkind: NetworkPolicy\n"), "p.yaml")
+	dir := strings.TrimSuffix(clitest.Write(t, "p.yaml", policyAlone+"---\nkind: NetworkPolicy\n"), "p.yaml")
 	status, out, errs := ctl("verify", "--manifests", dir)
 	if status != 2 || !strings.Contains(out, "verify: policies=2 ") || !strings.Contains(errs, "skipped: p.yaml: document 3") {
 		t.Errorf("exit status %d, %q, %q", status, out, errs)
@@ -107,7 +109,7 @@ func TestVerifyDifference(t *testing.T) {
 		all.Add(r)
 	}
 	var out bytes.Buffer
-	if err := (env{stdout: &out}).writeVerified(s, verified{Result: all}); !errors.Is(err, errNo) {
+	if err := (env{cli.Env{Stdout: &out}}).writeVerified(s, verified{Result: all}); !errors.Is(err, cli.ErrNo) {
 		t.Errorf("error %v", err)
 	}
 	want := regexp.MustCompile(`(?m)^differs: shop/assumed-\d+ on assumed-linux, ingress, peer 100\.64\.\S+ \(\S+/assumed-\d+\), TCP/20000: ` +

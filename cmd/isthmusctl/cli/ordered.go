@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package cli
 
 import (
 	"bytes"
@@ -11,10 +11,10 @@ import (
 	"runtime"
 )
 
-// inOrder computes the results for 0 to n-1, several at one time, and emits them in order
+// InOrder computes the results for 0 to n-1, several at one time, and emits them in order
 // from one goroutine. It holds only a few results at a time. It ends with the first error,
 // or when the context ends.
-func inOrder[T any](ctx context.Context, n int, compute func(i int) (T, error), emit func(i int, result T) error) error {
+func InOrder[T any](ctx context.Context, n int, compute func(i int) (T, error), emit func(i int, result T) error) error {
 	type outcome struct {
 		result T
 		err    error
@@ -55,13 +55,17 @@ func inOrder[T any](ctx context.Context, n int, compute func(i int) (T, error), 
 	return ctx.Err()
 }
 
-// jsonList writes a list as encodeJSON does, element by element.
-type jsonList struct {
+// JSONList writes a list as EncodeJSON does, element by element.
+type JSONList struct {
 	out io.Writer
 	n   int
 }
 
-func (l *jsonList) add(value any) error {
+// NewJSONList returns an empty list.
+func NewJSONList(out io.Writer) *JSONList { return &JSONList{out: out} }
+
+// Add writes an element.
+func (l *JSONList) Add(value any) error {
 	var b bytes.Buffer
 	b.WriteString(",\n  ")
 	if l.n == 0 {
@@ -79,7 +83,8 @@ func (l *jsonList) add(value any) error {
 	return err
 }
 
-func (l *jsonList) close() error {
+// Close ends the list.
+func (l *JSONList) Close() error {
 	end := "\n]\n"
 	if l.n == 0 {
 		end = "[]\n"

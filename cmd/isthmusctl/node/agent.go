@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 func (e env) ask(ctx context.Context, s *shared, f func(context.Context, isthmusv1.InspectClient) error) error {
 	bound, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	conn, err := e.dial(bound, socket.Inspection(s.socket))
+	conn, err := e.Dial(bound, socket.Inspection(s.socket))
 	if err != nil {
 		return fmt.Errorf("connect to the agent: %w: %s", err, remedy(err))
 	}

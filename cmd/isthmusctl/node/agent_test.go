@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
@@ -20,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/server"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
@@ -103,12 +103,8 @@ func (n *node) fill() {
 	time.Sleep(50 * time.Millisecond) // wait until the agent publishes the view
 }
 
-// ctl runs the real command line.
-func ctl(args ...string) (status int, stdout, stderr string) {
-	var out, errs bytes.Buffer
-	status = env{stdout: &out, stderr: &errs, dial: socket.Dial}.run(context.Background(), args)
-	return status, out.String(), errs.String()
-}
+// ctl runs a command line of isthmusctl.
+func ctl(args ...string) (status int, stdout, stderr string) { return clitest.Run(Commands, args...) }
 
 // Parts of the output that vary between runs, or with details of the compiler.
 var (
@@ -136,19 +132,7 @@ func TestGolden(t *testing.T) {
 				t.Errorf("is no JSON: %s", out)
 			}
 			out = table.ReplaceAllString(stamp.ReplaceAllString(out, "TIME"), strings.Repeat("f", 32))
-			path := filepath.Join("testdata", name)
-			if *update {
-				if err := os.WriteFile(path, []byte(out), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if out != string(want) {
-				t.Errorf("got\n%s\nwant\n%s", out, want)
-			}
+			clitest.Golden(t, filepath.Join("testdata", name), out, *update)
 		})
 	}
 }
@@ -193,16 +177,5 @@ func TestErrors(t *testing.T) {
 				t.Errorf("exit status %d, %q, %q, want %d with %q", status, out, errs, c.status, c.text)
 			}
 		})
-	}
-}
-
-func TestVersionAndHelp(t *testing.T) {
-	if status, out, errs := ctl("version"); status != 0 || !strings.HasPrefix(out, "isthmusctl devel ") || errs != "" {
-		t.Errorf("version: %d, %q, %q", status, out, errs)
-	}
-	for _, args := range [][]string{{}, {"--help"}, {"status", "--help"}} {
-		if status, out, errs := ctl(args...); status != 0 || !strings.Contains(out, "Usage:") || errs != "" {
-			t.Errorf("%q: %d, %q, %q", args, status, out, errs)
-		}
 	}
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,13 +13,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 )
 
 // denyOptions are the flags of the deny commands.
 type denyOptions struct {
-	source
+	cluster.Source
 	bpffs  string
 	output string
 }
@@ -29,7 +30,7 @@ func (e env) denyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "deny",
 		Short: "Show the cluster's deny lists, or the entries that this node enforces",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(e.denyListCommand(), e.denyCheckCommand())
@@ -37,9 +38,9 @@ func (e env) denyCommand() *cobra.Command {
 }
 
 func (o *denyOptions) register(c *cobra.Command) {
-	o.source.register(c)
+	o.Source.Register(c)
 	c.Flags().StringVar(&o.bpffs, "bpffs", "/sys/fs/bpf/isthmus", "the agent's directory of pinned maps, used without --manifests and --kubeconfig (Linux, root)")
-	registerOutput(c, &o.output, "text", "json")
+	cli.RegisterOutput(c, &o.output, "text", "json")
 }
 
 func (e env) denyListCommand() *cobra.Command {
@@ -47,8 +48,8 @@ func (e env) denyListCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List the entries of all deny lists, or those in force on this node",
-		Args:  noArgs,
-		RunE: answering(func(c *cobra.Command, _ []string) error {
+		Args:  cli.NoArgs,
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
 			all, err := e.denied(c.Context(), o)
 			if err != nil {
 				return err
@@ -65,15 +66,15 @@ func (e env) denyCheckCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check ADDRESS...",
 		Short: "Report whether packets from addresses are accepted; exit status 1 if any is denied",
-		RunE: answering(func(c *cobra.Command, args []string) error {
+		RunE: cli.Answering(func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usageError{errors.New("no address to check: give one or more")}
+				return cli.Usagef("no address to check: give one or more")
 			}
 			var addresses []netip.Addr
 			for _, text := range args {
 				a, err := netip.ParseAddr(text)
 				if err != nil {
-					return usageError{fmt.Errorf("%q: give an IPv4 or IPv6 address", text)}
+					return cli.Usagef("%q: give an IPv4 or IPv6 address", text)
 				}
 				addresses = append(addresses, a.Unmap().WithZone(""))
 			}
@@ -87,7 +88,7 @@ func (e env) denyCheckCommand() *cobra.Command {
 			}
 			err = e.writeDenied(found, o.output)
 			if err == nil && slices.ContainsFunc(found, func(d deniedEntry) bool { return d.Verdict == "denied" }) {
-				err = errNo
+				err = cli.ErrNo
 			}
 			return err
 		}),
@@ -113,13 +114,13 @@ type denials interface {
 
 // denied reads the cluster that the flags name, or else the maps of this node.
 func (e env) denied(ctx context.Context, o *denyOptions) (denials, error) {
-	if err := checkOutput(o.output, "text", "json"); err != nil {
+	if err := cli.CheckOutput(o.output, "text", "json"); err != nil {
 		return nil, err
 	}
-	if o.manifests == "" && o.kubeconfig == "" {
+	if o.Manifests == "" && o.Kubeconfig == "" {
 		return pinnedDenials(o.bpffs)
 	}
-	snapshot, err := e.open(ctx, &o.source)
+	snapshot, err := o.Open(ctx, e.Stderr)
 	if err != nil {
 		return nil, err
 	}
@@ -176,17 +177,17 @@ func entryText(p netip.Prefix) string {
 
 func (e env) writeDenied(all []deniedEntry, output string) error {
 	if output == "json" {
-		enc := json.NewEncoder(e.stdout)
+		enc := json.NewEncoder(e.Stdout)
 		enc.SetIndent("", "  ")
 		if all == nil {
 			all = []deniedEntry{}
 		}
 		return enc.Encode(all)
 	}
-	w := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ADDRESS\tVERDICT\tBY")
 	for _, d := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", d.Address, d.Verdict, orNone(strings.Join(d.By, ", ")))
+		fmt.Fprintf(w, "%s\t%s\t%s\n", d.Address, d.Verdict, cli.OrNone(strings.Join(d.By, ", ")))
 	}
 	return w.Flush()
 }

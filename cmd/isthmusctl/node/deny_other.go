@@ -2,11 +2,13 @@
 
 //go:build !linux
 
-package main
+package node
 
-import "errors"
+import (
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+)
 
 // pinnedDenials always fails: only Linux has the maps.
 func pinnedDenials(string) (denials, error) {
-	return nil, usageError{errors.New("this system has no BPF maps: give --manifests DIR or --kubeconfig FILE")}
+	return nil, cli.Usagef("this system has no BPF maps: give --manifests DIR or --kubeconfig FILE")
 }

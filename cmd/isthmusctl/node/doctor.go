@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/doctor"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/kube/watch"
@@ -34,8 +35,8 @@ networks, settings of kube-proxy. In the agent's pod, or with --kubeconfig, also
 check the permissions of the agent's credentials. The command needs no agent and
 changes nothing. Exit status 0 if there is no error, 1 if there is one, 2 if the
 command line is invalid.`,
-		Args: noArgs,
-		RunE: answering(func(c *cobra.Command, _ []string) error {
+		Args: cli.NoArgs,
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
 				return fmt.Errorf("--output %q: give text or json", output)
 			}
@@ -51,12 +52,12 @@ command line is invalid.`,
 			found := cfg.Examine(c.Context())
 			var err error
 			if output == "json" {
-				err = encodeJSON(e.stdout, found)
+				err = cli.EncodeJSON(e.Stdout, found)
 			} else {
-				err = writeFindings(e.stdout, found)
+				err = writeFindings(e.Stdout, found)
 			}
 			if err == nil && doctor.Worst(found) == doctor.Bad {
-				err = errNo
+				err = cli.ErrNo
 			}
 			return err
 		}),
@@ -98,7 +99,7 @@ func confined(ctx context.Context, kubeconfig, node string) (bool, error) {
 func (e env) answers(ctx context.Context, address string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	conn, err := e.dial(ctx, address)
+	conn, err := e.Dial(ctx, address)
 	if err == nil {
 		conn.Close()
 	}

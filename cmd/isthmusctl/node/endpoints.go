@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -24,7 +25,7 @@ func (e env) endpointsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "endpoints",
 		Short: "List the pods that are attached to this node",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := s.check(); err != nil {
 				return err
@@ -38,9 +39,9 @@ func (e env) endpointsCommand() *cobra.Command {
 				return err
 			}
 			if s.output == "json" {
-				return writeJSON(e.stdout, list)
+				return writeJSON(e.Stdout, list)
 			}
-			return writeEndpoints(e.stdout, list.GetEndpoints(), s.output == "wide")
+			return writeEndpoints(e.Stdout, list.GetEndpoints(), s.output == "wide")
 		},
 	}
 	s.register(c)
@@ -63,12 +64,12 @@ func writeEndpoints(out io.Writer, list []*isthmusv1.Endpoint, wide bool) error 
 		if p.GetTable() == "" {
 			policy = "default deny"
 		}
-		cells := []string{pod, orNone(strings.Join(p.GetAddresses(), ",")), policy}
+		cells := []string{pod, cli.OrNone(strings.Join(p.GetAddresses(), ",")), policy}
 		if wide {
 			a := p.GetAttachment()
-			cells = append(cells, a.GetContainerId(), a.GetIfName(), orNone(p.GetHostIfName()), orNone(p.GetTable()), orNone(strings.Join(p.GetPolicies(), ", ")), limits(p.GetBandwidth()))
+			cells = append(cells, a.GetContainerId(), a.GetIfName(), cli.OrNone(p.GetHostIfName()), cli.OrNone(p.GetTable()), cli.OrNone(strings.Join(p.GetPolicies(), ", ")), limits(p.GetBandwidth()))
 		}
-		cells = append(cells, orNone(strings.Join(p.GetProblems(), "; ")))
+		cells = append(cells, cli.OrNone(strings.Join(p.GetProblems(), "; ")))
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 	return w.Flush()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 	"github.com/isthmus-net/isthmus/common/observe"
 )
@@ -46,7 +47,7 @@ agent no longer knows, or does not know yet, the policies that decided the flow.
 On Windows there are no events: HNS does not report single flows.`,
 		Example: `  isthmusctl events --follow --verdict deny,drop
   isthmusctl events --pod shop/web --last 20 -o json`,
-		Args: noArgs,
+		Args: cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			request, err := s.request()
 			if err != nil {
@@ -69,14 +70,14 @@ On Windows there are no events: HNS does not report single flows.`,
 // request checks the flags and builds a request.
 func (s *eventFlags) request() (*isthmusv1.WatchFlowsRequest, error) {
 	if s.output == "wide" {
-		return nil, usageError{errors.New(`--output "wide": give text or json`)}
+		return nil, cli.Usagef(`--output "wide": give text or json`)
 	}
 	if err := s.check(); err != nil {
 		return nil, err
 	}
 	for _, v := range s.verdicts {
 		if _, err := observe.ParseOutcome(v); err != nil {
-			return nil, usageError{fmt.Errorf("--%w", err)}
+			return nil, cli.Usagef("--%w", err)
 		}
 	}
 	r := &isthmusv1.WatchFlowsRequest{Last: s.last, Follow: s.follow, PodNamespace: s.namespace, Verdicts: s.verdicts}
@@ -85,10 +86,10 @@ func (s *eventFlags) request() (*isthmusv1.WatchFlowsRequest, error) {
 	}
 	namespace, name, ok := strings.Cut(s.pod, "/")
 	if !ok || namespace == "" || name == "" {
-		return nil, usageError{fmt.Errorf("--pod %q: give NAMESPACE/NAME", s.pod)}
+		return nil, cli.Usagef("--pod %q: give NAMESPACE/NAME", s.pod)
 	}
 	if s.namespace != "" {
-		return nil, usageError{errors.New("--pod and --namespace: give one of them")}
+		return nil, cli.Usagef("--pod and --namespace: give one of them")
 	}
 	r.PodNamespace, r.PodName = namespace, name
 	return r, nil
@@ -107,7 +108,7 @@ func (e env) watchFlows(ctx context.Context, s *eventFlags, request *isthmusv1.W
 		for err == nil {
 			var m *isthmusv1.WatchFlowsResponse
 			if m, err = stream.Recv(); err == nil {
-				err = write(e.stdout, e.stderr, m)
+				err = write(e.Stdout, e.Stderr, m)
 			}
 		}
 		if errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled && stopped.Err() != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package node
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
 )
 
@@ -20,7 +21,7 @@ func (e env) statusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of this node; exit status 3 if it is not ready",
-		Args:  noArgs,
+		Args:  cli.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := s.check(); err != nil {
 				return err
@@ -34,12 +35,12 @@ func (e env) statusCommand() *cobra.Command {
 				return err
 			}
 			if s.output == "json" {
-				err = writeJSON(e.stdout, node)
+				err = writeJSON(e.Stdout, node)
 			} else {
-				err = writeStatus(e.stdout, node, s.output == "wide")
+				err = writeStatus(e.Stdout, node, s.output == "wide")
 			}
 			if err == nil && !node.GetReady() {
-				return errNotReady
+				return cli.ErrNotReady
 			}
 			return err
 		},
@@ -59,8 +60,8 @@ func writeStatus(out io.Writer, n *isthmusv1.GetNodeResponse, wide bool) error {
 	}
 	row("Node", "%s", n.GetNode())
 	row("Ready", "%s", ready)
-	row("Agent", "%s on %s (%s)", n.GetVersion(), orNone(n.GetOs()), orNone(n.GetPlatform()))
-	row("Pod ranges", "%s", orNone(strings.Join(n.GetPodCidrs(), ", ")))
+	row("Agent", "%s on %s (%s)", n.GetVersion(), cli.OrNone(n.GetOs()), cli.OrNone(n.GetPlatform()))
+	row("Pod ranges", "%s", cli.OrNone(strings.Join(n.GetPodCidrs(), ", ")))
 	row("Endpoints", "%d", n.GetEndpoints())
 	row("Known", "%d pods, %d policies", n.GetPodsKnown(), n.GetPolicies())
 	row("Applied", "%s", when(n.GetAppliedUnixNano()))
@@ -89,11 +90,4 @@ func when(unixNano int64) string {
 		return "never by this agent"
 	}
 	return time.Unix(0, unixNano).UTC().Format(time.RFC3339)
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
 }

@@ -1,25 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-)
 
-// directory creates a directory with one manifest file.
-func directory(t *testing.T, text string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "m.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
+)
 
 const policyHead = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web, namespace: shop}\nspec: "
 
@@ -59,7 +49,7 @@ func TestDiffPoliciesAlone(t *testing.T) {
 			policyHead + "{podSelector: {}, ingress: [{ports: [{port: 81}]}, {ports: [{port: 80}]}]}", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, b := directory(t, c.a), directory(t, c.b)
+			a, b := clitest.Directory(t, c.a), clitest.Directory(t, c.b)
 			for _, args := range [][]string{{a, b}, {b, a}} {
 				status, out, errs := ctl("diff", args[0], args[1])
 				if (status == 0) != c.same || status == 2 || strings.HasSuffix(out, "changes=0\n") != c.same {
@@ -79,8 +69,8 @@ func TestDiffPoliciesAlone(t *testing.T) {
 // diff lists policies that differ even if no verdict does.
 func TestDiffNamesPolicies(t *testing.T) {
 	pod := "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop, labels: {app: web}}, spec: {containers: [{name: c}]}}\n---\n"
-	a := directory(t, pod+policyHead+"{podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: nobody}}}]}]}")
-	b := directory(t, pod+policyHead+"{podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: noone}}}]}]}")
+	a := clitest.Directory(t, pod+policyHead+"{podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: nobody}}}]}]}")
+	b := clitest.Directory(t, pod+policyHead+"{podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: noone}}}]}]}")
 	status, out, _ := ctl("diff", a, b)
 	if want := "policies that differ: NetworkPolicy shop/web\ndiff: changes=0\n"; status != 0 || out != want {
 		t.Errorf("exit status %d, %q, want %q", status, out, want)
@@ -100,7 +90,7 @@ func TestDiffNamesPolicies(t *testing.T) {
 // diff adds no placeholder pod for a policy if the manifests have pods that it selects.
 func TestDiffAssumesNoMoreThanItMust(t *testing.T) {
 	pods := "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop, labels: {app: web}}, spec: {containers: [{name: c}]}}\n---\n"
-	a := directory(t, pods+policyHead+"{podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: nobody}}}]}]}")
+	a := clitest.Directory(t, pods+policyHead+"{podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: nobody}}}]}]}")
 	if _, _, errs := ctl("diff", a, a); strings.Contains(errs, "select none") {
 		t.Errorf("assumed: %q", errs)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
 	"bufio"
@@ -12,12 +12,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // compileOptions are the flags of compile.
 type compileOptions struct {
-	source
+	cluster.Source
 	nodes  []string
 	os     string
 	hns    []string
@@ -37,35 +39,35 @@ entries of the BPF maps. With --os windows, print the requests that the agent se
 endpoints that deny everything; the output is always JSON. With --node, the node may run the other system.
 
 Exit status: 0 on success, 2 after an error.`,
-		Args: noArgs,
-		RunE: answering(func(c *cobra.Command, _ []string) error { return o.complete(e.compile(c.Context(), o)) }),
+		Args: cli.NoArgs,
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error { return o.Complete(e.compile(c.Context(), o)) }),
 	}
-	o.register(c)
-	o.registerPlaceholders(c)
+	o.Register(c)
+	o.RegisterPlaceholders(c)
 	f := c.Flags()
 	f.StringSliceVar(&o.nodes, "node", nil, "compile for these nodes only")
 	f.StringVar(&o.os, "os", "", "linux or windows: print what the agent writes on this system")
 	f.StringSliceVar(&o.hns, "hns", []string{"13.3"}, "versions of HNS to print requests for")
 	f.StringVar(&o.mode, "hns-mode", "l2bridge", "network type of Windows nodes: l2bridge or overlay")
-	registerOutput(c, &o.output, "text", "json")
+	cli.RegisterOutput(c, &o.output, "text", "json")
 	return c
 }
 
 func (e env) compile(ctx context.Context, o *compileOptions) error {
-	if err := checkOutput(o.output, "text", "json"); err != nil {
+	if err := cli.CheckOutput(o.output, "text", "json"); err != nil {
 		return err
 	}
 	if !slices.Contains([]string{"", string(model.Linux), string(model.Windows)}, o.os) {
-		return usageError{fmt.Errorf("--os %q: give linux or windows", o.os)}
+		return cli.Usagef("--os %q: give linux or windows", o.os)
 	}
 	if o.mode != "l2bridge" && o.mode != "overlay" {
-		return usageError{fmt.Errorf("--hns-mode %q: give l2bridge or overlay", o.mode)}
+		return cli.Usagef("--hns-mode %q: give l2bridge or overlay", o.mode)
 	}
 	versions, err := parseVersions(o.hns)
 	if err != nil {
 		return err
 	}
-	s, err := e.open(ctx, &o.source)
+	s, err := o.Open(ctx, e.Stderr)
 	if err != nil {
 		return err
 	}
@@ -73,7 +75,7 @@ func (e env) compile(ctx context.Context, o *compileOptions) error {
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriterSize(e.stdout, 1<<16)
+	out := bufio.NewWriterSize(e.Stdout, 1<<16)
 	switch model.OS(o.os) {
 	case model.Linux:
 		err = compileEach(ctx, e, out, nodes, o.output == "json", func(n *model.Node) (*mapsReport, error) { return reportMaps(s, n) })
@@ -97,22 +99,22 @@ type nodeAnswer interface {
 
 // compileEach reports on the nodes in order; it compiles several at a time.
 func compileEach[T nodeAnswer](ctx context.Context, e env, out io.Writer, nodes []*model.Node, asJSON bool, report func(*model.Node) (T, error)) error {
-	progress := e.progress("compile", "nodes")
-	list := &jsonList{out: out}
-	err := inOrder(ctx, len(nodes), func(i int) (T, error) { return report(nodes[i]) }, func(i int, r T) error {
+	progress := e.Progress("compile", "nodes")
+	list := cli.NewJSONList(out)
+	err := cli.InOrder(ctx, len(nodes), func(i int) (T, error) { return report(nodes[i]) }, func(i int, r T) error {
 		progress(i+1, len(nodes))
 		if !asJSON {
 			return r.write(out, i == 0)
 		}
 		for _, element := range r.elements() {
-			if err := list.add(element); err != nil {
+			if err := list.Add(element); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	if err == nil && asJSON {
-		err = list.close()
+		err = list.Close()
 	}
 	return err
 }
@@ -123,7 +125,7 @@ func (o *compileOptions) choose(s *model.Snapshot) ([]*model.Node, error) {
 	for _, name := range o.nodes {
 		n, ok := s.Nodes.Get(name)
 		if !ok {
-			return nil, usageError{fmt.Errorf("--node %s: no such node; there are: %s", name, orNone(shorten(nodeNames(s), 5)))}
+			return nil, cli.Usagef("--node %s: no such node; there are: %s", name, cli.OrNone(cli.Shorten(nodeNames(s), 5)))
 		}
 		nodes = append(nodes, n)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
 	"cmp"
@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -19,7 +21,7 @@ import (
 
 // diffOptions are the flags of diff.
 type diffOptions struct {
-	source
+	cluster.Source
 	output string
 	limit  int
 }
@@ -39,31 +41,31 @@ both directories. So it also compares directories that hold only policies. --wit
 Exit status: 0 no verdict differs, 1 some do, 2 the command line or a manifest is invalid, or a directory is empty.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usageError{fmt.Errorf("give two directories of manifests: see %s --help", c.CommandPath())}
+				return cli.Usagef("give two directories of manifests: see %s --help", c.CommandPath())
 			}
 			return nil
 		},
-		RunE: answering(func(c *cobra.Command, args []string) error {
-			return o.complete(e.diff(c.Context(), o, args[0], args[1]))
+		RunE: cli.Answering(func(c *cobra.Command, args []string) error {
+			return o.Complete(e.diff(c.Context(), o, args[0], args[1]))
 		}),
 	}
-	o.registerReading(c)
-	c.Flags().BoolVar(&o.placeholders, "witnesses", true, "add placeholder pods for policies that differ and select none, to compare their effect")
-	registerOutput(c, &o.output, "text", "json")
+	o.RegisterReading(c)
+	c.Flags().BoolVar(&o.Placeholders, "witnesses", true, "add placeholder pods for policies that differ and select none, to compare their effect")
+	cli.RegisterOutput(c, &o.output, "text", "json")
 	c.Flags().IntVar(&o.limit, "limit", 200, "maximum number of differences that text shows for each system; 0 means all")
 	return c
 }
 
 // assume adds placeholder pods for policies that select none, and reports them.
 func (o *diffOptions) assume(was, is *model.Objects) []string {
-	if !o.placeholders {
+	if !o.Placeholders {
 		return nil
 	}
 	a := complete.Assume(was, is)
 	if len(a.Pods) == 0 {
 		return nil
 	}
-	said := []string{fmt.Sprintf("%d pods for %d policies that differ and select none: %s", len(a.Pods), a.Policies, shorten(a.Pods, 5))}
+	said := []string{fmt.Sprintf("%d pods for %d policies that differ and select none: %s", len(a.Pods), a.Policies, cli.Shorten(a.Pods, 5))}
 	if a.Cut {
 		said = append(said, fmt.Sprintf("the limit is %d pods: other selectors of these policies are not compared; add pods to the manifests", complete.MaxAssumed))
 	}
@@ -71,39 +73,39 @@ func (o *diffOptions) assume(was, is *model.Objects) []string {
 }
 
 func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
-	if err := checkOutput(o.output, "text", "json"); err != nil {
+	if err := cli.CheckOutput(o.output, "text", "json"); err != nil {
 		return err
 	}
 	if o.limit < 0 {
-		return usageError{fmt.Errorf("--limit %d: give 0 or more", o.limit)}
+		return cli.Usagef("--limit %d: give 0 or more", o.limit)
 	}
-	was, problems, err := o.readDir(ctx, a)
+	was, problems, err := o.ReadDir(ctx, a)
 	if err == nil {
-		err = e.reportProblems(&o.source, problems)
+		err = o.Report(e.Stderr, problems)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", a, err)
 	}
-	is, problems, err := o.readDir(ctx, b)
+	is, problems, err := o.ReadDir(ctx, b)
 	if err == nil {
-		problems.assumed = append(o.assume(&was, &is), assumptions(complete.Place(&was, &is))...)
-		err = e.reportProblems(&o.source, problems)
+		problems.Assumed = append(o.assume(&was, &is), cluster.Assumptions(complete.Place(&was, &is))...)
+		err = o.Report(e.Stderr, problems)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", b, err)
 	}
 	p := reach.New(was.Snapshot(), is.Snapshot())
-	p.Progress = e.progress("diff", "groups")
+	p.Progress = e.Progress("diff", "groups")
 	e.warnCrowded(p)
 	r := compareVersions(p)
 	r.Policies = reach.Differing(was.Policies, is.Policies)
 	if o.output == "json" {
-		err = encodeJSON(e.stdout, r)
+		err = cli.EncodeJSON(e.Stdout, r)
 	} else {
-		err = r.write(e.stdout, o.limit)
+		err = r.write(e.Stdout, o.limit)
 	}
 	if err == nil && len(r.Changes) > 0 {
-		return errNo
+		return cli.ErrNo
 	}
 	return err
 }
@@ -215,11 +217,11 @@ func (r *diffReport) write(out io.Writer, limit int) error {
 		pods []string
 	}{{"first", r.OnlyA}, {"second", r.OnlyB}} {
 		if len(only.pods) > 0 {
-			fmt.Fprintf(&b, "not compared, only in the %s: %s\n", only.in, shorten(only.pods, 10))
+			fmt.Fprintf(&b, "not compared, only in the %s: %s\n", only.in, cli.Shorten(only.pods, 10))
 		}
 	}
 	if len(r.Changes) == 0 && len(r.Policies) > 0 {
-		fmt.Fprintf(&b, "policies that differ: %s\n", shorten(r.Policies, 10))
+		fmt.Fprintf(&b, "policies that differ: %s\n", cli.Shorten(r.Policies, 10))
 	}
 	fmt.Fprintf(&b, "diff: changes=%d\n", len(r.Changes))
 	_, err := io.WriteString(out, b.String())
@@ -234,5 +236,5 @@ func (c diffChange) write(b *strings.Builder, os model.OS) {
 		}
 	}
 	fmt.Fprintf(b, "  %s -> %s  %s  (%s)\n    from  %s\n    to    %s\n", c.Was, c.Is, reach.PortsText(c.Ports), strings.Join(sides, ", "),
-		shorten(c.from, 10), shorten(c.to, 10))
+		cli.Shorten(c.from, 10), cli.Shorten(c.to, 10))
 }

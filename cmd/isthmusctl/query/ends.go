@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
 )
@@ -58,12 +57,4 @@ func title(names []string) string {
 		return names[0]
 	}
 	return fmt.Sprintf("%s +%d", names[0], len(names)-1)
-}
-
-// shorten lists a few names in full and counts the rest.
-func shorten(names []string, few int) string {
-	if len(names) <= few {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
@@ -34,10 +34,10 @@ func parseVersions(texts []string) ([]hnsVersion, error) {
 		n, err2 := strconv.ParseUint(minor, 10, 16)
 		v := hns.Version{Major: int(m), Minor: int(n)}
 		if !found || err1 != nil || err2 != nil {
-			return nil, usageError{fmt.Errorf("--hns %q: give a version such as %s", t, versionsText(hns.Profiles()))}
+			return nil, cli.Usagef("--hns %q: give a version such as %s", t, versionsText(hns.Profiles()))
 		}
 		if !v.Supports(hns.Schema2API) {
-			return nil, usageError{fmt.Errorf("--hns %q: older than 9.2, the oldest that Isthmus supports", t)}
+			return nil, cli.Usagef("--hns %q: older than 9.2, the oldest that Isthmus supports", t)
 		}
 		all = append(all, v)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/analysis/lint"
@@ -43,7 +44,7 @@ func TestExactOnWindows(t *testing.T) {
 			t.Errorf("no rule of the example has %s", c)
 		}
 	}
-	s, _, err := (&source{manifests: "testdata/mixed"}).load(context.Background())
+	s, _, err := (&cluster.Source{Manifests: "testdata/mixed"}).Load(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -13,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
@@ -20,7 +20,7 @@ import (
 
 // explainOptions are the flags of explain.
 type explainOptions struct {
-	source
+	cluster.Source
 	from, to string
 	protocol string
 	port     string
@@ -40,33 +40,33 @@ Ends are namespace/pod, namespace/pod@IP for one of several addresses, or an IP 
 number, or a name that the destination pod gives to one of its ports.
 
 Exit status: 0 allowed, 1 denied, 2 anything else.`,
-		Args: noArgs,
-		RunE: answering(func(c *cobra.Command, _ []string) error { return o.complete(e.explain(c, o)) }),
+		Args: cli.NoArgs,
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error { return o.Complete(e.explain(c, o)) }),
 	}
-	o.register(c)
-	o.registerPlaceholders(c)
+	o.Register(c)
+	o.RegisterPlaceholders(c)
 	f := c.Flags()
 	f.StringVar(&o.from, "from", "", "source of the connection")
 	f.StringVar(&o.to, "to", "", "destination of the connection")
 	f.StringVar(&o.protocol, "protocol", "tcp", "tcp, udp, sctp, icmp, icmpv6 or a number")
 	f.StringVarP(&o.port, "port", "p", "", "destination port: a number, or a port name of the destination pod")
 	f.StringSliceVar(&o.hns, "hns", nil, "versions of HNS to check for Windows nodes (default all supported versions)")
-	registerOutput(c, &o.output, "text", "wide", "json")
+	cli.RegisterOutput(c, &o.output, "text", "wide", "json")
 	return c
 }
 
 func (e env) explain(c *cobra.Command, o *explainOptions) error {
-	if err := checkOutput(o.output, "text", "wide", "json"); err != nil {
+	if err := cli.CheckOutput(o.output, "text", "wide", "json"); err != nil {
 		return err
 	}
 	if o.from == "" || o.to == "" {
-		return usageError{errors.New("explain: give both --from and --to")}
+		return cli.Usagef("explain: give both --from and --to")
 	}
 	versions, err := parseVersions(o.hns)
 	if err != nil {
 		return err
 	}
-	s, err := e.open(c.Context(), &o.source)
+	s, err := o.Open(c.Context(), e.Stderr)
 	if err != nil {
 		return err
 	}
@@ -74,16 +74,16 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 	if err != nil {
 		return err
 	}
-	x := explain.Flow(s, flow, o.services, func(pod *model.Pod, d model.Direction, remote netip.Addr) []explain.Enforcement {
+	x := explain.Flow(s, flow, o.Services, func(pod *model.Pod, d model.Direction, remote netip.Addr) []explain.Enforcement {
 		return checkEnforcement(s, pod, d, remote, flow, versions)
 	})
 	if o.output == "json" {
-		err = encodeJSON(e.stdout, x)
+		err = cli.EncodeJSON(e.Stdout, x)
 	} else {
-		err = writeExplanation(e.stdout, x, o.output == "wide")
+		err = writeExplanation(e.Stdout, x, o.output == "wide")
 	}
 	if err == nil && x.Verdict == model.Deny.String() {
-		return errNo
+		return cli.ErrNo
 	}
 	return err
 }
@@ -107,7 +107,7 @@ func writeExplanation(out io.Writer, x *explain.Report, wide bool) error {
 }
 
 func writeSide(b *strings.Builder, r *explain.Side, wide bool) {
-	fmt.Fprintf(b, "\n%s of %s, on node %s (%s): %s\n", r.Direction, r.Pod, orNone(r.Node), r.OS, r.Decision.Verdict)
+	fmt.Fprintf(b, "\n%s of %s, on node %s (%s): %s\n", r.Direction, r.Pod, cli.OrNone(r.Node), r.OS, r.Decision.Verdict)
 	fmt.Fprintf(b, "  because   %s\n", r.Decision.Text)
 	if len(r.Isolating) > 0 {
 		fmt.Fprintf(b, "  isolated  by %s\n", strings.Join(r.Isolating, ", "))
@@ -178,14 +178,4 @@ func countRules(b *strings.Builder, rules []explain.Rule) {
 		}
 	}
 	fmt.Fprintf(b, "  rules     %d that could apply: %s (-o wide lists them)\n", len(rules), strings.Join(parts, ", "))
-}
-
-func encodeJSON(out io.Writer, value any) error {
-	enc := json.NewEncoder(out)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(value); err != nil {
-		return fmt.Errorf("encode answer: %w", err)
-	}
-	return nil
 }

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
 	"strings"
 	"testing"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
 )
 
 // An explanation names the Service that may hide the client, and refuses to answer for the
 // addresses of the Service, which policy never sees.
 func TestExplainServices(t *testing.T) {
-	dir := directory(t, `
+	dir := clitest.Directory(t, `
 apiVersion: v1
 kind: Pod
 metadata: {name: web, namespace: shop, labels: {app: web}}
@@ -40,5 +42,23 @@ status: {loadBalancer: {ingress: [{ip: 198.51.100.4}]}}
 		if status, out, errs := ctl(args...); status != 2 || out != "" || !strings.Contains(errs, address+" is an address of Service shop/front") || !strings.Contains(errs, "shop/web") {
 			t.Errorf("to %s: exit status %d, %q, %q", address, status, out, errs)
 		}
+	}
+}
+
+// A stored policy with a malformed subject denies, and explain reports the reason.
+func TestStoredMalformedSubject(t *testing.T) {
+	dir := clitest.Directory(t, clusterHead+`
+  tier: Admin
+  priority: 1
+  subject: {namespaces: {matchExpressions: [{key: team, operator: in, values: [x]}]}}
+  ingress: [{action: Deny, from: [{namespaces: {}}]}]
+---
+{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop}, spec: {containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: lab}, spec: {containers: [{name: c}]}}
+`)
+	status, out, errs := ctl("explain", "--stored", "-m", dir, "--from", "lab/p", "--to", "shop/p", "-p", "80")
+	if status != 1 || !strings.Contains(out, "ingress rule 0 of ClusterNetworkPolicy guard") || !strings.Contains(errs, "its Deny rules apply to every pod") {
+		t.Errorf("exit status %d, %q, %q", status, out, errs)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
 	"context"
@@ -11,13 +11,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/lint"
 )
 
 // lintOptions are the flags of lint.
 type lintOptions struct {
-	source
+	cluster.Source
 	platforms []string
 	failOn    string
 	output    string
@@ -33,25 +35,25 @@ allows (over-blocks), or not at all (refused). Also report likely mistakes: sele
 that resolve nowhere, rules that repeat others, equal priorities, and more. docs/isthmusctl.md lists all checks.
 
 Exit status: 0 nothing found as severe as --fail-on, 1 something found, 2 anything else.`,
-		Args: noArgs,
-		RunE: answering(func(c *cobra.Command, _ []string) error { return e.lint(c.Context(), o) }),
+		Args: cli.NoArgs,
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error { return e.lint(c.Context(), o) }),
 	}
-	o.register(c)
+	o.Register(c)
 	f := c.Flags()
 	f.StringSliceVar(&o.platforms, "platform", []string{"linux", "hns-9.5", "hns-13.3", "hns-15.5"},
 		"platforms to check: linux, linux-VERSION of the kernel, hns-VERSION")
 	f.StringVar(&o.failOn, "fail-on", "warning", "lowest severity that makes the exit status 1: error, warning, note or never")
-	registerOutput(c, &o.output, "text", "wide", "json")
+	cli.RegisterOutput(c, &o.output, "text", "wide", "json")
 	return c
 }
 
 func (e env) lint(ctx context.Context, o *lintOptions) error {
-	if err := checkOutput(o.output, "text", "wide", "json"); err != nil {
+	if err := cli.CheckOutput(o.output, "text", "wide", "json"); err != nil {
 		return err
 	}
 	threshold := lint.Severity(slices.Index([]string{"note", "warning", "error", "never"}, o.failOn))
 	if threshold < 0 {
-		return usageError{fmt.Errorf("--fail-on %q: give error, warning, note or never", o.failOn)}
+		return cli.Usagef("--fail-on %q: give error, warning, note or never", o.failOn)
 	}
 	platforms, err := parsePlatforms(o.platforms)
 	if err != nil {
@@ -61,7 +63,7 @@ func (e env) lint(ctx context.Context, o *lintOptions) error {
 	if err != nil {
 		return err
 	}
-	inexact, err := findInexact(ctx, l, platforms, e.progress("lint", "nodes"))
+	inexact, err := findInexact(ctx, l, platforms, e.Progress("lint", "nodes"))
 	if err != nil {
 		return err
 	}
@@ -70,29 +72,29 @@ func (e env) lint(ctx context.Context, o *lintOptions) error {
 	}
 	r := l.Report(lintPlatforms(platforms), findings)
 	if o.output == "json" {
-		err = encodeJSON(e.stdout, r)
+		err = cli.EncodeJSON(e.Stdout, r)
 	} else {
-		err = writeLint(e.stdout, r, o.output == "wide")
+		err = writeLint(e.Stdout, r, o.output == "wide")
 	}
 	if err == nil && slices.ContainsFunc(r.Findings, func(f lint.Finding) bool { return f.Severity >= threshold }) {
-		return errNo
+		return cli.ErrNo
 	}
 	return err
 }
 
 // read loads the cluster; lint reports documents with errors as findings.
 func (o *lintOptions) read(ctx context.Context) (*lint.Cluster, []lint.Finding, error) {
-	if err := o.check(); err != nil {
+	if err := o.Check(); err != nil {
 		return nil, nil, err
 	}
-	if o.kubeconfig != "" {
-		s, p, err := o.load(ctx)
+	if o.Kubeconfig != "" {
+		s, p, err := o.Load(ctx)
 		if err != nil {
 			return nil, nil, err
 		}
-		return lint.NewCluster(s, s, nil), p.findings(), nil
+		return lint.NewCluster(s, s, nil), findings(p), nil
 	}
-	objects, p, err := o.readDir(ctx, o.manifests)
+	objects, p, err := o.ReadDir(ctx, o.Manifests)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -102,15 +104,16 @@ func (o *lintOptions) read(ctx context.Context) (*lint.Cluster, []lint.Finding, 
 	complete.Place(&placed)
 	l := lint.NewCluster(placed.Snapshot(), declared, objects.Namespaces)
 	l.Services = objects.Services
-	return l, p.findings(), nil
+	return l, findings(p), nil
 }
 
-func (p problems) findings() []lint.Finding {
+// findings returns the problems of reading as findings.
+func findings(p cluster.Problems) []lint.Finding {
 	var all []lint.Finding
-	for _, b := range p.bad {
+	for _, b := range p.Bad {
 		all = append(all, lint.Finding{Severity: lint.Error, Check: "bad-document", Message: b})
 	}
-	for _, w := range p.warnings {
+	for _, w := range p.Warnings {
 		all = append(all, lint.Finding{Severity: lint.Warning, Check: "document", Message: w})
 	}
 	return all

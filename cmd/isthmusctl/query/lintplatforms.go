@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
 	"github.com/isthmus-net/isthmus/common/analysis/lint"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -46,7 +47,7 @@ func parsePlatforms(texts []string) ([]platform, error) {
 			p := platform{Platform: lint.Platform{Name: t, Features: model.Features{OS: model.Linux, Platform: "kernel " + version, IPv6: true}}}
 			major, minor, err := kernelVersion(version)
 			if given && err != nil {
-				return nil, usageError{fmt.Errorf("--platform %q: give the version of a kernel such as linux-6.1", t)}
+				return nil, cli.Usagef("--platform %q: give the version of a kernel such as linux-6.1", t)
 			}
 			if given && (major < minKernel[0] || major == minKernel[0] && minor < minKernel[1]) {
 				p.Refuses = fmt.Sprintf("kernel %s is older than %d.%d, the oldest that Isthmus is tested on", version, minKernel[0], minKernel[1])
@@ -55,13 +56,13 @@ func parsePlatforms(texts []string) ([]platform, error) {
 		case os == "hns" && given:
 			versions, err := parseVersions([]string{version})
 			if err != nil {
-				return nil, usageError{fmt.Errorf("--platform %q: give a version such as hns-13.3, 9.2 or newer", t)}
+				return nil, cli.Usagef("--platform %q: give a version such as hns-13.3, 9.2 or newer", t)
 			}
 			v := versions[0]
 			all = append(all, platform{hns: v, Platform: lint.Platform{Name: "hns-" + v.String(),
 				Features: model.Features{OS: model.Windows, Platform: platformName(v), IPv6: v.Supports(hns.DualStack)}}})
 		default:
-			return nil, usageError{fmt.Errorf("--platform %q: give linux, linux-6.1 or hns-13.3", t)}
+			return nil, cli.Usagef("--platform %q: give linux, linux-6.1 or hns-13.3", t)
 		}
 	}
 	return all, nil
@@ -116,7 +117,7 @@ func findInexact(ctx context.Context, l *lint.Cluster, platforms []platform, pro
 	}
 	nodes, chunks := nodeNames(l.Snapshot), slices.Collect(slices.Chunk(l.Unselecting(), placeholdersPerNode))
 	found, seen := &inexactness{lowered: make(map[loweringKey][]model.Unsupported)}, make(map[model.TableID]bool)
-	return found, inOrder(ctx, len(nodes)+len(chunks), func(i int) (compiledNode, error) {
+	return found, cli.InOrder(ctx, len(nodes)+len(chunks), func(i int) (compiledNode, error) {
 		var c compiledNode
 		if i < len(nodes) {
 			c.state, c.reported = compileNode(l.Snapshot, nodes[i])

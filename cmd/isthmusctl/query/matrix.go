@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
 	"bufio"
@@ -12,13 +12,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // matrixOptions are the flags of matrix.
 type matrixOptions struct {
-	source
+	cluster.Source
 	port, protocol         string
 	namespaces, froms, tos []string
 	outside, v6            bool
@@ -36,11 +38,11 @@ distinguish. Pods that no policy distinguishes share a row and a column.
 
 --outside adds address ranges that belong to no pod. Nodes are not shown: a pod's own node always reaches
 it, and isthmusctl explain answers for any other flow.`,
-		Args: noArgs,
-		RunE: answering(func(c *cobra.Command, _ []string) error { return o.complete(e.matrix(c.Context(), o)) }),
+		Args: cli.NoArgs,
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error { return o.Complete(e.matrix(c.Context(), o)) }),
 	}
-	o.register(c)
-	o.registerPlaceholders(c)
+	o.Register(c)
+	o.RegisterPlaceholders(c)
 	f := c.Flags()
 	f.StringVarP(&o.port, "port", "p", "", "show this port only")
 	f.StringVar(&o.protocol, "protocol", "tcp", "protocol of --port; a protocol without ports needs no --port")
@@ -50,29 +52,29 @@ it, and isthmusctl explain answers for any other flow.`,
 	f.BoolVar(&o.outside, "outside", false, "also show address ranges outside the cluster")
 	f.BoolVar(&o.v6, "ipv6", false, "show flows over IPv6 instead of IPv4")
 	f.IntVar(&o.maxGroups, "max-groups", 0, "maximum number of rows or columns (default 60; html 300; csv and json 2000)")
-	registerOutput(c, &o.output, "text", "wide", "csv", "html", "json")
+	cli.RegisterOutput(c, &o.output, "text", "wide", "csv", "html", "json")
 	return c
 }
 
 func (e env) matrix(ctx context.Context, o *matrixOptions) error {
-	if err := checkOutput(o.output, "text", "wide", "csv", "html", "json"); err != nil {
+	if err := cli.CheckOutput(o.output, "text", "wide", "csv", "html", "json"); err != nil {
 		return err
 	}
 	only, err := o.only()
 	if err != nil {
 		return err
 	}
-	s, err := e.open(ctx, &o.source)
+	s, err := o.Open(ctx, e.Stderr)
 	if err != nil {
 		return err
 	}
 	for _, name := range slices.Concat(o.namespaces, o.froms, o.tos) {
 		if _, ok := s.Namespaces.Get(name); !ok {
-			return usageError{fmt.Errorf("no namespace %s: check the spelling", name)}
+			return cli.Usagef("no namespace %s: check the spelling", name)
 		}
 	}
 	p := reach.New(s)
-	p.Progress = e.progress("matrix", "groups")
+	p.Progress = e.Progress("matrix", "groups")
 	e.warnCrowded(p)
 	m := newMatrix(p, only)
 	groups := p.Groups(o.v6)
@@ -83,7 +85,7 @@ func (e env) matrix(ctx context.Context, o *matrixOptions) error {
 	if err := o.bound(m); err != nil {
 		return err
 	}
-	out := bufio.NewWriterSize(e.stdout, 1<<16)
+	out := bufio.NewWriterSize(e.Stdout, 1<<16)
 	switch o.output {
 	case "csv":
 		err = m.writeCSV(out)
@@ -115,21 +117,21 @@ func (p onePort) String() string {
 func (o *matrixOptions) only() (*onePort, error) {
 	p, err := model.ParseProtocol(o.protocol)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("--protocol: %w", err)}
+		return nil, cli.Usagef("--protocol: %w", err)
 	}
 	switch {
 	case o.port == "" && p.HasPorts() && p != model.TCP:
-		return nil, usageError{fmt.Errorf("--protocol %s: give --port, too", p)}
+		return nil, cli.Usagef("--protocol %s: give --port, too", p)
 	case o.port == "" && p.HasPorts():
 		return nil, nil
 	case o.port == "":
 		return &onePort{protocol: p}, nil
 	case !p.HasPorts():
-		return nil, usageError{fmt.Errorf("--port %q: %s has no ports", o.port, p)}
+		return nil, cli.Usagef("--port %q: %s has no ports", o.port, p)
 	}
 	n, err := strconv.ParseUint(o.port, 10, 16)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("--port %q: give a number from 0 to 65535", o.port)}
+		return nil, cli.Usagef("--port %q: give a number from 0 to 65535", o.port)
 	}
 	return &onePort{p, uint16(n)}, nil
 }
@@ -153,14 +155,14 @@ func (o *matrixOptions) choose(groups []*reach.Group, namespaces []string) []*re
 func (o *matrixOptions) bound(m *matrix) error {
 	limit := map[string]int{"text": 60, "wide": 60, "html": 300, "csv": 2000, "json": 2000}[o.output]
 	if o.maxGroups < 0 {
-		return usageError{fmt.Errorf("--max-groups %d: give 1 or more", o.maxGroups)}
+		return cli.Usagef("--max-groups %d: give 1 or more", o.maxGroups)
 	}
 	if o.maxGroups > 0 {
 		limit = o.maxGroups
 	}
 	if n := max(len(m.rows), len(m.columns)); n > limit {
-		return usageError{fmt.Errorf("%d groups of pods are more than %d in %s: narrow it with --namespace, --from-namespace or "+
-			"--to-namespace, write csv, or raise --max-groups", n, limit, o.output)}
+		return cli.Usagef("%d groups of pods are more than %d in %s: narrow it with --namespace, --from-namespace or "+
+			"--to-namespace, write csv, or raise --max-groups", n, limit, o.output)
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
 )
 
@@ -52,7 +53,7 @@ func (m *matrix) writeJSON(out io.Writer) error {
 		}
 	}
 	var head bytes.Buffer
-	if err := encodeJSON(&head, r); err != nil {
+	if err := cli.EncodeJSON(&head, r); err != nil {
 		return err
 	}
 	const tail = "]\n}\n" // the end of a report without cells

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
 )
 
@@ -217,14 +218,14 @@ func (m *matrix) writeHTML(out io.Writer) error {
 	head := htmlHead{Heading: m.heading()}
 	for j, g := range m.columns {
 		titles[j] = title(names(g))
-		head.Columns = append(head.Columns, htmlRow{Name: titles[j], Title: shorten(names(g), 50)})
+		head.Columns = append(head.Columns, htmlRow{Name: titles[j], Title: cli.Shorten(names(g), 50)})
 	}
 	if err := t.ExecuteTemplate(out, "head", head); err != nil {
 		return fmt.Errorf("write html: %w", err)
 	}
 	err = m.each(func(i int, row []matrixCell) error {
 		all := names(m.rows[i])
-		r := htmlRow{Name: title(all), Title: shorten(all, 50), Cells: make([]htmlCell, len(row))}
+		r := htmlRow{Name: title(all), Title: cli.Shorten(all, 50), Cells: make([]htmlCell, len(row))}
 		for j, c := range row {
 			r.Cells[j] = m.htmlCell(c)
 			r.Cells[j].Title = r.Name + " -> " + titles[j]

@@ -1,16 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
 	"encoding/json"
+	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/clitest"
 )
 
-const hospital = "../../deploy/examples/hospital"
+const hospital = "../../../deploy/examples/hospital"
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// table matches the numbers of tables, which vary with details of the compiler.
+var table = regexp.MustCompile(`[0-9a-f]{32}`)
+
+// ctl runs a command line of isthmusctl.
+func ctl(args ...string) (status int, stdout, stderr string) { return clitest.Run(Commands, args...) }
 
 // TestOfflineGolden runs the offline commands over whole directories and compares the output
 // with the golden files.
@@ -58,19 +70,7 @@ func TestOfflineGolden(t *testing.T) {
 			if _, again, _ := ctl(args...); table.ReplaceAllString(again, strings.Repeat("f", 32)) != out {
 				t.Error("differs from run to run")
 			}
-			path := filepath.Join("testdata", "golden", name)
-			if *update {
-				if err := os.WriteFile(path, []byte(out), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if out != string(want) {
-				t.Errorf("got\n%s\nwant\n%s", out, want)
-			}
+			clitest.Golden(t, filepath.Join("testdata", "golden", name), out, *update)
 		})
 	}
 }

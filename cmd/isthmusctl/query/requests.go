@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
 	"cmp"
@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -66,7 +67,7 @@ func (r requestsReports) elements() []any {
 }
 
 // write implements nodeAnswer; requests are always printed as JSON.
-func (r requestsReports) write(out io.Writer, _ bool) error { return encodeJSON(out, r) }
+func (r requestsReports) write(out io.Writer, _ bool) error { return cli.EncodeJSON(out, r) }
 
 // hostAddresses are the addresses of the node that reach its pods under any policy: its own,
 // and on an l2bridge the address of the host in the pod network.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package query
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -225,7 +226,7 @@ func (r *nodeReport) write(out io.Writer, first bool) error {
 	for _, t := range r.Tables {
 		pods += len(t.Pods)
 	}
-	fmt.Fprintf(&b, "node %s (%s): %d pods, %d tables, %d peer classes, %d port classes\n", r.Node, orNone(string(r.OS)), pods,
+	fmt.Fprintf(&b, "node %s (%s): %d pods, %d tables, %d peer classes, %d port classes\n", r.Node, cli.OrNone(string(r.OS)), pods,
 		len(r.Tables), len(r.Peers), len(r.Ports))
 	for _, u := range r.Unsupported {
 		fmt.Fprintf(&b, "not exact: %s\n", u)
@@ -239,7 +240,7 @@ func (r *nodeReport) write(out io.Writer, first bool) error {
 		p.write(&b)
 	}
 	for _, t := range r.Tables {
-		fmt.Fprintf(&b, "\ntable %d: %s\n", t.Table, shorten(t.Pods, 10))
+		fmt.Fprintf(&b, "\ntable %d: %s\n", t.Table, cli.Shorten(t.Pods, 10))
 		r.writeSide(&b, "ingress from", t.Ingress)
 		r.writeSide(&b, "egress to", t.Egress)
 	}
@@ -248,7 +249,7 @@ func (r *nodeReport) write(out io.Writer, first bool) error {
 }
 
 func (p *peersReport) write(b *strings.Builder) {
-	fmt.Fprintf(b, "  %d  %s: %s\n", p.Class, p.Kind, orNone(shorten(slices.Concat(p.Addresses, p.Prefixes), 5)))
+	fmt.Fprintf(b, "  %d  %s: %s\n", p.Class, p.Kind, cli.OrNone(cli.Shorten(slices.Concat(p.Addresses, p.Prefixes), 5)))
 	for _, t := range p.Terms {
 		fmt.Fprintf(b, "       matches %s\n", t)
 	}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// RegisterOutput registers --output; the first form is the default.
+func RegisterOutput(c *cobra.Command, p *string, forms ...string) {
+	c.Flags().StringVarP(p, "output", "o", forms[0], strings.Join(forms, ", "))
+}
+
+// CheckOutput rejects a value of --output that is none of the forms.
+func CheckOutput(output string, forms ...string) error {
+	if !slices.Contains(forms, output) {
+		return Usagef("--output %q: give one of %s", output, strings.Join(forms, ", "))
+	}
+	return nil
+}
+
+// EncodeJSON writes a value as indented JSON.
+func EncodeJSON(out io.Writer, value any) error {
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(value); err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	return nil
+}
+
+// OrNone returns the text, or "none" for an empty one.
+func OrNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// Shorten lists a few names in full and counts the rest.
+func Shorten(names []string, few int) string {
+	if len(names) <= few {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+}

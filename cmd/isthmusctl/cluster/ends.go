@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Addresses returns the addresses of one end of a flow, which is namespace/pod,
+// namespace/pod@IP or an IP address.
+func Addresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(strings.TrimPrefix(text, "ip:")); err == nil {
+		if a.Zone() != "" {
+			return nil, cli.Usagef("address %s: remove the zone", text)
+		}
+		return []netip.Addr{a.Unmap()}, nil
+	}
+	name, only, one := strings.Cut(text, "@")
+	namespace, pod, ok := strings.Cut(name, "/")
+	if !ok || namespace == "" || pod == "" {
+		return nil, cli.Usagef("%q: give namespace/pod, namespace/pod@IP or an IP address", text)
+	}
+	p, ok := s.Pods.Get(model.PodID{Namespace: namespace, Name: pod})
+	if !ok {
+		return nil, fmt.Errorf("no pod %s%s", name, similarPods(s, namespace, pod))
+	}
+	ips := p.IPs
+	if n, ok := s.Nodes.Get(p.Node); ok && p.HostNetwork && len(ips) == 0 {
+		ips = n.Addresses
+	}
+	if one {
+		a, err := netip.ParseAddr(only)
+		if err != nil || !slices.Contains(ips, a) {
+			return nil, fmt.Errorf("pod %s does not have the address %q, it has %v", name, only, ips)
+		}
+		return []netip.Addr{a}, nil
+	}
+	if len(ips) == 0 {
+		return nil, fmt.Errorf("pod %s has no address yet", name)
+	}
+	return ips, nil
+}
+
+// similarPods suggests names: a workload generates the names of its pods.
+func similarPods(s *model.Snapshot, namespace, pod string) string {
+	var same, all []string
+	for id := range s.Pods.All() {
+		if id.Namespace != namespace {
+			continue
+		}
+		all = append(all, id.Name)
+		if strings.HasPrefix(id.Name, pod) {
+			same = append(same, id.Name)
+		}
+	}
+	if len(same) == 0 {
+		same = all
+	}
+	slices.Sort(same)
+	if len(same) == 0 {
+		return fmt.Sprintf(": namespace %s has no pods", namespace)
+	}
+	return fmt.Sprintf(": namespace %s has %s", namespace, cli.Shorten(same, 5))
+}
+
+// SameFamily returns the first two addresses of one family that the protocol can use.
+func SameFamily(from, to []netip.Addr, protocol model.Protocol) (src, dst netip.Addr, err error) {
+	for _, a := range from {
+		for _, b := range to {
+			wrong := protocol == model.ICMP && a.Is6() || protocol == model.ICMPv6 && a.Is4()
+			if a.Is4() == b.Is4() && !wrong {
+				return a, b, nil
+			}
+		}
+	}
+	return src, dst, fmt.Errorf("the ends have no addresses of one family for %s: %v and %v", protocol, from, to)
+}

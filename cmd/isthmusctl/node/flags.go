@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/common/agent/socket"
+)
+
+// shared are the flags of the commands that ask the agent.
+type shared struct {
+	socket  string
+	timeout time.Duration
+	output  string
+	forever bool // the answer may take any time
+}
+
+func (s *shared) register(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&s.socket, "socket", socket.Default, "the agent's socket")
+	f.DurationVar(&s.timeout, "timeout", 10*time.Second, "how long to wait for the agent")
+	f.StringVarP(&s.output, "output", "o", "text", "text, wide or json")
+}
+
+func (s *shared) check() error {
+	if !slices.Contains([]string{"text", "wide", "json"}, s.output) {
+		return cli.Usagef("--output %q: give text, wide or json", s.output)
+	}
+	if s.timeout <= 0 {
+		return cli.Usagef("--timeout %s: give a duration above 0", s.timeout)
+	}
+	return nil
+}
