@@ -67,7 +67,7 @@ func render(t *testing.T, flags ...string) string {
 const preface = `# SPDX-License-Identifier: Apache-2.0
 #
 # Rendered from deploy/helm/isthmus by "make manifests". Do not edit.
-apiVersion: v1
+%sapiVersion: v1
 kind: Namespace
 metadata:
   name: isthmus-system
@@ -84,12 +84,19 @@ var manifests = map[string][]string{
 		"--show-only", "templates/controller.yaml"},
 }
 
+// digest is that of no image.
+var digest = "sha256:" + strings.Repeat("0", 64)
+
 // controlled are the values of a cluster that the controller divides.
 const controlled = "controller.enabled=true,controller.clusterCIDRs={10.0.0.0/8,fd00::/48}"
 
 func TestRendered(t *testing.T) {
 	for name, flags := range manifests {
-		want := preface + render(t, flags...)
+		content, note := render(t, flags...), ""
+		if strings.Contains(content, "-windows\n") {
+			note = "#\n# Nothing for Windows in this file was verified on a real Windows node (docs/windows.md).\n"
+		}
+		want := fmt.Sprintf(preface, note) + content
 		// The rendered manifest is no release of Helm's.
 		want = strings.ReplaceAll(want, "app.kubernetes.io/managed-by: Helm", "app.kubernetes.io/managed-by: kubectl")
 		if *update {
@@ -105,7 +112,7 @@ func TestRendered(t *testing.T) {
 }
 
 func TestLint(t *testing.T) {
-	for _, flags := range [][]string{nil, {"--set", "uninstall=true"}, {"--set", "prometheus.podMonitor.enabled=true"},
+	for _, flags := range [][]string{nil, {"--set", "uninstall=true"}, {"--set", "prometheus.podMonitor.enabled=true,agent.httpAddress=0.0.0.0:9470"},
 		{"--set", controlled}} {
 		out, err := run(append([]string{"lint", "--strict", chart}, flags...)...)
 		if err != nil || !strings.Contains(out, "1 chart(s) linted, 0 chart(s) failed") {
@@ -124,28 +131,39 @@ func TestValues(t *testing.T) {
 		"fabric.mode=vxlan":        "- --fabric=vxlan\n",
 		"fabric.vni=1000000":       "- --vni=1000000\n",
 		"fabric.masquerade=false":  "- --masquerade=false\n",
-		"fabric.masqueradeExceptions={10.0.0.0/8,fd00::/8}":  "- --masquerade-exception=10.0.0.0/8\n            - --masquerade-exception=fd00::/8\n",
-		"linux.xdpDevices=off":                               "- --xdp-devices=off\n",
-		"agent.reservedHostPorts={22,9000-9100}":             "- --reserved-host-ports=22\n            - --reserved-host-ports=9000-9100\n",
-		"agent.announce=never":                               "but []\"\n",
-		"windows.enabled=false":                              "but []\"\n",
-		"windows.enabled=false,agent.announce=always":        "but ['isthmus.dev/fabric', 'isthmus.dev/vtep-mac', 'isthmus.dev/vtep-address']\"\n",
-		"linux.hostPortsFromNode=none":                       "- --host-ports-from-node=none\n",
-		"linux.neverDeny={192.0.2.1}":                        "- --never-deny=192.0.2.1\n",
-		"agent.httpAddress=0.0.0.0:9999":                     `httpGet: {host: "127.0.0.1", path: /readyz, port: 9999}`,
-		"agent.httpAddress=192.0.2.1:80":                     `httpGet: {host: "192.0.2.1", path: /readyz, port: 80}`,
-		"windows.mode=overlay,fabric.vni=5000":               "- --hns-mode=overlay\n            - --vni=5000\n            - --vxlan-port=4789\n",
-		"windows.clusterCIDRs={10.0.0.0/8}":                  "- --cluster-cidr=10.0.0.0/8\n",
-		"linux.bpffs=/run/bpf":                               "hostPath: {path: /run/bpf, type: Directory}",
-		"prometheus.podMonitor.enabled=true":                 "kind: PodMonitor\n",
-		"linux.nodeSelector.pool=a":                          "pool: a\n",
-		"image.pullSecrets[0].name=registry":                 `imagePullSecrets: [{"name":"registry"}]`,
-		"agent.extraArgs={--log-level=info}":                 `- "--log-level=info"`,
-		controlled:                                           "- --cluster-cidr=10.0.0.0/8\n            - --cluster-cidr=fd00::/48\n",
-		controlled + ",controller.nodeMaskIPv6=80":           "- --node-mask-ipv6=80\n",
-		controlled + ",controller.reservedCIDRs={fd01::/64}": "- --reserved-cidr=fd01::/64\n",
-		controlled + ",controller.httpAddress=[::]:9000":     `httpGet: {host: "127.0.0.1", path: /healthz, port: 9000}`,
-		controlled + ",apiServer.host=192.0.2.1":             `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
+		"fabric.masqueradeExceptions={10.0.0.0/8,fd00::/8}":                         "- --masquerade-exception=10.0.0.0/8\n            - --masquerade-exception=fd00::/8\n",
+		"linux.xdpDevices=off":                                                      "- --xdp-devices=off\n",
+		"agent.reservedHostPorts={22,9000-9100}":                                    "- --reserved-host-ports=22\n            - --reserved-host-ports=9000-9100\n",
+		"agent.announce=never":                                                      "but []\"\n",
+		"windows.enabled=false":                                                     "but []\"\n",
+		"windows.enabled=false,agent.announce=always":                               "but ['isthmus.dev/fabric', 'isthmus.dev/vtep-mac', 'isthmus.dev/vtep-address']\"\n",
+		"linux.hostPortsFromNode=none":                                              "- --host-ports-from-node=none\n",
+		"linux.neverDeny={192.0.2.1}":                                               "- --never-deny=192.0.2.1\n",
+		"agent.httpAddress=0.0.0.0:9999":                                            `httpGet: {host: "127.0.0.1", path: /readyz, port: 9999}`,
+		"agent.httpAddress=192.0.2.1:80":                                            `httpGet: {host: "192.0.2.1", path: /readyz, port: 80}`,
+		"windows.mode=overlay,fabric.vni=5000":                                      "- --hns-mode=overlay\n            - --vni=5000\n            - --vxlan-port=4789\n",
+		"windows.clusterCIDRs={10.0.0.0/8}":                                         "- --cluster-cidr=10.0.0.0/8\n",
+		"linux.bpffs=/run/bpf":                                                      "hostPath: {path: /run/bpf, type: Directory}",
+		"agent.httpAddress=0.0.0.0:9470,prometheus.podMonitor.enabled=true":         "targetLabel: node}\n",
+		"agent.httpAddress=0.0.0.0:9470,prometheus.annotations=true":                "prometheus.io/port: \"9470\"\n",
+		"image.digest=" + digest + ",windows.enabled=false":                         "image: ghcr.io/isthmus-net/isthmus:0.1.0@" + digest + "\n",
+		"image.digest=" + digest + ",image.windowsDigest=" + digest:                 "image: ghcr.io/isthmus-net/isthmus:0.1.0-windows@" + digest + "\n",
+		"windows.extraArgs={--hns-timeout=1m},agent.extraArgs={--log-level=info}":   "- \"--log-level=info\"\n            - \"--hns-timeout=1m\"\n",
+		"linux.resources.limits.memory=1Gi":                                         "resources:\n            limits:\n              memory: 1Gi\n          securityContext:",
+		"linux.affinity.nodeAffinity.x=y":                                           "affinity:\n        nodeAffinity:\n          x: \"y\"\n",
+		"windows.podLabels.team=net":                                                "component: agent-windows\n        team: net\n    spec:",
+		"linux.podAnnotations.team=net":                                             "annotations:\n        team: net\n    spec:",
+		controlled + ",controller.extraArgs={--burst=1}":                            "- \"--burst=1\"\n",
+		controlled + ",controller.podLabels.team=net,controller.podAnnotations.a=b": "component: controller\n        team: net\n      annotations:\n        a: b\n",
+		controlled + ",controller.affinity.podAffinity.x=y":                         "affinity:\n        podAffinity:\n          x: \"y\"\n",
+		"linux.nodeSelector.pool=a":                                                 "pool: a\n",
+		"image.pullSecrets[0].name=registry":                                        `imagePullSecrets: [{"name":"registry"}]`,
+		"agent.extraArgs={--log-level=info}":                                        `- "--log-level=info"`,
+		controlled:                                                                  "- --cluster-cidr=10.0.0.0/8\n            - --cluster-cidr=fd00::/48\n",
+		controlled + ",controller.nodeMaskIPv6=80":                                  "- --node-mask-ipv6=80\n",
+		controlled + ",controller.reservedCIDRs={fd01::/64}":                        "- --reserved-cidr=fd01::/64\n",
+		controlled + ",controller.httpAddress=[::]:9000":                            `httpGet: {host: "127.0.0.1", path: /healthz, port: 9000}`,
+		controlled + ",apiServer.host=192.0.2.1":                                    `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
 	} {
 		if out := render(t, "--set", flags); !strings.Contains(out, want) {
 			t.Errorf("--set %s: no %q in\n%s", flags, want, out)
@@ -156,13 +174,23 @@ func TestValues(t *testing.T) {
 		"agent.quarantine=long", "fabric.mode=bgp", "fabric.vni=4095", "linux.neverDeny={a b}",
 		"admissionPolicy=auto", "agent.announce=false", "agent.reservedHostPorts={0}", "agent.reservedHostPorts={http}", "linux.hostPortsFromNode=some", "linux.maxUnavailable=0", "image.pullPolicy=Sometimes", "unknown=1", "agent.extraArgs={x}",
 		"controller.enabled=true", "controller.nodeMaskIPv4=31", controlled + ",controller.clusterCIDRs={x}",
+		"image.digest=latest", "image.tag=0.1.0@" + digest, "linux.podLabels.app\\.kubernetes\\.io/name=other", "linux.extraArgs={x}", "linux.affinity=x",
 	} {
 		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), "don't meet the specifications of the schema") {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)
 		}
 	}
-	for flags, want := range map[string]string{"fabric.vni=65536": "take 4096 to 65535", "fabric.vxlanPort=8472": "know 4789 only"} {
-		if out, err := run("template", "isthmus", chart, "--set", "windows.mode=overlay,"+flags); err == nil || !strings.Contains(err.Error(), want) {
+	for flags, want := range map[string]string{
+		"windows.mode=overlay,fabric.vni=65536":                                           "take 4096 to 65535",
+		"windows.mode=overlay,fabric.vxlanPort=8472":                                      "know 4789 only",
+		"image.digest=" + digest:                                                          "image.digest without image.windowsDigest",
+		"prometheus.annotations=true":                                                     `set agent.httpAddress to "0.0.0.0:9470"`,
+		"prometheus.annotations=true,agent.httpAddress=[::1]:9470":                        "agent.httpAddress [::1]:9470",
+		"prometheus.podMonitor.enabled=true":                                              "agent.httpAddress 127.0.0.1:9470",
+		"prometheus.podMonitor.enabled=true,agent.httpAddress=0.0.0.0:9470," + controlled: `set controller.httpAddress to "0.0.0.0:9471"`,
+		"prometheus.annotations=true,agent.httpAddress=0.0.0.0:9470," + controlled:        "controller.httpAddress 127.0.0.1:9471",
+	} {
+		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)
 		}
 	}
@@ -183,7 +211,7 @@ func TestValues(t *testing.T) {
 	if out := render(t); strings.Contains(out, "isthmus-controller") {
 		t.Errorf("there is a controller in\n%s", out)
 	}
-	if out := render(t, "--set", "prometheus.annotations=false"); strings.Contains(out, "prometheus.io") {
+	if out := render(t); strings.Contains(out, "prometheus.io") {
 		t.Errorf("there are annotations in\n%s", out)
 	}
 }
@@ -218,5 +246,36 @@ func TestPrivileges(t *testing.T) {
 	}
 	if got := strings.Join(capabilities, " "); got != "NET_ADMIN SYS_ADMIN BPF PERFMON" {
 		t.Errorf("capabilities %s", got)
+	}
+}
+
+// TestNotes reads what an installation says.
+func TestNotes(t *testing.T) {
+	const windows, loopback = "isthmus-agent-windows was not verified on real Windows", "Prometheus cannot reach the metrics, which listen on"
+	for _, c := range []struct {
+		flags          string
+		wanted, absent []string
+	}{
+		{"windows.enabled=true", []string{windows, loopback + " 127.0.0.1:9470", "\nto \"0.0.0.0:9470\""}, nil},
+		{"windows.enabled=false", []string{"rollout status daemonset/isthmus-agent", loopback}, []string{windows}},
+		{"agent.httpAddress=0.0.0.0:9470", []string{windows}, []string{loopback}},
+		{"admissionPolicy=false", []string{"WARNING: with admissionPolicy=false"}, nil},
+		{"uninstall=true", []string{"is being removed"}, []string{windows, loopback}},
+	} {
+		out, err := run("install", "isthmus", chart, "--namespace", "isthmus-system", "--dry-run=client", "--set", c.flags)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, notes, _ := strings.Cut(out, "\nNOTES:\n")
+		for _, text := range c.wanted {
+			if !strings.Contains(notes, text) {
+				t.Errorf("--set %s: no %q in\n%s", c.flags, text, notes)
+			}
+		}
+		for _, text := range c.absent {
+			if strings.Contains(notes, text) {
+				t.Errorf("--set %s: %q in\n%s", c.flags, text, notes)
+			}
+		}
 	}
 }

@@ -30,6 +30,10 @@ nodeSelector:
   {{- with .own.nodeSelector }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- with .own.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with .own.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
@@ -54,8 +58,27 @@ tolerations:
 {{- if or (eq .Values.agent.announce "always") (and (eq .Values.agent.announce "auto") .Values.windows.enabled) }}yes{{ end }}
 {{- end }}
 
+{{/* A digest of the image for Linux alone would leave Windows nodes at a tag that can change. */}}
 {{- define "isthmus.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ with .Values.image.digest }}@{{ . }}{{ end }}
+{{- end }}
+{{- define "isthmus.image.windows" -}}
+{{- if and .Values.image.digest (not .Values.image.windowsDigest) }}
+{{- fail "image.digest without image.windowsDigest: set both (the digest of the index of a release names the images of both systems), or windows.enabled=false" }}
+{{- end -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}-windows{{ with .Values.image.windowsDigest }}@{{ . }}{{ end }}
+{{- end }}
+
+{{/* Resources of one system: (dict "root" $ "own" values). */}}
+{{- define "isthmus.resources" -}}
+{{ toYaml (.own.resources | default .root.Values.agent.resources) }}
+{{- end }}
+
+{{/* Flags that the administrator adds: those of one system last. */}}
+{{- define "isthmus.extraArgs" -}}
+{{- range concat .root.Values.agent.extraArgs .own.extraArgs }}
+- {{ quote . }}
+{{- end }}
 {{- end }}
 
 {{/* Flags of both systems. */}}
@@ -98,11 +121,26 @@ livenessProbe:
   failureThreshold: 6
 {{- end }}
 
+{{/* Annotations of pods: (dict "root" $ "own" values "address" value "name" its name). */}}
 {{- define "isthmus.annotations" -}}
-{{- if and .Values.prometheus.annotations (not .Values.uninstall) -}}
+{{- $scraped := and .root.Values.prometheus.annotations (not .root.Values.uninstall) }}
+{{- if or $scraped .own.podAnnotations -}}
 annotations:
+  {{- if $scraped }}
+  {{- include "isthmus.reachable" . }}
   prometheus.io/scrape: "true"
-  prometheus.io/port: {{ splitList ":" .Values.agent.httpAddress | last | quote }}
+  prometheus.io/port: {{ splitList ":" .address | last | quote }}
   prometheus.io/path: /metrics
+  {{- end }}
+  {{- with .own.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Prometheus uses the address of the pod, where a loopback address does not listen. */}}
+{{- define "isthmus.reachable" -}}
+{{- if regexMatch "^(127\\.|localhost:|\\[::1\\])" .address }}
+{{- fail (printf "%s %s: Prometheus reads metrics at the address of the node, and this is a loopback address: set %s to \"0.0.0.0:%s\", or turn prometheus.annotations and prometheus.podMonitor.enabled off" .name .address .name (splitList ":" .address | last)) }}
 {{- end }}
 {{- end }}
