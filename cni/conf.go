@@ -33,7 +33,7 @@ type Conf struct {
 	Socket string
 	// Timeout bounds a request to the agent.
 	Timeout time.Duration
-	// DNS is copied to the result.
+	// DNS is passed to the agent and copied to the result.
 	DNS types.DNS
 	// PrevResult is the result of the plugin before this one, or of ADD.
 	PrevResult types.Result
@@ -43,6 +43,10 @@ type Conf struct {
 	hostPorts []cniframe.HostPort
 	// bandwidth are the limits that a runtime requests, nil for none.
 	bandwidth *cniframe.Bandwidth
+	// dns is DNS as the agent gets it, nil for none.
+	dns *cniframe.DNS
+	// invalid is the first wrong value that only ADD depends on.
+	invalid error
 	// refused lists the keys that request unsupported features; ADD fails with them.
 	refused []string
 }
@@ -151,19 +155,7 @@ func (c *Conf) readRuntimeConfig(keys map[string]json.RawMessage) error {
 	c.readPorts(capabilities["portMappings"])
 	c.readBandwidth(capabilities["bandwidth"])
 	slices.Sort(c.refused)
-	// Passed for Windows containers; it replaces the value of the file.
-	var dns struct {
-		Servers  []string `json:"servers"`
-		Searches []string `json:"searches"`
-		Options  []string `json:"options"`
-	}
-	if err := read(capabilities, "dns", &dns, "use an object with servers, searches and options"); err != nil {
-		return err
-	}
-	if len(dns.Servers)+len(dns.Searches)+len(dns.Options) > 0 {
-		c.DNS = types.DNS{Nameservers: dns.Servers, Search: dns.Searches, Options: dns.Options}
-	}
-	return nil
+	return c.readDNS(capabilities)
 }
 
 // empty reports whether a value requests nothing.
@@ -221,6 +213,9 @@ func (c *Conf) readPrevResult(keys map[string]json.RawMessage) error {
 
 // checkAdd returns an error for requests that ADD cannot fulfil. DEL must work with any configuration.
 func (c *Conf) checkAdd() error {
+	if c.invalid != nil {
+		return c.invalid
+	}
 	refused := c.refused
 	if c.PrevResult != nil {
 		refused = append(slices.Clip(refused), "prevResult: isthmus creates the pod's interface and must be the first plugin of the list")

@@ -57,7 +57,7 @@ func (p *Plugin) Add(args *skel.CmdArgs) error {
 	}
 	var answer cniframe.AddResponse
 	err = p.call(conf, types.ErrTryAgainLater, cniframe.Add, &cniframe.AddRequest{Attachment: attachment(args), Netns: args.Netns, Network: conf.Name,
-		PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME), PodUID: string(pod.K8S_POD_UID), HostPorts: conf.hostPorts, Bandwidth: conf.bandwidth}, &answer)
+		PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME), PodUID: string(pod.K8S_POD_UID), HostPorts: conf.hostPorts, Bandwidth: conf.bandwidth, DNS: conf.dns}, &answer)
 	if err != nil {
 		return err
 	}

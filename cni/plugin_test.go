@@ -72,6 +72,11 @@ type rig struct {
 
 func newRig(t testing.TB) *rig {
 	t.Helper()
+	return newRigOn(t, model.Features{OS: model.Linux, Platform: "test", IPv6: true})
+}
+
+func newRigOn(t testing.TB, features model.Features) *rig {
+	t.Helper()
 	if runtime.GOOS == "windows" {
 		t.Skip("the agent's pipe is for administrators only")
 	}
@@ -80,7 +85,7 @@ func newRig(t testing.TB) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	r := &rig{t: t, socket: filepath.Join(dir, "a.sock"), fake: dataplanetest.NewFake(model.Features{OS: model.Linux, Platform: "test", IPv6: true}),
+	r := &rig{t: t, socket: filepath.Join(dir, "a.sock"), fake: dataplanetest.NewFake(features),
 		libcni: libcni.NewCNIConfigWithCacheDir([]string{binDir}, filepath.Join(dir, "cache"), nil)}
 	c := agent.Defaults()
 	c.NodeName, c.RecordDir, c.AddWait = "node1", filepath.Join(dir, "endpoints"), time.Second

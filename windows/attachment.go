@@ -56,6 +56,7 @@ func (b *Backend) DeleteEndpoint(ctx context.Context, id model.EndpointID) error
 	if err := b.removeNamed(ctx, n.ID, name); err != nil {
 		return fmt.Errorf("delete endpoint %s: %w", id, err)
 	}
+	delete(b.resolvers, id)
 	return nil
 }
 
@@ -139,6 +140,7 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 		return nil, fmt.Errorf("read the states of endpoints: %w", err)
 	}
 	broken := b.checkStates(list, states)
+	b.compareResolvers(list)
 	var found []dataplane.Installed
 	namespaces := make(map[string]error)
 	for i := range list {

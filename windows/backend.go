@@ -40,6 +40,10 @@ type Backend struct {
 	// endpoint that is not connected to the time since when. idle are the problems of those endpoints.
 	created map[string]time.Time
 	idle    []string
+	// resolvers are the wanted ones of the endpoints that this process has added or adopted. misresolved are
+	// the problems of endpoints with another one.
+	resolvers   map[model.EndpointID]hns.DNS
+	misresolved []string
 
 	mu      sync.Mutex // guards what Counters shares with the other methods
 	network string     // id
@@ -65,7 +69,8 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		hns:    hns.Guard(client, hns.GuardConfig{Deadline: c.CallDeadline, Observe: c.Observe}),
 		log:    log,
 		meter:  newMeter(), orphans: make(map[string]bool), late: make(map[hns.Object][]hns.ACL),
-		sctp: sctpSupport{otherwise: make(map[model.EndpointID]bool)},
+		resolvers: make(map[model.EndpointID]hns.DNS),
+		sctp:      sctpSupport{otherwise: make(map[model.EndpointID]bool)},
 	}
 	b.makeComponents()
 	v, err := b.hns.Version(ctx)
@@ -108,7 +113,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 
 // Features returns the capabilities of this HNS.
 func (b *Backend) Features() model.Features {
-	f := model.Features{OS: model.Windows, Platform: "HNS " + b.version.String(), HostPorts: true, EgressBandwidth: true}
+	f := model.Features{OS: model.Windows, Platform: "HNS " + b.version.String(), HostPorts: true, EgressBandwidth: true, DNS: true}
 	for _, p := range b.config.PodCIDRs {
 		f.IPv6 = f.IPv6 || p.Addr().Is6()
 	}

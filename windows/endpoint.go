@@ -64,6 +64,7 @@ func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 		return dataplane.Attachment{}, err
 	}
 	delete(b.orphans, want.Name)
+	b.resolvers[spec.ID] = want.DNS
 	b.components.EndpointAdded(spec)
 	return b.attachment(n, list, found, spec), nil
 }
@@ -77,7 +78,7 @@ func (b *Backend) wantedEndpoint(spec dataplane.EndpointSpec) (hns.Endpoint, err
 	if spec.NetNS == "" {
 		return hns.Endpoint{}, errors.New("network namespace: want the GUID of an HCN namespace")
 	}
-	e := hns.Endpoint{Name: name, SchemaVersion: hns.Schema2}
+	e := hns.Endpoint{Name: name, DNS: resolver(spec.DNS), SchemaVersion: hns.Schema2}
 	for _, a := range spec.IPs {
 		p, ok := b.config.rangeOf(a)
 		if !ok {
@@ -165,7 +166,8 @@ func (b *Backend) checkNamespace(ctx context.Context, id string) error {
 
 // adopt finds the attachment of an earlier call and repairs its policies. It removes the attachment if it
 // has wrong addresses, is in another namespace (not every HNS supports a change), or if HNS has stopped
-// serving it. It also removes further endpoints of its name.
+// serving it. It removes an endpoint with another resolver only if no namespace has it: a pod may be running
+// in that. It also removes further endpoints of its name.
 func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpoint, namespace string) (*hns.Endpoint, error) {
 	if !slices.ContainsFunc(list, func(e hns.Endpoint) bool { return e.Name == want.Name }) {
 		return nil, nil
@@ -182,7 +184,8 @@ func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpo
 		}
 		elsewhere := e.HostComputeNamespace != "" && !hns.SameID(e.HostComputeNamespace, namespace)
 		limited := hasLimit(e.Policies) && !hasLimit(want.Policies) // writing the other policies may not remove a limit
-		if found == nil && !e.Remote() && sameAddresses(e, &want) && !elsewhere && !limited && !states[strings.ToLower(e.ID)].Broken() {
+		misresolved := e.HostComputeNamespace == "" && !sameResolver(e.DNS, want.DNS)
+		if found == nil && !e.Remote() && sameAddresses(e, &want) && !elsewhere && !limited && !misresolved && !states[strings.ToLower(e.ID)].Broken() {
 			found = e
 			continue
 		}

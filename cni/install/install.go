@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -60,8 +61,8 @@ func (c Config) WritePlugin() (bool, error) {
 
 // WriteConf writes the configuration, unless the installed one is equal. It reports whether it wrote.
 func (c Config) WriteConf() (bool, error) {
-	// The configuration lists all capabilities. A node refuses what it cannot do, with a reason. A runtime
-	// silently drops a capability that is not listed.
+	// The configuration lists all capabilities that the system can use. A node refuses what it cannot do,
+	// with a reason. A runtime silently drops a capability that is not listed.
 	type plugin struct {
 		Type         string          `json:"type"`
 		Socket       string          `json:"socket"`
@@ -73,12 +74,22 @@ func (c Config) WriteConf() (bool, error) {
 		Plugins    []plugin `json:"plugins"`
 	}{"1.0.0", "isthmus", []plugin{{
 		Type:   strings.TrimSuffix(filepath.Base(c.Plugin), ".exe"),
-		Socket: c.Socket, Capabilities: map[string]bool{"bandwidth": true, "portMappings": true},
+		Socket: c.Socket, Capabilities: capabilities(runtime.GOOS),
 	}}}, "", "  ")
 	if err != nil {
 		return false, fmt.Errorf("write CNI configuration: %w", err)
 	}
 	return replace(c.conf(), append(content, '\n'), 0o644)
+}
+
+// capabilities returns what runtimes shall pass to the plugin on a system. Only Windows needs dns: HNS
+// configures the resolvers of its pods. On Linux the runtime writes resolv.conf itself.
+func capabilities(system string) map[string]bool {
+	all := map[string]bool{"bandwidth": true, "portMappings": true}
+	if system == "windows" {
+		all["dns"] = true
+	}
+	return all
 }
 
 // Remove removes both files, the configuration first, and the remains of an interrupted write. A missing

@@ -20,9 +20,10 @@ type addition struct {
 	ctx context.Context
 	id  model.EndpointID
 	req *cniframe.AddRequest
-	// hostPorts and bandwidth are the validated values of req.
+	// hostPorts, bandwidth and dns are the validated values of req.
 	hostPorts []model.HostPort
 	bandwidth model.Bandwidth
+	dns       model.DNS
 	// deadline is the time until which the agent waits for the pod to appear in a snapshot.
 	deadline time.Time
 	reply    chan addReply // capacity 1
@@ -54,7 +55,11 @@ func (a *Agent) Add(ctx context.Context, req *cniframe.AddRequest) (_ *cniframe.
 	if err != nil {
 		return nil, err
 	}
-	add := &addition{ctx: ctx, id: id, req: req, hostPorts: ports, bandwidth: limits, deadline: time.Now().Add(a.cfg.AddWait), reply: make(chan addReply, 1)}
+	dns, err := resolver(req.DNS)
+	if err != nil {
+		return nil, err
+	}
+	add := &addition{ctx: ctx, id: id, req: req, hostPorts: ports, bandwidth: limits, dns: dns, deadline: time.Now().Add(a.cfg.AddWait), reply: make(chan addReply, 1)}
 	if d, ok := ctx.Deadline(); ok {
 		// Answer with the reason before the caller gives up.
 		if d = d.Add(-time.Until(d) / 10); d.Before(add.deadline) {
@@ -243,6 +248,9 @@ func (l *loop) attach(a *addition) (*entry, error) {
 	e := &entry{Record: endpoint.Record{State: endpoint.Adding, ContainerID: a.req.Attachment.ContainerID,
 		IfName: a.req.Attachment.IfName, NetNS: a.req.Netns, Network: a.req.Network, Namespace: a.req.PodNamespace,
 		Name: a.req.PodName, UID: a.req.PodUID, IPs: ips, HostPorts: a.hostPorts, Bandwidth: a.bandwidth, Created: timeNow()}}
+	if l.features.DNS {
+		e.DNS = a.dns
+	}
 	l.step("add.intent")
 	if err := l.store.Put(e.Record); err != nil {
 		l.giveBack(e, timeNow())

@@ -159,5 +159,7 @@ func (l *loop) sorted() []*entry {
 
 // spec returns the attachment that the data path should have.
 func (e *entry) spec() dataplane.EndpointSpec {
-	return dataplane.EndpointSpec{ID: e.ID(), ContainerID: e.ContainerID, IfName: e.IfName, Pod: e.Pod(), NetNS: e.NetNS, IPs: e.IPs, HostPorts: e.HostPorts, Bandwidth: e.Bandwidth}
+	dns, _ := e.DNS.Usable()
+	return dataplane.EndpointSpec{ID: e.ID(), ContainerID: e.ContainerID, IfName: e.IfName, Pod: e.Pod(), NetNS: e.NetNS, IPs: e.IPs,
+		HostPorts: e.HostPorts, Bandwidth: e.Bandwidth, DNS: dns}
 }

@@ -90,6 +90,7 @@ func (l *loop) problems() []string {
 	all = append(all, l.addresses.warnings...)
 	all = append(all, l.pressure...)
 	all = append(all, l.contested.problems()...)
+	all = append(all, l.resolverProblems()...)
 	for _, err := range l.repairs.unknown {
 		all = append(all, oneLine(err))
 	}

@@ -118,6 +118,9 @@ type EndpointSpec struct {
 	HostPorts []model.HostPort
 	// Bandwidth limits the interface from its first packet on. It is zero unless Features supports it.
 	Bandwidth model.Bandwidth
+	// DNS configures the pod's resolver. It is zero unless Features has DNS, or if the runtime passed none:
+	// the pod then has the resolver of its node.
+	DNS model.DNS
 }
 
 // Attachment is what AddEndpoint created.

@@ -50,6 +50,8 @@ type Record struct {
 	HostPorts []model.HostPort `json:"hostPorts,omitempty"`
 	// Bandwidth is the limit of the interface that the runtime requested.
 	Bandwidth model.Bandwidth `json:"bandwidth,omitzero"`
+	// DNS is the configuration of the resolver that the runtime requested.
+	DNS model.DNS `json:"dns,omitzero"`
 	// Created orders the records by the time of allocation.
 	Created time.Time `json:"created"`
 	// ReleasedAt is when the quarantine of the addresses began.
@@ -66,7 +68,7 @@ func (r Record) Pod() model.PodID { return model.PodID{Namespace: r.Namespace, N
 // of the endpoint's removal.
 func (r Record) Tombstone(at time.Time) Record {
 	r.State, r.ReleasedAt = Released, at
-	r.NetNS, r.HostPorts, r.Bandwidth = "", nil, model.Bandwidth{}
+	r.NetNS, r.HostPorts, r.Bandwidth, r.DNS = "", nil, model.Bandwidth{}, model.DNS{}
 	return r
 }
 
@@ -92,6 +94,9 @@ func (r Record) Validate() error {
 	}
 	if err := r.Bandwidth.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("bandwidth: %w", err))
+	}
+	if err := r.DNS.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("dns: %w", err))
 	}
 	for i, a := range r.IPs {
 		need(a.IsValid() && !a.Is4In6() && a.Zone() == "", fmt.Sprintf("ips[%d] is %q, not a plain IPv4 or IPv6 address", i, a))

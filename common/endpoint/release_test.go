@@ -66,6 +66,7 @@ func TestReleaseOnFullDisk(t *testing.T) {
 	adding.State = endpoint.Adding
 	limited.Bandwidth.Egress = model.Limit{Rate: 1e6, Burst: 1e6}
 	limited.HostPorts = large().HostPorts[:20]
+	limited.DNS.Servers = []netip.Addr{netip.MustParseAddr("10.96.0.10")}
 	for name, r := range map[string]endpoint.Record{"short": short, "ordinary": record(1), "adding": adding, "with limits": limited} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -87,7 +88,7 @@ func TestReleaseOnFullDisk(t *testing.T) {
 			}
 			want := r
 			want.Version, want.State, want.ReleasedAt = endpoint.SchemaVersion, endpoint.Released, at
-			want.NetNS, want.HostPorts, want.Bandwidth = "", nil, model.Bandwidth{}
+			want.NetNS, want.HostPorts, want.Bandwidth, want.DNS = "", nil, model.Bandwidth{}, model.DNS{}
 			got, problems := load(t, open(t, dir))
 			if len(got) != 2 || len(problems) > 0 || !reflect.DeepEqual(pick(got, r.ID()), want) || !reflect.DeepEqual(pick(got, record(2).ID()), record(2)) {
 				t.Errorf("got %+v, %v, want %+v beside record 2", got, problems, want)

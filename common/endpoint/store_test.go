@@ -72,6 +72,7 @@ func TestRoundTrip(t *testing.T) {
 		r := record(i + 1)
 		r.State = state
 		r.Bandwidth.Ingress = model.Limit{Rate: 1e6 * uint64(i), Burst: uint64(i) << 32}
+		r.DNS = model.DNS{Servers: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Searches: []string{"cluster.local"}, Options: []string{"ndots:5"}, Domain: "corp"}
 		if state == endpoint.Released {
 			r.ReleasedAt = t0.Add(time.Hour)
 		}
@@ -115,6 +116,8 @@ func TestPutRefusesWhatLoadWould(t *testing.T) {
 		"mapped":       func(r *endpoint.Record) { r.IPs = []netip.Addr{netip.MustParseAddr("::ffff:10.0.0.9")} },
 		"created":      func(r *endpoint.Record) { r.Created = time.Time{} },
 		"bandwidth":    func(r *endpoint.Record) { r.Bandwidth.Egress.Rate = 1 },
+		"dns":          func(r *endpoint.Record) { r.DNS.Searches = []string{"a,b"} },
+		"dns server":   func(r *endpoint.Record) { r.DNS.Servers = []netip.Addr{{}} },
 		"release time": func(r *endpoint.Record) { r.State = endpoint.Released },
 	} {
 		r := record(1)

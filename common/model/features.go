@@ -17,6 +17,9 @@ type Features struct {
 	Bandwidth bool
 	// EgressBandwidth reports whether at least egress can be limited if Bandwidth is false.
 	EgressBandwidth bool
+	// DNS reports whether the data path configures the resolvers of pods. Where it does not, the runtime
+	// writes a file.
+	DNS bool
 }
 
 // Effect is what happens where a policy cannot be enforced as written.

@@ -143,7 +143,11 @@ func (n *Node) cni() *libcni.CNIConfig {
 
 // network is the CNI configuration of a node.
 func (n *Node) network() *libcni.NetworkConfigList {
-	plugin := map[string]any{"type": "isthmus-cni", "capabilities": map[string]bool{"portMappings": true, "bandwidth": true}}
+	capabilities := map[string]bool{"portMappings": true, "bandwidth": true}
+	if n.OS == model.Windows {
+		capabilities["dns"] = true // as install.Config writes it
+	}
+	plugin := map[string]any{"type": "isthmus-cni", "capabilities": capabilities}
 	if n.machine == nil {
 		plugin["socket"] = n.Socket()
 	}
@@ -180,6 +184,7 @@ func (p *Pod) runtime() *libcni.RuntimeConf {
 	if limits, ok := p.Node.cluster.cfg.Bandwidth[p.Name]; ok {
 		capabilities["bandwidth"] = limits
 	}
+	capabilities["dns"] = clusterFirst(p.Namespace) // libcni drops it where the configuration does not ask for it
 	return &libcni.RuntimeConf{CapabilityArgs: capabilities, ContainerID: p.containerID, NetNS: p.netnsPath, IfName: "eth0", Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_INFRA_CONTAINER_ID", p.containerID},
 	}}

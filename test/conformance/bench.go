@@ -23,9 +23,14 @@ type bench struct {
 	version  hns.Version
 	network  hns.Network
 	endpoint hns.Endpoint
+	// dnsRefused is the error of an endpoint that was to have a resolver.
+	dnsRefused error
 	// sets are those that the bench has made and not removed.
 	sets map[string]hns.SetPolicy
 }
+
+// benchDNS is the resolver of the bench's endpoint, in which nothing resolves.
+var benchDNS = hns.DNS{ServerList: []string{"192.0.2.53", "192.0.2.54"}, Search: []string{"conformance.invalid", "isthmus.invalid"}, Options: []string{"ndots:5"}}
 
 // newBench makes the endpoint, in the place of one that an earlier run has left.
 func newBench(ctx context.Context, client hns.Client, o options) (*bench, error) {
@@ -51,7 +56,12 @@ func newBench(ctx context.Context, client hns.Client, o options) (*bench, error)
 	}
 	want := hns.Endpoint{Name: endpointName, HostComputeNetwork: b.network.ID, SchemaVersion: hns.Schema2,
 		IPConfigurations: []hns.IPConfig{{IPAddress: o.address.String()}}, Policies: wrap(acl.DenyAll())}
-	if b.endpoint, err = client.CreateEndpoint(ctx, want); err != nil {
+	want.DNS = benchDNS
+	if b.endpoint, err = client.CreateEndpoint(ctx, want); errors.Is(err, hns.ErrRefused) {
+		want.DNS, b.dnsRefused = hns.DNS{}, err
+		b.endpoint, err = client.CreateEndpoint(ctx, want)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("make an endpoint with --address %s: %w: give a free address of network %s", o.address, err, o.network)
 	}
 	return b, nil

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -147,6 +148,28 @@ func TestOtherwise(t *testing.T) {
 	}()
 	if code != exitOtherwise || !strings.Contains(out, "hns holds other ACLs") {
 		t.Errorf("an HNS that forgets rules: exit %d\n%s", code, out)
+	}
+}
+
+// TestResolverIsLost: the report says when HNS keeps no resolver, or refuses it.
+func TestResolverIsLost(t *testing.T) {
+	lost := simulate(t, hns.Server2022, hns.Reading{})
+	lost.fake.Plant(hnstest.BugDNSLost)
+	refused := simulate(t, hns.Server2022, hns.Reading{})
+	first := true
+	refused.fake.Before(func(op, _ string) error {
+		if op == "CreateEndpoint" && first {
+			first = false
+			return hns.NewError(op, hns.CodeInvalidPolicy, "no resolver")
+		}
+		return nil
+	})
+	for want, s := range map[string]simulated{"changed": lost, "refused": refused} {
+		code, out, r := runProgram(t, s)
+		i := slices.IndexFunc(r.Answers, func(a Answer) bool { return a.ID == "z" })
+		if code != exitOtherwise || i < 0 || r.Answers[i].Answer != want || !r.Answers[i].Wrong {
+			t.Errorf("exit %d, want the answer %q\n%s", code, want, out)
+		}
 	}
 }
 

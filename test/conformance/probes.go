@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +34,7 @@ func (b *bench) probe(ctx context.Context) ([]Answer, error) {
 		{"l", "are several sets in one member taken", b.takesTwoSets},
 		{"n", "is a set without members taken", b.takesEmptySet},
 		{"o", "are sets taken at either side", b.takesSets},
+		{"z", "does an endpoint keep the DNS servers and search domains of its creation", b.keepsDNS},
 	}
 	var answers []Answer
 	for _, q := range questions {
@@ -93,6 +95,27 @@ func (b *bench) updateKeeps(ctx context.Context) (Answer, error) {
 		}
 	}
 	return Answer{Answer: "replaced", Detail: "OutBoundNAT was gone after an Update of ACLs alone"}, nil
+}
+
+// keepsDNS reads the resolver of the endpoint after lists were written to it.
+func (b *bench) keepsDNS(ctx context.Context) (Answer, error) {
+	if b.dnsRefused != nil {
+		return Answer{Answer: "refused", Detail: b.dnsRefused.Error(), Wrong: true}, nil
+	}
+	list, err := b.hns.Endpoints(ctx, b.network.ID)
+	if err != nil {
+		return Answer{}, err
+	}
+	i := slices.IndexFunc(list, func(e hns.Endpoint) bool { return hns.SameID(e.ID, b.endpoint.ID) })
+	if i < 0 {
+		return Answer{}, fmt.Errorf("endpoint %s is gone", endpointName)
+	}
+	have := list[i].DNS
+	a := Answer{Answer: "kept", Detail: fmt.Sprintf("servers %q, search domains %q, options %q", have.ServerList, have.Search, have.Options)}
+	if !slices.Equal(have.ServerList, benchDNS.ServerList) || !slices.Equal(have.Search, benchDNS.Search) {
+		a.Answer, a.Wrong = "changed", true
+	}
+	return a, nil
 }
 
 func (b *bench) takesTiers(ctx context.Context) (Answer, error) {

@@ -121,7 +121,8 @@ func (n *windowsNode) call(command string, p *windowsPod) (string, error) {
 	cmd := exec.Command(filepath.Join(n.dir, "isthmus-cni"))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+p.uid, "CNI_NETNS="+p.hcn, "CNI_IFNAME=eth0", "CNI_PATH="+n.dir,
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE="+p.namespace+";K8S_POD_NAME="+p.name+";K8S_POD_INFRA_CONTAINER_ID="+p.uid+";K8S_POD_UID="+p.uid)
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "isthmus", "type": "isthmus-cni", "socket": %q}`, n.socket()))
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "isthmus", "type": "isthmus-cni", "socket": %q, "runtimeConfig": {"dns":
+		{"servers": [%q], "searches": ["%s.svc.cluster.local", "svc.cluster.local", "cluster.local"], "options": ["ndots:5"]}}}`, n.socket(), dnsAddress, p.namespace))
 	out, err := output(cmd)
 	if err != nil {
 		return "", fmt.Errorf("CNI %s of %s: %w: %s", command, p.key(), err, strings.TrimSpace(out))

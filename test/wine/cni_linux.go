@@ -93,10 +93,23 @@ type Pod struct {
 	Namespace, Name, Container string
 	// NetNS is the GUID of an HCN namespace.
 	NetNS string
+	// DNS is what the runtime passes for the dnsPolicy; nil for nothing.
+	DNS *DNS
+}
+
+// DNS is the capability dns as runtimes pass it.
+type DNS struct {
+	Servers  []string `json:"servers,omitempty"`
+	Searches []string `json:"searches,omitempty"`
+	Options  []string `json:"options,omitempty"`
 }
 
 func (p Pod) runtime() *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: p.Container, NetNS: p.NetNS, IfName: "eth0", Args: [][2]string{
+	capabilities := map[string]any{}
+	if p.DNS != nil {
+		capabilities["dns"] = p.DNS
+	}
+	return &libcni.RuntimeConf{CapabilityArgs: capabilities, ContainerID: p.Container, NetNS: p.NetNS, IfName: "eth0", Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name},
 		{"K8S_POD_INFRA_CONTAINER_ID", p.Container},
 	}}
@@ -109,7 +122,7 @@ func (m *Machine) CNI() *libcni.CNIConfig {
 }
 
 func network() (*libcni.NetworkConfigList, error) {
-	return libcni.NetworkConfFromBytes([]byte(`{"cniVersion":"1.1.0","name":"isthmus","plugins":[{"type":"isthmus-cni"}]}`))
+	return libcni.NetworkConfFromBytes([]byte(`{"cniVersion":"1.1.0","name":"isthmus","plugins":[{"type":"isthmus-cni","capabilities":{"dns":true}}]}`))
 }
 
 // Add is CNI ADD.

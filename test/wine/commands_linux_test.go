@@ -55,8 +55,14 @@ func life(t *testing.T, m *Machine, dir manifests) {
 	ctx := context.Background()
 	counted(t, "STATUS", m.Status(ctx))
 	web := pod(t, m, "web")
+	wrong := web
+	wrong.DNS = &DNS{Servers: []string{"x"}}
+	_, err := m.Add(ctx, wrong)
+	refused(t, "ADD with a DNS server that is no address", err, `"dns": ["x"] is not valid`)
+	web.DNS = &DNS{Servers: []string{"10.96.0.10"}, Searches: []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local"}, Options: []string{"ndots:5"}}
 	first, err := m.Add(ctx, web)
 	counted(t, "ADD", err)
+	resolves(t, m)
 	if len(first.IPs) != 1 || !strings.HasPrefix(first.IPs[0].Address.String(), "10.244.3.") {
 		t.Fatalf("ADD gave addresses %v", first.IPs)
 	}
@@ -78,6 +84,20 @@ func life(t *testing.T, m *Machine, dir manifests) {
 	dir.write(t, "policy", policy("web", "10.2.0.0/16", 80)+"---\n"+policy("db", "10.3.0.0/16", 5432))
 	decided(t, m, web, flow{"In", "10.1.2.3", tcp, 80, block}, flow{"In", "10.2.2.3", tcp, 80, allow})
 	decided(t, m, db, flow{"In", "10.2.2.3", tcp, 5432, block}, flow{"In", "10.3.2.3", tcp, 5432, allow})
+}
+
+// resolves checks that HNS holds the resolver of the pod web.
+func resolves(t *testing.T, m *Machine) {
+	t.Helper()
+	dump, err := m.Control("/dump", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"ServerList":["10.96.0.10"]`, `"Search":["shop.svc.cluster.local","svc.cluster.local","cluster.local"]`, `"Options":["ndots:5"]`} {
+		if !strings.Contains(dump, want) {
+			t.Errorf("HNS has no %s in\n%s", want, dump)
+		}
+	}
 }
 
 // status asks isthmusctl and the commands' versions.
@@ -129,6 +149,7 @@ func restarts(t *testing.T, m *Machine, v hns.Version, dir manifests) {
 	if n := writes(t, m) - before; n != 0 {
 		t.Errorf("the agent that came back wrote endpoints %d times, although nothing had changed", n)
 	}
+	resolves(t, m)
 	if err := m.StopEmulator(); err != nil {
 		t.Fatal(err)
 	}

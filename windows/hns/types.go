@@ -78,6 +78,19 @@ func (n *Network) Subnets() []Subnet {
 	return all
 }
 
+// DNS is the configuration of a resolver.
+type DNS struct {
+	Domain     string   `json:",omitempty"`
+	Search     []string `json:",omitempty"`
+	ServerList []string `json:",omitempty"`
+	Options    []string `json:",omitempty"`
+}
+
+// IsZero reports whether HNS leaves the resolver to the host.
+func (d DNS) IsZero() bool {
+	return d.Domain == "" && len(d.Search) == 0 && len(d.ServerList) == 0 && len(d.Options) == 0
+}
+
 // IPConfig is one address of an endpoint. PrefixLength comes from the subnet.
 type IPConfig struct {
 	IPAddress    string `json:"IpAddress,omitempty"`
@@ -94,8 +107,9 @@ type Endpoint struct {
 	Policies             []Policy   `json:",omitempty"`
 	IPConfigurations     []IPConfig `json:"IpConfigurations,omitempty"`
 	Routes               []Route    `json:",omitempty"`
-	// DNS is stored unchanged; the container runtime sets a pod's resolver.
-	DNS json.RawMessage `json:"Dns,omitempty"`
+	// DNS configures the resolver of the endpoint's compartment. HNS takes it at creation only. Containers of
+	// an endpoint without it get the resolver of the host.
+	DNS DNS `json:"Dns,omitzero"`
 	// MACAddress has the form 0E-2A-0A-28-03-07.
 	MACAddress    string `json:"MacAddress,omitempty"`
 	Flags         uint32 `json:",omitempty"`

@@ -24,6 +24,16 @@ type AddRequest struct {
 	HostPorts []HostPort `json:"hostPorts,omitempty"`
 	// Bandwidth limits the pod's interface; nil means unlimited.
 	Bandwidth *Bandwidth `json:"bandwidth,omitempty"`
+	// DNS configures the pod's resolver; nil means that the runtime passed nothing.
+	DNS *DNS `json:"dns,omitempty"`
+}
+
+// DNS is the configuration of a pod's resolver, with the meaning of resolv.conf. Servers are addresses.
+type DNS struct {
+	Servers  []string `json:"servers,omitempty"`
+	Searches []string `json:"searches,omitempty"`
+	Options  []string `json:"options,omitempty"`
+	Domain   string   `json:"domain,omitempty"`
 }
 
 // Bandwidth limits traffic to the pod (ingress) and from it (egress): rates in bits per second, bursts in

@@ -92,6 +92,9 @@ func (d *dumper) endpoint(id model.EndpointID, e *endpoint) {
 	if e.spec.Bandwidth != (model.Bandwidth{}) {
 		d.line("  limited: %s", e.spec.Bandwidth)
 	}
+	if !e.spec.DNS.IsZero() {
+		d.line("  dns: %s", e.spec.DNS)
+	}
 	if missing := e.missing(); len(missing) > 0 {
 		d.line("  missing %s", strings.Join(missing, ", "))
 	}

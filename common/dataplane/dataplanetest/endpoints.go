@@ -89,7 +89,7 @@ func (f *Fake) begin(spec dataplane.EndpointSpec) (e *endpoint, isNew bool, err 
 		}
 	}
 	if e := f.attached[spec.ID]; e != nil {
-		if e.spec.NetNS != spec.NetNS || !slices.Equal(e.spec.IPs, spec.IPs) || e.spec.Pod != spec.Pod || e.spec.Bandwidth != spec.Bandwidth {
+		if e.spec.NetNS != spec.NetNS || !slices.Equal(e.spec.IPs, spec.IPs) || e.spec.Pod != spec.Pod || e.spec.Bandwidth != spec.Bandwidth || !e.spec.DNS.Equal(spec.DNS) {
 			return nil, false, fmt.Errorf("is attached as %+v, not as %+v", e.spec, spec)
 		}
 		return e, false, nil
@@ -111,6 +111,8 @@ func (f *Fake) checkSpec(spec dataplane.EndpointSpec) error {
 		return errors.New("pod has no name")
 	case len(spec.IPs) == 0 || len(spec.IPs) > 2 || len(spec.IPs) == 2 && spec.IPs[0].Is4() == spec.IPs[1].Is4():
 		return fmt.Errorf("addresses %v: want one or two, of different families", spec.IPs)
+	case !spec.DNS.IsZero() && !f.features.DNS:
+		return fmt.Errorf("resolvers cannot be configured on %s", f.features.OS)
 	case spec.Bandwidth != (model.Bandwidth{}) && !f.features.Bandwidth && (!f.features.EgressBandwidth || spec.Bandwidth.Ingress != (model.Limit{})):
 		return fmt.Errorf("bandwidth cannot be limited on %s", f.features.OS)
 	}

@@ -144,13 +144,14 @@ func TestBothSchemasSeeTheSameObjects(t *testing.T) { bothSchemas(t) }
 func bothSchemas(t testing.TB) {
 	c := newClient(t, hns.Server2022)
 	network, _ := c.make(settings("Create.network", overlayNetwork))
-	_, id := c.make(Call{Op: "Create.endpoint", Handle: network, Args: [3]string{`{"Name":"pod","SchemaVersion":{"Major":2},"Policies":[
+	_, id := c.make(Call{Op: "Create.endpoint", Handle: network, Args: [3]string{`{"Name":"pod","SchemaVersion":{"Major":2},"Dns":{"Domain":"corp","Search":["shop.svc.cluster.local","svc.cluster.local"],"ServerList":["10.96.0.10"],"Options":["ndots:5"]},"Policies":[
 		{"Type":"OutBoundNAT","Settings":{"Exceptions":["10.0.0.0/8"]}},{"Type":"ACL","Settings":{"Id":"x","Protocols":"6","Action":"Block","Direction":"In","RuleType":"Switch","Priority":300}}]}`}})
 	old := func(method, path, body string) string {
 		return *c.do(0, Call{Op: "HNSCall", Args: [3]string{method, path, body}}).Output
 	}
 	got := old("GET", "/endpoints/"+strings.ToUpper(id), "")
-	for _, want := range []string{`"ExceptionList":["10.0.0.0/8"]`, `"IPAddress":"10.40.3.2"`, `"GatewayAddress":"10.40.3.1"`, `"ID":"` + strings.ToUpper(id) + `"`, `"State":1`} {
+	for _, want := range []string{`"ExceptionList":["10.0.0.0/8"]`, `"IPAddress":"10.40.3.2"`, `"GatewayAddress":"10.40.3.1"`, `"DNSServerList":"10.96.0.10"`,
+		`"DNSSuffix":"shop.svc.cluster.local,svc.cluster.local"`, `"DNSDomain":"corp"`, `"ID":"` + strings.ToUpper(id) + `"`, `"State":1`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("schema 1 shows no %s in %s", want, got)
 		}

@@ -191,7 +191,8 @@ func (s *Service) networkView(n hns.Network) view {
 func endpoint1(text string) (hns.Endpoint, error) {
 	var d struct {
 		ID, Name, VirtualNetwork, MacAddress, IPAddress, IPv6Address string
-		GatewayAddress, GatewayAddressV6, DNSServerList, DNSSuffix   string
+		GatewayAddress, GatewayAddressV6                             string
+		DNSServerList, DNSSuffix, DNSDomain                          string
 		IsRemoteEndpoint                                             bool
 		Policies                                                     []document
 	}
@@ -212,9 +213,7 @@ func endpoint1(text string) (hns.Endpoint, error) {
 	if d.IsRemoteEndpoint {
 		e.Flags = hns.RemoteEndpoint
 	}
-	if d.DNSServerList != "" || d.DNSSuffix != "" {
-		e.DNS, _ = json.Marshal(map[string][]string{"ServerList": splitList(d.DNSServerList), "Search": splitList(d.DNSSuffix)})
-	}
+	e.DNS = hns.DNS{ServerList: splitList(d.DNSServerList), Search: splitList(d.DNSSuffix), Domain: d.DNSDomain}
 	var err error
 	e.Policies, err = policies1(d.Policies)
 	return e, err
@@ -254,9 +253,7 @@ func (s *Service) endpointView(e hns.Endpoint) view {
 	if e.HostComputeNamespace != "" {
 		v["Namespace"] = view{"ID": e.HostComputeNamespace}
 	}
-	var dns struct{ ServerList, Search []string }
-	if json.Unmarshal(e.DNS, &dns) == nil {
-		v["DNSServerList"], v["DNSSuffix"] = strings.Join(dns.ServerList, ","), strings.Join(dns.Search, ",")
-	}
+	// Schema 1 has no options.
+	v["DNSServerList"], v["DNSSuffix"], v["DNSDomain"] = strings.Join(e.DNS.ServerList, ","), strings.Join(e.DNS.Search, ","), e.DNS.Domain
 	return v
 }

@@ -11,7 +11,7 @@ import (
 // Bug is a bug that can be planted in a Fake, to prove that tests notice it.
 type Bug string
 
-// The bugs. hcsshim's own tests do not notice the first three.
+// The bugs. hcsshim's own tests do not notice the first three and the last.
 const (
 	BugFilterIgnored   Bug = "filters of listings are ignored"
 	BugNoAddress       Bug = "no address is allotted"
@@ -30,12 +30,13 @@ const (
 	BugDeleteKeeps     Bug = "deleted objects stay"
 	BugDetachKeeps     Bug = "detached endpoints stay attached"
 	BugRebootKeeps     Bug = "networks outlive a restart of the machine"
+	BugDNSLost         Bug = "the DNS of endpoints is lost"
 )
 
 // Bugs lists all bugs.
 func Bugs() []Bug {
 	return []Bug{BugFilterIgnored, BugNoAddress, BugMAC, BugPortTwice, BugAddressTwice, BugWrongCode, BugResourceMissing, BugAddLost, BugRemoveIgnored,
-		BugUpdateAppends, BugSetKept, BugLastWins, BugDirections, BugPortsIgnored, BugDeleteKeeps, BugDetachKeeps, BugRebootKeeps}
+		BugUpdateAppends, BugSetKept, BugLastWins, BugDirections, BugPortsIgnored, BugDeleteKeeps, BugDetachKeeps, BugRebootKeeps, BugDNSLost}
 }
 
 // Plant plants a bug in the Fake; the empty one removes it. Set before use.

@@ -4,6 +4,7 @@ package hnstest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -133,6 +134,10 @@ func (f *Fake) dumpEndpoints(b *strings.Builder, n *hns.Network) {
 			where = fmt.Sprintf("in namespace %d", slices.IndexFunc(f.namespaces, func(n *hns.Namespace) bool { return hns.SameID(n.ID, e.HostComputeNamespace) }))
 		}
 		fmt.Fprintf(b, "  endpoint %s %s %v flags=%d %s\n", e.Name, e.MACAddress, e.IPConfigurations, e.Flags, where)
+		if !e.DNS.IsZero() {
+			text, _ := json.Marshal(e.DNS)
+			fmt.Fprintf(b, "    Dns %s\n", text)
+		}
 		var lines []string
 		for _, p := range e.Policies {
 			if !p.Is(hns.TypeACL) {

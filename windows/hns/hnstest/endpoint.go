@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"go4.org/netipx"
@@ -41,6 +42,9 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (made hns.Endpo
 			return hns.NewError(op, CodeInvalidEndpoint, "an endpoint cannot be made in a namespace")
 		}
 		stored := cloneEndpoint(&e)
+		if err := checkDNS(op, stored.DNS); err != nil {
+			return err
+		}
 		if err := f.address(op, n, &stored); err != nil {
 			return err
 		}
@@ -62,6 +66,22 @@ func (f *Fake) CreateEndpoint(_ context.Context, e hns.Endpoint) (made hns.Endpo
 		return nil
 	})
 	return made, err
+}
+
+// checkDNS refuses servers that are no addresses, and lists that schema 1 could not hold, whose separator is
+// a comma. It is not known whether HNS refuses them; a client must not depend on that.
+func checkDNS(op string, d hns.DNS) error {
+	for _, s := range d.ServerList {
+		if _, err := netip.ParseAddr(s); err != nil {
+			return hns.NewError(op, CodeInvalidArgument, fmt.Sprintf("DNS server %q", s))
+		}
+	}
+	for _, s := range slices.Concat(d.Search, d.Options, []string{d.Domain}) {
+		if strings.ContainsAny(s, ", ") {
+			return hns.NewError(op, CodeInvalidArgument, fmt.Sprintf("DNS setting %q", s))
+		}
+	}
+	return nil
 }
 
 // address checks the requested addresses, or allocates a free one.
@@ -126,6 +146,12 @@ func (f *Fake) place(n *hns.Network, a netip.Addr, remote bool) (bits uint8, cod
 // complete adds the members that HNS adds to a new endpoint.
 func (f *Fake) complete(n *hns.Network, e *hns.Endpoint) {
 	e.HostComputeNetwork = n.ID
+	switch {
+	case f.bug == BugDNSLost:
+		e.DNS = hns.DNS{}
+	case e.DNS.IsZero() && !e.Remote():
+		e.DNS = f.HostDNS
+	}
 	if e.Name == "" {
 		e.Name = "Ethernet"
 	}

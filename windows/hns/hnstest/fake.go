@@ -45,6 +45,8 @@ type Fake struct {
 	// networks show as that of their tunnel endpoint. Without them every network gets its own addresses.
 	// Set before use.
 	ManagementIP, ManagementMAC string
+	// HostDNS is the resolver of the host. Endpoints made without one show it. Set before use.
+	HostDNS hns.DNS
 	// Late is how many times Networks is called before a new overlay network shows its DrMacAddress and
 	// ProviderAddress. Set before use.
 	Late int
@@ -193,6 +195,7 @@ func cloneEndpoint(e *hns.Endpoint) hns.Endpoint {
 	c.Policies = slices.Clone(e.Policies)
 	c.IPConfigurations = slices.Clone(e.IPConfigurations)
 	c.Routes = slices.Clone(e.Routes)
+	c.DNS.Search, c.DNS.ServerList, c.DNS.Options = slices.Clone(e.DNS.Search), slices.Clone(e.DNS.ServerList), slices.Clone(e.DNS.Options)
 	return c
 }
 
