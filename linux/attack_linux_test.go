@@ -24,6 +24,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // Tests whose names begin with TestAttack send forged packets that policy denies, and check
@@ -347,7 +348,7 @@ func (l *lab) dialFrom(from *netns.NS, to string, port uint16) (conn net.Conn) {
 		conn, err = net.DialTimeout("tcp", net.JoinHostPort(to, fmt.Sprint(port)), patience)
 		return err
 	}))
-	l.must(exchange(conn, patience))
+	l.must(traffic.Exchange(conn, patience))
 	return conn
 }
 
@@ -383,18 +384,6 @@ func (l *lab) idleUntilQuiet() {
 	}
 }
 
-// cableTo connects the node with another namespace by a pair of interfaces.
-func (l *lab) cableTo(other *netns.NS, name string) error {
-	return l.node.Do(func() error {
-		out, err := os.Open(other.Path())
-		if err != nil {
-			return err
-		}
-		defer out.Close()
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(out.Fd())})
-	})
-}
-
 // hearOn listens for datagrams in a namespace; heard reports whether any arrived.
 func (l *lab) hearOn(ns *netns.NS, address string) (heard func() bool) {
 	l.t.Helper()
@@ -409,13 +398,5 @@ func (l *lab) hearOn(ns *netns.NS, address string) (heard func() bool) {
 
 // withoutAddress removes an address from an interface of the thread's namespace.
 func withoutAddress(name, cidr string) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	a, err := netlink.ParseAddr(cidr)
-	if err != nil {
-		return err
-	}
-	return netlink.AddrDel(l, a)
+	return netns.RemoveAddresses(name, netip.MustParsePrefix(cidr))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // newServiceAttackLab is newServiceLab with the given kind of hooks.
@@ -122,16 +123,16 @@ func TestAttackMasqueradedConnections(t *testing.T) {
 	}
 	for _, c := range flows {
 		defer c.Close()
-		l.must(exchange(c, patience))
+		l.must(traffic.Exchange(c, patience))
 	}
 	l.apply(isolate("b", model.Ingress, accept(pods("a")), accept(block(outsideAddr4+"/32")), accept(block(outsideAddr6+"/128"))))
 	for _, c := range flows {
-		l.must(exchange(c, patience))
+		l.must(traffic.Exchange(c, patience))
 	}
 	l.apply(isolate("b", model.Ingress, accept(block(nodeAddr4+"/32")), accept(block(nodeAddr6+"/128"))))
 	for _, c := range flows {
 		attacks.tried.Add(1)
-		if exchange(c, silence) == nil {
+		if traffic.Exchange(c, silence) == nil {
 			attacks.through.Add(1)
 			t.Errorf("got through: %s %s to %s after the policy was tightened", c.LocalAddr().Network(), c.LocalAddr(), c.RemoteAddr())
 		}
@@ -155,17 +156,17 @@ func TestAttackMasqueradedPortOfAnother(t *testing.T) {
 				return c
 			}
 			allowed := from(l.outside)
-			l.must(exchange(allowed, patience))
+			l.must(traffic.Exchange(allowed, patience))
 			l.forget()
 			attacks.tried.Add(1)
 			denied := from(l.pods["a"])
-			if exchange(denied, silence) == nil {
+			if traffic.Exchange(denied, silence) == nil {
 				attacks.through.Add(1)
 				t.Errorf("got through: pod a to %s, by the port of a client that policy allows", f.node)
 			}
 			denied.Close()
 			l.forget()
-			l.must(exchange(allowed, patience))
+			l.must(traffic.Exchange(allowed, patience))
 			allowed.Close()
 		}
 	})

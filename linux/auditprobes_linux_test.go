@@ -7,11 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // probes send datagrams continuously, of allowed and of denied flows. Each contains the phase
@@ -47,21 +50,7 @@ func (a *auditLab) startTraffic() *probes {
 		a.stream("a to b port 80, IPv6", a.pods["a"], "", b, "fd01::c", 80)}
 	p.denied = []*stream{a.stream("outside to b port 9000", a.outside, friend4, b, "10.1.0.12", 9000), a.stream("a to c port 81", a.pods["a"], "", c, "10.1.0.13", 81),
 		a.stream("outside to d port 53", a.outside, friend4, a.pods["d"], "10.1.0.14", 53)}
-	var ln net.Listener
-	a.must(b.Do(func() (err error) { ln, err = net.Listen("tcp", "10.1.0.12:80"); return err }))
-	a.t.Cleanup(func() { ln.Close() })
-	go func() {
-		if conn, err := ln.Accept(); err == nil {
-			buf := make([]byte, 64)
-			for {
-				n, err := conn.Read(buf)
-				if err != nil {
-					return
-				}
-				conn.Write(buf[:n])
-			}
-		}
-	}()
+	a.must(traffic.ServersFor(a.t).Echo(b, netip.MustParseAddrPort("10.1.0.12:80"), model.TCP))
 	a.must(a.pods["a"].Do(func() (err error) { p.held, err = net.Dial("tcp", "10.1.0.12:80"); return err }))
 	a.t.Cleanup(func() { p.held.Close() })
 	for _, s := range append(p.allowed, p.denied...) {
@@ -152,7 +141,7 @@ func (p *probes) arrive(phase uint64) {
 // before, allowed datagrams must arrive and denied ones must not, except for direct effects of
 // the damage.
 func (p *probes) check() error {
-	if err := exchange(p.held, patience); err != nil {
+	if err := traffic.Exchange(p.held, patience); err != nil {
 		return fmt.Errorf("the connection does not go on: %w", err)
 	}
 	p.sending.RLock()

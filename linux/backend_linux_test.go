@@ -15,6 +15,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 func TestPolicyBetweenPods(t *testing.T) {
@@ -69,15 +70,15 @@ func TestPolicyReachesLiveConnections(t *testing.T) {
 		var c net.Conn
 		l.must(a.Do(func() (err error) { c, err = net.Dial("tcp", to); return err }))
 		defer c.Close()
-		l.must(exchange(c, patience))
+		l.must(traffic.Exchange(c, patience))
 		l.apply(isolate("b", model.Ingress, accept(pods("a"), tcp(80), tcp(81))))
-		l.must(exchange(c, patience))
+		l.must(traffic.Exchange(c, patience))
 		l.apply(isolate("b", model.Ingress))
-		if err := exchange(c, silence); err == nil {
+		if err := traffic.Exchange(c, silence); err == nil {
 			t.Errorf("%s: the connection goes on under a policy that denies it", to)
 		}
 		l.apply(isolate("b", model.Ingress, accept(pods("a"), tcp(80))))
-		if err := exchange(c, patience); err != nil {
+		if err := traffic.Exchange(c, patience); err != nil {
 			t.Logf("%s: after the policy was given back: %v", to, err)
 		}
 	}
@@ -93,19 +94,19 @@ func TestRestart(t *testing.T) {
 	var c net.Conn
 	l.must(a.Do(func() (err error) { c, err = net.Dial("tcp", "10.1.0.12:80"); return err }))
 	defer c.Close()
-	l.must(exchange(c, patience))
+	l.must(traffic.Exchange(c, patience))
 	for range 3 {
 		l.must(l.backend.Close())
-		l.must(exchange(c, patience))
+		l.must(traffic.Exchange(c, patience))
 		l.denied(l.outside, "tcp", "10.1.0.12", 80)
 		l.start()
 		l.state = nil
-		l.must(exchange(c, patience))
+		l.must(traffic.Exchange(c, patience))
 		l.must(l.add("a", 11))
 		l.must(l.add("b", 12))
-		l.must(exchange(c, patience))
+		l.must(traffic.Exchange(c, patience))
 		l.apply(p)
-		l.must(exchange(c, patience))
+		l.must(traffic.Exchange(c, patience))
 		l.allowed(a, "tcp", "10.1.0.12", 80)
 		l.denied(l.outside, "tcp", "10.1.0.12", 80)
 	}

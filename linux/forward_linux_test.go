@@ -21,6 +21,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // sent counts the packets that reached a pod through the host end of its veth pair. It excludes
@@ -214,12 +215,12 @@ func TestAddressOfAnotherPod(t *testing.T) {
 		var c net.Conn
 		l.must(a.Do(func() (err error) { c, err = net.Dial("udp", net.JoinHostPort(to, "80")); return err }))
 		defer c.Close()
-		l.must(exchange(c, patience))
+		l.must(traffic.Exchange(c, patience))
 		flows = append(flows, c)
 	}
 	l.delete("b")
 	for _, c := range flows {
-		if err := exchange(c, silence); err == nil {
+		if err := traffic.Exchange(c, silence); err == nil {
 			t.Errorf("%s: a server answers for a pod that is gone", c.RemoteAddr())
 		}
 	}
@@ -227,19 +228,19 @@ func TestAddressOfAnotherPod(t *testing.T) {
 	l.must(l.add("c", 12))
 	l.echo(l.pods["c"], 80)
 	for _, c := range flows {
-		if err := exchange(c, silence); err == nil {
+		if err := traffic.Exchange(c, silence); err == nil {
 			t.Errorf("%s: a new pod is reached before it has a policy", c.RemoteAddr())
 		}
 	}
 	l.apply(isolate("c", model.Ingress, accept(pods("nobody"))))
 	for _, c := range flows {
-		if err := exchange(c, silence); err == nil {
+		if err := traffic.Exchange(c, silence); err == nil {
 			t.Errorf("%s: a flow to the old pod reaches the new one, whose policy denies it", c.RemoteAddr())
 		}
 	}
 	l.apply()
 	for _, c := range flows {
-		l.must(exchange(c, patience))
+		l.must(traffic.Exchange(c, patience))
 	}
 }
 

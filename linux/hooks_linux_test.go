@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // Programs start on clsact hooks and move to links. They are in force all the time, also when a
@@ -29,7 +30,7 @@ func TestProgramsMoveToLinks(t *testing.T) {
 	defer c.Close()
 	judge := func() {
 		t.Helper()
-		l.must(exchange(c, patience))
+		l.must(traffic.Exchange(c, patience))
 		l.allowed(a, "tcp", "fd01::c", 80)
 		l.denied(l.outside, "tcp", "10.1.0.12", 80)
 	}

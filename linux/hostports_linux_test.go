@@ -24,6 +24,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/hostport"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // hostPort returns a TCP port of the node that leads to port 80 of a pod. address may be empty.
@@ -35,54 +36,27 @@ func hostPort(address string, number uint16) model.HostPort {
 	return h
 }
 
-// serve accepts connections in a namespace and sends its name to each.
+// serve greets each client with the name of the server.
 func (l *lab) serve(ns *netns.NS, at, name string) io.Closer {
 	l.t.Helper()
-	network := "tcp"
-	if strings.HasPrefix(at, "0.0.0.0:") {
-		network = "tcp4" // otherwise Go listens on all addresses of both IP versions
-	}
-	var listener net.Listener
-	l.must(ns.Do(func() (err error) { listener, err = net.Listen(network, at); return err }))
-	l.t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			c, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			io.WriteString(c, name)
-			c.Close()
-		}
-	}()
-	return listener
+	servers := traffic.ServersFor(l.t)
+	l.must(servers.TCP(ns, netip.MustParseAddrPort(at), func(c net.Conn) { io.WriteString(c, name) }))
+	return servers
 }
 
-// answer returns the name of the server that answers at an address, "refused", or the word that
-// stands for no answer.
+// answer returns the name of the server that answers at an address, "refused", or "no answer".
 func (l *lab) answer(from *netns.NS, to string) string {
 	l.t.Helper()
-	var text []byte
-	err := from.Do(func() error {
-		c, err := net.DialTimeout("tcp", to, silence)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		c.SetDeadline(time.Now().Add(silence))
-		text, err = io.ReadAll(c)
-		return err
-	})
-	var timeout net.Error
+	name, err := traffic.Flow{NS: from, To: netip.MustParseAddrPort(to), Protocol: model.TCP}.Read(silence)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "refused"
-	case errors.As(err, &timeout) && timeout.Timeout():
-		return "nobody"
+	case traffic.Silent(err):
+		return "no answer"
 	case err != nil:
 		return err.Error()
 	}
-	return string(text)
+	return name
 }
 
 // answers compares which servers answer at several addresses.
@@ -176,7 +150,7 @@ func TestLoopbackIsOpenOnlyBehindTheTable(t *testing.T) {
 	if open, table := l.takesLoopback("a"); !open || !table {
 		t.Errorf("the interface of pod a takes loopback addresses: %t, there is a table: %t", open, table)
 	}
-	l.serve(l.pods["a"], ":80", "a")
+	l.serve(l.pods["a"], "[::]:80", "a")
 	l.answers(l.node, map[string]string{"127.0.0.1:8100": "a"})
 	l.delete("b")
 	l.delete("c")
@@ -194,7 +168,7 @@ func TestLoopbackIsOpenOnlyBehindTheTable(t *testing.T) {
 func TestFlushedHostPorts(t *testing.T) {
 	l := newPortLab(t, map[string][]model.HostPort{"a": {hostPort("", 8100)}})
 	l.pod("a", 11)
-	l.serve(l.pods["a"], ":80", "a")
+	l.serve(l.pods["a"], "[::]:80", "a")
 	l.apply()
 	l.tend(1500 * time.Millisecond)
 	before, err := l.backend.Counters(context.Background())
@@ -231,7 +205,7 @@ func TestOwnServicesStay(t *testing.T) {
 	l := newPortLab(t, map[string][]model.HostPort{"a": {hostPort("", 8100)}})
 	resolver := l.serve(l.node, "127.0.0.53:8100", "resolver") // before the pod
 	l.pod("a", 11)
-	l.serve(l.pods["a"], ":80", "a")
+	l.serve(l.pods["a"], "[::]:80", "a")
 	l.apply()
 	node4, node6 := nodeAddr4+":8100", "["+nodeAddr6+"]:8100"
 	all := map[string]string{"127.0.0.53:8100": "resolver", "127.0.0.1:8100": "a", node4: "a", node6: "a", "[::1]:8100": "refused"}
@@ -263,7 +237,7 @@ func TestOwnServicesStay(t *testing.T) {
 func TestHostPortsFromNode(t *testing.T) {
 	l := newPortLab(t, map[string][]model.HostPort{"a": {hostPort("", 8100)}})
 	l.pod("a", 11)
-	l.serve(l.pods["a"], ":80", "a")
+	l.serve(l.pods["a"], "[::]:80", "a")
 	l.apply()
 	node4, node6 := nodeAddr4+":8100", "["+nodeAddr6+"]:8100"
 	for _, c := range []struct {

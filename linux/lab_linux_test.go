@@ -8,15 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -27,6 +24,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/denylist"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // lab is one node in its own network namespace, with an uplink to a second namespace that
@@ -96,15 +94,11 @@ func newNode(t *testing.T) *lab {
 }
 
 // cable connects the uplink of the node with that of another namespace.
-func (l *lab) cable(other *netns.NS) error {
-	return l.node.Do(func() error {
-		out, err := os.Open(other.Path())
-		if err != nil {
-			return err
-		}
-		defer out.Close()
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(out.Fd())})
-	})
+func (l *lab) cable(other *netns.NS) error { return l.cableTo(other, "eth0") }
+
+// cableTo connects the node with another namespace by a pair of interfaces of one name.
+func (l *lab) cableTo(other *netns.NS, name string) error {
+	return netns.Connect(netns.End{NS: l.node, Name: name}, netns.End{NS: other, Name: name})
 }
 
 func (l *lab) must(err error) {
@@ -116,47 +110,27 @@ func (l *lab) must(err error) {
 
 func (l *lab) namespace(name string) *netns.NS {
 	l.t.Helper()
-	ns, err := netns.New(filepath.Join(l.dir, name))
+	ns, err := netns.Prepared(filepath.Join(l.dir, name))
 	l.must(err)
 	l.t.Cleanup(func() { ns.Close() })
-	l.must(ns.Do(func() error {
-		// A router does not resolve neighbours during duplicate address detection.
-		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0); err != nil {
-			return err
-		}
-		lo, err := netlink.LinkByName("lo")
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetUp(lo)
-	}))
 	return ns
 }
 
+// addresses and route are those of netns, for literals.
 func addresses(name string, cidrs ...string) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	for _, c := range cidrs {
-		a, err := netlink.ParseAddr(c)
-		if err != nil {
-			return err
-		}
-		a.Flags = unix.IFA_F_NODAD
-		if err := netlink.AddrReplace(l, a); err != nil {
-			return err
-		}
-	}
-	return netlink.LinkSetUp(l)
+	return netns.AddAddresses(name, prefixes(cidrs)...)
 }
 
 func route(to, via string) error {
-	_, dst, err := net.ParseCIDR(to)
-	if err != nil {
-		return err
+	return netns.Route(netip.MustParsePrefix(to), netip.MustParseAddr(via))
+}
+
+func prefixes(cidrs []string) []netip.Prefix {
+	var all []netip.Prefix
+	for _, c := range cidrs {
+		all = append(all, netip.MustParsePrefix(c))
 	}
-	return netlink.RouteReplace(&netlink.Route{Dst: dst, Gw: net.ParseIP(via)})
+	return all
 }
 
 // start creates a backend, as a starting agent does.
@@ -280,49 +254,16 @@ func udp(port uint16) model.PortMatch {
 // echo serves TCP and UDP echo on all addresses of a namespace.
 func (l *lab) echo(ns *netns.NS, port uint16) {
 	l.t.Helper()
-	l.must(ns.Do(func() error {
-		ln, err := net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
-		if err != nil {
-			return err
-		}
-		pc, err := net.ListenPacket("udp", fmt.Sprintf("[::]:%d", port))
-		if err != nil {
-			return err
-		}
-		l.t.Cleanup(func() { ln.Close(); pc.Close() })
-		go func() {
-			for {
-				c, err := ln.Accept()
-				if err != nil {
-					return
-				}
-				go func() { defer c.Close(); io.Copy(c, c) }()
-			}
-		}()
-		go func() {
-			buf := make([]byte, 2048)
-			for {
-				n, from, err := pc.ReadFrom(buf)
-				if err != nil {
-					return
-				}
-				pc.WriteTo(buf[:n], from)
-			}
-		}()
-		return nil
-	}))
+	l.must(traffic.ServersFor(l.t).Echo(ns, netip.AddrPortFrom(netip.IPv6Unspecified(), port), model.TCP, model.UDP))
 }
 
 // reach opens a connection and sends an echo over it.
 func reach(from *netns.NS, network, to string, port uint16, limit time.Duration) error {
-	return from.Do(func() error {
-		c, err := (&net.Dialer{Timeout: limit}).Dial(network, net.JoinHostPort(to, fmt.Sprint(port)))
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		return exchange(c, limit)
-	})
+	protocol := model.TCP
+	if network == "udp" {
+		protocol = model.UDP
+	}
+	return traffic.Flow{NS: from, To: netip.AddrPortFrom(netip.MustParseAddr(to), port), Protocol: protocol}.Try(context.Background(), limit)
 }
 
 // After silence, a test no longer expects an answer. An expected answer may take patience on a
@@ -331,16 +272,6 @@ const (
 	silence  = 400 * time.Millisecond
 	patience = 20 * time.Second
 )
-
-func exchange(c net.Conn, limit time.Duration) error {
-	c.SetDeadline(time.Now().Add(limit))
-	if _, err := c.Write([]byte("hello")); err != nil {
-		return err
-	}
-	buf := make([]byte, 5)
-	_, err := io.ReadFull(c, buf)
-	return err
-}
 
 func (l *lab) allowed(from *netns.NS, network, to string, port uint16) {
 	l.t.Helper()
@@ -351,13 +282,10 @@ func (l *lab) allowed(from *netns.NS, network, to string, port uint16) {
 
 func (l *lab) denied(from *netns.NS, network, to string, port uint16) {
 	l.t.Helper()
-	var timeout net.Error
 	switch err := reach(from, network, to, port, silence); {
 	case err == nil:
 		l.t.Errorf("%s to %s port %d: want denied, got through", network, to, port)
-	case !errors.As(err, &timeout) || !timeout.Timeout():
-		if !errors.Is(err, syscall.ETIMEDOUT) {
-			l.t.Errorf("%s to %s port %d: want silence, got %v", network, to, port, err)
-		}
+	case !traffic.Silent(err):
+		l.t.Errorf("%s to %s port %d: want silence, got %v", network, to, port, err)
 	}
 }

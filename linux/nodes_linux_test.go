@@ -22,6 +22,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // nodes are two nodes whose uplinks are connected.
@@ -181,7 +182,7 @@ func TestBetweenNodesPastTheStacks(t *testing.T) {
 						return err
 					}))
 					defer open[len(open)-1].Close()
-					n[0].must(exchange(open[len(open)-1], patience))
+					n[0].must(traffic.Exchange(open[len(open)-1], patience))
 				}
 				for _, l := range n {
 					l.must(l.backend.Close())
@@ -193,7 +194,7 @@ func TestBetweenNodesPastTheStacks(t *testing.T) {
 				n.apply(only)
 				n.straight(true, func() {
 					for _, c := range open {
-						n[0].must(exchange(c, patience))
+						n[0].must(traffic.Exchange(c, patience))
 					}
 				})
 				judge()
@@ -253,7 +254,7 @@ func TestTrackingComesLater(t *testing.T) {
 						return err
 					}))
 					defer open[len(open)-1].Close()
-					n[0].must(exchange(open[len(open)-1], patience))
+					n[0].must(traffic.Exchange(open[len(open)-1], patience))
 				}
 			}
 			there = loader.Loaded
@@ -263,7 +264,7 @@ func TestTrackingComesLater(t *testing.T) {
 				t.Errorf("the log says nothing of it: %s", log.String())
 			}
 			for _, c := range open {
-				n[0].must(exchange(c, patience))
+				n[0].must(traffic.Exchange(c, patience))
 			}
 			judge(true)
 			for _, l := range n {

@@ -17,6 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 func cidr(s string) model.Peer {
@@ -63,7 +64,7 @@ func (l *lab) hold(from *netns.NS, to string, port uint16) func() {
 	l.t.Cleanup(func() { c.Close() })
 	return func() {
 		l.t.Helper()
-		if err := exchange(c, patience); err != nil {
+		if err := traffic.Exchange(c, patience); err != nil {
 			l.t.Errorf("a connection to %s was cut: %v", to, err)
 		}
 	}

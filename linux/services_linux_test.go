@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // rules stand for kube-proxy in nftables mode. DNAT happens when a packet is received. Marked
@@ -228,7 +229,7 @@ func TestConnectionsToServices(t *testing.T) {
 	goesOn := func() {
 		t.Helper()
 		for _, c := range flows {
-			if err := exchange(c, patience); err != nil {
+			if err := traffic.Exchange(c, patience); err != nil {
 				t.Fatalf("%s %s: %v", c.RemoteAddr().Network(), c.RemoteAddr(), err)
 			}
 		}
@@ -243,7 +244,7 @@ func TestConnectionsToServices(t *testing.T) {
 	l.apply(isolate("a", model.Egress))
 	for _, c := range flows {
 		defer c.Close()
-		if err := exchange(c, silence); err == nil {
+		if err := traffic.Exchange(c, silence); err == nil {
 			t.Errorf("%s %s: the connection goes on under a policy that denies it", c.RemoteAddr().Network(), c.RemoteAddr())
 		}
 	}
@@ -296,18 +297,18 @@ func TestAnotherBackend(t *testing.T) {
 		var c net.Conn
 		l.must(a.Do(func() (err error) { c, err = net.Dial("udp", net.JoinHostPort(f.service, "80")); return err }))
 		defer c.Close()
-		l.must(exchange(c, patience))
+		l.must(traffic.Exchange(c, patience))
 		l.load(noServices)
 		l.load(fmt.Sprintf(rules, "ip", service4, outsideAddr4+":8080", outsideAddr4+":8080", nodeAddr4+":8080", nodeAddr4, "10.1.0.12"))
 		l.load(fmt.Sprintf(rules, "ip6", service6, "["+outsideAddr6+"]:8080", "["+outsideAddr6+"]:8080", "["+nodeAddr6+"]:8080", nodeAddr6, "fd01::c"))
 		l.forget()
-		if err := exchange(c, silence); err == nil {
+		if err := traffic.Exchange(c, silence); err == nil {
 			t.Errorf("%s: a flow goes to a backend that policy denies", f.service)
 		}
 		l.load(noServices)
 		l.services()
 		l.forget()
-		l.must(exchange(c, patience))
+		l.must(traffic.Exchange(c, patience))
 	}
 }
 

@@ -35,19 +35,9 @@ const (
 func (l *lab) far() *netns.NS {
 	l.t.Helper()
 	ns := l.namespace("far")
+	l.must(netns.Connect(netns.End{NS: l.outside, Name: "far", MTU: farMTU}, netns.End{NS: ns, Name: "eth0", MTU: farMTU}))
 	l.must(l.outside.Do(func() error {
-		f, err := os.Open(ns.Path())
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "far", MTU: farMTU}, PeerName: "eth0", PeerMTU: farMTU, PeerNamespace: netlink.NsFd(f.Fd())}
-		if err := netlink.LinkAdd(pair); err != nil {
-			return err
-		}
-		return errors.Join(addresses("far", "203.0.113.1/24", "2001:db8:f::1/64"),
-			os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0),
-			os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0))
+		return errors.Join(addresses("far", "203.0.113.1/24", "2001:db8:f::1/64"), netns.Forward())
 	}))
 	l.must(ns.Do(func() error {
 		return errors.Join(addresses("eth0", farAddr4+"/24", farAddr6+"/64"),
@@ -63,38 +53,14 @@ func block(cidr string) model.Peer {
 	return model.Peer{Kind: model.PeerBlock, Block: model.IPBlock{CIDR: netip.MustParsePrefix(cidr)}}
 }
 
-// echoDatagrams serves UDP echo for datagrams of any length.
-func (l *lab) echoDatagrams(ns *netns.NS, port int) {
-	l.t.Helper()
-	l.must(ns.Do(func() error {
-		pc, err := net.ListenPacket("udp", fmt.Sprintf("[::]:%d", port))
-		if err != nil {
-			return err
-		}
-		l.t.Cleanup(func() { pc.Close() })
-		go func() {
-			for buf := make([]byte, 1<<16); ; {
-				n, from, err := pc.ReadFrom(buf)
-				if errors.Is(err, net.ErrClosed) {
-					return
-				}
-				if err == nil {
-					pc.WriteTo(buf[:n], from)
-				}
-			}
-		}()
-		return nil
-	}))
-}
-
 // Datagrams of sizes around every limit arrive complete, in fragments if necessary, between
 // pods and through the host stack. Fragments of denied datagrams do not arrive.
 func TestDatagramsOfAllSizes(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
 	for _, ns := range []*netns.NS{b, l.outside} {
-		l.echoDatagrams(ns, 90)
-		l.echoDatagrams(ns, 91)
+		l.echo(ns, 90)
+		l.echo(ns, 91)
 	}
 	udp90 := model.PortMatch{Protocol: model.UDP, First: 90, Last: 90}
 	l.apply(isolate("a", model.Egress, accept(pods("b"), udp90), accept(block(outsideAddr4+"/32"), udp90), accept(block(outsideAddr6+"/128"), udp90)),

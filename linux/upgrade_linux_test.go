@@ -82,7 +82,7 @@ func (u *upgradeTraffic) begin() {
 			if err == nil {
 				u.services = append(u.services, c)
 				u.t.Cleanup(func() { c.Close() })
-				err = exchange(c, patience)
+				err = traffic.Exchange(c, patience)
 			}
 			return err
 		}))
@@ -374,7 +374,7 @@ func (u *upgradeTraffic) judgeQuickly() {
 	u.t.Helper()
 	u.serversSpeak()
 	for _, c := range u.services {
-		u.must(exchange(c, patience))
+		u.must(traffic.Exchange(c, patience))
 	}
 	u.allowed(u.pods["a"], "tcp", "10.1.0.12", 8080)
 	u.allowed(u.pods["a"], "tcp", outsideAddr6, 8080)

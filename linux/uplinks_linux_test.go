@@ -25,6 +25,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/denylist"
 	isthmuslink "github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // Addresses of the namespace outside that are never listed.
@@ -101,7 +102,7 @@ func (l *lab) reachFrom(src, network, dst string, port uint16, limit time.Durati
 			return err
 		}
 		defer c.Close()
-		return exchange(c, limit)
+		return traffic.Exchange(c, limit)
 	})
 }
 
@@ -117,7 +118,7 @@ func TestDenyListOnUplink(t *testing.T) {
 		return err
 	}))
 	defer open.Close()
-	l.must(exchange(open, patience))
+	l.must(traffic.Exchange(open, patience))
 
 	l.denyAll(denyList(outsideAddr4+"/32", outsideAddr6+"/127")) // ::2 and ::3; the latter is reached below
 	if s := l.status().Deny; s.Entries != [2]int{1, 1} || len(s.Devices) != 1 || s.Devices[0] != (dataplane.DenyDevice{Name: "eth0", Mode: "native"}) || len(s.Problems) > 0 {
@@ -140,7 +141,7 @@ func TestDenyListOnUplink(t *testing.T) {
 			t.Errorf("%s from %s: %v", network, friend4, err)
 		}
 	}
-	if err := exchange(open, silence); err == nil {
+	if err := traffic.Exchange(open, silence); err == nil {
 		t.Error("an open connection from a listed address goes on")
 	}
 	if d := l.status().Drops; d["deny_list_ipv4"] == 0 || d["deny_list_ipv6"] == 0 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // told returns the events since the last call, as text without source ports. It removes
@@ -98,10 +99,10 @@ func TestFlowEvents(t *testing.T) {
 	var c net.Conn
 	l.must(a.Do(func() (err error) { c, err = net.Dial("tcp", "10.1.0.12:80"); return err }))
 	defer c.Close()
-	l.must(exchange(c, patience))
+	l.must(traffic.Exchange(c, patience))
 	l.told()
 	l.apply(isolate("b", model.Ingress))
-	if exchange(c, silence) == nil {
+	if traffic.Exchange(c, silence) == nil {
 		t.Error("the connection goes on under a policy that denies it")
 	}
 	l.must(c.(*net.TCPConn).SetLinger(0))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // shopfront is two nodes with Services of every kind, and all that calls them.
@@ -97,15 +98,14 @@ func openShop(t *testing.T, segments int) *shopfront {
 	t.Helper()
 	s := &shopfront{nodes: newNodes(t, segments), backends: make(map[string]*backend)}
 	must(t, s.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}"))
-	servers := &responders{}
-	t.Cleanup(servers.close)
+	servers := traffic.ServersFor(t)
 	for _, p := range []struct {
 		name, app string
 		node      int
 	}{{"client1", "client", 0}, {"client2", "client", 1}, {"other1", "other", 0}, {"near", "backend", 0}, {"far", "backend", 1}} {
 		pod := s.attach(s.place(p.node, "shop", p.name, map[string]string{"app": p.app, "name": p.name}))
 		for _, a := range pod.IPs {
-			must(t, servers.respond(pod.NS, p.name, netip.AddrPortFrom(a, podPort)))
+			must(t, respond(servers, pod.NS, p.name, netip.AddrPortFrom(a, podPort)))
 			s.clients = append(s.clients, client{p.name, p.node, true, asker{pod.NS, a}})
 		}
 		if p.app == "backend" {
@@ -116,14 +116,14 @@ func openShop(t *testing.T, segments int) *shopfront {
 		name := fmt.Sprintf("host%d", i+1)
 		s.backends[name] = &backend{name, i, node.Addresses(), hostPort}
 		for _, a := range node.Addresses() {
-			must(t, servers.respond(node.NS, name, netip.AddrPortFrom(a, hostPort)))
+			must(t, respond(servers, node.NS, name, netip.AddrPortFrom(a, hostPort)))
 			s.clients = append(s.clients, client{name, i, false, asker{node.NS, a}})
 		}
 	}
 	ns, addresses := s.cluster.Outside()
 	s.backends["world"] = &backend{"world", outside, addresses, hostPort}
 	for _, a := range addresses {
-		must(t, servers.respond(ns, "world", netip.AddrPortFrom(a, hostPort)))
+		must(t, respond(servers, ns, "world", netip.AddrPortFrom(a, hostPort)))
 		s.clients = append(s.clients, client{"outside", outside, false, asker{ns, a}})
 	}
 	s.writeServices()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // watchPort is where pods answer and are watched.
@@ -56,32 +57,18 @@ func startWatchmen(t *testing.T, from *cluster.Pod, to ...*cluster.Pod) *watchme
 	return w
 }
 
-// listenAt answers at an address as respondUDP does, and counts what comes from
-// an address that is watched.
+// listenAt answers questions at an address, and counts those from an address that is watched.
 func listenAt(t *testing.T, p *cluster.Pod, at, watched netip.Addr, n *atomic.Int64) {
 	t.Helper()
-	var pc *net.UDPConn
-	must(t, p.NS.Do(func() (err error) {
-		pc, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, watchPort)))
-		return err
-	}))
-	t.Cleanup(func() { pc.Close() })
-	go func() {
-		buf := make([]byte, 2048)
-		for {
-			size, from, err := pc.ReadFromUDPAddrPort(buf)
-			if err != nil {
-				return
-			}
-			if from.Addr().Unmap() == watched {
-				n.Add(1)
-			}
-			pc.WriteToUDPAddrPort(reply(p.Name, net.UDPAddrFromAddrPort(from), string(buf[:size])), from)
+	must(t, traffic.ServersFor(t).UDP(p.NS, netip.AddrPortFrom(at, watchPort), func(client netip.AddrPort, question []byte) []byte {
+		if client.Addr() == watched {
+			n.Add(1)
 		}
-	}()
+		return reply(p.Name, client.Addr(), string(question))
+	}))
 }
 
-// serveAt makes a pod answer that nobody watches.
+// serveAt makes a pod answer without counting.
 func serveAt(t *testing.T, p *cluster.Pod) {
 	t.Helper()
 	for _, a := range p.IPs {
@@ -150,7 +137,9 @@ func beSteady(t *testing.T, from, to *cluster.Pod) *steady {
 		a := asker{from.NS, familyOf(from.IPs, v6)}
 		at := netip.AddrPortFrom(familyOf(to.IPs, v6), watchPort)
 		var c net.Conn
-		must(t, a.ns.Do(func() (err error) { c, err = a.open(model.UDP, at, time.Second); return err }))
+		var err error
+		c, err = a.open(model.UDP, at, time.Second)
+		must(t, err)
 		s.running.Go(func() {
 			defer c.Close()
 			s.run(c, a, at)

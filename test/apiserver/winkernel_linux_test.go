@@ -18,6 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/kubernetes"
+	"github.com/isthmus-net/isthmus/test/traffic"
 	"github.com/isthmus-net/isthmus/test/wine"
 )
 
@@ -90,8 +91,7 @@ func TestWinkernel(t *testing.T) {
 func (w *winkernel) open() {
 	w.t.Helper()
 	must(w.t, w.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}"))
-	servers := &responders{}
-	w.t.Cleanup(servers.close)
+	servers := traffic.ServersFor(w.t)
 	var clients []client
 	for _, p := range []struct {
 		name, app string
@@ -99,7 +99,7 @@ func (w *winkernel) open() {
 	}{{"far", "backend", 0}, {"near", "backend", 1}, {"client", "client", 1}, {"other", "other", 1}} {
 		pod := w.attach(w.place(p.node, "shop", p.name, map[string]string{"app": p.app, "name": p.name}))
 		a := familyOf(pod.IPs, false)
-		must(w.t, servers.respond(pod.NS, p.name, netip.AddrPortFrom(a, podPort)))
+		must(w.t, respond(servers, pod.NS, p.name, netip.AddrPortFrom(a, podPort)))
 		if p.app == "backend" {
 			w.backends[p.name] = &backend{p.name, p.node, []netip.Addr{a}, podPort}
 		} else {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 	"github.com/isthmus-net/isthmus/test/wine"
 )
 
@@ -61,7 +62,7 @@ type Cluster struct {
 	// kubeconfig is empty for agents that watch the manifests.
 	kubeconfig string
 	pods       []*Pod
-	servers    listeners
+	servers    traffic.Servers
 }
 
 // New makes the fabric and the nodes' namespaces, and starts nothing yet.

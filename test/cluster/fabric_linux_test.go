@@ -3,11 +3,9 @@
 package cluster_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -21,8 +19,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // fabricManifests are three pods, one per node; the server takes nobody but the client
@@ -64,14 +64,14 @@ func TestFabric(t *testing.T) {
 		nodes[n.Name] = n
 	}
 	for _, p := range pods {
-		whoami(t, p.NS, "::")
+		whoami(t, p.NS, netip.IPv6Unspecified())
 	}
 	for _, n := range c.Nodes {
-		whoami(t, n.NS, "::")
+		whoami(t, n.NS, netip.IPv6Unspecified())
 	}
 	outside, world := c.Outside()
 	for _, a := range world { // has several addresses, and answers by the one asked
-		whoami(t, outside, a.String())
+		whoami(t, outside, a)
 	}
 
 	t.Run("pods", func(t *testing.T) {
@@ -106,42 +106,42 @@ func TestFabric(t *testing.T) {
 		}
 	})
 	t.Run("host ports", func(t *testing.T) {
-		check := func(from *netns.NS, network string, to, want netip.Addr) {
+		check := func(from *netns.NS, protocol model.Protocol, to, want netip.Addr) {
 			t.Helper()
-			if got, err := askAt(from, network, netip.AddrPortFrom(to, 8100), patience); err != nil || got != want {
-				t.Errorf("%s from %s to host port of %s: seen as %s, %v", network, want, to, got, err)
+			if got, err := askAt(from, protocol, netip.AddrPortFrom(to, 8100), patience); err != nil || got != want {
+				t.Errorf("%s from %s to host port of %s: seen as %s, %v", protocol, want, to, got, err)
 			}
 		}
 		judge := func() {
 			t.Helper()
 			for i, v6 := range []bool{false, true} {
 				at := nodes["linux3"].Addresses()[i]
-				for _, network := range []string{"tcp", "udp"} {
-					check(outside, network, at, world[i])
-					check(pods["client"].NS, network, at, address(pods["client"], v6))
-					check(nodes["linux1"].NS, network, at, nodes["linux1"].Addresses()[i])
-					check(nodes["linux3"].NS, network, at, at)
+				for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+					check(outside, protocol, at, world[i])
+					check(pods["client"].NS, protocol, at, address(pods["client"], v6))
+					check(nodes["linux1"].NS, protocol, at, nodes["linux1"].Addresses()[i])
+					check(nodes["linux3"].NS, protocol, at, at)
 				}
-				check(pods["third"].NS, "tcp", at, at)
+				check(pods["third"].NS, model.TCP, at, at)
 				// The policy of the server holds for the real source.
 				at = nodes["linux2"].Addresses()[i]
-				check(pods["client"].NS, "tcp", at, address(pods["client"], v6))
-				if got, err := askAt(outside, "tcp", netip.AddrPortFrom(at, 8100), impatience); err == nil {
+				check(pods["client"].NS, model.TCP, at, address(pods["client"], v6))
+				if got, err := askAt(outside, model.TCP, netip.AddrPortFrom(at, 8100), impatience); err == nil {
 					t.Errorf("a host port gets around policy, seen as %s", got)
 				}
 			}
-			check(nodes["linux3"].NS, "tcp", netip.MustParseAddr("127.0.0.1"), nodes["linux3"].Addresses()[0])
+			check(nodes["linux3"].NS, model.TCP, netip.MustParseAddr("127.0.0.1"), nodes["linux3"].Addresses()[0])
 		}
 		judge()
 		inNode(t, nodes["linux3"], func() error { return run("nft", "flush", "ruleset") })
 		eventually(t, func() error {
-			_, err := askAt(outside, "tcp", netip.AddrPortFrom(nodes["linux3"].Addresses()[0], 8100), impatience)
+			_, err := askAt(outside, model.TCP, netip.AddrPortFrom(nodes["linux3"].Addresses()[0], 8100), impatience)
 			return err
 		})
 		if err := nodes["linux3"].Kill(); err != nil {
 			t.Fatal(err)
 		}
-		check(outside, "tcp", nodes["linux3"].Addresses()[0], world[0])
+		check(outside, model.TCP, nodes["linux3"].Addresses()[0], world[0])
 		if err := nodes["linux3"].Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -168,11 +168,11 @@ func TestFabric(t *testing.T) {
 		})
 		eventually(t, func() error {
 			for _, v6 := range []bool{false, true} {
-				if _, err := ask(pods["client"].NS, "tcp", address(pods["server"], v6)); err != nil {
+				if _, err := ask(pods["client"].NS, model.TCP, address(pods["server"], v6)); err != nil {
 					return err
 				}
 			}
-			if got, err := ask(pods["client"].NS, "tcp", world[0]); err != nil || got != nodes["linux1"].Addresses()[0] {
+			if got, err := ask(pods["client"].NS, model.TCP, world[0]); err != nil || got != nodes["linux1"].Addresses()[0] {
 				return fmt.Errorf("the world sees %s: %v", got, err)
 			}
 			return nil
@@ -198,7 +198,7 @@ func TestFabric(t *testing.T) {
 			return errors.Join(err, ip("route", "del", "10.244.3.0/24"))
 		})
 		eventually(t, func() error {
-			_, err := ask(pods["client"].NS, "tcp", address(pods["third"], false))
+			_, err := ask(pods["client"].NS, model.TCP, address(pods["third"], false))
 			return err
 		})
 		inNode(t, n, func() error { return ip("route", "get", "192.0.2.1") })
@@ -239,7 +239,7 @@ func TestFabric(t *testing.T) {
 		if err := c.Manifests.WriteNodes(c.Nodes); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, func() error { _, err := ask(pods["server"].NS, "tcp", address(pods["third"], true)); return err })
+		eventually(t, func() error { _, err := ask(pods["server"].NS, model.TCP, address(pods["third"], true)); return err })
 	})
 	t.Run("readdress", func(t *testing.T) {
 		if err := nodes["linux2"].Readdress(99); err != nil {
@@ -250,10 +250,10 @@ func TestFabric(t *testing.T) {
 		}
 		eventually(t, func() error {
 			for i, v6 := range []bool{false, true} {
-				if _, err := ask(pods["client"].NS, "tcp", address(pods["server"], v6)); err != nil {
+				if _, err := ask(pods["client"].NS, model.TCP, address(pods["server"], v6)); err != nil {
 					return err
 				}
-				if got, err := ask(nodes["linux2"].NS, "tcp", address(pods["client"], v6)); err != nil || got != nodes["linux2"].Addresses()[i] {
+				if got, err := ask(nodes["linux2"].NS, model.TCP, address(pods["client"], v6)); err != nil || got != nodes["linux2"].Addresses()[i] {
 					return fmt.Errorf("linux2 is seen as %s: %v", got, err)
 				}
 			}
@@ -293,57 +293,16 @@ func TestFabric(t *testing.T) {
 
 // whoami serves TCP and UDP 7100 in a namespace: the answer is the address that
 // the request came from.
-func whoami(t *testing.T, ns *netns.NS, at string) {
+func whoami(t *testing.T, ns *netns.NS, at netip.Addr) {
 	t.Helper()
-	err := ns.Do(func() error {
-		ln, err := net.Listen("tcp", net.JoinHostPort(at, "7100"))
-		if err != nil {
-			return err
-		}
-		pc, err := net.ListenPacket("udp", net.JoinHostPort(at, "7100"))
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { ln.Close(); pc.Close() })
-		go func() {
-			for {
-				conn, err := ln.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					defer conn.Close()
-					fmt.Fprintln(conn, netip.MustParseAddrPort(conn.RemoteAddr().String()).Addr().Unmap())
-				}()
-			}
-		}()
-		go func() {
-			buffer := make([]byte, 2048)
-			for {
-				_, from, err := pc.ReadFrom(buffer)
-				if err != nil {
-					return
-				}
-				fmt.Fprintf(&packet{pc, from}, "%s\n", netip.MustParseAddrPort(from.String()).Addr().Unmap())
-			}
-		}()
-		return nil
-	})
-	if err != nil {
+	if err := traffic.ServersFor(t).Greet(ns, netip.AddrPortFrom(at, 7100), traffic.WhoAmI); err != nil {
 		t.Fatal(err)
 	}
 }
 
-type packet struct {
-	conn net.PacketConn
-	to   net.Addr
-}
-
-func (p *packet) Write(b []byte) (int, error) { return p.conn.WriteTo(b, p.to) }
-
-// ask connects and returns the address that the other side saw. It is for callers that ask again.
-func ask(from *netns.NS, network string, to netip.Addr) (seen netip.Addr, err error) {
-	return askAt(from, network, netip.AddrPortFrom(to, 7100), time.Second)
+// ask connects and returns the address that the server sees, for callers that retry.
+func ask(from *netns.NS, p model.Protocol, to netip.Addr) (seen netip.Addr, err error) {
+	return askAt(from, p, netip.AddrPortFrom(to, 7100), time.Second)
 }
 
 // patience is how long to wait for an answer that should come, also on a busy machine, and
@@ -353,28 +312,8 @@ const (
 	impatience = 250 * time.Millisecond
 )
 
-func askAt(from *netns.NS, network string, to netip.AddrPort, wait time.Duration) (seen netip.Addr, err error) {
-	err = from.Do(func() error {
-		conn, err := (&net.Dialer{Timeout: wait}).Dial(network, to.String())
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(wait))
-		if network == "udp" {
-			if _, err := conn.Write([]byte("who am I")); err != nil {
-				return err
-			}
-		}
-		buffer := make([]byte, 100)
-		n, err := conn.Read(buffer)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-		seen, err = netip.ParseAddr(string(bytes.TrimSpace(buffer[:n])))
-		return err
-	})
-	return seen, err
+func askAt(from *netns.NS, p model.Protocol, to netip.AddrPort, wait time.Duration) (seen netip.Addr, err error) {
+	return traffic.Flow{NS: from, To: to, Protocol: p}.Seen(wait)
 }
 
 func sees(t *testing.T, from *netns.NS, to, want netip.Addr, denied bool) {
@@ -383,15 +322,15 @@ func sees(t *testing.T, from *netns.NS, to, want netip.Addr, denied bool) {
 	if denied {
 		wait = impatience
 	}
-	for _, network := range []string{"tcp", "udp"} {
-		got, err := askAt(from, network, netip.AddrPortFrom(to, 7100), wait)
+	for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+		got, err := askAt(from, protocol, netip.AddrPortFrom(to, 7100), wait)
 		switch {
 		case denied && err == nil:
-			t.Errorf("%s from %s to %s gets through, seen as %s", network, want, to, got)
+			t.Errorf("%s from %s to %s gets through, seen as %s", protocol, want, to, got)
 		case !denied && err != nil:
-			t.Errorf("%s from %s to %s: %v", network, want, to, err)
+			t.Errorf("%s from %s to %s: %v", protocol, want, to, err)
 		case !denied && got != want:
-			t.Errorf("%s from %s to %s is seen as %s", network, want, to, got)
+			t.Errorf("%s from %s to %s is seen as %s", protocol, want, to, got)
 		}
 	}
 }

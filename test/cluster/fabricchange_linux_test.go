@@ -115,7 +115,7 @@ func attachLate(t *testing.T, c *cluster.Cluster, pod *model.Pod) (*cluster.Pod,
 	}
 	p, _, err := c.Attach(t.Context(), pod)
 	if err == nil {
-		whoami(t, p.NS, "::")
+		whoami(t, p.NS, netip.IPv6Unspecified())
 	}
 	return p, err
 }
@@ -128,7 +128,7 @@ func reached(pods map[string]*cluster.Pod, to *cluster.Pod) error {
 	}
 	for _, from := range pods {
 		for _, v6 := range []bool{false, true} {
-			got, err := ask(from.NS, "tcp", address(to, v6))
+			got, err := ask(from.NS, model.TCP, address(to, v6))
 			if err != nil || got != address(from, v6) {
 				return fmt.Errorf("%s is seen by %s as %s: %w", from.Name, to.Name, got, err)
 			}

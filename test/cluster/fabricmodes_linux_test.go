@@ -36,14 +36,14 @@ func judgeMode(t *testing.T, cfg cluster.Config, mtu int) {
 	c, pods := startCluster(t, fabricManifests, cfg)
 	client, server, third := pods["client"], pods["server"], pods["third"] // on linux1, linux2, linux1
 	for _, p := range pods {
-		whoami(t, p.NS, "::")
+		whoami(t, p.NS, netip.IPv6Unspecified())
 	}
 	for _, n := range c.Nodes {
-		whoami(t, n.NS, "::")
+		whoami(t, n.NS, netip.IPv6Unspecified())
 	}
 	outside, world := c.Outside()
 	for _, a := range world {
-		whoami(t, outside, a.String())
+		whoami(t, outside, a)
 	}
 	for i, v6 := range []bool{false, true} {
 		if cfg.IPv6Only {

@@ -130,9 +130,9 @@ func (c *Cluster) Try(ctx context.Context, flows []*Flow, progress func(done int
 // try opens a real flow. Silence that was not expected is listened to for longer,
 // because the machine may be busy.
 func (c *Cluster) try(ctx context.Context, f *Flow) (err error) {
-	f.Got, err = connect(ctx, f.From.ns, f.Src, f.Dst, f.Protocol, f.Port, 250*time.Millisecond)
+	f.Got, err = connect(ctx, f, 250*time.Millisecond)
 	for attempt := 0; err == nil && f.Got == model.Deny && f.Want == model.Allow && attempt < 2; attempt++ {
-		f.Got, err = connect(ctx, f.From.ns, f.Src, f.Dst, f.Protocol, f.Port, 5*time.Second)
+		f.Got, err = connect(ctx, f, 5*time.Second)
 	}
 	return err
 }

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
@@ -53,7 +54,7 @@ func startWatched(t *testing.T, manifests string, cfg cluster.Config) (*cluster.
 	t.Helper()
 	c, pods := startCluster(t, manifests, cfg)
 	for _, p := range pods {
-		whoami(t, p.NS, "::")
+		whoami(t, p.NS, netip.IPv6Unspecified())
 	}
 	for _, n := range c.Nodes {
 		watch(t, n)
@@ -99,7 +100,7 @@ func awaitWays(t *testing.T, c *cluster.Cluster, from *netns.NS, to netip.Addr, 
 	t.Helper()
 	eventually(t, func() error {
 		before := forwarded(t, c.Nodes[0], "pods") + forwarded(t, c.Nodes[1], "pods")
-		if _, err := ask(from, "tcp", to); err != nil {
+		if _, err := ask(from, model.TCP, to); err != nil {
 			return err
 		}
 		if now := forwarded(t, c.Nodes[0], "pods") + forwarded(t, c.Nodes[1], "pods"); (now == before) != want {
@@ -271,7 +272,7 @@ func translations(server *cluster.Pod, n *cluster.Node) string {
 func TestForwardingBesideTranslation(t *testing.T) {
 	c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"}})
 	client, server := pods["client"], pods["server"]
-	whoami(t, server.NS, "::")
+	whoami(t, server.NS, netip.IPv6Unspecified())
 	for _, n := range c.Nodes {
 		watch(t, n)
 		inNode(t, n, func() error {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/traffic"
@@ -94,22 +95,14 @@ func keepsAll(t *testing.T, client, server *cluster.Pod, change func(), mayLose 
 func bulk(t *testing.T, from, to *netns.NS, addr netip.Addr) {
 	t.Helper()
 	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
-	var ln net.Listener
-	err := to.Do(func() (err error) { ln, err = net.Listen("tcp", netip.AddrPortFrom(addr, 7200).String()); return err })
-	if err != nil {
+	at := netip.AddrPortFrom(addr, 7200)
+	servers := &traffic.Servers{}
+	defer servers.Close()
+	if err := servers.Echo(to, at, model.TCP); err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	go func() {
-		conn, err := ln.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		io.Copy(conn, conn)
-	}()
-	err = from.Do(func() error {
-		conn, err := net.Dial("tcp", ln.Addr().String())
+	err := from.Do(func() error {
+		conn, err := net.Dial("tcp", at.String())
 		if err != nil {
 			return err
 		}

@@ -6,12 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
 // Edit is a change of one object while a connection is open, and its effect.
@@ -103,16 +103,12 @@ func (c *Cluster) wouldClose(ctx context.Context, f *Flow, change func(*model.Sn
 // tried all the time.
 func (c *Cluster) watch(ctx context.Context, f *Flow, what string, change, undo func() error) (*Edit, error) {
 	e := &Edit{What: what, Flow: f}
-	var open net.Conn
-	err := f.From.ns.Do(func() (err error) {
-		open, err = dial(ctx, f.Src, f.Dst, f.Protocol, f.Port, time.Second)
-		return err
-	})
+	open, err := f.traffic().Dial(ctx, time.Second)
 	if err != nil {
 		return nil, fmt.Errorf("open a connection: %w", err)
 	}
 	defer open.Close()
-	goesOn := func(patience time.Duration) bool { return echo(open, f.Protocol, f.Port, patience) == nil }
+	goesOn := func(patience time.Duration) bool { return traffic.Exchange(open, patience) == nil }
 	if !goesOn(time.Second) {
 		return nil, errors.New("the connection does not answer before the change")
 	}
@@ -169,7 +165,7 @@ func (c *Cluster) attempt(ctx context.Context, f *Flow) *attempts {
 			begun := time.Now()
 			a.wg.Go(func() {
 				defer func() { <-limit }()
-				v, err := connect(ctx, f.From.ns, f.Src, f.Dst, f.Protocol, f.Port, 60*time.Millisecond)
+				v, err := connect(ctx, f, 60*time.Millisecond)
 				if err == nil && v == model.Allow {
 					a.mu.Lock()
 					defer a.mu.Unlock()

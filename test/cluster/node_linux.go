@@ -84,25 +84,14 @@ func (n *Node) prepare() error {
 		return err
 	}
 	var err error
-	if n.NS, err = netns.New(filepath.Join(n.cluster.cfg.Dir, "ns", n.Name)); err != nil {
+	if n.NS, err = netns.Prepared(filepath.Join(n.cluster.cfg.Dir, "ns", n.Name)); err != nil {
 		return err
 	}
 	if err := n.cluster.fabric.connect(n); err != nil {
 		return err
 	}
-	if n.OS == model.Windows {
-		return n.NS.Do(forward)
-	}
-	return nil
-}
-
-// forward makes the namespace of a Windows node route for its pods, as the host
-// does on a bridged network.
-func forward() error {
-	for _, path := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
-		if err := os.WriteFile("/proc/sys/net/"+path, []byte("1"), 0); err != nil {
-			return err
-		}
+	if n.OS == model.Windows { // it routes for its pods, as the host does on a bridged network
+		return n.NS.Do(netns.Forward)
 	}
 	return nil
 }
@@ -163,10 +152,10 @@ func (n *Node) Readdress(host int) error {
 	was := n.underlay()
 	n.moved = n.cluster.families(onSegment(n.segment, host))
 	err := n.NS.Do(func() error {
-		if err := removeAddresses("eth0", was); err != nil {
+		if err := netns.RemoveAddresses("eth0", was...); err != nil {
 			return err
 		}
-		if err := addresses("eth0", n.moved); err != nil {
+		if err := netns.AddAddresses("eth0", n.moved...); err != nil {
 			return err
 		}
 		return n.defaults()

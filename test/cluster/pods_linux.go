@@ -16,7 +16,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/vishvananda/netlink"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
@@ -116,7 +115,7 @@ func (c *Cluster) Detach(ctx context.Context, p *Pod) error {
 }
 
 func (p *Pod) makeNamespace(ctx context.Context, c *Cluster) (err error) {
-	if p.NS, err = netns.New(filepath.Join(c.cfg.Dir, "ns", "pod-"+p.containerID)); err != nil {
+	if p.NS, err = netns.Prepared(filepath.Join(c.cfg.Dir, "ns", "pod-"+p.containerID)); err != nil {
 		return err
 	}
 	p.netnsPath = p.NS.Path()
@@ -125,13 +124,7 @@ func (p *Pod) makeNamespace(ctx context.Context, c *Cluster) (err error) {
 			return err
 		}
 	}
-	return p.NS.Do(func() error {
-		lo, err := netlink.LinkByName("lo")
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetUp(lo)
-	})
+	return nil
 }
 
 func (n *Node) cni() *libcni.CNIConfig {
@@ -243,8 +236,8 @@ func (c *Cluster) Serve() error {
 // ServeAt starts echo servers at one port of a pod.
 func (c *Cluster) ServeAt(p *Pod, at Port) error {
 	for _, a := range p.IPs {
-		if err := c.servers.serve(p.NS, netip.AddrPortFrom(a, at.Number), at.Protocol); err != nil {
-			return fmt.Errorf("serve %s at %s %s: %w", p.PodID, a, portName(at.Protocol, at.Number), err)
+		if err := c.servers.Echo(p.NS, netip.AddrPortFrom(a, at.Number), at.Protocol); err != nil {
+			return fmt.Errorf("serve %s: %w", p.PodID, err)
 		}
 	}
 	return nil

@@ -3,8 +3,8 @@
 package mixed_test
 
 import (
+	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 	"github.com/isthmus-net/isthmus/test/wine"
 )
 
@@ -44,20 +45,24 @@ func TestTranslation(t *testing.T) {
 	}
 	outside, world := c.Outside()
 	lin, win, linux, windows := pods["lin"], pods["win"], c.Nodes[0], c.Nodes[1]
-	tellWho(t, outside, netip.AddrPortFrom(world[0], 7100))
-	tellWho(t, lin.NS, netip.AddrPortFrom(lin.IPs[0], 7100))
-	tellWho(t, win.NS, netip.AddrPortFrom(win.IPs[0], 7100))
+	servers := traffic.ServersFor(t)
+	if err := errors.Join(servers.Greet(outside, netip.AddrPortFrom(world[0], 7100), traffic.WhoAmI),
+		servers.Greet(lin.NS, netip.AddrPortFrom(lin.IPs[0], 7100), traffic.WhoAmI),
+		servers.Greet(win.NS, netip.AddrPortFrom(win.IPs[0], 7100), traffic.WhoAmI)); err != nil {
+		t.Fatal(err)
+	}
 	check := func(what string, from *netns.NS, to netip.Addr, port uint16, want netip.Addr) {
 		t.Helper()
-		for _, network := range []string{"tcp", "udp"} {
+		for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
 			var got netip.Addr
 			for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-				if got = whoAmI(from, network, netip.AddrPortFrom(to, port)); got == want {
+				got, _ = traffic.Flow{NS: from, To: netip.AddrPortFrom(to, port), Protocol: protocol}.Seen(time.Second)
+				if got == want {
 					break
 				}
 			}
 			if got != want {
-				t.Errorf("%s by %s: seen as %s, want %s", what, network, got, want)
+				t.Errorf("%s by %s: seen as %s, want %s", what, protocol, got, want)
 			}
 		}
 	}
@@ -81,69 +86,6 @@ spec: {podSelector: {matchLabels: {app: win}}, ingress: [{from: [{ipBlock: {cidr
 	check("denied Linux pod to a host port", lin.NS, node, 8100, none)
 	check("allowed outside to a host port", outside, node, 8100, world[0])
 	check("the denied pod's own connections", win.NS, lin.IPs[0], 7100, win.IPs[0])
-}
-
-// tellWho answers TCP and UDP with the address that the caller has.
-func tellWho(t *testing.T, ns *netns.NS, at netip.AddrPort) {
-	t.Helper()
-	err := ns.Do(func() error {
-		l, err := net.Listen("tcp", at.String())
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { l.Close() })
-		u, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { u.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				fmt.Fprint(c, c.RemoteAddr())
-				c.Close()
-			}
-		}()
-		go func() {
-			for b := make([]byte, 64); ; {
-				_, from, err := u.ReadFromUDPAddrPort(b)
-				if err != nil {
-					return
-				}
-				u.WriteToUDPAddrPort([]byte(from.String()), from)
-			}
-		}()
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// whoAmI asks; not valid without an answer.
-func whoAmI(ns *netns.NS, network string, to netip.AddrPort) netip.Addr {
-	var c net.Conn
-	if ns.Do(func() (err error) {
-		c, err = net.DialTimeout(network, to.String(), time.Second)
-		return err
-	}) != nil {
-		return netip.Addr{}
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(time.Second))
-	if network == "udp" {
-		c.Write([]byte("?"))
-	}
-	b := make([]byte, 64)
-	n, err := c.Read(b)
-	if err != nil {
-		return netip.Addr{}
-	}
-	at, _ := netip.ParseAddrPort(string(b[:n]))
-	return at.Addr().Unmap()
 }
 
 // built is what the nodes of all tests run.
@@ -179,7 +121,7 @@ func build(t *testing.T) string {
 	return built.dir
 }
 
-// underWine tells whether Windows nodes run the executables for Windows.
+// underWine reports whether Windows nodes run the executables for Windows.
 func underWine(t *testing.T) bool {
 	if os.Getenv("ISTHMUS_WINE") == "" {
 		return false

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package netns makes network namespaces for tests and for clusters on one
-// machine, and runs functions in them. Namespaces are bound to files, so that
-// they have a path as the runtime gives one to CNI plugins, and are gone when
-// they are closed, also after a failure.
+// machine, connects them by veth pairs, and runs functions in them. Namespaces are
+// bound to files, so that they have a path as the runtime gives one to CNI plugins,
+// and are gone when they are closed, also after a failure.
 //
-// It does not configure what is inside.
+// It sends nothing; package traffic does.
 package netns

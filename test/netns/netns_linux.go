@@ -41,6 +41,19 @@ func New(path string) (*NS, error) {
 	return &NS{path: path}, nil
 }
 
+// Prepared makes a namespace whose loopback interface is up and whose interfaces use their
+// addresses at once.
+func Prepared(path string) (*NS, error) {
+	ns, err := New(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := ns.Do(func() error { return errors.Join(TrustAddresses(), Up("lo")) }); err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	return ns, nil
+}
+
 // At returns the namespace that is bound to a file already.
 func At(path string) *NS { return &NS{path: path} }
 

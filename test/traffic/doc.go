@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package traffic sends streams of numbered packets and keeps connections open
-// between network namespaces, and counts what was lost on the way. Tests change
-// something meanwhile, and expect that nothing was.
+// Package traffic serves and opens flows in network namespaces, for tests. Servers
+// echo or greet by TCP, UDP and SCTP; a Flow is a client's attempt. Stream and
+// Connections keep traffic going while a test changes something, and count what was
+// lost.
 //
 // It does not make namespaces, and does not know what is between them.
 package traffic

@@ -18,8 +18,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -58,18 +56,9 @@ func (p *process) stop(sig syscall.Signal) error {
 // New makes a machine in an empty directory, with what Build has made in bin, and
 // a network namespace for it. Nothing runs on it yet.
 func New(ctx context.Context, dir, bin string) (*Machine, error) {
-	ns, err := netns.New(filepath.Join(dir, "ns"))
+	ns, err := netns.Prepared(filepath.Join(dir, "ns"))
 	if err != nil {
 		return nil, err
-	}
-	if err := ns.Do(func() error {
-		lo, err := netlink.LinkByName("lo")
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetUp(lo)
-	}); err != nil {
-		return nil, errors.Join(err, ns.Close())
 	}
 	m, err := Enter(ctx, ns, dir, bin)
 	if err != nil {

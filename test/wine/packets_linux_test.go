@@ -4,22 +4,18 @@ package wine
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -33,7 +29,7 @@ type inside struct {
 // newInside makes a pod, attaches it by CNI ADD and serves an echo at its ports.
 func newInside(t *testing.T, m *Machine, name string) *inside {
 	t.Helper()
-	ns := namespace(t)
+	ns := netns.ForTest(t)
 	id, err := m.Control("/namespace", url.Values{"netns": {ns.Path()}})
 	if err != nil {
 		t.Fatal(err)
@@ -44,181 +40,64 @@ func newInside(t *testing.T, m *Machine, name string) *inside {
 	p.address, _ = netip.AddrFromSlice(result.IPs[0].Address.IP)
 	p.address = p.address.Unmap()
 	for _, port := range []uint16{80, 81} {
-		echo(t, ns, netip.AddrPortFrom(p.address, port))
+		if err := traffic.ServersFor(t).Echo(ns, netip.AddrPortFrom(p.address, port), model.TCP, model.UDP); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return p
-}
-
-func namespace(t *testing.T) *netns.NS {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "isthmus-ns")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns, err := netns.New(filepath.Join(dir, "ns"))
-	if err != nil {
-		t.Fatal(errors.Join(err, os.RemoveAll(dir)))
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(ns.Close(), os.RemoveAll(dir)); err != nil {
-			t.Error(err)
-		}
-	})
-	return ns
-}
-
-// echo answers TCP and UDP at an address.
-func echo(t *testing.T, ns *netns.NS, at netip.AddrPort) {
-	t.Helper()
-	err := ns.Do(func() error {
-		l, err := net.Listen("tcp", at.String())
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func() { defer c.Close(); io.Copy(c, c) }()
-			}
-		}()
-		u, err := net.ListenPacket("udp", at.String())
-		if err != nil {
-			return err
-		}
-		t.Cleanup(func() { u.Close() })
-		go func() {
-			b := make([]byte, 64)
-			for {
-				n, from, err := u.ReadFrom(b)
-				if err != nil {
-					return
-				}
-				u.WriteTo(b[:n], from)
-			}
-		}()
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // reply is how long an answer may take; what is denied is never answered.
 const reply = 400 * time.Millisecond
 
-// reach connects, says something and waits for the echo.
-func reach(ns *netns.NS, network string, from netip.Addr, to netip.AddrPort) (net.Conn, error) {
-	var c net.Conn
-	err := ns.Do(func() error {
-		d := net.Dialer{Timeout: reply}
-		if from.IsValid() {
-			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
-			if network == "udp" {
-				d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
-			}
-		}
-		var err error
-		c, err = d.Dial(network, to.String())
-		return err
-	})
+// reach opens a flow to an echo server, and returns the connection after the first echo.
+func reach(ns *netns.NS, protocol model.Protocol, from netip.Addr, to netip.AddrPort) (net.Conn, error) {
+	c, err := traffic.Flow{NS: ns, From: from, To: to, Protocol: protocol}.Dial(context.Background(), reply)
 	if err != nil {
 		return nil, err
 	}
-	if err := say(c); err != nil {
+	if err := traffic.Exchange(c, reply); err != nil {
 		c.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
-// say wants its own words back.
-func say(c net.Conn) error {
-	const words = "hello"
-	c.SetDeadline(time.Now().Add(reply))
-	if _, err := c.Write([]byte(words)); err != nil {
-		return err
-	}
-	b := make([]byte, len(words))
-	if _, err := io.ReadFull(c, b); err != nil || string(b) != words {
-		return fmt.Errorf("got %q: %w", b, err)
-	}
-	return nil
-}
-
 // outside is another node, with addresses that policies name.
 func outside(t *testing.T, m *Machine, addresses ...string) *netns.NS {
 	t.Helper()
-	ns := namespace(t)
+	ns := netns.ForTest(t)
+	if err := netns.Connect(netns.End{NS: m.NS, Name: "uplink"}, netns.End{NS: ns, Name: "uplink"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.NS.Do(func() error { return netns.Remove("uplink") }) })
+	node, world := netip.MustParseAddr("192.0.2.13"), netip.MustParseAddr("192.0.2.14")
+	all := []netip.Prefix{netip.PrefixFrom(world, 24)}
+	for _, a := range addresses {
+		all = append(all, netip.MustParsePrefix(a+"/32"))
+	}
 	if err := m.NS.Do(func() error {
-		l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "uplink"}, PeerName: "uplink", PeerNamespace: netlink.NsFd(fd(t, ns))}
-		if err := netlink.LinkAdd(l); err != nil {
+		if err := netns.AddAddresses("uplink", netip.PrefixFrom(node, 24)); err != nil {
 			return err
 		}
-		t.Cleanup(func() { _ = m.NS.Do(func() error { return netlink.LinkDel(l) }) })
-		if err := configure("192.0.2.13/24"); err != nil {
-			return err
-		}
-		for _, a := range addresses {
-			if err := route(a+"/32", "192.0.2.14"); err != nil {
+		for _, p := range all[1:] {
+			if err := netns.Route(p, world); err != nil {
 				return err
 			}
 		}
-		return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0)
+		return netns.Forward()
 	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := ns.Do(func() error {
-		all := []string{"192.0.2.14/24"}
-		for _, a := range addresses {
-			all = append(all, a+"/32")
-		}
-		if err := configure(all...); err != nil {
+		if err := netns.AddAddresses("uplink", all...); err != nil {
 			return err
 		}
-		return route("10.244.3.0/24", "192.0.2.13")
+		return netns.Route(netip.MustParsePrefix("10.244.3.0/24"), node)
 	}); err != nil {
 		t.Fatal(err)
 	}
 	return ns
-}
-
-func fd(t *testing.T, ns *netns.NS) int {
-	t.Helper()
-	f, err := os.Open(ns.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	return int(f.Fd())
-}
-
-func configure(addresses ...string) error {
-	link, err := netlink.LinkByName("uplink")
-	if err != nil {
-		return err
-	}
-	for _, a := range addresses {
-		parsed, err := netlink.ParseAddr(a)
-		if err == nil {
-			err = netlink.AddrAdd(link, parsed)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return netlink.LinkSetUp(link)
-}
-
-func route(to, via string) error {
-	_, n, err := net.ParseCIDR(to)
-	if err != nil {
-		return err
-	}
-	return netlink.RouteAdd(&netlink.Route{Dst: n, Gw: net.ParseIP(via)})
 }
 
 // TestPackets sends real packets through what isthmus-agent.exe has programmed:
@@ -239,46 +118,46 @@ func TestPackets(t *testing.T) {
 	near, far := netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("10.2.0.9")
 	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(web.address, port) }
 
-	// Nothing isolates anybody.
-	passes(t, m, client.ns, "tcp", netip.Addr{}, at(80), true)
-	passes(t, m, db.ns, "udp", netip.Addr{}, at(81), true)
-	passes(t, m, other, "tcp", far, at(80), true)
-	passes(t, m, web.ns, "tcp", netip.Addr{}, netip.AddrPortFrom(db.address, 80), true)
+	// No policy isolates a pod.
+	passes(t, m, client.ns, model.TCP, netip.Addr{}, at(80), true)
+	passes(t, m, db.ns, model.UDP, netip.Addr{}, at(81), true)
+	passes(t, m, other, model.TCP, far, at(80), true)
+	passes(t, m, web.ns, model.TCP, netip.Addr{}, netip.AddrPortFrom(db.address, 80), true)
 
 	// The port that a range and a pod may reach.
 	dir.write(t, "policy", policy("web", "10.1.0.0/16", 80)+"  - {from: [{podSelector: {matchLabels: {app: client}}}], ports: [{port: 80}]}\n")
 	decided(t, m, web.Pod, flow{"In", "10.1.0.9", tcp, 80, allow}, flow{"In", client.address.String(), tcp, 80, allow}, flow{"In", db.address.String(), tcp, 80, block})
-	stream := passes(t, m, other, "tcp", near, at(80), true)
-	passes(t, m, other, "tcp", near, at(81), false)
-	passes(t, m, other, "udp", near, at(80), false)
-	passes(t, m, other, "tcp", far, at(80), false)
-	passes(t, m, client.ns, "tcp", netip.Addr{}, at(80), true)
-	passes(t, m, client.ns, "tcp", netip.Addr{}, at(81), false)
-	passes(t, m, db.ns, "tcp", netip.Addr{}, at(80), false)
-	passes(t, m, m.NS, "tcp", netip.Addr{}, at(81), true) // the node itself
-	passes(t, m, web.ns, "udp", netip.Addr{}, netip.AddrPortFrom(db.address, 80), true)
+	stream := passes(t, m, other, model.TCP, near, at(80), true)
+	passes(t, m, other, model.TCP, near, at(81), false)
+	passes(t, m, other, model.UDP, near, at(80), false)
+	passes(t, m, other, model.TCP, far, at(80), false)
+	passes(t, m, client.ns, model.TCP, netip.Addr{}, at(80), true)
+	passes(t, m, client.ns, model.TCP, netip.Addr{}, at(81), false)
+	passes(t, m, db.ns, model.TCP, netip.Addr{}, at(80), false)
+	passes(t, m, m.NS, model.TCP, netip.Addr{}, at(81), true) // the node itself
+	passes(t, m, web.ns, model.UDP, netip.Addr{}, netip.AddrPortFrom(db.address, 80), true)
 
 	// A change meets the live connection.
 	dir.write(t, "policy", policy("web", "10.2.0.0/16", 80))
 	decided(t, m, web.Pod, flow{"In", "10.2.0.9", tcp, 80, allow}, flow{"In", "10.1.0.9", tcp, 80, block})
-	if err := say(stream); err == nil {
+	if err := traffic.Exchange(stream, reply); err == nil {
 		t.Error("a connection that the policy does not allow any more goes on")
 	}
-	passes(t, m, other, "tcp", far, at(80), true)
+	passes(t, m, other, model.TCP, far, at(80), true)
 
 	// The data path needs no agent.
 	if err := m.KillAgent(); err != nil {
 		t.Fatal(err)
 	}
-	passes(t, m, other, "tcp", far, at(80), true)
-	passes(t, m, other, "tcp", near, at(80), false)
+	passes(t, m, other, model.TCP, far, at(80), true)
+	passes(t, m, other, model.TCP, near, at(80), false)
 	if err := m.StartAgent("win1", string(dir)); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []*inside{web, client, db} {
 		counted(t, "DEL", m.Delete(context.Background(), p.Pod))
 	}
-	passes(t, m, other, "tcp", far, at(80), false)
+	passes(t, m, other, model.TCP, far, at(80), false)
 	count, err := m.Control("/packets", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -294,11 +173,11 @@ func TestPackets(t *testing.T) {
 
 // passes compares what becomes of a connection with what should; it returns the
 // connection, if there is one, which the test closes.
-func passes(t *testing.T, m *Machine, ns *netns.NS, network string, from netip.Addr, to netip.AddrPort, want bool) net.Conn {
+func passes(t *testing.T, m *Machine, ns *netns.NS, protocol model.Protocol, from netip.Addr, to netip.AddrPort, want bool) net.Conn {
 	t.Helper()
-	c, err := reach(ns, network, from, to)
+	c, err := reach(ns, protocol, from, to)
 	for deadline := time.Now().Add(patience / 3); want && err != nil && time.Now().Before(deadline); {
-		c, err = reach(ns, network, from, to) // the machine may be busy
+		c, err = reach(ns, protocol, from, to) // the machine may be busy
 	}
 	shared.mu.Lock()
 	shared.connections++
@@ -306,7 +185,7 @@ func passes(t *testing.T, m *Machine, ns *netns.NS, network string, from netip.A
 	if (err == nil) != want {
 		trace, _ := m.Control("/trace", nil)
 		lines := strings.Split(strings.TrimSpace(trace), "\n")
-		t.Fatalf("%s %s -> %s: want %t, got %v\n%s", network, from, to, want, err, strings.Join(lines[max(0, len(lines)-10):], "\n"))
+		t.Fatalf("%s %s -> %s: want %t, got %v\n%s", protocol, from, to, want, err, strings.Join(lines[max(0, len(lines)-10):], "\n"))
 	}
 	if c != nil {
 		t.Cleanup(func() { c.Close() })

@@ -18,6 +18,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
@@ -73,7 +76,7 @@ type theirs struct {
 
 func newTheirs(t *testing.T, m *Machine, r reference, name string) *theirs {
 	t.Helper()
-	ns := namespace(t)
+	ns := netns.ForTest(t)
 	id, err := m.Control("/namespace", url.Values{"netns": {ns.Path()}})
 	if err != nil {
 		t.Fatal(err)
@@ -166,21 +169,23 @@ func beside(t *testing.T, m *Machine, r reference, dir manifests, web *inside) {
 	reported(t, r, "objects", r.installed(t, m))
 	p.address = netip.MustParseAddr(firstOfTheirs)
 	for _, port := range []uint16{80, 81} {
-		echo(t, p.ns, netip.AddrPortFrom(p.address, port))
+		if err := traffic.ServersFor(t).Echo(p.ns, netip.AddrPortFrom(p.address, port), model.TCP, model.UDP); err != nil {
+			t.Fatal(err)
+		}
 	}
 	at := func(p *inside, port uint16) netip.AddrPort { return netip.AddrPortFrom(p.address, port) }
-	passes(t, m, web.ns, "tcp", netip.Addr{}, at(p.inside, 80), true)
-	passes(t, m, p.ns, "udp", netip.Addr{}, at(web, 81), true)
+	passes(t, m, web.ns, model.TCP, netip.Addr{}, at(p.inside, 80), true)
+	passes(t, m, p.ns, model.UDP, netip.Addr{}, at(web, 81), true)
 	dir.write(t, "policy", policy("web", firstOfTheirs+"/32", 80))
 	decided(t, m, web.Pod, flow{"In", firstOfTheirs, tcp, 80, allow}, flow{"In", firstOfTheirs, tcp, 81, block})
-	passes(t, m, p.ns, "tcp", netip.Addr{}, at(web, 80), true)
-	passes(t, m, p.ns, "tcp", netip.Addr{}, at(web, 81), false)
-	passes(t, m, web.ns, "tcp", netip.Addr{}, at(p.inside, 81), true)
+	passes(t, m, p.ns, model.TCP, netip.Addr{}, at(web, 80), true)
+	passes(t, m, p.ns, model.TCP, netip.Addr{}, at(web, 81), false)
+	passes(t, m, web.ns, model.TCP, netip.Addr{}, at(p.inside, 81), true)
 	slices.Reverse(p.runtime) // the sandbox goes last
 	for _, c := range append(slices.Clone(p.runtime), p.runtime...) {
 		reported(t, r, "DEL", m.CNI().DelNetworkList(ctx, list, c))
 	}
-	passes(t, m, web.ns, "tcp", netip.Addr{}, at(p.inside, 80), false)
+	passes(t, m, web.ns, model.TCP, netip.Addr{}, at(p.inside, 80), false)
 	if count, err := m.Control("/packets", nil); err != nil || count == "0" {
 		t.Errorf("the switch has seen %q packets, %v", count, err)
 	}

@@ -8,14 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
 	ebpflink "github.com/cilium/ebpf/link"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -67,21 +65,11 @@ func (w *ways) close() error {
 
 // namespace makes one that goes with the way.
 func (w *ways) namespace(of *way, name string) (*netns.NS, error) {
-	ns, err := netns.New(filepath.Join(w.dir, fmt.Sprintf("%d-%s", len(w.list), name)))
-	if err != nil {
-		return nil, err
+	ns, err := netns.Prepared(filepath.Join(w.dir, fmt.Sprintf("%d-%s", len(w.list), name)))
+	if err == nil {
+		of.closers = append(of.closers, ns.Close)
 	}
-	of.closers = append(of.closers, ns.Close)
-	return ns, ns.Do(func() error {
-		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0); err != nil {
-			return err
-		}
-		lo, err := netlink.LinkByName("lo")
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetUp(lo)
-	})
+	return ns, err
 }
 
 // pods begins a way with two pods, and with a node if they are not to be
@@ -108,38 +96,24 @@ func (w *ways) direct() error {
 	if err != nil {
 		return err
 	}
-	return of.client.Do(func() error {
-		server, err := os.Open(of.server.Path())
-		if err != nil {
-			return err
-		}
-		defer server.Close()
-		pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(server.Fd())}
-		if err := netlink.LinkAdd(pair); err != nil {
-			return err
-		}
-		if err := address("eth0", clientIPs); err != nil {
-			return err
-		}
-		return of.server.Do(func() error { return address("eth0", serverIPs) })
-	})
-}
-
-func address(name string, ips []netip.Addr) error {
-	l, err := netlink.LinkByName(name)
-	if err != nil {
+	if err := netns.Connect(netns.End{NS: of.client, Name: "eth0"}, netns.End{NS: of.server, Name: "eth0"}); err != nil {
 		return err
 	}
+	return errors.Join(of.client.Do(func() error { return address("eth0", clientIPs) }),
+		of.server.Do(func() error { return address("eth0", serverIPs) }))
+}
+
+// address gives an interface addresses and enables it.
+func address(name string, ips []netip.Addr) error {
+	var all []netip.Prefix
 	for _, ip := range ips {
-		mask := net.CIDRMask(24, 32)
+		bits := 24
 		if ip.Is6() {
-			mask = net.CIDRMask(64, 128)
+			bits = 64
 		}
-		if err := netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: mask}, Flags: unix.IFA_F_NODAD}); err != nil {
-			return err
-		}
+		all = append(all, netip.PrefixFrom(ip, bits))
 	}
-	return netlink.LinkSetUp(l)
+	return netns.AddAddresses(name, all...)
 }
 
 // routed connects the pods by a node that forwards, with the links and routes
@@ -150,10 +124,8 @@ func (w *ways) routed(name string) (*way, error) {
 		return nil, err
 	}
 	return of, of.node.Do(func() error {
-		for _, path := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
-			if err := os.WriteFile("/proc/sys/net/"+path, []byte("1"), 0); err != nil {
-				return err
-			}
+		if err := netns.Forward(); err != nil {
+			return err
 		}
 		if of.entry, err = pair("client", of.client, clientIPs); err != nil {
 			return err
@@ -221,8 +193,11 @@ func (w *ways) isthmus(name string, of world) error {
 	}
 	cfg := linux.Defaults()
 	cfg.Fabric.MTU = 1500
+	if err := netns.Connect(netns.End{NS: way.node, Name: "eth0"}, netns.End{NS: outside, Name: "eth0"}); err != nil {
+		return err
+	}
 	return way.node.Do(func() error {
-		if err := uplink(outside); err != nil {
+		if err := address("eth0", []netip.Addr{netip.MustParseAddr(nodeAddress)}); err != nil {
 			return err
 		}
 		b, err := w.backend(way, cfg, "node")
@@ -249,20 +224,6 @@ func (w *ways) backend(way *way, cfg linux.Config, name string) (*linux.Backend,
 		way.closers = append(way.closers, b.Close)
 	}
 	return b, err
-}
-
-// uplink makes the interface to other nodes.
-func uplink(outside *netns.NS) error {
-	f, err := os.Open(outside.Path())
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(f.Fd())}
-	if err := netlink.LinkAdd(pair); err != nil {
-		return err
-	}
-	return address("eth0", []netip.Addr{netip.MustParseAddr(nodeAddress)})
 }
 
 // enforce attaches both pods and applies the world's policies.

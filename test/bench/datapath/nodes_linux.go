@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 
 	"github.com/vishvananda/netlink"
 
@@ -38,7 +37,7 @@ func (w *ways) across(name string, mode fabric.Mode, forwarding fastpath.Forward
 	if of.far, err = w.namespace(of, "far"); err != nil {
 		return err
 	}
-	if err := of.node.Do(func() error { return of.cable() }); err != nil {
+	if err := of.cable(); err != nil {
 		return err
 	}
 	cfg := linux.Defaults()
@@ -62,23 +61,24 @@ func (w *ways) across(name string, mode fabric.Mode, forwarding fastpath.Forward
 	return nil
 }
 
-// cable connects the node whose namespace the caller is in with the other.
+// cable connects the two nodes.
 func (of *way) cable() error {
-	far, err := os.Open(of.far.Path())
-	if err != nil {
-		return err
-	}
-	defer far.Close()
-	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(far.Fd())}
-	if err := netlink.LinkAdd(pair); err != nil {
+	ends := [2]*netns.NS{of.node, of.far}
+	if err := netns.Connect(netns.End{NS: of.node, Name: "eth0"}, netns.End{NS: of.far, Name: "eth0"}); err != nil {
 		return err
 	}
 	var macs [2]net.HardwareAddr
-	err = errors.Join(configureUplink(0, &macs[0]), of.far.Do(func() error { return configureUplink(1, &macs[1]) }))
-	if err != nil {
-		return err
+	for i, ns := range ends {
+		if err := ns.Do(func() error { return configureUplink(i, &macs[i]) }); err != nil {
+			return err
+		}
 	}
-	return errors.Join(meet(1, macs[1]), of.far.Do(func() error { return meet(0, macs[0]) }))
+	for i, ns := range ends {
+		if err := ns.Do(func() error { return meet(1-i, macs[1-i]) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // configureUplink gives the uplink of the node whose namespace the caller is in

@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -56,6 +56,9 @@ func measureAttachment() (figures []figure, err error) {
 		}
 		all = append(all, ns)
 	}
+	if err := uplink(host); err != nil {
+		return nil, err
+	}
 	err = host.Do(func() error {
 		figures, err = attachAll(bpffs, all)
 		return err
@@ -64,37 +67,16 @@ func measureAttachment() (figures []figure, err error) {
 }
 
 // uplink makes an interface to nowhere, with the node's addresses.
-func uplink() error {
-	l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "far"}
-	if err := netlink.LinkAdd(l); err != nil {
-		return fmt.Errorf("make an uplink: %w", err)
+func uplink(node *netns.NS) error {
+	if err := netns.Connect(netns.End{NS: node, Name: "eth0"}, netns.End{NS: node, Name: "far"}); err != nil {
+		return err
 	}
-	for _, a := range []string{"192.168.9.1/24", "fd99::1/64"} {
-		addr, err := netlink.ParseAddr(a)
-		if err == nil {
-			addr.Flags = unix.IFA_F_NODAD
-			err = netlink.AddrAdd(l, addr)
-		}
-		if err != nil {
-			return fmt.Errorf("give the uplink address %s: %w", a, err)
-		}
-	}
-	for _, name := range []string{"eth0", "far"} {
-		l, err := netlink.LinkByName(name)
-		if err == nil {
-			err = netlink.LinkSetUp(l)
-		}
-		if err != nil {
-			return fmt.Errorf("set %s up: %w", name, err)
-		}
-	}
-	return nil
+	return node.Do(func() error {
+		return errors.Join(netns.AddAddresses("eth0", netip.MustParsePrefix("192.168.9.1/24"), netip.MustParsePrefix("fd99::1/64")), netns.Up("far"))
+	})
 }
 
 func attachAll(bpffs string, all []*netns.NS) (figures []figure, err error) {
-	if err := uplink(); err != nil {
-		return nil, err
-	}
 	ctx := context.Background()
 	cfg := linux.Defaults()
 	cfg.BPFFS, cfg.Uplink = bpffs, "eth0"

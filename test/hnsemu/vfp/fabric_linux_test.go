@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,6 +24,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/policy/compile"
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
@@ -57,26 +57,6 @@ func (m *machine) vtep() model.MAC {
 	return fabric.VTEP(m.name)
 }
 
-// newNS makes a namespace with loopback up.
-func newNS(t *testing.T) *netns.NS {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "isthmus-ns")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns, err := netns.New(filepath.Join(dir, "ns"))
-	if err != nil {
-		t.Fatal(errors.Join(err, os.RemoveAll(dir)))
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(ns.Close(), os.RemoveAll(dir)); err != nil {
-			t.Error(err)
-		}
-	})
-	in(t, ns, func() error { return up("lo") })
-	return ns
-}
-
 func in(t *testing.T, ns *netns.NS, f func() error) {
 	t.Helper()
 	if err := ns.Do(f); err != nil {
@@ -84,45 +64,15 @@ func in(t *testing.T, ns *netns.NS, f func() error) {
 	}
 }
 
-func up(name string) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	return netlink.LinkSetUp(link)
-}
-
-func address(name string, p netip.Prefix) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	return netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}})
-}
-
 // plug connects a node to the bridge of the segment.
 func (m *machine) plug(t *testing.T, segment *netns.NS) {
 	t.Helper()
-	m.ns = newNS(t)
-	file, err := os.Open(m.ns.Path())
-	if err != nil {
+	m.ns = netns.ForTest(t)
+	if err := netns.Connect(netns.End{NS: segment, Name: fmt.Sprint("to", m.number), Bridge: "br"}, netns.End{NS: m.ns, Name: "up"}); err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
-	in(t, segment, func() error {
-		name := fmt.Sprint("to", m.number)
-		bridge, err := netlink.LinkByName("br")
-		if err != nil {
-			return err
-		}
-		attrs := netlink.LinkAttrs{Name: name, MasterIndex: bridge.Attrs().Index}
-		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "up", PeerNamespace: netlink.NsFd(int(file.Fd()))}); err != nil {
-			return err
-		}
-		return up(name)
-	})
 	in(t, m.ns, func() error {
-		return errors.Join(up("up"), netns.FillChecksums("up"), address("up", netip.PrefixFrom(m.underlay(), 24)))
+		return errors.Join(netns.AddAddresses("up", netip.PrefixFrom(m.underlay(), 24)), netns.FillChecksums("up"))
 	})
 }
 
@@ -134,7 +84,7 @@ func (m *machine) tunnel(t *testing.T, peers []*machine) {
 	in(t, m.ns, func() error {
 		vtep := m.vtep()
 		device := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "vx", HardwareAddr: vtep[:], MTU: 1450}, VxlanId: 4096, Port: 4789, SrcAddr: m.underlay().AsSlice()}
-		if err := errors.Join(netlink.LinkAdd(device), up("vx"), address("lo", netip.PrefixFrom(m.podIP(), 32))); err != nil {
+		if err := errors.Join(netlink.LinkAdd(device), netns.Up("vx"), netns.AddAddresses("lo", netip.PrefixFrom(m.podIP(), 32))); err != nil {
 			return err
 		}
 		for _, p := range peers {
@@ -155,7 +105,7 @@ func (m *machine) tunnel(t *testing.T, peers []*machine) {
 // moves packets, and attaches its pod.
 func (m *machine) windows(t *testing.T, v hns.Version) {
 	t.Helper()
-	m.pod = newNS(t)
+	m.pod = netns.ForTest(t)
 	m.store = hnstest.NewFake(v)
 	m.store.ManagementIP = m.underlay().String()
 	m.store.ManagementMAC = fmt.Sprintf("00-15-5D-7A-11-%02X", m.number)
@@ -239,9 +189,9 @@ func TestOverlayBetweenSystems(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to make network namespaces")
 	}
-	segment := newNS(t)
+	segment := netns.ForTest(t)
 	in(t, segment, func() error {
-		return errors.Join(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br"}}), up("br"))
+		return errors.Join(netns.Bridge("br"), netns.Up("br"))
 	})
 	ring := []*machine{{name: "lin", os: model.Linux, number: 11}, {name: "win1", os: model.Windows, number: 12}, {name: "win2", os: model.Windows, number: 13}}
 	for _, m := range ring {
@@ -253,23 +203,26 @@ func TestOverlayBetweenSystems(t *testing.T) {
 		m.windows(t, hns.Profiles()[i+1])
 		m.enforce(t, s)
 	}
+	servers := traffic.ServersFor(t)
 	for _, m := range ring {
 		for _, port := range []uint16{80, 81} {
-			echo(t, m.pod, netip.AddrPortFrom(m.podIP(), port))
+			if err := servers.Echo(m.pod, netip.AddrPortFrom(m.podIP(), port), model.TCP, model.UDP); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	var tried, passed atomic.Int32
 	var all sync.WaitGroup
-	try := func(i, j int, network string, port uint16) {
+	try := func(i, j int, protocol model.Protocol, port uint16) {
 		from, to := ring[i], ring[j]
 		want := to.os == model.Linux || port == 80 && i == (j+len(ring)-1)%len(ring)
-		err := reach(from.pod, network, from.podIP(), netip.AddrPortFrom(to.podIP(), port))
+		err := traffic.Flow{NS: from.pod, From: from.podIP(), To: netip.AddrPortFrom(to.podIP(), port), Protocol: protocol}.Try(ctx, patience)
 		tried.Add(1)
 		if err == nil {
 			passed.Add(1)
 		}
 		if (err == nil) != want {
-			t.Errorf("%s to %s %s/%d: %v, want pass %t", from.name, to.name, network, port, err, want)
+			t.Errorf("%s to %s %s/%d: %v, want pass %t", from.name, to.name, protocol, port, err, want)
 		}
 	}
 	for i := range ring {
@@ -278,8 +231,8 @@ func TestOverlayBetweenSystems(t *testing.T) {
 				continue
 			}
 			for _, port := range []uint16{80, 81} {
-				for _, network := range []string{"tcp", "udp"} {
-					all.Go(func() { try(i, j, network, port) })
+				for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+					all.Go(func() { try(i, j, protocol, port) })
 				}
 			}
 		}
@@ -295,7 +248,7 @@ func TestOverlayBetweenSystems(t *testing.T) {
 // large sends as much as fits into many full packets, both ways.
 func large(t *testing.T, server, client *machine) {
 	t.Helper()
-	c, err := dial(client.pod, "tcp", client.podIP(), netip.AddrPortFrom(server.podIP(), 80))
+	c, err := traffic.Flow{NS: client.pod, From: client.podIP(), To: netip.AddrPortFrom(server.podIP(), 80), Protocol: model.TCP}.Dial(ctx, patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,73 +261,6 @@ func large(t *testing.T, server, client *machine) {
 	}
 }
 
-// echo answers TCP and UDP at an address.
-func echo(t *testing.T, ns *netns.NS, at netip.AddrPort) {
-	t.Helper()
-	in(t, ns, func() error {
-		l, err := net.Listen("tcp", at.String())
-		if err != nil {
-			return err
-		}
-		u, err := net.ListenPacket("udp", at.String())
-		if err != nil {
-			return errors.Join(err, l.Close())
-		}
-		t.Cleanup(func() { l.Close(); u.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func() { defer c.Close(); io.Copy(c, c) }()
-			}
-		}()
-		go func() {
-			b := make([]byte, 64)
-			for {
-				n, from, err := u.ReadFrom(b)
-				if err != nil {
-					return
-				}
-				u.WriteTo(b[:n], from)
-			}
-		}()
-		return nil
-	})
-}
-
 // patience is how long an answer may take on a busy machine; what is denied is never
 // answered. All tries run at once, so the test takes as long only once.
 const patience = 5 * time.Second
-
-func dial(ns *netns.NS, network string, from netip.Addr, to netip.AddrPort) (c net.Conn, err error) {
-	err = ns.Do(func() (err error) {
-		d := net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
-		if network == "udp" {
-			d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
-		}
-		c, err = d.Dial(network, to.String())
-		return err
-	})
-	return c, err
-}
-
-// reach connects, says something and wants its own words back.
-func reach(ns *netns.NS, network string, from netip.Addr, to netip.AddrPort) error {
-	c, err := dial(ns, network, from, to)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
-	const words = "hello"
-	if _, err := c.Write([]byte(words)); err != nil {
-		return err
-	}
-	b := make([]byte, len(words))
-	if _, err := io.ReadFull(c, b); err != nil || string(b) != words {
-		return fmt.Errorf("got %q: %w", b, err)
-	}
-	return nil
-}

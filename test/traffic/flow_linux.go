@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// Flow is a flow that a client opens in a namespace.
+type Flow struct {
+	NS       *netns.NS
+	From     netip.Addr // not valid: the kernel decides
+	To       netip.AddrPort
+	Protocol model.Protocol
+}
+
+// Dial opens a connection by TCP or UDP.
+func (f Flow) Dial(ctx context.Context, patience time.Duration) (c net.Conn, err error) {
+	d := net.Dialer{Timeout: patience}
+	if f.From.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(f.From, 0))
+		if f.Protocol == model.UDP {
+			d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(f.From, 0))
+		}
+	}
+	err = f.NS.Do(func() (err error) {
+		c, err = d.DialContext(ctx, strings.ToLower(f.Protocol.String()), f.To.String())
+		return err
+	})
+	return c, err
+}
+
+// Try opens the flow to an echo server and waits for the echo. An error that Silent recognises means
+// that no answer came.
+func (f Flow) Try(ctx context.Context, patience time.Duration) error {
+	if f.Protocol == model.SCTP {
+		_, err := f.Init(patience)
+		return err
+	}
+	c, err := f.Dial(ctx, patience)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return Exchange(c, patience)
+}
+
+// Init sends an SCTP INIT and returns what the answer of the server carries.
+func (f Flow) Init(patience time.Duration) (answer []byte, err error) {
+	err = f.NS.Do(func() (err error) {
+		answer, err = initSCTP(f.From, f.To, patience)
+		return err
+	})
+	return answer, err
+}
+
+// Read opens the flow to a server that greets, and returns the greeting.
+func (f Flow) Read(patience time.Duration) (string, error) {
+	c, err := f.Dial(context.Background(), patience)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	if f.Protocol == model.UDP {
+		if _, err := c.Write([]byte("hello")); err != nil {
+			return "", err
+		}
+		buf := make([]byte, 2048)
+		n, err := c.Read(buf)
+		return string(buf[:n]), err
+	}
+	text, err := io.ReadAll(c)
+	return string(text), err
+}
+
+// Seen opens the flow to a server that greets by WhoAmI, and returns the address that it sees.
+func (f Flow) Seen(patience time.Duration) (netip.Addr, error) {
+	text, err := f.Read(patience)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return netip.ParseAddr(text)
+}
+
+// Exchange sends a message on an open connection and waits for its echo.
+func Exchange(c net.Conn, patience time.Duration) error {
+	message := []byte("hello")
+	c.SetDeadline(time.Now().Add(patience))
+	if _, err := c.Write(message); err != nil {
+		return err
+	}
+	answer := make([]byte, len(message))
+	if _, err := io.ReadFull(c, answer); err != nil {
+		return err
+	}
+	if !bytes.Equal(answer, message) {
+		return fmt.Errorf("sent %q, got %q", message, answer)
+	}
+	return nil
+}
+
+// Silent reports whether an error means that no answer came.
+func Silent(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT)
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// SCTP is spoken by hand, as far as policy and connection tracking read it (RFC 9260): INIT
+// is answered by INIT ACK, which carries the answer as its cookie.
+const (
+	sctpInit    = 1
+	sctpInitAck = 2
+	sctpCookie  = 7
+	sctpHeader  = 12
+	sctpChunk   = 20
+)
+
+// SCTP answers each INIT to the port with an INIT ACK that carries the answer.
+func (s *Servers) SCTP(ns *netns.NS, at netip.AddrPort, answer func(client netip.Addr) []byte) error {
+	var pc *net.IPConn
+	err := ns.Do(func() (err error) {
+		pc, err = listenSCTP(at.Addr())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.add(pc)
+	go func() {
+		for buf := make([]byte, 2048); ; {
+			n, from, err := pc.ReadFrom(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err != nil || n < sctpHeader+sctpChunk || buf[sctpHeader] != sctpInit || binary.BigEndian.Uint16(buf[2:]) != at.Port() {
+				continue
+			}
+			client, _ := netip.ParseAddr(from.String())
+			tag := binary.BigEndian.Uint32(buf[sctpHeader+4:])
+			pc.WriteTo(sctpPacket(sctpInitAck, at.Port(), binary.BigEndian.Uint16(buf), tag, rand.Uint32()|1, answer(client.Unmap())), from)
+		}
+	}()
+	return nil
+}
+
+// initSCTP sends an INIT and returns what the INIT ACK carries. Call it in the client's namespace.
+func initSCTP(from netip.Addr, to netip.AddrPort, patience time.Duration) ([]byte, error) {
+	pc, err := listenSCTP(from)
+	if err != nil {
+		return nil, err
+	}
+	defer pc.Close()
+	pc.SetDeadline(time.Now().Add(patience))
+	port, tag := uint16(32768+rand.IntN(28000)), rand.Uint32()|1
+	if _, err := pc.WriteTo(sctpPacket(sctpInit, port, to.Port(), 0, tag, nil), &net.IPAddr{IP: to.Addr().AsSlice()}); err != nil {
+		return nil, err
+	}
+	buf := make([]byte, 2048)
+	for {
+		n, from, err := pc.ReadFrom(buf)
+		if err != nil {
+			return nil, err
+		}
+		// A raw socket receives every packet of the protocol.
+		sender, _ := netip.ParseAddr(from.String())
+		if n < sctpHeader+sctpChunk || buf[sctpHeader] != sctpInitAck || binary.BigEndian.Uint16(buf[2:]) != port || sender.Unmap() != to.Addr() {
+			continue
+		}
+		if n < sctpHeader+sctpChunk+4 {
+			return nil, nil
+		}
+		length := int(binary.BigEndian.Uint16(buf[sctpHeader+sctpChunk+2:]))
+		return buf[sctpHeader+sctpChunk+4 : min(n, sctpHeader+sctpChunk+length)], nil
+	}
+}
+
+func listenSCTP(at netip.Addr) (*net.IPConn, error) {
+	network := "ip4:132"
+	if at.Is6() {
+		network = "ip6:132"
+	}
+	return net.ListenIP(network, &net.IPAddr{IP: at.AsSlice()})
+}
+
+// sctpPacket is a packet of one chunk. tag is the verification tag, init the sender's own.
+func sctpPacket(kind byte, src, dst uint16, tag, init uint32, cookie []byte) []byte {
+	p := make([]byte, sctpHeader+sctpChunk)
+	binary.BigEndian.PutUint16(p, src)
+	binary.BigEndian.PutUint16(p[2:], dst)
+	binary.BigEndian.PutUint32(p[4:], tag)
+	chunk := p[sctpHeader:]
+	chunk[0] = kind
+	binary.BigEndian.PutUint32(chunk[4:], init)
+	binary.BigEndian.PutUint32(chunk[8:], 65536) // window
+	chunk[13], chunk[15] = 1, 1                  // streams
+	length := sctpChunk
+	if cookie != nil {
+		length += 4 + len(cookie)
+		p = append(p, 0, sctpCookie, 0, byte(4+len(cookie)))
+		p = append(p, cookie...)
+		for len(p)%4 != 0 {
+			p = append(p, 0)
+		}
+	}
+	binary.BigEndian.PutUint16(p[sctpHeader+2:], uint16(length))
+	binary.LittleEndian.PutUint32(p[8:], crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)))
+	return p
+}
