@@ -107,7 +107,7 @@ func ownAccord(frame []byte) bool {
 
 // Packets between pods of one node use the fast path: connections with large segments,
 // datagrams, fragments, echoes and errors about them.
-func TestPodToPodPassesTheStackBy(t *testing.T) {
+func TestPodToPodBypassesTheHostStack(t *testing.T) {
 	l := newLab(t)
 	a, b := l.pod("a", 11), l.pod("b", 12)
 	l.echo(b, 80)

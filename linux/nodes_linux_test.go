@@ -143,7 +143,7 @@ func hooksHere(t *testing.T) map[string]bool {
 // Packets between pods of two nodes use the fast path, with either kind of hook and over either
 // fabric, under the policy of the receiver. This also holds after the agents restart, and after
 // another process detaches from_node.
-func TestBetweenNodesPastTheStacks(t *testing.T) {
+func TestFastPathBetweenNodes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fabric.Mode{fabric.Routes, fabric.VXLAN} {
 		for hook, clsact := range hooksHere(t) {

@@ -173,7 +173,7 @@ func refused(to string) error {
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(patience))
-	if _, err := c.Write([]byte("anybody?")); err != nil {
+	if _, err := c.Write([]byte("hello?")); err != nil {
 		return err
 	}
 	if _, err := c.Read(make([]byte, 8)); !errors.Is(err, syscall.ECONNREFUSED) {

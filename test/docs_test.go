@@ -21,7 +21,7 @@ import (
 	"unicode"
 )
 
-var update = flag.Bool("update", false, "write the generated parts of documents again, and take clean places off testdata/unclean.txt")
+var update = flag.Bool("update", false, "write the generated parts of documents again")
 
 // source is a file of the repository.
 type source struct {

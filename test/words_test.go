@@ -4,6 +4,7 @@ package test
 
 import (
 	"fmt"
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"os"
@@ -14,12 +15,6 @@ import (
 	"strings"
 	"testing"
 )
-
-// uncleanFile lists documents and directories of source code whose text still
-// breaks the rules of this file. The list only shrinks: a listed place that keeps
-// the rules fails TestWords until it is taken off, and -update takes it off. A
-// directory that is renamed keeps its entry under the new name.
-const uncleanFile = "testdata/unclean.txt"
 
 // Limits on the words of a sentence.
 const (
@@ -32,7 +27,7 @@ var banned = []struct {
 	phrase  *regexp.Regexp
 	instead string
 }{
-	{phrase(`somebody|nobody|anybody|whoever`), "name the process, pod, caller or component"},
+	{phrase(`(?:some|no|any)body(?:s|'s)?|whoever`), "name the process, pod, caller or component"},
 	{phrase(`mend(?:s|ed|ing)?`), "repair, fix"},
 	{phrase(`anew`), "again, recreate"},
 	{phrase(`past (?:the|its) (?:\S+ )?stacks?|pass(?:es|ed|ing)? (?:\S+ ){1,3}by`), "bypass the host stack, fast path"},
@@ -56,13 +51,18 @@ func phrase(alternatives string) *regexp.Regexp {
 // quotes names documents that are about the banned phrases themselves.
 var quotes = []string{"docs/glossary.md"}
 
-// TestWords checks the language of documents and of comments in Go and C: no banned
-// phrase, and no sentence of more than mostWords words.
+// TestWords checks the language of documents, of comments in Go and C, of names that Go files
+// declare, and of the introductions of corpus cases: no banned phrase, and no sentence of more
+// than mostWords words.
 func TestWords(t *testing.T) {
-	found := make(map[string][]string) // by place: a document, or a directory of source code
+	check := func(name string, paragraphs []string) {
+		for _, fault := range faults(name, paragraphs) {
+			t.Error(fault)
+		}
+	}
 	for _, f := range sources(t, ".md") {
 		if !slices.Contains(quotes, f.name) {
-			found[f.name] = append(found[f.name], faults(f.name, markdown(f.text))...)
+			check(f.name, markdown(f.text))
 		}
 	}
 	for _, suffix := range []string{".go", ".c", ".h"} {
@@ -70,41 +70,17 @@ func TestWords(t *testing.T) {
 			if f.generated || f.name == "test/words_test.go" {
 				continue
 			}
-			dir := path.Dir(f.name)
 			for _, c := range comments(t, f, suffix) {
-				found[dir] = append(found[dir], faults(f.name, c)...)
+				check(f.name, c)
+			}
+			if suffix == ".go" {
+				check(f.name, names(t, f))
 			}
 		}
 	}
-
-	raw, err := os.ReadFile(uncleanFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	listed := strings.Fields(string(raw))
-	if !slices.IsSorted(listed) {
-		t.Errorf("%s is not sorted", uncleanFile)
-	}
-	for place, list := range found {
-		if slices.Contains(listed, place) {
-			continue
-		}
-		for _, fault := range list {
-			t.Error(fault)
-		}
-	}
-	dirty := slices.DeleteFunc(slices.Clone(listed), func(place string) bool { return len(found[place]) == 0 })
-	if *update {
-		text := strings.Join(append(dirty, ""), "\n")
-		if err := os.WriteFile(uncleanFile, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	for _, place := range listed {
-		if !slices.Contains(dirty, place) {
-			t.Errorf("%s lists %s, which has no fault or does not exist: take it off (go test ./test -run TestWords -update)", uncleanFile, place)
-		}
+	for _, f := range sources(t, ".txtar") {
+		introduction, _, _ := strings.Cut(f.text, "\n-- ")
+		check(f.name, paragraphs(strings.Split(introduction, "\n")))
 	}
 }
 
@@ -149,6 +125,10 @@ func TestFaultsAreFound(t *testing.T) {
 		if got := faults("x.md", markdown(text)); len(got) != want {
 			t.Errorf("%q: faults %q, want %d", text, got, want)
 		}
+	}
+	named := source{name: "x.go", text: "package x\n\nfunc TestFloodTakesNobodysFlows() {}\n\nfunc TestIsMadeAnew() {}\n\nfunc emend() { anew := 1; _ = anew }\n"}
+	if got := faults("x.go", names(t, named)); len(got) != 2 {
+		t.Errorf("faults in names %q, want 2", got)
 	}
 	for name, text := range map[string]string{
 		"x.go": "package x\n\n// F is read by somebody.\nfunc F() {}\n\nvar s = \"nobody\"\n\n// Output: nobody\n",
@@ -244,6 +224,38 @@ func paragraphs(lines []string) []string {
 }
 
 var cComment = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
+
+var camel = regexp.MustCompile(`[A-Z]?[a-z0-9]+|[A-Z]+`)
+
+// names returns the names of the functions, methods, types, variables and constants that a Go
+// file declares outside of functions, each as words: "TestRunsAnew" is "Test Runs Anew".
+func names(t *testing.T, f source) []string {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Base(f.name), f.text, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	add := func(name *ast.Ident) { all = append(all, strings.Join(camel.FindAllString(name.Name, -1), " ")) }
+	for _, d := range parsed.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			add(d.Name)
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				switch s := s.(type) {
+				case *ast.TypeSpec:
+					add(s.Name)
+				case *ast.ValueSpec:
+					for _, name := range s.Names {
+						add(name)
+					}
+				}
+			}
+		}
+	}
+	return all
+}
 
 // comments returns the paragraphs of each comment of a file. Lines that are indented
 // are code or drawings and left out.

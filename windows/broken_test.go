@@ -109,7 +109,7 @@ func TestHostPortOfALeak(t *testing.T) {
 
 // TestBrokenEndpointIsMadeAnew: one that HNS has given up is a problem, and the
 // next ADD of the same pod makes another, with the same address.
-func TestBrokenEndpointIsMadeAnew(t *testing.T) {
+func TestBrokenEndpointIsRecreated(t *testing.T) {
 	for _, broken := range []hns.State{hns.StateDegraded, hns.StateDestroyed} {
 		n := newNode(t, hns.Server2022, bridgeConfig())
 		spec := n.spec("c1", "10.0.1.9")

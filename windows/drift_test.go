@@ -71,7 +71,7 @@ func TestDriftIsRepaired(t *testing.T) {
 			_, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Update, set.Policy())
 			return err
 		},
-		"a set of ours that nobody uses": func() error {
+		"an unused set of ours": func() error {
 			stale := set
 			stale.ID = "isthmus-0123456789abcdef-v4"
 			_, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Add, stale.Policy())

@@ -204,7 +204,7 @@ func TestAddressTaken(t *testing.T) {
 	}{
 		{"one of ours", hns.Endpoint{Name: "old_eth0_isthmus"}, true},
 		{"a remote one, made by kube-proxy when the address was elsewhere", hns.Endpoint{Name: "Ethernet", Flags: hns.RemoteEndpoint}, true},
-		{"a local one of somebody else", hns.Endpoint{Name: "Ethernet"}, false},
+		{"a local one of another owner", hns.Endpoint{Name: "Ethernet"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := newNode(t, hns.Server2022, bridgeConfig())

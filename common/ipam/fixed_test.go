@@ -23,7 +23,7 @@ func TestAllocateFixed(t *testing.T) {
 	}
 	var taken *ipam.TakenError
 	if _, err := a.AllocateFixed("b", []netip.Addr{addr("fd00::99")}, t0); !errors.As(err, &taken) || taken.Owner != "a" {
-		t.Errorf("an address that somebody has: %v", err)
+		t.Errorf("an address in use: %v", err)
 	}
 	if _, ok := a.Owner(addr("10.0.0.3")); ok {
 		t.Error("an address was given out although the other was not free")

@@ -183,7 +183,7 @@ func TestRestore(t *testing.T) {
 	a.Release(addr("10.0.0.5"), t0.Add(-time.Second)) // a tombstone
 	ips, err := a.Allocate("n", t0)
 	if err != nil || ips[0] != addr("10.0.0.6") {
-		t.Errorf("got %v, %v: want the next address that nobody has", ips, err)
+		t.Errorf("got %v, %v: want the next free address", ips, err)
 	}
 	a.Release(addr("192.0.2.9"), t0)
 	if u := a.Usage(t0); u[0].Used != 3 || u[0].Quarantined != 1 {

@@ -157,7 +157,7 @@ func TestResolve(t *testing.T) {
 		"by the rules of that time":                            {record(7*time.Second, 9, 17, bpfobj.CountEgressDeny), web, old},
 		"by the new rules":                                     {record(9*time.Second, 13, 18, bpfobj.CountEgressDeny), web, fresh},
 		"under the same table, of an epoch before the start":   {record(time.Millisecond, 9, 4, bpfobj.CountEgressDeny), web, old},
-		"by rules nobody knows":                                {record(9*time.Second, 8, 16, bpfobj.CountEgressDeny), web, nil},
+		"by unknown rules":                                     {record(9*time.Second, 8, 16, bpfobj.CountEgressDeny), web, nil},
 		"another verdict than the rules give":                  {record(9*time.Second, 13, 18, bpfobj.CountEgressAllow), web, nil},
 		"a drop":                                               {record(9*time.Second, 0, 0, bpfobj.DropSpoofed), web, nil},
 	} {

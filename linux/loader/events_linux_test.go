@@ -245,7 +245,7 @@ func TestEventsAreLimited(t *testing.T) {
 	}
 }
 
-func TestEventsThatNobodyReads(t *testing.T) {
+func TestEventsWithoutReader(t *testing.T) {
 	b := benchWith(t, loader.Events{Rate: loader.MaxEventRate, Burst: loader.MaxEventBurst, Allowed: true})
 	const flows = 6000 // the ring has room for 5461
 	b.flood(in, 1000, flows)

@@ -112,7 +112,7 @@ var forever = loader.Timeouts{Opening: time.Hour, TCP: time.Hour, Other: time.Ho
 
 // A pod that opens more flows than the table can hold loses its own flows, and not those of
 // another pod.
-func TestFloodTakesNobodysFlows(t *testing.T) {
+func TestFloodEvictsNoFlowsOfOtherPods(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, v6 bool) {
 		const size, quiet = 4096, 1000
 		c := newCrowd(t, size, forever)

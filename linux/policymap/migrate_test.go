@@ -187,16 +187,16 @@ func FuzzConversion(f *testing.F) {
 			t.Fatal(err)
 		}
 		if carried, ok := policymap.MigrateFlow(flow, policymap.MigratedFields{End: data[0]%2 == 0, Backend: data[0]%4 == 0, Client: data[0]%8 == 0}); ok {
-			wantAskedAgain(t, carried)
+			wantRevalidated(t, carried)
 			if merged, _ := policymap.MergeFlow(carried, there); merged.End[0].Roles != there.End[0].Roles || merged.End[1].Roles != there.End[1].Roles {
-				wantAskedAgain(t, merged)
+				wantRevalidated(t, merged)
 			}
 		}
 	})
 }
 
-// wantAskedAgain requires that no slot can confirm a role without a new verdict.
-func wantAskedAgain(t *testing.T, c bpfobj.PodConn) {
+// wantRevalidated requires that no slot can confirm a role without a new verdict.
+func wantRevalidated(t *testing.T, c bpfobj.PodConn) {
 	t.Helper()
 	if c.End[0].Epoch != policymap.MigratedEpoch || c.End[1].Epoch != policymap.MigratedEpoch {
 		t.Fatalf("roles of %+v have other epochs", c)

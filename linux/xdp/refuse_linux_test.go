@@ -131,7 +131,7 @@ func (r *refusal) told() (all []events.Record) {
 }
 
 // A denied flow on an uplink causes the same event as in the pod's own program.
-func TestRefusedFlowsAreToldOf(t *testing.T) {
+func TestRefusedFlowsAreReported(t *testing.T) {
 	r := newRefusal(t)
 	for _, dst := range []netip.Addr{pod4, pod6} {
 		r.expect("allowed port", tcpTo(dst, 80, nil), true)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A Windows node writes how its pods are reached, with no more than the role for
-// it, again when somebody takes it away, and nothing when it is there.
+// A Windows node writes its announcement with no more than the role for it. It
+// writes it again when another client removes it, and writes nothing if it exists.
 func TestAnnounce(t *testing.T) {
 	s := running(t)
 	apply(t, s, reportWorld)

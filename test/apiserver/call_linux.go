@@ -46,8 +46,8 @@ func (s *Server) call(ctx context.Context, method, path string, send, receive an
 	return json.Unmarshal(text, receive)
 }
 
-// requests is how often the API server that speaks for Server was asked
-// something since it started, by its own count.
+// requests returns how many requests the API server that serves Server has had
+// since it started, by its own count.
 func (s *Server) requests(ctx context.Context, verb, resource string) (n int, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.RESTConfig().Host+"/metrics", nil)
 	if err != nil {

@@ -95,9 +95,9 @@ func rangesOf(t *testing.T, s *Server, name string) []string {
 	return cidrs
 }
 
-// Two controllers give ranges to the nodes of a real API server; the one that
-// works is killed; nothing overlaps, nothing that is there changes, and a node
-// for which nothing is left waits until there is.
+// Two controllers give ranges to the nodes of a real API server, and the leader is
+// killed. Ranges do not overlap and do not change. A node for which no range is
+// left waits until one is free.
 func TestController(t *testing.T) {
 	s := running(t)
 	ctx := context.Background()

@@ -114,9 +114,9 @@ func (s *Server) ServiceAccountConfig(ctx context.Context, namespace, name strin
 	return s.config(token, s.api.port), nil
 }
 
-// BoundToken makes a pod of a service account on a node, which needs not exist,
-// and returns a token as the kubelet of that node requests it: the API server
-// knows pod and node by it. The pod stays.
+// BoundToken creates a pod of a service account on a node, which need not exist. It
+// returns a token as the kubelet of that node requests it, bound to pod and node.
+// The pod stays.
 func (s *Server) BoundToken(ctx context.Context, namespace, account, node string) (string, error) {
 	if _, err := s.token(ctx, namespace, account); err != nil { // makes the account
 		return "", err

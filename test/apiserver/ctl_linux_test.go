@@ -62,7 +62,7 @@ func TestControlOnAPIServer(t *testing.T) {
 	}
 }
 
-// A user who may not read is told at once which right is missing.
+// A user without the right to read gets an error at once that names the right.
 func TestControlForbidden(t *testing.T) {
 	s := running(t)
 	apply(t, s, `

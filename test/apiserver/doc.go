@@ -6,9 +6,9 @@
 // on the same data. There are no controllers: tests make the objects that
 // controllers would make, pods with their addresses among them.
 //
-// Its own tests are those of whatever talks to the API server: reading, writing
-// status back, the commands, what happens while it is away, and Services, which
-// the real kube-proxy translates on two nodes, on Windows under Wine (test/wine).
+// Its own tests are those of all clients of the API server: reading, writing
+// status, the commands, and outages. They also cover Services, which the real
+// kube-proxy implements on two nodes, for Windows under Wine (test/wine).
 //
 // It is no cluster: nothing runs pods.
 package apiserver

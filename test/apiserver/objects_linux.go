@@ -31,7 +31,7 @@ const manager = "isthmus-test"
 type objects struct {
 	server *Server
 	client dynamic.Interface
-	// served are the resources of the versions that were asked for.
+	// served are the resources of the requested versions.
 	served map[schema.GroupVersion][]metav1.APIResource
 }
 
@@ -107,7 +107,7 @@ func (s *Server) Apply(ctx context.Context, manifests string) error {
 		}
 		maps.Copy(merged, status)
 		made.Object["status"] = merged
-		made.SetResourceVersion("") // whoever else writes it
+		made.SetResourceVersion("") // also if another client has written it
 		if _, err := r.UpdateStatus(ctx, made, metav1.UpdateOptions{FieldManager: manager}); err != nil {
 			return fmt.Errorf("update status of %s %s: %w", u.GetKind(), u.GetName(), err)
 		}
@@ -230,8 +230,8 @@ func (s *Server) installDefinitions(ctx context.Context) error {
 {apiVersion: policy.networking.k8s.io/v1alpha1, kind: BaselineAdminNetworkPolicy, metadata: {name: none}}`)
 }
 
-// waitServed waits until objects of kinds can be asked for: an API server takes
-// a moment after it has taken a definition.
+// waitServed waits until the API server serves kinds: it needs a moment after it
+// has accepted a definition.
 func (s *Server) waitServed(ctx context.Context, manifests string) error {
 	all, err := decode([]byte(manifests))
 	if err != nil {

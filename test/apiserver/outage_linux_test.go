@@ -14,10 +14,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/cluster"
 )
 
-// Before and after an outage nobody strange reaches db, vault or safe; half of
-// the one and half of the other would open each of them: a policy of one kind
-// goes and one of another kind comes, and a new rule lets in whom an old label
-// describes.
+// Before and after an outage no stranger reaches db, vault or safe. A mixture of
+// both states would open each of them: a policy of one kind is replaced by one of
+// another kind, and a new rule accepts pods with an old label.
 const (
 	outageBefore = `
 apiVersion: networking.k8s.io/v1
@@ -95,7 +94,7 @@ type outage struct {
 	watch  *watchmen
 	steady *steady
 	known  *model.Pod
-	// unknown is made while nobody can tell the agents.
+	// unknown is created while no API server can notify the agents.
 	unknown *model.Pod
 }
 
@@ -176,7 +175,7 @@ func (o *outage) attachDuring() {
 	o.unknown = o.place(0, o.space, "unknown", map[string]string{"app": "client", "name": "unknown"})
 	_, _, err := o.cluster.Attach(context.Background(), o.unknown)
 	if err == nil || !strings.Contains(err.Error(), "is not known to the agent") || !strings.Contains(err.Error(), "may be out of date") {
-		o.t.Errorf("ADD of a pod that nobody told the agent about: %v", err)
+		o.t.Errorf("ADD of a pod that the agent does not know: %v", err)
 	}
 }
 
@@ -216,7 +215,7 @@ func (o *outage) end(come func() error) {
 }
 
 // recovers waits until an agent has no problems: an API server that has just
-// started ends a watch of a custom resource once more, and is asked again only
+// started ends a watch of a custom resource once more, and the agent retries only
 // after a pause.
 func (o *outage) recovers(node int) {
 	o.t.Helper()

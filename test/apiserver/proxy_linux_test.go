@@ -33,7 +33,7 @@ type kubeProxy struct {
 	ended chan struct{} // closed
 }
 
-// podRanges are those of all nodes, as kube-proxy is told them.
+// podRanges are those of all nodes, as a flag of kube-proxy.
 const podRanges = "10.244.0.0/16,fd44::/48"
 
 // proxyConfig has no limits of connection tracking, which are the machine's, and

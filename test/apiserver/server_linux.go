@@ -53,8 +53,8 @@ type front struct {
 }
 
 // Start makes sure that the programs are there, starts them, and returns when
-// the API server is ready and serves the cluster-wide policies. out is told what
-// takes long.
+// the API server is ready and serves the cluster-wide policies. It writes to out
+// what takes long.
 func Start(ctx context.Context, cfg Config, out io.Writer) (*Server, error) {
 	bin, err := kubernetes.Build(ctx, out, "etcd", "kube-apiserver")
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *Server) start(ctx context.Context) (err error) {
 	}
 	s.api = &front{port: ports[0]}
 	client, peer := "http://"+s.hostPort(ports[1]), "http://"+s.hostPort(ports[2])
-	// One member on data that nobody needs later: elect at once, wait for no disk.
+	// One member on data that no test needs later: elect at once, wait for no disk.
 	s.etcd, err = s.launch("etcd", "--data-dir", filepath.Join(s.dir, "etcd"), "--unsafe-no-fsync", "--log-level", "error",
 		"--heartbeat-interval", "10", "--election-timeout", "100", "--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer, "--quota-backend-bytes", "4294967296")

@@ -139,9 +139,9 @@ func (c *call) expect(e *policy.Evaluator) want {
 	return w
 }
 
-// seen is the address that a backend sees. What comes by the port of a node has
-// the node's, unless the Service is told to keep it; a pod that reaches itself,
-// or what is beyond the cluster, has its node's.
+// seen is the client address that a backend sees. Connections by the port of a node
+// have that of the node, unless the Service preserves it. Connections of a pod to
+// itself, or out of the cluster, have the address of its node.
 func (c *call) seen(b *backend, at netip.Addr) netip.Addr {
 	switch {
 	case c.via != outside && !c.to.local:

@@ -128,7 +128,7 @@ func policyOf(i int) *model.Policy {
 		r.Peers, r.Ports = []model.Peer{podsOf(model.PodSelector{Namespace: ns})}, []model.PortMatch{{Protocol: model.TCP, Name: "http"}}
 		p.Rules[model.Egress] = []model.Rule{r}
 		return p
-	case 8: // every release of the next namespace is told apart
+	case 8: // every release of the next namespace differs
 		for k := range 10 {
 			r.Index, r.Ports = k, []model.PortMatch{tcp(uint16(7000+k), uint16(7000+k))}
 			r.Peers = []model.Peer{podsOf(model.PodSelector{Namespace: namespaceOf((i + 10) % policies), Pods: selector("release", fmt.Sprintf("r%d", (i-8+10+k)%labelSets))})}

@@ -12,9 +12,9 @@ import (
 // Account is how many new flows a node has decided, by direction and verdict.
 type Account [2][2]uint64
 
-// Accounts reads what the data paths of the Linux nodes have counted, and
-// checks that every end of every flow that was tried has been: flows that are
-// tried again, and other traffic, only add to it.
+// Accounts reads the counters of the data paths of the Linux nodes, and checks that
+// they include both ends of every flow that was tried. Retries and other traffic
+// only add to them.
 func (c *Cluster) Accounts(ctx context.Context, flows []*Flow) (map[string]Account, error) {
 	expected := make(map[string]*Account)
 	for _, n := range c.Nodes {

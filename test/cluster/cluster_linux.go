@@ -47,9 +47,9 @@ type Config struct {
 	// AgentFlags are passed to the agents of Linux nodes, WindowsFlags to those of
 	// Windows nodes.
 	AgentFlags, WindowsFlags []string
-	// HostPorts are asked for by pods, by name.
+	// HostPorts are those that pods request, by name of the pod.
 	HostPorts map[string][]HostPort
-	// Bandwidth is what a runtime passes of pods' annotations, by name.
+	// Bandwidth holds the limits of pods' annotations, by name of the pod.
 	Bandwidth map[string]Bandwidth
 }
 

@@ -68,8 +68,8 @@ func knock(t *testing.T, from, to *cluster.Pod, network string) {
 	}
 }
 
-// Who follows the events of a node learns which policy decided; what happens
-// while the agent is away is told later; a Windows node says that it cannot.
+// A client that follows the events of a node learns which policy decided. Events
+// while the agent does not run are reported later. A Windows node returns an error.
 func TestFlowEvents(t *testing.T) {
 	c, pods := startCluster(t, manifests, cluster.Config{Linux: 2, Windows: 1})
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)

@@ -25,8 +25,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// fabricManifests are three pods, one per node; the server takes nobody but the client
-// and the node linux1.
+// fabricManifests are three pods, one per node; the server accepts only the client and
+// the node linux1.
 const fabricManifests = `
 apiVersion: v1
 kind: Pod

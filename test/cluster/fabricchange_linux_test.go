@@ -14,9 +14,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// While one node leaves and joins, gets other addresses and another pod range,
-// pods of the others lose no packet, on routes or in tunnels; the node is
-// reached as it is now, and nothing of what it was is left.
+// One node leaves and joins, and gets other addresses and another pod range. Pods of
+// the other nodes lose no packet meanwhile, on routes or in tunnels. Afterwards they
+// reach the node, and nothing of its earlier state is left.
 func TestFabricChanges(t *testing.T) {
 	c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 4, Segments: 2})
 	client := pods["client"]

@@ -95,8 +95,8 @@ func past(t *testing.T, c *cluster.Cluster, what string, f func()) {
 	}
 }
 
-// awaitWays waits until a new flow between two pods passes the stack by.
-func awaitWays(t *testing.T, c *cluster.Cluster, from *netns.NS, to netip.Addr, want bool) {
+// awaitFastPath waits until a new flow between two pods takes the fast path.
+func awaitFastPath(t *testing.T, c *cluster.Cluster, from *netns.NS, to netip.Addr, want bool) {
 	t.Helper()
 	eventually(t, func() error {
 		before := forwarded(t, c.Nodes[0], "pods") + forwarded(t, c.Nodes[1], "pods")
@@ -110,17 +110,16 @@ func awaitWays(t *testing.T, c *cluster.Cluster, from *netns.NS, to netip.Addr, 
 	})
 }
 
-// In both modes packets between pods of two nodes pass the stacks by, and it
-// makes no difference that anybody could see: hops, errors, sizes and policy are
-// as through the stack.
-func TestForwardingPassesTheStackBy(t *testing.T) {
+// In both modes packets between pods of two nodes bypass the host stacks. No pod
+// can notice it: hops, errors, sizes and policy are as through the host stack.
+func TestFastPathBetweenNodes(t *testing.T) {
 	for _, mode := range []string{"routes", "vxlan"} {
 		t.Run(mode, func(t *testing.T) {
 			c, pods := startWatched(t, fabricManifests, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=" + mode}})
 			client, server := pods["client"], pods["server"] // on linux1, linux2
 			for _, v6 := range []bool{false, true} {
 				from, to := address(client, v6), address(server, v6)
-				awaitWays(t, c, client.NS, to, true)
+				awaitFastPath(t, c, client.NS, to, true)
 				past(t, c, "both ways", func() {
 					sees(t, client.NS, to, from, false)
 					sees(t, server.NS, from, to, false)
@@ -168,7 +167,7 @@ func TestForwardingChanges(t *testing.T) {
 	c, pods := startWatched(t, fabricManifests, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"}})
 	client, server := pods["client"], pods["server"]
 	for _, v6 := range []bool{false, true} {
-		awaitWays(t, c, client.NS, address(server, v6), true)
+		awaitFastPath(t, c, client.NS, address(server, v6), true)
 	}
 
 	t.Run("policy", func(t *testing.T) {
@@ -201,7 +200,7 @@ func TestForwardingChanges(t *testing.T) {
 		t.Run(step.name, func(t *testing.T) {
 			keepsAll(t, client, server, step.change, step.name == "vxlan" || step.name == "routes again")
 			for _, v6 := range []bool{false, true} {
-				awaitWays(t, c, client.NS, address(server, v6), step.direct)
+				awaitFastPath(t, c, client.NS, address(server, v6), step.direct)
 				sees(t, client.NS, address(server, v6), address(client, v6), false)
 				sees(t, server.NS, address(client, v6), address(server, v6), false)
 			}
@@ -213,9 +212,9 @@ func TestForwardingChanges(t *testing.T) {
 			return ip("xfrm", "policy", "add", "src", "198.51.100.0/24", "dst", "203.0.113.0/24", "dir", "out",
 				"tmpl", "src", "192.0.2.1", "dst", "192.0.2.2", "proto", "esp", "mode", "tunnel")
 		})
-		awaitWays(t, c, client.NS, address(server, false), false)
+		awaitFastPath(t, c, client.NS, address(server, false), false)
 		inNode(t, n, func() error { return ip("xfrm", "policy", "flush") })
-		awaitWays(t, c, client.NS, address(server, false), true)
+		awaitFastPath(t, c, client.NS, address(server, false), true)
 	})
 	t.Run("smaller MTU", func(t *testing.T) {
 		for _, n := range c.Nodes {
@@ -266,9 +265,9 @@ func translations(server *cluster.Pod, n *cluster.Node) string {
 	return "table inet services {\nchain prerouting {\ntype nat hook prerouting priority dstnat;\n" + rules + "}\n}\n"
 }
 
-// From one and the same port a pod speaks to another directly, by a Service that
-// its node translates, and by a port that the other's node translates, in every
-// order, each time anew: every answer has the address that was asked.
+// From one source port a pod opens flows to another pod: directly, by a Service, and
+// by a host port of the other node. It does so in every order. Every answer comes
+// from the address that the pod sent to.
 func TestForwardingBesideTranslation(t *testing.T) {
 	c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"}})
 	client, server := pods["client"], pods["server"]
@@ -286,7 +285,7 @@ func TestForwardingBesideTranslation(t *testing.T) {
 	}
 	port := 40000
 	for i, v6 := range []bool{false, true} {
-		awaitWays(t, c, client.NS, address(server, v6), true)
+		awaitFastPath(t, c, client.NS, address(server, v6), true)
 		service := netip.MustParseAddrPort("10.99.0.1:80")
 		if v6 {
 			service = netip.MustParseAddrPort("[fd99::1]:80")

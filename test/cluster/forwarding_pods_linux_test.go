@@ -17,25 +17,26 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// witness is a pod on linux2, beside the server.
-const witness = `---
+// beside is a pod on linux2, on the node of the server.
+const beside = `---
 apiVersion: v1
 kind: Pod
-metadata: {name: witness, namespace: test}
+metadata: {name: beside, namespace: test}
 spec: {containers: [{name: main}]}
 `
 
-// A pod with limited bandwidth goes through the queues of its own node, and past
-// the stack of the other; limit and policy hold, and its neighbours go past both.
+// Packets of a pod with limited bandwidth go through the queues of its own node, and
+// bypass the host stack of the other. Limit and policy hold. Other pods of the node
+// bypass both host stacks.
 func TestForwardingOfLimitedPods(t *testing.T) {
 	const rate = 16e6
-	c, pods := startWatched(t, fabricManifests+witness, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"},
+	c, pods := startWatched(t, fabricManifests+beside, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"},
 		Bandwidth: map[string]cluster.Bandwidth{"server": {IngressRate: rate, IngressBurst: 1<<32 - 1, EgressRate: rate, EgressBurst: 1<<32 - 1}}})
 	client, server := pods["client"], pods["server"] // on linux1, linux2
 	for _, v6 := range []bool{false, true} {
 		from, to := address(client, v6), address(server, v6)
-		awaitWays(t, c, client.NS, address(pods["witness"], v6), true)
-		past(t, c, "beside it", func() { sees(t, client.NS, address(pods["witness"], v6), from, false) })
+		awaitFastPath(t, c, client.NS, address(pods["beside"], v6), true)
+		past(t, c, "beside it", func() { sees(t, client.NS, address(pods["beside"], v6), from, false) })
 		var before [2]int
 		for i, n := range c.Nodes {
 			before[i] = forwarded(t, n, "pods")
@@ -62,7 +63,7 @@ func TestForwardingOfLimitedPods(t *testing.T) {
 			t.Errorf("from %s %.1f Mbit/s arrive at %s, want %.1f", way.from.Name, got/1e6, way.to.Name, rate/1e6)
 		}
 	}
-	if got := receives(t, client, pods["witness"]); got < 5*rate {
+	if got := receives(t, client, pods["beside"]); got < 5*rate {
 		t.Errorf("without a limit %.1f Mbit/s arrive", got/1e6)
 	}
 }
@@ -72,12 +73,13 @@ func clientDenied(client *cluster.Pod) string {
 	return fmt.Sprintf("apiVersion: isthmus.dev/v1alpha1\nkind: DenyList\nmetadata: {name: client}\nspec: {entries: [%q, %q]}\n", client.IPs[0], client.IPs[1])
 }
 
-// XDP on the uplink refuses new flows, and what deny lists name, packets of flows
-// past the stack included; in tunnels it sees nodes only, and policy decides.
+// XDP on the uplink drops packets from addresses of deny lists, also packets of known
+// flows on the fast path. In tunnels it sees only addresses of nodes, and policy
+// decides.
 func TestForwardingBehindXDP(t *testing.T) {
 	for _, mode := range []string{"routes", "vxlan"} {
 		t.Run(mode, func(t *testing.T) {
-			c, pods := startWatched(t, fabricManifests+witness, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=" + mode, "--xdp-devices=eth0"}})
+			c, pods := startWatched(t, fabricManifests+beside, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=" + mode, "--xdp-devices=eth0"}})
 			client, server := pods["client"], pods["server"] // on linux1, linux2
 			for _, n := range c.Nodes {
 				if text, _, err := n.Get("/metrics"); err != nil || !strings.Contains(text, `isthmus_deny_list_device{device="eth0"`) {
@@ -95,7 +97,7 @@ func TestForwardingBehindXDP(t *testing.T) {
 			var open []net.Conn
 			for _, v6 := range []bool{false, true} {
 				from, to := address(client, v6), address(server, v6)
-				awaitWays(t, c, client.NS, to, true)
+				awaitFastPath(t, c, client.NS, to, true)
 				past(t, c, "behind XDP", func() {
 					sees(t, client.NS, to, from, false)
 					sees(t, server.NS, from, to, false)
@@ -139,7 +141,7 @@ func TestForwardingBehindXDP(t *testing.T) {
 				for _, v6 := range []bool{false, true} {
 					sees(t, client.NS, address(server, v6), address(client, v6), denied)
 					sees(t, server.NS, address(client, v6), address(server, v6), denied) // the answers are the client's
-					sees(t, pods["third"].NS, address(pods["witness"], v6), address(pods["third"], v6), false)
+					sees(t, pods["third"].NS, address(pods["beside"], v6), address(pods["third"], v6), false)
 				}
 			})
 			if err := c.Manifests.Drop("denied"); err != nil {
@@ -190,9 +192,9 @@ metadata: {name: fixed, namespace: test, annotations: {isthmus.dev/addresses: "1
 spec: {containers: [{name: main, ports: [{name: echo, containerPort: 7000, protocol: UDP}]}]}
 `
 
-// A pod with fixed addresses is reached past the stacks. When it is gone nobody
-// gets what was for it, not even who has its slot; when its range and the pod are
-// another node's, flows go there.
+// Flows to a pod with fixed addresses take the fast path. After the pod is deleted, no
+// other pod receives its packets, not even the pod that has its slot now. When its
+// range and the pod move to another node, flows go there.
 func TestForwardingToFixedAddresses(t *testing.T) {
 	for _, mode := range []string{"routes", "vxlan"} {
 		t.Run(mode, func(t *testing.T) {
@@ -201,7 +203,7 @@ func TestForwardingToFixedAddresses(t *testing.T) {
 			var udp, tcp []net.Conn
 			for _, v6 := range []bool{false, true} {
 				to := address(was, v6)
-				awaitWays(t, c, client.NS, to, true)
+				awaitFastPath(t, c, client.NS, to, true)
 				past(t, c, "to fixed addresses", func() {
 					sees(t, client.NS, to, address(client, v6), false)
 					sees(t, was.NS, address(client, v6), to, false)
@@ -230,7 +232,7 @@ func TestForwardingToFixedAddresses(t *testing.T) {
 			for range 5 {
 				for _, conn := range udp {
 					if err := say(conn, 50*time.Millisecond); err == nil {
-						t.Errorf("%s: somebody answers for a pod that is gone", conn.RemoteAddr())
+						t.Errorf("%s: another pod answers for a deleted one", conn.RemoteAddr())
 					}
 				}
 				for _, conn := range tcp {
@@ -272,7 +274,7 @@ func TestForwardingToFixedAddresses(t *testing.T) {
 				}
 			}
 			for i, v6 := range []bool{false, true} {
-				awaitWays(t, c, client.NS, address(now, v6), true)
+				awaitFastPath(t, c, client.NS, address(now, v6), true)
 				past(t, c, "to fixed addresses elsewhere", func() {
 					sees(t, client.NS, address(now, v6), address(client, v6), false)
 					sees(t, now.NS, address(client, v6), address(now, v6), false)

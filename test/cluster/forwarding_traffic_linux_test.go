@@ -131,7 +131,7 @@ func refused(to netip.AddrPort) error {
 	}
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(patience))
-	if _, err := conn.Write([]byte("anybody?")); err != nil {
+	if _, err := conn.Write([]byte("hello?")); err != nil {
 		return err
 	}
 	_, err = conn.Read(make([]byte, 100))
@@ -189,8 +189,8 @@ func socketAddress(a netip.Addr, port int) unix.Sockaddr {
 	return &unix.SockaddrInet4{Port: port, Addr: a.As4()}
 }
 
-// expires sends a datagram of a known flow, whose hops end on the way, and wants
-// to be told by the node where they do.
+// expires sends a datagram of a known flow with a small hop limit, and expects an
+// ICMP error from the node where the limit ends.
 func expires(t *testing.T, from *netns.NS, to netip.Addr, ttl int, node []netip.Addr) {
 	t.Helper()
 	err := from.Do(func() error {

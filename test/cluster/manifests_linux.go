@@ -17,9 +17,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Manifests is the directory that the agents watch: a file for each document of
-// the user's that an API server would take, one for the nodes and one for each
-// pod, all of which may be changed while the cluster runs.
+// Manifests is the directory that the agents watch. It has a file for each document
+// of the user that an API server would accept, one for the nodes, and one for each
+// pod. All of them may change while the cluster runs.
 type Manifests struct {
 	dir string
 	// apply, if set, is given each document instead.

@@ -215,7 +215,7 @@ func killByFile(path string) error {
 	}
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	if err != nil || !strings.HasPrefix(string(name), "isthmus") && !strings.HasPrefix(string(name), "winnode") {
-		return nil // gone, and the number is somebody else's
+		return nil // gone, and another process has the number
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("stop agent %d: %w", pid, err)

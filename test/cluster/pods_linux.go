@@ -192,7 +192,7 @@ func (c *Cluster) DetachAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Port is what a pod is asked at.
+// Port is a port that flows are opened to.
 type Port struct {
 	Protocol model.Protocol
 	Number   uint16

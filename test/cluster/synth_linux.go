@@ -8,11 +8,10 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Populate adds pods to a set of manifests that has policies but (nearly) none
-// of the pods that they speak of: for every pod selector of a policy one pod
-// that it selects, in a namespace that fits, and for every namespace one pod
-// without labels. Named ports that policies use are given to all of them.
-// There are at most limit pods in the end.
+// Populate adds pods to a set of manifests whose policies select (nearly) none of
+// its pods. Each pod selector of a policy gets a pod that it selects, in a namespace
+// that fits. Each namespace gets a pod without labels. All of them have the named
+// ports that policies use. There are at most limit pods in the end.
 func Populate(o *model.Objects, limit int) int {
 	p := &population{objects: o, limit: limit, have: make(map[string]bool)}
 	for _, pod := range o.Pods {

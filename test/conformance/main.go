@@ -27,7 +27,7 @@ const (
 	exitAsAssumed = iota
 	exitOtherwise // something is not as assumed; the report says what
 	exitUsage
-	exitFailed // the questions could not be asked
+	exitFailed // the checks could not run
 )
 
 const usage = `isthmus-conformance asks the HNS of this node what Isthmus assumes of it and
@@ -65,7 +65,7 @@ func parse(args []string, w io.Writer) (options, error) {
 		f.PrintDefaults()
 	}
 	f.StringVar(&o.network, "network", "isthmus", "name of an l2bridge or overlay network of HNS")
-	f.StringVar(&address, "address", "", "an IPv4 address of the network that nobody uses, for the endpoint that is written to")
+	f.StringVar(&address, "address", "", "an unused IPv4 address of the network, for the endpoint that is written to")
 	f.StringVar(&pods, "pods", "", "GUIDs of the HCN namespaces of two running pods on the network, for questions that need packets; their policies are changed meanwhile")
 	f.StringVar(&o.out, "out", ".", "directory for report.txt and report.json")
 	f.DurationVar(&o.timeout, "timeout", time.Hour, "give up after this long")

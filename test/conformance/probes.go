@@ -62,8 +62,8 @@ func notAsked() []Answer {
 	}
 }
 
-// taken tells of an error that HNS's answer is one, or passes on that HNS could
-// not be asked.
+// taken distinguishes an error that is the answer of HNS from one of a call that did
+// not reach HNS, which it returns.
 func taken(err error) (string, error) {
 	switch {
 	case err == nil:

@@ -101,7 +101,7 @@ func parse(name string, a *txtar.Archive, fallback []byte) (Case, error) {
 			return c, fmt.Errorf("has two files %s", f.Name)
 		}
 		if !known(f.Name) {
-			return c, fmt.Errorf("has a file %s that nobody reads: see doc.go for the names", f.Name)
+			return c, fmt.Errorf("has an unknown file %s: see doc.go for the names", f.Name)
 		}
 		files[f.Name] = f.Data
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // renderACLs writes the list of every table of the first node that restricts
-// somebody, for an HNS without sets and IPv6, and for one with both. Sets are
+// a pod, for an HNS without sets and IPv6, and for one with both. Sets are
 // written as their members.
 func renderACLs(c *engine.Cluster) (string, error) {
 	n := newNames(c.Snapshot)

@@ -32,7 +32,7 @@ func firstRestricted(c *engine.Cluster) (string, bool) {
 }
 
 // renderMaps writes the entries of the BPF maps of the first node that
-// restricts somebody. Classes, port classes and tables are named in the order
+// restricts a pod. Classes, port classes and tables are named in the order
 // of what they contain.
 func renderMaps(c *engine.Cluster) (string, error) {
 	var out lines

@@ -9,5 +9,5 @@
 // with one line of totals.
 //
 // What it starts ends with it. What kubelets change for the whole machine is
-// put back. It needs cgroup v1, as the nodes' resources are limited by nobody.
+// put back. It needs cgroup v1, because nothing limits the nodes' resources.
 package main

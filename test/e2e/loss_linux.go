@@ -28,7 +28,7 @@ func (l *lab) loseAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// near is attached anew meanwhile: the traffic is with far.
+	// near is attached again meanwhile: the traffic is with far.
 	far := targets(pods)[1:]
 	err = l.under("API server away", far, pods["client"].ns, streamRate/10, openConnections/10, func() error {
 		l.control.stopAPIServer()

@@ -60,7 +60,7 @@ func runNode(text string) error {
 	if err != nil {
 		return err
 	}
-	for { // whoever has lost its parent is ours
+	for { // every process that lost its parent is a child of this one
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, 0, nil)
 		switch err {

@@ -47,7 +47,7 @@ func (c testCase) failed() bool { return c.Failure != nil || c.Error != nil }
 // results are the cases that ran, by suite.
 type results map[string][]testCase
 
-// runSuites runs what was asked for, one suite after the other. The removal of
+// runSuites runs the requested suites one after the other. The removal of
 // Isthmus is the last of the own cases.
 func (l *lab) runSuites(ctx context.Context, before map[string]string) (results, error) {
 	all := make(results)

@@ -21,7 +21,7 @@ import (
 const trafficPort = 7001
 
 // talkers are pods with traffic between them: near is on the client's node, far
-// on another. Both ends are isolated; stranger may reach nobody's server.
+// on another. Both ends are isolated; stranger may reach neither server.
 const talkers = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy

@@ -194,7 +194,7 @@ func (n *windowsNode) close() error {
 	}
 	_, err := n.lab.kubectl("delete", "node", n.name, "--ignore-not-found")
 	errs = append(errs, err)
-	// That of the DaemonSet for Windows, too, which nobody runs here.
+	// That of the DaemonSet for Windows, too, which does not run here.
 	_, err = n.lab.kubectl("delete", "pods", "-A", "--field-selector=spec.nodeName="+n.name, "--force", "--grace-period=0")
 	errs = append(errs, err)
 	if n.ns != nil {

@@ -4,10 +4,10 @@
 // The DLLs in dll/, built for Windows, forward to it what programs under Wine
 // ask of computenetwork.dll and vmcompute.dll; --listen is where.
 //
-// It answers as HNS of the given version does, keeps what it holds in a file,
-// logs every call, and does what the socket given by --control asks: namespaces
-// as a container runtime makes them, faults, restarts. Endpoints in namespaces
-// that a network namespace stands for are moved packets for (Linux, root).
+// It answers as HNS of the given version does, keeps its objects in a file, and
+// logs every call. By the socket of --control a test creates namespaces as a
+// container runtime does, injects faults, and restarts it. On Linux, as root, it
+// moves packets between endpoints whose namespaces stand for network namespaces.
 //
 // It is not Windows. What it does where HNS is not documented is a choice.
 package main

@@ -31,7 +31,7 @@ run ./x ^TestDouble$
 @@ x/x.go
 -	return n + n
 +	return n + n + n
-== X2 nobody looks
+== X2 without a test
 run ./x ^TestDouble$
 @@ x/x.go
 -	return 1

@@ -33,7 +33,7 @@ func (cyclonus) Deviations() []Deviation {
 	return []Deviation{selfTraffic, ownNode, unknownAddress, absentKeys, emptyValues, sidecarPorts, namedPorts}
 }
 
-// Ask implements Oracle. The engine wants to be told the name of the port.
+// Ask implements Oracle. The engine needs the name of the port.
 func (cyclonus) Ask(c *Case, flows []model.Flow) ([]Answer, error) {
 	policy := matcher.BuildNetworkPolicies(false, c.NetworkPolicies)
 	peers := make(map[netip.Addr]*matcher.TrafficPeer)

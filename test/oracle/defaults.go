@@ -68,10 +68,12 @@ func defaultPod(p *corev1.Pod) {
 	}
 }
 
-// defaultNetworkPolicy: "If this field is not specified, it will default based
-// on the existence of ingress or egress rules; policies that contain an egress
-// section are assumed to affect egress, and all policies (whether or not they
-// contain an ingress section) are assumed to affect ingress."
+// defaultNetworkPolicy sets policyTypes as the API does:
+//
+//	"If this field is not specified, it will default based on the existence of
+//	ingress or egress rules; policies that contain an egress section are assumed
+//	to affect egress, and all policies (whether or not they contain an ingress
+//	section) are assumed to affect ingress."
 func defaultNetworkPolicy(p *networkingv1.NetworkPolicy) {
 	if p.Namespace == "" {
 		p.Namespace = corev1.NamespaceDefault

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oracle asks policy engines that nobody here wrote about flows, and
-// compares their answers with Isthmus's: over published cases, and over random
-// clusters rendered as the objects that an API server would hold.
+// Package oracle compares the verdicts of policy engines of other projects with
+// those of Isthmus. It uses published cases, and random clusters rendered as the
+// objects that an API server would hold.
 //
 // A disagreement is a failure unless a known deviation of the engine explains
 // it. Deviations are listed in docs/oracles.md with the text of the API that

@@ -35,7 +35,7 @@ func answer(v model.Verdict) Answer {
 	return Denied
 }
 
-// Oracle is a policy engine of somebody else.
+// Oracle is a policy engine of another project.
 type Oracle interface {
 	// Name is what the engine is called.
 	Name() string
@@ -177,7 +177,7 @@ func (t *Tally) explain(o Oracle, c *Case, all []Disagreement) error {
 			restated = d.Restate(restated, all[0].Flow)
 		}
 	}
-	explained, rest, err := askAgain(o, restated, all)
+	explained, rest, err := compareRestated(o, restated, all)
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (t *Tally) explain(o Oracle, c *Case, all []Disagreement) error {
 			continue
 		}
 		about, others := split(explained, func(x Disagreement) bool { return d.Is == nil || d.Is(c, x) })
-		enough, more, err := askAgain(o, d.Restate(c, explained[0].Flow), about)
+		enough, more, err := compareRestated(o, d.Restate(c, explained[0].Flow), about)
 		if err != nil {
 			return err
 		}
@@ -224,9 +224,9 @@ func split(all []Disagreement, first func(Disagreement) bool) (yes, no []Disagre
 	return yes, no
 }
 
-// askAgain divides disagreements into those that a restated case ends and the
+// compareRestated divides disagreements into those that a restated case ends and the
 // rest, with the answers of that case. They may differ from before.
-func askAgain(o Oracle, c *Case, all []Disagreement) (agree, rest []Disagreement, err error) {
+func compareRestated(o Oracle, c *Case, all []Disagreement) (agree, rest []Disagreement, err error) {
 	if len(all) == 0 {
 		return nil, nil, nil
 	}

@@ -107,9 +107,9 @@ func blocksAsPods(c *Case, f model.Flow) *Case {
 				out = append(out, networkingv1.NetworkPolicyPeer{PodSelector: &pods, NamespaceSelector: &metav1.LabelSelector{}})
 			}
 		}
-		if out == nil { // only blocks of the other family: matches nobody
-			nobody := exists("oracle.test/nobody")
-			out = []networkingv1.NetworkPolicyPeer{{PodSelector: &nobody}}
+		if out == nil { // only blocks of the other family: matches no pod
+			none := exists("oracle.test/none")
+			out = []networkingv1.NetworkPolicyPeer{{PodSelector: &none}}
 		}
 		return out
 	})

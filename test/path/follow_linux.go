@@ -264,8 +264,8 @@ func (r *Runner) translate(s *Step, p *reference.Packet) (*reference.Packet, *tr
 	return p, now, nil
 }
 
-// sender is what connection tracking says of who sends a packet to a pod: it is asked for
-// what the pod answers, or what an error quotes.
+// sender returns, according to connection tracking, the sender of a packet to a pod. It
+// looks up answers of the pod, and packets that an error quotes.
 func (r *Runner) sender(p *reference.Packet) *reference.Sender {
 	src, dst := p.Ends()
 	src, dst = dst, src

@@ -230,9 +230,9 @@ func (g *generator) icmpError() {
 	switch g.r.IntN(8) {
 	case 0: // from a router on the way
 		p.Src, at = same(routerAddrs, p.V6()), "uplink"
-	case 1: // to somebody else
+	case 1: // to another address
 		p.Dst = g.anyAddr(p.V6())
-	case 2: // by somebody else
+	case 2: // from another address
 		p.Src = g.podAddr(p.V6())
 		at = g.from(p.Src)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// Classes of addresses: one for each party, one for addresses in the node's range that
-// nobody has.
+// Classes of addresses: one for each party, one for unused addresses in the range of the
+// node.
 func classOf(party string) model.PeerClass {
 	return model.PeerClass(slices.Index(parties, party) + 1) // World is 0
 }

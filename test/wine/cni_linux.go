@@ -76,9 +76,9 @@ func (l launcher) execute(ctx context.Context, exe string, stdin []byte, environ
 	return out.Bytes(), nil
 }
 
-// killedAtExit reports whether Wine has killed a process, and nobody else: wineserver
-// does so with one that has ended and is still there after half a second. Its exit
-// code is lost then, what it wrote is not.
+// killedAtExit reports whether Wine itself killed a process: wineserver kills one
+// that has ended and still exists after half a second. Its exit code is lost then,
+// its output is not.
 func killedAtExit(ctx context.Context, err error) bool {
 	var exit *exec.ExitError
 	if ctx.Err() != nil || !errors.As(err, &exit) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wine runs the commands as they are built for Windows on Linux: under
-// Wine, in a prefix and a network namespace of their own, with DLLs that forward
-// what they ask of HNS to an emulator (test/hnsemu).
+// Package wine runs the executables for Windows on Linux, under Wine. They have a
+// prefix and a network namespace of their own. DLLs forward their calls of HNS to
+// an emulator (test/hnsemu).
 //
 // A Machine is one Windows node: it starts the emulator and isthmus-agent.exe,
 // calls isthmus-cni.exe as a container runtime does, and runs any other

@@ -101,7 +101,8 @@ func Remove(dir string) error {
 	return errors.Join(errs...)
 }
 
-// endEmulator ends the emulator with a number; it may be somebody else's by now.
+// endEmulator ends the emulator with a process number, unless another process has
+// the number by now.
 func endEmulator(number string) error {
 	pid, err := strconv.Atoi(number)
 	if err != nil {

@@ -219,8 +219,8 @@ func (r reference) check(t *testing.T, m *Machine, result types.Result) error {
 	return nil
 }
 
-// installed compares the policies of the endpoint, and where it is, with what the
-// plugin was told.
+// installed compares the policies of the endpoint, and its namespace, with the
+// arguments of the plugin.
 func (r reference) installed(t *testing.T, m *Machine) error {
 	t.Helper()
 	var have []string

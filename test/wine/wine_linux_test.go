@@ -148,7 +148,7 @@ func refused(t *testing.T, what string, err error, why string) {
 	shared.cni++
 }
 
-// flow is asked of a pod's endpoint.
+// flow is a flow of the endpoint of a pod, with its verdict.
 type flow struct {
 	direction, remote string
 	protocol, port    int

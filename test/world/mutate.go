@@ -12,11 +12,10 @@ import (
 	"github.com/isthmus-net/isthmus/common/model/immutable"
 )
 
-// Mutate returns the snapshot after n random changes of the kinds that happen
-// in clusters: policies created, edited in one field or in all rules, and
-// deleted; pods created, deleted,
-// relabelled, finished, replaced at the same address; namespaces relabelled;
-// meanings of port names changed.
+// Mutate returns the snapshot after n random changes of the kinds that happen in
+// clusters. Policies are created, edited in one field or in all rules, and deleted.
+// Pods are created, deleted, relabelled, finished, and replaced at the same address.
+// Namespaces are relabelled, and port names get other meanings.
 func Mutate(seed uint64, s *model.Snapshot, shape Shape, n int) *model.Snapshot {
 	g := &generator{rand.New(rand.NewPCG(seed, 2)), shape}
 	c := *s

@@ -250,10 +250,9 @@ func EndpointID(p *model.Pod) model.EndpointID {
 	return model.MakeEndpointID(p.Namespace+"-"+p.Name, "eth0")
 }
 
-// Probes returns addresses and (protocol, port) pairs that between them reach
-// every class of a snapshot's flows: all addresses of pods and nodes, the ends
-// and neighbours of every prefix, the ends and neighbours of every range of
-// ports.
+// Probes returns addresses and (protocol, port) pairs that together reach every
+// class of a snapshot's flows. Addresses are those of pods and nodes, and the ends
+// and neighbours of every prefix. Ports are the ends and neighbours of every range.
 func Probes(s *model.Snapshot) (addrs []netip.Addr, at []Port) {
 	seen := map[netip.Addr]bool{}
 	add := func(a netip.Addr) {

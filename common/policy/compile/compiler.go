@@ -225,7 +225,7 @@ func (b *bucket) membersOf(s *model.State) map[uint32]int {
 		for e := g.entries.head; e != nil; e = e.links[inGroup].next {
 			n[uint32(s.Policy.Class(e.addr))]++
 		}
-		if g.owner.role == nobody {
+		if g.owner.role == external {
 			for x := range g.cover.prefixes {
 				n[uint32(s.Policy.PrefixClass(x.Prefix))]++
 			}

@@ -37,7 +37,7 @@ type ownerKey struct {
 type role uint8
 
 const (
-	nobody role = iota
+	external role = iota
 	somePods
 	someNodes
 	thisNode

@@ -72,10 +72,10 @@ func waited() (time.Duration, error) {
 	return waited, nil
 }
 
-// undisturbed measures again if threads waited for a third of the time: then
-// somebody else with real-time priority, such as another run of this, was at it,
-// and nothing may have got through for that reason alone. The kernel itself takes
-// them 50 ms of a second for the others, of each.
+// undisturbed measures again if threads waited for a third of the time. Then another
+// process with real-time priority ran, such as a second run of this command, and
+// packets may be missing for that reason alone. The kernel itself reserves 50 ms of
+// each second for other processes.
 func undisturbed(lasts time.Duration, measure func(*waiting) (figure, error)) (figure, error) {
 	for range 20 {
 		var w waiting

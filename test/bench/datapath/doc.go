@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command datapath measures the Linux data path beside other things in the same
-// run: its programs by BPF_PROG_TEST_RUN beside the least that such programs
-// have to do, and with growing numbers of policies and peers; the path between
-// two pods of a node beside a plain veth pair, routing without policy, a bare
-// bpf_redirect_peer and nftables with the same policies. It prints a table or
+// Command datapath measures the Linux data path beside reference points in the same
+// run. It runs the programs by BPF_PROG_TEST_RUN beside the least that such programs
+// have to do, and with growing numbers of policies and peers. It measures the path
+// between two pods of a node beside a plain veth pair, routing without policy, a
+// bare bpf_redirect_peer, and nftables with the same policies. It prints a table or
 // JSON lines and draws an SVG.
 //
-// Between pods of two nodes it measures the ways past the stacks and through them.
+// Between pods of two nodes it measures the fast path and the host stack.
 //
 // It needs root, makes namespaces of its own and removes them. It says nothing
 // of network cards.

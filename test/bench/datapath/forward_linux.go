@@ -133,8 +133,8 @@ func (in *injector) run(of *way, l load, answers bool, packets uint32) (float64,
 	return float64(ended-began) / float64(packets), nil
 }
 
-// datagram is a frame from the pod behind a pair, with the checksum of an IPv4
-// header; that of UDP may be absent, and nobody reads it here.
+// datagram is a frame from the pod of a veth pair, with the checksum of an IPv4
+// header. That of UDP may be absent; no receiver reads it here.
 func datagram(f model.Flow, source uint16, p link.Pair) [64]byte {
 	var frame [64]byte
 	b := probe.First(f, source, p.PodMAC, p.HostMAC)

@@ -171,7 +171,7 @@ func (b *bench) series(ctx context.Context, part string, scales []scale, paths [
 	return rows, nil
 }
 
-// mountBPF mounts a bpffs of its own, for maps that nobody else sees.
+// mountBPF mounts a bpffs of its own, for maps that no other process sees.
 func mountBPF() (dir string, unmount func(), err error) {
 	if dir, err = os.MkdirTemp("", "isthmus-bench-"); err != nil {
 		return "", nil, err
@@ -180,7 +180,7 @@ func mountBPF() (dir string, unmount func(), err error) {
 		return "", nil, errors.Join(fmt.Errorf("mount a bpffs: %w", err), os.Remove(dir))
 	}
 	return dir, func() {
-		_ = unix.Unmount(dir, unix.MNT_DETACH) // is in the way of nobody
+		_ = unix.Unmount(dir, unix.MNT_DETACH) // harmless if it stays
 		_ = os.Remove(dir)
 	}, nil
 }

@@ -134,8 +134,8 @@ var acrossModes = []struct {
 func throughStacks(mode string) string { return mode + ", through the stacks" }
 func pastStacks(mode string) string    { return mode + ", past the stacks" }
 
-// nodes measures the ways between pods of two nodes in turn in every round: past
-// the stacks of both nodes, and through them.
+// nodes measures the paths between pods of two nodes in turn in every round: the
+// fast path of both nodes, and through both host stacks.
 func (o options) nodes(ctx context.Context) (rows []row, err error) {
 	w, err := newWays()
 	if err != nil {
@@ -192,7 +192,7 @@ func (o options) forwardingAcross(ctx context.Context, w *ways) (rows []row, err
 	return rows, nil
 }
 
-// acrossRows puts each mode's way past the stacks beside the one through them.
+// acrossRows puts the fast path of each mode beside the path through the host stacks.
 func acrossRows(part, unit string, all map[string]figure) (rows []row) {
 	for _, m := range acrossModes {
 		through, past := throughStacks(m.name), pastStacks(m.name)

@@ -121,9 +121,9 @@ func follow(apply func(*model.State) error) (*model.State, error) {
 	}
 }
 
-// fullLists counts the lists that are no longer what they were, with all
-// addresses written into them as HNS 9.5 needs it: what a node rewrites that
-// makes the lists anew after every change and leaves equal ones alone.
+// fullLists counts the lists that have changed, with all addresses written into
+// them as HNS 9.5 needs it. A node would rewrite them if it computed all lists
+// again after every change and left equal ones alone.
 func fullLists() (int, error) {
 	var last map[model.EndpointID][]hns.ACL
 	count := 0

@@ -166,9 +166,9 @@ func (p *probe) receive() {
 	}
 }
 
-// lastWrong returns when the last packet since a time was sent that was not
-// treated as it should be, or that time if none was; and how the newest that can
-// have been answered was treated.
+// lastWrong returns when the last packet with a wrong verdict since a time was
+// sent, or that time if there was none. It also returns the verdict of the newest
+// packet that can have been answered.
 func (p *probe) lastWrong(since time.Time, allowed bool) (wrong time.Time, newest bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,9 +2,9 @@
 /*
  * bcryptprimitives.dll for Wine 8, which has none: ProcessPrng, where Go gets
  * its random numbers. Go loads it before anything else in every process and
- * finds all procedures by GetProcAddress, so this is also the place to mend what
- * Wine lacks of what unmodified Go programs need, in the export tables of ntdll
- * and ws2_32:
+ * finds all procedures by GetProcAddress. So this is also the place to replace
+ * procedures of ntdll and ws2_32 that do less in Wine than unmodified Go programs
+ * need:
  *
  *   - NtSetInformationFile: the newer classes for deleting and renaming, by the
  *     older ones;
@@ -45,7 +45,7 @@ __declspec(dllexport) BOOL WINAPI ProcessPrng(BYTE *to, SIZE_T size)
 	return SystemFunction036(to, (ULONG)size);
 }
 
-static NTSTATUS NTAPI set_information_mended(HANDLE file, IO_STATUS_BLOCK *io, void *info, ULONG size, int class)
+static NTSTATUS NTAPI set_information_replaced(HANDLE file, IO_STATUS_BLOCK *io, void *info, ULONG size, int class)
 {
 	NTSTATUS status;
 	ULONG flags;
@@ -71,7 +71,7 @@ static NTSTATUS NTAPI set_information_mended(HANDLE file, IO_STATUS_BLOCK *io, v
 	return status;
 }
 
-static NTSTATUS NTAPI create_pipe_mended(HANDLE *pipe, ULONG access, OBJECT_ATTRIBUTES *name, IO_STATUS_BLOCK *io,
+static NTSTATUS NTAPI create_pipe_replaced(HANDLE *pipe, ULONG access, OBJECT_ATTRIBUTES *name, IO_STATUS_BLOCK *io,
 					 ULONG share, ULONG disposition, ULONG options, ULONG type, ULONG read_mode,
 					 ULONG completion, ULONG instances, ULONG in, ULONG out, LARGE_INTEGER *timeout)
 {
@@ -84,7 +84,7 @@ static NTSTATUS NTAPI create_pipe_mended(HANDLE *pipe, ULONG access, OBJECT_ATTR
 
 	if (status < 0 || access & usable)
 		return status;
-	/* Nobody else can connect to an instance that has a client. This one is
+	/* No other process can connect to an instance that has a client. This one is
 	 * never closed: it must live as long as the instance. */
 	again = *name;
 	again.SecurityDescriptor = NULL;
@@ -93,7 +93,7 @@ static NTSTATUS NTAPI create_pipe_mended(HANDLE *pipe, ULONG access, OBJECT_ATTR
 	return status;
 }
 
-static int WSAAPI ioctl_mended(SOCKET s, DWORD code, void *in, DWORD in_size, void *out, DWORD out_size,
+static int WSAAPI ioctl_replaced(SOCKET s, DWORD code, void *in, DWORD in_size, void *out, DWORD out_size,
 			       DWORD *returned, WSAOVERLAPPED *overlapped, LPWSAOVERLAPPED_COMPLETION_ROUTINE done)
 {
 	if (code != SIO_UDP_NETRESET)
@@ -163,12 +163,12 @@ BOOL WINAPI DllMain(HINSTANCE self, DWORD reason, void *unused)
 	DisableThreadLibraryCalls(self);
 	ntdll = GetModuleHandleA("ntdll.dll");
 	if (!ntdll || !GetProcAddress(ntdll, "wine_get_version"))
-		return TRUE; /* Windows needs no mending */
+		return TRUE; /* Windows needs no replacements */
 	wine_open_file = (open_file)(void *)GetProcAddress(ntdll, "NtOpenFile");
-	wine_set_information = (set_information)replace(ntdll, "NtSetInformationFile", set_information_mended);
-	wine_create_pipe = (create_pipe)replace(ntdll, "NtCreateNamedPipeFile", create_pipe_mended);
+	wine_set_information = (set_information)replace(ntdll, "NtSetInformationFile", set_information_replaced);
+	wine_create_pipe = (create_pipe)replace(ntdll, "NtCreateNamedPipeFile", create_pipe_replaced);
 	sockets = LoadLibraryA("ws2_32.dll");
 	if (sockets)
-		wine_ioctl = (ioctl)replace(sockets, "WSAIoctl", ioctl_mended);
+		wine_ioctl = (ioctl)replace(sockets, "WSAIoctl", ioctl_replaced);
 	return TRUE;
 }

@@ -37,7 +37,7 @@ API HcsCloseComputeSystem(UINT64 system)
 	return forward(&(struct request){ "Close.system", .handle = system }, &(struct answer){ 0 });
 }
 
-/* Containers do not end while somebody looks: there is nothing to call back for. */
+/* Containers do not end during a test, so no callback is ever called. */
 API HcsRegisterComputeSystemCallback(UINT64 system, void *callback, void *context, UINT64 *handle)
 {
 	(void)callback, (void)context;

@@ -122,7 +122,7 @@ func All() []Fact {
 		{Name: "what no rule of the direction matches is dropped", Source: containers, ACLs: list(dnsOut), Way: Out, Packet: out("10.96.0.10", 6, 443)},
 
 		{Name: "the remote side of an In rule is the sender", Source: felix, ACLs: list(webIn, endIn), Way: In, Packet: in("10.40.1.4", 6, 80), Pass: true},
-		{Name: "it is nobody else", Source: felix, ACLs: list(webIn, endIn), Way: In, Packet: in("10.40.4.4", 6, 80)},
+		{Name: "it is no other address", Source: felix, ACLs: list(webIn, endIn), Way: In, Packet: in("10.40.4.4", 6, 80)},
 		{Name: "the local side of an In rule is the pod", Source: cns, ACLs: list(toSelf, endIn), Way: In, Packet: in("10.40.4.4", 6, 80), Pass: true},
 		{Name: "and no other pod", Source: cns, ACLs: list(toOther, endIn), Way: In, Packet: in("10.40.3.8", 6, 80)},
 		{Name: "the remote side of an Out rule is the receiver", Source: cns, ACLs: list(dnsOut, endOut), Way: Out, Packet: out("10.96.0.10", 17, 53), Pass: true},
@@ -155,10 +155,10 @@ func All() []Fact {
 		{Name: "65500 is the last", Source: felixSort, ACLs: list(openIn, rule("deny", "Block", In, 65499, any)), Way: In, Packet: in("10.40.1.4", 6, 80)},
 
 		{Name: "a set in Local of an In rule is the source", Source: npmSets, ACLs: list(setIn, endIn), Sets: list(peers), Way: In, Packet: in("10.40.1.4", 6, 80), Pass: true},
-		{Name: "and nobody whom it does not hold", Source: npmSets, ACLs: list(setIn, endIn), Sets: list(peers), Way: In, Packet: in("10.40.1.6", 6, 80)},
+		{Name: "and no address that it does not hold", Source: npmSets, ACLs: list(setIn, endIn), Sets: list(peers), Way: In, Packet: in("10.40.1.6", 6, 80)},
 		{Name: "and not the pod", Source: npmSets, ACLs: list(mineIn, endIn), Sets: list(mine), Way: In, Packet: in("10.40.1.4", 6, 80)},
 		{Name: "a set in Remote of an Out rule is the destination", Source: npmSets, ACLs: list(setOut, endOut), Sets: list(peers), Way: Out, Packet: out("10.40.1.5", 6, 80), Pass: true},
-		{Name: "and nobody else", Source: npmSets, ACLs: list(setOut, endOut), Sets: list(peers), Way: Out, Packet: out("10.40.1.6", 6, 80)},
+		{Name: "and no other address", Source: npmSets, ACLs: list(setOut, endOut), Sets: list(peers), Way: Out, Packet: out("10.40.1.6", 6, 80)},
 		{Name: "a denial of a set", Source: npmSets, ACLs: list(notIn, openIn), Sets: list(peers), Way: In, Packet: in("10.40.1.4", 6, 80)},
 		{Name: "whom a denied set does not hold", Source: npmSets, ACLs: list(notIn, openIn), Sets: list(peers), Way: In, Packet: in("10.40.1.6", 6, 80), Pass: true},
 		{Name: "sets at both ends of an Out rule", Source: npmSets, ACLs: list(bothEnds, endOut), Sets: list(peers, mine), Way: Out, Packet: out("10.40.1.4", 6, 80), Pass: true},

@@ -13,7 +13,7 @@ func TestFacts(t *testing.T) {
 	passed := 0
 	for _, f := range All() {
 		if f.Source == "" {
-			t.Errorf("%s: nobody knows it", f.Name)
+			t.Errorf("%s: unknown", f.Name)
 		}
 		port, err := Read(f.Endpoint(), f.Network())
 		if err != nil {
@@ -37,18 +37,18 @@ func TestUnsettled(t *testing.T) {
 	open, end := rule("open", "Allow", In, 1000, any), rule("end", "Block", In, 65500, any)
 	none := `{"Id":"none","Name":"none","PolicyType":"IPSET","Values":""}`
 	for name, f := range map[string]Fact{
-		"two rules of one priority":            {ACLs: []string{open, rule("shut", "Block", In, 1000, tcp)}, Way: In},
-		"no rule of the direction":             {ACLs: []string{open, end}, Way: Out},
-		"no Host rule":                         {ACLs: []string{open, end}, Bare: true, Way: In},
-		"an empty set":                         {ACLs: []string{rule("a", "Allow", In, 1000, any, member("LocalAddresses", "none")), end}, Sets: []string{none}, Way: In},
-		"ports of every protocol":              {ACLs: []string{rule("a", "Allow", In, 1000, any, member("LocalPorts", "80")), end}, Way: In},
-		"a set beside addresses":               {ACLs: []string{rule("a", "Allow", In, 1000, any, member("LocalAddresses", "peers,10.0.0.1")), end}, Sets: []string{peers}, Way: In},
-		"a set that does not exist":            {ACLs: []string{rule("a", "Allow", In, 1000, any, member("LocalAddresses", "peers")), end}, Way: In},
-		"the word any":                         {ACLs: []string{rule("a", "Allow", In, 1000, any, member("RemoteAddresses", "Any")), end}, Way: In},
-		"host bits":                            {ACLs: []string{rule("a", "Allow", In, 1000, any, member("RemoteAddresses", "10.0.0.1/8")), end}, Way: In},
-		"a priority that HNS does not take":    {ACLs: []string{rule("a", "Allow", In, 99, any), end}, Way: In},
-		"an action of tiers":                   {ACLs: []string{rule("a", "Pass", In, 1000, any), end}, Way: In},
-		"a rule type that nobody has heard of": {ACLs: []string{strings.Replace(open, `"Switch"`, `"Tier"`, 1), end}, Way: In},
+		"two rules of one priority":         {ACLs: []string{open, rule("shut", "Block", In, 1000, tcp)}, Way: In},
+		"no rule of the direction":          {ACLs: []string{open, end}, Way: Out},
+		"no Host rule":                      {ACLs: []string{open, end}, Bare: true, Way: In},
+		"an empty set":                      {ACLs: []string{rule("a", "Allow", In, 1000, any, member("LocalAddresses", "none")), end}, Sets: []string{none}, Way: In},
+		"ports of every protocol":           {ACLs: []string{rule("a", "Allow", In, 1000, any, member("LocalPorts", "80")), end}, Way: In},
+		"a set beside addresses":            {ACLs: []string{rule("a", "Allow", In, 1000, any, member("LocalAddresses", "peers,10.0.0.1")), end}, Sets: []string{peers}, Way: In},
+		"a set that does not exist":         {ACLs: []string{rule("a", "Allow", In, 1000, any, member("LocalAddresses", "peers")), end}, Way: In},
+		"the word any":                      {ACLs: []string{rule("a", "Allow", In, 1000, any, member("RemoteAddresses", "Any")), end}, Way: In},
+		"host bits":                         {ACLs: []string{rule("a", "Allow", In, 1000, any, member("RemoteAddresses", "10.0.0.1/8")), end}, Way: In},
+		"a priority that HNS does not take": {ACLs: []string{rule("a", "Allow", In, 99, any), end}, Way: In},
+		"an action of tiers":                {ACLs: []string{rule("a", "Pass", In, 1000, any), end}, Way: In},
+		"an unknown rule type":              {ACLs: []string{strings.Replace(open, `"Switch"`, `"Tier"`, 1), end}, Way: In},
 	} {
 		port, err := Read(f.Endpoint(), f.Network())
 		if err == nil {

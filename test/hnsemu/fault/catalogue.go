@@ -22,7 +22,7 @@ func says(op string, code uint32, text string) []Fault {
 	return []Fault{{Op: op, Times: 1, Code: code, Text: text}}
 }
 
-// lose makes the network be made anew.
+// lose makes the agent create the network again.
 func lose(t Target) error { t.HNS.Lose(); return nil }
 
 func loses(name string, faults []Fault, answer string) Way {
@@ -53,7 +53,7 @@ func objects() []Row {
 		{Fault: "an endpoint is gone when it is modified (0x80070490 or 0x803B0002)", Answer: "looks for it by name and writes again; if it is really gone, the audit recreates it",
 			Ways: []Way{{Name: "gone on modify, by one code", Faults: once("Modify.endpoint", hns.CodeNotFound)}, {Name: "gone on modify, by another", Faults: once("Modify.endpoint", hns.CodeEndpointNotFound)}}},
 		{Fault: "a port mapping or load balancer exists already (0x803B0013) and no list shows it", Answer: "a leaked endpoint of ours that has the port is removed; otherwise ADD fails, names the ports and says where to look",
-			Ways: []Way{{Name: "a port is taken by nobody", Faults: once("Create.endpoint", hns.CodePortExists), Says: "0x803b0013"}}},
+			Ways: []Way{{Name: "a port is in use without an endpoint", Faults: once("Create.endpoint", hns.CodePortExists), Says: "0x803b0013"}}},
 		{Fault: "an object exists twice under other ids after a restart of HNS (0x800700B7)", Answer: "Isthmus goes by names: finds the owner of the address, removes what is stale, retries",
 			Ways: []Way{{Name: "exists already", Faults: once("Create.endpoint", hns.CodeAlreadyExists)}}},
 		{Fault: "a removal gives an error once, or succeeds and the object is still listed", Answer: "removes again; an endpoint that is still listed makes DEL fail, and the runtime retries",
@@ -61,7 +61,7 @@ func objects() []Row {
 				{Name: "deleted and an error", When: BeforeDel, Faults: []Fault{{Op: "Delete.endpoint", Times: 1, Code: hns.CodeUnspecified, After: true}}},
 				{Name: "referred to by a load balancer", When: BeforeDel, Faults: once("Delete.endpoint", hnstest.CodeHasReferences)}}},
 		{Fault: "the address is taken (0x80071392), by a leaked endpoint or by none that is listed", Answer: "a leaked endpoint of ours is removed; one of others is named in the error",
-			Ways: []Way{{Name: "an address is taken by nobody", Faults: once("Create.endpoint", hns.CodeObjectExists)},
+			Ways: []Way{{Name: "an address is in use without an endpoint", Faults: once("Create.endpoint", hns.CodeObjectExists)},
 				{Name: "an address is taken for long", Faults: []Fault{{Op: "Create.endpoint", Times: 2, Code: hns.CodeObjectExists}}, Says: "0x80071392"},
 				{Name: "a leaked endpoint has the address", Do: func(t Target) error { return t.squat(hns.Endpoint{Name: "leaked_eth0_isthmus"}) }}}},
 		{Fault: "a remote endpoint has a local pod's address: refused, or both exist", Answer: "the remote one is removed before the pod's is made: the address is of this node's range",

@@ -130,7 +130,7 @@ func TestFaultsOfCalls(t *testing.T) {
 		{Fault{Op: "Modify.endpoint", Times: 1, PerRule: 30 * time.Millisecond}, 0, true},
 		{Fault{Op: "Open.endpoint", Times: 1, Code: hns.CodeNotFound}, hns.CodeNotFound, false},
 		{Fault{Op: "Modify.network", Times: 1, Code: hns.CodeNotFound}, 0, true},
-		{Fault{Contains: "somebody else", Code: hns.CodeNotFound}, 0, true},
+		{Fault{Contains: "another network", Code: hns.CodeNotFound}, 0, true},
 	} {
 		before, hits, began := held(), target.Faults.Hits(), time.Now()
 		target.Faults.Set(f.Fault)

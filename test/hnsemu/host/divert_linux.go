@@ -98,7 +98,7 @@ func (h *Host) receive() error {
 			return err
 		}
 	}
-	// The switch takes every frame, whoever it is for.
+	// The switch takes every frame, whatever its destination.
 	next := &netlink.Neigh{LinkIndex: device.Attrs().Index, Family: netlink.FAMILY_V4, State: netlink.NUD_PERMANENT,
 		IP: h.node[0].AsSlice(), HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
 	route := &netlink.Route{LinkIndex: device.Attrs().Index, Table: divertTable, Dst: hostNet(h.node[0].AsSlice()), Scope: netlink.SCOPE_LINK}

@@ -62,7 +62,7 @@ func TestPlantedBugs(t *testing.T) {
 			}
 		}
 		if bug != "" && len(found) == 0 {
-			t.Errorf("nobody notices that %s", bug)
+			t.Errorf("no check notices that %s", bug)
 		}
 		t.Logf("%q is found by %v", bug, found)
 	}

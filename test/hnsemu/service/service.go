@@ -42,7 +42,7 @@ type Answer struct {
 
 // Config says which service this is.
 type Config struct {
-	// HNS is the store; nobody else should change it.
+	// HNS is the store; only the service should change it.
 	HNS     *hnstest.Fake
 	Version hns.Version
 	// Calls, if set, gets every call as a line of JSON.

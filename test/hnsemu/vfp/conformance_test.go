@@ -219,7 +219,7 @@ func newSegment(t *testing.T, nodes map[string]*node, o vfp.Options) *segment {
 // place is the port of a pod; without a node it is outside.
 type place struct{ node, port string }
 
-// send carries a packet from one place to another and tells whether it arrived.
+// send carries a packet from one port to another and reports whether it arrived.
 func (s *segment) send(w wire, from, to place) bool {
 	s.packets++
 	if from.node != "" {
@@ -239,8 +239,8 @@ func (s *segment) send(w wire, from, to place) bool {
 type conformance struct{ cases, packets, verdicts, differ, facts int }
 
 // TestConformance sends the packets of every flow of every case, and the answers
-// to those that arrive, through switches that enforce what the case's policies
-// become, on every version of HNS and under every reading of its rules.
+// to those that arrive. Switches enforce the ACLs of the case's policies, for every
+// version of HNS and under every reading of its rules.
 func TestConformance(t *testing.T) {
 	cases, err := corpus.Load("../../corpus")
 	if err != nil {

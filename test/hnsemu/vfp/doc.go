@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package vfp moves packets as the Virtual Filtering Platform of Windows does,
-// in user space: a Switch with a port for every attached endpoint, at which the
-// endpoint's ACLs are in force for what it sends and receives, with the state
-// that lets replies pass. hns.Rules decides; a Trace tells which rule did.
+// in user space. A Switch has a port for every attached endpoint. The port enforces
+// the endpoint's ACLs in both directions, and keeps the state that lets replies
+// pass. hns.Rules decides; a Trace names the rule.
 //
 // What is not documented is a setting of Options. Devices connect ports to
 // network namespaces (Linux), or to whatever a test wants to see. A Tunnel takes

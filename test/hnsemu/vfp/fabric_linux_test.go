@@ -154,9 +154,8 @@ func (m *machine) enforce(t *testing.T, s *model.Snapshot) {
 	}
 }
 
-// snapshotOf is the cluster of the machines: the pod of each Windows node is
-// reached on port 80 by the machine before it in the ring, and by nobody else;
-// it reaches everybody.
+// snapshotOf is the cluster of the machines. Only the machine before it in the ring
+// reaches the pod of a Windows node, on port 80; that pod reaches all others.
 func snapshotOf(ring []*machine) *model.Snapshot {
 	var nodes []*model.Node
 	var pods []*model.Pod

@@ -14,7 +14,7 @@ import (
 )
 
 // TestFacts sends the packet of every fact through the port of a pod. The other
-// end is the host's port, to which goes what is for nobody else.
+// end is the host's port, which receives packets for unknown destinations.
 func TestFacts(t *testing.T) {
 	for _, f := range facts.All() {
 		var acls []hns.ACL

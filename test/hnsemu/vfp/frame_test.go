@@ -9,7 +9,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// wire is a packet of a flow on the wire. Checksums are left out: nobody on the way looks.
+// wire is a packet of a flow on the wire. It has no checksums: the switch reads none.
 type wire struct {
 	src, dst         netip.Addr
 	protocol         uint8

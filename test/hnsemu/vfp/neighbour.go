@@ -30,9 +30,9 @@ const (
 	ndSolicited    = 0x60000000 // solicited, override
 )
 
-// neighbour answers a question for a hardware address in the name of who has
-// it; of what nobody here has, in the host's, who routes. Nothing is flooded. It
-// returns nil for frames that are no such question.
+// neighbour answers ARP and neighbour solicitations as a proxy for the port that has
+// the address, or for the host, which routes. Nothing is flooded. It returns nil for
+// other frames.
 func (s *Switch) neighbour(from *port, frame []byte) []byte {
 	if len(frame) < etherHeader {
 		return nil

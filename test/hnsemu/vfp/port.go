@@ -19,8 +19,8 @@ type Spec struct {
 	MAC       net.HardwareAddr
 	Addresses []netip.Prefix
 	Gateways  []netip.Addr
-	// Host is the port of the node itself, to which goes what is for nobody
-	// else. It has no ACLs.
+	// Host is the port of the node itself, which receives packets for unknown
+	// destinations. It has no ACLs.
 	Host bool
 	// NetNS is the file of the namespace that the port leads to.
 	NetNS string

@@ -163,7 +163,7 @@ func (s *Switch) Frame(id string, frame []byte) {
 	}
 	in, err := parseFrame(frame)
 	if errors.Is(err, errNotIP) || err == nil && in.dst.IsMulticast() {
-		return // neither forwarded nor policed: nobody here needs it
+		return // neither forwarded nor policed: no test needs it
 	}
 	s.packets.Add(1)
 	if err != nil {
@@ -182,7 +182,7 @@ func (s *Switch) Frame(id string, frame []byte) {
 		to = s.host
 	}
 	if to == nil || to == from {
-		s.note(from, hns.Out, &in, Verdict{false, "nobody has the destination"})
+		s.note(from, hns.Out, &in, Verdict{false, "no port has the destination"})
 		return
 	}
 	s.deliver(to, &in, frame)

@@ -133,8 +133,8 @@ func TestState(t *testing.T) {
 
 func TestForwarding(t *testing.T) {
 	b := newBench(t, vfp.Options{})
-	b.want("to nobody here", b.send("a", wire{src: aAddr, dst: far, protocol: 17, srcPort: 1, dstPort: 2}.frame()), "host")
-	b.want("from the host to nobody here", b.send("host", wire{src: hostAddr, dst: far, protocol: 17, srcPort: 1, dstPort: 2}.frame()), "")
+	b.want("to an unknown address", b.send("a", wire{src: aAddr, dst: far, protocol: 17, srcPort: 1, dstPort: 2}.frame()), "host")
+	b.want("from the host to an unknown address", b.send("host", wire{src: hostAddr, dst: far, protocol: 17, srcPort: 1, dstPort: 2}.frame()), "")
 	b.want("to the host", b.send("a", wire{src: aAddr, dst: hostAddr, protocol: 17, srcPort: 1, dstPort: 2}.frame()), "host")
 	w := tcpFlow(80, 1)
 	b.want("to a pod", b.send("a", w.frame()), "b")
@@ -243,7 +243,7 @@ func TestBrokenRulesLetNothingPass(t *testing.T) {
 	if err := b.sw.Set(b.specs); err != nil {
 		t.Fatal(err)
 	}
-	b.want("to a port whose rules nobody understands", b.send("a", tcpFlow(80, 1).frame()), "")
+	b.want("to a port with a rule of an unknown type", b.send("a", tcpFlow(80, 1).frame()), "")
 	b.want("from it", b.send("b", tcpFlow(80, 1).back().frame()), "")
 }
 

@@ -105,7 +105,7 @@ func (x *translator) find(port string, t tuple, now time.Time) (tuple, bool) {
 	return s.to, true
 }
 
-// add notes a flow; what comes back becomes what was asked for.
+// add stores a flow, so that its answers are translated back.
 func (x *translator) add(port string, from, to tuple, now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -180,7 +180,7 @@ func (s *Switch) Tunneled(datagram []byte) {
 	in, err := parseFrame(frame)
 	to := s.owners[in.dst]
 	if err != nil || to == nil {
-		return // nobody here to note it at
+		return // no port to record it at
 	}
 	s.packets.Add(1)
 	in.cut = (in.protocol == protoTCP || in.protocol == protoUDP) && !in.later && !whole(frame, &in)

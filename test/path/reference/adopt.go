@@ -17,8 +17,8 @@ const (
 // never is an epoch that no pod has, noSlot a slot that no pod has.
 const never, noSlot = -1, -1
 
-// Adopt has the flows of an older layout go on in a new one: each is asked about again
-// with its next packet (ADR 31). Flows of no pod of this node are left behind.
+// Adopt copies the flows of the previous layout into a new one: the next packet of each
+// revalidates it (ADR 31). Flows without a pod of this node are not copied.
 func (n *Node) Adopt(layout int) {
 	was := n.flows
 	n.flows, n.created = make(map[Key]*flow), nil

@@ -107,7 +107,7 @@ func (n *Node) again(pod *Pod, f *flow, k Key, end int, opened bool) bool {
 	return n.says(pod, Ingress, remote.Addr(), k.proto, own.Port())
 }
 
-// confirm asks again about the roles that an end was granted under an older policy.
+// confirm revalidates the authorisations of an end from before a policy change.
 func (n *Node) confirm(pod *Pod, f *flow, k Key, end int) bool {
 	had := f.roles[end]
 	kept := role{epoch: pod.Epoch}

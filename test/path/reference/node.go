@@ -112,7 +112,7 @@ func (n *Node) Age(d time.Duration) {
 	clear(n.errors) // the budget refills within seconds
 }
 
-// Party names who has an address: "" is anybody.
+// Party names the owner of an address: "" is any other host.
 func (n *Node) Party(a netip.Addr) string {
 	for _, p := range n.Pods {
 		if p.has(a) {

@@ -27,7 +27,7 @@ func (n *Node) Behind(device int, p *Packet, number int) Verdict {
 			return drop("record of another packet")
 		}
 	}
-	if p.V6() && p.headersOfIP() >= 8 { // where they end cannot be told
+	if p.V6() && p.headersOfIP() >= 8 { // their end is unknown
 		return drop("record of another packet")
 	}
 	if src != r.src || p.follows() != r.packet.follows() {

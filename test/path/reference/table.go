@@ -9,9 +9,9 @@ import "fmt"
 const choice, looks = 4, 16
 
 // Follow forgets the flows that are not in a table with room for size flows of each
-// family, which was looked at after each program. It is an error if there was no reason to
-// make room: an entry goes only if the table is full, and only one of the pod that
-// needs the place, or of one that holds more (ADR 38).
+// family, which was read after each program. An eviction without a reason is an error. An
+// entry may go only if the table is full. It must belong to the pod that needs the place,
+// or to one that holds more (ADR 38).
 //
 // The programs look at 4 places for a new flow, and at 16 before they find none. In a larger
 // table that may be the wrong ones: there only whose flow made room is compared. It returns how

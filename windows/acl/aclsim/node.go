@@ -49,15 +49,15 @@ type Node struct {
 // list share its parsed form.
 type variant struct {
 	Variant
-	programme *acl.Ruleset
-	rules     map[*hns.ACL]*hns.Rules
+	ruleset *acl.Ruleset
+	rules   map[*hns.ACL]*hns.Rules
 }
 
 // New returns a Node for all profiles, without any list.
 func New() *Node {
 	n := &Node{state: &model.State{}, readings: ReadingsBySet()}
 	for _, v := range Variants() {
-		n.variants = append(n.variants, variant{Variant: v, programme: &acl.Ruleset{}})
+		n.variants = append(n.variants, variant{Variant: v, ruleset: &acl.Ruleset{}})
 	}
 	return n
 }
@@ -68,7 +68,7 @@ func (n *Node) Apply(s *model.State) error {
 	n.state = s
 	for i := range n.variants {
 		v := &n.variants[i]
-		v.programme = acl.Lower(s, v.Options, v.Name).Keep(v.programme)
+		v.ruleset = acl.Lower(s, v.Options, v.Name).Keep(v.ruleset)
 		v.rules = make(map[*hns.ACL]*hns.Rules)
 	}
 	return nil
@@ -116,14 +116,14 @@ func (n *Node) local(id model.EndpointID, remote netip.Addr) netip.Addr {
 }
 
 func (v *variant) rulesOf(id model.EndpointID) (*hns.Rules, error) {
-	list := v.programme.Lists[id]
+	list := v.ruleset.Lists[id]
 	if len(list) == 0 {
-		return v.programme.Rules(id)
+		return v.ruleset.Rules(id)
 	}
 	if r, ok := v.rules[&list[0]]; ok {
 		return r, nil
 	}
-	r, err := ParseList(v.programme, list)
+	r, err := ParseList(v.ruleset, list)
 	if err == nil {
 		v.rules[&list[0]] = r
 	}

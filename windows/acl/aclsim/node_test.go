@@ -26,7 +26,7 @@ func TestReadingsMustAgree(t *testing.T) {
 		n := New()
 		n.state = &model.State{Policy: model.PolicyState{Endpoints: map[model.EndpointID]model.EndpointState{id: {IPs: []netip.Addr{netip.MustParseAddr("10.0.1.2")}}}}}
 		for i := range n.variants {
-			n.variants[i].programme = &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{id: append(list, host)}}
+			n.variants[i].ruleset = &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{id: append(list, host)}}
 			n.variants[i].rules = make(map[*hns.ACL]*hns.Rules)
 		}
 		return n.Decide(id, model.Ingress, netip.MustParseAddr("10.0.2.2"), model.TCP, 80)
