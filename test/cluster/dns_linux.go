@@ -17,7 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// DNSAddress is the address of the Service kube-dns, which kubelets are told.
+// DNSAddress is the address of the Service kube-dns, which kubelets give to pods.
 const DNSAddress = "10.96.0.10"
 
 // clusterFirst is what a kubelet passes for pods of a namespace with the default
