@@ -10,6 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/linux/link"
 )
 
+var _ dataplane.Checker = (*Backend)(nil)
+
 // Endpoints implements dataplane.Backend.
 func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 	found, err := link.List()
@@ -35,14 +37,15 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 		if attached, err := b.policed(f.Name, f.Index); err != nil {
 			return nil, err
 		} else if !attached {
-			i.Problems = append(i.Problems, "programs are not attached")
+			i.Problems, i.Unenforced = append(i.Problems, "programs are not attached"), true
 		}
 		if lost {
 			i.Problems = append(i.Problems, "the nftables rule for egress to Services is missing")
 		}
 		if _, ok := known[f.Index]; !ok && !b.underOlder(f.Index) {
-			i.Problems = append(i.Problems, "the map endpoints has no entry for interface "+f.Name)
+			i.Problems, i.Unenforced = append(i.Problems, noEntry(f)), true
 		}
+		i.Unenforced = i.Unenforced || !f.Up
 		if s, ok := b.specs[f.ID]; ok {
 			i.Problems = append(i.Problems, link.Check(s, link.Pair{Name: f.Name, Index: f.Index})...)
 		}
@@ -50,7 +53,52 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 	}
 	for id := range b.specs {
 		if !seen[id] {
-			all = append(all, dataplane.Installed{ID: id, Problems: []string{"interface " + link.HostName(id) + " is missing"}})
+			all = append(all, dataplane.Installed{ID: id, Problems: []string{"interface " + link.HostName(id) + " is missing"}, Unenforced: true})
+		}
+	}
+	return all, nil
+}
+
+func noEntry(f link.Found) string { return "the map endpoints has no entry for interface " + f.Name }
+
+// Check implements dataplane.Checker. It checks the programs, the map entry and the state of each host
+// interface. A pair that is missing as a whole is left to Endpoints: it passes no packets, and DEL may be
+// on its way.
+func (b *Backend) Check(context.Context) ([]dataplane.Installed, error) {
+	if b.path.Older() != "" {
+		return nil, nil // pods are under programs of either layout; Faults reports the upgrade
+	}
+	pairs, err := b.alive()
+	if err != nil {
+		return nil, err
+	}
+	programs, err := b.auditPrograms(pairs)
+	if err != nil {
+		return nil, err
+	}
+	known, err := b.path.Endpoints()
+	if err != nil {
+		return nil, err
+	}
+	problems := make(map[model.EndpointID][]string)
+	for _, f := range programs {
+		id := pairs.ids[f.Interface]
+		problems[id] = append(problems[id], f.Object+" "+f.Detail)
+		b.drifted = true // the next Apply repairs programs
+	}
+	var all []dataplane.Installed
+	for _, f := range pairs.found {
+		if _, ok := b.specs[f.ID]; !ok {
+			continue // this process has not attached it yet
+		}
+		if _, ok := known[f.Index]; !ok {
+			problems[f.ID] = append(problems[f.ID], noEntry(f))
+		}
+		if !f.Up {
+			problems[f.ID] = append(problems[f.ID], "interface "+f.Name+" is down")
+		}
+		if list := problems[f.ID]; len(list) > 0 {
+			all = append(all, dataplane.Installed{ID: f.ID, Problems: list, Unenforced: true})
 		}
 	}
 	return all, nil

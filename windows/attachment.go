@@ -150,11 +150,14 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 			continue
 		}
 		installed := dataplane.Installed{ID: id, Problems: b.problems(e)}
+		acls, err := e.ACLs()
+		installed.Unenforced = err != nil || !acl.WellFormed(acls)
 		if s, ok := broken[strings.ToLower(e.ID)]; ok {
 			installed.Problems = append(installed.Problems, fmt.Sprintf("hns has stopped serving it: its state is %s", s))
+			installed.Unenforced = true
 		}
 		if ns := e.HostComputeNamespace; ns == "" {
-			installed.Problems = append(installed.Problems, "not attached to a namespace")
+			installed.Problems, installed.Unenforced = append(installed.Problems, "not attached to a namespace"), true
 		} else {
 			if _, asked := namespaces[ns]; !asked {
 				_, namespaces[ns] = b.hns.Namespace(ctx, ns)

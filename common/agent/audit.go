@@ -5,11 +5,13 @@ package agent
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/report"
 )
 
 // maxLogged bounds the lines that one audit logs.
@@ -189,4 +191,93 @@ func (l *loop) anyProblem(entries []*entry) bool {
 		}
 	}
 	return false
+}
+
+// checks finds pods that are not under policy, and repairs them before the next audit.
+type checks struct {
+	at time.Time // time of the last check
+	// broken are the endpoints that the last check found.
+	broken []unenforced
+	// contested counts repairs. A check repairs without pauses, because a pod must not stay without policy.
+	contested contest
+}
+
+// unenforced is an endpoint whose packets may pass without a decision, or cannot pass at all.
+type unenforced struct {
+	entry  *entry
+	detail string
+}
+
+// checkPolicy runs a check once per Config.CheckEvery, also while the loop is busy. Its findings remain problems
+// until a later check does not find them.
+func (l *loop) checkPolicy() {
+	now := time.Now()
+	c, ok := l.backend.(dataplane.Checker)
+	if !ok || l.cfg.CheckEvery == 0 || now.Sub(l.checks.at) < l.cfg.CheckEvery {
+		return
+	}
+	l.checks.at = now
+	ctx, cancel := l.opContext()
+	defer cancel()
+	found, err := c.Check(ctx)
+	if err != nil {
+		l.log.Warn("check that all pods are under policy; retrying at the next interval", "error", err)
+		return
+	}
+	before := len(l.checks.broken)
+	l.checks.broken = nil
+	var drifts []dataplane.Drift
+	for _, i := range found {
+		e := l.entries[i.ID]
+		if e == nil || e.State != endpoint.Ready || !e.attached || e.leaving || e.problem != nil {
+			continue // audit and repair handle these
+		}
+		detail := strings.Join(i.Problems, "; ")
+		l.checks.broken = append(l.checks.broken, unenforced{e, detail})
+		drifts = append(drifts, dataplane.Drift{Object: "endpoint", Endpoint: i.ID, Detail: detail})
+	}
+	aloud := len(drifts) > before
+	if l.cfg.AuditEvery > 0 {
+		aloud = l.checks.contested.note(drifts, now, l.cfg.CheckEvery)
+	}
+	l.repairBroken(drifts, aloud)
+}
+
+// repairBroken repairs what a check has found. aloud is false if the same was logged a short time ago.
+func (l *loop) repairBroken(drifts []dataplane.Drift, aloud bool) {
+	if len(drifts) == 0 {
+		return
+	}
+	for i, d := range drifts {
+		l.agent.metrics.drifts.WithLabelValues(d.Object).Inc()
+		if aloud && i < maxLogged {
+			l.log.Error("policy is not enforced on a pod", "endpoint", d.Endpoint, "pod", l.checks.broken[i].entry.Pod(), "detail", d.Detail)
+		}
+	}
+	if l.cfg.AuditEvery == 0 {
+		return
+	}
+	failed := false
+	for _, u := range l.checks.broken {
+		l.adopt(u.entry)
+		failed = failed || u.entry.problem != nil
+	}
+	if l.enforced.failed == nil { // a failed Apply is retried anyway
+		failed = l.enforce(nil) != nil || failed
+	}
+	if !failed && l.enforced.failed == nil {
+		l.agent.metrics.repaired.Add(float64(len(drifts)))
+	}
+}
+
+// unenforced returns the findings of the last check whose endpoints still exist.
+func (l *loop) unenforced() []unenforced {
+	return slices.DeleteFunc(slices.Clone(l.checks.broken), func(u unenforced) bool { return l.entries[u.entry.ID()] != u.entry || u.entry.State != endpoint.Ready })
+}
+
+func (l *loop) reportUnenforced() (all []report.Unenforced) {
+	for _, u := range l.unenforced() {
+		all = append(all, report.Unenforced{Pod: u.entry.Pod(), Detail: u.detail})
+	}
+	return all
 }

@@ -119,3 +119,100 @@ func TestAuditContested(t *testing.T) {
 		r.end()
 	})
 }
+
+// TestCheckPolicy: a pod that is not under policy is a problem and an event within seconds, and is repaired, long
+// before the next audit. The problem goes with the damage.
+func TestCheckPolicy(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		var facts atomic.Pointer[report.Facts]
+		r.change = func(c *agent.Config) {
+			c.AuditEvery, c.Report = time.Hour, func(f report.Facts) { facts.Store(&f) }
+		}
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.mustAdd(0)
+		r.mustAdd(1)
+		time.Sleep(20 * time.Second)
+		if n := r.agent.Node(context.Background()); len(n.Problems) > 0 {
+			t.Fatalf("problems before: %v", n.Problems)
+		}
+		applied := r.fake.Applied()
+		r.fake.Break(id(1), "deny")
+		r.fake.Break(id(1), "routes")
+		list, err := r.agent.Endpoints(context.Background())
+		if err != nil || list[0].Unenforced || !list[1].Unenforced {
+			t.Errorf("endpoints %+v, %v: want the second one not enforced", list, err)
+		}
+		time.Sleep(6 * time.Second)
+		if err := r.check(1); err != nil {
+			t.Errorf("not repaired: %v", err)
+		}
+		if n := r.fake.Applied(); n != applied+1 {
+			t.Errorf("%d Applies, want 1", n-applied)
+		}
+		want := "endpoint c1:eth0 of pod shop/web-1: policy is NOT enforced: deny is missing; routes is missing"
+		if n := r.agent.Node(context.Background()); strings.Join(n.Problems, "; ") != want {
+			t.Errorf("problems %v, want %s", n.Problems, want)
+		}
+		if got := r.metric("isthmus_problems"); got != "1" {
+			t.Errorf("isthmus_problems %s", got)
+		}
+		made := report.Make(*facts.Load(), nil)
+		if len(made.Events) != 2 || made.Events[1].Object.Name != "web-1" || made.Events[1].Reason != "NotEnforced" || !strings.Contains(made.Events[1].Note, "deny is missing") || made.Node.Enforced {
+			t.Errorf("report %+v", made)
+		}
+		time.Sleep(6 * time.Second)
+		if n := r.agent.Node(context.Background()); len(n.Problems) > 0 {
+			t.Errorf("problems after the repair: %v", n.Problems)
+		}
+		if got := r.metric("isthmus_audit_repaired_total"); got != "1" {
+			t.Errorf("%s repaired", got)
+		}
+		r.end()
+	})
+}
+
+// TestCheckContested: what another process breaks again and again is repaired each time, and is a problem.
+func TestCheckContested(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.change = func(c *agent.Config) { c.AuditEvery = time.Hour }
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.mustAdd(0)
+		for range 20 {
+			r.fake.Break(id(0), "interface")
+			time.Sleep(6 * time.Second)
+			if err := r.check(0); err != nil {
+				t.Fatalf("not repaired: %v", err)
+			}
+		}
+		if p := strings.Join(r.agent.Node(context.Background()).Problems, "; "); !strings.Contains(p, "another process keeps changing endpoint of endpoint c0:eth0") {
+			t.Errorf("problems %s", p)
+		}
+		r.end()
+	})
+}
+
+// TestCheckWithoutAudit: an agent that may not repair reports.
+func TestCheckWithoutAudit(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.change = func(c *agent.Config) { c.AuditEvery = 0 }
+		r.start()
+		r.agent.Publish(cluster{pods: 3}.snapshot())
+		r.mustAdd(0)
+		r.fake.Break(id(0), "slot")
+		time.Sleep(time.Minute)
+		if p := strings.Join(r.agent.Node(context.Background()).Problems, "; "); !strings.Contains(p, "policy is NOT enforced: slot is missing") {
+			t.Errorf("problems %s", p)
+		}
+		if r.check(0) == nil {
+			t.Error("repaired, although the administrator has turned that off")
+		}
+		r.mustDel(0)
+		r.settle()
+		if p := r.agent.Node(context.Background()).Problems; len(p) > 0 {
+			t.Errorf("problems of a pod that is gone: %v", p)
+		}
+		r.end()
+	})
+}

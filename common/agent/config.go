@@ -47,6 +47,9 @@ type Config struct {
 	RetryMin, RetryMax time.Duration
 	// AuditEvery is the interval between comparisons of installed with intended state; 0 disables them.
 	AuditEvery time.Duration
+	// CheckEvery is the interval of checks whether all pods are under policy. If AuditEvery is 0, these
+	// checks report and repair nothing. 0 disables them.
+	CheckEvery time.Duration
 	// Flows configures what the agent does with flow events.
 	Flows FlowsConfig
 	// Stall is how long the loop may go without a heartbeat before it counts as stuck. It must be longer
@@ -96,6 +99,7 @@ func Defaults() Config {
 		RetryMin:    100 * time.Millisecond,
 		RetryMax:    30 * time.Second,
 		AuditEvery:  time.Minute,
+		CheckEvery:  5 * time.Second,
 		Flows:       FlowsConfig{Config: observe.Config{Keep: 2048}},
 		Stall:       30 * time.Second,
 	}
@@ -135,6 +139,9 @@ func (c Config) Validate() error {
 	}
 	if c.AuditEvery < 0 {
 		errs = append(errs, fmt.Errorf("audit interval %s is negative: use 0 to disable audits", c.AuditEvery))
+	}
+	if c.CheckEvery < 0 {
+		errs = append(errs, fmt.Errorf("check interval %s is negative: use 0 to disable checks", c.CheckEvery))
 	}
 	if c.Flows.Keep < 0 {
 		errs = append(errs, fmt.Errorf("flow events to keep %d is negative: use 0 or more", c.Flows.Keep))

@@ -67,6 +67,8 @@ type EndpointStatus struct {
 	// Policies are those that select the pod, in order of evaluation.
 	Policies []model.Origin
 	Problems []string
+	// Unenforced is true if packets of the pod may pass without a decision, or cannot pass at all.
+	Unenforced bool
 	// Bandwidth is zero if the interface has no limits.
 	Bandwidth model.Bandwidth
 }
@@ -101,7 +103,7 @@ func (l *loop) list() []EndpointStatus {
 		delete(installed, e.ID())
 	}
 	for id, i := range installed {
-		list = append(list, EndpointStatus{ID: id, Problems: append([]string{"no endpoint record: the next GC removes it"}, i.Problems...)})
+		list = append(list, EndpointStatus{ID: id, Problems: append([]string{"no endpoint record: the next GC removes it"}, i.Problems...), Unenforced: i.Unenforced})
 	}
 	return list
 }
@@ -125,9 +127,9 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 	case unread != nil:
 		d.Problems = append(d.Problems, "cannot read the data path: "+oneLine(unread))
 	case !ok:
-		d.Problems = append(d.Problems, "is not attached")
+		d.Problems, d.Unenforced = append(d.Problems, "is not attached"), true
 	default:
-		d.Problems = append(d.Problems, i.Problems...)
+		d.Problems, d.Unenforced = append(d.Problems, i.Problems...), i.Unenforced
 	}
 	if l.snapshot == nil {
 		return d

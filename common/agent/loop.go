@@ -46,6 +46,7 @@ type loop struct {
 	pressure  []string  // maps that are nearly full
 	audited   time.Time // time of the last audit
 	contested contest   // objects that another process keeps changing
+	checks    checks
 	watching  watching
 }
 
@@ -65,7 +66,8 @@ type entry struct {
 
 // newLoop loads the records. Apart from broken records it changes nothing outside the process.
 func newLoop(a *Agent) (*loop, error) {
-	l := &loop{agent: a, cfg: a.cfg, log: a.log, entries: make(map[model.EndpointID]*entry), contested: make(contest)}
+	l := &loop{agent: a, cfg: a.cfg, log: a.log, entries: make(map[model.EndpointID]*entry), contested: make(contest),
+		checks: checks{contested: make(contest)}}
 	l.enforced.compiler = compile.New()
 	store, err := endpoint.Open(a.cfg.RecordDir)
 	if err != nil {
@@ -142,6 +144,7 @@ func (l *loop) turn(ctx context.Context) error {
 			l.enforce(nil)
 		}
 		l.repair()
+		l.checkPolicy()
 		l.purge()
 		l.watch()
 	}

@@ -65,7 +65,7 @@ func (l *loop) publish() {
 	l.agent.view.Store(v)
 	if l.cfg.Report != nil {
 		l.cfg.Report(report.Facts{Node: l.cfg.NodeName, Platform: l.features, Snapshot: l.snapshot, Unsupported: v.unsupported,
-			Problems: slices.DeleteFunc(slices.Clone(v.problems), isWarning), Ready: v.ready})
+			Problems: slices.DeleteFunc(slices.Clone(v.problems), isWarning), Unenforced: l.reportUnenforced(), Ready: v.ready})
 	}
 }
 
@@ -91,6 +91,10 @@ func (l *loop) problems() []string {
 	all = append(all, l.pressure...)
 	all = append(all, l.contested.problems()...)
 	all = append(all, l.resolverProblems()...)
+	all = append(all, l.checks.contested.problems()...)
+	for _, u := range l.unenforced() {
+		all = append(all, fmt.Sprintf("endpoint %s of pod %s: policy is NOT enforced: %s", u.entry.ID(), u.entry.Pod(), u.detail))
+	}
 	for _, err := range l.repairs.unknown {
 		all = append(all, oneLine(err))
 	}

@@ -16,6 +16,16 @@ type Auditor interface {
 	Audit(ctx context.Context, s *model.State) ([]Drift, error)
 }
 
+// Checker is a Backend that finds quickly which attachments do not enforce policy. Other Backends are only
+// audited.
+type Checker interface {
+	// Check returns the attachments whose packets may pass without a decision, or cannot pass at all.
+	// Their Problems name the missing parts. It reads the system and changes nothing there. The agent calls
+	// it every few seconds, from the goroutine of the other methods. AddEndpoint, followed by an Apply of
+	// the State in force, repairs what it returns.
+	Check(ctx context.Context) ([]Installed, error)
+}
+
 // Drift is one difference between installed and intended state.
 type Drift struct {
 	// Object is the kind of object that differs; a backend has a handful of kinds.

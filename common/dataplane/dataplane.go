@@ -141,6 +141,8 @@ type Installed struct {
 	ID model.EndpointID
 	// Problems are the missing or wrong parts, one each; empty if the attachment is complete.
 	Problems []string
+	// Unenforced is true if packets of the pod may pass without a decision, or cannot pass at all.
+	Unenforced bool
 }
 
 // Counters are totals of decisions on new flows.

@@ -22,8 +22,17 @@ type Facts struct {
 	Unsupported []model.Unsupported
 	// Problems are the problems of the node itself, one line each.
 	Problems []string
+	// Unenforced are the pods of the node whose packets may pass without a decision, or cannot pass.
+	Unenforced []Unenforced
 	// Ready is true if a State is in force.
 	Ready bool
+}
+
+// Unenforced is a pod whose packets may pass without a decision, or cannot pass at all.
+type Unenforced struct {
+	Pod model.PodID
+	// Detail names the missing parts.
+	Detail string
 }
 
 // Remarks are the findings about one object from reading it.
@@ -49,6 +58,8 @@ type Event struct {
 	// Name is a function of the object and the finding, so that several nodes and repetitions produce one
 	// event.
 	Name string
+	// OfNode is true if no other node reports the finding.
+	OfNode bool
 }
 
 // NodeCondition is the condition of the node.
@@ -79,6 +90,12 @@ func Make(f Facts, remarks map[model.Origin]Remarks) Report {
 			r.Conditions[origin.Key()] = Condition{reason, message}
 		}
 		r.Events = append(r.Events, newEvent(origin, f.Platform, reason, message))
+	}
+	for _, u := range f.Unenforced {
+		if pod, ok := f.Snapshot.Pods.Get(u.Pod); ok {
+			r.Events = append(r.Events, newEvent(model.Origin{Kind: kindPod, Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}, f.Platform, "NotEnforced",
+				"policy is NOT enforced on this pod: "+u.Detail))
+		}
 	}
 	if !r.Node.Enforced {
 		r.Events = append(r.Events, newEvent(model.Origin{Kind: kindNode, Name: f.Node, UID: f.Node}, f.Platform, r.Node.Reason, r.Node.Message))
@@ -253,5 +270,6 @@ func newEvent(o model.Origin, p model.Features, reason, message string) Event {
 	if len(name) > 200 { // a name may have 253
 		name = strings.TrimRight(name[:200], ".-")
 	}
-	return Event{Object: o, Reason: reason, Action: "Enforce", Note: note, Name: fmt.Sprintf("%s.%x", name, sum[:8])}
+	return Event{Object: o, Reason: reason, Action: "Enforce", Note: note, Name: fmt.Sprintf("%s.%x", name, sum[:8]),
+		OfNode: o.Kind == kindPod || o.Kind == kindNode}
 }

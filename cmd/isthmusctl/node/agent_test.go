@@ -137,6 +137,28 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestNotEnforced: a pod that is not under policy is not shown as "in force", and status has a problem.
+func TestNotEnforced(t *testing.T) {
+	n := newNode(t)
+	n.fill()
+	var out, state string
+	for range 5 { // the agent repairs it at the next check
+		n.fake.Break("c0:eth0", "deny")
+		if _, out, _ = ctl("endpoints", "--socket", n.socket); strings.Contains(out, "NOT enforced") {
+			break
+		}
+	}
+	if !regexp.MustCompile(`shop/api +10.0.1.2 +NOT enforced +deny is missing`).MatchString(out) {
+		t.Errorf("endpoints:\n%s", out)
+	}
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && !strings.Contains(state, "NOT enforced"); time.Sleep(100 * time.Millisecond) {
+		_, state, _ = ctl("status", "--socket", n.socket)
+	}
+	if !strings.Contains(state, "endpoint c0:eth0 of pod shop/api: policy is NOT enforced: deny is missing") {
+		t.Errorf("status:\n%s", state)
+	}
+}
+
 func TestNotReady(t *testing.T) {
 	n := newNode(t)
 	time.Sleep(50 * time.Millisecond)

@@ -61,7 +61,10 @@ func writeEndpoints(out io.Writer, list []*isthmusv1.Endpoint, wide bool) error 
 			pod = "unknown"
 		}
 		policy := "in force"
-		if p.GetTable() == "" {
+		switch {
+		case p.GetUnenforced():
+			policy = "NOT enforced"
+		case p.GetTable() == "":
 			policy = "default deny"
 		}
 		cells := []string{pod, cli.OrNone(strings.Join(p.GetAddresses(), ",")), policy}

@@ -11,7 +11,33 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-var _ dataplane.Auditor = (*Fake)(nil)
+var (
+	_ dataplane.Auditor = (*Fake)(nil)
+	_ dataplane.Checker = (*Fake)(nil)
+)
+
+// Check implements Checker. It is not a step for faults: the agent calls it by the clock.
+func (f *Fake) Check(context.Context) ([]dataplane.Installed, error) {
+	if err := f.enter(); err != nil {
+		return nil, err
+	}
+	defer f.leave()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []dataplane.Installed
+	for _, id := range slices.Sorted(maps.Keys(f.attached)) {
+		e := f.attached[id]
+		if !e.unenforced() {
+			continue
+		}
+		i := dataplane.Installed{ID: id, Unenforced: true}
+		for _, part := range e.missing() {
+			i.Problems = append(i.Problems, part+" is missing")
+		}
+		all = append(all, i)
+	}
+	return all, nil
+}
 
 // Tamper removes an endpoint from the state in force, as another program might: all its traffic is denied.
 func (f *Fake) Tamper(id model.EndpointID) {

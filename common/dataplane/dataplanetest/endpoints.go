@@ -37,6 +37,11 @@ func (e *endpoint) missing() []string {
 	return parts
 }
 
+// unenforced reports whether a part is missing without which policy has no effect.
+func (e *endpoint) unenforced() bool {
+	return !e.parts["slot"] || !e.parts["deny"] || !e.parts["interface"]
+}
+
 // AddEndpoint implements Backend.
 func (f *Fake) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) (dataplane.Attachment, error) {
 	if err := f.enter(); err != nil {
@@ -188,7 +193,7 @@ func (f *Fake) Endpoints(ctx context.Context) ([]dataplane.Installed, error) {
 	defer f.mu.Unlock()
 	var all []dataplane.Installed
 	for id, e := range f.attached {
-		i := dataplane.Installed{ID: id}
+		i := dataplane.Installed{ID: id, Unenforced: e.unenforced()}
 		for _, part := range e.missing() {
 			i.Problems = append(i.Problems, part+" is missing")
 		}

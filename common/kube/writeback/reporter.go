@@ -130,7 +130,7 @@ func (r *Reporter) Set(f report.Facts) {
 	was := r.facts
 	r.facts = f
 	if r.known && was.Ready == f.Ready && was.Platform == f.Platform && slices.Equal(was.Unsupported, f.Unsupported) &&
-		slices.Equal(was.Problems, f.Problems) && samePolicies(was.Snapshot, f.Snapshot) {
+		slices.Equal(was.Problems, f.Problems) && slices.Equal(was.Unenforced, f.Unenforced) && samePolicies(was.Snapshot, f.Snapshot) {
 		return
 	}
 	r.known = true
@@ -257,8 +257,12 @@ func (r *Reporter) plan(f report.Facts, now time.Time) {
 			})
 		}
 		if r.cfg.Events {
-			r.planEvents(want.Events, now, func(key string, do func(context.Context) error) {
-				add(key, "event", rand.N(eventSpread*crowd+1), do)
+			r.planEvents(want.Events, now, func(e report.Event, key string, do func(context.Context) error) {
+				delay := rand.N(eventSpread*crowd + 1)
+				if e.OfNode {
+					delay = 0
+				}
+				add(key, "event", delay, do)
 			})
 		}
 	}
@@ -273,12 +277,12 @@ func (r *Reporter) plan(f report.Facts, now time.Time) {
 // whether an event exists only by trying to create it.
 const eventSpread = 10
 
-func (r *Reporter) planEvents(events []report.Event, now time.Time, add func(key string, do func(context.Context) error)) {
+func (r *Reporter) planEvents(events []report.Event, now time.Time, add func(e report.Event, key string, do func(context.Context) error)) {
 	names := make(map[string]bool)
 	for _, e := range events {
 		names[e.Name] = true
 		if now.Sub(r.seen[e.Name]) > r.cfg.Refresh {
-			add("event "+e.Name+" on "+e.Object.String(), func(ctx context.Context) error { return r.createEvent(ctx, e) })
+			add(e, "event "+e.Name+" on "+e.Object.String(), func(ctx context.Context) error { return r.createEvent(ctx, e) })
 		}
 	}
 	maps.DeleteFunc(r.seen, func(name string, _ time.Time) bool { return !names[name] })

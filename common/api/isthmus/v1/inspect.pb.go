@@ -620,7 +620,9 @@ type Endpoint struct {
 	Policies []string `protobuf:"bytes,7,rep,name=policies,proto3" json:"policies,omitempty"`
 	Problems []string `protobuf:"bytes,8,rep,name=problems,proto3" json:"problems,omitempty"`
 	// Limits of its interface; missing if unlimited.
-	Bandwidth     *Bandwidth `protobuf:"bytes,9,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
+	Bandwidth *Bandwidth `protobuf:"bytes,9,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
+	// Packets of the pod may pass without a decision of policy, or cannot pass at all.
+	Unenforced    bool `protobuf:"varint,10,opt,name=unenforced,proto3" json:"unenforced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -716,6 +718,13 @@ func (x *Endpoint) GetBandwidth() *Bandwidth {
 		return x.Bandwidth
 	}
 	return nil
+}
+
+func (x *Endpoint) GetUnenforced() bool {
+	if x != nil {
+		return x.Unenforced
+	}
+	return false
 }
 
 type WatchFlowsRequest struct {
@@ -1162,7 +1171,7 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\"\x16\n" +
 	"\x14ListEndpointsRequest\"K\n" +
 	"\x15ListEndpointsResponse\x122\n" +
-	"\tendpoints\x18\x01 \x03(\v2\x14.isthmus.v1.EndpointR\tendpoints\"\xc5\x02\n" +
+	"\tendpoints\x18\x01 \x03(\v2\x14.isthmus.v1.EndpointR\tendpoints\"\xe5\x02\n" +
 	"\bEndpoint\x126\n" +
 	"\n" +
 	"attachment\x18\x01 \x01(\v2\x16.isthmus.v1.AttachmentR\n" +
@@ -1175,7 +1184,11 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\x05table\x18\x06 \x01(\tR\x05table\x12\x1a\n" +
 	"\bpolicies\x18\a \x03(\tR\bpolicies\x12\x1a\n" +
 	"\bproblems\x18\b \x03(\tR\bproblems\x123\n" +
-	"\tbandwidth\x18\t \x01(\v2\x15.isthmus.v1.BandwidthR\tbandwidth\"\x9b\x01\n" +
+	"\tbandwidth\x18\t \x01(\v2\x15.isthmus.v1.BandwidthR\tbandwidth\x12\x1e\n" +
+	"\n" +
+	"unenforced\x18\n" +
+	" \x01(\bR\n" +
+	"unenforced\"\x9b\x01\n" +
 	"\x11WatchFlowsRequest\x12\x12\n" +
 	"\x04last\x18\x01 \x01(\rR\x04last\x12\x16\n" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\x12#\n" +
