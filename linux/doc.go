@@ -7,8 +7,8 @@
 //
 // Every other feature is a component with a package and objects of its own: kubeproxy, fabric,
 // fastpath, sources, denylist, hostport. Further sub-packages: policymap and denymap lay out
-// maps (pure), bpfobj holds the compiled programs, loader and xdp load and pin them, link
-// creates interfaces.
+// maps (pure), bpfobj holds the compiled programs, loader and xdp load and pin them, migrate
+// copies flows of an older map layout, link creates interfaces.
 //
 // It does not decide what is allowed: the State does.
 package linux

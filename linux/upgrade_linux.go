@@ -12,6 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/link"
 	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/migrate"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
@@ -113,13 +114,13 @@ func (b *Backend) takeOver() error {
 // programs that call the older ones, so that all interfaces switch at once. It migrates flows
 // before the switch, so that our programs know them, and again after it, for flows that opened
 // in between.
-func (b *Backend) switchAll() (migrated loader.Migrated, err error) {
+func (b *Backend) switchAll() (migrated migrate.Migrated, err error) {
 	all, err := link.List()
 	if err != nil {
 		return migrated, err
 	}
 	found := slices.DeleteFunc(all, func(f link.Found) bool { return !b.underOlder(f.Index) })
-	exchanged, err := b.path.Exchanged()
+	exchanged, err := b.path.Switch().Exchanged()
 	if err == nil && !exchanged {
 		err = b.exchange(found)
 	}
@@ -152,7 +153,7 @@ func (b *Backend) exchange(found []link.Found) error {
 	}
 	// Without recorded older programs, because another process removed them all, there is
 	// nothing to call.
-	if known, err := b.path.KnowsOlder(); err != nil {
+	if known, err := b.path.Switch().KnowsOlder(); err != nil {
 		return err
 	} else if known {
 		for _, f := range found {
@@ -176,7 +177,7 @@ func (b *Backend) exchange(found []link.Found) error {
 		return err
 	}
 	b.step("exchange programs")
-	return b.path.Exchange()
+	return b.path.Switch().Exchange()
 }
 
 // divert attaches the programs to an interface that call the selected ones.
@@ -191,7 +192,7 @@ func (b *Backend) divert(f link.Found) error {
 		return link.DropClassifiers(f.Index)
 	}
 	return link.SetClassifiers(f.Index, link.Classifiers{
-		FromPod: b.path.Dispatcher(model.Egress).FD(), ToPod: b.path.Dispatcher(model.Ingress).FD()})
+		FromPod: b.path.Switch().Dispatcher(model.Egress).FD(), ToPod: b.path.Switch().Dispatcher(model.Ingress).FD()})
 }
 
 // settlePrograms attaches our programs to an interface, whichever hooks the older ones used.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package clock
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -10,22 +11,22 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// measureHZ measures the number of jiffies in a second. Kernels do not report it, but only a
+// MeasureHZ measures the number of jiffies in a second. Kernels do not report it, but only a
 // few values exist, so a short measurement is enough.
-func measureHZ() (int, error) {
-	prog, err := newClock()
+func MeasureHZ() (int, error) {
+	clock, err := Open()
 	if err != nil {
 		return 0, err
 	}
-	defer prog.Close()
+	defer clock.Close()
 	start := time.Now()
-	first, err := jiffies(prog)
+	first, err := clock.Jiffies()
 	if err != nil {
 		return 0, err
 	}
 	for {
 		time.Sleep(30 * time.Millisecond)
-		now, err := jiffies(prog)
+		now, err := clock.Jiffies()
 		if err != nil {
 			return 0, err
 		}
@@ -42,18 +43,32 @@ func measureHZ() (int, error) {
 	}
 }
 
-// newClock loads a program that reads jiffies, the clock by which the programs record when a
-// flow was last seen.
-func newClock() (*ebpf.Program, error) {
-	return ebpf.NewProgram(&ebpf.ProgramSpec{
+// Clock is a program that reads jiffies, the clock by which the programs record when a flow was
+// last seen.
+type Clock struct{ program *ebpf.Program }
+
+// Open loads the program.
+func Open() (*Clock, error) {
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name:         "jiffies",
 		Type:         ebpf.SchedCLS,
 		License:      "Dual BSD/GPL",
 		Instructions: asm.Instructions{asm.FnJiffies64.Call(), asm.Return()},
 	})
+	if err != nil {
+		return nil, fmt.Errorf("load the clock of flows: %w", err)
+	}
+	return &Clock{program}, nil
 }
 
-// jiffies returns the low 32 bits of the kernel's jiffies.
-func jiffies(clock *ebpf.Program) (uint32, error) {
-	return clock.Run(&ebpf.RunOptions{Data: make([]byte, 14)})
+// Close removes the program.
+func (c *Clock) Close() error { return c.program.Close() }
+
+// Jiffies returns the low 32 bits of the kernel's jiffies.
+func (c *Clock) Jiffies() (uint32, error) {
+	now, err := c.program.Run(&ebpf.RunOptions{Data: make([]byte, 14)})
+	if err != nil {
+		return 0, fmt.Errorf("read the clock of flows: %w", err)
+	}
+	return now, nil
 }

@@ -5,8 +5,8 @@
 // linux/policymap computes.
 //
 // The layout version names the directory. Links are pinned beside the maps, so enforcement
-// continues while no agent runs. A new agent replaces the programs in place, and migrates the
-// data of an older layout.
+// continues while no agent runs. A new agent replaces the programs in place; linux/migrate copies
+// the data of an older layout.
 //
 // It decides nothing: neither what is allowed nor what an entry means.
 package loader

@@ -71,7 +71,7 @@ func (d *DataPath) loadEgress() error {
 	if err := setConstants(spec, d.constants); err != nil {
 		return err
 	}
-	if err := spec.Variables["handover"].Set(d.older != nil && !d.older.marks && !d.older.alone); err != nil {
+	if err := spec.Variables["handover"].Set(d.older != nil && !d.older.Marks && !d.alone); err != nil {
 		return fmt.Errorf("set handover: %w", err)
 	}
 	if err := d.instrumented(spec); err != nil {

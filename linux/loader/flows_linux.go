@@ -7,39 +7,19 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/migrate"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-// flowLimits are the idle timeouts of flows, in jiffies, as the programs use them.
-type flowLimits struct{ opening, tcp, other, closing uint32 }
-
-// expired is the same as conn_expired in bpf/include/conntrack.h: it reports whether a flow was
-// idle for too long.
-func (l flowLimits) expired(c *bpfobj.PodConn, protocol uint8, now uint32) bool {
-	limit := l.other
-	switch {
-	case c.State == bpfobj.ConnOpening:
-		limit = l.opening
-	case c.State == bpfobj.ConnClosing:
-		limit = l.closing
-	case protocol == unix.IPPROTO_TCP:
-		limit = l.tcp
-	}
-	// A packet may have passed after the caller read now, so a negative age counts as zero.
-	idle := now - c.Seen
-	return idle > limit && idle < 1<<31
-}
-
 // readLimits returns the timeouts that the programs use.
-func (d *DataPath) readLimits() (l flowLimits, err error) {
+func (d *DataPath) readLimits() (l migrate.Limits, err error) {
 	v := &d.objects.PodVariables
 	for _, x := range []struct {
 		from *ebpf.Variable
 		to   *uint32
-	}{{v.TimeoutOpening, &l.opening}, {v.TimeoutTcp, &l.tcp}, {v.TimeoutOther, &l.other}, {v.TimeoutClosing, &l.closing}} {
+	}{{v.TimeoutOpening, &l.Opening}, {v.TimeoutTcp, &l.TCP}, {v.TimeoutOther, &l.Other}, {v.TimeoutClosing, &l.Closing}} {
 		if err := x.from.Get(x.to); err != nil {
 			return l, fmt.Errorf("read the timeouts of flows: %w", err)
 		}

@@ -158,3 +158,8 @@ func (d *DataPath) openInterfaces() error {
 	}
 	return nil
 }
+
+func decode(b []byte, to any) error {
+	_, err := binary.Decode(b, binary.NativeEndian, to)
+	return err
+}

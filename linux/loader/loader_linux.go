@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/migrate"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
@@ -41,8 +42,10 @@ type DataPath struct {
 	single     []*ebpf.Map        // maps without batch support in this kernel
 	running    bpfobj.PodEndpoint // endpoint of the last Run
 	// older is nil unless an upgrade is in progress.
-	older    *older
-	dispatch *dispatch
+	older *migrate.Layout
+	// alone says that our programs are attached everywhere.
+	alone    bool
+	dispatch *migrate.Switch
 	// constants are the constants that the programs were loaded with.
 	constants map[string]uint32
 	// pins are the pinned objects. It owns the links.
@@ -114,19 +117,16 @@ func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
 	if err := d.keepMaps(); err != nil {
 		return nil, err
 	}
-	if d.older == nil {
-		return d, d.dropDispatch()
-	}
-	return d, d.openDispatch()
+	return d, d.openSwitch()
 }
 
 // prepare examines what other versions left, and creates the directory of this version. If it
 // returns an error, it has created nothing: the other version must find the directory
 // unchanged.
 func (d *DataPath) prepare(dir string, spec *ebpf.CollectionSpec) error {
-	name, err := FindLayouts(dir)
+	name, err := migrate.Find(dir, LayoutVersion)
 	if err == nil && name != "" {
-		d.older, err = openOlder(dir, name, spec)
+		d.older, err = migrate.Open(dir, name, LayoutVersion, spec)
 	}
 	if err != nil {
 		return err
@@ -138,11 +138,11 @@ func (d *DataPath) prepare(dir string, spec *ebpf.CollectionSpec) error {
 		return err
 	}
 	if d.older != nil {
-		if err := d.older.share(d.dir, spec); err != nil {
+		if err := d.older.Share(d.dir, spec); err != nil {
 			return err
 		}
 	}
-	return removeRetired(dir)
+	return migrate.RemoveRetired(dir)
 }
 
 // shareMemory maps the memory of the maps that are written word by word.
@@ -210,7 +210,7 @@ func explain(dir string, err error) error {
 
 // Close releases all descriptors. Attached programs stay in force.
 func (d *DataPath) Close() error {
-	return errors.Join(d.pins.Close(), d.objects.Close(), d.egress.close(), d.older.close(), d.dispatch.close())
+	return errors.Join(d.pins.Close(), d.objects.Close(), d.egress.close(), d.older.Close(), d.dispatch.Close())
 }
 
 // Capacity returns the number of entries that the maps can hold.
@@ -227,7 +227,7 @@ func (d *DataPath) Capacity() policymap.Capacity {
 // Remove detaches every program and removes every pin under dir, including those of older
 // layouts. Missing objects are no error.
 func Remove(dir string) error {
-	own, err := layoutNumber(LayoutVersion)
+	own, err := migrate.Number(LayoutVersion)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func Remove(dir string) error {
 		return nil
 	}
 	for _, e := range entries {
-		if n, unknown := layoutNumber(strings.TrimSuffix(e.Name(), retiredSuffix)); unknown == nil && n <= own {
+		if n, unknown := migrate.Number(strings.TrimSuffix(e.Name(), migrate.RetiredSuffix)); unknown == nil && n <= own {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
 	}

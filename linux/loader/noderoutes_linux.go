@@ -99,7 +99,7 @@ func (d *DataPath) DropOlderNodeLinks() error {
 	if d.older == nil {
 		return nil
 	}
-	pins, err := filepath.Glob(filepath.Join(d.older.dir, "links", "*"+nodeSuffix))
+	pins, err := filepath.Glob(filepath.Join(d.older.Dir, "links", "*"+nodeSuffix))
 	for _, p := range pins {
 		if gone := os.Remove(p); gone != nil && !errors.Is(gone, os.ErrNotExist) {
 			err = errors.Join(err, fmt.Errorf("remove pin %s: %w", p, gone))

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/testrun"
 )
 
 // Hook is the hook at which a packet reaches one of the programs.
@@ -91,13 +92,13 @@ func (r *Replayer) Run(h Hook, in Replayed) (Outcome, error) {
 	binary.NativeEndian.PutUint32(r.context[skbMark:], in.Mark)
 	binary.NativeEndian.PutUint32(r.context[skbIngress:], uint32(in.Ingress))
 	binary.NativeEndian.PutUint32(r.context[skbIfindex:], uint32(in.Ifindex))
-	run := testRun{data: in.Frame, out: r.frame[:], context: r.context[:], after: r.after[:]}
-	if err := run.of(r.programs[h]); err != nil {
+	run := testrun.Run{Data: in.Frame, Out: r.frame[:], Context: r.context[:], After: r.after[:]}
+	if err := run.Of(r.programs[h]); err != nil {
 		return Outcome{}, fmt.Errorf("run program of hook %d: %w", h, err)
 	}
 	const unspec, shot, redirect = 0xffffffff, 2, 7 // TC_ACT_UNSPEC, TC_ACT_SHOT, TC_ACT_REDIRECT
-	code := run.code
-	out := Outcome{Passed: code != shot, Redirected: code == redirect, Mark: binary.NativeEndian.Uint32(r.after[skbMark:]), Frame: run.out}
+	code := run.Code
+	out := Outcome{Passed: code != shot, Redirected: code == redirect, Mark: binary.NativeEndian.Uint32(r.after[skbMark:]), Frame: run.Out}
 	if code != unspec && code != shot && code != redirect {
 		return out, fmt.Errorf("program of hook %d returned %d, neither pass nor drop", h, code)
 	}
@@ -111,11 +112,11 @@ func (r *Replayer) runInStack(h Hook, in Replayed) (Outcome, error) {
 		binary.NativeEndian.PutUint32(r.context[skbMark:], in.Mark)
 		binary.NativeEndian.PutUint32(r.context[skbIngress:], uint32(in.Ingress))
 		binary.NativeEndian.PutUint32(r.context[skbIfindex:], uint32(in.Ifindex))
-		run := testRun{data: in.Frame, context: r.context[:]}
-		if err := run.of(r.programs[h]); err != nil {
+		run := testrun.Run{Data: in.Frame, Context: r.context[:]}
+		if err := run.Of(r.programs[h]); err != nil {
 			return out, fmt.Errorf("run filter of hook %d: %w", h, err)
 		}
-		out.Passed = run.code == 0 // the filter matches packets to drop
+		out.Passed = run.Code == 0 // the filter matches packets to drop
 		return out, nil
 	}
 	// The kernel reads the Ethernet header, except on LOCAL_OUT, where there is none yet.
@@ -125,16 +126,16 @@ func (r *Replayer) runInStack(h Hook, in Replayed) (Outcome, error) {
 	if binary.BigEndian.Uint16(in.Frame[ethernet-2:]) == ipv6 {
 		r.state[1] = unix.NFPROTO_IPV6
 	}
-	run := testRun{data: in.Frame, context: r.state[:]}
+	run := testrun.Run{Data: in.Frame, Context: r.state[:]}
 	if h == AtLocalOut {
-		run.data = in.Frame[ethernet:]
+		run.Data = in.Frame[ethernet:]
 	}
-	if err := run.of(r.hook); err != nil {
+	if err := run.Of(r.hook); err != nil {
 		return out, fmt.Errorf("run program of netfilter hook %d: %w", h, err)
 	}
 	const drop, accept = 0, 1 // NF_DROP, NF_ACCEPT
-	if out.Passed = run.code == accept; run.code != drop && run.code != accept {
-		return out, fmt.Errorf("program of netfilter hook %d returned %d, neither pass nor drop", h, run.code)
+	if out.Passed = run.Code == accept; run.Code != drop && run.Code != accept {
+		return out, fmt.Errorf("program of netfilter hook %d returned %d, neither pass nor drop", h, run.Code)
 	}
 	return out, nil
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
-	"github.com/isthmus-net/isthmus/linux/policymap"
+	"github.com/isthmus-net/isthmus/linux/clock"
+	"github.com/isthmus-net/isthmus/linux/migrate"
 )
 
 // ShareRecords lets the programs of a sandbox share the records of packets with those of an
@@ -31,34 +32,28 @@ func (d *DataPath) ShareRecords(share bool) error {
 // Adopt removes all flows from the table and stores them again, as MigrateFlows does with flows
 // of an older layout. has are the fields of that layout; slots are those of the pods of this
 // node.
-func (r *Replayer) Adopt(slots map[netip.Addr]uint32, has policymap.MigratedFields) error {
+func (r *Replayer) Adopt(slots map[netip.Addr]uint32, has migrate.FlowFields) error {
 	limits, err := r.d.readLimits()
 	if err != nil {
 		return err
 	}
-	clock, err := newClock()
+	jiffies, err := clock.Open()
 	if err != nil {
-		return fmt.Errorf("load the clock of flows: %w", err)
+		return err
 	}
-	defer clock.Close()
-	now, err := jiffies(clock)
+	defer jiffies.Close()
+	now, err := jiffies.Jiffies()
 	if err != nil {
-		return fmt.Errorf("read the clock of flows: %w", err)
+		return err
 	}
 	var all []bpfobj.PodAdoption
 	keep := func(key any, v6 bool, c bpfobj.PodConn) error {
-		a, ends, protocol, err := adoptionOf(encoded(key), v6)
-		flow, known := policymap.MigrateFlow(previous(c, has), has)
-		if err != nil || !known || limits.expired(&flow, protocol, now) {
+		a, ends, protocol, err := migrate.AdoptionOf(encoded(key), v6)
+		flow, known := migrate.ConvertFlow(previous(c, has), has)
+		if err != nil || !known || limits.Expired(&flow, protocol, now) {
 			return err
 		}
-		a.Conn = flow
-		for i, end := range ends {
-			a.Slots[i] = bpfobj.NoSlot
-			if slot, here := slots[end]; here {
-				a.Slots[i] = slot
-			}
-		}
+		a.Conn, a.Slots = flow, migrate.SlotsOf(ends, slots)
 		all = append(all, a)
 		return nil
 	}
@@ -98,7 +93,7 @@ func encoded(v any) []byte {
 }
 
 // previous returns a flow as a layout with these fields holds it.
-func previous(c bpfobj.PodConn, has policymap.MigratedFields) bpfobj.PodCarriedFlow {
+func previous(c bpfobj.PodConn, has migrate.FlowFields) bpfobj.PodCarriedFlow {
 	was := bpfobj.PodCarriedFlow{Seen: c.Seen, State: c.State, BackendPort: c.BackendPort, Backend: c.Backend, Client: c.Client}
 	if has.End {
 		was.End, was.FlowFlags, was.Sent = c.End, c.FlowFlags, c.Sent

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/isthmus-net/isthmus/linux/clock"
 )
 
 // Settings are the parameters of the loaded programs.
@@ -108,7 +110,7 @@ const datagramLife = time.Minute
 // constants returns the values of the programs' constants, by name. spec has the sizes of the
 // maps.
 func (s Settings) constants(spec *ebpf.CollectionSpec) (map[string]uint32, error) {
-	hz, err := measureHZ()
+	hz, err := clock.MeasureHZ()
 	if err != nil {
 		return nil, fmt.Errorf("measure the kernel's clock rate: %w", err)
 	}

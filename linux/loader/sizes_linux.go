@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/isthmus-net/isthmus/linux/migrate"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
@@ -61,7 +62,7 @@ type resized struct {
 // size sets the sizes of the maps in spec. It copies pinned maps whose size differs from the
 // requested one. The caller gives the copies to the programs, then pins them with replace. A
 // missing map gets its size in an older layout, if there is one.
-func (s Sizes) size(spec *ebpf.CollectionSpec, dir string, o *older) (copies []resized, err error) {
+func (s Sizes) size(spec *ebpf.CollectionSpec, dir string, o *migrate.Layout) (copies []resized, err error) {
 	memory, err := nodeMemory()
 	if err != nil {
 		return nil, err
@@ -79,7 +80,7 @@ func (s Sizes) size(spec *ebpf.CollectionSpec, dir string, o *older) (copies []r
 		if n, ok := standard[name]; ok {
 			m.MaxEntries = uint32(n)
 		}
-		if n, ok := o.size(name); ok {
+		if n, ok := o.Size(name); ok {
 			m.MaxEntries = n
 		}
 		asked, explicit := s[name]
@@ -159,19 +160,6 @@ func renewLedger(spec *ebpf.CollectionSpec, dir, flows, ledger string, copies []
 		}
 	}
 	return []resized{{ledger, fresh}}, nil
-}
-
-// size returns the number of entries of a map in the older layout.
-func (o *older) size(name string) (entries uint32, known bool) {
-	if o == nil {
-		return 0, false
-	}
-	m, err := ebpf.LoadPinnedMap(filepath.Join(o.dir, name), nil)
-	if err != nil {
-		return 0, false // the older layout may lack this map
-	}
-	defer m.Close()
-	return m.MaxEntries(), true
 }
 
 // copyMap creates a map with the content of another one. It returns an error if not all entries

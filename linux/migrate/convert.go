@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policymap
+package migrate
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
 // Field is a field of a struct in a map: its name, offset and size in bytes. The name of a
@@ -100,12 +101,8 @@ func (c *Conversion) Convert(from []byte) []byte {
 	return to
 }
 
-// MigratedEpoch is the epoch of roles that were migrated from another layout. No slot ever has
-// it, so every migrated flow is revalidated.
-const MigratedEpoch = 1
-
-// MigratedFields says which fields the flows of an older layout have.
-type MigratedFields struct {
+// FlowFields says which fields the flows of an older layout have.
+type FlowFields struct {
 	End     bool // roles and flags as in this layout, since v3
 	Backend bool // destination of flows after DNAT, since v2
 	Client  bool // client of a masqueraded flow, since v3
@@ -121,16 +118,16 @@ const (
 	previousTranslated = 2
 )
 
-// MigrateFlow converts a flow of an older layout into one that the programs revalidate. It
+// ConvertFlow converts a flow of an older layout into one that the programs revalidate. It
 // returns false for a flow with unknown values.
-func MigrateFlow(was bpfobj.PodCarriedFlow, has MigratedFields) (c bpfobj.PodConn, known bool) {
+func ConvertFlow(was bpfobj.PodCarriedFlow, has FlowFields) (c bpfobj.PodConn, known bool) {
 	roles, flags, known := previousRoles(was, has)
 	if !known || was.State >= previousStates {
 		return c, false
 	}
 	c = bpfobj.PodConn{Seen: was.Seen, State: was.State, Sent: was.Sent, FlowFlags: flags & bpfobj.ConnDirect}
 	for end := range c.End {
-		c.End[end] = bpfobj.PodApproval{Epoch: MigratedEpoch, Roles: roles[end]}
+		c.End[end] = bpfobj.PodApproval{Epoch: policymap.MigratedEpoch, Roles: roles[end]}
 		if !has.End {
 			c.Sent[end] = uint32(min(was.Packets[end], math.MaxUint32))
 		}
@@ -149,7 +146,7 @@ func MigrateFlow(was bpfobj.PodCarriedFlow, has MigratedFields) (c bpfobj.PodCon
 }
 
 // previousRoles decodes the roles of both ends, and the flags.
-func previousRoles(was bpfobj.PodCarriedFlow, has MigratedFields) (roles [2]uint8, flags uint32, known bool) {
+func previousRoles(was bpfobj.PodCarriedFlow, has FlowFields) (roles [2]uint8, flags uint32, known bool) {
 	if has.End {
 		const all = bpfobj.RoleOpened | bpfobj.RoleAccepted | bpfobj.RoleOfHost | bpfobj.RoleRevoked
 		for end, a := range was.End {
@@ -184,7 +181,7 @@ func previousRoles(was bpfobj.PodCarriedFlow, has MigratedFields) (roles [2]uint
 func MergeFlow(migrated, there bpfobj.PodConn) (bpfobj.PodConn, bool) {
 	untouched := true
 	for _, end := range there.End {
-		untouched = untouched && (end.Roles == 0 || end.Epoch == MigratedEpoch)
+		untouched = untouched && (end.Roles == 0 || end.Epoch == policymap.MigratedEpoch)
 	}
 	migrated.Share, migrated.FlowFlags = there.Share, migrated.FlowFlags|there.FlowFlags&bpfobj.ConnOutside
 	if newer := int32(there.Seen - migrated.Seen); untouched && newer <= 0 {
@@ -199,7 +196,7 @@ func MergeFlow(migrated, there bpfobj.PodConn) (bpfobj.PodConn, bool) {
 	}
 	if changed {
 		for i := range merged.End {
-			merged.End[i].Epoch = MigratedEpoch
+			merged.End[i].Epoch = policymap.MigratedEpoch
 		}
 	}
 	return merged, changed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policymap_test
+package migrate_test
 
 import (
 	"bytes"
@@ -12,13 +12,14 @@ import (
 	"testing"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/migrate"
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
 func TestConversionGoesByNameAndSize(t *testing.T) {
-	from := policymap.Shape{Size: 14, Fields: []policymap.Field{{"flags", 0, 1}, {"seen", 2, 4}, {"gone", 6, 2}, {"wide", 8, 2}, {"side", 10, 2}}}
-	to := policymap.Shape{Size: 16, Fields: []policymap.Field{{"seen", 0, 4}, {"side", 4, 2}, {"fresh", 6, 2}, {"wide", 8, 4}, {"flags", 12, 1}}}
-	c, err := policymap.NewConversion(from, to, "seen", "side")
+	from := migrate.Shape{Size: 14, Fields: []migrate.Field{{"flags", 0, 1}, {"seen", 2, 4}, {"gone", 6, 2}, {"wide", 8, 2}, {"side", 10, 2}}}
+	to := migrate.Shape{Size: 16, Fields: []migrate.Field{{"seen", 0, 4}, {"side", 4, 2}, {"fresh", 6, 2}, {"wide", 8, 4}, {"flags", 12, 1}}}
+	c, err := migrate.NewConversion(from, to, "seen", "side")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,26 +37,26 @@ func TestConversionGoesByNameAndSize(t *testing.T) {
 		t.Errorf("a struct of another size became %v", got)
 	}
 	for _, name := range []string{"wide", "fresh", "nowhere"} {
-		if _, err := policymap.NewConversion(from, to, name); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := migrate.NewConversion(from, to, name); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s is required: %v", name, err)
 		}
 	}
-	for _, bad := range []policymap.Field{{"a", 13, 2}, {"a", -1, 1}, {"a", 0, 0}, {"seen", 0, 1}, {"a", 0, 1 << 62}, {"a", 1 << 62, 1}} {
-		broken := policymap.Shape{Size: 14, Fields: append(slices.Clone(from.Fields), bad)}
-		if _, err := policymap.NewConversion(broken, to); err == nil {
+	for _, bad := range []migrate.Field{{"a", 13, 2}, {"a", -1, 1}, {"a", 0, 0}, {"seen", 0, 1}, {"a", 0, 1 << 62}, {"a", 1 << 62, 1}} {
+		broken := migrate.Shape{Size: 14, Fields: append(slices.Clone(from.Fields), bad)}
+		if _, err := migrate.NewConversion(broken, to); err == nil {
 			t.Errorf("a struct with %+v is taken", bad)
 		}
 	}
 }
 
 func TestShapesAreEqual(t *testing.T) {
-	a := policymap.Shape{Size: 6, Fields: []policymap.Field{{"x", 0, 4}, {"y", 4, 2}}}
-	if !a.Equal(policymap.Shape{Size: 6, Fields: []policymap.Field{{"y", 4, 2}, {"x", 0, 4}}}) {
+	a := migrate.Shape{Size: 6, Fields: []migrate.Field{{"x", 0, 4}, {"y", 4, 2}}}
+	if !a.Equal(migrate.Shape{Size: 6, Fields: []migrate.Field{{"y", 4, 2}, {"x", 0, 4}}}) {
 		t.Error("the order in which fields are listed matters")
 	}
-	for _, b := range []policymap.Shape{
+	for _, b := range []migrate.Shape{
 		{Size: 8, Fields: a.Fields}, {Size: 6, Fields: a.Fields[:1]},
-		{Size: 6, Fields: []policymap.Field{{"x", 0, 4}, {"z", 4, 2}}}, {Size: 6, Fields: []policymap.Field{{"y", 0, 2}, {"x", 2, 4}}},
+		{Size: 6, Fields: []migrate.Field{{"x", 0, 4}, {"z", 4, 2}}}, {Size: 6, Fields: []migrate.Field{{"y", 0, 2}, {"x", 2, 4}}},
 	} {
 		if a.Equal(b) {
 			t.Errorf("%v is equal to %v", a, b)
@@ -64,21 +65,21 @@ func TestShapesAreEqual(t *testing.T) {
 }
 
 // Roles stay, under an epoch that no slot has. Flows with unknown values are rejected.
-func TestMigrateFlow(t *testing.T) {
-	v2 := policymap.MigratedFields{Backend: true}
+func TestConvertFlow(t *testing.T) {
+	v2 := migrate.FlowFields{Backend: true}
 	old := bpfobj.PodCarriedFlow{Seen: 7, State: 1, Side: [2]uint8{1, 6}, Flags: 3, Packets: [2]uint64{3, 1 << 40}, BackendPort: 80, Backend: [16]byte{15: 2}}
-	got, ok := policymap.MigrateFlow(old, v2)
+	got, ok := migrate.ConvertFlow(old, v2)
 	want := bpfobj.PodConn{Seen: 7, State: 1, FlowFlags: bpfobj.ConnDirect | bpfobj.ConnTranslated, Sent: [2]uint32{3, math.MaxUint32},
 		End: ends(policymap.MigratedEpoch, bpfobj.RoleOpened, bpfobj.RoleAccepted|bpfobj.RoleRevoked), BackendPort: 80, Backend: [16]byte{15: 2}}
 	if !ok || got != want {
 		t.Errorf("carried %+v, %t, want %+v", got, ok, want)
 	}
-	got, _ = policymap.MigrateFlow(old, policymap.MigratedFields{})
+	got, _ = migrate.ConvertFlow(old, migrate.FlowFields{})
 	if want.FlowFlags, want.BackendPort, want.Backend = bpfobj.ConnDirect, 0, [16]byte{}; got != want {
 		t.Errorf("without a backend carried %+v, want %+v", got, want)
 	}
 	old.Flags = 0xfd
-	if got, _ := policymap.MigrateFlow(old, v2); got.FlowFlags != bpfobj.ConnDirect {
+	if got, _ := migrate.ConvertFlow(old, v2); got.FlowFlags != bpfobj.ConnDirect {
 		t.Errorf("flags 0xfd were carried as %#x", got.FlowFlags)
 	}
 	for _, change := range []func(*bpfobj.PodCarriedFlow){
@@ -86,21 +87,21 @@ func TestMigrateFlow(t *testing.T) {
 	} {
 		odd := old
 		change(&odd)
-		if _, ok := policymap.MigrateFlow(odd, v2); ok {
+		if _, ok := migrate.ConvertFlow(odd, v2); ok {
 			t.Errorf("%+v was carried", odd)
 		}
 	}
-	v3 := policymap.MigratedFields{End: true, Backend: true, Client: true}
+	v3 := migrate.FlowFields{End: true, Backend: true, Client: true}
 	now := bpfobj.PodCarriedFlow{Seen: 7, State: 2, End: ends(40, bpfobj.RoleAccepted|bpfobj.RoleOfHost, 0), Sent: [2]uint32{3, 4},
 		FlowFlags: bpfobj.ConnRemote | bpfobj.ConnMasqueraded | bpfobj.ConnOutside, Client: [16]byte{15: 9}}
-	got, ok = policymap.MigrateFlow(now, v3)
+	got, ok = migrate.ConvertFlow(now, v3)
 	want = bpfobj.PodConn{Seen: 7, State: 2, Sent: [2]uint32{3, 4}, FlowFlags: bpfobj.ConnMasqueraded, Client: [16]byte{15: 9},
 		End: ends(policymap.MigratedEpoch, bpfobj.RoleAccepted|bpfobj.RoleOfHost, 0)}
 	if !ok || got != want {
 		t.Errorf("carried %+v, %t, want %+v", got, ok, want)
 	}
 	if now.End[1].Roles = 16; ok {
-		if _, ok := policymap.MigrateFlow(now, v3); ok {
+		if _, ok := migrate.ConvertFlow(now, v3); ok {
 			t.Error("a role that means nothing was carried")
 		}
 	}
@@ -134,7 +135,7 @@ func TestMergeFlow(t *testing.T) {
 		{"refused by the policy in force", carried(5, 1, 2), used(9, 1, 2|revoked), used(9, 1, 2|revoked), false},
 		{"revoked before, allowed now", carried(5, 1, 2|revoked), used(9, 1, 2), used(9, 1, 2), false},
 	} {
-		got, write := policymap.MergeFlow(c.carried, c.there)
+		got, write := migrate.MergeFlow(c.carried, c.there)
 		if write != c.write || write && got != c.want {
 			t.Errorf("%s: %+v, %t, want %+v, %t", c.name, got, write, c.want, c.write)
 		}
@@ -153,7 +154,7 @@ func FuzzConversion(f *testing.F) {
 	f.Add([]byte{4, 0, 1, 200}, []byte{4, 0, 0, 4}, []byte{1, 2, 3, 4})
 	f.Fuzz(func(t *testing.T, from, to, data []byte) {
 		old, now := shapeOf(from), shapeOf(to)
-		c, err := policymap.NewConversion(old, now)
+		c, err := migrate.NewConversion(old, now)
 		if err != nil {
 			return
 		}
@@ -186,9 +187,9 @@ func FuzzConversion(f *testing.F) {
 		if _, err := binary.Decode(got, binary.NativeEndian, &there); err != nil {
 			t.Fatal(err)
 		}
-		if carried, ok := policymap.MigrateFlow(flow, policymap.MigratedFields{End: data[0]%2 == 0, Backend: data[0]%4 == 0, Client: data[0]%8 == 0}); ok {
+		if carried, ok := migrate.ConvertFlow(flow, migrate.FlowFields{End: data[0]%2 == 0, Backend: data[0]%4 == 0, Client: data[0]%8 == 0}); ok {
 			wantRevalidated(t, carried)
-			if merged, _ := policymap.MergeFlow(carried, there); merged.End[0].Roles != there.End[0].Roles || merged.End[1].Roles != there.End[1].Roles {
+			if merged, _ := migrate.MergeFlow(carried, there); merged.End[0].Roles != there.End[0].Roles || merged.End[1].Roles != there.End[1].Roles {
 				wantRevalidated(t, merged)
 			}
 		}
@@ -204,13 +205,13 @@ func wantRevalidated(t *testing.T, c bpfobj.PodConn) {
 }
 
 // shapeOf decodes the size, then number, offset and size of fields.
-func shapeOf(b []byte) (s policymap.Shape) {
+func shapeOf(b []byte) (s migrate.Shape) {
 	if len(b) == 0 {
 		return s
 	}
 	s.Size = int(b[0])
 	for b = b[1:]; len(b) >= 3; b = b[3:] {
-		s.Fields = append(s.Fields, policymap.Field{Name: fmt.Sprint("f", b[0]), Offset: int(b[1]), Size: int(b[2])})
+		s.Fields = append(s.Fields, migrate.Field{Name: fmt.Sprint("f", b[0]), Offset: int(b[1]), Size: int(b[2])})
 	}
 	return s
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package migrate
 
 import (
 	"bytes"
@@ -8,17 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"reflect"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
-	"github.com/isthmus-net/isthmus/linux/policymap"
+	"github.com/isthmus-net/isthmus/linux/clock"
 )
 
 // flowSource is the flow table of one IP version in an older layout.
@@ -26,8 +23,8 @@ type flowSource struct {
 	name      string
 	v6        bool
 	from      *ebpf.Map
-	key, conn *policymap.Conversion
-	fields    policymap.MigratedFields
+	key, conn *Conversion
+	fields    FlowFields
 	// since is the start of the last pass in jiffies, 0 before the first. A flow without a
 	// packet since then has not changed.
 	since uint32
@@ -40,7 +37,7 @@ type Migrated struct{ Alive, Expired, Unknown int }
 
 // openFlows prepares the migration of flows. The keys and the roles of flows must be
 // convertible.
-func (o *older) openFlows(name string, v6 bool, spec *ebpf.CollectionSpec) error {
+func (o *Layout) openFlows(name string, v6 bool, spec *ebpf.CollectionSpec) error {
 	m, types, err := o.openMap(name)
 	if err != nil {
 		return err
@@ -55,13 +52,13 @@ func (o *older) openFlows(name string, v6 bool, spec *ebpf.CollectionSpec) error
 		return fmt.Errorf("prepare the flows of map %s: %w", name, err)
 	}
 	c.seen = c.conn.From("seen")
-	c.fields = policymap.MigratedFields{End: c.conn.Copies("end", "flow_flags"), Backend: c.conn.Copies("backend", "backend_port"), Client: c.conn.Copies("client")}
+	c.fields = FlowFields{End: c.conn.Copies("end", "flow_flags"), Backend: c.conn.Copies("backend", "backend_port"), Client: c.conn.Copies("client")}
 	o.flows = append(o.flows, c)
 	return nil
 }
 
 // convertFlow computes how to convert a flow of the older layout into a struct carried_flow.
-func convertFlow(types *btf.Spec, spec *ebpf.CollectionSpec, size uint32) (*policymap.Conversion, error) {
+func convertFlow(types *btf.Spec, spec *ebpf.CollectionSpec, size uint32) (*Conversion, error) {
 	to, err := shapeByName(spec.Types, "carried_flow")
 	if err != nil {
 		return nil, err
@@ -73,43 +70,60 @@ func convertFlow(types *btf.Spec, spec *ebpf.CollectionSpec, size uint32) (*poli
 	if from.Size != int(size) {
 		return nil, fmt.Errorf("struct conn has %d bytes, the map's have %d", from.Size, size)
 	}
-	c, err := policymap.NewConversion(from, to, "seen", "state")
+	c, err := NewConversion(from, to, "seen", "state")
 	if err == nil && !c.Copies("side") && !c.Copies("end") {
 		err = errors.New("field side or end is missing or has another size")
 	}
 	return c, err
 }
 
-// MigrateFlows copies the flows of the older layout. A repeated call copies the flows that had
-// packets meanwhile. Flows that our programs have decided stay unchanged, see
-// policymap.MergeFlow. It returns the counts of all calls.
-func (d *DataPath) MigrateFlows() (Migrated, error) {
-	if d.older == nil {
-		return Migrated{}, nil
-	}
-	limits, err := d.readLimits()
-	if err != nil {
-		return d.older.migrated, err
-	}
-	clock, err := newClock()
-	if err != nil {
-		return d.older.migrated, fmt.Errorf("load the clock of flows: %w", err)
-	}
-	defer clock.Close()
-	slots := d.slotsByAddress()
-	for i := range d.older.flows {
-		c := &d.older.flows[i]
-		now, err := jiffies(clock)
-		if err != nil {
-			return d.older.migrated, fmt.Errorf("read the clock of flows: %w", err)
+// Target holds what the migration of flows needs of our layout.
+type Target struct {
+	// Adopt is the program that stores a flow.
+	Adopt  *ebpf.Program
+	Limits Limits
+	// Slots are those of the pods of this node, by address.
+	Slots map[netip.Addr]uint32
+	// Flows are the flow tables, by name.
+	Flows map[string]*ebpf.Map
+
+	now uint32 // in jiffies
+}
+
+// Slots returns the slots of the pods that the layout knows, by address.
+func (o *Layout) Slots() map[netip.Addr]uint32 {
+	slots := make(map[netip.Addr]uint32)
+	for _, e := range o.Endpoints {
+		if e.Ip4 != [4]byte{} {
+			slots[netip.AddrFrom4(e.Ip4)] = e.Slot
 		}
-		to := flowTarget{limits: limits, now: now, slots: slots, flows: d.maps()[c.name]}
-		if err := c.each(func(key, value []byte) error { return d.migrateFlow(c, to, key, value) }); err != nil {
-			return d.older.migrated, fmt.Errorf("migrate flows of map %s: %w", c.name, err)
+		if e.Ip6 != [16]byte{} {
+			slots[netip.AddrFrom16(e.Ip6)] = e.Slot
 		}
-		c.since = max(now, 1)
 	}
-	return d.older.migrated, nil
+	return slots
+}
+
+// MigrateFlows copies the flows of the layout. A repeated call copies the flows that had packets
+// meanwhile. Flows that our programs have decided stay unchanged, see MergeFlow. It returns the
+// counts of all calls.
+func (o *Layout) MigrateFlows(to Target) (Migrated, error) {
+	jiffies, err := clock.Open()
+	if err != nil {
+		return o.migrated, err
+	}
+	defer jiffies.Close()
+	for i := range o.flows {
+		c := &o.flows[i]
+		if to.now, err = jiffies.Jiffies(); err != nil {
+			return o.migrated, err
+		}
+		if err := c.each(func(key, value []byte) error { return o.migrateFlow(c, to, key, value) }); err != nil {
+			return o.migrated, fmt.Errorf("migrate flows of map %s: %w", c.name, err)
+		}
+		c.since = max(to.now, 1)
+	}
+	return o.migrated, nil
 }
 
 // each calls f for every flow. Programs write meanwhile, so it may miss a flow that is created
@@ -140,27 +154,8 @@ func (c *flowSource) each(f func(key, value []byte) error) error {
 	return nil
 }
 
-// flowTarget holds what the migration into our flow table needs.
-type flowTarget struct {
-	limits flowLimits
-	now    uint32                // in jiffies
-	slots  map[netip.Addr]uint32 // of the pods of this node
-	flows  *ebpf.Map             // the flow table of our layout
-}
-
-// slotsByAddress returns the slots of the pods that the older layout knows.
-func (d *DataPath) slotsByAddress() map[netip.Addr]uint32 {
-	slots := make(map[netip.Addr]uint32)
-	for _, e := range d.older.endpoints {
-		for _, ip := range addresses(e) {
-			slots[ip] = e.Slot
-		}
-	}
-	return slots
-}
-
 // migrateFlow migrates one flow, unless it has expired or is migrated already.
-func (d *DataPath) migrateFlow(c *flowSource, to flowTarget, key, value []byte) error {
+func (o *Layout) migrateFlow(c *flowSource, to Target, key, value []byte) error {
 	if c.since != 0 && int32(binary.NativeEndian.Uint32(value[c.seen:])-c.since) < 0 {
 		return nil
 	}
@@ -168,33 +163,27 @@ func (d *DataPath) migrateFlow(c *flowSource, to flowTarget, key, value []byte) 
 	if err := decode(c.conn.Convert(value), &was); err != nil {
 		return err
 	}
-	sum := &d.older.migrated
-	flow, known := policymap.MigrateFlow(was, c.fields)
+	sum := &o.migrated
+	flow, known := ConvertFlow(was, c.fields)
 	if !known {
 		sum.Unknown++
 		return nil
 	}
 	place := c.key.Convert(key)
-	a, ends, protocol, err := adoptionOf(place, c.v6)
+	a, ends, protocol, err := AdoptionOf(place, c.v6)
 	if err != nil {
 		return err
 	}
-	if to.limits.expired(&flow, protocol, to.now) {
+	if to.Limits.Expired(&flow, protocol, to.now) {
 		sum.Expired++
 		return nil
 	}
-	a.Conn = flow
-	for i, end := range ends {
-		a.Slots[i] = bpfobj.NoSlot
-		if slot, here := to.slots[end]; here {
-			a.Slots[i] = slot
-		}
-	}
+	a.Conn, a.Slots = flow, SlotsOf(ends, to.Slots)
 	var data bytes.Buffer
 	if err := binary.Write(&data, binary.NativeEndian, a); err != nil {
 		return err
 	}
-	outcome, err := d.objects.AdoptFlow.Run(&ebpf.RunOptions{Data: data.Bytes()})
+	outcome, err := to.Adopt.Run(&ebpf.RunOptions{Data: data.Bytes()})
 	if err != nil {
 		return fmt.Errorf("migrate a flow: %w", err)
 	}
@@ -205,19 +194,31 @@ func (d *DataPath) migrateFlow(c *flowSource, to flowTarget, key, value []byte) 
 		return nil // new flows need the room more
 	}
 	var there bpfobj.PodConn
-	if err := to.flows.Lookup(place, &there); errors.Is(err, ebpf.ErrKeyNotExist) {
+	flows := to.Flows[c.name]
+	if err := flows.Lookup(place, &there); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	if merged, write := policymap.MergeFlow(flow, there); write {
-		return to.flows.Put(place, &merged)
+	if merged, write := MergeFlow(flow, there); write {
+		return flows.Put(place, &merged)
 	}
 	return nil
 }
 
-// adoptionOf decodes a key of conns4 or conns6.
-func adoptionOf(key []byte, v6 bool) (a bpfobj.PodAdoption, ends [2]netip.Addr, protocol uint8, err error) {
+// SlotsOf returns the slots of both ends of a flow.
+func SlotsOf(ends [2]netip.Addr, slots map[netip.Addr]uint32) (of [2]uint32) {
+	for i, end := range ends {
+		of[i] = bpfobj.NoSlot
+		if slot, here := slots[end]; here {
+			of[i] = slot
+		}
+	}
+	return of
+}
+
+// AdoptionOf decodes a key of conns4 or conns6.
+func AdoptionOf(key []byte, v6 bool) (a bpfobj.PodAdoption, ends [2]netip.Addr, protocol uint8, err error) {
 	if v6 {
 		a.V6 = 1
 		err = decode(key, &a.Key6)
@@ -231,78 +232,4 @@ func adoptionOf(key []byte, v6 bool) (a bpfobj.PodAdoption, ends [2]netip.Addr, 
 		ends[i] = netip.AddrFrom4(addr)
 	}
 	return a, ends, a.Key4.Protocol, err
-}
-
-// TakeLinks gives the links of the older layout on an interface our programs, by one atomic
-// replacement each, and moves their pins to our layout. Without such links it does nothing.
-func (d *DataPath) TakeLinks(name string) error {
-	if d.older == nil {
-		return nil
-	}
-	for _, h := range d.hooks() {
-		was := filepath.Join(d.older.dir, "links", name+h.suffix)
-		if _, err := os.Lstat(was); errors.Is(err, os.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return fmt.Errorf("find the pinned link %s: %w", was, err)
-		}
-		if err := d.adoptLink(was, h.attach, h.prog); err != nil {
-			return err
-		}
-		if err := d.pins.forget(was); err != nil { // the pin keeps the link attached
-			return err
-		}
-		// The pin disappears with the interface.
-		if err := os.Rename(was, d.pin(name, h)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("move the pinned link %s: %w", was, err)
-		}
-	}
-	return nil
-}
-
-// DecideAlone must be called when our programs are on every interface. From then on every
-// packet of a pod must have a mark of ours, as soon as HookEgress has run again.
-func (d *DataPath) DecideAlone() error {
-	if d.older == nil || d.older.alone {
-		return nil
-	}
-	d.older.alone = true
-	was := d.egress
-	d.egress = egress{}
-	if err := d.loadEgress(); err != nil {
-		d.older.alone, d.egress = false, was
-		return err
-	}
-	return errors.Join(d.keepMaps(), was.close())
-}
-
-// Alone reports whether no program of an older layout is needed any more.
-func (d *DataPath) Alone() bool { return d.older == nil || d.older.alone }
-
-// RemoveOlder removes the older layout. It renames the directory first, so that no agent takes
-// a partly removed layout for one in force.
-func (d *DataPath) RemoveOlder() error {
-	if d.older == nil {
-		return nil
-	}
-	retired := d.older.dir + retiredSuffix
-	if err := os.RemoveAll(retired); err != nil {
-		return fmt.Errorf("remove %s: %w", retired, err)
-	}
-	if err := os.Rename(d.older.dir, retired); err != nil {
-		return fmt.Errorf("retire the directory of layout %s: %w", d.older.name, err)
-	}
-	err := d.older.close()
-	for path := range d.pins {
-		if strings.HasPrefix(path, d.older.dir+"/") {
-			err = errors.Join(err, d.pins.forget(path))
-		}
-	}
-	d.older = nil
-	err = errors.Join(err, d.dropDispatch(), os.RemoveAll(retired))
-	// No other program reads records any more.
-	if alone := d.objects.DecidesAlone.Set(uint32(1)); alone != nil {
-		err = errors.Join(err, fmt.Errorf("set decides_alone: %w", alone))
-	}
-	return err
 }

@@ -18,6 +18,10 @@ import (
 // referred to it is gone. It exceeds the time that a program can run for one packet.
 const Grace = 2 * time.Second
 
+// MigratedEpoch is the epoch of roles that were migrated from another layout. No slot ever has
+// it, so every migrated flow is revalidated.
+const MigratedEpoch = 1
+
 // Layout knows the content of the maps and the numbers in use. The methods below change it; it
 // is not safe for concurrent use. After a failed write, discard it and decode the maps again.
 type Layout struct {

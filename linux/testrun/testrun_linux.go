@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package loader
+package testrun
 
 import (
 	"runtime"
@@ -10,18 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testRun is one BPF_PROG_TEST_RUN. ebpf.Program.Run copies the context twice and masks signals
+// Run is one BPF_PROG_TEST_RUN. ebpf.Program.Run copies the context twice and masks signals
 // around each call, which takes longer than the programs.
-type testRun struct {
-	data    []byte
-	out     []byte // cut to the length of the frame after the program
-	context []byte
-	after   []byte // the context after the program
-	code    uint32
+type Run struct {
+	Data    []byte
+	Out     []byte // cut to the length of the frame after the program
+	Context []byte
+	After   []byte // the context after the program
+	Code    uint32 // the result of the program
 }
 
-// testRunAttr is the part of union bpf_attr for BPF_PROG_TEST_RUN (linux/bpf.h).
-type testRunAttr struct {
+// attributes is the part of union bpf_attr for BPF_PROG_TEST_RUN (linux/bpf.h).
+type attributes struct {
 	program, code, dataSize, outSize         uint32
 	data, out                                uint64
 	repeat, duration, contextSize, afterSize uint32
@@ -29,8 +29,8 @@ type testRunAttr struct {
 	flags, cpu, batch, _                     uint32
 }
 
-// of runs a program once.
-func (t *testRun) of(p *ebpf.Program) error {
+// Of runs a program once.
+func (t *Run) Of(p *ebpf.Program) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	at := func(b []byte) uint64 {
@@ -40,19 +40,19 @@ func (t *testRun) of(p *ebpf.Program) error {
 		pin.Pin(&b[0])
 		return uint64(uintptr(unsafe.Pointer(&b[0])))
 	}
-	attr := testRunAttr{
+	attr := attributes{
 		program: uint32(p.FD()), repeat: 1,
-		dataSize: uint32(len(t.data)), outSize: uint32(len(t.out)), data: at(t.data), out: at(t.out),
-		contextSize: uint32(len(t.context)), afterSize: uint32(len(t.after)), context: at(t.context), after: at(t.after),
+		dataSize: uint32(len(t.Data)), outSize: uint32(len(t.Out)), data: at(t.Data), out: at(t.Out),
+		contextSize: uint32(len(t.Context)), afterSize: uint32(len(t.After)), context: at(t.Context), after: at(t.After),
 	}
-	const testRunCommand = 10 // BPF_PROG_TEST_RUN
+	const command = 10 // BPF_PROG_TEST_RUN
 	// The call does not block.
-	if _, _, errno := unix.RawSyscall(unix.SYS_BPF, testRunCommand, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr)); errno != 0 {
+	if _, _, errno := unix.RawSyscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr)); errno != 0 {
 		return errno
 	}
-	t.code = attr.code
-	if t.out != nil {
-		t.out = t.out[:attr.outSize]
+	t.Code = attr.code
+	if t.Out != nil {
+		t.Out = t.Out[:attr.outSize]
 	}
 	return nil
 }

@@ -5,7 +5,7 @@ package path
 import (
 	"net/netip"
 
-	"github.com/isthmus-net/isthmus/linux/policymap"
+	"github.com/isthmus-net/isthmus/linux/migrate"
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
@@ -34,7 +34,7 @@ func (r *Runner) adopt(layout int) error {
 		}
 	}
 	r.node.Adopt(layout)
-	return r.replay.Adopt(slots, policymap.MigratedFields{
+	return r.replay.Adopt(slots, migrate.FlowFields{
 		End: layout >= reference.WithClients, Backend: layout >= reference.WithBackends, Client: layout >= reference.WithClients,
 	})
 }

@@ -9,12 +9,13 @@ import (
 	"path/filepath"
 
 	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/linux/migrate"
 )
 
 // checkLayouts looks for maps and programs of other versions.
 func (c Config) checkLayouts() []Finding {
 	const check, dir = "layout of maps", "/sys/fs/bpf/isthmus"
-	older, err := loader.FindLayouts(filepath.Join(c.Root, dir))
+	older, err := migrate.Find(filepath.Join(c.Root, dir), loader.LayoutVersion)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return []Finding{{check, Unknown, err.Error(), "the agent does not start if the layout of a newer version exists", "run this as root"}}

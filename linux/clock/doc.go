@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package clock reads jiffies, the clock by which the BPF programs record when they last
+// saw a flow, and measures its rate.
+//
+// It knows no flow.
+package clock
