@@ -242,14 +242,7 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	if o.audit < 0 {
 		wrong("--audit-interval %s: give 0 or more", o.audit)
 	}
-	for _, s := range o.neverDeny {
-		a, err := netip.ParseAddr(s)
-		if err != nil || a.Zone() != "" || a.Is4In6() {
-			wrong("--never-deny %q: give an IPv4 or IPv6 address", s)
-			continue
-		}
-		o.spared = append(o.spared, a)
-	}
+	errs = append(errs, o.readAddresses())
 	if o.hnsMode != "l2bridge" && o.hnsMode != "overlay" {
 		wrong("--hns-mode %q: give l2bridge or overlay", o.hnsMode)
 	}
@@ -258,6 +251,28 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	}
 	if o.hnsTimeout < time.Second {
 		wrong("--hns-timeout %s: give 1s or more", o.hnsTimeout)
+	}
+	if err := o.fabric.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if goos == "windows" && o.hnsMode == "overlay" {
+		errs = append(errs, o.fabric.ValidateForWindows())
+	}
+	return errors.Join(append(errs, o.checkNode(f, goos))...)
+}
+
+// readAddresses parses the flags that hold addresses and prefixes, and reports everything that is wrong with
+// them.
+func (o *options) readAddresses() error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, s := range o.neverDeny {
+		a, err := netip.ParseAddr(s)
+		if err != nil || a.Zone() != "" || a.Is4In6() {
+			wrong("--never-deny %q: give an IPv4 or IPv6 address", s)
+			continue
+		}
+		o.spared = append(o.spared, a)
 	}
 	for _, list := range []struct {
 		flag   string
@@ -274,13 +289,7 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 			*list.parsed = append(*list.parsed, p)
 		}
 	}
-	if err := o.fabric.Validate(); err != nil {
-		errs = append(errs, err)
-	}
-	if goos == "windows" && o.hnsMode == "overlay" {
-		errs = append(errs, o.fabric.ValidateForWindows())
-	}
-	return errors.Join(append(errs, o.checkNode(f, goos))...)
+	return errors.Join(errs...)
 }
 
 // checkNode reports everything that is wrong with the flags of registerNode and registerCNI, and with flags
