@@ -18,7 +18,7 @@ VERSION ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>
 ldflags = -s -w -X main.version=$(VERSION)
 binaries = isthmus-agent isthmus-cni isthmusctl isthmus-controller
 
-source = bpf cmd cni common linux windows test
+source = bpf cmd cni common deploy linux windows test
 generated = linux/bpfobj common/api test/bench/floor
 
 # The directory that make demo takes manifests from; KEEP=1 leaves it running.
@@ -87,6 +87,23 @@ images: ## Write container images for Linux and Windows into build/images, witho
 			-o build/images/$$p/$$b$$(test $${p%-*} = windows && echo .exe || true) ./cmd/$$b; \
 	done; done
 	@cd deploy/images && $(go) run . -version "$(VERSION)" -bin ../../build/images -o ../../build/images
+
+# A release: its files are in build/release/VERSION. SIGNING_KEY is a file, see docs/releases.md.
+SIGNING_KEY ?=
+ALLOW_DIRTY ?=
+release = cd deploy/release && SIGNING_KEY="$(SIGNING_KEY)" GOFLAGS= $(go) run . -version "$(VERSION)"
+
+.PHONY: release
+release: ## Write the files of a release into build/release/VERSION (VERSION=0.2.0 SIGNING_KEY=file ALLOW_DIRTY=1)
+	@$(release) -o "$(CURDIR)/build/release/$(VERSION)" $(if $(ALLOW_DIRTY),-allow-dirty)
+
+.PHONY: release-test
+release-test: ## Test the builders of images and of releases
+	@$(run) release
+
+.PHONY: release-check
+release-check: ## Build the release VERSION of the commit twice, without caches, and compare every byte (an hour of CPU on two cores)
+	@$(release) -o "$(CURDIR)/build/release/$(VERSION)" -check
 
 .PHONY: manifests
 manifests: ## Render deploy/isthmus*.yaml from the chart

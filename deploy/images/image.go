@@ -137,6 +137,51 @@ func pack(files []file) ([]byte, error) {
 // archive writes an image as an OCI layout in a tar file, under names that
 // containerd understands.
 func archive(to string, image v1.Image, names ...string) error {
+	return archiveLayout(to, func(path layout.Path) error {
+		for _, name := range names {
+			if err := path.AppendImage(image, named(name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// named annotates an entry of a layout with its name.
+func named(name string) layout.Option {
+	return layout.WithAnnotations(map[string]string{"io.containerd.image.name": name,
+		"org.opencontainers.image.ref.name": name[strings.LastIndexByte(name, ':')+1:]})
+}
+
+// archiveIndex writes an OCI layout in a tar file whose entry of that name is an index of
+// images for several platforms. It returns the digest of the index.
+func archiveIndex(to, name string, images []platformImage) (v1.Hash, error) {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, i := range images {
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: i.image, Descriptor: v1.Descriptor{Platform: &i.platform}})
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	return digest, archiveLayout(to, func(path layout.Path) error {
+		if err := path.AppendIndex(index, named(name)); err != nil {
+			return err
+		}
+		for _, i := range images {
+			if i.name == name {
+				continue // the index has that name
+			}
+			if err := path.AppendImage(i.image, named(i.name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// archiveLayout writes what add appends to an empty OCI layout.
+func archiveLayout(to string, add func(layout.Path) error) error {
 	dir, err := os.MkdirTemp("", "isthmus-image")
 	if err != nil {
 		return err
@@ -146,20 +191,18 @@ func archive(to string, image v1.Image, names ...string) error {
 	if err != nil {
 		return fmt.Errorf("write image: %w", err)
 	}
-	for _, name := range names {
-		tag := name[strings.LastIndexByte(name, ':')+1:]
-		err := path.AppendImage(image, layout.WithAnnotations(map[string]string{
-			"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag}))
-		if err != nil {
-			return fmt.Errorf("write image: %w", err)
-		}
+	if err := add(path); err != nil {
+		return fmt.Errorf("write image: %w", err)
 	}
 	files, err := readTree(dir)
 	if err != nil {
 		return err
 	}
 	for i := range files {
-		files[i].mode |= 0o444 // whatever the umask was
+		files[i].mode = files[i].mode.Type() | 0o644 // whatever the umask was
+		if files[i].mode.IsDir() {
+			files[i].mode |= 0o755
+		}
 	}
 	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.name, b.name) })
 	content, err := pack(files)

@@ -3,10 +3,17 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
 // TestProduct writes the images twice and expects the same bytes.
@@ -32,7 +39,7 @@ func TestProduct(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := make(map[string][]byte)
-		for _, name := range []string{"isthmus-linux-amd64.tar", "isthmus-linux-arm64.tar", "isthmus-windows-amd64.tar"} {
+		for _, name := range []string{"isthmus-linux-amd64.tar", "isthmus-linux-arm64.tar", "isthmus-windows-amd64.tar", "isthmus-index.tar"} {
 			content, err := os.ReadFile(filepath.Join(out, name))
 			if err != nil || !bytes.Contains(content, []byte(`"ghcr.io/isthmus-net/isthmus:v1`)) || !bytes.Contains(content, []byte(`"org.opencontainers.image.version":"v1"`)) {
 				t.Errorf("%s: %v, or not named and labelled", name, err)
@@ -44,7 +51,59 @@ func TestProduct(t *testing.T) {
 		}
 		first = got
 	}
+	checkIndex(t, first["isthmus-index.tar"])
 	if err := run([]string{"-bin", t.TempDir(), "-o", t.TempDir()}); err == nil {
 		t.Error("images without commands")
+	}
+}
+
+// checkIndex expects an entry for the index of all platforms, and one for Windows alone.
+func checkIndex(t *testing.T, archive []byte) {
+	t.Helper()
+	files := make(map[string][]byte)
+	for r := tar.NewReader(bytes.NewReader(archive)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if files[h.Name], err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(name string) (m v1.IndexManifest) {
+		if err := json.Unmarshal(files[name], &m); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		return m
+	}
+	top := read("index.json")
+	var names []string
+	for _, m := range top.Manifests {
+		names = append(names, m.Annotations["io.containerd.image.name"])
+	}
+	if want := []string{"ghcr.io/isthmus-net/isthmus:v1", "ghcr.io/isthmus-net/isthmus:v1-windows"}; !slices.Equal(names, want) {
+		t.Fatalf("entries %q, want %q", names, want)
+	}
+	if !top.Manifests[0].MediaType.IsIndex() {
+		t.Errorf("%s is a %s", names[0], top.Manifests[0].MediaType)
+	}
+	var platforms []string
+	for _, m := range read("blobs/sha256/" + top.Manifests[0].Digest.Hex).Manifests {
+		platforms = append(platforms, m.Platform.String())
+		var image v1.Manifest
+		if err := json.Unmarshal(files["blobs/sha256/"+m.Digest.Hex], &image); err != nil || len(image.Layers) != 1 {
+			t.Fatalf("%s: %v, %d layers", m.Platform, err, len(image.Layers))
+		}
+		for _, blob := range []v1.Hash{image.Config.Digest, image.Layers[0].Digest} {
+			if len(files["blobs/sha256/"+blob.Hex]) == 0 {
+				t.Errorf("%s: blob %s is missing", m.Platform, blob)
+			}
+		}
+	}
+	if want := []string{"linux/amd64", "linux/arm64", "windows/amd64"}; !slices.Equal(platforms, want) {
+		t.Errorf("the index has %q, want %q", platforms, want)
 	}
 }

@@ -15,7 +15,8 @@ import (
 
 const usage = `usage:
   images [-version V] [-name NAME] -bin DIR -o DIR
-      images of the commands in DIR/linux-amd64, DIR/linux-arm64 and DIR/windows-amd64
+      images of the commands in DIR/linux-amd64, DIR/linux-arm64 and DIR/windows-amd64: an
+      archive of each, and isthmus-index.tar with an index of all
   images -root DIR -name NAME[,NAME...] -entrypoint A[,B...] [-cmd A[,B...]] [-arch amd64] -o FILE
       an image of one directory
 `
@@ -69,52 +70,72 @@ func words(list string) []string {
 	return strings.Split(list, ",")
 }
 
-// product writes the images of Isthmus into a directory.
+// platformImage is the image of one platform, under its own name with tag.
+type platformImage struct {
+	platform v1.Platform
+	name     string
+	image    v1.Image
+}
+
+// product writes the images of Isthmus into a directory: one archive per platform, which
+// a node imports, and isthmus-index.tar, which a registry takes. It prints names and digests.
 func product(bin, name, version, out string) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return fmt.Errorf("create directory of images: %w", err)
 	}
-	labels := map[string]string{
-		"org.opencontainers.image.title":    "Isthmus",
-		"org.opencontainers.image.version":  version,
-		"org.opencontainers.image.source":   "https://github.com/isthmus-net/isthmus",
-		"org.opencontainers.image.licenses": "Apache-2.0",
-	}
+	var images []platformImage
 	for _, p := range []v1.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"}, {OS: "windows", Architecture: "amd64"}} {
-		suffix, entrypoint := "", "/isthmus-agent"
-		if p.OS == "windows" {
-			// Paths of HostProcess containers are relative to their mount point.
-			suffix, entrypoint = ".exe", "isthmus-agent.exe"
-		}
-		var files []file
-		commands := []string{"isthmus-agent", "isthmus-cni", "isthmusctl"}
-		if p.OS == "linux" {
-			commands = append(commands, "isthmus-controller") // Windows nodes need none of their own
-		}
-		for _, command := range commands {
-			content, err := os.ReadFile(filepath.Join(bin, p.OS+"-"+p.Architecture, command+suffix))
-			if err != nil {
-				return fmt.Errorf("read command: %w: build it first", err)
-			}
-			files = append(files, file{name: command + suffix, mode: 0o755, content: content})
-		}
-		image, err := newImage(files, p, v1.Config{Entrypoint: []string{entrypoint}, Labels: labels})
+		image, err := productImage(bin, version, p)
 		if err != nil {
 			return err
 		}
-		tag := version
+		tagged := name + ":" + version
 		if p.OS == "windows" {
-			tag += "-windows" // has its own, as no index that names all can be imported by one runtime
+			tagged += "-windows" // has its own, for nodes that import single archives
 		}
+		images = append(images, platformImage{p, tagged, image})
 		to := filepath.Join(out, "isthmus-"+p.OS+"-"+p.Architecture+".tar")
-		if err := archive(to, image, name+":"+tag); err != nil {
+		if err := archive(to, image, tagged); err != nil {
 			return err
 		}
 		digest, err := image.Digest()
 		if err != nil {
 			return err
 		}
-		fmt.Println(to, name+":"+tag, digest)
+		fmt.Println(filepath.Base(to), tagged, digest)
 	}
+	const index = "isthmus-index.tar"
+	digest, err := archiveIndex(filepath.Join(out, index), name+":"+version, images)
+	if err != nil {
+		return err
+	}
+	fmt.Println(index, name+":"+version, digest)
 	return nil
+}
+
+// productImage returns the image of one platform.
+func productImage(bin, version string, p v1.Platform) (v1.Image, error) {
+	suffix, entrypoint := "", "/isthmus-agent"
+	if p.OS == "windows" {
+		// Paths of HostProcess containers are relative to their mount point.
+		suffix, entrypoint = ".exe", "isthmus-agent.exe"
+	}
+	commands := []string{"isthmus-agent", "isthmus-cni", "isthmusctl"}
+	if p.OS == "linux" {
+		commands = append(commands, "isthmus-controller") // Windows nodes need none of their own
+	}
+	var files []file
+	for _, command := range commands {
+		content, err := os.ReadFile(filepath.Join(bin, p.OS+"-"+p.Architecture, command+suffix))
+		if err != nil {
+			return nil, fmt.Errorf("read command: %w: build it first", err)
+		}
+		files = append(files, file{name: command + suffix, mode: 0o755, content: content})
+	}
+	return newImage(files, p, v1.Config{Entrypoint: []string{entrypoint}, Labels: map[string]string{
+		"org.opencontainers.image.title":    "Isthmus",
+		"org.opencontainers.image.version":  version,
+		"org.opencontainers.image.source":   "https://github.com/isthmus-net/isthmus",
+		"org.opencontainers.image.licenses": "Apache-2.0",
+	}})
 }

@@ -71,6 +71,13 @@ func suites() []suite {
 			{packages: []string{"./linux", "./test/cluster", "./test/wine", "./test/mixed", "./..."}, except: []string{"test/apiserver"},
 				flags: []string{"-count=1", "-timeout=20m", "-p=4"}, env: reports},
 			underWine,
+			{dir: "deploy/release", packages: []string{"."}, flags: []string{"-count=1"}},
+		}},
+		{name: "release", steps: []step{
+			{dir: "deploy/release", vet: true, packages: []string{"."}},
+			{dir: "deploy/release", packages: []string{"."}, flags: []string{"-count=1", "-v"}},
+			{dir: "deploy/images", vet: true, packages: []string{"."}},
+			{dir: "deploy/images", packages: []string{"."}, flags: []string{"-count=1", "-v"}},
 		}},
 		{name: "windows", summary: true, reports: []report{windowsReport}, steps: []step{
 			{packages: []string{"./test/wine", "./windows/...", "./test/hnsemu/..."}, flags: []string{"-count=1", "-timeout=20m"}, env: reports},

@@ -1,0 +1,16 @@
+// Makes releases of Isthmus; never part of it.
+module github.com/isthmus-net/isthmus/deploy/release
+
+go 1.26.8
+
+require (
+	github.com/secure-systems-lab/go-securesystemslib v0.11.1
+	github.com/spdx/tools-golang v0.5.7
+	golang.org/x/mod v0.42.0
+)
+
+require (
+	github.com/anchore/go-struct-converter v0.1.0 // indirect
+	golang.org/x/crypto v0.55.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
+)

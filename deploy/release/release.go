@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// release is what is made, and what it came to.
+type release struct {
+	source  source
+	version string
+	out     string
+	targets []target
+	key     *key // nil: not signed
+
+	commands []command
+	files    []subject // artefacts and bills, in the order in which they were made
+	modules  int       // different ones
+}
+
+// make writes all files of the release.
+func (r *release) make(ctx context.Context) error {
+	work, err := os.MkdirTemp("", "isthmus-release")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	for _, t := range r.targets {
+		if err := r.makeArchive(ctx, t, filepath.Join(work, t.String())); err != nil {
+			return err
+		}
+	}
+	if err := r.makeImages(ctx, work); err != nil {
+		return err
+	}
+	chart, err := packChart(r.source, r.version, r.out)
+	if err != nil {
+		return err
+	}
+	manifests, err := copyManifests(r.source, r.version, r.out)
+	if err != nil {
+		return err
+	}
+	for _, name := range append([]string{chart}, manifests...) {
+		// They contain no program. The images that they name have a bill of their own.
+		if err := r.describe(name, nil); err != nil {
+			return err
+		}
+	}
+	r.countModules()
+	return r.seal(ctx)
+}
+
+// makeArchive builds the commands of a target and packs them with the licences of all that
+// they contain.
+func (r *release) makeArchive(ctx context.Context, t target, dir string) error {
+	if err := r.source.build(ctx, t, r.version, dir); err != nil {
+		return err
+	}
+	files := make(map[string]entry)
+	var own []command
+	var needed []module
+	for _, pkg := range t.commands {
+		name := t.name(pkg)
+		list, goVer, err := modules(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		files[name] = entry{content: content, executable: true}
+		own = append(own, command{name: name, digest: digest(content), target: t, modules: list, goVer: goVer})
+		needed = append(needed, list...)
+	}
+	slices.SortFunc(needed, func(a, b module) int {
+		return cmp.Or(strings.Compare(a.path, b.path), strings.Compare(a.version, b.version))
+	})
+	licences, err := r.source.licences(ctx, slices.Compact(needed))
+	if err != nil {
+		return err
+	}
+	for name, content := range licences {
+		files[name] = entry{content: content}
+	}
+	if err := r.addDocuments(files); err != nil {
+		return err
+	}
+	r.commands = append(r.commands, own...)
+	top := "isthmus-" + r.version + "-" + t.String()
+	name := top + ".tar.gz"
+	if t.os == "windows" {
+		name = top + ".zip"
+	}
+	content, err := archive(name, top, files, r.source.time)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(filepath.Join(r.out, name), content); err != nil {
+		return err
+	}
+	return r.describe(name, own)
+}
+
+// documents are files of every archive, and where the checkout has them.
+var documents = map[string]string{"LICENSE": "LICENSE", "CHANGELOG.md": "docs/CHANGELOG.md"}
+
+// addDocuments adds to an archive what is in the checkout beside the commands.
+func (r *release) addDocuments(files map[string]entry) error {
+	for name, path := range documents {
+		content, err := os.ReadFile(filepath.Join(r.source.dir, path))
+		if err != nil {
+			return fmt.Errorf("read document: %w", err)
+		}
+		files[name] = entry{content: content}
+	}
+	return nil
+}
+
+// makeImages writes the index of images as an OCI archive, and a list of digests.
+func (r *release) makeImages(ctx context.Context, bin string) error {
+	out := filepath.Join(bin, "images")
+	builder := filepath.Join(bin, "image-builder")
+	cmd := r.source.goCommand(ctx, nil, "build", "-trimpath", "-buildvcs=false", "-o", builder, ".")
+	cmd.Dir = filepath.Join(r.source.dir, "deploy/images")
+	if _, err := output(cmd); err != nil {
+		return err
+	}
+	cmd = r.source.goCommand(ctx, nil)
+	cmd.Path, cmd.Args = builder, []string{builder, "-version", r.version, "-bin", bin, "-o", out}
+	digests, err := output(cmd)
+	if err != nil {
+		return err
+	}
+	content, err := os.ReadFile(filepath.Join(out, "isthmus-index.tar"))
+	if err != nil {
+		return fmt.Errorf("read images: %w", err)
+	}
+	name := "isthmus-" + r.version + "-images.tar"
+	if err := writeFile(filepath.Join(r.out, name), content); err != nil {
+		return err
+	}
+	if err := r.describe(name, r.commands); err != nil {
+		return err
+	}
+	list := "isthmus-" + r.version + "-images.txt"
+	var lines strings.Builder
+	for line := range strings.Lines(digests) {
+		// The archives of single platforms are no part of a release.
+		file, rest, _ := strings.Cut(line, " ")
+		platform := strings.TrimSuffix(strings.TrimPrefix(file, "isthmus-"), ".tar")
+		fmt.Fprintf(&lines, "%s %s", platform, rest)
+	}
+	if err := writeFile(filepath.Join(r.out, list), []byte(lines.String())); err != nil {
+		return err
+	}
+	return r.record(list)
+}
+
+// describe records an artefact and writes its bill of materials.
+func (r *release) describe(name string, commands []command) error {
+	if err := r.record(name); err != nil {
+		return err
+	}
+	content, err := bill(name, r.files[len(r.files)-1].Digest["sha256"], r.version, r.source.time, commands)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(filepath.Join(r.out, name+".spdx.json"), content); err != nil {
+		return err
+	}
+	return r.record(name + ".spdx.json")
+}
+
+// record notes the digest of a file that was written.
+func (r *release) record(name string) error {
+	content, err := os.ReadFile(filepath.Join(r.out, name))
+	if err != nil {
+		return err
+	}
+	r.files = append(r.files, subject{Name: name, Digest: map[string]string{"sha256": digest(content)}})
+	return nil
+}
+
+// seal writes provenance, checksums and, with a key, their signatures.
+func (r *release) seal(ctx context.Context) error {
+	statement, err := provenance(r.source, r.version, r.files)
+	if err != nil {
+		return err
+	}
+	name := "isthmus-" + r.version + ".provenance.json"
+	if err := writeFile(filepath.Join(r.out, name), statement); err != nil {
+		return err
+	}
+	listed := append(slices.Clone(r.files), subject{Name: name, Digest: map[string]string{"sha256": digest(statement)}})
+	slices.SortFunc(listed, func(a, b subject) int { return strings.Compare(a.Name, b.Name) })
+	var sums bytes.Buffer
+	for _, f := range listed {
+		fmt.Fprintf(&sums, "%s  %s\n", f.Digest["sha256"], f.Name)
+	}
+	if err := writeFile(filepath.Join(r.out, mark), sums.Bytes()); err != nil {
+		return err
+	}
+	if r.key == nil {
+		return nil
+	}
+	envelope, err := r.key.envelope(ctx, statement)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(filepath.Join(r.out, "isthmus-"+r.version+".intoto.jsonl"), envelope); err != nil {
+		return err
+	}
+	signature, err := r.key.detached(ctx, sums.Bytes())
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(r.out, mark+".sig"), signature)
+}
+
+// countModules counts the different modules of all commands.
+func (r *release) countModules() {
+	all := make(map[string]bool)
+	for _, c := range r.commands {
+		for _, m := range c.modules {
+			all[m.path+"@"+m.version] = true
+		}
+	}
+	r.modules = len(all)
+}
+
+// summary is the last line that the program prints.
+func (r *release) summary() string {
+	signed := "not signed: no key was given (make release SIGNING_KEY=file)"
+	if r.key != nil {
+		id, _ := r.key.KeyID()
+		signed = "signed by key " + id
+	}
+	return fmt.Sprintf("release: version=%s commit=%.12s files=%d commands=%d modules=%d; %s", r.version, r.source.commit, len(r.files)+2, len(r.commands), r.modules, signed)
+}
+
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
