@@ -129,6 +129,10 @@ lint: vet ## vet, then golangci-lint (the first time it builds it: some minutes)
 	@set -e; linter="$$($(go) -C test/lint tool -n golangci-lint)"; for system in linux windows; do \
 		echo "golangci-lint run, for $$system"; GOOS=$$system $(path) "$$linter" run ./...; done
 
+.PHONY: workflows
+workflows: ## Check the workflows under .github with actionlint (the first time it builds it)
+	@linter="$$($(go) -C test/tools tool -n actionlint)" && "$$linter" && echo "actionlint: $$(ls .github/workflows/*.yaml | wc -l) workflows, no findings"
+
 .PHONY: check
 check: lint ## lint, then tests that need no root
 	@$(run) check
