@@ -5,7 +5,6 @@ package convert
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -19,7 +18,7 @@ func namespaceKind() Kind {
 			return Result{Value: ns, Errs: errs}
 		}),
 		Put:    func(o *model.Objects, v any) { o.Namespaces = append(o.Namespaces, v.(*model.Namespace)) },
-		Record: recordNamespace,
+		Record: records(convertNamespace),
 		store: mapStore[string, model.Namespace]{byName, all[string],
 			func(s *model.Snapshot) *immutable.Map[string, *model.Namespace] { return &s.Namespaces }}}
 }
@@ -30,13 +29,4 @@ func convertNamespace(ns *corev1.Namespace, s Strictness) (*model.Namespace, fie
 	all := model.NewNamespace(intern(ns.Name), ns.Labels)
 	all.AllowedIPs = ns.Annotations[model.AnnotationAllowedAddresses]
 	return all, errs
-}
-
-func recordNamespace(o runtime.Object) *Record {
-	ns, ok := o.(*corev1.Namespace)
-	if !ok {
-		return nil
-	}
-	value, errs := convertNamespace(ns, Stored)
-	return recordOf(ns, value, errs)
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -20,7 +19,7 @@ func nodeKind() Kind {
 			return Result{Value: n, Errs: errs}
 		}),
 		Put:    func(o *model.Objects, v any) { o.Nodes = append(o.Nodes, v.(*model.Node)) },
-		Record: recordNode,
+		Record: recordsValidParts(convertNode),
 		store: mapStore[string, model.Node]{byName, all[string],
 			func(s *model.Snapshot) *immutable.Map[string, *model.Node] { return &s.Nodes }}}
 }
@@ -62,15 +61,4 @@ func nodeOS(n *corev1.Node) model.OS {
 		return model.OS(os)
 	}
 	return model.OS(n.Status.NodeInfo.OperatingSystem)
-}
-
-func recordNode(o runtime.Object) *Record {
-	n, ok := o.(*corev1.Node)
-	if !ok {
-		return nil
-	}
-	value, errs := convertNode(n, Stored)
-	r := recordOf(n, value, errs)
-	r.Bad = false // the valid part counts
-	return r
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -18,7 +17,7 @@ func podKind() Kind {
 	return Kind{Name: "Pod", Versions: []string{"v1"}, Resource: "pods", Typed: &corev1.Pod{}, AddToScheme: corev1.AddToScheme, Namespaced: true,
 		Read:   reads(convertPodManifest),
 		Put:    putPod,
-		Record: recordPod,
+		Record: recordsValidParts(convertPod),
 		store: mapStore[model.PodID, model.Pod]{
 			func(namespace, name string) model.PodID { return model.PodID{Namespace: namespace, Name: name} }, all[model.PodID],
 			func(s *model.Snapshot) *immutable.Map[model.PodID, *model.Pod] { return &s.Pods }}}
@@ -130,15 +129,4 @@ func namedPort(p *corev1.ContainerPort, path *field.Path) (model.NamedPort, fiel
 		errs = append(errs, portName(p.Name, path.Child("name"))...)
 	}
 	return n, errs
-}
-
-func recordPod(o runtime.Object) *Record {
-	p, ok := o.(*corev1.Pod)
-	if !ok {
-		return nil
-	}
-	value, errs := convertPod(p, Stored)
-	r := recordOf(p, value, errs)
-	r.Bad = false // the valid part counts
-	return r
 }

@@ -59,6 +59,37 @@ func recordOf[V any](m metav1.Object, value *V, errs field.ErrorList) *Record {
 	return r
 }
 
+// records returns the Record function of a kind with a type of its own.
+func records[T, V any, P typedObject[T]](convert func(*T, Strictness) (*V, field.ErrorList)) func(runtime.Object) *Record {
+	return func(o runtime.Object) *Record {
+		typed, ok := o.(P)
+		if !ok {
+			return nil
+		}
+		value, errs := convert(typed, Stored)
+		return recordOf(typed, value, errs)
+	}
+}
+
+// recordsValidParts is records for a kind whose objects are used without their invalid parts, so that none of
+// them is invalid: the other addresses of a pod, for example, still count.
+func recordsValidParts[T, V any, P typedObject[T]](convert func(*T, Strictness) (*V, field.ErrorList)) func(runtime.Object) *Record {
+	record := records[T, V, P](convert)
+	return func(o runtime.Object) *Record {
+		r := record(o)
+		if r != nil {
+			r.Bad = false
+		}
+		return r
+	}
+}
+
+// typedObject is a pointer to a T that clients know as a type of its own.
+type typedObject[T any] interface {
+	apiObject[T]
+	runtime.Object
+}
+
 // Explain adds how an invalid object is enforced. kept is true if its last valid version stays in force.
 func (r *Record) Explain(kept bool) {
 	switch {
