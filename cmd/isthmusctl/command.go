@@ -19,7 +19,7 @@ import (
 
 // run executes the command line and returns the exit status.
 func run(ctx context.Context, e cli.Env, args []string) int {
-	return e.Run(ctx, args, slices.Concat(query.Commands(e), check.Commands(e), node.Commands(e), []*cobra.Command{versionCommand(e.Stdout)})...)
+	return e.Run(ctx, args, slices.Concat(query.Commands(e), check.Commands(e), node.Commands(e), []*cobra.Command{versionCommand(e.Stdout), docsCommand()})...)
 }
 
 func versionCommand(out io.Writer) *cobra.Command {

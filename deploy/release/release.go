@@ -9,8 +9,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -23,6 +26,7 @@ type release struct {
 	targets []target
 	key     *key // nil: not signed
 
+	pages    map[string]entry // manual pages of isthmusctl, by path in an archive
 	commands []command
 	files    []subject // artefacts and bills, in the order in which they were made
 	modules  int       // different ones
@@ -35,6 +39,9 @@ func (r *release) make(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(work)
+	if err := r.makePages(ctx, filepath.Join(work, "pages")); err != nil {
+		return err
+	}
 	for _, t := range r.targets {
 		if err := r.makeArchive(ctx, t, filepath.Join(work, t.String())); err != nil {
 			return err
@@ -94,7 +101,7 @@ func (r *release) makeArchive(ctx context.Context, t target, dir string) error {
 	for name, content := range licences {
 		files[name] = entry{content: content}
 	}
-	if err := r.addDocuments(files); err != nil {
+	if err := r.addDocuments(t, files); err != nil {
 		return err
 	}
 	r.commands = append(r.commands, own...)
@@ -116,8 +123,41 @@ func (r *release) makeArchive(ctx context.Context, t target, dir string) error {
 // documents are files of every archive, and where the checkout has them.
 var documents = map[string]string{"LICENSE": "LICENSE", "CHANGELOG.md": "docs/CHANGELOG.md"}
 
+// makePages has isthmusctl, built for this machine, write its manual pages.
+func (r *release) makePages(ctx context.Context, dir string) error {
+	own := target{runtime.GOOS, runtime.GOARCH, []string{"cmd/isthmusctl"}}
+	if err := r.source.build(ctx, own, r.version, dir); err != nil {
+		return err
+	}
+	pages := filepath.Join(dir, "man1")
+	if err := os.Mkdir(pages, 0o755); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(dir, own.name("isthmusctl")), "docs", "--type=man", "--dir="+pages)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("SOURCE_DATE_EPOCH=%d", r.source.time.Unix()))
+	if _, err := output(cmd); err != nil {
+		return fmt.Errorf("write manual pages: %w", err)
+	}
+	list, err := os.ReadDir(pages)
+	if err != nil {
+		return err
+	}
+	r.pages = make(map[string]entry)
+	for _, f := range list {
+		content, err := os.ReadFile(filepath.Join(pages, f.Name()))
+		if err != nil {
+			return err
+		}
+		r.pages["man/man1/"+f.Name()] = entry{content: content}
+	}
+	return nil
+}
+
 // addDocuments adds to an archive what is in the checkout beside the commands.
-func (r *release) addDocuments(files map[string]entry) error {
+func (r *release) addDocuments(t target, files map[string]entry) error {
+	if t.os != "windows" {
+		maps.Copy(files, r.pages)
+	}
 	for name, path := range documents {
 		content, err := os.ReadFile(filepath.Join(r.source.dir, path))
 		if err != nil {

@@ -39,6 +39,7 @@ func checkout(t *testing.T) string {
 			write(t, dir, c+"/main.go", "package main\n\nimport \"github.com/spf13/pflag\"\n\nvar version = \"devel\"\n\nfunc main() {\n\tpflag.Parse()\n\tprintln(\"version\", version)\n}\n")
 		}
 	}
+	write(t, dir, "cmd/isthmusctl/main.go", fakeCtl)
 	for _, args := range [][]string{{"init", "--quiet"}, {"add", "--all"},
 		{"-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "--quiet", "--message=x"}} {
 		cmd := exec.Command("git", append([]string{"-C", dir}, args...)...)
@@ -49,6 +50,30 @@ func checkout(t *testing.T) string {
 	}
 	return dir
 }
+
+// fakeCtl has the flags by which isthmusctl writes its pages.
+const fakeCtl = `package main
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+)
+
+var version = "devel"
+
+func main() {
+	pflag.String("type", "", "")
+	dir := pflag.String("dir", "", "")
+	pflag.Parse()
+	if *dir == "" {
+		println("version", version)
+	} else if err := os.WriteFile(filepath.Join(*dir, "isthmusctl.1"), []byte(version+" "+os.Getenv("SOURCE_DATE_EPOCH")), 0o600); err != nil {
+		panic(err)
+	}
+}
+`
 
 func read(t *testing.T, path ...string) []byte {
 	t.Helper()
@@ -188,6 +213,9 @@ func checkArchives(t *testing.T, dir string) {
 		}
 		if top != "isthmus-0.2.0-linux-amd64" {
 			continue
+		}
+		if page := string(files[top+"/man/man1/isthmusctl.1"]); page != "0.2.0 1793527200" {
+			t.Errorf("the manual page is %q", page)
 		}
 		binary := filepath.Join(t.TempDir(), "isthmusctl")
 		if err := os.WriteFile(binary, files[top+"/isthmusctl"], 0o755); err != nil {
