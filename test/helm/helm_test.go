@@ -279,3 +279,34 @@ func TestNotes(t *testing.T) {
 		}
 	}
 }
+
+// TestPackage has Helm check the package of the chart that a release contains: chart,
+// application and images have the version of the release.
+func TestPackage(t *testing.T) {
+	out := t.TempDir()
+	builder := exec.Command("go", "run", ".", "-chart-only", "-version", "1.2.3-rc.1", "-o", out)
+	builder.Dir = deploy + "release"
+	if text, err := builder.CombinedOutput(); err != nil {
+		t.Fatalf("make the package: %v\n%s", err, text)
+	}
+	file := filepath.Join(out, "isthmus-1.2.3-rc.1.tgz")
+	if text, err := run("lint", "--strict", file); err != nil || !strings.Contains(text, "1 chart(s) linted, 0 chart(s) failed") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	about, err := run("show", "chart", file)
+	if err != nil || !strings.Contains(about, "\nversion: 1.2.3-rc.1\n") || !strings.Contains(about, "appVersion: 1.2.3-rc.1\n") {
+		t.Errorf("%v\n%s", err, about)
+	}
+	rendered, err := run("template", "isthmus", file, "--namespace", "isthmus-system", "--include-crds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"image: ghcr.io/isthmus-net/isthmus:1.2.3-rc.1\n", "image: ghcr.io/isthmus-net/isthmus:1.2.3-rc.1-windows\n", "kind: CustomResourceDefinition\n"} {
+		if !strings.Contains(rendered, want) {
+			t.Errorf("the package renders no %q", want)
+		}
+	}
+	if here := render(t, "--include-crds"); strings.ReplaceAll(rendered, "1.2.3-rc.1", "0.1.0") != here {
+		t.Error("the package renders something else than the chart, besides the version")
+	}
+}
