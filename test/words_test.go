@@ -80,8 +80,22 @@ func TestWords(t *testing.T) {
 	}
 	for _, f := range sources(t, ".txtar") {
 		introduction, _, _ := strings.Cut(f.text, "\n-- ")
+		if strings.Contains(f.name, "/script/") {
+			introduction = remarks(introduction)
+		}
 		check(f.name, paragraphs(strings.Split(introduction, "\n")))
 	}
+}
+
+// remarks keeps the comments of a script of commands, each as a paragraph.
+func remarks(script string) string {
+	var kept []string
+	for line := range strings.Lines(script) {
+		if text, ok := strings.CutPrefix(line, "#"); ok {
+			kept = append(kept, text, "\n")
+		}
+	}
+	return strings.Join(kept, "")
 }
 
 // TestWordsOfREADME checks that the sentences of README.md are short.

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"runtime"
 	"slices"
 
@@ -19,17 +18,27 @@ import (
 
 // run executes the command line and returns the exit status.
 func run(ctx context.Context, e cli.Env, args []string) int {
-	return e.Run(ctx, args, slices.Concat(query.Commands(e), check.Commands(e), node.Commands(e), []*cobra.Command{versionCommand(e.Stdout), docsCommand()})...)
+	e.Version = version
+	return e.Run(ctx, args, slices.Concat(query.Commands(e), check.Commands(e), node.Commands(e), []*cobra.Command{versionCommand(e), docsCommand()})...)
 }
 
-func versionCommand(out io.Writer) *cobra.Command {
-	return &cobra.Command{
+func versionCommand(e cli.Env) *cobra.Command {
+	var output string
+	c := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of isthmusctl",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(out, "isthmusctl %s %s/%s %s\n", version, runtime.GOOS, runtime.GOARCH, runtime.Version())
+			if err := cli.CheckOutput(output, "text", "json", "yaml"); err != nil {
+				return err
+			}
+			if output != "text" {
+				return cli.Encode(e.Stdout, output, map[string]string{"version": e.Version, "os": runtime.GOOS, "arch": runtime.GOARCH, "go": runtime.Version()})
+			}
+			_, err := fmt.Fprintf(e.Stdout, "isthmusctl %s %s\n", e.Version, cli.Platform())
 			return err
 		},
 	}
+	cli.RegisterOutput(c, &output, "text", "json", "yaml")
+	return c
 }

@@ -4,13 +4,20 @@ package model
 
 import "net/netip"
 
-// Service holds the fields of a Service that policies depend on: how clients outside the cluster reach its
-// pods, and whether nodes masquerade them.
+// Service holds the fields of a Service on which the verdict of policies depends: to which pods and ports
+// nodes forward connections, how clients outside the cluster reach them, and whether nodes masquerade them.
 type Service struct {
 	Namespace, Name string
 	// Pods selects the backend pods in the Service's namespace. Without a selector in the Service it
 	// matches nothing.
 	Pods Selector
+	// Selects is true if the Service has a selector.
+	Selects bool
+	Ports   []ServicePort
+	// Headless is true if it has no cluster IP: clients find and call the addresses of its pods.
+	Headless bool
+	// ExternalName is the DNS name that replaces its own; empty for other types of Services.
+	ExternalName string
 	// External is how clients outside the cluster reach it: "NodePort", "LoadBalancer" or "externalIPs";
 	// empty if they cannot.
 	External string
@@ -18,6 +25,29 @@ type Service struct {
 	// (externalTrafficPolicy: Local).
 	KeepsClients bool
 	// Addresses are its cluster IPs, external IPs and those of its load balancer.
+	Addresses []netip.Addr
+}
+
+// ServicePort is a port of a Service.
+type ServicePort struct {
+	// Name may be empty if there is one port.
+	Name     string
+	Protocol Protocol
+	// Port is the port that clients call.
+	Port uint16
+	// Target is the port of the pods, and TargetName the name that they give it. One of them is set.
+	Target     uint16
+	TargetName string
+}
+
+// EndpointSlice holds a part of the endpoints of a Service.
+type EndpointSlice struct {
+	Namespace, Name string
+	// Service is the name of the Service in its namespace; empty if the slice belongs to none.
+	Service string
+	// Ports are the ports of the endpoints, under the names of the ports of the Service.
+	Ports []NamedPort
+	// Addresses are those of the ready endpoints.
 	Addresses []netip.Addr
 }
 

@@ -70,8 +70,9 @@ type Objects struct {
 	Policies []*Policy
 	// DenyLists are without their invalid entries.
 	DenyLists []*DenyList
-	// Services are for checks of manifests only.
-	Services []*Service
+	// Services and EndpointSlices are for queries and checks only.
+	Services       []*Service
+	EndpointSlices []*EndpointSlice
 	// NodeSelectors are the nodes that pods of workloads require; pods without requirements are not listed.
 	NodeSelectors map[PodID]Selector
 }
@@ -84,6 +85,9 @@ func (o *Objects) Sort() {
 	slices.SortFunc(o.Policies, func(a, b *Policy) int { return a.Origin.Key().Compare(b.Origin.Key()) })
 	slices.SortFunc(o.DenyLists, func(a, b *DenyList) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(o.Services, func(a, b *Service) int {
+		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+	})
+	slices.SortFunc(o.EndpointSlices, func(a, b *EndpointSlice) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
 }

@@ -90,7 +90,7 @@ rules:
 	}
 }
 
-// An API server that is not there is an error within the time that is given.
+// An API server that is not there is an error at once.
 func TestControlAway(t *testing.T) {
 	s := running(t)
 	kubeconfig := account(t, s, "viewer", "isthmus-view")
@@ -102,8 +102,8 @@ func TestControlAway(t *testing.T) {
 			t.Fatal(err)
 		}
 	}()
-	status, out, errs := ctl(t, "verify", "--kubeconfig", kubeconfig, "--timeout", "2s")
-	if status != 2 || out != "" || !strings.Contains(errs, "within 2s") || !strings.Contains(errs, "connection refused") {
+	status, out, errs := ctl(t, "verify", "--kubeconfig", kubeconfig, "--timeout", "5m")
+	if status != 2 || out != "" || !strings.Contains(errs, "connection refused") {
 		t.Errorf("exit status %d: %s%s", status, out, errs)
 	}
 }

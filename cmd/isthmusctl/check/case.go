@@ -4,7 +4,6 @@ package check
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
@@ -48,11 +47,11 @@ func (q testQuery) String() string {
 // it takes the first; fit replaces it by the address of the family of the other end.
 func (q testQuery) flow(s *model.Snapshot, fit bool) (model.Flow, error) {
 	f := model.Flow{Protocol: q.protocol, Port: q.port}
-	src, err := queryAddresses(s, q.from)
+	src, err := cluster.Addresses(s, q.from)
 	if err != nil {
 		return f, fmt.Errorf("from: %w", err)
 	}
-	dst, err := queryAddresses(s, q.to)
+	dst, err := cluster.Addresses(s, q.to)
 	if err != nil {
 		return f, fmt.Errorf("to: %w", err)
 	}
@@ -61,23 +60,6 @@ func (q testQuery) flow(s *model.Snapshot, fit bool) (model.Flow, error) {
 		f.Src, f.Dst, err = cluster.SameFamily(src, dst, q.protocol)
 	}
 	return f, err
-}
-
-// queryAddresses resolves one end of a query: "node:NAME", or an end as the commands accept
-// it. It returns at least one address.
-func queryAddresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
-	name, ok := strings.CutPrefix(text, "node:")
-	if !ok {
-		return cluster.Addresses(s, text)
-	}
-	n, ok := s.Nodes.Get(name)
-	switch {
-	case !ok:
-		return nil, fmt.Errorf("%q: no such node among the objects: add it, or name another", text)
-	case len(n.Addresses) == 0:
-		return nil, fmt.Errorf("%q: the node has no address: set status.addresses", text)
-	}
-	return n.Addresses, nil
 }
 
 // protocolAndPort reads the protocol and the port of a query. Protocols without ports have

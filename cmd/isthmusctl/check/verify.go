@@ -69,14 +69,14 @@ func (e env) verifyCommand() *cobra.Command {
 // no pods for them.
 func (e env) loadForVerify(ctx context.Context, s *cluster.Source) (*model.Snapshot, error) {
 	s.SkipBad = true
-	if s.Kubeconfig != "" {
+	if s.Live() {
 		snapshot, p, err := s.Load(ctx)
 		if err != nil {
 			return nil, err
 		}
 		return snapshot, s.Report(e.Stderr, p)
 	}
-	o, p, err := s.ReadDir(ctx, s.Manifests)
+	o, p, err := s.Read(ctx, s.Manifests...)
 	if err != nil {
 		return nil, err
 	}

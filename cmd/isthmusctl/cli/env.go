@@ -8,14 +8,18 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Env is the environment of the program; tests replace it.
 type Env struct {
 	Stdout, Stderr io.Writer
+	// Version is the version of the program.
+	Version string
 	// Dial connects to a socket of the agent.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
@@ -52,7 +56,7 @@ func Answering(f func(c *cobra.Command, args []string) error) func(*cobra.Comman
 // Run executes a command line of isthmusctl, which has these subcommands, and returns the
 // exit status.
 func (e Env) Run(ctx context.Context, args []string, commands ...*cobra.Command) int {
-	root := root(commands)
+	root := e.root(commands)
 	root.SetArgs(args)
 	root.SetOut(e.Stdout)
 	root.SetErr(e.Stderr)
@@ -75,27 +79,75 @@ func (e Env) Run(ctx context.Context, args []string, commands ...*cobra.Command)
 	return 1
 }
 
-func root(commands []*cobra.Command) *cobra.Command {
+func (e Env) root(commands []*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use:           "isthmusctl",
 		Short:         "Look at policies before they are applied, and at the agent of this node",
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Version:       e.Version,
 		Args:          NoArgs,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+
+		SuggestionsMinimumDistance: 2,
+		RunE:                       func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return Usagef("%w: see %s --help", err, c.CommandPath())
+		return Usagef("%w: %ssee %s --help", err, similarFlag(c, err), c.CommandPath())
 	})
-	c.CompletionOptions.DisableDefaultCmd = true
+	c.SetVersionTemplate("isthmusctl {{.Version}} " + Platform() + "\n")
 	c.AddCommand(commands...)
+	c.InitDefaultHelpCmd()
+	for _, h := range c.Commands() {
+		if h.Name() == "help" {
+			h.Run, h.RunE = nil, help
+		}
+	}
 	return c
+}
+
+// Platform names the operating system, the architecture and the version of Go of the program.
+func Platform() string {
+	return fmt.Sprintf("%s/%s %s", runtime.GOOS, runtime.GOARCH, runtime.Version())
+}
+
+// help prints the help of a command, and rejects other words.
+func help(c *cobra.Command, args []string) error {
+	about, rest, err := c.Root().Find(args)
+	if err != nil || about == nil || len(rest) > 0 {
+		return Usagef("no help for %q: %ssee %s --help", strings.Join(args, " "), similar(c.Root(), args[len(args)-1]), c.Root().CommandPath())
+	}
+	about.InitDefaultHelpFlag()
+	return about.Help()
+}
+
+// similar suggests a subcommand with a similar name, as a part of a message.
+func similar(c *cobra.Command, word string) string {
+	if names := c.SuggestionsFor(word); len(names) > 0 {
+		return fmt.Sprintf("did you mean %s? ", strings.Join(names, " or "))
+	}
+	return ""
+}
+
+// similarFlag suggests a flag for the unknown one of an error, as a part of a message.
+func similarFlag(c *cobra.Command, err error) string {
+	name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
+	if !unknown {
+		return ""
+	}
+	names := &cobra.Command{SuggestionsMinimumDistance: 2} // cobra compares names of commands only
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		names.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+	})
+	if found := names.SuggestionsFor(name); len(found) > 0 {
+		return fmt.Sprintf("did you mean --%s? ", strings.Join(found, " or --"))
+	}
+	return ""
 }
 
 // NoArgs rejects arguments that are no flags.
 func NoArgs(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return Usagef("unexpected argument %q: see %s --help", args[0], c.CommandPath())
+		return Usagef("unexpected argument %q: %ssee %s --help", args[0], similar(c, args[0]), c.CommandPath())
 	}
 	return nil
 }

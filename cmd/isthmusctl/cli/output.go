@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 )
 
 // RegisterOutput registers --output; the first form is the default.
@@ -34,6 +35,41 @@ func EncodeJSON(out io.Writer, value any) error {
 		return fmt.Errorf("encode answer: %w", err)
 	}
 	return nil
+}
+
+// Encode writes a value as indented JSON, or as YAML with the same names in the same order.
+func Encode(out io.Writer, form string, value any) error {
+	if form != "yaml" {
+		return EncodeJSON(out, value)
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	return WriteYAML(out, text)
+}
+
+// WriteYAML writes JSON as YAML.
+func WriteYAML(out io.Writer, text []byte) error {
+	var n yaml.Node
+	if err := yaml.Unmarshal(text, &n); err != nil { // JSON is YAML
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	unstyle(&n)
+	enc := yaml.NewEncoder(out)
+	enc.SetIndent(2)
+	if err := enc.Encode(&n); err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	return enc.Close()
+}
+
+// unstyle lets the encoder choose how nodes are written.
+func unstyle(n *yaml.Node) {
+	n.Style = 0
+	for _, c := range n.Content {
+		unstyle(c)
+	}
 }
 
 // OrNone returns the text, or "none" for an empty one.

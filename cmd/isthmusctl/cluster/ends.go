@@ -13,13 +13,16 @@ import (
 )
 
 // Addresses returns the addresses of one end of a flow, which is namespace/pod,
-// namespace/pod@IP or an IP address.
+// namespace/pod@IP, node:NAME or an IP address. It returns at least one.
 func Addresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(strings.TrimPrefix(text, "ip:")); err == nil {
 		if a.Zone() != "" {
 			return nil, cli.Usagef("address %s: remove the zone", text)
 		}
 		return []netip.Addr{a.Unmap()}, nil
+	}
+	if name, ok := strings.CutPrefix(text, "node:"); ok {
+		return nodeAddresses(s, name)
 	}
 	name, only, one := strings.Cut(text, "@")
 	namespace, pod, ok := strings.Cut(name, "/")
@@ -45,6 +48,17 @@ func Addresses(s *model.Snapshot, text string) ([]netip.Addr, error) {
 		return nil, fmt.Errorf("pod %s has no address yet", name)
 	}
 	return ips, nil
+}
+
+func nodeAddresses(s *model.Snapshot, name string) ([]netip.Addr, error) {
+	n, ok := s.Nodes.Get(name)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%q: no such node among the objects: add it, or name another", "node:"+name)
+	case len(n.Addresses) == 0:
+		return nil, fmt.Errorf("%q: the node has no address: set status.addresses", "node:"+name)
+	}
+	return n.Addresses, nil
 }
 
 // similarPods suggests names: a workload generates the names of its pods.

@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,14 +26,20 @@ import (
 
 // Source selects where a cluster is read from. Its fields are the values of flags.
 type Source struct {
-	Manifests  string // a directory
+	// Manifests are directories, files, or "-" for stdin.
+	Manifests  []string
 	Kubeconfig string
+	// Context is the context of the kubeconfig file; empty means its current one.
+	Context string
 	// SkipBad skips documents with errors.
 	SkipBad bool
 	// Placeholders adds a placeholder pod for every policy that selects no pod.
 	Placeholders bool
-	// Services are those of the manifests that were loaded.
-	Services []*model.Service
+	// WantServices makes Load read Services from an API server too; from manifests it always does.
+	WantServices bool
+	// Services and EndpointSlices are those that were loaded.
+	Services       []*model.Service
+	EndpointSlices []*model.EndpointSlice
 
 	timeout time.Duration
 	// stored reads manifests as objects that an API server already stores, with looser
@@ -38,13 +47,17 @@ type Source struct {
 	stored bool
 	// leftOut counts the errors whose documents were skipped.
 	leftOut int
+	stdin   func() io.Reader
+	// implied says that the kubeconfig file is the one that kubectl finds.
+	implied bool
 }
 
 // Register registers the flags of all sources.
 func (s *Source) Register(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVarP(&s.Manifests, "manifests", "m", "", "read the cluster from the manifests in this directory")
-	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "read the cluster from the API server that this file names")
+	f.StringArrayVarP(&s.Manifests, "manifests", "m", nil, "read the cluster from this directory or file of manifests, or - for stdin (repeatable)")
+	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "read the cluster from the API server that this file names (default without --manifests: the file that kubectl uses)")
+	f.StringVar(&s.Context, "context", "", "context of the kubeconfig file")
 	f.DurationVar(&s.timeout, "timeout", 30*time.Second, "how long to wait for the API server")
 	s.RegisterReading(c)
 }
@@ -52,6 +65,7 @@ func (s *Source) Register(c *cobra.Command) {
 // RegisterReading registers the flags that control how manifests are read.
 func (s *Source) RegisterReading(c *cobra.Command) {
 	f := c.Flags()
+	s.stdin = c.InOrStdin
 	f.BoolVar(&s.SkipBad, "skip-bad", false, "skip documents with errors; stderr names them, and the exit status is 2")
 	RegisterStored(f, &s.stored)
 }
@@ -66,22 +80,28 @@ func (s *Source) RegisterPlaceholders(c *cobra.Command) {
 	c.Flags().BoolVar(&s.Placeholders, "witnesses", false, "add a placeholder pod for every policy that selects no pod, to show its effect")
 }
 
-// Check checks the flags.
+// Check checks the flags. Without any it falls back to the kubeconfig file that kubectl uses.
 func (s *Source) Check() error {
+	if len(s.Manifests) == 0 && !s.Live() {
+		s.implied = watch.DefaultKubeconfig()
+	}
 	switch {
-	case s.Manifests == "" && s.Kubeconfig == "":
+	case len(s.Manifests) == 0 && !s.Live():
 		return cli.Usagef("no cluster given: give --manifests DIR or --kubeconfig FILE")
-	case s.Manifests != "" && s.Kubeconfig != "":
-		return cli.Usagef("--manifests and --kubeconfig: give one of them")
-	case s.Kubeconfig != "" && s.Placeholders:
+	case len(s.Manifests) > 0 && s.Live():
+		return cli.Usagef("--manifests and --kubeconfig or --context: give one of them")
+	case s.Live() && s.Placeholders:
 		return cli.Usagef("--witnesses: works with --manifests only")
-	case s.Kubeconfig != "" && s.stored:
+	case s.Live() && s.stored:
 		return cli.Usagef("--stored: works with --manifests only; objects of an API server are always validated so")
 	case s.timeout <= 0:
 		return cli.Usagef("--timeout %s: give a duration above 0", s.timeout)
 	}
 	return nil
 }
+
+// Live reports whether the cluster is read from an API server. It is valid after Check.
+func (s *Source) Live() bool { return s.Kubeconfig != "" || s.Context != "" || s.implied }
 
 // Problems lists remarks about a cluster that was read. None of them prevented the rest from
 // being read.
@@ -98,10 +118,10 @@ type Problems struct {
 // Load reads the cluster. For a directory it adds a node and an address to pods without one,
 // so that every pod takes part.
 func (s *Source) Load(ctx context.Context) (*model.Snapshot, Problems, error) {
-	if s.Kubeconfig != "" {
+	if s.Live() {
 		return s.loadAPI(ctx)
 	}
-	o, p, err := s.ReadDir(ctx, s.Manifests)
+	o, p, err := s.Read(ctx, s.Manifests...)
 	if err != nil {
 		return nil, p, err
 	}
@@ -109,7 +129,7 @@ func (s *Source) Load(ctx context.Context) (*model.Snapshot, Problems, error) {
 		addPlaceholders(&o)
 	}
 	p.Assumed = Assumptions(complete.Place(&o))
-	s.Services = o.Services
+	s.Services, s.EndpointSlices = o.Services, o.EndpointSlices
 	return o.Snapshot(), p, nil
 }
 
@@ -139,39 +159,79 @@ func Assumptions(p complete.Placed) []string {
 	return said
 }
 
-// ReadDir reads a directory without adding anything. It returns an error only if it can read
+// Read reads directories, files and stdin without adding anything. It returns an error only if it can read
 // nothing at all.
-func (s *Source) ReadDir(ctx context.Context, dir string) (model.Objects, Problems, error) {
-	o, warnings, errs := s.reading().Dir(ctx, dir)
+func (s *Source) Read(ctx context.Context, paths ...string) (model.Objects, Problems, error) {
 	var p Problems
+	o, warnings, errs := s.parse(ctx, paths)
 	for _, w := range warnings {
 		p.Warnings = append(p.Warnings, w.String())
 	}
 	for _, e := range errs {
-		if e.File == dir { // not one file: the directory, or a limit on all of them
+		if slices.Contains(paths, e.File) && e.Document == 0 { // not one document: the directory, or a limit on all of them
 			return o, p, fmt.Errorf("read manifests: %w", e)
 		}
 		p.Bad = append(p.Bad, e.Error())
 	}
 	if len(errs) == 0 && len(o.Namespaces)+len(o.Nodes)+len(o.Pods)+len(o.Policies)+len(o.DenyLists) == 0 {
-		return o, p, fmt.Errorf("%s: no policies, pods, workloads, namespaces, nodes or deny lists in .yaml, .yml or .json files: name a directory that has some", dir)
+		return o, p, fmt.Errorf("%s: no policies, pods, workloads, namespaces, nodes or deny lists in .yaml, .yml or .json files: name a directory that has some",
+			strings.Join(paths, ", "))
 	}
 	return o, p, ctx.Err()
 }
 
+// parse reads all manifests. Errors name files below the only directory by their paths there.
+func (s *Source) parse(ctx context.Context, paths []string) (model.Objects, []manifests.Warning, []manifests.DocumentError) {
+	reading := s.reading()
+	if len(paths) == 1 && paths[0] != stdinName {
+		if info, err := os.Stat(paths[0]); err != nil || info.IsDir() {
+			return reading.Dir(ctx, paths[0])
+		}
+	}
+	var files []manifests.File
+	var errs []manifests.DocumentError
+	for _, path := range paths {
+		if path == stdinName {
+			data, err := io.ReadAll(io.LimitReader(s.stdin(), reading.Limits.FileBytes+1))
+			if err == nil && int64(len(data)) > reading.Limits.FileBytes {
+				err = fmt.Errorf("more than %d bytes: write them to several files", reading.Limits.FileBytes)
+			}
+			if err != nil {
+				errs = append(errs, manifests.DocumentError{File: stdinName, Detail: err.Error()})
+			}
+			files = append(files, manifests.File{Name: "stdin", Data: data})
+			continue
+		}
+		more, wrong := manifests.ReadFiles(ctx, path, reading.Limits)
+		files, errs = append(files, more...), append(errs, wrong...)
+	}
+	o, warnings, wrong := reading.ParseFiles(files)
+	return o, warnings, append(errs, wrong...)
+}
+
+// stdinName is the path that means stdin.
+const stdinName = "-"
+
+// maxFile is the largest file that is read. A dump of all objects of a cluster is one file.
+const maxFile = 192 << 20
+
 func (s *Source) reading() manifests.Reading {
-	return manifests.Reading{Limits: manifests.DefaultLimits(), Stored: s.stored}
+	limits := manifests.DefaultLimits()
+	limits.FileBytes = maxFile
+	return manifests.Reading{Limits: limits, Stored: s.stored}
 }
 
 // loadAPI waits for the first complete state of an API server.
 func (s *Source) loadAPI(ctx context.Context) (*model.Snapshot, Problems, error) {
 	cfg := watch.DefaultAPIConfig(s.Kubeconfig)
-	cfg.UserAgent = "isthmusctl"
+	cfg.UserAgent, cfg.Rules, cfg.Context, cfg.Optional = "isthmusctl", true, s.Context, []string{"DenyList"}
 	api, err := watch.NewAPIServer(cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		return nil, Problems{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	whole, done := context.WithTimeout(ctx, s.timeout)
+	defer done()
+	ctx, cancel := context.WithCancel(whole)
 	defer cancel()
 	var snapshot *model.Snapshot
 	var found []string
@@ -194,11 +254,16 @@ func (s *Source) loadAPI(ctx context.Context) (*model.Snapshot, Problems, error)
 		return nil, Problems{}, fmt.Errorf("read from the API server: no complete answer within %s: raise --timeout: %s",
 			s.timeout, cli.Shorten(api.Problems(), 2))
 	}
+	if s.WantServices {
+		if s.Services, s.EndpointSlices, err = api.Services(whole); err != nil {
+			found = append(found, fmt.Sprintf("API server: Services are not known, so the answer leaves them out: %v", err))
+		}
+	}
 	return snapshot, Problems{Warnings: found}, nil
 }
 
 // untilRefused waits until the context is done, and ends it when the API server denies
-// access.
+// access or cannot be reached.
 func untilRefused(ctx context.Context, api *watch.APIServer, end context.CancelFunc) error {
 	for {
 		select {
@@ -206,7 +271,11 @@ func untilRefused(ctx context.Context, api *watch.APIServer, end context.CancelF
 			return nil
 		case <-time.After(50 * time.Millisecond):
 		}
-		if err := api.Refused(); err != nil {
+		err := api.Refused()
+		if err == nil {
+			err = api.Unreachable()
+		}
+		if err != nil {
 			end()
 			return err
 		}

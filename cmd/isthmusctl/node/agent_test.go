@@ -189,7 +189,7 @@ func TestErrors(t *testing.T) {
 		"unknown flag":       {[]string{"status", "--colour"}, 2, "unknown flag: --colour: see isthmusctl status --help"},
 		"unknown subcommand": {[]string{"frobnicate"}, 2, `unexpected argument "frobnicate"`},
 		"argument":           {[]string{"endpoints", "x"}, 2, `unexpected argument "x": see isthmusctl endpoints --help`},
-		"output":             {[]string{"endpoints", "-o", "yaml"}, 2, `--output "yaml": give text, wide or json`},
+		"output":             {[]string{"endpoints", "-o", "xml"}, 2, `--output "xml": give text, wide, json or yaml`},
 		"timeout":            {[]string{"endpoints", "--timeout", "-1s"}, 2, "give a duration above 0"},
 		"timeout text":       {[]string{"endpoints", "--timeout", "soon"}, 2, "invalid argument"},
 	} {

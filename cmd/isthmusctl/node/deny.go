@@ -117,7 +117,7 @@ func (e env) denied(ctx context.Context, o *denyOptions) (denials, error) {
 	if err := cli.CheckOutput(o.output, "text", "json"); err != nil {
 		return nil, err
 	}
-	if o.Manifests == "" && o.Kubeconfig == "" {
+	if len(o.Manifests) == 0 && o.Kubeconfig == "" && o.Context == "" {
 		return pinnedDenials(o.bpffs)
 	}
 	snapshot, err := o.Open(ctx, e.Stderr)

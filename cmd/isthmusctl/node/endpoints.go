@@ -38,8 +38,8 @@ func (e env) endpointsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if s.output == "json" {
-				return writeJSON(e.Stdout, list)
+			if s.output == "json" || s.output == "yaml" {
+				return writeMessage(e.Stdout, s.output, list)
 			}
 			return writeEndpoints(e.Stdout, list.GetEndpoints(), s.output == "wide")
 		},
@@ -86,9 +86,12 @@ func limits(b *isthmusv1.Bandwidth) string {
 	return model.Bandwidth{Ingress: model.Limit{Rate: b.GetIngressRate()}, Egress: model.Limit{Rate: b.GetEgressRate()}}.String()
 }
 
-// writeJSON writes every field under its protobuf name, including zeros, for scripts.
-func writeJSON(out io.Writer, m proto.Message) error {
+// writeMessage writes every field under its protobuf name, including zeros, for scripts.
+func writeMessage(out io.Writer, form string, m proto.Message) error {
 	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
+	if err == nil && form == "yaml" {
+		return cli.WriteYAML(out, b)
+	}
 	if err != nil {
 		return fmt.Errorf("encode answer: %w", err)
 	}

@@ -69,8 +69,8 @@ On Windows there are no events: HNS does not report single flows.`,
 
 // request checks the flags and builds a request.
 func (s *eventFlags) request() (*isthmusv1.WatchFlowsRequest, error) {
-	if s.output == "wide" {
-		return nil, cli.Usagef(`--output "wide": give text or json`)
+	if s.output == "wide" || s.output == "yaml" {
+		return nil, cli.Usagef("--output %q: give text or json", s.output)
 	}
 	if err := s.check(); err != nil {
 		return nil, err

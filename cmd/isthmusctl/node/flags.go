@@ -24,12 +24,12 @@ func (s *shared) register(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&s.socket, "socket", socket.Default, "the agent's socket")
 	f.DurationVar(&s.timeout, "timeout", 10*time.Second, "how long to wait for the agent")
-	f.StringVarP(&s.output, "output", "o", "text", "text, wide or json")
+	f.StringVarP(&s.output, "output", "o", "text", "text, wide, json or yaml")
 }
 
 func (s *shared) check() error {
-	if !slices.Contains([]string{"text", "wide", "json"}, s.output) {
-		return cli.Usagef("--output %q: give text, wide or json", s.output)
+	if !slices.Contains([]string{"text", "wide", "json", "yaml"}, s.output) {
+		return cli.Usagef("--output %q: give text, wide, json or yaml", s.output)
 	}
 	if s.timeout <= 0 {
 		return cli.Usagef("--timeout %s: give a duration above 0", s.timeout)

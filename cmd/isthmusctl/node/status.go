@@ -34,8 +34,8 @@ func (e env) statusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if s.output == "json" {
-				err = writeJSON(e.Stdout, node)
+			if s.output == "json" || s.output == "yaml" {
+				err = writeMessage(e.Stdout, s.output, node)
 			} else {
 				err = writeStatus(e.Stdout, node, s.output == "wide")
 			}

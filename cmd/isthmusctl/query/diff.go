@@ -51,7 +51,7 @@ Exit status: 0 no verdict differs, 1 some do, 2 the command line or a manifest i
 	}
 	o.RegisterReading(c)
 	c.Flags().BoolVar(&o.Placeholders, "witnesses", true, "add placeholder pods for policies that differ and select none, to compare their effect")
-	cli.RegisterOutput(c, &o.output, "text", "json")
+	cli.RegisterOutput(c, &o.output, "text", "json", "yaml")
 	c.Flags().IntVar(&o.limit, "limit", 200, "maximum number of differences that text shows for each system; 0 means all")
 	return c
 }
@@ -73,20 +73,20 @@ func (o *diffOptions) assume(was, is *model.Objects) []string {
 }
 
 func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
-	if err := cli.CheckOutput(o.output, "text", "json"); err != nil {
+	if err := cli.CheckOutput(o.output, "text", "json", "yaml"); err != nil {
 		return err
 	}
 	if o.limit < 0 {
 		return cli.Usagef("--limit %d: give 0 or more", o.limit)
 	}
-	was, problems, err := o.ReadDir(ctx, a)
+	was, problems, err := o.Read(ctx, a)
 	if err == nil {
 		err = o.Report(e.Stderr, problems)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", a, err)
 	}
-	is, problems, err := o.ReadDir(ctx, b)
+	is, problems, err := o.Read(ctx, b)
 	if err == nil {
 		problems.Assumed = append(o.assume(&was, &is), cluster.Assumptions(complete.Place(&was, &is))...)
 		err = o.Report(e.Stderr, problems)
@@ -99,8 +99,8 @@ func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
 	e.warnCrowded(p)
 	r := compareVersions(p)
 	r.Policies = reach.Differing(was.Policies, is.Policies)
-	if o.output == "json" {
-		err = cli.EncodeJSON(e.Stdout, r)
+	if o.output == "json" || o.output == "yaml" {
+		err = cli.Encode(e.Stdout, o.output, r)
 	} else {
 		err = r.write(e.Stdout, o.limit)
 	}

@@ -44,7 +44,7 @@ func TestExactOnWindows(t *testing.T) {
 			t.Errorf("no rule of the example has %s", c)
 		}
 	}
-	s, _, err := (&cluster.Source{Manifests: "testdata/mixed"}).Load(context.Background())
+	s, _, err := (&cluster.Source{Manifests: []string{"testdata/mixed"}}).Load(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,32 +14,39 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/explain"
+	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
+	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
 // explainOptions are the flags of explain.
 type explainOptions struct {
 	cluster.Source
-	from, to string
-	protocol string
-	port     string
-	hns      []string
-	output   string
+	from, to  string
+	namespace string
+	protocol  string
+	port      string
+	hns       []string
+	output    string
 }
 
 func (e env) explainCommand() *cobra.Command {
-	o := &explainOptions{}
+	o := &explainOptions{Source: cluster.Source{WantServices: true}}
 	c := &cobra.Command{
-		Use:   "explain --from POD|IP --to POD|IP --port N",
+		Use:   "explain --from POD|IP --to POD|svc/SERVICE|IP --port N",
 		Short: "Report whether a flow is allowed, which rule decides at each end, and what would change it",
 		Long: `Report whether a new connection is allowed, and the tier, policy and rule that decide at each end. Report
 whether the node of that end enforces the rule exactly, and which single edits of a policy reverse the verdict.
 
-Ends are namespace/pod, namespace/pod@IP for one of several addresses, or an IP address. The port is a
+Ends are namespace/pod, namespace/pod@IP for one of several addresses, node:NAME or an IP address. The port is a
 number, or a name that the destination pod gives to one of its ports.
 
-Exit status: 0 allowed, 1 denied, 2 anything else.`,
+The destination may also be a Service: svc/NAMESPACE/NAME, svc/NAME in the namespace of -n or of the source, or one of its
+addresses. The answer then has a verdict for every backend. The port is one of the Service, by number or name;
+without --port the answer covers all. A headless Service translates no port.
+
+Exit status: 0 allowed (by a Service: every backend), 1 denied (any backend), 2 anything else.`,
 		Args: cli.NoArgs,
 		RunE: cli.Answering(func(c *cobra.Command, _ []string) error { return o.Complete(e.explain(c, o)) }),
 	}
@@ -48,15 +55,16 @@ Exit status: 0 allowed, 1 denied, 2 anything else.`,
 	f := c.Flags()
 	f.StringVar(&o.from, "from", "", "source of the connection")
 	f.StringVar(&o.to, "to", "", "destination of the connection")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "namespace of pods and Services that are given without one")
 	f.StringVar(&o.protocol, "protocol", "tcp", "tcp, udp, sctp, icmp, icmpv6 or a number")
 	f.StringVarP(&o.port, "port", "p", "", "destination port: a number, or a port name of the destination pod")
 	f.StringSliceVar(&o.hns, "hns", nil, "versions of HNS to check for Windows nodes (default all supported versions)")
-	cli.RegisterOutput(c, &o.output, "text", "wide", "json")
+	cli.RegisterOutput(c, &o.output, "text", "wide", "json", "yaml")
 	return c
 }
 
 func (e env) explain(c *cobra.Command, o *explainOptions) error {
-	if err := cli.CheckOutput(o.output, "text", "wide", "json"); err != nil {
+	if err := cli.CheckOutput(o.output, "text", "wide", "json", "yaml"); err != nil {
 		return err
 	}
 	if o.from == "" || o.to == "" {
@@ -70,15 +78,24 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 	if err != nil {
 		return err
 	}
+	if err := o.qualify(); err != nil {
+		return err
+	}
+	services := service.New(s, o.Services, o.EndpointSlices)
+	to, family, err := o.service(services)
+	if err != nil {
+		return fmt.Errorf("--to: %w", err)
+	}
+	if to != nil {
+		return e.explainService(c, o, s, services, to, family, versions)
+	}
 	flow, err := o.flow(s)
 	if err != nil {
 		return err
 	}
-	x := explain.Flow(s, flow, o.Services, func(pod *model.Pod, d model.Direction, remote netip.Addr) []explain.Enforcement {
-		return checkEnforcement(s, pod, d, remote, flow, versions)
-	})
-	if o.output == "json" {
-		err = cli.EncodeJSON(e.Stdout, x)
+	x := o.ask(s, flow, versions)
+	if o.output == "json" || o.output == "yaml" {
+		err = cli.Encode(e.Stdout, o.output, x)
 	} else {
 		err = writeExplanation(e.Stdout, x, o.output == "wide")
 	}
@@ -86,6 +103,13 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 		return cli.ErrNo
 	}
 	return err
+}
+
+// ask explains one flow.
+func (o *explainOptions) ask(s *model.Snapshot, flow model.Flow, versions []hns.Version) *explain.Report {
+	return explain.Flow(s, flow, o.Services, func(pod *model.Pod, d model.Direction, remote netip.Addr) []explain.Enforcement {
+		return checkEnforcement(s, pod, d, remote, flow, versions)
+	})
 }
 
 // writeExplanation prints a report as text.
@@ -101,6 +125,9 @@ func writeExplanation(out io.Writer, x *explain.Report, wide bool) error {
 	}
 	for i := range x.Sides {
 		writeSide(&b, &x.Sides[i], wide)
+	}
+	for _, n := range x.Notes {
+		fmt.Fprintf(&b, "\nnote: %s\n", n)
 	}
 	_, err := io.WriteString(out, b.String())
 	return err

@@ -39,7 +39,7 @@ status: {loadBalancer: {ingress: [{ip: 198.51.100.4}]}}
 	}
 	for _, address := range []string{"10.96.0.5", "198.51.100.4"} {
 		args[6] = address
-		if status, out, errs := ctl(args...); status != 2 || out != "" || !strings.Contains(errs, address+" is an address of Service shop/front") || !strings.Contains(errs, "shop/web") {
+		if status, out, errs := ctl(args...); status == 2 || !strings.Contains(out, "Service shop/front") || !strings.Contains(out, "shop/web") {
 			t.Errorf("to %s: exit status %d, %q, %q", address, status, out, errs)
 		}
 	}

@@ -26,7 +26,7 @@ type lintOptions struct {
 }
 
 func (e env) lintCommand() *cobra.Command {
-	o := &lintOptions{}
+	o := &lintOptions{Source: cluster.Source{WantServices: true}}
 	c := &cobra.Command{
 		Use:   "lint",
 		Short: "Report what a platform does not enforce exactly, and what looks like a mistake",
@@ -43,12 +43,12 @@ Exit status: 0 nothing found as severe as --fail-on, 1 something found, 2 anythi
 	f.StringSliceVar(&o.platforms, "platform", []string{"linux", "hns-9.5", "hns-13.3", "hns-15.5"},
 		"platforms to check: linux, linux-VERSION of the kernel, hns-VERSION")
 	f.StringVar(&o.failOn, "fail-on", "warning", "lowest severity that makes the exit status 1: error, warning, note or never")
-	cli.RegisterOutput(c, &o.output, "text", "wide", "json")
+	cli.RegisterOutput(c, &o.output, "text", "wide", "json", "yaml")
 	return c
 }
 
 func (e env) lint(ctx context.Context, o *lintOptions) error {
-	if err := cli.CheckOutput(o.output, "text", "wide", "json"); err != nil {
+	if err := cli.CheckOutput(o.output, "text", "wide", "json", "yaml"); err != nil {
 		return err
 	}
 	threshold := lint.Severity(slices.Index([]string{"note", "warning", "error", "never"}, o.failOn))
@@ -71,8 +71,8 @@ func (e env) lint(ctx context.Context, o *lintOptions) error {
 		platforms[i].Reported = platforms[i].reported(inexact)
 	}
 	r := l.Report(lintPlatforms(platforms), findings)
-	if o.output == "json" {
-		err = cli.EncodeJSON(e.Stdout, r)
+	if o.output == "json" || o.output == "yaml" {
+		err = cli.Encode(e.Stdout, o.output, r)
 	} else {
 		err = writeLint(e.Stdout, r, o.output == "wide")
 	}
@@ -87,14 +87,16 @@ func (o *lintOptions) read(ctx context.Context) (*lint.Cluster, []lint.Finding, 
 	if err := o.Check(); err != nil {
 		return nil, nil, err
 	}
-	if o.Kubeconfig != "" {
+	if o.Live() {
 		s, p, err := o.Load(ctx)
 		if err != nil {
 			return nil, nil, err
 		}
-		return lint.NewCluster(s, s, nil), findings(p), nil
+		l := lint.NewCluster(s, s, nil)
+		l.Services = o.Services
+		return l, findings(p), nil
 	}
-	objects, p, err := o.ReadDir(ctx, o.Manifests)
+	objects, p, err := o.Read(ctx, o.Manifests...)
 	if err != nil {
 		return nil, nil, err
 	}

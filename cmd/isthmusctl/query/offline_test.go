@@ -91,7 +91,7 @@ func TestOfflineErrors(t *testing.T) {
 		"two sources":       {"lint -m x --kubeconfig y", "give one of them"},
 		"no directory":      {"compile -m testdata/none", "open directory"},
 		"no kubeconfig":     {"compile --kubeconfig testdata/none", "read kubeconfig"},
-		"no API server":     {"lint --kubeconfig EMPTY/kubeconfig --timeout 300ms", "no complete answer within 300ms"},
+		"no API server":     {"lint --kubeconfig EMPTY/kubeconfig --timeout 300ms", "connection refused"},
 		"bad document":      {"matrix -m testdata/mistakes", "or skip it with --skip-bad"},
 		"bad document diff": {"diff testdata/mistakes testdata/mixed", "testdata/mistakes: all.yaml"},
 		"no end":            {"explain -m testdata/mixed --from shop/web --port 1", "give both --from and --to"},
@@ -115,7 +115,7 @@ func TestOfflineErrors(t *testing.T) {
 		"one directory":     {"diff testdata/mixed", "give two directories"},
 		"platform":          {"lint -m testdata/mixed --platform mac", "give linux, linux-6.1 or hns-13.3"},
 		"fail-on":           {"lint -m testdata/mixed --fail-on info", "give error, warning, note or never"},
-		"output":            {"diff testdata/mixed testdata/mixed -o yaml", "give one of text, json"},
+		"output":            {"diff testdata/mixed testdata/mixed -o xml", "give one of text, json, yaml"},
 		"witnesses":         {"compile --kubeconfig x --witnesses", "works with --manifests only"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -21,6 +21,8 @@ type Report struct {
 	Verdict string `json:"verdict"`
 	// Sides are the ends that decide, the source first.
 	Sides []Side `json:"sides"`
+	// Notes say what the verdict does not cover.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // End is an address and its owner.
@@ -100,6 +102,9 @@ func Flow(s *model.Snapshot, f model.Flow, services []*model.Service, enforced E
 	owners := s.Owners()
 	x := &Report{From: endOf(s, owners, f.Src), To: endOf(s, owners, f.Dst), Protocol: f.Protocol.String(), Port: f.Port,
 		Verdict: model.Allow.String(), Sides: []Side{}}
+	if f.Dst.IsPrivate() && owners.Pods[f.Dst] == nil && owners.Nodes[f.Dst] == nil && !s.PodRange(f.Dst) {
+		x.Notes = append(x.Notes, fmt.Sprintf("%s is in no known range: if it is a Service, ask about its pods", f.Dst))
+	}
 	reference := policy.NewEvaluator(s)
 	for _, side := range []struct {
 		d           model.Direction

@@ -15,7 +15,7 @@ import (
 // checks are the checks besides enforceability.
 func checks() []func(*Cluster) []Finding {
 	return []func(*Cluster) []Finding{checkSubjects, checkNamespaces, checkIgnoredRules, checkPortNames, checkPeers, checkEveryAddress,
-		checkBlocks, checkRepeated, checkPriorities, checkHiddenClients}
+		checkBlocks, checkRepeated, checkPriorities, checkHiddenClients, checkServiceAddresses}
 }
 
 // selected lists the pods that a selector matches, one for each kind.

@@ -30,6 +30,7 @@ func Kinds() []Kind {
 		nodeKind(),
 		podKind(),
 		serviceKind(),
+		endpointSliceKind(),
 		replicationControllerKind(),
 		deploymentKind(),
 		replicaSetKind(),

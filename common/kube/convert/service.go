@@ -8,12 +8,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// serviceKind is for checks of manifests only.
+// serviceKind is for queries and checks only: nodes do not need it.
 func serviceKind() Kind {
 	return Kind{Name: "Service", Versions: []string{"v1"}, Namespaced: true,
 		Read: reads(func(o *corev1.Service, s Strictness) Result {
@@ -31,6 +32,12 @@ func convertService(o *corev1.Service, s Strictness) (*model.Service, field.Erro
 	var wrong field.ErrorList
 	service.Addresses, wrong = serviceAddresses(o)
 	errs = append(errs, wrong...)
+	service.Ports, wrong = servicePorts(o)
+	errs = append(errs, wrong...)
+	service.Headless = o.Spec.ClusterIP == corev1.ClusterIPNone
+	if o.Spec.Type == corev1.ServiceTypeExternalName {
+		service.ExternalName = o.Spec.ExternalName
+	}
 	switch {
 	case o.Spec.Type == corev1.ServiceTypeNodePort, o.Spec.Type == corev1.ServiceTypeLoadBalancer:
 		service.External = string(o.Spec.Type)
@@ -42,8 +49,36 @@ func convertService(o *corev1.Service, s Strictness) (*model.Service, field.Erro
 		return service, errs
 	}
 	pods, more := selector(&metav1.LabelSelector{MatchLabels: o.Spec.Selector}, s, field.NewPath("spec", "selector"))
-	service.Pods = pods
+	service.Pods, service.Selects = pods, true
 	return service, append(errs, more...)
+}
+
+// servicePorts converts the ports. ServicePort.targetPort: "If this is not specified, the value of the 'port'
+// field is used (an identity map)".
+func servicePorts(o *corev1.Service) (all []model.ServicePort, errs field.ErrorList) {
+	for i, p := range o.Spec.Ports {
+		at := field.NewPath("spec", "ports").Index(i)
+		port := model.ServicePort{Name: p.Name}
+		var wrong *field.Error
+		if port.Protocol, wrong = servicePortProtocol(p.Protocol, at.Child("protocol")); wrong != nil {
+			errs = append(errs, wrong)
+		}
+		if port.Port, wrong = servicePortNumber(p.Port, at.Child("port")); wrong != nil {
+			errs = append(errs, wrong)
+		}
+		switch {
+		case p.TargetPort.Type == intstr.String && p.TargetPort.StrVal != "":
+			port.TargetName = p.TargetPort.StrVal
+		case p.TargetPort.Type == intstr.Int && p.TargetPort.IntVal != 0:
+			if port.Target, wrong = servicePortNumber(p.TargetPort.IntVal, at.Child("targetPort")); wrong != nil {
+				errs = append(errs, wrong)
+			}
+		default:
+			port.Target = port.Port
+		}
+		all = append(all, port)
+	}
+	return all, errs
 }
 
 // serviceAddresses returns the addresses to which clients send.

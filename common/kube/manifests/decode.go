@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -51,6 +52,9 @@ func (l *loader) take(raw []byte) {
 	l.at.Object = h.String()
 	if h.Kind == "" {
 		l.at.Object = ""
+		if isToolFile(l.at.File) {
+			return
+		}
 		l.reject(convert.Remark{Field: "kind", Detail: "missing: every document must be a Kubernetes object with apiVersion and kind"})
 		return
 	}
@@ -73,6 +77,13 @@ func (l *loader) take(raw []byte) {
 	default:
 		l.ignored[h.APIVersion+" "+h.Kind]++
 	}
+}
+
+// isToolFile reports whether a file by its name belongs to kustomize or Helm. Its documents need no kind, so one
+// without a kind is no object of Kubernetes.
+func isToolFile(name string) bool {
+	base := filepath.Base(filepath.FromSlash(name))
+	return slices.Contains([]string{"kustomization.yaml", "kustomization.yml", "Chart.yaml", "values.yaml"}, base)
 }
 
 // read converts an object of a kind and keeps it.

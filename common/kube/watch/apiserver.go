@@ -4,11 +4,13 @@ package watch
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net"
+	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -35,6 +38,13 @@ import (
 type APIConfig struct {
 	// Kubeconfig is the path of a kubeconfig file; empty inside a cluster.
 	Kubeconfig string
+	// Context is the context of the kubeconfig file; empty means its current one.
+	Context string
+	// Rules finds the kubeconfig files as kubectl does: --kubeconfig, KUBECONFIG, the file in the home
+	// directory.
+	Rules bool
+	// Optional are the kinds that are left out if the account may not read them.
+	Optional []string
 	// Dial, if set, connects to the API server.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// UserAgent identifies this program to the API server.
@@ -132,6 +142,9 @@ func NewAPIServer(cfg APIConfig, log *slog.Logger) (*APIServer, error) {
 }
 
 func restConfig(cfg APIConfig) (*rest.Config, error) {
+	if cfg.Rules {
+		return kubeconfig(cfg)
+	}
 	if cfg.Kubeconfig == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
@@ -302,7 +315,7 @@ func (a *APIServer) Refused() error {
 		f := a.feeds[kind]
 		f.mu.Lock()
 		err := f.trouble
-		if !f.refused {
+		if !f.refused || f.optional {
 			err = nil
 		}
 		f.mu.Unlock()
@@ -311,6 +324,42 @@ func (a *APIServer) Refused() error {
 		}
 	}
 	return nil
+}
+
+// Unreachable returns the error of a connection that will not succeed by waiting: nothing listens, the name is
+// not known, or the certificate is not valid. It is for callers that do not wait for a change. It returns nil if
+// there is no such error.
+func (a *APIServer) Unreachable() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, kind := range slices.Sorted(maps.Keys(a.feeds)) {
+		f := a.feeds[kind]
+		f.mu.Lock()
+		err := f.trouble
+		f.mu.Unlock()
+		if hopeless(err) {
+			return connectionError(err)
+		}
+	}
+	return nil
+}
+
+// connectionError names the API server instead of one request.
+func connectionError(err error) error {
+	at := "API server"
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+		if to, parseErr := url.Parse(u.URL); parseErr == nil {
+			at = to.Scheme + "://" + to.Host
+		}
+	}
+	return fmt.Errorf("%s: %w: check that it runs, and the server in the kubeconfig file", at, err)
+}
+
+func hopeless(err error) bool {
+	var dns *net.DNSError
+	var tlsErr *tls.CertificateVerificationError
+	return utilnet.IsConnectionRefused(err) || errors.As(err, &dns) && dns.IsNotFound || errors.As(err, &tlsErr)
 }
 
 // lost records that a kind cannot be read.
@@ -340,6 +389,7 @@ func (a *APIServer) builtinFeed(k convert.Kind) *feed {
 	}
 	return &feed{
 		kind: k, object: k.Typed, notify: a.notify, lost: a.lost, cfg: a.cfg, log: a.log,
+		optional: slices.Contains(a.cfg.Optional, k.Name),
 		list: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			return get(opts).Do(ctx).Get()
 		},

@@ -193,6 +193,7 @@ func (a *APIServer) customFeed(k convert.Kind, version string) *feed {
 	object.SetGroupVersionKind(gvr.GroupVersion().WithKind(k.Name))
 	return &feed{
 		kind: k, version: version, object: object, notify: a.notify, lost: a.lost, cfg: a.cfg, log: a.log,
+		optional: slices.Contains(a.cfg.Optional, k.Name),
 		list: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			return a.custom.Resource(gvr).List(ctx, opts)
 		},

@@ -53,6 +53,8 @@ type feed struct {
 	// trouble is why the API server cannot be read, or nil.
 	trouble error
 	refused bool // waiting does not help
+	// optional says that the kind is left out if it may not be read.
+	optional bool
 	// live is true while a watch is open and has delivered earlier events. streams is true while the
 	// initial events are incomplete; a Replace ends them.
 	live, streams bool
@@ -172,6 +174,10 @@ func (f *feed) report(ctx context.Context, verb string, err error) {
 		f.log.Warn("cannot read the API server, the last known state stays in force", "kind", f.kind.Name, "verb", verb, "err", err)
 	}
 	f.note(err, refused)
+	if refused && f.optional && !f.synced {
+		f.changes, f.complete, f.synced = nil, true, true
+		f.notify()
+	}
 }
 
 // note stores why the kind cannot be read, or that it can. The caller holds the lock.
@@ -187,6 +193,9 @@ func (f *feed) problems() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []string
+	if f.optional && f.refused {
+		return []string{convert.OneLine(fmt.Sprintf("API server: %s is left out: %v", f.kind.Name, f.trouble))}
+	}
 	if f.trouble != nil {
 		out = append(out, convert.OneLine(fmt.Sprintf("API server: %s: %v; the last known state stays in force", f.kind.Name, f.trouble)))
 	}

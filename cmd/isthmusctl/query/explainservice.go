@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package query
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
+	"github.com/isthmus-net/isthmus/common/analysis/explain"
+	"github.com/isthmus-net/isthmus/common/analysis/service"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// qualify completes the names of pods with the namespace of --namespace.
+func (o *explainOptions) qualify() error {
+	for _, end := range []*string{&o.from, &o.to} {
+		_, notAddress := netip.ParseAddr(*end)
+		if notAddress == nil || strings.ContainsAny(*end, "/:") {
+			continue
+		}
+		if o.namespace == "" {
+			return cli.Usagef("%q: give namespace/pod, or the namespace with --namespace", *end)
+		}
+		*end = o.namespace + "/" + *end
+	}
+	return nil
+}
+
+// service returns the Service that --to names, or nil if it names no Service. family is the address that
+// names it, if one does.
+func (o *explainOptions) service(all *service.Services) (s *model.Service, family netip.Addr, err error) {
+	if a, err := netip.ParseAddr(o.to); err == nil {
+		return all.At(a.Unmap()), a.Unmap(), nil
+	}
+	kind, rest, _ := strings.Cut(o.to, "/")
+	if kind != "svc" && kind != "service" && kind != "services" {
+		return nil, family, nil
+	}
+	namespace, name, ok := strings.Cut(rest, "/")
+	if !ok {
+		namespace, name = o.namespace, rest
+		if namespace == "" {
+			pod, _, _ := strings.Cut(o.from, "@")
+			namespace, _, _ = strings.Cut(pod, "/")
+			if !strings.Contains(pod, "/") {
+				return nil, family, cli.Usagef("%q: give svc/NAMESPACE/%s, or the namespace with --namespace", o.to, name)
+			}
+		}
+	}
+	if s := all.Named(namespace, name); s != nil {
+		return s, family, nil
+	}
+	known := all.Names(namespace)
+	if len(known) == 0 {
+		return nil, family, fmt.Errorf("no Service %s/%s: namespace %s has no Services that are known", namespace, name, namespace)
+	}
+	return nil, family, fmt.Errorf("no Service %s/%s: namespace %s has %s", namespace, name, namespace, cli.Shorten(known, 5))
+}
+
+// explainService answers for every backend of a Service.
+func (e env) explainService(c *cobra.Command, o *explainOptions, s *model.Snapshot, all *service.Services, to *model.Service, family netip.Addr, versions []hns.Version) error {
+	x, err := o.askService(c.Flags().Changed("protocol"), s, all, to, family, versions)
+	if err != nil {
+		return err
+	}
+	if o.output == "json" || o.output == "yaml" {
+		err = cli.Encode(e.Stdout, o.output, x)
+	} else {
+		err = writeService(e.Stdout, x, o.output == "wide")
+	}
+	if err == nil && x.Verdict == model.Deny.String() {
+		return cli.ErrNo
+	}
+	return err
+}
+
+func (o *explainOptions) askService(protocolGiven bool, s *model.Snapshot, all *service.Services, to *model.Service, family netip.Addr, versions []hns.Version) (*explain.ServiceReport, error) {
+	from, err := cluster.Addresses(s, o.from)
+	if err != nil {
+		return nil, fmt.Errorf("--from: %w", err)
+	}
+	var protocol *model.Protocol
+	if protocolGiven {
+		p, err := model.ParseProtocol(o.protocol)
+		if err != nil {
+			return nil, cli.Usagef("--protocol: %w", err)
+		}
+		protocol = &p
+	}
+	ports, err := service.Port(to, o.port, protocol)
+	if err != nil {
+		return nil, cli.Usagef("--port %q: %w", o.port, err)
+	}
+	x := explain.NewServiceReport(to)
+	for _, port := range ports {
+		backends, err := all.Backends(to, port)
+		if err != nil {
+			return nil, fmt.Errorf("--to: %w", err)
+		}
+		for _, b := range backends {
+			f := model.Flow{Protocol: port.Protocol, Port: b.Port}
+			if f.Src, f.Dst, err = cluster.SameFamily(sameAs(family, from), sameAs(family, b.Addresses), port.Protocol); err != nil {
+				return nil, fmt.Errorf("%s -> %s: %w", o.from, b.Name, err)
+			}
+			x.Add(port, o.ask(s, f, versions))
+		}
+	}
+	return x, nil
+}
+
+// sameAs returns the addresses of one family, or all if the family is not set.
+func sameAs(family netip.Addr, all []netip.Addr) (same []netip.Addr) {
+	for _, a := range all {
+		if !family.IsValid() || a.Is4() == family.Is4() {
+			same = append(same, a)
+		}
+	}
+	return same
+}
+
+// maxBackends is the number of backends that text explains in full; of more it explains the first of each
+// verdict.
+const maxBackends = 3
+
+// writeService prints a report about a Service as text.
+func writeService(out io.Writer, x *explain.ServiceReport, wide bool) error {
+	var b strings.Builder
+	at := "headless"
+	if len(x.Addresses) > 0 {
+		at = strings.Join(x.Addresses, ", ")
+	}
+	fmt.Fprintf(&b, "%s -> Service %s (%s): %s, %d of %d backends denied\n", x.From, x.Service, at, x.Verdict, x.Denied, len(x.Backends))
+	for _, one := range x.Backends {
+		fmt.Fprintf(&b, "  %-5s  %s %s %d, by port %s\n", one.Verdict, one.To, one.Protocol, one.Port, one.ServicePort)
+	}
+	shown := make(map[string]bool)
+	for _, one := range x.Backends {
+		if !wide && len(x.Backends) > maxBackends && shown[one.Verdict] {
+			continue
+		}
+		shown[one.Verdict] = true
+		b.WriteByte('\n')
+		if err := writeExplanation(&b, one.Report, wide); err != nil {
+			return err
+		}
+	}
+	if !wide && len(x.Backends) > maxBackends {
+		b.WriteString("\n(-o wide explains every backend)\n")
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"isthmusctl": main}) }
+
+// TestScripts runs what users type. Each script in testdata/script has commands, their output and their exit
+// status.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: filepath.Join("testdata", "script"),
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("HOME", e.WorkDir)
+			e.Setenv("KUBECONFIG", "")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "stub": stub, "refuse": refuse},
+	})
+}
+
+// exits runs a program and compares its exit status: exits N PROGRAM ARGS...
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits STATUS PROGRAM [ARGS]")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	status := 0
+	if err != nil {
+		if _, scanErr := fmt.Sscanf(err.Error(), "exit status %d", &status); scanErr != nil {
+			ts.Fatalf("%s: %v", args[1], err)
+		}
+	}
+	if fmt.Sprint(status) != args[0] {
+		ts.Fatalf("exit status %d, want %s", status, args[0])
+	}
+}
+
+// refuse writes a kubeconfig file that leads to a port where nothing listens: refuse FILE
+func refuse(ts *testscript.TestScript, _ bool, args []string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	ts.Check(l.Close())
+	writeKubeconfig(ts, args[0], "http://"+l.Addr().String())
+}
+
+// stub starts an API server that serves the resources in a JSON file, a map from paths to lists of objects,
+// and forbids the paths that follow: stub KUBECONFIG OBJECTS [FORBIDDEN...]
+func stub(ts *testscript.TestScript, _ bool, args []string) {
+	var lists map[string][]map[string]any
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[1])), &lists))
+	forbidden := make(map[string]bool)
+	for _, path := range args[2:] {
+		forbidden[path] = true
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		list, known := lists[r.URL.Path]
+		switch {
+		case r.URL.Path == "/readyz":
+			fmt.Fprint(w, "ok")
+		case forbidden[r.URL.Path]:
+			reply(w, http.StatusForbidden, failure(http.StatusForbidden, "Forbidden", r.URL.Path+" is forbidden"))
+		case r.URL.Path == "/apis/isthmus.dev" || r.URL.Path == "/apis/isthmus.dev/v1alpha1":
+			discovered(w, r.URL.Path)
+		case !known:
+			reply(w, http.StatusNotFound, failure(http.StatusNotFound, "NotFound", "no such resource"))
+		case r.URL.Query().Get("sendInitialEvents") == "true":
+			reply(w, http.StatusUnprocessableEntity, failure(http.StatusUnprocessableEntity, "Invalid", "sendInitialEvents is forbidden"))
+		case r.URL.Query().Get("watch") != "":
+			w.Header().Set("Content-Type", "application/json")
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		default:
+			parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+			kind := map[string]string{"pods": "PodList", "nodes": "NodeList", "namespaces": "NamespaceList", "networkpolicies": "NetworkPolicyList",
+				"denylists": "DenyListList", "services": "ServiceList", "endpointslices": "EndpointSliceList"}[parts[len(parts)-1]]
+			version := strings.Join(parts[1:len(parts)-1], "/")
+			for _, o := range list {
+				o["apiVersion"], o["kind"] = version, strings.TrimSuffix(kind, "List")
+			}
+			reply(w, http.StatusOK, map[string]any{"apiVersion": version, "kind": kind, "metadata": map[string]any{"resourceVersion": "7"}, "items": list})
+		}
+	}))
+	ts.Defer(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	writeKubeconfig(ts, args[0], server.URL)
+}
+
+func discovered(w http.ResponseWriter, path string) {
+	if strings.HasSuffix(path, "v1alpha1") {
+		reply(w, http.StatusOK, map[string]any{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "isthmus.dev/v1alpha1",
+			"resources": []any{map[string]any{"name": "denylists", "kind": "DenyList", "namespaced": false, "verbs": []string{"list", "watch"}}}})
+		return
+	}
+	version := map[string]any{"groupVersion": "isthmus.dev/v1alpha1", "version": "v1alpha1"}
+	reply(w, http.StatusOK, map[string]any{"kind": "APIGroup", "apiVersion": "v1", "name": "isthmus.dev", "versions": []any{version}, "preferredVersion": version})
+}
+
+func failure(code int, reason, message string) map[string]any {
+	return map[string]any{"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+}
+
+func reply(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+func writeKubeconfig(ts *testscript.TestScript, path, server string) {
+	ts.Check(writeFile(ts.MkAbs(path), fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: %q}}]
+contexts: [{name: stub, context: {cluster: c, user: u}}]
+users: [{name: u, user: {token: secret}}]
+current-context: stub
+`, server)))
+}
+
+func writeFile(path, text string) error { return os.WriteFile(path, []byte(text), 0o600) }

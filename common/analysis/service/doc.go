@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package service finds the backends of Services: the pods and ports to which nodes send the connections of
+// clients. Policies apply to these, not to the Service.
+//
+// It balances nothing, and it knows nothing of session affinity and traffic policies: every ready backend may
+// get a connection.
+package service

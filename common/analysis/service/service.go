@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package service
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Services are the Services of a cluster.
+type Services struct {
+	snapshot *model.Snapshot
+	all      []*model.Service
+	slices   []*model.EndpointSlice
+	owners   model.Owners
+}
+
+// New returns the Services of a cluster.
+func New(s *model.Snapshot, all []*model.Service, endpoints []*model.EndpointSlice) *Services {
+	return &Services{snapshot: s, all: all, slices: endpoints, owners: s.Owners()}
+}
+
+// Named returns a Service by its name, or nil.
+func (t *Services) Named(namespace, name string) *model.Service {
+	i := slices.IndexFunc(t.all, func(s *model.Service) bool { return s.Namespace == namespace && s.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return t.all[i]
+}
+
+// At returns the Service that an address belongs to, or nil. Addresses of pods and nodes belong to none, since
+// a node may be an external IP of a Service.
+func (t *Services) At(a netip.Addr) *model.Service {
+	if t.owners.Pods[a] != nil || t.owners.Nodes[a] != nil {
+		return nil
+	}
+	i := slices.IndexFunc(t.all, func(s *model.Service) bool { return slices.Contains(s.Addresses, a) })
+	if i < 0 {
+		return nil
+	}
+	return t.all[i]
+}
+
+// Names lists the Services of a namespace, sorted.
+func (t *Services) Names(namespace string) (names []string) {
+	for _, s := range t.all {
+		if s.Namespace == namespace {
+			names = append(names, s.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Backend is one destination of a Service: policy decides about it, and not about the Service.
+type Backend struct {
+	// Name is namespace/pod, or the address of a backend that is no known pod.
+	Name string
+	// Addresses are those of the backend, at most one for each family.
+	Addresses []netip.Addr
+	Port      uint16
+}
+
+// Port selects ports of a Service by number or name; an empty text selects all. A protocol selects those of
+// that protocol. A client of a headless Service may call any port of its pods.
+func Port(s *model.Service, text string, protocol *model.Protocol) ([]model.ServicePort, error) {
+	var found []model.ServicePort
+	var known []string
+	for _, p := range s.Ports {
+		known = append(known, portText(p))
+		if (text == "" || text == p.Name || text == fmt.Sprint(p.Port)) && (protocol == nil || *protocol == p.Protocol) {
+			found = append(found, p)
+		}
+	}
+	var n uint16
+	if _, err := fmt.Sscan(text, &n); s.Headless && text != "" && err == nil && fmt.Sprint(n) == text {
+		p := model.ServicePort{Port: n, Target: n, Protocol: model.TCP}
+		if protocol != nil {
+			p.Protocol = *protocol
+		} else if len(found) == 1 {
+			p.Protocol = found[0].Protocol
+		}
+		return []model.ServicePort{p}, nil // nothing translates the port
+	}
+	switch {
+	case len(s.Ports) == 0:
+		return nil, fmt.Errorf("Service %s/%s has no ports: give the port of its pods", s.Namespace, s.Name)
+	case len(found) == 0:
+		return nil, fmt.Errorf("Service %s/%s has no such port: it has %s", s.Namespace, s.Name, strings.Join(known, ", "))
+	}
+	return found, nil
+}
+
+func portText(p model.ServicePort) string {
+	text := fmt.Sprintf("%s %d", p.Protocol, p.Port)
+	if p.Name != "" {
+		text += " (" + p.Name + ")"
+	}
+	return text
+}
+
+// Backends lists where nodes send connections to a port of a Service, sorted by name. They are the ready
+// endpoints of its EndpointSlices or, if there are none, the pods that it selects.
+func (t *Services) Backends(s *model.Service, port model.ServicePort) ([]Backend, error) {
+	if s.ExternalName != "" {
+		return nil, fmt.Errorf("Service %s/%s has type ExternalName: DNS leads to %s, ask about an address of that", s.Namespace, s.Name, s.ExternalName)
+	}
+	found, sliced := t.sliced(s, port)
+	if !sliced {
+		if !s.Selects {
+			return nil, fmt.Errorf("Service %s/%s has no selector and no EndpointSlice: its backends are not known", s.Namespace, s.Name)
+		}
+		found = t.selected(s, port)
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("Service %s/%s has no backend for %s: no ready pod matches its selector and has the target port", s.Namespace, s.Name, portText(port))
+	}
+	slices.SortFunc(found, func(a, b Backend) int { return strings.Compare(a.Name, b.Name) })
+	return found, nil
+}
+
+// sliced returns the backends of the EndpointSlices, and whether there are slices.
+func (t *Services) sliced(s *model.Service, port model.ServicePort) (found []Backend, ok bool) {
+	at := make(map[string]int)
+	for _, e := range t.slices {
+		if e.Namespace != s.Namespace || e.Service != s.Name {
+			continue
+		}
+		ok = true
+		target := port.Port
+		if slices.Contains(s.Ports, port) { // not a number that a client of a headless Service calls
+			i := slices.IndexFunc(e.Ports, func(p model.NamedPort) bool { return p.Name == port.Name && p.Protocol == port.Protocol })
+			if i < 0 {
+				continue
+			}
+			target = e.Ports[i].Port
+		}
+		for _, a := range e.Addresses {
+			name := a.String()
+			if pod := t.owners.Pods[a]; pod != nil {
+				name = pod.PodID.String()
+			}
+			if i, known := at[fmt.Sprint(name, target)]; known { // its other family
+				found[i].Addresses = append(found[i].Addresses, a)
+				continue
+			}
+			at[fmt.Sprint(name, target)] = len(found)
+			found = append(found, Backend{Name: name, Addresses: []netip.Addr{a}, Port: target})
+		}
+	}
+	return found, ok
+}
+
+// selected returns the pods that the Service selects and that have the target port.
+func (t *Services) selected(s *model.Service, port model.ServicePort) (found []Backend) {
+	for id, p := range t.snapshot.Pods.All() {
+		if id.Namespace != s.Namespace || p.Finished || !s.Pods.Matches(p.Labels) {
+			continue
+		}
+		target := port.Target
+		if port.TargetName != "" {
+			named := p.Resolve(port.TargetName, port.Protocol)
+			if len(named) == 0 {
+				continue
+			}
+			target = named[0].Port
+		}
+		addresses := p.IPs
+		if n, ok := t.snapshot.Nodes.Get(p.Node); ok && p.HostNetwork && len(addresses) == 0 {
+			addresses = n.Addresses
+		}
+		if len(addresses) > 0 {
+			found = append(found, Backend{Name: id.String(), Addresses: addresses, Port: target})
+		}
+	}
+	return found
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"fmt"
+	"os"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// DefaultKubeconfig reports whether kubectl would find a kubeconfig file without flags: one that KUBECONFIG
+// names, or the one in the home directory.
+func DefaultKubeconfig() bool {
+	for _, path := range clientcmd.NewDefaultClientConfigLoadingRules().Precedence {
+		if _, err := os.Stat(path); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// kubeconfig reads credentials as kubectl does.
+func kubeconfig(cfg APIConfig) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = cfg.Kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: cfg.Context}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if err != nil && cfg.Kubeconfig != "" {
+		return nil, fmt.Errorf("read kubeconfig %s: %w", cfg.Kubeconfig, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	return config, nil
+}
