@@ -212,8 +212,8 @@ fuzz-path: ## Random sequences of packets through the programs, compared with a 
 	@$(run) fuzz-path
 
 .PHONY: demo
-demo: deps ## A cluster of two Linux nodes and a Windows node on this machine (needs root; MANIFESTS=dir KEEP=1 WINE=0)
-	@$(go) run ./test/cluster/demo -manifests "$(MANIFESTS)" $(if $(KEEP),-keep) $(if $(filter 0,$(WINE)),-no-wine)
+demo: deps ## A cluster of two Linux nodes and a Windows node on this machine (needs root; MANIFESTS=dir KEEP=1 WINE=0 OVERLAY=1)
+	@$(go) run ./test/cluster/demo -manifests "$(MANIFESTS)" $(if $(KEEP),-keep) $(if $(filter 0,$(WINE)),-no-wine) $(if $(OVERLAY),-overlay)
 
 .PHONY: demo-stop
 demo-stop: ## Remove a demo that was left running with KEEP=1

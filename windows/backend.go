@@ -49,6 +49,7 @@ type Backend struct {
 	network string     // id
 	meter   meter
 	modes   []dataplane.PathMode
+	facts   []string
 }
 
 var (
@@ -179,7 +180,7 @@ func (b *Backend) Counters(ctx context.Context) (dataplane.Counters, error) {
 		b.mu.Unlock()
 	}
 	b.mu.Lock()
-	c := dataplane.Counters{PathModes: slices.Clip(b.modes), Drops: map[string]uint64{
+	c := dataplane.Counters{PathModes: slices.Clip(b.modes), Facts: slices.Clip(b.facts), Drops: map[string]uint64{
 		"hns ingress": b.meter.sum.DroppedIn,
 		"hns egress":  b.meter.sum.DroppedOut,
 	}}

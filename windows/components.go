@@ -9,15 +9,27 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/denylist"
 	"github.com/isthmus-net/isthmus/windows/fabric"
+	"github.com/isthmus-net/isthmus/windows/hostfabric"
 )
 
 // makeComponents creates the components of a node. Host ports and bandwidth limits are not among them: they
 // are policies of the endpoint itself, so AddEndpoint writes them.
 func (b *Backend) makeComponents() {
-	host := dataplane.Host{Log: b.log, Step: b.config.Step, Repaired: func() {}} // the agent counts repairs
-	b.fabric = fabric.New(fabric.Config{Overlay: b.config.Mode == Overlay, VNI: b.config.VNI, PodCIDRs: b.config.PodCIDRs,
+	host := dataplane.Host{Log: b.log, Step: b.config.Step, Repaired: func() {}} // the agent counts repairs of objects of HNS
+	b.fabric = fabric.New(fabric.Config{Overlay: b.config.Mode == Overlay, Mode: b.config.Fabric, VNI: b.config.VNI, PodCIDRs: b.config.PodCIDRs,
 		NodeAddresses: b.config.NodeAddresses, MTU: underlayMTU, Find: b.findNetwork}, b.hns, host)
 	b.components = dataplane.Components{b.fabric, denylist.DenyList{}}
+	if b.config.Stack == nil {
+		return
+	}
+	cfg := hostfabric.Config{Mode: b.config.Fabric, Overlay: b.config.Mode == Overlay, PodCIDRs: b.config.PodCIDRs,
+		File: b.config.ForwardingFile, Stack: b.config.Stack}
+	if b.config.Mode == L2Bridge {
+		for _, p := range b.config.PodCIDRs {
+			cfg.Gateways = append(cfg.Gateways, hostAddress(p))
+		}
+	}
+	b.components = append(b.components, hostfabric.New(cfg, host))
 }
 
 // applyComponents applies a State to the components.
@@ -26,12 +38,12 @@ func (b *Backend) applyComponents(ctx context.Context, s *model.State) ([]model.
 	return b.components.Apply(ctx, s, b.Features())
 }
 
-// noteModes records the modes of the components, for Counters.
+// noteModes records the modes of the components and what they say, for Counters.
 func (b *Backend) noteModes() {
-	modes := b.components.PathModes()
+	modes, facts := b.components.PathModes(), b.components.Facts()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.modes = modes
+	b.modes, b.facts = modes, facts
 }
 
 // NodeInfo implements dataplane.Announcer.

@@ -78,6 +78,13 @@ type Config struct {
 	NetworkWait time.Duration
 	// ConnectWait is how long an attached endpoint may stay unconnected before it is reported.
 	ConnectWait time.Duration
+	// Fabric says who connects pods of an L2Bridge network to other nodes: Auto and Routes let the host
+	// route, None leaves that to other programs. hostfabric.Config tells the difference.
+	Fabric fabric.Mode
+	// Stack is the IP stack of the host; nil leaves its routes and forwarding alone. ForwardingFile remembers
+	// what was turned on.
+	Stack          hostroute.Stack
+	ForwardingFile string
 	// HostRoutes, if set, restores routes of the host after the network is created.
 	HostRoutes *hostroute.Keeper
 	// Sets selects whether the addresses of pods are in sets or in the ACLs.
@@ -97,6 +104,9 @@ func (c Config) Defaults() Config {
 	}
 	if c.Mode == "" {
 		c.Mode = L2Bridge
+	}
+	if c.Fabric == "" {
+		c.Fabric = fabric.Auto
 	}
 	if c.VNI == 0 && c.Mode == Overlay {
 		c.VNI = minVNI
@@ -134,6 +144,12 @@ func (c Config) Validate() error {
 	}
 	if c.Mode == Overlay && (c.VNI < minVNI || c.VNI > fabric.MaxWindowsVNI) {
 		bad("vni %d: Windows supports %d to %d", c.VNI, minVNI, fabric.MaxWindowsVNI)
+	}
+	if c.Mode == L2Bridge && (!c.Fabric.Valid() || c.Fabric == fabric.VXLAN) {
+		bad("fabric %q: l2bridge supports auto, routes and none; tunnels need overlay", c.Fabric)
+	}
+	if c.Stack != nil && c.ForwardingFile == "" {
+		bad("forwarding file: is needed to restore forwarding at uninstallation")
 	}
 	if c.Sets != SetsAuto && c.Sets != SetsOn && c.Sets != SetsOff {
 		bad("sets %q: want auto, on or off", c.Sets)

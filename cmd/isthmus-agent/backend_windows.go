@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hostfabric"
 	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
@@ -29,7 +31,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		if err != nil {
 			return err
 		}
-		return windows.Remove(ctx, client, o.hnsNetwork, o.hnsTimeout)
+		return errors.Join(hostfabric.Remove(hostroute.System{}, forwardingFile(o)), windows.Remove(ctx, client, o.hnsNetwork, o.hnsTimeout))
 	}
 	calls := windows.NewCallMetrics()
 	return opener{remove: remove, metrics: []prometheus.Collector{calls}, needsNode: true, timeout: 2 * o.hnsTimeout, open: func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
@@ -46,12 +48,16 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 			log.Warn("list addresses of the host; only those of the Node object reach all pods", "err", err)
 		}
 		c.ServiceCIDRs, c.OutboundNATExceptions = o.services, slices.Concat(o.cluster, o.services)
+		c.Fabric, c.Stack, c.ForwardingFile = o.fabric.Mode, hostroute.System{}, forwardingFile(o)
 		c.HostRoutes = hostroute.Keep(hostroute.System{}, filepath.Join(o.stateDir, "host-routes.json"), o.hostRoutes)
 		// Without exceptions pod traffic between nodes would be masqueraded.
 		c.NoOutboundNAT = len(o.cluster) == 0
 		return windows.New(ctx, c, client, log)
 	}}
 }
+
+// forwardingFile returns where the agent notes the forwarding flags that it turned on.
+func forwardingFile(o *options) string { return filepath.Join(o.stateDir, "host-forwarding.json") }
 
 // hostAddresses lists the addresses of the host that its programs may use to reach pods.
 func hostAddresses() ([]netip.Addr, error) {

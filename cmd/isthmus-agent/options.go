@@ -46,10 +46,10 @@ type options struct {
 
 	reservedPorts []string
 
-	bpffs      string         // Linux
-	uplink     string         // Linux
-	fabric     fabric.Config  // Linux; of Windows the VNI and the port
-	fabricMode string         // Linux
+	bpffs      string        // Linux
+	uplink     string        // Linux
+	fabric     fabric.Config // Linux; of Windows the mode, the VNI and the port
+	fabricMode string
 	forwarding string         // Linux
 	fromNode   string         // Linux
 	exceptions []string       // Linux
@@ -91,7 +91,7 @@ var reports = []string{"conditions", "events", "node", reportNone}
 var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
 		"flow-events", "flow-event-rate", "flow-event-burst", "log-denied-flows",
-		"fabric", "forwarding", "host-ports-from-node", "masquerade", "masquerade-exception"}
+		"forwarding", "host-ports-from-node", "masquerade", "masquerade-exception"}
 	windowsOnly = []string{"hns-network", "hns-mode", "hns-sets", "hns-timeout", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
 )
 
@@ -114,7 +114,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	o.registerNode(f)
 	o.registerCNI(f)
 	o.flows.register(f)
-	f.StringVar(&o.fabricMode, "fabric", string(o.fabric.Mode), "Linux: connectivity to pods of other nodes: auto (routes on the segment, VXLAN beyond), routes, vxlan, or none")
+	f.StringVar(&o.fabricMode, "fabric", string(o.fabric.Mode), "connectivity to pods of other nodes: auto (routes on the segment, beyond it VXLAN on Linux), routes (routers of the network know the rest), vxlan (Linux, and --hns-mode=overlay), or none")
 	f.StringVar(&o.forwarding, "forwarding", "direct", "Linux: forwarding of packets between pods of different nodes: direct (eBPF fast path that bypasses the host stack and netfilter where possible), or stack")
 	f.StringVar(&o.fromNode, "host-ports-from-node", "all", "Linux: the node's own connections to host ports that are forwarded to pods: all, loopback (those to 127.0.0.0/8), or none")
 	f.Uint32Var(&o.fabric.VNI, "vni", o.fabric.VNI, "VXLAN network identifier, the same on all nodes; Windows supports 4096 to 65535")
@@ -255,8 +255,8 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	if err := o.fabric.Validate(); err != nil {
 		errs = append(errs, err)
 	}
-	if goos == "windows" && o.hnsMode == "overlay" {
-		errs = append(errs, o.fabric.ValidateForWindows())
+	if goos == "windows" {
+		errs = append(errs, o.checkWindowsFabric())
 	}
 	return errors.Join(append(errs, o.checkNode(f, goos))...)
 }
@@ -290,6 +290,20 @@ func (o *options) readAddresses() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// checkWindowsFabric reports which flags about other nodes do not fit the kind of HNS network.
+func (o *options) checkWindowsFabric() error {
+	overlay := o.hnsMode == "overlay"
+	switch {
+	case overlay && o.fabric.Mode != fabric.Auto && o.fabric.Mode != fabric.VXLAN:
+		return fmt.Errorf("--fabric %s: overlay networks of HNS are tunnels: give auto or vxlan, or use --hns-mode=l2bridge", o.fabric.Mode)
+	case overlay:
+		return o.fabric.ValidateForWindows()
+	case o.fabric.Mode == fabric.VXLAN:
+		return errors.New("--fabric vxlan: l2bridge networks have no tunnels: give auto, routes or none, or use --hns-mode=overlay")
+	}
+	return nil
 }
 
 // checkNode reports everything that is wrong with the flags of registerNode and registerCNI, and with flags

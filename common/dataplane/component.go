@@ -19,7 +19,7 @@ import (
 //
 // A component owns the objects of the system that it creates. It reads its own section of a State. Its
 // methods are idempotent: repeated after a crash, they complete the missing parts. A component that also
-// does something else implements Auditor, Repairer, Counter or EndpointObserver.
+// does something else implements Auditor, Repairer, Counter, Describer or EndpointObserver.
 type Component interface {
 	// Apply takes the component from its present state to its section of the State. It returns the entries
 	// that are not enforced as written, without OS and Platform. An error makes Apply of the
@@ -52,6 +52,12 @@ type Repairer interface {
 type Counter interface {
 	// Count adds them. Any goroutine may call it.
 	Count(c *Counters) error
+}
+
+// Describer is a Component with more to say about its work than PathModes.
+type Describer interface {
+	// Facts returns lines for administrators, each as "subject: statement".
+	Facts() []string
 }
 
 // EndpointObserver is a Component with objects of single attachments.
@@ -110,6 +116,16 @@ func (cs Components) Problems() (all []string) {
 func (cs Components) PathModes() (all []PathMode) {
 	for _, c := range cs {
 		all = append(all, c.PathModes()...)
+	}
+	return all
+}
+
+// Facts returns the lines of every Describer.
+func (cs Components) Facts() (all []string) {
+	for _, c := range cs {
+		if d, ok := c.(Describer); ok {
+			all = append(all, d.Facts()...)
+		}
 	}
 	return all
 }

@@ -163,6 +163,8 @@ type Counters struct {
 	Events EventCounts
 	// PathModes are the modes of the parts of the data path on this node.
 	PathModes []PathMode
+	// Facts are lines about the data path for administrators, each as "subject: statement".
+	Facts []string
 }
 
 // PathMode is the mode of a part of the data path. Part and Mode are each one of a few words.

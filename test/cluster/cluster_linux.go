@@ -121,8 +121,8 @@ func (c *Cluster) families(all []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(all, func(p netip.Prefix) bool { return c.cfg.IPv6Only && p.Addr().Is4() })
 }
 
-// connectPeers gives the rest of the world, and hosts of Windows nodes, whose
-// agents make none for them, the routes to pods. Agents on Linux make theirs.
+// connectPeers gives the rest of the world routes to pods, by the nodes that have
+// them. What nodes need, their agents make.
 func (c *Cluster) connectPeers() error {
 	for _, n := range c.Nodes {
 		if n.OS == model.Windows && c.cfg.Overlay {
@@ -130,17 +130,6 @@ func (c *Cluster) connectPeers() error {
 		}
 		if err := c.fabric.reach(n); err != nil {
 			return err
-		}
-		if n.OS != model.Windows {
-			continue
-		}
-		for _, other := range c.Nodes {
-			if other == n || other.segment != n.segment {
-				continue // the router knows the others
-			}
-			if err := n.NS.Do(func() error { return routesTo(other.Addresses(), other.PodCIDRs) }); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

@@ -12,7 +12,9 @@ import (
 )
 
 // fabric is the network between the nodes: a namespace with a bridge for each
-// segment. It is the router between them, and also the rest of the world.
+// segment. It is the router between them, and also the rest of the world. As a
+// router it knows the segments only: packets between pods arrive by what agents
+// make, or not at all. What it sends itself is for the nodes that have the pods.
 type fabric struct {
 	ns       *netns.NS
 	segments int
@@ -53,7 +55,25 @@ func (f *fabric) build() error {
 			return err
 		}
 	}
+	if err := ownPackets(); err != nil {
+		return fmt.Errorf("set routing rules of the world: %w", err)
+	}
 	return netns.Forward()
+}
+
+// worldTable has the routes of packets that the fabric's namespace sends itself,
+// not of those that it forwards.
+const worldTable = 7500
+
+func ownPackets() error {
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		r := netlink.NewRule()
+		r.Family, r.IifName, r.Table, r.Priority = family, "lo", worldTable, worldTable
+		if err := netlink.RuleAdd(r); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // connect gives a node's namespace an interface eth0 on the fabric. Emulated
@@ -86,7 +106,7 @@ func (n *Node) defaults() error {
 	return nil
 }
 
-// reach routes a node's pods by the node's address.
+// reach lets the rest of the world send to a node's pods by the node's address.
 func (f *fabric) reach(n *Node) error {
 	return f.ns.Do(func() error { return routesTo(n.Addresses(), n.PodCIDRs) })
 }
@@ -95,7 +115,7 @@ func routesTo(via []netip.Addr, cidrs []netip.Prefix) error {
 	for _, c := range cidrs {
 		for _, a := range via {
 			if a.Is6() == c.Addr().Is6() {
-				if err := netns.Route(c, a); err != nil {
+				if err := worldRoute(c, a); err != nil {
 					return err
 				}
 			}
@@ -109,4 +129,11 @@ func anywhere(like netip.Addr) netip.Prefix {
 		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 	}
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+}
+
+func worldRoute(to netip.Prefix, via netip.Addr) error {
+	if err := netlink.RouteReplace(&netlink.Route{Dst: netipx.PrefixIPNet(to), Gw: via.AsSlice(), Table: worldTable}); err != nil {
+		return fmt.Errorf("set route to %s via %s: %w", to, via, err)
+	}
+	return nil
 }

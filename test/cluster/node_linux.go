@@ -90,10 +90,9 @@ func (n *Node) prepare() error {
 	if err := n.cluster.fabric.connect(n); err != nil {
 		return err
 	}
-	if n.OS == model.Windows { // it routes for its pods, as the host does on a bridged network
-		return n.NS.Do(netns.Forward)
-	}
-	return nil
+	// A namespace may begin with what this machine has. A host of Windows does not
+	// forward, nor one of Linux, before an agent turns it on.
+	return n.NS.Do(netns.StopForwarding)
 }
 
 // hardware is the MAC address of a Windows node's adapter.

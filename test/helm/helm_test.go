@@ -129,6 +129,7 @@ func TestValues(t *testing.T) {
 		"agent.mtu=1400":           "- --mtu=1400\n",
 		"agent.uplink=eth1":        "- --uplink=eth1\n",
 		"fabric.mode=vxlan":        "- --fabric=vxlan\n",
+		"fabric.mode=none":         "- --hns-mode=l2bridge\n            - --fabric=none\n",
 		"fabric.vni=1000000":       "- --vni=1000000\n",
 		"fabric.masquerade=false":  "- --masquerade=false\n",
 		"fabric.masqueradeExceptions={10.0.0.0/8,fd00::/8}":                         "- --masquerade-exception=10.0.0.0/8\n            - --masquerade-exception=fd00::/8\n",

@@ -124,6 +124,12 @@ func Route(to netip.Prefix, via netip.Addr) error {
 // Forward makes the namespace forward packets of both IP versions.
 func Forward() error { return setSysctls("1", "ipv4/ip_forward", "ipv6/conf/all/forwarding") }
 
+// StopForwarding makes the namespace, and interfaces that are created later, forward no packets. A new
+// namespace has the IPv4 settings of the machine's.
+func StopForwarding() error {
+	return setSysctls("0", "ipv4/ip_forward", "ipv6/conf/all/forwarding", "ipv4/conf/default/forwarding", "ipv6/conf/default/forwarding")
+}
+
 // TrustAddresses makes interfaces that are created later use their addresses at once. During
 // duplicate address detection of a link-local address, one or two seconds after a link is up, a
 // router does not resolve neighbours. Nodes that joined a cluster are past that.

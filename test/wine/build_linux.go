@@ -19,6 +19,7 @@ var libraries = map[string][]string{
 	"computenetwork":   {"-lws2_32", "-lole32"},
 	"vmcompute":        {"-lws2_32", "-lole32"},
 	"bcryptprimitives": {"-ladvapi32"},
+	"iphlpapi-more":    {"-lws2_32", "-lole32"},
 }
 
 // Missing says what has to be installed; empty if nothing.

@@ -77,6 +77,9 @@ func outside(t *testing.T, m *Machine, addresses ...string) *netns.NS {
 		all = append(all, netip.MustParsePrefix(a+"/32"))
 	}
 	if err := m.NS.Do(func() error {
+		if err := netns.StopForwarding(); err != nil { // the agent turns it on
+			return err
+		}
 		if err := netns.AddAddresses("uplink", netip.PrefixFrom(node, 24)); err != nil {
 			return err
 		}
@@ -85,7 +88,7 @@ func outside(t *testing.T, m *Machine, addresses ...string) *netns.NS {
 				return err
 			}
 		}
-		return netns.Forward()
+		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}

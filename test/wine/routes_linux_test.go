@@ -4,17 +4,37 @@ package wine
 
 import (
 	"context"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// TestHostRoutes reads the routing table of a host with the API of Windows. Wine
-// has no call that adds routes.
+// TestHostRoutes reads and changes the routing table and the forwarding flags of a
+// host with the API of Windows, by iphlpapi-more.dll: Wine's own cannot write.
 func TestHostRoutes(t *testing.T) {
 	m := machine(t)
 	logs(t, m)
 	outside(t, m, "169.254.169.254")
+	if err := m.NS.Do(func() error {
+		l, err := netlink.LinkByName("uplink")
+		if err != nil {
+			return err
+		}
+		return netlink.AddrAdd(l, &netlink.Addr{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("fd00:2::13/64")), Flags: unix.IFA_F_NODAD})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.StartEmulator(hns.Server2022); err != nil {
+		t.Fatal(err)
+	}
+	defer m.StopEmulator()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	exe := m.File("hostroute.test.exe")
@@ -26,5 +46,12 @@ func TestHostRoutes(t *testing.T) {
 	out, err := m.Output(cmd)
 	if err != nil || !strings.Contains(out, "192.0.2.14") {
 		t.Errorf("%v\n%s", err, out)
+	}
+	for to, via := range map[string]string{"198.51.100.0/24": "192.0.2.14", "fd00:9::/64": "fd00:2::14"} {
+		cmd := m.Command(ctx, exe, "-test.v", "-test.run", "^TestSystemWrites$")
+		cmd.Env = append(cmd.Env, "ISTHMUS_WRITE="+to, "ISTHMUS_VIA="+via)
+		if out, err := m.Output(cmd); err != nil || !strings.Contains(out, "--- PASS: TestSystemWrites") {
+			t.Errorf("%s: %v\n%s", to, err, out)
+		}
 	}
 }

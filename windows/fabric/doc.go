@@ -5,5 +5,5 @@
 // tunnel endpoint, which HNS chooses.
 //
 // It is a dataplane.Component and reads the section Fabric of a State. It does not create the network, and
-// does not program the host's own routes, which an L2Bridge network needs.
+// does not program the host's own routes, which an L2Bridge network needs: package hostfabric does.
 package fabric

@@ -26,7 +26,9 @@ type HNS interface {
 // Config describes an overlay network.
 type Config struct {
 	// Overlay is false for an L2Bridge network, which has no routes of its own.
-	Overlay       bool
+	Overlay bool
+	// Mode is that of an L2Bridge network's host: None if other programs connect its pods.
+	Mode          fabric.Mode
 	VNI           uint32
 	PodCIDRs      []netip.Prefix
 	NodeAddresses []netip.Addr

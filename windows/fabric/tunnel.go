@@ -22,6 +22,9 @@ func (f *Fabric) Observe(n *hns.Network) {
 	f.network = n
 	if !f.cfg.Overlay {
 		f.nodeInfo = model.NodeInfo{Fabric: string(fabric.Routes)}
+		if f.cfg.Mode == fabric.None {
+			f.nodeInfo.Fabric = string(fabric.None)
+		}
 		return
 	}
 	said := model.NodeInfo{Fabric: string(fabric.VXLAN)}

@@ -15,7 +15,7 @@ import (
 type Table interface {
 	// Routes lists the routes of both families.
 	Routes() ([]Route, error)
-	// Add adds a route until the host restarts. An existing route is not an error.
+	// Add adds a route until the host restarts, with the protocol NetMgmt. An existing route is not an error.
 	Add(Route) error
 }
 

@@ -18,7 +18,12 @@ type Route struct {
 	// Interface is the index of the interface.
 	Interface uint32 `json:"interface"`
 	Metric    uint32 `json:"metric"`
+	// Protocol is the MIB_IPFORWARD_PROTO of the route: which kind of program added it. Add ignores it.
+	Protocol uint32 `json:"protocol,omitempty"`
 }
+
+// NetMgmt is the protocol of routes that a program added (MIB_IPPROTO_NETMGMT).
+const NetMgmt = 3
 
 func (r Route) onLink() bool { return r.NextHop.IsUnspecified() }
 

@@ -14,7 +14,7 @@ import (
 )
 
 func route(to, hop string, index, metric uint32) Route {
-	return Route{netip.MustParsePrefix(to), netip.MustParseAddr(hop), index, metric}
+	return Route{Destination: netip.MustParsePrefix(to), NextHop: netip.MustParseAddr(hop), Interface: index, Metric: metric}
 }
 
 const metadata = "169.254.169.254/32"

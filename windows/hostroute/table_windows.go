@@ -5,20 +5,26 @@ package hostroute
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
 )
 
-// System is the routing table of this host, through the IP Helper API.
+// System is the IP stack of this host, through the IP Helper API.
 type System struct{}
 
-// iphlpapi.dll has both procedures since Windows Vista.
+var _ Stack = System{}
+
+// iphlpapi.dll has all procedures since Windows Vista.
 var (
-	iphlpapi   = windows.NewLazySystemDLL("iphlpapi.dll")
-	initialize = iphlpapi.NewProc("InitializeIpForwardEntry")
-	create     = iphlpapi.NewProc("CreateIpForwardEntry2")
+	iphlpapi     = windows.NewLazySystemDLL("iphlpapi.dll")
+	initialize   = iphlpapi.NewProc("InitializeIpForwardEntry")
+	create       = iphlpapi.NewProc("CreateIpForwardEntry2")
+	remove       = iphlpapi.NewProc("DeleteIpForwardEntry2")
+	getInterface = iphlpapi.NewProc("GetIpInterfaceEntry")
+	setInterface = iphlpapi.NewProc("SetIpInterfaceEntry")
 )
 
 // Routes implements Table by GetIpForwardTable2.
@@ -35,28 +41,114 @@ func (System) Routes() ([]Route, error) {
 			continue
 		}
 		p := netip.PrefixFrom(to, int(row.DestinationPrefix.PrefixLength))
-		list = append(list, Route{Destination: p, NextHop: hop, Interface: row.InterfaceIndex, Metric: row.Metric})
+		list = append(list, Route{Destination: p, NextHop: hop, Interface: row.InterfaceIndex, Metric: row.Metric, Protocol: row.Protocol})
 	}
 	return list, nil
 }
 
 // Add implements Table by CreateIpForwardEntry2.
 func (System) Add(r Route) error {
-	for _, p := range []*windows.LazyProc{initialize, create} {
-		if err := p.Find(); err != nil {
-			return err
-		}
+	row, err := rowOf(r)
+	if err != nil {
+		return err
 	}
-	var row windows.MibIpForwardRow2
-	_, _, _ = initialize.Call(uintptr(unsafe.Pointer(&row))) // has no result
+	if err := call(create, unsafe.Pointer(row)); err != nil && !errors.Is(err, windows.ERROR_OBJECT_ALREADY_EXISTS) {
+		return err
+	}
+	return nil
+}
+
+// Remove implements Stack by DeleteIpForwardEntry2.
+func (System) Remove(r Route) error {
+	row, err := rowOf(r)
+	if err != nil {
+		return err
+	}
+	if err := call(remove, unsafe.Pointer(row)); err != nil && !errors.Is(err, windows.ERROR_NOT_FOUND) {
+		return err
+	}
+	return nil
+}
+
+// Interfaces implements Stack by GetAdaptersAddresses and GetIpInterfaceEntry.
+func (System) Interfaces() ([]Interface, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	var list []Interface
+	for _, n := range all {
+		i := Interface{Index: uint32(n.Index), Name: n.Name, MTU: n.MTU}
+		addresses, err := n.Addrs()
+		if err != nil {
+			return nil, fmt.Errorf("list the addresses of interface %q: %w", n.Name, err)
+		}
+		for _, a := range addresses {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				i.Addresses = append(i.Addresses, p)
+			}
+		}
+		for _, family := range []Family{IPv4, IPv6} {
+			row, err := interfaceRow(i.Index, family)
+			if errors.Is(err, windows.ERROR_NOT_FOUND) || errors.Is(err, windows.ERROR_FILE_NOT_FOUND) {
+				continue // the interface does not have the family
+			}
+			if err != nil {
+				return nil, fmt.Errorf("read interface %q: %w", n.Name, err)
+			}
+			i.Forwarding[family] = row.ForwardingEnabled != 0
+		}
+		list = append(list, i)
+	}
+	return list, nil
+}
+
+// SetForwarding implements Stack by SetIpInterfaceEntry.
+func (System) SetForwarding(index uint32, family Family, on bool) error {
+	row, err := interfaceRow(index, family)
+	if err != nil {
+		return err
+	}
+	row.ForwardingEnabled = 0
+	if on {
+		row.ForwardingEnabled = 1
+	}
+	if family == IPv4 {
+		row.SitePrefixLength = 0 // SetIpInterfaceEntry rejects another value, which GetIpInterfaceEntry may return
+	}
+	return call(setInterface, unsafe.Pointer(row))
+}
+
+func interfaceRow(index uint32, family Family) (*windows.MibIpInterfaceRow, error) {
+	row := &windows.MibIpInterfaceRow{InterfaceIndex: index, Family: windows.AF_INET}
+	if family == IPv6 {
+		row.Family = windows.AF_INET6
+	}
+	return row, call(getInterface, unsafe.Pointer(row))
+}
+
+// rowOf returns the row of a route as CreateIpForwardEntry2 and DeleteIpForwardEntry2 take it.
+func rowOf(r Route) (*windows.MibIpForwardRow2, error) {
+	if err := initialize.Find(); err != nil {
+		return nil, err
+	}
+	row := new(windows.MibIpForwardRow2)
+	_, _, _ = initialize.Call(uintptr(unsafe.Pointer(row))) // has no result
 	row.InterfaceIndex, row.Metric = r.Interface, r.Metric
-	row.Protocol = windows.MIB_IPPROTO_NETMGMT
+	row.Protocol = NetMgmt
 	row.DestinationPrefix.PrefixLength = uint8(r.Destination.Bits())
 	put(&row.DestinationPrefix.Prefix, r.Destination.Addr())
 	put(&row.NextHop, r.NextHop)
-	code, _, _ := create.Call(uintptr(unsafe.Pointer(&row)))
-	if err := windows.Errno(code); err != 0 && !errors.Is(err, windows.ERROR_OBJECT_ALREADY_EXISTS) {
-		return fmt.Errorf("CreateIpForwardEntry2: %w", err)
+	return row, nil
+}
+
+// call calls a procedure that takes one row and returns an error code.
+func call(p *windows.LazyProc, row unsafe.Pointer) error {
+	if err := p.Find(); err != nil {
+		return err
+	}
+	if code, _, _ := p.Call(uintptr(row)); code != 0 {
+		return fmt.Errorf("%s: %w", p.Name, windows.Errno(code))
 	}
 	return nil
 }

@@ -99,6 +99,7 @@ func (n *node) fill() {
 	var c dataplane.Counters
 	c.Verdicts = [2][2]uint64{{1, 2}, {3, 4}}
 	c.PathModes = []dataplane.PathMode{{Part: "pods", Mode: "tcx", Count: 1}, {Part: "pods", Mode: "clsact", Count: 1}, {Part: "other_nodes", Mode: "stack_vxlan", Count: 1}}
+	c.Facts = []string{"fabric routes: 3 of 3 in force, forwarding on"}
 	n.fake.SetCounters(c)
 	time.Sleep(50 * time.Millisecond) // wait until the agent publishes the view
 }

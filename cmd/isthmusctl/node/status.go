@@ -73,6 +73,10 @@ func writeStatus(out io.Writer, n *isthmusv1.GetNodeResponse, wide bool) error {
 	for _, m := range n.GetPathModes() {
 		row("Data path", "%s by %s (%d)", strings.ReplaceAll(m.GetPart(), "_", " "), m.GetMode(), m.GetCount())
 	}
+	for _, f := range n.GetFacts() {
+		subject, statement, _ := strings.Cut(f, ": ")
+		row(strings.ToUpper(subject[:min(1, len(subject))])+subject[min(1, len(subject)):], "%s", statement)
+	}
 	for _, d := range n.GetDenyDevices() {
 		row("Deny list", "%d IPv4 and %d IPv6 entries on %s (XDP, %s)", n.GetDeniedIpv4(), n.GetDeniedIpv6(), d.GetName(), d.GetMode())
 	}

@@ -33,6 +33,7 @@ type options struct {
 	keep      bool
 	stop      bool
 	noWine    bool
+	overlay   bool
 }
 
 func run(args []string, out, errOut io.Writer) int {
@@ -43,6 +44,7 @@ func run(args []string, out, errOut io.Writer) int {
 	f.BoolVar(&o.keep, "keep", false, "leave the cluster running at the end")
 	f.BoolVar(&o.stop, "stop", false, "remove a cluster that was left running")
 	f.BoolVar(&o.noWine, "no-wine", false, "do not run the executables for Windows, even where Wine is")
+	f.BoolVar(&o.overlay, "overlay", false, "give the Windows node an overlay network, and the Linux nodes segments of their own; else all are on one segment")
 	if f.Parse(args) != nil || f.NArg() > 0 {
 		return 2
 	}
@@ -138,7 +140,12 @@ func (d *demo) build(ctx context.Context, bin string) (err error) {
 	} else {
 		d.say("the Windows node runs what isthmus-agent.exe is made of, as a program for Linux; Wine: %s", missing)
 	}
-	d.cluster, err = cluster.New(cluster.Config{Dir: place, Bin: bin, Linux: 2, Windows: 1, Segments: 2, Wine: missing == ""})
+	// A bridged network of Windows has no tunnels to another segment.
+	segments := 1
+	if d.overlay {
+		segments = 2
+	}
+	d.cluster, err = cluster.New(cluster.Config{Dir: place, Bin: bin, Linux: 2, Windows: 1, Segments: segments, Overlay: d.overlay, Wine: missing == ""})
 	return err
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent/server"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/kube"
 	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/kube/watch"
@@ -45,6 +46,7 @@ type options struct {
 
 	vni          uint
 	clusterCIDRs string
+	fabric       string
 }
 
 func run(args []string, out io.Writer) int {
@@ -64,6 +66,7 @@ func run(args []string, out io.Writer) int {
 	f.StringVar(&o.managementIP, "management-ip", "", "the node's address")
 	f.StringVar(&o.managementMAC, "management-mac", "", "the node's hardware address, as 00-15-5D-00-00-01")
 	f.UintVar(&o.vni, "vni", 4096, "VXLAN network identifier")
+	f.StringVar(&o.fabric, "fabric", string(fabric.Auto), "auto, routes or none")
 	f.StringVar(&o.clusterCIDRs, "cluster-cidr", "", "ranges of all nodes' pods, separated by commas; beyond them pods go by their node's address, without it nowhere")
 	if f.Parse(args) != nil {
 		return 2
@@ -100,7 +103,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 		cfg.Report, cfg.Announce, cfg.Collectors = writers.reporter.Set, writers.announcer.Set, []prometheus.Collector{writers.reporter, writers.announcer}
 	}
 	cfg.OpenNeedsNode = true
-	if cfg.Open, err = opener(o, h.Client(), log); err != nil {
+	if cfg.Open, err = opener(o, h, log); err != nil {
 		return err
 	}
 	a, err := agent.New(cfg, log)
@@ -154,8 +157,9 @@ func newHost(o options, log *slog.Logger) (*host.Host, error) {
 }
 
 // opener opens the data path as isthmus-agent does on Windows.
-func opener(o options, system hns.Client, log *slog.Logger) (func(context.Context, model.Node) (dataplane.Backend, error), error) {
-	c := windows.Config{Mode: windows.Mode(o.mode), VNI: uint32(o.vni), NoOutboundNAT: o.clusterCIDRs == ""}
+func opener(o options, h *host.Host, log *slog.Logger) (func(context.Context, model.Node) (dataplane.Backend, error), error) {
+	c := windows.Config{Mode: windows.Mode(o.mode), VNI: uint32(o.vni), NoOutboundNAT: o.clusterCIDRs == "", Fabric: fabric.Mode(o.fabric),
+		Stack: h.Stack(), ForwardingFile: filepath.Join(o.stateDir, "host-forwarding.json")}
 	for text := range strings.SplitSeq(o.clusterCIDRs, ",") {
 		if text == "" {
 			continue
@@ -172,7 +176,7 @@ func opener(o options, system hns.Client, log *slog.Logger) (func(context.Contex
 		if c.Mode == windows.Overlay { // has no IPv6
 			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
 		}
-		return windows.New(ctx, c, system, log)
+		return windows.New(ctx, c, h.Client(), log)
 	}, nil
 }
 

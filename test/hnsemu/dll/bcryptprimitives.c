@@ -11,7 +11,9 @@
  *   - NtCreateNamedPipeFile: an instance opened without the right to read or
  *     write takes no client on Windows; on Wine it does, and go-winio, which
  *     holds the name of a pipe that way, then waits for ever;
- *   - WSAIoctl: SIO_UDP_NETRESET succeeds.
+ *   - WSAIoctl: SIO_UDP_NETRESET succeeds;
+ *   - GetProcAddress, as the program itself imports it: procedures that
+ *     iphlpapi.dll lacks, or has in part, are those of iphlpapi-more.dll.
  */
 #include <winsock2.h>
 #include <windows.h>
@@ -153,6 +155,44 @@ static void *replace(HMODULE handle, const char *export, void *target)
 	return NULL;
 }
 
+static FARPROC WINAPI get_address_replaced(HMODULE module, LPCSTR name)
+{
+	FARPROC found = GetProcAddress(module, name);
+	HMODULE more;
+
+	if (module != GetModuleHandleA("iphlpapi.dll") || !name)
+		return found;
+	if (found && strcmp(name, "GetIpForwardTable2")) /* its own knows no metrics, and no IPv6 */
+		return found;
+	more = LoadLibraryA("iphlpapi-more.dll");
+	return more ? GetProcAddress(more, name) : found;
+}
+
+/* Puts target in place of what the program imports from kernel32.dll. An export
+ * that does not exist cannot be replaced where it is exported. */
+static void replace_import(const char *import, void *target)
+{
+	BYTE *program = (BYTE *)GetModuleHandleA(NULL);
+	IMAGE_NT_HEADERS *headers = (void *)(program + ((IMAGE_DOS_HEADER *)program)->e_lfanew);
+	IMAGE_DATA_DIRECTORY *at = &headers->OptionalHeader.DataDirectory[IMAGE_DIRECTORY_ENTRY_IMPORT];
+	void *was = (void *)GetProcAddress(GetModuleHandleA("kernel32.dll"), import);
+	IMAGE_IMPORT_DESCRIPTOR *d;
+	DWORD old;
+
+	if (!at->VirtualAddress || !was)
+		return;
+	for (d = (void *)(program + at->VirtualAddress); d->Name; d++) {
+		void **slot = (void *)(program + d->FirstThunk);
+
+		for (; *slot; slot++) {
+			if (*slot != was || !VirtualProtect(slot, sizeof *slot, PAGE_READWRITE, &old))
+				continue;
+			*slot = target;
+			VirtualProtect(slot, sizeof *slot, old, &old);
+		}
+	}
+}
+
 BOOL WINAPI DllMain(HINSTANCE self, DWORD reason, void *unused)
 {
 	HMODULE ntdll, sockets;
@@ -167,6 +207,7 @@ BOOL WINAPI DllMain(HINSTANCE self, DWORD reason, void *unused)
 	wine_open_file = (open_file)(void *)GetProcAddress(ntdll, "NtOpenFile");
 	wine_set_information = (set_information)replace(ntdll, "NtSetInformationFile", set_information_replaced);
 	wine_create_pipe = (create_pipe)replace(ntdll, "NtCreateNamedPipeFile", create_pipe_replaced);
+	replace_import("GetProcAddress", (void *)get_address_replaced);
 	sockets = LoadLibraryA("ws2_32.dll");
 	if (sockets)
 		wine_ioctl = (ioctl)replace(sockets, "WSAIoctl", ioctl_replaced);

@@ -8,7 +8,11 @@ import (
 	"errors"
 
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
+	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
+
+// Stack has no namespace to change.
+func (*Host) Stack() hostroute.Stack { return nil }
 
 // underlay has no nodes to lead to.
 func (*Host) underlay() (vfp.Underlay, error) {

@@ -92,7 +92,7 @@ func (h *Host) receive() error {
 	if err != nil {
 		return fmt.Errorf("look for %s: %w", hostDevice, err)
 	}
-	for _, name := range []string{"accept_local=1", "rp_filter=2", "forwarding=1"} {
+	for _, name := range []string{"accept_local=1", "rp_filter=2"} {
 		name, value, _ := strings.Cut(name, "=")
 		if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+hostDevice+"/"+name, []byte(value), 0); err != nil {
 			return err

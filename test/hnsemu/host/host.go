@@ -70,7 +70,7 @@ func New(c Config) (*Host, error) {
 		h.node = append(h.node, a)
 	}
 	h.sw = vfp.New(vfp.Config{Options: c.Options, Node: h.node, Open: h.open, Underlay: h.underlay, Trace: h.trace, Count: store.Count})
-	h.Service = service.New(service.Config{HNS: store, Version: c.Version, Calls: c.Calls, Log: c.Log, Changed: h.changed})
+	h.Service = service.New(service.Config{HNS: store, Version: c.Version, Stack: h.Stack(), Calls: c.Calls, Log: c.Log, Changed: h.changed})
 	return h, h.load()
 }
 
@@ -164,7 +164,10 @@ func (h *Host) connect() error {
 		return err
 	}
 	if !moves(specs) {
-		specs, tunnel = nil, nil
+		tunnel = nil
+		if len(h.node) == 0 {
+			specs = nil
+		}
 	}
 	if len(h.node) == 0 {
 		for i := range specs {
@@ -216,7 +219,7 @@ const (
 )
 
 // moves reports whether there is anything to move packets for: a host alone
-// needs no device.
+// needs no device, unless it is a whole node.
 func moves(specs []vfp.Spec) bool {
 	for _, s := range specs {
 		if !s.Host {

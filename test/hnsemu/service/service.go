@@ -19,6 +19,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
+	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
 // Call is one call of a DLL.
@@ -45,6 +46,8 @@ type Config struct {
 	// HNS is the store; only the service should change it.
 	HNS     *hnstest.Fake
 	Version hns.Version
+	// Stack, if set, is the IP stack of the host, which iphlpapi.dll of Wine cannot change.
+	Stack hostroute.Stack
 	// Calls, if set, gets every call as a line of JSON.
 	Calls io.Writer
 	// Changed, if set, is called after every call that may have changed
@@ -159,6 +162,9 @@ func (s *Service) dispatch(client string, c Call) (Answer, error) {
 		return s.schema1(c)
 	}
 	verb, kind, _ := strings.Cut(c.Op, ".")
+	if kind == "stack" {
+		return s.stack(verb, c.Args[0])
+	}
 	switch verb {
 	case "Enumerate":
 		return s.enumerate(kind, c.Args[0])

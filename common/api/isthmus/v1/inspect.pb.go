@@ -213,7 +213,9 @@ type GetNodeResponse struct {
 	DeniedIpv6  uint32        `protobuf:"varint,21,opt,name=denied_ipv6,json=deniedIpv6,proto3" json:"denied_ipv6,omitempty"`
 	DenyDevices []*DenyDevice `protobuf:"bytes,22,rep,name=deny_devices,json=denyDevices,proto3" json:"deny_devices,omitempty"`
 	// Modes of the parts of the data path on this node.
-	PathModes     []*PathMode `protobuf:"bytes,23,rep,name=path_modes,json=pathModes,proto3" json:"path_modes,omitempty"`
+	PathModes []*PathMode `protobuf:"bytes,23,rep,name=path_modes,json=pathModes,proto3" json:"path_modes,omitempty"`
+	// Further facts about the data path, one per entry, as "subject: statement".
+	Facts         []string `protobuf:"bytes,24,rep,name=facts,proto3" json:"facts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -405,6 +407,13 @@ func (x *GetNodeResponse) GetDenyDevices() []*DenyDevice {
 func (x *GetNodeResponse) GetPathModes() []*PathMode {
 	if x != nil {
 		return x.PathModes
+	}
+	return nil
+}
+
+func (x *GetNodeResponse) GetFacts() []string {
+	if x != nil {
+		return x.Facts
 	}
 	return nil
 }
@@ -1131,7 +1140,7 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\vegress_rate\x18\x03 \x01(\x04R\n" +
 	"egressRate\x12!\n" +
 	"\fegress_burst\x18\x04 \x01(\x04R\vegressBurst\"\x10\n" +
-	"\x0eGetNodeRequest\"\x8d\x06\n" +
+	"\x0eGetNodeRequest\"\xa3\x06\n" +
 	"\x0fGetNodeResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02os\x18\x02 \x01(\tR\x02os\x12\x18\n" +
@@ -1160,7 +1169,8 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"deniedIpv6\x129\n" +
 	"\fdeny_devices\x18\x16 \x03(\v2\x16.isthmus.v1.DenyDeviceR\vdenyDevices\x123\n" +
 	"\n" +
-	"path_modes\x18\x17 \x03(\v2\x14.isthmus.v1.PathModeR\tpathModes\"H\n" +
+	"path_modes\x18\x17 \x03(\v2\x14.isthmus.v1.PathModeR\tpathModes\x12\x14\n" +
+	"\x05facts\x18\x18 \x03(\tR\x05facts\"H\n" +
 	"\bPathMode\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\tR\x04part\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\x12\x14\n" +

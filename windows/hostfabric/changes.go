@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostfabric
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/windows/hostroute"
+)
+
+// changes changes the host, and collects what it did and what failed.
+type changes struct {
+	stack hostroute.Stack
+	step  func(string)
+	file  string
+	done  []string
+	errs  []string
+}
+
+func (c *changes) do(what string, err error) bool {
+	if err != nil {
+		c.errs = append(c.errs, fmt.Sprintf("%s: %v", what, err))
+		return false
+	}
+	c.done = append(c.done, what)
+	return true
+}
+
+// apply makes the host what it should be and returns it as it is afterwards. Forwarding comes before
+// routes, so that a route in force works.
+func (c *changes) apply(have *present, want *intent) *present {
+	d := have.compare(want)
+	c.forwarding(have, want, d.turnOn)
+	for _, r := range d.remove {
+		c.step("remove host route")
+		c.do("remove the route to "+text(r), c.stack.Remove(r))
+	}
+	for _, r := range d.add {
+		c.step("add host route")
+		c.do("add the route to "+text(r), c.stack.Add(r))
+	}
+	if len(c.done) == 0 {
+		return have
+	}
+	now, err := read(c.stack)
+	if err != nil {
+		c.errs = append(c.errs, err.Error())
+		return have
+	}
+	c.readBack(now, d)
+	return now
+}
+
+// readBack reports changes that the host accepted and did not make.
+func (c *changes) readBack(now *present, d difference) {
+	if len(c.errs) > 0 {
+		return
+	}
+	for _, r := range d.add {
+		if !slices.ContainsFunc(now.routes, func(o hostroute.Route) bool { return same(o, r) }) {
+			c.errs = append(c.errs, fmt.Sprintf("Windows accepted the route to %s but does not list it: check route print", text(r)))
+		}
+	}
+	for _, k := range now.off(d.turnOn) {
+		c.errs = append(c.errs, fmt.Sprintf("Windows accepted %s forwarding of interface %q but it is off: check Get-NetIPInterface", k.Family, k.Interface))
+	}
+}
+
+// forwarding turns flags on, after noting them. It turns off those that it turned on and that are not
+// needed any more.
+func (c *changes) forwarding(have *present, want *intent, turnOn []flag) {
+	noted, err := load(c.file)
+	if err != nil {
+		c.errs = append(c.errs, err.Error())
+		return
+	}
+	var keep []flag
+	for _, k := range noted {
+		i, exists := have.find(k)
+		if exists && (slices.Contains(want.forwarding, k) || i.Forwarding[k.Family] && !c.turn(have, k, false)) {
+			keep = append(keep, k)
+		}
+	}
+	for _, k := range turnOn {
+		if !slices.Contains(keep, k) {
+			keep = append(keep, k)
+		}
+	}
+	if !slices.Equal(keep, noted) {
+		if err := save(c.file, keep); err != nil {
+			c.errs = append(c.errs, err.Error())
+			return // what is not noted would stay on for ever
+		}
+	}
+	for _, k := range turnOn {
+		c.turn(have, k, true)
+	}
+}
+
+// turn sets a flag and reports whether that succeeded.
+func (c *changes) turn(have *present, k flag, on bool) bool {
+	word := "off"
+	if on {
+		word = "on"
+	}
+	i, _ := have.find(k)
+	c.step("turn forwarding " + word)
+	return c.do(fmt.Sprintf("turn %s %s forwarding of interface %q", word, k.Family, k.Interface), c.stack.SetForwarding(i.Index, k.Family, on))
+}
+
+// load reads the flags that were turned on; none without a file.
+func load(file string) (flags []flag, err error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &flags)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the forwarding flags noted in %s: %w: remove the file; the flags then stay on after an uninstallation", file, err)
+	}
+	return flags, nil
+}
+
+func save(file string, flags []flag) error {
+	text, err := json.Marshal(flags)
+	if err == nil {
+		err = os.WriteFile(file+".new", text, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(file+".new", file)
+	}
+	if err != nil {
+		return fmt.Errorf("note forwarding flags: %w", err)
+	}
+	return nil
+}
+
+// Remove removes the routes from a host, and turns off the forwarding that was turned on. It is for
+// uninstalling. file is that of the Config; it is removed too.
+func Remove(stack hostroute.Stack, file string) error {
+	have, err := read(stack)
+	if err != nil {
+		return err
+	}
+	c := &changes{stack: stack, step: func(string) {}, file: file}
+	c.apply(have, &intent{})
+	if len(c.errs) > 0 {
+		return fmt.Errorf("remove the host's routes and forwarding: %v", c.errs)
+	}
+	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the noted forwarding flags: %w", err)
+	}
+	return nil
+}

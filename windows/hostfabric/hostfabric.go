@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostfabric
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/fabric"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/hostroute"
+)
+
+// Metric is the metric of the routes of this package. No other program is known to use it.
+const Metric = 7300
+
+// auditPeriod is the interval between comparisons of the host with an unchanged plan, retryPeriod the
+// interval after a problem.
+const (
+	auditPeriod = 5 * time.Second
+	retryPeriod = time.Second
+)
+
+// Config describes the host's part of a network.
+type Config struct {
+	// Mode is Auto, Routes or None. Auto reports nodes beyond the segment, because an L2Bridge network has
+	// no tunnels. Routes leaves them to the routers of the network. None removes what another mode
+	// installed.
+	Mode fabric.Mode
+	// Overlay is true for an overlay network, for which only the MTU is checked.
+	Overlay bool
+	// PodCIDRs are the pod ranges of the node, Gateways the host's addresses in them, the next hops of pods.
+	PodCIDRs []netip.Prefix
+	Gateways []netip.Addr
+	// File remembers which forwarding flags were turned on.
+	File string
+	// Stack is that of the host.
+	Stack hostroute.Stack
+}
+
+// HostFabric keeps the routes and the forwarding of a host. It is used from one goroutine, except for
+// Count.
+type HostFabric struct {
+	cfg  Config
+	host dataplane.Host
+	// self and peers are the input of the next plan; wanted says that they are known.
+	self   fabric.Self
+	peers  []model.Route
+	wanted bool
+
+	// last is what the last comparison wanted, due the time of the next one.
+	last   *intent
+	due    time.Time
+	failed bool // the last attempt, at least in part
+
+	problems []string
+	facts    []string
+	repairs  atomic.Uint64
+}
+
+var (
+	_ dataplane.Component = (*HostFabric)(nil)
+	_ dataplane.Auditor   = (*HostFabric)(nil)
+	_ dataplane.Counter   = (*HostFabric)(nil)
+	_ dataplane.Describer = (*HostFabric)(nil)
+)
+
+// New returns the component. It changes nothing.
+func New(cfg Config, host dataplane.Host) *HostFabric { return &HostFabric{cfg: cfg, host: host} }
+
+// Apply implements dataplane.Component. It reconciles the host with the State, unless the section equals
+// that of the last call. A failure is a problem, never an error: pods of this node reach each other without
+// the host.
+func (f *HostFabric) Apply(_ context.Context, s *model.State) ([]model.Unsupported, error) {
+	self := fabric.Self{Name: s.Node, PodCIDRs: f.cfg.PodCIDRs, Addresses: s.Fabric.NodeAddresses}
+	if f.wanted && sameSlice(f.peers, s.Fabric.Routes) && sameSlice(f.self.Addresses, self.Addresses) {
+		return nil, nil
+	}
+	f.self, f.peers, f.wanted = self, s.Fabric.Routes, true
+	f.sync(time.Now(), false)
+	return nil, nil
+}
+
+// sameSlice reports whether two slices of States share their memory; States share unchanged slices.
+func sameSlice[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// Sync implements dataplane.Component. It periodically compares the host with the plan and repairs it.
+func (f *HostFabric) Sync(_ context.Context, now time.Time) error {
+	if f.wanted && !now.Before(f.due) {
+		f.sync(now, true)
+	}
+	return nil
+}
+
+// Audit implements dataplane.Auditor. The next Sync repairs what it finds.
+func (f *HostFabric) Audit(context.Context, *model.State) (found []dataplane.Drift, _ error) {
+	if !f.wanted || f.failed {
+		return nil, nil // the problems say more
+	}
+	now, err := read(f.cfg.Stack)
+	if err != nil {
+		return nil, err
+	}
+	want := f.intent(now)
+	todo := now.compare(want)
+	for _, r := range todo.add {
+		found = append(found, dataplane.Drift{Object: "host route", Detail: "missing: " + text(r)})
+	}
+	for _, r := range todo.remove {
+		found = append(found, dataplane.Drift{Object: "host route", Detail: "stray: " + text(r)})
+	}
+	for _, k := range todo.turnOn {
+		found = append(found, dataplane.Drift{Object: "forwarding", Detail: fmt.Sprintf("%s forwarding of interface %q is off", k.Family, k.Interface)})
+	}
+	if len(found) > 0 {
+		f.due = time.Time{}
+	}
+	return found, nil
+}
+
+// Problems implements dataplane.Component.
+func (f *HostFabric) Problems() []string { return f.problems }
+
+// Facts implements dataplane.Describer.
+func (f *HostFabric) Facts() []string { return f.facts }
+
+// PathModes returns nil: Facts says more.
+func (f *HostFabric) PathModes() []dataplane.PathMode { return nil }
+
+// Count implements dataplane.Counter.
+func (f *HostFabric) Count(c *dataplane.Counters) error {
+	c.Repairs += f.repairs.Load()
+	return nil
+}
+
+// Close does nothing: routes and forwarding stay.
+func (f *HostFabric) Close() error { return nil }
+
+// sync compares the host with a new plan and changes what differs. In an audit the plan is unchanged, so
+// every change repairs what another process did.
+func (f *HostFabric) sync(now time.Time, audit bool) {
+	have, err := read(f.cfg.Stack)
+	if err != nil {
+		f.failed = true
+		f.report(now, []string{err.Error()})
+		return // the installed routes stay
+	}
+	want := f.intent(have)
+	c := &changes{stack: f.cfg.Stack, step: f.host.Step, file: f.cfg.File}
+	have = c.apply(have, want)
+	if audit && !f.failed && f.last.same(want) {
+		for _, done := range c.done {
+			f.repairs.Add(1)
+			f.host.Log.Warn("repaired what another process changed", "change", done)
+		}
+	} else if len(c.done) > 0 {
+		f.host.Log.Info("host fabric", "mode", f.cfg.Mode, "routes", len(want.routes), "changes", strings.Join(c.done, "; "))
+	}
+	f.last, f.failed = want, len(c.errs) > 0
+	problems := append(slices.Clone(want.problems), c.errs...)
+	f.facts = f.describe(have, want)
+	f.report(now, append(problems, have.conflicts(want)...))
+}
+
+func (f *HostFabric) report(now time.Time, problems []string) {
+	f.due = now.Add(auditPeriod)
+	if len(problems) > 0 {
+		f.due = now.Add(retryPeriod)
+	}
+	slices.Sort(problems)
+	problems = slices.Compact(problems)
+	for i, p := range problems {
+		level, rest := "", p
+		if after, ok := strings.CutPrefix(p, warning); ok {
+			level, rest = warning, after
+		}
+		problems[i] = level + "fabric: " + strings.ReplaceAll(rest, "\n", "; ")
+		if !slices.Contains(f.problems, problems[i]) {
+			f.host.Log.Error("host fabric", "problem", p)
+		}
+	}
+	f.problems = problems
+}
+
+// describe returns the lines of status.
+func (f *HostFabric) describe(have *present, want *intent) []string {
+	var facts []string
+	switch {
+	case f.cfg.Overlay:
+	case f.cfg.Mode == fabric.None:
+		facts = append(facts, "fabric routes: left to others (--fabric=none)")
+	default:
+		inForce := 0
+		for _, r := range want.routes {
+			if have.holds(r) {
+				inForce++
+			}
+		}
+		forwarding := "on"
+		if off := have.off(want.forwarding); len(off) > 0 || len(want.forwarding) == 0 {
+			forwarding = "off"
+		}
+		facts = append(facts, fmt.Sprintf("fabric routes: %d of %d in force, forwarding %s", inForce, len(want.routes), forwarding))
+	}
+	for _, i := range want.uplinks {
+		facts = append(facts, fmt.Sprintf("uplink MTU: %d on %q; HNS itself chooses that of pods", i.MTU, i.Name))
+	}
+	return facts
+}
