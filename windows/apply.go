@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -25,6 +26,7 @@ func (b *Backend) applyOnce(ctx context.Context, s *model.State) (unsupported []
 	if err != nil {
 		return nil, nil, fmt.Errorf("apply: %w", err)
 	}
+	b.deriveNAT(s, time.Now())
 	unsupported, failed := b.applyComponents(ctx, s)
 	have := b.read(n, list)
 	overBlocked, plan := b.plan(have, s)

@@ -198,7 +198,10 @@ func (b *Backend) problems(e *hns.Endpoint) []string {
 		list = append(list, "is a remote endpoint")
 	}
 	for _, p := range b.wantedPolicies(ips) {
-		if !slices.ContainsFunc(e.Policies, func(o hns.Policy) bool { return includes(o, p) }) {
+		if p.Is(hns.TypeOutBoundNAT) && !b.nat.due.IsZero() {
+			continue // being updated
+		}
+		if !slices.ContainsFunc(e.Policies, func(o hns.Policy) bool { return b.satisfies(o, p) }) {
 			list = append(list, fmt.Sprintf("policy %s %s is missing", p.Type, p.Settings))
 		}
 	}

@@ -33,6 +33,7 @@ type Backend struct {
 	sctp sctpSupport
 	// late are the lists of ACLs in writes that timed out and have not returned.
 	late map[hns.Object][]hns.ACL
+	nat  natState
 	// components are the features besides the policy core, the fabric among them.
 	components dataplane.Components
 	fabric     *fabric.Fabric
@@ -73,6 +74,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		resolvers: make(map[model.EndpointID]hns.DNS),
 		sctp:      sctpSupport{otherwise: make(map[model.EndpointID]bool)},
 	}
+	b.nat = natState{known: !c.derivesNAT(), exceptions: c.OutboundNATExceptions}
 	b.makeComponents()
 	v, err := b.hns.Version(ctx)
 	if err != nil {
@@ -146,10 +148,11 @@ func (m *meter) add(id string, now hns.Stats) {
 }
 
 // Idle implements dataplane.Backend. It removes objects of calls that timed out, syncs the components,
-// and restores routes of the host.
+// restores routes of the host, and gives endpoints new exceptions of NAT.
 func (b *Backend) Idle(ctx context.Context) (bool, error) {
 	defer b.noteModes()
-	return false, errors.Join(b.removeOrphans(ctx), b.components.Sync(ctx, time.Now()), b.restoreRoutes())
+	more, err := b.syncNAT(ctx, time.Now())
+	return more, errors.Join(b.removeOrphans(ctx), b.components.Sync(ctx, time.Now()), b.restoreRoutes(), err)
 }
 
 // Counters returns the packets that HNS dropped at the pods' ports. HNS counts packets and not decisions,

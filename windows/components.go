@@ -40,7 +40,7 @@ func (b *Backend) applyComponents(ctx context.Context, s *model.State) ([]model.
 
 // noteModes records the modes of the components and what they say, for Counters.
 func (b *Backend) noteModes() {
-	modes, facts := b.components.PathModes(), b.components.Facts()
+	modes, facts := b.components.PathModes(), append(b.components.Facts(), b.natFact())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.modes, b.facts = modes, facts

@@ -68,8 +68,12 @@ type Config struct {
 	VNI uint32
 	// NoOutboundNAT disables SNAT of pod traffic that leaves the cluster.
 	NoOutboundNAT bool
-	// OutboundNATExceptions are destinations without SNAT: the cluster's pods, services and nodes.
+	// OutboundNATExceptions are destinations without SNAT: the cluster's pods, services and nodes. Without
+	// any, they follow from the nodes of each State and ServiceCIDRs.
 	OutboundNATExceptions []netip.Prefix
+	// NATDelay is how long changes of the derived exceptions are collected before endpoints get them, and the
+	// interval after an error.
+	NATDelay time.Duration
 	// ServiceCIDRs are reached through the node (L2Bridge).
 	ServiceCIDRs []netip.Prefix
 	// CallDeadline bounds one call to HNS.
@@ -116,6 +120,9 @@ func (c Config) Defaults() Config {
 	}
 	if c.NetworkWait == 0 {
 		c.NetworkWait = 45 * time.Second
+	}
+	if c.NATDelay == 0 {
+		c.NATDelay = 5 * time.Second
 	}
 	if c.ConnectWait == 0 {
 		c.ConnectWait = 5 * time.Minute
@@ -211,6 +218,9 @@ func (c Config) validatePodCIDRs() []error {
 	}
 	return errs
 }
+
+// derivesNAT reports whether the exceptions of NAT follow from States.
+func (c Config) derivesNAT() bool { return !c.NoOutboundNAT && len(c.OutboundNATExceptions) == 0 }
 
 // gateway returns the address that HNS reserves in a range: the first.
 func gateway(p netip.Prefix) netip.Addr { return p.Addr().Next() }

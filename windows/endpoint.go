@@ -117,22 +117,7 @@ func (b *Backend) wantedEndpoint(spec dataplane.EndpointSpec) (hns.Endpoint, err
 
 // wantedPolicies returns the policies besides the ACLs.
 func (b *Backend) wantedPolicies(ips []netip.Addr) []hns.Policy {
-	var list []hns.Policy
-	for _, v6 := range []bool{false, true} {
-		if b.config.NoOutboundNAT || !slices.ContainsFunc(ips, func(a netip.Addr) bool { return a.Is6() == v6 }) {
-			continue
-		}
-		nat := hns.OutBoundNAT{}
-		if v6 {
-			nat.Flags = hns.NATIPv6
-		}
-		for _, p := range b.config.OutboundNATExceptions {
-			if p.Addr().Is6() == v6 {
-				nat.Exceptions = append(nat.Exceptions, p.String())
-			}
-		}
-		list = append(list, hns.MakePolicy(hns.TypeOutBoundNAT, nat))
-	}
+	list := b.natPolicies(ips)
 	if b.config.Mode == Overlay {
 		for _, a := range b.config.NodeAddresses {
 			if a.Is4() {
@@ -198,7 +183,7 @@ func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpo
 	if found == nil {
 		return nil, nil
 	}
-	repaired, changed := repairPolicies(found.Policies, want.Policies)
+	repaired, changed := b.repairPolicies(found.Policies, want.Policies)
 	if !changed {
 		return found, nil
 	}
@@ -215,7 +200,7 @@ func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpo
 
 // repairPolicies adds missing policies. ACLs stay if they decide everything; otherwise they are replaced by
 // default deny.
-func repairPolicies(have, want []hns.Policy) (all []hns.Policy, changed bool) {
+func (b *Backend) repairPolicies(have, want []hns.Policy) (all []hns.Policy, changed bool) {
 	e := hns.Endpoint{Policies: have}
 	list, err := e.ACLs()
 	keepACLs := err == nil && acl.WellFormed(list)
@@ -225,7 +210,7 @@ func repairPolicies(have, want []hns.Policy) (all []hns.Policy, changed bool) {
 		}
 	}
 	for _, p := range want {
-		if p.Is(hns.TypeACL) || slices.ContainsFunc(have, func(o hns.Policy) bool { return includes(o, p) }) {
+		if p.Is(hns.TypeACL) || slices.ContainsFunc(have, func(o hns.Policy) bool { return b.satisfies(o, p) }) {
 			continue
 		}
 		// HNS accepts one OutBoundNAT per family: ours replaces the present one.

@@ -47,11 +47,12 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		if c.HostAddresses, err = hostAddresses(); err != nil {
 			log.Warn("list addresses of the host; only those of the Node object reach all pods", "err", err)
 		}
-		c.ServiceCIDRs, c.OutboundNATExceptions = o.services, slices.Concat(o.cluster, o.services)
+		c.ServiceCIDRs, c.NoOutboundNAT = o.services, !o.fabric.Masquerade
+		if len(o.cluster) > 0 { // else they follow from the Nodes
+			c.OutboundNATExceptions = slices.Concat(o.cluster, o.services)
+		}
 		c.Fabric, c.Stack, c.ForwardingFile = o.fabric.Mode, hostroute.System{}, forwardingFile(o)
 		c.HostRoutes = hostroute.Keep(hostroute.System{}, filepath.Join(o.stateDir, "host-routes.json"), o.hostRoutes)
-		// Without exceptions pod traffic between nodes would be masqueraded.
-		c.NoOutboundNAT = len(o.cluster) == 0
 		return windows.New(ctx, c, client, log)
 	}}
 }

@@ -91,7 +91,7 @@ var reports = []string{"conditions", "events", "node", reportNone}
 var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
 		"flow-events", "flow-event-rate", "flow-event-burst", "log-denied-flows",
-		"forwarding", "host-ports-from-node", "masquerade", "masquerade-exception"}
+		"forwarding", "host-ports-from-node", "masquerade-exception"}
 	windowsOnly = []string{"hns-network", "hns-mode", "hns-sets", "hns-timeout", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
 )
 
@@ -119,7 +119,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.fromNode, "host-ports-from-node", "all", "Linux: the node's own connections to host ports that are forwarded to pods: all, loopback (those to 127.0.0.0/8), or none")
 	f.Uint32Var(&o.fabric.VNI, "vni", o.fabric.VNI, "VXLAN network identifier, the same on all nodes; Windows supports 4096 to 65535")
 	f.Uint16Var(&o.fabric.Port, "vxlan-port", o.fabric.Port, "UDP port of VXLAN, the same on all nodes; Windows supports only 4789")
-	f.BoolVar(&o.fabric.Masquerade, "masquerade", o.fabric.Masquerade, "Linux: masquerade pod traffic that leaves the cluster")
+	f.BoolVar(&o.fabric.Masquerade, "masquerade", o.fabric.Masquerade, "masquerade pod traffic that leaves the cluster")
 	f.StringArrayVar(&o.exceptions, "masquerade-exception", nil, "Linux: range outside the cluster to which pod traffic is not masqueraded (repeatable)")
 	f.IntVar(&o.fabric.MTU, "mtu", 0, "Linux: MTU of the pods' interfaces; 0 derives it from the uplink and tunnels")
 	f.StringVar(&o.uplink, "uplink", "", "Linux: interface to the other nodes; empty selects that of the default route")
@@ -133,7 +133,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
 	f.StringVar(&o.hnsSets, "hns-sets", "auto", "Windows: use address sets (HNS 13 and newer) in ACLs: auto (on l2bridge), on, or off (ACL lists then change whenever pods come or go)")
 	f.DurationVar(&o.hnsTimeout, "hns-timeout", 2*time.Minute, "Windows: timeout of one HNS call")
-	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; traffic to destinations outside is masqueraded (repeatable; without it nothing is masqueraded)")
+	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; traffic to destinations outside of this and --service-cidr is masqueraded (repeatable; without it the ranges follow from the Nodes)")
 	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service that logs to the event log")
 	f.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "Windows: range of the services (repeatable)")
 	f.StringArrayVar(&o.keepRoutes, "keep-route", metadataServices, "Windows: destination whose route is restored if the host loses it when the HNS network is created (repeatable)")

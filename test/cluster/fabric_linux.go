@@ -8,6 +8,9 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
+
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 

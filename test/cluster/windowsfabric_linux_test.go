@@ -16,8 +16,9 @@ import (
 )
 
 // TestWindowsHostFabric: hosts of Windows with bridged networks begin without
-// routes and do not forward. Their agents change that, and repair it when somebody
-// changes it back.
+// routes and do not forward. Their agents change that, and repair it when another
+// process changes it back. Only traffic that leaves the cluster has the address of
+// the node.
 func TestWindowsHostFabric(t *testing.T) {
 	c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 1, Windows: 2})
 	for _, p := range pods {
@@ -37,6 +38,11 @@ func TestWindowsHostFabric(t *testing.T) {
 	}
 	all()
 	win := c.Nodes[1]
+	outside, world := c.Outside()
+	whoami(t, outside, world[0])
+	for _, p := range pods { // without --cluster-cidr; the emulated HNS has the node's IPv4 address only
+		sees(t, p.NS, world[0], p.Node.Addresses()[0], false)
+	}
 	status, err := win.Ctl(t.Context(), "status").Output()
 	if want := "4 of 4 in force, forwarding on"; err != nil || !strings.Contains(string(status), "Fabric routes:") || !strings.Contains(string(status), want) {
 		t.Errorf("%v\n%s\nwant %q", err, status, want)

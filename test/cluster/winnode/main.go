@@ -67,7 +67,7 @@ func run(args []string, out io.Writer) int {
 	f.StringVar(&o.managementMAC, "management-mac", "", "the node's hardware address, as 00-15-5D-00-00-01")
 	f.UintVar(&o.vni, "vni", 4096, "VXLAN network identifier")
 	f.StringVar(&o.fabric, "fabric", string(fabric.Auto), "auto, routes or none")
-	f.StringVar(&o.clusterCIDRs, "cluster-cidr", "", "ranges of all nodes' pods, separated by commas; beyond them pods go by their node's address, without it nowhere")
+	f.StringVar(&o.clusterCIDRs, "cluster-cidr", "", "ranges of all nodes' pods, separated by commas; beyond them pods go by their node's address; without it they follow from the Nodes")
 	if f.Parse(args) != nil {
 		return 2
 	}
@@ -158,7 +158,7 @@ func newHost(o options, log *slog.Logger) (*host.Host, error) {
 
 // opener opens the data path as isthmus-agent does on Windows.
 func opener(o options, h *host.Host, log *slog.Logger) (func(context.Context, model.Node) (dataplane.Backend, error), error) {
-	c := windows.Config{Mode: windows.Mode(o.mode), VNI: uint32(o.vni), NoOutboundNAT: o.clusterCIDRs == "", Fabric: fabric.Mode(o.fabric),
+	c := windows.Config{Mode: windows.Mode(o.mode), VNI: uint32(o.vni), Fabric: fabric.Mode(o.fabric),
 		Stack: h.Stack(), ForwardingFile: filepath.Join(o.stateDir, "host-forwarding.json")}
 	for text := range strings.SplitSeq(o.clusterCIDRs, ",") {
 		if text == "" {

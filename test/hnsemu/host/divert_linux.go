@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/test/hnsemu/vfp"
 )
 
 // On Windows the switch sees packets before the host's own stack. Here the kernel
@@ -97,6 +99,11 @@ func (h *Host) receive() error {
 		if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+hostDevice+"/"+name, []byte(value), 0); err != nil {
 			return err
 		}
+	}
+	// As on Windows, the node's own connections get other ports than those of NAT.
+	reserved := fmt.Sprintf("%d-%d", vfp.FirstNATPort, vfp.LastNATPort)
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_reserved_ports", []byte(reserved), 0); err != nil {
+		return err
 	}
 	// The switch takes every frame, whatever its destination.
 	next := &netlink.Neigh{LinkIndex: device.Attrs().Index, Family: netlink.FAMILY_V4, State: netlink.NUD_PERMANENT,

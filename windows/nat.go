@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/outbound"
+)
+
+// natBatch is the number of endpoints that one Idle writes.
+const natBatch = 8
+
+// natState is which traffic of pods gets the address of the node.
+type natState struct {
+	// known says that the exceptions are known; without them there is no NAT.
+	known      bool
+	exceptions []netip.Prefix
+	// due is when endpoints without the present exceptions are written; zero if there is nothing to write.
+	due     time.Time
+	problem string
+}
+
+// deriveNAT computes the exceptions from a State. Endpoints that exist follow in syncNAT; new ones get the
+// present exceptions at once.
+func (b *Backend) deriveNAT(s *model.State, now time.Time) {
+	if !b.config.derivesNAT() || !outbound.Known(s.Fabric) {
+		return
+	}
+	exceptions := outbound.Exceptions(s.Fabric, b.config.PodCIDRs, b.config.ServiceCIDRs, b.config.Mode == Overlay)
+	if b.nat.known && slices.Equal(exceptions, b.nat.exceptions) {
+		return
+	}
+	delay := b.config.NATDelay
+	if !b.nat.known {
+		delay = 0 // nothing more is to come that pods of this node wait for
+	}
+	b.nat.known, b.nat.exceptions = true, exceptions
+	if b.nat.due.IsZero() {
+		b.nat.due = now.Add(delay)
+	}
+}
+
+// syncNAT writes the policies of endpoints whose exceptions do not cover the present ones, once that is due.
+// It reports whether more are left.
+func (b *Backend) syncNAT(ctx context.Context, now time.Time) (more bool, err error) {
+	if b.nat.due.IsZero() || now.Before(b.nat.due) {
+		return false, nil
+	}
+	b.mu.Lock()
+	network := b.network
+	b.mu.Unlock()
+	unfinished := b.hns.Unfinished()
+	list, err := b.listEndpoints(ctx, network)
+	var errs []error
+	written := 0
+	for i := range list {
+		e := &list[i]
+		policies, changed := b.natChange(e)
+		if !changed {
+			continue
+		}
+		if written == natBatch {
+			more = true
+			break
+		}
+		written++
+		if unfinished[hns.EndpointObject(e.ID)] {
+			errs = append(errs, fmt.Errorf("endpoint %s: an earlier write has not returned", e.Name))
+			continue
+		}
+		if err := b.writeNAT(ctx, e, policies); err != nil {
+			errs = append(errs, fmt.Errorf("endpoint %s: %w", e.Name, err))
+		}
+	}
+	if err = errors.Join(append(errs, err)...); err != nil {
+		b.nat.due, b.nat.problem = now.Add(b.config.NATDelay), fmt.Sprintf("outbound NAT of some pods does not except all ranges of the cluster yet: %v", err)
+		return false, fmt.Errorf("update outbound nat: %w", err)
+	}
+	if b.nat.problem = ""; !more {
+		b.nat.due = time.Time{}
+	}
+	return more, nil
+}
+
+// natChange returns the policies of an endpoint with the present exceptions, and whether they differ.
+// Endpoints with damaged ACLs are left to Apply.
+func (b *Backend) natChange(e *hns.Endpoint) (policies []hns.Policy, changed bool) {
+	if _, ours := b.config.parseEndpointName(e.Name); !ours || e.Remote() {
+		return nil, false
+	}
+	if acls, err := e.ACLs(); err != nil || !acl.WellFormed(acls) {
+		return nil, false
+	}
+	var ips []netip.Addr
+	for _, c := range e.IPConfigurations {
+		if a, err := netip.ParseAddr(c.IPAddress); err == nil {
+			ips = append(ips, a)
+		}
+	}
+	return b.repairPolicies(e.Policies, b.natPolicies(ips))
+}
+
+// writeNAT writes all policies of an endpoint, as replaceACLs does.
+func (b *Backend) writeNAT(ctx context.Context, e *hns.Endpoint, policies []hns.Policy) error {
+	b.config.Step("update outbound nat")
+	answer, err := b.hns.ModifyEndpoint(ctx, e.ID, hns.Update, policies...)
+	if hns.Code(err) == hns.CodeTimeout {
+		b.late[hns.EndpointObject(e.ID)], _ = e.ACLs()
+	}
+	if errors.Is(err, hns.ErrGone) {
+		return nil
+	}
+	if err != nil {
+		return remedied(err)
+	}
+	if _, differs := b.natChange(&answer); differs {
+		return errors.New("hns accepted the policy but did not store it")
+	}
+	return nil
+}
+
+// natPolicies returns the OutBoundNAT policies of an endpoint with these addresses.
+func (b *Backend) natPolicies(ips []netip.Addr) []hns.Policy {
+	if b.config.NoOutboundNAT || !b.nat.known {
+		return nil
+	}
+	return outbound.Policies(b.nat.exceptions, ips)
+}
+
+// satisfies reports whether an installed policy does for a wanted one.
+func (b *Backend) satisfies(have, want hns.Policy) bool {
+	if b.config.derivesNAT() && want.Is(hns.TypeOutBoundNAT) {
+		return outbound.Covers(have, want)
+	}
+	return includes(have, want)
+}
+
+// natProblems returns why pods do not get the address of the node as configured.
+func (b *Backend) natProblems() (all []string) {
+	if !b.config.NoOutboundNAT && !b.nat.known {
+		all = append(all, "outbound NAT is off until the pod ranges of other nodes are known, because pods there would take the node for the sender: new pods reach nothing beyond the cluster meanwhile")
+	}
+	if b.nat.problem != "" {
+		all = append(all, strings.ReplaceAll(b.nat.problem, "\n", "; "))
+	}
+	return all
+}
+
+// natFact is the line of status.
+func (b *Backend) natFact() string {
+	source := "of --cluster-cidr and --service-cidr"
+	if b.config.derivesNAT() {
+		source = "of Nodes and --service-cidr"
+	}
+	switch {
+	case b.config.NoOutboundNAT:
+		return "outbound NAT: off (--masquerade=false)"
+	case !b.nat.known:
+		return "outbound NAT: off"
+	case !b.nat.due.IsZero():
+		return fmt.Sprintf("outbound NAT: on, except to %d ranges (%s); pods are being updated", len(b.nat.exceptions), source)
+	}
+	return fmt.Sprintf("outbound NAT: on, except to %d ranges (%s)", len(b.nat.exceptions), source)
+}

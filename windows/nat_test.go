@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// natConfig is of a node whose exceptions of NAT follow from the Nodes.
+func natConfig() windows.Config {
+	c := bridgeConfig()
+	c.OutboundNATExceptions, c.NATDelay = nil, 50*time.Millisecond
+	return c
+}
+
+// nat returns the exceptions of a pod's NAT as text; "off" without NAT.
+func (n *node) nat(id model.EndpointID) string {
+	n.t.Helper()
+	all, err := n.fake.AllEndpoints(ctx)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, e := range all {
+		if e.Name != n.name(id) {
+			continue
+		}
+		if acls, err := e.ACLs(); err != nil || !acl.WellFormed(acls) {
+			n.t.Errorf("the ACLs of %s are damaged: %v, %v", id, acls, err)
+		}
+		for _, p := range e.Policies {
+			var nat hns.OutBoundNAT
+			if p.Is(hns.TypeOutBoundNAT) && p.Decode(&nat) == nil {
+				return strings.Join(nat.Exceptions, " ")
+			}
+		}
+		return "off"
+	}
+	n.t.Fatalf("no endpoint %s", id)
+	return ""
+}
+
+// idle lets the backend work until nothing is left.
+func (n *node) idle() {
+	n.t.Helper()
+	time.Sleep(60 * time.Millisecond)
+	for more := true; more; {
+		var err error
+		if more, err = n.backend.Idle(ctx); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+// clusterState is that of node1 with peers, whose pods are the given ones.
+func clusterState(specs []dataplane.EndpointSpec, peers ...model.Route) *model.State {
+	s := peerState(specs[0], "10.0.3.3")
+	for _, spec := range specs[1:] {
+		s.Policy.Endpoints[spec.ID] = model.EndpointState{Pod: spec.Pod, IPs: spec.IPs, Table: s.Policy.Endpoints[specs[0].ID].Table}
+	}
+	c := bridgeConfig()
+	s.Node, s.Fabric = "node1", model.FabricState{PodCIDRs: c.PodCIDRs, NodeAddresses: c.NodeAddresses, Routes: peers}
+	return s
+}
+
+const (
+	alone   = "10.0.1.0/24 10.96.0.0/12 192.168.0.1/32"
+	withTwo = "10.0.1.0/24 10.0.2.0/24 10.96.0.0/12 192.168.0.1/32 192.168.0.2/32"
+	withAll = "10.0.1.0/24 10.0.2.0/23 10.96.0.0/12 192.168.0.1/32 192.168.0.2/31"
+)
+
+// TestDerivedNAT: a pod that starts before the nodes are known has no NAT, and status says so. It then
+// follows the nodes: with one write per endpoint and change, and none when a node leaves.
+func TestDerivedNAT(t *testing.T) {
+	n := newNode(t, hns.Server2022, natConfig())
+	var specs []dataplane.EndpointSpec
+	for i := range 20 { // more than one Idle writes
+		specs = append(specs, n.spec(fmt.Sprint("c", i), fmt.Sprintf("10.0.1.%d", 10+i)))
+		n.add(specs[i])
+	}
+	first := specs[0].ID
+	if got := n.nat(first); got != "off" || !strings.Contains(strings.Join(n.backend.Faults(), "\n"), "outbound NAT is off until the pod ranges of other nodes are known") {
+		t.Errorf("exceptions %s, faults %q", got, n.backend.Faults())
+	}
+	n.apply(clusterState(specs))
+	n.idle()
+	if got := n.nat(first); got != alone || len(n.backend.Faults()) > 0 {
+		t.Errorf("exceptions %s, faults %q", got, n.backend.Faults())
+	}
+	writes := n.count("ModifyEndpoint")
+	n.apply(clusterState(specs, peer(2, model.Linux, "", "10.0.2.0/24")))
+	n.apply(clusterState(specs, peer(2, model.Linux, "", "10.0.2.0/24"), peer(3, model.Windows, "", "10.0.3.0/24")))
+	late := n.spec("late", "10.0.1.99")
+	n.add(late)
+	if got := n.nat(late.ID); got != withAll {
+		t.Errorf("exceptions of a new pod %s", got)
+	}
+	c, err := n.backend.Counters(ctx)
+	if text := strings.Join(c.Facts, "\n"); err != nil || !strings.Contains(text, "outbound NAT: on, except to 5 ranges (of Nodes and --service-cidr); pods are being updated") {
+		t.Errorf("facts %q, %v", c.Facts, err)
+	}
+	n.idle()
+	for _, s := range specs {
+		if got := n.nat(s.ID); got != withAll {
+			t.Errorf("exceptions of %s: %s", s.ID, got)
+		}
+	}
+	if got := n.count("ModifyEndpoint") - writes; got != len(specs) {
+		t.Errorf("%d writes for %d endpoints", got, len(specs))
+	}
+	writes = n.count("ModifyEndpoint")
+	s := clusterState(append(specs, late), peer(2, model.Linux, "", "10.0.2.0/24"))
+	n.apply(s)
+	n.idle()
+	written := n.count("ModifyEndpoint") // the pod that is new got its list
+	n.start()
+	n.apply(s)
+	n.idle()
+	if got := n.nat(first); got != withAll || written != writes+1 || n.count("ModifyEndpoint") != written {
+		t.Errorf("exceptions %s after a node left; %d writes", got, n.count("ModifyEndpoint")-writes)
+	}
+	installed, err := n.backend.Endpoints(ctx)
+	if err != nil || len(installed) != len(specs)+1 || len(installed[0].Problems) > 0 {
+		t.Errorf("endpoints %v, %v", installed, err)
+	}
+	again := n.spec("again", "10.0.1.100")
+	n.add(again)
+	if got := n.nat(again.ID); got != withTwo {
+		t.Errorf("exceptions of a new pod %s", got)
+	}
+}
+
+// TestDerivedNATFails: a failure is reported and retried, and other endpoints are written.
+func TestDerivedNATFails(t *testing.T) {
+	n := newNode(t, hns.Server2022, natConfig())
+	specs := []dataplane.EndpointSpec{n.spec("c1", "10.0.1.7"), n.spec("c2", "10.0.1.8")}
+	for _, s := range specs {
+		n.add(s)
+	}
+	n.apply(clusterState(specs))
+	n.idle()
+	n.apply(clusterState(specs, peer(2, model.Linux, "", "10.0.2.0/24")))
+	time.Sleep(60 * time.Millisecond)
+	failed := false
+	n.fake.Before(func(op, _ string) error {
+		if op == "ModifyEndpoint" && !failed {
+			failed = true
+			return hns.NewError(op, hns.CodeUnexpected, "unexpected")
+		}
+		return nil
+	})
+	_, err := n.backend.Idle(ctx)
+	var code *hns.Error
+	if !errors.As(err, &code) || !strings.Contains(strings.Join(n.backend.Faults(), "\n"), "outbound NAT of some pods does not except all ranges of the cluster yet") {
+		t.Errorf("%v, faults %q", err, n.backend.Faults())
+	}
+	n.idle()
+	for _, s := range specs {
+		if got := n.nat(s.ID); got != withTwo {
+			t.Errorf("exceptions of %s: %s", s.ID, got)
+		}
+	}
+	if len(n.backend.Faults()) > 0 {
+		t.Errorf("faults %q", n.backend.Faults())
+	}
+}
+
+// TestNATSettings: --masquerade=false has no NAT, and given ranges are used as they are.
+func TestNATSettings(t *testing.T) {
+	for want, change := range map[string]func(*windows.Config){
+		"off":        func(c *windows.Config) { c.NoOutboundNAT = true },
+		"10.0.0.0/8": func(c *windows.Config) { c.OutboundNATExceptions = bridgeConfig().OutboundNATExceptions },
+	} {
+		c := natConfig()
+		change(&c)
+		n := newNode(t, hns.Server2022, c)
+		specs := []dataplane.EndpointSpec{n.spec("c1", "10.0.1.7")}
+		n.add(specs[0])
+		n.apply(clusterState(specs, peer(2, model.Linux, "", "10.0.2.0/24")))
+		n.idle()
+		if got := n.nat(specs[0].ID); got != want || len(n.backend.Faults()) > 0 {
+			t.Errorf("exceptions %s, want %s; faults %q", got, want, n.backend.Faults())
+		}
+	}
+}
