@@ -22,7 +22,7 @@ import (
 // Examine checks this node, in the network namespace of the caller.
 func (c Config) Examine(ctx context.Context) []Finding {
 	return slices.Concat(c.checkKernel(), c.checkKernelConfig(), c.checkTracking(), c.checkBTF(), c.checkBPFFS(), c.checkLayouts(), c.checkCgroups(), c.checkUplink(), c.checkPorts(),
-		c.checkCNIConfigurations(), c.checkLoopback(), c.checkInterfaces(), c.checkFilter(ctx), c.checkProxy(), c.checkAdmission(ctx))
+		c.checkCNIConfigurations(), c.checkLoopback(), c.checkInterfaces(), c.checkFilter(ctx), c.checkProxy(), c.checkCloud(), c.checkAdmission(ctx))
 }
 
 // threadNet is the network namespace of the caller's thread.
@@ -174,6 +174,15 @@ func defaultInterface(path string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("there is no default route")
+}
+
+// checkCloud warns of the check of source addresses. A machine that names no vendor is on no cloud.
+func (c Config) checkCloud() []Finding {
+	name := func(file string) string {
+		text, _ := os.ReadFile(filepath.Join(c.Root, "sys", "class", "dmi", "id", file))
+		return strings.TrimSpace(string(text))
+	}
+	return cloudFindings(name("sys_vendor"), name("product_name"))
 }
 
 // checkPorts checks whether other processes use the ports.

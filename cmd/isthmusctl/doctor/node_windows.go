@@ -11,11 +11,13 @@ import (
 	"golang.org/x/sys/windows/registry"
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/mgr"
+
+	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
 // Examine checks this node.
 func (c Config) Examine(ctx context.Context) []Finding {
-	return slices.Concat(checkBuild(), checkService(), c.checkCNIConfigurations(), c.checkAdmission(ctx))
+	return slices.Concat(checkBuild(), checkService(), checkHost(), checkCloud(), c.checkCNIConfigurations(), c.checkAdmission(ctx))
 }
 
 func checkBuild() []Finding {
@@ -39,6 +41,34 @@ func updateRevision() (uint32, error) {
 		return 0, fmt.Errorf("read the revision of the build: %w", err)
 	}
 	return uint32(n), nil
+}
+
+// hostEndpoint is the name of the host's endpoint on the network of the default name.
+const hostEndpoint = "isthmus_ep"
+
+// checkHost checks forwarding and MTU of the interfaces that pod traffic crosses.
+func checkHost() []Finding {
+	routes, err := hostroute.System{}.Routes()
+	var interfaces []hostroute.Interface
+	if err == nil {
+		interfaces, err = hostroute.System{}.Interfaces()
+	}
+	if err != nil {
+		return []Finding{{"forwarding", Unknown, err.Error(), "the host routes for pods of l2bridge networks", "run this as an administrator"}}
+	}
+	return hostFindings(routes, interfaces, hostEndpoint)
+}
+
+// checkCloud warns of the check of source addresses. A machine that names no vendor is on no cloud.
+func checkCloud() []Finding {
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, `HARDWARE\DESCRIPTION\System\BIOS`, registry.QUERY_VALUE)
+	if err != nil {
+		return nil
+	}
+	defer key.Close()
+	vendor, _, _ := key.GetStringValue("SystemManufacturer")
+	product, _, _ := key.GetStringValue("SystemProductName")
+	return cloudFindings(vendor, product)
 }
 
 // checkService checks whether the Host Network Service runs.
