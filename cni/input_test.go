@@ -50,25 +50,20 @@ func (r *rig) execute(out *printed, command string, rt *libcni.RuntimeConf, stdi
 	return cmd.ProcessState.ExitCode()
 }
 
-// TestBadInput runs the plugin on environments and inputs that are not right.
-func TestBadInput(t *testing.T) {
-	r := newRig(t)
-	r.publish(1, "10.0.1.0/24")
-	good := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"pods","type":"isthmus","socket":%q}`, r.socket)
+// badInput is a command line of the plugin and the error that it prints.
+type badInput struct {
+	command string
+	change  func(*libcni.RuntimeConf)
+	stdin   string
+	code    uint
+	text    string
+}
+
+// badInputs are variations of a good configuration, by name.
+func badInputs(good string) map[string]badInput {
 	with := func(members string) string { return strings.TrimSuffix(good, "}") + "," + members + "}" }
-	env := func(change func(*libcni.RuntimeConf)) *libcni.RuntimeConf {
-		rt := runtimeConf(0)
-		change(rt)
-		return rt
-	}
 	same := func(*libcni.RuntimeConf) {}
-	for name, c := range map[string]struct {
-		command string
-		change  func(*libcni.RuntimeConf)
-		stdin   string
-		code    uint
-		text    string
-	}{
+	return map[string]badInput{
 		"empty":               {"ADD", same, "", 6, ""},
 		"text":                {"ADD", same, "hello", 6, ""},
 		"cut off":             {"ADD", same, good[:40], 6, ""},
@@ -118,13 +113,28 @@ func TestBadInput(t *testing.T) {
 		"CHECK too early":     {"CHECK", same, strings.Replace(good, "1.1.0", "0.3.1", 1), 1, "CHECK"},
 		"STATUS too early":    {"STATUS", same, strings.Replace(good, "1.1.0", "1.0.0", 1), 1, "STATUS"},
 		"GC too early":        {"GC", same, strings.Replace(good, "1.1.0", "1.0.0", 1), 1, "GC"},
-	} {
+	}
+}
+
+// changed returns the variables of an attachment after a change.
+func changed(change func(*libcni.RuntimeConf)) *libcni.RuntimeConf {
+	rt := runtimeConf(0)
+	change(rt)
+	return rt
+}
+
+// TestBadInput runs the plugin on environments and inputs that are not right.
+func TestBadInput(t *testing.T) {
+	r := newRig(t)
+	r.publish(1, "10.0.1.0/24")
+	good := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"pods","type":"isthmus","socket":%q}`, r.socket)
+	for name, c := range badInputs(good) {
 		t.Run(name, func(t *testing.T) {
 			if name == "own netns" && runtime.GOOS != "linux" {
 				t.Skip("network namespaces are Linux's")
 			}
 			var out printed
-			status := r.execute(&out, c.command, env(c.change), c.stdin)
+			status := r.execute(&out, c.command, changed(c.change), c.stdin)
 			if status != 1 || out.Code != c.code || !strings.Contains(out.Msg+": "+out.Details, c.text) {
 				t.Errorf("exit status %d, %+v, want code %d with %q", status, out, c.code, c.text)
 			}

@@ -16,24 +16,17 @@ import (
 	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
-// TestStartOnDamagedPins damages the directory of pins while no agent runs. The next agent
-// starts, passes no denied packet, reports the damage, and enforces policy as before.
-func TestStartOnDamagedPins(t *testing.T) {
-	l := newLab(t)
-	a, b := l.pod("a", 11), l.pod("b", 12)
-	l.echo(b, 80)
-	l.echo(b, 81)
-	policies := []*model.Policy{isolate("b", model.Ingress, accept(pods("a"), tcp(80)))}
-	l.apply(policies...)
-	for l.idle() {
-	}
+// damage is what another process did to the directory of pins.
+type damage struct {
+	name string
+	do   func() error
+	says string // one of the problems; empty if none is expected
+}
+
+func damages(l *lab) []damage {
 	v3 := func(name string) string { return filepath.Join(l.bpffs, loader.LayoutVersion, name) }
 	links := "links/" + link.HostName(model.MakeEndpointID("b", "eth0"))
-	for _, c := range []struct {
-		name   string
-		damage func() error
-		says   string // one of the problems; empty if none is expected
-	}{
+	return []damage{
 		{"no policy map", func() error { return remove(v3("ports"), v3("peers4"), v3("verdicts")) }, "policy maps peers4, ports, verdicts are missing"},
 		{"no slots", func() error { return remove(v3("slots")) }, "policy maps slots are missing"},
 		{"no endpoints and no flows", func() error { return remove(v3("endpoints"), v3("conns4"), v3("locals4"), v3("interfaces")) }, ""},
@@ -60,7 +53,21 @@ func TestStartOnDamagedPins(t *testing.T) {
 		{"class of a port beyond rows", func() error { return poke(v3("ports"), uint32(80), uint16(1057)) }, "entry 80 of ports has class 1057"},
 		{"verdict of a row beyond the map", func() error { return poke(v3("verdicts"), [2]uint32{1 << 20, 5}, uint32(16417)) }, "table 1048576"},
 		{"table that wraps", func() error { return poke(v3("slots"), uint32(7), [2]uint32{0xffffffff, 0xffffffff}) }, "slot 7"},
-	} {
+	}
+}
+
+// TestStartOnDamagedPins damages the directory of pins while no agent runs. The next agent
+// starts, passes no denied packet, reports the damage, and enforces policy as before.
+func TestStartOnDamagedPins(t *testing.T) {
+	l := newLab(t)
+	a, b := l.pod("a", 11), l.pod("b", 12)
+	l.echo(b, 80)
+	l.echo(b, 81)
+	policies := []*model.Policy{isolate("b", model.Ingress, accept(pods("a"), tcp(80)))}
+	l.apply(policies...)
+	for l.idle() {
+	}
+	for _, c := range damages(l) {
 		t.Run(c.name, func(t *testing.T) {
 			was := l.t
 			l.t = t
@@ -69,7 +76,7 @@ func TestStartOnDamagedPins(t *testing.T) {
 				t.Fatal("the agent before this one did not start")
 			}
 			l.must(l.backend.Close())
-			l.must(c.damage())
+			l.must(c.do())
 			l.start()
 			if said := strings.Join(l.backend.Faults(), "\n"); !strings.Contains(said, c.says) {
 				t.Errorf("problems %q, want one that says %q", said, c.says)

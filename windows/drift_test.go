@@ -7,8 +7,68 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
+
+// drifts are changes of ACLs and sets by another component.
+func drifts(t *testing.T, n *node, first, second dataplane.EndpointSpec, network string, set hns.SetPolicy) map[string]func() error {
+	return map[string]func() error{
+		"ACLs": func() error {
+			_, err := n.fake.ModifyEndpoint(ctx, n.hnsID(first.ID), hns.Update, openACLs()[0].Policy())
+			return err
+		},
+		"no ACLs at all": func() error { // which HNS takes for permission
+			n.fake.UpdateReplacesAll = true
+			defer func() { n.fake.UpdateReplacesAll = false }()
+			id := n.hnsID(first.ID)
+			list, _ := n.fake.Endpoints(ctx, network)
+			e := list[slices.IndexFunc(list, func(e hns.Endpoint) bool { return e.ID == id })]
+			_, err := n.fake.ModifyEndpoint(ctx, id, hns.Update, slices.DeleteFunc(e.Policies, func(p hns.Policy) bool { return p.Is(hns.TypeACL) })...)
+			if !n.passes(first.ID, "10.0.3.9") {
+				t.Error("an endpoint without ACLs is not open: the case shows nothing")
+			}
+			return err
+		},
+		"one ACL more": func() error {
+			_, err := n.fake.ModifyEndpoint(ctx, n.hnsID(first.ID), hns.Add, hns.ACL{Action: hns.Allow, Direction: hns.In, RuleType: hns.Switch, Priority: 200}.Policy())
+			return err
+		},
+		"a member more": func() error {
+			set.Values = "10.0.3.3,10.0.3.9"
+			_, err := n.fake.ModifyNetwork(ctx, network, hns.Update, set.Policy())
+			return err
+		},
+		"no members": func() error {
+			set.Values = ""
+			_, err := n.fake.ModifyNetwork(ctx, network, hns.Update, set.Policy())
+			return err
+		},
+		"an empty set": func() error { // while it should be empty
+			n.apply(both(first, second))
+			set.Values = ""
+			if _, err := n.fake.ModifyNetwork(ctx, network, hns.Update, set.Policy()); err != nil {
+				return err
+			}
+			n.apply(both(first, second))
+			if n.passes(first.ID, "10.0.3.9") || strings.Contains(n.fake.Dump(), `"Values":""`) {
+				t.Errorf("an empty set was left:\n%s", n.fake.Dump())
+			}
+			return nil
+		},
+		"a prefix in the set": func() error {
+			set.Values = "10.0.3.3,10.0.0.0/8"
+			_, err := n.fake.ModifyNetwork(ctx, network, hns.Update, set.Policy())
+			return err
+		},
+		"an unused set of ours": func() error {
+			stale := set
+			stale.ID = "isthmus-0123456789abcdef-v4"
+			_, err := n.fake.ModifyNetwork(ctx, network, hns.Add, stale.Policy())
+			return err
+		},
+	}
+}
 
 // TestDriftIsRepaired: what others change in HNS is put right by the next
 // Apply.
@@ -23,61 +83,7 @@ func TestDriftIsRepaired(t *testing.T) {
 		t.Fatalf("%d sets", len(sets))
 	}
 	set := sets[0]
-	for name, damage := range map[string]func() error{
-		"ACLs": func() error {
-			_, err := n.fake.ModifyEndpoint(ctx, n.hnsID(first.ID), hns.Update, openACLs()[0].Policy())
-			return err
-		},
-		"no ACLs at all": func() error { // which HNS takes for permission
-			n.fake.UpdateReplacesAll = true
-			defer func() { n.fake.UpdateReplacesAll = false }()
-			id := n.hnsID(first.ID)
-			list, _ := n.fake.Endpoints(ctx, networks[0].ID)
-			e := list[slices.IndexFunc(list, func(e hns.Endpoint) bool { return e.ID == id })]
-			_, err := n.fake.ModifyEndpoint(ctx, id, hns.Update, slices.DeleteFunc(e.Policies, func(p hns.Policy) bool { return p.Is(hns.TypeACL) })...)
-			if !n.passes(first.ID, "10.0.3.9") {
-				t.Error("an endpoint without ACLs is not open: the case shows nothing")
-			}
-			return err
-		},
-		"one ACL more": func() error {
-			_, err := n.fake.ModifyEndpoint(ctx, n.hnsID(first.ID), hns.Add, hns.ACL{Action: hns.Allow, Direction: hns.In, RuleType: hns.Switch, Priority: 200}.Policy())
-			return err
-		},
-		"a member more": func() error {
-			set.Values = "10.0.3.3,10.0.3.9"
-			_, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Update, set.Policy())
-			return err
-		},
-		"no members": func() error {
-			set.Values = ""
-			_, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Update, set.Policy())
-			return err
-		},
-		"an empty set": func() error { // while it should be empty
-			n.apply(both(first, second))
-			set.Values = ""
-			if _, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Update, set.Policy()); err != nil {
-				return err
-			}
-			n.apply(both(first, second))
-			if n.passes(first.ID, "10.0.3.9") || strings.Contains(n.fake.Dump(), `"Values":""`) {
-				t.Errorf("an empty set was left:\n%s", n.fake.Dump())
-			}
-			return nil
-		},
-		"a prefix in the set": func() error {
-			set.Values = "10.0.3.3,10.0.0.0/8"
-			_, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Update, set.Policy())
-			return err
-		},
-		"an unused set of ours": func() error {
-			stale := set
-			stale.ID = "isthmus-0123456789abcdef-v4"
-			_, err := n.fake.ModifyNetwork(ctx, networks[0].ID, hns.Add, stale.Policy())
-			return err
-		},
-	} {
+	for name, damage := range drifts(t, n, first, second, networks[0].ID, set) {
 		if err := damage(); err != nil {
 			t.Fatal(err)
 		}

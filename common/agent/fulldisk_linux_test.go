@@ -234,66 +234,82 @@ func TestReallyFullDisk(t *testing.T) {
 		for n := range 4 {
 			given = append(given, r.mustAdd(n)...)
 		}
-		filler := filepath.Join(small, "filler")
-		f, err := os.Create(filler)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for err == nil {
-			_, err = f.Write(bytes.Repeat([]byte{1}, 4096))
-		}
-		f.Close()
-		if !errors.Is(err, syscall.ENOSPC) {
-			t.Fatal(err)
-		}
-		r.mustDel(0)
-		r.wantOnly(1, 2, 3)
-		_, err = r.add(5)
-		wantCode(t, err, 5, "no space left on device: free space or inodes on the disk of "+r.dir)
-		r.wantOnly(1, 2, 3)
-		os.Remove(filler)
-
-		inodes := 0
-		for ; err == nil || inodes == 0; inodes++ {
-			err = os.WriteFile(fmt.Sprintf("%s.%d", filler, inodes), nil, 0o600)
-		}
-		if !errors.Is(err, syscall.ENOSPC) {
-			t.Fatal(err)
-		}
-		r.mustDel(1)
-		_, err = r.add(5)
-		wantCode(t, err, 5, "no space left on device")
-		r.wantOnly(2, 3)
-		r.end()
-		r.start() // also on a disk without an inode
-		r.agent.Publish(cluster{pods: 8}.snapshot())
-		r.settle()
-		r.wantOnly(2, 3)
-		for n := range inodes {
-			os.Remove(fmt.Sprintf("%s.%d", filler, n))
-		}
-		if ip := r.mustAdd(5)[0]; slices.Contains(given, ip) {
-			t.Errorf("%s is given out in its quarantine, of %v", ip, given)
-		}
-
-		remount(t, small, syscall.MS_RDONLY)
-		wantCode(t, r.del(2), 5, "read-only file system: mount the disk of "+r.dir+" read-write")
-		if slices.Contains(r.attached(), string(id(2))) || r.reachable(2) {
-			t.Error("the pod is attached")
-		}
-		r.end()
-		r.start() // an agent starts there, and attachments stay
-		r.agent.Publish(cluster{pods: 8}.snapshot())
-		r.settle()
-		if !slices.Contains(r.attached(), string(id(3))) {
-			t.Errorf("attached %v", r.attached())
-		}
-		wantCode(t, r.del(2), 5, "read-only file system")
-		remount(t, small, 0)
-		r.mustDel(2)
-		r.wantOnly(3, 5)
+		withoutSpace(t, r, small)
+		withoutInodes(t, r, small, given)
+		readOnly(t, r, small)
 		r.end()
 	})
+}
+
+func withoutSpace(t *testing.T, r *rig, small string) {
+	t.Helper()
+	filler := filepath.Join(small, "filler")
+	f, err := os.Create(filler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = f.Write(bytes.Repeat([]byte{1}, 4096))
+	}
+	f.Close()
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	r.mustDel(0)
+	r.wantOnly(1, 2, 3)
+	_, err = r.add(5)
+	wantCode(t, err, 5, "no space left on device: free space or inodes on the disk of "+r.dir)
+	r.wantOnly(1, 2, 3)
+	os.Remove(filler)
+}
+
+// withoutInodes also checks that no address that was given before is given in its quarantine.
+func withoutInodes(t *testing.T, r *rig, small string, given []netip.Addr) {
+	t.Helper()
+	var err error
+	filler := filepath.Join(small, "filler")
+	inodes := 0
+	for ; err == nil || inodes == 0; inodes++ {
+		err = os.WriteFile(fmt.Sprintf("%s.%d", filler, inodes), nil, 0o600)
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	r.mustDel(1)
+	_, err = r.add(5)
+	wantCode(t, err, 5, "no space left on device")
+	r.wantOnly(2, 3)
+	r.end()
+	r.start() // also on a disk without an inode
+	r.agent.Publish(cluster{pods: 8}.snapshot())
+	r.settle()
+	r.wantOnly(2, 3)
+	for n := range inodes {
+		os.Remove(fmt.Sprintf("%s.%d", filler, n))
+	}
+	if ip := r.mustAdd(5)[0]; slices.Contains(given, ip) {
+		t.Errorf("%s is given out in its quarantine, of %v", ip, given)
+	}
+}
+
+func readOnly(t *testing.T, r *rig, small string) {
+	t.Helper()
+	remount(t, small, syscall.MS_RDONLY)
+	wantCode(t, r.del(2), 5, "read-only file system: mount the disk of "+r.dir+" read-write")
+	if slices.Contains(r.attached(), string(id(2))) || r.reachable(2) {
+		t.Error("the pod is attached")
+	}
+	r.end()
+	r.start() // an agent starts there, and attachments stay
+	r.agent.Publish(cluster{pods: 8}.snapshot())
+	r.settle()
+	if !slices.Contains(r.attached(), string(id(3))) {
+		t.Errorf("attached %v", r.attached())
+	}
+	wantCode(t, r.del(2), 5, "read-only file system")
+	remount(t, small, 0)
+	r.mustDel(2)
+	r.wantOnly(3, 5)
 }
 
 func remount(t *testing.T, path string, flags uintptr) {

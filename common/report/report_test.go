@@ -109,8 +109,7 @@ func TestDecideConverges(t *testing.T) {
 		all := make([]node, nodes)
 		name := func(i int) string { return fmt.Sprintf("n%d", i) }
 		exists := func(n string) bool {
-			i := slices.IndexFunc([]int{0, 1, 2, 3, 4, 5}, func(i int) bool { return name(i) == n })
-			return i >= 0 && all[i].here
+			return slices.ContainsFunc([]int{0, 1, 2, 3, 4, 5}, func(i int) bool { return name(i) == n && all[i].here })
 		}
 		var is *Written
 		generation, writes := int64(1), 0

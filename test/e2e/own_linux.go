@@ -254,24 +254,7 @@ func (l *lab) remove(ctx context.Context, before map[string]string) error {
 	if err := l.servers(ctx); err != nil {
 		return err
 	}
-	if err := l.delete(manifest); err != nil {
-		return err
-	}
-	if err := l.apply(remover); err != nil {
-		return err
-	}
-	// The agents are gone, pods are not: nothing may be removed.
-	err = until(ctx, time.Minute, "a refusal", func() error {
-		out, err := l.kubectl("-n", namespace, "logs", "-l", selector, "-c", "uninstall", "--tail=5")
-		if err == nil && strings.Count(out, "pods are attached") < len(l.nodes) {
-			err = fmt.Errorf("logs of uninstall: %q", out)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if err := l.delete(remover); err != nil {
+	if err := l.refuseRemoval(ctx, manifest, remover); err != nil {
 		return err
 	}
 	if err := l.install(ctx); err != nil {
@@ -313,6 +296,28 @@ func (l *lab) remove(ctx context.Context, before map[string]string) error {
 	}
 	l.fabricMode = ""
 	return l.compare(before)
+}
+
+// refuseRemoval checks that nothing is removed while pods are attached.
+func (l *lab) refuseRemoval(ctx context.Context, manifest, remover string) error {
+	if err := l.delete(manifest); err != nil {
+		return err
+	}
+	if err := l.apply(remover); err != nil {
+		return err
+	}
+	// The agents are gone, pods are not: nothing may be removed.
+	err := until(ctx, time.Minute, "a refusal", func() error {
+		out, err := l.kubectl("-n", namespace, "logs", "-l", selector, "-c", "uninstall", "--tail=5")
+		if err == nil && strings.Count(out, "pods are attached") < len(l.nodes) {
+			err = fmt.Errorf("logs of uninstall: %q", out)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return l.delete(remover)
 }
 
 // deleteAgents deletes the DaemonSet alone, so that agents see nothing else go.

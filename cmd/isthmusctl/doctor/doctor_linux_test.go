@@ -45,62 +45,88 @@ func TestNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ns.Close()
-	c := Config{Root: t.TempDir(), CNIBinDir: "/opt/cni/bin", CNIConfDir: "/etc/cni/net.d", VXLANPort: 4789, MetricsPort: 9470}
-	examine := func() (all []Finding) {
-		t.Helper()
-		if err := ns.Do(func() error { all = c.Examine(t.Context()); return nil }); err != nil {
-			t.Fatal(err)
-		}
-		return all
+	n := &examined{t, ns, Config{Root: t.TempDir(), CNIBinDir: "/opt/cni/bin", CNIConfDir: "/etc/cni/net.d", VXLANPort: 4789, MetricsPort: 9470}}
+	n.emptyRoot()
+	n.tracking()
+	n.plugins()
+	n.links()
+	n.ports()
+	n.packetFilters()
+	if Worst(n.examine()) != Bad {
+		t.Error("the worst is not an error")
 	}
-	expect := func(check string, severity Severity, text string) {
-		t.Helper()
-		if all := examine(); !have(all, check, severity, text) {
-			t.Errorf("no %s of %s with %q among %+v", severity, check, text, all)
-		}
+}
+
+// examined is a node in a network namespace, with an empty directory as its root.
+type examined struct {
+	t  *testing.T
+	ns *netns.NS
+	c  Config
+}
+
+func (n *examined) examine() (all []Finding) {
+	n.t.Helper()
+	n.inside(func() error { all = n.c.Examine(n.t.Context()); return nil })
+	return all
+}
+
+func (n *examined) expect(check string, severity Severity, text string) {
+	n.t.Helper()
+	if all := n.examine(); !have(all, check, severity, text) {
+		n.t.Errorf("no %s of %s with %q among %+v", severity, check, text, all)
 	}
-	inside := func(f func() error) {
-		t.Helper()
-		if err := ns.Do(f); err != nil {
-			t.Fatal(err)
-		}
+}
+
+func (n *examined) inside(f func() error) {
+	n.t.Helper()
+	if err := n.ns.Do(f); err != nil {
+		n.t.Fatal(err)
 	}
+}
+
+func (n *examined) emptyRoot() {
 	for _, check := range []string{"bpffs", "BTF", "loopback plugin"} { // the root is empty
-		expect(check, Bad, "")
+		n.expect(check, Bad, "")
 	}
-	expect("layout of maps", Good, "v3")
-	pins := filepath.Join(c.Root, "/sys/fs/bpf/isthmus")
-	put(t, filepath.Join(pins, "v3", "slots"), "", 0o600)
-	expect("layout of maps", Good, "v3")
-	put(t, filepath.Join(pins, "v2", "slots"), "", 0o600)
-	expect("layout of maps", Warning, "isthmus/v2 is of an older version")
-	put(t, filepath.Join(pins, "v4", "slots"), "", 0o600)
-	expect("layout of maps", Bad, "v4, which are in force, and this one has layout v3: run that agent")
-	expect("uplink", Bad, "there is no default route")
-	expect("interfaces", Good, "")
-	expect("packet filter", Good, "")
-	expect("kernel", Good, "release")
-	expect("kube-proxy", Unknown, "no processes")
+	n.expect("layout of maps", Good, "v3")
+	pins := filepath.Join(n.c.Root, "/sys/fs/bpf/isthmus")
+	put(n.t, filepath.Join(pins, "v3", "slots"), "", 0o600)
+	n.expect("layout of maps", Good, "v3")
+	put(n.t, filepath.Join(pins, "v2", "slots"), "", 0o600)
+	n.expect("layout of maps", Warning, "isthmus/v2 is of an older version")
+	put(n.t, filepath.Join(pins, "v4", "slots"), "", 0o600)
+	n.expect("layout of maps", Bad, "v4, which are in force, and this one has layout v3: run that agent")
+	n.expect("uplink", Bad, "there is no default route")
+	n.expect("interfaces", Good, "")
+	n.expect("packet filter", Good, "")
+	n.expect("kernel", Good, "release")
+	n.expect("kube-proxy", Unknown, "no processes")
+}
 
-	module := filepath.Join(c.Root, "sys", "module", "nf_conntrack")
-	expect("connection tracking", Warning, "nf_conntrack is not loaded")
-	put(t, filepath.Join(module, "parameters", "hashsize"), "65536", 0o600)
-	expect("connection tracking", Good, "built in")
-	put(t, filepath.Join(module, "initstate"), "coming\n", 0o600)
-	expect("connection tracking", Warning, "nf_conntrack is not loaded")
-	put(t, filepath.Join(module, "initstate"), "live\n", 0o600)
-	expect("connection tracking", Good, "nf_conntrack is loaded")
+func (n *examined) tracking() {
+	module := filepath.Join(n.c.Root, "sys", "module", "nf_conntrack")
+	n.expect("connection tracking", Warning, "nf_conntrack is not loaded")
+	put(n.t, filepath.Join(module, "parameters", "hashsize"), "65536", 0o600)
+	n.expect("connection tracking", Good, "built in")
+	put(n.t, filepath.Join(module, "initstate"), "coming\n", 0o600)
+	n.expect("connection tracking", Warning, "nf_conntrack is not loaded")
+	put(n.t, filepath.Join(module, "initstate"), "live\n", 0o600)
+	n.expect("connection tracking", Good, "nf_conntrack is loaded")
+}
 
-	put(t, filepath.Join(c.Root, c.CNIBinDir, "loopback"), "", 0o755)
-	expect("loopback plugin", Good, "")
-	put(t, filepath.Join(c.Root, c.CNIConfDir, "05-isthmus.conflist"), "{}", 0o644)
-	expect("cni configuration", Good, "")
-	put(t, filepath.Join(c.Root, c.CNIConfDir, "00-multus.conf"), "{}", 0o644)
-	put(t, filepath.Join(c.Root, c.CNIConfDir, "10-flannel.conflist"), "{}", 0o644)
-	expect("cni configuration", Bad, "00-multus.conf")
-	expect("cni configuration", Warning, "10-flannel.conflist")
+func (n *examined) plugins() {
+	put(n.t, filepath.Join(n.c.Root, n.c.CNIBinDir, "loopback"), "", 0o755)
+	n.expect("loopback plugin", Good, "")
+	put(n.t, filepath.Join(n.c.Root, n.c.CNIConfDir, "05-isthmus.conflist"), "{}", 0o644)
+	n.expect("cni configuration", Good, "")
+	put(n.t, filepath.Join(n.c.Root, n.c.CNIConfDir, "00-multus.conf"), "{}", 0o644)
+	put(n.t, filepath.Join(n.c.Root, n.c.CNIConfDir, "10-flannel.conflist"), "{}", 0o644)
+	n.expect("cni configuration", Bad, "00-multus.conf")
+	n.expect("cni configuration", Warning, "10-flannel.conflist")
+}
 
-	inside(func() error {
+func (n *examined) links() {
+	n.inside(func() error {
 		for _, name := range []string{"cni0", "cali0123456789a"} {
 			if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}); err != nil {
 				return err
@@ -115,15 +141,17 @@ func TestNode(t *testing.T) {
 		}
 		return netlink.RouteAdd(&netlink.Route{LinkIndex: uplink.Index, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, Scope: netlink.SCOPE_LINK})
 	})
-	expect("interfaces", Warning, "Calico: cali0123456789a")
-	expect("interfaces", Warning, "cni0")
-	expect("uplink", Warning, "eth0 has MTU 1300")
+	n.expect("interfaces", Warning, "Calico: cali0123456789a")
+	n.expect("interfaces", Warning, "cni0")
+	n.expect("uplink", Warning, "eth0 has MTU 1300")
+}
 
-	expect("port udp 4789", Good, "")
-	expect("port tcp 9470", Good, "")
+func (n *examined) ports() {
+	n.expect("port udp 4789", Good, "")
+	n.expect("port tcp 9470", Good, "")
 	var tcp net.Listener
 	var udp net.PacketConn
-	inside(func() (err error) {
+	n.inside(func() (err error) {
 		if udp, err = net.ListenPacket("udp", "0.0.0.0:4789"); err != nil {
 			return err
 		}
@@ -132,10 +160,12 @@ func TestNode(t *testing.T) {
 	})
 	defer tcp.Close()
 	defer udp.Close()
-	expect("port tcp 9470", Warning, "is taken")
-	expect("port udp 4789", Warning, "is taken")
+	n.expect("port tcp 9470", Warning, "is taken")
+	n.expect("port udp 4789", Warning, "is taken")
+}
 
-	inside(func() error {
+func (n *examined) packetFilters() {
+	n.inside(func() error {
 		for _, rule := range []string{"add table ip nat", "add chain ip nat FLANNEL-POSTRTG", "add table inet fw", "add chain inet fw guard { type filter hook forward priority 0 ; policy drop ; }"} {
 			if err := exec.Command("nft", rule).Run(); err != nil {
 				return err
@@ -143,11 +173,8 @@ func TestNode(t *testing.T) {
 		}
 		return nil
 	})
-	expect("packet filter", Warning, "Flannel: FLANNEL-POSTRTG")
-	expect("packet filter", Warning, "dropped by default in inet fw guard")
-	if Worst(examine()) != Bad {
-		t.Error("the worst is not an error")
-	}
+	n.expect("packet filter", Warning, "Flannel: FLANNEL-POSTRTG")
+	n.expect("packet filter", Warning, "dropped by default in inet fw guard")
 }
 
 func TestProxy(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -94,27 +95,19 @@ func between(from, to string, protocol, port int) Packet {
 
 // All lists the facts.
 func All() []Fact {
+	return slices.Concat(addressFacts(), portFacts(), orderFacts(), setFacts(), otherFacts())
+}
+
+// addressFacts match addresses.
+func addressFacts() []Fact {
 	var (
-		webIn    = rule("web", "Allow", In, 1000, tcp, member("RemoteAddresses", "10.40.1.0/24,10.40.2.9"), member("LocalPorts", "80,8000-8010"))
-		dnsOut   = rule("dns", "Allow", Out, 1000, `"Protocols":"6,17",`, member("RemoteAddresses", "10.96.0.10"), member("RemotePorts", "53"))
-		endIn    = rule("end in", "Block", In, 65500, any)
-		endOut   = rule("end out", "Block", Out, 65500, any)
-		openIn   = rule("open in", "Allow", In, 65500, any)
-		openOut  = rule("open out", "Allow", Out, 65500, any)
-		setIn    = rule("set in", "Allow", In, 1000, any, member("LocalAddresses", "peers"))
-		setOut   = rule("set out", "Allow", Out, 1000, any, member("RemoteAddresses", "peers"))
-		notIn    = rule("not in", "Block", In, 1000, any, member("LocalAddresses", "peers"))
-		both     = rule("both", "Allow", In, 1000, any, member("LocalAddresses", "peers,nets"))
-		bothEnds = rule("both ends", "Allow", Out, 1000, any, member("LocalAddresses", "mine"), member("RemoteAddresses", "peers"))
-		mineIn   = rule("from me", "Allow", In, 1000, any, member("LocalAddresses", "mine"))
-		mine     = `{"Id":"mine","Name":"mine","PolicyType":"IPSET","Values":"10.40.3.7"}`
-		v6       = rule("v6", "Block", In, 1000, any, member("RemoteAddresses", "fd00:1::/64"))
-		fromPort = rule("from 53", "Allow", In, 1000, `"Protocols":"17",`, member("RemotePorts", "53"))
-		ownPort  = rule("own port", "Allow", Out, 1000, tcp, member("LocalPorts", "40000"))
-		toSelf   = rule("to self", "Allow", In, 1000, any, member("LocalAddresses", pod))
-		toOther  = rule("to other", "Allow", In, 1000, any, member("LocalAddresses", "10.40.3.8"))
+		webIn   = rule("web", "Allow", In, 1000, tcp, member("RemoteAddresses", "10.40.1.0/24,10.40.2.9"), member("LocalPorts", "80,8000-8010"))
+		dnsOut  = rule("dns", "Allow", Out, 1000, `"Protocols":"6,17",`, member("RemoteAddresses", "10.96.0.10"), member("RemotePorts", "53"))
+		endIn   = rule("end in", "Block", In, 65500, any)
+		endOut  = rule("end out", "Block", Out, 65500, any)
+		toSelf  = rule("to self", "Allow", In, 1000, any, member("LocalAddresses", pod))
+		toOther = rule("to other", "Allow", In, 1000, any, member("LocalAddresses", "10.40.3.8"))
 	)
-	list := func(acls ...string) []string { return acls }
 	return []Fact{
 		{Name: "without ACLs everything passes in", Source: containers, Way: In, Packet: in("10.40.1.4", 6, 80), Pass: true},
 		{Name: "without ACLs everything passes out", Source: containers, Way: Out, Packet: out("10.40.1.4", 6, 80), Pass: true},
@@ -130,7 +123,21 @@ func All() []Fact {
 		{Name: "its neighbour", Source: shim, ACLs: list(webIn, endIn), Way: In, Packet: in("10.40.2.10", 6, 80)},
 		{Name: "the end of a prefix", Source: shim, ACLs: list(webIn, endIn), Way: In, Packet: in("10.40.1.255", 6, 80), Pass: true},
 		{Name: "behind the end of a prefix", Source: shim, ACLs: list(webIn, endIn), Way: In, Packet: in("10.40.2.0", 6, 80)},
+	}
+}
 
+// portFacts match ports and protocols.
+func portFacts() []Fact {
+	var (
+		webIn    = rule("web", "Allow", In, 1000, tcp, member("RemoteAddresses", "10.40.1.0/24,10.40.2.9"), member("LocalPorts", "80,8000-8010"))
+		dnsOut   = rule("dns", "Allow", Out, 1000, `"Protocols":"6,17",`, member("RemoteAddresses", "10.96.0.10"), member("RemotePorts", "53"))
+		endIn    = rule("end in", "Block", In, 65500, any)
+		endOut   = rule("end out", "Block", Out, 65500, any)
+		openIn   = rule("open in", "Allow", In, 65500, any)
+		fromPort = rule("from 53", "Allow", In, 1000, `"Protocols":"17",`, member("RemotePorts", "53"))
+		ownPort  = rule("own port", "Allow", Out, 1000, tcp, member("LocalPorts", "40000"))
+	)
+	return []Fact{
 		{Name: "local ports of an In rule are the destination's", Source: npmPorts, ACLs: list(webIn, endIn), Way: In, Packet: in("10.40.1.4", 6, 8010), Pass: true},
 		{Name: "behind a range of ports", Source: shim, ACLs: list(webIn, endIn), Way: In, Packet: in("10.40.1.4", 6, 8011)},
 		{Name: "before a range of ports", Source: shim, ACLs: list(webIn, endIn), Way: In, Packet: in("10.40.1.4", 6, 7999)},
@@ -140,7 +147,19 @@ func All() []Fact {
 		{Name: "ports of another protocol", Source: shim, ACLs: list(webIn, endIn), Way: In, Packet: in("10.40.1.4", 17, 80)},
 		{Name: "one of several protocols", Source: shim, ACLs: list(dnsOut, endOut), Way: Out, Packet: out("10.96.0.10", 17, 53), Pass: true},
 		{Name: "protocol 256 is every protocol", Source: shim1059, ACLs: list(openIn), Way: In, Packet: in("10.40.1.4", 47, 0), Pass: true},
+	}
+}
 
+// orderFacts say which rule decides.
+func orderFacts() []Fact {
+	var (
+		webIn   = rule("web", "Allow", In, 1000, tcp, member("RemoteAddresses", "10.40.1.0/24,10.40.2.9"), member("LocalPorts", "80,8000-8010"))
+		endIn   = rule("end in", "Block", In, 65500, any)
+		endOut  = rule("end out", "Block", Out, 65500, any)
+		openIn  = rule("open in", "Allow", In, 65500, any)
+		openOut = rule("open out", "Allow", Out, 65500, any)
+	)
+	return []Fact{
 		{Name: "a rule of the other direction says nothing", Source: felix, ACLs: list(openOut, endIn), Way: In, Packet: in("10.40.1.4", 6, 80)},
 		{Name: "nor the other way round", Source: felix, ACLs: list(openIn, endOut), Way: Out, Packet: out("10.40.1.4", 6, 80)},
 
@@ -153,7 +172,24 @@ func All() []Fact {
 		{Name: "of many that match the first decides", Source: felixSort,
 			ACLs: list(rule("c", "Allow", Out, 1002, any), rule("a", "Allow", Out, 1000, `"Protocols":"17",`), rule("b", "Block", Out, 1001, tcp)), Way: Out, Packet: out("10.40.1.4", 6, 80)},
 		{Name: "65500 is the last", Source: felixSort, ACLs: list(openIn, rule("deny", "Block", In, 65499, any)), Way: In, Packet: in("10.40.1.4", 6, 80)},
+	}
+}
 
+// setFacts are about sets.
+func setFacts() []Fact {
+	var (
+		endIn    = rule("end in", "Block", In, 65500, any)
+		endOut   = rule("end out", "Block", Out, 65500, any)
+		openIn   = rule("open in", "Allow", In, 65500, any)
+		setIn    = rule("set in", "Allow", In, 1000, any, member("LocalAddresses", "peers"))
+		setOut   = rule("set out", "Allow", Out, 1000, any, member("RemoteAddresses", "peers"))
+		notIn    = rule("not in", "Block", In, 1000, any, member("LocalAddresses", "peers"))
+		both     = rule("both", "Allow", In, 1000, any, member("LocalAddresses", "peers,nets"))
+		bothEnds = rule("both ends", "Allow", Out, 1000, any, member("LocalAddresses", "mine"), member("RemoteAddresses", "peers"))
+		mineIn   = rule("from me", "Allow", In, 1000, any, member("LocalAddresses", "mine"))
+		mine     = `{"Id":"mine","Name":"mine","PolicyType":"IPSET","Values":"10.40.3.7"}`
+	)
+	return []Fact{
 		{Name: "a set in Local of an In rule is the source", Source: npmSets, ACLs: list(setIn, endIn), Sets: list(peers), Way: In, Packet: in("10.40.1.4", 6, 80), Pass: true},
 		{Name: "and no address that it does not hold", Source: npmSets, ACLs: list(setIn, endIn), Sets: list(peers), Way: In, Packet: in("10.40.1.6", 6, 80)},
 		{Name: "and not the pod", Source: npmSets, ACLs: list(mineIn, endIn), Sets: list(mine), Way: In, Packet: in("10.40.1.4", 6, 80)},
@@ -165,7 +201,17 @@ func All() []Fact {
 		{Name: "the sender is in all sets of a member", Source: npmAnd, ACLs: list(both, endIn), Sets: list(peers, nets), Way: In, Packet: in("10.40.1.5", 6, 80), Pass: true},
 		{Name: "the sender is in one of them only", Source: npmAnd, ACLs: list(both, endIn), Sets: list(peers, nets), Way: In, Packet: in("10.40.1.4", 6, 80)},
 		{Name: "the sender is in the other one only", Source: npmAnd, ACLs: list(both, endIn), Sets: list(peers, nets), Way: In, Packet: in("10.40.9.9", 6, 80)},
+	}
+}
 
+// otherFacts are about IP versions and Host rules.
+func otherFacts() []Fact {
+	var (
+		endIn  = rule("end in", "Block", In, 65500, any)
+		openIn = rule("open in", "Allow", In, 65500, any)
+		v6     = rule("v6", "Block", In, 1000, any, member("RemoteAddresses", "fd00:1::/64"))
+	)
+	return []Fact{
 		{Name: "a rule with IPv6 addresses matches them", Source: families, ACLs: list(v6, openIn), Way: In, Packet: in6("fd00:1::4", 58, 0)},
 		{Name: "and no IPv4", Source: families, ACLs: list(v6, openIn), Way: In, Packet: in("10.40.1.4", 1, 0), Pass: true},
 		{Name: "a rule without addresses matches IPv6 too", Source: families, ACLs: list(endIn), Way: In, Packet: in6("fd00:1::4", 6, 80)},
@@ -176,3 +222,5 @@ func All() []Fact {
 		{Name: "a Host rule opens nothing that a Switch rule blocks", Source: firewall, ACLs: list(endIn), Way: In, Packet: in("10.40.1.4", 6, 80)},
 	}
 }
+
+func list(acls ...string) []string { return acls }
