@@ -183,7 +183,7 @@ func MergeFlow(migrated, there bpfobj.PodConn) (bpfobj.PodConn, bool) {
 	for _, end := range there.End {
 		untouched = untouched && (end.Roles == 0 || end.Epoch == policymap.MigratedEpoch)
 	}
-	migrated.Share, migrated.FlowFlags = there.Share, migrated.FlowFlags|there.FlowFlags&bpfobj.ConnOutside
+	migrated.Share, migrated.Place, migrated.FlowFlags = there.Share, there.Place, migrated.FlowFlags|there.FlowFlags&bpfobj.ConnOutside
 	if newer := int32(there.Seen - migrated.Seen); untouched && newer <= 0 {
 		return migrated, migrated != there
 	}

@@ -120,6 +120,10 @@ func TestMergeFlow(t *testing.T) {
 	used := func(seen uint32, a, b uint8) bpfobj.PodConn {
 		return bpfobj.PodConn{Seen: seen, End: ends(live, a, b)}
 	}
+	at := func(c bpfobj.PodConn) bpfobj.PodConn {
+		c.Place = [2]uint32{1<<31 | 7, 1<<31 | 8}
+		return c
+	}
 	for _, c := range []struct {
 		name           string
 		carried, there bpfobj.PodConn
@@ -134,6 +138,8 @@ func TestMergeFlow(t *testing.T) {
 		{"decided the wrong way round", carried(5, 1, 2), used(9, 0, 1), carried(9, 1, 3), true},
 		{"refused by the policy in force", carried(5, 1, 2), used(9, 1, 2|revoked), used(9, 1, 2|revoked), false},
 		{"revoked before, allowed now", carried(5, 1, 2|revoked), used(9, 1, 2), used(9, 1, 2), false},
+		{"between two pods, whose slots adopt_flow has found", carried(9, 1, 2), at(carried(5, 1, 2)), at(carried(9, 1, 2)), true},
+		{"between two pods, the same", carried(5, 1, 2), at(carried(5, 1, 2)), at(carried(5, 1, 2)), false},
 	} {
 		got, write := migrate.MergeFlow(c.carried, c.there)
 		if write != c.write || write && got != c.want {
