@@ -98,6 +98,9 @@ func (d *DataPath) exchange() error {
 	if err := spec.Variables["has_nf_conntrack"].Set(true); err != nil {
 		return fmt.Errorf("set has_nf_conntrack: %w", err)
 	}
+	if err := d.instrumented(spec); err != nil {
+		return err
+	}
 	opts := d.overMaps(spec)
 	if err := d.copyVariables(spec); err != nil {
 		return err

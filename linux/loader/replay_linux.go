@@ -266,6 +266,32 @@ func empty[K comparable, V any](m *ebpf.Map) error {
 	return err
 }
 
+// Stir increments the generation of the maps without a pause, as if an agent wrote all the time,
+// until the caller calls stop. Nothing else may write meanwhile.
+func (r *Replayer) Stir() (stop func() error) {
+	done, result := make(chan struct{}), make(chan error)
+	go func() {
+		var err error
+		for err == nil {
+			select {
+			case <-done:
+				result <- nil
+				return
+			default:
+			}
+			for range 1000 {
+				err = errors.Join(err, r.d.beginGeneration())
+			}
+		}
+		<-done
+		result <- err
+	}()
+	return func() error {
+		close(done)
+		return <-result
+	}
+}
+
 // Reload loads the programs of a sandbox again, with the same maps, as a restarted agent does.
 // Earlier Replayers become invalid.
 func (d *DataPath) Reload() error {

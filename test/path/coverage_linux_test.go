@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
 // blocksWanted is the share of basic blocks that run, in percent, of those that packets can
@@ -44,9 +47,15 @@ func TestCoverage(t *testing.T) {
 			if of.flows != Ample {
 				break // they were written for it
 			}
-			if err := r.Run(read(t, name)); err != nil {
-				t.Fatalf("%s: %v", name, err)
+			steps := read(t, name)
+			for _, form := range []string{"hook", "filter"} {
+				if err := r.Run(slices.Insert(slices.Clone(steps), 0, Step{Form: form})); err != nil {
+					t.Fatalf("%s, %s: %v", name, form, err)
+				}
 			}
+		}
+		if of.flows == Ample {
+			writingAgent(t, r)
 		}
 		for seed, begin := uint64(1), time.Now(); seed <= of.seeds || time.Since(begin) < limit*of.share/100; seed++ {
 			steps := Generate(seed, of.packets)
@@ -65,8 +74,7 @@ func TestCoverage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listed := unreachable(t, c)
-	closed := c.Behind(listed)
+	closed, rare := c.Behind(blocksIn(t, c, "unreachable.txt")), blocksIn(t, c, "rare.txt")
 	missed := make(map[Block][]string)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		v := all[name]
@@ -89,31 +97,64 @@ func TestCoverage(t *testing.T) {
 			t.Errorf("%s: %d%% of the blocks run, want %d%%", name, percent, want)
 		}
 	}
-	printMissed(c, all, missed)
+	printMissed(c, all, missed, rare)
+}
+
+// Blocks are recorded after a restart, too.
+func TestCoverageAfterRestart(t *testing.T) {
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
+	}
+	c, err := NewCoverage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r, err := Open(Ample, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	p := reference.Packet{Src: strangers[0], Dst: podAddrs(0)[0], Proto: reference.UDP, Sport: 1000, Dport: 80}
+	if err := r.Run([]Step{{Restart: true}, {Pod: &PodStep{Name: "a"}}, {At: "uplink", Packet: &p}}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := c.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"uplink", "from_node", "forward_filter", "to_pod"} {
+		if all[name].Run == 0 {
+			t.Errorf("%s: no block is recorded", name)
+		}
+	}
 }
 
 // printMissed prints the blocks that no sequence runs, with the programs that have them. Control could
-// have gone to the first ones from a block that runs.
-func printMissed(c *Coverage, all map[string]Covered, missed map[Block][]string) {
+// have gone to the first ones from a block that runs. Of rare ones that is no surprise.
+func printMissed(c *Coverage, all map[string]Covered, missed map[Block][]string, rare map[Block]bool) {
 	first := c.Roots(all)
 	for _, b := range slices.SortedFunc(maps.Keys(missed), func(a, b Block) int { return strings.Compare(a.String(), b.String()) }) {
 		how := "behind one of these"
-		if first[b] != nil {
+		switch {
+		case rare[b]:
+			how = "rare"
+		case first[b] != nil:
 			how = "first"
 		}
 		fmt.Printf("coverage: does not run (%s): %s in %s: %s\t%s\n", how, b.Function, c.Where(b), strings.Join(missed[b], " "), b)
 	}
 }
 
-// unreachable reads the blocks that no packet reaches, with what is behind them only.
-func unreachable(t *testing.T, c *Coverage) map[Block]bool {
+// blocksIn reads a list of blocks.
+func blocksIn(t *testing.T, c *Coverage, name string) map[Block]bool {
 	t.Helper()
-	text, err := os.ReadFile("testdata/unreachable.txt")
+	text, err := os.ReadFile(filepath.Join("testdata", name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	known := c.Blocks()
-	listed := make(map[Block]bool)
+	all := make(map[Block]bool)
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "# ") {
@@ -121,9 +162,9 @@ func unreachable(t *testing.T, c *Coverage) map[Block]bool {
 		}
 		b, ok := known[line]
 		if !ok {
-			t.Errorf("testdata/unreachable.txt: there is no block %q", line)
+			t.Errorf("testdata/%s: there is no block %q", name, line)
 		}
-		listed[b] = true
+		all[b] = true
 	}
-	return listed
+	return all
 }

@@ -99,6 +99,11 @@ func (r *Runner) inStack(s *Step, device int, p *reference.Packet, mark uint32, 
 		}
 		p, device, mark, record, parts = d.whole(), d.device, d.mark, d.record, d.parts
 	}
+	if s.Copied {
+		if _, err := r.decide(loader.AtLocalOut, "local_out", device, p, mark, record); err != nil {
+			return err
+		}
+	}
 	was := *p
 	p, t, err := r.translate(s, p)
 	if err != nil {
@@ -119,6 +124,8 @@ func (r *Runner) inStack(s *Step, device int, p *reference.Packet, mark uint32, 
 		return nil // the stack puts IPv4 together before LOCAL_IN
 	case r.isNode(p.Dst):
 		hook, name = loader.AtLocalIn, "local_in"
+	case s.Raised:
+		p.Hops = 255
 	default:
 		p.Hops = p.HopLimit() - 1
 	}

@@ -25,7 +25,11 @@ func enterLab() error {
 			return fmt.Errorf("forward packets: %w", err)
 		}
 	}
-	for index := uplink; index < firstPod+maxPods; index++ {
+	devices := []int{uplink, tunnel}
+	for _, name := range parties[:maxPods] {
+		devices = append(devices, deviceOf(name))
+	}
+	for _, index := range devices {
 		// A bridge without ports is a device with an index of one's choice.
 		l := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprint("dev", index), Index: index, HardwareAddr: net.HardwareAddr(hostMAC[:]), MTU: mtu}}
 		if err := netlink.LinkAdd(l); err != nil {

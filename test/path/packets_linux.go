@@ -65,6 +65,7 @@ func (g *generator) add(t *talk, p reference.Packet, at string) {
 	if g.chance(1) {
 		s.Mark = pick(g, "none", "old")
 	}
+	s.Copied = g.chance(1)
 	g.steps = append(g.steps, s)
 }
 

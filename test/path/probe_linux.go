@@ -13,7 +13,7 @@ func (g *generator) probe() {
 	probes := []func(*generator){
 		(*generator).replayed, (*generator).replayed, (*generator).headerless, (*generator).longChain,
 		(*generator).peerGone, (*generator).ownerGone, (*generator).impostor, (*generator).answered,
-		(*generator).virtual, (*generator).virtual, (*generator).newSource,
+		(*generator).virtual, (*generator).virtual, (*generator).newSource, (*generator).copied,
 	}
 	if g.chance(8) {
 		g.crowd()
@@ -112,6 +112,21 @@ func (g *generator) longChain() {
 		p.Extensions = append(p.Extensions, pick(g, 0, 43, 60))
 	}
 	g.step(name, p)
+}
+
+// copied has a rule copy a datagram, whole or in fragments, with its own mark or that of another one.
+func (g *generator) copied() {
+	v6 := g.chance(50)
+	name, _ := g.open(v6)
+	dst := same(pick(g, strangers[:2], services[:2], nodeAddrs), v6)
+	id := uint32(g.r.IntN(12))
+	for _, fragment := range []int{reference.Whole, pick(g, reference.Whole, reference.FirstFragment), pick(g, reference.Whole, reference.LaterFragment)} {
+		p := g.udp(name, dst, uint16(1000+g.r.IntN(4)), 80)
+		if p.Fragment = fragment; fragment != reference.Whole {
+			p.ID, p.Size = id, 16
+		}
+		g.step(name, p, marked(pick(g, "", "", "none", "old")), func(s *Step) { s.Copied = true })
+	}
 }
 
 // two attaches two pods that policy allows everything.

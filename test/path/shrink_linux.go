@@ -56,6 +56,7 @@ func simplify(s Step) (all []Step) {
 		func(s *Step, _ *reference.Packet) { s.Defragment = false },
 		func(s *Step, _ *reference.Packet) { s.Masquerade, s.Gateway = 0, false },
 		func(s *Step, _ *reference.Packet) { s.Gateway = false },
+		func(s *Step, _ *reference.Packet) { s.Copied, s.Raised = false, false },
 		func(_ *Step, p *reference.Packet) { p.Size = 0 },
 		func(_ *Step, p *reference.Packet) { p.Hops = 0 },
 		func(_ *Step, p *reference.Packet) { p.Options = 0 },

@@ -52,6 +52,11 @@ type Step struct {
 	IPVS bool `json:"ipvs,omitempty"`
 	// Defragment has the stack put a fragmented datagram together, as connection tracking does.
 	Defragment bool `json:"defragment,omitempty"`
+	// Copied has a rule of the administrator (TEE, nft dup) send a copy of the packet before it
+	// is translated: a copy passes LOCAL_OUT only. Raised has such a rule set the hop limit of a
+	// forwarded packet to 255.
+	Copied bool `json:"copied,omitempty"`
+	Raised bool `json:"raised,omitempty"`
 	// Mark replaces the mark that the program of the pod left: "none", or "old", that
 	// of the packet before the last one with a record.
 	Mark string `json:"mark,omitempty"`

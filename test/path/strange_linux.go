@@ -35,6 +35,7 @@ func (g *generator) discovery() {
 		at = name
 	}
 	g.add(nil, p, at)
+	g.steps[len(g.steps)-1].Raised = at != name && g.chance(50)
 }
 
 func linkLocalOf(name string) netip.Addr {
@@ -180,7 +181,8 @@ func (g *generator) spoof() {
 func (g *generator) odd() {
 	name := pick(g, g.names()...)
 	v6 := g.chance(50)
-	p := reference.Packet{Src: same(podAddrs(g.pods[name]), v6), Dst: g.anyAddr(v6), Proto: pick[uint8](g, 0, 2, 4, 41, 50, 51, 59, 132, 255), Size: 24}
+	p := reference.Packet{Src: same(podAddrs(g.pods[name]), v6), Dst: g.anyAddr(v6), Proto: pick[uint8](g, 0, 2, 4, 41, 50, 51, 59, 132, 255, icmp(!v6)), Size: 24}
+	p.Type = pick[uint8](g, 3, 8, 128, 135)
 	switch g.r.IntN(5) {
 	case 0:
 		p.Ether = "other"

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
@@ -97,8 +98,14 @@ func podAddrs(n int) []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4(four), netip.AddrFrom16(six)}
 }
 
-// deviceOf is the interface of a pod by its name, a to f.
-func deviceOf(name string) int { return firstPod + int(name[0]-'a') }
+// deviceOf is the interface of a pod by its name, a to f. That of f has the entry of the map
+// interfaces that a has: the program finds the second one in the map endpoints.
+func deviceOf(name string) int {
+	if name[0] == 'f' {
+		return firstPod + int(bpfobj.Interfaces)
+	}
+	return firstPod + int(name[0]-'a')
+}
 
 func macOf(name string) [6]byte { return [6]byte{2, 0, 0, 0, 1, name[0]} }
 

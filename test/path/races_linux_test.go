@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package path
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/linux/loader"
+	"github.com/isthmus-net/isthmus/test/path/reference"
+)
+
+// While the agent writes, programs evaluate policy again, and deny in the end.
+func TestWritingAgent(t *testing.T) {
+	writingAgent(t, open(t, Ample))
+}
+
+// opening is a packet at a hook that opens a flow.
+type opening struct {
+	hook            loader.Hook
+	device, ingress int
+	mark            uint32
+	packet          reference.Packet
+	src             [6]byte
+	allowed, hooked bool
+}
+
+// writingAgent sends packets while the generation of the maps changes all the time. No packet passes
+// that policy denies. When the agent has finished, all others pass.
+func writingAgent(t *testing.T, r *Runner) {
+	t.Helper()
+	all := openings(t, r)
+	stop := r.replay.Stir()
+	denied := 0 // although allowed
+	for begin := time.Now(); time.Since(begin) < time.Second; {
+		for i := range all {
+			if !passes(t, r, &all[i]) && all[i].allowed {
+				denied++
+			}
+		}
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range all {
+		if !passes(t, r, &all[i]) && all[i].allowed {
+			t.Errorf("hook %d, at rest: dropped: %s", all[i].hook, Text([]Step{{Packet: &all[i].packet}}))
+		}
+	}
+	t.Logf("%d packets that policy allows were denied meanwhile", denied)
+}
+
+// passes runs a packet, and reports one that must not pass but does.
+func passes(t *testing.T, r *Runner, o *opening) bool {
+	t.Helper()
+	r.hooked = o.hooked
+	out, err := r.run(o.hook, o.device, o.ingress, o.mark, &o.packet, o.src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out.Passed && !o.allowed {
+		t.Fatalf("hook %d: passes: %s", o.hook, Text([]Step{{Packet: &o.packet}}))
+	}
+	return out.Passed
+}
+
+// openings attaches pod a, which policy allows everything, and pod b, which it allows nothing. It returns
+// packets to and from both.
+func openings(t *testing.T, r *Runner) (all []opening) {
+	t.Helper()
+	nothing := reference.Policy{Isolated: [2]bool{true, true}}
+	outside, first := same(strangers[:2], false), reference.Packet{Proto: reference.TCP, Flags: "S", Sport: 1000, Dport: 80}
+	first.Src, first.Dst = outside, podAddrs(0)[0]
+	// The first packet has the maps follow the pods.
+	if err := r.Run([]Step{{Pod: &PodStep{Name: "a"}}, {Pod: &PodStep{Name: "b", Address: 1, Policy: nothing}}, {At: "uplink", Packet: &first}}); err != nil {
+		t.Fatal(err)
+	}
+	a, b := deviceOf("a"), deviceOf("b")
+	for _, v6 := range []bool{false, true} {
+		syn := func(src, dst netip.Addr) reference.Packet {
+			p := first
+			p.Src, p.Dst = src, dst
+			return p
+		}
+		own, other, outside := same(podAddrs(0), v6), same(podAddrs(1), v6), same(strangers[:2], v6)
+		all = append(all,
+			opening{hook: loader.AtFromPod, device: a, packet: syn(own, other), src: macOf("a")},
+			opening{hook: loader.AtFromPod, device: b, packet: syn(other, own), src: macOf("b")},
+			opening{hook: loader.AtToPod, device: a, ingress: uplink, packet: syn(outside, own), src: hostMAC, allowed: true},
+			opening{hook: loader.AtToPod, device: b, ingress: uplink, packet: syn(outside, other), src: hostMAC})
+		for i, address := range []netip.Addr{own, other} {
+			device, name := []int{a, b}[i], []string{"a", "b"}[i]
+			p := syn(address, outside)
+			out, err := r.run(loader.AtFromPod, device, 0, 0, &p, macOf(name))
+			if err != nil || !out.Passed {
+				t.Fatalf("from_pod of %s: %+v, %v", name, out, err)
+			}
+			for _, hooked := range []bool{false, true} {
+				all = append(all, opening{hook: loader.AtForward, device: device, ingress: device, mark: out.Mark, packet: p, src: hostMAC, allowed: name == "a", hooked: hooked})
+			}
+		}
+	}
+	return all
+}
