@@ -2,7 +2,14 @@
 
 package agent
 
-import "time"
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+)
 
 // idleness schedules background work of the Backend.
 type idleness struct {
@@ -32,4 +39,37 @@ func (l *loop) idle() {
 		l.idleness.next = now.Add(tick)
 		l.notePressure()
 	}
+}
+
+// pressed is the usage of a map, in percent, from which the agent reports it.
+const pressed = 90
+
+// notePressure reports maps of the data path that are nearly full, before a change fails for lack of room.
+func (l *loop) notePressure() {
+	ctx, cancel := l.opContext()
+	defer cancel()
+	n, err := l.backend.Counters(ctx)
+	if err != nil {
+		l.log.Warn("read the usage of maps", "error", err)
+		return
+	}
+	found := pressure(n.Maps)
+	for _, p := range found {
+		if !slices.Contains(l.pressure, p) {
+			l.log.Warn("a map of the data path is nearly full", "problem", p)
+		}
+	}
+	l.pressure = found
+}
+
+func pressure(all map[string]dataplane.MapUsage) []string {
+	var found []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if u := all[name]; u.Capacity > 0 && u.Entries*100 >= u.Capacity*pressed {
+			// The text has no counts, so that it stays the same while the problem lasts.
+			found = append(found, fmt.Sprintf("map %s has reached %d %% of its %d entries: increase it with --map-entries before it is full",
+				name, pressed, u.Capacity))
+		}
+	}
+	return found
 }
