@@ -76,8 +76,10 @@ build: ## Build the commands for Linux and Windows into bin/
 	done
 
 .PHONY: conformance
-conformance: ## Build the program that asks a Windows node what Isthmus assumes of it, into bin/windows/
-	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(go) build -trimpath -ldflags "$(ldflags)" -o bin/windows/isthmus-conformance.exe ./test/conformance
+conformance: ## Build the programs that try a Windows host and ask it what Isthmus assumes, into bin/windows/
+	@set -e; for b in conformance smoke; do \
+		CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(go) build -trimpath -ldflags "$(ldflags)" -o bin/windows/isthmus-$$b.exe ./test/$$b; \
+	done
 
 .PHONY: images
 images: ## Write container images for Linux and Windows into build/images, without a daemon

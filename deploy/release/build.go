@@ -28,8 +28,8 @@ func (t target) String() string { return t.os + "-" + t.arch }
 // name returns the file name of a command.
 func (t target) name(command string) string {
 	name := filepath.Base(command)
-	if name == "conformance" {
-		name = "isthmus-conformance"
+	if name == "conformance" || name == "smoke" {
+		name = "isthmus-" + name
 	}
 	if t.os == "windows" {
 		name += ".exe"
@@ -43,7 +43,7 @@ func targets() []target {
 	return []target{
 		{"linux", "amd64", all},
 		{"linux", "arm64", all},
-		{"windows", "amd64", append(slices.Clone(all), "test/conformance")},
+		{"windows", "amd64", append(slices.Clone(all), "test/conformance", "test/smoke")},
 	}
 }
 

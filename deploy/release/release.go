@@ -123,6 +123,9 @@ func (r *release) makeArchive(ctx context.Context, t target, dir string) error {
 // documents are files of every archive, and where the checkout has them.
 var documents = map[string]string{"LICENSE": "LICENSE", "CHANGELOG.md": "docs/CHANGELOG.md"}
 
+// scripts are in the archive for Windows, likewise.
+var scripts = map[string]string{"try.ps1": "deploy/windows/try.ps1", "loopback.ps1": "deploy/windows/loopback.ps1"}
+
 // makePages has isthmusctl, built for this machine, write its manual pages.
 func (r *release) makePages(ctx context.Context, dir string) error {
 	own := target{runtime.GOOS, runtime.GOARCH, []string{"cmd/isthmusctl"}}
@@ -155,10 +158,13 @@ func (r *release) makePages(ctx context.Context, dir string) error {
 
 // addDocuments adds to an archive what is in the checkout beside the commands.
 func (r *release) addDocuments(t target, files map[string]entry) error {
-	if t.os != "windows" {
+	all := maps.Clone(documents)
+	if t.os == "windows" {
+		maps.Copy(all, scripts)
+	} else {
 		maps.Copy(files, r.pages)
 	}
-	for name, path := range documents {
+	for name, path := range all {
 		content, err := os.ReadFile(filepath.Join(r.source.dir, path))
 		if err != nil {
 			return fmt.Errorf("read document: %w", err)

@@ -23,7 +23,7 @@ import (
 func checkout(t *testing.T) string {
 	t.Helper()
 	dir, top := filepath.Join(t.TempDir(), "checkout"), "../.."
-	for _, path := range []string{"deploy/helm/isthmus", "deploy/images"} {
+	for _, path := range []string{"deploy/helm/isthmus", "deploy/images", "deploy/windows"} {
 		if err := os.CopyFS(filepath.Join(dir, path), os.DirFS(filepath.Join(top, path))); err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func unpack(t *testing.T, name string) map[string][]byte {
 func TestReproducible(t *testing.T) {
 	one, two := checkout(t), checkout(t)
 	first, text := makeRelease(t, one)
-	if !strings.Contains(text, " commands=13 modules=1; not signed: ") {
+	if !strings.Contains(text, " commands=14 modules=1; not signed: ") {
 		t.Errorf("summary: %s", text)
 	}
 	t.Setenv("TZ", "Asia/Kathmandu")
@@ -202,7 +202,7 @@ func checkArchives(t *testing.T, dir string) {
 	for name, commands := range map[string][]string{
 		"isthmus-0.2.0-linux-amd64.tar.gz": {"isthmus-agent", "isthmus-cni", "isthmus-controller", "isthmusctl"},
 		"isthmus-0.2.0-linux-arm64.tar.gz": {"isthmus-agent", "isthmus-cni", "isthmus-controller", "isthmusctl"},
-		"isthmus-0.2.0-windows-amd64.zip":  {"isthmus-agent.exe", "isthmus-cni.exe", "isthmus-conformance.exe", "isthmus-controller.exe", "isthmusctl.exe"},
+		"isthmus-0.2.0-windows-amd64.zip":  {"isthmus-agent.exe", "isthmus-cni.exe", "isthmus-conformance.exe", "isthmus-controller.exe", "isthmus-smoke.exe", "isthmusctl.exe", "try.ps1", "loopback.ps1"},
 	} {
 		files := unpack(t, filepath.Join(dir, name))
 		top := strings.TrimSuffix(strings.TrimSuffix(name, ".zip"), ".tar.gz")

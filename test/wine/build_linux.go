@@ -62,6 +62,11 @@ func BuildConformance(ctx context.Context, top, to string) error {
 	return goTool(ctx, top, "windows", "build", "-trimpath", "-o", filepath.Join(to, "isthmus-conformance.exe"), "./test/conformance")
 }
 
+// BuildSmoke makes isthmus-smoke.exe.
+func BuildSmoke(ctx context.Context, top, to string) error {
+	return goTool(ctx, top, "windows", "build", "-trimpath", "-o", filepath.Join(to, "isthmus-smoke.exe"), "./test/smoke")
+}
+
 // BuildHCN makes hcsshim's own tests of HNS, which need a service to run
 // against, into hcn.test.exe.
 func BuildHCN(ctx context.Context, top, to string) error {

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// conformance runs isthmus-conformance.exe between two pods, while no agent runs.
+func (s *smoke) conformance(ctx context.Context) error {
+	free := s.podCIDR.Addr().As4()
+	free[3] = 200
+	address := fmt.Sprintf("%d.%d.%d.%d", free[0], free[1], free[2], free[3])
+	cmd := s.exe(ctx, "isthmus-conformance.exe", "--network", s.network, "--address", address, "--pods", s.namespaces[0]+","+s.namespaces[1], "--out", s.out)
+	text, err := cmd.CombinedOutput()
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "conformance: ") || strings.HasPrefix(line, "!") {
+			fmt.Fprint(s.w, "          ", line)
+		}
+	}
+	if cmd.ProcessState != nil {
+		s.report.Conformance = cmd.ProcessState.ExitCode()
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 1 {
+		return errors.New("HNS is not as Isthmus assumes: see report.txt")
+	}
+	if err != nil {
+		return fmt.Errorf("run isthmus-conformance.exe: %w: %s", err, text)
+	}
+	return nil
+}
+
+// status has the agent say what it thinks of itself.
+func (s *smoke) status(ctx context.Context) error {
+	text, err := s.exe(ctx, "isthmusctl.exe", "status", "-o", "wide").CombinedOutput()
+	if writing := os.WriteFile(filepath.Join(s.out, "status.txt"), text, 0o644); writing != nil {
+		return writing
+	}
+	if err != nil {
+		return fmt.Errorf("run isthmusctl.exe status: %w: %s", err, text)
+	}
+	return nil
+}
+
+// clean removes what this run made, in whatever step it ended.
+func (s *smoke) clean(ctx context.Context) error {
+	var errs []error
+	if s.agent != nil {
+		// DEL of a pod that is not attached succeeds.
+		for i := range s.namespaces {
+			if err := s.cni().DelNetworkList(ctx, s.conf(), s.runtime(i)); err != nil {
+				errs = append(errs, fmt.Errorf("DEL of pod p%d: %w", i, err))
+			}
+		}
+	}
+	errs = append(errs, s.stopAgent())
+	// --force: a pod of a failed run may still be attached. Its endpoint goes with the network.
+	cmd := s.exe(ctx, "isthmus-agent.exe", "uninstall", "--force", "--hns-network", s.network, "--state-dir", filepath.Join(s.work, "state"))
+	if text, err := cmd.CombinedOutput(); err != nil {
+		errs = append(errs, fmt.Errorf("run isthmus-agent.exe uninstall: %w: %s", err, text))
+	}
+	for _, id := range s.namespaces {
+		errs = append(errs, s.host.RemoveNamespace(id))
+	}
+	if s.work != "" {
+		errs = append(errs, os.RemoveAll(s.work))
+	}
+	return errors.Join(errs...)
+}
+
+// left counts what is still there, and removes the network.
+func (s *smoke) left(ctx context.Context) error {
+	list, err := s.host.Networks(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range list {
+		if !strings.EqualFold(n.Name, s.network) {
+			continue
+		}
+		s.report.Left++
+		endpoints, err := s.host.Endpoints(ctx, n.ID)
+		if err == nil {
+			s.report.Left += len(endpoints)
+		}
+		if gone := s.host.DeleteNetwork(ctx, n.ID); gone != nil && !errors.Is(gone, hns.ErrGone) {
+			err = errors.Join(err, gone)
+		}
+		return errors.Join(fmt.Errorf("network %s was still there, with %d endpoints", n.Name, len(endpoints)), err)
+	}
+	return nil
+}

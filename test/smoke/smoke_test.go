@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
+)
+
+// simulated is a host whose HNS is in memory.
+type simulated struct{ *hnstest.Fake }
+
+func (simulated) Release() string                 { return "10.0.20348" }
+func (s simulated) AddNamespace() (string, error) { return s.Fake.AddNamespace(), nil }
+func (simulated) RemoveNamespace(string) error    { return nil }
+
+// runProgram runs the program on a host, with executables that do not start.
+func runProgram(t *testing.T, h host, args ...string) (int, string, string) {
+	t.Helper()
+	bin, out := t.TempDir(), t.TempDir()
+	for _, name := range []string{"isthmus-agent.exe", "isthmus-cni.exe", "isthmusctl.exe", "isthmus-conformance.exe"} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("no program"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var w bytes.Buffer
+	code := run(t.Context(), append([]string{"--bin", bin, "--out", out}, args...), &w, func() (host, error) { return h, nil })
+	return code, w.String(), out
+}
+
+// TestFailedStep checks that a step that fails ends the run, that what was made is removed,
+// and that report and exit code say so.
+func TestFailedStep(t *testing.T) {
+	fake := hnstest.NewFake(hns.Server2022)
+	code, text, out := runProgram(t, simulated{fake}, "--adapter", "Ethernet")
+	if code != exitFailed {
+		t.Errorf("exit code %d, want %d", code, exitFailed)
+	}
+	for _, want := range []string{"start agent: start isthmus-agent.exe: ", "clean up: ", "nothing is left: network isthmus-smoke was still there", "smoke: windows=10.0.20348 hns=13.3 mode=l2bridge", " conformance=-1 left="} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "STATUS") {
+		t.Errorf("steps after the failed one ran:\n%s", text)
+	}
+	if list, err := fake.Networks(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("networks %v, %v", list, err)
+	}
+	if js, err := os.ReadFile(filepath.Join(out, "smoke.json")); err != nil || !strings.Contains(string(js), `"Failed": 3`) {
+		t.Errorf("%v\n%s", err, js)
+	}
+}
+
+// TestNetworkOnAdapter checks the networks that the agent takes over.
+func TestNetworkOnAdapter(t *testing.T) {
+	for mode, want := range map[string]string{"l2bridge": "L2Bridge", "overlay": "Overlay"} {
+		fake := hnstest.NewFake(hns.Server2022)
+		o, err := parse([]string{"--mode", mode, "--adapter", "Ethernet"}, &bytes.Buffer{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSmoke(o, simulated{fake}, &bytes.Buffer{})
+		if err := s.makeNetwork(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		list, err := fake.Networks(t.Context())
+		if err != nil || len(list) != 1 || !strings.EqualFold(string(list[0].Type), want) || list[0].Subnets()[0].IPAddressPrefix != "10.244.3.0/24" {
+			t.Errorf("%s: %v, %+v", mode, err, list)
+		}
+		s.adapter = "none"
+		s.network = "other"
+		if err := s.makeNetwork(t.Context()); err == nil || !strings.Contains(err.Error(), `--adapter "none"`) {
+			t.Errorf("%s: %v", mode, err)
+		}
+	}
+}
+
+// TestForeignNetwork checks that a network of others is not touched.
+func TestForeignNetwork(t *testing.T) {
+	fake := hnstest.NewFake(hns.Server2022)
+	if _, err := fake.CreateNetwork(t.Context(), hns.Network{Name: "Isthmus-Smoke", Type: hns.L2Bridge, Ipams: []hns.Ipam{{Subnets: []hns.Subnet{
+		{IPAddressPrefix: "10.1.0.0/24", Routes: []hns.Route{{NextHop: "10.1.0.1", DestinationPrefix: "0.0.0.0/0"}}}}}}}); err != nil {
+		t.Fatal(err)
+	}
+	before := fake.Dump()
+	code, text, _ := runProgram(t, simulated{fake})
+	if code != exitFailed || !strings.Contains(text, "network isthmus-smoke exists") || fake.Dump() != before {
+		t.Errorf("exit code %d\n%s", code, text)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		text string
+	}{
+		{[]string{"--help"}, exitPassed, "loses its connections"},
+		{[]string{"more"}, exitUsage, "no arguments"},
+		{[]string{"--mode", "nat"}, exitUsage, "l2bridge or overlay"},
+		{[]string{"--network", ""}, exitUsage, "give a name"},
+		{[]string{"--pod-cidr", "10.244.3.0/25"}, exitUsage, "24 bits"},
+		{[]string{"--pod-cidr", "10.244.3.1/24"}, exitUsage, "24 bits"},
+		{[]string{"--pod-cidr", "fd00::/24"}, exitUsage, "24 bits"},
+		{[]string{"--node-address", "x"}, exitUsage, "give an address"},
+		{[]string{"--timeout", "0s"}, exitUsage, "above 0"},
+		{nil, exitFailed, "planted"},
+	} {
+		var w bytes.Buffer
+		code := run(t.Context(), c.args, &w, func() (host, error) { return nil, errors.New("planted") })
+		if code != c.code || !strings.Contains(w.String(), c.text) {
+			t.Errorf("%q: exit code %d, want %d with %q\n%s", c.args, code, c.code, c.text, w.String())
+		}
+	}
+}
+
+func TestLatency(t *testing.T) {
+	all := []time.Duration{4 * time.Millisecond, time.Millisecond, 3 * time.Millisecond, 2 * time.Millisecond}
+	if l := latency(4, slices.Clone(all)); l.P50 != 3 || l.P99 != 4 || l.Pods != 4 || l.Concurrency != 4 {
+		t.Errorf("%+v", l)
+	}
+	if l := latency(1, nil); l.P50 != 0 || l.Pods != 0 {
+		t.Errorf("%+v", l)
+	}
+}
+
+// TestInterrupted checks that a run that was interrupted removes what it made.
+func TestInterrupted(t *testing.T) {
+	fake := hnstest.NewFake(hns.Server2022)
+	o, err := parse([]string{"--adapter", "Ethernet", "--bin", t.TempDir(), "--out", t.TempDir()}, &bytes.Buffer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"isthmus-agent.exe", "isthmus-cni.exe", "isthmusctl.exe", "isthmus-conformance.exe"} {
+		if err := os.WriteFile(filepath.Join(o.bin, name), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var w bytes.Buffer
+	s := newSmoke(o, interrupting{simulated{fake}, cancel}, &w)
+	s.all(ctx)
+	if list, err := fake.Networks(t.Context()); err != nil || len(list) != 0 || ctx.Err() == nil {
+		t.Errorf("networks %v, %v\n%s", list, err, w.String())
+	}
+}
+
+// interrupting is a host on which the run is interrupted as soon as the network is there.
+type interrupting struct {
+	simulated
+	cancel context.CancelFunc
+}
+
+func (i interrupting) CreateNetwork(ctx context.Context, n hns.Network) (hns.Network, error) {
+	defer i.cancel()
+	return i.simulated.CreateNetwork(ctx, n)
+}
