@@ -131,7 +131,7 @@ func (c *churn) operate(seed uint64) {
 		c.change(seed)
 	case n < 55:
 		if spec, ok := c.next(); ok {
-			c.addOne(spec)
+			_ = c.addBy(spec, c.attachBeside) // it counts
 		}
 	case n < 75:
 		c.deleteOne()
@@ -198,8 +198,15 @@ func (c *churn) next() (dataplane.EndpointSpec, bool) {
 
 // addOne attaches a pod in a new namespace, in which its container starts.
 func (c *churn) addOne(spec dataplane.EndpointSpec) error {
+	return c.addBy(spec, func(spec dataplane.EndpointSpec) error {
+		_, err := c.backend.AddEndpoint(ctx, spec)
+		return err
+	})
+}
+
+func (c *churn) addBy(spec dataplane.EndpointSpec, attach func(dataplane.EndpointSpec) error) error {
 	spec.NetNS = c.fake.AddNamespace()
-	if _, err := c.backend.AddEndpoint(ctx, spec); err != nil {
+	if err := attach(spec); err != nil {
 		c.failures++
 		return err
 	}
@@ -209,6 +216,19 @@ func (c *churn) addOne(spec dataplane.EndpointSpec) error {
 	c.attached[spec.ID] = spec
 	c.added++
 	return c.apply()
+}
+
+// attachBeside makes an attachment beside an Apply of the other pods' policies.
+func (c *churn) attachBeside(spec dataplane.EndpointSpec) error {
+	done := make(chan struct{})
+	finish, err := c.backend.StartEndpoint(ctx, spec, func() { close(done) })
+	if err != nil {
+		return err
+	}
+	_ = c.apply() // it counts
+	<-done
+	_, err = finish(ctx)
+	return err
 }
 
 // move gives a pod a new namespace, as when its sandbox is recreated.

@@ -78,6 +78,8 @@ type Config struct {
 	ServiceCIDRs []netip.Prefix
 	// CallDeadline bounds one call to HNS.
 	CallDeadline time.Duration
+	// Parallel is how many endpoints are created and attached at a time.
+	Parallel int
 	// NetworkWait bounds the time until a new overlay network finds its adapter's address.
 	NetworkWait time.Duration
 	// ConnectWait is how long an attached endpoint may stay unconnected before it is reported.
@@ -117,6 +119,9 @@ func (c Config) Defaults() Config {
 	}
 	if c.CallDeadline == 0 {
 		c.CallDeadline = 2 * time.Minute
+	}
+	if c.Parallel == 0 {
+		c.Parallel = 4
 	}
 	if c.NetworkWait == 0 {
 		c.NetworkWait = 45 * time.Second
@@ -183,6 +188,9 @@ func (c Config) Validate() error {
 	if c.CallDeadline <= 0 {
 		bad("call deadline %s: must be positive", c.CallDeadline)
 	}
+	if c.Parallel < 1 || c.Parallel > MaxParallel {
+		bad("parallel %d: use 1 to %d", c.Parallel, MaxParallel)
+	}
 	if c.NetworkWait <= 0 {
 		bad("network wait %s: must be positive", c.NetworkWait)
 	}
@@ -221,6 +229,9 @@ func (c Config) validatePodCIDRs() []error {
 
 // derivesNAT reports whether the exceptions of NAT follow from States.
 func (c Config) derivesNAT() bool { return !c.NoOutboundNAT && len(c.OutboundNATExceptions) == 0 }
+
+// MaxParallel bounds Config.Parallel, so that calls that hang leave some for others (hns.GuardConfig.MaxHung).
+const MaxParallel = 8
 
 // gateway returns the address that HNS reserves in a range: the first.
 func gateway(p netip.Prefix) netip.Addr { return p.Addr().Next() }

@@ -63,10 +63,15 @@ func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 		}
 		return dataplane.Attachment{}, err
 	}
+	return b.added(n, list, found, want, spec), nil
+}
+
+// added records an attachment and describes it. list holds the other endpoints of the network.
+func (b *Backend) added(n *hns.Network, list []hns.Endpoint, e *hns.Endpoint, want hns.Endpoint, spec dataplane.EndpointSpec) dataplane.Attachment {
 	delete(b.orphans, want.Name)
 	b.resolvers[spec.ID] = want.DNS
 	b.components.EndpointAdded(spec)
-	return b.attachment(n, list, found, spec), nil
+	return b.attachment(n, list, e, spec)
 }
 
 // wantedEndpoint validates a request and returns the desired HNS endpoint.
@@ -236,26 +241,28 @@ func (b *Backend) repairPolicies(have, want []hns.Policy) (all []hns.Policy, cha
 // that first. Stale are our own endpoints, since the allocator has assigned the address to this pod, and
 // remote ones, since the address is in this node's range.
 func (b *Backend) create(ctx context.Context, n *hns.Network, want hns.Endpoint) (*hns.Endpoint, error) {
-	for attempt := 0; ; attempt++ {
-		b.config.Step("create endpoint")
-		made, err := b.hns.CreateEndpoint(ctx, want)
-		if err == nil {
-			return &made, nil
-		}
+	b.config.Step("create endpoint")
+	made, err := b.hns.CreateEndpoint(ctx, want)
+	return b.createAgain(ctx, n, want, made, err)
+}
+
+// createAgain continues create with the answer of its first call.
+func (b *Backend) createAgain(ctx context.Context, n *hns.Network, want, made hns.Endpoint, err error) (*hns.Endpoint, error) {
+	for attempt := 0; err != nil; attempt++ {
 		if hns.Code(err) == hns.CodePortExists {
 			err = b.portTaken(ctx, n, want, err)
 			if err != nil || attempt > 0 {
 				return nil, err
 			}
-			continue
-		}
-		if !errors.Is(err, hns.ErrConflict) || attempt > 0 {
+		} else if !errors.Is(err, hns.ErrConflict) || attempt > 0 {
 			return nil, fmt.Errorf("create hns endpoint: %w", remedied(err))
-		}
-		if err := b.removeStale(ctx, n, want, err); err != nil {
+		} else if err := b.removeStale(ctx, n, want, err); err != nil {
 			return nil, err
 		}
+		b.config.Step("create endpoint")
+		made, err = b.hns.CreateEndpoint(ctx, want)
 	}
+	return &made, nil
 }
 
 // attach attaches an endpoint without a namespace to the namespace.
@@ -264,7 +271,11 @@ func (b *Backend) attach(ctx context.Context, e *hns.Endpoint, namespace string)
 		return nil
 	}
 	b.config.Step("attach endpoint")
-	err := b.hns.AttachEndpoint(ctx, namespace, e.ID)
+	return b.attached(ctx, e, namespace, b.hns.AttachEndpoint(ctx, namespace, e.ID))
+}
+
+// attached judges the answer of HNS to an attachment.
+func (b *Backend) attached(ctx context.Context, e *hns.Endpoint, namespace string, err error) error {
 	if errors.Is(err, hns.ErrConflict) {
 		// Another component attached it first: that is success if it is in this namespace.
 		ns, nsErr := b.hns.Namespace(ctx, namespace)

@@ -40,7 +40,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 			return nil, err
 		}
 		c := windows.Config{Network: o.hnsNetwork, Mode: windows.Mode(o.hnsMode), PodCIDRs: node.PodCIDRs, NodeAddresses: node.Addresses,
-			VNI: o.fabric.VNI, CallDeadline: o.hnsTimeout, Sets: windows.SetUse(o.hnsSets), Step: step, Observe: calls.Observe}
+			VNI: o.fabric.VNI, CallDeadline: o.hnsTimeout, Parallel: o.hnsParallel, Sets: windows.SetUse(o.hnsSets), Step: step, Observe: calls.Observe}
 		if c.Mode == windows.Overlay { // overlay networks have no IPv6
 			c.PodCIDRs = slices.DeleteFunc(slices.Clone(c.PodCIDRs), func(p netip.Prefix) bool { return p.Addr().Is6() })
 		}

@@ -66,6 +66,7 @@ type options struct {
 	keepRoutes   []string // Windows
 
 	hnsTimeout     time.Duration // Windows
+	hnsParallel    int           // Windows
 	windowsService bool          // Windows
 
 	// The ranges and addresses of list flags, parsed by check.
@@ -92,8 +93,11 @@ var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
 		"flow-events", "flow-event-rate", "flow-event-burst", "log-denied-flows",
 		"forwarding", "host-ports-from-node", "masquerade-exception"}
-	windowsOnly = []string{"hns-network", "hns-mode", "hns-sets", "hns-timeout", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
+	windowsOnly = []string{"hns-network", "hns-mode", "hns-sets", "hns-timeout", "hns-parallel", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
 )
+
+// maxParallel is windows.MaxParallel.
+const maxParallel = 8
 
 func (o *options) register(f *pflag.FlagSet) {
 	// The kubelet names its Node object the same way (as of 2026-11). Without a host name --node-name is
@@ -133,6 +137,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.hnsMode, "hns-mode", "l2bridge", "Windows: l2bridge or overlay")
 	f.StringVar(&o.hnsSets, "hns-sets", "auto", "Windows: use address sets (HNS 13 and newer) in ACLs: auto (on l2bridge), on, or off (ACL lists then change whenever pods come or go)")
 	f.DurationVar(&o.hnsTimeout, "hns-timeout", 2*time.Minute, "Windows: timeout of one HNS call")
+	f.IntVar(&o.hnsParallel, "hns-parallel", 4, fmt.Sprintf("Windows: pods that are attached side by side, 1 to %d", maxParallel))
 	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; traffic to destinations outside of this and --service-cidr is masqueraded (repeatable; without it the ranges follow from the Nodes)")
 	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service that logs to the event log")
 	f.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "Windows: range of the services (repeatable)")
@@ -251,6 +256,9 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	}
 	if o.hnsTimeout < time.Second {
 		wrong("--hns-timeout %s: give 1s or more", o.hnsTimeout)
+	}
+	if o.hnsParallel < 1 || o.hnsParallel > maxParallel {
+		wrong("--hns-parallel %d: give 1 to %d", o.hnsParallel, maxParallel)
 	}
 	if err := o.fabric.Validate(); err != nil {
 		errs = append(errs, err)

@@ -26,7 +26,9 @@ type addition struct {
 	dns       model.DNS
 	// deadline is the time until which the agent waits for the pod to appear in a snapshot.
 	deadline time.Time
-	reply    chan addReply // capacity 1
+	// queued is true while the pod is known and only waits until others are attached.
+	queued bool
+	reply  chan addReply // capacity 1
 }
 
 type addReply struct {
@@ -94,17 +96,19 @@ type attachedAdd struct {
 
 // processAdds attaches the pods that are in the snapshot and puts their policy in force.
 func (l *loop) processAdds() {
-	if len(l.pending) == 0 {
+	batch := l.started
+	l.started = nil
+	if len(l.pending)+len(batch) == 0 {
 		return
 	}
-	var batch []*attachedAdd
 	var waiting []*addition
 	for _, a := range l.pending {
 		if a.ctx.Err() != nil {
 			continue // the caller no longer waits for the answer
 		}
 		known, err := l.checkPod(a)
-		if err == nil && !known {
+		a.queued = known && l.mustQueue(a)
+		if err == nil && (!known || a.queued) {
 			waiting = append(waiting, a)
 			continue
 		}
@@ -139,7 +143,7 @@ func (l *loop) checkPod(a *addition) (known bool, err error) {
 func (l *loop) expire() {
 	now := time.Now()
 	l.pending = slices.DeleteFunc(l.pending, func(a *addition) bool {
-		if now.Before(a.deadline) && a.ctx.Err() == nil {
+		if (a.queued || now.Before(a.deadline)) && a.ctx.Err() == nil {
 			return false
 		}
 		a.fail(l.whyUnknown(a))
@@ -186,6 +190,10 @@ func (l *loop) attachPod(batch []*attachedAdd, a *addition) ([]*attachedAdd, err
 		if err := conflict(e, a); err != nil {
 			return batch, err
 		}
+		if e.start != nil {
+			e.start.waiters = append(e.start.waiters, a)
+			return batch, nil
+		}
 		for _, j := range batch {
 			if j.entry == e {
 				j.waiters = append(j.waiters, a)
@@ -207,7 +215,7 @@ func (l *loop) attachPod(batch []*attachedAdd, a *addition) ([]*attachedAdd, err
 		}
 	}
 	e, err := l.attach(a)
-	if err != nil {
+	if err != nil || e.start != nil {
 		return batch, err
 	}
 	return append(batch, &attachedAdd{entry: e, waiters: []*addition{a}}), nil
@@ -228,7 +236,8 @@ func conflict(e *entry, a *addition) error {
 }
 
 // attach creates a new attachment. It takes addresses, writes the record of the intent and calls the data
-// path, which denies the endpoint all traffic. After an error nothing remains.
+// path, which denies the endpoint all traffic. A data path that can do so makes the attachment beside the
+// loop. After an error nothing remains.
 func (l *loop) attach(a *addition) (*entry, error) {
 	for _, other := range l.entries {
 		if other.ContainerID == a.req.Attachment.ContainerID && other.State != endpoint.Released {
@@ -260,6 +269,9 @@ func (l *loop) attach(a *addition) (*entry, error) {
 	ctx, cancel := l.opContext()
 	if d, ok := a.ctx.Deadline(); ok {
 		ctx, cancel = context.WithDeadline(ctx, d)
+	}
+	if s, ok := l.backend.(dataplane.Starter); ok {
+		return l.start(ctx, cancel, s, e, a)
 	}
 	defer cancel()
 	l.step("add.attach")

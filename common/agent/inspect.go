@@ -117,6 +117,10 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 	if e.problem != nil {
 		d.Problems = append(d.Problems, oneLine(e.problem))
 	}
+	if e.start != nil { // its parts change meanwhile
+		d.Problems = append(d.Problems, "is being attached")
+		return d
+	}
 	if e.State == endpoint.Adding {
 		d.Problems = append(d.Problems, "is attached only in part")
 	}

@@ -35,7 +35,9 @@ type loop struct {
 	openedAs model.Node // the node that Open received
 
 	snapshot *model.Snapshot // nil until the first one
-	pending  []*addition     // ADDs that wait for their pod
+	pending  []*addition     // ADDs that wait for their pod, or for others to be attached
+	starts   int             // attachments that the data path makes beside the loop
+	started  []*attachedAdd  // those that it has made since the last turn
 	removals []removal       // DELs since the last turn
 	stopping bool
 
@@ -60,6 +62,9 @@ type entry struct {
 	exposed bool
 	// leaving is true while its removal has not succeeded.
 	leaving bool
+	// start is not nil while the data path makes the attachment beside the loop. Nothing else then changes
+	// the endpoint.
+	start *start
 	// problem is the error of the last attempt to repair or remove it.
 	problem error
 }
@@ -170,7 +175,9 @@ func (l *loop) next() time.Time {
 		sooner(later(l.idleness.next, l.idleness.busy.Add(tick)))
 	}
 	for _, a := range l.pending {
-		sooner(a.deadline)
+		if !a.queued {
+			sooner(a.deadline)
+		}
 	}
 	return at
 }
@@ -203,6 +210,11 @@ func (l *loop) stop() {
 		a.fail(errStopped)
 	}
 	l.pending = nil
+	for _, e := range l.entries {
+		if e.start != nil {
+			e.start.giveUp(errStopped)
+		}
+	}
 }
 
 // step calls Config.Step before a step with an external effect.

@@ -57,6 +57,9 @@ func (l *loop) takeRemoval(r removal) {
 		a.fail(refuse(CodeTryAgain, "call ADD again if the pod still exists", "DEL of %s came before pod %s was attached", r.id, a.pod()))
 		return true
 	})
+	if e := l.entries[r.id]; e != nil && e.start != nil {
+		e.start.giveUp(refuse(CodeTryAgain, "call ADD again if the pod still exists", "DEL of %s came before pod %s was attached", r.id, e.Pod()))
+	}
 	if l.backend == nil {
 		r.reply <- errNotOpen
 		return
@@ -70,7 +73,12 @@ func (l *loop) processDels() {
 	var known []*entry
 	of := make(map[model.EndpointID][]removal)
 	var others []model.EndpointID // the data path may still have these
+	var later []removal           // those of attachments that are not made yet
 	for _, r := range l.removals {
+		if e := l.entries[r.id]; e != nil && e.start != nil {
+			later = append(later, r)
+			continue
+		}
 		if of[r.id] == nil {
 			if e := l.entries[r.id]; e != nil && e.State != endpoint.Released {
 				known = append(known, e)
@@ -80,7 +88,7 @@ func (l *loop) processDels() {
 		}
 		of[r.id] = append(of[r.id], r)
 	}
-	l.removals = nil
+	l.removals = later
 	answer := func(id model.EndpointID, err error) {
 		for _, r := range of[id] {
 			r.reply <- err
@@ -137,7 +145,7 @@ func (l *loop) gc(valid map[model.EndpointID]bool, network string) ([]model.Endp
 	var stale []*entry
 	for _, e := range l.sorted() {
 		other := network != "" && e.Network != "" && e.Network != network
-		if e.State == endpoint.Released || valid[e.ID()] || other {
+		if e.State == endpoint.Released || valid[e.ID()] || other || e.start != nil {
 			continue
 		}
 		l.log.Warn("remove attachment that the runtime does not list", "endpoint", e.ID(), "pod", e.Pod())

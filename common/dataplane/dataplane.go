@@ -21,7 +21,7 @@ var ErrInterfaceExists = errors.New("interface exists")
 
 // Backend enforces States and attaches pods on one node. All methods are idempotent. Repeated after a crash
 // in the middle of a call, they complete the missing parts. The agent calls them from one goroutine, except
-// for Counters.
+// for Counters. Starter adds pods side by side.
 type Backend interface {
 	// Features returns the capabilities of the data path. They do not change.
 	Features() model.Features
@@ -67,6 +67,18 @@ type Faulty interface {
 	// Faults returns the problems that do not concern the State in force, each with the remedy. The agent
 	// calls it from the goroutine of the other methods.
 	Faults() []string
+}
+
+// Starter is implemented by a Backend that attaches several pods faster side by side than one after another.
+type Starter interface {
+	// Starts is the largest number of attachments that may be started and not finished.
+	Starts() int
+	// StartEndpoint begins AddEndpoint of a new endpoint. The part that takes long runs beside the other
+	// methods of the Backend; when it has ended, done is called once, from any goroutine. The agent then calls
+	// finish once, which completes AddEndpoint with its result. In between it calls no other method about the
+	// endpoint, and no State names it. The context bounds the part beside. After an error of StartEndpoint
+	// nothing remains, and done is not called.
+	StartEndpoint(ctx context.Context, spec EndpointSpec, done func()) (finish func(context.Context) (Attachment, error), err error)
 }
 
 // BatchDeleter is implemented by a Backend that removes several attachments faster in one call than one

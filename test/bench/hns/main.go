@@ -80,7 +80,11 @@ func run(w io.Writer) error {
 	for i, profile := range profiles {
 		figures = append(figures, all[i].figures(profile, naive)...)
 	}
-	return print(w, figures)
+	adds, err := addFigures()
+	if err != nil {
+		return err
+	}
+	return print(w, append(figures, adds...))
 }
 
 // print writes the figures and returns an error for those that miss their goals.

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+var _ dataplane.Starter = (*Backend)(nil)
+
+// Starts implements dataplane.Starter.
+func (b *Backend) Starts() int { return b.config.Parallel }
+
+// StartEndpoint implements dataplane.Starter. The calls that create and attach the endpoint run beside the
+// other methods: they take the most time, and HNS serves those of different endpoints side by side. The
+// endpoint has default deny from its creation on. finish judges the answers, and repairs what AddEndpoint
+// repairs. If another endpoint is in the way, finish is AddEndpoint.
+func (b *Backend) StartEndpoint(ctx context.Context, spec dataplane.EndpointSpec, done func()) (finish func(context.Context) (dataplane.Attachment, error), err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("add endpoint %s: %w", spec.ID, err)
+		}
+	}()
+	want, err := b.wantedEndpoint(spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.checkNamespace(ctx, spec.NetNS); err != nil {
+		return nil, err
+	}
+	n, list, err := b.ensureNetwork(ctx)
+	if err != nil {
+		return nil, err
+	}
+	want.HostComputeNetwork = n.ID
+	if slices.ContainsFunc(list, func(e hns.Endpoint) bool { return e.Name == want.Name || sharesAddress(&e, &want) }) {
+		go done()
+		return func(ctx context.Context) (dataplane.Attachment, error) { return b.AddEndpoint(ctx, spec) }, nil
+	}
+	s := &started{want: want, namespace: spec.NetNS}
+	b.config.Step("create endpoint")
+	go func() {
+		defer done()
+		s.run(ctx, b.hns)
+	}()
+	return func(ctx context.Context) (dataplane.Attachment, error) {
+		found, err := b.finish(ctx, n, s)
+		if err != nil {
+			return dataplane.Attachment{}, fmt.Errorf("add endpoint %s: %w", spec.ID, errors.Join(err, b.undo(ctx, n.ID, want.Name)))
+		}
+		return b.added(n, list, found, want, spec), nil
+	}, nil
+}
+
+// started is an attachment that is made beside the other methods.
+type started struct {
+	want      hns.Endpoint
+	namespace string
+	// made, createErr and attachErr are the answers of HNS.
+	made                 hns.Endpoint
+	createErr, attachErr error
+}
+
+// run makes both calls. It uses nothing of the Backend.
+func (s *started) run(ctx context.Context, client *hns.Guarded) {
+	if s.made, s.createErr = client.CreateEndpoint(ctx, s.want); s.createErr == nil {
+		s.attachErr = client.AttachEndpoint(ctx, s.namespace, s.made.ID)
+	}
+}
+
+// finish continues AddEndpoint with the answers.
+func (b *Backend) finish(ctx context.Context, n *hns.Network, s *started) (*hns.Endpoint, error) {
+	if s.createErr == nil {
+		return &s.made, b.attached(ctx, &s.made, s.namespace, s.attachErr)
+	}
+	found, err := b.createAgain(ctx, n, s.want, s.made, s.createErr)
+	if err == nil {
+		err = b.attach(ctx, found, s.namespace)
+	}
+	return found, err
+}

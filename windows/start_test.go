@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// begun is an attachment that was started.
+type begun struct {
+	spec   dataplane.EndpointSpec
+	done   chan struct{}
+	finish func(context.Context) (dataplane.Attachment, error)
+}
+
+func (n *node) begin(spec dataplane.EndpointSpec) begun {
+	n.t.Helper()
+	b := begun{spec: spec, done: make(chan struct{})}
+	var err error
+	if b.finish, err = n.backend.StartEndpoint(ctx, spec, func() { close(b.done) }); err != nil {
+		n.t.Fatal(err)
+	}
+	return b
+}
+
+func (b begun) end() error {
+	<-b.done
+	_, err := b.finish(ctx)
+	return err
+}
+
+// several are specs of pods c0, c1, ...
+func (n *node) several(count int) (all []dataplane.EndpointSpec) {
+	for i := range count {
+		all = append(all, n.spec(fmt.Sprintf("c%d", i), fmt.Sprintf("10.0.1.%d", 10+i)))
+	}
+	return all
+}
+
+// TestStartEndpoint: attachments that are made side by side are those of AddEndpoint.
+func TestStartEndpoint(t *testing.T) {
+	everyHNS(t, func(t *testing.T, n *node) {
+		serial := newNode(t, hns.Server2022, n.config)
+		for _, spec := range serial.several(4) {
+			serial.add(spec)
+		}
+		// Every creation waits until all have begun.
+		var together sync.WaitGroup
+		together.Add(4)
+		n.fake.Before(func(op, _ string) error {
+			if op == "CreateEndpoint" {
+				together.Done()
+				together.Wait()
+			}
+			return nil
+		})
+		var all []begun
+		for _, spec := range n.several(4) {
+			all = append(all, n.begin(spec))
+		}
+		for _, b := range all {
+			if err := b.end(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.fake.Before(nil)
+		if n.fake.Dump() != serial.fake.Dump() {
+			t.Errorf("side by side:\n%s\none after another:\n%s", n.fake.Dump(), serial.fake.Dump())
+		}
+		n.wellDNS()
+	})
+}
+
+// TestStartEndpointInTheWay: what AddEndpoint repairs, refuses or reports, a started attachment does too.
+func TestStartEndpointInTheWay(t *testing.T) {
+	for name, prepare := range map[string]func(n *node, spec *dataplane.EndpointSpec){
+		"exists already":   func(n *node, spec *dataplane.EndpointSpec) { n.add(*spec) },
+		"is detached":      func(n *node, spec *dataplane.EndpointSpec) { n.add(*spec); detach(n.t, n, n.stored(spec.ID)) },
+		"address is taken": func(n *node, _ *dataplane.EndpointSpec) { n.add(n.spec("old", "10.0.1.7")) },
+		"wrong address":    func(_ *node, spec *dataplane.EndpointSpec) { spec.IPs = nil },
+		"no namespace":     func(_ *node, spec *dataplane.EndpointSpec) { spec.NetNS = "gone" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var texts, dumps [2]string
+			for i, attach := range []func(n *node, spec dataplane.EndpointSpec) error{
+				func(n *node, spec dataplane.EndpointSpec) error {
+					_, err := n.backend.AddEndpoint(ctx, spec)
+					return err
+				},
+				func(n *node, spec dataplane.EndpointSpec) error {
+					done := make(chan struct{})
+					finish, err := n.backend.StartEndpoint(ctx, spec, func() { close(done) })
+					if err == nil {
+						<-done
+						_, err = finish(ctx)
+					}
+					return err
+				},
+			} {
+				n := newNode(t, hns.Server2022, bridgeConfig())
+				spec := n.spec("c1", "10.0.1.7")
+				prepare(n, &spec)
+				texts[i] = fmt.Sprint(attach(n, spec))
+				dumps[i] = n.fake.Dump()
+			}
+			if texts[0] != texts[1] || dumps[0] != dumps[1] {
+				t.Errorf("AddEndpoint: %s\n%s\nStartEndpoint: %s\n%s", texts[0], dumps[0], texts[1], dumps[1])
+			}
+		})
+	}
+}
+
+// TestStartEndpointFails: whatever HNS answers, and however often, a started attachment ends as AddEndpoint
+// does.
+func TestStartEndpointFails(t *testing.T) {
+	codes := []uint32{hns.CodeObjectExists, hns.CodeNotFound, hns.CodeInvalidPolicy, hns.CodePortExists, hns.CodeAlreadyAttached, hns.CodeUnexpected}
+	repaired := 0
+	for _, op := range []string{"CreateEndpoint", "AttachEndpoint"} {
+		for _, code := range codes {
+			for times := range 4 {
+				for _, effect := range []bool{false, true} {
+					var texts, dumps [2]string
+					for i := range 2 {
+						n := newNode(t, hns.Server2022, bridgeConfig())
+						spec, left := n.spec("c1", "10.0.1.7"), times
+						hook := func(o, _ string) error {
+							if o != op || left == 0 {
+								return nil
+							}
+							left--
+							return hns.NewError(op, code, "planted")
+						}
+						if n.fake.Before(hook); effect {
+							n.fake.Before(nil)
+							n.fake.After(hook) // the call has taken effect
+						}
+						var err error
+						if i == 0 {
+							_, err = n.backend.AddEndpoint(ctx, spec)
+						} else {
+							err = n.begin(spec).end()
+						}
+						texts[i], dumps[i] = fmt.Sprint(err), n.fake.Dump()
+						if err == nil && times > 0 {
+							repaired++
+						}
+					}
+					if texts[0] != texts[1] || dumps[0] != dumps[1] {
+						t.Errorf("%s fails %d times with %#x, takes effect %t:\nAddEndpoint: %s\n%s\nStartEndpoint: %s\n%s", op, times, code, effect, texts[0], dumps[0], texts[1], dumps[1])
+					}
+				}
+			}
+		}
+	}
+	if repaired == 0 {
+		t.Error("nothing was repaired")
+	}
+}
+
+// TestStartEndpointHangs: a creation or an attachment that hangs fails after its deadline, while others are
+// finished. When it returns, nothing remains.
+func TestStartEndpointHangs(t *testing.T) {
+	for _, op := range []string{"CreateEndpoint", "AttachEndpoint"} {
+		t.Run(op, func(t *testing.T) {
+			c := bridgeConfig()
+			c.CallDeadline = 200 * time.Millisecond
+			n := newNode(t, hns.Server2022, c)
+			release := make(chan struct{})
+			var once sync.Once
+			n.fake.Before(func(o, _ string) error {
+				first := false
+				if o == op {
+					once.Do(func() { first = true })
+				}
+				if first {
+					<-release
+				}
+				return nil
+			})
+			specs := n.several(3)
+			hung := n.begin(specs[0])
+			for n.count("Namespace") < 1 {
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(20 * time.Millisecond) // it hangs before the others call
+			began := time.Now()
+			for _, b := range []begun{n.begin(specs[1]), n.begin(specs[2])} {
+				if err := b.end(); err != nil {
+					t.Errorf("beside: %v", err)
+				}
+			}
+			if took := time.Since(began); took > 150*time.Millisecond {
+				t.Logf("others took %s: the machine is busy", took)
+			}
+			n.apply(peerState(specs[1], "10.0.2.7"))
+			if err := hung.end(); err == nil || hns.Code(err) != hns.CodeTimeout {
+				t.Errorf("hung: %v", err)
+			}
+			close(release)
+			for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+				_, err := n.backend.Idle(ctx)
+				gone := !strings.Contains(n.fake.Dump(), "endpoint c0_eth0")
+				if err == nil && gone {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("what hung appeared and stays: %v\n%s", err, n.fake.Dump())
+				}
+			}
+		})
+	}
+}
+
+// TestStartEndpointUnderFaults: calls fail at random while attachments are made and policies are written. What
+// was reported as attached is attached, under deny or its policy; of the rest nothing remains.
+func TestStartEndpointUnderFaults(t *testing.T) {
+	codes := []uint32{hns.CodeObjectExists, hns.CodeNotFound, hns.CodeInvalidPolicy, hns.CodePortExists, hns.CodeUnexpected}
+	for seed := range uint64(20) {
+		c := bridgeConfig()
+		n := newNode(t, hns.Profiles()[seed%3], c)
+		var mu sync.Mutex
+		random := rand.New(rand.NewPCG(seed, 1))
+		fault := func(op, _ string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if op != "CreateEndpoint" && op != "AttachEndpoint" || random.IntN(3) > 0 {
+				return nil
+			}
+			return hns.NewError(op, codes[random.IntN(len(codes))], "planted")
+		}
+		specs := n.several(12)
+		attached := make(map[string]bool)
+		for len(specs) > 0 {
+			n.fake.Before(fault)
+			if seed%2 == 0 {
+				n.fake.Before(nil)
+				n.fake.After(fault) // the call has taken effect
+			}
+			var batch []begun
+			for _, spec := range specs[:4] {
+				if b := (begun{spec: spec, done: make(chan struct{})}); true {
+					var err error
+					if b.finish, err = n.backend.StartEndpoint(ctx, spec, func() { close(b.done) }); err == nil {
+						batch = append(batch, b)
+					}
+				}
+			}
+			specs = specs[4:]
+			for _, b := range batch {
+				err := b.end()
+				attached[string(b.spec.ID)] = err == nil
+				if err != nil && errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+			}
+			n.fake.Before(nil)
+			n.fake.After(nil)
+		}
+		found, err := n.backend.Endpoints(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		have := make(map[string]bool)
+		for _, i := range found {
+			have[string(i.ID)] = len(i.Problems) == 0
+			if !attached[string(i.ID)] {
+				t.Errorf("seed %d: %s remains of an attachment that failed", seed, i.ID)
+			}
+		}
+		for id, ok := range attached {
+			if ok && !have[id] {
+				t.Errorf("seed %d: %s is reported as attached: %v", seed, id, found)
+			}
+		}
+	}
+}
