@@ -132,7 +132,7 @@ func TestCheckPolicy(t *testing.T) {
 		r.agent.Publish(cluster{pods: 3}.snapshot())
 		r.mustAdd(0)
 		r.mustAdd(1)
-		time.Sleep(20 * time.Second)
+		time.Sleep(20*time.Second + 500*time.Millisecond) // between two checks
 		if n := r.agent.Node(context.Background()); len(n.Problems) > 0 {
 			t.Fatalf("problems before: %v", n.Problems)
 		}
