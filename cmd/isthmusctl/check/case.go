@@ -4,9 +4,11 @@ package check
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
+	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -34,13 +36,70 @@ type testQuery struct {
 	protocol model.Protocol
 	port     uint16
 	want     model.Verdict
+	// by is the Service that the client calls; to is then one of its backends.
+	by string
 }
 
+// String names the flow, and the Service that it calls.
 func (q testQuery) String() string {
+	if q.by != "" {
+		return fmt.Sprintf("%s -> %s by %s %s/%d", q.from, q.to, q.by, q.protocol, q.port)
+	}
 	if !q.protocol.HasPorts() {
 		return fmt.Sprintf("%s -> %s %s", q.from, q.to, q.protocol)
 	}
 	return fmt.Sprintf("%s -> %s %s/%d", q.from, q.to, q.protocol, q.port)
+}
+
+// backends replaces each query to a Service by one for each of its backends, all with the wanted verdict.
+func backends(c *testCase, all *service.Services) ([]testQuery, error) {
+	var queries []testQuery
+	for _, q := range c.queries {
+		to, err := serviceOf(q.to, all)
+		if err == nil && to == nil {
+			queries = append(queries, q)
+			continue
+		}
+		var ports []model.ServicePort
+		if err == nil {
+			ports, err = service.Port(to, fmt.Sprint(q.port), &q.protocol)
+		}
+		for _, port := range ports {
+			var found []service.Backend
+			if found, err = all.Backends(to, port); err != nil {
+				break
+			}
+			for _, b := range found {
+				one := q
+				one.by, one.to, one.port = q.to, b.Name, b.Port
+				queries = append(queries, one)
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s: to: %w", where(q.at, c.at), c.title, err)
+		}
+	}
+	return queries, nil
+}
+
+// serviceOf returns the Service that an end names, by svc/NAMESPACE/NAME or an address, or nil.
+func serviceOf(end string, all *service.Services) (*model.Service, error) {
+	if a, err := netip.ParseAddr(strings.TrimPrefix(end, "ip:")); err == nil {
+		return all.At(a.Unmap()), nil
+	}
+	rest, ok := strings.CutPrefix(end, "svc/")
+	if !ok {
+		return nil, nil
+	}
+	namespace, name, ok := strings.Cut(rest, "/")
+	if !ok {
+		return nil, fmt.Errorf("%q: give svc/NAMESPACE/NAME", end)
+	}
+	s := all.Named(namespace, name)
+	if s == nil {
+		return nil, fmt.Errorf("no Service %s among the objects: add it, or name another", rest)
+	}
+	return s, nil
 }
 
 // flow resolves the ends of the query in a cluster. Of a pod or node with several addresses

@@ -11,6 +11,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
 	"github.com/isthmus-net/isthmus/common/analysis/engine"
+	"github.com/isthmus-net/isthmus/common/analysis/service"
 	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/policy"
@@ -91,7 +92,14 @@ func (j *judge) judge(c *testCase) *outcome {
 	if c.complete {
 		complete.Place(&objects)
 	}
-	o.bad = j.ask(c, objects.Snapshot(), o)
+	snapshot := objects.Snapshot()
+	if c.complete { // a file of cases has queries about addresses as packets carry them
+		services := service.New(snapshot, objects.Services, objects.EndpointSlices)
+		if c.queries, o.bad = backends(c, services); o.bad != nil {
+			return o
+		}
+	}
+	o.bad = j.ask(c, snapshot, o)
 	return o
 }
 

@@ -38,7 +38,8 @@ that enforces the difference. Pods that only one directory has are listed, but n
 If a policy differs and selects no pod of its directory, the command adds placeholder pods that match its selectors to
 both directories. So it also compares directories that hold only policies. --witnesses=false turns that off.
 
-Exit status: 0 no verdict differs, 1 some do, 2 the command line or a manifest is invalid, or a directory is empty.`,
+Exit status: 0 no verdict differs, 1 some do, 2 the command line or a manifest is invalid, a directory is empty, or no
+pod is in both.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return cli.Usagef("give two directories of manifests: see %s --help", c.CommandPath())
@@ -104,10 +105,24 @@ func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
 	} else {
 		err = r.write(e.Stdout, o.limit)
 	}
-	if err == nil && len(r.Changes) > 0 {
+	switch {
+	case err != nil:
+		return err
+	case len(r.Changes) > 0:
 		return cli.ErrNo
+	case !shared(was.Pods, is.Pods) && len(r.OnlyA)+len(r.OnlyB)+len(r.Policies) > 0:
+		return fmt.Errorf("nothing to compare: no pod is in both %s and %s", a, b)
 	}
-	return err
+	return nil
+}
+
+// shared reports whether two clusters have a pod in common.
+func shared(a, b []*model.Pod) bool {
+	known := make(map[model.PodID]bool)
+	for _, p := range a {
+		known[p.PodID] = true
+	}
+	return slices.ContainsFunc(b, func(p *model.Pod) bool { return known[p.PodID] })
 }
 
 // The JSON form of the answer.

@@ -89,9 +89,9 @@ func Port(s *model.Service, text string, protocol *model.Protocol) ([]model.Serv
 	}
 	switch {
 	case len(s.Ports) == 0:
-		return nil, fmt.Errorf("Service %s/%s has no ports: give the port of its pods", s.Namespace, s.Name)
+		return nil, fmt.Errorf("no ports in Service %s/%s: give the port of its pods", s.Namespace, s.Name)
 	case len(found) == 0:
-		return nil, fmt.Errorf("Service %s/%s has no such port: it has %s", s.Namespace, s.Name, strings.Join(known, ", "))
+		return nil, fmt.Errorf("no such port of Service %s/%s: it has %s", s.Namespace, s.Name, strings.Join(known, ", "))
 	}
 	return found, nil
 }
@@ -108,17 +108,17 @@ func portText(p model.ServicePort) string {
 // endpoints of its EndpointSlices or, if there are none, the pods that it selects.
 func (t *Services) Backends(s *model.Service, port model.ServicePort) ([]Backend, error) {
 	if s.ExternalName != "" {
-		return nil, fmt.Errorf("Service %s/%s has type ExternalName: DNS leads to %s, ask about an address of that", s.Namespace, s.Name, s.ExternalName)
+		return nil, fmt.Errorf("no backends of Service %s/%s of type ExternalName: DNS leads to %s, give an address of that", s.Namespace, s.Name, s.ExternalName)
 	}
 	found, sliced := t.sliced(s, port)
 	if !sliced {
 		if !s.Selects {
-			return nil, fmt.Errorf("Service %s/%s has no selector and no EndpointSlice: its backends are not known", s.Namespace, s.Name)
+			return nil, fmt.Errorf("no known backends of Service %s/%s: it has no selector and no EndpointSlice", s.Namespace, s.Name)
 		}
 		found = t.selected(s, port)
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("Service %s/%s has no backend for %s: no ready pod matches its selector and has the target port", s.Namespace, s.Name, portText(port))
+		return nil, fmt.Errorf("no backend of Service %s/%s for %s: no ready pod matches its selector and has the target port", s.Namespace, s.Name, portText(port))
 	}
 	slices.SortFunc(found, func(a, b Backend) int { return strings.Compare(a.Name, b.Name) })
 	return found, nil
