@@ -5,7 +5,6 @@ package cluster
 import (
 	"context"
 	"net/netip"
-	"strconv"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
@@ -28,9 +27,4 @@ func connect(ctx context.Context, f *Flow, patience time.Duration) (model.Verdic
 	default:
 		return 0, err
 	}
-}
-
-// portName is "TCP/80".
-func portName(p model.Protocol, port uint16) string {
-	return p.String() + "/" + strconv.Itoa(int(port))
 }
