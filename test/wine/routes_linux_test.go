@@ -9,10 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"go4.org/netipx"
-	"golang.org/x/sys/unix"
-
+	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -21,13 +18,18 @@ import (
 func TestHostRoutes(t *testing.T) {
 	m := machine(t)
 	logs(t, m)
-	outside(t, m, "169.254.169.254")
+	// Wine takes an interface for an earlier one of the same name, so this one has its own.
+	const name = "routes"
+	ns := netns.ForTest(t)
+	if err := netns.Connect(netns.End{NS: m.NS, Name: name}, netns.End{NS: ns, Name: name}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.NS.Do(func() error { return netns.Remove(name) }) })
 	if err := m.NS.Do(func() error {
-		l, err := netlink.LinkByName("uplink")
-		if err != nil {
+		if err := netns.AddAddresses(name, netip.MustParsePrefix("192.0.2.13/24"), netip.MustParsePrefix("fd00:2::13/64")); err != nil {
 			return err
 		}
-		return netlink.AddrAdd(l, &netlink.Addr{IPNet: netipx.PrefixIPNet(netip.MustParsePrefix("fd00:2::13/64")), Flags: unix.IFA_F_NODAD})
+		return netns.Route(netip.MustParsePrefix("169.254.169.254/32"), netip.MustParseAddr("192.0.2.14"))
 	}); err != nil {
 		t.Fatal(err)
 	}

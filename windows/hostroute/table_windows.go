@@ -88,6 +88,7 @@ func (System) Interfaces() ([]Interface, error) {
 				i.Addresses = append(i.Addresses, p)
 			}
 		}
+		bound := false
 		for _, family := range []Family{IPv4, IPv6} {
 			row, err := interfaceRow(i.Index, family)
 			if errors.Is(err, windows.ERROR_NOT_FOUND) || errors.Is(err, windows.ERROR_FILE_NOT_FOUND) {
@@ -96,9 +97,11 @@ func (System) Interfaces() ([]Interface, error) {
 			if err != nil {
 				return nil, fmt.Errorf("read interface %q: %w", n.Name, err)
 			}
-			i.Forwarding[family] = row.ForwardingEnabled != 0
+			i.Forwarding[family], bound = row.ForwardingEnabled != 0, true
 		}
-		list = append(list, i)
+		if bound { // else it is gone, or not of the IP stack
+			list = append(list, i)
+		}
 	}
 	return list, nil
 }
