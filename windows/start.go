@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/windows/hns"
@@ -43,7 +44,7 @@ func (b *Backend) StartEndpoint(ctx context.Context, spec dataplane.EndpointSpec
 		go done()
 		return func(ctx context.Context) (dataplane.Attachment, error) { return b.AddEndpoint(ctx, spec) }, nil
 	}
-	s := &started{want: want, namespace: spec.NetNS}
+	s, nat := &started{want: want, namespace: spec.NetNS}, b.nat
 	b.config.Step("create endpoint")
 	go func() {
 		defer done()
@@ -53,6 +54,9 @@ func (b *Backend) StartEndpoint(ctx context.Context, spec dataplane.EndpointSpec
 		found, err := b.finish(ctx, n, s)
 		if err != nil {
 			return dataplane.Attachment{}, fmt.Errorf("add endpoint %s: %w", spec.ID, errors.Join(err, b.undo(ctx, n.ID, want.Name)))
+		}
+		if b.nat.due.IsZero() && (nat.known != b.nat.known || !slices.Equal(nat.exceptions, b.nat.exceptions)) {
+			b.nat.due = time.Now() // it was created with those of before
 		}
 		return b.added(n, list, found, want, spec), nil
 	}, nil

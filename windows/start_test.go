@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -281,6 +283,36 @@ func TestStartEndpointUnderFaults(t *testing.T) {
 			if ok && !have[id] {
 				t.Errorf("seed %d: %s is reported as attached: %v", seed, id, found)
 			}
+		}
+	}
+}
+
+// TestStartEndpointBesideNAT: exceptions of NAT that change while an endpoint is made reach it.
+func TestStartEndpointBesideNAT(t *testing.T) {
+	n := newNode(t, hns.Server2022, natConfig())
+	specs := n.several(2)
+	n.add(specs[0])
+	n.apply(clusterState(specs[:1]))
+	n.idle()
+	release := make(chan struct{})
+	n.fake.Before(func(op, _ string) error {
+		if op == "CreateEndpoint" {
+			<-release
+		}
+		return nil
+	})
+	b := n.begin(specs[1])
+	n.apply(clusterState(specs[:1], model.Route{Node: "node2", OS: model.Linux, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")},
+		Addresses: []netip.Addr{netip.MustParseAddr("192.168.0.2")}}))
+	n.idle()
+	close(release)
+	if err := b.end(); err != nil {
+		t.Fatal(err)
+	}
+	n.idle()
+	for _, spec := range specs {
+		if got := n.nat(spec.ID); got != withTwo {
+			t.Errorf("%s has the exceptions %s, want %s", spec.ID, got, withTwo)
 		}
 	}
 }
