@@ -168,7 +168,7 @@ mixed: ## Two eBPF nodes and two emulated Windows nodes under the corpus, overla
 .PHONY: test-api
 test-api: deps-kubernetes deps-windows ## Against a real kube-apiserver, etcd and kube-proxy (needs root for its nodes; the first time it builds them)
 	@.ci/deps iptables nftables >/dev/null
-	@$(path) $(usable) run ./test/kubernetes/build kube-proxy kube-proxy.exe coredns
+	@$(path) $(usable) run ./test/kubernetes/build kube-proxy kube-proxy.exe
 	@$(run) api
 
 .PHONY: e2e

@@ -75,7 +75,6 @@ func TestWinkernel(t *testing.T) {
 			w.startProxy()
 			w.proxies++
 			w.trade()
-			w.names()
 			if after := w.installed(); after != before {
 				t.Errorf("what the agent had installed was\n%s\nand is\n%s", before, after)
 			}
