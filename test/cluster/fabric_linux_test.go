@@ -59,10 +59,6 @@ func TestFabric(t *testing.T) {
 		"third":  {{HostPort: 8100, ContainerPort: 7100, Protocol: "tcp"}, {HostPort: 8100, ContainerPort: 7100, Protocol: "udp"}},
 		"server": {{HostPort: 8100, ContainerPort: 7100, Protocol: "TCP"}},
 	}})
-	nodes := map[string]*cluster.Node{}
-	for _, n := range c.Nodes {
-		nodes[n.Name] = n
-	}
 	for _, p := range pods {
 		whoami(t, p.NS, netip.IPv6Unspecified())
 	}
@@ -74,220 +70,258 @@ func TestFabric(t *testing.T) {
 		whoami(t, outside, a)
 	}
 
-	t.Run("pods", func(t *testing.T) {
-		for _, v6 := range []bool{false, true} {
-			for _, from := range pods {
-				for _, to := range pods {
-					denied := to.Name == "server" && from.Name == "third"
-					sees(t, from.NS, address(to, v6), address(from, v6), denied)
+	f := &fabricLab{c: c, pods: pods, nodes: make(map[string]*cluster.Node), outside: outside, world: world}
+	for _, n := range c.Nodes {
+		f.nodes[n.Name] = n
+	}
+	t.Run("pods", f.podsAndPods)
+	t.Run("nodes", f.nodesAndPods)
+	t.Run("masquerade", f.masquerade)
+	t.Run("host ports", f.hostPorts)
+	t.Run("size", f.size)
+	t.Run("drift", f.drift)
+	t.Run("foreign", f.foreignRoutes)
+	t.Run("restart", f.restart)
+	t.Run("leave and join", f.leaveAndJoin)
+	t.Run("readdress", f.readdress)
+	t.Run("uninstall", f.uninstall)
+}
+
+// fabricLab is a cluster with a fabric, and a host outside of it.
+type fabricLab struct {
+	c       *cluster.Cluster
+	pods    map[string]*cluster.Pod
+	nodes   map[string]*cluster.Node
+	outside *netns.NS
+	world   []netip.Addr // the addresses of outside
+}
+
+func (f *fabricLab) podsAndPods(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		for _, from := range f.pods {
+			for _, to := range f.pods {
+				denied := to.Name == "server" && from.Name == "third"
+				sees(t, from.NS, address(to, v6), address(from, v6), denied)
+			}
+		}
+	}
+}
+
+func (f *fabricLab) nodesAndPods(t *testing.T) {
+	for i, v6 := range []bool{false, true} {
+		// The server's policy names the address of linux1, not that of linux3.
+		sees(t, f.nodes["linux1"].NS, address(f.pods["server"], v6), f.nodes["linux1"].Addresses()[i], false)
+		sees(t, f.nodes["linux3"].NS, address(f.pods["server"], v6), f.nodes["linux3"].Addresses()[i], true)
+		for _, p := range f.pods {
+			for _, n := range f.c.Nodes {
+				sees(t, p.NS, n.Addresses()[i], address(p, v6), false)
+				if p.Name != "server" {
+					sees(t, n.NS, address(p, v6), n.Addresses()[i], false)
 				}
 			}
 		}
-	})
-	t.Run("nodes", func(t *testing.T) {
+	}
+}
+
+func (f *fabricLab) masquerade(t *testing.T) {
+	for i := range f.world {
+		sees(t, f.pods["client"].NS, f.world[i], f.nodes["linux1"].Addresses()[i], false)
+		sees(t, f.pods["server"].NS, f.world[i], f.nodes["linux2"].Addresses()[i], false)
+	}
+}
+
+func (f *fabricLab) hostPorts(t *testing.T) {
+	check := func(from *netns.NS, protocol model.Protocol, to, want netip.Addr) {
+		t.Helper()
+		if got, err := askAt(from, protocol, netip.AddrPortFrom(to, 8100), patience); err != nil || got != want {
+			t.Errorf("%s from %s to host port of %s: seen as %s, %v", protocol, want, to, got, err)
+		}
+	}
+	judge := func() {
+		t.Helper()
 		for i, v6 := range []bool{false, true} {
-			// The server's policy names the address of linux1, not that of linux3.
-			sees(t, nodes["linux1"].NS, address(pods["server"], v6), nodes["linux1"].Addresses()[i], false)
-			sees(t, nodes["linux3"].NS, address(pods["server"], v6), nodes["linux3"].Addresses()[i], true)
-			for _, p := range pods {
-				for _, n := range c.Nodes {
-					sees(t, p.NS, n.Addresses()[i], address(p, v6), false)
-					if p.Name != "server" {
-						sees(t, n.NS, address(p, v6), n.Addresses()[i], false)
-					}
-				}
+			at := f.nodes["linux3"].Addresses()[i]
+			for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+				check(f.outside, protocol, at, f.world[i])
+				check(f.pods["client"].NS, protocol, at, address(f.pods["client"], v6))
+				check(f.nodes["linux1"].NS, protocol, at, f.nodes["linux1"].Addresses()[i])
+				check(f.nodes["linux3"].NS, protocol, at, at)
+			}
+			check(f.pods["third"].NS, model.TCP, at, at)
+			// The policy of the server holds for the real source.
+			at = f.nodes["linux2"].Addresses()[i]
+			check(f.pods["client"].NS, model.TCP, at, address(f.pods["client"], v6))
+			if got, err := askAt(f.outside, model.TCP, netip.AddrPortFrom(at, 8100), impatience); err == nil {
+				t.Errorf("a host port gets around policy, seen as %s", got)
 			}
 		}
+		check(f.nodes["linux3"].NS, model.TCP, netip.MustParseAddr("127.0.0.1"), f.nodes["linux3"].Addresses()[0])
+	}
+	judge()
+	inNode(t, f.nodes["linux3"], func() error { return run("nft", "flush", "ruleset") })
+	eventually(t, func() error {
+		_, err := askAt(f.outside, model.TCP, netip.AddrPortFrom(f.nodes["linux3"].Addresses()[0], 8100), impatience)
+		return err
 	})
-	t.Run("masquerade", func(t *testing.T) {
-		for i := range world {
-			sees(t, pods["client"].NS, world[i], nodes["linux1"].Addresses()[i], false)
-			sees(t, pods["server"].NS, world[i], nodes["linux2"].Addresses()[i], false)
+	if err := f.nodes["linux3"].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	check(f.outside, model.TCP, f.nodes["linux3"].Addresses()[0], f.world[0])
+	if err := f.nodes["linux3"].Start(); err != nil {
+		t.Fatal(err)
+	}
+	judge()
+}
+
+func (f *fabricLab) size(t *testing.T) {
+	// 1450 bytes go through the tunnel whole; the pods' interfaces have no
+	// room for more.
+	for _, v6 := range []bool{false, true} {
+		headers := 28
+		if v6 {
+			headers = 48
 		}
+		fits(t, f.pods["client"].NS, address(f.pods["server"], v6), 1450-headers, nil)
+		fits(t, f.pods["client"].NS, address(f.pods["server"], v6), 1451-headers, syscall.EMSGSIZE)
+	}
+}
+
+func (f *fabricLab) drift(t *testing.T) {
+	was := repairs(t, f.nodes["linux1"])
+	inNode(t, f.nodes["linux1"], func() error {
+		return errors.Join(ip("route", "del", "10.244.2.0/24"), ip("-6", "route", "del", "fd44:0:0:3::/64"),
+			ip("neigh", "flush", "dev", "isthmus-vxlan", "nud", "permanent"), ip("rule", "del", "priority", "7300"),
+			ip("addr", "flush", "dev", "isthmus-vxlan"), run("nft", "delete", "table", "inet", "isthmus"))
 	})
-	t.Run("host ports", func(t *testing.T) {
-		check := func(from *netns.NS, protocol model.Protocol, to, want netip.Addr) {
-			t.Helper()
-			if got, err := askAt(from, protocol, netip.AddrPortFrom(to, 8100), patience); err != nil || got != want {
-				t.Errorf("%s from %s to host port of %s: seen as %s, %v", protocol, want, to, got, err)
-			}
-		}
-		judge := func() {
-			t.Helper()
-			for i, v6 := range []bool{false, true} {
-				at := nodes["linux3"].Addresses()[i]
-				for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
-					check(outside, protocol, at, world[i])
-					check(pods["client"].NS, protocol, at, address(pods["client"], v6))
-					check(nodes["linux1"].NS, protocol, at, nodes["linux1"].Addresses()[i])
-					check(nodes["linux3"].NS, protocol, at, at)
-				}
-				check(pods["third"].NS, model.TCP, at, at)
-				// The policy of the server holds for the real source.
-				at = nodes["linux2"].Addresses()[i]
-				check(pods["client"].NS, model.TCP, at, address(pods["client"], v6))
-				if got, err := askAt(outside, model.TCP, netip.AddrPortFrom(at, 8100), impatience); err == nil {
-					t.Errorf("a host port gets around policy, seen as %s", got)
-				}
-			}
-			check(nodes["linux3"].NS, model.TCP, netip.MustParseAddr("127.0.0.1"), nodes["linux3"].Addresses()[0])
-		}
-		judge()
-		inNode(t, nodes["linux3"], func() error { return run("nft", "flush", "ruleset") })
-		eventually(t, func() error {
-			_, err := askAt(outside, model.TCP, netip.AddrPortFrom(nodes["linux3"].Addresses()[0], 8100), impatience)
-			return err
-		})
-		if err := nodes["linux3"].Kill(); err != nil {
-			t.Fatal(err)
-		}
-		check(outside, model.TCP, nodes["linux3"].Addresses()[0], world[0])
-		if err := nodes["linux3"].Start(); err != nil {
-			t.Fatal(err)
-		}
-		judge()
-	})
-	t.Run("size", func(t *testing.T) {
-		// 1450 bytes go through the tunnel whole; the pods' interfaces have no
-		// room for more.
+	eventually(t, func() error {
 		for _, v6 := range []bool{false, true} {
-			headers := 28
-			if v6 {
-				headers = 48
+			if _, err := ask(f.pods["client"].NS, model.TCP, address(f.pods["server"], v6)); err != nil {
+				return err
 			}
-			fits(t, pods["client"].NS, address(pods["server"], v6), 1450-headers, nil)
-			fits(t, pods["client"].NS, address(pods["server"], v6), 1451-headers, syscall.EMSGSIZE)
 		}
-	})
-	t.Run("drift", func(t *testing.T) {
-		was := repairs(t, nodes["linux1"])
-		inNode(t, nodes["linux1"], func() error {
-			return errors.Join(ip("route", "del", "10.244.2.0/24"), ip("-6", "route", "del", "fd44:0:0:3::/64"),
-				ip("neigh", "flush", "dev", "isthmus-vxlan", "nud", "permanent"), ip("rule", "del", "priority", "7300"),
-				ip("addr", "flush", "dev", "isthmus-vxlan"), run("nft", "delete", "table", "inet", "isthmus"))
-		})
-		eventually(t, func() error {
-			for _, v6 := range []bool{false, true} {
-				if _, err := ask(pods["client"].NS, model.TCP, address(pods["server"], v6)); err != nil {
-					return err
-				}
-			}
-			if got, err := ask(pods["client"].NS, model.TCP, world[0]); err != nil || got != nodes["linux1"].Addresses()[0] {
-				return fmt.Errorf("the world sees %s: %v", got, err)
-			}
-			return nil
-		})
-		if now := repairs(t, nodes["linux1"]); now < was+6 {
-			t.Errorf("%d repairs were counted, want at least 6", now-was)
+		if got, err := ask(f.pods["client"].NS, model.TCP, f.world[0]); err != nil || got != f.nodes["linux1"].Addresses()[0] {
+			return fmt.Errorf("the world sees %s: %v", got, err)
 		}
+		return nil
 	})
-	t.Run("foreign", func(t *testing.T) {
-		n := nodes["linux1"]
-		inNode(t, n, func() error { return ip("route", "replace", "192.0.2.0/24", "via", "172.30.0.1", "proto", "static") })
-		inNode(t, n, func() error {
-			return errors.Join(ip("route", "del", "10.244.3.0/24"), ip("route", "add", "10.244.3.0/24", "via", "172.30.0.1", "proto", "static"))
-		})
-		eventually(t, func() error { return saying(n, "route to 10.244.3.0/24") })
-		inNode(t, n, func() error {
-			have, err := netlink.RouteList(nil, netlink.FAMILY_V4)
-			for _, r := range have {
-				if r.Dst != nil && r.Dst.String() == "10.244.3.0/24" && r.Protocol != unix.RTPROT_STATIC {
-					err = errors.Join(err, fmt.Errorf("a foreign route was replaced by %s", r))
-				}
-			}
-			return errors.Join(err, ip("route", "del", "10.244.3.0/24"))
-		})
-		eventually(t, func() error {
-			_, err := ask(pods["client"].NS, model.TCP, address(pods["third"], false))
-			return err
-		})
-		inNode(t, n, func() error { return ip("route", "get", "192.0.2.1") })
+	if now := repairs(t, f.nodes["linux1"]); now < was+6 {
+		t.Errorf("%d repairs were counted, want at least 6", now-was)
+	}
+}
+
+func (f *fabricLab) foreignRoutes(t *testing.T) {
+	n := f.nodes["linux1"]
+	inNode(t, n, func() error { return ip("route", "replace", "192.0.2.0/24", "via", "172.30.0.1", "proto", "static") })
+	inNode(t, n, func() error {
+		return errors.Join(ip("route", "del", "10.244.3.0/24"), ip("route", "add", "10.244.3.0/24", "via", "172.30.0.1", "proto", "static"))
 	})
-	t.Run("restart", func(t *testing.T) {
-		for _, v6 := range []bool{false, true} {
-			s := newStream(t, pods["client"].NS, address(pods["client"], v6), netip.AddrPortFrom(address(pods["server"], v6), 7000))
-			for _, n := range c.Nodes {
-				if err := n.Kill(); err != nil {
-					t.Fatal(err)
-				}
+	eventually(t, func() error { return saying(n, "route to 10.244.3.0/24") })
+	inNode(t, n, func() error {
+		have, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+		for _, r := range have {
+			if r.Dst != nil && r.Dst.String() == "10.244.3.0/24" && r.Protocol != unix.RTPROT_STATIC {
+				err = errors.Join(err, fmt.Errorf("a foreign route was replaced by %s", r))
 			}
-			if err := c.Start(context.Background()); err != nil {
+		}
+		return errors.Join(err, ip("route", "del", "10.244.3.0/24"))
+	})
+	eventually(t, func() error {
+		_, err := ask(f.pods["client"].NS, model.TCP, address(f.pods["third"], false))
+		return err
+	})
+	inNode(t, n, func() error { return ip("route", "get", "192.0.2.1") })
+}
+
+func (f *fabricLab) restart(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		s := newStream(t, f.pods["client"].NS, address(f.pods["client"], v6), netip.AddrPortFrom(address(f.pods["server"], v6), 7000))
+		for _, n := range f.c.Nodes {
+			if err := n.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			sent, lost := s.finish()
-			t.Logf("IPv6=%t sent=%d lost=%d over restarts of all agents", v6, sent, len(lost))
-			if sent < 100 || len(lost) != 0 {
-				t.Errorf("IPv6=%t: of %d packets %d were lost", v6, sent, len(lost))
+		}
+		if err := f.c.Start(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		sent, lost := s.finish()
+		t.Logf("IPv6=%t sent=%d lost=%d over restarts of all agents", v6, sent, len(lost))
+		if sent < 100 || len(lost) != 0 {
+			t.Errorf("IPv6=%t: of %d packets %d were lost", v6, sent, len(lost))
+		}
+	}
+}
+
+func (f *fabricLab) leaveAndJoin(t *testing.T) {
+	if err := f.c.Manifests.WriteNodes(f.c.Nodes[:2]); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		return f.nodes["linux2"].NS.Do(func() error {
+			if out, _ := exec.Command("ip", "route", "show", "10.244.3.0/24").Output(); len(out) > 0 {
+				return fmt.Errorf("route to a node that left: %s", out)
 			}
-		}
-	})
-	t.Run("leave and join", func(t *testing.T) {
-		if err := c.Manifests.WriteNodes(c.Nodes[:2]); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, func() error {
-			return nodes["linux2"].NS.Do(func() error {
-				if out, _ := exec.Command("ip", "route", "show", "10.244.3.0/24").Output(); len(out) > 0 {
-					return fmt.Errorf("route to a node that left: %s", out)
-				}
-				if out, _ := exec.Command("bridge", "fdb", "show", "dev", "isthmus-vxlan").Output(); strings.Contains(string(out), "172.30.0.13") {
-					return fmt.Errorf("entry of a node that left: %s", out)
-				}
-				return nil
-			})
-		})
-		if err := c.Manifests.WriteNodes(c.Nodes); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, func() error { _, err := ask(pods["server"].NS, model.TCP, address(pods["third"], true)); return err })
-	})
-	t.Run("readdress", func(t *testing.T) {
-		if err := nodes["linux2"].Readdress(99); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Manifests.WriteNodes(c.Nodes); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, func() error {
-			for i, v6 := range []bool{false, true} {
-				if _, err := ask(pods["client"].NS, model.TCP, address(pods["server"], v6)); err != nil {
-					return err
-				}
-				if got, err := ask(nodes["linux2"].NS, model.TCP, address(pods["client"], v6)); err != nil || got != nodes["linux2"].Addresses()[i] {
-					return fmt.Errorf("linux2 is seen as %s: %v", got, err)
-				}
+			if out, _ := exec.Command("bridge", "fdb", "show", "dev", "isthmus-vxlan").Output(); strings.Contains(string(out), "172.30.0.13") {
+				return fmt.Errorf("entry of a node that left: %s", out)
 			}
 			return nil
 		})
 	})
-	t.Run("uninstall", func(t *testing.T) {
-		n := nodes["linux3"]
-		if err := c.DetachAll(context.Background()); err != nil {
-			t.Fatal(err)
+	if err := f.c.Manifests.WriteNodes(f.c.Nodes); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		_, err := ask(f.pods["server"].NS, model.TCP, address(f.pods["third"], true))
+		return err
+	})
+}
+
+func (f *fabricLab) readdress(t *testing.T) {
+	if err := f.nodes["linux2"].Readdress(99); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.c.Manifests.WriteNodes(f.c.Nodes); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		for i, v6 := range []bool{false, true} {
+			if _, err := ask(f.pods["client"].NS, model.TCP, address(f.pods["server"], v6)); err != nil {
+				return err
+			}
+			if got, err := ask(f.nodes["linux2"].NS, model.TCP, address(f.pods["client"], v6)); err != nil || got != f.nodes["linux2"].Addresses()[i] {
+				return fmt.Errorf("linux2 is seen as %s: %v", got, err)
+			}
 		}
-		if err := n.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		if out, err := n.Uninstall(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		if out, err := n.Uninstall(); err != nil {
-			t.Fatalf("again: %v: %s", err, out)
-		}
-		inNode(t, n, func() error {
-			for _, command := range [][]string{{"ip", "link"}, {"ip", "route"}, {"ip", "-6", "route"}, {"ip", "rule"}, {"nft", "list", "tables"}} {
-				out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
-				if err != nil {
-					return err
-				}
-				for _, trace := range []string{"isthmus", "10.244.", "fd44:", "7300", "ist"} {
-					if strings.Contains(string(out), trace) {
-						return fmt.Errorf("%v shows %q after it:\n%s", command, trace, out)
-					}
+		return nil
+	})
+}
+
+func (f *fabricLab) uninstall(t *testing.T) {
+	n := f.nodes["linux3"]
+	if err := f.c.DetachAll(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := n.Uninstall(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if out, err := n.Uninstall(); err != nil {
+		t.Fatalf("again: %v: %s", err, out)
+	}
+	inNode(t, n, func() error {
+		for _, command := range [][]string{{"ip", "link"}, {"ip", "route"}, {"ip", "-6", "route"}, {"ip", "rule"}, {"nft", "list", "tables"}} {
+			out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+			if err != nil {
+				return err
+			}
+			for _, trace := range []string{"isthmus", "10.244.", "fd44:", "7300", "ist"} {
+				if strings.Contains(string(out), trace) {
+					return fmt.Errorf("%v shows %q after it:\n%s", command, trace, out)
 				}
 			}
-			return nil
-		})
+		}
+		return nil
 	})
 }
 
