@@ -17,11 +17,12 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// beside is a pod on linux2, on the node of the server.
-const beside = `---
+// twin is a pod on linux2, on the node of the server: pods are placed in order of their
+// names.
+const twin = `---
 apiVersion: v1
 kind: Pod
-metadata: {name: beside, namespace: test}
+metadata: {name: twin, namespace: test}
 spec: {containers: [{name: main}]}
 `
 
@@ -30,13 +31,13 @@ spec: {containers: [{name: main}]}
 // bypass both host stacks.
 func TestForwardingOfLimitedPods(t *testing.T) {
 	const rate = 16e6
-	c, pods := startWatched(t, fabricManifests+beside, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"},
+	c, pods := startWatched(t, fabricManifests+twin, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"},
 		Bandwidth: map[string]cluster.Bandwidth{"server": {IngressRate: rate, IngressBurst: 1<<32 - 1, EgressRate: rate, EgressBurst: 1<<32 - 1}}})
 	client, server := pods["client"], pods["server"] // on linux1, linux2
 	for _, v6 := range []bool{false, true} {
 		from, to := address(client, v6), address(server, v6)
-		awaitFastPath(t, c, client.NS, address(pods["beside"], v6), true)
-		past(t, c, "beside it", func() { sees(t, client.NS, address(pods["beside"], v6), from, false) })
+		awaitFastPath(t, c, client.NS, address(pods["twin"], v6), true)
+		past(t, c, "beside it", func() { sees(t, client.NS, address(pods["twin"], v6), from, false) })
 		var before [2]int
 		for i, n := range c.Nodes {
 			before[i] = forwarded(t, n, "pods")
@@ -63,7 +64,7 @@ func TestForwardingOfLimitedPods(t *testing.T) {
 			t.Errorf("from %s %.1f Mbit/s arrive at %s, want %.1f", way.from.Name, got/1e6, way.to.Name, rate/1e6)
 		}
 	}
-	if got := receives(t, client, pods["beside"]); got < 5*rate {
+	if got := receives(t, client, pods["twin"]); got < 5*rate {
 		t.Errorf("without a limit %.1f Mbit/s arrive", got/1e6)
 	}
 }
@@ -79,7 +80,7 @@ func clientDenied(client *cluster.Pod) string {
 func TestForwardingBehindXDP(t *testing.T) {
 	for _, mode := range []string{"routes", "vxlan"} {
 		t.Run(mode, func(t *testing.T) {
-			c, pods := startWatched(t, fabricManifests+beside, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=" + mode, "--xdp-devices=eth0"}})
+			c, pods := startWatched(t, fabricManifests+twin, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=" + mode, "--xdp-devices=eth0"}})
 			client, server := pods["client"], pods["server"] // on linux1, linux2
 			for _, n := range c.Nodes {
 				if text, _, err := n.Get("/metrics"); err != nil || !strings.Contains(text, `isthmus_deny_list_device{device="eth0"`) {
@@ -141,7 +142,7 @@ func TestForwardingBehindXDP(t *testing.T) {
 				for _, v6 := range []bool{false, true} {
 					sees(t, client.NS, address(server, v6), address(client, v6), denied)
 					sees(t, server.NS, address(client, v6), address(server, v6), denied) // the answers are the client's
-					sees(t, pods["third"].NS, address(pods["beside"], v6), address(pods["third"], v6), false)
+					sees(t, pods["third"].NS, address(pods["twin"], v6), address(pods["third"], v6), false)
 				}
 			})
 			if err := c.Manifests.Drop("denied"); err != nil {

@@ -219,8 +219,8 @@ func (r reference) check(t *testing.T, m *Machine, result types.Result) error {
 	return nil
 }
 
-// installed compares the policies of the endpoint, and its namespace, with the
-// arguments of the plugin.
+// installed compares the resolver and the policies of the endpoint, and its namespace,
+// with the arguments of the plugin.
 func (r reference) installed(t *testing.T, m *Machine) error {
 	t.Helper()
 	var have []string
@@ -234,9 +234,10 @@ func (r reference) installed(t *testing.T, m *Machine) error {
 			have = append(have, canonical(strings.TrimSpace(line)))
 		}
 	}
-	want := []string{`OutBoundNAT {"Exceptions":["10.244.3.0/24"]}`, `ProviderAddress {"ProviderAddress":"192.0.2.13"}`}
+	const dns = `Dns {"Search":["svc.cluster.local"],"ServerList":["10.96.0.10"]}`
+	want := []string{dns, `OutBoundNAT {"Exceptions":["10.244.3.0/24"]}`, `ProviderAddress {"ProviderAddress":"192.0.2.13"}`}
 	if r.mode == windows.L2Bridge {
-		want = []string{`L2Driver {}`, `OutBoundNAT {"Exceptions":["10.244.0.0/16"]}`, `PortMapping {"ExternalPort":8130,"InternalPort":80,"Protocol":6}`}
+		want = []string{dns, `L2Driver {}`, `OutBoundNAT {"Exceptions":["10.244.0.0/16"]}`, `PortMapping {"ExternalPort":8130,"InternalPort":80,"Protocol":6}`}
 	}
 	if !slices.Equal(have, want) {
 		return fmt.Errorf("it has\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
