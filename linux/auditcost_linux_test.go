@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -54,10 +55,13 @@ func TestAuditCost(t *testing.T) {
 	if entries < 20_000 {
 		t.Errorf("%d entries: the cluster is not large", entries)
 	}
-	if least > auditBudget {
+	if least > auditBudget && !emulated() {
 		t.Errorf("an audit costs %v of a processor, want at most %v", least, auditBudget)
 	}
 }
+
+// emulated reports whether the processor is emulated, so that its times say nothing (make test-kernel).
+func emulated() bool { return os.Getenv("ISTHMUS_EMULATED") != "" }
 
 // enforceLarge applies many policies in a cluster of many pods, most of them on other nodes.
 func (l *lab) enforceLarge(pods, policies int) {
