@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
@@ -33,6 +35,8 @@ type auditLab struct {
 	rng    *rand.Rand
 	tally  *tally
 	others []link.Link // programs that a damage attached
+	// links are the kinds of links that the kernel has: tcx since 6.6, netfilter since 6.4.
+	links map[string]bool
 }
 
 func newAuditLab(t *testing.T) *auditLab {
@@ -49,7 +53,8 @@ func newAuditLab(t *testing.T) *auditLab {
 	l.deny = denyList("198.51.100.0/24", "203.0.113.7/32", "2001:db8:bad::/48")
 	l.limits = map[string]model.Bandwidth{"c": {Ingress: model.Limit{Rate: 1e8}, Egress: model.Limit{Rate: 1e8}}}
 	l.start()
-	a := &auditLab{lab: l, rng: rand.New(rand.NewPCG(1, 2))}
+	a := &auditLab{lab: l, rng: rand.New(rand.NewPCG(1, 2)), links: map[string]bool{
+		"tcx": hasTCX(t), "netfilter": features.HaveProgramType(ebpf.Netfilter) == nil}}
 	for i, name := range []string{"a", "b", "c"} {
 		l.pod(name, byte(11+i))
 	}

@@ -30,6 +30,8 @@ type kind struct {
 	// renumbers says that the repair does not restore the previous entries, but writes the same
 	// policy with other numbers.
 	renumbers bool
+	// needs is the kind of links that a kernel must have for it, empty for none.
+	needs string
 	// moves says that the repair moves the programs of pod d to other hooks.
 	moves bool
 	// do does the damage in the node's namespace, and describes it.
@@ -56,7 +58,7 @@ var damagedMaps = []struct {
 	{"deny_prefixes6", "deny_list", false, true, "delete change add"}, {"deny_sieve4", "deny_sieve", false, false, "change"},
 }
 
-// kinds lists every kind of damage.
+// kinds lists every kind of damage that is possible with this kernel.
 func (a *auditLab) kinds() (all []kind) {
 	for _, m := range damagedMaps {
 		for _, op := range strings.Fields(m.ops) {
@@ -83,22 +85,25 @@ func (a *auditLab) kinds() (all []kind) {
 	one("directory for a pin", []string{"pin"}, false, false, func() (string, error) {
 		return "verdicts", errors.Join(os.Remove(a.pinned("verdicts")), os.Mkdir(a.pinned("verdicts"), 0o700))
 	})
+	with := func(links, name string, objects []string, opens, cuts bool, do func() (string, error)) {
+		all = append(all, kind{name: name, objects: objects, opens: opens, cuts: cuts, needs: links, do: do})
+	}
 	for _, suffix := range []string{"-from_pod", "-to_pod"} {
 		objects := []string{"link", "endpoint"}
-		one("detach"+suffix, objects, true, true, func() (string, error) { return a.onLink(suffix, func(l link.Link) error { return l.Detach() }) })
-		one("unpin"+suffix, []string{"pin"}, false, false, func() (string, error) { return a.onLink(suffix, func(l link.Link) error { return l.Unpin() }) })
-		one("replace program of"+suffix, objects, true, true, func() (string, error) { return a.onLink(suffix, a.replaceProgram) })
+		with("tcx", "detach"+suffix, objects, true, true, func() (string, error) { return a.onLink(suffix, func(l link.Link) error { return l.Detach() }) })
+		with("tcx", "unpin"+suffix, []string{"pin"}, false, false, func() (string, error) { return a.onLink(suffix, func(l link.Link) error { return l.Unpin() }) })
+		with("tcx", "replace program of"+suffix, objects, true, true, func() (string, error) { return a.onLink(suffix, a.replaceProgram) })
 	}
-	one("program that passes on before ours", []string{"link"}, false, false, func() (string, error) { return a.programBefore("b", -1) })
-	one("program that lets pass before ours", []string{"link"}, true, true, func() (string, error) { return a.programBefore("b", 0) })
-	one("program before ours on clsact hooks", []string{"classifier"}, true, true, func() (string, error) { return a.programBefore("d", 0) })
+	with("tcx", "program that passes on before ours", []string{"link"}, false, false, func() (string, error) { return a.programBefore("b", -1) })
+	with("tcx", "program that lets pass before ours", []string{"link"}, true, true, func() (string, error) { return a.programBefore("b", 0) })
+	with("tcx", "program before ours on clsact hooks", []string{"classifier"}, true, true, func() (string, error) { return a.programBefore("d", 0) })
 	all[len(all)-1].moves = true
 	one("delete classifiers", []string{"classifier", "endpoint"}, true, true, a.deleteClassifiers)
 	one("delete clsact", []string{"classifier", "endpoint"}, true, true, a.deleteClsact)
 	one("replace classifier", []string{"classifier"}, true, true, a.replaceClassifier)
 	for _, place := range []string{"forward4", "forward6", "local_in4", "local_out6"} {
-		one("detach "+place, []string{"netfilter"}, false, false, func() (string, error) { return a.onHook(place, func(l link.Link) error { return l.Detach() }) })
-		one("unpin "+place, []string{"pin"}, false, false, func() (string, error) { return a.onHook(place, func(l link.Link) error { return l.Unpin() }) })
+		with("netfilter", "detach "+place, []string{"netfilter"}, false, false, func() (string, error) { return a.onHook(place, func(l link.Link) error { return l.Detach() }) })
+		with("netfilter", "unpin "+place, []string{"pin"}, false, false, func() (string, error) { return a.onHook(place, func(l link.Link) error { return l.Unpin() }) })
 	}
 	one("detach XDP", []string{"xdp"}, false, false, func() (string, error) {
 		return a.onPin(filepath.Join(a.bpffs, "xdp", "eth0"), func(l link.Link) error { return l.Detach() })
@@ -107,7 +112,7 @@ func (a *auditLab) kinds() (all []kind) {
 		return a.onPin(filepath.Join(a.bpffs, "xdp", "eth0"), func(l link.Link) error { return l.Unpin() })
 	})
 	one("replace XDP", []string{"xdp"}, false, true, func() (string, error) { return a.onPin(filepath.Join(a.bpffs, "xdp", "eth0"), a.replaceXDP) })
-	one("detach from_node", []string{"link"}, false, false, func() (string, error) {
+	with("tcx", "detach from_node", []string{"link"}, false, false, func() (string, error) {
 		return a.onPin(a.pinned("links/eth0-from_node"), func(l link.Link) error { return l.Detach() })
 	})
 	for _, s := range []string{"forwarding", "rp_filter", "accept_redirects", "send_redirects"} {
@@ -122,7 +127,7 @@ func (a *auditLab) kinds() (all []kind) {
 	one("set interface down", []string{"endpoint"}, false, true, a.setDown)
 	one("variable forward_direct", []string{"variable"}, false, true, a.damageVariable)
 	one("stage", []string{"stages"}, false, false, func() (string, error) { return a.put("stages", uint32(0), a.rng.Uint32()) })
-	return all
+	return slices.DeleteFunc(all, func(k kind) bool { return k.needs != "" && !a.links[k.needs] })
 }
 
 func (a *auditLab) pinned(name string) string {

@@ -142,6 +142,9 @@ func (a *auditLab) printInterface(is map[string]string, name string) error {
 	}
 	index := l.Attrs().Index
 	for _, hook := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+		if !a.links["tcx"] {
+			break
+		}
 		all, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: hook})
 		if err != nil {
 			return err
