@@ -205,7 +205,9 @@ func (a *auditLab) damage(k kind, intended map[string]string, traffic *probes) {
 	a.tally.damages++
 	traffic.enter(k)
 	var what string
-	a.must(a.node.Do(func() (err error) { what, err = k.do(); return err }))
+	if err := a.node.Do(func() (err error) { what, err = k.do(); return err }); err != nil {
+		a.t.Fatalf("%s: %v", k.name, err)
+	}
 	drifts := a.audit()
 	named := slices.ContainsFunc(drifts, func(d dataplane.Drift) bool { return slices.Contains(k.objects, d.Object) })
 	if named {

@@ -125,7 +125,7 @@ func (a *auditLab) kinds() (all []kind) {
 	one("delete queue", []string{"endpoint"}, false, false, a.deleteQueue)
 	one("delete redirection", []string{"endpoint"}, false, false, a.deleteRedirection)
 	one("set interface down", []string{"endpoint"}, false, true, a.setDown)
-	one("variable forward_direct", []string{"variable"}, false, true, a.damageVariable)
+	with("tcx", "variable forward_direct", []string{"variable"}, false, true, a.damageVariable)
 	one("stage", []string{"stages"}, false, false, func() (string, error) { return a.put("stages", uint32(0), a.rng.Uint32()) })
 	return slices.DeleteFunc(all, func(k kind) bool { return k.needs != "" && !a.links[k.needs] })
 }
