@@ -70,7 +70,7 @@ func TestDiffPoliciesAlone(t *testing.T) {
 // diff lists policies that differ even if no verdict does.
 func TestDiffNamesPolicies(t *testing.T) {
 	pod := "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop, labels: {app: web}}, spec: {containers: [{name: c}]}}\n---\n"
-	a := clitest.Directory(t, pod+policyHead+"{podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: nobody}}}]}]}")
+	a := clitest.Directory(t, pod+policyHead+"{podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: absent}}}]}]}")
 	b := clitest.Directory(t, pod+policyHead+"{podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: noone}}}]}]}")
 	status, out, _ := ctl("diff", a, b)
 	if want := "policies that differ: NetworkPolicy shop/web\ndiff: changes=0\n"; status != 0 || out != want {
@@ -91,7 +91,7 @@ func TestDiffNamesPolicies(t *testing.T) {
 // diff adds no placeholder pod for a policy if the manifests have pods that it selects.
 func TestDiffAssumesNoMoreThanItMust(t *testing.T) {
 	pods := "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop, labels: {app: web}}, spec: {containers: [{name: c}]}}\n---\n"
-	a := clitest.Directory(t, pods+policyHead+"{podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: nobody}}}]}]}")
+	a := clitest.Directory(t, pods+policyHead+"{podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: absent}}}]}]}")
 	if _, _, errs := ctl("diff", a, a); strings.Contains(errs, "select none") {
 		t.Errorf("assumed: %q", errs)
 	}
