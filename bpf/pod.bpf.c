@@ -42,7 +42,8 @@ static __always_inline enum outcome evaluate_early(struct __sk_buff *skb, struct
 		verdict = evaluate(skb, l, p);
 	} else {
 		peer = class_of(l->from_pod ? &p->flow.dst : &p->flow.src, v6);
-		if (l->from_pod && !(peer & PEER_POD) && may_be_translated(p))
+		l->peer_is_pod = peer & PEER_POD;
+		if (l->from_pod && !l->peer_is_pod && may_be_translated(p))
 			return ACT_POST_DNAT;
 		verdict = table_verdict(l->slot.table, dir, peer, p->flow.protocol, p->flow.dst_port);
 		if (current_generation() != generation)

@@ -5,18 +5,27 @@
 #include "conntrack.h"
 
 /* Eviction from the flow table. Each entry has an index in the ledger. A clock hand moves over
- * the indexes. A new flow takes the first free index, or the first whose flow has expired. If
- * it finds none, it evicts the flow that was idle longest. That flow must belong to its own pod
- * or to a pod with more flows. So a pod with many flows cannot evict the flows of others. */
+ * the indexes. A new flow takes the first free index, or the first whose flow has expired.
+ * Otherwise it evicts a flow: the first that is still without an answer after ledger_spare, or
+ * the one that was idle longest. That flow must belong to its own pod or to a pod with more
+ * flows. So a pod with many flows cannot evict the flows of others. */
 
 /* The number of indexes that a new flow examines, and the most if it finds no flow there that
  * it may evict. */
 #define LEDGER_CHOICE 4
 #define LEDGER_LOOKS 16
 
+/* Answers of ledger_look. */
+#define LEDGER_NEVER -1
+#define LEDGER_IDLE 0x3fffffff
+#define LEDGER_FREE (LEDGER_IDLE + 1)
+
 /* The sizes of the ledgers, set by the loader. */
 const volatile __u32 ledger_size4;
 const volatile __u32 ledger_size6;
+
+/* How long a flow may wait for its first answer before others, in jiffies, set by the loader. */
+const volatile __u32 ledger_spare;
 
 static __always_inline void *ledger_entry(__u32 place, bool v6)
 {
@@ -38,58 +47,60 @@ static __always_inline void count_share(__u32 slot, bool v6, __s32 more)
 		__sync_fetch_and_add(flows, more);
 }
 
-/* Removes the flow at an index from the table, if there is one. */
-static __always_inline void ledger_clear(__u32 place, bool v6)
+/* Reports how willingly the flow at an index of the ledger makes room for a new flow of the pod
+ * in a slot: LEDGER_NEVER, LEDGER_FREE, or the idle time in jiffies. Sets share to the slot that
+ * the flow counts for. A global function, so that the verifier checks it only once. */
+__noinline int ledger_look(__u32 place, __u32 slot, __u32 now, __u32 *share, int v6)
 {
-	void *entry = ledger_entry(place, v6); /* no other program writes it until the hand
-					        * returns */
+	void *entry = ledger_entry(place, v6);
+	__s32 *own, *other;
 	struct conn *c;
-	__u32 share;
+	__u32 idle;
 
-	if (!entry)
-		return;
+	if (!entry || !share)
+		return LEDGER_NEVER;
 	c = v6 ? bpf_map_lookup_elem(&conns6, entry) : bpf_map_lookup_elem(&conns4, entry);
 	if (!c)
-		return;
-	share = c->share;
-	if (!(v6 ? bpf_map_delete_elem(&conns6, entry) : bpf_map_delete_elem(&conns4, entry)))
-		count_share(share, v6, -1);
+		return LEDGER_FREE;
+	*share = c->share;
+	if (conn_expired(c, v6 ? ((struct conn_key6 *)entry)->protocol : ((struct conn_key4 *)entry)->protocol, now))
+		return LEDGER_FREE;
+	if (c->share != slot) {
+		own = share_of(slot, v6);
+		other = share_of(c->share, v6);
+		if (!own || !other || *other <= *own)
+			return LEDGER_NEVER;
+	}
+	idle = now - c->seen;
+	return idle > ledger_spare && c->state == CONN_OPENING ? LEDGER_FREE : (int)(idle & LEDGER_IDLE);
 }
 
-/* Finds an index for a flow of the pod in a slot, and evicts its flow. Returns the index, or
- * -1. */
-static __always_inline int ledger_take(__u32 slot, __u32 now, bool v6)
+/* Finds an index for a flow of the pod in a slot, and evicts the flow that has it. Returns its
+ * entry in the ledger, or NULL. No other program uses the entry until the hand returns. */
+static __always_inline void *ledger_take(__u32 slot, __u32 now, bool v6)
 {
-	__u32 zero = 0, size = v6 ? ledger_size6 : ledger_size4, idle, longest = 0;
+	__u32 zero = 0, size = v6 ? ledger_size6 : ledger_size4, place, found = 0, share = 0, of = 0;
 	struct ledger_hand *hand = bpf_map_lookup_elem(&ledger_hands, &zero);
-	__s32 *own = share_of(slot, v6), *other;
-	int found = -1;
+	int idle, longest = LEDGER_NEVER;
+	void *entry;
 
-	if (!hand || !own || !size)
-		return -1;
-	for (int i = 0; i < LEDGER_CHOICE || (found < 0 && i < LEDGER_LOOKS); i++) {
-		__u32 place = __sync_fetch_and_add(&hand->looked[v6], 1) % size;
-		void *entry = ledger_entry(place, v6);
-		struct conn *c;
-
-		if (!entry)
-			return -1;
-		c = v6 ? bpf_map_lookup_elem(&conns6, entry) : bpf_map_lookup_elem(&conns4, entry);
-		if (!c)
-			return place;
-		if (conn_expired(c, v6 ? ((struct conn_key6 *)entry)->protocol : ((struct conn_key4 *)entry)->protocol, now)) {
-			found = place;
-			break;
-		}
-		idle = now - c->seen;
-		if (idle < longest || (c->share != slot && (!(other = share_of(c->share, v6)) || *other <= *own)))
+	if (!hand || !size || !share_of(slot, v6))
+		return NULL;
+	for (int i = 0; i < LEDGER_CHOICE || (longest == LEDGER_NEVER && i < LEDGER_LOOKS); i++) {
+		place = __sync_fetch_and_add(&hand->looked[v6], 1) % size;
+		idle = ledger_look(place, slot, now, &share, v6);
+		if (idle <= longest)
 			continue;
 		longest = idle;
 		found = place;
+		of = share;
+		if (idle == LEDGER_FREE)
+			break;
 	}
-	if (found >= 0)
-		ledger_clear(found, v6);
-	return found;
+	entry = longest == LEDGER_NEVER ? NULL : ledger_entry(found, v6);
+	if (entry && !(v6 ? bpf_map_delete_elem(&conns6, entry) : bpf_map_delete_elem(&conns4, entry)))
+		count_share(of, v6, -1);
+	return entry;
 }
 
 /* Stores the entry of a flow and counts it for the slot in c->share. Returns 0, or a negative
@@ -98,7 +109,6 @@ static __always_inline long conn_put(struct conn_place *at, struct conn *c, bool
 {
 	void *entry;
 	long err;
-	int place;
 
 	if (at->expired) { /* the flow has an index already */
 		struct conn *was = v6 ? bpf_map_lookup_elem(&conns6, &at->key.v6) : bpf_map_lookup_elem(&conns4, &at->key.v4);
@@ -115,10 +125,7 @@ static __always_inline long conn_put(struct conn_place *at, struct conn *c, bool
 			return err;
 		}
 	}
-	place = ledger_take(c->share, c->seen, v6);
-	if (place < 0)
-		return -1;
-	entry = ledger_entry(place, v6);
+	entry = ledger_take(c->share, c->seen, v6);
 	if (!entry)
 		return -1;
 	if (v6)

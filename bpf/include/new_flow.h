@@ -89,7 +89,7 @@ __noinline enum outcome open_flow(struct __sk_buff *skb, struct pod_ctx *l, cons
 	}
 	if (act == ACT_LOCAL && evaluate_new_role(skb, peer, p) == DENY)
 		return ACT_DENIED;
-	l->outside = act == ACT_PASS && !(class_of_address(l->from_pod ? &p->flow.dst : &p->flow.src, p->v6) & PEER_POD);
+	l->outside = act == ACT_PASS && !l->peer_is_pod && !(class_of_address(l->from_pod ? &p->flow.dst : &p->flow.src, p->v6) & PEER_POD);
 	return act;
 }
 

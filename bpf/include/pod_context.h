@@ -22,6 +22,7 @@ struct pod_ctx {
 	/* The source of a packet to the pod; set by find_source. */
 	bool host;        /* a process of this node */
 	bool masqueraded; /* a client (see load_sender) that uses an address of this node */
+	bool peer_is_pod; /* the other end is a pod; set by evaluate_early, for new flows only */
 	bool outside;     /* the other end is no pod; set by open_flow */
 	__u32 device;     /* leads to the other end, if that is not on this node */
 };

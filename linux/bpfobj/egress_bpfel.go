@@ -288,6 +288,7 @@ const (
 	EgressVarHandover        = "handover"
 	EgressVarLedgerSize4     = "ledger_size4"
 	EgressVarLedgerSize6     = "ledger_size6"
+	EgressVarLedgerSpare     = "ledger_spare"
 	EgressVarTimeoutClosing  = "timeout_closing"
 	EgressVarTimeoutOpening  = "timeout_opening"
 	EgressVarTimeoutOther    = "timeout_other"
@@ -397,6 +398,7 @@ type EgressVariableSpecs struct {
 	Handover       *ebpf.VariableSpec `ebpf:"handover"`
 	LedgerSize4    *ebpf.VariableSpec `ebpf:"ledger_size4"`
 	LedgerSize6    *ebpf.VariableSpec `ebpf:"ledger_size6"`
+	LedgerSpare    *ebpf.VariableSpec `ebpf:"ledger_spare"`
 	TimeoutClosing *ebpf.VariableSpec `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.VariableSpec `ebpf:"timeout_opening"`
 	TimeoutOther   *ebpf.VariableSpec `ebpf:"timeout_other"`
@@ -514,6 +516,7 @@ type EgressVariables struct {
 	Handover       *ebpf.Variable `ebpf:"handover"`
 	LedgerSize4    *ebpf.Variable `ebpf:"ledger_size4"`
 	LedgerSize6    *ebpf.Variable `ebpf:"ledger_size6"`
+	LedgerSpare    *ebpf.Variable `ebpf:"ledger_spare"`
 	TimeoutClosing *ebpf.Variable `ebpf:"timeout_closing"`
 	TimeoutOpening *ebpf.Variable `ebpf:"timeout_opening"`
 	TimeoutOther   *ebpf.Variable `ebpf:"timeout_other"`

@@ -468,6 +468,7 @@ const (
 	PodVarHasNfConntrack  = "has_nf_conntrack"
 	PodVarLedgerSize4     = "ledger_size4"
 	PodVarLedgerSize6     = "ledger_size6"
+	PodVarLedgerSpare     = "ledger_spare"
 	PodVarSharedTypes     = "shared_types"
 	PodVarTimeoutClosing  = "timeout_closing"
 	PodVarTimeoutDatagram = "timeout_datagram"
@@ -578,6 +579,7 @@ type PodVariableSpecs struct {
 	HasNfConntrack  *ebpf.VariableSpec `ebpf:"has_nf_conntrack"`
 	LedgerSize4     *ebpf.VariableSpec `ebpf:"ledger_size4"`
 	LedgerSize6     *ebpf.VariableSpec `ebpf:"ledger_size6"`
+	LedgerSpare     *ebpf.VariableSpec `ebpf:"ledger_spare"`
 	SharedTypes     *ebpf.VariableSpec `ebpf:"shared_types"`
 	TimeoutClosing  *ebpf.VariableSpec `ebpf:"timeout_closing"`
 	TimeoutDatagram *ebpf.VariableSpec `ebpf:"timeout_datagram"`
@@ -694,6 +696,7 @@ type PodVariables struct {
 	HasNfConntrack  *ebpf.Variable `ebpf:"has_nf_conntrack"`
 	LedgerSize4     *ebpf.Variable `ebpf:"ledger_size4"`
 	LedgerSize6     *ebpf.Variable `ebpf:"ledger_size6"`
+	LedgerSpare     *ebpf.Variable `ebpf:"ledger_spare"`
 	SharedTypes     *ebpf.Variable `ebpf:"shared_types"`
 	TimeoutClosing  *ebpf.Variable `ebpf:"timeout_closing"`
 	TimeoutDatagram *ebpf.Variable `ebpf:"timeout_datagram"`

@@ -192,6 +192,33 @@ func TestExpiredFlowsMakeRoom(t *testing.T) {
 	}
 }
 
+// In a full table, flows without an answer make room before flows that were answered.
+func TestUnansweredFlowsMakeRoom(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, v6 bool) {
+		const size, fresh = 1024, 256
+		c := newCrowd(t, size, forever)
+		for port := range uint16(size) { // every second flow has an answer
+			c.open(0, v6, 1000+port)
+			if port%2 == 0 && !c.known(0, v6, 1000+port) {
+				t.Fatal("an answer does not pass")
+			}
+		}
+		time.Sleep(2 * loader.AnswerTime)
+		for port := range uint16(fresh) {
+			c.open(0, v6, 9000+port)
+		}
+		lost := 0
+		for port := uint16(0); port < size; port += 2 {
+			if !c.known(0, v6, 1000+port) {
+				lost++
+			}
+		}
+		if _, entries := c.shares(v6); lost > 0 || entries != size {
+			t.Errorf("%d of %d answered flows are lost for %d new flows, %d entries of %d", lost, size/2, fresh, entries, size)
+		}
+	})
+}
+
 // Concurrent CPUs keep the ledger consistent.
 func TestLedgerUnderConcurrency(t *testing.T) {
 	const size = 2048

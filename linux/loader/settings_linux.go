@@ -107,6 +107,10 @@ const (
 // 60 s (RFC 8200, section 4.5).
 const datagramLife = time.Minute
 
+// AnswerTime is how long a flow waits for its first answer before it makes room for others in a
+// full table. Most answers take less. A client whose handshake is cut off repeats it.
+const AnswerTime = 100 * time.Millisecond
+
 // constants returns the values of the programs' constants, by name. spec has the sizes of the
 // maps.
 func (s Settings) constants(spec *ebpf.CollectionSpec) (map[string]uint32, error) {
@@ -120,6 +124,7 @@ func (s Settings) constants(spec *ebpf.CollectionSpec) (map[string]uint32, error
 		"timeout_other": jiffies(s.Timeouts.Other), "timeout_closing": jiffies(s.Timeouts.Closing), "timeout_datagram": jiffies(datagramLife),
 		"error_rate": errorRate, "error_window": uint32(errorBurst * hz),
 		"ledger_size4": spec.Maps["ledger4"].MaxEntries, "ledger_size6": spec.Maps["ledger6"].MaxEntries,
+		"ledger_spare": jiffies(AnswerTime),
 		"tunnel_port": uint32(s.Tunnel.Port), "tunnel_vni": s.Tunnel.VNI,
 		"event_rate": uint32(s.Events.Rate), "event_cost": uint32(hz), "event_window": uint32(s.Events.Burst * hz), "event_allowed": 0,
 	}
