@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -18,25 +19,40 @@ import (
 
 func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"isthmusctl": main}) }
 
+// rows counts the commands of all scripts: each is a row of what users type.
+type rows struct{ begun, passed atomic.Int64 }
+
+// wantRows is the least number of commands in the scripts.
+const wantRows = 95
+
 // TestScripts runs what users type. Each script in testdata/script has commands, their output and their exit
 // status.
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir: filepath.Join("testdata", "script"),
-		Setup: func(e *testscript.Env) error {
-			e.Setenv("HOME", e.WorkDir)
-			e.Setenv("KUBECONFIG", "")
-			return nil
-		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "stub": stub, "refuse": refuse},
+	var count rows
+	t.Run("script", func(t *testing.T) {
+		testscript.Run(t, testscript.Params{
+			Dir: filepath.Join("testdata", "script"),
+			Setup: func(e *testscript.Env) error {
+				e.Setenv("HOME", e.WorkDir)
+				e.Setenv("KUBECONFIG", "")
+				return nil
+			},
+			Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": count.exits, "stub": stub, "refuse": refuse},
+		})
 	})
+	n, passed := count.begun.Load(), count.passed.Load()
+	t.Logf("habits: rows=%d pass=%d fail=%d", n, passed, n-passed)
+	if n < wantRows && !t.Failed() {
+		t.Errorf("%d commands in the scripts, want at least %d", n, wantRows)
+	}
 }
 
 // exits runs a program and compares its exit status: exits N PROGRAM ARGS...
-func exits(ts *testscript.TestScript, neg bool, args []string) {
+func (r *rows) exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits STATUS PROGRAM [ARGS]")
 	}
+	r.begun.Add(1)
 	err := ts.Exec(args[1], args[2:]...)
 	status := 0
 	if err != nil {
@@ -47,6 +63,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if fmt.Sprint(status) != args[0] {
 		ts.Fatalf("exit status %d, want %s", status, args[0])
 	}
+	r.passed.Add(1)
 }
 
 // refuse writes a kubeconfig file that leads to a port where nothing listens: refuse FILE

@@ -4,6 +4,7 @@ package model
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -75,6 +76,24 @@ type Objects struct {
 	EndpointSlices []*EndpointSlice
 	// NodeSelectors are the nodes that pods of workloads require; pods without requirements are not listed.
 	NodeSelectors map[PodID]Selector
+	// Workloads name the workload of each pod that stands for one of its pods.
+	Workloads map[PodID]WorkloadID
+	// Places are where manifests define the objects, by "Kind namespace/name" as Origin.String writes it.
+	Places map[string]Place
+}
+
+// Place is a position in a file. Line counts from 1; 0 means the whole file.
+type Place struct {
+	File string
+	Line int
+}
+
+// String returns "file:line", or "" for no place.
+func (p Place) String() string {
+	if p.Line == 0 {
+		return p.File
+	}
+	return fmt.Sprintf("%s:%d", p.File, p.Line)
 }
 
 // Sort sorts each list by name.

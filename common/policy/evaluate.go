@@ -24,6 +24,16 @@ func NewEvaluator(s *model.Snapshot) *Evaluator {
 	return &Evaluator{snapshot: s, policies: s.SortedPolicies(), owners: s.Owners()}
 }
 
+// With returns an evaluator of the same cluster with other policies, in any order.
+func (e *Evaluator) With(policies []*model.Policy) *Evaluator {
+	c := *e
+	c.policies, c.selected = slices.SortedFunc(slices.Values(policies), model.ComparePolicies), false
+	return &c
+}
+
+// Selects reports whether a selector of pods selects a pod.
+func (e *Evaluator) Selects(s model.PodSelector, pod *model.Pod) bool { return e.selects(s, pod) }
+
 // Flow decides a new connection at both ends. An end whose address belongs to no pod with
 // policies allows. The connection is allowed if both ends allow it.
 func (e *Evaluator) Flow(f model.Flow) (egress, ingress model.Decision) {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -34,6 +35,11 @@ func ctl(t *testing.T, args ...string) (status int, stdout, stderr string) {
 func TestControlOnAPIServer(t *testing.T) {
 	s := running(t)
 	apply(t, s, shop)
+	change := filepath.Join(t.TempDir(), "isolate.yaml")
+	isolate := `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: isolate, namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress]}}`
+	if err := os.WriteFile(change, []byte(isolate), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, kubeconfig := range map[string]string{"administrator": admin(t, s), "viewer": account(t, s, "viewer", "isthmus-view")} {
 		for _, c := range []struct {
 			args   string
@@ -48,6 +54,8 @@ func TestControlOnAPIServer(t *testing.T) {
 			{"matrix", 0, []string{"shop/web", "shop/db"}},
 			{"lint", 1, []string{"block-of-pods", "policies=4 constructs=11"}},
 			{"verify", 0, []string{"policies=4 ", " differ=0"}},
+			{"diff " + change, 1, []string{"NetworkPolicy shop/isolate added (" + change + ":1):", "allow -> deny", "opens=0 "}},
+			{"diff " + change + " --only-opened", 0, []string{"opens=0 closes=0 changes=0"}},
 		} {
 			status, out, errs := ctl(t, append(strings.Fields(c.args), "--kubeconfig", kubeconfig)...)
 			if status != c.status {

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -47,6 +48,37 @@ func Encode(out io.Writer, form string, value any) error {
 		return fmt.Errorf("encode answer: %w", err)
 	}
 	return WriteYAML(out, text)
+}
+
+// APIVersion is the version of the JSON and YAML forms. Within it fields may be added; a
+// removed or renamed field, or another meaning, gets a new version.
+const APIVersion = "isthmusctl.isthmus.dev/v1"
+
+// Head returns the first fields of a JSON object of a kind, without the closing brace.
+func Head(kind string) string {
+	return fmt.Sprintf("{\n  \"apiVersion\": %q,\n  \"kind\": %q", APIVersion, kind)
+}
+
+// EncodeKind writes a struct as Encode does, with apiVersion and kind before its fields.
+func EncodeKind(out io.Writer, form, kind string, value any) error {
+	var text bytes.Buffer
+	if err := EncodeJSON(&text, value); err != nil {
+		return err
+	}
+	fields, ok := bytes.CutPrefix(text.Bytes(), []byte("{"))
+	if !ok {
+		return fmt.Errorf("encode answer: %s is no object", kind)
+	}
+	comma := ","
+	if bytes.HasPrefix(fields, []byte("}")) {
+		comma = "\n"
+	}
+	all := slices.Concat([]byte(Head(kind)+comma), fields)
+	if form == "yaml" {
+		return WriteYAML(out, all)
+	}
+	_, err := out.Write(all)
+	return err
 }
 
 // WriteYAML writes JSON as YAML.

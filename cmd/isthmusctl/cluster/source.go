@@ -321,6 +321,14 @@ func (s *Source) Report(stderr io.Writer, p Problems) error {
 	return fmt.Errorf("%s%s: fix it, or skip it with --skip-bad; isthmusctl lint lists all", p.Bad[0], more)
 }
 
+// Reader returns a source that reads manifests as objects to apply, with the same flags but --stored.
+func (s *Source) Reader() Source {
+	return Source{SkipBad: s.SkipBad, stdin: s.stdin}
+}
+
+// Skipped adds the documents that another source has skipped.
+func (s *Source) Skipped(other *Source) { s.leftOut += other.leftOut }
+
 // Complete turns an answer about a part of the manifests into an error: without the rest
 // neither answer is certain.
 func (s *Source) Complete(err error) error {

@@ -73,7 +73,7 @@ func TestDiffNamesPolicies(t *testing.T) {
 	a := clitest.Directory(t, pod+policyHead+"{podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: absent}}}]}]}")
 	b := clitest.Directory(t, pod+policyHead+"{podSelector: {matchLabels: {app: web}}, ingress: [{from: [{podSelector: {matchLabels: {app: noone}}}]}]}")
 	status, out, _ := ctl("diff", a, b)
-	if want := "policies that differ: NetworkPolicy shop/web\ndiff: changes=0\n"; status != 0 || out != want {
+	if want := "policies that differ and change no verdict: NetworkPolicy shop/web\ndiff: opens=0 closes=0 changes=0\n"; status != 0 || out != want {
 		t.Errorf("exit status %d, %q, want %q", status, out, want)
 	}
 	_, out, _ = ctl("diff", "-o", "json", a, b)
@@ -83,7 +83,7 @@ func TestDiffNamesPolicies(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil || !slices.Equal(r.Policies, []string{"NetworkPolicy shop/web"}) {
 		t.Errorf("%v: %s", err, out)
 	}
-	if status, out, _ := ctl("diff", a, a); status != 0 || out != "diff: changes=0\n" {
+	if status, out, _ := ctl("diff", a, a); status != 0 || out != "diff: opens=0 closes=0 changes=0\n" {
 		t.Errorf("exit status %d, %q", status, out)
 	}
 }

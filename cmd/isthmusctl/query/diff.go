@@ -3,12 +3,9 @@
 package query
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -22,44 +19,57 @@ import (
 // diffOptions are the flags of diff.
 type diffOptions struct {
 	cluster.Source
-	output string
-	limit  int
+	placeholders bool
+	onlyOpened   bool
+	prune        bool
+	output       string
+	limit        int
 }
 
+const diffHelp = `List every flow whose verdict differs between two versions of a cluster, grouped by the policy that is responsible.
+The answer consists of sets of pods, nodes, address ranges and ports. It is complete, without sampling.
+
+With two directories, the command compares DIR_A with DIR_B. With one, it compares a cluster with the same cluster
+after kubectl apply of DIR. The cluster is that of the kubeconfig file that kubectl uses, of --kubeconfig and
+--context, or a dump of it with --manifests. Policies that only the cluster has stay, unless --prune removes them.
+Pods of workloads that run already get the labels of the new template. Pods that only one version has are listed,
+but not compared.
+
+If a policy differs and selects no pod of its version, the command adds placeholder pods that match its selectors to
+both. So it also compares directories that hold only policies. --witnesses=false turns that off.
+
+Exit status: 0 no verdict differs (with --only-opened: nothing opens), 1 some do, 2 the command line or a manifest is
+invalid, the API server denies access, a directory is empty, or no pod is in both.`
+
+var diffForms = []string{"text", "markdown", "json", "yaml"}
+
 func (e env) diffCommand() *cobra.Command {
-	o := &diffOptions{}
+	o := &diffOptions{Source: cluster.Source{WantServices: true}}
 	c := &cobra.Command{
-		Use:   "diff DIR_A DIR_B",
-		Short: "List every verdict that differs between two directories of manifests",
-		Long: `List every flow whose verdict differs between the manifests of DIR_A and of DIR_B. The answer consists of sets
-of pods, nodes, address ranges and ports. It is complete, without sampling, and separate for each operating system
-that enforces the difference. Pods that only one directory has are listed, but not compared.
-
-If a policy differs and selects no pod of its directory, the command adds placeholder pods that match its selectors to
-both directories. So it also compares directories that hold only policies. --witnesses=false turns that off.
-
-Exit status: 0 no verdict differs, 1 some do, 2 the command line or a manifest is invalid, a directory is empty, or no
-pod is in both.`,
+		Use:   "diff DIR | diff DIR_A DIR_B",
+		Short: "List every verdict that changes if manifests are applied, or that differs between two directories",
+		Long:  diffHelp,
 		Args: func(c *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return cli.Usagef("give two directories of manifests: see %s --help", c.CommandPath())
+			if len(args) != 1 && len(args) != 2 {
+				return cli.Usagef("give a directory to apply, or two directories to compare: see %s --help", c.CommandPath())
 			}
 			return nil
 		},
-		RunE: cli.Answering(func(c *cobra.Command, args []string) error {
-			return o.Complete(e.diff(c.Context(), o, args[0], args[1]))
-		}),
+		RunE: cli.Answering(func(c *cobra.Command, args []string) error { return o.Complete(e.diff(c.Context(), o, args)) }),
 	}
-	o.RegisterReading(c)
-	c.Flags().BoolVar(&o.Placeholders, "witnesses", true, "add placeholder pods for policies that differ and select none, to compare their effect")
-	cli.RegisterOutput(c, &o.output, "text", "json", "yaml")
-	c.Flags().IntVar(&o.limit, "limit", 200, "maximum number of differences that text shows for each system; 0 means all")
+	o.Register(c)
+	f := c.Flags()
+	f.BoolVar(&o.placeholders, "witnesses", true, "add placeholder pods for policies that differ and select none, to compare their effect")
+	f.BoolVar(&o.onlyOpened, "only-opened", false, "list only flows that are denied before and allowed after")
+	f.BoolVar(&o.prune, "prune", false, "with one directory: remove all policies of the cluster that it does not have")
+	cli.RegisterOutput(c, &o.output, diffForms...)
+	f.IntVar(&o.limit, "limit", 200, "maximum number of differences that text and markdown show; 0 means all")
 	return c
 }
 
 // assume adds placeholder pods for policies that select none, and reports them.
 func (o *diffOptions) assume(was, is *model.Objects) []string {
-	if !o.Placeholders {
+	if !o.placeholders {
 		return nil
 	}
 	a := complete.Assume(was, is)
@@ -73,45 +83,121 @@ func (o *diffOptions) assume(was, is *model.Objects) []string {
 	return said
 }
 
-func (e env) diff(ctx context.Context, o *diffOptions, a, b string) error {
-	if err := cli.CheckOutput(o.output, "text", "json", "yaml"); err != nil {
+// versions are two versions of a cluster, and their names for messages.
+type versions struct {
+	was, is   model.Objects
+	from, to  string
+	endpoints []*model.EndpointSlice
+}
+
+// check rejects flags that do not go together.
+func (o *diffOptions) check(args []string) error {
+	if err := cli.CheckOutput(o.output, diffForms...); err != nil {
 		return err
 	}
-	if o.limit < 0 {
+	two := len(args) == 2
+	switch {
+	case o.limit < 0:
 		return cli.Usagef("--limit %d: give 0 or more", o.limit)
+	case two && (o.Live() || len(o.Manifests) > 0):
+		return cli.Usagef("--manifests, --kubeconfig and --context: work with one directory only")
+	case two && o.prune:
+		return cli.Usagef("--prune: works with one directory only; policies that DIR_B does not have count as removed")
+	case two:
+		return nil
 	}
-	was, problems, err := o.Read(ctx, a)
-	if err == nil {
-		err = o.Report(e.Stderr, problems)
+	if err := o.Check(); err != nil {
+		return cli.Usagef("one directory is compared with a cluster; give two directories, or a cluster: %w", err)
+	}
+	return nil
+}
+
+// readVersions reads both versions.
+func (e env) readVersions(ctx context.Context, o *diffOptions, args []string) (*versions, error) {
+	v := &versions{from: "the cluster", to: args[len(args)-1]}
+	second := o.Source
+	var err error
+	if len(args) == 2 {
+		v.from = args[0]
+		v.was, err = e.readObjects(ctx, &o.Source, args[0])
+	} else {
+		second = o.Reader()
+		v.was, v.endpoints, err = e.readBase(ctx, o)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", a, err)
+		return nil, err
 	}
-	is, problems, err := o.Read(ctx, b)
+	if v.is, err = e.readObjects(ctx, &second, v.to); err != nil {
+		return nil, err
+	}
+	o.Skipped(&second)
+	if len(args) == 1 {
+		v.is = cluster.Apply(v.was, v.is, o.prune)
+	}
+	assumed := append(o.assume(&v.was, &v.is), cluster.Assumptions(complete.Place(&v.was, &v.is))...)
+	return v, o.Report(e.Stderr, cluster.Problems{Assumed: assumed})
+}
+
+// readObjects reads one directory.
+func (e env) readObjects(ctx context.Context, s *cluster.Source, dir string) (model.Objects, error) {
+	o, problems, err := s.Read(ctx, dir)
 	if err == nil {
-		problems.Assumed = append(o.assume(&was, &is), cluster.Assumptions(complete.Place(&was, &is))...)
-		err = o.Report(e.Stderr, problems)
+		err = s.Report(e.Stderr, problems)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", b, err)
+		return o, fmt.Errorf("%s: %w", dir, err)
 	}
-	p := reach.New(was.Snapshot(), is.Snapshot())
+	return o, nil
+}
+
+// readBase reads the cluster that a directory is compared with.
+func (e env) readBase(ctx context.Context, o *diffOptions) (model.Objects, []*model.EndpointSlice, error) {
+	if !o.Live() {
+		all, problems, err := o.Read(ctx, o.Manifests...)
+		if err == nil {
+			err = o.Report(e.Stderr, problems)
+		}
+		return all, all.EndpointSlices, err
+	}
+	s, problems, err := o.Load(ctx)
+	if err != nil {
+		return model.Objects{}, nil, err
+	}
+	all := cluster.ObjectsOf(s)
+	all.Services = o.Services
+	return all, o.EndpointSlices, o.Report(e.Stderr, problems)
+}
+
+func (e env) diff(ctx context.Context, o *diffOptions, args []string) error {
+	if err := o.check(args); err != nil {
+		return err
+	}
+	v, err := e.readVersions(ctx, o, args)
+	if err != nil {
+		return err
+	}
+	was, is := v.was.Snapshot(), v.is.Snapshot()
+	p := reach.New(was, is)
 	p.Progress = e.Progress("diff", "groups")
 	e.warnCrowded(p)
-	r := compareVersions(p)
-	r.Policies = reach.Differing(was.Policies, is.Policies)
-	if o.output == "json" || o.output == "yaml" {
-		err = cli.Encode(e.Stdout, o.output, r)
-	} else {
+	r := compareVersions(p, was, is, o.onlyOpened)
+	r.locate(v)
+	r.addServices(p, v, is)
+	switch o.output {
+	case "text":
 		err = r.write(e.Stdout, o.limit)
+	case "markdown":
+		err = r.writeMarkdown(e.Stdout, o.limit)
+	default:
+		err = cli.EncodeKind(e.Stdout, o.output, "Diff", r)
 	}
 	switch {
 	case err != nil:
 		return err
 	case len(r.Changes) > 0:
 		return cli.ErrNo
-	case !shared(was.Pods, is.Pods) && len(r.OnlyA)+len(r.OnlyB)+len(r.Policies) > 0:
-		return fmt.Errorf("nothing to compare: no pod is in both %s and %s", a, b)
+	case !shared(v.was.Pods, v.is.Pods) && len(r.OnlyA)+len(r.OnlyB)+len(r.Policies) > 0:
+		return fmt.Errorf("nothing to compare: no pod is in both %s and %s", v.from, v.to)
 	}
 	return nil
 }
@@ -123,133 +209,4 @@ func shared(a, b []*model.Pod) bool {
 		known[p.PodID] = true
 	}
 	return slices.ContainsFunc(b, func(p *model.Pod) bool { return known[p.PodID] })
-}
-
-// The JSON form of the answer.
-type (
-	diffReport struct {
-		Changes []diffChange `json:"changes"`
-		// OnlyA and OnlyB are the pods that are not compared.
-		OnlyA []string `json:"pods_only_in_a"`
-		OnlyB []string `json:"pods_only_in_b"`
-		// Policies are those that only one version has, or that differ.
-		Policies []string `json:"policies_that_differ"`
-		// OverBlocked lists where a node may deny more than the policies do.
-		OverBlocked []string `json:"over_blocked"`
-	}
-	// diffChange reports that flows from every member of From to every member of To on all
-	// of Ports changed, except for those of a pod to itself. From and To name every end. The
-	// other members also hold the ends that are no pods.
-	diffChange struct {
-		From       []string        `json:"from"`
-		FromNodes  []nodeEndReport `json:"from_nodes,omitempty"`
-		FromRanges []rangeReport   `json:"from_ranges,omitempty"`
-		To         []string        `json:"to"`
-		ToNodes    []nodeEndReport `json:"to_nodes,omitempty"`
-		ToRanges   []rangeReport   `json:"to_ranges,omitempty"`
-		Ports      []reach.PortSet `json:"ports"`
-		Was        string          `json:"was"`
-		Is         string          `json:"is"`
-		// By are the sides whose decision changed.
-		By []diffSide `json:"by"`
-
-		from, to []string // for the text output
-	}
-	diffSide struct {
-		Direction string   `json:"direction"`
-		OS        model.OS `json:"os"`
-	}
-)
-
-// compareVersions reports on two versions of a cluster.
-func compareVersions(p *reach.Partition) *diffReport {
-	r := &diffReport{Changes: []diffChange{}, Policies: []string{}, OnlyA: podNames(p.Only(0)), OnlyB: podNames(p.Only(1)), OverBlocked: crowded(p)}
-	for _, c := range p.Changes() {
-		change := diffChange{Ports: reach.PortSets(p.Cells(), p.Members(c.Ports)), Was: c.Was.String(), Is: c.Is.String()}
-		for _, g := range c.From {
-			change.From, change.from = append(change.From, endNames(g)...), append(change.from, names(g)...)
-			change.FromNodes, change.FromRanges = append(change.FromNodes, reportNodes(g)...), append(change.FromRanges, reportRanges(g)...)
-		}
-		for _, g := range c.To {
-			change.To, change.to = append(change.To, endNames(g)...), append(change.to, names(g)...)
-			change.ToNodes, change.ToRanges = append(change.ToNodes, reportNodes(g)...), append(change.ToRanges, reportRanges(g)...)
-		}
-		for _, list := range [][]string{change.From, change.from, change.To, change.to} {
-			slices.Sort(list)
-		}
-		for _, s := range c.By {
-			change.By = append(change.By, diffSide{s.Direction.String(), s.OS})
-		}
-		r.Changes = append(r.Changes, change)
-	}
-	slices.SortStableFunc(r.Changes, func(a, b diffChange) int {
-		return cmp.Or(cmp.Compare(a.Was, b.Was), slices.Compare(a.From, b.From), slices.Compare(a.To, b.To),
-			cmp.Compare(fmt.Sprint(a.Ports, a.By), fmt.Sprint(b.Ports, b.By)))
-	})
-	return r
-}
-
-func podNames(ids []model.PodID) []string {
-	all := make([]string, len(ids))
-	for i, id := range ids {
-		all[i] = id.String()
-	}
-	return all
-}
-
-// systems are the operating systems of the sides that changed, in order.
-func (c diffChange) systems() []model.OS {
-	var all []model.OS
-	for _, s := range c.By {
-		if !slices.Contains(all, s.OS) {
-			all = append(all, s.OS)
-		}
-	}
-	return all
-}
-
-func (r *diffReport) write(out io.Writer, limit int) error {
-	var b strings.Builder
-	for _, os := range []model.OS{model.Linux, model.Windows} {
-		shown := 0
-		for _, c := range r.Changes {
-			if !slices.Contains(c.systems(), os) {
-				continue
-			}
-			if shown == 0 {
-				fmt.Fprintf(&b, "enforced on %s:\n", os)
-			}
-			if shown++; limit == 0 || shown <= limit {
-				c.write(&b, os)
-			}
-		}
-		if limit > 0 && shown > limit {
-			fmt.Fprintf(&b, "  and %d more: --limit 0 or -o json shows all\n", shown-limit)
-		}
-	}
-	for _, only := range []struct {
-		in   string
-		pods []string
-	}{{"first", r.OnlyA}, {"second", r.OnlyB}} {
-		if len(only.pods) > 0 {
-			fmt.Fprintf(&b, "not compared, only in the %s: %s\n", only.in, cli.Shorten(only.pods, 10))
-		}
-	}
-	if len(r.Changes) == 0 && len(r.Policies) > 0 {
-		fmt.Fprintf(&b, "policies that differ: %s\n", cli.Shorten(r.Policies, 10))
-	}
-	fmt.Fprintf(&b, "diff: changes=%d\n", len(r.Changes))
-	_, err := io.WriteString(out, b.String())
-	return err
-}
-
-func (c diffChange) write(b *strings.Builder, os model.OS) {
-	var sides []string
-	for _, s := range c.By {
-		if s.OS == os {
-			sides = append(sides, s.Direction)
-		}
-	}
-	fmt.Fprintf(b, "  %s -> %s  %s  (%s)\n    from  %s\n    to    %s\n", c.Was, c.Is, reach.PortsText(c.Ports), strings.Join(sides, ", "),
-		cli.Shorten(c.from, 10), cli.Shorten(c.to, 10))
 }

@@ -49,6 +49,8 @@ func TestOfflineGolden(t *testing.T) {
 		"matrix-hospital.txt":  {"matrix -m HOSPITAL", 0},
 		"matrix-hospital.csv":  {"matrix -m HOSPITAL --port 8080 --to-namespace records -o csv", 0},
 		"diff.txt":             {"diff testdata/mixed testdata/mixed-changed", 1},
+		"diff.md":              {"diff testdata/mixed testdata/mixed-changed -o markdown", 1},
+		"diff-opened.txt":      {"diff testdata/mixed testdata/mixed-changed --only-opened", 1},
 		"diff.json":            {"diff testdata/mixed testdata/mixed-changed -o json", 1},
 		"diff-none.txt":        {"diff HOSPITAL HOSPITAL", 0},
 		"lint.txt":             {"lint -m testdata/mixed -o wide", 1},
@@ -115,7 +117,9 @@ func TestOfflineErrors(t *testing.T) {
 		"one directory":     {"diff testdata/mixed", "give two directories"},
 		"platform":          {"lint -m testdata/mixed --platform mac", "give linux, linux-6.1 or hns-13.3"},
 		"fail-on":           {"lint -m testdata/mixed --fail-on info", "give error, warning, note or never"},
-		"output":            {"diff testdata/mixed testdata/mixed -o xml", "give one of text, json, yaml"},
+		"output":            {"diff testdata/mixed testdata/mixed -o xml", "give one of text, markdown, json, yaml"},
+		"two and a cluster": {"diff testdata/mixed testdata/mixed --kubeconfig x", "work with one directory only"},
+		"two and prune":     {"diff testdata/mixed testdata/mixed --prune", "works with one directory only"},
 		"witnesses":         {"compile --kubeconfig x --witnesses", "works with --manifests only"},
 	} {
 		t.Run(name, func(t *testing.T) {

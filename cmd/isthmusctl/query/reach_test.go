@@ -129,7 +129,7 @@ func checkDiff(t *testing.T, a, b *model.Snapshot) (flows, differ int) {
 	t.Helper()
 	type pair struct{ from, to string }
 	reported := make(map[pair][]diffChange)
-	for _, c := range compareVersions(reach.New(a, b)).Changes {
+	for _, c := range compareVersions(reach.New(a, b), a, b, false).Changes {
 		for _, from := range c.From {
 			for _, to := range c.To {
 				reported[pair{from, to}] = append(reported[pair{from, to}], c)

@@ -24,12 +24,12 @@ func questions(t *testing.T, size world.Scale) map[string]func() {
 	}
 	return map[string]func(){
 		"diff of one edit": func() {
-			if r := compareVersions(reach.New(s, opened)); len(r.Changes) == 0 {
+			if r := compareVersions(reach.New(s, opened), s, opened, false); len(r.Changes) == 0 {
 				t.Error("diff: no changes")
 			}
 		},
 		"diff of equal versions": func() {
-			if r := compareVersions(reach.New(s, s)); len(r.Changes) > 0 {
+			if r := compareVersions(reach.New(s, s), s, s, false); len(r.Changes) > 0 {
 				t.Error("diff: changes")
 			}
 		},

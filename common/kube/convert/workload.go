@@ -161,6 +161,11 @@ func convertWorkload(parts workloadParts) (Workload, field.ErrorList) {
 	return w, append(errs, more...)
 }
 
+// ID names the workload.
+func (w *Workload) ID() model.WorkloadID {
+	return model.WorkloadID{Kind: w.kind, Namespace: w.namespace, Name: w.name}
+}
+
 // Expand creates the pods of a workload, at most limit of them. Their addresses are unknown.
 func (w *Workload) Expand(nodes []*model.Node, limit int) ([]*model.Pod, error) {
 	if w.kind != kindDaemonSet {

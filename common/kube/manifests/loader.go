@@ -169,7 +169,11 @@ func (l *loader) generateName(m metav1.Object, kind string) {
 
 // finish expands the workloads and returns everything.
 func (l *loader) finish() (model.Objects, []Warning, []DocumentError) {
-	o := model.Objects{NodeSelectors: make(map[model.PodID]model.Selector)}
+	o := model.Objects{NodeSelectors: make(map[model.PodID]model.Selector), Workloads: make(map[model.PodID]model.WorkloadID),
+		Places: make(map[string]model.Place, len(l.places))}
+	for name, at := range l.places {
+		o.Places[name] = model.Place{File: at.File, Line: at.Line}
+	}
 	workloads := make(map[objectID]found)
 	for id, f := range l.found {
 		if f.kind.Put == nil {
@@ -213,7 +217,7 @@ func (l *loader) expand(o *model.Objects, workloads map[objectID]found, explicit
 			if expanded[p.PodID] != nil {
 				l.warn(convert.Remark{Field: "metadata.name", Detail: fmt.Sprintf("pod %s also belongs to another workload: the last one counts", p.PodID)})
 			}
-			expanded[p.PodID] = p
+			expanded[p.PodID], o.Workloads[p.PodID] = p, w.ID()
 			delete(o.NodeSelectors, p.PodID)
 			if !w.NodeSelector.Everything() {
 				o.NodeSelectors[p.PodID] = w.NodeSelector

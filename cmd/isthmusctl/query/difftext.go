@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package query
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/common/analysis/reach"
+)
+
+// maxEnds is the number of ends that text names.
+const maxEnds = 10
+
+func (r *diffReport) write(out io.Writer, limit int) error {
+	var b strings.Builder
+	before := ""
+	for i, c := range r.Changes {
+		if limit > 0 && i == limit {
+			fmt.Fprintf(&b, "and %d more: --limit 0 or -o json shows all\n", len(r.Changes)-limit)
+			break
+		}
+		if h := c.heading(); h != before || i == 0 {
+			fmt.Fprintf(&b, "%s:\n", h)
+			before = h
+		}
+		c.write(&b)
+	}
+	for _, only := range r.uncompared() {
+		fmt.Fprintf(&b, "not compared, only in the %s: %s\n", only.in, cli.Shorten(only.pods, maxEnds))
+	}
+	if idle := r.idle(); len(idle) > 0 {
+		fmt.Fprintf(&b, "policies that differ and change no verdict: %s\n", cli.Shorten(idle, maxEnds))
+	}
+	opens, closes := r.count()
+	fmt.Fprintf(&b, "diff: opens=%d closes=%d changes=%d\n", opens, closes, len(r.Changes))
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// uncompared are the pods that only one version has.
+func (r *diffReport) uncompared() (all []onlyIn) {
+	for _, only := range []onlyIn{{"first", r.OnlyA}, {"second", r.OnlyB}} {
+		if len(only.pods) > 0 {
+			all = append(all, only)
+		}
+	}
+	return all
+}
+
+type onlyIn struct {
+	in   string
+	pods []string
+}
+
+// idle are the policies that differ and that are responsible for no change of the report.
+func (r *diffReport) idle() (all []string) {
+	used := make(map[string]bool)
+	for _, c := range r.Changes {
+		for _, e := range c.Responsible {
+			used[e.Policy] = true
+		}
+	}
+	for _, p := range r.Policies {
+		if !used[p] {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+func (r *diffReport) count() (opens, closes int) {
+	for _, c := range r.Changes {
+		if c.Is == "allow" {
+			opens++
+		} else {
+			closes++
+		}
+	}
+	return opens, closes
+}
+
+// sides names the ends whose decision changed.
+func (c diffChange) sides() string {
+	var all []string
+	for _, s := range c.By {
+		all = append(all, fmt.Sprintf("%s on %s", s.Direction, s.OS))
+	}
+	return strings.Join(all, ", ")
+}
+
+func (c diffChange) write(b *strings.Builder) {
+	fmt.Fprintf(b, "  %s -> %s  %s  (%s)\n    from  %s\n    to    %s\n", c.Was, c.Is, reach.PortsText(c.Ports), c.sides(),
+		cli.Shorten(c.from, maxEnds), cli.Shorten(c.to, maxEnds))
+	if len(c.Services) > 0 {
+		fmt.Fprintf(b, "    also  by Service %s\n", cli.Shorten(c.Services, maxEnds))
+	}
+}
+
+// writeMarkdown writes a report for the description of a pull request or a comment.
+func (r *diffReport) writeMarkdown(out io.Writer, limit int) error {
+	var b strings.Builder
+	opens, closes := r.count()
+	switch {
+	case len(r.Changes) == 0:
+		b.WriteString("### No verdict changes\n")
+	default:
+		fmt.Fprintf(&b, "### Network policy: %d changes open flows, %d close flows\n", opens, closes)
+	}
+	before := ""
+	for i, c := range r.Changes {
+		if limit > 0 && i == limit {
+			fmt.Fprintf(&b, "\nand %d more\n", len(r.Changes)-limit)
+			break
+		}
+		if h := c.heading(); h != before || i == 0 {
+			fmt.Fprintf(&b, "\n**%s**\n\n| | ports | from | to | decided at |\n|---|---|---|---|---|\n", cell(h))
+			before = h
+		}
+		what := "closes"
+		if c.Is == "allow" {
+			what = "**opens**"
+		}
+		to := cli.Shorten(c.to, maxEnds)
+		if len(c.Services) > 0 {
+			to += "; also by Service " + cli.Shorten(c.Services, maxEnds)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", what, cell(reach.PortsText(c.Ports)), cell(cli.Shorten(c.from, maxEnds)), cell(to), cell(c.sides()))
+	}
+	for _, only := range r.uncompared() {
+		fmt.Fprintf(&b, "\nNot compared, only in the %s version: %s\n", only.in, cell(cli.Shorten(only.pods, maxEnds)))
+	}
+	if idle := r.idle(); len(idle) > 0 {
+		fmt.Fprintf(&b, "\nPolicies that differ and change no verdict: %s\n", cell(cli.Shorten(idle, maxEnds)))
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// cell escapes the characters that mean something in a table of Markdown.
+func cell(text string) string {
+	return strings.NewReplacer("|", `\|`, "*", `\*`, "_", `\_`, "`", "\\`", "<", "&lt;", "[", `\[`, "\n", " ").Replace(text)
+}
