@@ -81,7 +81,7 @@ func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
 	inv.Lists, inv.Sets = make(map[model.EndpointID][]hns.ACL), make(map[string][]netip.Addr)
 	for i := range list {
 		e := &list[i]
-		id, ours := b.config.parseEndpointName(e.Name)
+		id, ours := b.owner(e.Name)
 		if !ours || e.Remote() || inv.endpoints[id] != nil {
 			continue
 		}

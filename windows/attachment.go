@@ -50,11 +50,13 @@ func (b *Backend) DeleteEndpoint(ctx context.Context, id model.EndpointID) error
 		return fmt.Errorf("delete endpoint %s: %w", id, err)
 	}
 	if n == nil {
-		return nil
+		return b.prepared.Remove(b.prepared.Of(id)...)
 	}
-	b.disown(name)
-	if err := b.removeNamed(ctx, n.ID, name); err != nil {
-		return fmt.Errorf("delete endpoint %s: %w", id, err)
+	for _, name := range append(b.prepared.Of(id), name) {
+		b.disown(name)
+		if err := b.removeNamed(ctx, n.ID, name); err != nil {
+			return fmt.Errorf("delete endpoint %s: %w", id, err)
+		}
 	}
 	delete(b.resolvers, id)
 	return nil
@@ -73,7 +75,7 @@ func (b *Backend) removeNamed(ctx context.Context, network, name string) error {
 		}
 		list = slices.DeleteFunc(list, func(e hns.Endpoint) bool { return e.Name != name })
 		if len(list) == 0 {
-			return nil
+			return b.prepared.Remove(name)
 		}
 		failed, ghosts = nil, true
 		for i := range list {
@@ -85,8 +87,11 @@ func (b *Backend) removeNamed(ctx context.Context, network, name string) error {
 		}
 	}
 	list, err := b.listEndpoints(ctx, network)
-	if err != nil || findNamed(list, name) == nil {
+	if err != nil {
 		return err
+	}
+	if findNamed(list, name) == nil {
+		return b.prepared.Remove(name)
 	}
 	if ghosts {
 		b.log.Warn("hns lists an endpoint that it does not find; the next audit retries", "endpoint", name)
@@ -101,7 +106,7 @@ func (b *Backend) removeNamed(ctx context.Context, network, name string) error {
 // remove detaches and deletes an endpoint. A missing endpoint is not an error.
 func (b *Backend) remove(ctx context.Context, e *hns.Endpoint) error {
 	_, err := b.delete(ctx, e)
-	return err
+	return errors.Join(err, b.prepared.Remove(e.Name))
 }
 
 // delete is remove that also reports whether HNS has found the endpoint. An endpoint that cannot be
@@ -135,6 +140,7 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 	if err != nil {
 		return nil, err
 	}
+	b.observePrepared(list)
 	states, err := b.hns.EndpointStates(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the states of endpoints: %w", err)
@@ -145,8 +151,8 @@ func (b *Backend) Endpoints(ctx context.Context) ([]dataplane.Installed, error) 
 	namespaces := make(map[string]error)
 	for i := range list {
 		e := &list[i]
-		id, ours := b.config.parseEndpointName(e.Name)
-		if !ours {
+		id, ours := b.owner(e.Name)
+		if !ours || b.intactPrepared(e, states) {
 			continue
 		}
 		installed := dataplane.Installed{ID: id, Problems: b.problems(e)}

@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/fabric"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/prepared"
 )
 
 // Backend manages one HNS network.
@@ -45,6 +46,11 @@ type Backend struct {
 	// the problems of endpoints with another one.
 	resolvers   map[model.EndpointID]hns.DNS
 	misresolved []string
+	// prepared records the endpoints that were made before their pods. ready are those that can be used, and
+	// preparing the names of those whose creation has not been finished.
+	prepared  *prepared.Store
+	ready     []dataplane.Prepared
+	preparing map[string]bool
 
 	mu      sync.Mutex // guards what Counters shares with the other methods
 	network string     // id
@@ -57,6 +63,7 @@ var (
 	_ dataplane.Backend   = (*Backend)(nil)
 	_ dataplane.Announcer = (*Backend)(nil)
 	_ dataplane.Faulty    = (*Backend)(nil)
+	_ dataplane.Preparer  = (*Backend)(nil)
 )
 
 // New opens the data path. It checks that HNS supports the Config, and creates or adopts the network. It
@@ -71,11 +78,15 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		hns:    hns.Guard(client, hns.GuardConfig{Deadline: c.CallDeadline, Observe: c.Observe}),
 		log:    log,
 		meter:  newMeter(), orphans: make(map[string]bool), late: make(map[hns.Object][]hns.ACL),
-		resolvers: make(map[model.EndpointID]hns.DNS),
-		sctp:      sctpSupport{otherwise: make(map[model.EndpointID]bool)},
+		resolvers: make(map[model.EndpointID]hns.DNS), preparing: make(map[string]bool),
+		sctp: sctpSupport{otherwise: make(map[model.EndpointID]bool)},
 	}
 	b.nat = natState{known: !c.derivesNAT(), exceptions: c.OutboundNATExceptions}
 	b.makeComponents()
+	var err error
+	if b.prepared, err = prepared.Open(c.PreparedFile); err != nil {
+		log.Error("endpoints that were prepared are removed", "err", err)
+	}
 	v, err := b.hns.Version(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the version of hns: %w", remedied(err))
@@ -167,7 +178,7 @@ func (b *Backend) Counters(ctx context.Context) (dataplane.Counters, error) {
 	}
 	var errs []error
 	for _, e := range list {
-		if _, ours := b.config.parseEndpointName(e.Name); !ours {
+		if id, ours := b.config.parseEndpointName(e.Name); !ours || e.HostComputeNamespace == "" && isPrepared(id) {
 			continue
 		}
 		s, err := b.hns.EndpointStats(ctx, e.ID)

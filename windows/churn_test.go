@@ -5,6 +5,7 @@ package windows_test
 import (
 	"maps"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -35,6 +36,8 @@ type churn struct {
 	checks   int
 	failures int
 	added    int
+	// prepared counts endpoints that were prepared, used those that pods got.
+	prepared, used int
 
 	ways              []fault.Way // that this node can meet
 	outcomes          map[string]*outcome
@@ -74,7 +77,10 @@ func TestChurnUnderFaults(t *testing.T) {
 			}
 			c.target.Calm()
 			c.settle()
-			t.Logf("operations=%d added=%d failed=%d disturbed=%d struck=%d checks=%d", operations, c.added, c.failures, c.disturbed, c.struck, c.checks)
+			t.Logf("operations=%d added=%d prepared=%d used=%d failed=%d disturbed=%d struck=%d checks=%d", operations, c.added, c.prepared, c.used, c.failures, c.disturbed, c.struck, c.checks)
+			if c.used == 0 && !testing.Short() {
+				t.Error("no pod got a prepared endpoint")
+			}
 			if !testing.Short() {
 				c.report()
 			}
@@ -88,7 +94,8 @@ var churnShape = world.Shape{Pods: 12, Policies: 5, Tiers: true}
 
 func newChurn(t *testing.T, v hns.Version, config windows.Config) *churn {
 	config.CallDeadline, config.NetworkWait, config.ConnectWait = churnDeadline, churnDeadline, time.Nanosecond
-	c := &churn{node: &node{t: t, fake: hnstest.NewFake(v), config: config}, random: rand.New(rand.NewPCG(uint64(v.Major), 1)),
+	config.PreparedFile = filepath.Join(t.TempDir(), "prepared-endpoints.json")
+	c := &churn{node: &node{t: t, fake: hnstest.NewFake(v), config: config, took: make(map[model.EndpointID]string)}, random: rand.New(rand.NewPCG(uint64(v.Major), 1)),
 		attached: make(map[model.EndpointID]dataplane.EndpointSpec), may: make(map[model.EndpointID][]*model.State), outcomes: make(map[string]*outcome)}
 	c.fake.ManagementIP = config.NodeAddresses[0].String()
 	c.faults = new(fault.Faults)
@@ -129,13 +136,15 @@ func (c *churn) operate(seed uint64) {
 		c.apply()
 	case n < 20:
 		c.change(seed)
-	case n < 55:
+	case n < 30:
+		c.stock()
+	case n < 62:
 		if spec, ok := c.next(); ok {
 			_ = c.addBy(spec, c.attachBeside) // it counts
 		}
-	case n < 75:
+	case n < 78:
 		c.deleteOne()
-	case n < 85:
+	case n < 86:
 		c.audit()
 	case n < 88:
 		c.move()
@@ -218,8 +227,31 @@ func (c *churn) addBy(spec dataplane.EndpointSpec, attach func(dataplane.Endpoin
 	return c.apply()
 }
 
-// attachBeside makes an attachment beside an Apply of the other pods' policies.
+// stock prepares an endpoint for a pod that is not attached, or discards one.
+func (c *churn) stock() {
+	if ready := c.backend.Prepared(); len(ready) > 4 || len(ready) > 0 && c.random.IntN(4) == 0 {
+		if c.backend.Discard(ctx, ready[0]) != nil {
+			c.failures++
+		}
+		return
+	}
+	spec, ok := c.next()
+	if !ok {
+		return
+	}
+	if err := c.prepare(dataplane.Prepared{IPs: spec.IPs, DNS: spec.DNS}); err != nil {
+		c.failures++
+		return
+	}
+	c.prepared++
+}
+
+// attachBeside makes an attachment beside an Apply of the other pods' policies. It uses a prepared endpoint
+// if there is one with the pod's address.
 func (c *churn) attachBeside(spec dataplane.EndpointSpec) error {
+	if slices.ContainsFunc(c.backend.Prepared(), func(p dataplane.Prepared) bool { return p.IPs[0] == spec.IPs[0] }) {
+		c.took[spec.ID] = "spare-" + spec.IPs[0].String() + "_prepared-endpoint_isthmus"
+	}
 	done := make(chan struct{})
 	finish, err := c.backend.StartEndpoint(ctx, spec, func() { close(done) })
 	if err != nil {
@@ -228,6 +260,9 @@ func (c *churn) attachBeside(spec dataplane.EndpointSpec) error {
 	_ = c.apply() // it counts
 	<-done
 	_, err = finish(ctx)
+	if err == nil && c.name(spec.ID) == c.took[spec.ID] {
+		c.used++
+	}
 	return err
 }
 

@@ -4,6 +4,7 @@ package windows
 
 import (
 	"context"
+	"slices"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -40,7 +41,7 @@ func (b *Backend) applyComponents(ctx context.Context, s *model.State) ([]model.
 
 // noteModes records the modes of the components and what they say, for Counters.
 func (b *Backend) noteModes() {
-	modes, facts := b.components.PathModes(), append(b.components.Facts(), b.natFact())
+	modes, facts := b.components.PathModes(), slices.Concat(b.components.Facts(), []string{b.natFact()}, b.preparedFacts())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.modes, b.facts = modes, facts

@@ -91,6 +91,9 @@ type Config struct {
 	// what was turned on.
 	Stack          hostroute.Stack
 	ForwardingFile string
+	// PreparedFile records the endpoints that were made before their pods, for the next process. Without it
+	// that process removes them, also from pods.
+	PreparedFile string
 	// HostRoutes, if set, restores routes of the host after the network is created.
 	HostRoutes *hostroute.Keeper
 	// Sets selects whether the addresses of pods are in sets or in the ACLs.

@@ -51,7 +51,7 @@ func (b *Backend) compareResolvers(list []hns.Endpoint) {
 	b.misresolved = nil
 	for i := range list {
 		e := &list[i]
-		id, ours := b.config.parseEndpointName(e.Name)
+		id, ours := b.owner(e.Name)
 		if !ours {
 			continue
 		}

@@ -42,7 +42,7 @@ func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 		return dataplane.Attachment{}, err
 	}
 	want.HostComputeNetwork = n.ID
-	found, err := b.adopt(ctx, want, list, spec.NetNS)
+	found, err := b.adopt(ctx, want, list, spec)
 	if err != nil {
 		return dataplane.Attachment{}, err
 	}
@@ -59,7 +59,11 @@ func (b *Backend) addEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 	}
 	if err != nil {
 		if unfinished {
-			err = errors.Join(err, b.undo(ctx, n.ID, want.Name))
+			name := want.Name
+			if found != nil {
+				name = found.Name
+			}
+			err = errors.Join(err, b.undo(ctx, n.ID, name))
 		}
 		return dataplane.Attachment{}, err
 	}
@@ -79,9 +83,6 @@ func (b *Backend) wantedEndpoint(spec dataplane.EndpointSpec) (hns.Endpoint, err
 	name, err := b.config.endpointName(spec.ID)
 	if err != nil {
 		return hns.Endpoint{}, err
-	}
-	if spec.NetNS == "" {
-		return hns.Endpoint{}, errors.New("network namespace: want the GUID of an HCN namespace")
 	}
 	e := hns.Endpoint{Name: name, DNS: resolver(spec.DNS), SchemaVersion: hns.Schema2}
 	for _, a := range spec.IPs {
@@ -144,6 +145,9 @@ func (b *Backend) wantedPolicies(ips []netip.Addr) []hns.Policy {
 }
 
 func (b *Backend) checkNamespace(ctx context.Context, id string) error {
+	if id == "" {
+		return errors.New("network namespace: want the GUID of an HCN namespace")
+	}
 	_, err := b.hns.Namespace(ctx, id)
 	if errors.Is(err, hns.ErrGone) {
 		return fmt.Errorf("namespace %q: %w", id, dataplane.ErrNoNetNS)
@@ -157,9 +161,10 @@ func (b *Backend) checkNamespace(ctx context.Context, id string) error {
 // adopt finds the attachment of an earlier call and repairs its policies. It removes the attachment if it
 // has wrong addresses, is in another namespace (not every HNS supports a change), or if HNS has stopped
 // serving it. It removes an endpoint with another resolver only if no namespace has it: a pod may be running
-// in that. It also removes further endpoints of its name.
-func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpoint, namespace string) (*hns.Endpoint, error) {
-	if !slices.ContainsFunc(list, func(e hns.Endpoint) bool { return e.Name == want.Name }) {
+// in that. It also removes further endpoints of the attachment.
+func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpoint, spec dataplane.EndpointSpec) (*hns.Endpoint, error) {
+	namespace := spec.NetNS
+	if !slices.ContainsFunc(list, func(e hns.Endpoint) bool { return b.belongs(&e, spec.ID) }) {
 		return nil, nil
 	}
 	states, err := b.hns.EndpointStates(ctx)
@@ -169,7 +174,7 @@ func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpo
 	var found *hns.Endpoint
 	for i := range list {
 		e := &list[i]
-		if e.Name != want.Name {
+		if !b.belongs(e, spec.ID) {
 			continue
 		}
 		elsewhere := e.HostComputeNamespace != "" && !hns.SameID(e.HostComputeNamespace, namespace)
@@ -179,10 +184,10 @@ func (b *Backend) adopt(ctx context.Context, want hns.Endpoint, list []hns.Endpo
 			found = e
 			continue
 		}
-		b.log.Info("removing an endpoint of the same name", "endpoint", e.Name, "addresses", addressTexts(e))
+		b.log.Info("removing another endpoint of the attachment", "endpoint", e.Name, "addresses", addressTexts(e))
 		b.config.Step("remove stale endpoint")
 		if err := b.remove(ctx, e); err != nil {
-			return nil, fmt.Errorf("remove a stale endpoint of the same name: %w", err)
+			return nil, fmt.Errorf("remove a stale endpoint of the attachment: %w", err)
 		}
 	}
 	if found == nil {

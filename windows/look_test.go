@@ -28,13 +28,12 @@ func (c *churn) look() {
 	}
 	exists := make(map[model.EndpointID]bool)
 	for _, e := range list {
-		container, ok := strings.CutSuffix(e.Name, "_eth0_isthmus")
-		if !ok {
+		id, ours := c.whose(e.Name)
+		if !ours {
 			continue
 		}
-		id := model.MakeEndpointID(container, "eth0")
 		exists[id] = true
-		if e.HostComputeNamespace == "" {
+		if _, spare := c.may[id]; e.HostComputeNamespace == "" && spare {
 			continue
 		}
 		rules, err := c.fake.PortRules(e.ID)
@@ -59,6 +58,22 @@ func (c *churn) look() {
 			delete(c.may, id)
 		}
 	}
+}
+
+// whose returns the pod that has the endpoint of a name. A prepared endpoint that no pod has must deny
+// everything, and is looked at even if it is not attached.
+func (c *churn) whose(name string) (id model.EndpointID, ours bool) {
+	for id, took := range c.took {
+		if took == name && c.may[id] != nil {
+			return id, true
+		}
+	}
+	container, ok := strings.CutSuffix(name, "_isthmus")
+	i := strings.LastIndexByte(container, '_')
+	if !ok || i < 0 {
+		return "", false
+	}
+	return model.MakeEndpointID(container[:i], container[i+1:]), true
 }
 
 func (c *churn) lookAt(id model.EndpointID, rules *hns.Rules, d model.Direction, remote netip.Addr, ports []world.Port) {
@@ -99,6 +114,11 @@ func (c *churn) settle() {
 			continue
 		}
 		if err := c.backend.DeleteEndpoint(ctx, e.ID); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	for _, p := range c.backend.Prepared() {
+		if err := c.backend.Discard(ctx, p); err != nil {
 			c.t.Fatal(err)
 		}
 	}

@@ -55,6 +55,7 @@ func (b *Backend) ensureNetwork(ctx context.Context) (*hns.Network, []hns.Endpoi
 	if err != nil {
 		return nil, nil, err
 	}
+	b.observePrepared(list)
 	return n, list, nil
 }
 

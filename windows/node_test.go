@@ -36,6 +36,8 @@ type node struct {
 	config  windows.Config
 	backend *windows.Backend
 	log     bytes.Buffer
+	// took maps pods to the names of prepared endpoints that they may have taken.
+	took map[model.EndpointID]string
 }
 
 // bridgeConfig is for the pods that test/world puts on node1.
@@ -117,6 +119,11 @@ func (n *node) apply(s *model.State) {
 
 // name is the HNS name of an endpoint.
 func (n *node) name(id model.EndpointID) string {
+	if name := n.took[id]; name != "" {
+		if list, err := n.fake.AllEndpoints(ctx); err == nil && slices.ContainsFunc(list, func(e hns.Endpoint) bool { return e.Name == name }) {
+			return name
+		}
+	}
 	return strings.ReplaceAll(string(id), ":", "_") + "_isthmus"
 }
 

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 	"time"
 
@@ -28,6 +30,16 @@ func Remove(ctx context.Context, client hns.Client, name string, deadline time.D
 		}
 		if err := client.DeleteNetwork(ctx, n.ID); err != nil && !errors.Is(err, hns.ErrGone) {
 			return fmt.Errorf("delete hns network %s: %w", name, remedied(err))
+		}
+	}
+	return nil
+}
+
+// ForgetPrepared removes the list of prepared endpoints, which are gone with their network.
+func ForgetPrepared(file string) error {
+	for _, f := range []string{file, file + ".new", file + ".broken"} {
+		if err := os.Remove(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the list of prepared endpoints: %w", err)
 		}
 	}
 	return nil

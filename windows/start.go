@@ -40,6 +40,9 @@ func (b *Backend) StartEndpoint(ctx context.Context, spec dataplane.EndpointSpec
 		return nil, err
 	}
 	want.HostComputeNetwork = n.ID
+	if e := b.preparedFor(spec, want, list); e != nil {
+		return b.startPrepared(ctx, n, list, e, want, spec, done)
+	}
 	if slices.ContainsFunc(list, func(e hns.Endpoint) bool { return e.Name == want.Name || sharesAddress(&e, &want) }) {
 		go done()
 		return func(ctx context.Context) (dataplane.Attachment, error) { return b.AddEndpoint(ctx, spec) }, nil
@@ -55,11 +58,17 @@ func (b *Backend) StartEndpoint(ctx context.Context, spec dataplane.EndpointSpec
 		if err != nil {
 			return dataplane.Attachment{}, fmt.Errorf("add endpoint %s: %w", spec.ID, errors.Join(err, b.undo(ctx, n.ID, want.Name)))
 		}
-		if b.nat.due.IsZero() && (nat.known != b.nat.known || !slices.Equal(nat.exceptions, b.nat.exceptions)) {
-			b.nat.due = time.Now() // it was created with those of before
-		}
+		b.natSince(nat)
 		return b.added(n, list, found, want, spec), nil
 	}, nil
+}
+
+// natSince lets syncNAT compare endpoints if the exceptions have changed since an endpoint was made beside
+// the other methods.
+func (b *Backend) natSince(nat natState) {
+	if b.nat.due.IsZero() && (nat.known != b.nat.known || !slices.Equal(nat.exceptions, b.nat.exceptions)) {
+		b.nat.due = time.Now()
+	}
 }
 
 // started is an attachment that is made beside the other methods.

@@ -31,7 +31,8 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		if err != nil {
 			return err
 		}
-		return errors.Join(hostfabric.Remove(hostroute.System{}, forwardingFile(o)), windows.Remove(ctx, client, o.hnsNetwork, o.hnsTimeout))
+		return errors.Join(hostfabric.Remove(hostroute.System{}, forwardingFile(o)), windows.Remove(ctx, client, o.hnsNetwork, o.hnsTimeout),
+			windows.ForgetPrepared(preparedFile(o)))
 	}
 	calls := windows.NewCallMetrics()
 	return opener{remove: remove, metrics: []prometheus.Collector{calls}, needsNode: true, timeout: 2 * o.hnsTimeout, open: func(ctx context.Context, node model.Node) (dataplane.Backend, error) {
@@ -52,6 +53,7 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 			c.OutboundNATExceptions = slices.Concat(o.cluster, o.services)
 		}
 		c.Fabric, c.Stack, c.ForwardingFile = o.fabric.Mode, hostroute.System{}, forwardingFile(o)
+		c.PreparedFile = preparedFile(o)
 		c.HostRoutes = hostroute.Keep(hostroute.System{}, filepath.Join(o.stateDir, "host-routes.json"), o.hostRoutes)
 		return windows.New(ctx, c, client, log)
 	}}
@@ -59,6 +61,9 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 
 // forwardingFile returns where the agent notes the forwarding flags that it turned on.
 func forwardingFile(o *options) string { return filepath.Join(o.stateDir, "host-forwarding.json") }
+
+// preparedFile returns where the agent notes the endpoints that it prepared.
+func preparedFile(o *options) string { return filepath.Join(o.stateDir, "prepared-endpoints.json") }
 
 // hostAddresses lists the addresses of the host that its programs may use to reach pods.
 func hostAddresses() ([]netip.Addr, error) {

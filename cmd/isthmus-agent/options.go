@@ -19,6 +19,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/agent/pool"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/fabric"
 	"github.com/isthmus-net/isthmus/common/policy/compile"
@@ -67,12 +68,14 @@ type options struct {
 
 	hnsTimeout     time.Duration // Windows
 	hnsParallel    int           // Windows
+	endpointPool   string        // Windows
 	windowsService bool          // Windows
 
 	// The ranges and addresses of list flags, parsed by check.
 	prefixes, cluster, services, hostRoutes []netip.Prefix
 	spared                                  []netip.Addr
 	reserved                                []agent.PortRange
+	pool                                    pool.Size
 }
 
 // reportNone is the value of --report that excludes others; reports are the other values.
@@ -93,7 +96,7 @@ var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
 		"flow-events", "flow-event-rate", "flow-event-burst", "log-denied-flows",
 		"forwarding", "host-ports-from-node", "masquerade-exception"}
-	windowsOnly = []string{"hns-network", "hns-mode", "hns-sets", "hns-timeout", "hns-parallel", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
+	windowsOnly = []string{"hns-network", "hns-mode", "hns-sets", "hns-timeout", "hns-parallel", "endpoint-pool", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
 )
 
 // maxParallel is windows.MaxParallel.
@@ -138,6 +141,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.hnsSets, "hns-sets", "auto", "Windows: use address sets (HNS 13 and newer) in ACLs: auto (on l2bridge), on, or off (ACL lists then change whenever pods come or go)")
 	f.DurationVar(&o.hnsTimeout, "hns-timeout", 2*time.Minute, "Windows: timeout of one HNS call")
 	f.IntVar(&o.hnsParallel, "hns-parallel", 4, fmt.Sprintf("Windows: pods that are attached side by side, 1 to %d", maxParallel))
+	f.StringVar(&o.endpointPool, "endpoint-pool", "off", "Windows: HNS endpoints that are prepared for pods to come: auto (as many as pods start within a minute), a number, or off")
 	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; traffic to destinations outside of this and --service-cidr is masqueraded (repeatable; without it the ranges follow from the Nodes)")
 	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service that logs to the event log")
 	f.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "Windows: range of the services (repeatable)")
@@ -247,7 +251,19 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	if o.audit < 0 {
 		wrong("--audit-interval %s: give 0 or more", o.audit)
 	}
-	errs = append(errs, o.readAddresses())
+	errs = append(errs, o.readAddresses(), o.checkHNS())
+	if err := o.fabric.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if goos == "windows" {
+		errs = append(errs, o.checkWindowsFabric())
+	}
+	return errors.Join(append(errs, o.checkNode(f, goos))...)
+}
+
+// checkHNS reports everything that is wrong with the flags about HNS.
+func (o *options) checkHNS() (all error) {
+	wrong := func(format string, args ...any) { all = errors.Join(all, fmt.Errorf(format, args...)) }
 	if o.hnsMode != "l2bridge" && o.hnsMode != "overlay" {
 		wrong("--hns-mode %q: give l2bridge or overlay", o.hnsMode)
 	}
@@ -260,13 +276,11 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	if o.hnsParallel < 1 || o.hnsParallel > maxParallel {
 		wrong("--hns-parallel %d: give 1 to %d", o.hnsParallel, maxParallel)
 	}
-	if err := o.fabric.Validate(); err != nil {
-		errs = append(errs, err)
+	var err error
+	if o.pool, err = pool.ParseSize(o.endpointPool); err != nil {
+		wrong("--endpoint-pool: %w", err)
 	}
-	if goos == "windows" {
-		errs = append(errs, o.checkWindowsFabric())
-	}
-	return errors.Join(append(errs, o.checkNode(f, goos))...)
+	return all
 }
 
 // readAddresses parses the flags that hold addresses and prefixes, and reports everything that is wrong with

@@ -34,6 +34,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	cfg.NodeName, cfg.Version = o.nodeName, version
 	cfg.RecordDir = o.recordDir()
 	cfg.PodCIDRs, cfg.Quarantine, cfg.AuditEvery, cfg.Limits = o.prefixes, o.quarantine, o.audit, o.limits
+	cfg.EndpointPool = o.pool
 	cfg.ReservedHostPorts = o.reserved
 	cfg.Flows.Off, cfg.Flows.LogDenied = o.flows.events == flowsOff, o.flows.logDenied
 	cfg.Open, cfg.OpenNeedsNode = backend.open, backend.needsNode

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -94,6 +95,7 @@ func (l *loop) rebuild(ranges []netip.Prefix) {
 		}
 	}
 	a.allocator, a.ranges = allocator, ranges
+	l.pool.Use(allocator)
 	l.log.Info("pod ranges", "ranges", join(ranges))
 }
 
@@ -132,8 +134,20 @@ func (l *loop) allocate(add *addition) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
+	dns := l.dnsOf(add)
+	l.pool.Note(dns, time.Now())
+	if len(fixed)+len(add.hostPorts) == 0 && add.bandwidth == (model.Bandwidth{}) {
+		if ips := l.pool.Take(add.id, dns); ips != nil {
+			return ips, nil
+		}
+	}
+	l.pool.Yield(fixed)
 	l.recall(add, fixed)
 	ips, err := a.allocator.AllocateFixed(string(add.id), fixed, time.Now())
+	var full *ipam.ExhaustedError
+	for errors.As(err, &full) && l.pool.GiveWay() {
+		ips, err = a.allocator.AllocateFixed(string(add.id), fixed, time.Now())
+	}
 	if err != nil {
 		l.restAgain(fixed)
 		return nil, l.whyNoAddress(add, err)

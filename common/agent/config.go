@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/isthmus-net/isthmus/common/agent/pool"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/ipam"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -33,6 +34,8 @@ type Config struct {
 	Quarantine time.Duration
 	// ReservedHostPorts are ports of the node that pods cannot use as host ports.
 	ReservedHostPorts []PortRange
+	// EndpointPool is how many endpoints are prepared for pods to come, on data paths that can.
+	EndpointPool pool.Size
 	// Limits bounds what the compiler generates for the node.
 	Limits compile.Limits
 

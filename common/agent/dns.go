@@ -24,6 +24,15 @@ func resolver(d *cniframe.DNS) (model.DNS, error) {
 	return all, nil
 }
 
+// dnsOf returns the configuration that the endpoint of an ADD gets.
+func (l *loop) dnsOf(a *addition) model.DNS {
+	if !l.features.DNS {
+		return model.DNS{}
+	}
+	usable, _ := a.dns.Usable()
+	return usable
+}
+
 // resolverProblems lists the pods whose resolver is not as requested, and counts those for which none was
 // requested. It follows from the records alone, so a restart of the agent does not lose it.
 func (l *loop) resolverProblems() (all []string) {

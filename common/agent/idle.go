@@ -26,6 +26,7 @@ func (l *loop) idle() {
 	}
 	l.agent.heartbeat()
 	l.audit()
+	l.pool.Idle()
 	ctx, cancel := l.opContext()
 	defer cancel()
 	more, err := l.backend.Idle(ctx)

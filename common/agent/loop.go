@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/agent/pool"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -42,6 +43,7 @@ type loop struct {
 	stopping bool
 
 	addresses addresses
+	pool      *pool.Pool // nil if the data path prepares no endpoints
 	enforced  enforcement
 	repairs   repairs
 	idleness  idleness

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/isthmus-net/isthmus/common/agent/pool"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/observe"
@@ -72,7 +73,7 @@ func (m *metrics) served(command string, began time.Time, err error) {
 type viewCollector struct {
 	agent *Agent
 	build, ready, endpoints, problems, applied, addresses,
-	unsupported, objects, verdicts, drops, untracked, repairs, entries, capacity, denied, denyDevices, pathModes, flows, missedFlows *prometheus.Desc
+	unsupported, objects, verdicts, drops, untracked, repairs, entries, capacity, denied, denyDevices, pathModes, flows, missedFlows, pool, poolAdds *prometheus.Desc
 }
 
 func newViewCollector(a *Agent) *viewCollector {
@@ -99,6 +100,8 @@ func newViewCollector(a *Agent) *viewCollector {
 		pathModes:   desc("data_path", "Modes of the parts of the data path; the value counts the pods, uplinks or remote pod ranges in that mode, or is 1.", "part", "mode"),
 		flows:       desc("flow_events_total", "Flow events that the agent has received, by verdict: allow, deny or drop.", "verdict"),
 		missedFlows: desc("flow_events_missed_total", "Flow events that were not delivered: over the rate limit of a pod (limited), not read in time (lost), or skipped for a slow client (slow_reader).", "reason"),
+		pool:        desc("endpoint_pool", "Endpoints that are prepared for pods to come, by state: ready, preparing, and wanted, the sum that the agent aims at.", "state"),
+		poolAdds:    desc("endpoint_pool_adds_total", "Pods that a prepared endpoint could serve, by result: hit, or miss if none with their DNS settings was ready.", "result"),
 		repairs:     desc("repairs_total", "Repairs of data path and fabric objects that another process had changed."),
 	}
 }
@@ -106,7 +109,7 @@ func newViewCollector(a *Agent) *viewCollector {
 // Describe implements prometheus.Collector.
 func (c *viewCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.applied, c.addresses, c.unsupported,
-		c.objects, c.verdicts, c.drops, c.untracked, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices, c.pathModes, c.flows, c.missedFlows} {
+		c.objects, c.verdicts, c.drops, c.untracked, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices, c.pathModes, c.flows, c.missedFlows, c.pool, c.poolAdds} {
 		ch <- d
 	}
 }
@@ -144,6 +147,13 @@ func (c *viewCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.objects, float64(v.pods), "pod")
 	gauge(c.objects, float64(v.policies), "policy")
 	gauge(c.objects, float64(v.denyLists), "denylist")
+	if v.pool.Size != pool.Off {
+		gauge(c.pool, float64(v.pool.Ready), "ready")
+		gauge(c.pool, float64(v.pool.Preparing), "preparing")
+		gauge(c.pool, float64(v.pool.Wanted), "wanted")
+		ch <- prometheus.MustNewConstMetric(c.poolAdds, prometheus.CounterValue, float64(v.pool.Hits), "hit")
+		ch <- prometheus.MustNewConstMetric(c.poolAdds, prometheus.CounterValue, float64(v.pool.Misses), "miss")
+	}
 	c.collectCounters(v, ch)
 	c.collectFlows(v, ch)
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/agent/pool"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -53,7 +54,31 @@ func (l *loop) open(ctx context.Context) error {
 			l.adopt(e)
 		}
 	}
+	l.openPool()
 	return nil
+}
+
+// openPool begins to keep prepared endpoints if the data path can. The records tell which DNS settings pods
+// have.
+func (l *loop) openPool() {
+	b, ok := l.backend.(dataplane.Preparer)
+	if !ok {
+		return
+	}
+	l.pool = pool.New(pool.Config{Size: l.cfg.EndpointPool, Backend: b, Log: l.log, Context: l.opContext, Step: l.step,
+		Busy: func() bool { return l.stopping || l.starts+len(l.pending) > 0 },
+		Post: func(f func()) {
+			select {
+			case l.agent.requests <- func(*loop) { f() }:
+			case <-l.agent.done:
+			}
+		}})
+	for _, e := range l.sorted() {
+		l.pool.Note(e.spec().DNS, e.Created)
+	}
+	if a := l.addresses.allocator; a != nil {
+		l.pool.Use(a)
+	}
 }
 
 // readInForce reads the State in force, whose class numbers the compiler continues.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/isthmus-net/isthmus/common/agent/pool"
 	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
@@ -33,6 +34,7 @@ type view struct {
 	ranges   []netip.Prefix
 	usage    []ipam.Usage
 
+	pool                              pool.Stats
 	endpoints                         int
 	namespaces, nodes, pods, policies int
 	denyLists                         int
@@ -47,6 +49,7 @@ func (l *loop) publish() {
 		appliedAt: l.enforced.appliedAt, unsupported: l.enforced.unsupported, problems: l.problems()}
 	v.unable, v.limited = l.unable()
 	v.problems = append(v.problems, l.announce()...)
+	v.pool = l.pool.Stats()
 	for _, e := range l.entries {
 		if e.State != endpoint.Released {
 			v.endpoints++
@@ -89,6 +92,7 @@ func (l *loop) problems() []string {
 	all = append(all, l.addresses.problems...)
 	all = append(all, l.addresses.warnings...)
 	all = append(all, l.pressure...)
+	all = append(all, l.pool.Problems()...)
 	all = append(all, l.contested.problems()...)
 	all = append(all, l.resolverProblems()...)
 	all = append(all, l.checks.contested.problems()...)
@@ -131,7 +135,7 @@ func (l *loop) unable() (why string, limited bool) {
 			free[u.Pool.Addr().Is6()] += u.Free
 		}
 		for _, v6 := range []bool{false, true} {
-			if n, ok := free[v6]; ok && n == 0 {
+			if n, ok := free[v6]; ok && n == 0 && l.pool.Stats().Ready == 0 {
 				return fmt.Sprintf("no free address in %s", join(l.addresses.ranges)), false
 			}
 		}

@@ -81,6 +81,29 @@ type Starter interface {
 	StartEndpoint(ctx context.Context, spec EndpointSpec, done func()) (finish func(context.Context) (Attachment, error), err error)
 }
 
+// Preparer is a Starter that can make endpoints before their pods exist. StartEndpoint with exactly the
+// addresses and the DNS settings of a prepared endpoint, without host ports and limits, uses it: only the
+// attachment is left to do. A prepared endpoint is attached to nothing and denies everything.
+type Preparer interface {
+	Starter
+	// Prepared lists the unused prepared endpoints that are ready, as last read from the system, also those
+	// of an earlier process. Endpoints does not list them. It lists those that are damaged, under ids of their
+	// own, so that they are removed as attachments without a record.
+	Prepared() []Prepared
+	// Prepare begins to make one, as StartEndpoint begins an attachment. After an error of finish nothing
+	// remains.
+	Prepare(ctx context.Context, p Prepared, done func()) (finish func(context.Context) error, err error)
+	// Discard removes an unused one. A missing one is not an error.
+	Discard(ctx context.Context, p Prepared) error
+}
+
+// Prepared is an endpoint that no pod has yet, with the settings that cannot change later.
+type Prepared struct {
+	// IPs are its addresses, at most one per family.
+	IPs []netip.Addr
+	DNS model.DNS
+}
+
 // BatchDeleter is implemented by a Backend that removes several attachments faster in one call than one
 // after another.
 type BatchDeleter interface {

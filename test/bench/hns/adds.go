@@ -10,14 +10,17 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/agent"
+	"github.com/isthmus-net/isthmus/common/agent/pool"
 	"github.com/isthmus-net/isthmus/common/api/cniframe"
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows"
+	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/hns/hnstest"
 )
@@ -27,6 +30,7 @@ const (
 	adds       = 30
 	createTime = 300 * time.Millisecond
 	attachTime = 200 * time.Millisecond
+	network    = "isthmus"
 )
 
 // slow lets an HNS take its time. It serves calls side by side.
@@ -40,8 +44,8 @@ func slow(op, _ string) error {
 	return nil
 }
 
-// measureAdds returns how long an agent takes for all ADDs at once.
-func measureAdds(parallel int) (took time.Duration, err error) {
+// measureAdds returns how long an agent takes for all ADDs at once. With a pool, it waits until that is full.
+func measureAdds(parallel int, size pool.Size) (took time.Duration, err error) {
 	dir, err := os.MkdirTemp("", "isthmus-bench-")
 	if err != nil {
 		return 0, err
@@ -49,7 +53,7 @@ func measureAdds(parallel int) (took time.Duration, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	fake := hnstest.NewFake(hns.Server2022)
 	c := agent.Defaults()
-	c.NodeName, c.RecordDir = self, filepath.Join(dir, "endpoints")
+	c.NodeName, c.RecordDir, c.EndpointPool = self, filepath.Join(dir, "endpoints"), size
 	c.Open = func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
 		return windows.New(ctx, windows.Config{Mode: windows.L2Bridge, PodCIDRs: []netip.Prefix{cidrOf(0)}, NodeAddresses: []netip.Addr{nodeAddress(0)},
 			NoOutboundNAT: true, Parallel: parallel}, fake, slog.New(slog.DiscardHandler))
@@ -65,7 +69,7 @@ func measureAdds(parallel int) (took time.Duration, err error) {
 		stop()
 		err = errors.Join(err, <-ended)
 	}()
-	pods := make([]*model.Pod, adds)
+	pods := make([]*model.Pod, adds+1) // the last one was there before: the pool learns its DNS settings
 	for i := range pods {
 		pods[i] = &model.Pod{PodID: model.PodID{Namespace: "shop", Name: fmt.Sprintf("web-%d", i)}, Node: self}
 	}
@@ -74,32 +78,94 @@ func measureAdds(parallel int) (took time.Duration, err error) {
 	for a.Status(ctx, &cniframe.StatusRequest{}) != nil {
 		time.Sleep(time.Millisecond)
 	}
+	add := func(p *model.Pod) error {
+		_, err := a.Add(ctx, &cniframe.AddRequest{Attachment: cniframe.Attachment{ContainerID: p.Name, IfName: "eth0"}, Netns: fake.AddNamespace(),
+			PodNamespace: p.Namespace, PodName: p.Name})
+		return err
+	}
+	if size != pool.Off {
+		if err := errors.Join(add(pods[adds]), full(ctx, fake, int(size))); err != nil {
+			return 0, err
+		}
+	}
 	fake.Before(slow)
+	watch := watchOpen(fake)
+	defer func() { err = errors.Join(err, watch()) }()
 	errs := make([]error, adds)
 	var running sync.WaitGroup
 	began := time.Now()
-	for i, p := range pods {
-		running.Go(func() {
-			_, errs[i] = a.Add(ctx, &cniframe.AddRequest{Attachment: cniframe.Attachment{ContainerID: p.Name, IfName: "eth0"}, Netns: fake.AddNamespace(),
-				PodNamespace: p.Namespace, PodName: p.Name})
-		})
+	for i, p := range pods[:adds] {
+		running.Go(func() { errs[i] = add(p) })
 	}
 	running.Wait()
 	return time.Since(began), errors.Join(errs...)
 }
 
-// addFigures compares ADDs one after another with ADDs side by side.
+// full waits until a pool has its size.
+func full(ctx context.Context, fake *hnstest.Fake, size int) error {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		list, err := fake.AllEndpoints(ctx)
+		if err != nil {
+			return err
+		}
+		unused := 0
+		for _, e := range list {
+			if e.HostComputeNamespace == "" && strings.Contains(e.Name, "prepared-endpoint") {
+				unused++
+			}
+		}
+		if unused == size {
+			time.Sleep(50 * time.Millisecond) // the last one is taken note of
+			return nil
+		}
+	}
+	return errors.New("the endpoint pool did not fill")
+}
+
+// addFigures compares ADDs one after another, side by side, and with endpoints from the pool.
 func addFigures() (all []figure, err error) {
 	for _, c := range []struct {
 		name     string
 		parallel int
+		pool     pool.Size
 		goal     float64
-	}{{"one at a time", 1, 0}, {"four at a time", 4, 4.5}} {
-		took, err := measureAdds(c.parallel)
+	}{{"one at a time", 1, pool.Off, 0}, {"four at a time", 4, pool.Off, 4.5}, {"four at a time, from the pool", 4, adds, 2}} {
+		took, err := measureAdds(c.parallel, c.pool)
 		if err != nil {
 			return nil, fmt.Errorf("%d ADDs, %s: %w", adds, c.name, err)
 		}
 		all = append(all, figure{fmt.Sprintf("%d ADDs at once, %s", adds, c.name), took.Seconds(), "s", c.goal})
 	}
 	return all, nil
+}
+
+// watchOpen looks at every attached endpoint again and again. The returned function ends that, and reports
+// an endpoint that was ever without ACLs that decide everything.
+func watchOpen(fake *hnstest.Fake) (end func() error) {
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for looks := 0; ; looks++ {
+			list, err := fake.AllEndpoints(context.Background())
+			for _, e := range list {
+				if acls, aclErr := e.ACLs(); e.HostComputeNamespace != "" && strings.HasSuffix(e.Name, "_"+network) && !acl.WellFormed(acls) {
+					err = errors.Join(err, aclErr, fmt.Errorf("endpoint %s was attached without policy", e.Name))
+				}
+			}
+			select {
+			case <-stop:
+				if looks == 0 && err == nil {
+					err = errors.New("nobody looked at the endpoints")
+				}
+				ended <- err
+				return
+			default:
+			}
+			if err != nil {
+				ended <- err
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	return func() error { close(stop); return <-ended }
 }
