@@ -67,6 +67,10 @@ gen: ## Regenerate the BPF objects and the gRPC code (needs clang-19 and protoc)
 	cd common/api && protoc --plugin=protoc-gen-go="$$($(go) tool -n protoc-gen-go)" \
 		--plugin=protoc-gen-go-grpc="$$($(go) tool -n protoc-gen-go-grpc)" \
 		--go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative isthmus/v1/inspect.proto
+	cd common/api/hubble && protoc --plugin=protoc-gen-go="$$($(go) tool -n protoc-gen-go)" \
+		--plugin=protoc-gen-go-grpc="$$($(go) tool -n protoc-gen-go-grpc)" \
+		--go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
+		flow/flow.proto relay/relay.proto observer/observer.proto peer/peer.proto
 
 .PHONY: build
 build: ## Build the commands for Linux and Windows into bin/

@@ -20,6 +20,7 @@ var layers = []struct {
 }{
 	{"commands", []string{"cmd/isthmus-agent", "cmd/isthmus-cni", "cmd/isthmus-controller", "cmd/isthmusctl"}},
 	{"plugin", []string{"cni"}},
+	{"streams", []string{"common/hubble"}},
 	{"node", []string{"common/agent", "linux", "windows"}},
 	{"analysis", []string{"common/analysis"}},
 	{"cluster", []string{"common/kube"}},

@@ -156,6 +156,10 @@ func TestUsage(t *testing.T) {
 		"flow burst":      {[]string{"--flow-event-burst", "0"}, "--flow-event-burst 0: give 1 or more"},
 		"flow log":        {[]string{"--flow-events=off", "--log-denied-flows"}, "has no effect with --flow-events=off"},
 		"map size":        {[]string{"--map-entries", "rows=1"}, "--map-entries: size of map rows: 1 entries: give a number from 3 to"},
+		"hubble address":  {[]string{"--hubble-listen", "4244"}, `--hubble-listen "4244": give ADDRESS:PORT, as 0.0.0.0:4244`},
+		"hubble TLS":      {[]string{"--hubble-listen", "0.0.0.0:4244"}, "--hubble-listen: flows are served over mutual TLS only: give --hubble-cert"},
+		"hubble files":    {[]string{"--hubble-ca", "/ca"}, "have no effect without --hubble-listen"},
+		"hubble history":  {[]string{"--hubble-history", "1"}, "--hubble-history 1: give 64 to 65536"},
 		"other system":    {[]string{other}, "has no meaning on " + runtime.GOOS},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -205,6 +209,7 @@ func TestRuntimeErrors(t *testing.T) {
 		"state dir":        {[]string{"--state-dir", open}, "can be written by other users"},
 		"socket":           {[]string{"--socket", filepath.Join(open, "a.sock")}, "chmod 0700"},
 		"http":             {[]string{"--http-address", "127.0.0.1:99999"}, "listen on --http-address"},
+		"hubble files":     {[]string{"--hubble-listen=127.0.0.1:4244", "--hubble-cert=/nonexistent", "--hubble-key=/k", "--hubble-ca=/c"}, "--hubble-listen: read certificate files: stat /nonexistent"},
 		"kubeconfig":       {[]string{"--kubeconfig", filepath.Join(dir, "none"), "--manifests", ""}, "none"},
 		"not in a cluster": {[]string{"--manifests", ""}, "kubeconfig"},
 	} {

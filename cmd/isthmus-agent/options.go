@@ -58,6 +58,7 @@ type options struct {
 	xdp        string         // Linux
 	neverDeny  []string       // Linux
 	flows      flowOptions    // Linux
+	hubble     hubbleOptions
 
 	hnsNetwork   string   // Windows
 	hnsMode      string   // Windows
@@ -117,10 +118,11 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.podCIDRs, "pod-cidr", nil, "pod range of this node, instead of those of its Node object (repeatable)")
 	f.DurationVar(&o.quarantine, "quarantine", defaults.Quarantine, "minimum time before the address of a deleted pod is reused")
 	f.DurationVar(&o.audit, "audit-interval", defaults.AuditEvery, "interval of comparing installed with intended state and repairing differences; 0 disables it")
-	f.StringSliceVar(&o.reservedPorts, "reserved-host-ports", reservedPorts, "ports of the node, of any protocol, that pods cannot use as hostPort; --vxlan-port is always included")
+	f.StringSliceVar(&o.reservedPorts, "reserved-host-ports", reservedPorts, "ports of the node, of any protocol, that pods cannot use as hostPort; those of --vxlan-port and --hubble-listen are always included")
 	o.registerNode(f)
 	o.registerCNI(f)
 	o.flows.register(f)
+	o.hubble.register(f)
 	f.StringVar(&o.fabricMode, "fabric", string(o.fabric.Mode), "connectivity to pods of other nodes: auto (routes on the segment, beyond it VXLAN on Linux), routes (routers of the network know the rest), vxlan (Linux, and --hns-mode=overlay), or none")
 	f.StringVar(&o.forwarding, "forwarding", "direct", "Linux: forwarding of packets between pods of different nodes: direct (eBPF fast path that bypasses the host stack and netfilter where possible), or stack")
 	f.StringVar(&o.fromNode, "host-ports-from-node", "all", "Linux: the node's own connections to host ports that are forwarded to pods: all, loopback (those to 127.0.0.0/8), or none")
@@ -227,6 +229,9 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 		wrong("--host-ports-from-node %q: give all, loopback or none", o.fromNode)
 	}
 	o.reserved = []agent.PortRange{{First: o.fabric.Port, Last: o.fabric.Port}}
+	if p := o.hubble.port(); p != 0 {
+		o.reserved = append(o.reserved, agent.PortRange{First: p, Last: p})
+	}
 	for _, text := range o.reservedPorts {
 		r, err := agent.ParsePortRange(text)
 		if err != nil {
@@ -242,9 +247,7 @@ func (o *options) check(f *pflag.FlagSet, goos string) error {
 	if err := checkMapEntries(o.mapEntries); err != nil {
 		wrong("--map-entries: %w", err)
 	}
-	if err := o.flows.check(); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, o.flows.check(), o.hubble.check())
 	if o.quarantine < 0 {
 		wrong("--quarantine %s: give 0 or more", o.quarantine)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 
 	"github.com/isthmus-net/isthmus/cni/install"
@@ -65,19 +66,16 @@ func (e env) serve(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
+	inspection, err := o.inspection(node, log)
+	if err != nil {
+		return errors.Join(err, sockets.Close())
+	}
 	services := []service{ // in the order in which they are stopped
 		{"requests", func(ctx context.Context) error { return server.New(node, log).Serve(ctx, sockets) }},
 		{"loop", node.Run},
 		{"cluster", func(ctx context.Context) error { return source.Run(ctx, node.Publish) }},
 	}
-	services = append(services, writers.services()...)
-	if o.httpAddress != "" {
-		listener, err := net.Listen("tcp", o.httpAddress)
-		if err != nil {
-			return errors.Join(fmt.Errorf("listen on --http-address: %w", err), sockets.Close())
-		}
-		services = append(services, service{"http", func(ctx context.Context) error { return httpd.Serve(ctx, listener, node.Handler(), httpd.Defaults()) }})
-	}
+	services = append(append(services, writers.services()...), inspection...)
 	if keeper != nil {
 		services = append(services, service{"cni files", func(ctx context.Context) error { return keeper.Run(ctx, node.Ready) }})
 	}
@@ -85,6 +83,22 @@ func (e env) serve(ctx context.Context, o *options) error {
 	err = runAll(ctx, services)
 	log.Info("agent has stopped; policy stays in force", "error", err)
 	return err
+}
+
+// inspection opens what other programs read: metrics and flows.
+func (o *options) inspection(node *agent.Agent, log *slog.Logger) (services []service, err error) {
+	var listener net.Listener
+	if o.httpAddress != "" {
+		if listener, err = net.Listen("tcp", o.httpAddress); err != nil {
+			return nil, fmt.Errorf("listen on --http-address: %w", err)
+		}
+		services = append(services, service{"http", func(ctx context.Context) error { return httpd.Serve(ctx, listener, node.Handler(), httpd.Defaults()) }})
+	}
+	flows, err := o.hubbleService(node, log)
+	if err != nil && listener != nil {
+		err = errors.Join(err, listener.Close())
+	}
+	return append(services, flows), err
 }
 
 // service runs until its context is done; it returns earlier only if it cannot continue.

@@ -62,6 +62,9 @@ func (a *Agent) Publish(s *model.Snapshot) {
 	}
 }
 
+// Snapshot returns the newest snapshot, or nil before the first one.
+func (a *Agent) Snapshot() *model.Snapshot { return a.latest.Load() }
+
 // Run runs the loop until the context is done. It then finishes the current step, answers all waiting
 // requests and closes the Backend; the data path stays in force. Call it once. It returns an error if it
 // cannot read the records or open the data path.

@@ -55,6 +55,19 @@ func (a *Agent) Node(ctx context.Context) NodeStatus {
 	return n
 }
 
+// Undelivered returns the number of flow events that the data path did not deliver since it was loaded. The error
+// says why it is not known.
+func (a *Agent) Undelivered(ctx context.Context) (dataplane.EventCounts, error) {
+	v := a.view.Load()
+	if v.backend == nil {
+		return dataplane.EventCounts{}, errNoDataPath
+	}
+	ctx, cancel := context.WithTimeout(ctx, countersTimeout)
+	defer cancel()
+	counters, err := v.backend.Counters(ctx)
+	return counters.Events, err
+}
+
 // EndpointStatus describes an attachment.
 type EndpointStatus struct {
 	ID model.EndpointID

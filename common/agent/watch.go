@@ -61,7 +61,7 @@ func (l *loop) unwatch() {
 func (a *Agent) Flows() (*observe.Store, error) {
 	v := a.view.Load()
 	if v.backend == nil {
-		return nil, errors.New("the data path is not open yet")
+		return nil, errNoDataPath
 	}
 	if _, ok := v.backend.(dataplane.Watcher); !ok {
 		what := "the data path"
@@ -75,6 +75,9 @@ func (a *Agent) Flows() (*observe.Store, error) {
 	}
 	return a.flows, nil
 }
+
+// errNoDataPath is the error of reading a data path before it is open.
+var errNoDataPath = errors.New("the data path is not open yet")
 
 // noFlows is the error of a data path that does not report single flows.
 type noFlows string

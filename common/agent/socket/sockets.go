@@ -19,6 +19,10 @@ type Sockets struct {
 // socket, which users configure.
 func Inspection(address string) string { return address + ".inspect" }
 
+// Hubble returns the address of the socket on which an agent serves Hubble's interface. The argument is the
+// address of its CNI socket.
+func Hubble(address string) string { return address + ".hubble" }
+
 // Open opens both sockets of an agent, or neither. The errors are those of Listen.
 func Open(address string) (*Sockets, error) {
 	requests, err := Listen(address)

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/isthmus-net/isthmus/common/agent/socket"
+	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
+	"github.com/isthmus-net/isthmus/common/api/hubble/peer"
+	"github.com/isthmus-net/isthmus/common/hubble"
+	"github.com/isthmus-net/isthmus/common/hubble/hubbletest"
+)
+
+// TestHubble reads flows of an agent on its socket and, with a certificate, on its port. The data path of this test
+// reports none, and the stream says so.
+func TestHubble(t *testing.T) {
+	m := newMachine(t, 1)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	listener.Close()
+	authority := hubbletest.NewAuthority(t)
+	files := authority.Write(t.TempDir(), hubble.ServerName, x509.ExtKeyUsageServerAuth)
+	m.extraArgs = []string{"--hubble-listen", address, "--hubble-cert", files.Cert, "--hubble-key", files.Key, "--hubble-ca", files.CA, "--hubble-history=64"}
+	m.start(0)
+	if _, err := m.add(0); err != nil {
+		t.Fatalf("%v\n%s", err, m.log.String())
+	}
+	relay, err := hubble.NewIdentity(authority.Write(t.TempDir(), hubble.RelayName, x509.ExtKeyUsageClientAuth), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := func(target string, c credentials.TransportCredentials) *grpc.ClientConn {
+		conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	path := socket.Hubble(m.socket())
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v, %v", info, err)
+	}
+	for name, conn := range map[string]*grpc.ClientConn{"socket": dial("unix://"+path, insecure.NewCredentials()), "port": dial(address, relay.Client(hubble.ServerName))} {
+		ctx := context.Background()
+		client := observer.NewObserverClient(conn)
+		if s, err := client.ServerStatus(ctx, &observer.ServerStatusRequest{}); err != nil || s.GetMaxFlows() != 64 {
+			t.Errorf("%s: %v, %v", name, s, err)
+		}
+		stream, err := client.GetFlows(ctx, &observer.GetFlowsRequest{Number: 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const why = "does not report single flows"
+		if got, err := stream.Recv(); err != nil || !strings.Contains(got.GetNodeStatus().GetMessage(), why) {
+			t.Errorf("%s: %v, %v, want %q", name, got, err, why)
+		}
+		peers, err := peer.NewPeerClient(conn).Notify(ctx, &peer.NotifyRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := peers.Recv(); err != nil || got.GetName() != "node1" {
+			t.Errorf("%s: peer %v, %v", name, got, err)
+		}
+	}
+	if err := m.stop(); err != nil {
+		t.Errorf("agent ended with %v\n%s", err, m.log.String())
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("the socket is left")
+	}
+}

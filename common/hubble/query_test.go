@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hubble
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/isthmus-net/isthmus/common/api/hubble/flow"
+	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
+)
+
+func mask(paths ...string) *fieldmaskpb.FieldMask { return &fieldmaskpb.FieldMask{Paths: paths} }
+
+func at(second int64) time.Time { return time.Unix(second, 0) }
+
+// numbered returns events 1 to n, one each second. Even ones are dropped flows; each fifth is a report of lost ones.
+func numbered(n int) (list []Event) {
+	for i := 1; i <= n; i++ {
+		e := Event{Time: at(int64(i))}
+		if i%5 == 0 {
+			e.Lost = &flow.LostEvent{NumEventsLost: uint64(i)}
+		} else {
+			e.Flow = &flow.Flow{Uuid: fmt.Sprint(i), Verdict: flow.Verdict(1 + (i+1)%2)}
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+func TestPast(t *testing.T) {
+	dropped := []*flow.FlowFilter{{Verdict: []flow.Verdict{flow.Verdict_DROPPED}}}
+	ts := func(s int64) *timestamppb.Timestamp { return timestamppb.New(at(s)) }
+	for _, c := range []struct {
+		request *observer.GetFlowsRequest
+		want    string
+	}{
+		{&observer.GetFlowsRequest{}, "1 2 3 4 L5 6 7 8 9 L10 11 12"},
+		{&observer.GetFlowsRequest{Number: 3}, "9 L10 11 12"},
+		{&observer.GetFlowsRequest{Number: 1e18}, "1 2 3 4 L5 6 7 8 9 L10 11 12"},
+		{&observer.GetFlowsRequest{Number: 2, Whitelist: dropped}, "8 L10 12"},
+		{&observer.GetFlowsRequest{Number: 2, Blacklist: dropped}, "9 L10 11"},
+		{&observer.GetFlowsRequest{Number: 2, First: true}, "1 2"},
+		{&observer.GetFlowsRequest{Number: 5, First: true}, "1 2 3 4 L5 6"},
+		{&observer.GetFlowsRequest{First: true}, "1 2 3 4 L5 6 7 8 9 L10 11 12"},
+		{&observer.GetFlowsRequest{Since: ts(11)}, "L5 L10 11 12"},
+		{&observer.GetFlowsRequest{Since: ts(7), Number: 2}, "L5 7 8"},
+		{&observer.GetFlowsRequest{Since: ts(7), Number: 2, First: true}, "L5 7 8"},
+		{&observer.GetFlowsRequest{Until: ts(3)}, "1 2 3 L5 L10"},
+		{&observer.GetFlowsRequest{Until: ts(8), Number: 2}, "7 8 L10"},
+		{&observer.GetFlowsRequest{Follow: true}, ""},
+		{&observer.GetFlowsRequest{Follow: true, Number: 2}, "11 12"},
+		{&observer.GetFlowsRequest{Follow: true, Since: ts(11), Number: 1}, "L5 L10 11 12"},
+	} {
+		q, err := NewQuery(c.request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, e := range q.past(numbered(12)) {
+			if e.Lost != nil {
+				got = append(got, fmt.Sprint("L", e.Lost.GetNumEventsLost()))
+			} else {
+				got = append(got, e.Flow.GetUuid())
+			}
+		}
+		if s := strings.Join(got, " "); s != c.want {
+			t.Errorf("%v: got %s, want %s", c.request, s, c.want)
+		}
+	}
+	for want, r := range map[string]*observer.GetFlowsRequest{
+		"first and follow: give one of them": {First: true, Follow: true},
+		"since: ":                            {Since: &timestamppb.Timestamp{Nanos: -1}},
+		"until: ":                            {Until: &timestamppb.Timestamp{Seconds: 1 << 60}},
+		"whitelist entry 0: ":                {Whitelist: []*flow.FlowFilter{{SourceIp: []string{"x"}}}},
+		"field_mask has":                     {FieldMask: mask(make([]string, 1000)...)},
+	} {
+		if _, err := NewQuery(r); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v: got %v, want %s", r, err, want)
+		}
+	}
+}
+
+// FuzzQuery feeds requests of clients.
+func FuzzQuery(f *testing.F) {
+	for _, r := range []*observer.GetFlowsRequest{{Number: 3, First: true}, {Follow: true, Since: timestamppb.New(at(3))}, {FieldMask: mask("source.pod_name", "l4")}} {
+		bytes, err := proto.Marshal(r)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(bytes)
+	}
+	f.Fuzz(func(t *testing.T, bytes []byte) {
+		r := &observer.GetFlowsRequest{}
+		if proto.Unmarshal(bytes, r) != nil {
+			return
+		}
+		q, err := NewQuery(r)
+		if err != nil {
+			return
+		}
+		flows := uint64(0)
+		for _, e := range q.past(numbered(12)) {
+			if e.Flow != nil {
+				q.Mask.Apply(e.Flow)
+				flows++
+			}
+		}
+		if r.GetNumber() > 0 && !r.GetFollow() && flows > r.GetNumber() {
+			t.Errorf("%v selects %d flows", r, flows)
+		}
+	})
+}
+
+// TestRing reads with many readers of different speed while a writer goes on. Each event is read once or counted
+// as lost, in order.
+func TestRing(t *testing.T) {
+	const total = 20000
+	r := NewRing(64)
+	var readers sync.WaitGroup
+	for i := range 16 {
+		readers.Go(func() {
+			var next, read, missed uint64
+			for read+missed < total {
+				list, following, lost, more := r.Read(next, 1+i)
+				missed += lost
+				for _, e := range list {
+					if e.Time != at(int64(next+lost+1)) {
+						t.Errorf("reader %d got event %s as number %d", i, e.Time, next+lost)
+					}
+					next++
+					read++
+				}
+				next = following
+				if read+missed < total {
+					<-more
+				}
+				if i > 12 {
+					time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond)
+				}
+			}
+			if next != total || i > 12 && missed == 0 {
+				t.Errorf("reader %d is at %d, has read %d and missed %d", i, next, read, missed)
+			}
+		})
+	}
+	for i := 1; i <= total; i++ {
+		r.Add(Event{Time: at(int64(i)), Flow: &flow.Flow{}})
+	}
+	readers.Wait()
+}
+
+func TestStats(t *testing.T) {
+	r := NewRing(8)
+	if s := r.Stats(at(0)); s.Kept != 0 || s.Rate != 0 || s.Size != 8 {
+		t.Errorf("an empty ring has %+v", s)
+	}
+	add := func(second int64, namespace string) {
+		r.Add(Event{Time: at(second), Flow: &flow.Flow{Source: &flow.Endpoint{Namespace: namespace}}})
+	}
+	add(10, "old")
+	add(100, "a")
+	r.Add(Event{Time: at(101), Lost: &flow.LostEvent{}})
+	add(110, "b")
+	if s := r.Stats(at(120)); s.Kept != 3 || s.Seen != 3 || s.Rate != 2.0/60 || len(s.Namespaces) != 3 {
+		t.Errorf("got %+v", s)
+	}
+	for range 20 {
+		add(118, "c")
+	}
+	if s := r.Stats(at(120)); s.Kept != 8 || s.Seen != 23 || s.Rate != 4 || len(s.Namespaces) != 1 {
+		t.Errorf("a full ring has %+v", s)
+	}
+}
