@@ -200,6 +200,10 @@ corpora: ## Compare with public test data, real clusters' manifests and verdicts
 oracle: ## Compare with policy engines of others over random clusters, and over CORPORA=dir (two minutes)
 	@$(run) oracle
 
+.PHONY: test-hubble
+test-hubble: ## Read flows of agents with the command of Hubble, and compare them with the reference evaluator (needs root; builds the command)
+	@$(run) hubble
+
 # Which mutants make mutants plants: ids and areas, separated by commas; all
 # without it. MUTANTS are more flags, see build/mutants -h.
 ONLY ?=

@@ -42,7 +42,7 @@ var (
 
 // concurrent lists what has goroutines of its own, in so far as it needs no root. The
 // other packages are pure functions, or wait for the kernel.
-var concurrent = []string{"./common/agent/...", "./common/api/cniframe", "./common/endpoint", "./common/httpd", "./common/kube/...",
+var concurrent = []string{"./common/agent/...", "./common/api/cniframe", "./common/endpoint", "./common/httpd", "./common/hubble", "./common/kube/...",
 	"./common/observe", "./cmd/isthmus-controller", "./cni/...", "./windows/hns/...", "./test/hnsemu/fault", "./test/hnsemu/service"}
 
 // suites returns the table. Environment variables that make documents set details of
@@ -108,6 +108,9 @@ func suites() []suite {
 			{dir: "test/oracle/analyzer", vet: true, packages: []string{"./..."}},
 			{dir: "test/oracle", packages: []string{"."}, flags: []string{"-count=1", "-timeout=60m", "-v", "-worlds=" + cmp.Or(os.Getenv("WORLDS"), "2000")},
 				env: []string{"CORPORA=" + corpora}},
+		}},
+		{name: "hubble", steps: []step{
+			{packages: []string{"./test/cluster"}, flags: []string{"-count=1", "-timeout=20m", "-v", "-run=^TestHubble$"}, env: []string{"ISTHMUS_HUBBLE=1"}},
 		}},
 		{name: "helm", steps: []step{
 			{dir: "test/helm", vet: true, packages: []string{"."}},
