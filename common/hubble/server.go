@@ -7,18 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/health"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
 	"github.com/isthmus-net/isthmus/common/api/hubble/peer"
@@ -27,16 +21,6 @@ import (
 )
 
 const (
-	// ServiceName is the service that clients check by the health protocol.
-	ServiceName = "hubble.server.Observer"
-	// versionHeader carries apiVersion: the oldest version of Hubble with all that this server uses. A client
-	// warns if its own version is lower.
-	versionHeader, apiVersion = "hubble-server-version", "1.16.0"
-	// maxStreams bounds the streams of all clients. maxRequest is the size of a request in bytes.
-	maxStreams, maxRequest = 64, 1 << 20
-	handshakeTimeout       = 10 * time.Second
-	// idleProbe is how long a client may be silent before the server checks that it still exists.
-	idleProbe = 30 * time.Second
 	// DefaultHistory is the number of flows that an agent keeps: about 4 MB. MinHistory and MaxHistory bound
 	// it.
 	DefaultHistory, MinHistory, MaxHistory = 4096, 64, 65536
@@ -106,70 +90,20 @@ func New(cfg Config, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// Listener is an address on which a Server serves, and who may connect: nil credentials trust every client that
-// the listener accepts.
-type Listener struct {
-	net.Listener
-	Credentials credentials.TransportCredentials
-}
-
 // Serve copies flows and serves clients until the context is done or a listener fails. It closes the
 // listeners. Call it once.
 func (s *Server) Serve(ctx context.Context, listeners ...Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var running sync.WaitGroup
-	running.Go(func() { s.feed(ctx) })
-	ended := make(chan error, len(listeners))
-	var servers []*grpc.Server
-	for _, l := range listeners {
-		g := s.grpcServer(l.Credentials)
-		servers = append(servers, g)
-		running.Go(func() {
-			if err := g.Serve(l.Listener); err != nil {
-				ended <- fmt.Errorf("serve Hubble's interface on %s: %w", l.Addr(), err)
-			}
-		})
-	}
-	var failed error
-	select {
-	case <-ctx.Done():
-	case failed = <-ended:
-		cancel()
-	}
-	close(s.stopping)
-	for _, g := range servers {
-		g.Stop()
-	}
-	running.Wait()
-	return failed
-}
-
-func (s *Server) grpcServer(c credentials.TransportCredentials) *grpc.Server {
-	options := []grpc.ServerOption{grpc.ConnectionTimeout(handshakeTimeout), grpc.MaxRecvMsgSize(maxRequest),
-		grpc.MaxConcurrentStreams(maxStreams), grpc.KeepaliveParams(keepalive.ServerParameters{Time: idleProbe, Timeout: handshakeTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: handshakeTimeout, PermitWithoutStream: true}),
-		grpc.UnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
-			if err := grpc.SetHeader(ctx, metadata.Pairs(versionHeader, apiVersion)); err != nil {
-				return nil, err
-			}
-			return h(ctx, request)
-		}),
-		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
-			if err := stream.SetHeader(metadata.Pairs(versionHeader, apiVersion)); err != nil {
-				return err
-			}
-			return h(srv, stream)
-		})}
-	if c != nil {
-		options = append(options, grpc.Creds(c))
-	}
-	g, h := grpc.NewServer(options...), health.NewServer()
-	h.SetServingStatus(ServiceName, healthpb.HealthCheckResponse_SERVING)
-	healthpb.RegisterHealthServer(g, h)
-	observer.RegisterObserverServer(g, s)
-	peer.RegisterPeerServer(g, s)
-	return g
+	var feeding sync.WaitGroup
+	feeding.Go(func() { s.feed(ctx) })
+	err := ServeGRPC(ctx, listeners, func() { close(s.stopping) }, func(g *grpc.Server) {
+		observer.RegisterObserverServer(g, s)
+		peer.RegisterPeerServer(g, s)
+	})
+	cancel()
+	feeding.Wait()
+	return err
 }
 
 // ServerStatus implements observer.ObserverServer.
