@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"isthmusctl":
 type rows struct{ begun, passed atomic.Int64 }
 
 // wantRows is the least number of commands in the scripts.
-const wantRows = 95
+const wantRows = 120
 
 // TestScripts runs what users type. Each script in testdata/script has commands, their output and their exit
 // status.
@@ -88,6 +88,8 @@ func stub(ts *testscript.TestScript, _ bool, args []string) {
 		switch {
 		case r.URL.Path == "/readyz":
 			fmt.Fprint(w, "ok")
+		case r.Header.Get("Impersonate-User") == "nobody":
+			reply(w, http.StatusForbidden, failure(http.StatusForbidden, "Forbidden", r.URL.Path+" is forbidden to nobody"))
 		case forbidden[r.URL.Path]:
 			reply(w, http.StatusForbidden, failure(http.StatusForbidden, "Forbidden", r.URL.Path+" is forbidden"))
 		case r.URL.Path == "/apis/isthmus.dev" || r.URL.Path == "/apis/isthmus.dev/v1alpha1":

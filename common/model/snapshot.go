@@ -84,8 +84,8 @@ type Objects struct {
 
 // Place is a position in a file. Line counts from 1; 0 means the whole file.
 type Place struct {
-	File string
-	Line int
+	File string `json:"file"`
+	Line int    `json:"line,omitempty"`
 }
 
 // String returns "file:line", or "" for no place.

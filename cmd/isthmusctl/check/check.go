@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"runtime"
 	"strings"
 	"sync"
@@ -34,7 +33,8 @@ acl       the HNS ACLs for every version of HNS, under every possible meaning
             of what HNS leaves undocumented
 
 The command prints each query with an unexpected verdict, the verdict of each
-engine, and the rule that decided. The last line has the totals.
+engine, and the rule that decided. The last line has the totals. -o junit writes an XML report, and -o github
+annotates the lines of the queries; the totals then go to stderr.
 
 Exit status: 0 if every query passes, 1 if one fails or an engine was not run,
 2 if the command line or a file is invalid, or there are no queries.`
@@ -44,7 +44,10 @@ type checkOptions struct {
 	engines string
 	jobs    int
 	stored  bool
+	output  string
 }
+
+var testForms = []string{"text", "junit", "github"}
 
 func (e env) testCommand() *cobra.Command {
 	o := &checkOptions{}
@@ -54,6 +57,9 @@ func (e env) testCommand() *cobra.Command {
 		Long:  testHelp,
 		RunE: cli.Answering(func(c *cobra.Command, files []string) error {
 			engines, err := parseEngines(o.engines)
+			if err := cli.CheckOutput(o.output, testForms...); err != nil {
+				return err
+			}
 			switch {
 			case err != nil:
 				return cli.Usagef("--engine %q: %w", o.engines, err)
@@ -69,6 +75,7 @@ func (e env) testCommand() *cobra.Command {
 	f.StringVar(&o.engines, "engine", "evaluate,tables,maps,acl", "comma-separated engines, or all")
 	f.IntVar(&o.jobs, "jobs", min(runtime.GOMAXPROCS(0), maxJobs), "cases to run at the same time")
 	cluster.RegisterStored(f, &o.stored)
+	cli.RegisterOutput(c, &o.output, testForms...)
 	return c
 }
 
@@ -85,7 +92,7 @@ type totals struct {
 
 // check runs the tests of the files.
 func (e env) check(ctx context.Context, files, engines []string, o *checkOptions) error {
-	program, missing := e.prepareProgram(&engines)
+	program, missing := e.prepareProgram(&engines, o.output)
 	if program != nil {
 		defer program.Close()
 	}
@@ -101,7 +108,7 @@ func (e env) check(ctx context.Context, files, engines []string, o *checkOptions
 	}()
 	var workers sync.WaitGroup
 	for range o.jobs {
-		j := &judge{engines: engines, program: program, reading: manifests.Reading{Limits: manifests.DefaultLimits(), Stored: o.stored}}
+		j := &judge{engines: engines, program: program, reading: manifests.Reading{Limits: manifests.DefaultLimits(), Stored: o.stored}, keep: o.output != "text"}
 		program = nil // each worker has its own; the first takes this one
 		workers.Go(func() {
 			defer j.close()
@@ -114,11 +121,15 @@ func (e env) check(ctx context.Context, files, engines []string, o *checkOptions
 		workers.Wait()
 		close(judged)
 	}()
-	sum, err := e.report(judged)
+	p := newPrinter(o.output, e.Stdout, e.Stderr)
+	sum, err := e.report(judged, p)
 	if sum.impossible > 0 {
 		fmt.Fprintf(e.Stderr, "isthmusctl: %d queries describe packets that cannot exist: engines that need packets skipped them\n", sum.impossible)
 	}
-	fmt.Fprintf(e.Stdout, "test: cases=%d queries=%d engines=%d pass=%d fail=%d\n", sum.cases, sum.queries, len(engines), sum.pass, sum.fail)
+	if endErr := p.end(); err == nil {
+		err = endErr
+	}
+	fmt.Fprintf(p.totals, "test: cases=%d queries=%d engines=%d pass=%d fail=%d\n", sum.cases, sum.queries, len(engines), sum.pass, sum.fail)
 	switch {
 	case err != nil:
 		return err
@@ -136,7 +147,7 @@ func (e env) check(ctx context.Context, files, engines []string, o *checkOptions
 
 // prepareProgram removes the engine program from the list if it cannot run here, prints the
 // reason, and reports that it is missing.
-func (e env) prepareProgram(engines *[]string) (program *engine.PerNode, missing bool) {
+func (e env) prepareProgram(engines *[]string, form string) (program *engine.PerNode, missing bool) {
 	var rest []string
 	for _, name := range *engines {
 		if name != "program" {
@@ -145,7 +156,11 @@ func (e env) prepareProgram(engines *[]string) (program *engine.PerNode, missing
 		}
 		program = newProgram()
 		if err := program.Ready(); err != nil {
-			fmt.Fprintf(e.Stdout, "program: not run: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+			to := e.Stdout
+			if form != "text" {
+				to = e.Stderr
+			}
+			fmt.Fprintf(to, "program: not run: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 			program, missing = nil, true
 			continue
 		}
@@ -156,7 +171,7 @@ func (e env) prepareProgram(engines *[]string) (program *engine.PerNode, missing
 }
 
 // report prints the outcomes in the order of the files and adds up the totals.
-func (e env) report(judged <-chan *outcome) (totals, error) {
+func (e env) report(judged <-chan *outcome, p *printer) (totals, error) {
 	var sum totals
 	var failed error
 	waiting := make(map[int]*outcome)
@@ -174,7 +189,7 @@ func (e env) report(judged <-chan *outcome) (totals, error) {
 			}
 			waiting[o.number] = o
 			for waiting[next] != nil {
-				if err := sum.add(waiting[next], e.Stdout, e.Stderr); err != nil && failed == nil {
+				if err := sum.add(waiting[next], p); err != nil && failed == nil {
 					failed = err
 				}
 				delete(waiting, next)
@@ -185,7 +200,7 @@ func (e env) report(judged <-chan *outcome) (totals, error) {
 }
 
 // add counts an outcome and prints its warnings and failures.
-func (t *totals) add(o *outcome, stdout, stderr io.Writer) error {
+func (t *totals) add(o *outcome, p *printer) error {
 	t.queries += o.queries
 	t.fail += o.failed
 	t.pass += o.queries - o.failed
@@ -194,12 +209,11 @@ func (t *totals) add(o *outcome, stdout, stderr io.Writer) error {
 		t.cases++
 	}
 	for _, w := range o.warnings {
-		fmt.Fprintf(stderr, "isthmusctl: %s\n", w)
+		fmt.Fprintf(p.stderr, "isthmusctl: %s\n", w)
 	}
 	if o.bad != nil {
 		t.bad++
-		fmt.Fprintf(stderr, "isthmusctl: %s\n", strings.ReplaceAll(o.bad.Error(), "\n", "; "))
+		fmt.Fprintf(p.stderr, "isthmusctl: %s\n", strings.ReplaceAll(o.bad.Error(), "\n", "; "))
 	}
-	_, err := io.WriteString(stdout, o.text.String())
-	return err
+	return p.print(o)
 }

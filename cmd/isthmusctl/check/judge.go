@@ -25,6 +25,8 @@ type outcome struct {
 	// impossible is the number of queries about packets that cannot exist.
 	impossible int
 	text       strings.Builder // describes the failures
+	at, title  string
+	results    []result // of the queries, if they are wanted
 	warnings   []string
 	bad        error // the error of the file
 }
@@ -35,6 +37,21 @@ type judge struct {
 	// program is kept from case to case, because loading it is slow.
 	program *engine.PerNode
 	reading manifests.Reading
+	// keep says that the results of single queries are wanted.
+	keep bool
+}
+
+// result is one query, or the validation of one object.
+type result struct {
+	at, name string
+	failure  string // "" if it passed
+}
+
+// note records the result of a query.
+func (j *judge) note(o *outcome, at, name, failure string) {
+	if j.keep {
+		o.results = append(o.results, result{at, name, failure})
+	}
 }
 
 func (j *judge) close() {
@@ -65,13 +82,14 @@ func (j *judge) fresh() ([]engine.Engine, error) {
 }
 
 func (j *judge) judge(c *testCase) *outcome {
-	o := &outcome{number: c.number, warnings: c.warnings, bad: c.bad}
+	o := &outcome{number: c.number, at: c.at, title: c.title, warnings: c.warnings, bad: c.bad}
 	if c.bad != nil {
 		return o
 	}
 	o.counts = true
 	if c.validation != nil {
 		c.validation.judge(c, o)
+		j.note(o, c.at, c.title, o.text.String())
 		return o
 	}
 	objects, warnings, errs := j.reading.ParseFiles(c.files)
@@ -87,6 +105,9 @@ func (j *judge) judge(c *testCase) *outcome {
 			return o
 		}
 		fmt.Fprintf(&o.text, "FAIL %s %s: all %d queries: the objects are not accepted: %s\n", c.at, c.title, len(c.queries), about(errs[0]))
+		for _, q := range c.queries {
+			j.note(o, where(q.at, c.at), q.String(), o.text.String())
+		}
 		return o
 	}
 	if c.complete {
@@ -162,10 +183,13 @@ func (j *judge) ask(c *testCase, s *model.Snapshot, o *outcome) error {
 		if asked[i].asked == 0 {
 			asked[i].says = append(asked[i].says, "no such packet can exist, and every selected engine needs one")
 		}
+		var text strings.Builder
 		if len(asked[i].says) > 0 {
 			o.failed++
-			asked[i].explain(c, &o.text, cluster, reference)
+			asked[i].explain(c, &text, cluster, reference)
+			o.text.WriteString(text.String())
 		}
+		j.note(o, where(asked[i].at, c.at), asked[i].testQuery.String(), text.String())
 	}
 	for _, node := range slices.Sorted(maps.Keys(cluster.Unsupported)) {
 		for _, u := range cluster.Unsupported[node] {

@@ -41,18 +41,22 @@ a manifest is invalid, or the directory is empty.`
 
 func (e env) verifyCommand() *cobra.Command {
 	s := &cluster.Source{}
+	var output string
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "Prove that both data paths enforce the policies exactly",
 		Long:  verifyHelp,
 		Args:  cli.NoArgs,
 		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
+			if err := cli.CheckOutput(output, verifyForms...); err != nil {
+				return err
+			}
 			if err := s.Check(); err != nil {
 				return err
 			}
 			snapshot, err := e.loadForVerify(c.Context(), s)
 			if err == nil {
-				err = e.verify(c.Context(), snapshot)
+				err = e.verify(c.Context(), snapshot, s.Places, output)
 			}
 			if errors.Is(err, cli.ErrNo) {
 				return err // skipped documents do not change a difference
@@ -61,6 +65,8 @@ func (e env) verifyCommand() *cobra.Command {
 		}),
 	}
 	s.Register(c)
+	s.RegisterAllowEmpty(c)
+	cli.RegisterOutput(c, &output, verifyForms...)
 	return c
 }
 
@@ -80,6 +86,7 @@ func (e env) loadForVerify(ctx context.Context, s *cluster.Source) (*model.Snaps
 	if err != nil {
 		return nil, err
 	}
+	s.Places = o.Places
 	if n := complete.AddPlaceholders(&o); n > 0 {
 		p.Assumed = append(p.Assumed, fmt.Sprintf("%d pods that policies name and no manifest describes", n))
 	}
@@ -91,12 +98,12 @@ func (e env) loadForVerify(ctx context.Context, s *cluster.Source) (*model.Snaps
 type verified struct {
 	cells.Result
 	// inexact is what cannot be compiled exactly, by node.
-	inexact []string
+	inexact []notExact
 }
 
 // verify compares all nodes of a cluster. It compiles and compares each node and keeps only
 // the result.
-func (e env) verify(ctx context.Context, s *model.Snapshot) error {
+func (e env) verify(ctx context.Context, s *model.Snapshot, places map[string]model.Place, output string) error {
 	endpoints := engine.Endpoints(s)
 	nodes := slices.Sorted(maps.Keys(endpoints))
 	reference := cells.NewReference(s)
@@ -115,7 +122,7 @@ func (e env) verify(ctx context.Context, s *model.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	return e.writeVerified(s, all)
+	return e.writeVerified(all.report(s, places), output)
 }
 
 func verifyNode(ctx context.Context, s *model.Snapshot, name string, endpoints map[model.EndpointID]compile.Endpoint, reference *cells.Reference,
@@ -123,7 +130,7 @@ func verifyNode(ctx context.Context, s *model.Snapshot, name string, endpoints m
 	var v verified
 	state, unsupported := compile.Once(compile.Input{Snapshot: s, Node: name, Endpoints: endpoints})
 	for _, u := range unsupported {
-		v.inexact = append(v.inexact, fmt.Sprintf("node %q: %s", name, u))
+		v.inexact = append(v.inexact, notExact{fmt.Sprintf("node %q: %s", name, u), u.Policy.String()})
 	}
 	node, err := encode(s, state, unsupported)
 	if err != nil {
@@ -176,27 +183,4 @@ func (p *verifyProgress) say() {
 		text += fmt.Sprintf("; node %q: %d of %d endpoints", name, p.working[name][0], p.working[name][1])
 	}
 	fmt.Fprintln(p.out, text)
-}
-
-func (e env) writeVerified(s *model.Snapshot, r verified) error {
-	for _, u := range r.inexact {
-		fmt.Fprintf(e.Stdout, "not exact: %s\n", u)
-	}
-	for _, p := range r.Problems {
-		fmt.Fprintf(e.Stdout, "wrong: %s\n", p)
-	}
-	for _, d := range r.Differences {
-		fmt.Fprintf(e.Stdout, "differs: %s\n", d)
-	}
-	if more := r.Differ - len(r.Differences); more > 0 {
-		fmt.Fprintf(e.Stdout, "differs: %d more cells\n", more)
-	}
-	if r.OverBlocked > 0 {
-		fmt.Fprintf(e.Stdout, "over-blocked: %d cells, as reported\n", r.OverBlocked)
-	}
-	_, err := fmt.Fprintf(e.Stdout, "verify: policies=%d tables=%d cells=%d differ=%d\n", s.Policies.Len(), r.Tables, r.Cells, r.Differ+len(r.Problems))
-	if err == nil && r.Differ+len(r.Problems) > 0 {
-		return cli.ErrNo
-	}
-	return err
 }

@@ -109,12 +109,32 @@ func TestVerifyDifference(t *testing.T) {
 		all.Add(r)
 	}
 	var out bytes.Buffer
-	if err := (env{cli.Env{Stdout: &out}}).writeVerified(s, verified{Result: all}); !errors.Is(err, cli.ErrNo) {
+	if err := (env{cli.Env{Stdout: &out}}).writeVerified(verified{Result: all}.report(s, nil), "text"); !errors.Is(err, cli.ErrNo) {
 		t.Errorf("error %v", err)
 	}
 	want := regexp.MustCompile(`(?m)^differs: shop/assumed-\d+ on assumed-linux, ingress, peer 100\.64\.\S+ \(\S+/assumed-\d+\), TCP/20000: ` +
 		`evaluate says allow \(ingress rule 0 of NetworkPolicy shop/web, tier NetworkPolicy\), tables says allow \(.*\), maps says deny, HNS 9\.5 says allow \(rule .*\), HNS 13\.3, 15\.5 says allow \(rule .*\)$`)
 	if !want.MatchString(out.String()) || !regexp.MustCompile(`differ=[1-9]\d*\n$`).MatchString(out.String()) {
 		t.Errorf("got\n%s", out.String())
+	}
+}
+
+// What is not exact is a warning at the line of its policy, and a difference is an error.
+func TestVerifyAnnotations(t *testing.T) {
+	v := verified{inexact: []notExact{{`node "n1": too many ports`, "NetworkPolicy shop/web"}, {"other", "NetworkPolicy shop/absent"}}}
+	v.Differ, v.Problems = 1, []string{"wrong"}
+	r := v.report(model.MakeSnapshot(nil, nil, nil, nil), map[string]model.Place{"NetworkPolicy shop/web": {File: "d/p.yaml", Line: 7}})
+	var out bytes.Buffer
+	if err := (env{cli.Env{Stdout: &out}}).writeVerified(r, "github"); !errors.Is(err, cli.ErrNo) {
+		t.Errorf("error %v", err)
+	}
+	want := "::warning file=d/p.yaml,line=7,title=isthmusctl not-exact::node \"n1\": too many ports\n" +
+		"::warning title=isthmusctl not-exact::other\n::error title=isthmusctl differs::wrong\n"
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+	out.Reset()
+	if err := (env{cli.Env{Stdout: &out}}).writeVerified(r, "text"); !errors.Is(err, cli.ErrNo) || !strings.Contains(out.String(), "not exact: node \"n1\": too many ports\n") {
+		t.Errorf("%v: %s", err, out.String())
 	}
 }

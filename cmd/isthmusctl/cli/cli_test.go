@@ -79,9 +79,11 @@ func TestInOrder(t *testing.T) {
 }
 
 func TestJSONList(t *testing.T) {
-	for n, want := range []string{"[]\n", "[\n  0\n]\n", "[\n  0,\n  1\n]\n"} {
+	head := "{\n  \"apiVersion\": \"isthmusctl.isthmus.dev/v1\",\n  \"kind\": \"Numbers\",\n  \"items\": ["
+	for n, want := range []string{"]\n}\n", "\n    0\n  ]\n}\n", "\n    0,\n    1\n  ]\n}\n"} {
+		want = head + want
 		var b bytes.Buffer
-		l := NewJSONList(&b)
+		l := NewJSONList(&b, "Numbers")
 		for i := range n {
 			if err := l.Add(i); err != nil {
 				t.Fatal(err)

@@ -55,26 +55,27 @@ func InOrder[T any](ctx context.Context, n int, compute func(i int) (T, error), 
 	return ctx.Err()
 }
 
-// JSONList writes a list as EncodeJSON does, element by element.
+// JSONList writes an object of a kind whose items are a list, element by element.
 type JSONList struct {
-	out io.Writer
-	n   int
+	out  io.Writer
+	kind string
+	n    int
 }
 
 // NewJSONList returns an empty list.
-func NewJSONList(out io.Writer) *JSONList { return &JSONList{out: out} }
+func NewJSONList(out io.Writer, kind string) *JSONList { return &JSONList{out: out, kind: kind} }
 
 // Add writes an element.
 func (l *JSONList) Add(value any) error {
 	var b bytes.Buffer
-	b.WriteString(",\n  ")
+	b.WriteString(",\n    ")
 	if l.n == 0 {
 		b.Reset()
-		b.WriteString("[\n  ")
+		b.WriteString(Head(l.kind) + ",\n  \"items\": [\n    ")
 	}
 	l.n++
 	enc := json.NewEncoder(&b)
-	enc.SetIndent("  ", "  ")
+	enc.SetIndent("    ", "  ")
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(value); err != nil {
 		return fmt.Errorf("encode answer: %w", err)
@@ -85,9 +86,9 @@ func (l *JSONList) Add(value any) error {
 
 // Close ends the list.
 func (l *JSONList) Close() error {
-	end := "\n]\n"
+	end := "\n  ]\n}\n"
 	if l.n == 0 {
-		end = "[]\n"
+		end = Head(l.kind) + ",\n  \"items\": []\n}\n"
 	}
 	_, err := io.WriteString(l.out, end)
 	return err

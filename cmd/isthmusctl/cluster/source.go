@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -37,11 +38,18 @@ type Source struct {
 	Placeholders bool
 	// WantServices makes Load read Services from an API server too; from manifests it always does.
 	WantServices bool
-	// Services and EndpointSlices are those that were loaded.
+	// Services and EndpointSlices are those that were loaded, and Places those of all objects.
 	Services       []*model.Service
 	EndpointSlices []*model.EndpointSlice
+	Places         map[string]model.Place
+	// AllowEmpty accepts manifests without any object that counts.
+	AllowEmpty bool
 
 	timeout time.Duration
+	// as and groups are whom the API server takes the user for.
+	as     string
+	groups []string
+	quiet  bool
 	// stored reads manifests as objects that an API server already stores, with looser
 	// validation.
 	stored bool
@@ -58,6 +66,8 @@ func (s *Source) Register(c *cobra.Command) {
 	f.StringArrayVarP(&s.Manifests, "manifests", "m", nil, "read the cluster from this directory or file of manifests, or - for stdin (repeatable)")
 	f.StringVar(&s.Kubeconfig, "kubeconfig", "", "read the cluster from the API server that this file names (default without --manifests: the file that kubectl uses)")
 	f.StringVar(&s.Context, "context", "", "context of the kubeconfig file")
+	f.StringVar(&s.as, "as", "", "user name to impersonate for reading the API server")
+	f.StringArrayVar(&s.groups, "as-group", nil, "group to impersonate (repeatable)")
 	f.DurationVar(&s.timeout, "timeout", 30*time.Second, "how long to wait for the API server")
 	s.RegisterReading(c)
 }
@@ -67,7 +77,13 @@ func (s *Source) RegisterReading(c *cobra.Command) {
 	f := c.Flags()
 	s.stdin = c.InOrStdin
 	f.BoolVar(&s.SkipBad, "skip-bad", false, "skip documents with errors; stderr names them, and the exit status is 2")
+	f.BoolVarP(&s.quiet, "quiet", "q", false, "print no remarks on stderr about what was assumed or read with warnings")
 	RegisterStored(f, &s.stored)
+}
+
+// RegisterAllowEmpty registers the flag --allow-empty.
+func (s *Source) RegisterAllowEmpty(c *cobra.Command) {
+	c.Flags().BoolVar(&s.AllowEmpty, "allow-empty", false, "succeed if the manifests have no objects that count; without it that is an error")
 }
 
 // RegisterStored registers the flag --stored.
@@ -94,6 +110,10 @@ func (s *Source) Check() error {
 		return cli.Usagef("--witnesses: works with --manifests only")
 	case s.Live() && s.stored:
 		return cli.Usagef("--stored: works with --manifests only; objects of an API server are always validated so")
+	case !s.Live() && (s.as != "" || len(s.groups) > 0):
+		return cli.Usagef("--as and --as-group: work with an API server only")
+	case s.as == "" && len(s.groups) > 0:
+		return cli.Usagef("--as-group: give --as, too")
 	case s.timeout <= 0:
 		return cli.Usagef("--timeout %s: give a duration above 0", s.timeout)
 	}
@@ -109,6 +129,8 @@ type Problems struct {
 	// Bad are documents with errors. The commands skip them; an agent would keep the last
 	// good state instead.
 	Bad []string
+	// BadAt and WarnedAt are the places of Bad and Warnings, if files have them.
+	BadAt, WarnedAt []model.Place
 	// Warnings are remarks on accepted documents, and on invalid objects of an API server.
 	Warnings []string
 	// Assumed describes what the command added because a running cluster would.
@@ -129,7 +151,7 @@ func (s *Source) Load(ctx context.Context) (*model.Snapshot, Problems, error) {
 		addPlaceholders(&o)
 	}
 	p.Assumed = Assumptions(complete.Place(&o))
-	s.Services, s.EndpointSlices = o.Services, o.EndpointSlices
+	s.Services, s.EndpointSlices, s.Places = o.Services, o.EndpointSlices, o.Places
 	return o.Snapshot(), p, nil
 }
 
@@ -166,18 +188,31 @@ func (s *Source) Read(ctx context.Context, paths ...string) (model.Objects, Prob
 	o, warnings, errs := s.parse(ctx, paths)
 	for _, w := range warnings {
 		p.Warnings = append(p.Warnings, w.String())
+		p.WarnedAt = append(p.WarnedAt, place(paths, w.File, w.Line))
 	}
 	for _, e := range errs {
 		if slices.Contains(paths, e.File) && e.Document == 0 { // not one document: the directory, or a limit on all of them
 			return o, p, fmt.Errorf("read manifests: %w", e)
 		}
 		p.Bad = append(p.Bad, e.Error())
+		p.BadAt = append(p.BadAt, place(paths, e.File, e.Line))
 	}
-	if len(errs) == 0 && len(o.Namespaces)+len(o.Nodes)+len(o.Pods)+len(o.Policies)+len(o.DenyLists) == 0 {
+	for name, at := range o.Places {
+		o.Places[name] = place(paths, at.File, at.Line)
+	}
+	if !s.AllowEmpty && len(errs) == 0 && len(o.Namespaces)+len(o.Nodes)+len(o.Pods)+len(o.Policies)+len(o.DenyLists) == 0 {
 		return o, p, fmt.Errorf("%s: no policies, pods, workloads, namespaces, nodes or deny lists in .yaml, .yml or .json files: name a directory that has some",
 			strings.Join(paths, ", "))
 	}
 	return o, p, ctx.Err()
+}
+
+// place returns a position with a path that leads there from the working directory.
+func place(paths []string, file string, line int) model.Place {
+	if len(paths) == 1 && file != paths[0] && file != stdinFile {
+		file = filepath.Join(paths[0], filepath.FromSlash(file))
+	}
+	return model.Place{File: file, Line: line}
 }
 
 // parse reads all manifests. Errors name files below the only directory by their paths there.
@@ -199,7 +234,7 @@ func (s *Source) parse(ctx context.Context, paths []string) (model.Objects, []ma
 			if err != nil {
 				errs = append(errs, manifests.DocumentError{File: stdinName, Detail: err.Error()})
 			}
-			files = append(files, manifests.File{Name: "stdin", Data: data})
+			files = append(files, manifests.File{Name: stdinFile, Data: data})
 			continue
 		}
 		more, wrong := manifests.ReadFiles(ctx, path, reading.Limits)
@@ -209,8 +244,11 @@ func (s *Source) parse(ctx context.Context, paths []string) (model.Objects, []ma
 	return o, warnings, append(errs, wrong...)
 }
 
-// stdinName is the path that means stdin.
-const stdinName = "-"
+// stdinName is the path that means stdin, and stdinFile its name in messages.
+const (
+	stdinName = "-"
+	stdinFile = "stdin"
+)
 
 // maxFile is the largest file that is read. A dump of all objects of a cluster is one file.
 const maxFile = 192 << 20
@@ -225,6 +263,7 @@ func (s *Source) reading() manifests.Reading {
 func (s *Source) loadAPI(ctx context.Context) (*model.Snapshot, Problems, error) {
 	cfg := watch.DefaultAPIConfig(s.Kubeconfig)
 	cfg.UserAgent, cfg.Rules, cfg.Context, cfg.Optional = "isthmusctl", true, s.Context, []string{"DenyList"}
+	cfg.Impersonate, cfg.ImpersonateGroups = s.as, s.groups
 	api, err := watch.NewAPIServer(cfg, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		return nil, Problems{}, err
@@ -298,6 +337,9 @@ func (s *Source) Open(ctx context.Context, stderr io.Writer) (*model.Snapshot, e
 // Report writes problems to stderr. Bad documents are an error unless --skip-bad is
 // set.
 func (s *Source) Report(stderr io.Writer, p Problems) error {
+	if s.quiet {
+		p.Warnings, p.Assumed = nil, nil
+	}
 	for _, w := range p.Warnings {
 		fmt.Fprintf(stderr, "isthmusctl: %s\n", w)
 	}
@@ -323,7 +365,7 @@ func (s *Source) Report(stderr io.Writer, p Problems) error {
 
 // Reader returns a source that reads manifests as objects to apply, with the same flags but --stored.
 func (s *Source) Reader() Source {
-	return Source{SkipBad: s.SkipBad, stdin: s.stdin}
+	return Source{SkipBad: s.SkipBad, AllowEmpty: s.AllowEmpty, stdin: s.stdin, quiet: s.quiet}
 }
 
 // Skipped adds the documents that another source has skipped.

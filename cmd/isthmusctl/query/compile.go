@@ -4,6 +4,7 @@ package query
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -49,12 +50,12 @@ Exit status: 0 on success, 2 after an error.`,
 	f.StringVar(&o.os, "os", "", "linux or windows: print what the agent writes on this system")
 	f.StringSliceVar(&o.hns, "hns", []string{"13.3"}, "versions of HNS to print requests for")
 	f.StringVar(&o.mode, "hns-mode", "l2bridge", "network type of Windows nodes: l2bridge or overlay")
-	cli.RegisterOutput(c, &o.output, "text", "json")
+	cli.RegisterOutput(c, &o.output, "text", "json", "yaml")
 	return c
 }
 
 func (e env) compile(ctx context.Context, o *compileOptions) error {
-	if err := cli.CheckOutput(o.output, "text", "json"); err != nil {
+	if err := cli.CheckOutput(o.output, "text", "json", "yaml"); err != nil {
 		return err
 	}
 	if !slices.Contains([]string{"", string(model.Linux), string(model.Windows)}, o.os) {
@@ -76,17 +77,25 @@ func (e env) compile(ctx context.Context, o *compileOptions) error {
 		return err
 	}
 	out := bufio.NewWriterSize(e.Stdout, 1<<16)
+	asJSON := o.output != "text"
+	var text bytes.Buffer
+	if o.output == "yaml" {
+		out = bufio.NewWriter(&text)
+	}
 	switch model.OS(o.os) {
 	case model.Linux:
-		err = compileEach(ctx, e, out, nodes, o.output == "json", func(n *model.Node) (*mapsReport, error) { return reportMaps(s, n) })
+		err = compileEach(ctx, e, out, nodes, asJSON, func(n *model.Node) (*mapsReport, error) { return reportMaps(s, n) })
 	case model.Windows:
 		err = compileEach(ctx, e, out, nodes, true, func(n *model.Node) (requestsReports, error) {
 			return reportRequests(s, n, versions, o.mode == "overlay"), nil
 		})
 	default:
-		err = compileEach(ctx, e, out, nodes, o.output == "json", func(n *model.Node) (*nodeReport, error) { return reportNode(s, n), nil })
+		err = compileEach(ctx, e, out, nodes, asJSON, func(n *model.Node) (*nodeReport, error) { return reportNode(s, n), nil })
 	}
-	return errors.Join(err, out.Flush())
+	if err = errors.Join(err, out.Flush()); err == nil && o.output == "yaml" {
+		err = cli.WriteYAML(e.Stdout, text.Bytes())
+	}
+	return err
 }
 
 // nodeAnswer is the answer about one node.
@@ -100,7 +109,7 @@ type nodeAnswer interface {
 // compileEach reports on the nodes in order; it compiles several at a time.
 func compileEach[T nodeAnswer](ctx context.Context, e env, out io.Writer, nodes []*model.Node, asJSON bool, report func(*model.Node) (T, error)) error {
 	progress := e.Progress("compile", "nodes")
-	list := cli.NewJSONList(out)
+	list := cli.NewJSONList(out, "NodeStates")
 	err := cli.InOrder(ctx, len(nodes), func(i int) (T, error) { return report(nodes[i]) }, func(i int, r T) error {
 		progress(i+1, len(nodes))
 		if !asJSON {

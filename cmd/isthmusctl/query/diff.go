@@ -58,6 +58,7 @@ func (e env) diffCommand() *cobra.Command {
 		RunE: cli.Answering(func(c *cobra.Command, args []string) error { return o.Complete(e.diff(c.Context(), o, args)) }),
 	}
 	o.Register(c)
+	o.RegisterAllowEmpty(c)
 	f := c.Flags()
 	f.BoolVar(&o.placeholders, "witnesses", true, "add placeholder pods for policies that differ and select none, to compare their effect")
 	f.BoolVar(&o.onlyOpened, "only-opened", false, "list only flows that are denied before and allowed after")
@@ -196,7 +197,7 @@ func (e env) diff(ctx context.Context, o *diffOptions, args []string) error {
 		return err
 	case len(r.Changes) > 0:
 		return cli.ErrNo
-	case !shared(v.was.Pods, v.is.Pods) && len(r.OnlyA)+len(r.OnlyB)+len(r.Policies) > 0:
+	case !o.AllowEmpty && !shared(v.was.Pods, v.is.Pods) && len(r.OnlyA)+len(r.OnlyB)+len(r.Policies) > 0:
 		return fmt.Errorf("nothing to compare: no pod is in both %s and %s", v.from, v.to)
 	}
 	return nil

@@ -95,7 +95,7 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 	}
 	x := o.ask(s, flow, versions)
 	if o.output == "json" || o.output == "yaml" {
-		err = cli.Encode(e.Stdout, o.output, x)
+		err = cli.EncodeKind(e.Stdout, o.output, "Explanation", x)
 	} else {
 		err = writeExplanation(e.Stdout, x, o.output == "wide")
 	}

@@ -71,7 +71,7 @@ func (e env) explainService(c *cobra.Command, o *explainOptions, s *model.Snapsh
 		return err
 	}
 	if o.output == "json" || o.output == "yaml" {
-		err = cli.Encode(e.Stdout, o.output, x)
+		err = cli.EncodeKind(e.Stdout, o.output, "ServiceExplanation", x)
 	} else {
 		err = writeService(e.Stdout, x, o.output == "wide")
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/annotate"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/complete"
@@ -22,8 +23,13 @@ type lintOptions struct {
 	cluster.Source
 	platforms []string
 	failOn    string
+	ignored   []string
+	spaces    []string
+	all       bool
 	output    string
 }
+
+var lintForms = []string{"text", "wide", "json", "yaml", "sarif", "github"}
 
 func (e env) lintCommand() *cobra.Command {
 	o := &lintOptions{Source: cluster.Source{WantServices: true}}
@@ -34,6 +40,9 @@ func (e env) lintCommand() *cobra.Command {
 allows (over-blocks), or not at all (refused). Also report likely mistakes: selectors that match nothing, port names
 that resolve nowhere, rules that repeat others, equal priorities, and more. docs/isthmusctl.md lists all checks.
 
+-o sarif and -o github annotate the lines of the files, for code scanning and for GitHub Actions. --ignore leaves out
+checks by name.
+
 Exit status: 0 nothing found as severe as --fail-on, 1 something found, 2 anything else.`,
 		Args: cli.NoArgs,
 		RunE: cli.Answering(func(c *cobra.Command, _ []string) error { return e.lint(c.Context(), o) }),
@@ -43,12 +52,16 @@ Exit status: 0 nothing found as severe as --fail-on, 1 something found, 2 anythi
 	f.StringSliceVar(&o.platforms, "platform", []string{"linux", "hns-9.5", "hns-13.3", "hns-15.5"},
 		"platforms to check: linux, linux-VERSION of the kernel, hns-VERSION")
 	f.StringVar(&o.failOn, "fail-on", "warning", "lowest severity that makes the exit status 1: error, warning, note or never")
-	cli.RegisterOutput(c, &o.output, "text", "wide", "json", "yaml")
+	f.StringSliceVar(&o.ignored, "ignore", nil, "checks to leave out (repeatable)")
+	f.StringSliceVarP(&o.spaces, "namespace", "n", nil, "list findings about policies of these namespaces only; errors of documents are always listed")
+	f.BoolVarP(&o.all, "all-namespaces", "A", false, "list findings about all policies, which is the default")
+	o.RegisterAllowEmpty(c)
+	cli.RegisterOutput(c, &o.output, lintForms...)
 	return c
 }
 
 func (e env) lint(ctx context.Context, o *lintOptions) error {
-	if err := cli.CheckOutput(o.output, "text", "wide", "json", "yaml"); err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
 	threshold := lint.Severity(slices.Index([]string{"note", "warning", "error", "never"}, o.failOn))
@@ -71,9 +84,14 @@ func (e env) lint(ctx context.Context, o *lintOptions) error {
 		platforms[i].Reported = platforms[i].reported(inexact)
 	}
 	r := l.Report(lintPlatforms(platforms), findings)
-	if o.output == "json" || o.output == "yaml" {
-		err = cli.Encode(e.Stdout, o.output, r)
-	} else {
+	o.filter(r)
+	o.locate(r)
+	switch o.output {
+	case "json", "yaml":
+		err = cli.EncodeKind(e.Stdout, o.output, "LintReport", r)
+	case "sarif", "github":
+		err = annotate.Write(e.Stdout, o.output, e.Version, lint.Checks(), annotations(r))
+	default:
 		err = writeLint(e.Stdout, r, o.output == "wide")
 	}
 	if err == nil && slices.ContainsFunc(r.Findings, func(f lint.Finding) bool { return f.Severity >= threshold }) {
@@ -100,6 +118,7 @@ func (o *lintOptions) read(ctx context.Context) (*lint.Cluster, []lint.Finding, 
 	if err != nil {
 		return nil, nil, err
 	}
+	o.Places = objects.Places
 	declared := objects.Snapshot()
 	placed := objects
 	placed.Nodes = slices.Clone(objects.Nodes)
@@ -112,11 +131,19 @@ func (o *lintOptions) read(ctx context.Context) (*lint.Cluster, []lint.Finding, 
 // findings returns the problems of reading as findings.
 func findings(p cluster.Problems) []lint.Finding {
 	var all []lint.Finding
-	for _, b := range p.Bad {
-		all = append(all, lint.Finding{Severity: lint.Error, Check: "bad-document", Message: b})
+	for i, b := range p.Bad {
+		f := lint.Finding{Severity: lint.Error, Check: "bad-document", Message: b}
+		if i < len(p.BadAt) {
+			f.Place = &p.BadAt[i]
+		}
+		all = append(all, f)
 	}
-	for _, w := range p.Warnings {
-		all = append(all, lint.Finding{Severity: lint.Warning, Check: "document", Message: w})
+	for i, w := range p.Warnings {
+		f := lint.Finding{Severity: lint.Warning, Check: "document", Message: w}
+		if i < len(p.WarnedAt) {
+			f.Place = &p.WarnedAt[i]
+		}
+		all = append(all, f)
 	}
 	return all
 }

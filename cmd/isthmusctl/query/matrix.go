@@ -4,6 +4,7 @@ package query
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ type matrixOptions struct {
 	cluster.Source
 	port, protocol         string
 	namespaces, froms, tos []string
-	outside, v6            bool
+	outside, v6, all       bool
 	output                 string
 	maxGroups              int
 }
@@ -47,18 +48,22 @@ it, and isthmusctl explain answers for any other flow.`,
 	f.StringVarP(&o.port, "port", "p", "", "show this port only")
 	f.StringVar(&o.protocol, "protocol", "tcp", "protocol of --port; a protocol without ports needs no --port")
 	f.StringSliceVarP(&o.namespaces, "namespace", "n", nil, "show only pods of these namespaces")
+	f.BoolVarP(&o.all, "all-namespaces", "A", false, "show pods of all namespaces, which is the default")
 	f.StringSliceVar(&o.froms, "from-namespace", nil, "rows: show only pods of these namespaces")
 	f.StringSliceVar(&o.tos, "to-namespace", nil, "columns: show only pods of these namespaces")
 	f.BoolVar(&o.outside, "outside", false, "also show address ranges outside the cluster")
 	f.BoolVar(&o.v6, "ipv6", false, "show flows over IPv6 instead of IPv4")
-	f.IntVar(&o.maxGroups, "max-groups", 0, "maximum number of rows or columns (default 60; html 300; csv and json 2000)")
-	cli.RegisterOutput(c, &o.output, "text", "wide", "csv", "html", "json")
+	f.IntVar(&o.maxGroups, "max-groups", 0, "maximum number of rows or columns (default 60; html and yaml 300; csv and json 2000)")
+	cli.RegisterOutput(c, &o.output, "text", "wide", "csv", "html", "json", "yaml")
 	return c
 }
 
 func (e env) matrix(ctx context.Context, o *matrixOptions) error {
-	if err := cli.CheckOutput(o.output, "text", "wide", "csv", "html", "json"); err != nil {
+	if err := cli.CheckOutput(o.output, "text", "wide", "csv", "html", "json", "yaml"); err != nil {
 		return err
+	}
+	if o.all && len(o.namespaces) > 0 {
+		return cli.Usagef("--all-namespaces and --namespace: give one of them")
 	}
 	only, err := o.only()
 	if err != nil {
@@ -93,6 +98,11 @@ func (e env) matrix(ctx context.Context, o *matrixOptions) error {
 		err = m.writeHTML(out)
 	case "json":
 		err = m.writeJSON(out)
+	case "yaml":
+		var text bytes.Buffer
+		if err = m.writeJSON(&text); err == nil {
+			err = cli.WriteYAML(out, text.Bytes())
+		}
 	default:
 		err = m.writeText(out, o.output == "wide")
 	}
@@ -153,7 +163,7 @@ func (o *matrixOptions) choose(groups []*reach.Group, namespaces []string) []*re
 
 // bound rejects a matrix that is too large to read.
 func (o *matrixOptions) bound(m *matrix) error {
-	limit := map[string]int{"text": 60, "wide": 60, "html": 300, "csv": 2000, "json": 2000}[o.output]
+	limit := map[string]int{"text": 60, "wide": 60, "html": 300, "csv": 2000, "json": 2000, "yaml": 300}[o.output]
 	if o.maxGroups < 0 {
 		return cli.Usagef("--max-groups %d: give 1 or more", o.maxGroups)
 	}

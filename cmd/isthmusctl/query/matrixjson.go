@@ -17,6 +17,8 @@ import (
 // The JSON form of the answer.
 type (
 	matrixReport struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
 		// Only is the port that the matrix is limited to.
 		Only   string         `json:"only,omitempty"`
 		Groups []matrixGroup  `json:"groups"`
@@ -40,7 +42,7 @@ type (
 
 // writeJSON writes a matrixReport in the form of encodeJSON, cell by cell.
 func (m *matrix) writeJSON(out io.Writer) error {
-	r := matrixReport{Groups: []matrixGroup{}, Cells: []matrixAnswer{}}
+	r := matrixReport{APIVersion: cli.APIVersion, Kind: "Matrix", Groups: []matrixGroup{}, Cells: []matrixAnswer{}}
 	if m.only != nil {
 		r.Only = m.only.String()
 	}

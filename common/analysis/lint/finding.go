@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // Severity orders findings.
@@ -39,6 +41,8 @@ type Finding struct {
 	// Platforms are the platforms of the finding; none means all.
 	Platforms []string `json:"platforms,omitempty"`
 	Message   string   `json:"message"`
+	// Place is where a file defines the policy, or has the document.
+	Place *model.Place `json:"place,omitempty"`
 }
 
 // String formats the finding as one line.
@@ -55,7 +59,11 @@ func (f Finding) String() string {
 	if where = strings.TrimSpace(where); where != "" {
 		where += ": "
 	}
-	return fmt.Sprintf("%-7s %s%s: %s", f.Severity, where, f.Check, f.Message)
+	at := ""
+	if f.Place != nil && f.Policy != "" {
+		at = " (" + f.Place.String() + ")"
+	}
+	return fmt.Sprintf("%-7s %s%s: %s%s", f.Severity, where, f.Check, f.Message, at)
 }
 
 // Compare orders findings: the most severe first, then by policy, direction and

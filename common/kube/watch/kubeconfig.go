@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 )
 
 // DefaultKubeconfig reports whether kubectl would find a kubeconfig file without flags: one that KUBECONFIG
@@ -25,7 +26,8 @@ func DefaultKubeconfig() bool {
 func kubeconfig(cfg APIConfig) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = cfg.Kubeconfig
-	overrides := &clientcmd.ConfigOverrides{CurrentContext: cfg.Context}
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: cfg.Context,
+		AuthInfo: api.AuthInfo{Impersonate: cfg.Impersonate, ImpersonateGroups: cfg.ImpersonateGroups}}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if err != nil && cfg.Kubeconfig != "" {
 		return nil, fmt.Errorf("read kubeconfig %s: %w", cfg.Kubeconfig, err)
