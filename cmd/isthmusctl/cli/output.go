@@ -17,6 +17,14 @@ import (
 // RegisterOutput registers --output; the first form is the default.
 func RegisterOutput(c *cobra.Command, p *string, forms ...string) {
 	c.Flags().StringVarP(p, "output", "o", forms[0], strings.Join(forms, ", "))
+	CompleteFlag(c, "output", forms)
+}
+
+// CompleteFlag completes a flag with fixed values.
+func CompleteFlag(c *cobra.Command, flag string, values []string) {
+	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag does not exist, or is completed already
+	}
 }
 
 // CheckOutput rejects a value of --output that is none of the forms.

@@ -10,6 +10,13 @@ import (
 // ProgressEvery is the interval between two progress lines of a long run.
 const ProgressEvery = 5 * time.Second
 
+// Remark prints a remark on stderr, unless quiet is set.
+func (e Env) Remark(quiet bool, text string) {
+	if !quiet {
+		fmt.Fprintf(e.Stderr, "isthmusctl: %s\n", text)
+	}
+}
+
 // Progress returns a function that reports the progress of a long run on stderr, at most
 // every ProgressEvery. It belongs to one goroutine.
 func (e Env) Progress(command, what string) func(done, total int) {

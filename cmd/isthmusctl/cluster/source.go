@@ -42,6 +42,8 @@ type Source struct {
 	Services       []*model.Service
 	EndpointSlices []*model.EndpointSlice
 	Places         map[string]model.Place
+	// Workloads are those of pods that manifests leave to a workload.
+	Workloads map[model.PodID]model.WorkloadID
 	// AllowEmpty accepts manifests without any object that counts.
 	AllowEmpty bool
 
@@ -151,7 +153,7 @@ func (s *Source) Load(ctx context.Context) (*model.Snapshot, Problems, error) {
 		addPlaceholders(&o)
 	}
 	p.Assumed = Assumptions(complete.Place(&o))
-	s.Services, s.EndpointSlices, s.Places = o.Services, o.EndpointSlices, o.Places
+	s.Services, s.EndpointSlices, s.Places, s.Workloads = o.Services, o.EndpointSlices, o.Places, o.Workloads
 	return o.Snapshot(), p, nil
 }
 
@@ -370,6 +372,9 @@ func (s *Source) Reader() Source {
 
 // Skipped adds the documents that another source has skipped.
 func (s *Source) Skipped(other *Source) { s.leftOut += other.leftOut }
+
+// Quiet reports whether remarks on stderr are not wanted.
+func (s *Source) Quiet() bool { return s.quiet }
 
 // Complete turns an answer about a part of the manifests into an error: without the rest
 // neither answer is certain.

@@ -4,9 +4,7 @@ package query
 
 import (
 	"fmt"
-	"io"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -39,8 +37,11 @@ func (e env) explainCommand() *cobra.Command {
 		Long: `Report whether a new connection is allowed, and the tier, policy and rule that decide at each end. Report
 whether the node of that end enforces the rule exactly, and which single edits of a policy reverse the verdict.
 
-Ends are namespace/pod, namespace/pod@IP for one of several addresses, node:NAME or an IP address. The port is a
-number, or a name that the destination pod gives to one of its ports.
+Ends are namespace/pod, namespace/pod@IP for one of several addresses, node:NAME or an IP address. A workload, such as
+deploy/NAME or deploy/NAMESPACE/NAME, stands for its first pod. The port is a number, or a name that the destination
+pod gives to one of its ports.
+
+For a denied end that NetworkPolicies isolate, the answer has a rule that opens it, as YAML and as a kubectl command.
 
 The destination may also be a Service: svc/NAMESPACE/NAME, svc/NAME in the namespace of -n or of the source, or one of its
 addresses. The answer then has a verdict for every backend. The port is one of the Service, by number or name;
@@ -60,6 +61,9 @@ Exit status: 0 allowed (by a Service: every backend), 1 denied (any backend), 2 
 	f.StringVarP(&o.port, "port", "p", "", "destination port: a number, or a port name of the destination pod")
 	f.StringSliceVar(&o.hns, "hns", nil, "versions of HNS to check for Windows nodes (default all supported versions)")
 	cli.RegisterOutput(c, &o.output, "text", "wide", "json", "yaml")
+	o.CompletePods(c, "from")
+	o.CompletePods(c, "to")
+	o.CompleteNamespaces(c, "namespace")
 	return c
 }
 
@@ -77,6 +81,13 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 	s, err := o.Open(c.Context(), e.Stderr)
 	if err != nil {
 		return err
+	}
+	notes, err := o.podsOfWorkloads(s)
+	if err != nil {
+		return err
+	}
+	for _, n := range notes {
+		e.Remark(o.Quiet(), n)
 	}
 	if err := o.qualify(); err != nil {
 		return err
@@ -110,67 +121,6 @@ func (o *explainOptions) ask(s *model.Snapshot, flow model.Flow, versions []hns.
 	return explain.Flow(s, flow, o.Services, func(pod *model.Pod, d model.Direction, remote netip.Addr) []explain.Enforcement {
 		return checkEnforcement(s, pod, d, remote, flow, versions)
 	})
-}
-
-// writeExplanation prints a report as text.
-func writeExplanation(out io.Writer, x *explain.Report, wide bool) error {
-	var b strings.Builder
-	at := x.Protocol
-	if p, err := model.ParseProtocol(x.Protocol); err == nil && p.HasPorts() {
-		at = fmt.Sprintf("%s %d", x.Protocol, x.Port)
-	}
-	fmt.Fprintf(&b, "%s -> %s %s: %s\n", x.From, x.To, at, x.Verdict)
-	if len(x.Sides) == 0 {
-		b.WriteString("\nneither end is a pod that policies apply to: nothing is enforced\n")
-	}
-	for i := range x.Sides {
-		writeSide(&b, &x.Sides[i], wide)
-	}
-	for _, n := range x.Notes {
-		fmt.Fprintf(&b, "\nnote: %s\n", n)
-	}
-	_, err := io.WriteString(out, b.String())
-	return err
-}
-
-func writeSide(b *strings.Builder, r *explain.Side, wide bool) {
-	fmt.Fprintf(b, "\n%s of %s, on node %s (%s): %s\n", r.Direction, r.Pod, cli.OrNone(r.Node), r.OS, r.Decision.Verdict)
-	fmt.Fprintf(b, "  because   %s\n", r.Decision.Text)
-	if len(r.Isolating) > 0 {
-		fmt.Fprintf(b, "  isolated  by %s\n", strings.Join(r.Isolating, ", "))
-	}
-	writeEnforced(b, r.Enforced)
-	for _, n := range r.Notes {
-		fmt.Fprintf(b, "  but       %s\n", n)
-	}
-	for i, c := range r.Changes {
-		if i == 0 {
-			other := "allowed"
-			if r.Decision.Verdict == model.Allow.String() {
-				other = "denied"
-			}
-			fmt.Fprintf(b, "  would be %s:\n", other)
-		}
-		where := c.Policy
-		if c.Rule != nil {
-			where += fmt.Sprintf(" %s rule %d", r.Direction, *c.Rule)
-		}
-		fmt.Fprintf(b, "    %s: %s (then %s)\n", where, c.What, c.Then.Text)
-	}
-	if len(r.Rules) == 0 {
-		return
-	}
-	if !wide {
-		countRules(b, r.Rules)
-		return
-	}
-	b.WriteString("  rules, in the order of evaluation:\n")
-	for _, t := range r.Rules {
-		fmt.Fprintf(b, "    %s rule %d, %s, %s: %s\n", t.Policy, t.Rule, t.Tier, t.Action, t.Role)
-		for _, m := range slices.Concat(t.PeerMisses, t.PortMisses) {
-			fmt.Fprintf(b, "      %s\n", m)
-		}
-	}
 }
 
 // writeEnforced names the platforms that are exact in one line, and each of the others with

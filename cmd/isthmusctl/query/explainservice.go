@@ -33,6 +33,23 @@ func (o *explainOptions) qualify() error {
 	return nil
 }
 
+// podsOfWorkloads replaces workloads by one of their pods.
+func (o *explainOptions) podsOfWorkloads(s *model.Snapshot) (notes []string, err error) {
+	for _, end := range []struct {
+		flag string
+		text *string
+	}{{"--from", &o.from}, {"--to", &o.to}} {
+		pod, note, err := o.Pod(s, *end.text, o.namespace)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", end.flag, err)
+		}
+		if *end.text = pod; note != "" {
+			notes = append(notes, note)
+		}
+	}
+	return notes, nil
+}
+
 // service returns the Service that --to names, or nil if it names no Service. family is the address that
 // names it, if one does.
 func (o *explainOptions) service(all *service.Services) (s *model.Service, family netip.Addr, err error) {

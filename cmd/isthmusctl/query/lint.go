@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -57,6 +58,10 @@ Exit status: 0 nothing found as severe as --fail-on, 1 something found, 2 anythi
 	f.BoolVarP(&o.all, "all-namespaces", "A", false, "list findings about all policies, which is the default")
 	o.RegisterAllowEmpty(c)
 	cli.RegisterOutput(c, &o.output, lintForms...)
+	o.CompleteNamespaces(c, "namespace")
+	cli.CompleteFlag(c, "ignore", slices.Sorted(maps.Keys(lint.Checks())))
+	cli.CompleteFlag(c, "platform", []string{"linux", "linux-6.1", "hns-9.5", "hns-13.3", "hns-15.5"})
+	cli.CompleteFlag(c, "fail-on", []string{"error", "warning", "note", "never"})
 	return c
 }
 

@@ -54,6 +54,9 @@ it, and isthmusctl explain answers for any other flow.`,
 	f.BoolVar(&o.outside, "outside", false, "also show address ranges outside the cluster")
 	f.BoolVar(&o.v6, "ipv6", false, "show flows over IPv6 instead of IPv4")
 	f.IntVar(&o.maxGroups, "max-groups", 0, "maximum number of rows or columns (default 60; html and yaml 300; csv and json 2000)")
+	for _, flag := range []string{"namespace", "from-namespace", "to-namespace"} {
+		o.CompleteNamespaces(c, flag)
+	}
 	cli.RegisterOutput(c, &o.output, "text", "wide", "csv", "html", "json", "yaml")
 	return c
 }

@@ -45,6 +45,8 @@ type Side struct {
 	Rules     []Rule        `json:"rules"`
 	Enforced  []Enforcement `json:"enforced"`
 	Changes   []Change      `json:"changes"`
+	// Suggestion is a rule that would allow a denied flow; nil if there is none.
+	Suggestion *Suggestion `json:"suggestion,omitempty"`
 	// Notes name what the verdict does not cover.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -114,7 +116,9 @@ func Flow(s *model.Snapshot, f model.Flow, services []*model.Service, enforced E
 		if pod == nil {
 			continue
 		}
-		r := sideOf(s, reference.Explain(pod, side.d, side.remote, f.Protocol, f.Port))
+		decided := reference.Explain(pod, side.d, side.remote, f.Protocol, f.Port)
+		r := sideOf(s, decided)
+		r.Suggestion = suggest(s, owners, reference, decided, f)
 		if enforced != nil {
 			r.Enforced = enforced(pod, side.d, side.remote)
 		}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// workloadKinds are the kinds of workloads, by the names that kubectl accepts.
+var workloadKinds = map[string]string{
+	"deploy": "Deployment", "deployment": "Deployment", "deployments": "Deployment", "rs": "ReplicaSet", "replicaset": "ReplicaSet",
+	"sts": "StatefulSet", "statefulset": "StatefulSet", "statefulsets": "StatefulSet", "ds": "DaemonSet", "daemonset": "DaemonSet",
+	"daemonsets": "DaemonSet", "job": "Job", "jobs": "Job", "cronjob": "CronJob", "cj": "CronJob",
+	"po": "Pod", "pod": "Pod", "pods": "Pod",
+}
+
+// Pod turns KIND/NAME or KIND/NAMESPACE/NAME into the name of a pod: pod/web, or the first pod of a workload,
+// deploy/web. It returns other texts unchanged. The note says which pod stands for a workload.
+func (s *Source) Pod(snapshot *model.Snapshot, text, namespace string) (pod, note string, err error) {
+	short, rest, ok := strings.Cut(text, "/")
+	kind := workloadKinds[strings.ToLower(short)]
+	if !ok || kind == "" || rest == "" {
+		return text, "", nil
+	}
+	if _, exists := snapshot.Pods.Get(model.PodID{Namespace: short, Name: rest}); exists {
+		return text, "", nil // a namespace of that name has such a pod
+	}
+	if space, name, full := strings.Cut(rest, "/"); full {
+		namespace, rest = space, name
+	}
+	if namespace == "" {
+		return "", "", cli.Usagef("%q: give %s/NAMESPACE/%s, or the namespace with --namespace", text, short, rest)
+	}
+	if kind == "Pod" {
+		return namespace + "/" + rest, "", nil
+	}
+	want := model.WorkloadID{Kind: kind, Namespace: namespace, Name: rest}
+	var found []*model.Pod
+	known := make(map[string]bool)
+	for _, p := range snapshot.Pods.All() {
+		w, ok := s.Workloads[p.PodID]
+		if !ok {
+			w, ok = p.Workload()
+		}
+		switch {
+		case ok && w == want && p.Policed():
+			found = append(found, p)
+		case ok && w.Kind == kind && w.Namespace == namespace:
+			known[w.Name] = true
+		}
+	}
+	if len(found) == 0 {
+		names := make([]string, 0, len(known))
+		for name := range known {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		return "", "", fmt.Errorf("no pods of %s: %s", want, hint(namespace, kind, names))
+	}
+	slices.SortFunc(found, func(a, b *model.Pod) int { return a.PodID.Compare(b.PodID) })
+	first := found[0]
+	note = fmt.Sprintf("%s: pod %s stands for %d pods", want, first.PodID, len(found))
+	if slices.ContainsFunc(found, func(p *model.Pod) bool { return bare(p) != bare(first) }) {
+		note += "; their labels differ, so ask about the others too"
+	}
+	return first.PodID.String(), note, nil
+}
+
+func hint(namespace, kind string, names []string) string {
+	if len(names) == 0 {
+		return fmt.Sprintf("namespace %s has no pods of a %s", namespace, kind)
+	}
+	return fmt.Sprintf("namespace %s has %s", namespace, cli.Shorten(names, 5))
+}
+
+// bare are the labels of a pod without those that controllers add.
+func bare(p *model.Pod) string {
+	all := make(map[string]string)
+	for k, v := range p.Labels.All() {
+		if !slices.Contains(model.ControllerLabels(), k) {
+			all[k] = v
+		}
+	}
+	return model.MakeLabels(all).String()
+}
