@@ -373,6 +373,17 @@ func (s *Source) Reader() Source {
 // Skipped adds the documents that another source has skipped.
 func (s *Source) Skipped(other *Source) { s.leftOut += other.leftOut }
 
+// Name names the source in a few words.
+func (s *Source) Name() string {
+	switch {
+	case !s.Live():
+		return strings.Join(s.Manifests, ", ")
+	case s.Context != "":
+		return "the cluster of context " + s.Context
+	}
+	return "the cluster of the kubeconfig file"
+}
+
 // Quiet reports whether remarks on stderr are not wanted.
 func (s *Source) Quiet() bool { return s.quiet }
 

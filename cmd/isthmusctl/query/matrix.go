@@ -17,6 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
 	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/common/policy"
 )
 
 // matrixOptions are the flags of matrix.
@@ -98,7 +99,8 @@ func (e env) matrix(ctx context.Context, o *matrixOptions) error {
 	case "csv":
 		err = m.writeCSV(out)
 	case "html":
-		err = m.writeHTML(out)
+		m.explainCells(s)
+		err = m.writeHTML(out, fmt.Sprintf("Source: %s. isthmusctl %s.", o.Name(), cli.OrNone(e.Version)))
 	case "json":
 		err = m.writeJSON(out)
 	case "yaml":
@@ -183,8 +185,10 @@ func (o *matrixOptions) bound(m *matrix) error {
 // matrix holds which groups reach which. It computes its cells row by row when they are
 // needed: those of a large cluster do not fit into memory.
 type matrix struct {
-	only          *onePort
-	partition     *reach.Partition
+	only      *onePort
+	partition *reach.Partition
+	// reference gives the reasons of HTML; nil if none are wanted.
+	reference     *policy.Evaluator
 	rows, columns []*reach.Group
 	// known are the sets of ports of the cells so far.
 	known map[reach.PortsID]*allowedPorts

@@ -6,15 +6,14 @@ import (
 	"bytes"
 	"encoding/csv"
 	"fmt"
-	"html/template"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
 	"github.com/isthmus-net/isthmus/common/analysis/reach"
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // heading describes the subject of the matrix.
@@ -159,29 +158,52 @@ func (m *matrix) words(c matrixCell) string {
 	return c.text
 }
 
-// writeCSV writes a line for every pair of groups.
+// csvEnd is one member of a group.
+type csvEnd struct{ name, os string }
+
+// csvEnds lists the members of a group.
+func csvEnds(g *reach.Group) []csvEnd {
+	var all []csvEnd
+	for _, name := range names(g) {
+		all = append(all, csvEnd{name, string(osOf(g))})
+	}
+	return all
+}
+
+// osOf is the operating system that enforces for the pods of a group; "" if it has none.
+func osOf(g *reach.Group) model.OS {
+	if len(g.Pods) == 0 {
+		return ""
+	}
+	return g.OS[0]
+}
+
+// writeCSV writes a line for every pair of pods, or of other ends.
 func (m *matrix) writeCSV(out io.Writer) error {
 	w := csv.NewWriter(out)
 	last := "ports"
 	if m.only != nil {
 		last = m.only.String()
 	}
-	if err := w.Write([]string{"from", "to", "from_members", "to_members", last}); err != nil {
+	if err := w.Write([]string{"from", "from_os", "to", "to_os", last}); err != nil {
 		return fmt.Errorf("write csv: %w", err)
 	}
-	type column struct{ title, members string }
-	columns := make([]column, len(m.columns))
+	columns := make([][]csvEnd, len(m.columns))
 	for j, to := range m.columns {
-		all := names(to)
-		columns[j] = column{title(all), strconv.Itoa(len(all))}
+		columns[j] = csvEnds(to)
 	}
 	err := m.each(func(i int, row []matrixCell) error {
-		from := names(m.rows[i])
-		line := []string{title(from), "", strconv.Itoa(len(from)), "", ""}
-		for j, c := range row {
-			line[1], line[3], line[4] = columns[j].title, columns[j].members, m.words(c)
-			if err := w.Write(line); err != nil {
-				return err
+		for n, from := range csvEnds(m.rows[i]) {
+			for j, c := range row {
+				for k, to := range columns[j] {
+					words := m.words(c)
+					if m.rows[i] == m.columns[j] && n == k && len(m.rows[i].Pods) > 0 {
+						words = m.words(matrixCell{itself: true, allowedPorts: &allowedPorts{}})
+					}
+					if err := w.Write([]string{from.name, from.os, to.name, to.os, words}); err != nil {
+						return err
+					}
+				}
 			}
 		}
 		return nil
@@ -194,86 +216,3 @@ func (m *matrix) writeCSV(out io.Writer) error {
 	}
 	return nil
 }
-
-// The parts of the page.
-type (
-	htmlCell struct{ Class, Text, Title string }
-	htmlRow  struct {
-		Name, Title string
-		Cells       []htmlCell
-	}
-	htmlHead struct {
-		Heading string
-		Columns []htmlRow
-	}
-)
-
-// writeHTML writes a self-contained page.
-func (m *matrix) writeHTML(out io.Writer) error {
-	t, err := template.New("matrix").Parse(matrixPage)
-	if err != nil {
-		return fmt.Errorf("write html: %w", err)
-	}
-	titles := make([]string, len(m.columns))
-	head := htmlHead{Heading: m.heading()}
-	for j, g := range m.columns {
-		titles[j] = title(names(g))
-		head.Columns = append(head.Columns, htmlRow{Name: titles[j], Title: cli.Shorten(names(g), 50)})
-	}
-	if err := t.ExecuteTemplate(out, "head", head); err != nil {
-		return fmt.Errorf("write html: %w", err)
-	}
-	err = m.each(func(i int, row []matrixCell) error {
-		all := names(m.rows[i])
-		r := htmlRow{Name: title(all), Title: cli.Shorten(all, 50), Cells: make([]htmlCell, len(row))}
-		for j, c := range row {
-			r.Cells[j] = m.htmlCell(c)
-			r.Cells[j].Title = r.Name + " -> " + titles[j]
-		}
-		return t.ExecuteTemplate(out, "row", r)
-	})
-	if err == nil {
-		err = t.ExecuteTemplate(out, "foot", nil)
-	}
-	if err != nil {
-		return fmt.Errorf("write html: %w", err)
-	}
-	return nil
-}
-
-func (m *matrix) htmlCell(c matrixCell) htmlCell {
-	switch {
-	case c.itself:
-		return htmlCell{Class: "self", Text: "="}
-	case c.outside:
-		return htmlCell{Class: "self", Text: m.words(c)}
-	case !c.allows():
-		return htmlCell{Class: "none"}
-	case m.only != nil || reach.EveryPort(c.sets):
-		return htmlCell{Class: "all", Text: m.words(c)}
-	}
-	return htmlCell{Class: "some", Text: m.words(c)}
-}
-
-const matrixPage = `{{define "head"}}<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<title>Who reaches whom</title>
-<style>
-body { font: 14px sans-serif; margin: 1em }
-table { border-collapse: collapse }
-th, td { border: 1px solid #ccc; padding: 2px 6px; text-align: left; font-weight: normal }
-thead th { position: sticky; top: 0; background: #fff; writing-mode: vertical-rl; transform: rotate(180deg) }
-tbody th { position: sticky; left: 0; background: #fff; white-space: nowrap }
-.all { background: #b7e1b1 } .some { background: #e6f3d8 } .none { background: #f6d5d5 } .self { background: #eee }
-</style>
-<h1>Who reaches whom</h1>
-<p>{{.Heading}}. Rows open connections to columns.</p>
-<table>
-<thead><tr><td></td>{{range .Columns}}<th title="{{.Title}}">{{.Name}}</th>{{end}}</tr></thead>
-<tbody>
-{{end}}{{define "row"}}<tr><th title="{{.Title}}">{{.Name}}</th>{{range .Cells}}<td class="{{.Class}}" title="{{.Title}}">{{.Text}}</td>{{end}}</tr>
-{{end}}{{define "foot"}}</tbody>
-</table>
-</html>
-{{end}}`
