@@ -222,19 +222,20 @@ static __always_inline bool decide(const struct pending *r, const struct view *v
 	return verdict == ALLOW;
 }
 
-/* Reports whether the packet of a pod may continue. */
-static __always_inline bool pod_passes(const struct view *v, const struct endpoint *e, bool v6)
+/* Reports whether the packet of a pod may continue. slot is NO_SLOT if only the address says
+ * which pod sent it. */
+static __always_inline bool pod_passes(const struct view *v, __u32 slot, bool v6)
 {
 	__u32 place = v->mark >> 16;
 	struct pending *r;
 
-	if ((v->mark & MARK_OURS) == MARK_APPROVED)
+	if (our_mark(v->mark) == MARK_APPROVED)
 		return true;
-	if (handover && !(v->mark & MARK_OURS))
+	if (handover && !our_mark(v->mark))
 		return true;
 	r = bpf_map_lookup_elem(&pending, &place);
-	if ((v->mark & MARK_KIND) != MARK_PENDING || !r || r->mark != (v->mark & MARK_OURS) || r->slot != e->slot)
-		return reject(v, e->slot, NULL, v6, DROP_UNMARKED);
+	if ((v->mark & MARK_KIND) != MARK_PENDING || !r || r->mark != our_mark(v->mark) || (slot != NO_SLOT && r->slot != slot))
+		return reject(v, slot, NULL, v6, DROP_UNMARKED);
 	return v6 ? decide(r, v, true) : decide(r, v, false);
 }
 
@@ -250,13 +251,55 @@ static __always_inline bool may_forward(const struct view *v, bool v6)
 	return owner_of(&flow.src, v6) ? reject(v, NO_SLOT, &flow, v6, DROP_SPOOFED) : true;
 }
 
+/* Reports whether from_pod stored a record of a packet. */
+static __always_inline bool recorded(const struct view *v)
+{
+	__u32 place = v->mark >> 16;
+	struct pending *r = bpf_map_lookup_elem(&pending, &place);
+
+	return r && (v->mark & MARK_KIND) == MARK_PENDING && r->mark == our_mark(v->mark);
+}
+
+/* Whether a packet comes from a pod behind a bridge. */
+enum bridged {
+	BRIDGED_NO,
+	BRIDGED_POD,
+	BRIDGED_FORGED, /* from another interface than the bridge of that pod */
+};
+
+/* Reports whether the source of a packet is a pod behind a bridge. Such packets arrive at the
+ * host by the bridge, not by the interface of the pod. */
+static __always_inline enum bridged from_bridge(const struct view *v, bool v6)
+{
+	struct prefix6 prefix = { .bits = v6 ? 128 : 32 };
+	struct node_route *found;
+
+	if (load(v, v6 ? offsetof(struct ipv6hdr, saddr) : offsetof(struct iphdr, saddr), prefix.addr, v6 ? 16 : 4))
+		return BRIDGED_FORGED;
+	found = v6 ? bpf_map_lookup_elem(&ways6, &prefix) : bpf_map_lookup_elem(&ways4, &prefix);
+	if (!found)
+		return BRIDGED_NO;
+	return found->ifindex == v->ifindex ? BRIDGED_POD : BRIDGED_FORGED;
+}
+
 /* Reports whether a packet may continue. */
 static __always_inline bool passes(const struct view *v, bool v6)
 {
 	const struct endpoint *e = find_endpoint(v->ifindex);
 
 	if (e)
-		return pod_passes(v, e, v6);
+		return pod_passes(v, e->slot, v6);
+	if (foreign) {
+		switch (from_bridge(v, v6)) {
+		case BRIDGED_POD:
+			return pod_passes(v, NO_SLOT, v6);
+		case BRIDGED_FORGED:
+			return reject(v, NO_SLOT, NULL, v6, DROP_SPOOFED);
+		case BRIDGED_NO:
+			if (recorded(v))
+				return pod_passes(v, NO_SLOT, v6);
+		}
+	}
 	switch (v->place) {
 	case FORWARD:
 		return may_forward(v, v6);

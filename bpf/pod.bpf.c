@@ -13,6 +13,7 @@
 #include <bpf/bpf_helpers.h>
 #include <stdbool.h>
 #include "include/conntrack.h"
+#include "include/foreign.h"
 #include "include/parse.h"
 #include "include/parse_skb.h"
 #include "include/post_dnat.h"
@@ -153,6 +154,8 @@ static __always_inline bool to_loopback(const struct packet *p, bool v6)
 /* Carries out a decision, other than ACT_PASS and ACT_DENIED, about a packet of a pod. */
 static __always_inline int send(struct __sk_buff *skb, const struct pod_ctx *l, const struct packet *p, const struct pod_ctx *peer, enum outcome act)
 {
+	if (foreign && (act == ACT_POST_DNAT || act == ACT_ANSWER) && !to_host(skb))
+		return drop(skb, l, p, DROP_SPOOFED);
 	switch (act) {
 	case ACT_LOCAL:
 		return deliver(skb, peer, p);
@@ -202,6 +205,8 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 	}
 	if (from_pod && (spoofed(e, p, v6) || to_loopback(p, v6)))
 		return drop(skb, l, p, DROP_SPOOFED);
+	if (foreign && !from_pod && !to_own_address(skb, p))
+		return drop(skb, l, p, DROP_SPOOFED);
 	if (same(&p->flow.src, &p->flow.dst)) /* a pod always reaches itself */
 		return from_pod || !skb->ingress_ifindex || skb->ingress_ifindex == skb->ifindex ? PASS : drop(skb, l, p, DROP_SPOOFED);
 	if (p->kind == PACKET_ERROR) {
@@ -222,11 +227,6 @@ static __always_inline int police_ip(struct __sk_buff *skb, struct decision *d, 
 	return from_pod ? send(skb, l, p, &d->peer, act) : drop(skb, l, p, act);
 }
 
-static __always_inline bool same_mac(const __u8 *a, const __u8 *b)
-{
-	return *(__u32 *)a == *(__u32 *)b && *(__u16 *)(a + 4) == *(__u16 *)(b + 4);
-}
-
 static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 {
 	struct decision d = { .local = { .index = NO_SLOT, .from_pod = from_pod, .host = !from_pod && !skb->ingress_ifindex } };
@@ -239,8 +239,10 @@ static __always_inline int police(struct __sk_buff *skb, bool from_pod)
 	d.local.index = e->slot;
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
 		return drop(skb, &d.local, NULL, DROP_MALFORMED);
-	if (from_pod && !same_mac(eth->h_source, e->mac))
+	if (from_pod && !equal_mac(eth->h_source, e->mac))
 		return drop(skb, &d.local, NULL, DROP_SPOOFED);
+	if (foreign && !from_pod && for_another(eth, e))
+		return TC_ACT_SHOT;
 	switch (eth->h_proto) {
 	case bpf_htons(ETH_P_IP):
 		return police_ip(skb, &d, e, false, from_pod);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
+#include "foreign.h"
 #include "source.h"
 
 /* ARP and neighbour discovery between a pod and its host. Both have permanent neighbour entries
  * for each other, so neither needs to resolve the other. A tool in a pod may still send such
  * messages if they concern only that pod. No pod can fill the neighbour tables of the host or
- * of other pods. */
+ * of other pods. Pods with foreign interfaces need both protocols, also among each other. */
 
 #define ARP_ETHERNET 1
 #define ARP_REQUEST 1
@@ -69,13 +70,13 @@ __noinline int may_discover(struct __sk_buff *skb, const struct packet *p, int f
 
 	if (!e || !p)
 		return false;
-	if (!from_pod)
-		return !skb->ingress_ifindex;
-	if (p->kind == PACKET_ROUTER)
+	if (!from_pod) /* on a bridge, other pods ask, too */
+		return !skb->ingress_ifindex || (foreign && p->kind == PACKET_NEIGHBOUR);
+	if (p->kind == PACKET_ROUTER || (foreign && !names_itself(skb, p)))
 		return false;
 	own = address_of(e, true);
 	dst = p->flow.dst; /* Linux 6.1 accepts map keys only from the stack */
-	if (!on_link(&dst) && owner_of(&dst, true) != OWNER_NODE)
+	if (!foreign && !on_link(&dst) && owner_of(&dst, true) != OWNER_NODE)
 		return false;
 	/* A receiver learns no neighbour from an unspecified source. */
 	return unspecified(&p->flow.src) || own_link_local(e, &p->flow.src) || (!unspecified(&own) && same(&p->flow.src, &own));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 #pragma once
 
+#include "foreign.h"
 #include "maps.h"
 #include "parse.h"
 
@@ -27,6 +28,12 @@
  * layout see the records, too. They do not know PACKET_ANSWER and must not get a record for
  * every packet. The agent writes this variable. */
 volatile __u32 decides_alone;
+
+/* Returns the part of a mark that the programs own. */
+static __always_inline __u32 our_mark(__u32 mark)
+{
+	return mark & (foreign ? MARK_OURS & ~MARK_OF_OTHERS : MARK_OURS);
+}
 
 /* The record of a packet that DNAT may change. */
 struct pending {
@@ -84,7 +91,7 @@ static __always_inline __u32 store_record(const struct packet *p, __u32 slot, __
 	r = bpf_map_lookup_elem(&pending, &place);
 	if (!r)
 		return 0;
-	r->mark = place << 16 | MARK_PENDING | (n / PENDING & MARK_ROUND);
+	r->mark = place << 16 | MARK_PENDING | (n / PENDING & (foreign ? MARK_ROUND & ~MARK_OF_OTHERS : MARK_ROUND));
 	r->slot = slot;
 	r->flow = p->flow;
 	r->kind = kind;

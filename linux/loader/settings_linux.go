@@ -19,6 +19,8 @@ type Settings struct {
 	// Direct lets packets between pods of different nodes use the fast path, where SetNodeRoutes
 	// allows it.
 	Direct bool
+	// Foreign says that another CNI plugin made the interfaces of the pods.
+	Foreign bool
 	// Tunnel is the tunnel of the fabric. Without one, the programs do not check tunneled
 	// packets.
 	Tunnel Tunnel
@@ -126,13 +128,15 @@ func (s Settings) constants(spec *ebpf.CollectionSpec) (map[string]uint32, error
 		"ledger_size4": spec.Maps["ledger4"].MaxEntries, "ledger_size6": spec.Maps["ledger6"].MaxEntries,
 		"ledger_spare": jiffies(AnswerTime),
 		"tunnel_port": uint32(s.Tunnel.Port), "tunnel_vni": s.Tunnel.VNI,
-		"event_rate": uint32(s.Events.Rate), "event_cost": uint32(hz), "event_window": uint32(s.Events.Burst * hz), "event_allowed": 0,
+		"event_rate": uint32(s.Events.Rate), "event_cost": uint32(hz), "event_window": uint32(s.Events.Burst * hz), "event_allowed": 0, "foreign": 0,
 	}
 	if s.Errors > 0 {
 		c["error_rate"], c["error_window"] = 0, uint32(s.Errors*hz)
 	}
-	if s.Events.Allowed {
-		c["event_allowed"] = 1
+	for name, set := range map[string]bool{"event_allowed": s.Events.Allowed, "foreign": s.Foreign} {
+		if set {
+			c[name] = 1
+		}
 	}
 	return c, nil
 }

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#pragma once
+
+#include "maps.h"
+#include "parse.h"
+
+/* Interfaces that another CNI plugin made: veth pairs that the host routes to, and ports of a
+ * bridge. On a bridge, frames between pods do not pass the host's IP stack. Each frame to a pod
+ * must therefore be meant for that pod, and each frame that waits for a verdict after DNAT must
+ * go to the host. The verifier removes this code from the programs of other nodes. */
+
+/* Whether the interfaces of pods are foreign. Set by the loader. */
+const volatile __u32 foreign;
+
+/* The bit of the mark that the VPC CNI plugin of AWS owns. Marks of packets from foreign
+ * interfaces do not use it. */
+#define MARK_OF_OTHERS 0x00000080
+
+static __always_inline bool equal_mac(const __u8 *a, const __u8 *b)
+{
+	return *(__u32 *)a == *(__u32 *)b && *(__u16 *)(a + 4) == *(__u16 *)(b + 4);
+}
+
+/* Reports whether a frame on its way to a pod is for another station. A bridge floods such
+ * frames until it learns the port of the station. The pod would discard them. */
+static __always_inline bool for_another(const struct ethhdr *eth, const struct endpoint *e)
+{
+	return !(eth->h_dest[0] & 1) && !equal_mac(eth->h_dest, e->mac);
+}
+
+/* Reports whether a packet to a pod has the address of that pod as its destination. Otherwise
+ * policy of this pod would decide a flow of another one. Not inlined, so that the verifier
+ * checks it once. */
+__noinline int to_own_address(struct __sk_buff *skb, const struct packet *p)
+{
+	const struct endpoint *e = find_endpoint(skb->ifindex);
+	struct ip own = {};
+
+	if (!e || !p)
+		return false;
+	if (p->v6)
+		__builtin_memcpy(&own, e->ip6, 16);
+	else
+		__builtin_memcpy(&own.word[3], e->ip4, 4);
+	return !unspecified(&own) && same(&p->flow.dst, &own);
+}
+
+/* Reports whether a pod sends a frame to the host, so that the frame will pass the hooks that
+ * decide after DNAT. */
+__noinline int to_host(struct __sk_buff *skb)
+{
+	const struct endpoint *e = find_endpoint(skb->ifindex);
+	__u8 to[ETH_ALEN] ALIGNED;
+
+	if (!e || bpf_skb_load_bytes(skb, 0, to, sizeof(to)))
+		return false;
+	for (int i = 0; i < ETH_ALEN; i++) {
+		if (to[i] != e->host_mac[i])
+			return false;
+	}
+	return true;
+}
+
+#define ND_SOURCE_MAC 1
+#define ND_TARGET_MAC 2
+
+/* The parts of a message of neighbour discovery that a receiver learns from (RFC 4861, 4). */
+struct nd_option {
+	__u8 type;
+	__u8 length; /* in units of 8 bytes */
+	__u8 mac[ETH_ALEN];
+};
+
+/* Reports whether a message of neighbour discovery from a pod names only that pod: its target,
+ * if it is an advertisement, and the MAC of its option. It may have one option. Multicast
+ * listener messages name no neighbour. */
+__noinline int names_itself(struct __sk_buff *skb, const struct packet *p)
+{
+	const struct endpoint *e = find_endpoint(skb->ifindex);
+	__u32 at = sizeof(struct ethhdr) + sizeof(struct ipv6hdr), options;
+	struct nd_option option;
+	struct ipv6hdr ip;
+	struct ip target;
+
+	if (!e || !p || bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip, sizeof(ip)))
+		return false;
+	if (p->icmp != ND_NEIGHBOUR_SOLICIT && p->icmp != ND_NEIGHBOUR_ADVERT && p->icmp != ND_ROUTER_SOLICIT)
+		return true;
+	if (ip.nexthdr != IPPROTO_ICMPV6)
+		return false;
+	options = p->icmp == ND_ROUTER_SOLICIT ? 8 : 8 + sizeof(target);
+	if (p->icmp == ND_NEIGHBOUR_ADVERT) {
+		if (bpf_skb_load_bytes(skb, at + 8, &target, sizeof(target)) || !same(&target, &p->flow.src))
+			return false;
+	}
+	if (bpf_ntohs(ip.payload_len) == options)
+		return true;
+	if (bpf_ntohs(ip.payload_len) != options + sizeof(option) || bpf_skb_load_bytes(skb, at + options, &option, sizeof(option)) || option.length != 1)
+		return false;
+	if (option.type != ND_SOURCE_MAC && option.type != ND_TARGET_MAC)
+		return true;
+	for (int i = 0; i < ETH_ALEN; i++) {
+		if (option.mac[i] != e->mac[i])
+			return false;
+	}
+	return true;
+}
