@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -24,6 +25,8 @@ type addition struct {
 	hostPorts []model.HostPort
 	bandwidth model.Bandwidth
 	dns       model.DNS
+	// foreign are the addresses of an interface that another CNI plugin made; nil if the agent makes it.
+	foreign []netip.Addr
 	// deadline is the time until which the agent waits for the pod to appear in a snapshot.
 	deadline time.Time
 	// queued is true while the pod is known and only waits until others are attached.
@@ -49,6 +52,10 @@ func (a *Agent) Add(ctx context.Context, req *cniframe.AddRequest) (_ *cniframe.
 	if err != nil {
 		return nil, err
 	}
+	foreign, err := a.checkMode(req)
+	if err != nil {
+		return nil, err
+	}
 	ports, err := hostPorts(req)
 	if err != nil {
 		return nil, err
@@ -61,7 +68,7 @@ func (a *Agent) Add(ctx context.Context, req *cniframe.AddRequest) (_ *cniframe.
 	if err != nil {
 		return nil, err
 	}
-	add := &addition{ctx: ctx, id: id, req: req, hostPorts: ports, bandwidth: limits, dns: dns, deadline: time.Now().Add(a.cfg.AddWait), reply: make(chan addReply, 1)}
+	add := &addition{ctx: ctx, id: id, req: req, hostPorts: ports, bandwidth: limits, dns: dns, foreign: foreign, deadline: time.Now().Add(a.cfg.AddWait), reply: make(chan addReply, 1)}
 	if d, ok := ctx.Deadline(); ok {
 		// Answer with the reason before the caller gives up.
 		if d = d.Add(-time.Until(d) / 10); d.Before(add.deadline) {
@@ -229,6 +236,8 @@ func conflict(e *entry, a *addition) error {
 		return refuse(CodeConflict, remedy, "attachment %s belongs to pod %s, not to %s", a.id, e.Pod(), a.pod())
 	case e.UID != a.req.PodUID:
 		return refuse(CodeConflict, remedy, "attachment %s belongs to pod %s with UID %q, not %q", a.id, e.Pod(), e.UID, a.req.PodUID)
+	case a.foreign != nil && !slices.Equal(a.foreign, e.IPs):
+		return refuse(CodeConflict, remedy, "attachment %s of pod %s has the addresses %s, not %s", a.id, e.Pod(), join(e.IPs), join(a.foreign))
 	case e.NetNS != a.req.Netns:
 		return refuse(CodeConflict, remedy, "attachment %s of pod %s is in %s, not in %s", a.id, e.Pod(), e.NetNS, a.req.Netns)
 	}
@@ -254,7 +263,7 @@ func (l *loop) attach(a *addition) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &entry{Record: endpoint.Record{State: endpoint.Adding, ContainerID: a.req.Attachment.ContainerID,
+	e := &entry{Record: endpoint.Record{State: endpoint.Adding, Kind: l.kind(), ContainerID: a.req.Attachment.ContainerID,
 		IfName: a.req.Attachment.IfName, NetNS: a.req.Netns, Network: a.req.Network, Namespace: a.req.PodNamespace,
 		Name: a.req.PodName, UID: a.req.PodUID, IPs: ips, HostPorts: a.hostPorts, Bandwidth: a.bandwidth, Created: timeNow()}}
 	if l.features.DNS {
@@ -281,6 +290,10 @@ func (l *loop) attach(a *addition) (*entry, error) {
 		return nil, dataPathError(err, "attach pod %s", a.pod())
 	}
 	e.attached = true
+	if err := sameMAC(e, a.req.Foreign, CodeConfig); err != nil {
+		l.rollBack(e)
+		return nil, err
+	}
 	return e, nil
 }
 
@@ -289,6 +302,8 @@ func dataPathError(err error, format string, args ...any) error {
 	switch {
 	case errors.Is(err, dataplane.ErrNoNetNS):
 		return blame(CodeEnv, fmt.Errorf("CNI_NETNS: %w", err), format, args...)
+	case errors.Is(err, dataplane.ErrInterfaceKind):
+		return blame(CodeConfig, err, format, args...)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return blame(CodeTryAgain, err, format, args...)
 	}

@@ -31,7 +31,7 @@ type addresses struct {
 // updateRanges rereads the node's pod ranges after a change of the nodes. It rebuilds the allocator from
 // the records if they changed.
 func (l *loop) updateRanges() {
-	if l.backend == nil {
+	if l.backend == nil || l.cfg.PolicyOnly {
 		return
 	}
 	a := &l.addresses
@@ -125,6 +125,8 @@ func overlaps(s *model.Snapshot, self string, ranges []netip.Prefix) []string {
 func (l *loop) allocate(add *addition) ([]netip.Addr, error) {
 	a := &l.addresses
 	switch {
+	case add.foreign != nil:
+		return add.foreign, l.evict(add)
 	case len(a.problems) > 0:
 		return nil, refuse(CodeAddresses, strings.Join(a.problems, "; "), "node %s cannot allocate pod addresses", l.cfg.NodeName)
 	case a.allocator == nil:
@@ -153,6 +155,21 @@ func (l *loop) allocate(add *addition) ([]netip.Addr, error) {
 		return nil, l.whyNoAddress(add, err)
 	}
 	return ips, nil
+}
+
+// evict removes the endpoints that still have an address of an ADD. The other CNI plugin has given it to
+// another pod, so the DEL of the earlier one did not arrive.
+func (l *loop) evict(add *addition) error {
+	for _, e := range l.sorted() {
+		if e.State == endpoint.Released || e.ID() == add.id || !slices.ContainsFunc(e.IPs, func(ip netip.Addr) bool { return slices.Contains(add.foreign, ip) }) {
+			continue
+		}
+		l.log.Warn("the address of a pod belongs to another pod now; its endpoint is removed", "pod", e.Pod(), "endpoint", e.ID(), "addresses", join(e.IPs), "now", add.pod())
+		if err := l.drop(e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // giveBack returns the addresses of a removed endpoint. Addresses that other pods may have seen go to

@@ -38,6 +38,9 @@ func New(cfg Config, log *slog.Logger) (*Agent, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if cfg.PolicyOnly {
+		cfg.Quarantine = 0 // the other CNI plugin decides when to use an address again
+	}
 	a := &Agent{
 		cfg:      cfg,
 		log:      log,

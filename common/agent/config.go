@@ -30,6 +30,9 @@ type Config struct {
 	RecordDir string
 	// PodCIDRs, if set, replace those of the Node object.
 	PodCIDRs []netip.Prefix
+	// PolicyOnly makes the agent enforce policy on interfaces that another CNI plugin made. It then allocates
+	// no addresses.
+	PolicyOnly bool
 	// Quarantine is the minimum time between release and reuse of an address.
 	Quarantine time.Duration
 	// ReservedHostPorts are ports of the node that pods cannot use as host ports.

@@ -15,6 +15,8 @@ const (
 	CodeEnv = 4
 	// CodeIO: an endpoint record could not be written.
 	CodeIO = 5
+	// CodeConfig: the network configuration does not fit the agent or the interface.
+	CodeConfig = 7
 	// CodeTryAgain: a retry may succeed.
 	CodeTryAgain = 11
 	// CodeNotAvailable: Add cannot work now.

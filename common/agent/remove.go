@@ -204,7 +204,13 @@ func (l *loop) check(id model.EndpointID, req *cniframe.CheckRequest) error {
 	if n := req.Netns; n != "" && n != e.NetNS {
 		return refuse(CodeBroken, remedy, "attachment %s of pod %s is in %s, not in %s", id, e.Pod(), e.NetNS, n)
 	}
+	if err := l.agent.sameMode(req.Foreign); err != nil {
+		return err
+	}
 	if err := checkAddresses(e, req.Addresses); err != nil {
+		return err
+	}
+	if err := checkForeign(e, req.Foreign); err != nil {
 		return err
 	}
 	if err := compareBandwidth(e, req.Bandwidth); err != nil {

@@ -3,10 +3,14 @@
 package agent
 
 import (
+	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"unicode"
 
 	"github.com/isthmus-net/isthmus/common/api/cniframe"
+	"github.com/isthmus-net/isthmus/common/endpoint"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -25,6 +29,96 @@ func attachmentID(a cniframe.Attachment) (model.EndpointID, error) {
 		return "", refuse(CodeEnv, "use 1 to 15 characters without '/', ':' and spaces", "CNI_IFNAME %q is not valid", shorten(name))
 	}
 	return model.MakeEndpointID(id, name), nil
+}
+
+// maxHints bounds the interfaces that a request may name.
+const maxHints = 16
+
+// kind is the kind of the endpoints that the agent attaches.
+func (l *loop) kind() endpoint.Kind {
+	if l.cfg.PolicyOnly {
+		return endpoint.Foreign
+	}
+	return endpoint.Own
+}
+
+// checkMode compares an ADD with the mode of the agent. It returns the addresses of the interface that
+// another CNI plugin made, or nil if the agent makes it.
+func (a *Agent) checkMode(r *cniframe.AddRequest) ([]netip.Addr, error) {
+	if err := a.sameMode(r.Foreign); err != nil || r.Foreign == nil {
+		return nil, err
+	}
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{{"portMappings", len(r.HostPorts) > 0}, {"bandwidth", r.Bandwidth != nil}, {"dns", r.DNS != nil}} {
+		if f.set {
+			return nil, refuse(CodeConfig, "leave "+f.name+" to the plugin that makes the interface", "pod %s/%s: isthmus-agent only enforces policy and cannot provide %s", r.PodNamespace, r.PodName, f.name)
+		}
+	}
+	return foreignAddresses(r.Foreign)
+}
+
+// sameMode compares a request with the mode of the agent.
+func (a *Agent) sameMode(f *cniframe.Foreign) error {
+	switch {
+	case f != nil && !a.cfg.PolicyOnly:
+		return refuse(CodeConfig, "start the agent with --mode=policy, or remove mode from the configuration of the plugin", "isthmus-agent runs in mode full, the plugin in mode policy")
+	case f == nil && a.cfg.PolicyOnly:
+		return refuse(CodeConfig, "set the mode of the plugin to policy, behind the plugin that makes the interface, or start the agent with --mode=full", "isthmus-agent runs in mode policy, the plugin in mode full")
+	}
+	return nil
+}
+
+// foreignAddresses returns the addresses of prevResult, sorted.
+func foreignAddresses(f *cniframe.Foreign) ([]netip.Addr, error) {
+	if len(f.HostIfNames) > maxHints || slices.ContainsFunc(f.HostIfNames, func(s string) bool { return len(s) > 15 }) {
+		return nil, refuse(CodeConfig, fmt.Sprintf("pass at most %d names of at most 15 characters", maxHints), "the interfaces of prevResult are not valid")
+	}
+	if _, err := model.ParseMAC(f.MAC); f.MAC != "" && err != nil {
+		return nil, refuse(CodeConfig, err.Error(), "the MAC of prevResult is not valid")
+	}
+	if len(f.Addresses) == 0 {
+		return nil, refuse(CodeConfig, "put isthmus-cni behind the plugin that assigns the addresses", "prevResult has no address of the interface")
+	}
+	var all []netip.Addr
+	for _, s := range f.Addresses {
+		ip, err := netip.ParseAddr(s)
+		if err != nil || ip.Zone() != "" || ip.Is4In6() || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
+			return nil, refuse(CodeConfig, "pass unicast addresses without a prefix length", "address %q of prevResult is not valid", shorten(s))
+		}
+		for _, other := range all {
+			if other.Is6() == ip.Is6() {
+				return nil, refuse(CodeConfig, "give each pod at most one address per family", "prevResult has two addresses of one family, %s and %s: policy knows only one", other, ip)
+			}
+		}
+		all = append(all, ip)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all, nil
+}
+
+// checkForeign compares the interface of a CHECK with that of the endpoint.
+func checkForeign(e *entry, f *cniframe.Foreign) error {
+	if f == nil {
+		return nil
+	}
+	addrs, err := foreignAddresses(f)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(addrs, e.IPs) {
+		return refuse(CodeBroken, "restart the pod", "pod %s has the addresses %s, not %s", e.Pod(), join(e.IPs), join(addrs))
+	}
+	return sameMAC(e, f, CodeBroken)
+}
+
+// sameMAC returns an error of a code if the pod's end of the interface has another MAC than prevResult says.
+func sameMAC(e *entry, f *cniframe.Foreign, code uint32) error {
+	if f == nil || f.MAC == "" || strings.EqualFold(f.MAC, e.attachment.MAC.String()) {
+		return nil
+	}
+	return refuse(code, "restart the pod", "interface %s of pod %s has MAC %s, prevResult has %s", e.IfName, e.Pod(), e.attachment.MAC, shorten(f.MAC))
 }
 
 func notInIfName(r rune) bool {

@@ -19,6 +19,10 @@ var ErrNoNetNS = errors.New("network namespace not found")
 // Isthmus did not create.
 var ErrInterfaceExists = errors.New("interface exists")
 
+// ErrInterfaceKind is returned by AddEndpoint when policy cannot be enforced on the interface that another CNI
+// plugin made.
+var ErrInterfaceKind = errors.New("interface does not fit")
+
 // Backend enforces States and attaches pods on one node. All methods are idempotent. Repeated after a crash
 // in the middle of a call, they complete the missing parts. The agent calls them from one goroutine, except
 // for Counters. Starter adds pods side by side.
@@ -26,7 +30,8 @@ type Backend interface {
 	// Features returns the capabilities of the data path. They do not change.
 	Features() model.Features
 
-	// AddEndpoint attaches a pod. If the attachment exists it adopts it and repairs every missing part.
+	// AddEndpoint attaches a pod. A Backend that enforces policy on interfaces of another CNI plugin finds the
+	// interface, and changes nothing of it but its programs. If the attachment exists it adopts it and repairs every missing part.
 	// Default deny in both directions is in force before the pod can send or receive its first packet. It
 	// stays until an Apply names the endpoint. After an error nothing of a new attachment remains.
 	AddEndpoint(ctx context.Context, spec EndpointSpec) (Attachment, error)

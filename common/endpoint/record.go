@@ -31,10 +31,22 @@ const (
 	Released State = "released"
 )
 
+// Kind says who made the interface of an endpoint.
+type Kind string
+
+// The kinds of endpoints.
+const (
+	// Own is an interface that Isthmus made.
+	Own Kind = ""
+	// Foreign is an interface that another CNI plugin made. Isthmus enforces policy on it.
+	Foreign Kind = "foreign"
+)
+
 // Record is the state of an endpoint that survives a restart of the agent.
 type Record struct {
 	Version     int    `json:"version"`
 	State       State  `json:"state"`
+	Kind        Kind   `json:"kind,omitempty"`
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifName"`
 	// NetNS is the path of a network namespace, or the GUID of an HCN namespace.
@@ -82,6 +94,7 @@ func (r Record) Validate() error {
 	}
 	need(r.Version == SchemaVersion, fmt.Sprintf("version is %d, want %d", r.Version, SchemaVersion))
 	need(r.State == Adding || r.State == Ready || r.State == Released, fmt.Sprintf("state %q is not one of adding, ready, released", r.State))
+	need(r.Kind == Own || r.Kind == Foreign, fmt.Sprintf("kind %q is not foreign", r.Kind))
 	need(r.ContainerID != "", "containerID is empty")
 	need(r.IfName != "", "ifName is empty")
 	need(r.Namespace != "" && r.Name != "", "namespace or name is empty")

@@ -37,6 +37,8 @@ func TestMessages(t *testing.T) {
 		{&cniframe.DelRequest{Attachment: attachment}, &cniframe.DelRequest{}, `{` + attached + `}`},
 		{&cniframe.CheckRequest{Attachment: attachment, Netns: "/n", Addresses: []string{"10.0.0.1/32"}, Bandwidth: limits}, &cniframe.CheckRequest{},
 			`{` + attached + `,"netns":"/n","addresses":["10.0.0.1/32"],` + limited + `}`},
+		{&cniframe.CheckRequest{Attachment: attachment, Netns: "/n", Foreign: &cniframe.Foreign{HostIfNames: []string{"v"}, MAC: "02:00:00:00:00:01", Addresses: []string{"10.0.0.1"}}},
+			&cniframe.CheckRequest{}, `{` + attached + `,"netns":"/n","foreign":{"hostIfNames":["v"],"mac":"02:00:00:00:00:01","addresses":["10.0.0.1"]}}`},
 		{&cniframe.GCRequest{Valid: []cniframe.Attachment{attachment}, Network: "pods"}, &cniframe.GCRequest{},
 			`{"valid":[{"containerId":"c","ifName":"eth0"}],"network":"pods"}`},
 		{&cniframe.GCResponse{Removed: []cniframe.Attachment{attachment}}, &cniframe.GCResponse{}, `{"removed":[{"containerId":"c","ifName":"eth0"}]}`},

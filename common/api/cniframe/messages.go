@@ -26,6 +26,20 @@ type AddRequest struct {
 	Bandwidth *Bandwidth `json:"bandwidth,omitempty"`
 	// DNS configures the pod's resolver; nil means that the runtime passed nothing.
 	DNS *DNS `json:"dns,omitempty"`
+	// Foreign describes the interface that an earlier plugin of the list made. An agent that makes interfaces
+	// refuses it, and one that only enforces policy needs it.
+	Foreign *Foreign `json:"foreign,omitempty"`
+}
+
+// Foreign is an interface of a pod that another CNI plugin made, as prevResult describes it.
+type Foreign struct {
+	// HostIfNames are the interfaces of prevResult without a sandbox. They are for messages only: the agent
+	// finds the interface on the node itself.
+	HostIfNames []string `json:"hostIfNames,omitempty"`
+	// MAC is that of the interface in the sandbox; empty if prevResult has none.
+	MAC string `json:"mac,omitempty"`
+	// Addresses are those of the interface, without prefix length: at most one per family.
+	Addresses []string `json:"addresses"`
 }
 
 // DNS is the configuration of a pod's resolver, with the meaning of resolv.conf. Servers are addresses.
@@ -84,6 +98,8 @@ type CheckRequest struct {
 	Addresses []string `json:"addresses,omitempty"`
 	// Bandwidth is what the runtime requested; if nil, Check does not compare it.
 	Bandwidth *Bandwidth `json:"bandwidth,omitempty"`
+	// Foreign describes the interface as for Add; nil if the agent made it.
+	Foreign *Foreign `json:"foreign,omitempty"`
 }
 
 // GCRequest is the request of GC: remove every attachment that the request does not list.
