@@ -21,6 +21,9 @@ func (b *Backend) AddEndpoint(ctx context.Context, spec dataplane.EndpointSpec) 
 			return dataplane.Attachment{}, err
 		}
 	}
+	if b.cfg.PolicyOnly {
+		return b.addForeign(spec)
+	}
 	b.pods[spec.ID] = spec.Pod
 	s := link.PairSpec{ID: spec.ID, NetNS: spec.NetNS, IfName: spec.IfName, IPs: spec.IPs, MTU: b.mtu, Bandwidth: spec.Bandwidth, Sources: b.sources}
 	b.step("create pair")

@@ -52,9 +52,17 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// onBothHooks runs an attack twice: with tcx links and netfilter programs, and with clsact
-// hooks and an nftables rule.
+// onBothHooks runs an attack with tcx links and netfilter programs, with clsact hooks and an
+// nftables rule, and on interfaces that another CNI plugin made.
 func onBothHooks(t *testing.T, attack func(*testing.T, func(*linux.Config))) {
+	onOwnHooks(t, attack)
+	for name := range plugins {
+		t.Run(name, func(t *testing.T) { attack(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, name }) })
+	}
+}
+
+// onOwnHooks runs an attack on interfaces and tunnels that the backend made.
+func onOwnHooks(t *testing.T, attack func(*testing.T, func(*linux.Config))) {
 	t.Run("links", func(t *testing.T) { attack(t, func(*linux.Config) {}) })
 	t.Run("rules", func(t *testing.T) {
 		attack(t, func(c *linux.Config) { c.ByClassifiers, c.EgressByRule = true, true })
@@ -275,6 +283,9 @@ func (l *lab) macIn(ns *netns.NS, device string) (mac net.HardwareAddr) {
 // hostMAC returns the MAC of the host end of a pod's veth pair.
 func (l *lab) hostMAC(pod string) net.HardwareAddr {
 	l.t.Helper()
+	if l.plugin != nil {
+		return l.gatewayMAC(pod)
+	}
 	return l.macIn(l.node, link.HostName(model.MakeEndpointID(pod, "eth0")))
 }
 

@@ -91,6 +91,9 @@ func TestAttackSpoofFromUplink(t *testing.T) {
 					{"as a through the node to outside", f.a, f.out, g.wo},
 					{"as the node through the node to outside", f.node, f.out, g.wo},
 				} {
+					if g.plugin != nil && k.src == unknown {
+						continue // the ranges of another CNI plugin are not known; rp_filter rejects the packet
+					}
 					v.try(g.wo, k.at, fmt.Sprintf("%s from the uplink %s", name, k.what), func(word string) []byte {
 						return packet(g.wo.mac, g.up, ipHeader(k.src, k.dst, numberOf(name, f.v6)), make(word)...)
 					})

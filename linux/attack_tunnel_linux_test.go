@@ -53,7 +53,7 @@ func inners(far, near string) []inner {
 // A pod cannot send tunnel packets to any node, directly or by a Service.
 func TestAttackTunnelFromPod(t *testing.T) {
 	t.Parallel()
-	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
+	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		n := newNodes(t, func(c *linux.Config) { change(c); c.Fabric.Mode = fabric.VXLAN })
 		near, far := n[0], n[1]
 		near.pod("a", 11)
@@ -96,7 +96,7 @@ func TestAttackTunnelFromPod(t *testing.T) {
 // sending node.
 func TestAttackTunnelFromSegment(t *testing.T) {
 	t.Parallel()
-	onBothHooks(t, func(t *testing.T, change func(*linux.Config)) {
+	onOwnHooks(t, func(t *testing.T, change func(*linux.Config)) {
 		n := newNodes(t, func(c *linux.Config) { change(c); c.Fabric.Mode = fabric.VXLAN })
 		near, far := n[0], n[1]
 		near.pod("a", 11)

@@ -63,7 +63,7 @@ type alivePairs struct {
 
 func (b *Backend) alive() (p alivePairs, err error) {
 	p = alivePairs{indexes: make(map[int]bool), ids: make(map[string]model.EndpointID)}
-	all, err := link.List()
+	all, err := b.list()
 	for _, f := range all {
 		if f.ID != "" {
 			p.found = append(p.found, f)

@@ -56,6 +56,7 @@ type Backend struct {
 	usage     atomic.Pointer[map[string]dataplane.MapUsage]
 	pathModes atomic.Pointer[[]dataplane.PathMode] // likewise
 	upgrade   upgrade
+	ends      ends
 	// pods are the pods of the endpoints. book records which policy was in force when, for
 	// Watch.
 	pods map[model.EndpointID]model.PodID
@@ -78,18 +79,12 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	b := &Backend{cfg: cfg, log: log, features: probe(), specs: make(map[model.EndpointID]link.PairSpec), pods: make(map[model.EndpointID]model.PodID), linked: make(map[model.EndpointID]bool)}
-	uplink, err := fabric.FindUplink(cfg.Uplink)
+	b := &Backend{cfg: cfg, log: log, features: probe(cfg.PolicyOnly), specs: make(map[model.EndpointID]link.PairSpec), pods: make(map[model.EndpointID]model.PodID), linked: make(map[model.EndpointID]bool)}
+	uplink, err := b.findFabric()
 	if err != nil {
 		return nil, err
 	}
-	b.fabric = fabric.New(cfg.Fabric, cfg.Uplink, b.host())
-	b.sources, b.mtu = uplink.Addresses(), b.fabric.MTU(uplink)
-	settings := loader.Settings{Timeouts: cfg.Timeouts, Events: cfg.Events, Direct: cfg.Forwarding == fastpath.Direct, Tracking: cfg.Tracking}
-	if cfg.Fabric.Mode.Tunnels() {
-		settings.Tunnel = loader.Tunnel{Port: cfg.Fabric.Port, VNI: cfg.Fabric.VNI}
-	}
-	if b.path, err = loader.Open(cfg.BPFFS, settings, cfg.MapEntries); err != nil {
+	if b.path, err = loader.Open(cfg.BPFFS, cfg.settings(), cfg.MapEntries); err != nil {
 		return nil, err
 	}
 	b.hasTCX = b.path.HasTCX()
@@ -105,6 +100,9 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	err = b.egress.Attach()
 	if err == nil {
 		err = b.path.AdoptLinks()
+	}
+	if err == nil && cfg.PolicyOnly {
+		err = b.openForeign()
 	}
 	if err == nil {
 		err = b.sweep()
@@ -127,9 +125,23 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Backend, error) {
 	return b, nil
 }
 
+// findFabric finds the uplink, unless another CNI plugin connects the pods.
+func (b *Backend) findFabric() (fabric.Uplink, error) {
+	if b.cfg.PolicyOnly {
+		return fabric.Uplink{}, nil
+	}
+	uplink, err := fabric.FindUplink(b.cfg.Uplink)
+	if err != nil {
+		return uplink, err
+	}
+	b.fabric = fabric.New(b.cfg.Fabric, b.cfg.Uplink, b.host())
+	b.sources, b.mtu = uplink.Addresses(), b.fabric.MTU(uplink)
+	return uplink, nil
+}
+
 // sweep removes veth pairs without identity, and map entries of interfaces that are gone.
 func (b *Backend) sweep() error {
-	found, err := link.List()
+	found, err := b.list()
 	if err != nil {
 		return err
 	}
@@ -171,7 +183,7 @@ func (b *Backend) readBack() error {
 	if err != nil {
 		return err
 	}
-	found, err := link.List()
+	found, err := b.list()
 	if err != nil {
 		return err
 	}
@@ -233,6 +245,9 @@ func (b *Backend) Apply(ctx context.Context, s *model.State) ([]model.Unsupporte
 // followUplink gives the routes to pods the current address of the node. The kernel removes
 // routes with an address that is gone.
 func (b *Backend) followUplink() error {
+	if b.fabric == nil {
+		return nil
+	}
 	now := b.fabric.Sources()
 	if len(now) == 0 || slices.Equal(now, b.sources) {
 		return nil
@@ -268,7 +283,12 @@ func (b *Backend) noteDamage(what string) {
 }
 
 // NodeInfo implements dataplane.Announcer.
-func (b *Backend) NodeInfo() model.NodeInfo { return b.fabric.NodeInfo() }
+func (b *Backend) NodeInfo() model.NodeInfo {
+	if b.fabric == nil {
+		return model.NodeInfo{}
+	}
+	return b.fabric.NodeInfo()
+}
 
 // InForce implements dataplane.Backend.
 func (b *Backend) InForce(context.Context) (*model.State, error) {

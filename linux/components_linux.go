@@ -10,6 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux/denylist"
 	"github.com/isthmus-net/isthmus/linux/fastpath"
+	"github.com/isthmus-net/isthmus/linux/foreign"
 	"github.com/isthmus-net/isthmus/linux/hostport"
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/linux/sources"
@@ -24,6 +25,9 @@ func (b *Backend) makeComponents() (dataplane.Components, error) {
 		Open: func() (*xdp.Filter, error) { return xdp.Open(pins, b.path.Shared(), b.path.Constants()) }}, b.host())
 	if err != nil {
 		return nil, err
+	}
+	if b.cfg.PolicyOnly {
+		return dataplane.Components{b.egress, foreign.NewSources(b.path, b.foreignPods, b.host()), deny}, nil
 	}
 	ports, err := hostport.New(b.cfg.HostPortsFromNode, b.host())
 	if err != nil {

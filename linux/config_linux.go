@@ -23,6 +23,11 @@ import (
 type Config struct {
 	// BPFFS is the directory for pins, on a mounted bpffs. Only one agent may use it.
 	BPFFS string
+	// PolicyOnly enforces policy on interfaces that another CNI plugin made, and does nothing else. The fields
+	// Uplink, Fabric, Forwarding and HostPortsFromNode have no meaning then.
+	PolicyOnly bool
+	// StateDir is the directory of the registry of such interfaces.
+	StateDir string
 	// Uplink is the interface to other nodes. Empty means the interface of the default route.
 	Uplink string
 	// Fabric says how the node reaches pods of other nodes, and sets the MTU.
@@ -66,6 +71,9 @@ func (c Config) Validate() error {
 	if !filepath.IsAbs(c.BPFFS) {
 		errs = append(errs, fmt.Errorf("bpffs directory %q: must be an absolute path", c.BPFFS))
 	}
+	if c.PolicyOnly && !filepath.IsAbs(c.StateDir) {
+		errs = append(errs, fmt.Errorf("directory of the interfaces %q: must be an absolute path", c.StateDir))
+	}
 	errs = append(errs, c.Fabric.Validate())
 	if len(c.Uplink) >= unix.IFNAMSIZ {
 		errs = append(errs, fmt.Errorf("uplink %q: interface names have at most %d characters", c.Uplink, unix.IFNAMSIZ-1))
@@ -80,9 +88,18 @@ func (c Config) Validate() error {
 	return errors.Join(append(errs, c.Events.Validate(), c.MapEntries.Validate())...)
 }
 
+// settings returns the parameters of the programs.
+func (c Config) settings() loader.Settings {
+	s := loader.Settings{Timeouts: c.Timeouts, Events: c.Events, Direct: c.Forwarding == fastpath.Direct && !c.PolicyOnly, Foreign: c.PolicyOnly, Tracking: c.Tracking}
+	if c.Fabric.Mode.Tunnels() && !c.PolicyOnly {
+		s.Tunnel = loader.Tunnel{Port: c.Fabric.Port, VNI: c.Fabric.VNI}
+	}
+	return s
+}
+
 // probe returns the features of this kernel.
-func probe() model.Features {
-	f := model.Features{OS: model.Linux, Platform: "unknown kernel", HostPorts: true, Bandwidth: true}
+func probe(policyOnly bool) model.Features {
+	f := model.Features{OS: model.Linux, Platform: "unknown kernel", HostPorts: !policyOnly, Bandwidth: !policyOnly}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		f.Platform = "kernel " + unix.ByteSliceToString(u.Release[:])

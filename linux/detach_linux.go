@@ -32,6 +32,12 @@ func (b *Backend) DeleteEndpoints(_ context.Context, ids []model.EndpointID) []e
 			leaving, at = append(leaving, id), append(at, i)
 		}
 	}
+	if b.cfg.PolicyOnly {
+		for n, id := range leaving {
+			errs[at[n]] = b.closeForeign(id)
+		}
+		return errs
+	}
 	b.step("delete pair")
 	deleted := link.DeletePairs(leaving)
 	indexes, err := b.indexes()

@@ -6,7 +6,8 @@
 // sysctls, the routes to pods, and the mark of packets from pods, except bits 14 and 15.
 //
 // Every other feature is a component with a package and objects of its own: kubeproxy, fabric,
-// fastpath, sources, denylist, hostport. Further sub-packages: policymap and denymap lay out
+// fastpath, sources, denylist, hostport. In policy mode another CNI plugin makes the interfaces,
+// and foreign finds them. Further sub-packages: policymap and denymap lay out
 // maps (pure), bpfobj holds the compiled programs, loader and xdp load and pin them, migrate
 // copies flows of an older map layout, link creates interfaces.
 //

@@ -14,7 +14,7 @@ var _ dataplane.Checker = (*Backend)(nil)
 
 // Endpoints implements dataplane.Backend.
 func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
-	found, err := link.List()
+	found, err := b.list()
 	if err != nil {
 		return nil, err
 	}
@@ -47,16 +47,24 @@ func (b *Backend) Endpoints(context.Context) ([]dataplane.Installed, error) {
 		}
 		i.Unenforced = i.Unenforced || !f.Up
 		if s, ok := b.specs[f.ID]; ok {
-			i.Problems = append(i.Problems, link.Check(s, link.Pair{Name: f.Name, Index: f.Index})...)
+			i.Problems = append(i.Problems, b.checkInterface(s, f)...)
 		}
 		all = append(all, i)
 	}
 	for id := range b.specs {
 		if !seen[id] {
-			all = append(all, dataplane.Installed{ID: id, Problems: []string{"interface " + link.HostName(id) + " is missing"}, Unenforced: true})
+			all = append(all, dataplane.Installed{ID: id, Problems: []string{"interface " + b.hostName(id) + " is missing"}, Unenforced: true})
 		}
 	}
 	return all, nil
+}
+
+// checkInterface describes how an interface differs from its spec.
+func (b *Backend) checkInterface(s link.PairSpec, f link.Found) []string {
+	if b.cfg.PolicyOnly {
+		return b.checkForeign(s)
+	}
+	return link.Check(s, link.Pair{Name: f.Name, Index: f.Index})
 }
 
 func noEntry(f link.Found) string { return "the map endpoints has no entry for interface " + f.Name }

@@ -29,6 +29,9 @@ func (b *Backend) classify(name string, index int) error {
 	if b.underOlder(index) {
 		return nil
 	}
+	if b.cfg.PolicyOnly {
+		return b.programForeign(name, index)
+	}
 	linked, err := b.path.Linked(name, index)
 	if err != nil || linked {
 		return err
@@ -39,7 +42,7 @@ func (b *Backend) classify(name string, index int) error {
 // renewClassifiers gives the programs of this build to every interface without tcx links, by
 // one atomic replacement each.
 func (b *Backend) renewClassifiers() error {
-	found, err := link.List()
+	found, err := b.list()
 	if err != nil {
 		return err
 	}
@@ -82,7 +85,7 @@ func (b *Backend) trackConnections() (bool, error) {
 // to tcx links, which holds the network lock (RTNL) of the kernel for about 30 ms.
 func (b *Backend) Idle(ctx context.Context) (more bool, err error) {
 	defer b.notePathModes()
-	if err := errors.Join(b.components.Sync(ctx, time.Now()), b.followUplink()); err != nil {
+	if err := errors.Join(b.followForeign(ctx), b.components.Sync(ctx, time.Now()), b.followUplink()); err != nil {
 		return false, err
 	}
 	if !b.tcx || len(b.specs) == len(b.linked) || b.path.Older() != "" {
@@ -92,7 +95,7 @@ func (b *Backend) Idle(ctx context.Context) (more bool, err error) {
 		if b.linked[id] {
 			continue
 		}
-		name := link.HostName(id)
+		name := b.hostName(id)
 		index, err := link.Index(name)
 		if err != nil {
 			return false, err

@@ -40,6 +40,8 @@ type lab struct {
 	cluster *model.Snapshot
 	byRule  bool // as linux.Config.EgressByRule
 	step    func(string)
+	// plugin, if set, makes the interfaces of pods, and the backend only enforces policy.
+	plugin plugin
 	// change, if set, changes the configuration.
 	change func(*linux.Config)
 	log    io.Writer // nil: discard
@@ -146,6 +148,9 @@ func (l *lab) start() {
 		if l.change != nil {
 			l.change(&cfg)
 		}
+		if cfg.PolicyOnly { // the tests name the plugin instead of the directory
+			l.plugin, cfg.StateDir = plugins[cfg.StateDir], filepath.Join(l.dir, "state")
+		}
 		log := l.log
 		if log == nil {
 			log = io.Discard
@@ -175,6 +180,11 @@ func (l *lab) add(name string, n byte) error {
 
 // addHere is for callers in the node's namespace.
 func (l *lab) addHere(name string, n byte) error {
+	if l.plugin != nil {
+		if err := l.plugin(l, name, n); err != nil {
+			return err
+		}
+	}
 	spec := dataplane.EndpointSpec{ID: model.MakeEndpointID(name, "eth0"), ContainerID: name, IfName: "eth0",
 		Pod: model.PodID{Namespace: "default", Name: name}, NetNS: l.pods[name].Path(), IPs: podIPs(n), Bandwidth: l.limits[name], HostPorts: l.ports[name]}
 	_, err := l.backend.AddEndpoint(context.Background(), spec)

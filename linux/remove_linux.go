@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-net/isthmus/linux/fabric"
+	"github.com/isthmus-net/isthmus/linux/foreign"
 	"github.com/isthmus-net/isthmus/linux/hostport"
 	"github.com/isthmus-net/isthmus/linux/kubeproxy"
 	"github.com/isthmus-net/isthmus/linux/link"
@@ -21,7 +22,8 @@ import (
 )
 
 // Remove removes everything that a Backend creates: veth pairs and their qdiscs, the fabric,
-// nftables rules, programs and maps, including the XDP programs on uplinks. No Backend may be
+// nftables rules, programs and maps, including the XDP programs on uplinks. Interfaces that
+// another CNI plugin made stay, without programs. No Backend may be
 // open. Missing objects are no error. Sysctls stay, because other software may depend on them
 // by now.
 func Remove(_ context.Context, cfg Config) error {
@@ -36,7 +38,7 @@ func Remove(_ context.Context, cfg Config) error {
 	for _, f := range found {
 		errs = append(errs, link.DeleteByName(f.Name))
 	}
-	errs = append(errs, link.SweepLimits(), fabric.Cleanup(), hostport.Remove(), link.DropNodeClassifiers(nil))
+	errs = append(errs, link.DropAllClassifiers(), foreign.Remove(cfg.StateDir), link.SweepLimits(), fabric.Cleanup(), hostport.Remove(), link.DropNodeClassifiers(nil))
 	if err := errors.Join(errs...); err != nil {
 		return err // programs stay as long as pods may use them
 	}

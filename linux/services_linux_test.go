@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"sync"
@@ -70,8 +71,10 @@ func (l *lab) load(ruleset string) {
 }
 
 // newServiceLab returns a lab with pods a and b, and a server at every backend.
-func newServiceLab(t *testing.T) *lab {
-	l := newLab(t)
+func newServiceLab(t *testing.T) *lab { return serviceLab(t, newLab(t)) }
+
+func serviceLab(t *testing.T, l *lab) *lab {
+	t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("needs nft: make test installs it")
 	}
@@ -80,7 +83,13 @@ func newServiceLab(t *testing.T) *lab {
 	l.services()
 	l.echo(l.pods["b"], 8080)
 	l.echo(l.outside, 8080)
-	l.echo(l.node, 8080)
+	if l.plugin == nil {
+		l.echo(l.node, 8080)
+	} else { // routes of plugins do not choose the source of answers
+		for _, a := range []string{nodeAddr4, nodeAddr6} {
+			l.must(traffic.ServersFor(l.t).Echo(l.node, netip.AddrPortFrom(netip.MustParseAddr(a), 8080), model.TCP, model.UDP))
+		}
+	}
 	// The kernel needs time until a new IPv6 address is usable.
 	for began := time.Now(); reach(l.node, "tcp", outsideAddr6, 8080, silence) != nil; {
 		if time.Since(began) > patience {

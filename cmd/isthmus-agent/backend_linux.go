@@ -20,6 +20,7 @@ import (
 func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	cfg := linux.Defaults()
 	cfg.BPFFS, cfg.Uplink, cfg.Fabric, cfg.Step = o.bpffs, o.uplink, o.fabric, step
+	cfg.PolicyOnly, cfg.StateDir = o.mode == modePolicy, o.stateDir
 	cfg.MapEntries = o.mapEntries
 	cfg.Events = flowEvents(&o.flows)
 	remove := func(ctx context.Context) error { return linux.Remove(ctx, cfg) }

@@ -31,6 +31,7 @@ type options struct {
 	manifests   string
 	kubeconfig  string
 	report      []string
+	mode        string
 	stateDir    string
 	lockTimeout time.Duration
 	socket      string
@@ -78,6 +79,15 @@ type options struct {
 	reserved                                []agent.PortRange
 	pool                                    pool.Size
 }
+
+// The values of --mode.
+const (
+	modeFull   = "full"
+	modePolicy = "policy"
+)
+
+// fullOnly are the flags that have no meaning with --mode=policy.
+var fullOnly = []string{"pod-cidr", "quarantine", "fabric", "forwarding", "host-ports-from-node", "reserved-host-ports", "vni", "vxlan-port", "masquerade", "masquerade-exception", "mtu", "uplink"}
 
 // reportNone is the value of --report that excludes others; reports are the other values.
 const reportNone = "none"
@@ -153,6 +163,7 @@ func (o *options) register(f *pflag.FlagSet) {
 // registerNode declares the flags about directories, sockets and logs of the node.
 func (o *options) registerNode(f *pflag.FlagSet) {
 	o.fabric = fabric.Defaults()
+	f.StringVar(&o.mode, "mode", modeFull, "full (Isthmus makes the interfaces of pods), or on Linux policy (another CNI plugin makes them, Isthmus only enforces policy)")
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir(), "directory of the endpoint records")
 	f.DurationVar(&o.lockTimeout, "lock-timeout", 30*time.Second, "how long to wait for another agent that still uses the same directories; a stopping agent takes up to 15 s")
 	f.StringVar(&o.socket, "socket", socket.Default, "socket for isthmus-cni and isthmusctl")
@@ -336,6 +347,18 @@ func (o *options) checkWindowsFabric() error {
 func (o *options) checkNode(f *pflag.FlagSet, goos string) error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	switch {
+	case o.mode != modeFull && o.mode != modePolicy:
+		wrong("--mode %q: give full or policy", o.mode)
+	case o.mode == modePolicy && goos != "linux":
+		wrong("--mode policy: policy on interfaces of another CNI plugin is not supported on %s: give full", goos)
+	case o.mode == modePolicy:
+		for _, name := range fullOnly {
+			if f.Changed(name) {
+				wrong("--%s has no meaning with --mode=policy: the other CNI plugin decides it: remove it", name)
+			}
+		}
+	}
 	if !filepath.IsAbs(o.stateDir) {
 		wrong("--state-dir %q: give an absolute path", o.stateDir)
 	}

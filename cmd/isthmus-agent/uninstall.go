@@ -123,8 +123,8 @@ func (u *uninstaller) unused() error {
 	if err != nil {
 		return err
 	}
-	// A released record only keeps its address in quarantine.
-	records = slices.DeleteFunc(records, func(r endpoint.Record) bool { return r.State == endpoint.Released })
+	// A released record only keeps its address in quarantine. A pod of another CNI plugin keeps its network.
+	records = slices.DeleteFunc(records, func(r endpoint.Record) bool { return r.State == endpoint.Released || r.Kind == endpoint.Foreign })
 	if len(records) == 0 {
 		return nil
 	}

@@ -148,6 +148,25 @@ func FindClassifiers(index int) (fromPod, toPod uint32, err error) {
 	return fromPod, toPod, nil
 }
 
+// DropAllClassifiers detaches the programs of all pods from interfaces that another CNI plugin made.
+func DropAllClassifiers() error {
+	links, err := Whole(netlink.LinkList)
+	if err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	var errs []error
+	for _, l := range links {
+		if l.Type() != "veth" {
+			continue
+		}
+		fromPod, toPod, err := FindClassifiers(l.Attrs().Index)
+		if err == nil && (fromPod != 0 || toPod != 0) {
+			errs = append(errs, DropClassifiers(l.Attrs().Index))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // DropClassifiers detaches the programs. Missing programs are no error.
 func DropClassifiers(index int) error {
 	for parent := range classifierHooks(Classifiers{}) {

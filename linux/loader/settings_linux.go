@@ -127,7 +127,7 @@ func (s Settings) constants(spec *ebpf.CollectionSpec) (map[string]uint32, error
 		"error_rate": errorRate, "error_window": uint32(errorBurst * hz),
 		"ledger_size4": spec.Maps["ledger4"].MaxEntries, "ledger_size6": spec.Maps["ledger6"].MaxEntries,
 		"ledger_spare": jiffies(AnswerTime),
-		"tunnel_port": uint32(s.Tunnel.Port), "tunnel_vni": s.Tunnel.VNI,
+		"tunnel_port":  uint32(s.Tunnel.Port), "tunnel_vni": s.Tunnel.VNI,
 		"event_rate": uint32(s.Events.Rate), "event_cost": uint32(hz), "event_window": uint32(s.Events.Burst * hz), "event_allowed": 0, "foreign": 0,
 	}
 	if s.Errors > 0 {

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package foreign
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/linux/link"
+)
+
+// HostEnd is the host end of a pod's interface.
+type HostEnd struct {
+	Name  string `json:"name"`
+	Index int    `json:"index"`
+	// PeerIndex is the index of the pod's end in its network namespace, PodMAC its hardware address.
+	PeerIndex int              `json:"peerIndex"`
+	PodMAC    net.HardwareAddr `json:"podMac"`
+	// Bridge is the index of the bridge whose port the host end is; 0 if the node routes to it.
+	Bridge int `json:"bridge,omitempty"`
+	// HostMAC is the address to which the pod sends what leaves its segment: that of the bridge, or of the
+	// host end.
+	HostMAC net.HardwareAddr `json:"hostMac"`
+	// Addresses are those of the pod.
+	Addresses []netip.Addr `json:"addresses"`
+	Up        bool         `json:"-"`
+	MTU       int          `json:"-"`
+}
+
+// Find returns the host end of the interface ifName in a network namespace, which must have all of the
+// addresses. The error wraps dataplane.ErrNoNetNS if the namespace does not exist, and
+// dataplane.ErrInterfaceKind if policy cannot be enforced on the interface.
+func Find(path, ifName string, addresses []netip.Addr) (HostEnd, error) {
+	ns, err := openNetNS(path)
+	if err != nil {
+		return HostEnd{}, err
+	}
+	defer ns.Close()
+	inside, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return HostEnd{}, fmt.Errorf("enter network namespace %s: %w", path, err)
+	}
+	defer inside.Close()
+	pod, err := inside.LinkByName(ifName)
+	if isGone(err) {
+		return HostEnd{}, fmt.Errorf("interface %s in %s does not exist: put isthmus-cni behind the plugin that makes it: %w", ifName, path, dataplane.ErrInterfaceKind)
+	}
+	if err != nil {
+		return HostEnd{}, fmt.Errorf("find interface %s in %s: %w", ifName, path, err)
+	}
+	if pod.Type() != "veth" {
+		return HostEnd{}, fmt.Errorf("interface %s in %s is of kind %s: policy needs a veth pair: %w", ifName, path, pod.Type(), dataplane.ErrInterfaceKind)
+	}
+	if err := hasAddresses(inside, pod, addresses); err != nil {
+		return HostEnd{}, fmt.Errorf("interface %s in %s: %w", ifName, path, err)
+	}
+	return hostEnd(ns, pod)
+}
+
+// hostEnd returns the other end of the pod's end of a veth pair, and checks that the two are a pair.
+func hostEnd(ns netns.NsHandle, pod netlink.Link) (HostEnd, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return HostEnd{}, fmt.Errorf("open netlink: %w", err)
+	}
+	defer h.Close()
+	other := fmt.Errorf("the other end of interface %s is not in the network namespace of the node: policy needs one there: %w", pod.Attrs().Name, dataplane.ErrInterfaceKind)
+	host, err := h.LinkByIndex(pod.Attrs().ParentIndex)
+	if isGone(err) {
+		return HostEnd{}, other
+	}
+	if err != nil {
+		return HostEnd{}, fmt.Errorf("find interface %d: %w", pod.Attrs().ParentIndex, err)
+	}
+	number, err := h.GetNetNsIdByFd(int(ns))
+	if err != nil {
+		return HostEnd{}, fmt.Errorf("read the number of the network namespace: %w", err)
+	}
+	// Indexes are unique in a namespace only. The kernel names the namespace of the peer by a number.
+	if host.Type() != "veth" || host.Attrs().ParentIndex != pod.Attrs().Index || number < 0 || host.Attrs().NetNsID != number {
+		return HostEnd{}, other
+	}
+	e, err := describe(h, host)
+	e.PeerIndex, e.PodMAC = pod.Attrs().Index, pod.Attrs().HardwareAddr
+	return e, err
+}
+
+// describe returns what the node's namespace shows of a host end.
+func describe(h *netlink.Handle, host netlink.Link) (HostEnd, error) {
+	a := host.Attrs()
+	e := HostEnd{Name: a.Name, Index: a.Index, PeerIndex: a.ParentIndex, HostMAC: a.HardwareAddr, Up: a.Flags&net.FlagUp != 0, MTU: a.MTU}
+	if strings.Contains(a.Name, ".") { // the file system of pins reserves dots
+		return e, fmt.Errorf("interface %s: programs cannot be pinned for a name with a dot: %w", a.Name, dataplane.ErrInterfaceKind)
+	}
+	if a.MasterIndex == 0 {
+		return e, nil
+	}
+	master, err := h.LinkByIndex(a.MasterIndex)
+	if err != nil {
+		return e, fmt.Errorf("find the master of interface %s: %w", a.Name, err)
+	}
+	if master.Type() != "bridge" {
+		return e, fmt.Errorf("interface %s is a port of %s, which is of kind %s: policy needs a routed interface or a bridge: %w",
+			a.Name, master.Attrs().Name, master.Type(), dataplane.ErrInterfaceKind)
+	}
+	e.Bridge, e.HostMAC = a.MasterIndex, master.Attrs().HardwareAddr
+	return e, nil
+}
+
+// hasAddresses returns an error unless an interface has all of the addresses.
+func hasAddresses(h *netlink.Handle, l netlink.Link, want []netip.Addr) error {
+	found, err := link.Whole(func() ([]netlink.Addr, error) { return h.AddrList(l, netlink.FAMILY_ALL) })
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	has := make(map[netip.Addr]bool)
+	for _, a := range found {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			has[ip.Unmap()] = true
+		}
+	}
+	for _, ip := range want {
+		if !has[ip] {
+			return fmt.Errorf("it does not have the address %s of prevResult: %w", ip, dataplane.ErrInterfaceKind)
+		}
+	}
+	return nil
+}
+
+// openNetNS opens the network namespace of a pod. That of the node is not one.
+func openNetNS(path string) (netns.NsHandle, error) {
+	ns, err := netns.GetFromPath(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return ns, fmt.Errorf("open network namespace %s: %w", path, dataplane.ErrNoNetNS)
+	}
+	if err != nil {
+		return ns, fmt.Errorf("open network namespace %s: %w", path, err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(ns), &fs); err != nil || fs.Type != unix.NSFS_MAGIC {
+		ns.Close()
+		return ns, fmt.Errorf("open network namespace %s: not a namespace: %w", path, dataplane.ErrNoNetNS)
+	}
+	own, err := netns.Get()
+	if err != nil {
+		ns.Close()
+		return ns, fmt.Errorf("open the network namespace of the node: %w", err)
+	}
+	defer own.Close()
+	if own.Equal(ns) {
+		ns.Close()
+		return ns, fmt.Errorf("network namespace %s is that of the node: %w", path, dataplane.ErrInterfaceKind)
+	}
+	return ns, nil
+}
+
+func isGone(err error) bool {
+	var notFound netlink.LinkNotFoundError
+	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package foreign
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/link"
+)
+
+// Registry records which interface belongs to which endpoint. Interface indexes are not reused before the
+// node restarts, unless a process asks for one, so an entry also names the peer. It is not safe for concurrent
+// use.
+type Registry struct {
+	file string
+	boot string
+	ends map[model.EndpointID]HostEnd
+}
+
+// content is the content of the file.
+type content struct {
+	Boot string                       `json:"boot"`
+	Ends map[model.EndpointID]HostEnd `json:"interfaces"`
+}
+
+// maxFile bounds the file: 4096 entries of about 300 bytes.
+const maxFile = 4 << 20
+
+// fileName is the name of the registry in its directory.
+const fileName = "interfaces.json"
+
+// Open reads the registry in a directory, which it creates. A registry from before the node started is
+// empty. A damaged one is an error.
+func Open(dir string) (*Registry, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create directory of the interfaces: %w", err)
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("read the boot ID: %w", err)
+	}
+	r := &Registry{file: filepath.Join(dir, fileName), boot: strings.TrimSpace(string(boot)), ends: make(map[model.EndpointID]HostEnd)}
+	text, err := os.ReadFile(r.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the interfaces of pods: %w", err)
+	}
+	c, err := decode(text)
+	if err != nil {
+		return nil, fmt.Errorf("read the interfaces of pods in %s: %w: remove the file and restart the pods of this node", r.file, err)
+	}
+	if c.Boot == r.boot {
+		r.ends = c.Ends
+	}
+	return r, nil
+}
+
+// decode parses and validates the content of the file.
+func decode(text []byte) (content, error) {
+	c := content{}
+	if len(text) > maxFile {
+		return c, fmt.Errorf("it has %d bytes, more than %d", len(text), maxFile)
+	}
+	if err := json.Unmarshal(text, &c); err != nil {
+		return c, err
+	}
+	if c.Ends == nil {
+		c.Ends = make(map[model.EndpointID]HostEnd)
+	}
+	for id, e := range c.Ends {
+		if e.Index <= 0 || e.PeerIndex <= 0 || e.Bridge < 0 || e.Name == "" || len(e.Name) >= unix.IFNAMSIZ || strings.ContainsAny(e.Name, "/.") || len(e.PodMAC) != 6 || len(e.HostMAC) != 6 || len(e.Addresses) > 2 {
+			return c, fmt.Errorf("the interface of endpoint %q is not valid", id)
+		}
+	}
+	return c, nil
+}
+
+// Put records the host end of an endpoint.
+func (r *Registry) Put(id model.EndpointID, e HostEnd) error {
+	if old, ok := r.ends[id]; ok && old.same(e) {
+		return nil
+	}
+	next := maps.Clone(r.ends)
+	next[id] = e
+	return r.write(next)
+}
+
+// Remove forgets an endpoint.
+func (r *Registry) Remove(id model.EndpointID) error {
+	if _, ok := r.ends[id]; !ok {
+		return nil
+	}
+	next := maps.Clone(r.ends)
+	delete(next, id)
+	return r.write(next)
+}
+
+// Get returns the host end of an endpoint, and whether it is recorded.
+func (r *Registry) Get(id model.EndpointID) (HostEnd, bool) {
+	e, ok := r.ends[id]
+	return e, ok
+}
+
+// All returns the recorded host ends.
+func (r *Registry) All() map[model.EndpointID]HostEnd { return maps.Clone(r.ends) }
+
+// write replaces the file atomically.
+func (r *Registry) write(ends map[model.EndpointID]HostEnd) error {
+	text, err := json.Marshal(content{Boot: r.boot, Ends: ends})
+	if err != nil {
+		return fmt.Errorf("encode the interfaces of pods: %w", err)
+	}
+	tmp := r.file + ".new"
+	if err := os.WriteFile(tmp, append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write the interfaces of pods: %w", err)
+	}
+	if err := os.Rename(tmp, r.file); err != nil {
+		return fmt.Errorf("write the interfaces of pods: %w", err)
+	}
+	r.ends = ends
+	return nil
+}
+
+func (e HostEnd) same(o HostEnd) bool {
+	return e.Name == o.Name && e.Index == o.Index && e.PeerIndex == o.PeerIndex && e.Bridge == o.Bridge &&
+		slices.Equal(e.Addresses, o.Addresses) && slices.Equal(e.PodMAC, o.PodMAC) && slices.Equal(e.HostMAC, o.HostMAC)
+}
+
+// Found is the host end of an endpoint as it is now.
+type Found struct {
+	ID model.EndpointID
+	HostEnd
+	// Problem says why policy cannot be enforced on the interface any more; "" if it can.
+	Problem string
+}
+
+// List returns the recorded host ends that still exist, by endpoint. It describes them as they are now,
+// except PodMAC.
+func (r *Registry) List() ([]Found, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	defer h.Close()
+	links, err := link.Whole(h.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	byIndex := make(map[int]netlink.Link, len(links))
+	for _, l := range links {
+		byIndex[l.Attrs().Index] = l
+	}
+	var all []Found
+	for _, id := range slices.Sorted(maps.Keys(r.ends)) {
+		was := r.ends[id]
+		l, ok := byIndex[was.Index]
+		if !ok || l.Type() != "veth" || l.Attrs().ParentIndex != was.PeerIndex {
+			continue
+		}
+		f := Found{ID: id}
+		if f.HostEnd, err = describe(h, l); err != nil {
+			f.Problem = err.Error()
+		}
+		f.PodMAC, f.Addresses = was.PodMAC, was.Addresses
+		if f.Name != was.Name {
+			f.Problem = fmt.Sprintf("interface %s was renamed to %s", was.Name, f.Name)
+			f.Name = was.Name
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// Remove removes the registry in a directory. A missing one is no error.
+func Remove(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	if err := os.Remove(filepath.Join(dir, fileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the registry of interfaces: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
+	"github.com/isthmus-net/isthmus/linux/foreign"
+	"github.com/isthmus-net/isthmus/linux/link"
+)
+
+// In policy mode another CNI plugin makes the interfaces of pods. The Backend attaches programs to
+// them and changes nothing else.
+
+// ends are the interfaces of pods in policy mode.
+type ends struct {
+	*foreign.Registry // nil in full mode
+	due               time.Time
+	// closed are the indexes of interfaces without an endpoint, by name. Their programs drop
+	// every packet until the other CNI plugin removes the interface.
+	closed map[string]int
+}
+
+// followPeriod is the interval between comparisons of the interfaces with the registry.
+const followPeriod = 500 * time.Millisecond
+
+// openForeign opens the registry. Interfaces with our programs and without an endpoint stay
+// closed.
+func (b *Backend) openForeign() (err error) {
+	if b.ends.Registry, err = foreign.Open(b.cfg.StateDir); err != nil {
+		return err
+	}
+	b.ends.closed = make(map[string]int)
+	names, err := b.path.Attached()
+	if err != nil {
+		return err
+	}
+	for _, e := range b.ends.All() {
+		delete(names, e.Name)
+	}
+	for name := range names {
+		if index, err := link.Index(name); err == nil {
+			b.ends.closed[name] = index
+		}
+	}
+	return nil
+}
+
+// list returns the host ends of all endpoints.
+func (b *Backend) list() ([]link.Found, error) {
+	if b.ends.Registry == nil {
+		return link.List()
+	}
+	found, err := b.ends.List()
+	all := make([]link.Found, 0, len(found))
+	for _, f := range found {
+		all = append(all, link.Found{Name: f.Name, Index: f.Index, ID: f.ID, Up: true})
+	}
+	return all, err
+}
+
+// hostName returns the name of the host end of an endpoint.
+func (b *Backend) hostName(id model.EndpointID) string {
+	if b.ends.Registry == nil {
+		return link.HostName(id)
+	}
+	e, _ := b.ends.Get(id)
+	return e.Name
+}
+
+// addForeign attaches programs to the interface of a pod. They deny everything until an Apply
+// names the endpoint.
+func (b *Backend) addForeign(spec dataplane.EndpointSpec) (dataplane.Attachment, error) {
+	if spec.Bandwidth != (model.Bandwidth{}) || len(spec.HostPorts) > 0 {
+		return dataplane.Attachment{}, fmt.Errorf("pod %s: host ports and bandwidth are left to the plugin that makes the interface: %w", spec.Pod, errors.ErrUnsupported)
+	}
+	end, err := foreign.Find(spec.NetNS, spec.IfName, spec.IPs)
+	if err != nil {
+		return dataplane.Attachment{}, err
+	}
+	for id, other := range b.ends.All() {
+		if id != spec.ID && other.Index == end.Index && other.PeerIndex == end.PeerIndex {
+			return dataplane.Attachment{}, fmt.Errorf("interface %s belongs to endpoint %s: %w", end.Name, id, dataplane.ErrInterfaceKind)
+		}
+	}
+	_, known := b.specs[spec.ID]
+	b.pods[spec.ID] = spec.Pod
+	if err := b.attachForeign(spec, end); err != nil {
+		if !known {
+			delete(b.pods, spec.ID)
+		}
+		return dataplane.Attachment{}, err
+	}
+	b.specs[spec.ID] = link.PairSpec{ID: spec.ID, NetNS: spec.NetNS, IfName: spec.IfName, IPs: spec.IPs}
+	b.components.EndpointAdded(spec)
+	if err := b.shareBridge(end); err != nil {
+		return dataplane.Attachment{}, err
+	}
+	a := dataplane.Attachment{HostIfName: end.Name, HostMAC: end.HostMAC, MAC: end.PodMAC, MTU: end.MTU}
+	for _, ip := range spec.IPs {
+		a.Addresses = append(a.Addresses, netip.PrefixFrom(ip, ip.BitLen()))
+	}
+	return a, nil
+}
+
+func (b *Backend) attachForeign(spec dataplane.EndpointSpec, end foreign.HostEnd) error {
+	if was, ok := b.ends.Get(spec.ID); ok && was.Index != end.Index {
+		if err := b.path.DropEndpoint(was.Index); err != nil {
+			return err
+		}
+	}
+	end.Addresses = spec.IPs
+	b.step("record interface")
+	if err := b.ends.Put(spec.ID, end); err != nil {
+		return err
+	}
+	slot, err := b.layout.AddSlot(spec.ID)
+	if err != nil {
+		return err
+	}
+	b.turnPage()
+	b.step("write slot")
+	if err := b.path.WriteSlot(slot); err != nil {
+		return err
+	}
+	b.step("register endpoint")
+	if err := b.path.PutQueuedEndpoint(end.Index, foreignEntry(slot.Index, spec.IPs, end)); err != nil {
+		return err
+	}
+	b.step("attach programs")
+	if err := b.egress.Ensure(); err != nil {
+		return err
+	}
+	if err := b.programForeign(end.Name, end.Index); err != nil {
+		return err
+	}
+	if b.tcx {
+		b.linked[spec.ID] = true
+	}
+	delete(b.ends.closed, end.Name)
+	return nil
+}
+
+// foreignEntry returns the map entry of an interface. Without a queue of ours it still counts as
+// queued: no fast path leads to or from it, because the other CNI plugin relies on the host stack.
+func foreignEntry(slot uint32, ips []netip.Addr, end foreign.HostEnd) bpfobj.PodEndpoint {
+	e := bpfobj.PodEndpoint{Slot: slot}
+	copy(e.Mac[:], end.PodMAC)
+	copy(e.HostMac[:], end.HostMAC)
+	for _, ip := range ips {
+		if ip.Is6() {
+			e.Ip6 = ip.As16()
+		} else {
+			e.Ip4 = ip.As4()
+		}
+	}
+	return e
+}
+
+// shareBridge tells the other ports of a bridge its MAC. The kernel may change it with every new
+// port.
+func (b *Backend) shareBridge(end foreign.HostEnd) error {
+	if end.Bridge == 0 {
+		return nil
+	}
+	for id, other := range b.ends.All() {
+		if other.Bridge != end.Bridge || other.HostMAC.String() == end.HostMAC.String() {
+			continue
+		}
+		slot, ok := b.layout.Slot(id)
+		if !ok {
+			continue
+		}
+		other.HostMAC = end.HostMAC
+		b.step("follow bridge")
+		if err := b.path.PutQueuedEndpoint(other.Index, foreignEntry(slot, other.Addresses, other)); err != nil {
+			return err
+		}
+		if err := b.ends.Put(id, other); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// programForeign attaches the programs at once to where they stay: an interface of another CNI
+// plugin may carry packets already, and gets no qdisc of ours where the kernel has tcx.
+func (b *Backend) programForeign(name string, index int) error {
+	if b.tcx {
+		return b.path.Attach(name, index)
+	}
+	linked, err := b.path.Linked(name, index)
+	if err != nil || linked {
+		return err
+	}
+	return link.SetClassifiers(index, b.classifiers())
+}
+
+// closeForeign forgets an endpoint. Its programs stay and drop every packet, because the other
+// CNI plugin removes the interface later.
+func (b *Backend) closeForeign(id model.EndpointID) error {
+	end, known := b.ends.Get(id)
+	b.step("close interface")
+	if known {
+		if err := b.path.DropEndpoint(end.Index); err != nil {
+			return err
+		}
+	}
+	delete(b.specs, id)
+	delete(b.linked, id)
+	delete(b.pods, id)
+	if slot, ok := b.layout.DropSlot(id); ok {
+		b.step("forget endpoint")
+		if err := b.path.WriteSlot(slot); err != nil {
+			return err
+		}
+	}
+	if !known {
+		return nil
+	}
+	b.ends.closed[end.Name] = end.Index
+	b.step("forget interface")
+	if err := b.ends.Remove(id); err != nil {
+		return err
+	}
+	return b.sweepClosed()
+}
+
+// sweepClosed removes the pins of closed interfaces that are gone.
+func (b *Backend) sweepClosed() error {
+	for name, index := range b.ends.closed {
+		if now, err := link.Index(name); err == nil && now == index {
+			continue
+		}
+		if err := b.path.Detach(name); err != nil {
+			return err
+		}
+		delete(b.ends.closed, name)
+	}
+	return nil
+}
+
+// followForeign follows what the other CNI plugin does with the interfaces: it may create one
+// again, change the MAC of a bridge, or move an interface to a bridge.
+func (b *Backend) followForeign(ctx context.Context) error {
+	if b.ends.Registry == nil || b.layout == nil || time.Now().Before(b.ends.due) {
+		return nil
+	}
+	b.ends.due = time.Now().Add(followPeriod)
+	found, err := b.ends.List()
+	if err != nil {
+		return err
+	}
+	seen := make(map[model.EndpointID]foreign.Found)
+	for _, f := range found {
+		seen[f.ID] = f
+	}
+	var errs []error
+	if !b.path.QueriesConntrack() && b.path.Older() == "" {
+		_, err := b.trackConnections()
+		errs = append(errs, err)
+	}
+	for id, s := range b.specs {
+		f, ok := seen[id]
+		was, _ := b.ends.Get(id)
+		if ok && (f.Problem != "" || f.Bridge == was.Bridge && f.HostMAC.String() == was.HostMAC.String()) {
+			continue
+		}
+		spec := dataplane.EndpointSpec{ID: id, Pod: b.pods[id], NetNS: s.NetNS, IfName: s.IfName, IPs: s.IPs}
+		if _, err := b.addForeign(spec); err != nil {
+			continue // Endpoints reports it; a pod that is gone has no interface
+		}
+		b.log.Warn("the interface of a pod changed", "pod", spec.Pod, "interface", b.hostName(id))
+		b.repairs.Add(1)
+		errs = append(errs, b.components.Sync(ctx, time.Now()))
+	}
+	return errors.Join(append(errs, b.sweepClosed())...)
+}
+
+// checkForeign describes what is wrong with the interface of an endpoint.
+func (b *Backend) checkForeign(s link.PairSpec) []string {
+	now, err := foreign.Find(s.NetNS, s.IfName, s.IPs)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var problems []string
+	was, _ := b.ends.Get(s.ID)
+	if now.Index != was.Index {
+		problems = append(problems, fmt.Sprintf("its interface is %s, policy is on %s", now.Name, was.Name))
+	}
+	if now.PodMAC.String() != was.PodMAC.String() {
+		problems = append(problems, fmt.Sprintf("interface %s in %s has MAC %s, was attached with %s", s.IfName, s.NetNS, now.PodMAC, was.PodMAC))
+	}
+	return problems
+}
+
+// foreignPods returns the addresses of the pods by how the host receives their packets.
+func (b *Backend) foreignPods() foreign.Pods {
+	p := foreign.Pods{Bridged: make(map[netip.Addr]int)}
+	for _, end := range b.ends.All() {
+		for _, ip := range end.Addresses {
+			if end.Bridge != 0 {
+				p.Bridged[ip] = end.Bridge
+			} else {
+				p.Routed = append(p.Routed, ip)
+			}
+		}
+	}
+	return p
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linux_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/linux"
+	"github.com/isthmus-net/isthmus/test/netns"
+	"github.com/isthmus-net/isthmus/test/traffic"
+)
+
+// onForeign runs a test once for each plugin that makes the interfaces of pods.
+func onForeign(t *testing.T, test func(*testing.T, *lab)) {
+	for name := range plugins {
+		t.Run(name, func(t *testing.T) {
+			test(t, newAttackLab(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, name }))
+		})
+	}
+}
+
+// Policy decides between pods of one node, from outside, and to outside, on interfaces that
+// another CNI plugin made, in both IP versions.
+func TestForeignInterfaces(t *testing.T) {
+	onForeign(t, func(t *testing.T, l *lab) {
+		a, b := l.pod("a", 11), l.pod("b", 12)
+		l.echo(b, 90)
+		l.echo(l.outside, 90)
+		both := []string{"10.1.0.12", "fd01::c"}
+		out := []string{outsideAddr4, outsideAddr6}
+		for _, to := range append(both, out...) {
+			l.denied(a, "tcp", to, 90) // no State names the pods
+		}
+		l.apply()
+		for _, to := range append(both, out...) {
+			l.allowed(a, "tcp", to, 90)
+			l.allowed(a, "udp", to, 90)
+		}
+		l.apply(isolate("b", model.Ingress, accept(block(outsideAddr4+"/32"), tcp(90)), accept(block(outsideAddr6+"/128"), tcp(90))))
+		for _, to := range both {
+			l.denied(a, "tcp", to, 90)
+			l.allowed(l.outside, "tcp", to, 90)
+			l.denied(l.outside, "udp", to, 90)
+			l.allowed(l.node, "tcp", to, 90) // the pod's own node
+		}
+		l.apply(isolate("b", model.Ingress, accept(pods("a"))), isolate("a", model.Egress, accept(pods("b"))))
+		for i := range both {
+			l.allowed(a, "tcp", both[i], 90)
+			l.denied(a, "tcp", out[i], 90)
+			l.denied(l.outside, "tcp", both[i], 90)
+		}
+	})
+}
+
+// Egress to Services is decided on the backend, also where the host receives the packets by a
+// bridge.
+func TestForeignServices(t *testing.T) {
+	onForeign(t, func(t *testing.T, l *lab) { egressToServices(serviceLab(t, l)) })
+}
+
+// Policy stays in force while the agent is away, and a new agent continues it. Known connections
+// survive. The other plugin may then delete and create interfaces.
+func TestForeignRestart(t *testing.T) {
+	onForeign(t, func(t *testing.T, l *lab) {
+		a, b := l.pod("a", 11), l.pod("b", 12)
+		l.echo(b, 90)
+		l.echo(b, 91)
+		only90 := isolate("b", model.Ingress, accept(pods("a"), tcp(90)))
+		l.apply(only90)
+		conn := l.dial("a", "10.1.0.12", 90)
+		defer conn.Close()
+		l.denied(a, "tcp", "fd01::c", 91)
+		l.must(l.backend.Close())
+		l.denied(a, "tcp", "10.1.0.12", 91)
+		l.allowed(a, "tcp", "fd01::c", 90)
+		l.start()
+		l.must(traffic.Exchange(conn, patience)) // before the agent knows the pods again
+		l.denied(a, "tcp", "10.1.0.12", 91)
+		l.must(l.add("a", 11))
+		l.must(l.add("b", 12))
+		l.apply(only90)
+		l.must(traffic.Exchange(conn, patience))
+		l.sound()
+		// The other plugin creates the interface again, with another index.
+		l.must(l.node.Do(func() error { return netns.Remove("veth-b") }))
+		l.must(l.node.Do(func() error { return l.plugin(l, "b", 12) }))
+		for began := time.Now(); l.follows("b") != nil; l.idle() {
+			if time.Since(began) > 5*time.Second {
+				t.Fatal("policy does not follow the interface")
+			}
+		}
+		l.denied(a, "tcp", "10.1.0.12", 91)
+		l.allowed(a, "tcp", "10.1.0.12", 90)
+	})
+}
+
+// follows reports whether policy is on the present interface of a pod.
+func (l *lab) follows(pod string) error {
+	for _, p := range l.problems() {
+		if strings.Contains(p, "policy is on") || strings.Contains(p, "missing") {
+			return errors.New(p)
+		}
+	}
+	return nil
+}
+
+// DEL closes the interface until the other plugin removes it. A pod that then gets the address is
+// another endpoint.
+func TestForeignDelete(t *testing.T) {
+	onForeign(t, func(t *testing.T, l *lab) {
+		a, b := l.pod("a", 11), l.pod("b", 12)
+		l.echo(b, 90)
+		l.echo(a, 90)
+		l.apply()
+		l.allowed(a, "tcp", "10.1.0.12", 90)
+		l.delete("b")
+		l.delete("b")
+		l.denied(a, "tcp", "10.1.0.12", 90)
+		l.denied(b, "tcp", "fd01::b", 90)
+		l.must(l.node.Do(func() error { return netns.Remove("veth-b") }))
+		c := l.pod("c", 12) // the address of b
+		l.echo(c, 90)
+		l.denied(a, "tcp", "10.1.0.12", 90) // no State names it
+		l.apply(isolate("c", model.Ingress), isolate("b", model.Ingress, accept(pods("a"))))
+		l.denied(a, "tcp", "10.1.0.12", 90)
+		l.denied(a, "tcp", "fd01::c", 90)
+		l.apply()
+		l.must(a.Do(forgetNeighbours)) // plugins announce new addresses
+		l.allowed(a, "tcp", "10.1.0.12", 90)
+		// The node is as before after removal, except for what the other plugin made.
+		l.must(l.backend.Close())
+		cfg := linux.Defaults()
+		cfg.BPFFS, cfg.PolicyOnly, cfg.StateDir = l.bpffs, true, filepath.Join(l.dir, "state")
+		l.must(l.node.Do(func() error { return linux.Remove(context.Background(), cfg) }))
+		l.allowed(a, "tcp", "fd01::c", 90)
+		l.must(l.node.Do(func() error {
+			for _, name := range []string{"veth-a", "veth-c"} {
+				veth, err := netlink.LinkByName(name)
+				if err != nil {
+					return err
+				}
+				if qdiscs, err := netlink.QdiscList(veth); err != nil || slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }) {
+					return fmt.Errorf("qdiscs of %s: %v, %w", name, qdiscs, err)
+				}
+			}
+			return nil
+		}))
+	})
+}
+
+// A bridge changes its MAC: pods still reach what is not on their segment.
+func TestForeignBridgeMAC(t *testing.T) {
+	l := newAttackLab(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "bridged" })
+	a := l.pod("a", 11)
+	l.echo(l.outside, 90)
+	l.apply()
+	l.allowed(a, "tcp", outsideAddr4, 90)
+	l.must(l.node.Do(func() error { return l.setBridgeMAC("02:00:00:00:c0:02") }))
+	l.must(a.Do(forgetNeighbours))
+	for began := time.Now(); reach(a, "tcp", outsideAddr4, 90, silence) != nil; l.idle() {
+		if time.Since(began) > 5*time.Second {
+			t.Fatal("the pod does not reach the outside after the bridge changed its MAC")
+		}
+	}
+}
+
+func forgetNeighbours() error {
+	all, err := netlink.NeighList(0, netlink.FAMILY_ALL)
+	for _, n := range all {
+		err = errors.Join(err, netlink.NeighDel(&n))
+	}
+	return err
+}
+
+// What is not a veth pair between the pod and the node is refused by name.
+func TestForeignRefusals(t *testing.T) {
+	l := newAttackLab(t, func(c *linux.Config) { c.PolicyOnly, c.StateDir = true, "routed" })
+	l.pod("a", 11)
+	l.plugin = func(*lab, string, byte) error { return nil }
+	other := l.namespace("other")
+	refused := func(name string, n byte, text string) {
+		t.Helper()
+		if err := l.add(name, n); err == nil || !strings.Contains(err.Error(), text) || !errors.Is(err, dataplane.ErrInterfaceKind) {
+			t.Errorf("pod %s: got %v, want %q", name, err, text)
+		}
+	}
+	empty := l.namespace("empty")
+	l.pods["empty"] = empty
+	refused("empty", 20, "does not exist")
+	l.must(empty.Do(func() error { return netns.Bridge("eth0") }))
+	refused("empty", 20, "of kind bridge")
+	// The peer has the index of an interface of the node, in another namespace.
+	far := l.namespace("far")
+	l.pods["far"] = far
+	l.must(netns.Connect(netns.End{NS: other, Name: "veth-far"}, netns.End{NS: far, Name: "eth0"}))
+	l.must(far.Do(func() error { return addresses("eth0", "10.1.0.21/24", "fd01::15/64") }))
+	refused("far", 21, "not in the network namespace of the node")
+	near := l.namespace("near")
+	l.pods["near"] = near
+	l.must(netns.Connect(netns.End{NS: l.node, Name: "veth.near"}, netns.End{NS: near, Name: "eth0"}))
+	refused("near", 22, "does not have the address 10.1.0.22")
+	l.must(near.Do(func() error { return addresses("eth0", "10.1.0.22/24", "fd01::16/64") }))
+	refused("near", 22, "a name with a dot")
+	master := l.node.Do(func() error {
+		veth, err := netlink.LinkByName("veth.near")
+		if err != nil {
+			return err
+		}
+		vrf := &netlink.Vrf{LinkAttrs: netlink.LinkAttrs{Name: "vrf0"}, Table: 7}
+		if err := errors.Join(netlink.LinkSetName(veth, "veth-near"), netlink.LinkAdd(vrf)); err != nil {
+			return err
+		}
+		return netlink.LinkSetMaster(veth, vrf)
+	})
+	if errors.Is(master, unix.EOPNOTSUPP) {
+		t.Log("this kernel has no VRF: a port of one is not tested")
+	} else {
+		l.must(master)
+		refused("near", 22, "of kind vrf")
+	}
+	l.pods["again"] = l.pods["a"]
+	refused("again", 11, "belongs to endpoint a:eth0")
+	l.pods["host"] = l.node
+	refused("host", 11, "is that of the node")
+}
