@@ -16,7 +16,7 @@ go = $(path) $(usable)
 export GOFLAGS += -buildvcs=false
 VERSION ?= $(shell git -c safe.directory='*' describe --tags --always --dirty 2>/dev/null || echo unknown)
 ldflags = -s -w -X main.version=$(VERSION)
-binaries = isthmus-agent isthmus-cni isthmusctl isthmus-controller
+binaries = isthmus-agent isthmus-cni isthmusctl isthmus-controller isthmus-relay
 
 source = bpf cmd cni common deploy linux windows test
 generated = linux/bpfobj common/api test/bench/floor

@@ -87,7 +87,7 @@ var rules = []rule{
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"github.com/cilium/ebpf"},
 		except: []string{"linux/bpfobj", "linux/loader", "linux/xdp", "linux/migrate", "linux/clock", "linux/testrun"}, reason: "the kernel's BPF is reached through the loaders and the packages that they use"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{"google.golang.org/grpc", "google.golang.org/protobuf", module + "common/api/isthmus"},
-		except: []string{"common/api/isthmus", "common/api/hubble", "common/agent/server", "common/hubble", "cmd/isthmusctl/node"}, reason: "state stays typed up to the edge: the server and the commands that ask it alone know its messages"},
+		except: []string{"common/api/isthmus", "common/api/hubble", "common/agent/server", "common/hubble", "common/relay", "cmd/isthmus-relay", "cmd/isthmusctl/node"}, reason: "state stays typed up to the edge: the server and the commands that ask it alone know its messages"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{module + "test"}, reason: "the product does not import tests"},
 	{from: []string{"cmd", "cni", "common", "linux", "windows"}, banned: []string{module + "windows/hns/hnstest", module + "common/dataplane/dataplanetest", module + "common/kube/kubetest", module + "cmd/isthmusctl/clitest", module + "common/hubble/hubbletest"},
 		reason: "fakes are for tests: only they and test/ import them"},
@@ -178,6 +178,7 @@ func TestBinaries(t *testing.T) {
 		{"linux", "isthmus-agent", []string{module + "windows", "github.com/Microsoft/hcsshim", "k8s.io/client-go/kubernetes"}},
 		{"windows", "isthmus-agent", []string{module + "linux", "github.com/cilium/ebpf", "github.com/vishvananda/netlink"}},
 		{"linux", "isthmus-controller", append(systems, module+"common/agent", module+"cni")},
+		{"linux", "isthmus-relay", append(systems, module+"common/agent", module+"common/kube", module+"cni")},
 		{"linux", "isthmus-cni", append(systems, slow...)},
 		{"windows", "isthmus-cni", append(systems, slow...)},
 	} {

@@ -18,8 +18,9 @@ var layers = []struct {
 	name string
 	dirs []string
 }{
-	{"commands", []string{"cmd/isthmus-agent", "cmd/isthmus-cni", "cmd/isthmus-controller", "cmd/isthmusctl"}},
+	{"commands", []string{"cmd/isthmus-agent", "cmd/isthmus-cni", "cmd/isthmus-controller", "cmd/isthmus-relay", "cmd/isthmusctl"}},
 	{"plugin", []string{"cni"}},
+	{"relay", []string{"common/relay"}},
 	{"streams", []string{"common/hubble"}},
 	{"node", []string{"common/agent", "linux", "windows"}},
 	{"analysis", []string{"common/analysis"}},

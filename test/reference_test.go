@@ -25,6 +25,7 @@ func TestFlagReference(t *testing.T) {
 		"isthmus-agent":           nil,
 		"isthmus-agent uninstall": {"uninstall"},
 		"isthmus-controller":      nil,
+		"isthmus-relay":           nil,
 	} {
 		command, _, _ := strings.Cut(name, " ")
 		binary := filepath.Join(dir, command)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -25,7 +26,7 @@ type hubbleOptions struct {
 }
 
 func (o *hubbleOptions) register(f *pflag.FlagSet) {
-	f.StringVar(&o.listen, "hubble-listen", "", "ADDRESS:PORT on which relays read the flows of this node over mutual TLS; without it only root reads them, on the socket")
+	f.StringVar(&o.listen, "hubble-listen", "", "ADDRESS:PORT, or :PORT for all addresses, on which relays read the flows of this node over mutual TLS; without it only root reads them, on the socket")
 	f.StringVar(&o.files.Cert, "hubble-cert", "", "file of the certificate for --hubble-listen, with the DNS name "+hubble.ServerName+"; read again when it changes")
 	f.StringVar(&o.files.Key, "hubble-key", "", "file of the key of --hubble-cert")
 	f.StringVar(&o.files.CA, "hubble-ca", "", "file of the authority that issues the certificates of relays, with the DNS name "+hubble.RelayName)
@@ -34,7 +35,11 @@ func (o *hubbleOptions) register(f *pflag.FlagSet) {
 
 // port returns the port of --hubble-listen, or 0.
 func (o *hubbleOptions) port() uint16 {
-	a, err := netip.ParseAddrPort(o.listen)
+	address := o.listen
+	if strings.HasPrefix(address, ":") {
+		address = "0.0.0.0" + address
+	}
+	a, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return 0
 	}
@@ -51,7 +56,7 @@ func (o *hubbleOptions) check() error {
 		errs = append(errs, errors.New("--hubble-cert, --hubble-key and --hubble-ca have no effect without --hubble-listen: give it or remove them"))
 	case o.listen == "":
 	case o.port() == 0:
-		errs = append(errs, fmt.Errorf("--hubble-listen %q: give ADDRESS:PORT, as 0.0.0.0:4244", o.listen))
+		errs = append(errs, fmt.Errorf("--hubble-listen %q: give ADDRESS:PORT, or :PORT for all addresses, as :4244", o.listen))
 	case f.Cert == "" || f.Key == "" || f.CA == "":
 		errs = append(errs, errors.New("--hubble-listen: flows are served over mutual TLS only: give --hubble-cert, --hubble-key and --hubble-ca"))
 	}

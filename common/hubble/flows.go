@@ -54,9 +54,9 @@ func (s *Server) GetFlows(r *observer.GetFlowsRequest, stream grpc.ServerStreami
 	return s.stream(stream, q, next)
 }
 
-// past returns the selected kept events, and the number of the event after the kept ones.
-func (s *Server) past(q *Query) (list []Event, next uint64) {
-	kept, next, _, _ := s.ring.Read(0, s.cfg.History)
+// past returns the selected kept events, and the Cursor after the kept ones.
+func (s *Server) past(q *Query) (list []Event, next Cursor) {
+	kept, next, _, _ := s.ring.Read(Cursor{}, s.cfg.History)
 	return q.past(kept), next
 }
 
@@ -66,8 +66,8 @@ func (s *Server) nodeError(why error) *observer.GetFlowsResponse {
 		NodeStatus: &relay.NodeStatusEvent{StateChange: relay.NodeState_NODE_ERROR, NodeNames: []string{s.cfg.Node}, Message: why.Error()}}}
 }
 
-// stream sends the selected events from a number on, until the client leaves or q.Until has passed.
-func (s *Server) stream(stream grpc.ServerStreamingServer[observer.GetFlowsResponse], q *Query, next uint64) error {
+// stream sends the selected events after a Cursor, until the client leaves or q.Until has passed.
+func (s *Server) stream(stream grpc.ServerStreamingServer[observer.GetFlowsResponse], q *Query, next Cursor) error {
 	ctx := stream.Context()
 	if !q.Until.IsZero() {
 		var cancel context.CancelFunc

@@ -16,20 +16,40 @@ type Event struct {
 	Lost *flow.LostEvent
 }
 
-// Ring keeps the last events. It is safe for concurrent use. A reader costs nothing until it reads: it holds
-// the number of its next event. If the Ring has overwritten that event, the reader learns how many it missed.
+// weight returns the number of flows for which an event stands.
+func (e *Event) weight() uint64 {
+	if e.Lost != nil {
+		return e.Lost.GetNumEventsLost()
+	}
+	return 1
+}
+
+// Ring keeps the last events. It is safe for concurrent use. A reader costs nothing until it reads: it holds a
+// Cursor. If the Ring has overwritten the next event of a reader, the reader learns how many flows it missed.
 type Ring struct {
 	mutex sync.Mutex
-	slots []Event
-	next  uint64 // number of events so far
+	slots []slot
+	end   Cursor // after the newest event
 	flows uint64 // number of flows so far
 	wake  chan struct{}
 	ready chan struct{} // is closed
 }
 
+// slot holds an event and the Cursor before it.
+type slot struct {
+	event Event
+	at    Cursor
+}
+
+// Cursor is a position between two events. The zero value is that before the first event.
+type Cursor struct {
+	// event is the number of events before it, flows that of the flows for which they stand.
+	event, flows uint64
+}
+
 // NewRing returns an empty Ring of a size of 1 or more.
 func NewRing(size int) *Ring {
-	r := &Ring{slots: make([]Event, size), wake: make(chan struct{}), ready: make(chan struct{})}
+	r := &Ring{slots: make([]slot, size), wake: make(chan struct{}), ready: make(chan struct{})}
 	close(r.ready)
 	return r
 }
@@ -39,8 +59,9 @@ func (r *Ring) Add(list ...Event) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	for _, e := range list {
-		r.slots[r.next%uint64(len(r.slots))] = e
-		r.next++
+		r.slots[r.end.event%uint64(len(r.slots))] = slot{e, r.end}
+		r.end.event++
+		r.end.flows += e.weight()
 		if e.Flow != nil {
 			r.flows++
 		}
@@ -49,26 +70,34 @@ func (r *Ring) Add(list ...Event) {
 	r.wake = make(chan struct{})
 }
 
-// Read returns up to limit events from number from on, the number after the last one, and how many events were
-// overwritten before the first. The channel is closed when it is time to read again: at once if there were events.
-func (r *Ring) Read(from uint64, limit int) (list []Event, next, lost uint64, more <-chan struct{}) {
+// Read returns up to limit events after a Cursor, the Cursor after them, and how many flows were overwritten before
+// them. The channel is closed when it is time to read again: at once if there were events.
+func (r *Ring) Read(from Cursor, limit int) (list []Event, next Cursor, lost uint64, more <-chan struct{}) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	if oldest := r.oldest(); from < oldest {
-		lost, from = oldest-from, oldest
+	if oldest := r.oldest(); from.event < oldest.event {
+		lost, from = oldest.flows-from.flows, oldest
 	}
-	n := min(r.next-from, uint64(limit))
+	n := min(r.end.event-from.event, uint64(limit))
 	if n == 0 {
 		return nil, from, lost, r.wake
 	}
 	list = make([]Event, n)
 	for i := range n {
-		list[i] = r.slots[(from+i)%uint64(len(r.slots))]
+		s := &r.slots[(from.event+i)%uint64(len(r.slots))]
+		list[i] = s.event
+		next = Cursor{s.at.event + 1, s.at.flows + s.event.weight()}
 	}
-	return list, from + n, lost, r.ready
+	return list, next, lost, r.ready
 }
 
-func (r *Ring) oldest() uint64 { return r.next - min(r.next, uint64(len(r.slots))) }
+// oldest returns the Cursor before the oldest kept event.
+func (r *Ring) oldest() Cursor {
+	if r.end.event < uint64(len(r.slots)) {
+		return Cursor{}
+	}
+	return r.slots[r.end.event%uint64(len(r.slots))].at
+}
 
 // Stats are facts about the content of a Ring.
 type Stats struct {
@@ -82,7 +111,7 @@ type Stats struct {
 
 // Stats returns facts about the content at a time.
 func (r *Ring) Stats(now time.Time) Stats {
-	list, _, _, _ := r.Read(0, len(r.slots))
+	list, _, _, _ := r.Read(Cursor{}, len(r.slots))
 	s := Stats{Size: uint64(len(r.slots)), Namespaces: make(map[string]bool)}
 	r.mutex.Lock()
 	s.Seen = r.flows

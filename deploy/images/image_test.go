@@ -23,7 +23,7 @@ func TestProduct(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(bin, p), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		for _, command := range []string{"isthmus-agent", "isthmus-cni", "isthmusctl", "isthmus-controller"} {
+		for _, command := range []string{"isthmus-agent", "isthmus-cni", "isthmusctl", "isthmus-controller", "isthmus-relay"} {
 			if p == "windows-amd64" {
 				command += ".exe"
 			}

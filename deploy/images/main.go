@@ -122,7 +122,7 @@ func productImage(bin, version string, p v1.Platform) (v1.Image, error) {
 	}
 	commands := []string{"isthmus-agent", "isthmus-cni", "isthmusctl"}
 	if p.OS == "linux" {
-		commands = append(commands, "isthmus-controller") // Windows nodes need none of their own
+		commands = append(commands, "isthmus-controller", "isthmus-relay") // Windows nodes need none of their own
 	}
 	var files []file
 	for _, command := range commands {

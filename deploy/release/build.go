@@ -39,7 +39,7 @@ func (t target) name(command string) string {
 
 // targets returns the platforms of a release.
 func targets() []target {
-	all := []string{"cmd/isthmus-agent", "cmd/isthmus-cni", "cmd/isthmus-controller", "cmd/isthmusctl"}
+	all := []string{"cmd/isthmus-agent", "cmd/isthmus-cni", "cmd/isthmus-controller", "cmd/isthmus-relay", "cmd/isthmusctl"}
 	return []target{
 		{"linux", "amd64", all},
 		{"linux", "arm64", all},

@@ -200,9 +200,9 @@ func TestCompilerIsReproducible(t *testing.T) {
 func checkArchives(t *testing.T, dir string) {
 	t.Helper()
 	for name, commands := range map[string][]string{
-		"isthmus-0.2.0-linux-amd64.tar.gz": {"isthmus-agent", "isthmus-cni", "isthmus-controller", "isthmusctl"},
-		"isthmus-0.2.0-linux-arm64.tar.gz": {"isthmus-agent", "isthmus-cni", "isthmus-controller", "isthmusctl"},
-		"isthmus-0.2.0-windows-amd64.zip":  {"isthmus-agent.exe", "isthmus-cni.exe", "isthmus-conformance.exe", "isthmus-controller.exe", "isthmus-smoke.exe", "isthmusctl.exe", "try.ps1", "loopback.ps1"},
+		"isthmus-0.2.0-linux-amd64.tar.gz": {"isthmus-agent", "isthmus-cni", "isthmus-controller", "isthmus-relay", "isthmusctl"},
+		"isthmus-0.2.0-linux-arm64.tar.gz": {"isthmus-agent", "isthmus-cni", "isthmus-controller", "isthmus-relay", "isthmusctl"},
+		"isthmus-0.2.0-windows-amd64.zip":  {"isthmus-agent.exe", "isthmus-cni.exe", "isthmus-conformance.exe", "isthmus-controller.exe", "isthmus-relay.exe", "isthmus-smoke.exe", "isthmusctl.exe", "try.ps1", "loopback.ps1"},
 	} {
 		files := unpack(t, filepath.Join(dir, name))
 		top := strings.TrimSuffix(strings.TrimSuffix(name, ".zip"), ".tar.gz")

@@ -113,7 +113,7 @@ func TestRendered(t *testing.T) {
 
 func TestLint(t *testing.T) {
 	for _, flags := range [][]string{nil, {"--set", "uninstall=true"}, {"--set", "prometheus.podMonitor.enabled=true,agent.httpAddress=0.0.0.0:9470"},
-		{"--set", controlled}} {
+		{"--set", controlled}, {"--set", "relay.enabled=true"}} {
 		out, err := run(append([]string{"lint", "--strict", chart}, flags...)...)
 		if err != nil || !strings.Contains(out, "1 chart(s) linted, 0 chart(s) failed") {
 			t.Errorf("%v\n%s", err, out)
@@ -124,14 +124,19 @@ func TestLint(t *testing.T) {
 // TestValues sets values and expects texts in the result, or their refusal.
 func TestValues(t *testing.T) {
 	for flags, want := range map[string]string{
-		"image.tag=v9":             "image: ghcr.io/isthmus-net/isthmus:v9-windows\n",
-		"apiServer.host=192.0.2.1": `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
-		"agent.mtu=1400":           "- --mtu=1400\n",
-		"agent.uplink=eth1":        "- --uplink=eth1\n",
-		"fabric.mode=vxlan":        "- --fabric=vxlan\n",
-		"fabric.mode=none":         "- --hns-mode=l2bridge\n            - --fabric=none\n",
-		"fabric.vni=1000000":       "- --vni=1000000\n",
-		"fabric.masquerade=false":  "- --masquerade=false\n",
+		"image.tag=v9":                                                              "image: ghcr.io/isthmus-net/isthmus:v9-windows\n",
+		"apiServer.host=192.0.2.1":                                                  `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
+		"agent.mtu=1400":                                                            "- --mtu=1400\n",
+		"relay.enabled=true":                                                        "- --agents=isthmus-agents.isthmus-system.svc:4244\n",
+		"relay.enabled=true,relay.agentPort=5000":                                   "- --hubble-listen=:5000\n",
+		"relay.enabled=true,relay.agentSecret=other":                                "- {name: hubble, secret: {secretName: \"other\", defaultMode: 0400}}\n",
+		"relay.enabled=true,relay.secret=own":                                       "- {name: hubble, secret: {secretName: \"own\", defaultMode: 0440}}\n",
+		"relay.enabled=true,relay.extraArgs={--log-level=debug}":                    "- \"--log-level=debug\"\n",
+		"agent.uplink=eth1":                                                         "- --uplink=eth1\n",
+		"fabric.mode=vxlan":                                                         "- --fabric=vxlan\n",
+		"fabric.mode=none":                                                          "- --hns-mode=l2bridge\n            - --fabric=none\n",
+		"fabric.vni=1000000":                                                        "- --vni=1000000\n",
+		"fabric.masquerade=false":                                                   "- --masquerade=false\n",
 		"fabric.masqueradeExceptions={10.0.0.0/8,fd00::/8}":                         "- --masquerade-exception=10.0.0.0/8\n            - --masquerade-exception=fd00::/8\n",
 		"linux.xdpDevices=off":                                                      "- --xdp-devices=off\n",
 		"agent.reservedHostPorts={22,9000-9100}":                                    "- --reserved-host-ports=22\n            - --reserved-host-ports=9000-9100\n",

@@ -53,6 +53,18 @@ tolerations:
 - {name: api-access, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
 {{- end }}
 
+{{/* The certificate with which agents serve flows. */}}
+{{- define "isthmus.hubble.volume" -}}
+{{- if .Values.relay.enabled }}
+- {name: hubble, secret: {secretName: {{ quote .Values.relay.agentSecret }}, defaultMode: 0400}}
+{{- end }}
+{{- end }}
+{{- define "isthmus.hubble.mount" -}}
+{{- if .Values.relay.enabled }}
+- {name: hubble, mountPath: /etc/isthmus-hubble, readOnly: true}
+{{- end }}
+{{- end }}
+
 {{/* Whether agents write annotations of their Nodes. */}}
 {{- define "isthmus.announces" -}}
 {{- if or (eq .Values.agent.announce "always") (and (eq .Values.agent.announce "auto") .Values.windows.enabled) }}yes{{ end }}
@@ -90,6 +102,12 @@ tolerations:
 - --quarantine={{ .Values.agent.quarantine }}
 {{- range .Values.agent.reservedHostPorts }}
 - --reserved-host-ports={{ . }}
+{{- end }}
+{{- if .Values.relay.enabled }}
+- --hubble-listen=:{{ int .Values.relay.agentPort }}
+- --hubble-cert=/etc/isthmus-hubble/tls.crt
+- --hubble-key=/etc/isthmus-hubble/tls.key
+- --hubble-ca=/etc/isthmus-hubble/ca.crt
 {{- end }}
 {{- end }}
 

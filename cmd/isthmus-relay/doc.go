@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command isthmus-relay serves the flows of all nodes over Hubble's Observer interface.
+//
+// It reads flags and connects common/relay to its listener. It does not read the API server: an agent tells it the
+// nodes.
+package main

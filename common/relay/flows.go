@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/isthmus-net/isthmus/common/api/hubble/observer"
+	"github.com/isthmus-net/isthmus/common/api/hubble/relay"
+	"github.com/isthmus-net/isthmus/common/hubble"
+)
+
+const (
+	// maxLast bounds the flows of a request for the newest ones: the relay holds them in memory.
+	maxLast = 65536
+	// unlimited is from where on a number of flows is none.
+	unlimited = 1 << 32
+	// stall is how long a node may send nothing while others wait for its next kept flow.
+	stall = 10 * time.Second
+)
+
+// GetFlows implements observer.ObserverServer.
+func (r *Relay) GetFlows(request *observer.GetFlowsRequest, stream grpc.ServerStreamingServer[observer.GetFlowsResponse]) error {
+	if _, err := hubble.NewQuery(request); err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if n := request.GetNumber(); n > maxLast && n < unlimited {
+		return status.Errorf(codes.InvalidArgument, "number %d: give at most %d", n, maxLast)
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	go func() {
+		select {
+		case <-r.stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	all := r.statuses(ctx)
+	connected, err := sendStates(stream.Send, all)
+	switch {
+	case err != nil:
+		return err
+	case request.GetFollow():
+		err = r.follow(ctx, request, stream, all)
+	default:
+		err = r.past(ctx, request, stream, connected)
+	}
+	select {
+	case <-r.stopping:
+		return status.Error(codes.Unavailable, "the relay is stopping")
+	default:
+		return err
+	}
+}
+
+// source is the stream of kept flows of a node.
+type source struct {
+	node *node
+	// answers is closed at the end; failed is then the error, if there was one.
+	answers chan *observer.GetFlowsResponse
+	failed  error
+	head    *observer.GetFlowsResponse
+	cancel  context.CancelFunc
+}
+
+// open starts to read kept flows of a node.
+func open(ctx context.Context, n *node, request *observer.GetFlowsRequest) *source {
+	s := &source{node: n, answers: make(chan *observer.GetFlowsResponse, 16)}
+	ctx, s.cancel = context.WithCancel(ctx)
+	go func() {
+		defer close(s.answers)
+		stream, err := n.client.GetFlows(ctx, request)
+		for err == nil {
+			var m *observer.GetFlowsResponse
+			if m, err = stream.Recv(); err == nil {
+				select {
+				case s.answers <- m:
+				case <-ctx.Done():
+				}
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			s.failed = err
+		}
+	}()
+	return s
+}
+
+// advance reads the next flow of a node into head, nil at the end. It sends what is no flow.
+func (s *source) advance(ctx context.Context, send func(*observer.GetFlowsResponse) error) error {
+	s.head = nil
+	timer := time.NewTimer(stall)
+	defer timer.Stop()
+	for {
+		select {
+		case m, ok := <-s.answers:
+			switch {
+			case !ok && s.failed != nil && ctx.Err() == nil:
+				return send(change(relay.NodeState_NODE_UNAVAILABLE, s.failed.Error(), s.node.name))
+			case !ok:
+				return nil
+			case m.GetFlow() != nil:
+				s.head = m
+				return nil
+			}
+			if err := send(m); err != nil {
+				return err
+			}
+		case <-timer.C:
+			s.cancel()
+			return send(change(relay.NodeState_NODE_UNAVAILABLE, "the node sent nothing for "+stall.String(), s.node.name))
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// past merges the kept flows of nodes. It holds one flow of each node, and the newest ones if they are requested.
+func (r *Relay) past(ctx context.Context, request *observer.GetFlowsRequest, stream grpc.ServerStreamingServer[observer.GetFlowsResponse], nodes []*node) error {
+	var sources []*source
+	for _, n := range nodes {
+		s := open(ctx, n, request)
+		defer s.cancel()
+		sources = append(sources, s)
+	}
+	for _, s := range sources {
+		if err := s.advance(ctx, stream.Send); err != nil {
+			return err
+		}
+	}
+	number := request.GetNumber()
+	if number >= unlimited {
+		number = 0
+	}
+	last := &newest{limit: int(number)}
+	newestOnly := number > 0 && !request.GetFirst() && request.GetSince() == nil
+	for sent := uint64(0); ; {
+		s := oldest(sources)
+		if s == nil || !newestOnly && number > 0 && sent == number {
+			break
+		}
+		if newestOnly {
+			last.add(s.head)
+		} else if err := stream.Send(s.head); err != nil {
+			return err
+		}
+		sent++
+		if err := s.advance(ctx, stream.Send); err != nil {
+			return err
+		}
+	}
+	return sendAll(stream, last.all())
+}
+
+// oldest returns the source whose next flow is the oldest one; nil if all have ended.
+func oldest(sources []*source) (first *source) {
+	for _, s := range sources {
+		if s.head != nil && (first == nil || s.head.GetTime().AsTime().Before(first.head.GetTime().AsTime())) {
+			first = s
+		}
+	}
+	return first
+}
+
+// withSince returns a copy of a request for flows from a time on.
+func withSince(request *observer.GetFlowsRequest, t time.Time) *observer.GetFlowsRequest {
+	next := proto.CloneOf(request)
+	next.Since, next.Number = stamp(t), 0
+	return next
+}
