@@ -179,6 +179,21 @@ test-api: deps-kubernetes deps-windows ## Against a real kube-apiserver, etcd an
 e2e: deps deps-e2e images ## Kubernetes' own tests on a real cluster on this machine (needs root, 4 GB; the first time it builds Kubernetes)
 	@$(go) build -o build/e2e-lab ./test/e2e && $(path) build/e2e-lab $(E2E)
 
+# More flags of make cluster, see build/e2e-lab cluster -h.
+CLUSTER ?=
+
+.PHONY: cluster
+cluster: deps deps-e2e images ## Run Kubernetes with Isthmus on this machine until make cluster-stop (needs root, 4 GB; docs/quickstart.md)
+	@$(go) build -o build/e2e-lab ./test/e2e && $(path) build/e2e-lab cluster up $(CLUSTER)
+
+.PHONY: cluster-stop
+cluster-stop: ## Remove what make cluster made (needs root)
+	@$(go) build -o build/e2e-lab ./test/e2e && build/e2e-lab cluster stop $(CLUSTER)
+
+.PHONY: test-cluster
+test-cluster: ## Run the commands of docs/quickstart.md, with a real cluster (needs root, 4 GB; the first time it builds Kubernetes)
+	@$(run) cluster
+
 .PHONY: test-windows
 test-windows: deps deps-windows ## The commands for Windows, under Wine over an emulated HNS (needs root)
 	@$(run) windows

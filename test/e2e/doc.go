@@ -8,6 +8,9 @@
 // container runtime this program plays. It writes a report for JUnit and ends
 // with one line of totals.
 //
+// As "e2e cluster up" and "e2e cluster stop" it leaves a cluster running in the
+// background instead, for make cluster.
+//
 // What it starts ends with it. What kubelets change for the whole machine is
 // put back. It needs cgroup v1, because nothing limits the nodes' resources.
 package main

@@ -56,17 +56,9 @@ func newLab(ctx context.Context, c config) (*lab, error) {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		return nil, errors.New("this machine has cgroup v2 only, for which the nodes are not prepared: boot with systemd.unified_cgroup_hierarchy=0")
 	}
-	dir := labDir + c.name
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	l, err := takeLab(c)
+	if err != nil {
 		return nil, err
-	}
-	l := &lab{config: c, dir: dir, images: filepath.Join(dir, "images"), fabric: netns.At(filepath.Join(dir, "fabric.ns")), saved: make(map[string][]byte)}
-	var err error
-	if l.lock, err = os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(l.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, fmt.Errorf("another lab %q runs on this machine: %w: give this one another -name", c.name, err)
 	}
 	for i := range c.nodes {
 		l.nodes = append(l.nodes, l.newNode(i+1))
@@ -82,11 +74,37 @@ func newLab(ctx context.Context, c config) (*lab, error) {
 			return nil, fmt.Errorf("read sysctl: %w", err)
 		}
 	}
-	if l.bin, err = kubernetes.Build(ctx, os.Stderr, kubernetes.Names()...); err != nil {
+	if l.bin, err = kubernetes.Build(ctx, progress, c.programs...); err != nil {
 		return nil, err
 	}
 	return l, l.buildImages(ctx)
 }
+
+// takeLab takes the lab of a name, as long as its lock is open.
+func takeLab(c config) (*lab, error) {
+	dir := c.directory()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(c.lockFile(), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("another lab %q runs on this machine: %w: give this one another -name", c.name, err)
+	}
+	if err := os.WriteFile(c.lockFile(), fmt.Appendln(nil, os.Getpid()), 0o600); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return &lab{config: c, dir: dir, images: filepath.Join(dir, "images"), fabric: netns.At(filepath.Join(dir, "fabric.ns")),
+		saved: make(map[string][]byte), lock: lock}, nil
+}
+
+func (c config) directory() string { return labDir + c.name }
+
+func (c config) lockFile() string { return filepath.Join(c.directory(), "lock") }
 
 // clearReport makes the directory of reports and removes logs of earlier runs.
 func clearReport(dir string) error {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -16,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/isthmus-net/isthmus/test/kubernetes"
 )
 
 // config is the command line.
@@ -30,6 +33,7 @@ type config struct {
 	remover  string
 	report   string
 	keep     bool
+	programs []string // of Kubernetes
 }
 
 func main() {
@@ -42,6 +46,13 @@ func main() {
 	runtime.LockOSThread()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if len(os.Args) > 1 && os.Args[1] == clusterCommand {
+		if err := runCluster(ctx, os.Args[2:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(os.Stderr, "cluster:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	failed, err := run(ctx, os.Args[1:])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
@@ -76,16 +87,25 @@ func parse(args []string) (config, error) {
 			return c, fmt.Errorf("-suites: %q: choose of netpol, conformance and own", s)
 		}
 	}
-	if !regexp.MustCompile(`^[a-z][a-z0-9]{0,7}$`).MatchString(c.name) {
-		return c, fmt.Errorf("-name %q: give 1 to 8 small letters and digits, a letter first", c.name)
+	if f.NArg() > 0 {
+		return c, fmt.Errorf("unknown argument %q: see -h", f.Arg(0))
 	}
-	if c.nodes < 2 || c.nodes > 9 || f.NArg() > 0 {
-		return c, errors.New("give 2 to 9 -nodes and no arguments: see -h")
+	c.programs = kubernetes.Names()
+	return c, c.validate()
+}
+
+// validate checks what all labs have.
+func (c config) validate() error {
+	if !regexp.MustCompile(`^[a-z][a-z0-9]{0,7}$`).MatchString(c.name) {
+		return fmt.Errorf("-name %q: give 1 to 8 small letters and digits, a letter first", c.name)
+	}
+	if c.nodes < 2 || c.nodes > 9 {
+		return fmt.Errorf("-nodes %d: give 2 to 9", c.nodes)
 	}
 	if os.Geteuid() != 0 {
-		return c, errors.New("needs root: namespaces, mounts and containerd")
+		return errors.New("needs root: namespaces, mounts and containerd")
 	}
-	return c, nil
+	return nil
 }
 
 // run reports whether a case has failed; an error means that there are no
@@ -129,8 +149,11 @@ func run(ctx context.Context, args []string) (failed bool, err error) {
 	return results.print(os.Stdout, c.suites), err
 }
 
+// progress is where say writes.
+var progress io.Writer = os.Stderr
+
 func say(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, time.Now().UTC().Format("15:04:05 ")+format+"\n", args...)
+	fmt.Fprintf(progress, time.Now().UTC().Format("15:04:05 ")+format+"\n", args...)
 }
 
 func since(t time.Time) time.Duration { return time.Since(t).Round(100 * time.Millisecond) }

@@ -86,6 +86,9 @@ func suites() []suite {
 		{name: "api", summary: true, steps: []step{
 			{packages: []string{"./test/apiserver"}, flags: []string{"-count=1", "-timeout=30m"}},
 		}},
+		{name: "cluster", steps: []step{
+			{packages: []string{"./test/quickstart"}, flags: []string{"-count=1", "-timeout=60m", "-v"}, env: []string{"ISTHMUS_CLUSTER=1"}},
+		}},
 		{name: "attack", summary: true, reports: []report{attackReport}, steps: []step{
 			{packages: []string{"./linux"}, flags: []string{"-count=1", "-timeout=20m", "-run=^TestAttack"}, env: reports},
 		}},

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// openDoor listens on 127.0.0.1 of this machine and connects clients with the API server, which
+// is in the network namespace of the lab. The connections are TLS from end to end.
+func (l *lab) openDoor(ctx context.Context, port int) (io.Closer, error) {
+	var config net.ListenConfig
+	door, err := config.Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return nil, fmt.Errorf("listen for clients of the API server: %w: give another -port", err)
+	}
+	go func() {
+		for {
+			client, err := door.Accept()
+			if err != nil {
+				return // it is closed
+			}
+			go l.letIn(client)
+		}
+	}()
+	return door, nil
+}
+
+// letIn copies between a client and the API server until both have ended.
+func (l *lab) letIn(client net.Conn) {
+	defer client.Close()
+	var server net.Conn
+	err := l.fabric.Do(func() (err error) {
+		server, err = net.DialTimeout("tcp", net.JoinHostPort(fabricAddress, "6443"), 5*time.Second)
+		return err
+	})
+	if err != nil {
+		return // the client sees the end of its connection
+	}
+	defer server.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		io.Copy(server, client)
+		server.(*net.TCPConn).CloseWrite()
+	}()
+	io.Copy(client, server)
+	client.(*net.TCPConn).CloseWrite()
+	<-done
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quickstart
+
+import (
+	"reflect"
+	"testing"
+)
+
+func TestCommands(t *testing.T) {
+	got, err := commands("# Title\n```\n$ other block\n```\n```console\n$ a b\nout\n...\n$ c\n```\n")
+	want := []command{{line: 6, text: "a b", want: []string{"out", "..."}}, {line: 9, text: "c"}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("commands %+v, %v, want %+v", got, err, want)
+	}
+	for _, bad := range []string{"```console\nout\n```\n", "```console\n$ a\n"} {
+		if got, err := commands(bad); err == nil {
+			t.Errorf("%q gives %+v, want an error", bad, got)
+		}
+	}
+}
+
+func TestMatches(t *testing.T) {
+	for _, c := range []struct {
+		want   []string
+		output string
+		match  bool
+	}{
+		{nil, "", true},
+		{nil, "text\n", false},
+		{[]string{"a  b"}, "a b\n", true},
+		{[]string{"a b"}, "a c\n", false},
+		{[]string{"pod-...  Running"}, "pod-x1   Running\n", true},
+		{[]string{"pod-...  Running"}, "pod-x1   Pending\n", false},
+		{[]string{"...", "last"}, "one\ntwo\nlast\n", true},
+		{[]string{"...", "last"}, "last\nmore\n", false},
+		{[]string{"first", "..."}, "first\n", true},
+		{[]string{"a.c"}, "abc\n", false},
+	} {
+		if got := matches(c.want, c.output); got != c.match {
+			t.Errorf("%q beside %q: %t, want %t", c.want, c.output, got, c.match)
+		}
+	}
+}
