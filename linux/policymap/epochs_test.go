@@ -164,3 +164,37 @@ func TestWhatIsAPod(t *testing.T) {
 		}
 	}
 }
+
+// TestNumbersOfLeftOverVerdicts ends an agent between the removal of a table and that of its
+// verdicts. A new table must not get the number of those verdicts.
+func TestNumbersOfLeftOverVerdicts(t *testing.T) {
+	peer := map[netip.Addr]model.PeerClass{netip.MustParseAddr("10.0.2.1"): 1}
+	state := peered([]model.PortRange{{Protocol: model.TCP, First: 80, Last: 80, Class: 1}}, peer, model.PeerClassInfo{Class: 1})
+	k := newKernel()
+	k.apply(t, state)
+	var old uint32
+	for number := range k.Tables {
+		old = number
+	}
+	if len(k.Verdicts[old]) == 0 {
+		t.Fatalf("table %d has no verdicts", old)
+	}
+	delete(k.Tables, old)
+	for n, s := range k.Slots {
+		s.Table = policymap.DenyAll
+		k.Slots[n] = s
+	}
+	k.Rows = policymap.UsedRows(k.Verdicts, k.row)
+	k.layout, _ = policymap.Decode(k.Entries.Clone(), map[model.EndpointID]uint32{}, roomy) // reports the verdicts
+	for _, table := range state.Policy.Tables {
+		table.ID = model.TableID{2}
+		state.Policy.Tables = map[model.TableID]*model.Table{table.ID: table}
+		state.Policy.Endpoints = map[model.EndpointID]model.EndpointState{"a": {Table: table.ID}}
+	}
+	k.apply(t, state)
+	for number := range k.Tables {
+		if number>>2 <= old>>2 {
+			t.Errorf("the new table has number %d, after verdicts of table %d were left", number, old)
+		}
+	}
+}
