@@ -204,7 +204,7 @@ func (b *Backend) problems(e *hns.Endpoint) []string {
 		list = append(list, "is a remote endpoint")
 	}
 	for _, p := range b.wantedPolicies(ips) {
-		if p.Is(hns.TypeOutBoundNAT) && !b.nat.due.IsZero() {
+		if (p.Is(hns.TypeOutBoundNAT) || p.Is(hns.TypeSDNRoute)) && !b.nat.due.IsZero() {
 			continue // being updated
 		}
 		if !slices.ContainsFunc(e.Policies, func(o hns.Policy) bool { return b.satisfies(o, p) }) {

@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/acl"
 	"github.com/isthmus-net/isthmus/windows/fabric"
 	"github.com/isthmus-net/isthmus/windows/hns"
+	"github.com/isthmus-net/isthmus/windows/outbound"
 	"github.com/isthmus-net/isthmus/windows/prepared"
 )
 
@@ -81,7 +82,7 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		resolvers: make(map[model.EndpointID]hns.DNS), preparing: make(map[string]bool),
 		sctp: sctpSupport{otherwise: make(map[model.EndpointID]bool)},
 	}
-	b.nat = natState{known: !c.derivesNAT(), exceptions: c.OutboundNATExceptions}
+	b.nat = natState{known: !c.derivesNAT(), exceptions: c.OutboundNATExceptions, services: outbound.Services(model.FabricState{}, c.ServiceCIDRs)}
 	b.makeComponents()
 	var err error
 	if b.prepared, err = prepared.Open(c.PreparedFile); err != nil {

@@ -74,7 +74,8 @@ type Config struct {
 	// NATDelay is how long changes of the derived exceptions are collected before endpoints get them, and the
 	// interval after an error.
 	NATDelay time.Duration
-	// ServiceCIDRs are reached through the node (L2Bridge).
+	// ServiceCIDRs are reached through the node (L2Bridge), as are those of States unless
+	// OutboundNATExceptions are given.
 	ServiceCIDRs []netip.Prefix
 	// CallDeadline bounds one call to HNS.
 	CallDeadline time.Duration

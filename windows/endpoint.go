@@ -132,13 +132,10 @@ func (b *Backend) wantedPolicies(ips []netip.Addr) []hns.Policy {
 		}
 	}
 	// Services and the node are reached through the host.
-	routes := slices.Clone(b.config.ServiceCIDRs)
-	for _, a := range b.config.NodeAddresses {
-		routes = append(routes, netip.PrefixFrom(a, a.BitLen()))
-	}
-	for _, p := range routes {
-		if slices.ContainsFunc(ips, func(a netip.Addr) bool { return a.Is6() == p.Addr().Is6() }) {
-			list = append(list, hns.MakePolicy(hns.TypeSDNRoute, hns.SDNRoute{DestinationPrefix: p.String(), NeedEncap: true}))
+	list = append(list, b.serviceRoutes(ips)...)
+	for _, node := range b.config.NodeAddresses {
+		if slices.ContainsFunc(ips, func(a netip.Addr) bool { return a.Is6() == node.Is6() }) {
+			list = append(list, hns.MakePolicy(hns.TypeSDNRoute, hns.SDNRoute{DestinationPrefix: netip.PrefixFrom(node, node.BitLen()).String(), NeedEncap: true}))
 		}
 	}
 	return list

@@ -25,26 +25,32 @@ type natState struct {
 	// known says that the exceptions are known; without them there is no NAT.
 	known      bool
 	exceptions []netip.Prefix
+	// services are the ranges of Services, which pods of an L2Bridge network reach by the host.
+	services []netip.Prefix
 	// due is when endpoints without the present exceptions are written; zero if there is nothing to write.
 	due     time.Time
 	problem string
 }
 
-// deriveNAT computes the exceptions from a State. Endpoints that exist follow in syncNAT; new ones get the
+// deriveNAT computes the exceptions, and the ranges of Services, from a State. Endpoints that exist follow in syncNAT; new ones get the
 // present exceptions at once.
 func (b *Backend) deriveNAT(s *model.State, now time.Time) {
-	if !b.config.derivesNAT() || !outbound.Known(s.Fabric) {
+	if len(b.config.OutboundNATExceptions) > 0 || !outbound.Known(s.Fabric) {
 		return
 	}
-	exceptions := outbound.Exceptions(s.Fabric, b.config.PodCIDRs, b.config.ServiceCIDRs, b.config.Mode == Overlay)
-	if b.nat.known && slices.Equal(exceptions, b.nat.exceptions) {
+	services := outbound.Services(s.Fabric, b.config.ServiceCIDRs)
+	var exceptions []netip.Prefix
+	if b.config.derivesNAT() {
+		exceptions = outbound.Exceptions(s.Fabric, b.config.PodCIDRs, services, b.config.Mode == Overlay)
+	}
+	if b.nat.known && slices.Equal(exceptions, b.nat.exceptions) && slices.Equal(services, b.nat.services) {
 		return
 	}
 	delay := b.config.NATDelay
 	if !b.nat.known {
 		delay = 0 // nothing more is to come that pods of this node wait for
 	}
-	b.nat.known, b.nat.exceptions = true, exceptions
+	b.nat.known, b.nat.exceptions, b.nat.services = true, exceptions, services
 	if b.nat.due.IsZero() {
 		b.nat.due = now.Add(delay)
 	}
@@ -92,7 +98,8 @@ func (b *Backend) syncNAT(ctx context.Context, now time.Time) (more bool, err er
 	return more, nil
 }
 
-// natChange returns the policies of an endpoint with the present exceptions, and whether they differ.
+// natChange returns the policies of an endpoint with the present exceptions and routes to Services, and
+// whether they differ.
 // Endpoints with damaged ACLs are left to Apply.
 func (b *Backend) natChange(e *hns.Endpoint) (policies []hns.Policy, changed bool) {
 	if _, ours := b.config.parseEndpointName(e.Name); !ours || e.Remote() {
@@ -107,7 +114,7 @@ func (b *Backend) natChange(e *hns.Endpoint) (policies []hns.Policy, changed boo
 			ips = append(ips, a)
 		}
 	}
-	return b.repairPolicies(e.Policies, b.natPolicies(ips))
+	return b.repairPolicies(e.Policies, append(b.natPolicies(ips), b.serviceRoutes(ips)...))
 }
 
 // writeNAT writes all policies of an endpoint, as replaceACLs does.
@@ -137,6 +144,19 @@ func (b *Backend) natPolicies(ips []netip.Addr) []hns.Policy {
 	return outbound.Policies(b.nat.exceptions, ips)
 }
 
+// serviceRoutes returns the routes of an endpoint to Services by the host.
+func (b *Backend) serviceRoutes(ips []netip.Addr) (list []hns.Policy) {
+	if b.config.Mode == Overlay {
+		return nil
+	}
+	for _, p := range b.nat.services {
+		if slices.ContainsFunc(ips, func(a netip.Addr) bool { return a.Is6() == p.Addr().Is6() }) {
+			list = append(list, hns.MakePolicy(hns.TypeSDNRoute, hns.SDNRoute{DestinationPrefix: p.String(), NeedEncap: true}))
+		}
+	}
+	return list
+}
+
 // satisfies reports whether an installed policy does for a wanted one.
 func (b *Backend) satisfies(have, want hns.Policy) bool {
 	if b.config.derivesNAT() && want.Is(hns.TypeOutBoundNAT) {
@@ -160,7 +180,7 @@ func (b *Backend) natProblems() (all []string) {
 func (b *Backend) natFact() string {
 	source := "of --cluster-cidr and --service-cidr"
 	if b.config.derivesNAT() {
-		source = "of Nodes and --service-cidr"
+		source = "of Nodes, ServiceCIDRs and --service-cidr"
 	}
 	switch {
 	case b.config.NoOutboundNAT:

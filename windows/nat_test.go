@@ -5,6 +5,8 @@ package windows_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,7 +107,7 @@ func TestDerivedNAT(t *testing.T) {
 		t.Errorf("exceptions of a new pod %s", got)
 	}
 	c, err := n.backend.Counters(ctx)
-	if text := strings.Join(c.Facts, "\n"); err != nil || !strings.Contains(text, "outbound NAT: on, except to 5 ranges (of Nodes and --service-cidr); pods are being updated") {
+	if text := strings.Join(c.Facts, "\n"); err != nil || !strings.Contains(text, "outbound NAT: on, except to 5 ranges (of Nodes, ServiceCIDRs and --service-cidr); pods are being updated") {
 		t.Errorf("facts %q, %v", c.Facts, err)
 	}
 	n.idle()
@@ -190,5 +192,83 @@ func TestNATSettings(t *testing.T) {
 		if got := n.nat(specs[0].ID); got != want || len(n.backend.Faults()) > 0 {
 			t.Errorf("exceptions %s, want %s; faults %q", got, want, n.backend.Faults())
 		}
+	}
+}
+
+// serviceRoutes returns the destinations of a pod's SDN routes.
+func (n *node) serviceRoutes(id model.EndpointID) string {
+	n.t.Helper()
+	var all []string
+	for _, p := range n.stored(id).Policies {
+		var route hns.SDNRoute
+		if p.Is(hns.TypeSDNRoute) && p.Decode(&route) == nil {
+			all = append(all, route.DestinationPrefix)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// TestServiceCIDRs: pods get the ranges of ServiceCIDR objects as exceptions of NAT and, on L2Bridge, as
+// routes to the host; running pods too. --cluster-cidr stands for itself.
+func TestServiceCIDRs(t *testing.T) {
+	const fromObjects = "10.200.0.0/16"
+	for name, c := range map[string]struct {
+		change            func(*windows.Config)
+		nat, routes       string
+		laterNAT, laterIs string
+	}{
+		"from objects only": {func(c *windows.Config) { c.ServiceCIDRs = nil },
+			"10.0.1.0/24 10.200.0.0/16 192.168.0.1/32", "10.200.0.0/16 192.168.0.1/32",
+			"10.0.1.0/24 10.200.0.0/16 172.20.0.0/24 192.168.0.1/32", "10.200.0.0/16 172.20.0.0/24 192.168.0.1/32"},
+		"besides the flag": {func(*windows.Config) {},
+			"10.0.1.0/24 10.96.0.0/12 10.200.0.0/16 192.168.0.1/32", "10.200.0.0/16 10.96.0.0/12 192.168.0.1/32",
+			"10.0.1.0/24 10.96.0.0/12 10.200.0.0/16 172.20.0.0/24 192.168.0.1/32", "10.200.0.0/16 10.96.0.0/12 172.20.0.0/24 192.168.0.1/32"},
+		"without NAT": {func(c *windows.Config) { c.ServiceCIDRs, c.NoOutboundNAT = nil, true },
+			"off", "10.200.0.0/16 192.168.0.1/32", "off", "10.200.0.0/16 172.20.0.0/24 192.168.0.1/32"},
+		"--cluster-cidr": {func(c *windows.Config) { c.OutboundNATExceptions = bridgeConfig().OutboundNATExceptions },
+			"10.0.0.0/8", "10.96.0.0/12 192.168.0.1/32", "10.0.0.0/8", "10.96.0.0/12 192.168.0.1/32"},
+		"overlay": {func(c *windows.Config) { c.Mode, c.VNI = windows.Overlay, 4096 },
+			"10.0.1.0/24 10.96.0.0/12 10.200.0.0/16", "", "10.0.1.0/24 10.96.0.0/12 10.200.0.0/16 172.20.0.0/24", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := natConfig()
+			c.change(&config)
+			n := newNode(t, hns.Server2022, config)
+			specs := []dataplane.EndpointSpec{n.spec("c1", "10.0.1.7"), n.spec("c2", "10.0.1.8")}
+			n.add(specs[0])
+			s := clusterState(specs)
+			s.Fabric.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix(fromObjects)}
+			n.apply(s)
+			n.idle()
+			n.add(specs[1])
+			check := func(nat, routes string) {
+				t.Helper()
+				for _, spec := range specs {
+					if gotNAT, got := n.nat(spec.ID), n.serviceRoutes(spec.ID); gotNAT != nat || got != routes {
+						t.Errorf("%s: exceptions %s, routes %s; want %s and %s", spec.ID, gotNAT, got, nat, routes)
+					}
+				}
+				if found, err := n.backend.Endpoints(ctx); err != nil || len(found) != 2 || len(found[0].Problems)+len(found[1].Problems) > 0 {
+					t.Errorf("endpoints %+v, %v", found, err)
+				}
+			}
+			check(c.nat, c.routes)
+			next := *s
+			next.Fabric.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix(fromObjects), netip.MustParsePrefix("172.20.0.0/24"), netip.MustParsePrefix("fd96::/112")}
+			n.apply(&next)
+			n.idle()
+			check(c.laterNAT, c.laterIs)
+			n.apply(s) // a range that leaves stays with running pods
+			n.start()
+			n.apply(s)
+			n.idle()
+			writes := n.count("ModifyEndpoint")
+			n.idle()
+			if n.count("ModifyEndpoint") != writes {
+				t.Error("endpoints are written again and again")
+			}
+			check(c.laterNAT, c.laterIs)
+		})
 	}
 }

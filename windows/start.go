@@ -66,7 +66,7 @@ func (b *Backend) StartEndpoint(ctx context.Context, spec dataplane.EndpointSpec
 // natSince lets syncNAT compare endpoints if the exceptions have changed since an endpoint was made beside
 // the other methods.
 func (b *Backend) natSince(nat natState) {
-	if b.nat.due.IsZero() && (nat.known != b.nat.known || !slices.Equal(nat.exceptions, b.nat.exceptions)) {
+	if b.nat.due.IsZero() && (nat.known != b.nat.known || !slices.Equal(nat.exceptions, b.nat.exceptions) || !slices.Equal(nat.services, b.nat.services)) {
 		b.nat.due = time.Now()
 	}
 }

@@ -156,7 +156,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.endpointPool, "endpoint-pool", "off", "Windows: HNS endpoints that are prepared for pods to come: auto (as many as pods start within a minute), a number, or off")
 	f.StringArrayVar(&o.clusterCIDRs, "cluster-cidr", nil, "Windows: range of all nodes' pods; traffic to destinations outside of this and --service-cidr is masqueraded (repeatable; without it the ranges follow from the Nodes)")
 	f.BoolVar(&o.windowsService, "windows-service", false, "Windows: run as a service that logs to the event log")
-	f.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "Windows: range of the services (repeatable)")
+	f.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "Windows: range of the services, besides those of ServiceCIDR objects (repeatable)")
 	f.StringArrayVar(&o.keepRoutes, "keep-route", metadataServices, "Windows: destination whose route is restored if the host loses it when the HNS network is created (repeatable)")
 }
 

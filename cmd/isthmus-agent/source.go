@@ -17,6 +17,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/kube/manifests"
 	"github.com/isthmus-net/isthmus/common/kube/watch"
 	"github.com/isthmus-net/isthmus/common/kube/writeback"
+	"github.com/isthmus-net/isthmus/common/model"
 )
 
 // writers write to the API server; a field is nil if its writes are disabled.
@@ -53,7 +54,9 @@ func newSource(ctx context.Context, o *options, log *slog.Logger) (kube.Source, 
 		source, err := manifests.NewDirectory(manifests.DefaultDirectoryConfig(o.manifests), log)
 		return source, writers{}, err
 	}
-	source, err := watch.NewAPIServer(watch.DefaultAPIConfig(o.kubeconfig), log)
+	api := watch.DefaultAPIConfig(o.kubeconfig)
+	api.Optional = []string{model.KindServiceCIDR} // roles of before lack it, and no policy speaks of it
+	source, err := watch.NewAPIServer(api, log)
 	if err != nil {
 		return nil, writers{}, err
 	}

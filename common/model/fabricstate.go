@@ -12,6 +12,8 @@ type FabricState struct {
 	NodeAddresses []netip.Addr
 	// Routes are the other nodes, sorted by name.
 	Routes []Route
+	// ServiceCIDRs are the ranges of Services that ServiceCIDR objects name, sorted.
+	ServiceCIDRs []netip.Prefix
 }
 
 // Route is another node, with what is needed to reach it and its pods.

@@ -15,11 +15,12 @@ import (
 // Snapshot is the cluster at one moment, immutable. Successive snapshots share unchanged parts. Objects are
 // replaced, never edited, so that comparing pointers finds the changes.
 type Snapshot struct {
-	Namespaces immutable.Map[string, *Namespace]
-	Nodes      immutable.Map[string, *Node]
-	Pods       immutable.Map[PodID, *Pod]
-	Policies   immutable.Map[Origin, *Policy]
-	DenyLists  immutable.Map[string, *DenyList]
+	Namespaces   immutable.Map[string, *Namespace]
+	Nodes        immutable.Map[string, *Node]
+	Pods         immutable.Map[PodID, *Pod]
+	Policies     immutable.Map[Origin, *Policy]
+	DenyLists    immutable.Map[string, *DenyList]
+	ServiceCIDRs immutable.Map[string, *ServiceCIDR]
 }
 
 // MakeSnapshot builds a snapshot from lists. If two objects have one name, the later one counts. Namespaces
@@ -71,6 +72,8 @@ type Objects struct {
 	Policies []*Policy
 	// DenyLists are without their invalid entries.
 	DenyLists []*DenyList
+	// ServiceCIDRs are without their invalid ranges.
+	ServiceCIDRs []*ServiceCIDR
 	// Services and EndpointSlices are for queries and checks only.
 	Services       []*Service
 	EndpointSlices []*EndpointSlice
@@ -103,6 +106,7 @@ func (o *Objects) Sort() {
 	slices.SortFunc(o.Pods, func(a, b *Pod) int { return a.PodID.Compare(b.PodID) })
 	slices.SortFunc(o.Policies, func(a, b *Policy) int { return a.Origin.Key().Compare(b.Origin.Key()) })
 	slices.SortFunc(o.DenyLists, func(a, b *DenyList) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(o.ServiceCIDRs, func(a, b *ServiceCIDR) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(o.Services, func(a, b *Service) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
@@ -119,6 +123,11 @@ func (o Objects) Snapshot() *Snapshot {
 		lists[l.Name] = l
 	}
 	s.DenyLists = immutable.MakeMap(lists)
+	ranges := make(map[string]*ServiceCIDR, len(o.ServiceCIDRs))
+	for _, c := range o.ServiceCIDRs {
+		ranges[c.Name] = c
+	}
+	s.ServiceCIDRs = immutable.MakeMap(ranges)
 	return s
 }
 

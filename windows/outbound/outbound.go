@@ -45,6 +45,18 @@ func Exceptions(f model.FabricState, own, services []netip.Prefix, overlay bool)
 	return prefixes(&b)
 }
 
+// Services returns the ranges of Services: those of the administrator and those of a State, sorted and
+// minimal.
+func Services(f model.FabricState, configured []netip.Prefix) []netip.Prefix {
+	var b netipx.IPSetBuilder
+	for _, list := range [][]netip.Prefix{configured, f.ServiceCIDRs} {
+		for _, p := range list {
+			b.AddPrefix(p.Masked())
+		}
+	}
+	return prefixes(&b)
+}
+
 // prefixes ignores ranges that are not valid, which convert has reported.
 func prefixes(b *netipx.IPSetBuilder) []netip.Prefix {
 	set, _ := b.IPSet()

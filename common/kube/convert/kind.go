@@ -43,6 +43,7 @@ func Kinds() []Kind {
 		adminNetworkPolicyKind(),
 		baselineAdminNetworkPolicyKind(),
 		denyListKind(),
+		serviceCIDRKind(),
 	}
 }
 

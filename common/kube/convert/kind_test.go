@@ -32,7 +32,7 @@ func TestAPIVersions(t *testing.T) {
 	for kind, want := range map[string]string{
 		"Node": "v1", "Pod": "v1", "NetworkPolicy": "networking.k8s.io/v1",
 		"ClusterNetworkPolicy": "policy.networking.k8s.io/v1alpha2", "AdminNetworkPolicy": "policy.networking.k8s.io/v1alpha1",
-		"DenyList": "isthmus.dev/v1alpha1",
+		"DenyList": "isthmus.dev/v1alpha1", "ServiceCIDR": "networking.k8s.io/v1",
 	} {
 		k, ok := KindOf(kind)
 		if got := k.APIVersion(); !ok || got != want {

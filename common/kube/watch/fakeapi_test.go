@@ -111,7 +111,7 @@ func (f *fakeAPI) set(change func()) {
 
 func pathOf(object map[string]any) string {
 	resource := map[string]string{"Pod": "pods", "Node": "nodes", "Namespace": "namespaces", "NetworkPolicy": "networkpolicies",
-		"ClusterNetworkPolicy": "clusternetworkpolicies", "AdminNetworkPolicy": "adminnetworkpolicies", "DenyList": "denylists"}[object["kind"].(string)]
+		"ClusterNetworkPolicy": "clusternetworkpolicies", "AdminNetworkPolicy": "adminnetworkpolicies", "DenyList": "denylists", "ServiceCIDR": "servicecidrs"}[object["kind"].(string)]
 	version := object["apiVersion"].(string)
 	if version == "v1" {
 		return "/api/v1/" + resource
@@ -183,7 +183,7 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "ok")
 	case r.URL.Query().Get("watch") != "":
 		f.watch(w, r)
-	case strings.Count(r.URL.Path, "/") <= 3 && (strings.HasPrefix(r.URL.Path, "/apis/policy.") || strings.HasPrefix(r.URL.Path, "/apis/isthmus.")):
+	case strings.Count(r.URL.Path, "/") <= 3 && (strings.HasPrefix(r.URL.Path, "/apis/policy.") || strings.HasPrefix(r.URL.Path, "/apis/isthmus.") || strings.HasPrefix(r.URL.Path, "/apis/networking.")):
 		f.discover(w, r)
 	default:
 		f.list(w, r)
@@ -243,7 +243,7 @@ func (f *fakeAPI) list(w http.ResponseWriter, r *http.Request) {
 func listKind(path string) (kind, version string) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	kind = map[string]string{"pods": "PodList", "nodes": "NodeList", "namespaces": "NamespaceList", "networkpolicies": "NetworkPolicyList",
-		"clusternetworkpolicies": "ClusterNetworkPolicyList", "adminnetworkpolicies": "AdminNetworkPolicyList", "denylists": "DenyListList"}[parts[len(parts)-1]]
+		"clusternetworkpolicies": "ClusterNetworkPolicyList", "adminnetworkpolicies": "AdminNetworkPolicyList", "denylists": "DenyListList", "servicecidrs": "ServiceCIDRList"}[parts[len(parts)-1]]
 	return kind, strings.Join(parts[1:len(parts)-1], "/")
 }
 

@@ -3,7 +3,9 @@
 package compile
 
 import (
+	"net/netip"
 	"reflect"
+	"slices"
 
 	"github.com/isthmus-net/isthmus/common/model"
 )
@@ -12,17 +14,22 @@ import (
 // section edits this file only.
 
 // otherObjects says which objects changed that only sections besides policy read.
-type otherObjects struct{ denyLists bool }
+type otherObjects struct{ denyLists, serviceCIDRs bool }
 
 func compareOthers(was, is *model.Snapshot) otherObjects {
-	return otherObjects{denyLists: is.DenyLists != was.DenyLists}
+	return otherObjects{denyLists: is.DenyLists != was.DenyLists, serviceCIDRs: is.ServiceCIDRs != was.ServiceCIDRs}
 }
 
 // refreshSections brings the sections besides policy up to date. A section whose objects did not change
 // stays, so that its component finds by comparing pointers that there is nothing to do.
 func refreshSections(s *model.State, d *difference, now *model.Snapshot) {
 	if len(d.nodes) > 0 {
+		ranges := s.Fabric.ServiceCIDRs
 		s.Fabric = fabricState(now, s.Node)
+		s.Fabric.ServiceCIDRs = ranges
+	}
+	if d.others.serviceCIDRs {
+		s.Fabric.ServiceCIDRs = serviceCIDRs(now)
 	}
 	if len(d.nodes) > 0 || d.others.denyLists {
 		s.Deny = denySet(s.Deny, now, d.others.denyLists)
@@ -46,7 +53,7 @@ func samePolicy(a, b *model.PolicyState) bool {
 }
 
 func sameFabric(a, b *model.FabricState) bool {
-	return same(a.PodCIDRs, b.PodCIDRs) && same(a.NodeAddresses, b.NodeAddresses) && same(a.Routes, b.Routes)
+	return same(a.PodCIDRs, b.PodCIDRs) && same(a.NodeAddresses, b.NodeAddresses) && same(a.Routes, b.Routes) && same(a.ServiceCIDRs, b.ServiceCIDRs)
 }
 
 // same reports whether two maps, or two slices, share their memory.
@@ -59,4 +66,13 @@ func fabricState(s *model.Snapshot, self string) model.FabricState {
 		f.PodCIDRs, f.NodeAddresses = n.PodCIDRs, n.Addresses
 	}
 	return f
+}
+
+// serviceCIDRs returns the ranges of all ServiceCIDRs, each once, sorted.
+func serviceCIDRs(s *model.Snapshot) (all []netip.Prefix) {
+	for _, c := range s.ServiceCIDRs.All() {
+		all = append(all, c.Prefixes...)
+	}
+	slices.SortFunc(all, model.ComparePrefixes)
+	return slices.Compact(all)
 }
