@@ -165,6 +165,11 @@ test: deps deps-windows ## Everything but the API server: generated code is up t
 test-attack: deps ## Packets that policy denies, made as an attacker would, over every device and both kinds of hooks (needs root; two minutes)
 	@$(run) attack
 
+.PHONY: test-alerts
+test-alerts: deps ## Alerts by promtool, and the dashboard on a Prometheus that scrapes two nodes (needs root; two minutes)
+	@.ci/deps prometheus >/dev/null
+	@$(run) alerts
+
 .PHONY: mixed
 mixed: ## Two eBPF nodes and two emulated Windows nodes under the corpus, overlay and bridged, by real packets (some minutes; needs root; WINE=1)
 	@$(run) mixed

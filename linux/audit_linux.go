@@ -14,7 +14,19 @@ import (
 	"github.com/isthmus-net/isthmus/linux/policymap"
 )
 
-var _ dataplane.Auditor = (*Backend)(nil)
+var (
+	_ dataplane.Auditor      = (*Backend)(nil)
+	_ dataplane.ObjectLister = (*Backend)(nil)
+)
+
+// AuditedObjects implements dataplane.ObjectLister.
+func (b *Backend) AuditedObjects() []string {
+	return []string{
+		"slots", "peers", "prefixes", "ports", "verdicts", "rows", "tables",
+		"endpoints", "locals", "attachments", "interfaces", "ways", "owners", "tunnel_nodes", "tunnel_sources",
+		"deny_list", "deny_sieve", "xdp", "variable", "stages", "pin", "link", "classifier", "netfilter", "nftables", "sysctl",
+	}
+}
 
 // Audit implements dataplane.Auditor. It compares the maps that the agent writes, the pins, and
 // the programs on interfaces, devices and hooks. It does not audit maps that programs write,

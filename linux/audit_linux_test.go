@@ -216,6 +216,9 @@ func (a *auditLab) damage(k kind, intended map[string]string, traffic *probes) {
 		a.t.Errorf("%s (%s) was not found; found %v", k.name, what, drifts)
 	}
 	for _, d := range drifts {
+		if d.Object != "endpoint" && !slices.Contains(new(linux.Backend).AuditedObjects(), d.Object) {
+			a.t.Errorf("AuditedObjects does not contain %q, which %s damages", d.Object, k.name)
+		}
 		if !slices.Contains(k.objects, d.Object) {
 			a.tally.wrong++
 			a.t.Errorf("%s (%s): something else was found: %v", k.name, what, d)

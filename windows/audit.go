@@ -13,7 +13,15 @@ import (
 	"github.com/isthmus-net/isthmus/windows/acl"
 )
 
-var _ dataplane.Auditor = (*Backend)(nil)
+var (
+	_ dataplane.Auditor      = (*Backend)(nil)
+	_ dataplane.ObjectLister = (*Backend)(nil)
+)
+
+// AuditedObjects implements dataplane.ObjectLister.
+func (b *Backend) AuditedObjects() []string {
+	return []string{"network", "host endpoint", "set", "acl list", "route", "host route", "forwarding"}
+}
 
 // Audit implements dataplane.Auditor. It returns what an Apply of the State would write.
 func (b *Backend) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift, error) {

@@ -195,9 +195,9 @@ func (b *Backend) Counters(ctx context.Context) (dataplane.Counters, error) {
 		b.mu.Unlock()
 	}
 	b.mu.Lock()
-	c := dataplane.Counters{PathModes: slices.Clip(b.modes), Facts: slices.Clip(b.facts), Drops: map[string]uint64{
-		"hns ingress": b.meter.sum.DroppedIn,
-		"hns egress":  b.meter.sum.DroppedOut,
+	c := dataplane.Counters{PathModes: slices.Clip(b.modes), Facts: slices.Clip(b.facts), PortDrops: map[model.Direction]uint64{
+		model.Ingress: b.meter.sum.DroppedIn,
+		model.Egress:  b.meter.sum.DroppedOut,
 	}}
 	b.mu.Unlock()
 	err = errors.Join(append(errs, b.components.Count(&c))...)

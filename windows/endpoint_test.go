@@ -297,7 +297,7 @@ func TestCounters(t *testing.T) {
 	expect := func(in, out uint64) {
 		t.Helper()
 		c, err := n.backend.Counters(ctx)
-		if err != nil || c.Drops["hns ingress"] != in || c.Drops["hns egress"] != out {
+		if err != nil || c.PortDrops[model.Ingress] != in || c.PortDrops[model.Egress] != out {
 			t.Errorf("%+v, %v; want %d and %d", c, err, in, out)
 		}
 	}

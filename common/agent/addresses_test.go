@@ -74,7 +74,7 @@ func TestRangesThatCannotBeUsed(t *testing.T) {
 				r.settle()
 				err = r.agent.Status(context.Background(), nil)
 				wantCode(t, err, 50, c.text)
-				if got := r.metric("isthmus_problems"); got != "1" {
+				if got := r.problems(); got != "1" {
 					t.Errorf("%s problems", got)
 				}
 				r.agent.Publish(good.snapshot())
@@ -146,7 +146,7 @@ func TestWindowsNode(t *testing.T) {
 		r.agent.Publish(cluster{pods: 3, nodes: []*model.Node{moved}}.snapshot())
 		r.wantIPs(1, "10.0.1.4")
 		r.settle()
-		if got := r.metric("isthmus_problems"); got != "2" { // no IPv6, other addresses
+		if got := r.problems(); got != "2" { // no IPv6, other addresses
 			t.Errorf("%s problems", got)
 		}
 		r.end()

@@ -8,6 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/isthmus-net/isthmus/common/agent/meter"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/observe"
 )
@@ -16,12 +19,16 @@ import (
 type Agent struct {
 	cfg     Config
 	log     *slog.Logger
-	metrics *metrics
+	meter   *meter.Meter
+	sampler meter.Sampler
+	metrics *prometheus.Registry
 	flows   *observe.Store
 
 	// latest is the newest snapshot; wake makes the loop read it.
 	latest atomic.Pointer[model.Snapshot]
-	wake   chan struct{}
+	// arrived is when the oldest snapshot came that the loop has not taken, in Unix nanoseconds; 0 if none.
+	arrived atomic.Int64
+	wake    chan struct{}
 	// requests are executed by the loop, one after the other.
 	requests chan func(*loop)
 	// done is closed when the loop has ended.
@@ -49,8 +56,9 @@ func New(cfg Config, log *slog.Logger) (*Agent, error) {
 		done:     make(chan struct{}),
 	}
 	a.flows = observe.NewStore(cfg.Flows.Config, log, a.latest.Load)
-	a.metrics = newMetrics(a)
-	a.view.Store(&view{problems: []string{"agent is starting"}})
+	a.meter = meter.New(commands, codes)
+	a.metrics = newRegistry(a)
+	a.view.Store(&view{problems: problems{{problemAgent, "agent is starting"}}})
 	a.heartbeat()
 	return a, nil
 }
@@ -59,6 +67,7 @@ func New(cfg Config, log *slog.Logger) (*Agent, error) {
 // quick snapshots.
 func (a *Agent) Publish(s *model.Snapshot) {
 	a.latest.Store(s)
+	a.arrived.CompareAndSwap(0, time.Now().UnixNano())
 	select {
 	case a.wake <- struct{}{}:
 	default:
@@ -90,7 +99,11 @@ func (a *Agent) Drain(ctx context.Context) error {
 
 // served counts and logs a CNI request. It runs when the request ends.
 func (a *Agent) served(command string, began time.Time, failed *error) {
-	a.metrics.served(command, began, *failed)
+	code := uint32(0)
+	if *failed != nil {
+		code = AsError(*failed).Code
+	}
+	a.meter.Served(command, began, code)
 	if *failed != nil {
 		a.log.Warn("CNI request", "command", command, "seconds", time.Since(began).Seconds(), "error", *failed)
 	}

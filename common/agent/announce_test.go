@@ -5,7 +5,6 @@ package agent_test
 import (
 	"context"
 	"net/netip"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -80,8 +79,7 @@ func TestAnnounce(t *testing.T) {
 			asked = path.taken()
 		}
 		warned := func() bool {
-			_, body := r.get("/metrics")
-			return !strings.Contains(body, "isthmus_problems 0")
+			return r.problems() != "0"
 		}
 		r.start()
 		publish(model.NodeInfo{})

@@ -14,6 +14,9 @@ import (
 	"github.com/isthmus-net/isthmus/common/report"
 )
 
+// driftEndpoint is the kind of the differences of attachments.
+const driftEndpoint = "endpoint"
+
 // maxLogged bounds the lines that one audit logs.
 const maxLogged = 20
 
@@ -27,20 +30,17 @@ func (l *loop) audit() {
 	}
 	l.audited = now
 	found, broken, unknown, err := l.compare()
-
+	l.agent.meter.Audited(now, len(found), err)
 	if err != nil {
-		l.agent.metrics.audits.WithLabelValues("error").Inc()
 		l.log.Warn("audit the data path; retrying at the next interval", "error", err)
 		return
 	}
 	due := l.contested.note(found, now, l.cfg.AuditEvery)
 	if len(found) == 0 {
-		l.agent.metrics.audits.WithLabelValues("clean").Inc()
 		return
 	}
-	l.agent.metrics.audits.WithLabelValues("drift").Inc()
 	for i, d := range found {
-		l.agent.metrics.drifts.WithLabelValues(d.Object).Inc()
+		l.agent.meter.Drift(d.Object)
 		if i < maxLogged {
 			l.log.Warn("installed state differs from intended state; repairing", "object", d.Object, "endpoint", d.Endpoint, "detail", d.Detail)
 		}
@@ -56,7 +56,7 @@ func (l *loop) audit() {
 		_, err = l.removeUnknown() // logs the error
 	}
 	if failed := l.enforce(nil); failed == nil && err == nil && !l.anyProblem(broken) {
-		l.agent.metrics.repaired.Add(float64(len(found)))
+		l.agent.meter.Repaired(len(found))
 	}
 }
 
@@ -156,7 +156,7 @@ func (l *loop) compare() (found []dataplane.Drift, broken []*entry, unknown bool
 		problems[i.ID] = append(problems[i.ID], i.Problems...)
 		if e := l.entries[i.ID]; e == nil || e.State == endpoint.Released {
 			unknown = true
-			found = append(found, dataplane.Drift{Object: "endpoint", Endpoint: i.ID, Detail: "no endpoint record exists for it"})
+			found = append(found, dataplane.Drift{Object: driftEndpoint, Endpoint: i.ID, Detail: "no endpoint record exists for it"})
 		}
 	}
 	for _, e := range l.sorted() {
@@ -168,7 +168,7 @@ func (l *loop) compare() (found []dataplane.Drift, broken []*entry, unknown bool
 			list = []string{"it does not exist"}
 		}
 		for _, p := range list {
-			found = append(found, dataplane.Drift{Object: "endpoint", Endpoint: e.ID(), Detail: p})
+			found = append(found, dataplane.Drift{Object: driftEndpoint, Endpoint: e.ID(), Detail: p})
 		}
 		if len(list) > 0 {
 			broken = append(broken, e)
@@ -234,7 +234,7 @@ func (l *loop) checkPolicy() {
 		}
 		detail := strings.Join(i.Problems, "; ")
 		l.checks.broken = append(l.checks.broken, unenforced{e, detail})
-		drifts = append(drifts, dataplane.Drift{Object: "endpoint", Endpoint: i.ID, Detail: detail})
+		drifts = append(drifts, dataplane.Drift{Object: driftEndpoint, Endpoint: i.ID, Detail: detail})
 	}
 	aloud := len(drifts) > before
 	if l.cfg.AuditEvery > 0 {
@@ -249,7 +249,7 @@ func (l *loop) repairBroken(drifts []dataplane.Drift, aloud bool) {
 		return
 	}
 	for i, d := range drifts {
-		l.agent.metrics.drifts.WithLabelValues(d.Object).Inc()
+		l.agent.meter.Drift(d.Object)
 		if aloud && i < maxLogged {
 			l.log.Error("policy is not enforced on a pod", "endpoint", d.Endpoint, "pod", l.checks.broken[i].entry.Pod(), "detail", d.Detail)
 		}
@@ -266,7 +266,7 @@ func (l *loop) repairBroken(drifts []dataplane.Drift, aloud bool) {
 		failed = l.enforce(nil) != nil || failed
 	}
 	if !failed && l.enforced.failed == nil {
-		l.agent.metrics.repaired.Add(float64(len(drifts)))
+		l.agent.meter.Repaired(len(drifts))
 	}
 }
 

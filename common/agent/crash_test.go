@@ -243,7 +243,7 @@ func TestFailAtEveryStep(t *testing.T) {
 					r.settle()
 					r.wantOnly(o.pods()...)
 					r.checkPods(o)
-					if got := r.metric("isthmus_problems"); got != "0" {
+					if got := r.problems(); got != "0" {
 						_, body := r.get("/metrics")
 						t.Errorf("%s problems are left\n%s", got, body)
 					}

@@ -19,6 +19,8 @@ type enforcement struct {
 	at time.Time
 	// since is when the first change arrived that the next Apply covers.
 	since time.Time
+	// arrived is when the oldest change of the cluster arrived that is not in force; zero if none waits.
+	arrived time.Time
 	// compiler remembers the last compiled State, in force or not: its numbers must not be reused for
 	// anything else.
 	compiler *compile.Compiler
@@ -79,22 +81,23 @@ func (l *loop) enforce(joining []*entry) error {
 	state, unsupported := f.compiler.Compile(compile.Input{Snapshot: l.snapshot, Node: l.cfg.NodeName,
 		Endpoints: l.endpoints(joining), Previous: f.found, Limits: l.cfg.Limits})
 	f.found = nil // the compiler now has the newer State
-	l.agent.metrics.compileSeconds.Observe(time.Since(began).Seconds())
+	l.agent.meter.Compiled(began)
 
 	ctx, cancel := l.opContext()
 	defer cancel()
 	l.step("apply")
 	applying := time.Now()
 	more, err := l.backend.Apply(ctx, state)
-	l.agent.metrics.applySeconds.Observe(time.Since(applying).Seconds())
+	l.agent.meter.Applied(applying, err)
 	l.agent.heartbeat()
 	if err != nil {
-		l.agent.metrics.applyErrors.Inc()
 		l.log.Error("apply policy", "error", err, "endpoints", len(state.Policy.Endpoints))
 		f.delay = min(max(2*f.delay, l.cfg.RetryMin), l.cfg.RetryMax)
 		f.at = time.Now().Add(f.delay)
 	} else {
 		f.delay = 0
+		l.agent.meter.Enforced(f.arrived)
+		f.arrived = time.Time{}
 	}
 	f.failed = err
 	if !dataplane.Concerns(err, "") { // no error, or errors of single endpoints

@@ -37,6 +37,12 @@ const (
 	CodeInternal = 999
 )
 
+// codes are all codes of requests, 0 for success.
+var codes = []uint32{0, CodeEnv, CodeIO, CodeTryAgain, CodeNotAvailable, CodeLimited, CodeConflict, CodeRefused, CodeAddresses, CodeDataPath, CodeBroken, CodeInternal}
+
+// commands are the commands of the CNI specification.
+var commands = []string{"ADD", "DEL", "CHECK", "GC", "STATUS"}
+
 // Error is an error with the code that the CNI plugin prints.
 type Error struct {
 	Code uint32

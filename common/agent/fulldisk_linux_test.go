@@ -80,7 +80,7 @@ func TestFullDisk(t *testing.T) {
 		if got := r.records()[endpoint.Released]; len(got) > 0 {
 			t.Errorf("tombstones of %v after the quarantine", got)
 		}
-		if got := r.metric("isthmus_problems"); got != "0" {
+		if got := r.problems(); got != "0" {
 			t.Errorf("%s problems", got)
 		}
 		r.end()

@@ -45,13 +45,14 @@ func (l *loop) idle() {
 // pressed is the usage of a map, in percent, from which the agent reports it.
 const pressed = 90
 
+// pressureWait is how long the loop waits for the counters. Where they take longer it uses those of the last read.
+const pressureWait = 50 * time.Millisecond
+
 // notePressure reports maps of the data path that are nearly full, before a change fails for lack of room.
 func (l *loop) notePressure() {
-	ctx, cancel := l.opContext()
-	defer cancel()
-	n, err := l.backend.Counters(ctx)
-	if err != nil {
-		l.log.Warn("read the usage of maps", "error", err)
+	n := l.agent.sampler.Sample(pressureWait, l.backend.Counters)
+	if n.Err != nil {
+		l.log.Warn("read the usage of maps", "error", n.Err)
 		return
 	}
 	found := pressure(n.Maps)

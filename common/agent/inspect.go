@@ -30,27 +30,24 @@ type NodeStatus struct {
 	// AppliedAt is the time of the last State in force; zero if there is none.
 	AppliedAt   time.Time
 	Unsupported []model.Unsupported
-	// Counters are zero if the data path is not open or cannot be read.
+	// Counters are those of the last read. They are zero if the data path is not open or was never read.
 	Counters dataplane.Counters
 }
 
 // Node returns the current description. It does not need the loop, so it answers when the loop hangs.
-func (a *Agent) Node(ctx context.Context) NodeStatus {
+func (a *Agent) Node(context.Context) NodeStatus {
 	v := a.view.Load()
-	n := NodeStatus{Name: a.cfg.NodeName, Version: a.cfg.Version, Features: v.features, Ready: v.ready, Problems: a.allProblems(v), PodCIDRs: v.ranges,
+	n := NodeStatus{Name: a.cfg.NodeName, Version: a.cfg.Version, Features: v.features, Ready: v.ready, Problems: a.allProblems(v).texts(), PodCIDRs: v.ranges,
 		Endpoints: v.endpoints, Pods: v.pods, Policies: v.policies, Tables: v.tables, PeerClasses: v.peerClasses, PortClasses: v.portClasses,
 		AppliedAt: v.appliedAt, Unsupported: v.unsupported}
 	if v.backend == nil {
 		return n
 	}
-	ctx, cancel := context.WithTimeout(ctx, countersTimeout)
-	defer cancel()
-	counters, err := v.backend.Counters(ctx)
-	if err != nil {
-		n.Problems = append(n.Problems, "cannot read counters: "+oneLine(err))
-		return n
+	counters := a.sampler.Sample(statusWait, v.backend.Counters)
+	if counters.Err != nil {
+		n.Problems = append(n.Problems, "cannot read counters: "+oneLine(counters.Err))
 	}
-	n.Counters = counters
+	n.Counters = counters.Counters
 	n.Problems = append(n.Problems, counters.Deny.Problems...)
 	return n
 }

@@ -36,11 +36,13 @@ type loop struct {
 	openedAs model.Node // the node that Open received
 
 	snapshot *model.Snapshot // nil until the first one
-	pending  []*addition     // ADDs that wait for their pod, or for others to be attached
-	starts   int             // attachments that the data path makes beside the loop
-	started  []*attachedAdd  // those that it has made since the last turn
-	removals []removal       // DELs since the last turn
-	stopping bool
+	// snapshotAt is when the loop took it.
+	snapshotAt time.Time
+	pending    []*addition    // ADDs that wait for their pod, or for others to be attached
+	starts     int            // attachments that the data path makes beside the loop
+	started    []*attachedAdd // those that it has made since the last turn
+	removals   []removal      // DELs since the last turn
+	stopping   bool
 
 	addresses addresses
 	pool      *pool.Pool // nil if the data path prepares no endpoints
@@ -244,6 +246,10 @@ func (l *loop) takeSnapshot() {
 	}
 	old := l.snapshot
 	l.snapshot = s
+	l.snapshotAt = time.Now()
+	if came := l.agent.arrived.Swap(0); came != 0 && l.enforced.arrived.IsZero() {
+		l.enforced.arrived = time.Unix(0, came)
+	}
 	l.enforced.changed(time.Now(), l.cfg)
 	if old == nil || nodesChanged(old, s) {
 		l.updateRanges()

@@ -3,8 +3,6 @@
 package agent
 
 import (
-	"context"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,64 +14,29 @@ import (
 	"github.com/isthmus-net/isthmus/common/observe"
 )
 
-// countersTimeout bounds how long a scrape reads the data path's counters.
-const countersTimeout = 2 * time.Second
+const (
+	// scrapeWait is how long a scrape waits for the data path's counters. After it, the scrape contains those
+	// of the last read, and their time.
+	scrapeWait = time.Second
+	// statusWait is the same for a description of the node.
+	statusWait = 2 * time.Second
+)
 
-// metrics has the same names and labels on every OS.
-type metrics struct {
-	registry       *prometheus.Registry
-	applySeconds   prometheus.Histogram
-	applyErrors    prometheus.Counter
-	compileSeconds prometheus.Histogram
-	requests       *prometheus.CounterVec
-	requestSeconds *prometheus.HistogramVec
-	audits         *prometheus.CounterVec
-	drifts         *prometheus.CounterVec
-	repaired       prometheus.Counter
-}
-
-func newMetrics(a *Agent) *metrics {
-	fast := prometheus.ExponentialBuckets(50e-6, 4, 10) // 50 us to 13 s
-	m := &metrics{
-		registry: prometheus.NewRegistry(),
-		applySeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_apply_duration_seconds",
-			Help: "Duration of applying a policy state to the data path.", Buckets: fast}),
-		applyErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_apply_errors_total",
-			Help: "Attempts to apply a policy state to the data path that failed."}),
-		compileSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_compile_duration_seconds",
-			Help: "Duration of compiling policies.", Buckets: fast}),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_cni_requests_total",
-			Help: "CNI requests by command and CNI error code; code 0 means success."}, []string{"command", "code"}),
-		requestSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "isthmus_cni_request_duration_seconds",
-			Help: "Duration of CNI requests by command.", Buckets: prometheus.ExponentialBuckets(1e-3, 2, 15)}, []string{"command"}),
-		audits: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_audit_runs_total",
-			Help: "Audits that compare installed with intended state, by result: clean, drift or error."}, []string{"result"}),
-		drifts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_audit_drifts_total",
-			Help: "Differences between installed and intended state, by kind of object."}, []string{"object"}),
-		repaired: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_audit_repaired_total",
-			Help: "Differences of isthmus_audit_drifts_total that were repaired at once."}),
-	}
-	m.registry.MustRegister(m.applySeconds, m.applyErrors, m.compileSeconds, m.requests, m.requestSeconds, m.audits, m.drifts, m.repaired,
-		newViewCollector(a), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m.registry.MustRegister(a.cfg.Collectors...)
-	return m
-}
-
-// served counts a CNI request and its duration.
-func (m *metrics) served(command string, began time.Time, err error) {
-	code := uint32(0)
-	if err != nil {
-		code = AsError(err).Code
-	}
-	m.requests.WithLabelValues(command, strconv.Itoa(int(code))).Inc()
-	m.requestSeconds.WithLabelValues(command).Observe(time.Since(began).Seconds())
+// newRegistry returns the metrics of an agent: those that it counts, and those of its view.
+func newRegistry(a *Agent) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(a.meter.Collectors()...)
+	r.MustRegister(newViewCollector(a), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(a.cfg.Collectors...)
+	return r
 }
 
 // viewCollector collects metrics from the view and the data path's counters at each scrape.
 type viewCollector struct {
 	agent *Agent
 	build, ready, endpoints, problems, applied, addresses,
-	unsupported, objects, verdicts, drops, untracked, repairs, entries, capacity, denied, denyDevices, pathModes, flows, missedFlows, pool, poolAdds *prometheus.Desc
+	unsupported, objects, verdicts, drops, portDrops, untracked, repairs, entries, capacity, denied, denyDevices, pathModes, flows, missedFlows,
+	readers, counted, unenforced, broken, current, snapshot, pool, poolAdds *prometheus.Desc
 }
 
 func newViewCollector(a *Agent) *viewCollector {
@@ -85,7 +48,14 @@ func newViewCollector(a *Agent) *viewCollector {
 		build:       desc("build_info", "Always 1; the labels give version, operating system and platform.", "version", "os", "platform"),
 		ready:       desc("ready", "1 when a policy state of this agent is in force, else 0."),
 		endpoints:   desc("endpoints", "Attached pods."),
-		problems:    desc("problems", "Problems on this node; isthmusctl status lists them."),
+		problems:    desc("problems", "Problems on this node by kind; isthmusctl status lists them.", "kind"),
+		unenforced:  desc("endpoints_unenforced", "Attached pods whose packets may pass without a decision, or cannot pass at all."),
+		broken:      desc("endpoint_problems", "Attached pods that the agent could not repair or remove, and retries."),
+		current:     desc("source_current", "1 while the source of objects (API server or directory) is connected and its objects are current, else 0."),
+		snapshot:    desc("snapshot_timestamp_seconds", "Unix time at which the agent received its newest snapshot of the cluster, 0 before the first."),
+		counted:     desc("counters_timestamp_seconds", "Unix time at which the counters of the data path in this answer were read, 0 before the first."),
+		portDrops:   desc("port_drops_total", "Packets dropped at the ports of pods, because of policy or otherwise: HNS does not say why. Windows only.", "direction"),
+		readers:     desc("flow_event_readers", "Clients that follow flow events now."),
 		applied:     desc("last_apply_timestamp_seconds", "Unix time of the last successful apply of a policy state, 0 before the first."),
 		addresses:   desc("ipam_addresses", "Addresses of the node's pod ranges by state.", "pool", "state"),
 		unsupported: desc("unsupported", "Policy constructs that are not enforced exactly as written, by effect.", "effect"),
@@ -108,7 +78,7 @@ func newViewCollector(a *Agent) *viewCollector {
 
 // Describe implements prometheus.Collector.
 func (c *viewCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.applied, c.addresses, c.unsupported,
+	for _, d := range []*prometheus.Desc{c.build, c.ready, c.endpoints, c.problems, c.unenforced, c.broken, c.current, c.snapshot, c.counted, c.portDrops, c.readers, c.applied, c.addresses, c.unsupported,
 		c.objects, c.verdicts, c.drops, c.untracked, c.repairs, c.entries, c.capacity, c.denied, c.denyDevices, c.pathModes, c.flows, c.missedFlows, c.pool, c.poolAdds} {
 		ch <- d
 	}
@@ -122,13 +92,19 @@ func (c *viewCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ready, applied := 0.0, 0.0
 	if v.ready {
-		ready = 1
-		applied = float64(v.appliedAt.UnixNano()) / 1e9
+		ready, applied = 1, unixSeconds(v.appliedAt)
 	}
 	gauge(c.build, 1, c.agent.cfg.Version, string(v.features.OS), v.features.Platform)
 	gauge(c.ready, ready)
 	gauge(c.endpoints, float64(v.endpoints))
-	gauge(c.problems, float64(len(c.agent.allProblems(v))))
+	kinds := c.agent.allProblems(v).count()
+	for _, k := range problemKinds {
+		gauge(c.problems, float64(kinds[k]), string(k))
+	}
+	gauge(c.unenforced, float64(v.unenforced))
+	gauge(c.broken, float64(v.broken))
+	gauge(c.current, c.agent.sourceCurrent())
+	gauge(c.snapshot, unixSeconds(v.snapshotAt))
 	gauge(c.applied, applied)
 	for _, u := range v.usage {
 		gauge(c.addresses, float64(u.Used), u.Pool.String(), "used")
@@ -162,11 +138,12 @@ func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
 	if v.backend == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), countersTimeout)
-	defer cancel()
-	n, err := v.backend.Counters(ctx)
-	if err != nil {
-		c.agent.log.Warn("read counters of the data path", "error", err)
+	n := c.agent.sampler.Sample(scrapeWait, v.backend.Counters)
+	if n.Err != nil {
+		c.agent.log.Warn("read counters of the data path", "error", n.Err)
+	}
+	ch <- prometheus.MustNewConstMetric(c.counted, prometheus.GaugeValue, unixSeconds(n.At))
+	if n.At.IsZero() {
 		return
 	}
 	for _, d := range model.Directions {
@@ -176,6 +153,9 @@ func (c *viewCollector) collectCounters(v *view, ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(c.repairs, prometheus.CounterValue, float64(n.Repairs))
 	ch <- prometheus.MustNewConstMetric(c.untracked, prometheus.CounterValue, float64(n.Untracked))
+	for d, count := range n.PortDrops {
+		ch <- prometheus.MustNewConstMetric(c.portDrops, prometheus.CounterValue, float64(count), d.String())
+	}
 	for reason, count := range n.Drops {
 		ch <- prometheus.MustNewConstMetric(c.drops, prometheus.CounterValue, float64(count), reason)
 	}
@@ -203,6 +183,7 @@ func (c *viewCollector) collectFlows(v *view, ch chan<- prometheus.Metric) {
 	if _, ok := v.backend.(dataplane.Watcher); !ok {
 		return
 	}
+	ch <- prometheus.MustNewConstMetric(c.readers, prometheus.GaugeValue, float64(c.agent.flows.Readers()))
 	seen, missed := c.agent.flows.Totals()
 	for _, o := range observe.Outcomes() {
 		ch <- prometheus.MustNewConstMetric(c.flows, prometheus.CounterValue, float64(seen[o]), o.String())
@@ -211,14 +192,78 @@ func (c *viewCollector) collectFlows(v *view, ch chan<- prometheus.Metric) {
 }
 
 // allProblems returns the problems of the view and of the snapshot source.
-func (a *Agent) allProblems(v *view) []string {
-	var all []string
+func (a *Agent) allProblems(v *view) problems {
+	var all problems
 	if a.stalled() {
-		all = append(all, "the agent's loop has not responded for "+a.cfg.Stall.String())
+		all.add(problemAgent, "the agent's loop has not responded for "+a.cfg.Stall.String())
 	}
 	all = append(all, v.problems...)
 	if a.cfg.SourceProblems != nil {
-		all = append(all, a.cfg.SourceProblems()...)
+		all.add(problemSource, a.cfg.SourceProblems()...)
 	}
 	return all
+}
+
+// sourceCurrent returns 1 if the newest snapshot is current, else 0.
+func (a *Agent) sourceCurrent() float64 {
+	if a.latest.Load() == nil || a.cfg.SourceBehind != nil && a.cfg.SourceBehind() != "" {
+		return 0
+	}
+	return 1
+}
+
+// unixSeconds returns a time as Prometheus writes it; 0 for the zero time.
+func unixSeconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixNano()) / 1e9
+}
+
+// problem is one line about what is wrong on this node, with the remedy.
+type problem struct {
+	kind problemKind
+	text string
+}
+
+// problemKind is the part of the agent that a problem concerns. It is a label of isthmus_problems.
+type problemKind string
+
+const (
+	problemAgent       problemKind = "agent"        // records of endpoints, the loop
+	problemSource      problemKind = "source"       // the API server or the directory of manifests
+	problemPolicy      problemKind = "policy"       // a state that could not be applied
+	problemUnenforced  problemKind = "unenforced"   // pods that are not under policy
+	problemEndpoint    problemKind = "endpoint"     // pods that could not be repaired or removed
+	problemDrift       problemKind = "drift"        // objects that another process keeps changing
+	problemDataPath    problemKind = "data_path"    // components, routes and tunnels
+	problemAddresses   problemKind = "addresses"    // pod ranges
+	problemCapacity    problemKind = "capacity"     // maps that are nearly full
+	problemUnannounced problemKind = "announcement" // what other nodes must know about this one
+)
+
+var problemKinds = []problemKind{problemAgent, problemSource, problemPolicy, problemUnenforced, problemEndpoint, problemDrift,
+	problemDataPath, problemAddresses, problemCapacity, problemUnannounced}
+
+type problems []problem
+
+func (ps *problems) add(kind problemKind, lines ...string) {
+	for _, line := range lines {
+		*ps = append(*ps, problem{kind, line})
+	}
+}
+
+func (ps problems) texts() (all []string) {
+	for _, p := range ps {
+		all = append(all, p.text)
+	}
+	return all
+}
+
+func (ps problems) count() map[problemKind]int {
+	n := make(map[problemKind]int)
+	for _, p := range ps {
+		n[p.kind]++
+	}
+	return n
 }

@@ -5,6 +5,7 @@ package agent_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,23 @@ func (r *rig) metric(series string) string {
 		}
 	}
 	return ""
+}
+
+// problems returns the sum of isthmus_problems over all kinds.
+func (r *rig) problems() string {
+	_, body := r.get("/metrics")
+	sum := 0
+	for line := range strings.Lines(body) {
+		if rest, ok := strings.CutPrefix(line, "isthmus_problems{"); ok {
+			_, value, _ := strings.Cut(strings.TrimSpace(rest), "} ")
+			n, err := strconv.Atoi(value)
+			if err != nil {
+				return err.Error()
+			}
+			sum += n
+		}
+	}
+	return strconv.Itoa(sum)
 }
 
 // blocking is a collector that blocks.
@@ -105,7 +123,6 @@ func TestHTTP(t *testing.T) {
 			`isthmus_build_info{os="linux",platform="test",version="v0.0.0-test"}`: "1",
 			`isthmus_ready`:     "1",
 			`isthmus_endpoints`: "1",
-			`isthmus_problems`:  "0",
 			`isthmus_ipam_addresses{pool="10.0.1.0/24",state="used"}`:        "1",
 			`isthmus_ipam_addresses{pool="10.0.1.0/24",state="quarantined"}`: "1",
 			`isthmus_ipam_addresses{pool="10.0.1.0/24",state="free"}`:        "251",
@@ -121,6 +138,12 @@ func TestHTTP(t *testing.T) {
 			`isthmus_drops_total{reason="malformed"}`:                        "3",
 			`isthmus_data_path{mode="tcx",part="pods"}`:                      "2",
 			`isthmus_apply_errors_total`:                                     "0",
+			`isthmus_problems{kind="policy"}`:                                "0",
+			`isthmus_endpoints_unenforced`:                                   "0",
+			`isthmus_endpoint_problems`:                                      "0",
+			`isthmus_source_current`:                                         "1",
+			`isthmus_flow_event_readers`:                                     "",
+			`isthmus_audit_differences`:                                      "0",
 		} {
 			if got := r.metric(series); got != want {
 				t.Errorf("%s is %q, want %q", series, got, want)

@@ -36,6 +36,11 @@ func (l *loop) open(ctx context.Context) error {
 	}
 	l.backend = backend
 	l.features = backend.Features()
+	kinds := []string{driftEndpoint}
+	if a, ok := backend.(dataplane.ObjectLister); ok {
+		kinds = append(kinds, a.AuditedObjects()...)
+	}
+	l.agent.meter.Objects(kinds)
 	l.openedAs = node
 	l.watching.opened = time.Now()
 	l.audited = time.Now() // the steps below inspect every attachment

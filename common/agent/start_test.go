@@ -102,7 +102,7 @@ func TestBrokenRecordAtStart(t *testing.T) {
 		r.agent.Publish(cluster{pods: 2}.snapshot())
 		r.settle()
 		r.wantOnly(1)
-		if got := r.metric("isthmus_problems"); got != "1" {
+		if got := r.problems(); got != "1" {
 			t.Errorf("%s problems", got)
 		}
 		if _, err := os.Stat(path + ".broken"); err != nil {
@@ -154,7 +154,7 @@ func TestRebootedNode(t *testing.T) {
 		if err != nil || slices.Equal(ips, first) {
 			t.Errorf("the new sandbox has %v, %v", ips, err)
 		}
-		if got := r.metric("isthmus_problems"); got == "0" {
+		if got := r.problems(); got == "0" {
 			t.Error("lost namespaces are not reported as a problem")
 		}
 		wantCode(t, r.check(1), 104, "broken")
@@ -164,7 +164,7 @@ func TestRebootedNode(t *testing.T) {
 		}
 		r.settle()
 		r.wantOnly(8)
-		if got := r.metric("isthmus_problems"); got != "0" {
+		if got := r.problems(); got != "0" {
 			t.Errorf("%s problems after GC", got)
 		}
 		r.end()
@@ -193,12 +193,12 @@ func TestUnknownAttachmentsGo(t *testing.T) {
 		r.start()
 		r.agent.Publish(cluster{pods: 3}.snapshot())
 		r.settle()
-		if got := r.metric("isthmus_problems"); got == "0" {
+		if got := r.problems(); got == "0" {
 			t.Error("a failed removal is not reported as a problem")
 		}
 		time.Sleep(time.Minute)
 		r.wantOnly()
-		if got := r.metric("isthmus_problems"); got != "0" {
+		if got := r.problems(); got != "0" {
 			t.Errorf("%s problems are left", got)
 		}
 		r.end()

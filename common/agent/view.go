@@ -27,7 +27,7 @@ type view struct {
 	unable string
 	// limited is true if the policy of existing pods may be out of date.
 	limited  bool
-	problems []string
+	problems problems
 
 	backend  dataplane.Backend
 	features model.Features
@@ -35,11 +35,11 @@ type view struct {
 	usage    []ipam.Usage
 
 	pool                              pool.Stats
-	endpoints                         int
+	endpoints, unenforced, broken     int
 	namespaces, nodes, pods, policies int
 	denyLists                         int
 	tables, peerClasses, portClasses  int
-	appliedAt                         time.Time
+	appliedAt, snapshotAt             time.Time
 	unsupported                       []model.Unsupported
 }
 
@@ -48,11 +48,15 @@ func (l *loop) publish() {
 	v := &view{ready: l.enforced.inForce != nil, backend: l.backend, features: l.features, ranges: l.addresses.ranges,
 		appliedAt: l.enforced.appliedAt, unsupported: l.enforced.unsupported, problems: l.problems()}
 	v.unable, v.limited = l.unable()
-	v.problems = append(v.problems, l.announce()...)
+	v.problems.add(problemUnannounced, l.announce()...)
+	v.snapshotAt, v.unenforced = l.snapshotAt, len(l.unenforced())
 	v.pool = l.pool.Stats()
 	for _, e := range l.entries {
 		if e.State != endpoint.Released {
 			v.endpoints++
+		}
+		if e.problem != nil {
+			v.broken++
 		}
 	}
 	if l.addresses.allocator != nil {
@@ -68,43 +72,43 @@ func (l *loop) publish() {
 	l.agent.view.Store(v)
 	if l.cfg.Report != nil {
 		l.cfg.Report(report.Facts{Node: l.cfg.NodeName, Platform: l.features, Snapshot: l.snapshot, Unsupported: v.unsupported,
-			Problems: slices.DeleteFunc(slices.Clone(v.problems), isWarning), Unenforced: l.reportUnenforced(), Ready: v.ready})
+			Problems: slices.DeleteFunc(v.problems.texts(), isWarning), Unenforced: l.reportUnenforced(), Ready: v.ready})
 	}
 }
 
 func isWarning(problem string) bool { return strings.HasPrefix(problem, "warning: ") }
 
 // problems lists the current problems, one line each.
-func (l *loop) problems() []string {
-	all := slices.Clone(l.brokenRecords)
+func (l *loop) problems() (all problems) {
+	all.add(problemAgent, l.brokenRecords...)
 	switch {
 	case l.snapshot == nil:
-		all = append(all, "the state of the cluster is not known yet")
+		all.add(problemSource, "the state of the cluster is not known yet")
 	case l.backend == nil:
-		all = append(all, fmt.Sprintf("the data path is not open: the addresses and pod ranges of node %s are not known", l.cfg.NodeName))
+		all.add(problemAddresses, fmt.Sprintf("the data path is not open: the addresses and pod ranges of node %s are not known", l.cfg.NodeName))
 	}
 	if l.enforced.failed != nil {
-		all = append(all, "policy is not in force: "+oneLine(l.enforced.failed))
+		all.add(problemPolicy, "policy is not in force: "+oneLine(l.enforced.failed))
 	}
 	if f, ok := l.backend.(dataplane.Faulty); ok {
-		all = append(all, f.Faults()...)
+		all.add(problemDataPath, f.Faults()...)
 	}
-	all = append(all, l.addresses.problems...)
-	all = append(all, l.addresses.warnings...)
-	all = append(all, l.pressure...)
-	all = append(all, l.pool.Problems()...)
-	all = append(all, l.contested.problems()...)
-	all = append(all, l.resolverProblems()...)
-	all = append(all, l.checks.contested.problems()...)
+	all.add(problemAddresses, l.addresses.problems...)
+	all.add(problemAddresses, l.addresses.warnings...)
+	all.add(problemCapacity, l.pressure...)
+	all.add(problemDataPath, l.pool.Problems()...)
+	all.add(problemDrift, l.contested.problems()...)
+	all.add(problemAddresses, l.resolverProblems()...)
+	all.add(problemDrift, l.checks.contested.problems()...)
 	for _, u := range l.unenforced() {
-		all = append(all, fmt.Sprintf("endpoint %s of pod %s: policy is NOT enforced: %s", u.entry.ID(), u.entry.Pod(), u.detail))
+		all.add(problemUnenforced, fmt.Sprintf("endpoint %s of pod %s: policy is NOT enforced: %s", u.entry.ID(), u.entry.Pod(), u.detail))
 	}
 	for _, err := range l.repairs.unknown {
-		all = append(all, oneLine(err))
+		all.add(problemEndpoint, oneLine(err))
 	}
 	for _, e := range l.sorted() {
 		if e.problem != nil {
-			all = append(all, fmt.Sprintf("endpoint %s of pod %s: %s", e.ID(), e.Pod(), oneLine(e.problem)))
+			all.add(problemEndpoint, fmt.Sprintf("endpoint %s of pod %s: %s", e.ID(), e.Pod(), oneLine(e.problem)))
 		}
 	}
 	return all

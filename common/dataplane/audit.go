@@ -16,6 +16,12 @@ type Auditor interface {
 	Audit(ctx context.Context, s *model.State) ([]Drift, error)
 }
 
+// ObjectLister is a Backend that lists the kinds of objects that its Audit names.
+type ObjectLister interface {
+	// AuditedObjects returns every Object of a Drift. Metrics begin with a series for each.
+	AuditedObjects() []string
+}
+
 // Checker is a Backend that finds quickly which attachments do not enforce policy. Other Backends are only
 // audited.
 type Checker interface {

@@ -191,6 +191,9 @@ type Counters struct {
 	Verdicts [2][2]uint64
 	// Drops counts packets dropped for reasons other than policy, by reason.
 	Drops map[string]uint64
+	// PortDrops counts packets dropped at the pods' ports where the data path does not report why, policy
+	// included; nil if it does.
+	PortDrops map[model.Direction]uint64
 	// Untracked counts allowed flows that did not fit into the flow table: their replies are decided as new
 	// flows.
 	Untracked uint64

@@ -183,6 +183,13 @@ func (s *Store) Stop() {
 	}
 }
 
+// Readers returns the number of followers.
+func (s *Store) Readers() int {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return len(s.readers)
+}
+
 // Totals returns the number of flows seen, by Outcome, and of those that followers missed.
 func (s *Store) Totals() (seen [3]uint64, missed uint64) {
 	s.mutex.Lock()

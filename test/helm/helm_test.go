@@ -112,7 +112,7 @@ func TestRendered(t *testing.T) {
 }
 
 func TestLint(t *testing.T) {
-	for _, flags := range [][]string{nil, {"--set", "uninstall=true"}, {"--set", "prometheus.podMonitor.enabled=true,agent.httpAddress=0.0.0.0:9470"},
+	for _, flags := range [][]string{nil, {"--set", "uninstall=true"}, {"--set", "prometheus.podMonitor.enabled=true,prometheus.rules.enabled=true,prometheus.dashboard.enabled=true,agent.httpAddress=0.0.0.0:9470"},
 		{"--set", controlled}, {"--set", "relay.enabled=true"}} {
 		out, err := run(append([]string{"lint", "--strict", chart}, flags...)...)
 		if err != nil || !strings.Contains(out, "1 chart(s) linted, 0 chart(s) failed") {
@@ -170,6 +170,8 @@ func TestValues(t *testing.T) {
 		controlled + ",controller.reservedCIDRs={fd01::/64}":                        "- --reserved-cidr=fd01::/64\n",
 		controlled + ",controller.httpAddress=[::]:9000":                            `httpGet: {host: "127.0.0.1", path: /healthz, port: 9000}`,
 		controlled + ",apiServer.host=192.0.2.1":                                    `{name: KUBERNETES_SERVICE_HOST, value: "192.0.2.1"}`,
+		"prometheus.rules.enabled=true,prometheus.rules.labels.release=mon":         "    release: mon\nspec:\n  # SPDX",
+		"prometheus.dashboard.enabled=true":                                         "    grafana_dashboard: \"1\"\ndata:\n  isthmus-nodes.json: |\n    {\n",
 	} {
 		if out := render(t, "--set", flags); !strings.Contains(out, want) {
 			t.Errorf("--set %s: no %q in\n%s", flags, want, out)

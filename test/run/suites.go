@@ -92,6 +92,9 @@ func suites() []suite {
 		{name: "attack", summary: true, reports: []report{attackReport}, steps: []step{
 			{packages: []string{"./linux"}, flags: []string{"-count=1", "-timeout=20m", "-run=^TestAttack"}, env: reports},
 		}},
+		{name: "alerts", steps: []step{
+			{packages: []string{"./test/monitoring"}, flags: []string{"-count=1", "-timeout=10m"}},
+		}},
 		{name: "race", summary: true, steps: []step{
 			{packages: concurrent, flags: []string{"-race", "-short", "-timeout=5m"}, env: []string{"CGO_ENABLED=1"}},
 		}},

@@ -51,6 +51,9 @@ func (f *Fake) Tamper(id model.EndpointID) {
 	}
 }
 
+// AuditedObjects implements ObjectLister.
+func (f *Fake) AuditedObjects() []string { return []string{"table"} }
+
 // Audit implements Auditor. It returns the endpoints that are under a wrong table.
 func (f *Fake) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift, error) {
 	if err := f.enter(); err != nil {

@@ -30,6 +30,9 @@ func newMetrics() *metrics {
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_controller_assignments_total",
 			Help: "Pod ranges written to nodes, by result."}, []string{"result"}),
 	}
+	for _, result := range []string{"ok", "error"} {
+		m.writes.WithLabelValues(result)
+	}
 	m.registry.MustRegister(m.leader, m.blocks, m.nodes, m.writes)
 	return m
 }

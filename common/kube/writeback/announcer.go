@@ -50,10 +50,17 @@ func NewAnnouncer(node string, source *watch.APIServer, log *slog.Logger) (*Anno
 	if err != nil {
 		return nil, err
 	}
-	return &Announcer{node: node, client: client, log: log, wake: make(chan struct{}, 1),
+	a := &Announcer{node: node, client: client, log: log, wake: make(chan struct{}, 1),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_announce_requests_total",
-			Help: "Requests that write this node's fabric annotations to its Node object, by result."}, []string{"result"})}, nil
+			Help: "Requests that write this node's fabric annotations to its Node object, by result."}, []string{"result"})}
+	for _, result := range results {
+		a.writes.WithLabelValues(result)
+	}
+	return a, nil
 }
+
+// results are those of requests: a counter begins with a series for each.
+var results = []string{"ok", "error"}
 
 // Describe implements prometheus.Collector.
 func (a *Announcer) Describe(ch chan<- *prometheus.Desc) { a.writes.Describe(ch) }

@@ -109,6 +109,14 @@ func NewReporter(cfg ReporterConfig, source *watch.APIServer, log *slog.Logger) 
 	r := &Reporter{cfg: cfg, log: log, source: source, wake: make(chan struct{}, 1), tasks: make(map[string]*task), seen: make(map[string]time.Time),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_report_requests_total",
 			Help: "Requests that write conditions and events to the API server, by what they write and their result."}, []string{"what", "result"})}
+	for kind, on := range map[string]bool{"condition": cfg.Conditions, "event": cfg.Events, "node": cfg.NodeCondition} {
+		if !on {
+			continue
+		}
+		for _, result := range results {
+			r.writes.WithLabelValues(kind, result)
+		}
+	}
 	var err error
 	if r.client, err = source.Writer(cfg.QPS, cfg.Burst); err != nil {
 		return nil, err

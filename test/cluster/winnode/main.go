@@ -103,7 +103,9 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 		cfg.Report, cfg.Announce, cfg.Collectors = writers.reporter.Set, writers.announcer.Set, []prometheus.Collector{writers.reporter, writers.announcer}
 	}
 	cfg.OpenNeedsNode = true
-	if cfg.Open, err = opener(o, h, log); err != nil {
+	calls := windows.NewCallMetrics()
+	cfg.Collectors = append(cfg.Collectors, calls)
+	if cfg.Open, err = opener(o, h, calls, log); err != nil {
 		return err
 	}
 	a, err := agent.New(cfg, log)
@@ -157,9 +159,9 @@ func newHost(o options, log *slog.Logger) (*host.Host, error) {
 }
 
 // opener opens the data path as isthmus-agent does on Windows.
-func opener(o options, h *host.Host, log *slog.Logger) (func(context.Context, model.Node) (dataplane.Backend, error), error) {
+func opener(o options, h *host.Host, calls *windows.CallMetrics, log *slog.Logger) (func(context.Context, model.Node) (dataplane.Backend, error), error) {
 	c := windows.Config{Mode: windows.Mode(o.mode), VNI: uint32(o.vni), Fabric: fabric.Mode(o.fabric),
-		Stack: h.Stack(), ForwardingFile: filepath.Join(o.stateDir, "host-forwarding.json")}
+		Stack: h.Stack(), Observe: calls.Observe, ForwardingFile: filepath.Join(o.stateDir, "host-forwarding.json")}
 	for text := range strings.SplitSeq(o.clusterCIDRs, ",") {
 		if text == "" {
 			continue

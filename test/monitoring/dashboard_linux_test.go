@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package monitoring_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/test/cluster"
+)
+
+const dashboardFile = "../../deploy/helm/isthmus/files/dashboard.json"
+
+// panel is a panel of a dashboard of Grafana, as far as this test reads it.
+type panel struct {
+	ID          int
+	Type, Title string
+	Targets     []struct{ Expr string }
+	Datasource  struct{ Type, UID string }
+	GridPos     struct{ H, W, X, Y int }
+	FieldConfig struct {
+		Defaults struct{ Unit string }
+	}
+}
+
+type dashboard struct {
+	UID, Title    string
+	SchemaVersion int
+	Panels        []panel
+	Templating    struct {
+		List []struct{ Name, Type string }
+	}
+}
+
+// readDashboard returns the dashboard. Its form is that of Grafana: titles, units, unique numbers, and places
+// beside each other.
+func readDashboard(t *testing.T) dashboard {
+	t.Helper()
+	raw, err := os.ReadFile(dashboardFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dashboard
+	if err := json.Unmarshal(raw, &d); err != nil {
+		t.Fatalf("%s: %v", dashboardFile, err)
+	}
+	if d.UID == "" || d.Title == "" || d.SchemaVersion < 36 || len(d.Panels) < 24 {
+		t.Errorf("uid %q, title %q, schema %d, %d panels", d.UID, d.Title, d.SchemaVersion, len(d.Panels))
+	}
+	ids := make(map[int]bool)
+	taken := make(map[[2]int]string)
+	for _, p := range d.Panels {
+		if p.Title == "" || ids[p.ID] {
+			t.Errorf("panel %d %q: no title, or its number is taken", p.ID, p.Title)
+		}
+		ids[p.ID] = true
+		if p.Type != "row" && (len(p.Targets) == 0 || p.FieldConfig.Defaults.Unit == "" || p.Datasource.UID != "${datasource}" ||
+			!slices.Contains([]string{"timeseries", "stat", "table"}, p.Type)) {
+			t.Errorf("panel %q: type %q, unit %q, %d expressions", p.Title, p.Type, p.FieldConfig.Defaults.Unit, len(p.Targets))
+		}
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
+					t.Fatalf("panel %q is on %q, or beyond the right edge", p.Title, other)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+	}
+	return d
+}
+
+func TestDashboardForm(t *testing.T) { readDashboard(t) }
+
+const manifests = `
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: test, labels: {app: client}}
+spec: {containers: [{name: main}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: server, namespace: test, labels: {app: server}}
+spec: {containers: [{name: main, ports: [{name: echo, containerPort: 7000, protocol: TCP}]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: windows, namespace: test, labels: {app: client}}
+spec: {nodeSelector: {kubernetes.io/os: windows}, containers: [{name: main}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: server, namespace: test}
+spec:
+  podSelector: {matchLabels: {app: server}}
+  ingress: [{from: [{podSelector: {matchLabels: {app: client}}}], ports: [{port: echo}]}]
+`
+
+// TestDashboard runs a Linux and a Windows node, has Prometheus scrape both while pods are attached and a policy
+// changes, and asks it for each expression of the dashboard and each recording rule.
+func TestDashboard(t *testing.T) {
+	program := tool(t, "prometheus")
+	if os.Getuid() != 0 {
+		t.Skip("needs root: make test-alerts runs it")
+	}
+	d := readDashboard(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	c := startCluster(ctx, t)
+	server := startPrometheus(ctx, t, program, c)
+	time.Sleep(3 * time.Second) // some scrapes before the first pod
+	attachPods(ctx, t, c)
+	pending := make(map[string]string) // by title
+	for _, p := range d.Panels {
+		for i, target := range p.Targets {
+			expr := strings.NewReplacer("$__rate_interval", "1m", "$job", ".+", "$instance", ".+").Replace(target.Expr)
+			pending[fmt.Sprintf("%s, %d", p.Title, i)] = expr
+		}
+	}
+	for _, name := range []string{"isthmus:denied_flows:rate5m", "isthmus:time_to_enforce_seconds:p99_15m", "isthmus:map_pressure:ratio"} {
+		pending[name] = name
+	}
+	asked := len(pending)
+	for deadline := time.Now().Add(90 * time.Second); len(pending) > 0 && time.Now().Before(deadline); time.Sleep(time.Second) {
+		for title, expr := range pending {
+			n, err := server.ask(ctx, expr)
+			if err != nil {
+				t.Fatalf("%s: %v", title, err)
+			}
+			if n > 0 {
+				delete(pending, title)
+			}
+		}
+	}
+	for title, expr := range pending {
+		t.Errorf("%s has no data: %s", title, expr)
+	}
+	// The series of the recording rules and of Prometheus itself are not those of a node.
+	if over, err := server.ask(ctx, `count by (instance) ({__name__=~"isthmus_.*"}) > 300`); err != nil || over > 0 {
+		t.Errorf("%d nodes have more than 300 series, %v", over, err)
+	}
+	fmt.Printf("dashboard: %d panels, %d expressions, %d empty\n", len(d.Panels), asked, len(pending))
+}
+
+func startCluster(ctx context.Context, t *testing.T) *cluster.Cluster {
+	t.Helper()
+	bin := t.TempDir()
+	if err := cluster.Build(ctx, "../..", bin, os.Stderr); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("/run", "isthmus-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cluster.New(cluster.Config{Dir: dir, Bin: bin, Linux: 1, Windows: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.DetachAll(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	user := t.TempDir()
+	if err := os.WriteFile(filepath.Join(user, "app.yaml"), []byte(manifests), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.Manifests.Take(ctx, user); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func attachPods(ctx context.Context, t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	objects, err := c.Manifests.Objects(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scheduled, err := c.Schedule(objects, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range scheduled {
+		if _, _, err := c.Attach(ctx, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errorOf(c.Serve(), c.Settle(ctx)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func errorOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prometheus is a running server.
+type prometheus struct{ address string }
+
+// startPrometheus starts a server that scrapes the agents once a second. They listen in the namespaces of their
+// nodes, so each has a proxy.
+func startPrometheus(ctx context.Context, t *testing.T, program string, c *cluster.Cluster) prometheus {
+	t.Helper()
+	var targets []string
+	for _, n := range c.Nodes {
+		proxy := &httputil.ReverseProxy{
+			Director: func(r *http.Request) { r.URL.Scheme, r.URL.Host = "http", cluster.HTTP },
+			Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+				err = n.NS.Do(func() error { conn, err = new(net.Dialer).DialContext(ctx, network, address); return err })
+				return conn, err
+			}},
+		}
+		s := httptest.NewServer(proxy)
+		t.Cleanup(s.Close)
+		targets = append(targets, strings.TrimPrefix(s.URL, "http://"))
+	}
+	rules, err := filepath.Abs(rulesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	config, err := json.Marshal(map[string]any{ // JSON is YAML
+		"global":         map[string]string{"scrape_interval": "1s", "evaluation_interval": "1s"},
+		"rule_files":     []string{rules},
+		"scrape_configs": []any{map[string]any{"job_name": "isthmus-agent", "static_configs": []any{map[string]any{"targets": targets}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "prometheus.yml")
+	if err := os.WriteFile(file, config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	free.Close()
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		log.Close()
+		if t.Failed() {
+			text, _ := os.ReadFile(log.Name())
+			t.Logf("prometheus:\n%s", text)
+		}
+	})
+	p := prometheus{address}
+	for {
+		n, err := p.ask(ctx, "count(up == 1) == "+strconv.Itoa(len(targets)))
+		if err == nil && n == 1 {
+			return p
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("prometheus scrapes %d of %d agents: %v", n, len(targets), err)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// ask returns the number of series of a query that have a value. A quantile of nothing is no value.
+func (p prometheus) ask(ctx context.Context, expr string) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/api/v1/query?query="+url.QueryEscape(expr), nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	var answer struct {
+		Status, Error string
+		Data          struct {
+			Result []struct{ Value [2]any }
+		}
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		return 0, fmt.Errorf("%s: %w", resp.Status, err)
+	}
+	if answer.Status != "success" {
+		return 0, fmt.Errorf("%s: %s", expr, answer.Error)
+	}
+	n := 0
+	for _, r := range answer.Data.Result {
+		text, _ := r.Value[1].(string)
+		if v, err := strconv.ParseFloat(text, 64); err == nil && !math.IsNaN(v) {
+			n++
+		}
+	}
+	return n, nil
+}
