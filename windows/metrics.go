@@ -26,7 +26,7 @@ func NewCallMetrics() *CallMetrics {
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_hns_call_errors_total",
 			Help: "Failed attempts of calls to HNS, by result code: 0x800705b4 means no answer in time, 0x800700aa not made because an earlier call has not answered, ended means cancelled by the agent."}, []string{"op", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "isthmus_hns_call_duration_seconds",
-			Help: "Duration of attempts of calls to HNS.", Buckets: prometheus.ExponentialBuckets(1e-3, 2, 18)}, []string{"op"}), // 1 ms to 131 s
+			Help: "Duration of attempts of calls to HNS.", Buckets: prometheus.ExponentialBuckets(1e-3, 4, 9)}, []string{"op"}), // 1 ms to 65 s
 	}
 }
 

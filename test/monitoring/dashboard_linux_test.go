@@ -150,9 +150,10 @@ func TestDashboard(t *testing.T) {
 	for title, expr := range pending {
 		t.Errorf("%s has no data: %s", title, expr)
 	}
-	// The series of the recording rules and of Prometheus itself are not those of a node.
-	if over, err := server.ask(ctx, `count by (instance) ({__name__=~"isthmus_.*"}) > 300`); err != nil || over > 0 {
-		t.Errorf("%d nodes have more than 300 series, %v", over, err)
+	// The series of Go and of the process are not counted, nor those of the recording rules. Windows has a histogram
+	// for each kind of call to HNS.
+	if over, err := server.ask(ctx, `count by (instance) ({__name__=~"isthmus_.*"}) > 400`); err != nil || over > 0 {
+		t.Errorf("%d nodes have more than 400 series, %v", over, err)
 	}
 	fmt.Printf("dashboard: %d panels, %d expressions, %d empty\n", len(d.Panels), asked, len(pending))
 }
