@@ -232,7 +232,7 @@ func startPrometheus(ctx context.Context, t *testing.T, program string, c *clust
 	var targets []string
 	for _, n := range c.Nodes {
 		proxy := &httputil.ReverseProxy{
-			Director: func(r *http.Request) { r.URL.Scheme, r.URL.Host = "http", cluster.HTTP },
+			Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: cluster.HTTP}) },
 			Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 				err = n.NS.Do(func() error { conn, err = new(net.Dialer).DialContext(ctx, network, address); return err })
 				return conn, err
