@@ -59,7 +59,7 @@ func (a *Agent) Undelivered(ctx context.Context) (dataplane.EventCounts, error) 
 	if v.backend == nil {
 		return dataplane.EventCounts{}, errNoDataPath
 	}
-	ctx, cancel := context.WithTimeout(ctx, countersTimeout)
+	ctx, cancel := context.WithTimeout(ctx, statusWait)
 	defer cancel()
 	counters, err := v.backend.Counters(ctx)
 	return counters.Events, err
