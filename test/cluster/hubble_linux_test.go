@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -87,9 +88,15 @@ type seenPolicy struct{ Kind, Namespace, Name string }
 // hubble runs the command against the agent of a node and returns what it prints.
 func hubble(t *testing.T, command string, n *cluster.Node, args ...string) string {
 	t.Helper()
+	return hubbleAt(t, command, "unix://"+n.Socket()+".hubble", args...)
+}
+
+// hubbleAt runs the command against a server.
+func hubbleAt(t *testing.T, command, server string, args ...string) string {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, command, append(args, "--server", "unix://"+n.Socket()+".hubble")...)
+	cmd := exec.CommandContext(ctx, command, append(args, "--server", server)...)
 	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -257,7 +264,84 @@ func TestHubble(t *testing.T) {
 		}
 		sent += otherCommands(t, command, n, all)
 	}
+	sent += throughRelay(t, command, c, seen)
 	fmt.Printf("hubble: requests=%d flows=%d differ=%d\n", sent, seen, differ)
+}
+
+// throughRelay reads the flows of all nodes, and of one that does not answer, through isthmus-relay. It returns the number of
+// requests.
+func throughRelay(t *testing.T, command string, c *cluster.Cluster, flows int) int {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "isthmus-relay")
+	if out, err := exec.Command("go", "build", "-o", binary, "../../cmd/isthmus-relay").CombinedOutput(); err != nil {
+		t.Fatalf("build isthmus-relay: %v\n%s", err, out)
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	free.Close()
+	args := []string{"--listen", address, "--node", "win9=unix:///nonexistent"}
+	for _, n := range c.Nodes {
+		args = append(args, "--node", n.Name+"=unix://"+n.Socket()+".hubble")
+	}
+	var log bytes.Buffer
+	relay := exec.Command(binary, args...)
+	relay.Stderr = &log
+	if err := relay.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		relay.Process.Signal(os.Interrupt)
+		if err := relay.Wait(); err != nil {
+			t.Errorf("isthmus-relay: %v\n%s", err, log.String())
+		}
+	}()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("isthmus-relay does not listen: %v", err)
+		}
+	}
+	if out := hubbleAt(t, command, address, "status"); !strings.Contains(out, "Connected Nodes: 2/3") || !strings.Contains(out, "- win9") {
+		t.Errorf("hubble status prints\n%s", out)
+	}
+	if out := hubbleAt(t, command, address, "list", "nodes"); strings.Count(out, "Connected") != 2 || strings.Count(out, "Unavailable") != 1 {
+		t.Errorf("hubble list nodes prints\n%s", out)
+	}
+	var last time.Time
+	got, unavailable := 0, false
+	// The command writes states of nodes to the standard error.
+	observed := exec.Command(command, "observe", "-o", "json", "--last", "4096", "--server", address)
+	observed.Env = append(os.Environ(), "HOME="+t.TempDir())
+	out, err := observed.CombinedOutput()
+	if err != nil {
+		t.Fatalf("hubble observe through the relay: %v\n%s", err, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		var f seenFlow
+		if err := json.Unmarshal([]byte(line), &f); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if f.Flow.UUID == "" {
+			unavailable = unavailable || strings.Contains(line, "NODE_UNAVAILABLE") && strings.Contains(line, "win9")
+			continue
+		}
+		if f.Flow.Time.Before(last) {
+			t.Errorf("a flow of %s follows one of %s", f.Flow.Time, last)
+		}
+		last = f.Flow.Time
+		got++
+	}
+	if got != flows || !unavailable {
+		t.Errorf("the relay sends %d flows of %d; it reports the node that does not answer: %t", got, flows, unavailable)
+	}
+	return 3
 }
 
 // checkFlow compares a flow with the reference evaluator, and returns what is wrong.
