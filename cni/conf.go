@@ -29,6 +29,8 @@ const maxTimeout = 10 * time.Minute
 type Conf struct {
 	CNIVersion string
 	Name       string
+	// Mode says who makes the pod's interface.
+	Mode Mode
 	// Socket is the agent's address.
 	Socket string
 	// Timeout bounds a request to the agent.
@@ -37,6 +39,8 @@ type Conf struct {
 	DNS types.DNS
 	// PrevResult is the result of the plugin before this one, or of ADD.
 	PrevResult types.Result
+	// passedOn is PrevResult as Policy prints it.
+	passedOn []byte
 	// Valid are the attachments that GC keeps; nil if the key is missing.
 	Valid []types.GCAttachment
 	// hostPorts are the host ports that a runtime requests.
@@ -73,7 +77,7 @@ func ParseConf(stdin []byte) (*Conf, error) {
 	}
 	c := &Conf{Socket: socket.Default, Timeout: DefaultTimeout}
 	for _, read := range []func(map[string]json.RawMessage) error{
-		c.readStandard, c.readOwn, c.readRuntimeConfig, c.readAttachments, c.readPrevResult,
+		c.readMode, c.readStandard, c.readOwn, c.readRuntimeConfig, c.readAttachments, c.readPrevResult,
 	} {
 		if err := read(keys); err != nil {
 			return nil, err
@@ -115,7 +119,7 @@ func (c *Conf) readStandard(keys map[string]json.RawMessage) error {
 	if err := read(keys, "ipam", &ipam, "remove it: the agent allocates addresses"); err != nil {
 		return err
 	}
-	if ipam.Type != "" {
+	if ipam.Type != "" && c.Mode == Full {
 		c.refused = append(c.refused, fmt.Sprintf("ipam.type %q: the agent allocates addresses from the node's pod ranges: remove ipam", ipam.Type))
 	}
 	return nil
@@ -136,7 +140,7 @@ func (c *Conf) readOwn(keys map[string]json.RawMessage) error {
 		}
 		c.Timeout = time.Duration(seconds * float64(time.Second))
 	}
-	if raw, ok := keys["mtu"]; ok {
+	if raw, ok := keys["mtu"]; ok && c.Mode == Full {
 		c.refused = append(c.refused, fmt.Sprintf("mtu %s: the MTU is the agent's: remove it and start the agent with --mtu", raw))
 	}
 	return nil
@@ -146,6 +150,10 @@ func (c *Conf) readRuntimeConfig(keys map[string]json.RawMessage) error {
 	var capabilities map[string]json.RawMessage
 	if err := read(keys, "runtimeConfig", &capabilities, "use an object"); err != nil {
 		return err
+	}
+	if c.Mode == Policy {
+		c.refuseNetwork(keys, capabilities)
+		return nil
 	}
 	for name, raw := range capabilities {
 		if why, ok := unsupported[name]; ok && !empty(raw) {
@@ -199,8 +207,11 @@ func (c *Conf) readPrevResult(keys map[string]json.RawMessage) error {
 	if !ok || string(bytes.TrimSpace(raw)) == "null" {
 		return nil
 	}
-	p := types.PluginConf{CNIVersion: c.CNIVersion}
 	const remedy = "pass the result of ADD as it was printed"
+	if c.Mode == Policy {
+		return c.readForeignResult(raw, remedy)
+	}
+	p := types.PluginConf{CNIVersion: c.CNIVersion}
 	if err := json.Unmarshal(raw, &p.RawPrevResult); err != nil {
 		return wrong("prevResult", raw, remedy)
 	}
@@ -217,8 +228,11 @@ func (c *Conf) checkAdd() error {
 		return c.invalid
 	}
 	refused := c.refused
-	if c.PrevResult != nil {
-		refused = append(slices.Clip(refused), "prevResult: isthmus creates the pod's interface and must be the first plugin of the list")
+	switch {
+	case c.Mode == Policy && c.PrevResult == nil:
+		refused = append(slices.Clip(refused), noPrevResult)
+	case c.Mode == Full && c.PrevResult != nil:
+		refused = append(slices.Clip(refused), "prevResult: isthmus creates the pod's interface and must be the first plugin of the list, or have \"mode\": \"policy\"")
 	}
 	if len(refused) == 0 {
 		return nil

@@ -43,6 +43,7 @@ func FuzzParseConf(f *testing.F) {
 		`{"runtimeConfig":{"portMappings":[{}],"bandwidth":{"ingressRate":0},"dns":{"servers":[""]}}}`,
 		`{"cniVersion":"1.1.0","prevResult":{"ips":[{"address":"1.2.3.4/33"}]}}`, `{"cniVersion":"0.3.1","prevResult":{"ips":[{"version":"4","address":"1.2.3.4/3"}]}}`,
 		`{"cni.dev/valid-attachments":[{"containerID":null}]}`, `{"ipam":{"type":"x"},"mtu":[],"dns":{"options":null}}`, `{"prevResult":null}`,
+		`{"mode":"policy","cniVersion":"1.0.0","prevResult":{"cniVersion":"0.4.0","interfaces":[{}],"ips":[{"interface":7,"address":"::1/0"}]},"ipam":{}}`, `{"mode":3}`,
 		`{"dns":{"nameservers":["10.0.0.1",""],"domain":"a"}}`, `{"runtimeConfig":{"dns":{"servers":["10.96.0.10"],"searches":["a."],"options":["ndots:5"]}}}`,
 	} {
 		f.Add([]byte(s))

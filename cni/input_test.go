@@ -152,7 +152,7 @@ func TestVersionAndAbout(t *testing.T) {
 	cmd := exec.Command(filepath.Join(binDir, "isthmus"))
 	cmd.Env = []string{"CNI_COMMAND=VERSION"}
 	out, err := cmd.Output()
-	if want := `{"cniVersion":"1.1.0","supportedVersions":["0.3.1","0.4.0","1.0.0","1.1.0"]}` + "\n"; err != nil || string(out) != want {
+	if want := `{"cniVersion":"1.1.0","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}` + "\n"; err != nil || string(out) != want {
 		t.Errorf("VERSION: %q, %v", out, err)
 	}
 	cmd = exec.Command(filepath.Join(binDir, "isthmus"))

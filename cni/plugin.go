@@ -28,8 +28,11 @@ type Plugin struct {
 	Out io.Writer
 }
 
-// Versions returns the versions of the specification that results can have.
-func Versions() version.PluginInfo { return version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0") }
+// Versions returns the versions of the specification that results can have. 0.3.0, which some plugins still
+// ask for, has the format of 0.3.1.
+func Versions() version.PluginInfo {
+	return version.PluginSupports("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
+}
 
 // Funcs returns the commands.
 func (p *Plugin) Funcs() skel.CNIFuncs {
@@ -54,6 +57,9 @@ func (p *Plugin) Add(args *skel.CmdArgs) error {
 		return err
 	} else if same && !overridden(args.NetnsOverride) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the network namespace of the plugin", "pass the pod's")
+	}
+	if conf.Mode == Policy {
+		return p.addForeign(conf, args, pod)
 	}
 	var answer cniframe.AddResponse
 	err = p.call(conf, types.ErrTryAgainLater, cniframe.Add, &cniframe.AddRequest{Attachment: attachment(args), Netns: args.Netns, Network: conf.Name,
@@ -88,10 +94,16 @@ func (p *Plugin) Check(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	if conf.Mode != Full && conf.Mode != Policy {
+		return conf.invalid
+	}
 	// "The plugin must consult the prevResult to determine the expected
 	// interfaces and addresses" (specification, CHECK).
 	if conf.PrevResult == nil {
 		return types.NewError(types.ErrInvalidNetworkConfig, "network configuration has no prevResult", "pass the result of ADD")
+	}
+	if conf.Mode == Policy {
+		return p.checkForeign(conf, args)
 	}
 	addresses, err := ownAddresses(conf.PrevResult, args.IfName, args.Netns)
 	if err != nil {

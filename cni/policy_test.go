@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cni_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/api/cniframe"
+)
+
+// recorder is an agent that records requests and answers as told.
+type recorder struct {
+	t      *testing.T
+	socket string
+
+	mu       sync.Mutex
+	requests []cniframe.Frame
+	reply    func(cniframe.Kind) any // nil answers {}
+}
+
+func record(t *testing.T) *recorder {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("the agent's pipe is for administrators only")
+	}
+	dir, err := os.MkdirTemp("", "isthmus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	r := &recorder{t: t, socket: filepath.Join(dir, "a.sock")}
+	l, err := net.Listen("unix", r.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			r.serve(c)
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	return r
+}
+
+func (r *recorder) serve(c net.Conn) {
+	defer c.Close()
+	f, err := cniframe.Read(c)
+	if err != nil {
+		r.t.Error(err)
+		return
+	}
+	r.mu.Lock()
+	r.requests = append(r.requests, f)
+	r.mu.Unlock()
+	var answer any = struct{}{}
+	if r.reply != nil {
+		answer = r.reply(f.Kind)
+	}
+	kind := cniframe.Done
+	if _, refused := answer.(*cniframe.Error); refused {
+		kind = cniframe.Refused
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		r.t.Error(err)
+	}
+	if err := (cniframe.Frame{Kind: kind, Body: body}).Write(c); err != nil {
+		r.t.Error(err)
+	}
+}
+
+// taken returns the requests since the last call.
+func (r *recorder) taken() []cniframe.Frame {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.requests
+	r.requests = nil
+	return all
+}
+
+// run executes the plugin for shop/web-0 with members added to a configuration of mode policy.
+func (r *recorder) run(command, version, members string) (stdout []byte, status int) {
+	r.t.Helper()
+	cmd := exec.Command(filepath.Join(binDir, "isthmus"))
+	cmd.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=c0", "CNI_NETNS=/run/netns/c0", "CNI_IFNAME=eth0", "CNI_PATH=" + binDir,
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_POD_UID=u"}
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":%q,"name":"theirs","type":"isthmus","mode":"policy","socket":%q%s}`, version, r.socket, members))
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	err := cmd.Run()
+	if err != nil && cmd.ProcessState == nil {
+		r.t.Fatal(err)
+	}
+	return out.Bytes(), cmd.ProcessState.ExitCode()
+}
+
+func (r *recorder) wantError(out []byte, status int, code uint, text string) {
+	r.t.Helper()
+	var e printed
+	if err := json.Unmarshal(out, &e); err != nil || status != 1 || e.Code != code || !strings.Contains(e.Msg+": "+e.Details, text) {
+		r.t.Errorf("exit status %d, %s (%v), want code %d with %q", status, out, err, code, text)
+	}
+}
+
+// results are results of other plugins, by version, with keys that no version of the specification has.
+var results = map[string]string{
+	"0.3.0": `{"cniVersion":"0.3.0","interfaces":[{"name":"azv1","mac":"AA-BB-CC-00-00-01"},{"name":"eth0"}],"ips":[{"version":"4","interface":1,"address":"10.1.0.4/16"}],"extra":[1e3]}`,
+	"0.3.1": `{ "cniVersion":"0.3.1", "extra":{"b":1,"a":[null,1.50]},"interfaces":[{"name":"cni0","mac":"02:00:00:00:00:01"},{"name":"veth1","socketPath":"x"},{"name":"eth0","mac":"02:00:00:00:00:02","sandbox":"/run/netns/c0"}],` +
+		`"ips":[{"version":"4","interface":2,"address":"10.1.0.4/16","gateway":"10.1.0.1"},{"version":"6","interface":2,"address":"fd00::4/64"}],"dns":{}}`,
+	"0.4.0": `{"cniVersion":"0.4.0","interfaces":[],"ips":[{"version":"4","address":"10.1.0.4/32"}],"routes":null}`,
+	"1.0.0": `{"cniVersion":"1.0.0","interfaces":[{"name":"eni1"},{"name":"eth0","sandbox":"/run/netns/c0"},{"name":"dummy1","mac":"0","sandbox":"0"}],"ips":[{"interface":1,"address":"10.1.0.4/32"},{"interface":0,"address":"10.9.9.9/32"}]}`,
+	"1.1.0": `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/c0","mtu":1400,"pciID":"x"}],"ips":[{"interface":0,"address":"10.1.0.4/32"},{"address":"10.1.0.5/32"},{"address":"10.1.0.4/24"}]}`,
+}
+
+func TestPolicyModePassesOn(t *testing.T) {
+	r := record(t)
+	wants := map[string]cniframe.Foreign{
+		"0.3.0": {HostIfNames: []string{"azv1"}, Addresses: []string{"10.1.0.4"}},
+		"0.3.1": {HostIfNames: []string{"cni0", "veth1"}, MAC: "02:00:00:00:00:02", Addresses: []string{"10.1.0.4", "fd00::4"}},
+		"0.4.0": {Addresses: []string{"10.1.0.4"}},
+		"1.0.0": {HostIfNames: []string{"eni1"}, Addresses: []string{"10.1.0.4"}},
+		"1.1.0": {Addresses: []string{"10.1.0.4", "10.1.0.5"}},
+	}
+	for version, result := range results {
+		t.Run(version, func(t *testing.T) {
+			want := wants[version]
+			out, status := r.run("ADD", version, `,"prevResult":`+result)
+			if status != 0 || string(out) != result {
+				t.Errorf("ADD exits with %d and prints\n%s\nwant\n%s", status, out, result)
+			}
+			var add cniframe.AddRequest
+			wantAdd := cniframe.AddRequest{Attachment: cniframe.Attachment{ContainerID: "c0", IfName: "eth0"}, Netns: "/run/netns/c0",
+				PodNamespace: "shop", PodName: "web-0", PodUID: "u", Network: "theirs", Foreign: &want}
+			requests := r.taken()
+			if len(requests) != 1 || requests[0].Kind != cniframe.Add {
+				t.Fatalf("requests %+v", requests)
+			}
+			if err := json.Unmarshal(requests[0].Body, &add); err != nil || !reflect.DeepEqual(add, wantAdd) {
+				t.Errorf("ADD requests %s (%v), want %+v with %+v", requests[0].Body, err, wantAdd, want)
+			}
+			if version < "0.4.0" {
+				return // CHECK came with 0.4.0
+			}
+			if out, status := r.run("CHECK", version, `,"prevResult":`+result); status != 0 || len(out) != 0 {
+				t.Errorf("CHECK exits with %d and prints %s", status, out)
+			}
+			var check cniframe.CheckRequest
+			requests = r.taken()
+			if len(requests) != 1 || requests[0].Kind != cniframe.Check || json.Unmarshal(requests[0].Body, &check) != nil ||
+				!reflect.DeepEqual(check, cniframe.CheckRequest{Attachment: wantAdd.Attachment, Netns: wantAdd.Netns, Foreign: &want}) {
+				t.Errorf("CHECK requests %+v", requests)
+			}
+		})
+	}
+}
+
+// TestPolicyModeConverts: a runtime gets the version that it asks for, whatever the plugin before printed.
+func TestPolicyModeConverts(t *testing.T) {
+	r := record(t)
+	out, status := r.run("ADD", "1.0.0", `,"prevResult":`+results["0.4.0"])
+	var got map[string]any
+	if err := json.Unmarshal(out, &got); err != nil || status != 0 || got["cniVersion"] != "1.0.0" || strings.Contains(string(out), `"version"`) || !strings.Contains(string(out), "10.1.0.4/32") {
+		t.Errorf("exit status %d: %s", status, out)
+	}
+	const without = `{"interfaces":[{"name":"eth0","sandbox":"/run/netns/c0"}],"ips":[{"interface":0,"address":"10.1.0.4/32"}]}`
+	if out, status := r.run("ADD", "1.0.0", `,"prevResult":`+without); status != 0 || string(out) != without {
+		t.Errorf("exit status %d: %s", status, out)
+	}
+}
+
+// TestPolicyModeNeedsOnlyItself: DEL and GC need no prevResult, and DEL no valid mode either.
+func TestPolicyModeNeedsOnlyItself(t *testing.T) {
+	r := record(t)
+	for range 2 {
+		if out, status := r.run("DEL", "1.1.0", ""); status != 0 || len(out) != 0 {
+			t.Errorf("DEL exits with %d and prints %s", status, out)
+		}
+	}
+	if out, status := r.run("DEL", "1.1.0", `,"mode":"chained","ipam":{"type":"x"}`); status != 0 || len(out) != 0 {
+		t.Errorf("DEL exits with %d and prints %s", status, out)
+	}
+	if out, status := r.run("GC", "1.1.0", `,"cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`); status != 0 || len(out) != 0 {
+		t.Errorf("GC exits with %d and prints %s", status, out)
+	}
+	if out, status := r.run("STATUS", "1.1.0", ""); status != 0 || len(out) != 0 {
+		t.Errorf("STATUS exits with %d and prints %s", status, out)
+	}
+	var kinds []cniframe.Kind
+	for _, f := range r.taken() {
+		kinds = append(kinds, f.Kind)
+		if want := `{"valid":[{"containerId":"c1","ifName":"eth0"}],"network":"theirs"}`; f.Kind == cniframe.GC && string(f.Body) != want {
+			t.Errorf("GC requests %s, want %s", f.Body, want)
+		}
+	}
+	if want := []cniframe.Kind{cniframe.Del, cniframe.Del, cniframe.Del, cniframe.GC, cniframe.Status}; !reflect.DeepEqual(kinds, want) {
+		t.Errorf("requests %v, want %v", kinds, want)
+	}
+}
+
+func TestPolicyModeRefuses(t *testing.T) {
+	r := record(t)
+	const one = `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/c0"}],"ips":[{"interface":0,"address":"10.1.0.4/32"}]}`
+	good := `,"prevResult":` + one
+	prev := func(interfaces, ips string) string {
+		return fmt.Sprintf(`,"prevResult":{"cniVersion":"1.1.0","interfaces":[%s],"ips":[%s]}`, interfaces, ips)
+	}
+	const ours = `{"name":"eth0","sandbox":"/run/netns/c0"}`
+	many := strings.TrimSuffix(strings.Repeat(`{"address":"10.1.0.%d/32"},`, 17), ",")
+	var numbers []any
+	for i := range 17 {
+		numbers = append(numbers, i)
+	}
+	for name, c := range map[string]struct {
+		members string
+		text    string
+	}{
+		"no prevResult":       {"", "prevResult is missing: put isthmus-cni behind"},
+		"null prevResult":     {`,"prevResult":null`, "prevResult is missing"},
+		"mode":                {good + `,"mode":"chained"`, `"mode": "chained" is not valid: use "full"`},
+		"mode, a number":      {good + `,"mode":1`, `"mode": 1 is not valid`},
+		"ipam":                {good + `,"ipam":{"type":"host-local"}`, `ipam: "mode": "policy" makes no interface`},
+		"ranges":              {good + `,"ranges":[["10.0.0.0/8"]]`, "ranges: "},
+		"mtu":                 {good + `,"mtu":1500`, "mtu: "},
+		"dns":                 {good + `,"dns":{"nameservers":["10.0.0.10"]}`, "dns: "},
+		"host ports":          {good + `,"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80}]}`, "runtimeConfig.portMappings: "},
+		"bandwidth":           {good + `,"runtimeConfig":{"bandwidth":{"ingressRate":1}}`, "remove the capability bandwidth from the entry of isthmus-cni"},
+		"fixed address":       {good + `,"runtimeConfig":{"ips":["10.0.0.1"]}`, "runtimeConfig.ips: "},
+		"resolver":            {good + `,"runtimeConfig":{"dns":{"servers":["10.0.0.1"]}}`, "runtimeConfig.dns: "},
+		"other sandbox":       {prev(`{"name":"eth0","sandbox":"/run/netns/c9"}`, `{"address":"10.1.0.4/32","interface":0}`), "no interface eth0 in /run/netns/c0"},
+		"other interface":     {prev(`{"name":"net1","sandbox":"/run/netns/c9"}`, ``), "no interface eth0"},
+		"twice":               {prev(ours+","+ours, `{"address":"10.1.0.4/32"}`), "interfaces[0] and [1] could both be"},
+		"no address":          {prev(ours, ``), "has 0 addresses"},
+		"address of another":  {prev(`{"name":"x"},`+ours, `{"address":"10.1.0.4/32","interface":0}`), "has 0 addresses"},
+		"index":               {prev(ours, `{"address":"10.1.0.4/32","interface":1}`), "ips[0].interface 1"},
+		"negative index":      {prev(ours, `{"address":"10.1.0.4/32","interface":-1}`), "ips[0].interface -1"},
+		"hardware address":    {prev(`{"name":"eth0","sandbox":"/run/netns/c0","mac":"x"}`, `{"address":"10.1.0.4/32"}`), `interfaces[0].mac "x"`},
+		"too many addresses":  {prev(ours, fmt.Sprintf(many, numbers...)), "has 17 addresses"},
+		"unknown version":     {`,"prevResult":{"cniVersion":"9.9.9","ips":[{"address":"10.1.0.4/32"}]}`, "prevResult"},
+		"version of a result": {`,"prevResult":{"cniVersion":1,"ips":[{"address":"10.1.0.4/32"}]}`, "prevResult"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, status := r.run("ADD", "1.1.0", c.members)
+			r.wantError(out, status, 7, c.text)
+		})
+	}
+	if requests := r.taken(); len(requests) != 0 {
+		t.Errorf("the agent got %+v", requests)
+	}
+	// Empty values request nothing.
+	if out, status := r.run("ADD", "1.1.0", good+`,"ipam":{},"dns":{},"runtimeConfig":{"portMappings":[],"bandwidth":null,"other":{"a":1}}`); status != 0 || string(out) != one {
+		t.Errorf("exit status %d: %s", status, out)
+	}
+}
+
+// TestPolicyModeHostNames: hints about the host's interface are bounded.
+func TestPolicyModeHostNames(t *testing.T) {
+	r := record(t)
+	var interfaces []string
+	for i := range 40 {
+		interfaces = append(interfaces, fmt.Sprintf(`{"name":"veth%d"}`, i))
+	}
+	interfaces = append(interfaces, `{"name":"longer-than-ifnamsiz"}`, `{"name":""}`, `{"name":"eth0","sandbox":"/run/netns/c0"}`)
+	_, status := r.run("ADD", "1.1.0", fmt.Sprintf(`,"prevResult":{"cniVersion":"1.1.0","interfaces":[%s],"ips":[{"address":"fd00::1/64"}]}`, strings.Join(interfaces, ",")))
+	var add cniframe.AddRequest
+	requests := r.taken()
+	if status != 0 || len(requests) != 1 || json.Unmarshal(requests[0].Body, &add) != nil || add.Foreign == nil || len(add.Foreign.HostIfNames) != 16 {
+		t.Errorf("exit status %d, requests %+v", status, requests)
+	}
+}
+
+// TestPolicyModeAgents: an agent that refuses, one of an earlier version, and none.
+func TestPolicyModeAgents(t *testing.T) {
+	r := record(t)
+	good := `,"prevResult":` + results["1.1.0"]
+	r.reply = func(cniframe.Kind) any { return &cniframe.Error{Code: 7, Msg: "isthmus-agent runs in mode full"} }
+	out, status := r.run("ADD", "1.1.0", good)
+	r.wantError(out, status, 7, "runs in mode full")
+	r.taken()
+	r.reply = func(kind cniframe.Kind) any {
+		if kind == cniframe.Add {
+			return cniframe.AddResponse{HostIfName: "h", Addresses: []string{"10.0.0.1/32"}, Gateways: []string{"169.254.1.1"}}
+		}
+		return struct{}{}
+	}
+	out, status = r.run("ADD", "1.1.0", good)
+	r.wantError(out, status, 7, "isthmus-agent is too old")
+	if requests := r.taken(); len(requests) != 2 || requests[1].Kind != cniframe.Del {
+		t.Errorf("requests %+v, want ADD and DEL", requests)
+	}
+	r.socket += ".none"
+	for _, command := range []string{"ADD", "DEL"} {
+		out, status = r.run(command, "1.1.0", good)
+		r.wantError(out, status, 11, "isthmus-agent is not reachable")
+	}
+}
