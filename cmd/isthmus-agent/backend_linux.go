@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/linux"
 	"github.com/isthmus-net/isthmus/linux/denylist"
+	"github.com/isthmus-net/isthmus/linux/engines"
 	"github.com/isthmus-net/isthmus/linux/fastpath"
 	"github.com/isthmus-net/isthmus/linux/hostport"
 	"github.com/isthmus-net/isthmus/linux/loader"
@@ -25,6 +27,11 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 	cfg.Events = flowEvents(&o.flows)
 	remove := func(ctx context.Context) error { return linux.Remove(ctx, cfg) }
 	return opener{remove: remove, directories: []string{o.bpffs}, open: func(ctx context.Context, _ model.Node) (dataplane.Backend, error) {
+		if o.mode == modePolicy && o.otherEngine == engineRefuse {
+			if err := refuseEngines(); err != nil {
+				return nil, err
+			}
+		}
 		var err error
 		if cfg.XDP, err = denylist.ParseDevices(o.xdp); err != nil {
 			return nil, fmt.Errorf("--xdp-devices %w", err)
@@ -33,6 +40,19 @@ func newBackend(o *options, step func(string), log *slog.Logger) opener {
 		cfg.HostPortsFromNode = hostport.FromNode(o.fromNode)
 		return linux.New(ctx, cfg, log)
 	}}
+}
+
+// refuseEngines returns an error if another project enforces policy on this node.
+func refuseEngines() error {
+	found, err := engines.Detect()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range found {
+		errs = append(errs, fmt.Errorf("%s enforces network policy on this node, and two engines deny what either denies: %s; --other-engine=ignore runs both", e, e.Remedy))
+	}
+	return errors.Join(errs...)
 }
 
 // flowEvents returns which events the BPF programs report.

@@ -44,6 +44,8 @@ type options struct {
 
 	cniPlugin, cniBinDir, cniConfDir string
 
+	otherEngine string // Linux
+
 	limits compile.Limits
 
 	reservedPorts []string
@@ -86,6 +88,12 @@ const (
 	modePolicy = "policy"
 )
 
+// The values of --other-engine.
+const (
+	engineRefuse = "refuse"
+	engineIgnore = "ignore"
+)
+
 // fullOnly are the flags that have no meaning with --mode=policy.
 var fullOnly = []string{"pod-cidr", "quarantine", "fabric", "forwarding", "host-ports-from-node", "reserved-host-ports", "vni", "vxlan-port", "masquerade", "masquerade-exception", "mtu", "uplink"}
 
@@ -106,7 +114,7 @@ var reports = []string{"conditions", "events", "node", reportNone}
 var (
 	linuxOnly = []string{"bpffs", "uplink", "mtu", "map-entries", "xdp-devices", "never-deny",
 		"flow-events", "flow-event-rate", "flow-event-burst", "log-denied-flows",
-		"forwarding", "host-ports-from-node", "masquerade-exception"}
+		"forwarding", "host-ports-from-node", "masquerade-exception", "other-engine"}
 	windowsOnly = []string{"hns-network", "hns-mode", "hns-sets", "hns-timeout", "hns-parallel", "endpoint-pool", "cluster-cidr", "service-cidr", "keep-route", "windows-service"}
 )
 
@@ -176,8 +184,9 @@ func (o *options) registerNode(f *pflag.FlagSet) {
 // registerCNI declares the flags about the files of the container runtime.
 func (o *options) registerCNI(f *pflag.FlagSet) {
 	f.StringVar(&o.cniBinDir, "cni-bin-dir", "", "install isthmus-cni in this directory of the container runtime; empty if it is installed already")
-	f.StringVar(&o.cniConfDir, "cni-conf-dir", "", "install the CNI configuration in this directory as soon as the agent is ready; requires --cni-bin-dir")
+	f.StringVar(&o.cniConfDir, "cni-conf-dir", "", "install the CNI configuration in this directory as soon as the agent is ready, or with --mode=policy add isthmus-cni to the one that the runtime uses; requires --cni-bin-dir")
 	f.StringVar(&o.cniPlugin, "cni-plugin", defaultPlugin(), "path of the isthmus-cni to install")
+	f.StringVar(&o.otherEngine, "other-engine", engineRefuse, "Linux, with --mode=policy: network policy engine of another project on this node: refuse (enforce nothing and report it), or ignore (both enforce: a flow needs the consent of both)")
 }
 
 // defaultPlugin returns the path of isthmus-cni in the agent's directory.
@@ -195,7 +204,7 @@ func defaultPlugin() string {
 
 // installation returns what to install, and whether the flags request it.
 func (o *options) installation() (install.Config, bool) {
-	return install.Config{Plugin: o.cniPlugin, BinDir: o.cniBinDir, ConfDir: o.cniConfDir, Socket: o.socket}, o.cniBinDir != "" || o.cniConfDir != ""
+	return install.Config{Plugin: o.cniPlugin, BinDir: o.cniBinDir, ConfDir: o.cniConfDir, Socket: o.socket, Chained: o.mode == modePolicy}, o.cniBinDir != "" || o.cniConfDir != ""
 }
 
 // limitFlag is one of the compiler's limits.
@@ -358,6 +367,9 @@ func (o *options) checkNode(f *pflag.FlagSet, goos string) error {
 				wrong("--%s has no meaning with --mode=policy: the other CNI plugin decides it: remove it", name)
 			}
 		}
+	}
+	if o.otherEngine != engineRefuse && o.otherEngine != engineIgnore {
+		wrong("--other-engine %q: give refuse or ignore", o.otherEngine)
 	}
 	if !filepath.IsAbs(o.stateDir) {
 		wrong("--state-dir %q: give an absolute path", o.stateDir)

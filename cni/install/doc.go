@@ -5,5 +5,6 @@
 // file or none. The configuration appears when the agent is ready for the first time, and stays when the
 // agent stops. A runtime without it would report the node as not ready and could not remove pods.
 //
-// It does not touch files of other components; it reports those that take precedence.
+// A chained plugin is added to the configuration of another network instead, and removed from it again. Else this
+// package does not touch files of other components; it reports those that take precedence.
 package install

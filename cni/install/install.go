@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 )
 
 // ConfName is the name of the configuration. Runtimes use the first file of the directory, by name.
@@ -26,6 +25,8 @@ type Config struct {
 	BinDir, ConfDir string
 	// Socket is the agent's address for the plugin.
 	Socket string
+	// Chained adds the plugin to the configuration of another network, instead of installing one of its own.
+	Chained bool
 }
 
 // Validate reports everything that is wrong with the Config.
@@ -73,7 +74,7 @@ func (c Config) WriteConf() (bool, error) {
 		Name       string   `json:"name"`
 		Plugins    []plugin `json:"plugins"`
 	}{"1.0.0", "isthmus", []plugin{{
-		Type:   strings.TrimSuffix(filepath.Base(c.Plugin), ".exe"),
+		Type:   c.pluginType(),
 		Socket: c.Socket, Capabilities: capabilities(runtime.GOOS),
 	}}}, "", "  ")
 	if err != nil {
@@ -92,9 +93,13 @@ func capabilities(system string) map[string]bool {
 	return all
 }
 
-// Remove removes both files, the configuration first, and the remains of an interrupted write. A missing
-// file is not an error.
+// Remove removes both files, the configuration first, the plugin's entries in configurations of other networks,
+// and the remains of an interrupted write. A missing file is not an error. The plugin stays if an entry cannot
+// be removed: without it that network could start no pod.
 func (c Config) Remove() error {
+	if err := c.unchain(); err != nil {
+		return fmt.Errorf("remove the plugin from CNI configurations: %w", err)
+	}
 	var errs []error
 	for _, path := range []string{c.conf(), c.installed()} {
 		for _, p := range []string{path, part(path), aside(path)} {

@@ -38,17 +38,18 @@ func NewKeeper(cfg Config, log *slog.Logger) (*Keeper, error) {
 // context is done it leaves the files in place.
 func (k *Keeper) Run(ctx context.Context, ready func() bool) error {
 	announced := false
+	w := newWatcher(k.cfg)
+	defer w.close()
 	for {
 		announced = announced || ready()
+		w.add()
 		k.sync(announced)
 		pause := keeping
 		if !announced {
 			pause = waiting
 		}
-		select {
-		case <-ctx.Done():
+		if !w.wait(ctx, pause) {
 			return nil
-		case <-time.After(pause):
 		}
 	}
 }
@@ -58,7 +59,7 @@ func (k *Keeper) sync(announce bool) {
 	var problems []string
 	note := func(err error) {
 		if err != nil {
-			problems = append(problems, err.Error())
+			problems = append(problems, strings.Split(err.Error(), "\n")...)
 		}
 	}
 	wrote, err := k.cfg.WritePlugin()
@@ -66,17 +67,27 @@ func (k *Keeper) sync(announce bool) {
 	if wrote {
 		k.log.Info("CNI plugin is installed", "path", k.cfg.installed())
 	}
-	if announce && err == nil {
+	switch {
+	case !announce || err != nil:
+	case k.cfg.Chained:
+		name, wrote, err := k.cfg.Chain()
+		note(err)
+		if wrote {
+			k.log.Info("CNI plugin is chained", "configuration", name)
+		}
+	default:
 		wrote, err = k.cfg.WriteConf()
 		note(err)
 		if wrote {
 			k.log.Info("CNI configuration is installed", "path", k.cfg.conf())
 		}
 	}
-	others, err := k.cfg.Others()
-	note(err)
-	if len(others) > 0 {
-		note(fmt.Errorf("CNI configuration of another network precedes %s in %s, so isthmus does not attach pods: remove %s", ConfName, k.cfg.ConfDir, strings.Join(others, ", ")))
+	if !k.cfg.Chained {
+		others, err := k.cfg.Others()
+		note(err)
+		if len(others) > 0 {
+			note(fmt.Errorf("CNI configuration of another network precedes %s in %s, so isthmus does not attach pods: remove %s", ConfName, k.cfg.ConfDir, strings.Join(others, ", ")))
+		}
 	}
 	k.problems.Store(&problems)
 }

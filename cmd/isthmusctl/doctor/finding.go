@@ -49,6 +49,9 @@ type Config struct {
 	Root string
 	// CNIBinDir and CNIConfDir are the CNI directories of the container runtime.
 	CNIBinDir, CNIConfDir string
+	// Mode is full or policy; empty for policy if the CNI configuration has isthmus-cni behind another plugin, else
+	// full.
+	Mode string
 	// VXLANPort is the UDP port of the overlay; MetricsPort is the TCP port of the agent.
 	// AgentRuns: the agent answers, so that MetricsPort is in use by it.
 	VXLANPort, MetricsPort int

@@ -21,6 +21,10 @@ import (
 
 // Examine checks this node, in the network namespace of the caller.
 func (c Config) Examine(ctx context.Context) []Finding {
+	if c.beside() {
+		return slices.Concat(c.checkKernel(), c.checkKernelConfig(), c.checkBTF(), c.checkBPFFS(), c.checkLayouts(), c.checkCgroups(), c.checkMetricsPort(),
+			c.checkOtherNetwork(ctx), c.checkEngines(), c.checkProxy(), c.checkAdmission(ctx))
+	}
 	return slices.Concat(c.checkKernel(), c.checkKernelConfig(), c.checkTracking(), c.checkBTF(), c.checkBPFFS(), c.checkLayouts(), c.checkCgroups(), c.checkUplink(), c.checkPorts(),
 		c.checkCNIConfigurations(), c.checkLoopback(), c.checkInterfaces(), c.checkFilter(ctx), c.checkProxy(), c.checkCloud(), c.checkAdmission(ctx))
 }
@@ -187,25 +191,27 @@ func (c Config) checkCloud() []Finding {
 
 // checkPorts checks whether other processes use the ports.
 func (c Config) checkPorts() []Finding {
-	var found []Finding
-	look := func(protocol string, port int, why, remedy string) {
-		check := fmt.Sprintf("port %s %d", protocol, port)
-		taken, err := portTaken(protocol, port)
-		switch {
-		case err != nil:
-			found = append(found, Finding{check, Unknown, err.Error(), why, remedy})
-		case taken:
-			found = append(found, Finding{check, Warning, "is taken", why, remedy})
-		default:
-			found = append(found, Finding{Check: check, Severity: Good, What: "is free"})
-		}
+	return append(checkPort("udp", c.VXLANPort, "overlays with the same port take each other's packets; Windows nodes can use 4789 only",
+		"uninstall the other overlay, or give it another port"), c.checkMetricsPort()...)
+}
+
+func (c Config) checkMetricsPort() []Finding {
+	if c.AgentRuns {
+		return nil
 	}
-	look("udp", c.VXLANPort, "overlays with the same port take each other's packets; Windows nodes can use 4789 only",
-		"uninstall the other overlay, or give it another port")
-	if !c.AgentRuns {
-		look("tcp", c.MetricsPort, "the agent serves health and metrics on this port and does not start without it", "stop the listening process, or give the agent another --http-address")
+	return checkPort("tcp", c.MetricsPort, "the agent serves health and metrics on this port and does not start without it", "stop the listening process, or give the agent another --http-address")
+}
+
+func checkPort(protocol string, port int, why, remedy string) []Finding {
+	check := fmt.Sprintf("port %s %d", protocol, port)
+	taken, err := portTaken(protocol, port)
+	switch {
+	case err != nil:
+		return []Finding{{check, Unknown, err.Error(), why, remedy}}
+	case taken:
+		return []Finding{{check, Warning, "is taken", why, remedy}}
 	}
-	return found
+	return []Finding{{Check: check, Severity: Good, What: "is free"}}
 }
 
 // portTaken reads the sockets of this network namespace.

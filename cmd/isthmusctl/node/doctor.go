@@ -34,11 +34,18 @@ policies: kernel or Windows build, mounts, uplink, ports, remains of other
 networks, settings of kube-proxy. In the agent's pod, or with --kubeconfig, also
 check the permissions of the agent's credentials. The command needs no agent and
 changes nothing. Exit status 0 if there is no error, 1 if there is one, 2 if the
-command line is invalid.`,
+command line is invalid. Beside another CNI (--mode policy) it names the network,
+its version, and policy engines of other projects.`,
 		Args: cli.NoArgs,
 		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
 				return fmt.Errorf("--output %q: give text or json", output)
+			}
+			if cfg.Mode != "" && cfg.Mode != "full" && cfg.Mode != "policy" {
+				return fmt.Errorf("--mode %q: give full or policy", cfg.Mode)
+			}
+			if cfg.Mode == "policy" && runtime.GOOS != "linux" {
+				return fmt.Errorf("--mode policy: agents on %s have mode full only", runtime.GOOS)
 			}
 			for name, port := range map[string]int{"vxlan-port": cfg.VXLANPort, "metrics-port": cfg.MetricsPort} {
 				if port < 1 || port > 65535 {
@@ -70,6 +77,7 @@ command line is invalid.`,
 	f.StringVar(&cfg.Root, "root", cfg.Root, "directory of the host's files, if this runs in a container")
 	f.StringVar(&cfg.CNIBinDir, "cni-bin-dir", cfg.CNIBinDir, "the container runtime's directory of CNI plugins")
 	f.StringVar(&cfg.CNIConfDir, "cni-conf-dir", cfg.CNIConfDir, "the container runtime's directory of CNI configurations")
+	f.StringVar(&cfg.Mode, "mode", "", "the agent's --mode; default: policy if isthmus-cni follows another plugin in the CNI configuration, else full")
 	f.IntVar(&cfg.VXLANPort, "vxlan-port", 4789, "UDP port of the overlay")
 	f.IntVar(&cfg.MetricsPort, "metrics-port", 9470, "TCP port of the agent's --http-address")
 	return c

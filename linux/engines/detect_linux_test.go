@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engines_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/linux/engines"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// TestDetect makes the tables of other engines in a network namespace.
+func TestDetect(t *testing.T) {
+	if os.Getuid() != 0 || testing.Short() {
+		t.Skip("needs root and no -short: make test runs it")
+	}
+	ns := netns.ForTest(t)
+	detect := func() (found []engines.Engine) {
+		t.Helper()
+		if err := ns.Do(func() (err error) { found, err = engines.Detect(); return err }); err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	if found := detect(); len(found) > 0 {
+		t.Errorf("an empty namespace has %v", found)
+	}
+	err := ns.Do(func() error {
+		nft := exec.Command("nft", "-f", "-")
+		nft.Stdin = strings.NewReader("add table ip filter\nadd chain ip filter cali-FORWARD\nadd table inet kube-network-policies\nadd table ip6 mine\nadd chain ip6 mine forward\n")
+		out, err := nft.CombinedOutput()
+		if err != nil {
+			t.Errorf("nft: %s", out)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := detect(); len(found) != 2 || found[0].Name != "Calico (Felix)" || found[1].Name != "kube-network-policies" {
+		t.Errorf("found %v", found)
+	}
+}
