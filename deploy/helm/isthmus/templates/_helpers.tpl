@@ -99,6 +99,7 @@ tolerations:
 - --log-level={{ .Values.agent.logLevel }}
 - --log-format={{ .Values.agent.logFormat }}
 - --http-address={{ .Values.agent.httpAddress }}
+{{- if eq .Values.mode "full" }}
 - --quarantine={{ .Values.agent.quarantine }}
 {{- range .Values.agent.reservedHostPorts }}
 - --reserved-host-ports={{ . }}
@@ -109,6 +110,18 @@ tolerations:
 - --hubble-key=/etc/isthmus-hubble/tls.key
 - --hubble-ca=/etc/isthmus-hubble/ca.crt
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Flags of mode policy. Values of the pod network do not fit it: agents refuse their flags. */}}
+{{- define "isthmus.policy" -}}
+{{- if .Values.controller.enabled }}
+{{- fail "controller.enabled: with mode policy the other network gives nodes their pod ranges: set controller.enabled=false" }}
+{{- end }}
+{{- if or .Values.agent.mtu .Values.agent.uplink .Values.agent.reservedHostPorts .Values.fabric.masqueradeExceptions }}
+{{- fail "agent.mtu, agent.uplink, agent.reservedHostPorts and fabric.masqueradeExceptions have no meaning with mode policy, where the other network makes the interfaces: remove them" }}
+{{- end }}
+- --mode=policy
 {{- end }}
 
 {{- define "isthmus.env" -}}

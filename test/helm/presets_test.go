@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package helm
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// argument is a flag of a container in a rendered chart.
+var argument = regexp.MustCompile(`(?m)^ +- (--[a-z-]+)=`)
+
+// TestPresets renders the values for known clusters. The agents get the flags of mode policy only, and the
+// directories of the runtime. TestPolicyModeFlags of cmd/isthmus-agent has the same list of flags.
+func TestPresets(t *testing.T) {
+	files, err := filepath.Glob(chart + "/presets/*.yaml")
+	if err != nil || len(files) < 6 {
+		t.Fatalf("%d presets, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := render(t, "-f", file)
+			var flags []string
+			for _, m := range argument.FindAllStringSubmatch(out, -1) {
+				flags = append(flags, m[1])
+			}
+			slices.Sort(flags)
+			want := []string{"--cni-bin-dir", "--cni-conf-dir", "--flow-event-burst", "--flow-event-rate", "--flow-events", "--http-address", "--log-denied-flows",
+				"--log-format", "--log-level", "--mode", "--node-name", "--xdp-devices"}
+			if !slices.Equal(flags, want) {
+				t.Errorf("flags %v, want %v", flags, want)
+			}
+			for _, key := range []string{"cniBinDir", "cniConfDir"} {
+				m := regexp.MustCompile(`(?m)^  ` + key + `: (/.*)$`).FindSubmatch(text)
+				if m == nil || !strings.Contains(out, "hostPath: {path: "+string(m[1])+", type: DirectoryOrCreate}") {
+					t.Errorf("%s of the preset is not mounted in\n%s", key, out)
+				}
+			}
+			if strings.Contains(out, "hostProcess") || !strings.Contains(out, "- --mode=policy\n") {
+				t.Errorf("not for policy on Linux:\n%s", out)
+			}
+			removal := render(t, "-f", file, "--set", "uninstall=true")
+			if !strings.Contains(removal, "- uninstall\n") || !strings.Contains(removal, "- --cni-conf-dir=/host/cni/net.d\n") {
+				t.Errorf("removal:\n%s", removal)
+			}
+		})
+	}
+}
+
+// TestPolicyMode: values of the pod network do not fit mode policy.
+func TestPolicyMode(t *testing.T) {
+	const policy = "mode=policy,windows.enabled=false"
+	if out := render(t, "--set", policy+",linux.neverDeny={192.0.2.1}"); !strings.Contains(out, "- --never-deny=192.0.2.1\n") {
+		t.Errorf("no deny lists in\n%s", out)
+	}
+	for flags, want := range map[string]string{
+		"mode=policy":                            "mode policy is for Linux nodes: set windows.enabled=false",
+		"mode=policy,linux.enabled=false":        "mode policy is for Linux nodes: set windows.enabled=false",
+		policy + ",agent.mtu=1400":               "have no meaning with mode policy",
+		policy + ",agent.uplink=eth1":            "have no meaning with mode policy",
+		policy + ",agent.reservedHostPorts={22}": "have no meaning with mode policy",
+		policy + "," + controlled:                "set controller.enabled=false",
+		"mode=chained":                           "don't meet the specifications of the schema",
+	} {
+		if out, err := run("template", "isthmus", chart, "--set", flags); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--set %s: %v\n%s", flags, err, out)
+		}
+	}
+}
