@@ -170,6 +170,10 @@ test-alerts: deps ## Alerts by promtool, and the dashboard on a Prometheus that 
 	@.ci/deps prometheus >/dev/null
 	@$(run) alerts
 
+.PHONY: test-beside
+test-beside: deps ## Policy beside other networks: bridge, ptp and flannel, built from their modules, under cases of the corpus (needs root; five minutes)
+	@$(run) beside
+
 .PHONY: mixed
 mixed: ## Two eBPF nodes and two emulated Windows nodes under the corpus, overlay and bridged, by real packets (some minutes; needs root; WINE=1)
 	@$(run) mixed

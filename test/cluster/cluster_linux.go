@@ -47,6 +47,9 @@ type Config struct {
 	// AgentFlags are passed to the agents of Linux nodes, WindowsFlags to those of
 	// Windows nodes.
 	AgentFlags, WindowsFlags []string
+	// OtherCNI is set if the pods' interfaces are those of another CNI: the nodes' runtimes use the first
+	// configuration of their directories (Node.ConfDir) and run plugins from this one. Agents install theirs.
+	OtherCNI string
 	// HostPorts are those that pods request, by name of the pod.
 	HostPorts map[string][]HostPort
 	// Bandwidth holds the limits of pods' annotations, by name of the pod.

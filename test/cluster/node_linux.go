@@ -124,7 +124,7 @@ func (n *Node) Start() error {
 	case n.OS == model.Windows:
 		n.agent = exec.Command(filepath.Join(n.cluster.cfg.Bin, "winnode"), slices.Concat(args, own, n.windowsFlags())...)
 	default:
-		args = slices.Concat(args, own, []string{"--bpffs", filepath.Join(n.cluster.BPFFS(), n.Name), "--uplink", "eth0"}, n.cluster.cfg.AgentFlags)
+		args = slices.Concat(args, own, []string{"--bpffs", filepath.Join(n.cluster.BPFFS(), n.Name)}, n.podNetworkFlags(), n.cluster.cfg.AgentFlags)
 		n.agent = exec.Command(filepath.Join(n.cluster.cfg.Bin, "isthmus-agent"), args...)
 	}
 	log, err := os.OpenFile(n.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -140,6 +140,14 @@ func (n *Node) Start() error {
 	n.exited = make(chan error, 1)
 	go func(cmd *exec.Cmd, exited chan error) { exited <- cmd.Wait() }(n.agent, n.exited)
 	return os.WriteFile(filepath.Join(n.Dir, "agent.pid"), []byte(strconv.Itoa(n.agent.Process.Pid)), 0o600)
+}
+
+// podNetworkFlags are those of the node's network: the uplink, or what chains the agent's plugin to another CNI.
+func (n *Node) podNetworkFlags() []string {
+	if n.cluster.cfg.OtherCNI == "" {
+		return []string{"--uplink", "eth0"}
+	}
+	return []string{"--cni-bin-dir", n.cluster.cfg.OtherCNI, "--cni-conf-dir", n.ConfDir()}
 }
 
 // PID is that of the agent.
@@ -166,6 +174,9 @@ func (n *Node) Readdress(host int) error {
 func (n *Node) Uninstall() (output string, err error) {
 	cmd := exec.Command(filepath.Join(n.cluster.cfg.Bin, "isthmus-agent"), "uninstall", "--state-dir", filepath.Join(n.Dir, "state"),
 		"--socket", n.Socket(), "--bpffs", filepath.Join(n.cluster.BPFFS(), n.Name))
+	if n.cluster.cfg.OtherCNI != "" {
+		cmd.Args = append(cmd.Args, n.podNetworkFlags()...)
+	}
 	var out []byte
 	err = n.NS.Do(func() (err error) { out, err = cmd.CombinedOutput(); return err })
 	return string(out), err
@@ -180,6 +191,9 @@ func (n *Node) Kill() error {
 	n.agent = nil
 	return nil
 }
+
+// Stop ends the agent in order.
+func (n *Node) Stop() error { return n.stop() }
 
 // stop asks the agent to end, and makes it end when it does not.
 func (n *Node) stop() error {

@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -85,7 +84,7 @@ func (c *Cluster) Attach(ctx context.Context, pod *model.Pod) (*Pod, time.Durati
 	}
 	c.pods = append(c.pods, p)
 	start := time.Now()
-	added, err := p.Node.cni().AddNetworkList(ctx, p.Node.network(), p.runtime())
+	added, err := p.add(ctx)
 	if err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("CNI ADD of %s on %s: %w", pod.PodID, pod.Node, err), c.Detach(ctx, p))
 	}
@@ -107,7 +106,7 @@ func (c *Cluster) Attach(ctx context.Context, pod *model.Pod) (*Pod, time.Durati
 
 // Detach takes a pod away by CNI DEL.
 func (c *Cluster) Detach(ctx context.Context, p *Pod) error {
-	if err := p.Node.cni().DelNetworkList(ctx, p.Node.network(), p.runtime()); err != nil {
+	if err := p.del(ctx); err != nil {
 		return fmt.Errorf("CNI DEL of %s on %s: %w", p.PodID, p.Node.Name, err)
 	}
 	c.pods = slices.DeleteFunc(c.pods, func(o *Pod) bool { return o == p })
@@ -125,31 +124,6 @@ func (p *Pod) makeNamespace(ctx context.Context, c *Cluster) (err error) {
 		}
 	}
 	return nil
-}
-
-func (n *Node) cni() *libcni.CNIConfig {
-	if n.machine != nil {
-		return n.machine.CNI()
-	}
-	return libcni.NewCNIConfigWithCacheDir([]string{n.cluster.cfg.Bin}, filepath.Join(n.cluster.cfg.Dir, "cni"), nil)
-}
-
-// network is the CNI configuration of a node.
-func (n *Node) network() *libcni.NetworkConfigList {
-	capabilities := map[string]bool{"portMappings": true, "bandwidth": true}
-	if n.OS == model.Windows {
-		capabilities["dns"] = true // as install.Config writes it
-	}
-	plugin := map[string]any{"type": "isthmus-cni", "capabilities": capabilities}
-	if n.machine == nil {
-		plugin["socket"] = n.Socket()
-	}
-	conf, _ := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "isthmus", "plugins": []any{plugin}})
-	list, err := libcni.NetworkConfFromBytes(conf)
-	if err != nil {
-		panic(err) // a constant
-	}
-	return list
 }
 
 // HostPort is what a runtime passes of a container's port with a hostPort.

@@ -4,19 +4,12 @@ package mixed_test
 
 import (
 	"context"
-	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
-	"strings"
 	"testing"
 
-	"sigs.k8s.io/yaml"
-
-	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/cluster/replay"
 	"github.com/isthmus-net/isthmus/test/corpus"
 )
 
@@ -25,21 +18,16 @@ var ctx = context.Background()
 // lab is a cluster that takes over the pods and policies of one case after the
 // other.
 type lab struct {
-	t       *testing.T
-	cluster *cluster.Cluster
-	pods    map[model.PodID]*cluster.Pod
-	served  map[served]bool
-}
-
-type served struct {
-	pod  *cluster.Pod
-	port cluster.Port
+	*replay.Lab
+	t *testing.T
 }
 
 func newLab(t *testing.T, bin string, cfg cluster.Config) *lab {
 	t.Helper()
 	cfg.Bin, cfg.Linux, cfg.Windows, cfg.Tries = bin, 2, 2, 160
-	return &lab{t: t, cluster: begin(t, cfg), pods: make(map[model.PodID]*cluster.Pod), served: make(map[served]bool)}
+	c := begin(t, cfg)
+	// Nodes of both systems in turn.
+	return &lab{t: t, Lab: replay.New(c, func(i int) *cluster.Node { return c.Nodes[[]int{0, 2, 1, 3}[i%4]] })}
 }
 
 // begin starts a cluster that ends with the test.
@@ -68,184 +56,12 @@ func begin(t *testing.T, cfg cluster.Config) *cluster.Cluster {
 	return c
 }
 
-// nodeOf deals pods out to the nodes of both systems in turn.
-func (l *lab) nodeOf(i int) *cluster.Node {
-	return l.cluster.Nodes[[]int{0, 2, 1, 3}[i%4]]
-}
-
-// become makes the cluster that of a step: its pods, on nodes of ours and with
-// addresses of ours, and everything else that it has but Nodes.
-func (l *lab) become(s *corpus.Step) error {
-	var pods []*model.Pod
-	for _, p := range s.Snapshot.Pods.All() {
-		if p.Policed() {
-			pods = append(pods, p)
-		}
-	}
-	slices.SortFunc(pods, func(a, b *model.Pod) int { return a.PodID.Compare(b.PodID) })
-	if err := l.put(s.Documents, func(kind string) bool { return kind == "Namespace" }, 0, nil); err != nil {
-		return err
-	}
-	for id, have := range l.pods {
-		if slices.ContainsFunc(pods, func(p *model.Pod) bool { return p.PodID == id }) {
-			continue
-		}
-		if err := l.cluster.Detach(ctx, have); err != nil {
-			return err
-		}
-		if err := l.cluster.Manifests.RemovePod(id); err != nil {
-			return err
-		}
-		delete(l.pods, id)
-	}
-	moved := make(map[netip.Addr]netip.Addr)
-	for i, p := range pods {
-		have, err := l.place(i, p)
-		if err != nil {
-			return err
-		}
-		for _, a := range p.IPs {
-			for _, b := range have.IPs {
-				if a.Is4() && b.Is4() {
-					moved[a] = b
-				}
-			}
-		}
-	}
-	return l.put(s.Documents, func(kind string) bool { return kind != "Namespace" && kind != "Node" && kind != "Pod" }, 1000, moved)
-}
-
-// place attaches a pod, or gives the one that is there its labels and ports.
-func (l *lab) place(i int, p *model.Pod) (*cluster.Pod, error) {
-	pod := *p
-	pod.Ports = slices.Clone(p.Ports)
-	for _, extra := range []model.NamedPort{{Name: "more-tcp", Protocol: model.TCP, Port: 81}, {Name: "more-udp", Protocol: model.UDP, Port: 80}} {
-		if !slices.ContainsFunc(pod.Ports, func(n model.NamedPort) bool { return n.Protocol == extra.Protocol && n.Port == extra.Port }) {
-			pod.Ports = append(pod.Ports, extra)
-		}
-	}
-	have := l.pods[p.PodID]
-	if have == nil {
-		pod.Node, pod.IPs = l.nodeOf(i).Name, nil
-		if err := l.cluster.Manifests.WritePod(&pod); err != nil {
-			return nil, err
-		}
-		var err error
-		if have, _, err = l.cluster.Attach(ctx, &pod); err != nil {
-			return nil, err
-		}
-		l.pods[p.PodID] = have
-	} else {
-		have.Pod.Labels, have.Pod.Ports = pod.Labels, pod.Ports
-		if err := l.cluster.Manifests.WritePod(have.Pod); err != nil {
-			return nil, err
-		}
-	}
-	for _, at := range have.Ports() {
-		if k := (served{have, at}); !l.served[k] {
-			if err := l.cluster.ServeAt(have, at); err != nil {
-				return nil, err
-			}
-			l.served[k] = true
-		}
-	}
-	return have, nil
-}
-
-// put writes the documents of some kinds, numbered from first, and takes away
-// those that an earlier step had more.
-func (l *lab) put(documents []string, wanted func(kind string) bool, first int, moved map[netip.Addr]netip.Addr) error {
-	n := first
-	for _, d := range documents {
-		var meta struct{ Kind string }
-		if err := yaml.Unmarshal([]byte(d), &meta); err != nil {
-			return err
-		}
-		if !wanted(meta.Kind) {
-			continue
-		}
-		if err := l.cluster.Manifests.Put(fmt.Sprintf("%04d", n), widen(translate(d, moved))); err != nil {
-			return err
-		}
-		n++
-	}
-	for ; l.cluster.Manifests.Drop(fmt.Sprintf("%04d", n)) == nil; n++ {
-	}
-	return nil
-}
-
-var address = regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+(/\d+)?\b`)
-
-// excepting is a block with exceptions, as cases write it.
-var excepting = regexp.MustCompile(`cidr: (\S+), except: \[([^\]]*)\]`)
-
-// widen makes blocks hold what they except: the pods of a range in a case may be
-// on several nodes here. Such a block becomes the range of all pods.
-func widen(text string) string {
-	return excepting.ReplaceAllStringFunc(text, func(s string) string {
-		m := excepting.FindStringSubmatch(s)
-		block, err := netip.ParsePrefix(m[1])
-		if err != nil {
-			return s
-		}
-		for _, e := range strings.Split(m[2], ",") {
-			if p, err := netip.ParsePrefix(strings.Trim(e, ` "`)); err == nil && !block.Contains(p.Addr()) {
-				return strings.Replace(s, m[1], "10.244.0.0/16", 1)
-			}
-		}
-		return s
-	})
-}
-
-// translate makes the addresses of a case's cluster those of ours: of pods by
-// where they are now, of ranges and nodes by their numbers. Others stay.
-func translate(text string, moved map[netip.Addr]netip.Addr) string {
-	return address.ReplaceAllStringFunc(text, func(s string) string {
-		a, bits, _ := strings.Cut(s, "/")
-		addr, err := netip.ParseAddr(a)
-		if err != nil {
-			return s
-		}
-		if bits != "" {
-			bits = "/" + bits
-		}
-		if to, ok := moved[addr]; ok && (bits == "" || bits == "/32") {
-			return to.String() + bits
-		}
-		b := addr.As4()
-		switch {
-		case b[0] == 10 && b[1] == 0:
-			b[1] = 244
-		case b[0] == 192 && b[1] == 168 && b[2] == 0:
-			b[0], b[1] = 172, 30
-			switch {
-			case len(bits) == 3 && bits > "/24" && bits != "/32":
-				b[3], bits = 0, "/24" // a part of ours would not hold the same nodes
-			case b[3] > 0 && b[3] < 5:
-				b[3] += 10
-			}
-		}
-		if p, err := netip.ParsePrefix(netip.AddrFrom4(b).String() + bits); err == nil && bits != "" {
-			return p.Masked().String() // 10.0.0.0/8 holds ours too
-		}
-		return netip.AddrFrom4(b).String() + bits
-	})
-}
-
-// cases are those of the corpus that bring no cluster of their own, and are about
-// what both systems have to do alike.
+// cases are those of the corpus that fit.
 func cases(t *testing.T) []corpus.Case {
 	t.Helper()
-	all, err := corpus.Load(filepath.Join("..", "corpus"))
+	all, err := replay.Cases(filepath.Join("..", "corpus"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.DeleteFunc(all, func(c corpus.Case) bool {
-		for _, f := range c.Archive.Files {
-			if f.Name == "cluster.yaml" {
-				return true
-			}
-		}
-		return !slices.ContainsFunc([]string{"np-e2e-", "cnp-conformance-", "np-block"}, func(p string) bool { return strings.HasPrefix(c.Name, p) })
-	})
+	return all
 }

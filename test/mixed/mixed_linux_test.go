@@ -74,7 +74,7 @@ func TestMixed(t *testing.T) {
 			l.meet(y)
 			for _, c := range chosen {
 				for i := range c.Steps {
-					if err := l.become(&c.Steps[i]); err != nil {
+					if err := l.Become(ctx, &c.Steps[i]); err != nil {
 						t.Fatalf("%s, step %d: %v", c.Name, i+1, err)
 					}
 					l.judge(fmt.Sprintf("%s, step %d", c.Name, i+1), y)
@@ -108,17 +108,17 @@ func (l *lab) meet(y *tally) {
 		}
 	}
 	first.Documents = objects
-	if err := l.become(&first); err != nil {
+	if err := l.Become(ctx, &first); err != nil {
 		l.t.Fatal(err)
 	}
 	l.judge("no policies", y)
-	for _, n := range l.cluster.Nodes {
+	for _, n := range l.Cluster.Nodes {
 		if s, err := n.Status(ctx); err != nil || len(s.Problems) > 0 {
 			l.t.Errorf("node %s: %v, problems %q", n.Name, err, s.GetProblems())
 		}
 	}
-	for _, from := range l.pods {
-		for _, to := range l.pods {
+	for _, from := range l.Pods {
+		for _, to := range l.Pods {
 			if from.Node != to.Node {
 				if err := transfer(from, to); err != nil {
 					l.t.Errorf("200 kB from %s on %s to %s on %s: %v", from.PodID, from.Node.Name, to.PodID, to.Node.Name, err)
@@ -149,32 +149,12 @@ func transfer(from, to *cluster.Pod) error {
 	return nil
 }
 
-// patience is how long agents on a busy machine may take to enforce a change.
-const patience = 20 * time.Second
-
-// judge tries every flow. What differs is tried again, as agents may still be
-// taking in the last change.
+// judge tries every flow.
 func (l *lab) judge(name string, y *tally) {
 	l.t.Helper()
-	flows, err := l.cluster.Flows(ctx)
+	flows, wrong, err := l.Judge(ctx)
 	if err != nil {
 		l.t.Fatalf("%s: %v", name, err)
-	}
-	wrong := flows
-	for deadline := time.Now().Add(patience); len(wrong) > 0; time.Sleep(100 * time.Millisecond) {
-		if err := l.cluster.Try(ctx, wrong, func(int) {}); err != nil {
-			l.t.Fatalf("%s: %v", name, err)
-		}
-		var still []*cluster.Flow
-		for _, f := range wrong {
-			if f.Got != f.Want {
-				still = append(still, f)
-			}
-		}
-		wrong = still
-		if time.Now().After(deadline) {
-			break
-		}
 	}
 	y.add(flows)
 	for i, f := range wrong {
@@ -191,7 +171,7 @@ func (l *lab) judge(name string, y *tally) {
 // carried packets, else there are none.
 func (l *lab) tunneled(overlay bool) {
 	l.t.Helper()
-	for _, n := range l.cluster.Nodes {
+	for _, n := range l.Cluster.Nodes {
 		if n.OS == model.Windows {
 			continue
 		}

@@ -55,7 +55,7 @@ func TestTranslation(t *testing.T) {
 		t.Helper()
 		for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
 			var got netip.Addr
-			for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+			for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 				got, _ = traffic.Flow{NS: from, To: netip.AddrPortFrom(to, port), Protocol: protocol}.Seen(time.Second)
 				if got == want {
 					break

@@ -102,6 +102,9 @@ func suites() []suite {
 			{packages: []string{"./test/mixed"}, flags: []string{"-count=1", "-timeout=30m", "-v"},
 				env: []string{"ISTHMUS_MIXED=1", "ISTHMUS_WINE=" + wine}},
 		}},
+		{name: "beside", steps: []step{
+			{packages: []string{"./test/beside"}, flags: []string{"-count=1", "-timeout=30m", "-v"}, env: []string{"ISTHMUS_BESIDE=1"}},
+		}},
 		{name: "continuity", steps: []step{
 			{packages: []string{"./test/cluster"}, flags: []string{"-count=1", "-v", "-run=^TestContinuity$"}, env: []string{"CONTINUITY=full"}},
 		}},

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package beside_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/cluster/replay"
+	"github.com/isthmus-net/isthmus/test/corpus"
+)
+
+var ctx = context.Background()
+
+// tally counts over all networks.
+type tally struct {
+	cnis, adopted, chained, cases, flows, allowed, differ, changed, unpoliced int
+}
+
+func (y *tally) String() string {
+	foreign := "kept"
+	if y.changed > 0 {
+		foreign = "changed"
+	}
+	return fmt.Sprintf("beside: cnis=%d adopted=%d chained=%d cases=%d flows=%d allowed=%d differ=%d foreign=%s unpoliced_packets=%d",
+		y.cnis, y.adopted, y.chained, y.cases, y.flows, y.allowed, y.differ, foreign, y.unpoliced)
+}
+
+// TestBeside runs every network.
+func TestBeside(t *testing.T) {
+	if os.Getuid() != 0 || testing.Short() || os.Getenv("ISTHMUS_BESIDE") == "" {
+		t.Skip("needs root and programs of other projects: make test-beside runs it")
+	}
+	bin := t.TempDir()
+	build(t, bin)
+	if err := cluster.Build(ctx, "../..", bin, os.Stderr); err != nil {
+		t.Fatal(err)
+	}
+	all, err := replay.Cases(filepath.Join("..", "corpus"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 70 {
+		t.Fatalf("%d cases: has the corpus other names now?", len(all))
+	}
+	y := &tally{}
+	for i, w := range networks() {
+		t.Run(w.name, func(t *testing.T) {
+			var chosen []corpus.Case
+			for j := i; j < len(all); j += 12 { // other cases for every network
+				chosen = append(chosen, all[j])
+			}
+			b := &bench{t: t, network: w, y: y}
+			b.make(bin)
+			b.alone(&chosen[0])
+			b.installAndRemove(&chosen[0])
+			b.chained(chosen)
+			b.guarded()
+			b.end()
+			y.cnis++
+		})
+	}
+	fmt.Println(y)
+	if y.allowed == 0 || y.allowed == y.flows {
+		t.Errorf("of %d flows %d were allowed: nothing is shown", y.flows, y.allowed)
+	}
+}
+
+// bench is a cluster of two nodes with one network.
+type bench struct {
+	t       *testing.T
+	network network
+	y       *tally
+	cluster *cluster.Cluster
+	lab     *replay.Lab
+	// plugins is the directory of plugins, and confs are the texts of the network's configurations by node.
+	plugins string
+	confs   map[string]string
+}
+
+// make makes the cluster, without agents.
+func (b *bench) make(bin string) {
+	b.t.Helper()
+	b.plugins = b.t.TempDir()
+	for _, packages := range plugins {
+		for _, p := range packages {
+			if err := os.Link(filepath.Join(bin, filepath.Base(p)), filepath.Join(b.plugins, filepath.Base(p))); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+	}
+	dir, err := os.MkdirTemp("/run", "isthmus-beside-")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	c, err := cluster.New(cluster.Config{Dir: dir, Bin: bin, Linux: 2, OtherCNI: b.plugins, AgentFlags: []string{"--mode=policy"}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() {
+		if err := c.DetachAll(ctx); err != nil {
+			b.t.Error(err)
+		}
+		if b.t.Failed() {
+			for _, n := range c.Nodes {
+				text, _ := os.ReadFile(n.Log())
+				b.t.Logf("agent of %s:\n%s", n.Name, text[max(0, len(text)-6000):])
+			}
+		}
+		if err := c.Close(); err != nil {
+			b.t.Error(err)
+		}
+	})
+	if b.network.flannel != "" {
+		for _, n := range c.Nodes { // flannel runs with IPv4 only here
+			n.PodCIDRs = n.PodCIDRs[:1]
+		}
+	}
+	b.cluster, b.lab = c, replay.New(c, func(i int) *cluster.Node { return c.Nodes[i%2] })
+	b.confs = b.network.begin(b.t, c, bin)
+	if err := c.Manifests.WriteNodes(c.Nodes); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// alone attaches the pods of a case by the network alone, where everything reaches everything.
+func (b *bench) alone(cs *corpus.Case) {
+	b.t.Helper()
+	first := cs.Steps[0]
+	first.Documents = slices.DeleteFunc(slices.Clone(first.Documents), func(d string) bool {
+		return strings.Contains(d, "kind: NetworkPolicy") || strings.Contains(d, "kind: ClusterNetworkPolicy")
+	})
+	if err := b.lab.Become(ctx, &first); err != nil {
+		b.t.Fatal(err)
+	}
+	y := b.y
+	b.y = &tally{}
+	b.judge("the network alone")
+	b.y = y
+}
+
+// installAndRemove starts the agents while pods run, removes Isthmus again, and compares what others made.
+func (b *bench) installAndRemove(cs *corpus.Case) {
+	b.t.Helper()
+	before := b.picture()
+	b.start()
+	for _, n := range b.cluster.Nodes {
+		if text := b.network.read(b.t, n); b.network.single() != (text == b.confs[n.Name]) {
+			b.t.Errorf("with Isthmus, the configuration of %s is\n%s", n.Name, text)
+		}
+	}
+	b.remove()
+	for name, text := range b.picture() {
+		if text != before[name] {
+			b.y.changed++
+			b.t.Errorf("%s was\n%s\nand after installing and removing Isthmus is\n%s", name, before[name], text)
+		}
+	}
+	b.alone(cs)
+	if err := b.cluster.DetachAll(ctx); err != nil {
+		b.t.Fatal(err)
+	}
+	b.lab = replay.New(b.cluster, func(i int) *cluster.Node { return b.cluster.Nodes[i%2] })
+}
+
+// start starts the agents, and waits until runtimes would call the plugin.
+func (b *bench) start() {
+	b.t.Helper()
+	if err := b.cluster.Start(ctx); err != nil {
+		b.t.Fatal(err)
+	}
+	b.waitChained()
+}
+
+func (b *bench) waitChained() {
+	b.t.Helper()
+	for _, n := range b.cluster.Nodes {
+		wait(b.t, "isthmus-cni in the configuration of "+n.Name, func() bool {
+			list, err := n.Network()
+			return err == nil && list.Plugins[len(list.Plugins)-1].Network.Type == "isthmus-cni"
+		})
+	}
+}
+
+// remove stops the agents, and removes Isthmus from all nodes. It compares the files of others.
+func (b *bench) remove() {
+	b.t.Helper()
+	for _, n := range b.cluster.Nodes {
+		if err := n.Stop(); err != nil {
+			b.t.Fatal(err)
+		}
+		if out, err := n.Uninstall(); err != nil {
+			b.t.Fatalf("uninstall from %s: %v\n%s", n.Name, err, out)
+		}
+		if text := b.network.read(b.t, n); text != b.confs[n.Name] {
+			b.y.changed++
+			b.t.Errorf("after removal the configuration of %s is\n%s\nwant\n%s", n.Name, text, b.confs[n.Name])
+		}
+		if entries, err := os.ReadDir(n.ConfDir()); err != nil || len(entries) != 1 {
+			b.y.changed++
+			b.t.Errorf("after removal %s has %v, %v", n.ConfDir(), entries, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(b.plugins, "isthmus-cni")); err == nil {
+		b.t.Error("after removal the plugin is still installed")
+	}
+}
+
+// chained plays cases with pods whose interfaces policy is enforced on from the beginning, with agents that are
+// killed in the middle.
+func (b *bench) chained(cases []corpus.Case) {
+	b.t.Helper()
+	b.start()
+	seen := make(map[*cluster.Pod]bool)
+	for k, cs := range cases {
+		if k == len(cases)/2 {
+			b.rewrite()
+			for _, n := range b.cluster.Nodes {
+				if err := n.Restart(ctx, syscall.SIGKILL); err != nil {
+					b.t.Fatal(err)
+				}
+			}
+		}
+		for i := range cs.Steps {
+			if err := b.lab.Become(ctx, &cs.Steps[i]); err != nil {
+				b.t.Fatalf("%s, step %d: %v", cs.Name, i+1, err)
+			}
+			b.judge(fmt.Sprintf("%s, step %d", cs.Name, i+1))
+			for _, p := range b.lab.Pods {
+				seen[p] = true
+			}
+		}
+		b.y.cases++
+	}
+	b.y.chained += len(seen)
+	for _, p := range b.lab.Pods {
+		if err := p.Check(ctx); err != nil && b.network.checks() {
+			b.t.Errorf("CHECK of %s: %v", p.PodID, err)
+		}
+	}
+}
+
+// rewrite writes the network's original configuration, as its installer does when it restarts.
+func (b *bench) rewrite() {
+	b.t.Helper()
+	for _, n := range b.cluster.Nodes {
+		write(b.t, filepath.Join(n.ConfDir(), b.network.file), []byte(b.confs[n.Name]))
+	}
+	b.waitChained()
+}
+
+// end removes Isthmus from nodes whose pods it attached, and then the pods: the network alone can.
+func (b *bench) end() {
+	b.t.Helper()
+	b.remove()
+	if err := b.cluster.DetachAll(ctx); err != nil {
+		b.t.Error(err)
+	}
+}
+
+// judge compares every flow with the reference.
+func (b *bench) judge(name string) {
+	b.t.Helper()
+	flows, wrong, err := b.lab.Judge(ctx)
+	if err != nil {
+		b.t.Fatalf("%s: %v", name, err)
+	}
+	b.y.flows += len(flows)
+	b.y.differ += len(wrong)
+	for _, f := range flows {
+		if f.Got == model.Allow {
+			b.y.allowed++
+		}
+	}
+	for _, f := range wrong[:min(5, len(wrong))] {
+		b.t.Errorf("%s: %s to %s on %s, %s: cluster %s, reference egress %s, ingress %s", name, f.From.Name, f.To.PodID, f.To.Node.Name, f.Flow, f.Got, f.Egress, f.Ingress)
+	}
+	if len(wrong) > 0 {
+		b.t.Fatalf("%s: %d of %d flows differ", name, len(wrong), len(flows))
+	}
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package beside_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// plugins are the plugins of other projects, by the directory of the module that requires them.
+var plugins = map[string][]string{
+	"binaries": {
+		"github.com/containernetworking/plugins/plugins/ipam/host-local",
+		"github.com/containernetworking/plugins/plugins/main/bridge",
+		"github.com/containernetworking/plugins/plugins/main/ptp",
+		"github.com/containernetworking/plugins/plugins/meta/portmap",
+	},
+	"flannelplugin": {"github.com/containernetworking/plugins/plugins/meta/flannel"},
+}
+
+// build compiles the programs of other projects into a directory.
+func build(t *testing.T, bin string) {
+	t.Helper()
+	for dir, packages := range plugins {
+		run(t, dir, "go", append([]string{"build", "-o", bin + "/"}, packages...)...)
+	}
+	buildFlanneld(t, bin)
+}
+
+// backends are imports of flannel's main.go that the test leaves out: their libraries are not on the module
+// proxy, or need a C compiler.
+var backends = []string{"tencentvpc", "udp", "extension", "ipsec", "wireguard"}
+
+// buildFlanneld compiles the main.go of flannel without some backends.
+func buildFlanneld(t *testing.T, bin string) {
+	t.Helper()
+	source := bytes.TrimSpace(run(t, "flanneld", "go", "list", "-m", "-f", "{{.Dir}}", "github.com/flannel-io/flannel"))
+	main, err := os.ReadFile(filepath.Join(string(source), "main.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range backends {
+		line := fmt.Appendf(nil, "\t_ \"github.com/flannel-io/flannel/pkg/backend/%s\"\n", b)
+		if !bytes.Contains(main, line) {
+			t.Fatalf("flannel does not import backend %s any more: correct the list of backends", b)
+		}
+		main = bytes.Replace(main, line, nil, 1)
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join("flanneld", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, name), text)
+	}
+	write(t, filepath.Join(dir, "main.go"), main)
+	run(t, dir, "go", "build", "-o", filepath.Join(bin, "flanneld"), ".")
+}
+
+func write(t *testing.T, path string, text []byte) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run executes a command and returns what it prints.
+func run(t *testing.T, dir, name string, args ...string) []byte {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %v in %s: %v\n%s", name, args, dir, err, stderr.Bytes())
+	}
+	return out
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package beside_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/netns"
+)
+
+// network is a network of another project, without Isthmus.
+type network struct {
+	name string
+	// file is the name of the configuration, and conf its text for a node.
+	file string
+	conf func(n *cluster.Node) string
+	// flannel is the type of flannel's backend; without it the nodes get static routes to each other's pods, as
+	// a cloud makes them.
+	flannel string
+}
+
+// networks are all that are tested.
+func networks() []network {
+	return []network{
+		{name: "bridge", file: "10-bridge.conflist", conf: func(n *cluster.Node) string {
+			return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "bridged", "unknown": {"z": 1, "a": 2.50},
+  "plugins": [
+    {"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipam": %s},
+    {"type": "portmap", "capabilities": {"portMappings": true}, "snat": true}
+  ]
+}
+`, hostLocal(n))
+		}},
+		{name: "bridge, single configuration", file: "10-bridge.conf", conf: func(n *cluster.Node) string {
+			return fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "single", "type": "bridge", "bridge": "cbr0", "isGateway": true, "ipam": %s}`, hostLocal(n))
+		}},
+		{name: "ptp", file: "10-ptp.conflist", conf: func(n *cluster.Node) string {
+			return fmt.Sprintf(`{"plugins":[{"type":"ptp","ipam":%s}],"name":"routed","cniVersion":"1.1.0"}`, hostLocal(n))
+		}},
+		{name: "flannel host-gw", file: "10-flannel.conflist", conf: flannelConf, flannel: "host-gw"},
+		{name: "flannel vxlan", file: "10-flannel.conflist", conf: flannelConf, flannel: "vxlan"},
+	}
+}
+
+// hostLocal assigns addresses of the node's ranges.
+func hostLocal(n *cluster.Node) string {
+	var ranges, routes []string
+	for _, p := range n.PodCIDRs {
+		ranges = append(ranges, fmt.Sprintf(`[{"subnet": %q}]`, p))
+		routes = append(routes, fmt.Sprintf(`{"dst": "%s"}`, netip.PrefixFrom(unspecified(p.Addr()), 0)))
+	}
+	return fmt.Sprintf(`{"type": "host-local", "dataDir": %q, "ranges": [%s], "routes": [%s]}`, filepath.Join(n.Dir, "ipam"), strings.Join(ranges, ", "), strings.Join(routes, ", "))
+}
+
+func unspecified(like netip.Addr) netip.Addr {
+	if like.Is6() {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// begin makes the network on all nodes, and returns the texts of its configurations by node.
+func (w *network) begin(t *testing.T, c *cluster.Cluster, bin string) map[string]string {
+	t.Helper()
+	texts := make(map[string]string)
+	if w.flannel != "" {
+		startFlannel(t, c, bin, w.flannel)
+	}
+	for _, n := range c.Nodes {
+		texts[n.Name] = w.conf(n)
+		write(t, filepath.Join(n.ConfDir(), w.file), []byte(texts[n.Name]))
+		if err := n.NS.Do(netns.Forward); err != nil {
+			t.Fatal(err)
+		}
+		if w.flannel != "" {
+			continue
+		}
+		for _, other := range c.Nodes {
+			if other != n {
+				routes(t, n, other)
+			}
+		}
+	}
+	return texts
+}
+
+// routes gives a node routes to the pods of another.
+func routes(t *testing.T, n, to *cluster.Node) {
+	t.Helper()
+	err := n.NS.Do(func() error {
+		for _, p := range to.PodCIDRs {
+			for _, a := range to.Addresses() {
+				if a.Is6() == p.Addr().Is6() {
+					if err := netns.Route(p, a); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// single reports whether the configuration is of one plugin, which Isthmus leaves alone.
+func (w *network) single() bool { return filepath.Ext(w.file) != ".conflist" }
+
+// checks reports whether the version of the configuration has CHECK.
+func (w *network) checks() bool { return w.flannel == "" }
+
+// read reads the configuration of the network on a node.
+func (w *network) read(t *testing.T, n *cluster.Node) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(n.ConfDir(), w.file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// asRuntime calls plugins where they run: those of other CNIs in the node's network namespace.
+func (n *Node) asRuntime(call func() error) error {
+	if n.cluster.cfg.OtherCNI == "" {
+		return call()
+	}
+	return n.NS.Do(call)
+}
+
+// add and del call the node's plugins.
+func (p *Pod) add(ctx context.Context) (result types.Result, err error) {
+	list, err := p.Node.Network()
+	if err != nil {
+		return nil, err
+	}
+	err = p.Node.asRuntime(func() (err error) {
+		result, err = p.Node.cni().AddNetworkList(ctx, list, p.runtime())
+		return err
+	})
+	return result, err
+}
+
+func (p *Pod) del(ctx context.Context) error {
+	list, err := p.Node.Network()
+	if err != nil {
+		return err
+	}
+	return p.Node.asRuntime(func() error { return p.Node.cni().DelNetworkList(ctx, list, p.runtime()) })
+}
+
+// Check calls CHECK of the node's plugins.
+func (p *Pod) Check(ctx context.Context) error {
+	list, err := p.Node.Network()
+	if err != nil {
+		return err
+	}
+	return p.Node.asRuntime(func() error { return p.Node.cni().CheckNetworkList(ctx, list, p.runtime()) })
+}
+
+func (n *Node) cni() *libcni.CNIConfig {
+	if n.machine != nil {
+		return n.machine.CNI()
+	}
+	bin := n.cluster.cfg.Bin
+	if n.cluster.cfg.OtherCNI != "" {
+		bin = n.cluster.cfg.OtherCNI
+	}
+	return libcni.NewCNIConfigWithCacheDir([]string{bin}, filepath.Join(n.cluster.cfg.Dir, "cni"), nil)
+}
+
+// Network is the CNI configuration of a node.
+func (n *Node) Network() (*libcni.NetworkConfigList, error) {
+	if n.cluster.cfg.OtherCNI != "" {
+		return n.firstConf()
+	}
+	capabilities := map[string]bool{"portMappings": true, "bandwidth": true}
+	if n.OS == model.Windows {
+		capabilities["dns"] = true // as install.Config writes it
+	}
+	plugin := map[string]any{"type": "isthmus-cni", "capabilities": capabilities}
+	if n.machine == nil {
+		plugin["socket"] = n.Socket()
+	}
+	conf, _ := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "isthmus", "plugins": []any{plugin}})
+	return libcni.NetworkConfFromBytes(conf)
+}
+
+// ConfDir is where the node's runtime looks for CNI configurations, if they are of another CNI.
+func (n *Node) ConfDir() string { return filepath.Join(n.Dir, "net.d") }
+
+// firstConf reads the first configuration of ConfDir, as runtimes do.
+func (n *Node) firstConf() (*libcni.NetworkConfigList, error) {
+	names, err := libcni.ConfFiles(n.ConfDir(), []string{".conf", ".conflist", ".json"})
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no CNI configuration in %s", n.ConfDir())
+	}
+	first := slices.Min(names)
+	text, err := os.ReadFile(first)
+	if err != nil {
+		return nil, err
+	}
+	if filepath.Ext(first) == ".conflist" {
+		return libcni.NetworkConfFromBytes(text)
+	}
+	//lint:ignore SA1019 runtimes still call these for single configurations
+	conf, err := libcni.ConfFromFile(first)
+	if err != nil {
+		return nil, err
+	}
+	//lint:ignore SA1019 as above
+	return libcni.ConfListFromConf(conf)
+}
