@@ -54,15 +54,13 @@ func (a *Agent) Node(context.Context) NodeStatus {
 
 // Undelivered returns the number of flow events that the data path did not deliver since it was loaded. The error
 // says why it is not known.
-func (a *Agent) Undelivered(ctx context.Context) (dataplane.EventCounts, error) {
+func (a *Agent) Undelivered(context.Context) (dataplane.EventCounts, error) {
 	v := a.view.Load()
 	if v.backend == nil {
 		return dataplane.EventCounts{}, errNoDataPath
 	}
-	ctx, cancel := context.WithTimeout(ctx, statusWait)
-	defer cancel()
-	counters, err := v.backend.Counters(ctx)
-	return counters.Events, err
+	counters := a.sampler.Sample(statusWait, v.backend.Counters)
+	return counters.Events, counters.Err
 }
 
 // EndpointStatus describes an attachment.
