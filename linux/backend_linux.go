@@ -44,6 +44,8 @@ type Backend struct {
 	drifted bool
 	// repairs counts repaired changes by other processes.
 	repairs atomic.Uint64
+	// repaired are the last of them.
+	repaired dataplane.History
 	// damaged describes faults of pins and maps that Apply has not repaired yet.
 	damaged []string
 	// layout is the content of the maps; nil after writes that were interrupted.
@@ -279,7 +281,7 @@ func (b *Backend) Faults() []string {
 func (b *Backend) noteDamage(what string) {
 	b.log.Warn("the data path was damaged; it is repaired", "problem", what)
 	b.damaged = append(b.damaged, "the data path was damaged, until policy is applied again: "+what)
-	b.repairs.Add(1)
+	b.noteRepair(what)
 }
 
 // NodeInfo implements dataplane.Announcer.
@@ -310,7 +312,7 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	if err != nil {
 		return dataplane.Counters{}, err
 	}
-	c := dataplane.Counters{Repairs: b.repairs.Load(), Drops: make(map[string]uint64, len(bpfobj.DropReasons))}
+	c := dataplane.Counters{Repairs: b.repairs.Load(), Repaired: b.repaired.Last(), Drops: make(map[string]uint64, len(bpfobj.DropReasons))}
 	for _, d := range model.Directions {
 		c.Verdicts[d] = [2]uint64{totals[2*int(d)], totals[2*int(d)+1]}
 	}
@@ -335,6 +337,12 @@ func (b *Backend) Counters(context.Context) (dataplane.Counters, error) {
 	c.PathModes = slices.Clip(*b.pathModes.Load())
 	err = b.components.Count(&c)
 	return c, err
+}
+
+// noteRepair counts and remembers a repair of what another process changed.
+func (b *Backend) noteRepair(what string) {
+	b.repairs.Add(1)
+	b.repaired.Add(what, time.Now())
 }
 
 // Close implements dataplane.Backend.

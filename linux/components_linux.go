@@ -40,7 +40,7 @@ func (b *Backend) makeComponents() (dataplane.Components, error) {
 
 // host returns what components need of the Backend.
 func (b *Backend) host() dataplane.Host {
-	return dataplane.Host{Log: b.log, Step: b.step, Repaired: func() { b.repairs.Add(1) }}
+	return dataplane.Host{Log: b.log, Step: b.step, Repaired: b.noteRepair}
 }
 
 // podAddresses returns the addresses of the attached pods.

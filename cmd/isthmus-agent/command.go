@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
@@ -76,6 +77,7 @@ func (e env) command() *cobra.Command {
 			if err := o.check(c.Flags(), runtime.GOOS); err != nil {
 				return usageError{err}
 			}
+			c.Flags().Visit(func(f *pflag.Flag) { o.settings = append(o.settings, "--"+f.Name+"="+f.Value.String()) })
 			return e.serveAs(c.Context(), o)
 		},
 	}

@@ -27,6 +27,8 @@ import (
 
 // options are the flags.
 type options struct {
+	// settings are the flags that were given, for people who read a Bundle.
+	settings    []string
 	nodeName    string
 	manifests   string
 	kubeconfig  string

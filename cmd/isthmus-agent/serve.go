@@ -32,7 +32,7 @@ func (e env) serve(ctx context.Context, o *options) error {
 	}
 	backend := e.backend(o, step, log)
 	cfg := agent.Defaults()
-	cfg.NodeName, cfg.Version = o.nodeName, version
+	cfg.NodeName, cfg.Version, cfg.Settings = o.nodeName, version, o.settings
 	cfg.RecordDir, cfg.PolicyOnly = o.recordDir(), o.mode == modePolicy
 	cfg.PodCIDRs, cfg.Quarantine, cfg.AuditEvery, cfg.Limits = o.prefixes, o.quarantine, o.audit, o.limits
 	cfg.EndpointPool = o.pool

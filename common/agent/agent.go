@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/isthmus-net/isthmus/common/agent/meter"
+	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/common/observe"
 )
@@ -21,6 +22,8 @@ type Agent struct {
 	log     *slog.Logger
 	meter   *meter.Meter
 	sampler meter.Sampler
+	// drifted are the last differences that audits and checks found.
+	drifted dataplane.History
 	metrics *prometheus.Registry
 	flows   *observe.Store
 

@@ -42,6 +42,7 @@ func (l *loop) audit() {
 	for i, d := range found {
 		l.agent.meter.Drift(d.Object)
 		if i < maxLogged {
+			l.remember(d)
 			l.log.Warn("installed state differs from intended state; repairing", "object", d.Object, "endpoint", d.Endpoint, "detail", d.Detail)
 		}
 	}
@@ -58,6 +59,15 @@ func (l *loop) audit() {
 	if failed := l.enforce(nil); failed == nil && err == nil && !l.anyProblem(broken) {
 		l.agent.meter.Repaired(len(found))
 	}
+}
+
+// remember adds a difference to those that status shows.
+func (l *loop) remember(d dataplane.Drift) {
+	what := d.Object + ": " + d.Detail
+	if e := l.entries[d.Endpoint]; e != nil {
+		what = fmt.Sprintf("%s of pod %s: %s", d.Object, e.Pod(), d.Detail)
+	}
+	l.agent.drifted.Add(what, time.Now())
 }
 
 // An object that audits find different again and again is contested: another process changes it back. After
@@ -250,6 +260,9 @@ func (l *loop) repairBroken(drifts []dataplane.Drift, aloud bool) {
 	}
 	for i, d := range drifts {
 		l.agent.meter.Drift(d.Object)
+		if i < maxLogged {
+			l.remember(d)
+		}
 		if aloud && i < maxLogged {
 			l.log.Error("policy is not enforced on a pod", "endpoint", d.Endpoint, "pod", l.checks.broken[i].entry.Pod(), "detail", d.Detail)
 		}

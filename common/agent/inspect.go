@@ -11,6 +11,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/endpoint"
+	"github.com/isthmus-net/isthmus/common/inspect"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
@@ -30,6 +31,8 @@ type NodeStatus struct {
 	// AppliedAt is the time of the last State in force; zero if there is none.
 	AppliedAt   time.Time
 	Unsupported []model.Unsupported
+	// Repairs are the last changes by other processes, one per entry, each with its time.
+	Repairs []string
 	// Counters are those of the last read. They are zero if the data path is not open or was never read.
 	Counters dataplane.Counters
 }
@@ -37,7 +40,7 @@ type NodeStatus struct {
 // Node returns the current description. It does not need the loop, so it answers when the loop hangs.
 func (a *Agent) Node(context.Context) NodeStatus {
 	v := a.view.Load()
-	n := NodeStatus{Name: a.cfg.NodeName, Version: a.cfg.Version, Features: v.features, Ready: v.ready, Problems: a.allProblems(v).texts(), PodCIDRs: v.ranges,
+	n := NodeStatus{Repairs: a.repairs(nil), Name: a.cfg.NodeName, Version: a.cfg.Version, Features: v.features, Ready: v.ready, Problems: a.allProblems(v).texts(), PodCIDRs: v.ranges,
 		Endpoints: v.endpoints, Pods: v.pods, Policies: v.policies, Tables: v.tables, PeerClasses: v.peerClasses, PortClasses: v.portClasses,
 		AppliedAt: v.appliedAt, Unsupported: v.unsupported}
 	if v.backend == nil {
@@ -48,6 +51,7 @@ func (a *Agent) Node(context.Context) NodeStatus {
 		n.Problems = append(n.Problems, "cannot read counters: "+oneLine(counters.Err))
 	}
 	n.Counters = counters.Counters
+	n.Repairs = a.repairs(counters.Repaired)
 	n.Problems = append(n.Problems, counters.Deny.Problems...)
 	return n
 }
@@ -61,6 +65,26 @@ func (a *Agent) Undelivered(context.Context) (dataplane.EventCounts, error) {
 	}
 	counters := a.sampler.Sample(statusWait, v.backend.Counters)
 	return counters.Events, counters.Err
+}
+
+// repairFor is how long status shows a repair.
+const repairFor = time.Hour
+
+// repairs describes what was repaired in the last hour: by audits, and by the data path itself.
+func (a *Agent) repairs(more []dataplane.Repair) (all []string) {
+	list := append(a.drifted.Last(), more...)
+	slices.SortFunc(list, func(x, y dataplane.Repair) int { return x.At.Compare(y.At) })
+	for _, r := range list {
+		if time.Since(r.At) > repairFor {
+			continue
+		}
+		times := ""
+		if r.Times > 1 {
+			times = fmt.Sprintf(" (%d times)", r.Times)
+		}
+		all = append(all, fmt.Sprintf("%s %s%s: another process changed it; if it comes back, find that process", r.At.UTC().Format(time.RFC3339), r.What, times))
+	}
+	return all
 }
 
 // EndpointStatus describes an attachment.
@@ -162,4 +186,67 @@ func (l *loop) describe(e *entry, installed map[model.EndpointID]dataplane.Insta
 		}
 	}
 	return d
+}
+
+// Dump returns a Bundle of this node, without Files. The loop reads the data path and audits it. The error
+// is an *Error or a context error.
+func (a *Agent) Dump(ctx context.Context) (b *inspect.Bundle, err error) {
+	n := a.Node(ctx)
+	b = &inspect.Bundle{About: inspect.About{Format: inspect.Format, Node: n.Name, Version: n.Version, OS: n.Features.OS, Platform: n.Features.Platform,
+		Created: timeNow(), Ready: n.Ready, Applied: n.AppliedAt, Problems: n.Problems, Unsupported: n.Unsupported, Facts: n.Counters.Facts, Repairs: n.Repairs, Settings: a.cfg.Settings}}
+	for _, m := range n.Counters.PathModes {
+		b.About.Modes = append(b.About.Modes, fmt.Sprintf("%s: %s (%d)", m.Part, m.Mode, m.Count))
+	}
+	if err := a.do(ctx, func(l *loop) { l.dump(b) }); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// dump adds what only the loop may read.
+func (l *loop) dump(b *inspect.Bundle) {
+	note := func(format string, args ...any) { b.About.Notes = append(b.About.Notes, fmt.Sprintf(format, args...)) }
+	for _, e := range l.list() {
+		b.Endpoints = append(b.Endpoints, inspect.Endpoint{ID: e.ID, Pod: e.Pod, Addresses: e.Addresses, HostInterface: e.HostIfName, Table: e.Table,
+			Policies: e.Policies, Problems: e.Problems, Unenforced: e.Unenforced})
+	}
+	b.About.Pending = !l.enforced.at.IsZero() || l.agent.latest.Load() != l.snapshot
+	if l.snapshot == nil {
+		note("the state of the cluster is not known yet: cluster.json is empty")
+		return
+	}
+	b.Cluster = inspect.MakeCluster(l.snapshot)
+	reader, ok := l.backend.(dataplane.Reader)
+	if !ok {
+		note("the data path is not open, or cannot be read back: there are no installed decisions")
+		return
+	}
+	ctx, cancel := l.opContext()
+	defer cancel()
+	read, err := reader.ReadDecisions(ctx)
+	if err != nil {
+		note("%s", oneLine(err))
+		return
+	}
+	b.About.Problems = append(b.About.Problems, read.Problems...)
+	b.Installed = &inspect.Installed{State: read.State, Lists: read.Lists, NodeAddresses: read.NodeAddresses}
+	if read.State != nil {
+		for id, e := range read.State.Policy.Endpoints { // maps hold numbers only
+			if known := l.entries[id]; known != nil {
+				e.Pod, e.IPs = known.Pod(), known.IPs
+				read.State.Policy.Endpoints[id] = e
+			}
+		}
+	}
+	if l.enforced.inForce == nil || l.enforced.failed != nil {
+		note("the audit was omitted, because no state of this agent is in force")
+		return
+	}
+	found, _, _, err := l.compare()
+	if err != nil {
+		note("audit: %s", oneLine(err))
+	}
+	for _, d := range found {
+		b.Drift = append(b.Drift, inspect.Drift{Object: d.Object, Endpoint: d.Endpoint, Detail: d.Detail})
+	}
 }

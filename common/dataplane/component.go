@@ -75,8 +75,9 @@ type Host struct {
 	Log *slog.Logger
 	// Step is called before every change of the system, with the name of the step.
 	Step func(name string)
-	// Repaired counts a change by another process that the component has repaired.
-	Repaired func()
+	// Repaired counts and remembers a change by another process that the component has repaired: what names the
+	// repair in a few words.
+	Repaired func(what string)
 }
 
 // Components are the components of a Backend, in the order in which it calls them.

@@ -202,6 +202,8 @@ type Counters struct {
 	Deny DenyStatus
 	// Repairs counts repaired changes by other processes.
 	Repairs uint64
+	// Repaired are the last of them, oldest first.
+	Repaired []Repair
 	// Events counts flow events that were not delivered.
 	Events EventCounts
 	// PathModes are the modes of the parts of the data path on this node.

@@ -198,7 +198,7 @@ func (l *DenyList) sync(own []netip.Addr) error {
 		l.filter = f
 		for _, d := range f.Damaged() {
 			l.host.Log.Warn("the deny list was damaged; it is repaired", "problem", d)
-			l.host.Repaired()
+			l.host.Repaired("deny list: " + d)
 		}
 	}
 	if l.laid == nil || l.laid != l.set || !slices.Equal(own, l.own) {

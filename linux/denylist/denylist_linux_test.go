@@ -23,7 +23,7 @@ func TestSwitchedOff(t *testing.T) {
 	d, err := denylist.New(denylist.Config{Pins: filepath.Join(t.TempDir(), "v2"), Open: func() (*xdp.Filter, error) {
 		t.Error("the program is opened")
 		return nil, nil
-	}}, dataplane.Host{Log: slog.New(slog.DiscardHandler), Step: func(string) {}, Repaired: func() {}})
+	}}, dataplane.Host{Log: slog.New(slog.DiscardHandler), Step: func(string) {}, Repaired: func(string) {}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -161,7 +161,7 @@ func (f *Fabric) sync(now time.Time, audit bool) {
 	f.foreign = c.foreign
 	if audit && !f.failed && reflect.DeepEqual(f.plan, plan) {
 		for _, done := range c.done {
-			f.host.Repaired()
+			f.host.Repaired(done)
 			f.host.Log.Warn("repaired what another process changed", "change", done)
 		}
 	} else if len(c.done) > 0 {

@@ -93,7 +93,7 @@ func (k *kernel) Hops() (hops []commonfabric.Hop) {
 func path(k *kernel, tracks *bool) *fastpath.FastPath {
 	k.attached = make(map[string]bool)
 	cfg := fastpath.Config{Forwarding: fastpath.Direct, ByLinks: true, Track: func() (bool, error) { return *tracks, nil }}
-	return fastpath.New(cfg, k, k, *tracks, dataplane.Host{Log: slog.New(slog.DiscardHandler), Step: func(string) {}, Repaired: func() {}})
+	return fastpath.New(cfg, k, k, *tracks, dataplane.Host{Log: slog.New(slog.DiscardHandler), Step: func(string) {}, Repaired: func(string) {}})
 }
 
 // expect syncs after the period, and compares what was done since the last call.

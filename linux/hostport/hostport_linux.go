@@ -156,7 +156,7 @@ func (h *HostPorts) Sync(_ context.Context, now time.Time) error {
 		return err
 	}
 	if !exists {
-		h.host.Repaired()
+		h.host.Repaired("create the nftables table of host ports")
 		return errors.Join(link.RefuseLoopback(nil), h.write(now))
 	}
 	if h.list() {

@@ -121,7 +121,7 @@ func (e *Egress) Ensure() error {
 	if err := e.Attach(); err != nil {
 		return err
 	}
-	e.host.Repaired()
+	e.host.Repaired("add the nftables rule that decides egress to Services")
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -71,6 +72,12 @@ func (n *Node) ask(ctx context.Context, path string, query url.Values) (string, 
 // stands for it.
 func (n *Node) makeHCNNamespace(ctx context.Context, netns string) (string, error) {
 	return n.ask(ctx, "/namespace", url.Values{"netns": {netns}})
+}
+
+// BlockByACL replaces the ACLs of an endpoint of a Windows node, as another process would.
+func (n *Node) BlockByACL(ctx context.Context, address netip.Addr) error {
+	_, err := n.ask(ctx, "/acl", url.Values{"address": {address.String()}})
+	return err
 }
 
 // Balancers are the load balancers that the node's HNS has, one port a line.

@@ -41,7 +41,7 @@ func newLab(t *testing.T, mode fabric.Mode) *lab {
 
 // restart replaces the agent.
 func (l *lab) restart() {
-	l.HostFabric = hostfabric.New(l.cfg, dataplane.Host{Log: slog.New(slog.DiscardHandler), Step: func(string) {}, Repaired: func() {}})
+	l.HostFabric = hostfabric.New(l.cfg, dataplane.Host{Log: slog.New(slog.DiscardHandler), Step: func(string) {}, Repaired: func(string) {}})
 }
 
 // state is that of node1 with peers.

@@ -219,6 +219,18 @@ func place(paths []string, file string, line int) model.Place {
 
 // parse reads all manifests. Errors name files below the only directory by their paths there.
 func (s *Source) parse(ctx context.Context, paths []string) (model.Objects, []manifests.Warning, []manifests.DocumentError) {
+	paths, bundled, err := fromBundles(paths)
+	if err != nil {
+		return model.Objects{}, nil, []manifests.DocumentError{*err}
+	}
+	o, warnings, errs := s.parseManifests(ctx, paths)
+	return merge(bundled, o), warnings, errs
+}
+
+func (s *Source) parseManifests(ctx context.Context, paths []string) (model.Objects, []manifests.Warning, []manifests.DocumentError) {
+	if len(paths) == 0 {
+		return model.Objects{}, nil, nil
+	}
 	reading := s.reading()
 	if len(paths) == 1 && paths[0] != stdinName {
 		if info, err := os.Stat(paths[0]); err != nil || info.IsDir() {

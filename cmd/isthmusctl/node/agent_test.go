@@ -79,6 +79,19 @@ func newNode(t *testing.T) *node {
 // fill attaches two pods and breaks one of them.
 func (n *node) fill() {
 	n.t.Helper()
+	n.attach()
+	n.fake.Break("c1:eth0", "routes")
+	var c dataplane.Counters
+	c.Verdicts = [2][2]uint64{{1, 2}, {3, 4}}
+	c.PathModes = []dataplane.PathMode{{Part: "pods", Mode: "tcx", Count: 1}, {Part: "pods", Mode: "clsact", Count: 1}, {Part: "other_nodes", Mode: "stack_vxlan", Count: 1}}
+	c.Facts = []string{"fabric routes: 3 of 3 in force, forwarding on"}
+	n.fake.SetCounters(c)
+	time.Sleep(50 * time.Millisecond) // wait until the agent publishes the view
+}
+
+// attach attaches two pods.
+func (n *node) attach() {
+	n.t.Helper()
 	self := &model.Node{Name: "node1", OS: model.Linux, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}
 	var pods []*model.Pod
 	for _, name := range []string{"api", "web"} {
@@ -95,13 +108,6 @@ func (n *node) fill() {
 			n.t.Fatal(err)
 		}
 	}
-	n.fake.Break("c1:eth0", "routes")
-	var c dataplane.Counters
-	c.Verdicts = [2][2]uint64{{1, 2}, {3, 4}}
-	c.PathModes = []dataplane.PathMode{{Part: "pods", Mode: "tcx", Count: 1}, {Part: "pods", Mode: "clsact", Count: 1}, {Part: "other_nodes", Mode: "stack_vxlan", Count: 1}}
-	c.Facts = []string{"fabric routes: 3 of 3 in force, forwarding on"}
-	n.fake.SetCounters(c)
-	time.Sleep(50 * time.Millisecond) // wait until the agent publishes the view
 }
 
 // ctl runs a command line of isthmusctl.

@@ -14,5 +14,6 @@ type env struct{ cli.Env }
 // Commands returns the commands of this package.
 func Commands(c cli.Env) []*cobra.Command {
 	e := env{c}
-	return []*cobra.Command{e.statusCommand(), e.endpointsCommand(), e.eventsCommand(), e.denyCommand(), e.doctorCommand()}
+	return []*cobra.Command{e.statusCommand(), e.endpointsCommand(), e.eventsCommand(), e.denyCommand(), e.doctorCommand(), e.traceCommand(),
+		e.policiesCommand(), e.bundleCommand(), e.replayCommand()}
 }

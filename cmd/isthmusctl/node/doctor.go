@@ -20,11 +20,16 @@ import (
 	"github.com/isthmus-net/isthmus/common/kube/watch"
 )
 
-func (e env) doctorCommand() *cobra.Command {
-	cfg := doctor.Config{Root: "/", CNIBinDir: "/opt/cni/bin", CNIConfDir: "/etc/cni/net.d"}
+// defaultDoctor returns the places where doctor looks.
+func defaultDoctor() doctor.Config {
 	if runtime.GOOS == "windows" {
-		cfg.Root, cfg.CNIBinDir, cfg.CNIConfDir = "", `C:\Program Files\containerd\cni\bin`, `C:\Program Files\containerd\cni\conf`
+		return doctor.Config{CNIBinDir: `C:\Program Files\containerd\cni\bin`, CNIConfDir: `C:\Program Files\containerd\cni\conf`}
 	}
+	return doctor.Config{Root: "/", CNIBinDir: "/opt/cni/bin", CNIConfDir: "/etc/cni/net.d"}
+}
+
+func (e env) doctorCommand() *cobra.Command {
+	cfg := defaultDoctor()
 	var output, agent, kubeconfig, node string
 	c := &cobra.Command{
 		Use:   "doctor",

@@ -20,11 +20,16 @@ type shared struct {
 	forever bool // the answer may take any time
 }
 
-func (s *shared) register(c *cobra.Command) {
+// registerConnection registers the flags that lead to the agent.
+func (s *shared) registerConnection(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&s.socket, "socket", socket.Default, "the agent's socket")
 	f.DurationVar(&s.timeout, "timeout", 10*time.Second, "how long to wait for the agent")
-	f.StringVarP(&s.output, "output", "o", "text", "text, wide, json or yaml")
+}
+
+func (s *shared) register(c *cobra.Command) {
+	s.registerConnection(c)
+	c.Flags().StringVarP(&s.output, "output", "o", "text", "text, wide, json or yaml")
 }
 
 func (s *shared) check() error {

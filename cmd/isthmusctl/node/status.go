@@ -80,6 +80,9 @@ func writeStatus(out io.Writer, n *isthmusv1.GetNodeResponse, wide bool) error {
 	for _, d := range n.GetDenyDevices() {
 		row("Deny list", "%d IPv4 and %d IPv6 entries on %s (XDP, %s)", n.GetDeniedIpv4(), n.GetDeniedIpv6(), d.GetName(), d.GetMode())
 	}
+	for _, r := range n.GetRepairs() {
+		row("Repaired", "%s", r)
+	}
 	for _, p := range n.GetProblems() {
 		row("Problem", "%s", p)
 	}

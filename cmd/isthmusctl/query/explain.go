@@ -100,7 +100,7 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 	if to != nil {
 		return e.explainService(c, o, s, services, to, family, versions)
 	}
-	flow, err := o.flow(s)
+	flow, err := cluster.Flow(s, o.from, o.to, o.protocol, o.port)
 	if err != nil {
 		return err
 	}

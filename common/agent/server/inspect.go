@@ -61,7 +61,7 @@ func nodeMessage(n agent.NodeStatus) *isthmusv1.GetNodeResponse {
 	for _, w := range c.PathModes {
 		m.PathModes = append(m.PathModes, &isthmusv1.PathMode{Part: w.Part, Mode: w.Mode, Count: uint32(w.Count)})
 	}
-	m.Facts = c.Facts
+	m.Facts, m.Repairs = c.Facts, n.Repairs
 	return m
 }
 

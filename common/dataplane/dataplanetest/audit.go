@@ -54,6 +54,27 @@ func (f *Fake) Tamper(id model.EndpointID) {
 // AuditedObjects implements ObjectLister.
 func (f *Fake) AuditedObjects() []string { return []string{"table"} }
 
+// ReadDecisions implements dataplane.Reader. The State has no pods and addresses, as one read from maps.
+func (f *Fake) ReadDecisions(context.Context) (dataplane.Decisions, error) {
+	if err := f.enter(); err != nil {
+		return dataplane.Decisions{}, err
+	}
+	defer f.leave()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := &model.State{}
+	if f.inForce != nil {
+		*s = *f.inForce
+	}
+	s.Policy.Endpoints = make(map[model.EndpointID]model.EndpointState)
+	if f.inForce != nil {
+		for id, e := range f.inForce.Policy.Endpoints {
+			s.Policy.Endpoints[id] = model.EndpointState{Table: e.Table}
+		}
+	}
+	return dataplane.Decisions{State: s}, nil
+}
+
 // Audit implements Auditor. It returns the endpoints that are under a wrong table.
 func (f *Fake) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift, error) {
 	if err := f.enter(); err != nil {

@@ -3,6 +3,7 @@
 package host
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -243,6 +244,8 @@ func (h *Host) trace(t vfp.Trace) {
 //	POST /trace            the last packets at every port, one a line
 //	POST /counters?id=     the packets of an endpoint by what decided
 //	POST /packets          how many packets came in
+//	POST /acl?address=     replaces the ACLs of the endpoint with this address by one that blocks everything, as
+//	                       another process would
 func (h *Host) Control() *http.ServeMux {
 	mux := h.Service.Control()
 	mux.HandleFunc("POST /trace", func(w http.ResponseWriter, _ *http.Request) {
@@ -258,5 +261,42 @@ func (h *Host) Control() *http.ServeMux {
 	mux.HandleFunc("POST /packets", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, strconv.FormatUint(h.sw.Packets(), 10))
 	})
+	mux.HandleFunc("POST /acl", func(w http.ResponseWriter, r *http.Request) {
+		if err := h.block(r.Context(), r.URL.Query().Get("address")); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		}
+	})
 	return mux
+}
+
+// block replaces the ACLs of an endpoint by some that block everything.
+func (h *Host) block(ctx context.Context, address string) error {
+	client := h.Client()
+	networks, err := client.Networks(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range networks {
+		list, err := client.Endpoints(ctx, n.ID)
+		if err != nil {
+			return err
+		}
+		for _, e := range list {
+			if !slices.ContainsFunc(e.IPConfigurations, func(c hns.IPConfig) bool { return c.IPAddress == address }) {
+				continue
+			}
+			var policies []hns.Policy
+			for _, d := range []hns.Direction{hns.In, hns.Out} {
+				policies = append(policies, hns.ACL{Action: hns.Block, Direction: d, RuleType: hns.Switch, Priority: 100}.Policy())
+			}
+			for _, p := range e.Policies {
+				if !p.Is(hns.TypeACL) {
+					policies = append(policies, p)
+				}
+			}
+			_, err := client.ModifyEndpoint(ctx, e.ID, hns.Update, policies...)
+			return err
+		}
+	}
+	return fmt.Errorf("no endpoint has the address %q", address)
 }

@@ -215,7 +215,9 @@ type GetNodeResponse struct {
 	// Modes of the parts of the data path on this node.
 	PathModes []*PathMode `protobuf:"bytes,23,rep,name=path_modes,json=pathModes,proto3" json:"path_modes,omitempty"`
 	// Further facts about the data path, one per entry, as "subject: statement".
-	Facts         []string `protobuf:"bytes,24,rep,name=facts,proto3" json:"facts,omitempty"`
+	Facts []string `protobuf:"bytes,24,rep,name=facts,proto3" json:"facts,omitempty"`
+	// Changes by other processes that were repaired in the last hour, one per entry.
+	Repairs       []string `protobuf:"bytes,25,rep,name=repairs,proto3" json:"repairs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -414,6 +416,13 @@ func (x *GetNodeResponse) GetPathModes() []*PathMode {
 func (x *GetNodeResponse) GetFacts() []string {
 	if x != nil {
 		return x.Facts
+	}
+	return nil
+}
+
+func (x *GetNodeResponse) GetRepairs() []string {
+	if x != nil {
+		return x.Repairs
 	}
 	return nil
 }
@@ -736,6 +745,96 @@ func (x *Endpoint) GetUnenforced() bool {
 	return false
 }
 
+type DumpRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Leave out what only people read: events and metrics.
+	Brief         bool `protobuf:"varint,1,opt,name=brief,proto3" json:"brief,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DumpRequest) Reset() {
+	*x = DumpRequest{}
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DumpRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DumpRequest) ProtoMessage() {}
+
+func (x *DumpRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DumpRequest.ProtoReflect.Descriptor instead.
+func (*DumpRequest) Descriptor() ([]byte, []int) {
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *DumpRequest) GetBrief() bool {
+	if x != nil {
+		return x.Brief
+	}
+	return false
+}
+
+type DumpResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The next part of the archive.
+	Data          []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DumpResponse) Reset() {
+	*x = DumpResponse{}
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DumpResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DumpResponse) ProtoMessage() {}
+
+func (x *DumpResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DumpResponse.ProtoReflect.Descriptor instead.
+func (*DumpResponse) Descriptor() ([]byte, []int) {
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *DumpResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 type WatchFlowsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Maximum number of past events to send.
@@ -753,7 +852,7 @@ type WatchFlowsRequest struct {
 
 func (x *WatchFlowsRequest) Reset() {
 	*x = WatchFlowsRequest{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -765,7 +864,7 @@ func (x *WatchFlowsRequest) String() string {
 func (*WatchFlowsRequest) ProtoMessage() {}
 
 func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[9]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -778,7 +877,7 @@ func (x *WatchFlowsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFlowsRequest.ProtoReflect.Descriptor instead.
 func (*WatchFlowsRequest) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{9}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchFlowsRequest) GetLast() uint32 {
@@ -827,7 +926,7 @@ type WatchFlowsResponse struct {
 
 func (x *WatchFlowsResponse) Reset() {
 	*x = WatchFlowsResponse{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +938,7 @@ func (x *WatchFlowsResponse) String() string {
 func (*WatchFlowsResponse) ProtoMessage() {}
 
 func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[10]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +951,7 @@ func (x *WatchFlowsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFlowsResponse.ProtoReflect.Descriptor instead.
 func (*WatchFlowsResponse) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{10}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchFlowsResponse) GetEvent() *FlowEvent {
@@ -921,7 +1020,7 @@ type FlowEvent struct {
 
 func (x *FlowEvent) Reset() {
 	*x = FlowEvent{}
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +1032,7 @@ func (x *FlowEvent) String() string {
 func (*FlowEvent) ProtoMessage() {}
 
 func (x *FlowEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_isthmus_v1_inspect_proto_msgTypes[11]
+	mi := &file_isthmus_v1_inspect_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +1045,7 @@ func (x *FlowEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlowEvent.ProtoReflect.Descriptor instead.
 func (*FlowEvent) Descriptor() ([]byte, []int) {
-	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{11}
+	return file_isthmus_v1_inspect_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *FlowEvent) GetUnixNano() int64 {
@@ -1140,7 +1239,7 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\vegress_rate\x18\x03 \x01(\x04R\n" +
 	"egressRate\x12!\n" +
 	"\fegress_burst\x18\x04 \x01(\x04R\vegressBurst\"\x10\n" +
-	"\x0eGetNodeRequest\"\xa3\x06\n" +
+	"\x0eGetNodeRequest\"\xbd\x06\n" +
 	"\x0fGetNodeResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x0e\n" +
 	"\x02os\x18\x02 \x01(\tR\x02os\x12\x18\n" +
@@ -1170,7 +1269,8 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\fdeny_devices\x18\x16 \x03(\v2\x16.isthmus.v1.DenyDeviceR\vdenyDevices\x123\n" +
 	"\n" +
 	"path_modes\x18\x17 \x03(\v2\x14.isthmus.v1.PathModeR\tpathModes\x12\x14\n" +
-	"\x05facts\x18\x18 \x03(\tR\x05facts\"H\n" +
+	"\x05facts\x18\x18 \x03(\tR\x05facts\x12\x18\n" +
+	"\arepairs\x18\x19 \x03(\tR\arepairs\"H\n" +
 	"\bPathMode\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\tR\x04part\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\x12\x14\n" +
@@ -1198,7 +1298,11 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"\n" +
 	"unenforced\x18\n" +
 	" \x01(\bR\n" +
-	"unenforced\"\x9b\x01\n" +
+	"unenforced\"#\n" +
+	"\vDumpRequest\x12\x14\n" +
+	"\x05brief\x18\x01 \x01(\bR\x05brief\"\"\n" +
+	"\fDumpResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\x9b\x01\n" +
 	"\x11WatchFlowsRequest\x12\x12\n" +
 	"\x04last\x18\x01 \x01(\rR\x04last\x12\x16\n" +
 	"\x06follow\x18\x02 \x01(\bR\x06follow\x12#\n" +
@@ -1238,12 +1342,13 @@ const file_isthmus_v1_inspect_proto_rawDesc = "" +
 	"peer_class\x18\x18 \x01(\rR\tpeerClass\x12\x1e\n" +
 	"\n" +
 	"masquerade\x18\x19 \x01(\tR\n" +
-	"masquerade2\xf2\x01\n" +
+	"masquerade2\xaf\x02\n" +
 	"\aInspect\x12B\n" +
 	"\aGetNode\x12\x1a.isthmus.v1.GetNodeRequest\x1a\x1b.isthmus.v1.GetNodeResponse\x12T\n" +
 	"\rListEndpoints\x12 .isthmus.v1.ListEndpointsRequest\x1a!.isthmus.v1.ListEndpointsResponse\x12M\n" +
 	"\n" +
-	"WatchFlows\x12\x1d.isthmus.v1.WatchFlowsRequest\x1a\x1e.isthmus.v1.WatchFlowsResponse0\x01B@Z>github.com/isthmus-net/isthmus/common/api/isthmus/v1;isthmusv1b\x06proto3"
+	"WatchFlows\x12\x1d.isthmus.v1.WatchFlowsRequest\x1a\x1e.isthmus.v1.WatchFlowsResponse0\x01\x12;\n" +
+	"\x04Dump\x12\x17.isthmus.v1.DumpRequest\x1a\x18.isthmus.v1.DumpResponse0\x01B@Z>github.com/isthmus-net/isthmus/common/api/isthmus/v1;isthmusv1b\x06proto3"
 
 var (
 	file_isthmus_v1_inspect_proto_rawDescOnce sync.Once
@@ -1257,7 +1362,7 @@ func file_isthmus_v1_inspect_proto_rawDescGZIP() []byte {
 	return file_isthmus_v1_inspect_proto_rawDescData
 }
 
-var file_isthmus_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_isthmus_v1_inspect_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_isthmus_v1_inspect_proto_goTypes = []any{
 	(*Attachment)(nil),            // 0: isthmus.v1.Attachment
 	(*Bandwidth)(nil),             // 1: isthmus.v1.Bandwidth
@@ -1268,9 +1373,11 @@ var file_isthmus_v1_inspect_proto_goTypes = []any{
 	(*ListEndpointsRequest)(nil),  // 6: isthmus.v1.ListEndpointsRequest
 	(*ListEndpointsResponse)(nil), // 7: isthmus.v1.ListEndpointsResponse
 	(*Endpoint)(nil),              // 8: isthmus.v1.Endpoint
-	(*WatchFlowsRequest)(nil),     // 9: isthmus.v1.WatchFlowsRequest
-	(*WatchFlowsResponse)(nil),    // 10: isthmus.v1.WatchFlowsResponse
-	(*FlowEvent)(nil),             // 11: isthmus.v1.FlowEvent
+	(*DumpRequest)(nil),           // 9: isthmus.v1.DumpRequest
+	(*DumpResponse)(nil),          // 10: isthmus.v1.DumpResponse
+	(*WatchFlowsRequest)(nil),     // 11: isthmus.v1.WatchFlowsRequest
+	(*WatchFlowsResponse)(nil),    // 12: isthmus.v1.WatchFlowsResponse
+	(*FlowEvent)(nil),             // 13: isthmus.v1.FlowEvent
 }
 var file_isthmus_v1_inspect_proto_depIdxs = []int32{
 	5,  // 0: isthmus.v1.GetNodeResponse.deny_devices:type_name -> isthmus.v1.DenyDevice
@@ -1278,15 +1385,17 @@ var file_isthmus_v1_inspect_proto_depIdxs = []int32{
 	8,  // 2: isthmus.v1.ListEndpointsResponse.endpoints:type_name -> isthmus.v1.Endpoint
 	0,  // 3: isthmus.v1.Endpoint.attachment:type_name -> isthmus.v1.Attachment
 	1,  // 4: isthmus.v1.Endpoint.bandwidth:type_name -> isthmus.v1.Bandwidth
-	11, // 5: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
+	13, // 5: isthmus.v1.WatchFlowsResponse.event:type_name -> isthmus.v1.FlowEvent
 	2,  // 6: isthmus.v1.Inspect.GetNode:input_type -> isthmus.v1.GetNodeRequest
 	6,  // 7: isthmus.v1.Inspect.ListEndpoints:input_type -> isthmus.v1.ListEndpointsRequest
-	9,  // 8: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
-	3,  // 9: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
-	7,  // 10: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
-	10, // 11: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
-	9,  // [9:12] is the sub-list for method output_type
-	6,  // [6:9] is the sub-list for method input_type
+	11, // 8: isthmus.v1.Inspect.WatchFlows:input_type -> isthmus.v1.WatchFlowsRequest
+	9,  // 9: isthmus.v1.Inspect.Dump:input_type -> isthmus.v1.DumpRequest
+	3,  // 10: isthmus.v1.Inspect.GetNode:output_type -> isthmus.v1.GetNodeResponse
+	7,  // 11: isthmus.v1.Inspect.ListEndpoints:output_type -> isthmus.v1.ListEndpointsResponse
+	12, // 12: isthmus.v1.Inspect.WatchFlows:output_type -> isthmus.v1.WatchFlowsResponse
+	10, // 13: isthmus.v1.Inspect.Dump:output_type -> isthmus.v1.DumpResponse
+	10, // [10:14] is the sub-list for method output_type
+	6,  // [6:10] is the sub-list for method input_type
 	6,  // [6:6] is the sub-list for extension type_name
 	6,  // [6:6] is the sub-list for extension extendee
 	0,  // [0:6] is the sub-list for field type_name
@@ -1303,7 +1412,7 @@ func file_isthmus_v1_inspect_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_isthmus_v1_inspect_proto_rawDesc), len(file_isthmus_v1_inspect_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	Inspect_GetNode_FullMethodName       = "/isthmus.v1.Inspect/GetNode"
 	Inspect_ListEndpoints_FullMethodName = "/isthmus.v1.Inspect/ListEndpoints"
 	Inspect_WatchFlows_FullMethodName    = "/isthmus.v1.Inspect/WatchFlows"
+	Inspect_Dump_FullMethodName          = "/isthmus.v1.Inspect/Dump"
 )
 
 // InspectClient is the client API for Inspect service.
@@ -38,6 +39,9 @@ type InspectClient interface {
 	// events, then new ones if the client follows. It returns Unimplemented if the
 	// data path does not report single flows.
 	WatchFlows(ctx context.Context, in *WatchFlowsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFlowsResponse], error)
+	// Dump streams an archive of what this node knows and enforces, as package
+	// inspect writes it. It reads the data path back and audits it.
+	Dump(ctx context.Context, in *DumpRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DumpResponse], error)
 }
 
 type inspectClient struct {
@@ -87,6 +91,25 @@ func (c *inspectClient) WatchFlows(ctx context.Context, in *WatchFlowsRequest, o
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Inspect_WatchFlowsClient = grpc.ServerStreamingClient[WatchFlowsResponse]
 
+func (c *inspectClient) Dump(ctx context.Context, in *DumpRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DumpResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Inspect_ServiceDesc.Streams[1], Inspect_Dump_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[DumpRequest, DumpResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Inspect_DumpClient = grpc.ServerStreamingClient[DumpResponse]
+
 // InspectServer is the server API for Inspect service.
 // All implementations must embed UnimplementedInspectServer
 // for forward compatibility.
@@ -99,6 +122,9 @@ type InspectServer interface {
 	// events, then new ones if the client follows. It returns Unimplemented if the
 	// data path does not report single flows.
 	WatchFlows(*WatchFlowsRequest, grpc.ServerStreamingServer[WatchFlowsResponse]) error
+	// Dump streams an archive of what this node knows and enforces, as package
+	// inspect writes it. It reads the data path back and audits it.
+	Dump(*DumpRequest, grpc.ServerStreamingServer[DumpResponse]) error
 	mustEmbedUnimplementedInspectServer()
 }
 
@@ -117,6 +143,9 @@ func (UnimplementedInspectServer) ListEndpoints(context.Context, *ListEndpointsR
 }
 func (UnimplementedInspectServer) WatchFlows(*WatchFlowsRequest, grpc.ServerStreamingServer[WatchFlowsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchFlows not implemented")
+}
+func (UnimplementedInspectServer) Dump(*DumpRequest, grpc.ServerStreamingServer[DumpResponse]) error {
+	return status.Error(codes.Unimplemented, "method Dump not implemented")
 }
 func (UnimplementedInspectServer) mustEmbedUnimplementedInspectServer() {}
 func (UnimplementedInspectServer) testEmbeddedByValue()                 {}
@@ -186,6 +215,17 @@ func _Inspect_WatchFlows_Handler(srv interface{}, stream grpc.ServerStream) erro
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Inspect_WatchFlowsServer = grpc.ServerStreamingServer[WatchFlowsResponse]
 
+func _Inspect_Dump_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(DumpRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(InspectServer).Dump(m, &grpc.GenericServerStream[DumpRequest, DumpResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Inspect_DumpServer = grpc.ServerStreamingServer[DumpResponse]
+
 // Inspect_ServiceDesc is the grpc.ServiceDesc for Inspect service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -206,6 +246,11 @@ var Inspect_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchFlows",
 			Handler:       _Inspect_WatchFlows_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Dump",
+			Handler:       _Inspect_Dump_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package query
+package cluster
 
 import (
 	"fmt"
 	"strconv"
 
 	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
-	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// flow reads the ends, the protocol and the port.
-func (o *explainOptions) flow(s *model.Snapshot) (model.Flow, error) {
+// Flow reads a flow as flags name it: its ends as Addresses reads them, its protocol, and its port by number or by a
+// name of the destination pod.
+func Flow(s *model.Snapshot, fromEnd, toEnd, protocolName, port string) (model.Flow, error) {
 	var f model.Flow
-	protocol, err := model.ParseProtocol(o.protocol)
+	protocol, err := model.ParseProtocol(protocolName)
 	if err != nil {
 		return f, cli.Usagef("--protocol: %w", err)
 	}
-	from, err := cluster.Addresses(s, o.from)
+	from, err := Addresses(s, fromEnd)
 	if err != nil {
 		return f, fmt.Errorf("--from: %w", err)
 	}
-	to, err := cluster.Addresses(s, o.to)
+	to, err := Addresses(s, toEnd)
 	if err != nil {
 		return f, fmt.Errorf("--to: %w", err)
 	}
 	f.Protocol = protocol
-	f.Src, f.Dst, err = cluster.SameFamily(from, to, protocol)
+	f.Src, f.Dst, err = SameFamily(from, to, protocol)
 	if err != nil {
-		return f, fmt.Errorf("%s -> %s: %w", o.from, o.to, err)
+		return f, fmt.Errorf("%s -> %s: %w", fromEnd, toEnd, err)
 	}
-	f.Port, err = readPort(o.port, protocol, s.Owners().Pods[f.Dst])
+	f.Port, err = readPort(port, protocol, s.Owners().Pods[f.Dst])
 	return f, err
 }
 

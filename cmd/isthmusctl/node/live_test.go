@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
+	"github.com/isthmus-net/isthmus/common/analysis/trace"
+	"github.com/isthmus-net/isthmus/common/inspect"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// addresses gives the pods of fill the addresses of their endpoints, as the API server reports them.
+func (n *node) addresses() {
+	n.t.Helper()
+	status, out, errs := ctl("endpoints", "-o", "json", "--socket", n.socket)
+	var list struct {
+		Endpoints []struct {
+			Name      string   `json:"pod_name"`
+			Addresses []string `json:"addresses"`
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &list); status != 0 || err != nil {
+		n.t.Fatal(status, errs, err)
+	}
+	self := &model.Node{Name: "node1", OS: model.Linux, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}
+	var pods []*model.Pod
+	for _, e := range list.Endpoints {
+		pods = append(pods, &model.Pod{PodID: model.PodID{Namespace: "shop", Name: e.Name}, Node: "node1", Labels: model.MakeLabels(map[string]string{"app": e.Name}),
+			IPs: []netip.Addr{netip.MustParseAddr(e.Addresses[0])}})
+	}
+	web := model.MakeSelector(model.Requirement{Key: "app", Operator: model.In, Values: []string{"web"}})
+	api := model.MakeSelector(model.Requirement{Key: "app", Operator: model.In, Values: []string{"api"}})
+	policy := &model.Policy{Origin: model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "web"}, Tier: model.TierNetworkPolicy,
+		Isolates: [2]bool{true, false}, Subject: model.PodSelector{Namespace: "shop", Pods: web}}
+	policy.Rules[model.Ingress] = []model.Rule{{Action: model.ActionAccept, Peers: []model.Peer{{Kind: model.PeerPods, Pods: model.PodSelector{Namespace: "shop", Pods: api}}},
+		Ports: []model.PortMatch{{Protocol: model.TCP, First: 80, Last: 80}}}}
+	n.agent.Publish(model.MakeSnapshot(nil, []*model.Node{self}, pods, []*model.Policy{policy}))
+	n.settled()
+}
+
+// settled waits until no change of policy is pending.
+func (n *node) settled() {
+	n.t.Helper()
+	for range 200 {
+		b, err := n.agent.Dump(n.t.Context())
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		if !b.About.Pending && b.Installed != nil && len(b.Installed.State.Policy.Endpoints) == 2 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	b, err := n.agent.Dump(n.t.Context())
+	n.t.Fatalf("policy does not get into force: %+v %+v %v", b.About, b.Installed, err)
+}
+
+// expect runs a command line and checks the exit status and parts of the output.
+func expect(t *testing.T, status int, parts []string, args ...string) string {
+	t.Helper()
+	got, out, errs := ctl(args...)
+	if got != status {
+		t.Errorf("isthmusctl %s: exit status %d, want %d\n%s%s", strings.Join(args, " "), got, status, out, errs)
+	}
+	for _, p := range parts {
+		if !strings.Contains(out+errs, p) {
+			t.Errorf("isthmusctl %s: no %q in\n%s%s", strings.Join(args, " "), p, out, errs)
+		}
+	}
+	return out
+}
+
+// TestTrace follows flows on a node, before and after the data path of a pod is damaged.
+func TestTrace(t *testing.T) {
+	n := newNode(t)
+	n.attach()
+	n.addresses()
+	allowed := []string{"trace", "--from", "shop/api", "--to", "shop/web", "-p", "80", "--socket", n.socket}
+	denied := []string{"trace", "--from", "shop/api", "--to", "shop/web", "-p", "81", "--socket", n.socket}
+	expect(t, 0, []string{"intended: allow, installed: allow\n", "attachment, shop/web: interface", "policy in force"}, allowed...)
+	n.fake.Break("c1:eth0", "routes")
+	expect(t, 1, []string{"intended: allow, installed: allow: DRIFT", "egress policy, shop/api: intended allow", "routes", "both ends are on this node",
+		"ingress policy, shop/web: intended allow (ingress rule 0 of NetworkPolicy shop/web, tier NetworkPolicy), installed allow"}, allowed...)
+	expect(t, 1, []string{"intended: deny, installed: deny", "isolated for ingress by NetworkPolicy shop/web, no rule accepts"}, denied...)
+	n.fake.Tamper("c1:eth0")
+	out := expect(t, 1, nil, append(allowed, "-o", "json")...)
+	var r trace.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil || !r.Drift || r.Intended != "allow" || r.Installed != "deny" {
+		t.Errorf("%v\n%s", err, out)
+	}
+	expect(t, 1, []string{"ingress policy, shop/web: intended allow", "installed deny (the endpoint has no slot): DRIFT", "another table is in force"}, allowed...)
+	for _, args := range [][]string{{"trace"}, {"trace", "--from", "shop/api", "--to", "shop/none", "-p", "80"}, {"trace", "--from", "shop/api", "--to", "shop/web"},
+		{"trace", "--from", "shop/api", "--to", "shop/web", "-p", "80", "-o", "csv"}, {"trace", "--timeout", "0s", "--from", "a/b", "--to", "c/d"}} {
+		expect(t, 2, nil, append(args, "--socket", n.socket)...)
+	}
+	expect(t, 2, []string{"start isthmus-agent"}, "trace", "--from", "a/b", "--to", "c/d", "--socket", "/nonexistent.sock")
+}
+
+// TestBundleAndReplay asks the same of a node and of its Bundle.
+func TestBundleAndReplay(t *testing.T) {
+	n := newNode(t)
+	n.attach()
+	n.addresses()
+	file := filepath.Join(t.TempDir(), "node.tgz")
+	expect(t, 0, []string{"node node1, 2 pods of 2, 1 policies, 0 differences"}, "bundle", "-o", file, "--no-doctor", "--socket", n.socket)
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info.Mode(), err)
+	}
+	expect(t, 2, []string{"exists: remove it"}, "bundle", "-o", file, "--no-doctor", "--socket", n.socket)
+	expect(t, 2, []string{"-o"}, "bundle", "--socket", n.socket)
+	flow := []string{"--from", "shop/api", "--to", "shop/web", "-p", "80"}
+	live := expect(t, 0, nil, append([]string{"trace", "--socket", n.socket}, flow...)...)
+	if replayed := expect(t, 0, nil, append([]string{"replay", file, "trace"}, flow...)...); replayed != live {
+		t.Errorf("live\n%s\nreplayed\n%s", live, replayed)
+	}
+	expect(t, 0, []string{"0 differ, 0 over-blocked as reported, 0 differences found by the audit"}, "replay", file, "verify")
+	live = expect(t, 0, []string{"NetworkPolicy shop/web", ">= 0"}, "policies", "--socket", n.socket)
+	if replayed := expect(t, 0, nil, "replay", file, "policies"); replayed != live {
+		t.Errorf("live\n%s\nreplayed\n%s", live, replayed)
+	}
+	expect(t, 0, []string{"node node1, linux (kernel 6.1), agent v1.2.3", "2 endpoints; the cluster has 2 pods, 1 policies"}, "replay", file, "about")
+
+	n.fake.Tamper("c1:eth0")
+	drifted := filepath.Join(t.TempDir(), "drifted.tgz")
+	expect(t, 0, []string{"1 differences"}, "bundle", "-o", drifted, "--no-doctor", "--socket", n.socket)
+	expect(t, 1, []string{"DRIFT: table of pod shop/web: another table is in force", "1 differences found by the audit"}, "replay", drifted, "verify")
+	expect(t, 1, []string{"installed: deny: DRIFT"}, append([]string{"replay", drifted, "trace"}, flow...)...)
+	for _, args := range [][]string{{"replay"}, {"replay", file}, {"replay", file, "nosuch"}, {"replay", "/nonexistent", "verify"}, {"replay", file, "trace", "--nosuch"},
+		{"replay", os.Args[0], "verify"}} {
+		expect(t, 2, nil, args...)
+	}
+}
+
+// TestBundleAsManifests: every command that reads manifests reads a Bundle.
+func TestBundleAsManifests(t *testing.T) {
+	n := newNode(t)
+	n.attach()
+	n.addresses()
+	file := filepath.Join(t.TempDir(), "node.tgz")
+	expect(t, 0, nil, "bundle", "-o", file, "--no-doctor", "--socket", n.socket)
+	source := cluster.Source{Manifests: []string{file}}
+	s, problems, err := source.Load(t.Context())
+	if err != nil || len(problems.Bad) > 0 || s.Pods.Len() != 2 || s.Policies.Len() != 1 {
+		t.Errorf("%d pods, %d policies, %v, %v", s.Pods.Len(), s.Policies.Len(), problems, err)
+	}
+	if err := os.WriteFile(file, []byte{0x1f, 0x8b, 0}, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := source.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "not a bundle of isthmusctl") {
+		t.Errorf("a damaged bundle: %v", err)
+	}
+}
+
+// TestACLsDecide: the ACLs of a Windows node decide as HNS does. An endpoint without ACLs passes everything, and a
+// list whose meaning HNS leaves open has no verdict.
+func TestACLsDecide(t *testing.T) {
+	r := &acl.Ruleset{Lists: map[model.EndpointID][]hns.ACL{
+		"shut": {{ID: "web", Protocols: "6", Action: hns.Allow, Direction: hns.In, LocalPorts: "80", RemoteAddresses: "10.0.1.2/32", RuleType: hns.Switch, Priority: 1000},
+			{ID: "rest", Action: hns.Block, Direction: hns.In, RuleType: hns.Switch, Priority: 1001},
+			{ID: "host", Action: hns.Allow, Direction: hns.In, RuleType: hns.Host, Priority: 1000}},
+		"tie": {{ID: "a", Action: hns.Allow, Direction: hns.In, RuleType: hns.Switch, Priority: 1000}, {ID: "b", Action: hns.Block, Direction: hns.In, RuleType: hns.Switch, Priority: 1000}},
+	}}
+	at := func(port uint16) hns.Packet {
+		return hns.Packet{Direction: hns.In, Remote: netip.MustParseAddr("10.0.1.2"), Protocol: 6, Port: port}
+	}
+	for _, c := range []struct {
+		id      model.EndpointID
+		port    uint16
+		verdict model.Verdict
+		by, err string
+	}{
+		{"shut", 80, model.Allow, "ACL web", ""}, {"shut", 81, model.Deny, "ACL rest", ""}, {"none", 80, model.Allow, "HNS passes everything", ""}, {"tie", 80, model.Deny, "", "does not document"},
+	} {
+		v, by, err := decideByACLs(r, c.id, at(c.port))
+		if v != c.verdict || !strings.Contains(by, c.by) || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s %d: %s by %q, %v", c.id, c.port, v, by, err)
+		}
+	}
+}
+
+// TestHits counts the events that name a policy.
+func TestHits(t *testing.T) {
+	b := &inspect.Bundle{Files: map[string][]byte{"events.jsonl": []byte(`{"policy":"NetworkPolicy a/b","verdict":"deny"}
+{"policy":"NetworkPolicy a/b","verdict":"allow"}
+{"policy":"NetworkPolicy a/b","verdict":"deny"}
+{"verdict":"drop"}
+no JSON
+`)}}
+	if got := countHits(b)["NetworkPolicy a/b"]; got != (hits{1, 2}) {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cli"
+	"github.com/isthmus-net/isthmus/cmd/isthmusctl/cluster"
+	"github.com/isthmus-net/isthmus/common/analysis/trace"
+	"github.com/isthmus-net/isthmus/common/inspect"
+	"github.com/isthmus-net/isthmus/common/model"
+	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/hns"
+)
+
+// traceOptions are the flags of trace.
+type traceOptions struct {
+	from, to, protocol, port, output string
+}
+
+func (o *traceOptions) register(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&o.from, "from", "", "source: namespace/pod, namespace/pod@IP, node:NAME or an address")
+	f.StringVar(&o.to, "to", "", "destination, in the same forms")
+	f.StringVar(&o.protocol, "protocol", "tcp", "tcp, udp, sctp, icmp, icmpv6 or a number")
+	f.StringVarP(&o.port, "port", "p", "", "destination port: a number, or a port name of the destination pod")
+	cli.RegisterOutput(c, &o.output, "text", "json", "yaml")
+}
+
+func (e env) traceCommand() *cobra.Command {
+	s, o := &shared{}, &traceOptions{}
+	c := &cobra.Command{
+		Use:   "trace --from POD|IP --to POD|IP --port N",
+		Short: "Follow a new connection through this node: what policy intends, and what the data path holds",
+		Long: `Follow a new connection through this node, step by step: the attachment of each end, the policies of each end and
+the way between them. Each decision is shown twice: as the policies intend it, and as it was read back from the
+maps of the kernel or from HNS. DRIFT marks a step at which they differ. Nothing is sent or changed.
+
+Policies apply to the addresses of pods: for a Service, name one of its pods as the destination. isthmusctl explain
+resolves Services.
+
+Exit status: 0 allowed and as intended, 1 denied or different from what is intended, 2 there is no answer.`,
+		Args: cli.NoArgs,
+		RunE: cli.Answering(func(c *cobra.Command, _ []string) error {
+			b, err := e.dump(c.Context(), s, true)
+			if err != nil {
+				return err
+			}
+			return e.trace(b, o)
+		}),
+	}
+	s.registerConnection(c)
+	o.register(c)
+	return c
+}
+
+// trace prints the trace of a flow.
+func (e env) trace(b *inspect.Bundle, o *traceOptions) error {
+	if err := cli.CheckOutput(o.output, "text", "json", "yaml"); err != nil {
+		return err
+	}
+	if o.from == "" || o.to == "" {
+		return cli.Usagef("trace: give both --from and --to")
+	}
+	s := snapshotOf(b)
+	flow, err := cluster.Flow(s, o.from, o.to, o.protocol, o.port)
+	if err != nil {
+		return err
+	}
+	installed, err := installedOf(b)
+	if err != nil {
+		return err
+	}
+	r := trace.Flow(b, s, flow, installed)
+	if o.output == "text" {
+		err = writeTrace(e.Stdout, r)
+	} else {
+		err = cli.Encode(e.Stdout, o.output, r)
+	}
+	if err == nil && (r.Drift || r.Intended != model.Allow.String() || r.Installed == model.Deny.String()) {
+		return cli.ErrNo
+	}
+	return err
+}
+
+// installedOf returns what the data path decides, as it was read back.
+func installedOf(b *inspect.Bundle) (trace.Installed, error) {
+	switch {
+	case b.Installed == nil:
+		why := strings.Join(b.About.Notes, "; ")
+		return func(model.EndpointID, model.Direction, netip.Addr, model.Protocol, uint16) (model.Verdict, string, error) {
+			return model.Deny, "", fmt.Errorf("the decisions of the data path are unknown: %s", why)
+		}, nil
+	case b.Installed.State != nil:
+		p := &b.Installed.State.Policy
+		return func(id model.EndpointID, d model.Direction, remote netip.Addr, protocol model.Protocol, port uint16) (model.Verdict, string, error) {
+			by := ""
+			if _, ok := p.Endpoints[id]; !ok {
+				by = "the endpoint has no slot"
+			}
+			return p.Decide(id, d, remote, protocol, port).Verdict, by, nil
+		}, nil
+	}
+	r, err := ruleset(b)
+	if err != nil {
+		return nil, err
+	}
+	return func(id model.EndpointID, d model.Direction, remote netip.Addr, protocol model.Protocol, port uint16) (model.Verdict, string, error) {
+		return decideByACLs(r, id, hns.Packet{Direction: acl.PacketDirection(d), Remote: remote, Protocol: uint8(protocol), Port: port})
+	}, nil
+}
+
+func ruleset(b *inspect.Bundle) (*acl.Ruleset, error) {
+	r := new(acl.Ruleset)
+	if err := json.Unmarshal(b.Installed.Lists, r); err != nil {
+		return nil, fmt.Errorf("read the ACLs of node %s: %w", b.About.Node, err)
+	}
+	return r, nil
+}
+
+// decideByACLs decides a packet as HNS does. All meanings of what HNS leaves open must agree.
+func decideByACLs(r *acl.Ruleset, id model.EndpointID, p hns.Packet) (model.Verdict, string, error) {
+	if len(r.Lists[id]) == 0 {
+		return model.Allow, "the endpoint has no ACLs: HNS passes everything", nil
+	}
+	rules, err := r.Rules(id)
+	if err != nil {
+		return model.Deny, "", fmt.Errorf("the ACLs of the endpoint cannot be read: %w", err)
+	}
+	verdict, by := model.Deny, ""
+	for i, reading := range hns.Readings() {
+		out := rules.Decide(p, reading)
+		v := model.Deny
+		if out.Allow {
+			v = model.Allow
+		}
+		if i > 0 && v != verdict {
+			return model.Deny, "", fmt.Errorf("the verdict depends on what HNS does not document (%s): Isthmus writes no such ACLs", reading)
+		}
+		verdict, by = v, "ACL "+out.ID
+		if out.Index < 0 {
+			by = "no ACL"
+		}
+	}
+	return verdict, by, nil
+}
+
+func writeTrace(out io.Writer, r *trace.Report) error {
+	at := r.Protocol
+	if p, err := model.ParseProtocol(r.Protocol); err == nil && p.HasPorts() {
+		at = fmt.Sprintf("%s %d", r.Protocol, r.Port)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s -> %s %s on node %s\nintended: %s, installed: %s", r.From, r.To, at, r.Node, r.Intended, r.Installed)
+	if r.Drift {
+		b.WriteString(": DRIFT")
+	}
+	b.WriteString("\n\n")
+	for i, s := range r.Steps {
+		fmt.Fprintf(&b, "%d. %s, %s:", i+1, s.What, s.Where)
+		if s.Intended != "" {
+			fmt.Fprintf(&b, " intended %s", s.Intended)
+			if s.Cause != "" {
+				fmt.Fprintf(&b, " (%s)", s.Cause)
+			}
+		}
+		if s.Installed != "" {
+			fmt.Fprintf(&b, ", installed %s", s.Installed)
+			if s.By != "" {
+				fmt.Fprintf(&b, " (%s)", s.By)
+			}
+		}
+		if s.Text != "" {
+			if s.Installed != "" {
+				b.WriteString(",")
+			}
+			fmt.Fprintf(&b, " %s", s.Text)
+		}
+		if s.Drift {
+			b.WriteString(": DRIFT")
+		}
+		b.WriteString("\n")
+		for _, w := range s.Wrong {
+			fmt.Fprintf(&b, "   %s\n", w)
+		}
+		for _, c := range s.Changes {
+			fmt.Fprintf(&b, "   an edit that allows it: %s\n", c)
+		}
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"net/http"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/isthmus-net/isthmus/common/agent"
+	isthmusv1 "github.com/isthmus-net/isthmus/common/api/isthmus/v1"
+	"github.com/isthmus-net/isthmus/common/inspect"
+	"github.com/isthmus-net/isthmus/common/observe"
+)
+
+// dumpPart is the size of the parts of an archive.
+const dumpPart = 64 << 10
+
+// dumpEvents bounds the events in an archive.
+const dumpEvents = 10000
+
+// Dump implements isthmusv1.InspectServer.
+func (s *inspectServer) Dump(r *isthmusv1.DumpRequest, stream grpc.ServerStreamingServer[isthmusv1.DumpResponse]) error {
+	b, err := s.agent.Dump(stream.Context())
+	if err != nil {
+		return status.Error(codes.Unavailable, agent.AsError(err).Error())
+	}
+	if !r.GetBrief() {
+		b.Files = map[string][]byte{"metrics.txt": s.metrics(), "events.jsonl": s.events(b)}
+	}
+	out := bufio.NewWriterSize(partWriter{stream}, dumpPart)
+	if err := b.Write(out); err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	return out.Flush()
+}
+
+// partWriter sends what it is given as one part.
+type partWriter struct {
+	stream grpc.ServerStreamingServer[isthmusv1.DumpResponse]
+}
+
+// Write implements io.Writer.
+func (w partWriter) Write(p []byte) (int, error) {
+	return len(p), w.stream.Send(&isthmusv1.DumpResponse{Data: bytes.Clone(p)})
+}
+
+// metrics returns what a scrape returns now.
+func (s *inspectServer) metrics() []byte {
+	answer := &httpAnswer{header: make(http.Header)}
+	r, err := http.NewRequest(http.MethodGet, "/metrics", nil)
+	if err != nil {
+		return []byte(err.Error())
+	}
+	s.agent.Handler().ServeHTTP(answer, r)
+	return answer.body.Bytes()
+}
+
+// httpAnswer is an http.ResponseWriter in memory.
+type httpAnswer struct {
+	header http.Header
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (a *httpAnswer) Header() http.Header { return a.header }
+
+// Write implements http.ResponseWriter.
+func (a *httpAnswer) Write(p []byte) (int, error) { return a.body.Write(p) }
+
+// WriteHeader implements http.ResponseWriter.
+func (a *httpAnswer) WriteHeader(int) {}
+
+// events returns the kept flow events, one JSON object per line. If there are none it notes why.
+func (s *inspectServer) events(b *inspect.Bundle) []byte {
+	flows, err := s.agent.Flows()
+	if err != nil {
+		b.About.Notes = append(b.About.Notes, "events: "+err.Error())
+		return nil
+	}
+	var out bytes.Buffer
+	for _, f := range flows.Last(dumpEvents, observe.Filter{}) {
+		line, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(flowMessage(f))
+		if err != nil {
+			continue // a name that is no text
+		}
+		out.Write(line)
+		out.WriteByte('\n')
+	}
+	return out.Bytes()
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trace_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-net/isthmus/common/analysis/trace"
+	"github.com/isthmus-net/isthmus/common/inspect"
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// bundle is node n1 with the pods a and b; c is on n2, and policy isolates b and c for ingress.
+func bundle() *inspect.Bundle {
+	pod := func(name, node, ip string) *model.Pod {
+		return &model.Pod{PodID: model.PodID{Namespace: "shop", Name: name}, Node: node, IPs: []netip.Addr{netip.MustParseAddr(ip)}, Labels: model.MakeLabels(map[string]string{"app": name})}
+	}
+	origin := model.Origin{Kind: "NetworkPolicy", Namespace: "shop", Name: "p"}
+	policy := &model.Policy{Origin: origin, Tier: model.TierNetworkPolicy, Isolates: [2]bool{true, false},
+		Subject: model.PodSelector{Namespace: "shop", Pods: model.MakeSelector(model.Requirement{Key: "app", Operator: model.In, Values: []string{"b", "c"}})}}
+	policy.Rules[model.Ingress] = []model.Rule{{Action: model.ActionAccept, AnyPeer: true, Ports: []model.PortMatch{{Protocol: model.TCP, First: 80, Last: 80}}}}
+	s := model.MakeSnapshot(nil, []*model.Node{{Name: "n1", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}, {Name: "n2", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}}},
+		[]*model.Pod{pod("a", "n1", "10.0.1.2"), pod("b", "n1", "10.0.1.3"), pod("c", "n2", "10.0.2.2")}, []*model.Policy{policy})
+	return &inspect.Bundle{About: inspect.About{Node: "n1", Modes: []string{"other_nodes: direct (1)"}}, Cluster: inspect.MakeCluster(s),
+		Endpoints: []inspect.Endpoint{{ID: "a:eth0", Pod: model.PodID{Namespace: "shop", Name: "a"}, Table: "1"},
+			{ID: "b:eth0", Pod: model.PodID{Namespace: "shop", Name: "b"}, Table: "2", Policies: []model.Origin{origin}}}}
+}
+
+// TestSteps changes what a node says, and checks the verdicts and the drift of a flow to TCP 80.
+func TestSteps(t *testing.T) {
+	exact := func(model.EndpointID, model.Direction, netip.Addr, model.Protocol, uint16) (model.Verdict, string, error) {
+		return model.Allow, "", nil
+	}
+	denies := func(model.EndpointID, model.Direction, netip.Addr, model.Protocol, uint16) (model.Verdict, string, error) {
+		return model.Deny, "x", nil
+	}
+	fails := func(model.EndpointID, model.Direction, netip.Addr, model.Protocol, uint16) (model.Verdict, string, error) {
+		return model.Allow, "", errors.New("not readable")
+	}
+	for name, c := range map[string]struct {
+		from, to  string
+		change    func(*inspect.Bundle)
+		installed trace.Installed
+		verdict   string
+		drift     bool
+		text      string
+	}{
+		"as intended":     {"10.0.1.2", "10.0.1.3", nil, exact, "allow", false, "both ends are on this node"},
+		"damaged":         {"10.0.1.2", "10.0.1.3", func(b *inspect.Bundle) { b.Drift = []inspect.Drift{{Object: "rows", Detail: "row 3"}} }, denies, "deny", true, "rows: row 3"},
+		"being applied":   {"10.0.1.2", "10.0.1.3", func(b *inspect.Bundle) { b.About.Pending = true }, denies, "deny", false, "being applied"},
+		"not readable":    {"10.0.1.2", "10.0.1.3", nil, fails, "unknown", false, "not readable"},
+		"other node":      {"10.0.1.2", "10.0.2.2", nil, exact, "unknown", false, "decided on node n2: run isthmusctl trace there"},
+		"from other node": {"10.0.2.2", "10.0.1.3", nil, exact, "unknown", false, "from node n2, by direct (1)"},
+		"to the world":    {"10.0.1.2", "203.0.113.1", nil, exact, "allow", false, "leaves the cluster"},
+		"from the world":  {"203.0.113.1", "10.0.1.3", nil, exact, "allow", false, "from outside the cluster"},
+		"neither here":    {"203.0.113.1", "10.0.2.2", nil, exact, "unknown", false, "neither end is on this node"},
+		"not attached":    {"10.0.1.2", "10.0.1.3", func(b *inspect.Bundle) { b.Endpoints = b.Endpoints[:1] }, exact, "deny", true, "the pod is not attached to this node"},
+		"unenforced":      {"10.0.1.2", "10.0.1.3", func(b *inspect.Bundle) { b.Endpoints[1].Unenforced = true }, exact, "allow", true, "policy NOT enforced"},
+		"route":           {"10.0.1.2", "10.0.2.2", func(b *inspect.Bundle) { b.Drift = []inspect.Drift{{Object: "ways", Detail: "10.0.2.0/24"}} }, exact, "unknown", true, "ways: 10.0.2.0/24"},
+		"repaired route":  {"10.0.1.2", "10.0.2.2", func(b *inspect.Bundle) { b.About.Repairs = []string{"set route to 10.0.2.0/24"} }, exact, "unknown", false, "repaired: set route"},
+		"over-blocked": {"10.0.1.2", "10.0.1.3", func(b *inspect.Bundle) {
+			b.About.Unsupported = []model.Unsupported{{Policy: b.Endpoints[1].Policies[0], Construct: "ranges"}}
+			b.Endpoints[0].Policies = b.Endpoints[1].Policies
+		}, denies, "deny", false, "over-blocked: NetworkPolicy shop/p"},
+	} {
+		b := bundle()
+		if c.change != nil {
+			c.change(b)
+		}
+		r := trace.Flow(b, b.Cluster.Objects().Snapshot(), model.Flow{Src: netip.MustParseAddr(c.from), Dst: netip.MustParseAddr(c.to), Protocol: model.TCP, Port: 80}, c.installed)
+		var all strings.Builder
+		for _, s := range r.Steps {
+			all.WriteString(s.Text + "\n" + strings.Join(s.Wrong, "\n") + "\n")
+		}
+		if r.Installed != c.verdict || r.Drift != c.drift || !strings.Contains(all.String(), c.text) || r.Intended != "allow" {
+			t.Errorf("%s: installed %s, drift %t, intended %s; want %s, %t and %q in\n%s", name, r.Installed, r.Drift, r.Intended, c.verdict, c.drift, c.text, all.String())
+		}
+	}
+}
+
+// TestEdits: a denied flow names what would allow it.
+func TestEdits(t *testing.T) {
+	b := bundle()
+	r := trace.Flow(b, b.Cluster.Objects().Snapshot(), model.Flow{Src: netip.MustParseAddr("10.0.1.2"), Dst: netip.MustParseAddr("10.0.1.3"), Protocol: model.TCP, Port: 81},
+		func(_ model.EndpointID, d model.Direction, _ netip.Addr, _ model.Protocol, _ uint16) (model.Verdict, string, error) {
+			return model.Verdict(d), "", nil // ingress denies, egress allows
+		})
+	last := r.Steps[len(r.Steps)-1]
+	if r.Intended != "deny" || r.Installed != "deny" || r.Drift || len(last.Changes) == 0 || !strings.Contains(last.Changes[0], "NetworkPolicy shop/p") {
+		t.Errorf("%+v", r)
+	}
+}

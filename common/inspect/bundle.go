@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inspect
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/isthmus-net/isthmus/common/model"
+)
+
+// Format is the version of the files of a Bundle. A reader refuses a greater one.
+const Format = 1
+
+// Bundle is one node at a moment.
+type Bundle struct {
+	About     About
+	Cluster   Cluster
+	Endpoints []Endpoint
+	// Installed is what was read back from the data path. It is nil if that failed; About.Notes says why.
+	Installed *Installed
+	// Drift lists what an audit found different from the intended state at that moment.
+	Drift []Drift
+	// Files are further files by name, which people read: events, metrics, checks of the node.
+	Files map[string][]byte
+}
+
+// About says whose Bundle it is.
+type About struct {
+	Format   int
+	Node     string
+	Version  string
+	OS       model.OS
+	Platform string
+	Created  time.Time
+	Ready    bool
+	// Applied is the time of the last State in force.
+	Applied time.Time
+	// Pending is true if the newest objects are not in force yet.
+	Pending     bool
+	Problems    []string
+	Unsupported []model.Unsupported
+	// Facts and Modes describe the data path.
+	Facts, Modes []string
+	// Repairs are the last changes by other processes, one per entry, each with its time.
+	Repairs []string
+	// Settings are the options of the agent that differ from their defaults.
+	Settings []string
+	// Notes say what is missing in the Bundle, and why.
+	Notes []string
+}
+
+// Cluster holds the objects of the cluster, each list in the order of names.
+type Cluster struct {
+	Namespaces []*model.Namespace
+	Nodes      []*model.Node
+	Pods       []*model.Pod
+	Policies   []*model.Policy
+	DenyLists  []*model.DenyList
+}
+
+// MakeCluster lists the objects of a snapshot.
+func MakeCluster(s *model.Snapshot) Cluster {
+	var o model.Objects
+	for _, x := range s.Namespaces.All() {
+		o.Namespaces = append(o.Namespaces, x)
+	}
+	for _, x := range s.Nodes.All() {
+		o.Nodes = append(o.Nodes, x)
+	}
+	for _, x := range s.Pods.All() {
+		o.Pods = append(o.Pods, x)
+	}
+	for _, x := range s.Policies.All() {
+		o.Policies = append(o.Policies, x)
+	}
+	for _, x := range s.DenyLists.All() {
+		o.DenyLists = append(o.DenyLists, x)
+	}
+	o.Sort()
+	return Cluster{o.Namespaces, o.Nodes, o.Pods, o.Policies, o.DenyLists}
+}
+
+// Objects returns the objects as lists.
+func (c Cluster) Objects() model.Objects {
+	return model.Objects{Namespaces: slices.Clone(c.Namespaces), Nodes: slices.Clone(c.Nodes), Pods: slices.Clone(c.Pods),
+		Policies: slices.Clone(c.Policies), DenyLists: slices.Clone(c.DenyLists)}
+}
+
+// Endpoint is an attachment.
+type Endpoint struct {
+	ID            model.EndpointID
+	Pod           model.PodID
+	Addresses     []netip.Addr
+	HostInterface string
+	// Table is the identity of the table in force; empty while default deny is in force.
+	Table string
+	// Policies are those that select the pod, in order of evaluation.
+	Policies   []model.Origin
+	Problems   []string
+	Unenforced bool
+}
+
+// Drift is a difference between installed and intended state.
+type Drift struct {
+	Object   string
+	Endpoint model.EndpointID
+	Detail   string
+}
+
+// Installed is what the data path of a node decides, as it was read back: State on Linux, Lists on Windows.
+type Installed struct {
+	// State has no causes and no terms.
+	State *model.State
+	// Lists are the ACLs of HNS, as an acl.Ruleset.
+	Lists json.RawMessage
+	// NodeAddresses are the node's addresses besides those of its Node object, as rules use them.
+	NodeAddresses []netip.Addr
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/isthmus-net/isthmus/common/dataplane"
+)
+
+var _ dataplane.Reader = (*Backend)(nil)
+
+// ReadDecisions implements dataplane.Reader. It reads the ACLs of our endpoints and our sets from HNS.
+func (b *Backend) ReadDecisions(ctx context.Context) (dataplane.Decisions, error) {
+	n, err := b.findNetwork(ctx)
+	if err == nil && n == nil {
+		err = fmt.Errorf("hns has no network %q: restart isthmus-agent, which creates it", b.config.Network)
+	}
+	if err != nil {
+		return dataplane.Decisions{}, fmt.Errorf("read decisions: %w", err)
+	}
+	list, err := b.listEndpoints(ctx, n.ID)
+	if err != nil {
+		return dataplane.Decisions{}, fmt.Errorf("read decisions: %w", err)
+	}
+	inv := b.read(n, list)
+	raw, err := json.Marshal(&inv.Ruleset)
+	if err != nil {
+		return dataplane.Decisions{}, fmt.Errorf("read decisions: %w", err)
+	}
+	d := dataplane.Decisions{Lists: raw, NodeAddresses: b.options.Node}
+	for set := range inv.broken {
+		d.Problems = append(d.Problems, fmt.Sprintf("set %s: has content that Isthmus does not write", set))
+	}
+	return d, nil
+}
