@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/denylist"
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
@@ -62,7 +63,31 @@ func (b *Backend) plan(have *inventory, s *model.State) ([]model.Unsupported, *a
 			lowering.Lists[id] = acl.DenyAll()
 		}
 	}
-	return unsupported, acl.NewPlan(&have.Ruleset, lowering.Keep(&have.Ruleset))
+	plan := acl.NewPlan(&have.Ruleset, lowering.Keep(&have.Ruleset))
+	b.planDeny(have, plan)
+	return unsupported, plan
+}
+
+// planDeny adds a write of every list whose ACLs of deny lists differ, unless the plan writes it anyway. An
+// endpoint that is denied everything needs none.
+func (b *Backend) planDeny(have *inventory, plan *acl.Plan) {
+	written := make(map[model.EndpointID]bool)
+	for _, s := range plan.Steps {
+		written[s.Endpoint] = written[s.Endpoint] || s.Action == acl.WriteList
+	}
+	for _, id := range sortedIDs(plan.Target.Lists) {
+		if list := plan.Target.Lists[id]; !written[id] && have.endpoints[id] != nil && !acl.Equal(have.deny[id], b.denyOf(list)) {
+			plan.Steps = append(plan.Steps, acl.Step{Action: acl.WriteList, Endpoint: id, List: list})
+		}
+	}
+}
+
+// denyOf returns the ACLs of deny lists that precede a list.
+func (b *Backend) denyOf(list []hns.ACL) []hns.ACL {
+	if acl.Equal(list, acl.DenyAll()) {
+		return nil
+	}
+	return b.deny.ACLs()
 }
 
 // inventory is what HNS holds.
@@ -70,6 +95,8 @@ type inventory struct {
 	acl.Ruleset
 	network   *hns.Network
 	endpoints map[model.EndpointID]*hns.Endpoint
+	// deny are the ACLs of deny lists, which Lists do not contain.
+	deny map[model.EndpointID][]hns.ACL
 	// sets are our sets as HNS stores them; broken are those with content that this package never writes.
 	sets   map[string]hns.Policy
 	broken map[string]bool
@@ -77,7 +104,7 @@ type inventory struct {
 
 // read reads our endpoints with their ACLs, and our sets.
 func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
-	inv := &inventory{network: n, endpoints: make(map[model.EndpointID]*hns.Endpoint), sets: make(map[string]hns.Policy), broken: make(map[string]bool)}
+	inv := &inventory{network: n, endpoints: make(map[model.EndpointID]*hns.Endpoint), deny: make(map[model.EndpointID][]hns.ACL), sets: make(map[string]hns.Policy), broken: make(map[string]bool)}
 	inv.Lists, inv.Sets = make(map[model.EndpointID][]hns.ACL), make(map[string][]netip.Addr)
 	for i := range list {
 		e := &list[i]
@@ -90,7 +117,7 @@ func (b *Backend) read(n *hns.Network, list []hns.Endpoint) *inventory {
 			b.log.Warn("an endpoint has ACLs that cannot be read; they are replaced", "endpoint", e.Name, "err", err)
 		}
 		inv.endpoints[id] = e
-		inv.Lists[id] = acls
+		inv.deny[id], inv.Lists[id] = denylist.Split(acls)
 	}
 	for _, p := range n.Policies {
 		var set hns.SetPolicy
@@ -319,7 +346,8 @@ func (x *execution) replaceACLs(ctx context.Context, e *hns.Endpoint, list []hns
 			policies = append(policies, p)
 		}
 	}
-	for _, a := range list {
+	all := slices.Concat(x.denyOf(list), list)
+	for _, a := range all {
 		policies = append(policies, a.Policy())
 	}
 	answer, err := x.hns.ModifyEndpoint(ctx, e.ID, hns.Update, policies...)
@@ -327,10 +355,10 @@ func (x *execution) replaceACLs(ctx context.Context, e *hns.Endpoint, list []hns
 		x.late[hns.EndpointObject(e.ID)] = list
 	}
 	if err != nil {
-		return fmt.Errorf("write %d acls: %w", len(list), remedied(err))
+		return fmt.Errorf("write %d acls: %w", len(all), remedied(err))
 	}
-	if acls, err := answer.ACLs(); err != nil || !acl.Equal(acls, list) {
-		return errors.Join(fmt.Errorf("hns accepted %d acls but stored %d different ones", len(list), len(acls)), err)
+	if acls, err := answer.ACLs(); err != nil || !acl.Equal(acls, all) {
+		return errors.Join(fmt.Errorf("hns accepted %d acls but stored %d different ones", len(all), len(acls)), err)
 	}
 	return nil
 }
@@ -350,7 +378,7 @@ func (x *execution) compare(ctx context.Context) error {
 	}
 	now := x.read(n, list)
 	for id, list := range x.plan.Target.Lists {
-		if now.endpoints[id] != nil && len(x.errs[id]) == 0 && !acl.Equal(now.Lists[id], list) {
+		if now.endpoints[id] != nil && len(x.errs[id]) == 0 && !(acl.Equal(now.Lists[id], list) && acl.Equal(now.deny[id], x.denyOf(list))) {
 			x.errs[id] = append(x.errs[id], errors.New("hns did not store the acls that were written"))
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/windows/acl"
+	"github.com/isthmus-net/isthmus/windows/denylist"
 	"github.com/isthmus-net/isthmus/windows/fabric"
 	"github.com/isthmus-net/isthmus/windows/hns"
 	"github.com/isthmus-net/isthmus/windows/outbound"
@@ -39,6 +40,7 @@ type Backend struct {
 	// components are the features besides the policy core, the fabric among them.
 	components dataplane.Components
 	fabric     *fabric.Fabric
+	deny       *denylist.DenyList
 	// created maps the GUID of an attached
 	// endpoint that is not connected to the time since when. idle are the problems of those endpoints.
 	created map[string]time.Time
@@ -83,7 +85,6 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 		sctp: sctpSupport{otherwise: make(map[model.EndpointID]bool)},
 	}
 	b.nat = natState{known: !c.derivesNAT(), exceptions: c.OutboundNATExceptions, services: outbound.Services(model.FabricState{}, c.ServiceCIDRs)}
-	b.makeComponents()
 	var err error
 	if b.prepared, err = prepared.Open(c.PreparedFile); err != nil {
 		log.Error("endpoints that were prepared are removed", "err", err)
@@ -113,6 +114,8 @@ func New(ctx context.Context, c Config, client hns.Client, log *slog.Logger) (*B
 	if err := b.options.Validate(); err != nil {
 		return nil, fmt.Errorf("configure windows backend: %w", err)
 	}
+	b.deny = denylist.New(b.options.Node, b.options.NoIPv6)
+	b.makeComponents()
 	n, _, err := b.ensureNetwork(ctx)
 	if err != nil {
 		return nil, err

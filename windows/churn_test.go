@@ -29,6 +29,7 @@ type churn struct {
 	random   *rand.Rand
 	snapshot *model.Snapshot
 	state    *model.State // wanted last
+	deny     *model.DenySet
 	attached map[model.EndpointID]dataplane.EndpointSpec
 	// may are the States that an endpoint's ACLs may be of: the one that was put
 	// in force last, and those that could not be since. None means deny.
@@ -166,6 +167,9 @@ func (c *churn) operate(seed uint64) {
 // change edits the cluster a little.
 func (c *churn) change(seed uint64) {
 	c.snapshot = snapshotOf(world.Mutate(seed, c.snapshot, churnShape, 1))
+	if c.random.IntN(3) == 0 { // a deny list, which concerns none of the probes, comes, goes or changes
+		c.deny = []*model.DenySet{nil, denying(c.state, "203.0.113.0/24").Deny, denying(c.state, "203.0.113.0/25", "198.51.100.7/32").Deny}[c.random.IntN(3)]
+	}
 	c.apply()
 }
 
@@ -342,6 +346,7 @@ func (c *churn) apply() error {
 		input.Endpoints[id] = compile.Endpoint{Pod: e.Pod, IPs: e.IPs[:1]}
 	}
 	c.state, _ = compile.Once(input)
+	c.state.Deny = c.deny
 	for id := range c.may {
 		c.may[id] = append(c.may[id], c.state)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
 	"github.com/isthmus-net/isthmus/common/model"
-	"github.com/isthmus-net/isthmus/windows/denylist"
 	"github.com/isthmus-net/isthmus/windows/fabric"
 	"github.com/isthmus-net/isthmus/windows/hostfabric"
 )
@@ -19,7 +18,7 @@ func (b *Backend) makeComponents() {
 	host := dataplane.Host{Log: b.log, Step: b.config.Step, Repaired: func(string) {}} // the agent counts repairs of objects of HNS
 	b.fabric = fabric.New(fabric.Config{Overlay: b.config.Mode == Overlay, Mode: b.config.Fabric, VNI: b.config.VNI, PodCIDRs: b.config.PodCIDRs,
 		NodeAddresses: b.config.NodeAddresses, MTU: underlayMTU, Find: b.findNetwork}, b.hns, host)
-	b.components = dataplane.Components{b.fabric, denylist.DenyList{}}
+	b.components = dataplane.Components{b.fabric, b.deny}
 	if b.config.Stack == nil {
 		return
 	}

@@ -146,7 +146,9 @@ func (c *churn) settle() {
 		spec.NetNS = fresh.fake.AddNamespace()
 		fresh.add(spec)
 	}
-	fresh.node.apply(c.state)
+	if _, err := fresh.backend.Apply(ctx, c.state); err != nil {
+		c.t.Fatal(err)
+	}
 	if got, want := endpointLines(c.fake), endpointLines(fresh.fake); !slices.Equal(got, want) {
 		c.t.Errorf("installed\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
