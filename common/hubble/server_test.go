@@ -89,16 +89,16 @@ func serve(t *testing.T, edit func(*Config), unavailable ...error) *rig {
 // add adds n denied flows and waits until the server has them.
 func (r *rig) add(n int) {
 	r.t.Helper()
-	want := r.server.ring.Stats(time.Now()).Seen + uint64(n)
+	seen := func() uint64 { return r.server.ring.Stats(time.Now()).Seen }
+	before := seen()
 	for i := range n {
 		f := denied().FlowEvent
 		f.Time, f.SrcPort = time.Now(), uint16(i)
 		r.store.Add([]model.FlowEvent{f})
-		if i%500 == 499 { // the queue between store and server is bounded
-			time.Sleep(20 * time.Millisecond)
+		if i%500 == 499 || i == n-1 { // the queue between store and server is bounded
+			wait(r.t, "flows", func() bool { return seen() >= before+uint64(i)+1 })
 		}
 	}
-	wait(r.t, "all flows", func() bool { return r.server.ring.Stats(time.Now()).Seen >= want })
 }
 
 func wait(t *testing.T, what string, ok func() bool) {
