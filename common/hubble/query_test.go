@@ -188,3 +188,17 @@ func TestStats(t *testing.T) {
 		t.Errorf("a full ring has %+v", s)
 	}
 }
+
+// TestRingCountsReports checks that a report of lost flows that the ring has overwritten counts with these flows.
+func TestRingCountsReports(t *testing.T) {
+	r := NewRing(2)
+	_, start, _, _ := r.Read(Cursor{}, 1)
+	r.Add(Event{Lost: &flow.LostEvent{NumEventsLost: 10}}, Event{Flow: &flow.Flow{}}, Event{Flow: &flow.Flow{}}, Event{Flow: &flow.Flow{}})
+	list, next, lost, _ := r.Read(start, 9)
+	if len(list) != 2 || lost != 11 {
+		t.Errorf("read %d events after %d lost flows, want 2 after 11", len(list), lost)
+	}
+	if _, _, lost, _ := r.Read(next, 9); lost != 0 {
+		t.Errorf("%d flows are lost at the end", lost)
+	}
+}
