@@ -222,9 +222,8 @@ static __always_inline bool decide(const struct pending *r, const struct view *v
 	return verdict == ALLOW;
 }
 
-/* Reports whether the packet of a pod may continue. slot is NO_SLOT if only the address says
- * which pod sent it. */
-static __always_inline bool pod_passes(const struct view *v, __u32 slot, bool v6)
+/* Reports whether the packet of a pod may continue. */
+static __always_inline bool pod_passes(const struct view *v, const struct endpoint *e, bool v6)
 {
 	__u32 place = v->mark >> 16;
 	struct pending *r;
@@ -234,8 +233,23 @@ static __always_inline bool pod_passes(const struct view *v, __u32 slot, bool v6
 	if (handover && !our_mark(v->mark))
 		return true;
 	r = bpf_map_lookup_elem(&pending, &place);
-	if ((v->mark & MARK_KIND) != MARK_PENDING || !r || r->mark != our_mark(v->mark) || (slot != NO_SLOT && r->slot != slot))
-		return reject(v, slot, NULL, v6, DROP_UNMARKED);
+	if ((v->mark & MARK_KIND) != MARK_PENDING || !r || r->mark != our_mark(v->mark) || r->slot != e->slot)
+		return reject(v, e->slot, NULL, v6, DROP_UNMARKED);
+	return v6 ? decide(r, v, true) : decide(r, v, false);
+}
+
+/* Reports whether a packet may continue that a pod behind a bridge sent. Its record names the
+ * pod; decide compares the addresses. */
+static __always_inline bool bridged_passes(const struct view *v, bool v6)
+{
+	__u32 place = v->mark >> 16;
+	struct pending *r;
+
+	if (our_mark(v->mark) == MARK_APPROVED)
+		return true;
+	r = bpf_map_lookup_elem(&pending, &place);
+	if ((v->mark & MARK_KIND) != MARK_PENDING || !r || r->mark != our_mark(v->mark))
+		return reject(v, NO_SLOT, NULL, v6, DROP_UNMARKED);
 	return v6 ? decide(r, v, true) : decide(r, v, false);
 }
 
@@ -288,16 +302,16 @@ static __always_inline bool passes(const struct view *v, bool v6)
 	const struct endpoint *e = find_endpoint(v->ifindex);
 
 	if (e)
-		return pod_passes(v, e->slot, v6);
+		return pod_passes(v, e, v6);
 	if (foreign) {
 		switch (from_bridge(v, v6)) {
 		case BRIDGED_POD:
-			return pod_passes(v, NO_SLOT, v6);
+			return bridged_passes(v, v6);
 		case BRIDGED_FORGED:
 			return reject(v, NO_SLOT, NULL, v6, DROP_SPOOFED);
 		case BRIDGED_NO:
 			if (recorded(v))
-				return pod_passes(v, NO_SLOT, v6);
+				return bridged_passes(v, v6);
 		}
 	}
 	switch (v->place) {

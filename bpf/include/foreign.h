@@ -7,10 +7,12 @@
 /* Interfaces that another CNI plugin made: veth pairs that the host routes to, and ports of a
  * bridge. On a bridge, frames between pods do not pass the host's IP stack. Each frame to a pod
  * must therefore be meant for that pod, and each frame that waits for a verdict after DNAT must
- * go to the host. The verifier removes this code from the programs of other nodes. */
-
-/* Whether the interfaces of pods are foreign. Set by the loader. */
-const volatile __u32 foreign;
+ * go to the host. The programs are compiled twice, so those of other nodes lack this code. */
+#ifdef FOREIGN
+#define foreign true
+#else
+#define foreign false
+#endif
 
 /* The bit of the mark that the VPC CNI plugin of AWS owns. Marks of packets from foreign
  * interfaces do not use it. */

@@ -285,7 +285,6 @@ const (
 	EgressVarEventCost       = "event_cost"
 	EgressVarEventRate       = "event_rate"
 	EgressVarEventWindow     = "event_window"
-	EgressVarForeign         = "foreign"
 	EgressVarHandover        = "handover"
 	EgressVarLedgerSize4     = "ledger_size4"
 	EgressVarLedgerSize6     = "ledger_size6"
@@ -396,7 +395,6 @@ type EgressVariableSpecs struct {
 	EventCost      *ebpf.VariableSpec `ebpf:"event_cost"`
 	EventRate      *ebpf.VariableSpec `ebpf:"event_rate"`
 	EventWindow    *ebpf.VariableSpec `ebpf:"event_window"`
-	Foreign        *ebpf.VariableSpec `ebpf:"foreign"`
 	Handover       *ebpf.VariableSpec `ebpf:"handover"`
 	LedgerSize4    *ebpf.VariableSpec `ebpf:"ledger_size4"`
 	LedgerSize6    *ebpf.VariableSpec `ebpf:"ledger_size6"`
@@ -515,7 +513,6 @@ type EgressVariables struct {
 	EventCost      *ebpf.Variable `ebpf:"event_cost"`
 	EventRate      *ebpf.Variable `ebpf:"event_rate"`
 	EventWindow    *ebpf.Variable `ebpf:"event_window"`
-	Foreign        *ebpf.Variable `ebpf:"foreign"`
 	Handover       *ebpf.Variable `ebpf:"handover"`
 	LedgerSize4    *ebpf.Variable `ebpf:"ledger_size4"`
 	LedgerSize6    *ebpf.Variable `ebpf:"ledger_size6"`

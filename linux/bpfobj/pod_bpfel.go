@@ -464,7 +464,6 @@ const (
 	PodVarEventCost       = "event_cost"
 	PodVarEventRate       = "event_rate"
 	PodVarEventWindow     = "event_window"
-	PodVarForeign         = "foreign"
 	PodVarForwardDirect   = "forward_direct"
 	PodVarHasNfConntrack  = "has_nf_conntrack"
 	PodVarLedgerSize4     = "ledger_size4"
@@ -576,7 +575,6 @@ type PodVariableSpecs struct {
 	EventCost       *ebpf.VariableSpec `ebpf:"event_cost"`
 	EventRate       *ebpf.VariableSpec `ebpf:"event_rate"`
 	EventWindow     *ebpf.VariableSpec `ebpf:"event_window"`
-	Foreign         *ebpf.VariableSpec `ebpf:"foreign"`
 	ForwardDirect   *ebpf.VariableSpec `ebpf:"forward_direct"`
 	HasNfConntrack  *ebpf.VariableSpec `ebpf:"has_nf_conntrack"`
 	LedgerSize4     *ebpf.VariableSpec `ebpf:"ledger_size4"`
@@ -694,7 +692,6 @@ type PodVariables struct {
 	EventCost       *ebpf.Variable `ebpf:"event_cost"`
 	EventRate       *ebpf.Variable `ebpf:"event_rate"`
 	EventWindow     *ebpf.Variable `ebpf:"event_window"`
-	Foreign         *ebpf.Variable `ebpf:"foreign"`
 	ForwardDirect   *ebpf.Variable `ebpf:"forward_direct"`
 	HasNfConntrack  *ebpf.Variable `ebpf:"has_nf_conntrack"`
 	LedgerSize4     *ebpf.Variable `ebpf:"ledger_size4"`

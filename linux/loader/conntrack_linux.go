@@ -88,7 +88,7 @@ func (d *DataPath) ProbeConntrack() (bool, error) {
 
 // exchange loads the programs again, with the maps of those without lookups.
 func (d *DataPath) exchange() error {
-	spec, err := bpfobj.LoadPod()
+	spec, err := Settings{Foreign: d.foreign}.programs()
 	if err != nil {
 		return fmt.Errorf("read the embedded programs: %w", err)
 	}

@@ -64,7 +64,11 @@ const egressFilter = "egress_filter"
 // other programs. While programs of an older layout that set no marks are in force, they accept
 // packets without marks.
 func (d *DataPath) loadEgress() error {
-	spec, err := bpfobj.LoadEgress()
+	load := bpfobj.LoadEgress
+	if d.foreign {
+		load = bpfobj.LoadEgressForeign
+	}
+	spec, err := load()
 	if err != nil {
 		return fmt.Errorf("read the embedded programs: %w", err)
 	}

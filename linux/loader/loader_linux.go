@@ -33,6 +33,7 @@ type DataPath struct {
 	tracking   Tracking
 	probe      func() Tracking
 	egress     egress
+	foreign    bool // another CNI plugin made the interfaces of the pods
 	slots      *ebpf.Memory
 	ports      *ebpf.Memory
 	stages     *ebpf.Memory
@@ -65,13 +66,13 @@ type DataPath struct {
 // them, in this order. Open replaces maps of the wrong size with copies. An older layout stays
 // in force, see Older.
 func Open(dir string, s Settings, sizes Sizes) (_ *DataPath, err error) {
-	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), probe: s.probe(), pins: make(Pins), numbers: make(map[*ebpf.Program]ebpf.ProgramID)}
+	d := &DataPath{dir: filepath.Join(dir, LayoutVersion), foreign: s.Foreign, probe: s.probe(), pins: make(Pins), numbers: make(map[*ebpf.Program]ebpf.ProgramID)}
 	defer func() {
 		if err != nil {
 			d.Close()
 		}
 	}()
-	spec, err := bpfobj.LoadPod()
+	spec, err := s.programs()
 	if err != nil {
 		return nil, fmt.Errorf("read the embedded programs: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/clock"
 )
 
@@ -113,6 +114,14 @@ const datagramLife = time.Minute
 // full table. Most answers take less. A client whose handshake is cut off repeats it.
 const AnswerTime = 100 * time.Millisecond
 
+// programs returns the programs of pods.
+func (s Settings) programs() (*ebpf.CollectionSpec, error) {
+	if s.Foreign {
+		return bpfobj.LoadPodForeign()
+	}
+	return bpfobj.LoadPod()
+}
+
 // constants returns the values of the programs' constants, by name. spec has the sizes of the
 // maps.
 func (s Settings) constants(spec *ebpf.CollectionSpec) (map[string]uint32, error) {
@@ -128,15 +137,13 @@ func (s Settings) constants(spec *ebpf.CollectionSpec) (map[string]uint32, error
 		"ledger_size4": spec.Maps["ledger4"].MaxEntries, "ledger_size6": spec.Maps["ledger6"].MaxEntries,
 		"ledger_spare": jiffies(AnswerTime),
 		"tunnel_port":  uint32(s.Tunnel.Port), "tunnel_vni": s.Tunnel.VNI,
-		"event_rate": uint32(s.Events.Rate), "event_cost": uint32(hz), "event_window": uint32(s.Events.Burst * hz), "event_allowed": 0, "foreign": 0,
+		"event_rate": uint32(s.Events.Rate), "event_cost": uint32(hz), "event_window": uint32(s.Events.Burst * hz), "event_allowed": 0,
 	}
 	if s.Errors > 0 {
 		c["error_rate"], c["error_window"] = 0, uint32(s.Errors*hz)
 	}
-	for name, set := range map[string]bool{"event_allowed": s.Events.Allowed, "foreign": s.Foreign} {
-		if set {
-			c[name] = 1
-		}
+	if s.Events.Allowed {
+		c["event_allowed"] = 1
 	}
 	return c, nil
 }
