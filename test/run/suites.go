@@ -68,7 +68,7 @@ func suites() []suite {
 		{name: "test", summary: true, reports: []report{windowsReport, attackReport}, steps: []step{
 			// The longest packages start first. They wait for the kernel, agents and Wine more than
 			// they compute, so more of them run than there are processors.
-			{packages: []string{"./linux", "./test/cluster", "./test/wine", "./test/mixed", "./..."}, except: []string{"test/apiserver"},
+			{packages: []string{"./linux", "./test/cluster", "./test/wine", "./test/mixed", "./..."}, except: []string{"test/apiserver", "test/monitoring"},
 				flags: []string{"-count=1", "-timeout=20m", "-p=4"}, env: reports},
 			underWine,
 			{dir: "deploy/release", packages: []string{"."}, flags: []string{"-count=1"}},
