@@ -54,7 +54,7 @@ func (b *Backend) Audit(ctx context.Context, s *model.State) ([]dataplane.Drift,
 		d := dataplane.Drift{Object: "set", Detail: fmt.Sprintf("%s: %s", step.Set, step.Action)}
 		if step.Action == acl.WriteList {
 			d = dataplane.Drift{Object: "acl list", Endpoint: step.Endpoint,
-				Detail: fmt.Sprintf("holds %d ACLs that do not give the verdicts of the state", len(have.Lists[step.Endpoint]))}
+				Detail: fmt.Sprintf("holds %d ACLs that do not give the verdicts of the state", len(have.deny[step.Endpoint])+len(have.Lists[step.Endpoint]))}
 		}
 		found = append(found, d)
 	}

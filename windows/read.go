@@ -6,13 +6,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/isthmus-net/isthmus/common/dataplane"
+	"github.com/isthmus-net/isthmus/windows/acl"
 )
 
 var _ dataplane.Reader = (*Backend)(nil)
 
-// ReadDecisions implements dataplane.Reader. It reads the ACLs of our endpoints and our sets from HNS.
+// ReadDecisions implements dataplane.Reader. It reads the ACLs of our endpoints and our sets from HNS, without those of
+// deny lists, which are not decisions of policy.
 func (b *Backend) ReadDecisions(ctx context.Context) (dataplane.Decisions, error) {
 	n, err := b.findNetwork(ctx)
 	if err == nil && n == nil {
@@ -26,6 +29,11 @@ func (b *Backend) ReadDecisions(ctx context.Context) (dataplane.Decisions, error
 		return dataplane.Decisions{}, fmt.Errorf("read decisions: %w", err)
 	}
 	inv := b.read(n, list)
+	for id, deny := range inv.deny {
+		if !acl.Equal(deny, b.deny.ACLs()) { // of another process, or of an earlier State
+			inv.Lists[id] = slices.Concat(deny, inv.Lists[id])
+		}
+	}
 	raw, err := json.Marshal(&inv.Ruleset)
 	if err != nil {
 		return dataplane.Decisions{}, fmt.Errorf("read decisions: %w", err)
