@@ -268,14 +268,14 @@ func TestReadmeOfBPF(t *testing.T) {
 	}
 }
 
-// TestExamplesOfREADME runs the commands that README.md shows with "$ bin/isthmusctl",
+// TestExamplesOfREADME runs the commands that README.md shows with "$ bin/linux/isthmusctl",
 // and compares what they print.
 func TestExamplesOfREADME(t *testing.T) {
 	b, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	examples := regexp.MustCompile("(?s)```\n\\$ bin/isthmusctl ([^\n]*)\n(.*?)```").FindAllStringSubmatch(string(b), -1)
+	examples := regexp.MustCompile("(?s)```\n\\$ bin/linux/isthmusctl ([^\n]*)\n(.*?)```").FindAllStringSubmatch(string(b), -1)
 	if len(examples) == 0 {
 		t.Fatal("README.md has no example of isthmusctl")
 	}
