@@ -63,7 +63,7 @@ func run(t *testing.T, dir, script string) (string, error) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(context.Background(), limit)
 	defer stop()
-	cmd := exec.CommandContext(ctx, "bash", "-c", script)
+	cmd := exec.CommandContext(ctx, "bash", "-c", "unset MAKEFLAGS MAKELEVEL\n"+script) // make prints less alone
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	return string(out), err
