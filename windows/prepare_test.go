@@ -275,7 +275,7 @@ func TestPreparedEndpointDrift(t *testing.T) {
 	}
 	found, err := n.backend.Endpoints(ctx)
 	if err != nil || !slices.ContainsFunc(found, func(i dataplane.Installed) bool { return i.ID == "spare-10.0.1.8:prepared-endpoint" }) {
-		t.Fatalf("an attached endpoint that nobody took is not listed: %+v, %v", found, err)
+		t.Fatalf("an attached endpoint without a pod is not listed: %+v, %v", found, err)
 	}
 	if len(n.backend.Prepared()) > 0 {
 		t.Error("it counts as ready")

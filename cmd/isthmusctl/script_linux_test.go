@@ -88,8 +88,8 @@ func stub(ts *testscript.TestScript, _ bool, args []string) {
 		switch {
 		case r.URL.Path == "/readyz":
 			fmt.Fprint(w, "ok")
-		case r.Header.Get("Impersonate-User") == "nobody":
-			reply(w, http.StatusForbidden, failure(http.StatusForbidden, "Forbidden", r.URL.Path+" is forbidden to nobody"))
+		case r.Header.Get("Impersonate-User") == "stranger":
+			reply(w, http.StatusForbidden, failure(http.StatusForbidden, "Forbidden", r.URL.Path+" is forbidden to stranger"))
 		case forbidden[r.URL.Path]:
 			reply(w, http.StatusForbidden, failure(http.StatusForbidden, "Forbidden", r.URL.Path+" is forbidden"))
 		case r.URL.Path == "/apis/isthmus.dev" || r.URL.Path == "/apis/isthmus.dev/v1alpha1":

@@ -311,8 +311,8 @@ func (p *Pool) fill() {
 
 // prepare begins to prepare one endpoint. It reports false if that failed.
 func (p *Pool) prepare(dns model.DNS) bool {
-	const nobody = "a new prepared endpoint"
-	ips, err := p.allocator.Allocate(nobody, time.Now())
+	const maker = "a new prepared endpoint"
+	ips, err := p.allocator.Allocate(maker, time.Now())
 	if err != nil {
 		return false // wanted leaves addresses free: another family may have none
 	}

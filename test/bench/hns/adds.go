@@ -154,7 +154,7 @@ func watchOpen(fake *hnstest.Fake) (end func() error) {
 			select {
 			case <-stop:
 				if looks == 0 && err == nil {
-					err = errors.New("nobody looked at the endpoints")
+					err = errors.New("the endpoints were not read")
 				}
 				ended <- err
 				return
