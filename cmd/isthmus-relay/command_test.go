@@ -60,15 +60,15 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestRelay runs the relay between an agent with mutual TLS, whose nodes it discovers, and a client on a loopback
-// address.
-func TestRelay(t *testing.T) {
-	authority := hubbletest.NewAuthority(t)
+// serveAgent serves the flows of an agent, which has none, over mutual TLS until the context ends. It returns the port,
+// and a channel for the result.
+func serveAgent(t *testing.T, ctx context.Context, authority *hubbletest.Authority) (port uint16, served chan error) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := netip.MustParseAddrPort(listener.Addr().String()).Port()
+	port = netip.MustParseAddrPort(listener.Addr().String()).Port()
 	snapshot := model.MakeSnapshot(nil, []*model.Node{{Name: "n1", Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}}, nil, nil)
 	quiet := slog.New(slog.DiscardHandler)
 	agent, err := hubble.New(hubble.Config{Node: "n1", History: 100, Port: port, Snapshot: func() *model.Snapshot { return snapshot },
@@ -80,11 +80,20 @@ func TestRelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	served := make(chan error, 1)
+	served = make(chan error, 1)
 	go func() {
 		served <- agent.Serve(ctx, hubble.Listener{Listener: listener, Credentials: identity.Server(hubble.RelayName)})
 	}()
+	return port, served
+}
+
+// TestRelay runs the relay between an agent with mutual TLS, whose nodes it discovers, and a client on a loopback
+// address.
+func TestRelay(t *testing.T) {
+	authority := hubbletest.NewAuthority(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	port, served := serveAgent(t, ctx, authority)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

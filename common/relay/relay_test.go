@@ -226,6 +226,27 @@ func denied(all []string) (list []string) {
 	return list
 }
 
+// addAndRestart adds flows to each agent, that many a second, and stops and starts the second agent meanwhile. The
+// result waits for the end.
+func addAndRestart(agents []*agent, each, rate int) (wait func()) {
+	var writers sync.WaitGroup
+	for i, a := range agents {
+		writers.Go(func() {
+			for n := range each {
+				a.add(n)
+				if i == 1 && n == each/3 {
+					a.stop()
+				}
+				if i == 1 && n == each/2 {
+					a.start()
+				}
+				time.Sleep(time.Second / time.Duration(rate))
+			}
+		})
+	}
+	return writers.Wait
+}
+
 // TestFollowThreeNodes follows three nodes at 200 flows a second each, while one of them stops and starts again. The
 // flows of the others arrive once, in order, and soon. The relay reports both changes, and the flows that the node
 // still has when it is back arrive too.
@@ -242,21 +263,7 @@ func TestFollowThreeNodes(t *testing.T) {
 		t.Fatalf("got %v, %v", m, err)
 	}
 	time.Sleep(200 * time.Millisecond) // until the streams of the nodes are open
-	var writers sync.WaitGroup
-	for i, a := range agents {
-		writers.Go(func() {
-			for n := range each {
-				a.add(n)
-				if i == 1 && n == each/3 {
-					a.stop()
-				}
-				if i == 1 && n == each/2 {
-					a.start()
-				}
-				time.Sleep(time.Second / rate)
-			}
-		})
-	}
+	wait := addAndRestart(agents, each, rate)
 	seen := map[string]map[int]int{"a": {}, "b": {}, "c": {}}
 	var lags []time.Duration
 	var states []string
@@ -282,7 +289,7 @@ func TestFollowThreeNodes(t *testing.T) {
 		}
 		seen[m.GetNodeName()][number(m.GetFlow())]++
 	}
-	writers.Wait()
+	wait()
 	slices.Sort(lags)
 	p99 := lags[len(lags)*99/100]
 	t.Logf("lag p50 %s, p99 %s, of %d flows; states %q", lags[len(lags)/2], p99, len(lags), states)

@@ -270,8 +270,8 @@ func guard(t *testing.T, s *Server, policies string) {
 	})
 }
 
-// TestStolenToken says what who has the token of one node's agent can do and
-// cannot, with the roles and the admission policies that are shipped.
+// TestStolenToken checks what an attacker with the token of one node's agent can and cannot do, under the
+// roles and the admission policies of the release.
 func TestStolenToken(t *testing.T) {
 	s := running(t)
 	policies := shipped(t, "isthmus.yaml")
@@ -290,7 +290,7 @@ func TestStolenToken(t *testing.T) {
 	}
 	c.check(t, byAgent)
 
-	// By way of the status the spec is not changed, which the API server sees to.
+	// The API server ignores changes to the spec in a request to the status subresource.
 	c.check(t, []attempt{{"taints", "PATCH", node1Status, merge, `{"spec":{"taints":null,"unschedulable":true}}`, ""}})
 	node, err := s.Get(t.Context(), manifestOf("Node n1"))
 	if err != nil {
@@ -300,7 +300,7 @@ func TestStolenToken(t *testing.T) {
 		t.Errorf("spec of Node n1 is %s", spec)
 	}
 
-	// Whose token is of no node writes nothing.
+	// A token that belongs to no node writes nothing.
 	loose, err := s.token(t.Context(), "isthmus-system", "isthmus-agent")
 	if err != nil {
 		t.Fatal(err)
@@ -312,7 +312,7 @@ func TestStolenToken(t *testing.T) {
 		{"pods", "GET", "/api/v1/pods", "", "", ""},
 	})
 
-	// Others are not concerned.
+	// The policies do not apply to other accounts.
 	account(t, s, "bystander", "isthmus-agent-announce")
 	other, err := s.BoundToken(t.Context(), "isthmus-system", "bystander", "n1")
 	if err != nil {
@@ -325,7 +325,14 @@ func TestStolenToken(t *testing.T) {
 		})
 	}
 
-	// The doctor sees it with the agent's credentials.
+	doctorWarns(t, s, token, policies)
+	c.check(t, []attempt{{"a label, without the policies", "PATCH", node1Status, merge, `{"metadata":{"labels":{"pool":"b"}}}`, ""}})
+}
+
+// doctorWarns removes the admission policies, and checks that isthmusctl doctor, with the token of an agent,
+// reports them before and their absence afterwards.
+func doctorWarns(t *testing.T, s *Server, token, policies string) {
+	t.Helper()
 	kubeconfig, err := s.TokenKubeconfig("stolen", token)
 	if err != nil {
 		t.Fatal(err)
@@ -344,7 +351,6 @@ func TestStolenToken(t *testing.T) {
 	eventually(t, "a warning of the doctor without the policies", func() bool {
 		return strings.Contains(doctor(), "warning  credentials: the API server lets the agent change labels of a Node")
 	})
-	c.check(t, []attempt{{"a label, without the policies", "PATCH", node1Status, merge, `{"metadata":{"labels":{"pool":"b"}}}`, ""}})
 }
 
 // TestStolenTokenWithoutAnnouncements is the same where no node announces.

@@ -54,8 +54,8 @@ metadata: {name: db, namespace: lair}
 spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: client}}}]}]}
 `
 
-// A namespace loses the label that the new policy lets in: together with the old
-// label the new policy would let the stranger in.
+// A namespace loses the label that the new policy allows. The new policy with the old label would allow the
+// stranger.
 const lairAfter = `
 {apiVersion: v1, kind: Namespace, metadata: {name: other, labels: {team: b}}}
 ---
@@ -69,17 +69,16 @@ spec:
     - from: [{namespaceSelector: {matchLabels: {team: a}}, podSelector: {matchLabels: {app: stranger}}}]
 `
 
-// The API server stops answering, or is killed and comes back on the same data.
-// What was known stays, the source says so, and what happened meanwhile arrives
-// without a moment in which more is allowed than before and after.
+// TestAwayAndBack stops the API server, or kills it and starts it again on the same data. The last known state
+// stays in force, and the source reports that it is behind. The changes of that time arrive without a moment that
+// allows more than the state before and the state after.
 func TestAwayAndBack(t *testing.T) {
 	s := running(t)
 	ctx := context.Background()
-	ways := map[string]struct{ leave, come func() error }{
+	for name, outage := range map[string]struct{ begin, end func() error }{
 		"halted": {s.Halt, s.Continue},
 		"killed": {s.KillAPI, func() error { return s.StartAPI(ctx) }},
-	}
-	for name, way := range ways {
+	} {
 		t.Run(name, func(t *testing.T) {
 			apply(t, s, lair+"---"+lairClient+"---"+lairPolicy)
 			f := read(t, account(t, s, "patient", "isthmus-agent"), nil)
@@ -94,53 +93,54 @@ func TestAwayAndBack(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			if err := way.leave(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, outage.begin())
 			f.problem("API server", "Pod", "the last known state stays in force")
 			if f.source.Behind() == "" {
-				t.Error("the source does not say that it is behind")
+				t.Error("the source does not report that it is behind")
 			}
 			if n := len(f.all()); n != before {
 				t.Errorf("%d snapshots published while the API server was away", n-before)
 			}
-			if err := s.Delete(ctx, lairClient); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Apply(ctx, lairThief+"---"+lairAfter); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Delete(ctx, lairClient))
+			must(t, s.Apply(ctx, lairThief+"---"+lairAfter))
 			t.Cleanup(func() {
 				if err := s.Delete(ctx, lairThief); err != nil {
 					t.Error(err)
 				}
 			})
-			if err := way.come(); err != nil {
-				t.Fatal(err)
-			}
-			f.until("what happened meanwhile", func(s *model.Snapshot) bool {
-				_, client := s.Pods.Get(model.PodID{Namespace: "lair", Name: "client"})
-				_, thief := s.Pods.Get(model.PodID{Namespace: "lair", Name: "thief"})
-				p, _ := s.Policies.Get(model.Origin{Kind: "NetworkPolicy", Namespace: "lair", Name: "db"})
-				team, _ := s.Namespace("other").Labels.Get("team")
-				return !client && thief && p != nil && len(p.Rules[model.Ingress]) == 2 && team == "b"
-			})
+			must(t, outage.end())
+			f.until("the changes of that time", changedMeanwhile)
 			for _, s := range f.all()[before:] {
-				e := policy.NewEvaluator(s)
-				for _, from := range []string{"10.244.1.8", "10.244.1.2"} {
-					if _, gone := s.Pods.Get(model.PodID{Namespace: "lair", Name: "client"}); gone && from == "10.244.1.2" {
-						continue // its own address still
-					}
-					_, in := e.Flow(model.Flow{Src: netip.MustParseAddr(from), Dst: netip.MustParseAddr("10.244.1.3"), Protocol: model.TCP, Port: 5432})
-					if in.Verdict != model.Deny {
-						t.Errorf("%s was let in: %s", from, in.Cause)
-					}
-				}
+				checkDatabase(t, s)
 			}
 			f.noProblems()
 			if why := f.source.Behind(); why != "" {
 				t.Errorf("still behind: %s", why)
 			}
 		})
+	}
+}
+
+// changedMeanwhile reports whether a snapshot has all changes that TestAwayAndBack makes without the API server.
+func changedMeanwhile(s *model.Snapshot) bool {
+	_, client := s.Pods.Get(model.PodID{Namespace: "lair", Name: "client"})
+	_, thief := s.Pods.Get(model.PodID{Namespace: "lair", Name: "thief"})
+	p, _ := s.Policies.Get(model.Origin{Kind: "NetworkPolicy", Namespace: "lair", Name: "db"})
+	team, _ := s.Namespace("other").Labels.Get("team")
+	return !client && thief && p != nil && len(p.Rules[model.Ingress]) == 2 && team == "b"
+}
+
+// checkDatabase checks that a snapshot denies the stranger, and the thief once it has the address of the client.
+func checkDatabase(t *testing.T, s *model.Snapshot) {
+	t.Helper()
+	e := policy.NewEvaluator(s)
+	for _, from := range []string{"10.244.1.8", "10.244.1.2"} {
+		if _, exists := s.Pods.Get(model.PodID{Namespace: "lair", Name: "client"}); exists && from == "10.244.1.2" {
+			continue // the client still has the address
+		}
+		_, in := e.Flow(model.Flow{Src: netip.MustParseAddr(from), Dst: netip.MustParseAddr("10.244.1.3"), Protocol: model.TCP, Port: 5432})
+		if in.Verdict != model.Deny {
+			t.Errorf("%s is allowed: %s", from, in.Cause)
+		}
 	}
 }

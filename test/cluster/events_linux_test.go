@@ -17,8 +17,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/cluster"
 )
 
-// told is what isthmusctl events prints as JSON, as far as it matters here.
-type told struct {
+// flowEvent is a line that isthmusctl events prints as JSON, with the fields that the tests read.
+type flowEvent struct {
 	Event struct {
 		Pod       string `json:"pod_name"`
 		Direction string `json:"direction"`
@@ -32,12 +32,12 @@ type told struct {
 	}
 }
 
-// next reads events until one is as wanted.
-func next(t *testing.T, lines *bufio.Scanner, wanted func(told) bool) told {
+// next reads events up to the first wanted one, and returns it.
+func next(t *testing.T, lines *bufio.Scanner, wanted func(flowEvent) bool) flowEvent {
 	t.Helper()
-	var seen []told
+	var seen []flowEvent
 	for lines.Scan() {
-		var e told
+		var e flowEvent
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			t.Fatalf("line %q: %v", lines.Text(), err)
 		}
@@ -47,7 +47,7 @@ func next(t *testing.T, lines *bufio.Scanner, wanted func(told) bool) told {
 		seen = append(seen, e)
 	}
 	t.Fatalf("no such event among %+v", seen)
-	return told{}
+	return flowEvent{}
 }
 
 // knock sends a datagram to a port of another pod and, by TCP, asks for a
@@ -68,8 +68,37 @@ func knock(t *testing.T, from, to *cluster.Pod, network string) {
 	}
 }
 
-// A client that follows the events of a node learns which policy decided. Events
-// while the agent does not run are reported later. A Windows node returns an error.
+// sendUntilSeen makes flows by UDP and TCP from the client to the server until the follower of events has printed
+// one that is allowed and one that is denied. It returns both.
+func sendUntilSeen(t *testing.T, client, server *cluster.Pod, lines *bufio.Scanner) (allowed, denied flowEvent) {
+	t.Helper()
+	about := func(verdict, protocol string) func(flowEvent) bool {
+		return func(e flowEvent) bool {
+			return e.Event.Pod == "server" && e.Event.Direction == "ingress" && e.Event.Verdict == verdict && e.Event.Protocol == protocol
+		}
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(100 * time.Millisecond):
+				knock(t, client, server, "udp")
+				knock(t, client, server, "tcp")
+			}
+		}
+	}()
+	defer func() {
+		close(stop)
+		<-stopped
+	}()
+	return next(t, lines, about("allow", "UDP")), next(t, lines, about("deny", "TCP"))
+}
+
+// TestFlowEvents checks that a client that follows the events of a node learns which policy decided. Events of the
+// time without an agent are reported later. A Windows node returns an error.
 func TestFlowEvents(t *testing.T) {
 	c, pods := startCluster(t, manifests, cluster.Config{Linux: 2, Windows: 1})
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -88,38 +117,17 @@ func TestFlowEvents(t *testing.T) {
 	defer follow.Wait()
 	defer cancel()
 	lines := bufio.NewScanner(out)
-	about := func(verdict, protocol string) func(told) bool {
-		return func(e told) bool {
-			return e.Event.Pod == "server" && e.Event.Direction == "ingress" && e.Event.Verdict == verdict && e.Event.Protocol == protocol
-		}
-	}
-	stop := make(chan struct{})
-	knocked := make(chan struct{})
-	go func() { // until who follows is there
-		defer close(knocked)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(100 * time.Millisecond):
-				knock(t, client, server, "udp")
-				knock(t, client, server, "tcp")
-			}
-		}
-	}()
-	allowed := next(t, lines, about("allow", "UDP")).Event
-	denied := next(t, lines, about("deny", "TCP")).Event
-	close(stop)
-	<-knocked
+	first, second := sendUntilSeen(t, client, server, lines)
+	allowed, denied := first.Event, second.Event
 	if allowed.Policy != "NetworkPolicy test/server" || allowed.Rule != "0" || allowed.Peer != "client" || allowed.Port != 7000 {
-		t.Errorf("told of an allowed flow: %+v", allowed)
+		t.Errorf("event of an allowed flow: %+v", allowed)
 	}
 	if denied.Policy != "NetworkPolicy test/server" || !strings.HasPrefix(denied.Cause, "isolated for ingress") || denied.Peer != "client" {
-		t.Errorf("told of a denied flow: %+v", denied)
+		t.Errorf("event of a denied flow: %+v", denied)
 	}
 	metrics, _, err := node.Get("/metrics")
 	if err != nil || !strings.Contains(metrics, `isthmus_flow_events_total{verdict="deny"}`) || !strings.Contains(metrics, `isthmus_flow_events_missed_total{reason="lost"} 0`) {
-		t.Errorf("metrics say nothing of events (%v)", err)
+		t.Errorf("no metrics of flow events (%v)", err)
 	}
 
 	if err := node.Kill(); err != nil {
@@ -128,7 +136,7 @@ func TestFlowEvents(t *testing.T) {
 	for lines.Scan() {
 	}
 	if err := follow.Wait(); err == nil || !strings.Contains(stderr.String(), "connection was lost") {
-		t.Errorf("who follows an agent that is killed is told %q (%v)", stderr.String(), err)
+		t.Errorf("the agent is killed: the follower prints %q (%v)", stderr.String(), err)
 	}
 	knock(t, client, server, "tcp")
 	if err := node.Start(); err != nil {
@@ -138,7 +146,7 @@ func TestFlowEvents(t *testing.T) {
 		return strings.Contains(out, "TCP/7000: isolated for ingress by NetworkPolicy test/server")
 	})
 	if strings.Contains(text, "UDP") {
-		t.Errorf("asked for what was denied, and told\n%s", text)
+		t.Errorf("--verdict deny prints an allowed flow:\n%s", text)
 	}
 
 	for _, n := range c.Nodes {
@@ -152,7 +160,7 @@ func TestFlowEvents(t *testing.T) {
 	}
 }
 
-// ctl repeats a command until what it prints is as wanted.
+// ctl repeats a command until its output is wanted, and returns the output.
 func ctl(t *testing.T, command *exec.Cmd, why string, wanted func(string) bool) string {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {

@@ -14,12 +14,11 @@ import (
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// One node leaves and joins, and gets other addresses and another pod range. Pods of
-// the other nodes lose no packet meanwhile, on routes or in tunnels. Afterwards they
-// reach the node, and nothing of its earlier state is left.
+// TestFabricChanges removes a node, adds it again, and gives it other addresses and another pod range. Pods of the
+// other nodes lose no packet meanwhile, on routes or in tunnels. Afterwards they reach the node, and nothing of its
+// earlier state is left.
 func TestFabricChanges(t *testing.T) {
 	c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 4, Segments: 2})
-	client := pods["client"]
 	last := c.Nodes[3] // without pods; linux1 and linux3 reach it by tunnels, linux2 on its segment
 	late := &model.Pod{PodID: model.PodID{Namespace: "test", Name: "late"}, Node: last.Name}
 	var attached *cluster.Pod
@@ -71,18 +70,7 @@ func TestFabricChanges(t *testing.T) {
 		}},
 	} {
 		t.Run(step.name, func(t *testing.T) {
-			var streams []*traffic.Stream
-			for _, v6 := range []bool{false, true} {
-				var to []traffic.Target
-				for _, server := range []string{"server", "third"} { // by tunnel, and on the segment
-					to = append(to, traffic.Target{NS: pods[server].NS, From: address(client, v6), To: netip.AddrPortFrom(address(pods[server], v6), 7300)})
-				}
-				s, err := traffic.NewStream(client.NS, to, 1000)
-				if err != nil {
-					t.Fatal(err)
-				}
-				streams = append(streams, s)
-			}
+			streams := startStreams(t, pods)
 			gone, err := step.change()
 			if err != nil {
 				t.Error(err)
@@ -94,16 +82,40 @@ func TestFabricChanges(t *testing.T) {
 				eventually(t, func() error { return reached(pods, attached) })
 			}
 			for _, s := range streams {
-				got, err := s.Finish()
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Logf("sent=%d lost=%d twice=%d", got.Sent, got.Lost(), got.Twice)
-				if got.Sent < 100 || got.Lost() > 0 || got.Twice > 0 {
-					t.Errorf("of %d packets %d were lost, and %d came twice", got.Sent, got.Lost(), got.Twice)
-				}
+				lostNone(t, s)
 			}
 		})
+	}
+}
+
+// startStreams starts a stream of packets of each family from the client to pods of the other nodes.
+func startStreams(t *testing.T, pods map[string]*cluster.Pod) (streams []*traffic.Stream) {
+	t.Helper()
+	client := pods["client"]
+	for _, v6 := range []bool{false, true} {
+		var to []traffic.Target
+		for _, server := range []string{"server", "third"} { // by tunnel, and on the segment
+			to = append(to, traffic.Target{NS: pods[server].NS, From: address(client, v6), To: netip.AddrPortFrom(address(pods[server], v6), 7300)})
+		}
+		s, err := traffic.NewStream(client.NS, to, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams = append(streams, s)
+	}
+	return streams
+}
+
+// lostNone ends a stream, and checks that each of its packets arrived once.
+func lostNone(t *testing.T, s *traffic.Stream) {
+	t.Helper()
+	got, err := s.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("sent=%d lost=%d twice=%d", got.Sent, got.Lost(), got.Twice)
+	if got.Sent < 100 || got.Lost() > 0 || got.Twice > 0 {
+		t.Errorf("of %d packets %d were lost, and %d came twice", got.Sent, got.Lost(), got.Twice)
 	}
 }
 

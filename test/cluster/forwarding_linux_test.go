@@ -160,9 +160,8 @@ spec:
     from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: client}}}}]
 `
 
-// Policy that changes, a smaller MTU, agents that end, that start with the stack
-// as way and with another fabric: flows that are open meet each of them, and lose
-// nothing else.
+// TestForwardingChanges changes, while flows are open, the policy, the fabric, the forwarding mode and the MTU, and
+// restarts agents. Each change affects the flows that it should affect, and no others.
 func TestForwardingChanges(t *testing.T) {
 	c, pods := startWatched(t, fabricManifests, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"}})
 	client, server := pods["client"], pods["server"]
@@ -183,7 +182,7 @@ func TestForwardingChanges(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			time.Sleep(2 * time.Second) // in which all of them look after their devices
+			time.Sleep(2 * time.Second) // until each has reconciled its devices
 		}
 	}
 	for _, step := range []struct {
@@ -206,45 +205,54 @@ func TestForwardingChanges(t *testing.T) {
 			}
 		})
 	}
-	t.Run("IPsec", func(t *testing.T) {
-		n := c.Nodes[0]
-		inNode(t, n, func() error {
-			return ip("xfrm", "policy", "add", "src", "198.51.100.0/24", "dst", "203.0.113.0/24", "dir", "out",
-				"tmpl", "src", "192.0.2.1", "dst", "192.0.2.2", "proto", "esp", "mode", "tunnel")
+	t.Run("IPsec", func(t *testing.T) { forwardingWithIPsec(t, c, client, server) })
+	t.Run("smaller MTU", func(t *testing.T) { forwardingOfSmallerMTU(t, c, client, server) })
+	t.Run("devices", func(t *testing.T) { forwardingWithoutFabric(t, c) })
+}
+
+// forwardingWithIPsec adds an IPsec policy to the node of the client: packets take the slow path until it is gone.
+func forwardingWithIPsec(t *testing.T, c *cluster.Cluster, client, server *cluster.Pod) {
+	n := c.Nodes[0]
+	inNode(t, n, func() error {
+		return ip("xfrm", "policy", "add", "src", "198.51.100.0/24", "dst", "203.0.113.0/24", "dir", "out",
+			"tmpl", "src", "192.0.2.1", "dst", "192.0.2.2", "proto", "esp", "mode", "tunnel")
+	})
+	awaitFastPath(t, c, client.NS, address(server, false), false)
+	inNode(t, n, func() error { return ip("xfrm", "policy", "flush") })
+	awaitFastPath(t, c, client.NS, address(server, false), true)
+}
+
+// forwardingOfSmallerMTU lowers the MTU of all uplinks: pods learn it, and large packets are fragmented or refused.
+func forwardingOfSmallerMTU(t *testing.T, c *cluster.Cluster, client, server *cluster.Pod) {
+	for _, n := range c.Nodes {
+		inNode(t, n, func() error { return ip("link", "set", "eth0", "mtu", "1400") })
+	}
+	for _, v6 := range []bool{false, true} {
+		headers := 28
+		if v6 {
+			headers = 48
+		}
+		fits(t, client.NS, address(server, v6), 1401-headers, syscall.EMSGSIZE)
+		fits(t, client.NS, address(server, v6), 1400-headers, nil)
+		bulk(t, client.NS, server.NS, address(server, v6))
+	}
+}
+
+// forwardingWithoutFabric restarts agents without a fabric: they detach the programs of its devices.
+func forwardingWithoutFabric(t *testing.T, c *cluster.Cluster) {
+	c.SetAgentFlags("--fabric=none")
+	for _, n := range c.Nodes {
+		if err := n.Restart(t.Context(), syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() error {
+			pins, err := filepath.Glob(filepath.Join(c.BPFFS(), n.Name, "*", "links", "*-from_node"))
+			if err == nil && len(pins) > 0 {
+				err = fmt.Errorf("without a fabric there is %v", pins)
+			}
+			return err
 		})
-		awaitFastPath(t, c, client.NS, address(server, false), false)
-		inNode(t, n, func() error { return ip("xfrm", "policy", "flush") })
-		awaitFastPath(t, c, client.NS, address(server, false), true)
-	})
-	t.Run("smaller MTU", func(t *testing.T) {
-		for _, n := range c.Nodes {
-			inNode(t, n, func() error { return ip("link", "set", "eth0", "mtu", "1400") })
-		}
-		for _, v6 := range []bool{false, true} {
-			headers := 28
-			if v6 {
-				headers = 48
-			}
-			fits(t, client.NS, address(server, v6), 1401-headers, syscall.EMSGSIZE)
-			fits(t, client.NS, address(server, v6), 1400-headers, nil)
-			bulk(t, client.NS, server.NS, address(server, v6))
-		}
-	})
-	t.Run("devices", func(t *testing.T) {
-		c.SetAgentFlags("--fabric=none")
-		for _, n := range c.Nodes {
-			if err := n.Restart(t.Context(), syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
-			eventually(t, func() error {
-				pins, err := filepath.Glob(filepath.Join(c.BPFFS(), n.Name, "*", "links", "*-from_node"))
-				if err == nil && len(pins) > 0 {
-					err = fmt.Errorf("without a fabric there is %v", pins)
-				}
-				return err
-			})
-		}
-	})
+	}
 }
 
 // translations lead 10.99.0.1 and fd99::1, and port 8100 of the node, to port 7100

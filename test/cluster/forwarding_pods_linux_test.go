@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,47 +75,20 @@ func clientDenied(client *cluster.Pod) string {
 	return fmt.Sprintf("apiVersion: isthmus.dev/v1alpha1\nkind: DenyList\nmetadata: {name: client}\nspec: {entries: [%q, %q]}\n", client.IPs[0], client.IPs[1])
 }
 
-// XDP on the uplink drops packets from addresses of deny lists, also packets of known
-// flows on the fast path. In tunnels it sees only addresses of nodes, and policy
-// decides.
+// TestForwardingBehindXDP checks that XDP on the uplink drops packets from addresses of deny lists, also those of
+// known flows on the fast path. In tunnels XDP sees only addresses of nodes, so policy decides.
 func TestForwardingBehindXDP(t *testing.T) {
 	for _, mode := range []string{"routes", "vxlan"} {
 		t.Run(mode, func(t *testing.T) {
 			c, pods := startWatched(t, fabricManifests+twin, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=" + mode, "--xdp-devices=eth0"}})
-			client, server := pods["client"], pods["server"] // on linux1, linux2
 			for _, n := range c.Nodes {
 				if text, _, err := n.Get("/metrics"); err != nil || !strings.Contains(text, `isthmus_deny_list_device{device="eth0"`) {
 					t.Fatalf("%s has no XDP on its uplink: %v", n.Name, err)
 				}
 			}
-			echo := func(conn net.Conn, wait time.Duration) error {
-				conn.SetDeadline(time.Now().Add(wait))
-				if _, err := conn.Write([]byte("still there?")); err != nil {
-					return err
-				}
-				_, err := conn.Read(make([]byte, 100))
-				return err
-			}
-			var open []net.Conn
-			for _, v6 := range []bool{false, true} {
-				from, to := address(client, v6), address(server, v6)
-				awaitFastPath(t, c, client.NS, to, true)
-				past(t, c, "behind XDP", func() {
-					sees(t, client.NS, to, from, false)
-					sees(t, server.NS, from, to, false)
-					sees(t, pods["third"].NS, to, address(pods["third"], v6), true)
-					bulk(t, client.NS, server.NS, to)
-				})
-				open = append(open, dial(t, client.NS, "udp", netip.AddrPortFrom(to, 7000)), dial(t, client.NS, "tcp", netip.AddrPortFrom(to, 9999)))
-			}
-			past(t, c, "open flows", func() {
-				for _, conn := range open {
-					if err := echo(conn, patience); err != nil {
-						t.Errorf("before there is a list: %s: %v", conn.RemoteAddr(), err)
-					}
-				}
-			})
-			if err := c.Manifests.Put("denied", clientDenied(client)); err != nil {
+			open := openBehindXDP(t, c, pods)
+			stillOpen(t, c, "before there is a deny list", open)
+			if err := c.Manifests.Put("denied", clientDenied(pods["client"])); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, func() error {
@@ -125,41 +99,82 @@ func TestForwardingBehindXDP(t *testing.T) {
 				}
 				return nil
 			})
-			denied := mode == "routes" // in tunnels the source is the node, which no list denies
-			past(t, c, "under a deny list", func() {
-				for i, conn := range open {
-					if i%2 == 1 && denied {
-						continue // TCP would have to make up for it below
-					}
-					wait := patience
-					if denied {
-						wait = impatience
-					}
-					if err := echo(conn, wait); (err != nil) != denied {
-						t.Errorf("on an open flow to %s: %v, denied is %t", conn.RemoteAddr(), err, denied)
-					}
-				}
-				for _, v6 := range []bool{false, true} {
-					sees(t, client.NS, address(server, v6), address(client, v6), denied)
-					sees(t, server.NS, address(client, v6), address(server, v6), denied) // the answers are the client's
-					sees(t, pods["third"].NS, address(pods["twin"], v6), address(pods["third"], v6), false)
-				}
-			})
+			underDenyList(t, c, pods, open, mode == "routes") // in tunnels the source is the node, which no list denies
 			if err := c.Manifests.Drop("denied"); err != nil {
 				t.Fatal(err)
 			}
 			for _, conn := range open {
-				eventually(t, func() error { return echo(conn, impatience) })
+				eventually(t, func() error { return exchange(conn, impatience) })
 			}
-			past(t, c, "without a deny list", func() {
-				for _, conn := range open {
-					if err := echo(conn, patience); err != nil {
-						t.Errorf("on an open flow to %s: %v", conn.RemoteAddr(), err)
-					}
-				}
-			})
+			stillOpen(t, c, "without a deny list", open)
 		})
 	}
+}
+
+// openBehindXDP checks that packets between client and server take the fast path, and opens a UDP and a TCP flow of
+// each family from the client to the server, in this order.
+func openBehindXDP(t *testing.T, c *cluster.Cluster, pods map[string]*cluster.Pod) (open []net.Conn) {
+	t.Helper()
+	client, server := pods["client"], pods["server"] // on linux1, linux2
+	for _, v6 := range []bool{false, true} {
+		from, to := address(client, v6), address(server, v6)
+		awaitFastPath(t, c, client.NS, to, true)
+		past(t, c, "behind XDP", func() {
+			sees(t, client.NS, to, from, false)
+			sees(t, server.NS, from, to, false)
+			sees(t, pods["third"].NS, to, address(pods["third"], v6), true)
+			bulk(t, client.NS, server.NS, to)
+		})
+		open = append(open, dial(t, client.NS, "udp", netip.AddrPortFrom(to, 7000)), dial(t, client.NS, "tcp", netip.AddrPortFrom(to, 9999)))
+	}
+	return open
+}
+
+// stillOpen checks that packets of open flows take the fast path and are answered.
+func stillOpen(t *testing.T, c *cluster.Cluster, when string, open []net.Conn) {
+	t.Helper()
+	past(t, c, when, func() {
+		for _, conn := range open {
+			if err := exchange(conn, patience); err != nil {
+				t.Errorf("%s: on an open flow to %s: %v", when, conn.RemoteAddr(), err)
+			}
+		}
+	})
+}
+
+// underDenyList checks open and new flows while a deny list has the addresses of the client.
+func underDenyList(t *testing.T, c *cluster.Cluster, pods map[string]*cluster.Pod, open []net.Conn, denied bool) {
+	t.Helper()
+	client, server := pods["client"], pods["server"]
+	past(t, c, "under a deny list", func() {
+		for i, conn := range open {
+			if i%2 == 1 && denied {
+				continue // TCP would retransmit, so that the flow recovers later than UDP
+			}
+			wait := patience
+			if denied {
+				wait = impatience
+			}
+			if err := exchange(conn, wait); (err != nil) != denied {
+				t.Errorf("on an open flow to %s: %v, denied is %t", conn.RemoteAddr(), err, denied)
+			}
+		}
+		for _, v6 := range []bool{false, true} {
+			sees(t, client.NS, address(server, v6), address(client, v6), denied)
+			sees(t, server.NS, address(client, v6), address(server, v6), denied) // the client sends the answers
+			sees(t, pods["third"].NS, address(pods["twin"], v6), address(pods["third"], v6), false)
+		}
+	})
+}
+
+// exchange sends a message on a connection to an echo server, and reads the answer.
+func exchange(conn net.Conn, wait time.Duration) error {
+	conn.SetDeadline(time.Now().Add(wait))
+	if _, err := conn.Write([]byte("still there?")); err != nil {
+		return err
+	}
+	_, err := conn.Read(make([]byte, 100))
+	return err
 }
 
 // dial opens a connection that ends with the test.
@@ -176,7 +191,7 @@ func dial(t *testing.T, from *netns.NS, network string, to netip.AddrPort) (conn
 	return conn
 }
 
-// fixed is a pod that asks for addresses in the range of linux2.
+// fixed is a pod that requests addresses in the range of linux2.
 const fixed = `
 apiVersion: v1
 kind: Namespace
@@ -193,83 +208,27 @@ metadata: {name: fixed, namespace: test, annotations: {isthmus.dev/addresses: "1
 spec: {containers: [{name: main, ports: [{name: echo, containerPort: 7000, protocol: UDP}]}]}
 `
 
-// Flows to a pod with fixed addresses take the fast path. After the pod is deleted, no
-// other pod receives its packets, not even the pod that has its slot now. When its
-// range and the pod move to another node, flows go there.
+// TestForwardingToFixedAddresses checks that flows to a pod with fixed addresses take the fast path. After the pod is
+// deleted, no other pod receives its packets, not even the pod that has its slot now. When its range and the pod
+// move to another node, flows go there.
 func TestForwardingToFixedAddresses(t *testing.T) {
 	for _, mode := range []string{"routes", "vxlan"} {
 		t.Run(mode, func(t *testing.T) {
 			c, pods := startWatched(t, fixed, cluster.Config{Linux: 3, AgentFlags: []string{"--fabric=" + mode}})
 			client, was := pods["client"], pods["fixed"] // on linux1, linux2
-			var udp, tcp []net.Conn
-			for _, v6 := range []bool{false, true} {
-				to := address(was, v6)
-				awaitFastPath(t, c, client.NS, to, true)
-				past(t, c, "to fixed addresses", func() {
-					sees(t, client.NS, to, address(client, v6), false)
-					sees(t, was.NS, address(client, v6), to, false)
-				})
-				udp = append(udp, dial(t, client.NS, "udp", netip.AddrPortFrom(to, 7000)))
-				tcp = append(tcp, dial(t, client.NS, "tcp", netip.AddrPortFrom(to, 9999)))
-			}
-			say := func(conn net.Conn, wait time.Duration) error {
-				conn.SetDeadline(time.Now().Add(wait))
-				if _, err := conn.Write([]byte("who are you?")); err != nil {
-					return err
-				}
-				_, err := conn.Read(make([]byte, 100))
-				return err
-			}
-			for _, conn := range append(udp, tcp...) {
-				if err := say(conn, patience); err != nil {
-					t.Fatalf("%s: %v", conn.RemoteAddr(), err)
-				}
-			}
-
+			udp, tcp := openToFixed(t, c, client, was)
 			if err := errors.Join(c.Detach(t.Context(), was), c.Manifests.RemovePod(was.PodID)); err != nil {
 				t.Fatal(err)
 			}
-			heir := heirOf(t, c, was)
-			for range 5 {
-				for _, conn := range udp {
-					if err := say(conn, 50*time.Millisecond); err == nil {
-						t.Errorf("%s: another pod answers for a deleted one", conn.RemoteAddr())
-					}
-				}
-				for _, conn := range tcp {
-					conn.Write([]byte("who are you?")) // what comes of it is seen below
-				}
-			}
-			if n := heir.heard(t); n > 0 {
-				t.Errorf("who has the slot by now got %d datagrams for a pod that is gone", n)
-			}
-			if err := errors.Join(c.Detach(t.Context(), heir.Pod), c.Manifests.RemovePod(heir.PodID)); err != nil {
-				t.Fatal(err)
-			}
+			noneAnswers(t, c, was, udp, tcp)
 
-			c.Nodes[1].PodCIDRs, c.Nodes[2].PodCIDRs = c.Nodes[2].PodCIDRs, c.Nodes[1].PodCIDRs
-			if err := c.Manifests.WriteNodes(c.Nodes); err != nil {
-				t.Fatal(err)
-			}
-			var now *cluster.Pod
-			eventually(t, func() (err error) {
-				now, err = attachLate(t, c, &model.Pod{PodID: was.PodID, Node: c.Nodes[2].Name, FixedIPs: was.FixedIPs, Ports: was.Pod.Ports})
-				return err
-			})
-			if now == nil {
-				t.FailNow()
-			}
-			for _, at := range now.Ports() {
-				if err := c.ServeAt(now, at); err != nil {
-					t.Fatal(err)
-				}
-			}
+			now := moveFixed(t, c, was)
 			for _, conn := range udp {
-				eventually(t, func() error { return say(conn, impatience) })
+				eventually(t, func() error { return exchange(conn, impatience) })
 			}
 			for _, conn := range tcp {
 				conn.SetDeadline(time.Now().Add(5 * patience))
-				conn.Write([]byte("who are you?"))
+				conn.Write([]byte("still there?"))
 				if _, err := conn.Read(make([]byte, 100)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Errorf("%s: the new pod does not refuse a connection that it does not know: %v", conn.RemoteAddr(), err)
 				}
@@ -279,13 +238,79 @@ func TestForwardingToFixedAddresses(t *testing.T) {
 				past(t, c, "to fixed addresses elsewhere", func() {
 					sees(t, client.NS, address(now, v6), address(client, v6), false)
 					sees(t, now.NS, address(client, v6), address(now, v6), false)
-					if err := say(udp[i], patience); err != nil {
+					if err := exchange(udp[i], patience); err != nil {
 						t.Errorf("on an open flow to %s: %v", udp[i].RemoteAddr(), err)
 					}
 				})
 			}
 		})
 	}
+}
+
+// openToFixed checks that packets to a pod take the fast path, and opens flows of both families to it.
+func openToFixed(t *testing.T, c *cluster.Cluster, client, pod *cluster.Pod) (udp, tcp []net.Conn) {
+	t.Helper()
+	for _, v6 := range []bool{false, true} {
+		to := address(pod, v6)
+		awaitFastPath(t, c, client.NS, to, true)
+		past(t, c, "to fixed addresses", func() {
+			sees(t, client.NS, to, address(client, v6), false)
+			sees(t, pod.NS, address(client, v6), to, false)
+		})
+		udp = append(udp, dial(t, client.NS, "udp", netip.AddrPortFrom(to, 7000)))
+		tcp = append(tcp, dial(t, client.NS, "tcp", netip.AddrPortFrom(to, 9999)))
+	}
+	for _, conn := range slices.Concat(udp, tcp) {
+		if err := exchange(conn, patience); err != nil {
+			t.Fatalf("%s: %v", conn.RemoteAddr(), err)
+		}
+	}
+	return udp, tcp
+}
+
+// noneAnswers gives the slot of a deleted pod to another pod, and checks that this pod gets no packet of flows to
+// the deleted one.
+func noneAnswers(t *testing.T, c *cluster.Cluster, deleted *cluster.Pod, udp, tcp []net.Conn) {
+	t.Helper()
+	heir := heirOf(t, c, deleted)
+	for range 5 {
+		for _, conn := range udp {
+			if err := exchange(conn, 50*time.Millisecond); err == nil {
+				t.Errorf("%s: another pod answers for a deleted one", conn.RemoteAddr())
+			}
+		}
+		for _, conn := range tcp {
+			conn.Write([]byte("still there?")) // the caller reads the result after the pod moved
+		}
+	}
+	if n := heir.heard(t); n > 0 {
+		t.Errorf("the pod with the slot of a deleted pod got %d of its datagrams", n)
+	}
+	if err := errors.Join(c.Detach(t.Context(), heir.Pod), c.Manifests.RemovePod(heir.PodID)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// moveFixed exchanges the ranges of the second and third node, and attaches the pod again on the third, with servers.
+func moveFixed(t *testing.T, c *cluster.Cluster, was *cluster.Pod) (now *cluster.Pod) {
+	t.Helper()
+	c.Nodes[1].PodCIDRs, c.Nodes[2].PodCIDRs = c.Nodes[2].PodCIDRs, c.Nodes[1].PodCIDRs
+	if err := c.Manifests.WriteNodes(c.Nodes); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() (err error) {
+		now, err = attachLate(t, c, &model.Pod{PodID: was.PodID, Node: c.Nodes[2].Name, FixedIPs: was.FixedIPs, Ports: was.Pod.Ports})
+		return err
+	})
+	if now == nil {
+		t.FailNow()
+	}
+	for _, at := range now.Ports() {
+		if err := c.ServeAt(now, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return now
 }
 
 // heir is a pod that has the slot of one that is gone, and would hear what is sent

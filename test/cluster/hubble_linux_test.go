@@ -268,9 +268,9 @@ func TestHubble(t *testing.T) {
 	fmt.Printf("hubble: requests=%d flows=%d differ=%d\n", sent, seen, differ)
 }
 
-// throughRelay reads the flows of all nodes, and of one that does not answer, through isthmus-relay. It returns the number of
-// requests.
-func throughRelay(t *testing.T, command string, c *cluster.Cluster, flows int) int {
+// startRelay runs isthmus-relay over the nodes, and a node that does not exist, until the test ends. It returns the
+// address of the relay.
+func startRelay(t *testing.T, c *cluster.Cluster) (address string) {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "isthmus-relay")
 	if out, err := exec.Command("go", "build", "-o", binary, "../../cmd/isthmus-relay").CombinedOutput(); err != nil {
@@ -280,7 +280,7 @@ func throughRelay(t *testing.T, command string, c *cluster.Cluster, flows int) i
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := free.Addr().String()
+	address = free.Addr().String()
 	free.Close()
 	args := []string{"--listen", address, "--node", "win9=unix:///nonexistent"}
 	for _, n := range c.Nodes {
@@ -292,22 +292,29 @@ func throughRelay(t *testing.T, command string, c *cluster.Cluster, flows int) i
 	if err := relay.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		relay.Process.Signal(os.Interrupt)
 		if err := relay.Wait(); err != nil {
 			t.Errorf("isthmus-relay: %v\n%s", err, log.String())
 		}
-	}()
+	})
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()
-			break
+			return address
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("isthmus-relay does not listen: %v", err)
 		}
 	}
+}
+
+// throughRelay reads the flows of all nodes, and of one that does not answer, through isthmus-relay. It returns the
+// number of requests.
+func throughRelay(t *testing.T, command string, c *cluster.Cluster, flows int) int {
+	t.Helper()
+	address := startRelay(t, c)
 	if out := hubbleAt(t, command, address, "status"); !strings.Contains(out, "Connected Nodes: 2/3") || !strings.Contains(out, "- win9") {
 		t.Errorf("hubble status prints\n%s", out)
 	}

@@ -121,7 +121,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestValues sets values and expects texts in the result, or their refusal.
+// TestValues sets values and expects texts in the result.
 func TestValues(t *testing.T) {
 	for flags, want := range map[string]string{
 		"image.tag=v9":                                                              "image: ghcr.io/isthmus-net/isthmus:v9-windows\n",
@@ -177,6 +177,10 @@ func TestValues(t *testing.T) {
 			t.Errorf("--set %s: no %q in\n%s", flags, want, out)
 		}
 	}
+}
+
+// TestSchema sets values that the schema of the chart refuses.
+func TestSchema(t *testing.T) {
 	for _, flags := range []string{
 		"agent.mtu=100", "agent.logLevel=loud", "agent.unknown=1", "windows.mode=nat", "linux.cniBinDir=relative",
 		"agent.quarantine=long", "fabric.mode=bgp", "fabric.vni=4095", "linux.neverDeny={a b}",
@@ -188,6 +192,10 @@ func TestValues(t *testing.T) {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)
 		}
 	}
+}
+
+// TestContradictions sets values that are valid alone and refused together.
+func TestContradictions(t *testing.T) {
 	for flags, want := range map[string]string{
 		"windows.mode=overlay,fabric.vni=65536":                                           "take 4096 to 65535",
 		"windows.mode=overlay,fabric.vxlanPort=8472":                                      "know 4789 only",
@@ -202,6 +210,10 @@ func TestValues(t *testing.T) {
 			t.Errorf("--set %s: %v\n%s", flags, err, out)
 		}
 	}
+}
+
+// TestLeftOut checks that objects of a disabled feature are not rendered.
+func TestLeftOut(t *testing.T) {
 	if out := render(t, "--set", "windows.enabled=false"); strings.Contains(out, "hostProcess") {
 		t.Errorf("there is something for Windows in\n%s", out)
 	}

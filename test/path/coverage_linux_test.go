@@ -19,9 +19,9 @@ import (
 // reach. No packet runs adopt_flow: the agent does, in an upgrade, with an empty table.
 const blocksWanted, adoptedWanted = 90, 50
 
-// The sequences reach nearly all of the programs. The test prints the function and source line
-// of each block that does not run and is not listed as unreachable. With ISTHMUS_PATH_COVERAGE
-// the sequences run that long.
+// TestCoverage checks that the sequences reach nearly all of the programs. It prints the function and source line
+// of each block that does not run and is not listed as unreachable. ISTHMUS_PATH_COVERAGE is a minimum for the time
+// that random sequences run.
 func TestCoverage(t *testing.T) {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
@@ -43,18 +43,8 @@ func TestCoverage(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		for _, name := range sequences(t, "testdata/*.steps") {
-			if of.flows != Ample {
-				break // they were written for it
-			}
-			steps := read(t, name)
-			for _, form := range []string{"hook", "filter"} {
-				if err := r.Run(slices.Insert(slices.Clone(steps), 0, Step{Form: form})); err != nil {
-					t.Fatalf("%s, %s: %v", name, form, err)
-				}
-			}
-		}
 		if of.flows == Ample {
+			writtenSequences(t, r)
 			writingAgent(t, r)
 		}
 		for seed, begin := uint64(1), time.Now(); seed <= of.seeds || time.Since(begin) < limit*of.share/100; seed++ {
@@ -100,7 +90,20 @@ func TestCoverage(t *testing.T) {
 	printMissed(c, all, missed, rare)
 }
 
-// Blocks are recorded after a restart, too.
+// writtenSequences runs the sequences of testdata, which expect an ample flow table, in both forms of the programs.
+func writtenSequences(t *testing.T, r *Runner) {
+	t.Helper()
+	for _, name := range sequences(t, "testdata/*.steps") {
+		steps := read(t, name)
+		for _, form := range []string{"hook", "filter"} {
+			if err := r.Run(slices.Insert(slices.Clone(steps), 0, Step{Form: form})); err != nil {
+				t.Fatalf("%s, %s: %v", name, form, err)
+			}
+		}
+	}
+}
+
+// TestCoverageAfterRestart checks that blocks are recorded after a restart, too.
 func TestCoverageAfterRestart(t *testing.T) {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")

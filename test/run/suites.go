@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // suite is a set of tests that make runs together.
@@ -48,19 +49,12 @@ var concurrent = []string{"./common/agent/...", "./common/api/cniframe", "./comm
 // suites returns the table. Environment variables that make documents set details of
 // some suites.
 func suites() []suite {
-	reports := []string{
-		"ISTHMUS_WINDOWS_SUMMARY=" + absolute("build/windows"),
-		"ISTHMUS_ATTACK_SUMMARY=" + absolute("build/attack/line"),
-	}
-	wine := ""
-	if w := os.Getenv("WINE"); w != "" && w != "0" {
-		wine = "1"
-	}
-	corpora := os.Getenv("CORPORA")
-	if corpora != "" {
-		corpora = absolute(corpora)
-	}
-	underWine := step{packages: []string{"./test/mixed"}, flags: []string{"-count=1", "-run=^TestTranslation$"}, env: []string{"ISTHMUS_WINE=1"}}
+	return slices.Concat(wholeSuites(), systemSuites(), comparisonSuites(), fuzzSuites())
+}
+
+// wholeSuites returns the suites of a change and of a release.
+func wholeSuites() []suite {
+	reports := reportFiles()
 	return []suite{
 		{name: "check", summary: true, steps: []step{
 			{packages: []string{"./..."}, flags: []string{"-short"}},
@@ -70,7 +64,7 @@ func suites() []suite {
 			// they compute, so more of them run than there are processors.
 			{packages: []string{"./linux", "./test/cluster", "./test/wine", "./test/mixed", "./..."}, except: []string{"test/apiserver", "test/monitoring"},
 				flags: []string{"-count=1", "-timeout=20m", "-p=4"}, env: reports},
-			underWine,
+			underWine(),
 			{dir: "deploy/release", packages: []string{"."}, flags: []string{"-count=1"}},
 		}},
 		{name: "release", steps: []step{
@@ -79,9 +73,21 @@ func suites() []suite {
 			{dir: "deploy/images", vet: true, packages: []string{"."}},
 			{dir: "deploy/images", packages: []string{"."}, flags: []string{"-count=1", "-v"}},
 		}},
+	}
+}
+
+// systemSuites returns the suites that run a part of the product against a system: Windows calls, an API server, a
+// cluster, networks of others.
+func systemSuites() []suite {
+	reports := reportFiles()
+	wine := ""
+	if w := os.Getenv("WINE"); w != "" && w != "0" {
+		wine = "1"
+	}
+	return []suite{
 		{name: "windows", summary: true, reports: []report{windowsReport}, steps: []step{
 			{packages: []string{"./test/wine", "./windows/...", "./test/hnsemu/..."}, flags: []string{"-count=1", "-timeout=20m"}, env: reports},
-			underWine,
+			underWine(),
 		}},
 		{name: "api", summary: true, steps: []step{
 			{packages: []string{"./test/apiserver"}, flags: []string{"-count=1", "-timeout=30m"}},
@@ -108,6 +114,16 @@ func suites() []suite {
 		{name: "continuity", steps: []step{
 			{packages: []string{"./test/cluster"}, flags: []string{"-count=1", "-v", "-run=^TestContinuity$"}, env: []string{"CONTINUITY=full"}},
 		}},
+	}
+}
+
+// comparisonSuites returns the suites that compare with published cases and with the programs of other projects.
+func comparisonSuites() []suite {
+	corpora := os.Getenv("CORPORA")
+	if corpora != "" {
+		corpora = absolute(corpora)
+	}
+	return []suite{
 		{name: "corpora", steps: []step{
 			{packages: []string{"./common/kube/manifests", "./cmd/isthmusctl/check", "./windows/acl"},
 				flags: []string{"-count=1", "-v", "-run=Vectors|PublicManifests"}, env: []string{"CORPORA=" + corpora}},
@@ -128,12 +144,31 @@ func suites() []suite {
 			{dir: "deploy/images", packages: []string{"."}, flags: []string{"-count=1", "-v"}},
 			{packages: []string{"./test/apiserver"}, flags: []string{"-count=1", "-v", "-run=TestDeploy"}},
 		}},
+	}
+}
+
+// fuzzSuites returns the suites that run for FUZZTIME.
+func fuzzSuites() []suite {
+	return []suite{
 		{name: "fuzz", fuzz: true},
 		{name: "fuzz-path", steps: []step{
 			{packages: []string{"./test/path"}, flags: []string{"-count=1", "-timeout=0", "-v", "-run=^TestFuzz$"},
 				env: []string{"ISTHMUS_FUZZ_PATH=" + fuzzTime()}},
 		}},
 	}
+}
+
+// reportFiles returns the variables that tell tests where to write reports.
+func reportFiles() []string {
+	return []string{
+		"ISTHMUS_WINDOWS_SUMMARY=" + absolute("build/windows"),
+		"ISTHMUS_ATTACK_SUMMARY=" + absolute("build/attack/line"),
+	}
+}
+
+// underWine returns the step that runs the Windows agent under Wine, in a cluster with Linux nodes.
+func underWine() step {
+	return step{packages: []string{"./test/mixed"}, flags: []string{"-count=1", "-run=^TestTranslation$"}, env: []string{"ISTHMUS_WINE=1"}}
 }
 
 // fuzzTime returns how long each fuzz test runs.
