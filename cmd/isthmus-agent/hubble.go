@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/isthmus-net/isthmus/cmd/daemon"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/hubble"
@@ -71,7 +72,7 @@ func (o *options) hubbleService(node *agent.Agent, log *slog.Logger) (service, e
 			return n.Limited + n.Lost, err
 		}}, log)
 	if err != nil {
-		return service{}, usageError{err}
+		return service{}, daemon.UsageError{Err: err}
 	}
 	local, err := socket.Listen(socket.Hubble(o.socket))
 	if err != nil {

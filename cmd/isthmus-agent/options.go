@@ -5,8 +5,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/isthmus-net/isthmus/cmd/daemon"
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/pool"
@@ -41,8 +40,7 @@ type options struct {
 	podCIDRs    []string
 	quarantine  time.Duration
 	audit       time.Duration
-	logLevel    string
-	logFormat   string
+	log         daemon.Log
 
 	cniPlugin, cniBinDir, cniConfDir string
 
@@ -177,8 +175,7 @@ func (o *options) registerNode(f *pflag.FlagSet) {
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir(), "directory of the endpoint records")
 	f.DurationVar(&o.lockTimeout, "lock-timeout", 30*time.Second, "how long to wait for another agent that still uses the same directories; a stopping agent takes up to 15 s")
 	f.StringVar(&o.socket, "socket", socket.Default, "socket for isthmus-cni and isthmusctl")
-	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
-	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	o.log.Register(f)
 	f.StringVar(&o.bpffs, "bpffs", "/sys/fs/bpf/isthmus", "Linux: directory for pinned maps and programs")
 	f.StringVar(&o.hnsNetwork, "hns-network", "isthmus", "Windows: name of the HNS network")
 }
@@ -384,12 +381,7 @@ func (o *options) checkNode(f *pflag.FlagSet, goos string) error {
 			wrong("%w: give --cni-bin-dir and --cni-conf-dir, or neither", err)
 		}
 	}
-	if err := new(slog.LevelVar).UnmarshalText([]byte(o.logLevel)); err != nil || !slices.Contains([]string{"debug", "info", "warn", "error"}, o.logLevel) {
-		wrong("--log-level %q: give debug, info, warn or error", o.logLevel)
-	}
-	if o.logFormat != "text" && o.logFormat != "json" {
-		wrong("--log-format %q: give text or json", o.logFormat)
-	}
+	errs = append(errs, o.log.Check())
 	for flags, only := range map[*[]string]string{&linuxOnly: "linux", &windowsOnly: "windows"} {
 		for _, name := range *flags {
 			if f.Changed(name) && goos != only {
@@ -398,15 +390,4 @@ func (o *options) checkNode(f *pflag.FlagSet, goos string) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// logger returns a logger with the level and format of the flags.
-func (o *options) logger(w io.Writer) *slog.Logger {
-	var level slog.LevelVar
-	_ = level.UnmarshalText([]byte(o.logLevel)) // validated before
-	h := &slog.HandlerOptions{Level: &level}
-	if o.logFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, h))
-	}
-	return slog.New(slog.NewTextHandler(w, h))
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 
+	"github.com/isthmus-net/isthmus/cmd/daemon"
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent"
 	"github.com/isthmus-net/isthmus/common/agent/server"
@@ -18,7 +19,7 @@ import (
 
 // serve runs the agent until the context is done.
 func (e env) serve(ctx context.Context, o *options) error {
-	log := o.logger(e.stderr)
+	log := o.log.Logger(e.stderr)
 	step := e.step
 	if step == nil {
 		step = func(name string) { log.Debug("step", "name", name) }
@@ -48,13 +49,13 @@ func (e env) serve(ctx context.Context, o *options) error {
 	var keeper *install.Keeper
 	if files, wanted := o.installation(); wanted {
 		if keeper, err = install.NewKeeper(files, log); err != nil {
-			return usageError{err}
+			return daemon.UsageError{Err: err}
 		}
 		cfg.SourceProblems = func() []string { return append(source.Problems(), keeper.Problems()...) }
 	}
 	node, err := agent.New(cfg, log)
 	if err != nil {
-		return usageError{err}
+		return daemon.UsageError{Err: err}
 	}
 	locks, err := o.lock(ctx, append(backend.directories, o.recordDir()), log)
 	if err != nil {

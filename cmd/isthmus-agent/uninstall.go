@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-net/isthmus/cmd/daemon"
 	"github.com/isthmus-net/isthmus/cni/install"
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 	"github.com/isthmus-net/isthmus/common/endpoint"
@@ -35,10 +36,10 @@ path with its programs, maps, interfaces and routes, and the records. It refuses
 while the agent runs, or while pods are attached: they would lose their network,
 and the runtime could no longer remove them. Delete or drain them first. Whatever
 was left by an earlier attempt is removed, too; nothing left is no error.`,
-		Args: noArgs,
+		Args: daemon.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := u.checkNode(c.Flags(), runtime.GOOS); err != nil {
-				return usageError{err}
+				return daemon.UsageError{Err: err}
 			}
 			if err := e.uninstall(c.Context(), u); err != nil {
 				return err
@@ -59,7 +60,7 @@ was left by an earlier attempt is removed, too; nothing left is no error.`,
 
 // uninstall holds the agent's sockets and directories meanwhile, so that no agent starts.
 func (e env) uninstall(ctx context.Context, u *uninstaller) error {
-	log := u.logger(e.stderr)
+	log := u.log.Logger(e.stderr)
 	held, err := socket.Open(u.socket)
 	if err != nil {
 		return fmt.Errorf("uninstall while no agent runs: %w", err)

@@ -8,88 +8,39 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/isthmus-net/isthmus/cmd/daemon"
 	"github.com/isthmus-net/isthmus/common/httpd"
 	"github.com/isthmus-net/isthmus/common/kube/nodecidr"
 )
 
 // options are the flags.
 type options struct {
-	cfg                 nodecidr.Config
-	ranges, reserved    []string
-	httpAddress         string
-	logLevel, logFormat string
-	leaseDuration       time.Duration
+	cfg              nodecidr.Config
+	ranges, reserved []string
+	httpAddress      string
+	log              daemon.Log
+	leaseDuration    time.Duration
 }
-
-// usageError reports an invalid command line.
-type usageError struct{ error }
 
 // run executes the command line and returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := command(stdout, stderr)
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return 0
-	}
-	fmt.Fprintf(stderr, "isthmus-controller: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
-	var usage usageError
-	if errors.As(err, &usage) {
-		return 2
-	}
-	return 1
-}
-
-func command(stdout, stderr io.Writer) *cobra.Command {
 	o := &options{cfg: nodecidr.Defaults()}
-	root := &cobra.Command{
-		Use:           "isthmus-controller",
-		Short:         "Assign pod ranges to nodes without any",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return usageError{err}
-			}
-			return o.serve(c.Context(), stderr)
-		},
-	}
+	root := daemon.Command("isthmus-controller", "Assign pod ranges to nodes without any", version, func(c *cobra.Command) error {
+		if err := o.check(); err != nil {
+			return daemon.UsageError{Err: err}
+		}
+		return o.serve(c.Context(), stderr)
+	})
 	o.register(root.Flags())
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w: see isthmus-controller --help", err)}
-	})
-	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(&cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(stdout, "isthmus-controller %s %s/%s %s\n", version, runtime.GOOS, runtime.GOARCH, runtime.Version())
-			return err
-		},
-	})
-	return root
-}
-
-func noArgs(c *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usageError{fmt.Errorf("unexpected argument %q: see %s --help", args[0], c.CommandPath())}
-	}
-	return nil
+	return daemon.Run(ctx, root, args, stdout, stderr)
 }
 
 func (o *options) register(f *pflag.FlagSet) {
@@ -103,8 +54,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.cfg.Identity, "identity", "", "unique identity of this controller; empty selects the host name and a random suffix")
 	f.DurationVar(&o.leaseDuration, "lease-duration", o.cfg.Duration, "time after the last renewal until another controller takes over; at least 3s")
 	f.StringVar(&o.httpAddress, "http-address", "127.0.0.1:9471", "address of /metrics, /healthz and /readyz; empty disables them")
-	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
-	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	o.log.Register(f)
 }
 
 // check reports everything that is wrong with the flags.
@@ -125,12 +75,7 @@ func (o *options) check() error {
 	if len(o.ranges) == 0 {
 		errs = append(errs, errors.New("--cluster-cidr: give at least one range"))
 	}
-	if err := new(slog.LevelVar).UnmarshalText([]byte(o.logLevel)); err != nil {
-		errs = append(errs, fmt.Errorf("--log-level %q: use debug, info, warn or error", o.logLevel))
-	}
-	if o.logFormat != "text" && o.logFormat != "json" {
-		errs = append(errs, fmt.Errorf("--log-format %q: use text or json", o.logFormat))
-	}
+	errs = append(errs, o.log.Check())
 	if o.leaseDuration < 3*time.Second {
 		errs = append(errs, fmt.Errorf("--lease-duration %s: use 3s or more", o.leaseDuration))
 	}
@@ -139,25 +84,15 @@ func (o *options) check() error {
 		o.cfg.Identity = host + "_" + rand.Text()
 	}
 	o.cfg.Duration, o.cfg.RenewDeadline, o.cfg.RetryPeriod = o.leaseDuration, o.leaseDuration*2/3, o.leaseDuration*2/15
-	if len(errs) == 0 {
-		errs = append(errs, o.cfg.Validate())
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
-	return errors.Join(errs...)
-}
-
-func (o *options) logger(w io.Writer) *slog.Logger {
-	level := new(slog.LevelVar)
-	level.UnmarshalText([]byte(o.logLevel)) // validated before
-	h := &slog.HandlerOptions{Level: level}
-	if o.logFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, h))
-	}
-	return slog.New(slog.NewTextHandler(w, h))
+	return o.cfg.Validate()
 }
 
 // serve runs the controller until the context is done.
 func (o *options) serve(ctx context.Context, stderr io.Writer) error {
-	log := o.logger(stderr)
+	log := o.log.Logger(stderr)
 	controller, err := nodecidr.New(o.cfg, log)
 	if err != nil {
 		return err

@@ -7,87 +7,39 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/netip"
-	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/isthmus-net/isthmus/cmd/daemon"
 	"github.com/isthmus-net/isthmus/common/hubble"
 	"github.com/isthmus-net/isthmus/common/relay"
 )
 
 // options are the flags.
 type options struct {
-	listen              string
-	server, client      hubble.Files
-	agents              string
-	nodes               map[string]string
-	logLevel, logFormat string
+	listen         string
+	server, client hubble.Files
+	agents         string
+	nodes          map[string]string
+	log            daemon.Log
 }
-
-// usageError reports an invalid command line.
-type usageError struct{ error }
 
 // run executes the command line and returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := command(stdout, stderr)
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return 0
-	}
-	fmt.Fprintf(stderr, "isthmus-relay: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
-	var usage usageError
-	if errors.As(err, &usage) {
-		return 2
-	}
-	return 1
-}
-
-func command(stdout, stderr io.Writer) *cobra.Command {
 	o := &options{}
-	root := &cobra.Command{
-		Use:           "isthmus-relay",
-		Short:         "Serve the flows of all nodes over Hubble's interface",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := o.check(); err != nil {
-				return usageError{err}
-			}
-			return o.serve(c.Context(), stderr)
-		},
-	}
+	root := daemon.Command("isthmus-relay", "Serve the flows of all nodes over Hubble's interface", version, func(c *cobra.Command) error {
+		if err := o.check(); err != nil {
+			return daemon.UsageError{Err: err}
+		}
+		return o.serve(c.Context(), stderr)
+	})
 	o.register(root.Flags())
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w: see isthmus-relay --help", err)}
-	})
-	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(&cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(stdout, "isthmus-relay %s %s/%s %s\n", version, runtime.GOOS, runtime.GOARCH, runtime.Version())
-			return err
-		},
-	})
-	return root
-}
-
-func noArgs(c *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usageError{fmt.Errorf("unexpected argument %q: see %s --help", args[0], c.CommandPath())}
-	}
-	return nil
+	return daemon.Run(ctx, root, args, stdout, stderr)
 }
 
 func (o *options) register(f *pflag.FlagSet) {
@@ -100,8 +52,7 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.client.Cert, "agent-cert", "", "file of the certificate for agents, with the DNS name "+hubble.RelayName+"; read again when it changes")
 	f.StringVar(&o.client.Key, "agent-key", "", "file of the key of --agent-cert")
 	f.StringVar(&o.client.CA, "agent-ca", "", "file of the authority that issues the certificates of agents, with the DNS name "+hubble.ServerName)
-	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
-	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	o.log.Register(f)
 }
 
 // clientName is the DNS name in the certificates of clients.
@@ -135,28 +86,13 @@ func (o *options) check() error {
 	case remote && !complete(o.client):
 		wrong("agents serve flows over mutual TLS only: give --agent-cert, --agent-key and --agent-ca")
 	}
-	if err := new(slog.LevelVar).UnmarshalText([]byte(o.logLevel)); err != nil {
-		wrong("--log-level %q: give debug, info, warn or error", o.logLevel)
-	}
-	if o.logFormat != "text" && o.logFormat != "json" {
-		wrong("--log-format %q: give text or json", o.logFormat)
-	}
+	errs = append(errs, o.log.Check())
 	return errors.Join(errs...)
-}
-
-func (o *options) logger(w io.Writer) *slog.Logger {
-	level := new(slog.LevelVar)
-	_ = level.UnmarshalText([]byte(o.logLevel)) // validated before
-	h := &slog.HandlerOptions{Level: level}
-	if o.logFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, h))
-	}
-	return slog.New(slog.NewTextHandler(w, h))
 }
 
 // serve runs the relay until the context is done.
 func (o *options) serve(ctx context.Context, stderr io.Writer) error {
-	log := o.logger(stderr)
+	log := o.log.Logger(stderr)
 	var agents, clients credentials.TransportCredentials
 	if o.client != (hubble.Files{}) {
 		identity, err := hubble.NewIdentity(o.client, log)
