@@ -20,3 +20,9 @@ type State struct {
 	// Deny is the deny list of uplinks; nil without deny lists.
 	Deny *DenySet
 }
+
+// SameSlice reports whether two slices of States share their memory, which is cheaper than comparing elements. States
+// share slices that did not change, so slices that differ may still be equal.
+func SameSlice[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}

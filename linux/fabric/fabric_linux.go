@@ -32,10 +32,7 @@ type Fabric struct {
 	uplink string
 	host   dataplane.Host
 
-	// self and peers are the input of the next plan; wanted says that they are known.
-	self   fabric.Self
-	peers  []model.Route
-	wanted bool
+	input fabric.Input // of the next plan
 
 	plan   *fabric.Plan
 	tunnel int // index of the tunnel device, 0 without one
@@ -73,24 +70,16 @@ func (f *Fabric) MTU(u Uplink) int {
 // without the fabric.
 func (f *Fabric) Apply(_ context.Context, s *model.State) ([]model.Unsupported, error) {
 	self := fabric.Self{Name: s.Node, PodCIDRs: s.Fabric.PodCIDRs, Addresses: s.Fabric.NodeAddresses}
-	if f.wanted && sameSlice(f.peers, s.Fabric.Routes) && sameSlice(f.self.PodCIDRs, self.PodCIDRs) && sameSlice(f.self.Addresses, self.Addresses) {
-		return nil, nil
+	if f.input.Set(self, s.Fabric.Routes) {
+		f.sync(time.Now(), false)
 	}
-	f.self, f.peers, f.wanted = self, s.Fabric.Routes, true
-	f.sync(time.Now(), false)
 	return nil, nil
-}
-
-// sameSlice reports whether two slices of States share their memory; States share unchanged
-// slices.
-func sameSlice[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // Sync implements dataplane.Component. It checks whether the uplink has changed, and periodically whether
 // the system matches the plan, and repairs it.
 func (f *Fabric) Sync(_ context.Context, now time.Time) error {
-	if !f.wanted {
+	if !f.input.Known {
 		return nil
 	}
 	u, err := FindUplink(f.uplink)
@@ -153,9 +142,9 @@ func (f *Fabric) sync(now time.Time, audit bool) {
 		return // the installed state stays
 	}
 	f.found = uplink
-	self := f.self
+	self := f.input.Self
 	self.Underlay, self.MTU = uplink.Prefixes, uplink.MTU
-	plan := fabric.Make(f.cfg, self, f.peers)
+	plan := fabric.Make(f.cfg, self, f.input.Peers)
 	c := &changes{foreign: make(map[netip.Prefix]bool)}
 	f.tunnel = c.apply(plan, uplink, f.cfg.Mode)
 	f.foreign = c.foreign
@@ -273,7 +262,7 @@ func (f *Fabric) Audit(context.Context, *model.State) (found []dataplane.Drift, 
 
 // Repair implements dataplane.Repairer. It reconciles everything with the plan immediately.
 func (f *Fabric) Repair(context.Context) error {
-	if f.wanted {
+	if f.input.Known {
 		f.sync(time.Now(), true)
 	}
 	return nil

@@ -237,7 +237,7 @@ type nodeAddresses struct {
 
 // of returns the addresses of another State.
 func (n nodeAddresses) of(s *model.State) nodeAddresses {
-	if n.all != nil && sameSlice(n.own, s.Fabric.NodeAddresses) && sameSlice(n.routes, s.Fabric.Routes) {
+	if n.all != nil && model.SameSlice(n.own, s.Fabric.NodeAddresses) && model.SameSlice(n.routes, s.Fabric.Routes) {
 		return n
 	}
 	n = nodeAddresses{make(map[netip.Addr]bool), s.Fabric.NodeAddresses, s.Fabric.Routes}
@@ -250,11 +250,6 @@ func (n nodeAddresses) of(s *model.State) nodeAddresses {
 		}
 	}
 	return n
-}
-
-// sameSlice reports whether two slices share their memory.
-func sameSlice[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // IsPod reports whether an address belongs to a pod, according to a State.

@@ -47,12 +47,9 @@ type Config struct {
 // HostFabric keeps the routes and the forwarding of a host. It is used from one goroutine, except for
 // Count.
 type HostFabric struct {
-	cfg  Config
-	host dataplane.Host
-	// self and peers are the input of the next plan; wanted says that they are known.
-	self   fabric.Self
-	peers  []model.Route
-	wanted bool
+	cfg   Config
+	host  dataplane.Host
+	input fabric.Input // of the next plan
 
 	// last is what the last comparison wanted, due the time of the next one.
 	last   *intent
@@ -79,22 +76,15 @@ func New(cfg Config, host dataplane.Host) *HostFabric { return &HostFabric{cfg: 
 // the host.
 func (f *HostFabric) Apply(_ context.Context, s *model.State) ([]model.Unsupported, error) {
 	self := fabric.Self{Name: s.Node, PodCIDRs: f.cfg.PodCIDRs, Addresses: s.Fabric.NodeAddresses}
-	if f.wanted && sameSlice(f.peers, s.Fabric.Routes) && sameSlice(f.self.Addresses, self.Addresses) {
-		return nil, nil
+	if f.input.Set(self, s.Fabric.Routes) {
+		f.sync(time.Now(), false)
 	}
-	f.self, f.peers, f.wanted = self, s.Fabric.Routes, true
-	f.sync(time.Now(), false)
 	return nil, nil
-}
-
-// sameSlice reports whether two slices of States share their memory; States share unchanged slices.
-func sameSlice[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // Sync implements dataplane.Component. It periodically compares the host with the plan and repairs it.
 func (f *HostFabric) Sync(_ context.Context, now time.Time) error {
-	if f.wanted && !now.Before(f.due) {
+	if f.input.Known && !now.Before(f.due) {
 		f.sync(now, true)
 	}
 	return nil
@@ -102,7 +92,7 @@ func (f *HostFabric) Sync(_ context.Context, now time.Time) error {
 
 // Audit implements dataplane.Auditor. The next Sync repairs what it finds.
 func (f *HostFabric) Audit(context.Context, *model.State) (found []dataplane.Drift, _ error) {
-	if !f.wanted || f.failed {
+	if !f.input.Known || f.failed {
 		return nil, nil // the problems say more
 	}
 	now, err := read(f.cfg.Stack)

@@ -52,14 +52,14 @@ const (
 func (f *HostFabric) intent(have *present) *intent {
 	w := &intent{owners: make(map[netip.Prefix]string)}
 	gateways := have.interfacesOf(f.cfg.Gateways)
-	w.uplinks = slices.DeleteFunc(have.interfacesOf(f.self.Addresses), func(i hostroute.Interface) bool {
+	w.uplinks = slices.DeleteFunc(have.interfacesOf(f.input.Self.Addresses), func(i hostroute.Interface) bool {
 		return slices.ContainsFunc(gateways, func(g hostroute.Interface) bool { return g.Index == i.Index })
 	})
 	if !f.cfg.Overlay && f.cfg.Mode == fabric.None {
 		return w
 	}
 	if len(w.uplinks) == 0 {
-		w.problem("no interface of this host has an address of its Node object (%v): check Get-NetIPAddress and the node's status.addresses", f.self.Addresses)
+		w.problem("no interface of this host has an address of its Node object (%v): check Get-NetIPAddress and the node's status.addresses", f.input.Self.Addresses)
 	}
 	if f.cfg.Overlay {
 		for _, i := range w.uplinks {
@@ -82,7 +82,7 @@ func (f *HostFabric) intent(have *present) *intent {
 
 // addRoutes adds the routes to pods of other nodes, and the problems of those that cannot be reached.
 func (f *HostFabric) addRoutes(w *intent) {
-	self := f.self
+	self := f.input.Self
 	for _, i := range w.uplinks {
 		self.Underlay = append(self.Underlay, i.Addresses...)
 	}
@@ -91,7 +91,7 @@ func (f *HostFabric) addRoutes(w *intent) {
 	if len(self.Underlay) == 0 {
 		return // reported; a plan would call every node unreachable
 	}
-	plan := fabric.Make(cfg, self, f.peers)
+	plan := fabric.Make(cfg, self, f.input.Peers)
 	w.problems = append(w.problems, plan.Problems...)
 	for _, h := range plan.Hops {
 		if h.Via != fabric.Routes {
