@@ -110,7 +110,7 @@ func (d *DataPath) checks(alive map[int]bool) ([]check, error) {
 func entriesCheck[K, V comparable](object string, m *ebpf.Map, want map[K]V) check {
 	return check{object, func() (found []string, err error) {
 		seen := 0
-		err = each(m, func(k K, v V) {
+		err = ReadMap(m, func(k K, v V) {
 			w, wanted := want[canonical(k)]
 			if wanted {
 				seen++
@@ -170,7 +170,7 @@ func (d *DataPath) generationCheck() check {
 func (d *DataPath) attachmentsCheck(want map[uint32]bpfobj.PodAttachment) check {
 	m := d.objects.Attachments
 	differing := func() (found []uint32, err error) {
-		err = each(m, func(slot uint32, a bpfobj.PodAttachment) {
+		err = ReadMap(m, func(slot uint32, a bpfobj.PodAttachment) {
 			if a != want[slot] {
 				found = append(found, slot)
 			}

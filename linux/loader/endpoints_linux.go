@@ -15,7 +15,7 @@ import (
 // Endpoints returns the map endpoints, by interface index.
 func (d *DataPath) Endpoints() (map[int]bpfobj.PodEndpoint, error) {
 	all := make(map[int]bpfobj.PodEndpoint)
-	err := each(d.objects.Endpoints, func(k bpfobj.PodIfindex, v bpfobj.PodEndpoint) { all[int(k.Ifindex)] = v })
+	err := ReadMap(d.objects.Endpoints, func(k bpfobj.PodIfindex, v bpfobj.PodEndpoint) { all[int(k.Ifindex)] = v })
 	return all, err
 }
 

@@ -104,7 +104,7 @@ func byFamily[V any](all map[netip.Prefix]V) (map[bpfobj.PodPrefix4]V, map[bpfob
 // setEntries makes a map hold exactly these entries. It adds before it removes.
 func setEntries[K, V comparable](m *ebpf.Map, want map[K]V) error {
 	have := make(map[K]V)
-	if err := each(m, func(k K, v V) { have[canonical(k)] = v }); err != nil {
+	if err := ReadMap(m, func(k K, v V) { have[canonical(k)] = v }); err != nil {
 		return err
 	}
 	for k, v := range want {

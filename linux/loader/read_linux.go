@@ -58,10 +58,10 @@ func (d *DataPath) readSlots(e *policymap.Entries) error {
 func (d *DataPath) readAddresses(e *policymap.Entries) error {
 	o := &d.objects
 	return errors.Join(
-		each(o.Peers4, func(k bpfobj.PodAddr4, v bpfobj.PodPeerClass) { notePeer(e, netip.AddrFrom4(k.Addr), v.Class) }),
-		each(o.Peers6, func(k bpfobj.PodAddr6, v bpfobj.PodPeerClass) { notePeer(e, netip.AddrFrom16(k.Addr), v.Class) }),
-		each(o.Prefixes4, func(k bpfobj.PodPrefix4, v bpfobj.PodPeerClass) { e.Prefixes[prefix4(k)] = v.Class }),
-		each(o.Prefixes6, func(k bpfobj.PodPrefix6, v bpfobj.PodPeerClass) { e.Prefixes[prefix6(k)] = v.Class }))
+		ReadMap(o.Peers4, func(k bpfobj.PodAddr4, v bpfobj.PodPeerClass) { notePeer(e, netip.AddrFrom4(k.Addr), v.Class) }),
+		ReadMap(o.Peers6, func(k bpfobj.PodAddr6, v bpfobj.PodPeerClass) { notePeer(e, netip.AddrFrom16(k.Addr), v.Class) }),
+		ReadMap(o.Prefixes4, func(k bpfobj.PodPrefix4, v bpfobj.PodPeerClass) { e.Prefixes[prefix4(k)] = v.Class }),
+		ReadMap(o.Prefixes6, func(k bpfobj.PodPrefix6, v bpfobj.PodPeerClass) { e.Prefixes[prefix6(k)] = v.Class }))
 }
 
 // prefix4 decodes the key of a trie. The kernel stores bits after the prefix, which have no
@@ -84,8 +84,8 @@ func notePeer(e *policymap.Entries, a netip.Addr, class uint32) {
 func (d *DataPath) readTables(e *policymap.Entries) error {
 	o := &d.objects
 	return errors.Join(
-		each(o.Tables, func(k bpfobj.PodTableNumber, v bpfobj.PodTableId) { e.Tables[k.Table] = model.TableID(v.Id) }),
-		each(o.Verdicts, func(k bpfobj.PodVerdictKey, v bpfobj.PodVerdictRow) {
+		ReadMap(o.Tables, func(k bpfobj.PodTableNumber, v bpfobj.PodTableId) { e.Tables[k.Table] = model.TableID(v.Id) }),
+		ReadMap(o.Verdicts, func(k bpfobj.PodVerdictKey, v bpfobj.PodVerdictRow) {
 			if e.Verdicts[k.Table] == nil {
 				e.Verdicts[k.Table] = make(map[uint32]uint32)
 			}
@@ -118,8 +118,8 @@ func (d *DataPath) readRows(e, wanted *policymap.Entries) error {
 	return failed
 }
 
-// each calls f for every entry of a map that only the agent writes.
-func each[K, V any](m *ebpf.Map, f func(K, V)) error {
+// ReadMap calls f for every entry of a map that only the agent writes.
+func ReadMap[K, V any](m *ebpf.Map, f func(K, V)) error {
 	n := min(batchSize, int(m.MaxEntries()))
 	keys, values := make([]K, n), make([]V, n)
 	var at ebpf.MapBatchCursor

@@ -180,7 +180,7 @@ const datagramsOfSlot = 2 * 8
 // rewrite changes every value of a map in place.
 func rewrite[K comparable, V any](m *ebpf.Map, change func(K, *V)) error {
 	all := make(map[K]V)
-	if err := each(m, func(k K, v V) { all[k] = v }); err != nil {
+	if err := ReadMap(m, func(k K, v V) { all[k] = v }); err != nil {
 		return err
 	}
 	for k, v := range all {
@@ -226,10 +226,10 @@ func (r *Replayer) forgetFlows(slots int) error {
 func (r *Replayer) Flows(f func(a, b netip.AddrPort, proto uint8)) error {
 	o := &r.d.objects
 	return errors.Join(
-		each(o.Conns4, func(k bpfobj.PodConnKey4, _ bpfobj.PodConn) {
+		ReadMap(o.Conns4, func(k bpfobj.PodConnKey4, _ bpfobj.PodConn) {
 			f(netip.AddrPortFrom(netip.AddrFrom4(k.Addr[0]), k.Port[0]), netip.AddrPortFrom(netip.AddrFrom4(k.Addr[1]), k.Port[1]), k.Protocol)
 		}),
-		each(o.Conns6, func(k bpfobj.PodConnKey6, _ bpfobj.PodConn) {
+		ReadMap(o.Conns6, func(k bpfobj.PodConnKey6, _ bpfobj.PodConn) {
 			f(netip.AddrPortFrom(netip.AddrFrom16(k.Addr[0]), k.Port[0]), netip.AddrPortFrom(netip.AddrFrom16(k.Addr[1]), k.Port[1]), k.Protocol)
 		}))
 }
@@ -259,7 +259,7 @@ func zero[V any](m *ebpf.Map, n uint64) error {
 // empty removes every entry of a map.
 func empty[K comparable, V any](m *ebpf.Map) error {
 	var keys []K
-	err := each(m, func(k K, _ V) { keys = append(keys, k) })
+	err := ReadMap(m, func(k K, _ V) { keys = append(keys, k) })
 	for _, k := range keys {
 		err = errors.Join(err, drop(m, k))
 	}

@@ -60,8 +60,8 @@ func (r *Replayer) Adopt(slots map[netip.Addr]uint32, has migrate.FlowFields) er
 	o := &r.d.objects
 	var failed error
 	err = errors.Join(
-		each(o.Conns4, func(k bpfobj.PodConnKey4, c bpfobj.PodConn) { failed = errors.Join(failed, keep(k, false, c)) }),
-		each(o.Conns6, func(k bpfobj.PodConnKey6, c bpfobj.PodConn) { failed = errors.Join(failed, keep(k, true, c)) }),
+		ReadMap(o.Conns4, func(k bpfobj.PodConnKey4, c bpfobj.PodConn) { failed = errors.Join(failed, keep(k, false, c)) }),
+		ReadMap(o.Conns6, func(k bpfobj.PodConnKey6, c bpfobj.PodConn) { failed = errors.Join(failed, keep(k, true, c)) }),
 		failed, r.forgetFlows(len(slots)))
 	for _, a := range all {
 		err = errors.Join(err, r.adopt(a))

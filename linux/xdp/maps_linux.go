@@ -12,6 +12,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 	"github.com/isthmus-net/isthmus/linux/denymap"
+	"github.com/isthmus-net/isthmus/linux/loader"
 )
 
 // denyMaps are the maps of the deny list.
@@ -38,16 +39,16 @@ func (m *denyMaps) named() map[string]*ebpf.Map {
 func (m *denyMaps) read() (*denymap.Entries, error) {
 	e := denymap.NewEntries()
 	return e, errors.Join(
-		readAll(m.Singles4, func(k bpfobj.XdpAddr4, v bpfobj.XdpDenyEntry) {
+		loader.ReadMap(m.Singles4, func(k bpfobj.XdpAddr4, v bpfobj.XdpDenyEntry) {
 			e.Singles[netip.AddrFrom4(k.Addr)] = denymap.Action(v.Action)
 		}),
-		readAll(m.Singles6, func(k bpfobj.XdpAddr6, v bpfobj.XdpDenyEntry) {
+		loader.ReadMap(m.Singles6, func(k bpfobj.XdpAddr6, v bpfobj.XdpDenyEntry) {
 			e.Singles[netip.AddrFrom16(k.Addr)] = denymap.Action(v.Action)
 		}),
-		readAll(m.Prefixes4, func(k bpfobj.XdpPrefix4, v bpfobj.XdpDenyEntry) {
+		loader.ReadMap(m.Prefixes4, func(k bpfobj.XdpPrefix4, v bpfobj.XdpDenyEntry) {
 			e.Prefixes[netip.PrefixFrom(netip.AddrFrom4(k.Addr), int(k.Bits)).Masked()] = denymap.Action(v.Action) == denymap.Deny
 		}),
-		readAll(m.Prefixes6, func(k bpfobj.XdpPrefix6, v bpfobj.XdpDenyEntry) {
+		loader.ReadMap(m.Prefixes6, func(k bpfobj.XdpPrefix6, v bpfobj.XdpDenyEntry) {
 			e.Prefixes[netip.PrefixFrom(netip.AddrFrom16(k.Addr), int(k.Bits)).Masked()] = denymap.Action(v.Action) == denymap.Deny
 		}))
 }
@@ -183,40 +184,6 @@ func (p *pairs[K]) drop(m *ebpf.Map) error {
 		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("remove from map %s: %w", m, err)
 		}
-	}
-	return nil
-}
-
-// readAll calls f for every entry of a map that is not written meanwhile.
-func readAll[K, V any](m *ebpf.Map, f func(K, V)) error {
-	keys, values := make([]K, chunk), make([]V, chunk)
-	var at ebpf.MapBatchCursor
-	for {
-		n, err := m.BatchLookup(&at, keys, values, nil)
-		if errors.Is(err, ebpf.ErrNotSupported) {
-			return readEach(m, f)
-		}
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("read map %s: %w", m, err)
-		}
-		for i := range n {
-			f(keys[i], values[i])
-		}
-		if err != nil { // the last batch
-			return nil
-		}
-	}
-}
-
-func readEach[K, V any](m *ebpf.Map, f func(K, V)) error {
-	var k K
-	var v V
-	it := m.Iterate()
-	for it.Next(&k, &v) {
-		f(k, v)
-	}
-	if err := it.Err(); err != nil {
-		return fmt.Errorf("read map %s: %w", m, err)
 	}
 	return nil
 }
