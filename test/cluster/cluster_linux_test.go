@@ -19,6 +19,7 @@ import (
 
 	"github.com/isthmus-net/isthmus/linux/loader"
 	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/cluster/clustertest"
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
@@ -45,31 +46,10 @@ spec:
   - from: [{ipBlock: {cidr: 203.0.113.0/24}}, {ipBlock: {cidr: "2001:db8:1::/48"}}]
 `
 
-// built is what the nodes of all tests run.
-var built struct {
-	once sync.Once
-	dir  string
-	err  error
-}
+// commands are what the nodes of all tests run.
+var commands clustertest.Commands
 
-// commands builds what the nodes run, once for all tests, and returns its directory.
-func commands() (string, error) {
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "isthmus-commands-"); built.err == nil {
-			built.err = cluster.Build(context.Background(), "../..", built.dir, os.Stderr)
-		}
-	})
-	return built.dir, built.err
-}
-
-// TestMain removes what commands built.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if built.dir != "" {
-		os.RemoveAll(built.dir)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(commands.Main(m)) }
 
 // start makes a cluster of two Linux nodes with the two pods on them.
 func start(t *testing.T) (*cluster.Cluster, map[string]*cluster.Pod) {
@@ -86,64 +66,8 @@ func startWith(t *testing.T, manifests string) (*cluster.Cluster, map[string]*cl
 // startCluster makes a cluster with the pods of some manifests.
 func startCluster(t *testing.T, manifests string, cfg cluster.Config) (*cluster.Cluster, map[string]*cluster.Pod) {
 	t.Helper()
-	if os.Getuid() != 0 || testing.Short() {
-		t.Skip("needs root and no -short: make test runs it")
-	}
-	ctx := context.Background()
-	bin, err := commands()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp("/run", "isthmus-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Dir, cfg.Bin = dir, bin
-	c, err := cluster.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.DetachAll(ctx); err != nil {
-			t.Error(err)
-		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	user := t.TempDir()
-	if err := os.WriteFile(filepath.Join(user, "app.yaml"), []byte(manifests), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := c.Manifests.Take(ctx, user); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-	objects, err := c.Manifests.Objects(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	scheduled, err := c.Schedule(objects, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pods := make(map[string]*cluster.Pod)
-	for _, p := range scheduled {
-		attached, _, err := c.Attach(ctx, p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pods[p.Name] = attached
-	}
-	if err := c.Serve(); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Settle(ctx); err != nil {
-		t.Fatal(err)
-	}
-	return c, pods
+	c := commands.Start(t, manifests, cfg)
+	return c, clustertest.Attach(t, c)
 }
 
 // A stream between pods on two nodes loses nothing while both agents are killed

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/isthmus-net/isthmus/common/model"
 	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/cluster/clustertest"
 	"github.com/isthmus-net/isthmus/test/netns"
 	"github.com/isthmus-net/isthmus/test/traffic"
 	"github.com/isthmus-net/isthmus/test/wine"
@@ -88,37 +88,18 @@ spec: {podSelector: {matchLabels: {app: win}}, ingress: [{from: [{ipBlock: {cidr
 	check("the denied pod's own connections", win.NS, lin.IPs[0], 7100, win.IPs[0])
 }
 
-// built is what the nodes of all tests run.
-var built struct {
-	once sync.Once
-	dir  string
-	err  error
-}
+// commands are what the nodes of all tests run, under Wine also the executables for Windows.
+var commands clustertest.Commands
 
-// TestMain removes what build compiled.
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if built.dir != "" {
-		os.RemoveAll(built.dir)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(commands.Main(m)) }
 
 // build compiles the commands, once for all tests, and returns their directory.
 func build(t *testing.T) string {
 	t.Helper()
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "isthmus-commands-"); built.err != nil {
-			return
-		}
-		if built.err = cluster.Build(ctx, "../..", built.dir, os.Stderr); built.err == nil && underWine(t) {
-			built.err = wine.Build(ctx, "../..", built.dir)
-		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
+	if underWine(t) {
+		commands.More = wine.Build
 	}
-	return built.dir
+	return commands.Dir(t, "../..")
 }
 
 // underWine reports whether Windows nodes run the executables for Windows.

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/cluster/clustertest"
 )
 
 const dashboardFile = "../../deploy/helm/isthmus/files/dashboard.json"
@@ -111,6 +112,11 @@ spec:
   ingress: [{from: [{podSelector: {matchLabels: {app: client}}}], ports: [{port: echo}]}]
 `
 
+// commands are what the nodes run.
+var commands clustertest.Commands
+
+func TestMain(m *testing.M) { os.Exit(commands.Main(m)) }
+
 // TestDashboard runs a Linux and a Windows node, has Prometheus scrape both while pods are attached and a policy
 // changes, and asks it for each expression of the dashboard and each recording rule.
 func TestDashboard(t *testing.T) {
@@ -121,10 +127,10 @@ func TestDashboard(t *testing.T) {
 	d := readDashboard(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
-	c := startCluster(ctx, t)
+	c := commands.Start(t, manifests, cluster.Config{Linux: 1, Windows: 1})
 	server := startPrometheus(ctx, t, program, c)
 	time.Sleep(3 * time.Second) // some scrapes before the first pod
-	attachPods(ctx, t, c)
+	clustertest.Attach(t, c)
 	pending := make(map[string]string) // by title
 	for _, p := range d.Panels {
 		for i, target := range p.Targets {
@@ -156,70 +162,6 @@ func TestDashboard(t *testing.T) {
 		t.Errorf("%d nodes have more than 400 series, %v", over, err)
 	}
 	fmt.Printf("dashboard: %d panels, %d expressions, %d empty\n", len(d.Panels), asked, len(pending))
-}
-
-func startCluster(ctx context.Context, t *testing.T) *cluster.Cluster {
-	t.Helper()
-	bin := t.TempDir()
-	if err := cluster.Build(ctx, "../..", bin, os.Stderr); err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp("/run", "isthmus-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := cluster.New(cluster.Config{Dir: dir, Bin: bin, Linux: 1, Windows: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.DetachAll(context.Background()); err != nil {
-			t.Error(err)
-		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	user := t.TempDir()
-	if err := os.WriteFile(filepath.Join(user, "app.yaml"), []byte(manifests), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := c.Manifests.Take(ctx, user); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-func attachPods(ctx context.Context, t *testing.T, c *cluster.Cluster) {
-	t.Helper()
-	objects, err := c.Manifests.Objects(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	scheduled, err := c.Schedule(objects, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range scheduled {
-		if _, _, err := c.Attach(ctx, p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := errorOf(c.Serve(), c.Settle(ctx)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func errorOf(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // prometheus is a running server.

@@ -3,7 +3,6 @@
 package operator_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/netip"
@@ -19,6 +18,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/isthmus-net/isthmus/test/cluster"
+	"github.com/isthmus-net/isthmus/test/cluster/clustertest"
 )
 
 // manifests: client may reach server and windows at TCP 7000; typo has a label that no rule names.
@@ -58,57 +58,15 @@ type exercise struct {
 	pods    map[string]*cluster.Pod
 }
 
+// commands are what the nodes of all tests run.
+var commands clustertest.Commands
+
+func TestMain(m *testing.M) { os.Exit(commands.Main(m)) }
+
 func start(t *testing.T) *exercise {
 	t.Helper()
-	if os.Getuid() != 0 || testing.Short() {
-		t.Skip("needs root and no -short: make test runs it")
-	}
-	ctx := t.Context()
-	bin := t.TempDir()
-	if err := cluster.Build(ctx, "../..", bin, os.Stderr); err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp("/run", "isthmus-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := cluster.New(cluster.Config{Dir: dir, Bin: bin, Linux: 2, Windows: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(c.DetachAll(context.Background()), c.Close()); err != nil {
-			t.Error(err)
-		}
-	})
-	user := t.TempDir()
-	if err := os.WriteFile(filepath.Join(user, "app.yaml"), []byte(manifests), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := c.Manifests.Take(ctx, user); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-	objects, err := c.Manifests.Objects(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	scheduled, err := c.Schedule(objects, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := &exercise{t: t, cluster: c, pods: make(map[string]*cluster.Pod)}
-	for _, p := range scheduled {
-		if e.pods[p.Name], _, err = c.Attach(ctx, p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := c.Settle(ctx); err != nil {
-		t.Fatal(err)
-	}
-	return e
+	c := commands.Start(t, manifests, cluster.Config{Linux: 2, Windows: 1})
+	return &exercise{t: t, cluster: c, pods: clustertest.Attach(t, c)}
 }
 
 // ctl runs isthmusctl at a node and returns its output with its exit status.
