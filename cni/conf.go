@@ -29,7 +29,7 @@ const maxTimeout = 10 * time.Minute
 type Conf struct {
 	CNIVersion string
 	Name       string
-	// Mode says who makes the pod's interface.
+	// Mode selects the plugin that makes the pod's interface.
 	Mode Mode
 	// Socket is the agent's address.
 	Socket string

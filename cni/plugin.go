@@ -52,7 +52,7 @@ func (p *Plugin) Add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	// The library makes this check only after the work is done. That is too late to leave nothing behind.
+	// The library makes this check only after the work is done. That is too late to clean up.
 	if same, err := ns.CheckNetNS(args.Netns); err != nil {
 		return err
 	} else if same && !overridden(args.NetnsOverride) {

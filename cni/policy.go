@@ -20,7 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/api/cniframe"
 )
 
-// Mode says who makes the pod's interface.
+// Mode selects the plugin that makes the pod's interface.
 type Mode string
 
 const (
@@ -30,7 +30,7 @@ const (
 	Policy Mode = "policy"
 )
 
-// Bounds of what a plugin passes to the agent about an interface of another plugin.
+// Bounds of the properties of another plugin's interface that a plugin passes to the agent.
 const (
 	maxForeignAddresses = 16
 	maxHostIfNames      = 16
@@ -69,7 +69,7 @@ func (c *Conf) refuseNetwork(keys, capabilities map[string]json.RawMessage) {
 	slices.Sort(c.refused)
 }
 
-// addForeign asks the agent to enforce policy on the interface of prevResult, and prints prevResult.
+// addForeign requests policy on the interface of prevResult from the agent, and prints prevResult.
 func (p *Plugin) addForeign(conf *Conf, args *skel.CmdArgs, pod *podArgs) error {
 	foreign, err := conf.foreign(args)
 	if err != nil {
@@ -103,7 +103,7 @@ func (p *Plugin) checkForeign(conf *Conf, args *skel.CmdArgs) error {
 	return p.call(conf, types.ErrTryAgainLater, cniframe.Check, &cniframe.CheckRequest{Attachment: attachment(args), Netns: args.Netns, Foreign: foreign}, nil)
 }
 
-// foreign returns what prevResult says about the interface of the attachment.
+// foreign returns the interface of the attachment, as prevResult describes it.
 func (c *Conf) foreign(args *skel.CmdArgs) (*cniframe.Foreign, error) {
 	r, err := types100.GetResult(c.PrevResult)
 	if err == nil {

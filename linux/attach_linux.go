@@ -89,7 +89,7 @@ func (b *Backend) attach(s link.PairSpec, pair link.Pair) error {
 	return link.Configure(s, pair)
 }
 
-// register writes the endpoint of an interface to the maps. queued says that the pod has a
+// register writes the endpoint of an interface to the maps. queued is true if the pod has a
 // bandwidth limit, so its packets must pass the qdiscs.
 func (b *Backend) register(index int, e bpfobj.PodEndpoint, queued bool) error {
 	if queued {

@@ -27,12 +27,12 @@ type kind struct {
 	// opens and cuts say that the damage itself may pass denied packets, or drop allowed ones,
 	// until it is repaired.
 	opens, cuts bool
-	// renumbers says that the repair does not restore the previous entries, but writes the same
+	// renumbers is true if the repair does not restore the previous entries, but writes the same
 	// policy with other numbers.
 	renumbers bool
 	// needs is the kind of links that a kernel must have for it, empty for none.
 	needs string
-	// moves says that the repair moves the programs of pod d to other hooks.
+	// moves is true if the repair moves the programs of pod d to other hooks.
 	moves bool
 	// do does the damage in the node's namespace, and describes it.
 	do func() (string, error)

@@ -40,7 +40,7 @@ type Backend struct {
 	path    *loader.DataPath
 	tcx     bool // programs go to tcx links
 	hasTCX  bool // the kernel has tcx links
-	// drifted says that Audit has found a difference that Apply must repair.
+	// drifted is true if Audit has found a difference that Apply must repair.
 	drifted bool
 	// repairs counts repaired changes by other processes.
 	repairs atomic.Uint64

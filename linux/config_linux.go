@@ -30,7 +30,7 @@ type Config struct {
 	StateDir string
 	// Uplink is the interface to other nodes. Empty means the interface of the default route.
 	Uplink string
-	// Fabric says how the node reaches pods of other nodes, and sets the MTU.
+	// Fabric configures how the node reaches pods of other nodes, and the MTU.
 	Fabric fabric.Config
 	// Forwarding is the path of packets between pods of different nodes through this node.
 	Forwarding fastpath.Forwarding

@@ -164,7 +164,7 @@ func foreignEntry(slot uint32, ips []netip.Addr, end foreign.HostEnd) bpfobj.Pod
 	return e
 }
 
-// shareBridge tells the other ports of a bridge its MAC. The kernel may change it with every new
+// shareBridge announces the MAC of a bridge to its other ports. The kernel may change it with every new
 // port.
 func (b *Backend) shareBridge(end foreign.HostEnd) error {
 	if end.Bridge == 0 {
@@ -284,7 +284,7 @@ func (b *Backend) followForeign(ctx context.Context) error {
 	return errors.Join(append(errs, b.sweepClosed())...)
 }
 
-// checkForeign describes what is wrong with the interface of an endpoint.
+// checkForeign describes the problems of the interface of an endpoint.
 func (b *Backend) checkForeign(s link.PairSpec) []string {
 	now, err := foreign.Find(s.NetNS, s.IfName, s.IPs)
 	if err != nil {

@@ -106,7 +106,7 @@ func TestForeignRestart(t *testing.T) {
 	})
 }
 
-// follows reports whether policy is on the present interface of a pod.
+// follows reports whether policy is on the current interface of a pod.
 func (l *lab) follows(pod string) error {
 	for _, p := range l.problems() {
 		if strings.Contains(p, "policy is on") || strings.Contains(p, "missing") {

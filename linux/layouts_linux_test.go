@@ -50,7 +50,7 @@ func (u *upgradeTraffic) older(file string) *ebpf.CollectionSpec {
 	return spec
 }
 
-// plant installs the programs of an older layout with the present content of the named maps.
+// plant installs the programs of an older layout with the current content of the named maps.
 // was converts a value to the older struct; nil skips the entry. If egress is not nil, it
 // decides after DNAT. Then plant removes our programs.
 func (u *upgradeTraffic) plant(layout string, names []string, was func(name string, v []byte) []byte, egress *ebpf.CollectionSpec) {

@@ -211,7 +211,7 @@ func (u *upgradeTraffic) settled() {
 	}
 }
 
-// age turns the present layout into an older one.
+// age turns the current layout into an older one.
 func (u *upgradeTraffic) age() {
 	u.t.Helper()
 	u.must(u.backend.Close())

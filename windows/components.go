@@ -38,7 +38,7 @@ func (b *Backend) applyComponents(ctx context.Context, s *model.State) ([]model.
 	return b.components.Apply(ctx, s, b.Features())
 }
 
-// noteModes records the modes of the components and what they say, for Counters.
+// noteModes records the modes and descriptions of the components, for Counters.
 func (b *Backend) noteModes() {
 	modes, facts := b.components.PathModes(), slices.Concat(b.components.Facts(), []string{b.natFact()}, b.preparedFacts())
 	b.mu.Lock()

@@ -85,8 +85,8 @@ type Config struct {
 	NetworkWait time.Duration
 	// ConnectWait is how long an attached endpoint may stay unconnected before it is reported.
 	ConnectWait time.Duration
-	// Fabric says who connects pods of an L2Bridge network to other nodes: Auto and Routes let the host
-	// route, None leaves that to other programs. hostfabric.Config tells the difference.
+	// Fabric selects what connects pods of an L2Bridge network to other nodes: Auto and Routes let the host
+	// route, None leaves that to other programs. hostfabric.Config explains the difference.
 	Fabric fabric.Mode
 	// Stack is the IP stack of the host; nil leaves its routes and forwarding alone. ForwardingFile remembers
 	// what was turned on.

@@ -220,7 +220,7 @@ func (b *Backend) repairPolicies(have, want []hns.Policy) (all []hns.Policy, cha
 		if p.Is(hns.TypeACL) || slices.ContainsFunc(have, func(o hns.Policy) bool { return b.satisfies(o, p) }) {
 			continue
 		}
-		// HNS accepts one OutBoundNAT per family: ours replaces the present one.
+		// HNS accepts one OutBoundNAT per family: ours replaces the current one.
 		all = slices.DeleteFunc(all, func(o hns.Policy) bool {
 			return o.Is(p.Type) && !p.Is(hns.TypeSDNRoute) && !p.Is(hns.TypePortMapping) && sameFamily(o, p)
 		})

@@ -57,7 +57,7 @@ func (n *node) tries(s *model.State) error {
 	return err
 }
 
-// settles applies until there is no error.
+// settles applies the State until that succeeds.
 func (n *node) settles(s *model.State) {
 	n.t.Helper()
 	eventually(n.t, "the state cannot be put in force", func() bool { return n.tries(s) == nil })

@@ -22,12 +22,12 @@ const natBatch = 8
 
 // natState is which traffic of pods gets the address of the node.
 type natState struct {
-	// known says that the exceptions are known; without them there is no NAT.
+	// known is true if the exceptions are known; without them there is no NAT.
 	known      bool
 	exceptions []netip.Prefix
 	// services are the ranges of Services, which pods of an L2Bridge network reach by the host.
 	services []netip.Prefix
-	// due is when endpoints without the present exceptions are written; zero if there is nothing to write.
+	// due is when endpoints without the current exceptions are written; zero if there is nothing to write.
 	due     time.Time
 	problem string
 }
@@ -56,7 +56,7 @@ func (b *Backend) deriveNAT(s *model.State, now time.Time) {
 	}
 }
 
-// syncNAT writes the policies of endpoints whose exceptions do not cover the present ones, once that is due.
+// syncNAT writes the policies of endpoints whose exceptions do not cover the current ones, once that is due.
 // It reports whether more are left.
 func (b *Backend) syncNAT(ctx context.Context, now time.Time) (more bool, err error) {
 	if b.nat.due.IsZero() || now.Before(b.nat.due) {
@@ -98,7 +98,7 @@ func (b *Backend) syncNAT(ctx context.Context, now time.Time) (more bool, err er
 	return more, nil
 }
 
-// natChange returns the policies of an endpoint with the present exceptions and routes to Services, and
+// natChange returns the policies of an endpoint with the current exceptions and routes to Services, and
 // whether they differ.
 // Endpoints with damaged ACLs are left to Apply.
 func (b *Backend) natChange(e *hns.Endpoint) (policies []hns.Policy, changed bool) {

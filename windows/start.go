@@ -21,7 +21,7 @@ func (b *Backend) Starts() int { return b.config.Parallel }
 // StartEndpoint implements dataplane.Starter. The calls that create and attach the endpoint run beside the
 // other methods: they take the most time, and HNS serves those of different endpoints side by side. The
 // endpoint has default deny from its creation on. finish judges the answers, and repairs what AddEndpoint
-// repairs. If another endpoint is in the way, finish is AddEndpoint.
+// repairs. If another endpoint blocks it, finish is AddEndpoint.
 func (b *Backend) StartEndpoint(ctx context.Context, spec dataplane.EndpointSpec, done func()) (finish func(context.Context) (dataplane.Attachment, error), err error) {
 	defer func() {
 		if err != nil {
@@ -71,7 +71,7 @@ func (b *Backend) natSince(nat natState) {
 	}
 }
 
-// started is an attachment that is made beside the other methods.
+// started is an attachment that is made concurrently with the other methods.
 type started struct {
 	want      hns.Endpoint
 	namespace string

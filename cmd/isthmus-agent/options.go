@@ -26,7 +26,7 @@ import (
 
 // options are the flags.
 type options struct {
-	// settings are the flags that were given, for people who read a Bundle.
+	// settings are the flags on the command line, which a Bundle shows.
 	settings    []string
 	nodeName    string
 	manifests   string
@@ -122,7 +122,7 @@ var (
 const maxParallel = 8
 
 func (o *options) register(f *pflag.FlagSet) {
-	// The kubelet names its Node object the same way (as of 2026-11). Without a host name --node-name is
+	// The kubelet names its Node object by the same rule (as of 2026-11). Without a host name --node-name is
 	// required.
 	host, _ := os.Hostname()
 	host = strings.ToLower(strings.TrimSpace(host))

@@ -70,7 +70,7 @@ func (s *windowsService) Execute(_ []string, requests <-chan svc.ChangeRequest, 
 // eventWriter writes every line as an entry of the event log.
 type eventWriter struct{ log *eventlog.Log }
 
-// eventID is the id of all entries: their text says what they are about.
+// eventID is the id of all entries. Their text identifies the event.
 const eventID = 1
 
 // Write implements io.Writer. It reads the level from the line, in both log formats.

@@ -21,7 +21,7 @@ import (
 const wrapSuffix = "-isthmus.conflist"
 
 var (
-	// errChanged reports that another process wrote a file meanwhile.
+	// errChanged reports that another process wrote the file in the meantime.
 	errChanged = errors.New("the file changed meanwhile")
 	errLink    = errors.New("it is not a regular file: replace the link by its target")
 )
@@ -183,7 +183,7 @@ func (c Config) unchain() error {
 	return errors.Join(errs...)
 }
 
-// pluginType is the name by which configurations refer to the plugin.
+// pluginType is the type of the plugin in CNI configurations.
 func (c Config) pluginType() string { return strings.TrimSuffix(filepath.Base(c.Plugin), ".exe") }
 
 // Used summarizes the configuration that a runtime uses: the first one, by name, that can be read. The name is

@@ -17,7 +17,7 @@ import (
 // ConfName is the name of the configuration. Runtimes use the first file of the directory, by name.
 const ConfName = "05-isthmus.conflist"
 
-// Config says which files go where.
+// Config maps files to their destinations.
 type Config struct {
 	// Plugin is the executable to install, under its own name.
 	Plugin string

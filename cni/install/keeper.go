@@ -92,7 +92,7 @@ func (k *Keeper) sync(announce bool) {
 	k.problems.Store(&problems)
 }
 
-// Problems returns the present problems. It is safe for concurrent use.
+// Problems returns the current problems. It is safe for concurrent use.
 func (k *Keeper) Problems() []string {
 	if p := k.problems.Load(); p != nil {
 		return *p

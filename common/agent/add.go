@@ -245,7 +245,7 @@ func conflict(e *entry, a *addition) error {
 }
 
 // attach creates a new attachment. It takes addresses, writes the record of the intent and calls the data
-// path, which denies the endpoint all traffic. A data path that can do so makes the attachment beside the
+// path, which denies the endpoint all traffic. A data path that can do so makes the attachment concurrently with the
 // loop. After an error nothing remains.
 func (l *loop) attach(a *addition) (*entry, error) {
 	for _, other := range l.entries {

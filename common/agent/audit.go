@@ -253,7 +253,7 @@ func (l *loop) checkPolicy() {
 	l.repairBroken(drifts, aloud)
 }
 
-// repairBroken repairs what a check has found. aloud is false if the same was logged a short time ago.
+// repairBroken repairs the differences that a check has found. aloud is false if the same was logged a short time ago.
 func (l *loop) repairBroken(drifts []dataplane.Drift, aloud bool) {
 	if len(drifts) == 0 {
 		return

@@ -26,7 +26,7 @@ type Config struct {
 	NodeName string
 	// Version appears in status and metrics.
 	Version string
-	// Settings are the options of this agent that differ from their defaults, for people who read a Bundle.
+	// Settings are the options of this agent that differ from their defaults, which a Bundle shows.
 	// They must not contain secrets.
 	Settings []string
 	// RecordDir is the absolute path of the directory of endpoint records.

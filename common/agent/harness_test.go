@@ -34,7 +34,7 @@ type rig struct {
 	t    *testing.T
 	dir  string
 	fake *dataplanetest.Fake
-	// noPool says that the agent allocates no addresses.
+	// noPool is true if the agent allocates no addresses.
 	noPool bool
 	// change edits the Config of the agents started from now on.
 	change func(*agent.Config)

@@ -21,7 +21,7 @@ type NodeStatus struct {
 	Features      model.Features
 	// Ready is true when a State of this agent is in force.
 	Ready bool
-	// Problems are what is wrong, one per entry.
+	// Problems describe one problem each, with its remedy.
 	Problems []string
 	PodCIDRs []netip.Prefix
 	// Endpoints counts the attached pods, Pods and Policies those of the cluster that are known.

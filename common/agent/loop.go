@@ -39,7 +39,7 @@ type loop struct {
 	// snapshotAt is when the loop took it.
 	snapshotAt time.Time
 	pending    []*addition    // ADDs that wait for their pod, or for others to be attached
-	starts     int            // attachments that the data path makes beside the loop
+	starts     int            // attachments that the data path makes concurrently with the loop
 	started    []*attachedAdd // those that it has made since the last turn
 	removals   []removal      // DELs since the last turn
 	stopping   bool
@@ -66,7 +66,7 @@ type entry struct {
 	exposed bool
 	// leaving is true while its removal has not succeeded.
 	leaving bool
-	// start is not nil while the data path makes the attachment beside the loop. Nothing else then changes
+	// start is not nil while the data path makes the attachment concurrently with the loop. Nothing else then changes
 	// the endpoint.
 	start *start
 	// problem is the error of the last attempt to repair or remove it.

@@ -220,7 +220,7 @@ func unixSeconds(t time.Time) float64 {
 	return float64(t.UnixNano()) / 1e9
 }
 
-// problem is one line about what is wrong on this node, with the remedy.
+// problem is one line that describes a problem of this node and its remedy.
 type problem struct {
 	kind problemKind
 	text string

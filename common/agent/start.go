@@ -8,7 +8,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/dataplane"
 )
 
-// start is an attachment that the data path makes beside the loop.
+// start is an attachment that the data path makes concurrently with the loop.
 type start struct {
 	// waiters are the ADDs that wait for it.
 	waiters []*addition
@@ -62,7 +62,7 @@ func (l *loop) start(ctx context.Context, cancel context.CancelFunc, s dataplane
 	return e, nil
 }
 
-// finishStart completes an attachment that was made beside the loop. The next turn puts the policy of all
+// finishStart completes an attachment that was made concurrently with the loop. The next turn puts the policy of all
 // such attachments in force by one Apply.
 func (l *loop) finishStart(e *entry) {
 	s := e.start

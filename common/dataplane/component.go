@@ -21,7 +21,7 @@ import (
 // methods are idempotent: repeated after a crash, they complete the missing parts. A component that also
 // does something else implements Auditor, Repairer, Counter, Describer or EndpointObserver.
 type Component interface {
-	// Apply takes the component from its present state to its section of the State. It returns the entries
+	// Apply takes the component from its current state to its section of the State. It returns the entries
 	// that are not enforced as written, without OS and Platform. An error makes Apply of the
 	// Backend fail, and the agent repeat it. A component whose failure does not concern the decisions about
 	// packets reports a problem instead, and retries in Sync.
@@ -54,7 +54,7 @@ type Counter interface {
 	Count(c *Counters) error
 }
 
-// Describer is a Component with more to say about its work than PathModes.
+// Describer is a Component that describes its work in more detail than PathModes.
 type Describer interface {
 	// Facts returns lines for administrators, each as "subject: statement".
 	Facts() []string
@@ -66,11 +66,11 @@ type EndpointObserver interface {
 	// created then.
 	EndpointAdded(spec EndpointSpec)
 	// RemoveEndpoint removes the objects of an attachment, before the attachment itself is removed. An
-	// unknown attachment is no error. After an error the attachment stays.
+	// unknown attachment is not an error. After an error the attachment stays.
 	RemoveEndpoint(id model.EndpointID) error
 }
 
-// Host is what a Backend gives each of its components.
+// Host holds what a Backend provides to each of its components.
 type Host struct {
 	Log *slog.Logger
 	// Step is called before every change of the system, with the name of the step.

@@ -19,7 +19,7 @@ type Repair struct {
 // maxRepairs bounds a History.
 const maxRepairs = 20
 
-// History holds the last repairs of a data path, for people who ask why a packet was lost. It is safe for
+// History holds the last repairs of a data path, which help to find out why a packet was lost. It is safe for
 // concurrent use.
 type History struct {
 	mutex sync.Mutex

@@ -10,7 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Reader is a Backend that reads its decisions back from the system, for people who compare them with the
+// Reader is a Backend that reads its decisions back from the system, so that a tool can compare them with the
 // policies.
 type Reader interface {
 	// ReadDecisions reads what the system decides now, whatever this process has written. It changes nothing.

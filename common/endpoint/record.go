@@ -31,7 +31,7 @@ const (
 	Released State = "released"
 )
 
-// Kind says who made the interface of an endpoint.
+// Kind identifies the plugin that made the interface of an endpoint.
 type Kind string
 
 // The kinds of endpoints.

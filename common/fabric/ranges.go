@@ -51,7 +51,7 @@ func (p *planner) ranges() map[string][]netip.Prefix {
 
 // overlaps marks the claims that overlap. In sorted order a range follows all ranges that contain it.
 func (p *planner) overlaps(claims []claim) {
-	var open []int // ranges that contain the present one
+	var open []int // ranges that contain the current one
 	for i := range claims {
 		c := &claims[i]
 		for len(open) > 0 && !claims[open[len(open)-1]].prefix.Contains(c.prefix.Addr()) {

@@ -30,7 +30,7 @@ const (
 	idleProbe = 30 * time.Second
 )
 
-// Listener is an address on which a server serves, and who may connect: nil credentials trust every client that
+// Listener is an address on which a server serves, and the clients that may connect: nil credentials trust every client that
 // the listener accepts.
 type Listener struct {
 	net.Listener

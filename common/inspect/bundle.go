@@ -27,7 +27,7 @@ type Bundle struct {
 	Files map[string][]byte
 }
 
-// About says whose Bundle it is.
+// About identifies the node and the agent of a Bundle.
 type About struct {
 	Format   int
 	Node     string
@@ -48,7 +48,7 @@ type About struct {
 	Repairs []string
 	// Settings are the options of the agent that differ from their defaults.
 	Settings []string
-	// Notes say what is missing in the Bundle, and why.
+	// Notes list what is missing in the Bundle, and why.
 	Notes []string
 }
 

@@ -12,7 +12,7 @@ import (
 // TakenError reports that a requested address is not free.
 type TakenError struct {
 	Addr netip.Addr
-	// Owner is the present owner; empty if the address is in quarantine.
+	// Owner is the current owner; empty if the address is in quarantine.
 	Owner string
 	// Until is when the quarantine ends.
 	Until time.Time

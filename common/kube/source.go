@@ -17,7 +17,7 @@ type Source interface {
 	// Call it once.
 	Run(ctx context.Context, publish func(*model.Snapshot)) error
 
-	// Problems lists the present problems, one line each, sorted. It is safe for concurrent use.
+	// Problems lists the current problems, one line each, sorted. It is safe for concurrent use.
 	Problems() []string
 
 	// Behind returns why the last snapshot may be out of date, or "". It is safe for concurrent use.

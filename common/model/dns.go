@@ -114,7 +114,7 @@ func (d DNS) Equal(o DNS) bool {
 }
 
 // Usable returns the configuration with the first servers and search domains only, as resolvers ignore
-// the others. dropped says which those are, or is empty.
+// the others. dropped lists those, or is empty.
 func (d DNS) Usable() (usable DNS, dropped string) {
 	var texts []string
 	if n := len(d.Servers); n > MaxDNSServers {

@@ -4,7 +4,7 @@ package model
 
 import "net/netip"
 
-// FabricState says where the pods of the cluster are: on this node, and behind which other nodes.
+// FabricState locates the pods of the cluster: on this node, and on which other nodes.
 type FabricState struct {
 	// PodCIDRs are the ranges of this node's pod addresses.
 	PodCIDRs []netip.Prefix

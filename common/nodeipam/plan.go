@@ -13,7 +13,7 @@ import (
 // Node is a node of the cluster.
 type Node struct {
 	Name string
-	// PodCIDRs are its present ranges.
+	// PodCIDRs are its current ranges.
 	PodCIDRs []netip.Prefix
 	// Unread is true if its podCIDRs cannot be parsed. Such a node gets no ranges.
 	Unread bool

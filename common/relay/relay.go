@@ -42,7 +42,7 @@ func (r *Relay) Serve(ctx context.Context, listeners ...hubble.Listener) error {
 	return hubble.ServeGRPC(ctx, listeners, func() { close(r.stopping) }, func(g *grpc.Server) { observer.RegisterObserverServer(g, r) })
 }
 
-// answer is what a node said about its status.
+// answer is the status of a node.
 type answer struct {
 	node   *node
 	status *observer.ServerStatusResponse

@@ -105,7 +105,7 @@ func run(ctx context.Context, args []string, w io.Writer) error {
 	return nil
 }
 
-// mark is a file of every release, by which replaceDir knows one.
+// mark is a file of every release; replaceDir recognises a release by it.
 const mark = "SHA256SUMS"
 
 // replaceDir creates an empty directory, in the place of an earlier release.

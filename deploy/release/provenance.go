@@ -50,7 +50,7 @@ type dependency struct {
 	Digest map[string]string `json:"digest,omitempty"`
 }
 
-// provenance says which commit and tools the files were made from.
+// provenance records the commit and the tools that the files were made from.
 func provenance(s source, version string, files []subject) ([]byte, error) {
 	st := statement{Type: statementType, Subject: files, PredicateType: predicateType}
 	d := &st.Predicate.BuildDefinition

@@ -156,7 +156,7 @@ func (r *release) makePages(ctx context.Context, dir string) error {
 	return nil
 }
 
-// addDocuments adds to an archive what is in the checkout beside the commands.
+// addDocuments adds the documents of the checkout to an archive.
 func (r *release) addDocuments(t target, files map[string]entry) error {
 	all := maps.Clone(documents)
 	if t.os == "windows" {

@@ -85,7 +85,7 @@ func (b *billWriter) add(name string, p *v2_3.Package) common.ElementID {
 	return id
 }
 
-// module adds a Go module. Go's own library has the name by which scanners know it.
+// module adds a Go module. Go's own library has the name that scanners expect.
 func (b *billWriter) module(m module) common.ElementID {
 	p := &v2_3.Package{PackageName: m.path, PackageVersion: m.version, PackageDownloadLocation: "NOASSERTION", PrimaryPackagePurpose: "LIBRARY",
 		PackageExternalReferences: purl(m.path, m.version)}

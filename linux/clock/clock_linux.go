@@ -43,7 +43,7 @@ func MeasureHZ() (int, error) {
 	}
 }
 
-// Clock is a program that reads jiffies, the clock by which the programs record when a flow was
+// Clock is a program that reads jiffies, the clock that the programs use to record when a flow was
 // last seen.
 type Clock struct{ program *ebpf.Program }
 

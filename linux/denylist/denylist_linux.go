@@ -53,7 +53,7 @@ func ParseDevices(text string) (Devices, error) {
 // Off reports whether no device has the program.
 func (d Devices) Off() bool { return !d.Auto && len(d.Names) == 0 }
 
-// Config says where deny lists are in force, and how to open the program.
+// Config holds the devices on which deny lists are in force, and how to open the program.
 type Config struct {
 	Devices Devices
 	// NeverDeny are addresses that are exempt from deny lists, besides those of nodes and of this machine.
@@ -70,7 +70,7 @@ type DenyList struct {
 	cfg    Config
 	host   dataplane.Host
 	filter *xdp.Filter // nil until first use
-	// set is the last requested set, and asked says that one was requested. failed is the
+	// set is the last requested set, and asked is true if one was requested. failed is the
 	// reason why it is not in force; unsupported lists the entries that are not enforced as
 	// requested.
 	set         *model.DenySet
@@ -320,7 +320,7 @@ func (l *DenyList) Repair(context.Context) error {
 	return l.attach()
 }
 
-// publish makes the present state visible to Counters.
+// publish makes the current state visible to Counters.
 func (l *DenyList) publish() {
 	var s dataplane.DenyStatus
 	if l.filter != nil {
@@ -366,7 +366,7 @@ func (l *DenyList) Count(c *dataplane.Counters) error {
 	return nil
 }
 
-// PathModes says where the XDP program runs.
+// PathModes reports where the XDP program runs.
 func (l *DenyList) PathModes() []dataplane.PathMode {
 	if len(l.status.Devices) == 0 {
 		return []dataplane.PathMode{{Part: "uplinks", Mode: "off", Count: 1}}

@@ -95,7 +95,7 @@ func (f *Fabric) Sources() []netip.Addr { return f.found.Addresses() }
 // Problems describes each difference from the plan, with its remedy.
 func (f *Fabric) Problems() []string { return f.problems }
 
-// NodeInfo says where tunnels end. Other nodes derive the MAC from the node's name.
+// NodeInfo returns the endpoint of tunnels. Other nodes derive the MAC from the node's name.
 func (f *Fabric) NodeInfo() model.NodeInfo {
 	if f.plan == nil || f.plan.Tunnel == nil {
 		return model.NodeInfo{}
@@ -111,7 +111,7 @@ func (f *Fabric) Hops() []fabric.Hop {
 	return f.plan.Hops
 }
 
-// PathModes says how packets from pods to destinations outside the cluster leave: with the pod's address or
+// PathModes reports how packets from pods to destinations outside the cluster leave: with the pod's address or
 // the node's.
 func (f *Fabric) PathModes() []dataplane.PathMode {
 	mode := "stack"

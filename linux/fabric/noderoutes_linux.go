@@ -19,7 +19,7 @@ type NodeRoute struct {
 	Prefix netip.Prefix
 	Device string
 	Index  int
-	// Bypass says that packets may use the fast path: the device has Ethernet frames, and no
+	// Bypass is true if packets may use the fast path: the device has Ethernet frames, and no
 	// feature requires the host stack.
 	Bypass bool
 }

@@ -149,7 +149,7 @@ func (c *changes) routes(want []route) {
 	}
 }
 
-// setRoute sets a route in place of the present ones, and returns those that remain: the kernel
+// setRoute sets a route in place of the current ones, and returns those that remain: the kernel
 // replaces only one. IPv6 rejects a next hop that an older route directs to another device, so
 // that route must go first.
 func (c *changes) setRoute(r route, ours []netlink.Route) (left []netlink.Route) {

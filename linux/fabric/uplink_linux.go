@@ -18,7 +18,7 @@ type Uplink struct {
 	Name  string
 	Index int
 	MTU   int
-	// Ethernet says that its frames begin with an Ethernet header.
+	// Ethernet is true if its frames begin with an Ethernet header.
 	Ethernet bool
 	// Prefixes are its global addresses, with the prefixes of its segment.
 	Prefixes []netip.Prefix

@@ -50,10 +50,10 @@ type Routes interface {
 	Hops() []commonfabric.Hop
 }
 
-// Config says how the fast path works on a node.
+// Config configures the fast path of a node.
 type Config struct {
 	Forwarding Forwarding
-	// ByLinks says that programs are attached by tcx links, not as classifiers.
+	// ByLinks is true if programs are attached by tcx links, not as classifiers.
 	ByLinks bool
 	// FromNode returns the descriptor of from_node, for classifiers.
 	FromNode func() int
@@ -81,7 +81,7 @@ var (
 	_ dataplane.Repairer  = (*FastPath)(nil)
 )
 
-// New returns the component. tracking says that all programs query connection tracking.
+// New returns the component. tracking is true if all programs query connection tracking.
 func New(cfg Config, programs Programs, routes Routes, tracking bool, host dataplane.Host) *FastPath {
 	return &FastPath{cfg: cfg, programs: programs, routes: routes, tracking: tracking, host: host}
 }

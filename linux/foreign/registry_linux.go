@@ -144,7 +144,7 @@ func (e HostEnd) same(o HostEnd) bool {
 type Found struct {
 	ID model.EndpointID
 	HostEnd
-	// Problem says why policy cannot be enforced on the interface any more; "" if it can.
+	// Problem describes why policy cannot be enforced on the interface any more; "" if it can.
 	Problem string
 }
 
@@ -185,7 +185,7 @@ func (r *Registry) List() ([]Found, error) {
 	return all, nil
 }
 
-// Remove removes the registry in a directory. A missing one is no error.
+// Remove removes the registry in a directory. A missing one is not an error.
 func Remove(dir string) error {
 	if dir == "" {
 		return nil

@@ -29,7 +29,7 @@ type Pods struct {
 	Bridged map[netip.Addr]int
 }
 
-// Sources tells the programs by which interfaces the packets of pods arrive. Pod ranges are those of the
+// Sources gives the programs the interface on which the packets of each pod arrive. Pod ranges are those of the
 // other CNI plugin, so single addresses have owners.
 type Sources struct {
 	checks  *sources.Checks

@@ -33,7 +33,7 @@ type HostPorts struct {
 	sockets []model.HostPort
 	// unlisted is the error of the last attempt to list the sockets.
 	unlisted error
-	// written says that the redirections have been written once. Before that, some endpoints of
+	// written is true if the redirections have been written once. Before that, some endpoints of
 	// an earlier agent may not be adopted yet, and their redirections must stay.
 	written       bool
 	stale         bool
@@ -213,7 +213,7 @@ func (h *HostPorts) Problems() (all []string) {
 	return slices.Compact(all)
 }
 
-// PathModes returns nil: host ports work in one way.
+// PathModes returns nil: host ports have one mode.
 func (h *HostPorts) PathModes() []dataplane.PathMode { return nil }
 
 // Close does nothing: the table stays.

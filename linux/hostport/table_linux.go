@@ -125,7 +125,7 @@ type portChain struct {
 	rules    []portRule
 }
 
-// portRule stores a description of the rule as user data, by which it is recognised.
+// portRule stores a description of the rule as user data, which identifies the rule later.
 type portRule struct {
 	does  string
 	exprs []expr.Any

@@ -96,7 +96,7 @@ func dropsMatched(r *nftables.Rule) bool {
 	return matches && match.Name == "bpf" && decides && verdict.Kind == expr.VerdictDrop
 }
 
-// DropRule removes the filter. A missing one is no error.
+// DropRule removes the filter. A missing one is not an error.
 func DropRule() error {
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6} {
 		c := &nftables.Conn{}

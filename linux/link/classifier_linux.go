@@ -167,7 +167,7 @@ func DropAllClassifiers() error {
 	return errors.Join(errs...)
 }
 
-// DropClassifiers detaches the programs. Missing programs are no error.
+// DropClassifiers detaches the programs. Missing programs are not an error.
 func DropClassifiers(index int) error {
 	for parent := range classifierHooks(Classifiers{}) {
 		err := netlink.FilterDel(classifier(index, parent, -1))

@@ -18,7 +18,7 @@ import (
 const deletionsAtOnce = 32
 
 // DeletePairs removes the pairs of endpoints, and the objects that limit their bandwidth.
-// Missing objects are no error. It returns one result for each ID, in the same order.
+// Missing objects are not an error. It returns one result for each ID, in the same order.
 func DeletePairs(ids []model.EndpointID) []error {
 	errs := make([]error, len(ids))
 	var running errgroup.Group

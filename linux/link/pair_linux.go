@@ -50,7 +50,7 @@ type Pair struct {
 	Index   int    // of the host end
 	HostMAC net.HardwareAddr
 	PodMAC  net.HardwareAddr
-	// fresh says that CreatePair has just created it by its spec.
+	// fresh is true if CreatePair has just created it by its spec.
 	fresh bool
 }
 
@@ -68,7 +68,7 @@ type PairSpec struct {
 }
 
 // CreatePair creates the pair, both ends down and without addresses, or returns the existing
-// one; made says which. It recreates an incomplete pair.
+// one; made names it. It recreates an incomplete pair.
 func CreatePair(s PairSpec) (p Pair, made bool, err error) {
 	ns, err := openNetNS(s.NetNS)
 	if err != nil {

@@ -34,7 +34,7 @@ func putAll[K, V any](d *DataPath, m *ebpf.Map, keys []K, values []V) *entryErro
 	return nil
 }
 
-// dropAll deletes entries in order. A missing entry is no error.
+// dropAll deletes entries in order. A missing entry is not an error.
 func dropAll[K any](d *DataPath, m *ebpf.Map, keys []K) *entryError {
 	for done := 0; done < len(keys); {
 		n := min(batchSize, len(keys)-done)

@@ -13,7 +13,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// Tracking says how a kernel provides connection tracking.
+// Tracking describes how a kernel provides connection tracking.
 type Tracking int
 
 const (
@@ -118,7 +118,7 @@ func (d *DataPath) exchange() error {
 	return was.Close()
 }
 
-// copyVariables copies the variables of the present programs into a spec.
+// copyVariables copies the variables of the current programs into a spec.
 func (d *DataPath) copyVariables(spec *ebpf.CollectionSpec) error {
 	for name, from := range map[string]*ebpf.Variable{"forward_direct": d.objects.ForwardDirect, "decides_alone": d.objects.DecidesAlone} {
 		var now uint32

@@ -4,7 +4,7 @@
 // one bpffs directory. It attaches them to interfaces, and makes the map writes that
 // linux/policymap computes.
 //
-// The layout version names the directory. Links are pinned beside the maps, so enforcement
+// The layout version names the directory. Links are pinned next to the maps, so enforcement
 // continues while no agent runs. A new agent replaces the programs in place; linux/migrate copies
 // the data of an older layout.
 //

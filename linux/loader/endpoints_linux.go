@@ -71,7 +71,7 @@ func (d *DataPath) putEndpoint(ifindex int, e bpfobj.PodEndpoint, direct bool) e
 	return nil
 }
 
-// DropEndpoint removes the endpoint of an interface. An unknown interface is no error.
+// DropEndpoint removes the endpoint of an interface. An unknown interface is not an error.
 func (d *DataPath) DropEndpoint(ifindex int) error {
 	key := bpfobj.PodIfindex{Ifindex: uint32(ifindex)}
 	if err := d.forgetAddresses(key, bpfobj.PodEndpoint{}); err != nil {

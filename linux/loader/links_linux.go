@@ -127,7 +127,7 @@ func (d *DataPath) Linked(name string, ifindex int) (bool, error) {
 	return true, nil
 }
 
-// Detach detaches the programs from an interface. Missing links are no error.
+// Detach detaches the programs from an interface. Missing links are not an error.
 func (d *DataPath) Detach(name string) error {
 	for _, h := range d.hooks() {
 		if err := d.pins.Drop(d.pin(name, h)); err != nil {

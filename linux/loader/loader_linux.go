@@ -27,7 +27,7 @@ const LayoutVersion = "v3"
 type DataPath struct {
 	dir     string
 	objects bpfobj.PodObjects
-	// queries says that the programs can query connection tracking; tracking is the result of the
+	// queries is true if the programs can query connection tracking; tracking is the result of the
 	// last probe.
 	queries    bool
 	tracking   Tracking
@@ -44,7 +44,7 @@ type DataPath struct {
 	running    bpfobj.PodEndpoint // endpoint of the last Run
 	// older is nil unless an upgrade is in progress.
 	older *migrate.Layout
-	// alone says that our programs are attached everywhere.
+	// alone is true if our programs are attached everywhere.
 	alone    bool
 	dispatch *migrate.Switch
 	// constants are the constants that the programs were loaded with.
@@ -226,7 +226,7 @@ func (d *DataPath) Capacity() policymap.Capacity {
 }
 
 // Remove detaches every program and removes every pin under dir, including those of older
-// layouts. Missing objects are no error.
+// layouts. Missing objects are not an error.
 func Remove(dir string) error {
 	own, err := migrate.Number(LayoutVersion)
 	if err != nil {

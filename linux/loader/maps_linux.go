@@ -178,7 +178,7 @@ func keysOf[T, K any](list []T, key func(T) K) []K {
 	return keys
 }
 
-// drop deletes an entry. A missing entry is no error.
+// drop deletes an entry. A missing entry is not an error.
 func drop(m *ebpf.Map, key any) error {
 	if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err

@@ -36,7 +36,7 @@ func (d *DataPath) AttachNode(name string, ifindex int) error {
 	return d.attachAt(path, ifindex, d.nodeHook())
 }
 
-// DetachNode detaches from_node from a device. A missing link is no error.
+// DetachNode detaches from_node from a device. A missing link is not an error.
 func (d *DataPath) DetachNode(name string) error {
 	return d.pins.Drop(d.nodePin(name))
 }

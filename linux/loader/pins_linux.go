@@ -69,7 +69,7 @@ func (p Pins) Link(path string) (link.Link, error) {
 	return l, p.Keep(path, l)
 }
 
-// Drop removes a pin and closes its link, which detaches it. A missing pin is no error.
+// Drop removes a pin and closes its link, which detaches it. A missing pin is not an error.
 func (p Pins) Drop(path string) error {
 	if err := os.RemoveAll(path); err != nil {
 		return fmt.Errorf("remove pin %s: %w", path, err)

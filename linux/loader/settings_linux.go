@@ -20,7 +20,7 @@ type Settings struct {
 	// Direct lets packets between pods of different nodes use the fast path, where SetNodeRoutes
 	// allows it.
 	Direct bool
-	// Foreign says that another CNI plugin made the interfaces of the pods.
+	// Foreign is true if another CNI plugin made the interfaces of the pods.
 	Foreign bool
 	// Tunnel is the tunnel of the fabric. Without one, the programs do not check tunneled
 	// packets.

@@ -117,7 +117,7 @@ func (s Sizes) size(spec *ebpf.CollectionSpec, dir string, o *migrate.Layout) (c
 }
 
 // renewLedger gives a ledger the size of its flow table. If a pinned ledger has another size,
-// it returns a new one that holds an index for each present flow.
+// it returns a new one that holds an index for each current flow.
 func renewLedger(spec *ebpf.CollectionSpec, dir, flows, ledger string, copies []resized) ([]resized, error) {
 	m := spec.Maps[ledger]
 	m.MaxEntries = spec.Maps[flows].MaxEntries

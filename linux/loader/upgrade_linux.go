@@ -18,7 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/migrate"
 )
 
-// Older returns the name of the layout that is still in force beside ours, "" if there is none.
+// Older returns the name of the layout that is still in force next to ours, "" if there is none.
 func (d *DataPath) Older() string {
 	if d.older == nil {
 		return ""

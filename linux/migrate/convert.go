@@ -101,7 +101,7 @@ func (c *Conversion) Convert(from []byte) []byte {
 	return to
 }
 
-// FlowFields says which fields the flows of an older layout have.
+// FlowFields lists the fields that the flows of an older layout have.
 type FlowFields struct {
 	End     bool // roles and flags as in this layout, since v3
 	Backend bool // destination of flows after DNAT, since v2

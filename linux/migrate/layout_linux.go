@@ -20,10 +20,10 @@ import (
 // and will be removed.
 const RetiredSuffix = "-retired"
 
-// Layout is the data path of an older layout that is in force beside ours.
+// Layout is the data path of an older layout that is in force next to ours.
 type Layout struct {
 	Name, Dir string
-	// Marks says that its programs leave records and marks like ours, and both share them.
+	// Marks is true if its programs leave records and marks like ours, and both share them.
 	// Otherwise its programs decide everything before the host stack.
 	Marks bool
 	// Endpoints are those of the interfaces that its programs are or were attached to, by index.

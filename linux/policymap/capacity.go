@@ -18,7 +18,7 @@ type Capacity struct {
 	Slots, Peers4, Peers6, Prefixes4, Prefixes6, Verdicts, Rows, Tables int
 }
 
-// FullError says that a State does not fit into a map. Nothing was changed.
+// FullError reports that a State does not fit into a map. Nothing was changed.
 type FullError struct {
 	Map       string
 	Need, Max int
@@ -53,7 +53,7 @@ func CheckSize(name string, entries int) error {
 }
 
 // Check returns a *FullError if the maps cannot hold the States of a plan. The plan runs in
-// order from their present content, so Check also counts the entries that exist together during
+// order from their current content, so Check also counts the entries that exist together during
 // a step.
 func (l *Layout) Check(steps []*model.State, now time.Time) error {
 	if l.bound(steps).fits(l.capacity, l.freeRows(now)) == nil {

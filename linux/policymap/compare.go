@@ -16,14 +16,14 @@ import (
 type Difference struct {
 	// Map is the name of the map, without the IP version.
 	Map string
-	// Detail names the entry, its present value and the wanted value.
+	// Detail names the entry, its current value and the wanted value.
 	Detail string
 }
 
 // Comparison lists how the content of the policy maps differs from the wanted content.
 type Comparison struct {
 	Differences []Difference
-	// Writes turn the present content into the wanted one.
+	// Writes turn the current content into the wanted one.
 	Writes Writes
 	// Parts is the number of damaged parts of a verdict: slots, classes of addresses, classes
 	// of ports, verdicts, rows. With one part, each write gives a packet the verdict from

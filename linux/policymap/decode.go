@@ -14,7 +14,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/bpfobj"
 )
 
-// Decode interprets the entries of present maps. slots holds the slot of each endpoint. The
+// Decode interprets the entries of current maps. slots holds the slot of each endpoint. The
 // State of Layout.State has verdicts without causes and classes without terms. Decode returns
 // invalid entries, for example after interrupted writes, as problems. It treats them as absent,
 // and the next Advance repairs them.

@@ -152,7 +152,7 @@ type VerdictWrite struct {
 type PeerWrite struct {
 	Addr  netip.Addr
 	Class uint32
-	// Pod says that the address belongs to a pod, so DNAT does not apply to packets to it.
+	// Pod is true if the address belongs to a pod, so DNAT does not apply to packets to it.
 	Pod bool
 }
 

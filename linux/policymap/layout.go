@@ -35,7 +35,7 @@ type Layout struct {
 	pending  []uint32       // rows that lost an entry in this step
 	garbage  []VerdictKey   // entries that were found and have no meaning
 	strays   []uint32       // the same for the map tables
-	// unsure says that Entries were read and may hold more than state shows.
+	// unsure is true if Entries were read and may hold more than state shows.
 	unsure   bool
 	freed    []freedRow // oldest first
 	nextRow  uint32
@@ -150,7 +150,7 @@ func (l *Layout) newEpoch() uint32 {
 	return l.epoch
 }
 
-// Advance computes the writes that lead the maps from their present content to the State, which
+// Advance computes the writes that lead the maps from their current content to the State, which
 // must be the next step of dataplane.Plan. It records them as made. If the State does not fit,
 // it returns a *FullError and records nothing.
 func (l *Layout) Advance(to *model.State, now time.Time) (*Writes, error) {

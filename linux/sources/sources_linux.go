@@ -23,7 +23,7 @@ type Maps interface {
 	SetTunnelNodes([]loader.TunnelNode) error
 }
 
-// Checks tells the programs which sources are valid: the owners of addresses on this node, and the nodes
+// Checks gives the programs the valid sources: the owners of addresses on this node, and the nodes
 // that send by tunnel.
 type Checks struct {
 	maps Maps
@@ -70,7 +70,7 @@ func (c *Checks) Sync(_ context.Context, now time.Time) error {
 // Problems implements dataplane.Component.
 func (c *Checks) Problems() []string { return c.problems }
 
-// PathModes returns nil: sources are checked in one way.
+// PathModes returns nil: the check of sources has one mode.
 func (c *Checks) PathModes() []dataplane.PathMode { return nil }
 
 // Close does nothing.

@@ -45,7 +45,7 @@ type Filter struct {
 
 // Open loads the program with the maps pinned in the existing directory pins, or with new ones.
 // pods are the maps of the pods' programs and constants the constants they were loaded with, by
-// name. Links are in a directory beside pins. Attached programs stay until Attach.
+// name. Links are in a directory next to pins. Attached programs stay until Attach.
 func Open(pins string, pods map[string]*ebpf.Map, constants map[string]uint32) (*Filter, error) {
 	f := &Filter{links: Links(pins), pins: make(loader.Pins)}
 	if _, err := Attached(f.links); err != nil { // removes an object that is not a directory

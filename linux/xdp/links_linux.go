@@ -106,7 +106,7 @@ func Attached(links string) ([]string, error) {
 	return names, nil
 }
 
-// Detach detaches the program from a device. A missing program is no error.
+// Detach detaches the program from a device. A missing program is not an error.
 func (f *Filter) Detach(name string) error {
 	err := Detach(f.links, name)
 	return errors.Join(err, f.pins.Drop(filepath.Join(f.links, name)))
@@ -137,7 +137,7 @@ func Detach(links, name string) error {
 }
 
 // Remove detaches the program from every device, and removes its maps from the directory pins
-// and the directory of links. Missing objects are no error.
+// and the directory of links. Missing objects are not an error.
 func Remove(pins string) error {
 	names, err := Attached(Links(pins))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 const ethtoolSetTxChecksum = 0x17
 
 // FillChecksums makes the kernel fill in checksums before a packet leaves by a
-// veth pair of the present namespace. Such a pair takes packets without them, inner ones of tunnels
+// veth pair of the current namespace. Such a pair takes packets without them, inner ones of tunnels
 // included, as no wire does; a program that reads the tunnel's datagrams would
 // see them unfinished.
 func FillChecksums(name string) error {

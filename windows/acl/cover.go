@@ -63,7 +63,7 @@ func (x *index) cover(list []group, rests []cellSet, free cellSet, p model.Proto
 			continue
 		}
 		if x.options.Sets {
-			used, fill = q, q // a rule must not depend on the present members
+			used, fill = q, q // a rule must not depend on the current members
 		}
 		r.ports, r.cells = x.portsOf(p, used, fill)
 		rules = append(rules, r)

@@ -16,7 +16,7 @@ type Action uint8
 
 // The actions. Each is one call to HNS.
 const (
-	// AddMembers writes a set with new members besides the present ones, or creates the set.
+	// AddMembers writes a set with new members besides the current ones, or creates the set.
 	AddMembers Action = iota
 	// WriteList replaces the ACLs of an endpoint.
 	WriteList

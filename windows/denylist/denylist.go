@@ -156,7 +156,7 @@ func (d *DenyList) Count(c *dataplane.Counters) error {
 // Sync does nothing: the audit of ACLs covers those of deny lists.
 func (*DenyList) Sync(context.Context, time.Time) error { return nil }
 
-// Problems returns nil: Apply reports what is not denied.
+// Problems returns nil: Apply reports sources that it does not deny.
 func (*DenyList) Problems() []string { return nil }
 
 // PathModes returns nil.

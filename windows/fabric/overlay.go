@@ -18,7 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// HNS writes the routes of a network. hns.Client says what it does.
+// HNS writes the routes of a network. hns.Client describes the behaviour.
 type HNS interface {
 	ModifyNetwork(ctx context.Context, id string, r hns.RequestType, policies ...hns.Policy) (hns.Network, error)
 }
@@ -43,7 +43,7 @@ type Fabric struct {
 	cfg  Config
 	hns  HNS
 	host dataplane.Host
-	// network is the network as last read, nodeInfo what it tells other nodes.
+	// network is the network as last read, nodeInfo the part of it that other nodes need.
 	network  *hns.Network
 	nodeInfo model.NodeInfo
 	// due is the State whose routes could not all be written.
@@ -109,7 +109,7 @@ func (f *Fabric) Problems() []string {
 	return all
 }
 
-// PathModes returns nil: HNS does not say how it forwards.
+// PathModes returns nil: HNS does not report how it forwards.
 func (f *Fabric) PathModes() []dataplane.PathMode { return nil }
 
 // Close does nothing: the routes stay.

@@ -12,7 +12,7 @@ type RequestType string
 
 // The request types.
 const (
-	// Add appends policies without comparing them with the present ones.
+	// Add appends policies without comparing them with the current ones.
 	Add RequestType = "Add"
 	// Remove removes policies whose settings equal the given ones.
 	Remove RequestType = "Remove"

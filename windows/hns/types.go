@@ -16,7 +16,7 @@ const (
 	Overlay  NetworkType = "Overlay"
 )
 
-// NonPersistent is the network flag by which HNS drops a network on reboot, so that no stale vSwitch comes
+// NonPersistent is the network flag that makes HNS drop a network on reboot, so that no stale vSwitch comes
 // back with it.
 const NonPersistent = 8
 

@@ -13,7 +13,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
-// changes changes the host, and collects what it did and what failed.
+// changes changes the host, and collects the changes and the failures.
 type changes struct {
 	stack hostroute.Stack
 	step  func(string)
@@ -31,7 +31,7 @@ func (c *changes) do(what string, err error) bool {
 	return true
 }
 
-// apply makes the host what it should be and returns it as it is afterwards. Forwarding comes before
+// apply gives the host its intended routes and flags, and returns what the host has afterwards. Forwarding comes before
 // routes, so that a route in force works.
 func (c *changes) apply(have *present, want *intent) *present {
 	d := have.compare(want)
@@ -94,7 +94,7 @@ func (c *changes) forwarding(have *present, want *intent, turnOn []flag) {
 	if !slices.Equal(keep, noted) {
 		if err := save(c.file, keep); err != nil {
 			c.errs = append(c.errs, err.Error())
-			return // what is not noted would stay on for ever
+			return // a flag that the file does not list would stay on for ever
 		}
 	}
 	for _, k := range turnOn {

@@ -93,7 +93,7 @@ func (f *HostFabric) Sync(_ context.Context, now time.Time) error {
 // Audit implements dataplane.Auditor. The next Sync repairs what it finds.
 func (f *HostFabric) Audit(context.Context, *model.State) (found []dataplane.Drift, _ error) {
 	if !f.input.Known || f.failed {
-		return nil, nil // the problems say more
+		return nil, nil // Problems reports the reason
 	}
 	now, err := read(f.cfg.Stack)
 	if err != nil {
@@ -122,7 +122,7 @@ func (f *HostFabric) Problems() []string { return f.problems }
 // Facts implements dataplane.Describer.
 func (f *HostFabric) Facts() []string { return f.facts }
 
-// PathModes returns nil: Facts says more.
+// PathModes returns nil: Facts has the details.
 func (f *HostFabric) PathModes() []dataplane.PathMode { return nil }
 
 // Count implements dataplane.Counter.

@@ -245,7 +245,7 @@ func TestUninstall(t *testing.T) {
 	if got := l.host.forwarding(); got != allFlags {
 		t.Errorf("forwarding on %s", got)
 	}
-	for range 2 { // nothing left is no error
+	for range 2 { // nothing left is not an error
 		if err := hostfabric.Remove(l.host, l.cfg.File); err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
-// intent is what the host should have.
+// intent holds the routes and flags that the host should have.
 type intent struct {
 	routes []hostroute.Route
 	// owners maps the destinations of routes to the nodes that have them.
@@ -29,12 +29,12 @@ type flag struct {
 	Family    hostroute.Family `json:"family"`
 }
 
-// same reports whether both want the same of the host.
+// same reports whether both intend the same routes and flags.
 func (w *intent) same(o *intent) bool {
 	return w != nil && slices.Equal(w.routes, o.routes) && slices.Equal(w.forwarding, o.forwarding)
 }
 
-// warning begins a problem that does not keep a node from working.
+// warning begins the text of a problem that does not prevent the node from working.
 const warning = "warning: "
 
 func (w *intent) problem(format string, args ...any) {
@@ -48,7 +48,7 @@ const (
 	vxlanOverhead = 50
 )
 
-// intent computes what the host should have from its interfaces and the last State.
+// intent computes the intended routes and flags from the interfaces of the host and the last State.
 func (f *HostFabric) intent(have *present) *intent {
 	w := &intent{owners: make(map[netip.Prefix]string)}
 	gateways := have.interfacesOf(f.cfg.Gateways)

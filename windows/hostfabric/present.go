@@ -10,7 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hostroute"
 )
 
-// present is what the host has.
+// present holds the routes and flags that the host has.
 type present struct {
 	routes     []hostroute.Route
 	interfaces []hostroute.Interface
@@ -77,7 +77,7 @@ func (p *present) find(k flag) (hostroute.Interface, bool) {
 	return p.interfaces[i], true
 }
 
-// difference is what leads from the present to the intent.
+// difference is the changes that turn what the host has into the intent.
 type difference struct {
 	add, remove []hostroute.Route
 	turnOn      []flag

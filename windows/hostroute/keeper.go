@@ -32,7 +32,7 @@ func Keep(t Table, file string, destinations []netip.Prefix) *Keeper {
 	return &Keeper{table: t, file: file, destinations: destinations}
 }
 
-// Remember saves the present routes before they may be lost. A route that is saved already stays: it is
+// Remember saves the current routes before they may be lost. A route that is saved already stays: it is
 // from before an unfinished attempt.
 func (k *Keeper) Remember() error {
 	if k == nil {

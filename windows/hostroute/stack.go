@@ -33,7 +33,7 @@ type Interface struct {
 	MTU int
 	// Addresses are its own, with the prefix lengths of their segments.
 	Addresses []netip.Prefix
-	// Forwarding says whether it forwards packets that arrive on it, by family.
+	// Forwarding reports whether it forwards packets that arrive on it, by family.
 	Forwarding [2]bool
 }
 

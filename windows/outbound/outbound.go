@@ -11,7 +11,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Known reports whether a State says where the pods of the cluster are. Without that, NAT would give pods
+// Known reports whether a State locates the pods of the cluster. Without that, NAT would give pods
 // of other nodes the address of the node, and policy there would take them for it.
 func Known(f model.FabricState) bool { return len(f.PodCIDRs)+len(f.NodeAddresses)+len(f.Routes) > 0 }
 

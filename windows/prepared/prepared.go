@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package prepared records the endpoints that exist before their pods do: with which DNS settings each was
-// created, and which pod took it. HNS cannot rename an endpoint, so its name does not tell the pod.
+// created, and which pod took it. HNS cannot rename an endpoint, so its name does not identify the pod.
 //
 // The record is one file, replaced as a whole before HNS is changed. It need not survive a power cut, as the
 // endpoints themselves do not. It calls HNS never, and decides nothing about policy.
@@ -36,7 +36,7 @@ type Store struct {
 }
 
 // Open reads the entries. Without a file name they are kept in memory. A damaged file is set aside, and the
-// error says so: the Store is then empty and works.
+// error reports that: the Store is then empty and works.
 func Open(file string) (*Store, error) {
 	s := &Store{file: file, all: make(map[string]Entry)}
 	if file == "" {
@@ -126,7 +126,7 @@ func (s *Store) Put(name string, e Entry) error {
 	return fmt.Errorf("record prepared endpoint %s: %w", name, err)
 }
 
-// Remove removes entries. Unknown names are no error. After an error the entries stay in the file only: a
+// Remove removes entries. Unknown names are not an error. After an error the entries stay in the file only: a
 // later write removes them.
 func (s *Store) Remove(names ...string) error {
 	before := len(s.all)

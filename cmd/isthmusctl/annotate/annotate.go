@@ -36,7 +36,7 @@ var (
 	property = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
 )
 
-// github writes workflow commands, which GitHub shows beside the lines of a pull request.
+// github writes workflow commands, which GitHub shows next to the lines of a pull request.
 func github(out io.Writer, all []Finding) error {
 	var b strings.Builder
 	for _, f := range all {

@@ -5,5 +5,5 @@
 // the policies of a cluster.
 //
 // The engines of common/analysis and of both backends decide. This package reads
-// the files of tests, compares, and prints. It asks no agent.
+// the files of tests, compares, and prints. It does not contact an agent.
 package check

@@ -37,7 +37,7 @@ type judge struct {
 	// program is kept from case to case, because loading it is slow.
 	program *engine.PerNode
 	reading manifests.Reading
-	// keep says that the results of single queries are wanted.
+	// keep is true if the results of single queries are wanted.
 	keep bool
 }
 
@@ -149,7 +149,7 @@ type question struct {
 	asked int
 }
 
-// ask puts the queries of a case to all engines.
+// ask runs the queries of a case in all engines.
 func (j *judge) ask(c *testCase, s *model.Snapshot, o *outcome) error {
 	asked := make([]question, len(c.queries))
 	cluster := engine.Compile(s, nil)

@@ -74,7 +74,7 @@ func (f *yamlFile) wrong(n *yaml.Node, format string, args ...any) error {
 	return fmt.Errorf("line %d: %w", n.Line, fmt.Errorf(format, args...))
 }
 
-// real returns the node that an alias stands for.
+// real returns the target of an alias, or the node itself.
 func real(n *yaml.Node) *yaml.Node {
 	if n != nil && n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -244,7 +244,7 @@ func (f *yamlFile) test(n *yaml.Node) (*testCase, error) {
 	return c, nil
 }
 
-// queries reads one entry; lists in it stand for every combination.
+// queries reads one entry; lists in it mean every combination.
 func (f *yamlFile) queries(n *yaml.Node) ([]testQuery, error) {
 	fields, err := f.fields(n, "from", "to", "port", "protocol", "want")
 	if err != nil {

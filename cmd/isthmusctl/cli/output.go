@@ -27,7 +27,7 @@ func CompleteFlag(c *cobra.Command, flag string, values []string) {
 	}
 }
 
-// CheckOutput rejects a value of --output that is none of the forms.
+// CheckOutput rejects a value of --output that is not one of the forms.
 func CheckOutput(output string, forms ...string) error {
 	if !slices.Contains(forms, output) {
 		return Usagef("--output %q: give one of %s", output, strings.Join(forms, ", "))

@@ -58,7 +58,7 @@ type Source struct {
 	// leftOut counts the errors whose documents were skipped.
 	leftOut int
 	stdin   func() io.Reader
-	// implied says that the kubeconfig file is the one that kubectl finds.
+	// implied is true if the kubeconfig file is the one that kubectl finds.
 	implied bool
 }
 

@@ -20,7 +20,7 @@ var workloadKinds = map[string]string{
 }
 
 // Pod turns KIND/NAME or KIND/NAMESPACE/NAME into the name of a pod: pod/web, or the first pod of a workload,
-// deploy/web. It returns other texts unchanged. The note says which pod stands for a workload.
+// deploy/web. It returns other texts unchanged. The note names the pod that represents a workload.
 func (s *Source) Pod(snapshot *model.Snapshot, text, namespace string) (pod, note string, err error) {
 	short, rest, ok := strings.Cut(text, "/")
 	kind := workloadKinds[strings.ToLower(short)]

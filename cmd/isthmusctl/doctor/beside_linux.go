@@ -15,7 +15,7 @@ import (
 	"github.com/isthmus-net/isthmus/cni/install"
 )
 
-// pluginType is the name by which configurations refer to isthmus-cni.
+// pluginType is the type of isthmus-cni in CNI configurations.
 const pluginType = "isthmus-cni"
 
 // networks are the networks that plugins belong to, by the type of the plugin.
@@ -67,7 +67,7 @@ func owner(plugin string) string {
 var versionText = regexp.MustCompile(`\bv?[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*`)
 
 // version runs a plugin without a command: plugins then print what they are. It returns " VERSION", or nothing if
-// the plugin does not say it.
+// the plugin does not print it.
 func (c Config) version(ctx context.Context, plugin string) string {
 	if plugin != filepath.Base(plugin) || plugin == "." || plugin == ".." {
 		return ""

@@ -10,7 +10,7 @@ import (
 	"github.com/isthmus-net/isthmus/cni/install"
 )
 
-// checkCNIConfigurations looks for configurations of other networks.
+// checkCNIConfigurations finds configurations of other networks.
 func (c Config) checkCNIConfigurations() []Finding {
 	const check = "cni configuration"
 	names, err := install.Confs(filepath.Join(c.Root, c.CNIConfDir))

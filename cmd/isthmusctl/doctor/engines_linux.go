@@ -4,7 +4,7 @@ package doctor
 
 import "github.com/isthmus-net/isthmus/linux/engines"
 
-// checkEngines looks for policy engines of other projects.
+// checkEngines finds policy engines of other projects.
 func (c Config) checkEngines() []Finding {
 	const check = "policy engine"
 	all, err := engines.Detect()

@@ -12,7 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/linux/migrate"
 )
 
-// checkLayouts looks for maps and programs of other versions.
+// checkLayouts finds maps and programs of other versions.
 func (c Config) checkLayouts() []Finding {
 	const check, dir = "layout of maps", "/sys/fs/bpf/isthmus"
 	older, err := migrate.Find(filepath.Join(c.Root, dir), loader.LayoutVersion)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// checkLoopback looks for the plugin that containerd runs before all networks.
+// checkLoopback checks that the plugin exists that containerd runs before all networks.
 func (c Config) checkLoopback() []Finding {
 	const check = "loopback plugin"
 	path := filepath.Join(c.CNIBinDir, "loopback")

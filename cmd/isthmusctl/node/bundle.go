@@ -61,7 +61,7 @@ decisions in it. Only root may read the file.`,
 	return c
 }
 
-// dump asks the agent for a Bundle.
+// dump requests a Bundle from the agent.
 func (e env) dump(ctx context.Context, s *shared, brief bool) (b *inspect.Bundle, err error) {
 	if s.timeout <= 0 {
 		return nil, cli.Usagef("--timeout %s: give a duration above 0", s.timeout)

@@ -20,7 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/kube/watch"
 )
 
-// defaultDoctor returns the places where doctor looks.
+// defaultDoctor returns the paths that doctor checks.
 func defaultDoctor() doctor.Config {
 	if runtime.GOOS == "windows" {
 		return doctor.Config{CNIBinDir: `C:\Program Files\containerd\cni\bin`, CNIConfDir: `C:\Program Files\containerd\cni\conf`}
@@ -97,7 +97,7 @@ func nodeName() string {
 	return strings.ToLower(host)
 }
 
-// confined asks the API server about the permissions of the agent's credentials.
+// confined queries the API server for the permissions of the agent's credentials.
 func confined(ctx context.Context, kubeconfig, node string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

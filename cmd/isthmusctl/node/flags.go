@@ -12,7 +12,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/agent/socket"
 )
 
-// shared are the flags of the commands that ask the agent.
+// shared are the flags of the commands that query the agent.
 type shared struct {
 	socket  string
 	timeout time.Duration

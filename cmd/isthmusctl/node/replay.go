@@ -175,7 +175,7 @@ func driftText(b *inspect.Bundle, d inspect.Drift) string {
 	return fmt.Sprintf("DRIFT: %s%s: %s", d.Object, where, d.Detail)
 }
 
-// writeAbout prints what a Bundle says without being asked about a flow.
+// writeAbout prints the part of a Bundle that concerns no single flow.
 func (e env) writeAbout(b *inspect.Bundle) error {
 	a := &b.About
 	fmt.Fprintf(e.Stdout, "node %s, %s (%s), agent %s, written %s\n", a.Node, a.OS, a.Platform, a.Version, a.Created.UTC().Format("2006-01-02T15:04:05Z"))

@@ -100,7 +100,7 @@ func (e env) compile(ctx context.Context, o *compileOptions) error {
 
 // nodeAnswer is the answer about one node.
 type nodeAnswer interface {
-	// elements are what the node adds to a list in JSON.
+	// elements are the entries that the node adds to a list in JSON.
 	elements() []any
 	// write prints the node as text. first: nothing was printed before.
 	write(out io.Writer, first bool) error

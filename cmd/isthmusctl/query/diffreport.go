@@ -48,7 +48,7 @@ type (
 		Responsible []diffEdit `json:"responsible"`
 		// Objects is set if labels, ports or addresses that differ are responsible too.
 		Objects bool `json:"objects_responsible,omitempty"`
-		// Unsure is set if there were too many flows to tell which edits are responsible.
+		// Unsure is set if there were too many flows to determine the responsible edits.
 		Unsure bool `json:"responsible_unsure,omitempty"`
 
 		from, to []string // for the text output
@@ -117,7 +117,7 @@ func compareChanges(a, b diffChange) int {
 		slices.Compare(a.To, b.To), cmp.Compare(fmt.Sprint(a.Ports, a.By), fmt.Sprint(b.Ports, b.By)))
 }
 
-// heading names what is responsible.
+// heading names the responsible policies.
 func (c diffChange) heading() string {
 	var all []string
 	for _, e := range c.Responsible {

@@ -5,5 +5,5 @@
 // manifests or an API server.
 //
 // The packages of common/analysis find the answers. This package reads flags, and
-// prints. It asks no agent.
+// prints. It does not contact an agent.
 package query

@@ -76,7 +76,7 @@ func compileNode(s *model.Snapshot, node string) (*model.State, []model.Unsuppor
 	return compile.Once(compile.Input{Snapshot: s, Node: node, Endpoints: localEndpoints(s, node)})
 }
 
-// checkEnforcement evaluates what the pod's node would hold: the tables on Linux, or the
+// checkEnforcement evaluates what the pod's node would install: the tables on Linux, or the
 // ACLs on Windows under every reading of HNS.
 func checkEnforcement(s *model.Snapshot, pod *model.Pod, d model.Direction, remote netip.Addr, f model.Flow, versions []hnsVersion) []explain.Enforcement {
 	state, unsupported := compileNode(s, pod.Node)

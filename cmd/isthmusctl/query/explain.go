@@ -116,7 +116,7 @@ func (e env) explain(c *cobra.Command, o *explainOptions) error {
 	return err
 }
 
-// ask explains one flow.
+// ask explains a flow.
 func (o *explainOptions) ask(s *model.Snapshot, flow model.Flow, versions []hns.Version) *explain.Report {
 	return explain.Flow(s, flow, o.Services, func(pod *model.Pod, d model.Direction, remote netip.Addr) []explain.Enforcement {
 		return checkEnforcement(s, pod, d, remote, flow, versions)

@@ -105,7 +105,7 @@ func writeSide(b *strings.Builder, r *explain.Side, wide bool) error {
 	return nil
 }
 
-// neither says that every rule would need two changes, if that is so.
+// neither returns a line if every rule would need two changes, otherwise "".
 func neither(rules []explain.Rule) string {
 	if slices.ContainsFunc(rules, func(t explain.Rule) bool { return len(t.PeerMisses) == 0 || len(t.PortMisses) == 0 }) {
 		return ""

@@ -158,7 +158,7 @@ func checkVersion(version string, offered []string) error {
 	return fmt.Errorf("cniVersion %q: plugins cannot be chained: use one of %s", version, strings.Join(versions, ", "))
 }
 
-// Add returns the list with exactly one entry, behind the others. An equal entry behind another plugin stays
+// Add returns the list with exactly one entry, after the others. An equal entry after another plugin stays
 // where it is.
 func Add(text []byte, e Entry) ([]byte, error) {
 	l, err := parse(text)
@@ -292,7 +292,7 @@ func Wrapped(text []byte) string {
 	return l.Wraps
 }
 
-// Summary is what a configuration says about its network.
+// Summary holds the properties of a network that its configuration shows.
 type Summary struct {
 	Name, CNIVersion string
 	// Plugins are the types of the plugins, in order.

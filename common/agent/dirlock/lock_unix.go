@@ -42,7 +42,7 @@ func tryLock(dir string) (*os.File, error) {
 	}
 	f.Close()
 	if err == nil || errors.Is(err, os.ErrNotExist) {
-		return nil, errHeld // the directory was removed or replaced meanwhile
+		return nil, errHeld // the directory was removed or replaced in the meantime
 	}
 	return nil, err
 }

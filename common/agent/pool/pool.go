@@ -63,7 +63,7 @@ type Pool struct {
 
 // Stats describes a Pool.
 type Stats struct {
-	// Size says whether a pool is wanted.
+	// Size reports whether a pool is wanted.
 	Size Size
 	// Ready endpoints can be used at once; Preparing counts those that are being made. Wanted is the sum that
 	// the Pool aims at.
@@ -213,7 +213,7 @@ func (p *Pool) Take(id model.EndpointID, dns model.DNS) []netip.Addr {
 	return nil
 }
 
-// Yield discards the prepared endpoints that have one of the addresses, for a pod that asks for them.
+// Yield discards the prepared endpoints that have one of the addresses, for a pod that requests them.
 func (p *Pool) Yield(ips []netip.Addr) {
 	for _, e := range p.ready() {
 		if slices.ContainsFunc(e.IPs, func(a netip.Addr) bool { return slices.Contains(ips, a) }) {
@@ -346,7 +346,7 @@ func (p *Pool) prepare(dns model.DNS) bool {
 	return true
 }
 
-// finish completes an endpoint that was made beside the loop, and begins the next ones.
+// finish completes an endpoint that was made concurrently with the loop, and begins the next ones.
 func (p *Pool) finish(e dataplane.Prepared, finish func(context.Context) error) {
 	p.preparing--
 	p.making[e.DNS.String()]--

@@ -40,7 +40,7 @@ func (s *inspectServer) Dump(r *isthmusv1.DumpRequest, stream grpc.ServerStreami
 	return out.Flush()
 }
 
-// partWriter sends what it is given as one part.
+// partWriter sends each write as one part.
 type partWriter struct {
 	stream grpc.ServerStreamingServer[isthmusv1.DumpResponse]
 }
@@ -87,7 +87,7 @@ func (s *inspectServer) events(b *inspect.Bundle) []byte {
 	for _, f := range flows.Last(dumpEvents, observe.Filter{}) {
 		line, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(flowMessage(f))
 		if err != nil {
-			continue // a name that is no text
+			continue // a name that is not valid UTF-8
 		}
 		out.Write(line)
 		out.WriteByte('\n')

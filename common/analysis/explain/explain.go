@@ -21,7 +21,7 @@ type Report struct {
 	Verdict string `json:"verdict"`
 	// Sides are the ends that decide, the source first.
 	Sides []Side `json:"sides"`
-	// Notes say what the verdict does not cover.
+	// Notes list what the verdict does not cover.
 	Notes []string `json:"notes,omitempty"`
 }
 

@@ -24,7 +24,7 @@ type Suggestion struct {
 	Rule SuggestedRule `json:"rule"`
 	// Kubectl is a command that adds the rule.
 	Kubectl string `json:"kubectl"`
-	// Note says what else the rule allows; empty if nothing.
+	// Note lists what else the rule allows; empty if nothing.
 	Note string `json:"note,omitempty"`
 }
 

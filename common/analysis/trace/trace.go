@@ -182,7 +182,7 @@ func (t *tracer) differs(s *Step, e *inspect.Endpoint) {
 	s.Wrong = append(s.Wrong, "the agent repairs this at its next audit; if it comes back, another process writes there: isthmusctl status names it")
 }
 
-// attached is what the node says about a pod.
+// attached describes a pod as its node reports it.
 type attached struct {
 	step     Step
 	endpoint *inspect.Endpoint // nil if the pod is not attached

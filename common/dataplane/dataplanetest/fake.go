@@ -146,7 +146,7 @@ func (f *Fake) Applied() int {
 	return f.applied
 }
 
-// Decide returns the present verdict for a new flow. An endpoint that the State does not name is denied.
+// Decide returns the current verdict for a new flow. An endpoint that the State does not name is denied.
 func (f *Fake) Decide(id model.EndpointID, d model.Direction, remote netip.Addr, p model.Protocol, port uint16) model.Verdict {
 	f.mu.Lock()
 	defer f.mu.Unlock()

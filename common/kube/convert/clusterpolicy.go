@@ -81,7 +81,7 @@ type converted struct {
 	policy *model.Policy
 	// warnings are remarks on rules that are not enforced as written.
 	warnings []Remark
-	// errs make the object invalid. enforced says in one sentence how an invalid policy is enforced.
+	// errs make the object invalid. enforced describes in one sentence how an invalid policy is enforced.
 	errs     field.ErrorList
 	enforced string
 }
@@ -187,7 +187,7 @@ func inDoubt(r model.Rule) model.Rule {
 	return r
 }
 
-// enforced says how an invalid policy is enforced.
+// enforced describes how an invalid policy is enforced.
 func (c *clusterPolicy) enforced(p *model.Policy, doubt bool, closed []string) string {
 	text := "its rules are enforced as written"
 	if doubt {

@@ -28,7 +28,7 @@ type Result struct {
 	Value any
 	// Warnings are remarks on parts that are not enforced as written.
 	Warnings []Remark
-	// Errs make the object invalid. Enforced says in one sentence how a stored invalid policy is enforced.
+	// Errs make the object invalid. Enforced describes in one sentence how a stored invalid policy is enforced.
 	Errs     field.ErrorList
 	Enforced string
 }

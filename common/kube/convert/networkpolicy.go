@@ -97,7 +97,7 @@ func convertNetworkPolicy(np *networkingv1.NetworkPolicy, s Strictness) (*model.
 	return p, errs
 }
 
-// enforcedNetworkPolicy says how an invalid NetworkPolicy is enforced.
+// enforcedNetworkPolicy describes how an invalid NetworkPolicy is enforced.
 func enforcedNetworkPolicy(np *networkingv1.NetworkPolicy, p *model.Policy) string {
 	if _, errs := selector(&np.Spec.PodSelector, Stored, nil); len(errs) > 0 {
 		return "it is not known which pods the policy selects: " + possible(p.Subject) + " is isolated, and the policy accepts nothing"

@@ -27,7 +27,7 @@ type Record struct {
 	// Bad is true if the object is invalid. Value is then the part that can be enforced safely without an
 	// earlier valid version.
 	Bad bool
-	// enforced says how Value enforces an invalid object.
+	// enforced describes how Value enforces an invalid object.
 	enforced string
 	// Status is the object's status, for kinds that have one.
 	Status *Status

@@ -80,7 +80,7 @@ func (l *loader) take(raw []byte) {
 }
 
 // isToolFile reports whether a file by its name belongs to kustomize or Helm. Its documents need no kind, so one
-// without a kind is no object of Kubernetes.
+// without a kind is not a Kubernetes object.
 func isToolFile(name string) bool {
 	base := filepath.Base(filepath.FromSlash(name))
 	return slices.Contains([]string{"kustomization.yaml", "kustomization.yml", "Chart.yaml", "values.yaml"}, base)

@@ -94,7 +94,7 @@ func (c *Controller) assign(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// list reads all nodes at their present version, not from the API server's cache: it must see a range that
+// list reads all nodes at their current version, not from the API server's cache: it must see a range that
 // another controller has just assigned.
 func (c *Controller) list(ctx context.Context) (map[string]*corev1.Node, error) {
 	all := make(map[string]*corev1.Node)

@@ -18,7 +18,7 @@ type Config struct {
 	// Kubeconfig names the file to reach the API server with; empty for the service account of the pod.
 	Kubeconfig string
 	UserAgent  string
-	// Namespace and Lease name the Lease by which one of several controllers is elected.
+	// Namespace and Lease name the Lease that elects one of several controllers.
 	Namespace, Lease string
 	// Identity distinguishes this controller from the others.
 	Identity string

@@ -53,7 +53,7 @@ type feed struct {
 	// trouble is why the API server cannot be read, or nil.
 	trouble error
 	refused bool // waiting does not help
-	// optional says that the kind is left out if it may not be read.
+	// optional is true if the kind is left out if it may not be read.
 	optional bool
 	// live is true while a watch is open and has delivered earlier events. streams is true while the
 	// initial events are incomplete; a Replace ends them.

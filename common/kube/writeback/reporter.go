@@ -131,7 +131,7 @@ func (r *Reporter) Describe(ch chan<- *prometheus.Desc) { r.writes.Describe(ch) 
 // Collect implements prometheus.Collector.
 func (r *Reporter) Collect(ch chan<- prometheus.Metric) { r.writes.Collect(ch) }
 
-// Set hands over the present facts. It does not block.
+// Set hands over the current facts. It does not block.
 func (r *Reporter) Set(f report.Facts) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

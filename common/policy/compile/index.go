@@ -36,7 +36,7 @@ func newClassIndex(all []*class) *classIndex {
 	return x
 }
 
-// enter records the present content of a class; was is its content before, or nil.
+// enter records the current content of a class; was is its content before, or nil.
 func (x *classIndex) enter(c, was *class) {
 	if was == nil {
 		was = &class{}
@@ -91,7 +91,7 @@ func (x *classIndex) toldApart(rules []compiledRule) []*class {
 
 func compareClasses(a, b *class) int { return cmp.Compare(a.number, b.number) }
 
-// index returns the index of the present classes; it rebuilds an index that is too long.
+// index returns the index of the current classes; it rebuilds an index that is too long.
 func (p *peers) index() *classIndex {
 	if p.classIndex == nil || p.classIndex.length > p.classIndex.room {
 		p.classIndex = newClassIndex(p.byNumber)

@@ -81,7 +81,7 @@ func (s *portSpace) class(p model.Protocol, port uint16) model.PortClass {
 	return (&model.PolicyState{Ports: s.ranges}).PortClass(p, port)
 }
 
-// adapt converts a row of the previous port classes to the present ones. Rules that stay
+// adapt converts a row of the previous port classes to the current ones. Rules that stay
 // cannot distinguish the members of a class, so one member stands for all.
 func (s *portSpace) adapt(r *model.Row) *model.Row {
 	cells := make([]model.Decision, len(s.classes))

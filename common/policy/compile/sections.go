@@ -13,7 +13,7 @@ import (
 // A State has sections besides policy. Each is a function of the Snapshot, and all of them are here: a new
 // section edits this file only.
 
-// otherObjects says which objects changed that only sections besides policy read.
+// otherObjects reports which objects changed that only sections besides policy read.
 type otherObjects struct{ denyLists, serviceCIDRs bool }
 
 func compareOthers(was, is *model.Snapshot) otherObjects {
@@ -59,7 +59,7 @@ func sameFabric(a, b *model.FabricState) bool {
 // same reports whether two maps, or two slices, share their memory.
 func same(a, b any) bool { return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer() }
 
-// fabricState says where the pods of a cluster are, as seen from one node.
+// fabricState locates the pods of a cluster, as seen from one node.
 func fabricState(s *model.Snapshot, self string) model.FabricState {
 	f := model.FabricState{Routes: routes(s, self)}
 	if n, ok := s.Nodes.Get(self); ok {

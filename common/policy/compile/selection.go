@@ -157,7 +157,7 @@ func (s *selection) changedEndpoints(now map[model.EndpointID]Endpoint) []model.
 	return changed
 }
 
-// changeEndpoints records the present endpoints. It keeps the removed ones until selectAgain
+// changeEndpoints records the current endpoints. It keeps the removed ones until selectAgain
 // has released their profiles.
 func (s *selection) changeEndpoints(changed []model.EndpointID, now map[model.EndpointID]Endpoint) {
 	for _, id := range changed {

@@ -21,7 +21,7 @@ import (
 // Lab is a cluster that takes over the pods and policies of one case after the other.
 type Lab struct {
 	Cluster *cluster.Cluster
-	// Pods are those of the present step.
+	// Pods are those of the current step.
 	Pods map[model.PodID]*cluster.Pod
 	// nodeOf returns the node of the pod with an index.
 	nodeOf func(i int) *cluster.Node

@@ -17,7 +17,7 @@ type Pod struct {
 	MAC    [6]byte
 	Device int // the host's end of its interface
 	Slot   int
-	// Limited says that the bandwidth is limited: other pods reach it by the queues
+	// Limited is true if the bandwidth is limited: other pods reach it by the queues
 	// of its interface only.
 	Limited bool
 	Policy  Policy
@@ -49,7 +49,7 @@ func (p *Pod) linkLocal() netip.Addr {
 type Way struct {
 	Range  netip.Prefix
 	Device int
-	// Direct says that packets may bypass the stack.
+	// Direct is true if packets may bypass the stack.
 	Direct bool
 }
 
@@ -84,8 +84,8 @@ type Node struct {
 	Timeouts Timeouts
 	// Errors is how many ICMP errors a pod may send, and receive, before time passes.
 	Errors int
-	// Shared says that programs of an older layout share the records; Handover that they
-	// leave no marks (ADR 31).
+	// Shared is true if programs of an older layout share the records; Handover is true if those programs leave no
+	// marks (ADR 31).
 	Shared, Handover bool
 
 	// Tracked reports whether connection tracking knows a flow, in any direction.

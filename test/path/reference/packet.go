@@ -33,12 +33,12 @@ type Packet struct {
 	Tags int `json:"tags,omitempty"`
 	// Version is what the IP header says; 0 is the true one.
 	Version uint8 `json:"version,omitempty"`
-	// Lengthless says that the header length of IPv4 is too short.
+	// Lengthless is true if the header length of IPv4 is too short.
 	Lengthless bool `json:"lengthless,omitempty"`
 	// Piece is how many bytes from IP on are in the first piece of a frame of several, as
 	// few devices make them; 0 is all.
 	Piece int `json:"piece,omitempty"`
-	// ForeignMAC says that the source MAC is not that of the sender.
+	// ForeignMAC is true if the source MAC is not that of the sender.
 	ForeignMAC bool `json:"foreignMAC,omitempty"`
 
 	Src   netip.Addr `json:"src,omitzero"`

@@ -8,7 +8,7 @@ import "net/netip"
 // answers it, if the stack exchanged the source.
 type Sender struct {
 	Addr netip.Addr
-	// Reached says that the pod answers the flow: the sender opened it.
+	// Reached is true if the pod answers the flow: the sender opened it.
 	Reached bool
 }
 

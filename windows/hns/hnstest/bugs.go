@@ -8,10 +8,10 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// Bug is a bug that can be planted in a Fake, to prove that tests notice it.
+// Bug is a bug that can be planted in a Fake, to prove that tests find it.
 type Bug string
 
-// The bugs. hcsshim's own tests do not notice the first three and the last.
+// The bugs. hcsshim's own tests do not find the first three and the last.
 const (
 	BugFilterIgnored   Bug = "filters of listings are ignored"
 	BugNoAddress       Bug = "no address is allotted"
