@@ -59,7 +59,7 @@ func (r *Runner) apply() error {
 	}
 	r.dirty = false
 	for _, step := range dataplane.Plan(r.layout.State(), r.layouts.state(r.node.Pods)) {
-		r.clock = r.clock.Add(2 * policymap.Grace) // no packet is on its way
+		r.clock = r.clock.Add(2 * policymap.Grace) // no packet is in flight
 		w, err := r.layout.Advance(step, r.clock)
 		if err != nil {
 			return err
@@ -69,11 +69,11 @@ func (r *Runner) apply() error {
 		}
 	}
 	for _, pod := range r.node.Pods {
-		epoch, says := int(r.layout.Slots[uint32(pod.Slot)].Epoch), r.digest(pod)
-		if was, known := r.says[pod.Name]; known && was != says && epoch == pod.Epoch {
-			return &Failure{r.at, "epoch", fmt.Sprintf("the policy of pod %s says something else under the same epoch", pod.Name)}
+		epoch, digest := int(r.layout.Slots[uint32(pod.Slot)].Epoch), r.digest(pod)
+		if was, known := r.digests[pod.Name]; known && was != digest && epoch == pod.Epoch {
+			return &Failure{r.at, "epoch", fmt.Sprintf("the policy of pod %s changed and its epoch did not", pod.Name)}
 		}
-		pod.Epoch, r.says[pod.Name] = epoch, says
+		pod.Epoch, r.digests[pod.Name] = epoch, digest
 	}
 	return nil
 }
@@ -81,7 +81,7 @@ func (r *Runner) apply() error {
 func (r *Runner) digest(pod *reference.Pod) string {
 	var b []byte
 	for _, dir := range []reference.Direction{reference.Ingress, reference.Egress} {
-		for _, all := range everybody {
+		for _, all := range everyone {
 			for _, a := range all[:1] {
 				party := r.node.Party(a)
 				bits := byte(0)

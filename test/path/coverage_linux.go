@@ -12,39 +12,37 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// maxBlocks is how many basic blocks the programs of a sandbox may have.
+// maxBlocks bounds the number of basic blocks in the programs of a sandbox.
 const maxBlocks = 1 << 16
 
-// Coverage records which basic blocks of the programs run: each block sets a byte of an
-// array. A block is a range of instructions of a compiled object. So a function that the
-// compiler inlines twice has its blocks twice, and a function that two programs of an
-// object call has them once.
+// Coverage records which basic blocks of the programs run: each block sets a byte of an array. A block is a range
+// of instructions of a compiled object. So the blocks of a function count once for each place where the compiler
+// inlines it, and once if two programs of an object call it.
 type Coverage struct {
 	hits   *ebpf.Map
 	places map[Block]uint32
 	blocks map[string][]Block // by program, with the functions that it calls
-	lines  map[Block]uint32   // numbers of source lines, by object, file and text
-	next   map[Block][]Block  // where control goes from a block
+	lines  map[Block]uint32   // numbers of source lines, by object, file and content
+	next   map[Block][]Block  // the successors of a block
 	entry  map[Block]bool     // first blocks of functions
 }
 
-// Block is a basic block. Its fields say where it is, and stay the same while other
-// functions and lines change.
+// Block is a basic block. Its fields locate it, and stay the same when other functions and lines change.
 type Block struct {
 	Object   string // pod, egress or xdp
 	Function string
 	// File and Text are the source line of its first instruction.
 	File, Text string
-	// N tells blocks of a function and a line apart, from 1, in the order of instructions.
+	// N numbers the blocks of one function and line from 1, in the order of instructions.
 	N int
 }
 
-// String returns the text that the list of unreachable blocks has.
+// String returns the form that the list of unreachable blocks uses.
 func (b Block) String() string {
 	return fmt.Sprintf("%s %s %s %s #%d", b.Object, b.Function, b.File, b.Text, b.N)
 }
 
-// unnoted is the place of a block in which every register is in use.
+// unnoted is the index of a block that cannot be recorded, because every register is in use.
 const unnoted = maxBlocks
 
 // NewCoverage makes the array. Needs root.
@@ -59,8 +57,7 @@ func NewCoverage() (*Coverage, error) {
 // Close removes the array.
 func (c *Coverage) Close() error { return c.hits.Close() }
 
-// notes are the stores that record the blocks of a program, by the instruction that each
-// comes before.
+// notes returns the stores that record the blocks of a program, by the index of the instruction that follows.
 func (c *Coverage) notes(g *graph, object, program string) map[int]asm.Instructions {
 	live, before := g.liveness(), make(map[int]asm.Instructions)
 	known, blocks := make(map[Block]int), make(map[int]Block)
@@ -120,8 +117,8 @@ func (c *Coverage) Blocks() map[string]Block {
 	return all
 }
 
-// Behind are the blocks that control reaches through some of these only, and these.
-func (c *Coverage) Behind(roots map[Block]bool) map[Block]bool {
+// Dominated returns the given blocks, and the blocks that are reachable only through them.
+func (c *Coverage) Dominated(roots map[Block]bool) map[Block]bool {
 	open := make(map[Block]bool)
 	var visit func(Block)
 	visit = func(b Block) {
@@ -145,8 +142,7 @@ func (c *Coverage) Behind(roots map[Block]bool) map[Block]bool {
 	return closed
 }
 
-// Roots are the missed blocks of all programs that control could have gone to from a block
-// that ran, by block; with the programs that have them.
+// Roots returns the missed blocks that are successors of a block that ran, with the programs that contain them.
 func (c *Coverage) Roots(all map[string]Covered) map[Block][]string {
 	reached := make(map[Block]bool)
 	for _, v := range all {
@@ -167,14 +163,14 @@ func (c *Coverage) Roots(all map[string]Covered) map[Block][]string {
 	return roots
 }
 
-// Covered is what ran of a program. Unknown blocks cannot be recorded.
+// Covered lists the blocks of a program that ran. Unknown blocks cannot be recorded.
 type Covered struct {
 	Blocks, Run, Unknown int
 	// Missed are the blocks that did not run; Reached those that did.
 	Missed, Reached []Block
 }
 
-// Report returns what ran, by program.
+// Report returns the coverage of each program.
 func (c *Coverage) Report() (map[string]Covered, error) {
 	value := make([]byte, maxBlocks)
 	if err := c.hits.Lookup(uint32(0), &value); err != nil {

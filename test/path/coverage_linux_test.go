@@ -64,7 +64,7 @@ func TestCoverage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	closed, rare := c.Behind(blocksIn(t, c, "unreachable.txt")), blocksIn(t, c, "rare.txt")
+	closed, rare := c.Dominated(blocksIn(t, c, "unreachable.txt")), blocksIn(t, c, "rare.txt")
 	missed := make(map[Block][]string)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		v := all[name]
@@ -133,8 +133,8 @@ func TestCoverageAfterRestart(t *testing.T) {
 	}
 }
 
-// printMissed prints the blocks that no sequence runs, with the programs that have them. Control could
-// have gone to the first ones from a block that runs. Of rare ones that is no surprise.
+// printMissed prints the blocks that no sequence runs, with the programs that contain them. Successors of a block
+// that runs come first. Rare ones are expected.
 func printMissed(c *Coverage, all map[string]Covered, missed map[Block][]string, rare map[Block]bool) {
 	first := c.Roots(all)
 	for _, b := range slices.SortedFunc(maps.Keys(missed), func(a, b Block) int { return strings.Compare(a.String(), b.String()) }) {

@@ -8,25 +8,25 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// datagram is a fragmented one that the stack puts together: connection tracking needs
-// whole packets. Mark and device are those of the first fragment, wherever the others are from.
+// datagram is a fragmented datagram that the stack reassembles, because connection tracking needs whole packets.
+// It has the mark and the device of the first fragment.
 type datagram struct {
 	parts  []reference.Packet
 	device int
 	mark   uint32
 	record int
-	first  bool // is among parts
+	first  bool // the first fragment is among parts
 }
 
-// fragmentKey is what fragments of a datagram have in common.
+// fragmentKey identifies the fragments of one datagram.
 type fragmentKey struct {
 	src, dst netip.Addr
 	id       uint32
 	proto    uint8
 }
 
-// gather keeps a fragment. It returns the datagram when the first fragment and a later one
-// are there, which stands for all of them.
+// gather keeps a fragment. It returns the datagram as soon as it has the first fragment and a later one, which
+// represents all later ones.
 func (r *Runner) gather(p *reference.Packet, device int, mark uint32, record int) *datagram {
 	k := fragmentKey{p.Src, p.Dst, p.ID, p.Proto}
 	d := r.waiting[k]
@@ -50,7 +50,7 @@ func (r *Runner) gather(p *reference.Packet, device int, mark uint32, record int
 	return d
 }
 
-// whole is the datagram as one packet.
+// whole returns the datagram as one packet.
 func (d *datagram) whole() *reference.Packet {
 	p := d.parts[0]
 	p.Fragment = reference.Whole

@@ -9,7 +9,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// send follows a packet from where it enters until it is delivered, has left or is dropped.
+// send follows a packet from its entry until it is delivered, leaves the node or is dropped.
 func (r *Runner) send(s *Step) error {
 	p := *s.Packet
 	switch s.At {
@@ -26,7 +26,7 @@ func (r *Runner) send(s *Step) error {
 func (r *Runner) sendFromPod(s *Step, p *reference.Packet) error {
 	device := deviceOf(s.At)
 	want := r.node.FromPod(device, p)
-	out, err := r.run(loader.AtFromPod, device, 0, 0, p, macOf(s.At)) // the pod may be gone
+	out, err := r.run(loader.AtFromPod, device, 0, 0, p, macOf(s.At)) // the pod may have been removed
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (r *Runner) sendFromNode(s *Step, p *reference.Packet, device int) error {
 	return r.inStack(s, device, p, 0, notOurs)
 }
 
-// firstPiece is how many bytes of the frame are in its first piece.
+// firstPiece returns the number of bytes in the first buffer of the frame.
 func (r *Runner) firstPiece(p *reference.Packet) int {
 	if p.Piece == 0 {
 		return len(r.buf)
@@ -81,21 +81,20 @@ func (r *Runner) firstPiece(p *reference.Packet) int {
 	return min(len(r.buf), 14+4*p.Tags+p.Piece)
 }
 
-// notOurs stands for the record of a packet that no pod sent.
+// notOurs is the record number of a packet that no pod sent.
 const notOurs = -2
 
-// inStack follows a packet that a program left to the stack, which puts fragments
-// together, translates, and routes. Programs at its hooks decide in between. record is what
-// from_pod left of a pod's packet.
+// inStack follows a packet that a program passed to the stack, which reassembles fragments, translates, and
+// routes. Programs at its hooks decide in between. record is the number of the record that from_pod wrote.
 func (r *Runner) inStack(s *Step, device int, p *reference.Packet, mark uint32, record int) error {
 	if !routed(p) {
-		return nil // the host's own
+		return nil // a packet of the host
 	}
 	parts := []reference.Packet{*p}
 	if s.Defragment && p.Fragment != reference.Whole {
 		d := r.gather(p, device, mark, record)
 		if d == nil {
-			return nil // it waits for the rest
+			return nil // it waits for the other fragments
 		}
 		p, device, mark, record, parts = d.whole(), d.device, d.mark, d.record, d.parts
 	}
@@ -111,7 +110,7 @@ func (r *Runner) inStack(s *Step, device int, p *reference.Packet, mark uint32, 
 	}
 	hook, name := loader.AtForward, "forward"
 	switch {
-	case t != nil && t.ipvs: // it takes the packet on LOCAL_IN, and sends it on LOCAL_OUT
+	case t != nil && t.ipvs: // IPVS receives the packet on LOCAL_IN, and sends it on LOCAL_OUT
 		passed, err := r.decide(loader.AtLocalIn, "local_in", device, &was, mark, record)
 		if err != nil {
 			return err
@@ -121,7 +120,7 @@ func (r *Runner) inStack(s *Step, device int, p *reference.Packet, mark uint32, 
 		}
 		hook, name = loader.AtLocalOut, "local_out"
 	case r.isNode(p.Dst) && !p.V6() && p.Fragment != reference.Whole:
-		return nil // the stack puts IPv4 together before LOCAL_IN
+		return nil // the stack reassembles IPv4 before LOCAL_IN
 	case r.isNode(p.Dst):
 		hook, name = loader.AtLocalIn, "local_in"
 	case s.Raised:
@@ -139,7 +138,7 @@ func (r *Runner) inStack(s *Step, device int, p *reference.Packet, mark uint32, 
 	return r.route(device, p, t, parts)
 }
 
-// untrack forgets the flow of a first packet that is dropped, as connection tracking does.
+// untrack removes the flow of a dropped first packet, as connection tracking does.
 func (r *Runner) untrack(t *translation) error {
 	if t == nil || t.fresh == nil {
 		return nil
@@ -151,8 +150,8 @@ func (r *Runner) untrack(t *translation) error {
 func (r *Runner) decide(h loader.Hook, name string, device int, p *reference.Packet, mark uint32, record int) (bool, error) {
 	var want reference.Verdict
 	switch {
-	case record != notOurs && r.node.Pods[device] != nil: // the pod may be gone since the first fragment
-		want = r.node.Behind(device, p, record)
+	case record != notOurs && r.node.Pods[device] != nil: // the pod may have been removed since the first fragment
+		want = r.node.AfterDNAT(device, p, record)
 	case h == loader.AtForward:
 		want = r.node.Forward(device, p)
 	case h == loader.AtLocalIn:
@@ -176,20 +175,18 @@ func (r *Runner) isNode(a netip.Addr) bool {
 	return false
 }
 
-// routed reports whether the stack looks for a route for a packet: it is IP, well-formed
-// and may leave the link.
+// routed reports whether the stack routes a packet: it is IP, well-formed and may leave the link.
 func routed(p *reference.Packet) bool {
 	return p.Ether == "" && p.Version == 0 && !p.Lengthless && (p.Cut == 0 && p.Claims == 0 || p.Cut == p.Claims && p.Fragment == reference.Whole) && p.HopLimit() > 1 &&
 		!p.Dst.IsMulticast() && !p.Dst.IsLinkLocalUnicast() && !p.Src.IsLinkLocalUnicast() && !p.Src.IsUnspecified()
 }
 
-// route delivers a packet that passed the stack, in the parts that it came in. t is what
-// translates it.
+// route delivers a packet that passed the stack, in its original fragments. t is its translation, or nil.
 func (r *Runner) route(device int, p *reference.Packet, t *translation, parts []reference.Packet) error {
 	if r.isNode(p.Dst) {
-		return nil // it is there
+		return nil // the packet is delivered
 	}
-	if t != nil && t.src.IsValid() { // sources are exchanged last
+	if t != nil && t.src.IsValid() { // SNAT is the last step
 		p.Src, p.Sport = t.src.Addr(), t.src.Port()
 	}
 	sender := r.sender(p)
@@ -202,7 +199,7 @@ func (r *Runner) route(device int, p *reference.Packet, t *translation, parts []
 	return nil
 }
 
-// toPod hands a packet to the pod that has its destination, if it is on the node.
+// toPod delivers a packet to the pod with its destination address, if the pod is on this node.
 func (r *Runner) toPod(device int, p *reference.Packet, sender *reference.Sender) error {
 	for _, pod := range r.node.Pods {
 		for _, a := range pod.Addrs {
@@ -220,15 +217,15 @@ func (r *Runner) toPod(device int, p *reference.Packet, sender *reference.Sender
 	return nil
 }
 
-// translation is what the stack does to a packet that connection tracking knows.
+// translation is the NAT of a packet that connection tracking knows.
 type translation struct {
 	src   netip.AddrPort
-	fresh *tracked // of the first packet
+	fresh *tracked // set for the first packet
 	ipvs  bool     // to the backend
 }
 
-// translate exchanges the destination of a packet, as the stack does before its route is
-// looked for, and says what the source will be.
+// translate applies DNAT to a packet, as the stack does before routing. The translation that it returns has the
+// new source.
 func (r *Runner) translate(s *Step, p *reference.Packet) (*reference.Packet, *translation, error) {
 	if !reference.HasPorts(p.Proto) || p.Fragment != reference.Whole || p.Inner != nil {
 		return p, nil, nil

@@ -10,10 +10,10 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// hostMAC is that of every device of the node.
+// hostMAC is the MAC of every device of the node.
 var hostMAC = [6]byte{2, 0, 0, 0, 0, 0xfe}
 
-// outerMAC is that of who sends to the node.
+// outerMAC is the MAC of other hosts.
 var outerMAC = [6]byte{2, 0, 0, 0, 0, 9}
 
 const (
@@ -24,7 +24,7 @@ const (
 	etherQinQ = 0x88a8
 )
 
-// frame encodes a packet. Checksums are zero: no program looks at them.
+// frame encodes a packet. Checksums are zero: no program reads them.
 func frame(b []byte, p *reference.Packet, src, dst [6]byte) []byte {
 	if p.ForeignMAC {
 		src[5] ^= 0x55
@@ -56,7 +56,7 @@ func frame(b []byte, p *reference.Packet, src, dst [6]byte) []byte {
 	return b
 }
 
-// appendPacket encodes what is behind the tags of a frame.
+// appendPacket encodes the part of a frame after its VLAN tags.
 func appendPacket(b []byte, p *reference.Packet) []byte {
 	if p.V6() {
 		return cut(appendIP(binary.BigEndian.AppendUint16(b, etherIPv6), p), p)
@@ -64,7 +64,7 @@ func appendPacket(b []byte, p *reference.Packet) []byte {
 	return cut(appendIP(binary.BigEndian.AppendUint16(b, etherIPv4), p), p)
 }
 
-// cut leaves as many bytes behind the Ethernet header as the packet says.
+// cut truncates a frame to the number of bytes after the Ethernet header that the packet states.
 func cut(b []byte, p *reference.Packet) []byte {
 	if at := 14 + 4*p.Tags; p.Cut > 0 && len(b) > at+p.Cut {
 		return b[:at+p.Cut]
@@ -149,9 +149,9 @@ func appendIP6(b []byte, p *reference.Packet, length int) []byte {
 			b = binary.BigEndian.AppendUint16(b, offset)
 			b = binary.BigEndian.AppendUint32(b, p.ID)
 			if p.Fragment == reference.LaterFragment {
-				return b // what follows was in the first
+				return b // the rest was in the first fragment
 			}
-		case fragmentHeader: // of a whole packet
+		case fragmentHeader: // of a packet that is not fragmented
 			b = binary.BigEndian.AppendUint32(append(b, next(i+1), 0, 0, 0), p.ID)
 		default:
 			more := h >> 8
@@ -193,7 +193,7 @@ func appendTransport(b []byte, p *reference.Packet) []byte {
 		}
 		b = binary.BigEndian.AppendUint16(b, p.Sport)
 		b = append(b, 0, 1)
-	case icmp: // of the other version: it looks like that, but is not
+	case icmp: // the ICMP protocol number of the other IP version, which is not ICMP here
 		for i := range p.Size {
 			b = append(b, []byte{p.Type, 0, 0, 0, 0, 0, 0, 0}[i%8])
 		}
@@ -207,7 +207,7 @@ func appendTransport(b []byte, p *reference.Packet) []byte {
 	return append(b, make([]byte, p.Size)...)
 }
 
-// quoted is how many bytes of its packet an error quotes.
+// quoted returns the number of bytes that an ICMP error quotes.
 func quoted(p *reference.Packet) int {
 	q := *p
 	q.Quote = nil
@@ -239,7 +239,7 @@ func appendTCP(b []byte, p *reference.Packet) []byte {
 	return append(b, 5<<4, flags, 0xff, 0xff, 0, 0, 0, 0)
 }
 
-// addrs reads addresses.
+// addrs parses addresses.
 func addrs(texts ...string) (all []netip.Addr) {
 	for _, t := range texts {
 		all = append(all, netip.MustParseAddr(t))

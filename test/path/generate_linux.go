@@ -10,8 +10,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// Generate makes a sequence of steps from a seed: pods with policies, and about as many
-// packets of a few conversations as asked for, with changes in between.
+// Generate makes a sequence of steps from a seed: pods with policies, and about the given number of packets of a
+// few conversations, with changes in between.
 func Generate(seed uint64, packets int) []Step {
 	g := &generator{r: rand.New(rand.NewPCG(seed, 0)), pods: make(map[string]int)}
 	if seed%2 == 0 {
@@ -38,19 +38,19 @@ func Generate(seed uint64, packets int) []Step {
 type generator struct {
 	r     *rand.Rand
 	steps []Step
-	pods  map[string]int // numbers of addresses
+	pods  map[string]int // the index of the addresses of each pod
 	talks []talk
-	// ipvs: kube-proxy's mode. defragment is of the packets that are added now.
+	// ipvs is the mode of kube-proxy. defragment applies to the packets that the generator adds next.
 	ipvs, defragment bool
 }
 
-// talk is a conversation: two ends, of which the first opens it.
+// talk is a conversation between two ends. The first end opens it.
 type talk struct {
 	ends  [2]netip.AddrPort
 	proto uint8
-	// next are the sequence numbers of TCP.
+	// next are the next TCP sequence numbers.
 	next    [2]uint32
-	backend netip.AddrPort // of the second, if that is a Service
+	backend netip.AddrPort // the backend, if the second end is a Service
 	masq    uint16
 	ipvs    bool
 }
@@ -59,7 +59,7 @@ func (g *generator) chance(percent int) bool { return g.r.IntN(100) < percent }
 
 func pick[T any](g *generator, all ...T) T { return all[g.r.IntN(len(all))] }
 
-// attach adds a pod, or gives it another policy.
+// attach adds a pod, or replaces its policy.
 func (g *generator) attach(name string, address int) {
 	if was, ok := g.pods[name]; ok {
 		address = was
@@ -97,7 +97,7 @@ func (g *generator) policy() (p reference.Policy) {
 	return p
 }
 
-// change is something other than a packet.
+// change adds a step that is not a packet.
 func (g *generator) change() {
 	switch n := g.r.IntN(100); {
 	case n < 60:
@@ -108,7 +108,7 @@ func (g *generator) change() {
 		name := pick(g, g.names()...)
 		address := g.pods[name]
 		g.remove(name)
-		if g.chance(80) { // its address gets another pod
+		if g.chance(80) { // another pod gets its address
 			g.attach(pick(g, name, "e", "f"), address)
 		}
 	case n < 90:
@@ -141,13 +141,13 @@ func (g *generator) names() (all []string) {
 	return all
 }
 
-// podAddr is an address of a pod that is there.
+// podAddr returns an address of an attached pod.
 func (g *generator) podAddr(v6 bool) netip.Addr {
 	name := pick(g, g.names()...)
 	return same(podAddrs(g.pods[name]), v6)
 }
 
-// anyAddr is any address that may be an end of a flow.
+// anyAddr returns any address that may be an end of a flow.
 func (g *generator) anyAddr(v6 bool) netip.Addr {
 	switch n := g.r.IntN(100); {
 	case n < 45:
@@ -167,7 +167,7 @@ func (g *generator) anyAddr(v6 bool) netip.Addr {
 	return same(pick(g, nodeAddrs[:2], nodeAddrs[2:], otherNode, strangers[:2], strangers[2:], podAddrs(g.r.IntN(maxPods))), v6)
 }
 
-// known picks a conversation, the latest most of the time.
+// known picks a conversation, usually the latest.
 func (g *generator) known() (*talk, bool) {
 	if len(g.talks) == 0 {
 		return nil, false
@@ -178,12 +178,12 @@ func (g *generator) known() (*talk, bool) {
 	return &g.talks[g.r.IntN(len(g.talks))], true
 }
 
-// begin starts a conversation that a pod has a part in.
+// begin starts a conversation that involves a pod.
 func (g *generator) begin() *talk {
 	v6 := g.chance(45)
 	own, other := g.podAddr(v6), g.anyAddr(v6)
 	for range 3 {
-		if own == other { // which is no question of policy
+		if own == other { // policy does not apply to a pod's traffic with itself
 			other = g.anyAddr(v6)
 		}
 	}
@@ -238,7 +238,7 @@ func isService(a netip.Addr) bool {
 
 func isNode(a netip.Addr) bool { return slices.Contains(nodeAddrs, a) }
 
-// packet is one of the conversation, sent by an end.
+// packet returns a packet of the conversation that an end sends.
 func (t *talk) packet(from int) reference.Packet {
 	p := reference.Packet{Src: t.ends[from].Addr(), Dst: t.ends[1-from].Addr(), Proto: t.proto,
 		Sport: t.ends[from].Port(), Dport: t.ends[1-from].Port()}

@@ -18,7 +18,7 @@ type graph struct {
 
 func newGraph(insns asm.Instructions) (*graph, error) {
 	g := &graph{insns: insns, target: make(map[int]int), leader: make([]bool, len(insns)+1)}
-	at := make(map[asm.RawInstructionOffset]int) // indices by distance in the kernel's units
+	at := make(map[asm.RawInstructionOffset]int) // indices by offset in the kernel's units
 	for it := insns.Iterate(); it.Next(); {
 		at[it.Offset] = it.Index
 	}
@@ -47,7 +47,7 @@ func jumps(ins *asm.Instruction) bool {
 	return ins.OpCode.Class().IsJump() && ins.OpCode.JumpOp() != asm.Call
 }
 
-// next are the first instructions of the blocks that follow the one that begins at i.
+// next returns the first instructions of the successors of the block that begins at i.
 func (g *graph) next(i int) (all []int) {
 	for ; !jumps(&g.insns[i]) && !g.leader[i+1]; i++ {
 	}
@@ -61,7 +61,7 @@ func (g *graph) next(i int) (all []int) {
 	return all
 }
 
-// label names a basic block; functions have names.
+// label returns the label of a basic block; functions have names.
 func (g *graph) label(i int) string {
 	if s := g.insns[i].Symbol(); s != "" {
 		return s
@@ -69,8 +69,7 @@ func (g *graph) label(i int) string {
 	return fmt.Sprintf("block-%d", i)
 }
 
-// free finds a register that the program may lose before an instruction of the block that
-// begins at i.
+// free finds a register that is not live at an instruction of the block that begins at i.
 func (g *graph) free(i int, live []uint16) (at int, r asm.Register, ok bool) {
 	for k := i; k < len(g.insns) && (k == i || !g.leader[k]); k++ {
 		for r := asm.R0; r <= asm.R9; r++ {
@@ -82,8 +81,8 @@ func (g *graph) free(i int, live []uint16) (at int, r asm.Register, ok bool) {
 	return 0, 0, false
 }
 
-// insert returns the instructions with others before them, by index. Jumps get labels,
-// since their distances change.
+// insert returns the instructions with others inserted before them, by index. Jumps get labels, because their
+// offsets change.
 func (g *graph) insert(before map[int]asm.Instructions) asm.Instructions {
 	var out asm.Instructions
 	for i, ins := range g.insns {
@@ -118,7 +117,7 @@ const (
 	callerRegisters = argRegisters | 1<<asm.R0
 )
 
-// liveness is, for every instruction, the set of registers that it or a later one may read.
+// liveness returns the live registers of every instruction: those that it or a later one may read.
 func (g *graph) liveness() []uint16 {
 	live := make([]uint16, len(g.insns)+1)
 	for changed := true; changed; {
@@ -145,7 +144,7 @@ func (g *graph) liveness() []uint16 {
 	return live
 }
 
-// registers are those that an instruction reads and those that it writes.
+// registers returns the registers that an instruction reads, and those that it writes.
 func registers(ins *asm.Instruction) (reads, writes uint16) {
 	dst, src := uint16(1)<<ins.Dst, uint16(1)<<ins.Src
 	op := ins.OpCode

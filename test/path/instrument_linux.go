@@ -15,15 +15,14 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// arrival are the fields of struct sk_buff that test runs of netfilter's programs cannot
-// set: the mark, and the device that a packet came by. The programs read them from an
-// array instead.
+// arrival holds the fields of struct sk_buff that test runs of netfilter programs cannot set: the mark, and the
+// device on which a packet arrived. The programs read them from an array instead.
 type arrival struct {
 	values *ebpf.Map
 	memory *ebpf.Memory
 }
 
-// arrivalFields are their places in the array, in words.
+// arrivalFields are the indices of the fields in the array, in words.
 var arrivalFields = map[string]uint32{"mark": 0, "skb_iif": 1}
 
 func newArrival() (*arrival, error) {
@@ -39,7 +38,7 @@ func newArrival() (*arrival, error) {
 	return &arrival{m, memory}, nil
 }
 
-// set has the next packets come by a device, with a mark.
+// set makes the next packets arrive on a device, with a mark.
 func (a *arrival) set(mark uint32, device int) error {
 	b := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, mark), uint32(device))
 	_, err := a.memory.WriteAt(b, 0)
@@ -48,8 +47,8 @@ func (a *arrival) set(mark uint32, device int) error {
 
 func (a *arrival) Close() error { return a.values.Close() }
 
-// instrument changes the programs of a spec before they are loaded: they read the fields
-// of a, and record their blocks in c unless that is nil.
+// instrument changes the programs of a spec before they are loaded: they read the fields of a, and record their
+// blocks in c if it is not nil.
 func instrument(spec *ebpf.CollectionSpec, a *arrival, c *Coverage) error {
 	for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
 		p := spec.Programs[name]
@@ -74,7 +73,7 @@ func instrument(spec *ebpf.CollectionSpec, a *arrival, c *Coverage) error {
 	return nil
 }
 
-// objectOf names the compiled object that a spec is of.
+// objectOf returns the name of the compiled object of a spec.
 func objectOf(spec *ebpf.CollectionSpec) string {
 	switch {
 	case spec.Programs["from_pod"] != nil:
@@ -88,7 +87,7 @@ func objectOf(spec *ebpf.CollectionSpec) string {
 // skbField finds the index of a field of struct sk_buff in a relocation.
 var skbField = regexp.MustCompile(`Struct:"sk_buff"\[0:(\d+)\]`)
 
-// replace has a program read the fields from the array.
+// replace makes a program read the fields from the array.
 func (a *arrival) replace(g *graph, before map[int]asm.Instructions, types *btf.Spec) error {
 	var skb *btf.Struct
 	if err := types.TypeByName("sk_buff", &skb); err != nil {

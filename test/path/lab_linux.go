@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enterLab moves the calling goroutine, for good, to a network namespace of its own with
-// the devices and routes of the node. Programs look at both; nothing is ever sent.
+// enterLab moves the calling goroutine permanently to a new network namespace with the devices and routes of the
+// node. Programs read both; no packet is sent.
 func enterLab() error {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -30,7 +30,7 @@ func enterLab() error {
 		devices = append(devices, deviceOf(name))
 	}
 	for _, index := range devices {
-		// A bridge without ports is a device with an index of one's choice.
+		// A bridge without ports is a device whose index the caller chooses.
 		l := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprint("dev", index), Index: index, HardwareAddr: net.HardwareAddr(hostMAC[:]), MTU: mtu}}
 		if err := netlink.LinkAdd(l); err != nil {
 			return fmt.Errorf("create device %d: %w", index, err)
@@ -39,7 +39,7 @@ func enterLab() error {
 			return fmt.Errorf("enable device %d: %w", index, err)
 		}
 	}
-	for _, w := range ways {
+	for _, w := range routes {
 		if err := addRoute(w.Range, w.Device); err != nil {
 			return err
 		}
@@ -55,16 +55,16 @@ func addRoute(p netip.Prefix, device int) error {
 	return nil
 }
 
-// tracked is a flow of connection tracking: as it was sent, and as its answers come.
+// tracked is a flow of connection tracking: its original and its reply direction.
 type tracked struct {
-	src, dst netip.AddrPort // as the client sends
-	from, to netip.AddrPort // as the backend sees it
+	src, dst netip.AddrPort // original direction
+	from, to netip.AddrPort // reply direction, from the perspective of the backend
 	proto    uint8
 	ipvs     bool
 }
 
-// conntrack is the connection tracking of the lab: what the runner decides is also
-// written into that of the kernel, which programs ask.
+// conntrack is the connection tracking of the lab. It also writes each flow into that of the kernel, which
+// programs query.
 type conntrack struct {
 	flows []*tracked
 }
@@ -80,7 +80,7 @@ func (c *conntrack) flush() error {
 	return nil
 }
 
-// sent finds a flow by a packet of the client, answered by one of the backend.
+// sent finds a flow by a packet in the original direction, answered by one in the reply direction.
 func (c *conntrack) sent(src, dst netip.AddrPort, proto uint8) *tracked {
 	for _, t := range c.flows {
 		if t.src == src && t.dst == dst && t.proto == proto {
@@ -99,19 +99,19 @@ func (c *conntrack) answered(src, dst netip.AddrPort, proto uint8) *tracked {
 	return nil
 }
 
-// knows reports whether there is a flow of these addresses, in any direction.
+// knows reports whether a flow with these addresses exists, in any direction.
 func (c *conntrack) knows(src, dst netip.AddrPort, proto uint8) bool {
 	return c.sent(src, dst, proto) != nil || c.sent(dst, src, proto) != nil || c.answered(src, dst, proto) != nil || c.answered(dst, src, proto) != nil
 }
 
-// add notes a flow, unless its addresses are taken.
+// add adds a flow, unless its addresses are in use.
 func (c *conntrack) add(t *tracked) (bool, error) {
 	if c.knows(t.src, t.dst, t.proto) || c.knows(t.from, t.to, t.proto) || t.src == t.to && t.from == t.dst {
 		return false, nil
 	}
 	c.flows = append(c.flows, t)
 	if t.proto == unix.IPPROTO_SCTP {
-		return true, nil // programs cannot ask for it (ADR 37)
+		return true, nil // programs cannot query it (ADR 37)
 	}
 	family := netlink.InetFamily(unix.AF_INET)
 	if t.src.Addr().Is6() {

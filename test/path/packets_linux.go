@@ -8,7 +8,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// packet adds a packet: mostly of a conversation, as its end would send it.
+// packet adds a packet, usually one that an end of a conversation would send.
 func (g *generator) packet() {
 	switch n := g.r.IntN(100); {
 	case n < 66:
@@ -34,7 +34,7 @@ func (g *generator) packet() {
 	}
 }
 
-// from is where packets of an address enter.
+// from returns where packets of an address enter.
 func (g *generator) from(a netip.Addr) string {
 	for _, name := range g.names() {
 		if same(podAddrs(g.pods[name]), a.Is6()) == a {
@@ -90,7 +90,7 @@ func (g *generator) talk() {
 		return
 	}
 	p := g.sent(t, from)
-	if p.IsEcho() && g.chance(15) { // the reverse of the conversation
+	if p.IsEcho() && g.chance(15) { // the reverse direction of the conversation
 		p.Type = pick[uint8](g, 8, 0)
 		if p.V6() {
 			p.Type = pick[uint8](g, 128, 129)
@@ -100,7 +100,7 @@ func (g *generator) talk() {
 	g.add(t, p, g.from(p.Src))
 }
 
-// sent is a packet of a conversation as its end sends it: of a Service, the backend answers.
+// sent returns a packet that an end of a conversation sends. For a Service, the backend answers.
 func (g *generator) sent(t *talk, from int) reference.Packet {
 	p := t.packet(from)
 	if t.backend.IsValid() && from == 1 {
@@ -112,12 +112,12 @@ func (g *generator) sent(t *talk, from int) reference.Packet {
 	return p
 }
 
-// segment adds one of TCP.
+// segment adds a TCP segment.
 func (g *generator) segment(t *talk, from int, flags string) {
 	p := g.sent(t, from)
 	p.Flags, p.Seq, p.Ack = flags, t.next[from], t.next[1-from]
 	g.shape(&p)
-	if g.chance(5) { // not what the other end expects
+	if g.chance(5) { // a sequence number that the other end does not expect
 		p.Seq += uint32(g.r.IntN(3)) - 1
 		p.Ack += uint32(g.r.IntN(3)) - 1
 	} else {
@@ -131,7 +131,7 @@ func (g *generator) segment(t *talk, from int, flags string) {
 	g.add(t, p, g.from(p.Src))
 }
 
-// shape changes what should not matter, or only to the way.
+// shape changes fields that should not affect the verdict, or only the path.
 func (g *generator) shape(p *reference.Packet) {
 	if g.chance(80) {
 		return
@@ -180,10 +180,9 @@ func (g *generator) extend(p *reference.Packet) {
 	}
 }
 
-// cut leaves out the end of a packet, anywhere or close to the end. The length in its
-// header may go with it.
+// cut truncates a packet, anywhere or close to the end. The length in its header may change too.
 func (g *generator) cut(p *reference.Packet) {
-	const least = 40 // the kernel takes no less in test runs
+	const least = 40 // the minimum of the kernel in test runs
 	p.Cut = max(p.Length()-g.r.IntN(24), least)
 	if g.chance(50) && p.Length() > least {
 		p.Cut = least + g.r.IntN(p.Length()-least)
@@ -195,7 +194,7 @@ func (g *generator) cut(p *reference.Packet) {
 	}
 }
 
-// icmpError quotes a packet of a conversation, or of none.
+// icmpError quotes a packet of a conversation, or an unknown one.
 func (g *generator) icmpError() {
 	t, ok := g.known()
 	if !ok {
@@ -229,7 +228,7 @@ func (g *generator) icmpError() {
 	}
 	at := g.from(p.Src)
 	switch g.r.IntN(8) {
-	case 0: // from a router on the way
+	case 0: // from a router on the path
 		p.Src, at = same(routerAddrs, p.V6()), "uplink"
 	case 1: // to another address
 		p.Dst = g.anyAddr(p.V6())
@@ -251,7 +250,7 @@ func (g *generator) icmpError() {
 	g.add(nil, p, at)
 }
 
-// fragments adds some of a datagram, in any order.
+// fragments adds some fragments of a datagram, in any order.
 func (g *generator) fragments() {
 	t, ok := g.known()
 	if !ok {

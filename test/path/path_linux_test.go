@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// length is how many packets a sequence has, about.
+// length is the approximate number of packets in a sequence.
 const length = 120
 
 func open(t *testing.T, flows int) *Runner {
@@ -37,7 +37,7 @@ func open(t *testing.T, flows int) *Runner {
 	return r
 }
 
-// The generator ends, also without pods, and leaves the names of pods as they are.
+// TestGenerate checks that the generator ends, also without pods, and does not change the names of pods.
 func TestGenerate(t *testing.T) {
 	want := slices.Clone(parties)
 	for seed := range uint64(1000) {
@@ -48,8 +48,8 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-// The programs do with generated sequences what the reference does, and with those that
-// failed once.
+// TestPath checks that the programs decide like the reference for generated sequences, and for those that failed
+// once.
 func TestPath(t *testing.T) {
 	r := open(t, Ample)
 	for _, name := range sequences(t, "testdata/*.steps") {
@@ -72,7 +72,7 @@ func TestPath(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	// The sequences are what they should be: every reason occurs, and often.
+	// The sequences cover every reason, often.
 	for _, reason := range []string{
 		"from_pod: dropped: egress policy", "from_pod: dropped: ingress policy of the receiver", "from_pod: pod: known flow, allowed again",
 		"from_pod: dropped: the receiver's policy", "from_pod: node: known flow", "from_pod: pod: error about a flow between pods",
@@ -89,8 +89,8 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// In a table that is always full flows make room for others as they should, and what
-// is left is decided as ever.
+// TestScarceTable checks that a table that is always full evicts the right flows, and that the other flows keep
+// their verdicts.
 func TestScarceTable(t *testing.T) {
 	for _, size := range []struct{ flows, evicted int }{{Few, 200}, {Scarce, 100}, {Tight, 5}} {
 		r := open(t, size.flows)
@@ -104,8 +104,8 @@ func TestScarceTable(t *testing.T) {
 	}
 }
 
-// TestFuzz runs sequences for ISTHMUS_FUZZ_PATH, on every processor, beginning with the seed
-// ISTHMUS_FUZZ_SEED, or one of the clock. Those that fail are left in testdata.
+// TestFuzz runs sequences for the duration ISTHMUS_FUZZ_PATH, on every processor. The first seed is
+// ISTHMUS_FUZZ_SEED, by default one from the clock. Failing sequences are written to testdata.
 func TestFuzz(t *testing.T) {
 	text := os.Getenv("ISTHMUS_FUZZ_PATH")
 	if text == "" {
@@ -121,7 +121,7 @@ func TestFuzz(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	debug.SetGCPercent(400) // sequences are small, and soon garbage
+	debug.SetGCPercent(400) // sequences are small and short-lived
 	f := &fuzzing{t: t, end: time.Now().Add(limit), totals: Totals{Fates: make(map[string]int)}}
 	f.seed.Store(seed)
 	begin := time.Now()
@@ -144,7 +144,7 @@ type fuzzing struct {
 	totals   Totals
 }
 
-// work runs sequences, on a new node after each one that fails.
+// work runs sequences. After a failure it continues on a new node.
 func (f *fuzzing) work() {
 	for time.Now().Before(f.end) && f.failures.Load() < 10 {
 		r, err := Open(Ample, nil)
@@ -163,8 +163,8 @@ func (f *fuzzing) work() {
 	}
 }
 
-// untilOneFails runs sequences until one fails, or the time is over. An error is of the
-// machinery.
+// untilOneFails runs sequences until one fails, or the time is over. It returns an error if the test itself
+// fails.
 func (f *fuzzing) untilOneFails(r *Runner) error {
 	for time.Now().Before(f.end) && f.failures.Load() < 10 {
 		seed := f.seed.Add(1) - 1
@@ -187,8 +187,8 @@ func (f *fuzzing) untilOneFails(r *Runner) error {
 	return nil
 }
 
-// check runs a sequence, and counts a difference. It returns what is left of one that
-// fails. An error is of the machinery.
+// check runs a sequence, and counts a difference. It returns the reduced sequence of a failure. It returns an
+// error if the test itself fails.
 func (all *Totals) check(t *testing.T, r *Runner, seed uint64, steps []Step, mu *sync.Mutex) ([]Step, error) {
 	t.Helper()
 	err := r.Run(steps)
@@ -237,7 +237,7 @@ func summarize(t *testing.T, all *Totals, took time.Duration) {
 	}
 }
 
-// processor is the time of processors that this process has used: others may share them.
+// processor returns the processor time of this process, because other processes may share the machine.
 func processor(t *testing.T) time.Duration {
 	t.Helper()
 	var u unix.Rusage

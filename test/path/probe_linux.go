@@ -8,7 +8,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// probe adds a few steps that lead to a state which conversations reach too rarely.
+// probe adds a few steps that lead to a state that conversations reach too rarely.
 func (g *generator) probe() {
 	probes := []func(*generator){
 		(*generator).replayed, (*generator).replayed, (*generator).headerless, (*generator).longChain,
@@ -22,7 +22,7 @@ func (g *generator) probe() {
 	pick(g, probes...)(g)
 }
 
-// open attaches a pod that policy allows everything, and returns its name and address.
+// open attaches a pod without isolation, and returns its name and address.
 func (g *generator) open(v6 bool) (name string, address netip.Addr) {
 	name = pick(g, g.names()...)
 	g.attachWith(name, g.pods[name], reference.Policy{})
@@ -34,7 +34,7 @@ var alike = [][2]netip.Addr{
 	pair("fd18::1", "fd18:0:1::1"), pair("fd18::1", "fd18::1:0:1"), pair("fd18::1", "fd18::2"),
 	pair("fd09::1", "fd09:0:1::1"), pair("fd09::1", "fd09::1:0:1"), pair("fd09::1", "fd09::2"),
 	pair("198.18.0.1", "198.18.0.2"), pair("192.0.2.1", "192.0.2.2"),
-	// As words, IPv4 has zeros before its only one.
+	// An IPv4 address is stored in the last word, after zeros.
 	pair("198.18.0.1", "::1:0:0:7"), pair("198.18.0.1", "::1:0:0:0:7"), pair("192.0.2.1", "fd18::1"),
 }
 
@@ -42,7 +42,7 @@ func pair(a, b string) [2]netip.Addr {
 	return [2]netip.Addr{netip.MustParseAddr(a), netip.MustParseAddr(b)}
 }
 
-// udp is a datagram of a pod.
+// udp returns a datagram of a pod.
 func (g *generator) udp(name string, dst netip.Addr, sport, dport uint16) reference.Packet {
 	return reference.Packet{Src: same(podAddrs(g.pods[name]), dst.Is6()), Dst: dst, Proto: reference.UDP, Sport: sport, Dport: dport}
 }
@@ -57,13 +57,13 @@ func (g *generator) step(at string, p reference.Packet, more ...func(*Step)) {
 
 func marked(mark string) func(*Step) { return func(s *Step) { s.Mark = mark } }
 
-// translatedTo has the stack translate the destination.
+// translatedTo makes the stack translate the destination.
 func translatedTo(backend netip.AddrPort, ipvs bool) func(*Step) {
 	return func(s *Step) { s.Backend, s.IPVS = backend, ipvs }
 }
 
-// replayed sends a packet with the mark of another one, to an address that is nearly that of
-// the other: of fragments only addresses tell them apart.
+// replayed sends a packet with the mark of another one to a similar address. Only the addresses distinguish
+// fragments.
 func (g *generator) replayed() {
 	p := pick(g, alike...)
 	if g.chance(30) {
@@ -114,7 +114,7 @@ func (g *generator) longChain() {
 	g.step(name, p)
 }
 
-// copied has a rule copy a datagram, whole or in fragments, with its own mark or that of another one.
+// copied makes a rule copy a datagram, whole or in fragments, with its own mark or that of another datagram.
 func (g *generator) copied() {
 	v6 := g.chance(50)
 	name, _ := g.open(v6)
@@ -129,7 +129,7 @@ func (g *generator) copied() {
 	}
 }
 
-// two attaches two pods that policy allows everything.
+// two attaches two pods without isolation.
 func (g *generator) two(v6 bool) (a, b string) {
 	for len(g.pods) < 2 {
 		g.attach(pick(g, "a", "b", "c", "d"), g.r.IntN(maxPods))
@@ -141,8 +141,8 @@ func (g *generator) two(v6 bool) (a, b string) {
 	return a, b
 }
 
-// peerGone goes on with a flow between two pods after one of them is gone: what the stack does
-// with its address is decided there.
+// peerGone continues a flow between two pods after one of them was removed. The stack then routes packets to its
+// address.
 func (g *generator) peerGone() {
 	v6 := g.chance(50)
 	a, b := g.two(v6)
@@ -152,7 +152,7 @@ func (g *generator) peerGone() {
 	}
 	g.step(a, p)
 	g.remove(b)
-	if p.Proto == reference.UDP { // another epoch
+	if p.Proto == reference.UDP { // this changes the epoch
 		g.attachWith(a, g.pods[a], reference.Policy{Isolated: [2]bool{true, false}})
 	}
 	g.step(a, p)
@@ -160,7 +160,7 @@ func (g *generator) peerGone() {
 	g.step(a, p)
 }
 
-// ownerGone opens a flow again that another pod had opened before it was gone.
+// ownerGone opens a flow again that a removed pod had opened.
 func (g *generator) ownerGone() {
 	v6 := g.chance(50)
 	a, b := g.two(v6)
@@ -172,8 +172,8 @@ func (g *generator) ownerGone() {
 	g.step(a, back)
 }
 
-// impostor has connection tracking take a masqueraded flow for that of another client, of which
-// no packet gets to the pod: the answer is not the first client's.
+// impostor makes connection tracking attribute a masqueraded flow to another client. That client sent no packet
+// to the pod, so the pod may not answer it.
 func (g *generator) impostor() {
 	v6 := g.chance(50)
 	name, own := g.open(v6)
@@ -189,7 +189,7 @@ func (g *generator) impostor() {
 	g.step("uplink", request, masquerade)
 	g.step(name, answer)
 	g.steps = append(g.steps, Step{Forget: true})
-	request.Src = same(pick(g, remotes["r2"], remotes["r3"]), v6) // not by this device
+	request.Src = same(pick(g, remotes["r2"], remotes["r3"]), v6) // not valid on this device
 	if g.chance(30) {
 		request.Src = client.Next()
 	}
@@ -197,7 +197,7 @@ func (g *generator) impostor() {
 	g.step(name, answer)
 }
 
-// answered has a pod answer what the host, or a stranger, opened, while the stack translates the
+// answered makes a pod answer a flow that the host or an outside client opened, while the stack translates the
 // address as that of a Service.
 func (g *generator) answered() {
 	v6 := g.chance(60)
@@ -214,7 +214,7 @@ func (g *generator) answered() {
 	}
 }
 
-// virtual sends by the kernel's virtual server, to a port or backend that policy may deny.
+// virtual sends through IPVS, to a port or backend that policy may deny.
 func (g *generator) virtual() {
 	v6 := g.chance(60)
 	name := pick(g, g.names()...)
@@ -223,7 +223,7 @@ func (g *generator) virtual() {
 	service := same(pick(g, services[:2], services[2:], nodeAddrs[:2], nodeAddrs[2:], strangers[2:]), v6)
 	backend := netip.AddrPortFrom(g.backend(v6), pick[uint16](g, 80, 8080, 8080, tunnelPort))
 	sport := uint16(1000 + g.r.IntN(4))
-	if g.chance(40) { // the mark is that of a packet to the backend itself
+	if g.chance(40) { // the mark of a packet to the backend itself
 		g.step(name, g.udp(name, backend.Addr(), sport, backend.Port()))
 		g.step(name, g.udp(name, service, sport, 80), translatedTo(backend, true), marked("old"))
 		return
@@ -236,7 +236,7 @@ func (g *generator) virtual() {
 	g.step(name, p, translatedTo(backend, true))
 }
 
-// newSource gives the address of a pod to another pod, which goes on with its flow.
+// newSource gives the address of a pod to another pod, which continues its flow.
 func (g *generator) newSource() {
 	v6 := g.chance(50)
 	name, _ := g.open(v6)
@@ -253,8 +253,8 @@ func (g *generator) newSource() {
 	g.step(next, p)
 }
 
-// crowd has several pods hold as many flows each: in a small table the next flow of one of them
-// may find no place, because no other pod holds more.
+// crowd gives several pods the same number of flows. In a small table the next flow of one of them may find no
+// entry, because no other pod has more flows.
 func (g *generator) crowd() {
 	v6 := g.chance(50)
 	each := 8 + g.r.IntN(4)

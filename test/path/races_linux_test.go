@@ -11,12 +11,12 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// While the agent writes, programs evaluate policy again, and deny in the end.
+// TestWritingAgent checks that programs evaluate policy again while the agent writes, and finally deny.
 func TestWritingAgent(t *testing.T) {
 	writingAgent(t, open(t, Ample))
 }
 
-// opening is a packet at a hook that opens a flow.
+// opening is a packet that opens a flow at a hook.
 type opening struct {
 	hook            loader.Hook
 	device, ingress int
@@ -26,13 +26,13 @@ type opening struct {
 	allowed, hooked bool
 }
 
-// writingAgent sends packets while the generation of the maps changes all the time. No packet passes
-// that policy denies. When the agent has finished, all others pass.
+// writingAgent sends packets while the generation of the maps changes continuously. Packets that policy denies
+// never pass. When the agent has finished, all others pass.
 func writingAgent(t *testing.T, r *Runner) {
 	t.Helper()
 	all := openings(t, r)
 	stop := r.replay.Stir()
-	denied := 0 // although allowed
+	denied := 0 // although policy allows them
 	for begin := time.Now(); time.Since(begin) < time.Second; {
 		for i := range all {
 			if !passes(t, r, &all[i]) && all[i].allowed {
@@ -65,14 +65,14 @@ func passes(t *testing.T, r *Runner, o *opening) bool {
 	return out.Passed
 }
 
-// openings attaches pod a, which policy allows everything, and pod b, which it allows nothing. It returns
-// packets to and from both.
+// openings attaches pod a, which is not isolated, and pod b, to which policy allows nothing. It returns packets
+// to and from both.
 func openings(t *testing.T, r *Runner) (all []opening) {
 	t.Helper()
 	nothing := reference.Policy{Isolated: [2]bool{true, true}}
 	outside, first := same(strangers[:2], false), reference.Packet{Proto: reference.TCP, Flags: "S", Sport: 1000, Dport: 80}
 	first.Src, first.Dst = outside, podAddrs(0)[0]
-	// The first packet has the maps follow the pods.
+	// The first packet updates the maps.
 	if err := r.Run([]Step{{Pod: &PodStep{Name: "a"}}, {Pod: &PodStep{Name: "b", Address: 1, Policy: nothing}}, {At: "uplink", Packet: &first}}); err != nil {
 		t.Fatal(err)
 	}

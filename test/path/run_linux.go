@@ -21,25 +21,25 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// Failure is a packet that met another fate than it should have.
+// Failure is a packet with another result than that of the reference.
 type Failure struct {
-	Step int    // index of the step
+	Step int    // the index of the step
 	Kind string // "bypass", "loss", "detour", "epoch" or "table"
 	Text string
 }
 
 func (f *Failure) Error() string { return fmt.Sprintf("step %d: %s: %s", f.Step+1, f.Kind, f.Text) }
 
-// Totals count what was run.
+// Totals count runs and results.
 type Totals struct {
 	Sequences, Packets int
-	// Evicted counts flows that had to make room in a scarce table, or found none.
+	// Evicted counts flows that a scarce table evicted or refused.
 	Evicted int
 	// Fates counts runs of programs, by hook, fate and reason; Found differences by kind.
 	Fates, Found map[string]int
 }
 
-// Add adds what another runner counted.
+// Add adds the counts of another runner.
 func (t *Totals) Add(other *Totals) {
 	t.Sequences += other.Sequences
 	t.Packets += other.Packets
@@ -56,45 +56,44 @@ type Runner struct {
 	path    *loader.DataPath
 	replay  *loader.Replayer
 	arrival *arrival
-	// handover is what the programs in the stack are loaded with.
+	// shared and handover are the settings of the programs in the stack.
 	shared, handover bool
 	uplink           *xdp.Filter
 	layout           *policymap.Layout
 	layouts          *layouts
 	node             *reference.Node
 	track            conntrack
-	clock            time.Time // for numbers that wait to be used again
+	clock            time.Time // for numbers that may not be reused yet
 	dirty            bool
-	hooked           bool              // the programs of netfilter's hooks decide in the stack
-	scarce           bool              // the reference follows which flows made room
-	flows            int               // that the table has room for
-	says             map[string]string // by pod, what its policy said at its epoch
+	hooked           bool              // the programs for netfilter hooks decide in the stack
+	scarce           bool              // the reference follows evictions
+	flows            int               // the capacity of the table
+	digests          map[string]string // by pod, the digest of its policy at its epoch
 	marks            []left
 	waiting          map[fragmentKey]*datagram
 	buf              []byte
 	at               int // step
 }
 
-// left is a mark that from_pod left, and the record of the reference that it stands for.
+// left is a mark that from_pod set, and the record of the reference that belongs to it.
 type left struct {
 	mark   uint32
 	record int
 }
 
-// Sizes of the flow table: Ample is never full, Scarce and Few nearly always. The programs look
-// at 4 places for a new flow, which are all of Few, and at 16 before they find none, which are
-// all of Scarce.
+// Sizes of the flow table: Ample is never full, Scarce and Few nearly always. The programs look at 4 entries for
+// a new flow, which are all of Few, and at 16 before they give up, which are all of Scarce.
 const (
 	Ample  = 4096
 	Scarce = 16
 	Few    = 4
-	// Tight is full most of the time, and a new flow may find no place in it.
+	// Tight is usually full, and a new flow may find no entry.
 	Tight = 40
 )
 
-// Open loads the programs in a namespace of their own, with a flow table of a size. Needs
-// root. Everything else is to be called by the same goroutine, which stays in the namespace.
-// Coverage of the programs is noted unless c is nil.
+// Open loads the programs in a new namespace, with a flow table of the given size. It needs root. Call all
+// methods from the same goroutine, which stays in the namespace. If c is not nil, it records the coverage of the
+// programs.
 func Open(flows int, c *Coverage) (*Runner, error) {
 	if err := enterLab(); err != nil {
 		return nil, err
@@ -136,7 +135,7 @@ func Open(flows int, c *Coverage) (*Runner, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	list := model.MakeDenySet(immutable.MakeMap(map[string]*model.DenyList{"list": {Name: "list", Entries: denied}})).Sparing(spared)
+	list := model.MakeDenySet(immutable.MakeMap(map[string]*model.DenyList{"list": {Name: "list", Entries: denied}})).Sparing(exempt)
 	if err := errors.Join(r.surroundings(), r.uplink.Apply(denymap.Layout(list, nil))); err != nil {
 		r.Close()
 		return nil, err
@@ -149,7 +148,7 @@ func (r *Runner) Close() error {
 	return errors.Join(r.path.Close(), r.uplink.Close(), r.arrival.Close())
 }
 
-// surroundings writes what does not change.
+// surroundings writes the maps that do not change.
 func (r *Runner) surroundings() error {
 	owners := make(map[netip.Prefix]loader.Owner)
 	for _, a := range nodeAddrs {
@@ -159,15 +158,15 @@ func (r *Runner) surroundings() error {
 		owners[p] = loader.PodsOwn
 	}
 	planned := make(map[netip.Prefix]loader.NodeRoute)
-	for _, w := range ways {
+	for _, w := range routes {
 		planned[w.Range] = loader.NodeRoute{Index: w.Device, Direct: w.Direct}
 	}
 	nodes := []loader.TunnelNode{{Name: "node2", Underlay: tunnels[0].Outer, Sources: tunnels[0].Inner}}
 	return errors.Join(r.path.SetOwners(owners), r.path.SetNodeRoutes(planned), r.path.SetTunnelNodes(nodes))
 }
 
-// Run runs a sequence on a node without pods and flows. A *Failure says which packet
-// met another fate than it should have; other errors are of the machinery.
+// Run runs a sequence on a node without pods and flows. A *Failure is a packet with another result than that of
+// the reference; other errors are failures of the test itself.
 func (r *Runner) Run(steps []Step) error {
 	if err := r.reset(); err != nil {
 		return err
@@ -183,7 +182,7 @@ func (r *Runner) Run(steps []Step) error {
 }
 
 func (r *Runner) reset() error {
-	r.node, r.says, r.marks, r.dirty, r.hooked = newReference(), make(map[string]string), nil, false, false
+	r.node, r.digests, r.marks, r.dirty, r.hooked = newReference(), make(map[string]string), nil, false, false
 	r.node.Tracked, r.waiting = r.track.knows, make(map[fragmentKey]*datagram)
 	for id := range maps.Clone(r.layout.State().Policy.Endpoints) {
 		if err := r.detach(string(id[:1])); err != nil {
@@ -203,7 +202,7 @@ func (r *Runner) step(s *Step) error {
 			return nil
 		}
 		delete(r.node.Pods, device)
-		delete(r.says, s.Remove)
+		delete(r.digests, s.Remove)
 		r.dirty = true
 		return r.detach(s.Remove)
 	case s.Age > 0:
@@ -235,12 +234,10 @@ func (r *Runner) step(s *Step) error {
 	return r.send(s)
 }
 
-// attach puts a pod on the node, or gives it another policy.
-// apply has the maps follow the pods and their policies, as the agent does. The
-// reference gets the epochs: one has to be new where a policy says something else.
-// digest is what a pod's policy says of every address and port.
-// restart loads the programs over the maps that are there, and finds out what is in them.
-// run sends a packet through a program.
+// attach adds a pod to the node, or replaces its policy. apply updates the maps to the pods and their policies,
+// as the agent does, and the epochs of the reference. A changed policy must have a new epoch. digest returns the
+// verdicts of a pod's policy for every address and port. restart loads the programs over the existing maps, and
+// reads their content. run sends a packet through a program.
 func (r *Runner) run(h loader.Hook, device, ingress int, mark uint32, p *reference.Packet, src [6]byte) (loader.Outcome, error) {
 	r.buf = frame(r.buf, p, src, hostMAC)
 	if r.hooked {
@@ -285,7 +282,7 @@ func (r *Runner) compare(hook string, out loader.Outcome, want reference.Verdict
 	return r.fail("detour", hook, got.String(), want, p)
 }
 
-// follow has the reference forget flows that had to make room.
+// follow removes evicted flows from the reference.
 func (r *Runner) follow(hook string, want reference.Verdict, p *reference.Packet) error {
 	table := make(map[reference.Key]bool)
 	if err := r.replay.Flows(func(a, b netip.AddrPort, proto uint8) {

@@ -8,8 +8,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// Shrink reduces a failing sequence to the steps, rules and fields of packets that it
-// needs to fail. It changes nothing in steps, and calls fails often.
+// Shrink reduces a failing sequence to the steps, rules and fields of packets that it needs to fail. It does not
+// change steps, and calls fails often.
 func Shrink(steps []Step, fails func([]Step) bool) []Step {
 	for before := -1; before != len(Text(steps)); {
 		before = len(Text(steps))
@@ -34,7 +34,7 @@ func Shrink(steps []Step, fails func([]Step) bool) []Step {
 	return steps
 }
 
-// simplify returns variants of a step with less in them.
+// simplify returns smaller variants of a step.
 func simplify(s Step) (all []Step) {
 	if s.Pod != nil {
 		for i := range s.Pod.Policy.Rules {

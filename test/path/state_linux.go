@@ -16,16 +16,16 @@ import (
 // Classes of addresses: one for each party, one for unused addresses in the range of the
 // node.
 func classOf(party string) model.PeerClass {
-	return model.PeerClass(slices.Index(parties, party) + 1) // World is 0
+	return model.PeerClass(slices.Index(parties, party) + 1) // 0 is World
 }
 
 const unknownClass = 100
 
-// protocols are those with ports.
+// protocols are the protocols with ports.
 var protocols = []model.Protocol{model.TCP, model.UDP, model.SCTP}
 
-// portClasses calls f for every class of ports: a protocol and one of ports, or, as the
-// last of a protocol, all of its others.
+// portClasses calls f for every class of ports: one port of a protocol, or, as the last class of a protocol, all
+// its other ports.
 func portClasses(f func(class model.PortClass, proto model.Protocol, port uint16, other bool)) {
 	class := model.PortClass(1)
 	for _, proto := range protocols {
@@ -65,7 +65,7 @@ func verdict(allowed bool) model.Decision {
 	return model.Decision{Verdict: model.Deny}
 }
 
-// tableOf spells a policy out, for every party and class of ports.
+// tableOf compiles a policy for every party and class of ports.
 func tableOf(p *reference.Policy) *model.Table {
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -81,7 +81,7 @@ func tableOf(p *reference.Policy) *model.Table {
 			})
 			return &model.Row{Cells: cells}
 		}
-		// A default does not tell ports apart: all classes in use are listed.
+		// A default does not distinguish ports: all classes in use are listed.
 		side := model.Side{Default: &model.Row{Cells: []model.Decision{verdict(!p.Isolated[dir])}}}
 		rows := map[model.PeerClass]*model.Row{model.World: row(""), unknownClass: row("")}
 		for _, party := range parties {
@@ -93,7 +93,7 @@ func tableOf(p *reference.Policy) *model.Table {
 	return t
 }
 
-// layouts makes States of nodes.
+// layouts builds the State of a node.
 type layouts struct {
 	ranges   []model.PortRange
 	prefixes []model.PrefixClass
@@ -131,7 +131,7 @@ func newLayouts() *layouts {
 
 func endpointID(name string) model.EndpointID { return model.MakeEndpointID(name, "eth0") }
 
-// state is what the node should enforce with these pods.
+// state returns what the node should enforce with these pods.
 func (l *layouts) state(pods map[int]*reference.Pod) *model.State {
 	s := &model.State{
 		Node: "node",

@@ -29,7 +29,7 @@ func (g *generator) discovery() {
 	if g.chance(20) {
 		g.extend(&p)
 	}
-	if g.chance(15) { // in IPv4 it is no ICMP
+	if g.chance(15) { // in IPv4 this number is not ICMP
 		p.Extensions, p.Behind = nil, 0
 		p.Src, p.Dst = same(podAddrs(g.pods[name]), false), g.anyAddr(false)
 		at = name
@@ -98,13 +98,13 @@ func (g *generator) onWire() {
 	if !ok || g.chance(50) {
 		t = &talk{ends: [2]netip.AddrPort{netip.AddrPortFrom(g.anyAddr(v6), 1000), netip.AddrPortFrom(g.podAddr(v6), 80)},
 			proto: pick[uint8](g, reference.TCP, reference.ICMP, reference.ICMPv6, icmp(v6), 17)}
-		if g.chance(15) { // headers of IPv6, which are protocols to IPv4, and others
+		if g.chance(15) { // numbers of IPv6 extension headers, which are protocols in IPv4, and others
 			t.proto = pick[uint8](g, 0, 43, 44, 60, 2, 50, 132)
 		}
 	}
 	p := t.packet(0)
 	if p.V6() && slices.Contains([]uint8{0, 43, 44, 60}, p.Proto) {
-		p.Proto = 59 // it would be a header
+		p.Proto = 59 // the number would be an extension header
 	}
 	p.Flags = map[bool]string{true: pick(g, "S", "A", "SA")}[p.Proto == reference.TCP]
 	if p.Proto == icmp(!p.V6()) {

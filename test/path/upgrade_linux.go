@@ -9,7 +9,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/path/reference"
 )
 
-// upgrade has the programs share the records with those of an older layout, or no longer.
+// upgrade makes the programs share the records with those of an older layout, or stop sharing.
 func (r *Runner) upgrade(how string) error {
 	shared, handover := how != "done", how == "none"
 	if shared != r.node.Shared || shared != r.shared {
@@ -25,7 +25,7 @@ func (r *Runner) upgrade(how string) error {
 	return r.restart()
 }
 
-// adopt takes all flows out of the table, and has them come from an older layout.
+// adopt removes all flows from the table, and adds them again through the migration from an older layout.
 func (r *Runner) adopt(layout int) error {
 	slots := make(map[netip.Addr]uint32)
 	for _, pod := range r.node.Pods {

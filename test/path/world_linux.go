@@ -26,12 +26,12 @@ const (
 	vni        = 4096
 )
 
-// timeouts are the settings of the programs. Time passes in multiples of 50 seconds, so
-// that no flow is ever close to a limit.
+// timeouts are the settings of the programs. The clock advances by multiples of 50 seconds, so that no flow is
+// ever close to a limit.
 var timeouts = reference.Timeouts{Opening: 60 * time.Second, TCP: 575 * time.Second, Other: 180 * time.Second, Closing: 60 * time.Second, Datagram: time.Minute}
 
-// The addresses that packets have. Each list has IPv4 and IPv6. Of others some come before
-// those of pods in the keys of flows, which have the order of words in memory.
+// The addresses of packets. Each list has IPv4 and IPv6. Some addresses of other hosts sort before those of pods
+// in the keys of flows, which follow the order of words in memory.
 var (
 	nodeAddrs   = addrs("192.0.2.1", "fd09::1", "10.1.0.1", "fd01::1") // the latter in the node's range
 	otherNode   = addrs("192.0.2.2", "fd09::2")
@@ -40,16 +40,16 @@ var (
 	strangers   = addrs("198.18.0.1", "fd18::1", "10.1.0.99", "fd01::99") // the latter in the node's range
 	ranges      = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("fd01::/48")}
 	remotes     = map[string][]netip.Addr{
-		"r1": addrs("10.2.0.5", "fd02::5"),         // by the uplink, bypassing the stack
-		"r2": addrs("10.0.3.205", "fd00:0:0:3::5"), // by the tunnel, bypassing the stack
-		"r3": addrs("10.4.0.5", "fd04::5"),         // by the tunnel, through the stack
+		"r1": addrs("10.2.0.5", "fd02::5"),         // through the uplink, on the fast path
+		"r2": addrs("10.0.3.205", "fd00:0:0:3::5"), // through the tunnel, on the fast path
+		"r3": addrs("10.4.0.5", "fd04::5"),         // through the tunnel, on the slow path
 	}
 	outsides = map[string][]netip.Prefix{
 		"w1": {netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("fd51::/64")},
 		"w2": {netip.MustParsePrefix("9.0.113.0/24"), netip.MustParsePrefix("fd00:0:0:52::/64")},
 	}
 	servers = map[string][]netip.Addr{"w1": addrs("198.51.100.7", "fd51::7"), "w2": addrs("9.0.113.209", "fd00:0:0:52::9")}
-	ways    = []reference.Way{
+	routes  = []reference.NodeRoute{
 		{Range: netip.MustParsePrefix("10.2.0.0/24"), Device: uplink, Direct: true},
 		{Range: netip.MustParsePrefix("fd02::/64"), Device: uplink, Direct: true},
 		{Range: netip.MustParsePrefix("10.0.3.0/24"), Device: tunnel, Direct: true},
@@ -59,9 +59,9 @@ var (
 	}
 	tunnels = []reference.Tunnel{{Outer: otherNode, Inner: []netip.Prefix{
 		netip.MustParsePrefix("10.0.3.0/24"), netip.MustParsePrefix("fd00:0:0:3::/64"), netip.MustParsePrefix("192.0.2.2/32"), netip.MustParsePrefix("fd09::2/128")}}}
-	// The deny list: a prefix and a single address of each family, and one that is spared.
+	// The deny list: a prefix and a single address of each family, and an exempt address.
 	denied = []netip.Prefix{netip.MustParsePrefix("198.19.0.0/16"), netip.MustParsePrefix("fd19::/32"), netip.MustParsePrefix("198.51.100.66/32"), netip.MustParsePrefix("fd51::66/128")}
-	spared = addrs("198.19.0.7", "fd19::7")
+	exempt = addrs("198.19.0.7", "fd19::7")
 	listed = addrs("198.19.0.1", "fd19::1", "198.51.100.66", "fd51::66", "198.19.0.7", "fd19::7")
 	// parties are the names that rules use; pods are a to f.
 	parties = []string{"a", "b", "c", "d", "e", "f", "r1", "r2", "r3", "w1", "w2", "node", "node2"}
@@ -69,8 +69,8 @@ var (
 	ports = []uint16{53, 80, 443, 8080}
 )
 
-// everybody is one list of addresses for all that policies can tell apart.
-var everybody = func() [][]netip.Addr {
+// everyone has one list of addresses for each party that policies can distinguish.
+var everyone = func() [][]netip.Addr {
 	all := [][]netip.Addr{nodeAddrs, otherNode, routerAddrs, services[:2], strangers[:2], strangers[2:]}
 	for _, name := range parties {
 		if _, ok := remotes[name]; ok {
@@ -86,10 +86,10 @@ var everybody = func() [][]netip.Addr {
 	return all
 }()
 
-// podAddrs are the addresses that the n-th of the pods may have.
+// podAddrs returns the addresses of the n-th pod.
 func podAddrs(n int) []netip.Addr {
 	four, six := [4]byte{10, 1, 0, byte(11 + n)}, [16]byte{0: 0xfd, 1: 1, 15: byte(0x11 + n)}
-	switch n { // some differ from the first in one other word only
+	switch n { // some differ from the first in one word only
 	case 2:
 		six[11], six[15] = 1, 0x11
 	case 3:
@@ -98,8 +98,8 @@ func podAddrs(n int) []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4(four), netip.AddrFrom16(six)}
 }
 
-// deviceOf is the interface of a pod by its name, a to f. That of f has the entry of the map
-// interfaces that a has: the program finds the second one in the map endpoints.
+// deviceOf returns the interface of a pod by its name, a to f. The interface of f maps to the same entry of the
+// map interfaces as that of a: the program finds the second one in the map endpoints.
 func deviceOf(name string) int {
 	if name[0] == 'f' {
 		return firstPod + int(bpfobj.Interfaces)
@@ -109,11 +109,11 @@ func deviceOf(name string) int {
 
 func macOf(name string) [6]byte { return [6]byte{2, 0, 0, 0, 1, name[0]} }
 
-// newReference is the node without pods.
+// newReference returns the node without pods.
 func newReference() *reference.Node {
 	n := &reference.Node{
 		Pods: make(map[int]*reference.Pod), Remote: make(map[netip.Addr]string), Outside: make(map[netip.Prefix]string),
-		Own: nodeAddrs, Ranges: ranges, Ways: ways, TunnelPort: tunnelPort, Tunnels: tunnels, MTU: mtu, Timeouts: timeouts, Deny: denied, Spared: spared, Errors: errorBurst,
+		Own: nodeAddrs, Ranges: ranges, Routes: routes, TunnelPort: tunnelPort, Tunnels: tunnels, MTU: mtu, Timeouts: timeouts, Deny: denied, Exempt: exempt, Errors: errorBurst,
 	}
 	for name, all := range remotes {
 		for _, a := range all {
@@ -134,7 +134,7 @@ func newReference() *reference.Node {
 	return n
 }
 
-// same picks the address of a family.
+// same returns the address of a family.
 func same(all []netip.Addr, v6 bool) netip.Addr {
 	i := slices.IndexFunc(all, func(a netip.Addr) bool { return a.Is6() == v6 })
 	if i < 0 {

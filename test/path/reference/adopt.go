@@ -4,13 +4,13 @@ package reference
 
 import "net/netip"
 
-// Layouts of maps that flows come from.
+// The map layouts that Adopt can copy flows from.
 const (
-	// WithoutBackends is that of v1: of a translated flow it is not known where it goes.
+	// WithoutBackends is layout v1, which does not store the backend of a translated flow.
 	WithoutBackends = 1
-	// WithBackends is that of v2. It does not tell processes of the node from others.
+	// WithBackends is layout v2, which does not distinguish processes of the node from other clients.
 	WithBackends = 2
-	// WithClients is that of v3: it has the clients that the node masquerades.
+	// WithClients is layout v3, which also stores the clients that the node masquerades.
 	WithClients = 3
 )
 
@@ -33,10 +33,10 @@ func (n *Node) Adopt(layout int) {
 		now := &flow{seen: f.seen, state: f.state, sent: f.sent, direct: f.direct, device: [2]int{noDevice, noDevice}, owner: pod.Slot}
 		now.outside = !n.isPod(remote)
 		now.slots = [2]int{n.slot(k.end[0].Addr()), n.slot(k.end[1].Addr())}
-		for end, had := range f.roles {
+		for end, had := range f.authorised {
 			had.epoch = never
 			had.ofHost = had.ofHost && layout >= WithClients
-			now.roles[end] = had
+			now.authorised[end] = had
 		}
 		if layout >= WithBackends && f.translated {
 			now.translated, now.backend = true, f.backend

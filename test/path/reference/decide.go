@@ -4,37 +4,37 @@ package reference
 
 import "net/netip"
 
-// Fate is what becomes of a packet at a program.
+// Fate is the result of a program for a packet.
 type Fate int
 
 // The fates.
 const (
 	Dropped Fate = iota
-	// ToStack goes on to the network stack, or from there into the pod.
+	// ToStack continues in the host stack, or from there into the pod.
 	ToStack
-	// ToPod goes into the interface of another pod of this node, bypassing the stack.
+	// ToPod is redirected into the interface of another pod of this node, on the fast path.
 	ToPod
-	// ToNode is sent to another node bypassing the stack.
+	// ToNode is sent to another node on the fast path.
 	ToNode
 )
 
-// String returns a word.
+// String returns the fate as one word.
 func (f Fate) String() string { return [...]string{"dropped", "stack", "pod", "node"}[f] }
 
-// Verdict is what has to become of a packet.
+// Verdict is the required result for a packet.
 type Verdict struct {
 	Fate Fate
 	// Pod is the receiver of ToPod.
 	Pod *Pod
-	// Record is the number of the record that was left of it, from 1; 0 is approved.
+	// Record is the number of the packet's record, from 1; 0 means that policy already allows the packet.
 	Record int
-	// Why is for people.
+	// Why explains the verdict in messages.
 	Why string
 }
 
 func drop(why string) Verdict { return Verdict{Fate: Dropped, Why: why} }
 
-// record is what is kept of a packet to an address that the stack may translate.
+// record describes a packet whose destination the stack may translate. The verdict follows after DNAT.
 type record struct {
 	pod      *Pod
 	packet   Packet
@@ -42,14 +42,14 @@ type record struct {
 	answer   bool
 }
 
-// leave makes a record: its packet is decided after translation.
+// leave writes a record of the packet, so that policy decides after DNAT.
 func (n *Node) leave(w *walk, answer bool) Verdict {
 	n.written++
 	n.records[n.written] = &record{w.pod, *w.packet, w.src, w.dst, answer}
 	return Verdict{Fate: ToStack, Record: n.written, Why: "decided after translation"}
 }
 
-// walk is one packet at one program of a pod.
+// walk is the evaluation of one packet by one program of a pod.
 type walk struct {
 	pod      *Pod
 	packet   *Packet
@@ -57,15 +57,15 @@ type walk struct {
 	src, dst netip.AddrPort
 	k        Key
 	from     int
-	// Of a packet to the pod: by which device, and who sends it.
+	// For a packet to the pod: the device on which it arrived, and its sender.
 	device int
 	sender *Sender
 	host   bool
-	client netip.Addr // a masqueraded one
+	client netip.Addr // the original client, if the packet was masqueraded
 	asked  bool
 }
 
-// end is the pod's own end of the flow.
+// end returns the pod's own end of the flow.
 func (w *walk) end() int {
 	if w.dir == Egress {
 		return w.from
@@ -73,46 +73,47 @@ func (w *walk) end() int {
 	return 1 - w.from
 }
 
-// translatable reports whether kube-proxy translates its protocol.
+// translatable reports whether kube-proxy translates packets of this protocol.
 func (w *walk) translatable() bool { return HasPorts(w.packet.Proto) }
 
-// judge asks whether the pod may have the flow that the packet opens.
-func (n *Node) judge(w *walk) bool {
+// evaluate reports whether the policy of the pod allows the flow that the packet opens.
+func (n *Node) evaluate(w *walk) bool {
 	switch {
 	case w.asked:
 		return true
 	case w.dir == Egress:
-		return n.says(w.pod, Egress, w.dst.Addr(), w.packet.Proto, w.dst.Port())
+		return n.allows(w.pod, Egress, w.dst.Addr(), w.packet.Proto, w.dst.Port())
 	case w.host:
 		return true
 	case w.client.IsValid():
-		return n.says(w.pod, Ingress, w.client, w.packet.Proto, w.dst.Port())
+		return n.allows(w.pod, Ingress, w.client, w.packet.Proto, w.dst.Port())
 	}
-	return n.says(w.pod, Ingress, w.src.Addr(), w.packet.Proto, w.dst.Port())
+	return n.allows(w.pod, Ingress, w.src.Addr(), w.packet.Proto, w.dst.Port())
 }
 
-// again asks about a role that a pod was granted before, at end of the flow.
-func (n *Node) again(pod *Pod, f *flow, k Key, end int, opened bool) bool {
-	r, own, remote := f.roles[end], k.end[end], k.end[1-end]
+// stillAllowed evaluates policy again for an authorisation that the pod has at an end of a flow.
+func (n *Node) stillAllowed(pod *Pod, f *flow, k Key, end int, opened bool) bool {
+	r, own, remote := f.authorised[end], k.end[end], k.end[1-end]
 	switch {
 	case opened && f.translated:
-		return n.says(pod, Egress, f.backend.Addr(), k.proto, f.backend.Port())
+		return n.allows(pod, Egress, f.backend.Addr(), k.proto, f.backend.Port())
 	case opened:
-		return n.says(pod, Egress, remote.Addr(), k.proto, remote.Port())
+		return n.allows(pod, Egress, remote.Addr(), k.proto, remote.Port())
 	case r.ofHost:
 		return true
 	case f.client.IsValid():
-		return n.says(pod, Ingress, f.client, k.proto, own.Port())
+		return n.allows(pod, Ingress, f.client, k.proto, own.Port())
 	}
-	return n.says(pod, Ingress, remote.Addr(), k.proto, own.Port())
+	return n.allows(pod, Ingress, remote.Addr(), k.proto, own.Port())
 }
 
-// confirm revalidates the authorisations of an end from before a policy change.
-func (n *Node) confirm(pod *Pod, f *flow, k Key, end int) bool {
-	had := f.roles[end]
-	kept := role{epoch: pod.Epoch}
-	kept.opened = had.opened && n.again(pod, f, k, end, true)
-	if had.accepted && n.again(pod, f, k, end, false) {
+// revalidate evaluates the authorisations of an end again after a policy change. It removes those that policy no
+// longer allows.
+func (n *Node) revalidate(pod *Pod, f *flow, k Key, end int) bool {
+	had := f.authorised[end]
+	kept := authorisation{epoch: pod.Epoch}
+	kept.opened = had.opened && n.stillAllowed(pod, f, k, end, true)
+	if had.accepted && n.stillAllowed(pod, f, k, end, false) {
 		kept.accepted, kept.ofHost = true, had.ofHost
 	}
 	if pod.Limited {
@@ -122,19 +123,19 @@ func (n *Node) confirm(pod *Pod, f *flow, k Key, end int) bool {
 		kept = had
 		kept.revoked, kept.epoch = true, pod.Epoch
 	}
-	f.roles[end] = kept
+	f.authorised[end] = kept
 	return !kept.revoked
 }
 
 func (f *flow) bypassEnds() { f.direct, f.remote = false, false }
 
-// grant gives the pod a new role in a known flow.
-func (n *Node) grant(w *walk, f *flow) bool {
-	if !n.judge(w) {
+// authorise evaluates policy for a new authorisation of the pod in a known flow, and records it.
+func (n *Node) authorise(w *walk, f *flow) bool {
+	if !n.evaluate(w) {
 		return false
 	}
-	had := f.roles[w.end()]
-	now := role{epoch: w.pod.Epoch}
+	had := f.authorised[w.end()]
+	now := authorisation{epoch: w.pod.Epoch}
 	if had.epoch == w.pod.Epoch && !had.revoked {
 		now.opened = had.opened
 		if w.dir == Egress {
@@ -149,13 +150,13 @@ func (n *Node) grant(w *walk, f *flow) bool {
 	if w.pod.Limited {
 		f.bypassEnds()
 	}
-	f.roles[w.end()] = now
+	f.authorised[w.end()] = now
 	return true
 }
 
-// admit decides whether the pod may send or receive a packet of a known flow.
-func (n *Node) admit(w *walk, f *flow) bool {
-	r := f.roles[w.end()]
+// allowKnown reports whether the pod may send or receive a packet of a known flow.
+func (n *Node) allowKnown(w *walk, f *flow) bool {
+	r := f.authorised[w.end()]
 	current := r.epoch == w.pod.Epoch
 	if w.packet.Opens() {
 		wanted := r.opened
@@ -165,19 +166,19 @@ func (n *Node) admit(w *walk, f *flow) bool {
 		if wanted && !r.revoked && current {
 			return true
 		}
-		return n.grant(w, f)
+		return n.authorise(w, f)
 	}
 	if !r.any() {
-		return n.grant(w, f)
+		return n.authorise(w, f)
 	}
 	if !current {
-		return n.confirm(w.pod, f, w.k, w.end())
+		return n.revalidate(w.pod, f, w.k, w.end())
 	}
 	return !r.revoked
 }
 
-// admitPeer decides for the pod at the other end of a flow bypassing the stack.
-func (n *Node) admitPeer(w *walk, f *flow) Verdict {
+// allowPeer decides for the pod at the other end of a flow on the fast path.
+func (n *Node) allowPeer(w *walk, f *flow) Verdict {
 	end := 1 - w.from
 	peer := n.reachable(w.dst.Addr())
 	if peer == nil {
@@ -186,12 +187,12 @@ func (n *Node) admitPeer(w *walk, f *flow) Verdict {
 	}
 	other := *w
 	other.pod, other.dir, other.asked = peer, Ingress, false
-	r := f.roles[end]
+	r := f.authorised[end]
 	if f.slots[end] == peer.Slot && r.epoch == peer.Epoch && r.holds() && (!w.packet.Opens() || r.accepted) {
 		return Verdict{Fate: ToPod, Pod: peer, Why: "known flow"}
 	}
 	f.slots[end] = peer.Slot
-	if !n.admit(&other, f) {
+	if !n.allowKnown(&other, f) {
 		return drop("the receiver's policy")
 	}
 	return Verdict{Fate: ToPod, Pod: peer, Why: "known flow, allowed again"}

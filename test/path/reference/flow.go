@@ -13,7 +13,7 @@ type Key struct {
 	proto uint8
 }
 
-// KeyOf returns the key, and which of its ends sent the packet.
+// KeyOf returns the key and the index of the end that sent the packet.
 func KeyOf(src, dst netip.AddrPort, proto uint8) (Key, int) {
 	if src.Compare(dst) <= 0 {
 		return Key{[2]netip.AddrPort{src, dst}, proto}, 0
@@ -21,47 +21,47 @@ func KeyOf(src, dst netip.AddrPort, proto uint8) (Key, int) {
 	return Key{[2]netip.AddrPort{dst, src}, proto}, 1
 }
 
-// role is what policy granted a pod at one end of a flow.
-type role struct {
+// authorisation records what policy allowed a pod at one end of a flow.
+type authorisation struct {
 	opened, accepted, ofHost bool
 	revoked                  bool
 	epoch                    int
 }
 
-func (r role) any() bool   { return r.opened || r.accepted }
-func (r role) holds() bool { return r.any() && !r.revoked }
+func (r authorisation) any() bool   { return r.opened || r.accepted }
+func (r authorisation) holds() bool { return r.any() && !r.revoked }
 
-// State of a flow, which says how long it may be idle.
+// The state of a flow determines how long it may be idle.
 const (
 	opening = iota
 	established
 	closing
 )
 
-// Devices by which the packets of an end come, beside those that are there.
+// noDevice is the device of an end whose packets have not been seen.
 const noDevice = -1
 
-// flow is what is remembered of a flow. Arrays are by end of its key.
+// flow is an entry of the flow table. The index of an array is the end of the key.
 type flow struct {
-	roles [2]role
-	state int
-	seen  time.Duration
-	sent  [2]bool
-	// FIN: sent, its acknowledgment, and whether it was acknowledged.
+	authorised [2]authorisation
+	state      int
+	seen       time.Duration
+	sent       [2]bool
+	// FIN: whether the end sent one, its acknowledgment number, and whether the other end acknowledged it.
 	fin    [2]bool
 	finAck [2]uint32
 	closed [2]bool
-	acked  [2]uint32 // what a local pod acknowledged last
-	// direct and remote flows bypass the stack; translated ones go to a backend.
+	acked  [2]uint32 // the last acknowledgment number of a local pod
+	// direct flows (between pods of this node) and remote flows (to another node) use the fast path; translated
+	// flows go to a backend.
 	direct, remote, translated, outside bool
 	backend                             netip.AddrPort
-	// client is who really sends, behind an address of the node.
+	// client is the original client of a flow that the node masqueraded.
 	client netip.Addr
 	device [2]int
-	// slots are those of the pods at the ends of a flow bypassing the stack, when it was
-	// decided last there.
+	// slots are the slots of the pods at the ends of a flow on the fast path, as of its last decision.
 	slots [2]int
-	// owner is the slot of the pod in whose share of the table the flow is.
+	// owner is the slot of the pod whose share of the table contains the flow.
 	owner int
 }
 
@@ -77,7 +77,7 @@ func (n *Node) limit(f *flow, proto uint8) time.Duration {
 	return n.Timeouts.Other
 }
 
-// find returns a flow that was not idle for too long.
+// find returns a flow that has not expired.
 func (n *Node) find(k Key) *flow {
 	f := n.flows[k]
 	if f == nil || n.now-f.seen > n.limit(f, k.proto) {
@@ -86,7 +86,7 @@ func (n *Node) find(k Key) *flow {
 	return f
 }
 
-// create remembers a new flow of which a packet passes.
+// create adds a flow whose first packet passes.
 func (n *Node) create(k Key, from int, slot int) *flow {
 	f := &flow{seen: n.now, device: [2]int{noDevice, noDevice}, slots: [2]int{slot, slot}, owner: slot}
 	f.sent[from] = true
@@ -94,9 +94,9 @@ func (n *Node) create(k Key, from int, slot int) *flow {
 	return f
 }
 
-// closes follows how TCP closes: a FIN counts when the other end acknowledges it. A
-// reset counts from a pod of this node, and from elsewhere if its number is what the
-// pod acknowledged last (ADR 38).
+// closes updates the TCP state at the end of a connection: a FIN counts when the other end acknowledges it. A
+// reset counts if a pod of this node sends it, or if its sequence number equals the last acknowledgment of the
+// pod (ADR 38).
 func (f *flow) closes(p *Packet, from int, own bool) {
 	if p.Proto != TCP || p.Fragment == LaterFragment {
 		return
@@ -118,7 +118,7 @@ func (f *flow) closes(p *Packet, from int, own bool) {
 	}
 }
 
-// payload is the TCP payload that the IP header states. That of a fragment is unknown.
+// payload is the length of the TCP payload according to the IP header. It is unknown for a fragment.
 func (p *Packet) payload() int {
 	if p.Fragment != Whole {
 		return 0
@@ -130,13 +130,13 @@ func (p *Packet) payload() int {
 	return max(0, length-p.network()-20)
 }
 
-// passed notes a packet that passes.
+// passed updates the flow for a packet that passes.
 func (f *flow) passed(now time.Duration, p *Packet, from int, own bool) {
 	f.seen = now
 	if p.Opens() {
 		f.fin, f.closed = [2]bool{}, [2]bool{}
 		if f.state == closing {
-			f.state = opening // the ports are used again
+			f.state = opening // the client reuses the ports
 		}
 	} else {
 		if f.state == opening && f.sent[1-from] {
@@ -147,14 +147,14 @@ func (f *flow) passed(now time.Duration, p *Packet, from int, own bool) {
 	f.sent[from] = true
 }
 
-// place is where the ports of a datagram are kept: each pod has eight for a direction.
+// place is an index of the table of fragmented datagrams: each pod has eight entries for a direction.
 type place struct {
 	slot int
 	dir  Direction
 	n    uint32
 }
 
-// datagram is what is known of a fragmented one of which the first fragment passed.
+// datagram holds the ports of a fragmented datagram whose first fragment passed.
 type datagram struct {
 	src, dst netip.AddrPort
 	id       uint32
@@ -168,7 +168,7 @@ func (n *Node) noteDatagram(pod *Pod, dir Direction, p *Packet, src, dst netip.A
 	n.datagrams[placeOf(pod, dir, p.ID)] = datagram{src, dst, p.ID, p.Proto, n.now}
 }
 
-// ports gives a later fragment those of the first one, if that passed.
+// ports returns the ports of a packet. A later fragment has those of the first fragment, if that passed.
 func (n *Node) ports(pod *Pod, dir Direction, p *Packet) (src, dst netip.AddrPort, known bool) {
 	d, ok := n.datagrams[placeOf(pod, dir, p.ID)]
 	known = ok && n.now-d.at <= n.Timeouts.Datagram && d.id == p.ID && d.proto == p.follows() && d.src.Addr() == p.Src && d.dst.Addr() == p.Dst

@@ -4,7 +4,7 @@ package reference
 
 import "net/netip"
 
-// FromPod decides what a pod sends.
+// FromPod decides a packet that a pod sends.
 func (n *Node) FromPod(device int, p *Packet) Verdict {
 	pod := n.Pods[device]
 	switch {
@@ -57,7 +57,7 @@ func (n *Node) FromPod(device int, p *Packet) Verdict {
 	return v
 }
 
-// arp lets a pod speak for itself only.
+// arp allows ARP messages in which the pod claims only its own addresses and MAC.
 func (n *Node) arp(pod *Pod, p *Packet) Verdict {
 	if _, ok := pod.addr(false); !ok || p.ARPAddress == "foreign" || p.ARPForeign || p.Operation != 1 && p.Operation != 2 || p.Cut > 0 {
 		return drop("ARP for others")
@@ -65,8 +65,8 @@ func (n *Node) arp(pod *Pod, p *Packet) Verdict {
 	return Verdict{Fate: ToStack, Why: "ARP for itself"}
 }
 
-// discovers reports whether a pod's message of discovery is for its link, and speaks
-// for no other.
+// discovers reports whether a neighbour discovery message of a pod is for its own link, and claims only its own
+// addresses.
 func (n *Node) discovers(pod *Pod, p *Packet) bool {
 	if !p.Dst.IsLinkLocalUnicast() && !p.Dst.IsLinkLocalMulticast() && !n.isOwn(p.Dst) {
 		return false
@@ -74,7 +74,7 @@ func (n *Node) discovers(pod *Pod, p *Packet) bool {
 	return p.Src.IsUnspecified() || p.Src == pod.linkLocal() || pod.has(p.Src)
 }
 
-// send decides what belongs to a flow.
+// send decides a packet of a flow.
 func (n *Node) send(w *walk) Verdict {
 	p := w.packet
 	outside := !n.isPod(w.dst.Addr())
@@ -82,7 +82,7 @@ func (n *Node) send(w *walk) Verdict {
 		if outside && w.translatable() {
 			return n.leave(w, false)
 		}
-		if !n.judge(w) {
+		if !n.evaluate(w) {
 			return drop("egress policy")
 		}
 		w.asked = true
@@ -94,7 +94,7 @@ func (n *Node) send(w *walk) Verdict {
 		}
 		return n.open(w)
 	}
-	own := f.roles[w.from]
+	own := f.authorised[w.from]
 	current := own.epoch == w.pod.Epoch
 	pends := outside && (!current || !own.any())
 	if f.translated {
@@ -104,20 +104,20 @@ func (n *Node) send(w *walk) Verdict {
 		f.closes(p, w.from, true)
 		return n.leave(w, false)
 	}
-	if !n.admit(w, f) {
+	if !n.allowKnown(w, f) {
 		return drop("egress policy of a known flow")
 	}
 	v := Verdict{Fate: ToStack, Why: "known flow"}
 	switch {
 	case f.direct:
-		v = n.admitPeer(w, f)
+		v = n.allowPeer(w, f)
 	case f.remote:
 		v = Verdict{Fate: ToNode, Why: "known flow"}
-		if way := n.way(w.dst.Addr()); way == nil || !n.forwardable(p) || p.Length() > n.MTU {
+		if route := n.route(w.dst.Addr()); route == nil || !n.forwardable(p) || p.Length() > n.MTU {
 			v.Fate = ToStack
 		}
 	case f.outside && w.translatable() && !n.Shared:
-		answers := f.roles[w.from].accepted
+		answers := f.authorised[w.from].accepted
 		if v.Fate != Dropped {
 			f.passed(n.now, p, w.from, true)
 		}
@@ -129,42 +129,42 @@ func (n *Node) send(w *walk) Verdict {
 	return v
 }
 
-// starts reports whether a packet may start a flow that bypasses the stack.
+// starts reports whether a packet may start a flow on the fast path.
 func (w *walk) starts() bool {
 	return w.packet.Opens() || w.packet.Proto == UDP && !w.packet.IsError()
 }
 
-// open decides an unknown flow of a pod, for both ends if both are here.
+// open decides a new flow of a pod, for both ends if both are on this node.
 func (n *Node) open(w *walk) Verdict {
-	if !n.judge(w) {
+	if !n.evaluate(w) {
 		return drop("egress policy")
 	}
 	peer := n.reachable(w.dst.Addr())
 	switch {
 	case w.starts() && !w.pod.Limited && peer != nil:
-		if !n.says(peer, Ingress, w.src.Addr(), w.packet.Proto, w.dst.Port()) {
+		if !n.allows(peer, Ingress, w.src.Addr(), w.packet.Proto, w.dst.Port()) {
 			return drop("ingress policy of the receiver")
 		}
 		f := n.create(w.k, w.from, w.pod.Slot)
-		f.roles[w.from] = role{opened: true, epoch: w.pod.Epoch}
-		f.roles[1-w.from] = role{accepted: true, epoch: peer.Epoch}
+		f.authorised[w.from] = authorisation{opened: true, epoch: w.pod.Epoch}
+		f.authorised[1-w.from] = authorisation{accepted: true, epoch: peer.Epoch}
 		f.direct = true
 		f.slots[1-w.from] = peer.Slot
 		return Verdict{Fate: ToPod, Pod: peer, Why: "new flow between pods"}
 	case w.starts() && !w.pod.Limited && n.startsRemote(w.packet, w.dst.Addr(), 0):
 		f := n.create(w.k, w.from, w.pod.Slot)
-		f.roles[w.from] = role{opened: true, epoch: w.pod.Epoch}
+		f.authorised[w.from] = authorisation{opened: true, epoch: w.pod.Epoch}
 		f.remote = true
-		f.device[1-w.from] = n.way(w.dst.Addr()).Device
+		f.device[1-w.from] = n.route(w.dst.Addr()).Device
 		return Verdict{Fate: ToNode, Why: "new flow to another node"}
 	}
 	f := n.create(w.k, w.from, w.pod.Slot)
-	f.roles[w.from] = role{opened: true, epoch: w.pod.Epoch}
+	f.authorised[w.from] = authorisation{opened: true, epoch: w.pod.Epoch}
 	f.outside = !n.isPod(w.dst.Addr())
 	return Verdict{Fate: ToStack, Why: "new flow"}
 }
 
-// forwardable reports whether a router would send the packet on as it is, with a hop less.
+// forwardable reports whether a router would forward the packet unchanged except for its hop limit.
 func (n *Node) forwardable(p *Packet) bool {
 	if p.Fragment != Whole || p.HopLimit() <= 1 || p.Options > 0 || len(p.Extensions) > 0 {
 		return false
@@ -172,26 +172,26 @@ func (n *Node) forwardable(p *Packet) bool {
 	return !p.V6() || p.Proto == TCP || p.Proto == UDP || p.Proto == ICMPv6
 }
 
-// startsRemote reports whether a flow with an address elsewhere may bypass the stack.
-// device is the one that it came by, or 0.
+// startsRemote reports whether a flow with an address on another node may use the fast path. device is the device
+// on which it arrived, or 0.
 func (n *Node) startsRemote(p *Packet, remote netip.Addr, device int) bool {
-	way := n.way(remote)
+	route := n.route(remote)
 	src, dst := p.Ends()
 	if n.Tracked != nil && n.Tracked(src, dst, p.Proto) {
 		return false // the stack may have translated it
 	}
-	return (p.Proto == TCP || p.Proto == UDP) && way != nil && way.Direct && (device == 0 || device == way.Device) &&
+	return (p.Proto == TCP || p.Proto == UDP) && route != nil && route.Direct && (device == 0 || device == route.Device) &&
 		n.forwardable(p) && (device != 0 || p.Length() <= n.MTU)
 }
 
-// sendError decides an ICMP error of a pod: it may quote what the pod received.
+// sendError decides an ICMP error that a pod sends: it may quote packets that the pod received.
 func (n *Node) sendError(w *walk) Verdict {
 	p := w.packet
 	f, k, from, ok := n.quoted(p)
 	if ok && p.Dst == k.end[from].Addr() && p.Src == k.end[1-from].Addr() && n.mayQuote(w.pod, f, k, 1-from) && n.mayErr(w.pod, Egress) {
 		if f.direct {
 			peer := n.reachable(p.Dst)
-			if r := f.roles[from]; peer != nil && r.holds() && r.epoch == peer.Epoch && f.slots[from] == peer.Slot {
+			if r := f.authorised[from]; peer != nil && r.holds() && r.epoch == peer.Epoch && f.slots[from] == peer.Slot {
 				return Verdict{Fate: ToPod, Pod: peer, Why: "error about a flow between pods"}
 			}
 			return Verdict{Fate: ToStack, Why: "error about a flow"}
@@ -201,25 +201,25 @@ func (n *Node) sendError(w *walk) Verdict {
 		}
 		return Verdict{Fate: ToStack, Why: "error about a flow"}
 	}
-	if !n.judge(w) {
+	if !n.evaluate(w) {
 		return drop("egress policy")
 	}
 	return Verdict{Fate: ToStack, Why: "egress policy allows errors"}
 }
 
-// mayQuote reports whether a pod at an end of a flow is allowed it now.
+// mayQuote reports whether policy still allows the flow for the pod at this end.
 func (n *Node) mayQuote(pod *Pod, f *flow, k Key, end int) bool {
-	r := f.roles[end]
+	r := f.authorised[end]
 	if !r.any() {
 		return false
 	}
 	if r.epoch == pod.Epoch {
 		return !r.revoked
 	}
-	return n.confirm(pod, f, k, end)
+	return n.revalidate(pod, f, k, end)
 }
 
-// mayErr takes an error out of the budget of a pod (ADR 35).
+// mayErr charges an ICMP error to the budget of a pod, and reports whether there was budget left (ADR 35).
 func (n *Node) mayErr(pod *Pod, dir Direction) bool {
 	at := place{slot: pod.Slot, dir: dir}
 	if n.errors[at] >= n.Errors {
@@ -229,7 +229,7 @@ func (n *Node) mayErr(pod *Pod, dir Direction) bool {
 	return true
 }
 
-// quoted finds the flow of the packet that an error quotes, and which end sent that.
+// quoted returns the flow of the packet that an error quotes, and the end that sent that packet.
 func (n *Node) quoted(p *Packet) (f *flow, k Key, from int, known bool) {
 	q := p.Quote
 	left := p.Length()

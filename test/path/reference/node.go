@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Host is the device of packets that processes of the node itself make.
+// Host is the device of packets that processes of the node send.
 const Host = 0
 
 // Pod is a local pod and its attachment.
 type Pod struct {
 	Name   string
-	Addrs  []netip.Addr // at most one of a family
+	Addrs  []netip.Addr // at most one per family
 	MAC    [6]byte
 	Device int // the host's end of its interface
 	Slot   int
@@ -21,7 +21,7 @@ type Pod struct {
 	// of its interface only.
 	Limited bool
 	Policy  Policy
-	// Epoch changes when what Policy says changes.
+	// Epoch changes with every change of Policy.
 	Epoch int
 }
 
@@ -39,50 +39,51 @@ func (p *Pod) has(a netip.Addr) bool {
 	return ok && own == a
 }
 
-// linkLocal is the address that the pod's interface gives itself (RFC 4291, appendix A).
+// linkLocal is the link-local address that the pod's interface derives from its MAC (RFC 4291, appendix A).
 func (p *Pod) linkLocal() netip.Addr {
 	m := p.MAC
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]})
 }
 
-// Way is how a range of other nodes' pods is reached.
-type Way struct {
+// NodeRoute is the route to the pods of another node.
+type NodeRoute struct {
 	Range  netip.Prefix
 	Device int
-	// Direct is true if packets may bypass the stack.
+	// Direct is true if packets may use the fast path.
 	Direct bool
 }
 
-// Timeouts are how long a flow may be idle, by its state.
+// Timeouts bound the idle time of a flow, by its state.
 type Timeouts struct {
 	Opening, TCP, Other, Closing, Datagram time.Duration
 }
 
-// Tunnel says from where a node sends tunneled packets, and with which inner sources.
+// Tunnel holds the outer address of another node, and the inner sources that it may send.
 type Tunnel struct {
 	Outer []netip.Addr
 	Inner []netip.Prefix
 }
 
-// Node is what the packet path of a node knows, and remembers.
+// Node is the state of the packet path of a node.
 type Node struct {
 	Pods map[int]*Pod // by device
-	// Remote are pods elsewhere and Outside are prefixes, both by the name of the party.
+	// Remote are pods of other nodes and Outside are prefixes outside the cluster. The values are names of
+	// parties.
 	Remote  map[netip.Addr]string
 	Outside map[netip.Prefix]string
-	// Own are the addresses of the node; Ranges those that its pods have theirs from.
+	// Own are the addresses of the node; Ranges are its pod ranges.
 	Own    []netip.Addr
 	Ranges []netip.Prefix
-	Ways   []Way
+	Routes []NodeRoute
 	// TunnelPort is 0 without tunnels.
 	TunnelPort uint16
 	Tunnels    []Tunnel
 	MTU        int
-	// Deny are the prefixes of the deny list, Spared addresses in them that are not denied.
+	// Deny are the prefixes of the deny list, Exempt are addresses in them that are not denied.
 	Deny     []netip.Prefix
-	Spared   []netip.Addr
+	Exempt   []netip.Addr
 	Timeouts Timeouts
-	// Errors is how many ICMP errors a pod may send, and receive, before time passes.
+	// Errors is the number of ICMP errors that a pod may send, and receive, until its budget refills.
 	Errors int
 	// Shared is true if programs of an older layout share the records; Handover is true if those programs leave no
 	// marks (ADR 31).
@@ -93,11 +94,11 @@ type Node struct {
 
 	now       time.Duration
 	flows     map[Key]*flow
-	created   *Key // the last one, since the table was looked at
+	created   *Key // the last new flow since Follow read the table
 	datagrams map[place]datagram
 	records   map[int]*record
 	written   int
-	errors    map[place]int // since time passed
+	errors    map[place]int // since the last call of Age
 }
 
 // Reset forgets all packets.
@@ -106,13 +107,13 @@ func (n *Node) Reset() {
 	n.created, n.errors = nil, make(map[place]int)
 }
 
-// Age lets time pass.
+// Age advances the clock.
 func (n *Node) Age(d time.Duration) {
 	n.now += d
 	clear(n.errors) // the budget refills within seconds
 }
 
-// Party names the owner of an address: "" is any other host.
+// Party returns the name of the owner of an address, "" for any other host.
 func (n *Node) Party(a netip.Addr) string {
 	for _, p := range n.Pods {
 		if p.has(a) {
@@ -133,7 +134,7 @@ func (n *Node) Party(a netip.Addr) string {
 // IsPodAddress reports whether a known pod has the address.
 func (n *Node) IsPodAddress(a netip.Addr) bool { return n.isPod(a) }
 
-// isPod reports whether a known pod has the address: what is sent to it is not translated.
+// isPod reports whether a known pod has the address. Packets to a pod are not translated.
 func (n *Node) isPod(a netip.Addr) bool {
 	if _, ok := n.Remote[a]; ok {
 		return true
@@ -150,7 +151,7 @@ func (n *Node) local(a netip.Addr) *Pod {
 	return nil
 }
 
-// reachable is the local pod that others may be sent to directly.
+// reachable returns the local pod with an address, if other pods may reach it on the fast path.
 func (n *Node) reachable(a netip.Addr) *Pod {
 	if p := n.local(a); p != nil && !p.Limited {
 		return p
@@ -158,7 +159,7 @@ func (n *Node) reachable(a netip.Addr) *Pod {
 	return nil
 }
 
-// attached reports whether others may be sent directly to the pod of a slot.
+// attached reports whether packets may go to the pod of a slot on the fast path.
 func (n *Node) attached(slot int) bool {
 	for _, p := range n.Pods {
 		if p.Slot == slot {
@@ -177,7 +178,7 @@ func (n *Node) isOwn(a netip.Addr) bool {
 	return false
 }
 
-// isHere reports whether an address is on this node: its own, or its pods'.
+// isHere reports whether an address belongs to this node or one of its pods.
 func (n *Node) isHere(a netip.Addr) bool {
 	for _, r := range n.Ranges {
 		if r.Contains(a) {
@@ -187,17 +188,17 @@ func (n *Node) isHere(a netip.Addr) bool {
 	return n.isOwn(a) || n.local(a) != nil
 }
 
-func (n *Node) way(a netip.Addr) *Way {
-	for i := range n.Ways {
-		if n.Ways[i].Range.Contains(a) {
-			return &n.Ways[i]
+func (n *Node) route(a netip.Addr) *NodeRoute {
+	for i := range n.Routes {
+		if n.Routes[i].Range.Contains(a) {
+			return &n.Routes[i]
 		}
 	}
 	return nil
 }
 
-// says asks a pod's policy about the end that is remote.
-func (n *Node) says(p *Pod, dir Direction, remote netip.Addr, proto uint8, port uint16) bool {
+// allows evaluates the policy of a pod for a remote end.
+func (n *Node) allows(p *Pod, dir Direction, remote netip.Addr, proto uint8, port uint16) bool {
 	if p.has(remote) {
 		return true // a pod always reaches itself
 	}

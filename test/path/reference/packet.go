@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Protocols of IP that the packet path treats in ways of their own.
+// IP protocols that the packet path treats specially.
 const (
 	ICMP   = 1
 	TCP    = 6
@@ -17,28 +17,27 @@ const (
 	SCTP   = 132
 )
 
-// The part of a fragmented datagram that a packet is.
+// The position of a packet in a fragmented datagram.
 const (
 	Whole = iota
 	FirstFragment
 	LaterFragment
 )
 
-// Packet is an Ethernet frame as a value. Zero fields are left out of its text.
+// Packet is an Ethernet frame as a value. Its text omits zero fields.
 type Packet struct {
-	// Ether is "" for IP, "arp", "other" for an unknown protocol, or "tag" for a tag that is
-	// cut off.
+	// Ether is "" for IP, "arp", "other" for an unknown protocol, or "tag" for a truncated VLAN tag.
 	Ether string `json:"ether,omitempty"`
-	// Tags is how many tags of VLANs are before IP: of 802.1Q, behind those of 802.1ad.
+	// Tags is the number of VLAN tags before IP: those of 802.1ad, then those of 802.1Q.
 	Tags int `json:"tags,omitempty"`
-	// Version is what the IP header says; 0 is the true one.
+	// Version is the value of the version field in the IP header; 0 means the correct one.
 	Version uint8 `json:"version,omitempty"`
 	// Lengthless is true if the header length of IPv4 is too short.
 	Lengthless bool `json:"lengthless,omitempty"`
-	// Piece is how many bytes from IP on are in the first piece of a frame of several, as
-	// few devices make them; 0 is all.
+	// Piece is the number of bytes after the Ethernet header in the first buffer of a scattered frame; 0 means
+	// all. Few devices deliver scattered frames.
 	Piece int `json:"piece,omitempty"`
-	// ForeignMAC is true if the source MAC is not that of the sender.
+	// ForeignMAC is true if the source MAC is not the MAC of the sender.
 	ForeignMAC bool `json:"foreignMAC,omitempty"`
 
 	Src   netip.Addr `json:"src,omitzero"`
@@ -57,22 +56,22 @@ type Packet struct {
 	// Size is the length of the payload in bytes.
 	Size int `json:"size,omitempty"`
 
-	// Hops is the TTL or hop limit; 0 stands for 64.
+	// Hops is the TTL or hop limit; 0 means 64.
 	Hops uint8 `json:"hops,omitempty"`
 	// Options are bytes of IPv4 options, a multiple of 4.
 	Options int `json:"options,omitempty"`
-	// Extensions are extension headers of IPv6: the number, and 256 for each eight bytes
-	// that one has beyond the first. 44 is a fragment header of a whole packet.
+	// Extensions are the IPv6 extension headers: the protocol number, plus 256 for each eight bytes after the
+	// first eight. 44 is a fragment header of a packet that is not fragmented.
 	Extensions []int `json:"extensions,omitempty"`
-	// Behind is how many of Extensions come behind the fragment header of a fragment.
+	// Behind is the number of Extensions after the fragment header of a fragment.
 	Behind int `json:"behind,omitempty"`
 
 	Fragment int    `json:"fragment,omitempty"`
 	ID       uint32 `json:"id,omitempty"`
 
-	// Cut is how many bytes of the IP packet are left; 0 is all.
+	// Cut is the number of bytes that remain of a truncated IP packet; 0 means all.
 	Cut int `json:"cut,omitempty"`
-	// Claims is the length that the IP header states; 0 is the true one.
+	// Claims is the value of the length field in the IP header; 0 means the correct one.
 	Claims int `json:"claims,omitempty"`
 
 	// Quote is the packet that an ICMP error quotes. Short leaves out its ports.
@@ -83,13 +82,13 @@ type Packet struct {
 	Inner    *Packet `json:"inner,omitempty"`
 	OtherVNI bool    `json:"otherVNI,omitempty"`
 
-	// ARP: the operation, and whether the sender's address and MAC are its own.
+	// ARP: the operation, and whether the message claims the sender's own address and MAC.
 	Operation  uint16 `json:"operation,omitempty"`
 	ARPAddress string `json:"arpAddress,omitempty"` // "", "none" or "foreign"
 	ARPForeign bool   `json:"arpForeign,omitempty"`
 }
 
-// V6 reports whether it is an IPv6 packet.
+// V6 reports whether p is an IPv6 packet.
 func (p *Packet) V6() bool { return p.Src.Is6() }
 
 // HopLimit is the TTL or hop limit in the header.
@@ -102,14 +101,14 @@ func (p *Packet) HopLimit() uint8 {
 
 func (p *Packet) flag(letter string) bool { return strings.Contains(p.Flags, letter) }
 
-// HasPorts reports whether the protocol has ports that policy tells apart.
+// HasPorts reports whether the protocol has ports that policy distinguishes.
 func HasPorts(proto uint8) bool { return proto == TCP || proto == UDP || proto == SCTP }
 
 func (p *Packet) isICMP() bool {
 	return p.Proto == ICMP && !p.V6() || p.Proto == ICMPv6 && p.V6()
 }
 
-// IsEcho reports whether it is an echo request or reply.
+// IsEcho reports whether p is an echo request or reply.
 func (p *Packet) IsEcho() bool {
 	if !p.isICMP() || p.Fragment == LaterFragment {
 		return false
@@ -120,7 +119,7 @@ func (p *Packet) IsEcho() bool {
 	return p.Type == 8 || p.Type == 0
 }
 
-// IsError reports whether it is an ICMP error that quotes a packet.
+// IsError reports whether p is an ICMP error that quotes a packet.
 func (p *Packet) IsError() bool {
 	if !p.isICMP() || p.Fragment == LaterFragment {
 		return false
@@ -131,7 +130,7 @@ func (p *Packet) IsError() bool {
 	return p.Type == 3 || p.Type == 11 || p.Type == 12
 }
 
-// Opens reports whether it asks to open a flow: a SYN without ACK, an echo request.
+// Opens reports whether p requests a new flow: a SYN without ACK, or an echo request.
 func (p *Packet) Opens() bool {
 	if p.Fragment == LaterFragment {
 		return false
@@ -142,9 +141,8 @@ func (p *Packet) Opens() bool {
 	return p.IsEcho() && (p.Type == 8 || p.Type == 128)
 }
 
-// IsDiscovery reports whether it is a message of neighbour or listener discovery that
-// cannot have come through a router (RFC 4861, 6.1 and 7.1; RFC 3810, 5; RFC 6980),
-// and whether only routers send it.
+// IsDiscovery reports whether p is a message of neighbour or listener discovery that no router can have forwarded
+// (RFC 4861, 6.1 and 7.1; RFC 3810, 5; RFC 6980), and whether only routers send it.
 func (p *Packet) IsDiscovery() (discovery, router bool) {
 	if !p.isICMP() || !p.V6() || p.Fragment != Whole {
 		return false, false
@@ -180,8 +178,7 @@ func (p *Packet) network() int {
 	return n
 }
 
-// headersOfIP is how many headers of IPv6 precede the transport: the packet path looks at
-// eight.
+// headersOfIP is the number of IPv6 headers before the transport header: the packet path reads eight.
 func (p *Packet) headersOfIP() int {
 	n := len(p.Extensions)
 	if p.Fragment != Whole {
@@ -193,8 +190,7 @@ func (p *Packet) headersOfIP() int {
 	return n
 }
 
-// reaches reports whether the first eight bytes of each extension header are among the
-// first bytes of a whole packet.
+// reaches reports whether the first eight bytes of each extension header are within the given number of bytes.
 func (p *Packet) reaches(left int) bool {
 	at := 40
 	for _, h := range p.Extensions {
@@ -206,7 +202,7 @@ func (p *Packet) reaches(left int) bool {
 	return true
 }
 
-// follows is the protocol that the last header of IP which is read names.
+// follows is the protocol after the last IP header that the packet path reads.
 func (p *Packet) follows() uint8 {
 	if p.Fragment == LaterFragment && p.Behind > 0 {
 		return uint8(p.Extensions[len(p.Extensions)-p.Behind])
@@ -214,8 +210,7 @@ func (p *Packet) follows() uint8 {
 	return p.Proto
 }
 
-// headers is how many bytes of the IP packet its headers take, as far as the packet
-// path must read them.
+// headers is the length of the headers that the packet path must read.
 func (p *Packet) headers() int {
 	n := p.network()
 	switch {
@@ -234,7 +229,7 @@ func (p *Packet) headers() int {
 	return n
 }
 
-// Length is that of the whole IP packet.
+// Length is the length of the whole IP packet.
 func (p *Packet) Length() int {
 	n := p.network()
 	switch {
@@ -254,7 +249,7 @@ func (p *Packet) Length() int {
 	return n + p.Size
 }
 
-// quoted is how many bytes an error quotes of it.
+// quoted is the number of bytes that an ICMP error quotes of p.
 func (p *Packet) quoted(short bool) int {
 	if short {
 		return p.network()
@@ -262,7 +257,7 @@ func (p *Packet) quoted(short bool) int {
 	return p.network() + 8
 }
 
-// malformed reports whether its headers do not fit the packet, or are too many.
+// malformed reports whether the headers do not fit into the packet, or are too many.
 func (p *Packet) malformed() bool {
 	if p.Version != 0 || p.Lengthless {
 		return true
@@ -284,7 +279,7 @@ func (p *Packet) malformed() bool {
 		return true
 	}
 	read := p.headers()
-	if p.IsError() { // of the quote is read what is there
+	if p.IsError() { // the packet path reads as much of the quote as the packet contains
 		options := 0
 		if !p.V6() {
 			options = p.Quote.Options
@@ -296,12 +291,12 @@ func (p *Packet) malformed() bool {
 		}
 	}
 	if p.V6() && p.Claims > 0 && p.Claims <= 40 {
-		return false // no length, as of packets above 64 KiB that the stack is to segment
+		return false // length 0, as in packets above 64 KiB that the stack will segment
 	}
 	return p.Claims > 0 && p.Claims < read
 }
 
-// quotedRead is how many bytes behind the quoted IP header without options are read.
+// quotedRead is the number of bytes that the packet path reads after the quoted IP header without options.
 func (p *Packet) quotedRead() int {
 	q := p.Quote
 	n := 0
@@ -324,7 +319,7 @@ func (p *Packet) quotedRead() int {
 	return n
 }
 
-// Ends are source and destination of the flow that the packet belongs to.
+// Ends returns the source and destination of the packet's flow.
 func (p *Packet) Ends() (src, dst netip.AddrPort) {
 	sport, dport := uint16(0), uint16(0)
 	switch {

@@ -4,7 +4,7 @@ package reference
 
 import "slices"
 
-// Direction is that of policy, as the pod sees it.
+// Direction is the direction of policy, from the perspective of the pod.
 type Direction int
 
 // The directions.
@@ -13,25 +13,24 @@ const (
 	Egress
 )
 
-// Rule allows a direction of traffic with some parties.
+// Rule allows traffic with some parties.
 type Rule struct {
 	Dir Direction `json:"dir"`
-	// Parties are names; none is everybody.
+	// Parties are names; an empty list means all parties.
 	Parties []string `json:"parties,omitempty"`
-	// Proto is 0 for every protocol, with ports or without.
+	// Proto is 0 for every protocol.
 	Proto uint8 `json:"proto,omitempty"`
-	// Ports of Proto; none are all.
+	// Ports of Proto; an empty list means all.
 	Ports []uint16 `json:"ports,omitempty"`
 }
 
-// Policy is what one pod may do. A direction that is not isolated is allowed.
+// Policy holds the rules of one pod. A direction that is not isolated is allowed.
 type Policy struct {
 	Isolated [2]bool `json:"isolated"` // by Direction
 	Rules    []Rule  `json:"rules,omitempty"`
 }
 
-// Allows reports whether the pod may have a flow with a party. port is that of the
-// end which is reached.
+// Allows reports whether the policy allows a flow with a party. port is the destination port.
 func (p *Policy) Allows(dir Direction, party string, proto uint8, port uint16) bool {
 	if !p.Isolated[dir] {
 		return true

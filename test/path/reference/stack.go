@@ -7,9 +7,9 @@ import "net/netip"
 // NoMark is the number of the record of a packet without a mark.
 const NoMark = -1
 
-// Behind decides a pod's packet after translation, by the record that its mark
-// names. A mark that names none, or a record of another packet, is forged.
-func (n *Node) Behind(device int, p *Packet, number int) Verdict {
+// AfterDNAT decides a pod's packet after DNAT, by the record that its mark names. A mark without a record, or
+// with the record of another packet, is forged.
+func (n *Node) AfterDNAT(device int, p *Packet, number int) Verdict {
 	pod, r := n.Pods[device], n.records[number]
 	if number == 0 {
 		return Verdict{Fate: ToStack, Why: "approved"}
@@ -27,7 +27,7 @@ func (n *Node) Behind(device int, p *Packet, number int) Verdict {
 			return drop("record of another packet")
 		}
 	}
-	if p.V6() && p.headersOfIP() >= 8 { // their end is unknown
+	if p.V6() && p.headersOfIP() >= 8 { // the transport protocol is unknown
 		return drop("record of another packet")
 	}
 	if src != r.src || p.follows() != r.packet.follows() {
@@ -41,14 +41,14 @@ func (n *Node) Behind(device int, p *Packet, number int) Verdict {
 	if r.answer && (dst == r.dst || f != nil && f.client.IsValid() && f.client == p.Dst) {
 		return Verdict{Fate: ToStack, Why: "answer"}
 	}
-	allowed := p.Src == p.Dst || n.says(pod, Egress, p.Dst, p.Proto, dst.Port())
+	allowed := p.Src == p.Dst || n.allows(pod, Egress, p.Dst, p.Proto, dst.Port())
 	if f == nil {
 		if !allowed {
 			return drop("egress policy")
 		}
 		delete(n.flows, k)
 		f = n.create(k, from, r.pod.Slot)
-		f.roles[from] = role{opened: true, epoch: pod.Epoch}
+		f.authorised[from] = authorisation{opened: true, epoch: pod.Epoch}
 		f.translated, f.outside, f.backend = true, true, dst
 	} else if !n.noteTranslated(pod, f, from, &r.packet, dst, allowed) {
 		return drop("egress policy")
@@ -59,23 +59,23 @@ func (n *Node) Behind(device int, p *Packet, number int) Verdict {
 	return Verdict{Fate: ToStack, Why: "egress policy"}
 }
 
-// noteTranslated notes on a known flow where its packet really goes.
+// noteTranslated records the backend of a packet in its flow.
 func (n *Node) noteTranslated(pod *Pod, f *flow, from int, sent *Packet, backend netip.AddrPort, allowed bool) bool {
-	had := f.roles[from]
+	had := f.authorised[from]
 	if !allowed {
 		if had.opened {
 			had.revoked, had.epoch = true, pod.Epoch
-			f.roles[from] = had
+			f.authorised[from] = had
 		}
 		return false
 	}
 	f.bypassEnds()
 	f.translated, f.outside, f.backend = true, true, backend
 	if had.epoch != pod.Epoch || !had.holds() {
-		had = role{}
+		had = authorisation{}
 	}
 	had.opened, had.epoch = true, pod.Epoch
-	f.roles[from] = had
+	f.authorised[from] = had
 	note := Packet{Proto: sent.Proto}
 	if sent.Opens() {
 		note = Packet{Proto: TCP, Flags: "S"}
@@ -84,7 +84,7 @@ func (n *Node) noteTranslated(pod *Pod, f *flow, from int, sent *Packet, backend
 	return true
 }
 
-// reuse ends the bypass of a flow that has the addresses and ports of a translated one.
+// reuse takes a flow off the fast path if a translated flow has the same addresses and ports.
 func (n *Node) reuse(src, dst netip.AddrPort, proto uint8) {
 	k, _ := KeyOf(src, dst, proto)
 	if f := n.find(k); f != nil && (proto != TCP || f.state == closing) {
@@ -92,7 +92,7 @@ func (n *Node) reuse(src, dst netip.AddrPort, proto uint8) {
 	}
 }
 
-// Forward decides what others send by way of this node.
+// Forward decides a packet that this node forwards for another host.
 func (n *Node) Forward(device int, p *Packet) Verdict {
 	if device != Host && n.isHere(p.Src) {
 		return drop("an address of this node from elsewhere")
@@ -100,13 +100,13 @@ func (n *Node) Forward(device int, p *Packet) Verdict {
 	return Verdict{Fate: ToStack, Why: "not ours"}
 }
 
-// LocalOut decides what the kernel's virtual server sends on from others: it has passed
+// LocalOut decides a packet of another host that the kernel's virtual server (IPVS) forwards: it has passed
 // LocalIn.
 func (n *Node) LocalOut(int, *Packet) Verdict {
 	return Verdict{Fate: ToStack, Why: "sent on to a backend"}
 }
 
-// LocalIn decides what others send to this node.
+// LocalIn decides a packet from another host to this node.
 func (n *Node) LocalIn(device int, p *Packet) Verdict {
 	pass := Verdict{Fate: ToStack, Why: "not for the tunnels"}
 	left := p.Length()

@@ -4,18 +4,17 @@ package reference
 
 import "fmt"
 
-// choice is how many places of a table are looked at for a new flow, and looks how many at most
-// if no flow there may make room (ADR 38).
+// choice is the number of table entries that are candidates for eviction by a new flow. looks is the number of
+// candidates if no flow among the first ones may be evicted (ADR 38).
 const choice, looks = 4, 16
 
-// Follow forgets the flows that are not in a table with room for size flows of each
-// family, which was read after each program. An eviction without a reason is an error. An
-// entry may go only if the table is full. It must belong to the pod that needs the place,
-// or to one that holds more (ADR 38).
+// Follow removes the flows that are not in the table of the programs, which has room for size flows of each
+// family. It is called after each program. An eviction without a reason is an error: the table must be full, and
+// the flow must belong to the pod that needs the entry, or to a pod with more flows (ADR 38).
 //
-// The programs look at 4 places for a new flow, and at 16 before they find none. In a larger
-// table that may be the wrong ones: there only whose flow made room is compared. It returns how
-// many flows were forgotten.
+// The programs look at 4 entries for a new flow, and at 16 before they give up. In a larger table the reference
+// does not know these entries, so it compares only the owner of the evicted flow. It returns the number of
+// removed flows.
 func (n *Node) Follow(table map[Key]bool, size int) (gone int, err error) {
 	created := n.created
 	n.created = nil
@@ -61,7 +60,7 @@ func (n *Node) Follow(table map[Key]bool, size int) (gone int, err error) {
 	return gone, nil
 }
 
-// hasExpired reports whether the table has a flow in the family of another that has expired.
+// hasExpired reports whether the table has an expired flow of the same family.
 func (n *Node) hasExpired(fresh Key, table map[Key]bool) bool {
 	for k, f := range n.flows {
 		if table[k] && k != fresh && k.end[0].Addr().Is6() == fresh.end[0].Addr().Is6() && n.now-f.seen > n.limit(f, k.proto) {
@@ -71,7 +70,7 @@ func (n *Node) hasExpired(fresh Key, table map[Key]bool) bool {
 	return false
 }
 
-// shares counts the flows of each slot in the family of a flow, without that flow.
+// shares counts the flows of each slot in the family of a flow. It does not count the flow itself.
 func (n *Node) shares(fresh Key) (shares map[int]int, total int) {
 	shares = make(map[int]int)
 	for k, f := range n.flows {

@@ -4,16 +4,16 @@ package reference
 
 import "net/netip"
 
-// Sender is who connection tracking says sends a packet, or would have sent what
-// answers it, if the stack exchanged the source.
+// Sender is the sender of a packet according to connection tracking: the original client, if the stack
+// masqueraded it.
 type Sender struct {
 	Addr netip.Addr
-	// Reached is true if the pod answers the flow: the sender opened it.
+	// Reached is true if the sender opened the flow, so that the pod answers it.
 	Reached bool
 }
 
-// ToPod decides what the stack brings to a pod, by a device. sender is what connection
-// tracking knows, or nil.
+// ToPod decides a packet that the stack delivers to a pod. device is the device on which it arrived. sender comes
+// from connection tracking, or is nil.
 func (n *Node) ToPod(pod *Pod, device int, p *Packet, sender *Sender) Verdict {
 	switch {
 	case p.Ether == "arp":
@@ -53,7 +53,7 @@ func (n *Node) ToPod(pod *Pod, device int, p *Packet, sender *Sender) Verdict {
 	return v
 }
 
-// arrives reports whether a packet can come by its device, and finds who sends it.
+// arrives reports whether the source of a packet is valid for its device, and determines the sender.
 func (n *Node) arrives(w *walk) bool {
 	src := w.packet.Src
 	w.host, w.client = w.device == Host, netip.Addr{}
@@ -80,18 +80,18 @@ func (n *Node) arrives(w *walk) bool {
 	if n.isHere(src) {
 		return false
 	}
-	way := n.way(src)
-	return way == nil || way.Device == w.device
+	route := n.route(src)
+	return route == nil || route.Device == w.device
 }
 
-// receive decides what belongs to a flow.
+// receive decides a packet of a flow.
 func (n *Node) receive(w *walk) Verdict {
 	p := w.packet
 	if p.Opens() {
 		if !n.arrives(w) {
 			return drop("source cannot come by this device")
 		}
-		if !n.judge(w) {
+		if !n.evaluate(w) {
 			return drop("ingress policy")
 		}
 		w.asked = true
@@ -112,44 +112,44 @@ func (n *Node) receive(w *walk) Verdict {
 		}
 		w.recognise(f)
 	}
-	if !n.admit(w, f) {
+	if !n.allowKnown(w, f) {
 		return drop("ingress policy of a known flow")
 	}
 	f.passed(n.now, p, w.from, false)
 	return Verdict{Fate: ToStack, Why: "known flow"}
 }
 
-// recognise takes back what was granted to another sender.
+// recognise removes the authorisation of a flow whose sender has changed.
 func (w *walk) recognise(f *flow) {
-	had := f.roles[w.end()]
+	had := f.authorised[w.end()]
 	if f.client != w.client || !w.host && had.ofHost {
-		now := role{epoch: had.epoch}
+		now := authorisation{epoch: had.epoch}
 		if !had.revoked {
 			now.opened = had.opened
 		}
-		f.roles[w.end()], f.client = now, w.client
+		f.authorised[w.end()], f.client = now, w.client
 	}
 	if !f.direct {
 		f.device[w.from] = w.device
 	}
 }
 
-// reached decides an unknown flow to the pod.
+// reached decides a new flow to the pod.
 func (n *Node) reached(w *walk) Verdict {
 	if !w.asked && !n.arrives(w) {
 		return drop("source cannot come by this device")
 	}
-	if !n.judge(w) {
+	if !n.evaluate(w) {
 		return drop("ingress policy")
 	}
 	f := n.create(w.k, w.from, w.pod.Slot)
-	f.roles[1-w.from] = role{accepted: true, ofHost: w.host, epoch: w.pod.Epoch}
+	f.authorised[1-w.from] = authorisation{accepted: true, ofHost: w.host, epoch: w.pod.Epoch}
 	f.device[w.from], f.client = w.device, w.client
 	f.outside = !n.isPod(w.src.Addr())
 	return Verdict{Fate: ToStack, Why: "new flow"}
 }
 
-// receiveError decides an ICMP error to a pod: it may quote what the pod sent.
+// receiveError decides an ICMP error to a pod: it may quote packets that the pod sent.
 func (n *Node) receiveError(w *walk) Verdict {
 	p := w.packet
 	if !n.arrives(w) {
@@ -159,14 +159,14 @@ func (n *Node) receiveError(w *walk) Verdict {
 	if ok && p.Dst == k.end[from].Addr() && n.mayQuote(w.pod, f, k, from) && n.mayErr(w.pod, Ingress) {
 		return Verdict{Fate: ToStack, Why: "error about a flow"}
 	}
-	if !n.judge(w) {
+	if !n.evaluate(w) {
 		return drop("ingress policy")
 	}
 	return Verdict{Fate: ToStack, Why: "ingress policy allows errors"}
 }
 
-// FromNode decides what comes by a device that leads to other nodes. ToStack goes on
-// as if the program was not there.
+// FromNode decides a packet from a device that leads to other nodes. ToStack means that the program has no
+// effect.
 func (n *Node) FromNode(device int, p *Packet) Verdict {
 	pass := Verdict{Fate: ToStack, Why: "not bypassing the stack"}
 	plain := p.Ether == "" && !p.malformed() && p.Fragment == Whole && p.Options == 0 && len(p.Extensions) == 0
@@ -176,7 +176,7 @@ func (n *Node) FromNode(device int, p *Packet) Verdict {
 		if !ok || !f.remote || p.Dst != k.end[from].Addr() || !n.forwardable(p) {
 			return pass
 		}
-		pod, r := n.reachable(p.Dst), f.roles[from]
+		pod, r := n.reachable(p.Dst), f.authorised[from]
 		if pod == nil || !r.holds() || r.epoch != pod.Epoch || f.slots[from] != pod.Slot || p.Length() > n.MTU || !n.mayErr(pod, Ingress) {
 			return pass
 		}
@@ -194,34 +194,33 @@ func (n *Node) FromNode(device int, p *Packet) Verdict {
 	if f == nil {
 		return n.arrived(w, pass)
 	}
-	way := n.way(p.Src)
-	if !f.remote || f.device[w.from] != device && (way == nil || !way.Direct || way.Device != device) {
+	route := n.route(p.Src)
+	if !f.remote || f.device[w.from] != device && (route == nil || !route.Direct || route.Device != device) {
 		return pass
 	}
-	// The slot of the pod that had the address before is free: packets go through the
-	// stack one by one (ADR 32).
+	// The slot of the pod that had the address before is free: packets take the slow path (ADR 32).
 	if !n.attached(f.slots[1-w.from]) {
 		return pass
 	}
 	f.device[w.from] = device
-	v := n.admitPeer(w, f)
+	v := n.allowPeer(w, f)
 	if v.Fate == ToPod {
 		f.passed(n.now, p, w.from, false)
 	}
 	return v
 }
 
-// arrived decides an unknown flow that came by a device from another node.
+// arrived decides a new flow from another node.
 func (n *Node) arrived(w *walk, pass Verdict) Verdict {
 	w.pod = n.reachable(w.packet.Dst)
 	if w.pod == nil || !w.starts() || !n.startsRemote(w.packet, w.packet.Src, w.device) {
 		return pass
 	}
-	if !n.judge(w) {
+	if !n.evaluate(w) {
 		return drop("ingress policy")
 	}
 	f := n.create(w.k, w.from, w.pod.Slot)
 	f.remote, f.device[w.from] = true, w.device
-	f.roles[1-w.from] = role{accepted: true, epoch: w.pod.Epoch}
+	f.authorised[1-w.from] = authorisation{accepted: true, epoch: w.pod.Epoch}
 	return Verdict{Fate: ToPod, Pod: w.pod, Why: "new flow"}
 }

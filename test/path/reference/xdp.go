@@ -4,10 +4,10 @@ package reference
 
 import "net/netip"
 
-// Denied reports whether the deny list has a source: no uplink takes anything from it.
+// Denied reports whether the deny list contains a source: uplinks drop its packets.
 func (n *Node) Denied(a netip.Addr) bool {
-	for _, spared := range n.Spared {
-		if spared == a {
+	for _, exempt := range n.Exempt {
+		if exempt == a {
 			return false
 		}
 	}
@@ -19,7 +19,7 @@ func (n *Node) Denied(a netip.Addr) bool {
 	return false
 }
 
-// Uplink decides a frame before the kernel makes a packet of it (ADR 14).
+// Uplink decides a frame at XDP, before the kernel allocates a packet (ADR 14).
 func (n *Node) Uplink(p *Packet) Verdict {
 	pass := Verdict{Fate: ToStack, Why: "not certain here"}
 	left, least := p.left(), 20
@@ -34,7 +34,7 @@ func (n *Node) Uplink(p *Packet) Verdict {
 	case n.Denied(p.Src):
 		return drop("deny list")
 	case p.Piece > 0 && p.Piece < least:
-		return pass // nothing but the source is read of scattered headers
+		return pass // the program reads only the source of scattered headers
 	case p.Version != 0 || p.Lengthless, !p.V6() && p.Claims > 0 && p.Claims < p.network():
 		return drop("malformed")
 	case !p.V6() && p.Fragment == LaterFragment || !p.mayOpen():
@@ -44,7 +44,7 @@ func (n *Node) Uplink(p *Packet) Verdict {
 	if pod == nil {
 		return pass
 	}
-	if p.Piece > 0 && p.Piece < left { // the rest may be in the next piece
+	if p.Piece > 0 && p.Piece < left { // the rest may be in the next buffer
 		cut := *p
 		cut.Cut = p.Piece
 		if cut.malformed() {
@@ -64,7 +64,7 @@ func (n *Node) Uplink(p *Packet) Verdict {
 	return pass
 }
 
-// left is how many bytes of the IP packet are there.
+// left is the number of bytes of the IP packet that the frame contains.
 func (p *Packet) left() int {
 	if p.Cut > 0 {
 		return min(p.Length(), p.Cut)
@@ -72,8 +72,8 @@ func (p *Packet) left() int {
 	return p.Length()
 }
 
-// mayOpen reports whether its first headers leave open that it opens a flow. The numbers of
-// headers of IPv6 do, also in IPv4, where packets with them open none.
+// mayOpen reports whether p may open a flow, judging by its first headers. Protocol numbers of IPv6 extension
+// headers count as unknown, also in IPv4.
 func (p *Packet) mayOpen() bool {
 	left := p.left()
 	if p.Piece > 0 {
