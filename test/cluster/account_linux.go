@@ -9,12 +9,11 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// Account is how many new flows a node has decided, by direction and verdict.
+// Account counts the new flows that a node has decided, by direction and verdict.
 type Account [2][2]uint64
 
-// Accounts reads the counters of the data paths of the Linux nodes, and checks that
-// they include both ends of every flow that was tried. Retries and other traffic
-// only add to them.
+// Accounts reads the counters of the Linux nodes, and checks that they include both ends of every tested flow.
+// Retries and other traffic only add to them.
 func (c *Cluster) Accounts(ctx context.Context, flows []*Flow) (map[string]Account, error) {
 	expected := make(map[string]*Account)
 	for _, n := range c.Nodes {

@@ -18,8 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// annotated has pods that ask for addresses, of which linux1 has the first two
-// and win1 the third.
+// annotated has pods that request addresses: the first two from the range of linux1, the third from that of win1.
 const annotated = `
 apiVersion: v1
 kind: Namespace
@@ -41,8 +40,8 @@ metadata: {name: w, namespace: test, annotations: {isthmus.dev/addresses: "10.24
 spec: {nodeSelector: {kubernetes.io/os: windows}, containers: [{name: main}]}
 `
 
-// Pods have the addresses that their annotations ask for on either system, also
-// when an agent has started again, and what cannot be had is said.
+// Pods have the addresses that their annotations request on both systems, also after a restart of the agent. An
+// address that cannot be assigned is reported.
 func TestAddressesByAnnotation(t *testing.T) {
 	ctx := context.Background()
 	c, pods := startCluster(t, annotated, cluster.Config{Linux: 1, Windows: 1})
@@ -57,7 +56,7 @@ func TestAddressesByAnnotation(t *testing.T) {
 	}
 	for _, n := range c.Nodes {
 		if n.OS != model.Linux {
-			continue // its HNS would go with it
+			continue // its emulated HNS would end with it
 		}
 		if err := n.Restart(ctx, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
@@ -88,8 +87,7 @@ func TestAddressesByAnnotation(t *testing.T) {
 	}
 }
 
-// What a runtime passes of a pod's bandwidth annotations limits the pod, through
-// plugin and agent, across a restart of the agent.
+// The bandwidth annotations of a pod, as a runtime passes them, limit the pod, also after a restart of the agent.
 func TestBandwidthByRuntime(t *testing.T) {
 	const rate = 16e6
 	ctx := context.Background()

@@ -22,27 +22,26 @@ import (
 	"github.com/isthmus-net/isthmus/test/wine"
 )
 
-// Config says what cluster to make.
+// Config describes a cluster.
 type Config struct {
-	// Dir is an empty directory for everything: namespaces, sockets, state,
-	// logs, a bpffs. Short, because of sockets.
+	// Dir is an empty directory for everything: namespaces, sockets, state, logs, a bpffs. Its path must be
+	// short, because of sockets.
 	Dir string
-	// Bin is a directory with what Build has made, and with Wine what wine.Build has.
+	// Bin is a directory with the executables of Build, and with Wine also those of wine.Build.
 	Bin string
-	// Linux and Windows are the numbers of nodes. Those of Windows are emulated.
+	// Linux and Windows are the numbers of nodes. Windows nodes are emulated.
 	Linux, Windows int
-	// Wine lets Windows nodes run the executables for Windows under Wine, with HNS in
-	// a process of its own; else they run what those are made of (winnode).
+	// Wine lets Windows nodes run the executables for Windows under Wine, with HNS in a separate process.
+	// Otherwise they run the same packages in one Linux process (winnode).
 	Wine bool
-	// Overlay makes the networks of Windows nodes overlay networks, else they are
-	// bridged.
+	// Overlay gives Windows nodes overlay networks instead of bridged ones.
 	Overlay bool
-	// Segments is how many segments the Linux nodes are on in turn; Windows
-	// nodes are on the first. 0 means one.
+	// Segments is the number of segments over which the Linux nodes are distributed; Windows nodes are on the
+	// first. 0 means one.
 	Segments int
-	// IPv6Only leaves IPv4 to the rest of the world; without Windows nodes.
+	// IPv6Only gives nodes and pods no IPv4; the rest of the world has both. It excludes Windows nodes.
 	IPv6Only bool
-	// Tries is how many flows are tried at a time; 0 means 48.
+	// Tries is the number of flows that Try opens concurrently; 0 means 48.
 	Tries int
 	// AgentFlags are passed to the agents of Linux nodes, WindowsFlags to those of
 	// Windows nodes.
@@ -50,7 +49,7 @@ type Config struct {
 	// OtherCNI is set if the pods' interfaces are those of another CNI: the nodes' runtimes use the first
 	// configuration of their directories (Node.ConfDir) and run plugins from this one. Agents install theirs.
 	OtherCNI string
-	// HostPorts are those that pods request, by name of the pod.
+	// HostPorts are the host ports of pods, by name of the pod.
 	HostPorts map[string][]HostPort
 	// Bandwidth holds the limits of pods' annotations, by name of the pod.
 	Bandwidth map[string]Bandwidth
@@ -68,7 +67,7 @@ type Cluster struct {
 	servers    traffic.Servers
 }
 
-// New makes the fabric and the nodes' namespaces, and starts nothing yet.
+// New makes the fabric and the namespaces of the nodes. It starts no process.
 func New(cfg Config) (*Cluster, error) {
 	c := &Cluster{cfg: cfg}
 	if err := c.prepare(); err != nil {
@@ -119,13 +118,12 @@ func (c *Cluster) podCIDRs(n int, only4 bool) []netip.Prefix {
 	return c.families(ranges)
 }
 
-// families are those of the prefixes that the nodes have.
+// families returns the prefixes of the IP versions that the nodes have.
 func (c *Cluster) families(all []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(all, func(p netip.Prefix) bool { return c.cfg.IPv6Only && p.Addr().Is4() })
 }
 
-// connectPeers gives the rest of the world routes to pods, by the nodes that have
-// them. What nodes need, their agents make.
+// connectPeers gives the rest of the world routes to pods through their nodes. Agents make the routes of nodes.
 func (c *Cluster) connectPeers() error {
 	for _, n := range c.Nodes {
 		if n.OS == model.Windows && c.cfg.Overlay {
@@ -138,17 +136,16 @@ func (c *Cluster) connectPeers() error {
 	return nil
 }
 
-// BPFFS is where the nodes' pins are, a directory for each.
+// BPFFS is the directory of the nodes' pins, with one directory per node.
 func (c *Cluster) BPFFS() string { return filepath.Join(c.cfg.Dir, "bpf") }
 
-// Outside is the namespace of the rest of the world, and its addresses.
+// Outside returns the namespace of the rest of the world, and its addresses.
 func (c *Cluster) Outside() (*netns.NS, []netip.Addr) {
 	return c.fabric.ns, addressesOf(fabricAddresses(0))
 }
 
-// UseAPI makes agents that start from now on follow an API server instead of
-// the directory of manifests, and gives apply what would be written there. What
-// reads manifests or edits the user's does not work then.
+// UseAPI makes agents that start later follow an API server instead of the directory of manifests, and passes to
+// apply what would be written there. Methods that read manifests or edit those of the user do not work then.
 func (c *Cluster) UseAPI(kubeconfig string, apply func(manifests string) error) {
 	c.kubeconfig, c.Manifests.apply = kubeconfig, apply
 }
@@ -175,11 +172,10 @@ func (c *Cluster) Start(ctx context.Context) error {
 	return nil
 }
 
-// Release stops what this process does for the cluster and leaves the rest
-// running.
+// Release stops the goroutines of this process and leaves the cluster running.
 func (c *Cluster) Release() error { return c.servers.Close() }
 
-// Close stops the agents and removes everything, as far as it was made.
+// Close stops the agents and removes everything that New and Start made, also after they failed.
 func (c *Cluster) Close() error {
 	errs := []error{c.servers.Close()}
 	for _, n := range c.Nodes {
@@ -227,5 +223,5 @@ func Build(ctx context.Context, top, bin string, out io.Writer) error {
 	return nil
 }
 
-// patience is how long a node may take to become ready on a busy machine.
+// patience bounds the time that a node needs to become ready on a busy machine.
 const patience = 30 * time.Second

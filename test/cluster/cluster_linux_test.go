@@ -70,8 +70,8 @@ func startCluster(t *testing.T, manifests string, cfg cluster.Config) (*cluster.
 	return c, clustertest.Attach(t, c)
 }
 
-// A stream between pods on two nodes loses nothing while both agents are killed
-// and started again, several times.
+// TestStreamOverRestarts checks that a stream between pods on two nodes loses no packet while both agents are
+// killed and started again, several times.
 func TestStreamOverRestarts(t *testing.T) {
 	c, pods := start(t)
 	for _, v6 := range []bool{false, true} {
@@ -159,7 +159,7 @@ func newStream(t *testing.T, ns *netns.NS, from netip.Addr, to netip.AddrPort) *
 	return s
 }
 
-// finish says how many packets were sent, and which had no answer.
+// finish returns the number of packets sent, and those without an answer.
 func (s *stream) finish() (sent uint64, lost []uint64) {
 	close(s.stop)
 	<-s.stopped
@@ -183,7 +183,7 @@ func (s *stream) complete() bool {
 	return uint64(len(s.answered)) == s.sent
 }
 
-// bpftool shows every pinned map with the names of its fields.
+// TestBPFToolShowsNames checks that bpftool shows every pinned map with the names of its fields.
 func TestBPFToolShowsNames(t *testing.T) {
 	c, _ := start(t)
 	flows, err := c.Flows(context.Background())

@@ -58,17 +58,16 @@ spec:
     ports: [{port: 7001, protocol: UDP}, {port: 7001, protocol: TCP}]
 `
 
-// continuity is how much traffic goes over how many changes.
+// continuity sets the traffic and the changes of the test.
 type continuity struct {
 	rate, connections      int // packets per second
 	restarts, replacements int
-	pause                  time.Duration // before every change, at that rate
+	pause                  time.Duration // of traffic before every change
 	flow                   *traffic.Stream
 }
 
-// A stream of packets and open connections lose nothing while agents are ended
-// and started again and programs are replaced. CONTINUITY=full asks for
-// 100,000 packets a second over 20 restarts and 5 replacements.
+// TestContinuity checks that a stream of packets and open connections lose nothing while agents restart and
+// programs are replaced. CONTINUITY=full sends 100,000 packets a second during 20 restarts and 5 replacements.
 func TestContinuity(t *testing.T) {
 	size := continuity{rate: 40_000, connections: 200, restarts: 4, replacements: 1, pause: 50 * time.Millisecond}
 	if os.Getenv("CONTINUITY") == "full" {
@@ -77,15 +76,14 @@ func TestContinuity(t *testing.T) {
 	size.run(t, (*continuity).disturb)
 }
 
-// An agent whose maps have another layout takes over from the one before, on both
-// nodes, and its next start is as any; it may be killed while it does.
+// An agent with another map layout migrates the flows of the previous agent, on both nodes, also if it is killed
+// meanwhile. Its next start is a normal one.
 func TestContinuityOverUpgrades(t *testing.T) {
 	size := continuity{rate: 20_000, connections: 100, restarts: 2, pause: 50 * time.Millisecond}
 	size.run(t, (*continuity).upgrade)
 }
 
-// rest waits until the stream has carried what it carries in a pause. A busy machine takes
-// longer.
+// rest waits until the stream has sent as many packets as in a pause. A busy machine takes longer.
 func (s *continuity) rest(t *testing.T) {
 	t.Helper()
 	want := s.flow.Received() + uint64(float64(s.rate)*s.pause.Seconds())
@@ -97,10 +95,10 @@ func (s *continuity) rest(t *testing.T) {
 	})
 }
 
-// leastDuring is how many packets must arrive during each change, or it shows nothing.
+// leastDuring is the minimum number of packets during each change; with fewer the test would prove nothing.
 const leastDuring = 100
 
-// during runs a change and checks that packets flow meanwhile.
+// during runs a change and checks that packets arrive during it.
 func (s *continuity) during(t *testing.T, change func() error) error {
 	t.Helper()
 	before := s.flow.Received()
@@ -111,7 +109,7 @@ func (s *continuity) during(t *testing.T, change func() error) error {
 	return err
 }
 
-// run sends traffic while something happens to the agents.
+// run sends traffic while disturb changes the agents.
 func (size *continuity) run(t *testing.T, happens func(*continuity, *testing.T, *cluster.Cluster)) {
 	t.Helper()
 	c, pods := startWith(t, continuityManifests)
@@ -158,15 +156,15 @@ func (size *continuity) run(t *testing.T, happens func(*continuity, *testing.T, 
 	if len(resets) != 0 {
 		t.Errorf("%d of %d connections broke, the first: %v", len(resets), size.connections, resets[0])
 	}
-	// The full size is a claim about a rate. Elsewhere rest and during make sure that there is a
-	// stream, however busy the machine is.
+	// Only the full size checks the rate. Otherwise rest and during make sure that packets arrive, however busy
+	// the machine is.
 	if want := float64(size.rate) * took.Seconds() / 2; os.Getenv("CONTINUITY") == "full" && float64(got.Sent) < want {
 		t.Errorf("sent %d packets in %s, want %.0f at least", got.Sent, took, want)
 	}
 }
 
-// disturb restarts the nodes' agents in turn, by SIGKILL and by SIGTERM, and in
-// between replaces the programs as another version of the agent would.
+// disturb restarts the agents in turn, by SIGKILL and by SIGTERM. In between it replaces the programs as another
+// version of the agent would.
 func (s *continuity) disturb(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	every := s.restarts / s.replacements
@@ -182,7 +180,7 @@ func (s *continuity) disturb(t *testing.T, c *cluster.Cluster) {
 		s.rest(t)
 		for _, n := range c.Nodes {
 			s.changes(t, c, n, func() error {
-				settings := loader.DefaultSettings() // are constants of the programs
+				settings := loader.DefaultSettings() // the settings are constants of the programs
 				settings.Timeouts.Opening += time.Duration(replaced) * time.Second
 				path, err := loader.Open(filepath.Join(c.BPFFS(), n.Name), settings, nil)
 				if err != nil {
@@ -199,8 +197,8 @@ func (s *continuity) disturb(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// upgrade gives what is in force the name of an older layout while no agent runs,
-// and starts agents twice: the first is killed somewhere on the way.
+// upgrade renames the maps in force to an older layout while no agent runs, and starts agents twice. It kills the
+// first one during the migration.
 func (s *continuity) upgrade(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	for i := range s.restarts {
@@ -216,7 +214,7 @@ func (s *continuity) upgrade(t *testing.T, c *cluster.Cluster) {
 			if err := n.Start(); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Duration(i) * 150 * time.Millisecond) // may be anywhere in it
+			time.Sleep(time.Duration(i) * 150 * time.Millisecond) // a different step of the migration each time
 			if err := n.Restart(context.Background(), syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
@@ -227,7 +225,7 @@ func (s *continuity) upgrade(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// changes makes sure that an action gives every hook of a node another program.
+// changes checks that an action replaces the program on every hook of a node.
 func (s *continuity) changes(t *testing.T, c *cluster.Cluster, n *cluster.Node, act func() error) {
 	t.Helper()
 	before := programs(t, c, n)
@@ -245,11 +243,10 @@ func (s *continuity) changes(t *testing.T, c *cluster.Cluster, n *cluster.Node, 
 	}
 }
 
-// programs are the ids of the programs on the pinned links of a node's pods, by
-// pin.
+// programs returns the ids of the programs on the pinned links of a node's pods, by pin.
 func programs(t *testing.T, c *cluster.Cluster, n *cluster.Node) map[string]uint32 {
 	t.Helper()
-	pins, err := filepath.Glob(filepath.Join(c.BPFFS(), n.Name, "*", "links", "*_pod")) // beside those of netfilter
+	pins, err := filepath.Glob(filepath.Join(c.BPFFS(), n.Name, "*", "links", "*_pod")) // without those of netfilter
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster runs a cluster on one machine. Every node is a network namespace
-// on a common bridge, with an agent process of its own. Every pod is a namespace
-// that the real CNI plugin attaches through libcni. The package takes the parts of
-// kubelet and scheduler, and opens real connections between pods.
+// Package cluster runs a cluster on one machine. Every node is a network namespace on a common bridge, with an
+// agent process of its own. Every pod is a namespace that the real CNI plugin attaches through libcni. The
+// package acts as kubelet and scheduler, and opens real connections between pods.
 //
 // Windows nodes have the real agent over an emulated HNS that moves packets
 // (test/cluster/winnode), on a bridged or on an overlay network; under Wine the

@@ -50,8 +50,7 @@ func next(t *testing.T, lines *bufio.Scanner, wanted func(flowEvent) bool) flowE
 	return flowEvent{}
 }
 
-// knock sends a datagram to a port of another pod and, by TCP, asks for a
-// connection, which may be refused.
+// knock sends a datagram to a port of another pod, or opens a TCP connection, which may be refused.
 func knock(t *testing.T, from, to *cluster.Pod, network string) {
 	t.Helper()
 	err := from.NS.Do(func() error {

@@ -14,10 +14,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// fabric is the network between the nodes: a namespace with a bridge for each
-// segment. It is the router between them, and also the rest of the world. As a
-// router it knows the segments only: packets between pods arrive by what agents
-// make, or not at all. What it sends itself is for the nodes that have the pods.
+// fabric is the network between the nodes: a namespace with a bridge for each segment. It is the router between
+// them, and also the rest of the world. As a router it has routes to the segments only: packets between pods
+// arrive only if agents made routes or tunnels. Its own packets to pods go to the nodes of those pods.
 type fabric struct {
 	ns       *netns.NS
 	segments int
@@ -64,8 +63,8 @@ func (f *fabric) build() error {
 	return netns.Forward()
 }
 
-// worldTable has the routes of packets that the fabric's namespace sends itself,
-// not of those that it forwards.
+// worldTable is the routing table for packets that the namespace of the fabric sends, not for those that it
+// forwards.
 const worldTable = 7500
 
 func ownPackets() error {
@@ -79,8 +78,8 @@ func ownPackets() error {
 	return nil
 }
 
-// connect gives a node's namespace an interface eth0 on the fabric. Emulated
-// nodes read the others' packets in user space and need whole ones.
+// connect gives the namespace of a node an interface eth0 on the fabric. Emulated nodes read packets in user
+// space and need complete checksums.
 func (f *fabric) connect(n *Node) error {
 	port := netns.End{NS: f.ns, Name: fmt.Sprintf("node%d", n.Number), Bridge: bridge(n.segment)}
 	if err := netns.Connect(port, netns.End{NS: n.NS, Name: "eth0"}); err != nil {
@@ -109,7 +108,7 @@ func (n *Node) defaults() error {
 	return nil
 }
 
-// reach lets the rest of the world send to a node's pods by the node's address.
+// reach gives the rest of the world a route to a node's pods through the address of the node.
 func (f *fabric) reach(n *Node) error {
 	return f.ns.Do(func() error { return routesTo(n.Addresses(), n.PodCIDRs) })
 }

@@ -52,8 +52,8 @@ spec:
   - from: [{podSelector: {matchLabels: {app: client}}}, {ipBlock: {cidr: 172.30.0.11/32}}, {ipBlock: {cidr: "fd30::b/128"}}]
 `
 
-// Pods on three nodes, two of them on one segment, reach each other over the
-// fabric of the agents alone, with their own addresses.
+// TestFabric checks that pods on three nodes, two of them on one segment, reach each other with their own
+// addresses, through routes and tunnels of the agents only.
 func TestFabric(t *testing.T) {
 	c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 3, Segments: 2, HostPorts: map[string][]cluster.HostPort{
 		"third":  {{HostPort: 8100, ContainerPort: 7100, Protocol: "tcp"}, {HostPort: 8100, ContainerPort: 7100, Protocol: "udp"}},
@@ -66,7 +66,7 @@ func TestFabric(t *testing.T) {
 		whoami(t, n.NS, netip.IPv6Unspecified())
 	}
 	outside, world := c.Outside()
-	for _, a := range world { // has several addresses, and answers by the one asked
+	for _, a := range world { // the outside has several addresses, and answers from the requested one
 		whoami(t, outside, a)
 	}
 
@@ -148,7 +148,7 @@ func (f *fabricLab) hostPorts(t *testing.T) {
 				check(f.nodes["linux3"].NS, protocol, at, at)
 			}
 			check(f.pods["third"].NS, model.TCP, at, at)
-			// The policy of the server holds for the real source.
+			// The policy of the server applies to the original source.
 			at = f.nodes["linux2"].Addresses()[i]
 			check(f.pods["client"].NS, model.TCP, at, address(f.pods["client"], v6))
 			if got, err := askAt(f.outside, model.TCP, netip.AddrPortFrom(at, 8100), impatience); err == nil {
@@ -174,8 +174,7 @@ func (f *fabricLab) hostPorts(t *testing.T) {
 }
 
 func (f *fabricLab) size(t *testing.T) {
-	// 1450 bytes go through the tunnel whole; the pods' interfaces have no
-	// room for more.
+	// 1450 bytes pass the tunnel without fragmentation; the interfaces of pods have this MTU.
 	for _, v6 := range []bool{false, true} {
 		headers := 28
 		if v6 {
@@ -325,8 +324,7 @@ func (f *fabricLab) uninstall(t *testing.T) {
 	})
 }
 
-// whoami serves TCP and UDP 7100 in a namespace: the answer is the address that
-// the request came from.
+// whoami serves TCP and UDP 7100 in a namespace: the answer is the source address of the request.
 func whoami(t *testing.T, ns *netns.NS, at netip.Addr) {
 	t.Helper()
 	if err := traffic.ServersFor(t).Greet(ns, netip.AddrPortFrom(at, 7100), traffic.WhoAmI); err != nil {
@@ -339,8 +337,8 @@ func ask(from *netns.NS, p model.Protocol, to netip.Addr) (seen netip.Addr, err 
 	return askAt(from, p, netip.AddrPortFrom(to, 7100), time.Second)
 }
 
-// patience is how long to wait for an answer that should come, also on a busy machine, and
-// impatience for one that should not.
+// patience is the timeout for an answer that should arrive, also on a busy machine. impatience is the timeout for
+// one that should not.
 const (
 	patience   = 15 * time.Second
 	impatience = 250 * time.Millisecond
@@ -434,7 +432,7 @@ func eventually(t *testing.T, check func() error) {
 	t.Error(err)
 }
 
-// repairs reads how much an agent repaired.
+// repairs reads the number of repairs of an agent.
 func repairs(t *testing.T, n *cluster.Node) int {
 	t.Helper()
 	text, _, err := n.Get("/metrics")
@@ -452,7 +450,7 @@ func repairs(t *testing.T, n *cluster.Node) int {
 	return 0
 }
 
-// saying fails unless the agent's log has a problem with the words.
+// saying fails unless the log of the agent has a problem with the given text.
 func saying(n *cluster.Node, words string) error {
 	text, err := os.ReadFile(filepath.Join(n.Dir, "agent.log"))
 	if err == nil && !strings.Contains(string(text), words) {

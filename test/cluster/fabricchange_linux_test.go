@@ -25,7 +25,7 @@ func TestFabricChanges(t *testing.T) {
 
 	for _, step := range []struct {
 		name string
-		// change returns what must not be left of the node.
+		// change returns texts that must not appear on other nodes afterwards.
 		change func() (gone []string, err error)
 	}{
 		{"leave", func() ([]string, error) {
@@ -132,8 +132,7 @@ func attachLate(t *testing.T, c *cluster.Cluster, pod *model.Pod) (*cluster.Pod,
 	return p, err
 }
 
-// reached returns an error unless a pod is reached by all with their own
-// addresses.
+// reached returns an error unless all other pods reach a pod with their own addresses.
 func reached(pods map[string]*cluster.Pod, to *cluster.Pod) error {
 	if to == nil {
 		return fmt.Errorf("the pod is not attached")
@@ -149,7 +148,7 @@ func reached(pods map[string]*cluster.Pod, to *cluster.Pod) error {
 	return nil
 }
 
-// shownBy are texts that show a node in what the fabric of another has.
+// shownBy returns texts that identify a node in the routes, neighbours and forwarding entries of other nodes.
 func shownBy(n *cluster.Node) (all []string) {
 	for _, a := range n.Addresses() {
 		all = append(all, a.String())

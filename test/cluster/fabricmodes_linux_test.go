@@ -12,9 +12,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/cluster"
 )
 
-// In both modes, with both families and with IPv6 alone, pods and nodes see each
-// other's own addresses, the world sees nodes, and packets have the room that
-// the mode leaves.
+// TestFabricModes checks both modes, with both families and with IPv6 only. Pods and nodes see each other's own
+// addresses, the outside sees addresses of nodes, and packets have the MTU of the mode.
 func TestFabricModes(t *testing.T) {
 	for _, c := range []struct {
 		mode     string

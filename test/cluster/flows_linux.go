@@ -17,10 +17,10 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// Source is where flows come from: a pod, or something that is none.
+// Source is the origin of flows: a pod, a node or the outside.
 type Source struct {
 	Name string
-	// Pod is set if it is one, Node if it is one or on one.
+	// Pod is set for a pod. Node is set for a node and for a pod.
 	Pod   *Pod
 	Node  *Node
 	ns    *netns.NS
@@ -41,19 +41,19 @@ func (c *Cluster) Sources() []Source {
 	return all
 }
 
-// Flow is one flow that is tried, and what came of it.
+// Flow is one tested flow and its result.
 type Flow struct {
 	From Source
 	To   *Pod
 	model.Flow
-	// Want is the reference's verdict, Got the cluster's.
+	// Want is the verdict of the reference, Got that of the cluster.
 	Want, Got model.Verdict
 	// Egress and Ingress are the reference's decisions.
 	Egress, Ingress model.Decision
 }
 
-// Flows lists every flow from every source to every port of every pod, in each
-// family that both have, with the verdict that is right for it.
+// Flows lists every flow from every source to every port of every pod, in each family that both have, with the
+// verdict of the reference.
 func (c *Cluster) Flows(ctx context.Context) ([]*Flow, error) {
 	objects, err := c.Manifests.Objects(ctx)
 	if err != nil {
@@ -84,8 +84,8 @@ func (c *Cluster) Flows(ctx context.Context) ([]*Flow, error) {
 	return all, nil
 }
 
-// connected reports whether there is a way at all: hosts of Windows nodes have no
-// part in their overlay networks, nor has who is outside.
+// connected reports whether a route exists at all: overlay networks of Windows connect neither the hosts of
+// Windows nodes nor the outside.
 func (c *Cluster) connected(from Source, to *Pod) bool {
 	if !c.cfg.Overlay || from.Pod != nil {
 		return true
@@ -94,8 +94,8 @@ func (c *Cluster) connected(from Source, to *Pod) bool {
 	return host && from.Node.OS == model.Linux || !host && to.Node.OS == model.Linux
 }
 
-// Try sends every flow and fills in the verdicts. progress is called now and
-// then with how many are done.
+// Try opens every flow and fills in the verdicts. It calls progress from time to time with the number of finished
+// flows.
 func (c *Cluster) Try(ctx context.Context, flows []*Flow, progress func(done int)) error {
 	var done atomic.Int64
 	var mu sync.Mutex
@@ -127,8 +127,7 @@ func (c *Cluster) Try(ctx context.Context, flows []*Flow, progress func(done int
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// try opens a real flow. Silence that was not expected is listened to for longer,
-// because the machine may be busy.
+// try opens a real flow. If an expected answer does not arrive it tries longer, because the machine may be busy.
 func (c *Cluster) try(ctx context.Context, f *Flow) (err error) {
 	f.Got, err = connect(ctx, f, 250*time.Millisecond)
 	for attempt := 0; err == nil && f.Got == model.Deny && f.Want == model.Allow && attempt < 2; attempt++ {

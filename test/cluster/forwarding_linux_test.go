@@ -22,8 +22,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/netns"
 )
 
-// watched has a node count what its stack forwards of pods, and drop there what
-// connection tracking finds invalid, as kube-proxy does in iptables mode.
+// watched makes a node count the packets of pods that its stack forwards. It also drops packets that connection
+// tracking finds invalid, as kube-proxy does in iptables mode.
 const watched = `
 table inet watched {
 	counter pods {}
@@ -48,8 +48,7 @@ func watch(t *testing.T, n *cluster.Node) {
 	})
 }
 
-// startWatched makes a cluster whose pods all say who asks them, and whose nodes
-// are watched.
+// startWatched makes a cluster whose pods serve whoami, and whose nodes are watched.
 func startWatched(t *testing.T, manifests string, cfg cluster.Config) (*cluster.Cluster, map[string]*cluster.Pod) {
 	t.Helper()
 	c, pods := startCluster(t, manifests, cfg)
@@ -80,7 +79,7 @@ func forwarded(t *testing.T, n *cluster.Node, counter string) (packets int) {
 	return packets
 }
 
-// past runs f and makes sure that no node's stack forwards a packet between pods.
+// past runs f and checks that no host stack forwards a packet between pods meanwhile.
 func past(t *testing.T, c *cluster.Cluster, what string, f func()) {
 	t.Helper()
 	var before []int
@@ -110,8 +109,8 @@ func awaitFastPath(t *testing.T, c *cluster.Cluster, from *netns.NS, to netip.Ad
 	})
 }
 
-// In both modes packets between pods of two nodes bypass the host stacks. No pod
-// can notice it: hops, errors, sizes and policy are as through the host stack.
+// TestFastPathBetweenNodes checks that packets between pods of two nodes take the fast path in both modes. Pods see no
+// difference: hop limits, ICMP errors, sizes and policy are the same as on the slow path.
 func TestFastPathBetweenNodes(t *testing.T) {
 	for _, mode := range []string{"routes", "vxlan"} {
 		t.Run(mode, func(t *testing.T) {
@@ -145,7 +144,7 @@ func TestFastPathBetweenNodes(t *testing.T) {
 	}
 }
 
-// noClient takes the client from who may reach the server.
+// noClient removes the client from the pods that may reach the server.
 const noClient = `
 apiVersion: policy.networking.k8s.io/v1alpha2
 kind: ClusterNetworkPolicy
@@ -255,8 +254,8 @@ func forwardingWithoutFabric(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// translations lead 10.99.0.1 and fd99::1, and port 8100 of the node, to port 7100
-// of a pod, as kube-proxy does for Services.
+// translations returns rules that redirect 10.99.0.1 and fd99::1, and port 8100 of the node, to port 7100 of a
+// pod, as kube-proxy does for Services.
 func translations(server *cluster.Pod, n *cluster.Node) string {
 	rules := ""
 	for i, v6 := range []bool{false, true} {
@@ -273,9 +272,8 @@ func translations(server *cluster.Pod, n *cluster.Node) string {
 	return "table inet services {\nchain prerouting {\ntype nat hook prerouting priority dstnat;\n" + rules + "}\n}\n"
 }
 
-// From one source port a pod opens flows to another pod: directly, by a Service, and
-// by a host port of the other node. It does so in every order. Every answer comes
-// from the address that the pod sent to.
+// A pod opens flows from one source port to another pod, in every order: directly, through a Service, and through
+// a host port of the other node. Every answer has the address to which the pod sent.
 func TestForwardingBesideTranslation(t *testing.T) {
 	c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"}})
 	client, server := pods["client"], pods["server"]
@@ -320,8 +318,8 @@ func TestForwardingBesideTranslation(t *testing.T) {
 	}
 }
 
-// askFrom asks whoami from a given port. The answer over UDP must come from where
-// the question went.
+// askFrom sends a request to whoami from a given source port. The UDP answer must come from the destination of
+// the request.
 func askFrom(network string, from, to netip.AddrPort) error {
 	reuse := func(_, _ string, raw syscall.RawConn) (err error) {
 		raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
@@ -348,7 +346,7 @@ func askFrom(network string, from, to netip.AddrPort) error {
 		err = fmt.Errorf("seen as %s", answer[:n])
 	}
 	if err == nil && network == "tcp" {
-		// The port is used again at once: who closes first may not do that.
+		// The client reuses the port immediately, so it must not be the end that closes first.
 		_, err = io.Copy(io.Discard, conn)
 	}
 	return err

@@ -27,9 +27,9 @@ metadata: {name: twin, namespace: test}
 spec: {containers: [{name: main}]}
 `
 
-// Packets of a pod with limited bandwidth go through the queues of its own node, and
-// bypass the host stack of the other. Limit and policy hold. Other pods of the node
-// bypass both host stacks.
+// TestForwardingOfLimitedPods checks that packets of a pod with limited bandwidth pass the queues of its own
+// node, and bypass the host stack of the other node. The limit and policy apply. Other pods of the node bypass
+// both host stacks.
 func TestForwardingOfLimitedPods(t *testing.T) {
 	const rate = 16e6
 	c, pods := startWatched(t, fabricManifests+twin, cluster.Config{Linux: 2, AgentFlags: []string{"--fabric=routes"},
@@ -313,8 +313,7 @@ func moveFixed(t *testing.T, c *cluster.Cluster, was *cluster.Pod) (now *cluster
 	return now
 }
 
-// heir is a pod that has the slot of one that is gone, and would hear what is sent
-// to its addresses, if it came.
+// heir is a pod with the slot of a deleted pod. It counts datagrams to the addresses of that pod.
 type heir struct {
 	*cluster.Pod
 	ears []net.PacketConn
@@ -350,7 +349,7 @@ func heirOf(t *testing.T, c *cluster.Cluster, gone *cluster.Pod) *heir {
 	return h
 }
 
-// heard counts the datagrams that came.
+// heard returns the number of received datagrams.
 func (h *heir) heard(t *testing.T) (n int) {
 	t.Helper()
 	for _, ear := range h.ears {

@@ -20,7 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// underPolicy denies an open connection for a while.
+// underPolicy checks an open connection while a policy denies it, and afterwards.
 func underPolicy(t *testing.T, c *cluster.Cluster, from *netns.NS, to netip.AddrPort) {
 	t.Helper()
 	err := from.Do(func() error {
@@ -60,8 +60,8 @@ func underPolicy(t *testing.T, c *cluster.Cluster, from *netns.NS, to netip.Addr
 	}
 }
 
-// keepsAll sends packets and has connections open while something changes. Over
-// a change of the fabric the device that packets are in may go with them.
+// keepsAll sends packets and keeps connections open during a change. A change of the fabric may remove a device
+// with the packets in it.
 func keepsAll(t *testing.T, client, server *cluster.Pod, change func(), mayLose bool) {
 	t.Helper()
 	var to []traffic.Target
@@ -123,7 +123,7 @@ func bulk(t *testing.T, from, to *netns.NS, addr netip.Addr) {
 	}
 }
 
-// refused sends a datagram and waits for what comes back.
+// refused sends a datagram and returns the error that comes back.
 func refused(to netip.AddrPort) error {
 	conn, err := net.Dial("udp", to.String())
 	if err != nil {
@@ -138,7 +138,7 @@ func refused(to netip.AddrPort) error {
 	return err
 }
 
-// hops sends a datagram with 64 hops and looks how many are left of them.
+// hops sends a datagram with hop limit 64 and checks the hop limit at the receiver.
 func hops(t *testing.T, from, to *netns.NS, addr netip.Addr, want int) {
 	t.Helper()
 	level, receive, send, kind := unix.IPPROTO_IP, unix.IP_RECVTTL, unix.IP_TTL, unix.IP_TTL

@@ -223,7 +223,7 @@ func TestHubble(t *testing.T) {
 	if err := c.Try(t.Context(), flows, func(int) {}); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * time.Second) // packets on their way, and the interval of reading events
+	time.Sleep(2 * time.Second) // packets in flight, and the interval of reading events
 	objects, err := c.Manifests.Objects(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -394,7 +394,7 @@ func checkFlow(s *model.Snapshot, e *policy.Evaluator, f seenFlow) string {
 	return ""
 }
 
-// otherCommands tries what is not a filter. It returns the number of requests.
+// otherCommands runs the commands without filters. It returns the number of requests.
 func otherCommands(t *testing.T, command string, n *cluster.Node, all []seenFlow) int {
 	t.Helper()
 	for args, want := range map[string]string{

@@ -19,8 +19,8 @@ import (
 	"github.com/isthmus-net/isthmus/test/cluster"
 )
 
-// A closed cluster leaves no process, mount, file, interface, program, map or link. Other
-// tests may run at the same time: the test looks only for what this cluster made.
+// TestNothingIsLeft checks that a closed cluster leaves no process, mount, file, interface, program, map or link.
+// Other tests may run at the same time: the test checks only objects of this cluster.
 func TestNothingIsLeft(t *testing.T) {
 	if os.Getuid() != 0 || testing.Short() {
 		t.Skip("needs root and no -short: make test runs it")
@@ -62,7 +62,7 @@ func interfaceNames(t *testing.T) (names []string) {
 	return names
 }
 
-// made is what a cluster consists of: a directory, and kernel IDs.
+// made identifies the objects of a cluster: a directory, and kernel IDs.
 type made struct {
 	dir      string
 	programs []ebpf.ProgramID
@@ -130,7 +130,7 @@ func (m *made) addLink(path string) error {
 	return nil
 }
 
-// left returns an error that names everything that still exists.
+// left returns an error that names all objects that still exist.
 func (m *made) left() error {
 	var errs []error
 	exists := func(what string, id any, err error) {

@@ -18,18 +18,16 @@ import (
 type Edit struct {
 	What string
 	Flow *Flow
-	// Stopped is the time from the change until the last new connection got
-	// through, Resumed from its withdrawal until the first did again.
+	// Stopped is the time from the change to the last new connection that succeeded, Resumed the time from its
+	// reversal to the next one.
 	Stopped, Resumed time.Duration
-	// Cut tells that the connection that was open stopped too, Continued that
-	// it went on afterwards.
+	// Cut is true if the open connection stopped too, Continued if it continued afterwards.
 	Cut, Continued bool
 }
 
-// EditPolicy deletes the policy that allows a flow, and EditLabel takes the
-// labels of the flow's source away; each is then undone. They look for a flow
-// between Linux pods that the edit closes, as the reference sees it; nil means
-// that no flow depends on one policy (one pod's labels) alone.
+// EditPolicy deletes the policy that allows a flow, and EditLabel removes the labels of the flow's source; each
+// then reverses the edit. They select a flow between Linux pods that the edit closes, according to the reference.
+// The result is nil if no flow depends on a single policy (or the labels of one pod).
 func (c *Cluster) EditPolicy(ctx context.Context, flows []*Flow) (*Edit, error) {
 	for _, f := range openable(flows) {
 		if f.Ingress.Cause.Reason != model.ReasonRule {
@@ -76,7 +74,7 @@ func (c *Cluster) EditLabel(ctx context.Context, flows []*Flow) (*Edit, error) {
 	return nil, nil
 }
 
-// openable are the flows that a connection can be kept open on.
+// openable returns the flows on which a connection can stay open.
 func openable(flows []*Flow) []*Flow {
 	var all []*Flow
 	for _, f := range flows {
@@ -87,7 +85,7 @@ func openable(flows []*Flow) []*Flow {
 	return all
 }
 
-// wouldClose asks the reference.
+// wouldClose reports whether an edit closes a flow, according to the reference.
 func (c *Cluster) wouldClose(ctx context.Context, f *Flow, change func(*model.Snapshot)) (bool, error) {
 	objects, err := c.Manifests.Objects(ctx)
 	if err != nil {
@@ -99,8 +97,7 @@ func (c *Cluster) wouldClose(ctx context.Context, f *Flow, change func(*model.Sn
 	return egress.Verdict == model.Deny || ingress.Verdict == model.Deny, nil
 }
 
-// watch makes a change and takes it back, with one connection open and new ones
-// tried all the time.
+// watch makes a change and reverses it, with one open connection and continuous attempts to open new ones.
 func (c *Cluster) watch(ctx context.Context, f *Flow, what string, change, undo func() error) (*Edit, error) {
 	e := &Edit{What: what, Flow: f}
 	open, err := f.traffic().Dial(ctx, time.Second)
@@ -131,7 +128,7 @@ func (c *Cluster) watch(ctx context.Context, f *Flow, what string, change, undo 
 	if e.Resumed, err = attempts.firstSuccess(undone); err != nil {
 		return nil, err
 	}
-	// What was sent meanwhile is sent again by TCP after its timer.
+	// TCP retransmits lost segments after its timer.
 	e.Continued = goesOn(5 * time.Second)
 	return e, nil
 }
@@ -141,7 +138,7 @@ type attempts struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	mu     sync.Mutex
-	good   []time.Time // when those that got through were begun
+	good   []time.Time // the start times of successful attempts
 }
 
 func (c *Cluster) attempt(ctx context.Context, f *Flow) *attempts {
@@ -160,7 +157,7 @@ func (c *Cluster) attempt(ctx context.Context, f *Flow) *attempts {
 			select {
 			case limit <- struct{}{}:
 			default:
-				continue // enough are waiting
+				continue // enough attempts are pending
 			}
 			begun := time.Now()
 			a.wg.Go(func() {
@@ -182,7 +179,7 @@ func (a *attempts) stop() {
 	a.wg.Wait()
 }
 
-// since returns the first and last successes after a moment.
+// since returns the first and last success after a time.
 func (a *attempts) since(t time.Time) (first, last time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -200,8 +197,7 @@ func (a *attempts) since(t time.Time) (first, last time.Time) {
 	return first, last
 }
 
-// lastSuccess waits until nothing gets through any more, and returns how long
-// after a moment something last did.
+// lastSuccess waits until no attempt succeeds any more, and returns the time from a moment to the last success.
 func (a *attempts) lastSuccess(after time.Time) (time.Duration, error) {
 	const quiet = 400 * time.Millisecond
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
@@ -216,7 +212,7 @@ func (a *attempts) lastSuccess(after time.Time) (time.Duration, error) {
 	return 0, errors.New("connections still get through after the change")
 }
 
-// firstSuccess waits until something gets through.
+// firstSuccess waits until an attempt succeeds.
 func (a *attempts) firstSuccess(after time.Time) (time.Duration, error) {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if first, _ := a.since(after); !first.IsZero() {

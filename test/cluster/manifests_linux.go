@@ -22,13 +22,12 @@ import (
 // pod. All of them may change while the cluster runs.
 type Manifests struct {
 	dir string
-	// apply, if set, is given each document instead.
+	// apply, if set, receives each document instead.
 	apply func(text string) error
 }
 
-// Take copies the documents of a user's directory, without Node objects, which
-// are the cluster's own, and without those that have an error. It returns the
-// errors and warnings.
+// Take copies the documents of a user's directory, except Node objects, which the cluster writes, and documents
+// with errors. It returns the errors and warnings.
 func (m *Manifests) Take(ctx context.Context, dir string) (rejected []manifests.DocumentError, warnings []manifests.Warning, err error) {
 	_, warnings, rejected = manifests.LoadDir(ctx, dir, manifests.DefaultLimits())
 	bad := make(map[string]bool)
@@ -93,8 +92,7 @@ func skip(doc []byte) bool {
 	return yaml.Unmarshal(doc, &meta) == nil && meta.Kind == "Node"
 }
 
-// write replaces a file at once, so that no agent reads half of it; or it
-// changes the API server.
+// write replaces a file atomically, so that no agent reads half of it; or it changes the API server.
 func (m *Manifests) write(name string, text []byte) error {
 	if m.apply != nil {
 		return m.apply(string(text))
@@ -115,7 +113,7 @@ func (m *Manifests) Objects(ctx context.Context) (model.Objects, error) {
 	return objects, nil
 }
 
-// WriteNodes writes the Node objects of the nodes that the cluster has now.
+// WriteNodes writes the Node objects of the given nodes.
 func (m *Manifests) WriteNodes(nodes []*Node) error {
 	var b bytes.Buffer
 	for _, n := range nodes {
@@ -174,16 +172,14 @@ func (m *Manifests) WritePod(p *model.Pod) error {
 	return m.write(podFile(p.PodID), b.Bytes())
 }
 
-// RemovePod takes away what WritePod has written.
+// RemovePod removes the object that WritePod has written.
 func (m *Manifests) RemovePod(id model.PodID) error { return m.remove(podFile(id)) }
 
-// podFile sorts behind the user's files, so that it counts where both have a
-// Pod of that name.
+// podFile sorts after the user's files, so that it wins if both have a Pod with that name.
 func podFile(id model.PodID) string { return "zz-pod-" + id.Namespace + "-" + id.Name + ".yaml" }
 
-// policyFile finds the file of a policy. ok is false if taking the file away
-// does something else than to delete that policy: several files have it, or the
-// file has others too.
+// policyFile finds the file of a policy. ok is false if removing the file would not delete exactly that policy:
+// several files have it, or the file has other objects too.
 func (m *Manifests) policyFile(o model.Origin) (name string, content []byte, ok bool, err error) {
 	paths, err := filepath.Glob(filepath.Join(m.dir, "user-*"))
 	if err != nil {
@@ -206,8 +202,7 @@ func (m *Manifests) policyFile(o model.Origin) (name string, content []byte, ok 
 	return name, content, found == 1, nil
 }
 
-// Put writes a document of the user's under a name of the caller's, and Drop takes
-// it away.
+// Put writes a document under a name that the caller chooses, and Drop removes it.
 func (m *Manifests) Put(name, text string) error { return m.write("user-"+name+".yaml", []byte(text)) }
 
 // Drop is described with Put.

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Cell is one place of a matrix: what the reference wants and what the cluster
-// does, for each address family that the pair has in common.
+// Cell is one cell of a matrix: the verdicts of the reference and of the cluster, for each address family that
+// the pair has in common.
 type Cell struct {
 	Families          []string // "4", "6"
 	Allowed, Expected []bool   // by family
@@ -39,13 +39,13 @@ func (c *Cell) symbol() string {
 	return allowed
 }
 
-// Matrix is a table of who reaches whom.
+// Matrix is a table of the verdicts between sources and destinations.
 type Matrix struct {
 	rows, columns []string
 	cells         map[[2]string]*Cell
 }
 
-// Add notes a verdict.
+// Add adds a verdict.
 func (m *Matrix) Add(row, column, family string, allowed, expected bool) {
 	if m.cells == nil {
 		m.cells = make(map[[2]string]*Cell)

@@ -39,15 +39,15 @@ type Node struct {
 	Dir      string
 	PodCIDRs []netip.Prefix
 	segment  int
-	// moved are the node's addresses after a Readdress.
+	// moved are the addresses of the node after Readdress.
 	moved  []netip.Prefix
 	agent  *exec.Cmd
 	exited chan error
-	// machine is that of a node under Wine.
+	// machine is the Windows machine of a node under Wine.
 	machine *wine.Machine
 }
 
-// Addresses are the node's own.
+// Addresses returns the addresses of the node itself.
 func (n *Node) Addresses() []netip.Addr { return addressesOf(n.underlay()) }
 
 func (n *Node) underlay() []netip.Prefix {
@@ -65,15 +65,15 @@ func addressesOf(all []netip.Prefix) []netip.Addr {
 	return out
 }
 
-// Socket is where the agent answers.
+// Socket is the path of the agent's socket.
 func (n *Node) Socket() string { return filepath.Join(n.Dir, "agent.sock") }
 
-// Ctl is isthmusctl, asking the node's agent.
+// Ctl returns an isthmusctl command that queries the agent of the node.
 func (n *Node) Ctl(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, filepath.Join(n.cluster.cfg.Bin, "isthmusctl"), append(args, "--socket", n.Socket())...)
 }
 
-// Log is what the agent writes.
+// Log is the path of the agent's log.
 func (n *Node) Log() string { return filepath.Join(n.Dir, "agent.log") }
 
 // HTTP is the address of the agent's metrics, in the node's namespace.
@@ -90,16 +90,16 @@ func (n *Node) prepare() error {
 	if err := n.cluster.fabric.connect(n); err != nil {
 		return err
 	}
-	// A namespace may begin with what this machine has. A host of Windows does not
-	// forward, nor one of Linux, before an agent turns it on.
+	// A new namespace may inherit the settings of this machine. Neither a Windows nor a Linux host forwards
+	// before an agent turns it on.
 	return n.NS.Do(netns.StopForwarding)
 }
 
-// hardware is the MAC address of a Windows node's adapter.
+// hardware returns the MAC address of a Windows node's adapter.
 func (n *Node) hardware() model.MAC { return model.MAC{0x00, 0x15, 0x5d, 0x00, 0x00, byte(n.Number)} }
 
-// announcement is what the Node object of a Windows node says, which an agent
-// that watches a directory cannot write.
+// announcement returns the annotations of the Node object of a Windows node. An agent that watches a directory
+// cannot write them.
 func (n *Node) nodeInfo() model.NodeInfo {
 	switch {
 	case n.OS != model.Windows:
@@ -110,7 +110,7 @@ func (n *Node) nodeInfo() model.NodeInfo {
 	return model.NodeInfo{Fabric: "routes"}
 }
 
-// Start starts the agent, with what an earlier one left.
+// Start starts the agent, with the state of an earlier one.
 func (n *Node) Start() error {
 	from := []string{"--manifests", n.cluster.Manifests.dir}
 	if n.cluster.kubeconfig != "" {
@@ -133,7 +133,7 @@ func (n *Node) Start() error {
 	}
 	defer log.Close()
 	n.agent.Stdout, n.agent.Stderr = log, log
-	n.agent.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C is for the demo, which then stops them in order
+	n.agent.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // only the demo receives Ctrl-C, and then stops the agents in order
 	if err := n.NS.Do(n.agent.Start); err != nil {
 		return fmt.Errorf("start %s: %w", n.agent.Path, err)
 	}
@@ -142,7 +142,8 @@ func (n *Node) Start() error {
 	return os.WriteFile(filepath.Join(n.Dir, "agent.pid"), []byte(strconv.Itoa(n.agent.Process.Pid)), 0o600)
 }
 
-// podNetworkFlags are those of the node's network: the uplink, or what chains the agent's plugin to another CNI.
+// podNetworkFlags returns the flags of the node's network: the uplink, or those that chain the plugin to another
+// CNI.
 func (n *Node) podNetworkFlags() []string {
 	if n.cluster.cfg.OtherCNI == "" {
 		return []string{"--uplink", "eth0"}
@@ -150,11 +151,10 @@ func (n *Node) podNetworkFlags() []string {
 	return []string{"--cni-bin-dir", n.cluster.cfg.OtherCNI, "--cni-conf-dir", n.ConfDir()}
 }
 
-// PID is that of the agent.
+// PID is the process ID of the agent.
 func (n *Node) PID() int { return n.agent.Process.Pid }
 
-// Readdress gives the node other addresses on its segment; they are published
-// by WriteNodes.
+// Readdress gives the node other addresses on its segment. WriteNodes publishes them.
 func (n *Node) Readdress(host int) error {
 	was := n.underlay()
 	n.moved = n.cluster.families(onSegment(n.segment, host))
@@ -182,7 +182,7 @@ func (n *Node) Uninstall() (output string, err error) {
 	return string(out), err
 }
 
-// Kill ends the agent without a chance to do anything.
+// Kill ends the agent by SIGKILL.
 func (n *Node) Kill() error {
 	if err := n.agent.Process.Kill(); err != nil {
 		return err
@@ -192,10 +192,10 @@ func (n *Node) Kill() error {
 	return nil
 }
 
-// Stop ends the agent in order.
+// Stop ends the agent by SIGTERM, and kills it if it does not end.
 func (n *Node) Stop() error { return n.stop() }
 
-// stop asks the agent to end, and makes it end when it does not.
+// stop sends a signal to the agent, and kills it if it does not end.
 func (n *Node) stop() error {
 	if n.agent == nil {
 		return nil
@@ -203,7 +203,7 @@ func (n *Node) stop() error {
 	defer func() { n.agent = nil }()
 	sig := syscall.SIGTERM
 	if n.machine != nil {
-		sig = syscall.SIGINT // Wine makes Ctrl-C of it, and nothing of the other
+		sig = syscall.SIGINT // Wine translates SIGINT to Ctrl-C, and ignores SIGTERM
 	}
 	if err := n.agent.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -228,7 +228,7 @@ func killByFile(path string) error {
 	}
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	if err != nil || !strings.HasPrefix(string(name), "isthmus") && !strings.HasPrefix(string(name), "winnode") {
-		return nil // gone, and another process has the number
+		return nil // the agent is gone, and another process has its ID
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("stop agent %d: %w", pid, err)
@@ -283,7 +283,7 @@ func (n *Node) logTail() string {
 	return strings.Join(lines[max(0, len(lines)-8):], "\n")
 }
 
-// Status asks the agent what it does.
+// Status returns the status of the agent.
 func (n *Node) Status(ctx context.Context) (*isthmusv1.GetNodeResponse, error) {
 	if n.machine != nil {
 		return n.statusUnderWine(ctx)

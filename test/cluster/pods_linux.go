@@ -29,11 +29,9 @@ type Pod struct {
 	netnsPath   string
 }
 
-// Schedule gives every policed pod a node in turn, on the system that its node
-// selector asks for and Linux otherwise, as the taints of mixed clusters make
-// it, and writes it to the manifests. What else selectors ask of nodes cannot be
-// had here and is passed over. At most limit pods are placed; the others stay
-// known without an address.
+// Schedule assigns every policed pod to a node in turn, and writes it to the manifests. The node selector chooses
+// the operating system; the default is Linux, as taints of mixed clusters enforce it. It ignores other
+// requirements of selectors. It places at most limit pods; the others stay in the manifests without an address.
 func (c *Cluster) Schedule(o model.Objects, limit int) ([]*model.Pod, error) {
 	var bySystem = map[model.OS][]*Node{}
 	for _, n := range c.Nodes {
@@ -59,7 +57,7 @@ func (c *Cluster) Schedule(o model.Objects, limit int) ([]*model.Pod, error) {
 		pod.IPs = nil
 		pod.Node = nodes[next[system]%len(nodes)].Name
 		next[system]++
-		// A DaemonSet's pods carry the name of their node.
+		// The name of a DaemonSet's pod contains the name of its node.
 		for _, n := range nodes {
 			if strings.HasSuffix(p.Name, "-"+n.Name) {
 				pod.Node = n.Name
@@ -73,9 +71,8 @@ func (c *Cluster) Schedule(o model.Objects, limit int) ([]*model.Pod, error) {
 	return placed, nil
 }
 
-// Attach makes a pod's namespace, wires it by CNI ADD, and publishes its
-// addresses. After an ADD that was refused it takes the pod away, as a runtime
-// does.
+// Attach makes the namespace of a pod, connects it by CNI ADD, and publishes its addresses. If ADD fails it
+// removes the pod, as a runtime does.
 func (c *Cluster) Attach(ctx context.Context, pod *model.Pod) (*Pod, time.Duration, error) {
 	i := slices.IndexFunc(c.Nodes, func(n *Node) bool { return n.Name == pod.Node })
 	p := &Pod{Pod: pod, Node: c.Nodes[i], containerID: strings.NewReplacer("/", "-").Replace(pod.PodID.String())}
@@ -104,7 +101,7 @@ func (c *Cluster) Attach(ctx context.Context, pod *model.Pod) (*Pod, time.Durati
 	return p, took, c.Manifests.WritePod(pod)
 }
 
-// Detach takes a pod away by CNI DEL.
+// Detach removes a pod by CNI DEL.
 func (c *Cluster) Detach(ctx context.Context, p *Pod) error {
 	if err := p.del(ctx); err != nil {
 		return fmt.Errorf("CNI DEL of %s on %s: %w", p.PodID, p.Node.Name, err)
@@ -126,7 +123,7 @@ func (p *Pod) makeNamespace(ctx context.Context, c *Cluster) (err error) {
 	return nil
 }
 
-// HostPort is what a runtime passes of a container's port with a hostPort.
+// HostPort is the port mapping that a runtime passes for a container's port with a hostPort.
 type HostPort struct {
 	HostPort      int    `json:"hostPort"`
 	ContainerPort int    `json:"containerPort"`
@@ -134,8 +131,8 @@ type HostPort struct {
 	HostIP        string `json:"hostIP"`
 }
 
-// Bandwidth is what a runtime passes of the bandwidth annotations of a pod: bits
-// per second, and bits.
+// Bandwidth holds the limits that a runtime passes for the bandwidth annotations of a pod: in bits per second,
+// and bits.
 type Bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate,omitempty"`
 	IngressBurst uint64 `json:"ingressBurst,omitempty"`
@@ -151,13 +148,13 @@ func (p *Pod) runtime() *libcni.RuntimeConf {
 	if limits, ok := p.Node.cluster.cfg.Bandwidth[p.Name]; ok {
 		capabilities["bandwidth"] = limits
 	}
-	capabilities["dns"] = clusterFirst(p.Namespace) // libcni drops it where the configuration does not ask for it
+	capabilities["dns"] = clusterFirst(p.Namespace) // libcni drops it if the configuration does not declare the capability
 	return &libcni.RuntimeConf{CapabilityArgs: capabilities, ContainerID: p.containerID, NetNS: p.netnsPath, IfName: "eth0", Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_INFRA_CONTAINER_ID", p.containerID},
 	}}
 }
 
-// DetachAll takes all pods away.
+// DetachAll removes all pods.
 func (c *Cluster) DetachAll(ctx context.Context) error {
 	var errs []error
 	for _, p := range slices.Clone(c.pods) {
@@ -166,14 +163,14 @@ func (c *Cluster) DetachAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Port is a port that flows are opened to.
+// Port is a destination port of flows.
 type Port struct {
 	Protocol model.Protocol
 	Number   uint16
 }
 
-// Ports are the ports that a pod declares, and one that it does not, so that
-// there is something to be denied.
+// Ports returns the ports that a pod declares, and one that it does not declare, so that policy has something to
+// deny.
 func (p *Pod) Ports() []Port {
 	var all []Port
 	for _, n := range p.Pod.Ports {
@@ -217,7 +214,7 @@ func (c *Cluster) ServeAt(p *Pod, at Port) error {
 	return nil
 }
 
-// Settle waits until every agent has put in force what the manifests say now.
+// Settle waits until every agent enforces the current manifests.
 func (c *Cluster) Settle(ctx context.Context) error {
 	written := time.Now()
 	deadline := written.Add(patience)
@@ -228,7 +225,7 @@ func (c *Cluster) Settle(ctx context.Context) error {
 			if err == nil && len(serious) == 0 && s.AppliedUnixNano > written.UnixNano() {
 				break
 			}
-			// Nothing to apply is in force too; agents read changes at once.
+			// A change that does not affect a node is in force there too; agents read changes immediately.
 			if err == nil && len(serious) == 0 && time.Since(written) > time.Second {
 				break
 			}

@@ -8,11 +8,10 @@ import (
 	"syscall"
 )
 
-// SetAgentFlags says with which flags the agents of Linux nodes start from now on.
+// SetAgentFlags sets the flags of Linux agents that start later.
 func (c *Cluster) SetAgentFlags(flags ...string) { c.cfg.AgentFlags = flags }
 
-// Restart ends the agent, by SIGKILL without a chance to do anything or by
-// SIGTERM in order, and starts it again; it returns when the new one is ready.
+// Restart ends the agent by SIGKILL or SIGTERM, and starts it again. It returns when the new one is ready.
 func (n *Node) Restart(ctx context.Context, how syscall.Signal) error {
 	end := n.stop
 	if how == syscall.SIGKILL {

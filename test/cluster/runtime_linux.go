@@ -16,7 +16,7 @@ import (
 	"github.com/isthmus-net/isthmus/common/model"
 )
 
-// asRuntime calls plugins where they run: those of other CNIs in the node's network namespace.
+// asRuntime calls f in the network namespace in which plugins run: for another CNI that of the node.
 func (n *Node) asRuntime(call func() error) error {
 	if n.cluster.cfg.OtherCNI == "" {
 		return call()
@@ -72,7 +72,7 @@ func (n *Node) Network() (*libcni.NetworkConfigList, error) {
 	}
 	capabilities := map[string]bool{"portMappings": true, "bandwidth": true}
 	if n.OS == model.Windows {
-		capabilities["dns"] = true // as install.Config writes it
+		capabilities["dns"] = true // like install.Config
 	}
 	plugin := map[string]any{"type": "isthmus-cni", "capabilities": capabilities}
 	if n.machine == nil {
@@ -82,7 +82,7 @@ func (n *Node) Network() (*libcni.NetworkConfigList, error) {
 	return libcni.NetworkConfFromBytes(conf)
 }
 
-// ConfDir is where the node's runtime looks for CNI configurations, if they are of another CNI.
+// ConfDir is the directory of CNI configurations of the node's runtime, if another CNI writes them.
 func (n *Node) ConfDir() string { return filepath.Join(n.Dir, "net.d") }
 
 // firstConf reads the first configuration of ConfDir, as runtimes do.

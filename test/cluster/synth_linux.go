@@ -51,7 +51,7 @@ type population struct {
 	ports   []model.NamedPort
 }
 
-// addPorts notes the first port of each match, up to what one pod should have.
+// addPorts adds the first port of each match, up to a maximum per pod.
 func (p *population) addPorts(r model.Rule) {
 	for _, m := range r.Ports {
 		port := model.NamedPort{Name: m.Name, Protocol: m.Protocol, Port: max(m.First, 1)}
@@ -107,7 +107,7 @@ func (p *population) addPod(namespace string, labels model.Labels) {
 	p.have[key] = true
 	id := model.PodID{Namespace: namespace, Name: fmt.Sprintf("made-%d", len(p.objects.Pods))}
 	p.objects.Pods = append(p.objects.Pods, &model.Pod{PodID: id, Labels: labels, Ports: p.ports})
-	if len(p.objects.Pods)%5 == 0 { // some of them on Windows
+	if len(p.objects.Pods)%5 == 0 { // some pods are on Windows
 		if p.objects.NodeSelectors == nil {
 			p.objects.NodeSelectors = make(map[model.PodID]model.Selector)
 		}

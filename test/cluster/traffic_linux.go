@@ -11,13 +11,12 @@ import (
 	"github.com/isthmus-net/isthmus/test/traffic"
 )
 
-// traffic is the flow as the client opens it.
+// traffic returns the flow as the client opens it.
 func (f *Flow) traffic() traffic.Flow {
 	return traffic.Flow{NS: f.From.ns, From: f.Src, To: netip.AddrPortFrom(f.Dst, f.Port), Protocol: f.Protocol}
 }
 
-// connect reports whether a new flow gets through and is answered. Only silence counts as
-// denied; anything else that goes wrong is an error.
+// connect reports whether a new flow is answered. Only silence counts as denied; any other failure is an error.
 func connect(ctx context.Context, f *Flow, patience time.Duration) (model.Verdict, error) {
 	switch err := f.traffic().Try(ctx, patience); {
 	case err == nil:

@@ -17,8 +17,8 @@ import (
 	"github.com/isthmus-net/isthmus/windows"
 )
 
-// control is where a Windows node answers what a container runtime and the
-// network would ask of Windows itself (test/cluster/winnode, test/hnsemu).
+// control is the socket on which a Windows node serves calls that a container runtime and the network would make
+// to Windows itself (test/cluster/winnode, test/hnsemu).
 func (n *Node) control() string {
 	if n.machine != nil {
 		return n.machine.ControlSocket()
@@ -26,13 +26,13 @@ func (n *Node) control() string {
 	return filepath.Join(n.Dir, "control.sock")
 }
 
-// hostFlags tell the emulated HNS who it is.
+// hostFlags configure the emulated HNS.
 func (n *Node) hostFlags() []string {
 	mac := strings.ToUpper(strings.ReplaceAll(n.hardware().String(), ":", "-"))
 	return []string{"--management-ip", n.Addresses()[0].String(), "--management-mac", mac}
 }
 
-// networkFlags are those of every agent on Windows.
+// networkFlags are the flags of every agent on Windows.
 func (n *Node) networkFlags() []string {
 	mode := windows.L2Bridge
 	if n.cluster.cfg.Overlay {
@@ -41,12 +41,12 @@ func (n *Node) networkFlags() []string {
 	return append([]string{"--hns-mode", string(mode)}, n.cluster.cfg.WindowsFlags...)
 }
 
-// windowsFlags are those of winnode.
+// windowsFlags are the flags of winnode.
 func (n *Node) windowsFlags() []string {
 	return slices.Concat([]string{"--control", n.control()}, n.hostFlags(), n.networkFlags())
 }
 
-// ask calls the control service of a Windows node.
+// ask calls the control socket of a Windows node.
 func (n *Node) ask(ctx context.Context, path string, query url.Values) (string, error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -68,8 +68,7 @@ func (n *Node) ask(ctx context.Context, path string, query url.Values) (string, 
 	return strings.TrimSpace(string(body)), err
 }
 
-// makeHCNNamespace does what containerd does before CNI ADD; a network namespace
-// stands for it.
+// makeHCNNamespace does what containerd does before CNI ADD. A network namespace represents the HCN namespace.
 func (n *Node) makeHCNNamespace(ctx context.Context, netns string) (string, error) {
 	return n.ask(ctx, "/namespace", url.Values{"netns": {netns}})
 }
@@ -80,14 +79,13 @@ func (n *Node) BlockByACL(ctx context.Context, address netip.Addr) error {
 	return err
 }
 
-// Balancers are the load balancers that the node's HNS has, one port a line.
+// Balancers returns the load balancers of the node's HNS, one port per line.
 func (n *Node) Balancers(ctx context.Context) ([]string, error) {
 	text, err := n.ask(ctx, "/balancers", nil)
 	return strings.FieldsFunc(text, func(r rune) bool { return r == '\n' }), err
 }
 
-// HNS returns what the node's HNS holds, and the packets that it decided last, as
-// text.
+// HNS returns the objects of the node's HNS, and the packets that it decided last, as text.
 func (n *Node) HNS(ctx context.Context) (objects, packets string, err error) {
 	if objects, err = n.ask(ctx, "/dump", nil); err == nil {
 		packets, err = n.ask(ctx, "/trace", nil)

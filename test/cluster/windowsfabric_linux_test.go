@@ -15,10 +15,9 @@ import (
 	"github.com/isthmus-net/isthmus/test/cluster"
 )
 
-// TestWindowsHostFabric: hosts of Windows with bridged networks begin without
-// routes and do not forward. Their agents change that, and repair it when another
-// process changes it back. Only traffic that leaves the cluster has the address of
-// the node.
+// TestWindowsHostFabric checks Windows hosts with bridged networks, which start without routes and do not
+// forward. Their agents change that, and repair it when another process reverts it. Only traffic that leaves the
+// cluster has the address of the node.
 func TestWindowsHostFabric(t *testing.T) {
 	c, pods := startCluster(t, fabricManifests, cluster.Config{Linux: 1, Windows: 2})
 	for _, p := range pods {

@@ -18,7 +18,7 @@ import (
 	"github.com/isthmus-net/isthmus/windows/hns"
 )
 
-// bootWindows makes every Windows that there is to be under Wine.
+// bootWindows creates the Windows machines of all nodes under Wine.
 func (c *Cluster) bootWindows(ctx context.Context) error {
 	var all sync.WaitGroup
 	errs := make([]error, len(c.Nodes))
@@ -29,8 +29,8 @@ func (c *Cluster) bootWindows(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// bootWindows makes the Windows of a node under Wine and starts its HNS, which
-// outlives agents. Of other nodes it does nothing.
+// bootWindows creates the Windows machine of a node under Wine and starts its HNS, which outlives agents. It
+// ignores other nodes.
 func (n *Node) bootWindows(ctx context.Context) (err error) {
 	if n.OS != model.Windows || !n.cluster.cfg.Wine {
 		return nil
@@ -41,7 +41,7 @@ func (n *Node) bootWindows(ctx context.Context) (err error) {
 	return n.machine.StartEmulator(hns.Server2022, append(n.hostFlags(), "--translate")...)
 }
 
-// shutDown ends the Windows of a node under Wine.
+// shutDown ends the Windows machine of a node under Wine.
 func (n *Node) shutDown() error {
 	if n.machine == nil {
 		return nil
@@ -50,8 +50,8 @@ func (n *Node) shutDown() error {
 	return n.machine.Close()
 }
 
-// executable is isthmus-agent.exe, with its state and its pipe where they are by
-// default. Of the flags those that name files are in Windows' words.
+// executable returns the command of isthmus-agent.exe, with its default state directory and pipe. Flags with file
+// names have Windows paths.
 func (n *Node) executable(args []string) *exec.Cmd {
 	for i, arg := range args {
 		if filepath.IsAbs(arg) {
@@ -67,8 +67,7 @@ func (n *Node) Executable(ctx context.Context, exe string, args ...string) *exec
 	return n.machine.Command(ctx, exe, args...)
 }
 
-// statusUnderWine asks by isthmusctl.exe: pipes of Wine are not for programs of
-// this system.
+// statusUnderWine runs isthmusctl.exe, because Linux programs cannot open the pipes of Wine.
 func (n *Node) statusUnderWine(ctx context.Context) (*isthmusv1.GetNodeResponse, error) {
 	text, err := n.machine.Output(n.machine.Command(ctx, filepath.Join(n.cluster.cfg.Bin, "isthmusctl.exe"), "status", "-o", "json"))
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/isthmus-net/isthmus/test/wine"
 )
 
-// place is where the demo keeps everything; one demo runs at a time.
+// place is the directory of the demo. Only one demo runs at a time.
 const place = "/run/isthmus-demo"
 
 // mostPods bounds the pods that are attached.
@@ -113,7 +113,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// remove takes everything away, as far as it was made.
+// remove removes everything that the demo made.
 func (d *demo) remove() error {
 	if d.cluster == nil {
 		return cluster.Remove(place)
@@ -272,7 +272,7 @@ func either(b bool, yes, no string) string {
 	return no
 }
 
-// account compares what the data paths counted with what was sent.
+// account compares the counters of the data paths with the flows that were sent.
 func (d *demo) account(ctx context.Context) error {
 	accounts, err := d.cluster.Accounts(ctx, d.flows)
 	if err != nil {
@@ -297,7 +297,7 @@ func (d *demo) account(ctx context.Context) error {
 	return nil
 }
 
-// result prints the line that says it all.
+// result prints the summary line.
 func (d *demo) result(context.Context) error {
 	allowed, denied, differ := 0, 0, 0
 	for _, f := range d.flows {
@@ -325,7 +325,7 @@ func (d *demo) result(context.Context) error {
 	return nil
 }
 
-// tell says how to look around in a cluster that is kept.
+// tell prints how to inspect a cluster that keeps running.
 func (d *demo) tell() {
 	fmt.Fprintf(d.out, `
 The cluster is left running in %[1]s.

@@ -149,7 +149,7 @@ func serve(ctx context.Context, o options, out io.Writer) error {
 	return errors.Join(err, <-ended, <-ended, <-ended, <-ended, <-ended)
 }
 
-// newHost makes what stands for Windows.
+// newHost makes the emulated Windows host.
 func newHost(o options, log *slog.Logger) (*host.Host, error) {
 	c := host.Config{ManagementIP: o.managementIP, ManagementMAC: o.managementMAC, Translate: true, Log: log}
 	if _, err := fmt.Sscanf(o.version, "%d.%d", &c.Version.Major, &c.Version.Minor); err != nil {
@@ -182,14 +182,13 @@ func opener(o options, h *host.Host, calls *windows.CallMetrics, log *slog.Logge
 	}, nil
 }
 
-// writers are what writes to an API server.
+// writers write to an API server.
 type writers struct {
 	reporter  *writeback.Reporter
 	announcer *writeback.Announcer
 }
 
-// newSource makes the source of snapshots, and what writes back to an API
-// server.
+// newSource makes the source of snapshots, and the writers to an API server.
 func newSource(o options, log *slog.Logger) (kube.Source, *writers, error) {
 	if o.kubeconfig == "" {
 		source, err := manifests.NewDirectory(manifests.DefaultDirectoryConfig(o.manifests), log)
