@@ -46,7 +46,7 @@ var (
 	flagLine     = regexp.MustCompile(`^ +(?:-\w, )?--([\w-]+)(?: (\w+))?\s{2,}(.*)$`)
 	flagDefault  = regexp.MustCompile(` \(default (.*)\)$`)
 	localDefault = map[string]string{ // defaults that depend on the machine
-		"cni-plugin": "`isthmus-cni` beside the agent",
+		"cni-plugin": "`isthmus-cni` in the directory of the agent",
 		"node-name":  "the host name",
 	}
 )
